@@ -1,0 +1,314 @@
+"""The pytrees that flow through the system, and nothing else.
+
+One alphabet of shapes everywhere:
+
+| letter | meaning                                                        |
+|--------|----------------------------------------------------------------|
+| P      | prompts                                                        |
+| G      | completions per prompt                                         |
+| B      | rows (completions); P·G when every prompt has G                |
+| S, T   | prompt slots, completion slots; L = S + T                      |
+| V, D   | vocabulary, width                                              |
+| N      | micro-batches                                                  |
+
+Position `t` of every `[B, T]` array concerns completion token `t`; the shift
+between logits and targets happens once, in `ops/logprobs.py` and the models.
+Log-probabilities are in nats, at the sampling temperature.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+PyTree = Any
+Metrics = dict[str, jax.Array]  # name -> [] float32
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Prompts:
+  """A batch of prompts, left-padded; token positions are counted by the mask.
+
+  Attributes:
+    tokens: Token ids; slots where `mask` is False may hold anything.
+    mask: True on the tokens that exist; they are adjacent and end at slot
+      S - 1.
+    ids: Occurrence of each prompt in the data stream of this phase (0, 1, 2,
+      …). Part of the key of every draw, so that a question which comes twice
+      gets different samples.
+    extras: Whatever the verifier needs (gold answers), each `[P, ...]`.
+  """
+
+  tokens: jax.Array  # [P, S] int32
+  mask: jax.Array  # [P, S] bool
+  ids: jax.Array  # [P] int32
+  extras: dict[str, jax.Array]  # each [P, ...]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Rollout:
+  """Sampled completions, right-padded, one per row.
+
+  Attributes:
+    tokens: Token ids; the pad id where `completion_mask` is False.
+    completion_mask: True on tokens that exist: those the policy wrote, up to
+      and including its end token. Made from positions, never from ids.
+    behavior_logp: Log-prob of each token under the distribution it was drawn
+      from (temperature and filters applied), 0 where masked. Nats.
+    sampler_logp: The same at the same temperature without filters. Nats.
+    entropy: Entropy of the distribution drawn from, 0 where masked. Nats.
+    terminated: True if the row ended with an end token, False if the budget
+      of T tokens cut it off.
+    prompt_index: Row of `Prompts` that each completion answers.
+    group_id: Group that each completion is compared within, in
+      [0, num_groups).
+    num_groups: Static upper bound of `group_id`, exclusive.
+  """
+
+  tokens: jax.Array  # [B, T] int32
+  completion_mask: jax.Array  # [B, T] bool
+  behavior_logp: jax.Array  # [B, T] float32
+  sampler_logp: jax.Array  # [B, T] float32
+  entropy: jax.Array  # [B, T] float32
+  terminated: jax.Array  # [B] bool
+  prompt_index: jax.Array  # [B] int32
+  group_id: jax.Array  # [B] int32
+  num_groups: int = dataclasses.field(metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Scored:
+  """What the verifiers said about a `Rollout`.
+
+  Attributes:
+    rewards: Weighted sum of the components; 0 where not `valid`.
+    valid: True where the row was scored. A verifier that raised, hung or
+      returned NaN leaves its row unscored: out of the loss and out of the
+      group statistics, and counted. It never becomes a reward of 0.
+    correct: True where the completion counts as a right answer (metrics).
+    components: Each reward by name, before weights; NaN = not applicable.
+  """
+
+  rewards: jax.Array  # [B] float32
+  valid: jax.Array  # [B] bool
+  correct: jax.Array  # [B] bool
+  components: dict[str, jax.Array]  # each [B] float32
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainBatch:
+  """Everything a loss may read, except the policy being differentiated.
+
+  Fields `[B, ...]` are per row; `prompt_*` are per prompt and are shared by
+  the rows that point at them; `state` belongs to the algorithm. Fields that
+  default to None are present only when the algorithm `needs` them.
+
+  Attributes:
+    prompt_tokens, prompt_mask: As in `Prompts`.
+    prompt_index: Prompt of each row.
+    group_id: Baseline group of each row, in [0, num_groups).
+    tokens: Completion tokens.
+    completion_mask: Tokens that exist (attention, lengths).
+    mask: Tokens that are trained: a subset of `completion_mask` without
+      observations, filtered, truncated-and-excluded or unscored rows.
+    rewards: Scalar reward of each row, 0 where not `valid`.
+    valid: Rows that were scored.
+    terminated: Rows that ended with an end token.
+    behavior_logp, sampler_logp, entropy: As in `Rollout`.
+    advantages: Per row or per token; a constant of the loss.
+    old_logp: Log-probs at the start of the update (the anchor of ratios).
+    ref_logp: Log-probs under the frozen reference.
+    state: The algorithm's own running state, as arrays.
+    num_groups: Static upper bound of `group_id`, exclusive.
+  """
+
+  prompt_tokens: jax.Array  # [P, S] int32
+  prompt_mask: jax.Array  # [P, S] bool
+  prompt_index: jax.Array  # [B] int32
+  group_id: jax.Array  # [B] int32
+  tokens: jax.Array  # [B, T] int32
+  completion_mask: jax.Array  # [B, T] bool
+  mask: jax.Array  # [B, T] bool
+  rewards: jax.Array  # [B] float32
+  valid: jax.Array  # [B] bool
+  terminated: jax.Array  # [B] bool
+  behavior_logp: jax.Array  # [B, T] float32
+  sampler_logp: jax.Array  # [B, T] float32
+  entropy: jax.Array  # [B, T] float32
+  advantages: jax.Array | None = None  # [B] or [B, T] float32
+  old_logp: jax.Array | None = None  # [B, T] float32
+  ref_logp: jax.Array | None = None  # [B, T] float32
+  state: PyTree = None
+  num_groups: int = dataclasses.field(default=1, metadata={"static": True})
+
+
+# The fields of a TrainBatch that are not indexed by row.
+SHARED_FIELDS = frozenset(
+    ("prompt_tokens", "prompt_mask", "state", "num_groups")
+)
+
+
+def map_rows(function: Callable[[jax.Array], Any], batch: TrainBatch):
+  """Applies `function` to every row-indexed array of a batch."""
+  rows = {
+      field.name: jax.tree.map(function, getattr(batch, field.name))
+      for field in dataclasses.fields(batch)
+      if field.name not in SHARED_FIELDS
+  }
+  return dataclasses.replace(batch, **rows)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PolicyOutputs:
+  """What the differentiated policy gives a loss.
+
+  Attributes:
+    logp: Log-prob of each completion token, nats.
+    entropy: Entropy of each token's distribution, nats; if needed.
+    aux: What the model carried out (router outputs and the like).
+    trainable: The algorithm's own trainable parameters.
+  """
+
+  logp: jax.Array  # [B, T] float32
+  entropy: jax.Array | None = None  # [B, T] float32
+  aux: PyTree = None
+  trainable: PyTree = None
+
+
+class Weighted(NamedTuple):
+  """A sum and the weight to divide it by, once, after all sums are added."""
+
+  total: jax.Array  # []
+  weight: jax.Array  # []
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LossOutput:
+  """The terms of a loss: Σ coefficient · total / weight, and its metrics.
+
+  Attributes:
+    terms: name -> (coefficient, Weighted). Weights depend on the batch only,
+      never on the current forward pass.
+    metrics: name -> Weighted, summed over micro-batches like the terms.
+    maxima: name -> scalar, combined over micro-batches by maximum.
+  """
+
+  terms: dict[str, tuple[jax.Array | float, Weighted]]
+  metrics: dict[str, Weighted]
+  maxima: dict[str, jax.Array]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+  """Everything that changes between steps; donated, and checkpointed whole.
+
+  Attributes:
+    step: Updates of the state so far, over all phases.
+    phase: Index of the current phase (supervised, reinforcement, …).
+    phase_step: Steps taken inside the phase.
+    key: Base key of the run; never changes. Step n folds n into it.
+    params: {"policy": {"trained": …, "frozen": …}, "algorithm": …}.
+    opt_state: Optimizer state of the trained leaves.
+    algorithm_state: The algorithm's running state (baselines, trackers).
+    ref_params: Frozen reference policy ({"trained", "frozen"}) or None.
+    ema_params: Moving average of the trained policy leaves, or None.
+  """
+
+  step: jax.Array  # [] int32
+  phase: jax.Array  # [] int32
+  phase_step: jax.Array  # [] int32
+  key: jax.Array  # [] PRNG key
+  params: PyTree
+  opt_state: PyTree
+  algorithm_state: PyTree
+  ref_params: PyTree = None
+  ema_params: PyTree = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+  """A causal language model seen from outside: five pure functions.
+
+  Parameters are `{"trained": tree, "frozen": tree}`; gradients and optimizer
+  state exist for the trained part only. `h` is whatever `head` understands;
+  for a transformer the final hidden state.
+
+  Attributes:
+    init: (key) -> params.
+    hidden: (params, prompt_tokens [P, S], prompt_mask [P, S],
+      tokens [B, T], completion_mask [B, T], prompt_index [B], extras) ->
+      (h [B, T, D], aux). `h[:, t]` is the state *from which* completion token
+      t is predicted, so it sees the prompt and tokens < t. The prompt is given
+      once per group; row b continues prompt `prompt_index[b]`. `extras` is
+      None or model inputs beside tokens.
+    head: (params, h [..., D]) -> logits [..., V], any float dtype.
+    prefill: (params, prompt_tokens [P, S], prompt_mask [P, S],
+      prompt_index [B], num_slots) -> (h [B, D], cache). Runs each prompt once
+      and prepares a cache with `num_slots` free completion slots for each of
+      the B rows; `h` predicts completion token 0.
+    decode: (params, tokens [B], t [], cache) -> (h [B, D], cache). Writes
+      completion token t of every row to slot t; `h` predicts token t + 1.
+  """
+
+  init: Callable[..., PyTree]
+  hidden: Callable[..., tuple[jax.Array, PyTree]]
+  head: Callable[..., jax.Array]
+  prefill: Callable[..., tuple[jax.Array, PyTree]]
+  decode: Callable[..., tuple[jax.Array, PyTree]]
+
+
+def _no_state(config: Any) -> tuple[PyTree, PyTree]:
+  del config
+  return {}, {}
+
+
+def _same_state(config: Any, state: PyTree, metrics: Mapping) -> PyTree:
+  del config, metrics
+  return state
+
+
+def _unprepared(config: Any, batch: TrainBatch) -> TrainBatch:
+  del config
+  return batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+  """One published objective: functions of arrays and a frozen config.
+
+  Attributes:
+    name: Key in `ALGORITHMS`.
+    config_class: Frozen dataclass with the paper's defaults; derives from
+      `objective.CommonConfig`.
+    advantages: (config, batch) -> [B] or [B, T], from rewards, valid,
+      group_id, lengths, entropy, state. Constants of the loss.
+    policy_loss: (config, policy: PolicyOutputs, batch) -> [B] or [B, T], not
+      aggregated; lower is better.
+    aggregate: A function of `ops/aggregation.py`.
+    init: (config) -> (trainable, state); both may be empty.
+    prepare: (config, batch) -> batch; what couples rows, once per minibatch.
+    update_state: (config, state, metrics) -> state, inside the step.
+    needs: Optional inputs read: "old_logp", "ref_logp", "entropy".
+    rows_per_unit: Rows that a micro-batch must not separate.
+  """
+
+  name: str
+  config_class: type
+  advantages: Callable[[Any, TrainBatch], jax.Array]
+  policy_loss: Callable[[Any, PolicyOutputs, TrainBatch], jax.Array]
+  aggregate: Callable[[jax.Array, jax.Array], Weighted]
+  init: Callable[[Any], tuple[PyTree, PyTree]] = _no_state
+  prepare: Callable[[Any, TrainBatch], TrainBatch] = _unprepared
+  update_state: Callable[[Any, PyTree, Mapping], PyTree] = _same_state
+  needs: tuple[str, ...] = ()
+  rows_per_unit: int = 1

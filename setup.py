@@ -1,0 +1,47 @@
+"""Packaging of grpo_jax. `pip install -e .` stays light; see the extras."""
+
+import setuptools
+
+_MATH = ["math-verify>=0.9"]
+_TOKENIZERS = ["tokenizers>=0.21"]
+_PLOT = ["matplotlib>=3.8"]
+_TENSORBOARD = ["tensorboardX>=2.6"]
+_TEST = ["pytest>=8", "hypothesis>=6"]
+_LINT = ["ruff>=0.12", "mypy>=1.15", "pre-commit>=4"]
+
+setuptools.setup(
+    name="grpo_jax",
+    version="0.1.0",
+    description="GRPO, its descendants and PPO as one compiled JAX program",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=setuptools.find_packages(
+        include=["grpo_jax*", "experiments*", "configs*"]
+    ),
+    package_data={"grpo_jax": ["py.typed"]},
+    install_requires=[
+        "absl-py>=2.1",
+        "chex>=0.1.90",
+        "etils[epath]>=1.9",
+        "flax>=0.12",
+        "grain>=0.2.12",
+        "jax>=0.10.2",
+        "ml-collections>=1.1",
+        "numpy>=2.0",
+        "optax>=0.2.5",
+        "orbax-checkpoint>=0.12",
+        "tensorflow-datasets>=4.9.9",
+        *_TENSORBOARD,
+    ],
+    extras_require={
+        "tpu": ["jax[tpu]"],
+        "gpu": ["jax[cuda13]"],
+        "hf": _TOKENIZERS + ["transformers>=4.51", "safetensors>=0.5"],
+        "math": _MATH + _TOKENIZERS,
+        "plot": _PLOT,
+        "wandb": ["wandb>=0.19"],
+        "notebooks": ["jupyterlab>=4", *_PLOT],
+        "test": _TEST + _MATH + _TOKENIZERS + _PLOT,
+        "dev": _TEST + _MATH + _TOKENIZERS + _PLOT + _LINT,
+    },
+)
