@@ -18,7 +18,7 @@ setuptools.setup(
     packages=setuptools.find_packages(
         include=["grpo_jax*", "experiments*", "configs*"]
     ),
-    package_data={"grpo_jax": ["py.typed"]},
+    package_data={"grpo_jax": ["py.typed", "data/assets/*"]},
     install_requires=[
         "absl-py>=2.1",
         "chex>=0.1.90",

@@ -121,7 +121,8 @@ class TrainBatch:
     rewards: Scalar reward of each row, 0 where not `valid`.
     valid: Rows that were scored.
     terminated: Rows that ended with an end token.
-    behavior_logp, sampler_logp, entropy: As in `Rollout`.
+    behavior_logp, sampler_logp, entropy: As in `Rollout`; None if the
+      completions were given and not sampled.
     advantages: Per row or per token; a constant of the loss.
     old_logp: Log-probs at the start of the update (the anchor of ratios).
     ref_logp: Log-probs under the frozen reference.
@@ -139,9 +140,9 @@ class TrainBatch:
   rewards: jax.Array  # [B] float32
   valid: jax.Array  # [B] bool
   terminated: jax.Array  # [B] bool
-  behavior_logp: jax.Array  # [B, T] float32
-  sampler_logp: jax.Array  # [B, T] float32
-  entropy: jax.Array  # [B, T] float32
+  behavior_logp: jax.Array | None = None  # [B, T] float32
+  sampler_logp: jax.Array | None = None  # [B, T] float32
+  entropy: jax.Array | None = None  # [B, T] float32
   advantages: jax.Array | None = None  # [B] or [B, T] float32
   old_logp: jax.Array | None = None  # [B, T] float32
   ref_logp: jax.Array | None = None  # [B, T] float32
@@ -155,14 +156,13 @@ SHARED_FIELDS = frozenset(
 )
 
 
-def map_rows(function: Callable[[jax.Array], Any], batch: TrainBatch):
-  """Applies `function` to every row-indexed array of a batch."""
-  rows = {
-      field.name: jax.tree.map(function, getattr(batch, field.name))
+def row_arrays(batch: TrainBatch) -> dict[str, jax.Array | None]:
+  """The row-indexed fields by name; `dataclasses.replace` puts them back."""
+  return {
+      field.name: getattr(batch, field.name)
       for field in dataclasses.fields(batch)
       if field.name not in SHARED_FIELDS
   }
-  return dataclasses.replace(batch, **rows)
 
 
 @jax.tree_util.register_dataclass

@@ -1,0 +1,52 @@
+"""Toy tasks with exact verifiers; one task, one file.
+
+`TASKS` names them all; `make_task("add", level=3)` makes one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Collection
+from typing import Any
+
+from grpo_jax.tasks import add, copy, countdown, sort
+from grpo_jax.tasks.task import Example, Task
+
+__all__ = ["TASKS", "Example", "Task", "make_task"]
+
+TASKS: dict[str, Callable[..., Task]] = {
+  "add": add.make,
+  "copy": copy.make,
+  "countdown": countdown.make,
+  "sort": sort.make,
+}
+
+
+def make_task(name: str, **options: Any) -> Task:
+  """Makes the task called `name`.
+
+  Args:
+    name: Key of `TASKS`.
+    **options: Arguments of that task's `make`.
+
+  Raises:
+    KeyError: If the task or an option is unknown; names the known ones.
+    ValueError: If an option is out of range.
+  """
+  if name not in TASKS:
+    raise KeyError(_unknown("task", name, TASKS))
+  known = inspect.signature(TASKS[name]).parameters
+  for option in options:
+    if option not in known:
+      raise KeyError(_unknown(f"option of task {name!r}", option, known))
+  return TASKS[name](**options)
+
+
+def _unknown(what: str, name: str, known: Collection[str]) -> str:
+  nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+  hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+  return (
+    f"make_task: unknown {what}: {name!r}; known are"
+    f" {', '.join(sorted(known))}.{hint}"
+  )

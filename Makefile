@@ -1,0 +1,122 @@
+# Everything below needs only make, Python >= 3.11 and a package index. Packages
+# go into .venv at the versions of constraints.txt, once per change of setup.py
+# or constraints.txt.
+#
+#   make quickstart        train the quickstart on the CPU (SEED=1: another seed)
+#   make test              fast tests             (ARGS="tests/ops -x": to pytest)
+#   make test-slow         the slow tests, and which of them are slowest
+#   make lint format typecheck
+#   make ci                what continuous integration runs
+#   make gsm8k             train on GSM8K         (ACCELERATOR=gpu or tpu)
+#   make constraints       write constraints.txt anew, from the newest versions
+#   make clean             remove .venv and caches; runs/ stays
+#
+# ARGS is passed on to the program: make quickstart ARGS="--config.rl.steps=50".
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3 python3.12 python3.11 python3.13 python
+VENV ?= .venv
+CONSTRAINTS ?= --constraint constraints.txt
+SEED ?= 0
+ACCELERATOR ?=
+ARGS ?=
+
+BIN := $(VENV)/bin
+QUICKSTART_DIR := runs/quickstart$(if $(filter-out 0,$(SEED)),-seed$(SEED))
+GSM8K_NEEDS := with-hf with-math $(if $(ACCELERATOR),with-$(ACCELERATOR))
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help quickstart test test-slow lint format typecheck ci gsm8k \
+	constraints clean
+
+help:
+	@sed -n '/^#   /s/^#   //p' Makefile
+
+quickstart: WORKDIR ?= $(QUICKSTART_DIR)
+quickstart: $(VENV)/with-plot
+	JAX_PLATFORMS=cpu $(BIN)/python -m experiments.train \
+	  --config=configs/quickstart.py --workdir=$(WORKDIR) \
+	  --config.seed=$(SEED) $(ARGS)
+
+test: $(VENV)/with-test
+	$(BIN)/python -m pytest $(ARGS)
+
+test-slow: $(VENV)/with-test
+	$(BIN)/python -m pytest -m slow --durations=20 $(ARGS)
+
+lint: $(VENV)/with-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/with-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+typecheck: $(VENV)/with-dev
+	$(BIN)/mypy
+
+ci:
+	.ci/run
+
+gsm8k: WORKDIR ?= runs/gsm8k
+gsm8k: $(addprefix $(VENV)/,$(GSM8K_NEEDS))
+	$(BIN)/python -m experiments.train \
+	  --config=configs/gsm8k.py --workdir=$(WORKDIR) $(ARGS)
+
+# In a new environment, so that it finds what the newest versions need. grep
+# keeps the comment at the top of the file.
+constraints:
+	rm -rf .cache/constraints
+	$(MAKE) VENV=.cache/constraints CONSTRAINTS= \
+	  .cache/constraints/with-dev .cache/constraints/with-hf
+	grep '^#' constraints.txt > .cache/constraints/new.txt
+	.cache/constraints/bin/python -m pip freeze --all --exclude-editable \
+	  | grep -v '^pip==' >> .cache/constraints/new.txt
+	mv .cache/constraints/new.txt constraints.txt
+	rm -rf .cache/constraints
+
+clean:
+	rm -rf .venv .cache .pytest_cache .ruff_cache .mypy_cache .hypothesis build
+	rm -rf *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An environment whose stamp is missing was interrupted, and is made again.
+# setuptools builds the package in the environment itself, at a pinned version;
+# pip would otherwise download another one for every install.
+$(VENV)/created:
+	@python=; \
+	for candidate in $(PYTHON); do \
+	  if $$candidate -c 'import ensurepip, sys, venv; \
+	sys.exit(sys.version_info < (3, 11))' 2> /dev/null; then \
+	    python=$$candidate; break; \
+	  fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "make: grpo_jax needs Python 3.11 or newer with its venv and" \
+	    "ensurepip modules, and found:" >&2; \
+	  for candidate in $(PYTHON); do \
+	    echo "  $$candidate:" \
+	      "$$($$candidate --version 2>&1 | tail -n 1 || true)" >&2; \
+	  done; \
+	  echo "Install one (Debian and Ubuntu split off python3-venv), or pass" \
+	    "PYTHON=/path/to/python3.11." >&2; \
+	  exit 1; \
+	fi; \
+	echo "Making $(VENV) with $$($$python --version) ..."; \
+	$$python -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --upgrade setuptools
+	@touch $@
+
+$(VENV)/with-%: setup.py pyproject.toml constraints.txt | $(VENV)/created
+	@echo "Installing grpo_jax[$*] into $(VENV); the first time downloads" \
+	  "several hundred MB and takes a few minutes ..."
+	@SECONDS=0; \
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) \
+	  --no-build-isolation --editable '.[$*]'; \
+	echo "Installed grpo_jax[$*] in $$SECONDS s."
+	@touch $@

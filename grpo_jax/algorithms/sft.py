@@ -1,0 +1,44 @@
+"""Supervised fine-tuning: mean negative log-likelihood of given completions.
+
+    L = −(1/N) Σ_i Σ_t log π_θ(y_it)
+
+Not a second trainer: the same update, fed by batches whose completions come
+from data instead of the sampler.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.algorithms import objective
+from grpo_jax.ops import aggregation
+from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SFTConfig(objective.CommonConfig):
+  """No fields of its own."""
+
+
+def advantages(config: SFTConfig, batch: TrainBatch) -> jax.Array:  # [B]
+  del config
+  return jnp.zeros_like(batch.rewards)
+
+
+def policy_loss(
+    config: SFTConfig, policy: PolicyOutputs, batch: TrainBatch
+) -> jax.Array:  # [B, T]
+  del config, batch
+  return -policy.logp
+
+
+SFT = Algorithm(
+    name="sft",
+    config_class=SFTConfig,
+    advantages=advantages,
+    policy_loss=policy_loss,
+    aggregate=aggregation.over_tokens,
+)

@@ -1,0 +1,414 @@
+"""Batches of prompts and of supervised rows: endless, and exact on resume.
+
+A stream is a function of (source, seed, position): grain shuffles the records
+anew in every epoch, and row r of global batch b is position `b * P + r` of
+that order. Nothing else is remembered, so the state of an iterator is one
+integer. It is the same for any number of processes, each of which makes only
+its own block of adjacent rows of every global batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import grain
+import numpy as np
+from absl import logging
+
+from grpo_jax.data.sources import Record, Source, TaskSource
+from grpo_jax.types import Prompts
+
+
+class PromptBatch(NamedTuple):
+  """Prompts for the device, and what the host knows about them.
+
+  Attributes:
+    prompts: NumPy arrays. `extras` has the NumPy values of the records'
+      extras; text and other Python values stay in `records`.
+    records: The P records, for host verifiers and for printing samples.
+  """
+
+  prompts: Prompts
+  records: list[Record]
+
+
+class SupervisedBatch(NamedTuple):
+  """Prompts with the completions to imitate, one row per example."""
+
+  prompt_tokens: np.ndarray  # [B, S] int32, left-padded
+  prompt_mask: np.ndarray  # [B, S] bool
+  tokens: np.ndarray  # [B, T] int32, right-padded, end token included
+  completion_mask: np.ndarray  # [B, T] bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+  """Token ids of a record's fields; fields that are ids already pass through.
+
+  Attributes:
+    tokenizer: Has `encode(text) -> ids`.
+    template: What the policy is shown; "{prompt}" stands for the record's
+      prompt, all other text (chat markers, instructions) is literal.
+  """
+
+  tokenizer: Any
+  template: str = "{prompt}"
+
+  def __post_init__(self):
+    if "{prompt}" not in self.template:
+      raise ValueError(
+          f"Encoder: the template {self.template!r} lacks '{{prompt}}', where"
+          " the question goes."
+      )
+
+  def prompt(self, record: Record) -> np.ndarray:  # [any] int32
+    value = record["prompt"]
+    if isinstance(value, str):
+      # Not str.format: templates and prompts may contain other braces.
+      value = self.tokenizer.encode(self.template.replace("{prompt}", value))
+    ids = np.asarray(value, np.int32)
+    if not ids.size:
+      raise ValueError(
+          f"Encoder: the record {record!r:.80} has no prompt tokens; a policy"
+          " needs at least one to start from."
+      )
+    return ids
+
+  def completion(self, record: Record) -> np.ndarray:  # [any] int32
+    value = record["completion"]
+    if value is None:
+      raise ValueError(
+          f"Encoder: the record {record!r:.80} has no completion; supervised"
+          " training needs one in every record."
+      )
+    if isinstance(value, str):
+      value = self.tokenizer.encode(value)
+    return np.asarray(value, np.int32)
+
+
+def prompt_stream(
+    source: Source,
+    encode: Encoder,
+    *,
+    batch_size: int,
+    max_prompt_len: int,
+    seed: int,
+    pad_id: int,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> grain.DatasetIterator[PromptBatch]:
+  """Iterates over shuffled prompts for ever.
+
+  Prompts longer than `max_prompt_len` are left out, and their number is
+  logged. A synthetic task is not read through beforehand; it must fit.
+
+  Args:
+    source: Records.
+    encode: Turns records into token ids.
+    batch_size: P, over all processes.
+    max_prompt_len: S, in tokens.
+    seed: Non-negative; determines the order.
+    pad_id: Fills the unused slots.
+    process_index: This process makes the rows from `process_index *
+      batch_size / process_count` on.
+    process_count: Processes that share every batch evenly.
+
+  Returns:
+    An iterator of `PromptBatch`. `get_state()` gives a dict that JSON can
+    hold; after `set_state` the next batch is the one that would have followed.
+    Prompt ids are positions in the stream (modulo 2³¹).
+
+  Raises:
+    ValueError: No prompt fits, a task's longest prompt does not, or the batch
+      does not split evenly.
+  """
+  _check_task("prompt_stream", source, max_prompt_len=max_prompt_len)
+
+  def encode_row(record: Record) -> np.ndarray | None:  # [any] int32
+    ids = encode.prompt(record)
+    return ids if ids.size <= max_prompt_len else None
+
+  return _stream(
+      "prompt_stream",
+      source,
+      encode_row,
+      lambda rows: _prompt_batch(rows, max_prompt_len, pad_id),
+      batch_size=batch_size,
+      seed=seed,
+      process_index=process_index,
+      process_count=process_count,
+  )
+
+
+def supervised_stream(
+    source: Source,
+    encode: Encoder,
+    *,
+    batch_size: int,
+    max_prompt_len: int,
+    max_completion_len: int,
+    seed: int,
+    pad_id: int,
+    end_id: int,
+    truncate_completions: bool = False,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> grain.DatasetIterator[SupervisedBatch]:
+  """Iterates over shuffled (prompt, completion) rows for ever.
+
+  Args:
+    source: Records with completions.
+    encode: Turns records into token ids.
+    batch_size: B, over all processes.
+    max_prompt_len: S, in tokens; longer prompts are left out.
+    max_completion_len: T, in tokens, with the end token; what happens to
+      longer completions is up to `truncate_completions`.
+    seed: Non-negative; determines the order.
+    pad_id: Fills the unused slots.
+    end_id: Appended to completions that do not end with it already.
+    truncate_completions: Whether to cut long completions after T tokens,
+      without an end token, instead of leaving the rows out.
+    process_index: As in `prompt_stream`.
+    process_count: As in `prompt_stream`.
+
+  Returns:
+    An iterator of `SupervisedBatch`, with a state as in `prompt_stream`.
+
+  Raises:
+    ValueError: No row fits, a task's longest prompt or completion does not,
+      the batch does not split evenly, or a record has no completion.
+  """
+  limits = {"max_prompt_len": max_prompt_len}
+  if not truncate_completions:
+    limits["max_completion_len"] = max_completion_len
+  _check_task("supervised_stream", source, **limits)
+
+  def encode_row(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
+    prompt = encode.prompt(record)
+    completion = encode.completion(record)
+    if not completion.size or completion[-1] != end_id:
+      completion = np.append(completion, np.int32(end_id))
+    if truncate_completions:
+      completion = completion[:max_completion_len]
+    if prompt.size > max_prompt_len or completion.size > max_completion_len:
+      return None
+    return prompt, completion
+
+  def make_batch(rows: Sequence[_Row]) -> SupervisedBatch:
+    prompts = [row.ids[0] for row in rows]
+    completions = [row.ids[1] for row in rows]
+    return SupervisedBatch(
+        *_pad(prompts, max_prompt_len, pad_id, left=True),
+        *_pad(completions, max_completion_len, pad_id, left=False),
+    )
+
+  return _stream(
+      "supervised_stream",
+      source,
+      encode_row,
+      make_batch,
+      batch_size=batch_size,
+      seed=seed,
+      process_index=process_index,
+      process_count=process_count,
+  )
+
+
+def evaluation_batches(
+    source: Source,
+    encode: Encoder,
+    num_prompts: int | None = None,
+    *,
+    batch_size: int,
+    max_prompt_len: int,
+    pad_id: int,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> list[tuple[PromptBatch, int]]:
+  """Makes a fixed evaluation set: the first records, in order.
+
+  Args:
+    source: Records.
+    encode: Turns records into token ids.
+    num_prompts: How many records to take; None takes all.
+    batch_size: P, over all processes.
+    max_prompt_len: S, in tokens.
+    pad_id: Fills the unused slots.
+    process_index: As in `prompt_stream`.
+    process_count: As in `prompt_stream`.
+
+  Returns:
+    Pairs of a `PromptBatch` and the number of its rows that count. The others
+    repeat the last record to fill the last batch; they come after the rows
+    that count. Prompt ids are positions 0, 1, 2, …
+
+  Raises:
+    ValueError: `num_prompts` is not in [1, len(source)], or one of the prompts
+      is too long: leaving it out would change what the score means.
+  """
+  num_prompts = len(source) if num_prompts is None else num_prompts
+  if not 1 <= num_prompts <= len(source):
+    raise ValueError(
+        f"evaluation_batches: num_prompts is {num_prompts}; it must lie in"
+        f" [1, {len(source)}], the size of the source."
+    )
+  local_size = _local_size(
+      "evaluation_batches", batch_size, process_index, process_count
+  )
+  offset = process_index * local_size
+  batches = []
+  for start in range(0, num_prompts, batch_size):
+    rows = []
+    for position in range(start + offset, start + offset + local_size):
+      record = source[min(position, num_prompts - 1)]
+      ids = encode.prompt(record)
+      if ids.size > max_prompt_len:
+        raise ValueError(
+            f"evaluation_batches: prompt {position} has {ids.size} tokens;"
+            f" max_prompt_len is {max_prompt_len}, raise it. (Left out, the"
+            " score would be that of an easier set.)"
+        )
+      rows.append(_Row(position, record, ids))
+    num_real = min(max(num_prompts - start - offset, 0), local_size)
+    batches.append((_prompt_batch(rows, max_prompt_len, pad_id), num_real))
+  return batches
+
+
+class _Row(NamedTuple):
+  """A record at its place in the stream, with its token ids."""
+
+  position: int
+  record: Record
+  ids: Any  # Of the prompt, or (prompt, completion).
+
+
+def _stream(
+    name: str,
+    source: Source,
+    encode_row: Callable[[Record], Any],
+    make_batch: Callable[[Sequence[_Row]], Any],
+    *,
+    batch_size: int,
+    seed: int,
+    process_index: int,
+    process_count: int,
+) -> grain.DatasetIterator:
+  """Shuffles, repeats and batches the records that `encode_row` accepts.
+
+  Args:
+    name: Who complains.
+    source: Records.
+    encode_row: Returns token ids, or None for a record to leave out.
+    make_batch: Collates rows.
+    batch_size: Rows over all processes.
+    seed: Of the order.
+    process_index: As in `prompt_stream`.
+    process_count: As in `prompt_stream`.
+  """
+  local_size = _local_size(name, batch_size, process_index, process_count)
+  kept: Sequence[int] = range(len(source))
+  if not isinstance(source, TaskSource):
+    kept = [i for i in kept if encode_row(source[i]) is not None]
+  if num_dropped := len(source) - len(kept):
+    logging.info(
+        "%s: left out %d of %d records that are too long",
+        name,
+        num_dropped,
+        len(source),
+    )
+  if not kept:
+    raise ValueError(
+        f"{name}: all {len(source)} records are too long; raise max_prompt_len"
+        " (and max_completion_len), or shorten the template."
+    )
+
+  def read(position: int, index: int) -> _Row:
+    record = source[index]
+    return _Row(position, record, encode_row(record))
+
+  # grain adds the epoch to the seed. Spread seeds out, or epoch 1 of seed 0
+  # would be epoch 0 of seed 1.
+  spread_seed = int(np.random.SeedSequence(seed).generate_state(1)[0])
+  rows = (
+      grain.MapDataset.source(kept)
+      .shuffle(spread_seed)
+      .repeat()
+      .map_with_index(read)
+  )
+  # Local batch k of the whole stream is block k % process_count of global
+  # batch k // process_count, so every process takes each process_count-th.
+  batches = rows.batch(local_size, batch_fn=make_batch)
+  batches = batches[process_index::process_count]
+  # One thread works ahead while the device computes. The state counts batches
+  # that were taken, not those that wait.
+  options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
+  return iter(batches.to_iter_dataset(options))
+
+
+def _prompt_batch(
+    rows: Sequence[_Row], max_prompt_len: int, pad_id: int
+) -> PromptBatch:
+  records = [row.record for row in rows]
+  tokens, mask = _pad(
+      [row.ids for row in rows], max_prompt_len, pad_id, left=True
+  )
+  positions = np.array([row.position for row in rows], np.int64)
+  in_graph = [
+      name
+      for name, value in records[0]["extras"].items()
+      if isinstance(value, np.ndarray | np.generic)
+  ]
+  prompts = Prompts(
+      tokens=tokens,
+      mask=mask,
+      ids=(positions % 2**31).astype(np.int32),
+      extras={
+          name: np.stack([record["extras"][name] for record in records])
+          for name in in_graph
+      },
+  )
+  return PromptBatch(prompts, records)
+
+
+def _pad(
+    rows: Sequence[np.ndarray], length: int, pad_id: int, *, left: bool
+) -> tuple[np.ndarray, np.ndarray]:  # [B, length] int32, [B, length] bool
+  """Stacks ids of different lengths; the mask is True where they are."""
+  tokens = np.full((len(rows), length), pad_id, np.int32)
+  mask = np.zeros((len(rows), length), bool)
+  for i, ids in enumerate(rows):
+    slots = slice(length - ids.size, length) if left else slice(ids.size)
+    tokens[i, slots] = ids
+    mask[i, slots] = True
+  return tokens, mask
+
+
+def _local_size(
+    name: str, batch_size: int, process_index: int, process_count: int
+) -> int:
+  """Rows of a batch that one process makes."""
+  if not 0 <= process_index < process_count:
+    raise ValueError(
+        f"{name}: process_index is {process_index}; it must lie in"
+        f" [0, {process_count}), the number of processes."
+    )
+  if batch_size < 1 or batch_size % process_count:
+    raise ValueError(
+        f"{name}: batch_size is {batch_size}; it must be a positive multiple"
+        f" of process_count = {process_count}."
+    )
+  return batch_size // process_count
+
+
+def _check_task(name: str, source: Source, **limits: int) -> None:
+  """Raises unless a task's bounds, of the same names, are within `limits`."""
+  if not isinstance(source, TaskSource):
+    return
+  for field, limit in limits.items():
+    if (longest := getattr(source.task, field)) > limit:
+      raise ValueError(
+          f"{name}: {field} is {limit}; task {source.task.name!r} needs"
+          f" {longest}, raise it."
+      )

@@ -1,0 +1,251 @@
+"""Random-access sources of records: synthetic tasks, TFDS, JSON lines.
+
+A record is a dict with four keys:
+
+| key        | value                                                          |
+|------------|----------------------------------------------------------------|
+| prompt     | text, or int32 token ids                                       |
+| answer     | the final answer as text, "" if there is none                  |
+| completion | what a teacher would write (text or int32 ids), or None        |
+| extras     | name -> value; NumPy values are batched for in-graph verifiers |
+
+A source has `len(source)` and `source[i]`, and `source[i]` is always the same
+record: order, epochs and batches are the business of `pipeline`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from etils import epath
+
+Record = dict[str, Any]
+
+
+class Source(Protocol):
+  """What `pipeline` reads from."""
+
+  def __len__(self) -> int: ...
+
+  def __getitem__(self, index: int) -> Record: ...
+
+
+class TaskSource:
+  """Records of a synthetic task, generated when they are read."""
+
+  def __init__(self, task: Task, split: str, seed: int, num_examples: int):
+    """Describes `num_examples` records; nothing is stored.
+
+    Args:
+      task: A `tasks.task.Task`; its `example` makes the records.
+      split: "train" or "test"; each draws its own random numbers.
+      seed: Non-negative. Record i depends on (seed, i, split) only.
+      num_examples: Records in an epoch, at least 1.
+    """
+    if num_examples < 1:
+      raise ValueError(
+          f"TaskSource: num_examples is {num_examples}; it must be at least 1."
+      )
+    self.task = task
+    self._split = split
+    self._split_key = zlib.crc32(split.encode())
+    self._seed = seed
+    self._num_examples = num_examples
+
+  def __len__(self) -> int:
+    return self._num_examples
+
+  def __getitem__(self, index: int) -> Record:
+    rng = np.random.default_rng((self._seed, index, self._split_key))
+    prompt, completion, extras = self.task.example(rng, self._split)
+    return {
+        "prompt": prompt,
+        "answer": "",
+        "completion": completion,
+        "extras": extras,
+    }
+
+
+_CALCULATOR = re.compile(r"<<[^>]*>>")
+
+
+def gsm8k_record(raw: dict[str, Any]) -> Record:
+  """Converts a GSM8K question with its worked solution.
+
+  The solution ends in `#### 1,234`. The answer loses its thousands separators;
+  the reasoning before it loses the calculator annotations `<<2*3=6>>`.
+
+  Args:
+    raw: `question` and `answer` as text or UTF-8 bytes.
+
+  Returns:
+    A record whose completion is the reasoning alone, for `teacher`.
+
+  Raises:
+    ValueError: A field is missing or there is no `####` line.
+
+  Source: Cobbe et al., "Training Verifiers to Solve Math Word Problems",
+  arXiv:2110.14168.
+  """
+  if not {"question", "answer"} <= raw.keys():
+    raise ValueError(
+        f"gsm8k_record: found the fields {sorted(raw)}; need 'question' and"
+        " 'answer'."
+    )
+  question, solution = (
+      value.decode() if isinstance(value, bytes) else value
+      for value in (raw["question"], raw["answer"])
+  )
+  reasoning, separator, answer = solution.rpartition("####")
+  if not separator:
+    raise ValueError(
+        f"gsm8k_record: the solution {solution[-60:]!r} has no '####' before"
+        " its final answer."
+    )
+  return {
+      "prompt": question.strip(),
+      "answer": answer.strip().replace(",", ""),
+      "completion": _CALCULATOR.sub("", reasoning).strip(),
+      "extras": {},
+  }
+
+
+# Raw rows of a known dataset -> records; shared by TFDS and JSON lines.
+FORMATS: dict[str, Callable[[dict[str, Any]], Record]] = {
+    "gsm8k": gsm8k_record,
+}
+
+
+class TfdsSource:
+  """A prepared TensorFlow Datasets split, read without TensorFlow."""
+
+  def __init__(self, name: str, split: str, data_dir: str | None = None):
+    """Opens a dataset that has been prepared in the array_record format.
+
+    Args:
+      name: TFDS name, with an entry in `FORMATS`: "gsm8k", "gsm8k:1.0.0".
+      split: TFDS split, such as "train" or "train[:100]".
+      data_dir: Local or `gs://` folder of datasets; by default the
+        environment variable TFDS_DATA_DIR, else ~/tensorflow_datasets.
+
+    Raises:
+      ValueError: `FORMATS` does not know the dataset.
+      FileNotFoundError: The folder does not hold the dataset.
+    """
+    base_name = re.split("[:/]", name)[0]
+    if base_name not in FORMATS:
+      raise ValueError(
+          f"TfdsSource: no conversion for {name!r}; known: {sorted(FORMATS)}."
+          " Add a function to sources.FORMATS, or use data.source='jsonl'."
+      )
+    data_dir = data_dir or os.environ.get(
+        "TFDS_DATA_DIR", "~/tensorflow_datasets"
+    )
+    root = epath.Path(data_dir).expanduser()
+    if not (root / base_name).exists():
+      raise FileNotFoundError(
+          f"TfdsSource: {root} has no {base_name!r}. Set TFDS_DATA_DIR to a"
+          " folder with the prepared dataset (array_record), or use"
+          " data.source='jsonl'."
+      )
+    # Late, so that sources without TFDS start half a second sooner.
+    import tensorflow_datasets as tfds
+
+    self._convert = FORMATS[base_name]
+    self._rows = tfds.data_source(name, split=split, data_dir=root)
+
+  def __len__(self) -> int:
+    return len(self._rows)
+
+  def __getitem__(self, index: int) -> Record:
+    return self._convert(self._rows[index])
+
+
+# Field -> (type, what the error message says, default; required if `...`).
+_FIELDS: dict[str, tuple[type, str, Any]] = {
+    "prompt": (str, "a string", ...),
+    "answer": (str, "a string", ""),
+    "completion": (str, "a string", None),
+    "extras": (dict, "an object", {}),
+}
+
+
+def _plain_record(raw: dict[str, Any]) -> Record:
+  """Checks a JSON object whose fields are those of a record."""
+  record = {}
+  for field, (kind, description, default) in _FIELDS.items():
+    value = raw.get(field)
+    if value is None and default is not ...:
+      value = default
+    elif not isinstance(value, kind):
+      raise ValueError(
+          f"found {field!r} = {value!r:.60}; need {description}."
+      )
+    record[field] = value
+  if unknown := raw.keys() - _FIELDS.keys():
+    raise ValueError(
+        f"found the fields {sorted(unknown)}; need only {list(_FIELDS)}. Put"
+        " what a verifier reads under 'extras'."
+    )
+  return record
+
+
+class JsonlSource:
+  """JSON objects, one a line, held in memory."""
+
+  def __init__(self, path: epath.PathLike, format: str | None = None):
+    """Reads and checks the whole file.
+
+    Args:
+      path: Local or `gs://` file. Each line has `prompt` and may have
+        `answer`, `completion` (strings) and `extras` (an object, which host
+        verifiers see). Empty lines are skipped.
+      format: Key of `FORMATS` for a file that keeps a dataset's own fields:
+        "gsm8k" reads `question` and `answer`.
+
+    Raises:
+      FileNotFoundError: There is no such file.
+      ValueError: A line is malformed, or there is none; or unknown format.
+    """
+    if format is not None and format not in FORMATS:
+      raise ValueError(
+          f"JsonlSource: unknown format {format!r}; known: {sorted(FORMATS)},"
+          " or none for the fields prompt, answer, completion, extras."
+      )
+    convert = FORMATS[format] if format else _plain_record
+    path = epath.Path(path)
+    if not path.exists():
+      raise FileNotFoundError(
+          f"JsonlSource: no file {path}; set data.path to a .jsonl file."
+      )
+    self._records = []
+    # Not splitlines(): it also breaks at U+2028, which JSON strings may hold.
+    for number, line in enumerate(path.read_text().split("\n"), start=1):
+      if not line.strip():
+        continue
+      try:
+        raw = json.loads(line)
+        if not isinstance(raw, dict):
+          raise ValueError(f"found {line!r:.60}; need a JSON object.")
+        self._records.append(convert(raw))
+      except json.JSONDecodeError as error:
+        raise ValueError(
+            f"JsonlSource: {path}:{number}: found {line!r:.60} ({error}); need"
+            " a JSON object on one line."
+        ) from error
+      except ValueError as error:
+        raise ValueError(f"JsonlSource: {path}:{number}: {error}") from error
+    if not self._records:
+      raise ValueError(f"JsonlSource: {path} has no records; need at least 1.")
+
+  def __len__(self) -> int:
+    return len(self._records)
+
+  def __getitem__(self, index: int) -> Record:
+    return self._records[index]

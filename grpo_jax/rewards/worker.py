@@ -1,0 +1,172 @@
+"""The process in which host reward functions run; started by `host.py`.
+
+A worker is a fresh interpreter: it imports the reward functions and their
+dependencies, and neither the main program nor jax. Functions run in its main
+thread, because math-verify ends hanging comparisons by a signal.
+
+A reward function has the signature
+
+    fn(prompts: list[str], completions: list[str], ids: list[int],
+       extras: list[dict]) -> list[float | None]
+
+and is called with lists of one row. None means that the reward does not apply
+to this row and is left out of its sum. What is no answer makes the row
+unscored, whatever its other components say: NaN, an exception, a wrong number
+of results, something that is not a number, or no result before the deadline.
+Deviation from libraries that take NaN or 0 for all of these: a component that
+failed must never act as a reward.
+
+If the function has an attribute `warm_up`, a worker calls it before its first
+row, outside any deadline: the place for slow imports.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import math
+import os
+import signal
+import threading
+import time
+import traceback
+import typing
+from collections.abc import Callable
+from multiprocessing import connection
+
+RewardFunction = Callable[..., list[float | None]]
+# (prompt, completion, id, extra)
+Row = tuple[str, str, int, dict]
+# (kind of failure, message)
+Failure = tuple[str, str]
+
+BUILTIN = {
+    "math_accuracy": "grpo_jax.rewards.math_accuracy:math_accuracy",
+    "think_answer_format": "grpo_jax.rewards.formatting:think_answer_format",
+}
+
+
+def _nearest(name: str, names) -> str:
+  close = difflib.get_close_matches(name, [str(n) for n in names], n=1)
+  return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def load_function(path: str) -> RewardFunction:
+  """Imports a reward function.
+
+  Args:
+    path: "package.module:function", or a name in `BUILTIN`.
+
+  Raises:
+    ValueError: Nothing callable is found there.
+  """
+  module_name, colon, attribute = BUILTIN.get(path, path).partition(":")
+  if not (module_name and colon and attribute):
+    raise ValueError(
+        f"reward function '{path}': needed is an import path"
+        f" 'package.module:function' or one of {sorted(BUILTIN)}."
+        + _nearest(path, BUILTIN)
+    )
+  try:
+    module = importlib.import_module(module_name)
+  except Exception as error:
+    raise ValueError(
+        f"reward function '{path}': importing '{module_name}' failed with"
+        f" {type(error).__name__}: {error}; needed is a module that imports"
+        " here and in a process of its own."
+    ) from error
+  function = getattr(module, attribute, None)
+  if not callable(function):
+    raise ValueError(
+        f"reward function '{path}': '{module_name}' has no function"
+        f" '{attribute}'." + _nearest(attribute, vars(module))
+    )
+  return function
+
+
+def _value(result: typing.Any) -> float | None:
+  if len(result) != 1:
+    raise ValueError(
+        f"returned {len(result)} results for 1 row; needed is one per row"
+    )
+  value = result[0]
+  if value is None:
+    return None
+  if not isinstance(value, typing.SupportsFloat):
+    raise TypeError(
+        f"returned {type(value).__name__}; needed is a number or None"
+    )
+  return float(value)
+
+
+def score_row(
+    functions: dict[str, RewardFunction], row: Row
+) -> tuple[list[float], Failure | None]:
+  """Applies every function to one row.
+
+  Returns:
+    One value per function, NaN where not applicable or failed, and the first
+    failure.
+  """
+  values = []
+  failure = None
+  for name, function in functions.items():
+    try:
+      value = _value(function(*([field] for field in row)))
+    except BaseException as error:  # Also SystemExit of a verifier.
+      kind = "timeout" if isinstance(error, TimeoutError) else "raised"
+      frame = traceback.extract_tb(error.__traceback__)[-1]
+      message = (
+          f"{name}: {type(error).__name__}: {str(error)[:300]}"
+          f" ({os.path.basename(frame.filename)}:{frame.lineno})"
+      )
+      failure = failure or (kind, message)
+      value = None
+    else:
+      if value is not None and math.isnan(value):
+        failure = failure or ("nan", f"{name}: returned NaN")
+    values.append(math.nan if value is None else value)
+  return values, failure
+
+
+def _exit_with(parent: int) -> None:
+  # Asked once a second: the end of the pipe is no sign of the parent's death,
+  # because whatever the parent forked holds the pipe open as well.
+  while os.getppid() == parent:
+    time.sleep(1.0)
+  os.killpg(os.getpgrp(), signal.SIGKILL)  # What a verifier started, too.
+
+
+def main(fd: int, parent: int) -> None:
+  """Scores rows until the pipe closes.
+
+  Receives the import paths {name: path}, answers ("ready", "") or ("failed",
+  message), then receives lists of (index, Row) and answers each row by
+  (index, values, failure) as soon as it is done.
+
+  Args:
+    fd: File descriptor of this end of the pipe.
+    parent: Process id of the parent; when it is gone, so is the worker.
+  """
+  # The parent decides when a worker ends. A function rather than SIG_IGN,
+  # which processes started by a verifier would inherit.
+  for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda *_: None)
+  threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
+  channel = connection.Connection(fd)
+  try:
+    functions = {
+        name: load_function(path) for name, path in channel.recv().items()
+    }
+    for function in functions.values():
+      getattr(function, "warm_up", lambda: None)()
+  except BaseException as error:
+    channel.send(("failed", f"{type(error).__name__}: {error}"))
+    return
+  channel.send(("ready", ""))
+  try:
+    while True:
+      for index, row in channel.recv():
+        channel.send((index, *score_row(functions, row)))
+  except (EOFError, OSError):
+    return

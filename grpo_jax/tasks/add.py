@@ -1,0 +1,306 @@
+"""Addition of two numbers, with or without a scratchpad.
+
+Prompt `BOS A + B =`, answer `A + B` in decimal without leading zeros. With the
+scratchpad the think span works from the right, one step per column,
+
+    a + b + c = s2 s1 ;
+
+where c is the carry in and s2 s1 the column's sum in two digits. A sloppy
+teacher forgets carries: a structured mistake that a policy learns by imitation
+and that a verifier can repair.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax.tasks import task as task_lib
+from grpo_jax.tasks import vocabulary as vocab
+from grpo_jax.tasks.task import Example, Extras, Task
+
+STEP_LEN = 9  # Tokens of `a + b + c = s2 s1 ;`.
+
+
+def make(
+  level: int = 2,
+  scratchpad: bool = False,
+  teacher_error: float = 0.0,
+  tags: bool = True,
+  fixed_digits: bool = True,
+) -> Task:
+  """Makes the addition task.
+
+  Scores: "accuracy"; with the scratchpad also "process", the share of right
+  steps among those expected or written, whichever are more.
+
+  Args:
+    level: Digits of the longest operand, 1 to 8.
+    scratchpad: Whether the teacher shows the working; steps are judged.
+    teacher_error: Probability with which the teacher forgets a carry, each
+      independently, the last one included.
+    tags: Whether the answer stands in `<answer> </answer>`; False gives the
+      shortest completions, `ANS EOS`.
+    fixed_digits: Whether both operands have exactly `level` digits; otherwise
+      each has 1 to `level`, equally likely.
+
+  Raises:
+    ValueError: If an option is out of range, or a scratchpad without tags.
+  """
+  # int32 holds sums of two 8-digit numbers.
+  task_lib.check_range("add.make", "level", level, 1, 8)
+  task_lib.check_range("add.make", "teacher_error", teacher_error, 0.0, 1.0)
+  if scratchpad and not tags:
+    raise ValueError(
+      "add.make: a scratchpad needs tags to tell it from the answer; received"
+      " scratchpad=True, tags=False. Leave tags=True."
+    )
+  steps = functools.partial(step_scores, level=level)
+  return Task(
+    name="add",
+    vocab_size=vocab.VOCAB_SIZE,
+    pad_id=vocab.PAD,
+    bos_id=vocab.BOS,
+    end_ids=(vocab.EOS,),
+    max_prompt_len=2 * level + 3,
+    max_completion_len=(
+      level + 2 + 2 * tags + scratchpad * (STEP_LEN * level + 2)
+    ),
+    example=functools.partial(
+      example,
+      level=level,
+      scratchpad=scratchpad,
+      teacher_error=teacher_error,
+      tags=tags,
+      fixed_digits=fixed_digits,
+    ),
+    verify=functools.partial(
+      verify, level=level, scratchpad=scratchpad, tags=tags
+    ),
+    verify_numpy=functools.partial(
+      verify_numpy, scratchpad=scratchpad, tags=tags
+    ),
+    decode=vocab.decode,
+    step_scores=steps if scratchpad else None,
+    step_scores_numpy=step_scores_numpy if scratchpad else None,
+  )
+
+
+def example(
+  rng: np.random.Generator,
+  split: str,
+  *,
+  level: int,
+  scratchpad: bool,
+  teacher_error: float,
+  tags: bool,
+  fixed_digits: bool,
+) -> Example:
+  """Draws one problem; see `Task.example`. Extras: operands [2]."""
+
+  def operand(rng: np.random.Generator) -> int:
+    digits = level if fixed_digits else int(rng.integers(1, level + 1))
+    return int(rng.integers(10 ** (digits - 1) * (digits > 1), 10**digits))
+
+  a, b = task_lib.draw(
+    rng, split, lambda rng: (operand(rng), operand(rng)), identity=sorted
+  )
+  prompt = [
+    vocab.BOS,
+    *vocab.number(a),
+    vocab.PLUS,
+    *vocab.number(b),
+    vocab.EQUALS,
+  ]
+  working, answer = _teach(a, b, teacher_error, rng)
+  completion = vocab.wrapped(vocab.number(answer), tags)
+  if scratchpad:
+    completion = [vocab.THINK, *working, vocab.THINK_END, *completion]
+  return Example(
+    np.array(prompt, np.int32),
+    np.array(completion, np.int32),
+    {"operands": np.array([a, b], np.int32)},
+  )
+
+
+def _teach(
+  a: int, b: int, teacher_error: float, rng: np.random.Generator
+) -> tuple[list[int], int]:
+  """Adds by columns and forgets carries; returns (working, answer)."""
+  working: list[int] = []
+  answer, carry = 0, 0
+  columns = max(len(str(a)), len(str(b)))
+  for k in range(columns):
+    x, y = a // 10**k % 10, b // 10**k % 10
+    total = x + y + carry
+    working += vocab.encode(f"{x}+{y}+{carry}={total:02d};")
+    answer += total % 10 * 10**k
+    carry = total // 10
+    # Drawn whatever the probability, so that teachers see the same problems.
+    if carry and rng.random() < teacher_error:
+      carry = 0
+  return working, answer + carry * 10**columns
+
+
+def _num_digits(x: jax.Array, most: int) -> jax.Array:  # [] -> [] int32
+  """Decimal digits of x >= 0, at least 1 and at most `most`."""
+  return 1 + (x >= 10 ** jnp.arange(1, most)).sum()
+
+
+def verify(
+  tokens: jax.Array,  # [T] int32
+  completion_mask: jax.Array,  # [T] bool
+  extras: Extras,
+  *,
+  level: int,
+  scratchpad: bool,
+  tags: bool,
+) -> dict[str, jax.Array]:
+  """Judges one completion in graph; see `Task.verify`."""
+  found = vocab.answer_span(tokens, completion_mask, tags)
+  gold = extras["operands"].sum()  # []
+  # Without leading zeros a number has one spelling: compare the spellings.
+  num_digits = _num_digits(gold, level + 1)
+  place = num_digits - 1 - jnp.arange(level + 1)  # [level + 1]
+  digits = gold // 10 ** jnp.maximum(place, 0) % 10
+  spelling = jnp.where(place >= 0, vocab.DIGIT_0 + digits, vocab.PAD)
+  right = (
+    found.ok
+    & (found.end - found.start == num_digits)
+    & (vocab.content(tokens, found, level + 1) == spelling).all()
+  )
+  scores = {"accuracy": right.astype(jnp.float32)}
+  if scratchpad:
+    per_step, step_mask = step_scores(
+      tokens, completion_mask, extras, level=level
+    )
+    expected = _num_digits(extras["operands"].max(), level)  # columns
+    scores["process"] = per_step.sum() / jnp.maximum(step_mask.sum(), expected)
+  return scores
+
+
+def step_scores(
+  tokens: jax.Array,  # [T] int32
+  completion_mask: jax.Array,  # [T] bool
+  extras: Extras,
+  *,
+  level: int,
+) -> tuple[jax.Array, jax.Array]:  # [T] float32, [T] bool
+  """Judges each step of the working at its `;`.
+
+  The k-th step is right if it is exactly the k-th column of the right working;
+  steps beyond the last column are wrong. Without exactly one think span there
+  are no steps.
+
+  Returns:
+    Scores in {0, 1} (0 where there is no step), and where steps end.
+  """
+  think = vocab.span(tokens, completion_mask, vocab.THINK, vocab.THINK_END)
+  slots = jnp.arange(tokens.shape[0])  # [T]
+  ends = (
+    (slots >= think.start) & (slots < think.end) & (tokens == vocab.SEMICOLON)
+  )  # [T]
+  index = jnp.cumsum(ends) - ends  # [T], number of steps ended before
+  previous = jnp.concatenate(  # [T], slot before the step that t is in
+    [
+      think.start[None] - 1,
+      jax.lax.cummax(jnp.where(ends, slots, think.start - 1))[:-1],
+    ]
+  )
+  window = tokens[slots[:, None] + jnp.arange(1 - STEP_LEN, 1)]  # [T, 9]
+  wanted = _working(extras["operands"], level)  # [level, 9]
+  columns = _num_digits(extras["operands"].max(), level)
+  right = (
+    ends
+    & (slots - previous == STEP_LEN)
+    & (index < columns)
+    & (window == wanted[jnp.minimum(index, level - 1)]).all(axis=-1)
+  )
+  return right.astype(jnp.float32), ends
+
+
+def _working(
+  operands: jax.Array,  # [2] int32
+  level: int,
+) -> jax.Array:  # [level, 9] int32
+  """The right step of every column, as tokens."""
+  power = 10 ** jnp.arange(level)  # [level]
+  a, b = operands[:, None] // power % 10  # [level] each
+  carry = (operands[:, None] % power).sum(axis=0) // power
+  total = a + b + carry
+  digits = vocab.DIGIT_0 + jnp.stack([a, b, carry, total // 10, total % 10])
+  sign = functools.partial(jnp.full_like, a)
+  return jnp.stack(
+    [
+      digits[0],
+      sign(vocab.PLUS),
+      digits[1],
+      sign(vocab.PLUS),
+      digits[2],
+      sign(vocab.EQUALS),
+      digits[3],
+      digits[4],
+      sign(vocab.SEMICOLON),
+    ],
+    axis=-1,
+  )
+
+
+def verify_numpy(
+  tokens: np.ndarray,  # [T] int32
+  completion_mask: np.ndarray,  # [T] bool
+  extras: Mapping[str, np.ndarray],
+  *,
+  scratchpad: bool,
+  tags: bool,
+) -> dict[str, float]:
+  """Twin of `verify`: reads the number and adds."""
+  a, b = (int(x) for x in extras["operands"])
+  completion = vocab.words(tokens, completion_mask)
+  text = "".join(vocab.answer_words(completion, tags) or [])
+  right = text.isdecimal() and int(text) == a + b
+  right = right and (text == "0" or not text.startswith("0"))
+  scores = {"accuracy": float(right)}
+  if scratchpad:
+    per_step, step_mask = step_scores_numpy(tokens, completion_mask, extras)
+    num_steps = max(int(step_mask.sum()), len(str(max(a, b))))
+    scores["process"] = float(per_step.sum()) / num_steps
+  return scores
+
+
+def step_scores_numpy(
+  tokens: np.ndarray,  # [T] int32
+  completion_mask: np.ndarray,  # [T] bool
+  extras: Mapping[str, np.ndarray],
+) -> tuple[np.ndarray, np.ndarray]:  # [T] float32, [T] bool
+  """Twin of `step_scores`: splits the working at `;` and adds by hand."""
+  scores = np.zeros(len(tokens), np.float32)
+  step_mask = np.zeros(len(tokens), bool)
+  completion = vocab.words(tokens, completion_mask)
+  working = vocab.words_between(completion, "<think>", "</think>")
+  if working is None:
+    return scores, step_mask
+  a, b = (str(x) for x in extras["operands"])
+  columns = max(len(a), len(b))
+  pairs = list(
+    zip(reversed(a.zfill(columns)), reversed(b.zfill(columns)), strict=True)
+  )
+  carry, text = 0, ""
+  slot = completion.index("<think>")
+  for word in working:
+    slot += 1
+    text += word
+    if word != ";":
+      continue
+    step_mask[slot] = True
+    if pairs:
+      x, y = pairs.pop(0)
+      total = int(x) + int(y) + carry
+      scores[slot] = text == f"{x}+{y}+{carry}={total:02d};"
+      carry = total // 10
+    text = ""
+  return scores, step_mask

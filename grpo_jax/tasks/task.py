@@ -1,0 +1,146 @@
+"""What a task is: a generator of problems and a verifier of answers.
+
+Each file of this folder has `make(...)`, which returns a `Task`. Problems are
+divided into training and test by a hash of the problem itself, so that a test
+problem never occurs in training, whatever the seeds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import jax
+import numpy as np
+
+Extras = Mapping[str, jax.Array]
+Instance = TypeVar("Instance")
+
+SPLITS = ("train", "test")
+# A split holds about 10% of the problems or more; 10,000 misses in a row mean
+# that it holds none.
+_MAX_DRAWS = 10_000
+
+
+class Example(NamedTuple):
+  """One problem with its teacher's text.
+
+  Attributes:
+    prompt: Token ids, from the begin token on; n <= max_prompt_len.
+    completion: What the teacher writes, end token included; m <=
+      max_completion_len. The teacher may be wrong, the extras never are.
+    extras: What the verifier needs; the same names and shapes for every
+      example of a task.
+  """
+
+  prompt: np.ndarray  # [n] int32
+  completion: np.ndarray  # [m] int32
+  extras: dict[str, np.ndarray]  # each int32
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """A family of problems that a program can make and judge.
+
+  Verifiers judge one row; callers `vmap` them. They read tokens only where
+  `completion_mask` is True, and the tokens that exist are adjacent and start
+  at slot 0. They are strict: a row that is not properly ended scores 0.
+
+  Attributes:
+    name: Key in `TASKS`.
+    vocab_size: V.
+    pad_id: Fills empty slots.
+    bos_id: First token of each prompt.
+    end_ids: Tokens that end a completion.
+    max_prompt_len: S, tokens of the longest prompt.
+    max_completion_len: T, tokens of the longest right completion, end token
+      included.
+    example: (rng: np.random.Generator, split: "train" | "test") -> Example;
+      the same rng state gives the same example.
+    verify: (tokens [T] int32, completion_mask [T] bool, extras) ->
+      {name: [] float32}, in graph. "accuracy" is 0 or 1 and always there; the
+      others are dense shares in [0, 1].
+    verify_numpy: The same on the host, written independently; tests compare.
+    decode: (ids) -> readable text.
+    step_scores: None, or (tokens [T], completion_mask [T], extras) ->
+      (scores [T] float32 in {0, 1}, step_mask [T] bool), in graph: judges
+      each step of the working at the slot where the step ends.
+    step_scores_numpy: The same on the host, written independently.
+  """
+
+  name: str
+  vocab_size: int
+  pad_id: int
+  bos_id: int
+  end_ids: tuple[int, ...]
+  max_prompt_len: int
+  max_completion_len: int
+  example: Callable[[np.random.Generator, str], Example]
+  verify: Callable[[jax.Array, jax.Array, Extras], dict[str, jax.Array]]
+  verify_numpy: Callable[
+    [np.ndarray, np.ndarray, Mapping[str, np.ndarray]], dict[str, float]
+  ]
+  decode: Callable[[Sequence[int]], str]
+  step_scores: (
+    Callable[[jax.Array, jax.Array, Extras], tuple[jax.Array, jax.Array]] | None
+  ) = None
+  step_scores_numpy: (
+    Callable[
+      [np.ndarray, np.ndarray, Mapping[str, np.ndarray]],
+      tuple[np.ndarray, np.ndarray],
+    ]
+    | None
+  ) = None
+
+
+def split_of(identity: Sequence[int]) -> str:
+  """The split that a problem belongs to: "test" for 13 of 128 hash values.
+
+  Args:
+    identity: Numbers in [0, 2^32) that say which problem it is. Problems that
+      one could solve by remembering the other (a + b and b + a) should share
+      it.
+  """
+  value = 2166136261
+  for x in identity:
+    value = ((value ^ x) * 16777619) & 0xFFFFFFFF  # FNV-1a
+  # The high bits: the low bits of a product depend on the low bits of its
+  # factors only, so they would sort problems by their last tokens.
+  value = (value * 2654435769) & 0xFFFFFFFF
+  return "test" if value >> 25 < 13 else "train"
+
+
+def draw(
+  rng: np.random.Generator,
+  split: str,
+  sample: Callable[[np.random.Generator], Instance],
+  identity: Callable[[Instance], Sequence[int]],
+) -> Instance:
+  """Samples problems until one belongs to the split.
+
+  Raises:
+    ValueError: If the split is unknown, or if none of 10,000 problems is in it.
+  """
+  if split not in SPLITS:
+    raise ValueError(
+      f"Task.example: unknown split {split!r}; use one of {SPLITS}."
+    )
+  for _ in range(_MAX_DRAWS):
+    instance = sample(rng)
+    if split_of(identity(instance)) == split:
+      return instance
+  raise ValueError(
+    f"Task.example: none of {_MAX_DRAWS} problems belongs to split {split!r};"
+    " the task has too few problems, make it larger."
+  )
+
+
+def check_range(
+  caller: str, name: str, value: float, low: float, high: float
+) -> None:
+  """Raises ValueError unless low <= value <= high."""
+  if not low <= value <= high:
+    raise ValueError(
+      f"{caller}: {name} is {value}; it must be in [{low}, {high}]."
+    )

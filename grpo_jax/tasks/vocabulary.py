@@ -1,0 +1,194 @@
+"""The 64 tokens that the toy tasks share, and the parsers of completions.
+
+Ids 0-13 are structure, 14-23 digits, 24-37 signs, 38-63 letters. Completions
+follow one grammar,
+
+    [<think> W* </think>] <answer> ANS </answer> EOS
+
+or the bare `ANS EOS` where a task is asked for no tags. Each in-graph parser
+has a twin on lists of strings, written for people, which tests compare it
+with. A parser is strict: a tag that occurs twice, an end token that is missing
+or is not last, and the answer is not there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_STRUCTURE = (
+  "<pad> <bos> <eos> <think> </think> <answer> </answer> <tool> </tool>"
+  " <obs> </obs> <sum> </sum> ;"
+).split()
+# id -> text. Ids are part of every checkpoint: append, never reorder.
+TOKENS = (*_STRUCTURE, *"0123456789+-*=()[]{},:?#abcdefghijklmnopqrstuvwxyz")
+VOCAB_SIZE = len(TOKENS)
+_IDS = {text: i for i, text in enumerate(TOKENS)}
+
+PAD, BOS, EOS = 0, 1, 2
+THINK, THINK_END = 3, 4
+ANSWER, ANSWER_END = 5, 6
+SEMICOLON = _IDS[";"]
+DIGIT_0 = _IDS["0"]
+PLUS, MINUS, TIMES, EQUALS = (_IDS[sign] for sign in "+-*=")
+COMMA, COLON = _IDS[","], _IDS[":"]
+LETTER_A = _IDS["a"]
+NUM_LETTERS = 26
+
+
+class Span(NamedTuple):
+  """Slots [start, end) of a completion; 0, 0 where `ok` is False."""
+
+  start: jax.Array  # [] int32
+  end: jax.Array  # [] int32
+  ok: jax.Array  # [] bool
+
+
+def encode(text: str) -> list[int]:
+  """Token ids of a text such as `"<answer>12</answer><eos>"`.
+
+  Args:
+    text: Tags and single characters of `TOKENS`; white space is ignored.
+
+  Raises:
+    ValueError: If a piece is not in the vocabulary.
+  """
+  pieces = re.findall(r"<[^<>]*>|\S", text)
+  unknown = sorted({piece for piece in pieces if piece not in _IDS})
+  if unknown:
+    raise ValueError(
+      f"encode: {unknown} in {text!r} are not tokens; use those of"
+      f" vocabulary.TOKENS: {' '.join(TOKENS)}"
+    )
+  return [_IDS[piece] for piece in pieces]
+
+
+def decode(ids: Iterable[int]) -> str:
+  """Readable text of token ids; padding at both ends is dropped."""
+  words = [TOKENS[int(i)] for i in ids]
+  while words and words[-1] == "<pad>":
+    words.pop()
+  while words and words[0] == "<pad>":
+    words.pop(0)
+  return "".join(words)
+
+
+def number(value: int) -> list[int]:
+  """Token ids of a non-negative decimal number, most significant first."""
+  return [DIGIT_0 + int(digit) for digit in str(value)]
+
+
+def padded(ids: Sequence[int], size: int) -> np.ndarray:  # [size] int32
+  """Ids followed by padding."""
+  return np.array([*ids, *[PAD] * (size - len(ids))], np.int32)
+
+
+def wrapped(answer: Sequence[int], tags: bool) -> list[int]:
+  """An answer as a whole completion, with or without tags."""
+  return [ANSWER, *answer, ANSWER_END, EOS] if tags else [*answer, EOS]
+
+
+def span(
+  tokens: jax.Array,  # [T] int32
+  completion_mask: jax.Array,  # [T] bool
+  opening: int,
+  closing: int,
+) -> Span:
+  """Finds what stands between the only `opening` and the only `closing`.
+
+  Args:
+    tokens: One completion; slots where the mask is False may hold anything.
+    completion_mask: True on tokens that exist.
+    opening: Id of the opening tag.
+    closing: Id of the closing tag.
+
+  Returns:
+    The slots between the tags; not ok unless each occurs once, in order.
+  """
+  chex.assert_rank([tokens, completion_mask], 1)
+  chex.assert_equal_shape([tokens, completion_mask])
+  is_open = completion_mask & (tokens == opening)  # [T]
+  is_close = completion_mask & (tokens == closing)  # [T]
+  start = jnp.argmax(is_open) + 1
+  end = jnp.argmax(is_close)
+  ok = (is_open.sum() == 1) & (is_close.sum() == 1) & (start <= end)
+  return Span(jnp.where(ok, start, 0), jnp.where(ok, end, 0), ok)
+
+
+def answer_span(
+  tokens: jax.Array,  # [T] int32
+  completion_mask: jax.Array,  # [T] bool
+  tags: bool,
+) -> Span:
+  """Finds the answer of a completion that is properly ended.
+
+  Args:
+    tokens: One completion; slots where the mask is False may hold anything.
+    completion_mask: True on tokens that exist; they are adjacent and start at
+      slot 0.
+    tags: Whether the answer stands in `<answer> </answer>`; otherwise the
+      whole completion before the end token is the answer.
+
+  Returns:
+    The slots of the answer. Not ok unless the last token is the only end token
+    and, with tags, comes right after the only `</answer>`. What precedes
+    `<answer>` is not judged.
+  """
+  chex.assert_rank([tokens, completion_mask], 1)
+  chex.assert_equal_shape([tokens, completion_mask])
+  last = completion_mask.sum() - 1
+  is_eos = completion_mask & (tokens == EOS)  # [T]
+  ended = (is_eos.sum() == 1) & (jnp.argmax(is_eos) == last)
+  if not tags:
+    return Span(jnp.zeros_like(last), jnp.where(ended, last, 0), ended)
+  found = span(tokens, completion_mask, ANSWER, ANSWER_END)
+  ok = ended & found.ok & (found.end == last - 1)
+  return Span(jnp.where(ok, found.start, 0), jnp.where(ok, found.end, 0), ok)
+
+
+def content(
+  tokens: jax.Array,  # [T] int32
+  found: Span,
+  size: int,
+) -> jax.Array:  # [size] int32
+  """The first `size` tokens of a span, followed by padding."""
+  slots = jnp.arange(size)
+  taken = tokens.at[found.start + slots].get(mode="fill", fill_value=PAD)
+  return jnp.where(found.start + slots < found.end, taken, PAD)
+
+
+def words(
+  tokens: np.ndarray,  # [T] int32
+  completion_mask: np.ndarray,  # [T] bool
+) -> list[str]:
+  """The tokens of a completion that exist, as strings, for the twins."""
+  pairs = zip(tokens, completion_mask, strict=True)
+  return [TOKENS[token] for token, exists in pairs if exists]
+
+
+def words_between(
+  completion: list[str], opening: str, closing: str
+) -> list[str] | None:
+  """Twin of `span`: the words between two tags, None where not ok."""
+  if completion.count(opening) != 1 or completion.count(closing) != 1:
+    return None
+  before, after = completion.index(opening), completion.index(closing)
+  return completion[before + 1 : after] if before < after else None
+
+
+def answer_words(completion: list[str], tags: bool) -> list[str] | None:
+  """Twin of `answer_span`: the words of the answer, None where not ok."""
+  if completion.count("<eos>") != 1 or completion[-1] != "<eos>":
+    return None
+  body = completion[:-1]
+  if not tags:
+    return body
+  if not body or body[-1] != "</answer>":
+    return None
+  return words_between(body, "<answer>", "</answer>")

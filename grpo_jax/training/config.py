@@ -1,0 +1,518 @@
+"""What a run can be told: frozen dataclasses, checked at the boundary.
+
+A config file (`configs/*.py`) starts from `default_config(algorithm)`, an
+ml_collections `ConfigDict` with every field below, and changes what it needs.
+`resolve` turns the ConfigDict back into `RunConfig`, with types, names and
+sizes checked, so that nothing downstream reads a misspelt key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+from ml_collections import config_dict
+
+from grpo_jax import algorithms
+from grpo_jax.models import transformer
+from grpo_jax.rollout import sampling
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+  """A transformer; see `models/transformer.py` for what the fields mean."""
+
+  width: int = 128
+  num_layers: int = 2
+  num_heads: int = 4
+  num_kv_heads: int = 2
+  mlp_width: int = 384
+  head_dim: int | None = None
+  rope_theta: float = 10_000.0
+  norm_eps: float = 1e-6
+  qk_norm: bool = False
+  qkv_bias: bool = False
+  tied_embeddings: bool = True
+  remat: bool = False
+  dtype: str = "float32"
+  param_dtype: str = "float32"
+
+  def transformer(self, vocab_size: int) -> transformer.TransformerConfig:
+    """The architecture for a vocabulary of this size."""
+    return transformer.TransformerConfig(
+      vocab_size=vocab_size, **dataclasses.asdict(self)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+  """Where prompts come from.
+
+  Attributes:
+    source: "task" (synthetic, `tasks/`), "tfds" or "jsonl".
+    name: Task name, or TFDS dataset name ("gsm8k").
+    task_options: Options of the task (`tasks/<name>.py`).
+    train_path: JSON-lines file of training prompts; local or gs://.
+    eval_path: JSON-lines file of held-out prompts.
+    tokenizer: Path of a `tokenizer.json`, or "gsm8k" for the one that comes
+      with the package. Unused by tasks, which are made of ids.
+    template: How a prompt is put to the model; contains "{prompt}".
+    max_prompt_len: Prompt slots S; longer prompts are left out and counted.
+      None: what the task needs.
+    drop_tag_probability: How often the supervised teacher of "tfds" data
+      drops one of its format tags, in [0, 1].
+  """
+
+  source: str = "task"
+  name: str = "add"
+  task_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  train_path: str = ""
+  eval_path: str = ""
+  tokenizer: str = ""
+  template: str = "{prompt}"
+  max_prompt_len: int | None = None
+  drop_tag_probability: float = 0.0
+
+  def __post_init__(self):
+    _one_of("data.source", self.source, ("task", "tfds", "jsonl"))
+    if "{prompt}" not in self.template:
+      raise ValueError(
+        f"config.data.template={self.template!r} does not contain"
+        ' "{prompt}"; write where the prompt goes.'
+      )
+    if self.source == "jsonl" and not self.train_path:
+      raise ValueError(
+        "config.data.source='jsonl' needs config.data.train_path, a file with"
+        " one JSON object per line with a field 'prompt'."
+      )
+    if self.source != "task" and not self.tokenizer:
+      raise ValueError(
+        f"config.data.source={self.source!r} needs config.data.tokenizer: the"
+        " path of a tokenizer.json, or 'gsm8k'."
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingConfig:
+  """How completions are drawn.
+
+  Attributes:
+    max_new_tokens: Budget T per completion; None: what the task needs.
+    temperature: Of training rollouts, > 0.
+    top_k, top_p, min_p: Filters; None switches one off.
+  """
+
+  max_new_tokens: int | None = None
+  temperature: float = 1.0
+  top_k: int | None = None
+  top_p: float | None = None
+  min_p: float | None = None
+
+  def __post_init__(self):
+    if not self.temperature > 0:
+      raise ValueError(
+        f"config.sampling.temperature={self.temperature} must be > 0:"
+        " training needs samples. Evaluation is greedy by itself."
+      )
+
+  def sampler(
+    self, max_new_tokens: int, end_ids: tuple[int, ...], pad_id: int
+  ) -> sampling.SamplingConfig:
+    """The sampler's config for a tokenizer."""
+    return sampling.SamplingConfig(
+      max_new_tokens=max_new_tokens,
+      end_ids=end_ids,
+      pad_id=pad_id,
+      temperature=self.temperature,
+      top_k=self.top_k,
+      top_p=self.top_p,
+      min_p=self.min_p,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardsConfig:
+  """What the verifiers are and how they add up.
+
+  Attributes:
+    functions: For tasks, components of the task's verifier ("accuracy",
+      …), computed inside the program. Otherwise host functions: a built-in
+      name ("math_accuracy", "think_answer_format") or an import path
+      ("my_pkg.rewards:brevity").
+    weights: One weight per function.
+    correct: The function whose value ≥ 1 marks a right answer (metrics
+      only); empty: the first.
+    row_timeout_s: Longest time for one row on the host, seconds.
+    step_timeout_s: Longest time for all rows of a step, seconds.
+    num_workers: Verifier processes.
+  """
+
+  functions: tuple[str, ...] = ("accuracy",)
+  weights: tuple[float, ...] = (1.0,)
+  correct: str = ""
+  row_timeout_s: float = 10.0
+  step_timeout_s: float = 120.0
+  num_workers: int = 2
+
+  def __post_init__(self):
+    if len(self.functions) != len(self.weights) or not self.functions:
+      raise ValueError(
+        f"config.rewards: {len(self.functions)} functions {self.functions}"
+        f" and {len(self.weights)} weights {self.weights}; give one weight"
+        " per function, and at least one function."
+      )
+    if self.correct and self.correct not in self.functions:
+      raise ValueError(
+        f"config.rewards.correct={self.correct!r} is not one of"
+        f" config.rewards.functions={self.functions}."
+      )
+    _positive(self, "config.rewards", "row_timeout_s", "step_timeout_s")
+    _positive(self, "config.rewards", "num_workers")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+  """AdamW with a schedule, global-norm clipping and a decay mask.
+
+  Attributes:
+    learning_rate: Peak.
+    schedule: "constant", "linear" or "cosine" decay after the warm-up, over
+      all gradient steps of the phase.
+    warmup_steps: Gradient steps of linear warm-up.
+    final_fraction: Learning rate at the end, as a fraction of the peak.
+    b1, b2, eps: Adam's.
+    weight_decay: Decoupled; only on matrices, not on embeddings, norms and
+      biases.
+    clip_norm: Largest global gradient norm.
+  """
+
+  learning_rate: float = 1e-4
+  schedule: str = "constant"
+  warmup_steps: int = 0
+  final_fraction: float = 0.0
+  b1: float = 0.9
+  b2: float = 0.99
+  eps: float = 1e-8
+  weight_decay: float = 0.0
+  clip_norm: float = 1.0
+
+  def __post_init__(self):
+    _one_of("schedule", self.schedule, ("constant", "linear", "cosine"))
+    _positive(self, "optimizer", "learning_rate", "clip_norm")
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseConfig:
+  """One phase of a run.
+
+  Attributes:
+    steps: Batches.
+    num_prompts: Prompts per batch.
+    group_size: Completions per prompt (1 in a supervised phase).
+    num_epochs: Passes over each batch.
+    num_minibatches: Gradient steps per pass.
+    micro_batch_size: Rows per forward/backward pass; None: a good size for
+      the backend. Changes time and memory, never the gradient.
+    reset_optimizer: Start the phase with a fresh optimizer state.
+    set_reference: Start the phase with the reference policy set to the
+      current one.
+    ema_decay: Of the average of the parameters, per step; None keeps none.
+    optimizer: Of this phase.
+  """
+
+  steps: int = 100
+  num_prompts: int = 32
+  group_size: int = 1
+  num_epochs: int = 1
+  num_minibatches: int = 1
+  micro_batch_size: int | None = None
+  reset_optimizer: bool = True
+  set_reference: bool = True
+  ema_decay: float | None = None
+  optimizer: OptimizerConfig = OptimizerConfig()
+
+  @property
+  def num_rows(self) -> int:
+    """Completions per batch."""
+    return self.num_prompts * self.group_size
+
+  def check(self, name: str) -> None:
+    """Raises ValueError with the equation of sizes if they do not fit."""
+    for field in (
+      "num_prompts",
+      "group_size",
+      "num_epochs",
+      "num_minibatches",
+    ):
+      _positive(self, f"config.{name}", field)
+    if self.steps < 0:
+      raise ValueError(f"config.{name}.steps={self.steps} must be ≥ 0.")
+    rows, minibatch = self.num_rows, self.num_rows // self.num_minibatches
+    micro = self.micro_batch_size
+    if rows % self.num_minibatches or (
+      micro is not None and (micro < 1 or minibatch % micro)
+    ):
+      raise ValueError(
+        f"config.{name}: the sizes do not fit together. Needed:\n"
+        "  num_prompts × group_size = num_minibatches × (a whole number of)"
+        " × micro_batch_size\n"
+        f"  {self.num_prompts} × {self.group_size} = {rows} rows;"
+        f" {self.num_minibatches} minibatches of"
+        f" {rows / self.num_minibatches:g} rows; micro-batches of"
+        f" {micro if micro is not None else 'automatic'} rows.\n"
+        f"Change config.{name}.group_size, num_minibatches or"
+        " micro_batch_size so that each divides."
+      )
+    if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
+      raise ValueError(
+        f"config.{name}.ema_decay={self.ema_decay} must be in [0, 1)."
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+  """Held-out evaluation.
+
+  Attributes:
+    num_prompts: Held-out prompts, greedy completions.
+    batch_size: Prompts per evaluation batch.
+    every: Steps of the "rl" phase between evaluations; 0: only before and
+      after the phase.
+  """
+
+  num_prompts: int = 256
+  batch_size: int = 256
+  every: int = 0
+
+  def __post_init__(self):
+    _positive(self, "config.eval", "num_prompts", "batch_size")
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+  """When to save.
+
+  Attributes:
+    every: Steps between checkpoints; 0: only at the end of a phase.
+    keep: Latest checkpoints kept.
+  """
+
+  every: int = 0
+  keep: int = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class LogConfig:
+  """What to write beside metrics.jsonl.
+
+  Attributes:
+    tensorboard: Write TensorBoard events.
+    wandb_project: W&B project (extra `wandb`); empty: no W&B.
+    samples_every: Steps between sampled texts in samples.jsonl; 0: none.
+    num_samples: Rows each time.
+  """
+
+  tensorboard: bool = True
+  wandb_project: str = ""
+  samples_every: int = 20
+  num_samples: int = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+  """A whole run.
+
+  Attributes:
+    seed: Of parameters, data order and every draw.
+    phases: Names of the phases in order, each "sft" or "rl".
+    sft, rl: Their settings.
+    algorithm: Objective of the "rl" phase: name and fields.
+    data, model, sampling, rewards, eval, checkpoint, log: As named.
+    mesh_data: Devices that share the rows of a batch; None: all of them.
+    profile_steps: (first, last) step of a trace for xprof, or ().
+    required_accuracy: Held-out accuracy below which the command fails; None:
+      no verdict.
+  """
+
+  seed: int = 0
+  phases: tuple[str, ...] = ("sft", "rl")
+  sft: PhaseConfig = PhaseConfig()
+  rl: PhaseConfig = PhaseConfig(group_size=8)
+  algorithm: Any = None
+  data: DataConfig = DataConfig()
+  model: ModelConfig = ModelConfig()
+  sampling: SamplingConfig = SamplingConfig()
+  rewards: RewardsConfig = RewardsConfig()
+  eval: EvalConfig = EvalConfig()
+  checkpoint: CheckpointConfig = CheckpointConfig()
+  log: LogConfig = LogConfig()
+  mesh_data: int | None = None
+  profile_steps: tuple[int, ...] = ()
+  required_accuracy: float | None = None
+
+  def __post_init__(self):
+    if not self.phases:
+      raise ValueError("config.phases is empty; name at least 'sft' or 'rl'.")
+    for name in self.phases:
+      _one_of("phases", name, ("sft", "rl"))
+      getattr(self, name).check(name)
+    if self.sft.group_size != 1:
+      raise ValueError(
+        f"config.sft.group_size={self.sft.group_size}: a supervised prompt"
+        " has one completion; set it to 1."
+      )
+    if len(self.profile_steps) not in (0, 2):
+      raise ValueError(
+        f"config.profile_steps={self.profile_steps} must be () or"
+        " (first, last)."
+      )
+
+
+def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
+  if value not in known:
+    raise ValueError(
+      f"config: {what} got {value!r}{_nearest(value, known)}; choose one of"
+      f" {', '.join(known)}."
+    )
+
+
+def _positive(config: Any, where: str, *names: str) -> None:
+  for name in names:
+    if not getattr(config, name) > 0:
+      raise ValueError(
+        f"{where}.{name}={getattr(config, name)} must be greater than 0."
+      )
+
+
+def _nearest(name: str, known: typing.Iterable[str]) -> str:
+  near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+  return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def algorithm_config(name: str, **fields: Any) -> config_dict.ConfigDict:
+  """An algorithm's config as a ConfigDict, with its name.
+
+  Args:
+    name: Of an entry of `ALGORITHMS`.
+    **fields: Fields that differ from the paper's defaults.
+
+  Raises:
+    KeyError: Unknown name or field; the message lists the known ones.
+  """
+  config = algorithms.make_config(name, **fields)
+  return _as_config_dict(config, name=name)
+
+
+def default_config(algorithm: str = "grpo") -> config_dict.ConfigDict:
+  """Every field of `RunConfig` with its default, and the algorithm's."""
+  config = _as_config_dict(RunConfig())
+  config.algorithm = algorithm_config(algorithm)
+  return config
+
+
+def _as_config_dict(config: Any, **extra: Any) -> config_dict.ConfigDict:
+  """A dataclass as a ConfigDict; optional numbers become placeholders."""
+  hints = typing.get_type_hints(type(config))
+  result = config_dict.ConfigDict(extra)
+  for field in dataclasses.fields(config):
+    value = getattr(config, field.name)
+    if dataclasses.is_dataclass(value):
+      value = _as_config_dict(value)
+    elif isinstance(value, Mapping):
+      value = config_dict.ConfigDict(value)
+    elif value is None and hints[field.name] is not Any:
+      kinds = [
+        k for k in typing.get_args(hints[field.name]) if k is not type(None)
+      ]
+      value = config_dict.placeholder(kinds[0])
+    result[field.name] = value
+  return result
+
+
+def resolve(config: ml_collections.ConfigDict) -> RunConfig:
+  """Checks a ConfigDict and freezes it.
+
+  Raises:
+    KeyError: A key that no field reads, with the nearest known name.
+    TypeError: A value of the wrong type.
+    ValueError: A value out of range, or sizes that do not divide.
+  """
+  values = dict(config.items())
+  algorithm = dict(values.pop("algorithm"))
+  name = algorithm.pop("name")
+  config_class = algorithms.get_algorithm(name).config_class
+  objective = _freeze(config_class, algorithm, "config.algorithm")
+  run = _freeze(RunConfig, values, "config", skip=("algorithm",))
+  return dataclasses.replace(run, algorithm=(name, objective))
+
+
+def _freeze(
+  cls: type, values: Mapping[str, Any], where: str, skip: tuple[str, ...] = ()
+) -> Any:
+  hints = typing.get_type_hints(cls)
+  known = [f.name for f in dataclasses.fields(cls) if f.name not in skip]
+  result = {}
+  for name, value in values.items():
+    if name not in known:
+      raise KeyError(
+        f"{where}.{name} is not a setting{_nearest(name, known)}. {where}"
+        f" has: {', '.join(known)}."
+      )
+    result[name] = _typed(hints[name], value, f"{where}.{name}")
+  return cls(**result)
+
+
+def _typed(hint: Any, value: Any, where: str) -> Any:
+  """`value` as the field's type; ints pass for floats, lists for tuples."""
+  if dataclasses.is_dataclass(hint):
+    return _freeze(typing.cast(type, hint), value, where)
+  origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+  if origin in (types.UnionType, typing.Union):
+    if value is None:
+      return None
+    hint = next(k for k in arguments if k is not type(None))
+    return _typed(hint, value, where)
+  if origin is tuple:
+    if not isinstance(value, (tuple, list)):
+      value = (value,)
+    return tuple(_typed(arguments[0], item, where) for item in value)
+  if origin is not None and isinstance(value, (Mapping, config_dict.ConfigDict)):
+    return dict(value.items())
+  if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    return float(value)
+  if not isinstance(value, hint) or (isinstance(value, bool) != (hint is bool)):
+    raise TypeError(
+      f"{where} got {value!r} ({type(value).__name__}); it needs a"
+      f" {hint.__name__}."
+    )
+  return value
+
+
+def micro_batch_size(phase: PhaseConfig, length: int, backend: str) -> int:
+  """Rows per micro-batch: what the config says, or a good default.
+
+  Args:
+    phase: Of the run.
+    length: Tokens per row, prompt and completion slots together.
+    backend: "cpu", "gpu" or "tpu".
+
+  Returns:
+    On a CPU, the largest divisor of a minibatch whose activations stay in the
+    cache (about `_CPU_TOKENS` tokens); elsewhere the whole minibatch.
+  """
+  if phase.micro_batch_size is not None:
+    return phase.micro_batch_size
+  minibatch = phase.num_rows // phase.num_minibatches
+  if backend != "cpu":
+    return minibatch
+  fits = max(1, _CPU_TOKENS // length)
+  return max(d for d in range(1, minibatch + 1) if minibatch % d == 0 and d <= fits)
+
+
+# Tokens per micro-batch on a CPU: measured with experiments/benchmark.
+_CPU_TOKENS = 1024

@@ -1,0 +1,100 @@
+"""Metrics of a scored rollout: array functions inside the step."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.ops import baselines, masked
+from grpo_jax.types import Metrics, Rollout, Scored, TrainBatch
+
+
+def rollout_metrics(
+    rollout: Rollout, scored: Scored, batch: TrainBatch
+) -> Metrics:
+  """What the policy wrote and what the verifiers said of it.
+
+  Returns:
+    Scalars, float32: rewards (and each component, over the rows it applies
+    to), `accuracy`, lengths in tokens (of right and wrong answers too),
+    entropy in nats per token, shares of truncated rows and of dead groups
+    (all right, all wrong), distinct completions per group, and counts of
+    tokens and of unscored rows.
+  """
+  valid = scored.valid
+  correct = scored.correct & valid
+  incorrect = ~scored.correct & valid
+  mask = rollout.completion_mask  # [B, T]
+  lengths = mask.sum(axis=-1).astype(jnp.float32)  # [B], tokens
+  everyone = jnp.ones_like(valid)
+
+  mean = masked.mean(scored.rewards, valid)
+  variance = masked.mean(jnp.square(scored.rewards - mean), valid)
+  statistics = baselines.group_statistics(
+      correct.astype(jnp.float32), valid, rollout.group_id, rollout.num_groups
+  )
+  live = baselines.live_groups(
+      scored.rewards, valid, rollout.group_id, rollout.num_groups
+  )
+  scored_groups = statistics.count > 0
+  dead = scored_groups & ~live
+  metrics = {
+      "reward/mean": mean,
+      "reward/std": jnp.sqrt(variance),
+      "accuracy": masked.mean(correct, valid),
+      "unscored": (~valid).sum(),
+      "dead_groups/all_right": masked.mean(
+          dead & (statistics.least == 1), scored_groups
+      ),
+      "dead_groups/all_wrong": masked.mean(
+          dead & (statistics.greatest == 0), scored_groups
+      ),
+      "dead_groups": masked.mean(dead, scored_groups),
+      "length/mean": lengths.mean(),
+      "length/min": lengths.min(),
+      "length/max": lengths.max(),
+      "length/terminated": masked.mean(lengths, rollout.terminated),
+      "length/correct": masked.mean(lengths, correct),
+      "length/incorrect": masked.mean(lengths, incorrect),
+      "truncated": 1 - masked.mean(rollout.terminated, everyone),
+      "entropy/mean": masked.mean(rollout.entropy, mask),
+      "entropy/correct": masked.mean(
+          rollout.entropy, mask & correct[:, None]
+      ),
+      "entropy/incorrect": masked.mean(
+          rollout.entropy, mask & incorrect[:, None]
+      ),
+      "distinct_completions": _distinct(rollout),
+      "tokens/generated": mask.sum(),
+      "tokens/trained": batch.mask.sum(),
+  }
+  assert batch.advantages is not None
+  rows = batch.mask.any(axis=-1)
+  advantages = batch.advantages
+  if advantages.ndim == 2:
+    advantages = masked.mean(advantages, batch.mask, axis=-1)
+  center = masked.mean(advantages, rows)
+  metrics["advantages/std"] = jnp.sqrt(
+      masked.mean(jnp.square(advantages - center), rows)
+  )
+  for name, values in scored.components.items():
+    applies = valid & ~jnp.isnan(values)
+    metrics[f"reward/{name}"] = masked.mean(values, applies)
+    metrics[f"applicable/{name}"] = applies.mean()
+  return {name: x.astype(jnp.float32) for name, x in metrics.items()}
+
+
+def _distinct(rollout: Rollout) -> jax.Array:
+  """Mean number of different completions per group, by a 32-bit hash."""
+  tokens = jnp.where(rollout.completion_mask, rollout.tokens, -1)
+  digest = jnp.zeros(tokens.shape[0], jnp.uint32)
+  digest, _ = jax.lax.scan(
+      lambda h, column: (h * 16777619 ^ column.astype(jnp.uint32), None),
+      digest + jnp.uint32(2166136261),
+      tokens.T,
+  )
+  order = jnp.lexsort((digest, rollout.group_id))
+  group, digest = rollout.group_id[order], digest[order]
+  new = (group[1:] != group[:-1]) | (digest[1:] != digest[:-1])
+  groups = 1 + (group[1:] != group[:-1]).sum()
+  return (1 + new.sum()) / groups

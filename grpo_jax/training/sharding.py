@@ -1,0 +1,52 @@
+"""Where arrays live: one mesh, rows over `data`, state on every device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from grpo_jax.types import PyTree
+
+
+def make_mesh(num_data: int | None) -> Mesh:
+  """A mesh with the axis `data` over the first `num_data` devices.
+
+  The axes are Auto: the compiler propagates shardings; JAX's default,
+  Explicit, would reject mixed operands.
+
+  Raises:
+    ValueError: More devices asked for than there are.
+  """
+  devices = jax.devices()
+  count = len(devices) if num_data is None else num_data
+  if not 1 <= count <= len(devices):
+    raise ValueError(
+      f"config.mesh_data={num_data} needs between 1 and {len(devices)}"
+      f" devices; {len(devices)} {devices[0].platform} devices are there."
+    )
+  return jax.make_mesh(
+    (count,), ("data",), axis_types=(AxisType.Auto,), devices=devices[:count]
+  )
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+  """A copy on every device."""
+  return NamedSharding(mesh, P())
+
+
+def by_rows(mesh: Mesh) -> NamedSharding:
+  """The leading axis split over the devices."""
+  return NamedSharding(mesh, P("data"))
+
+
+def row_constraint(mesh: Mesh) -> Callable[[PyTree], PyTree]:
+  """Inside jit: keeps the leading axis of every array split over `data`."""
+  sharding = by_rows(mesh)
+  if mesh.size == 1:
+    return lambda rows: rows
+  return lambda rows: jax.tree.map(
+    lambda x: jax.lax.with_sharding_constraint(x, sharding), rows
+  )

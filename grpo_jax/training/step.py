@@ -1,0 +1,419 @@
+"""One training step: sample, score, update, as named stages of one program.
+
+`fused_step` is the whole step as a function from state to state, for
+verifiers that are array functions. `sample_stage` and `learn_stage` are the
+same stages with the host between them, for verifiers that need text; see
+`loop.py`. Everything that changes between steps is in `TrainState`,
+everything fixed is in `Parts`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from grpo_jax.algorithms import objective
+from grpo_jax.ops import logprobs
+from grpo_jax.training import metrics as metrics_lib
+from grpo_jax.types import (
+    Algorithm,
+    Metrics,
+    Policy,
+    PolicyOutputs,
+    Prompts,
+    PyTree,
+    Rollout,
+    Scored,
+    TrainBatch,
+    TrainState,
+    row_arrays,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdatePlan:
+  """How one batch of rows becomes gradient steps.
+
+  Attributes:
+    num_epochs: Passes over the batch.
+    num_minibatches: Gradient steps per pass; must divide the rows.
+    micro_batch_size: Rows per forward/backward pass; must divide the rows of
+      a minibatch. Changes time and memory, never the gradient.
+    temperature: Of the log-probs (the sampling temperature).
+    ema_decay: Of the parameter average per step; None keeps no average.
+  """
+
+  num_epochs: int = 1
+  num_minibatches: int = 1
+  micro_batch_size: int = 1
+  temperature: float = 1.0
+  ema_decay: float | None = None
+
+  @property
+  def num_updates(self) -> int:
+    """Gradient steps per batch."""
+    return self.num_epochs * self.num_minibatches
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+  """The fixed functions of a phase.
+
+  Attributes:
+    policy: The model.
+    algorithm: The objective.
+    config: Its config.
+    optimizer: Over `trained_params(params)`.
+    schedule: (gradient step) -> learning rate.
+    plan: Epochs, minibatches, micro-batches.
+    sample: (policy params, prompts, key) -> Rollout; None in phases whose
+      completions are given.
+    score: (prompts, rollout) -> Scored, in graph; None if the host scores.
+    constrain_rows: Keeps row-indexed arrays sharded over the mesh.
+    num_samples: Rows of each step that are handed out for inspection.
+  """
+
+  policy: Policy
+  algorithm: Algorithm
+  config: Any
+  optimizer: optax.GradientTransformation
+  schedule: Callable[[jax.Array], jax.Array]
+  plan: UpdatePlan
+  sample: Callable[[PyTree, Prompts, jax.Array], Rollout] | None = None
+  score: Callable[[Prompts, Rollout], Scored] | None = None
+  constrain_rows: Callable[[PyTree], PyTree] = lambda rows: rows
+  num_samples: int = 4
+
+
+def trained_params(params: PyTree) -> PyTree:
+  """The leaves that gradients and optimizer state exist for."""
+  return {
+      "policy": params["policy"]["trained"],
+      "algorithm": params["algorithm"],
+  }
+
+
+def with_trained(params: PyTree, trained: PyTree) -> PyTree:
+  """`params` with its trained leaves replaced."""
+  return {
+      "policy": {**params["policy"], "trained": trained["policy"]},
+      "algorithm": trained["algorithm"],
+  }
+
+
+def step_keys(state: TrainState) -> tuple[jax.Array, jax.Array]:
+  """(rollout key, update key): functions of (seed, step) only."""
+  rollout_key, update_key = jax.random.split(
+      jax.random.fold_in(state.key, state.step)
+  )
+  return rollout_key, update_key
+
+
+def policy_outputs(
+    parts: Parts, params: PyTree, batch: TrainBatch, with_entropy: bool
+) -> PolicyOutputs:
+  """Teacher-forced log-probs of the rows of `batch` under `params`."""
+  policy = parts.policy
+  h, aux = policy.hidden(
+      params["policy"],
+      batch.prompt_tokens,
+      batch.prompt_mask,
+      batch.tokens,
+      batch.completion_mask,
+      batch.prompt_index,
+      None,
+  )  # [B, T, D]
+  logp, entropy = logprobs.token_outputs(
+      functools.partial(policy.head, params["policy"]),
+      h,
+      batch.tokens,
+      temperature=parts.plan.temperature,
+      with_entropy=with_entropy,
+  )  # [B, T]
+  return PolicyOutputs(
+      logp=logp, entropy=entropy, aux=aux, trainable=params["algorithm"]
+  )
+
+
+def split_rows(batch: TrainBatch, num_parts: int) -> dict[str, jax.Array]:
+  """Row arrays [B, ...] as [num_parts, B / num_parts, ...]."""
+  return jax.tree.map(
+      lambda x: x.reshape(num_parts, -1, *x.shape[1:]), row_arrays(batch)
+  )
+
+
+def frozen_logp(parts: Parts, params: PyTree, batch: TrainBatch) -> jax.Array:
+  """Log-probs of all rows, by the update's own micro-batched forward pass.
+
+  The same function at the same shapes as in the update, so that the anchor
+  of the ratio carries the same rounding.
+  """
+  num_rows = batch.mask.shape[0]
+  micro = parts.plan.micro_batch_size
+
+  def logp(rows):
+    part = dataclasses.replace(batch, **rows)
+    return policy_outputs(parts, params, part, with_entropy=False).logp
+
+  with jax.named_scope("anchor"):
+    values = jax.lax.map(logp, split_rows(batch, num_rows // micro))
+  return jax.lax.stop_gradient(values.reshape(batch.mask.shape))  # [B, T]
+
+
+def minibatch_gradient(
+    parts: Parts, params: PyTree, batch: TrainBatch, is_first: jax.Array | bool
+) -> tuple[PyTree, Metrics]:
+  """Exact gradient of the loss over `batch`, a micro-batch at a time.
+
+  Denominators are summed over all rows first; each micro-batch then adds
+  coefficient · total / denominator. The result depends on the split by
+  round-off only.
+
+  Args:
+    parts: Functions of the phase.
+    params: All parameters.
+    batch: The rows of one gradient step.
+    is_first: True in the first gradient step of a batch, whose anchor is its
+      own forward pass, so that every ratio is exactly 1.
+  """
+  algorithm, config = parts.algorithm, parts.config
+  batch = algorithm.prepare(config, batch)
+  weights = objective.term_weights(algorithm, config, batch)
+  with_entropy = "entropy" in objective.needs(algorithm, config)
+
+  def loss(trained, rows):
+    part = dataclasses.replace(batch, **rows)
+    outputs = policy_outputs(
+        parts, with_trained(params, trained), part, with_entropy
+    )
+    if part.old_logp is not None:
+      own = jax.lax.stop_gradient(outputs.logp)
+      part = dataclasses.replace(
+          part, old_logp=jnp.where(is_first, own, part.old_logp)
+      )
+    output = objective.loss(algorithm, config, outputs, part)
+    terms = {
+        name: coefficient * term.total / weights[name]
+        for name, (coefficient, term) in output.terms.items()
+    }
+    return sum(terms.values()), (terms, output.metrics, output.maxima)
+
+  gradient = jax.grad(loss, has_aux=True)
+  trained = trained_params(params)
+  num_micro = batch.mask.shape[0] // parts.plan.micro_batch_size
+  with jax.named_scope("update"):
+    if num_micro == 1:
+      gradients, sums = gradient(trained, row_arrays(batch))
+    else:
+      micros = split_rows(batch, num_micro)
+
+      def add(carry, rows):
+        gradients, (terms, sums, maxima) = gradient(trained, rows)
+        return (
+            jax.tree.map(jnp.add, carry[0], gradients),
+            (
+                jax.tree.map(jnp.add, carry[1][0], terms),
+                jax.tree.map(jnp.add, carry[1][1], sums),
+                jax.tree.map(jnp.maximum, carry[1][2], maxima),
+            ),
+        ), None
+
+      first = jax.tree.map(lambda x: x[0], micros)
+      zeros = jax.tree.map(
+          lambda x: jnp.zeros(x.shape, x.dtype),
+          jax.eval_shape(gradient, trained, first),
+      )
+      (gradients, sums), _ = jax.lax.scan(add, zeros, micros)
+  terms, totals, maxima = sums
+  metrics = {f"loss/{name}": term for name, term in terms.items()}
+  metrics["loss"] = sum(terms.values())
+  metrics |= {
+      name: value.total / jnp.maximum(value.weight, 1)
+      for name, value in totals.items()
+  }
+  return gradients, metrics | maxima
+
+
+def update(
+    state: TrainState, batch: TrainBatch, key: jax.Array, *, parts: Parts
+) -> tuple[TrainState, Metrics]:
+  """All gradient steps on one batch: epochs × minibatches × micro-batches.
+
+  Args:
+    state: Before the update.
+    batch: B rows with advantages.
+    key: Orders the rows into minibatches (unused with one minibatch).
+    parts: Functions of the phase.
+
+  Returns:
+    The state one step on, and metrics averaged over the gradient steps
+    (maxima: the largest).
+  """
+  plan = parts.plan
+  required = objective.needs(parts.algorithm, parts.config)
+  if "ref_logp" in required:
+    reference = {"policy": state.ref_params, "algorithm": {}}
+    batch = dataclasses.replace(
+        batch, ref_logp=frozen_logp(parts, reference, batch)
+    )
+  if "old_logp" in required and plan.num_updates > 1:
+    batch = dataclasses.replace(
+        batch, old_logp=frozen_logp(parts, state.params, batch)
+    )
+
+  def gradient_step(carry, inputs):
+    trained, opt_state = carry
+    rows, is_first = inputs
+    minibatch = batch
+    if plan.num_minibatches > 1:
+      minibatch = dataclasses.replace(
+          batch, **jax.tree.map(lambda x: x[rows], row_arrays(batch))
+      )
+    params = with_trained(state.params, trained)
+    gradients, metrics = minibatch_gradient(
+        parts, params, minibatch, is_first
+    )
+    with jax.named_scope("optimizer"):
+      updates, opt_state = parts.optimizer.update(
+          gradients, opt_state, trained
+      )
+      metrics["gradient_norm"] = optax.global_norm(gradients)
+      metrics["update_norm"] = optax.global_norm(updates)
+      trained = optax.apply_updates(trained, updates)
+    return (trained, opt_state), metrics
+
+  num_rows = batch.mask.shape[0]
+  if plan.num_minibatches > 1:
+    orders = [
+        jax.random.permutation(jax.random.fold_in(key, epoch), num_rows)
+        for epoch in range(plan.num_epochs)
+    ]
+    rows = jnp.stack(orders).reshape(plan.num_updates, -1)
+  else:
+    rows = jnp.zeros((plan.num_updates, 0), jnp.int32)
+  trained = trained_params(state.params)
+  if plan.num_updates == 1:
+    (trained, opt_state), metrics = gradient_step(
+        (trained, state.opt_state), (rows[0], True)
+    )
+  else:
+    (trained, opt_state), history = jax.lax.scan(
+        gradient_step,
+        (trained, state.opt_state),
+        (rows, jnp.arange(plan.num_updates) == 0),
+    )
+    metrics = {
+        name: values.max() if "max" in name.split("/")[-1] else values.mean()
+        for name, values in history.items()
+    }
+  metrics["param_norm"] = optax.global_norm(trained["policy"])
+  metrics["learning_rate"] = jnp.asarray(
+      parts.schedule(state.phase_step * plan.num_updates), jnp.float32
+  )
+  ema_params = state.ema_params
+  if plan.ema_decay is not None:
+    ema_params = optax.incremental_update(
+        trained["policy"], ema_params, 1 - plan.ema_decay
+    )
+  return dataclasses.replace(
+      state,
+      step=state.step + 1,
+      phase_step=state.phase_step + 1,
+      params=with_trained(state.params, trained),
+      opt_state=opt_state,
+      ema_params=ema_params,
+  ), metrics
+
+
+def sample_stage(
+    state: TrainState, prompts: Prompts, *, parts: Parts
+) -> Rollout:
+  """Completions of the prompts under the current policy."""
+  assert parts.sample is not None
+  rollout_key, _ = step_keys(state)
+  with jax.named_scope("rollout"):
+    return parts.sample(state.params["policy"], prompts, rollout_key)
+
+
+def learn_stage(
+    state: TrainState,
+    prompts: Prompts,
+    rollout: Rollout,
+    scored: Scored,
+    *,
+    parts: Parts,
+) -> tuple[TrainState, Metrics, PyTree]:
+  """Advantages and update from a scored rollout; jit with donated state.
+
+  Returns:
+    The next state, the metrics, and the first `num_samples` rows for
+    inspection.
+  """
+  batch = objective.make_train_batch(
+      parts.algorithm,
+      parts.config,
+      prompts,
+      rollout,
+      scored,
+      state.algorithm_state,
+  )
+  batch = dataclasses.replace(
+      batch, **parts.constrain_rows(row_arrays(batch))
+  )
+  metrics = metrics_lib.rollout_metrics(rollout, scored, batch)
+  _, update_key = step_keys(state)
+  state, update_metrics = update(state, batch, update_key, parts=parts)
+  metrics |= update_metrics
+  state = dataclasses.replace(
+      state,
+      algorithm_state=parts.algorithm.update_state(
+          parts.config, state.algorithm_state, metrics
+      ),
+  )
+  samples = jax.tree.map(
+      lambda x: x[: parts.num_samples],
+      {
+          "tokens": rollout.tokens,
+          "mask": rollout.completion_mask,
+          "prompt_index": rollout.prompt_index,
+          "reward": scored.rewards,
+          "valid": scored.valid,
+          "correct": scored.correct,
+          "components": scored.components,
+      },
+  )
+  return state, metrics, samples
+
+
+def fused_step(
+    state: TrainState, prompts: Prompts, *, parts: Parts
+) -> tuple[TrainState, Metrics, PyTree]:
+  """Samples, scores and updates once; jit with `donate_argnums=0`."""
+  assert parts.score is not None
+  rollout = sample_stage(state, prompts, parts=parts)
+  with jax.named_scope("verifier"):
+    scored = parts.score(prompts, rollout)
+  return learn_stage(state, prompts, rollout, scored, parts=parts)
+
+
+def supervised_step(
+    state: TrainState, batch: TrainBatch, *, parts: Parts
+) -> tuple[TrainState, Metrics]:
+  """One update on given completions; jit with `donate_argnums=0`."""
+  advantages = parts.algorithm.advantages(parts.config, batch)
+  batch = dataclasses.replace(
+      batch, advantages=advantages, state=state.algorithm_state
+  )
+  batch = dataclasses.replace(
+      batch, **parts.constrain_rows(row_arrays(batch))
+  )
+  _, update_key = step_keys(state)
+  state, metrics = update(state, batch, update_key, parts=parts)
+  metrics["tokens/trained"] = batch.mask.sum().astype(jnp.float32)
+  return state, metrics

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Reports whether the package works with the newest versions of everything it
+# depends on, ignoring constraints.txt. It only reports: a release elsewhere
+# must not turn this repository red, so the exit status is always 0.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 0
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+newest=(make --no-print-directory "VENV=$work/venv" CONSTRAINTS=)
+# macOS has no `timeout`; there, a check that hangs is seen by a person.
+command -v timeout > /dev/null || timeout() { shift; "$@"; }
+
+verdict=PASS
+check() { # check NAME COMMAND...: 15 minutes, and the end of what it printed.
+  local name=$1 start=$SECONDS result=pass
+  shift
+  timeout 900 "$@" > "$work/log" 2>&1 < /dev/null || result=FAIL verdict=FAIL
+  tail -n "$([ "$result" = pass ] && echo 3 || echo 40)" "$work/log" \
+    | sed 's/^/    /'
+  echo "newest: $name: $result ($((SECONDS - start)) s)"
+  [ "$result" = pass ]
+}
+
+versions() { # Newest beside pinned, where they differ.
+  diff <(grep -v '^#' constraints.txt | sort) \
+    <("$work/venv/bin/python" -m pip freeze --all --exclude-editable | sort) \
+    | grep '^>' | cut -c 3- | grep -v '^pip==' || echo "none"
+}
+
+if check install "${newest[@]}" "$work/venv/with-test" "$work/venv/with-plot"
+then
+  echo "newest: versions that differ from constraints.txt:"
+  versions | sed 's/^/    /'
+  check tests "${newest[@]}" test ARGS=tests/ops
+  check training "${newest[@]}" quickstart WORKDIR="$work/run" \
+    ARGS="--config.sft.steps=2 --config.rl.steps=2 \
+      --config.require_accuracy=0.0"
+fi
+echo "newest: $verdict (a report; it fails nothing)"
+exit 0

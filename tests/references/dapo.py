@@ -1,0 +1,76 @@
+"""DAPO: higher upper clip, token mean, from arXiv:2503.14476."""
+
+import numpy as np
+
+from tests.references import common, grpo
+
+# Equation 9 of the paper: as in GRPO.
+advantages = grpo.advantages
+
+
+def loss(
+    logp,  # [B, T]
+    old_logp,  # [B, T]
+    mask,  # [B, T] bool
+    advantages,  # [B] or [B, T]
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.28,
+    ref_logp=None,  # [B, T]
+    kl_coef: float = 0.0,
+    entropy=None,  # [B, T]
+    entropy_coef: float = 0.0,
+    log_ratio_clamp: float | None = 20.0,
+) -> float:
+  """(1/N) Σ_i Σ_t [−min(rA, clip(r) A) + β k3] − c · mean H."""
+
+  def term(i: int, t: int) -> float:
+    ratio = common.token_ratio(logp[i][t], old_logp[i][t], log_ratio_clamp)
+    advantage = common.advantage_at(advantages, i, t)
+    return -common.clipped_surrogate(ratio, advantage, clip_low, clip_high)
+
+  policy = common.token_mean(common.per_token(term, mask), mask)
+  return policy + common.kl_and_entropy(
+      common.token_mean,
+      logp,
+      mask,
+      ref_logp,
+      kl_coef,
+      entropy,
+      entropy_coef,
+      log_ratio_clamp,
+  )
+
+
+def soft_overlong(length: int, max_len: int, cache: int) -> float:
+  """Penalty in [−1, 0] of one completion; lengths in tokens.
+
+  0 up to max_len − cache, linear down to −1 at max_len, −1 beyond.
+  """
+  if length <= max_len - cache:
+    return 0.0
+  if length <= max_len:
+    return ((max_len - cache) - length) / cache
+  return -1.0
+
+
+def overlong_filter(mask, terminated) -> np.ndarray:  # [B, T], [B] -> [B, T]
+  """The mask without the rows that the budget cut off."""
+  out = np.zeros(np.shape(mask), bool)
+  for i in range(len(terminated)):
+    for t in range(np.shape(mask)[1]):
+      out[i, t] = bool(mask[i][t]) and bool(terminated[i])
+  return out
+
+
+def live_groups(rewards, valid, group_id) -> np.ndarray:  # [B] bool
+  """True on valid rows whose group has two different valid rewards.
+
+  The other rows carry no signal; dynamic sampling drops them.
+  """
+  out = np.zeros(len(rewards), bool)
+  for i in range(len(rewards)):
+    if valid[i]:
+      group = common.group_rewards(rewards, valid, group_id, group_id[i])
+      out[i] = max(group) != min(group)
+  return out

@@ -1,0 +1,70 @@
+"""Dr. GRPO: no 1/σ and no 1/|y|, from the equations of arXiv:2503.20783."""
+
+import numpy as np
+
+from tests.references import common
+
+
+def advantages(
+    rewards,  # [B]
+    valid,  # [B] bool
+    group_id,  # [B] int
+    *,
+    singleton: str = "zero",
+) -> np.ndarray:  # [B]
+  """A_i = R_i − μ_g over the valid rows of the group; not valid: 0.
+
+  Equal rewards give exactly 0. A lone row gets 0, or its reward with
+  singleton="raw".
+  """
+  out = np.zeros(len(rewards))
+  for i in range(len(rewards)):
+    if not valid[i]:
+      continue
+    group = common.group_rewards(rewards, valid, group_id, group_id[i])
+    if len(group) == 1 and singleton == "raw":
+      out[i] = float(rewards[i])
+    elif max(group) != min(group):
+      out[i] = float(rewards[i]) - sum(group) / len(group)
+  return out
+
+
+def loss(
+    logp,  # [B, T]
+    old_logp,  # [B, T]
+    mask,  # [B, T] bool
+    advantages,  # [B] or [B, T]
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    ref_logp=None,  # [B, T]
+    kl_coef: float = 0.0,
+    entropy=None,  # [B, T]
+    entropy_coef: float = 0.0,
+    log_ratio_clamp: float | None = 20.0,
+    budget: float | None = None,
+) -> float:
+  """(1/(S C)) Σ_i Σ_t [−min(rA, clip(r) A) + β k3] − c · mean H.
+
+  C is the generation `budget` in tokens, T when not given.
+  """
+
+  def aggregate(x, mask) -> float:
+    return common.seq_mean_token_sum_norm(x, mask, budget)
+
+  def term(i: int, t: int) -> float:
+    ratio = common.token_ratio(logp[i][t], old_logp[i][t], log_ratio_clamp)
+    advantage = common.advantage_at(advantages, i, t)
+    return -common.clipped_surrogate(ratio, advantage, clip_low, clip_high)
+
+  policy = aggregate(common.per_token(term, mask), mask)
+  return policy + common.kl_and_entropy(
+      aggregate,
+      logp,
+      mask,
+      ref_logp,
+      kl_coef,
+      entropy,
+      entropy_coef,
+      log_ratio_clamp,
+  )

@@ -1,0 +1,71 @@
+"""GRPO with outcome rewards, from the equations of arXiv:2402.03300."""
+
+import math
+
+import numpy as np
+
+from tests.references import common
+
+
+def advantages(
+    rewards,  # [B]
+    valid,  # [B] bool
+    group_id,  # [B] int
+    *,
+    ddof: int = 1,
+    eps: float = 1e-6,
+    singleton: str = "zero",
+) -> np.ndarray:  # [B]
+  """A_i = (R_i − μ_g) / (σ_g + eps) over the valid rows of the group.
+
+  Rows that are not valid get 0 and do not enter μ, σ. Equal rewards give
+  exactly 0. A lone row gets 0, or its reward with singleton="raw".
+  """
+  out = np.zeros(len(rewards))
+  for i in range(len(rewards)):
+    if not valid[i]:
+      continue
+    group = common.group_rewards(rewards, valid, group_id, group_id[i])
+    if len(group) == 1:
+      out[i] = float(rewards[i]) if singleton == "raw" else 0.0
+      continue
+    if max(group) == min(group):
+      continue
+    mean = sum(group) / len(group)
+    variance = sum((r - mean) ** 2 for r in group) / (len(group) - ddof)
+    out[i] = (float(rewards[i]) - mean) / (math.sqrt(variance) + eps)
+  return out
+
+
+def loss(
+    logp,  # [B, T]
+    old_logp,  # [B, T]
+    mask,  # [B, T] bool
+    advantages,  # [B] or [B, T]
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    ref_logp=None,  # [B, T]
+    kl_coef: float = 0.04,
+    entropy=None,  # [B, T]
+    entropy_coef: float = 0.0,
+    log_ratio_clamp: float | None = 20.0,
+) -> float:
+  """(1/S) Σ_i (1/n_i) Σ_t [−min(rA, clip(r) A) + β k3] − c · mean H."""
+
+  def term(i: int, t: int) -> float:
+    ratio = common.token_ratio(logp[i][t], old_logp[i][t], log_ratio_clamp)
+    advantage = common.advantage_at(advantages, i, t)
+    return -common.clipped_surrogate(ratio, advantage, clip_low, clip_high)
+
+  policy = common.seq_mean_token_mean(common.per_token(term, mask), mask)
+  return policy + common.kl_and_entropy(
+      common.seq_mean_token_mean,
+      logp,
+      mask,
+      ref_logp,
+      kl_coef,
+      entropy,
+      entropy_coef,
+      log_ratio_clamp,
+  )
