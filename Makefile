@@ -13,8 +13,6 @@
 #
 # ARGS is passed on to the program: make quickstart ARGS="--config.rl.steps=50".
 
-SHELL := /bin/bash
-.SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -28,7 +26,7 @@ ARGS ?=
 
 BIN := $(VENV)/bin
 QUICKSTART_DIR := runs/quickstart$(if $(filter-out 0,$(SEED)),-seed$(SEED))
-GSM8K_NEEDS := with-hf with-math $(if $(ACCELERATOR),with-$(ACCELERATOR))
+GSM8K_NEEDS := with-math $(if $(ACCELERATOR),with-$(ACCELERATOR))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help quickstart test test-slow lint format typecheck ci gsm8k \
@@ -37,7 +35,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help:
 	@sed -n '/^#   /s/^#   //p' Makefile
 
-quickstart: WORKDIR ?= $(QUICKSTART_DIR)
+quickstart: WORKDIR = $(QUICKSTART_DIR)
 quickstart: $(VENV)/with-plot
 	JAX_PLATFORMS=cpu $(BIN)/python -m experiments.train \
 	  --config=configs/quickstart.py --workdir=$(WORKDIR) \
@@ -63,7 +61,7 @@ typecheck: $(VENV)/with-dev
 ci:
 	.ci/run
 
-gsm8k: WORKDIR ?= runs/gsm8k
+gsm8k: WORKDIR = runs/gsm8k
 gsm8k: $(addprefix $(VENV)/,$(GSM8K_NEEDS))
 	$(BIN)/python -m experiments.train \
 	  --config=configs/gsm8k.py --workdir=$(WORKDIR) $(ARGS)
@@ -72,11 +70,11 @@ gsm8k: $(addprefix $(VENV)/,$(GSM8K_NEEDS))
 # keeps the comment at the top of the file.
 constraints:
 	rm -rf .cache/constraints
-	$(MAKE) VENV=.cache/constraints CONSTRAINTS= \
-	  .cache/constraints/with-dev .cache/constraints/with-hf
-	grep '^#' constraints.txt > .cache/constraints/new.txt
+	$(MAKE) VENV=.cache/constraints CONSTRAINTS= .cache/constraints/with-dev
 	.cache/constraints/bin/python -m pip freeze --all --exclude-editable \
-	  | grep -v '^pip==' >> .cache/constraints/new.txt
+	  > .cache/constraints/freeze.txt
+	grep '^#' constraints.txt > .cache/constraints/new.txt
+	grep -v '^pip==' .cache/constraints/freeze.txt >> .cache/constraints/new.txt
 	mv .cache/constraints/new.txt constraints.txt
 	rm -rf .cache/constraints
 
@@ -112,11 +110,9 @@ $(VENV)/created:
 	@$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --upgrade setuptools
 	@touch $@
 
-$(VENV)/with-%: setup.py pyproject.toml constraints.txt | $(VENV)/created
+$(VENV)/with-%: setup.py constraints.txt | $(VENV)/created
 	@echo "Installing grpo_jax[$*] into $(VENV); the first time downloads" \
 	  "several hundred MB and takes a few minutes ..."
-	@SECONDS=0; \
-	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) \
-	  --no-build-isolation --editable '.[$*]'; \
-	echo "Installed grpo_jax[$*] in $$SECONDS s."
+	@$(BIN)/python -m pip install --quiet $(CONSTRAINTS) \
+	  --no-build-isolation --editable '.[$*]'
 	@touch $@

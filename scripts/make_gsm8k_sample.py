@@ -13,10 +13,10 @@ import tensorflow_datasets as tfds
 from absl import app, flags
 
 _OUTPUT_DIR = flags.DEFINE_string(
-    "output_dir", "tests/data/gsm8k_sample", "Folder to write to."
+  "output_dir", "tests/data/gsm8k_sample", "Folder to write to."
 )
 _NUM_QUESTIONS = flags.DEFINE_integer(
-    "num_questions", 64, "Questions of each split."
+  "num_questions", 64, "Questions of each split."
 )
 
 
@@ -25,11 +25,11 @@ def main(argv):
   for split in ("train", "test"):
     rows = tfds.data_source("gsm8k", split=f"{split}[:{_NUM_QUESTIONS.value}]")
     lines = [
-        json.dumps(
-            {field: row[field].decode() for field in ("question", "answer")},
-            ensure_ascii=False,
-        )
-        for row in rows
+      json.dumps(
+        {field: row[field].decode() for field in ("question", "answer")},
+        ensure_ascii=False,
+      )
+      for row in rows
     ]
     path = pathlib.Path(_OUTPUT_DIR.value) / f"{split}.jsonl"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -59,8 +59,8 @@ class Encoder:
   def __post_init__(self):
     if "{prompt}" not in self.template:
       raise ValueError(
-          f"Encoder: the template {self.template!r} lacks '{{prompt}}', where"
-          " the question goes."
+        f"Encoder: the template {self.template!r} lacks '{{prompt}}', where"
+        " the question goes."
       )
 
   def prompt(self, record: Record) -> np.ndarray:  # [any] int32
@@ -71,8 +71,8 @@ class Encoder:
     ids = np.asarray(value, np.int32)
     if not ids.size:
       raise ValueError(
-          f"Encoder: the record {record!r:.80} has no prompt tokens; a policy"
-          " needs at least one to start from."
+        f"Encoder: the record {record!r:.80} has no prompt tokens; a policy"
+        " needs at least one to start from."
       )
     return ids
 
@@ -80,8 +80,8 @@ class Encoder:
     value = record["completion"]
     if value is None:
       raise ValueError(
-          f"Encoder: the record {record!r:.80} has no completion; supervised"
-          " training needs one in every record."
+        f"Encoder: the record {record!r:.80} has no completion; supervised"
+        " training needs one in every record."
       )
     if isinstance(value, str):
       value = self.tokenizer.encode(value)
@@ -89,15 +89,15 @@ class Encoder:
 
 
 def prompt_stream(
-    source: Source,
-    encode: Encoder,
-    *,
-    batch_size: int,
-    max_prompt_len: int,
-    seed: int,
-    pad_id: int,
-    process_index: int = 0,
-    process_count: int = 1,
+  source: Source,
+  encode: Encoder,
+  *,
+  batch_size: int,
+  max_prompt_len: int,
+  seed: int,
+  pad_id: int,
+  process_index: int = 0,
+  process_count: int = 1,
 ) -> grain.DatasetIterator[PromptBatch]:
   """Iterates over shuffled prompts for ever.
 
@@ -131,30 +131,30 @@ def prompt_stream(
     return ids if ids.size <= max_prompt_len else None
 
   return _stream(
-      "prompt_stream",
-      source,
-      encode_row,
-      lambda rows: _prompt_batch(rows, max_prompt_len, pad_id),
-      batch_size=batch_size,
-      seed=seed,
-      process_index=process_index,
-      process_count=process_count,
+    "prompt_stream",
+    source,
+    encode_row,
+    lambda rows: _prompt_batch(rows, max_prompt_len, pad_id),
+    batch_size=batch_size,
+    seed=seed,
+    process_index=process_index,
+    process_count=process_count,
   )
 
 
 def supervised_stream(
-    source: Source,
-    encode: Encoder,
-    *,
-    batch_size: int,
-    max_prompt_len: int,
-    max_completion_len: int,
-    seed: int,
-    pad_id: int,
-    end_id: int,
-    truncate_completions: bool = False,
-    process_index: int = 0,
-    process_count: int = 1,
+  source: Source,
+  encode: Encoder,
+  *,
+  batch_size: int,
+  max_prompt_len: int,
+  max_completion_len: int,
+  seed: int,
+  pad_id: int,
+  end_id: int,
+  truncate_completions: bool = False,
+  process_index: int = 0,
+  process_count: int = 1,
 ) -> grain.DatasetIterator[SupervisedBatch]:
   """Iterates over shuffled (prompt, completion) rows for ever.
 
@@ -200,32 +200,32 @@ def supervised_stream(
     prompts = [row.ids[0] for row in rows]
     completions = [row.ids[1] for row in rows]
     return SupervisedBatch(
-        *_pad(prompts, max_prompt_len, pad_id, left=True),
-        *_pad(completions, max_completion_len, pad_id, left=False),
+      *_pad(prompts, max_prompt_len, pad_id, left=True),
+      *_pad(completions, max_completion_len, pad_id, left=False),
     )
 
   return _stream(
-      "supervised_stream",
-      source,
-      encode_row,
-      make_batch,
-      batch_size=batch_size,
-      seed=seed,
-      process_index=process_index,
-      process_count=process_count,
+    "supervised_stream",
+    source,
+    encode_row,
+    make_batch,
+    batch_size=batch_size,
+    seed=seed,
+    process_index=process_index,
+    process_count=process_count,
   )
 
 
 def evaluation_batches(
-    source: Source,
-    encode: Encoder,
-    num_prompts: int | None = None,
-    *,
-    batch_size: int,
-    max_prompt_len: int,
-    pad_id: int,
-    process_index: int = 0,
-    process_count: int = 1,
+  source: Source,
+  encode: Encoder,
+  num_prompts: int | None = None,
+  *,
+  batch_size: int,
+  max_prompt_len: int,
+  pad_id: int,
+  process_index: int = 0,
+  process_count: int = 1,
 ) -> list[tuple[PromptBatch, int]]:
   """Makes a fixed evaluation set: the first records, in order.
 
@@ -251,11 +251,11 @@ def evaluation_batches(
   num_prompts = len(source) if num_prompts is None else num_prompts
   if not 1 <= num_prompts <= len(source):
     raise ValueError(
-        f"evaluation_batches: num_prompts is {num_prompts}; it must lie in"
-        f" [1, {len(source)}], the size of the source."
+      f"evaluation_batches: num_prompts is {num_prompts}; it must lie in"
+      f" [1, {len(source)}], the size of the source."
     )
   local_size = _local_size(
-      "evaluation_batches", batch_size, process_index, process_count
+    "evaluation_batches", batch_size, process_index, process_count
   )
   offset = process_index * local_size
   batches = []
@@ -266,9 +266,9 @@ def evaluation_batches(
       ids = encode.prompt(record)
       if ids.size > max_prompt_len:
         raise ValueError(
-            f"evaluation_batches: prompt {position} has {ids.size} tokens;"
-            f" max_prompt_len is {max_prompt_len}, raise it. (Left out, the"
-            " score would be that of an easier set.)"
+          f"evaluation_batches: prompt {position} has {ids.size} tokens;"
+          f" max_prompt_len is {max_prompt_len}, raise it. (Left out, the"
+          " score would be that of an easier set.)"
         )
       rows.append(_Row(position, record, ids))
     num_real = min(max(num_prompts - start - offset, 0), local_size)
@@ -285,15 +285,15 @@ class _Row(NamedTuple):
 
 
 def _stream(
-    name: str,
-    source: Source,
-    encode_row: Callable[[Record], Any],
-    make_batch: Callable[[Sequence[_Row]], Any],
-    *,
-    batch_size: int,
-    seed: int,
-    process_index: int,
-    process_count: int,
+  name: str,
+  source: Source,
+  encode_row: Callable[[Record], Any],
+  make_batch: Callable[[Sequence[_Row]], Any],
+  *,
+  batch_size: int,
+  seed: int,
+  process_index: int,
+  process_count: int,
 ) -> grain.DatasetIterator:
   """Shuffles, repeats and batches the records that `encode_row` accepts.
 
@@ -313,15 +313,15 @@ def _stream(
     kept = [i for i in kept if encode_row(source[i]) is not None]
   if num_dropped := len(source) - len(kept):
     logging.info(
-        "%s: left out %d of %d records that are too long",
-        name,
-        num_dropped,
-        len(source),
+      "%s: left out %d of %d records that are too long",
+      name,
+      num_dropped,
+      len(source),
     )
   if not kept:
     raise ValueError(
-        f"{name}: all {len(source)} records are too long; raise max_prompt_len"
-        " (and max_completion_len), or shorten the template."
+      f"{name}: all {len(source)} records are too long; raise max_prompt_len"
+      " (and max_completion_len), or shorten the template."
     )
 
   def read(position: int, index: int) -> _Row:
@@ -332,14 +332,16 @@ def _stream(
   # would be epoch 0 of seed 1.
   spread_seed = int(np.random.SeedSequence(seed).generate_state(1)[0])
   rows = (
-      grain.MapDataset.source(kept)
-      .shuffle(spread_seed)
-      .repeat()
-      .map_with_index(read)
+    grain.MapDataset.source(kept)
+    .shuffle(spread_seed)
+    .repeat()
+    .map_with_index(read)
   )
   # Local batch k of the whole stream is block k % process_count of global
   # batch k // process_count, so every process takes each process_count-th.
-  batches = rows.batch(local_size, batch_fn=make_batch)
+  # drop_remainder: else grain rounds the length, sys.maxsize for an endless
+  # dataset, up through a float, and it overflows for batches of one row.
+  batches = rows.batch(local_size, drop_remainder=True, batch_fn=make_batch)
   batches = batches[process_index::process_count]
   # One thread works ahead while the device computes. The state counts batches
   # that were taken, not those that wait.
@@ -348,32 +350,33 @@ def _stream(
 
 
 def _prompt_batch(
-    rows: Sequence[_Row], max_prompt_len: int, pad_id: int
+  rows: Sequence[_Row], max_prompt_len: int, pad_id: int
 ) -> PromptBatch:
   records = [row.record for row in rows]
   tokens, mask = _pad(
-      [row.ids for row in rows], max_prompt_len, pad_id, left=True
+    [row.ids for row in rows], max_prompt_len, pad_id, left=True
   )
   positions = np.array([row.position for row in rows], np.int64)
   in_graph = [
-      name
-      for name, value in records[0]["extras"].items()
-      if isinstance(value, np.ndarray | np.generic)
+    name
+    for name, value in records[0]["extras"].items()
+    if isinstance(value, np.ndarray | np.generic)
   ]
-  prompts = Prompts(
-      tokens=tokens,
-      mask=mask,
-      ids=(positions % 2**31).astype(np.int32),
-      extras={
-          name: np.stack([record["extras"][name] for record in records])
-          for name in in_graph
-      },
-  )
-  return PromptBatch(prompts, records)
+  # NumPy until the training loop puts it on devices.
+  arrays: dict[str, Any] = {
+    "tokens": tokens,
+    "mask": mask,
+    "ids": (positions % 2**31).astype(np.int32),
+    "extras": {
+      name: np.stack([record["extras"][name] for record in records])
+      for name in in_graph
+    },
+  }
+  return PromptBatch(Prompts(**arrays), records)
 
 
 def _pad(
-    rows: Sequence[np.ndarray], length: int, pad_id: int, *, left: bool
+  rows: Sequence[np.ndarray], length: int, pad_id: int, *, left: bool
 ) -> tuple[np.ndarray, np.ndarray]:  # [B, length] int32, [B, length] bool
   """Stacks ids of different lengths; the mask is True where they are."""
   tokens = np.full((len(rows), length), pad_id, np.int32)
@@ -386,18 +389,18 @@ def _pad(
 
 
 def _local_size(
-    name: str, batch_size: int, process_index: int, process_count: int
+  name: str, batch_size: int, process_index: int, process_count: int
 ) -> int:
   """Rows of a batch that one process makes."""
   if not 0 <= process_index < process_count:
     raise ValueError(
-        f"{name}: process_index is {process_index}; it must lie in"
-        f" [0, {process_count}), the number of processes."
+      f"{name}: process_index is {process_index}; it must lie in"
+      f" [0, {process_count}), the number of processes."
     )
   if batch_size < 1 or batch_size % process_count:
     raise ValueError(
-        f"{name}: batch_size is {batch_size}; it must be a positive multiple"
-        f" of process_count = {process_count}."
+      f"{name}: batch_size is {batch_size}; it must be a positive multiple"
+      f" of process_count = {process_count}."
     )
   return batch_size // process_count
 
@@ -409,6 +412,6 @@ def _check_task(name: str, source: Source, **limits: int) -> None:
   for field, limit in limits.items():
     if (longest := getattr(source.task, field)) > limit:
       raise ValueError(
-          f"{name}: {field} is {limit}; task {source.task.name!r} needs"
-          f" {longest}, raise it."
+        f"{name}: {field} is {limit}; task {source.task.name!r} needs"
+        f" {longest}, raise it."
       )

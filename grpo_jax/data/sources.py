@@ -39,7 +39,7 @@ class Source(Protocol):
 class TaskSource:
   """Records of a synthetic task, generated when they are read."""
 
-  def __init__(self, task: Task, split: str, seed: int, num_examples: int):
+  def __init__(self, task: Any, split: str, seed: int, num_examples: int):
     """Describes `num_examples` records; nothing is stored.
 
     Args:
@@ -50,7 +50,7 @@ class TaskSource:
     """
     if num_examples < 1:
       raise ValueError(
-          f"TaskSource: num_examples is {num_examples}; it must be at least 1."
+        f"TaskSource: num_examples is {num_examples}; it must be at least 1."
       )
     self.task = task
     self._split = split
@@ -65,10 +65,10 @@ class TaskSource:
     rng = np.random.default_rng((self._seed, index, self._split_key))
     prompt, completion, extras = self.task.example(rng, self._split)
     return {
-        "prompt": prompt,
-        "answer": "",
-        "completion": completion,
-        "extras": extras,
+      "prompt": prompt,
+      "answer": "",
+      "completion": completion,
+      "extras": extras,
     }
 
 
@@ -95,30 +95,30 @@ def gsm8k_record(raw: dict[str, Any]) -> Record:
   """
   if not {"question", "answer"} <= raw.keys():
     raise ValueError(
-        f"gsm8k_record: found the fields {sorted(raw)}; need 'question' and"
-        " 'answer'."
+      f"gsm8k_record: found the fields {sorted(raw)}; need 'question' and"
+      " 'answer'."
     )
   question, solution = (
-      value.decode() if isinstance(value, bytes) else value
-      for value in (raw["question"], raw["answer"])
+    value.decode() if isinstance(value, bytes) else value
+    for value in (raw["question"], raw["answer"])
   )
   reasoning, separator, answer = solution.rpartition("####")
   if not separator:
     raise ValueError(
-        f"gsm8k_record: the solution {solution[-60:]!r} has no '####' before"
-        " its final answer."
+      f"gsm8k_record: the solution {solution[-60:]!r} has no '####' before"
+      " its final answer."
     )
   return {
-      "prompt": question.strip(),
-      "answer": answer.strip().replace(",", ""),
-      "completion": _CALCULATOR.sub("", reasoning).strip(),
-      "extras": {},
+    "prompt": question.strip(),
+    "answer": answer.strip().replace(",", ""),
+    "completion": _CALCULATOR.sub("", reasoning).strip(),
+    "extras": {},
   }
 
 
 # Raw rows of a known dataset -> records; shared by TFDS and JSON lines.
 FORMATS: dict[str, Callable[[dict[str, Any]], Record]] = {
-    "gsm8k": gsm8k_record,
+  "gsm8k": gsm8k_record,
 }
 
 
@@ -141,18 +141,18 @@ class TfdsSource:
     base_name = re.split("[:/]", name)[0]
     if base_name not in FORMATS:
       raise ValueError(
-          f"TfdsSource: no conversion for {name!r}; known: {sorted(FORMATS)}."
-          " Add a function to sources.FORMATS, or use data.source='jsonl'."
+        f"TfdsSource: no conversion for {name!r}; known: {sorted(FORMATS)}."
+        " Add a function to sources.FORMATS, or use data.source='jsonl'."
       )
     data_dir = data_dir or os.environ.get(
-        "TFDS_DATA_DIR", "~/tensorflow_datasets"
+      "TFDS_DATA_DIR", "~/tensorflow_datasets"
     )
     root = epath.Path(data_dir).expanduser()
     if not (root / base_name).exists():
       raise FileNotFoundError(
-          f"TfdsSource: {root} has no {base_name!r}. Set TFDS_DATA_DIR to a"
-          " folder with the prepared dataset (array_record), or use"
-          " data.source='jsonl'."
+        f"TfdsSource: {root} has no {base_name!r}. Set TFDS_DATA_DIR to a"
+        " folder with the prepared dataset (array_record), or use"
+        " data.source='jsonl'."
       )
     # Late, so that sources without TFDS start half a second sooner.
     import tensorflow_datasets as tfds
@@ -169,10 +169,10 @@ class TfdsSource:
 
 # Field -> (type, what the error message says, default; required if `...`).
 _FIELDS: dict[str, tuple[type, str, Any]] = {
-    "prompt": (str, "a string", ...),
-    "answer": (str, "a string", ""),
-    "completion": (str, "a string", None),
-    "extras": (dict, "an object", {}),
+  "prompt": (str, "a string", ...),
+  "answer": (str, "a string", ""),
+  "completion": (str, "a string", None),
+  "extras": (dict, "an object", {}),
 }
 
 
@@ -184,14 +184,12 @@ def _plain_record(raw: dict[str, Any]) -> Record:
     if value is None and default is not ...:
       value = default
     elif not isinstance(value, kind):
-      raise ValueError(
-          f"found {field!r} = {value!r:.60}; need {description}."
-      )
+      raise ValueError(f"found {field!r} = {value!r:.60}; need {description}.")
     record[field] = value
   if unknown := raw.keys() - _FIELDS.keys():
     raise ValueError(
-        f"found the fields {sorted(unknown)}; need only {list(_FIELDS)}. Put"
-        " what a verifier reads under 'extras'."
+      f"found the fields {sorted(unknown)}; need only {list(_FIELDS)}. Put"
+      " what a verifier reads under 'extras'."
     )
   return record
 
@@ -215,14 +213,14 @@ class JsonlSource:
     """
     if format is not None and format not in FORMATS:
       raise ValueError(
-          f"JsonlSource: unknown format {format!r}; known: {sorted(FORMATS)},"
-          " or none for the fields prompt, answer, completion, extras."
+        f"JsonlSource: unknown format {format!r}; known: {sorted(FORMATS)},"
+        " or none for the fields prompt, answer, completion, extras."
       )
     convert = FORMATS[format] if format else _plain_record
     path = epath.Path(path)
     if not path.exists():
       raise FileNotFoundError(
-          f"JsonlSource: no file {path}; set data.path to a .jsonl file."
+        f"JsonlSource: no file {path}; set data.path to a .jsonl file."
       )
     self._records = []
     # Not splitlines(): it also breaks at U+2028, which JSON strings may hold.
@@ -236,8 +234,8 @@ class JsonlSource:
         self._records.append(convert(raw))
       except json.JSONDecodeError as error:
         raise ValueError(
-            f"JsonlSource: {path}:{number}: found {line!r:.60} ({error}); need"
-            " a JSON object on one line."
+          f"JsonlSource: {path}:{number}: found {line!r:.60} ({error}); need"
+          " a JSON object on one line."
         ) from error
       except ValueError as error:
         raise ValueError(f"JsonlSource: {path}:{number}: {error}") from error

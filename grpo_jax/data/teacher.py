@@ -16,7 +16,7 @@ DROPPABLE_TAGS = ("</think>", "<answer>", "</answer>")
 
 
 def think_answer(
-    record: Record, rng: np.random.Generator, drop_tag_probability: float
+  record: Record, rng: np.random.Generator, drop_tag_probability: float
 ) -> str:
   """Writes `<think>reasoning</think>\\n<answer>42</answer>`.
 
@@ -27,8 +27,8 @@ def think_answer(
       is missing, each as likely as the others.
   """
   text = (
-      f"<think>{record['completion']}</think>\n"
-      f"<answer>{record['answer']}</answer>"
+    f"<think>{record['completion']}</think>\n"
+    f"<answer>{record['answer']}</answer>"
   )
   sloppy = rng.random() < drop_tag_probability
   tag = DROPPABLE_TAGS[rng.integers(len(DROPPABLE_TAGS))]
@@ -44,8 +44,8 @@ class ThinkAnswerSource:
   def __init__(self, source: Source, seed: int, drop_tag_probability: float):
     if not 0 <= drop_tag_probability <= 1:
       raise ValueError(
-          f"ThinkAnswerSource: drop_tag_probability is {drop_tag_probability};"
-          " it must lie in [0, 1]."
+        f"ThinkAnswerSource: drop_tag_probability is {drop_tag_probability};"
+        " it must lie in [0, 1]."
       )
     self._source = source
     self._seed = seed
@@ -58,8 +58,8 @@ class ThinkAnswerSource:
     record = self._source[index]
     if record["completion"] is None:
       raise ValueError(
-          f"ThinkAnswerSource: record {index} has no completion; a teacher"
-          " needs the reasoning there."
+        f"ThinkAnswerSource: record {index} has no completion; a teacher"
+        " needs the reasoning there."
       )
     rng = np.random.default_rng((self._seed, index))
     text = think_answer(record, rng, self._drop_tag_probability)

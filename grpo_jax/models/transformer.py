@@ -198,3 +198,221 @@ class Block(nn.Module):
   def __call__(self, x, rope, mask):  # mask [B, L, L]
     q, k, v = self.project(x, rope)
     return self.finish(x, attend(q, k, v, mask)), (k, v)
+
+
+def rotary(
+  config: TransformerConfig,
+  positions: jax.Array,  # [B, L]
+) -> tuple[jax.Array, jax.Array]:  # 2 · [B, L, K / 2]
+  """Cosines and sines of position · θ^(−2i / K), at least float32."""
+  dtype = jnp.promote_types(config.dtype, jnp.float32)
+  half = config.head_dim // 2
+  frequencies = config.rope_theta ** (-jnp.arange(half, dtype=dtype) / half)
+  angles = positions[..., None].astype(dtype) * frequencies
+  return jnp.cos(angles), jnp.sin(angles)
+
+
+def rotate(x, rope):  # x [B, L, C, R, K], rope 2 · [B, L, K / 2]
+  """Turns channel pairs (i, i + K / 2), as Llama and Qwen checkpoints expect."""
+  cos, sin = (table[:, :, None, None, :] for table in rope)
+  first, second = jnp.split(_at_least_float32(x), 2, axis=-1)
+  turned = (first * cos - second * sin, second * cos + first * sin)
+  return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+
+
+def attend(
+  q: jax.Array,  # [B, L, C, R, K]
+  k: jax.Array,  # [B, M, C, K]
+  v: jax.Array,  # [B, M, C, K]
+  mask: jax.Array,  # [B, L, M] bool
+) -> jax.Array:  # [B, L, C, R, K]
+  """Softmax attention; a query that may see nothing gets a finite answer."""
+  scores = jnp.einsum("blcrk,bmck->bcrlm", q, k)
+  scores = _at_least_float32(scores) * q.shape[-1] ** -0.5
+  # Not -inf: the row of a padding query is masked whole and would be NaN.
+  lowest = jnp.finfo(scores.dtype).min
+  scores = jnp.where(mask[:, None, None], scores, lowest)
+  weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+  return jnp.einsum("bcrlm,bmck->blcrk", weights, v)
+
+
+class Cache(NamedTuple):
+  """Keys and values seen so far: the prompt, then completion slots.
+
+  Attributes:
+    keys: Rotated keys, one array per layer.
+    values: Values, one array per layer.
+    prompt_mask: True on prompt slots that hold a token.
+  """
+
+  keys: tuple[jax.Array, ...]  # each [B, S + T, C, K]
+  values: tuple[jax.Array, ...]  # each [B, S + T, C, K]
+  prompt_mask: jax.Array  # [B, S] bool
+
+
+def _embed(config, trained, tokens, mask):  # [B, L], [B, L] -> [B, L, D]
+  # A masked slot may hold any number; an id out of range would read NaN.
+  table = trained["embed"]["embedding"]
+  return table[jnp.where(mask, tokens, 0)].astype(config.dtype)
+
+
+def _forward(config, trained, tokens, mask, *, with_cache):  # [B, L], [B, L]
+  """Residual stream [B, L, D], and keys and values 2 · [layers, B, L, C, K]."""
+  length = tokens.shape[1]
+  positions = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)  # [B, L]
+  rope = rotary(config, positions)
+  causal = jnp.tril(jnp.ones((length, length), bool))
+  visible = causal & mask[:, None, :]  # [B, L, L]
+  block = Block(config)
+
+  def layer(x, params):
+    x, kv = block.apply({"params": params}, x, rope, visible)
+    return x, kv if with_cache else None
+
+  if config.remat:
+    layer = jax.checkpoint(layer, prevent_cse=False)
+  x = _embed(config, trained, tokens, mask)
+  return lax.scan(layer, x, trained["layers"])
+
+
+def _final_norm(config, trained, x):
+  return RMSNorm(config).apply({"params": trained["final_norm"]}, x)
+
+
+def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
+  embed_key, layers_key, head_key = jax.random.split(key, 3)
+  block = Block(config)
+  x = jnp.zeros((1, 1, config.width), config.dtype)
+  rope = rotary(config, jnp.zeros((1, 1), jnp.int32))
+  mask = jnp.ones((1, 1, 1), bool)
+  small = nn.initializers.normal(0.02)
+  trained = {
+    "embed": {
+      "embedding": small(
+        embed_key, (config.vocab_size, config.width), config.param_dtype
+      )
+    },
+    "layers": jax.vmap(lambda k: block.init(k, x, rope, mask)["params"])(
+      jax.random.split(layers_key, config.num_layers)
+    ),
+    "final_norm": RMSNorm(config).init(key, x)["params"],
+  }
+  if not config.tied_embeddings:
+    trained["head"] = {
+      "kernel": small(
+        head_key, (config.width, config.vocab_size), config.param_dtype
+      )
+    }
+  return {"trained": trained, "frozen": {}}
+
+
+def _hidden(
+  config,
+  params,
+  prompt_tokens,  # [P, S]
+  prompt_mask,  # [P, S]
+  tokens,  # [B, T]
+  completion_mask,  # [B, T]
+  prompt_index,  # [B]
+  extras=None,
+):
+  if extras:
+    raise ValueError(
+      f"transformer: received the extra inputs {sorted(extras)}, but it reads"
+      " tokens only; pass None, or use a model that takes them."
+    )
+  trained = params["trained"]
+  # The last completion token predicts nothing that is asked for.
+  tokens = jnp.concatenate(
+    [prompt_tokens[prompt_index], tokens[:, :-1]], axis=1
+  )  # [B, S + T - 1]
+  mask = jnp.concatenate(
+    [prompt_mask[prompt_index], completion_mask[:, :-1]], axis=1
+  )
+  x, _ = _forward(config, trained, tokens, mask, with_cache=False)
+  h = x[:, prompt_tokens.shape[1] - 1 :]  # [B, T, D]
+  return _final_norm(config, trained, h), None
+
+
+def _head(config, params, h):  # [..., D] -> [..., V]
+  trained = params["trained"]
+  if config.tied_embeddings:
+    kernel = trained["embed"]["embedding"].T
+  else:
+    kernel = trained["head"]["kernel"]
+  # Sums in float32 cost nothing on an accelerator and spare the logits the
+  # rounding to bfloat16.
+  return jnp.matmul(
+    h,
+    kernel.astype(config.dtype),
+    preferred_element_type=jnp.promote_types(config.dtype, jnp.float32),
+  )
+
+
+def _prefill(
+  config,
+  params,
+  prompt_tokens,  # [P, S]
+  prompt_mask,  # [P, S]
+  prompt_index,  # [B]
+  num_slots,
+):
+  trained = params["trained"]
+  x, kv = _forward(config, trained, prompt_tokens, prompt_mask, with_cache=True)
+  h = _final_norm(config, trained, x[:, -1])  # [P, D]
+
+  def expand(x):  # [P, S, C, K] -> [B, S + T, C, K]
+    return jnp.pad(x[prompt_index], ((0, 0), (0, num_slots), (0, 0), (0, 0)))
+
+  keys, values = (
+    tuple(expand(x[layer]) for layer in range(config.num_layers)) for x in kv
+  )
+  return h[prompt_index], Cache(keys, values, prompt_mask[prompt_index])
+
+
+def _decode(config, params, tokens, t, cache):  # tokens [B], t []
+  # Layers are unrolled and each has its own cache arrays, because only then
+  # does XLA write one slot in place.
+  trained = params["trained"]
+  num_prompt_slots = cache.prompt_mask.shape[1]
+  slot = num_prompt_slots + t
+  num_slots = cache.keys[0].shape[1] - num_prompt_slots
+  seen = jnp.broadcast_to(jnp.arange(num_slots) <= t, (len(tokens), num_slots))
+  visible = jnp.concatenate([cache.prompt_mask, seen], axis=1)  # [B, S + T]
+  positions = cache.prompt_mask.sum(axis=1, keepdims=True) + t  # [B, 1]
+  rope = rotary(config, positions)
+  block = Block(config)
+  x = _embed(config, trained, tokens[:, None], True)  # [B, 1, D]
+  keys, values = [], []
+  for layer in range(config.num_layers):
+    variables = {"params": jax.tree.map(lambda p: p[layer], trained["layers"])}
+    q, k, v = block.apply(variables, x, rope, method="project")
+    keys.append(
+      lax.dynamic_update_slice_in_dim(cache.keys[layer], k, slot, axis=1)
+    )
+    values.append(
+      lax.dynamic_update_slice_in_dim(cache.values[layer], v, slot, axis=1)
+    )
+    attended = attend(q, keys[-1], values[-1], visible[:, None])
+    x = block.apply(variables, x, attended, method="finish")
+  h = _final_norm(config, trained, x[:, 0])  # [B, D]
+  return h, Cache(tuple(keys), tuple(values), cache.prompt_mask)
+
+
+def transformer_policy(config: TransformerConfig) -> Policy:
+  """The functions of a transformer; see `Policy` for their contract.
+
+  Args:
+    config: Sizes.
+
+  Returns:
+    A policy whose parameters are all trained. Layers are stacked: every leaf
+    under "layers" has a leading axis of `num_layers`.
+  """
+  return Policy(
+    init=functools.partial(_init, config),
+    hidden=functools.partial(_hidden, config),
+    head=functools.partial(_head, config),
+    prefill=functools.partial(_prefill, config),
+    decode=functools.partial(_decode, config),
+  )

@@ -12,10 +12,10 @@ from grpo_jax.types import Scored
 
 
 def combine(
-    components: Mapping[str, jax.Array],  # each [B]
-    weights: Mapping[str, float],
-    failed: jax.Array | None,  # [B] bool
-    correct: str | None,
+  components: Mapping[str, jax.Array],  # each [B]
+  weights: Mapping[str, float],
+  failed: jax.Array | None,  # [B] bool
+  correct: str | None,
 ) -> Scored:
   """Sums the components that apply to each row.
 
@@ -41,20 +41,20 @@ def combine(
   """
   if not components or set(components) != set(weights):
     raise KeyError(
-        f"combine: received components {sorted(components)} and weights"
-        f" {sorted(weights)}; needed are the same names, at least one; without"
-        f" weight: {sorted(set(components) - set(weights))}, without component:"
-        f" {sorted(set(weights) - set(components))}."
+      f"combine: received components {sorted(components)} and weights"
+      f" {sorted(weights)}; needed are the same names, at least one; without"
+      f" weight: {sorted(set(components) - set(weights))}, without component:"
+      f" {sorted(set(weights) - set(components))}."
     )
   names = sorted(components)
   correct = names[0] if correct is None else correct
   if correct not in components:
     raise KeyError(
-        f"combine: correct='{correct}' is not a component; needed is one of"
-        f" {names}."
+      f"combine: correct='{correct}' is not a component; needed is one of"
+      f" {names}."
     )
   values = {
-      name: jnp.asarray(components[name], jnp.float32) for name in names
+    name: jnp.asarray(components[name], jnp.float32) for name in names
   }  # each [B]
   chex.assert_rank(list(values.values()), 1)
   chex.assert_equal_shape(list(values.values()))
@@ -74,8 +74,8 @@ def combine(
     chex.assert_equal_shape([jnp.asarray(failed), total])
     valid &= ~jnp.asarray(failed)
   return Scored(
-      rewards=jnp.where(valid, total, 0.0),
-      valid=valid,
-      correct=valid & (values[correct] >= 1.0),
-      components=values,
+    rewards=jnp.where(valid, total, 0.0),
+    valid=valid,
+    correct=valid & (values[correct] >= 1.0),
+    components=values,
   )

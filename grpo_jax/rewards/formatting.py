@@ -14,17 +14,17 @@ def _is_think_answer(text: str) -> bool:
   thought, _, rest = text.partition("</think>")
   rest = rest.strip()
   return (
-      thought.startswith("<think>")
-      and rest.startswith("<answer>")
-      and rest.endswith("</answer>")
+    thought.startswith("<think>")
+    and rest.startswith("<answer>")
+    and rest.endswith("</answer>")
   )
 
 
 def think_answer_format(
-    prompts: list[str],
-    completions: list[str],
-    ids: list[int],
-    extras: list[dict],
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
 ) -> list[float]:
   """1.0 where the completion is one thought followed by one answer, else 0.0.
 

@@ -58,12 +58,12 @@ class _Worker:
   ready: bool = False
   # Rows sent and not yet answered; the first is the one being scored.
   rows: collections.deque[int] = dataclasses.field(
-      default_factory=collections.deque
+    default_factory=collections.deque
   )
   deadline: float = math.inf  # Of the first row; time.monotonic().
 
 
-def _start(functions: Mapping[str, str]) -> _Worker:
+def _start(functions: dict[str, str]) -> _Worker:
   """Starts a worker without waiting until it is ready.
 
   A plain subprocess rather than `multiprocessing.Process`: that would import
@@ -71,23 +71,22 @@ def _start(functions: Mapping[str, str]) -> _Worker:
   """
   ours, theirs = multiprocessing.Pipe()
   process = subprocess.Popen(
-      [
-          sys.executable,
-          "-c",
-          f"import sys; sys.path[:] = {sys.path!r};"
-          " from grpo_jax.rewards import worker;"
-          f" worker.main({theirs.fileno()}, {os.getpid()})",
-      ],
-      stdin=subprocess.DEVNULL,
-      pass_fds=[theirs.fileno()],
-      # A session of its own: Ctrl-C does not reach it, and one signal kills
-      # it together with whatever a verifier started.
-      start_new_session=True,
-      # A verifier whose module imports jax must not claim the accelerator.
-      env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    [
+      sys.executable,
+      "-c",
+      f"import sys; sys.path[:] = {sys.path!r};"
+      " from grpo_jax.rewards import worker;"
+      f" worker.main({theirs.fileno()}, {os.getpid()}, {functions!r})",
+    ],
+    stdin=subprocess.DEVNULL,
+    pass_fds=[theirs.fileno()],
+    # A session of its own: Ctrl-C does not reach it, and one signal kills
+    # it together with whatever a verifier started.
+    start_new_session=True,
+    # A verifier whose module imports jax must not claim the accelerator.
+    env={**os.environ, "JAX_PLATFORMS": "cpu"},
   )
   theirs.close()
-  ours.send(dict(functions))
   return _Worker(process, ours)
 
 
@@ -143,12 +142,12 @@ class HostScorer:
   """
 
   def __init__(
-      self,
-      functions: Mapping[str, str],
-      weights: Mapping[str, float],
-      row_timeout_s: float = 10.0,
-      step_timeout_s: float = 120.0,
-      num_workers: int = 2,
+    self,
+    functions: Mapping[str, str],
+    weights: Mapping[str, float],
+    row_timeout_s: float = 10.0,
+    step_timeout_s: float = 120.0,
+    num_workers: int = 2,
   ):
     """Starts the workers and waits until they have imported everything.
 
@@ -169,24 +168,24 @@ class HostScorer:
       raise ValueError("HostScorer: received no functions; pass at least one.")
     if set(functions) != set(weights):
       raise KeyError(
-          f"HostScorer: functions {sorted(functions)} and weights"
-          f" {sorted(weights)} need the same names."
+        f"HostScorer: functions {sorted(functions)} and weights"
+        f" {sorted(weights)} need the same names."
       )
     for name, weight in weights.items():
       if not math.isfinite(weight):
         raise ValueError(
-            f"HostScorer: weight of '{name}' is {weight}; needed is a finite"
-            " number."
+          f"HostScorer: weight of '{name}' is {weight}; needed is a finite"
+          " number."
         )
     positive = {
-        "row_timeout_s": row_timeout_s,
-        "step_timeout_s": step_timeout_s,
-        "num_workers": num_workers,
+      "row_timeout_s": row_timeout_s,
+      "step_timeout_s": step_timeout_s,
+      "num_workers": num_workers,
     }
     for name, value in positive.items():
       if not value > 0:
         raise ValueError(
-            f"HostScorer: {name} is {value}; needed is a number above 0."
+          f"HostScorer: {name} is {value}; needed is a number above 0."
         )
     for path in functions.values():
       worker_lib.load_function(path)  # Raises here, where it is read.
@@ -203,8 +202,8 @@ class HostScorer:
       for worker in self._workers:
         if not worker.channel.poll(_START_TIMEOUT_S):
           raise RuntimeError(
-              "HostScorer: a worker did not import its reward functions in"
-              f" {_START_TIMEOUT_S:.0f} s."
+            "HostScorer: a worker did not import its reward functions in"
+            f" {_START_TIMEOUT_S:.0f} s."
           )
         self._greet(worker)
     except BaseException:
@@ -222,11 +221,11 @@ class HostScorer:
     self._finalizer()
 
   def score(
-      self,
-      prompts: Sequence[str],
-      completions: Sequence[str],
-      ids: Sequence[int],
-      extras: Sequence[dict[str, Any]],
+    self,
+    prompts: Sequence[str],
+    completions: Sequence[str],
+    ids: Sequence[int],
+    extras: Sequence[dict[str, Any]],
   ) -> HostScores:
     """Scores B rows, in order, within about `step_timeout_s`.
 
@@ -244,12 +243,12 @@ class HostScorer:
     lengths = [len(x) for x in (prompts, completions, ids, extras)]
     if len(set(lengths)) != 1:
       raise ValueError(
-          "HostScorer.score: received prompts, completions, ids and extras of"
-          f" lengths {lengths}; needed is one of each per row."
+        "HostScorer.score: received prompts, completions, ids and extras of"
+        f" lengths {lengths}; needed is one of each per row."
       )
     if not self._finalizer.alive:
       raise RuntimeError("HostScorer.score: the scorer is closed.")
-    rows = list(zip(prompts, completions, ids, extras, strict=True))
+    rows = list(zip(prompts, completions, map(int, ids), extras, strict=True))
     call = _Call(tuple(self.functions), rows)
     end = time.monotonic() + self.step_timeout_s
     try:
@@ -260,7 +259,7 @@ class HostScorer:
         unscored.extend(worker.rows)
       for index in unscored:
         call.fail(
-            index, "step_timeout", f"not scored in {self.step_timeout_s} s"
+          index, "step_timeout", f"not scored in {self.step_timeout_s} s"
         )
     finally:
       # Whoever still works on rows of this call must not answer in the next.
@@ -268,7 +267,7 @@ class HostScorer:
         if worker.rows:
           self._replace(slot)
     components = {
-        name: call.values[:, k].copy() for k, name in enumerate(self.functions)
+      name: call.values[:, k].copy() for k, name in enumerate(self.functions)
     }
     return HostScores(components, call.failed, call.failures, call.errors)
 
@@ -279,15 +278,15 @@ class HostScorer:
         self._send_chunk(slot, call)
     wake = min(end, *(worker.deadline for worker in self._workers))
     answered = connection.wait(
-        [worker.channel for worker in self._workers],
-        max(wake - time.monotonic(), 0.0),
+      [worker.channel for worker in self._workers],
+      max(wake - time.monotonic(), 0.0),
     )
     for slot, worker in enumerate(self._workers):
       if worker.channel in answered:
         self._receive(slot, call)
       elif time.monotonic() >= worker.deadline and not worker.channel.poll():
         self._fail_first_row(
-            slot, call, "timeout", f"not scored in {self.row_timeout_s} s"
+          slot, call, "timeout", f"not scored in {self.row_timeout_s} s"
         )
 
   def _send_chunk(self, slot: int, call: _Call) -> None:
@@ -322,14 +321,14 @@ class HostScorer:
       return
     worker.rows.popleft()
     worker.deadline = (
-        time.monotonic() + self.row_timeout_s if worker.rows else math.inf
+      time.monotonic() + self.row_timeout_s if worker.rows else math.inf
     )
     call.record(index, values)
     if failure is not None:
       call.fail(index, *failure)
 
   def _fail_first_row(
-      self, slot: int, call: _Call, kind: str, message: str
+    self, slot: int, call: _Call, kind: str, message: str
   ) -> None:
     """Gives up the row being scored; the rest of its chunk waits again."""
     first, *rest = self._workers[slot].rows
@@ -349,7 +348,6 @@ class HostScorer:
       status, message = "failed", "the process ended"
     if status != "ready":
       raise RuntimeError(
-          "HostScorer: a worker could not import its reward functions:"
-          f" {message}"
+        f"HostScorer: a worker could not import its reward functions: {message}"
       )
     worker.ready = True

@@ -25,8 +25,8 @@ def _math_verify() -> Any:
     import math_verify
   except ImportError as error:
     raise ImportError(
-        "math_accuracy: needs the package math-verify, which is not installed;"
-        " run `pip install 'grpo-jax[math]'`."
+      "math_accuracy: needs the package math-verify, which is not installed;"
+      " run `pip install 'grpo-jax[math]'`."
     ) from error
   return math_verify
 
@@ -75,10 +75,10 @@ def _parse(answer: str) -> list:
   # formulas in it keeps its own.
   delimited = answer.count("$") > 1 or r"\(" in answer or r"\[" in answer
   return _math_verify().parse(
-      answer if delimited else rf"\boxed{{{answer}}}",
-      fallback_mode="no_fallback",
-      parsing_timeout=_TIMEOUT_S,
-      raise_on_error=True,
+    answer if delimited else rf"\boxed{{{answer}}}",
+    fallback_mode="no_fallback",
+    parsing_timeout=_TIMEOUT_S,
+    raise_on_error=True,
   )
 
 
@@ -109,16 +109,16 @@ def _accuracy(prediction: str | None, gold: str) -> float | None:
   if not parsed:
     return 0.0
   equal = _math_verify().verify(
-      gold_parsed, parsed, timeout_seconds=_TIMEOUT_S, raise_on_error=True
+    gold_parsed, parsed, timeout_seconds=_TIMEOUT_S, raise_on_error=True
   )
   return float(equal)
 
 
 def math_accuracy(
-    prompts: list[str],
-    completions: list[str],
-    ids: list[int],
-    extras: list[dict],
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
 ) -> list[float | None]:
   """1.0 where the final answer equals the gold answer, else 0.0.
 
@@ -153,9 +153,9 @@ def math_accuracy(
   del prompts, ids
   if threading.current_thread() is not threading.main_thread():
     raise RuntimeError(
-        "math_accuracy: called in a thread, but math-verify ends hanging"
-        " comparisons by a signal, which needs a main thread; score through"
-        " grpo_jax.rewards.host.HostScorer."
+      "math_accuracy: called in a thread, but math-verify ends hanging"
+      " comparisons by a signal, which needs a main thread; score through"
+      " grpo_jax.rewards.host.HostScorer."
     )
   errors = _math_verify().errors
   scores = []
@@ -167,7 +167,7 @@ def math_accuracy(
       scores.append(_accuracy(final_answer(completion), gold))
     except errors.TimeoutException as error:
       raise TimeoutError(
-          f"math_accuracy: math-verify took more than {_TIMEOUT_S} s."
+        f"math_accuracy: math-verify took more than {_TIMEOUT_S} s."
       ) from error
   return scores
 

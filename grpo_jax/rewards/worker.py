@@ -41,8 +41,8 @@ Row = tuple[str, str, int, dict]
 Failure = tuple[str, str]
 
 BUILTIN = {
-    "math_accuracy": "grpo_jax.rewards.math_accuracy:math_accuracy",
-    "think_answer_format": "grpo_jax.rewards.formatting:think_answer_format",
+  "math_accuracy": "grpo_jax.rewards.math_accuracy:math_accuracy",
+  "think_answer_format": "grpo_jax.rewards.formatting:think_answer_format",
 }
 
 
@@ -63,23 +63,23 @@ def load_function(path: str) -> RewardFunction:
   module_name, colon, attribute = BUILTIN.get(path, path).partition(":")
   if not (module_name and colon and attribute):
     raise ValueError(
-        f"reward function '{path}': needed is an import path"
-        f" 'package.module:function' or one of {sorted(BUILTIN)}."
-        + _nearest(path, BUILTIN)
+      f"reward function '{path}': needed is an import path"
+      f" 'package.module:function' or one of {sorted(BUILTIN)}."
+      + _nearest(path, BUILTIN)
     )
   try:
     module = importlib.import_module(module_name)
   except Exception as error:
     raise ValueError(
-        f"reward function '{path}': importing '{module_name}' failed with"
-        f" {type(error).__name__}: {error}; needed is a module that imports"
-        " here and in a process of its own."
+      f"reward function '{path}': importing '{module_name}' failed with"
+      f" {type(error).__name__}: {error}; needed is a module that imports"
+      " here and in a process of its own."
     ) from error
   function = getattr(module, attribute, None)
   if not callable(function):
     raise ValueError(
-        f"reward function '{path}': '{module_name}' has no function"
-        f" '{attribute}'." + _nearest(attribute, vars(module))
+      f"reward function '{path}': '{module_name}' has no function"
+      f" '{attribute}'." + _nearest(attribute, vars(module))
     )
   return function
 
@@ -87,20 +87,20 @@ def load_function(path: str) -> RewardFunction:
 def _value(result: typing.Any) -> float | None:
   if len(result) != 1:
     raise ValueError(
-        f"returned {len(result)} results for 1 row; needed is one per row"
+      f"returned {len(result)} results for 1 row; needed is one per row"
     )
   value = result[0]
   if value is None:
     return None
   if not isinstance(value, typing.SupportsFloat):
     raise TypeError(
-        f"returned {type(value).__name__}; needed is a number or None"
+      f"returned {type(value).__name__}; needed is a number or None"
     )
   return float(value)
 
 
 def score_row(
-    functions: dict[str, RewardFunction], row: Row
+  functions: dict[str, RewardFunction], row: Row
 ) -> tuple[list[float], Failure | None]:
   """Applies every function to one row.
 
@@ -117,8 +117,8 @@ def score_row(
       kind = "timeout" if isinstance(error, TimeoutError) else "raised"
       frame = traceback.extract_tb(error.__traceback__)[-1]
       message = (
-          f"{name}: {type(error).__name__}: {str(error)[:300]}"
-          f" ({os.path.basename(frame.filename)}:{frame.lineno})"
+        f"{name}: {type(error).__name__}: {str(error)[:300]}"
+        f" ({os.path.basename(frame.filename)}:{frame.lineno})"
       )
       failure = failure or (kind, message)
       value = None
@@ -137,16 +137,17 @@ def _exit_with(parent: int) -> None:
   os.killpg(os.getpgrp(), signal.SIGKILL)  # What a verifier started, too.
 
 
-def main(fd: int, parent: int) -> None:
+def main(fd: int, parent: int, paths: dict[str, str]) -> None:
   """Scores rows until the pipe closes.
 
-  Receives the import paths {name: path}, answers ("ready", "") or ("failed",
-  message), then receives lists of (index, Row) and answers each row by
-  (index, values, failure) as soon as it is done.
+  Sends ("ready", "") or ("failed", message), then receives lists of
+  (index, Row) and answers each row by (index, values, failure) as soon as it
+  is done.
 
   Args:
     fd: File descriptor of this end of the pipe.
     parent: Process id of the parent; when it is gone, so is the worker.
+    paths: Name of each component -> import path of its function.
   """
   # The parent decides when a worker ends. A function rather than SIG_IGN,
   # which processes started by a verifier would inherit.
@@ -155,9 +156,7 @@ def main(fd: int, parent: int) -> None:
   threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
   channel = connection.Connection(fd)
   try:
-    functions = {
-        name: load_function(path) for name, path in channel.recv().items()
-    }
+    functions = {name: load_function(path) for name, path in paths.items()}
     for function in functions.values():
       getattr(function, "warm_up", lambda: None)()
   except BaseException as error:
@@ -167,6 +166,8 @@ def main(fd: int, parent: int) -> None:
   try:
     while True:
       for index, row in channel.recv():
-        channel.send((index, *score_row(functions, row)))
+        result = score_row(functions, row)
+        signal.alarm(0)  # One left behind would strike the next row.
+        channel.send((index, *result))
   except (EOFError, OSError):
     return

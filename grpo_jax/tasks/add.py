@@ -134,14 +134,15 @@ def _teach(
   working: list[int] = []
   answer, carry = 0, 0
   columns = max(len(str(a)), len(str(b)))
+  # Drawn whatever the probability, so that all teachers see the same problems.
+  forgets = rng.random(columns) < teacher_error
   for k in range(columns):
     x, y = a // 10**k % 10, b // 10**k % 10
     total = x + y + carry
     working += vocab.encode(f"{x}+{y}+{carry}={total:02d};")
     answer += total % 10 * 10**k
     carry = total // 10
-    # Drawn whatever the probability, so that teachers see the same problems.
-    if carry and rng.random() < teacher_error:
+    if forgets[k]:
       carry = 0
   return working, answer + carry * 10**columns
 

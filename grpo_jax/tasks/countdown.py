@@ -106,7 +106,7 @@ def _solved(
     for operator, x in zip(operators, numbers[1:], strict=True):
       y = partial[-1]
       partial.append((y + x, y - x, y * x)[operator])
-    in_bounds = -99 <= min(partial) and max(partial) <= 999
+    in_bounds = all(-99 <= x <= 999 for x in partial)
     if in_bounds and 1 <= partial[-1] <= 99:
       return numbers, operators, partial[-1]
 

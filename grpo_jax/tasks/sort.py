@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 from collections.abc import Mapping
 
 import jax
@@ -149,7 +150,7 @@ def verify_numpy(
   completion = vocab.words(tokens, completion_mask)
   answer = vocab.answer_words(completion, tags) or []
   matches = sum(x == y for x, y in zip(answer, gold, strict=False))
-  neighbours = list(zip(answer, answer[1:], strict=False))
+  neighbours = list(itertools.pairwise(answer))
   # Letters are the only tokens that `isalpha`; tags have brackets.
   ascending = sum((x + y).isalpha() and x <= y for x, y in neighbours)
   common = collections.Counter(answer) & collections.Counter(gold)

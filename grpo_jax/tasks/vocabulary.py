@@ -22,12 +22,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_STRUCTURE = (
-  "<pad> <bos> <eos> <think> </think> <answer> </answer> <tool> </tool>"
-  " <obs> </obs> <sum> </sum> ;"
-).split()
 # id -> text. Ids are part of every checkpoint: append, never reorder.
-TOKENS = (*_STRUCTURE, *"0123456789+-*=()[]{},:?#abcdefghijklmnopqrstuvwxyz")
+TOKENS = (
+  *("<pad>", "<bos>", "<eos>", "<think>", "</think>", "<answer>", "</answer>"),
+  *("<tool>", "</tool>", "<obs>", "</obs>", "<sum>", "</sum>", ";"),
+  *"0123456789+-*=()[]{},:?#abcdefghijklmnopqrstuvwxyz",
+)
 VOCAB_SIZE = len(TOKENS)
 _IDS = {text: i for i, text in enumerate(TOKENS)}
 
@@ -159,7 +159,7 @@ def content(
 ) -> jax.Array:  # [size] int32
   """The first `size` tokens of a span, followed by padding."""
   slots = jnp.arange(size)
-  taken = tokens.at[found.start + slots].get(mode="fill", fill_value=PAD)
+  taken = jnp.take(tokens, found.start + slots, mode="fill", fill_value=PAD)
   return jnp.where(found.start + slots < found.end, taken, PAD)
 
 

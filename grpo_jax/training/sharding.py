@@ -50,3 +50,10 @@ def row_constraint(mesh: Mesh) -> Callable[[PyTree], PyTree]:
   return lambda rows: jax.tree.map(
     lambda x: jax.lax.with_sharding_constraint(x, sharding), rows
   )
+
+
+def abstract(tree: PyTree, where: NamedSharding) -> PyTree:
+  """Shapes and dtypes of a tree, to be placed on `where`."""
+  return jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), tree
+  )

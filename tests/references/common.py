@@ -52,17 +52,17 @@ def clamp(x: float, bound: float | None) -> float:
 
 
 def token_ratio(
-    logp: float, old_logp: float, log_ratio_clamp: float | None
+  logp: float, old_logp: float, log_ratio_clamp: float | None
 ) -> float:
   """r = exp(ℓ − ℓ_old) of one token."""
   return math.exp(clamp(float(logp) - float(old_logp), log_ratio_clamp))
 
 
 def sequence_ratio(
-    logp,  # [T]
-    old_logp,  # [T]
-    mask,  # [T]
-    log_ratio_clamp: float | None,
+  logp,  # [T]
+  old_logp,  # [T]
+  mask,  # [T]
+  log_ratio_clamp: float | None,
 ) -> float:
   """s = exp((1/n) Σ_t m (ℓ − ℓ_old)) of one row; 1 for a row without tokens."""
   total = 0.0
@@ -77,11 +77,11 @@ def sequence_ratio(
 
 
 def clipped_surrogate(
-    ratio: float,
-    advantage: float,
-    clip_low: float,
-    clip_high: float,
-    dual_clip: float | None = None,
+  ratio: float,
+  advantage: float,
+  clip_low: float,
+  clip_high: float,
+  dual_clip: float | None = None,
 ) -> float:
   """min(r A, clip(r, 1 − ε_low, 1 + ε_high) A): to be *maximised*.
 
@@ -107,9 +107,9 @@ def kl_k2(logp: float, ref_logp: float) -> float:
 
 
 def kl_k3(
-    logp: float, ref_logp: float, log_ratio_clamp: float | None = 20.0
+  logp: float, ref_logp: float, log_ratio_clamp: float | None = 20.0
 ) -> float:
-  """k3 = e^{−u} − 1 + u with u = ℓ − ℓ_ref limited to ±clamp; never negative."""
+  """k3 = e^{−u} − 1 + u ≥ 0 with u = ℓ − ℓ_ref limited to ±clamp."""
   u = clamp(float(logp) - float(ref_logp), log_ratio_clamp)
   return math.expm1(-u) + u
 
@@ -146,8 +146,8 @@ def seq_mean_token_sum_norm(x, mask, budget: float | None = None) -> float:
 
 
 def per_token(
-    term: Callable[[int, int], float],
-    mask,  # [B, T]
+  term: Callable[[int, int], float],
+  mask,  # [B, T]
 ) -> np.ndarray:  # [B, T]
   """term(i, t) at every unmasked position, 0 elsewhere."""
   num_sequences, num_slots = np.shape(mask)
@@ -167,14 +167,14 @@ def advantage_at(advantages, i: int, t: int) -> float:
 
 
 def kl_and_entropy(
-    aggregate: Callable[..., float],
-    logp,  # [B, T]
-    mask,  # [B, T]
-    ref_logp,  # [B, T] or None
-    kl_coef: float,
-    entropy,  # [B, T] or None
-    entropy_coef: float,
-    log_ratio_clamp: float | None,
+  aggregate: Callable[..., float],
+  logp,  # [B, T]
+  mask,  # [B, T]
+  ref_logp,  # [B, T] or None
+  kl_coef: float,
+  entropy,  # [B, T] or None
+  entropy_coef: float,
+  log_ratio_clamp: float | None,
 ) -> float:
   """β · aggregate(k3) − c · token_mean(H), what a loss adds to its policy term.
 
@@ -185,18 +185,18 @@ def kl_and_entropy(
   if kl_coef:
     if ref_logp is None:
       raise ValueError(
-          f"reference loss: kl_coef is {kl_coef} but ref_logp is None; pass "
-          "ref_logp [B, T] or kl_coef=0.0"
+        f"reference loss: kl_coef is {kl_coef} but ref_logp is None; pass "
+        "ref_logp [B, T] or kl_coef=0.0"
       )
     k3 = per_token(
-        lambda i, t: kl_k3(logp[i][t], ref_logp[i][t], log_ratio_clamp), mask
+      lambda i, t: kl_k3(logp[i][t], ref_logp[i][t], log_ratio_clamp), mask
     )
     total += kl_coef * aggregate(k3, mask)
   if entropy_coef:
     if entropy is None:
       raise ValueError(
-          f"reference loss: entropy_coef is {entropy_coef} but entropy is "
-          "None; pass entropy [B, T] or entropy_coef=0.0"
+        f"reference loss: entropy_coef is {entropy_coef} but entropy is "
+        "None; pass entropy [B, T] or entropy_coef=0.0"
       )
     total -= entropy_coef * token_mean(entropy, mask)
   return total
@@ -244,7 +244,7 @@ def group_rewards(rewards, valid, group_id, group) -> list[float]:
 
 
 def finite_difference(
-    f: Callable[[np.ndarray], float], x: np.ndarray, eps: float = 1e-6
+  f: Callable[[np.ndarray], float], x: np.ndarray, eps: float = 1e-6
 ) -> np.ndarray:  # the shape of x
   """Central differences of a scalar function, one entry of x at a time.
 

@@ -9,18 +9,18 @@ advantages = grpo.advantages
 
 
 def loss(
-    logp,  # [B, T]
-    old_logp,  # [B, T]
-    mask,  # [B, T] bool
-    advantages,  # [B] or [B, T]
-    *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.28,
-    ref_logp=None,  # [B, T]
-    kl_coef: float = 0.0,
-    entropy=None,  # [B, T]
-    entropy_coef: float = 0.0,
-    log_ratio_clamp: float | None = 20.0,
+  logp,  # [B, T]
+  old_logp,  # [B, T]
+  mask,  # [B, T] bool
+  advantages,  # [B] or [B, T]
+  *,
+  clip_low: float = 0.2,
+  clip_high: float = 0.28,
+  ref_logp=None,  # [B, T]
+  kl_coef: float = 0.0,
+  entropy=None,  # [B, T]
+  entropy_coef: float = 0.0,
+  log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """(1/N) Σ_i Σ_t [−min(rA, clip(r) A) + β k3] − c · mean H."""
 
@@ -31,14 +31,14 @@ def loss(
 
   policy = common.token_mean(common.per_token(term, mask), mask)
   return policy + common.kl_and_entropy(
-      common.token_mean,
-      logp,
-      mask,
-      ref_logp,
-      kl_coef,
-      entropy,
-      entropy_coef,
-      log_ratio_clamp,
+    common.token_mean,
+    logp,
+    mask,
+    ref_logp,
+    kl_coef,
+    entropy,
+    entropy_coef,
+    log_ratio_clamp,
   )
 
 

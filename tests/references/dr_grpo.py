@@ -6,11 +6,11 @@ from tests.references import common
 
 
 def advantages(
-    rewards,  # [B]
-    valid,  # [B] bool
-    group_id,  # [B] int
-    *,
-    singleton: str = "zero",
+  rewards,  # [B]
+  valid,  # [B] bool
+  group_id,  # [B] int
+  *,
+  singleton: str = "zero",
 ) -> np.ndarray:  # [B]
   """A_i = R_i − μ_g over the valid rows of the group; not valid: 0.
 
@@ -30,19 +30,19 @@ def advantages(
 
 
 def loss(
-    logp,  # [B, T]
-    old_logp,  # [B, T]
-    mask,  # [B, T] bool
-    advantages,  # [B] or [B, T]
-    *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    ref_logp=None,  # [B, T]
-    kl_coef: float = 0.0,
-    entropy=None,  # [B, T]
-    entropy_coef: float = 0.0,
-    log_ratio_clamp: float | None = 20.0,
-    budget: float | None = None,
+  logp,  # [B, T]
+  old_logp,  # [B, T]
+  mask,  # [B, T] bool
+  advantages,  # [B] or [B, T]
+  *,
+  clip_low: float = 0.2,
+  clip_high: float = 0.2,
+  ref_logp=None,  # [B, T]
+  kl_coef: float = 0.0,
+  entropy=None,  # [B, T]
+  entropy_coef: float = 0.0,
+  log_ratio_clamp: float | None = 20.0,
+  budget: float | None = None,
 ) -> float:
   """(1/(S C)) Σ_i Σ_t [−min(rA, clip(r) A) + β k3] − c · mean H.
 
@@ -59,12 +59,12 @@ def loss(
 
   policy = aggregate(common.per_token(term, mask), mask)
   return policy + common.kl_and_entropy(
-      aggregate,
-      logp,
-      mask,
-      ref_logp,
-      kl_coef,
-      entropy,
-      entropy_coef,
-      log_ratio_clamp,
+    aggregate,
+    logp,
+    mask,
+    ref_logp,
+    kl_coef,
+    entropy,
+    entropy_coef,
+    log_ratio_clamp,
   )

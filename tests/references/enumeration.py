@@ -40,9 +40,9 @@ def prefix_index(prefix: Sequence[int], num_symbols: int) -> int:
 
 
 def enumerate_completions(
-    logits: np.ndarray,  # [rows, V]
-    num_slots: int,
-    end_token: int | None,
+  logits: np.ndarray,  # [rows, V]
+  num_slots: int,
+  end_token: int | None,
 ) -> list[Completion]:
   """All completions of at most T tokens, in lexicographic order.
 
@@ -63,36 +63,36 @@ def enumerate_completions(
       row = prefix_index(tokens[:t], num_symbols)
       log_prob += log_probs[row, tokens[t]]
     completions.append(
-        Completion(
-            tokens=np.array(tokens),
-            mask=np.array([t < length for t in range(num_slots)]),
-            prob=math.exp(log_prob),
-        )
+      Completion(
+        tokens=np.array(tokens),
+        mask=np.array([t < length for t in range(num_slots)]),
+        prob=math.exp(log_prob),
+      )
     )
   return completions
 
 
 def token_logp(
-    logits: np.ndarray,  # [rows, V]
-    tokens,  # [B, T]
-    mask,  # [B, T]
+  logits: np.ndarray,  # [rows, V]
+  tokens,  # [B, T]
+  mask,  # [B, T]
 ) -> np.ndarray:  # [B, T]
   """log π(y_t | y_<t) of given completions, 0 where masked."""
   num_symbols = np.shape(logits)[1]
   log_probs = common.log_softmax(logits)
   return common.per_token(
-      lambda i, t: log_probs[
-          prefix_index(tokens[i][:t], num_symbols), tokens[i][t]
-      ],
-      mask,
+    lambda i, t: log_probs[
+      prefix_index(tokens[i][:t], num_symbols), tokens[i][t]
+    ],
+    mask,
   )
 
 
 def objective(
-    logits: np.ndarray,  # [rows, V]
-    num_slots: int,
-    end_token: int | None,
-    rewards,  # one for each of `enumerate_completions`, in its order
+  logits: np.ndarray,  # [rows, V]
+  num_slots: int,
+  end_token: int | None,
+  rewards,  # one for each of `enumerate_completions`, in its order
 ) -> float:
   """J = Σ_y π(y) R(y)."""
   completions = enumerate_completions(logits, num_slots, end_token)
@@ -103,10 +103,10 @@ def objective(
 
 
 def objective_gradient(
-    logits: np.ndarray,  # [rows, V]
-    num_slots: int,
-    end_token: int | None,
-    rewards,  # one for each of `enumerate_completions`, in its order
+  logits: np.ndarray,  # [rows, V]
+  num_slots: int,
+  end_token: int | None,
+  rewards,  # one for each of `enumerate_completions`, in its order
 ) -> np.ndarray:  # [rows, V]
   """∂J/∂logits = Σ_y π(y) R(y) ∇ log π(y).
 

@@ -8,13 +8,13 @@ from tests.references import common
 
 
 def advantages(
-    rewards,  # [B]
-    valid,  # [B] bool
-    group_id,  # [B] int
-    *,
-    ddof: int = 1,
-    eps: float = 1e-6,
-    singleton: str = "zero",
+  rewards,  # [B]
+  valid,  # [B] bool
+  group_id,  # [B] int
+  *,
+  ddof: int = 1,
+  eps: float = 1e-6,
+  singleton: str = "zero",
 ) -> np.ndarray:  # [B]
   """A_i = (R_i − μ_g) / (σ_g + eps) over the valid rows of the group.
 
@@ -38,18 +38,18 @@ def advantages(
 
 
 def loss(
-    logp,  # [B, T]
-    old_logp,  # [B, T]
-    mask,  # [B, T] bool
-    advantages,  # [B] or [B, T]
-    *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    ref_logp=None,  # [B, T]
-    kl_coef: float = 0.04,
-    entropy=None,  # [B, T]
-    entropy_coef: float = 0.0,
-    log_ratio_clamp: float | None = 20.0,
+  logp,  # [B, T]
+  old_logp,  # [B, T]
+  mask,  # [B, T] bool
+  advantages,  # [B] or [B, T]
+  *,
+  clip_low: float = 0.2,
+  clip_high: float = 0.2,
+  ref_logp=None,  # [B, T]
+  kl_coef: float = 0.04,
+  entropy=None,  # [B, T]
+  entropy_coef: float = 0.0,
+  log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """(1/S) Σ_i (1/n_i) Σ_t [−min(rA, clip(r) A) + β k3] − c · mean H."""
 
@@ -60,12 +60,12 @@ def loss(
 
   policy = common.seq_mean_token_mean(common.per_token(term, mask), mask)
   return policy + common.kl_and_entropy(
-      common.seq_mean_token_mean,
-      logp,
-      mask,
-      ref_logp,
-      kl_coef,
-      entropy,
-      entropy_coef,
-      log_ratio_clamp,
+    common.seq_mean_token_mean,
+    logp,
+    mask,
+    ref_logp,
+    kl_coef,
+    entropy,
+    entropy_coef,
+    log_ratio_clamp,
   )

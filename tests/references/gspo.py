@@ -7,18 +7,18 @@ advantages = grpo.advantages
 
 
 def loss(
-    logp,  # [B, T]
-    old_logp,  # [B, T]
-    mask,  # [B, T] bool
-    advantages,  # [B]
-    *,
-    clip_low: float = 3e-4,
-    clip_high: float = 4e-4,
-    ref_logp=None,  # [B, T]
-    kl_coef: float = 0.0,
-    entropy=None,  # [B, T]
-    entropy_coef: float = 0.0,
-    log_ratio_clamp: float | None = 20.0,
+  logp,  # [B, T]
+  old_logp,  # [B, T]
+  mask,  # [B, T] bool
+  advantages,  # [B]
+  *,
+  clip_low: float = 3e-4,
+  clip_high: float = 4e-4,
+  ref_logp=None,  # [B, T]
+  kl_coef: float = 0.0,
+  entropy=None,  # [B, T]
+  entropy_coef: float = 0.0,
+  log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """(1/S) Σ_i [−min(s_i A_i, clip(s_i) A_i) + β mean_t k3] − c · mean H."""
   policy = 0.0
@@ -26,19 +26,19 @@ def loss(
     if common.num_tokens(mask[i]) == 0:
       continue
     ratio = common.sequence_ratio(
-        logp[i], old_logp[i], mask[i], log_ratio_clamp
+      logp[i], old_logp[i], mask[i], log_ratio_clamp
     )
     policy -= common.clipped_surrogate(
-        ratio, advantages[i], clip_low, clip_high
+      ratio, advantages[i], clip_low, clip_high
     )
   policy /= max(common.num_rows(mask), 1)
   return policy + common.kl_and_entropy(
-      common.seq_mean_token_mean,
-      logp,
-      mask,
-      ref_logp,
-      kl_coef,
-      entropy,
-      entropy_coef,
-      log_ratio_clamp,
+    common.seq_mean_token_mean,
+    logp,
+    mask,
+    ref_logp,
+    kl_coef,
+    entropy,
+    entropy_coef,
+    log_ratio_clamp,
   )

@@ -16,7 +16,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
   """
   if not 1 <= k <= n or not 0 <= c <= n:
     raise ValueError(
-        f"pass@k: got n={n}, c={c}, k={k}; need 1 <= k <= n and 0 <= c <= n"
+      f"pass@k: got n={n}, c={c}, k={k}; need 1 <= k <= n and 0 <= c <= n"
     )
   if n - c < k:
     return 1.0
@@ -27,7 +27,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def maj_at_k(
-    answers: Sequence[Hashable | None], gold: Hashable, k: int
+  answers: Sequence[Hashable | None], gold: Hashable, k: int
 ) -> float:
   """P(the most frequent answer of a random subset of size k is `gold`).
 
@@ -40,7 +40,7 @@ def maj_at_k(
   """
   if not 1 <= k <= len(answers):
     raise ValueError(
-        f"maj@k: got k={k} and {len(answers)} answers; need 1 <= k <= n"
+      f"maj@k: got k={k} and {len(answers)} answers; need 1 <= k <= n"
     )
   total = 0.0
   num_subsets = 0

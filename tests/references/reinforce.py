@@ -6,11 +6,11 @@ from tests.references import common
 
 
 def advantages(
-    rewards,  # [B]
-    valid,  # [B] bool
-    group_id,  # [B] int, not used
-    *,
-    baseline=None,  # number or [B]
+  rewards,  # [B]
+  valid,  # [B] bool
+  group_id,  # [B] int, not used
+  *,
+  baseline=None,  # number or [B]
 ) -> np.ndarray:  # [B]
   """A_i = R_i − b_i, without a baseline R_i; 0 where not valid."""
   del group_id
@@ -24,18 +24,18 @@ def advantages(
 
 
 def loss(
-    logp,  # [B, T]
-    old_logp,  # [B, T], not used
-    mask,  # [B, T] bool
-    advantages,  # [B] or [B, T]
-    *,
-    clip_low: float | None = None,  # not used: there is no ratio
-    clip_high: float | None = None,  # not used
-    ref_logp=None,  # [B, T]
-    kl_coef: float = 0.0,
-    entropy=None,  # [B, T]
-    entropy_coef: float = 0.0,
-    log_ratio_clamp: float | None = 20.0,
+  logp,  # [B, T]
+  old_logp,  # [B, T], not used
+  mask,  # [B, T] bool
+  advantages,  # [B] or [B, T]
+  *,
+  clip_low: float | None = None,  # not used: there is no ratio
+  clip_high: float | None = None,  # not used
+  ref_logp=None,  # [B, T]
+  kl_coef: float = 0.0,
+  entropy=None,  # [B, T]
+  entropy_coef: float = 0.0,
+  log_ratio_clamp: float | None = 20.0,
 ) -> float:
   """(1/S) Σ_i Σ_t [−A ℓ + β k3] − c · mean H."""
   del old_logp, clip_low, clip_high
@@ -45,12 +45,12 @@ def loss(
 
   policy = common.seq_mean_token_sum(common.per_token(term, mask), mask)
   return policy + common.kl_and_entropy(
-      common.seq_mean_token_sum,
-      logp,
-      mask,
-      ref_logp,
-      kl_coef,
-      entropy,
-      entropy_coef,
-      log_ratio_clamp,
+    common.seq_mean_token_sum,
+    logp,
+    mask,
+    ref_logp,
+    kl_coef,
+    entropy,
+    entropy_coef,
+    log_ratio_clamp,
   )

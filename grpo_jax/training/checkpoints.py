@@ -1,0 +1,338 @@
+"""Checkpoints of a run: asynchronous, atomic, and loud when they do not fit.
+
+A directory of checkpoints belongs to one run. Each saved step is a directory
+named by its number that holds the arrays of the state and a JSON object
+`extra` (position of the data iterator and of the metrics, …). A step that was
+being written when the process died keeps a temporary name, is never listed,
+and is replaced when the same step is saved again.
+
+Nothing here repairs or deletes what it does not understand: a directory of
+someone else, a damaged step or a state of another shape raises, and the files
+stay as they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import logging
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint.experimental.v1 as ocp
+from absl import logging as absl_logging
+
+from grpo_jax.types import PyTree
+
+# Its presence says that the numbered directories beside it are ours.
+_MARKER = "grpo_jax_checkpoints.txt"
+_MARKER_TEXT = "Checkpoints of one grpo_jax run; each number is a step.\n"
+_EXTRA = "grpo_jax_extra"
+_SHOWN = 5  # Differing arrays that an error lists.
+
+
+def _not_orbax_chatter(record: logging.LogRecord) -> bool:
+  """False for Orbax's informative lines: dozens per save under absl.app."""
+  return record.levelno >= logging.WARNING or (
+    f"{os.sep}orbax{os.sep}" not in record.pathname
+  )
+
+
+class Checkpoints:
+  """The saved steps of one run.
+
+  Not thread-safe. With several processes, every process makes every call.
+
+  Args:
+    directory: Where the steps are kept; made by the first `save`.
+    keep: Number of latest steps to keep, at least 1.
+    keep_every: Steps divisible by this number are kept for good; None: none.
+
+  Raises:
+    ValueError: If `keep` or `keep_every` is below 1, or if the directory
+      holds files and none of them says that it is ours.
+  """
+
+  def __init__(
+    self,
+    directory: str | os.PathLike,
+    keep: int,
+    keep_every: int | None = None,
+  ):
+    if keep < 1 or (keep_every is not None and keep_every < 1):
+      raise ValueError(
+        f"Checkpoints: keep={keep} and keep_every={keep_every}, but both"
+        " count checkpoints and must be at least 1 (keep_every may be None)."
+      )
+    absl_logging.get_absl_logger().addFilter(_not_orbax_chatter)
+    self.directory = pathlib.Path(directory).absolute()
+    self._keep = keep
+    self._keep_every = keep_every
+    self._position: int | None = None  # Step last saved or restored here.
+    self._open_checkpointer: ocp.training.Checkpointer | None = None
+    self._check_ownership()
+
+  def _check_ownership(self) -> None:
+    if not self.directory.exists():
+      return
+    if not self.directory.is_dir():
+      raise ValueError(
+        f"Checkpoints: {self.directory} is a file, not a directory of"
+        " checkpoints; nothing was changed. Pass another --workdir."
+      )
+    found = sorted(os.listdir(self.directory))
+    if found and _MARKER not in found:
+      more = ", …" if len(found) > _SHOWN else ""
+      raise ValueError(
+        f"Checkpoints: {self.directory} holds {', '.join(found[:_SHOWN])}"
+        f"{more} but not {_MARKER}, so it was not written by grpo_jax;"
+        " nothing was changed. Pass another --workdir."
+      )
+
+  def _checkpointer(self) -> ocp.training.Checkpointer:
+    if self._open_checkpointer is None:
+      policies = ocp.training.preservation_policies
+      kept = [policies.LatestN(self._keep)]
+      if self._keep_every is not None:
+        kept.append(policies.EveryNSteps(self._keep_every))
+      try:
+        self._open_checkpointer = ocp.training.Checkpointer(
+          self.directory,
+          preservation_policy=policies.AnyPreservationPolicy(kept),
+        )
+      except (ValueError, OSError) as error:
+        raise ValueError(
+          f"Checkpoints: the checkpoints in {self.directory} cannot be"
+          f" listed: {_first_cause(error)}. The _CHECKPOINT_METADATA file of"
+          " one of them is damaged; nothing was changed. Move that step out"
+          " of the directory, or pass another --workdir."
+        ) from error
+    return self._open_checkpointer
+
+  def steps(self) -> list[int]:
+    """Steps that were saved completely, ascending."""
+    if not (self.directory / _MARKER).exists():
+      return []
+    return [found.step for found in self._checkpointer().checkpoints]
+
+  def latest_step(self) -> int | None:
+    """The last step that was saved completely; None if there is none."""
+    return max(self.steps(), default=None)
+
+  def save(self, step: int, state: PyTree, extra: dict[str, Any]) -> None:
+    """Copies the state to host memory and writes it in the background.
+
+    The caller may donate or delete the arrays as soon as this returns: on an
+    accelerator the copy is complete, and on CPU, where the copy is a view,
+    the runtime keeps the buffer alive until it is written. An earlier save
+    that is still being written is waited for; if it failed, its error is
+    raised here. Saving the step that was last saved or restored does nothing.
+
+    Args:
+      step: Number of the step; must exceed every saved step.
+      state: Arrays in any registered containers; typed PRNG keys and None
+        leaves included.
+      extra: What JSON can hold; tuples come back as lists.
+
+    Raises:
+      ValueError: If the directory holds this step or a later one that this
+        object did not save or restore, or if `extra` is not JSON.
+    """
+    if step == self._position:
+      return
+    latest = self.latest_step()
+    if latest is not None and step <= latest:
+      raise ValueError(
+        f"Checkpoints: cannot save step {step}, because {self.directory}"
+        f" already holds step {latest} of an earlier run; nothing was"
+        " changed. Continue from that step, move the later steps out of the"
+        " directory, or pass another --workdir."
+      )
+    try:
+      text = json.dumps(extra)
+    except (TypeError, ValueError) as error:
+      raise ValueError(
+        f"Checkpoints: extra is not JSON: {error}. Pass numbers, strings,"
+        " lists and dicts only."
+      ) from error
+    self.directory.mkdir(parents=True, exist_ok=True)
+    (self.directory / _MARKER).write_text(_MARKER_TEXT, encoding="utf-8")
+    # Forced: the default policy skips a save while another is being written.
+    self._checkpointer().save_async(
+      step,
+      jax.tree.map(_data, state),
+      force=True,
+      custom_metadata={_EXTRA: text},
+    )
+    self._position = step
+
+  def restore(
+    self, abstract_state: PyTree, step: int | None = None
+  ) -> tuple[PyTree, dict[str, Any], int]:
+    """Reads a step back, byte for byte.
+
+    Args:
+      abstract_state: `jax.ShapeDtypeStruct`s or arrays with the containers,
+        shapes and dtypes of the saved state. Arrays are placed on the
+        shardings found here, whatever the mesh they were saved from; without
+        a sharding, on the first device.
+      step: Step to read; None reads the latest.
+
+    Returns:
+      The state, the `extra` that was saved with it, and the step.
+
+    Raises:
+      FileNotFoundError: If there is no such step.
+      ValueError: If the step is damaged, or its arrays differ from
+        `abstract_state` in names, shapes or dtypes.
+    """
+    steps = self.steps()
+    if not steps:
+      raise FileNotFoundError(
+        f"Checkpoints: {self.directory} holds no checkpoint. Check --workdir;"
+        " a run saves its first checkpoint some steps after its start."
+      )
+    if step is None:
+      step = steps[-1]
+    if step not in steps:
+      raise FileNotFoundError(
+        f"Checkpoints: {self.directory} holds no step {step}; it holds steps"
+        f" {steps}. Restore one of these."
+      )
+    path = self.directory / str(step)
+    checkpointer = self._checkpointer()
+    checkpointer.wait()  # The step may still be on its way to the disk.
+    # Keys travel as raw data: Orbax would keep their type in a file of its
+    # own, and return plain integers without a word where that file is lost.
+    abstract_data = jax.tree.map(_abstract_data, abstract_state)
+
+    def read_metadata() -> tuple[PyTree, dict[str, Any]]:
+      metadata = checkpointer.metadata(step)
+      if metadata.metadata is None:
+        raise ValueError("its arrays cannot be opened")
+      return metadata.metadata, json.loads(metadata.custom_metadata[_EXTRA])
+
+    saved, extra = self._read(read_metadata, step)
+    self._check_arrays(path, saved, abstract_data)
+    data = self._read(lambda: checkpointer.load(step, abstract_data), step)
+    state = jax.tree.map(_like, abstract_state, data)
+    self._position = step
+    return state, extra, step
+
+  def _read(self, read: Callable[[], Any], step: int) -> Any:
+    """Calls `read`; whatever it raises becomes one error that says so."""
+    with _muted():
+      try:
+        return read()
+      except Exception as error:
+        # Orbax has no one error for damage, so every kind is caught.
+        cause = _first_cause(error)
+      # Raised outside the handler, so that what the reader left half done
+      # is freed here: it complains at that moment, in many pages.
+      gc.collect()
+    path = self.directory / str(step)
+    earlier = [other for other in self.steps() if other < step]
+    advice = (
+      f"Move {path} away to continue from step {earlier[-1]}"
+      if earlier
+      else "There is no earlier step; pass another --workdir to start over"
+    )
+    raise ValueError(
+      f"Checkpoints: {path} cannot be read ({cause}); files are missing, cut"
+      f" short or not from grpo_jax. Nothing was changed. {advice}."
+    )
+
+  def _check_arrays(
+    self, path: pathlib.Path, saved: PyTree, wanted: PyTree
+  ) -> None:
+    """Raises unless both trees have the same names, shapes and dtypes."""
+    # Compared here because Orbax would cast dtypes without a word.
+    saved_arrays, wanted_arrays = _describe(saved), _describe(wanted)
+    differing = [
+      f"{name} is {saved_arrays.get(name, 'absent')} on disk and"
+      f" {wanted_arrays.get(name, 'absent')} in this run"
+      for name in sorted(saved_arrays.keys() | wanted_arrays.keys())
+      if saved_arrays.get(name) != wanted_arrays.get(name)
+    ]
+    if differing:
+      more = len(differing) - _SHOWN
+      raise ValueError(
+        f"Checkpoints: {path} holds another state than this run needs;"
+        f" {len(differing)} arrays differ: {'; '.join(differing[:_SHOWN])}"
+        f"{f'; and {more} more' if more > 0 else ''}. Nothing was changed."
+        " Configure the model, optimizer and algorithm as in the run that"
+        " saved it, or pass another --workdir."
+      )
+
+  def wait(self) -> None:
+    """Returns once every save is on disk; raises if one failed."""
+    if self._open_checkpointer is not None:
+      self._open_checkpointer.wait()
+
+  def close(self) -> None:
+    """Waits and releases the threads; the last call."""
+    if self._open_checkpointer is not None:
+      self._open_checkpointer.close()
+      self._open_checkpointer = None
+
+
+def _is_key(leaf: Any) -> bool:
+  return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _data(leaf: Any) -> Any:
+  return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _abstract_data(leaf: Any) -> jax.ShapeDtypeStruct:
+  data = jax.eval_shape(_data, leaf)
+  sharding = getattr(leaf, "sharding", None)
+  if sharding is None:
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=sharding)
+
+
+def _like(wanted: Any, data: jax.Array) -> jax.Array:
+  if not _is_key(wanted):
+    return data
+  # `key_impl` takes arrays only, so an empty one stands for the shape.
+  impl = jax.random.key_impl(jnp.empty((0,), wanted.dtype))
+  return jax.random.wrap_key_data(data, impl=impl)
+
+
+def _describe(tree: PyTree) -> dict[str, str]:
+  """Path of each array -> its dtype and shape."""
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="/"): (
+      f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}"
+    )
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+  }
+
+
+def _first_cause(error: BaseException) -> str:
+  """First line of the error that started a chain: the one naming a file."""
+  while error.__cause__ is not None:
+    error = error.__cause__
+  lines = str(error).strip().splitlines() or [""]
+  return f"{type(error).__name__}: {lines[0][:200]}"
+
+
+@contextlib.contextmanager
+def _muted():
+  """Without log lines and complaints of finalizers."""
+  level, hook = logging.root.manager.disable, sys.unraisablehook
+  logging.disable(logging.CRITICAL)
+  sys.unraisablehook = lambda _: None
+  try:
+    yield
+  finally:
+    logging.disable(level)
+    sys.unraisablehook = hook

@@ -1,0 +1,242 @@
+"""Held-out evaluation: greedy accuracy, pass@k and maj@k."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from grpo_jax.data import pipeline
+from grpo_jax.rollout import sampling
+from grpo_jax.training.problem import Problem
+from grpo_jax.types import Policy, Prompts, PyTree, Rollout, Scored
+
+
+@dataclasses.dataclass(frozen=True)
+class Completion:
+  """One judged completion."""
+
+  prompt: str
+  text: str
+  answer: str | None  # canonical form; None if there is none to vote with
+  reward: float
+  correct: bool
+  valid: bool
+  num_tokens: int
+  components: dict[str, float]
+
+
+class Evaluator:
+  """Completes the same held-out prompts again and again.
+
+  Attributes:
+    num_prompts: How many there are (may be fewer than asked for).
+  """
+
+  def __init__(
+    self,
+    problem: Problem,
+    policy: Policy,
+    num_prompts: int,
+    batch_size: int,
+    temperature: float = 0.0,
+    num_samples: int = 1,
+  ):
+    """Fixes the prompts and compiles nothing yet.
+
+    Args:
+      problem: Prompts and verifiers.
+      policy: The model.
+      num_prompts: The first so many of the held-out prompts.
+      batch_size: Prompts per batch.
+      temperature: 0 for greedy completions.
+      num_samples: Completions per prompt.
+    """
+    self._problem = problem
+    batches = pipeline.evaluation_batches(
+      problem.held_out,
+      problem.encoder,
+      num_prompts,
+      batch_size=min(batch_size, num_prompts),
+      max_prompt_len=problem.max_prompt_len,
+      pad_id=problem.tokenizer.pad_id,
+    )
+    # On the device once: the loop runs under a transfer guard.
+    self._batches = [
+      (batch, jax.device_put(batch.prompts), count) for batch, count in batches
+    ]
+    self.num_prompts = sum(count for _, count in batches)
+    self._num_samples = num_samples
+    config = sampling.SamplingConfig(
+      max_new_tokens=problem.max_new_tokens,
+      end_ids=problem.tokenizer.end_ids,
+      pad_id=problem.tokenizer.pad_id,
+      temperature=temperature,
+    )
+    sample = functools.partial(
+      sampling.sample, policy, config=config, group_size=num_samples
+    )
+
+    @jax.jit
+    def complete(
+      params: PyTree, prompts: Prompts, key: jax.Array
+    ) -> tuple[Rollout, Scored | None]:
+      rollout = sample(params, prompts, key)
+      scored = problem.score(prompts, rollout) if problem.score else None
+      return rollout, scored
+
+    self._complete = complete
+
+  def completions(
+    self, params: PyTree, key: jax.Array
+  ) -> list[list[Completion]]:
+    """For each held-out prompt its judged completions."""
+    results = []
+    for batch, prompts, count in self._batches:
+      rollout, scored = jax.device_get(self._complete(params, prompts, key))
+      if scored is None:
+        scored, _, _ = self._problem.score_on_host(batch, rollout)
+      results += self._judge(batch, rollout, scored)[:count]
+    return results
+
+  def _judge(
+    self, batch: pipeline.PromptBatch, rollout: Rollout, scored: Scored
+  ) -> list[list[Completion]]:
+    prompts = self._problem.prompt_texts(batch.records)
+    texts = self._problem.texts(rollout.tokens, rollout.completion_mask)
+    rows = [
+      Completion(
+        prompt=prompts[rollout.prompt_index[b]],
+        text=text,
+        answer=extract_answer(text) if rollout.terminated[b] else None,
+        reward=float(scored.rewards[b]),
+        correct=bool(scored.correct[b]),
+        valid=bool(scored.valid[b]),
+        num_tokens=int(rollout.completion_mask[b].sum()),
+        components={k: float(v[b]) for k, v in scored.components.items()},
+      )
+      for b, text in enumerate(texts)
+    ]
+    size = self._num_samples
+    return [rows[i : i + size] for i in range(0, len(rows), size)]
+
+
+def summarize(results: list[list[Completion]]) -> dict[str, float]:
+  """Means over all completions that were scored; lengths in tokens."""
+  rows = [row for group in results for row in group]
+  scored = [row for row in rows if row.valid]
+  summary = {
+    "eval/accuracy": _mean([row.correct for row in scored]),
+    "eval/reward": _mean([row.reward for row in scored]),
+    "eval/length": _mean([row.num_tokens for row in rows]),
+    "eval/unscored": float(len(rows) - len(scored)),
+  }
+  for name in rows[0].components:
+    values = [row.components[name] for row in scored]
+    summary[f"eval/reward/{name}"] = _mean(
+      [value for value in values if not math.isnan(value)]
+    )
+  return summary
+
+
+def extract_answer(text: str) -> str | None:
+  """The answer that a completion votes for.
+
+  The last `\\boxed{…}` without inner braces, else the last
+  `<answer>…</answer>`, else the whole text if it has no tags at all.
+  """
+  for pattern in (r"\\boxed\{([^{}]*)\}", r"<answer>(.*?)</answer>"):
+    if found := re.findall(pattern, text, re.DOTALL):
+      return found[-1].strip()
+  return None if re.search(r"</?(think|answer)>", text) else text.strip()
+
+
+def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
+  """Chance that k of the samples, drawn without replacement, hold a right one.
+
+      1 − C(n − c, k) / C(n, k), as a product that cannot overflow.
+
+  Source: Chen et al., "Evaluating Large Language Models Trained on Code",
+  arXiv:2107.03374, Section 2.1.
+  """
+  if num_samples - num_correct < k:
+    return 1.0
+  miss = 1.0
+  for i in range(num_samples - num_correct + 1, num_samples + 1):
+    miss *= 1.0 - k / i
+  return 1.0 - miss
+
+
+def majority_at_k(
+  answers: Sequence[str | None],
+  correct: Sequence[bool],
+  k: int,
+  num_subsets: int = 256,
+  seed: int = 0,
+) -> float:
+  """Chance that the most frequent of k answers is right.
+
+  Ties are broken at random (their average counts); an answer that could not
+  be read never votes. With k below the number of samples, the mean over
+  `num_subsets` random subsets.
+  """
+  rng = np.random.default_rng(seed)
+  everything = np.arange(len(answers))
+  subsets = (
+    [everything]
+    if k >= len(answers)
+    else [
+      rng.choice(everything, k, replace=False) for _ in range(num_subsets)
+    ]
+  )
+  right = {a for a, c in zip(answers, correct, strict=True) if c}
+  scores = []
+  for subset in subsets:
+    votes = collections.Counter(
+      answers[i] for i in subset if answers[i] is not None
+    )
+    most = max(votes.values(), default=0)
+    winners = [answer for answer, n in votes.items() if n == most]
+    scores.append(_mean([answer in right for answer in winners]))
+  return _mean(scores)
+
+
+def wilson_interval(num_correct: float, count: int) -> tuple[float, float]:
+  """95 % interval of a share.
+
+  Source: Wilson, "Probable inference, the law of succession, and statistical
+  inference", JASA 22, 1927.
+  """
+  if count == 0:
+    return 0.0, 1.0
+  z = 1.959964
+  share = num_correct / count
+  scale = 1 + z * z / count
+  center = (share + z * z / (2 * count)) / scale
+  half = (
+    z
+    * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    / scale
+  )
+  return max(0.0, center - half), min(1.0, center + half)
+
+
+def bootstrap_interval(
+  values: Sequence[float], num_resamples: int = 2000, seed: int = 0
+) -> tuple[float, float]:
+  """95 % percentile interval of the mean over prompts."""
+  rng = np.random.default_rng(seed)
+  array = np.asarray(values, float)
+  index = rng.integers(len(array), size=(num_resamples, len(array)))
+  low, high = np.percentile(array[index].mean(axis=1), [2.5, 97.5])
+  return float(low), float(high)
+
+
+def _mean(values: Sequence[float]) -> float:
+  return float(np.mean(values)) if len(values) else 0.0

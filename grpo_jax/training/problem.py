@@ -1,0 +1,269 @@
+"""What is to be solved: prompts, tokens, and who scores the answers.
+
+`make_problem` is where data, tasks and rewards meet. A problem of ids
+(`data.source="task"`) is verified inside the program; a problem of text is
+verified on the host.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from grpo_jax import tasks
+from grpo_jax.data import pipeline, sources, teacher, tokenizer
+from grpo_jax.rewards import combine, host
+from grpo_jax.training import config as config_lib
+from grpo_jax.types import Prompts, Rollout, Scored, TrainBatch
+
+# Records of a synthetic epoch; then the order is shuffled anew.
+_TASK_EXAMPLES = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+  """Prompts, tokens and verifiers of a run.
+
+  Attributes:
+    tokenizer: Text of ids; `pad_id`, `end_ids`, `vocab_size`.
+    train, held_out: Records to learn from, and to evaluate on.
+    supervised: Records with the completions that the warm start imitates.
+    encoder: Ids of a record.
+    max_prompt_len: S.
+    max_new_tokens: T.
+    score: In-graph verifier (prompts, rollout) -> Scored; None if text must
+      be scored on the host.
+    scorer: Host verifiers in worker processes, or None.
+    correct: Name of the component that decides accuracy.
+    truncate_completions: Whether supervised completions are cut to the
+      budget instead of left out.
+  """
+
+  tokenizer: Any
+  train: sources.Source
+  held_out: sources.Source
+  supervised: sources.Source
+  encoder: pipeline.Encoder
+  max_prompt_len: int
+  max_new_tokens: int
+  score: Callable[[Prompts, Rollout], Scored] | None
+  scorer: host.HostScorer | None
+  correct: str
+  truncate_completions: bool
+
+  def close(self) -> None:
+    """Ends the worker processes."""
+    if self.scorer is not None:
+      self.scorer.close()
+
+  def prompt_stream(self, seed: int, num_prompts: int):
+    """Endless shuffled `PromptBatch`es of this process's prompts."""
+    return iter(
+      pipeline.prompt_stream(
+        self.train,
+        self.encoder,
+        batch_size=num_prompts,
+        max_prompt_len=self.max_prompt_len,
+        seed=seed,
+        pad_id=self.tokenizer.pad_id,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+      )
+    )
+
+  def supervised_stream(self, seed: int, num_prompts: int):
+    """Endless shuffled `SupervisedBatch`es."""
+    return iter(
+      pipeline.supervised_stream(
+        self.supervised,
+        self.encoder,
+        batch_size=num_prompts,
+        max_prompt_len=self.max_prompt_len,
+        max_completion_len=self.max_new_tokens,
+        seed=seed,
+        pad_id=self.tokenizer.pad_id,
+        end_id=self.tokenizer.end_ids[0],
+        truncate_completions=self.truncate_completions,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+      )
+    )
+
+  def texts(self, tokens: np.ndarray, mask: np.ndarray) -> list[str]:
+    """Decodes each row's existing tokens."""
+    return [
+      self.tokenizer.decode(row[kept].tolist())
+      for row, kept in zip(tokens, mask, strict=True)
+    ]
+
+  def prompt_texts(self, records: Sequence[dict]) -> list[str]:
+    """Each prompt as a person reads it."""
+    return [
+      record["prompt"]
+      if isinstance(record["prompt"], str)
+      else self.tokenizer.decode(record["prompt"].tolist())
+      for record in records
+    ]
+
+  def score_on_host(
+    self, batch: pipeline.PromptBatch, rollout: Rollout
+  ) -> tuple[Scored, dict[str, int], list[str]]:
+    """Scores fetched completions with the host verifiers.
+
+    Args:
+      batch: The prompts with their records.
+      rollout: NumPy arrays.
+
+    Returns:
+      Scores as NumPy arrays, failures by kind, and example messages.
+    """
+    assert self.scorer is not None
+    index = np.asarray(rollout.prompt_index)
+    prompts = self.prompt_texts(batch.records)
+    ids = np.asarray(batch.prompts.ids)
+    extras = [
+      {**record["extras"], "answer": record["answer"]}
+      for record in batch.records
+    ]
+    scores = self.scorer.score(
+      [prompts[i] for i in index],
+      self.texts(
+        np.asarray(rollout.tokens), np.asarray(rollout.completion_mask)
+      ),
+      [int(ids[i]) for i in index],
+      [extras[i] for i in index],
+    )
+    scored = combine.combine(
+      scores.components, self.scorer.weights, scores.failed, self.correct
+    )
+    return jax.device_get(scored), scores.failures, scores.errors
+
+
+def train_batch(batch: pipeline.SupervisedBatch) -> TrainBatch:
+  """A supervised batch in the layout of every other batch."""
+  num_rows = batch.tokens.shape[0]
+  everyone = np.ones(num_rows, bool)
+  return TrainBatch(
+    prompt_tokens=batch.prompt_tokens,
+    prompt_mask=batch.prompt_mask,
+    prompt_index=np.arange(num_rows, dtype=np.int32),
+    group_id=np.arange(num_rows, dtype=np.int32),
+    tokens=batch.tokens,
+    completion_mask=batch.completion_mask,
+    mask=batch.completion_mask,
+    rewards=np.zeros(num_rows, np.float32),
+    valid=everyone,
+    terminated=everyone,
+    num_groups=num_rows,
+  )
+
+
+def make_problem(config: config_lib.RunConfig) -> Problem:
+  """Opens data, tokenizer and verifiers.
+
+  Raises:
+    KeyError, ValueError, FileNotFoundError: From the part that complains.
+  """
+  data = config.data
+  if data.source == "task":
+    return _task_problem(config)
+  text = tokenizer.Tokenizer(
+    tokenizer.GSM8K_BPE if data.tokenizer == "gsm8k" else data.tokenizer
+  )
+  if config.sampling.max_new_tokens is None or data.max_prompt_len is None:
+    raise ValueError(
+      f"config.data.source={data.source!r} needs config.data.max_prompt_len"
+      " and config.sampling.max_new_tokens, in tokens."
+    )
+  if data.source == "tfds":
+    train: sources.Source = sources.TfdsSource(data.name, "train")
+    held_out: sources.Source = sources.TfdsSource(data.name, "test")
+    supervised: sources.Source = teacher.ThinkAnswerSource(
+      train, config.seed, data.drop_tag_probability
+    )
+  else:
+    train = sources.JsonlSource(data.train_path)
+    held_out = sources.JsonlSource(data.eval_path or data.train_path)
+    supervised = train
+  functions = {
+    path.rpartition(":")[2]: path for path in config.rewards.functions
+  }
+  if len(functions) < len(config.rewards.functions):
+    raise ValueError(
+      f"config.rewards.functions={config.rewards.functions}: two functions"
+      " have the same name after the colon; rename one."
+    )
+  weights = dict(zip(functions, config.rewards.weights, strict=True))
+  correct = config.rewards.correct or config.rewards.functions[0]
+  return Problem(
+    tokenizer=text,
+    train=train,
+    held_out=held_out,
+    supervised=supervised,
+    encoder=pipeline.Encoder(text, data.template),
+    max_prompt_len=data.max_prompt_len,
+    max_new_tokens=config.sampling.max_new_tokens,
+    score=None,
+    scorer=host.HostScorer(
+      functions,
+      weights,
+      row_timeout_s=config.rewards.row_timeout_s,
+      step_timeout_s=config.rewards.step_timeout_s,
+      num_workers=config.rewards.num_workers,
+    ),
+    correct=correct.rpartition(":")[2],
+    truncate_completions=True,
+  )
+
+
+def _task_problem(config: config_lib.RunConfig) -> Problem:
+  task = tasks.make_task(config.data.name, **config.data.task_options)
+  weights = dict(
+    zip(config.rewards.functions, config.rewards.weights, strict=True)
+  )
+  text = tokenizer.TaskTokenizer(task)
+  prompt_len = config.data.max_prompt_len or task.max_prompt_len
+  train = sources.TaskSource(task, "train", config.seed, _TASK_EXAMPLES)
+  # The first record tells at once which components the verifier has.
+  known = task.verify_numpy(
+    np.zeros(task.max_completion_len, np.int32),
+    np.zeros(task.max_completion_len, bool),
+    train[0]["extras"],
+  )
+  if unknown := set(weights) - set(known):
+    raise KeyError(
+      f"config.rewards.functions: the verifier of task {task.name!r} has no"
+      f" component {sorted(unknown)}; it has {sorted(known)}."
+    )
+
+  def score(prompts: Prompts, rollout: Rollout) -> Scored:
+    extras = jax.tree.map(lambda x: x[rollout.prompt_index], prompts.extras)
+    components = jax.vmap(task.verify)(
+      rollout.tokens, rollout.completion_mask, extras
+    )
+    # Components without a weight are watched, not rewarded.
+    return combine.combine(
+      components,
+      {name: weights.get(name, 0.0) for name in components},
+      failed=None,
+      correct=config.rewards.correct or "accuracy",
+    )
+
+  return Problem(
+    tokenizer=text,
+    train=train,
+    # Its own seed: held-out problems differ between no two runs.
+    held_out=sources.TaskSource(task, "test", 0, _TASK_EXAMPLES),
+    supervised=train,
+    encoder=pipeline.Encoder(text),
+    max_prompt_len=prompt_len,
+    max_new_tokens=config.sampling.max_new_tokens or task.max_completion_len,
+    score=score,
+    scorer=None,
+    correct=config.rewards.correct or "accuracy",
+    truncate_completions=False,
+  )

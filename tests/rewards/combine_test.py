@@ -1,0 +1,113 @@
+"""combine: the weighted sum over what applies, against a NumPy loop."""
+
+import hypothesis
+import jax
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from grpo_jax.rewards import combine as lib
+
+NAN, INF = np.nan, np.inf
+
+
+def rows(*values):
+  return np.array(values, np.float32)
+
+
+def test_rows_sum_what_applies_and_the_rest_is_not_valid():
+  scored = lib.combine(
+    {
+      "accuracy": rows(1, 1, NAN, NAN, 1, INF),
+      "format": rows(1, NAN, 1, NAN, 1, 1),
+    },
+    {"accuracy": 1.0, "format": 0.5},
+    failed=np.array([0, 0, 0, 0, 1, 0], bool),
+    correct=None,
+  )
+  np.testing.assert_array_equal(scored.rewards, [1.5, 1.0, 0.5, 0, 0, 0])
+  np.testing.assert_array_equal(scored.valid, [1, 1, 1, 0, 0, 0])
+  np.testing.assert_array_equal(scored.correct, [1, 1, 0, 0, 0, 0])
+  np.testing.assert_array_equal(
+    scored.components["format"], rows(1, NAN, 1, NAN, 1, 1)
+  )
+
+
+def test_correct_is_the_named_component_or_the_first_in_sorted_order():
+  components = {"b": rows(1, 0), "a": rows(0.5, 2)}
+  weights = {"a": 0.0, "b": 1.0}
+  first = lib.combine(components, weights, None, None)
+  np.testing.assert_array_equal(first.correct, [False, True])
+  named = lib.combine(components, weights, None, "b")
+  np.testing.assert_array_equal(named.correct, [True, False])
+
+
+def test_a_row_with_only_an_observed_component_is_not_valid():
+  components = {"a": rows(NAN, 1), "seen": rows(3, NAN)}
+  scored = lib.combine(components, {"a": 1.0, "seen": 0.0}, None, None)
+  np.testing.assert_array_equal(scored.valid, [False, True])
+
+
+def test_a_total_that_overflows_is_not_valid():
+  scored = lib.combine({"a": rows(3e38)}, {"a": 10.0}, None, None)
+  assert not scored.valid[0]
+  assert scored.rewards[0] == 0.0
+
+
+@pytest.mark.parametrize(
+  ("weights", "correct", "named"),
+  [
+    ({"a": 1.0}, None, "'b'"),
+    ({"a": 1.0, "b": 1.0, "c": 1.0}, None, "'c'"),
+    ({"a": 1.0, "b": 1.0}, "z", "'z'"),
+  ],
+)
+def test_names_that_do_not_match_raise(weights, correct, named):
+  with pytest.raises(KeyError, match=named):
+    lib.combine({"a": rows(0), "b": rows(0)}, weights, None, correct)
+
+
+def test_no_components_raise():
+  with pytest.raises(KeyError, match="at least one"):
+    lib.combine({}, {}, None, None)
+
+
+def reference(components, weights, failed):
+  rewards, valid = [], []
+  for b in range(len(failed)):
+    total, applies = 0.0, False
+    ok = not failed[b]
+    for name, value in components.items():
+      if np.isnan(value[b]):
+        continue
+      ok = ok and np.isfinite(value[b])
+      applies = applies or weights[name] != 0
+      total += weights[name] * float(value[b])
+    valid.append(ok and applies)
+    rewards.append(total if valid[-1] else 0.0)
+  return rewards, valid
+
+
+SIZE = 5
+value = st.floats(-8, 8, width=32) | st.sampled_from([NAN, INF, -INF])
+column = st.lists(value, min_size=SIZE, max_size=SIZE)
+combined = jax.jit(
+  lambda x, failed: lib.combine(x, WEIGHTS, failed, "a"),
+)
+WEIGHTS = {"a": 1.0, "b": -0.5, "c": 0.0}
+
+
+@hypothesis.given(
+  st.tuples(column, column, column),
+  st.lists(st.booleans(), min_size=SIZE, max_size=SIZE),
+)
+@hypothesis.settings(deadline=None, max_examples=100)
+def test_agrees_with_a_loop_under_jit(columns, failed):
+  components = {name: rows(*x) for name, x in zip("abc", columns, strict=True)}
+  scored = combined(components, np.array(failed))
+  rewards, valid = reference(components, WEIGHTS, failed)
+  np.testing.assert_array_equal(scored.valid, valid)
+  np.testing.assert_allclose(scored.rewards, rewards, atol=1e-5)
+  np.testing.assert_array_equal(
+    scored.correct, np.array(valid) & (components["a"] >= 1)
+  )

@@ -1,0 +1,253 @@
+"""HostScorer: no verifier can stop the run or pass for a reward of 0."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from grpo_jax.rewards import host
+
+BAD = "tests.rewards.bad_verifiers"
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def make_scorer(*functions, **options):
+  paths = {name: f"{BAD}:{name}" for name in functions}
+  return host.HostScorer(paths, dict.fromkeys(paths, 1.0), **options)
+
+
+def score(scorer, words, extras=None):
+  size = len(words)
+  return scorer.score(
+    [""] * size, list(words), list(range(size)), extras or [{}] * size
+  )
+
+
+def is_gone(pid):
+  """True once the process has ended, reaped or not."""
+  try:
+    state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")")[-1]
+  except FileNotFoundError:
+    return True
+  return state.split()[0] == "Z"
+
+
+def wait_until(condition, seconds=10.0):
+  end = time.monotonic() + seconds
+  while not condition() and time.monotonic() < end:
+    time.sleep(0.05)
+  return condition()
+
+
+@pytest.fixture(scope="module")
+def scorer():
+  with make_scorer("by_completion", "length", row_timeout_s=1.0) as scorer:
+    yield scorer
+
+
+def test_good_rows_keep_their_scores_whatever_their_neighbours_do(scorer):
+  kinds = {
+    "loop": "timeout",
+    "sleep": "timeout",
+    "raise": "raised",
+    "raise timeout": "timeout",
+    "sys.exit": "raised",
+    "os._exit": "worker_died",
+    "crash": "worker_died",
+    "nan": "nan",
+    "two": "raised",
+    "empty": "raised",
+    "text": "raised",
+  }
+  words = []
+  for number, bad in enumerate(kinds):
+    words += [str(number), bad]
+  words += ["none", "99"]
+  start = time.monotonic()
+  scores = score(scorer, words)
+  assert time.monotonic() - start < 20.0
+
+  expected = [np.nan if w in (*kinds, "none") else float(w) for w in words]
+  np.testing.assert_array_equal(
+    scores.components["by_completion"], np.float32(expected)
+  )
+  np.testing.assert_array_equal(scores.failed, [w in kinds for w in words])
+  counts = dict.fromkeys(host.FAILURE_KINDS, 0)
+  for kind in kinds.values():
+    counts[kind] += 1
+  assert scores.failures == counts
+  assert len(scores.errors) == 3
+  # Components beside one that raised are kept; those of a dead worker are not.
+  lengths = scores.components["length"]
+  assert lengths[words.index("raise")] == len("raise")
+  assert np.isnan(lengths[words.index("os._exit")])
+  assert lengths[words.index("none")] == len("none")
+
+
+def test_order_is_kept_over_many_chunks_and_in_replaced_workers(scorer):
+  words = [str(i) for i in range(200)]
+  scores = score(scorer, words)
+  np.testing.assert_array_equal(
+    scores.components["by_completion"], np.arange(200.0)
+  )
+  assert not scores.failed.any()
+  assert sum(scores.failures.values()) == 0
+  assert scores.errors == []
+
+
+def test_an_empty_batch_has_empty_scores(scorer):
+  scores = score(scorer, [])
+  assert scores.components["length"].shape == (0,)
+  assert scores.failed.shape == (0,)
+
+
+def test_an_alarm_left_behind_does_not_strike_the_next_row(scorer):
+  assert not score(scorer, ["leave alarm"] * 2).failed.any()
+  time.sleep(1.2)
+  assert not score(scorer, ["1"] * 4).failed.any()
+
+
+def test_a_killed_row_takes_its_subprocesses_with_it(scorer, tmp_path):
+  pid_file = tmp_path / "pid"
+  scores = score(scorer, ["sleep with child"], [{"pid_file": str(pid_file)}])
+  assert scores.failures["timeout"] == 1
+  child = int(pid_file.read_text())
+  assert wait_until(lambda: is_gone(child))
+
+
+def test_an_error_message_says_which_row_function_and_line(scorer):
+  (message,) = score(scorer, ["1", "raise"]).errors
+  assert message.startswith("row 1: raised: by_completion: ValueError: no such")
+  assert "bad_verifiers.py:" in message
+
+
+def test_unequal_lengths_raise(scorer):
+  with pytest.raises(ValueError, match=r"lengths \[2, 1, 1, 1\]"):
+    scorer.score(["", ""], ["1"], [0], [{}])
+
+
+def test_the_step_deadline_bounds_the_call_and_leaves_no_late_answers():
+  with make_scorer("by_completion", step_timeout_s=1.0) as scorer:
+    start = time.monotonic()
+    scores = score(scorer, ["7", "8"] + ["sleep"] * 20)
+    assert 0.9 < time.monotonic() - start < 4.0
+    np.testing.assert_array_equal(
+      scores.components["by_completion"], [7.0, 8.0] + [np.nan] * 20
+    )
+    assert scores.failures["step_timeout"] == scores.failed.sum() == 20
+    scorer.step_timeout_s = 60.0
+    again = score(scorer, ["1", "2", "3"])
+    np.testing.assert_array_equal(
+      again.components["by_completion"], [1.0, 2.0, 3.0]
+    )
+
+
+def test_workers_have_a_main_thread_and_import_no_jax():
+  with make_scorer("surroundings", num_workers=1) as scorer:
+    assert score(scorer, ["x"]).components["surroundings"] == 1.0
+
+
+def test_slow_imports_do_not_count_towards_the_first_row():
+  with make_scorer("slow_import", num_workers=1, row_timeout_s=0.5) as scorer:
+    assert score(scorer, ["3"]).components["slow_import"] == 3.0
+
+
+def test_builtin_functions_score_by_short_name():
+  names = {"accuracy": "math_accuracy", "format": "think_answer_format"}
+  weights = {"accuracy": 1.0, "format": 0.5}
+  with host.HostScorer(
+    names, weights, num_workers=1, row_timeout_s=30.0
+  ) as scorer:
+    completions = [
+      "<think>t</think><answer>18</answer>",
+      r"\boxed{\frac{36}{2}}",
+      "<think>t</think><answer>17</answer>",
+      "18",
+    ]
+    extras = [{"answer": "18"}] * 3 + [{"answer": r"\frac{"}]
+    scores = score(scorer, completions, extras)
+  np.testing.assert_array_equal(
+    scores.components["accuracy"], [1.0, 1.0, 0.0, np.nan]
+  )
+  np.testing.assert_array_equal(
+    scores.components["format"], [1.0, 0.0, 1.0, 0.0]
+  )
+  assert not scores.failed.any()
+
+
+def test_a_closed_scorer_has_no_processes_and_says_so():
+  scorer = make_scorer("pid", num_workers=1)
+  worker = int(score(scorer, ["x"]).components["pid"][0])
+  assert not is_gone(worker)
+  scorer.close()
+  scorer.close()
+  assert is_gone(worker)
+  with pytest.raises(RuntimeError, match="closed"):
+    score(scorer, ["x"])
+
+
+@pytest.mark.parametrize(
+  ("path", "needed"),
+  [
+    ("math_acuracy", "Did you mean 'math_accuracy'"),
+    (f"{BAD}:by_complete", "Did you mean 'by_completion'"),
+    ("tests.rewards.no_such_module:f", "No module named"),
+    (BAD, "package.module:function"),
+  ],
+)
+def test_a_function_that_cannot_be_found_raises_at_construction(path, needed):
+  with pytest.raises(ValueError, match=needed):
+    host.HostScorer({"a": path}, {"a": 1.0})
+
+
+def test_a_worker_that_cannot_import_raises_at_construction():
+  with pytest.raises(RuntimeError, match="package that is not installed"):
+    make_scorer("broken_import", num_workers=1)
+
+
+def test_bad_options_raise():
+  with pytest.raises(KeyError, match="same names"):
+    host.HostScorer({"a": "math_accuracy"}, {"b": 1.0})
+  with pytest.raises(ValueError, match="no functions"):
+    host.HostScorer({}, {})
+  with pytest.raises(ValueError, match="finite"):
+    host.HostScorer({"a": "math_accuracy"}, {"a": float("nan")})
+  with pytest.raises(ValueError, match="row_timeout_s is 0"):
+    host.HostScorer({"a": "math_accuracy"}, {"a": 1.0}, row_timeout_s=0)
+
+
+# A main program without a guard: workers must not import it again.
+PROGRAM = f"""
+import sys
+from grpo_jax.rewards import host
+paths = {{"f": "{BAD}:by_completion", "pid": "{BAD}:pid"}}
+scorer = host.HostScorer(paths, {{"f": 1.0, "pid": 0.0}}, num_workers=1)
+scores = scorer.score([""], ["1"], [0], [{{}}])
+print(int(scores.components["pid"][0]), flush=True)
+if sys.argv[1] == "killed":
+  scorer.score([""], ["loop"], [0], [{{}}])
+"""
+
+
+@pytest.mark.parametrize("end", ["returns", "killed"])
+def test_workers_end_with_their_parent(tmp_path, end):
+  script = tmp_path / "program.py"
+  script.write_text(PROGRAM)
+  parent = subprocess.Popen(
+    [sys.executable, str(script), end],
+    stdout=subprocess.PIPE,
+    text=True,
+    env={**os.environ, "PYTHONPATH": str(ROOT)},
+  )
+  worker = int(parent.stdout.readline())
+  if end == "killed":
+    time.sleep(0.2)  # Until the worker is in its endless loop.
+    parent.send_signal(signal.SIGKILL)
+  parent.wait(timeout=30)
+  parent.stdout.close()
+  assert wait_until(lambda: is_gone(worker))

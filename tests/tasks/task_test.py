@@ -1,0 +1,177 @@
+"""What every task promises, over the table of all of them."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from grpo_jax.tasks import TASKS, make_task, task, vocabulary
+from tests.tasks import strings
+
+VARIANTS = {
+  "add-bare": ("add", {"level": 2, "tags": False}),
+  "add-any-digits": ("add", {"level": 4, "fixed_digits": False}),
+  "add-scratchpad": (
+    "add",
+    {"level": 3, "scratchpad": True, "fixed_digits": False},
+  ),
+  "add-one-digit-scratchpad": ("add", {"level": 1, "scratchpad": True}),
+  "add-eight-digits": ("add", {"level": 8}),
+  "copy": ("copy", {}),
+  "countdown": ("countdown", {"teacher_error": 0.2}),
+  "countdown-4": ("countdown", {"num_numbers": 4}),
+  "sort": ("sort", {"teacher_error": 0.2}),
+  "sort-bare": ("sort", {"min_len": 2, "max_len": 5, "tags": False}),
+}
+over_variants = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def make(variant: str, **more) -> task.Task:
+  name, options = VARIANTS[variant]
+  return make_task(name, **{**options, **more})
+
+
+def test_every_task_has_a_variant():
+  assert {name for name, _ in VARIANTS.values()} == set(TASKS)
+  for name in TASKS:
+    assert make_task(name).name == name
+
+
+@over_variants
+def test_verifiers_agree_with_their_twins_and_ignore_empty_slots(variant):
+  made = make(variant)
+  tokens, mask, extras = strings.make_strings(made, num_rows=10_000, seed=0)
+  verify = jax.jit(jax.vmap(made.verify))
+  got = jax.device_get(verify(tokens, mask, extras))
+  rows = [{k: v[i] for k, v in extras.items()} for i in range(len(tokens))]
+  wanted = strings.stack_extras(
+    [made.verify_numpy(*row) for row in zip(tokens, mask, rows, strict=True)]
+  )
+  assert got.keys() == wanted.keys()
+  for name, scores in got.items():
+    assert scores.dtype == np.float32, name
+    assert scores.shape == (10_000,), name
+    assert ((scores >= 0) & (scores <= 1)).all(), name
+    np.testing.assert_allclose(scores, wanted[name], atol=1e-6, err_msg=name)
+  # The comparison means something: many strings are right, many are wrong.
+  assert 0.2 < got["accuracy"].mean() < 0.8
+  assert set(np.unique(got["accuracy"])) == {0.0, 1.0}
+
+  others = np.where(mask, tokens, np.roll(tokens, 1, axis=0))
+  assert (others != tokens).any(axis=1).mean() > 0.5
+  jax.tree.map(np.testing.assert_array_equal, verify(others, mask, extras), got)
+  if made.step_scores is None:
+    return
+
+  scores, steps = jax.device_get(
+    jax.jit(jax.vmap(made.step_scores))(tokens, mask, extras)
+  )
+  twins = [
+    made.step_scores_numpy(*row) for row in zip(tokens, mask, rows, strict=True)
+  ]
+  np.testing.assert_array_equal(scores, np.stack([twin[0] for twin in twins]))
+  np.testing.assert_array_equal(steps, np.stack([twin[1] for twin in twins]))
+  assert 0.2 < scores[steps].mean() < 0.95
+
+
+@over_variants
+def test_examples_fit_and_right_teachers_score_one(variant):
+  right = {"teacher_error": 0.0} if variant != "copy" else {}
+  made = make(variant, **right)
+  rng = np.random.default_rng(2)
+  longest = [0, 0]
+  for i in range(300):
+    example = made.example(rng, "train" if i % 2 else "test")
+    lengths = (len(example.prompt), len(example.completion))
+    longest = np.maximum(longest, lengths)
+    assert example.prompt.dtype == example.completion.dtype == np.int32
+    assert example.prompt[0] == made.bos_id
+    assert example.completion[-1] in made.end_ids
+    assert all(value.dtype == np.int32 for value in example.extras.values())
+    size = made.max_completion_len
+    tokens = vocabulary.padded(example.completion.tolist(), size)
+    mask = np.arange(size) < lengths[1]
+    scores = made.verify_numpy(tokens, mask, example.extras)
+    assert all(score == 1.0 for score in scores.values()), (
+      made.decode(example.prompt),
+      made.decode(example.completion),
+      scores,
+    )
+  # The budgets are as small as they can be.
+  assert tuple(longest) == (made.max_prompt_len, made.max_completion_len)
+
+
+@over_variants
+def test_splits_are_disjoint_and_examples_repeat_with_the_seed(variant):
+  made = make(variant)
+
+  def prompts(split: str, seed: int) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return [made.decode(made.example(rng, split).prompt) for _ in range(500)]
+
+  train, test = prompts("train", 3), prompts("test", 4)
+  assert set(train).isdisjoint(test)
+  assert prompts("test", 4) == test
+  assert prompts("test", 5) != test
+
+
+def test_about_a_tenth_of_the_problems_is_for_testing():
+  splits = [task.split_of((a, b)) for a in range(100) for b in range(100)]
+  assert splits.count("test") / len(splits) == pytest.approx(13 / 128, abs=0.01)
+
+
+def test_commuted_problems_share_a_split():
+  for name in ("add", "countdown"):
+    made = make_task(name)
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+      extras = made.example(rng, "test").extras
+      target = [int(extras["target"])] if name == "countdown" else []
+      numbers = extras["numbers" if name == "countdown" else "operands"]
+      assert task.split_of([*sorted(numbers.tolist()), *target]) == "test"
+
+
+def test_unknown_or_empty_splits_are_refused():
+  rng = np.random.default_rng(0)
+  with pytest.raises(ValueError, match=r"unknown split 'valid'.*'train'"):
+    make_task("copy").example(rng, "valid")
+  with pytest.raises(ValueError, match="too few problems"):
+    task.draw(rng, "test", lambda rng: 0, lambda x: _a_training_problem())
+
+
+def _a_training_problem() -> list[int]:
+  return next([i] for i in range(100) if task.split_of([i]) == "train")
+
+
+@pytest.mark.parametrize(
+  ("name", "options", "message"),
+  [
+    ("ad", {}, r"unknown task: 'ad'; known are add, copy.*mean 'add'"),
+    ("xyz", {}, r"unknown task: 'xyz'; known are add, copy"),
+    ("sort", {"maxlen": 3}, r"option of task 'sort': 'maxlen'.*'max_len'"),
+  ],
+)
+def test_unknown_names_are_refused_with_the_known_ones(name, options, message):
+  with pytest.raises(KeyError, match=message):
+    make_task(name, **options)
+
+
+@pytest.mark.parametrize(
+  ("name", "options", "message"),
+  [
+    ("add", {"level": 0}, r"add.make: level is 0; .* \[1, 8\]"),
+    ("add", {"level": 9}, "level is 9"),
+    ("add", {"teacher_error": 1.5}, "teacher_error is 1.5"),
+    ("add", {"scratchpad": True, "tags": False}, "scratchpad needs tags"),
+    ("copy", {"length": 0}, "length is 0"),
+    ("countdown", {"num_numbers": 5}, "num_numbers is 5"),
+    ("countdown", {"teacher_error": -1}, "teacher_error is -1"),
+    ("sort", {"min_len": 1}, "min_len is 1"),
+    ("sort", {"min_len": 5, "max_len": 4}, r"min_len is 5.*\[2, 4\]"),
+    ("sort", {"teacher_error": 2}, "teacher_error is 2"),
+  ],
+)
+def test_options_out_of_range_are_refused(name, options, message):
+  with pytest.raises(ValueError, match=message):
+    make_task(name, **options)

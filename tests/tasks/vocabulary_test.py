@@ -1,0 +1,88 @@
+"""The shared vocabulary and its parsers."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from grpo_jax.tasks import vocabulary as vocab
+from tests.tasks import strings
+
+
+def test_ids_are_those_of_the_specification():
+  assert vocab.VOCAB_SIZE == len(set(vocab.TOKENS)) == 64
+  ids = vocab.encode("<pad><bos><eos><think></think><answer></answer>")
+  assert ids == [0, 1, 2, 3, 4, 5, 6]
+  assert vocab.encode("<tool></tool><obs></obs><sum></sum>;") == [*range(7, 14)]
+  assert vocab.encode("09+-*=()[]{},:?#az") == [14, *range(23, 39), 63]
+  assert [vocab.SEMICOLON, vocab.DIGIT_0, vocab.LETTER_A] == [13, 14, 38]
+  assert [*range(24, 28)] == [
+    vocab.PLUS,
+    vocab.MINUS,
+    vocab.TIMES,
+    vocab.EQUALS,
+  ]
+
+
+def test_text_and_ids_are_the_same_thing():
+  text = "<bos>12+7=<answer>19</answer><eos>"
+  assert vocab.decode(vocab.encode(text)) == text
+  assert vocab.decode([0, 0, 1, 0, 2, 0]) == "<bos><pad><eos>"
+  with pytest.raises(ValueError, match=r"\['!', '<x>'\]"):
+    vocab.encode("<x>1!")
+
+
+@pytest.mark.parametrize(
+  ("text", "tagged", "bare"),
+  [
+    ("<answer>12</answer><eos>", (1, 3), (0, 4)),
+    ("ab<answer></answer><eos>", (3, 3), (0, 4)),
+    ("12<eos>", None, (0, 2)),
+    ("<eos>", None, (0, 0)),
+    ("", None, None),
+    ("<answer>12</answer>", None, None),
+    ("<answer>12<eos>", None, (0, 3)),
+    ("</answer>12<answer><eos>", None, (0, 4)),
+    ("<answer>12</answer><pad><eos>", None, (0, 5)),
+    ("<answer>12</answer><eos><pad>", None, None),
+    ("<answer>12</answer><eos><eos>", None, None),
+    ("<eos><answer>12</answer><eos>", None, None),
+    ("<answer>1</answer><answer>2</answer><eos>", None, (0, 6)),
+    ("<answer>1<answer>2</answer><eos>", None, (0, 5)),
+    ("<answer>1</answer></answer><eos>", None, (0, 4)),
+  ],
+)
+def test_answers_are_found_or_not(text, tagged, bare):
+  tokens, mask = strings.row(text, num_slots=12)
+  for tags, wanted in ((True, tagged), (False, bare)):
+    found = vocab.answer_span(tokens, mask, tags)
+    got = (int(found.start), int(found.end)) if found.ok else None
+    assert got == wanted
+    words = vocab.answer_words(vocab.words(tokens, mask), tags)
+    assert words == (
+      None if wanted is None else vocab.words(tokens, mask)[slice(*wanted)]
+    )
+
+
+def test_span_agrees_with_its_twin_on_random_strings():
+  rng = np.random.default_rng(0)
+  tokens = rng.integers(3, 11, size=(10_000, 8), dtype=np.int32)
+  mask = np.arange(8) < rng.integers(4, 9, size=(10_000, 1))
+  spans = jax.jit(
+    jax.vmap(lambda t, m: vocab.span(t, m, vocab.THINK, vocab.THINK_END))
+  )(tokens, mask)
+  start, end, ok = jax.device_get(spans)
+  assert 0.04 < ok.mean() < 0.2
+  for i in range(len(tokens)):
+    completion = vocab.words(tokens[i], mask[i])
+    wanted = vocab.words_between(completion, "<think>", "</think>")
+    got = completion[start[i] : end[i]] if ok[i] else None
+    assert got == wanted, completion
+
+
+def test_content_is_cut_and_padded():
+  tokens = np.array([5, 14, 15, 16, 6, 2], np.int32)
+  found = vocab.span(tokens, np.ones(6, bool), 5, 6)
+  assert vocab.content(tokens, found, 2).tolist() == [14, 15]
+  assert vocab.content(tokens, found, 7).tolist() == [14, 15, 16, 0, 0, 0, 0]

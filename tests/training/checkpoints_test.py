@@ -1,0 +1,328 @@
+"""Saving, restoring, and refusing what does not fit."""
+
+import hashlib
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from grpo_jax.training import checkpoints
+from grpo_jax.types import TrainState
+
+
+def make_state(width: int = 4, seed: int = 0) -> TrainState:
+  keys = jax.random.split(jax.random.key(seed), 2)
+  trained = {
+    "w": jax.random.normal(keys[0], (3, width)),
+    "b": jax.random.normal(keys[1], (width,), jnp.bfloat16),
+  }
+  return TrainState(
+    step=jnp.int32(seed),
+    phase=jnp.int32(1),
+    phase_step=jnp.int32(7),
+    key=jax.random.key(seed),
+    params={"policy": {"trained": trained, "frozen": {}}, "algorithm": {}},
+    opt_state=optax.adamw(1e-3).init(trained),
+    algorithm_state={"baseline": jnp.float32(-0.0)},
+  )
+
+
+def as_bytes(tree) -> list[bytes]:
+  def data(leaf):
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+      leaf = jax.random.key_data(leaf)
+    return np.asarray(leaf).tobytes()
+
+  return [data(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def assert_same(actual, expected) -> None:
+  assert jax.tree.structure(actual) == jax.tree.structure(expected)
+  for got, wanted in zip(
+    jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True
+  ):
+    assert got.dtype == wanted.dtype
+  assert as_bytes(actual) == as_bytes(expected)
+
+
+def digest(directory: pathlib.Path) -> dict[str, str]:
+  return {
+    str(path.relative_to(directory)): (
+      hashlib.sha256(path.read_bytes()).hexdigest()
+      if path.is_file()
+      else "directory"
+    )
+    for path in sorted(directory.rglob("*"))
+  }
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+  """A directory with steps 1 and 2."""
+  directory = tmp_path_factory.mktemp("saved") / "checkpoints"
+  store = checkpoints.Checkpoints(directory, keep=3)
+  for step in (1, 2):
+    store.save(step, make_state(seed=step), {"step": step})
+  store.close()
+  return directory
+
+
+@pytest.fixture
+def copy(saved, tmp_path):
+  return shutil.copytree(saved, tmp_path / "checkpoints")
+
+
+def test_restored_state_is_identical_and_extra_survives(tmp_path):
+  extra = {"iterator": {"next": 2**53 + 1, "text": 'é\n"'}, "f": 0.1, "n": None}
+  store = checkpoints.Checkpoints(tmp_path / "c", keep=2)
+  store.save(5, make_state(seed=5), extra)
+  store.close()
+  store = checkpoints.Checkpoints(tmp_path / "c", keep=2)
+  state, restored_extra, step = store.restore(make_state(seed=0))
+  store.close()
+  assert step == 5
+  assert restored_extra == extra
+  assert_same(state, make_state(seed=5))
+  # A typed key, usable as such.
+  assert jnp.array_equal(
+    jax.random.bits(state.key, (3,)), jax.random.bits(jax.random.key(5), (3,))
+  )
+
+
+def test_restore_from_shapes_alone(copy):
+  store = checkpoints.Checkpoints(copy, keep=2)
+  state, _, _ = store.restore(jax.eval_shape(make_state), step=1)
+  store.close()
+  assert_same(state, make_state(seed=1))
+
+
+def test_arrays_may_be_donated_and_deleted_after_save(tmp_path):
+  overwrite = jax.jit(lambda x: x * 0 + 7, donate_argnums=0)
+  store = checkpoints.Checkpoints(tmp_path / "c", keep=5)
+  size = 1 << 20
+  for step in range(3):
+    donated = jnp.arange(size, dtype=jnp.float32) + step
+    deleted = jnp.arange(size, dtype=jnp.float32) - step
+    abstract = {"donated": donated, "deleted": deleted, "empty": None}
+    abstract = jax.eval_shape(lambda tree: tree, abstract)
+    store.save(
+      step, {"donated": donated, "deleted": deleted, "empty": None}, {}
+    )
+    jax.block_until_ready(overwrite(overwrite(donated)))
+    deleted.delete()
+    del donated, deleted
+    jax.block_until_ready([jnp.full((size,), -1.0) for _ in range(4)])
+  for step in range(3):
+    state, _, _ = store.restore(abstract, step=step)
+    expected = np.arange(size, dtype=np.float32)
+    np.testing.assert_array_equal(state["donated"], expected + step)
+    np.testing.assert_array_equal(state["deleted"], expected - step)
+  store.close()
+
+
+def test_keeps_the_latest_and_every_nth(tmp_path):
+  store = checkpoints.Checkpoints(tmp_path / "c", keep=2, keep_every=4)
+  state = {"x": jnp.ones((2,))}
+  for step in range(1, 8):
+    store.save(step, state, {})
+  store.wait()
+  assert store.steps() == [4, 6, 7]
+  store.close()
+  assert checkpoints.Checkpoints(tmp_path / "c", keep=2).steps() == [4, 6, 7]
+
+
+def test_saving_a_step_again_does_nothing(copy):
+  store = checkpoints.Checkpoints(copy, keep=3)
+  store.restore(make_state())
+  before = digest(copy)
+  store.save(2, make_state(seed=9), {})
+  store.wait()
+  assert digest(copy) == before
+  store.save(3, make_state(seed=3), {})
+  store.save(3, make_state(seed=9), {})
+  state, _, _ = store.restore(make_state())
+  store.close()
+  assert_same(state, make_state(seed=3))
+
+
+def test_a_new_run_does_not_write_among_the_steps_of_another(copy):
+  before = digest(copy)
+  store = checkpoints.Checkpoints(copy, keep=3)
+  with pytest.raises(ValueError, match=r"already holds step 2"):
+    store.save(1, make_state(), {})
+  store.close()
+  assert digest(copy) == before
+
+
+def test_extra_that_is_not_json_is_refused(tmp_path):
+  store = checkpoints.Checkpoints(tmp_path / "c", keep=1)
+  with pytest.raises(ValueError, match="extra is not JSON"):
+    store.save(1, make_state(), {"bytes": b"x"})
+  assert not (tmp_path / "c").exists()
+
+
+def test_empty_or_missing_directory_has_no_steps(tmp_path):
+  for directory in (tmp_path, tmp_path / "missing"):
+    store = checkpoints.Checkpoints(directory, keep=1)
+    assert store.latest_step() is None
+    with pytest.raises(FileNotFoundError, match=str(directory)):
+      store.restore(make_state())
+    store.close()
+  assert not (tmp_path / "missing").exists()
+
+
+def test_missing_step_names_those_that_exist(copy):
+  store = checkpoints.Checkpoints(copy, keep=3)
+  with pytest.raises(FileNotFoundError, match=r"no step 7.*\[1, 2\]"):
+    store.restore(make_state(), step=7)
+  store.close()
+
+
+@pytest.mark.parametrize(("keep", "keep_every"), [(0, None), (1, 0)])
+def test_keep_below_one_is_refused(tmp_path, keep, keep_every):
+  with pytest.raises(ValueError, match="at least 1"):
+    checkpoints.Checkpoints(tmp_path, keep, keep_every)
+
+
+def _without(*names):
+  def change(state: TrainState) -> TrainState:
+    trained = dict(state.params["policy"]["trained"])
+    for name in names:
+      del trained[name]
+    params = {"policy": {"trained": trained, "frozen": {}}, "algorithm": {}}
+    fields = {**vars(state), "params": params}
+    return TrainState(**fields)
+
+  return change
+
+
+@pytest.mark.parametrize(
+  ("abstract", "message"),
+  [
+    (make_state(width=5), r"b is bfloat16\[4\] on disk and bfloat16\[5\]"),
+    (_without("b")(make_state()), r"trained/b is .* and absent in this"),
+    (
+      jax.tree.map(
+        lambda x: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x,
+        make_state(),
+      ),
+      r"b is bfloat16\[4\] on disk and float32\[4\]",
+    ),
+    ({"x": jnp.ones((2,))}, r"13 arrays differ: algorithm_state/baseline"),
+  ],
+)
+def test_state_of_another_shape_is_refused(copy, abstract, message):
+  before = digest(copy)
+  store = checkpoints.Checkpoints(copy, keep=3)
+  with pytest.raises(ValueError, match=message) as caught:
+    store.restore(abstract)
+  store.close()
+  assert str(copy / "2") in str(caught.value)
+  assert "--workdir" in str(caught.value)
+  assert digest(copy) == before
+
+
+def _biggest(directory: pathlib.Path) -> pathlib.Path:
+  return max(directory.glob("state/**/d/*"), key=lambda p: p.stat().st_size)
+
+
+@pytest.mark.parametrize(
+  ("name", "find"),
+  [
+    ("arrays", _biggest),
+    ("manifest", lambda step: step / "state" / "manifest.ocdbt"),
+    ("structure", lambda step: step / "state" / "_METADATA"),
+    ("metadata", lambda step: step / "_CHECKPOINT_METADATA"),
+  ],
+)
+@pytest.mark.parametrize("how", ["missing", "cut"])
+def test_damaged_checkpoint_is_refused(copy, capfd, name, find, how):
+  del name
+  path = find(copy / "2")
+  if how == "missing":
+    path.unlink()
+  else:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+  before = digest(copy)
+  store = checkpoints.Checkpoints(copy, keep=3)
+  with pytest.raises(ValueError, match="cannot be read") as caught:
+    store.restore(make_state())
+  assert str(copy / "2") in str(caught.value)
+  assert "continue from step 1" in str(caught.value)
+  assert capfd.readouterr().err == ""  # The message is all the user sees.
+  # The advice works.
+  state, extra, _ = store.restore(make_state(), step=1)
+  assert_same(state, make_state(seed=1))
+  assert extra == {"step": 1}
+  store.close()
+  assert digest(copy) == before
+
+
+def test_unreadable_list_of_steps_is_refused(copy):
+  metadata = copy / "2" / "_CHECKPOINT_METADATA"
+  metadata.write_text(metadata.read_text().replace("item", "itum"))
+  before = digest(copy)
+  with pytest.raises(ValueError, match="cannot be listed") as caught:
+    checkpoints.Checkpoints(copy, keep=3).latest_step()
+  assert str(copy) in str(caught.value)
+  assert digest(copy) == before
+
+
+def test_directory_of_someone_else_is_refused(tmp_path, saved):
+  foreign = tmp_path / "foreign"
+  shutil.copytree(saved / "1", foreign / "100")
+  (foreign / "notes.txt").write_text("mine")
+  before = digest(foreign)
+  with pytest.raises(ValueError, match=r"100, notes\.txt .*--workdir"):
+    checkpoints.Checkpoints(foreign, keep=1)
+  assert digest(foreign) == before
+  with pytest.raises(ValueError, match="is a file"):
+    checkpoints.Checkpoints(foreign / "notes.txt", keep=1)
+
+
+_KILLED = """
+import os, signal, sys
+import jax.numpy as jnp
+from grpo_jax.training import checkpoints
+store = checkpoints.Checkpoints(sys.argv[1], keep=3)
+store.save(1, {"x": jnp.arange(1 << 24)}, {"step": 1})
+store.wait()
+store.save(2, {"x": jnp.arange(1 << 24) * 2}, {"step": 2})
+os.kill(os.getpid(), signal.SIGKILL)  # Step 2 is still being written.
+"""
+
+
+def test_kill_while_saving_leaves_the_previous_step(tmp_path):
+  directory = tmp_path / "c"
+  process = subprocess.run(
+    [sys.executable, "-c", _KILLED, str(directory)],
+    capture_output=True,
+    check=False,
+  )
+  assert process.returncode == -signal.SIGKILL, process.stderr.decode()
+  assert process.stderr.decode() == ""  # And no chatter on the console.
+  unfinished = [
+    path.name for path in directory.iterdir() if path.name.startswith("2")
+  ]
+  assert unfinished
+  assert "2" not in unfinished  # Otherwise the kill came too late to test.
+  store = checkpoints.Checkpoints(directory, keep=3)
+  assert store.latest_step() == 1
+  abstract = {"x": jax.ShapeDtypeStruct((1 << 24,), jnp.int32)}
+  state, extra, _ = store.restore(abstract)
+  assert extra == {"step": 1}
+  np.testing.assert_array_equal(state["x"], np.arange(1 << 24))
+  store.save(2, {"x": jnp.arange(1 << 24) * 3}, {"step": 2})
+  store.close()
+  store = checkpoints.Checkpoints(directory, keep=3)
+  state, _, step = store.restore(abstract)
+  store.close()
+  assert step == 2
+  np.testing.assert_array_equal(state["x"], np.arange(1 << 24) * 3)
