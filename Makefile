@@ -2,12 +2,12 @@
 # go into .venv at the versions of constraints.txt, once per change of setup.py
 # or constraints.txt.
 #
-#   make quickstart        train the quickstart on the CPU (SEED=1: another seed)
-#   make test              fast tests             (ARGS="tests/ops -x": to pytest)
+#   make quickstart        train a small model on the CPU (SEED=1: another seed)
+#   make test              the fast tests        (ARGS="tests/ops -x")
 #   make test-slow         the slow tests, and which of them are slowest
 #   make lint format typecheck
 #   make ci                what continuous integration runs
-#   make gsm8k             train on GSM8K         (ACCELERATOR=gpu or tpu)
+#   make gsm8k             train on GSM8K        (ACCELERATOR=gpu or tpu)
 #   make constraints       write constraints.txt anew, from the newest versions
 #   make clean             remove .venv and caches; runs/ stays
 #
@@ -111,8 +111,8 @@ $(VENV)/created:
 	@touch $@
 
 $(VENV)/with-%: setup.py constraints.txt | $(VENV)/created
-	@echo "Installing grpo_jax[$*] into $(VENV); the first time downloads" \
-	  "several hundred MB and takes a few minutes ..."
+	@echo "Installing grpo_jax[$*] into $(VENV); what is new there is" \
+	  "downloaded, a few hundred MB at first ..."
 	@$(BIN)/python -m pip install --quiet $(CONSTRAINTS) \
 	  --no-build-isolation --editable '.[$*]'
 	@touch $@

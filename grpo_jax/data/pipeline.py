@@ -1,15 +1,17 @@
 """Batches of prompts and of supervised rows: endless, and exact on resume.
 
-A stream is a function of (source, seed, position): grain shuffles the records
-anew in every epoch, and row r of global batch b is position `b * P + r` of
-that order. Nothing else is remembered, so the state of an iterator is one
-integer. It is the same for any number of processes, each of which makes only
-its own block of adjacent rows of every global batch.
+A stream is a function of (source, seed, position): every epoch has an order of
+its own, and row r of global batch b is position `b * P + r`. Nothing else is
+remembered, so the state of an iterator is one integer. It is the same for any
+number of processes, each of which makes only its own block of adjacent rows of
+every global batch.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -308,9 +310,11 @@ def _stream(
     process_count: As in `prompt_stream`.
   """
   local_size = _local_size(name, batch_size, process_index, process_count)
-  kept: Sequence[int] = range(len(source))
+  kept = np.arange(len(source))
   if not isinstance(source, TaskSource):
-    kept = [i for i in kept if encode_row(source[i]) is not None]
+    kept = np.array(
+      [i for i in range(len(source)) if encode_row(source[i]) is not None], int
+    )
   if num_dropped := len(source) - len(kept):
     logging.info(
       "%s: left out %d of %d records that are too long",
@@ -318,29 +322,28 @@ def _stream(
       num_dropped,
       len(source),
     )
-  if not kept:
+  if not kept.size:
     raise ValueError(
       f"{name}: all {len(source)} records are too long; raise max_prompt_len"
       " (and max_completion_len), or shorten the template."
     )
 
-  def read(position: int, index: int) -> _Row:
-    record = source[index]
+  # Not grain's own shuffle: it searches a 16-bit block for the next index,
+  # which takes 0.5 ms a record for 64 records and 3 ms for 10.
+  @functools.lru_cache(maxsize=2)  # A batch may touch two epochs.
+  def order(epoch: int) -> np.ndarray:  # [number of kept records]
+    return np.random.default_rng((seed, epoch)).permutation(kept)
+
+  def read(position: int) -> _Row:
+    epoch, i = divmod(position, len(kept))
+    record = source[int(order(epoch)[i])]
     return _Row(position, record, encode_row(record))
 
-  # grain adds the epoch to the seed. Spread seeds out, or epoch 1 of seed 0
-  # would be epoch 0 of seed 1.
-  spread_seed = int(np.random.SeedSequence(seed).generate_state(1)[0])
-  rows = (
-    grain.MapDataset.source(kept)
-    .shuffle(spread_seed)
-    .repeat()
-    .map_with_index(read)
-  )
+  rows = grain.MapDataset.range(sys.maxsize).map(read)
   # Local batch k of the whole stream is block k % process_count of global
   # batch k // process_count, so every process takes each process_count-th.
-  # drop_remainder: else grain rounds the length, sys.maxsize for an endless
-  # dataset, up through a float, and it overflows for batches of one row.
+  # drop_remainder: else grain rounds the number of batches up, through a float,
+  # and for batches of one row it overflows.
   batches = rows.batch(local_size, drop_remainder=True, batch_fn=make_batch)
   batches = batches[process_index::process_count]
   # One thread works ahead while the device computes. The state counts batches

@@ -46,7 +46,8 @@ class TaskSource:
       task: A `tasks.task.Task`; its `example` makes the records.
       split: "train" or "test"; each draws its own random numbers.
       seed: Non-negative. Record i depends on (seed, i, split) only.
-      num_examples: Records in an epoch, at least 1.
+      num_examples: Records in an epoch, at least 1; the order of an epoch
+        takes 8 bytes for each.
     """
     if num_examples < 1:
       raise ValueError(
@@ -224,7 +225,9 @@ class JsonlSource:
       )
     self._records = []
     # Not splitlines(): it also breaks at U+2028, which JSON strings may hold.
-    for number, line in enumerate(path.read_text().split("\n"), start=1):
+    for number, line in enumerate(
+      path.read_text(encoding="utf-8").split("\n"), start=1
+    ):
       if not line.strip():
         continue
       try:

@@ -59,7 +59,9 @@ class Tokenizer:
         f"Tokenizer: no file {path}; pass the tokenizer.json of a model, or"
         " train one with scripts/train_tokenizer.py."
       )
-    self._tokenizer = tokenizers.Tokenizer.from_str(path.read_text())
+    self._tokenizer = tokenizers.Tokenizer.from_str(
+      path.read_text(encoding="utf-8")
+    )
     if not end_tokens:
       raise ValueError("Tokenizer: end_tokens is empty; need at least one.")
     self._path = path

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -33,7 +33,7 @@ class TransformerConfig:
     num_heads: Query heads.
     num_kv_heads: Key and value heads; divides `num_heads`.
     mlp_width: Width inside the SwiGLU.
-    head_dim: Width of a head, even; `width // num_heads` if None.
+    head_dim: Width of a head, even; None for `width / num_heads`.
     rope_theta: Base of the rotary wavelengths.
     norm_eps: Added to mean squares before the root.
     qk_norm: RMSNorm on queries and keys, per head (Qwen3).
@@ -81,17 +81,15 @@ class TransformerConfig:
         f" {self.num_kv_heads} key/value heads; make num_heads a multiple of"
         " num_kv_heads."
       )
-    if self.head_dim is None:
-      if self.width % self.num_heads:
-        raise ValueError(
-          f"TransformerConfig: width {self.width} does not split into"
-          f" {self.num_heads} heads; change one, or set head_dim."
-        )
-      object.__setattr__(self, "head_dim", self.width // self.num_heads)
-    if self.head_dim < 2 or self.head_dim % 2:
+    if self.head_dim is None and self.width % self.num_heads:
       raise ValueError(
-        f"TransformerConfig: head_dim is {self.head_dim}, but rotary positions"
-        " turn pairs of channels; make it even and positive."
+        f"TransformerConfig: width {self.width} does not split into"
+        f" {self.num_heads} heads; change one, or set head_dim."
+      )
+    if self.head_width < 2 or self.head_width % 2:
+      raise ValueError(
+        f"TransformerConfig: heads are {self.head_width} wide, but rotary"
+        " positions turn pairs of channels; make head_dim even and positive."
       )
     for name in ("dtype", "param_dtype"):
       if getattr(self, name) not in ("float64", "float32", "bfloat16"):
@@ -101,7 +99,13 @@ class TransformerConfig:
         )
 
   @property
-  def queries_per_key(self) -> int:
+  def head_width(self) -> int:  # K
+    if self.head_dim is None:
+      return self.width // self.num_heads
+    return self.head_dim
+
+  @property
+  def queries_per_key(self) -> int:  # R
     return self.num_heads // self.num_kv_heads
 
 
@@ -141,7 +145,7 @@ class Attention(nn.Module):
       nn.DenseGeneral, dtype=config.dtype, param_dtype=config.param_dtype
     )
     self.qkv = dense(
-      (config.num_kv_heads, config.queries_per_key + 2, config.head_dim),
+      (config.num_kv_heads, config.queries_per_key + 2, config.head_width),
       use_bias=config.qkv_bias,
     )
     self.out = dense(config.width, axis=(-3, -2, -1), use_bias=False)
@@ -150,12 +154,13 @@ class Attention(nn.Module):
       self.key_norm = RMSNorm(config)
 
   def project(self, x, rope):  # x [B, L, D], rope 2 · [B, L, K / 2]
-    """Queries [B, L, C, R, K], keys and values [B, L, C, K], rotated."""
+    """Queries [B, L, C, R, K], keys and values [B, C, K, L], rotated."""
     qkv = self.qkv(x)  # [B, L, C, R + 2, K]
     q, k, v = qkv[..., :-2, :], qkv[..., -2:-1, :], qkv[..., -1, :]
     if self.config.qk_norm:
       q, k = self.query_norm(q), self.key_norm(k)
-    return rotate(q, rope), rotate(k, rope)[..., 0, :], v
+    k = rotate(k, rope)[..., 0, :]
+    return rotate(q, rope), jnp.moveaxis(k, 1, -1), jnp.moveaxis(v, 1, -1)
 
 
 class MLP(nn.Module):
@@ -178,7 +183,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-  """One layer, in two halves around the attention product."""
+  """One layer: on whole sequences, or one token further with a cache."""
 
   config: TransformerConfig
 
@@ -188,16 +193,23 @@ class Block(nn.Module):
     self.mlp_norm = RMSNorm(self.config)
     self.mlp = MLP(self.config)
 
-  def project(self, x, rope):
-    return self.attention.project(self.attention_norm(x), rope)
-
-  def finish(self, x, attended):  # x [B, L, D], attended [B, L, C, R, K]
+  def _finish(self, x, attended):  # x [B, L, D], attended [B, L, C, R, K]
     x = x + self.attention.out(attended)
     return x + self.mlp(self.mlp_norm(x))
 
   def __call__(self, x, rope, mask):  # mask [B, L, L]
-    q, k, v = self.project(x, rope)
-    return self.finish(x, attend(q, k, v, mask)), (k, v)
+    """The new x [B, L, D], and keys and values 2 · [B, C, K, L]."""
+    q, k, v = self.attention.project(self.attention_norm(x), rope)
+    return self._finish(x, attend(q, k, v, mask)), (k, v)
+
+  def decode(self, x, rope, mask, cached, slot):  # x [B, 1, D], slot []
+    """The same for one token, whose key and value are written to `slot`."""
+    q, *new = self.attention.project(self.attention_norm(x), rope)
+    k, v = (
+      lax.dynamic_update_slice_in_dim(old, token, slot, axis=-1)
+      for old, token in zip(cached, new, strict=True)
+    )  # each [B, C, K, S + T]
+    return self._finish(x, attend(q, k, v, mask)), (k, v)
 
 
 def rotary(
@@ -206,14 +218,14 @@ def rotary(
 ) -> tuple[jax.Array, jax.Array]:  # 2 · [B, L, K / 2]
   """Cosines and sines of position · θ^(−2i / K), at least float32."""
   dtype = jnp.promote_types(config.dtype, jnp.float32)
-  half = config.head_dim // 2
+  half = config.head_width // 2
   frequencies = config.rope_theta ** (-jnp.arange(half, dtype=dtype) / half)
   angles = positions[..., None].astype(dtype) * frequencies
   return jnp.cos(angles), jnp.sin(angles)
 
 
 def rotate(x, rope):  # x [B, L, C, R, K], rope 2 · [B, L, K / 2]
-  """Turns channel pairs (i, i + K / 2), as Llama and Qwen checkpoints expect."""
+  """Turns channel pairs (i, i + K / 2), as Llama and Qwen do."""
   cos, sin = (table[:, :, None, None, :] for table in rope)
   first, second = jnp.split(_at_least_float32(x), 2, axis=-1)
   turned = (first * cos - second * sin, second * cos + first * sin)
@@ -222,31 +234,29 @@ def rotate(x, rope):  # x [B, L, C, R, K], rope 2 · [B, L, K / 2]
 
 def attend(
   q: jax.Array,  # [B, L, C, R, K]
-  k: jax.Array,  # [B, M, C, K]
-  v: jax.Array,  # [B, M, C, K]
+  k: jax.Array,  # [B, C, K, M]
+  v: jax.Array,  # [B, C, K, M]
   mask: jax.Array,  # [B, L, M] bool
 ) -> jax.Array:  # [B, L, C, R, K]
   """Softmax attention; a query that may see nothing gets a finite answer."""
-  scores = jnp.einsum("blcrk,bmck->bcrlm", q, k)
+  scores = jnp.einsum("blcrk,bckm->bcrlm", q, k)
   scores = _at_least_float32(scores) * q.shape[-1] ** -0.5
   # Not -inf: the row of a padding query is masked whole and would be NaN.
   lowest = jnp.finfo(scores.dtype).min
   scores = jnp.where(mask[:, None, None], scores, lowest)
   weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-  return jnp.einsum("bcrlm,bmck->blcrk", weights, v)
+  return jnp.einsum("bcrlm,bckm->blcrk", weights, v)
 
 
 class Cache(NamedTuple):
-  """Keys and values seen so far: the prompt, then completion slots.
+  """What decoding reads: the prompt, then completion slots.
 
   Attributes:
-    keys: Rotated keys, one array per layer.
-    values: Values, one array per layer.
+    layers: Rotated keys, and values, of each layer.
     prompt_mask: True on prompt slots that hold a token.
   """
 
-  keys: tuple[jax.Array, ...]  # each [B, S + T, C, K]
-  values: tuple[jax.Array, ...]  # each [B, S + T, C, K]
+  layers: tuple[tuple[jax.Array, jax.Array], ...]  # each [B, C, K, S + T]
   prompt_mask: jax.Array  # [B, S] bool
 
 
@@ -257,7 +267,7 @@ def _embed(config, trained, tokens, mask):  # [B, L], [B, L] -> [B, L, D]
 
 
 def _forward(config, trained, tokens, mask, *, with_cache):  # [B, L], [B, L]
-  """Residual stream [B, L, D], and keys and values 2 · [layers, B, L, C, K]."""
+  """Residual stream [B, L, D], and keys and values 2 · [layers, B, C, K, L]."""
   length = tokens.shape[1]
   positions = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)  # [B, L]
   rope = rotary(config, positions)
@@ -361,42 +371,44 @@ def _prefill(
   x, kv = _forward(config, trained, prompt_tokens, prompt_mask, with_cache=True)
   h = _final_norm(config, trained, x[:, -1])  # [P, D]
 
-  def expand(x):  # [P, S, C, K] -> [B, S + T, C, K]
-    return jnp.pad(x[prompt_index], ((0, 0), (0, num_slots), (0, 0), (0, 0)))
+  def expand(x):  # [P, C, K, S] -> [B, C, K, S + T]
+    return jnp.pad(x[prompt_index], ((0, 0), (0, 0), (0, 0), (0, num_slots)))
 
-  keys, values = (
-    tuple(expand(x[layer]) for layer in range(config.num_layers)) for x in kv
+  layers = tuple(
+    (expand(keys), expand(values)) for keys, values in zip(*kv, strict=True)
   )
-  return h[prompt_index], Cache(keys, values, prompt_mask[prompt_index])
+  return h[prompt_index], Cache(layers, prompt_mask[prompt_index])
 
 
 def _decode(config, params, tokens, t, cache):  # tokens [B], t []
-  # Layers are unrolled and each has its own cache arrays, because only then
-  # does XLA write one slot in place.
   trained = params["trained"]
   num_prompt_slots = cache.prompt_mask.shape[1]
-  slot = num_prompt_slots + t
-  num_slots = cache.keys[0].shape[1] - num_prompt_slots
+  num_slots = cache.layers[0][0].shape[-1] - num_prompt_slots
   seen = jnp.broadcast_to(jnp.arange(num_slots) <= t, (len(tokens), num_slots))
   visible = jnp.concatenate([cache.prompt_mask, seen], axis=1)  # [B, S + T]
   positions = cache.prompt_mask.sum(axis=1, keepdims=True) + t  # [B, 1]
   rope = rotary(config, positions)
   block = Block(config)
   x = _embed(config, trained, tokens[:, None], True)  # [B, 1, D]
-  keys, values = [], []
-  for layer in range(config.num_layers):
-    variables = {"params": jax.tree.map(lambda p: p[layer], trained["layers"])}
-    q, k, v = block.apply(variables, x, rope, method="project")
-    keys.append(
-      lax.dynamic_update_slice_in_dim(cache.keys[layer], k, slot, axis=1)
+  layers: list[Any] = []
+  for layer, cached in enumerate(cache.layers):
+    variables = {"params": _layer(trained["layers"], layer)}
+    x, extended = block.apply(
+      variables,
+      x,
+      rope,
+      visible[:, None],
+      cached,
+      num_prompt_slots + t,
+      method="decode",
     )
-    values.append(
-      lax.dynamic_update_slice_in_dim(cache.values[layer], v, slot, axis=1)
-    )
-    attended = attend(q, keys[-1], values[-1], visible[:, None])
-    x = block.apply(variables, x, attended, method="finish")
+    layers.append(extended)
   h = _final_norm(config, trained, x[:, 0])  # [B, D]
-  return h, Cache(tuple(keys), tuple(values), cache.prompt_mask)
+  return h, Cache(tuple(layers), cache.prompt_mask)
+
+
+def _layer(stacked, index):
+  return jax.tree.map(lambda leaf: leaf[index], stacked)
 
 
 def transformer_policy(config: TransformerConfig) -> Policy:

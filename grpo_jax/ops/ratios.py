@@ -29,6 +29,7 @@ def log_ratio(
   """log π_θ − log π_old per token, in nats; exactly 0 where masked."""
   chex.assert_rank([logp, old_logp, mask], 2)
   chex.assert_equal_shape([logp, old_logp, mask])
+  old_logp = jax.lax.stop_gradient(old_logp)  # π_old is a constant.
   return masked.select(logp, mask) - masked.select(old_logp, mask)
 
 

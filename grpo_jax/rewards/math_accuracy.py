@@ -8,7 +8,9 @@ import threading
 from typing import Any
 
 # Each of (parse gold, parse prediction, compare) may take this long, so that
-# one row stays under the 10 s that `host.HostScorer` grants by default.
+# one row stays under the 10 s that `host.HostScorer` grants by default. Its
+# deadline is still needed: math-verify raises from a signal, which does not
+# interrupt one long operation in C and is lost inside a destructor.
 _TIMEOUT_S = 2
 # Deeply nested repetition is the usual text of this length, and costs the
 # whole timeout. No answer to a question with one right answer is this long.

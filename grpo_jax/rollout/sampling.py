@@ -48,17 +48,16 @@ class SamplingConfig:
 
     def check(holds, name, need):
       if not holds:
+        value = getattr(self, name)
         raise ValueError(
-          f"SamplingConfig: {name} is {getattr(self, name)}, but must be {need}."
+          f"SamplingConfig: {name} is {value}, but must be {need}."
         )
 
     check(self.max_new_tokens >= 1, "max_new_tokens", "at least 1")
     check(all(i >= 0 for i in self.end_ids), "end_ids", "token ids from 0 on")
     check(self.pad_id >= 0, "pad_id", "a token id from 0 on")
     check(self.temperature >= 0, "temperature", "0 (greedy) or positive")
-    check(
-      self.top_k is None or self.top_k >= 1, "top_k", "at least 1, or None"
-    )
+    check(self.top_k is None or self.top_k >= 1, "top_k", "at least 1, or None")
     for name in ("top_p", "min_p"):
       value = getattr(self, name)
       check(value is None or 0 < value <= 1, name, "in (0, 1], or None")
@@ -98,8 +97,8 @@ def row_keys(
   turn = 0  # Single-turn: the whole completion is one turn.
 
   def row_key(prompt_id, sample_index):
-    prompt_key = jax.random.fold_in(key, prompt_id)
-    return jax.random.fold_in(jax.random.fold_in(prompt_key, sample_index), turn)
+    folded = (prompt_id, sample_index, turn)
+    return functools.reduce(jax.random.fold_in, folded, key)
 
   samples = jnp.tile(jnp.arange(group_size), len(ids))  # [B]
   return jax.vmap(row_key)(jnp.repeat(ids, group_size), samples)
@@ -180,7 +179,7 @@ def sample(
   chex.assert_equal_shape([prompts.tokens, prompts.mask])
   num_prompts = prompts.tokens.shape[0]
   num_rows, num_slots = num_prompts * group_size, config.max_new_tokens
-  prompt_index = jnp.repeat(jnp.arange(num_prompts, dtype=jnp.int32), group_size)
+  prompt_index = jnp.arange(num_rows, dtype=jnp.int32) // group_size  # [B]
   keys = row_keys(key, prompts.ids, group_size)  # [B]
   end_ids = jnp.asarray(config.end_ids, jnp.int32)
 

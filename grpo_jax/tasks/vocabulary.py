@@ -144,7 +144,7 @@ def answer_span(
   chex.assert_equal_shape([tokens, completion_mask])
   last = completion_mask.sum() - 1
   is_eos = completion_mask & (tokens == EOS)  # [T]
-  ended = (is_eos.sum() == 1) & (jnp.argmax(is_eos) == last)
+  ended = is_eos.any() & (jnp.argmax(is_eos) == last)  # argmax: the first
   if not tags:
     return Span(jnp.zeros_like(last), jnp.where(ended, last, 0), ended)
   found = span(tokens, completion_mask, ANSWER, ANSWER_END)

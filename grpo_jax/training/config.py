@@ -23,6 +23,27 @@ from grpo_jax.models import transformer
 from grpo_jax.rollout import sampling
 
 
+def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
+  if value not in known:
+    raise ValueError(
+      f"config: {what} got {value!r}{_nearest(value, known)}; choose one of"
+      f" {', '.join(known)}."
+    )
+
+
+def _positive(config: Any, where: str, *names: str) -> None:
+  for name in names:
+    if not getattr(config, name) > 0:
+      raise ValueError(
+        f"{where}.{name}={getattr(config, name)} must be greater than 0."
+      )
+
+
+def _nearest(name: str, known: typing.Iterable[str]) -> str:
+  near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+  return f" (did you mean {near[0]!r}?)" if near else ""
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
   """A transformer; see `models/transformer.py` for what the fields mean."""
@@ -371,27 +392,6 @@ class RunConfig:
         f"config.profile_steps={self.profile_steps} must be () or"
         " (first, last)."
       )
-
-
-def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
-  if value not in known:
-    raise ValueError(
-      f"config: {what} got {value!r}{_nearest(value, known)}; choose one of"
-      f" {', '.join(known)}."
-    )
-
-
-def _positive(config: Any, where: str, *names: str) -> None:
-  for name in names:
-    if not getattr(config, name) > 0:
-      raise ValueError(
-        f"{where}.{name}={getattr(config, name)} must be greater than 0."
-      )
-
-
-def _nearest(name: str, known: typing.Iterable[str]) -> str:
-  near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-  return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def algorithm_config(name: str, **fields: Any) -> config_dict.ConfigDict:

@@ -25,7 +25,7 @@ from etils import epath
 from grpo_jax.data import sources
 
 sample, root = sys.argv[1:]
-lines = epath.Path(sample).read_text().splitlines()
+lines = epath.Path(sample).read_text(encoding="utf-8").splitlines()
 folder = epath.Path(root) / "gsm8k" / "1.0.0"
 folder.mkdir(parents=True)
 features = tfds.features.FeaturesDict(

@@ -48,7 +48,7 @@ def test_shipped_file_has_the_stated_size():
 
 def test_training_again_gives_the_same_file():
   if "TFDS_DATA_DIR" in os.environ:
-    first = tokenizer.GSM8K_BPE.read_text()
+    first = tokenizer.GSM8K_BPE.read_text(encoding="utf-8")
     source, size = sources.TfdsSource("gsm8k", "train"), 2048
   else:
     path = SAMPLE / "train.jsonl"

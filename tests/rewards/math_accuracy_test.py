@@ -5,8 +5,10 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
+from grpo_jax.rewards import host
 from grpo_jax.rewards import math_accuracy as lib
 
 
@@ -80,13 +82,23 @@ def test_no_answer_scores_0_unless_the_gold_cannot_be_read():
   assert score("18", r"\frac{1}{") is None
 
 
-@pytest.mark.parametrize("answer", ["9^{9^{9^9}}", "(" * 300 + "5" + ")" * 300])
-def test_an_explosive_answer_times_out_and_gets_no_score(monkeypatch, answer):
-  monkeypatch.setattr(lib, "_TIMEOUT_S", 1)
-  start = time.monotonic()
-  with pytest.raises(TimeoutError, match="more than 1 s"):
-    score(rf"\boxed{{{answer}}}", "5")
-  assert time.monotonic() - start < 8.0
+def test_an_explosive_answer_times_out_and_gets_no_score():
+  # In workers, where it has to hold. In this process hypothesis listens to
+  # the garbage collector, and an alarm that strikes there is lost.
+  nested = "(" * 50 + "5" + ")" * 50
+  answers = ["9^{9^{9^9}}", nested, "5"]
+  with host.HostScorer({"a": "math_accuracy"}, {"a": 1.0}) as scorer:
+    start = time.monotonic()
+    scores = scorer.score(
+      [""] * 3,
+      [rf"\boxed{{{answer}}}" for answer in answers],
+      [0, 1, 2],
+      [{"answer": "5"}] * 3,
+    )
+    assert time.monotonic() - start < 25.0
+  np.testing.assert_array_equal(scores.failed, [True, True, False])
+  np.testing.assert_array_equal(scores.components["a"], [np.nan, np.nan, 1.0])
+  assert scores.failures["timeout"] == 2
 
 
 @pytest.mark.parametrize(

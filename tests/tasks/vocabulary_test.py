@@ -41,6 +41,7 @@ def test_text_and_ids_are_the_same_thing():
     ("12<eos>", None, (0, 2)),
     ("<eos>", None, (0, 0)),
     ("", None, None),
+    ("1", None, None),
     ("<answer>12</answer>", None, None),
     ("<answer>12<eos>", None, (0, 3)),
     ("</answer>12<answer><eos>", None, (0, 4)),

@@ -1,6 +1,7 @@
 """Saving, restoring, and refusing what does not fit."""
 
 import hashlib
+import os
 import pathlib
 import shutil
 import signal
@@ -289,12 +290,22 @@ def test_directory_of_someone_else_is_refused(tmp_path, saved):
 
 _KILLED = """
 import os, signal, sys
+import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
 from grpo_jax.training import checkpoints
+mesh = jax.make_mesh(
+    (4,), ("fsdp",), axis_types=(jax.sharding.AxisType.Auto,))
+rows, columns = (NamedSharding(mesh, P(*axes)) for axes in (
+    ("fsdp", None), (None, "fsdp")))
+x = jax.device_put(jnp.arange(1 << 22).reshape(1 << 11, -1), rows)
 store = checkpoints.Checkpoints(sys.argv[1], keep=3)
-store.save(1, {"x": jnp.arange(1 << 24)}, {"step": 1})
-store.wait()
-store.save(2, {"x": jnp.arange(1 << 24) * 2}, {"step": 2})
+store.save(1, {"x": x}, {"step": 1})
+abstract = jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=columns)
+state, _, _ = store.restore({"x": abstract})
+assert state["x"].sharding == columns
+assert (state["x"] == x).all()
+store.save(2, {"x": x * 2}, {"step": 2})
 os.kill(os.getpid(), signal.SIGKILL)  # Step 2 is still being written.
 """
 
@@ -303,6 +314,10 @@ def test_kill_while_saving_leaves_the_previous_step(tmp_path):
   directory = tmp_path / "c"
   process = subprocess.run(
     [sys.executable, "-c", _KILLED, str(directory)],
+    env={
+      **os.environ,
+      "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+    },
     capture_output=True,
     check=False,
   )
@@ -315,14 +330,16 @@ def test_kill_while_saving_leaves_the_previous_step(tmp_path):
   assert "2" not in unfinished  # Otherwise the kill came too late to test.
   store = checkpoints.Checkpoints(directory, keep=3)
   assert store.latest_step() == 1
-  abstract = {"x": jax.ShapeDtypeStruct((1 << 24,), jnp.int32)}
+  expected = np.arange(1 << 22).reshape(1 << 11, -1)
+  # Saved from four devices, restored on one.
+  abstract = {"x": jax.ShapeDtypeStruct(expected.shape, jnp.int32)}
   state, extra, _ = store.restore(abstract)
   assert extra == {"step": 1}
-  np.testing.assert_array_equal(state["x"], np.arange(1 << 24))
-  store.save(2, {"x": jnp.arange(1 << 24) * 3}, {"step": 2})
+  np.testing.assert_array_equal(state["x"], expected)
+  store.save(2, {"x": state["x"] * 3}, {"step": 2})
   store.close()
   store = checkpoints.Checkpoints(directory, keep=3)
   state, _, step = store.restore(abstract)
   store.close()
   assert step == 2
-  np.testing.assert_array_equal(state["x"], np.arange(1 << 24) * 3)
+  np.testing.assert_array_equal(state["x"], expected * 3)

@@ -1,0 +1,55 @@
+"""Two-digit addition: imitate a sloppy teacher, then let a verifier fix it.
+
+    make quickstart
+    python -m experiments.train --config=configs/quickstart.py \
+        --workdir=runs/quickstart
+
+The teacher forgets carries, so the warm start copies a wrong habit; GRPO has
+to change a choice, not to learn a skill. Expected, on 2 CPU cores: greedy
+held-out accuracy from about 0.3 to above 0.95 within 2 minutes, compilation
+included. Any algorithm: --config=configs/quickstart.py:gspo.
+"""
+
+from grpo_jax.training import config as config_lib
+
+
+def get_config(algorithm: str = "grpo"):
+  """The quickstart, with any algorithm of the table."""
+  config = config_lib.default_config(algorithm)
+  config.phases = ("sft", "rl")
+
+  config.data.source = "task"
+  config.data.name = "add"
+  config.data.task_options.level = 2
+  config.data.task_options.fixed_digits = True
+  config.data.task_options.tags = False
+  config.data.task_options.teacher_error = 0.7
+
+  config.model.width = 128
+  config.model.num_layers = 2
+  config.model.num_heads = 4
+  config.model.num_kv_heads = 2
+  config.model.mlp_width = 384
+
+  config.sft.steps = 500
+  config.sft.num_prompts = 128
+  config.sft.optimizer.learning_rate = 1e-3
+  config.sft.optimizer.schedule = "cosine"
+  config.sft.optimizer.warmup_steps = 20
+
+  config.rl.steps = 400
+  config.rl.num_prompts = 32
+  config.rl.group_size = 16
+  config.rl.optimizer.learning_rate = 3e-4
+  config.rl.optimizer.schedule = "linear"
+  config.rl.optimizer.warmup_steps = 10
+  config.rl.optimizer.final_fraction = 0.1
+  if "kl_coef" in config.algorithm:
+    config.algorithm.kl_coef = 0.0  # The habit to unlearn is the reference's.
+
+  config.eval.num_prompts = 512
+  config.eval.batch_size = 512
+  config.eval.every = 40
+  config.checkpoint.every = 200
+  config.required_accuracy = 0.95
+  return config

@@ -1,0 +1,73 @@
+"""Completes a prompt with a trained policy.
+
+    python -m experiments.sample --workdir=runs/quickstart --prompt="27 + 58 ="
+    python -m experiments.sample --workdir=runs/gsm8k --prompt="Tom has 3 ..."
+
+Greedy unless --temperature is given. A toy task's prompt is written in its own
+alphabet, as `evaluate` and the training log print it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+
+from experiments import flags as flags_lib
+from grpo_jax.rollout import sampling
+from grpo_jax.training import loop
+from grpo_jax.types import Prompts
+
+_WORKDIR = flags.DEFINE_string(
+  "workdir", None, "Folder of the run.", required=True
+)
+_PROMPT = flags.DEFINE_string("prompt", None, "Text.", required=True)
+_STEP = flags.DEFINE_integer("step", None, "Checkpoint; by default the last.")
+_NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1, "Completions.", 1)
+_TEMPERATURE = flags.DEFINE_float("temperature", 0.0, "0: greedy.", 0.0)
+_SEED = flags.DEFINE_integer("seed", 0, "Of the samples.")
+
+
+def main(argv: Sequence[str]) -> int:
+  """Prints the completions, one per paragraph."""
+  del argv
+  with loop.load(_WORKDIR.value, _STEP.value) as loaded:
+    problem = loaded.problem
+    ids = problem.encoder.prompt({"prompt": _PROMPT.value})
+    if len(ids) > problem.max_prompt_len:
+      raise ValueError(
+        f"--prompt has {len(ids)} tokens; this run was trained with at most"
+        f" {problem.max_prompt_len} (config.data.max_prompt_len)."
+      )
+    prompts = Prompts(
+      tokens=jnp.asarray(ids)[None],
+      mask=jnp.ones((1, len(ids)), bool),
+      ids=jnp.zeros(1, jnp.int32),
+      extras={},
+    )
+    config = sampling.SamplingConfig(
+      max_new_tokens=problem.max_new_tokens,
+      end_ids=problem.tokenizer.end_ids,
+      pad_id=problem.tokenizer.pad_id,
+      temperature=_TEMPERATURE.value,
+    )
+    rollout = sampling.sample(
+      loaded.policy,
+      loaded.params,
+      prompts,
+      jax.random.key(_SEED.value),
+      config,
+      _NUM_SAMPLES.value,
+    )
+    for text in problem.texts(
+      np.asarray(rollout.tokens), np.asarray(rollout.completion_mask)
+    ):
+      print(text)
+  return 0
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)

@@ -1,0 +1,361 @@
+"""What a run writes about itself, beside its checkpoints.
+
+| file                 | content                                             |
+|----------------------|-----------------------------------------------------|
+| `metrics.jsonl`      | metrics of each step; equal runs write equal bytes  |
+| `timings.jsonl`      | `time/…` and `tokens_per_second…` of each step      |
+| `samples.jsonl`      | sampled completions and their rewards               |
+| `tensorboard/`       | the same metrics as scalars                         |
+| `wandb_id.txt`       | W&B run to continue, where W&B is used              |
+| `config.json`        | resolved config                                     |
+| `environment.json`   | versions, devices and arguments, one entry a start  |
+
+A resumed run cuts the `.jsonl` files back to the step of its checkpoint, so
+that they read as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import os
+import pathlib
+import platform
+import secrets
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, BinaryIO
+
+import jax
+import tensorboardX
+
+METRICS = "metrics.jsonl"
+TIMINGS = "timings.jsonl"
+SAMPLES = "samples.jsonl"
+_CONFIG = "config.json"
+_ENVIRONMENT = "environment.json"
+_WANDB_ID = "wandb_id.txt"
+# They differ between equal runs, and metrics.jsonl must not.
+_TIMING_PREFIXES = ("time/", "tokens_per_second")
+_PACKAGES = (
+  "grpo_jax",
+  "jax",
+  "jaxlib",
+  "flax",
+  "optax",
+  "orbax-checkpoint",
+  "grain",
+  "numpy",
+)
+
+
+class MetricsLog:
+  """Writes metrics and samples; one process of a run owns it.
+
+  Args:
+    workdir: Directory of the run; made if missing.
+    tensorboard: Whether to write TensorBoard scalars too.
+    wandb: Arguments of `wandb.init` (project, name, mode, …); None: no W&B.
+    resume_step: Step of the checkpoint that was restored: what was written
+      about later steps is cut. None: a run from the start; files of an
+      earlier attempt are renamed to end in `.old`.
+
+  Raises:
+    ImportError: If W&B is asked for and not installed.
+    ValueError: If a line to keep is not JSON.
+  """
+
+  def __init__(
+    self,
+    workdir: str | os.PathLike,
+    tensorboard: bool = True,
+    wandb: Mapping[str, Any] | None = None,
+    resume_step: int | None = None,
+  ):
+    self._workdir = pathlib.Path(workdir)
+    self._workdir.mkdir(parents=True, exist_ok=True)
+    # First, because it may fail, and the files should then stay uncut.
+    self._wandb = None if wandb is None else self._start_wandb(wandb)
+    self._files: dict[str, BinaryIO] = {}
+    for name in (METRICS, TIMINGS, SAMPLES):
+      path = self._workdir / name
+      if resume_step is not None:
+        _cut(path, resume_step)
+      elif path.exists() and path.stat().st_size:
+        path.replace(path.with_name(name + ".old"))
+      self._files[name] = path.open("ab")
+    self._tensorboard = None
+    if tensorboard:
+      self._tensorboard = tensorboardX.SummaryWriter(
+        str(self._workdir / "tensorboard"),
+        # TensorBoard then hides the later points of the killed run.
+        purge_step=0 if resume_step is None else resume_step + 1,
+        # tensorboardX names files by the second, and overwrites.
+        filename_suffix=f".{secrets.token_hex(4)}",
+      )
+
+  def _start_wandb(self, settings: Mapping[str, Any]) -> Any:
+    try:
+      import wandb
+    except ImportError as error:
+      raise ImportError(
+        "MetricsLog: the config asks for Weights & Biases, but wandb is not"
+        " installed; run `pip install 'grpo_jax[wandb]'`, or set wandb to"
+        " None."
+      ) from error
+    path = self._workdir / _WANDB_ID
+    if not path.exists():
+      path.write_text(secrets.token_hex(4), encoding="utf-8")
+    identity = path.read_text(encoding="utf-8").strip()
+    fixed: dict[str, Any] = {
+      "dir": str(self._workdir),
+      "id": identity,
+      "resume": "allow",
+    }
+    return wandb.init(**fixed, **settings)
+
+  def write(self, step: int, phase: str, metrics: Mapping[str, Any]) -> None:
+    """Writes the metrics of one step.
+
+    Args:
+      step: Step over all phases.
+      phase: Name of the phase, "sft" or "rl".
+      metrics: name -> a number or an array of one. Numbers that are not
+        finite become null: JSON has no word for them.
+
+    Raises:
+      ValueError: If a metric is named "step" or "phase".
+    """
+    if taken := {"step", "phase"} & metrics.keys():
+      raise ValueError(
+        f"MetricsLog: a metric may not be named {sorted(taken)}; these are"
+        " fields of every line. Rename it."
+      )
+    values = {name: float(value) for name, value in metrics.items()}
+    head = {"step": int(step), "phase": phase}
+    timings = {
+      name: value
+      for name, value in values.items()
+      if name.startswith(_TIMING_PREFIXES)
+    }
+    if len(timings) < len(values):
+      rest = {name: values[name] for name in values.keys() - timings.keys()}
+      self._append(METRICS, head | rest)
+    if timings:
+      self._append(TIMINGS, head | timings)
+    if self._tensorboard is not None:
+      for name, value in values.items():
+        self._tensorboard.add_scalar(name, value, step)
+    if self._wandb is not None:
+      # Steps that W&B has already seen are dropped there; they are the same.
+      self._wandb.log(values, step=step)
+
+  def write_samples(
+    self, step: int, samples: Sequence[Mapping[str, Any]]
+  ) -> None:
+    """Writes sampled completions, one line each, with their step."""
+    for sample in samples:
+      self._append(SAMPLES, {**sample, "step": int(step)})
+
+  def _append(self, name: str, line: Mapping[str, Any]) -> None:
+    text = json.dumps(_valid(line), sort_keys=True, allow_nan=False)
+    self._files[name].write(text.encode() + b"\n")
+    # To the operating system, so that a killed process loses no line.
+    self._files[name].flush()
+
+  def flush(self) -> None:
+    """Forces everything to disk; call before a checkpoint is saved.
+
+    A checkpoint of step n must never be on disk without the lines up to n.
+    """
+    for file in self._files.values():
+      file.flush()
+      os.fsync(file.fileno())
+    if self._tensorboard is not None:
+      self._tensorboard.flush()
+
+  def close(self) -> None:
+    """Flushes and closes everything; the last call."""
+    self.flush()
+    for file in self._files.values():
+      file.close()
+    if self._tensorboard is not None:
+      self._tensorboard.close()
+    if self._wandb is not None:
+      self._wandb.finish()
+
+
+def _valid(value: Any) -> Any:
+  """The value as JSON can hold it; array scalars and NaN included."""
+  if value is None or isinstance(value, (str, bool, int)):
+    return value
+  if isinstance(value, Mapping):
+    return {name: _valid(item) for name, item in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [_valid(item) for item in value]
+  number = float(value)
+  return number if math.isfinite(number) else None
+
+
+def read_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
+  """The objects of a `.jsonl` file, without a half-written last line.
+
+  Raises:
+    ValueError: If another line is not a JSON object.
+  """
+  return [line for _, line in _parse(pathlib.Path(path))]
+
+
+def _parse(path: pathlib.Path) -> list[tuple[bytes, dict[str, Any]]]:
+  parsed = []
+  *lines, _ = path.read_bytes().split(b"\n")  # What follows the last newline.
+  for number, line in enumerate(lines, start=1):
+    try:
+      value = json.loads(line)
+      if not isinstance(value, dict):
+        raise ValueError("not an object")
+    except ValueError as error:
+      raise ValueError(
+        f"metrics_log: line {number} of {path} is not a JSON object:"
+        f" {line[:60]!r}. Remove the line, or move the file away."
+      ) from error
+    parsed.append((line, value))
+  return parsed
+
+
+def _cut(path: pathlib.Path, resume_step: int) -> None:
+  """Drops the lines after `resume_step`, all at once or not at all."""
+  if not path.exists():
+    return
+  kept = b"".join(
+    line + b"\n"
+    for line, value in _parse(path)
+    if value.get("step", 0) <= resume_step
+  )
+  if kept != path.read_bytes():
+    _write_atomically(path, kept)
+
+
+def _write_atomically(path: pathlib.Path, content: bytes) -> None:
+  temporary = path.with_name(path.name + ".tmp")
+  with temporary.open("wb") as file:
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
+  temporary.replace(path)
+
+
+def check_config(
+  workdir: str | os.PathLike,
+  config_json: str,
+  allowed: Collection[str] = (),
+) -> None:
+  """Raises if the run in `workdir` was started with another config.
+
+  Args:
+    workdir: Directory of the run; one without a config passes.
+    config_json: Resolved config of this start, as a JSON object.
+    allowed: Fields that may differ, with dots for nested ones; a group
+      allows all fields below it.
+
+  Raises:
+    ValueError: If any other field differs; names each with both values.
+  """
+  path = pathlib.Path(workdir) / _CONFIG
+  if not path.exists():
+    return
+  stored = _flatten(json.loads(path.read_text(encoding="utf-8")))
+  given = _flatten(json.loads(config_json))
+  differing = [
+    f"{name}: {stored.get(name, 'absent')} stored,"
+    f" {given.get(name, 'absent')} given"
+    for name in sorted(stored.keys() | given.keys())
+    if stored.get(name) != given.get(name)
+    and not any(f"{name}.".startswith(f"{field}.") for field in allowed)
+  ]
+  if differing:
+    raise ValueError(
+      f"check_config: {path} is of a run with another config:"
+      f" {'; '.join(differing)}. Start it with the stored values, or pass"
+      " another --workdir."
+    )
+
+
+def _flatten(config: Any, prefix: str = "") -> dict[str, str]:
+  if not isinstance(config, dict) or not config:
+    return {prefix.removesuffix("."): json.dumps(config, sort_keys=True)}
+  flat: dict[str, str] = {}
+  for name, value in config.items():
+    flat |= _flatten(value, f"{prefix}{name}.")
+  return flat
+
+
+def save_run_info(
+  workdir: str | os.PathLike,
+  config_json: str,
+  allowed: Collection[str] = (),
+) -> None:
+  """Writes `config.json`, and adds this start to `environment.json`.
+
+  Args:
+    workdir: Directory of the run; made if missing.
+    config_json: Resolved config, as a JSON object.
+    allowed: As in `check_config`.
+
+  Raises:
+    ValueError: If the stored config differs, as in `check_config`.
+  """
+  check_config(workdir, config_json, allowed)
+  workdir = pathlib.Path(workdir)
+  workdir.mkdir(parents=True, exist_ok=True)
+  _write_json(workdir / _CONFIG, json.loads(config_json))
+  path = workdir / _ENVIRONMENT
+  starts = json.loads(path.read_text("utf-8")) if path.exists() else []
+  _write_json(path, [*starts, _environment()])
+
+
+def _write_json(path: pathlib.Path, value: Any) -> None:
+  text = json.dumps(value, indent=2, sort_keys=True) + "\n"
+  _write_atomically(path, text.encode())
+
+
+def _environment() -> dict[str, Any]:
+  versions: dict[str, str | None] = {}
+  for package in _PACKAGES:
+    try:
+      versions[package] = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+      versions[package] = None
+  return {
+    "packages": versions,
+    "python": platform.python_version(),
+    "platform": platform.platform(),
+    "backend": jax.default_backend(),
+    "device_kind": jax.devices()[0].device_kind,
+    "num_devices": jax.device_count(),
+    "num_processes": jax.process_count(),
+    "git": _git(),
+    "argv": sys.argv,
+  }
+
+
+def _git() -> dict[str, Any] | None:
+  """Commit of the checkout that this package runs from, if it does."""
+  root = pathlib.Path(__file__).resolve().parents[2]
+  if not (root / ".git").exists():
+    return None
+  try:
+    commit, status = (
+      subprocess.run(
+        ["git", "-C", str(root), *arguments],
+        capture_output=True,
+        check=True,
+        text=True,
+      ).stdout.strip()
+      for arguments in (("rev-parse", "HEAD"), ("status", "--porcelain"))
+    )
+  except (OSError, subprocess.CalledProcessError):
+    return None  # No git, or a checkout of another user.
+  return {"commit": commit, "dirty": bool(status)}

@@ -1,0 +1,138 @@
+"""Curves of a finished or running run, from its `metrics.jsonl`."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from grpo_jax.training import metrics_log
+
+_BLUE, _ORANGE, _GREEN, _RED = "#3566a5", "#d1701b", "#2f8f5b", "#c23b3b"
+
+
+def plot_run(workdir: str | os.PathLike, path: str | os.PathLike) -> None:
+  """Draws reward, accuracy, completion length and entropy as a PNG.
+
+  Covers the steps of the reinforcement phases. A faint line shows every step,
+  a strong one its moving average.
+
+  Args:
+    workdir: Directory of the run.
+    path: PNG to write; its directory must exist.
+
+  Raises:
+    ImportError: If matplotlib is not installed.
+    FileNotFoundError: If the run has no `metrics.jsonl`.
+    ValueError: If no reinforcement step was logged yet.
+  """
+  try:
+    from matplotlib import figure
+  except ImportError as error:
+    raise ImportError(
+      "plot_run: matplotlib is not installed; run"
+      " `pip install 'grpo_jax[plot]'`."
+    ) from error
+  source = pathlib.Path(workdir) / metrics_log.METRICS
+  if not source.exists():
+    raise FileNotFoundError(
+      f"plot_run: {source} does not exist; pass the --workdir of a run."
+    )
+  lines = [
+    line for line in metrics_log.read_lines(source) if line.get("phase") == "rl"
+  ]
+  if not lines:
+    raise ValueError(
+      f"plot_run: {source} has no line of phase 'rl' yet; wait for the first"
+      " reinforcement step."
+    )
+
+  # A figure of its own, not pyplot: no display and no global state.
+  canvas = figure.Figure(figsize=(11, 7.5), dpi=130, layout="constrained")
+  name = pathlib.Path(workdir).resolve().name
+  canvas.suptitle(f"Reinforcement phase of {name}", fontsize=14)
+  reward, accuracy, length, entropy = canvas.subplots(2, 2).flat
+
+  _curve(reward, lines, "reward/mean", _BLUE, "training")
+  _finish(reward, "Reward", "mean reward of a completion")
+
+  _curve(accuracy, lines, "accuracy", _BLUE, "training")
+  steps, values = _series(lines, "eval/accuracy")
+  if len(steps):
+    accuracy.plot(
+      steps, values, "o-", color=_ORANGE, lw=1.2, ms=5, label="evaluation"
+    )
+  _finish(accuracy, "Accuracy", "fraction of right answers")
+  if accuracy.lines:
+    accuracy.set_ylim(-0.03, 1.03)
+
+  _curve(length, lines, "length/mean", _BLUE, "all")
+  _curve(length, lines, "length/correct", _GREEN, "right answers")
+  _curve(length, lines, "length/incorrect", _RED, "wrong answers")
+  _finish(length, "Completion length", "mean length (tokens)")
+
+  _curve(entropy, lines, "entropy/mean", _BLUE, "training")
+  _finish(entropy, "Entropy", "mean entropy (nats per token)")
+
+  canvas.savefig(path, format="png")
+
+
+def _series(
+  lines: list[dict[str, Any]], name: str
+) -> tuple[np.ndarray, np.ndarray]:  # [N], [N]
+  points = [
+    (line["step"], line[name]) for line in lines if line.get(name) is not None
+  ]
+  steps, values = np.array(points, dtype=float).reshape(-1, 2).T
+  return steps, values
+
+
+def smoothed(values: np.ndarray) -> np.ndarray:  # [N] -> [N]
+  """Centred moving average over a twentieth of the curve.
+
+  Near the ends the window shrinks on both sides alike, so a straight line
+  stays the same line.
+  """
+  size = len(values)
+  half = size // 40
+  sums = np.concatenate([[0.0], np.cumsum(values)])
+  index = np.arange(size)
+  reach = np.minimum(half, np.minimum(index, size - 1 - index))
+  return (sums[index + reach + 1] - sums[index - reach]) / (2 * reach + 1)
+
+
+def _curve(axes: Any, lines: list, name: str, color: str, label: str) -> None:
+  steps, values = _series(lines, name)
+  if not len(steps):
+    return
+  axes.plot(steps, values, color=color, lw=0.8, alpha=0.25)
+  marker = "o" if len(steps) == 1 else None  # A line of one point is invisible.
+  axes.plot(
+    steps, smoothed(values), color=color, lw=1.8, label=label, marker=marker
+  )
+
+
+def _finish(axes: Any, title: str, unit: str) -> None:
+  axes.set_title(title, loc="left", fontsize=12)
+  axes.set_xlabel("step")
+  axes.set_ylabel(unit)
+  axes.spines[["top", "right"]].set_visible(False)
+  axes.grid(alpha=0.25, lw=0.6)
+  if not axes.lines:
+    axes.text(
+      0.5,
+      0.5,
+      "not recorded",
+      ha="center",
+      va="center",
+      color="0.5",
+      transform=axes.transAxes,
+    )
+    return
+  axes.xaxis.get_major_locator().set_params(integer=True)
+  axes.margins(x=0.02)
+  _, labels = axes.get_legend_handles_labels()
+  if len(labels) > 1:
+    axes.legend(frameon=False, fontsize=9)

@@ -1,0 +1,270 @@
+"""The transformer against NumPy, against itself with a cache, and padding."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.models import transformer
+from grpo_jax.ops import logprobs
+from tests.models import reference
+
+PLAIN = transformer.TransformerConfig(
+  vocab_size=13,
+  width=8,
+  num_layers=2,
+  num_heads=4,
+  num_kv_heads=2,
+  mlp_width=12,
+)
+# As much as possible different from PLAIN: Qwen2's biases, Qwen3's norms, a
+# head width of its own, one key head.
+RICH = dataclasses.replace(
+  PLAIN,
+  num_kv_heads=1,
+  head_dim=6,
+  rope_theta=100.0,
+  qk_norm=True,
+  qkv_bias=True,
+  tied_embeddings=False,
+)
+CONFIGS = {"plain": PLAIN, "rich": RICH}
+T = 4
+PROMPTS = ([3, 1, 4, 1, 5], [9], [2, 6, 5])
+PROMPT_INDEX = (0, 2, 1, 2)
+LENGTHS = (4, 1, 3, 2)  # Of the completions.
+COMPLETIONS = np.array(
+  [[7, 0, 12, 3], [5, 8, 8, 8], [1, 2, 3, 8], [9, 9, 8, 8]]
+)
+
+
+def float64(config):
+  return dataclasses.replace(config, dtype="float64", param_dtype="float64")
+
+
+def make_params(config):
+  """Initial parameters, spread out so that every weight matters."""
+  params = transformer.transformer_policy(config).init(jax.random.key(0))
+  leaves, treedef = jax.tree.flatten(params)
+  keys = jax.random.split(jax.random.key(1), len(leaves))
+  leaves = [
+    x + 0.3 * jax.random.normal(k, x.shape, x.dtype)
+    for x, k in zip(leaves, keys, strict=True)
+  ]
+  return jax.tree.unflatten(treedef, leaves)
+
+
+def make_batch(num_prompt_slots=5, junk=0):
+  tokens = np.full((len(PROMPTS), num_prompt_slots), junk)
+  mask = np.zeros(tokens.shape, bool)
+  for row, prompt in enumerate(PROMPTS):
+    tokens[row, -len(prompt) :] = prompt
+    mask[row, -len(prompt) :] = True
+  completion_mask = np.arange(T) < np.array(LENGTHS)[:, None]
+  completions = np.where(completion_mask, COMPLETIONS, junk)
+  return tuple(
+    jnp.asarray(x)
+    for x in (tokens, mask, completions, completion_mask, PROMPT_INDEX)
+  )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def teacher_forced(config, params, batch):
+  """Logits [B, T, V] of the whole sequences at once."""
+  policy = transformer.transformer_policy(config)
+  h, _ = policy.hidden(params, *batch, None)
+  return policy.head(params, h)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def step_by_step(config, params, batch):
+  """The same with a cache, and the tokens given one at a time."""
+  policy = transformer.transformer_policy(config)
+  prompt_tokens, prompt_mask, tokens, _, prompt_index = batch
+  h, cache = policy.prefill(params, prompt_tokens, prompt_mask, prompt_index, T)
+
+  def step(cache, t):
+    h, cache = policy.decode(params, tokens[:, t], t, cache)
+    return cache, h
+
+  _, later = jax.lax.scan(step, cache, jnp.arange(T - 1))  # [T - 1, B, D]
+  h = jnp.concatenate([h[:, None], jnp.moveaxis(later, 0, 1)], axis=1)
+  return policy.head(params, h)
+
+
+def existing(x):
+  """Positions that predict a token that exists; see the note in the test."""
+  return np.concatenate([x[b, :n] for b, n in enumerate(LENGTHS)])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_decoding_equals_teacher_forcing_in_float64(name):
+  with jax.enable_x64(True):
+    config = float64(CONFIGS[name])
+    params, batch = make_params(config), make_batch()
+    np.testing.assert_allclose(
+      existing(step_by_step(config, params, batch)),
+      existing(teacher_forced(config, params, batch)),
+      rtol=0,
+      atol=1e-10,
+    )
+
+
+def test_decoding_equals_teacher_forcing_in_float32():
+  params, batch = make_params(RICH), make_batch()
+  tokens = batch[2]
+  stepwise = step_by_step(RICH, params, batch)
+  policy = transformer.transformer_policy(RICH)
+  h, _ = policy.hidden(params, *batch, None)
+  logp, entropy = logprobs.token_outputs(
+    functools.partial(policy.head, params),
+    h,
+    tokens,
+    temperature=0.8,
+    with_entropy=True,
+  )
+  for got, want in (
+    (logprobs.token_logprobs(stepwise, tokens, 0.8), logp),
+    (logprobs.entropy_from_logits(stepwise, 0.8), entropy),
+  ):
+    np.testing.assert_allclose(existing(got), existing(want), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_equals_the_numpy_reference(name):
+  with jax.enable_x64(True):
+    config = float64(CONFIGS[name])
+    params = make_params(config)
+    actual = teacher_forced(config, params, make_batch())
+    arrays = jax.tree.map(np.asarray, params)
+    for row, prompt in enumerate(PROMPT_INDEX):
+      completion = list(COMPLETIONS[row, : LENGTHS[row] - 1])
+      expected = reference.logits(config, arrays, PROMPTS[prompt] + completion)
+      first = len(PROMPTS[prompt]) - 1
+      np.testing.assert_allclose(
+        actual[row, : LENGTHS[row]], expected[first:], rtol=0, atol=1e-10
+      )
+
+
+def test_padding_changes_nothing():
+  with jax.enable_x64(True):
+    config = float64(RICH)
+    params = make_params(config)
+    for run in (teacher_forced, step_by_step):
+      few = run(config, params, make_batch())
+      many = run(config, params, make_batch(num_prompt_slots=8))
+      np.testing.assert_allclose(
+        existing(many), existing(few), rtol=0, atol=1e-10
+      )
+
+
+@pytest.mark.parametrize("junk", [7, 10**6, -1])
+def test_masked_slots_may_hold_any_token(junk):
+  params = make_params(RICH)
+  for run in (teacher_forced, step_by_step):
+    clean = run(RICH, params, make_batch())
+    dirty = run(RICH, params, make_batch(junk=junk))
+    np.testing.assert_array_equal(existing(dirty), existing(clean))
+
+
+def test_empty_rows_are_finite_with_finite_gradients():
+  tokens, mask, completions, completion_mask, index = make_batch()
+  batch = (tokens, mask.at[1].set(False), completions, completion_mask & False)
+  params = make_params(RICH)
+
+  def total(params):
+    return teacher_forced(RICH, params, (*batch, index)).sum()
+
+  value, grads = jax.value_and_grad(total)(params)
+  assert np.isfinite(value)
+  assert all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
+
+
+def test_a_token_never_sees_its_successors():
+  tokens, mask, completions, completion_mask, index = make_batch()
+  params = make_params(RICH)
+  before = teacher_forced(
+    RICH, params, (tokens, mask, completions, completion_mask, index)
+  )
+  changed = completions.at[0, 2].set(6)
+  after = teacher_forced(
+    RICH, params, (tokens, mask, changed, completion_mask, index)
+  )
+  np.testing.assert_array_equal(before[0, :3], after[0, :3])
+  assert abs(before[0, 3] - after[0, 3]).max() > 1e-3
+
+
+def test_remat_changes_neither_values_nor_gradients():
+  params, batch = make_params(RICH), make_batch()
+
+  def loss(config, params):
+    return (teacher_forced(config, params, batch) ** 2).sum()
+
+  both = jax.value_and_grad(loss, 1)
+  plain = both(RICH, params)
+  remat = both(dataclasses.replace(RICH, remat=True), params)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
+    remat,
+    plain,
+  )
+
+
+def test_bfloat16_activations_keep_float32_parameters_and_logits():
+  config = dataclasses.replace(RICH, dtype="bfloat16")
+  params, batch = make_params(config), make_batch()
+  assert {x.dtype.name for x in jax.tree.leaves(params)} == {"float32"}
+  wide = teacher_forced(RICH, params, batch)
+  for run in (teacher_forced, step_by_step):
+    narrow = run(config, params, batch)
+    assert narrow.dtype == jnp.float32
+    error = abs(existing(narrow) - existing(wide))
+    assert 0 < error.max() < 0.05 * abs(existing(wide)).max()
+
+
+def test_a_prompt_is_run_once_however_many_rows_it_has():
+  params = make_params(PLAIN)
+  policy = transformer.transformer_policy(PLAIN)
+  tokens, mask, *_ = make_batch()
+
+  def flops(num_rows):
+    index = jnp.arange(num_rows) % len(PROMPTS)
+    prefill = jax.jit(functools.partial(policy.prefill, num_slots=T))
+    compiled = prefill.lower(params, tokens, mask, index).compile()
+    return compiled.cost_analysis()["flops"]
+
+  assert flops(64) == pytest.approx(flops(3), rel=0.2)
+
+
+def test_layers_are_stacked_and_everything_is_trained():
+  params = make_params(RICH)
+  assert params["frozen"] == {}
+  layers = params["trained"]["layers"]
+  assert all(x.shape[0] == RICH.num_layers for x in jax.tree.leaves(layers))
+  kernel = layers["mlp"]["up"]["kernel"]
+  assert abs(kernel[0] - kernel[1]).max() > 0  # Drawn independently.
+
+
+def test_unknown_inputs_raise():
+  policy = transformer.transformer_policy(PLAIN)
+  with pytest.raises(ValueError, match=r"extra inputs \['routing'\]"):
+    policy.hidden(make_params(PLAIN), *make_batch(), {"routing": 1})
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ({"num_layers": 0}, "num_layers is 0"),
+    ({"num_kv_heads": 3}, "4 query heads do not split over 3"),
+    ({"num_heads": 6}, "width 8 does not split into 6 heads"),
+    ({"head_dim": 3}, "heads are 3 wide"),
+    ({"num_heads": 8}, "heads are 1 wide"),
+    ({"dtype": "float16"}, "dtype is 'float16'"),
+  ],
+)
+def test_impossible_sizes_raise(change, message):
+  with pytest.raises(ValueError, match=message):
+    dataclasses.replace(PLAIN, **change)

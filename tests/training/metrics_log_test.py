@@ -1,0 +1,288 @@
+"""Files a run writes about itself."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tensorboardX.proto import event_pb2
+from tensorboardX.record_writer import masked_crc32c
+
+from grpo_jax.training import metrics_log
+
+
+def write_steps(log, first: int, last: int) -> None:
+  for step in range(first, last + 1):
+    metrics = {"reward/mean": jnp.float32(0.1) * step, "loss": 1 / step}
+    timings = {"time/step": 0.5 * step, "tokens_per_second": 1e4}
+    log.write(step, "rl", metrics | timings)
+    log.write_samples(step, [{"text": f"ü{step}", "reward": 0.5}])
+
+
+def read(workdir: pathlib.Path) -> dict[str, bytes]:
+  return {
+    name: (workdir / name).read_bytes()
+    for name in (
+      metrics_log.METRICS,
+      metrics_log.TIMINGS,
+      metrics_log.SAMPLES,
+    )
+  }
+
+
+def test_lines_are_sorted_round_trip_and_without_timings(tmp_path):
+  log = metrics_log.MetricsLog(tmp_path, tensorboard=False)
+  log.write(
+    np.int64(3),
+    "sft",
+    {
+      "loss": np.float32(0.1),
+      "accuracy": jnp.array(0.3),
+      "z": 1 / 3,
+      "time/step": 2.0,
+      "tokens_per_second_per_device": 3.0,
+    },
+  )
+  log.write(4, "rl", {"tokens_per_second": 3.0})
+  log.write(5, "rl", {"loss": float("nan"), "a": float("-inf")})
+  log.close()
+  assert (tmp_path / "metrics.jsonl").read_text().splitlines() == [
+    '{"accuracy": 0.30000001192092896, "loss": 0.10000000149011612,'
+    ' "phase": "sft", "step": 3, "z": 0.3333333333333333}',
+    '{"a": null, "loss": null, "phase": "rl", "step": 5}',
+  ]
+  assert (tmp_path / "timings.jsonl").read_text().splitlines() == [
+    '{"phase": "sft", "step": 3, "time/step": 2.0,'
+    ' "tokens_per_second_per_device": 3.0}',
+    '{"phase": "rl", "step": 4, "tokens_per_second": 3.0}',
+  ]
+  first = metrics_log.read_lines(tmp_path / "metrics.jsonl")[0]
+  assert np.float32(first["loss"]) == np.float32(0.1)
+
+
+def test_samples_hold_text_numbers_and_nested_values(tmp_path):
+  log = metrics_log.MetricsLog(tmp_path, tensorboard=False)
+  sample = {
+    "text": 'a\nb"\u2028é\ud800',
+    "reward": jnp.float32(0.5),
+    "components": {"format": float("nan"), "right": np.bool_(True)},
+    "tokens": np.arange(2).tolist(),
+    "terminated": True,
+  }
+  log.write_samples(7, [sample, {"text": ""}])
+  log.close()
+  lines = metrics_log.read_lines(tmp_path / "samples.jsonl")
+  assert lines == [
+    {
+      **sample,
+      "step": 7,
+      "reward": 0.5,
+      "components": {"format": None, "right": 1.0},
+    },
+    {"step": 7, "text": ""},
+  ]
+
+
+@pytest.mark.parametrize("name", ["step", "phase"])
+def test_metric_named_like_a_field_is_refused(tmp_path, name):
+  log = metrics_log.MetricsLog(tmp_path, tensorboard=False)
+  with pytest.raises(ValueError, match=f"may not be named .*{name}"):
+    log.write(1, "rl", {name: 1.0})
+  log.close()
+
+
+def test_resumed_run_writes_the_same_bytes(tmp_path):
+  whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+  log = metrics_log.MetricsLog(whole, tensorboard=False)
+  write_steps(log, 1, 9)
+  log.close()
+
+  log = metrics_log.MetricsLog(resumed, tensorboard=False)
+  write_steps(log, 1, 7)
+  log.close()
+  for name in (metrics_log.METRICS, metrics_log.SAMPLES):
+    with (resumed / name).open("ab") as file:
+      file.write(b'{"half": 0.')  # Killed inside a line.
+  log = metrics_log.MetricsLog(resumed, tensorboard=False, resume_step=4)
+  assert [
+    line["step"]
+    for line in metrics_log.read_lines(resumed / metrics_log.METRICS)
+  ] == [1, 2, 3, 4]
+  write_steps(log, 5, 9)
+  log.close()
+  assert read(resumed) == read(whole)
+  assert not list(resumed.glob("*.tmp"))
+
+
+def test_half_written_line_is_dropped_even_if_its_step_is_kept(tmp_path):
+  path = tmp_path / "metrics.jsonl"
+  path.write_text('{"step": 1}\n{"step": 2}')
+  metrics_log.MetricsLog(tmp_path, tensorboard=False, resume_step=5).close()
+  assert path.read_text() == '{"step": 1}\n'
+
+
+def test_damaged_line_is_refused_and_kept(tmp_path):
+  path = tmp_path / "metrics.jsonl"
+  path.write_text('{"step": 1}\ngarbage\n{"step": 2}\n')
+  with pytest.raises(ValueError, match=r"line 2 of .*metrics\.jsonl"):
+    metrics_log.MetricsLog(tmp_path, tensorboard=False, resume_step=1)
+  assert path.read_text() == '{"step": 1}\ngarbage\n{"step": 2}\n'
+
+
+def test_fresh_start_sets_files_of_an_earlier_attempt_aside(tmp_path):
+  log = metrics_log.MetricsLog(tmp_path, tensorboard=False)
+  write_steps(log, 1, 2)
+  log.close()
+  before = read(tmp_path)
+  metrics_log.MetricsLog(tmp_path, tensorboard=False).close()
+  assert set(read(tmp_path).values()) == {b""}
+  for name, content in before.items():
+    assert (tmp_path / f"{name}.old").read_bytes() == content
+
+
+def test_written_lines_survive_a_killed_process(tmp_path):
+  program = (
+    "import os, signal, sys; from grpo_jax.training import metrics_log;"
+    "log = metrics_log.MetricsLog(sys.argv[1], tensorboard=False);"
+    "log.write(1, 'rl', {'loss': 1.0});"
+    "os.kill(os.getpid(), signal.SIGKILL)"
+  )
+  subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+  assert [
+    line["step"] for line in metrics_log.read_lines(tmp_path / "metrics.jsonl")
+  ] == [1]
+
+
+def read_events(directory: pathlib.Path) -> list:
+  """Events of all TensorBoard files in order of their names, with CRCs."""
+  events = []
+  for path in sorted(directory.glob("events.*")):
+    data = path.read_bytes()
+    while data:
+      (size,) = np.frombuffer(data[:8], "<u8")
+      size = int(size)
+      body, data = data[12 : 12 + size], data[12 + size :]
+      assert np.frombuffer(data[:4], "<u4")[0] == masked_crc32c(body)
+      events.append(event_pb2.Event.FromString(body))
+      data = data[4:]
+  return events
+
+
+def test_tensorboard_holds_every_metric_and_purges_on_resume(tmp_path):
+  log = metrics_log.MetricsLog(tmp_path)
+  write_steps(log, 1, 3)
+  log.close()
+  # Within the same second, to files of other names.
+  log = metrics_log.MetricsLog(tmp_path, resume_step=2)
+  write_steps(log, 3, 4)
+  log.flush()
+  log.close()
+  events = read_events(tmp_path / "tensorboard")
+  starts = [
+    event.step
+    for event in events
+    if event.session_log.status == event_pb2.SessionLog.START
+  ]
+  assert sorted(starts) == [0, 3]
+  rewards = sorted(
+    (event.step, value.simple_value)
+    for event in events
+    for value in event.summary.value
+    if value.tag == "reward/mean"
+  )
+  steps = np.array([1, 2, 3, 3, 4])
+  np.testing.assert_array_equal([step for step, _ in rewards], steps)
+  np.testing.assert_allclose([value for _, value in rewards], 0.1 * steps, 1e-6)
+  tags = {value.tag for event in events for value in event.summary.value}
+  assert tags == {"reward/mean", "loss", "time/step", "tokens_per_second"}
+
+
+def test_wandb_run_is_continued_by_its_id(tmp_path, monkeypatch):
+  monkeypatch.setenv("WANDB_SILENT", "true")
+  settings = {"mode": "offline", "project": "grpo-jax-test"}
+  log = metrics_log.MetricsLog(tmp_path, tensorboard=False, wandb=settings)
+  log.write(1, "rl", {"loss": 1.0})
+  log.close()
+  identity = (tmp_path / "wandb_id.txt").read_text()
+  assert len(identity) == 8
+  log = metrics_log.MetricsLog(
+    tmp_path, tensorboard=False, wandb=settings, resume_step=1
+  )
+  log.close()
+  assert (tmp_path / "wandb_id.txt").read_text() == identity
+  assert list((tmp_path / "wandb").glob(f"offline-run-*/run-{identity}.wandb"))
+
+
+def test_missing_wandb_names_the_extra_and_cuts_nothing(tmp_path, monkeypatch):
+  (tmp_path / "metrics.jsonl").write_text('{"step": 9}\n')
+  monkeypatch.setitem(sys.modules, "wandb", None)
+  with pytest.raises(ImportError, match=r"grpo_jax\[wandb\]"):
+    metrics_log.MetricsLog(tmp_path, wandb={}, resume_step=1)
+  assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 9}\n'
+
+
+CONFIG = {"steps": 10, "algorithm": {"name": "grpo", "clip_high": 0.2}}
+
+
+def changed(**algorithm) -> str:
+  return json.dumps({**CONFIG, "algorithm": CONFIG["algorithm"] | algorithm})
+
+
+def test_run_info_describes_the_run_and_each_start(tmp_path, monkeypatch):
+  monkeypatch.setattr(sys, "argv", ["train.py", "--workdir=x"])
+  for _ in range(2):
+    metrics_log.save_run_info(tmp_path, json.dumps(CONFIG))
+  assert json.loads((tmp_path / "config.json").read_text()) == CONFIG
+  starts = json.loads((tmp_path / "environment.json").read_text())
+  assert len(starts) == 2
+  start = starts[-1]
+  assert start["argv"] == ["train.py", "--workdir=x"]
+  assert start["python"] == ".".join(map(str, sys.version_info[:3]))
+  for package in ("grpo_jax", "jax", "jaxlib", "flax", "optax", "numpy"):
+    assert start["packages"][package]
+  assert start["packages"]["orbax-checkpoint"]
+  assert start["num_devices"] >= 1
+  assert start["device_kind"]
+  if start["git"] is not None:  # None where the package is not a checkout.
+    assert len(start["git"]["commit"]) == 40
+    assert isinstance(start["git"]["dirty"], bool)
+
+
+def test_changed_config_is_refused_with_both_values(tmp_path):
+  metrics_log.save_run_info(tmp_path, json.dumps(CONFIG))
+  given = changed(clip_high=0.3, delta=[1])
+  with pytest.raises(ValueError, match="another config") as caught:
+    metrics_log.save_run_info(tmp_path, given, allowed=["steps"])
+  message = str(caught.value)
+  assert "algorithm.clip_high: 0.2 stored, 0.3 given" in message
+  assert "algorithm.delta: absent stored, [1] given" in message
+  assert str(tmp_path) in message
+  assert "name" not in message
+  assert json.loads((tmp_path / "config.json").read_text()) == CONFIG
+  assert len(json.loads((tmp_path / "environment.json").read_text())) == 1
+
+
+@pytest.mark.parametrize(
+  "allowed", [["algorithm.clip_high"], ["algorithm"], ["steps", "algorithm"]]
+)
+def test_allowed_fields_may_change(tmp_path, allowed):
+  metrics_log.save_run_info(tmp_path, json.dumps(CONFIG))
+  given = changed(clip_high=0.3)
+  metrics_log.check_config(tmp_path, given, allowed)
+  metrics_log.save_run_info(tmp_path, given, allowed)
+  assert json.loads((tmp_path / "config.json").read_text()) == json.loads(given)
+
+
+def test_a_field_is_not_allowed_by_the_start_of_its_name(tmp_path):
+  metrics_log.save_run_info(tmp_path, json.dumps(CONFIG))
+  with pytest.raises(ValueError, match="clip_high"):
+    metrics_log.check_config(
+      tmp_path, changed(clip_high=0.3), allowed=["algo", "algorithm.clip"]
+    )
+
+
+def test_directory_without_a_config_passes(tmp_path):
+  metrics_log.check_config(tmp_path / "missing", json.dumps(CONFIG))
