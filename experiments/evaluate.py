@@ -69,9 +69,7 @@ def main(argv: Sequence[str]) -> int:
       for g in scored
     ]
     votes = [
-      evaluation.majority_at_k(
-        [c.answer for c in g], [c.correct for c in g], k
-      )
+      evaluation.majority_at_k([c.answer for c in g], [c.correct for c in g], k)
       for g in scored
     ]
     for name, values in ((f"pass@{k}", passes), (f"maj@{k}", votes)):

@@ -152,16 +152,16 @@ class TrainBatch:
 
 # The fields of a TrainBatch that are not indexed by row.
 SHARED_FIELDS = frozenset(
-    ("prompt_tokens", "prompt_mask", "state", "num_groups")
+  ("prompt_tokens", "prompt_mask", "state", "num_groups")
 )
 
 
 def row_arrays(batch: TrainBatch) -> dict[str, jax.Array | None]:
   """The row-indexed fields by name; `dataclasses.replace` puts them back."""
   return {
-      field.name: getattr(batch, field.name)
-      for field in dataclasses.fields(batch)
-      if field.name not in SHARED_FIELDS
+    field.name: getattr(batch, field.name)
+    for field in dataclasses.fields(batch)
+    if field.name not in SHARED_FIELDS
   }
 
 

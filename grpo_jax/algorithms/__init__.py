@@ -15,7 +15,7 @@ from grpo_jax.algorithms.sft import SFT
 from grpo_jax.types import Algorithm
 
 ALGORITHMS: dict[str, Algorithm] = {
-    a.name: a for a in (GRPO, DR_GRPO, DAPO, GSPO, REINFORCE, SFT)
+  a.name: a for a in (GRPO, DR_GRPO, DAPO, GSPO, REINFORCE, SFT)
 }
 
 
@@ -25,8 +25,8 @@ def get_algorithm(name: str) -> Algorithm:
     near = difflib.get_close_matches(name, ALGORITHMS, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise KeyError(
-        f"algorithms: no algorithm is called {name!r}.{hint} Known:"
-        f" {', '.join(ALGORITHMS)}."
+      f"algorithms: no algorithm is called {name!r}.{hint} Known:"
+      f" {', '.join(ALGORITHMS)}."
     )
   return ALGORITHMS[name]
 
@@ -40,7 +40,7 @@ def make_config(name: str, **fields: Any) -> Any:
       near = difflib.get_close_matches(field, known, n=1)
       hint = f" Did you mean {near[0]!r}?" if near else ""
       raise KeyError(
-          f"algorithm {name!r} has no field {field!r}.{hint} Its fields:"
-          f" {', '.join(sorted(known))}."
+        f"algorithm {name!r} has no field {field!r}.{hint} Its fields:"
+        f" {', '.join(sorted(known))}."
       )
   return config_class(**fields)

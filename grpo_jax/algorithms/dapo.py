@@ -47,15 +47,15 @@ def advantages(config: DAPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
     lengths = batch.completion_mask.sum(axis=-1)  # [B]
     rewards += shaping.soft_overlong(lengths, budget, cache)
   return baselines.group_standardized(
-      rewards, batch.valid, batch.group_id, batch.num_groups
+    rewards, batch.valid, batch.group_id, batch.num_groups
   )
 
 
 DAPO = Algorithm(
-    name="dapo",
-    config_class=DAPOConfig,
-    advantages=advantages,
-    policy_loss=grpo.policy_loss,
-    aggregate=aggregation.over_tokens,
-    needs=("old_logp",),
+  name="dapo",
+  config_class=DAPOConfig,
+  advantages=advantages,
+  policy_loss=grpo.policy_loss,
+  aggregate=aggregation.over_tokens,
+  needs=("old_logp",),
 )

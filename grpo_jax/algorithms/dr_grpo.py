@@ -29,15 +29,15 @@ class DrGRPOConfig(objective.CommonConfig):
 def advantages(config: DrGRPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
   del config
   return baselines.group_centered(
-      batch.rewards, batch.valid, batch.group_id, batch.num_groups
+    batch.rewards, batch.valid, batch.group_id, batch.num_groups
   )
 
 
 DR_GRPO = Algorithm(
-    name="dr_grpo",
-    config_class=DrGRPOConfig,
-    advantages=advantages,
-    policy_loss=grpo.policy_loss,
-    aggregate=aggregation.over_budget,
-    needs=("old_logp",),
+  name="dr_grpo",
+  config_class=DrGRPOConfig,
+  advantages=advantages,
+  policy_loss=grpo.policy_loss,
+  aggregate=aggregation.over_budget,
+  needs=("old_logp",),
 )

@@ -29,26 +29,26 @@ class GRPOConfig(objective.CommonConfig):
 def advantages(config: GRPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
   del config
   return baselines.group_standardized(
-      batch.rewards, batch.valid, batch.group_id, batch.num_groups
+    batch.rewards, batch.valid, batch.group_id, batch.num_groups
   )
 
 
 def policy_loss(
-    config: GRPOConfig, policy: PolicyOutputs, batch: TrainBatch
+  config: GRPOConfig, policy: PolicyOutputs, batch: TrainBatch
 ) -> jax.Array:  # [B, T]
   ratio = ratios.token_ratio(
-      policy.logp, batch.old_logp, batch.mask, config.log_ratio_clamp
+    policy.logp, batch.old_logp, batch.mask, config.log_ratio_clamp
   )  # [B, T]
   return -surrogates.clipped(
-      ratio, batch.advantages, config.clip_low, config.clip_high
+    ratio, batch.advantages, config.clip_low, config.clip_high
   )
 
 
 GRPO = Algorithm(
-    name="grpo",
-    config_class=GRPOConfig,
-    advantages=advantages,
-    policy_loss=policy_loss,
-    aggregate=aggregation.over_sequences,
-    needs=("old_logp",),
+  name="grpo",
+  config_class=GRPOConfig,
+  advantages=advantages,
+  policy_loss=policy_loss,
+  aggregate=aggregation.over_sequences,
+  needs=("old_logp",),
 )

@@ -26,21 +26,21 @@ class GSPOConfig(objective.CommonConfig):
 
 
 def policy_loss(
-    config: GSPOConfig, policy: PolicyOutputs, batch: TrainBatch
+  config: GSPOConfig, policy: PolicyOutputs, batch: TrainBatch
 ) -> jax.Array:  # [B]
   ratio = ratios.sequence_ratio(
-      policy.logp, batch.old_logp, batch.mask, config.log_ratio_clamp
+    policy.logp, batch.old_logp, batch.mask, config.log_ratio_clamp
   )  # [B]
   return -surrogates.clipped(
-      ratio, batch.advantages, config.clip_low, config.clip_high
+    ratio, batch.advantages, config.clip_low, config.clip_high
   )
 
 
 GSPO = Algorithm(
-    name="gspo",
-    config_class=GSPOConfig,
-    advantages=grpo.advantages,
-    policy_loss=policy_loss,
-    aggregate=aggregation.over_sequences,
-    needs=("old_logp",),
+  name="gspo",
+  config_class=GSPOConfig,
+  advantages=grpo.advantages,
+  policy_loss=policy_loss,
+  aggregate=aggregation.over_sequences,
+  needs=("old_logp",),
 )

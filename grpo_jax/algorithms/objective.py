@@ -17,15 +17,15 @@ import jax.numpy as jnp
 
 from grpo_jax.ops import aggregation, baselines, divergences, masked
 from grpo_jax.types import (
-    Algorithm,
-    LossOutput,
-    PolicyOutputs,
-    Prompts,
-    PyTree,
-    Rollout,
-    Scored,
-    TrainBatch,
-    Weighted,
+  Algorithm,
+  LossOutput,
+  PolicyOutputs,
+  Prompts,
+  PyTree,
+  Rollout,
+  Scored,
+  TrainBatch,
+  Weighted,
 )
 
 
@@ -62,20 +62,20 @@ class CommonConfig:
       number = isinstance(value, (int, float)) and not isinstance(value, bool)
       if number and not value >= 0:  # `not >=` also catches NaN.
         raise ValueError(
-            f"{who}: {field.name}={value} is negative or not a number; every"
-            f" width, weight and count of an algorithm is ≥ 0 (its default"
-            f" is {field.default}). Set --config.algorithm.{field.name}."
+          f"{who}: {field.name}={value} is negative or not a number; every"
+          f" width, weight and count of an algorithm is ≥ 0 (its default"
+          f" is {field.default}). Set --config.algorithm.{field.name}."
         )
     if self.kl_kind not in divergences.KL_ESTIMATORS:
       raise ValueError(
-          f"{who}: kl_kind={self.kl_kind!r} is unknown; choose one of"
-          f" {sorted(divergences.KL_ESTIMATORS)}."
+        f"{who}: kl_kind={self.kl_kind!r} is unknown; choose one of"
+        f" {sorted(divergences.KL_ESTIMATORS)}."
       )
     clip_low = getattr(self, "clip_low", 0.0)
     if clip_low > 1:
       raise ValueError(
-          f"{who}: clip_low={clip_low} puts the lower bound 1 − clip_low of"
-          " the ratio below 0; it is a width in [0, 1]."
+        f"{who}: clip_low={clip_low} puts the lower bound 1 − clip_low of"
+        " the ratio below 0; it is a width in [0, 1]."
       )
 
 
@@ -89,14 +89,14 @@ def needs(algorithm: Algorithm, config: CommonConfig) -> frozenset[str]:
   unknown = names - {"old_logp", "ref_logp", "entropy"}
   if unknown:
     raise ValueError(
-        f"algorithm {algorithm.name!r} needs {sorted(unknown)}, which nothing"
-        " provides; known needs: entropy, old_logp, ref_logp."
+      f"algorithm {algorithm.name!r} needs {sorted(unknown)}, which nothing"
+      " provides; known needs: entropy, old_logp, ref_logp."
     )
   return frozenset(names)
 
 
 def trained_tokens(
-    config: CommonConfig, rollout: Rollout, scored: Scored
+  config: CommonConfig, rollout: Rollout, scored: Scored
 ) -> jax.Array:  # [B, T] bool
   """Which tokens are trained: written by the policy, scored, not filtered."""
   rows = scored.valid  # [B]
@@ -104,7 +104,7 @@ def trained_tokens(
     rows &= rollout.terminated
   if config.dynamic_sampling:
     live = baselines.live_groups(
-        scored.rewards, scored.valid, rollout.group_id, rollout.num_groups
+      scored.rewards, scored.valid, rollout.group_id, rollout.num_groups
     )  # [num_groups]
     if config.max_live_groups:
       live &= jnp.cumsum(live) <= config.max_live_groups
@@ -113,12 +113,12 @@ def trained_tokens(
 
 
 def make_train_batch(
-    algorithm: Algorithm,
-    config: CommonConfig,
-    prompts: Prompts,
-    rollout: Rollout,
-    scored: Scored,
-    state: PyTree,
+  algorithm: Algorithm,
+  config: CommonConfig,
+  prompts: Prompts,
+  rollout: Rollout,
+  scored: Scored,
+  state: PyTree,
 ) -> TrainBatch:
   """Joins a scored rollout with its advantages.
 
@@ -131,21 +131,21 @@ def make_train_batch(
     state: The algorithm's running state, which `advantages` may read.
   """
   batch = TrainBatch(
-      prompt_tokens=prompts.tokens,
-      prompt_mask=prompts.mask,
-      prompt_index=rollout.prompt_index,
-      group_id=rollout.group_id,
-      tokens=rollout.tokens,
-      completion_mask=rollout.completion_mask,
-      mask=trained_tokens(config, rollout, scored),
-      rewards=masked.select(scored.rewards, scored.valid),
-      valid=scored.valid,
-      terminated=rollout.terminated,
-      behavior_logp=rollout.behavior_logp,
-      sampler_logp=rollout.sampler_logp,
-      entropy=rollout.entropy,
-      state=state,
-      num_groups=rollout.num_groups,
+    prompt_tokens=prompts.tokens,
+    prompt_mask=prompts.mask,
+    prompt_index=rollout.prompt_index,
+    group_id=rollout.group_id,
+    tokens=rollout.tokens,
+    completion_mask=rollout.completion_mask,
+    mask=trained_tokens(config, rollout, scored),
+    rewards=masked.select(scored.rewards, scored.valid),
+    valid=scored.valid,
+    terminated=rollout.terminated,
+    behavior_logp=rollout.behavior_logp,
+    sampler_logp=rollout.sampler_logp,
+    entropy=rollout.entropy,
+    state=state,
+    num_groups=rollout.num_groups,
   )
   advantages = jax.lax.stop_gradient(algorithm.advantages(config, batch))
   return dataclasses.replace(batch, advantages=advantages)
@@ -158,7 +158,7 @@ def _sanitized(x: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def sanitize(
-    policy: PolicyOutputs, batch: TrainBatch
+  policy: PolicyOutputs, batch: TrainBatch
 ) -> tuple[PolicyOutputs, TrainBatch]:
   """Upcasts every per-token input and zeroes it where it is not trained.
 
@@ -172,23 +172,23 @@ def sanitize(
     return None if x is None else _sanitized(x, mask)
 
   batch = dataclasses.replace(
-      batch,
-      mask=mask,
-      old_logp=clean(batch.old_logp),
-      ref_logp=clean(batch.ref_logp),
-      behavior_logp=clean(batch.behavior_logp),
-      sampler_logp=clean(batch.sampler_logp),
+    batch,
+    mask=mask,
+    old_logp=clean(batch.old_logp),
+    ref_logp=clean(batch.ref_logp),
+    behavior_logp=clean(batch.behavior_logp),
+    sampler_logp=clean(batch.sampler_logp),
   )
   if batch.advantages is not None and batch.advantages.ndim == 2:
     batch = dataclasses.replace(batch, advantages=clean(batch.advantages))
   policy = dataclasses.replace(
-      policy, logp=clean(policy.logp), entropy=clean(policy.entropy)
+    policy, logp=clean(policy.logp), entropy=clean(policy.entropy)
   )
   return policy, batch
 
 
 def term_weights(
-    algorithm: Algorithm, config: CommonConfig, batch: TrainBatch
+  algorithm: Algorithm, config: CommonConfig, batch: TrainBatch
 ) -> dict[str, jax.Array]:
   """Denominator of each loss term over all rows of `batch`.
 
@@ -205,10 +205,10 @@ def term_weights(
 
 
 def loss(
-    algorithm: Algorithm,
-    config: CommonConfig,
-    policy: PolicyOutputs,
-    batch: TrainBatch,
+  algorithm: Algorithm,
+  config: CommonConfig,
+  policy: PolicyOutputs,
+  batch: TrainBatch,
 ) -> LossOutput:
   """The loss terms of some rows, as totals and weights.
 
@@ -233,7 +233,7 @@ def loss(
   metrics = {}
   if config.kl_coef > 0:
     kl = divergences.kl(
-        policy.logp, batch.ref_logp, mask, config.kl_kind
+      policy.logp, batch.ref_logp, mask, config.kl_kind
     )  # [B, T]
     terms["kl"] = (config.kl_coef, algorithm.aggregate(kl, mask))
     metrics["kl/reference"] = aggregation.over_tokens(kl, mask)
@@ -249,7 +249,7 @@ def loss(
     ratio = jnp.exp(jnp.clip(log_ratio, -20.0, 20.0))
     metrics["ratio/mean"] = aggregation.over_tokens(ratio, mask)
     metrics["kl/update"] = aggregation.over_tokens(
-        divergences.kl_k3(log_ratio), mask
+      divergences.kl_k3(log_ratio), mask
     )
     # Over ratios of trained tokens only; a minibatch without any reads 0.
     maxima["ratio/max"] = masked.maximum(ratio, mask)
@@ -258,16 +258,14 @@ def loss(
     gap = jnp.abs(anchor - batch.sampler_logp)
     metrics["sampler_gap/mean"] = aggregation.over_tokens(gap, mask)
     maxima["sampler_gap/max"] = masked.maximum(gap, mask)
-  return LossOutput(
-      terms, *jax.lax.stop_gradient((metrics, maxima))
-  )
+  return LossOutput(terms, *jax.lax.stop_gradient((metrics, maxima)))
 
 
 def _clip_metrics(
-    algorithm: Algorithm,
-    config: Any,
-    policy: PolicyOutputs,
-    batch: TrainBatch,
+  algorithm: Algorithm,
+  config: Any,
+  policy: PolicyOutputs,
+  batch: TrainBatch,
 ) -> dict[str, Weighted]:
   """Share of tokens that the surrogate gives no gradient, by direction.
 
@@ -293,13 +291,13 @@ def _clip_metrics(
 
   def share(x):
     return aggregation.over_tokens(
-        jnp.broadcast_to(x, batch.mask.shape).astype(dtype), batch.mask
+      jnp.broadcast_to(x, batch.mask.shape).astype(dtype), batch.mask
     )
 
   return {
-      "clip_fraction": share(clipped),
-      # With one clip per side, a positive advantage is cut from above and a
-      # negative one from below.
-      "clip_fraction/high": share(clipped & positive),
-      "clip_fraction/low": share(clipped & ~positive),
+    "clip_fraction": share(clipped),
+    # With one clip per side, a positive advantage is cut from above and a
+    # negative one from below.
+    "clip_fraction/high": share(clipped & positive),
+    "clip_fraction/low": share(clipped & ~positive),
   }

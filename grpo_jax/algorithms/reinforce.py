@@ -30,8 +30,8 @@ class REINFORCEConfig(objective.CommonConfig):
     super().__post_init__()
     if self.baseline_decay >= 1:
       raise ValueError(
-          f"REINFORCEConfig: baseline_decay={self.baseline_decay} would never"
-          " move; it is a decay per step in [0, 1)."
+        f"REINFORCEConfig: baseline_decay={self.baseline_decay} would never"
+        " move; it is a decay per step in [0, 1)."
       )
 
 
@@ -50,7 +50,7 @@ def advantages(config: REINFORCEConfig, batch: TrainBatch) -> jax.Array:
 
 
 def policy_loss(
-    config: REINFORCEConfig, policy: PolicyOutputs, batch: TrainBatch
+  config: REINFORCEConfig, policy: PolicyOutputs, batch: TrainBatch
 ) -> jax.Array:  # [B, T]
   del config
   return -surrogates.reinforce(policy.logp, batch.advantages)
@@ -59,18 +59,18 @@ def policy_loss(
 def update_state(config: REINFORCEConfig, state, metrics):
   decay = config.baseline_decay
   return {
-      "reward_sum": decay * state["reward_sum"]
-      + (1 - decay) * metrics["reward/mean"],
-      "weight": decay * state["weight"] + (1 - decay),
+    "reward_sum": decay * state["reward_sum"]
+    + (1 - decay) * metrics["reward/mean"],
+    "weight": decay * state["weight"] + (1 - decay),
   }
 
 
 REINFORCE = Algorithm(
-    name="reinforce",
-    config_class=REINFORCEConfig,
-    advantages=advantages,
-    policy_loss=policy_loss,
-    aggregate=aggregation.over_sequence_sums,
-    init=init,
-    update_state=update_state,
+  name="reinforce",
+  config_class=REINFORCEConfig,
+  advantages=advantages,
+  policy_loss=policy_loss,
+  aggregate=aggregation.over_sequence_sums,
+  init=init,
+  update_state=update_state,
 )

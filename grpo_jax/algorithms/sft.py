@@ -29,16 +29,16 @@ def advantages(config: SFTConfig, batch: TrainBatch) -> jax.Array:  # [B]
 
 
 def policy_loss(
-    config: SFTConfig, policy: PolicyOutputs, batch: TrainBatch
+  config: SFTConfig, policy: PolicyOutputs, batch: TrainBatch
 ) -> jax.Array:  # [B, T]
   del config, batch
   return -policy.logp
 
 
 SFT = Algorithm(
-    name="sft",
-    config_class=SFTConfig,
-    advantages=advantages,
-    policy_loss=policy_loss,
-    aggregate=aggregation.over_tokens,
+  name="sft",
+  config_class=SFTConfig,
+  advantages=advantages,
+  policy_loss=policy_loss,
+  aggregate=aggregation.over_tokens,
 )

@@ -153,13 +153,10 @@ class TaskTokenizer:
     self.vocab_size: int = task.vocab_size
 
   def encode(self, text: str) -> list[int]:
-    """Refuses: a task's records hold ids, and text comes from elsewhere."""
-    raise ValueError(
-      f"TaskTokenizer: task {self._task.name!r} has ids instead of text;"
-      f" received {text!r:.60}. Use a Tokenizer for sources of text."
-    )
+    """Token ids of a prompt that a person typed, begin token first."""
+    return [self._task.bos_id, *self._task.encode(text)]
 
   def decode(self, ids: Iterable[int]) -> str:
-    """Text of `ids`; pad and end tokens vanish."""
-    dropped = {self.pad_id, *self.end_ids}
+    """Text of `ids`; pad, begin and end tokens vanish."""
+    dropped = {self.pad_id, self._task.bos_id, *self.end_ids}
     return self._task.decode([int(i) for i in ids if int(i) not in dropped])

@@ -154,13 +154,13 @@ class Attention(nn.Module):
       self.key_norm = RMSNorm(config)
 
   def project(self, x, rope):  # x [B, L, D], rope 2 · [B, L, K / 2]
-    """Queries [B, L, C, R, K], keys and values [B, C, K, L], rotated."""
+    """Queries [B, L, C, R, K], keys [B, C, K, L] and values [B, C, L, K]."""
     qkv = self.qkv(x)  # [B, L, C, R + 2, K]
     q, k, v = qkv[..., :-2, :], qkv[..., -2:-1, :], qkv[..., -1, :]
     if self.config.qk_norm:
       q, k = self.query_norm(q), self.key_norm(k)
     k = rotate(k, rope)[..., 0, :]
-    return rotate(q, rope), jnp.moveaxis(k, 1, -1), jnp.moveaxis(v, 1, -1)
+    return rotate(q, rope), jnp.moveaxis(k, 1, -1), jnp.moveaxis(v, 1, 2)
 
 
 class MLP(nn.Module):
@@ -198,18 +198,17 @@ class Block(nn.Module):
     return x + self.mlp(self.mlp_norm(x))
 
   def __call__(self, x, rope, mask):  # mask [B, L, L]
-    """The new x [B, L, D], and keys and values 2 · [B, C, K, L]."""
+    """The new x [B, L, D], keys [B, C, K, L] and values [B, C, L, K]."""
     q, k, v = self.attention.project(self.attention_norm(x), rope)
     return self._finish(x, attend(q, k, v, mask)), (k, v)
 
   def decode(self, x, rope, mask, cached, slot):  # x [B, 1, D], slot []
     """The same for one token, whose key and value are written to `slot`."""
-    q, *new = self.attention.project(self.attention_norm(x), rope)
-    k, v = (
-      lax.dynamic_update_slice_in_dim(old, token, slot, axis=-1)
-      for old, token in zip(cached, new, strict=True)
-    )  # each [B, C, K, S + T]
-    return self._finish(x, attend(q, k, v, mask)), (k, v)
+    keys, values = cached  # [B, C, K, S + T], [B, C, S + T, K]
+    q, k, v = self.attention.project(self.attention_norm(x), rope)
+    keys = lax.dynamic_update_slice_in_dim(keys, k, slot, axis=-1)
+    values = lax.dynamic_update_slice_in_dim(values, v, slot, axis=-2)
+    return self._finish(x, attend(q, keys, values, mask)), (keys, values)
 
 
 def rotary(
@@ -235,7 +234,7 @@ def rotate(x, rope):  # x [B, L, C, R, K], rope 2 · [B, L, K / 2]
 def attend(
   q: jax.Array,  # [B, L, C, R, K]
   k: jax.Array,  # [B, C, K, M]
-  v: jax.Array,  # [B, C, K, M]
+  v: jax.Array,  # [B, C, M, K]
   mask: jax.Array,  # [B, L, M] bool
 ) -> jax.Array:  # [B, L, C, R, K]
   """Softmax attention; a query that may see nothing gets a finite answer."""
@@ -245,18 +244,32 @@ def attend(
   lowest = jnp.finfo(scores.dtype).min
   scores = jnp.where(mask[:, None, None], scores, lowest)
   weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-  return jnp.einsum("bcrlm,bckm->blcrk", weights, v)
+  return jnp.einsum("bcrlm,bcmk->blcrk", weights, v)
 
 
 class Cache(NamedTuple):
   """What decoding reads: the prompt, then completion slots.
 
+  Keys are stored transposed, so that both products of a decode step read the
+  cache in the order in which it lies. Milliseconds per step on 2 CPU cores (4
+  layers, width 256, 4 heads, 2 key/value heads, 64 rows; keys / values):
+
+  | slots | C K S / C S K | C K S both | C S K both | S C K both |
+  |-------|---------------|------------|------------|------------|
+  |   192 |            14 |         18 |         17 |         24 |
+  |   512 |            26 |         36 |         39 |         55 |
+  |   513 |            27 |         38 |         80 |         55 |
+
+  One array per layer, and layers unrolled: 13 ms at 192 slots, against 13 for
+  one stacked array updated in place, 19 for a scan that carries the stack and
+  25 (39 in a quieter run) for a scan that consumes and rebuilds it.
+
   Attributes:
-    layers: Rotated keys, and values, of each layer.
+    layers: Rotated keys [B, C, K, S + T], values [B, C, S + T, K] per layer.
     prompt_mask: True on prompt slots that hold a token.
   """
 
-  layers: tuple[tuple[jax.Array, jax.Array], ...]  # each [B, C, K, S + T]
+  layers: tuple[tuple[jax.Array, jax.Array], ...]
   prompt_mask: jax.Array  # [B, S] bool
 
 
@@ -267,7 +280,7 @@ def _embed(config, trained, tokens, mask):  # [B, L], [B, L] -> [B, L, D]
 
 
 def _forward(config, trained, tokens, mask, *, with_cache):  # [B, L], [B, L]
-  """Residual stream [B, L, D], and keys and values 2 · [layers, B, C, K, L]."""
+  """Residual stream [B, L, D]; keys and values, stacked over layers."""
   length = tokens.shape[1]
   positions = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)  # [B, L]
   rope = rotary(config, positions)
@@ -371,11 +384,14 @@ def _prefill(
   x, kv = _forward(config, trained, prompt_tokens, prompt_mask, with_cache=True)
   h = _final_norm(config, trained, x[:, -1])  # [P, D]
 
-  def expand(x):  # [P, C, K, S] -> [B, C, K, S + T]
-    return jnp.pad(x[prompt_index], ((0, 0), (0, 0), (0, 0), (0, num_slots)))
+  def expand(x, axis):  # [P, ...] -> [B, ...], with free slots on `axis`
+    padding = [(0, 0)] * x.ndim
+    padding[axis] = (0, num_slots)
+    return jnp.pad(x[prompt_index], padding)
 
   layers = tuple(
-    (expand(keys), expand(values)) for keys, values in zip(*kv, strict=True)
+    (expand(keys, -1), expand(values, -2))
+    for keys, values in zip(*kv, strict=True)
   )
   return h[prompt_index], Cache(layers, prompt_mask[prompt_index])
 

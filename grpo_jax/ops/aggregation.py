@@ -28,9 +28,7 @@ def over_sequences(x: jax.Array, mask: jax.Array) -> Weighted:  # [B(, T)]
   """Every completion counts equally; its tokens share it (GRPO, GSPO)."""
   per_sequence = x if x.ndim == 1 else masked.mean(x, mask, axis=-1)  # [B]
   present = mask.any(axis=-1)
-  return Weighted(
-      masked.sum(per_sequence, present), _count(present, x.dtype)
-  )
+  return Weighted(masked.sum(per_sequence, present), _count(present, x.dtype))
 
 
 def over_sequence_sums(x: jax.Array, mask: jax.Array) -> Weighted:  # [B(, T)]

@@ -29,11 +29,11 @@ class GroupStatistics(NamedTuple):
 
 
 def group_statistics(
-    rewards: jax.Array,  # [B]
-    valid: jax.Array,  # [B] bool
-    group_id: jax.Array,  # [B] int
-    num_groups: int,
-    ddof: int = 1,
+  rewards: jax.Array,  # [B]
+  valid: jax.Array,  # [B] bool
+  group_id: jax.Array,  # [B] int
+  num_groups: int,
+  ddof: int = 1,
 ) -> GroupStatistics:
   """Count, mean, variance and range of each group's valid rewards."""
   chex.assert_rank([rewards, valid, group_id], 1)
@@ -48,23 +48,23 @@ def group_statistics(
   deviation = masked.select(kept - mean[group_id], valid)
   variance = total(jnp.square(deviation)) / jnp.maximum(count - ddof, 1)
   return GroupStatistics(
-      count=count,
-      mean=mean,
-      variance=variance,
-      least=jax.ops.segment_min(
-          jnp.where(valid, kept, jnp.inf), group_id, num_groups
-      ),
-      greatest=jax.ops.segment_max(
-          jnp.where(valid, kept, -jnp.inf), group_id, num_groups
-      ),
+    count=count,
+    mean=mean,
+    variance=variance,
+    least=jax.ops.segment_min(
+      jnp.where(valid, kept, jnp.inf), group_id, num_groups
+    ),
+    greatest=jax.ops.segment_max(
+      jnp.where(valid, kept, -jnp.inf), group_id, num_groups
+    ),
   )
 
 
 def live_groups(
-    rewards: jax.Array,  # [B]
-    valid: jax.Array,  # [B] bool
-    group_id: jax.Array,  # [B] int
-    num_groups: int,
+  rewards: jax.Array,  # [B]
+  valid: jax.Array,  # [B] bool
+  group_id: jax.Array,  # [B] int
+  num_groups: int,
 ) -> jax.Array:  # [num_groups] bool
   """True for groups whose valid rewards are not all equal."""
   statistics = group_statistics(rewards, valid, group_id, num_groups)
@@ -72,10 +72,10 @@ def live_groups(
 
 
 def group_centered(
-    rewards: jax.Array,  # [B]
-    valid: jax.Array,  # [B] bool
-    group_id: jax.Array,  # [B] int
-    num_groups: int,
+  rewards: jax.Array,  # [B]
+  valid: jax.Array,  # [B] bool
+  group_id: jax.Array,  # [B] int
+  num_groups: int,
 ) -> jax.Array:  # [B]
   """A_i = R_i − mean of the group; 0 for invalid rows and equal rewards.
 
@@ -85,18 +85,16 @@ def group_centered(
   statistics = group_statistics(rewards, valid, group_id, num_groups)
   live = statistics.greatest > statistics.least
   centered = masked.select(rewards, valid) - statistics.mean[group_id]
-  return jax.lax.stop_gradient(
-      masked.select(centered, valid & live[group_id])
-  )
+  return jax.lax.stop_gradient(masked.select(centered, valid & live[group_id]))
 
 
 def group_standardized(
-    rewards: jax.Array,  # [B]
-    valid: jax.Array,  # [B] bool
-    group_id: jax.Array,  # [B] int
-    num_groups: int,
-    ddof: int = 1,
-    eps: float = 1e-6,
+  rewards: jax.Array,  # [B]
+  valid: jax.Array,  # [B] bool
+  group_id: jax.Array,  # [B] int
+  num_groups: int,
+  ddof: int = 1,
+  eps: float = 1e-6,
 ) -> jax.Array:  # [B]
   """A_i = (R_i − mean of the group) / (std of the group + eps).
 

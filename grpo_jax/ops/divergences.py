@@ -31,10 +31,10 @@ KL_ESTIMATORS = {"k1": kl_k1, "k2": kl_k2, "k3": kl_k3}
 
 
 def kl(
-    logp: jax.Array,  # [B, T]
-    ref_logp: jax.Array,  # [B, T]
-    mask: jax.Array,  # [B, T] bool
-    kind: str,
+  logp: jax.Array,  # [B, T]
+  ref_logp: jax.Array,  # [B, T]
+  mask: jax.Array,  # [B, T] bool
+  kind: str,
 ) -> jax.Array:  # [B, T]
   """Per-token KL estimate, u = log π_θ − log π_ref.
 
@@ -52,6 +52,6 @@ def kl(
   """
   chex.assert_equal_shape([logp, ref_logp, mask])
   u = masked.select(logp, mask) - masked.select(
-      jax.lax.stop_gradient(ref_logp), mask
+    jax.lax.stop_gradient(ref_logp), mask
   )
   return KL_ESTIMATORS[kind](u)

@@ -15,15 +15,13 @@ def select(x: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def sum(  # noqa: A001  `masked.sum` reads as what it is.
-    x: jax.Array, mask: jax.Array, axis: int | None = None
+  x: jax.Array, mask: jax.Array, axis: int | None = None
 ) -> jax.Array:
   """Sum of `x` over True entries; 0 where there are none."""
   return jnp.sum(select(x, mask), axis=axis)
 
 
-def mean(
-    x: jax.Array, mask: jax.Array, axis: int | None = None
-) -> jax.Array:
+def mean(x: jax.Array, mask: jax.Array, axis: int | None = None) -> jax.Array:
   """Mean of `x` over True entries; 0 where there are none."""
   count = jnp.sum(mask, axis=axis)
   return sum(x, mask, axis) / jnp.maximum(count, 1)

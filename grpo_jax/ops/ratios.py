@@ -22,9 +22,9 @@ def exp_clamped(log_ratio: jax.Array, clamp: float | None) -> jax.Array:
 
 
 def log_ratio(
-    logp: jax.Array,  # [B, T]
-    old_logp: jax.Array,  # [B, T]
-    mask: jax.Array,  # [B, T] bool
+  logp: jax.Array,  # [B, T]
+  old_logp: jax.Array,  # [B, T]
+  mask: jax.Array,  # [B, T] bool
 ) -> jax.Array:  # [B, T]
   """log π_θ − log π_old per token, in nats; exactly 0 where masked."""
   chex.assert_rank([logp, old_logp, mask], 2)
@@ -34,10 +34,10 @@ def log_ratio(
 
 
 def token_ratio(
-    logp: jax.Array,  # [B, T]
-    old_logp: jax.Array,  # [B, T]
-    mask: jax.Array,  # [B, T] bool
-    clamp: float | None = 20.0,
+  logp: jax.Array,  # [B, T]
+  old_logp: jax.Array,  # [B, T]
+  mask: jax.Array,  # [B, T] bool
+  clamp: float | None = 20.0,
 ) -> jax.Array:  # [B, T]
   """Importance ratio of each token.
 
@@ -59,10 +59,10 @@ def token_ratio(
 
 
 def sequence_ratio(
-    logp: jax.Array,  # [B, T]
-    old_logp: jax.Array,  # [B, T]
-    mask: jax.Array,  # [B, T] bool
-    clamp: float | None = 20.0,
+  logp: jax.Array,  # [B, T]
+  old_logp: jax.Array,  # [B, T]
+  mask: jax.Array,  # [B, T] bool
+  clamp: float | None = 20.0,
 ) -> jax.Array:  # [B]
   """Length-normalised importance ratio of each completion.
 

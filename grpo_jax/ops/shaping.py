@@ -7,9 +7,9 @@ import jax.numpy as jnp
 
 
 def soft_overlong(
-    lengths: jax.Array,  # [B] int, tokens
-    max_length: int,
-    cache_length: int,
+  lengths: jax.Array,  # [B] int, tokens
+  max_length: int,
+  cache_length: int,
 ) -> jax.Array:  # [B]
   """Penalty that grows over the last `cache_length` tokens of the budget.
 

@@ -10,9 +10,9 @@ def _advantages_like(advantages: jax.Array, x: jax.Array) -> jax.Array:
   """Advantages [B] or [B, T], constant, shaped to broadcast with `x`."""
   if advantages.ndim > x.ndim:
     raise ValueError(
-        f"surrogates: advantages of rank {advantages.ndim} cannot weigh a"
-        f" ratio of rank {x.ndim}; a sequence-level ratio needs one advantage"
-        " per completion [B]."
+      f"surrogates: advantages of rank {advantages.ndim} cannot weigh a"
+      f" ratio of rank {x.ndim}; a sequence-level ratio needs one advantage"
+      " per completion [B]."
     )
   if advantages.ndim < x.ndim:
     advantages = advantages[..., None]
@@ -20,10 +20,10 @@ def _advantages_like(advantages: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def clipped(
-    ratio: jax.Array,  # [B] or [B, T]
-    advantages: jax.Array,  # [B] or [B, T]
-    clip_low: float,
-    clip_high: float,
+  ratio: jax.Array,  # [B] or [B, T]
+  advantages: jax.Array,  # [B] or [B, T]
+  clip_low: float,
+  clip_high: float,
 ) -> jax.Array:  # shape of ratio
   """Pessimistic clipped surrogate.
 
@@ -46,15 +46,13 @@ def clipped(
   low, high = 1.0 - clip_low, 1.0 + clip_high
   # `where` and not `jnp.clip`: at r = 1 with ε = 0 the clip's own gradient is
   # split between its bounds; here the inside keeps slope 1.
-  inside = jnp.where(
-      ratio < low, low, jnp.where(ratio > high, high, ratio)
-  )
+  inside = jnp.where(ratio < low, low, jnp.where(ratio > high, high, ratio))
   return jnp.minimum(ratio * advantages, inside * advantages)
 
 
 def reinforce(
-    logp: jax.Array,  # [B, T]
-    advantages: jax.Array,  # [B] or [B, T]
+  logp: jax.Array,  # [B, T]
+  advantages: jax.Array,  # [B] or [B, T]
 ) -> jax.Array:  # [B, T]
   """Score-function surrogate A log π; its gradient is A ∇ log π.
 

@@ -84,6 +84,7 @@ def make(
     verify_numpy=functools.partial(
       verify_numpy, scratchpad=scratchpad, tags=tags
     ),
+    encode=vocab.encode,
     decode=vocab.decode,
     step_scores=steps if scratchpad else None,
     step_scores_numpy=step_scores_numpy if scratchpad else None,

@@ -40,6 +40,7 @@ def make(length: int = 3) -> Task:
     example=functools.partial(example, length=length),
     verify=verify,
     verify_numpy=verify_numpy,
+    encode=vocab.encode,
     decode=vocab.decode,
   )
 

@@ -66,6 +66,7 @@ def make(
     ),
     verify=functools.partial(verify, tags=tags),
     verify_numpy=functools.partial(verify_numpy, tags=tags),
+    encode=vocab.encode,
     decode=vocab.decode,
   )
 

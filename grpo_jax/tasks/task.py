@@ -62,6 +62,7 @@ class Task:
       {name: [] float32}, in graph. "accuracy" is 0 or 1 and always there; the
       others are dense shares in [0, 1].
     verify_numpy: The same on the host, written independently; tests compare.
+    encode: (text) -> ids; ValueError if a piece is not in the vocabulary.
     decode: (ids) -> readable text.
     step_scores: None, or (tokens [T], completion_mask [T], extras) ->
       (scores [T] float32 in {0, 1}, step_mask [T] bool), in graph: judges
@@ -81,6 +82,7 @@ class Task:
   verify_numpy: Callable[
     [np.ndarray, np.ndarray, Mapping[str, np.ndarray]], dict[str, float]
   ]
+  encode: Callable[[str], list[int]]
   decode: Callable[[Sequence[int]], str]
   step_scores: (
     Callable[[jax.Array, jax.Array, Extras], tuple[jax.Array, jax.Array]] | None

@@ -193,6 +193,31 @@ class Checkpoints:
       ValueError: If the step is damaged, or its arrays differ from
         `abstract_state` in names, shapes or dtypes.
     """
+    step = self._existing(step)
+    checkpointer = self._checkpointer()
+    # Keys travel as raw data: Orbax would keep their type in a file of its
+    # own, and return plain integers without a word where that file is lost.
+    abstract_data = jax.tree.map(_abstract_data, abstract_state)
+    saved, extra = self._read(lambda: self._metadata(step), step)
+    self._check_arrays(self.directory / str(step), saved, abstract_data)
+    data = self._read(lambda: checkpointer.load(step, abstract_data), step)
+    state = jax.tree.map(_like, abstract_state, data)
+    self._position = step
+    return state, extra, step
+
+  def extra(self, step: int | None = None) -> dict[str, Any]:
+    """Reads what was saved beside the state, before its shapes are known.
+
+    Raises:
+      FileNotFoundError: If there is no such step.
+      ValueError: If the step is damaged.
+    """
+    step = self._existing(step)
+    return self._read(lambda: self._metadata(step), step)[1]
+
+  def _existing(self, step: int | None) -> int:
+    """The step itself, or the latest for None; raises unless it is there."""
+    self.wait()  # It may still be on its way to the disk.
     steps = self.steps()
     if not steps:
       raise FileNotFoundError(
@@ -200,31 +225,20 @@ class Checkpoints:
         " a run saves its first checkpoint some steps after its start."
       )
     if step is None:
-      step = steps[-1]
+      return steps[-1]
     if step not in steps:
       raise FileNotFoundError(
         f"Checkpoints: {self.directory} holds no step {step}; it holds steps"
         f" {steps}. Restore one of these."
       )
-    path = self.directory / str(step)
-    checkpointer = self._checkpointer()
-    checkpointer.wait()  # The step may still be on its way to the disk.
-    # Keys travel as raw data: Orbax would keep their type in a file of its
-    # own, and return plain integers without a word where that file is lost.
-    abstract_data = jax.tree.map(_abstract_data, abstract_state)
+    return step
 
-    def read_metadata() -> tuple[PyTree, dict[str, Any]]:
-      metadata = checkpointer.metadata(step)
-      if metadata.metadata is None:
-        raise ValueError("its arrays cannot be opened")
-      return metadata.metadata, json.loads(metadata.custom_metadata[_EXTRA])
-
-    saved, extra = self._read(read_metadata, step)
-    self._check_arrays(path, saved, abstract_data)
-    data = self._read(lambda: checkpointer.load(step, abstract_data), step)
-    state = jax.tree.map(_like, abstract_state, data)
-    self._position = step
-    return state, extra, step
+  def _metadata(self, step: int) -> tuple[PyTree, dict[str, Any]]:
+    """Shapes and dtypes of the arrays, and `extra`."""
+    metadata = self._checkpointer().metadata(step)
+    if metadata.metadata is None:
+      raise ValueError("its arrays cannot be opened")
+    return metadata.metadata, json.loads(metadata.custom_metadata[_EXTRA])
 
   def _read(self, read: Callable[[], Any], step: int) -> Any:
     """Calls `read`; whatever it raises becomes one error that says so."""

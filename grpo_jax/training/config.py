@@ -79,14 +79,16 @@ class DataConfig:
     name: Task name, or TFDS dataset name ("gsm8k").
     task_options: Options of the task (`tasks/<name>.py`).
     train_path: JSON-lines file of training prompts; local or gs://.
-    eval_path: JSON-lines file of held-out prompts.
+    eval_path: JSON-lines file of held-out prompts; empty: the training file.
+    format: How the rows of a JSON-lines file read; empty: the fields prompt,
+      answer, completion and extras; "gsm8k": question and worked answer.
     tokenizer: Path of a `tokenizer.json`, or "gsm8k" for the one that comes
       with the package. Unused by tasks, which are made of ids.
     template: How a prompt is put to the model; contains "{prompt}".
     max_prompt_len: Prompt slots S; longer prompts are left out and counted.
       None: what the task needs.
-    drop_tag_probability: How often the supervised teacher of "tfds" data
-      drops one of its format tags, in [0, 1].
+    drop_tag_probability: How often the supervised teacher of worked answers
+      ("gsm8k") drops one of its format tags, in [0, 1].
   """
 
   source: str = "task"
@@ -94,6 +96,7 @@ class DataConfig:
   task_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   train_path: str = ""
   eval_path: str = ""
+  format: str = ""
   tokenizer: str = ""
   template: str = "{prompt}"
   max_prompt_len: int | None = None
@@ -235,6 +238,8 @@ class PhaseConfig:
     steps: Batches.
     num_prompts: Prompts per batch.
     group_size: Completions per prompt (1 in a supervised phase).
+    max_prompt_len: Longer prompts are left out of this phase and counted,
+      tokens; None: as in config.data.
     num_epochs: Passes over each batch.
     num_minibatches: Gradient steps per pass.
     micro_batch_size: Rows per forward/backward pass; None: a good size for
@@ -249,6 +254,7 @@ class PhaseConfig:
   steps: int = 100
   num_prompts: int = 32
   group_size: int = 1
+  max_prompt_len: int | None = None
   num_epochs: int = 1
   num_minibatches: int = 1
   micro_batch_size: int | None = None
@@ -481,7 +487,9 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if not isinstance(value, (tuple, list)):
       value = (value,)
     return tuple(_typed(arguments[0], item, where) for item in value)
-  if origin is not None and isinstance(value, (Mapping, config_dict.ConfigDict)):
+  if origin is not None and isinstance(
+    value, (Mapping, config_dict.ConfigDict)
+  ):
     return dict(value.items())
   if hint is float and isinstance(value, int) and not isinstance(value, bool):
     return float(value)
@@ -511,7 +519,9 @@ def micro_batch_size(phase: PhaseConfig, length: int, backend: str) -> int:
   if backend != "cpu":
     return minibatch
   fits = max(1, _CPU_TOKENS // length)
-  return max(d for d in range(1, minibatch + 1) if minibatch % d == 0 and d <= fits)
+  return max(
+    d for d in range(1, minibatch + 1) if minibatch % d == 0 and d <= fits
+  )
 
 
 # Tokens per micro-batch on a CPU: measured with experiments/benchmark.

@@ -191,9 +191,7 @@ def majority_at_k(
   subsets = (
     [everything]
     if k >= len(answers)
-    else [
-      rng.choice(everything, k, replace=False) for _ in range(num_subsets)
-    ]
+    else [rng.choice(everything, k, replace=False) for _ in range(num_subsets)]
   )
   right = {a for a, c in zip(answers, correct, strict=True) if c}
   scores = []

@@ -34,11 +34,11 @@ from grpo_jax.training import (
   metrics_log,
   progress,
   sharding,
-  step,
 )
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.types import TrainState
+from grpo_jax.training import step as step_lib
+from grpo_jax.types import Policy, TrainState
 
 # Settings that a resumed run may change: they do not touch its numbers.
 MAY_CHANGE = frozenset(("log", "profile_steps", "required_accuracy"))
@@ -107,9 +107,8 @@ def train(
   settings = config_lib.resolve(config)
   workdir = pathlib.Path(workdir)
   mesh = sharding.make_mesh(settings.mesh_data)
-  metrics_log.check_config(
-    workdir, json.loads(config.to_json()), allowed=MAY_CHANGE
-  )
+  config_json = config.to_json()
+  metrics_log.check_config(workdir, config_json, MAY_CHANGE)
   with contextlib.ExitStack() as stack:
     saved = checkpoints.Checkpoints(
       workdir / "checkpoints", keep=settings.checkpoint.keep
@@ -119,35 +118,16 @@ def train(
     stack.callback(problem.close)
     policy = assembly.make_policy(settings, problem)
     # All phases at once: sizes that do not fit are found before any work.
-    phases = [
-      assembly.make_parts(settings, problem, policy, name, mesh)
-      for name in settings.phases
-    ]
-    enter = [
-      functools.partial(
-        assembly.enter_phase,
-        parts=parts,
-        phase=getattr(settings, name),
-        index=i,
-      )
-      for i, (name, parts) in enumerate(
-        zip(settings.phases, phases, strict=True)
-      )
-    ]
+    phases = _phases(settings, problem, policy, mesh)
     state = assembly.initial_state(policy, settings.seed)
 
-    first, position = 0, None
+    position, first = None, 0
     last_step = saved.latest_step()
     if last_step is not None:
       position = saved.extra(last_step)
       first = position["phase"]
-      abstract = state
-      for function in enter[: first + 1]:
-        abstract = jax.eval_shape(function, abstract)
-      state, _, _ = saved.restore(
-        sharding.abstract(abstract, sharding.replicated(mesh))
-      )
-    metrics_log.save_run_info(workdir, config.to_json())
+      state = _restore(saved, last_step, phases, state, mesh)
+    metrics_log.save_run_info(workdir, config_json, MAY_CHANGE)
     run = Run(
       config=settings,
       problem=problem,
@@ -174,12 +154,11 @@ def train(
     for index in range(first, len(phases)):
       if run.stop.is_set():
         break
+      parts, enter = phases[index]
       stream_state = position["stream"] if position and index == first else None
       if stream_state is None:
-        run.state = jax.device_put(
-          enter[index](run.state), sharding.replicated(mesh)
-        )
-      _run_phase(run, phases[index], index, stream_state)
+        run.state = jax.device_put(enter(run.state), sharding.replicated(mesh))
+      _run_phase(run, parts, index, stream_state)
 
     saved.wait()
     preempted = run.stop.is_set()
@@ -197,8 +176,111 @@ def train(
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+  """A trained policy, with what it was trained on."""
+
+  config: config_lib.RunConfig
+  problem: problem_lib.Problem
+  policy: Policy
+  params: Any
+  step: int
+
+
+@contextlib.contextmanager
+def load(
+  workdir: str | pathlib.Path, step: int | None = None
+) -> Iterator[Loaded]:
+  """Opens a run for evaluation; the parameters are the averaged ones, if any.
+
+  Args:
+    workdir: Folder of the run.
+    step: Checkpoint; None: the last.
+
+  Raises:
+    FileNotFoundError: There is no run or no such checkpoint.
+  """
+  workdir = pathlib.Path(workdir)
+  path = workdir / "config.json"
+  if not path.exists():
+    raise FileNotFoundError(
+      f"{workdir} holds no run: {path} is missing. Pass the --workdir of"
+      " experiments.train."
+    )
+  config = config_lib.resolve(
+    ml_collections.ConfigDict(json.loads(path.read_text(encoding="utf-8")))
+  )
+  with contextlib.ExitStack() as stack:
+    saved = checkpoints.Checkpoints(
+      workdir / "checkpoints", keep=config.checkpoint.keep
+    )
+    stack.callback(saved.close)
+    problem = problem_lib.make_problem(config)
+    stack.callback(problem.close)
+    mesh = sharding.make_mesh(config.mesh_data)
+    policy = assembly.make_policy(config, problem)
+    phases = _phases(config, problem, policy, mesh)
+    step = saved.latest_step() if step is None else step
+    if step is None:
+      raise FileNotFoundError(
+        f"{workdir} has no checkpoint yet; wait for the first one"
+        " (config.checkpoint.every)."
+      )
+    state = _restore(
+      saved,
+      step,
+      phases,
+      assembly.initial_state(policy, config.seed),
+      mesh,
+    )
+    yield Loaded(
+      config=config,
+      problem=problem,
+      policy=policy,
+      params=assembly.evaluation_params(state),
+      step=step,
+    )
+
+
+def _phases(
+  config: config_lib.RunConfig,
+  problem: problem_lib.Problem,
+  policy: Policy,
+  mesh: Mesh,
+) -> list[tuple[step_lib.Parts, Callable[[TrainState], TrainState]]]:
+  """Parts of each phase, and the function that enters it."""
+  phases = []
+  for index, name in enumerate(config.phases):
+    parts = assembly.make_parts(config, problem, policy, name, mesh)
+    enter = functools.partial(
+      assembly.enter_phase,
+      parts=parts,
+      phase=getattr(config, name),
+      index=index,
+    )
+    phases.append((parts, enter))
+  return phases
+
+
+def _restore(
+  saved: checkpoints.Checkpoints,
+  step: int,
+  phases: list,
+  initial: TrainState,
+  mesh: Mesh,
+) -> TrainState:
+  """The state of a checkpoint, whatever its phase holds."""
+  abstract = initial
+  for _, enter in phases[: saved.extra(step)["phase"] + 1]:
+    abstract = jax.eval_shape(enter, abstract)
+  state, _, _ = saved.restore(
+    sharding.abstract(abstract, sharding.replicated(mesh)), step
+  )
+  return state
+
+
 def _run_phase(
-  run: Run, parts: step.Parts, index: int, stream_state: Any
+  run: Run, parts: step_lib.Parts, index: int, stream_state: Any
 ) -> None:
   """Steps through one phase, from wherever the state is in it."""
   name = run.config.phases[index]
@@ -207,10 +289,14 @@ def _run_phase(
     np.random.SeedSequence((run.config.seed, index)).generate_state(1)[0]
   )
   if name == "sft":
-    stream = run.problem.supervised_stream(seed, phase.num_prompts)
+    stream = run.problem.supervised_stream(
+      seed, phase.num_prompts, phase.max_prompt_len
+    )
     advance = _supervised_driver(run, parts)
   else:
-    stream = run.problem.prompt_stream(seed, phase.num_prompts)
+    stream = run.problem.prompt_stream(
+      seed, phase.num_prompts, phase.max_prompt_len
+    )
     advance = (_split_driver if run.problem.scorer else _fused_driver)(
       run, parts
     )
@@ -278,9 +364,9 @@ def _due(every: int, done: int, steps: int) -> bool:
   return done == steps or (every > 0 and done % every == 0)
 
 
-def _supervised_driver(run: Run, parts: step.Parts):
+def _supervised_driver(run: Run, parts: step_lib.Parts):
   """Advances the state by a batch of given completions."""
-  advance = _jit_step(run, step.supervised_step, parts)
+  advance = _jit_step(run, step_lib.supervised_step, parts)
   rows = sharding.by_rows(run.mesh)
 
   def driver(batch: pipeline.SupervisedBatch) -> Outcome:
@@ -291,9 +377,9 @@ def _supervised_driver(run: Run, parts: step.Parts):
   return driver
 
 
-def _fused_driver(run: Run, parts: step.Parts):
+def _fused_driver(run: Run, parts: step_lib.Parts):
   """Advances the state by the one program: sample, score, update."""
-  advance = _jit_step(run, step.fused_step, parts)
+  advance = _jit_step(run, step_lib.fused_step, parts)
   rows = sharding.by_rows(run.mesh)
 
   def driver(batch: pipeline.PromptBatch) -> Outcome:
@@ -304,13 +390,14 @@ def _fused_driver(run: Run, parts: step.Parts):
   return driver
 
 
-def _split_driver(run: Run, parts: step.Parts):
+def _split_driver(run: Run, parts: step_lib.Parts):
   """The same stages with the host's verifiers between them."""
   replicated = sharding.replicated(run.mesh)
   sample = jax.jit(
-    functools.partial(step.sample_stage, parts=parts), out_shardings=replicated
+    functools.partial(step_lib.sample_stage, parts=parts),
+    out_shardings=replicated,
   )
-  learn = _jit_step(run, step.learn_stage, parts)
+  learn = _jit_step(run, step_lib.learn_stage, parts)
   rows = sharding.by_rows(run.mesh)
 
   def driver(batch: pipeline.PromptBatch) -> Outcome:
@@ -335,7 +422,7 @@ def _split_driver(run: Run, parts: step.Parts):
   return driver
 
 
-def _jit_step(run: Run, function: Callable, parts: step.Parts) -> Callable:
+def _jit_step(run: Run, function: Callable, parts: step_lib.Parts) -> Callable:
   """Compiles a stage that consumes the state and returns the next one."""
   return jax.jit(
     functools.partial(function, parts=parts),

@@ -10,7 +10,7 @@ from grpo_jax.types import Metrics, Rollout, Scored, TrainBatch
 
 
 def rollout_metrics(
-    rollout: Rollout, scored: Scored, batch: TrainBatch
+  rollout: Rollout, scored: Scored, batch: TrainBatch
 ) -> Metrics:
   """What the policy wrote and what the verifiers said of it.
 
@@ -31,42 +31,40 @@ def rollout_metrics(
   mean = masked.mean(scored.rewards, valid)
   variance = masked.mean(jnp.square(scored.rewards - mean), valid)
   statistics = baselines.group_statistics(
-      correct.astype(jnp.float32), valid, rollout.group_id, rollout.num_groups
+    correct.astype(jnp.float32), valid, rollout.group_id, rollout.num_groups
   )
   live = baselines.live_groups(
-      scored.rewards, valid, rollout.group_id, rollout.num_groups
+    scored.rewards, valid, rollout.group_id, rollout.num_groups
   )
   scored_groups = statistics.count > 0
   dead = scored_groups & ~live
   metrics = {
-      "reward/mean": mean,
-      "reward/std": jnp.sqrt(variance),
-      "accuracy": masked.mean(correct, valid),
-      "unscored": (~valid).sum(),
-      "dead_groups/all_right": masked.mean(
-          dead & (statistics.least == 1), scored_groups
-      ),
-      "dead_groups/all_wrong": masked.mean(
-          dead & (statistics.greatest == 0), scored_groups
-      ),
-      "dead_groups": masked.mean(dead, scored_groups),
-      "length/mean": lengths.mean(),
-      "length/min": lengths.min(),
-      "length/max": lengths.max(),
-      "length/terminated": masked.mean(lengths, rollout.terminated),
-      "length/correct": masked.mean(lengths, correct),
-      "length/incorrect": masked.mean(lengths, incorrect),
-      "truncated": 1 - masked.mean(rollout.terminated, everyone),
-      "entropy/mean": masked.mean(rollout.entropy, mask),
-      "entropy/correct": masked.mean(
-          rollout.entropy, mask & correct[:, None]
-      ),
-      "entropy/incorrect": masked.mean(
-          rollout.entropy, mask & incorrect[:, None]
-      ),
-      "distinct_completions": _distinct(rollout),
-      "tokens/generated": mask.sum(),
-      "tokens/trained": batch.mask.sum(),
+    "reward/mean": mean,
+    "reward/std": jnp.sqrt(variance),
+    "accuracy": masked.mean(correct, valid),
+    "unscored": (~valid).sum(),
+    "dead_groups/all_right": masked.mean(
+      dead & (statistics.least == 1), scored_groups
+    ),
+    "dead_groups/all_wrong": masked.mean(
+      dead & (statistics.greatest == 0), scored_groups
+    ),
+    "dead_groups": masked.mean(dead, scored_groups),
+    "length/mean": lengths.mean(),
+    "length/min": lengths.min(),
+    "length/max": lengths.max(),
+    "length/terminated": masked.mean(lengths, rollout.terminated),
+    "length/correct": masked.mean(lengths, correct),
+    "length/incorrect": masked.mean(lengths, incorrect),
+    "truncated": 1 - masked.mean(rollout.terminated, everyone),
+    "entropy/mean": masked.mean(rollout.entropy, mask),
+    "entropy/correct": masked.mean(rollout.entropy, mask & correct[:, None]),
+    "entropy/incorrect": masked.mean(
+      rollout.entropy, mask & incorrect[:, None]
+    ),
+    "distinct_completions": _distinct(rollout),
+    "tokens/generated": mask.sum(),
+    "tokens/trained": batch.mask.sum(),
   }
   assert batch.advantages is not None
   rows = batch.mask.any(axis=-1)
@@ -75,7 +73,7 @@ def rollout_metrics(
     advantages = masked.mean(advantages, batch.mask, axis=-1)
   center = masked.mean(advantages, rows)
   metrics["advantages/std"] = jnp.sqrt(
-      masked.mean(jnp.square(advantages - center), rows)
+    masked.mean(jnp.square(advantages - center), rows)
   )
   for name, values in scored.components.items():
     applies = valid & ~jnp.isnan(values)
@@ -89,9 +87,9 @@ def _distinct(rollout: Rollout) -> jax.Array:
   tokens = jnp.where(rollout.completion_mask, rollout.tokens, -1)
   digest = jnp.zeros(tokens.shape[0], jnp.uint32)
   digest, _ = jax.lax.scan(
-      lambda h, column: (h * 16777619 ^ column.astype(jnp.uint32), None),
-      digest + jnp.uint32(2166136261),
-      tokens.T,
+    lambda h, column: (h * 16777619 ^ column.astype(jnp.uint32), None),
+    digest + jnp.uint32(2166136261),
+    tokens.T,
   )
   order = jnp.lexsort((digest, rollout.group_id))
   group, digest = rollout.group_id[order], digest[order]

@@ -10,8 +10,8 @@
 | `config.json`        | resolved config                                     |
 | `environment.json`   | versions, devices and arguments, one entry a start  |
 
-A resumed run cuts the `.jsonl` files back to the step of its checkpoint, so
-that they read as if it had never stopped.
+A resumed run cuts the `.jsonl` files back to where they were when its
+checkpoint was saved, so that they read as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import jax
 import tensorboardX
@@ -54,35 +54,48 @@ _PACKAGES = (
 class MetricsLog:
   """Writes metrics and samples; one process of a run owns it.
 
+  A context manager that closes at the end.
+
   Args:
     workdir: Directory of the run; made if missing.
     tensorboard: Whether to write TensorBoard scalars too.
-    wandb: Arguments of `wandb.init` (project, name, mode, …); None: no W&B.
-    resume_step: Step of the checkpoint that was restored: what was written
-      about later steps is cut. None: a run from the start; files of an
-      earlier attempt are renamed to end in `.old`.
+    wandb_project: W&B project to log to as well; None: no W&B.
+    resume_step: Step of the checkpoint that was restored; None: a run from
+      the start. Files of an earlier attempt are then renamed to end in
+      `.old`.
+    resume_position: `position()` at that checkpoint; what was written later
+      is cut. None exactly if `resume_step` is.
 
   Raises:
     ImportError: If W&B is asked for and not installed.
-    ValueError: If a line to keep is not JSON.
+    ValueError: If only one of `resume_step` and `resume_position` is None.
   """
 
   def __init__(
     self,
     workdir: str | os.PathLike,
     tensorboard: bool = True,
-    wandb: Mapping[str, Any] | None = None,
+    wandb_project: str | None = None,
     resume_step: int | None = None,
+    resume_position: Mapping[str, int] | None = None,
   ):
+    if (resume_step is None) != (resume_position is None):
+      raise ValueError(
+        f"MetricsLog: resume_step={resume_step} and"
+        f" resume_position={resume_position}; pass both, of one checkpoint, or"
+        " neither."
+      )
     self._workdir = pathlib.Path(workdir)
     self._workdir.mkdir(parents=True, exist_ok=True)
     # First, because it may fail, and the files should then stay uncut.
-    self._wandb = None if wandb is None else self._start_wandb(wandb)
+    self._wandb = (
+      None if not wandb_project else self._start_wandb(wandb_project)
+    )
     self._files: dict[str, BinaryIO] = {}
     for name in (METRICS, TIMINGS, SAMPLES):
       path = self._workdir / name
-      if resume_step is not None:
-        _cut(path, resume_step)
+      if resume_position is not None:
+        _cut(path, resume_position[name])
       elif path.exists() and path.stat().st_size:
         path.replace(path.with_name(name + ".old"))
       self._files[name] = path.open("ab")
@@ -96,25 +109,30 @@ class MetricsLog:
         filename_suffix=f".{secrets.token_hex(4)}",
       )
 
-  def _start_wandb(self, settings: Mapping[str, Any]) -> Any:
+  def _start_wandb(self, project: str) -> Any:
     try:
       import wandb
     except ImportError as error:
       raise ImportError(
         "MetricsLog: the config asks for Weights & Biases, but wandb is not"
-        " installed; run `pip install 'grpo_jax[wandb]'`, or set wandb to"
-        " None."
+        " installed; run `pip install 'grpo_jax[wandb]'`, or unset the"
+        " project."
       ) from error
     path = self._workdir / _WANDB_ID
     if not path.exists():
       path.write_text(secrets.token_hex(4), encoding="utf-8")
-    identity = path.read_text(encoding="utf-8").strip()
-    fixed: dict[str, Any] = {
-      "dir": str(self._workdir),
-      "id": identity,
-      "resume": "allow",
-    }
-    return wandb.init(**fixed, **settings)
+    return wandb.init(
+      project=project,
+      dir=str(self._workdir),
+      id=path.read_text(encoding="utf-8").strip(),
+      resume="allow",
+    )
+
+  def __enter__(self) -> Self:
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    self.close()
 
   def write(self, step: int, phase: str, metrics: Mapping[str, Any]) -> None:
     """Writes the metrics of one step.
@@ -176,6 +194,10 @@ class MetricsLog:
     if self._tensorboard is not None:
       self._tensorboard.flush()
 
+  def position(self) -> dict[str, int]:
+    """Bytes in each file; belongs into the checkpoint saved after a flush."""
+    return {name: file.tell() for name, file in self._files.items()}
+
   def close(self) -> None:
     """Flushes and closes everything; the last call."""
     self.flush()
@@ -203,39 +225,28 @@ def read_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
   """The objects of a `.jsonl` file, without a half-written last line.
 
   Raises:
-    ValueError: If another line is not a JSON object.
+    ValueError: If another line is not JSON.
   """
-  return [line for _, line in _parse(pathlib.Path(path))]
-
-
-def _parse(path: pathlib.Path) -> list[tuple[bytes, dict[str, Any]]]:
-  parsed = []
-  *lines, _ = path.read_bytes().split(b"\n")  # What follows the last newline.
+  *lines, _ = pathlib.Path(path).read_bytes().split(b"\n")
+  values = []
   for number, line in enumerate(lines, start=1):
     try:
-      value = json.loads(line)
-      if not isinstance(value, dict):
-        raise ValueError("not an object")
+      values.append(json.loads(line))
     except ValueError as error:
       raise ValueError(
-        f"metrics_log: line {number} of {path} is not a JSON object:"
-        f" {line[:60]!r}. Remove the line, or move the file away."
+        f"read_lines: line {number} of {path} is not JSON: {line[:60]!r}."
+        " Remove the line, or move the file away."
       ) from error
-    parsed.append((line, value))
-  return parsed
+  return values
 
 
-def _cut(path: pathlib.Path, resume_step: int) -> None:
-  """Drops the lines after `resume_step`, all at once or not at all."""
+def _cut(path: pathlib.Path, size: int) -> None:
+  """Drops what follows byte `size`, and a half line before it."""
   if not path.exists():
     return
-  kept = b"".join(
-    line + b"\n"
-    for line, value in _parse(path)
-    if value.get("step", 0) <= resume_step
-  )
-  if kept != path.read_bytes():
-    _write_atomically(path, kept)
+  kept = path.read_bytes()[:size].rfind(b"\n") + 1
+  # One call of the system: a kill leaves the old length or the new one.
+  os.truncate(path, kept)
 
 
 def _write_atomically(path: pathlib.Path, content: bytes) -> None:
@@ -249,14 +260,14 @@ def _write_atomically(path: pathlib.Path, content: bytes) -> None:
 
 def check_config(
   workdir: str | os.PathLike,
-  config_json: str,
+  config: Mapping[str, Any],
   allowed: Collection[str] = (),
 ) -> None:
   """Raises if the run in `workdir` was started with another config.
 
   Args:
     workdir: Directory of the run; one without a config passes.
-    config_json: Resolved config of this start, as a JSON object.
+    config: Resolved config of this start, as JSON has it.
     allowed: Fields that may differ, with dots for nested ones; a group
       allows all fields below it.
 
@@ -267,7 +278,7 @@ def check_config(
   if not path.exists():
     return
   stored = _flatten(json.loads(path.read_text(encoding="utf-8")))
-  given = _flatten(json.loads(config_json))
+  given = _flatten(config)
   differing = [
     f"{name}: {stored.get(name, 'absent')} stored,"
     f" {given.get(name, 'absent')} given"
@@ -284,7 +295,7 @@ def check_config(
 
 
 def _flatten(config: Any, prefix: str = "") -> dict[str, str]:
-  if not isinstance(config, dict) or not config:
+  if not isinstance(config, Mapping) or not config:
     return {prefix.removesuffix("."): json.dumps(config, sort_keys=True)}
   flat: dict[str, str] = {}
   for name, value in config.items():
@@ -292,22 +303,14 @@ def _flatten(config: Any, prefix: str = "") -> dict[str, str]:
   return flat
 
 
-def save_run_info(
-  workdir: str | os.PathLike,
-  config_json: str,
-  allowed: Collection[str] = (),
-) -> None:
+def save_run_info(workdir: str | os.PathLike, config_json: str) -> None:
   """Writes `config.json`, and adds this start to `environment.json`.
 
   Args:
-    workdir: Directory of the run; made if missing.
+    workdir: Directory of the run; made if missing. A config in it is
+      replaced: call `check_config` first.
     config_json: Resolved config, as a JSON object.
-    allowed: As in `check_config`.
-
-  Raises:
-    ValueError: If the stored config differs, as in `check_config`.
   """
-  check_config(workdir, config_json, allowed)
   workdir = pathlib.Path(workdir)
   workdir.mkdir(parents=True, exist_ok=True)
   _write_json(workdir / _CONFIG, json.loads(config_json))

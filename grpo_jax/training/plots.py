@@ -90,17 +90,14 @@ def _series(
 
 
 def smoothed(values: np.ndarray) -> np.ndarray:  # [N] -> [N]
-  """Centred moving average over a twentieth of the curve.
-
-  Near the ends the window shrinks on both sides alike, so a straight line
-  stays the same line.
-  """
-  size = len(values)
-  half = size // 40
+  """Moving average of the neighbours within a fortieth of the curve."""
+  index = np.arange(len(values))
+  reach = len(values) // 40
+  # Near the ends fewer neighbours are averaged.
+  first = np.maximum(index - reach, 0)
+  last = np.minimum(index + reach + 1, len(values))
   sums = np.concatenate([[0.0], np.cumsum(values)])
-  index = np.arange(size)
-  reach = np.minimum(half, np.minimum(index, size - 1 - index))
-  return (sums[index + reach + 1] - sums[index - reach]) / (2 * reach + 1)
+  return (sums[last] - sums[first]) / (last - first)
 
 
 def _curve(axes: Any, lines: list, name: str, color: str, label: str) -> None:
@@ -130,6 +127,7 @@ def _finish(axes: Any, title: str, unit: str) -> None:
       color="0.5",
       transform=axes.transAxes,
     )
+    axes.set(xticks=[], yticks=[])
     return
   axes.xaxis.get_major_locator().set_params(integer=True)
   axes.margins(x=0.02)

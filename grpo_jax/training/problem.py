@@ -60,14 +60,16 @@ class Problem:
     if self.scorer is not None:
       self.scorer.close()
 
-  def prompt_stream(self, seed: int, num_prompts: int):
+  def prompt_stream(
+    self, seed: int, num_prompts: int, max_prompt_len: int | None
+  ):
     """Endless shuffled `PromptBatch`es of this process's prompts."""
     return iter(
       pipeline.prompt_stream(
         self.train,
         self.encoder,
         batch_size=num_prompts,
-        max_prompt_len=self.max_prompt_len,
+        max_prompt_len=max_prompt_len or self.max_prompt_len,
         seed=seed,
         pad_id=self.tokenizer.pad_id,
         process_index=jax.process_index(),
@@ -75,14 +77,16 @@ class Problem:
       )
     )
 
-  def supervised_stream(self, seed: int, num_prompts: int):
+  def supervised_stream(
+    self, seed: int, num_prompts: int, max_prompt_len: int | None
+  ):
     """Endless shuffled `SupervisedBatch`es."""
     return iter(
       pipeline.supervised_stream(
         self.supervised,
         self.encoder,
         batch_size=num_prompts,
-        max_prompt_len=self.max_prompt_len,
+        max_prompt_len=max_prompt_len or self.max_prompt_len,
         max_completion_len=self.max_new_tokens,
         seed=seed,
         pad_id=self.tokenizer.pad_id,
@@ -182,13 +186,16 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
   if data.source == "tfds":
     train: sources.Source = sources.TfdsSource(data.name, "train")
     held_out: sources.Source = sources.TfdsSource(data.name, "test")
-    supervised: sources.Source = teacher.ThinkAnswerSource(
+  else:
+    layout = data.format or None
+    train = sources.JsonlSource(data.train_path, layout)
+    held_out = sources.JsonlSource(data.eval_path or data.train_path, layout)
+  supervised: sources.Source = train
+  if data.source == "tfds" or data.format:
+    # Worked answers: a teacher puts them into the format to be learnt.
+    supervised = teacher.ThinkAnswerSource(
       train, config.seed, data.drop_tag_probability
     )
-  else:
-    train = sources.JsonlSource(data.train_path)
-    held_out = sources.JsonlSource(data.eval_path or data.train_path)
-    supervised = train
   functions = {
     path.rpartition(":")[2]: path for path in config.rewards.functions
   }

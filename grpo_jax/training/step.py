@@ -22,17 +22,17 @@ from grpo_jax.algorithms import objective
 from grpo_jax.ops import logprobs
 from grpo_jax.training import metrics as metrics_lib
 from grpo_jax.types import (
-    Algorithm,
-    Metrics,
-    Policy,
-    PolicyOutputs,
-    Prompts,
-    PyTree,
-    Rollout,
-    Scored,
-    TrainBatch,
-    TrainState,
-    row_arrays,
+  Algorithm,
+  Metrics,
+  Policy,
+  PolicyOutputs,
+  Prompts,
+  PyTree,
+  Rollout,
+  Scored,
+  TrainBatch,
+  TrainState,
+  row_arrays,
 )
 
 
@@ -94,57 +94,57 @@ class Parts:
 def trained_params(params: PyTree) -> PyTree:
   """The leaves that gradients and optimizer state exist for."""
   return {
-      "policy": params["policy"]["trained"],
-      "algorithm": params["algorithm"],
+    "policy": params["policy"]["trained"],
+    "algorithm": params["algorithm"],
   }
 
 
 def with_trained(params: PyTree, trained: PyTree) -> PyTree:
   """`params` with its trained leaves replaced."""
   return {
-      "policy": {**params["policy"], "trained": trained["policy"]},
-      "algorithm": trained["algorithm"],
+    "policy": {**params["policy"], "trained": trained["policy"]},
+    "algorithm": trained["algorithm"],
   }
 
 
 def step_keys(state: TrainState) -> tuple[jax.Array, jax.Array]:
   """(rollout key, update key): functions of (seed, step) only."""
   rollout_key, update_key = jax.random.split(
-      jax.random.fold_in(state.key, state.step)
+    jax.random.fold_in(state.key, state.step)
   )
   return rollout_key, update_key
 
 
 def policy_outputs(
-    parts: Parts, params: PyTree, batch: TrainBatch, with_entropy: bool
+  parts: Parts, params: PyTree, batch: TrainBatch, with_entropy: bool
 ) -> PolicyOutputs:
   """Teacher-forced log-probs of the rows of `batch` under `params`."""
   policy = parts.policy
   h, aux = policy.hidden(
-      params["policy"],
-      batch.prompt_tokens,
-      batch.prompt_mask,
-      batch.tokens,
-      batch.completion_mask,
-      batch.prompt_index,
-      None,
+    params["policy"],
+    batch.prompt_tokens,
+    batch.prompt_mask,
+    batch.tokens,
+    batch.completion_mask,
+    batch.prompt_index,
+    None,
   )  # [B, T, D]
   logp, entropy = logprobs.token_outputs(
-      functools.partial(policy.head, params["policy"]),
-      h,
-      batch.tokens,
-      temperature=parts.plan.temperature,
-      with_entropy=with_entropy,
+    functools.partial(policy.head, params["policy"]),
+    h,
+    batch.tokens,
+    temperature=parts.plan.temperature,
+    with_entropy=with_entropy,
   )  # [B, T]
   return PolicyOutputs(
-      logp=logp, entropy=entropy, aux=aux, trainable=params["algorithm"]
+    logp=logp, entropy=entropy, aux=aux, trainable=params["algorithm"]
   )
 
 
 def split_rows(batch: TrainBatch, num_parts: int) -> dict[str, jax.Array]:
   """Row arrays [B, ...] as [num_parts, B / num_parts, ...]."""
   return jax.tree.map(
-      lambda x: x.reshape(num_parts, -1, *x.shape[1:]), row_arrays(batch)
+    lambda x: x.reshape(num_parts, -1, *x.shape[1:]), row_arrays(batch)
   )
 
 
@@ -167,7 +167,7 @@ def frozen_logp(parts: Parts, params: PyTree, batch: TrainBatch) -> jax.Array:
 
 
 def minibatch_gradient(
-    parts: Parts, params: PyTree, batch: TrainBatch, is_first: jax.Array | bool
+  parts: Parts, params: PyTree, batch: TrainBatch, is_first: jax.Array | bool
 ) -> tuple[PyTree, Metrics]:
   """Exact gradient of the loss over `batch`, a micro-batch at a time.
 
@@ -190,17 +190,17 @@ def minibatch_gradient(
   def loss(trained, rows):
     part = dataclasses.replace(batch, **rows)
     outputs = policy_outputs(
-        parts, with_trained(params, trained), part, with_entropy
+      parts, with_trained(params, trained), part, with_entropy
     )
     if part.old_logp is not None:
       own = jax.lax.stop_gradient(outputs.logp)
       part = dataclasses.replace(
-          part, old_logp=jnp.where(is_first, own, part.old_logp)
+        part, old_logp=jnp.where(is_first, own, part.old_logp)
       )
     output = objective.loss(algorithm, config, outputs, part)
     terms = {
-        name: coefficient * term.total / weights[name]
-        for name, (coefficient, term) in output.terms.items()
+      name: coefficient * term.total / weights[name]
+      for name, (coefficient, term) in output.terms.items()
     }
     return sum(terms.values()), (terms, output.metrics, output.maxima)
 
@@ -216,32 +216,32 @@ def minibatch_gradient(
       def add(carry, rows):
         gradients, (terms, sums, maxima) = gradient(trained, rows)
         return (
-            jax.tree.map(jnp.add, carry[0], gradients),
-            (
-                jax.tree.map(jnp.add, carry[1][0], terms),
-                jax.tree.map(jnp.add, carry[1][1], sums),
-                jax.tree.map(jnp.maximum, carry[1][2], maxima),
-            ),
+          jax.tree.map(jnp.add, carry[0], gradients),
+          (
+            jax.tree.map(jnp.add, carry[1][0], terms),
+            jax.tree.map(jnp.add, carry[1][1], sums),
+            jax.tree.map(jnp.maximum, carry[1][2], maxima),
+          ),
         ), None
 
       first = jax.tree.map(lambda x: x[0], micros)
       zeros = jax.tree.map(
-          lambda x: jnp.zeros(x.shape, x.dtype),
-          jax.eval_shape(gradient, trained, first),
+        lambda x: jnp.zeros(x.shape, x.dtype),
+        jax.eval_shape(gradient, trained, first),
       )
       (gradients, sums), _ = jax.lax.scan(add, zeros, micros)
   terms, totals, maxima = sums
   metrics = {f"loss/{name}": term for name, term in terms.items()}
   metrics["loss"] = sum(terms.values())
   metrics |= {
-      name: value.total / jnp.maximum(value.weight, 1)
-      for name, value in totals.items()
+    name: value.total / jnp.maximum(value.weight, 1)
+    for name, value in totals.items()
   }
   return gradients, metrics | maxima
 
 
 def update(
-    state: TrainState, batch: TrainBatch, key: jax.Array, *, parts: Parts
+  state: TrainState, batch: TrainBatch, key: jax.Array, *, parts: Parts
 ) -> tuple[TrainState, Metrics]:
   """All gradient steps on one batch: epochs × minibatches × micro-batches.
 
@@ -260,11 +260,11 @@ def update(
   if "ref_logp" in required:
     reference = {"policy": state.ref_params, "algorithm": {}}
     batch = dataclasses.replace(
-        batch, ref_logp=frozen_logp(parts, reference, batch)
+      batch, ref_logp=frozen_logp(parts, reference, batch)
     )
   if "old_logp" in required and plan.num_updates > 1:
     batch = dataclasses.replace(
-        batch, old_logp=frozen_logp(parts, state.params, batch)
+      batch, old_logp=frozen_logp(parts, state.params, batch)
     )
 
   def gradient_step(carry, inputs):
@@ -273,16 +273,12 @@ def update(
     minibatch = batch
     if plan.num_minibatches > 1:
       minibatch = dataclasses.replace(
-          batch, **jax.tree.map(lambda x: x[rows], row_arrays(batch))
+        batch, **jax.tree.map(lambda x: x[rows], row_arrays(batch))
       )
     params = with_trained(state.params, trained)
-    gradients, metrics = minibatch_gradient(
-        parts, params, minibatch, is_first
-    )
+    gradients, metrics = minibatch_gradient(parts, params, minibatch, is_first)
     with jax.named_scope("optimizer"):
-      updates, opt_state = parts.optimizer.update(
-          gradients, opt_state, trained
-      )
+      updates, opt_state = parts.optimizer.update(gradients, opt_state, trained)
       metrics["gradient_norm"] = optax.global_norm(gradients)
       metrics["update_norm"] = optax.global_norm(updates)
       trained = optax.apply_updates(trained, updates)
@@ -291,8 +287,8 @@ def update(
   num_rows = batch.mask.shape[0]
   if plan.num_minibatches > 1:
     orders = [
-        jax.random.permutation(jax.random.fold_in(key, epoch), num_rows)
-        for epoch in range(plan.num_epochs)
+      jax.random.permutation(jax.random.fold_in(key, epoch), num_rows)
+      for epoch in range(plan.num_epochs)
     ]
     rows = jnp.stack(orders).reshape(plan.num_updates, -1)
   else:
@@ -300,39 +296,39 @@ def update(
   trained = trained_params(state.params)
   if plan.num_updates == 1:
     (trained, opt_state), metrics = gradient_step(
-        (trained, state.opt_state), (rows[0], True)
+      (trained, state.opt_state), (rows[0], True)
     )
   else:
     (trained, opt_state), history = jax.lax.scan(
-        gradient_step,
-        (trained, state.opt_state),
-        (rows, jnp.arange(plan.num_updates) == 0),
+      gradient_step,
+      (trained, state.opt_state),
+      (rows, jnp.arange(plan.num_updates) == 0),
     )
     metrics = {
-        name: values.max() if "max" in name.split("/")[-1] else values.mean()
-        for name, values in history.items()
+      name: values.max() if "max" in name.split("/")[-1] else values.mean()
+      for name, values in history.items()
     }
   metrics["param_norm"] = optax.global_norm(trained["policy"])
   metrics["learning_rate"] = jnp.asarray(
-      parts.schedule(state.phase_step * plan.num_updates), jnp.float32
+    parts.schedule(state.phase_step * plan.num_updates), jnp.float32
   )
   ema_params = state.ema_params
   if plan.ema_decay is not None:
     ema_params = optax.incremental_update(
-        trained["policy"], ema_params, 1 - plan.ema_decay
+      trained["policy"], ema_params, 1 - plan.ema_decay
     )
   return dataclasses.replace(
-      state,
-      step=state.step + 1,
-      phase_step=state.phase_step + 1,
-      params=with_trained(state.params, trained),
-      opt_state=opt_state,
-      ema_params=ema_params,
+    state,
+    step=state.step + 1,
+    phase_step=state.phase_step + 1,
+    params=with_trained(state.params, trained),
+    opt_state=opt_state,
+    ema_params=ema_params,
   ), metrics
 
 
 def sample_stage(
-    state: TrainState, prompts: Prompts, *, parts: Parts
+  state: TrainState, prompts: Prompts, *, parts: Parts
 ) -> Rollout:
   """Completions of the prompts under the current policy."""
   assert parts.sample is not None
@@ -342,12 +338,12 @@ def sample_stage(
 
 
 def learn_stage(
-    state: TrainState,
-    prompts: Prompts,
-    rollout: Rollout,
-    scored: Scored,
-    *,
-    parts: Parts,
+  state: TrainState,
+  prompts: Prompts,
+  rollout: Rollout,
+  scored: Scored,
+  *,
+  parts: Parts,
 ) -> tuple[TrainState, Metrics, PyTree]:
   """Advantages and update from a scored rollout; jit with donated state.
 
@@ -356,43 +352,41 @@ def learn_stage(
     inspection.
   """
   batch = objective.make_train_batch(
-      parts.algorithm,
-      parts.config,
-      prompts,
-      rollout,
-      scored,
-      state.algorithm_state,
+    parts.algorithm,
+    parts.config,
+    prompts,
+    rollout,
+    scored,
+    state.algorithm_state,
   )
-  batch = dataclasses.replace(
-      batch, **parts.constrain_rows(row_arrays(batch))
-  )
+  batch = dataclasses.replace(batch, **parts.constrain_rows(row_arrays(batch)))
   metrics = metrics_lib.rollout_metrics(rollout, scored, batch)
   _, update_key = step_keys(state)
   state, update_metrics = update(state, batch, update_key, parts=parts)
   metrics |= update_metrics
   state = dataclasses.replace(
-      state,
-      algorithm_state=parts.algorithm.update_state(
-          parts.config, state.algorithm_state, metrics
-      ),
+    state,
+    algorithm_state=parts.algorithm.update_state(
+      parts.config, state.algorithm_state, metrics
+    ),
   )
   samples = jax.tree.map(
-      lambda x: x[: parts.num_samples],
-      {
-          "tokens": rollout.tokens,
-          "mask": rollout.completion_mask,
-          "prompt_index": rollout.prompt_index,
-          "reward": scored.rewards,
-          "valid": scored.valid,
-          "correct": scored.correct,
-          "components": scored.components,
-      },
+    lambda x: x[: parts.num_samples],
+    {
+      "tokens": rollout.tokens,
+      "mask": rollout.completion_mask,
+      "prompt_index": rollout.prompt_index,
+      "reward": scored.rewards,
+      "valid": scored.valid,
+      "correct": scored.correct,
+      "components": scored.components,
+    },
   )
   return state, metrics, samples
 
 
 def fused_step(
-    state: TrainState, prompts: Prompts, *, parts: Parts
+  state: TrainState, prompts: Prompts, *, parts: Parts
 ) -> tuple[TrainState, Metrics, PyTree]:
   """Samples, scores and updates once; jit with `donate_argnums=0`."""
   assert parts.score is not None
@@ -403,16 +397,14 @@ def fused_step(
 
 
 def supervised_step(
-    state: TrainState, batch: TrainBatch, *, parts: Parts
+  state: TrainState, batch: TrainBatch, *, parts: Parts
 ) -> tuple[TrainState, Metrics]:
   """One update on given completions; jit with `donate_argnums=0`."""
   advantages = parts.algorithm.advantages(parts.config, batch)
   batch = dataclasses.replace(
-      batch, advantages=advantages, state=state.algorithm_state
+    batch, advantages=advantages, state=state.algorithm_state
   )
-  batch = dataclasses.replace(
-      batch, **parts.constrain_rows(row_arrays(batch))
-  )
+  batch = dataclasses.replace(batch, **parts.constrain_rows(row_arrays(batch)))
   _, update_key = step_keys(state)
   state, metrics = update(state, batch, update_key, parts=parts)
   metrics["tokens/trained"] = batch.mask.sum().astype(jnp.float32)

@@ -35,10 +35,12 @@ class Case:
 
   def take(self, rows: np.ndarray) -> Case:
     """The case with only these rows, in this order."""
-    return Case(**{
-      field.name: getattr(self, field.name)[rows]
-      for field in dataclasses.fields(self)
-    })
+    return Case(
+      **{
+        field.name: getattr(self, field.name)[rows]
+        for field in dataclasses.fields(self)
+      }
+    )
 
 
 def make_case(seed: int = 0, spread: float = 0.3, dtype=np.float32) -> Case:

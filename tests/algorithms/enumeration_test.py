@@ -61,9 +61,7 @@ def _expected_gradient(name, logits, rewards, **fields):
       algorithm, config, prompts, rollout, scored, algorithm.init(config)[1]
     )
     weights = objective.term_weights(algorithm, config, batch)
-    output = objective.loss(
-      algorithm, config, PolicyOutputs(logp=logp), batch
-    )
+    output = objective.loss(algorithm, config, PolicyOutputs(logp=logp), batch)
     return output.terms["policy"][1].total / weights["policy"]
 
   tokens, mask, rows = jnp.array(tokens), jnp.array(mask), jnp.array(rows)
@@ -108,7 +106,9 @@ def test_normalised_estimators_are_not(problem, name):
   logits, rewards, exact = problem
   with jax.enable_x64(True):
     estimate = _expected_gradient(name, logits, rewards)
-  cosine = np.sum(estimate * exact) / np.linalg.norm(estimate) / (
-    np.linalg.norm(exact)
+  cosine = (
+    np.sum(estimate * exact)
+    / np.linalg.norm(estimate)
+    / (np.linalg.norm(exact))
   )
   assert 0.3 < cosine < 0.999

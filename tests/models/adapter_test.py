@@ -35,8 +35,8 @@ def test_an_adapted_transformer_samples_and_scores_like_the_original():
     shapes = jax.eval_shape(adapted.init, jax.random.key(0))
     assert jax.tree.structure(shapes) == jax.tree.structure(params)
 
-    tokens, mask, *rest = batch = transformer_test.make_batch(junk=99)
-    prompts = Prompts(tokens, mask, jnp.arange(3), {})
+    batch = transformer_test.make_batch(junk=99)
+    prompts = Prompts(*batch[:2], jnp.arange(3), {})
     sampling_config = sampling.SamplingConfig(5, (0,), 0, temperature=0.7)
 
     @functools.partial(jax.jit, static_argnums=0)

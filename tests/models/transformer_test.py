@@ -45,6 +45,8 @@ def float64(config):
   return dataclasses.replace(config, dtype="float64", param_dtype="float64")
 
 
+@functools.lru_cache
+@functools.partial(jax.jit, static_argnums=0)
 def make_params(config):
   """Initial parameters, spread out so that every weight matters."""
   params = transformer.transformer_policy(config).init(jax.random.key(0))
@@ -116,16 +118,21 @@ def test_decoding_equals_teacher_forcing_in_float64(name):
 def test_decoding_equals_teacher_forcing_in_float32():
   params, batch = make_params(RICH), make_batch()
   tokens = batch[2]
-  stepwise = step_by_step(RICH, params, batch)
   policy = transformer.transformer_policy(RICH)
-  h, _ = policy.hidden(params, *batch, None)
-  logp, entropy = logprobs.token_outputs(
-    functools.partial(policy.head, params),
-    h,
-    tokens,
-    temperature=0.8,
-    with_entropy=True,
-  )
+
+  @jax.jit
+  def outputs(params):
+    h, _ = policy.hidden(params, *batch, None)
+    return logprobs.token_outputs(
+      functools.partial(policy.head, params),
+      h,
+      tokens,
+      temperature=0.8,
+      with_entropy=True,
+    )
+
+  logp, entropy = outputs(params)
+  stepwise = step_by_step(RICH, params, batch)
   for got, want in (
     (logprobs.token_logprobs(stepwise, tokens, 0.8), logp),
     (logprobs.entropy_from_logits(stepwise, 0.8), entropy),

@@ -97,6 +97,17 @@ def test_restored_state_is_identical_and_extra_survives(tmp_path):
   )
 
 
+def test_extra_is_read_before_the_shapes_are_known(copy):
+  store = checkpoints.Checkpoints(copy, keep=2)
+  assert store.extra() == {"step": 2}
+  assert store.extra(1) == {"step": 1}
+  with pytest.raises(FileNotFoundError, match="no step 3"):
+    store.extra(3)
+  store.save(3, make_state(), {"step": 3})
+  assert store.extra() == {"step": 3}
+  store.close()
+
+
 def test_restore_from_shapes_alone(copy):
   store = checkpoints.Checkpoints(copy, keep=2)
   state, _, _ = store.restore(jax.eval_shape(make_state), step=1)
@@ -298,7 +309,7 @@ mesh = jax.make_mesh(
     (4,), ("fsdp",), axis_types=(jax.sharding.AxisType.Auto,))
 rows, columns = (NamedSharding(mesh, P(*axes)) for axes in (
     ("fsdp", None), (None, "fsdp")))
-x = jax.device_put(jnp.arange(1 << 22).reshape(1 << 11, -1), rows)
+x = jax.device_put(jnp.arange(1 << 23).reshape(1 << 11, -1), rows)
 store = checkpoints.Checkpoints(sys.argv[1], keep=3)
 store.save(1, {"x": x}, {"step": 1})
 abstract = jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=columns)
@@ -330,7 +341,7 @@ def test_kill_while_saving_leaves_the_previous_step(tmp_path):
   assert "2" not in unfinished  # Otherwise the kill came too late to test.
   store = checkpoints.Checkpoints(directory, keep=3)
   assert store.latest_step() == 1
-  expected = np.arange(1 << 22).reshape(1 << 11, -1)
+  expected = np.arange(1 << 23).reshape(1 << 11, -1)
   # Saved from four devices, restored on one.
   abstract = {"x": jax.ShapeDtypeStruct(expected.shape, jnp.int32)}
   state, extra, _ = store.restore(abstract)

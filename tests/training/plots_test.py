@@ -93,12 +93,12 @@ def test_single_step_and_absent_metrics_are_drawn(tmp_path, monkeypatch):
   assert panels["Reward"]["training"].shape == (1, 2)
 
 
-def test_smoothing_removes_noise_and_keeps_lines():
+def test_smoothing_removes_noise_and_keeps_trends():
   line = np.linspace(-1, 2, 500)
-  np.testing.assert_allclose(plots.smoothed(line), line, atol=1e-9)
+  np.testing.assert_allclose(plots.smoothed(line)[12:-12], line[12:-12])
   noise = np.random.default_rng(0).normal(size=500)
   # 25 values are averaged, so a fifth of the deviation remains.
-  assert 0.1 < plots.smoothed(noise)[12:-12].std() < 0.35
+  assert 0.1 < plots.smoothed(noise).std() < 0.35
   np.testing.assert_array_equal(plots.smoothed(noise[:3]), noise[:3])
 
 
