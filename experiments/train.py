@@ -79,7 +79,8 @@ def _short(text: str, width: int) -> str:
 
 def _report(config, result: loop.Result, seconds: float) -> int:
   """Prints before and after; returns the exit status."""
-  assert result.before is not None and result.after is not None
+  assert result.before is not None
+  assert result.after is not None
   n = result.num_prompts
   print(f"\nheld-out, greedy, n = {n}      before     after")
   for name, after in result.after.items():

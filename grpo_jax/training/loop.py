@@ -127,7 +127,7 @@ def train(
       position = saved.extra(last_step)
       first = position["phase"]
       state = _restore(saved, last_step, phases, state, mesh)
-    metrics_log.save_run_info(workdir, config_json, MAY_CHANGE)
+    metrics_log.save_run_info(workdir, config_json)
     run = Run(
       config=settings,
       problem=problem,

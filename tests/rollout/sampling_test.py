@@ -1,0 +1,360 @@
+"""Draws, masks and what a rollout records, on toy policies and a transformer.
+
+The toy policies are Markov tables: the logits of the next token are the row of
+a table that the last token selects.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.models import adapter, transformer
+from grpo_jax.ops import logprobs
+from grpo_jax.rollout import sampling
+from grpo_jax.types import Prompts
+
+MARKOV = adapter.policy_from_logits(
+  lambda table, tokens, mask: table[tokens], lambda key: jnp.zeros((1, 1))
+)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4, 5))
+def sample(policy, params, prompts, key, config, group_size):
+  return sampling.sample(policy, params, prompts, key, config, group_size)
+
+
+def make_prompts(tokens, ids=None):
+  tokens = jnp.asarray(tokens)
+  ids = jnp.arange(len(tokens)) if ids is None else jnp.asarray(ids)
+  return Prompts(tokens, jnp.ones(tokens.shape, bool), ids, {})
+
+
+def chains(*successions):
+  """A table that makes `a, b, c, …` follow each other with certainty."""
+  table = np.zeros((10, 10))
+  for chain in successions:
+    for token, successor in zip(chain[:-1], chain[1:], strict=True):
+      table[token, successor] = 1000.0
+  return {"trained": jnp.asarray(table), "frozen": {}}
+
+
+def run_chains(params, starts, **config):
+  config = sampling.SamplingConfig(
+    **{"max_new_tokens": 5, "pad_id": 0} | config
+  )
+  prompts = make_prompts([[start] for start in starts])
+  return sample(MARKOV, params, prompts, jax.random.key(0), config, 1)
+
+
+# ---- Masks: made from positions, never from token values.
+
+
+def test_the_pad_id_may_be_sampled_in_the_middle_of_an_answer():
+  rollout = run_chains(chains([1, 0, 2, 3]), [1], end_ids=(3,))
+  np.testing.assert_array_equal(rollout.tokens, [[0, 2, 3, 0, 0]])
+  np.testing.assert_array_equal(rollout.completion_mask, [[1, 1, 1, 0, 0]])
+  np.testing.assert_array_equal(rollout.terminated, [True])
+
+
+def test_any_of_several_end_tokens_ends_its_row():
+  params = chains([1, 2, 3], [4, 5, 6, 7, 4])
+  rollout = run_chains(params, [1, 4, 6], end_ids=(3, 7), pad_id=9)
+  np.testing.assert_array_equal(
+    rollout.tokens, [[2, 3, 9, 9, 9], [5, 6, 7, 9, 9], [7, 9, 9, 9, 9]]
+  )
+  np.testing.assert_array_equal(rollout.completion_mask.sum(1), [2, 3, 1])
+
+
+def test_the_end_token_may_equal_the_pad_id():
+  rollout = run_chains(chains([1, 2, 0]), [1], end_ids=(0,))
+  np.testing.assert_array_equal(rollout.tokens, [[2, 0, 0, 0, 0]])
+  np.testing.assert_array_equal(rollout.completion_mask, [[1, 1, 0, 0, 0]])
+
+
+def test_without_end_tokens_rows_fill_their_slots():
+  rollout = run_chains(chains([1, 0, 1]), [1], end_ids=())
+  np.testing.assert_array_equal(rollout.tokens, [[0, 1, 0, 1, 0]])
+  assert rollout.completion_mask.all()
+  np.testing.assert_array_equal(rollout.terminated, [False])
+
+
+def test_a_row_that_ends_in_its_last_slot_is_terminated():
+  params = chains([1, 2, 3, 4, 5, 6])
+  rollout = run_chains(params, [1, 2], end_ids=(6,))
+  np.testing.assert_array_equal(rollout.tokens[0], [2, 3, 4, 5, 6])
+  np.testing.assert_array_equal(rollout.terminated, [True, True])
+  np.testing.assert_array_equal(rollout.completion_mask.sum(1), [5, 4])
+
+
+def test_nothing_is_recorded_after_the_end():
+  table = {"trained": jnp.zeros((10, 10)), "frozen": {}}
+  rollout = run_chains(table, [1] * 40, end_ids=(3, 4, 5))
+  mask = rollout.completion_mask
+  assert not mask.all()
+  for x in (rollout.behavior_logp, rollout.sampler_logp, rollout.entropy):
+    np.testing.assert_allclose(abs(x), np.where(mask, np.log(10), 0), rtol=1e-6)
+  np.testing.assert_array_equal(
+    rollout.tokens == 0, ~mask | (rollout.tokens == 0)
+  )
+  # A mask is a run of ones, and stops at the first end token.
+  ends = np.isin(rollout.tokens, [3, 4, 5]) & mask
+  np.testing.assert_array_equal(ends.sum(1) == 1, rollout.terminated)
+  for row, length in zip(ends, np.asarray(mask.sum(1)), strict=True):
+    assert row[: length - 1].sum() == 0
+
+
+@pytest.mark.parametrize(
+  ("end_ids", "num_decodes"), [((), 4), ((2, 5), 1), ((3, 5), 2), ((1, 5), 0)]
+)
+def test_decoding_stops_when_all_rows_are_done(end_ids, num_decodes):
+  calls = []
+
+  def decode(params, tokens, t, cache):
+    jax.debug.callback(lambda: calls.append(None))
+    return MARKOV.decode(params, tokens, t, cache)
+
+  policy = dataclasses.replace(MARKOV, decode=decode)
+  params = chains([9, 1, 2, 3, 4], [6, 5])
+  config = sampling.SamplingConfig(5, end_ids, 0)
+  prompts = make_prompts([[9], [6]])
+  rollout = sample(policy, params, prompts, jax.random.key(0), config, 2)
+  jax.block_until_ready(rollout)
+  jax.effects_barrier()
+  assert len(calls) == num_decodes
+  assert rollout.completion_mask[0].sum() == num_decodes + 1
+
+
+# ---- Draws.
+
+UNIFORM = {"trained": jnp.zeros((64, 64)), "frozen": {}}
+FREE = sampling.SamplingConfig(6, (), 0)
+
+
+def draws(key=0, ids=(0, 1), group_size=2):
+  prompts = make_prompts([[5]] * len(ids), ids)
+  rollout = sample(
+    MARKOV, UNIFORM, prompts, jax.random.key(key), FREE, group_size
+  )
+  return np.asarray(rollout.tokens).reshape(len(ids), group_size, -1)
+
+
+def test_every_step_prompt_sample_and_position_draws_anew():
+  sequences = np.concatenate([draws(key=0), draws(key=1)]).reshape(8, -1)
+  assert len(np.unique(sequences, axis=0)) == 8
+  assert all(len(np.unique(row)) > 2 for row in sequences)
+
+
+def test_a_question_that_comes_twice_gets_other_samples():
+  first, second = draws(ids=(7, 8))
+  assert (first != second).any(axis=-1).all()
+
+
+def test_draws_follow_the_id_and_not_the_place():
+  tokens = draws(ids=(0, 1, 2))
+  np.testing.assert_array_equal(draws(ids=(2, 0, 1)), tokens[[2, 0, 1]])
+  np.testing.assert_array_equal(draws(ids=(1, 1)), tokens[[1, 1]])
+  np.testing.assert_array_equal(
+    draws(ids=(1,), group_size=3)[:, :2], tokens[1:2]
+  )
+
+
+def test_row_keys_depend_on_id_and_sample_index_only():
+  def bits(ids, group_size):
+    keys = sampling.row_keys(jax.random.key(0), jnp.asarray(ids), group_size)
+    return np.asarray(jax.random.key_data(keys)).reshape(
+      len(ids), group_size, -1
+    )
+
+  keys = bits([4, 5, 6], 3)
+  np.testing.assert_array_equal(bits([6, 4], 2), keys[[2, 0], :2])
+  assert len(np.unique(keys.reshape(9, -1), axis=0)) == 9
+  folded = functools.reduce(jax.random.fold_in, (5, 2, 0), jax.random.key(0))
+  np.testing.assert_array_equal(jax.random.key_data(folded), keys[1, 2])
+
+
+@pytest.mark.parametrize(
+  ("change", "kept"),
+  [
+    ({}, [0, 1, 2, 3, 4]),
+    ({"temperature": 0.5}, [0, 1, 2, 3, 4]),
+    ({"top_k": 3}, [0, 1, 2]),
+    ({"top_k": 4, "top_p": 0.7, "min_p": 0.3}, [0, 1]),
+  ],
+)
+def test_frequencies_and_records_follow_the_filtered_distribution(change, kept):
+  probs = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
+  table = jnp.broadcast_to(jnp.log(probs), (5, 5))
+  config = sampling.SamplingConfig(2, (), 0, **change)
+  num_rows = 4000
+  rollout = sample(
+    MARKOV,
+    {"trained": table, "frozen": {}},
+    make_prompts([[0]]),
+    jax.random.key(0),
+    config,
+    num_rows,
+  )
+  warm = probs ** (1 / config.temperature)
+  warm /= warm.sum()
+  drawn = np.where(np.isin(np.arange(5), kept), warm, 0)
+  drawn /= drawn.sum()
+  counts = np.bincount(np.ravel(rollout.tokens), minlength=5)
+  expected = drawn[kept] * counts.sum()
+  assert counts.sum() == counts[kept].sum() == 2 * num_rows
+  # Chi-square with up to 4 degrees of freedom: exceeded once in 10 000.
+  assert ((counts[kept] - expected) ** 2 / expected).sum() < 23.5
+  tokens = np.asarray(rollout.tokens)
+  np.testing.assert_allclose(
+    rollout.behavior_logp, np.log(drawn[tokens]), atol=1e-5
+  )
+  np.testing.assert_allclose(
+    rollout.sampler_logp, np.log(warm[tokens]), atol=1e-5
+  )
+  entropy = -(drawn[kept] * np.log(drawn[kept])).sum()
+  np.testing.assert_allclose(rollout.entropy, entropy, atol=1e-5)
+
+
+def test_temperature_zero_takes_the_most_likely_token():
+  probs = np.array([0.2, 0.5, 0.3])
+  params = {"trained": jnp.broadcast_to(jnp.log(probs), (3, 3)), "frozen": {}}
+  config = sampling.SamplingConfig(4, (), 0, temperature=0.0)
+  rollout = sample(
+    MARKOV, params, make_prompts([[0]]), jax.random.key(0), config, 3
+  )
+  assert (rollout.tokens == 1).all()
+  assert (rollout.behavior_logp == 0).all()
+  assert (rollout.entropy == 0).all()
+  np.testing.assert_allclose(rollout.sampler_logp, np.log(0.5), rtol=1e-6)
+
+
+# ---- On a transformer.
+
+CONFIG = transformer.TransformerConfig(
+  vocab_size=11,
+  width=8,
+  num_layers=2,
+  num_heads=2,
+  num_kv_heads=1,
+  mlp_width=16,
+  dtype="float64",
+  param_dtype="float64",
+)
+
+
+@pytest.fixture(scope="module")
+def model():
+  """A float64 policy, sharpened so that its tokens depend on the context."""
+  with jax.enable_x64(True):
+    policy = transformer.transformer_policy(CONFIG)
+    params = jax.jit(policy.init)(jax.random.key(0))
+    params = jax.tree.map(lambda x: 3 * x, params)
+    rng = np.random.default_rng(0)
+    prompts = Prompts(
+      tokens=jnp.asarray(rng.integers(11, size=(3, 4))),
+      mask=jnp.arange(4) >= jnp.array([[0], [2], [3]]),
+      ids=jnp.array([20, 21, 22]),
+      extras={},
+    )
+    yield policy, params, prompts
+
+
+def take(prompts, rows):
+  return jax.tree.map(lambda x: x[jnp.array(rows)], prompts)
+
+
+def test_recorded_log_probs_equal_teacher_forcing(model):
+  policy, params, prompts = model
+  with jax.enable_x64(True):
+    config = sampling.SamplingConfig(5, (0, 1), 0, temperature=0.7, top_k=6)
+    rollout = sample(policy, params, prompts, jax.random.key(1), config, 4)
+    assert not rollout.completion_mask.all()
+
+    @jax.jit
+    def forced(params):
+      h, _ = policy.hidden(
+        params,
+        prompts.tokens,
+        prompts.mask,
+        rollout.tokens,
+        rollout.completion_mask,
+        rollout.prompt_index,
+        None,
+      )
+      return logprobs.token_outputs(
+        functools.partial(policy.head, params),
+        h,
+        rollout.tokens,
+        temperature=0.7,
+        with_entropy=False,
+      )[0]
+
+    np.testing.assert_allclose(
+      rollout.sampler_logp,
+      np.where(rollout.completion_mask, forced(params), 0),
+      atol=1e-6,  # The buffers are float32.
+    )
+    drawn = rollout.completion_mask
+    gap = np.asarray(rollout.behavior_logp - rollout.sampler_logp)[drawn]
+    assert (gap > -1e-6).all()  # A filter makes kept tokens likelier.
+    assert gap.max() > 1e-3
+
+
+def test_samples_do_not_depend_on_the_rest_of_the_batch(model):
+  policy, params, prompts = model
+  with jax.enable_x64(True):
+    config = sampling.SamplingConfig(5, (0,), 0)
+
+    def tokens(rows):
+      rollout = sample(
+        policy, params, take(prompts, rows), jax.random.key(1), config, 4
+      )
+      return np.asarray(rollout.tokens).reshape(len(rows), 4, -1)
+
+    whole = tokens([0, 1, 2])
+    assert len(np.unique(whole.reshape(12, -1), axis=0)) > 6
+    for rows in ([2, 0, 1], [1], [2, 2, 0]):
+      np.testing.assert_array_equal(tokens(rows), whole[rows])
+
+
+def test_rows_point_at_their_prompts_and_groups(model):
+  policy, params, prompts = model
+  with jax.enable_x64(True):
+    config = sampling.SamplingConfig(5, (0,), 0)
+    rollout = sample(policy, params, prompts, jax.random.key(1), config, 4)
+  expected = np.repeat([0, 1, 2], 4)
+  np.testing.assert_array_equal(rollout.prompt_index, expected)
+  np.testing.assert_array_equal(rollout.group_id, expected)
+  assert rollout.num_groups == 3
+  assert rollout.tokens.shape == rollout.entropy.shape == (12, 5)
+  assert rollout.tokens.dtype == jnp.int32
+  assert rollout.sampler_logp.dtype == jnp.float32
+
+
+# ---- Errors.
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+    ({"end_ids": (3, -1)}, "end_ids is"),
+    ({"pad_id": -1}, "pad_id is -1"),
+    ({"temperature": -0.1}, r"temperature is -0\.1"),
+    ({"top_k": 0}, "top_k is 0"),
+    ({"top_p": 0.0}, r"top_p is 0\.0"),
+    ({"top_p": 1.1}, r"top_p is 1\.1"),
+    ({"min_p": 0.0}, r"min_p is 0\.0"),
+  ],
+)
+def test_impossible_settings_raise(change, message):
+  with pytest.raises(ValueError, match=message):
+    dataclasses.replace(FREE, **change)
+
+
+def test_an_empty_group_raises():
+  with pytest.raises(ValueError, match="group_size is 0"):
+    sampling.sample(MARKOV, UNIFORM, make_prompts([[1]]), None, FREE, 0)
