@@ -525,4 +525,4 @@ def micro_batch_size(phase: PhaseConfig, length: int, backend: str) -> int:
 
 
 # Tokens per micro-batch on a CPU: measured with experiments/benchmark.
-_CPU_TOKENS = 1024
+_CPU_TOKENS = 1536

@@ -98,7 +98,7 @@ def step_by_step(config, params, batch):
 
 
 def existing(x):
-  """Positions that predict a token that exists; see the note in the test."""
+  """Positions that predict a token that exists."""
   return np.concatenate([x[b, :n] for b, n in enumerate(LENGTHS)])
 
 

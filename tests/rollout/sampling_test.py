@@ -6,6 +6,7 @@ a table that the last token selects.
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from grpo_jax.models import adapter, transformer
 from grpo_jax.ops import logprobs
 from grpo_jax.rollout import sampling
 from grpo_jax.types import Prompts
+from tests.models import transformer_test
 
 MARKOV = adapter.policy_from_logits(
   lambda table, tokens, mask: table[tokens], lambda key: jnp.zeros((1, 1))
@@ -37,7 +39,7 @@ def chains(*successions):
   """A table that makes `a, b, c, …` follow each other with certainty."""
   table = np.zeros((10, 10))
   for chain in successions:
-    for token, successor in zip(chain[:-1], chain[1:], strict=True):
+    for token, successor in itertools.pairwise(chain):
       table[token, successor] = 1000.0
   return {"trained": jnp.asarray(table), "frozen": {}}
 
@@ -54,17 +56,19 @@ def run_chains(params, starts, **config):
 
 
 def test_the_pad_id_may_be_sampled_in_the_middle_of_an_answer():
-  rollout = run_chains(chains([1, 0, 2, 3]), [1], end_ids=(3,))
-  np.testing.assert_array_equal(rollout.tokens, [[0, 2, 3, 0, 0]])
-  np.testing.assert_array_equal(rollout.completion_mask, [[1, 1, 1, 0, 0]])
-  np.testing.assert_array_equal(rollout.terminated, [True])
+  rollout = run_chains(chains([1, 0, 2, 3]), [1, 0, 2], end_ids=(3, 7))
+  np.testing.assert_array_equal(
+    rollout.tokens, [[0, 2, 3, 0, 0], [2, 3, 0, 0, 0], [3, 0, 0, 0, 0]]
+  )
+  np.testing.assert_array_equal(rollout.completion_mask.sum(1), [3, 2, 1])
+  np.testing.assert_array_equal(rollout.terminated, [True, True, True])
 
 
 def test_any_of_several_end_tokens_ends_its_row():
   params = chains([1, 2, 3], [4, 5, 6, 7, 4])
-  rollout = run_chains(params, [1, 4, 6], end_ids=(3, 7), pad_id=9)
+  rollout = run_chains(params, [1, 4, 6], end_ids=(3, 7))
   np.testing.assert_array_equal(
-    rollout.tokens, [[2, 3, 9, 9, 9], [5, 6, 7, 9, 9], [7, 9, 9, 9, 9]]
+    rollout.tokens, [[2, 3, 0, 0, 0], [5, 6, 7, 0, 0], [7, 0, 0, 0, 0]]
   )
   np.testing.assert_array_equal(rollout.completion_mask.sum(1), [2, 3, 1])
 
@@ -83,23 +87,21 @@ def test_without_end_tokens_rows_fill_their_slots():
 
 
 def test_a_row_that_ends_in_its_last_slot_is_terminated():
-  params = chains([1, 2, 3, 4, 5, 6])
-  rollout = run_chains(params, [1, 2], end_ids=(6,))
-  np.testing.assert_array_equal(rollout.tokens[0], [2, 3, 4, 5, 6])
-  np.testing.assert_array_equal(rollout.terminated, [True, True])
-  np.testing.assert_array_equal(rollout.completion_mask.sum(1), [5, 4])
+  params = chains([1, 2, 4, 5, 6, 3], [8, 9, 8])
+  rollout = run_chains(params, [1, 2, 8], end_ids=(3, 7))
+  np.testing.assert_array_equal(rollout.tokens[0], [2, 4, 5, 6, 3])
+  np.testing.assert_array_equal(rollout.terminated, [True, True, False])
+  np.testing.assert_array_equal(rollout.completion_mask.sum(1), [5, 4, 5])
 
 
 def test_nothing_is_recorded_after_the_end():
   table = {"trained": jnp.zeros((10, 10)), "frozen": {}}
-  rollout = run_chains(table, [1] * 40, end_ids=(3, 4, 5))
+  rollout = run_chains(table, [1] * 40, end_ids=(3, 4, 5), pad_id=9)
   mask = rollout.completion_mask
   assert not mask.all()
   for x in (rollout.behavior_logp, rollout.sampler_logp, rollout.entropy):
     np.testing.assert_allclose(abs(x), np.where(mask, np.log(10), 0), rtol=1e-6)
-  np.testing.assert_array_equal(
-    rollout.tokens == 0, ~mask | (rollout.tokens == 0)
-  )
+  assert (rollout.tokens == 9)[~mask].all()
   # A mask is a run of ones, and stops at the first end token.
   ends = np.isin(rollout.tokens, [3, 4, 5]) & mask
   np.testing.assert_array_equal(ends.sum(1) == 1, rollout.terminated)
@@ -108,7 +110,7 @@ def test_nothing_is_recorded_after_the_end():
 
 
 @pytest.mark.parametrize(
-  ("end_ids", "num_decodes"), [((), 4), ((2, 5), 1), ((3, 5), 2), ((1, 5), 0)]
+  ("end_ids", "num_decodes"), [((), 4), ((2, 5), 1), ((1, 5), 0)]
 )
 def test_decoding_stops_when_all_rows_are_done(end_ids, num_decodes):
   calls = []
@@ -233,33 +235,21 @@ def test_temperature_zero_takes_the_most_likely_token():
 
 # ---- On a transformer.
 
-CONFIG = transformer.TransformerConfig(
-  vocab_size=11,
-  width=8,
-  num_layers=2,
-  num_heads=2,
-  num_kv_heads=1,
-  mlp_width=16,
-  dtype="float64",
-  param_dtype="float64",
-)
-
 
 @pytest.fixture(scope="module")
 def model():
-  """A float64 policy, sharpened so that its tokens depend on the context."""
+  """A float64 policy whose tokens depend on their context."""
   with jax.enable_x64(True):
-    policy = transformer.transformer_policy(CONFIG)
-    params = jax.jit(policy.init)(jax.random.key(0))
-    params = jax.tree.map(lambda x: 3 * x, params)
+    config = transformer_test.float64(transformer_test.PLAIN)
     rng = np.random.default_rng(0)
     prompts = Prompts(
-      tokens=jnp.asarray(rng.integers(11, size=(3, 4))),
+      tokens=jnp.asarray(rng.integers(13, size=(3, 4))),
       mask=jnp.arange(4) >= jnp.array([[0], [2], [3]]),
       ids=jnp.array([20, 21, 22]),
       extras={},
     )
-    yield policy, params, prompts
+    params = transformer_test.make_params(config)
+    yield transformer.transformer_policy(config), params, prompts
 
 
 def take(prompts, rows):

@@ -1,0 +1,325 @@
+"""The step: exact gradients, exact ratio, one program, and it learns."""
+
+import dataclasses
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax import algorithms
+from grpo_jax.algorithms import objective
+from grpo_jax.models import transformer
+from grpo_jax.ops import aggregation, surrogates
+from grpo_jax.training import checkpoints, step
+from grpo_jax.types import Algorithm, Scored
+from tests.training import tiny
+
+HOST_TRAFFIC = re.compile(
+  r"callback|infeed|outfeed|\bsend\b|\brecv\b|host_transfer", re.IGNORECASE
+)
+
+
+def _fused(parts):
+  return jax.jit(
+    functools.partial(step.fused_step, parts=parts), donate_argnums=0
+  )
+
+
+def _gradient(parts, state, batch, is_first):
+  function = jax.jit(
+    functools.partial(step.minibatch_gradient, parts),
+  )
+  return jax.device_get(function(state.params, batch, is_first))
+
+
+@pytest.mark.parametrize("name", list(algorithms.ALGORITHMS))
+def test_gradients_do_not_depend_on_micro_batches(name):
+  results = []
+  for size in (1, 2, 4, 8, 16):
+    parts = tiny.make_parts(
+      name,
+      fields={"kl_coef": 0.1, "entropy_coef": 0.01},
+      micro_batch_size=size,
+    )
+    state = tiny.make_state(parts)
+    batch = tiny.ragged_batch(parts)
+    if "old_logp" in parts.algorithm.needs:
+      batch = dataclasses.replace(batch, old_logp=batch.sampler_logp)
+    results.append(_gradient(parts, state, batch, False))
+  whole, metrics = results[-1]
+  assert max(np.abs(x).max() for x in jax.tree.leaves(whole)) > 1e-3
+  for gradient, other in results[:-1]:
+    jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7),
+      gradient,
+      whole,
+    )
+    assert other.keys() == metrics.keys()
+    for key in metrics:
+      np.testing.assert_allclose(
+        other[key], metrics[key], 1e-5, 1e-6, err_msg=key
+      )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("micro", [2, 8, 16])
+def test_first_update_is_on_policy_in_every_bit(dtype, micro):
+  """A transformer, sampled and updated in one program: the ratio is 1.0."""
+  policy = transformer.transformer_policy(
+    transformer.TransformerConfig(
+      vocab_size=tiny.VOCAB,
+      width=16,
+      num_layers=2,
+      num_heads=2,
+      num_kv_heads=1,
+      mlp_width=32,
+      dtype=dtype,
+    )
+  )
+  parts = tiny.make_parts(policy=policy, micro_batch_size=micro)
+  state = tiny.make_state(parts)
+  prompts = tiny.make_prompts()
+  before = jax.device_get(state.params)
+  after, metrics, _ = _fused(parts)(state, prompts)
+  assert metrics["ratio/mean"] == 1.0
+  assert metrics["ratio/max"] == 1.0
+  assert metrics["ratio/max_deviation"] == 0.0
+  assert metrics["clip_fraction"] == 0.0
+  assert 0 < metrics["sampler_gap/max"] < (1e-4 if dtype == "float32" else 0.5)
+  moved = jax.tree.map(
+    lambda a, b: np.abs(a - b).max(), before, jax.device_get(after.params)
+  )
+  assert max(jax.tree.leaves(moved)) > 0
+
+
+@pytest.mark.parametrize("micro", [2, 4, 8])
+def test_anchor_pass_has_the_bits_of_the_update(micro):
+  """With several updates the anchor is computed at the update's shapes."""
+  parts = tiny.make_parts(micro_batch_size=micro, num_epochs=2)
+  state = tiny.make_state(parts)
+  batch = tiny.ragged_batch(parts)
+  anchor = jax.jit(functools.partial(step.frozen_logp, parts))
+  batch = dataclasses.replace(batch, old_logp=anchor(state.params, batch))
+  _, metrics = _gradient(parts, state, batch, False)
+  assert metrics["ratio/max_deviation"] == 0.0
+  # And it is needed: after an update the ratio is off 1 and tokens clip.
+  advance = jax.jit(functools.partial(step.update, parts=parts))
+  state, metrics = advance(
+    state, dataclasses.replace(batch, old_logp=None), jax.random.key(0)
+  )
+  assert metrics["ratio/max_deviation"] > 0.01
+
+
+def test_minibatches_visit_every_row_once_per_epoch():
+  """With plain gradient steps of a linear loss, epochs × rows add up."""
+  counts = []
+  for epochs, minibatches in ((1, 1), (1, 4), (2, 2)):
+    parts = tiny.make_parts(
+      "sft",
+      num_epochs=epochs,
+      num_minibatches=minibatches,
+      learning_rate=1e-9,
+    )
+    state = tiny.make_state(parts)
+    batch = tiny.ragged_batch(parts)
+    advance = jax.jit(functools.partial(step.update, parts=parts))
+    state, metrics = advance(state, batch, jax.random.key(0))
+    # The policy stands still, so the row-weighted mean over minibatches is
+    # close to the loss of the whole batch; the optimizer counts the steps.
+    adam = state.opt_state.inner_states["policy"].inner_state[1][0]
+    counts.append(int(adam.count))
+    assert np.isfinite(metrics["loss"])
+  assert counts == [1, 4, 4]
+
+
+def test_one_compilation_over_varying_lengths():
+  traces = []
+
+  def score(prompts, rollout):
+    traces.append(1)
+    return tiny.count_token(prompts, rollout)
+
+  parts = tiny.make_parts(score=score, max_new_tokens=6)
+  advance, state = _fused(parts), tiny.make_state(parts)
+  lengths = set()
+  for i in range(6):
+    state, metrics, _ = advance(state, tiny.make_prompts(first=4 * i))
+    lengths.add(float(metrics["length/mean"]))
+  assert len(lengths) > 1
+  assert len(traces) == 1
+  assert advance._cache_size() == 1
+
+
+def test_no_host_traffic_in_the_program():
+  def texts(score):
+    parts = tiny.make_parts(score=score)
+    state, prompts = tiny.make_state(parts), tiny.make_prompts()
+    function = functools.partial(step.fused_step, parts=parts)
+    compiled = jax.jit(function, donate_argnums=0).lower(state, prompts)
+    return (
+      str(jax.make_jaxpr(function)(state, prompts)),
+      compiled.compile().as_text(),
+    )
+
+  for text in texts(tiny.count_token):
+    assert not HOST_TRAFFIC.search(text)
+
+  def leaky(prompts, rollout):
+    scored = tiny.count_token(prompts, rollout)
+    rewards = jax.pure_callback(
+      lambda x: np.asarray(x),
+      jax.ShapeDtypeStruct(scored.rewards.shape, scored.rewards.dtype),
+      scored.rewards,
+    )
+    return dataclasses.replace(scored, rewards=rewards)
+
+  for text in texts(leaky):
+    assert HOST_TRAFFIC.search(text)
+
+
+def test_state_is_donated():
+  parts = tiny.make_parts()
+  state = tiny.make_state(parts)
+  text = _fused(parts).lower(state, tiny.make_prompts()).compile().as_text()
+  header = text.split("\n", 1)[0]
+  # Every leaf of the state that the step hands on is written in place.
+  aliases = header.count("may-alias") + header.count("must-alias")
+  leaves = len(jax.tree.leaves(state))
+  assert aliases >= leaves - 1, header  # The key is read only.
+
+
+def test_draws_differ_by_step_prompt_and_sample():
+  parts = tiny.make_parts(group_size=8, max_new_tokens=6)
+  state = tiny.make_state(parts)
+  same = tiny.make_prompts(2)
+  same = dataclasses.replace(
+    same,
+    tokens=jnp.broadcast_to(same.tokens[1], same.tokens.shape),
+    mask=jnp.broadcast_to(same.mask[1], same.mask.shape),
+  )
+  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
+  rows = [
+    tuple(row)
+    for number in range(3)
+    for row in np.asarray(
+      sample(dataclasses.replace(state, step=jnp.int32(number)), same).tokens
+    )
+  ]
+  assert len(set(rows)) > 0.8 * len(rows)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScaledConfig(objective.CommonConfig):
+  decay: float = 0.5
+
+
+def _scaled_loss(config, policy, batch):
+  surrogate = surrogates.reinforce(policy.logp, batch.advantages)
+  return -jnp.exp(policy.trainable["scale"]) * surrogate
+
+
+# Ten lines: one trainable scalar, one running state.
+SCALED = Algorithm(
+  name="scaled",
+  config_class=ScaledConfig,
+  advantages=lambda config, batch: batch.rewards - batch.state["baseline"],
+  policy_loss=_scaled_loss,
+  aggregate=aggregation.over_tokens,
+  init=lambda config: ({"scale": jnp.zeros(())}, {"baseline": jnp.zeros(())}),
+  update_state=lambda config, state, metrics: {
+    "baseline": config.decay * state["baseline"]
+    + (1 - config.decay) * metrics["reward/mean"]
+  },
+)
+
+
+def test_trainable_scalar_and_state_train_and_resume(tmp_path):
+  parts = tiny.make_parts(SCALED)
+  advance, state = _fused(parts), tiny.make_state(parts)
+  saved = checkpoints.Checkpoints(tmp_path / "saved", keep=2)
+  for i in range(3):
+    state, _, _ = advance(state, tiny.make_prompts(first=4 * i))
+  saved.save(3, state, {"phase": 0})
+  saved.wait()
+  # A copy, because the next step donates.
+  abstract = jax.eval_shape(lambda: tiny.make_state(parts))
+  for i in range(3, 6):
+    state, _, _ = advance(state, tiny.make_prompts(first=4 * i))
+  resumed, _, _ = saved.restore(abstract)
+  assert resumed.params["algorithm"]["scale"] != 0
+  assert resumed.algorithm_state["baseline"] != 0
+  for i in range(3, 6):
+    resumed, _, _ = advance(resumed, tiny.make_prompts(first=4 * i))
+  for one, other in zip(
+    jax.tree.leaves(state), jax.tree.leaves(resumed), strict=True
+  ):
+    if jax.dtypes.issubdtype(one.dtype, jax.dtypes.prng_key):
+      one, other = jax.random.key_data(one), jax.random.key_data(other)
+    np.testing.assert_array_equal(one, other)
+  saved.close()
+
+
+def test_unscored_rows_are_masked_and_counted():
+  def half(prompts, rollout):
+    scored = tiny.count_token(prompts, rollout)
+    valid = jnp.arange(len(scored.rewards)) % 2 == 0
+    return dataclasses.replace(
+      scored, valid=valid, rewards=jnp.where(valid, scored.rewards, jnp.nan)
+    )
+
+  parts = tiny.make_parts(score=half)
+  state, metrics, _ = _fused(parts)(tiny.make_state(parts), tiny.make_prompts())
+  assert metrics["unscored"] == 8
+  assert all(np.isfinite(x) for x in jax.device_get(metrics).values())
+  assert all(
+    np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(state.params))
+  )
+
+
+def test_exact_metrics_of_a_known_rollout():
+  """Lengths, dead groups and shares, counted by hand."""
+
+  def score(prompts, rollout):
+    del prompts
+    rewards = jnp.array([1.0, 1, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 1])
+    return Scored(rewards, jnp.ones(16, bool), rewards > 0, {"a": rewards})
+
+  parts = tiny.make_parts(score=score)
+  _, metrics, _ = _fused(parts)(tiny.make_state(parts), tiny.make_prompts())
+  expected = {
+    "reward/mean": 7 / 16,
+    "accuracy": 7 / 16,
+    "reward/a": 7 / 16,
+    "dead_groups": 0.5,
+    "dead_groups/all_right": 0.25,
+    "dead_groups/all_wrong": 0.25,
+    "unscored": 0.0,
+  }
+  for name, value in expected.items():
+    np.testing.assert_allclose(metrics[name], value, 1e-6, err_msg=name)
+
+
+class TestLearning:
+  @pytest.mark.parametrize(
+    "name", [n for n in algorithms.ALGORITHMS if n != "sft"]
+  )
+  def test_bandit(self, name):
+    """One token, one arm pays: the policy finds it."""
+    parts = tiny.make_parts(
+      name,
+      # GSPO clips at 3e-4, which one update per rollout never reaches.
+      max_new_tokens=1,
+      group_size=8,
+      learning_rate=0.1,
+      micro_batch_size=32,
+    )
+    advance, state = _fused(parts), tiny.make_state(parts)
+    history = []
+    for i in range(40):
+      state, metrics, _ = advance(state, tiny.make_prompts(first=4 * i))
+      history.append(float(metrics["reward/mean"]))
+    assert np.mean(history[:3]) < 0.6
+    assert np.mean(history[-5:]) > 0.9, history

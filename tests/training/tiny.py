@@ -1,0 +1,157 @@
+"""A policy, a verifier and parts that compile in a second."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax import algorithms
+from grpo_jax.algorithms import objective
+from grpo_jax.models import adapter
+from grpo_jax.rollout import sampling
+from grpo_jax.training import assembly, optimizers
+from grpo_jax.training import config as config_lib
+from grpo_jax.training.step import Parts, UpdatePlan
+from grpo_jax.types import Prompts, Scored, TrainBatch
+
+VOCAB, PAD, END = 7, 0, 1
+
+
+def tiny_policy(vocab: int = VOCAB, width: int = 8, dtype=jnp.float32):
+  """Embeddings, a causal mean, a tanh and a head: no Flax anywhere."""
+
+  def logits(params, tokens, mask):
+    x = params["embed"][tokens] * mask[..., None]
+    count = jnp.maximum(jnp.cumsum(mask, axis=1), 1)[..., None]
+    hidden = jnp.tanh(jnp.cumsum(x, axis=1) / count + x)
+    return (hidden.astype(dtype) @ params["head"].astype(dtype))
+
+  def init(key):
+    embed, head = jax.random.split(key)
+    return {
+      "embed": jax.random.normal(embed, (vocab, width)),
+      "head": 0.3 * jax.random.normal(head, (width, vocab)),
+    }
+
+  return adapter.policy_from_logits(logits, init)
+
+
+def count_token(prompts: Prompts, rollout) -> Scored:
+  """Reward: the share of slots that hold token 2."""
+  del prompts
+  hits = (rollout.tokens == 2) & rollout.completion_mask
+  share = hits.mean(axis=-1)
+  return Scored(
+    rewards=share,
+    valid=jnp.ones(share.shape, bool),
+    correct=share > 0.5,
+    components={"share": share},
+  )
+
+
+def make_parts(
+  algorithm="grpo",
+  *,
+  policy=None,
+  fields=None,
+  score=count_token,
+  group_size=4,
+  max_new_tokens=4,
+  learning_rate=0.1,
+  steps=50,
+  **plan,
+) -> Parts:
+  """Parts of a small reinforcement phase; an Algorithm may be passed too."""
+  policy = policy or tiny_policy()
+  if isinstance(algorithm, str):
+    config = algorithms.make_config(
+      algorithm, **{"kl_coef": 0.0, **(fields or {})}
+    )
+    algorithm = algorithms.get_algorithm(algorithm)
+  else:
+    config = algorithm.config_class(**(fields or {}))
+  optimizer = config_lib.OptimizerConfig(learning_rate=learning_rate)
+  update_plan = UpdatePlan(**{"micro_batch_size": 4, **plan})
+  return Parts(
+    policy=policy,
+    algorithm=algorithm,
+    config=config,
+    optimizer=optimizers.make_optimizer(optimizer, steps),
+    schedule=optimizers.schedule(optimizer, steps),
+    plan=update_plan,
+    sample=functools.partial(
+      sampling.sample,
+      policy,
+      config=sampling.SamplingConfig(
+        max_new_tokens=max_new_tokens, end_ids=(END,), pad_id=PAD
+      ),
+      group_size=group_size,
+    ),
+    score=score,
+  )
+
+
+def make_state(parts: Parts, seed: int = 0):
+  """The state at the start of a phase with these parts."""
+  return assembly.enter_phase(
+    assembly.initial_state(parts.policy, seed),
+    parts,
+    config_lib.PhaseConfig(),
+    0,
+  )
+
+
+def make_prompts(num_prompts: int = 4, slots: int = 3, first: int = 0):
+  """Ragged, left-padded prompts."""
+  rng = np.random.default_rng(first)
+  lengths = 1 + np.arange(num_prompts) % slots
+  return Prompts(
+    tokens=jnp.asarray(rng.integers(2, VOCAB, (num_prompts, slots)), jnp.int32),
+    mask=jnp.asarray(np.arange(slots) >= slots - lengths[:, None]),
+    ids=jnp.arange(first, first + num_prompts, dtype=jnp.int32),
+    extras={},
+  )
+
+
+def ragged_batch(parts: Parts, num_rows: int = 16, slots: int = 4):
+  """A batch with empty, truncated, filtered and unscored rows.
+
+  It carries advantages and a reference; the anchor is left to the caller.
+  """
+  rng = np.random.default_rng(3)
+  lengths = rng.integers(0, slots + 1, num_rows)
+  lengths[:3] = 0, 1, slots
+  completion_mask = np.arange(slots) < lengths[:, None]
+  valid = np.ones(num_rows, bool)
+  valid[5] = False
+  prompts = make_prompts()
+  group_id = np.arange(num_rows) // 4
+  logp = -rng.uniform(0.5, 3.0, (num_rows, slots)).astype(np.float32)
+  batch = TrainBatch(
+    prompt_tokens=prompts.tokens,
+    prompt_mask=prompts.mask,
+    prompt_index=jnp.asarray(group_id, jnp.int32),
+    group_id=jnp.asarray(group_id, jnp.int32),
+    tokens=jnp.asarray(rng.integers(0, VOCAB, (num_rows, slots)), jnp.int32),
+    completion_mask=jnp.asarray(completion_mask),
+    mask=jnp.asarray(completion_mask & valid[:, None]),
+    rewards=jnp.asarray(rng.normal(size=num_rows), jnp.float32),
+    valid=jnp.asarray(valid),
+    terminated=jnp.asarray(lengths < slots),
+    behavior_logp=jnp.asarray(logp),
+    sampler_logp=jnp.asarray(logp),
+    entropy=jnp.asarray(-logp),
+    state=parts.algorithm.init(parts.config)[1],
+    num_groups=4,
+  )
+  required = objective.needs(parts.algorithm, parts.config)
+  noise = jnp.asarray(rng.normal(0, 0.3, (num_rows, slots)), jnp.float32)
+  return dataclasses.replace(
+    batch,
+    advantages=parts.algorithm.advantages(parts.config, batch),
+    ref_logp=logp + noise if "ref_logp" in required else None,
+  )
