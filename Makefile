@@ -64,7 +64,7 @@ ci:
 gsm8k: WORKDIR = runs/gsm8k
 gsm8k: $(addprefix $(VENV)/,$(GSM8K_NEEDS))
 	$(BIN)/python -m experiments.train \
-	  --config=configs/gsm8k.py --workdir=$(WORKDIR) $(ARGS)
+	  --config=configs/gsm8k_cpu.py --workdir=$(WORKDIR) $(ARGS)
 
 # In a new environment, so that it finds what the newest versions need. grep
 # keeps the comment at the top of the file.

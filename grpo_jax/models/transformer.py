@@ -310,10 +310,9 @@ class Cache(NamedTuple):
   prompt_mask: jax.Array  # [B, S] bool
 
 
-def _embed(config, trained, tokens, mask):  # [B, L], [B, L] -> [B, L, D]
-  # A masked slot may hold any number; an id out of range would read NaN.
-  table = trained["embed"]["embedding"]
-  return table[jnp.where(mask, tokens, 0)].astype(config.dtype)
+def _embed(config, trained, tokens):  # [B, L] -> [B, L, D]
+  # Masked slots may hold any number: indexing clamps, and nobody sees them.
+  return trained["embed"]["embedding"][tokens].astype(config.dtype)
 
 
 def _forward(config, trained, tokens, mask, *, with_cache):  # [B, L], [B, L]
@@ -331,7 +330,7 @@ def _forward(config, trained, tokens, mask, *, with_cache):  # [B, L], [B, L]
 
   if config.remat:
     layer = jax.checkpoint(layer, prevent_cse=False)
-  x = _embed(config, trained, tokens, mask)
+  x = _embed(config, trained, tokens)
   return lax.scan(layer, x, trained["layers"])
 
 
@@ -444,7 +443,7 @@ def _decode(config, params, tokens, t, cache):  # tokens [B], t []
   positions = cache.prompt_mask.sum(axis=1, keepdims=True) + t  # [B, 1]
   rope = rotary(config, positions)
   block = Block(config)
-  x = _embed(config, trained, tokens[:, None], True)  # [B, 1, D]
+  x = _embed(config, trained, tokens[:, None])  # [B, 1, D]
   layers: list[Any] = []
   for layer, cached in enumerate(cache.layers):
     variables = {"params": _layer(trained["layers"], layer)}

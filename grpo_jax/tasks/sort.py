@@ -23,6 +23,7 @@ from grpo_jax.tasks.task import Example, Extras, Task
 def make(
   min_len: int = 3,
   max_len: int = 8,
+  num_letters: int = vocab.NUM_LETTERS,
   teacher_error: float = 0.0,
   tags: bool = True,
 ) -> Task:
@@ -39,6 +40,7 @@ def make(
   Args:
     min_len: Fewest letters, at least 2.
     max_len: Most letters, at most 64.
+    num_letters: The first so many letters of the alphabet occur, 2 to 26.
     teacher_error: Probability with which the teacher sorts descending.
     tags: Whether the answer stands in `<answer> </answer>`; False gives the
       shortest completions, `ANS EOS`.
@@ -48,6 +50,9 @@ def make(
   """
   task_lib.check_range("sort.make", "max_len", max_len, 2, 64)
   task_lib.check_range("sort.make", "min_len", min_len, 2, max_len)
+  task_lib.check_range(
+    "sort.make", "num_letters", num_letters, 2, vocab.NUM_LETTERS
+  )
   task_lib.check_range("sort.make", "teacher_error", teacher_error, 0.0, 1.0)
   return Task(
     name="sort",
@@ -61,6 +66,7 @@ def make(
       example,
       min_len=min_len,
       max_len=max_len,
+      num_letters=num_letters,
       teacher_error=teacher_error,
       tags=tags,
     ),
@@ -77,6 +83,7 @@ def example(
   *,
   min_len: int,
   max_len: int,
+  num_letters: int,
   teacher_error: float,
   tags: bool,
 ) -> Example:
@@ -84,7 +91,7 @@ def example(
 
   def sample(rng: np.random.Generator) -> list[int]:
     length = int(rng.integers(min_len, max_len + 1))
-    letters = vocab.LETTER_A + rng.integers(vocab.NUM_LETTERS, size=length)
+    letters = vocab.LETTER_A + rng.integers(num_letters, size=length)
     return letters.tolist()
 
   letters = task_lib.draw(rng, split, sample, identity=list)
