@@ -51,8 +51,11 @@ def main(argv: Sequence[str]) -> int:
   if result.after is None or result.before is None:
     print(f"done: {result.step} steps in {time.time() - started:.0f} s")
     return 0
-  _show_examples(result.examples[:_NUM_SHOWN])
-  status = _report(config, result, time.time() - started)
+  how = "greedy"
+  if config.eval.temperature:
+    how = f"temperature {config.eval.temperature:g}"
+  _show_examples(result.examples[:_NUM_SHOWN], how)
+  status = _report(config, result, time.time() - started, how)
   # The picture is a convenience: a run on a server without matplotlib ends
   # as well as any other.
   if importlib.util.find_spec("matplotlib"):
@@ -63,8 +66,8 @@ def main(argv: Sequence[str]) -> int:
   return status
 
 
-def _show_examples(examples: Sequence[evaluation.Completion]) -> None:
-  print("\nheld-out completions (greedy):")
+def _show_examples(examples: Sequence[evaluation.Completion], how: str) -> None:
+  print(f"\nheld-out completions ({how}):")
   for example in examples:
     prompt = _short(example.prompt, 30)
     text = _short(example.text, 34)
@@ -77,12 +80,12 @@ def _short(text: str, width: int) -> str:
   return line if len(line) <= width else line[: width - 1] + "…"
 
 
-def _report(config, result: loop.Result, seconds: float) -> int:
+def _report(config, result: loop.Result, seconds: float, how: str) -> int:
   """Prints before and after; returns the exit status."""
   assert result.before is not None
   assert result.after is not None
   n = result.num_prompts
-  print(f"\nheld-out, greedy, n = {n}      before     after")
+  print(f"\n{f'held-out, {how}, n = {n}':<30} {'before':>8}  {'after':>8}")
   for name, after in result.after.items():
     before = result.before[name]
     print(f"  {name.removeprefix('eval/'):<28} {before:8.3f}  {after:8.3f}")

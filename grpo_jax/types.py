@@ -140,12 +140,14 @@ class TrainBatch:
   rewards: jax.Array  # [B] float32
   valid: jax.Array  # [B] bool
   terminated: jax.Array  # [B] bool
-  behavior_logp: jax.Array | None = None  # [B, T] float32
-  sampler_logp: jax.Array | None = None  # [B, T] float32
-  entropy: jax.Array | None = None  # [B, T] float32
-  advantages: jax.Array | None = None  # [B] or [B, T] float32
-  old_logp: jax.Array | None = None  # [B, T] float32
-  ref_logp: jax.Array | None = None  # [B, T] float32
+  # Typed as present: an algorithm reads only what it names in `needs`, and
+  # what nothing provides raises before tracing.
+  behavior_logp: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
+  sampler_logp: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
+  entropy: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
+  advantages: jax.Array = None  # type: ignore[assignment]  # [B] or [B, T]
+  old_logp: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
+  ref_logp: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
   state: PyTree = None
   num_groups: int = dataclasses.field(default=1, metadata={"static": True})
 
@@ -178,7 +180,7 @@ class PolicyOutputs:
   """
 
   logp: jax.Array  # [B, T] float32
-  entropy: jax.Array | None = None  # [B, T] float32
+  entropy: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
   aux: PyTree = None
   trainable: PyTree = None
 

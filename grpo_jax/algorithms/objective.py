@@ -229,7 +229,8 @@ def loss(
       batch = dataclasses.replace(batch, old_logp=anchor)
 
   per_token = algorithm.policy_loss(config, policy, batch)  # [B] or [B, T]
-  terms = {"policy": (1.0, algorithm.aggregate(per_token, mask))}
+  terms: dict[str, tuple[jax.Array | float, Weighted]] = {}
+  terms["policy"] = (1.0, algorithm.aggregate(per_token, mask))
   metrics = {}
   if config.kl_coef > 0:
     kl = divergences.kl(

@@ -316,7 +316,7 @@ def _stream(
       [i for i in range(len(source)) if encode_row(source[i]) is not None], int
     )
   if num_dropped := len(source) - len(kept):
-    logging.info(
+    logging.warning(
       "%s: left out %d of %d records that are too long",
       name,
       num_dropped,

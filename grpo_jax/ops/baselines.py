@@ -21,7 +21,7 @@ from grpo_jax.ops import masked
 class GroupStatistics(NamedTuple):
   """Statistics of the valid rewards of each group."""
 
-  count: jax.Array  # [num_groups]
+  num_valid: jax.Array  # [num_groups]
   mean: jax.Array  # [num_groups]
   variance: jax.Array  # [num_groups], ddof as asked; 0 below ddof + 1 rows
   least: jax.Array  # [num_groups], +inf where empty
@@ -48,7 +48,7 @@ def group_statistics(
   deviation = masked.select(kept - mean[group_id], valid)
   variance = total(jnp.square(deviation)) / jnp.maximum(count - ddof, 1)
   return GroupStatistics(
-    count=count,
+    num_valid=count,
     mean=mean,
     variance=variance,
     least=jax.ops.segment_min(

@@ -14,9 +14,7 @@ def select(x: jax.Array, mask: jax.Array) -> jax.Array:
   return jnp.where(mask, x, jnp.zeros((), x.dtype))
 
 
-def sum(
-  x: jax.Array, mask: jax.Array, axis: int | None = None
-) -> jax.Array:
+def sum(x: jax.Array, mask: jax.Array, axis: int | None = None) -> jax.Array:
   """Sum of `x` over True entries; 0 where there are none."""
   return jnp.sum(select(x, mask), axis=axis)
 

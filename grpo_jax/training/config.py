@@ -306,14 +306,16 @@ class EvalConfig:
   """Held-out evaluation.
 
   Attributes:
-    num_prompts: Held-out prompts, greedy completions.
+    num_prompts: Held-out prompts, one completion each.
     batch_size: Prompts per evaluation batch.
+    temperature: Of the completions; 0 is greedy.
     every: Steps of the "rl" phase between evaluations; 0: only before and
       after the phase.
   """
 
   num_prompts: int = 256
   batch_size: int = 256
+  temperature: float = 0.0
   every: int = 0
 
   def __post_init__(self):

@@ -109,7 +109,9 @@ class Evaluator:
     self, batch: pipeline.PromptBatch, rollout: Rollout, scored: Scored
   ) -> list[list[Completion]]:
     prompts = self._problem.prompt_texts(batch.records)
-    texts = self._problem.texts(rollout.tokens, rollout.completion_mask)
+    texts = self._problem.texts(
+      np.asarray(rollout.tokens), np.asarray(rollout.completion_mask)
+    )
     rows = [
       Completion(
         prompt=prompts[rollout.prompt_index[b]],
@@ -197,7 +199,7 @@ def majority_at_k(
   scores = []
   for subset in subsets:
     votes = collections.Counter(
-      answers[i] for i in subset if answers[i] is not None
+      answers[int(i)] for i in subset if answers[int(i)] is not None
     )
     most = max(votes.values(), default=0)
     winners = [answer for answer, n in votes.items() if n == most]

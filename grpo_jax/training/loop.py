@@ -58,7 +58,6 @@ class Result:
       first "rl" phase and at the end; None without such a phase.
     num_prompts: Held-out prompts behind them.
     examples: Held-out completions at the end, one per prompt.
-    params: Final policy parameters.
   """
 
   step: int
@@ -67,7 +66,6 @@ class Result:
   after: dict[str, float] | None
   num_prompts: int
   examples: list[evaluation.Completion]
-  params: Any
 
 
 @dataclasses.dataclass
@@ -127,13 +125,18 @@ def train(
       position = saved.extra(last_step)
       first = position["phase"]
       state = _restore(saved, last_step, phases, state, mesh)
+      print(f"continuing after step {last_step} ({settings.phases[first]})")
     metrics_log.save_run_info(workdir, config_json)
     run = Run(
       config=settings,
       problem=problem,
       mesh=mesh,
       evaluator=evaluation.Evaluator(
-        problem, policy, settings.eval.num_prompts, settings.eval.batch_size
+        problem,
+        policy,
+        settings.eval.num_prompts,
+        settings.eval.batch_size,
+        settings.eval.temperature,
       ),
       saved=saved,
       log=stack.enter_context(
@@ -172,7 +175,6 @@ def train(
       after=after,
       num_prompts=run.evaluator.num_prompts,
       examples=run.examples,
-      params=jax.device_get(assembly.evaluation_params(run.state)),
     )
 
 
@@ -249,7 +251,7 @@ def _phases(
   mesh: Mesh,
 ) -> list[tuple[step_lib.Parts, Callable[[TrainState], TrainState]]]:
   """Parts of each phase, and the function that enters it."""
-  phases = []
+  phases: list[tuple[step_lib.Parts, Callable[[TrainState], TrainState]]] = []
   for index, name in enumerate(config.phases):
     parts = assembly.make_parts(config, problem, policy, name, mesh)
     enter = functools.partial(
@@ -325,12 +327,13 @@ def _run_phase(
     every = run.config.log.samples_every
     if samples and every and (done == 1 or done % every == 0):
       run.log.write_samples(offset + done, samples)
-    shown = ("reward/mean", "accuracy", "eval/accuracy", "loss")
-    display.update(
-      done,
-      {k: metrics[k] for k in shown if k in metrics},
-      metrics["tokens_per_second"],
-    )
+    shown = {"loss": metrics["loss"]}
+    if name == "rl":
+      shown = {
+        "reward": metrics["reward/mean"],
+        "accuracy": metrics["accuracy"],
+      }
+    display.update(done, shown, metrics["tokens_per_second"])
     if evaluate:
       run.clock = time.perf_counter()
 
@@ -458,7 +461,7 @@ def _sample_texts(
 
 
 def _evaluate(run: Run) -> dict[str, float]:
-  """Greedy held-out means; keeps the completions for the summary."""
+  """Held-out means; keeps the completions for the summary."""
   with jax.transfer_guard("allow"):
     results = run.evaluator.completions(
       assembly.evaluation_params(run.state), jax.random.key(0)

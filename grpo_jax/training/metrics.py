@@ -36,7 +36,7 @@ def rollout_metrics(
   live = baselines.live_groups(
     scored.rewards, valid, rollout.group_id, rollout.num_groups
   )
-  scored_groups = statistics.count > 0
+  scored_groups = statistics.num_valid > 0
   dead = scored_groups & ~live
   metrics = {
     "reward/mean": mean,

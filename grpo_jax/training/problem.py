@@ -141,8 +141,10 @@ class Problem:
       [int(ids[i]) for i in index],
       [extras[i] for i in index],
     )
+    components: dict[str, Any] = dict(scores.components)
+    failed: Any = scores.failed
     scored = combine.combine(
-      scores.components, self.scorer.weights, scores.failed, self.correct
+      components, self.scorer.weights, failed, self.correct
     )
     return jax.device_get(scored), scores.failures, scores.errors
 
@@ -151,19 +153,20 @@ def train_batch(batch: pipeline.SupervisedBatch) -> TrainBatch:
   """A supervised batch in the layout of every other batch."""
   num_rows = batch.tokens.shape[0]
   everyone = np.ones(num_rows, bool)
-  return TrainBatch(
-    prompt_tokens=batch.prompt_tokens,
-    prompt_mask=batch.prompt_mask,
-    prompt_index=np.arange(num_rows, dtype=np.int32),
-    group_id=np.arange(num_rows, dtype=np.int32),
-    tokens=batch.tokens,
-    completion_mask=batch.completion_mask,
-    mask=batch.completion_mask,
-    rewards=np.zeros(num_rows, np.float32),
-    valid=everyone,
-    terminated=everyone,
-    num_groups=num_rows,
-  )
+  rows = np.arange(num_rows, dtype=np.int32)
+  arrays: dict[str, Any] = {
+    "prompt_tokens": batch.prompt_tokens,
+    "prompt_mask": batch.prompt_mask,
+    "prompt_index": rows,
+    "group_id": rows,
+    "tokens": batch.tokens,
+    "completion_mask": batch.completion_mask,
+    "mask": batch.completion_mask,
+    "rewards": np.zeros(num_rows, np.float32),
+    "valid": everyone,
+    "terminated": everyone,
+  }
+  return TrainBatch(**arrays, num_groups=num_rows)
 
 
 def make_problem(config: config_lib.RunConfig) -> Problem:

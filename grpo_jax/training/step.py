@@ -136,9 +136,10 @@ def policy_outputs(
     temperature=parts.plan.temperature,
     with_entropy=with_entropy,
   )  # [B, T]
-  return PolicyOutputs(
-    logp=logp, entropy=entropy, aux=aux, trainable=params["algorithm"]
-  )
+  outputs = PolicyOutputs(logp=logp, aux=aux, trainable=params["algorithm"])
+  if entropy is not None:
+    outputs = dataclasses.replace(outputs, entropy=entropy)
+  return outputs
 
 
 def split_rows(batch: TrainBatch, num_parts: int) -> dict[str, jax.Array]:
