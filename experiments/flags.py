@@ -5,31 +5,42 @@ from __future__ import annotations
 import difflib
 import pathlib
 import re
+import runpy
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import config_dict, config_flags
 
-# What a bad command line, config, data set or checkpoint raises; anything
-# else is a defect of ours and keeps its traceback.
+# What a bad config, data set or checkpoint raises; anything else is a defect
+# of ours and keeps its traceback.
 _USER_ERRORS = (
   KeyError,
   TypeError,
   ValueError,
-  FileNotFoundError,
+  OSError,
   FloatingPointError,
   ImportError,
 )
+_COLUMNS = 80
+_PARSERS = {
+  int: (flags.IntegerParser(), "a whole number"),
+  float: (flags.FloatParser(), "a number"),
+  bool: (flags.BooleanParser(), "true or false"),
+}
 
 
-def define_config() -> flags.FlagHolder:
+def define_config(
+  flag_values: flags.FlagValues = flags.FLAGS,
+) -> flags.FlagHolder:
   """Defines --config=FILE[:ALGORITHM] and its --config.key=value overrides."""
   return config_flags.DEFINE_config_file(
     "config",
     None,
     "Config file with get_config(), optionally with an argument:"
     " configs/quickstart.py:gspo.",
+    flag_values=flag_values,
   )
 
 
@@ -40,32 +51,70 @@ def run(main: Callable[[Sequence[str]], int]) -> None:
   data set or checkpoint.
   """
 
-  def parse(argv: Sequence[str]) -> list[str]:
+  def parser(argv: Sequence[str]) -> list[str]:
     try:
-      rest = flags.FLAGS(list(argv))
-    except (*_USER_ERRORS, AttributeError, flags.Error) as error:
-      _leave(_explain_flags(argv, error))
-    if len(rest) > 1:
-      _leave(
-        f"unexpected arguments {rest[1:]}; settings are written"
-        " --config.name=value."
-      )
-    return rest
+      return parse(argv)
+    except ValueError as error:
+      if "--debug" in argv:
+        raise
+      _leave(str(error))
 
   def guarded(argv: Sequence[str]) -> int:
+    logging.set_verbosity(logging.WARNING)  # Libraries chat at INFO.
     try:
       return main(argv)
     except _USER_ERRORS as error:
-      if "--debug" in sys.argv:
+      if flags.FLAGS.debug:
         raise
-      _leave(_text(error))
+      _leave(f"{_text(error)}\n(--debug shows the traceback.)")
 
   flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
-  app.run(guarded, flags_parser=parse)
+  app.run(guarded, flags_parser=parser)
+
+
+def parse(
+  argv: Sequence[str], flag_values: flags.FlagValues = flags.FLAGS
+) -> list[str]:
+  """Parses a command line.
+
+  Args:
+    argv: `sys.argv`; ml_collections reads the overrides there.
+    flag_values: The flags that are defined.
+
+  Returns:
+    The name of the program.
+
+  Raises:
+    ValueError: What was received, what is known and what to do.
+  """
+  mistake = None
+  try:
+    rest = flag_values(list(argv))  # --help leaves here.
+  except Exception as error:  # Of any kind: a config is the user's program.
+    mistake = error
+  if "config" in flag_values and (problem := _config_problem(argv)):
+    raise ValueError(problem) from mistake
+  if mistake is not None:
+    text = _text(mistake)
+    if missing := re.search(r"Flag --(\w+) must have a value", text):
+      text = f"--{missing[1]} is missing: {flag_values[missing[1]].help}"
+    raise ValueError(text) from mistake
+  if len(rest) > 1:
+    raise ValueError(
+      f"unexpected arguments {rest[1:]}; settings are written"
+      " --config.name=value."
+    )
+  return rest
 
 
 def _leave(message: str) -> None:
-  print(f"\nerror: {message}", file=sys.stderr)
+  for line in f"error: {message}".splitlines():
+    print(
+      textwrap.fill(
+        line, _COLUMNS, break_long_words=False, break_on_hyphens=False
+      ),
+      file=sys.stderr,
+    )
   sys.exit(2)
 
 
@@ -76,68 +125,86 @@ def _text(error: BaseException) -> str:
   return str(error)
 
 
-def _explain_flags(argv: Sequence[str], error: BaseException) -> str:
-  """What was received, what is known, what to do."""
-  text = _text(error)
-  files = [a.split("=", 1)[1] for a in argv if a.startswith("--config=")]
-  if not files:
-    unknown = f" ({text})" if text else ""
+def _config_problem(argv: Sequence[str]) -> str | None:
+  """Why --config and its overrides cannot be used, or None if they can."""
+  given = re.findall(r"(?m)^--?config(?:=|\n)(?!-)(.+)$", "\n".join(argv))
+  if not given:
     return (
-      "pass --config=FILE, for example --config=configs/quickstart.py"
-      f"{unknown}."
+      "--config is missing; pass a config file, for example"
+      f" --config=configs/quickstart.py. Here:"
+      f" {', '.join(_config_files())}."
     )
-  path, _, algorithm = files[-1].partition(":")
-  if not pathlib.Path(path).exists():
-    known = sorted(str(p) for p in pathlib.Path("configs").glob("*.py"))
-    near = difflib.get_close_matches(path, known, n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    return f"there is no config file {path}.{hint} Here: {', '.join(known)}."
+  path, _, algorithm = given[-1].partition(":")
   config = _load(path, algorithm)
   if isinstance(config, str):
     return config
   for argument in argv:
-    match = re.match(r"--config\.([\w.]+)(?:=(.*))?$", argument)
-    if match and (problem := _explain_override(config, *match.groups())):
+    match = re.match(r"--?(?:no)?config\.([\w.]+)(?:=(.*))?$", argument)
+    if match and (problem := _override_problem(config, path, *match.groups())):
       return problem
-  return text
+  return None
+
+
+def _config_files() -> list[str]:
+  return sorted(map(str, pathlib.Path("configs").glob("*.py")))
 
 
 def _load(path: str, algorithm: str) -> config_dict.ConfigDict | str:
   """The config without overrides, or why it cannot be made."""
-  namespace = {"__name__": "config", "__file__": path}
+  if not pathlib.Path(path).is_file():
+    known = _config_files()
+    near = difflib.get_close_matches(path, known, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return f"there is no config file {path}.{hint} Here: {', '.join(known)}."
   try:
-    exec(compile(pathlib.Path(path).read_text(), path, "exec"), namespace)
-    get_config = namespace["get_config"]
-    return get_config(algorithm) if algorithm else get_config()
-  except _USER_ERRORS as error:
-    return f"{path}: {_text(error)}"
+    module = runpy.run_path(path)
+    if "get_config" not in module:
+      return f"{path}: it defines no get_config(); see configs/quickstart.py."
+    arguments = [algorithm] if algorithm else []
+    config = module["get_config"](*arguments)
+  except Exception as error:  # Of any kind: it is the user's program.
+    return f"{path}: {_text(error)} ({type(error).__name__})"
+  if not isinstance(config, config_dict.ConfigDict):
+    return (
+      f"{path}: get_config() returned {config!r}; needed is a ConfigDict, as"
+      " configs/quickstart.py makes it."
+    )
+  return config
 
 
-def _explain_override(
-  config: config_dict.ConfigDict, name: str, value: str | None
+def _override_problem(
+  config: config_dict.ConfigDict, path: str, name: str, value: str | None
 ) -> str | None:
   """Why `--config.name=value` does not fit, or None if it does."""
+  given = f"--config.{name}" + (f"={value}" if value is not None else "")
   where, node = "config", config
-  *parents, leaf = name.split(".")
-  for part in (*parents, leaf):
-    if not isinstance(node, config_dict.ConfigDict) or part not in node:
-      known = list(node) if isinstance(node, config_dict.ConfigDict) else []
-      near = difflib.get_close_matches(part, known, n=1, cutoff=0.5)
+  for part in name.split("."):
+    if not isinstance(node, config_dict.ConfigDict):
+      return f"{given}: {where} is a value; it has no settings of its own."
+    if part not in node:
+      near = difflib.get_close_matches(part, list(node), n=1, cutoff=0.5)
       hint = f" Did you mean --{where}.{near[0]}?" if near else ""
       return (
-        f"--config.{name}: {where} has no setting {part!r}.{hint} It has:"
-        f" {', '.join(known)}."
+        f"{given}: {where} has no setting {part!r}.{hint} It has:"
+        f" {', '.join(node)}."
       )
     parent, node, where = node, node[part], f"{where}.{part}"
-  kind = parent.get_type(leaf)
-  if kind in (int, float) and value is not None:
+  if name in ("algorithm", "algorithm.name"):
+    # The fields of one algorithm must not stay with another.
+    return (
+      f"{given}: the algorithm is chosen with the file, so that it comes with"
+      f" its own defaults: --config={path}:{value or 'NAME'}."
+    )
+  if isinstance(node, config_dict.ConfigDict):
+    return (
+      f"{given}: {where} is a group of settings; set them one by one:"
+      f" {', '.join(f'--{where}.{key}' for key in node)}."
+    )
+  kind = parent.get_type(name.split(".")[-1])
+  if kind in _PARSERS and value is not None:
+    parser, needed = _PARSERS[kind]
     try:
-      kind(value)
+      parser.parse(value)
     except ValueError:
-      return (
-        f"--config.{name}={value}: received {value!r}; needed is a number"
-        f" ({kind.__name__})."
-      )
-  if kind is bool and value not in (None, "true", "false", "True", "False"):
-    return f"--config.{name}={value}: needed is true or false."
+      return f"{given}: received {value!r}; needed is {needed}."
   return None

@@ -106,7 +106,7 @@ def train(
   workdir = pathlib.Path(workdir)
   mesh = sharding.make_mesh(settings.mesh_data)
   config_json = config.to_json()
-  metrics_log.check_config(workdir, config_json, MAY_CHANGE)
+  metrics_log.check_config(workdir, json.loads(config_json), MAY_CHANGE)
   with contextlib.ExitStack() as stack:
     saved = checkpoints.Checkpoints(
       workdir / "checkpoints", keep=settings.checkpoint.keep
@@ -340,7 +340,9 @@ def _run_phase(
   pending: Callable[[], None] | None = None
   run.clock = time.perf_counter()
   with jax.transfer_guard("disallow"):
-    while done < phase.steps and not run.stop.is_set():
+    # Looked at once a step: whatever stops the loop has also been saved.
+    stopping = run.stop.is_set()
+    while done < phase.steps and not stopping:
       with _profiled(run, offset + done + 1):
         outcome = advance(next(stream))
       if pending is not None:
@@ -348,10 +350,8 @@ def _run_phase(
       done += 1
       evaluate = name == "rl" and _due(run.config.eval.every, done, phase.steps)
       pending = functools.partial(record, done, outcome, evaluate)
-      if (
-        _due(run.config.checkpoint.every, done, phase.steps)
-        or run.stop.is_set()
-      ):
+      stopping = run.stop.is_set()
+      if _due(run.config.checkpoint.every, done, phase.steps) or stopping:
         pending()
         pending = None
         with jax.transfer_guard("allow"):

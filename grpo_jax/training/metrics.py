@@ -19,7 +19,8 @@ def rollout_metrics(
     to), `accuracy`, lengths in tokens (of right and wrong answers too),
     entropy in nats per token, shares of truncated rows and of dead groups
     (all right, all wrong), distinct completions per group, and counts of
-    tokens and of unscored rows.
+    tokens and of unscored rows. A mean over rows that do not occur (the
+    length of wrong answers when all are right) is NaN.
   """
   valid = scored.valid
   correct = scored.correct & valid
@@ -53,13 +54,13 @@ def rollout_metrics(
     "length/mean": lengths.mean(),
     "length/min": lengths.min(),
     "length/max": lengths.max(),
-    "length/terminated": masked.mean(lengths, rollout.terminated),
-    "length/correct": masked.mean(lengths, correct),
-    "length/incorrect": masked.mean(lengths, incorrect),
+    "length/terminated": _mean_if_any(lengths, rollout.terminated),
+    "length/correct": _mean_if_any(lengths, correct),
+    "length/incorrect": _mean_if_any(lengths, incorrect),
     "truncated": 1 - masked.mean(rollout.terminated, everyone),
     "entropy/mean": masked.mean(rollout.entropy, mask),
-    "entropy/correct": masked.mean(rollout.entropy, mask & correct[:, None]),
-    "entropy/incorrect": masked.mean(
+    "entropy/correct": _mean_if_any(rollout.entropy, mask & correct[:, None]),
+    "entropy/incorrect": _mean_if_any(
       rollout.entropy, mask & incorrect[:, None]
     ),
     "distinct_completions": _distinct(rollout),
@@ -77,9 +78,14 @@ def rollout_metrics(
   )
   for name, values in scored.components.items():
     applies = valid & ~jnp.isnan(values)
-    metrics[f"reward/{name}"] = masked.mean(values, applies)
+    metrics[f"reward/{name}"] = _mean_if_any(values, applies)
     metrics[f"applicable/{name}"] = applies.mean()
   return {name: x.astype(jnp.float32) for name, x in metrics.items()}
+
+
+def _mean_if_any(x: jax.Array, mask: jax.Array) -> jax.Array:
+  """Mean over True entries; NaN, "there were none", and not 0."""
+  return jnp.where(mask.any(), masked.mean(x, mask), jnp.nan)
 
 
 def _distinct(rollout: Rollout) -> jax.Array:

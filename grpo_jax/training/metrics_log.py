@@ -165,7 +165,9 @@ class MetricsLog:
       self._append(TIMINGS, head | timings)
     if self._tensorboard is not None:
       for name, value in values.items():
-        self._tensorboard.add_scalar(name, value, step)
+        # It warns on the console about every other value.
+        if math.isfinite(value):
+          self._tensorboard.add_scalar(name, value, step)
     if self._wandb is not None:
       # Steps that W&B has already seen are dropped there; they are the same.
       self._wandb.log(values, step=step)

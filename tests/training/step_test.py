@@ -273,7 +273,8 @@ def test_unscored_rows_are_masked_and_counted():
   parts = tiny.make_parts(score=half)
   state, metrics, _ = _fused(parts)(tiny.make_state(parts), tiny.make_prompts())
   assert metrics["unscored"] == 8
-  assert all(np.isfinite(x) for x in jax.device_get(metrics).values())
+  assert np.isfinite(metrics["loss"])
+  assert np.isfinite(metrics["gradient_norm"])
   assert all(
     np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(state.params))
   )

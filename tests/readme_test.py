@@ -1,0 +1,197 @@
+"""What the documents say: files, targets, settings, and the example, run."""
+
+import importlib.metadata
+import importlib.util
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from grpo_jax import algorithms
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import metrics_log
+from tests.algorithms import cases
+
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+_DOCUMENTS = (
+  "README.md",
+  "CONTRIBUTING.md",
+  *sorted(str(p.relative_to(_ROOT)) for p in (_ROOT / "docs").glob("*.md")),
+)
+_README = (_ROOT / "README.md").read_text(encoding="utf-8")
+# A name that stands for another one: foo.py, configs/NAME.py.
+_PLACEHOLDER = re.compile(r"\bfoo|NAME|TASK")
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def _read(document: str) -> str:
+  return (_ROOT / document).read_text(encoding="utf-8")
+
+
+def _code(text: str) -> list[str]:
+  """Lines of fenced blocks, and backticks elsewhere; not the text of links."""
+  lines = [
+    line for _, block in _FENCE.findall(text) for line in block.split("\n")
+  ]
+  return lines + re.findall(r"`([^`\n]+)`(?!\])", _FENCE.sub("", text))
+
+
+def _missing_files(document: str, text: str) -> list[str]:
+  """Files that are linked or named, and are nowhere."""
+  folder = (_ROOT / document).parent
+  links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+  missing = [
+    link for link in links if "://" not in link and not (folder / link).exists()
+  ]
+  tops = "|".join(re.escape(p.name) for p in _ROOT.iterdir() if p.is_dir())
+  named = re.compile(
+    rf"(?:(?:{tops})/[\w./-]*|[\w./-]+\.(?:py|md|toml|cff|sh))"
+  )
+  for code in _code(text):
+    for word in code.split():
+      path = word.removeprefix("--config=").partition(":")[0].rstrip(",.;")
+      if not named.fullmatch(path) or _PLACEHOLDER.search(path):
+        continue
+      if path.startswith(("runs/", ".venv/", ".cache/", "my_rewards")):
+        continue  # Made by the commands.
+      places = (_ROOT, folder, _ROOT / "grpo_jax")
+      if not any((place / path).exists() for place in places):
+        missing.append(path)
+  return missing
+
+
+def _module(path: pathlib.Path):
+  spec = importlib.util.spec_from_file_location(path.stem, path)
+  module = importlib.util.module_from_spec(spec)
+  sys.modules[path.stem] = module  # Dataclasses look their module up.
+  spec.loader.exec_module(module)
+  return module
+
+
+def _settings(config, prefix: str = "") -> set[str]:
+  """Every key of a config with its parents, such as rl and rl.steps."""
+  keys = set()
+  for name in config:
+    keys.add(prefix + name)
+    if hasattr(config[name], "keys"):
+      keys |= _settings(config[name], f"{prefix}{name}.")
+  return keys
+
+
+@pytest.mark.parametrize("document", _DOCUMENTS)
+def test_every_file_that_is_named_exists(document):
+  assert _missing_files(document, _read(document)) == []
+
+
+def test_a_missing_file_is_found():
+  text = (
+    "[a](docs/no.md) `grpo_jax/no.py` `ops/no.py`\n```\npython tests/no.py\n```"
+  )
+  expected = ["docs/no.md", "tests/no.py", "grpo_jax/no.py", "ops/no.py"]
+  assert _missing_files("README.md", text) == expected
+
+
+@pytest.mark.parametrize("document", _DOCUMENTS)
+def test_every_make_target_that_is_named_exists(document):
+  targets = set(re.findall(r"^([\w-]+):", _read("Makefile"), re.MULTILINE))
+  commands = re.compile(r"^(?:\w+=\S+ )*make ([\w-]+)")
+  named = {
+    m[1] for code in _code(_read(document)) if (m := commands.match(code))
+  }
+  assert named <= targets
+  assert document != "README.md" or {"quickstart", "test", "gsm8k"} <= named
+
+
+@pytest.mark.parametrize("document", _DOCUMENTS)
+def test_every_setting_that_is_named_exists(document):
+  known = set()
+  for name in algorithms.ALGORITHMS:
+    known |= _settings(config_lib.default_config(name))
+  named = set(re.findall(r"--config\.([\w.]*\w)", _read(document)))
+  assert named <= known
+  assert document != "README.md" or len(named) > 10
+
+
+def test_the_table_has_every_algorithm_with_its_file_config_and_test():
+  rows = {}
+  for line in _README.split("\n"):
+    if line.startswith("| `") and "(grpo_jax/algorithms/" in line:
+      name, *cells = (cell.strip(" `") for cell in line.strip("|").split("|"))
+      rows[name] = cells
+  assert rows.keys() == algorithms.ALGORITHMS.keys()
+  for name, (_, file, config, test) in rows.items():
+    assert f"(grpo_jax/algorithms/{name}.py)" in file
+    assert f"(tests/references/{name}.py)" in test
+    if name != "sft":
+      path, _, algorithm = config.partition(":")
+      resolved = config_lib.resolve(_module(_ROOT / path).get_config(algorithm))
+      assert resolved.algorithm[0] == name
+
+
+def test_the_algorithm_of_the_guide_works(tmp_path):
+  """Its equation is that of GSPO, so its loss is too."""
+  blocks = [
+    code
+    for kind, code in _FENCE.findall(_read("CONTRIBUTING.md"))
+    if kind == "python"
+  ]
+  (tmp_path / "foo.py").write_text(blocks[0], encoding="utf-8")
+  foo = _module(tmp_path / "foo.py").FOO
+  gspo = algorithms.get_algorithm("gspo")
+  case = cases.make_case(spread=1e-3)
+  config = foo.config_class()
+  outcome = cases.evaluate(foo, config, case)
+  expected = cases.evaluate(gspo, gspo.config_class(), case)
+  assert foo.name == "foo"
+  assert np.any(expected.gradient != 0)
+  np.testing.assert_array_equal(outcome.gradient, expected.gradient)
+
+
+def test_the_table_has_every_extra():
+  section = _README.partition("\n## Install\n")[2].partition("\n## ")[0]
+  cells = re.findall(r"^\| (`.*?)\s*\|", section, re.MULTILINE)
+  named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+  known = importlib.metadata.metadata("grpo_jax").get_all("Provides-Extra")
+  assert named == set(known)
+
+
+def test_the_example_runs_and_its_reward_rises(tmp_path):
+  section = _README.partition("\n## Your data, your reward, ")[2]
+  _, example = _FENCE.findall(section)[0]
+  assert example.count("\n") <= int(section.split()[0])
+  (tmp_path / "configs").symlink_to(_ROOT / "configs")
+  python = tmp_path / "bin" / "python"  # The one that runs this test.
+  python.parent.mkdir()
+  python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+  python.chmod(0o755)
+  result = subprocess.run(
+    ["bash", "-e", "-c", example],
+    cwd=tmp_path,
+    env=os.environ
+    | {
+      "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
+      "PYTHONPATH": str(_ROOT),
+    },
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+    timeout=600,  # seconds
+    check=False,
+  )
+  assert result.returncode == 0, result.stdout
+  lines = metrics_log.read_lines(tmp_path / "runs" / "mine" / "metrics.jsonl")
+  steps = [line for line in lines if "reward/brevity" in line]
+  assert len(steps) == 40
+  for line in steps:
+    unscored = {k: v for k, v in line.items() if k.startswith("unscored")}
+    assert unscored
+    assert not any(unscored.values()), unscored
+  rewards = [line["reward/brevity"] for line in steps]
+  assert np.mean(rewards[-5:]) > np.mean(rewards[:5]) + 0.1
+  sampled = result.stdout.splitlines()[-4:]
+  assert any("Ada" in text for text in sampled), sampled

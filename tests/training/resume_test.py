@@ -1,0 +1,164 @@
+"""A run that is stopped anywhere ends with the bytes of one that is not."""
+
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import time
+
+import jax
+import numpy as np
+import orbax.checkpoint.experimental.v1 as ocp
+import pytest
+
+from grpo_jax.training import checkpoints, metrics_log
+from tests.experiments import command
+
+STEPS = 20  # Ten of each phase; see tests/experiments/tiny_config.py.
+
+
+def start(workdir: pathlib.Path, algorithm: str) -> subprocess.Popen:
+  return command.start(
+    "train", f"{command.TINY}:{algorithm}", f"--workdir={workdir}"
+  )
+
+
+def finish(workdir: pathlib.Path, algorithm: str) -> str:
+  """Lets the run go on to its end; returns what it printed."""
+  with start(workdir, algorithm) as process:
+    out, err = process.communicate()
+  assert process.returncode == 0, err
+  return out
+
+
+def everything(workdir: pathlib.Path) -> dict[str, bytes | dict]:
+  """All that a finished run leaves and that no clock has a part in."""
+  store = checkpoints.Checkpoints(workdir / "checkpoints", keep=2)
+  assert store.latest_step() == STEPS
+  extra = store.extra()
+  store.close()
+  del extra["log"][metrics_log.TIMINGS]
+  with ocp.training.Checkpointer(workdir / "checkpoints") as checkpointer:
+    arrays = checkpointer.load(STEPS, checkpointer.metadata(STEPS).metadata)
+  result = {
+    jax.tree_util.keystr(path): np.asarray(leaf).tobytes()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays)
+  }
+  for name in (metrics_log.METRICS, metrics_log.SAMPLES):
+    result[name] = (workdir / name).read_bytes()
+  result["config.json"] = (workdir / "config.json").read_bytes()
+  return result | {"extra": extra}
+
+
+def assert_same(actual: dict, expected: dict) -> None:
+  assert actual.keys() == expected.keys()
+  assert [k for k in expected if actual[k] != expected[k]] == []
+
+
+def lines(count: int):
+  """True as soon as so many lines of metrics are there."""
+
+  def due(workdir: pathlib.Path) -> bool:
+    path = workdir / metrics_log.METRICS
+    return path.exists() and path.read_bytes().count(b"\n") >= count
+
+  return due
+
+
+def writing(step: int):
+  """True while a checkpoint of this step or a later one is being written."""
+
+  def due(workdir: pathlib.Path) -> bool:
+    names = [path.name for path in (workdir / "checkpoints").glob("*.*")]
+    unfinished = [re.match(r"(\d+)\.", name) for name in names]
+    return any(found and int(found[1]) >= step for found in unfinished)
+
+  return due
+
+
+def stop_when(due, number: int, workdir: pathlib.Path, algorithm: str) -> str:
+  """Starts or continues the run, and sends a signal at a certain moment."""
+  with start(workdir, algorithm) as process:
+    while True:
+      assert process.poll() is None, process.stderr.read()
+      if due(workdir):
+        # Frozen, so that the moment does not pass between look and signal.
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.01)
+        if due(workdir):
+          break
+        process.send_signal(signal.SIGCONT)
+      time.sleep(0.001)
+    process.send_signal(number)
+    process.send_signal(signal.SIGCONT)
+    out, err = process.communicate()
+  expected = 143 if number == signal.SIGTERM else -number
+  assert process.returncode == expected, err
+  return out
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+  """What an algorithm's run ends with that nobody stops."""
+  results = {}
+
+  def run(algorithm: str) -> dict:
+    if algorithm not in results:
+      workdir = tmp_path_factory.mktemp(algorithm)
+      assert "continuing" not in finish(workdir, algorithm)
+      results[algorithm] = everything(workdir)
+    return results[algorithm]
+
+  return run
+
+
+def test_stopped_in_every_phase_and_while_saving(tmp_path, unbroken):
+  algorithm = "reinforce"  # Its baseline is part of the state.
+  out = stop_when(lines(4), signal.SIGTERM, tmp_path, algorithm)
+  step = int(re.search(r"stopped by SIGTERM after step (\d+), and sa", out)[1])
+  store = checkpoints.Checkpoints(tmp_path / "checkpoints", keep=2)
+  assert store.latest_step() == step
+  store.close()
+
+  stop_when(lines(8), signal.SIGKILL, tmp_path, algorithm)
+  # The last step of the first phase, or one of the second.
+  stop_when(writing(10), signal.SIGKILL, tmp_path, algorithm)
+  assert writing(10)(tmp_path)
+  stop_when(lines(13), signal.SIGKILL, tmp_path, algorithm)
+  assert "continuing after step" in finish(tmp_path, algorithm)
+
+  expected = unbroken(algorithm)
+  for part in ("params", "opt_state", "algorithm_state", "key", "ref_params"):
+    assert any(name.startswith(f"['{part}']") for name in expected)
+  assert expected["extra"]["stream"]
+  assert_same(everything(tmp_path), expected)
+
+  # And once more at the end: it only reports.
+  assert f"continuing after step {STEPS}" in finish(tmp_path, algorithm)
+  assert_same(everything(tmp_path), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["grpo", "reinforce"])
+def test_killed_at_random_moments(tmp_path, unbroken, algorithm):
+  rng = random.Random(0)
+  kills, attempt = 0, 0
+  while kills < 8:
+    workdir = tmp_path / str(attempt)
+    with start(workdir, algorithm) as process:
+      if rng.random() < 0.25:  # While it starts.
+        time.sleep(rng.uniform(0, 4))
+      else:
+        process.stderr.readline()  # Its first step is done.
+        time.sleep(rng.uniform(0, 2))
+      process.kill()
+      _, err = process.communicate()
+    if process.returncode == -signal.SIGKILL:
+      kills += 1
+    else:
+      assert process.returncode == 0, err
+      assert_same(everything(workdir), unbroken(algorithm))
+      attempt += 1
+  finish(workdir, algorithm)
+  assert_same(everything(workdir), unbroken(algorithm))
