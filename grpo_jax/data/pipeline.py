@@ -254,7 +254,8 @@ def evaluation_batches(
   if not 1 <= num_prompts <= len(source):
     raise ValueError(
       f"evaluation_batches: num_prompts is {num_prompts}; it must lie in"
-      f" [1, {len(source)}], the size of the source."
+      f" [1, {len(source)}], the size of the source. Set"
+      " config.eval.num_prompts."
     )
   local_size = _local_size(
     "evaluation_batches", batch_size, process_index, process_count

@@ -221,7 +221,8 @@ class JsonlSource:
     path = epath.Path(path)
     if not path.exists():
       raise FileNotFoundError(
-        f"JsonlSource: no file {path}; set data.path to a .jsonl file."
+        f"JsonlSource: no file {path}; set config.data.train_path (and"
+        " eval_path) to a .jsonl file."
       )
     self._records = []
     # Not splitlines(): it also breaks at U+2028, which JSON strings may hold.

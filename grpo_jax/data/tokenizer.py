@@ -56,12 +56,19 @@ class Tokenizer:
     path = epath.Path(path)
     if not path.exists():
       raise FileNotFoundError(
-        f"Tokenizer: no file {path}; pass the tokenizer.json of a model, or"
-        " train one with scripts/train_tokenizer.py."
+        f"Tokenizer: no file {path}; set config.data.tokenizer to the"
+        " tokenizer.json of a model or to 'gsm8k', or train one with"
+        " scripts/train_tokenizer.py."
       )
-    self._tokenizer = tokenizers.Tokenizer.from_str(
-      path.read_text(encoding="utf-8")
-    )
+    try:
+      self._tokenizer = tokenizers.Tokenizer.from_str(
+        path.read_text(encoding="utf-8")
+      )
+    except Exception as error:  # The library has no class of its own.
+      raise ValueError(
+        f"Tokenizer: {path} is not a tokenizer.json: {error}. Set"
+        " config.data.tokenizer to one of the `tokenizers` library."
+      ) from error
     if not end_tokens:
       raise ValueError("Tokenizer: end_tokens is empty; need at least one.")
     self._path = path

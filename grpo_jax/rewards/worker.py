@@ -79,7 +79,8 @@ def load_function(path: str) -> RewardFunction:
   if not callable(function):
     raise ValueError(
       f"reward function '{path}': '{module_name}' has no function"
-      f" '{attribute}'." + _nearest(attribute, vars(module))
+      f" '{attribute}'."
+      + _nearest(attribute, {k for k, v in vars(module).items() if callable(v)})
     )
   return function
 

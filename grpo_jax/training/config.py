@@ -39,6 +39,14 @@ def _positive(config: Any, where: str, *names: str) -> None:
       )
 
 
+def _not_negative(config: Any, where: str, *names: str) -> None:
+  for name in names:
+    if not getattr(config, name) >= 0:
+      raise ValueError(
+        f"{where}.{name}={getattr(config, name)} must be 0 or greater."
+      )
+
+
 def _nearest(name: str, known: typing.Iterable[str]) -> str:
   near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
   return f" (did you mean {near[0]!r}?)" if near else ""
@@ -143,6 +151,8 @@ class SamplingConfig:
         f"config.sampling.temperature={self.temperature} must be > 0:"
         " training needs samples. Evaluation is greedy by itself."
       )
+    if self.max_new_tokens is not None:
+      _positive(self, "config.sampling", "max_new_tokens")
 
   def sampler(
     self, max_new_tokens: int, end_ids: tuple[int, ...], pad_id: int
@@ -227,7 +237,16 @@ class OptimizerConfig:
 
   def __post_init__(self):
     _one_of("schedule", self.schedule, ("constant", "linear", "cosine"))
-    _positive(self, "optimizer", "learning_rate", "clip_norm")
+
+  def check(self, where: str) -> None:
+    """Raises ValueError if a number is out of range."""
+    _positive(self, where, "learning_rate", "clip_norm")
+    _not_negative(self, where, "warmup_steps", "final_fraction", "weight_decay")
+    for name in ("b1", "b2"):
+      if not 0 <= getattr(self, name) < 1:
+        raise ValueError(
+          f"{where}.{name}={getattr(self, name)} must be in [0, 1)."
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,8 +296,8 @@ class PhaseConfig:
       "num_minibatches",
     ):
       _positive(self, f"config.{name}", field)
-    if self.steps < 0:
-      raise ValueError(f"config.{name}.steps={self.steps} must be ≥ 0.")
+    _not_negative(self, f"config.{name}", "steps")
+    self.optimizer.check(f"config.{name}.optimizer")
     rows, minibatch = self.num_rows, self.num_rows // self.num_minibatches
     micro = self.micro_batch_size
     if rows % self.num_minibatches or (
@@ -320,6 +339,7 @@ class EvalConfig:
 
   def __post_init__(self):
     _positive(self, "config.eval", "num_prompts", "batch_size")
+    _not_negative(self, "config.eval", "temperature", "every")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,6 +353,10 @@ class CheckpointConfig:
 
   every: int = 0
   keep: int = 2
+
+  def __post_init__(self):
+    _not_negative(self, "config.checkpoint", "every")
+    _positive(self, "config.checkpoint", "keep")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -350,6 +374,9 @@ class LogConfig:
   wandb_project: str = ""
   samples_every: int = 20
   num_samples: int = 4
+
+  def __post_init__(self):
+    _not_negative(self, "config.log", "samples_every", "num_samples")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -385,6 +412,7 @@ class RunConfig:
   required_accuracy: float | None = None
 
   def __post_init__(self):
+    _not_negative(self, "config", "seed")
     if not self.phases:
       raise ValueError("config.phases is empty; name at least 'sft' or 'rl'.")
     for name in self.phases:

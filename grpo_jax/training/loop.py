@@ -106,7 +106,6 @@ def train(
   workdir = pathlib.Path(workdir)
   mesh = sharding.make_mesh(settings.mesh_data)
   config_json = config.to_json()
-  metrics_log.check_config(workdir, json.loads(config_json), MAY_CHANGE)
   with contextlib.ExitStack() as stack:
     saved = checkpoints.Checkpoints(
       workdir / "checkpoints", keep=settings.checkpoint.keep
@@ -118,26 +117,33 @@ def train(
     # All phases at once: sizes that do not fit are found before any work.
     phases = _phases(settings, problem, policy, mesh)
     state = assembly.initial_state(policy, settings.seed)
+    _abstract_state(phases, state)
+    streams = [
+      _stream(settings, problem, index) for index in range(len(phases))
+    ]
 
     position, first = None, 0
     last_step = saved.latest_step()
     if last_step is not None:
+      # Without a checkpoint nothing is continued, and all may change.
+      metrics_log.check_config(workdir, json.loads(config_json), MAY_CHANGE)
       position = saved.extra(last_step)
       first = position["phase"]
       state = _restore(saved, last_step, phases, state, mesh)
       print(f"continuing after step {last_step} ({settings.phases[first]})")
+    evaluator = evaluation.Evaluator(
+      problem,
+      policy,
+      settings.eval.num_prompts,
+      settings.eval.batch_size,
+      settings.eval.temperature,
+    )
     metrics_log.save_run_info(workdir, config_json)
     run = Run(
       config=settings,
       problem=problem,
       mesh=mesh,
-      evaluator=evaluation.Evaluator(
-        problem,
-        policy,
-        settings.eval.num_prompts,
-        settings.eval.batch_size,
-        settings.eval.temperature,
-      ),
+      evaluator=evaluator,
       saved=saved,
       log=stack.enter_context(
         metrics_log.MetricsLog(
@@ -158,10 +164,11 @@ def train(
       if run.stop.is_set():
         break
       parts, enter = phases[index]
-      stream_state = position["stream"] if position and index == first else None
-      if stream_state is None:
+      if position and index == first:
+        streams[index].set_state(position["stream"])
+      else:
         run.state = jax.device_put(enter(run.state), sharding.replicated(mesh))
-      _run_phase(run, parts, index, stream_state)
+      _run_phase(run, parts, index, streams[index])
 
     saved.wait()
     preempted = run.stop.is_set()
@@ -272,38 +279,43 @@ def _restore(
   mesh: Mesh,
 ) -> TrainState:
   """The state of a checkpoint, whatever its phase holds."""
-  abstract = initial
-  for _, enter in phases[: saved.extra(step)["phase"] + 1]:
-    abstract = jax.eval_shape(enter, abstract)
+  abstract = _abstract_state(phases[: saved.extra(step)["phase"] + 1], initial)
   state, _, _ = saved.restore(
     sharding.abstract(abstract, sharding.replicated(mesh)), step
   )
   return state
 
 
+def _abstract_state(phases: list, initial: TrainState) -> TrainState:
+  """Shapes after entering these phases; raises if one cannot be entered."""
+  abstract = initial
+  for _, enter in phases:
+    abstract = jax.eval_shape(enter, abstract)
+  return abstract
+
+
+def _stream(
+  config: config_lib.RunConfig, problem: problem_lib.Problem, index: int
+) -> Any:
+  """The batches of phase `index`, from the first on."""
+  name = config.phases[index]
+  phase: config_lib.PhaseConfig = getattr(config, name)
+  seed = int(np.random.SeedSequence((config.seed, index)).generate_state(1)[0])
+  make = problem.supervised_stream if name == "sft" else problem.prompt_stream
+  return make(seed, phase.num_prompts, phase.max_prompt_len)
+
+
 def _run_phase(
-  run: Run, parts: step_lib.Parts, index: int, stream_state: Any
+  run: Run, parts: step_lib.Parts, index: int, stream: Any
 ) -> None:
   """Steps through one phase, from wherever the state is in it."""
   name = run.config.phases[index]
   phase: config_lib.PhaseConfig = getattr(run.config, name)
-  seed = int(
-    np.random.SeedSequence((run.config.seed, index)).generate_state(1)[0]
-  )
   if name == "sft":
-    stream = run.problem.supervised_stream(
-      seed, phase.num_prompts, phase.max_prompt_len
-    )
-    advance = _supervised_driver(run, parts)
+    driver = _supervised_driver
   else:
-    stream = run.problem.prompt_stream(
-      seed, phase.num_prompts, phase.max_prompt_len
-    )
-    advance = (_split_driver if run.problem.scorer else _fused_driver)(
-      run, parts
-    )
-  if stream_state is not None:
-    stream.set_state(stream_state)
+    driver = _split_driver if run.problem.scorer else _fused_driver
+  advance = driver(run, parts)
   done = int(run.state.phase_step)
   offset = int(run.state.step) - done
   if name == "rl" and done == 0:
@@ -490,12 +502,15 @@ def _check_finite(
 ) -> None:
   bad = [k for k in ("loss", "gradient_norm") if not math.isfinite(metrics[k])]
   if bad:
+    run.saved.wait()
+    last = run.saved.latest_step()
     raise FloatingPointError(
       f"phase {name}, step {done}:"
       f" {', '.join(f'{k} is {metrics[k]}' for k in bad)}. The last checkpoint"
-      f" in {run.saved.directory} is step {run.saved.latest_step()}. Lower"
-      f" config.{name}.optimizer.learning_rate, and look at metrics.jsonl for"
-      " the steps before."
+      f" in {run.saved.directory} is"
+      f" {'missing' if last is None else f'step {last}'}. Look at metrics.jsonl"
+      " for the steps before, and start again in another --workdir with a"
+      f" lower config.{name}.optimizer.learning_rate."
     )
 
 

@@ -24,8 +24,10 @@ def make_mesh(num_data: int | None) -> Mesh:
   count = len(devices) if num_data is None else num_data
   if not 1 <= count <= len(devices):
     raise ValueError(
-      f"config.mesh_data={num_data} needs between 1 and {len(devices)}"
-      f" devices; {len(devices)} {devices[0].platform} devices are there."
+      f"config.mesh_data={num_data}: this machine has {len(devices)}"
+      f" {devices[0].platform} device(s); needed is a number from 1 to"
+      f" {len(devices)}. To try several on a CPU, set"
+      " XLA_FLAGS=--xla_force_host_platform_device_count=8."
     )
   return jax.make_mesh(
     (count,), ("data",), axis_types=(AxisType.Auto,), devices=devices[:count]
