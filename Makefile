@@ -41,11 +41,14 @@ quickstart: $(VENV)/with-plot
 	  --config=configs/quickstart.py --workdir=$(WORKDIR) \
 	  --config.seed=$(SEED) $(ARGS)
 
+# Compilation, most of the time of a test, uses one core: two tests at once.
+WORKERS = -n 2 --dist worksteal
+
 test: $(VENV)/with-test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 test-slow: $(VENV)/with-test
-	$(BIN)/python -m pytest -m slow --durations=20 $(ARGS)
+	$(BIN)/python -m pytest $(WORKERS) -m slow --durations=20 $(ARGS)
 
 lint: $(VENV)/with-dev
 	$(BIN)/ruff check .

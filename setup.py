@@ -6,7 +6,8 @@ _MATH = ["math-verify>=0.9"]
 _TOKENIZERS = ["tokenizers>=0.21"]
 _PLOT = ["matplotlib>=3.8"]
 _TENSORBOARD = ["tensorboardX>=2.6"]
-_TEST = ["pytest>=8", "hypothesis>=6"]
+_WANDB = ["wandb>=0.19"]
+_TEST = ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6", *_WANDB]
 _LINT = ["ruff>=0.12", "mypy>=1.15", "pre-commit>=4"]
 
 setuptools.setup(
@@ -39,7 +40,7 @@ setuptools.setup(
     "hf": [*_TOKENIZERS, "transformers>=4.51", "safetensors>=0.5"],
     "math": _MATH + _TOKENIZERS,
     "plot": _PLOT,
-    "wandb": ["wandb>=0.19"],
+    "wandb": _WANDB,
     "notebooks": ["jupyterlab>=4", *_PLOT],
     "test": _TEST + _MATH + _TOKENIZERS + _PLOT,
     "dev": _TEST + _MATH + _TOKENIZERS + _PLOT + _LINT,

@@ -86,5 +86,8 @@ def test_toy_alphabet_has_the_same_interface():
   assert tok.decode([tok.pad_id, *record["completion"], tok.pad_id]) == letters
   assert tok.vocab_size == task.vocab_size
   assert tok.end_ids == task.end_ids
-  with pytest.raises(ValueError, match="task 'copy' has ids instead of text"):
-    tok.encode("abc")
+  # A prompt that a person types gets the begin token.
+  assert tok.encode("a b =") == [task.bos_id, *task.encode("ab=")]
+  assert tok.decode(tok.encode("a b =")) == "ab="
+  with pytest.raises(ValueError, match="not tokens"):
+    tok.encode("A")

@@ -15,7 +15,8 @@ def get_config(algorithm: str = "reinforce"):
   options = config.data.task_options
   options.min_len = 2
   options.max_len = 3
-  options.num_letters = 4
+  options.num_letters = 3
+  options.teacher_error = 0.0
   config.rewards.functions = ("f1",)
 
   config.model.width = 16

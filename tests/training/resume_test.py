@@ -12,8 +12,8 @@ import numpy as np
 import orbax.checkpoint.experimental.v1 as ocp
 import pytest
 
-from grpo_jax.training import checkpoints, metrics_log
-from tests.experiments import command
+from grpo_jax.training import checkpoints, evaluation, loop, metrics_log
+from tests.experiments import command, tiny_config
 
 STEPS = 20  # Ten of each phase; see tests/experiments/tiny_config.py.
 
@@ -77,6 +77,16 @@ def writing(step: int):
   return due
 
 
+def saved(step: int):
+  """True as soon as a checkpoint of this step or a later one is complete."""
+
+  def due(workdir: pathlib.Path) -> bool:
+    names = [path.name for path in (workdir / "checkpoints").glob("*")]
+    return any(name.isdecimal() and int(name) >= step for name in names)
+
+  return due
+
+
 def stop_when(due, number: int, workdir: pathlib.Path, algorithm: str) -> str:
   """Starts or continues the run, and sends a signal at a certain moment."""
   with start(workdir, algorithm) as process:
@@ -125,8 +135,9 @@ def test_stopped_in_every_phase_and_while_saving(tmp_path, unbroken):
   # The last step of the first phase, or one of the second.
   stop_when(writing(10), signal.SIGKILL, tmp_path, algorithm)
   assert writing(10)(tmp_path)
-  stop_when(lines(13), signal.SIGKILL, tmp_path, algorithm)
-  assert "continuing after step" in finish(tmp_path, algorithm)
+  stop_when(saved(13), signal.SIGKILL, tmp_path, algorithm)
+  out = finish(tmp_path, algorithm)
+  assert int(re.search(r"continuing after step (\d+) \(rl\)", out)[1]) >= 13
 
   expected = unbroken(algorithm)
   for part in ("params", "opt_state", "algorithm_state", "key", "ref_params"):
@@ -137,6 +148,28 @@ def test_stopped_in_every_phase_and_while_saving(tmp_path, unbroken):
   # And once more at the end: it only reports.
   assert f"continuing after step {STEPS}" in finish(tmp_path, algorithm)
   assert_same(everything(tmp_path), expected)
+
+
+@pytest.mark.parametrize("evaluation_number", [1, 2])
+def test_sigterm_during_an_evaluation(tmp_path, monkeypatch, evaluation_number):
+  calls = []
+
+  def summarize(results):
+    calls.append(results)
+    if len(calls) == evaluation_number:
+      signal.raise_signal(signal.SIGTERM)
+    return original(results)
+
+  original = evaluation.summarize
+  monkeypatch.setattr(evaluation, "summarize", summarize)
+  result = loop.train(tiny_config.get_config(), tmp_path)
+  assert result.preempted
+  # The one before the second phase, and the one after its fourth step, where
+  # no checkpoint is due.
+  assert result.step == {1: 10, 2: 15}[evaluation_number]
+  store = checkpoints.Checkpoints(tmp_path / "checkpoints", keep=2)
+  assert store.latest_step() == result.step
+  store.close()
 
 
 @pytest.mark.slow

@@ -1,0 +1,134 @@
+"""Command lines: what is wrong with one, and that good ones pass."""
+
+import sys
+
+import pytest
+from absl import flags
+
+from experiments import flags as flags_lib
+from tests.experiments import command
+
+QUICKSTART = "--config=configs/quickstart.py"
+
+
+@pytest.fixture
+def parse(monkeypatch):
+  """Parses arguments with flags of their own; returns the config."""
+  monkeypatch.chdir(command.ROOT)
+
+  def run(*arguments):
+    values = flags.FlagValues()
+    flags_lib.define_config(values)
+    flags.DEFINE_string(
+      "workdir", None, "Folder of the run.", required=True, flag_values=values
+    )
+    # ml_collections looks for the overrides there.
+    monkeypatch.setattr(sys, "argv", ["train", *arguments])
+    assert flags_lib.parse(sys.argv, values) == ["train"]
+    return values.config
+
+  return run
+
+
+@pytest.mark.parametrize(
+  ("arguments", "where", "value"),
+  [
+    (["--config.rl.steps=5"], "rl.steps", 5),
+    (["--config.rl.steps", "6"], "rl.steps", 6),
+    (["--config.rl.optimizer.b1=0.5"], "rl.optimizer.b1", 0.5),
+    (["--config.log.tensorboard=false"], "log.tensorboard", False),
+    (["--noconfig.log.tensorboard"], "log.tensorboard", False),
+    (["--config.mesh_data=1"], "mesh_data", 1),
+    (["--config.phases=('rl',)"], "phases", ("rl",)),
+    (["--config.algorithm.clip_low=0.1"], "algorithm.clip_low", 0.1),
+  ],
+)
+def test_settings_are_changed(parse, arguments, where, value):
+  node = parse(QUICKSTART, "--workdir=x", *arguments)
+  for part in where.split("."):
+    node = node[part]
+  assert node == value
+
+
+def test_the_algorithm_comes_with_its_own_defaults(parse):
+  config = parse(f"{QUICKSTART}:gspo", "--workdir=x")
+  assert config.algorithm.name == "gspo"
+  assert config.algorithm.clip_high < 1e-3
+  assert parse(QUICKSTART, "--workdir=x").algorithm.name == "grpo"
+
+
+@pytest.mark.parametrize(
+  ("arguments", "messages"),
+  [
+    # Names: the nearest one, and all that there are.
+    (
+      ["--config.rl.grup_size=4"],
+      ["no setting 'grup_size'", "mean --config.rl.group_size?", "num_prompts"],
+    ),
+    (["--config.r1.steps=4"], ["config has no setting 'r1'", "--config.rl?"]),
+    (
+      ["--config.sft.optimizer.lerning_rate=1"],
+      ["'lerning_rate'", "mean --config.sft.optimizer.learning_rate?", "b1"],
+    ),
+    (["--config.data.task_options.min_ln=2"], ["task_options.min_len?"]),
+    (["--config.rl.steps.more=4"], ["config.rl.steps is a value"]),
+    (["--wrkdir=y"], ["wrkdir", "workdir"]),
+    (["more"], ["unexpected arguments ['more']", "--config.name=value"]),
+    # Values.
+    (["--config.rl.steps=many"], ["=many", "needed is a whole number"]),
+    (["--config.rl.steps=1.5"], ["'1.5'", "needed is a whole number"]),
+    (["--config.rl.optimizer.b1=x"], ["'x'", "needed is a number"]),
+    (["--config.required_accuracy=x"], ["'x'", "needed is a number"]),
+    (["--config.mesh_data=two"], ["'two'", "needed is a whole number"]),
+    (["--config.log.tensorboard=7"], ["'7'", "needed is true or false"]),
+    (["--config.rl=3"], ["is a group", "--config.rl.group_size"]),
+    (["--config.rl.steps"], ["Missing value", "config.rl.steps"]),
+    # The fields of one algorithm must not stay with another.
+    (["--config.algorithm=gspo"], ["--config=configs/quickstart.py:gspo"]),
+    (["--config.algorithm.name=gspo"], ["--config=configs/quickstart.py:gspo"]),
+  ],
+)
+def test_wrong_setting_is_explained(parse, arguments, messages):
+  with pytest.raises(ValueError, match=r".") as caught:
+    parse(QUICKSTART, "--workdir=x", *arguments)
+  for message in messages:
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  ("arguments", "message"),
+  [
+    ([], r"--config is missing.*configs/quickstart\.py"),
+    (["--workdir=x"], r"--config is missing"),
+    (["--confg=configs/quickstart.py", "--workdir=x"], "--config is missing"),
+    (["--config=", "--workdir=x"], "--config is missing"),
+    ([QUICKSTART], r"--workdir is missing: Folder of the run"),
+    (
+      ["--config=configs/quickstrt.py", "--workdir=x"],
+      r"no config file configs/quickstrt\.py.*mean configs/quickstart\.py\?",
+    ),
+    (["--config=configs/quickstart", "--workdir=x"], r"mean .*quickstart\.py"),
+    (["--config=configs", "--workdir=x"], r"there is no config file configs"),
+    ([f"{QUICKSTART}:grop", "--workdir=x"], r"'grop'.*mean 'grpo'\?.*dapo"),
+  ],
+)
+def test_wrong_file_is_explained(parse, arguments, message):
+  with pytest.raises(ValueError, match=message):
+    parse(*arguments)
+
+
+@pytest.mark.parametrize(
+  ("text", "message"),
+  [
+    ("def get_config(:\n", r"invalid syntax.*SyntaxError"),
+    ("x = 1\n", r"defines no get_config\(\)"),
+    ("def get_config():\n  return [][1]\n", r"out of range \(IndexError\)"),
+    ("def get_config():\n  pass\n", r"returned None; needed is a ConfigDict"),
+  ],
+)
+def test_broken_config_file_is_explained(parse, tmp_path, text, message):
+  path = tmp_path / "mine.py"
+  path.write_text(text)
+  with pytest.raises(ValueError, match=message) as caught:
+    parse(f"--config={path}", "--workdir=x")
+  assert str(path) in str(caught.value)

@@ -1,0 +1,107 @@
+"""From losses per token to one number: by hand, empty, and in pieces."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo_jax.ops import aggregation
+
+FUNCTIONS = (
+  aggregation.over_tokens,
+  aggregation.over_sequences,
+  aggregation.over_sequence_sums,
+  aggregation.over_budget,
+)
+over_functions = pytest.mark.parametrize("function", FUNCTIONS)
+
+# Rows of 3, 1 and 0 trained tokens in 4 slots.
+X = jnp.array([[1.0, 2.0, 6.0, 9.0], [5.0, 9.0, 9.0, 9.0], [9.0] * 4])
+MASK = jnp.arange(4) < jnp.array([3, 1, 0])[:, None]
+
+
+@pytest.mark.parametrize(
+  ("function", "total", "weight"),
+  [
+    (aggregation.over_tokens, 1 + 2 + 6 + 5, 4),
+    (aggregation.over_sequences, 9 / 3 + 5, 2),
+    (aggregation.over_sequence_sums, 9 + 5, 2),
+    (aggregation.over_budget, 9 + 5, 2 * 4),
+  ],
+)
+def test_known_answers_per_token(function, total, weight):
+  found = function(X, MASK)
+  np.testing.assert_allclose(found.total, total, rtol=1e-6)
+  np.testing.assert_allclose(found.weight, weight)
+
+
+@pytest.mark.parametrize(
+  ("function", "total", "weight"),
+  [
+    # A value per completion counts once for each of its tokens.
+    (aggregation.over_tokens, 3 * 2 + 7, 4),
+    (aggregation.over_sequences, 2 + 7, 2),
+    (aggregation.over_sequence_sums, 2 + 7, 2),
+    (aggregation.over_budget, 2 + 7, 2 * 4),
+  ],
+)
+def test_known_answers_per_completion(function, total, weight):
+  found = function(jnp.array([2.0, 7.0, 1e9]), MASK)
+  np.testing.assert_allclose(found.total, total, rtol=1e-6)
+  np.testing.assert_allclose(found.weight, weight)
+
+
+@over_functions
+def test_nothing_trained_weighs_nothing(function):
+  for x in (X, jnp.ones(3), jnp.full((3, 4), jnp.nan)):
+    total, weight = function(x, jnp.zeros_like(MASK))
+    assert total == 0
+    assert weight == 0
+
+
+@over_functions
+@pytest.mark.parametrize("garbage", [np.nan, np.inf, 1e9])
+def test_masked_garbage_reaches_neither_value_nor_gradient(function, garbage):
+  def total(x):
+    return function(x, MASK).total
+
+  dirty = jnp.where(MASK, X, garbage)
+  value, gradient = jax.value_and_grad(total)(dirty)
+  assert value == total(X)
+  np.testing.assert_array_equal(gradient, jax.grad(total)(X))
+  assert not gradient[~MASK].any()
+  assert gradient.any()
+
+
+@over_functions
+def test_bfloat16_counts_are_exact(function):
+  """bfloat16 ends at 256 when it counts, and rounds 40 000 to 39 936."""
+  x = jnp.ones((40_000, 1), jnp.bfloat16)
+  total, weight = function(x, jnp.ones(x.shape, bool))
+  # As Python numbers: beside a bfloat16, 40 000 would be rounded as well.
+  assert float(weight) == 40_000
+  assert float(total) == 40_000
+
+
+@over_functions
+@settings(max_examples=30, deadline=None)
+@given(
+  st.lists(st.integers(0, 4), min_size=6, max_size=6),
+  st.integers(0, 6),
+  st.booleans(),
+)
+def test_pieces_add_up(function, lengths, cut, per_row):
+  mask = np.arange(4) < np.array(lengths)[:, None]
+  x = np.arange(1.0, 25.0, dtype=np.float32).reshape(6, 4)
+  x = x[:, 0] if per_row else x
+  whole = function(jnp.asarray(x), mask)
+  pieces = [
+    function(jnp.asarray(x[rows]), mask[rows])
+    for rows in (slice(cut), slice(cut, None))
+  ]
+  assert sum(piece.weight for piece in pieces) == whole.weight
+  np.testing.assert_allclose(
+    sum(piece.total for piece in pieces), whole.total, rtol=1e-6
+  )

@@ -1,0 +1,337 @@
+"""Configs: every field is read, files resolve, and sizes are explained."""
+
+import ast
+import dataclasses
+import importlib.util
+import inspect
+import pathlib
+import textwrap
+import typing
+
+import ml_collections
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo_jax import algorithms
+from grpo_jax.algorithms import objective
+from grpo_jax.models import transformer
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import optimizers
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+NAMES = tuple(algorithms.ALGORITHMS)
+
+# --- every field is read -----------------------------------------------------
+
+# What code that reads a config calls it: `config.eval.every`, `phase.steps`.
+_CALLED = {
+  config_lib.RunConfig: {"config", "settings"},
+  config_lib.PhaseConfig: {"phase"},
+  config_lib.DataConfig: {"data"},
+  config_lib.SamplingConfig: {"sampling"},
+  config_lib.RewardsConfig: {"rewards"},
+  config_lib.EvalConfig: {"eval"},
+  config_lib.CheckpointConfig: {"checkpoint"},
+  config_lib.LogConfig: {"log"},
+}
+# Reading a field to complain about its value is not using it.
+_CHECKS = ("__post_init__", "check", "_positive", "_not_negative", "_one_of")
+
+
+def _reads(source: str, called: typing.Collection[str]) -> set[str]:
+  """Attributes that are read of anything called so, checks left out.
+
+  `phase.steps`, `run.config.seed`; `self.steps` too if "self" is a name.
+  """
+  tree = ast.parse(textwrap.dedent(source))
+  skipped = {
+    id(inner)
+    for node in ast.walk(tree)
+    if isinstance(node, ast.FunctionDef) and node.name in _CHECKS
+    for inner in ast.walk(node)
+  }
+  found = set()
+  for node in ast.walk(tree):
+    if id(node) in skipped or not isinstance(node, ast.Attribute):
+      continue
+    owner = node.value
+    name = getattr(owner, "attr", getattr(owner, "id", None))
+    if name in called and isinstance(node.ctx, ast.Load):
+      found.add(node.attr)
+  return found
+
+
+def _readers() -> str:
+  """The code that may read a `RunConfig`: all but its definition."""
+  paths = [
+    path
+    for folder in ("grpo_jax/training", "experiments")
+    for path in sorted((_ROOT / folder).glob("*.py"))
+    if path.name != "config.py"
+  ]
+  functions = [
+    config_lib.micro_batch_size,
+    config_lib.default_config,
+    config_lib.resolve,
+  ]
+  return "\n".join(
+    [path.read_text(encoding="utf-8") for path in paths]
+    + [inspect.getsource(function) for function in functions]
+  )
+
+
+def _fields(cls: type) -> set[str]:
+  return {field.name for field in dataclasses.fields(cls)}
+
+
+def _dead_fields(cls: type) -> set[str]:
+  """Fields of a part of `RunConfig` that nothing reads."""
+  read = _reads(_readers(), _CALLED[cls]) | _reads(
+    inspect.getsource(cls), {"self"}
+  )
+  dynamic = set()
+  if issubclass(cls, config_lib.RunConfig) and "getattr(config," in _readers():
+    dynamic = {"sft", "rl"}  # By the name of the phase.
+  return _fields(cls) - read - dynamic
+
+
+def _dead_algorithm_fields(algorithm) -> set[str]:
+  """Fields that neither the algorithm's functions nor the common loss read."""
+  functions = (
+    algorithm.advantages,
+    algorithm.policy_loss,
+    algorithm.init,
+    algorithm.prepare,
+    algorithm.update_state,
+  )
+  sources = [inspect.getsource(objective)]
+  sources += [inspect.getsource(function) for function in functions]
+  read = set().union(*(_reads(source, {"config"}) for source in sources))
+  return _fields(algorithm.config_class) - read
+
+
+def _parts(cls: type) -> set[type]:
+  """The class and the config classes of its fields."""
+  hints = typing.get_type_hints(cls).values()
+  return {cls}.union(*(_parts(h) for h in hints if dataclasses.is_dataclass(h)))
+
+
+def test_every_part_of_a_run_is_looked_at():
+  elsewhere = {config_lib.ModelConfig, config_lib.OptimizerConfig}
+  assert _parts(config_lib.RunConfig) == set(_CALLED) | elsewhere
+
+
+@pytest.mark.parametrize("cls", _CALLED, ids=lambda cls: cls.__name__)
+def test_every_setting_is_read(cls):
+  assert _dead_fields(cls) == set()
+
+
+@pytest.mark.parametrize("cls", _CALLED, ids=lambda cls: cls.__name__)
+def test_a_setting_that_nothing_reads_is_found(cls, monkeypatch):
+  planted = dataclasses.make_dataclass(
+    cls.__name__, [("planted", int, 0)], bases=(cls,), frozen=True
+  )
+  monkeypatch.setitem(_CALLED, planted, _CALLED[cls])
+  monkeypatch.setattr(
+    inspect, "getsource", _source_of_base(inspect.getsource, planted, cls)
+  )
+  assert _dead_fields(planted) == {"planted"}
+
+
+def _source_of_base(getsource, planted, cls):
+  return lambda thing: getsource(cls if thing is planted else thing)
+
+
+def test_every_setting_of_the_model_is_read():
+  fields = _fields(config_lib.ModelConfig)
+  assert fields | {"vocab_size"} == _fields(transformer.TransformerConfig)
+  read = _reads(inspect.getsource(transformer), {"config"})
+  # Some through the properties of the config.
+  read |= _reads(inspect.getsource(transformer.TransformerConfig), {"self"})
+  assert fields - read == set()
+  assert "planted" not in read
+
+
+def test_every_setting_of_the_optimizer_is_read():
+  read = _reads(inspect.getsource(optimizers), {"config"})
+  assert _fields(config_lib.OptimizerConfig) - read == set()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_of_an_algorithm_is_read(name):
+  algorithm = algorithms.get_algorithm(name)
+  assert _dead_algorithm_fields(algorithm) == set()
+  planted = dataclasses.make_dataclass(
+    "Planted", [("planted", int, 0)], bases=(algorithm.config_class,),
+    frozen=True, kw_only=True,
+  )
+  assert _dead_algorithm_fields(
+    dataclasses.replace(algorithm, config_class=planted)
+  ) == {"planted"}
+
+
+def test_reading_only_to_check_is_not_reading():
+  source = """
+  class Config:
+    def __post_init__(self):
+      assert self.planted > 0
+
+    def check(self, phase):
+      return phase.planted
+  """
+  assert _reads(source, {"self", "phase"}) == set()
+  used = source + "\n  def use(self):\n      return self.planted"
+  assert _reads(used, {"self"}) == {"planted"}
+  assert _reads("phase.planted = 3", {"phase"}) == set()
+
+
+# --- from ConfigDict to RunConfig and back -----------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_defaults_resolve_to_the_defaults(name):
+  run = config_lib.resolve(config_lib.default_config(name))
+  assert run.algorithm == (name, algorithms.make_config(name))
+  assert dataclasses.replace(run, algorithm=None) == config_lib.RunConfig()
+
+
+def test_default_config_has_every_field():
+  def compare(node, cls):
+    assert set(node.keys()) == _fields(cls)
+    for name, hint in typing.get_type_hints(cls).items():
+      if dataclasses.is_dataclass(hint):
+        compare(node[name], hint)
+
+  compare(config_lib.default_config(), config_lib.RunConfig)
+
+
+def test_overrides_reach_the_run():
+  config = config_lib.default_config("dapo")
+  config.rl.steps = 7
+  config.rl.optimizer.learning_rate = 1  # An int where a float is meant.
+  config.rl.micro_batch_size = 4  # None so far: a placeholder of its type.
+  config.sampling.top_p = 0.9
+  config.required_accuracy = 0.5
+  config.phases = ["rl"]  # As --config.phases and JSON give it.
+  config.data.task_options = {"level": 2}
+  config.algorithm.clip_high = 0.5
+  run = config_lib.resolve(config)
+  assert run.rl.steps == 7
+  assert isinstance(run.rl.optimizer.learning_rate, float)
+  assert run.rl.micro_batch_size == 4
+  assert run.sampling.top_p == 0.9
+  assert run.required_accuracy == 0.5
+  assert run.phases == ("rl",)
+  assert run.data.task_options == {"level": 2}
+  assert run.algorithm == (
+    "dapo", algorithms.make_config("dapo", clip_high=0.5)
+  )
+  assert run.sft == config_lib.PhaseConfig()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_json_brings_the_run_back(name):
+  config = config_lib.default_config(name)
+  config.profile_steps = (2, 3)
+  config.data.task_options = {"min_len": 2}
+  again = ml_collections.ConfigDict(
+    __import__("json").loads(config.to_json())
+  )
+  assert config_lib.resolve(again) == config_lib.resolve(config)
+
+
+def test_placeholders_keep_their_type():
+  config = config_lib.default_config()
+  assert config.mesh_data is None
+  with pytest.raises(TypeError):
+    config.mesh_data = "many"
+  with pytest.raises(TypeError):
+    config.sampling.top_p = "high"
+
+
+def test_algorithm_config_takes_fields_and_refuses_others():
+  config = config_lib.algorithm_config("gspo", clip_high=0.1)
+  assert config.name == "gspo"
+  assert config.clip_high == 0.1
+  assert config.clip_low == 3e-4
+  with pytest.raises(KeyError, match=r"'gspo' has no field 'clip_hi'.*clip_h"):
+    config_lib.algorithm_config("gspo", clip_hi=0.1)
+  with pytest.raises(KeyError, match="Did you mean 'gspo'"):
+    config_lib.algorithm_config("gsp")
+
+
+# --- sizes -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    (
+      {"num_prompts": 4, "group_size": 3, "num_minibatches": 5},
+      "4 × 3 = 12 rows; 5 minibatches of 2.4 rows; micro-batches of automatic",
+    ),
+    (
+      {"num_prompts": 4, "group_size": 4, "micro_batch_size": 3},
+      "4 × 4 = 16 rows; 1 minibatches of 16 rows; micro-batches of 3 rows",
+    ),
+    (
+      {"num_prompts": 4, "group_size": 4, "micro_batch_size": 32},
+      "micro-batches of 32 rows",
+    ),
+    ({"num_prompts": 4, "micro_batch_size": 0}, "micro-batches of 0 rows"),
+  ],
+)
+def test_sizes_that_do_not_divide_print_the_equation(fields, message):
+  phase = config_lib.PhaseConfig(**fields)
+  with pytest.raises(ValueError, match="do not fit together") as caught:
+    phase.check("rl")
+  text = str(caught.value)
+  assert message in text
+  assert (
+    "num_prompts × group_size = num_minibatches × (a whole number of) ×"
+    " micro_batch_size" in text
+  )
+  assert "Change config.rl.group_size" in text
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+  st.integers(1, 64),
+  st.integers(1, 32),
+  st.integers(1, 8),
+  st.integers(1, 5000),
+  st.sampled_from(["cpu", "gpu", "tpu"]),
+)
+def test_automatic_micro_batches_divide(prompts, group, parts, length, backend):
+  phase = config_lib.PhaseConfig(
+    num_prompts=prompts * parts, group_size=group, num_minibatches=parts
+  )
+  size = config_lib.micro_batch_size(phase, length, backend)
+  minibatch = prompts * group
+  assert 1 <= size <= minibatch
+  assert minibatch % size == 0
+  dataclasses.replace(phase, micro_batch_size=size).check("rl")
+  if backend != "cpu":
+    assert size == minibatch
+  fixed = dataclasses.replace(phase, micro_batch_size=1)
+  assert config_lib.micro_batch_size(fixed, length, backend) == 1
+
+
+# --- files -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+  "path", sorted((_ROOT / "configs").glob("*.py")), ids=lambda path: path.stem
+)
+def test_every_config_file_resolves_for_every_algorithm(path, name):
+  spec = importlib.util.spec_from_file_location(path.stem, path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  config = module.get_config(name)
+  if config.data.source == "jsonl" and not config.data.train_path:
+    config.data.train_path = "mine.jsonl"  # Left to the user.
+  run = config_lib.resolve(config)
+  assert run.algorithm[0] == name
+  assert run.phases
