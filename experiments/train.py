@@ -1,4 +1,4 @@
-"""Trains a policy as a config says.
+r"""Trains a policy as a config says.
 
     python -m experiments.train --config=configs/quickstart.py \
         --workdir=runs/quickstart

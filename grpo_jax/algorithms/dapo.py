@@ -33,6 +33,7 @@ from grpo_jax.types import Algorithm, TrainBatch
 class DAPOConfig(objective.CommonConfig):
   clip_low: float = 0.2  # Section 4.1.
   clip_high: float = 0.28  # Section 4.1.
+  log_ratio_clamp: float = 20.0  # Nats, before exp.
   dynamic_sampling: bool = True  # Section 3.2.
   # Share of the budget over which the punishment grows: 4096 of 20480 tokens
   # in Section 4.1. 0 switches it off.

@@ -24,6 +24,7 @@ from grpo_jax.types import Algorithm, TrainBatch
 class DrGRPOConfig(objective.CommonConfig):
   clip_low: float = 0.2  # Section 3.2, "PPO's clip"; oat's math_rl.sh.
   clip_high: float = 0.2
+  log_ratio_clamp: float = 20.0  # Nats, before exp.
 
 
 def advantages(config: DrGRPOConfig, batch: TrainBatch) -> jax.Array:  # [B]

@@ -23,6 +23,7 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 class GRPOConfig(objective.CommonConfig):
   clip_low: float = 0.2  # Convention; not printed in the paper.
   clip_high: float = 0.2
+  log_ratio_clamp: float = 20.0  # Nats, before exp.
   kl_coef: float = 0.04  # Section 4.2.
 
 

@@ -22,7 +22,7 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 class GSPOConfig(objective.CommonConfig):
   clip_low: float = 3e-4  # Section 5.1.
   clip_high: float = 4e-4  # Section 5.1.
-  log_ratio_clamp: float = 10.0
+  log_ratio_clamp: float = 10.0  # Nats, before exp.
 
 
 def policy_loss(

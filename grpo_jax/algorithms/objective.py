@@ -37,7 +37,6 @@ class CommonConfig:
     kl_coef: Weight of the KL to the frozen reference in the loss, per nat.
     kl_kind: Estimator: "k1", "k2" or "k3" (`ops/divergences.py`).
     entropy_coef: Weight of the entropy bonus, per nat, token mean.
-    log_ratio_clamp: Largest |log ratio| before exp, nats.
     overlong_filter: Leave completions that hit the budget out of the loss
       (DAPO, Section 3.4); they stay in the group's statistics.
     dynamic_sampling: Leave groups whose rewards are all equal out of the loss
@@ -50,7 +49,6 @@ class CommonConfig:
   kl_coef: float = 0.0
   kl_kind: str = "k3"
   entropy_coef: float = 0.0
-  log_ratio_clamp: float = 20.0
   overlong_filter: bool = False
   dynamic_sampling: bool = False
   max_live_groups: int = 0

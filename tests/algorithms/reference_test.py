@@ -51,7 +51,7 @@ def test_loss_and_gradient_equal_the_reference(name, seed):
   np.testing.assert_array_equal(outcome.mask, mask)
   clips = {
     key: getattr(config, key)
-    for key in ("clip_low", "clip_high")
+    for key in ("clip_low", "clip_high", "log_ratio_clamp")
     if hasattr(config, key)
   }
 
@@ -65,7 +65,6 @@ def test_loss_and_gradient_equal_the_reference(name, seed):
       kl_coef=config.kl_coef,
       entropy=case.entropy,
       entropy_coef=config.entropy_coef,
-      log_ratio_clamp=config.log_ratio_clamp,
       **clips,
     )
 

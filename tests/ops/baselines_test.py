@@ -50,9 +50,7 @@ def test_statistics_by_hand():
   np.testing.assert_array_equal(statistics.num_valid, [0, 2, 0, 2, 1])
   np.testing.assert_array_equal(statistics.mean, [0, 2, 0, 2, 9])
   np.testing.assert_array_equal(statistics.variance, [0, 8, 0, 2, 0])
-  np.testing.assert_array_equal(
-    statistics.least, [np.inf, 0, np.inf, 1, 9]
-  )
+  np.testing.assert_array_equal(statistics.least, [np.inf, 0, np.inf, 1, 9])
   np.testing.assert_array_equal(
     statistics.greatest, [-np.inf, 4, -np.inf, 3, 9]
   )
@@ -118,8 +116,6 @@ def test_order_names_and_spare_groups_are_irrelevant(function):
 @pytest.mark.parametrize("function", BOTH)
 def test_advantages_are_constants(function):
   slope = jax.grad(
-    lambda rewards: (
-      REWARDS * function(rewards, EVERYONE, GROUPS, 5)
-    ).sum()
+    lambda rewards: (REWARDS * function(rewards, EVERYONE, GROUPS, 5)).sum()
   )(jnp.asarray(REWARDS))
   np.testing.assert_array_equal(slope, 0)

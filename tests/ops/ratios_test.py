@@ -55,7 +55,9 @@ def test_sequence_ratio_gives_each_token_its_share_of_the_slope():
   np.testing.assert_allclose(gradient, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("function", [ratios.token_ratio, ratios.sequence_ratio])
+@pytest.mark.parametrize(
+  "function", [ratios.token_ratio, ratios.sequence_ratio]
+)
 def test_clamp_bounds_values_and_stops_slopes(function):
   mask = jnp.ones((1, 1), bool)
   old = jnp.zeros((1, 1))
@@ -73,7 +75,9 @@ def test_clamp_bounds_values_and_stops_slopes(function):
 
 
 @pytest.mark.parametrize("garbage", [np.nan, np.inf, -np.inf, 1e9])
-@pytest.mark.parametrize("function", [ratios.token_ratio, ratios.sequence_ratio])
+@pytest.mark.parametrize(
+  "function", [ratios.token_ratio, ratios.sequence_ratio]
+)
 def test_masked_garbage_and_the_anchor_get_no_gradient(function, garbage):
   def total(logp, old):
     return function(logp, old, MASK).sum()

@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import importlib.util
 import inspect
+import json
 import pathlib
 import textwrap
 import typing
@@ -163,8 +164,11 @@ def test_every_setting_of_an_algorithm_is_read(name):
   algorithm = algorithms.get_algorithm(name)
   assert _dead_algorithm_fields(algorithm) == set()
   planted = dataclasses.make_dataclass(
-    "Planted", [("planted", int, 0)], bases=(algorithm.config_class,),
-    frozen=True, kw_only=True,
+    "Planted",
+    [("planted", int, 0)],
+    bases=(algorithm.config_class,),
+    frozen=True,
+    kw_only=True,
   )
   assert _dead_algorithm_fields(
     dataclasses.replace(algorithm, config_class=planted)
@@ -225,7 +229,8 @@ def test_overrides_reach_the_run():
   assert run.phases == ("rl",)
   assert run.data.task_options == {"level": 2}
   assert run.algorithm == (
-    "dapo", algorithms.make_config("dapo", clip_high=0.5)
+    "dapo",
+    algorithms.make_config("dapo", clip_high=0.5),
   )
   assert run.sft == config_lib.PhaseConfig()
 
@@ -235,9 +240,7 @@ def test_json_brings_the_run_back(name):
   config = config_lib.default_config(name)
   config.profile_steps = (2, 3)
   config.data.task_options = {"min_len": 2}
-  again = ml_collections.ConfigDict(
-    __import__("json").loads(config.to_json())
-  )
+  again = ml_collections.ConfigDict(json.loads(config.to_json()))
   assert config_lib.resolve(again) == config_lib.resolve(config)
 
 
