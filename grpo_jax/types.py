@@ -302,6 +302,7 @@ class Algorithm:
     update_state: (config, state, metrics) -> state, inside the step.
     needs: Optional inputs read: "old_logp", "ref_logp", "entropy".
     rows_per_unit: Rows that a micro-batch must not separate.
+    min_group_size: Completions per prompt below which it cannot learn.
   """
 
   name: str
@@ -314,3 +315,4 @@ class Algorithm:
   update_state: Callable[[Any, PyTree, Mapping], PyTree] = _same_state
   needs: tuple[str, ...] = ()
   rows_per_unit: int = 1
+  min_group_size: int = 1

@@ -59,4 +59,5 @@ DAPO = Algorithm(
   policy_loss=grpo.policy_loss,
   aggregate=aggregation.over_tokens,
   needs=("old_logp",),
+  min_group_size=2,
 )

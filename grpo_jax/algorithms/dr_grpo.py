@@ -41,4 +41,5 @@ DR_GRPO = Algorithm(
   policy_loss=grpo.policy_loss,
   aggregate=aggregation.over_budget,
   needs=("old_logp",),
+  min_group_size=2,
 )

@@ -52,4 +52,5 @@ GRPO = Algorithm(
   policy_loss=policy_loss,
   aggregate=aggregation.over_sequences,
   needs=("old_logp",),
+  min_group_size=2,
 )

@@ -43,4 +43,5 @@ GSPO = Algorithm(
   policy_loss=policy_loss,
   aggregate=aggregation.over_sequences,
   needs=("old_logp",),
+  min_group_size=2,
 )

@@ -54,6 +54,12 @@ def make_parts(
   else:
     name, objective_config = config.algorithm
     algorithm = algorithms.get_algorithm(name)
+  if phase.group_size < algorithm.min_group_size:
+    raise ValueError(
+      f"config.{phase_name}.group_size={phase.group_size}: algorithm"
+      f" {algorithm.name!r} compares the completions of a prompt and needs at"
+      f" least {algorithm.min_group_size}; every advantage would be 0."
+    )
   plan = UpdatePlan(
     num_epochs=phase.num_epochs,
     num_minibatches=phase.num_minibatches,
@@ -110,7 +116,7 @@ def initial_state(policy: Policy, seed: int) -> TrainState:
     phase=jnp.int32(0),
     phase_step=jnp.int32(0),
     key=run_key,
-    params={"policy": policy.init(init_key), "algorithm": {}},
+    params={"policy": jax.jit(policy.init)(init_key), "algorithm": {}},
     opt_state=None,
     algorithm_state={},
   )

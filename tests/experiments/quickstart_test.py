@@ -1,0 +1,20 @@
+"""The quickstart as users run it, at full size."""
+
+import pytest
+
+from grpo_jax.training import metrics_log
+from tests.experiments import command
+
+
+@pytest.mark.slow
+def test_the_quickstart_learns(tmp_path):
+  """From at most half to at least 95 % of held-out problems right."""
+  status, out, err = command.run(
+    "train", "--config=configs/quickstart.py", f"--workdir={tmp_path / 'run'}"
+  )
+  assert status == 0, err
+  assert "PASS" in out
+  lines = metrics_log.read_lines(tmp_path / "run" / metrics_log.METRICS)
+  accuracy = [x["eval/accuracy"] for x in lines if "eval/accuracy" in x]
+  assert accuracy[0] <= 0.5
+  assert accuracy[-1] >= 0.95

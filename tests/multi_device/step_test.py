@@ -1,0 +1,183 @@
+"""Eight devices that share the rows compute what one device computes."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from grpo_jax import algorithms
+from grpo_jax.models import transformer
+from grpo_jax.rollout import sampling
+from grpo_jax.training import sharding, step
+from grpo_jax.types import row_arrays
+from tests.training import tiny
+
+MICRO = 8  # Rows; one for each device.
+
+
+def _parts(mesh, *arguments, **options):
+  parts = tiny.make_parts(*arguments, **{"micro_batch_size": MICRO, **options})
+  return dataclasses.replace(
+    parts, constrain_rows=sharding.row_constraint(mesh)
+  )
+
+
+@pytest.mark.parametrize("name", list(algorithms.ALGORITHMS))
+def test_gradients_are_those_of_one_device(name):
+  """On a batch with empty, truncated, filtered and unscored rows."""
+  results = []
+  for devices in (1, 8):
+    mesh = sharding.make_mesh(devices)
+    parts = _parts(mesh, name, fields={"kl_coef": 0.1, "entropy_coef": 0.01})
+    batch = tiny.ragged_batch(parts)
+    if "old_logp" in parts.algorithm.needs:
+      batch = dataclasses.replace(batch, old_logp=batch.sampler_logp)
+    whole, rows = sharding.replicated(mesh), sharding.by_rows(mesh)
+    arrays = jax.device_put(row_arrays(batch), rows)
+    assert len(arrays["tokens"].addressable_shards) == devices
+    assert arrays["tokens"].addressable_shards[0].data.shape == (16 // devices, 4)
+    batch = dataclasses.replace(jax.device_put(batch, whole), **arrays)
+    state = jax.device_put(tiny.make_state(parts), whole)
+    function = jax.jit(
+      functools.partial(step.minibatch_gradient, parts), out_shardings=whole
+    )
+    compiled = function.lower(state.params, batch, False).compile()
+    # Rows that a device does not hold reach it as sums, and only so.
+    assert ("all-reduce" in compiled.as_text()) == (devices > 1)
+    results.append(jax.device_get(compiled(state.params, batch, False)))
+  (one, metrics), (eight, others) = results
+  assert max(np.abs(x).max() for x in jax.tree.leaves(one)) > 1e-3
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7),
+    eight,
+    one,
+  )
+  assert metrics.keys() == others.keys()
+  for key, value in metrics.items():
+    np.testing.assert_allclose(others[key], value, 1e-5, 1e-6, err_msg=key)
+
+
+def _run(devices, parts, num_steps=3):
+  """Steps as the loop makes them; the states and how often it compiled."""
+  mesh = sharding.make_mesh(devices)
+  parts = dataclasses.replace(
+    parts, constrain_rows=sharding.row_constraint(mesh)
+  )
+  whole, rows = sharding.replicated(mesh), sharding.by_rows(mesh)
+  advance = jax.jit(
+    functools.partial(step.fused_step, parts=parts),
+    donate_argnums=0,
+    out_shardings=whole,
+  )
+  state = jax.device_put(tiny.make_state(parts), whole)
+  history = []
+  for number in range(num_steps):
+    prompts = tiny.make_prompts(8, first=8 * number)
+    state, metrics, samples = advance(state, jax.device_put(prompts, rows))
+    history.append(jax.tree.map(np.array, (state.params, metrics, samples)))
+    assert all(
+      leaf.sharding.is_fully_replicated and len(leaf.devices()) == devices
+      for leaf in jax.tree.leaves(state)
+    )
+  return history, advance._cache_size()
+
+
+def _transformer(dtype):
+  return transformer.transformer_policy(
+    transformer.TransformerConfig(
+      vocab_size=tiny.VOCAB,
+      width=8,
+      num_layers=1,
+      num_heads=2,
+      num_kv_heads=1,
+      mlp_width=8,
+      dtype=dtype,
+      param_dtype=dtype,
+    )
+  )
+
+
+def test_fused_steps_are_those_of_one_device():
+  """In float64 no draw is close enough to a tie for round-off to decide it."""
+  with jax.enable_x64(True):
+    parts = tiny.make_parts(
+      policy=_transformer("float64"), micro_batch_size=MICRO, num_epochs=2
+    )
+    parts = dataclasses.replace(parts, num_samples=8 * 4)
+    one, _ = _run(1, parts)
+    eight, compilations = _run(8, parts)
+  assert compilations == 1
+  lengths = set()
+  for (params, metrics, samples), (others, other_metrics, other) in zip(
+    one, eight, strict=True
+  ):
+    assert samples["tokens"].shape == (32, 4)
+    lengths.update(samples["mask"].sum(1).tolist())
+    for name in ("tokens", "mask", "reward", "prompt_index"):
+      np.testing.assert_array_equal(other[name], samples[name], err_msg=name)
+    jax.tree.map(
+      functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12),
+      others,
+      params,
+    )
+    for key, value in metrics.items():
+      # Deviations of a ratio from 1 are round-off themselves.
+      np.testing.assert_allclose(
+        other_metrics[key], value, 1e-5, 1e-6, err_msg=key
+      )
+  assert lengths == {1, 2, 3, 4}
+  # Three steps did move the policy.
+  first, last = one[0][0]["policy"]["trained"], one[-1][0]["policy"]["trained"]
+  assert max(
+    np.abs(a - b).max()
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(last), strict=True)
+  ) > 0.01
+
+
+def test_noise_of_the_sampler_has_the_same_bits():
+  """Row keys and the noise drawn from them, on rows split over the mesh."""
+
+  def noise(key, ids):
+    keys = sampling.row_keys(key, ids, 4)  # [B]
+    draw = jax.vmap(lambda k: jax.random.gumbel(k, (tiny.VOCAB,), jnp.float32))
+    return draw(jax.vmap(jax.random.fold_in, (0, None))(keys, 2))
+
+  mesh = sharding.make_mesh(8)
+  ids, key = jnp.arange(8, dtype=jnp.int32), jax.random.key(3)
+  one = np.asarray(jax.jit(noise)(key, ids))
+  split = jax.jit(noise, out_shardings=sharding.by_rows(mesh))(
+    jax.device_put(key, sharding.replicated(mesh)),
+    jax.device_put(ids, sharding.by_rows(mesh)),
+  )
+  assert split.sharding.spec == P("data")
+  np.testing.assert_array_equal(np.asarray(split).view(np.uint32), one.view(np.uint32))
+  assert len(np.unique(one, axis=0)) == 32  # No two rows share their noise.
+
+
+def test_rows_stay_split_inside_the_step():
+  """Without the constraint a device may compute the rows of all of them."""
+  mesh = sharding.make_mesh(8)
+  constrained = _parts(mesh)
+
+  def rows_of(parts):
+    def probe(batch):
+      return parts.constrain_rows(row_arrays(batch))["tokens"] * 2
+
+    batch = tiny.ragged_batch(constrained)
+    batch = jax.device_put(batch, sharding.replicated(mesh))
+    out = jax.jit(probe)(batch)
+    return out.addressable_shards[0].data.shape
+
+  assert rows_of(constrained) == (2, 4)
+  assert rows_of(tiny.make_parts()) == (16, 4)
+
+
+def test_mesh_takes_the_devices_it_is_told():
+  assert sharding.make_mesh(None).size == 8
+  assert sharding.make_mesh(2).devices.tolist() == jax.devices()[:2]
+  with pytest.raises(ValueError, match=r"has 8 cpu device\(s\).*from 1 to 8"):
+    sharding.make_mesh(9)
