@@ -7,7 +7,7 @@
 Three times out of four the teacher sorts the wrong way round, so the warm
 start learns to sort, and a wrong habit; GRPO has to change a choice, not to
 learn a skill. Expected, on 2 CPU cores: greedy held-out accuracy from about 0
-to above 0.95 in about a minute, compilation included. Any algorithm of the
+to above 0.95 in one to two minutes, compilation included. Any algorithm of the
 table: --config=configs/quickstart.py:gspo.
 """
 

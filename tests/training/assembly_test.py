@@ -240,5 +240,5 @@ def test_rows_that_an_algorithm_couples_are_not_separated():
   )
   with pytest.MonkeyPatch.context() as patch:
     patch.setitem(assembly.algorithms.ALGORITHMS, "dapo", paired)
-    with pytest.raises(ValueError, match="couples 2 rows.*multiple of 2"):
+    with pytest.raises(ValueError, match=r"couples 2 rows.*multiple of 2"):
       assembly.make_parts(run, made, policy, "rl", sharding.make_mesh(1))

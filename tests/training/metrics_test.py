@@ -59,7 +59,9 @@ def _metrics(rollout=ROLLOUT, scored=SCORED, **fields):
     terminated=rollout.terminated,
     **{"mask": mask, "advantages": jnp.zeros(6), **fields},
   )
-  return jax.device_get(jax.jit(metrics.rollout_metrics)(rollout, scored, batch))
+  return jax.device_get(
+    jax.jit(metrics.rollout_metrics)(rollout, scored, batch)
+  )
 
 
 def test_known_rollout():

@@ -142,9 +142,7 @@ def test_policy_and_algorithm_do_not_share_a_norm():
   np.testing.assert_allclose(policy, [0.15, 0, 0.2], rtol=1e-6)
   np.testing.assert_allclose(algorithm, [0.1], rtol=1e-6)
   wild, policy, algorithm = _update([0.3, 0.0, 0.4], 1e6, clip_norm=1.0, b1=0.5)
-  jax.tree.map(
-    np.testing.assert_array_equal, wild["policy"], calm["policy"]
-  )
+  jax.tree.map(np.testing.assert_array_equal, wild["policy"], calm["policy"])
   np.testing.assert_allclose(policy, [0.15, 0, 0.2], rtol=1e-6)
   np.testing.assert_allclose(algorithm, [0.5], rtol=1e-6)
   _, _, algorithm = _update([3e5, 0.0, 4e5], 0.2, clip_norm=1.0, b1=0.5)

@@ -138,9 +138,7 @@ def _completions(made, batch, texts, index):
   for row, values in zip(tokens, ids, strict=True):
     row[: len(values)] = values
   mask = np.arange(slots) < np.array([len(x) for x in ids])[:, None]
-  return _rollout(
-    tokens, mask, np.array(index, np.int32), len(batch.records)
-  )
+  return _rollout(tokens, mask, np.array(index, np.int32), len(batch.records))
 
 
 def test_text_is_scored_by_its_own_gold_answer(text_problem):
@@ -189,8 +187,11 @@ def test_rows_that_nobody_scored_are_out_and_counted(tmp_path):
     data__train_path=str(path),
     data__eval_path="",
     data__format="",
-    rewards__functions=("tests.rewards.bad_verifiers:by_completion",),
-    rewards__weights=(2.0,),
+    rewards__functions=(
+      "tests.rewards.bad_verifiers:by_completion",
+      "tests.rewards.bad_verifiers:length",  # Of letters; never fails.
+    ),
+    rewards__weights=(2.0, 0.5),
     rewards__row_timeout_s=1.0,
   )
   made = problem_lib.make_problem(run)
@@ -201,13 +202,15 @@ def test_rows_that_nobody_scored_are_out_and_counted(tmp_path):
   scored, failures, errors = made.score_on_host(batch, rollout)
   made.close()
   np.testing.assert_array_equal(
-    scored.valid, [True, False, False, True, False, False]
+    scored.valid, [True, False, False, True, False, True]
   )
-  np.testing.assert_array_equal(scored.rewards, [2, 0, 0, 0.5, 0, 0])
+  # None is "does not apply": nothing failed, and the rest of the sum counts.
+  np.testing.assert_array_equal(
+    scored.rewards, [2 * 1 + 0.5 * 3, 0, 0, 2 * 0.25 + 0.5 * 4, 0, 0.5 * 4]
+  )
   np.testing.assert_array_equal(
     scored.correct, [True, False, False, False, False, False]
   )
-  # None is "does not apply": nothing failed, and nothing was scored either.
   assert {kind: n for kind, n in failures.items() if n} == {
     "raised": 1,
     "nan": 1,
@@ -231,7 +234,9 @@ def test_supervised_rows_are_batches_like_any_other():
 
 
 def test_wrong_components_and_names_are_refused():
-  with pytest.raises(KeyError, match=r"no component \['speed'\]; it has \['acc"):
+  with pytest.raises(
+    KeyError, match=r"no component \['speed'\]; it has \['acc"
+  ):
     _task_problem("copy", functions=("speed",))
   with pytest.raises(ValueError, match="have the same name after the colon"):
     problem_lib.make_problem(
@@ -240,5 +245,5 @@ def test_wrong_components_and_names_are_refused():
         rewards__weights=(1.0, 1.0),
       )
     )
-  with pytest.raises(ValueError, match="needs config.data.max_prompt_len"):
+  with pytest.raises(ValueError, match=r"needs config\.data\.max_prompt_len"):
     problem_lib.make_problem(_text_config(data__max_prompt_len=None))

@@ -28,7 +28,7 @@ def tiny_policy(vocab: int = VOCAB, width: int = 8, dtype=jnp.float32):
     x = params["embed"][tokens] * mask[..., None]
     count = jnp.maximum(jnp.cumsum(mask, axis=1), 1)[..., None]
     hidden = jnp.tanh(jnp.cumsum(x, axis=1) / count + x)
-    return (hidden.astype(dtype) @ params["head"].astype(dtype))
+    return hidden.astype(dtype) @ params["head"].astype(dtype)
 
   def init(key):
     embed, head = jax.random.split(key)

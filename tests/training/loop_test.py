@@ -1,0 +1,265 @@
+"""Whole runs in one process: what they write, and that they learn."""
+
+import json
+import pathlib
+import textwrap
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import loop, metrics_log, problem
+from tests.experiments import tiny_config
+
+
+def _quiet(config):
+  config.log.tensorboard = False
+  return config
+
+
+def _rows(workdir: pathlib.Path, name=metrics_log.METRICS) -> list[dict]:
+  text = (workdir / name).read_text(encoding="utf-8")
+  return [json.loads(line) for line in text.splitlines()]
+
+
+def _shrink(model):
+  model.width, model.mlp_width = 16, 32
+  model.num_layers, model.num_heads, model.num_kv_heads = 1, 2, 1
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+  """Ten supervised and ten reinforcement steps; see `tiny_config.py`."""
+  workdir = tmp_path_factory.mktemp("loop")
+  result = loop.train(_quiet(tiny_config.get_config("grpo")), workdir)
+  return workdir, result
+
+
+def test_every_step_has_a_row(run):
+  workdir, result = run
+  rows = _rows(workdir)
+  assert result.step == 20
+  assert not result.preempted
+  # Step 10 twice: the last of one phase, and the evaluation before the next.
+  assert [(row["phase"], row["step"]) for row in rows] == [
+    *(("sft", step) for step in range(1, 11)),
+    *(("rl", step) for step in range(10, 21)),
+  ]
+  for row in rows[:10]:
+    assert "reward/mean" not in row
+  for row in rows[11:]:
+    assert 0 <= row["reward/mean"] <= 1
+    assert row["tokens/trained"] <= row["tokens/generated"] <= 16 * 4
+    # Two minibatches, and the anchor is the policy of the first.
+    assert row["ratio/max_deviation"] > 0
+    assert row["kl/reference"] >= 0
+  timings = _rows(workdir, metrics_log.TIMINGS)
+  assert [row["step"] for row in timings] == [*range(1, 11), *range(11, 21)]
+  assert all(row["tokens_per_second"] > 0 for row in timings)
+
+
+def test_imitation_lowers_the_loss(run):
+  losses = [row["loss"] for row in _rows(run[0])[:10]]
+  assert losses[-1] < 0.5 * losses[0]
+
+
+def test_evaluations_come_when_they_are_due(run):
+  workdir, result = run
+  rows = [row for row in _rows(workdir) if "eval/accuracy" in row]
+  # Before the phase, every four of its steps, and at its end.
+  assert [row["step"] for row in rows] == [10, 14, 18, 20]
+  for row, summary in ((rows[0], result.before), (rows[-1], result.after)):
+    assert summary == {name: row[name] for name in summary}
+  assert result.num_prompts == len(result.examples) == 8
+  accuracy = np.mean([example.correct for example in result.examples])
+  assert result.after["eval/accuracy"] == pytest.approx(accuracy)
+  assert result.before != result.after
+
+
+def test_warm_up_and_schedule_are_in_the_rows(run):
+  rates = [row["learning_rate"] for row in _rows(run[0]) if "loss" in row]
+  np.testing.assert_allclose(rates[:3], [0.025, 0.05, 0.05], rtol=1e-6)
+  # Two gradient steps a batch: the warm-up of 2 is over after the first.
+  np.testing.assert_allclose(rates[10:12], [1e-3, 2e-3], rtol=1e-6)
+  assert rates[11] > rates[-1] > 2e-4
+
+
+def test_samples_are_texts_with_their_rewards(run):
+  samples = _rows(run[0], metrics_log.SAMPLES)
+  assert {sample["step"] for sample in samples} == set(range(11, 21))
+  assert all(sample["prompt"].endswith("=") for sample in samples)
+  assert all(
+    sample["reward"] == pytest.approx(sample["components"]["f1"])
+    for sample in samples
+  )
+
+
+def test_finished_run_is_only_reported(run):
+  workdir, result = run
+  names = (metrics_log.METRICS, metrics_log.TIMINGS, metrics_log.SAMPLES)
+  before = {name: (workdir / name).read_bytes() for name in names}
+  again = loop.train(_quiet(tiny_config.get_config("grpo")), workdir)
+  assert {name: (workdir / name).read_bytes() for name in names} == before
+  assert again == result
+
+
+def test_implicit_transfers_stop_the_loop(tmp_path, monkeypatch):
+  """A batch that reaches the step as host memory is a bug, not a delay."""
+  jit_step = loop._jit_step
+
+  def leaky(run, function, parts):
+    advance = jit_step(run, function, parts)
+    return lambda state, batch: advance(state, jax.device_get(batch))
+
+  monkeypatch.setattr(loop, "_jit_step", leaky)
+  with pytest.raises(Exception, match="Disallowed host-to-device transfer"):
+    loop.train(_quiet(tiny_config.get_config("grpo")), tmp_path)
+
+
+def test_profile_of_the_chosen_steps(tmp_path):
+  config = _quiet(tiny_config.get_config("grpo"))
+  config.phases = ("sft",)
+  config.sft.steps = 3
+  config.profile_steps = (2, 3)
+  result = loop.train(config, tmp_path)
+  assert result.before is result.after is None  # No phase to evaluate.
+  (trace,) = (tmp_path / "profile").rglob("*.xplane.pb")
+  assert trace.stat().st_size > 1000
+
+
+def test_second_phase_gets_its_own_reference(tmp_path):
+  config = _quiet(tiny_config.get_config("grpo"))
+  config.phases = ("sft", "rl", "rl")
+  config.rl.steps = 3
+  config.rl.num_minibatches = 1
+  config.rl.optimizer.learning_rate = 0.05
+  result = loop.train(config, tmp_path)
+  assert result.step == 16
+  rows = [row for row in _rows(tmp_path) if row["phase"] == "rl"]
+  # Each phase begins with an evaluation of what the one before left.
+  assert [row["step"] for row in rows] == [10, 11, 12, 13, 13, 14, 15, 16]
+  assert result.before["eval/reward"] == rows[0]["eval/reward"]
+  steps = [row for row in rows if "loss" in row]
+  distances = [row["kl/reference"] for row in steps]
+  for first in (0, 3):  # Where the policy is its own reference.
+    assert distances[first] < 1e-6
+    assert distances[first + 2] > 1e-4
+
+
+MOODY = """
+  from tests.rewards import bad_verifiers
+
+  def moody(prompts, completions, ids, extras):
+    # Whatever the policy wrote, the record says how the verifier behaves.
+    words = [extra["word"] for extra in extras]
+    return bad_verifiers.by_completion(prompts, words, ids, extras)
+"""
+
+
+def test_host_verifiers_that_hang_and_raise(tmp_path, monkeypatch):
+  (tmp_path / "moody_rewards.py").write_text(textwrap.dedent(MOODY))
+  monkeypatch.syspath_prepend(tmp_path)
+  for name, words in {
+    "train": ("loop", "raise", "nan", "0.5"),
+    "eval": ("1.0", "0.5"),
+  }.items():
+    (tmp_path / f"{name}.jsonl").write_text(
+      "\n".join(
+        json.dumps({"prompt": f"Question {i}", "extras": {"word": word}})
+        for i, word in enumerate(words)
+      )
+    )
+  config = _quiet(config_lib.default_config("reinforce"))
+  config.phases = ("rl",)
+  config.data.source = "jsonl"
+  config.data.train_path = str(tmp_path / "train.jsonl")
+  config.data.eval_path = str(tmp_path / "eval.jsonl")
+  config.data.tokenizer = "gsm8k"
+  config.data.max_prompt_len = 8
+  config.sampling.max_new_tokens = 4
+  config.rewards.functions = ("moody_rewards:moody",)
+  config.rewards.row_timeout_s = 1.0
+  _shrink(config.model)
+  config.rl.steps = 2
+  config.rl.num_prompts = 4  # All of them, in every step.
+  config.rl.group_size = 2
+  config.eval.num_prompts = config.eval.batch_size = 2
+  config.log.samples_every = 1
+  config.log.num_samples = 8
+  result = loop.train(config, tmp_path / "run")
+
+  assert result.step == 2
+  rows = _rows(tmp_path / "run")[1:]
+  assert [row["step"] for row in rows] == [1, 2]
+  for row in rows:
+    assert row["unscored"] == 6
+    assert row["unscored/timeout"] == 2
+    assert row["unscored/raised"] == 2
+    assert row["unscored/nan"] == 2
+    assert row["unscored/worker_died"] == row["unscored/step_timeout"] == 0
+    assert row["reward/mean"] == 0.5  # Of the rows that were scored.
+    assert 0 < row["tokens/trained"] < row["tokens/generated"]
+    assert np.isfinite(row["loss"])
+  timings = _rows(tmp_path / "run", metrics_log.TIMINGS)
+  assert all(1 < row["time/verifier_s"] < 60 for row in timings)
+  # A right answer in the held-out half: one of two prompts is worth 1.0.
+  assert result.after["eval/accuracy"] == 0.5
+  samples = _rows(tmp_path / "run", metrics_log.SAMPLES)
+  assert sum(sample["valid"] for sample in samples) == 2 * 2
+
+
+def test_scoring_on_the_host_changes_no_number(run, tmp_path, monkeypatch):
+  """The same run, sampled and updated by two programs instead of one."""
+
+  class OnHost(problem.Problem):
+    def score_on_host(self, batch, rollout):
+      scored = jax.jit(self.scorer.score)(batch.prompts, rollout)
+      return jax.device_get(scored), {"raised": 0}, []
+
+  made = problem.make_problem(
+    config_lib.resolve(tiny_config.get_config("grpo"))
+  )
+  scorer = types.SimpleNamespace(score=made.score, close=lambda: None)
+  split = OnHost(**vars(made) | {"score": None, "scorer": scorer})
+  monkeypatch.setattr(problem, "make_problem", lambda settings: split)
+  loop.train(_quiet(tiny_config.get_config("grpo")), tmp_path)
+  fused, split_rows = _rows(run[0]), _rows(tmp_path)
+  assert len(fused) == len(split_rows)
+  for one, other in zip(fused, split_rows, strict=True):
+    if "reward/mean" in one:
+      assert other.pop("unscored/raised") == 0
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+      if isinstance(value, float):
+        np.testing.assert_allclose(other[name], value, 1e-4, 1e-5, err_msg=name)
+
+
+def test_copying_is_learnt_from_a_weak_start(tmp_path):
+  """A few imitated examples, then nothing but rewards."""
+  config = _quiet(config_lib.default_config("grpo"))
+  config.data.name = "copy"
+  config.data.task_options = {"length": 2}
+  config.rewards.functions = ("position",)
+  config.model.width, config.model.mlp_width = 32, 64
+  config.sft.steps = 25
+  config.sft.num_prompts = 64
+  config.sft.optimizer.learning_rate = 1e-2
+  config.sft.optimizer.warmup_steps = 5
+  config.rl.steps = 100
+  config.rl.num_prompts = 16
+  config.rl.group_size = 16
+  config.rl.optimizer.learning_rate = 4e-3
+  config.algorithm.kl_coef = 0.0
+  config.eval.num_prompts = config.eval.batch_size = 64
+  config.log.samples_every = 0
+  result = loop.train(config, tmp_path)
+  rewards = [
+    row["reward/mean"] for row in _rows(tmp_path) if "reward/mean" in row
+  ]
+  assert np.mean(rewards[:5]) < 0.6
+  assert np.mean(rewards[-5:]) > 0.85, rewards
+  assert result.before["eval/accuracy"] < 0.8
+  assert result.after["eval/accuracy"] > 0.9
+  assert _rows(tmp_path, metrics_log.SAMPLES) == []
