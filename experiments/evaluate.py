@@ -17,7 +17,7 @@ import jax
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.training import evaluation, loop
+from grpo_jax.training import evaluation, runs
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run.", required=True
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
   """Evaluates and prints a table."""
   del argv
   workdir = pathlib.Path(_WORKDIR.value)
-  with loop.load(workdir, _STEP.value) as loaded:
+  with runs.load(workdir, _STEP.value) as loaded:
     num_prompts = _NUM_PROMPTS.value or loaded.config.eval.num_prompts
 
     def results(temperature: float, num_samples: int):

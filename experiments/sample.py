@@ -18,7 +18,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from grpo_jax.rollout import sampling
-from grpo_jax.training import loop
+from grpo_jax.training import runs
 from grpo_jax.types import Prompts
 
 _WORKDIR = flags.DEFINE_string(
@@ -34,7 +34,7 @@ _SEED = flags.DEFINE_integer("seed", 0, "Of the samples.")
 def main(argv: Sequence[str]) -> int:
   """Prints the completions, one per paragraph."""
   del argv
-  with loop.load(_WORKDIR.value, _STEP.value) as loaded:
+  with runs.load(_WORKDIR.value, _STEP.value) as loaded:
     problem = loaded.problem
     ids = problem.encoder.prompt({"prompt": _PROMPT.value})
     if len(ids) > problem.max_prompt_len:

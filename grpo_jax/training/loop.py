@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import logging
 import math
 import pathlib
 import signal
@@ -26,25 +25,23 @@ import ml_collections
 import numpy as np
 from jax.sharding import Mesh
 
-from grpo_jax.data import pipeline
 from grpo_jax.training import (
   assembly,
   checkpoints,
+  drivers,
   evaluation,
   metrics_log,
   progress,
+  runs,
   sharding,
 )
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.training import step as step_lib
-from grpo_jax.types import Policy, TrainState
+from grpo_jax.types import TrainState
 
 # Settings that a resumed run may change: they do not touch its numbers.
 MAY_CHANGE = frozenset(("log", "profile_steps", "required_accuracy"))
-
-# What one dispatched step will have to say: metrics and sampled texts.
-Outcome = Callable[[], tuple[dict[str, float], list[dict[str, Any]]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,9 +112,9 @@ def train(
     stack.callback(problem.close)
     policy = assembly.make_policy(settings, problem)
     # All phases at once: sizes that do not fit are found before any work.
-    phases = _phases(settings, problem, policy, mesh)
+    phases = runs.make_phases(settings, problem, policy, mesh)
     state = assembly.initial_state(policy, settings.seed)
-    _abstract_state(phases, state)
+    runs.abstract_state(phases, state)
     streams = [
       _stream(settings, problem, index) for index in range(len(phases))
     ]
@@ -129,7 +126,7 @@ def train(
       metrics_log.check_config(workdir, json.loads(config_json), MAY_CHANGE)
       position = saved.extra(last_step)
       first = position["phase"]
-      state = _restore(saved, last_step, phases, state, mesh)
+      state = runs.restore(saved, last_step, phases, state, mesh)
       print(f"continuing after step {last_step} ({settings.phases[first]})")
     evaluator = evaluation.Evaluator(
       problem,
@@ -185,115 +182,6 @@ def train(
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Loaded:
-  """A trained policy, with what it was trained on."""
-
-  config: config_lib.RunConfig
-  problem: problem_lib.Problem
-  policy: Policy
-  params: Any
-  step: int
-
-
-@contextlib.contextmanager
-def load(
-  workdir: str | pathlib.Path, step: int | None = None
-) -> Iterator[Loaded]:
-  """Opens a run for evaluation; the parameters are the averaged ones, if any.
-
-  Args:
-    workdir: Folder of the run.
-    step: Checkpoint; None: the last.
-
-  Raises:
-    FileNotFoundError: There is no run or no such checkpoint.
-  """
-  workdir = pathlib.Path(workdir)
-  path = workdir / "config.json"
-  if not path.exists():
-    raise FileNotFoundError(
-      f"{workdir} holds no run: {path} is missing. Pass the --workdir of"
-      " experiments.train."
-    )
-  config = config_lib.resolve(
-    ml_collections.ConfigDict(json.loads(path.read_text(encoding="utf-8")))
-  )
-  with contextlib.ExitStack() as stack:
-    saved = checkpoints.Checkpoints(
-      workdir / "checkpoints", keep=config.checkpoint.keep
-    )
-    stack.callback(saved.close)
-    problem = problem_lib.make_problem(config)
-    stack.callback(problem.close)
-    mesh = sharding.make_mesh(config.mesh_data)
-    policy = assembly.make_policy(config, problem)
-    phases = _phases(config, problem, policy, mesh)
-    step = saved.latest_step() if step is None else step
-    if step is None:
-      raise FileNotFoundError(
-        f"{workdir} has no checkpoint yet; wait for the first one"
-        " (config.checkpoint.every)."
-      )
-    state = _restore(
-      saved,
-      step,
-      phases,
-      assembly.initial_state(policy, config.seed),
-      mesh,
-    )
-    yield Loaded(
-      config=config,
-      problem=problem,
-      policy=policy,
-      params=assembly.evaluation_params(state),
-      step=step,
-    )
-
-
-def _phases(
-  config: config_lib.RunConfig,
-  problem: problem_lib.Problem,
-  policy: Policy,
-  mesh: Mesh,
-) -> list[tuple[step_lib.Parts, Callable[[TrainState], TrainState]]]:
-  """Parts of each phase, and the function that enters it."""
-  phases: list[tuple[step_lib.Parts, Callable[[TrainState], TrainState]]] = []
-  for index, name in enumerate(config.phases):
-    parts = assembly.make_parts(config, problem, policy, name, mesh)
-    enter = functools.partial(
-      assembly.enter_phase,
-      parts=parts,
-      phase=getattr(config, name),
-      index=index,
-    )
-    phases.append((parts, enter))
-  return phases
-
-
-def _restore(
-  saved: checkpoints.Checkpoints,
-  step: int,
-  phases: list,
-  initial: TrainState,
-  mesh: Mesh,
-) -> TrainState:
-  """The state of a checkpoint, whatever its phase holds."""
-  abstract = _abstract_state(phases[: saved.extra(step)["phase"] + 1], initial)
-  state, _, _ = saved.restore(
-    sharding.abstract(abstract, sharding.replicated(mesh)), step
-  )
-  return state
-
-
-def _abstract_state(phases: list, initial: TrainState) -> TrainState:
-  """Shapes after entering these phases; raises if one cannot be entered."""
-  abstract = initial
-  for _, enter in phases:
-    abstract = jax.eval_shape(enter, abstract)
-  return abstract
-
-
 def _stream(
   config: config_lib.RunConfig, problem: problem_lib.Problem, index: int
 ) -> Any:
@@ -311,11 +199,7 @@ def _run_phase(
   """Steps through one phase, from wherever the state is in it."""
   name = run.config.phases[index]
   phase: config_lib.PhaseConfig = getattr(run.config, name)
-  if name == "sft":
-    driver = _supervised_driver
-  else:
-    driver = _split_driver if run.problem.scorer else _fused_driver
-  advance = driver(run, parts)
+  advance = drivers.make_driver(run.problem, run.mesh, parts)
   done = int(run.state.phase_step)
   offset = int(run.state.step) - done
   if name == "rl" and done == 0:
@@ -325,8 +209,8 @@ def _run_phase(
 
   display = progress.Progress(name, phase.steps)
 
-  def record(done: int, outcome: Outcome, evaluate: bool) -> None:
-    metrics, samples = outcome()
+  def record(done: int, outcome: drivers.Outcome, evaluate: bool) -> None:
+    metrics = outcome.metrics()
     now = time.perf_counter()
     seconds, run.clock = now - run.clock, now
     _check_finite(run, name, done, metrics)
@@ -337,8 +221,8 @@ def _run_phase(
       metrics |= _evaluate(run)
     run.log.write(offset + done, name, metrics)
     every = run.config.log.samples_every
-    if samples and every and (done == 1 or done % every == 0):
-      run.log.write_samples(offset + done, samples)
+    if every and (done == 1 or done % every == 0):
+      run.log.write_samples(offset + done, outcome.samples())
     shown = {"loss": metrics["loss"]}
     if name == "rl":
       shown = {
@@ -356,7 +240,7 @@ def _run_phase(
     stopping = run.stop.is_set()
     while done < phase.steps and not stopping:
       with _profiled(run, offset + done + 1):
-        outcome = advance(next(stream))
+        run.state, outcome = advance(run.state, next(stream))
       if pending is not None:
         pending()
       done += 1
@@ -377,99 +261,6 @@ def _run_phase(
 def _due(every: int, done: int, steps: int) -> bool:
   """Whether something happens after `done` steps: always after the last."""
   return done == steps or (every > 0 and done % every == 0)
-
-
-def _supervised_driver(run: Run, parts: step_lib.Parts):
-  """Advances the state by a batch of given completions."""
-  advance = _jit_step(run, step_lib.supervised_step, parts)
-  rows = sharding.by_rows(run.mesh)
-
-  def driver(batch: pipeline.SupervisedBatch) -> Outcome:
-    placed = jax.device_put(problem_lib.train_batch(batch), rows)
-    run.state, metrics = advance(run.state, placed)
-    return lambda: (_numbers(metrics), [])
-
-  return driver
-
-
-def _fused_driver(run: Run, parts: step_lib.Parts):
-  """Advances the state by the one program: sample, score, update."""
-  advance = _jit_step(run, step_lib.fused_step, parts)
-  rows = sharding.by_rows(run.mesh)
-
-  def driver(batch: pipeline.PromptBatch) -> Outcome:
-    prompts = jax.device_put(batch.prompts, rows)
-    run.state, metrics, samples = advance(run.state, prompts)
-    return lambda: (_numbers(metrics), _sample_texts(run, batch, samples))
-
-  return driver
-
-
-def _split_driver(run: Run, parts: step_lib.Parts):
-  """The same stages with the host's verifiers between them."""
-  replicated = sharding.replicated(run.mesh)
-  sample = jax.jit(
-    functools.partial(step_lib.sample_stage, parts=parts),
-    out_shardings=replicated,
-  )
-  learn = _jit_step(run, step_lib.learn_stage, parts)
-  rows = sharding.by_rows(run.mesh)
-
-  def driver(batch: pipeline.PromptBatch) -> Outcome:
-    prompts = jax.device_put(batch.prompts, rows)
-    rollout = sample(run.state, prompts)
-    fetched = jax.device_get(rollout)
-    started = time.perf_counter()
-    with jax.transfer_guard("allow"):
-      scored, failures, errors = run.problem.score_on_host(batch, fetched)
-    host_seconds = time.perf_counter() - started
-    for message in errors:
-      logging.warning("a verifier failed, its row is unscored: %s", message)
-    run.state, metrics, samples = learn(
-      run.state, prompts, rollout, jax.device_put(scored, rows)
-    )
-    counts = {f"unscored/{kind}": float(n) for kind, n in failures.items()}
-    return lambda: (
-      _numbers(metrics) | counts | {"time/verifier_s": host_seconds},
-      _sample_texts(run, batch, samples),
-    )
-
-  return driver
-
-
-def _jit_step(run: Run, function: Callable, parts: step_lib.Parts) -> Callable:
-  """Compiles a stage that consumes the state and returns the next one."""
-  return jax.jit(
-    functools.partial(function, parts=parts),
-    donate_argnums=0,
-    # Stated, or the compiler may choose another layout for the new state
-    # than for the old one, and compile the second step anew.
-    out_shardings=sharding.replicated(run.mesh),
-  )
-
-
-def _numbers(metrics: dict[str, jax.Array]) -> dict[str, float]:
-  return {k: float(v) for k, v in jax.device_get(metrics).items()}
-
-
-def _sample_texts(
-  run: Run, batch: pipeline.PromptBatch, samples: Any
-) -> list[dict[str, Any]]:
-  """The sampled rows of a step as a person reads them."""
-  rows = jax.device_get(samples)
-  prompts = run.problem.prompt_texts(batch.records)
-  texts = run.problem.texts(rows["tokens"], rows["mask"])
-  return [
-    {
-      "prompt": prompts[rows["prompt_index"][i]],
-      "completion": text,
-      "reward": float(rows["reward"][i]),
-      "valid": bool(rows["valid"][i]),
-      "correct": bool(rows["correct"][i]),
-      "components": {k: float(v[i]) for k, v in rows["components"].items()},
-    }
-    for i, text in enumerate(texts)
-  ]
 
 
 def _evaluate(run: Run) -> dict[str, float]:

@@ -3,7 +3,7 @@
 `fused_step` is the whole step as a function from state to state, for
 verifiers that are array functions. `sample_stage` and `learn_stage` are the
 same stages with the host between them, for verifiers that need text; see
-`loop.py`. Everything that changes between steps is in `TrainState`,
+`drivers.py`. Everything that changes between steps is in `TrainState`,
 everything fixed is in `Parts`.
 """
 

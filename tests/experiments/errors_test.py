@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from configs import jsonl
-from grpo_jax.training import checkpoints, loop, metrics_log
+from grpo_jax.training import checkpoints, loop, metrics_log, runs
 from tests.experiments import tiny_config
 
 SAMPLE = pathlib.Path(__file__).parent.parent / "data/gsm8k_sample/train.jsonl"
@@ -236,7 +236,7 @@ def test_load_says_what_is_missing(tmp_path, finished, step):
     workdir = finished.cwd / "run"
   with (
     pytest.raises(FileNotFoundError, match=message),
-    loop.load(workdir, step),
+    runs.load(workdir, step),
   ):
     pass
 
@@ -245,7 +245,7 @@ def test_load_before_the_first_checkpoint(tmp_path):
   metrics_log.save_run_info(tmp_path, tiny().to_json())
   with (
     pytest.raises(FileNotFoundError, match="has no checkpoint yet"),
-    loop.load(tmp_path),
+    runs.load(tmp_path),
   ):
     pass
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import loop, metrics_log, problem
+from grpo_jax.training import drivers, loop, metrics_log, problem
 from tests.experiments import tiny_config
 
 
@@ -107,13 +107,13 @@ def test_finished_run_is_only_reported(run):
 
 def test_implicit_transfers_stop_the_loop(tmp_path, monkeypatch):
   """A batch that reaches the step as host memory is a bug, not a delay."""
-  jit_step = loop._jit_step
+  jit_step = drivers._jit_step
 
-  def leaky(run, function, parts):
-    advance = jit_step(run, function, parts)
+  def leaky(mesh, function, parts):
+    advance = jit_step(mesh, function, parts)
     return lambda state, batch: advance(state, jax.device_get(batch))
 
-  monkeypatch.setattr(loop, "_jit_step", leaky)
+  monkeypatch.setattr(drivers, "_jit_step", leaky)
   with pytest.raises(Exception, match="Disallowed host-to-device transfer"):
     loop.train(_quiet(tiny_config.get_config("grpo")), tmp_path)
 

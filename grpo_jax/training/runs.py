@@ -1,0 +1,130 @@
+"""What is on disk of a run: the state of a checkpoint, a trained policy."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import ml_collections
+from jax.sharding import Mesh
+
+from grpo_jax.training import assembly, checkpoints, sharding
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import problem as problem_lib
+from grpo_jax.training import step as step_lib
+from grpo_jax.types import Policy, TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+  """A trained policy, with what it was trained on."""
+
+  config: config_lib.RunConfig
+  problem: problem_lib.Problem
+  policy: Policy
+  params: Any
+  step: int
+
+
+@contextlib.contextmanager
+def load(
+  workdir: str | pathlib.Path, step: int | None = None
+) -> Iterator[Loaded]:
+  """Opens a run for evaluation; the parameters are the averaged ones, if any.
+
+  Args:
+    workdir: Folder of the run.
+    step: Checkpoint; None: the last.
+
+  Raises:
+    FileNotFoundError: There is no run or no such checkpoint.
+  """
+  workdir = pathlib.Path(workdir)
+  path = workdir / "config.json"
+  if not path.exists():
+    raise FileNotFoundError(
+      f"{workdir} holds no run: {path} is missing. Pass the --workdir of"
+      " experiments.train."
+    )
+  config = config_lib.resolve(
+    ml_collections.ConfigDict(json.loads(path.read_text(encoding="utf-8")))
+  )
+  with contextlib.ExitStack() as stack:
+    saved = checkpoints.Checkpoints(
+      workdir / "checkpoints", keep=config.checkpoint.keep
+    )
+    stack.callback(saved.close)
+    problem = problem_lib.make_problem(config)
+    stack.callback(problem.close)
+    mesh = sharding.make_mesh(config.mesh_data)
+    policy = assembly.make_policy(config, problem)
+    phases = make_phases(config, problem, policy, mesh)
+    step = saved.latest_step() if step is None else step
+    if step is None:
+      raise FileNotFoundError(
+        f"{workdir} has no checkpoint yet; wait for the first one"
+        " (config.checkpoint.every)."
+      )
+    state = restore(
+      saved,
+      step,
+      phases,
+      assembly.initial_state(policy, config.seed),
+      mesh,
+    )
+    yield Loaded(
+      config=config,
+      problem=problem,
+      policy=policy,
+      params=assembly.evaluation_params(state),
+      step=step,
+    )
+
+
+def make_phases(
+  config: config_lib.RunConfig,
+  problem: problem_lib.Problem,
+  policy: Policy,
+  mesh: Mesh,
+) -> list[tuple[step_lib.Parts, Callable[[TrainState], TrainState]]]:
+  """Parts of each phase, and the function that enters it."""
+  phases: list[tuple[step_lib.Parts, Callable[[TrainState], TrainState]]] = []
+  for index, name in enumerate(config.phases):
+    parts = assembly.make_parts(config, problem, policy, name, mesh)
+    enter = functools.partial(
+      assembly.enter_phase,
+      parts=parts,
+      phase=getattr(config, name),
+      index=index,
+    )
+    phases.append((parts, enter))
+  return phases
+
+
+def restore(
+  saved: checkpoints.Checkpoints,
+  step: int,
+  phases: list,
+  initial: TrainState,
+  mesh: Mesh,
+) -> TrainState:
+  """The state of a checkpoint, whatever its phase holds."""
+  abstract = abstract_state(phases[: saved.extra(step)["phase"] + 1], initial)
+  state, _, _ = saved.restore(
+    sharding.abstract(abstract, sharding.replicated(mesh)), step
+  )
+  return state
+
+
+def abstract_state(phases: list, initial: TrainState) -> TrainState:
+  """Shapes after entering these phases; raises if one cannot be entered."""
+  abstract = initial
+  for _, enter in phases:
+    abstract = jax.eval_shape(enter, abstract)
+  return abstract
