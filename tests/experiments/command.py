@@ -10,7 +10,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TINY = f"--config={ROOT / 'tests/experiments/tiny_config.py'}"
 
-_ENVIRONMENT = {
+# What the programs see; the settings of conftest.py included.
+ENVIRONMENT = {
   **os.environ,
   "PYTHONPATH": str(ROOT),
   # A program of a few seconds spends most of them on trivial compilations.
@@ -25,7 +26,7 @@ def start(
   return subprocess.Popen(
     [sys.executable, "-m", f"experiments.{program}", *arguments],
     cwd=cwd or ROOT,
-    env=_ENVIRONMENT,
+    env=ENVIRONMENT,
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
