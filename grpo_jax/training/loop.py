@@ -79,6 +79,7 @@ class Run:
   stop: threading.Event
   state: TrainState
   before: dict[str, float] | None = None
+  after: dict[str, float] | None = None  # Last evaluation of this phase.
   examples: list[evaluation.Completion] = dataclasses.field(
     default_factory=list
   )
@@ -171,7 +172,9 @@ def train(
     preempted = run.stop.is_set()
     after = None
     if "rl" in settings.phases and not preempted:
-      after = _evaluate(run)
+      # The last step of an "rl" phase has been evaluated, unless it was done
+      # by an earlier start of this run.
+      after = run.after or _evaluate(run)
     return Result(
       step=int(run.state.step),
       preempted=preempted,
@@ -200,6 +203,7 @@ def _run_phase(
   name = run.config.phases[index]
   phase: config_lib.PhaseConfig = getattr(run.config, name)
   advance = drivers.make_driver(run.problem, run.mesh, parts)
+  run.after = None
   done = int(run.state.phase_step)
   offset = int(run.state.step) - done
   if name == "rl" and done == 0:
@@ -270,7 +274,8 @@ def _evaluate(run: Run) -> dict[str, float]:
       assembly.evaluation_params(run.state), jax.random.key(0)
     )
   run.examples = [group[0] for group in results]
-  return evaluation.summarize(results)
+  run.after = evaluation.summarize(results)
+  return run.after
 
 
 def _save(run: Run, index: int, global_step: int, stream_state: Any) -> None:
