@@ -11,6 +11,7 @@ to above 0.95 in one to two minutes, compilation included. Any algorithm of the
 table: --config=configs/quickstart.py:gspo.
 """
 
+from grpo_jax import algorithms
 from grpo_jax.training import config as config_lib
 
 
@@ -41,14 +42,15 @@ def get_config(algorithm: str = "grpo"):
   config.sft.optimizer.warmup_steps = 20
 
   config.rl.steps = 200
-  config.rl.num_prompts = 16
-  config.rl.group_size = 16
+  # As many completions per prompt as the algorithm is defined for.
+  most = algorithms.get_algorithm(algorithm).max_group_size
+  config.rl.group_size = most or 16
+  config.rl.num_prompts = 256 // config.rl.group_size
   config.rl.optimizer.learning_rate = 3e-4
   config.rl.optimizer.schedule = "linear"
   config.rl.optimizer.warmup_steps = 10
   config.rl.optimizer.final_fraction = 0.1
-  if "kl_coef" in config.algorithm:
-    config.algorithm.kl_coef = 0.0  # The habit to unlearn is the reference's.
+  config.algorithm.kl_coef = 0.0  # The habit to unlearn is the reference's.
 
   config.eval.num_prompts = 512
   config.eval.batch_size = 512

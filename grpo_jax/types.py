@@ -68,6 +68,8 @@ class Rollout:
     group_id: Group that each completion is compared within, in
       [0, num_groups).
     num_groups: Static upper bound of `group_id`, exclusive.
+    kept_ids: The ids that the filters left at each position, -1 in unused
+      slots; None unless recorded.
   """
 
   tokens: jax.Array  # [B, T] int32
@@ -79,6 +81,7 @@ class Rollout:
   prompt_index: jax.Array  # [B] int32
   group_id: jax.Array  # [B] int32
   num_groups: int = dataclasses.field(metadata={"static": True})
+  kept_ids: jax.Array | None = None  # [B, T, K] int32
 
 
 @jax.tree_util.register_dataclass
@@ -93,12 +96,19 @@ class Scored:
       group statistics, and counted. It never becomes a reward of 0.
     correct: True where the completion counts as a right answer (metrics).
     components: Each reward by name, before weights; NaN = not applicable.
+    weights: Weight of each component, by the same names.
+    step_rewards: Score of the step of reasoning that ends at a token; None
+      if the verifier judges whole completions only.
+    step_mask: True where a step ends.
   """
 
   rewards: jax.Array  # [B] float32
   valid: jax.Array  # [B] bool
   correct: jax.Array  # [B] bool
   components: dict[str, jax.Array]  # each [B] float32
+  weights: dict[str, jax.Array]  # each [] float32
+  step_rewards: jax.Array | None = None  # [B, T] float32
+  step_mask: jax.Array | None = None  # [B, T] bool
 
 
 @jax.tree_util.register_dataclass
@@ -121,12 +131,31 @@ class TrainBatch:
     rewards: Scalar reward of each row, 0 where not `valid`.
     valid: Rows that were scored.
     terminated: Rows that ended with an end token.
-    behavior_logp, sampler_logp, entropy: As in `Rollout`; None if the
-      completions were given and not sampled.
-    advantages: Per row or per token; a constant of the loss.
+    correct: Rows with a right answer.
+    behavior_logp, sampler_logp, entropy, kept_ids: As in `Rollout`; None if
+      the completions were given and not sampled.
+    components: Each reward before weights, in sorted order of their names;
+      NaN = not applicable.
+    component_weights: Weight of each component.
+    step_rewards, step_mask: As in `Scored`.
+    greedy_rewards: Reward of the greedy completion of the row's prompt.
+    domain: Which domain the row's prompt belongs to, from 0.
     old_logp: Log-probs at the start of the update (the anchor of ratios).
+    sum_pi_squared: Σ_v π(v)² at the start of the update.
     ref_logp: Log-probs under the frozen reference.
+    ref_h: Hidden states of the reference.
+    ref_topk_ids, ref_topk_logp: The reference's K likeliest tokens.
+    values: A critic's values at the start of the update.
+    token_rewards: Dense rewards beside `rewards` (a KL penalty); 0 elsewhere.
+    advantages: Per row or per token; a constant of the loss.
+    returns: What a critic learns to predict.
+    policy_weight: Constant factor of each token's policy loss.
+    pair_role: +1 for the better and -1 for the worse row of a group's pair
+      of preferences, 0 for the others.
+    selected: Tokens that the algorithm treats differently.
     state: The algorithm's own running state, as arrays.
+    coefficients: Weights of loss terms that adapt, by the term's name.
+    key: For what is drawn at random in an update.
     num_groups: Static upper bound of `group_id`, exclusive.
   """
 
@@ -140,21 +169,49 @@ class TrainBatch:
   rewards: jax.Array  # [B] float32
   valid: jax.Array  # [B] bool
   terminated: jax.Array  # [B] bool
+  correct: jax.Array  # [B] bool
   # Typed as present: an algorithm reads only what it names in `needs`, and
   # what nothing provides raises before tracing.
   behavior_logp: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
   sampler_logp: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
   entropy: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
-  advantages: jax.Array = None  # type: ignore[assignment]  # [B] or [B, T]
+  kept_ids: jax.Array = None  # type: ignore[assignment]  # [B, T, K] int32
+  components: jax.Array = None  # type: ignore[assignment]  # [B, K] float32
+  component_weights: jax.Array = None  # type: ignore[assignment]  # [K]
+  step_rewards: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
+  step_mask: jax.Array = None  # type: ignore[assignment]  # [B, T] bool
+  greedy_rewards: jax.Array = None  # type: ignore[assignment]  # [B] float32
+  domain: jax.Array = None  # type: ignore[assignment]  # [B] int32
   old_logp: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
+  sum_pi_squared: jax.Array = None  # type: ignore[assignment]  # [B, T]
   ref_logp: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
+  ref_h: jax.Array = None  # type: ignore[assignment]  # [B, T, D]
+  ref_topk_ids: jax.Array = None  # type: ignore[assignment]  # [B, T, K] int32
+  ref_topk_logp: jax.Array = None  # type: ignore[assignment]  # [B, T, K]
+  values: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
+  token_rewards: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
+  advantages: jax.Array = None  # type: ignore[assignment]  # [B] or [B, T]
+  returns: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
+  policy_weight: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
+  pair_role: jax.Array = None  # type: ignore[assignment]  # [B] float32
+  selected: jax.Array = None  # type: ignore[assignment]  # [B, T] bool
   state: PyTree = None
+  coefficients: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
+  key: jax.Array = None  # type: ignore[assignment]  # [] PRNG key
   num_groups: int = dataclasses.field(default=1, metadata={"static": True})
 
 
 # The fields of a TrainBatch that are not indexed by row.
 SHARED_FIELDS = frozenset(
-  ("prompt_tokens", "prompt_mask", "state", "num_groups")
+  (
+    "prompt_tokens",
+    "prompt_mask",
+    "component_weights",
+    "state",
+    "coefficients",
+    "key",
+    "num_groups",
+  )
 )
 
 
@@ -175,12 +232,18 @@ class PolicyOutputs:
   Attributes:
     logp: Log-prob of each completion token, nats.
     entropy: Entropy of each token's distribution, nats; if needed.
+    topk_logp: Log-probs of the reference's K likeliest tokens; if needed.
+    ref_kl: KL to the reference over the whole vocabulary, nats; if needed.
+    values: What a critic expects of the rest of the completion; if needed.
     aux: What the model carried out (router outputs and the like).
     trainable: The algorithm's own trainable parameters.
   """
 
   logp: jax.Array  # [B, T] float32
   entropy: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
+  topk_logp: jax.Array = None  # type: ignore[assignment]  # [B, T, K] float32
+  ref_kl: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
+  values: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
   aux: PyTree = None
   trainable: PyTree = None
 
@@ -190,6 +253,23 @@ class Weighted(NamedTuple):
 
   total: jax.Array  # []
   weight: jax.Array  # []
+
+
+class Term(NamedTuple):
+  """One term of a loss: coefficient · aggregate(values, mask).
+
+  Attributes:
+    coefficient: (batch) -> a number, or an array where it adapts.
+    values: (policy, batch) -> per row [B] or per token [B, T].
+    aggregate: A function of `ops/aggregation.py`.
+    mask: (batch) -> [B, T], the tokens that it is about; must not depend on
+      the policy, because denominators are summed before it is run.
+  """
+
+  coefficient: Callable[[TrainBatch], jax.Array | float]
+  values: Callable[[PolicyOutputs, TrainBatch], jax.Array]
+  aggregate: Callable[[jax.Array, jax.Array], Weighted]
+  mask: Callable[[TrainBatch], jax.Array] = lambda batch: batch.mask
 
 
 @jax.tree_util.register_dataclass
@@ -221,7 +301,8 @@ class TrainState:
     key: Base key of the run; never changes. Step n folds n into it.
     params: {"policy": {"trained": …, "frozen": …}, "algorithm": …}.
     opt_state: Optimizer state of the trained leaves.
-    algorithm_state: The algorithm's running state (baselines, trackers).
+    algorithm_state: {"algorithm": its running state (baselines, trackers),
+      "coefficients": of the terms that adapt}.
     ref_params: Frozen reference policy ({"trained", "frozen"}) or None.
     ema_params: Moving average of the trained policy leaves, or None.
   """
@@ -284,6 +365,11 @@ def _unprepared(config: Any, batch: TrainBatch) -> TrainBatch:
   return batch
 
 
+def _no_terms(config: Any) -> dict[str, Term]:
+  del config
+  return {}
+
+
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
   """One published objective: functions of arrays and a frozen config.
@@ -293,16 +379,21 @@ class Algorithm:
     config_class: Frozen dataclass with the paper's defaults; derives from
       `objective.CommonConfig`.
     advantages: (config, batch) -> [B] or [B, T], from rewards, valid,
-      group_id, lengths, entropy, state. Constants of the loss.
+      group_id, lengths, entropy, values, state. Constants of the loss.
     policy_loss: (config, policy: PolicyOutputs, batch) -> [B] or [B, T], not
       aggregated; lower is better.
     aggregate: A function of `ops/aggregation.py`.
     init: (config) -> (trainable, state); both may be empty.
-    prepare: (config, batch) -> batch; what couples rows, once per minibatch.
+    prepare: (config, batch) -> batch; what else couples rows (pairs, ranks,
+      a critic's targets), once per batch, after the advantages.
+    terms: (config) -> loss terms beside the policy's and the common ones.
     update_state: (config, state, metrics) -> state, inside the step.
-    needs: Optional inputs read: "old_logp", "ref_logp", "entropy".
-    rows_per_unit: Rows that a micro-batch must not separate.
+    needs: Optional inputs read; `options.NEEDS` says what they are.
+    couples_group: True if the gradient of one row depends on the current
+      log-probs of the others of its group: whole groups then stay together.
+      Their rows must be adjacent, as the sampler makes them.
     min_group_size: Completions per prompt below which it cannot learn.
+    max_group_size: The most that it is defined for, or None.
   """
 
   name: str
@@ -312,7 +403,9 @@ class Algorithm:
   aggregate: Callable[[jax.Array, jax.Array], Weighted]
   init: Callable[[Any], tuple[PyTree, PyTree]] = _no_state
   prepare: Callable[[Any, TrainBatch], TrainBatch] = _unprepared
+  terms: Callable[[Any], dict[str, Term]] = _no_terms
   update_state: Callable[[Any, PyTree, Mapping], PyTree] = _same_state
   needs: tuple[str, ...] = ()
-  rows_per_unit: int = 1
+  couples_group: bool = False
   min_group_size: int = 1
+  max_group_size: int | None = None

@@ -7,6 +7,8 @@ them.
 import os
 import pathlib
 
+import pytest
+
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 for _name, _value in {
@@ -28,3 +30,45 @@ for _name, _value in {
 collect_ignore = (
   [] if os.environ.get("GRPO_JAX_MULTI_DEVICE") == "1" else ["multi_device"]
 )
+
+# Directories with recorded outputs of other libraries: the shipped excerpt,
+# and what is given.
+_GOLDEN = pytest.StashKey[list[pathlib.Path]]()
+
+
+def pytest_addoption(parser):
+  parser.addoption(
+    "--golden",
+    action="append",
+    default=[],
+    metavar="DIR",
+    help="check the recorded outputs in DIR instead of the shipped excerpt"
+    " (tests/golden_test.py)",
+  )
+
+
+def pytest_configure(config):
+  shipped = _ROOT / "tests" / "data" / "golden"
+  given = [pathlib.Path(path).resolve() for path in config.getoption("golden")]
+  for directory in given:
+    if not (directory / "MANIFEST.json").exists():
+      raise pytest.UsageError(
+        f"--golden={directory} has no MANIFEST.json; give a directory in the"
+        f" format of {shipped}."
+      )
+  config.golden_key = _GOLDEN
+  config.stash[_GOLDEN] = given or [shipped]
+
+
+def pytest_terminal_summary(terminalreporter):
+  """Prints how many cases of which function were checked."""
+  counts: dict[str, int] = {}
+  for report in terminalreporter.getreports("passed"):
+    for name, value in report.user_properties:
+      if name == "golden" and report.when == "call":
+        counts[value[0]] = counts.get(value[0], 0) + value[1]
+  if counts and terminalreporter.config.getoption("golden"):
+    terminalreporter.section("golden cases per function")
+    for function, count in sorted(counts.items()):
+      terminalreporter.line(f"{count:6d}  {function}")
+    terminalreporter.line(f"{sum(counts.values()):6d}  in all")

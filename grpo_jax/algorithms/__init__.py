@@ -6,16 +6,90 @@ import dataclasses
 import difflib
 from typing import Any
 
+from grpo_jax.algorithms.bradley_terry import BRADLEY_TERRY
+from grpo_jax.algorithms.cispo import CISPO
+from grpo_jax.algorithms.clip_cov import CLIP_COV
 from grpo_jax.algorithms.dapo import DAPO
+from grpo_jax.algorithms.deepseek_v32 import DEEPSEEK_V32
+from grpo_jax.algorithms.dpo import DPO
 from grpo_jax.algorithms.dr_grpo import DR_GRPO
+from grpo_jax.algorithms.edge_grpo import EDGE_GRPO
+from grpo_jax.algorithms.gdpo import GDPO
+from grpo_jax.algorithms.gmpo import GMPO
+from grpo_jax.algorithms.gpg import GPG
 from grpo_jax.algorithms.grpo import GRPO
+from grpo_jax.algorithms.grpo_ps import GRPO_PS
+from grpo_jax.algorithms.grpo_s import GRPO_S
 from grpo_jax.algorithms.gspo import GSPO
+from grpo_jax.algorithms.gspo_token import GSPO_TOKEN
+from grpo_jax.algorithms.gtpo import GTPO
+from grpo_jax.algorithms.kl_cov import KL_COV
+from grpo_jax.algorithms.lambda_grpo import LAMBDA_GRPO
+from grpo_jax.algorithms.luspo import LUSPO
+from grpo_jax.algorithms.mo_grpo import MO_GRPO
+from grpo_jax.algorithms.opd_full import OPD_FULL
+from grpo_jax.algorithms.opd_token import OPD_TOKEN
+from grpo_jax.algorithms.opd_topk import OPD_TOPK
+from grpo_jax.algorithms.opo import OPO
+from grpo_jax.algorithms.otb import OTB
+from grpo_jax.algorithms.passk import PASSK
+from grpo_jax.algorithms.ppo import PPO
 from grpo_jax.algorithms.reinforce import REINFORCE
+from grpo_jax.algorithms.reinforce_pp import REINFORCE_PP
+from grpo_jax.algorithms.reinforce_pp_baseline import REINFORCE_PP_BASELINE
+from grpo_jax.algorithms.remax import REMAX
+from grpo_jax.algorithms.rloo import RLOO
+from grpo_jax.algorithms.sapo import SAPO
 from grpo_jax.algorithms.sft import SFT
+from grpo_jax.algorithms.tic_grpo import TIC_GRPO
+from grpo_jax.algorithms.two_grpo import TWO_GRPO
+from grpo_jax.algorithms.two_grpo_dpo import TWO_GRPO_DPO
+from grpo_jax.algorithms.vespo import VESPO
 from grpo_jax.types import Algorithm
 
 ALGORITHMS: dict[str, Algorithm] = {
-  a.name: a for a in (GRPO, DR_GRPO, DAPO, GSPO, REINFORCE, SFT)
+  a.name: a
+  for a in (
+    GRPO,
+    GRPO_PS,
+    DR_GRPO,
+    DAPO,
+    GSPO,
+    GSPO_TOKEN,
+    LUSPO,
+    GMPO,
+    CISPO,
+    SAPO,
+    VESPO,
+    TIC_GRPO,
+    LAMBDA_GRPO,
+    CLIP_COV,
+    KL_COV,
+    DEEPSEEK_V32,
+    EDGE_GRPO,
+    GTPO,
+    GRPO_S,
+    MO_GRPO,
+    GDPO,
+    TWO_GRPO,
+    TWO_GRPO_DPO,
+    DPO,
+    PASSK,
+    REINFORCE,
+    RLOO,
+    REINFORCE_PP,
+    REINFORCE_PP_BASELINE,
+    REMAX,
+    OPO,
+    GPG,
+    OTB,
+    PPO,
+    OPD_TOKEN,
+    OPD_FULL,
+    OPD_TOPK,
+    BRADLEY_TERRY,
+    SFT,
+  )
 }
 
 

@@ -4,7 +4,7 @@
     A_i  = (R'_i − mean_g R') / (std_g R' + eps)
     L    = −(1/N) Σ_i Σ_t min(r_it A_i, clip(r_it, 1 − ε_low, 1 + ε_high) A_i)
 
-with N the trained tokens of the batch. The four parts are four fields:
+with N the trained tokens of the batch. The four parts are four options:
 `clip_high`, `dynamic_sampling`, the aggregation over tokens, and
 `overlong_cache` (soft punishment) with `overlong_filter` (its harder
 sibling, off by default as in the paper's final recipe).
@@ -22,40 +22,25 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
-
-from grpo_jax.algorithms import grpo, objective
-from grpo_jax.ops import aggregation, baselines, shaping
-from grpo_jax.types import Algorithm, TrainBatch
+from grpo_jax.algorithms import grpo
+from grpo_jax.algorithms.options import ClipConfig
+from grpo_jax.ops import aggregation
+from grpo_jax.types import Algorithm
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DAPOConfig(objective.CommonConfig):
+class DAPOConfig(ClipConfig):
   clip_low: float = 0.2  # Section 4.1.
   clip_high: float = 0.28  # Section 4.1.
-  log_ratio_clamp: float = 20.0  # Nats, before exp.
+  advantage_scale: str = "group"  # Eq. 9.
   dynamic_sampling: bool = True  # Section 3.2.
-  # Share of the budget over which the punishment grows: 4096 of 20480 tokens
-  # in Section 4.1. 0 switches it off.
-  overlong_cache: float = 0.2
-
-
-def advantages(config: DAPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
-  rewards = batch.rewards
-  budget = batch.tokens.shape[-1]
-  cache = round(config.overlong_cache * budget)  # tokens
-  if cache:
-    lengths = batch.completion_mask.sum(axis=-1)  # [B]
-    rewards += shaping.soft_overlong(lengths, budget, cache)
-  return baselines.group_standardized(
-    rewards, batch.valid, batch.group_id, batch.num_groups
-  )
+  overlong_cache: float = 0.2  # 4096 of 20480 tokens in Section 4.1.
 
 
 DAPO = Algorithm(
   name="dapo",
   config_class=DAPOConfig,
-  advantages=advantages,
+  advantages=grpo.advantages,
   policy_loss=grpo.policy_loss,
   aggregate=aggregation.over_tokens,
   needs=("old_logp",),

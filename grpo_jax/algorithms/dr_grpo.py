@@ -13,31 +13,21 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
-
-from grpo_jax.algorithms import grpo, objective
-from grpo_jax.ops import aggregation, baselines
-from grpo_jax.types import Algorithm, TrainBatch
+from grpo_jax.algorithms import grpo
+from grpo_jax.algorithms.options import ClipConfig
+from grpo_jax.ops import aggregation
+from grpo_jax.types import Algorithm
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DrGRPOConfig(objective.CommonConfig):
-  clip_low: float = 0.2  # Section 3.2, "PPO's clip"; oat's math_rl.sh.
-  clip_high: float = 0.2
-  log_ratio_clamp: float = 20.0  # Nats, before exp.
-
-
-def advantages(config: DrGRPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
-  del config
-  return baselines.group_centered(
-    batch.rewards, batch.valid, batch.group_id, batch.num_groups
-  )
+class DrGRPOConfig(ClipConfig):
+  """Clip range: Section 3.2, "PPO's clip"; 0.2 in oat's math_rl.sh."""
 
 
 DR_GRPO = Algorithm(
   name="dr_grpo",
   config_class=DrGRPOConfig,
-  advantages=advantages,
+  advantages=grpo.advantages,
   policy_loss=grpo.policy_loss,
   aggregate=aggregation.over_budget,
   needs=("old_logp",),

@@ -13,26 +13,33 @@ import dataclasses
 
 import jax
 
-from grpo_jax.algorithms import grpo, objective
+from grpo_jax.algorithms import grpo
+from grpo_jax.algorithms.options import ClipConfig
 from grpo_jax.ops import aggregation, ratios, surrogates
 from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GSPOConfig(objective.CommonConfig):
+class GSPOConfig(ClipConfig):
   clip_low: float = 3e-4  # Section 5.1.
   clip_high: float = 4e-4  # Section 5.1.
-  log_ratio_clamp: float = 10.0  # Nats, before exp.
+  log_ratio_clamp: float = 10.0
+  advantage_scale: str = "group"  # Eq. 6.
 
 
 def policy_loss(
-  config: GSPOConfig, policy: PolicyOutputs, batch: TrainBatch
+  config: ClipConfig, policy: PolicyOutputs, batch: TrainBatch
 ) -> jax.Array:  # [B]
   ratio = ratios.sequence_ratio(
     policy.logp, batch.old_logp, batch.mask, config.log_ratio_clamp
   )  # [B]
   return -surrogates.clipped(
-    ratio, batch.advantages, config.clip_low, config.clip_high
+    ratio,
+    batch.advantages,
+    config.clip_low,
+    config.clip_high,
+    config.dual_clip,
+    config.ratio_cap,
   )
 
 

@@ -1,96 +1,100 @@
 """What every algorithm has in common, applied once.
 
 An algorithm file chooses an advantage, a ratio, a surrogate and an
-aggregation. This module does the rest, in this order: which tokens are
-trained, sanitised inputs, the policy term, the KL term, aggregation, the
-entropy term, and the metrics of the update. Every option is a field of
-`CommonConfig`, from which each algorithm's config derives.
+aggregation. This module does the rest, in two stages. `prepare`, once per
+batch, does what couples rows: shaped rewards, advantages and their scale,
+rejection, importance weights, adaptive coefficients. `loss`, once per
+micro-batch, does what depends on the policy: sanitised inputs, the policy
+term with its weights, KL, entropy and further terms, aggregation, metrics.
+Every option is a field of `options.CommonConfig`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.ops import aggregation, baselines, divergences, masked
+from grpo_jax.algorithms import options
+from grpo_jax.algorithms.options import CommonConfig
+from grpo_jax.ops import (
+  aggregation,
+  baselines,
+  corrections,
+  divergences,
+  masked,
+  shaping,
+)
 from grpo_jax.types import (
   Algorithm,
   LossOutput,
+  Metrics,
   PolicyOutputs,
   Prompts,
   PyTree,
   Rollout,
   Scored,
+  Term,
   TrainBatch,
   Weighted,
 )
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CommonConfig:
-  """Options that compose with any algorithm.
-
-  Attributes:
-    kl_coef: Weight of the KL to the frozen reference in the loss, per nat.
-    kl_kind: Estimator: "k1", "k2" or "k3" (`ops/divergences.py`).
-    entropy_coef: Weight of the entropy bonus, per nat, token mean.
-    overlong_filter: Leave completions that hit the budget out of the loss
-      (DAPO, Section 3.4); they stay in the group's statistics.
-    dynamic_sampling: Leave groups whose rewards are all equal out of the loss
-      and of its denominators (DAPO, Section 3.2), as a mask over a fixed,
-      over-sampled batch.
-    max_live_groups: With dynamic sampling, train only on the first so many
-      live groups of the over-sampled batch; 0 keeps all of them.
-  """
-
-  kl_coef: float = 0.0
-  kl_kind: str = "k3"
-  entropy_coef: float = 0.0
-  overlong_filter: bool = False
-  dynamic_sampling: bool = False
-  max_live_groups: int = 0
-
-  def __post_init__(self):
-    who = type(self).__name__
-    for field in dataclasses.fields(self):
-      value = getattr(self, field.name)
-      number = isinstance(value, (int, float)) and not isinstance(value, bool)
-      if number and not value >= 0:  # `not >=` also catches NaN.
-        raise ValueError(
-          f"{who}: {field.name}={value} is negative or not a number; every"
-          f" width, weight and count of an algorithm is ≥ 0 (its default"
-          f" is {field.default}). Set --config.algorithm.{field.name}."
-        )
-    if self.kl_kind not in divergences.KL_ESTIMATORS:
-      raise ValueError(
-        f"{who}: kl_kind={self.kl_kind!r} is unknown; choose one of"
-        f" {sorted(divergences.KL_ESTIMATORS)}."
-      )
-    clip_low = getattr(self, "clip_low", 0.0)
-    if clip_low > 1:
-      raise ValueError(
-        f"{who}: clip_low={clip_low} puts the lower bound 1 − clip_low of"
-        " the ratio below 0; it is a width in [0, 1]."
-      )
+# Per-token numbers of a batch: garbage where a token is not trained.
+_TOKEN_FIELDS = (
+  "behavior_logp",
+  "sampler_logp",
+  "entropy",
+  "old_logp",
+  "sum_pi_squared",
+  "ref_logp",
+  "ref_topk_logp",
+  "values",
+  "token_rewards",
+  "returns",
+  "policy_weight",
+)
+_SCORE_FIELDS = ("rewards", "components", "greedy_rewards", "step_rewards")
+_POLICY_FIELDS = ("logp", "entropy", "topk_logp", "ref_kl", "values")
 
 
-def needs(algorithm: Algorithm, config: CommonConfig) -> frozenset[str]:
-  """Optional inputs that this algorithm with this config reads."""
-  names = set(algorithm.needs)
-  if config.kl_coef > 0:
-    names.add("ref_logp")
-  if config.entropy_coef > 0:
-    names.add("entropy")
-  unknown = names - {"old_logp", "ref_logp", "entropy"}
-  if unknown:
-    raise ValueError(
-      f"algorithm {algorithm.name!r} needs {sorted(unknown)}, which nothing"
-      " provides; known needs: entropy, old_logp, ref_logp."
+def init(algorithm: Algorithm, config: CommonConfig) -> tuple[PyTree, PyTree]:
+  """The algorithm's trainable parameters, and the state that goes with them."""
+  trainable, own = algorithm.init(config)
+  coefficients = {}
+  if config.kl_target:
+    coefficients["kl"] = jnp.float32(config.kl_coef)
+  if config.entropy_target:
+    coefficients["entropy"] = jnp.float32(config.entropy_coef)
+  return trainable, {"algorithm": own, "coefficients": coefficients}
+
+
+def update_state(
+  algorithm: Algorithm,
+  config: CommonConfig,
+  state: PyTree,
+  metrics: Metrics,
+  num_rows: int,
+) -> PyTree:
+  """The state after a step with these metrics and so many completions."""
+  coefficients = dict(state["coefficients"])
+  if config.kl_target:
+    coefficients["kl"] = shaping.adaptive_kl_coef(
+      coefficients["kl"],
+      metrics["kl/reference"],
+      config.kl_target,
+      config.kl_horizon,
+      num_rows,
     )
-  return frozenset(names)
+  if config.entropy_target:
+    # Skywork-OR1, arXiv:2505.22312, Section 5: a constant step either way.
+    low = metrics["entropy/mean"] < config.entropy_target
+    step = jnp.where(low, 1.0, -1.0) * config.entropy_coef_step
+    coefficients["entropy"] = jnp.maximum(coefficients["entropy"] + step, 0.0)
+  own = algorithm.update_state(config, state["algorithm"], metrics)
+  return {"algorithm": own, "coefficients": coefficients}
 
 
 def trained_tokens(
@@ -117,8 +121,9 @@ def make_train_batch(
   rollout: Rollout,
   scored: Scored,
   state: PyTree,
+  greedy: Scored | None = None,
 ) -> TrainBatch:
-  """Joins a scored rollout with its advantages.
+  """Joins completions, scores and state; advantages come with `prepare`.
 
   Args:
     algorithm: The objective.
@@ -126,8 +131,11 @@ def make_train_batch(
     prompts: P prompts.
     rollout: B completions of them.
     scored: Their rewards.
-    state: The algorithm's running state, which `advantages` may read.
+    state: As `init` made it.
+    greedy: Rewards of the greedy completion of each prompt, if needed.
   """
+  required = options.needs(algorithm, config)
+  names = sorted(scored.components)
   batch = TrainBatch(
     prompt_tokens=prompts.tokens,
     prompt_mask=prompts.mask,
@@ -139,20 +147,55 @@ def make_train_batch(
     rewards=masked.select(scored.rewards, scored.valid),
     valid=scored.valid,
     terminated=rollout.terminated,
+    correct=scored.correct,
     behavior_logp=rollout.behavior_logp,
     sampler_logp=rollout.sampler_logp,
     entropy=rollout.entropy,
-    state=state,
+    state=state["algorithm"],
+    coefficients=state["coefficients"],
     num_groups=rollout.num_groups,
   )
-  advantages = jax.lax.stop_gradient(algorithm.advantages(config, batch))
-  return dataclasses.replace(batch, advantages=advantages)
+  optional: dict[str, Any] = {}
+  if "kept_ids" in required:
+    optional["kept_ids"] = rollout.kept_ids
+  if "components" in required:
+    columns = [scored.components[name] for name in names]
+    optional["components"] = jnp.stack(columns, axis=-1)  # [B, K]
+    optional["component_weights"] = jnp.stack(
+      [jnp.asarray(scored.weights[name], columns[0].dtype) for name in names]
+    )
+  if "step_rewards" in required:
+    optional["step_rewards"] = scored.step_rewards
+    optional["step_mask"] = scored.step_mask
+  if "greedy_rewards" in required:
+    assert greedy is not None
+    # An unscored greedy completion gives no baseline: 0, as REINFORCE.
+    baseline = masked.select(greedy.rewards, greedy.valid)  # [P]
+    optional["greedy_rewards"] = baseline[rollout.prompt_index]
+  if "domain" in required:
+    optional["domain"] = prompts.extras["domain"][rollout.prompt_index]
+  return dataclasses.replace(batch, **optional)
+
+
+def _wide(x: jax.Array) -> jax.Array:
+  """At least float32: statistics of bfloat16 numbers have three digits."""
+  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _sanitized(x: jax.Array, mask: jax.Array) -> jax.Array:
-  """At least float32, 0 where masked: garbage there must reach no gradient."""
-  x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-  return masked.select(x, mask)
+  """Wide, and 0 where masked: garbage there must reach no gradient."""
+  return masked.select(_wide(x), mask if x.ndim == 2 else mask[..., None])
+
+
+def _sanitized_batch(batch: TrainBatch, mask: jax.Array) -> TrainBatch:
+  clean = {
+    name: _sanitized(value, mask)
+    for name in _TOKEN_FIELDS
+    if (value := getattr(batch, name)) is not None
+  }
+  if batch.advantages is not None and batch.advantages.ndim == 2:
+    clean["advantages"] = _sanitized(batch.advantages, mask)
+  return dataclasses.replace(batch, mask=mask, **clean)
 
 
 def sanitize(
@@ -165,24 +208,207 @@ def sanitize(
   policy is seen and not hidden.
   """
   mask = batch.mask & ~jnp.isneginf(policy.logp)
+  clean = {
+    name: _sanitized(value, mask)
+    for name in _POLICY_FIELDS
+    if (value := getattr(policy, name)) is not None
+  }
+  return dataclasses.replace(policy, **clean), _sanitized_batch(batch, mask)
 
-  def clean(x):
-    return None if x is None else _sanitized(x, mask)
 
+def _kl_coefficient(config: CommonConfig, batch: TrainBatch):
+  """Weight of the KL: fixed, or where it adapts the current one."""
+  return batch.coefficients.get("kl", config.kl_coef)
+
+
+def _domain_weights(config: CommonConfig, batch: TrainBatch):
+  """Factor of the KL of each row [B, 1], or 1."""
+  if not config.kl_domain_weights:
+    return 1.0
+  return jnp.asarray(config.kl_domain_weights)[batch.domain][:, None]
+
+
+def _with_shaped_rewards(
+  config: CommonConfig, required: frozenset[str], batch: TrainBatch
+) -> TrainBatch:
+  """Adds the overlong punishment and the KL to the rewards."""
+  extra = jnp.zeros_like(batch.rewards)
+  budget = batch.mask.shape[-1]
+  cache = round(config.overlong_cache * budget)  # tokens
+  if cache:
+    lengths = batch.completion_mask.sum(axis=-1)  # [B]
+    extra += shaping.soft_overlong(lengths, budget, cache).astype(extra.dtype)
+  dense = jnp.zeros(batch.mask.shape, batch.rewards.dtype)
+  if config.kl_in_reward and config.kl_coef > 0:
+    kl = divergences.kl(batch.old_logp, batch.ref_logp, batch.mask, "k1")
+    kl *= _kl_coefficient(config, batch) * _domain_weights(config, batch)
+    dense -= masked.select(kl, batch.mask).astype(dense.dtype)  # [B, T]
+  if "token_rewards" in required:
+    batch = dataclasses.replace(batch, token_rewards=dense)
+  else:
+    extra += dense.sum(axis=-1)
+  if "components" in required and (cache or config.kl_in_reward):
+    batch = dataclasses.replace(  # What shapes the reward is an objective too.
+      batch,
+      components=jnp.concatenate([batch.components, extra[:, None]], axis=-1),
+      component_weights=jnp.append(batch.component_weights, 1.0),
+    )
+  return dataclasses.replace(
+    batch, rewards=masked.select(batch.rewards + extra, batch.valid)
+  )
+
+
+def _with_corrections(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
+  """Rejects and weighs tokens; adapts the coefficient of the entropy."""
+  weights = []
+  log_ratio = None
+  if config.importance_mode != "none" or config.rejection != "none":
+    log_ratio = batch.old_logp - batch.behavior_logp  # [B, T]
+  if config.rejection != "none":
+    statistic, _, kind = config.rejection.rpartition("_")
+    kept = corrections.rejection_mask(
+      log_ratio,
+      batch.mask,
+      statistic,
+      kind,
+      config.rejection_low,
+      config.rejection_high,
+    )
+    batch = dataclasses.replace(batch, mask=kept)
+  mask = batch.mask
+  if config.importance_mode != "none":
+    importance = corrections.importance_weights(
+      log_ratio,
+      mask,
+      config.importance_level,
+      config.importance_mode,
+      config.importance_max,
+      config.importance_min,
+    )
+    if config.importance_normalize:
+      importance = corrections.batch_normalized(
+        importance, mask, config.importance_level
+      )
+    weights.append(importance)
+  if config.top_entropy_fraction < 1:
+    high = corrections.top_entropy_mask(
+      batch.entropy, mask, config.top_entropy_fraction
+    )
+    weights.append(high.astype(batch.entropy.dtype))
+  if weights:
+    product = functools.reduce(jnp.multiply, weights)
+    batch = dataclasses.replace(batch, policy_weight=product)
+  if config.entropy_target:
+    below = masked.mean(batch.entropy, mask) <= config.entropy_target
+    adapted = jnp.where(below, batch.coefficients["entropy"], 0.0)
+    batch = dataclasses.replace(
+      batch, coefficients={**batch.coefficients, "entropy": adapted}
+    )
+  return batch
+
+
+def prepare(
+  algorithm: Algorithm, config: CommonConfig, batch: TrainBatch
+) -> TrainBatch:
+  """Advantages and everything else that couples rows, once per batch.
+
+  Args:
+    algorithm: The objective.
+    config: Its config.
+    batch: All rows of a step, with the frozen log-probs that are needed.
+  """
+  batch = _sanitized_batch(batch, batch.mask)
+  scores = {
+    name: _wide(value)
+    for name in _SCORE_FIELDS
+    if (value := getattr(batch, name)) is not None
+  }
+  batch = dataclasses.replace(batch, **scores)
+  required = options.needs(algorithm, config)
+  batch = _with_shaped_rewards(config, required, batch)
+  advantages = baselines.scaled(
+    algorithm.advantages(config, batch),
+    batch.rewards,
+    batch.valid,
+    batch.group_id,
+    batch.num_groups,
+    config.advantage_scale,
+    eps=config.advantage_eps,
+  )
   batch = dataclasses.replace(
-    batch,
-    mask=mask,
-    old_logp=clean(batch.old_logp),
-    ref_logp=clean(batch.ref_logp),
-    behavior_logp=clean(batch.behavior_logp),
-    sampler_logp=clean(batch.sampler_logp),
+    batch, advantages=jax.lax.stop_gradient(advantages)
   )
-  if batch.advantages is not None and batch.advantages.ndim == 2:
-    batch = dataclasses.replace(batch, advantages=clean(batch.advantages))
-  policy = dataclasses.replace(
-    policy, logp=clean(policy.logp), entropy=clean(policy.entropy)
+  return algorithm.prepare(config, _with_corrections(config, batch))
+
+
+def _policy_values(
+  algorithm: Algorithm,
+  config: CommonConfig,
+  policy: PolicyOutputs,
+  batch: TrainBatch,
+) -> jax.Array:  # [B] or [B, T]
+  """The algorithm's loss times the constant weights of its tokens."""
+  values = algorithm.policy_loss(config, policy, batch)
+  weight = batch.policy_weight
+  if config.off_policy_threshold > 0:
+    kept = corrections.off_policy_sequence_mask(
+      policy.logp,
+      batch.behavior_logp,
+      batch.advantages,
+      batch.mask,
+      config.off_policy_threshold,
+    )
+    weight = kept.astype(values.dtype) * (1.0 if weight is None else weight)
+  if weight is None:
+    return values
+  if values.ndim == 1:
+    weight = jnp.broadcast_to(weight, batch.mask.shape)
+    weight = masked.mean(weight, batch.mask, axis=-1)  # [B]
+  return jax.lax.stop_gradient(weight) * values
+
+
+def _kl_values(
+  config: CommonConfig, policy: PolicyOutputs, batch: TrainBatch
+) -> jax.Array:  # [B, T]
+  """The KL to the reference at each token, before domain weights."""
+  if config.kl_kind == "full":
+    return policy.ref_kl
+  return divergences.kl(
+    policy.logp, batch.ref_logp, batch.mask, config.kl_kind, batch.old_logp
   )
-  return policy, batch
+
+
+def _terms(algorithm: Algorithm, config: CommonConfig) -> dict[str, Term]:
+  """All terms of the loss, by name: the options as data."""
+  terms = {
+    "policy": Term(
+      lambda batch: 1.0,
+      functools.partial(_policy_values, algorithm, config),
+      algorithm.aggregate,
+    )
+  }
+  if config.kl_coef > 0 and not config.kl_in_reward:
+    terms["kl"] = Term(
+      functools.partial(_kl_coefficient, config),
+      lambda policy, batch: (
+        _domain_weights(config, batch) * _kl_values(config, policy, batch)
+      ),
+      algorithm.aggregate,
+    )
+  if config.entropy_coef > 0 or config.entropy_target > 0:
+    terms["entropy"] = Term(
+      lambda batch: -batch.coefficients.get("entropy", config.entropy_coef),
+      lambda policy, batch: policy.entropy,
+      aggregation.over_tokens,
+    )
+  if config.positive_nll_coef > 0:  # VAPO, arXiv:2504.05118, Eq. 11.
+    terms["positive_nll"] = Term(
+      lambda batch: config.positive_nll_coef,
+      lambda policy, batch: -policy.logp,
+      aggregation.over_tokens,
+      lambda batch: batch.mask & batch.correct[:, None],
+    )
+  return terms | algorithm.terms(config)
 
 
 def term_weights(
@@ -194,12 +420,10 @@ def term_weights(
   formed, so that each micro-batch divides by the same number. Never 0.
   """
   zeros = jnp.zeros(batch.mask.shape, jnp.float32)
-  weights = {"policy": algorithm.aggregate(zeros, batch.mask).weight}
-  if config.kl_coef > 0:
-    weights["kl"] = weights["policy"]
-  if config.entropy_coef > 0:
-    weights["entropy"] = aggregation.over_tokens(zeros, batch.mask).weight
-  return {name: jnp.maximum(w, 1.0) for name, w in weights.items()}
+  return {
+    name: jnp.maximum(term.aggregate(zeros, term.mask(batch)).weight, 1.0)
+    for name, term in _terms(algorithm, config).items()
+  }
 
 
 def loss(
@@ -214,10 +438,10 @@ def loss(
     algorithm: The objective.
     config: Its config.
     policy: Outputs of the policy being differentiated.
-    batch: The rows; `old_logp` None where needed means that this forward pass
-      is the anchor: the ratio is exactly 1 and its gradient flows.
+    batch: Prepared rows; `old_logp` None where needed means that this forward
+      pass is the anchor: the ratio is exactly 1 and its gradient flows.
   """
-  required = needs(algorithm, config)
+  required = options.needs(algorithm, config)
   policy, batch = sanitize(policy, batch)
   mask = batch.mask
   anchor = batch.old_logp
@@ -226,22 +450,23 @@ def loss(
     if "old_logp" in required:
       batch = dataclasses.replace(batch, old_logp=anchor)
 
-  per_token = algorithm.policy_loss(config, policy, batch)  # [B] or [B, T]
   terms: dict[str, tuple[jax.Array | float, Weighted]] = {}
-  terms["policy"] = (1.0, algorithm.aggregate(per_token, mask))
-  metrics = {}
-  if config.kl_coef > 0:
-    kl = divergences.kl(
-      policy.logp, batch.ref_logp, mask, config.kl_kind
-    )  # [B, T]
-    terms["kl"] = (config.kl_coef, algorithm.aggregate(kl, mask))
-    metrics["kl/reference"] = aggregation.over_tokens(kl, mask)
-  if config.entropy_coef > 0:
-    bonus = aggregation.over_tokens(policy.entropy, mask)
-    terms["entropy"] = (-config.entropy_coef, bonus)
-    metrics["entropy/policy"] = bonus
+  for name, term in _terms(algorithm, config).items():
+    values = term.values(policy, batch)  # [B] or [B, T]
+    total = term.aggregate(values, term.mask(batch) & mask)
+    terms[name] = (term.coefficient(batch), total)
 
+  metrics: dict[str, Weighted] = {}
   maxima = {}
+  if config.kl_coef > 0:
+    kl = _kl_values(config, policy, batch)
+    metrics["kl/reference"] = aggregation.over_tokens(kl, mask)
+  if "entropy" in required:
+    metrics["entropy/policy"] = aggregation.over_tokens(policy.entropy, mask)
+  if batch.policy_weight is not None:
+    metrics["policy_weight/mean"] = aggregation.over_tokens(
+      batch.policy_weight, mask
+    )
   if "old_logp" in required:
     metrics |= _clip_metrics(algorithm, config, policy, batch)
     log_ratio = jax.lax.stop_gradient(policy.logp) - anchor  # [B, T]
@@ -254,7 +479,11 @@ def loss(
     maxima["ratio/max"] = masked.maximum(ratio, mask)
     maxima["ratio/max_deviation"] = masked.maximum(jnp.abs(ratio - 1), mask)
   if batch.sampler_logp is not None:
-    gap = jnp.abs(anchor - batch.sampler_logp)
+    # What the sampler recorded of the distribution that is trained.
+    sampled = (
+      batch.behavior_logp if config.keep_sampling_mask else batch.sampler_logp
+    )
+    gap = jnp.abs(anchor - sampled)
     metrics["sampler_gap/mean"] = aggregation.over_tokens(gap, mask)
     maxima["sampler_gap/max"] = masked.maximum(gap, mask)
   return LossOutput(terms, *jax.lax.stop_gradient((metrics, maxima)))

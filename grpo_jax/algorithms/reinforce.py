@@ -17,21 +17,20 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.algorithms import objective
+from grpo_jax.algorithms.options import CommonConfig
 from grpo_jax.ops import aggregation, masked, surrogates
 from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class REINFORCEConfig(objective.CommonConfig):
+class REINFORCEConfig(CommonConfig):
   baseline_decay: float = 0.9  # 0: no baseline. Williams, Section 4.
 
   def __post_init__(self):
     super().__post_init__()
     if self.baseline_decay >= 1:
-      raise ValueError(
-        f"REINFORCEConfig: baseline_decay={self.baseline_decay} would never"
-        " move; it is a decay per step in [0, 1)."
+      self.complain(
+        "baseline_decay", "would never move; it is a decay per step in [0, 1)"
       )
 
 

@@ -13,13 +13,13 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.algorithms import objective
+from grpo_jax.algorithms.options import CommonConfig
 from grpo_jax.ops import aggregation
 from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SFTConfig(objective.CommonConfig):
+class SFTConfig(CommonConfig):
   """No fields of its own."""
 
 

@@ -192,6 +192,14 @@ def _plain_record(raw: dict[str, Any]) -> Record:
       f"found the fields {sorted(unknown)}; need only {list(_FIELDS)}. Put"
       " what a verifier reads under 'extras'."
     )
+  if "domain" in (extras := record["extras"]):
+    # An array, so that it reaches the loss (weights of the KL by domain).
+    if type(extras["domain"]) is not int or extras["domain"] < 0:
+      raise ValueError(
+        f"found the domain {extras['domain']!r:.60} in 'extras'; need a number"
+        " from 0 on."
+      )
+    record["extras"] = {**extras, "domain": np.int32(extras["domain"])}
   return record
 
 
@@ -204,7 +212,8 @@ class JsonlSource:
     Args:
       path: Local or `gs://` file. Each line has `prompt` and may have
         `answer`, `completion` (strings) and `extras` (an object, which host
-        verifiers see). Empty lines are skipped.
+        verifiers see). Empty lines are skipped. The entry `domain` of all
+        `extras` or of none numbers the domain of a prompt, from 0 on.
       format: Key of `FORMATS` for a file that keeps a dataset's own fields:
         "gsm8k" reads `question` and `answer`.
 
@@ -245,6 +254,12 @@ class JsonlSource:
         raise ValueError(f"JsonlSource: {path}:{number}: {error}") from error
     if not self._records:
       raise ValueError(f"JsonlSource: {path} has no records; need at least 1.")
+    labelled = sum("domain" in record["extras"] for record in self._records)
+    if labelled not in (0, len(self._records)):
+      raise ValueError(
+        f"JsonlSource: {path}: {labelled} of {len(self._records)} records have"
+        " a 'domain' in 'extras'; need all or none."
+      )
 
   def __len__(self) -> int:
     return len(self._records)

@@ -9,9 +9,14 @@ import jax
 import jax.numpy as jnp
 
 
+def wide(x: jax.Array) -> jax.Array:
+  """`x` as float32, or as it is if it is wider."""
+  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
 def select(x: jax.Array, mask: jax.Array) -> jax.Array:
   """Returns `x` where `mask`, else exactly 0, with zero gradient there."""
-  return jnp.where(mask, x, jnp.zeros((), x.dtype))
+  return jnp.where(mask, x, 0)
 
 
 def sum(x: jax.Array, mask: jax.Array, axis: int | None = None) -> jax.Array:
@@ -29,3 +34,36 @@ def maximum(x: jax.Array, mask: jax.Array) -> jax.Array:
   """Largest `x` over True entries; 0 where there are none."""
   largest = jnp.max(jnp.where(mask, x, -jnp.inf))
   return jnp.where(jnp.any(mask), largest, 0.0)
+
+
+def whiten(
+  x: jax.Array,
+  mask: jax.Array,  # bool, shape of x
+  eps: float = 1e-8,
+  ddof: int = 1,
+) -> jax.Array:  # shape of x
+  """(x − mean) / √(variance + eps) over the True entries; a constant.
+
+  Args:
+    x: Numbers of any shape, for example the advantages [B, T] of a batch.
+    mask: Which of them count.
+    eps: Added to the variance.
+    ddof: 1 for the sample variance (verl, TRL), 0 for the population's.
+
+  Returns:
+    Mean 0 and variance 1 over the True entries, 0 elsewhere. Exactly 0 where
+    they are all equal, which includes a single one and none.
+  """
+  x = wide(x)
+  # Equal numbers: their float32 mean may be one unit in the last place off,
+  # and √eps is small enough to show it.
+  live = jnp.max(jnp.where(mask, x, -jnp.inf)) > jnp.min(
+    jnp.where(mask, x, jnp.inf)
+  )
+  centered = select(x - mean(x, mask), mask)
+  variance = jnp.sum(jnp.square(centered)) / jnp.maximum(
+    jnp.sum(mask) - ddof, 1
+  )
+  return jax.lax.stop_gradient(
+    select(centered * jax.lax.rsqrt(variance + eps), live)
+  )

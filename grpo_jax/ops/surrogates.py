@@ -1,9 +1,19 @@
-"""Surrogate objectives of a ratio and an advantage (to be maximised)."""
+"""Surrogate objectives of a ratio and an advantage (to be maximised).
+
+Advantages are constants everywhere: one per completion or one per token.
+Clips are written with `where` and not `jnp.clip`, whose slope at a bound is
+split: at r = 1 with a width of 0 the inside keeps its slope of 1.
+"""
 
 from __future__ import annotations
 
+import math
+
+import chex
 import jax
 import jax.numpy as jnp
+
+from grpo_jax.ops import masked
 
 
 def _advantages_like(advantages: jax.Array, x: jax.Array) -> jax.Array:
@@ -19,35 +29,97 @@ def _advantages_like(advantages: jax.Array, x: jax.Array) -> jax.Array:
   return jax.lax.stop_gradient(advantages)
 
 
+def _at_most(x: jax.Array, bound: float | jax.Array) -> jax.Array:
+  return jnp.where(x > bound, bound, x)
+
+
+def _at_least(x: jax.Array, bound: float | jax.Array) -> jax.Array:
+  return jnp.where(x < bound, bound, x)
+
+
 def clipped(
   ratio: jax.Array,  # [B] or [B, T]
   advantages: jax.Array,  # [B] or [B, T]
   clip_low: float,
   clip_high: float,
+  dual_clip: float | None = None,
+  ratio_cap: float | None = None,
 ) -> jax.Array:  # shape of ratio
   """Pessimistic clipped surrogate.
 
       min( r A, clip(r, 1 − ε_low, 1 + ε_high) A )
+
+  With `ratio_cap` the first r is min(r, cap); with `dual_clip` c the result
+  is at least c A where A < 0.
 
   Args:
     ratio: Importance ratios, positive.
     advantages: Constants; one per completion or per token.
     clip_low: Width of the range below 1, ≥ 0.
     clip_high: Width of the range above 1, ≥ 0.
+    dual_clip: Largest loss in units of |A| where A < 0, > 1; None or 0: none.
+    ratio_cap: Upper bound of the ratio, > 1 + clip_high; None or 0: none.
 
   Returns:
     The surrogate, not aggregated. Its gradient is A ∂r inside the range, and
-    0 where A > 0 and r > 1 + ε_high or A < 0 and r < 1 − ε_low.
+    0 where A > 0 and r > 1 + ε_high, where A < 0 and r < 1 − ε_low, and where
+    A < 0 and r > dual_clip or r > ratio_cap.
+
+  Raises:
+    ValueError: If `dual_clip` or `ratio_cap` would cut into the range.
 
   Source: Schulman et al., arXiv:1707.06347, Eq. 7; separate widths: Yu et
-  al., "DAPO", arXiv:2503.14476, Eq. 10.
+  al., "DAPO", arXiv:2503.14476, Eq. 10; dual clip: Ye et al., "Mastering
+  Complex Control in MOBA Games", arXiv:1912.09729; cap: "INTELLECT-2",
+  arXiv:2505.07291 (two-sided clipping).
+  """
+  if dual_clip and dual_clip <= 1:
+    raise ValueError(
+      f"surrogates.clipped: dual_clip is {dual_clip}, but it bounds ratios"
+      " above 1 and must exceed 1 (3 is common); None switches it off."
+    )
+  known_width = isinstance(clip_high, (int, float))
+  if ratio_cap and ratio_cap <= (1 + clip_high if known_width else 1):
+    raise ValueError(
+      f"surrogates.clipped: ratio_cap is {ratio_cap}, but it must exceed 1 +"
+      f" clip_high (clip_high is {clip_high}): below, the clip would never"
+      " act; None switches it off."
+    )
+  advantages = _advantages_like(advantages, ratio)
+  inside = _at_most(_at_least(ratio, 1.0 - clip_low), 1.0 + clip_high)
+  if ratio_cap:
+    ratio = _at_most(ratio, ratio_cap)
+  objective = jnp.minimum(ratio * advantages, inside * advantages)
+  if dual_clip:
+    bounded = _at_least(objective, dual_clip * advantages)
+    objective = jnp.where(advantages < 0, bounded, objective)
+  return objective
+
+
+def upper_clipped(
+  ratio: jax.Array,  # [B] or [B, T]
+  advantages: jax.Array,  # [B] or [B, T]
+  clip_high: float,
+) -> jax.Array:  # shape of ratio
+  """Surrogate clipped from above only.
+
+      min( r A, min(r, 1 + ε_high) A )
+
+  Args:
+    ratio: Importance ratios, positive.
+    advantages: Constants; one per completion or per token.
+    clip_high: Width of the range above 1, ≥ 0.
+
+  Returns:
+    The surrogate, not aggregated. Its gradient is 0 only where A > 0 and
+    r > 1 + ε_high.
+
+  Source: Pang and Jin, "TIC-GRPO", arXiv:2508.02833 (with
+  `ratios.trajectory_ratio`).
   """
   advantages = _advantages_like(advantages, ratio)
-  low, high = 1.0 - clip_low, 1.0 + clip_high
-  # `where` and not `jnp.clip`: at r = 1 with ε = 0 the clip's own gradient is
-  # split between its bounds; here the inside keeps slope 1.
-  inside = jnp.where(ratio < low, low, jnp.where(ratio > high, high, ratio))
-  return jnp.minimum(ratio * advantages, inside * advantages)
+  capped = _at_most(ratio, 1.0 + clip_high)
+  return jnp.minimum(ratio * advantages, capped * advantages)
 
 
 def reinforce(
@@ -60,3 +132,239 @@ def reinforce(
   connectionist reinforcement learning", Machine Learning 8, 1992.
   """
   return _advantages_like(advantages, logp) * logp
+
+
+def clipped_weight(
+  ratio: jax.Array,  # [B, T]
+  logp: jax.Array,  # [B, T]
+  advantages: jax.Array,  # [B] or [B, T]
+  ratio_min: float,
+  ratio_max: float,
+) -> jax.Array:  # [B, T]
+  """Score function weighted by a clipped ratio; every token keeps a gradient.
+
+      sg[ clip(r, ratio_min, ratio_max) ] A log π_θ
+
+  Args:
+    ratio: Importance ratios, positive.
+    logp: Log-probabilities under the policy being trained, nats.
+    advantages: Constants; one per completion or per token.
+    ratio_min: Lower bound of the ratio itself (not a width), ≥ 0.
+    ratio_max: Upper bound of the ratio itself.
+
+  Returns:
+    The surrogate, not aggregated. Its value depends on log π and cannot be
+    compared with that of `clipped`.
+
+  Source: MiniMax, "MiniMax-M1", arXiv:2506.13585, Eq. 4 (CISPO).
+  """
+  weight = jax.lax.stop_gradient(jnp.clip(ratio, ratio_min, ratio_max))
+  return weight * reinforce(logp, advantages)
+
+
+def soft_gated(
+  ratio: jax.Array,  # [B] or [B, T]
+  advantages: jax.Array,  # [B] or [B, T]
+  tau_positive: float,
+  tau_negative: float,
+) -> jax.Array:  # shape of ratio
+  """Surrogate with a sigmoid gate in place of a clip.
+
+      A (4/τ) σ( τ (r − 1) ),   τ = τ_positive where A > 0, else τ_negative
+
+  Args:
+    ratio: Importance ratios, positive; from clamped log-ratios.
+    advantages: Constants; one per completion or per token.
+    tau_positive: Sharpness for positive advantages, > 0.
+    tau_negative: Sharpness for the others, > 0.
+
+  Returns:
+    The surrogate, not aggregated; |·| ≤ 4|A|/τ. At r = 1 its gradient is
+    A ∂r, the policy gradient.
+
+  Source: Gao et al., "Soft Adaptive Policy Optimization", arXiv:2511.20347.
+  """
+  advantages = _advantages_like(advantages, ratio)
+  tau = jnp.where(advantages > 0, tau_positive, tau_negative)
+  tau = tau.astype(ratio.dtype)
+  return advantages * (4.0 / tau) * jax.nn.sigmoid(tau * (ratio - 1.0))
+
+
+def geometric_mean(
+  log_ratio: jax.Array,  # [B, T]
+  advantages: jax.Array,  # [B]
+  mask: jax.Array,  # [B, T] bool
+  clip_low: float,
+  clip_high: float,
+  clamp: float | None = 20.0,
+) -> jax.Array:  # [B]
+  """Geometric mean of token ratios that are clipped in log space.
+
+      A_i exp( (1/|y_i|) Σ_t y_it ),   y = min(Δ, ε_high)  where A > 0,
+                                       y = max(Δ, −ε_low)  where A < 0
+
+  Args:
+    log_ratio: Δ = log π_θ − log π_old, nats.
+    advantages: Constants, one per completion.
+    mask: True on trained tokens.
+    clip_low: Width of the range of Δ below 0, nats, ≥ 0.
+    clip_high: Width of the range of Δ above 0, nats, ≥ 0.
+    clamp: Largest |Δ|, nats: one side is not clipped; None for no clamp.
+
+  Returns:
+    One surrogate per completion; A_i where it has no tokens.
+
+  Source: Zhao et al., "Geometric-Mean Policy Optimization",
+  arXiv:2507.20673.
+  """
+  chex.assert_rank([log_ratio, advantages, mask], [2, 1, 2])
+  advantages = jax.lax.stop_gradient(advantages)
+  log_ratio = masked.select(log_ratio, mask)
+  if clamp is not None:
+    log_ratio = jnp.clip(log_ratio, -clamp, clamp)
+  pessimistic = jnp.where(
+    advantages[:, None] > 0,
+    _at_most(log_ratio, clip_high),
+    _at_least(log_ratio, -clip_low),
+  )
+  return advantages * jnp.exp(masked.mean(pessimistic, mask, axis=-1))
+
+
+def vespo_weight(
+  log_ratio: jax.Array,  # [B, T]
+  mask: jax.Array,  # [B, T] bool
+  advantages: jax.Array,  # [B]
+  k_positive: float,
+  lambda_positive: float,
+  k_negative: float,
+  lambda_negative: float,
+  log_correction: jax.Array | None = None,  # [B, T]
+  clamp: float = 20.0,
+) -> jax.Array:  # [B]
+  """Smooth weight of a completion's score function, 1 at ratio 1.
+
+      φ(w) = exp( λ + k log w − λ w ),   w = exp( Σ_t Δ_t + log c_t )
+
+  Args:
+    log_ratio: Δ = log π_θ − log π_old, nats.
+    mask: True on trained tokens.
+    advantages: One per completion; its sign chooses (k, λ).
+    k_positive, lambda_positive: For A ≥ 0, > 0.
+    k_negative, lambda_negative: For A < 0, > 0.
+    log_correction: log c, the logarithm of importance weights between the
+      sampler and the old policy, nats; −inf counts as log 1e-8.
+    clamp: Largest |Δ| of a token and largest log w, nats.
+
+  Returns:
+    Constants in (0, ∞); 1 where a completion has no tokens. The objective is
+    `reinforce` times φ.
+
+  Source: "VESPO: Variational Sequence-Level Soft Policy Optimization",
+  arXiv:2602.10693; lower bound log 1e-8: TRL.
+  """
+  chex.assert_rank([log_ratio, mask, advantages], [2, 2, 1])
+  floor = math.log(1e-8)
+  log_w = jnp.clip(masked.select(log_ratio, mask), -clamp, clamp)
+  if log_correction is not None:
+    correction = jnp.clip(log_correction, floor, clamp)
+    log_w += masked.select(correction, mask)
+  log_w = jnp.clip(log_w.sum(axis=-1), floor, clamp)  # [B]
+  k = jnp.where(advantages < 0, k_negative, k_positive)
+  scale = jnp.where(advantages < 0, lambda_negative, lambda_positive)
+  phi = jnp.exp(scale + k * log_w - scale * jnp.exp(log_w))
+  return jax.lax.stop_gradient(phi.astype(log_ratio.dtype))
+
+
+def covariance(
+  advantages: jax.Array,  # [B] or [B, T]
+  logp: jax.Array,  # [B, T]
+  mask: jax.Array,  # [B, T] bool
+) -> jax.Array:  # [B, T]
+  """Each token's share of the covariance of advantage and log-probability.
+
+      cov_it = (A_it − mean A) (log π_it − mean log π),   means over tokens
+
+  Tokens with a large share are those whose update lowers the entropy most.
+
+  Returns:
+    Constants; 0 where masked.
+
+  Source: Cui et al., "The Entropy Mechanism of Reinforcement Learning for
+  Reasoning Language Models", arXiv:2505.22617.
+  """
+  chex.assert_equal_shape([logp, mask])
+  advantages = jnp.broadcast_to(_advantages_like(advantages, logp), logp.shape)
+  logp = jax.lax.stop_gradient(logp)
+  product = (advantages - masked.mean(advantages, mask)) * (
+    logp - masked.mean(logp, mask)
+  )
+  return masked.select(product, mask)
+
+
+def clip_cov_mask(
+  cov: jax.Array,  # [B, T]
+  mask: jax.Array,  # [B, T] bool
+  not_clipped: jax.Array,  # [B, T] bool
+  fraction: float,
+  low: float,
+  high: float,
+  key: jax.Array,  # [] PRNG key
+) -> jax.Array:  # [B, T] bool
+  """Chooses tokens at random among those with a high covariance (Clip-Cov).
+
+  Args:
+    cov: As `covariance` returns it.
+    mask: True on trained tokens; N of them.
+    not_clipped: True where the ordinary clip leaves the gradient alive.
+    fraction: max(1, ⌊fraction · N⌋) tokens are chosen, or all candidates if
+      there are fewer.
+    low, high: Candidates have a covariance strictly between them.
+    key: For the choice.
+
+  Returns:
+    True where a token is to lose its gradient.
+
+  Source: Cui et al., arXiv:2505.22617, Section 4.
+  """
+  candidates = mask & not_clipped & (cov > low) & (cov < high)
+  scores = jax.random.uniform(key, cov.shape)
+  return _top(scores, candidates, _share(mask, fraction))
+
+
+def kl_cov_mask(
+  cov: jax.Array,  # [B, T]
+  mask: jax.Array,  # [B, T] bool
+  fraction: float,
+) -> jax.Array:  # [B, T] bool
+  """Chooses the tokens with the highest covariance (KL-Cov).
+
+  Args:
+    cov: As `covariance` returns it.
+    mask: True on trained tokens; N of them.
+    fraction: max(1, ⌊fraction · N⌋) tokens are chosen; of equal ones the
+      first.
+
+  Returns:
+    True where a token is to be penalised; nowhere if no token is trained.
+
+  Source: Cui et al., arXiv:2505.22617, Section 4.
+  """
+  return _top(cov, mask, _share(mask, fraction))
+
+
+def _share(mask: jax.Array, fraction: float) -> jax.Array:  # []
+  return jnp.maximum(jnp.floor(fraction * mask.sum()).astype(jnp.int32), 1)
+
+
+def _top(
+  scores: jax.Array,  # [B, T]
+  candidates: jax.Array,  # [B, T] bool
+  count: jax.Array,  # [] int32
+) -> jax.Array:  # [B, T] bool
+  """The `count` candidates with the highest scores; all if there are fewer."""
+  # By rank and not by a threshold: equal scores must not raise the number.
+  order = jnp.argsort(
+    jnp.where(candidates, scores, -jnp.inf), axis=None, descending=True
+  )
+  rank = jnp.zeros_like(order).at[order].set(jnp.arange(order.size))
+  return candidates & (rank.reshape(scores.shape) < count)

@@ -78,4 +78,5 @@ def combine(
     valid=valid,
     correct=valid & (values[correct] >= 1.0),
     components=values,
+    weights={name: jnp.float32(weights[name]) for name in names},
   )

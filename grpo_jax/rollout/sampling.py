@@ -33,6 +33,8 @@ class SamplingConfig:
     top_k: Keeps the k most likely tokens, or None.
     top_p: Keeps the nucleus of mass p in (0, 1], or None.
     min_p: Keeps tokens with p ∈ (0, 1] times the largest probability, or None.
+    record_kept: Whether to record the ids that the filters kept; needs top_k,
+      which bounds their number.
   """
 
   max_new_tokens: int
@@ -42,6 +44,7 @@ class SamplingConfig:
   top_k: int | None = None
   top_p: float | None = None
   min_p: float | None = None
+  record_kept: bool = False
 
   def __post_init__(self):
     object.__setattr__(self, "end_ids", tuple(self.end_ids))
@@ -61,6 +64,11 @@ class SamplingConfig:
     for name in ("top_p", "min_p"):
       value = getattr(self, name)
       check(value is None or 0 < value <= 1, name, "in (0, 1], or None")
+    check(
+      self.top_k is not None or not self.record_kept,
+      "top_k",
+      "set to record the kept ids (record_kept), whose number it bounds",
+    )
 
 
 @jax.tree_util.register_dataclass
@@ -74,6 +82,7 @@ class DecodeState:
     mask: True on the tokens a row wrote before or at its end; filled with
       False.
     behavior_logp, sampler_logp, entropy: As in `Rollout`; filled with 0.
+    kept_ids: As in `Rollout`; filled with -1.
     done: The row has written an end token.
     cache: The policy's own; holds completion tokens below `cursor` - 1.
   """
@@ -84,6 +93,7 @@ class DecodeState:
   behavior_logp: jax.Array  # [B, T] float32
   sampler_logp: jax.Array  # [B, T] float32
   entropy: jax.Array  # [B, T] float32
+  kept_ids: jax.Array | None  # [B, T, K] int32
   done: jax.Array  # [B] bool
   cache: PyTree
 
@@ -115,13 +125,25 @@ def _filtered(logits, config):  # [B, V] -> [B, V], at temperature 1
   return logits
 
 
+def _only_top(logits, count):  # [B, V] -> [B, V], [B, K]
+  """The K largest logits, and their ids; -1 for those that are -inf.
+
+  `filters.top_k` keeps ties, so it may keep more than K.
+  """
+  largest, ids = lax.top_k(logits, count)  # [B, K]
+  rows = jnp.arange(logits.shape[0])[:, None]
+  logits = jnp.full_like(logits, -jnp.inf).at[rows, ids].set(largest)
+  return logits, jnp.where(jnp.isneginf(largest), -1, ids).astype(jnp.int32)
+
+
 def _draw(logits, keys, position, config):  # [B, V], [B], []
-  """Tokens, and what the rollout records of them; each [B]."""
+  """Tokens, what the rollout records of them, each [B], and the kept ids."""
   logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   if config.temperature == 0.0:
     tokens = jnp.argmax(logits, axis=-1)  # [B]
     zero = jnp.zeros(tokens.shape, logits.dtype)
-    return tokens, zero, logprobs.token_logprobs(logits, tokens), zero
+    records = zero, logprobs.token_logprobs(logits, tokens), zero
+    return tokens, records, tokens[:, None] if config.record_kept else None
 
   def noise(row_key):
     # Always float32, so that the bits do not depend on the model's dtype.
@@ -129,14 +151,22 @@ def _draw(logits, keys, position, config):  # [B, V], [B], []
     return jax.random.gumbel(token_key, logits.shape[-1:], jnp.float32)
 
   scaled = filters.temperature(logits, config.temperature)
-  filtered = _filtered(scaled, config)
+  filtered, kept_ids = _filtered(scaled, config), None
+  if config.record_kept:
+    filtered, kept_ids = _only_top(filtered, _num_kept(config, logits))
   tokens = jnp.argmax(filtered + jax.vmap(noise)(keys), axis=-1)  # [B]
-  return (
-    tokens,
+  records = (
     logprobs.token_logprobs(filtered, tokens),
     logprobs.token_logprobs(scaled, tokens),
     logprobs.entropy_from_logits(filtered),
   )
+  return tokens, records, kept_ids
+
+
+def _num_kept(config: SamplingConfig, logits: jax.Array) -> int:
+  """K of `Rollout.kept_ids`."""
+  assert config.top_k is not None
+  return 1 if config.temperature == 0 else min(config.top_k, logits.shape[-1])
 
 
 def sample(
@@ -186,7 +216,7 @@ def sample(
   def write(state, h, cache):
     """Draws token `cursor` of every row from h [B, D] and records it."""
     t = state.cursor
-    tokens, *records = _draw(policy.head(params, h), keys, t, config)
+    tokens, records, kept_ids = _draw(policy.head(params, h), keys, t, config)
     alive = ~state.done  # [B]; also writes the end token itself.
     ended = (tokens[:, None] == end_ids).any(axis=-1)
     behavior_logp, sampler_logp, entropy = (
@@ -205,6 +235,9 @@ def sample(
       behavior_logp=behavior_logp,
       sampler_logp=sampler_logp,
       entropy=entropy,
+      kept_ids=None
+      if kept_ids is None
+      else state.kept_ids.at[:, t].set(jnp.where(alive[:, None], kept_ids, -1)),
       done=state.done | ended,
       cache=cache,
     )
@@ -221,6 +254,17 @@ def sample(
       behavior_logp=buffer(0.0, jnp.float32),
       sampler_logp=buffer(0.0, jnp.float32),
       entropy=buffer(0.0, jnp.float32),
+      kept_ids=None
+      if not config.record_kept
+      else jnp.full(
+        (
+          num_rows,
+          num_slots,
+          _num_kept(config, jax.eval_shape(policy.head, params, h)),
+        ),
+        -1,
+        jnp.int32,
+      ),
       done=jnp.zeros(num_rows, bool),
       cache=cache,
     )
@@ -247,4 +291,5 @@ def sample(
     prompt_index=prompt_index,
     group_id=prompt_index,
     num_groups=num_prompts,
+    kept_ids=state.kept_ids,
   )

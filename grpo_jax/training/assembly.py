@@ -11,7 +11,7 @@ import optax
 from jax.sharding import Mesh
 
 from grpo_jax import algorithms
-from grpo_jax.algorithms import objective
+from grpo_jax.algorithms import objective, options
 from grpo_jax.models import transformer
 from grpo_jax.rollout import sampling
 from grpo_jax.training import config as config_lib
@@ -60,6 +60,15 @@ def make_parts(
       f" {algorithm.name!r} compares the completions of a prompt and needs at"
       f" least {algorithm.min_group_size}; every advantage would be 0."
     )
+  most = algorithm.max_group_size
+  if most is not None and phase.group_size > most:
+    raise ValueError(
+      f"config.{phase_name}.group_size={phase.group_size}: algorithm"
+      f" {algorithm.name!r} is defined for at most {most} completions per"
+      f" prompt; set config.{phase_name}.group_size={most}."
+    )
+  required = options.needs(algorithm, objective_config)
+  _check_inputs(config, problem, required, algorithm.name)
   plan = UpdatePlan(
     num_epochs=phase.num_epochs,
     num_minibatches=phase.num_minibatches,
@@ -71,12 +80,13 @@ def make_parts(
     temperature=1.0 if supervised else config.sampling.temperature,
     ema_decay=phase.ema_decay,
   )
-  unit = algorithm.rows_per_unit
+  unit = phase.group_size if algorithm.couples_group else 1
   if plan.micro_batch_size % unit:
     raise ValueError(
-      f"algorithm {algorithm.name!r} couples {unit} rows, which a micro-batch"
-      f" of {plan.micro_batch_size} rows would separate; set"
-      f" config.{phase_name}.micro_batch_size to a multiple of {unit}."
+      f"algorithm {algorithm.name!r} couples the {unit} completions of a"
+      f" prompt, which a micro-batch of {plan.micro_batch_size} rows would"
+      f" separate; set config.{phase_name}.micro_batch_size to a multiple of"
+      f" {unit}."
     )
   num_updates = phase.steps * plan.num_updates
   parts = Parts(
@@ -91,20 +101,54 @@ def make_parts(
   )
   if supervised:
     return parts
+  sampler = config.sampling.sampler(
+    problem.max_new_tokens,
+    problem.tokenizer.end_ids,
+    problem.tokenizer.pad_id,
+    record_kept="kept_ids" in required,
+  )
+  sample = functools.partial(sampling.sample, policy)
+  greedy = dataclasses.replace(sampler, temperature=0.0, record_kept=False)
   return dataclasses.replace(
     parts,
     sample=functools.partial(
-      sampling.sample,
-      policy,
-      config=config.sampling.sampler(
-        problem.max_new_tokens,
-        problem.tokenizer.end_ids,
-        problem.tokenizer.pad_id,
-      ),
-      group_size=phase.group_size,
+      sample, config=sampler, group_size=phase.group_size
     ),
+    greedy=functools.partial(sample, config=greedy, group_size=1)
+    if "greedy_rewards" in required
+    else None,
     score=problem.score,
   )
+
+
+def _check_inputs(
+  config: config_lib.RunConfig,
+  problem: Problem,
+  required: frozenset[str],
+  name: str,
+) -> None:
+  """Raises ValueError if nothing provides what the algorithm reads."""
+  for need in ("values", "step_rewards", "domain"):
+    if need in required and need not in problem.provides:
+      raise ValueError(
+        f"algorithm {name!r} needs {need!r}: {options.NEEDS[need]}."
+      )
+  filters = config.sampling
+  filtered = any(
+    value is not None for value in (filters.top_k, filters.top_p, filters.min_p)
+  )
+  if "kept_ids" in required and filters.top_k is None:
+    raise ValueError(
+      "config.algorithm.keep_sampling_mask records the kept tokens and needs"
+      " config.sampling.top_k, which bounds their number; set it."
+    )
+  if "behavior_logp" in required and filtered and "kept_ids" not in required:
+    raise ValueError(
+      "config.sampling filters tokens (top_k, top_p or min_p), so the recorded"
+      f" log-probs are not of the policy that algorithm {name!r} compares them"
+      " with; set config.algorithm.keep_sampling_mask=True, or leave the"
+      " filters out."
+    )
 
 
 def initial_state(policy: Policy, seed: int) -> TrainState:
@@ -132,13 +176,13 @@ def enter_phase(
 
   A pure function, so that `jax.eval_shape` of it describes a checkpoint.
   """
-  trainable, algorithm_state = parts.algorithm.init(parts.config)
+  trainable, algorithm_state = objective.init(parts.algorithm, parts.config)
   params = {"policy": state.params["policy"], "algorithm": trainable}
   opt_state = parts.optimizer.init(trained_params(params))
   if not phase.reset_optimizer and state.opt_state is not None:
     opt_state = _carry_moments(opt_state, state.opt_state)
   ref_params = None
-  if "ref_logp" in objective.needs(parts.algorithm, parts.config):
+  if "ref_logp" in options.needs(parts.algorithm, parts.config):
     ref_params = state.ref_params
     if phase.set_reference:
       # A copy: the step donates the state, and the parameters move on.

@@ -155,7 +155,11 @@ class SamplingConfig:
       _positive(self, "config.sampling", "max_new_tokens")
 
   def sampler(
-    self, max_new_tokens: int, end_ids: tuple[int, ...], pad_id: int
+    self,
+    max_new_tokens: int,
+    end_ids: tuple[int, ...],
+    pad_id: int,
+    record_kept: bool = False,
   ) -> sampling.SamplingConfig:
     """The sampler's config for a tokenizer."""
     return sampling.SamplingConfig(
@@ -166,6 +170,7 @@ class SamplingConfig:
       top_k=self.top_k,
       top_p=self.top_p,
       min_p=self.min_p,
+      record_kept=record_kept,
     )
 
 
@@ -266,6 +271,8 @@ class PhaseConfig:
     reset_optimizer: Start the phase with a fresh optimizer state.
     set_reference: Start the phase with the reference policy set to the
       current one.
+    reference_workdir: Take the reference policy from the last checkpoint of
+      this run instead: a teacher of the same architecture and vocabulary.
     ema_decay: Of the average of the parameters, per step; None keeps none.
     optimizer: Of this phase.
   """
@@ -279,6 +286,7 @@ class PhaseConfig:
   micro_batch_size: int | None = None
   reset_optimizer: bool = True
   set_reference: bool = True
+  reference_workdir: str = ""
   ema_decay: float | None = None
   optimizer: OptimizerConfig = OptimizerConfig()
 

@@ -85,9 +85,12 @@ def _split(
   problem: problem_lib.Problem, mesh: Mesh, parts: step.Parts
 ) -> Driver:
   """The same stages with the host's verifiers between them."""
-  sample = jax.jit(
-    functools.partial(step.sample_stage, parts=parts),
-    out_shardings=sharding.replicated(mesh),
+  sample, greedy = (
+    jax.jit(
+      functools.partial(stage, parts=parts),
+      out_shardings=sharding.replicated(mesh),
+    )
+    for stage in (step.sample_stage, step.greedy_stage)
   )
   learn = _jit_step(mesh, step.learn_stage, parts)
   rows = sharding.by_rows(mesh)
@@ -95,17 +98,19 @@ def _split(
   def driver(state: TrainState, batch: pipeline.PromptBatch):
     prompts = jax.device_put(batch.prompts, rows)
     rollout = sample(state, prompts)
-    fetched = jax.device_get(rollout)
+    baseline = greedy(state, prompts)
+    fetched = jax.device_get((rollout, baseline))
     started = time.perf_counter()
     with jax.transfer_guard("allow"):
-      scored, failures, errors = problem.score_on_host(batch, fetched)
+      scored, failures, errors = problem.score_on_host(batch, fetched[0])
+      if baseline is not None:
+        baseline, *_ = problem.score_on_host(batch, fetched[1])
     counts = {f"unscored/{kind}": float(n) for kind, n in failures.items()}
     counts["time/verifier_s"] = time.perf_counter() - started
     for message in errors:
       logging.warning("a verifier failed, its row is unscored: %s", message)
-    state, metrics, samples = learn(
-      state, prompts, rollout, jax.device_put(scored, rows)
-    )
+    scored, baseline = jax.device_put((scored, baseline), rows)
+    state, metrics, samples = learn(state, prompts, rollout, scored, baseline)
     return state, Outcome(
       lambda: _numbers(metrics) | counts,
       lambda: _texts(problem, batch, samples),

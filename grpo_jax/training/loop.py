@@ -166,6 +166,13 @@ def train(
         streams[index].set_state(position["stream"])
       else:
         run.state = jax.device_put(enter(run.state), sharding.replicated(mesh))
+        phase: config_lib.PhaseConfig = getattr(
+          settings, settings.phases[index]
+        )
+        if phase.reference_workdir and run.state.ref_params is not None:
+          run.state = runs.with_reference_of(
+            run.state, phase.reference_workdir, mesh
+          )
       _run_phase(run, parts, index, streams[index])
 
     saved.wait()

@@ -41,6 +41,8 @@ class Problem:
     correct: Name of the component that decides accuracy.
     truncate_completions: Whether supervised completions are cut to the
       budget instead of left out.
+    provides: Optional inputs of algorithms that come from the data or the
+      verifier: "step_rewards", "domain".
   """
 
   tokenizer: Any
@@ -54,6 +56,7 @@ class Problem:
   scorer: host.HostScorer | None
   correct: str
   truncate_completions: bool
+  provides: frozenset[str] = frozenset()
 
   def close(self) -> None:
     """Ends the worker processes."""
@@ -165,6 +168,7 @@ def train_batch(batch: pipeline.SupervisedBatch) -> TrainBatch:
     "rewards": np.zeros(num_rows, np.float32),
     "valid": everyone,
     "terminated": everyone,
+    "correct": everyone,
   }
   return TrainBatch(**arrays, num_groups=num_rows)
 
@@ -227,6 +231,7 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
     ),
     correct=correct.rpartition(":")[2],
     truncate_completions=True,
+    provides=frozenset({"domain"} if "domain" in train[0]["extras"] else ()),
   )
 
 
@@ -256,12 +261,18 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
       rollout.tokens, rollout.completion_mask, extras
     )
     # Components without a weight are watched, not rewarded.
-    return combine.combine(
+    scored = combine.combine(
       components,
       {name: weights.get(name, 0.0) for name in components},
       failed=None,
       correct=config.rewards.correct or "accuracy",
     )
+    if task.step_scores is None:
+      return scored
+    steps, step_mask = jax.vmap(task.step_scores)(
+      rollout.tokens, rollout.completion_mask, extras
+    )  # [B, T]
+    return dataclasses.replace(scored, step_rewards=steps, step_mask=step_mask)
 
   return Problem(
     tokenizer=text,
@@ -276,4 +287,12 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     scorer=None,
     correct=config.rewards.correct or "accuracy",
     truncate_completions=False,
+    provides=frozenset(
+      name
+      for name, given in {
+        "step_rewards": task.step_scores is not None,
+        "domain": "domain" in train[0]["extras"],
+      }.items()
+      if given
+    ),
   )

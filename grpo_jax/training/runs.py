@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import ml_collections
 from jax.sharding import Mesh
 
@@ -105,6 +106,46 @@ def make_phases(
     )
     phases.append((parts, enter))
   return phases
+
+
+def with_reference_of(
+  state: TrainState, workdir: str, mesh: Mesh
+) -> TrainState:
+  """The state with the policy of another run as the reference.
+
+  Args:
+    state: At the start of a phase that has a reference.
+    workdir: Folder of the other run.
+    mesh: Of this run.
+
+  Raises:
+    FileNotFoundError: There is no such run, or it has no checkpoint.
+    ValueError: Its policy has other arrays than this run's.
+  """
+
+  def shapes(params):
+    return {
+      jax.tree_util.keystr(path): jnp.shape(x)
+      for path, x in jax.tree_util.tree_leaves_with_path(params)
+    }
+
+  with load(workdir) as teacher:
+    ours, theirs = shapes(state.ref_params), shapes(teacher.params)
+    if ours != theirs:
+      differ = sorted(
+        name
+        for name in ours.keys() | theirs.keys()
+        if ours.get(name) != theirs.get(name)
+      )
+      name = differ[0]
+      raise ValueError(
+        f"reference_workdir={workdir}: {len(differ)} arrays of its policy"
+        f" differ from this run's; {name} is {theirs.get(name, 'absent')},"
+        f" needed is {ours.get(name, 'absent')}. The reference must have the"
+        " model and the vocabulary of the policy."
+      )
+    reference = jax.device_put(teacher.params, sharding.replicated(mesh))
+  return dataclasses.replace(state, ref_params=reference)
 
 
 def restore(

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from grpo_jax.algorithms import objective
+from grpo_jax.algorithms import objective, options
 from grpo_jax.ops import logprobs
 from grpo_jax.training import metrics as metrics_lib
 from grpo_jax.types import (
@@ -74,6 +74,7 @@ class Parts:
     plan: Epochs, minibatches, micro-batches.
     sample: (policy params, prompts, key) -> Rollout; None in phases whose
       completions are given.
+    greedy: The same for the greedy completion of each prompt, if needed.
     score: (prompts, rollout) -> Scored, in graph; None if the host scores.
     constrain_rows: Keeps row-indexed arrays sharded over the mesh.
     num_samples: Rows of each step that are handed out for inspection.
@@ -86,6 +87,7 @@ class Parts:
   schedule: Callable[[jax.Array], jax.Array]
   plan: UpdatePlan
   sample: Callable[[PyTree, Prompts, jax.Array], Rollout] | None = None
+  greedy: Callable[[PyTree, Prompts, jax.Array], Rollout] | None = None
   score: Callable[[Prompts, Rollout], Scored] | None = None
   constrain_rows: Callable[[PyTree], PyTree] = lambda rows: rows
   num_samples: int = 4
@@ -115,13 +117,10 @@ def step_keys(state: TrainState) -> tuple[jax.Array, jax.Array]:
   return rollout_key, update_key
 
 
-def policy_outputs(
-  parts: Parts, params: PyTree, batch: TrainBatch, with_entropy: bool
-) -> PolicyOutputs:
-  """Teacher-forced log-probs of the rows of `batch` under `params`."""
-  policy = parts.policy
-  h, aux = policy.hidden(
-    params["policy"],
+def _hidden(parts: Parts, policy_params: PyTree, batch: TrainBatch):
+  """Teacher-forced states of the rows of `batch`, and what came with them."""
+  return parts.policy.hidden(
+    policy_params,
     batch.prompt_tokens,
     batch.prompt_mask,
     batch.tokens,
@@ -129,17 +128,43 @@ def policy_outputs(
     batch.prompt_index,
     None,
   )  # [B, T, D]
-  logp, entropy = logprobs.token_outputs(
-    functools.partial(policy.head, params["policy"]),
+
+
+def policy_outputs(
+  parts: Parts, params: PyTree, batch: TrainBatch, ref_params: PyTree
+) -> PolicyOutputs:
+  """What the loss reads of the policy with these parameters.
+
+  Args:
+    parts: Functions of the phase.
+    params: All parameters.
+    batch: The rows.
+    ref_params: The reference's, for a KL over the whole vocabulary.
+  """
+  required = options.needs(parts.algorithm, parts.config)
+  h, aux = _hidden(parts, params["policy"], batch)
+  reference = None
+  if "ref_kl" in required:
+    reference = functools.partial(parts.policy.head, ref_params), batch.ref_h
+  outputs = logprobs.token_outputs(
+    functools.partial(parts.policy.head, params["policy"]),
     h,
     batch.tokens,
     temperature=parts.plan.temperature,
-    with_entropy=with_entropy,
+    with_entropy="entropy" in required,
+    kept_ids=batch.kept_ids,
+    topk_ids=batch.ref_topk_ids,
+    reference=reference,
+    reference_beta=parts.config.jsd_beta,
   )  # [B, T]
-  outputs = PolicyOutputs(logp=logp, aux=aux, trainable=params["algorithm"])
-  if entropy is not None:
-    outputs = dataclasses.replace(outputs, entropy=entropy)
-  return outputs
+  present = {
+    name: value
+    for name in ("entropy", "topk_logp", "ref_kl")
+    if (value := getattr(outputs, name)) is not None
+  }
+  return PolicyOutputs(
+    logp=outputs.logp, aux=aux, trainable=params["algorithm"], **present
+  )
 
 
 def split_rows(batch: TrainBatch, num_parts: int) -> dict[str, jax.Array]:
@@ -149,26 +174,109 @@ def split_rows(batch: TrainBatch, num_parts: int) -> dict[str, jax.Array]:
   )
 
 
-def frozen_logp(parts: Parts, params: PyTree, batch: TrainBatch) -> jax.Array:
-  """Log-probs of all rows, by the update's own micro-batched forward pass.
+def _frozen(
+  parts: Parts,
+  batch: TrainBatch,
+  outputs: Callable[[TrainBatch], dict[str, jax.Array]],
+) -> TrainBatch:
+  """`batch` with fields from a micro-batched pass that no gradient enters.
 
-  The same function at the same shapes as in the update, so that the anchor
+  The same functions at the same shapes as in the update, so that the anchor
   of the ratio carries the same rounding.
   """
   num_rows = batch.mask.shape[0]
-  micro = parts.plan.micro_batch_size
 
-  def logp(rows):
-    part = dataclasses.replace(batch, **rows)
-    return policy_outputs(parts, params, part, with_entropy=False).logp
+  def one(rows):
+    return outputs(dataclasses.replace(batch, **rows))
+
+  fields = jax.lax.map(
+    one, split_rows(batch, num_rows // parts.plan.micro_batch_size)
+  )
+  fields = jax.tree.map(lambda x: x.reshape(num_rows, *x.shape[2:]), fields)
+  return dataclasses.replace(batch, **jax.lax.stop_gradient(fields))
+
+
+def with_anchor(parts: Parts, params: PyTree, batch: TrainBatch) -> TrainBatch:
+  """`batch` with what the policy said of its tokens before the update."""
+  squares = "sum_pi_squared" in options.needs(parts.algorithm, parts.config)
+
+  def outputs(part):
+    h, _ = _hidden(parts, params["policy"], part)
+    old = logprobs.token_outputs(
+      functools.partial(parts.policy.head, params["policy"]),
+      h,
+      part.tokens,
+      temperature=parts.plan.temperature,
+      with_sum_pi_squared=squares,
+      kept_ids=part.kept_ids,
+    )
+    fields = {"old_logp": old.logp}
+    return fields | ({"sum_pi_squared": old.sum_pi_squared} if squares else {})
 
   with jax.named_scope("anchor"):
-    values = jax.lax.map(logp, split_rows(batch, num_rows // micro))
-  return jax.lax.stop_gradient(values.reshape(batch.mask.shape))  # [B, T]
+    return _frozen(parts, batch, outputs)
+
+
+def with_reference(
+  parts: Parts, ref_params: PyTree, batch: TrainBatch
+) -> TrainBatch:
+  """`batch` with what the frozen reference says of its tokens."""
+  required = options.needs(parts.algorithm, parts.config)
+  head = functools.partial(parts.policy.head, ref_params)
+
+  def outputs(part):
+    h, _ = _hidden(parts, ref_params, part)
+    fields = {
+      "ref_logp": logprobs.token_outputs(
+        head,
+        h,
+        part.tokens,
+        temperature=parts.plan.temperature,
+        kept_ids=part.kept_ids,
+      ).logp
+    }
+    if "ref_kl" in required:  # Its logits are made again, chunk by chunk.
+      fields["ref_h"] = h
+    if "ref_topk" in required:
+      fields["ref_topk_ids"], fields["ref_topk_logp"] = logprobs.reference_topk(
+        head, h, parts.config.topk, temperature=parts.plan.temperature
+      )
+    return fields
+
+  with jax.named_scope("reference"):
+    return _frozen(parts, batch, outputs)
+
+
+def prepare(
+  state: TrainState, batch: TrainBatch, key: jax.Array, *, parts: Parts
+) -> TrainBatch:
+  """Frozen log-probs, advantages, and whatever else couples rows.
+
+  Args:
+    state: Before the update.
+    batch: B rows with rewards.
+    key: For what the algorithm draws.
+    parts: Functions of the phase.
+  """
+  required = options.needs(parts.algorithm, parts.config)
+  if "ref_logp" in required:
+    batch = with_reference(parts, state.ref_params, batch)
+  if "anchor" in required or (
+    "old_logp" in required and parts.plan.num_updates > 1
+  ):
+    batch = with_anchor(parts, state.params, batch)
+  with jax.named_scope("advantages"):
+    return objective.prepare(
+      parts.algorithm, parts.config, dataclasses.replace(batch, key=key)
+    )
 
 
 def minibatch_gradient(
-  parts: Parts, params: PyTree, batch: TrainBatch, is_first: jax.Array | bool
+  parts: Parts,
+  params: PyTree,
+  batch: TrainBatch,
+  is_first: jax.Array | bool,
+  ref_params: PyTree = None,
 ) -> tuple[PyTree, Metrics]:
   """Exact gradient of the loss over `batch`, a micro-batch at a time.
 
@@ -179,19 +287,18 @@ def minibatch_gradient(
   Args:
     parts: Functions of the phase.
     params: All parameters.
-    batch: The rows of one gradient step.
+    batch: The rows of one gradient step, prepared.
     is_first: True in the first gradient step of a batch, whose anchor is its
       own forward pass, so that every ratio is exactly 1.
+    ref_params: Of the reference policy, where there is one.
   """
   algorithm, config = parts.algorithm, parts.config
-  batch = algorithm.prepare(config, batch)
   weights = objective.term_weights(algorithm, config, batch)
-  with_entropy = "entropy" in objective.needs(algorithm, config)
 
   def loss(trained, rows):
     part = dataclasses.replace(batch, **rows)
     outputs = policy_outputs(
-      parts, with_trained(params, trained), part, with_entropy
+      parts, with_trained(params, trained), part, ref_params
     )
     if part.old_logp is not None:
       own = jax.lax.stop_gradient(outputs.logp)
@@ -248,7 +355,7 @@ def update(
 
   Args:
     state: Before the update.
-    batch: B rows with advantages.
+    batch: B rows, prepared.
     key: Orders the rows into minibatches (unused with one minibatch).
     parts: Functions of the phase.
 
@@ -257,16 +364,6 @@ def update(
     (maxima: the largest).
   """
   plan = parts.plan
-  required = objective.needs(parts.algorithm, parts.config)
-  if "ref_logp" in required:
-    reference = {"policy": state.ref_params, "algorithm": {}}
-    batch = dataclasses.replace(
-      batch, ref_logp=frozen_logp(parts, reference, batch)
-    )
-  if "old_logp" in required and plan.num_updates > 1:
-    batch = dataclasses.replace(
-      batch, old_logp=frozen_logp(parts, state.params, batch)
-    )
 
   def gradient_step(carry, inputs):
     trained, opt_state = carry
@@ -277,7 +374,9 @@ def update(
         batch, **jax.tree.map(lambda x: x[rows], row_arrays(batch))
       )
     params = with_trained(state.params, trained)
-    gradients, metrics = minibatch_gradient(parts, params, minibatch, is_first)
+    gradients, metrics = minibatch_gradient(
+      parts, params, minibatch, is_first, state.ref_params
+    )
     with jax.named_scope("optimizer"):
       updates, opt_state = parts.optimizer.update(gradients, opt_state, trained)
       metrics["gradient_norm"] = optax.global_norm(gradients)
@@ -287,8 +386,13 @@ def update(
 
   num_rows = batch.mask.shape[0]
   if plan.num_minibatches > 1:
+    # Rows that need each other move together.
+    unit = num_rows // batch.num_groups if parts.algorithm.couples_group else 1
     orders = [
-      jax.random.permutation(jax.random.fold_in(key, epoch), num_rows)
+      jax.random.permutation(
+        jax.random.fold_in(key, epoch),
+        jnp.arange(num_rows).reshape(-1, unit),
+      )
       for epoch in range(plan.num_epochs)
     ]
     rows = jnp.stack(orders).reshape(plan.num_updates, -1)
@@ -338,11 +442,23 @@ def sample_stage(
     return parts.sample(state.params["policy"], prompts, rollout_key)
 
 
+def greedy_stage(
+  state: TrainState, prompts: Prompts, *, parts: Parts
+) -> Rollout | None:
+  """The greedy completion of each prompt, if the algorithm needs it."""
+  if parts.greedy is None:
+    return None
+  rollout_key, _ = step_keys(state)
+  with jax.named_scope("greedy"):
+    return parts.greedy(state.params["policy"], prompts, rollout_key)
+
+
 def learn_stage(
   state: TrainState,
   prompts: Prompts,
   rollout: Rollout,
   scored: Scored,
+  greedy: Scored | None = None,
   *,
   parts: Parts,
 ) -> tuple[TrainState, Metrics, PyTree]:
@@ -359,16 +475,23 @@ def learn_stage(
     rollout,
     scored,
     state.algorithm_state,
+    greedy,
   )
   batch = dataclasses.replace(batch, **parts.constrain_rows(row_arrays(batch)))
-  metrics = metrics_lib.rollout_metrics(rollout, scored, batch)
   _, update_key = step_keys(state)
-  state, update_metrics = update(state, batch, update_key, parts=parts)
+  order_key, draw_key = jax.random.split(update_key)
+  batch = prepare(state, batch, draw_key, parts=parts)
+  metrics = metrics_lib.rollout_metrics(rollout, scored, batch)
+  state, update_metrics = update(state, batch, order_key, parts=parts)
   metrics |= update_metrics
   state = dataclasses.replace(
     state,
-    algorithm_state=parts.algorithm.update_state(
-      parts.config, state.algorithm_state, metrics
+    algorithm_state=objective.update_state(
+      parts.algorithm,
+      parts.config,
+      state.algorithm_state,
+      metrics,
+      batch.mask.shape[0],
     ),
   )
   samples = jax.tree.map(
@@ -392,21 +515,21 @@ def fused_step(
   """Samples, scores and updates once; jit with `donate_argnums=0`."""
   assert parts.score is not None
   rollout = sample_stage(state, prompts, parts=parts)
+  greedy = greedy_stage(state, prompts, parts=parts)
   with jax.named_scope("verifier"):
     scored = parts.score(prompts, rollout)
-  return learn_stage(state, prompts, rollout, scored, parts=parts)
+    baseline = None if greedy is None else parts.score(prompts, greedy)
+  return learn_stage(state, prompts, rollout, scored, baseline, parts=parts)
 
 
 def supervised_step(
   state: TrainState, batch: TrainBatch, *, parts: Parts
 ) -> tuple[TrainState, Metrics]:
   """One update on given completions; jit with `donate_argnums=0`."""
-  advantages = parts.algorithm.advantages(parts.config, batch)
-  batch = dataclasses.replace(
-    batch, advantages=advantages, state=state.algorithm_state
-  )
   batch = dataclasses.replace(batch, **parts.constrain_rows(row_arrays(batch)))
   _, update_key = step_keys(state)
-  state, metrics = update(state, batch, update_key, parts=parts)
+  order_key, draw_key = jax.random.split(update_key)
+  batch = prepare(state, batch, draw_key, parts=parts)
+  state, metrics = update(state, batch, order_key, parts=parts)
   metrics["tokens/trained"] = batch.mask.sum().astype(jnp.float32)
   return state, metrics

@@ -9,14 +9,47 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax.algorithms import objective
-from grpo_jax.types import PolicyOutputs, Prompts, Rollout, Scored
+from grpo_jax.algorithms import objective, options
+from grpo_jax.types import (
+  PolicyOutputs,
+  Prompts,
+  Rollout,
+  Scored,
+  row_arrays,
+)
 
 # Rows 0-3, 4-6 and 7-9 are groups; row 9 is unscored, row 5 is empty, row 2
 # was cut off by the budget.
 LENGTHS = np.array([6, 1, 6, 3, 2, 0, 4, 5, 3, 2])
 GROUPS = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2, 2])
 BUDGET = 6
+COMPONENTS = ("brevity", "clarity")
+WEIGHTS = (1.0, 0.5)
+# What is known per token; slots outside the mask may hold anything.
+TOKEN_FIELDS = (
+  "logp",
+  "old_logp",
+  "behavior_logp",
+  "ref_logp",
+  "entropy",
+  "behavior_entropy",
+  "values",
+  "old_values",
+  "step_rewards",
+  "sum_pi_squared",
+)
+CONSTANTS = (
+  "old_logp",
+  "behavior_logp",
+  "ref_logp",
+  "behavior_entropy",
+  "rewards",
+  "old_values",
+  "step_rewards",
+  "greedy_rewards",
+  "components",
+  "sum_pi_squared",
+)
 
 
 @dataclasses.dataclass
@@ -25,12 +58,23 @@ class Case:
 
   logp: np.ndarray  # [B, T]
   old_logp: np.ndarray  # [B, T]
+  behavior_logp: np.ndarray  # [B, T]
   ref_logp: np.ndarray  # [B, T]
-  entropy: np.ndarray  # [B, T]
+  entropy: np.ndarray  # [B, T], of the policy
+  behavior_entropy: np.ndarray  # [B, T], recorded while sampling
+  values: np.ndarray  # [B, T], of the critic, without its policy part
+  old_values: np.ndarray  # [B, T]
+  step_rewards: np.ndarray  # [B, T]
+  step_mask: np.ndarray  # [B, T] bool
+  sum_pi_squared: np.ndarray  # [B, T]
   mask: np.ndarray  # [B, T] bool
   rewards: np.ndarray  # [B]
+  greedy_rewards: np.ndarray  # [B]
+  components: np.ndarray  # [B, 2]
+  domain: np.ndarray  # [B] int
   valid: np.ndarray  # [B] bool
   terminated: np.ndarray  # [B] bool
+  correct: np.ndarray  # [B] bool
   group_id: np.ndarray  # [B]
 
   def take(self, rows: np.ndarray) -> Case:
@@ -49,82 +93,175 @@ def make_case(seed: int = 0, spread: float = 0.3, dtype=np.float32) -> Case:
   shape = (len(LENGTHS), BUDGET)
   mask = np.arange(BUDGET) < LENGTHS[:, None]
   logp = np.minimum(rng.normal(-2.0, 1.0, shape), -0.01)
-  return Case(
-    logp=logp.astype(dtype),
-    old_logp=(logp + spread * rng.normal(size=shape)).astype(dtype),
-    ref_logp=(logp + 0.5 * rng.normal(size=shape)).astype(dtype),
-    entropy=rng.uniform(0.1, 2.0, shape).astype(dtype),
+  case = Case(
+    logp=logp,
+    old_logp=logp + spread * rng.normal(size=shape),
+    behavior_logp=logp,
+    ref_logp=logp + 0.5 * rng.normal(size=shape),
+    entropy=rng.uniform(0.1, 2.0, shape),
+    behavior_entropy=rng.uniform(0.1, 2.0, shape),
+    values=rng.normal(size=shape),
+    old_values=rng.normal(size=shape),
+    step_rewards=rng.normal(size=shape),
+    step_mask=mask & (rng.random(shape) < 0.5),
+    sum_pi_squared=logp,
     mask=mask,
-    rewards=rng.normal(size=shape[0]).astype(dtype),
+    rewards=rng.normal(size=shape[0]),
+    greedy_rewards=rng.normal(size=shape[0]),
+    components=rng.normal(size=(shape[0], len(COMPONENTS))),
+    domain=np.arange(shape[0]) % 2,
     valid=np.array([True] * 9 + [False]),
     terminated=LENGTHS < BUDGET,
+    correct=rng.random(shape[0]) < 0.5,
     group_id=GROUPS.copy(),
   )
+  case.behavior_logp = case.old_logp + 0.1 * rng.normal(size=shape)
+  # Σ π² is at least the square of the drawn token's π.
+  case.sum_pi_squared = np.exp(2 * case.old_logp) + 0.3 * rng.random(shape)
+  case.components[4, 0] = np.nan  # Does not apply.
+  for field in dataclasses.fields(case):
+    value = getattr(case, field.name)
+    if value.dtype == np.float64:
+      setattr(case, field.name, value.astype(dtype))
+  return case
 
 
-def _batch(algorithm, config, case, use_anchor):
+def derived(np_or_jnp, logp, ref_logp, values) -> dict:
+  """What else the policy gives, as functions of its log-probs.
+
+  Two of the reference's likeliest tokens, a divergence from the reference
+  over the vocabulary, and values of a critic that shares the policy's trunk.
+  """
+  xp = np_or_jnp
+  shifts = xp.asarray([0.7, 1.7], logp.dtype)
+  likely = xp.minimum(ref_logp, -0.01)
+  return {
+    "topk_logp": logp[..., None] - shifts,
+    "ref_topk_logp": likely[..., None] - shifts,
+    "ref_kl": 0.5 * xp.square(logp - ref_logp),
+    "values": values + 0.1 * logp,
+  }
+
+
+def _prepared(algorithm, config, case, use_anchor, key):
   num_rows, budget = case.mask.shape
-  dtype = case.logp.dtype
   prompts = Prompts(
-    tokens=jnp.zeros((1, 1), jnp.int32),
-    mask=jnp.ones((1, 1), bool),
-    ids=jnp.zeros(1, jnp.int32),
-    extras={},
+    tokens=jnp.zeros((num_rows, 1), jnp.int32),
+    mask=jnp.ones((num_rows, 1), bool),
+    ids=jnp.arange(num_rows),
+    extras={"domain": case.domain},
   )
   rollout = Rollout(
     tokens=jnp.zeros((num_rows, budget), jnp.int32),
     completion_mask=case.mask,
-    behavior_logp=case.old_logp,
-    sampler_logp=case.old_logp,
-    entropy=case.entropy,
+    behavior_logp=case.behavior_logp,
+    sampler_logp=case.behavior_logp,
+    entropy=case.behavior_entropy,
     terminated=case.terminated,
-    prompt_index=jnp.zeros(num_rows, jnp.int32),
+    prompt_index=jnp.arange(num_rows),
     group_id=case.group_id,
     num_groups=4,  # One more than there are.
   )
+  components = dict(zip(COMPONENTS, case.components.T, strict=True))
+  weights = dict(zip(COMPONENTS, map(jnp.float32, WEIGHTS), strict=True))
   scored = Scored(
     rewards=case.rewards,
     valid=case.valid,
-    correct=case.rewards > 0,
-    components={},
+    correct=case.correct,
+    components=components,
+    weights=weights,
+    step_rewards=case.step_rewards,
+    step_mask=case.step_mask,
   )
-  _, state = algorithm.init(config)
-  state = jax.tree.map(lambda x: x.astype(dtype), state)
+  greedy = dataclasses.replace(
+    scored, rewards=case.greedy_rewards, valid=jnp.ones_like(case.valid)
+  )
+  _, state = objective.init(algorithm, config)
+  state = jax.tree.map(lambda x: x.astype(case.logp.dtype), state)
   batch = objective.make_train_batch(
-    algorithm, config, prompts, rollout, scored, state
+    algorithm, config, prompts, rollout, scored, state, greedy
   )
-  required = objective.needs(algorithm, config)
-  use_old = use_anchor and "old_logp" in required
-  return dataclasses.replace(
-    batch,
-    old_logp=case.old_logp if use_old else None,
-    ref_logp=case.ref_logp if "ref_logp" in required else None,
-  )
+  required = options.needs(algorithm, config)
+  old_logp = case.old_logp if use_anchor else jax.lax.stop_gradient(case.logp)
+  frozen = {
+    "old_logp": old_logp if "old_logp" in required else None,
+    "sum_pi_squared": case.sum_pi_squared,
+    "ref_logp": case.ref_logp if "ref_logp" in required else None,
+    "ref_topk_logp": derived(jnp, case.logp, case.ref_logp, case.values)[
+      "ref_topk_logp"
+    ],
+    "values": case.old_values,
+    "key": key,
+  }
+  batch = dataclasses.replace(batch, **frozen)
+  batch = objective.prepare(algorithm, config, batch)
+  if not use_anchor:
+    batch = dataclasses.replace(batch, old_logp=None)
+  return batch
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 3))
-def _evaluate(algorithm, config, arrays, use_anchor):
+def terms_of(
+  algorithm, config, arrays, use_anchor=True, splits=None, trainable=0.0
+):
+  """Value and gradients of the loss; a function of arrays, not jitted.
+
+  Args:
+    algorithm: Of the table.
+    config: Its config.
+    arrays: Those of a case.
+    use_anchor: False takes the policy itself as the anchor (ratio 1).
+    splits: Rows of each micro-batch; None: one of all rows.
+    trainable: Value of the algorithm's trainable parameters.
+  """
   case = Case(**arrays)
 
-  def loss(inputs):
+  def loss(inputs, trainable):
     changed = dataclasses.replace(case, **inputs)
-    batch = _batch(algorithm, config, changed, use_anchor)
-    trainable, _ = algorithm.init(config)
-    policy = PolicyOutputs(
-      logp=changed.logp, entropy=changed.entropy, trainable=trainable
-    )
+    batch = _prepared(algorithm, config, changed, use_anchor, jax.random.key(0))
+    initial, _ = algorithm.init(config)
     weights = objective.term_weights(algorithm, config, batch)
-    output = objective.loss(algorithm, config, policy, batch)
+    # They are made from states, which are finite also behind the mask.
+    exists = changed.mask & jnp.isfinite(changed.logp)
+    more = derived(
+      jnp,
+      *(
+        jnp.where(exists, x, 0)
+        for x in (changed.logp, changed.ref_logp, changed.values)
+      ),
+    )
+    more.pop("ref_topk_logp")
+    policy = {"logp": changed.logp, "entropy": changed.entropy, **more}
+    outputs = []
+    for rows in splits or (slice(None),):
+      rows = rows if isinstance(rows, slice) else np.array(rows)
+      part = PolicyOutputs(
+        **{name: x[rows] for name, x in policy.items()},
+        trainable=jax.tree.map(
+          lambda x: x.astype(case.logp.dtype) + trainable, initial
+        ),
+      )
+      micro = dataclasses.replace(
+        batch,
+        **jax.tree.map(lambda x, rows=rows: x[rows], row_arrays(batch)),
+      )
+      outputs.append(objective.loss(algorithm, config, part, micro))
     value = sum(
       coefficient * term.total / weights[name]
+      for output in outputs
       for name, (coefficient, term) in output.terms.items()
     )
-    return value, (output.metrics, output.maxima, batch.advantages, batch.mask)
+    metrics = jax.tree.map(lambda *x: sum(x), *(o.metrics for o in outputs))
+    maxima = outputs[0].maxima
+    return value, (metrics, maxima, batch.advantages, batch.mask)
 
-  names = ("logp", "old_logp", "ref_logp", "rewards")
-  inputs = {name: arrays[name] for name in names}
-  (value, aux), gradients = jax.value_and_grad(loss, has_aux=True)(inputs)
-  return value, gradients, *aux
+  inputs = {name: arrays[name] for name in ("logp", *CONSTANTS)}
+  gradient = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
+  trainable = jnp.asarray(trainable, case.logp.dtype)
+  (value, aux), (gradients, slope) = gradient(inputs, trainable)
+  return value, gradients, slope, *aux
+
+
+_evaluate = jax.jit(terms_of, static_argnums=(0, 1, 3, 4))
 
 
 @dataclasses.dataclass
@@ -134,26 +271,32 @@ class Outcome:
   loss: np.ndarray  # []
   gradient: np.ndarray  # [B, T], with respect to logp
   constants: dict[str, np.ndarray]  # gradients that must be 0
+  trainable: np.ndarray  # [], gradient of the algorithm's own parameter
   metrics: dict[str, float]
   advantages: np.ndarray  # [B] or [B, T]
   mask: np.ndarray  # [B, T], trained tokens
 
 
-def evaluate(algorithm, config, case: Case, use_anchor: bool = True) -> Outcome:
-  """Runs the objective on a case in one jitted call per algorithm.
-
-  Args:
-    algorithm: Of the table.
-    config: Its config.
-    case: The batch.
-    use_anchor: False takes the policy itself as the anchor (ratio 1).
-  """
-  arrays = {
+def arrays_of(case: Case) -> dict[str, jax.Array]:
+  """The arrays of a case by name."""
+  return {
     field.name: jnp.asarray(getattr(case, field.name))
     for field in dataclasses.fields(case)
   }
-  value, gradients, metrics, maxima, advantages, mask = jax.device_get(
-    _evaluate(algorithm, config, arrays, use_anchor)
+
+
+def evaluate(
+  algorithm,
+  config,
+  case: Case,
+  use_anchor: bool = True,
+  splits=None,
+  trainable: float = 0.0,
+  function=_evaluate,
+) -> Outcome:
+  """Runs the objective on a case in one jitted call per algorithm."""
+  value, gradients, slope, metrics, maxima, advantages, mask = jax.device_get(
+    function(algorithm, config, arrays_of(case), use_anchor, splits, trainable)
   )
   shares = {
     name: float(term.total / np.maximum(term.weight, 1))
@@ -163,7 +306,11 @@ def evaluate(algorithm, config, case: Case, use_anchor: bool = True) -> Outcome:
     loss=value,
     gradient=gradients.pop("logp"),
     constants=gradients,
+    trainable=slope,
     metrics=shares | {name: float(x) for name, x in maxima.items()},
     advantages=advantages,
     mask=mask,
   )
+
+
+evaluate_without_jit = functools.partial(evaluate, function=terms_of)

@@ -1,7 +1,12 @@
-"""Every algorithm against its NumPy reference, value and gradient."""
+"""Every algorithm against its NumPy reference, value and gradient.
+
+A reference names what it reads: each parameter is filled with the array of
+the case, or the field of the config, that has its name.
+"""
 
 import dataclasses
 import importlib
+import inspect
 
 import jax
 import numpy as np
@@ -12,78 +17,168 @@ from tests.algorithms import cases
 from tests.references import common
 
 NAMES = tuple(algorithms.ALGORITHMS)
+LAM = 0.3  # Of λ-GRPO, so that its weights are not 1.
+
+# Settings under which a little batch shows what the algorithm does.
+FIELDS = {
+  "dapo": {"overlong_cache": 0.5, "overlong_filter": True},
+  "reinforce": {"baseline_decay": 0.0},
+  "clip_cov": {"cov_fraction": 1.0, "cov_low": 0.1, "cov_high": 5.0},
+  "kl_cov": {"cov_fraction": 0.2},
+  "rloo": {"clip_low": 0.5, "clip_high": 0.9, "dual_clip": 1.5},
+  "ppo": {"dual_clip": 1.5, "length_adaptive_alpha": 0.5},
+  "tic_grpo": {"length_corrected": True},
+  "deepseek_v32": {"off_policy_threshold": 0.05},
+  # Preferences: of the pairs alone, and against the reference already.
+  "dpo": {"kl_coef": 0.0, "entropy_coef": 0.0},
+  "bradley_terry": {
+    "margin": 0.2,
+    "center_coef": 0.01,
+    "kl_coef": 0.0,
+    "entropy_coef": 0.0,
+  },
+  "passk": {"ratio_cap": 1.25},
+}
+# Sequence ratios on both sides of their narrow range.
+NARROW = ("gspo", "gspo_token", "luspo")
 
 
 def _reference(name):
   return importlib.import_module(f"tests.references.{name}")
 
 
+def _filled(function, arrays, config, **given):
+  """Calls a reference with whatever its parameters name."""
+  known = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+  known = {**known, **arrays, **given}
+  names = inspect.signature(function).parameters
+  return function(**{name: known[name] for name in names if name in known})
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_loss_and_gradient_equal_the_reference(name, seed):
   reference = _reference(name)
-  fields = {"kl_coef": 0.1, "entropy_coef": 0.02}
-  if name == "dapo":
-    fields |= {"overlong_cache": 0.5, "overlong_filter": True}
-  if name == "reinforce":
-    fields |= {"baseline_decay": 0.0}
+  algorithm = algorithms.get_algorithm(name)
+  fields = {"kl_coef": 0.1, "entropy_coef": 0.02, **FIELDS.get(name, {})}
   config = algorithms.make_config(name, **fields)
   case = cases.make_case(seed, spread=0.3, dtype=np.float64)
-  if name == "gspo":  # Ratios on both sides of its narrow range.
-    case.old_logp = case.logp + 5e-4 * (case.old_logp - case.logp)
+  if name in NARROW:
+    case.old_logp = case.logp + 5e-3 * (case.old_logp - case.logp)
   case.rewards[7:] = 0.7  # A group without signal.
   with jax.enable_x64(True):
-    outcome = cases.evaluate(algorithms.get_algorithm(name), config, case)
+    outcome = cases.evaluate(algorithm, config, case, trainable=LAM)
 
-  rewards, mask = case.rewards, case.mask & case.valid[:, None]
+  arrays = {
+    field.name: getattr(case, field.name) for field in dataclasses.fields(case)
+  }
+  arrays |= {"lam": LAM, "component_weights": np.array(cases.WEIGHTS)}
+  arrays["mask"] = mask = case.mask & case.valid[:, None]
+  if config.kl_in_reward:
+    drift = np.where(mask, case.old_logp - case.ref_logp, 0.0)
+    if "token_rewards" in algorithm.needs:
+      arrays["token_rewards"] = -config.kl_coef * drift
+    else:
+      arrays["rewards"] = case.rewards - config.kl_coef * drift.sum(axis=1)
   if name == "dapo":
     punished = [
       reward + reference.soft_overlong(int(row.sum()), cases.BUDGET, 3)
-      for reward, row in zip(rewards, case.mask, strict=True)
+      for reward, row in zip(case.rewards, case.mask, strict=True)
     ]
-    live = reference.live_groups(rewards, case.valid, case.group_id)
+    live = reference.live_groups(case.rewards, case.valid, case.group_id)
     mask = mask & np.asarray(live)[:, None]
     mask = reference.overlong_filter(mask, case.terminated)
-    rewards = np.array(punished)
-  advantages = reference.advantages(rewards, case.valid, case.group_id)
-  if name != "sft":
-    np.testing.assert_allclose(outcome.advantages, advantages, 1e-9, 1e-12)
-  np.testing.assert_array_equal(outcome.mask, mask)
-  clips = {
-    key: getattr(config, key)
-    for key in ("clip_low", "clip_high", "log_ratio_clamp")
-    if hasattr(config, key)
-  }
+    arrays |= {"rewards": np.array(punished), "mask": mask}
+  # λ would be one for both: it belongs to GAE here, to the weights there.
+  advantages = _filled(
+    reference.advantages, arrays, config, **_own(config, "lam")
+  )
+  if name not in ("sft", "opd_full", "opd_topk"):
+    trained = mask if np.ndim(advantages) == 2 else mask.any(axis=1)
+    np.testing.assert_allclose(
+      np.where(trained, outcome.advantages, 0.0),
+      np.where(trained, advantages, 0.0),
+      1e-9,
+      1e-8,
+    )
+  if "returns" in inspect.signature(reference.loss).parameters:
+    arrays["returns"] = _filled(reference.returns, arrays, config)
+  if name not in ("dpo", "bradley_terry"):  # They train pairs only.
+    np.testing.assert_array_equal(outcome.mask, mask)
+  if name == "clip_cov":
+    arrays["dropped"] = reference.candidates(
+      case.old_logp, mask, advantages, config.cov_low, config.cov_high
+    )
+    assert arrays["dropped"].any()
+  arrays["advantages"] = advantages
+  if config.kl_in_reward:
+    arrays["kl_coef"] = 0.0
 
   def loss(logp):
-    return reference.loss(
-      logp,
-      case.old_logp,
-      mask,
-      advantages,
-      ref_logp=case.ref_logp,
-      kl_coef=config.kl_coef,
-      entropy=case.entropy,
-      entropy_coef=config.entropy_coef,
-      **clips,
+    more = cases.derived(np, logp, case.ref_logp, case.values)
+    constant = {"frozen_logp": case.logp}  # Under a stop_gradient.
+    return _filled(
+      reference.loss, {**arrays, **more, **constant}, config, logp=logp
     )
 
-  np.testing.assert_allclose(outcome.loss, loss(case.logp), 1e-9)
+  # The optimal baseline of equal rewards is exact here, not up to its 1e-8.
+  rtol = 1e-7 if name == "otb" else 1e-9
+  np.testing.assert_allclose(outcome.loss, loss(case.logp), rtol, 1e-12)
   numeric = common.finite_difference(loss, case.logp, 1e-6)
   np.testing.assert_allclose(outcome.gradient, numeric, 1e-5, 1e-8)
   assert np.any(outcome.gradient != 0)
 
 
+def _own(config, field):
+  """The config's field of this name, if it has one."""
+  return {field: getattr(config, field)} if hasattr(config, field) else {}
+
+
+def test_the_trained_lambda_has_its_finite_difference():
+  name = "lambda_grpo"
+  reference, algorithm = _reference(name), algorithms.get_algorithm(name)
+  config = algorithms.make_config(name)
+  case = cases.make_case(dtype=np.float64)
+  with jax.enable_x64(True):
+    outcome = cases.evaluate(algorithm, config, case, trainable=LAM)
+  mask = case.mask & case.valid[:, None]
+
+  def loss(lam):
+    return reference.loss(
+      case.logp,
+      case.old_logp,
+      mask,
+      outcome.advantages,
+      group_id=case.group_id,
+      lam=float(lam[0]),
+    )
+
+  numeric = common.finite_difference(loss, np.array([LAM]), 1e-6)
+  np.testing.assert_allclose(outcome.trainable, numeric[0], 1e-6)
+  assert outcome.trainable != 0
+  with jax.enable_x64(True):
+    fixed = dataclasses.replace(config, learn_lambda=False)
+    outcome = cases.evaluate(algorithm, fixed, case, trainable=LAM)
+  assert outcome.trainable == 0
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_defaults_are_the_papers(name):
-  reference = importlib.import_module("inspect").signature(
-    _reference(name).loss
-  )
+  reference = _reference(name)
+  parameters = {
+    **inspect.signature(reference.advantages).parameters,
+    **inspect.signature(reference.loss).parameters,
+  }
   config = algorithms.make_config(name)
+  compared = 0
   for field in dataclasses.fields(config):
-    parameter = reference.parameters.get(field.name)
-    if parameter is None or parameter.default is None:
+    parameter = parameters.get(field.name)
+    if parameter is None or parameter.default in (None, parameter.empty):
       continue
-    if name == "gspo" and field.name == "log_ratio_clamp":
+    if name in NARROW and field.name == "log_ratio_clamp":
       continue  # 10 for a mean over tokens, as its docstring says.
+    if field.name == "kl_coef" and config.kl_in_reward:
+      continue  # The reference's is that of a term of the loss.
     assert getattr(config, field.name) == parameter.default, field.name
+    compared += 1
+  assert compared or name == "bradley_terry"

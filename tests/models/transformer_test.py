@@ -131,7 +131,7 @@ def test_decoding_equals_teacher_forcing_in_float32():
       with_entropy=True,
     )
 
-  logp, entropy = outputs(params)
+  logp, entropy, *_ = outputs(params)
   stepwise = step_by_step(RICH, params, batch)
   for got, want in (
     (logprobs.token_logprobs(stepwise, tokens, 0.8), logp),

@@ -1,11 +1,15 @@
 """Group advantages: by hand, in any order, and exactly 0 without signal."""
 
 import functools
+import inspect
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from grpo_jax.ops import baselines
 
@@ -13,12 +17,35 @@ from grpo_jax.ops import baselines
 REWARDS = np.array([1.0, 0.0, 4.0, 2.0, 9.0, 3.0], np.float32)
 GROUPS = np.array([3, 1, 1, 3, 4, 3])
 EVERYONE = np.ones(6, bool)
-BOTH = (baselines.group_centered, baselines.group_standardized)
+LENGTHS = np.array([2, 1, 3, 1, 5, 1])
+
+
+def _length_weighted(rewards, valid, group_id, num_groups):
+  """With lengths that follow from the rewards, so that they move with them."""
+  lengths = 1 + jnp.where(valid, jnp.abs(rewards), 0).astype(int) % 3
+  return baselines.length_weighted(
+    rewards, lengths, valid, group_id, num_groups
+  )
+
+
+CENTERED = (
+  baselines.group_centered,
+  baselines.group_standardized,
+  baselines.leave_one_out,
+)
+ESTIMATORS = (*CENTERED, baselines.best_of_group, _length_weighted)
+
+
+@functools.cache  # One program for all tests of the same shapes.
+def _jitted(function):
+  static = {"num_groups", "scale", "zero_tail"}
+  names = inspect.signature(function).parameters
+  return jax.jit(function, static_argnames=sorted(static & set(names)))
 
 
 def _advantages(function, rewards, valid, groups, num_groups=5, **options):
-  call = functools.partial(function, num_groups=num_groups, **options)
-  return np.asarray(jax.jit(call)(rewards, valid, groups))
+  call = _jitted(function)
+  return np.asarray(call(rewards, valid, groups, num_groups, **options))
 
 
 def test_advantages_by_hand():
@@ -43,10 +70,100 @@ def test_advantages_by_hand():
   )
 
 
+def test_more_advantages_by_hand():
+  # Group 3: 1 − (2 + 3) / 2, 2 − (1 + 3) / 2, 3 − (1 + 2) / 2; group 1: ∓4.
+  np.testing.assert_allclose(
+    _advantages(baselines.leave_one_out, REWARDS, EVERYONE, GROUPS),
+    [-1.5, -4, 4, 0, 0, 1.5],
+    rtol=1e-6,
+  )
+  # The best of group 3 leads by 3 − 2, of group 1 by 4 − 0.
+  np.testing.assert_array_equal(
+    _advantages(baselines.best_of_group, REWARDS, EVERYONE, GROUPS),
+    [0, 0, 4, 0, 0, 1],
+  )
+  # Baselines (2·1 + 1·2 + 1·3) / 4 = 7/4 and (1·0 + 3·4) / 4 = 3.
+  np.testing.assert_allclose(
+    _jitted(baselines.length_weighted)(REWARDS, LENGTHS, EVERYONE, GROUPS, 5),
+    [-0.75, -3, 1, 0.25, 0, 1.25],
+    rtol=1e-6,
+  )
+
+
+def test_length_weighted_counts_rows_without_tokens_for_nothing():
+  lengths = np.array([0, 0, 3, 1, 0, 1])
+  # Group 3: (2 + 3) / 2; group 1: 4; group 4 has no tokens: 0.
+  np.testing.assert_allclose(
+    _jitted(baselines.length_weighted)(REWARDS, lengths, EVERYONE, GROUPS, 5),
+    [-1.5, -4, 0, -0.5, 9, 0.5],
+    rtol=1e-6,
+  )
+
+
+def test_a_tie_for_the_best_gives_nothing():
+  rewards = np.array([2, 1, 2, 5, 4, 4], np.float32)
+  groups = np.array([0, 0, 0, 1, 1, 1])
+  np.testing.assert_array_equal(
+    _advantages(baselines.best_of_group, rewards, EVERYONE, groups, 2),
+    [0, 0, 0, 1, 0, 0],
+  )
+
+
+def test_scaled_by_hand():
+  advantages = np.arange(1.0, 7.0, dtype=np.float32)
+  arguments = (REWARDS, EVERYONE, GROUPS, 5)
+  np.testing.assert_array_equal(
+    _jitted(baselines.scaled)(advantages, *arguments, "none"), advantages
+  )
+  # Deviations 1 and √8; a group of one has none.
+  group = [1, 2 / 8**0.5, 3 / 8**0.5, 4, 0, 6]
+  np.testing.assert_allclose(
+    _jitted(baselines.scaled)(advantages, *arguments, "group"), group, rtol=1e-5
+  )
+  per_token = np.stack([advantages, 2 * advantages], axis=1)
+  np.testing.assert_allclose(
+    _jitted(baselines.scaled)(per_token, *arguments, "group"),
+    np.stack([group, 2 * np.array(group)], axis=1),
+    rtol=1e-5,
+  )
+  np.testing.assert_allclose(
+    _jitted(baselines.scaled)(advantages, *arguments, "batch", ddof=0, eps=0.5),
+    advantages / (REWARDS.std() + 0.5),
+    rtol=1e-6,
+  )
+  valid = np.array([True, True, False, True, True, True])
+  np.testing.assert_allclose(
+    _jitted(baselines.scaled)(
+      advantages,
+      np.where(valid, REWARDS, np.nan),
+      valid,
+      GROUPS,
+      5,
+      "batch",
+    ),
+    np.where(valid, advantages / (REWARDS[valid].std(ddof=1) + 1e-6), 0),
+    rtol=1e-5,
+  )
+
+
+def test_rewards_without_spread_have_no_scale():
+  same = np.full(6, 0.7, np.float32)
+  for scale in ("group", "batch"):
+    scaled = _jitted(baselines.scaled)(
+      REWARDS, same, EVERYONE, GROUPS, 5, scale
+    )
+    np.testing.assert_array_equal(scaled, 0)
+
+
+def test_scaled_names_the_scales_it_knows():
+  with pytest.raises(ValueError, match=r"'std'.*none.*group.*batch"):
+    _jitted(baselines.scaled)(REWARDS, REWARDS, EVERYONE, GROUPS, 5, "std")
+
+
 def test_statistics_by_hand():
   valid = EVERYONE.copy()
   valid[3] = False
-  statistics = baselines.group_statistics(REWARDS, valid, GROUPS, 5)
+  statistics = _jitted(baselines.group_statistics)(REWARDS, valid, GROUPS, 5)
   np.testing.assert_array_equal(statistics.num_valid, [0, 2, 0, 2, 1])
   np.testing.assert_array_equal(statistics.mean, [0, 2, 0, 2, 9])
   np.testing.assert_array_equal(statistics.variance, [0, 8, 0, 2, 0])
@@ -55,12 +172,12 @@ def test_statistics_by_hand():
     statistics.greatest, [-np.inf, 4, -np.inf, 3, 9]
   )
   np.testing.assert_array_equal(
-    baselines.live_groups(REWARDS, valid, GROUPS, 5),
+    _jitted(baselines.live_groups)(REWARDS, valid, GROUPS, 5),
     [False, True, False, True, False],
   )
 
 
-@pytest.mark.parametrize("function", BOTH)
+@pytest.mark.parametrize("function", ESTIMATORS)
 @pytest.mark.parametrize(
   ("reward", "size"), [(0.7, 12), (0.7, 16), (0.1, 7), (0.0, 4), (-3.3, 5)]
 )
@@ -75,14 +192,14 @@ def test_equal_rewards_give_exactly_zero(function, reward, size):
 def test_equal_rewards_are_a_trap():
   """Without the rule above, (mean − reward) / 1e-6 would be visible."""
   size = 12
-  statistics = baselines.group_statistics(
+  statistics = _jitted(baselines.group_statistics)(
     np.full(size, 0.7, np.float32), np.ones(size, bool), np.zeros(size, int), 1
   )
   error = abs(np.float32(0.7) - statistics.mean[0])
   assert error / (np.sqrt(statistics.variance[0]) + 1e-6) > 0.01
 
 
-@pytest.mark.parametrize("function", BOTH)
+@pytest.mark.parametrize("function", ESTIMATORS)
 @pytest.mark.parametrize("garbage", [np.nan, np.inf, 1e9, -1e9])
 def test_unscored_rows_enter_nothing(function, garbage):
   # Group 3 keeps 1 and 3, group 1 one row, and group 4 none.
@@ -94,7 +211,7 @@ def test_unscored_rows_enter_nothing(function, garbage):
   assert clean.any()
   np.testing.assert_array_equal(advantages[~valid], 0)
   np.testing.assert_array_equal(
-    baselines.live_groups(dirty, valid, GROUPS, 5),
+    _jitted(baselines.live_groups)(dirty, valid, GROUPS, 5),
     [False, False, False, True, False],
   )
   nobody = np.zeros_like(valid)
@@ -103,7 +220,7 @@ def test_unscored_rows_enter_nothing(function, garbage):
   )
 
 
-@pytest.mark.parametrize("function", BOTH)
+@pytest.mark.parametrize("function", ESTIMATORS)
 def test_order_names_and_spare_groups_are_irrelevant(function):
   expected = _advantages(function, REWARDS, EVERYONE, GROUPS)
   order = np.array([4, 2, 0, 5, 1, 3])
@@ -113,9 +230,382 @@ def test_order_names_and_spare_groups_are_irrelevant(function):
   np.testing.assert_allclose(renamed, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("function", BOTH)
+@pytest.mark.parametrize("function", ESTIMATORS)
 def test_advantages_are_constants(function):
   slope = jax.grad(
     lambda rewards: (REWARDS * function(rewards, EVERYONE, GROUPS, 5)).sum()
   )(jnp.asarray(REWARDS))
   np.testing.assert_array_equal(slope, 0)
+
+
+_REWARDS = st.lists(st.integers(-20, 20), min_size=6, max_size=6)
+
+
+@settings(deadline=None, max_examples=30)
+@given(rewards=_REWARDS, shift=st.integers(-50, 50), factor=st.integers(2, 9))
+def test_sums_shifts_and_factors(rewards, shift, factor):
+  with jax.enable_x64(True):
+    rewards = np.array(rewards, np.float64)
+
+    def advantages(function, rewards):
+      return _advantages(function, rewards, EVERYONE, GROUPS)
+
+    for function in CENTERED:
+      sums = np.zeros(5)
+      np.add.at(sums, GROUPS, advantages(function, rewards))
+      np.testing.assert_allclose(sums, 0, atol=1e-12)
+    for function in ESTIMATORS[:-1]:  # Lengths would change with the shift.
+      before = advantages(function, rewards)
+      np.testing.assert_allclose(
+        advantages(function, rewards + shift), before, atol=1e-12
+      )
+      scale = 1 if function is baselines.group_standardized else factor
+      np.testing.assert_allclose(
+        advantages(function, rewards * factor), scale * before, rtol=1e-5
+      )
+
+
+def test_which_estimators_follow_the_gradient():
+  """Over all pairs of answers of a bandit, with their probabilities."""
+  with jax.enable_x64(True):
+    rewards, pi = np.array([1.0, 4.0, -2.0]), np.array([0.3, 0.2, 0.5])
+    scores = np.eye(3) - pi  # ∇ log π(a) with respect to the logits.
+    exact = (pi * rewards) @ scores
+    pairs = np.array(list(itertools.product(range(3), repeat=2)))  # [9, 2]
+    groups = np.repeat(np.arange(9), 2)
+    chance = pi[pairs].prod(axis=1)  # [9]
+    for function, multiple in (
+      (baselines.leave_one_out, 1),
+      (baselines.group_centered, 1 / 2),  # (G − 1) / G.
+    ):
+      advantages = _advantages(
+        function, rewards[pairs].reshape(-1), np.ones(18, bool), groups, 9
+      )
+      gradients = (advantages[:, None] * scores[pairs.reshape(-1)]).reshape(
+        9, 2, 3
+      )
+      expected = chance @ np.asarray(gradients).mean(axis=1)
+      np.testing.assert_allclose(expected, multiple * exact, rtol=1e-12)
+    # Training for the best of two: the gradient of E[max(R_1, R_2)].
+    greater = np.maximum(rewards, rewards[:, None])  # [3, 3]
+    best = 2 * (pi * (greater @ pi)) @ scores
+    advantages = _advantages(
+      baselines.best_of_group,
+      rewards[pairs].reshape(-1),
+      np.ones(18, bool),
+      groups,
+      9,
+    )
+    gradients = advantages[:, None] * scores[pairs.reshape(-1)]
+    expected = chance @ np.asarray(gradients).reshape(9, 2, 3).sum(axis=1)
+    np.testing.assert_allclose(expected, best, rtol=1e-12)
+
+
+# --- Token baselines ---------------------------------------------------------
+
+# Two rows of one group and a lone row; the second row is shorter.
+TOKENS = np.array([[True, True], [True, False], [True, True]])
+TOKEN_GROUPS = np.array([1, 1, 0])
+TO_GO = np.array([[1.0, 1.0], [0.0, 0.0], [5.0, 5.0]], np.float32)
+LOGP = np.log(np.array([[0.5, 0.5], [0.25, 1], [0.5, 0.5]], np.float32))
+SQUARES = np.array([[0.5, 0.5], [0.25, 1], [0.5, 0.5]], np.float32)
+
+
+def test_optimal_token_by_hand():
+  # Energies w: 1 − 2·1/2 + 1/2 = 1/2 and 1 − 2·1/4 + 1/4 = 3/4. Slot 0:
+  # b = (1/2 · 1 + 3/4 · 0) / (5/4) = 0.4. Slot 1 has one row only.
+  arguments = (TO_GO, LOGP, SQUARES, TOKENS, TOKEN_GROUPS, 2)
+  np.testing.assert_allclose(
+    _jitted(baselines.optimal_token)(*arguments),
+    [[0.6, 0], [-0.4, 0], [0, 0]],
+    rtol=1e-6,
+  )
+  # Without a baseline beyond the second longest; of a lone row that is all.
+  np.testing.assert_allclose(
+    _jitted(baselines.optimal_token)(*arguments, zero_tail=True),
+    [[0.6, 1], [-0.4, 0], [5, 5]],
+    rtol=1e-6,
+  )
+
+
+def test_optimal_token_accumulates_energy():
+  mask = np.ones((2, 3), bool)
+  to_go = np.array([[3.0, 2.0, 1.0], [0.0, 0.0, 0.0]], np.float32)
+  logp = np.log(np.array([[0.5] * 3, [0.25] * 3], np.float32))
+  squares = np.array([[0.5] * 3, [0.25, 1.5, 1.0]], np.float32)
+  # W: (1/2, 1, 3/2) and (3/4, 3/4 + 2, 11/4 + 3/2); b_t = W_0t G_0t / ΣW_t.
+  baseline = np.array([3 * 0.5 / 1.25, 2 * 1 / 3.75, 1 * 1.5 / 5.75])
+  found = _jitted(baselines.optimal_token)(
+    to_go, logp, squares, mask, np.zeros(2, int), 1
+  )
+  np.testing.assert_allclose(found, to_go - baseline, rtol=1e-6)
+
+
+def test_the_tail_is_measured_in_slots():
+  """A row with a hole may have fewer tokens and yet end last."""
+  mask = np.array([[True, True, True, False], [True, False, False, True]])
+  zeros = np.zeros((2, 4), np.float32)
+  to_go = np.array([[1.0] * 4, [2.0] * 4], np.float32)
+  logp, squares = zeros + np.log(0.5), zeros + 0.5
+  found = _jitted(baselines.optimal_token)(
+    to_go, logp, squares, mask, np.zeros(2, int), 1, zero_tail=True
+  )
+  # Slot 0: b = 3/2. Slots 1 and 2: row 0 alone, but not its group's tail.
+  np.testing.assert_allclose(found, [[-0.5, 0, 0, 0], [0.5, 0, 0, 2]])
+
+
+def test_optimal_token_of_sure_tokens_is_finite():
+  """π = 1: no energy, and float32 round-off may make it negative."""
+  sure = np.full((3, 2), -1e-7, np.float32)
+  found = _jitted(baselines.optimal_token)(
+    TO_GO, sure, np.ones((3, 2), np.float32), TOKENS, TOKEN_GROUPS, 2
+  )
+  assert np.abs(found).max() <= np.abs(TO_GO).max()
+
+
+@pytest.mark.parametrize("zero_tail", [False, True])
+@pytest.mark.parametrize("garbage", [np.nan, np.inf, -np.inf, 1e9])
+def test_optimal_token_ignores_masked_slots(garbage, zero_tail):
+  def advantages(*arrays):
+    return _jitted(baselines.optimal_token)(
+      *arrays, TOKENS, TOKEN_GROUPS, 2, zero_tail=zero_tail
+    )
+
+  arrays = (TO_GO, LOGP, SQUARES)
+  dirty = [jnp.where(TOKENS, x, garbage) for x in arrays]
+  np.testing.assert_array_equal(advantages(*dirty), advantages(*arrays))
+  slopes = jax.grad(lambda *x: (TO_GO * advantages(*x)).sum(), (0, 1, 2))
+  for slope in slopes(*dirty):
+    np.testing.assert_array_equal(slope, 0)
+
+
+def test_equal_returns_give_optimal_token_nothing():
+  same = np.full((7, 3), 0.1, np.float32)
+  energy = np.linspace(0.1, 0.9, 21, dtype=np.float32).reshape(7, 3)
+  found = _jitted(baselines.optimal_token)(
+    same, np.log(energy), energy**2, np.ones((7, 3), bool), np.zeros(7, int), 1
+  )
+  np.testing.assert_array_equal(found, 0)
+
+
+# --- Process supervision -----------------------------------------------------
+
+STEPS = np.array([[False, True, False, True]] * 2)
+STEP_REWARDS = np.array([[9.0, 1, 9, 0], [9.0, 0, 9, 1]], np.float32)
+FOUR = np.ones((2, 4), bool)
+BOTH = np.ones(2, bool)
+ONE_GROUP = np.zeros(2, int)
+
+
+def test_process_supervision_by_hand():
+  # All steps of the group: 1, 0, 0, 1, z = ±1 (ddof 0); sums from the end.
+  found = _jitted(baselines.process_supervision)(
+    STEP_REWARDS, STEPS, FOUR, BOTH, ONE_GROUP, 1, ddof=0
+  )
+  np.testing.assert_allclose(
+    found, [[0, 0, -1, -1], [0, 0, 1, 1]], rtol=1e-5, atol=1e-6
+  )
+  # With ddof 1 their deviation is 1/√3.
+  np.testing.assert_allclose(
+    _jitted(baselines.process_supervision)(
+      STEP_REWARDS, STEPS, FOUR, BOTH, ONE_GROUP, 1
+    )[:, 2],
+    [-(0.75**0.5), 0.75**0.5],
+    rtol=1e-5,
+  )
+
+
+def test_advantages_drop_by_the_step_that_ends():
+  rng = np.random.default_rng(0)
+  rewards = rng.normal(size=(6, 5)).astype(np.float32)
+  ends = rng.random((6, 5)) < 0.5
+  found = np.asarray(
+    _jitted(baselines.process_supervision)(
+      rewards, ends, np.ones((6, 5), bool), EVERYONE, GROUPS, 5
+    )
+  )
+  z = _jitted(baselines.group_standardized)(
+    rewards.reshape(-1), ends.reshape(-1), np.repeat(GROUPS, 5), 5
+  ).reshape(6, 5)
+  following = np.pad(found, ((0, 0), (0, 1)))[:, 1:]
+  np.testing.assert_allclose(found - following, z, atol=1e-5)
+
+
+def test_one_step_at_the_end_is_outcome_supervision():
+  mask = np.arange(3) < np.array([1, 3, 2, 3, 1, 2])[:, None]
+  ends = mask & ~np.pad(mask, ((0, 0), (0, 1)))[:, 1:]
+  found = _jitted(baselines.process_supervision)(
+    np.where(ends, REWARDS[:, None], np.nan), ends, mask, EVERYONE, GROUPS, 5
+  )
+  outcome = _jitted(baselines.group_standardized)(REWARDS, EVERYONE, GROUPS, 5)
+  np.testing.assert_allclose(found, np.where(mask, outcome[:, None], 0))
+
+
+def test_process_supervision_ignores_what_is_no_step():
+  valid = np.array([True, False])
+  dirty = np.where(STEPS & valid[:, None], STEP_REWARDS, np.nan)
+  found = _jitted(baselines.process_supervision)(
+    dirty, STEPS, FOUR, valid, ONE_GROUP, 1, ddof=0
+  )
+  # Steps 1 and 0 of the first row alone.
+  np.testing.assert_allclose(
+    found, [[0, 0, -1, -1], [0] * 4], rtol=1e-5, atol=1e-6
+  )
+  # Equal step rewards, and a single step.
+  same = np.full((2, 4), 0.7, np.float32)
+  for ends in (STEPS, STEPS & np.array([[True], [False]]) & (np.arange(4) > 1)):
+    found = _jitted(baselines.process_supervision)(
+      same, ends, FOUR, BOTH, ONE_GROUP, 1
+    )
+    np.testing.assert_array_equal(found, 0)
+
+
+# --- Several objectives ------------------------------------------------------
+
+OBJECTIVES = np.array([[1, 10], [0, 20], [1, 30], [0, 40]], np.float32)
+APPLIES = np.ones((4, 2), bool)
+ALONE = {"valid": np.ones(4, bool), "group_id": np.zeros(4, int)}
+
+
+def _objectives(components, applicable=APPLIES, weights=(1, 1), **options):
+  options = {**ALONE, "num_groups": 1, "ddof": 0, "eps": 0.0, **options}
+  return np.asarray(
+    _jitted(baselines.objectives_standardized)(
+      components, applicable, np.array(weights, np.float32), **options
+    )
+  )
+
+
+def test_objectives_by_hand():
+  # z_1 = ±1; z_2 = (−15, −5, 5, 15) / √125 = ∓1.341641, ∓0.447214.
+  expected = [-0.341641, -1.447214, 1.447214, 0.341641]
+  found = _objectives(OBJECTIVES)
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  for k in range(2):  # Each has the same say.
+    correlation = np.corrcoef(found, OBJECTIVES[:, k])[0, 1]
+    np.testing.assert_allclose(correlation, 0.525731, rtol=1e-5)
+  np.testing.assert_allclose(  # GDPO of this single group.
+    _jitted(baselines.batch_standardized)(
+      found, ALONE["valid"], ddof=0, eps=0.0
+    ),
+    [-0.32492, -1.376382, 1.376382, 0.32492],
+    rtol=1e-5,
+  )
+  np.testing.assert_allclose(
+    _objectives(OBJECTIVES, weights=(2, 0)), [2, -2, 2, -2], rtol=1e-6
+  )
+
+
+def test_units_of_objectives_are_irrelevant():
+  units = OBJECTIVES * np.float32([0.01, 7]) + np.float32([5, -3])
+  np.testing.assert_allclose(
+    _objectives(units), _objectives(OBJECTIVES), rtol=1e-4
+  )
+
+
+def test_one_objective_is_group_standardized():
+  found = _jitted(baselines.objectives_standardized)(
+    REWARDS[:, None], EVERYONE[:, None], np.ones(1), EVERYONE, GROUPS, 5
+  )
+  expected = _jitted(baselines.group_standardized)(REWARDS, EVERYONE, GROUPS, 5)
+  np.testing.assert_array_equal(found, expected)
+
+
+def test_objectives_that_say_nothing_add_nothing():
+  constant = OBJECTIVES.copy()
+  constant[:, 1] = 0.7
+  # Does not apply to row 2, invalid in row 3: z_1 of 1, 0 and −, −.
+  np.testing.assert_allclose(
+    _objectives(constant, eps=1e-6), [1, -1, 1, -1], rtol=1e-5
+  )
+  applies = np.ones((4, 2), bool)
+  applies[2, 0] = False
+  valid = np.array([True, True, True, False])
+  dirty = np.where(applies & valid[:, None], OBJECTIVES, np.nan)
+  found = _objectives(dirty, applies, valid=valid)
+  # z_1 = 1, −1, none; z_2 of 10, 20, 30 = −√1.5, 0, √1.5.
+  root = 1.5**0.5
+  np.testing.assert_allclose(found, [1 - root, -1, root, 0], rtol=1e-5)
+
+
+def test_batch_standardized_by_hand():
+  x = np.array([1.0, 2.0, 3.0, np.nan], np.float32)
+  valid = np.array([True, True, True, False])
+  np.testing.assert_allclose(
+    _jitted(baselines.batch_standardized)(x, valid), [-1, 0, 1, 0], rtol=1e-5
+  )
+  same = np.full(12, 0.7, np.float32)
+  np.testing.assert_array_equal(
+    _jitted(baselines.batch_standardized)(same, np.ones(12, bool)), 0
+  )
+
+
+# --- Length preference -------------------------------------------------------
+
+
+def _preference(lam, lengths=(2, 4, 3, 3, 3), rows=(True,) * 5, **options):
+  return _jitted(baselines.length_preference)(
+    np.array(lengths),
+    np.array(rows),
+    lam,
+    np.array([1, 1, 0, 0, 0]),
+    2,
+    **options,
+  )
+
+
+def test_length_preference_by_hand():
+  # z = ∓1, h = 8/9 and 10/9, f = 2 softmax(h^λ); the other group: all 1.
+  for lam in (1.0, 2.0, -1.0):
+    power = np.array([8 / 9, 10 / 9]) ** lam
+    expected = 2 * np.exp(power) / np.exp(power).sum()
+    np.testing.assert_allclose(
+      _preference(lam), [*expected, 1, 1, 1], rtol=1e-5
+    )
+  np.testing.assert_array_equal(_preference(0.0), 1)
+
+
+def test_weights_have_mean_one_and_the_sign_of_the_preference():
+  lengths = (1, 9, 4, 2, 30)
+  for lam in (-3.0, 3.0):
+    weights = np.asarray(_preference(lam, lengths))
+    np.testing.assert_allclose(weights[:2].sum(), 2, rtol=1e-6)
+    np.testing.assert_allclose(weights[2:].sum(), 3, rtol=1e-6)
+    assert (weights[1] > weights[0]) == (lam > 0)
+    assert (weights[4] > weights[2] > weights[3]) == (lam > 0)
+
+
+def test_rows_left_out_have_no_weight_and_no_say():
+  rows = (True, True, True, True, False)
+  found = _preference(1.0, (2, 4, 5, 7, 1000), rows)
+  np.testing.assert_allclose(found[2:4], _preference(1.0)[:2], rtol=1e-6)
+  assert found[4] == 0
+  np.testing.assert_array_equal(_preference(1.0, rows=(False,) * 5), 0)
+
+
+def test_slope_of_the_preference():
+  with jax.enable_x64(True):
+    lengths, lam = (2, 5, 3, 8, 20), 0.7
+    slope = jax.jacobian(lambda x: _preference(x, lengths))(lam)
+    step = 1e-6
+    finite = _preference(lam + step, lengths) - _preference(lam - step, lengths)
+    np.testing.assert_allclose(slope, finite / (2 * step), rtol=1e-6)
+    # ∂f/∂λ = f (h^λ log h − Σ_j softmax_j h_j^λ log h_j), for group 1 by hand:
+    # z = ∓1.5 / (1.5 + 1e-6), h = 1 ± z / 9.
+    h = 1 + np.array([-1, 1]) * 1.5 / (1.5 + 1e-6) / 9
+    f = np.asarray(_preference(lam, lengths))[:2]
+    inner = h**lam * np.log(h)
+    np.testing.assert_allclose(
+      slope[:2], f * (inner - (f / 2 * inner).sum()), rtol=1e-9
+    )
+
+
+@pytest.mark.parametrize("lam", [-1e4, -30.0, 30.0, 1e4])
+def test_extreme_preferences_are_finite(lam):
+  # ρ = 1 gives h = 0 for the shorter row, which the bound keeps above 0.
+  weights, slope = jax.jvp(
+    lambda x: _preference(x, rho=1.0), (jnp.float32(lam),), (jnp.float32(1),)
+  )
+  assert np.isfinite(weights).all()
+  assert np.isfinite(slope).all()
+  np.testing.assert_allclose(weights[:2].sum(), 2, rtol=1e-6)

@@ -43,3 +43,49 @@ def test_bfloat16_means_do_not_count_in_bfloat16():
   """A running count in bfloat16 would stop at 256."""
   ones = jnp.ones(40_000, jnp.bfloat16)
   assert float(masked.mean(ones, jnp.ones(40_000, bool))) == 1
+
+
+whiten = jax.jit(masked.whiten)
+
+
+def test_whiten_by_hand():
+  # 1, 2 and 3: mean 2, sample variance 1, population variance 2/3.
+  x = jnp.array([[1.0, 9.0, 3.0], [2.0, 9.0, 9.0]])
+  mask = x < 9
+  np.testing.assert_allclose(
+    whiten(x, mask), [[-1, 0, 1], [0, 0, 0]], atol=1e-6
+  )
+  np.testing.assert_allclose(
+    whiten(x, mask, eps=1.0, ddof=0)[0, 2], (5 / 3) ** -0.5, rtol=1e-6
+  )
+
+
+def test_whitened_numbers_have_mean_0_and_variance_1_in_any_unit():
+  rng = np.random.default_rng(0)
+  x, mask = rng.normal(3, 5, size=(6, 7)), rng.random((6, 7)) < 0.6
+  x = x.astype(np.float32)
+  whitened = np.asarray(whiten(x, mask))
+  np.testing.assert_allclose(whitened[mask].mean(), 0, atol=1e-6)
+  np.testing.assert_allclose(whitened[mask].var(ddof=1), 1, rtol=1e-5)
+  np.testing.assert_allclose(whiten(100 * x - 7, mask), whitened, atol=1e-5)
+  for garbage in (np.nan, np.inf, 1e9):
+    dirty = np.where(mask, x, np.float32(garbage))
+    np.testing.assert_array_equal(whiten(dirty, mask), whitened)
+  slope = jax.grad(lambda x: (x * whiten(x, mask)).sum())(x)
+  np.testing.assert_array_equal(slope, whitened)  # It is a constant.
+
+
+@pytest.mark.parametrize("value", [0.7, 0.1, -3.3])
+@pytest.mark.parametrize("size", [0, 1, 7, 12])
+def test_equal_numbers_whiten_to_exactly_zero(value, size):
+  """Their float32 mean may be one unit in the last place off."""
+  x = jnp.full(20, value, jnp.float32)
+  whitened = whiten(x, jnp.arange(20) < size)
+  np.testing.assert_array_equal(whitened, 0)
+
+
+def test_wide_is_at_least_float32():
+  assert masked.wide(jnp.ones(1, jnp.bfloat16)).dtype == jnp.float32
+  assert masked.wide(jnp.ones(1, int)).dtype == jnp.float32
+  with jax.enable_x64(True):
+    assert masked.wide(jnp.ones(1, jnp.float64)).dtype == jnp.float64

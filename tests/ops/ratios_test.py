@@ -11,6 +11,12 @@ MASK = jnp.array([[True, True, False], [True, False, False], [False] * 3])
 OLD = jnp.full((3, 3), -1.0)
 # Ratios 2 and 1/4 in row 0, 3 in row 1; row 2 is empty.
 LOGP = OLD + jnp.log(jnp.array([[2, 0.25, 9], [3, 9, 9], [9, 9, 9]]))
+EVERY = (
+  ratios.token_ratio,
+  ratios.sequence_ratio,
+  ratios.sequence_token_ratio,
+  ratios.trajectory_ratio,
+)
 
 
 def test_ratios_by_hand():
@@ -75,9 +81,7 @@ def test_clamp_bounds_values_and_stops_slopes(function):
 
 
 @pytest.mark.parametrize("garbage", [np.nan, np.inf, -np.inf, 1e9])
-@pytest.mark.parametrize(
-  "function", [ratios.token_ratio, ratios.sequence_ratio]
-)
+@pytest.mark.parametrize("function", EVERY)
 def test_masked_garbage_and_the_anchor_get_no_gradient(function, garbage):
   def total(logp, old):
     return function(logp, old, MASK).sum()
@@ -88,3 +92,55 @@ def test_masked_garbage_and_the_anchor_get_no_gradient(function, garbage):
   np.testing.assert_array_equal(slope, jax.grad(total)(LOGP, OLD))
   assert slope.any()
   assert not old_slope.any()
+
+
+def test_sequence_token_ratio_has_the_value_of_the_row_and_own_slopes():
+  def total(logp, weights):
+    return (weights * ratios.sequence_token_ratio(logp, OLD, MASK)).sum()
+
+  found = ratios.sequence_token_ratio(LOGP, OLD, MASK)
+  row = ratios.sequence_ratio(LOGP, OLD, MASK)[:, None]
+  np.testing.assert_array_equal(found, jnp.broadcast_to(row, (3, 3)))
+  weights = jnp.arange(1.0, 10.0).reshape(3, 3)
+  # ∂s_it/∂ℓ_it = s_i, and 0 for every other token: unlike 1/|y| of each.
+  np.testing.assert_allclose(
+    jax.grad(total)(LOGP, weights), weights * row * MASK, rtol=1e-6
+  )
+
+
+def test_trajectory_ratio_is_the_product():
+  np.testing.assert_allclose(
+    ratios.trajectory_ratio(LOGP, OLD, MASK), [2 * 0.25, 3, 1], rtol=1e-6
+  )
+  gradient = jax.grad(lambda x: ratios.trajectory_ratio(x, OLD, MASK).sum())(
+    LOGP
+  )
+  np.testing.assert_allclose(
+    gradient, [[0.5, 0.5, 0], [3, 0, 0], [0, 0, 0]], rtol=1e-6
+  )
+  # The sum is clamped, not its terms: 15 + 15 is cut to 20.
+  np.testing.assert_allclose(
+    ratios.trajectory_ratio(
+      jnp.full((1, 2), 15.0), jnp.zeros((1, 2)), jnp.ones((1, 2), bool)
+    ),
+    np.exp([20.0]),
+    rtol=1e-6,
+  )
+
+
+@pytest.mark.parametrize("function", EVERY)
+def test_one_token_makes_all_levels_equal(function):
+  mask = jnp.array([[False, True, False]])
+  found = function(LOGP[:1], OLD[:1], mask)
+  np.testing.assert_allclose(found.ravel()[found.size // 2], 0.25, rtol=1e-6)
+
+
+@pytest.mark.parametrize("gap", [100.0, -100.0])
+@pytest.mark.parametrize("function", EVERY)
+def test_a_gap_of_100_nats_is_finite_with_slope_zero(function, gap):
+  mask = jnp.ones((1, 3), bool)
+  value, slope = jax.value_and_grad(
+    lambda x: function(x, jnp.zeros((1, 3)), mask).sum()
+  )(jnp.full((1, 3), gap))
+  assert np.isfinite(value)
+  np.testing.assert_array_equal(slope, 0.0)

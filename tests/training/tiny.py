@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax import algorithms
-from grpo_jax.algorithms import objective
+from grpo_jax.algorithms import objective, options
 from grpo_jax.models import adapter
 from grpo_jax.rollout import sampling
-from grpo_jax.training import assembly, optimizers
+from grpo_jax.training import assembly, optimizers, step
 from grpo_jax.training import config as config_lib
 from grpo_jax.training.step import Parts, UpdatePlan
-from grpo_jax.types import Prompts, Scored, TrainBatch
+from grpo_jax.types import Prompts, Scored, TrainBatch, TrainState
 
 VOCAB, PAD, END = 7, 0, 1
 
@@ -41,7 +41,7 @@ def tiny_policy(vocab: int = VOCAB, width: int = 8, dtype=jnp.float32):
 
 
 def count_token(prompts: Prompts, rollout) -> Scored:
-  """Reward: the share of slots that hold token 2."""
+  """Reward: the share of slots that hold token 2; every token is a step."""
   del prompts
   hits = (rollout.tokens == 2) & rollout.completion_mask
   share = hits.mean(axis=-1)
@@ -50,6 +50,9 @@ def count_token(prompts: Prompts, rollout) -> Scored:
     valid=jnp.ones(share.shape, bool),
     correct=share > 0.5,
     components={"share": share},
+    weights={"share": jnp.float32(1.0)},
+    step_rewards=hits.astype(jnp.float32),
+    step_mask=rollout.completion_mask,
   )
 
 
@@ -61,6 +64,7 @@ def make_parts(
   score=count_token,
   group_size=4,
   max_new_tokens=4,
+  top_k=None,
   learning_rate=0.1,
   steps=50,
   **plan,
@@ -76,6 +80,16 @@ def make_parts(
     config = algorithm.config_class(**(fields or {}))
   optimizer = config_lib.OptimizerConfig(learning_rate=learning_rate)
   update_plan = UpdatePlan(**{"micro_batch_size": 4, **plan})
+  required = options.needs(algorithm, config)
+  sampler = sampling.SamplingConfig(
+    max_new_tokens=max_new_tokens,
+    end_ids=(END,),
+    pad_id=PAD,
+    top_k=top_k,
+    record_kept="kept_ids" in required,
+  )
+  sample = functools.partial(sampling.sample, policy)
+  greedy = dataclasses.replace(sampler, temperature=0.0)
   return Parts(
     policy=policy,
     algorithm=algorithm,
@@ -83,14 +97,10 @@ def make_parts(
     optimizer=optimizers.make_optimizer(optimizer, steps),
     schedule=optimizers.schedule(optimizer, steps),
     plan=update_plan,
-    sample=functools.partial(
-      sampling.sample,
-      policy,
-      config=sampling.SamplingConfig(
-        max_new_tokens=max_new_tokens, end_ids=(END,), pad_id=PAD
-      ),
-      group_size=group_size,
-    ),
+    sample=functools.partial(sample, config=sampler, group_size=group_size),
+    greedy=functools.partial(sample, config=greedy, group_size=1)
+    if "greedy_rewards" in required
+    else None,
     score=score,
   )
 
@@ -118,10 +128,7 @@ def make_prompts(num_prompts: int = 4, slots: int = 3, first: int = 0):
 
 
 def ragged_batch(parts: Parts, num_rows: int = 16, slots: int = 4):
-  """A batch with empty, truncated, filtered and unscored rows.
-
-  It carries advantages and a reference; the anchor is left to the caller.
-  """
+  """A scored batch with empty, truncated, filtered and unscored rows."""
   rng = np.random.default_rng(3)
   lengths = rng.integers(0, slots + 1, num_rows)
   lengths[:3] = 0, 1, slots
@@ -131,7 +138,9 @@ def ragged_batch(parts: Parts, num_rows: int = 16, slots: int = 4):
   prompts = make_prompts()
   group_id = np.arange(num_rows) // 4
   logp = -rng.uniform(0.5, 3.0, (num_rows, slots)).astype(np.float32)
-  batch = TrainBatch(
+  rewards = jnp.asarray(rng.normal(size=num_rows), jnp.float32)
+  state = objective.init(parts.algorithm, parts.config)[1]
+  return TrainBatch(
     prompt_tokens=prompts.tokens,
     prompt_mask=prompts.mask,
     prompt_index=jnp.asarray(group_id, jnp.int32),
@@ -139,19 +148,32 @@ def ragged_batch(parts: Parts, num_rows: int = 16, slots: int = 4):
     tokens=jnp.asarray(rng.integers(0, VOCAB, (num_rows, slots)), jnp.int32),
     completion_mask=jnp.asarray(completion_mask),
     mask=jnp.asarray(completion_mask & valid[:, None]),
-    rewards=jnp.asarray(rng.normal(size=num_rows), jnp.float32),
+    rewards=rewards,
     valid=jnp.asarray(valid),
     terminated=jnp.asarray(lengths < slots),
+    correct=rewards > 0,
     behavior_logp=jnp.asarray(logp),
     sampler_logp=jnp.asarray(logp),
     entropy=jnp.asarray(-logp),
-    state=parts.algorithm.init(parts.config)[1],
+    components=rewards[:, None],
+    component_weights=jnp.ones(1),
+    step_rewards=jnp.asarray(logp),
+    step_mask=jnp.asarray(completion_mask),
+    greedy_rewards=jnp.zeros(num_rows),
+    state=state["algorithm"],
+    coefficients=state["coefficients"],
     num_groups=4,
   )
-  required = objective.needs(parts.algorithm, parts.config)
-  noise = jnp.asarray(rng.normal(0, 0.3, (num_rows, slots)), jnp.float32)
-  return dataclasses.replace(
-    batch,
-    advantages=parts.algorithm.advantages(parts.config, batch),
-    ref_logp=logp + noise if "ref_logp" in required else None,
-  )
+
+
+def off_policy(parts: Parts) -> tuple[TrainState, TrainBatch]:
+  """A state with a distant reference, and a prepared batch off its policy."""
+  state = make_state(parts)
+  if state.ref_params is not None:
+    reference = parts.policy.init(jax.random.key(1))
+    state = dataclasses.replace(state, ref_params=reference)
+  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
+  batch = prepare(state, ragged_batch(parts), jax.random.key(2))
+  if "old_logp" in options.needs(parts.algorithm, parts.config):
+    batch = dataclasses.replace(batch, old_logp=batch.sampler_logp)
+  return state, batch

@@ -1,0 +1,59 @@
+"""A reward model from preferences (Bradley and Terry, 1952).
+
+    L = −(1/K) Σ_pairs log σ(r_chosen − r_rejected − margin)
+        + c (r_chosen + r_rejected)²
+
+r is the value at a completion's last token; pairs as in `dpo.py`. The second
+part keeps scores centred (Eisenstein et al., arXiv:2312.09244).
+
+Source: Ouyang et al., "Training language models to follow instructions with
+human feedback", arXiv:2203.02155, Eq. 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.algorithms import dpo
+from grpo_jax.algorithms.options import CommonConfig
+from grpo_jax.ops import aggregation, masked, preferences, returns
+from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BradleyTerryConfig(CommonConfig):
+  margin: float = 0.0
+  center_coef: float = 0.0  # 0.01 in arXiv:2312.09244.
+
+
+def policy_loss(
+  config: BradleyTerryConfig, policy: PolicyOutputs, batch: TrainBatch
+) -> jax.Array:  # [B]
+  ones = jnp.ones_like(policy.values[:, 0])
+  is_last = returns.outcome_rewards(ones, batch.mask) > 0  # [B, T]
+  score = masked.sum(policy.values, is_last, axis=-1)  # [B]
+
+  def of(role):
+    mine = masked.select(score, batch.pair_role == role)
+    return jax.ops.segment_sum(mine, batch.group_id, batch.num_groups)
+
+  loss = preferences.bradley_terry(
+    of(1), of(-1), config.margin, config.center_coef
+  )  # [num_groups]
+  return masked.select(loss[batch.group_id], batch.pair_role != 0)
+
+
+BRADLEY_TERRY = Algorithm(
+  name="bradley_terry",
+  config_class=BradleyTerryConfig,
+  advantages=dpo.advantages,
+  policy_loss=policy_loss,
+  aggregate=aggregation.over_sequences,
+  prepare=dpo.prepare,
+  needs=("values",),
+  couples_group=True,
+  min_group_size=2,
+)

@@ -1,0 +1,93 @@
+"""DPO on the best and the worst completion of each group.
+
+    x_i = Σ_t [log π_θ(y_it) − log π_ref(y_it)]
+    L   = −(1/K) Σ_pairs log σ(β (x_chosen − x_rejected))
+
+K pairs: one per group whose rewards are not all equal, of its first best and
+its first worst row; the other rows are not trained. With given pairs a group
+is two rows with rewards 1 and 0; here the policy samples them (online DPO).
+
+Source: Rafailov et al., "Direct Preference Optimization", arXiv:2305.18290,
+Eq. 7.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.algorithms.options import CommonConfig
+from grpo_jax.ops import aggregation, baselines, masked, preferences, ratios
+from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DPOConfig(CommonConfig):
+  beta: float = 0.1  # Section 6.
+
+
+def pair_roles(batch: TrainBatch) -> jax.Array:  # [B]
+  """+1 for the first best and −1 for the first worst row of each group.
+
+  0 for the others, for rows that were not scored or have no tokens, and in
+  groups whose rewards are all equal.
+  """
+  rows = batch.valid & batch.mask.any(axis=-1)  # [B]
+  group = batch.group_id, batch.num_groups
+  live = baselines.live_groups(batch.rewards, rows, *group)[group[0]]  # [B]
+  statistics = baselines.group_statistics(batch.rewards, rows, *group)
+
+  def first(extreme):  # [num_groups] -> [B] bool
+    candidates = rows & live & (batch.rewards == extreme[group[0]])
+    places = jnp.where(candidates, jnp.arange(len(rows)), len(rows))
+    earliest = jax.ops.segment_min(places, *group)
+    return candidates & (places == earliest[group[0]])
+
+  best, worst = first(statistics.greatest), first(statistics.least)
+  return best.astype(batch.rewards.dtype) - worst
+
+
+def advantages(config: DPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
+  del config
+  return pair_roles(batch)
+
+
+def prepare(config: DPOConfig, batch: TrainBatch) -> TrainBatch:
+  del config
+  roles = pair_roles(batch)
+  return dataclasses.replace(
+    batch, pair_role=roles, mask=batch.mask & (roles != 0)[:, None]
+  )
+
+
+def pair_loss(
+  beta: float, policy: PolicyOutputs, batch: TrainBatch
+) -> jax.Array:  # [B]
+  """−log σ(β d) of the pair that a row belongs to; 0 for the other rows."""
+  log_ratio = ratios.log_ratio(policy.logp, batch.ref_logp, batch.mask)
+  score = batch.pair_role * log_ratio.sum(axis=-1)  # [B]
+  margin = jax.ops.segment_sum(score, batch.group_id, batch.num_groups)
+  loss = preferences.dpo(margin, beta)  # [num_groups]
+  return masked.select(loss[batch.group_id], batch.pair_role != 0)
+
+
+def policy_loss(
+  config: DPOConfig, policy: PolicyOutputs, batch: TrainBatch
+) -> jax.Array:  # [B]
+  # Both rows of a pair carry its loss: their mean is that of the pairs.
+  return pair_loss(config.beta, policy, batch)
+
+
+DPO = Algorithm(
+  name="dpo",
+  config_class=DPOConfig,
+  advantages=advantages,
+  policy_loss=policy_loss,
+  aggregate=aggregation.over_sequences,
+  prepare=prepare,
+  needs=("ref_logp",),
+  couples_group=True,
+  min_group_size=2,
+)

@@ -1,0 +1,47 @@
+"""EDGE-GRPO: confident completions get larger advantages (2507.21848).
+
+    A'_i = A_i · clip( mean_j H_j / H_i, 0.1, 10 )
+    L    = GRPO's, with A'
+
+H_i is the mean entropy of the completion's tokens when it was sampled.
+Deviations from the authors' code: no mean over padding, no gradient through
+H_i, and the bounds that stand there commented out are on. The guided
+correction of wrong completions changes the rollout and is not part of this
+file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+from grpo_jax.algorithms import grpo
+from grpo_jax.algorithms.options import ClipConfig
+from grpo_jax.ops import aggregation, shaping
+from grpo_jax.types import Algorithm, TrainBatch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EDGEGRPOConfig(ClipConfig):
+  advantage_scale: str = "group"
+  factor_min: float = 0.1  # grpo_aha_trainer.py, commented out.
+  factor_max: float = 10.0
+
+
+def advantages(config: EDGEGRPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
+  factor = shaping.edge_factor(
+    batch.entropy, batch.mask, config.factor_min, config.factor_max
+  )  # [B]
+  return factor * grpo.advantages(config, batch)
+
+
+EDGE_GRPO = Algorithm(
+  name="edge_grpo",
+  config_class=EDGEGRPOConfig,
+  advantages=advantages,
+  policy_loss=grpo.policy_loss,
+  aggregate=aggregation.over_sequences,
+  needs=("old_logp", "behavior_entropy"),
+  min_group_size=2,
+)

@@ -1,0 +1,73 @@
+"""GRPO-S: completions' rewards that follow their entropy (2508.04349).
+
+    right:  R̃_i =  α_1 + α_2 |right| H_i / Σ_{k right} H_k
+    wrong:  R̃_i = −α_1 − α_2 |wrong| (1/H_i) / Σ_{k wrong} (1/H_k)
+    A_i   = (R̃_i − mean_g) / (std_g + eps)
+    L     = −(1/S) Σ_i min(s_i A_i, clip(s_i) A_i),   s_i = (1/|y_i|) Σ_t r_it
+
+The sequence form of `gtpo.py`, H_i the mean entropy of a completion's tokens.
+The ratio is the arithmetic mean of the tokens' ratios.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+from grpo_jax.algorithms.gtpo import GTPOConfig
+from grpo_jax.ops import aggregation, masked, ratios, shaping, surrogates
+from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GRPOSConfig(GTPOConfig):
+  """The options of GTPO."""
+
+
+def advantages(config: GRPOSConfig, batch: TrainBatch) -> jax.Array:  # [B]
+  shaped = shaping.grpo_s_rewards(
+    batch.correct,
+    batch.entropy,
+    batch.mask,
+    batch.group_id,
+    batch.num_groups,
+    batch.valid,
+    config.alpha1,
+    config.alpha2,
+  )  # [B]
+  return shaping.normalized_over_group(
+    shaped,
+    batch.mask.any(axis=-1) & batch.valid,
+    batch.group_id,
+    batch.num_groups,
+    batch.correct,
+    config.normalization,
+  )
+
+
+def policy_loss(
+  config: GRPOSConfig, policy: PolicyOutputs, batch: TrainBatch
+) -> jax.Array:  # [B]
+  per_token = ratios.token_ratio(
+    policy.logp, batch.old_logp, batch.mask, config.log_ratio_clamp
+  )  # [B, T]
+  return -surrogates.clipped(
+    masked.mean(per_token, batch.mask, axis=-1),
+    batch.advantages,
+    config.clip_low,
+    config.clip_high,
+    config.dual_clip,
+    config.ratio_cap,
+  )
+
+
+GRPO_S = Algorithm(
+  name="grpo_s",
+  config_class=GRPOSConfig,
+  advantages=advantages,
+  policy_loss=policy_loss,
+  aggregate=aggregation.over_sequences,
+  needs=("old_logp", "behavior_entropy"),
+  min_group_size=2,
+)

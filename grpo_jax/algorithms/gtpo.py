@@ -1,0 +1,69 @@
+"""GTPO: token rewards that follow the policy's entropy (arXiv:2508.04349).
+
+    right:  r̃_it =  α_1 + α_2 d_t H_it / Σ_{k right, alive} H_kt
+    wrong:  r̃_it = −α_1 − α_2 h_t (1/H_it) / Σ_{k wrong, alive} (1/H_kt)
+    A_it  = (r̃_it − mean) / (std + eps),   over the tokens of the group
+    L     = −(1/N) Σ_i Σ_t min(r_it A_it, clip(r_it) A_it)
+
+d_t and h_t count the right and wrong completions of the group that have a
+token t. Which set the paper normalises over could not be settled: "joint" is
+the group, "split" the right and the wrong tokens apart (which removes the
+outcome's sign), "none" leaves r̃. Another method is called GTPO too
+(arXiv:2508.03772).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+from grpo_jax.algorithms import grpo
+from grpo_jax.algorithms.options import ClipConfig
+from grpo_jax.ops import aggregation, shaping
+from grpo_jax.types import Algorithm, TrainBatch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GTPOConfig(ClipConfig):
+  clip_high: float = 0.28  # DAPO's.
+  alpha1: float = 1.0  # Section 4.
+  alpha2: float = 0.1
+  normalization: str = "joint"
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.normalization not in ("joint", "split", "none"):
+      self.complain("normalization", "is none of joint, split, none")
+
+
+def advantages(config: GTPOConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
+  shaped = shaping.gtpo_rewards(
+    batch.correct,
+    batch.entropy,
+    batch.mask,
+    batch.group_id,
+    batch.num_groups,
+    batch.valid,
+    config.alpha1,
+    config.alpha2,
+  )  # [B, T]
+  return shaping.normalized_over_group(
+    shaped,
+    batch.mask & batch.valid[:, None],
+    batch.group_id,
+    batch.num_groups,
+    batch.correct,
+    config.normalization,
+  )
+
+
+GTPO = Algorithm(
+  name="gtpo",
+  config_class=GTPOConfig,
+  advantages=advantages,
+  policy_loss=grpo.policy_loss,
+  aggregate=aggregation.over_tokens,
+  needs=("old_logp", "behavior_entropy"),
+  min_group_size=2,
+)

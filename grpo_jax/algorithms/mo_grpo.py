@@ -1,0 +1,49 @@
+"""MO-GRPO: every objective is normalised before they are added (2509.22047).
+
+    A_i = Σ_k w_k (r_ik − mean_g r_k) / (std_g r_k + eps)
+    L   = GRPO's
+
+With the rewards added first, as in GRPO, the one with the largest variance
+wins; here each objective correlates equally with A. An objective that does
+not apply to a completion contributes 0 to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.algorithms import grpo
+from grpo_jax.algorithms.options import ClipConfig
+from grpo_jax.ops import aggregation, baselines
+from grpo_jax.types import Algorithm, TrainBatch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MOGRPOConfig(ClipConfig):
+  """No options of its own."""
+
+
+def advantages(config: MOGRPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
+  return baselines.objectives_standardized(
+    batch.components,
+    ~jnp.isnan(batch.components),
+    batch.component_weights,
+    batch.valid,
+    batch.group_id,
+    batch.num_groups,
+    eps=config.advantage_eps,
+  )
+
+
+MO_GRPO = Algorithm(
+  name="mo_grpo",
+  config_class=MOGRPOConfig,
+  advantages=advantages,
+  policy_loss=grpo.policy_loss,
+  aggregate=aggregation.over_sequences,
+  needs=("old_logp", "components"),
+  min_group_size=2,
+)

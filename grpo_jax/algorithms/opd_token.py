@@ -1,0 +1,45 @@
+"""On-policy distillation from the sampled tokens alone.
+
+    A_it = log π_teacher(y_it) − log π_old(y_it)
+    L    = −(1/N) Σ_i Σ_t min(r_it A_it, clip(r_it) A_it)
+
+The student samples, the teacher judges each token; on-policy the expected
+gradient is that of Σ_t KL(π_θ ‖ π_teacher) with the prefixes held fixed. The
+teacher is the frozen reference: set `reference_workdir` of the phase to its
+run. The task's reward is not used. Deviation: A is clamped at ±20 nats.
+
+Source: Lu et al., "On-Policy Distillation", Thinking Machines, 2025; TRL 1.16.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.algorithms import grpo
+from grpo_jax.algorithms.options import ClipConfig
+from grpo_jax.ops import aggregation
+from grpo_jax.types import Algorithm, TrainBatch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OPDTokenConfig(ClipConfig):
+  teacher_clamp: float = 20.0  # Nats.
+
+
+def advantages(config: OPDTokenConfig, batch: TrainBatch) -> jax.Array:
+  clamp = config.teacher_clamp
+  gap = jnp.clip(batch.ref_logp - batch.old_logp, -clamp, clamp)  # [B, T]
+  return gap * batch.mask
+
+
+OPD_TOKEN = Algorithm(
+  name="opd_token",
+  config_class=OPDTokenConfig,
+  advantages=advantages,
+  policy_loss=grpo.policy_loss,
+  aggregate=aggregation.over_tokens,
+  needs=("old_logp", "anchor", "ref_logp"),
+)

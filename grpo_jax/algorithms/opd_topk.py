@@ -1,0 +1,50 @@
+"""On-policy distillation on the teacher's K likeliest tokens and a rest.
+
+    L = (1/N) Σ_i Σ_t Σ_{k ∈ top K, rest} π_k log(π_k / π_teacher,k)
+
+The KL of the distributions that see the teacher's K tokens one by one and all
+others as one: a lower bound of the full KL, for vocabularies whose teacher
+log-probs are too large to keep. The teacher is the frozen reference
+(`reference_workdir` of the phase).
+
+Source: Qwen3 and DeepSeek-V4 (arXiv:2606.19348) distil like this without
+printing K; 64 is ours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+from grpo_jax.algorithms import opd_full
+from grpo_jax.algorithms.options import CommonConfig
+from grpo_jax.ops import aggregation, divergences
+from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OPDTopKConfig(CommonConfig):
+  topk: int = 64  # Of the teacher; all tokens if the vocabulary is smaller.
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.topk == 0:
+      self.complain("topk", "must be at least 1")
+
+
+def policy_loss(
+  config: OPDTopKConfig, policy: PolicyOutputs, batch: TrainBatch
+) -> jax.Array:  # [B, T]
+  del config
+  return divergences.topk_kl(policy.topk_logp, batch.ref_topk_logp)
+
+
+OPD_TOPK = Algorithm(
+  name="opd_topk",
+  config_class=OPDTopKConfig,
+  advantages=opd_full.advantages,
+  policy_loss=policy_loss,
+  aggregate=aggregation.over_tokens,
+  needs=("ref_topk",),
+)

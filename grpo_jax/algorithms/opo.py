@@ -1,0 +1,46 @@
+"""OPO: on-policy, with the baseline of least variance (arXiv:2505.23585).
+
+    b_g = Σ_{j ∈ g} |y_j| R_j / Σ_{j ∈ g} |y_j|,   A_i = R_i − b_g
+    L   = −(1/S) Σ_i A_i Σ_t log π_θ(y_it)
+
+The optimal baseline weighs rewards by the squared norm of the score, for
+which the paper takes the length. Exactly on-policy: no ratio, no KL, no
+entropy bonus; use one update per batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+from grpo_jax.algorithms import reinforce
+from grpo_jax.algorithms.options import CommonConfig
+from grpo_jax.ops import aggregation, baselines
+from grpo_jax.types import Algorithm, TrainBatch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OPOConfig(CommonConfig):
+  """No options of its own."""
+
+
+def advantages(config: OPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
+  del config
+  return baselines.length_weighted(
+    batch.rewards,
+    batch.completion_mask.sum(axis=-1),
+    batch.valid,
+    batch.group_id,
+    batch.num_groups,
+  )
+
+
+OPO = Algorithm(
+  name="opo",
+  config_class=OPOConfig,
+  advantages=advantages,
+  policy_loss=reinforce.policy_loss,
+  aggregate=aggregation.over_sequence_sums,
+  min_group_size=2,
+)

@@ -1,0 +1,244 @@
+"""Options that compose with every algorithm, and what they need.
+
+An algorithm's config derives from `CommonConfig`, or from `ClipConfig` if it
+clips a ratio. Each option is a field that `objective.py` applies once; a 0 or
+"none" switches it off.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from grpo_jax.ops import divergences
+from grpo_jax.types import Algorithm
+
+# Optional inputs of a loss, and who provides them.
+NEEDS = {
+  "old_logp": "log-probs at the start of the update (every phase)",
+  "anchor": "old_logp from a forward pass of its own (every phase)",
+  "sum_pi_squared": "Σ π² at the start of the update (every phase)",
+  "ref_logp": "log-probs of the frozen reference (every phase)",
+  "ref_topk": "the reference's likeliest tokens (every phase)",
+  "ref_kl": "the KL to the reference over the vocabulary (every phase)",
+  "entropy": "the policy's entropy, differentiable (every phase)",
+  "behavior_logp": "log-probs recorded while sampling (phase rl)",
+  "behavior_entropy": "entropies recorded while sampling (phase rl)",
+  "kept_ids": "the tokens that top-k or top-p kept (phase rl, with top_k)",
+  "components": "the rewards one by one (phase rl)",
+  "greedy_rewards": "the reward of each prompt's greedy completion (phase rl)",
+  "step_rewards": "rewards of steps (a task whose verifier judges steps)",
+  "domain": "the domain of each prompt (records with an integer 'domain')",
+  "token_rewards": "dense rewards beside the outcome (every phase)",
+  "values": "values of a critic, which no part of this version trains",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommonConfig:
+  """Options of every algorithm.
+
+  Attributes:
+    kl_coef: Weight of the KL to the frozen reference, per nat.
+    kl_kind: Estimator: "k1", "k2", "k3", "abs", "k1_plus" and "k3_plus"
+      (value of one, gradient of k2), "k3_unbiased" (weighted by the ratio) or
+      "full" (over the whole vocabulary).
+    jsd_beta: What "full" and distillation measure: 1 is KL(policy ‖
+      reference), 0 the other way round, between them the generalised
+      Jensen-Shannon divergence (GKD, arXiv:2306.13649).
+    kl_in_reward: Subtract kl_coef · k1 from the reward of each token instead
+      of adding the KL to the loss.
+    kl_domain_weights: Factor of kl_coef for each prompt domain; empty: 1.
+    kl_target: Adapt kl_coef to hold this KL, nats per token; 0 keeps it.
+    kl_horizon: Completions over which it adapts.
+    entropy_coef: Weight of the entropy bonus, per nat, token mean.
+    entropy_target: Adapt entropy_coef towards this entropy, nats per token,
+      and apply it only below; 0 keeps it.
+    entropy_coef_step: By how much it adapts per step.
+    top_entropy_fraction: Share of the tokens, those with the highest entropy
+      of the batch, whose policy loss counts; 1 is all.
+    advantage_scale: Divide advantages by the deviation of the rewards of the
+      "group" or of the "batch", or "none".
+    advantage_eps: Added to that deviation.
+    overlong_cache: Share of the budget over whose end the reward falls by up
+      to 1 (DAPO's soft punishment); 0 switches it off.
+    overlong_filter: Leave completions that hit the budget out of the loss
+      (DAPO, Section 3.4); they stay in the group's statistics.
+    dynamic_sampling: Leave groups whose rewards are all equal out of the loss
+      and of its denominators (DAPO, Section 3.2), as a mask over a fixed,
+      over-sampled batch.
+    max_live_groups: With dynamic sampling, train only on the first so many
+      live groups of the over-sampled batch; 0 keeps all of them.
+    importance_mode: Correct the gap between the sampler's and the trainer's
+      log-probs by weights that are "truncate"d at importance_max, or "mask"ed
+      to 0 outside [importance_min, importance_max]; or "none".
+    importance_level: Of a "token" or of the whole "sequence".
+    importance_max, importance_min: Bounds of the weights.
+    importance_normalize: Divide the weights by their mean over the batch.
+    rejection: Leave out, also of the denominators, what the sampler and the
+      trainer disagree about: "none", or the statistic and the estimator:
+      "token_k1", "seq_sum_k1", "seq_mean_k1", "seq_max_k2", … with k1 to k3.
+    rejection_low, rejection_high: Bounds: of the ratio for k1, of the
+      estimate otherwise (there only the upper one).
+    off_policy_threshold: Leave the policy loss of a completion with a negative
+      advantage out when its mean log-prob fell by more than so many nats
+      since it was sampled; 0 switches it off.
+    keep_sampling_mask: Take all log-probs over the tokens that the sampler's
+      filters kept, so that sampling and training have the same support.
+    positive_nll_coef: Weight of the likelihood of right answers, per nat,
+      token mean.
+  """
+
+  kl_coef: float = 0.0
+  kl_kind: str = "k3"
+  jsd_beta: float = 1.0
+  kl_in_reward: bool = False
+  kl_domain_weights: tuple[float, ...] = ()
+  kl_target: float = 0.0
+  kl_horizon: float = 10_000.0
+  entropy_coef: float = 0.0
+  entropy_target: float = 0.0
+  entropy_coef_step: float = 0.005
+  top_entropy_fraction: float = 1.0
+  advantage_scale: str = "none"
+  advantage_eps: float = 1e-6
+  overlong_cache: float = 0.0
+  overlong_filter: bool = False
+  dynamic_sampling: bool = False
+  max_live_groups: int = 0
+  importance_mode: str = "none"
+  importance_level: str = "token"
+  importance_max: float = 2.0
+  importance_min: float = 0.0
+  importance_normalize: bool = False
+  rejection: str = "none"
+  rejection_low: float = 0.5
+  rejection_high: float = 2.0
+  off_policy_threshold: float = 0.0
+  keep_sampling_mask: bool = False
+  positive_nll_coef: float = 0.0
+
+  def __post_init__(self):
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      number = isinstance(value, (int, float)) and not isinstance(value, bool)
+      if number and not value >= 0:  # `not >=` also catches NaN.
+        self.complain(
+          field.name,
+          "is negative or not a number; every width, weight and count of an"
+          f" algorithm is ≥ 0 (its default is {field.default})",
+        )
+    for name, known in _CHOICES.items():
+      if getattr(self, name) not in known:
+        self.complain(name, f"is unknown; choose one of {', '.join(known)}")
+    for name in ("kl_horizon", "importance_max", "rejection_high"):
+      if getattr(self, name) == 0:
+        self.complain(name, "must be greater than 0")
+    for name in ("overlong_cache", "top_entropy_fraction", "jsd_beta"):
+      if getattr(self, name) > 1:
+        self.complain(name, "is a share in [0, 1]")
+    if self.top_entropy_fraction == 0:
+      self.complain("top_entropy_fraction", "would train nothing; 1 is all")
+    if any(not weight >= 0 for weight in self.kl_domain_weights):
+      self.complain("kl_domain_weights", "has a weight that is not ≥ 0")
+    if self.kl_in_reward and self.kl_kind != "k1":
+      self.complain(
+        "kl_kind",
+        "cannot be in the reward: the expectation of k1 there is the KL with"
+        " the right credit per token; set kl_kind='k1'",
+      )
+    if self.kl_target and not self.kl_coef:
+      self.complain("kl_target", "has no kl_coef to start from; set it > 0")
+    for low, high in (
+      ("importance_min", "importance_max"),
+      ("rejection_low", "rejection_high"),
+    ):
+      if getattr(self, low) > getattr(self, high):
+        self.complain(low, f"is above {high}={getattr(self, high)}")
+
+  def complain(self, name: str, what: str) -> None:
+    """Raises the ValueError about one field."""
+    raise ValueError(
+      f"{type(self).__name__}: {name}={getattr(self, name)!r} {what}. Set"
+      f" --config.algorithm.{name}."
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClipConfig(CommonConfig):
+  """Options of algorithms that clip a ratio.
+
+  Attributes:
+    clip_low, clip_high: The ratio is clipped to [1 − low, 1 + high].
+    dual_clip: With a negative advantage the loss is at most this times |A|
+      (Ye et al., arXiv:1912.09729); > 1, or 0 for none.
+    ratio_cap: Upper bound of the ratio before anything else (INTELLECT-2,
+      arXiv:2505.07291); > 1 + clip_high, or 0 for none.
+    log_ratio_clamp: Largest |log ratio|, nats, so that exp cannot overflow.
+  """
+
+  clip_low: float = 0.2
+  clip_high: float = 0.2
+  dual_clip: float = 0.0
+  ratio_cap: float = 0.0
+  log_ratio_clamp: float = 20.0
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.clip_low > 1:
+      self.complain(
+        "clip_low",
+        "puts the lower bound 1 − clip_low of the ratio below 0; it is a"
+        " width in [0, 1]",
+      )
+    if self.dual_clip and self.dual_clip <= 1:
+      self.complain("dual_clip", "must be above 1, or 0 for none")
+    if self.ratio_cap and self.ratio_cap <= 1 + self.clip_high:
+      self.complain("ratio_cap", "must be above 1 + clip_high, or 0 for none")
+
+
+_CHOICES = {
+  "kl_kind": (*divergences.KL_KINDS, "full"),
+  "advantage_scale": ("none", "group", "batch"),
+  "importance_mode": ("none", "truncate", "mask"),
+  "importance_level": ("token", "sequence"),
+  "rejection": (
+    "none",
+    *(
+      f"{statistic}_{kind}"
+      for statistic in ("token", "seq_sum", "seq_mean", "seq_max")
+      for kind in ("k1", "k2", "k3")
+    ),
+  ),
+}
+
+
+def needs(algorithm: Algorithm, config: CommonConfig) -> frozenset[str]:
+  """Names of the optional inputs that this algorithm with this config reads.
+
+  Raises:
+    ValueError: The algorithm names one that nothing provides.
+  """
+  corrected = config.importance_mode != "none" or config.rejection != "none"
+  reads = {
+    "ref_logp": config.kl_coef > 0,
+    "ref_kl": config.kl_coef > 0 and config.kl_kind == "full",
+    "old_logp": config.kl_coef > 0 and config.kl_kind == "k3_unbiased",
+    "anchor": corrected or (config.kl_coef > 0 and config.kl_in_reward),
+    "behavior_logp": corrected or config.off_policy_threshold > 0,
+    "behavior_entropy": config.top_entropy_fraction < 1
+    or config.entropy_target > 0,
+    "entropy": config.entropy_coef > 0 or config.entropy_target > 0,
+    "domain": bool(config.kl_domain_weights) and config.kl_coef > 0,
+    "kept_ids": config.keep_sampling_mask,
+  }
+  names = set(algorithm.needs) | {name for name, on in reads.items() if on}
+  if "anchor" in names or "sum_pi_squared" in names:
+    names |= {"old_logp", "anchor"}
+  if "ref_kl" in names or "ref_topk" in names:
+    names.add("ref_logp")
+  if unknown := names - set(NEEDS):
+    raise ValueError(
+      f"algorithm {algorithm.name!r} needs {sorted(unknown)}, which nothing"
+      f" provides; known needs: {', '.join(sorted(NEEDS))}."
+    )
+  return frozenset(names)

@@ -1,0 +1,51 @@
+"""Optimal token baseline: a baseline for every position.
+
+    w_it = 1 − 2 π_old(y_it) + Σ_v π_old(v)²,   W_it = Σ_{s ≤ t} w_is
+    A_it = R_i − Σ_{j ∈ g} W_jt R_j / Σ_{j ∈ g} W_jt
+    L    = −(1/N) Σ_i Σ_t min(r_it A_it, clip(r_it) A_it)
+
+w is the squared norm of the score with respect to the logits, so the baseline
+has the least variance among those that depend on the position. The equations
+are those of verl's `optimal_token_baseline`; token loss and clip are its
+defaults.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+from grpo_jax.algorithms import grpo
+from grpo_jax.algorithms.options import ClipConfig
+from grpo_jax.ops import aggregation, baselines, returns
+from grpo_jax.types import Algorithm, TrainBatch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OTBConfig(ClipConfig):
+  """No options of its own."""
+
+
+def advantages(config: OTBConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
+  del config
+  rewards = returns.outcome_rewards(batch.rewards, batch.mask)
+  return baselines.optimal_token(
+    returns.returns_to_go(rewards, batch.mask),
+    batch.old_logp,
+    batch.sum_pi_squared,
+    batch.mask,
+    batch.group_id,
+    batch.num_groups,
+  )
+
+
+OTB = Algorithm(
+  name="otb",
+  config_class=OTBConfig,
+  advantages=advantages,
+  policy_loss=grpo.policy_loss,
+  aggregate=aggregation.over_tokens,
+  needs=("old_logp", "sum_pi_squared"),
+  min_group_size=2,
+)

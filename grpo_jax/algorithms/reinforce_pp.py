@@ -1,0 +1,49 @@
+"""REINFORCE++: no critic, no groups, one normalisation (arXiv:2501.03262).
+
+    r_it = −β k1_it + 1[t last] R_i
+    A_it = (Σ_{s ≥ t} γ^{s−t} r_is − mean) / std,   over all tokens
+    L    = −(1/N) Σ_i Σ_t min(r_it A_it, clip(r_it) A_it)
+
+Mean and deviation are over the trained tokens of the batch, as in verl; over
+completions, long ones would not weigh more. Tokens that are not trained are
+skipped: verl's return stops at them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+from grpo_jax.algorithms import grpo
+from grpo_jax.algorithms.options import ClipConfig
+from grpo_jax.ops import aggregation, masked, returns
+from grpo_jax.types import Algorithm, TrainBatch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class REINFORCEPPConfig(ClipConfig):
+  gamma: float = 1.0
+  kl_coef: float = 1e-3
+  kl_kind: str = "k1"
+  kl_in_reward: bool = True
+
+
+def advantages(
+  config: REINFORCEPPConfig, batch: TrainBatch
+) -> jax.Array:  # [B, T]
+  rewards = batch.token_rewards + returns.outcome_rewards(
+    batch.rewards, batch.mask
+  )
+  to_go = returns.returns_to_go(rewards, batch.mask, config.gamma)
+  return masked.whiten(to_go, batch.mask)
+
+
+REINFORCE_PP = Algorithm(
+  name="reinforce_pp",
+  config_class=REINFORCEPPConfig,
+  advantages=advantages,
+  policy_loss=grpo.policy_loss,
+  aggregate=aggregation.over_tokens,
+  needs=("old_logp", "token_rewards"),
+)

@@ -1,0 +1,70 @@
+"""What a critic is trained with and judged by."""
+
+from __future__ import annotations
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.ops import masked
+
+
+def value_loss(
+  values: jax.Array,  # [B, T]
+  returns: jax.Array,  # [B, T]
+  old_values: jax.Array,  # [B, T]
+  mask: jax.Array,  # [B, T] bool
+  clip: float | None = None,
+) -> jax.Array:  # [B, T]
+  """Squared error of a critic, pessimistic about large moves.
+
+      ½ max( (V − R)², (V_old + clip(V − V_old, −c, c) − R)² )
+
+  Args:
+    values: V, of the critic being trained; the state before each token.
+    returns: R, constants.
+    old_values: V_old, at the start of the update; constants.
+    mask: True on trained tokens.
+    clip: c, in units of the return, > 0; None for the plain error.
+
+  Returns:
+    Per token, not aggregated; 0 where masked. The gradient is 0 where V has
+    left the range and moving back would not help.
+
+  Source: Schulman et al., "Proximal Policy Optimization Algorithms",
+  arXiv:1707.06347 (code); Ouyang et al., "InstructGPT", arXiv:2203.02155.
+  """
+  chex.assert_equal_shape([values, returns, old_values, mask])
+  values = masked.select(values, mask)
+  returns = masked.select(jax.lax.stop_gradient(returns), mask)
+  error = jnp.square(values - returns)
+  if clip is not None:
+    old = masked.select(jax.lax.stop_gradient(old_values), mask)
+    near = jnp.clip(values, old - clip, old + clip)
+    error = jnp.maximum(error, jnp.square(near - returns))
+  return 0.5 * error
+
+
+def explained_variance(
+  values: jax.Array,  # [B, T]
+  returns: jax.Array,  # [B, T]
+  mask: jax.Array,  # [B, T] bool
+) -> jax.Array:  # []
+  """How much of the returns a critic explains: 1 − Var(R − V) / Var(R).
+
+  Returns:
+    At most 1 (perfect up to a constant); 0 is no better than a constant, and
+    also what constant returns give. A metric: no gradient.
+  """
+  chex.assert_equal_shape([values, returns, mask])
+  values, returns = jax.lax.stop_gradient((values, returns))
+
+  def variance(x):
+    centered = masked.select(x - masked.mean(x, mask), mask)
+    return masked.mean(jnp.square(centered), mask)
+
+  total = variance(returns)
+  left = variance(returns - values)
+  return jnp.where(
+    total > 0, 1.0 - left / jnp.where(total > 0, total, 1.0), 0.0
+  )

@@ -1,0 +1,336 @@
+"""Returns and advantages: by hand, against direct sums, and over holes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo_jax.ops import returns
+
+# One program for all tests of the same shapes.
+advantages_of = jax.jit(returns.generalized_advantages)
+to_go_of = jax.jit(returns.returns_to_go, static_argnames="holes")
+subtraces_of = jax.jit(returns.subtrace_advantages, static_argnames="boundary")
+
+GARBAGE = (np.nan, np.inf, -np.inf, 1e9)
+
+
+def _random_case(seed, num_rows=4, num_slots=6):
+  """Rewards, values and a mask with holes and, mostly, an empty row."""
+  rng = np.random.default_rng(seed)
+  shape = (num_rows, num_slots)
+  mask = rng.random(shape) < 0.6
+  mask[rng.integers(num_rows)] = False
+  return rng.normal(size=shape), rng.normal(size=shape), mask
+
+
+def _direct_advantages(rewards, values, gamma, lam, beyond=0.0):
+  """A_t = Σ_{s ≥ t} (γλ)^{s − t} δ_s of one row without holes."""
+  following = np.append(values[1:], beyond)[: len(values)]
+  errors = rewards + gamma * following - values
+  return np.array(
+    [
+      sum((gamma * lam) ** (s - t) * errors[s] for s in range(t, len(errors)))
+      for t in range(len(errors))
+    ]
+  )
+
+
+def test_outcome_is_paid_on_the_last_token():
+  mask = np.array([[1, 1, 1], [1, 0, 1], [1, 0, 0], [0, 0, 0]], bool)
+  found = returns.outcome_rewards(np.array([1.0, 2.0, 3.0, np.nan]), mask)
+  np.testing.assert_array_equal(
+    found, [[0, 0, 1], [0, 0, 2], [3, 0, 0], [0, 0, 0]]
+  )
+
+
+def test_returns_by_hand():
+  rewards = np.array([[1.0, 9.0, 2.0, 4.0]])
+  mask = np.array([[True, False, True, True]])
+  # 4; 2 + 4/2; over the hole 1 + 4/2.
+  np.testing.assert_array_equal(to_go_of(rewards, mask, 0.5), [[3, 0, 4, 4]])
+  np.testing.assert_array_equal(to_go_of(rewards, mask), [[7, 0, 6, 4]])
+  # Starting anew at the hole, the first token sees its own reward only.
+  np.testing.assert_array_equal(
+    to_go_of(rewards, mask, 0.5, "reset"), [[1, 0, 4, 4]]
+  )
+
+
+def test_returns_name_the_ways_over_holes():
+  with pytest.raises(ValueError, match=r"'cut'.*skip.*reset"):
+    to_go_of(np.ones((1, 1)), np.ones((1, 1), bool), 1.0, "cut")
+
+
+def test_an_outcome_reaches_every_token_undiscounted():
+  _, _, mask = _random_case(1)
+  outcomes = np.arange(1.0, 5.0)
+  to_go = to_go_of(returns.outcome_rewards(outcomes, mask), mask)
+  np.testing.assert_array_equal(to_go, np.where(mask, outcomes[:, None], 0))
+
+
+def test_length_adaptive_lambda_by_hand():
+  lengths = np.array([0, 1, 20, 40, 200])
+  # 1 − 1/(n/20); below 20 tokens it would be negative.
+  np.testing.assert_allclose(
+    returns.length_adaptive_lambda(lengths, 0.05),
+    [0, 0, 0, 0.5, 0.9],
+    atol=1e-6,
+  )
+  lam = returns.length_adaptive_lambda(np.arange(1000), 1.5)
+  assert (np.diff(lam) >= 0).all()
+  assert lam.min() >= 0
+  assert lam.max() < 1
+
+
+def test_advantages_by_hand():
+  # λ = 1 − 1/(1.5 · 3) = 7/9; errors 0.3, 0.1, 0.4:
+  # 0.1 + 7/9 · 0.4 = 0.411111, 0.3 + 7/9 · 0.411111 = 0.619753.
+  values = np.array([[0.2, 0.5, 0.6]])
+  mask = np.ones((1, 3), bool)
+  rewards = returns.outcome_rewards(np.ones(1), mask)
+  lam = returns.length_adaptive_lambda(np.array([3]), 1.5)
+  advantages, targets = advantages_of(rewards, values, mask, 1.0, lam)
+  np.testing.assert_allclose(advantages, [[0.619753, 0.411111, 0.4]], rtol=1e-5)
+  np.testing.assert_allclose(targets, advantages + values)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+  seed=st.integers(0, 10_000),
+  gamma=st.sampled_from([1.0, 0.9, 0.0]),
+  lam=st.sampled_from([1.0, 0.95, 0.5, 0.0]),
+)
+def test_advantages_are_direct_sums_that_skip_holes(seed, gamma, lam):
+  rewards, values, mask = _random_case(seed)
+  beyond = np.random.default_rng(seed).normal(size=4)
+  with jax.enable_x64(True):
+    advantages, targets = advantages_of(
+      rewards, values, mask, gamma, np.full(4, lam), beyond
+    )
+  expected = np.zeros_like(rewards)
+  for i in range(4):
+    at = mask[i]
+    expected[i, at] = _direct_advantages(
+      rewards[i, at], values[i, at], gamma, lam, beyond[i]
+    )
+  np.testing.assert_allclose(advantages, expected, atol=1e-12)
+  np.testing.assert_allclose(
+    targets, np.where(mask, expected + values, 0), atol=1e-12
+  )
+
+
+def test_each_row_has_its_own_lambda():
+  rewards, values, mask = _random_case(3)
+  lams = np.array([0.0, 0.5, 0.9, 1.0])
+  together, _ = advantages_of(rewards, values, mask, 0.9, lams)
+  for i, lam in enumerate(lams):
+    alone, _ = advantages_of(rewards, values, mask, 0.9, lam)
+    np.testing.assert_allclose(together[i], alone[i], rtol=1e-6)
+
+
+def test_limits_of_lambda():
+  rewards, values, mask = _random_case(4)
+  with jax.enable_x64(True):
+    to_go = to_go_of(rewards, mask)
+    monte_carlo, targets = advantages_of(rewards, values, mask, 1.0, 1.0)
+    np.testing.assert_allclose(
+      monte_carlo, np.where(mask, to_go - values, 0), atol=1e-12
+    )
+    np.testing.assert_allclose(targets, to_go, atol=1e-12)
+    without_values, _ = advantages_of(rewards, 0 * values, mask, 0.9, 0.5)
+    np.testing.assert_allclose(
+      without_values, to_go_of(rewards, mask, 0.45), atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_masked_slots_reach_nothing(garbage):
+  rewards, values, mask = _random_case(5)
+  others = {"trace_id": np.array([0, 1, 1, 0]), "order": np.array([1, 0, 1, 0])}
+
+  @jax.jit
+  def everything(rewards, values):
+    outcome = jnp.arange(4.0)
+    return [
+      to_go_of(rewards, mask, 0.9),
+      to_go_of(rewards, mask, 0.9, "reset"),
+      *advantages_of(rewards, values, mask, 0.9, 0.5),
+      *(
+        x
+        for boundary in returns.BOUNDARIES
+        for x in subtraces_of(
+          rewards,
+          outcome,
+          values,
+          mask,
+          gamma=0.9,
+          lam=0.5,
+          boundary=boundary,
+          **others,
+        )
+      ),
+    ]
+
+  dirty = [np.where(mask, x, garbage) for x in (rewards, values)]
+  for found, expected in zip(
+    everything(*dirty), everything(rewards, values), strict=True
+  ):
+    np.testing.assert_array_equal(found, expected)
+    assert not found[~mask].any()
+    assert found.any()
+  slopes = jax.grad(
+    lambda *x: sum((y * rewards).sum() for y in everything(*x)), (0, 1)
+  )(*map(jnp.asarray, dirty))
+  for slope in slopes:
+    np.testing.assert_array_equal(slope, 0)
+
+
+def test_float32_stays_and_float64_stays():
+  rewards, values, mask = _random_case(6)
+  for dtype in (np.float32, np.float64):
+    with jax.enable_x64(True):
+      found = advantages_of(
+        rewards.astype(dtype), values.astype(dtype), mask, 0.9, 0.5
+      )
+    assert [x.dtype for x in found] == [dtype, dtype]
+
+
+# --- Sub-traces --------------------------------------------------------------
+
+
+def _subtraces(rewards, outcome, values, mask, trace, order, boundary, **kw):
+  options = {"gamma": 0.95, "lam": 0.9, **kw}
+  with jax.enable_x64(True):
+    found = subtraces_of(
+      rewards, outcome, values, mask, trace, order, boundary=boundary, **options
+    )
+  return [np.asarray(x) for x in found]
+
+
+def _two_rows():
+  """A rollout in two rows, of 3 and 2 tokens, that ends with R = 1."""
+  mask = np.array([[True] * 3, [True, True, False]])
+  outcome, trace, order = np.ones(2), np.array([7, 7]), np.array([0, 1])
+  return np.zeros((2, 3)), outcome, np.zeros((2, 3)), mask, trace, order
+
+
+@pytest.mark.parametrize("boundary", ["chain", "compaction_rl"])
+def test_discount_across_rows_by_hand(boundary):
+  # 0.9 to the number of tokens that follow: 4, 3, 2 and 1, 0.
+  found, _ = _subtraces(*_two_rows(), boundary, gamma=0.9, lam=1.0)
+  np.testing.assert_allclose(
+    found, [[0.6561, 0.729, 0.81], [0.9, 1.0, 0.0]], rtol=1e-12
+  )
+
+
+def test_boundaries_by_hand():
+  rewards, outcome, _, mask, trace, order = _two_rows()
+  values = np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 9.0]])
+  arguments = (rewards, outcome, values, mask, trace, order)
+  # γ = 1, λ = 1/2. Errors of the last row: 0.1 and 1 − 0.5.
+  last = [0.1 + 0.5 * 0.5, 0.5, 0]
+  for boundary, final in (
+    ("outcome", 1 - 0.3),  # R here too.
+    ("bootstrap", 0.4 - 0.3),  # The next row's value.
+    ("chain", 0.4 - 0.3 + 0.5 * last[0]),  # And its advantage.
+  ):
+    found, targets = _subtraces(*arguments, boundary, gamma=1.0, lam=0.5)
+    middle = 0.1 + 0.5 * final
+    expected = np.array([[0.1 + 0.5 * middle, middle, final], last])
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(targets, np.where(mask, expected + values, 0))
+  compacted, _ = _subtraces(*arguments, "compaction_rl", gamma=1.0, lam=0.5)
+  local, _ = _subtraces(*arguments, "outcome", gamma=1.0, lam=0.5)
+  factors = np.array([[0.25], [1.0]])  # Two tokens later, none later.
+  np.testing.assert_allclose(compacted, local * factors, rtol=1e-12)
+
+
+def _random_traces(seed, num_rows=6, num_slots=5):
+  rewards, values, mask = _random_case(seed, num_rows, num_slots)
+  rng = np.random.default_rng(seed)
+  names = np.array([-3, 8, 2])
+  trace = names[rng.integers(3, size=num_rows)]
+  order = rng.permutation(num_rows) * 10
+  outcome = rng.normal(size=9)[trace]
+  return rewards, outcome, values, mask, trace, order
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+  seed=st.integers(0, 10_000),
+  gamma=st.sampled_from([1.0, 0.9]),
+  lam=st.sampled_from([1.0, 0.8, 0.0]),
+)
+def test_a_chain_is_one_long_sequence(seed, gamma, lam):
+  case = _random_traces(seed)
+  rewards, outcome, values, mask, trace, order = case
+  found, targets = _subtraces(*case, "chain", gamma=gamma, lam=lam)
+  for name in np.unique(trace):
+    rows = np.flatnonzero(trace == name)
+    rows = rows[np.argsort(order[rows])]
+    at = mask[rows]  # Flattening keeps the order of rows, then of slots.
+    if not at.any():
+      continue
+    paid = rewards[rows][at].copy()
+    paid[-1] += outcome[rows[0]]
+    expected = _direct_advantages(paid, values[rows][at], gamma, lam)
+    np.testing.assert_allclose(found[rows][at], expected, atol=1e-12)
+    np.testing.assert_allclose(
+      targets[rows][at], expected + values[rows][at], atol=1e-12
+    )
+
+
+@settings(deadline=None, max_examples=10)
+@given(seed=st.integers(0, 10_000))
+def test_where_the_boundaries_agree(seed):
+  case = _random_traces(seed)
+  rewards, outcome, values, mask, _, order = case
+  # Every row a rollout of its own: plain estimation.
+  paid = rewards + np.asarray(returns.outcome_rewards(outcome, mask))
+  with jax.enable_x64(True):
+    plain, _ = advantages_of(paid, values, mask, 0.95, 0.9)
+  alone = (*case[:4], np.arange(6), order)
+  for boundary in returns.BOUNDARIES:
+    found, _ = _subtraces(*alone, boundary)
+    np.testing.assert_allclose(found, plain, atol=1e-6)
+  # γ = λ = 1 and nothing but the outcome: A = R − V in all but "bootstrap".
+  sparse = (0 * rewards, *case[1:])
+  for boundary in ("outcome", "chain", "compaction_rl"):
+    found, _ = _subtraces(*sparse, boundary, gamma=1.0, lam=1.0)
+    np.testing.assert_allclose(
+      found, np.where(mask, outcome[:, None] - values, 0), atol=1e-12
+    )
+  # No values: the factor between rows is what the chain does.
+  blank = (0 * rewards, outcome, 0 * values, *case[3:])
+  np.testing.assert_allclose(
+    _subtraces(*blank, "compaction_rl")[0],
+    _subtraces(*blank, "chain")[0],
+    atol=1e-12,
+  )
+
+
+@pytest.mark.parametrize("boundary", returns.BOUNDARIES)
+def test_the_order_of_rows_in_the_batch_is_irrelevant(boundary):
+  case = _random_traces(11)
+  shuffle = np.array([3, 0, 5, 1, 4, 2])
+  found = _subtraces(*case, boundary)
+  shuffled = _subtraces(*(x[shuffle] for x in case), boundary)
+  for a, b in zip(found, shuffled, strict=True):
+    np.testing.assert_allclose(a[shuffle], b, atol=1e-12)
+
+
+def test_subtraces_name_the_boundaries():
+  with pytest.raises(ValueError, match=r"'none'.*outcome.*compaction_rl"):
+    _subtraces(*_two_rows(), "none")
+
+
+def test_the_same_without_jit():
+  rewards, outcome, values, mask, trace, order = _random_traces(12)
+  arguments = (rewards, outcome, values, mask, trace, order, 0.95, 0.9)
+  for boundary in ("chain", "compaction_rl"):
+    found = returns.subtrace_advantages(*arguments, boundary)
+    expected = subtraces_of(*arguments, boundary=boundary)
+    for a, b in zip(found, expected, strict=True):
+      np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,38 @@
+"""GDPO: MO-GRPO, then standardised over the batch, from arXiv:2601.05242."""
+
+import numpy as np
+
+from tests.references import mo_grpo, more_b, two_grpo
+
+
+def advantages(
+  rewards,  # [B]
+  valid,  # [B] bool
+  group_id,  # [B] int
+  *,
+  components,  # [B, K], NaN: not applicable
+  component_weights=None,  # [K]; None: 1 each
+  ddof: int = 1,
+  eps: float = 1e-6,
+  batch_eps: float = 1e-4,
+) -> np.ndarray:  # [B]
+  """(S_i − mean S) / (std S + batch_eps) over valid rows, S as in MO-GRPO."""
+  sums = mo_grpo.advantages(
+    rewards,
+    valid,
+    group_id,
+    components=components,
+    component_weights=component_weights,
+    ddof=ddof,
+    eps=eps,
+  )
+  rows = [i for i in range(len(rewards)) if valid[i]]
+  scaled = more_b.standardized([sums[i] for i in rows], ddof, batch_eps)
+  out = np.zeros(len(rewards))
+  for i, value in zip(rows, scaled, strict=True):
+    out[i] = value
+  return out
+
+
+# Clip 0.2, the mean of the rows' token means.
+loss = two_grpo.loss

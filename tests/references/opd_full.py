@@ -1,0 +1,39 @@
+"""On-policy distillation over the whole vocabulary, arXiv:2306.13649."""
+
+import numpy as np
+
+from tests.references import common
+
+
+def advantages(rewards, valid, group_id) -> np.ndarray:  # each [B] -> [B]
+  """1 on valid rows, 0 elsewhere; `loss` does not read it."""
+  del rewards, group_id
+  return np.array([1.0 if ok else 0.0 for ok in valid])
+
+
+def loss(
+  logp,  # [B, T], read by the divergence from the reference only
+  old_logp,  # [B, T], not used
+  mask,  # [B, T] bool
+  advantages,  # [B], not used
+  *,
+  ref_kl,  # [B, T], KL(student ‖ teacher) of the next token
+  ref_logp=None,  # [B, T]
+  kl_coef: float = 0.0,
+  entropy=None,  # [B, T]
+  entropy_coef: float = 0.0,
+  log_ratio_clamp: float | None = 20.0,
+) -> float:
+  """(1/N) Σ_i Σ_t [KL(π ‖ π_teacher) + β k3] − c · mean H."""
+  del old_logp, advantages
+  distance = common.token_mean(ref_kl, mask)
+  return distance + common.kl_and_entropy(
+    common.token_mean,
+    logp,
+    mask,
+    ref_logp,
+    kl_coef,
+    entropy,
+    entropy_coef,
+    log_ratio_clamp,
+  )

@@ -1,0 +1,72 @@
+"""RLOO: leave-one-out baseline, whole-row ratio, from arXiv:2402.14740.
+
+Its divergence is a part of the reward, hence kl_coef = 0 in the loss.
+"""
+
+import numpy as np
+
+from tests.references import common, more_a
+
+
+def advantages(
+  rewards,  # [B]
+  valid,  # [B] bool
+  group_id,  # [B] int
+) -> np.ndarray:  # [B]
+  """A_i = R_i − (1/(G − 1)) Σ_{j≠i} R_j over the group's valid rows.
+
+  A lone row, a row that is not valid and equal rewards give exactly 0.
+  """
+  out = np.zeros(len(rewards))
+  for i in range(len(rewards)):
+    if not valid[i]:
+      continue
+    group = common.group_rewards(rewards, valid, group_id, group_id[i])
+    if max(group) == min(group):
+      continue
+    others = [
+      float(rewards[j])
+      for j in range(len(rewards))
+      if valid[j] and group_id[j] == group_id[i] and j != i
+    ]
+    out[i] = float(rewards[i]) - sum(others) / len(others)
+  return out
+
+
+def loss(
+  logp,  # [B, T]
+  old_logp,  # [B, T]
+  mask,  # [B, T] bool
+  advantages,  # [B]
+  *,
+  clip_low: float = 0.2,
+  clip_high: float = 0.2,
+  dual_clip: float = 0.0,
+  ratio_cap: float = 0.0,
+  ref_logp=None,  # [B, T]
+  kl_coef: float = 0.0,
+  entropy=None,  # [B, T]
+  entropy_coef: float = 0.0,
+  log_ratio_clamp: float | None = 20.0,
+) -> float:
+  """(1/S) Σ_i [−min(w_i A_i, clip(w_i) A_i) + β mean_t k3] − c · mean H."""
+
+  def term(i: int) -> float:
+    ratio = more_a.trajectory_ratio(
+      logp[i], old_logp[i], mask[i], log_ratio_clamp
+    )
+    return -more_a.clipped(
+      ratio, advantages[i], clip_low, clip_high, dual_clip, ratio_cap
+    )
+
+  policy = more_a.row_mean(term, mask)
+  return policy + common.kl_and_entropy(
+    common.seq_mean_token_mean,
+    logp,
+    mask,
+    ref_logp,
+    kl_coef,
+    entropy,
+    entropy_coef,
+    log_ratio_clamp,
+  )
