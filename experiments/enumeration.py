@@ -265,8 +265,12 @@ def _tables(algorithm: Algorithm, config: Any, problem: Problem) -> dict:
   return jax.tree.map(jnp.asarray, tables)
 
 
-def _loss(algorithm, config, logits, tables, group, key):
-  """The loss of one group, as a function of the policy's table."""
+def _loss(algorithm, config, logits, offset, tables, group, key):
+  """The loss of one group, as a function of the policy's table.
+
+  `offset` [G, T] is added to the log-probs of the drawn tokens: 0, there to
+  differentiate by each of them.
+  """
   required = options.needs(algorithm, config)
   of = jax.tree.map(lambda x: x[group], tables["by_completion"])  # [G, ...]
   rows, tokens, mask = of["rows"], of["tokens"], of["mask"]
@@ -280,7 +284,7 @@ def _loss(algorithm, config, logits, tables, group, key):
     return jnp.take_along_axis(log_probs, tokens[..., None], -1)[..., 0]
 
   student, teacher = log_probs(logits), log_probs(tables["ref_logits"])
-  logp = chosen(student)
+  logp = chosen(student) + offset
   # On-policy the ratio must be 1 to the last bit: |log r| has a corner there.
   old_logp = jax.lax.stop_gradient(
     chosen(log_probs(tables["old_logits"])) if "old_logits" in tables else logp
@@ -370,12 +374,33 @@ def gradients(
   def one(group, index):
     # A draw of its own for each group.
     key = jax.random.fold_in(jax.random.key(0), index)
-    gradient = jax.grad(
-      lambda logits: _loss(algorithm, config, logits, tables, group, key)
+    offset = jnp.zeros((len(group), tables["by_completion"]["mask"].shape[1]))
+    return -jax.grad(_loss, argnums=2)(
+      algorithm, config, tables["logits"], offset, tables, group, key
     )
-    return -gradient(tables["logits"])
 
   return jax.vmap(one)(groups, jnp.arange(len(groups)))
+
+
+_slopes = jax.jit(jax.grad(_loss, argnums=3), static_argnums=(0, 1))
+
+
+def token_weights(
+  algorithm: Algorithm, config: Any, problem: Problem, group: np.ndarray
+) -> np.ndarray:  # [G] -> [G, T]
+  """−∂ loss / ∂ log π of each drawn token of one group, 0 where masked."""
+  tables = _tables(algorithm, config, problem)
+  mask = tables["by_completion"]["mask"][group]
+  slope = _slopes(
+    algorithm,
+    config,
+    tables["logits"],
+    jnp.zeros(mask.shape),
+    tables,
+    jnp.asarray(group),
+    jax.random.key(0),
+  )
+  return -np.where(mask, slope, 0.0)
 
 
 def moments(

@@ -15,9 +15,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.algorithms import grpo, reinforce
+from grpo_jax.algorithms import reinforce
 from grpo_jax.algorithms.options import CommonConfig
-from grpo_jax.ops import aggregation
+from grpo_jax.ops import aggregation, baselines
 from grpo_jax.types import Algorithm, TrainBatch
 
 
@@ -36,7 +36,9 @@ def advantages(config: GPGConfig, batch: TrainBatch) -> jax.Array:  # [B]
   alpha = jnp.where(
     rewarded > 0, batch.valid.sum() / jnp.maximum(rewarded, 1), 1.0
   )
-  centered = grpo.advantages(config, batch)
+  centered = baselines.group_centered(
+    batch.rewards, batch.valid, batch.group_id, batch.num_groups
+  )
   return alpha.astype(centered.dtype) * centered / config.normalizer
 
 

@@ -188,7 +188,7 @@ def _sanitized(x: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def _sanitized_batch(batch: TrainBatch, mask: jax.Array) -> TrainBatch:
-  clean = {
+  clean: dict[str, Any] = {
     name: _sanitized(value, mask)
     for name in _TOKEN_FIELDS
     if (value := getattr(batch, name)) is not None
@@ -261,13 +261,14 @@ def _with_shaped_rewards(
 def _with_corrections(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
   """Rejects and weighs tokens; adapts the coefficient of the entropy."""
   weights = []
-  log_ratio = None
-  if config.importance_mode != "none" or config.rejection != "none":
-    log_ratio = batch.old_logp - batch.behavior_logp  # [B, T]
+
+  def log_ratio():  # [B, T]
+    return batch.old_logp - batch.behavior_logp
+
   if config.rejection != "none":
     statistic, _, kind = config.rejection.rpartition("_")
     kept = corrections.rejection_mask(
-      log_ratio,
+      log_ratio(),
       batch.mask,
       statistic,
       kind,
@@ -278,7 +279,7 @@ def _with_corrections(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
   mask = batch.mask
   if config.importance_mode != "none":
     importance = corrections.importance_weights(
-      log_ratio,
+      log_ratio(),
       mask,
       config.importance_level,
       config.importance_mode,
@@ -318,7 +319,7 @@ def prepare(
     batch: All rows of a step, with the frozen log-probs that are needed.
   """
   batch = _sanitized_batch(batch, batch.mask)
-  scores = {
+  scores: dict[str, Any] = {
     name: _wide(value)
     for name in _SCORE_FIELDS
     if (value := getattr(batch, name)) is not None

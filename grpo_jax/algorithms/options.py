@@ -77,8 +77,9 @@ class CommonConfig:
     rejection: Leave out, also of the denominators, what the sampler and the
       trainer disagree about: "none", or the statistic and the estimator:
       "token_k1", "seq_sum_k1", "seq_mean_k1", "seq_max_k2", … with k1 to k3.
-    rejection_low, rejection_high: Bounds: of the ratio for k1, of the
-      estimate otherwise (there only the upper one).
+    rejection_low, rejection_high: Bounds: for k1 of the ratio of sampler to
+      trainer (of its product or geometric mean over a sequence); otherwise of
+      the estimate, there only the upper one.
     off_policy_threshold: Leave the policy loss of a completion with a negative
       advantage out when its mean log-prob fell by more than so many nats
       since it was sampled; 0 switches it off.

@@ -179,7 +179,7 @@ _FIELDS: dict[str, tuple[type, str, Any]] = {
 
 def _plain_record(raw: dict[str, Any]) -> Record:
   """Checks a JSON object whose fields are those of a record."""
-  record = {}
+  record: dict[str, Any] = {}
   for field, (kind, description, default) in _FIELDS.items():
     value = raw.get(field)
     if value is None and default is not ...:

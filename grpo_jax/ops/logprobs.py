@@ -23,6 +23,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from grpo_jax.ops import chunks
+
 
 def _check_temperature(temperature):
   if isinstance(temperature, (int, float)) and temperature <= 0:
@@ -235,13 +237,13 @@ def token_outputs(
     )
   head = _scaled(head, temperature)
   size = _chunk_size(head, h, chunk_bytes)
-  call, weights, others = _hoisted(head, h, size)
+  call, weights, others = chunks.hoisted(head, h, size)
   ref_call, ref_h, ref_arrays = None, None, None
   if reference is not None:
     ref_head, ref_h = reference
     chex.assert_rank(ref_h, 3)
     chex.assert_equal_shape_prefix([h, ref_h], 2)
-    ref_call, *ref_arrays = _hoisted(
+    ref_call, *ref_arrays = chunks.hoisted(
       _scaled(ref_head, temperature), ref_h, size
     )
   return _outputs(
@@ -285,19 +287,19 @@ def reference_topk(
   head = _scaled(head, temperature)
   h = lax.stop_gradient(h)
   size = _chunk_size(head, h, chunk_bytes)
-  dtype = jax.eval_shape(head, _positions(h, size)).dtype
+  dtype = jax.eval_shape(head, chunks.positions(h, size)).dtype
 
   def write(start, is_new, buffers):
     del is_new
-    logits = lax.stop_gradient(head(_slice(h, start, size)))
+    logits = lax.stop_gradient(head(chunks.take(h, start, size)))
     shift, log_sum = _normalizer(logits)
     values, ids = _top_k(logits, k)  # [B, size, k]
     logp = values - shift[..., None] - log_sum[..., None]
-    return _update(buffers, (ids, logp), start)
+    return chunks.put(buffers, (ids, logp), start)
 
   shape = (num_rows, num_slots, k)
   buffers = (jnp.zeros(shape, jnp.int32), jnp.zeros(shape, dtype))
-  return _over_chunks(write, buffers, num_slots, size)
+  return chunks.fold(write, buffers, num_slots, size)
 
 
 def _scaled(head, temperature):
@@ -313,76 +315,14 @@ def _scaled(head, temperature):
   return scaled
 
 
-def _positions(h, size):
-  """Shape and dtype of `size` positions of every row."""
-  return jax.ShapeDtypeStruct((h.shape[0], size, *h.shape[2:]), h.dtype)
-
-
-def _hoisted(function, h, size):
-  """`function` of `size` positions, what it closes over made arguments.
-
-  A custom rule must not close over traced values. `jax.closure_convert` would
-  hoist those of float type only, and leave an integer one (quantised
-  weights) to leak into the backward pass.
-
-  Returns:
-    (weights, others, h) -> function(h), the float arrays and the others.
-  """
-  closed = jax.make_jaxpr(function)(_positions(h, size))
-  is_weight = [
-    jnp.issubdtype(jnp.result_type(c), jnp.inexact) for c in closed.consts
-  ]
-  weights = [c for c, w in zip(closed.consts, is_weight, strict=True) if w]
-  others = [c for c, w in zip(closed.consts, is_weight, strict=True) if not w]
-
-  def call(weights, others, h):
-    sources = {True: iter(weights), False: iter(others)}
-    constants = [next(sources[w]) for w in is_weight]
-    return jax.core.eval_jaxpr(closed.jaxpr, constants, h)[0]
-
-  return call, weights, others
-
-
 def _chunk_size(head, h, chunk_bytes):
   """Positions per chunk."""
-  logits = jax.eval_shape(head, _positions(h, 1))  # [B, 1, V]
+  logits = jax.eval_shape(head, chunks.positions(h, 1))  # [B, 1, V]
   num_slots = h.shape[1]
   size = max(1, chunk_bytes // (logits.size * logits.dtype.itemsize))
   # As equal as they can be: the last one repeats as little as possible.
   num_chunks = -(-num_slots // size)
   return -(-num_slots // num_chunks)
-
-
-def _over_chunks(body, carry, num_slots, size):
-  """Folds body(start, is_new [size], carry) over chunks of positions.
-
-  The last chunk begins early instead of being padded, so that no array is
-  copied and no head sees states that do not exist; `is_new` is False on the
-  positions it shares with the chunk before.
-  """
-
-  def step(i, carry):
-    start = jnp.minimum(i * size, num_slots - size)
-    return body(start, start + jnp.arange(size) >= i * size, carry)
-
-  num_chunks = -(-num_slots // size)
-  if num_chunks == 1:
-    return body(0, jnp.ones(size, bool), carry)
-  return lax.fori_loop(0, num_chunks, step, carry)
-
-
-def _slice(tree, start, size):  # each [B, T, ...] -> [B, size, ...]
-  return jax.tree.map(
-    lambda x: lax.dynamic_slice_in_dim(x, start, size, axis=1), tree
-  )
-
-
-def _update(tree, chunks, start):
-  return jax.tree.map(
-    lambda x, chunk: lax.dynamic_update_slice_in_dim(x, chunk, start, axis=1),
-    tree,
-    chunks,
-  )
 
 
 def _keep(logits, kept_ids):  # [B, T, V], [B, T, K]
@@ -559,7 +499,7 @@ def _forward(plan, h, weights, slots, others):
   """All outputs, and what their gradient needs."""
 
   def chunk(start):
-    h_chunk, slots_chunk = _slice((h, slots), start, plan.size)
+    h_chunk, slots_chunk = chunks.take((h, slots), start, plan.size)
     return _measures(
       plan,
       _logits(plan, h_chunk, weights, slots_chunk, others),
@@ -569,14 +509,14 @@ def _forward(plan, h, weights, slots, others):
 
   def write(start, is_new, buffers):
     del is_new  # What is computed twice is the same twice.
-    return _update(buffers, chunk(start), start)
+    return chunks.put(buffers, chunk(start), start)
 
   num_slots = h.shape[1]
   buffers = jax.tree.map(
     lambda x: jnp.zeros((x.shape[0], num_slots, *x.shape[2:]), x.dtype),
     jax.eval_shape(chunk, 0),
   )
-  return _over_chunks(write, buffers, num_slots, plan.size)
+  return chunks.fold(write, buffers, num_slots, plan.size)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -593,8 +533,8 @@ def _outputs_backward(plan, residuals, gradient):
   h, weights, slots, others, outputs, saved = residuals
 
   def add(start, is_new, sums):
-    h_chunk, slots_chunk, outputs_chunk, saved_chunk, gradient_chunk = _slice(
-      (h, slots, outputs, saved, gradient), start, plan.size
+    h_chunk, slots_chunk, outputs_chunk, saved_chunk, gradient_chunk = (
+      chunks.take((h, slots, outputs, saved, gradient), start, plan.size)
     )
     logits, pull_back = jax.vjp(
       lambda h, weights: _logits(plan, h, weights, slots_chunk, others),
@@ -612,9 +552,9 @@ def _outputs_backward(plan, residuals, gradient):
     )
     d_h, d_weights = pull_back(jnp.where(is_new[:, None], d_logits, 0.0))
     h_sum, weight_sums = sums
-    d_h = d_h + _slice(h_sum, start, plan.size)
+    d_h = d_h + chunks.take(h_sum, start, plan.size)
     return (
-      _update(h_sum, d_h, start),
+      chunks.put(h_sum, d_h, start),
       jax.tree.map(jnp.add, weight_sums, d_weights),
     )
 
@@ -623,7 +563,7 @@ def _outputs_backward(plan, residuals, gradient):
     lambda w: jnp.zeros(w.shape, jnp.promote_types(w.dtype, jnp.float32)),
     weights,
   )
-  d_h, d_weights = _over_chunks(
+  d_h, d_weights = chunks.fold(
     add, (jnp.zeros_like(h), weight_sums), h.shape[1], plan.size
   )
   d_weights = jax.tree.map(lambda d, w: d.astype(w.dtype), d_weights, weights)

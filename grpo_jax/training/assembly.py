@@ -69,6 +69,8 @@ def make_parts(
     )
   required = options.needs(algorithm, objective_config)
   _check_inputs(config, problem, required, algorithm.name)
+  if "domain" in required:
+    _check_domains(problem, objective_config.kl_domain_weights)
   plan = UpdatePlan(
     num_epochs=phase.num_epochs,
     num_minibatches=phase.num_minibatches,
@@ -148,6 +150,17 @@ def _check_inputs(
       f" log-probs are not of the policy that algorithm {name!r} compares them"
       " with; set config.algorithm.keep_sampling_mask=True, or leave the"
       " filters out."
+    )
+
+
+def _check_domains(problem: Problem, weights: tuple[float, ...]) -> None:
+  """Raises ValueError if a domain has no weight; indexing would clamp it."""
+  train = problem.train
+  largest = max(int(train[i]["extras"]["domain"]) for i in range(len(train)))
+  if largest >= len(weights):
+    raise ValueError(
+      f"config.algorithm.kl_domain_weights={weights} has {len(weights)} weights"
+      f" and a record has domain {largest}; give {largest + 1} weights."
     )
 
 

@@ -93,7 +93,10 @@ def _split(
     for stage in (step.sample_stage, step.greedy_stage)
   )
   learn = _jit_step(mesh, step.learn_stage, parts)
-  rows = sharding.by_rows(mesh)
+  rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
+
+  def placed(x):  # The weights of the components are scalars.
+    return jax.device_put(x, rows if x.ndim else whole)
 
   def driver(state: TrainState, batch: pipeline.PromptBatch):
     prompts = jax.device_put(batch.prompts, rows)
@@ -109,7 +112,7 @@ def _split(
     counts["time/verifier_s"] = time.perf_counter() - started
     for message in errors:
       logging.warning("a verifier failed, its row is unscored: %s", message)
-    scored, baseline = jax.device_put((scored, baseline), rows)
+    scored, baseline = jax.tree.map(placed, (scored, baseline))
     state, metrics, samples = learn(state, prompts, rollout, scored, baseline)
     return state, Outcome(
       lambda: _numbers(metrics) | counts,

@@ -238,8 +238,12 @@ def with_reference(
     if "ref_kl" in required:  # Its logits are made again, chunk by chunk.
       fields["ref_h"] = h
     if "ref_topk" in required:
+      vocab_size = jax.eval_shape(head, h).shape[-1]
       fields["ref_topk_ids"], fields["ref_topk_logp"] = logprobs.reference_topk(
-        head, h, parts.config.topk, temperature=parts.plan.temperature
+        head,
+        h,
+        min(parts.config.topk, vocab_size),
+        temperature=parts.plan.temperature,
       )
     return fields
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from grpo_jax import algorithms
 from grpo_jax.models import transformer
 from grpo_jax.rollout import sampling
 from grpo_jax.training import sharding, step
@@ -26,16 +25,14 @@ def _parts(mesh, *arguments, **options):
   )
 
 
-@pytest.mark.parametrize("name", list(algorithms.ALGORITHMS))
+@pytest.mark.parametrize("name", tiny.VARIED)
 def test_gradients_are_those_of_one_device(name):
   """On a batch with empty, truncated, filtered and unscored rows."""
   results = []
   for devices in (1, 8):
     mesh = sharding.make_mesh(devices)
     parts = _parts(mesh, name, fields={"kl_coef": 0.1, "entropy_coef": 0.01})
-    batch = tiny.ragged_batch(parts)
-    if "old_logp" in parts.algorithm.needs:
-      batch = dataclasses.replace(batch, old_logp=batch.sampler_logp)
+    state, batch = tiny.off_policy(parts)
     whole, rows = sharding.replicated(mesh), sharding.by_rows(mesh)
     arrays = jax.device_put(row_arrays(batch), rows)
     assert len(arrays["tokens"].addressable_shards) == devices
@@ -44,14 +41,15 @@ def test_gradients_are_those_of_one_device(name):
       4,
     )
     batch = dataclasses.replace(jax.device_put(batch, whole), **arrays)
-    state = jax.device_put(tiny.make_state(parts), whole)
+    state = jax.device_put(state, whole)
     function = jax.jit(
       functools.partial(step.minibatch_gradient, parts), out_shardings=whole
     )
-    compiled = function.lower(state.params, batch, False).compile()
+    inputs = state.params, batch, False, state.ref_params
+    compiled = function.lower(*inputs).compile()
     # Rows that a device does not hold reach it as sums, and only so.
     assert ("all-reduce" in compiled.as_text()) == (devices > 1)
-    results.append(jax.device_get(compiled(state.params, batch, False)))
+    results.append(jax.device_get(compiled(*inputs)))
   (one, metrics), (eight, others) = results
   assert max(np.abs(x).max() for x in jax.tree.leaves(one)) > 1e-3
   jax.tree.map(

@@ -160,9 +160,13 @@ def test_average_follows_the_parameters():
 def test_algorithm_state_belongs_to_its_phase():
   parts = tiny.make_parts("reinforce")
   state = _advance(parts, tiny.make_state(parts))
-  assert float(state.algorithm_state["weight"]) > 0
-  assert float(_enter(state, parts).algorithm_state["weight"]) == 0
-  assert _enter(state, tiny.make_parts()).algorithm_state == {}
+  assert float(state.algorithm_state["algorithm"]["weight"]) > 0
+  entered = _enter(state, parts).algorithm_state
+  assert float(entered["algorithm"]["weight"]) == 0
+  assert _enter(state, tiny.make_parts()).algorithm_state == {
+    "algorithm": {},
+    "coefficients": {},
+  }
 
 
 def test_shapes_of_a_phase_are_known_beforehand():
@@ -200,6 +204,14 @@ def _run_config(**changes):
   return config_lib.resolve(config)
 
 
+def _rl_parts(config):
+  """Parts of the "rl" phase of a ConfigDict, on one device."""
+  run = config_lib.resolve(config)
+  made = problem.make_problem(run)
+  policy = tiny.tiny_policy(made.tokenizer.vocab_size)
+  return assembly.make_parts(run, made, policy, "rl", sharding.make_mesh(1))
+
+
 def test_parts_of_the_phases_are_those_of_the_config():
   run = _run_config(num_epochs=2, num_minibatches=4, micro_batch_size=1)
   made = problem.make_problem(run)
@@ -232,13 +244,18 @@ def test_parts_of_the_phases_are_those_of_the_config():
 
 
 def test_rows_that_an_algorithm_couples_are_not_separated():
-  run = _run_config(micro_batch_size=1)
-  made = problem.make_problem(run)
-  policy = tiny.tiny_policy(made.tokenizer.vocab_size)
-  paired = dataclasses.replace(
-    assembly.algorithms.get_algorithm("dapo"), rows_per_unit=2
-  )
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setitem(assembly.algorithms.ALGORITHMS, "dapo", paired)
-    with pytest.raises(ValueError, match=r"couples 2 rows.*multiple of 2"):
-      assembly.make_parts(run, made, policy, "rl", sharding.make_mesh(1))
+  config = config_lib.default_config("dpo")
+  config.data.name = "copy"
+  config.rl.num_prompts = 4
+  config.rl.group_size = 4
+  config.rl.micro_batch_size = 2
+  with pytest.raises(
+    ValueError, match=r"'dpo' couples the 4 compl.*of 2 rows.*multiple of 4"
+  ):
+    _rl_parts(config)
+  config.rl.micro_batch_size = 4
+  assert _rl_parts(config).plan.micro_batch_size == 4
+  # Where no row needs another, a micro-batch may hold any of them.
+  config = config_lib.default_config("grpo")
+  config.rl.micro_batch_size = 1
+  assert _rl_parts(config).plan.micro_batch_size == 1

@@ -18,7 +18,7 @@ from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
 from grpo_jax.models import transformer
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import optimizers
+from grpo_jax.training import optimizers, step
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAMES = tuple(algorithms.ALGORITHMS)
@@ -97,14 +97,36 @@ def _dead_fields(cls: type) -> set[str]:
   return _fields(cls) - read - dynamic
 
 
+def _with_helpers(functions) -> set:
+  """The functions, and all of the algorithms' functions that they call."""
+  found, new = set(), set(functions)
+  while new:
+    found.add(function := new.pop())
+    names, known = function.__code__.co_names, function.__globals__
+    modules = [known[name] for name in names if name in known]
+    for owner in (known, *map(vars, filter(inspect.ismodule, modules))):
+      called = filter(inspect.isfunction, map(owner.get, names))
+      new |= {
+        helper
+        for helper in called
+        if helper.__module__.startswith("grpo_jax.algorithms")
+      } - found
+  return found
+
+
 def _dead_algorithm_fields(algorithm) -> set[str]:
   """Fields that neither the algorithm's functions nor the common loss read."""
-  functions = (
-    algorithm.advantages,
-    algorithm.policy_loss,
-    algorithm.init,
-    algorithm.prepare,
-    algorithm.update_state,
+  functions = _with_helpers(
+    (
+      step.policy_outputs,
+      step.with_reference,
+      algorithm.advantages,
+      algorithm.policy_loss,
+      algorithm.init,
+      algorithm.prepare,
+      algorithm.terms,
+      algorithm.update_state,
+    )
   )
   sources = [inspect.getsource(objective)]
   sources += [inspect.getsource(function) for function in functions]

@@ -42,6 +42,7 @@ SCORED = Scored(
     "a": jnp.array([1.0, 0.0, NAN, 0.0, 2.0, 9.0]),
     "never": jnp.full(6, NAN),
   },
+  weights={"a": jnp.float32(1.0), "never": jnp.float32(1.0)},
 )
 
 
@@ -57,6 +58,7 @@ def _metrics(rollout=ROLLOUT, scored=SCORED, **fields):
     rewards=scored.rewards,
     valid=scored.valid,
     terminated=rollout.terminated,
+    correct=scored.correct,
     **{"mask": mask, "advantages": jnp.zeros(6), **fields},
   )
   return jax.device_get(
@@ -111,6 +113,7 @@ def test_means_over_nobody_are_absent_and_not_zero():
     valid=jnp.zeros(6, bool),
     correct=jnp.zeros(6, bool),
     components={"a": jnp.zeros(6)},
+    weights={"a": jnp.float32(1.0)},
   )
   found = _metrics(scored=nobody)
   assert found["unscored"] == 6

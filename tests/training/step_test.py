@@ -35,15 +35,7 @@ def _gradient(parts, state, batch, is_first):
   )
 
 
-# A critic's values come with a model that has one.
-NAMES = [
-  name
-  for name, algorithm in algorithms.ALGORITHMS.items()
-  if "values" not in algorithm.needs
-]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", tiny.each_algorithm())
 def test_gradients_do_not_depend_on_micro_batches(name):
   def parts_of(size):
     return tiny.make_parts(

@@ -8,6 +8,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
@@ -19,6 +20,36 @@ from grpo_jax.training.step import Parts, UpdatePlan
 from grpo_jax.types import Prompts, Scored, TrainBatch, TrainState
 
 VOCAB, PAD, END = 7, 0, 1
+
+# Objectives that between them have every shape of computation: ratios of
+# tokens and of rows, anchors, pairs, extra terms, trainable parameters,
+# running state, steps, and all that a reference can give.
+VARIED = (
+  "grpo",
+  "grpo_ps",
+  "dr_grpo",
+  "gspo",
+  "lambda_grpo",
+  "kl_cov",
+  "two_grpo_dpo",
+  "reinforce",
+  "otb",
+  "opd_full",
+  "opd_topk",
+  "sft",
+)
+
+
+def each_algorithm(leave_out=()):
+  """Parameters of a test: all names, the slow ones marked.
+
+  Without those that need a critic, which the tiny policy has not.
+  """
+  return [
+    pytest.param(name, marks=() if name in VARIED else pytest.mark.slow)
+    for name, algorithm in algorithms.ALGORITHMS.items()
+    if "values" not in algorithm.needs and name not in leave_out
+  ]
 
 
 def tiny_policy(vocab: int = VOCAB, width: int = 8, dtype=jnp.float32):

@@ -1,0 +1,411 @@
+"""Each option that composes with any algorithm, against NumPy loops.
+
+The loss of GRPO without its divergence is Σ_i Σ_t w_it L_it; an option changes
+L, w, the mask, the advantages, or adds a term. Each test writes that change
+down once more.
+"""
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from grpo_jax import algorithms
+from grpo_jax.algorithms import objective
+from grpo_jax.ops import divergences
+from tests.algorithms import cases
+from tests.references import common, grpo
+
+NAMES = tuple(algorithms.ALGORITHMS)
+B, T = len(cases.LENGTHS), cases.BUDGET
+
+
+def _case():
+  return cases.make_case(dtype=np.float64)
+
+
+def _outcome(case, name="grpo", **fields):
+  """Value and gradient with these options, float64."""
+  fields = {"kl_coef": 0.0, **fields}
+  config = algorithms.make_config(name, **fields)
+  with jax.enable_x64(True):
+    return cases.evaluate(algorithms.get_algorithm(name), config, case)
+
+
+def _trained(case):
+  return case.mask & case.valid[:, None]
+
+
+def _terms(case, logp, mask, advantages):  # [B, T]
+  """−min(r A, clip(r) A) of each token."""
+  return common.per_token(
+    lambda i, t: (
+      -common.clipped_surrogate(
+        common.token_ratio(logp[i, t], case.old_logp[i, t], 20.0),
+        common.advantage_at(advantages, i, t),
+        0.2,
+        0.2,
+      )
+    ),
+    mask,
+  )
+
+
+def _expect(outcome, loss, case):
+  """`outcome` has the value and the finite differences of `loss`."""
+  np.testing.assert_allclose(outcome.loss, loss(case.logp), 1e-9, 1e-12)
+  numeric = common.finite_difference(loss, case.logp, 1e-6)
+  np.testing.assert_allclose(outcome.gradient, numeric, 1e-5, 1e-8)
+  assert outcome.gradient.any()
+
+
+def _advantages(case, rewards=None):
+  rewards = case.rewards if rewards is None else rewards
+  return grpo.advantages(rewards, case.valid, case.group_id)
+
+
+def _weighted(case, weights, mask=None, scale=1.0):
+  """The loss whose policy term has these constant weights [B, T]."""
+  mask = _trained(case) if mask is None else mask
+  advantages = _advantages(case)
+
+  def loss(logp):
+    terms = _terms(case, logp, mask, advantages)
+    return scale * common.seq_mean_token_mean(terms * weights, mask)
+
+  return loss
+
+
+# --- weights of the policy term ----------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["truncate", "mask"])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_importance_weights(mode, level, normalize):
+  case = _case()
+  low, high = (0.95, 1.05) if level == "token" else (0.85, 1.25)
+  mask = _trained(case)
+  weights = np.zeros((B, T))
+  for i, t in np.argwhere(mask):
+    gap = case.old_logp[i] - case.behavior_logp[i]
+    weight = math.exp(gap[t] if level == "token" else gap[mask[i]].sum())
+    if mode == "truncate":
+      weights[i, t] = max(min(weight, high), low)
+    else:
+      weights[i, t] = weight if low <= weight <= high else 0.0
+  if normalize:
+    rows = mask.any(axis=1)
+    weights /= (
+      weights[mask].mean()
+      if level == "token"
+      else np.mean([weights[i][mask[i]][0] for i in np.flatnonzero(rows)])
+    )
+  outcome = _outcome(
+    case,
+    importance_mode=mode,
+    importance_level=level,
+    importance_max=high,
+    importance_min=low,
+    importance_normalize=normalize,
+  )
+  assert len(set(weights[mask].round(9))) > 2  # Bounds act, and not on all.
+  _expect(outcome, _weighted(case, weights), case)
+  np.testing.assert_allclose(
+    outcome.metrics["policy_weight/mean"], weights[mask].mean(), 1e-6
+  )
+
+
+def test_rejected_tokens_leave_the_denominator():
+  case = _case()
+  ratio = np.exp(case.behavior_logp - case.old_logp)
+  mask = _trained(case) & (ratio >= 0.9) & (ratio <= 1.1)
+  assert 5 < mask.sum() < _trained(case).sum()
+  outcome = _outcome(
+    case, rejection="token_k1", rejection_low=0.9, rejection_high=1.1
+  )
+  np.testing.assert_array_equal(outcome.mask, mask)
+  _expect(outcome, _weighted(case, 1.0, mask), case)
+
+
+def test_stale_completions_with_a_negative_advantage_are_left_out():
+  case, threshold = _case(), 0.02
+  mask, advantages = _trained(case), _advantages(case)
+  weights = np.ones((B, T))
+  for i in range(B):
+    drift = case.behavior_logp[i] - case.logp[i]
+    if advantages[i] < 0 and mask[i].any():
+      weights[i] = drift[mask[i]].mean() <= threshold
+  assert 0 < (weights[mask] == 0).mean() < 0.5
+  outcome = _outcome(case, off_policy_threshold=threshold)
+  _expect(outcome, _weighted(case, weights), case)
+
+
+def test_only_tokens_of_high_entropy_are_trained():
+  case, fraction = _case(), 0.3
+  mask = _trained(case)
+  bound = np.quantile(case.behavior_entropy[mask], 1 - fraction)
+  weights = (case.behavior_entropy >= bound).astype(float)
+  outcome = _outcome(case, top_entropy_fraction=fraction, kl_coef=0.1)
+  kept = outcome.gradient != 0  # The divergence stays on all tokens.
+  assert kept[mask & (weights == 0)].all()
+
+  def loss(logp):
+    k3 = common.per_token(
+      lambda i, t: common.kl_k3(logp[i, t], case.ref_logp[i, t]), mask
+    )
+    return _weighted(case, weights)(logp) + 0.1 * common.seq_mean_token_mean(
+      k3, mask
+    )
+
+  _expect(outcome, loss, case)
+
+
+# --- advantages --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", ["none", "batch", "group"])
+def test_advantage_scale(scale):
+  case = _case()
+  centered = np.zeros(B)
+  for i in range(B):
+    if not case.valid[i]:
+      continue
+    group = case.rewards[case.valid & (case.group_id == case.group_id[i])]
+    deviation = {
+      "none": 1.0,
+      "batch": case.rewards[case.valid].std(ddof=1) + 1e-6,
+      "group": group.std(ddof=1) + 1e-6,
+    }[scale]
+    centered[i] = (case.rewards[i] - group.mean()) / deviation
+  outcome = _outcome(case, advantage_scale=scale)
+  np.testing.assert_allclose(outcome.advantages, centered, 1e-9)
+
+
+def test_overlong_completions_lose_reward():
+  case = _case()
+  # A budget of six tokens, of which three are the cache: 0, −1/3, −2/3, −1.
+  penalty = np.clip((3 - cases.LENGTHS) / 3, -1, 0)
+  outcome = _outcome(case, overlong_cache=0.5)
+  np.testing.assert_allclose(
+    outcome.advantages, _advantages(case, case.rewards + penalty), 1e-9
+  )
+
+
+def test_divergence_in_the_reward():
+  case, beta = _case(), 0.3
+  mask = _trained(case)
+  drift = np.where(mask, case.old_logp - case.ref_logp, 0.0)
+  rewards = case.rewards - beta * drift.sum(axis=1)
+  fields = {"kl_coef": beta, "kl_kind": "k1", "kl_in_reward": True}
+  outcome = _outcome(case, **fields)
+  advantages = _advantages(case, rewards)
+  np.testing.assert_allclose(outcome.advantages, advantages, 1e-9)
+  # And nowhere else: no term of the loss.
+  _expect(
+    outcome,
+    lambda logp: common.seq_mean_token_mean(
+      _terms(case, logp, mask, advantages), mask
+    ),
+    case,
+  )
+  # Objectives that are normalised apart get it as one more objective.
+  with_kl = _outcome(case, "mo_grpo", **fields)
+  without = _outcome(case, "mo_grpo")
+  extra = grpo.advantages(rewards - case.rewards, case.valid, case.group_id)
+  np.testing.assert_allclose(
+    with_kl.advantages, without.advantages + extra, 1e-9
+  )
+
+
+# --- further terms -----------------------------------------------------------
+
+
+def _kl(kind, u, ratio):  # What each estimator is worth.
+  k1, k2, k3 = u, u * u / 2, math.expm1(-u) + u
+  return {
+    "k1": k1,
+    "k2": k2,
+    "k3": k3,
+    "abs": abs(u),
+    "k1_plus": k1,
+    "k3_plus": k3,
+    "k3_unbiased": ratio * k3,
+  }[kind]
+
+
+@pytest.mark.parametrize("kind", divergences.KL_KINDS)
+def test_divergence_by_domain(kind):
+  case, weights = _case(), (0.5, 2.0)
+  mask = _trained(case)
+  outcome = _outcome(case, kl_coef=0.1, kl_kind=kind, kl_domain_weights=weights)
+  policy = _weighted(case, 1.0)
+
+  def loss(logp, kind=kind):
+    def term(i, t):
+      ratio = math.exp(logp[i, t] - case.old_logp[i, t])
+      value = _kl(kind, logp[i, t] - case.ref_logp[i, t], ratio)
+      return weights[case.domain[i]] * value
+
+    terms = common.per_token(term, mask)
+    return policy(logp) + 0.1 * common.seq_mean_token_mean(terms, mask)
+
+  np.testing.assert_allclose(outcome.loss, loss(case.logp), 1e-9)
+  # Straight-through: the gradient is that of k2.
+  source = "k2" if kind.endswith("_plus") else kind
+  numeric = common.finite_difference(lambda x: loss(x, source), case.logp)
+  np.testing.assert_allclose(outcome.gradient, numeric, 1e-5, 1e-8)
+
+
+def test_divergence_over_the_vocabulary():
+  case = _case()
+  mask = _trained(case)
+  outcome = _outcome(case, kl_coef=0.1, kl_kind="full")
+
+  def loss(logp):
+    more = cases.derived(np, logp, case.ref_logp, case.values)
+    full = np.where(mask, more["ref_kl"], 0.0)
+    return _weighted(case, 1.0)(logp) + 0.1 * common.seq_mean_token_mean(
+      full, mask
+    )
+
+  _expect(outcome, loss, case)
+
+
+def test_likelihood_of_right_answers():
+  case = _case()
+  right = _trained(case) & case.correct[:, None]
+  outcome = _outcome(case, positive_nll_coef=0.1)
+
+  def loss(logp):
+    return _weighted(case, 1.0)(logp) + 0.1 * common.token_mean(-logp, right)
+
+  _expect(outcome, loss, case)
+
+
+# --- coefficients that adapt -------------------------------------------------
+
+
+def _state(**fields):
+  algorithm = algorithms.get_algorithm("grpo")
+  config = algorithms.make_config("grpo", **fields)
+  return algorithm, config, objective.init(algorithm, config)[1]
+
+
+@pytest.mark.parametrize(
+  ("kl", "factor"),
+  [
+    (0.2, 1.0),  # On target.
+    (0.22, 1 + 0.1 * 64 / 1000),
+    (10.0, 1 + 0.2 * 64 / 1000),  # The error is clipped at 0.2.
+    (0.0, 1 - 0.2 * 64 / 1000),
+  ],
+)
+def test_kl_coefficient_adapts(kl, factor):
+  algorithm, config, state = _state(
+    kl_coef=0.5, kl_target=0.2, kl_horizon=1000.0
+  )
+  metrics = {"kl/reference": np.float32(kl)}
+  state = objective.update_state(algorithm, config, state, metrics, 64)
+  np.testing.assert_allclose(state["coefficients"]["kl"], 0.5 * factor, 1e-6)
+
+
+def test_entropy_coefficient_adapts():
+  algorithm, config, state = _state(entropy_target=0.2, entropy_coef=0.001)
+  for entropy, expected in ((0.1, 0.006), (0.3, 0.001), (0.3, 0.0)):
+    metrics = {"entropy/mean": np.float32(entropy)}
+    state = objective.update_state(algorithm, config, state, metrics, 64)
+    np.testing.assert_allclose(
+      state["coefficients"]["entropy"], expected, atol=1e-8
+    )
+
+
+@pytest.mark.parametrize(("target", "applied"), [(5.0, 0.02), (0.5, 0.0)])
+def test_adaptive_entropy_bonus_applies_below_its_target_only(target, applied):
+  case = _case()  # Mean entropy about 1.
+  outcome = _outcome(case, entropy_coef=0.02, entropy_target=target)
+  mask = _trained(case)
+  bonus = common.token_mean(np.where(mask, case.entropy, 0.0), mask)
+  expected = _weighted(case, 1.0)(case.logp) - applied * bonus
+  np.testing.assert_allclose(outcome.loss, expected, 1e-6)
+
+
+# --- all at once, with every algorithm ---------------------------------------
+
+EVERYTHING = {
+  "kl_coef": 0.1,
+  "kl_kind": "k3_unbiased",
+  "kl_in_reward": False,
+  "kl_domain_weights": (0.5, 2.0),
+  "kl_target": 0.1,
+  "entropy_coef": 0.01,
+  "entropy_target": 5.0,
+  "top_entropy_fraction": 0.6,
+  "advantage_scale": "batch",
+  "overlong_cache": 0.5,
+  "importance_mode": "mask",
+  "importance_max": 1.2,
+  "importance_min": 0.8,
+  "importance_normalize": True,
+  "rejection": "seq_mean_k3",
+  "rejection_high": 0.5,
+  "off_policy_threshold": 0.1,
+  "positive_nll_coef": 0.1,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_options_compose_with_every_algorithm(name):
+  algorithm = algorithms.get_algorithm(name)
+  config = algorithms.make_config(name, **EVERYTHING)
+  case = cases.make_case()
+  clean = cases.evaluate(algorithm, config, case)
+  plain = cases.evaluate(
+    algorithm,
+    algorithms.make_config(name, kl_coef=0.1, entropy_coef=0.01),
+    case,
+  )
+  assert np.isfinite(clean.loss)
+  assert np.any(clean.gradient != plain.gradient)
+  dirty = dataclasses.replace(
+    case,
+    **{
+      field: np.where(case.mask, getattr(case, field), np.nan)
+      for field in cases.TOKEN_FIELDS
+    },
+  )
+  outcome = cases.evaluate(algorithm, config, dirty)
+  np.testing.assert_array_equal(outcome.loss, clean.loss)
+  np.testing.assert_array_equal(outcome.gradient, clean.gradient)
+  assert not outcome.gradient[~outcome.mask].any()
+  for field, gradient in clean.constants.items():
+    assert field == "ref_logp" or not np.nan_to_num(gradient).any(), field
+
+
+# --- what is refused ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"kl_coef": -1.0}, "kl_coef=-1.0 is negative"),
+    ({"kl_kind": "k4"}, "kl_kind='k4' is unknown; choose one of k1"),
+    ({"kl_in_reward": True}, "kl_kind='k3' cannot be in the reward"),
+    ({"kl_target": 1.0, "kl_coef": 0.0}, "kl_target=1.0 has no kl_coef"),
+    ({"kl_domain_weights": (1.0, -1.0)}, "a weight that is not ≥ 0"),
+    ({"importance_mode": "cut"}, "none, truncate, mask"),
+    ({"importance_min": 3.0}, "is above importance_max=2.0"),
+    ({"rejection": "token"}, "token_k1"),
+    ({"advantage_scale": "std"}, "none, group, batch"),
+    ({"top_entropy_fraction": 0.0}, "would train nothing"),
+    ({"overlong_cache": 1.5}, r"a share in \[0, 1\]"),
+    ({"dual_clip": 0.5}, "must be above 1"),
+    ({"ratio_cap": 1.1}, r"above 1 \+ clip_high"),
+    ({"clip_low": 2.0}, "below 0"),
+  ],
+)
+def test_wrong_options_are_named(fields, message):
+  with pytest.raises(ValueError, match=f"GRPOConfig: .*{message}"):
+    algorithms.make_config("grpo", **fields)

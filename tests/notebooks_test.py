@@ -1,0 +1,75 @@
+"""The notebooks run, and print and draw what is saved in them."""
+
+import contextlib
+import io
+import json
+import pathlib
+
+import matplotlib
+import pytest
+from matplotlib import pyplot
+
+from grpo_jax.algorithms import ALGORITHMS
+
+matplotlib.use("Agg")
+
+_FOLDER = pathlib.Path(__file__).resolve().parent.parent / "notebooks"
+_NAMES = sorted(path.name for path in _FOLDER.glob("*.ipynb"))
+
+
+def _code_cells(name):
+  notebook = json.loads((_FOLDER / name).read_text(encoding="utf-8"))
+  return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def _printed(cell) -> str:
+  """What the cell printed when it was saved."""
+  return "".join(
+    "".join(output["text"])
+    for output in cell["outputs"]
+    if output["output_type"] == "stream" and output["name"] == "stdout"
+  )
+
+
+def _num_images(cell) -> int:
+  return sum(
+    "image/png" in output.get("data", {}) for output in cell["outputs"]
+  )
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_running_gives_the_saved_outputs(name, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  namespace = {"__name__": "__main__"}
+  with matplotlib.rc_context():
+    for cell in _code_cells(name):
+      source = "".join(cell["source"])
+      printed = io.StringIO()
+      with contextlib.redirect_stdout(printed):
+        exec(compile(source, f"{name}:{cell['id']}", "exec"), namespace)
+      assert printed.getvalue() == _printed(cell), cell["id"]
+      numbers = pyplot.get_fignums()
+      assert len(numbers) == _num_images(cell), cell["id"]
+      for number in numbers:  # Some mistakes show only when it is drawn.
+        pyplot.figure(number).canvas.draw()
+      pyplot.close("all")
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_saved_by_one_clean_run(name):
+  cells = _code_cells(name)
+  counts = [cell["execution_count"] for cell in cells]
+  assert counts == list(range(1, len(cells) + 1))
+  for cell in cells:  # Nothing but prints and figures: no warnings, no reprs.
+    for output in cell["outputs"]:
+      kind = output.get("name", output["output_type"])
+      assert kind in ("stdout", "display_data"), cell["id"]
+
+
+def test_every_algorithm_with_a_ratio_is_compared():
+  names = {name for name, a in ALGORITHMS.items() if "old_logp" in a.needs}
+  cells = _code_cells("02_compare_surrogates.ipynb")
+  words = "".join(map(_printed, cells)).replace(",", " ").split()
+  assert names - set(words) == set()
+  drawn = f"drawn: {len(names)} of {len(names)}\n"
+  assert drawn in map(_printed, cells)

@@ -1,0 +1,71 @@
+"""Every objective finds the arm that pays, or comes closer to its teacher."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from grpo_jax import algorithms
+from grpo_jax.training import step
+from tests.training import tiny
+
+# A teacher judges these, or nobody does.
+WITHOUT_REWARDS = ("opd_token", "opd_full", "opd_topk", "sft")
+
+
+@pytest.mark.parametrize("name", tiny.each_algorithm(WITHOUT_REWARDS))
+def test_bandit(name):
+  """One token, one arm pays; a step is one program with one update."""
+  most = algorithms.get_algorithm(name).max_group_size
+  group_size = most or 8
+  parts = tiny.make_parts(
+    name,
+    max_new_tokens=1,
+    group_size=group_size,
+    micro_batch_size=32,
+  )
+  num_prompts = 32 // group_size
+  advance = jax.jit(
+    functools.partial(step.fused_step, parts=parts), donate_argnums=0
+  )
+  state = tiny.make_state(parts)
+  history = []
+  for i in range(40):
+    prompts = tiny.make_prompts(num_prompts, first=num_prompts * i)
+    state, metrics, _ = advance(state, prompts)
+    history.append(float(metrics["reward/mean"]))
+  assert np.mean(history[:3]) < 0.6
+  assert np.mean(history[-5:]) > 0.9, history
+
+
+@pytest.mark.parametrize(
+  ("name", "fields"),
+  [
+    # In a whole run: `options_test.py`.
+    pytest.param("opd_full", {}, marks=pytest.mark.slow),
+    ("opd_token", {}),
+    ("opd_topk", {"topk": 5}),
+  ],
+)
+def test_distillation(name, fields):
+  """The KL to another random policy, which is the reference, falls."""
+  # A weight of 1e-9: the KL is measured, and not trained.
+  parts = tiny.make_parts(
+    name,
+    fields={"kl_coef": 1e-9, **fields},
+    group_size=8,
+    micro_batch_size=32,
+  )
+  advance = jax.jit(
+    functools.partial(step.fused_step, parts=parts), donate_argnums=0
+  )
+  state = dataclasses.replace(
+    tiny.make_state(parts), ref_params=parts.policy.init(jax.random.key(1))
+  )
+  history = []
+  for i in range(40):
+    state, metrics, _ = advance(state, tiny.make_prompts(first=4 * i))
+    history.append(float(metrics["kl/reference"]))
+  assert np.mean(history[-5:]) < 0.5 * np.mean(history[:3])

@@ -1,0 +1,643 @@
+"""Options of the loss in the one program that samples, scores and updates."""
+
+import dataclasses
+import functools
+import json
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax import tasks
+from grpo_jax.algorithms import objective, options
+from grpo_jax.data import sources
+from grpo_jax.ops import aggregation
+from grpo_jax.rollout import sampling
+from grpo_jax.training import (
+  assembly,
+  checkpoints,
+  drivers,
+  loop,
+  problem,
+  runs,
+  sharding,
+  step,
+)
+from grpo_jax.training import config as config_lib
+from grpo_jax.types import Algorithm, Rollout
+from tests.experiments import tiny_config
+from tests.training import tiny
+
+# DAPO without what it adds to the rewards: plain means over tokens.
+PLAIN = {"dynamic_sampling": False, "overlong_cache": 0.0}
+
+
+# All rows at once: micro-batches are tested elsewhere, and take time.
+_make_parts = functools.partial(tiny.make_parts, micro_batch_size=16)
+
+
+def _fused(parts):
+  """The step, without giving the state away."""
+  return jax.jit(functools.partial(step.fused_step, parts=parts))
+
+
+def _opened(parts):
+  """The stages of a step as one program that shows what is between them.
+
+  Returns:
+    (state, prompts) -> (rollout, prepared batch, metrics of the update).
+  """
+
+  @jax.jit
+  def stages(state, prompts):
+    rollout = step.sample_stage(state, prompts, parts=parts)
+    greedy = step.greedy_stage(state, prompts, parts=parts)
+    batch = objective.make_train_batch(
+      parts.algorithm,
+      parts.config,
+      prompts,
+      rollout,
+      parts.score(prompts, rollout),
+      state.algorithm_state,
+      None if greedy is None else parts.score(prompts, greedy),
+    )
+    key = jax.random.key(0)
+    batch = step.prepare(state, batch, key, parts=parts)
+    _, metrics = step.update(state, batch, key, parts=parts)
+    return rollout, batch, metrics
+
+  return stages
+
+
+def _state(parts):
+  """A state whose reference, if there is one, is another policy."""
+  state = tiny.make_state(parts)
+  if state.ref_params is None:
+    return state
+  reference = parts.policy.init(jax.random.key(1))
+  return dataclasses.replace(state, ref_params=reference)
+
+
+def _prompts(**extras):
+  return dataclasses.replace(
+    tiny.make_prompts(), extras=jax.tree.map(jnp.asarray, extras)
+  )
+
+
+# --- KL and entropy ----------------------------------------------------------
+
+
+KL_IN_REWARD = {"kl_coef": 0.3, "kl_kind": "k1", "kl_in_reward": True}
+
+
+def _penalty(batch):
+  """−β (ℓ_old − ℓ_ref) of each token."""
+  gap = np.where(batch.mask, batch.old_logp - batch.ref_logp, 0.0)
+  assert np.abs(gap).max() > 0.3
+  return -0.3 * gap
+
+
+def test_kl_in_the_reward_is_no_term_of_the_loss():
+  fields = {"baseline_decay": 0.0, **KL_IN_REWARD}
+  parts = _make_parts("reinforce", fields=fields)
+  prompts = tiny.make_prompts()
+  rollout, batch, metrics = _opened(parts)(_state(parts), prompts)
+  share = tiny.count_token(prompts, rollout).rewards
+  np.testing.assert_allclose(
+    batch.advantages, share + _penalty(batch).sum(axis=-1), 1e-5, 1e-6
+  )
+  assert {key for key in metrics if key.startswith("loss")} == {
+    "loss",
+    "loss/policy",
+  }
+  assert metrics["kl/reference"] != 0
+
+
+def test_kl_in_the_reward_stays_with_its_token_where_rewards_are_dense():
+  parts = _make_parts("reinforce_pp", fields=KL_IN_REWARD)
+  raw = tiny.ragged_batch(parts)
+  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
+  batch = prepare(_state(parts), raw, jax.random.key(0))
+  np.testing.assert_allclose(batch.token_rewards, _penalty(batch), 1e-5, 1e-6)
+  np.testing.assert_allclose(
+    batch.rewards, np.where(raw.valid, raw.rewards, 0.0), 1e-6
+  )
+
+
+def test_adaptive_kl_coefficient_steers_and_is_part_of_the_state(tmp_path):
+  fields = {"kl_coef": 0.1, "kl_target": 1e-3, "kl_horizon": 16.0, **PLAIN}
+  parts = _make_parts("dapo", fields=fields)
+  advance, state = _fused(parts), _state(parts)
+  for number in range(3):  # 16 rows a step, and a KL far above the target.
+    coefficient = state.algorithm_state["coefficients"]["kl"]
+    np.testing.assert_allclose(coefficient, 0.1 * 1.2**number, 1e-5)
+    state, metrics, _ = advance(state, tiny.make_prompts(first=4 * number))
+    np.testing.assert_allclose(
+      metrics["loss/kl"], coefficient * metrics["kl/reference"], 1e-5
+    )
+  assert advance._cache_size() == 1
+  saved = checkpoints.Checkpoints(tmp_path / "saved", keep=1)
+  saved.save(3, state, {"phase": 0})
+  restored, _, _ = saved.restore(jax.eval_shape(lambda: _state(parts)))
+  saved.close()
+  assert (
+    restored.algorithm_state["coefficients"]["kl"]
+    == state.algorithm_state["coefficients"]["kl"]
+  )
+  low = objective.update_state(
+    parts.algorithm,
+    parts.config,
+    state.algorithm_state,
+    {"kl/reference": jnp.float32(1e-4)},
+    16,
+  )
+  np.testing.assert_allclose(
+    low["coefficients"]["kl"], 0.1 * 1.2**3 * 0.8, 1e-5
+  )
+
+
+def test_adaptive_entropy_bonus_applies_below_its_target():
+  fields = {"entropy_coef": 0.02, "entropy_target": 1.0}
+  parts = _make_parts("dr_grpo", fields=fields)
+  advance, prompts = _fused(parts), tiny.make_prompts()
+  for sharpness, weight, after in ((1, 0.0, 0.015), (10, 0.02, 0.025)):
+    state = _sharpened(tiny.make_state(parts), sharpness)
+    state, metrics, _ = advance(state, prompts)
+    entropy = metrics["entropy/policy"]
+    assert (entropy < 1.0) == (sharpness > 1)
+    np.testing.assert_allclose(metrics["loss/entropy"], -weight * entropy, 1e-5)
+    coefficient = state.algorithm_state["coefficients"]["entropy"]
+    np.testing.assert_allclose(coefficient, after, 1e-5)
+
+
+def _sharpened(state, factor):
+  """The state with the logits multiplied."""
+  trained = state.params["policy"]["trained"]
+  trained = {**trained, "head": factor * trained["head"]}
+  return dataclasses.replace(
+    state,
+    params=step.with_trained(
+      state.params, {"policy": trained, "algorithm": {}}
+    ),
+  )
+
+
+def _no_reward(prompts, rollout):
+  scored = tiny.count_token(prompts, rollout)
+  return dataclasses.replace(scored, rewards=jnp.zeros_like(scored.rewards))
+
+
+def test_kl_of_a_domain_has_its_own_weight():
+  fields = {"kl_coef": 0.1, "kl_domain_weights": (1.0, 0.0, 2.0)}
+  parts = _make_parts(fields=fields, score=_no_reward)
+  advance, state = _fused(parts), _state(parts)
+
+  def metrics_of(*domains):
+    return advance(state, _prompts(domain=np.array(domains, np.int32)))[1]
+
+  plain, doubled = metrics_of(0, 0, 0, 0), metrics_of(2, 2, 2, 2)
+  assert plain["gradient_norm"] > 1e-3
+  for key in ("loss/kl", "gradient_norm"):
+    np.testing.assert_allclose(doubled[key], 2 * plain[key], 1e-5)
+  # Rows without a weight leave no gradient, whatever their KL is.
+  free = metrics_of(1, 1, 1, 1)
+  assert free["kl/reference"] > 1e-3
+  assert free["gradient_norm"] == free["loss/kl"] == 0
+  assert 0 < metrics_of(0, 1, 1, 0)["loss/kl"] < plain["loss/kl"]
+
+
+# --- The gap between sampler and trainer -------------------------------------
+
+
+def _with_gap(parts):
+  """Parts whose sampler reports log-probs `extras["gap"]` too low."""
+
+  def sample(params, prompts, key):
+    rollout = parts.sample(params, prompts, key)
+    gap = prompts.extras["gap"][rollout.prompt_index][:, None]  # [B, 1]
+    behavior_logp = rollout.behavior_logp - gap * rollout.completion_mask
+    return dataclasses.replace(rollout, behavior_logp=behavior_logp)
+
+  return dataclasses.replace(parts, sample=sample)
+
+
+@pytest.mark.parametrize(
+  ("level", "mode", "weight"),
+  [
+    ("token", "truncate", 1.5),
+    ("sequence", "mask", 0.0),
+  ],
+)
+def test_importance_weights_correct_a_gap_and_nothing_else(level, mode, weight):
+  fields = {
+    "importance_level": level,
+    "importance_mode": mode,
+    "importance_max": 1.5,
+  }
+  parts = _with_gap(_make_parts("dapo", fields={**fields, **PLAIN}))
+  advance, state = _fused(parts), tiny.make_state(parts)
+  _, metrics, _ = advance(state, _prompts(gap=np.zeros(4, np.float32)))
+  np.testing.assert_allclose(metrics["policy_weight/mean"], 1.0, atol=1e-4)
+  gradient = metrics["gradient_norm"]
+  assert gradient > 1e-3
+  # Half a nat per token: a ratio of at least e^0.5 = 1.65.
+  _, metrics, _ = advance(state, _prompts(gap=np.full(4, 0.5, np.float32)))
+  np.testing.assert_allclose(metrics["policy_weight/mean"], weight, 1e-5)
+  np.testing.assert_allclose(metrics["gradient_norm"], weight * gradient, 1e-3)
+
+
+def test_rejected_tokens_leave_the_denominators():
+  """They change the gradient as if nobody had scored their rows."""
+
+  def score(prompts, rollout):
+    scored = tiny.count_token(prompts, rollout)
+    seen = prompts.extras["seen"][rollout.prompt_index]
+    return dataclasses.replace(scored, valid=scored.valid & seen)
+
+  fields = {"rejection": "seq_mean_k1", **PLAIN}
+  parts = _with_gap(_make_parts("dapo", fields=fields, score=score))
+  advance, state = _fused(parts), tiny.make_state(parts)
+
+  def metrics_of(gap, seen):
+    prompts = _prompts(gap=np.float32(gap), seen=np.array(seen, bool))
+    return advance(state, prompts)[1]
+
+  everyone = metrics_of([0, 0, 0, 0], [1, 1, 1, 1])
+  rejected = metrics_of([0, 0, 3, 3], [1, 1, 1, 1])
+  unscored = metrics_of([0, 0, 0, 0], [1, 1, 0, 0])
+  assert everyone["tokens/trained"] == everyone["tokens/generated"]
+  assert 0 < rejected["tokens/trained"] < everyone["tokens/trained"]
+  for key in ("tokens/trained", "loss", "gradient_norm"):
+    np.testing.assert_allclose(rejected[key], unscored[key], 1e-5, 1e-7)
+  assert abs(rejected["gradient_norm"] - everyone["gradient_norm"]) > 1e-3
+
+
+def test_only_the_tokens_of_highest_entropy_are_trained():
+  parts = _make_parts("dapo", fields={"top_entropy_fraction": 0.25, **PLAIN})
+  rollout, batch, metrics = _opened(parts)(
+    tiny.make_state(parts), tiny.make_prompts()
+  )
+  mask, entropy = np.asarray(batch.mask), np.asarray(rollout.entropy)
+  chosen = np.asarray(batch.policy_weight == 1)
+  np.testing.assert_allclose(
+    metrics["policy_weight/mean"], chosen.sum() / mask.sum(), 1e-5
+  )
+  # Tokens with the same prefix have the same entropy: both or none.
+  least = entropy[chosen].min()
+  assert (entropy[mask] > least).sum() < mask.sum() / 4 <= chosen.sum()
+  assert (entropy[mask & ~chosen] < least).all()
+
+
+def test_kept_tokens_are_the_support_of_training():
+  parts = _make_parts(fields={"keep_sampling_mask": True}, top_k=3)
+  state, prompts = tiny.make_state(parts), tiny.make_prompts()
+  rollout, batch, metrics = _opened(parts)(state, prompts)
+  assert metrics["sampler_gap/max"] < 1e-4
+  assert metrics["ratio/max_deviation"] == 0
+  assert metrics["gradient_norm"] > 0
+  assert batch.kept_ids.shape == (*batch.mask.shape, 3)
+  outputs = jax.jit(functools.partial(step.policy_outputs, parts))
+  kept = outputs(state.params, batch, None).logp
+  everything = dataclasses.replace(batch, kept_ids=None)
+  plain = outputs(state.params, everything, None).logp
+  mask = np.asarray(rollout.completion_mask)
+  behavior = np.asarray(rollout.behavior_logp)[mask]
+  np.testing.assert_allclose(np.asarray(kept)[mask], behavior, atol=1e-4)
+  # Without it the four tokens that were not drawn from take some of the mass.
+  assert (np.asarray(plain)[mask] < behavior - 1e-2).all()
+
+
+# --- Other terms and inputs --------------------------------------------------
+
+
+def test_right_answers_are_imitated():
+  def score(prompts, rollout):
+    scored = tiny.count_token(prompts, rollout)
+    return dataclasses.replace(scored, correct=scored.rewards > 0)
+
+  fields = {"positive_nll_coef": 0.5, **PLAIN}
+  parts = _make_parts("dapo", fields=fields, score=score)
+  rollout, batch, metrics = _opened(parts)(
+    tiny.make_state(parts), tiny.make_prompts()
+  )
+  assert 0 < batch.correct.sum() < 16
+  right = np.asarray(rollout.completion_mask & batch.correct[:, None])
+  np.testing.assert_allclose(
+    metrics["loss/positive_nll"],
+    -0.5 * np.asarray(rollout.sampler_logp)[right].mean(),
+    1e-4,
+  )
+
+
+def test_remax_compares_with_the_greedy_completion_of_the_prompt():
+  parts = _make_parts("remax")
+  state, prompts = tiny.make_state(parts), tiny.make_prompts()
+  opened = _opened(parts)
+  rollout, batch, metrics = opened(state, prompts)
+  greedy = sampling.sample(
+    parts.policy,
+    state.params["policy"],
+    prompts,
+    jax.random.key(9),  # Which does not matter.
+    sampling.SamplingConfig(4, (tiny.END,), tiny.PAD, temperature=0.0),
+    1,
+  )
+  baseline = np.asarray(tiny.count_token(prompts, greedy).rewards)  # [P]
+  share = np.asarray(tiny.count_token(prompts, rollout).rewards)
+  np.testing.assert_allclose(
+    batch.advantages, share - baseline[rollout.prompt_index], 1e-6
+  )
+  assert metrics["gradient_norm"] > 0
+  # A policy that is sure of its answer is its own baseline.
+  *_, metrics = opened(_sharpened(state, 1e3), prompts)
+  assert metrics["gradient_norm"] == metrics["loss"] == 0
+
+
+def _rl_setting(name, task="copy", task_options=None, **fields):
+  """Config of a run on a task: 4 prompts with 4 completions each."""
+  config = config_lib.default_config(name)
+  config.phases = ("rl",)
+  config.data.name = task
+  config.data.task_options = task_options or {}
+  config.rl.num_prompts = config.rl.group_size = 4
+  for key, value in fields.items():
+    config.algorithm[key] = value
+  return config
+
+
+def _rl_parts(config, made=None):
+  run = config_lib.resolve(config)
+  made = made or problem.make_problem(run)
+  policy = tiny.tiny_policy(made.tokenizer.vocab_size)
+  mesh = sharding.make_mesh(1)
+  return made, assembly.make_parts(run, made, policy, "rl", mesh)
+
+
+def test_remax_on_the_host_is_remax_in_the_program():
+  class OnHost(problem.Problem):
+    def score_on_host(self, batch, rollout):
+      scored = jax.jit(self.scorer.score)(batch.prompts, rollout)
+      return jax.device_get(scored), {}, []
+
+  def even_tokens(prompts, rollout):
+    rollout = dataclasses.replace(rollout, tokens=2 + rollout.tokens % 2)
+    return tiny.count_token(prompts, rollout)
+
+  made, parts = _rl_parts(_rl_setting("remax", task_options={"length": 2}))
+  made = dataclasses.replace(made, score=even_tokens)
+  parts = dataclasses.replace(parts, score=even_tokens)
+  scorer = types.SimpleNamespace(score=made.score, close=lambda: None)
+  split = OnHost(**vars(made) | {"score": None, "scorer": scorer})
+  batch = next(made.prompt_stream(0, 4, None))
+  results = []
+  for one in (made, split):
+    advance = drivers.make_driver(one, sharding.make_mesh(1), parts)
+    state, outcome = advance(tiny.make_state(parts), batch)
+    numbers = outcome.metrics()
+    numbers.pop("time/verifier_s", None)
+    results.append((numbers, jax.device_get(state.params)))
+  (fused, params), (by_host, others) = results
+  assert fused["gradient_norm"] > 0
+  assert fused.keys() == by_host.keys()
+  np.testing.assert_allclose(
+    [by_host[key] for key in fused], list(fused.values()), 1e-4, 1e-5
+  )
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5),
+    others,
+    params,
+  )
+
+
+def _writes(made, texts):
+  """Stands for a policy that answers every prompt with these completions."""
+  tokens = np.full((len(texts), made.max_new_tokens), tiny.PAD, np.int32)
+  for row, ids in zip(tokens, texts, strict=True):
+    row[: len(ids)] = ids
+  lengths = np.array([len(ids) for ids in texts])
+  mask = jnp.asarray(np.arange(tokens.shape[1]) < lengths[:, None])
+  group = jnp.arange(len(texts), dtype=jnp.int32) // 4
+
+  def sample(params, prompts, key):
+    del params, prompts, key
+    zeros = jnp.zeros(mask.shape)
+    return Rollout(
+      tokens=jnp.asarray(tokens),
+      completion_mask=mask,
+      behavior_logp=zeros,
+      sampler_logp=zeros,
+      entropy=zeros,
+      terminated=jnp.ones(len(texts), bool),
+      prompt_index=group,
+      group_id=group,
+      num_groups=4,
+    )
+
+  return sample
+
+
+def test_steps_of_an_addition_are_rewarded_one_by_one():
+  task_options = {"level": 2, "scratchpad": True}
+  config = _rl_setting("grpo_ps", "add", task_options, kl_coef=0.0)
+  config.rl.optimizer.learning_rate = 0.1
+  made, parts = _rl_parts(config)
+  task = tasks.make_task("add", **task_options)
+  batch = next(made.prompt_stream(0, 4, None))
+  (semicolon,), (zero, one) = task.encode(";"), task.encode("01")
+  texts = []
+  for record in batch.records:
+    right = record["completion"].tolist()
+    last_digit = right.index(semicolon) + 8  # Of the second step.
+    wrong = right.copy()
+    wrong[last_digit] = one if right[last_digit] == zero else zero
+    texts += [right, wrong, right, wrong]
+  parts = dataclasses.replace(parts, sample=_writes(made, texts))
+  state = tiny.make_state(parts)
+  rollout, prepared, _ = _opened(parts)(state, batch.prompts)
+  advantages = np.asarray(prepared.advantages)
+  ends = np.asarray(prepared.step_mask)
+  np.testing.assert_array_equal(ends.sum(axis=1), 2)
+  np.testing.assert_array_equal(
+    np.asarray(prepared.step_rewards).sum(axis=1), [2, 1] * 8
+  )
+  last = ends.shape[1] - 1 - ends[:, ::-1].argmax(axis=1)
+  rows = np.arange(16)
+  # Only the second step of a wrong row is worse than its group.
+  assert (advantages[rows, last] * np.array([1, -1] * 8) > 0.5).all()
+
+  outputs = jax.jit(functools.partial(step.policy_outputs, parts))
+
+  def gap():
+    logp = outputs(state.params, prepared, None).logp
+    total = np.where(rollout.completion_mask, logp, 0).sum(axis=1)
+    return (total[::2] - total[1::2]).mean()
+
+  before = gap()
+  advance = _fused(parts)
+  for _ in range(5):
+    state, metrics, _ = advance(state, batch.prompts)
+    assert metrics["gradient_norm"] > 0
+  assert gap() > before + 1
+
+
+def _group_sizes(config, policy, batch):
+  """For each row, how many of its group are here."""
+  del config
+  here = jax.ops.segment_sum(
+    jnp.ones(len(batch.group_id)), batch.group_id, batch.num_groups
+  )
+  return here[batch.group_id] + 0 * policy.logp.sum()
+
+
+@pytest.mark.parametrize("couples_group", [True, False])
+def test_minibatches_keep_groups_whole_where_rows_need_each_other(
+  couples_group,
+):
+  algorithm = Algorithm(
+    name="group_sizes",
+    config_class=options.CommonConfig,
+    advantages=lambda config, batch: batch.rewards,
+    policy_loss=_group_sizes,
+    aggregate=aggregation.over_sequences,
+    couples_group=couples_group,
+  )
+  parts = tiny.make_parts(algorithm, num_minibatches=2, micro_batch_size=8)
+  batch = dataclasses.replace(
+    (ragged := tiny.ragged_batch(parts)),
+    mask=jnp.ones_like(ragged.mask),
+    advantages=ragged.rewards,
+  )
+  advance = jax.jit(functools.partial(step.update, parts=parts))
+  _, metrics = advance(tiny.make_state(parts), batch, jax.random.key(0))
+  assert (metrics["loss"] == 4) == couples_group
+
+
+# --- What cannot be made is said before anything is traced -------------------
+
+
+@pytest.mark.parametrize(
+  ("name", "fields", "sampling_fields", "message"),
+  [
+    ("ppo", {}, {}, r"'ppo' needs 'values': values of a critic"),
+    ("bradley_terry", {}, {}, r"'bradley_terry' needs 'values'"),
+    ("grpo_ps", {}, {}, r"'grpo_ps' needs 'step_rewards'.*judges steps"),
+    ("two_grpo", {}, {}, r"at most 2 comp.*set config\.rl\.group_size=2"),
+    (
+      "grpo",
+      {"kl_coef": 0.1, "kl_domain_weights": (1.0, 0.0)},
+      {},
+      r"needs 'domain'.*integer 'domain'",
+    ),
+    (
+      "grpo",
+      {"keep_sampling_mask": True},
+      {"top_p": 0.9},
+      r"keep_sampling_mask .* needs config\.sampling\.top_k",
+    ),
+    (
+      "grpo",
+      {"importance_mode": "truncate"},
+      {"top_p": 0.9},
+      r"config\.sampling filters tokens.*keep_sampling_mask=True",
+    ),
+    ("deepseek_v32", {}, {"top_k": 3}, r"config\.sampling filters tokens"),
+  ],
+)
+def test_missing_inputs_are_named(name, fields, sampling_fields, message):
+  config = _rl_setting(name, **fields)
+  for key, value in sampling_fields.items():
+    config.sampling[key] = value
+  with pytest.raises(ValueError, match=message):
+    _rl_parts(config)
+
+
+def test_filters_and_corrections_go_together_with_the_kept_tokens():
+  config = _rl_setting(
+    "grpo", importance_mode="mask", keep_sampling_mask=True, kl_coef=0.0
+  )
+  config.sampling.top_k = 3
+  _, parts = _rl_parts(config)
+  assert parts.sample.keywords["config"].record_kept
+
+
+def test_every_domain_needs_a_weight(tmp_path):
+  path = tmp_path / "data.jsonl"
+  path.write_text('{"prompt": "x", "extras": {"domain": 2}}\n')
+  config = _rl_setting("grpo", kl_coef=0.1, kl_domain_weights=(1.0, 0.5))
+  made = problem.make_problem(config_lib.resolve(config))
+  made = dataclasses.replace(
+    made,
+    train=sources.JsonlSource(path),
+    provides=frozenset({"domain"}),
+  )
+  with pytest.raises(ValueError, match=r"2 weights.*domain 2.*3 weights"):
+    _rl_parts(config, made)
+  config.algorithm.kl_domain_weights = (1.0, 0.5, 0.0)
+  _rl_parts(config, made)
+
+
+# --- A teacher from another run ----------------------------------------------
+
+
+def _distillation(name):
+  config = tiny_config.get_config(name)
+  config.phases = ("rl",)
+  config.rl.steps = 1
+  config.rl.num_minibatches = 1
+  config.rl.ema_decay = None
+  config.rl.optimizer.learning_rate = 0.02
+  config.eval.every = config.checkpoint.every = 0
+  config.log.samples_every = 0
+  config.log.tensorboard = False
+  # Measures the KL; too small to move anything.
+  config.algorithm.kl_coef = 1e-9
+  return config
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+  """A run of ten supervised steps."""
+  config = _distillation("reinforce")
+  config.phases = ("sft",)
+  workdir = tmp_path_factory.mktemp("teacher")
+  loop.train(config, workdir)
+  return workdir
+
+
+@pytest.mark.parametrize(
+  ("name", "steps"),
+  [
+    ("opd_full", 20),
+    # Noisier: it learns from the tokens that were drawn.
+    pytest.param("opd_token", 80, marks=pytest.mark.slow),
+    pytest.param("opd_topk", 20, marks=pytest.mark.slow),
+  ],
+)
+def test_student_comes_closer_to_the_teacher(name, steps, teacher, tmp_path):
+  config = _distillation(name)
+  config.rl.reference_workdir = str(teacher)
+  config.rl.steps = steps
+  loop.train(config, tmp_path)
+  lines = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+  rows = [row for row in map(json.loads, lines) if "loss" in row]
+  distances = [row["kl/reference"] for row in rows]
+  print(name, distances)
+  assert distances[0] > 1
+  assert np.mean(distances[-3:]) < 0.6 * distances[0]
+
+
+def test_teacher_of_another_width_is_refused(teacher, tmp_path):
+  config = _distillation("opd_full")
+  config.rl.reference_workdir = str(teacher)
+  config.model.width = 8
+  with pytest.raises(
+    ValueError, match=r"reference_workdir=.*arrays of its policy differ"
+  ):
+    loop.train(config, tmp_path)
+
+
+def test_reference_that_is_not_there_is_named(tmp_path):
+  with pytest.raises(FileNotFoundError, match=r"holds no run.*--workdir"):
+    runs.with_reference_of(None, tmp_path / "none", sharding.make_mesh(1))
