@@ -223,8 +223,8 @@ def greedy_index(logits: np.ndarray) -> int:
   return int(np.argmax((likeliest | ~every.mask).all(axis=1)))
 
 
-def _tables(algorithm: Algorithm, config: Any, problem: Problem) -> dict:
-  """What a group reads, by completion [n, ...] or by row of the table."""
+def tables_of(algorithm: Algorithm, config: Any, problem: Problem) -> dict:
+  """What `gradients` reads, by completion [n, ...] or by row of the table."""
   logits = problem.logits
   sampler = logits if problem.old_logits is None else problem.old_logits
   every = all_of(logits)
@@ -389,7 +389,7 @@ def token_weights(
   algorithm: Algorithm, config: Any, problem: Problem, group: np.ndarray
 ) -> np.ndarray:  # [G] -> [G, T]
   """−∂ loss / ∂ log π of each drawn token of one group, 0 where masked."""
-  tables = _tables(algorithm, config, problem)
+  tables = tables_of(algorithm, config, problem)
   mask = tables["by_completion"]["mask"][group]
   slope = _slopes(
     algorithm,
@@ -425,7 +425,7 @@ def moments(
   probs = probabilities(sampler)
   groups, orders = multisets(len(probs), group_size)
   weights = orders * probs[groups].prod(axis=1)  # [M], sum 1
-  tables = _tables(algorithm, config, problem)
+  tables = tables_of(algorithm, config, problem)
   each = np.asarray(
     gradients(algorithm, config, tables, jnp.asarray(groups))
   )  # [M, N, V]

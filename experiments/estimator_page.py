@@ -24,7 +24,7 @@ def _number(value: float, digits: int) -> str:
   """Fixed digits; "–" where there is none, and no negative zero."""
   if np.isnan(value):
     return "–"
-  return f"{round(value, digits) + 0.0:.{digits}f}"
+  return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
 
 
 def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -222,7 +222,7 @@ def _findings(
     ({"deepseek_v32", "tic_grpo", "grpo", "dapo"}, separated),
     ({"deepseek_v32", "opo", "otb", "dapo"}, length),
     ({"tic_grpo"}, difficulty),
-    (set(), aggregated),
+    (set(), aggregated if parts else lambda: ""),
     ({"reinforce"}, noise),
     ({"reinforce"}, scales),
     ({"opd_token", "opd_full"}, distillation),
@@ -237,6 +237,29 @@ def _title() -> str:
     if line.startswith("title:"):
       return line.partition(":")[2].strip().strip('"')
   raise ValueError(f"{root / 'CITATION.cff'} has no title; add one.")
+
+
+def _taken_apart(
+  parts: Sequence[tuple[str, list[Agreement]]],
+) -> Sequence[str]:
+  """The section about advantages and aggregations, if they were measured."""
+  if not parts:
+    return ()
+  lines = [
+    [label, *(_number(cell.cosine, 4) for cell in cells)]
+    for label, cells in parts
+  ]
+  return (
+    "## Which part turns the gradient",
+    "The same losses taken apart: cosine of E g with the gradient of J (last"
+    f" line: of pass@G), at G = {MAIN_SIZE}, for each advantage with each way"
+    " of averaging over tokens. Dr. GRPO's sum over the budget differs from the"
+    " first column by a constant.",
+    _table(
+      ["advantage", *(label for label, _ in estimators.AGGREGATIONS)],
+      lines,
+    ),
+  )
 
 
 def markdown(
@@ -269,10 +292,6 @@ def markdown(
     "long / short",
   ]
   lines = [markdown_row(row, reference) for row in estimators.ordered(rows)]
-  part_lines = [
-    [label, *(_number(cell.cosine, 4) for cell in cells)]
-    for label, cells in parts
-  ]
   excluded = "; ".join(
     f"`{name}` {why}" for name, why in estimators.WITHOUT.items()
   )
@@ -296,7 +315,7 @@ def markdown(
     "Two kinds of reward: *right/wrong*, 1 for a right completion and else 0"
     f" (the hard prompt is answered with probability {right[0]:.2f}, the easy"
     f" one with {right[1]:.2f}); and *graded*, to which a random score of"
-    f" every token is added (J = {graded[0]:.2f} and {graded[1]:.2f}). Graded"
+    f" every token is added (J = {_number(graded[0], 2)} and {_number(graded[1], 2)}). Graded"
     " rewards are meant unless it says otherwise.",
     "A step draws G completions per prompt from π_θ itself, gives each group"
     " to the library's loss and takes the mean over prompts. With g = −∇ loss,",
@@ -333,15 +352,7 @@ def markdown(
     ),
     _table(header, lines),
     textwrap.fill(f"Not in the table: {excluded}.", 80),
-    "## Which part turns the gradient",
-    "The same losses taken apart: cosine of E g with the gradient of J (last"
-    f" line: of pass@G), at G = {MAIN_SIZE}, for each advantage with each way"
-    " of averaging over tokens. Dr. GRPO's sum over the budget differs from the"
-    " first column by a constant.",
-    _table(
-      ["advantage", *(label for label, _ in estimators.AGGREGATIONS)],
-      part_lines,
-    ),
+    *_taken_apart(parts),
     "## What stands out",
     "\n".join(
       textwrap.fill(
@@ -366,11 +377,12 @@ def markdown(
         "On-policy only: clipping, ratios and corrections have nothing to do"
         " at a ratio of 1. What tells clipped variants apart is not here.",
         "A batch is one group. Statistics over a batch (whitening, the token"
-        " mean, the mean entropy) are less biased over many groups.",
+        " mean, the mean entropy) are taken over many groups in training,"
+        " which is another estimator.",
         "Only the policy's gradient: KL terms are off, and so is the"
         " punishment of length of `dapo`, which changes the reward. Groups of"
         " equal rewards count as gradients of 0. `ppo` has a critic that"
-        " knows V exactly; `dpo` starts at its reference; `opd_topk` has K ="
+        " knows V exactly; `dpo` starts at its reference and `lambda_grpo` at λ = 0; `opd_topk` has K ="
         f" {estimators.SETTINGS['opd_topk']['topk']}; process rewards"
         " (`grpo_ps`) are the scores of tokens. Otherwise the defaults of the"
         " library.",

@@ -39,20 +39,21 @@ def main(argv: Sequence[str]) -> int:
         f" {estimators.WITHOUT[name]}; choose from"
         f" {', '.join(estimators.names())}."
       )
-  if not out.is_dir():
-    raise FileNotFoundError(
-      f"--out={_OUT.value}: there is no such folder. Start from the root of"
-      " the repository, or make the folder first."
-    )
   if _ALGORITHMS.value and not flags.FLAGS["out"].present:
     raise ValueError(
       f"--algorithms={','.join(chosen)}: the page in {_OUT.value} is about all"
       " of them; pass --out=FOLDER for one about these."
     )
+  if not out.is_dir():
+    raise FileNotFoundError(
+      f"--out={_OUT.value}: there is no such folder. Start from the root of"
+      " the repository, or make the folder first."
+    )
   with jax.enable_x64(True):
     rows = estimators.measure_all(chosen)
     reference = _reference_variance()
-    parts = estimators.combinations()
+    # About no algorithm in particular: on the whole page only.
+    parts = [] if _ALGORITHMS.value else estimators.combinations()
   page, figure = out / "estimators.md", out / "estimators.png"
   page.write_text(
     estimator_page.markdown(rows, parts, reference), encoding="utf-8"

@@ -1,10 +1,12 @@
-"""A decoder-only transformer of the Llama / Qwen family, as a `Policy`.
+"""A decoder-only transformer whose families are switches, as a `Policy`.
 
-RMSNorm, rotary positions, grouped-query attention, SwiGLU. Flax describes one
-block; the layers are one stacked parameter tree. The training pass scans over
-the stack (one layer is compiled once), the decode step walks it in Python
-(see `_decode`). `P` prompts, `B` rows, `S` prompt and `T` completion slots,
-`L = S + T`, `D` width, `H` query heads, `C` key/value heads, `R = H / C`
+RMSNorm, rotary positions, grouped-query attention, a gated MLP; where the norms
+stand, what is capped or windowed and how positions are scaled is in
+`TransformerConfig`, and `families.py` says how each family sets it. Flax
+describes one block; the layers are one stacked parameter tree. The training
+pass scans over the stack (one layer is compiled once), the decode step walks it
+in Python (see `_decode`). `P` prompts, `B` rows, `S` prompt and `T` completion
+slots, `L = S + T`, `D` width, `H` query heads, `C` key/value heads, `R = H / C`
 queries per key, `K` head width.
 """
 
@@ -22,12 +24,11 @@ from jax import lax
 from grpo_jax.types import Policy, PyTree
 
 
-@dataclasses.dataclass(frozen=True)
-class TransformerConfig:
-  """Sizes and switches of a transformer.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Architecture:
+  """Sizes and switches of a transformer for any vocabulary.
 
   Attributes:
-    vocab_size: Number of token ids.
     width: Width of the residual stream.
     num_layers: Number of blocks.
     num_heads: Query heads.
@@ -36,34 +37,67 @@ class TransformerConfig:
     head_dim: Width of a head, even; None for `width / num_heads`.
     rope_theta: Base of the rotary wavelengths.
     norm_eps: Added to mean squares before the root.
-    qk_norm: RMSNorm on queries and keys, per head (Qwen3).
+    qk_norm: RMSNorm on queries and keys: "head" over each head (Qwen3),
+      "projection" over all heads of a token (OLMo-2), or "none".
     qkv_bias: Biases on queries, keys and values (Qwen2).
     tied_embeddings: Whether the head is the transposed embedding table.
+    pre_norm, post_norm: Norms before, and after, attention and MLP. Gemma has
+      both, OLMo-2 only those after.
+    norm_plus_one: Norms multiply by 1 + scale (Gemma).
+    scale_embeddings: Multiply embeddings by √width (Gemma).
+    activation: Of the gate: "silu", or "gelu" in its tanh form (Gemma).
+    attention_scale: Factor of the scores; None for head_dim^−½.
+    attention_softcap, final_softcap: c · tanh(x / c) on scores, and on logits
+      (Gemma 2); None for no cap.
+    sliding_window: Tokens that a sliding layer sees, itself included; None
+      for no sliding layers.
+    sliding_layers: Whether each layer slides; empty: all do.
+    local_rope_theta: Base for sliding layers, without scaling (Gemma 3); None
+      for `rope_theta` in all.
+    rope_scaling: "none", "linear" (positions over the factor) or "llama3"
+      (long wavelengths only).
+    rope_factor: Of the scaling.
+    rope_low_freq, rope_high_freq, rope_original_len: Llama 3's bounds, in
+      wavelengths per original context, and that context, tokens.
     remat: Recompute blocks in the backward pass instead of storing them.
     dtype: Of activations and matmul operands. Norm statistics, softmax and
       logits are at least float32.
     param_dtype: Of the parameters.
   """
 
-  vocab_size: int
-  width: int
-  num_layers: int
-  num_heads: int
-  num_kv_heads: int
-  mlp_width: int
+  width: int = 128
+  num_layers: int = 2
+  num_heads: int = 4
+  num_kv_heads: int = 2
+  mlp_width: int = 384
   head_dim: int | None = None
   rope_theta: float = 10_000.0
   norm_eps: float = 1e-6
-  qk_norm: bool = False
+  qk_norm: str = "none"
   qkv_bias: bool = False
   tied_embeddings: bool = True
+  pre_norm: bool = True
+  post_norm: bool = False
+  norm_plus_one: bool = False
+  scale_embeddings: bool = False
+  activation: str = "silu"
+  attention_scale: float | None = None
+  attention_softcap: float | None = None
+  final_softcap: float | None = None
+  sliding_window: int | None = None
+  sliding_layers: tuple[bool, ...] = ()
+  local_rope_theta: float | None = None
+  rope_scaling: str = "none"
+  rope_factor: float = 1.0
+  rope_low_freq: float = 1.0
+  rope_high_freq: float = 4.0
+  rope_original_len: int = 8192
   remat: bool = False
   dtype: str = "float32"
   param_dtype: str = "float32"
 
   def __post_init__(self):
     for name in (
-      "vocab_size",
       "width",
       "num_layers",
       "num_heads",
@@ -72,29 +106,48 @@ class TransformerConfig:
     ):
       if getattr(self, name) < 1:
         raise ValueError(
-          f"TransformerConfig: {name} is {getattr(self, name)}, but must be at"
-          " least 1."
+          f"model: {name} is {getattr(self, name)}, but must be at least 1."
         )
     if self.num_heads % self.num_kv_heads:
       raise ValueError(
-        f"TransformerConfig: {self.num_heads} query heads do not split over"
+        f"model: {self.num_heads} query heads do not split over"
         f" {self.num_kv_heads} key/value heads; make num_heads a multiple of"
         " num_kv_heads."
       )
     if self.head_dim is None and self.width % self.num_heads:
       raise ValueError(
-        f"TransformerConfig: width {self.width} does not split into"
+        f"model: width {self.width} does not split into"
         f" {self.num_heads} heads; change one, or set head_dim."
       )
     if self.head_width < 2 or self.head_width % 2:
       raise ValueError(
-        f"TransformerConfig: heads are {self.head_width} wide, but rotary"
+        f"model: heads are {self.head_width} wide, but rotary"
         " positions turn pairs of channels; make head_dim even and positive."
+      )
+    for name, known in (
+      ("qk_norm", ("none", "head", "projection")),
+      ("activation", ("silu", "gelu")),
+      ("rope_scaling", ("none", "linear", "llama3")),
+    ):
+      if getattr(self, name) not in known:
+        raise ValueError(
+          f"model: {name} is {getattr(self, name)!r}; use one of"
+          f" {', '.join(known)}."
+        )
+    if not (self.pre_norm or self.post_norm):
+      raise ValueError(
+        "model: pre_norm and post_norm are both False; blocks"
+        " without any norm do not train. Set one."
+      )
+    if self.sliding_layers and len(self.sliding_layers) != self.num_layers:
+      raise ValueError(
+        f"model: sliding_layers has {len(self.sliding_layers)}"
+        f" entries for {self.num_layers} layers; give one for each, or none."
       )
     for name in ("dtype", "param_dtype"):
       if getattr(self, name) not in ("float64", "float32", "bfloat16"):
         raise ValueError(
-          f"TransformerConfig: {name} is {getattr(self, name)!r}; use"
+          f"model: {name} is {getattr(self, name)!r}; use"
           " 'float32', 'bfloat16' or (tests) 'float64'."
         )
 
@@ -107,6 +160,26 @@ class TransformerConfig:
   @property
   def queries_per_key(self) -> int:  # R
     return self.num_heads // self.num_kv_heads
+
+  def slides(self, layer: int) -> bool:
+    """Whether a layer sees the last `sliding_window` tokens only."""
+    if self.sliding_window is None:
+      return False
+    return self.sliding_layers[layer] if self.sliding_layers else True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerConfig(Architecture):
+  """An architecture for a vocabulary of `vocab_size` token ids."""
+
+  vocab_size: int
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.vocab_size < 1:
+      raise ValueError(
+        f"model: vocab_size is {self.vocab_size}, but must be at least 1."
+      )
 
 
 def _at_least_float32(x: jax.Array) -> jax.Array:
@@ -125,20 +198,26 @@ def _on_rows(dense, x: jax.Array, num_axes: int = 1) -> jax.Array:
 
 
 class RMSNorm(nn.Module):
-  """x / sqrt(mean(x²) + ε) · scale over the last axis."""
+  """x / sqrt(mean(x²) + ε) · scale over the last `num_axes` axes."""
 
   config: TransformerConfig
+  num_axes: int = 1
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., D]
+    config = self.config
+    start = (
+      nn.initializers.zeros if config.norm_plus_one else nn.initializers.ones
+    )
     scale = self.param(
-      "scale", nn.initializers.ones, x.shape[-1:], self.config.param_dtype
+      "scale", start, x.shape[-self.num_axes :], config.param_dtype
     )
     # float32: in bfloat16 the mean square has 8 bits.
-    wide = _at_least_float32(x)
-    mean_square = jnp.square(wide).mean(axis=-1, keepdims=True)
-    wide = wide * lax.rsqrt(mean_square + self.config.norm_eps)
-    return (wide * scale).astype(self.config.dtype)
+    wide, scale = _at_least_float32(x), _at_least_float32(scale)
+    axes = tuple(range(-self.num_axes, 0))
+    mean_square = jnp.square(wide).mean(axis=axes, keepdims=True)
+    wide = wide * lax.rsqrt(mean_square + config.norm_eps)
+    return (wide * (scale + config.norm_plus_one)).astype(config.dtype)
 
 
 def residual_init(config: TransformerConfig) -> nn.initializers.Initializer:
@@ -178,22 +257,24 @@ class Attention(nn.Module):
       use_bias=False,
       kernel_init=residual_init(config),
     )
-    if config.qk_norm:
-      self.query_norm = RMSNorm(config)
-      self.key_norm = RMSNorm(config)
+    if config.qk_norm != "none":
+      # Queries are [..., C, R, K], keys [..., C, 1, K].
+      num_axes = 1 if config.qk_norm == "head" else 3
+      self.query_norm = RMSNorm(config, num_axes)
+      self.key_norm = RMSNorm(config, num_axes)
 
   def project(self, x, rope):  # x [B, L, D], rope 2 · [B, L, K / 2]
     """Queries [B, L, C, R, K], keys [B, C, K, L] and values [B, C, L, K]."""
     qkv = _on_rows(self.qkv, x)  # [B, L, C, R + 2, K]
     q, k, v = qkv[..., :-2, :], qkv[..., -2:-1, :], qkv[..., -1, :]
-    if self.config.qk_norm:
+    if self.config.qk_norm != "none":
       q, k = self.query_norm(q), self.key_norm(k)
     k = rotate(k, rope)[..., 0, :]
     return rotate(q, rope), jnp.moveaxis(k, 1, -1), jnp.moveaxis(v, 1, 2)
 
 
 class MLP(nn.Module):
-  """down(silu(gate(x)) · up(x))."""
+  """down(activation(gate(x)) · up(x))."""
 
   config: TransformerConfig
 
@@ -209,7 +290,8 @@ class MLP(nn.Module):
     gate = dense(config.mlp_width, name="gate")(x)
     up = dense(config.mlp_width, name="up")(x)
     down = dense(config.width, name="down", kernel_init=residual_init(config))
-    return down(nn.silu(gate) * up)
+    activation = nn.silu if config.activation == "silu" else nn.gelu
+    return down(activation(gate) * up)
 
 
 class Block(nn.Module):
@@ -218,39 +300,76 @@ class Block(nn.Module):
   config: TransformerConfig
 
   def setup(self):
-    self.attention_norm = RMSNorm(self.config)
-    self.attention = Attention(self.config)
-    self.mlp_norm = RMSNorm(self.config)
-    self.mlp = MLP(self.config)
+    config = self.config
+    self.attention = Attention(config)
+    self.mlp = MLP(config)
+    if config.pre_norm:
+      self.attention_norm = RMSNorm(config)
+      self.mlp_norm = RMSNorm(config)
+    if config.post_norm:
+      self.attention_post_norm = RMSNorm(config)
+      self.mlp_post_norm = RMSNorm(config)
+
+  def _project(self, x, rope):
+    x = self.attention_norm(x) if self.config.pre_norm else x
+    return self.attention.project(x, rope)
 
   def _finish(self, x, attended):  # x [B, L, D], attended [B, L, C, R, K]
-    x = x + _on_rows(self.attention.out, attended, num_axes=3)
-    return x + _on_rows(self.mlp, self.mlp_norm(x))
+    config = self.config
+    y = _on_rows(self.attention.out, attended, num_axes=3)
+    x = x + (self.attention_post_norm(y) if config.post_norm else y)
+    y = _on_rows(self.mlp, self.mlp_norm(x) if config.pre_norm else x)
+    return x + (self.mlp_post_norm(y) if config.post_norm else y)
 
   def __call__(self, x, rope, mask):  # mask [B, L, L]
     """The new x [B, L, D], keys [B, C, K, L] and values [B, C, L, K]."""
-    q, k, v = self.attention.project(self.attention_norm(x), rope)
-    return self._finish(x, attend(q, k, v, mask)), (k, v)
+    q, k, v = self._project(x, rope)
+    return self._finish(x, attend(self.config, q, k, v, mask)), (k, v)
 
   def decode(self, x, rope, mask, cached, slot):  # x [B, 1, D], slot []
     """The same for one token, whose key and value are written to `slot`."""
     keys, values = cached  # [B, C, K, S + T], [B, C, S + T, K]
-    q, k, v = self.attention.project(self.attention_norm(x), rope)
+    q, k, v = self._project(x, rope)
     keys = lax.dynamic_update_slice_in_dim(keys, k, slot, axis=-1)
     values = lax.dynamic_update_slice_in_dim(values, v, slot, axis=-2)
-    return self._finish(x, attend(q, keys, values, mask)), (keys, values)
+    attended = attend(self.config, q, keys, values, mask)
+    return self._finish(x, attended), (keys, values)
+
+
+def _frequencies(config: TransformerConfig, dtype) -> jax.Array:  # [K / 2]
+  """Radians per token of each pair of channels, scaled for long contexts."""
+  half = config.head_width // 2
+  plain = config.rope_theta ** (-jnp.arange(half, dtype=dtype) / half)
+  if config.rope_scaling == "none":
+    return plain
+  scaled = plain / config.rope_factor
+  if config.rope_scaling == "linear":
+    return scaled
+  # Llama 3: only what turns less than once in the original context is scaled,
+  # with a ramp between its two bounds.
+  turns = config.rope_original_len * plain / (2 * jnp.pi)
+  low, high = config.rope_low_freq, config.rope_high_freq
+  share = jnp.clip((turns - low) / (high - low), 0, 1)
+  return share * plain + (1 - share) * scaled
 
 
 def rotary(
   config: TransformerConfig,
   positions: jax.Array,  # [B, L]
 ) -> tuple[jax.Array, jax.Array]:  # 2 · [B, L, K / 2]
-  """Cosines and sines of position · θ^(−2i / K), at least float32."""
+  """Cosines and sines of position · frequency, at least float32."""
   dtype = jnp.promote_types(config.dtype, jnp.float32)
-  half = config.head_width // 2
-  frequencies = config.rope_theta ** (-jnp.arange(half, dtype=dtype) / half)
-  angles = positions[..., None].astype(dtype) * frequencies
+  angles = positions[..., None].astype(dtype) * _frequencies(config, dtype)
   return jnp.cos(angles), jnp.sin(angles)
+
+
+def _local(config: TransformerConfig) -> TransformerConfig:
+  """As far as positions go, the config of a sliding layer."""
+  if config.local_rope_theta is None:
+    return config
+  return dataclasses.replace(
+    config, rope_theta=config.local_rope_theta, rope_scaling="none"
+  )
 
 
 def rotate(x, rope):  # x [B, L, C, R, K], rope 2 · [B, L, K / 2]
@@ -262,6 +381,7 @@ def rotate(x, rope):  # x [B, L, C, R, K], rope 2 · [B, L, K / 2]
 
 
 def attend(
+  config: TransformerConfig,
   q: jax.Array,  # [B, L, C, R, K]
   k: jax.Array,  # [B, C, K, M]
   v: jax.Array,  # [B, C, M, K]
@@ -273,7 +393,10 @@ def attend(
   # as long for a decode step (with 192 slots).
   stacked = (num_rows, num_kv_heads, queries * length)
   q = jnp.moveaxis(q, 1, 3).reshape(*stacked, width)  # [B, C, R · L, K]
-  scores = _at_least_float32(q @ k) * width**-0.5  # [B, C, R · L, M]
+  scale = config.attention_scale or width**-0.5
+  scores = _at_least_float32(q @ k) * scale  # [B, C, R · L, M]
+  if config.attention_softcap is not None:
+    scores = _capped(scores, config.attention_softcap)
   scores = scores.reshape(num_rows, num_kv_heads, queries, length, -1)
   # Not -inf: the row of a padding query is masked whole and would be NaN.
   lowest = jnp.finfo(scores.dtype).min
@@ -282,6 +405,11 @@ def attend(
   attended = weights.reshape(*stacked, -1) @ v  # [B, C, R · L, K]
   attended = attended.reshape(num_rows, num_kv_heads, queries, length, width)
   return jnp.moveaxis(attended, 3, 1)
+
+
+def _capped(x, cap):
+  """x while it is small beside the cap; never beyond it."""
+  return cap * jnp.tanh(x / cap)
 
 
 class Cache(NamedTuple):
@@ -312,26 +440,60 @@ class Cache(NamedTuple):
 
 def _embed(config, trained, tokens):  # [B, L] -> [B, L, D]
   # Masked slots may hold any number: indexing clamps, and nobody sees them.
-  return trained["embed"]["embedding"][tokens].astype(config.dtype)
+  x = trained["embed"]["embedding"][tokens].astype(config.dtype)
+  if config.scale_embeddings:
+    x = x * jnp.asarray(config.width**0.5, config.dtype)
+  return x
 
 
 def _forward(config, trained, tokens, mask, *, with_cache):  # [B, L], [B, L]
   """Residual stream [B, L, D]; keys and values, stacked over layers."""
   length = tokens.shape[1]
-  positions = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)  # [B, L]
-  rope = rotary(config, positions)
+  positions = _positions(mask)  # [B, L]
   causal = jnp.tril(jnp.ones((length, length), bool))
   visible = causal & mask[:, None, :]  # [B, L, L]
+  seen = _views(config, positions, visible, positions[:, :, None], positions)
   block = Block(config)
 
-  def layer(x, params):
-    x, kv = block.apply({"params": params}, x, rope, visible)
+  def layer(x, inputs):
+    params, slides = inputs
+    # Two sets of angles and masks, of which each layer takes one.
+    rope, mask = jax.tree.map(
+      lambda near, far: near if near is far else jnp.where(slides, near, far),
+      *seen,
+    )
+    x, kv = block.apply({"params": params}, x, rope, mask)
     return x, kv if with_cache else None
 
   if config.remat:
     layer = jax.checkpoint(layer, prevent_cse=False)
   x = _embed(config, trained, tokens)
-  return lax.scan(layer, x, trained["layers"])
+  slides = jnp.array([config.slides(i) for i in range(config.num_layers)])
+  return lax.scan(layer, x, (trained["layers"], slides))
+
+
+def _positions(mask):  # [B, L] bool -> [B, L]
+  """Number of tokens before each one; left padding has position 0."""
+  return jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
+
+
+def _views(config, positions, visible, of_query, of_key):
+  """(angles, mask) of a sliding layer, and of one that sees everything.
+
+  Args:
+    config: The transformer's.
+    positions: [B, L], of the new tokens.
+    visible: [B, L, M], what a layer that does not slide sees.
+    of_query: [B, L, 1], positions of queries.
+    of_key: [B, M], positions of keys.
+  """
+  far = rotary(config, positions), visible
+  if config.sliding_window is None:
+    return far, far
+  recent = of_query - of_key[:, None] < config.sliding_window
+  local = _local(config)
+  angles = far[0] if local is config else rotary(local, positions)
+  return (angles, visible & recent), far
 
 
 def _final_norm(config, trained, x):
@@ -403,11 +565,14 @@ def _head(config, params, h):  # [..., D] -> [..., V]
     kernel = trained["head"]["kernel"]
   # Sums in float32 cost nothing on an accelerator and spare the logits the
   # rounding to bfloat16.
-  return jnp.matmul(
+  logits = jnp.matmul(
     h,
     kernel.astype(config.dtype),
     preferred_element_type=jnp.promote_types(config.dtype, jnp.float32),
   )
+  if config.final_softcap is not None:
+    logits = _capped(logits, config.final_softcap)
+  return logits
 
 
 def _prefill(
@@ -440,18 +605,25 @@ def _decode(config, params, tokens, t, cache):  # tokens [B], t []
   num_slots = cache.layers[0][0].shape[-1] - num_prompt_slots
   seen = jnp.broadcast_to(jnp.arange(num_slots) <= t, (len(tokens), num_slots))
   visible = jnp.concatenate([cache.prompt_mask, seen], axis=1)  # [B, S + T]
-  positions = cache.prompt_mask.sum(axis=1, keepdims=True) + t  # [B, 1]
-  rope = rotary(config, positions)
+  lengths = cache.prompt_mask.sum(axis=1, keepdims=True)  # [B, 1]
+  positions = lengths + t  # [B, 1]
+  of_key = jnp.concatenate(
+    [_positions(cache.prompt_mask), lengths + jnp.arange(num_slots)], axis=1
+  )  # [B, S + T]
+  near, far = _views(
+    config, positions, visible[:, None], positions[:, :, None], of_key
+  )
   block = Block(config)
   x = _embed(config, trained, tokens[:, None])  # [B, 1, D]
   layers: list[Any] = []
   for layer, cached in enumerate(cache.layers):
     variables = {"params": _layer(trained["layers"], layer)}
+    rope, mask = near if config.slides(layer) else far
     x, extended = block.apply(
       variables,
       x,
       rope,
-      visible[:, None],
+      mask,
       cached,
       num_prompt_slots + t,
       method="decode",

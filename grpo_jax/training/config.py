@@ -52,24 +52,9 @@ def _nearest(name: str, known: typing.Iterable[str]) -> str:
   return f" (did you mean {near[0]!r}?)" if near else ""
 
 
-@dataclasses.dataclass(frozen=True)
-class ModelConfig:
-  """A transformer; see `models/transformer.py` for what the fields mean."""
-
-  width: int = 128
-  num_layers: int = 2
-  num_heads: int = 4
-  num_kv_heads: int = 2
-  mlp_width: int = 384
-  head_dim: int | None = None
-  rope_theta: float = 10_000.0
-  norm_eps: float = 1e-6
-  qk_norm: bool = False
-  qkv_bias: bool = False
-  tied_embeddings: bool = True
-  remat: bool = False
-  dtype: str = "float32"
-  param_dtype: str = "float32"
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig(transformer.Architecture):
+  """A transformer; `models/transformer.py` says what the fields mean."""
 
   def transformer(self, vocab_size: int) -> transformer.TransformerConfig:
     """The architecture for a vocabulary of this size."""

@@ -175,12 +175,36 @@ def test_jsonl_fills_in_what_is_optional(tmp_path):
     ('{"prompt": "x", "answer": 2}', r"found 'answer' = 2; need a string"),
     ('{"prompt": "x", "extras": []}', r"'extras' = \[\]; need an object"),
     ('{"prompt": "x", "gold": 2}', r"found the fields \['gold'\]; need only"),
+    (
+      '{"prompt": "x", "extras": {"domain": "math"}}',
+      r"found the domain 'math' in 'extras'; need a number from 0 on",
+    ),
+    ('{"prompt": "x", "extras": {"domain": -1}}', r"found the domain -1"),
+    ('{"prompt": "x", "extras": {"domain": true}}', r"found the domain True"),
   ],
 )
 def test_jsonl_names_the_bad_line(tmp_path, line, message):
   path = tmp_path / "bad.jsonl"
   path.write_text('{"prompt": "fine"}\n' + line + "\n")
   with pytest.raises(ValueError, match=r"bad\.jsonl:2: .*" + message):
+    sources.JsonlSource(path)
+
+
+def test_domains_are_numbers_of_all_records_or_of_none(tmp_path):
+  path = tmp_path / "data.jsonl"
+  first, second = (
+    json.dumps({"prompt": "x", "extras": {"domain": domain, "note": "n"}})
+    for domain in (0, 3)
+  )
+  path.write_text(f"{first}\n{second}\n")
+  extras = [record["extras"] for record in sources.JsonlSource(path)]
+  assert extras == [{"domain": 0, "note": "n"}, {"domain": 3, "note": "n"}]
+  # An array reaches the program; text stays on the host.
+  assert all(isinstance(extra["domain"], np.int32) for extra in extras)
+  path.write_text(f'{first}\n{second}\n{{"prompt": "x"}}\n')
+  with pytest.raises(
+    ValueError, match=r"data\.jsonl: 2 of 3 records .* need all or none"
+  ):
     sources.JsonlSource(path)
 
 

@@ -37,7 +37,7 @@ def logits(config, params, tokens):
         if config.qkv_bias:
           bias = attention["qkv"]["bias"][layer][c]
           projected = [p + b for p, b in zip(projected, bias, strict=True)]
-        if config.qk_norm:
+        if config.qk_norm != "none":
           for r in range(num_groups + 1):
             name = "query_norm" if r < num_groups else "key_norm"
             scale = attention[name]["scale"][layer]

@@ -27,7 +27,7 @@ RICH = dataclasses.replace(
   num_kv_heads=1,
   head_dim=6,
   rope_theta=100.0,
-  qk_norm=True,
+  qk_norm="head",
   qkv_bias=True,
   tied_embeddings=False,
 )

@@ -31,6 +31,7 @@ def test_rows_sum_what_applies_and_the_rest_is_not_valid():
   np.testing.assert_array_equal(
     scored.components["format"], rows(1, NAN, 1, NAN, 1, 1)
   )
+  assert scored.weights == {"accuracy": 1.0, "format": 0.5}
 
 
 def test_correct_is_the_named_component_or_the_first_in_sorted_order():

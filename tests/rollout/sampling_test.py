@@ -233,6 +233,55 @@ def test_temperature_zero_takes_the_most_likely_token():
   np.testing.assert_allclose(rollout.sampler_logp, np.log(0.5), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+  ("change", "kept"),
+  [
+    ({"top_k": 3}, [0, 1, 2]),
+    ({"top_k": 9}, [0, 1, 2, 3, 4]),  # More than there are.
+    ({"top_k": 4, "top_p": 0.7, "min_p": 0.3}, [0, 1]),
+    ({"top_k": 3, "temperature": 0.0}, [0]),
+  ],
+)
+def test_kept_ids_are_what_the_filters_left(change, kept):
+  probs = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
+  table = jnp.broadcast_to(jnp.log(probs), (5, 5))
+  # Token 0 ends a row, so that some slots are never written.
+  config = sampling.SamplingConfig(4, (0,), 0, record_kept=True, **change)
+  rollout = sample(
+    MARKOV,
+    {"trained": table, "frozen": {}},
+    make_prompts([[0]]),
+    jax.random.key(0),
+    config,
+    20,
+  )
+  mask = np.asarray(rollout.completion_mask)
+  assert not mask.all()
+  ids = np.asarray(rollout.kept_ids)
+  size = 1 if config.temperature == 0 else min(config.top_k, 5)
+  assert ids.shape == (20, 4, size)
+  assert ids.dtype == np.int32
+  expected = [*kept, *[-1] * (size - len(kept))]
+  np.testing.assert_array_equal(
+    np.sort(ids[mask]), np.tile(np.sort(expected), (mask.sum(), 1))
+  )
+  assert (ids[~mask] == -1).all()
+  assert np.isin(rollout.tokens[mask], kept).all()
+
+
+def test_of_equal_tokens_only_the_recorded_ones_are_drawn():
+  """Filtering by value alone would keep all five, and record three."""
+  config = sampling.SamplingConfig(8, (), 0, top_k=3, record_kept=True)
+  table = {"trained": jnp.zeros((5, 5)), "frozen": {}}
+  rollout = sample(
+    MARKOV, table, make_prompts([[0]]), jax.random.key(0), config, 20
+  )
+  drawn = np.asarray(rollout.tokens)[..., None] == rollout.kept_ids
+  assert drawn.any(axis=-1).all()
+  np.testing.assert_allclose(rollout.behavior_logp, np.log(1 / 3), rtol=1e-6)
+  np.testing.assert_allclose(rollout.sampler_logp, np.log(1 / 5), rtol=1e-6)
+
+
 # ---- On a transformer.
 
 
@@ -322,6 +371,7 @@ def test_rows_point_at_their_prompts_and_groups(model):
   assert rollout.tokens.shape == rollout.entropy.shape == (12, 5)
   assert rollout.tokens.dtype == jnp.int32
   assert rollout.sampler_logp.dtype == jnp.float32
+  assert rollout.kept_ids is None
 
 
 # ---- Errors.
@@ -338,6 +388,7 @@ def test_rows_point_at_their_prompts_and_groups(model):
     ({"top_p": 0.0}, r"top_p is 0\.0"),
     ({"top_p": 1.1}, r"top_p is 1\.1"),
     ({"min_p": 0.0}, r"min_p is 0\.0"),
+    ({"record_kept": True}, r"top_k is None, but must be set to record"),
   ],
 )
 def test_impossible_settings_raise(change, message):

@@ -171,7 +171,7 @@ def test_every_setting_of_the_model_is_read():
   assert fields | {"vocab_size"} == _fields(transformer.TransformerConfig)
   read = _reads(inspect.getsource(transformer), {"config"})
   # Some through the properties of the config.
-  read |= _reads(inspect.getsource(transformer.TransformerConfig), {"self"})
+  read |= _reads(inspect.getsource(transformer.Architecture), {"self"})
   assert fields - read == set()
   assert "planted" not in read
 

@@ -60,7 +60,7 @@ def _transformer_params():
       num_heads=2,
       num_kv_heads=1,
       mlp_width=8,
-      qk_norm=True,
+      qk_norm="head",
       qkv_bias=True,
       tied_embeddings=False,
     )

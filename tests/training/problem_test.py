@@ -219,6 +219,58 @@ def test_rows_that_nobody_scored_are_out_and_counted(tmp_path):
   assert any("no such answer" in message for message in errors)
 
 
+def test_steps_are_scored_where_the_task_judges_them():
+  options = {"level": 1, "scratchpad": True}
+  config = config_lib.default_config()
+  config.data.task_options = options
+  made = problem_lib.make_problem(config_lib.resolve(config))
+  assert made.provides == {"step_rewards"}
+  task = tasks.make_task("add", **options)
+  tokens, mask, extras = strings.make_strings(task, num_rows=50, seed=1)
+  # Row b answers prompt index[b].
+  index = np.random.default_rng(0).permutation(50).astype(np.int32)
+  prompts = Prompts(
+    tokens=np.zeros((50, 1), np.int32),
+    mask=np.ones((50, 1), bool),
+    ids=np.arange(50, dtype=np.int32),
+    extras=extras,
+  )
+  rollout = _rollout(tokens[index], mask[index], index, 50)
+  scored = jax.device_get(jax.jit(made.score)(prompts, rollout))
+  for row, source in enumerate(index):
+    steps, step_mask = task.step_scores_numpy(
+      tokens[source],
+      mask[source],
+      {key: value[source] for key, value in extras.items()},
+    )
+    np.testing.assert_array_equal(scored.step_rewards[row], steps)
+    np.testing.assert_array_equal(scored.step_mask[row], step_mask)
+  assert scored.step_rewards.any()
+  assert _task_problem("copy").provides == frozenset()
+
+
+def test_domains_of_records_reach_the_program(tmp_path):
+  path = tmp_path / "data.jsonl"
+  path.write_text(
+    "".join(
+      json.dumps({"prompt": "x" * n, "answer": "3", "extras": {"domain": n}})
+      + "\n"
+      for n in (1, 2)
+    )
+  )
+  made = problem_lib.make_problem(
+    _text_config(
+      data__train_path=str(path), data__eval_path="", data__format=""
+    )
+  )
+  batch = next(made.prompt_stream(0, 2, None))
+  made.close()
+  assert made.provides == {"domain"}
+  domains = batch.prompts.extras["domain"]
+  assert domains.dtype == np.int32
+  assert [len(record["prompt"]) for record in batch.records] == [*domains]
+
+
 def test_supervised_rows_are_batches_like_any_other():
   made = _task_problem("copy")
   rows = next(made.supervised_stream(0, 4, None))
