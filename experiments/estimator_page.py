@@ -315,8 +315,9 @@ def markdown(
     "Two kinds of reward: *right/wrong*, 1 for a right completion and else 0"
     f" (the hard prompt is answered with probability {right[0]:.2f}, the easy"
     f" one with {right[1]:.2f}); and *graded*, to which a random score of"
-    f" every token is added (J = {_number(graded[0], 2)} and {_number(graded[1], 2)}). Graded"
-    " rewards are meant unless it says otherwise.",
+    f" every token is added (J = {_number(graded[0], 2)} and"
+    f" {_number(graded[1], 2)}). Graded rewards are meant unless it says"
+    " otherwise.",
     "A step draws G completions per prompt from π_θ itself, gives each group"
     " to the library's loss and takes the mean over prompts. With g = −∇ loss,",
     "    E g   = Σ over all groups of probability · g\n"
@@ -382,7 +383,8 @@ def markdown(
         "Only the policy's gradient: KL terms are off, and so is the"
         " punishment of length of `dapo`, which changes the reward. Groups of"
         " equal rewards count as gradients of 0. `ppo` has a critic that"
-        " knows V exactly; `dpo` starts at its reference and `lambda_grpo` at λ = 0; `opd_topk` has K ="
+        " knows V exactly; `dpo` starts at its reference and `lambda_grpo` at"
+        " λ = 0; `opd_topk` has K ="
         f" {estimators.SETTINGS['opd_topk']['topk']}; process rewards"
         " (`grpo_ps`) are the scores of tokens. Otherwise the defaults of the"
         " library.",
