@@ -253,7 +253,7 @@ def measure(
 
   def made(kind):
     found = problems(kind)
-    if name == "two_grpo_dpo" or name == "dpo":
+    if name in ("dpo", "two_grpo_dpo"):
       # Training starts at the reference.
       found = [dataclasses.replace(x, ref_logits=x.logits) for x in found]
     if baseline:
