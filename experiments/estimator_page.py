@@ -385,7 +385,9 @@ def markdown(
         " equal rewards count as gradients of 0. `ppo` has a critic that"
         " knows V exactly; `dpo` starts at its reference and `lambda_grpo` at"
         " λ = 0; `opd_topk` has K ="
-        f" {estimators.SETTINGS['opd_topk']['topk']}; process rewards"
+        f" {estimators.SETTINGS['opd_topk']['topk']}, and `gfpo` keeps"
+        f" {estimators.SETTINGS['gfpo']['num_kept']} completions of each"
+        " group; process rewards"
         " (`grpo_ps`) are the scores of tokens. Otherwise the defaults of the"
         " library.",
         "`clip_cov` draws which tokens it drops; each group gets one draw, so"

@@ -40,6 +40,7 @@ TARGETS = {
 # Without what changes the objective and not its estimator.
 SETTINGS = {
   "dapo": {"overlong_cache": 0.0},
+  "gfpo": {"num_kept": 2, "entropy_coef": 0.0},
   "opd_topk": {"topk": 1},
   "reinforce": {"baseline_decay": 0.0},
 }

@@ -12,6 +12,7 @@ from tests.references import (
   dpo,
   edge_grpo,
   gdpo,
+  gfpo,
   grpo_s,
   gtpo,
   kl_cov,
@@ -765,3 +766,26 @@ def test_bucketed_divergence_is_below_the_full_one():
   values = [opd_topk.bucketed_kl(p[ids], q[ids], 1e-12) for ids in top]
   assert 0 <= values[0] <= values[1] <= values[2]
   assert values[2] == pytest.approx(full)
+
+
+# --- gfpo --------------------------------------------------------------------
+
+
+def test_gfpo_by_hand():
+  """Eight completions of one prompt, of which four are kept."""
+  rewards = [1, 1, 0, 1, 0, 0, 1, 0]
+  mask = np.arange(30) < np.array([5, 12, 3, 8, 20, 6, 30, 9])[:, None]
+  group = (rewards, [True] * 8, [0] * 8)
+  # The shortest are rows 0, 2, 3 and 5, half of them right: mean ½, σ ½.
+  np.testing.assert_allclose(
+    gfpo.advantages(*group, mask=mask, num_kept=4),
+    [1, 0, -1, 1, 0, -1, 0, 0],
+    atol=1e-5,
+  )
+  # The most efficient are the right ones: equal rewards, no advantage.
+  lengths = mask.sum(axis=1)
+  kept = gfpo.kept_rows(*group, lengths, 4, "efficiency")
+  assert sorted(kept) == [0, 1, 3, 6]
+  np.testing.assert_array_equal(
+    gfpo.advantages(*group, mask=mask, num_kept=4, metric="efficiency"), 0
+  )

@@ -15,6 +15,7 @@ from grpo_jax.algorithms.dpo import DPO
 from grpo_jax.algorithms.dr_grpo import DR_GRPO
 from grpo_jax.algorithms.edge_grpo import EDGE_GRPO
 from grpo_jax.algorithms.gdpo import GDPO
+from grpo_jax.algorithms.gfpo import GFPO
 from grpo_jax.algorithms.gmpo import GMPO
 from grpo_jax.algorithms.gpg import GPG
 from grpo_jax.algorithms.grpo import GRPO
@@ -71,6 +72,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     GRPO_S,
     MO_GRPO,
     GDPO,
+    GFPO,
     TWO_GRPO,
     TWO_GRPO_DPO,
     DPO,

@@ -510,3 +510,23 @@ def length_preference(
   )
   # The total of a group that has rows is at least 1.
   return (count / jnp.maximum(total, 1))[group_id] * share
+
+
+def rank_in_group(
+  cost: jax.Array,  # [B]
+  valid: jax.Array,  # [B] bool
+  group_id: jax.Array,  # [B] int
+) -> jax.Array:  # [B] int32
+  """Number of valid rows of the group that come before each row.
+
+  Rows are ordered by their cost, equal ones by their place. Rows that are not
+  valid come after all others.
+  """
+  chex.assert_rank([cost, valid, group_id], 1)
+  chex.assert_equal_shape([cost, valid, group_id])
+  order = jnp.lexsort((masked.select(cost, valid), ~valid, group_id))
+  places = jnp.arange(len(order), dtype=jnp.int32)
+  group = group_id[order]
+  is_first = jnp.concatenate([jnp.ones(1, bool), group[1:] != group[:-1]])
+  start = jax.lax.cummax(jnp.where(is_first, places, 0))
+  return jnp.zeros_like(places).at[order].set(places - start)

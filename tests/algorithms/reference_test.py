@@ -38,6 +38,7 @@ FIELDS = {
     "entropy_coef": 0.0,
   },
   "passk": {"ratio_cap": 1.25},
+  "gfpo": {"num_kept": 2, "metric": "efficiency"},
 }
 # Sequence ratios on both sides of their narrow range.
 NARROW = ("gspo", "gspo_token", "luspo")

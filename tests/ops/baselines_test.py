@@ -609,3 +609,12 @@ def test_extreme_preferences_are_finite(lam):
   assert np.isfinite(weights).all()
   assert np.isfinite(slope).all()
   np.testing.assert_allclose(weights[:2].sum(), 2, rtol=1e-6)
+
+
+def test_the_rank_in_a_group_by_hand():
+  # Group 0: costs 5, 3, 3 at places 0, 2, 4; group 7: 1 and an invalid row.
+  cost = jnp.array([5.0, 1.0, 3.0, jnp.nan, 3.0])
+  valid = jnp.array([True, True, True, False, True])
+  group_id = jnp.array([0, 7, 0, 7, 0])
+  rank = baselines.rank_in_group(cost, valid, group_id)
+  np.testing.assert_array_equal(rank, [2, 0, 0, 1, 1])
