@@ -45,8 +45,7 @@ def advantages(config: GFPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
   if config.metric == "efficiency":
     cost = -batch.rewards / jnp.maximum(lengths, 1)
   kept = batch.valid & (
-    baselines.rank_in_group(cost, batch.valid, batch.group_id)
-    < config.num_kept
+    baselines.rank_in_group(cost, batch.valid, batch.group_id) < config.num_kept
   )
   return baselines.group_standardized(
     batch.rewards,
