@@ -59,7 +59,7 @@ def digest(directory: pathlib.Path) -> dict[str, str]:
     (tiny(phases=()), ValueError, r"config\.phases is empty"),
     (tiny(algorithm__name="grop"), KeyError, r"'grop'\. Did you mean 'grpo'\?"),
     (tiny(algorithm__clip=0.2), KeyError, r"algorithm\.clip .*mean 'clip_low'"),
-    (tiny(algorithm__kl_kind="k9"), ValueError, r"kl_kind='k9'.*'k3'"),
+    (tiny(algorithm__kl_kind="k9"), ValueError, r"kl_kind='k9'.*k3"),
     (tiny(data__name="srot"), KeyError, r"task: 'srot'.*Did you mean 'sort'\?"),
     (tiny(data__source="tsk"), ValueError, r"data\.source .*mean 'task'\?"),
     (
