@@ -3,11 +3,17 @@
 import setuptools
 
 _MATH = ["math-verify>=0.9"]
-_TOKENIZERS = ["tokenizers>=0.21"]
+_TOKENIZERS = ["tokenizers>=0.21", "jinja2>=3.1.6"]
 _PLOT = ["matplotlib>=3.8"]
 _TENSORBOARD = ["tensorboardX>=2.6"]
 _WANDB = ["wandb>=0.19"]
-_TEST = ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6", *_WANDB]
+_TEST = [
+  "pytest>=8",
+  "pytest-xdist>=3.6",
+  "hypothesis>=6",
+  "safetensors>=0.5",
+  *_WANDB,
+]
 _LINT = ["ruff>=0.12", "mypy>=1.15", "pre-commit>=4"]
 
 setuptools.setup(
@@ -29,7 +35,7 @@ setuptools.setup(
     "jax>=0.10.2",
     "ml-collections>=1.1",
     "numpy>=2.0",
-    "optax>=0.2.5",
+    "optax>=0.2.8",
     "orbax-checkpoint>=0.12",
     "tensorflow-datasets>=4.9.9",
     *_TENSORBOARD,
@@ -37,7 +43,7 @@ setuptools.setup(
   extras_require={
     "tpu": ["jax[tpu]"],
     "gpu": ["jax[cuda13]"],
-    "hf": [*_TOKENIZERS, "transformers>=4.51", "safetensors>=0.5"],
+    "hf": [*_TOKENIZERS, "huggingface_hub>=0.30"],
     "math": _MATH + _TOKENIZERS,
     "plot": _PLOT,
     "wandb": _WANDB,

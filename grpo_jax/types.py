@@ -70,6 +70,9 @@ class Rollout:
     num_groups: Static upper bound of `group_id`, exclusive.
     kept_ids: The ids that the filters left at each position, -1 in unused
       slots; None unless recorded.
+    routing, prompt_routing: Which experts each token of the completion, and
+      of the prompt, took in each layer; anything where a token does not exist
+      or was not read, as the last one. None unless recorded.
   """
 
   tokens: jax.Array  # [B, T] int32
@@ -82,6 +85,8 @@ class Rollout:
   group_id: jax.Array  # [B] int32
   num_groups: int = dataclasses.field(metadata={"static": True})
   kept_ids: jax.Array | None = None  # [B, T, K] int32
+  routing: jax.Array | None = None  # [B, T, layers, k] int32
+  prompt_routing: jax.Array | None = None  # [P, S, layers, k] int32
 
 
 @jax.tree_util.register_dataclass
@@ -134,6 +139,11 @@ class TrainBatch:
     correct: Rows with a right answer.
     behavior_logp, sampler_logp, entropy, kept_ids: As in `Rollout`; None if
       the completions were given and not sampled.
+    routing, prompt_routing: The same; the policy then takes these experts.
+    anchor_routing: Experts on the way to each prediction, at the start of the
+      update; gone once `router_load` is made of them.
+    router_load: Share of each expert in the choices of all trained tokens,
+      at the start of the update; a layer's add up to 1.
     components: Each reward before weights, in sorted order of their names;
       NaN = not applicable.
     component_weights: Weight of each component.
@@ -176,6 +186,10 @@ class TrainBatch:
   sampler_logp: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
   entropy: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
   kept_ids: jax.Array = None  # type: ignore[assignment]  # [B, T, K] int32
+  routing: jax.Array = None  # type: ignore[assignment]  # [B, T, layers, k]
+  prompt_routing: jax.Array = None  # type: ignore[assignment]  # [P, S, …]
+  anchor_routing: jax.Array = None  # type: ignore[assignment]  # [B, T, …]
+  router_load: jax.Array = None  # type: ignore[assignment]  # [layers, E]
   components: jax.Array = None  # type: ignore[assignment]  # [B, K] float32
   component_weights: jax.Array = None  # type: ignore[assignment]  # [K]
   step_rewards: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
@@ -207,6 +221,8 @@ SHARED_FIELDS = frozenset(
     "prompt_tokens",
     "prompt_mask",
     "component_weights",
+    "prompt_routing",
+    "router_load",
     "state",
     "coefficients",
     "key",
@@ -224,6 +240,18 @@ def row_arrays(batch: TrainBatch) -> dict[str, jax.Array | None]:
   }
 
 
+class RouterOutputs(NamedTuple):
+  """What routers did on the way to the prediction of each completion token.
+
+  Attributes:
+    probs: Distribution over all experts.
+    ids: The experts taken.
+  """
+
+  probs: jax.Array  # [B, T, layers, E]
+  ids: jax.Array  # [B, T, layers, k] int32
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PolicyOutputs:
@@ -235,7 +263,7 @@ class PolicyOutputs:
     topk_logp: Log-probs of the reference's K likeliest tokens; if needed.
     ref_kl: KL to the reference over the whole vocabulary, nats; if needed.
     values: What a critic expects of the rest of the completion; if needed.
-    aux: What the model carried out (router outputs and the like).
+    aux: What the model carried out: `RouterOutputs` if it has experts.
     trainable: The algorithm's own trainable parameters.
   """
 
@@ -244,7 +272,7 @@ class PolicyOutputs:
   topk_logp: jax.Array = None  # type: ignore[assignment]  # [B, T, K] float32
   ref_kl: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
   values: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
-  aux: PyTree = None
+  aux: RouterOutputs | None = None
   trainable: PyTree = None
 
 
@@ -333,7 +361,7 @@ class Policy:
       (h [B, T, D], aux). `h[:, t]` is the state *from which* completion token
       t is predicted, so it sees the prompt and tokens < t. The prompt is given
       once per group; row b continues prompt `prompt_index[b]`. `extras` is
-      None or model inputs beside tokens.
+      None or model inputs beside tokens; `aux` is None or `RouterOutputs`.
     head: (params, h [..., D]) -> logits [..., V], any float dtype.
     prefill: (params, prompt_tokens [P, S], prompt_mask [P, S],
       prompt_index [B], num_slots) -> (h [B, D], cache). Runs each prompt once
@@ -341,6 +369,8 @@ class Policy:
       the B rows; `h` predicts completion token 0.
     decode: (params, tokens [B], t [], cache) -> (h [B, D], cache). Writes
       completion token t of every row to slot t; `h` predicts token t + 1.
+    num_experts: Experts of each layer; 0 for a model without.
+    routing: (cache) -> `prompt_routing` and `routing` as in `Rollout`.
   """
 
   init: Callable[..., PyTree]
@@ -348,6 +378,8 @@ class Policy:
   head: Callable[..., jax.Array]
   prefill: Callable[..., tuple[jax.Array, PyTree]]
   decode: Callable[..., tuple[jax.Array, PyTree]]
+  num_experts: int = 0
+  routing: Callable[..., tuple[Any, Any]] = lambda cache: (None, None)
 
 
 def _no_state(config: Any) -> tuple[PyTree, PyTree]:

@@ -26,6 +26,7 @@ from grpo_jax.ops import (
   corrections,
   divergences,
   masked,
+  routing,
   shaping,
 )
 from grpo_jax.types import (
@@ -158,6 +159,9 @@ def make_train_batch(
   optional: dict[str, Any] = {}
   if "kept_ids" in required:
     optional["kept_ids"] = rollout.kept_ids
+  if "routing" in required:
+    optional["routing"] = rollout.routing
+    optional["prompt_routing"] = rollout.prompt_routing
   if "components" in required:
     columns = [scored.components[name] for name in names]
     optional["components"] = jnp.stack(columns, axis=-1)  # [B, K]
@@ -208,7 +212,7 @@ def sanitize(
   policy is seen and not hidden.
   """
   mask = batch.mask & ~jnp.isneginf(policy.logp)
-  clean = {
+  clean: dict[str, Any] = {
     name: _sanitized(value, mask)
     for name in _POLICY_FIELDS
     if (value := getattr(policy, name)) is not None
@@ -379,6 +383,14 @@ def _kl_values(
   )
 
 
+def _balance_values(
+  policy: PolicyOutputs, batch: TrainBatch
+) -> jax.Array:  # [B, T]
+  """The load-balance loss at each token."""
+  assert policy.aux is not None
+  return routing.balance(policy.aux.probs, batch.router_load)
+
+
 def _terms(algorithm: Algorithm, config: CommonConfig) -> dict[str, Term]:
   """All terms of the loss, by name: the options as data."""
   terms = {
@@ -408,6 +420,12 @@ def _terms(algorithm: Algorithm, config: CommonConfig) -> dict[str, Term]:
       lambda policy, batch: -policy.logp,
       aggregation.over_tokens,
       lambda batch: batch.mask & batch.correct[:, None],
+    )
+  if config.balance_coef > 0:
+    terms["balance"] = Term(
+      lambda batch: config.balance_coef,
+      _balance_values,
+      aggregation.over_tokens,
     )
   return terms | algorithm.terms(config)
 
@@ -479,6 +497,11 @@ def loss(
     # Over ratios of trained tokens only; a minibatch without any reads 0.
     maxima["ratio/max"] = masked.maximum(ratio, mask)
     maxima["ratio/max_deviation"] = masked.maximum(jnp.abs(ratio - 1), mask)
+  if policy.aux is not None:
+    num_experts = policy.aux.probs.shape[-1]
+    entropy = routing.entropy(policy.aux.probs)
+    metrics["router/entropy"] = aggregation.over_tokens(entropy, mask)
+    metrics["router/load"] = routing.load(policy.aux.ids, mask, num_experts)
   if batch.sampler_logp is not None:
     # What the sampler recorded of the distribution that is trained.
     sampled = (

@@ -24,6 +24,8 @@ NEEDS = {
   "behavior_logp": "log-probs recorded while sampling (phase rl)",
   "behavior_entropy": "entropies recorded while sampling (phase rl)",
   "kept_ids": "the tokens that top-k or top-p kept (phase rl, with top_k)",
+  "routing": "the experts that sampling took (phase rl, model with experts)",
+  "router": "the routers' choices before the update (model with experts)",
   "components": "the rewards one by one (phase rl)",
   "greedy_rewards": "the reward of each prompt's greedy completion (phase rl)",
   "step_rewards": "rewards of steps (a task whose verifier judges steps)",
@@ -85,6 +87,13 @@ class CommonConfig:
       since it was sampled; 0 switches it off.
     keep_sampling_mask: Take all log-probs over the tokens that the sampler's
       filters kept, so that sampling and training have the same support.
+    keep_routing: Send each token through the experts that it took while it
+      was sampled (DeepSeek-V3.2, arXiv:2512.02556); the reference is free.
+    balance_coef: Weight of the load-balance loss of a model with experts,
+      which is 1 for an even load (`ops/routing.py`).
+    router_bias_step: By how much the routers' biases change per step, up for
+      an expert with less than the mean load and down for one with more
+      (DeepSeek-V3, arXiv:2412.19437, Section 2.1.2); 0 keeps them.
     positive_nll_coef: Weight of the likelihood of right answers, per nat,
       token mean.
   """
@@ -116,6 +125,9 @@ class CommonConfig:
   rejection_high: float = 2.0
   off_policy_threshold: float = 0.0
   keep_sampling_mask: bool = False
+  keep_routing: bool = False
+  balance_coef: float = 0.0
+  router_bias_step: float = 0.0
   positive_nll_coef: float = 0.0
 
   def __post_init__(self):
@@ -231,9 +243,11 @@ def needs(algorithm: Algorithm, config: CommonConfig) -> frozenset[str]:
     "entropy": config.entropy_coef > 0 or config.entropy_target > 0,
     "domain": bool(config.kl_domain_weights) and config.kl_coef > 0,
     "kept_ids": config.keep_sampling_mask,
+    "routing": config.keep_routing,
+    "router": config.balance_coef > 0 or config.router_bias_step > 0,
   }
   names = set(algorithm.needs) | {name for name, on in reads.items() if on}
-  if "anchor" in names or "sum_pi_squared" in names:
+  if names & {"anchor", "sum_pi_squared", "router"}:
     names |= {"old_logp", "anchor"}
   if "ref_kl" in names or "ref_topk" in names:
     names.add("ref_logp")

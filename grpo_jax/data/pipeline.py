@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import grain
@@ -52,22 +52,29 @@ class Encoder:
   Attributes:
     tokenizer: Has `encode(text) -> ids`.
     template: What the policy is shown; "{prompt}" stands for the record's
-      prompt, all other text (chat markers, instructions) is literal.
+      prompt, all other text (markers, instructions) is literal. Or "chat": the
+      tokenizer's chat template, with the prompt as the user's message and the
+      assistant's turn opened.
+    chat_options: What else that template reads ("enable_thinking", …).
   """
 
   tokenizer: Any
   template: str = "{prompt}"
+  chat_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
-    if "{prompt}" not in self.template:
+    if self.template != "chat" and "{prompt}" not in self.template:
       raise ValueError(
         f"Encoder: the template {self.template!r} lacks '{{prompt}}', where"
-        " the question goes."
+        " the question goes; or use 'chat'."
       )
 
   def prompt(self, record: Record) -> np.ndarray:  # [any] int32
     value = record["prompt"]
-    if isinstance(value, str):
+    if isinstance(value, str) and self.template == "chat":
+      message = {"role": "user", "content": value}
+      value = self.tokenizer.chat_ids([message], **self.chat_options)
+    elif isinstance(value, str):
       # Not str.format: templates and prompts may contain other braces.
       value = self.tokenizer.encode(self.template.replace("{prompt}", value))
     ids = np.asarray(value, np.int32)

@@ -1,14 +1,18 @@
 """Text to token ids and back, behind one small interface.
 
-`Tokenizer` wraps a `tokenizer.json` file; `TaskTokenizer` speaks the alphabet
-of a synthetic task. Both have `encode`, `decode`, `pad_id`, `end_ids` and
-`vocab_size`. Neither adds special tokens by itself: a template in the config
-says what surrounds a prompt. `train` makes a small file for small models.
+`Tokenizer` wraps a `tokenizer.json` file or the tokenizer of a checkpoint, with
+its chat template; `TaskTokenizer` speaks the alphabet of a synthetic task. Both
+have `encode`, `decode`, `pad_id`, `end_ids` and `vocab_size`. Neither adds
+special tokens by itself: a template in the config says what surrounds a prompt.
+`train` makes a small file for small models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import datetime
+import functools
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -28,53 +32,109 @@ SPECIAL_TOKENS = (
   "</answer>",
 )
 
+# One turn of a chat: {"role": "user", "content": "..."}, and what else a
+# template reads.
+Message = Mapping[str, Any]
+
+# The names under which chat templates find special tokens.
+_NAMED_TOKENS = (
+  "bos_token",
+  "eos_token",
+  "unk_token",
+  "sep_token",
+  "pad_token",
+  "cls_token",
+  "mask_token",
+)
+
 
 class Tokenizer:
-  """A tokenizer file of the `tokenizers` library."""
+  """A tokenizer of the `tokenizers` library, and the chat template beside it.
+
+  Attributes:
+    pad_id: Fills unused slots. Often an end id too: which slots exist is said
+      by masks, never by ids.
+    end_ids: Any of these ends a completion; the first is the one that
+      supervised targets end with.
+    vocab_size: Ids are below it. A model's table may have more rows than the
+      tokenizer has tokens; `decode` drops such ids.
+    special_tokens: What templates call bos_token, eos_token, …, as text.
+  """
 
   def __init__(
     self,
     path: epath.PathLike = GSM8K_BPE,
     *,
-    pad_token: str = "<pad>",
-    end_tokens: Sequence[str] = ("<eos>",),
+    pad_token: str | None = None,
+    end_tokens: Sequence[str] | None = None,
+    chat_template: str | None = None,
   ):
     """Reads `path`.
 
     Args:
-      path: Local or `gs://` tokenizer.json.
-      pad_token: Fills unused slots; must be in the vocabulary.
-      end_tokens: Any of these ends a completion; the first is the one that
-        supervised targets end with.
+      path: Local or `gs://` tokenizer.json; or a checkpoint's folder with one,
+        of which tokenizer_config.json, generation_config.json, config.json and
+        chat_template.jinja are read too.
+      pad_token: Fills unused slots. None: "<pad>" for a file; for a folder the
+        token that it names, or an end token.
+      end_tokens: Any of these ends a completion. None: "<eos>" for a file; for
+        a folder the eos_token_id of its generation_config.json, else the
+        eos_token of its tokenizer_config.json, else the eos_token_id of its
+        config.json. Of several the first is one that the chat template
+        writes, or else the eos_token.
+      chat_template: Jinja text, in the place of the folder's own.
 
     Raises:
       ImportError: The `tokenizers` package is missing.
       FileNotFoundError: There is no such file.
-      ValueError: A named token is not in the vocabulary.
+      ValueError: A file cannot be read, a named token is not in the
+        vocabulary, or nothing names an end token.
     """
     tokenizers = _import_tokenizers()
     path = epath.Path(path)
-    if not path.exists():
+    files = _CheckpointFiles(path)
+    if not files.tokenizer.exists():
       raise FileNotFoundError(
-        f"Tokenizer: no file {path}; set config.data.tokenizer to the"
-        " tokenizer.json of a model or to 'gsm8k', or train one with"
+        f"Tokenizer: no file {files.tokenizer}; set config.data.tokenizer to"
+        " the tokenizer.json of a model, to the folder of a checkpoint that"
+        " has one, or to 'gsm8k'; or train one with"
         " scripts/train_tokenizer.py."
       )
     try:
       self._tokenizer = tokenizers.Tokenizer.from_str(
-        path.read_text(encoding="utf-8")
+        files.tokenizer.read_text(encoding="utf-8")
       )
     except Exception as error:  # The library has no class of its own.
       raise ValueError(
-        f"Tokenizer: {path} is not a tokenizer.json: {error}. Set"
+        f"Tokenizer: {files.tokenizer} is not a tokenizer.json: {error}. Set"
         " config.data.tokenizer to one of the `tokenizers` library."
       ) from error
-    if not end_tokens:
-      raise ValueError("Tokenizer: end_tokens is empty; need at least one.")
+    # Files remember how long the texts of their training were.
+    self._tokenizer.no_truncation()
+    self._tokenizer.no_padding()
     self._path = path
-    self.pad_id: int = self._id(pad_token)
-    self.end_ids: tuple[int, ...] = tuple(map(self._id, end_tokens))
-    self.vocab_size: int = self._tokenizer.get_vocab_size()
+    self.special_tokens: dict[str, str] = files.special_tokens()
+    templates = {"default": chat_template} if chat_template else None
+    self._templates = templates or files.chat_templates()
+    known = max(self._tokenizer.get_vocab().values()) + 1
+    self.vocab_size: int = files.model.get("vocab_size", known)
+    if end_tokens is None and path.is_dir():
+      self.end_ids: tuple[int, ...] = self._checkpoint_end_ids(files)
+    else:
+      self.end_ids = tuple(
+        map(self._id, ("<eos>",) if end_tokens is None else end_tokens)
+      )
+    if not self.end_ids:
+      raise ValueError("Tokenizer: end_tokens is empty; need at least one.")
+    if pad_token is None and path.is_dir():
+      pad_id = self._tokenizer.token_to_id(
+        self.special_tokens.get("pad_token", "")
+      )
+      # Some files name one for which the model has no row.
+      usable = pad_id is not None and pad_id < self.vocab_size
+      self.pad_id: int = pad_id if usable else self.end_ids[0]
+    else:
+      self.pad_id = self._id("<pad>" if pad_token is None else pad_token)
 
   def _id(self, token: str) -> int:
     id_ = self._tokenizer.token_to_id(token)
@@ -85,15 +145,282 @@ class Tokenizer:
       )
     return id_
 
+  def _checkpoint_end_ids(self, files: _CheckpointFiles) -> tuple[int, ...]:
+    own = self._tokenizer.token_to_id(self.special_tokens.get("eos_token", ""))
+    for given in (
+      files.generation.get("eos_token_id"),
+      own,
+      files.model.get("eos_token_id"),
+    ):
+      if given is not None:
+        break
+    else:
+      raise ValueError(
+        f"Tokenizer: {self._path} names no end token; write eos_token_id into"
+        " its generation_config.json, or pass end_tokens."
+      )
+    # A base model's end of text often comes before the end of a turn.
+    written = "".join(self._templates.values())
+
+    def preference(id_: int) -> tuple[bool, bool]:
+      text = self._tokenizer.id_to_token(id_)
+      return text is not None and text in written, id_ == own
+
+    ids = given if isinstance(given, list) else [given]
+    return tuple(sorted(ids, key=preference, reverse=True))
+
   def encode(self, text: str) -> list[int]:
-    """Token ids of `text`; nothing is added before or after it."""
-    return self._tokenizer.encode(text, add_special_tokens=False).ids
+    """Token ids of `text`; nothing is added before or after it.
+
+    Raises:
+      ValueError: The model has no row for one of the tokens.
+    """
+    ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+    if (largest := max(ids, default=0)) >= self.vocab_size:
+      raise ValueError(
+        f"Tokenizer: the text {text!r:.80} has the token"
+        f" {self._tokenizer.id_to_token(largest)!r} with the id {largest}, and"
+        f" the model of {self._path} has {self.vocab_size} ids; take it out of"
+        " the text, or use the tokenizer of the model."
+      )
+    return ids
 
   def decode(self, ids: Iterable[int]) -> str:
     """Text of `ids`; pad and end tokens vanish, tags like `<think>` stay."""
     dropped = {self.pad_id, *self.end_ids}
     kept = [int(i) for i in ids if int(i) not in dropped]
     return self._tokenizer.decode(kept, skip_special_tokens=False)
+
+  def chat_text(
+    self,
+    messages: Sequence[Message],
+    add_generation_prompt: bool = True,
+    **options: Any,
+  ) -> str:
+    """A conversation as the chat template writes it.
+
+    Args:
+      messages: Turns, oldest first; keys whose value is None do not count.
+      add_generation_prompt: Whether to open the assistant's next turn.
+      **options: What else the template reads: tools (JSON schemas),
+        enable_thinking, ….
+
+    Returns:
+      The text that `apply_chat_template` of transformers gives.
+
+    Raises:
+      ImportError: The `jinja2` package is missing.
+      ValueError: There is no template, or it refuses the messages.
+    """
+    jinja2 = _import_jinja2()
+    templates = self._templates
+    name = "tool_use" if options.get("tools") is not None else "default"
+    source = templates.get(name, templates.get("default"))
+    if source is None:
+      raise ValueError(
+        f"Tokenizer: {self._path} has no chat template; set"
+        " config.data.template to a text that contains '{prompt}', or put a"
+        " chat_template.jinja beside the tokenizer.json."
+      )
+    given = [
+      {key: value for key, value in message.items() if value is not None}
+      for message in messages
+    ]
+    values = {
+      **self.special_tokens,
+      "tools": None,
+      "documents": None,
+      **options,
+      "messages": given,
+      "add_generation_prompt": add_generation_prompt,
+    }
+    try:
+      return _compiled(source).render(values)
+    except (jinja2.TemplateError, TypeError) as error:
+      raise ValueError(
+        f"Tokenizer: the chat template of {self._path} cannot write the roles"
+        f" {[message.get('role') for message in messages]}: {error}. Pass"
+        " messages that it accepts, or another chat_template."
+      ) from error
+
+  def chat_ids(
+    self,
+    messages: Sequence[Message],
+    add_generation_prompt: bool = True,
+    **options: Any,
+  ) -> list[int]:
+    """Token ids of `chat_text`, of which special tokens are part.
+
+    Text of a message that looks like a special token becomes one, as in
+    transformers.
+    """
+    return self.encode(
+      self.chat_text(messages, add_generation_prompt, **options)
+    )
+
+  def extend(
+    self,
+    ids: Sequence[int],
+    messages: Sequence[Message],
+    new_messages: Sequence[Message],
+    **options: Any,
+  ) -> list[int]:
+    """Token ids of a conversation with further turns, after sampled ids.
+
+    `ids` stay as they are: text that was sampled has many tokenizations, and
+    log-probs belong to the sampled one. Only what the template writes after
+    the reply is tokenized: the end of the turn, if the reply was cut off
+    before it, the new messages, and the start of the next reply.
+
+    Args:
+      ids: All ids so far, the reply's end token included if it has one.
+      messages: The conversation that they stand for; the last is the
+        assistant's reply, with its text as content.
+      new_messages: What follows it: a tool's or the user's.
+      **options: Of `chat_text`; the same as for the turns before.
+
+    Returns:
+      `ids`, and the ids of what is new. What a template leaves out of replies
+      (their reasoning) stays, for it is among `ids`.
+
+    Raises:
+      ValueError: `messages` do not end with a reply; or the template writes
+        the turns so far differently once others follow.
+    """
+    last = messages[-1] if messages else {}
+    if not ids or last.get("role") != "assistant":
+      raise ValueError(
+        f"Tokenizer.extend: received {len(ids)} ids and messages that end with"
+        f" the role {last.get('role')!r}; needed are the ids so far and"
+        " messages that end with the assistant's reply."
+      )
+    before = self.chat_text(messages, False, **options)
+    after = self.chat_text([*messages, *new_messages], True, **options)
+    marker = "reply"
+    marked = [*messages[:-1], {"role": "assistant", "content": marker}]
+    closing = self.chat_text(marked, False, **options).rpartition(marker)[2]
+    if not (after.startswith(before) and before.endswith(closing)):
+      same = next(
+        (
+          i
+          for i, (x, y) in enumerate(zip(before, after, strict=False))
+          if x != y
+        ),
+        min(len(before), len(after)),
+      )
+      raise ValueError(
+        f"Tokenizer.extend: the chat template of {self._path} rewrites earlier"
+        " turns when others follow, so that the ids so far would not be those"
+        f" of the conversation. It wrote {before[same:]!r:.60} and then"
+        f" {after[same:]!r:.60}. Pass a chat_template that keeps them (many"
+        " drop the reasoning of earlier turns)."
+      )
+    new = self.encode(closing + after[len(before) :])
+    ends = self.end_ids
+    if new and new[0] in ends and ids[-1] in ends:
+      new = new[1:]
+    return [*ids, *new]
+
+
+class _CheckpointFiles:
+  """What the files of a checkpoint say; a lone tokenizer.json has nothing.
+
+  Attributes:
+    tokenizer: Path of the tokenizer.json.
+    model, generation: Contents of config.json and generation_config.json.
+  """
+
+  def __init__(self, path: epath.Path):
+    self._directory = path if path.is_dir() else None
+    self.tokenizer = path / "tokenizer.json" if self._directory else path
+    self.generation = self._json("generation_config.json")
+    model = self._json("config.json")
+    # The language model's part of a model that also sees.
+    self.model: dict[str, Any] = {**model, **(model.get("text_config") or {})}
+    self._settings = {
+      **self._json("special_tokens_map.json"),  # Of older checkpoints.
+      **self._json("tokenizer_config.json"),
+    }
+
+  def _text(self, name: str) -> str | None:
+    if self._directory is None or not (self._directory / name).exists():
+      return None
+    return (self._directory / name).read_text(encoding="utf-8")
+
+  def _json(self, name: str) -> dict[str, Any]:
+    text = self._text(name)
+    try:
+      return {} if text is None else json.loads(text)
+    except json.JSONDecodeError as error:
+      raise ValueError(
+        f"Tokenizer: {self._directory}/{name} is not JSON: {error}. Copy the"
+        " checkpoint's file again."
+      ) from error
+
+  def special_tokens(self) -> dict[str, str]:
+    given = {name: self._settings.get(name) for name in _NAMED_TOKENS}
+    return {
+      name: token["content"] if isinstance(token, dict) else token
+      for name, token in given.items()
+      if token is not None
+    }
+
+  def chat_templates(self) -> dict[str, str]:
+    """Templates by name; most checkpoints have one, called "default"."""
+    templates: Any = self._text("chat_template.jinja")
+    if templates is None:
+      templates = self._settings.get("chat_template") or {}
+    if isinstance(templates, str):
+      return {"default": templates}
+    if isinstance(templates, list):
+      return {entry["name"]: entry["template"] for entry in templates}
+    return dict(templates)
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(source: str) -> Any:
+  """A chat template, with the tags, filters and functions of transformers."""
+  jinja2 = _import_jinja2()
+
+  class Generation(jinja2.ext.Extension):  # type: ignore[name-defined]
+    """{% generation %} marks replies for others; here it changes nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 (Jinja's name and type)
+
+    def parse(self, parser):
+      line = next(parser.stream).lineno
+      body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+      return jinja2.nodes.Scope(body, lineno=line)
+
+  def raise_exception(message):
+    raise jinja2.TemplateError(message)
+
+  def strftime_now(format_):
+    return datetime.datetime.now().strftime(format_)
+
+  def tojson(
+    value, ensure_ascii=False, indent=None, separators=None, sort_keys=False
+  ):
+    # Jinja's own escapes HTML.
+    return json.dumps(
+      value,
+      ensure_ascii=ensure_ascii,
+      indent=indent,
+      separators=separators,
+      sort_keys=sort_keys,
+    )
+
+  # Templates come with downloaded checkpoints; the sandbox keeps them from
+  # anything but their arguments.
+  environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    trim_blocks=True,
+    lstrip_blocks=True,
+    extensions=[Generation, jinja2.ext.loopcontrols],
+  )
+  environment.filters["tojson"] = tojson
+  environment.globals["raise_exception"] = raise_exception
+  environment.globals["strftime_now"] = strftime_now
+  return environment.from_string(source)
 
 
 def train(source: Source, vocab_size: int) -> str:
@@ -147,6 +474,20 @@ def _import_tokenizers() -> Any:
       " grpo_jax[math] or grpo_jax[hf]."
     ) from error
   return tokenizers
+
+
+def _import_jinja2() -> Any:
+  """The optional package of chat templates, imported when it is needed."""
+  try:
+    import jinja2
+    import jinja2.ext
+    import jinja2.sandbox
+  except ImportError as error:
+    raise ImportError(
+      "grpo_jax.data.tokenizer: chat templates need the package 'jinja2';"
+      " install grpo_jax[hf]."
+    ) from error
+  return jinja2
 
 
 class TaskTokenizer:

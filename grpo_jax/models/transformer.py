@@ -1,13 +1,15 @@
 """A decoder-only transformer whose families are switches, as a `Policy`.
 
-RMSNorm, rotary positions, grouped-query attention, a gated MLP; where the norms
-stand, what is capped or windowed and how positions are scaled is in
-`TransformerConfig`, and `families.py` says how each family sets it. Flax
+RMSNorm, rotary positions, grouped-query attention, a gated MLP or a mixture of
+such experts; where the norms stand, what is capped or windowed and how
+positions are scaled is in `TransformerConfig`, and `families.py` says how each
+family sets it. Flax
 describes one block; the layers are one stacked parameter tree. The training
 pass scans over the stack (one layer is compiled once), the decode step walks it
 in Python (see `_decode`). `P` prompts, `B` rows, `S` prompt and `T` completion
 slots, `L = S + T`, `D` width, `H` query heads, `C` key/value heads, `R = H / C`
-queries per key, `K` head width.
+queries per key, `K` head width; `E` experts of width `F`, of which a token
+takes `k`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.types import Policy, PyTree
+from grpo_jax.models import experts
+from grpo_jax.types import Policy, PyTree, RouterOutputs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +36,7 @@ class Architecture:
     num_layers: Number of blocks.
     num_heads: Query heads.
     num_kv_heads: Key and value heads; divides `num_heads`.
-    mlp_width: Width inside the SwiGLU.
+    mlp_width: Width inside the SwiGLU; unused with experts.
     head_dim: Width of a head, even; None for `width / num_heads`.
     rope_theta: Base of the rotary wavelengths.
     norm_eps: Added to mean squares before the root.
@@ -59,6 +62,13 @@ class Architecture:
     rope_factor: Of the scaling.
     rope_low_freq, rope_high_freq, rope_original_len: Llama 3's bounds, in
       wavelengths per original context, and that context, tokens.
+    num_experts: Experts in the place of each layer's MLP; 0 for none.
+    experts_per_token: How many of them a token takes.
+    expert_width: Width inside an expert's SwiGLU.
+    norm_topk: Whether the weights of a token's experts add up to 1
+      (Qwen3-MoE), or are their shares of the distribution over all (OLMoE).
+    router_bias: Whether frozen biases, which start at 0, are added to the
+      routers' probabilities for the choice of experts (DeepSeek-V3).
     remat: Recompute blocks in the backward pass instead of storing them.
     dtype: Of activations and matmul operands. Norm statistics, softmax and
       logits are at least float32.
@@ -92,6 +102,11 @@ class Architecture:
   rope_low_freq: float = 1.0
   rope_high_freq: float = 4.0
   rope_original_len: int = 8192
+  num_experts: int = 0
+  experts_per_token: int = 2
+  expert_width: int = 128
+  norm_topk: bool = True
+  router_bias: bool = False
   remat: bool = False
   dtype: str = "float32"
   param_dtype: str = "float32"
@@ -103,6 +118,8 @@ class Architecture:
       "num_heads",
       "num_kv_heads",
       "mlp_width",
+      "experts_per_token",
+      "expert_width",
     ):
       if getattr(self, name) < 1:
         raise ValueError(
@@ -143,6 +160,16 @@ class Architecture:
       raise ValueError(
         f"model: sliding_layers has {len(self.sliding_layers)}"
         f" entries for {self.num_layers} layers; give one for each, or none."
+      )
+    if self.num_experts < 0 or (self.router_bias and not self.num_experts):
+      raise ValueError(
+        f"model: num_experts is {self.num_experts}; use 0 for a model without"
+        " experts (and without router_bias), or their number."
+      )
+    if self.num_experts and self.experts_per_token > self.num_experts:
+      raise ValueError(
+        f"model: experts_per_token is {self.experts_per_token}, but there are"
+        f" {self.num_experts} experts to take them from; raise num_experts."
       )
     for name in ("dtype", "param_dtype"):
       if getattr(self, name) not in ("float64", "float32", "bfloat16"):
@@ -290,8 +317,78 @@ class MLP(nn.Module):
     gate = dense(config.mlp_width, name="gate")(x)
     up = dense(config.mlp_width, name="up")(x)
     down = dense(config.width, name="down", kernel_init=residual_init(config))
-    activation = nn.silu if config.activation == "silu" else nn.gelu
-    return down(activation(gate) * up)
+    return down(_activation(config)(gate) * up)
+
+
+def _activation(config: TransformerConfig):
+  return nn.silu if config.activation == "silu" else nn.gelu
+
+
+class ExpertKernels(nn.Module):
+  """The parameters of the experts; the first axis counts them."""
+
+  config: TransformerConfig
+
+  @nn.compact
+  def __call__(self) -> experts.Kernels:
+    config = self.config
+    count, width, inner = (
+      config.num_experts,
+      config.width,
+      config.expert_width,
+    )
+    each = nn.initializers.lecun_normal(batch_axis=0)
+    kernels = (
+      self.param(name, start, shape, config.param_dtype).astype(config.dtype)
+      for name, start, shape in (
+        ("gate", each, (count, width, inner)),
+        ("up", each, (count, width, inner)),
+        ("down", residual_init(config), (count, inner, width)),
+      )
+    )
+    return experts.Kernels(*kernels)
+
+
+class MoE(nn.Module):
+  """A router and the experts among which it chooses for each token."""
+
+  config: TransformerConfig
+
+  @nn.compact
+  def __call__(self, x, kept=None, bias=None):  # [N, D], [N, k], [E]
+    config = self.config
+    # Near-ties decide which experts run, and bfloat16 makes many of them; so
+    # does a float32 product at the default precision of a TPU.
+    router = nn.Dense(
+      config.num_experts,
+      use_bias=False,
+      dtype=jnp.promote_types(config.dtype, jnp.float32),
+      param_dtype=config.param_dtype,
+      precision=lax.Precision.HIGHEST,
+      kernel_init=nn.initializers.normal(0.02),
+      name="router",
+    )
+    routed = experts.route(
+      router(x), config.experts_per_token, config.norm_topk, kept, bias
+    )
+    y = experts.mix(
+      x.astype(config.dtype),
+      routed.ids,
+      routed.weights,
+      ExpertKernels(config, name="experts")(),
+      _activation(config),
+    )
+    return y, (routed.probs, routed.ids)
+
+
+class RouterInputs(NamedTuple):
+  """What a layer's router is told, each None where there is nothing to tell.
+
+  In `_forward` and `_decode` with an axis of layers, which comes first.
+  """
+
+  kept: jax.Array | None = None  # [B, L, k] int32
+  bias: jax.Array | None = None  # [E]
 
 
 class Block(nn.Module):
@@ -302,7 +399,8 @@ class Block(nn.Module):
   def setup(self):
     config = self.config
     self.attention = Attention(config)
-    self.mlp = MLP(config)
+    mlp: Any = MoE if config.num_experts else MLP
+    self.mlp = mlp(config)
     if config.pre_norm:
       self.attention_norm = RMSNorm(config)
       self.mlp_norm = RMSNorm(config)
@@ -314,26 +412,47 @@ class Block(nn.Module):
     x = self.attention_norm(x) if self.config.pre_norm else x
     return self.attention.project(x, rope)
 
-  def _finish(self, x, attended):  # x [B, L, D], attended [B, L, C, R, K]
+  def _finish(self, x, attended, router):  # [B, L, D], [B, L, C, R, K]
     config = self.config
     y = _on_rows(self.attention.out, attended, num_axes=3)
     x = x + (self.attention_post_norm(y) if config.post_norm else y)
-    y = _on_rows(self.mlp, self.mlp_norm(x) if config.pre_norm else x)
-    return x + (self.mlp_post_norm(y) if config.post_norm else y)
+    y = self.mlp_norm(x) if config.pre_norm else x
+    routed = None
+    if config.num_experts:
+      y, routed = self._mix(y, router)
+    else:
+      y = _on_rows(self.mlp, y)
+    return x + (self.mlp_post_norm(y) if config.post_norm else y), routed
 
-  def __call__(self, x, rope, mask):  # mask [B, L, L]
-    """The new x [B, L, D], keys [B, C, K, L] and values [B, C, L, K]."""
+  def _mix(self, x, router):  # [B, L, D]
+    rows = x.shape[:-1]
+    kept = router.kept
+    if kept is not None:
+      kept = kept.reshape(-1, kept.shape[-1])
+    y, routed = self.mlp(x.reshape(-1, x.shape[-1]), kept, router.bias)
+    return jax.tree.map(lambda z: z.reshape(*rows, -1), (y, routed))
+
+  def __call__(self, x, rope, mask, router):  # mask [B, L, L]
+    """On whole sequences.
+
+    Returns:
+      The new x [B, L, D]; keys [B, C, K, L] and values [B, C, L, K]; the
+      router's probabilities [B, L, E] and choices [B, L, k], or None.
+    """
     q, k, v = self._project(x, rope)
-    return self._finish(x, attend(self.config, q, k, v, mask)), (k, v)
+    attended = attend(self.config, q, k, v, mask)
+    x, routed = self._finish(x, attended, router)
+    return x, (k, v), routed
 
-  def decode(self, x, rope, mask, cached, slot):  # x [B, 1, D], slot []
+  def decode(self, x, rope, mask, router, cached, slot):  # [B, 1, D], slot []
     """The same for one token, whose key and value are written to `slot`."""
     keys, values = cached  # [B, C, K, S + T], [B, C, S + T, K]
     q, k, v = self._project(x, rope)
     keys = lax.dynamic_update_slice_in_dim(keys, k, slot, axis=-1)
     values = lax.dynamic_update_slice_in_dim(values, v, slot, axis=-2)
     attended = attend(self.config, q, keys, values, mask)
-    return self._finish(x, attended), (keys, values)
+    x, routed = self._finish(x, attended, router)
+    return x, (keys, values), routed
 
 
 def _frequencies(config: TransformerConfig, dtype) -> jax.Array:  # [K / 2]
@@ -432,10 +551,16 @@ class Cache(NamedTuple):
   Attributes:
     layers: Rotated keys [B, C, K, S + T], values [B, C, S + T, K] per layer.
     prompt_mask: True on prompt slots that hold a token.
+    prompt_routing, routing: Which experts each token took in each layer; 0 in
+      the slots of completion tokens that were not decoded; None without
+      experts. They are a few percent of the keys and values, and the compiler
+      removes what nobody reads.
   """
 
   layers: tuple[tuple[jax.Array, jax.Array], ...]
   prompt_mask: jax.Array  # [B, S] bool
+  prompt_routing: jax.Array | None = None  # [P, S, layers, k] int32
+  routing: jax.Array | None = None  # [B, T, layers, k] int32
 
 
 def _embed(config, trained, tokens):  # [B, L] -> [B, L, D]
@@ -446,8 +571,13 @@ def _embed(config, trained, tokens):  # [B, L] -> [B, L, D]
   return x
 
 
-def _forward(config, trained, tokens, mask, *, with_cache):  # [B, L], [B, L]
-  """Residual stream [B, L, D]; keys and values, stacked over layers."""
+def _forward(config, params, tokens, mask, *, with_cache, kept=None):
+  """Runs the stack on tokens [B, L] with mask [B, L].
+
+  Returns:
+    The residual stream [B, L, D]; keys and values, stacked over layers, or
+    None; what `Block` says of routing, stacked over layers, or None.
+  """
   length = tokens.shape[1]
   positions = _positions(mask)  # [B, L]
   causal = jnp.tril(jnp.ones((length, length), bool))
@@ -456,20 +586,24 @@ def _forward(config, trained, tokens, mask, *, with_cache):  # [B, L], [B, L]
   block = Block(config)
 
   def layer(x, inputs):
-    params, slides = inputs
+    params, slides, router = inputs
     # Two sets of angles and masks, of which each layer takes one.
     rope, mask = jax.tree.map(
       lambda near, far: near if near is far else jnp.where(slides, near, far),
       *seen,
     )
-    x, kv = block.apply({"params": params}, x, rope, mask)
-    return x, kv if with_cache else None
+    outputs: Any = block.apply({"params": params}, x, rope, mask, router)
+    x, kv, routed = outputs
+    return x, (kv if with_cache else None, routed)
 
   if config.remat:
     layer = jax.checkpoint(layer, prevent_cse=False)
-  x = _embed(config, trained, tokens)
+  x = _embed(config, params["trained"], tokens)
   slides = jnp.array([config.slides(i) for i in range(config.num_layers)])
-  return lax.scan(layer, x, (trained["layers"], slides))
+  router = RouterInputs(kept, params["frozen"].get("router_bias"))
+  layers = params["trained"]["layers"]
+  x, (kv, routed) = lax.scan(layer, x, (layers, slides, router))
+  return x, kv, routed
 
 
 def _positions(mask):  # [B, L] bool -> [B, L]
@@ -515,9 +649,9 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
         embed_key, (config.vocab_size, config.width), config.param_dtype
       )
     },
-    "layers": jax.vmap(lambda k: block.init(k, x, rope, mask)["params"])(
-      jax.random.split(layers_key, config.num_layers)
-    ),
+    "layers": jax.vmap(
+      lambda k: block.init(k, x, rope, mask, RouterInputs())["params"]
+    )(jax.random.split(layers_key, config.num_layers)),
     "final_norm": RMSNorm(config).init(key, x)["params"],
   }
   if not config.tied_embeddings:
@@ -526,7 +660,36 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
         head_key, (config.width, config.vocab_size), config.param_dtype
       )
     }
-  return {"trained": trained, "frozen": {}}
+  frozen = {}
+  if config.router_bias:
+    shape = (config.num_layers, config.num_experts)
+    frozen["router_bias"] = jnp.zeros(shape, jnp.float32)
+  return {"trained": trained, "frozen": frozen}
+
+
+def _layers_last(x):  # [layers, B, L, ...] -> [B, L, layers, ...]
+  return jnp.moveaxis(x, 0, 2)
+
+
+def _kept(config, extras, prompt_index):
+  """Experts [layers, B, S + T - 1, k] to keep, or None.
+
+  Raises:
+    ValueError: These extra inputs are none of this model's.
+  """
+  if not extras:
+    return None
+  if not config.num_experts or set(extras) != {"prompt_routing", "routing"}:
+    raise ValueError(
+      f"transformer: received the extra inputs {sorted(extras)}, but it reads"
+      " tokens only, or with num_experts > 0 also the experts to keep"
+      " (prompt_routing and routing); pass None, or use a model that takes"
+      " them."
+    )
+  ids = jnp.concatenate(
+    [extras["prompt_routing"][prompt_index], extras["routing"][:, :-1]], axis=1
+  )  # [B, S + T - 1, layers, k]
+  return jnp.moveaxis(ids, 2, 0)
 
 
 def _hidden(
@@ -539,12 +702,7 @@ def _hidden(
   prompt_index,  # [B]
   extras=None,
 ):
-  if extras:
-    raise ValueError(
-      f"transformer: received the extra inputs {sorted(extras)}, but it reads"
-      " tokens only; pass None, or use a model that takes them."
-    )
-  trained = params["trained"]
+  kept = _kept(config, extras, prompt_index)
   # The last completion token predicts nothing that is asked for.
   tokens = jnp.concatenate(
     [prompt_tokens[prompt_index], tokens[:, :-1]], axis=1
@@ -552,9 +710,14 @@ def _hidden(
   mask = jnp.concatenate(
     [prompt_mask[prompt_index], completion_mask[:, :-1]], axis=1
   )
-  x, _ = _forward(config, trained, tokens, mask, with_cache=False)
-  h = x[:, prompt_tokens.shape[1] - 1 :]  # [B, T, D]
-  return _final_norm(config, trained, h), None
+  x, _, routed = _forward(
+    config, params, tokens, mask, with_cache=False, kept=kept
+  )
+  first = prompt_tokens.shape[1] - 1
+  aux = None
+  if routed is not None:
+    aux = RouterOutputs(*(_layers_last(z)[:, first:] for z in routed))
+  return _final_norm(config, params["trained"], x[:, first:]), aux
 
 
 def _head(config, params, h):  # [..., D] -> [..., V]
@@ -583,9 +746,10 @@ def _prefill(
   prompt_index,  # [B]
   num_slots,
 ):
-  trained = params["trained"]
-  x, kv = _forward(config, trained, prompt_tokens, prompt_mask, with_cache=True)
-  h = _final_norm(config, trained, x[:, -1])  # [P, D]
+  x, kv, routed = _forward(
+    config, params, prompt_tokens, prompt_mask, with_cache=True
+  )
+  h = _final_norm(config, params["trained"], x[:, -1])  # [P, D]
 
   def expand(x, axis):  # [P, ...] -> [B, ...], with free slots on `axis`
     padding = [(0, 0)] * x.ndim
@@ -596,7 +760,14 @@ def _prefill(
     (expand(keys, -1), expand(values, -2))
     for keys, values in zip(*kv, strict=True)
   )
-  return h[prompt_index], Cache(layers, prompt_mask[prompt_index])
+  cache = Cache(layers, prompt_mask[prompt_index])
+  if routed is not None:
+    ids = _layers_last(routed[1])  # [P, S, layers, k]
+    shape = (len(prompt_index), num_slots, *ids.shape[2:])
+    cache = cache._replace(
+      prompt_routing=ids, routing=jnp.zeros(shape, ids.dtype)
+    )
+  return h[prompt_index], cache
 
 
 def _decode(config, params, tokens, t, cache):  # tokens [B], t []
@@ -616,21 +787,33 @@ def _decode(config, params, tokens, t, cache):  # tokens [B], t []
   block = Block(config)
   x = _embed(config, trained, tokens[:, None])  # [B, 1, D]
   layers: list[Any] = []
+  chosen: list[Any] = []
+  bias = params["frozen"].get("router_bias")
   for layer, cached in enumerate(cache.layers):
     variables = {"params": _layer(trained["layers"], layer)}
     rope, mask = near if config.slides(layer) else far
-    x, extended = block.apply(
+    outputs: Any = block.apply(
       variables,
       x,
       rope,
       mask,
+      RouterInputs(bias=None if bias is None else bias[layer]),
       cached,
       num_prompt_slots + t,
       method="decode",
     )
+    x, extended, routed = outputs
     layers.append(extended)
+    if routed is not None:
+      chosen.append(routed[1])  # [B, 1, k]
   h = _final_norm(config, trained, x[:, 0])  # [B, D]
-  return h, Cache(tuple(layers), cache.prompt_mask)
+  cache = cache._replace(layers=tuple(layers))
+  if chosen:
+    ids = jnp.stack(chosen, axis=2)  # [B, 1, layers, k]
+    cache = cache._replace(
+      routing=lax.dynamic_update_slice_in_dim(cache.routing, ids, t, axis=1)
+    )
+  return h, cache
 
 
 def _layer(stacked, index):
@@ -644,8 +827,11 @@ def transformer_policy(config: TransformerConfig) -> Policy:
     config: Sizes.
 
   Returns:
-    A policy whose parameters are all trained. Layers are stacked: every leaf
-    under "layers" has a leading axis of `num_layers`.
+    A policy whose parameters are all trained, but for the biases of routers.
+    Layers are stacked: every leaf under "layers" has a leading axis of
+    `num_layers`. With experts, `hidden` returns `RouterOutputs`, and takes
+    `extras` with the experts to keep: "prompt_routing" and "routing", as
+    `Rollout` has them.
   """
   return Policy(
     init=functools.partial(_init, config),
@@ -653,4 +839,6 @@ def transformer_policy(config: TransformerConfig) -> Policy:
     head=functools.partial(_head, config),
     prefill=functools.partial(_prefill, config),
     decode=functools.partial(_decode, config),
+    num_experts=config.num_experts,
+    routing=lambda cache: (cache.prompt_routing, cache.routing),
   )

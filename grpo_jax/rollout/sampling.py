@@ -35,6 +35,7 @@ class SamplingConfig:
     min_p: Keeps tokens with p ∈ (0, 1] times the largest probability, or None.
     record_kept: Whether to record the ids that the filters kept; needs top_k,
       which bounds their number.
+    record_routing: Whether to record the experts that each token took.
   """
 
   max_new_tokens: int
@@ -45,6 +46,7 @@ class SamplingConfig:
   top_p: float | None = None
   min_p: float | None = None
   record_kept: bool = False
+  record_routing: bool = False
 
   def __post_init__(self):
     object.__setattr__(self, "end_ids", tuple(self.end_ids))
@@ -198,12 +200,18 @@ def sample(
     `sampler_logp` is taken at temperature 1.
 
   Raises:
-    ValueError: If `group_size` is less than 1.
+    ValueError: If `group_size` is less than 1, or the routing of a model
+      without experts is to be recorded.
   """
   if group_size < 1:
     raise ValueError(
       f"sample: group_size is {group_size}, but each prompt needs at least 1"
       " completion."
+    )
+  if config.record_routing and not policy.num_experts:
+    raise ValueError(
+      "sample: record_routing is True, but the model has no experts; record"
+      " none, or use a model with num_experts > 0."
     )
   chex.assert_rank([prompts.tokens, prompts.mask, prompts.ids], [2, 2, 1])
   chex.assert_equal_shape([prompts.tokens, prompts.mask])
@@ -281,6 +289,9 @@ def sample(
 
   with jax.named_scope("decode"):
     state = lax.while_loop(unfinished, step, state)
+  prompt_routing, routing = None, None
+  if config.record_routing:
+    prompt_routing, routing = policy.routing(state.cache)
   return Rollout(
     tokens=state.tokens,
     completion_mask=state.mask,
@@ -292,4 +303,6 @@ def sample(
     group_id=prompt_index,
     num_groups=num_prompts,
     kept_ids=state.kept_ids,
+    routing=routing,
+    prompt_routing=prompt_routing,
   )

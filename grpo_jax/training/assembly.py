@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from jax.sharding import Mesh
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
-from grpo_jax.models import transformer
+from grpo_jax.models import hub, transformer, weights
 from grpo_jax.rollout import sampling
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import optimizers, sharding
@@ -95,7 +96,9 @@ def make_parts(
     policy=policy,
     algorithm=algorithm,
     config=objective_config,
-    optimizer=optimizers.make_optimizer(phase.optimizer, num_updates),
+    optimizer=optimizers.make_optimizer(
+      phase.optimizer, num_updates, config.seed
+    ),
     schedule=optimizers.schedule(phase.optimizer, num_updates),
     plan=plan,
     constrain_rows=sharding.row_constraint(mesh),
@@ -108,9 +111,12 @@ def make_parts(
     problem.tokenizer.end_ids,
     problem.tokenizer.pad_id,
     record_kept="kept_ids" in required,
+    record_routing="routing" in required,
   )
   sample = functools.partial(sampling.sample, policy)
-  greedy = dataclasses.replace(sampler, temperature=0.0, record_kept=False)
+  greedy = dataclasses.replace(
+    sampler, temperature=0.0, record_kept=False, record_routing=False
+  )
   return dataclasses.replace(
     parts,
     sample=functools.partial(
@@ -162,6 +168,31 @@ def _check_domains(problem: Problem, weights: tuple[float, ...]) -> None:
       f"config.algorithm.kl_domain_weights={weights} has {len(weights)} weights"
       f" and a record has domain {largest}; give {largest + 1} weights."
     )
+
+
+def first_state(
+  config: config_lib.RunConfig,
+  problem: Problem,
+  policy: Policy,
+  mesh: Mesh,
+) -> TrainState:
+  """The state that a run starts with: fresh, or from a checkpoint's weights.
+
+  Raises:
+    FileNotFoundError, ValueError: The checkpoint's files are at fault.
+  """
+  if not config.model.checkpoint:
+    return initial_state(policy, config.seed)
+  _, params = weights.load(
+    hub.local_directory(config.model.checkpoint),
+    config.model.transformer(problem.tokenizer.vocab_size),
+    param_dtype=config.model.param_dtype,
+    shardings=sharding.replicated(mesh),
+  )
+  # The keys alone are made: a random model of that size would be in the way.
+  empty = dataclasses.replace(policy, init=lambda key: {})
+  state = initial_state(empty, config.seed)
+  return dataclasses.replace(state, params={"policy": params, "algorithm": {}})
 
 
 def initial_state(policy: Policy, seed: int) -> TrainState:
@@ -222,16 +253,28 @@ def enter_phase(
 
 
 def _carry_moments(fresh: PyTree, old: PyTree) -> PyTree:
-  """The old policy's Adam moments in a fresh state; schedules start anew."""
+  """The old policy's moments in a fresh state; schedules start anew.
 
-  def is_adam(node):
-    return isinstance(node, optax.ScaleByAdamState)
+  Raises:
+    ValueError: The phases have different optimizers.
+  """
 
+  def is_schedule(node):
+    return isinstance(node, optax.ScaleByScheduleState)
+
+  new, past = fresh.inner_states["policy"], old.inner_states["policy"]
+  structures: list[Any] = [jax.tree.structure(tree) for tree in (new, past)]
+  if structures[0] != structures[1]:
+    raise ValueError(
+      "reset_optimizer=False: the phase before has another optimizer, whose"
+      " moments mean nothing here; give both the same optimizer.name and"
+      " stochastic_rounding, or set reset_optimizer=True."
+    )
   policy = jax.tree.map(
-    lambda new, past: past if is_adam(new) else new,
-    fresh.inner_states["policy"],
-    old.inner_states["policy"],
-    is_leaf=is_adam,
+    lambda new, past: new if is_schedule(new) else past,
+    new,
+    past,
+    is_leaf=is_schedule,
   )
   return fresh._replace(inner_states={**fresh.inner_states, "policy": policy})
 

@@ -19,7 +19,7 @@ import ml_collections
 from ml_collections import config_dict
 
 from grpo_jax import algorithms
-from grpo_jax.models import transformer
+from grpo_jax.models import families, hub, transformer
 from grpo_jax.rollout import sampling
 
 
@@ -54,13 +54,47 @@ def _nearest(name: str, known: typing.Iterable[str]) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(transformer.Architecture):
-  """A transformer; `models/transformer.py` says what the fields mean."""
+  """A transformer; `models/transformer.py` says what the other fields mean.
+
+  Attributes:
+    checkpoint: Folder or hub name of a Hugging Face checkpoint to start from.
+      Its config.json then decides the architecture: of the other fields only
+      `dtype`, `param_dtype` and `remat` may be set. Empty: from scratch.
+  """
+
+  checkpoint: str = ""
 
   def transformer(self, vocab_size: int) -> transformer.TransformerConfig:
-    """The architecture for a vocabulary of this size."""
-    return transformer.TransformerConfig(
-      vocab_size=vocab_size, **dataclasses.asdict(self)
-    )
+    """The architecture, for a vocabulary of at least this size.
+
+    Raises:
+      FileNotFoundError, ValueError: The checkpoint is missing, unsupported,
+        or too small for the vocabulary; or a field contradicts it.
+    """
+    fields = {
+      field.name: getattr(self, field.name)
+      for field in dataclasses.fields(transformer.Architecture)
+    }
+    if not self.checkpoint:
+      return transformer.TransformerConfig(vocab_size=vocab_size, **fields)
+    default = ModelConfig()
+    ours = ("dtype", "param_dtype", "remat")
+    for name, value in fields.items():
+      if name not in ours and value != getattr(default, name):
+        raise ValueError(
+          f"config.model.{name}={value} with config.model.checkpoint="
+          f"{self.checkpoint!r}: its config.json decides the architecture; of"
+          f" the model's fields only {', '.join(ours)} may be set beside it."
+        )
+    theirs, _ = families.from_config_json(hub.local_directory(self.checkpoint))
+    if theirs["vocab_size"] < vocab_size:
+      raise ValueError(
+        f"config.model.checkpoint={self.checkpoint!r} has"
+        f" {theirs['vocab_size']} token ids and the tokenizer {vocab_size};"
+        " set config.data.tokenizer to the checkpoint's own."
+      )
+    kept = {name: fields[name] for name in ours}
+    return transformer.TransformerConfig(**{**theirs, **kept})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +109,13 @@ class DataConfig:
     eval_path: JSON-lines file of held-out prompts; empty: the training file.
     format: How the rows of a JSON-lines file read; empty: the fields prompt,
       answer, completion and extras; "gsm8k": question and worked answer.
-    tokenizer: Path of a `tokenizer.json`, or "gsm8k" for the one that comes
-      with the package. Unused by tasks, which are made of ids.
-    template: How a prompt is put to the model; contains "{prompt}".
+    tokenizer: Path of a `tokenizer.json` or of a checkpoint's folder, or
+      "gsm8k" for the one that comes with the package; empty with a
+      `model.checkpoint`: that one's. Unused by tasks, which are made of ids.
+    template: How a prompt is put to the model: a text with "{prompt}", or
+      "chat" for the tokenizer's own chat template.
+    chat_options: What the chat template reads beside the messages.
+    end_tokens: Tokens that end a completion; empty: those of the tokenizer.
     max_prompt_len: Prompt slots S; longer prompts are left out and counted.
       None: what the task needs.
     drop_tag_probability: How often the supervised teacher of worked answers
@@ -92,25 +130,23 @@ class DataConfig:
   format: str = ""
   tokenizer: str = ""
   template: str = "{prompt}"
+  chat_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  end_tokens: tuple[str, ...] = ()
   max_prompt_len: int | None = None
   drop_tag_probability: float = 0.0
 
   def __post_init__(self):
     _one_of("data.source", self.source, ("task", "tfds", "jsonl"))
-    if "{prompt}" not in self.template:
+    if "{prompt}" not in self.template and self.template != "chat":
       raise ValueError(
         f"config.data.template={self.template!r} does not contain"
-        ' "{prompt}"; write where the prompt goes.'
+        ' "{prompt}"; write where the prompt goes, or "chat" for the'
+        " tokenizer's own template."
       )
     if self.source == "jsonl" and not self.train_path:
       raise ValueError(
         "config.data.source='jsonl' needs config.data.train_path, a file with"
         " one JSON object per line with a field 'prompt'."
-      )
-    if self.source != "task" and not self.tokenizer:
-      raise ValueError(
-        f"config.data.source={self.source!r} needs config.data.tokenizer: the"
-        " path of a tokenizer.json, or 'gsm8k'."
       )
 
 
@@ -145,6 +181,7 @@ class SamplingConfig:
     end_ids: tuple[int, ...],
     pad_id: int,
     record_kept: bool = False,
+    record_routing: bool = False,
   ) -> sampling.SamplingConfig:
     """The sampler's config for a tokenizer."""
     return sampling.SamplingConfig(
@@ -156,6 +193,7 @@ class SamplingConfig:
       top_p=self.top_p,
       min_p=self.min_p,
       record_kept=record_kept,
+      record_routing=record_routing,
     )
 
 
@@ -201,20 +239,28 @@ class RewardsConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-  """AdamW with a schedule, global-norm clipping and a decay mask.
+  """A rule with a schedule, global-norm clipping and a decay mask.
 
   Attributes:
+    name: "adamw"; "adafactor" (factored second moments, no first ones: the
+      least memory); or "muon" (orthogonalised momentum for the matrices of the
+      layers, AdamW for the rest). A learning rate makes steps of about the
+      same size with each.
     learning_rate: Peak.
     schedule: "constant", "linear" or "cosine" decay after the warm-up, over
       all gradient steps of the phase.
     warmup_steps: Gradient steps of linear warm-up.
     final_fraction: Learning rate at the end, as a fraction of the peak.
-    b1, b2, eps: Adam's.
+    b1, b2, eps: AdamW's.
     weight_decay: Decoupled; only on matrices, not on embeddings, norms and
       biases.
     clip_norm: Largest global gradient norm.
+    stochastic_rounding: Round the sum of a bfloat16 parameter and its update
+      up or down at random, so that small updates are not lost. Needs
+      config.model.param_dtype="bfloat16".
   """
 
+  name: str = "adamw"
   learning_rate: float = 1e-4
   schedule: str = "constant"
   warmup_steps: int = 0
@@ -224,8 +270,10 @@ class OptimizerConfig:
   eps: float = 1e-8
   weight_decay: float = 0.0
   clip_norm: float = 1.0
+  stochastic_rounding: bool = False
 
   def __post_init__(self):
+    _one_of("optimizer.name", self.name, ("adamw", "adafactor", "muon"))
     _one_of("schedule", self.schedule, ("constant", "linear", "cosine"))
 
   def check(self, where: str) -> None:
@@ -415,6 +463,13 @@ class RunConfig:
       raise ValueError(
         f"config.sft.group_size={self.sft.group_size}: a supervised prompt"
         " has one completion; set it to 1."
+      )
+    if self.data.source != "task" and not (
+      self.data.tokenizer or self.model.checkpoint
+    ):
+      raise ValueError(
+        f"config.data.source={self.data.source!r} needs config.data.tokenizer:"
+        " the path of a tokenizer.json or of a checkpoint, or 'gsm8k'."
       )
     if len(self.profile_steps) not in (0, 2):
       raise ValueError(

@@ -105,6 +105,7 @@ def train(
   mesh = sharding.make_mesh(settings.mesh_data)
   config_json = config.to_json()
   with contextlib.ExitStack() as stack:
+    stack.enter_context(jax.set_mesh(mesh))  # For `models/experts.py`.
     saved = checkpoints.Checkpoints(
       workdir / "checkpoints", keep=settings.checkpoint.keep
     )
@@ -114,8 +115,8 @@ def train(
     policy = assembly.make_policy(settings, problem)
     # All phases at once: sizes that do not fit are found before any work.
     phases = runs.make_phases(settings, problem, policy, mesh)
-    state = assembly.initial_state(policy, settings.seed)
-    runs.abstract_state(phases, state)
+    shapes = runs.abstract_start(policy, settings.seed)
+    runs.abstract_state(phases, shapes)
     streams = [
       _stream(settings, problem, index) for index in range(len(phases))
     ]
@@ -127,8 +128,10 @@ def train(
       metrics_log.check_config(workdir, json.loads(config_json), MAY_CHANGE)
       position = saved.extra(last_step)
       first = position["phase"]
-      state = runs.restore(saved, last_step, phases, state, mesh)
+      state = runs.restore(saved, last_step, phases, shapes, mesh)
       print(f"continuing after step {last_step} ({settings.phases[first]})")
+    else:
+      state = assembly.first_state(settings, problem, policy, mesh)
     evaluator = evaluation.Evaluator(
       problem,
       policy,

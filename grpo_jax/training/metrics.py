@@ -83,6 +83,19 @@ def rollout_metrics(
   return {name: x.astype(jnp.float32) for name, x in metrics.items()}
 
 
+def router_metrics(load: jax.Array) -> Metrics:
+  """How uneven the shares of the experts [layers, E] are.
+
+  Returns:
+    `router/max_load`, the largest share relative to an even one (1 to E), and
+    `router/dead`, the part of the experts that no token took.
+  """
+  return {
+    "router/max_load": load.max() * load.shape[-1],
+    "router/dead": (load == 0).mean(),
+  }
+
+
 def _mean_if_any(x: jax.Array, mask: jax.Array) -> jax.Array:
   """Mean over True entries; NaN, "there were none", and not 0."""
   return jnp.where(mask.any(), masked.mean(x, mask), jnp.nan)

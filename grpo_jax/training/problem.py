@@ -16,6 +16,7 @@ import numpy as np
 
 from grpo_jax import tasks
 from grpo_jax.data import pipeline, sources, teacher, tokenizer
+from grpo_jax.models import hub
 from grpo_jax.rewards import combine, host
 from grpo_jax.training import config as config_lib
 from grpo_jax.types import Prompts, Rollout, Scored, TrainBatch
@@ -183,7 +184,7 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
   if data.source == "task":
     return _task_problem(config)
   text = tokenizer.Tokenizer(
-    tokenizer.GSM8K_BPE if data.tokenizer == "gsm8k" else data.tokenizer
+    _tokenizer_path(config), end_tokens=data.end_tokens or None
   )
   if config.sampling.max_new_tokens is None or data.max_prompt_len is None:
     raise ValueError(
@@ -218,7 +219,7 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
     train=train,
     held_out=held_out,
     supervised=supervised,
-    encoder=pipeline.Encoder(text, data.template),
+    encoder=pipeline.Encoder(text, data.template, dict(data.chat_options)),
     max_prompt_len=data.max_prompt_len,
     max_new_tokens=config.sampling.max_new_tokens,
     score=None,
@@ -233,6 +234,15 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
     truncate_completions=True,
     provides=frozenset({"domain"} if "domain" in train[0]["extras"] else ()),
   )
+
+
+def _tokenizer_path(config: config_lib.RunConfig) -> Any:
+  """File or folder of the tokenizer that a config means."""
+  if config.data.tokenizer == "gsm8k":
+    return tokenizer.GSM8K_BPE
+  if config.data.tokenizer:
+    return config.data.tokenizer
+  return hub.local_directory(config.model.checkpoint)
 
 
 def _task_problem(config: config_lib.RunConfig) -> Problem:

@@ -76,7 +76,7 @@ def load(
       saved,
       step,
       phases,
-      assembly.initial_state(policy, config.seed),
+      abstract_start(policy, config.seed),
       mesh,
     )
     yield Loaded(
@@ -161,6 +161,11 @@ def restore(
     sharding.abstract(abstract, sharding.replicated(mesh)), step
   )
   return state
+
+
+def abstract_start(policy: Policy, seed: int) -> TrainState:
+  """Shapes before any phase; no parameter is made."""
+  return jax.eval_shape(lambda: assembly.initial_state(policy, seed))
 
 
 def abstract_state(phases: list, initial: TrainState) -> TrainState:

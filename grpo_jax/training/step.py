@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import optax
 
 from grpo_jax.algorithms import objective, options
-from grpo_jax.ops import logprobs
+from grpo_jax.ops import logprobs, routing
 from grpo_jax.training import metrics as metrics_lib
 from grpo_jax.types import (
   Algorithm,
@@ -92,6 +92,15 @@ class Parts:
   constrain_rows: Callable[[PyTree], PyTree] = lambda rows: rows
   num_samples: int = 4
 
+  def __post_init__(self):
+    required = options.needs(self.algorithm, self.config)
+    if required & {"routing", "router"} and not self.policy.num_experts:
+      raise ValueError(
+        f"algorithm {self.algorithm.name!r}: keep_routing, balance_coef and"
+        " router_bias_step are about experts, and the model has none; leave"
+        " them out, or use a model with experts (config.model.num_experts)."
+      )
+
 
 def trained_params(params: PyTree) -> PyTree:
   """The leaves that gradients and optimizer state exist for."""
@@ -117,8 +126,19 @@ def step_keys(state: TrainState) -> tuple[jax.Array, jax.Array]:
   return rollout_key, update_key
 
 
-def _hidden(parts: Parts, policy_params: PyTree, batch: TrainBatch):
-  """Teacher-forced states of the rows of `batch`, and what came with them."""
+def _hidden(
+  parts: Parts, policy_params: PyTree, batch: TrainBatch, free: bool = False
+):
+  """Teacher-forced states of the rows of `batch`, and what came with them.
+
+  Tokens take the experts that the batch recorded, if any, unless `free`.
+  """
+  extras = None
+  if batch.routing is not None and not free:
+    extras = {
+      "prompt_routing": batch.prompt_routing,
+      "routing": batch.routing,
+    }
   return parts.policy.hidden(
     policy_params,
     batch.prompt_tokens,
@@ -126,7 +146,7 @@ def _hidden(parts: Parts, policy_params: PyTree, batch: TrainBatch):
     batch.tokens,
     batch.completion_mask,
     batch.prompt_index,
-    None,
+    extras,
   )  # [B, T, D]
 
 
@@ -198,10 +218,11 @@ def _frozen(
 
 def with_anchor(parts: Parts, params: PyTree, batch: TrainBatch) -> TrainBatch:
   """`batch` with what the policy said of its tokens before the update."""
-  squares = "sum_pi_squared" in options.needs(parts.algorithm, parts.config)
+  required = options.needs(parts.algorithm, parts.config)
+  squares = "sum_pi_squared" in required
 
   def outputs(part):
-    h, _ = _hidden(parts, params["policy"], part)
+    h, aux = _hidden(parts, params["policy"], part)
     old = logprobs.token_outputs(
       functools.partial(parts.policy.head, params["policy"]),
       h,
@@ -211,6 +232,8 @@ def with_anchor(parts: Parts, params: PyTree, batch: TrainBatch) -> TrainBatch:
       kept_ids=part.kept_ids,
     )
     fields = {"old_logp": old.logp}
+    if "router" in required:
+      fields["anchor_routing"] = aux.ids
     return fields | ({"sum_pi_squared": old.sum_pi_squared} if squares else {})
 
   with jax.named_scope("anchor"):
@@ -225,7 +248,7 @@ def with_reference(
   head = functools.partial(parts.policy.head, ref_params)
 
   def outputs(part):
-    h, _ = _hidden(parts, ref_params, part)
+    h, _ = _hidden(parts, ref_params, part, free=True)
     fields = {
       "ref_logp": logprobs.token_outputs(
         head,
@@ -270,9 +293,19 @@ def prepare(
   ):
     batch = with_anchor(parts, state.params, batch)
   with jax.named_scope("advantages"):
-    return objective.prepare(
+    batch = objective.prepare(
       parts.algorithm, parts.config, dataclasses.replace(batch, key=key)
     )
+  if "router" in required:  # After rejection: of what is trained.
+    load = routing.load(
+      batch.anchor_routing, batch.mask, parts.policy.num_experts
+    )
+    fields: dict[str, Any] = {
+      "anchor_routing": None,
+      "router_load": load.total / jnp.maximum(load.weight, 1),
+    }
+    batch = dataclasses.replace(batch, **fields)
+  return batch
 
 
 def minibatch_gradient(
@@ -349,6 +382,8 @@ def minibatch_gradient(
     name: value.total / jnp.maximum(value.weight, 1)
     for name, value in totals.items()
   }
+  if "router/load" in metrics:
+    metrics |= metrics_lib.router_metrics(metrics.pop("router/load"))
   return gradients, metrics | maxima
 
 
@@ -426,14 +461,32 @@ def update(
     ema_params = optax.incremental_update(
       trained["policy"], ema_params, 1 - plan.ema_decay
     )
+  params = with_trained(state.params, trained)
+  if parts.config.router_bias_step > 0:
+    params = _with_biases(params, batch.router_load, parts.config)
   return dataclasses.replace(
     state,
     step=state.step + 1,
     phase_step=state.phase_step + 1,
-    params=with_trained(state.params, trained),
+    params=params,
     opt_state=opt_state,
     ema_params=ema_params,
   ), metrics
+
+
+def _with_biases(params: PyTree, load: jax.Array, config: Any) -> PyTree:
+  """`params` with the routers' biases moved against the load [layers, E]."""
+  frozen = params["policy"]["frozen"]
+  if "router_bias" not in frozen:
+    raise ValueError(
+      f"router_bias_step={config.router_bias_step} moves the biases of the"
+      " routers, and the model has none; set config.model.router_bias=True, or"
+      " leave it 0."
+    )
+  missing = 1 / load.shape[-1] - load
+  bias = frozen["router_bias"] + config.router_bias_step * jnp.sign(missing)
+  policy = {**params["policy"], "frozen": {**frozen, "router_bias": bias}}
+  return {**params, "policy": policy}
 
 
 def sample_stage(

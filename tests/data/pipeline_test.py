@@ -107,6 +107,23 @@ def test_text_goes_through_template_and_tokenizer(tmp_path):
   assert batch.records == [record] * 2
 
 
+def test_text_goes_through_the_chat_template(tmp_path):
+  template = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ sign }}{% endif %}"
+  )
+  tok = tokenizer.Tokenizer(chat_template=template)
+  source = jsonl(tmp_path, {"prompt": "{a}?", "completion": "{b}"})
+  encode = pipeline.Encoder(tok, "chat", {"sign": "<think>"})
+  ends = {"end_id": tok.end_ids[0], "pad_id": tok.pad_id}
+  batch = next(supervised(source, encode, max_prompt_len=16, **ends))
+  for row in batch.prompt_tokens:
+    assert tok.decode(row) == "user: {a}?<think>"
+  # What is to be learnt is the answer, not a template around it.
+  assert tok.decode(batch.tokens[0]) == "{b}"
+  np.testing.assert_array_equal(encode.prompt({"prompt": [3, 4]}), [3, 4])
+
+
 def test_every_epoch_has_all_records_in_a_new_order():
   order = letters(take(prompts(), 10))  # 40 rows: four epochs of ten.
   epochs = [order[i : i + 10] for i in range(0, 40, 10)]

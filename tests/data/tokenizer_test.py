@@ -1,9 +1,11 @@
-"""The shipped tokenizer, the training of such files, and toy alphabets."""
+"""The shipped tokenizer, training, toy alphabets, checkpoints and chats."""
 
+import json
 import os
 import pathlib
 
 import pytest
+import tokenizers
 
 from grpo_jax.data import sources, teacher, tokenizer
 from grpo_jax.tasks import copy
@@ -91,3 +93,438 @@ def test_toy_alphabet_has_the_same_interface():
   assert tok.decode(tok.encode("a b =")) == "ab="
   with pytest.raises(ValueError, match="not tokens"):
     tok.encode("A")
+
+
+# Small templates with what those of the open families do; what they write was
+# compared with transformers 5.23.
+CHATML = """\
+{%- if messages[0]['role'] == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
+{%- else %}
+    {{- '<|im_start|>system\\nBe brief.<|im_end|>\\n' }}
+{%- endif %}
+{%- if tools %}
+    {%- for tool in tools %}
+        {{- tool | tojson }}
+    {%- endfor %}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'user' or message.role == 'assistant' %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content }}
+        {{- '<|im_end|>' + '\\n' }}
+    {%- elif message.role == 'tool' %}
+        {{- '<|im_start|>user\\n<tool_response>\\n' + message.content }}
+        {{- '\\n</tool_response><|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}
+"""
+# Drops the reasoning of all replies before the last question.
+FORGETFUL = """\
+{%- set ns = namespace(last=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- if message.role == 'user' %}
+        {%- set ns.last = messages|length - 1 - loop.index0 %}
+        {%- break %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- set content = message.content %}
+    {%- if message.role == 'assistant' and loop.index0 < ns.last %}
+        {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+    {%- endif %}
+    {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+"""
+HEADERS = """\
+{{- bos_token }}
+{%- if not date_string is defined %}
+    {%- set date_string = strftime_now("%d %b %Y") %}
+{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" + date_string }}
+{{- "<|eot_id|>" }}
+{%- for message in messages %}
+    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}
+    {{- message['content'] | trim + '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}
+"""
+# Without dashes: newlines go by trim_blocks and lstrip_blocks.
+TURNS = """\
+{{ bos_token }}
+  {% if messages[0]['role'] == 'system' %}
+    {{ raise_exception('System role not supported') }}
+  {% endif %}
+{% for message in messages %}
+  {% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+    {{ raise_exception('Roles must alternate') }}
+  {% endif %}
+  {% set role = 'model' if message['role'] == 'assistant' else 'user' %}
+<start_of_turn>{{ role }}
+{% generation %}{{ message['content'] | trim }}{% endgeneration %}<end_of_turn>
+{% endfor %}
+{% if add_generation_prompt %}
+<start_of_turn>model
+{% endif %}
+"""
+BRACKETS = """\
+{{- bos_token }}
+{%- for message in messages %}
+    {%- if message['role'] == 'user' %}
+        {{- '[INST] ' + message['content'] + ' [/INST]' }}
+    {%- else %}
+        {{- ' ' + message['content'] + eos_token }}
+    {%- endif %}
+{%- endfor %}
+"""
+CONTROL = (
+  "<|endoftext|>",
+  "<|im_start|>",
+  "<|im_end|>",
+  "<|begin|>",
+  "<|start_header_id|>",
+  "<|end_header_id|>",
+  "<|eom_id|>",
+  "<|eot_id|>",
+  "<start_of_turn>",
+  "<end_of_turn>",
+)
+SIZE = 300 + len(CONTROL)
+ASK = {"role": "user", "content": "2 + 2 < 5?"}
+REPLY = {"role": "assistant", "content": " yes\n"}
+
+
+@pytest.fixture(scope="module")
+def files():
+  """A tokenizer.json with control tokens, as text."""
+  source = sources.JsonlSource(SAMPLE / "train.jsonl", format="gsm8k")
+  tok = tokenizers.Tokenizer.from_str(tokenizer.train(source, 300))
+  tok.add_special_tokens(list(CONTROL))
+  tok.enable_truncation(max_length=8)  # As some published files have it.
+  tok.enable_padding(length=12)
+  return tok.to_str()
+
+
+@pytest.fixture
+def checkpoint(files, tmp_path):
+  """Makes a checkpoint's folder from what its files say."""
+
+  def make(**contents):
+    (tmp_path / "tokenizer.json").write_text(files, encoding="utf-8")
+    contents.setdefault("tokenizer_config", {"eos_token": "<eos>"})
+    for name, value in contents.items():
+      if name == "chat_template":
+        path = tmp_path / "chat_template.jinja"
+        path.write_text(value, encoding="utf-8")
+      else:
+        (tmp_path / f"{name}.json").write_text(json.dumps(value))
+    return tmp_path
+
+  return make
+
+
+@pytest.fixture
+def chat(checkpoint):
+  """Makes a tokenizer with a template."""
+
+  def make(template, end, **options):
+    folder = checkpoint(
+      tokenizer_config={
+        "bos_token": {"content": "<|begin|>", "special": True},
+        "eos_token": end,
+        "chat_template": template,
+      }
+    )
+    return tokenizer.Tokenizer(folder, **options)
+
+  return make
+
+
+def control(token):
+  return 300 + CONTROL.index(token)
+
+
+def test_folder_encodes_whole_texts(checkpoint):
+  tok = tokenizer.Tokenizer(checkpoint())
+  text = "a text of more than eight tokens, and of less than none"
+  ids = tok.encode(text)
+  assert len(ids) > 12
+  assert tok.decode(ids) == text
+  assert len(tok.encode("a")) == 1
+
+
+END, EOT, EOM = "<|endoftext|>", "<|eot_id|>", "<|eom_id|>"
+
+
+@pytest.mark.parametrize(
+  ("contents", "expected"),
+  [
+    # The first that says something decides.
+    ({"tokenizer_config": {"eos_token": EOT}}, [EOT]),
+    ({"tokenizer_config": {"eos_token": {"content": EOT}}}, [EOT]),
+    ({"generation_config": {"eos_token_id": 300}}, [END]),
+    ({"config": {"eos_token_id": 300}}, ["<eos>"]),
+    ({"tokenizer_config": {}, "config": {"eos_token_id": 300}}, [END]),
+    (
+      {
+        "tokenizer_config": {"eos_token": None},
+        "special_tokens_map": {"eos_token": EOT},
+        "config": {"text_config": {"eos_token_id": [300]}},
+      },
+      [END],
+    ),
+    (
+      {"tokenizer_config": {}, "special_tokens_map": {"eos_token": EOT}},
+      [EOT],
+    ),
+    # Of several, first the end of a turn.
+    ({"generation_config": {"eos_token_id": [300, 1]}}, ["<eos>", END]),
+    (
+      {
+        "generation_config": {"eos_token_id": [300, 306, 307]},
+        "tokenizer_config": {
+          "eos_token": EOT,
+          "chat_template": f"{EOM}{EOT}",
+        },
+      },
+      [EOT, EOM, END],
+    ),
+    (
+      {
+        "generation_config": {"eos_token_id": [1, 309]},
+        "chat_template": TURNS,
+      },
+      ["<end_of_turn>", "<eos>"],
+    ),
+  ],
+)
+def test_end_tokens_of_a_folder(checkpoint, contents, expected):
+  tok = tokenizer.Tokenizer(checkpoint(**contents))
+  ids = [1 if name == "<eos>" else control(name) for name in expected]
+  assert list(tok.end_ids) == ids
+  row = [*tok.encode("6"), *ids, *tok.encode("<|im_end|>")]
+  assert tok.decode(row) == "6<|im_end|>"
+  given = tokenizer.Tokenizer(checkpoint(), end_tokens=("<|im_end|>",))
+  assert given.end_ids == (control("<|im_end|>"),)
+
+
+@pytest.mark.parametrize(
+  ("pad", "expected"),
+  [
+    ("<pad>", 0),
+    ({"content": "<|endoftext|>"}, 300),
+    (None, 1),
+    ("[PAD]", 1),  # Not in the vocabulary.
+    ("<end_of_turn>", 1),  # Beyond the rows of the model.
+  ],
+)
+def test_pad_token_of_a_folder(checkpoint, pad, expected):
+  folder = checkpoint(
+    tokenizer_config={"pad_token": pad, "eos_token": "<eos>"},
+    config={"vocab_size": 305},
+  )
+  tok = tokenizer.Tokenizer(folder)
+  assert tok.pad_id == expected
+  assert tok.decode([tok.pad_id, *tok.encode("6"), tok.pad_id]) == "6"
+  assert tokenizer.Tokenizer(folder, pad_token="<think>").pad_id == 2
+
+
+def test_size_is_that_of_the_model(checkpoint):
+  assert tokenizer.Tokenizer(checkpoint()).vocab_size == SIZE
+  tok = tokenizer.Tokenizer(checkpoint(config={"vocab_size": 1024}))
+  assert tok.vocab_size == 1024
+  # Rows without a token can be sampled.
+  assert tok.decode([*tok.encode("a"), SIZE, 1023, *tok.encode("b")]) == "ab"
+  nested = {"text_config": {"vocab_size": 305}}
+  tok = tokenizer.Tokenizer(checkpoint(config=nested))
+  assert tok.vocab_size == 305
+  assert tok.encode("<|start_header_id|>") == [304]
+  with pytest.raises(ValueError, match="'<end_of_turn>' with the id 309"):
+    tok.encode("a <end_of_turn>")
+
+
+def test_unusable_folders_are_refused(checkpoint, tmp_path):
+  with pytest.raises(FileNotFoundError, match=r"no file .*tokenizer\.json"):
+    tokenizer.Tokenizer(tmp_path)
+  with pytest.raises(ValueError, match="names no end token; write eos_token_"):
+    tokenizer.Tokenizer(checkpoint(tokenizer_config={}))
+  folder = checkpoint()
+  (folder / "config.json").write_text("{")
+  with pytest.raises(ValueError, match=r"config\.json is not JSON"):
+    tokenizer.Tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+  ("template", "end", "options", "expected"),
+  [
+    (
+      CHATML,
+      "<|im_end|>",
+      {},
+      "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n2 + 2 < 5?"
+      "<|im_end|>\n<|im_start|>assistant\n yes\n<|im_end|>\n<|im_start|>user"
+      "\n2 + 2 < 5?<|im_end|>\n<|im_start|>assistant\n",
+    ),
+    (
+      CHATML,
+      "<|im_end|>",
+      # Neither escaped nor sorted.
+      {"enable_thinking": False, "tools": [{"name": "<é>", "a": 1}]},
+      '<|im_start|>system\nBe brief.<|im_end|>\n{"name": "<é>", "a": 1}'
+      "<|im_start|>user\n2 + 2 < 5?<|im_end|>\n<|im_start|>assistant\n yes\n"
+      "<|im_end|>\n<|im_start|>user\n2 + 2 < 5?<|im_end|>\n<|im_start|>"
+      "assistant\n<think>\n\n</think>\n\n",
+    ),
+    (
+      HEADERS,
+      "<|eot_id|>",
+      {"date_string": "26 Jul 2024"},
+      "<|begin|><|start_header_id|>system<|end_header_id|>\n\n26 Jul 2024"
+      "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n2 + 2 < 5?"
+      "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nyes<|eot_id|>"
+      "<|start_header_id|>user<|end_header_id|>\n\n2 + 2 < 5?<|eot_id|>"
+      "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    ),
+    (
+      TURNS,
+      "<eos>",
+      {},
+      "<|begin|>\n<start_of_turn>user\n2 + 2 < 5?<end_of_turn>\n"
+      "<start_of_turn>model\nyes<end_of_turn>\n<start_of_turn>user\n2 + 2 < 5?"
+      "<end_of_turn>\n<start_of_turn>model\n",
+    ),
+    (
+      BRACKETS,
+      "<eos>",
+      {},
+      "<|begin|>[INST] 2 + 2 < 5? [/INST]  yes\n<eos>[INST] 2 + 2 < 5? [/INST]",
+    ),
+  ],
+)
+def test_chats_are_written_as_by_transformers(
+  chat, template, end, options, expected
+):
+  tok = chat(template, end)
+  messages = [ASK, REPLY, ASK]
+  assert tok.chat_text(messages, **options) == expected
+  ids = tok.chat_ids(messages, **options)
+  assert ids == tok.encode(expected)
+  named = [300 + i for i, token in enumerate(CONTROL) if token in expected]
+  assert set(named) == {i for i in ids if i >= 300}
+  # The last turn of the assistant is open, unless it is asked not to be.
+  closed = tok.chat_text(messages, False, **options)
+  assert expected.startswith(closed)
+  assert (closed == expected) == (template == BRACKETS)
+
+
+def test_keys_without_a_value_do_not_count(chat):
+  tok = chat("{{ 'tool_calls' in messages[0] }}", "<eos>")
+  assert tok.chat_text([{**ASK, "tool_calls": None}]) == "False"
+  assert tok.chat_text([{**ASK, "tool_calls": []}]) == "True"
+
+
+def test_templates_know_the_date(chat):
+  tok = chat("{{ strftime_now('%Y') }}", "<eos>")
+  assert 2024 < int(tok.chat_text([ASK])) < 3000
+
+
+def test_places_of_templates(checkpoint, chat):
+  named = [
+    {"name": "default", "template": "plain"},
+    {"name": "tool_use", "template": "tools"},
+  ]
+  tok = chat(named, "<eos>")
+  assert tok.chat_text([ASK]) == "plain"
+  assert tok.chat_text([ASK], tools=[{}]) == "tools"
+  folder = checkpoint(
+    tokenizer_config={"eos_token": "<eos>", "chat_template": "old"},
+    chat_template="file",
+  )
+  assert tokenizer.Tokenizer(folder).chat_text([ASK]) == "file"
+  tok = tokenizer.Tokenizer(folder, chat_template="given")
+  assert tok.chat_text([ASK]) == "given"
+  tok = tokenizer.Tokenizer(chat_template="{{ messages[0].content }}")
+  assert tok.chat_text([ASK]) == ASK["content"]
+
+
+def test_unusable_chats_are_refused(chat):
+  with pytest.raises(ValueError, match="has no chat template; set config"):
+    tokenizer.Tokenizer().chat_text([ASK])
+  tok = chat(TURNS, "<eos>")
+  with pytest.raises(ValueError, match=r"\['user', 'user'\]: Roles must alt"):
+    tok.chat_ids([ASK, ASK])
+  with pytest.raises(ValueError, match="Encountered unknown tag"):
+    chat("{% nonsense %}", "<eos>").chat_text([ASK])
+  # A template is somebody else's program.
+  with pytest.raises(ValueError, match="unsafe"):
+    chat("{{ ''.__class__.__mro__ }}", "<eos>").chat_text([ASK])
+  with pytest.raises(ValueError, match="unsafe"):
+    chat("{{ messages.append(1) }}", "<eos>").chat_text([ASK])
+
+
+@pytest.mark.parametrize(
+  ("template", "end"),
+  [
+    (CHATML, "<|im_end|>"),
+    (HEADERS, "<|eot_id|>"),
+    (TURNS, "<end_of_turn>"),
+    (BRACKETS, "<eos>"),
+  ],
+)
+@pytest.mark.parametrize("ended", [True, False])
+def test_turns_are_added_after_sampled_ids(chat, files, template, end, ended):
+  tok = chat(template, end)
+  prompt = tok.chat_ids([ASK])
+  # Sampled: not the tokens that the text would be split into.
+  reply = [i for letter in "yes, it is" for i in tok.encode(letter)]
+  assert reply != tok.encode("yes, it is")
+  ids = [*prompt, *reply, *(tok.end_ids if ended else ())]
+  messages = [ASK, {"role": "assistant", "content": "yes, it is"}]
+  more = {"role": "user", "content": "and 3 + 3?"}
+  longer = tok.extend(ids, messages, [more])
+  assert longer[: len(ids)] == ids
+  # The rest is what the whole conversation has there.
+  whole = tok.chat_ids([*messages, more])
+  rest = longer[len(prompt) + len(reply) :]
+  assert rest == whole[-len(rest) :]
+  assert rest[0] == tok.end_ids[0]
+  text = tok.chat_text([*messages, more])
+  if template != BRACKETS:  # Which writes a space before the reply.
+    plain = tokenizers.Tokenizer.from_str(files)
+    assert plain.decode(longer, skip_special_tokens=False) == text
+
+
+def test_another_end_token_stays(chat):
+  tok = chat(CHATML, "<|im_end|>", end_tokens=("<|im_end|>", END))
+  ids = [*tok.chat_ids([ASK]), *tok.encode("yes"), control(END)]
+  messages = [ASK, {"role": "assistant", "content": "yes"}]
+  longer = tok.extend(ids, messages, [{"role": "tool", "content": "ok"}])
+  assert longer[: len(ids)] == ids
+  assert longer[len(ids) :] == tok.encode(
+    "\n<|im_start|>user\n<tool_response>\nok\n</tool_response><|im_end|>\n"
+    "<|im_start|>assistant\n"
+  )
+
+
+def test_rewritten_turns_are_refused(chat):
+  tok = chat(FORGETFUL, "<|im_end|>")
+  reply = {"role": "assistant", "content": "<think>hm</think>\nyes"}
+  ids = tok.chat_ids([ASK, reply], add_generation_prompt=False)
+  with pytest.raises(ValueError, match=r"rewrites earlier turns.*'<think>hm<"):
+    tok.extend(ids, [ASK, reply], [ASK])
+  # A tool's answer is no new question: the reasoning stays.
+  tool = {"role": "tool", "content": "4"}
+  longer = tok.extend(ids[:-1], [ASK, reply], [tool])
+  assert longer == tok.chat_ids([ASK, reply, tool])
+  with pytest.raises(ValueError, match="end with the role 'user'"):
+    tok.extend(ids, [ASK], [ASK])
+  with pytest.raises(ValueError, match="received 0 ids"):
+    tok.extend([], [ASK, reply], [ASK])

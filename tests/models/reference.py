@@ -18,6 +18,27 @@ def _rotate(x, position, theta):
   return turned
 
 
+def _gated(gate, up, down, x):
+  gated = x @ gate
+  return (gated / (1 + np.exp(-gated)) * (x @ up)) @ down
+
+
+def _mlp(config, mlp, layer, x):
+  if not config.num_experts:
+    kernels = (mlp[name]["kernel"][layer] for name in ("gate", "up", "down"))
+    return _gated(*kernels, x)
+  scores = np.exp(x @ mlp["router"]["kernel"][layer])
+  scores /= scores.sum()
+  best = sorted(range(config.num_experts), key=lambda e: (-scores[e], e))
+  best = best[: config.experts_per_token]
+  total = sum(scores[e] for e in best) if config.norm_topk else 1.0
+  y = np.zeros_like(x)
+  for e in best:
+    kernels = (mlp["experts"][n][layer][e] for n in ("gate", "up", "down"))
+    y += scores[e] / total * _gated(*kernels, x)
+  return y
+
+
 def logits(config, params, tokens):
   """Logits [L, V] of one sequence of existing tokens, float64."""
   trained = params["trained"]
@@ -58,10 +79,7 @@ def logits(config, params, tokens):
         total += attended @ attention["out"]["kernel"][layer][c, r]
       x = x + total
       y = _norm(x, weights["mlp_norm"]["scale"][layer], config.norm_eps)
-      gate = y @ mlp["gate"]["kernel"][layer]
-      up = y @ mlp["up"]["kernel"][layer]
-      silu = gate / (1 + np.exp(-gate))
-      stream[position] = x + (silu * up) @ mlp["down"]["kernel"][layer]
+      stream[position] = x + _mlp(config, mlp, layer, y)
   final = [
     _norm(x, trained["final_norm"]["scale"], config.norm_eps) for x in stream
   ]

@@ -1,4 +1,6 @@
-"""Schedules by hand, what decays, and what is clipped apart from what."""
+"""Schedules, decay and clipping by hand; rules against NumPy; rounding."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -7,8 +9,9 @@ import optax
 import pytest
 
 from grpo_jax.models import transformer
+from grpo_jax.training import assembly, optimizers
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import optimizers
+from tests.training import tiny
 
 
 def _config(**fields):
@@ -51,21 +54,25 @@ def test_schedule_by_hand(fields, num_updates, expected):
       np.testing.assert_allclose(rate(step), peak * fraction, rtol=1e-6)
 
 
-def _transformer_params():
-  policy = transformer.transformer_policy(
-    transformer.TransformerConfig(
-      vocab_size=5,
-      width=8,
-      num_layers=2,
-      num_heads=2,
-      num_kv_heads=1,
-      mlp_width=8,
-      qk_norm="head",
-      qkv_bias=True,
-      tied_embeddings=False,
-    )
+def _transformer(**fields):
+  sizes = {
+    "vocab_size": 5,
+    "width": 8,
+    "num_layers": 2,
+    "num_heads": 2,
+    "num_kv_heads": 1,
+    "mlp_width": 8,
+    "qk_norm": "head",
+    "qkv_bias": True,
+    "tied_embeddings": False,
+  }
+  return transformer.transformer_policy(
+    transformer.TransformerConfig(**sizes | fields)
   )
-  return jax.jit(policy.init)(jax.random.key(0))["trained"]
+
+
+def _transformer_params():
+  return jax.jit(_transformer().init)(jax.random.key(0))["trained"]
 
 
 def test_only_matrices_decay():
@@ -157,3 +164,367 @@ def test_first_step_is_the_learning_rate_downhill():
   np.testing.assert_allclose(
     jnp.hstack(jax.tree.leaves(updates)), [-0.25, -0.25, 0.25, -0.25], rtol=1e-4
   )
+
+
+def _names(tree, is_leaf=None):
+  leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_leaf)
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+    for path, leaf in leaves
+  }
+
+
+def _normal(tree, seed):
+  """Random leaves in the place of those of a tree."""
+  rng = np.random.default_rng(seed)
+  return jax.tree.map(
+    lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), tree
+  )
+
+
+def _tree(policy):
+  return {"policy": policy, "algorithm": {}}
+
+
+def _steps(optimizer, params, seeds, state=None):
+  """Parameters and state after steps with random gradients."""
+
+  @jax.jit
+  def step(params, state, gradients):
+    updates, state = optimizer.update(gradients, state, params)
+    return optax.apply_updates(params, updates), state
+
+  if state is None:
+    state = optimizer.init(params)
+  for seed in seeds:
+    params, state = step(params, state, _normal(params, seed))
+  return params, state
+
+
+def _newton_schulz(x):
+  transpose = x.shape[0] > x.shape[1]
+  x = x.T if transpose else x
+  x = x / np.linalg.norm(x)
+  for _ in range(5):
+    a = x @ x.T
+    x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+  return x.T if transpose else x
+
+
+def test_muon_against_numpy():
+  """Two steps: which entries are one matrix, momentum, scale and decay."""
+  params = _normal(_transformer_params()["layers"], 7)
+  config = _config(
+    name="muon", learning_rate=0.5, weight_decay=0.25, clip_norm=1e9
+  )
+  tree = _tree({"layers": params})
+  after, _ = _steps(optimizers.make_optimizer(config, 10), tree, (0, 1))
+  one, two = (_normal(tree, seed)["policy"]["layers"] for seed in (0, 1))
+
+  def direction(number, name):
+    g1, g2 = (np.float64(_names(tree)[name]) for tree in (one, two))
+    if number == 0:
+      return g1
+    momentum = 0.95 * 0.05 * g1 + 0.05 * g2
+    return 0.95 * momentum / (1 - 0.95**3) + 0.05 * g2 / (1 - 0.95**2)
+
+  def moved(name, index, shape):
+    x = np.float64(_names(params)[name])[index]
+    for number in range(2):
+      update = _newton_schulz(direction(number, name)[index].reshape(shape))
+      update = 0.2 * max(shape) ** 0.5 * update.reshape(x.shape)
+      x = x - 0.5 * (update + 0.25 * x)
+    return x
+
+  result = _names(after["policy"]["layers"])
+  for layer in range(2):
+    for head in range(4):  # Two of queries, one of keys, one of values.
+      name, index = "attention/qkv/kernel", (layer, slice(None), 0, head)
+      expected = moved(name, index, (8, 4))
+      np.testing.assert_allclose(result[name][index], expected, atol=1e-4)
+    for name, shape in {
+      "attention/out/kernel": (8, 8),
+      "mlp/gate/kernel": (8, 8),
+      "mlp/down/kernel": (8, 8),
+    }.items():
+      expected = moved(name, layer, shape)
+      np.testing.assert_allclose(result[name][layer], expected, atol=1e-4)
+
+
+def test_muon_leaves_the_rest_to_adamw():
+  params = _tree(_normal(_transformer_params(), 3))
+  fields = {"learning_rate": 0.1, "weight_decay": 0.3, "clip_norm": 1e9}
+  muon, adamw = (
+    _names(
+      _steps(
+        optimizers.make_optimizer(_config(name=name, **fields), 9),
+        params,
+        (0, 1),
+      )[0]["policy"]
+    )
+    for name in ("muon", "adamw")
+  )
+  same = {name for name in muon if np.array_equal(muon[name], adamw[name])}
+  assert same == {
+    "embed/embedding",
+    "final_norm/scale",
+    "head/kernel",
+    "layers/attention/key_norm/scale",
+    "layers/attention/qkv/bias",
+    "layers/attention/query_norm/scale",
+    "layers/attention_norm/scale",
+    "layers/mlp_norm/scale",
+  }
+  # Steps of the two are of one size.
+  start = _names(params["policy"])
+  for name in muon.keys() - same:
+    size, other = (
+      np.sqrt(np.mean((after[name] - start[name]) ** 2))
+      for after in (muon, adamw)
+    )
+    assert 0.1 < size / other < 1
+
+
+def test_muon_takes_experts_one_by_one():
+  policy = _transformer(num_experts=3, expert_width=6)
+  params = jax.eval_shape(policy.init, jax.random.key(0))["trained"]
+  axes = _names(optimizers.muon_axes(params), optimizers._is_axes)
+  sizes = {
+    name: tuple(_names(params)[name].shape[i] for i in axes[name])
+    for name in axes
+    if axes[name] is not None and "mlp" in name
+  }
+  assert sizes == {
+    "layers/mlp/router/kernel": (8, 3),
+    "layers/mlp/experts/gate": (8, 6),
+    "layers/mlp/experts/up": (8, 6),
+    "layers/mlp/experts/down": (6, 8),
+  }
+
+
+def test_muon_needs_matrices_of_layers():
+  adapters = {"query": {"a": jnp.zeros((2, 8, 4)), "b": jnp.zeros((2, 4, 8))}}
+  optimizer = optimizers.make_optimizer(_config(name="muon"), 10)
+  with pytest.raises(ValueError, match="'muon' is for the matrices of layers"):
+    optimizer.init(_tree(adapters))
+  with pytest.raises(ValueError, match=r"'mion' \(did you mean 'muon'"):
+    _config(name="mion")
+
+
+def test_adafactor_against_numpy():
+  """Two steps: the fused kernel is one matrix per layer, vectors are whole."""
+  shapes = {
+    "attention": {
+      "qkv": {"kernel": (2, 128, 2, 4, 16), "bias": (2, 2, 4, 16)},
+      "out": {"kernel": (2, 2, 2, 32, 130)},
+    },
+    "mlp_norm": {"scale": (130, 128)},  # As if there were 130 layers.
+  }
+  params = jax.tree.map(
+    jnp.zeros, shapes, is_leaf=lambda x: isinstance(x, tuple)
+  )
+  config = _config(name="adafactor", learning_rate=0.5, clip_norm=1e9)
+  tree = _tree({"layers": _normal(params, 7)})
+  after, state = _steps(optimizers.make_optimizer(config, 10), tree, (0, 1))
+  views = {
+    "attention/qkv/kernel": (2, 128, 128),
+    "attention/out/kernel": (2, 128, 130),
+  }
+  start, result = (_names(x["policy"]["layers"]) for x in (tree, after))
+  gradients = [_names(_normal(tree, s)["policy"]["layers"]) for s in (0, 1)]
+  for name, x in start.items():
+    expected, rows, columns = np.float64(x), 0.0, 0.0
+    for number, decay in enumerate((0.0, 1 - 2**-0.8)):
+      g = np.float64(gradients[number][name])
+      g = g.reshape(views.get(name, g.shape))
+      if name in views:
+        rows = decay * rows + (1 - decay) * np.square(g).mean(2)
+        columns = decay * columns + (1 - decay) * np.square(g).mean(1)
+        outer = rows[:, :, None] * columns[:, None]
+        second = outer / rows.mean(1)[:, None, None]
+      else:
+        second = rows = decay * rows + (1 - decay) * np.square(g)
+      update = g / np.sqrt(second)
+      update /= max(1.0, np.sqrt(np.mean(update**2)))
+      expected = expected - 0.5 * update.reshape(expected.shape)
+    np.testing.assert_allclose(result[name], expected, atol=1e-4)
+  moments = sum(x.size for x in jax.tree.leaves(state))
+  vectors = 2 * 2 * 4 * 16 + 130 * 128
+  assert moments < 2 * (128 + 128) + 2 * (128 + 130) + vectors + 20
+
+
+# 1 and the next numbers up and down in bfloat16.
+UP, DOWN = 1 + 2**-7, 1 - 2**-8
+ONES = {"w": jnp.ones(4096, jnp.bfloat16), "scale": jnp.ones(3)}
+
+
+def test_rounding_is_to_a_neighbour_and_unbiased():
+  values = np.float32([1.001, 1.0, -1.0049, 3e-5, -7e8, 0.0, 2**-130])
+  x = jnp.asarray(values)
+  keys = jax.random.split(jax.random.key(0), 20_000)
+  rounded = jax.jit(jax.vmap(optimizers.round_stochastically, (0, None)))
+  draws = np.asarray(rounded(keys, x)).astype(np.float64)
+  for value, draw in zip(values.astype(np.float64), draws.T, strict=True):
+    found = np.unique(draw)
+    # Two neighbours around a number that bfloat16 has not.
+    exact = float(jnp.bfloat16(value)) == value
+    assert len(found) == (1 if exact else 2)
+    assert found[0] <= value <= found[-1]
+    assert found[-1] - found[0] <= 2**-7 * abs(value)
+  spread = draws.std(0) / len(keys) ** 0.5
+  assert (np.abs(draws.mean(0) - values) <= 4 * spread).all()
+  odd = jnp.array([jnp.inf, -jnp.inf, jnp.nan, -jnp.nan])
+  for key in keys[:50]:
+    kept = optimizers.round_stochastically(key, odd)
+    np.testing.assert_array_equal(kept.astype(jnp.float32), odd)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adafactor"])
+def test_small_updates_are_lost_on_average_only_without_it(name):
+  """Steps of 2⁻¹² from 1, where bfloat16 has steps of 2⁻⁸ downwards."""
+  fields = {"name": name, "learning_rate": 2**-12, "clip_norm": 1e9}
+
+  def run(**more):
+    config = _config(**fields, **more)
+    optimizer = optimizers.make_optimizer(config, 99, seed=5)
+    gradients = jax.tree.map(jnp.ones_like, _tree(ONES))
+
+    @jax.jit
+    def step(params, state):
+      updates, state = optimizer.update(gradients, state, params)
+      return optax.apply_updates(params, updates), state
+
+    params, state = _tree(ONES), optimizer.init(_tree(ONES))
+    for _ in range(8):
+      params, state = step(params, state)
+    return params["policy"]
+
+  nearest = run()
+  np.testing.assert_array_equal(nearest["w"], ONES["w"])
+  random = run(stochastic_rounding=True)
+  assert random["w"].dtype == jnp.bfloat16
+  w = np.float64(random["w"])
+  # 8 · 2⁻¹² below 1: half of the way to the neighbour, in expectation.
+  spread = w.std() / w.size**0.5
+  assert spread > 0
+  assert abs(w.mean() - (1 - 2**-9)) < 4 * spread
+  # float32 parameters are left alone.
+  np.testing.assert_array_equal(random["scale"], nearest["scale"])
+  np.testing.assert_allclose(random["scale"], 1 - 2**-9, rtol=1e-6)
+
+
+def test_updates_lead_exactly_to_the_rounded_number():
+  """Also where old and new number have few or no bits in common."""
+  old = jnp.asarray([1, 1, 1, -1, 3e-3, 0, 100, 1e-8], jnp.bfloat16)
+  change = jnp.asarray([1e-3, -1, -0.9963, 2.5, -3e-3, 1e-5, 1e-3, 0.3])
+  inner = optax.GradientTransformation(
+    lambda params: (), lambda updates, state, params: (change, state)
+  )
+  rounding = optimizers._stochastically_rounded(inner, seed=0)
+  state = rounding.init(old)
+  for _ in range(20):
+    updates, state = rounding.update(change, state, old)
+    new = np.float64(optax.apply_updates(old, updates))
+    exact = np.float64(old) + np.float64(change)
+    unit = 2**-7 * np.maximum(np.abs(exact), 1e-9)
+    assert (np.abs(new - exact) <= unit).all()
+
+
+def test_bfloat16_has_moments_and_updates_of_float32():
+  wide = {"w": jnp.linspace(0.5, 2, 64)}
+  narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), wide)
+  config = _config(learning_rate=2**-9, weight_decay=0.5, b2=0.999)
+  optimizer = optimizers.make_optimizer(config, 10)
+  state = optimizer.init(_tree(narrow))
+  assert {leaf.dtype for leaf in jax.tree.leaves(state) if leaf.ndim} == {
+    np.dtype("float32")
+  }
+  same = jax.tree.map(lambda x: x.astype(jnp.float32), narrow)
+  other = optimizer.init(_tree(same))
+  for seed in range(3):
+    gradients = _normal(narrow, seed)
+    exact = jax.tree.map(lambda x: x.astype(jnp.float32), gradients)
+    updates, state = optimizer.update(_tree(gradients), state, _tree(narrow))
+    expected, other = optimizer.update(_tree(exact), other, _tree(same))
+    np.testing.assert_array_equal(
+      updates["policy"]["w"], expected["policy"]["w"]
+    )
+    assert updates["policy"]["w"].dtype == jnp.float32
+
+
+def _rounded(name, seed=0):
+  config = _config(name=name, learning_rate=1e-4, stochastic_rounding=True)
+  return optimizers.make_optimizer(config, 10, seed)
+
+
+def _bytes(tree):
+  return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+@pytest.mark.parametrize("name", ["adamw", "adafactor", "muon"])
+def test_resumed_run_has_the_same_bits(name):
+  policy = {
+    "embed": jnp.ones((128, 128), jnp.bfloat16),
+    "layers": {"mlp": {"up": {"kernel": jnp.ones((2, 4, 6), jnp.bfloat16)}}},
+  }
+  unbroken = _steps(_rounded(name), _tree(policy), range(5))
+  middle = jax.device_get(_steps(_rounded(name), _tree(policy), range(3)))
+  # As another process makes it.
+  resumed = _steps(_rounded(name), middle[0], range(3, 5), middle[1])
+  assert _bytes(resumed) == _bytes(unbroken)
+  assert len(jax.tree.leaves(unbroken)) >= 6
+
+
+def test_draws_differ_by_seed_step_and_parameter():
+  runs = []
+  for seed in (0, 1):
+    optimizer = _rounded("adamw", seed)
+    params = _tree({"a": ONES["w"], "b": ONES["w"]})
+    update, state = jax.jit(optimizer.update), optimizer.init(params)
+    gradients = jax.tree.map(jnp.ones_like, params)
+    for _ in range(2):
+      updates, state = update(gradients, state, params)
+      runs += _bytes(updates)
+  assert len({*runs}) == len(runs) == 8
+
+
+def test_rounding_needs_bfloat16():
+  with pytest.raises(ValueError, match="no trained parameter is bfloat16"):
+    _rounded("adamw").init(_tree({"w": jnp.ones(3)}))
+
+
+def _enter(parts, state, **fields):
+  phase = config_lib.PhaseConfig(**fields)
+  return assembly.enter_phase(state, parts, phase, 1)
+
+
+@pytest.mark.parametrize("name", ["adafactor", "muon"])
+def test_moments_are_carried_to_the_next_phase(name):
+  policy = _transformer(vocab_size=tiny.VOCAB)
+  parts = dataclasses.replace(
+    tiny.make_parts(policy=policy),
+    optimizer=optimizers.make_optimizer(_config(name=name), 10),
+  )
+  state = tiny.make_state(parts)
+  params = {"policy": state.params["policy"]["trained"], "algorithm": {}}
+  _, used = _steps(parts.optimizer, params, (0, 1), state.opt_state)
+  entered = _enter(
+    parts, dataclasses.replace(state, opt_state=used), reset_optimizer=False
+  )
+
+  def is_schedule(x):
+    return isinstance(x, optax.ScaleByScheduleState)
+
+  kept, old = (
+    jax.tree.leaves(state.inner_states["policy"], is_leaf=is_schedule)
+    for state in (entered.opt_state, used)
+  )
+  for new, past in zip(kept, old, strict=True):
+    if is_schedule(new):
+      assert (int(new.count), int(past.count)) == (0, 2)
+    else:
+      np.testing.assert_array_equal(new, past)
+  assert sum(map(is_schedule, kept)) >= 1
+  other = tiny.make_parts(policy=policy)  # AdamW.
+  with pytest.raises(ValueError, match="the phase before has another optim"):
+    _enter(other, entered, reset_optimizer=False)

@@ -118,6 +118,7 @@ def make_parts(
     pad_id=PAD,
     top_k=top_k,
     record_kept="kept_ids" in required,
+    record_routing="routing" in required,
   )
   sample = functools.partial(sampling.sample, policy)
   greedy = dataclasses.replace(sampler, temperature=0.0)

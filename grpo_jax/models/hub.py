@@ -1,0 +1,53 @@
+"""Where a checkpoint is: a folder, or a name on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+# What loading reads; other formats of the same weights are left out.
+_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
+
+
+def local_directory(name: str) -> pathlib.Path:
+  """The folder of a checkpoint, downloaded first if `name` is a hub name.
+
+  Args:
+    name: A folder with a config.json, or "owner/name" on the hub. A folder of
+      that name comes first.
+
+  Raises:
+    FileNotFoundError: There is no such folder, or no network to look it up.
+    ValueError: The folder has no config.json.
+    ModuleNotFoundError: A hub name, and huggingface_hub is not installed.
+  """
+  path = pathlib.Path(name).expanduser()
+  if path.is_dir():
+    if not (path / "config.json").exists():
+      raise ValueError(
+        f"model.checkpoint: {path} has no config.json; needed is a folder as"
+        " save_pretrained writes it."
+      )
+    return path
+  if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+    raise FileNotFoundError(
+      f"model.checkpoint: there is no folder {name!r}; give the path of a"
+      " checkpoint, or owner/name on the Hugging Face hub."
+    )
+  try:
+    import huggingface_hub
+  except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+      f"model.checkpoint: {name!r} is no folder here; to download it from the"
+      " hub, install the extra: pip install -e '.[hf]'."
+    ) from error
+  try:
+    return pathlib.Path(
+      huggingface_hub.snapshot_download(name, allow_patterns=list(_FILES))
+    )
+  except Exception as error:  # Of the network, the name, the permission.
+    raise FileNotFoundError(
+      f"model.checkpoint: {name!r} is no folder here and could not be"
+      f" downloaded from the hub ({type(error).__name__}: {error}). Copy the"
+      " checkpoint to a folder and give its path."
+    ) from error

@@ -1,0 +1,717 @@
+"""Parameters of a transformer from, and to, a Hugging Face checkpoint.
+
+Loading reads what the shards of this process need, one tensor at a time, from
+memory-mapped safetensors files into the stacked leaves. Beside the result the
+host holds one shard of one leaf. MiB of resident memory on top of that before
+loading, for bfloat16 files of 6 · 32 MiB (176 in all, CPU devices):
+
+| parameters | devices                       | result | peak |
+|------------|-------------------------------|--------|------|
+| bfloat16   | 1                             |    176 |  219 |
+| bfloat16   | 8, split on the last axis     |    176 |  200 |
+| bfloat16   | 2 processes, split on the 1st |     88 |  119 |
+| float32    | 1                             |    352 |  428 |
+| float32    | 8, split on the last axis     |    352 |  392 |
+
+Exporting is the reverse, one layer of one leaf at a time. What a tensor is
+called is in `families.py`; how it lies in a leaf is in `_LAYOUT`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Sharding, SingleDeviceSharding
+
+from grpo_jax.models import families, transformer
+from grpo_jax.models.transformer import TransformerConfig
+from grpo_jax.types import PyTree
+
+# Axes of a leaf of one layer, and which of them each axis of a tensor runs
+# over, the last one fastest: letters of transformer.py, E experts, Q the R + 2
+# of a fused kernel.
+_LAYOUT = {
+  "embed/embedding": ("VD", "V D"),
+  "head/kernel": ("DV", "V D"),
+  "attention/qkv/kernel": ("DCQK", "CQK D"),
+  "attention/qkv/bias": ("CQK", "CQK"),
+  "attention/out/kernel": ("CRKD", "D CRK"),
+  # Of each head they are only as long as the last axis.
+  "attention/query_norm/scale": ("CRK", "CRK"),
+  "attention/key_norm/scale": ("C1K", "C1K"),
+  "mlp/gate/kernel": ("DF", "F D"),
+  "mlp/up/kernel": ("DF", "F D"),
+  "mlp/down/kernel": ("FD", "D F"),
+  "mlp/router/kernel": ("DE", "E D"),
+  # One tensor for each expert.
+  "mlp/experts/gate": ("eDF", "F D"),
+  "mlp/experts/up": ("eDF", "F D"),
+  "mlp/experts/down": ("eFD", "D F"),
+}
+_NORM = ("D", "D")
+
+# Tensors that old checkpoints have and that follow from config.json.
+_REDUNDANT = re.compile(r"rotary_emb\.inv_freq$")
+
+_DTYPES = {
+  "F64": np.dtype(np.float64),
+  "F32": np.dtype(np.float32),
+  "F16": np.dtype(np.float16),
+  "BF16": np.dtype(jnp.bfloat16),
+}
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+# What an export copies: configuration, tokenizer, license.
+_COPIED = (
+  "config.json",
+  "generation_config.json",
+  "tokenizer*",
+  "vocab.*",
+  "merges.txt",
+  "added_tokens.json",
+  "special_tokens_map.json",
+  "chat_template.*",
+  "*processor_config.json",
+  "LICENSE*",
+  "NOTICE*",
+)
+# Of a run, not of a checkpoint.
+_OURS = ("dtype", "param_dtype", "remat")
+
+_Index = tuple[slice, ...]
+
+
+def load(
+  directory: str | os.PathLike,
+  config: TransformerConfig | None = None,
+  *,
+  param_dtype: str | None = None,
+  shardings: PyTree | Callable[[PyTree], PyTree] = None,
+) -> tuple[TransformerConfig, PyTree]:
+  """The parameters of a checkpoint.
+
+  Args:
+    directory: Has config.json and model.safetensors, or
+      model.safetensors.index.json and the files that it names.
+    config: What config.json says, with `dtype`, `param_dtype` and `remat` as
+      wanted; None for float32.
+    param_dtype: Of the parameters, whatever the dtype of the files; None for
+      the config's.
+    shardings: A sharding, a tree of them whose leaves may stand for subtrees
+      of the parameters, or a function from abstract parameters to such a
+      tree. None for the default device. With several processes each one reads
+      the files, and of them only what its devices need.
+
+  Returns:
+    The config with `param_dtype`, and {"trained": …, "frozen": {}}.
+
+  Raises:
+    FileNotFoundError: A file is missing, also one named by the index.
+    ValueError: config.json is not supported or says something else than
+      `config`; tensors are missing, unknown, or of another shape or dtype than
+      needed; a file is truncated or no safetensors file; a model with tied
+      embeddings comes with a head that is not its embedding. Files have no
+      checksums: a flipped bit in a number goes unnoticed.
+  """
+  directory = pathlib.Path(directory)
+  config, family = _agreed("load", directory, config)
+  if param_dtype is not None:
+    config = dataclasses.replace(config, param_dtype=param_dtype)
+  abstract = _abstract_params(config)
+  tensors = _open(directory)
+  pieces = _pieces(family, abstract)
+  _check(directory, config, family, pieces, tensors)
+  if callable(shardings):
+    shardings = shardings(abstract)
+
+  def make(path, leaf, sharding=None):
+    read = functools.partial(_read_leaf, leaf, pieces[_name(path)], tensors)
+    return _place(leaf, sharding, read)
+
+  trees = [abstract["trained"]]
+  if shardings is not None:
+    trees.append(jax.tree.broadcast(shardings, abstract)["trained"])
+  trained = jax.tree_util.tree_map_with_path(make, *trees)
+  return config, {"trained": trained, "frozen": {}}
+
+
+def export(
+  params: PyTree,
+  config: TransformerConfig,
+  source_directory: str | os.PathLike,
+  out_directory: str | os.PathLike,
+  *,
+  max_shard_bytes: int = 5_000_000_000,
+  dtype: str | None = None,
+) -> None:
+  """Writes parameters as `transformers` does, for it to load.
+
+  Configuration, tokenizer and license of the source are copied; the dtype that
+  config.json names becomes that of the tensors. Parts of the source that are
+  no language model, such as its image encoder, are copied too.
+
+  Args:
+    params: {"trained": …, "frozen": {}} of a transformer; of a policy with
+      adapters, what `lora.merge` makes of them.
+    config: Of the transformer.
+    source_directory: The checkpoint that the parameters were loaded from.
+    out_directory: Must not exist, or be empty. It is written under another
+      name and renamed when it is complete.
+    max_shard_bytes: Of one file, unless a single tensor is larger.
+    dtype: "float32" or "bfloat16"; None for that of the parameters.
+
+  Raises:
+    FileNotFoundError: The source has no config.json.
+    ValueError: The target has files already; the parameters are not those of
+      `config`, or are on other processes; `config` is not the source's.
+  """
+  source = pathlib.Path(source_directory)
+  out = pathlib.Path(out_directory).absolute()
+  if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    raise ValueError(
+      f"export: {out} exists and is not an empty folder; nothing was changed."
+      " Pass another one."
+    )
+  if dtype not in (None, "float32", "bfloat16"):
+    raise ValueError(
+      f"export: dtype is {dtype!r}; use 'float32' or 'bfloat16', or None for"
+      " that of the parameters."
+    )
+  config, family = _agreed("export", source, config)
+  _check_params(params, config)
+  outputs = [
+    *_outputs(params["trained"], family, dtype),
+    *_other_parts(source, family),
+  ]
+  partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
+  partial.mkdir(parents=True)
+  try:
+    _write(partial, outputs, max_shard_bytes)
+    for path in (p for name in _COPIED for p in source.glob(name)):
+      if path.is_file():
+        shutil.copyfile(path, partial / path.name)
+    written = dtype or jnp.result_type(*jax.tree.leaves(params)).name
+    _set_dtype(partial / "config.json", written)
+    partial.replace(out)
+  except BaseException:
+    shutil.rmtree(partial)
+    raise
+
+
+def _agreed(
+  caller: str, directory: pathlib.Path, config: TransformerConfig | None
+) -> tuple[TransformerConfig, families.Family]:
+  """The config; raises if it is not the one of config.json."""
+  fields, family = families.from_config_json(directory)
+  if config is None:
+    return TransformerConfig(**fields), family
+  theirs = TransformerConfig(
+    **fields, **{name: getattr(config, name) for name in _OURS}
+  )
+  differ = [
+    f"{field.name} is {getattr(config, field.name)} and there"
+    f" {getattr(theirs, field.name)}"
+    for field in dataclasses.fields(config)
+    if getattr(config, field.name) != getattr(theirs, field.name)
+  ]
+  if differ:
+    raise ValueError(
+      f"{caller}: the config is not that of {directory / 'config.json'}:"
+      f" {'; '.join(differ)}. Only {', '.join(_OURS)} may differ; take the"
+      " other fields from families.from_config_json."
+    )
+  return config, family
+
+
+def _abstract_params(config: TransformerConfig) -> PyTree:
+  init = transformer.transformer_policy(config).init
+  return jax.eval_shape(init, jax.random.key(0))
+
+
+def _name(path) -> str:
+  return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+# --- Which tensor is where in which leaf ---
+
+
+@dataclasses.dataclass(frozen=True)
+class _Piece:
+  """A tensor, as a part of a leaf.
+
+  Attributes:
+    tensor: Its name.
+    region: What it is of the leaf.
+    axes: Axes of the leaf that each axis of the tensor runs over, the last one
+      fastest. In the others the region has length 1.
+  """
+
+  tensor: str
+  region: _Index
+  axes: tuple[tuple[int, ...], ...]
+
+  @property
+  def sizes(self) -> tuple[int, ...]:
+    """Lengths of the region."""
+    return tuple(part.stop - part.start for part in self.region)
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """Of the tensor."""
+    return tuple(
+      math.prod(self.sizes[axis] for axis in group) for group in self.axes
+    )
+
+  @property
+  def order(self) -> tuple[int, ...]:
+    """Axes of the leaf in the order of the tensor, the others first."""
+    inner = tuple(axis for group in self.axes for axis in group)
+    outer = (axis for axis in range(len(self.region)) if axis not in inner)
+    return (*outer, *inner)
+
+
+def _pieces(
+  family: families.Family, abstract: PyTree
+) -> dict[str, list[_Piece]]:
+  """The tensors of each leaf under "trained", layer by layer."""
+  leaves, _ = jax.tree_util.tree_flatten_with_path(abstract["trained"])
+  return {
+    _name(path): list(_pieces_of_leaf(family, _name(path), leaf.shape))
+    for path, leaf in leaves
+  }
+
+
+def _pieces_of_leaf(
+  family: families.Family, path: str, shape: tuple[int, ...]
+) -> Iterator[_Piece]:
+  stacked = path.startswith("layers/")
+  letters, tensor_axes = _LAYOUT.get(path.removeprefix("layers/"), _NORM)
+  letters = letters[-(len(shape) - stacked) :]
+  letters = "L" + letters if stacked else letters
+  axes = tuple(
+    tuple(letters.index(letter) for letter in group if letter in letters)
+    for group in tensor_axes.split()
+  )
+  sizes = dict(zip(letters, shape, strict=True))
+  parts = [slice(0)]
+  if end := sizes.get("Q"):
+    parts = [slice(0, end - 2), slice(end - 2, end - 1), slice(end - 1, end)]
+  for layer in range(sizes.get("L", 1)):
+    for expert in range(sizes.get("e", 1)):
+      for name, part in zip(family.tensors[path], parts, strict=True):
+        narrow = {
+          "L": slice(layer, layer + 1),
+          "e": slice(expert, expert + 1),
+          "Q": part,
+        }
+        yield _Piece(
+          name.format(layer=layer, expert=expert),
+          tuple(narrow.get(a, slice(0, sizes[a])) for a in letters),
+          axes,
+        )
+
+
+# --- Reading ---
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tensor:
+  """Where a tensor is stored; `dtype` is the file's name for it."""
+
+  path: pathlib.Path
+  dtype: str
+  shape: tuple[int, ...]
+  offset: int
+  num_bytes: int
+
+  def map(self) -> np.ndarray:
+    """The tensor in the file; unmapped when nothing refers to it."""
+    return np.memmap(
+      self.path, _DTYPES[self.dtype], "r", self.offset, self.shape
+    )
+
+
+def _open(directory: pathlib.Path) -> dict[str, _Tensor]:
+  """All tensors of a checkpoint by name; only headers are read."""
+  if (directory / _WEIGHTS).exists():
+    return _read_header(directory / _WEIGHTS)
+  index = directory / _INDEX
+  if not index.exists():
+    raise FileNotFoundError(
+      f"load: {directory} has neither {_WEIGHTS} nor {_INDEX}; needed are"
+      " weights in the safetensors format. transformers writes it:"
+      " AutoModelForCausalLM.from_pretrained(…).save_pretrained(…)."
+    )
+  try:
+    files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    names = sorted({*files.values()})
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise ValueError(
+      f"load: {index} has no weight_map of tensors and files ({error!r});"
+      " copy it again."
+    ) from error
+  tensors: dict[str, _Tensor] = {}
+  for name in names:
+    if not (directory / name).is_file():
+      missing = [tensor for tensor, file in files.items() if file == name]
+      raise FileNotFoundError(
+        f"load: {index} names {name} for {_few(missing)}, and there is no such"
+        " file; the download is incomplete."
+      )
+    found = _read_header(directory / name)
+    here = {tensor for tensor, file in files.items() if file == name}
+    if wrong := sorted(found.keys() ^ here):
+      raise ValueError(
+        f"load: {directory / name} and {index} disagree about {_few(wrong)};"
+        " they are of different checkpoints. Copy all files again."
+      )
+    tensors |= found
+  return tensors
+
+
+def _read_header(path: pathlib.Path) -> dict[str, _Tensor]:
+  size = path.stat().st_size
+  try:
+    with path.open("rb") as file:
+      length = int.from_bytes(file.read(8), "little")
+      if length > size - 8:
+        raise ValueError(f"a header of {length} bytes in a file of {size}")
+      header = json.loads(file.read(length))
+    header.pop("__metadata__", None)
+    tensors = {
+      name: _Tensor(
+        path,
+        entry["dtype"],
+        tuple(entry["shape"]),
+        8 + length + entry["data_offsets"][0],
+        entry["data_offsets"][1] - entry["data_offsets"][0],
+      )
+      for name, entry in header.items()
+    }
+    end = 8 + length
+    for name, tensor in sorted(tensors.items(), key=lambda x: x[1].offset):
+      if tensor.offset != end or tensor.num_bytes < 0:
+        raise ValueError(f"{name} does not begin where the one before ends")
+      end += tensor.num_bytes
+      if end > size:
+        raise ValueError(f"{name} ends at byte {end} of {size}: truncated")
+      if tensor.dtype in _DTYPES:
+        needed = math.prod(tensor.shape) * _DTYPES[tensor.dtype].itemsize
+        if tensor.num_bytes != needed:
+          raise ValueError(f"{name} has {tensor.num_bytes} bytes, not {needed}")
+    if end != size:
+      raise ValueError(f"{size - end} bytes after the last tensor")
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise ValueError(
+      f"load: {path} is damaged or no safetensors file: {error}. Copy it again."
+    ) from error
+  return tensors
+
+
+def _check(
+  directory: pathlib.Path,
+  config: TransformerConfig,
+  family: families.Family,
+  pieces: dict[str, list[_Piece]],
+  tensors: dict[str, _Tensor],
+) -> None:
+  """Raises unless the tensors are exactly those of the config."""
+  needed = {p.tensor: p for of_leaf in pieces.values() for p in of_leaf}
+  if missing := [name for name in needed if name not in tensors]:
+    raise ValueError(
+      f"load: {directory} has no {_few(missing)}; config.json describes a"
+      f" model with {len(needed)} tensors of the family {family.name}."
+    )
+  (head,) = family.tensors["head/kernel"]
+  extra = [
+    name
+    for name in tensors.keys() - needed.keys()
+    if not name.startswith(family.other_parts)
+    and not _REDUNDANT.search(name)
+    and not (config.tied_embeddings and name == head)
+  ]
+  if extra:
+    raise ValueError(
+      f"load: {tensors[min(extra)].path} has {_few(sorted(extra))}, for which"
+      f" a model of the family {family.name} with this config.json has no"
+      " place; without it the model would compute something else."
+    )
+  for name, piece in needed.items():
+    tensor = tensors[name]
+    if tensor.dtype not in _DTYPES:
+      raise ValueError(
+        f"load: {name} in {tensor.path} is {tensor.dtype}; supported are"
+        f" {', '.join(_DTYPES)}. Use the checkpoint before its quantization."
+      )
+    if tensor.shape != piece.shape:
+      raise ValueError(
+        f"load: {name} in {tensor.path} is {list(tensor.shape)}, but the sizes"
+        f" in config.json make it {list(piece.shape)}."
+      )
+  if config.tied_embeddings and head in tensors:
+    (embedding,) = family.tensors["embed/embedding"]
+    if not _equal(tensors[head], tensors[embedding]):
+      raise ValueError(
+        f"load: {head} in {tensors[head].path} is not {embedding}, although"
+        " config.json says tie_word_embeddings; set it to false if the head"
+        " was trained apart."
+      )
+
+
+def _few(names: list[str]) -> str:
+  more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+  return ", ".join(names[:3]) + more
+
+
+def _equal(first: _Tensor, second: _Tensor) -> bool:
+  if (first.dtype, first.shape) != (second.dtype, second.shape):
+    return False
+  rows = max(1, 2**24 // first.shape[-1])
+  return all(
+    # As bytes: not a number is not equal to itself.
+    first.map()[i : i + rows].tobytes() == second.map()[i : i + rows].tobytes()
+    for i in range(0, first.shape[0], rows)
+  )
+
+
+def _place(
+  leaf: jax.ShapeDtypeStruct,
+  sharding: Sharding | None,
+  read: Callable[[_Index], np.ndarray],
+) -> jax.Array:
+  """An array of what `read` returns for the shards of this process.
+
+  `jax.make_array_from_callback` keeps all shards on the host until the last
+  one is read, and reads the same one for every device that has it.
+  """
+  if sharding is None:
+    return jax.device_put(read(tuple(slice(0, size) for size in leaf.shape)))
+  devices: dict[tuple, list] = {}
+  indices = sharding.addressable_devices_indices_map(leaf.shape)
+  for device, index in indices.items():
+    bounds = tuple(
+      part.indices(size)[:2]
+      for part, size in zip(index or (), leaf.shape, strict=True)
+    )
+    devices.setdefault(bounds, []).append(device)
+  shards: list[jax.Array] = []
+  for bounds, same in devices.items():
+    block = read(tuple(slice(*bound) for bound in bounds))
+    shards += jax.block_until_ready(
+      [
+        jax.device_put(
+          block,
+          SingleDeviceSharding(device, memory_kind=sharding.memory_kind),
+        )
+        for device in same
+      ]
+    )
+  return jax.make_array_from_single_device_arrays(leaf.shape, sharding, shards)
+
+
+def _read_leaf(
+  leaf: jax.ShapeDtypeStruct,
+  pieces: list[_Piece],
+  tensors: dict[str, _Tensor],
+  index: _Index,
+) -> np.ndarray:
+  """leaf[index], from the tensors that have a part of it."""
+  out = np.empty([part.stop - part.start for part in index], leaf.dtype)
+  for piece in pieces:
+    common = [
+      slice(max(i.start, r.start), min(i.stop, r.stop))
+      for i, r in zip(index, piece.region, strict=True)
+    ]
+    if any(part.start >= part.stop for part in common):
+      continue
+    to = tuple(_shifted(c, i) for c, i in zip(common, index, strict=True))
+    inside = [_shifted(c, r) for c, r in zip(common, piece.region, strict=True)]
+    # The copy converts, in pieces, and reads nothing else from the file.
+    out[to].transpose(piece.order)[...] = _slice_of_tensor(
+      tensors[piece.tensor].map(), piece, inside
+    )
+  return out
+
+
+def _shifted(part: slice, origin: slice) -> slice:
+  return slice(part.start - origin.start, part.stop - origin.start)
+
+
+def _slice_of_tensor(
+  tensor: np.ndarray, piece: _Piece, inside: list[slice]
+) -> np.ndarray:
+  """A view of what `inside` says of a tensor, with one axis for each axis."""
+  rows, shape, rest = [], [], []
+  for first, *others in piece.axes:
+    # In an axis of the tensor that runs over several, what is wanted of the
+    # first of them is a range.
+    inner = [piece.sizes[axis] for axis in others]
+    step = math.prod(inner)
+    rows.append(slice(inside[first].start * step, inside[first].stop * step))
+    shape += [inside[first].stop - inside[first].start, *inner]
+    rest += [slice(None), *(inside[axis] for axis in others)]
+  return tensor[tuple(rows)].reshape(shape)[tuple(rest)]
+
+
+# --- Writing ---
+
+
+@dataclasses.dataclass(frozen=True)
+class _Output:
+  """A tensor to be written; `data` makes its bytes."""
+
+  name: str
+  dtype: str
+  shape: tuple[int, ...]
+  num_bytes: int
+  data: Callable[[], np.ndarray]
+
+
+def _check_params(params: PyTree, config: TransformerConfig) -> None:
+  expected = jax.tree.map(lambda leaf: leaf.shape, _abstract_params(config))
+  found = jax.tree.map(lambda leaf: leaf.shape, params)
+  if found != expected:
+    raise ValueError(
+      "export: the parameters are not those of a transformer with this config."
+      " Needed are {'trained': …, 'frozen': {}} with all its leaves and no"
+      " others; of a policy with adapters, lora.merge makes them."
+    )
+  for leaf in jax.tree.leaves(params):
+    if not leaf.is_fully_addressable:
+      raise ValueError(
+        "export: a part of the parameters is on other processes; restore the"
+        " run's checkpoint in a single process and export it there."
+      )
+
+
+def _outputs(
+  trained: PyTree, family: families.Family, dtype: str | None
+) -> Iterator[_Output]:
+  leaves, _ = jax.tree_util.tree_flatten_with_path(trained)
+  names = {value: name for name, value in _DTYPES.items()}
+  for path, leaf in leaves:
+    to = jnp.dtype(dtype or leaf.dtype)
+    # Queries, keys and values, and all experts, are of the same layer.
+    part = functools.lru_cache(1)(functools.partial(_part, leaf))
+    for piece in _pieces_of_leaf(family, _name(path), leaf.shape):
+      yield _Output(
+        piece.tensor,
+        names[to],
+        piece.shape,
+        math.prod(piece.shape) * to.itemsize,
+        functools.partial(_data, part, piece, to),
+      )
+
+
+def _part(leaf: jax.Array, start: int, stop: int) -> np.ndarray:
+  """leaf[start:stop] on the host."""
+  if stop - start == len(leaf):
+    return np.asarray(leaf)
+  return np.asarray(_slice(leaf, start, stop - start))
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _slice(leaf: jax.Array, start: int, length: int) -> jax.Array:
+  """One program for all layers."""
+  return lax.dynamic_slice_in_dim(leaf, start, length)
+
+
+def _data(
+  part: Callable[[int, int], np.ndarray], piece: _Piece, dtype: np.dtype
+) -> np.ndarray:
+  """The bytes of a tensor."""
+  first, *others = piece.region
+  block = part(first.start, first.stop)[:, *others]
+  return block.transpose(piece.order).astype(dtype).reshape(-1).view(np.uint8)
+
+
+def _other_parts(
+  source: pathlib.Path, family: families.Family
+) -> Iterator[_Output]:
+  """Tensors of the source that are not the language model's, as they are."""
+  if not family.other_parts:
+    return
+  for name, tensor in _open(source).items():
+    if name.startswith(family.other_parts):
+      data = functools.partial(
+        np.fromfile,
+        tensor.path,
+        np.uint8,
+        count=tensor.num_bytes,
+        offset=tensor.offset,
+      )
+      yield _Output(name, tensor.dtype, tensor.shape, tensor.num_bytes, data)
+
+
+def _write(
+  directory: pathlib.Path, outputs: list[_Output], max_shard_bytes: int
+) -> None:
+  """Writes one file, or several with an index."""
+  files: list[list[_Output]] = [[]]
+  used = 0
+  for output in outputs:
+    if files[-1] and used + output.num_bytes > max_shard_bytes:
+      files.append([])
+      used = 0
+    files[-1].append(output)
+    used += output.num_bytes
+  if len(files) == 1:
+    _write_file(directory / _WEIGHTS, outputs)
+    return
+  weight_map: dict[str, str] = {}
+  for i, of_file in enumerate(files, start=1):
+    name = f"model-{i:05d}-of-{len(files):05d}.safetensors"
+    _write_file(directory / name, of_file)
+    weight_map |= {output.name: name for output in of_file}
+  total = sum(output.num_bytes for output in outputs)
+  index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+  _write_json(directory / _INDEX, index)
+
+
+def _write_file(path: pathlib.Path, outputs: list[_Output]) -> None:
+  # transformers refuses files that do not say "pt".
+  header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+  end = 0
+  for output in outputs:
+    header[output.name] = {
+      "dtype": output.dtype,
+      "shape": output.shape,
+      "data_offsets": [end, end + output.num_bytes],
+    }
+    end += output.num_bytes
+  text = json.dumps(header, separators=(",", ":")).encode()
+  text += b" " * (-len(text) % 8)  # The data begin at a multiple of 8.
+  with path.open("wb") as file:
+    file.write(len(text).to_bytes(8, "little"))
+    file.write(text)
+    for output in outputs:
+      file.write(output.data().data)
+
+
+def _write_json(path: pathlib.Path, value: Any) -> None:
+  path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def _set_dtype(path: pathlib.Path, dtype: str) -> None:
+  """What `transformers` converts to unless it is told otherwise."""
+  config = json.loads(path.read_text(encoding="utf-8"))
+  changed = False
+  for keys in (config, config.get("text_config", {})):
+    for key in ("dtype", "torch_dtype"):
+      if keys.get(key, dtype) != dtype:
+        keys[key] = dtype
+        changed = True
+  if changed:
+    _write_json(path, config)

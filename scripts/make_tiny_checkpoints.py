@@ -1,0 +1,361 @@
+"""Makes the tiny checkpoints of the tests, and what transformers says of them.
+
+  pip install torch transformers safetensors
+  python scripts/make_tiny_checkpoints.py --output=tests/data/checkpoints
+
+One folder per family with config.json (the keys that published checkpoints of
+the family have), model.safetensors (random weights) and reference.npz:
+
+  input_ids [B, L] int32, attention_mask [B, L] bool (left-padded),
+  logits [B, L, V] float32, and greedy [B, 12] int32, the continuation at
+  temperature 0,
+
+computed in float32 by transformers from the written files. Weights are larger
+than at the start of a training, norm scales and biases are random, and windows
+and original contexts are shorter than the sequences, so that every switch of a
+family shows in the logits. The same versions of torch and transformers give the
+same files.
+
+Another checkpoint's reference, for experiments/compare_logits.py; it goes to
+DIR/reference.npz, without a continuation:
+
+  python scripts/make_tiny_checkpoints.py --reference_of=DIR --length=64
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import pathlib
+
+import numpy as np
+import torch
+import transformers
+
+_NUM_NEW_TOKENS = 12
+# A continuation is reference only where no round-off can change it.
+_MIN_MARGIN = 5e-3
+# One that repeats a token says little.
+_MIN_DISTINCT = 5
+_NUM_PROMPT_TOKENS = (24, 17, 5)  # Beside a window of 8.
+
+_SIZES = {
+  "vocab_size": 96,
+  "hidden_size": 32,
+  "intermediate_size": 48,
+  "num_hidden_layers": 3,
+  "num_attention_heads": 4,
+  "num_key_value_heads": 2,
+  "max_position_embeddings": 256,
+  "bos_token_id": 1,
+  "eos_token_id": 2,
+  "torch_dtype": "float32",
+}
+# Published Qwen2 files name a window and switch it off.
+_NO_WINDOW = {
+  "use_sliding_window": False,
+  "sliding_window": 8,
+  "max_window_layers": 1,
+}
+_QWEN2 = _SIZES | {
+  "architectures": ["Qwen2ForCausalLM"],
+  "model_type": "qwen2",
+  "hidden_act": "silu",
+  "rms_norm_eps": 1e-6,
+  "rope_theta": 1_000_000.0,
+  "tie_word_embeddings": True,
+  **_NO_WINDOW,
+}
+_GEMMA = _SIZES | {
+  "bos_token_id": 2,
+  "eos_token_id": 1,
+  "pad_token_id": 0,
+  "attention_bias": False,
+  "hidden_activation": "gelu_pytorch_tanh",
+  "num_hidden_layers": 4,
+  "num_key_value_heads": 1,
+  "head_dim": 12,
+  "query_pre_attn_scalar": 5,
+  "rms_norm_eps": 1e-6,
+  "rope_theta": 10_000.0,
+  "sliding_window": 8,
+}
+
+FAMILIES = {
+  "qwen2": _QWEN2,
+  # No key of its own: DeepSeek's distillations are Qwen2 (and Llama) files.
+  "deepseek_r1_distill": _QWEN2
+  | {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "rope_theta": 10_000.0,
+    "tie_word_embeddings": False,
+    "use_mrope": False,
+  },
+  "qwen3": _SIZES
+  | {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "attention_bias": False,
+    "head_dim": 12,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    # As transformers 5 writes it; the others have the older form.
+    "rope_parameters": {"rope_theta": 1_000_000.0, "rope_type": "default"},
+    "tie_word_embeddings": True,
+    **_NO_WINDOW,
+  },
+  "qwen3_moe": _SIZES
+  | {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "attention_bias": False,
+    "decoder_sparse_step": 1,
+    "head_dim": 12,
+    "hidden_act": "silu",
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 24,
+    "norm_topk_prob": True,
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "num_hidden_layers": 2,
+    "output_router_logits": False,
+    "rms_norm_eps": 1e-6,
+    "rope_scaling": None,
+    "rope_theta": 1_000_000.0,
+    "router_aux_loss_coef": 0.001,
+    "tie_word_embeddings": False,
+    **_NO_WINDOW,
+  },
+  "llama": _SIZES
+  | {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "attention_bias": False,
+    "head_dim": 12,
+    "hidden_act": "silu",
+    "mlp_bias": False,
+    "rms_norm_eps": 1e-5,
+    # Of the 6 wavelengths (6, 29, 135, … tokens) the first is kept, the second
+    # is in the ramp and the others are scaled.
+    "rope_scaling": {
+      "factor": 8.0,
+      "high_freq_factor": 4.0,
+      "low_freq_factor": 1.0,
+      "original_max_position_embeddings": 48,
+      "rope_type": "llama3",
+    },
+    "rope_theta": 10_000.0,
+    "tie_word_embeddings": True,
+  },
+  "mistral": _SIZES
+  | {
+    "architectures": ["MistralForCausalLM"],
+    "model_type": "mistral",
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10_000.0,
+    "sliding_window": 8,
+    "tie_word_embeddings": False,
+  },
+  "olmo2": _SIZES
+  | {
+    "architectures": ["Olmo2ForCausalLM"],
+    "model_type": "olmo2",
+    "attention_bias": False,
+    "hidden_act": "silu",
+    "pad_token_id": 1,
+    "rms_norm_eps": 1e-6,
+    "rope_scaling": None,
+    "rope_theta": 500_000.0,
+    "tie_word_embeddings": False,
+  },
+  "gemma2": _GEMMA
+  | {
+    "architectures": ["Gemma2ForCausalLM"],
+    "model_type": "gemma2",
+    # Published are 50 and 30; these act on the scores of tiny layers.
+    "attn_logit_softcapping": 4.0,
+    "final_logit_softcapping": 8.0,
+    "hidden_act": "gelu_pytorch_tanh",
+  },
+  "gemma3_text": _GEMMA
+  | {
+    "architectures": ["Gemma3ForCausalLM"],
+    "model_type": "gemma3_text",
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "rope_local_base_freq": 100.0,
+    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    # Published is 6; layers 0, 1 and 3 slide.
+    "sliding_window_pattern": 3,
+  },
+}
+
+
+def randomize(model: transformers.PreTrainedModel, seed: int) -> None:
+  """Draws every parameter so that each matters for the logits."""
+  generator = torch.Generator().manual_seed(seed)
+  plus_one = model.config.model_type.startswith("gemma")
+  with torch.no_grad():
+    for name, parameter in model.named_parameters():
+      draw = torch.randn(parameter.shape, generator=generator)
+      if name == "model.norm.weight":
+        # Of both signs, or a tied head repeats the token that it sees.
+        value = 2.0 * draw
+      elif "norm" in name:
+        value = 0.4 * draw + (0.0 if plus_one else 1.0)
+      elif name.endswith("bias"):
+        value = 0.5 * draw
+      elif "embed_tokens" in name:
+        value = draw / parameter.shape[-1] ** 0.5
+      else:
+        # Queries and keys large enough that attention chooses.
+        value = 1.5 * draw / parameter.shape[-1] ** 0.5
+      parameter.copy_(value)
+
+
+def make_checkpoint(
+  directory: pathlib.Path,
+  config: dict,
+  seed: int,
+  *,
+  dtype: torch.dtype = torch.float32,
+  max_shard_size: str = "1GB",
+) -> None:
+  """Writes config.json as given and random weights.
+
+  Args:
+    directory: Made if missing; files of the same names are replaced.
+    config: What config.json holds.
+    seed: Of the weights.
+    dtype: Of the weights in the file.
+    max_shard_size: Of one weights file; more go to further files.
+  """
+  directory.mkdir(parents=True, exist_ok=True)
+  text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+  path = directory / "config.json"
+  path.write_text(text, encoding="utf-8")
+  model = transformers.AutoModelForCausalLM.from_config(
+    transformers.AutoConfig.from_pretrained(directory), dtype=torch.float32
+  )
+  randomize(model, seed)
+  model.to(dtype).save_pretrained(directory, max_shard_size=max_shard_size)
+  # save_pretrained writes these in the form of its own version.
+  path.write_text(text, encoding="utf-8")
+  for weights in directory.glob("*.safetensors"):
+    weights.chmod(0o644)  # They are written for the owner only.
+  (directory / "generation_config.json").unlink(missing_ok=True)
+
+
+def make_reference(
+  directory: pathlib.Path,
+  input_ids: np.ndarray,  # [B, L]
+  attention_mask: np.ndarray,  # [B, L] bool
+  *,
+  num_new_tokens: int = 0,
+) -> tuple[dict[str, np.ndarray], float]:
+  """What transformers computes from the files of `directory`, in float32.
+
+  Args:
+    directory: A checkpoint.
+    input_ids: Tokens; anything where the mask is False.
+    attention_mask: True on the tokens that exist, one run per row.
+    num_new_tokens: Length of the greedy continuation; 0 for none. It needs
+      left-padded rows.
+
+  Returns:
+    The arrays of a reference file, and by how much the tokens of the
+    continuation were ahead of the second best, at least.
+  """
+  model = transformers.AutoModelForCausalLM.from_pretrained(
+    directory, dtype=torch.float32, attn_implementation="eager"
+  ).eval()
+  ids = torch.from_numpy(input_ids.astype(np.int64))
+  mask = torch.from_numpy(attention_mask.astype(np.int64))
+  arrays = {
+    "input_ids": input_ids.astype(np.int32),
+    "attention_mask": attention_mask.astype(bool),
+  }
+  with torch.no_grad():
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    output = model(ids, attention_mask=mask, position_ids=positions)
+    # Positions of padding hold whatever attention to nothing gives.
+    logits = torch.where(mask[..., None] > 0, output.logits, 0.0)
+    arrays["logits"] = logits.numpy()
+    margin = float("inf")
+    if num_new_tokens:
+      model.generation_config.eos_token_id = None  # Nothing ends early.
+      generated = model.generate(
+        ids,
+        attention_mask=mask,
+        do_sample=False,
+        max_new_tokens=num_new_tokens,
+        pad_token_id=0,
+        output_logits=True,
+        return_dict_in_generate=True,
+      )
+      best = torch.stack(generated.logits).topk(2).values  # [T, B, 2]
+      margin = (best[..., 0] - best[..., 1]).min().item()
+      greedy = generated.sequences[:, ids.shape[1] :]
+      arrays["greedy"] = greedy.numpy().astype(np.int32)
+  return arrays, margin
+
+
+def draw_prompts(vocab_size: int, lengths: tuple[int, ...], seed: int):
+  """Left-padded tokens [B, L] and mask [B, L] of the given lengths."""
+  rng = np.random.default_rng(seed)
+  shape = len(lengths), max(lengths)
+  mask = np.arange(shape[1]) >= shape[1] - np.array(lengths)[:, None]
+  return np.where(mask, rng.integers(3, vocab_size, shape), 0), mask
+
+
+def _save(directory: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
+  np.savez_compressed(directory / "reference.npz", **arrays)
+  paths = [path for path in sorted(directory.iterdir()) if path.is_file()]
+  total = sum(path.stat().st_size for path in paths)
+  print(
+    f"{directory}: {total / 1000:.0f} kB, largest logit"
+    f" {abs(arrays['logits']).max():.1f}"
+  )
+
+
+def main() -> None:
+  """Writes the families, or the reference of one checkpoint."""
+  parser = argparse.ArgumentParser()
+  parser.add_argument("--output", type=pathlib.Path)
+  parser.add_argument("--families", nargs="+", default=list(FAMILIES))
+  parser.add_argument("--reference_of", type=pathlib.Path)
+  parser.add_argument("--length", type=int, default=64)
+  args = parser.parse_args()
+  if (args.output is None) == (args.reference_of is None):
+    parser.error("pass either --output=DIR or --reference_of=DIR.")
+  transformers.logging.set_verbosity_error()
+  transformers.logging.disable_progress_bar()
+  if args.reference_of is not None:
+    config = transformers.AutoConfig.from_pretrained(args.reference_of)
+    lengths = (args.length, max(args.length // 2, 1))
+    prompts = draw_prompts(config.vocab_size, lengths, seed=0)
+    arrays, _ = make_reference(args.reference_of, *prompts)
+    _save(args.reference_of, arrays)
+    return
+  for name in args.families:
+    if name not in FAMILIES:
+      parser.error(f"no family {name!r}; known are {', '.join(FAMILIES)}.")
+    directory = args.output / name
+    vocab_size = FAMILIES[name]["vocab_size"]
+    for seed in itertools.count():
+      make_checkpoint(directory, FAMILIES[name], seed)
+      prompts = draw_prompts(vocab_size, _NUM_PROMPT_TOKENS, seed)
+      arrays, margin = make_reference(
+        directory, *prompts, num_new_tokens=_NUM_NEW_TOKENS
+      )
+      num_distinct = min(len(set(row)) for row in arrays["greedy"].tolist())
+      if margin >= _MIN_MARGIN and num_distinct >= _MIN_DISTINCT:
+        break
+    _save(directory, arrays)
+
+
+if __name__ == "__main__":
+  main()

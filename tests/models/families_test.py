@@ -1,0 +1,538 @@
+"""What published config.json files say, in both forms they have had."""
+
+import dataclasses
+import json
+
+import jax
+import pytest
+
+from grpo_jax.models import families, transformer
+
+
+def _config(text, **keys):
+  """A config.json: sizes as "layers width heads key-heads mlp vocabulary"."""
+  names = (
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "vocab_size",
+  )
+  sizes = dict(zip(names, map(int, text.split()), strict=True))
+  return {
+    **sizes,
+    "bos_token_id": 1,
+    "eos_token_id": [2, 3],
+    "initializer_range": 0.02,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.46.0",
+    "use_cache": True,
+    **keys,
+  }
+
+
+_SILU = {"hidden_act": "silu", "rms_norm_eps": 1e-6}
+_GELU = {"hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6}
+_QWEN2_5_0_5B = _config(
+  "24 896 14 2 4864 151936",
+  **_SILU,
+  architectures=["Qwen2ForCausalLM"],
+  attention_dropout=0.0,
+  max_position_embeddings=32768,
+  max_window_layers=21,
+  model_type="qwen2",
+  rope_theta=1000000.0,
+  sliding_window=32768,
+  tie_word_embeddings=True,
+  use_sliding_window=False,
+)
+_QWEN3_0_6B = _config(
+  "28 1024 16 8 3072 151936",
+  **_SILU,
+  architectures=["Qwen3ForCausalLM"],
+  attention_bias=False,
+  head_dim=128,
+  max_window_layers=28,
+  model_type="qwen3",
+  rope_scaling=None,
+  rope_theta=1000000,
+  sliding_window=None,
+  tie_word_embeddings=True,
+  use_sliding_window=False,
+)
+_QWEN3_30B_A3B = _config(
+  "48 2048 32 4 6144 151936",
+  **_SILU,
+  architectures=["Qwen3MoeForCausalLM"],
+  attention_bias=False,
+  decoder_sparse_step=1,
+  head_dim=128,
+  max_window_layers=48,
+  mlp_only_layers=[],
+  model_type="qwen3_moe",
+  moe_intermediate_size=768,
+  norm_topk_prob=True,
+  num_experts=128,
+  num_experts_per_tok=8,
+  output_router_logits=False,
+  rope_scaling=None,
+  rope_theta=1000000.0,
+  router_aux_loss_coef=0.001,
+  sliding_window=None,
+  tie_word_embeddings=False,
+  use_sliding_window=False,
+)
+_LLAMA_3_2_1B = _config(
+  "16 2048 32 8 8192 128256",
+  architectures=["LlamaForCausalLM"],
+  attention_bias=False,
+  head_dim=64,
+  hidden_act="silu",
+  max_position_embeddings=131072,
+  mlp_bias=False,
+  model_type="llama",
+  pretraining_tp=1,
+  rms_norm_eps=1e-05,
+  rope_scaling={
+    "factor": 32.0,
+    "high_freq_factor": 4.0,
+    "low_freq_factor": 1.0,
+    "original_max_position_embeddings": 8192,
+    "rope_type": "llama3",
+  },
+  rope_theta=500000.0,
+  tie_word_embeddings=True,
+)
+_R1_DISTILL_QWEN_1_5B = _config(
+  "28 1536 12 2 8960 151936",
+  **_SILU,
+  architectures=["Qwen2ForCausalLM"],
+  max_window_layers=21,
+  model_type="qwen2",
+  rope_theta=10000,
+  sliding_window=4096,
+  tie_word_embeddings=False,
+  use_mrope=False,
+  use_sliding_window=False,
+)
+_MISTRAL_7B = _config(
+  "32 4096 32 8 14336 32000",
+  architectures=["MistralForCausalLM"],
+  hidden_act="silu",
+  model_type="mistral",
+  rms_norm_eps=1e-05,
+  rope_theta=10000.0,
+  sliding_window=4096,
+  tie_word_embeddings=False,
+)
+_OLMO2_1B = _config(
+  "16 2048 16 16 8192 100352",
+  **_SILU,
+  architectures=["Olmo2ForCausalLM"],
+  attention_bias=False,
+  model_type="olmo2",
+  pad_token_id=100277,
+  rope_scaling=None,
+  rope_theta=500000,
+  tie_word_embeddings=False,
+)
+_GEMMA_2_2B = _config(
+  "26 2304 8 4 9216 256000",
+  **_GELU,
+  architectures=["Gemma2ForCausalLM"],
+  attention_bias=False,
+  attn_logit_softcapping=50.0,
+  cache_implementation="hybrid",
+  final_logit_softcapping=30.0,
+  head_dim=256,
+  hidden_act="gelu_pytorch_tanh",
+  model_type="gemma2",
+  query_pre_attn_scalar=256,
+  rope_theta=10000.0,
+  sliding_window=4096,
+)
+_GEMMA_3_1B = _config(
+  "26 1152 4 1 6912 262144",
+  **_GELU,
+  architectures=["Gemma3ForCausalLM"],
+  attention_bias=False,
+  attn_logit_softcapping=None,
+  cache_implementation="hybrid",
+  final_logit_softcapping=None,
+  head_dim=256,
+  model_type="gemma3_text",
+  query_pre_attn_scalar=256,
+  rope_local_base_freq=10000,
+  rope_scaling=None,
+  rope_theta=1000000,
+  sliding_window=512,
+  sliding_window_pattern=6,
+)
+# With images. Nothing more is in the file about the language model.
+_GEMMA_3_4B = {
+  "architectures": ["Gemma3ForConditionalGeneration"],
+  "boi_token_index": 255999,
+  "eoi_token_index": 256000,
+  "image_token_index": 262144,
+  "initializer_range": 0.02,
+  "mm_tokens_per_image": 256,
+  "model_type": "gemma3",
+  "text_config": {
+    "hidden_size": 2560,
+    "intermediate_size": 10240,
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 34,
+    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    "sliding_window": 1024,
+  },
+  "torch_dtype": "bfloat16",
+  "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
+}
+
+# config.json, published number of parameters, fields that are not as in
+# Llama.
+_LLAMA = transformer.TransformerConfig(vocab_size=1)
+_GEMMA = {
+  "activation": "gelu",
+  "attention_scale": 256**-0.5,
+  "head_dim": 256,
+  "norm_plus_one": True,
+  "post_norm": True,
+  "scale_embeddings": True,
+}
+_GEMMA3 = _GEMMA | {
+  "local_rope_theta": 10_000.0,
+  "qk_norm": "head",
+  "rope_theta": 1e6,
+}
+PUBLISHED = {
+  "Qwen2.5-0.5B": (
+    _QWEN2_5_0_5B,
+    494_032_768,
+    {"qkv_bias": True, "rope_theta": 1e6},
+  ),
+  "Qwen3-0.6B": (
+    _QWEN3_0_6B,
+    596_049_920,
+    {"head_dim": 128, "qk_norm": "head", "rope_theta": 1e6},
+  ),
+  "Qwen3-30B-A3B": (
+    _QWEN3_30B_A3B,
+    30_532_122_624,
+    {
+      "expert_width": 768,
+      "experts_per_token": 8,
+      "head_dim": 128,
+      "num_experts": 128,
+      "qk_norm": "head",
+      "rope_theta": 1e6,
+      "tied_embeddings": False,
+    },
+  ),
+  "Llama-3.2-1B": (
+    _LLAMA_3_2_1B,
+    1_235_814_400,
+    {
+      "head_dim": 64,
+      "norm_eps": 1e-5,
+      "rope_factor": 32.0,
+      "rope_scaling": "llama3",
+      "rope_theta": 5e5,
+    },
+  ),
+  "DeepSeek-R1-Distill-Qwen-1.5B": (
+    _R1_DISTILL_QWEN_1_5B,
+    1_777_088_000,
+    {"qkv_bias": True, "tied_embeddings": False},
+  ),
+  "Mistral-7B-v0.1": (
+    _MISTRAL_7B,
+    7_241_732_096,
+    {"norm_eps": 1e-5, "sliding_window": 4096, "tied_embeddings": False},
+  ),
+  "OLMo-2-0425-1B": (
+    _OLMO2_1B,
+    1_484_916_736,
+    {
+      "post_norm": True,
+      "pre_norm": False,
+      "qk_norm": "projection",
+      "rope_theta": 5e5,
+      "tied_embeddings": False,
+    },
+  ),
+  "gemma-2-2b": (
+    _GEMMA_2_2B,
+    2_614_341_888,
+    _GEMMA
+    | {
+      "attention_softcap": 50.0,
+      "final_softcap": 30.0,
+      "sliding_layers": (True, False) * 13,
+      "sliding_window": 4096,
+    },
+  ),
+  "gemma-3-1b": (
+    _GEMMA_3_1B,
+    999_885_952,
+    _GEMMA3
+    | {
+      "sliding_layers": ((True,) * 5 + (False,)) * 4 + (True, True),
+      "sliding_window": 512,
+    },
+  ),
+  "gemma-3-4b, text": (
+    _GEMMA_3_4B,
+    3_880_263_168,
+    _GEMMA3
+    | {
+      "rope_factor": 8.0,
+      "rope_scaling": "linear",
+      "sliding_layers": ((True,) * 5 + (False,)) * 5 + (True,) * 4,
+      "sliding_window": 1024,
+    },
+  ),
+}
+_SIZES = {
+  "mlp_width",
+  "num_heads",
+  "num_kv_heads",
+  "num_layers",
+  "vocab_size",
+  "width",
+}
+
+
+def _read(config):
+  fields, _ = families.from_config_json(config)
+  return transformer.TransformerConfig(**fields)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_config_gives_its_architecture(name):
+  source, num_parameters, expected = PUBLISHED[name]
+  config = _read(source)
+  found = {
+    key: value
+    for key, value in dataclasses.asdict(config).items()
+    if value != getattr(_LLAMA, key) and key not in _SIZES
+  }
+  assert found == expected
+  policy = transformer.transformer_policy(config)
+  shapes = jax.eval_shape(policy.init, jax.random.key(0))
+  assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == num_parameters
+
+
+def _as_transformers_5(old):
+  """The same in the form of newer files; nested keys are left to others."""
+  config = dict(old)
+  config["dtype"] = config.pop("torch_dtype")
+  scaling = config.pop("rope_scaling", None) or {"rope_type": "default"}
+  rope = {**scaling, "rope_theta": config.pop("rope_theta")}
+  if "rope_local_base_freq" in config:
+    local = config.pop("rope_local_base_freq")
+    rope = {
+      "full_attention": rope,
+      "sliding_attention": {"rope_theta": local, "rope_type": "default"},
+    }
+  config["rope_parameters"] = rope
+  if config["model_type"] in ("qwen2", "qwen3", "gemma2", "gemma3_text"):
+    architecture = _read(old)
+    config["layer_types"] = [
+      "sliding_attention" if architecture.slides(i) else "full_attention"
+      for i in range(architecture.num_layers)
+    ]
+    config.pop("sliding_window_pattern", None)
+  if "num_experts" in config:
+    config["num_local_experts"] = config.pop("num_experts")
+  return config
+
+
+@pytest.mark.parametrize("name", [n for n in PUBLISHED if "text" not in n])
+def test_both_forms_say_the_same(name):
+  old = PUBLISHED[name][0]
+  new = _as_transformers_5(old)
+  assert "rope_theta" not in new
+  assert _read(new) == _read(old)
+
+
+def test_windows_of_qwen2_begin_at_a_layer_or_where_layer_types_says():
+  config = _config("3 8 2 1 8 9", model_type="qwen2", **_SILU)
+  window = {"use_sliding_window": True, "sliding_window": 5}
+  found = _read({**config, **window, "max_window_layers": 1})
+  assert found.sliding_window == 5
+  assert found.sliding_layers == (False, True, True)
+  types = ["sliding_attention", "full_attention", "full_attention"]
+  found = _read({**config, **window, "layer_types": types})
+  assert found.sliding_layers == (True, False, False)
+  found = _read({**config, **window, "max_window_layers": 3})
+  assert found.sliding_window is None
+
+
+def test_a_missing_number_of_key_heads_is_that_of_queries():
+  config = _config("3 8 2 1 8 9", model_type="llama", **_SILU)
+  del config["num_key_value_heads"]
+  assert _read(config).num_kv_heads == 2
+
+
+UNSUPPORTED = {
+  # What is changed in which config, and what the message names.
+  "family": ("Qwen2.5-0.5B", {"model_type": "mamba"}, "model_type is 'mamba'"),
+  "head": (
+    "Qwen2.5-0.5B",
+    {"architectures": ["Qwen2ForSequenceClassification"]},
+    r"architectures is \['Qwen2ForSeq.*supported is Qwen2ForCausalLM",
+  ),
+  "unknown key": (
+    "Qwen3-0.6B",
+    {"dual_chunk_attention_config": {"chunk": 3}},
+    r"dual_chunk_attention_config=\{'chunk': 3\} is not supported",
+  ),
+  "key of another family": (
+    "Llama-3.2-1B",
+    {"sliding_window": 3},
+    "sliding_window=3 is not supported for model_type 'llama'",
+  ),
+  "quantized": (
+    "Qwen3-0.6B",
+    {"quantization_config": {"quant_method": "gptq"}},
+    "quantization_config is .*gptq.*supported is None",
+  ),
+  "output bias": (
+    "Llama-3.2-1B",
+    {"attention_bias": True},
+    "attention_bias is True; supported is False",
+  ),
+  "MLP bias": ("Llama-3.2-1B", {"mlp_bias": True}, "mlp_bias is True"),
+  "activation": (
+    "gemma-2-2b",
+    {"hidden_activation": "gelu"},
+    "hidden_activation is 'gelu'; supported is 'gelu_pytorch_tanh'",
+  ),
+  "bidirectional": (
+    "gemma-3-1b",
+    {"use_bidirectional_attention": True},
+    "use_bidirectional_attention is True",
+  ),
+  "dense layers": (
+    "Qwen3-30B-A3B",
+    {"mlp_only_layers": [0]},
+    r"mlp_only_layers is \[0\]",
+  ),
+  "two numbers of experts": (
+    "Qwen3-30B-A3B",
+    {"num_local_experts": 64},
+    "num_experts is .*128.*64.*one number",
+  ),
+  "rope type": (
+    "Qwen2.5-0.5B",
+    {"rope_scaling": {"type": "yarn", "factor": 4.0}},
+    "rope_scaling.rope_type is 'yarn'; supported is 'default' or 'linear'",
+  ),
+  "rope key": (
+    "Qwen2.5-0.5B",
+    {"rope_scaling": {"rope_type": "default", "mrope_section": [1]}},
+    r"rope_scaling.mrope_section is \[1\]",
+  ),
+  "part of a rope": (
+    "Llama-3.2-1B",
+    {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+    "rope_scaling has no low_freq_factor",
+  ),
+  "two ropes": (
+    "Llama-3.2-1B",
+    {"rope_parameters": {"rope_type": "default"}},
+    "rope_scaling is .*supported is null beside rope_parameters",
+  ),
+  "partial rope": (
+    "Llama-3.2-1B",
+    {"rope_scaling": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+    "partial_rotary_factor is 0.5",
+  ),
+  "scaled local rope": (
+    "gemma-3-1b",
+    {"rope_parameters": {"sliding_attention": {"type": "linear", "factor": 2}}},
+    "rope_parameters.sliding_attention is .*linear",
+  ),
+  "layer types": (
+    "Qwen3-0.6B",
+    {"layer_types": ["full_attention"]},
+    "layer_types is .*for each of 28 layers",
+  ),
+  "chunked layers": (
+    "Qwen3-0.6B",
+    {"layer_types": ["chunked_attention"] * 28},
+    "layer_types is .*chunked",
+  ),
+  "unused window": (
+    "Qwen3-0.6B",
+    {"layer_types": ["sliding_attention"] * 28},
+    "use_sliding_window is False",
+  ),
+  "no window": (
+    "gemma-2-2b",
+    {"sliding_window": None},
+    "sliding_window is None",
+  ),
+  "type": (
+    "Qwen3-0.6B",
+    {"hidden_size": "1024"},
+    "hidden_size is '1024'; supported is a value of type int",
+  ),
+  "true is no size": ("Qwen3-0.6B", {"head_dim": True}, "head_dim is True"),
+  "number as a switch": (
+    "Qwen3-0.6B",
+    {"tie_word_embeddings": 1},
+    "tie_word_embeddings is 1; supported is a value of type bool",
+  ),
+  "a cap that its code never applies": (
+    "gemma-3-1b",
+    {"attn_logit_softcapping": 50.0},
+    "attn_logit_softcapping is 50.0",
+  ),
+  "image model without text": (
+    "gemma-3-4b, text",
+    {"text_config": {"model_type": "llama"}},
+    "text_config is .*llama.*gemma3_text",
+  ),
+}
+
+
+@pytest.mark.parametrize("case", UNSUPPORTED)
+def test_what_is_not_supported_is_named(case):
+  name, change, message = UNSUPPORTED[case]
+  with pytest.raises(ValueError, match=message):
+    families.from_config_json({**PUBLISHED[name][0], **change})
+
+
+@pytest.mark.parametrize(
+  ("name", "key"),
+  [
+    ("Qwen2.5-0.5B", "num_key_value_heads"),
+    ("Qwen3-30B-A3B", "num_experts"),
+    ("gemma-2-2b", "query_pre_attn_scalar"),
+    ("gemma-2-2b", "attn_logit_softcapping"),
+  ],
+)
+def test_a_missing_key_is_named(name, key):
+  config = dict(PUBLISHED[name][0])
+  del config[key]
+  with pytest.raises(ValueError, match=f"{key} is missing"):
+    families.from_config_json(config)
+
+
+def test_files(tmp_path):
+  with pytest.raises(FileNotFoundError, match="is missing"):
+    families.from_config_json(tmp_path)
+  path = tmp_path / "config.json"
+  path.write_text('{"model_type": ', encoding="utf-8")
+  with pytest.raises(ValueError, match="is no JSON"):
+    families.from_config_json(tmp_path)
+  path.write_text("[]", encoding="utf-8")
+  with pytest.raises(ValueError, match="no object"):
+    families.from_config_json(tmp_path)
+  path.write_text(json.dumps(_GEMMA_2_2B), encoding="utf-8")
+  fields, family = families.from_config_json(tmp_path)
+  assert fields == families.from_config_json(_GEMMA_2_2B)[0]
+  assert family.name == "gemma2"

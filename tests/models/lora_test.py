@@ -1,0 +1,350 @@
+"""Adapters: an exact start, what is trained, merging, and PEFT's files."""
+
+import dataclasses
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors
+
+from grpo_jax.models import lora, transformer
+from grpo_jax.training import step
+from tests.models import transformer_test
+from tests.training import tiny
+
+ALL = ("query", "key", "value", "out", "gate", "up", "down")
+CONFIG = lora.LoRAConfig(rank=2, alpha=3.0)
+SOME = lora.LoRAConfig(rank=3, alpha=6.0, modules=("down", "value", "out"))
+RICH = transformer_test.RICH
+
+
+def policy_of(config, lora_config=CONFIG):
+  return lora.lora_policy(transformer.transformer_policy(config), lora_config)
+
+
+def make_params(config, lora_config=CONFIG, spread=0.3):
+  """Adapters over a base in which every weight matters, moved by `spread`."""
+  params = lora.wrap(
+    transformer_test.make_params(config), lora_config, jax.random.key(2)
+  )
+  leaves, treedef = jax.tree.flatten(params["trained"])
+  keys = jax.random.split(jax.random.key(3), len(leaves))
+  leaves = [
+    x + spread * jax.random.normal(k, x.shape, x.dtype)
+    for x, k in zip(leaves, keys, strict=True)
+  ]
+  return {**params, "trained": jax.tree.unflatten(treedef, leaves)}
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def teacher_forced(policy, params, batch):
+  """Logits [B, T, V] of the whole sequences at once."""
+  return policy.head(params, policy.hidden(params, *batch, None)[0])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def step_by_step(policy, params, batch):
+  """The same with a cache."""
+  prompt_tokens, prompt_mask, tokens, _, prompt_index = batch
+  num_slots = tokens.shape[1]
+  h, cache = policy.prefill(
+    params, prompt_tokens, prompt_mask, prompt_index, num_slots
+  )
+
+  def one(cache, t):
+    h, cache = policy.decode(params, tokens[:, t], t, cache)
+    return cache, h
+
+  _, later = jax.lax.scan(one, cache, jnp.arange(num_slots - 1))
+  h = jnp.concatenate([h[:, None], jnp.moveaxis(later, 0, 1)], axis=1)
+  return policy.head(params, h)
+
+
+def assert_same(tree, other):
+  jax.tree.map(np.testing.assert_array_equal, tree, other)
+
+
+@pytest.mark.parametrize(
+  ("config", "run"),
+  [
+    (transformer_test.PLAIN, teacher_forced),
+    (RICH, teacher_forced),
+    (RICH, step_by_step),
+  ],
+)
+def test_fresh_adapters_change_no_bit(config, run):
+  plain = transformer.transformer_policy(config)
+  base, batch = (
+    transformer_test.make_params(config),
+    transformer_test.make_batch(),
+  )
+  params = lora.wrap(base, CONFIG, jax.random.key(0))
+  np.testing.assert_array_equal(
+    run(policy_of(config), params, batch), run(plain, base, batch)
+  )
+
+
+def test_wrapping_shares_the_arrays_of_the_base():
+  base = transformer_test.make_params(RICH)
+  params = lora.wrap(base, CONFIG, jax.random.key(0))
+  frozen = jax.tree.leaves(params["frozen"]["base"])
+  kept = jax.tree.leaves(base["trained"])
+  assert all(x is y for x, y in zip(frozen, kept, strict=True))
+  reference = lora.reference_params(make_params(RICH))
+  assert_same(
+    teacher_forced(policy_of(RICH), reference, transformer_test.make_batch()),
+    transformer_test.teacher_forced(RICH, base, transformer_test.make_batch()),
+  )
+
+
+def test_adapters_are_drawn_as_peft_draws_them():
+  config = dataclasses.replace(transformer_test.PLAIN, width=64, mlp_width=100)
+  policy = policy_of(config, dataclasses.replace(CONFIG, rank=32))
+  trained = jax.jit(policy.init)(jax.random.key(0))["trained"]
+  assert {*trained} == {*ALL}
+  for name, inputs in (("query", 64), ("out", 64), ("down", 100)):
+    a = trained[name]["a"] * inputs**0.5  # Uniform in [-1, 1].
+    assert 0.99 < abs(a).max() <= 1
+    assert abs(a).mean() == pytest.approx(0.5, abs=0.03)
+    assert not trained[name]["b"].any()
+  assert abs(trained["gate"]["a"] - trained["up"]["a"]).max() > 0.1
+
+
+@pytest.mark.parametrize("lora_config", [CONFIG, SOME])
+def test_merged_and_unmerged_give_the_same_logits(lora_config):
+  with jax.enable_x64(True):
+    config = transformer_test.float64(RICH)
+    params = make_params(config, lora_config)
+    batch = transformer_test.make_batch()
+    policy = policy_of(config, lora_config)
+    unmerged = teacher_forced(policy, params, batch)
+    merged = transformer_test.teacher_forced(
+      config, lora.merge(params, lora_config), batch
+    )
+    base = transformer_test.teacher_forced(
+      config, transformer_test.make_params(config), batch
+    )
+    existing = transformer_test.existing
+    np.testing.assert_allclose(
+      existing(unmerged), existing(merged), rtol=0, atol=1e-10
+    )
+    assert abs(existing(unmerged) - existing(base)).max() > 0.1
+    if lora_config == CONFIG:
+      cached = step_by_step(policy, params, batch)
+      np.testing.assert_allclose(
+        existing(cached), existing(merged), rtol=0, atol=1e-10
+      )
+
+
+def test_merging_returns_what_was_wrapped():
+  base = transformer_test.make_params(RICH)
+  base = {**base, "frozen": {"router_bias": jnp.ones(3)}}
+  merged = lora.merge(lora.wrap(base, SOME, jax.random.key(0)), SOME)
+  assert_same(merged, base)
+
+
+def test_bfloat16_bases_have_float32_adapters():
+  config = dataclasses.replace(RICH, dtype="bfloat16", param_dtype="bfloat16")
+  params = make_params(config)
+  assert {x.dtype.name for x in jax.tree.leaves(params["trained"])} == {
+    "float32"
+  }
+  merged = jax.tree.leaves(lora.merge(params, CONFIG))
+  assert {x.dtype.name for x in merged} == {"bfloat16"}
+  policy, batch = policy_of(config), transformer_test.make_batch()
+  logits = teacher_forced(policy, params, batch)
+  wide = jax.tree.map(lambda x: x.astype(jnp.float32), params)
+  exact = teacher_forced(policy_of(RICH), wide, batch)
+  error = abs(transformer_test.existing(logits - exact)).max()
+  assert 0 < error < 0.05 * abs(exact).max()
+
+
+def test_only_the_adapters_are_trained():
+  config = dataclasses.replace(
+    transformer_test.PLAIN, vocab_size=tiny.VOCAB, num_layers=1
+  )
+  policy = policy_of(config)
+  parts = tiny.make_parts(
+    "grpo", policy=policy, fields={"kl_coef": 0.01}, learning_rate=0.05
+  )
+  state = tiny.make_state(parts)
+  before = jax.tree.map(np.array, state.params["policy"])
+  trained = jax.tree.structure(before["trained"])
+  moments = [
+    x
+    for x in jax.tree.leaves(
+      state.opt_state, is_leaf=lambda x: jax.tree.structure(x) == trained
+    )
+    if jax.tree.structure(x) == trained
+  ]
+  assert len(moments) == 2  # Adam's, and none for the base.
+  count = sum(x.size for x in jax.tree.leaves(before["trained"]))
+  stored = sum(x.size for x in jax.tree.leaves(state.opt_state))
+  assert 2 * count <= stored < 2 * count + 10  # Beside counters.
+
+  advance = jax.jit(
+    functools.partial(step.fused_step, parts=parts), donate_argnums=0
+  )
+  rewards = []
+  for i in range(20):
+    state, metrics, _ = advance(state, tiny.make_prompts(first=4 * i))
+    rewards.append(metrics["reward/mean"])
+  after = state.params["policy"]
+  assert_same(after["frozen"], before["frozen"])
+  for name, adapter in after["trained"].items():
+    for which, x in adapter.items():
+      assert abs(x - before["trained"][name][which]).max() > 0, (name, which)
+  assert np.mean(rewards[-5:]) > np.mean(rewards[:5]) + 0.2
+
+
+def saved(tmp_path, lora_config=SOME):
+  params = make_params(RICH, lora_config)
+  lora.save_peft(tmp_path / "adapter", params, lora_config, "some/base")
+  return params, tmp_path / "adapter"
+
+
+def change_settings(directory, **fields):
+  path = directory / "adapter_config.json"
+  path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def test_files_have_the_names_and_shapes_of_peft(tmp_path):
+  # What PEFT 0.21 writes for such a model: width 8, 4 query heads of width 6,
+  # 1 key/value head, MLP width 12.
+  _, directory = saved(tmp_path)
+  tensors = safetensors.load_file(directory / "adapter_model.safetensors")
+  shapes = {
+    "self_attn.v_proj.lora_A": (3, 8),
+    "self_attn.v_proj.lora_B": (6, 3),
+    "self_attn.o_proj.lora_A": (3, 24),
+    "self_attn.o_proj.lora_B": (8, 3),
+    "mlp.down_proj.lora_A": (3, 12),
+    "mlp.down_proj.lora_B": (8, 3),
+  }
+  assert {name: x.shape for name, x in tensors.items()} == {
+    f"base_model.model.model.layers.{layer}.{name}.weight": shape
+    for layer in (0, 1)
+    for name, shape in shapes.items()
+  }
+  settings = json.loads((directory / "adapter_config.json").read_text())
+  assert settings["base_model_name_or_path"] == "some/base"
+  assert (settings["r"], settings["lora_alpha"]) == (3, 6.0)
+  assert settings["target_modules"] == ["down_proj", "v_proj", "o_proj"]
+
+
+def test_the_files_mean_what_peft_makes_of_them(tmp_path):
+  # PEFT: W + α / r · B A, on W [outputs, inputs] of each projection alone.
+  config = dataclasses.replace(RICH, num_kv_heads=2)
+  params = make_params(config)
+  lora.save_peft(tmp_path, params, CONFIG)
+  tensors = safetensors.load_file(tmp_path / "adapter_model.safetensors")
+
+  def projections(params):
+    layers = jax.tree.map(np.asarray, params["trained"]["layers"])
+    qkv = layers["attention"]["qkv"]["kernel"]  # [layers, D, C, R + 2, K]
+    kernels = {
+      "self_attn.q_proj": qkv[..., :2, :].reshape(2, 8, -1),
+      "self_attn.k_proj": qkv[..., 2, :].reshape(2, 8, -1),
+      "self_attn.v_proj": qkv[..., 3, :].reshape(2, 8, -1),
+      "self_attn.o_proj": layers["attention"]["out"]["kernel"].reshape(
+        2, -1, 8
+      ),
+    }
+    for name in ("gate", "up", "down"):
+      kernels[f"mlp.{name}_proj"] = layers["mlp"][name]["kernel"]
+    return {name: np.moveaxis(x, 1, 2) for name, x in kernels.items()}
+
+  merged = projections(lora.merge(params, CONFIG))
+  for name, base in projections(transformer_test.make_params(config)).items():
+    for layer in range(2):
+      prefix = f"base_model.model.model.layers.{layer}.{name}"
+      a = tensors[f"{prefix}.lora_A.weight"]
+      b = tensors[f"{prefix}.lora_B.weight"]
+      expected = base[layer] + 3.0 / 2 * b @ a
+      np.testing.assert_allclose(merged[name][layer], expected, atol=1e-6)
+      assert abs(expected - base[layer]).max() > 0.01
+
+
+def test_files_are_read_back_bit_by_bit(tmp_path):
+  params, directory = saved(tmp_path)
+  fresh = make_params(RICH, SOME, spread=0.1)
+  assert_same(lora.load_peft(directory, fresh, SOME), params)
+
+
+def test_files_are_not_replaced(tmp_path):
+  params, directory = saved(tmp_path)
+  with pytest.raises(ValueError, match=r"adapter_model.safetensors exists"):
+    lora.save_peft(directory, params, SOME)
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"r": 8}, "r is 8, needed is 3"),
+    ({"lora_alpha": 16}, "lora_alpha is 16, needed is 6.0"),
+    ({"use_rslora": True}, "use_rslora is True, needed is False"),
+    ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'"),
+    ({"modules_to_save": ["lm_head"]}, "modules_to_save is"),
+  ],
+)
+def test_adapters_that_mean_something_else_raise(tmp_path, fields, message):
+  params, directory = saved(tmp_path)
+  change_settings(directory, **fields)
+  with pytest.raises(ValueError, match=message):
+    lora.load_peft(directory, params, SOME)
+
+
+def test_adapters_of_another_model_raise(tmp_path):
+  _, directory = saved(tmp_path)
+  other = dataclasses.replace(SOME, modules=("down", "value", "query"))
+  with pytest.raises(ValueError, match=r"8 tensors .*o_proj.* absent here"):
+    lora.load_peft(directory, make_params(RICH, other), other)
+  other_base = make_params(transformer_test.PLAIN, SOME)
+  with pytest.raises(ValueError, match=r"\(3, 24\) in the file and \(3, 8\)"):
+    lora.load_peft(directory, other_base, SOME)
+  path = directory / "adapter_model.safetensors"
+  path.write_bytes(path.read_bytes()[:-8])
+  with pytest.raises(ValueError, match=r"safetensors cannot be read"):
+    lora.load_peft(directory, make_params(RICH, SOME), SOME)
+  path.unlink()
+  with pytest.raises(FileNotFoundError, match=r"adapter_model.safetensors is"):
+    lora.load_peft(directory, make_params(RICH, SOME), SOME)
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"rank": 0}, "rank is 0"),
+    ({"alpha": 0.0}, "alpha is 0.0"),
+    ({"modules": ()}, r"modules is \(\)"),
+    ({"modules": ("up", "up")}, "each once"),
+    ({"quantization": "int4"}, "'int4'; use one of none, int8, nf4"),
+  ],
+)
+def test_impossible_configs_raise(fields, message):
+  with pytest.raises(ValueError, match=message):
+    dataclasses.replace(CONFIG, **fields)
+
+
+def test_unknown_modules_raise_with_the_known_ones():
+  base = transformer_test.make_params(RICH)
+  config = dataclasses.replace(CONFIG, modules=("qkv", "up"))
+  with pytest.raises(
+    ValueError, match=r"has qkv, .*known are query, key, value"
+  ):
+    lora.wrap(base, config, jax.random.key(0))
+
+
+def test_wrapping_twice_raises():
+  with pytest.raises(ValueError, match="adapters already"):
+    lora.wrap(make_params(RICH), CONFIG, jax.random.key(0))
+
+
+def test_experts_have_no_adapters():
+  config = dataclasses.replace(RICH, num_experts=3, expert_width=4)
+  policy = policy_of(config)
+  with pytest.raises(ValueError, match="gate, up, down, which the layers do"):
+    jax.eval_shape(policy.init, jax.random.key(0))

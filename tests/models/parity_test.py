@@ -1,0 +1,196 @@
+"""Every family against transformers, on the tiny checkpoints.
+
+`reference.npz` beside each holds the logits and the greedy continuation of
+transformers in float32; scripts/make_tiny_checkpoints.py made them.
+"""
+
+import dataclasses
+import functools
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import compare_logits
+from grpo_jax.models import transformer, weights
+from grpo_jax.rollout import sampling
+from grpo_jax.types import Prompts
+
+CHECKPOINTS = pathlib.Path(__file__).parent.parent / "data" / "checkpoints"
+FAMILIES = (
+  "deepseek_r1_distill",
+  "gemma2",
+  "gemma3_text",
+  "llama",
+  "mistral",
+  "olmo2",
+  "qwen2",
+  "qwen3",
+  "qwen3_moe",
+)
+TOLERANCE = 2e-4
+
+
+def load(family, dtype="float32"):
+  """Reads a family's checkpoint; (config, params)."""
+  config, params = weights.load(CHECKPOINTS / family, param_dtype=dtype)
+  return dataclasses.replace(config, dtype=dtype, param_dtype=dtype), params
+
+
+@functools.cache
+def recorded(family):
+  """The arrays of a family's reference."""
+  with np.load(CHECKPOINTS / family / "reference.npz") as archive:
+    return dict(archive)
+
+
+def reference(family):
+  arrays = recorded(family)
+  return compare_logits.Reference(
+    arrays["input_ids"], arrays["attention_mask"], arrays["logits"]
+  )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def step_by_step(config, params, prompt_tokens, prompt_mask, tokens):
+  """Logits [B, T, V] with a cache, and the tokens given one at a time."""
+  policy = transformer.transformer_policy(config)
+  num_rows, num_slots = tokens.shape
+  h, cache = policy.prefill(
+    params, prompt_tokens, prompt_mask, jnp.arange(num_rows), num_slots
+  )
+
+  def step(cache, t):
+    h, cache = policy.decode(params, tokens[:, t], t, cache)
+    return cache, h
+
+  _, later = jax.lax.scan(step, cache, jnp.arange(num_slots))  # [T, B, D]
+  h = jnp.concatenate([h[:, None], jnp.moveaxis(later, 0, 1)], axis=1)
+  return policy.head(params, h)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_equal_those_of_transformers(family, dtype):
+  with jax.enable_x64(dtype == "float64"):
+    config, params = load(family, dtype)
+    found = compare_logits.compare(config, params, reference(family))
+  assert found.num_positions == 24 + 17 + 5
+  assert found.largest <= TOLERANCE
+  assert found.num_agreeing == found.num_positions
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_side_of_the_padding_is_irrelevant(family):
+  # The reference is padded on the left.
+  left = reference(family)
+  shifts = left.attention_mask.argmax(axis=1)
+  right = compare_logits.Reference(
+    *(
+      np.stack(
+        [np.roll(x, -n, axis=0) for x, n in zip(array, shifts, strict=True)]
+      )
+      for array in left
+    )
+  )
+  assert right.attention_mask[:, 0].all()
+  found = compare_logits.compare(*load(family), right)
+  assert found.largest <= TOLERANCE
+
+
+# The last prompt is shorter than the windows; with its continuation all rows
+# are longer.
+@pytest.mark.parametrize("family", FAMILIES)
+def test_decoding_equals_the_full_forward(family):
+  config, params = load(family)
+  arrays = recorded(family)
+  ids = np.concatenate([arrays["input_ids"], arrays["greedy"]], axis=1)
+  mask = np.pad(arrays["attention_mask"], ((0, 0), (0, 12)), mode="edge")
+  full = compare_logits.logits(config, params, ids, mask)
+  cached = step_by_step(config, params, ids[:, :20], mask[:, :20], ids[:, 20:])
+  np.testing.assert_allclose(cached, full[:, 19:], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_sampling_equals_that_of_transformers(family):
+  config, params = load(family)
+  arrays = recorded(family)
+  rollout = sampling.sample(
+    transformer.transformer_policy(config),
+    params,
+    Prompts(
+      tokens=jnp.asarray(arrays["input_ids"]),
+      mask=jnp.asarray(arrays["attention_mask"]),
+      ids=jnp.arange(3),
+      extras={},
+    ),
+    jax.random.key(0),
+    sampling.SamplingConfig(
+      max_new_tokens=12, end_ids=(), pad_id=0, temperature=0.0
+    ),
+    1,
+  )
+  np.testing.assert_array_equal(rollout.tokens, arrays["greedy"])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_exported_parameters_are_loaded_bit_by_bit(family, tmp_path):
+  config, params = weights.load(CHECKPOINTS / family)
+  params = jax.tree.map(lambda x: -x, params)  # Not a copy of the files.
+  weights.export(
+    params,
+    config,
+    CHECKPOINTS / family,
+    tmp_path / "exported",
+    max_shard_bytes=50_000,
+  )
+  assert len(list((tmp_path / "exported").glob("*.safetensors"))) > 1
+  again, loaded = weights.load(tmp_path / "exported")
+  assert again == config
+  jax.tree.map(np.testing.assert_array_equal, loaded, params)
+
+
+# Without what a family adds, its logits are others: the tests above would
+# notice.
+@pytest.mark.parametrize(
+  ("family", "change"),
+  [
+    ("qwen2", {"qkv_bias": False}),
+    ("qwen2", {"rope_theta": 10_000.0}),
+    ("qwen2", {"sliding_window": 8}),
+    ("qwen3", {"qk_norm": "none"}),
+    ("olmo2", {"qk_norm": "none"}),
+    ("olmo2", {"post_norm": False, "pre_norm": True}),
+    ("llama", {"rope_scaling": "none"}),
+    ("llama", {"rope_factor": 4.0}),
+    ("llama", {"rope_high_freq": 2.0}),
+    ("llama", {"rope_low_freq": 2.0}),
+    ("llama", {"rope_original_len": 8192}),
+    ("mistral", {"sliding_window": None}),
+    ("mistral", {"sliding_window": 9}),
+    ("gemma2", {"attention_softcap": None}),
+    ("gemma2", {"final_softcap": None}),
+    ("gemma2", {"attention_scale": None}),
+    ("gemma2", {"sliding_layers": ()}),
+    ("gemma2", {"activation": "silu"}),
+    ("gemma2", {"norm_plus_one": False}),
+    ("gemma2", {"scale_embeddings": False}),
+    ("gemma3_text", {"local_rope_theta": None}),
+    ("gemma3_text", {"rope_scaling": "none"}),
+    ("gemma3_text", {"sliding_layers": (False, True, True, True)}),
+    ("gemma3_text", {"qk_norm": "none"}),
+  ],
+)
+def test_switches_show_in_the_logits(family, change):
+  config, params = load(family)
+  if change.get("pre_norm"):
+    layers = params["trained"]["layers"]
+    params["trained"]["layers"] = layers | {
+      "attention_norm": layers["attention_post_norm"],
+      "mlp_norm": layers["mlp_post_norm"],
+    }
+  config = dataclasses.replace(config, **change)
+  found = compare_logits.compare(config, params, reference(family))
+  assert found.largest > 50 * TOLERANCE

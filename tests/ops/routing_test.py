@@ -1,0 +1,95 @@
+"""Loads of experts and the balance loss, against loops and by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax.ops import aggregation, routing
+
+B, T, LAYERS, E, K = 2, 3, 2, 4, 2
+
+
+def _case():
+  rng = np.random.default_rng(0)
+  logits = rng.normal(size=(B, T, LAYERS, E))
+  probs = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+  ids = np.argsort(-probs, axis=-1)[..., :K].astype(np.int32)
+  mask = np.array([[True, True, False], [True, False, False]])
+  return probs, ids, mask
+
+
+def test_load_counts_the_choices_of_the_tokens_that_count():
+  _, ids, mask = _case()
+  want = np.zeros((LAYERS, E))
+  for b, t in zip(*np.nonzero(mask), strict=True):
+    for layer in range(LAYERS):
+      for e in ids[b, t, layer]:
+        want[layer, e] += 1 / K
+  total, weight = routing.load(ids, mask, E)
+  np.testing.assert_allclose(total, want, rtol=1e-6)
+  assert weight == 3
+  np.testing.assert_allclose((total / weight).sum(axis=-1), 1, rtol=1e-6)
+  # What a token that does not count chose is irrelevant.
+  other = np.where(mask[..., None, None], ids, 0)
+  np.testing.assert_array_equal(routing.load(other, mask, E).total, total)
+
+
+def test_load_of_no_tokens_is_zero():
+  _, ids, mask = _case()
+  total, weight = routing.load(ids, mask & False, E)
+  assert not total.any()
+  assert weight == 0
+
+
+def test_balance_is_the_papers_sum():
+  probs, ids, mask = _case()
+  total, weight = routing.load(ids, mask, E)
+  shares = total / weight
+  with jax.enable_x64(True):
+    values = np.asarray(routing.balance(jnp.asarray(probs), shares))  # [B, T]
+  want = 0.0
+  for layer in range(LAYERS):
+    mean_probs = probs[:, :, layer][mask].mean(axis=0)  # [E], P_e
+    want += E * (np.asarray(shares)[layer] * mean_probs).sum() / LAYERS
+  np.testing.assert_allclose(values[mask].mean(), want, rtol=1e-6)
+
+
+def test_balance_is_one_when_even_and_e_at_worst():
+  even = jnp.full((B, T, LAYERS, E), 1 / E)
+  skewed = jnp.zeros((LAYERS, E)).at[:, 1].set(1.0)
+  np.testing.assert_allclose(routing.balance(even, skewed), 1, rtol=1e-6)
+  worst = jnp.broadcast_to(skewed, even.shape)
+  np.testing.assert_allclose(routing.balance(worst, skewed), E, rtol=1e-6)
+
+
+def test_balance_lowers_the_probability_of_full_experts():
+  def loss(logits, shares):
+    probs = jax.nn.softmax(jnp.broadcast_to(logits, (1, 1, 1, E)))
+    return routing.balance(probs, shares).sum()
+
+  shares = jnp.array([[0.7, 0.1, 0.1, 0.1]])
+  slope, of_shares = jax.grad(loss, (0, 1))(jnp.zeros(E), shares)
+  assert slope[0] > 0 > slope[1:].max()
+  assert not of_shares.any()  # A constant of the loss.
+
+
+def test_routers_of_other_tokens_reach_nothing():
+  probs, ids, mask = _case()
+  total, weight = routing.load(ids, mask, E)
+
+  def loss(probs):
+    values = routing.balance(probs, total / weight)
+    return aggregation.over_tokens(values, mask).total
+
+  clean = jnp.asarray(probs, jnp.float32)
+  dirty = jnp.where(mask[..., None, None], clean, jnp.nan)
+  for form in (loss, jax.grad(loss)):
+    np.testing.assert_array_equal(form(dirty), form(clean))
+  assert not jax.grad(loss)(dirty)[~mask].any()
+
+
+def test_entropy_of_certain_and_of_even_routers():
+  certain = jnp.zeros((B, T, LAYERS, E)).at[..., 0].set(1.0)
+  even = jnp.full((B, T, LAYERS, E), 1 / E)
+  np.testing.assert_array_equal(routing.entropy(certain), np.zeros((B, T)))
+  np.testing.assert_allclose(routing.entropy(even), np.log(E), rtol=1e-6)
