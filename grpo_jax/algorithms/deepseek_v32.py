@@ -9,7 +9,8 @@
 combination: `off_policy_threshold` (δ), `kl_kind` "k3_unbiased",
 `kl_domain_weights` (β differs by domain), and `keep_sampling_mask` for
 filtered sampling. The report prints neither δ (0.5 is TRL's suggestion) nor β
-nor the clip range. Its routing replay belongs to mixture-of-experts models.
+nor the clip range. For mixtures of experts its routing replay is the option
+`keep_routing`.
 """
 
 from __future__ import annotations

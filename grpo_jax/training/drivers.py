@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from grpo_jax.data import pipeline
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.training import sharding, step
-from grpo_jax.types import TrainState
+from grpo_jax.types import Rollout, TrainState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +102,9 @@ def _split(
     prompts = jax.device_put(batch.prompts, rows)
     rollout = sample(state, prompts)
     baseline = greedy(state, prompts)
-    fetched = jax.device_get((rollout, baseline))
+    fetched = jax.device_get(
+      (_for_verifiers(rollout), _for_verifiers(baseline))
+    )
     started = time.perf_counter()
     with jax.transfer_guard("allow"):
       scored, failures, errors = problem.score_on_host(batch, fetched[0])
@@ -130,6 +132,15 @@ def _jit_step(mesh: Mesh, function: Callable, parts: step.Parts) -> Callable:
     # The new state lies where the old one did; left to itself the compiler
     # may choose another layout, and the next step would not fit it.
     out_shardings=sharding.replicated(mesh),
+  )
+
+
+def _for_verifiers(rollout: Rollout | None) -> Rollout | None:
+  """Without the large records, which verifiers do not read."""
+  if rollout is None:
+    return None
+  return dataclasses.replace(
+    rollout, kept_ids=None, routing=None, prompt_routing=None
   )
 
 
