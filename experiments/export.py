@@ -4,7 +4,9 @@
 
 The run must have started from a checkpoint (config.model.checkpoint), whose
 configuration and tokenizer files are copied beside the weights, so that
-`transformers` and every tool that reads its format load the result.
+`transformers` and every tool that reads its format load the result. Adapters
+(config.model.lora_rank) are merged into the weights; --adapters writes them
+alone, as PEFT does.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.models import hub, weights
+from grpo_jax.models import hub, lora, weights
 from grpo_jax.training import runs
 
 _WORKDIR = flags.DEFINE_string(
@@ -22,6 +24,9 @@ _WORKDIR = flags.DEFINE_string(
 )
 _OUT = flags.DEFINE_string("out", None, "New folder.", required=True)
 _STEP = flags.DEFINE_integer("step", None, "Checkpoint; by default the last.")
+_ADAPTERS = flags.DEFINE_bool(
+  "adapters", False, "Write the adapters alone, in the format of PEFT."
+)
 _DTYPE = flags.DEFINE_enum(
   "dtype", None, ["float32", "bfloat16"], "Of the tensors; by default as is."
 )
@@ -38,8 +43,21 @@ def main(argv: Sequence[str]) -> int:
         " is no Hugging Face configuration to write it with; export needs a"
         " run with config.model.checkpoint."
       )
+    adapters = model.adapters()
+    params = loaded.params
+    if _ADAPTERS.value:
+      if adapters is None:
+        raise ValueError(
+          f"--adapters: the run in {_WORKDIR.value} has none"
+          " (config.model.lora_rank=0); leave the flag out."
+        )
+      lora.save_peft(_OUT.value, params, adapters, model.checkpoint)
+      print(f"adapters of step {loaded.step} -> {_OUT.value}")
+      return 0
+    if adapters is not None:
+      params = lora.merge(params, adapters)
     weights.export(
-      loaded.params,
+      params,
       model.transformer(loaded.problem.tokenizer.vocab_size),
       hub.local_directory(model.checkpoint),
       _OUT.value,

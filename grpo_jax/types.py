@@ -331,8 +331,10 @@ class TrainState:
     opt_state: Optimizer state of the trained leaves.
     algorithm_state: {"algorithm": its running state (baselines, trackers),
       "coefficients": of the terms that adapt}.
-    ref_params: Frozen reference policy ({"trained", "frozen"}) or None.
-    ema_params: Moving average of the trained policy leaves, or None.
+    ref_params: Frozen reference policy ({"trained", "frozen"}) or None. What
+      of "frozen" is absent is the policy's own (the base of adapters).
+    ema_params: Moving average of the trained policy leaves, at least float32,
+      or None.
   """
 
   step: jax.Array  # [] int32

@@ -181,14 +181,9 @@ def make_train_batch(
   return dataclasses.replace(batch, **optional)
 
 
-def _wide(x: jax.Array) -> jax.Array:
-  """At least float32: statistics of bfloat16 numbers have three digits."""
-  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
-
-
 def _sanitized(x: jax.Array, mask: jax.Array) -> jax.Array:
   """Wide, and 0 where masked: garbage there must reach no gradient."""
-  return masked.select(_wide(x), mask if x.ndim == 2 else mask[..., None])
+  return masked.select(masked.wide(x), mask if x.ndim == 2 else mask[..., None])
 
 
 def _sanitized_batch(batch: TrainBatch, mask: jax.Array) -> TrainBatch:
@@ -324,7 +319,7 @@ def prepare(
   """
   batch = _sanitized_batch(batch, batch.mask)
   scores: dict[str, Any] = {
-    name: _wide(value)
+    name: masked.wide(value)
     for name in _SCORE_FIELDS
     if (value := getattr(batch, name)) is not None
   }

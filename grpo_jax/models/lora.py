@@ -60,14 +60,15 @@ class LoRAConfig:
     rank: Of each adapter, r ≥ 1.
     alpha: α > 0; the adapters' term is multiplied by α / r.
     modules: Projections with an adapter: "query", "key", "value", "out",
-      "gate", "up", "down". Experts of a mixture have none.
+      "gate", "up", "down"; empty: all that the layers have. Experts of a
+      mixture have none.
     quantization: How the kernels of all layers are kept: "none" (as they
       are), "int8" or "nf4"; see `quantization.py`.
   """
 
   rank: int = 16
   alpha: float = 32.0
-  modules: tuple[str, ...] = tuple(_MODULES)
+  modules: tuple[str, ...] = ()
   quantization: str = "none"
 
   def __post_init__(self):
@@ -81,9 +82,12 @@ class LoRAConfig:
         f"lora: alpha is {self.alpha}, but must be greater than 0; else the"
         " adapters have no effect."
       )
-    if not self.modules or len({*self.modules}) < len(self.modules):
+    if {*self.modules} - {*_MODULES} or len({*self.modules}) < len(
+      self.modules
+    ):
       raise ValueError(
-        f"lora: modules is {self.modules}; name at least one, each once."
+        f"lora: modules is {self.modules}; known are {', '.join(_MODULES)}."
+        " Name each once, or none for all."
       )
     if self.quantization not in quantization.KINDS:
       raise ValueError(
@@ -197,7 +201,7 @@ def _shapes(base: PyTree, config: LoRAConfig) -> dict[str, tuple]:
       f"lora: modules has {', '.join(unknown)}, which the layers do not have;"
       f" known are {', '.join(known)}."
     )
-  return {name: known[name] for name in config.modules}
+  return {name: known[name] for name in config.modules or known}
 
 
 def _joined(params: PyTree) -> PyTree:
@@ -325,7 +329,7 @@ def save_peft(
     "bias": "none",
     "fan_in_fan_out": False,
     "target_modules": [
-      _MODULES[name][1].split(".")[-1] for name in config.modules
+      _MODULES[name][1].split(".")[-1] for name in params["trained"]
     ],
   }
   text = json.dumps(settings, indent=2) + "\n"

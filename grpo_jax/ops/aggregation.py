@@ -19,7 +19,7 @@ from grpo_jax.types import Weighted
 
 def over_tokens(x: jax.Array, mask: jax.Array) -> Weighted:  # [B(, T)], [B, T]
   """Every token counts equally, so long completions count more (DAPO)."""
-  x = _wide(x)
+  x = masked.wide(x)
   if x.ndim == 1:
     x = x[:, None]
   return Weighted(masked.sum(x, mask), _count(mask, x.dtype))
@@ -27,7 +27,7 @@ def over_tokens(x: jax.Array, mask: jax.Array) -> Weighted:  # [B(, T)], [B, T]
 
 def over_sequences(x: jax.Array, mask: jax.Array) -> Weighted:  # [B(, T)]
   """Every completion counts equally; its tokens share it (GRPO, GSPO)."""
-  x = _wide(x)
+  x = masked.wide(x)
   per_sequence = x if x.ndim == 1 else masked.mean(x, mask, axis=-1)  # [B]
   present = mask.any(axis=-1)
   return Weighted(masked.sum(per_sequence, present), _count(present, x.dtype))
@@ -35,7 +35,7 @@ def over_sequences(x: jax.Array, mask: jax.Array) -> Weighted:  # [B(, T)]
 
 def over_sequence_sums(x: jax.Array, mask: jax.Array) -> Weighted:  # [B(, T)]
   """Mean over completions of the sum over their tokens (REINFORCE)."""
-  x = _wide(x)
+  x = masked.wide(x)
   present = mask.any(axis=-1)
   total = masked.sum(x, present if x.ndim == 1 else mask)
   return Weighted(total, _count(present, x.dtype))
@@ -45,11 +45,6 @@ def over_budget(x: jax.Array, mask: jax.Array) -> Weighted:  # [B(, T)], [B, T]
   """Sum over tokens divided by completions × T, the budget (Dr. GRPO)."""
   total, weight = over_sequence_sums(x, mask)
   return Weighted(total, weight * mask.shape[-1])
-
-
-def _wide(x: jax.Array) -> jax.Array:
-  # bfloat16 holds no 40 000: sums and counts would be off by parts per mille.
-  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _count(mask: jax.Array, dtype: jnp.dtype) -> jax.Array:

@@ -8,10 +8,18 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from grpo_jax.types import PyTree
 
-def wide(x: jax.Array) -> jax.Array:
-  """`x` as float32, or as it is if it is wider."""
-  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+def wide(x: PyTree) -> PyTree:
+  """An array, or a tree of them, as float32; as it is where it is wider.
+
+  bfloat16 has three digits: sums, counts and norms would be off by parts per
+  mille, and a sum of 256 equal terms would stop growing.
+  """
+  return jax.tree.map(
+    lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), x
+  )
 
 
 def select(x: jax.Array, mask: jax.Array) -> jax.Array:

@@ -13,7 +13,8 @@ from jax.sharding import Mesh
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
-from grpo_jax.models import hub, transformer, weights
+from grpo_jax.models import hub, lora, transformer, weights
+from grpo_jax.ops import masked
 from grpo_jax.rollout import sampling
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import optimizers, sharding
@@ -24,9 +25,11 @@ from grpo_jax.types import Policy, PyTree, TrainState
 
 def make_policy(config: config_lib.RunConfig, problem: Problem) -> Policy:
   """The model for the problem's vocabulary."""
-  return transformer.transformer_policy(
+  policy = transformer.transformer_policy(
     config.model.transformer(problem.tokenizer.vocab_size)
   )
+  adapters = config.model.adapters()
+  return policy if adapters is None else lora.lora_policy(policy, adapters)
 
 
 def make_parts(
@@ -81,6 +84,7 @@ def make_parts(
       jax.default_backend(),
     ),
     temperature=1.0 if supervised else config.sampling.temperature,
+    chunk_bytes=_chunk_bytes(phase, mesh),
     ema_decay=phase.ema_decay,
   )
   unit = phase.group_size if algorithm.couples_group else 1
@@ -127,6 +131,16 @@ def make_parts(
     else None,
     score=problem.score,
   )
+
+
+def _chunk_bytes(phase: config_lib.PhaseConfig, mesh: Mesh) -> int:
+  """Bytes of the logits of a chunk, over all devices."""
+  mebibytes = phase.logits_chunk_mib
+  if mebibytes is None:
+    # Each chunk reads and writes the gradient of the head once; on an
+    # accelerator that would take longer than the products of 64 MiB.
+    mebibytes = 64 if jax.default_backend() == "cpu" else 1024
+  return mebibytes * mesh.size * 2**20
 
 
 def _check_inputs(
@@ -192,6 +206,10 @@ def first_state(
   # The keys alone are made: a random model of that size would be in the way.
   empty = dataclasses.replace(policy, init=lambda key: {})
   state = initial_state(empty, config.seed)
+  adapters = config.model.adapters()
+  if adapters is not None:
+    init_key, _ = jax.random.split(jax.random.key(config.seed))
+    params = lora.wrap(params, adapters, init_key)
   return dataclasses.replace(state, params={"policy": params, "algorithm": {}})
 
 
@@ -229,8 +247,11 @@ def enter_phase(
   if "ref_logp" in options.needs(parts.algorithm, parts.config):
     ref_params = state.ref_params
     if phase.set_reference:
-      # A copy: the step donates the state, and the parameters move on.
-      ref_params = jax.tree.map(jnp.copy, params["policy"])
+      # A copy: the step donates the state, and the parameters move on. The
+      # base of adapters does not, and a teacher may have another one.
+      ref_params = jax.tree.map(
+        jnp.copy, _moving(params["policy"], bool(phase.reference_workdir))
+      )
     if ref_params is None:
       raise ValueError(
         f"phase {index}: algorithm {parts.algorithm.name!r} needs a reference"
@@ -239,7 +260,10 @@ def enter_phase(
       )
   ema_params = None
   if phase.ema_decay is not None:
-    ema_params = jax.tree.map(jnp.copy, params["policy"]["trained"])
+    # A copy too. float32: at a decay of 0.999 bfloat16 would not move.
+    ema_params = jax.tree.map(
+      jnp.copy, masked.wide(params["policy"]["trained"])
+    )
   return dataclasses.replace(
     state,
     phase=jnp.int32(index),
@@ -250,6 +274,16 @@ def enter_phase(
     ref_params=ref_params,
     ema_params=ema_params,
   )
+
+
+def _moving(policy_params: PyTree, with_base: bool) -> PyTree:
+  """What differs between two policies: all but the base of adapters."""
+  frozen = {
+    name: value
+    for name, value in policy_params["frozen"].items()
+    if with_base or name != "base"
+  }
+  return {**policy_params, "frozen": frozen}
 
 
 def _carry_moments(fresh: PyTree, old: PyTree) -> PyTree:
@@ -283,4 +317,9 @@ def evaluation_params(state: TrainState) -> PyTree:
   """Policy parameters to evaluate: the average where one is kept."""
   if state.ema_params is None:
     return state.params["policy"]
-  return {**state.params["policy"], "trained": state.ema_params}
+  trained = jax.tree.map(
+    lambda average, leaf: average.astype(leaf.dtype),
+    state.ema_params,
+    state.params["policy"]["trained"],
+  )
+  return {**state.params["policy"], "trained": trained}

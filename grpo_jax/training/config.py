@@ -19,7 +19,7 @@ import ml_collections
 from ml_collections import config_dict
 
 from grpo_jax import algorithms
-from grpo_jax.models import families, hub, transformer
+from grpo_jax.models import families, hub, lora, transformer
 from grpo_jax.rollout import sampling
 
 
@@ -60,9 +60,45 @@ class ModelConfig(transformer.Architecture):
     checkpoint: Folder or hub name of a Hugging Face checkpoint to start from.
       Its config.json then decides the architecture: of the other fields only
       `dtype`, `param_dtype` and `remat` may be set. Empty: from scratch.
+    lora_rank: Of low-rank adapters, which alone are trained; 0 for none.
+    lora_alpha: Their term is multiplied by lora_alpha / lora_rank.
+    lora_modules: Projections with an adapter, of "query", "key", "value",
+      "out", "gate", "up", "down"; empty: all that the layers have.
+    quantization: Of the kernels beneath the adapters: "none", "int8" or
+      "nf4".
   """
 
   checkpoint: str = ""
+  lora_rank: int = 0
+  lora_alpha: float = 32.0
+  lora_modules: tuple[str, ...] = ()
+  quantization: str = "none"
+
+  def __post_init__(self):
+    super().__post_init__()
+    _not_negative(self, "config.model", "lora_rank")
+    if not self.lora_rank and self.quantization != "none":
+      raise ValueError(
+        f"config.model.quantization={self.quantization!r} freezes the kernels"
+        " of the layers, and nothing else would be trained; set"
+        " config.model.lora_rank, or quantization='none'."
+      )
+    self.adapters()
+
+  def adapters(self) -> lora.LoRAConfig | None:
+    """The low-rank adapters, or None.
+
+    Raises:
+      ValueError: A number is out of range.
+    """
+    if not self.lora_rank:
+      return None
+    return lora.LoRAConfig(
+      rank=self.lora_rank,
+      alpha=self.lora_alpha,
+      modules=self.lora_modules,
+      quantization=self.quantization,
+    )
 
   def transformer(self, vocab_size: int) -> transformer.TransformerConfig:
     """The architecture, for a vocabulary of at least this size.
@@ -301,6 +337,8 @@ class PhaseConfig:
     num_minibatches: Gradient steps per pass.
     micro_batch_size: Rows per forward/backward pass; None: a good size for
       the backend. Changes time and memory, never the gradient.
+    logits_chunk_mib: What the float32 logits of a chunk may take on a device,
+      MiB; None: a good size for the backend. Changes time and memory only.
     reset_optimizer: Start the phase with a fresh optimizer state.
     set_reference: Start the phase with the reference policy set to the
       current one.
@@ -317,6 +355,7 @@ class PhaseConfig:
   num_epochs: int = 1
   num_minibatches: int = 1
   micro_batch_size: int | None = None
+  logits_chunk_mib: int | None = None
   reset_optimizer: bool = True
   set_reference: bool = True
   reference_workdir: str = ""
@@ -355,6 +394,8 @@ class PhaseConfig:
         f"Change config.{name}.group_size, num_minibatches or"
         " micro_batch_size so that each divides."
       )
+    if self.logits_chunk_mib is not None:
+      _positive(self, f"config.{name}", "logits_chunk_mib")
     if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
       raise ValueError(
         f"config.{name}.ema_decay={self.ema_decay} must be in [0, 1)."

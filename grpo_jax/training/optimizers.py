@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
+from grpo_jax.ops import masked
 from grpo_jax.training import config as config_lib
 from grpo_jax.types import PyTree
 
@@ -188,15 +189,13 @@ def _in_float32(
 ) -> optax.GradientTransformation:
   """`inner` with gradients, parameters and moments of at least float32."""
 
-  def wide(tree):
-    return jax.tree.map(
-      lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), tree
-    )
+  def init(params):
+    return inner.init(masked.wide(params))
 
   def update(updates, state, params=None):
-    return inner.update(wide(updates), state, wide(params))
+    return inner.update(masked.wide(updates), state, masked.wide(params))
 
-  return optax.GradientTransformation(lambda p: inner.init(wide(p)), update)
+  return optax.GradientTransformation(init, update)
 
 
 def round_stochastically(

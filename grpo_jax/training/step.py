@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import optax
 
 from grpo_jax.algorithms import objective, options
-from grpo_jax.ops import logprobs, routing
+from grpo_jax.ops import logprobs, masked, routing
 from grpo_jax.training import metrics as metrics_lib
 from grpo_jax.types import (
   Algorithm,
@@ -46,6 +46,7 @@ class UpdatePlan:
     micro_batch_size: Rows per forward/backward pass; must divide the rows of
       a minibatch. Changes time and memory, never the gradient.
     temperature: Of the log-probs (the sampling temperature).
+    chunk_bytes: Of the logits that exist at a time, over all devices.
     ema_decay: Of the parameter average per step; None keeps no average.
   """
 
@@ -53,6 +54,7 @@ class UpdatePlan:
   num_minibatches: int = 1
   micro_batch_size: int = 1
   temperature: float = 1.0
+  chunk_bytes: int = 2**26
   ema_decay: float | None = None
 
   @property
@@ -118,6 +120,17 @@ def with_trained(params: PyTree, trained: PyTree) -> PyTree:
   }
 
 
+def reference_params(state: TrainState) -> PyTree:
+  """The reference policy, with what it shares with the policy; or None."""
+  if state.ref_params is None:
+    return None
+  shared = state.params["policy"]["frozen"]
+  return {
+    **state.ref_params,
+    "frozen": {**shared, **state.ref_params["frozen"]},
+  }
+
+
 def step_keys(state: TrainState) -> tuple[jax.Array, jax.Array]:
   """(rollout key, update key): functions of (seed, step) only."""
   rollout_key, update_key = jax.random.split(
@@ -176,6 +189,7 @@ def policy_outputs(
     topk_ids=batch.ref_topk_ids,
     reference=reference,
     reference_beta=parts.config.jsd_beta,
+    chunk_bytes=parts.plan.chunk_bytes,
   )  # [B, T]
   present = {
     name: value
@@ -230,6 +244,7 @@ def with_anchor(parts: Parts, params: PyTree, batch: TrainBatch) -> TrainBatch:
       temperature=parts.plan.temperature,
       with_sum_pi_squared=squares,
       kept_ids=part.kept_ids,
+      chunk_bytes=parts.plan.chunk_bytes,
     )
     fields = {"old_logp": old.logp}
     if "router" in required:
@@ -256,6 +271,7 @@ def with_reference(
         part.tokens,
         temperature=parts.plan.temperature,
         kept_ids=part.kept_ids,
+        chunk_bytes=parts.plan.chunk_bytes,
       ).logp
     }
     if "ref_kl" in required:  # Its logits are made again, chunk by chunk.
@@ -267,6 +283,7 @@ def with_reference(
         h,
         min(parts.config.topk, vocab_size),
         temperature=parts.plan.temperature,
+        chunk_bytes=parts.plan.chunk_bytes,
       )
     return fields
 
@@ -287,7 +304,7 @@ def prepare(
   """
   required = options.needs(parts.algorithm, parts.config)
   if "ref_logp" in required:
-    batch = with_reference(parts, state.ref_params, batch)
+    batch = with_reference(parts, reference_params(state), batch)
   if "anchor" in required or (
     "old_logp" in required and parts.plan.num_updates > 1
   ):
@@ -361,7 +378,7 @@ def minibatch_gradient(
       def add(carry, rows):
         gradients, (terms, sums, maxima) = gradient(trained, rows)
         return (
-          jax.tree.map(jnp.add, carry[0], gradients),
+          jax.tree.map(lambda x, y: x + y.astype(x.dtype), carry[0], gradients),
           (
             jax.tree.map(jnp.add, carry[1][0], terms),
             jax.tree.map(jnp.add, carry[1][1], sums),
@@ -370,9 +387,9 @@ def minibatch_gradient(
         ), None
 
       first = jax.tree.map(lambda x: x[0], micros)
-      zeros = jax.tree.map(
-        lambda x: jnp.zeros(x.shape, x.dtype),
-        jax.eval_shape(gradient, trained, first),
+      shapes = jax.eval_shape(gradient, trained, first)
+      zeros = masked.wide(
+        jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
       )
       (gradients, sums), _ = jax.lax.scan(add, zeros, micros)
   terms, totals, maxima = sums
@@ -414,12 +431,12 @@ def update(
       )
     params = with_trained(state.params, trained)
     gradients, metrics = minibatch_gradient(
-      parts, params, minibatch, is_first, state.ref_params
+      parts, params, minibatch, is_first, reference_params(state)
     )
     with jax.named_scope("optimizer"):
       updates, opt_state = parts.optimizer.update(gradients, opt_state, trained)
-      metrics["gradient_norm"] = optax.global_norm(gradients)
-      metrics["update_norm"] = optax.global_norm(updates)
+      metrics["gradient_norm"] = optax.global_norm(masked.wide(gradients))
+      metrics["update_norm"] = optax.global_norm(masked.wide(updates))
       trained = optax.apply_updates(trained, updates)
     return (trained, opt_state), metrics
 
@@ -452,7 +469,7 @@ def update(
       name: values.max() if "max" in name.split("/")[-1] else values.mean()
       for name, values in history.items()
     }
-  metrics["param_norm"] = optax.global_norm(trained["policy"])
+  metrics["param_norm"] = optax.global_norm(masked.wide(trained["policy"]))
   metrics["learning_rate"] = jnp.asarray(
     parts.schedule(state.phase_step * plan.num_updates), jnp.float32
   )

@@ -208,7 +208,7 @@ def test_remat_and_bfloat16():
   both = jax.value_and_grad(loss, 1)
   jax.tree.map(
     functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4),
-    both(dataclasses.replace(MOE, remat=True), params),
+    both(dataclasses.replace(MOE, remat="full"), params),
     both(MOE, params),
   )
   narrow = dataclasses.replace(MOE, dtype="bfloat16")

@@ -204,20 +204,39 @@ def test_a_token_never_sees_its_successors():
   assert abs(before[0, 3] - after[0, 3]).max() > 1e-3
 
 
-def test_remat_changes_neither_values_nor_gradients():
+@pytest.mark.parametrize("remat", ["dots", "full"])
+def test_remat_changes_neither_values_nor_gradients(remat):
   params, batch = make_params(RICH), make_batch()
 
   def loss(config, params):
     return (teacher_forced(config, params, batch) ** 2).sum()
 
   both = jax.value_and_grad(loss, 1)
-  plain = both(RICH, params)
-  remat = both(dataclasses.replace(RICH, remat=True), params)
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
-    remat,
-    plain,
+    both(dataclasses.replace(RICH, remat=remat), params),
+    both(RICH, params),
   )
+
+
+def test_remat_saves_memory():
+  batch = jax.tree.map(lambda x: jnp.tile(x, (1, 8)), make_batch()[:4])
+  batch = (*batch, make_batch()[4])
+
+  def temporary(remat):
+    config = dataclasses.replace(RICH, num_layers=6, remat=remat)
+    policy = transformer.transformer_policy(config)
+
+    def loss(params):
+      return (policy.hidden(params, *batch, None)[0] ** 2).sum()
+
+    params = jax.eval_shape(policy.init, jax.random.key(0))
+    gradient = jax.jit(jax.grad(loss)).lower(params).compile()
+    return gradient.memory_analysis().temp_size_in_bytes
+
+  none, dots, full = map(temporary, ("none", "dots", "full"))
+  assert full < 0.8 * dots
+  assert dots < 0.5 * none
 
 
 def test_bfloat16_activations_keep_float32_parameters_and_logits():

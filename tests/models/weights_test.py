@@ -466,7 +466,7 @@ def test_files_and_index_agree(checkpoint, tmp_path):
 def test_a_config_that_is_not_the_files_is_refused(checkpoint, tmp_path):
   source = checkpoint("qwen2")
   config, params = weights.load(source)
-  other = dataclasses.replace(config, rope_theta=5.0, remat=True)
+  other = dataclasses.replace(config, rope_theta=5.0, remat="full")
   with pytest.raises(ValueError, match=r"load: .*rope_theta is 5.0 and there"):
     weights.load(source, other)
   with pytest.raises(

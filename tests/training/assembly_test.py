@@ -213,14 +213,16 @@ def _rl_parts(config):
 
 
 def test_parts_of_the_phases_are_those_of_the_config():
-  run = _run_config(num_epochs=2, num_minibatches=4, micro_batch_size=1)
+  run = _run_config(
+    num_epochs=2, num_minibatches=4, micro_batch_size=1, logits_chunk_mib=3
+  )
   made = problem.make_problem(run)
   policy = tiny.tiny_policy(made.tokenizer.vocab_size)
   mesh = sharding.make_mesh(1)
   rl = assembly.make_parts(run, made, policy, "rl", mesh)
   assert rl.algorithm.name == "dapo"
   assert rl.config == run.algorithm[1]
-  assert rl.plan == step.UpdatePlan(2, 4, 1, 0.7, None)
+  assert rl.plan == step.UpdatePlan(2, 4, 1, 0.7, 3 * 2**20, None)
   assert rl.score is made.score
   sft = assembly.make_parts(run, made, policy, "sft", mesh)
   assert sft.algorithm.name == "sft"

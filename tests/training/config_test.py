@@ -167,7 +167,13 @@ def _source_of_base(getsource, planted, cls):
 
 
 def test_every_setting_of_the_model_is_read():
-  own = {"checkpoint"}
+  own = {
+    "checkpoint",
+    "lora_rank",
+    "lora_alpha",
+    "lora_modules",
+    "quantization",
+  }
   assert _reads(inspect.getsource(config_lib.ModelConfig), {"self"}) >= own
   fields = _fields(config_lib.ModelConfig) - own
   assert fields | {"vocab_size"} == _fields(transformer.TransformerConfig)
