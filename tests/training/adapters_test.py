@@ -1,0 +1,108 @@
+"""Training with adapters over a frozen base, as the settings ask for it."""
+
+import dataclasses
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from grpo_jax.training import assembly, loop, problem, runs, sharding, step
+from grpo_jax.training import config as config_lib
+from tests.experiments import tiny_config
+
+
+def _config(rank=2, quantization="none"):
+  config = tiny_config.get_config("grpo")
+  config.model.lora_rank = rank
+  config.model.quantization = quantization
+  config.rl.ema_decay = None
+  config.log.tensorboard = False
+  config.checkpoint.keep = 20
+  return config
+
+
+def _state(config):
+  """The state at the start of the "rl" phase, and its parts."""
+  run = config_lib.resolve(config)
+  made = problem.make_problem(run)
+  mesh = sharding.make_mesh(1)
+  policy = assembly.make_policy(run, made)
+  parts = assembly.make_parts(run, made, policy, "rl", mesh)
+  state = assembly.first_state(run, made, policy, mesh)
+  return assembly.enter_phase(state, parts, run.rl, 1), parts, made
+
+
+@pytest.fixture(
+  scope="module",
+  params=["none", pytest.param("nf4", marks=pytest.mark.slow)],
+)
+def run(request, tmp_path_factory):
+  """Ten supervised and ten reinforcement steps."""
+  workdir = tmp_path_factory.mktemp("adapters")
+  loop.train(_config(quantization=request.param), workdir)
+  return workdir, request.param
+
+
+def _assert_same(one, other):
+  jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_the_base_is_untouched_and_the_adapters_are_not(run):
+  workdir, quantization = run
+  before, _, _ = _state(_config(quantization=quantization))
+  with runs.load(workdir) as loaded:
+    assert loaded.step == 20
+    after = loaded.params
+  _assert_same(after["frozen"], before.params["policy"]["frozen"])
+  for name, adapter in after["trained"].items():
+    assert abs(adapter["b"]).max() > 1e-3, name
+
+
+def test_a_stopped_run_ends_with_the_same_bytes(run, tmp_path):
+  workdir, quantization = run
+  copy = shutil.copytree(workdir, tmp_path / "copy")
+  for folder in (copy / "checkpoints").iterdir():
+    if folder.name.isdigit() and int(folder.name) > 13:
+      shutil.rmtree(folder)
+  loop.train(_config(quantization=quantization), copy)
+  with runs.load(workdir) as one, runs.load(copy) as other:
+    _assert_same(one.params, other.params)
+  name = "metrics.jsonl"
+  assert (copy / name).read_bytes() == (workdir / name).read_bytes()
+
+
+def test_only_adapters_have_an_optimizer_a_reference_and_a_gradient():
+  state, _, _ = _state(_config())
+  trained = jax.tree.leaves(state.params["policy"]["trained"])
+  num_trained = sum(leaf.size for leaf in trained)
+  num_frozen = sum(
+    leaf.size for leaf in jax.tree.leaves(state.params["policy"]["frozen"])
+  )
+  moments = sum(leaf.size for leaf in jax.tree.leaves(state.opt_state))
+  assert 2 * num_trained <= moments < 2 * num_trained + 10 < num_frozen
+  assert state.ref_params["frozen"] == {}
+  reference = step.reference_params(state)
+  _assert_same(reference, state.params["policy"])
+  shared = zip(
+    jax.tree.leaves(reference["frozen"]),
+    jax.tree.leaves(state.params["policy"]["frozen"]),
+    strict=True,
+  )
+  assert all(one is other for one, other in shared)
+  assert step.trained_params(state.params)["policy"].keys() == {
+    *("query", "key", "value", "out", "gate", "up", "down")
+  }
+
+
+def test_fresh_adapters_sample_what_the_base_samples():
+  state, parts, made = _state(_config())
+  plain, plain_parts, _ = _state(_config(rank=0))
+  base = {"trained": state.params["policy"]["frozen"]["base"], "frozen": {}}
+  plain = dataclasses.replace(plain, params={"policy": base, "algorithm": {}})
+  prompts = jax.device_put(next(made.prompt_stream(0, 4, None)).prompts)
+  rollout = jax.jit(lambda s: step.sample_stage(s, prompts, parts=parts))(state)
+  expected = jax.jit(
+    lambda s: step.sample_stage(s, prompts, parts=plain_parts)
+  )(plain)
+  _assert_same(rollout, expected)
