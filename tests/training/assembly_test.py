@@ -157,6 +157,23 @@ def test_average_follows_the_parameters():
   assert assembly.evaluation_params(plain) is plain.params["policy"]
 
 
+def test_average_of_bfloat16_parameters_moves():
+  """By less than half a unit in the last place of a parameter."""
+  parts = tiny.make_parts(ema_decay=0.999, learning_rate=1e-2)
+  state = assembly.initial_state(parts.policy, 0)
+  narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), state.params)
+  state = dataclasses.replace(state, params=narrow)
+  state = _enter(state, parts, 0, ema_decay=0.999)
+  before = jax.device_get(state.ema_params)
+  after = _advance(parts, state, steps=1)
+  for name, average in after.ema_params.items():
+    assert average.dtype == jnp.float32
+    moved = abs(average - before[name])
+    assert 0 < moved.max() < 1e-4
+  for leaf in jax.tree.leaves(assembly.evaluation_params(after)):
+    assert leaf.dtype == jnp.bfloat16
+
+
 def test_algorithm_state_belongs_to_its_phase():
   parts = tiny.make_parts("reinforce")
   state = _advance(parts, tiny.make_state(parts))

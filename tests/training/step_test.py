@@ -14,7 +14,7 @@ from grpo_jax.algorithms import options
 from grpo_jax.models import transformer
 from grpo_jax.ops import aggregation, surrogates
 from grpo_jax.training import checkpoints, step
-from grpo_jax.types import Algorithm, Scored
+from grpo_jax.types import Algorithm, Scored, row_arrays
 from tests.training import tiny
 
 HOST_TRAFFIC = re.compile(
@@ -61,6 +61,25 @@ def test_gradients_do_not_depend_on_micro_batches(name):
       np.testing.assert_allclose(
         other[key], metrics[key], 1e-5, 1e-6, err_msg=key
       )
+
+
+def test_gradients_of_bfloat16_parameters_add_up_in_float32():
+  parts = tiny.make_parts("dr_grpo", micro_batch_size=1)
+  state, batch = tiny.off_policy(parts)
+  narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), state.params)
+  state = dataclasses.replace(state, params=narrow)
+  rows = jax.tree.map(
+    lambda x: jnp.tile(x, (64, *[1] * (x.ndim - 1))), row_arrays(batch)
+  )
+  # 64 times the rows at 1/64 of the weight, exact in binary. In bfloat16 the
+  # sum of 64 equal terms is a percent off.
+  many = dataclasses.replace(batch, **rows)
+  once, _ = _gradient(parts, state, batch, False)
+  often, _ = _gradient(parts, state, many, False)
+  for name, leaf in often["policy"].items():
+    assert leaf.dtype == jnp.float32
+    scale = abs(leaf).max()
+    np.testing.assert_allclose(leaf, once["policy"][name], atol=1e-5 * scale)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
