@@ -130,7 +130,9 @@ def verify(
 
   slots = jnp.arange(tokens.shape[0])
   inside = (slots >= found.start) & (slots < found.end)  # [T]
-  is_letter = inside & (tokens >= vocab.LETTER_A)
+  # A policy may have more ids than the vocabulary.
+  is_token = tokens < vocab.VOCAB_SIZE
+  is_letter = inside & is_token & (tokens >= vocab.LETTER_A)
   ascending = (
     is_letter[:-1] & is_letter[1:] & (tokens[:-1] <= tokens[1:])
   ).sum()

@@ -9,6 +9,9 @@ or the bare `ANS EOS` where a task is asked for no tags. Each in-graph parser
 has a twin on lists of strings, written for people, which tests compare it
 with. A parser is strict: a tag that occurs twice, an end token that is missing
 or is not last, and the answer is not there.
+
+A policy from a checkpoint has more ids than these. What it samples beyond them
+is a wrong token like any other, and reads as `<123>`.
 """
 
 from __future__ import annotations
@@ -71,12 +74,16 @@ def encode(text: str) -> list[int]:
 
 def decode(ids: Iterable[int]) -> str:
   """Readable text of token ids; padding at both ends is dropped."""
-  words = [TOKENS[int(i)] for i in ids]
+  words = [_text(int(i)) for i in ids]
   while words and words[-1] == "<pad>":
     words.pop()
   while words and words[0] == "<pad>":
     words.pop(0)
   return "".join(words)
+
+
+def _text(token: int) -> str:
+  return TOKENS[token] if token < VOCAB_SIZE else f"<{token}>"
 
 
 def number(value: int) -> list[int]:
@@ -169,7 +176,7 @@ def words(
 ) -> list[str]:
   """The tokens of a completion that exist, as strings, for the twins."""
   pairs = zip(tokens, completion_mask, strict=True)
-  return [TOKENS[token] for token, exists in pairs if exists]
+  return [_text(int(token)) for token, exists in pairs if exists]
 
 
 def words_between(

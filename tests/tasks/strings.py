@@ -15,7 +15,9 @@ _FRAME = (
   *("<eos>", "<answer>", "</answer>", "<think>", "</think>", "<pad>"),
   *";0123456789+-*=",
 )
-_FRAME_IDS = [vocab.TOKENS.index(text) for text in _FRAME]
+# Policies from checkpoints sample ids that are not of the vocabulary, too.
+_FOREIGN_IDS = [vocab.VOCAB_SIZE, vocab.VOCAB_SIZE + 1, 151_935]
+_FRAME_IDS = [vocab.TOKENS.index(text) for text in _FRAME] + _FOREIGN_IDS
 # Room for completions that mutations make longer than the task's own.
 EXTRA_SLOTS = 5
 
@@ -90,7 +92,8 @@ def make_strings(
     ids = example.completion.tolist()
     if i % 6 == 5:
       size = int(rng.integers(len(ids) + 1))
-      alphabet = _FRAME_IDS if i % 4 else range(task.vocab_size)
+      every = [*range(task.vocab_size), *_FOREIGN_IDS]
+      alphabet = _FRAME_IDS if i % 4 else every
       ids = [*rng.choice(alphabet, size=size), vocab.EOS]
       ids = ids if i % 8 else vocab.wrapped(ids[:-1], tags=True)
     elif i % 4:

@@ -33,6 +33,12 @@ def test_text_and_ids_are_the_same_thing():
     vocab.encode("<x>1!")
 
 
+def test_ids_of_a_larger_policy_are_readable():
+  assert vocab.decode([38, 64, 0, 151_935, 0]) == "a<64><pad><151935>"
+  tokens, mask = np.array([38, 64, 2, 70]), np.array([1, 1, 1, 0], bool)
+  assert vocab.words(tokens, mask) == ["a", "<64>", "<eos>"]
+
+
 @pytest.mark.parametrize(
   ("text", "tagged", "bare"),
   [
