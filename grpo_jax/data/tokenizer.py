@@ -97,8 +97,9 @@ class Tokenizer:
       raise FileNotFoundError(
         f"Tokenizer: no file {files.tokenizer}; set config.data.tokenizer to"
         " the tokenizer.json of a model, to the folder of a checkpoint that"
-        " has one, or to 'gsm8k'; or train one with"
-        " scripts/train_tokenizer.py."
+        " has one, or to 'gsm8k'. transformers makes one of other formats:"
+        " AutoTokenizer.from_pretrained(…).save_pretrained(…); and"
+        " scripts/train_tokenizer.py a new one."
       )
     try:
       self._tokenizer = tokenizers.Tokenizer.from_str(
@@ -117,7 +118,8 @@ class Tokenizer:
     templates = {"default": chat_template} if chat_template else None
     self._templates = templates or files.chat_templates()
     known = max(self._tokenizer.get_vocab().values()) + 1
-    self.vocab_size: int = files.model.get("vocab_size", known)
+    size = files.model.get("vocab_size")
+    self.vocab_size: int = size if isinstance(size, int) else known
     if end_tokens is None and path.is_dir():
       self.end_ids: tuple[int, ...] = self._checkpoint_end_ids(files)
     else:
@@ -167,6 +169,14 @@ class Tokenizer:
       return text is not None and text in written, id_ == own
 
     ids = given if isinstance(given, list) else [given]
+    for id_ in ids:
+      if not isinstance(id_, int) or not 0 <= id_ < self.vocab_size:
+        raise ValueError(
+          f"Tokenizer: {self._path} names {id_!r} as an end token, which the"
+          f" model can never sample; needed is an id below {self.vocab_size}."
+          " Correct eos_token_id in its generation_config.json, or pass"
+          " end_tokens."
+        )
     return tuple(sorted(ids, key=preference, reverse=True))
 
   def encode(self, text: str) -> list[int]:
@@ -348,14 +358,19 @@ class _CheckpointFiles:
     return (self._directory / name).read_text(encoding="utf-8")
 
   def _json(self, name: str) -> dict[str, Any]:
-    text = self._text(name)
     try:
-      return {} if text is None else json.loads(text)
-    except json.JSONDecodeError as error:
+      found = json.loads(self._text(name) or "{}")
+    except ValueError as error:
       raise ValueError(
         f"Tokenizer: {self._directory}/{name} is not JSON: {error}. Copy the"
         " checkpoint's file again."
       ) from error
+    if not isinstance(found, dict):
+      raise ValueError(
+        f"Tokenizer: {self._directory}/{name} holds no object of keys. Copy the"
+        " checkpoint's file again."
+      )
+    return found
 
   def special_tokens(self) -> dict[str, str]:
     given = {name: self._settings.get(name) for name in _NAMED_TOKENS}

@@ -75,9 +75,17 @@ def from_config_json(
     ValueError: A family, key or value that is not supported; named with the
       value received and what is supported.
   """
-  config = dict(source) if isinstance(source, Mapping) else _read(source)
+  if isinstance(source, Mapping):
+    return _fields(source)
+  try:
+    return _fields(_read(source))
+  except ValueError as error:
+    raise ValueError(f"{os.fspath(source)}: {error}") from error
+
+
+def _fields(config: _Keys | Mapping[str, Any]) -> tuple[_Keys, Family]:
   name = config.get("model_type")
-  if name not in FAMILIES:
+  if not isinstance(name, str) or name not in FAMILIES:
     raise ValueError(
       f"config.json: model_type is {name!r}; supported are"
       f" {', '.join(FAMILIES)}."
@@ -87,9 +95,10 @@ def from_config_json(
   del keys["model_type"]
   architectures = keys.pop("architectures", None) or [family.architecture]
   if architectures != [family.architecture]:
-    raise ValueError(
-      f"config.json: architectures is {architectures}; of model_type {name!r},"
-      f" supported is {family.architecture}, the model with a language head."
+    raise _unsupported(
+      "architectures",
+      architectures,
+      f"{[family.architecture]}, the model with a language head",
     )
   for key, values in family.supported.items():
     if key in keys and (value := keys.pop(key)) not in values:
@@ -120,9 +129,11 @@ def _read(directory: str | os.PathLike) -> dict[str, Any]:
   try:
     config = json.loads(path.read_text(encoding="utf-8"))
   except ValueError as error:
-    raise ValueError(f"from_config_json: {path} is no JSON: {error}") from error
+    raise ValueError(
+      f"config.json is no JSON: {error}. Copy the file again."
+    ) from error
   if not isinstance(config, dict):
-    raise ValueError(f"from_config_json: {path} holds no object of keys.")
+    raise ValueError("config.json holds no object of keys.")
   return config
 
 
@@ -250,7 +261,7 @@ def _rope_fields(
   found = dict(found)
   old_kind = found.pop("type", "default")
   kind = found.pop("rope_type", old_kind)
-  if kind not in _ROPE_TYPES:
+  if not isinstance(kind, str) or kind not in _ROPE_TYPES:
     raise _unsupported(f"{name}.rope_type", kind, _listed(tuple(_ROPE_TYPES)))
   if (part := found.pop("partial_rotary_factor", 1.0)) != 1:
     raise _unsupported(f"{name}.partial_rotary_factor", part, "1.0")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pathlib
 import re
 
-# What loading reads; other formats of the same weights are left out.
+# What loading reads; other formats of the same weights are left out, also
+# those that are in folders or, of Mistral, in consolidated.safetensors.
 _FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
 
 
@@ -43,11 +44,15 @@ def local_directory(name: str) -> pathlib.Path:
     ) from error
   try:
     return pathlib.Path(
-      huggingface_hub.snapshot_download(name, allow_patterns=list(_FILES))
+      huggingface_hub.snapshot_download(
+        name,
+        allow_patterns=list(_FILES),
+        ignore_patterns=["*/*", "consolidated*"],
+      )
     )
   except Exception as error:  # Of the network, the name, the permission.
     raise FileNotFoundError(
-      f"model.checkpoint: {name!r} is no folder here and could not be"
-      f" downloaded from the hub ({type(error).__name__}: {error}). Copy the"
-      " checkpoint to a folder and give its path."
+      f"model.checkpoint: {name!r} is no folder in {pathlib.Path.cwd()}, and"
+      f" could not be downloaded from the hub ({type(error).__name__}:"
+      f" {error}). Copy the checkpoint to a folder and give its path."
     ) from error

@@ -176,6 +176,7 @@ def export(
     FileNotFoundError: The source has no config.json.
     ValueError: The target has files already; the parameters are not those of
       `config`, or are on other processes; `config` is not the source's.
+    OSError: The target cannot be written, or the disk is full.
   """
   source = pathlib.Path(source_directory)
   out = pathlib.Path(out_directory).absolute()
@@ -196,8 +197,8 @@ def export(
     *_other_parts(source, family),
   ]
   partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
-  partial.mkdir(parents=True)
   try:
+    partial.mkdir(parents=True)
     _write(partial, outputs, max_shard_bytes)
     for path in (p for name in _COPIED for p in source.glob(name)):
       if path.is_file():
@@ -205,9 +206,14 @@ def export(
     written = dtype or jnp.result_type(*jax.tree.leaves(params)).name
     _set_dtype(partial / "config.json", written)
     partial.replace(out)
-  except BaseException:
-    shutil.rmtree(partial)
-    raise
+  except OSError as error:
+    num_bytes = sum(output.num_bytes for output in outputs)
+    raise OSError(
+      f"export: writing {out} failed ({error}), and nothing of it is left;"
+      f" needed is a folder with room for {num_bytes / 1e6:.1f} MB."
+    ) from error
+  finally:
+    shutil.rmtree(partial, ignore_errors=True)
 
 
 def _agreed(
@@ -345,10 +351,10 @@ class _Tensor:
 
 def _open(directory: pathlib.Path) -> dict[str, _Tensor]:
   """All tensors of a checkpoint by name; only headers are read."""
-  if (directory / _WEIGHTS).exists():
+  if (directory / _WEIGHTS).is_file():
     return _read_header(directory / _WEIGHTS)
   index = directory / _INDEX
-  if not index.exists():
+  if not index.is_file():
     raise FileNotFoundError(
       f"load: {directory} has neither {_WEIGHTS} nor {_INDEX}; needed are"
       " weights in the safetensors format. transformers writes it:"
@@ -385,21 +391,26 @@ def _read_header(path: pathlib.Path) -> dict[str, _Tensor]:
   size = path.stat().st_size
   try:
     with path.open("rb") as file:
-      length = int.from_bytes(file.read(8), "little")
+      start = file.read(8)
+      if start == b"version ":
+        raise ValueError("a pointer of git-lfs, which git lfs pull resolves")
+      length = int.from_bytes(start, "little")
       if length > size - 8:
         raise ValueError(f"a header of {length} bytes in a file of {size}")
-      header = json.loads(file.read(length))
-    header.pop("__metadata__", None)
-    tensors = {
-      name: _Tensor(
-        path,
-        entry["dtype"],
-        tuple(entry["shape"]),
-        8 + length + entry["data_offsets"][0],
-        entry["data_offsets"][1] - entry["data_offsets"][0],
-      )
-      for name, entry in header.items()
-    }
+      header = _header(file.read(length))
+    tensors = {}
+    for name, entry in header.items():
+      try:
+        begin, end = entry["data_offsets"]
+        tensors[name] = _Tensor(
+          path,
+          entry["dtype"],
+          tuple(entry["shape"]),
+          8 + length + begin,
+          end - begin,
+        )
+      except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"its entry of {name} is {entry!r:.80}") from error
     end = 8 + length
     for name, tensor in sorted(tensors.items(), key=lambda x: x[1].offset):
       if tensor.offset != end or tensor.num_bytes < 0:
@@ -413,11 +424,22 @@ def _read_header(path: pathlib.Path) -> dict[str, _Tensor]:
           raise ValueError(f"{name} has {tensor.num_bytes} bytes, not {needed}")
     if end != size:
       raise ValueError(f"{size - end} bytes after the last tensor")
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
+  except (ValueError, TypeError) as error:
     raise ValueError(
       f"load: {path} is damaged or no safetensors file: {error}. Copy it again."
     ) from error
   return tensors
+
+
+def _header(text: bytes) -> dict[str, Any]:
+  try:
+    header = json.loads(text)
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f"its header is no JSON ({error})") from error
+  if not isinstance(header, dict):
+    raise ValueError("its header is no object of tensors")
+  header.pop("__metadata__", None)
+  return header
 
 
 def _check(
@@ -429,22 +451,23 @@ def _check(
 ) -> None:
   """Raises unless the tensors are exactly those of the config."""
   needed = {p.tensor: p for of_leaf in pieces.values() for p in of_leaf}
-  if missing := [name for name in needed if name not in tensors]:
-    raise ValueError(
-      f"load: {directory} has no {_few(missing)}; config.json describes a"
-      f" model with {len(needed)} tensors of the family {family.name}."
-    )
   (head,) = family.tensors["head/kernel"]
-  extra = [
+  extra = sorted(
     name
     for name in tensors.keys() - needed.keys()
     if not name.startswith(family.other_parts)
     and not _REDUNDANT.search(name)
     and not (config.tied_embeddings and name == head)
-  ]
+  )
+  if missing := [name for name in needed if name not in tensors]:
+    instead = f" It has {_few(extra)} instead." if extra else ""
+    raise ValueError(
+      f"load: {directory} has no {_few(missing)}; config.json describes a"
+      f" model with {len(needed)} tensors of the family {family.name}.{instead}"
+    )
   if extra:
     raise ValueError(
-      f"load: {tensors[min(extra)].path} has {_few(sorted(extra))}, for which"
+      f"load: {tensors[extra[0]].path} has {_few(extra)}, for which"
       f" a model of the family {family.name} with this config.json has no"
       " place; without it the model would compute something else."
     )

@@ -121,6 +121,7 @@ class ModelConfig(transformer.Architecture):
           f"config.model.{name}={value} with config.model.checkpoint="
           f"{self.checkpoint!r}: its config.json decides the architecture; of"
           f" the model's fields only {', '.join(ours)} may be set beside it."
+          " Start from configs/checkpoint.py, which sets none."
         )
     theirs, _ = families.from_config_json(hub.local_directory(self.checkpoint))
     if theirs["vocab_size"] < vocab_size:

@@ -360,6 +360,18 @@ def test_unusable_folders_are_refused(checkpoint, tmp_path):
   (folder / "config.json").write_text("{")
   with pytest.raises(ValueError, match=r"config\.json is not JSON"):
     tokenizer.Tokenizer(folder)
+  (folder / "config.json").write_text("[]")
+  with pytest.raises(ValueError, match=r"config\.json holds no object of keys"):
+    tokenizer.Tokenizer(folder)
+
+
+@pytest.mark.parametrize("end", [512, "<eos>", -1])
+def test_end_tokens_that_cannot_be_sampled_are_refused(checkpoint, end):
+  folder = checkpoint(
+    config={"vocab_size": 512}, generation_config={"eos_token_id": [1, end]}
+  )
+  with pytest.raises(ValueError, match=rf"names {end!r} as an end .*below 512"):
+    tokenizer.Tokenizer(folder)
 
 
 @pytest.mark.parametrize(

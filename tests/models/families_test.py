@@ -379,10 +379,11 @@ def test_a_missing_number_of_key_heads_is_that_of_queries():
 UNSUPPORTED = {
   # What is changed in which config, and what the message names.
   "family": ("Qwen2.5-0.5B", {"model_type": "mamba"}, "model_type is 'mamba'"),
+  "no family": ("Qwen2.5-0.5B", {"model_type": ["qwen2"]}, r"is \['qwen2'\]"),
   "head": (
     "Qwen2.5-0.5B",
     {"architectures": ["Qwen2ForSequenceClassification"]},
-    r"architectures is \['Qwen2ForSeq.*supported is Qwen2ForCausalLM",
+    r"architectures is \['Qwen2ForSeq.*supported is \['Qwen2ForCausalLM'\]",
   ),
   "unknown key": (
     "Qwen3-0.6B",
@@ -415,6 +416,16 @@ UNSUPPORTED = {
     {"use_bidirectional_attention": True},
     "use_bidirectional_attention is True",
   ),
+  "MLP activation": (
+    "Qwen3-0.6B",
+    {"hidden_act": "relu"},
+    "hidden_act is 'relu'; supported is 'silu'",
+  ),
+  "every second layer dense": (
+    "Qwen3-30B-A3B",
+    {"decoder_sparse_step": 2},
+    "decoder_sparse_step is 2; supported is 1",
+  ),
   "dense layers": (
     "Qwen3-30B-A3B",
     {"mlp_only_layers": [0]},
@@ -429,6 +440,16 @@ UNSUPPORTED = {
     "Qwen2.5-0.5B",
     {"rope_scaling": {"type": "yarn", "factor": 4.0}},
     "rope_scaling.rope_type is 'yarn'; supported is 'default' or 'linear'",
+  ),
+  "rope type is a list": (
+    "Qwen2.5-0.5B",
+    {"rope_scaling": {"type": ["linear"]}},
+    r"rope_scaling.rope_type is \['linear'\]",
+  ),
+  "rope is a text": (
+    "Qwen2.5-0.5B",
+    {"rope_scaling": "yarn"},
+    "rope_scaling is 'yarn'; supported is null or an object",
   ),
   "rope key": (
     "Qwen2.5-0.5B",
@@ -526,11 +547,17 @@ def test_files(tmp_path):
   with pytest.raises(FileNotFoundError, match="is missing"):
     families.from_config_json(tmp_path)
   path = tmp_path / "config.json"
+  path.write_bytes(b"\xff\xfe")
+  with pytest.raises(ValueError, match="is no JSON"):
+    families.from_config_json(tmp_path)
   path.write_text('{"model_type": ', encoding="utf-8")
   with pytest.raises(ValueError, match="is no JSON"):
     families.from_config_json(tmp_path)
   path.write_text("[]", encoding="utf-8")
   with pytest.raises(ValueError, match="no object"):
+    families.from_config_json(tmp_path)
+  path.write_text('{"model_type": "mamba"}', encoding="utf-8")
+  with pytest.raises(ValueError, match=f"{tmp_path.name}: config.json: model_"):
     families.from_config_json(tmp_path)
   path.write_text(json.dumps(_GEMMA_2_2B), encoding="utf-8")
   fields, family = families.from_config_json(tmp_path)

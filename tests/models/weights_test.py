@@ -348,6 +348,7 @@ def test_tied_embeddings_may_come_with_their_head(tmp_path):
   assert "head" in params["trained"]
 
 
+_QUERIES = "model.layers.0.self_attn.q_proj.weight"
 WRONG = {
   # What is done to the tensors, and what the message says.
   "missing": (
@@ -367,9 +368,22 @@ WRONG = {
     lambda x: x.update({"model.norm.weight": np.ones((1, 8), np.float32)}),
     r"model\.norm\.weight in .*model\.safetensors is \[1, 8\].*make it \[8\]",
   ),
+  "transposed": (
+    lambda x: x.update({_QUERIES: np.ascontiguousarray(x[_QUERIES].T)}),
+    r"q_proj\.weight in .*is \[8, 24\], but .*make it \[24, 8\]",
+  ),
   "integers": (
     lambda x: x.update({"model.norm.weight": np.ones(8, np.int8)}),
     r"model\.norm\.weight in .*model\.safetensors is I8; supported are F64",
+  ),
+  "eight bits": (
+    lambda x: x.update({_QUERIES: x[_QUERIES].astype(jnp.float8_e4m3fn)}),
+    r"q_proj\.weight in .*is F8_E4M3; .*before its quantization",
+  ),
+  "prefix": (
+    lambda x: [x.update({f"base.{name}": x.pop(name)}) for name in [*x]],
+    r"has no model\.embed_tokens\.weight, .* It has base\.lm_head\.weight, .*"
+    "instead",
   ),
 }
 
@@ -401,6 +415,10 @@ def _wrong_size(header):
   header["lm_head.weight"]["shape"] = [14, 7]
 
 
+def _negative(header):
+  header["lm_head.weight"]["data_offsets"] = [-4, 8 * 14 * 4 - 4]
+
+
 def _no_offsets(header):
   del header["lm_head.weight"]["data_offsets"]
 
@@ -420,7 +438,30 @@ DAMAGED = {
     "does not begin where the one before ends",
   ),
   "size": (lambda data: _with_header(data, _wrong_size), "448 bytes, not 392"),
-  "offsets": (lambda data: _with_header(data, _no_offsets), "data_offsets"),
+  "offsets": (
+    lambda data: _with_header(data, _no_offsets),
+    r"its entry of lm_head\.weight is \{'dtype': 'F32'",
+  ),
+  "negative offsets": (
+    lambda data: _with_header(data, _negative),
+    "does not begin where the one before ends",
+  ),
+  "a header that is a list": (
+    lambda data: (2).to_bytes(8, "little") + b"[]",
+    "its header is no object of tensors",
+  ),
+  "a header that never ends": (
+    lambda data: (10**5).to_bytes(8, "little") + b"[" * 10**5,
+    "its header is no JSON",
+  ),
+  "short header": (
+    lambda data: (50).to_bytes(8, "little") + data[8:],
+    "its header is no JSON",
+  ),
+  "git-lfs": (
+    lambda data: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+    "a pointer of git-lfs, which git lfs pull resolves",
+  ),
 }
 
 
@@ -456,7 +497,13 @@ def test_files_and_index_agree(checkpoint, tmp_path):
     index.write_text(damaged)
     with pytest.raises(ValueError, match=r"index\.json has no weight_map"):
       weights.load(source)
+  files = json.loads(text)
+  files["weight_map"]["model.layers.9.x"] = "model-1.safetensors"
+  index.write_text(json.dumps(files))
+  with pytest.raises(ValueError, match=r"disagree about model\.layers\.9\.x"):
+    weights.load(source)
   index.unlink()
+  (source / "pytorch_model.bin").write_bytes(b"PK")
   with pytest.raises(
     FileNotFoundError, match=r"neither model\.safetensors nor"
   ):
@@ -504,6 +551,11 @@ def test_an_export_is_whole_or_not_there(checkpoint, tmp_path):
   }
   with pytest.raises(ValueError, match="is not an empty folder; nothing was"):
     weights.export(params, config, source, out)
+  below = out / "LICENSE/out"
+  with pytest.raises(
+    OSError, match=r"writing .*/LICENSE/out failed .*room for"
+  ):
+    weights.export(params, config, source, below)
 
 
 # 176 MiB in 6 files of up to 32 MiB; the largest leaves are 32 MiB.
