@@ -16,10 +16,17 @@ and original contexts are shorter than the sequences, so that every switch of a
 family shows in the logits. The same versions of torch and transformers give the
 same files.
 
+Other members of the families, for experiments/parity.py:
+
+  python scripts/make_tiny_checkpoints.py --output=DIR --variants --bfloat16
+
 Another checkpoint's reference, for experiments/compare_logits.py; it goes to
 DIR/reference.npz, without a continuation:
 
-  python scripts/make_tiny_checkpoints.py --reference_of=DIR --length=64
+  python scripts/make_tiny_checkpoints.py --reference_of DIR --length=64
+
+With --bfloat16 a reference also has bfloat16_error [], the largest difference
+that loading in bfloat16 makes to the logits of transformers.
 """
 
 from __future__ import annotations
@@ -194,6 +201,87 @@ FAMILIES = {
 }
 
 
+# What the families above do not show, as "family-name" -> changed keys.
+_UNTIED = {"tie_word_embeddings": False}
+_IMAGES = {
+  "boi_token_index": 93,
+  "eoi_token_index": 94,
+  "image_token_index": 95,
+  "mm_tokens_per_image": 4,
+  "vision_config": {
+    "hidden_size": 16,
+    "image_size": 16,
+    "intermediate_size": 16,
+    "model_type": "siglip_vision_model",
+    "num_attention_heads": 2,
+    "num_hidden_layers": 1,
+    "patch_size": 8,
+  },
+}
+VARIANTS = {
+  "qwen2-untied_1_key_head": _UNTIED
+  | {"hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 1},
+  "qwen2-window_from_layer_1": {"use_sliding_window": True},
+  "qwen3-untied_4_key_heads": _UNTIED
+  | {"head_dim": 6, "num_key_value_heads": 4},
+  "qwen3-window_by_layer_types": {
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "use_sliding_window": True,
+  },
+  "qwen3_moe-shares_of_all": {"norm_topk_prob": False},
+  "qwen3_moe-one_of_5_tied": {
+    "num_experts": 5,
+    "num_experts_per_tok": 1,
+    "tie_word_embeddings": True,
+  },
+  "llama-deepseek_r1_distill": _UNTIED
+  | {"head_dim": None, "num_attention_heads": 8},
+  "llama-plain_4_key_heads": {
+    "head_dim": 20,
+    "num_key_value_heads": 4,
+    "rope_scaling": None,
+  },
+  "llama-linear_scaling": {"rope_scaling": {"type": "linear", "factor": 4.0}},
+  "mistral-no_window": {"head_dim": 14, "sliding_window": None},
+  "mistral-tied_1_key_head": {
+    "num_key_value_heads": 1,
+    "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"},
+    "tie_word_embeddings": True,
+  },
+  "olmo2-tied_4_key_heads": {
+    "num_key_value_heads": 4,
+    "tie_word_embeddings": True,
+  },
+  "gemma2-no_caps_2_key_heads": {
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "head_dim": 8,
+    "num_key_value_heads": 2,
+    "query_pre_attn_scalar": 8,
+  },
+  "gemma2-window_of_3": {"sliding_window": 3},
+  "gemma3_text-7_layers_of_6": {
+    "head_dim": 8,
+    "num_hidden_layers": 7,
+    "num_key_value_heads": 2,
+    "rope_scaling": None,
+    "sliding_window_pattern": 6,
+  },
+  "gemma3-with_images": _IMAGES
+  | {"architectures": ["Gemma3ForConditionalGeneration"]},
+}
+
+
+def variant(name: str) -> dict:
+  """The config.json of an entry of `VARIANTS`."""
+  family = name.partition("-")[0]
+  if family in FAMILIES:
+    return FAMILIES[family] | VARIANTS[name]
+  inner = FAMILIES[f"{family}_text"] | {"sliding_window_pattern": 2}
+  del inner["architectures"]
+  return {"model_type": family, "text_config": inner} | VARIANTS[name]
+
+
 def randomize(model: transformers.PreTrainedModel, seed: int) -> None:
   """Draws every parameter so that each matters for the logits."""
   generator = torch.Generator().manual_seed(seed)
@@ -255,6 +343,7 @@ def make_reference(
   attention_mask: np.ndarray,  # [B, L] bool
   *,
   num_new_tokens: int = 0,
+  bfloat16: bool = False,
 ) -> tuple[dict[str, np.ndarray], float]:
   """What transformers computes from the files of `directory`, in float32.
 
@@ -264,14 +353,13 @@ def make_reference(
     attention_mask: True on the tokens that exist, one run per row.
     num_new_tokens: Length of the greedy continuation; 0 for none. It needs
       left-padded rows.
+    bfloat16: Whether to load it in bfloat16 too.
 
   Returns:
     The arrays of a reference file, and by how much the tokens of the
     continuation were ahead of the second best, at least.
   """
-  model = transformers.AutoModelForCausalLM.from_pretrained(
-    directory, dtype=torch.float32, attn_implementation="eager"
-  ).eval()
+  model = _load(directory, torch.float32)
   ids = torch.from_numpy(input_ids.astype(np.int64))
   mask = torch.from_numpy(attention_mask.astype(np.int64))
   arrays = {
@@ -280,10 +368,17 @@ def make_reference(
   }
   with torch.no_grad():
     positions = (mask.cumsum(1) - 1).clamp(min=0)
-    output = model(ids, attention_mask=mask, position_ids=positions)
-    # Positions of padding hold whatever attention to nothing gives.
-    logits = torch.where(mask[..., None] > 0, output.logits, 0.0)
-    arrays["logits"] = logits.numpy()
+
+    def logits(model: transformers.PreTrainedModel) -> torch.Tensor:
+      output = model(ids, attention_mask=mask, position_ids=positions)
+      # Positions of padding hold whatever attention to nothing gives.
+      return torch.where(mask[..., None] > 0, output.logits, 0.0).float()
+
+    wide = logits(model)
+    arrays["logits"] = wide.numpy()
+    if bfloat16:
+      narrow = logits(_load(directory, torch.bfloat16))
+      arrays["bfloat16_error"] = (narrow - wide).abs().max().numpy()
     margin = float("inf")
     if num_new_tokens:
       model.generation_config.eos_token_id = None  # Nothing ends early.
@@ -301,6 +396,14 @@ def make_reference(
       greedy = generated.sequences[:, ids.shape[1] :]
       arrays["greedy"] = greedy.numpy().astype(np.int32)
   return arrays, margin
+
+
+def _load(
+  directory: pathlib.Path, dtype: torch.dtype
+) -> transformers.PreTrainedModel:
+  return transformers.AutoModelForCausalLM.from_pretrained(
+    directory, dtype=dtype, attn_implementation="eager"
+  ).eval()
 
 
 def draw_prompts(vocab_size: int, lengths: tuple[int, ...], seed: int):
@@ -326,30 +429,40 @@ def main() -> None:
   parser = argparse.ArgumentParser()
   parser.add_argument("--output", type=pathlib.Path)
   parser.add_argument("--families", nargs="+", default=list(FAMILIES))
-  parser.add_argument("--reference_of", type=pathlib.Path)
+  parser.add_argument("--variants", action="store_true")
+  parser.add_argument("--reference_of", type=pathlib.Path, nargs="+")
   parser.add_argument("--length", type=int, default=64)
+  parser.add_argument("--bfloat16", action="store_true")
   args = parser.parse_args()
   if (args.output is None) == (args.reference_of is None):
     parser.error("pass either --output=DIR or --reference_of=DIR.")
   transformers.logging.set_verbosity_error()
   transformers.logging.disable_progress_bar()
   if args.reference_of is not None:
-    config = transformers.AutoConfig.from_pretrained(args.reference_of)
     lengths = (args.length, max(args.length // 2, 1))
-    prompts = draw_prompts(config.vocab_size, lengths, seed=0)
-    arrays, _ = make_reference(args.reference_of, *prompts)
-    _save(args.reference_of, arrays)
+    for directory in args.reference_of:
+      config = transformers.AutoConfig.from_pretrained(directory)
+      vocab_size = config.get_text_config().vocab_size
+      prompts = draw_prompts(vocab_size, lengths, seed=0)
+      arrays, _ = make_reference(directory, *prompts, bfloat16=args.bfloat16)
+      _save(directory, arrays)
     return
   for name in args.families:
     if name not in FAMILIES:
       parser.error(f"no family {name!r}; known are {', '.join(FAMILIES)}.")
+  configs = {name: FAMILIES[name] for name in args.families}
+  if args.variants:
+    configs = {name: variant(name) for name in VARIANTS}
+  for name, config in configs.items():
     directory = args.output / name
-    vocab_size = FAMILIES[name]["vocab_size"]
     for seed in itertools.count():
-      make_checkpoint(directory, FAMILIES[name], seed)
-      prompts = draw_prompts(vocab_size, _NUM_PROMPT_TOKENS, seed)
+      make_checkpoint(directory, config, seed)
+      prompts = draw_prompts(_SIZES["vocab_size"], _NUM_PROMPT_TOKENS, seed)
       arrays, margin = make_reference(
-        directory, *prompts, num_new_tokens=_NUM_NEW_TOKENS
+        directory,
+        *prompts,
+        num_new_tokens=_NUM_NEW_TOKENS,
+        bfloat16=args.bfloat16,
       )
       num_distinct = min(len(set(row)) for row in arrays["greedy"].tolist())
       if margin >= _MIN_MARGIN and num_distinct >= _MIN_DISTINCT:

@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from experiments import compare_logits
+from experiments import parity
 from grpo_jax.models import weights
 from tests.experiments import command
 
@@ -15,7 +15,7 @@ CHECKPOINT = command.ROOT / "tests" / "data" / "checkpoints" / "qwen2"
 def recorded() -> dict[str, np.ndarray]:
   """The shipped reference: 3 rows of 24 slots with 24, 17 and 5 tokens."""
   with np.load(CHECKPOINT / "reference.npz") as archive:
-    return {name: archive[name] for name in compare_logits.Reference._fields}
+    return {name: archive[name] for name in parity.Reference._fields}
 
 
 def saved(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> pathlib.Path:
@@ -23,11 +23,11 @@ def saved(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> pathlib.Path:
   return path
 
 
-def compared(path: pathlib.Path, **changes) -> compare_logits.Comparison:
+def compared(path: pathlib.Path, **changes) -> parity.Comparison:
   path = saved(path / "reference.npz", recorded() | changes)
   config, params = weights.load(CHECKPOINT)
-  reference = compare_logits.read_reference(path)
-  return compare_logits.compare(config, params, reference)
+  reference = parity.read_reference(path)
+  return parity.compare(config, params, reference)
 
 
 def test_the_program_says_pass_or_fail(tmp_path):
@@ -145,16 +145,16 @@ def test_files_that_are_no_reference_raise(tmp_path):
   for content in (b"", b"text", b"PK\x03\x04 cut off"):
     path.write_bytes(content)
     with pytest.raises(ValueError, match="cannot be read as"):
-      compare_logits.read_reference(path)
+      parity.read_reference(path)
   np.save(tmp_path / "array.npy", np.zeros(3))
   with pytest.raises(ValueError, match="cannot be read as"):
-    compare_logits.read_reference(tmp_path / "array.npy")
+    parity.read_reference(tmp_path / "array.npy")
   saved(path, {"input_ids": np.array([None])})
   with pytest.raises(ValueError, match="cannot be read as"):
-    compare_logits.read_reference(path)
+    parity.read_reference(path)
   saved(path, {"input_ids": np.zeros((1, 2), int), "labels": np.zeros(2)})
   with pytest.raises(
     ValueError,
     match="no attention_mask and no logits; it has input_ids, labels",
   ):
-    compare_logits.read_reference(path)
+    parity.read_reference(path)

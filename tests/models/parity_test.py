@@ -9,14 +9,11 @@ import functools
 import pathlib
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import compare_logits
-from grpo_jax.models import transformer, weights
-from grpo_jax.rollout import sampling
-from grpo_jax.types import Prompts
+from experiments import parity
+from grpo_jax.models import weights
 
 CHECKPOINTS = pathlib.Path(__file__).parent.parent / "data" / "checkpoints"
 FAMILIES = (
@@ -48,27 +45,9 @@ def recorded(family):
 
 def reference(family):
   arrays = recorded(family)
-  return compare_logits.Reference(
+  return parity.Reference(
     arrays["input_ids"], arrays["attention_mask"], arrays["logits"]
   )
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def step_by_step(config, params, prompt_tokens, prompt_mask, tokens):
-  """Logits [B, T, V] with a cache, and the tokens given one at a time."""
-  policy = transformer.transformer_policy(config)
-  num_rows, num_slots = tokens.shape
-  h, cache = policy.prefill(
-    params, prompt_tokens, prompt_mask, jnp.arange(num_rows), num_slots
-  )
-
-  def step(cache, t):
-    h, cache = policy.decode(params, tokens[:, t], t, cache)
-    return cache, h
-
-  _, later = jax.lax.scan(step, cache, jnp.arange(num_slots))  # [T, B, D]
-  h = jnp.concatenate([h[:, None], jnp.moveaxis(later, 0, 1)], axis=1)
-  return policy.head(params, h)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -76,7 +55,7 @@ def step_by_step(config, params, prompt_tokens, prompt_mask, tokens):
 def test_logits_equal_those_of_transformers(family, dtype):
   with jax.enable_x64(dtype == "float64"):
     config, params = load(family, dtype)
-    found = compare_logits.compare(config, params, reference(family))
+    found = parity.compare(config, params, reference(family))
   assert found.num_positions == 24 + 17 + 5
   assert found.largest <= TOLERANCE
   assert found.num_agreeing == found.num_positions
@@ -87,7 +66,7 @@ def test_the_side_of_the_padding_is_irrelevant(family):
   # The reference is padded on the left.
   left = reference(family)
   shifts = left.attention_mask.argmax(axis=1)
-  right = compare_logits.Reference(
+  right = parity.Reference(
     *(
       np.stack(
         [np.roll(x, -n, axis=0) for x, n in zip(array, shifts, strict=True)]
@@ -96,7 +75,7 @@ def test_the_side_of_the_padding_is_irrelevant(family):
     )
   )
   assert right.attention_mask[:, 0].all()
-  found = compare_logits.compare(*load(family), right)
+  found = parity.compare(*load(family), right)
   assert found.largest <= TOLERANCE
 
 
@@ -108,8 +87,10 @@ def test_decoding_equals_the_full_forward(family):
   arrays = recorded(family)
   ids = np.concatenate([arrays["input_ids"], arrays["greedy"]], axis=1)
   mask = np.pad(arrays["attention_mask"], ((0, 0), (0, 12)), mode="edge")
-  full = compare_logits.logits(config, params, ids, mask)
-  cached = step_by_step(config, params, ids[:, :20], mask[:, :20], ids[:, 20:])
+  full = parity.logits(config, params, ids, mask)
+  cached = parity.step_by_step(
+    config, params, ids[:, :20], mask[:, :20], ids[:, 20:]
+  )
   np.testing.assert_allclose(cached, full[:, 19:], rtol=0, atol=1e-4)
 
 
@@ -117,22 +98,10 @@ def test_decoding_equals_the_full_forward(family):
 def test_greedy_sampling_equals_that_of_transformers(family):
   config, params = load(family)
   arrays = recorded(family)
-  rollout = sampling.sample(
-    transformer.transformer_policy(config),
-    params,
-    Prompts(
-      tokens=jnp.asarray(arrays["input_ids"]),
-      mask=jnp.asarray(arrays["attention_mask"]),
-      ids=jnp.arange(3),
-      extras={},
-    ),
-    jax.random.key(0),
-    sampling.SamplingConfig(
-      max_new_tokens=12, end_ids=(), pad_id=0, temperature=0.0
-    ),
-    1,
+  tokens = parity.greedy(
+    config, params, arrays["input_ids"], arrays["attention_mask"], 12
   )
-  np.testing.assert_array_equal(rollout.tokens, arrays["greedy"])
+  np.testing.assert_array_equal(tokens, arrays["greedy"])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -192,5 +161,5 @@ def test_switches_show_in_the_logits(family, change):
       "mlp_norm": layers["mlp_post_norm"],
     }
   config = dataclasses.replace(config, **change)
-  found = compare_logits.compare(config, params, reference(family))
+  found = parity.compare(config, params, reference(family))
   assert found.largest > 50 * TOLERANCE

@@ -15,6 +15,7 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 from safetensors import numpy as safetensors
 
+from experiments import benchmark_load
 from grpo_jax.models import families, transformer, weights
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -558,60 +559,23 @@ def test_an_export_is_whole_or_not_there(checkpoint, tmp_path):
     weights.export(params, config, source, below)
 
 
-# 176 MiB in 6 files of up to 32 MiB; the largest leaves are 32 MiB.
-_BIG = {
-  "model_type": "llama",
-  "hidden_size": 1024,
-  "num_hidden_layers": 8,
-  "num_attention_heads": 8,
-  "num_key_value_heads": 4,
-  "head_dim": 128,
-  "intermediate_size": 2048,
-  "vocab_size": 16384,
-  "rms_norm_eps": 1e-6,
-  "tie_word_embeddings": True,
-}
 _PROGRAM = """
 import sys
 import jax
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from experiments import benchmark_load
 from grpo_jax.models import weights
-
-def status(name):
-  for line in open("/proc/self/status"):
-    if line.startswith(name):
-      return int(line.split()[1]) * 1024
-
-def split(axis):
-  def shardings(shapes):
-    mesh = jax.make_mesh(
-      (jax.device_count(),), ("x",), axis_types=(AxisType.Auto,)
-    )
-    def one(leaf):
-      spec = [None] * leaf.ndim
-      spec[axis] = "x"
-      return NamedSharding(mesh, P(*spec))
-    return jax.tree.map(one, shapes)
-  return shardings
 
 directory, axis, address, process = sys.argv[1:]
 if address:
   jax.distributed.initialize(address, 2, int(process))
-jax.block_until_ready(jax.numpy.zeros(3))
-before = status("VmRSS")
-shardings = split(int(axis)) if axis else None
-config, params = weights.load(
-  directory, param_dtype="bfloat16", shardings=shardings
-)
-leaves = jax.tree.leaves(params)
-shards = [shard for leaf in leaves for shard in leaf.addressable_shards]
-result = sum(shard.data.nbytes for shard in shards)
-# Not ru_maxrss, which a process has from its parent.
-print(status("VmHWM") - before, result)
+shardings = benchmark_load.split(int(axis)) if axis else None
+params, *sizes = benchmark_load.measure(directory, "bfloat16", shardings)
+print(*sizes)
 
-_, whole = weights.load(directory, config)
-for leaf, other in zip(leaves, jax.tree.leaves(whole), strict=True):
+_, whole = weights.load(directory, param_dtype="bfloat16")
+pairs = zip(jax.tree.leaves(params), jax.tree.leaves(whole), strict=True)
+for leaf, other in pairs:
   other = np.asarray(other).view(np.uint16)
   for shard in leaf.addressable_shards:
     found = np.asarray(shard.data).view(np.uint16)
@@ -622,15 +586,12 @@ for leaf, other in zip(leaves, jax.tree.leaves(whole), strict=True):
 @pytest.fixture(scope="module")
 def big_checkpoint(tmp_path_factory):
   """A folder, the bytes of its largest file and of all its tensors."""
-  rng = np.random.default_rng(0)
-  tensors = {
-    name: rng.integers(2**14, size=shape, dtype=np.uint16).view(jnp.bfloat16)
-    for name, shape in _shapes(_BIG).items()
-  }
-  directory = _write(tmp_path_factory.mktemp("big"), _BIG, tensors, 32 * 2**20)
+  directory = tmp_path_factory.mktemp("big") / "checkpoint"
+  benchmark_load.make(directory)
   sizes = [path.stat().st_size for path in directory.glob("*.safetensors")]
   assert len(sizes) == 6
-  return directory, max(sizes), sum(x.nbytes for x in tensors.values())
+  index = json.loads((directory / "model.safetensors.index.json").read_text())
+  return directory, max(sizes), index["metadata"]["total_size"]
 
 
 def _start(directory, axis="", address="", process="", num_devices=1):
