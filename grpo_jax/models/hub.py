@@ -5,9 +5,10 @@ from __future__ import annotations
 import pathlib
 import re
 
-# What loading reads; other formats of the same weights are left out, also
-# those that are in folders or, of Mistral, in consolidated.safetensors.
+# What loading reads. Other formats of the same weights are left out, also those
+# in folders and, of Mistral, in consolidated.safetensors.
 _FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
+_OTHERS = ("*/*", "consolidated*")
 
 
 def local_directory(name: str) -> pathlib.Path:
@@ -47,7 +48,7 @@ def local_directory(name: str) -> pathlib.Path:
       huggingface_hub.snapshot_download(
         name,
         allow_patterns=list(_FILES),
-        ignore_patterns=["*/*", "consolidated*"],
+        ignore_patterns=list(_OTHERS),
       )
     )
   except Exception as error:  # Of the network, the name, the permission.

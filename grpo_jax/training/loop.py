@@ -310,13 +310,15 @@ def _check_finite(
   if bad:
     run.saved.wait()
     last = run.saved.latest_step()
+    checkpoint = run.config.model.checkpoint
+    doubt = f", or doubt the weights in {checkpoint}" if checkpoint else ""
     raise FloatingPointError(
       f"phase {name}, step {done}:"
       f" {', '.join(f'{k} is {metrics[k]}' for k in bad)}. The last checkpoint"
       f" in {run.saved.directory} is"
       f" {'missing' if last is None else f'step {last}'}. Look at metrics.jsonl"
       " for the steps before, and start again in another --workdir with a"
-      f" lower config.{name}.optimizer.learning_rate."
+      f" lower config.{name}.optimizer.learning_rate{doubt}."
     )
 
 

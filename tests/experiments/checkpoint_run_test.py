@@ -1,0 +1,197 @@
+"""Runs that start from a checkpoint: mistakes, and the way in and out again."""
+
+import dataclasses
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import checkpoint as checkpoint_config
+from experiments import parity
+from grpo_jax.data import tokenizer
+from grpo_jax.models import families, transformer, weights
+from grpo_jax.training import loop, metrics_log, runs
+from tests.experiments import command
+
+CHECKPOINTS = command.ROOT / "tests/data/checkpoints"
+ROWS = [
+  {"prompt": f"Greet {name}: ", "completion": name, "answer": name}
+  for name in ("Ada", "Bela", "Carl", "Dora", "Emil", "Fay", "Gus", "Hana")
+]
+REWARDS = '''
+def vowels(prompts, completions, ids, extras):
+  """Never all the same, so that there is something to learn."""
+  return [sum(text.count(x) for x in "aeiou") / 16 for text in completions]
+'''
+
+
+def make(root: pathlib.Path, family: str, scale: float = 1.0) -> pathlib.Path:
+  """A small random checkpoint with a tokenizer, and prompts and rewards."""
+  config = json.loads((CHECKPOINTS / family / "config.json").read_text())
+  config |= {"vocab_size": 320, "bos_token_id": None, "eos_token_id": 1}
+  source, out = root / "source", root / "model"
+  source.mkdir()
+  files = {
+    "config.json": json.dumps(config),
+    "tokenizer.json": tokenizer.train(ROWS, 300),
+    "tokenizer_config.json": json.dumps({"eos_token": "<eos>"}),
+    "chat_template.jinja": "{% for m in messages %}[{{ m.role }}]"
+    " {{ m.content }}\n{% endfor %}[assistant] ",
+  }
+  for name, text in files.items():
+    (source / name).write_text(text, encoding="utf-8")
+  fields, _ = families.from_config_json(source)
+  ours = transformer.TransformerConfig(**fields)
+  init = jax.jit(transformer.transformer_policy(ours).init)
+  params = jax.tree.map(lambda x: scale * x, init(jax.random.key(0)))
+  weights.export(params, ours, source, out)
+  (root / "my_rewards.py").write_text(REWARDS)
+  text = "\n".join(json.dumps(row) for row in ROWS)
+  (root / "prompts.jsonl").write_text(text, encoding="utf-8")
+  return out
+
+
+def small(root: pathlib.Path, model: pathlib.Path | str, **fields):
+  """The shipped config with small sizes; `fields` are of the model."""
+  config = checkpoint_config.get_config()
+  config.model.checkpoint = str(model)
+  config.model.update(fields)
+  config.data.train_path = str(root / "prompts.jsonl")
+  config.data.max_prompt_len = 16
+  config.sampling.max_new_tokens = 4
+  config.rl.num_prompts = 2
+  config.rl.group_size = 2
+  config.eval.num_prompts = 2
+  config.eval.batch_size = 2
+  return config
+
+
+def test_mistakes_are_named_and_nothing_is_written(tmp_path):
+  model = make(tmp_path, "qwen2")
+
+  def refused(error, message, **fields):
+    with pytest.raises(error, match=message):
+      loop.train(small(tmp_path, model, **fields), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+  refused(
+    ValueError,
+    r"config\.model\.width=64 with .*only dtype, param_dtype, remat may be set"
+    r" beside it\. Start from configs/checkpoint\.py",
+    width=64,
+  )
+  refused(FileNotFoundError, "no folder '/none'", checkpoint="/none")
+  (model / "model.safetensors").rename(model / "pytorch_model.bin")
+  refused(FileNotFoundError, r"neither model\.safetensors nor")
+  (model / "tokenizer.json").rename(model / "tokenizer.model")
+  refused(
+    FileNotFoundError, r"no file .*tokenizer\.json.*AutoTokenizer\.from_pretr"
+  )
+  large = tokenizer.GSM8K_BPE.read_text(encoding="utf-8")
+  (tmp_path / "large.json").write_text(large, encoding="utf-8")
+  config = small(tmp_path, model)
+  config.data.tokenizer = str(tmp_path / "large.json")
+  with pytest.raises(ValueError, match=r"320 token ids and the tokenizer 2048"):
+    loop.train(config, tmp_path / "run")
+  assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_weights_that_are_not_finite_are_suspected(tmp_path):
+  model = make(tmp_path, "qwen2", scale=float("nan"))
+  config = small(tmp_path, model)
+  with pytest.raises(FloatingPointError, match=f"doubt the weights in {model}"):
+    loop.train(config, tmp_path / "run")
+
+
+# Mixtures are trained in float32, and Gemma as published, in bfloat16.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("family", "dtype", "options"),
+  [
+    (
+      "qwen3_moe",
+      "float32",
+      ["algorithm.keep_routing=true", "algorithm.balance_coef=0.01"],
+    ),
+    ("gemma2", "bfloat16", []),
+    ("gemma3_text", "bfloat16", ["data.template=chat"]),
+  ],
+)
+def test_a_run_ends_as_the_checkpoint_of_what_it_trained(
+  tmp_path, family, dtype, options
+):
+  source = make(tmp_path, family)
+  settings = [
+    "model.checkpoint=model",
+    "data.train_path=prompts.jsonl",
+    "data.max_prompt_len=40",
+    "sampling.max_new_tokens=8",
+    "rewards.functions=('my_rewards:vowels',)",
+    f"model.dtype={dtype}",
+    f"model.param_dtype={dtype}",
+    f"rl.optimizer.stochastic_rounding={dtype == 'bfloat16'}",
+    "rl.optimizer.learning_rate=1e-3",
+    "rl.steps=20",
+    "rl.num_prompts=4",
+    "rl.group_size=4",
+    "eval.num_prompts=8",
+    "eval.batch_size=8",
+    *options,
+  ]
+  config = command.ROOT / "configs/checkpoint.py"
+  for program, arguments in (
+    ("train", [f"--config={config}", *(f"--config.{x}" for x in settings)]),
+    ("export", ["--out=exported"]),
+    ("export", ["--out=wide", "--dtype=float32"]),
+  ):
+    status, _, err = command.run(
+      program, "--workdir=run", *arguments, cwd=tmp_path
+    )
+    assert status == 0, err
+  lines = metrics_log.read_lines(tmp_path / "run/metrics.jsonl")
+  steps = [line for line in lines if "reward/mean" in line]
+  assert len(steps) == 20
+  assert max(line["gradient_norm"] for line in steps) > 0
+  if family == "qwen3_moe":
+    assert all("routing" in " ".join(line) for line in steps)
+
+  exported = tmp_path / "exported"
+  ours, params = weights.load(exported, param_dtype=dtype)
+  ours = dataclasses.replace(ours, dtype=dtype)
+  text = "Greet Ada: "
+  ids = np.array([tokenizer.Tokenizer(exported).encode(text)])
+  mask = np.ones_like(ids, bool)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.chdir(tmp_path)  # The run's paths are relative.
+    with runs.load("run") as loaded:
+      trained = loaded.params
+      assert loaded.problem.tokenizer.encode(text) == ids[0].tolist()
+  np.testing.assert_array_equal(
+    parity.logits(ours, params, ids, mask),
+    parity.logits(ours, trained, ids, mask),
+  )
+  np.testing.assert_array_equal(
+    parity.greedy(ours, params, ids, mask, 8),
+    parity.greedy(ours, trained, ids, mask, 8),
+  )
+  # It learned something, and bfloat16 is exact in float32.
+  _, before = weights.load(source)
+  _, wide = weights.load(tmp_path / "wide")
+  assert all(
+    jnp.any(a != b)
+    for a, b in zip(jax.tree.leaves(wide), jax.tree.leaves(before), strict=True)
+    if a.size > 100
+  )
+  jax.tree.map(
+    lambda a, b: np.testing.assert_array_equal(a, b.astype(jnp.float32)),
+    wide,
+    params,
+  )
+  written = {path.name for path in exported.iterdir()}
+  assert written == {path.name for path in source.iterdir()}
+  stated = json.loads((exported / "config.json").read_text())["torch_dtype"]
+  assert stated == dtype

@@ -1,0 +1,71 @@
+"""Folders and names of checkpoints."""
+
+import pytest
+from huggingface_hub import constants, utils
+
+from grpo_jax.models import hub
+
+
+def test_a_folder_comes_first(tmp_path, monkeypatch):
+  folder = tmp_path / "owner/name"
+  folder.mkdir(parents=True)
+  with pytest.raises(ValueError, match=r"owner/name has no config\.json"):
+    hub.local_directory(str(folder))
+  (folder / "config.json").write_text("{}")
+  assert hub.local_directory(str(folder)) == folder
+  monkeypatch.setenv("HOME", str(tmp_path))
+  assert hub.local_directory("~/owner/name") == folder
+  monkeypatch.chdir(tmp_path)
+  assert hub.local_directory("owner/name").samefile(folder)
+
+
+@pytest.mark.parametrize("name", ["", "/nowhere/at/all", "name", "a/b/c"])
+def test_what_is_neither_a_folder_nor_a_name_is_refused(tmp_path, name):
+  with pytest.raises(
+    (FileNotFoundError, ValueError), match=r"model\.checkpoint: "
+  ):
+    hub.local_directory(name)
+  file = tmp_path / "config.json"
+  file.write_text("{}")
+  with pytest.raises(FileNotFoundError, match="there is no folder"):
+    hub.local_directory(str(file))
+
+
+def test_a_name_without_network(tmp_path, monkeypatch):
+  monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+  monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(
+    FileNotFoundError,
+    match=rf"'nobody/nothing' is no folder in {tmp_path}, and could not be"
+    r" downloaded from the hub \(\w+: (.|\n)*Copy the checkpoint to a folder",
+  ):
+    hub.local_directory("nobody/nothing")
+
+
+def test_weights_are_downloaded_once():
+  names = [
+    "README.md",
+    "chat_template.jinja",
+    "config.json",
+    "consolidated.safetensors",
+    "model-00001-of-00002.safetensors",
+    "model.safetensors.index.json",
+    "onnx/config.json",
+    "original/model.safetensors",
+    "pytorch_model.bin",
+    "tokenizer.json",
+  ]
+  assert list(
+    utils.filter_repo_objects(
+      names,
+      allow_patterns=list(hub._FILES),
+      ignore_patterns=list(hub._OTHERS),
+    )
+  ) == [
+    "chat_template.jinja",
+    "config.json",
+    "model-00001-of-00002.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+  ]
