@@ -211,14 +211,14 @@ def compare(
   vocab_size = reference.logits.shape[-1]
   if vocab_size != config.vocab_size:
     raise ValueError(
-      f"compare_logits: the reference has logits of {vocab_size} tokens, but"
+      f"compare: the reference has logits of {vocab_size} tokens, but"
       f" the checkpoint's vocabulary has {config.vocab_size}; make the"
       " reference with this checkpoint, from all of its logits."
     )
   ids = reference.input_ids
   if ids.min() < 0 or ids.max() >= vocab_size:
     raise ValueError(
-      f"compare_logits: input_ids reach from {ids.min()} to {ids.max()}, but"
+      f"compare: input_ids reach from {ids.min()} to {ids.max()}, but"
       f" the checkpoint's vocabulary ends at {vocab_size - 1}; make the"
       " reference with the tokenizer of this checkpoint."
     )

@@ -45,7 +45,7 @@ _TOLERANCE = flags.DEFINE_float(
   "tolerance", 2e-4, "Largest difference of a logit that passes.", 0.0
 )
 
-_HEADER = ("logits", "decoding", "exported", "greedy", "bf16", "bf16, theirs")
+_COLUMNS = ("logits", "decoding", "exported", "greedy", "bf16", "bf16, theirs")
 
 
 def differences(
@@ -114,12 +114,9 @@ def main(argv: Sequence[str]) -> int:
       f"--checkpoints={root}: no folder in it has a reference.npz; make some"
       " with scripts/make_tiny_checkpoints.py."
     )
-  width = max(len(directory.name) for directory in directories)
-  print(f"| {'checkpoint':{width}} | {' | '.join(_HEADER)} |")
-  print(
-    "|".join(["", "-" * (width + 2), *("-" * (len(n) + 2) for n in _HEADER)])
-    + "|"
-  )
+  width = max(len("checkpoint"), *(len(path.name) for path in directories))
+  _print_row("checkpoint".ljust(width), *(f"{n:>7}" for n in _COLUMNS))
+  _print_row("-" * width, *("-" * max(len(n), 7) for n in _COLUMNS))
   passed = True
   exports = pathlib.Path(_EXPORTS.value) if _EXPORTS.value else None
   for directory in directories:
@@ -129,10 +126,9 @@ def main(argv: Sequence[str]) -> int:
     text = {name: f"{value:.1e}" for name, value in cells.items()}
     if "greedy" in cells:
       text["greedy"] = f"{cells['greedy']:.0%}"
-    print(
-      f"| {directory.name:{width}} | "
-      + " | ".join(f"{text.get(n, '-'):>{len(n)}}" for n in _HEADER)
-      + " |"
+    _print_row(
+      directory.name.ljust(width),
+      *(f"{text.get(n, '-'):>{max(len(n), 7)}}" for n in _COLUMNS),
     )
     wide = max(cells.get(n, 0.0) for n in ("logits", "decoding", "exported"))
     passed &= wide <= _TOLERANCE.value and cells.get("greedy", 1.0) == 1
@@ -141,6 +137,10 @@ def main(argv: Sequence[str]) -> int:
     f" {_TOLERANCE.value:g}"
   )
   return 0 if passed else 1
+
+
+def _print_row(*cells: str) -> None:
+  print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

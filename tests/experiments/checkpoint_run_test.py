@@ -157,7 +157,7 @@ def test_a_run_ends_as_the_checkpoint_of_what_it_trained(
   assert len(steps) == 20
   assert max(line["gradient_norm"] for line in steps) > 0
   if family == "qwen3_moe":
-    assert all("routing" in " ".join(line) for line in steps)
+    assert min(line["loss/balance"] for line in steps) > 0
 
   exported = tmp_path / "exported"
   ours, params = weights.load(exported, param_dtype=dtype)
@@ -181,11 +181,13 @@ def test_a_run_ends_as_the_checkpoint_of_what_it_trained(
   # It learned something, and bfloat16 is exact in float32.
   _, before = weights.load(source)
   _, wide = weights.load(tmp_path / "wide")
-  assert all(
-    jnp.any(a != b)
-    for a, b in zip(jax.tree.leaves(wide), jax.tree.leaves(before), strict=True)
-    if a.size > 100
-  )
+  same = jax.tree.map(lambda a, b: bool((a == b).all()), wide, before)
+  unchanged = [
+    jax.tree_util.keystr(path)
+    for path, is_same in jax.tree_util.tree_leaves_with_path(same)
+    if is_same
+  ]
+  assert unchanged == []
   jax.tree.map(
     lambda a, b: np.testing.assert_array_equal(a, b.astype(jnp.float32)),
     wide,
