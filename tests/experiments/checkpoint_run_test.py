@@ -166,7 +166,9 @@ def test_a_run_ends_as_the_checkpoint_of_what_it_trained(
   ids = np.array([tokenizer.Tokenizer(exported).encode(text)])
   mask = np.ones_like(ids, bool)
   with pytest.MonkeyPatch.context() as patch:
-    patch.chdir(tmp_path)  # The run's paths are relative.
+    # Where the run's paths and its rewards are.
+    patch.chdir(tmp_path)
+    patch.syspath_prepend(tmp_path)
     with runs.load("run") as loaded:
       trained = loaded.params
       assert loaded.problem.tokenizer.encode(text) == ids[0].tolist()
