@@ -34,7 +34,7 @@ def get_config(algorithm: str = "grpo"):
   config.model.checkpoint = "Qwen/Qwen2.5-0.5B-Instruct"
   config.model.dtype = "bfloat16"
   config.model.param_dtype = "bfloat16"
-  config.model.remat = True
+  config.model.remat = "full"
 
   # Built in, so that the file alone is complete; name your own.
   config.rewards.functions = ("math_accuracy",)

@@ -12,7 +12,7 @@ import pytest
 from configs import checkpoint as checkpoint_config
 from experiments import parity
 from grpo_jax.data import tokenizer
-from grpo_jax.models import families, transformer, weights
+from grpo_jax.models import families, lora, transformer, weights
 from grpo_jax.training import loop, metrics_log, runs
 from tests.experiments import command
 
@@ -105,6 +105,45 @@ def test_weights_that_are_not_finite_are_suspected(tmp_path):
   config = small(tmp_path, model)
   with pytest.raises(FloatingPointError, match=f"doubt the weights in {model}"):
     loop.train(config, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_adapters_are_exported_merged_or_alone(tmp_path):
+  source = make(tmp_path, "qwen3")
+  config = small(
+    tmp_path, source, lora_rank=2, dtype="float32", param_dtype="float32"
+  )
+  config.rl.steps = 20
+  config.rl.optimizer.learning_rate = 1e-2
+  config.rl.optimizer.stochastic_rounding = False
+  config.rewards.functions = ("my_rewards:vowels",)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(tmp_path)
+    loop.train(config, tmp_path / "run")
+    with runs.load(tmp_path / "run") as loaded:
+      policy, params = loaded.policy, loaded.params
+  for arguments in (["--out=merged"], ["--out=alone", "--adapters"]):
+    status, _, err = command.run(
+      "export", "--workdir=run", *arguments, cwd=tmp_path
+    )
+    assert status == 0, err
+  ours, merged = weights.load(tmp_path / "merged")
+  _, base = weights.load(source)
+  ids, mask = np.array([[5, 9, 40, 7, 12]]), np.ones((1, 5), bool)
+  h, _ = policy.hidden(
+    params, ids[:, :1], mask[:, :1], ids[:, 1:], mask[:, 1:], np.zeros(1, int)
+  )
+  unmerged = policy.head(params, h)
+  np.testing.assert_allclose(
+    parity.logits(ours, merged, ids, mask)[:, :4], unmerged, atol=2e-5
+  )
+  assert abs(parity.logits(ours, base, ids, mask)[:, :4] - unmerged).max() > 0.1
+  np.testing.assert_array_equal(
+    merged["trained"]["embed"]["embedding"],
+    base["trained"]["embed"]["embedding"],
+  )
+  again = lora.load_peft(tmp_path / "alone", params, lora.LoRAConfig(rank=2))
+  jax.tree.map(np.testing.assert_array_equal, again, params)
 
 
 # Mixtures are trained in float32, and Gemma as published, in bfloat16.
