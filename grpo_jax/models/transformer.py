@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.models import experts
+from grpo_jax.models import attention, experts
 from grpo_jax.types import Policy, PyTree, RouterOutputs
 
 # What the backward pass finds of a block. Temporary MiB of a gradient with 4
@@ -78,6 +78,8 @@ class Architecture:
       (Qwen3-MoE), or are their shares of the distribution over all (OLMoE).
     router_bias: Whether frozen biases, which start at 0, are added to the
       routers' probabilities for the choice of experts (DeepSeek-V3).
+    attention: Form of attention in whole sequences, "plain", "splash" (TPU)
+      or "cudnn" (GPU); "auto" for the one that the backend is best at.
     remat: What the backward pass recomputes of a block instead of keeping it:
       "none", "dots" (all but the products with weights) or "full".
     dtype: Of activations and matmul operands. Norm statistics, softmax and
@@ -117,6 +119,7 @@ class Architecture:
   expert_width: int = 128
   norm_topk: bool = True
   router_bias: bool = False
+  attention: str = "auto"
   remat: str = "none"
   dtype: str = "float32"
   param_dtype: str = "float32"
@@ -155,6 +158,7 @@ class Architecture:
       ("qk_norm", ("none", "head", "projection")),
       ("activation", ("silu", "gelu")),
       ("rope_scaling", ("none", "linear", "llama3")),
+      ("attention", attention.FORMS),
       ("remat", tuple(_REMAT)),
     ):
       if getattr(self, name) not in known:
@@ -272,7 +276,7 @@ def residual_init(config: TransformerConfig) -> nn.initializers.Initializer:
 
 
 class Attention(nn.Module):
-  """Projections of grouped-query attention; `attend` is the part between.
+  """Projections of grouped-query attention; `attention.py` has the rest.
 
   The fused kernel is [D, C, R + 2, K]: for each key/value head its R queries,
   its key and its value, so that a mesh can split C and keep a head together.
@@ -443,15 +447,15 @@ class Block(nn.Module):
     y, routed = self.mlp(x.reshape(-1, x.shape[-1]), kept, router.bias)
     return jax.tree.map(lambda z: z.reshape(*rows, -1), (y, routed))
 
-  def __call__(self, x, rope, mask, router):  # mask [B, L, L]
-    """On whole sequences.
+  def __call__(self, x, rope, attend, router):
+    """On whole sequences, where `attend` takes queries, keys and values.
 
     Returns:
       The new x [B, L, D]; keys [B, C, K, L] and values [B, C, L, K]; the
       router's probabilities [B, L, E] and choices [B, L, k], or None.
     """
     q, k, v = self._project(x, rope)
-    attended = attend(self.config, q, k, v, mask)
+    attended = attend(q, k, v)
     x, routed = self._finish(x, attended, router)
     return x, (k, v), routed
 
@@ -461,7 +465,7 @@ class Block(nn.Module):
     q, k, v = self._project(x, rope)
     keys = lax.dynamic_update_slice_in_dim(keys, k, slot, axis=-1)
     values = lax.dynamic_update_slice_in_dim(values, v, slot, axis=-2)
-    attended = attend(self.config, q, keys, values, mask)
+    attended = attention.plain(self.config, q, keys, values, mask)
     x, routed = self._finish(x, attended, router)
     return x, (keys, values), routed
 
@@ -493,53 +497,12 @@ def rotary(
   return jnp.cos(angles), jnp.sin(angles)
 
 
-def _local(config: TransformerConfig) -> TransformerConfig:
-  """As far as positions go, the config of a sliding layer."""
-  if config.local_rope_theta is None:
-    return config
-  return dataclasses.replace(
-    config, rope_theta=config.local_rope_theta, rope_scaling="none"
-  )
-
-
 def rotate(x, rope):  # x [B, L, C, R, K], rope 2 · [B, L, K / 2]
   """Turns channel pairs (i, i + K / 2), as Llama and Qwen do."""
   cos, sin = (table[:, :, None, None, :] for table in rope)
   first, second = jnp.split(_at_least_float32(x), 2, axis=-1)
   turned = (first * cos - second * sin, second * cos + first * sin)
   return jnp.concatenate(turned, axis=-1).astype(x.dtype)
-
-
-def attend(
-  config: TransformerConfig,
-  q: jax.Array,  # [B, L, C, R, K]
-  k: jax.Array,  # [B, C, K, M]
-  v: jax.Array,  # [B, C, M, K]
-  mask: jax.Array,  # [B, L, M] bool
-) -> jax.Array:  # [B, L, C, R, K]
-  """Softmax attention; a query that may see nothing gets a finite answer."""
-  num_rows, length, num_kv_heads, queries, width = q.shape
-  # Matmuls and not einsums, which put k on the left; XLA:CPU then takes twice
-  # as long for a decode step (with 192 slots).
-  stacked = (num_rows, num_kv_heads, queries * length)
-  q = jnp.moveaxis(q, 1, 3).reshape(*stacked, width)  # [B, C, R · L, K]
-  scale = config.attention_scale or width**-0.5
-  scores = _at_least_float32(q @ k) * scale  # [B, C, R · L, M]
-  if config.attention_softcap is not None:
-    scores = _capped(scores, config.attention_softcap)
-  scores = scores.reshape(num_rows, num_kv_heads, queries, length, -1)
-  # Not -inf: the row of a padding query is masked whole and would be NaN.
-  lowest = jnp.finfo(scores.dtype).min
-  scores = jnp.where(mask[:, None, None], scores, lowest)
-  weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-  attended = weights.reshape(*stacked, -1) @ v  # [B, C, R · L, K]
-  attended = attended.reshape(num_rows, num_kv_heads, queries, length, width)
-  return jnp.moveaxis(attended, 3, 1)
-
-
-def _capped(x, cap):
-  """x while it is small beside the cap; never beyond it."""
-  return cap * jnp.tanh(x / cap)
 
 
 class Cache(NamedTuple):
@@ -589,21 +552,21 @@ def _forward(config, params, tokens, mask, *, with_cache, kept=None):
     The residual stream [B, L, D]; keys and values, stacked over layers, or
     None; what `Block` says of routing, stacked over layers, or None.
   """
-  length = tokens.shape[1]
   positions = _positions(mask)  # [B, L]
-  causal = jnp.tril(jnp.ones((length, length), bool))
-  visible = causal & mask[:, None, :]  # [B, L, L]
-  seen = _views(config, positions, visible, positions[:, :, None], positions)
+  attend = attention.over_sequences(config, mask, positions)
+  ropes = _ropes(config, positions)
   block = Block(config)
 
   def layer(x, inputs):
     params, slides, router = inputs
-    # Two sets of angles and masks, of which each layer takes one.
-    rope, mask = jax.tree.map(
+    # Two sets of angles, of which each layer takes one.
+    rope = jax.tree.map(
       lambda near, far: near if near is far else jnp.where(slides, near, far),
-      *seen,
+      *ropes,
     )
-    outputs: Any = block.apply({"params": params}, x, rope, mask, router)
+    outputs: Any = block.apply(
+      {"params": params}, x, rope, attend(slides), router
+    )
     x, kv, routed = outputs
     return x, (kv if with_cache else None, routed)
 
@@ -624,23 +587,15 @@ def _positions(mask):  # [B, L] bool -> [B, L]
   return jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
 
 
-def _views(config, positions, visible, of_query, of_key):
-  """(angles, mask) of a sliding layer, and of one that sees everything.
-
-  Args:
-    config: The transformer's.
-    positions: [B, L], of the new tokens.
-    visible: [B, L, M], what a layer that does not slide sees.
-    of_query: [B, L, 1], positions of queries.
-    of_key: [B, M], positions of keys.
-  """
-  far = rotary(config, positions), visible
-  if config.sliding_window is None:
+def _ropes(config, positions):  # [B, L]
+  """Angles of a sliding layer, and of one that sees everything."""
+  far = rotary(config, positions)
+  if config.sliding_window is None or config.local_rope_theta is None:
     return far, far
-  recent = of_query - of_key[:, None] < config.sliding_window
-  local = _local(config)
-  angles = far[0] if local is config else rotary(local, positions)
-  return (angles, visible & recent), far
+  local = dataclasses.replace(
+    config, rope_theta=config.local_rope_theta, rope_scaling="none"
+  )
+  return rotary(local, positions), far
 
 
 def _final_norm(config, trained, x):
@@ -653,6 +608,7 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
   x = jnp.zeros((1, 1, config.width), config.dtype)
   rope = rotary(config, jnp.zeros((1, 1), jnp.int32))
   mask = jnp.ones((1, 1, 1), bool)
+  attend = functools.partial(attention.plain, config, mask=mask)
   small = nn.initializers.normal(0.02)
   trained = {
     "embed": {
@@ -663,7 +619,7 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
       )
     },
     "layers": jax.vmap(
-      lambda k: block.init(k, x, rope, mask, RouterInputs())["params"]
+      lambda k: block.init(k, x, rope, attend, RouterInputs())["params"]
     )(jax.random.split(layers_key, config.num_layers)),
     "final_norm": RMSNorm(config).init(key, x)["params"],
   }
@@ -747,7 +703,7 @@ def _head(config, params, h):  # [..., D] -> [..., V]
     preferred_element_type=jnp.promote_types(config.dtype, jnp.float32),
   )
   if config.final_softcap is not None:
-    logits = _capped(logits, config.final_softcap)
+    logits = attention.capped(logits, config.final_softcap)
   return logits
 
 
@@ -794,9 +750,10 @@ def _decode(config, params, tokens, t, cache):  # tokens [B], t []
   of_key = jnp.concatenate(
     [_positions(cache.prompt_mask), lengths + jnp.arange(num_slots)], axis=1
   )  # [B, S + T]
-  near, far = _views(
-    config, positions, visible[:, None], positions[:, :, None], of_key
+  masks = attention.views(
+    config, visible[:, None], positions[:, :, None], of_key
   )
+  near, far = zip(_ropes(config, positions), masks, strict=True)
   block = Block(config)
   x = _embed(config, trained, tokens[:, None])  # [B, 1, D]
   layers: list[Any] = []

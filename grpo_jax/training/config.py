@@ -59,7 +59,8 @@ class ModelConfig(transformer.Architecture):
   Attributes:
     checkpoint: Folder or hub name of a Hugging Face checkpoint to start from.
       Its config.json then decides the architecture: of the other fields only
-      `dtype`, `param_dtype` and `remat` may be set. Empty: from scratch.
+      `dtype`, `param_dtype`, `attention` and `remat` may be set. Empty: from
+      scratch.
     lora_rank: Of low-rank adapters, which alone are trained; 0 for none.
     lora_alpha: Their term is multiplied by lora_alpha / lora_rank.
     lora_modules: Projections with an adapter, of "query", "key", "value",
@@ -114,7 +115,7 @@ class ModelConfig(transformer.Architecture):
     if not self.checkpoint:
       return transformer.TransformerConfig(vocab_size=vocab_size, **fields)
     default = ModelConfig()
-    ours = ("dtype", "param_dtype", "remat")
+    ours = ("dtype", "param_dtype", "attention", "remat")
     for name, value in fields.items():
       if name not in ours and value != getattr(default, name):
         raise ValueError(

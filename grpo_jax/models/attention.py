@@ -1,0 +1,327 @@
+"""Softmax attention between projections, in the form that a backend is best at.
+
+`B` rows of `L` slots, `M` keys, `H` query heads of width `K`, `C` key/value
+heads, `R = H / C` queries per key. The same sum in three forms:
+
+| form   | runs on    | how                                      | memory for  |
+|--------|------------|------------------------------------------|-------------|
+| plain  | everything | all scores at once; the definition       | B·H·L² twice|
+| splash | TPU        | JAX's Pallas kernel: blocks, online sums | B·H·L       |
+| cudnn  | NVIDIA GPU | cuDNN's fused kernel, as a custom call   | B·H·L       |
+
+`plain` is what the others are tested against, and what a decode step uses.
+The kernels skip the blocks that the causal mask or the window hides, and know
+of padding only through [B, L]: no mask [B, L, L] exists.
+
+Neither kernel was run on the device that it is for. Splash was interpreted on
+a CPU, and compiled for TPU v5e and v5p; cuDNN's call was lowered, and what
+surrounds it was run around JAX's own form of the same function.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.pallas.ops.tpu import splash_attention
+from jax.sharding import PartitionSpec as P
+
+if TYPE_CHECKING:
+  from grpo_jax.models.transformer import TransformerConfig
+
+FORMS = ("auto", "plain", "splash", "cudnn")
+_LANES = 128  # Slots that a TPU kernel takes at least, and in multiples of.
+
+Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+def capped(x: jax.Array, cap: float) -> jax.Array:
+  """x while it is small beside the cap; never beyond it."""
+  return cap * jnp.tanh(x / cap)
+
+
+def _scale(config, width):
+  return config.attention_scale or width**-0.5
+
+
+def plain(
+  config: TransformerConfig,
+  q: jax.Array,  # [B, L, C, R, K]
+  k: jax.Array,  # [B, C, K, M]
+  v: jax.Array,  # [B, C, M, K]
+  mask: jax.Array,  # [B, L, M] bool
+) -> jax.Array:  # [B, L, C, R, K]
+  """Softmax attention; a query that may see nothing gets a finite answer."""
+  num_rows, length, num_kv_heads, queries, width = q.shape
+  # Matmuls and not einsums, which put k on the left; XLA:CPU then takes twice
+  # as long for a decode step (with 192 slots).
+  stacked = (num_rows, num_kv_heads, queries * length)
+  q = jnp.moveaxis(q, 1, 3).reshape(*stacked, width)  # [B, C, R · L, K]
+  scores = q @ k  # [B, C, R · L, M]
+  scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+  scores = scores * _scale(config, width)
+  if config.attention_softcap is not None:
+    scores = capped(scores, config.attention_softcap)
+  scores = scores.reshape(num_rows, num_kv_heads, queries, length, -1)
+  # Not -inf: the row of a padding query is masked whole and would be NaN.
+  lowest = jnp.finfo(scores.dtype).min
+  scores = jnp.where(mask[:, None, None], scores, lowest)
+  weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+  attended = weights.reshape(*stacked, -1) @ v  # [B, C, R · L, K]
+  attended = attended.reshape(num_rows, num_kv_heads, queries, length, width)
+  return jnp.moveaxis(attended, 3, 1)
+
+
+def views(config, visible, of_query, of_key):
+  """Masks [B, L, M] of a sliding layer, and of one that sees everything.
+
+  Args:
+    config: The transformer's.
+    visible: [B, L, M], what a layer that does not slide sees.
+    of_query: [B, L, 1], positions of queries.
+    of_key: [B, M], positions of keys.
+  """
+  if config.sliding_window is None:
+    return visible, visible
+  recent = of_query - of_key[:, None] < config.sliding_window
+  return visible & recent, visible
+
+
+def splash(
+  config: TransformerConfig,
+  window: int | None,
+  mask: jax.Array,  # [B, L] bool
+  q: jax.Array,  # [B, L, C, R, K]
+  k: jax.Array,  # [B, C, K, L]
+  v: jax.Array,  # [B, C, L, K]
+  *,
+  interpret: bool = False,
+) -> jax.Array:  # [B, L, C, R, K]
+  """Causal attention by the splash kernel.
+
+  The queries are scaled before the product and rounded to their dtype once
+  more than in `plain`. Padding is a segment of its own: its queries see
+  padding, themselves at least, and stay finite.
+
+  Args:
+    config: The transformer's; its sizes, scale and soft-cap are used.
+    window: Tokens that a query sees, itself included; None for all before it.
+    mask: True on tokens, which follow each other without holes: slots are
+      counted in the place of tokens.
+    q, k, v: As `Attention.project` makes them.
+    interpret: Run the kernel's program on any backend, slowly.
+  """
+  num_rows, length, num_kv_heads, queries, width = q.shape
+  num_heads = num_kv_heads * queries
+  padded = -(-length // _LANES) * _LANES
+  block = next(size for size in (512, 256, 128) if padded % size == 0)
+  wide = q.astype(jnp.float32) * _scale(config, width)
+  heads = wide.astype(q.dtype).reshape(num_rows, length, num_heads, width)
+  missing = padded - length
+  q_k_v = (
+    jnp.pad(x, ((0, 0), (0, 0), (0, missing), (0, 0)))  # [B, heads, padded, K]
+    for x in (jnp.swapaxes(heads, 1, 2), jnp.swapaxes(k, -2, -1), v)
+  )
+  segments = jnp.pad(mask, ((0, 0), (0, missing))).astype(jnp.int32)
+  square = (padded, padded)
+  if window is None:
+    seen: splash_attention.Mask = splash_attention.CausalMask(square)
+  else:
+    seen = splash_attention.LocalMask(square, (window - 1, 0), 0)
+  kernel = splash_attention.make_splash_mha(
+    splash_attention.MultiHeadMask([seen] * num_heads),
+    block_sizes=splash_attention.BlockSizes(
+      block_q=block,
+      block_kv=block,
+      block_q_dkv=block,
+      block_kv_dkv=block,
+      block_q_dq=block,
+      block_kv_dq=block,
+    ),
+    attn_logits_soft_cap=config.attention_softcap,
+    head_shards=1,
+    q_seq_shards=1,
+    interpret=interpret,
+  )
+  attended = jax.vmap(kernel)(
+    *q_k_v, splash_attention.SegmentIds(segments, segments)
+  )  # [B, H, padded, K]
+  return jnp.swapaxes(attended[:, :, :length], 1, 2).reshape(q.shape)
+
+
+def cudnn(
+  config: TransformerConfig,
+  window: int | None,
+  mask: jax.Array,  # [B, L] bool
+  q: jax.Array,  # [B, L, C, R, K]
+  k: jax.Array,  # [B, C, K, L]
+  v: jax.Array,  # [B, C, L, K]
+  *,
+  implementation: Literal["cudnn", "xla"] = "cudnn",
+) -> jax.Array:  # [B, L, C, R, K]
+  """Causal attention by cuDNN's fused kernel; the arguments are `splash`'s.
+
+  The kernel knows padding on the right only, as a length for each row. So the
+  rows are rotated until their tokens come first, and back. The other way, a
+  mask [B, 1, L, L], is added to the scores as a bias: it takes memory, has a
+  gradient that nobody wants, and no block is skipped for it.
+
+  Args:
+    implementation: Of `jax.nn.dot_product_attention`; "xla" for its plain form.
+  """
+  num_rows, length, num_kv_heads, queries, width = q.shape
+  start = jnp.argmax(mask, axis=1)[:, None]  # [B, 1]
+  slots = jnp.arange(length)
+  # An empty row sees one slot: softmax over nothing is NaN.
+  lengths = jnp.maximum(mask.sum(axis=1, dtype=jnp.int32), 1)  # [B]
+  present = mask[:, :, None, None]
+
+  def rotated(x, shift):  # [B, L, heads, K]
+    # Unique: without it the gradient would be added up one by one.
+    return x.at[jnp.arange(num_rows)[:, None], (slots + shift) % length].get(
+      unique_indices=True, mode="promise_in_bounds"
+    )
+
+  # What the kernel writes beside the tokens is nowhere promised, in values or
+  # gradients. Zeros stand there, on the way in for the gradients.
+  heads, keys, values = (
+    rotated(jnp.where(present, x, 0), start)
+    for x in (
+      q.reshape(num_rows, length, num_kv_heads * queries, width),
+      jnp.moveaxis(k, -1, 1),
+      jnp.moveaxis(v, 2, 1),
+    )
+  )
+  attended = jax.nn.dot_product_attention(
+    heads,
+    keys,
+    values,
+    scale=_scale(config, width),
+    is_causal=True,
+    query_seq_lengths=lengths,
+    key_value_seq_lengths=lengths,
+    local_window_size=None if window is None else (window - 1, 0),
+    implementation=implementation,
+  )
+  return jnp.where(present, rotated(attended, -start), 0).reshape(q.shape)
+
+
+def _platform() -> str:
+  """For which the program is made: that of the mesh, which may be abstract."""
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  return device.platform if device else jax.default_backend()
+
+
+def _splash_lacks(config) -> str:
+  """What the kernel needs and has not got, or nothing."""
+  if _platform() not in ("tpu", "cpu"):
+    return f"a TPU (or a CPU, to be interpreted), and not a {_platform()}"
+  if config.dtype == "float64":
+    return "dtype 'bfloat16' or 'float32', and not 'float64'"
+  return ""
+
+
+def _cudnn_lacks(config) -> str:
+  # Compiling ahead there is no GPU to ask; 8.0 is the least that will do.
+  capability = getattr(jax.devices()[0], "compute_capability", "8.0")
+  # AMD's are names, "gfx942".
+  number = float(capability) if capability[:1].isdigit() else 0.0
+  if _platform() != "gpu" or number < 8:
+    return "an NVIDIA GPU of compute capability 8.0 or more"
+  if config.dtype != "bfloat16":
+    return f"dtype 'bfloat16', and not {config.dtype!r}"
+  if config.attention_softcap is not None:
+    return f"no attention_softcap, which is {config.attention_softcap}"
+  widest = 256 if number >= 9 else 128
+  if config.head_width % 8 or config.head_width > widest:
+    return (
+      f"heads that are a multiple of 8 and at most {widest} wide, and not"
+      f" {config.head_width}"
+    )
+  return ""
+
+
+def form(config: TransformerConfig) -> str:
+  """ "plain", "splash" or "cudnn": what whole sequences are attended with.
+
+  "auto" is splash on TPUs, cuDNN on GPUs where it can be, and plain elsewhere.
+
+  Raises:
+    ValueError: `config.attention` asks for a kernel that cannot serve here.
+  """
+  lacks = {"splash": _splash_lacks, "cudnn": _cudnn_lacks}
+  if config.attention == "auto":
+    kernel = {"tpu": "splash", "gpu": "cudnn"}.get(_platform())
+    return kernel if kernel and not lacks[kernel](config) else "plain"
+  if config.attention in lacks and (need := lacks[config.attention](config)):
+    raise ValueError(
+      f"model: attention is {config.attention!r}, which needs {need}; change"
+      " that, or use 'auto' or 'plain'."
+    )
+  return config.attention
+
+
+def over_sequences(
+  config: TransformerConfig,
+  mask: jax.Array,  # [B, L] bool
+  positions: jax.Array,  # [B, L]
+) -> Callable[[jax.Array], Attend]:
+  """How the layers attend in whole sequences.
+
+  Within `jax.set_mesh(mesh)` each device runs a kernel on the rows that it
+  holds along the axis `data`, or on all of them if they do not divide evenly.
+
+  Args:
+    config: The transformer's.
+    mask: True on tokens, which follow each other without holes.
+    positions: Number of tokens before each one.
+
+  Returns:
+    A function of whether a layer slides, [] bool, to one of its queries
+    [B, L, C, R, K], keys [B, C, K, L] and values [B, C, L, K] to what is
+    attended, [B, L, C, R, K]; finite on padding.
+
+  Raises:
+    ValueError: As `form` does.
+  """
+  chosen = form(config)
+  if chosen == "plain":
+    length = mask.shape[1]
+    causal = jnp.tril(jnp.ones((length, length), bool))
+    visible = causal & mask[:, None, :]  # [B, L, L]
+    near, far = views(config, visible, positions[:, :, None], positions)
+
+    def of_layer(slides):
+      seen = near if near is far else jnp.where(slides, near, far)
+      return functools.partial(plain, config, mask=seen)
+
+    return of_layer
+
+  kernel: Callable = cudnn
+  if chosen == "splash":
+    kernel = functools.partial(splash, interpret=_platform() == "cpu")
+  kinds = {config.slides(layer) for layer in range(config.num_layers)}
+
+  def local(slides, mask, q, k, v):
+    near = functools.partial(kernel, config, config.sliding_window)
+    far = functools.partial(kernel, config, None)
+    if len(kinds) == 1:
+      return (near if True in kinds else far)(mask, q, k, v)
+    return lax.cond(slides, near, far, mask, q, k, v)
+
+  shards = jax.sharding.get_abstract_mesh().shape.get("data", 1)
+  if shards > 1:
+    rows = P("data") if mask.shape[0] % shards == 0 else P()
+    # check_vma: the splash kernel does not say over which axes its results
+    # vary.
+    local = jax.shard_map(
+      local,
+      in_specs=(P(), rows, rows, rows, rows),
+      out_specs=rows,
+      check_vma=False,
+    )
+  return lambda slides: functools.partial(local, slides, mask)
