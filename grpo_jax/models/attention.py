@@ -174,32 +174,31 @@ def cudnn(
     implementation: Of `jax.nn.dot_product_attention`; "xla" for its plain form.
   """
   num_rows, length, num_kv_heads, queries, width = q.shape
+  # In JAX 0.10 the gradient refuses odd lengths.
+  even = length + length % 2
   start = jnp.argmax(mask, axis=1)[:, None]  # [B, 1]
-  slots = jnp.arange(length)
   # An empty row sees one slot: softmax over nothing is NaN.
   lengths = jnp.maximum(mask.sum(axis=1, dtype=jnp.int32), 1)  # [B]
   present = mask[:, :, None, None]
 
-  def rotated(x, shift):  # [B, L, heads, K]
-    # Unique: without it the gradient would be added up one by one.
-    return x.at[jnp.arange(num_rows)[:, None], (slots + shift) % length].get(
+  def rotated(x, shift):  # [B, even, heads, K]
+    slots = (jnp.arange(even) + shift) % even  # [B, even]
+    # Unique: a gradient whose entries may meet is added up one by one.
+    return x.at[jnp.arange(num_rows)[:, None], slots].get(
       unique_indices=True, mode="promise_in_bounds"
     )
 
-  # What the kernel writes beside the tokens is nowhere promised, in values or
-  # gradients. Zeros stand there, on the way in for the gradients.
-  heads, keys, values = (
-    rotated(jnp.where(present, x, 0), start)
-    for x in (
-      q.reshape(num_rows, length, num_kv_heads * queries, width),
-      jnp.moveaxis(k, -1, 1),
-      jnp.moveaxis(v, 2, 1),
-    )
-  )
+  def tokens_first(x):  # [B, L, heads, K] -> [B, even, heads, K]
+    # What the kernel writes beside the tokens is nowhere promised, in values
+    # or gradients. Zeros stand there: here for the gradients.
+    x = jnp.where(present, x, 0)
+    x = jnp.pad(x, ((0, 0), (0, even - length), (0, 0), (0, 0)))
+    return rotated(x, start)
+
   attended = jax.nn.dot_product_attention(
-    heads,
-    keys,
-    values,
+    tokens_first(q.reshape(num_rows, length, num_kv_heads * queries, width)),
+    tokens_first(jnp.moveaxis(k, -1, 1)),
+    tokens_first(jnp.moveaxis(v, 2, 1)),
     scale=_scale(config, width),
     is_causal=True,
     query_seq_lengths=lengths,
@@ -207,7 +206,8 @@ def cudnn(
     local_window_size=None if window is None else (window - 1, 0),
     implementation=implementation,
   )
-  return jnp.where(present, rotated(attended, -start), 0).reshape(q.shape)
+  attended = rotated(attended, -start)[:, :length]
+  return jnp.where(present, attended, 0).reshape(q.shape)
 
 
 def _platform() -> str:

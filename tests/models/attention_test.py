@@ -1,0 +1,306 @@
+"""The kernels of attention against the plain form, and where each is taken."""
+
+import dataclasses
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
+
+from experiments import compare_logits
+from grpo_jax.models import attention, transformer
+from tests.models import parity_test
+
+C, R, K = 2, 2, 16
+CONFIG = transformer.TransformerConfig(
+  vocab_size=7,
+  width=64,
+  num_layers=2,
+  num_heads=C * R,
+  num_kv_heads=C,
+  head_dim=K,
+)
+# Slots of the first token and after the last one, of each row.
+LEFT = ((0, 40), (23, 40), (39, 40))
+BOTH = ((3, 31), (20, 21), (0, 0))  # The last row is empty.
+LONG = ((140, 300), (0, 290))  # The first block of the first row is empty.
+# The splash kernel is interpreted. JAX's own form stands in the place of
+# cuDNN's, so that what surrounds it is tested.
+KERNELS = {
+  "splash": functools.partial(attention.splash, interpret=True),
+  "cudnn": functools.partial(attention.cudnn, implementation="xla"),
+}
+
+
+def make_inputs(spans, dtype):
+  """(mask [B, L], q, k, v) with L of the last slot of all rows."""
+  first, end = np.array(spans).T[:, :, None]
+  slots = np.arange(300 if spans is LONG else 40)
+  shapes = (
+    (len(spans), len(slots), C, R, K),
+    (len(spans), C, K, len(slots)),
+    (len(spans), C, len(slots), K),
+  )
+  q_k_v = (
+    2 * jax.random.normal(key, shape).astype(dtype)
+    for key, shape in zip(
+      jax.random.split(jax.random.key(0), 3), shapes, strict=True
+    )
+  )
+  return jnp.asarray((first <= slots) & (slots < end)), *q_k_v
+
+
+def make_plain(config, window, mask):
+  """`attention.plain` for a layer with this window."""
+  config = dataclasses.replace(config, sliding_window=window, attention="plain")
+  positions = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
+  return attention.over_sequences(config, mask, positions)(jnp.array(True))
+
+
+def value_and_grads(attend, mask, *q_k_v):
+  """(attended on tokens, 3 gradients of a function of it), all finite."""
+
+  def loss(*q_k_v):
+    attended = attend(*q_k_v)
+    tokens = jnp.where(mask[:, :, None, None, None], attended, 0)
+    wave = jnp.sin(jnp.arange(tokens.size)).reshape(tokens.shape)
+    return (tokens.astype(jnp.float32) * wave).sum(), (attended, tokens)
+
+  (_, (attended, tokens)), grads = jax.jit(
+    jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
+  )(*q_k_v)
+  assert np.isfinite(attended.astype(jnp.float32)).all()  # Also on padding.
+  return tokens, *grads
+
+
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+  ("kernel", "spans", "window", "softcap", "scale"),
+  [
+    ("splash", LONG, None, 3.0, None),
+    ("splash", BOTH, 5, None, 0.4),
+    slow("splash", LEFT, None, None, None),
+    slow("splash", LONG, 150, None, None),
+    slow("splash", LONG, 20, 3.0, 0.4),
+    slow("splash", BOTH, 128, 3.0, None),
+    slow("cudnn", LEFT, None, None, None),
+    ("cudnn", LONG, 20, None, None),
+    ("cudnn", BOTH, 5, None, 0.4),
+  ],
+)
+def test_kernels_equal_the_plain_form(kernel, spans, window, softcap, scale):
+  config = dataclasses.replace(
+    CONFIG, attention_softcap=softcap, attention_scale=scale
+  )
+  mask, *q_k_v = make_inputs(spans, "float32")
+  attend = functools.partial(KERNELS[kernel], config, window, mask)
+  actual = value_and_grads(attend, mask, *q_k_v)
+  expected = value_and_grads(make_plain(config, window, mask), mask, *q_k_v)
+  for a, e in zip(actual, expected, strict=True):
+    np.testing.assert_allclose(a, e, rtol=1e-4, atol=3e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_kernels_round_in_bfloat16_as_the_plain_form_does(kernel):
+  mask, *q_k_v = make_inputs(LEFT, "bfloat16")
+  attend = functools.partial(KERNELS[kernel], CONFIG, 5, mask)
+  plain = make_plain(CONFIG, 5, mask)
+  wide = (x.astype(jnp.float32) for x in q_k_v)
+  for actual, rounded, exact in zip(
+    value_and_grads(attend, mask, *q_k_v),
+    value_and_grads(plain, mask, *q_k_v),
+    value_and_grads(plain, mask, *wide),
+    strict=True,
+  ):
+    assert actual.dtype == jnp.bfloat16
+    largest = abs(rounded - exact).max()
+    assert 0 < abs(actual - exact).max() < 2 * largest
+    assert largest < 0.01 * abs(exact).max()
+
+
+# Soft-capped scores, a scale, one of two layers sliding, padding on the left.
+def test_gemma_2_with_splash_gives_the_logits_of_transformers():
+  config, params = parity_test.load("gemma2")
+  found = compare_logits.compare(
+    dataclasses.replace(config, attention="splash"),
+    params,
+    parity_test.reference("gemma2"),
+  )
+  assert 0 < found.largest <= parity_test.TOLERANCE
+  assert found.num_agreeing == found.num_positions
+
+
+def loss(config, params, tokens):  # tokens [4, 12]
+  """A function of the hidden states of left-padded prompts, completed."""
+  policy = transformer.transformer_policy(config)
+  prompt_mask = jnp.arange(8) >= jnp.array([[0], [5]])
+  mask = jnp.arange(12) < jnp.array([[12], [1], [7], [3]])
+  index = jnp.array([0, 0, 1, 1])
+  h, _ = policy.hidden(
+    params, tokens[:2, :8], prompt_mask, tokens, mask, index, None
+  )
+  return jnp.where(mask[..., None], h, 0).astype(jnp.float32).std()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", [False, True])
+def test_gradients_of_a_model_are_those_with_the_plain_form(remat):
+  config, params = parity_test.load("gemma2")
+  tokens = jax.random.randint(jax.random.key(2), (4, 12), 0, 96)
+  config = dataclasses.replace(config, remat=remat)
+  wanted, grads = (
+    jax.jit(jax.grad(functools.partial(loss, config)))(params, tokens)
+    for config in (config, dataclasses.replace(config, attention="splash"))
+  )
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5),
+    grads,
+    wanted,
+  )
+
+
+def made_for(platform, num_devices=1):
+  """Within it programs are made for this platform, which may be absent."""
+  mesh = AbstractMesh(
+    (num_devices,),
+    ("data",),
+    axis_types=(AxisType.Auto,),
+    abstract_device=AbstractDevice("any", None, platform),
+  )
+  return jax.sharding.use_abstract_mesh(mesh)
+
+
+def lowered_gradient(config, platform):
+  """The text of the gradient of `loss` for a platform, not optimised."""
+  shapes = jax.eval_shape(
+    transformer.transformer_policy(config).init, jax.random.key(0)
+  )
+  tokens = jax.ShapeDtypeStruct((4, 12), jnp.int32)
+  gradient = jax.jit(jax.grad(functools.partial(loss, config)))
+  traced = gradient.trace(shapes, tokens)
+  return traced.lower(lowering_platforms=(platform,)).as_text()
+
+
+HALF_SLIDES = dataclasses.replace(
+  CONFIG, sliding_window=5, sliding_layers=(True, False), dtype="bfloat16"
+)
+
+
+def kernel_calls(text):
+  """(kernel, rows) of each call for a TPU."""
+  return re.findall(
+    r'@tpu_custom_call\(.*kernel_name = "splash_mha_(\w+?)_segmented.*'
+    r": \(.*?tensor<(\d)x4x128x16x",
+    text,
+  )
+
+
+# With 4 rows on 3 devices each computes all.
+@pytest.mark.parametrize(("num_devices", "rows"), [(2, "2"), (3, "4")])
+def test_a_gradient_for_tpus_calls_the_splash_kernels(num_devices, rows):
+  with made_for("tpu", num_devices):
+    text = lowered_gradient(HALF_SLIDES, "tpu")
+  assert sorted(kernel_calls(text)) == [
+    (name, rows) for name in ("dkv", "dq", "fwd") for _ in ("near", "far")
+  ]
+
+
+def test_recomputed_blocks_call_the_kernels_again():
+  with made_for("tpu"):
+    text = lowered_gradient(dataclasses.replace(HALF_SLIDES, remat=True), "tpu")
+  names = [name for name, _ in kernel_calls(text)]
+  assert {name: names.count(name) for name in names} == {
+    "fwd": 4,
+    "dq": 2,
+    "dkv": 2,
+  }
+
+
+class CudnnVersions:
+  """In the place of a module of JAX's CUDA plugin: a number, and no library.
+
+  JAX asks for it before it lowers.
+  """
+
+  @staticmethod
+  def cudnn_get_version():
+    return 91000
+
+
+def test_a_gradient_for_gpus_calls_cudnns_kernels_on_a_devices_rows(
+  monkeypatch,
+):
+  monkeypatch.setattr(
+    "jax._src.cudnn.fused_attention_stablehlo.cuda_versions", CudnnVersions
+  )
+  with made_for("gpu", 2):
+    text = lowered_gradient(HALF_SLIDES, "cuda")
+  calls = re.findall(
+    r"@__cudnn\$(\w+)\(.*mask_type\\22: \\22(\w+).*"
+    r"sliding_window_length\\22: (\d+).*: \(tensor<(\d+x\d+)x",
+    text,
+  )
+  # 19 slots, in 20.
+  assert sorted(calls) == [
+    (name, "PADDING_CAUSAL", window, "2x20")
+    for name in ("fmhaSoftmax", "fmhaSoftmaxBackward")
+    for window in ("0", "5")
+  ]
+
+
+@pytest.mark.parametrize(
+  ("platform", "change", "expected"),
+  [
+    ("cpu", {}, "plain"),
+    ("cpu", {"attention": "splash"}, "splash"),
+    ("tpu", {}, "splash"),
+    ("tpu", {"attention": "plain"}, "plain"),
+    ("tpu", {"attention_softcap": 5.0}, "splash"),
+    ("tpu", {"dtype": "float64"}, "plain"),
+    ("gpu", {"dtype": "bfloat16"}, "cudnn"),
+    ("gpu", {}, "plain"),
+    ("gpu", {"dtype": "bfloat16", "attention_softcap": 5.0}, "plain"),
+    ("gpu", {"dtype": "bfloat16", "head_dim": 12}, "plain"),
+    ("gpu", {"dtype": "bfloat16", "head_dim": 256}, "plain"),
+  ],
+)
+def test_the_form_is_that_of_the_platform_where_it_can_serve(
+  platform, change, expected
+):
+  with made_for(platform):
+    assert attention.form(dataclasses.replace(CONFIG, **change)) == expected
+
+
+@pytest.mark.parametrize(
+  ("platform", "change", "message"),
+  [
+    ("gpu", {"attention": "splash"}, "'splash', which needs a TPU .* a gpu"),
+    ("tpu", {"attention": "splash", "dtype": "float64"}, "not 'float64'"),
+    ("cpu", {"attention": "cudnn"}, "'cudnn', which needs an NVIDIA GPU"),
+    ("gpu", {"attention": "cudnn"}, "dtype 'bfloat16', and not 'float32'"),
+    (
+      "gpu",
+      {"attention": "cudnn", "dtype": "bfloat16", "attention_softcap": 5.0},
+      "no attention_softcap, which is 5.0",
+    ),
+    (
+      "gpu",
+      {"attention": "cudnn", "dtype": "bfloat16", "head_dim": 136},
+      "at most 128 wide, and not 136",
+    ),
+  ],
+)
+def test_a_kernel_that_cannot_serve_raises(platform, change, message):
+  with made_for(platform), pytest.raises(ValueError, match=message):
+    attention.form(dataclasses.replace(CONFIG, **change))
+
+
+def test_an_unknown_form_raises():
+  with pytest.raises(ValueError, match="attention is 'flash'; use one of auto"):
+    dataclasses.replace(CONFIG, attention="flash")
