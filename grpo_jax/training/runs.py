@@ -64,6 +64,7 @@ def load(
     problem = problem_lib.make_problem(config)
     stack.callback(problem.close)
     mesh = sharding.make_mesh(config.mesh_data)
+    stack.enter_context(jax.set_mesh(mesh))  # As in training.
     policy = assembly.make_policy(config, problem)
     phases = make_phases(config, problem, policy, mesh)
     step = saved.latest_step() if step is None else step

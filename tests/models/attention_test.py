@@ -12,6 +12,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from experiments import compare_logits
 from grpo_jax.models import attention, transformer
+from tests.experiments import command
 from tests.models import parity_test
 
 C, R, K = 2, 2, 16
@@ -304,3 +305,25 @@ def test_a_kernel_that_cannot_serve_raises(platform, change, message):
 def test_an_unknown_form_raises():
   with pytest.raises(ValueError, match="attention is 'flash'; use one of auto"):
     dataclasses.replace(CONFIG, attention="flash")
+
+
+@pytest.mark.slow
+def test_the_benchmark_runs():
+  status, out, err = command.run(
+    "benchmark_attention", "--rows=1", "--tokens=8", "--measure"
+  )
+  assert status == 0, err
+  lines = out.splitlines()
+  assert max(map(len, lines)) <= 80
+  form, *numbers = lines[-1].split()
+  assert form == "plain"
+  assert len(numbers) == 5
+  assert all(float(x.replace(",", "")) > 0 for x in numbers)
+
+
+def test_the_benchmark_cannot_measure_absent_tpus():
+  status, out, err = command.run(
+    "benchmark_attention", "--topology=v5e:2x2", "--measure"
+  )
+  assert (status, out) == (2, "")
+  assert err.startswith("error: --measure with --topology=v5e:2x2:")
