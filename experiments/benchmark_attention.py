@@ -61,7 +61,12 @@ _SHAPE = flags.DEFINE_enum("shape", "qwen3", list(_SHAPES), "Of the model.")
 _FORMS = flags.DEFINE_list("forms", "plain", "Of attention, to compare.")
 _ROWS = flags.DEFINE_integer("rows", 8, "Sequences on all devices.", 1)
 _TOKENS = flags.DEFINE_integer("tokens", 2048, "Slots of each.", 2)
-_REMAT = flags.DEFINE_bool("remat", False, "Recompute the layers.")
+_REMAT = flags.DEFINE_enum(
+  "remat",
+  "none",
+  ["none", "dots", "full"],
+  "What is computed twice.",
+)
 _TOPOLOGY = flags.DEFINE_string("topology", "", "TPUs, such as v5e:2x2.")
 _MEASURE = flags.DEFINE_bool("measure", False, "Run, and measure seconds.")
 

@@ -1,9 +1,9 @@
 r"""Memory of the host while a checkpoint is loaded.
 
-    python -m experiments.benchmark_load --checkpoint=DIR --make
-    python -m experiments.benchmark_load --checkpoint=DIR
+    python -m experiments.benchmark_load --directory=DIR --make
+    python -m experiments.benchmark_load --directory=DIR
     XLA_FLAGS=--xla_force_host_platform_device_count=8 \
-        python -m experiments.benchmark_load --checkpoint=DIR --split=-1
+        python -m experiments.benchmark_load --directory=DIR --split=-1
 
 The first writes a random Llama of 176 MiB in six bfloat16 files; any other
 checkpoint will do. The others load it and print the peak of the resident memory
@@ -29,8 +29,8 @@ from experiments import flags as flags_lib
 from grpo_jax.models import families, transformer, weights
 from grpo_jax.types import PyTree
 
-_CHECKPOINT = flags.DEFINE_string(
-  "checkpoint", None, "Folder of a checkpoint.", required=True
+_DIRECTORY = flags.DEFINE_string(
+  "directory", None, "Of a checkpoint.", required=True
 )
 _MAKE = flags.DEFINE_bool("make", False, "Write one there; load nothing.")
 _PARAM_DTYPE = flags.DEFINE_enum(
@@ -128,7 +128,7 @@ def _resident(name: str) -> int:
 def main(argv: Sequence[str]) -> int:
   """Writes a checkpoint, or loads it and prints a line."""
   del argv
-  directory = pathlib.Path(_CHECKPOINT.value)
+  directory = pathlib.Path(_DIRECTORY.value)
   if _MAKE.value:
     make(directory)
     return 0

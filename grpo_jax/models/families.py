@@ -67,8 +67,8 @@ def from_config_json(
 
   Returns:
     Fields of a `TransformerConfig`, `vocab_size` among them; those left out
-    have its defaults. `dtype`, `param_dtype` and `remat` are never there: they
-    are choices of a run. And the family.
+    have its defaults, as `transformer.FIELDS_OF_A_RUN` always do. And the
+    family.
 
   Raises:
     FileNotFoundError: No config.json.

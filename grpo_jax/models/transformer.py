@@ -36,6 +36,10 @@ _REMAT = {
 }
 
 
+# What a run decides, and not the checkpoint that it starts from.
+FIELDS_OF_A_RUN = ("dtype", "param_dtype", "attention", "remat")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Architecture:
   """Sizes and switches of a transformer for any vocabulary.

@@ -88,8 +88,6 @@ _COPIED = (
   "LICENSE*",
   "NOTICE*",
 )
-# Of a run, not of a checkpoint.
-_OURS = ("dtype", "param_dtype", "remat")
 
 _Index = tuple[slice, ...]
 
@@ -106,8 +104,8 @@ def load(
   Args:
     directory: Has config.json and model.safetensors, or
       model.safetensors.index.json and the files that it names.
-    config: What config.json says, with `dtype`, `param_dtype` and `remat` as
-      wanted; None for float32.
+    config: What config.json says, with `transformer.FIELDS_OF_A_RUN` as
+      wanted; None for their defaults.
     param_dtype: Of the parameters, whatever the dtype of the files; None for
       the config's.
     shardings: A sharding, a tree of them whose leaves may stand for subtrees
@@ -224,9 +222,8 @@ def _agreed(
   fields, family = families.from_config_json(directory)
   if config is None:
     return TransformerConfig(**fields), family
-  theirs = TransformerConfig(
-    **fields, **{name: getattr(config, name) for name in _OURS}
-  )
+  ours = {name: getattr(config, name) for name in transformer.FIELDS_OF_A_RUN}
+  theirs = TransformerConfig(**fields, **ours)
   differ = [
     f"{field.name} is {getattr(config, field.name)} and there"
     f" {getattr(theirs, field.name)}"
@@ -236,8 +233,8 @@ def _agreed(
   if differ:
     raise ValueError(
       f"{caller}: the config is not that of {directory / 'config.json'}:"
-      f" {'; '.join(differ)}. Only {', '.join(_OURS)} may differ; take the"
-      " other fields from families.from_config_json."
+      f" {'; '.join(differ)}. Only {', '.join(ours)} may differ; take"
+      " the other fields from families.from_config_json."
     )
   return config, family
 

@@ -115,7 +115,7 @@ class ModelConfig(transformer.Architecture):
     if not self.checkpoint:
       return transformer.TransformerConfig(vocab_size=vocab_size, **fields)
     default = ModelConfig()
-    ours = ("dtype", "param_dtype", "attention", "remat")
+    ours = transformer.FIELDS_OF_A_RUN
     for name, value in fields.items():
       if name not in ours and value != getattr(default, name):
         raise ValueError(
