@@ -3,11 +3,11 @@
 `B` rows of `L` slots, `M` keys, `H` query heads of width `K`, `C` key/value
 heads, `R = H / C` queries per key. The same sum in three forms:
 
-| form   | runs on    | how                                      | memory for  |
-|--------|------------|------------------------------------------|-------------|
-| plain  | everything | all scores at once; the definition       | B·H·L² twice|
-| splash | TPU        | JAX's Pallas kernel: blocks, online sums | B·H·L       |
-| cudnn  | NVIDIA GPU | cuDNN's fused kernel, as a custom call   | B·H·L       |
+| form   | runs on    | how                                      | keeps    |
+|--------|------------|------------------------------------------|----------|
+| plain  | everything | all scores at once; the definition       | B·H·L²   |
+| splash | TPU        | JAX's Pallas kernel: blocks, online sums | B·H·L·K  |
+| cudnn  | NVIDIA GPU | cuDNN's fused kernel, as a custom call   | B·H·L·K  |
 
 `plain` is what the others are tested against, and what a decode step uses.
 The kernels skip the blocks that the causal mask or the window hides, and know
@@ -246,7 +246,7 @@ def _cudnn_lacks(config) -> str:
 
 
 def form(config: TransformerConfig) -> str:
-  """ "plain", "splash" or "cudnn": what whole sequences are attended with.
+  """Names what whole sequences are attended with: plain, splash or cudnn.
 
   "auto" is splash on TPUs, cuDNN on GPUs where it can be, and plain elsewhere.
 
