@@ -22,7 +22,7 @@ setuptools.setup(
   description="GRPO, its descendants and PPO as one compiled JAX program",
   license="Apache-2.0",
   python_requires=">=3.11",
-  packages=setuptools.find_packages(
+  packages=setuptools.find_namespace_packages(  # `configs` is files to run.
     include=["grpo_jax*", "experiments*", "configs*"]
   ),
   package_data={"grpo_jax": ["py.typed", "data/assets/*"]},

@@ -34,7 +34,7 @@ _PARSERS = {
 def define_config(
   flag_values: flags.FlagValues = flags.FLAGS,
 ) -> flags.FlagHolder:
-  """Defines --config=FILE[:ALGORITHM] and its --config.key=value overrides."""
+  """Defines --config=FILE[:ARGUMENT] and its --config.key=value overrides."""
   return config_flags.DEFINE_config_file(
     "config",
     None,
@@ -146,7 +146,11 @@ def _config_problem(argv: Sequence[str]) -> str | None:
 
 
 def _config_files() -> list[str]:
-  return sorted(map(str, pathlib.Path("configs").glob("*.py")))
+  return sorted(
+    str(path)
+    for path in pathlib.Path("configs").rglob("*.py")
+    if "def get_config(" in path.read_text(encoding="utf-8")
+  )
 
 
 def _load(path: str, algorithm: str) -> config_dict.ConfigDict | str:
@@ -193,7 +197,8 @@ def _override_problem(
     # The fields of one algorithm must not stay with another.
     return (
       f"{given}: the algorithm is chosen with the file, so that it comes with"
-      f" its own defaults: --config={path}:{value or 'NAME'}."
+      f" its own defaults: --config={path}:{value or 'NAME'}. A file of"
+      " configs/recipes has that of its paper."
     )
   if isinstance(node, config_dict.ConfigDict):
     return (

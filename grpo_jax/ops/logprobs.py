@@ -236,7 +236,7 @@ def token_outputs(
       " from 0 (forward KL) to 1 (reverse KL)."
     )
   head = _scaled(head, temperature)
-  size = _chunk_size(head, h, chunk_bytes)
+  size = chunk_size(head, h, chunk_bytes)
   call, weights, others = chunks.hoisted(head, h, size)
   ref_call, ref_h, ref_arrays = None, None, None
   if reference is not None:
@@ -286,7 +286,7 @@ def reference_topk(
   num_rows, num_slots, _ = h.shape
   head = _scaled(head, temperature)
   h = lax.stop_gradient(h)
-  size = _chunk_size(head, h, chunk_bytes)
+  size = chunk_size(head, h, chunk_bytes)
   dtype = jax.eval_shape(head, chunks.positions(h, size)).dtype
 
   def write(start, is_new, buffers):
@@ -315,8 +315,8 @@ def _scaled(head, temperature):
   return scaled
 
 
-def _chunk_size(head, h, chunk_bytes):
-  """Positions per chunk."""
+def chunk_size(head, h, chunk_bytes=2**26):
+  """Positions of every row per chunk, as `token_outputs` cuts them."""
   logits = jax.eval_shape(head, chunks.positions(h, 1))  # [B, 1, V]
   num_slots = h.shape[1]
   size = max(1, chunk_bytes // (logits.size * logits.dtype.itemsize))

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
+import operator
 import types
 import typing
 from collections.abc import Mapping
@@ -477,6 +479,9 @@ class RunConfig:
     profile_steps: (first, last) step of a trace for xprof, or ().
     required_accuracy: Held-out accuracy below which the command fails; None:
       no verdict.
+    unpublished: Settings, as "algorithm.clip_low", that a published recipe
+      does not state; what stands there is our choice.
+    allow_unpublished: Whether a run may start with them.
   """
 
   seed: int = 0
@@ -494,6 +499,8 @@ class RunConfig:
   mesh_data: int | None = None
   profile_steps: tuple[int, ...] = ()
   required_accuracy: float | None = None
+  unpublished: tuple[str, ...] = ()
+  allow_unpublished: bool = False
 
   def __post_init__(self):
     _not_negative(self, "config", "seed")
@@ -567,15 +574,28 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
   Raises:
     KeyError: A key that no field reads, with the nearest known name.
     TypeError: A value of the wrong type.
-    ValueError: A value out of range, or sizes that do not divide.
+    ValueError: A value out of range, sizes that do not divide, or values that
+      were not published and are not allowed.
   """
   values = dict(config.items())
   algorithm = dict(values.pop("algorithm"))
   name = algorithm.pop("name")
   config_class = algorithms.get_algorithm(name).config_class
   objective = _freeze(config_class, algorithm, "config.algorithm")
-  run = _freeze(RunConfig, values, "config", skip=("algorithm",))
-  return dataclasses.replace(run, algorithm=(name, objective))
+  settings = _freeze(RunConfig, values, "config", skip=("algorithm",))
+  if settings.unpublished and not settings.allow_unpublished:
+    chosen = {
+      path: functools.reduce(operator.getitem, path.split("."), config)
+      for path in settings.unpublished
+    }
+    raise ValueError(
+      "config: the source of this recipe does not publish these settings, and"
+      " their values are our own choice:"
+      f" {', '.join(f'{path}={value!r}' for path, value in chosen.items())}."
+      " Set them to yours, or keep them; either way add"
+      " --config.allow_unpublished=True."
+    )
+  return dataclasses.replace(settings, algorithm=(name, objective))
 
 
 def _freeze(

@@ -57,6 +57,18 @@ def test_the_algorithm_comes_with_its_own_defaults(parse):
   assert parse(QUICKSTART, "--workdir=x").algorithm.name == "grpo"
 
 
+def test_a_recipe_takes_a_model_and_overrides(parse):
+  config = parse(
+    "--config=configs/recipes/r1_zero.py:qwen3-0.6b",
+    "--workdir=x",
+    "--config.algorithm.clip_high=0.2",
+    "--config.allow_unpublished=True",
+  )
+  assert config.model.checkpoint == "Qwen/Qwen3-0.6B"
+  assert config.algorithm.clip_high == 0.2
+  assert config.allow_unpublished
+
+
 @pytest.mark.parametrize(
   ("arguments", "messages"),
   [
@@ -109,6 +121,14 @@ def test_wrong_setting_is_explained(parse, arguments, messages):
     ),
     (["--config=configs/quickstart", "--workdir=x"], r"mean .*quickstart\.py"),
     (["--config=configs", "--workdir=x"], r"there is no config file configs"),
+    (
+      ["--config=configs/recipes/dappo.py", "--workdir=x"],
+      r"mean configs/recipes/dapo\.py\?",
+    ),
+    (
+      ["--config=configs/recipes/dapo.py:qwen3-8", "--workdir=x"],
+      r"'qwen3-8'.*mean 'qwen3-8b'\?.*toy",
+    ),
     ([f"{QUICKSTART}:grop", "--workdir=x"], r"'grop'.*mean 'grpo'\?.*dapo"),
   ],
 )

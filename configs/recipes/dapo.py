@@ -1,0 +1,53 @@
+"""DAPO 32B (arXiv:2503.14476, Section 4.1; verl, recipe/dapo).
+
+    python -m experiments.train \
+        --config=configs/recipes/dapo.py:MODEL \
+        --workdir=runs/dapo
+
+MODEL is a name of `models.py`, or "toy". Result in the literature: AIME 2024
+from 30 (naive GRPO) to 50 points for Qwen2.5-32B, by overlong filtering (36),
+clip-higher (38), soft overlong punishment (41), token loss (42) and dynamic
+sampling (50); verl's reproduction reports 52, 50 without dynamic sampling, and
+its best run filters no overlong completions. Not reproduced here.
+
+Often quoted as one update per batch; mini-batches of 512 completions make 16.
+Often quoted with a format reward; there is none. The warm-up is of 20 rollouts
+in the paper and of 10 in verl's script. Weight decay is the script's.
+
+Rewards of +1 and -1 are written as 2 and 0: the difference is the same, so are
+the advantages, which are centred in the group, and so is the size of the soft
+punishment beside them. The logged reward is larger by 1.
+
+Deviations: dynamic sampling does not refill. It is a mask: 1536 prompts are
+sampled at once, as in verl's script, and the first 512 whose rewards differ are
+trained on, or as many as there are. A mini-batch has 1536 completions, of which
+512 count; the others are computed and masked.
+
+Memory: the cache of a rollout takes 27552.0 GiB over all devices with
+qwen2.5-7b; the rest is in `models.py`.
+"""
+
+from configs.recipes import models
+
+
+def get_config(model: str = "qwen2.5-7b"):
+  """The recipe with a model of `models.py`."""
+  config = models.base("dapo", model)
+  config.rl.group_size = 16
+  config.rl.num_prompts = 1536  # 3 x 512, verl's script.
+  config.algorithm.max_live_groups = 512
+  config.rl.num_minibatches = 16
+  config.rl.optimizer.learning_rate = 1e-6
+  config.rl.optimizer.warmup_steps = 320  # 20 rollouts of 16 updates.
+  config.rl.optimizer.weight_decay = 0.1  # verl's script.
+  config.sampling.max_new_tokens = 20_480
+  config.sampling.temperature = 1.0  # verl's script.
+  config.rewards.weights = (2.0,)  # +1 and -1, moved by 1.
+  config.algorithm.kl_coef = 0.0
+  config.algorithm.clip_low = 0.2
+  config.algorithm.clip_high = 0.28
+  config.algorithm.advantage_scale = "group"
+  config.algorithm.dynamic_sampling = True
+  config.algorithm.overlong_cache = 0.2  # 4096 of 20480 tokens.
+  config.algorithm.overlong_filter = False  # Not beside the soft punishment.
+  return models.finish(config, model)

@@ -1,0 +1,280 @@
+"""The models and data that every recipe can be run with, and its small twin.
+
+A recipe is `configs/recipes/NAME.py:MODEL`, with a name of `MODELS` or "toy":
+
+    python -m experiments.train --config=configs/recipes/dapo.py:qwen2.5-0.5b \
+        --workdir=runs/dapo
+    python -m experiments.memory --config=configs/recipes/dapo.py:qwen2.5-0.5b
+
+The second command says what the first one needs. Questions are GSM8K's, from
+TFDS_DATA_DIR; those of MATH or any others, with a field `prompt` and a field
+`answer`, are two flags away:
+
+    --config.data.source=jsonl --config.data.train_path=math.jsonl
+
+Memory: parameters, gradients and optimizer state, on every device, because the
+mesh splits rows only; with a KL term there is one more copy of the parameters.
+In GiB (1 GiB = 2³⁰ bytes), for a batch that is not split into micro-batches;
+a split one has its gradients twice:
+
+| model         | parameters | AdamW, float32 | Adafactor, bfloat16 |
+|---------------|------------|----------------|---------------------|
+| qwen2.5-0.5b  |      0.49 B|            7.4 |                 1.8 |
+| qwen2.5-1.5b  |      1.54 B|           23.0 |                 5.8 |
+| qwen2.5-7b    |      7.62 B|          113.5 |                28.4 |
+| qwen3-0.6b    |      0.60 B|            8.9 |                 2.2 |
+| qwen3-8b      |      8.19 B|          122.1 |                30.5 |
+| qwen3-30b-a3b |     30.53 B|          455.0 |               113.9 |
+
+So a full fine-tune of 7 or 8 B with AdamW does not fit on a device of 80 GB
+until state is split over devices. What fits there is
+
+    --config.model.param_dtype=bfloat16 --config.rl.optimizer.name=adafactor \
+    --config.rl.optimizer.stochastic_rounding=True
+
+and of 30 B nothing does. The cache of the rollout comes on top: it holds every
+completion of a batch at its full length, and at the published batches and
+lengths it is larger than the rest. At such lengths the scores of attention,
+which grow with their square, lead what the backward pass keeps; smaller
+--config.rl.micro_batch_size, down to one row per device, helps.
+`experiments.memory` prints both.
+
+No recipe has been run here on these models: only the toys have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from typing import Any
+
+import ml_collections
+
+from grpo_jax.training import config as config_lib
+
+# The sentence that the model cards of Qwen recommend for mathematics.
+_QUESTION = (
+  "{prompt}\nPlease reason step by step, and put your final answer within"
+  " \\boxed{}."
+)
+# Qwen3 without a system message; its own template takes no instruction.
+_CHAT = f"<|im_start|>user\n{_QUESTION}<|im_end|>\n<|im_start|>assistant\n"
+
+# What the config.json files have in common, without what only notes lengths
+# and tools.
+_QWEN: dict[str, Any] = {
+  "hidden_act": "silu",
+  "rms_norm_eps": 1e-6,
+  "rope_theta": 1e6,
+  "use_sliding_window": False,
+  "vocab_size": 151936,
+}
+_QWEN2 = {
+  **_QWEN,
+  "architectures": ["Qwen2ForCausalLM"],
+  "model_type": "qwen2",
+}
+_QWEN3 = {
+  **_QWEN,
+  "architectures": ["Qwen3ForCausalLM"],
+  "model_type": "qwen3",
+  "attention_bias": False,
+  "head_dim": 128,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model:
+  """A published checkpoint.
+
+  Attributes:
+    checkpoint: Its name on the Hugging Face hub; a folder with a copy may be
+      given as --config.model.checkpoint instead.
+    template: How a question is put to it.
+    config_json: The keys of its config.json that decide what it computes.
+  """
+
+  checkpoint: str
+  template: str
+  config_json: dict[str, Any]
+
+
+MODELS = {
+  "qwen2.5-0.5b": Model(
+    checkpoint="Qwen/Qwen2.5-0.5B",
+    template=_QUESTION + "\n",
+    config_json={
+      **_QWEN2,
+      "hidden_size": 896,
+      "intermediate_size": 4864,
+      "num_attention_heads": 14,
+      "num_hidden_layers": 24,
+      "num_key_value_heads": 2,
+      "tie_word_embeddings": True,
+    },
+  ),
+  "qwen2.5-1.5b": Model(
+    checkpoint="Qwen/Qwen2.5-1.5B",
+    template=_QUESTION + "\n",
+    config_json={
+      **_QWEN2,
+      "hidden_size": 1536,
+      "intermediate_size": 8960,
+      "num_attention_heads": 12,
+      "num_hidden_layers": 28,
+      "num_key_value_heads": 2,
+      "tie_word_embeddings": True,
+    },
+  ),
+  "qwen2.5-7b": Model(
+    checkpoint="Qwen/Qwen2.5-7B",
+    template=_QUESTION + "\n",
+    config_json={
+      **_QWEN2,
+      "hidden_size": 3584,
+      "intermediate_size": 18944,
+      "num_attention_heads": 28,
+      "num_hidden_layers": 28,
+      "num_key_value_heads": 4,
+      "tie_word_embeddings": False,
+      "vocab_size": 152064,
+    },
+  ),
+  "qwen3-0.6b": Model(
+    checkpoint="Qwen/Qwen3-0.6B",
+    template=_CHAT,
+    config_json={
+      **_QWEN3,
+      "hidden_size": 1024,
+      "intermediate_size": 3072,
+      "num_attention_heads": 16,
+      "num_hidden_layers": 28,
+      "num_key_value_heads": 8,
+      "tie_word_embeddings": True,
+    },
+  ),
+  "qwen3-8b": Model(
+    checkpoint="Qwen/Qwen3-8B",
+    template=_CHAT,
+    config_json={
+      **_QWEN3,
+      "hidden_size": 4096,
+      "intermediate_size": 12288,
+      "num_attention_heads": 32,
+      "num_hidden_layers": 36,
+      "num_key_value_heads": 8,
+      "tie_word_embeddings": False,
+    },
+  ),
+  "qwen3-30b-a3b": Model(
+    checkpoint="Qwen/Qwen3-30B-A3B",
+    template=_CHAT,
+    config_json={
+      **_QWEN3,
+      "architectures": ["Qwen3MoeForCausalLM"],
+      "model_type": "qwen3_moe",
+      "decoder_sparse_step": 1,
+      "hidden_size": 2048,
+      "intermediate_size": 6144,
+      "mlp_only_layers": [],
+      "moe_intermediate_size": 768,
+      "norm_topk_prob": True,
+      "num_attention_heads": 32,
+      "num_experts": 128,
+      "num_experts_per_tok": 8,
+      "num_hidden_layers": 48,
+      "num_key_value_heads": 4,
+      "tie_word_embeddings": False,
+    },
+  ),
+}
+
+# Completions of a toy's batch that are trained; the recipe's, divided.
+_TOY_ROWS = 256
+
+
+def base(algorithm: str, model: str) -> ml_collections.ConfigDict:
+  """What a recipe starts from: an algorithm on questions, with a model.
+
+  Args:
+    algorithm: Of the table.
+    model: A name of `MODELS`, or "toy".
+
+  Raises:
+    KeyError: There is no such model; the message lists them.
+  """
+  if model != "toy" and model not in MODELS:
+    near = difflib.get_close_matches(model, ["toy", *MODELS], n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise KeyError(
+      f"recipe: no model is called {model!r}.{hint} Known: toy,"
+      f" {', '.join(MODELS)}. For another checkpoint take one of them and set"
+      " --config.model.checkpoint."
+    )
+  config = config_lib.default_config(algorithm)
+  config.phases = ("rl",)
+  config.data.source = "tfds"
+  config.data.name = "gsm8k"
+  config.data.max_prompt_len = 512
+  config.rewards.functions = ("math_accuracy",)
+  config.rl.steps = 100
+  config.eval.batch_size = 64
+  config.eval.every = 25
+  config.checkpoint.every = 25
+  if model != "toy":
+    # Of eight devices each has one row at a time; other numbers of devices
+    # want other multiples.
+    config.rl.micro_batch_size = 8
+    config.data.template = MODELS[model].template
+    config.model.checkpoint = MODELS[model].checkpoint
+    config.model.dtype = "bfloat16"
+    # An update of 1e-6 is below the rounding of a bfloat16 parameter.
+    config.model.param_dtype = "float32"
+    config.model.remat = True
+  return config
+
+
+def has_experts(model: str) -> bool:
+  """Whether the model is a mixture of experts; the toy is none."""
+  return model != "toy" and "num_experts" in MODELS[model].config_json
+
+
+def finish(
+  config: ml_collections.ConfigDict, model: str
+) -> ml_collections.ConfigDict:
+  """The recipe as it is; or if the model is "toy", its small twin.
+
+  The twin adds two-digit numbers column by column, after a warm start with a
+  teacher that forgets carries. It has the recipe's algorithm,
+  group size, gradient steps per batch and share of over-sampled prompts, with
+  fewer prompts, a learning rate for a model from scratch, and the verifier's
+  accuracy as the only reward. Minutes on a CPU.
+  """
+  if model != "toy":
+    return config
+  config.unpublished = ()
+  # A phase that is repeated is so once.
+  config.phases = ("sft", *config.phases[:2])
+  config.data = config_lib.default_config().data
+  config.data.task_options = ml_collections.ConfigDict(
+    {"level": 2, "scratchpad": True, "teacher_error": 0.3}
+  )
+  config.sampling.max_new_tokens = None
+  config.rewards.functions = ("accuracy",)
+  config.rewards.weights = config.rewards.weights[:1]
+  config.rewards.correct = ""
+  config.sft.steps = 400
+  config.sft.num_prompts = 64
+  config.sft.optimizer.learning_rate = 2e-3
+  config.sft.optimizer.schedule = "cosine"
+  config.sft.optimizer.warmup_steps = 20
+  trained = config.algorithm.max_live_groups or config.rl.num_prompts
+  scale = max(1, trained * config.rl.group_size // _TOY_ROWS)
+  config.rl.num_prompts //= scale
+  config.algorithm.max_live_groups //= scale
+  config.rl.steps = min(config.rl.steps, 100)
+  config.rl.optimizer.learning_rate = 1e-4
+  config.eval.num_prompts = 256
+  config.eval.batch_size = 256
+  config.eval.temperature = 1.0  # Greedily the teacher's slips do not show.
+  return config

@@ -1,0 +1,261 @@
+r"""Says how much memory a run needs, from shapes alone.
+
+    python -m experiments.memory --config=configs/recipes/dapo.py:qwen2.5-7b
+
+Nothing is downloaded for the models of configs/recipes/models.py, and no weight
+is made. Parameters, the optimizer's state and copies are exact; so is the
+cache of the rollout, which holds all completions of a batch at full length.
+What the backward pass keeps is an estimate:
+
+    A(all layers, as configured) + A(one layer, nothing recomputed)
+
+where A is what `jax.vjp` of the forward pass of a micro-batch hands to its
+backward pass, without parameters; the second term is there with `remat`. The
+compiler may keep more or less. Everything is per device: rows are split over
+`config.mesh_data` devices (by default those of this machine; any number may be
+given), all else is on each of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import pathlib
+import tempfile
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+
+from configs.recipes import models
+from experiments import flags as flags_lib
+from grpo_jax import algorithms
+from grpo_jax.models import transformer
+from grpo_jax.ops import logprobs
+from grpo_jax.training import assembly, optimizers, runs, step
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import problem as problem_lib
+from grpo_jax.types import PyTree
+
+_CONFIG = flags_lib.define_config()
+
+# Held for the whole run, while completions are sampled, while they are learnt.
+_ALWAYS, _SAMPLING, _LEARNING = "always", "sampling", "learning"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  """What shapes are made of: the model, prompt and completion slots."""
+
+  model: transformer.TransformerConfig
+  max_prompt_len: int
+  max_new_tokens: int
+
+
+def sizes(config: config_lib.RunConfig) -> Sizes:
+  """The sizes of a run, without its data where they are not needed."""
+  data = config.data
+  if data.source != "task" and config.model.checkpoint:
+    with _architecture(config.model.checkpoint) as folder:
+      model = dataclasses.replace(config.model, checkpoint=str(folder))
+      # The tokenizer is the checkpoint's.
+      architecture = model.transformer(vocab_size=1)
+    assert data.max_prompt_len is not None
+    assert config.sampling.max_new_tokens is not None
+    return Sizes(
+      architecture, data.max_prompt_len, config.sampling.max_new_tokens
+    )
+  with contextlib.closing(problem_lib.make_problem(config)) as problem:
+    return Sizes(
+      config.model.transformer(problem.tokenizer.vocab_size),
+      problem.max_prompt_len,
+      problem.max_new_tokens,
+    )
+
+
+@contextlib.contextmanager
+def _architecture(checkpoint: str) -> Iterator[pathlib.Path | str]:
+  """A folder with the config.json of a checkpoint, if it is a known one."""
+  known = {model.checkpoint: model for model in models.MODELS.values()}
+  if pathlib.Path(checkpoint).is_dir() or checkpoint not in known:
+    yield checkpoint
+    return
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder)
+    text = json.dumps(known[checkpoint].config_json)
+    (path / "config.json").write_text(text, encoding="utf-8")
+    yield path
+
+
+def table(
+  config: config_lib.RunConfig, num_devices: int
+) -> dict[str, tuple[str, int]]:
+  """Kind of array -> (when it is held, bytes per device), of the last phase."""
+  size = sizes(config)
+  name = config.phases[-1]
+  phase: config_lib.PhaseConfig = getattr(config, name)
+  algorithm, objective = "sft", algorithms.make_config("sft")
+  if name == "rl":
+    algorithm, objective = config.algorithm
+  micro = config_lib.micro_batch_size(
+    phase, size.max_prompt_len + size.max_new_tokens, jax.default_backend()
+  )
+  parts = step.Parts(
+    policy=transformer.transformer_policy(size.model),
+    algorithm=algorithms.get_algorithm(algorithm),
+    config=objective,
+    optimizer=optimizers.make_optimizer(phase.optimizer, phase.steps),
+    schedule=optimizers.schedule(phase.optimizer, phase.steps),
+    plan=step.UpdatePlan(ema_decay=phase.ema_decay),
+  )
+  state = jax.eval_shape(
+    functools.partial(
+      assembly.enter_phase,
+      parts=parts,
+      phase=dataclasses.replace(phase, set_reference=True),
+      index=0,
+    ),
+    runs.abstract_start(parts.policy, config.seed),
+  )
+  gradients = _bytes(step.trained_params(state.params))
+  num_micro = phase.num_rows // phase.num_minibatches // micro
+  chunk, head_gradient = _logits(size, state.params["policy"], micro)
+  found = {
+    "parameters": (_ALWAYS, _bytes(state.params)),
+    "optimizer": (_ALWAYS, _bytes(state.opt_state)),
+    "reference": (_ALWAYS, _bytes(state.ref_params)),
+    "average of the parameters": (_ALWAYS, _bytes(state.ema_params)),
+    "gradients": (_LEARNING, gradients),
+    "gradients of a micro-batch": (_LEARNING, gradients * (num_micro > 1)),
+    "gradient of the head, float32": (_LEARNING, head_gradient),
+    "a chunk of logits": (_LEARNING, -(-chunk // num_devices)),
+    "kept for the backward pass": (
+      _LEARNING,
+      _kept(size, -(-micro // num_devices)),
+    ),
+  }
+  if name == "rl":
+    rows = -(-phase.num_rows // num_devices)
+    found["cache of the rollout"] = (_SAMPLING, _cache(size, rows))
+  return {kind: row for kind, row in found.items() if row[1]}
+
+
+def _bytes(tree: PyTree) -> int:
+  return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def _abstract_rows(size: Sizes, num_prompts: int, num_rows: int):
+  """Prompts, their mask, completions, theirs, and who answers what."""
+  shape = jax.ShapeDtypeStruct
+  prompts = num_prompts, size.max_prompt_len
+  completions = num_rows, size.max_new_tokens
+  return (
+    shape(prompts, jnp.int32),
+    shape(prompts, jnp.bool),
+    shape(completions, jnp.int32),
+    shape(completions, jnp.bool),
+    shape((num_rows,), jnp.int32),
+  )
+
+
+def _abstract_params(model: transformer.TransformerConfig) -> PyTree:
+  init = transformer.transformer_policy(model).init
+  return jax.eval_shape(init, jax.random.key(0))
+
+
+def _cache(size: Sizes, num_rows: int) -> int:
+  """Bytes of the keys and values of so many completions at full length."""
+  policy = transformer.transformer_policy(size.model)
+  prompts, mask, _, _, index = _abstract_rows(size, 1, num_rows)
+
+  def layers(params, prompts, mask, index):
+    _, cache = policy.prefill(params, prompts, mask, index, size.max_new_tokens)
+    return cache.layers
+
+  params = _abstract_params(size.model)
+  return _bytes(jax.eval_shape(layers, params, prompts, mask, index))
+
+
+def _logits(size: Sizes, params: PyTree, num_rows: int) -> tuple[int, int]:
+  """Bytes of a chunk of logits of a micro-batch, and of the head's gradient."""
+  policy = transformer.transformer_policy(size.model)
+
+  def chunk(params, h):
+    head = functools.partial(policy.head, params)
+    return head(h[:, : logprobs.chunk_size(head, h)])
+
+  shape = num_rows, size.max_new_tokens, size.model.width
+  h = jax.ShapeDtypeStruct(shape, size.model.dtype)
+  logits = jax.eval_shape(chunk, params, h)
+  itemsize = logits.dtype.itemsize
+  return logits.size * itemsize, size.model.width * logits.shape[-1] * itemsize
+
+
+def _kept(size: Sizes, num_rows: int) -> int:
+  """Bytes that a micro-batch keeps for its backward pass; see above."""
+
+  def residuals(model: transformer.TransformerConfig) -> int:
+    policy = transformer.transformer_policy(model)
+    params = _abstract_params(model)
+
+    def pull_back(trained, frozen, *rows):
+      def hidden(trained):
+        return policy.hidden({"trained": trained, "frozen": frozen}, *rows)[0]
+
+      return jax.vjp(hidden, trained)[1]
+
+    found = jax.eval_shape(
+      pull_back,
+      params["trained"],
+      params["frozen"],
+      *_abstract_rows(size, num_rows, num_rows),
+    )
+    ours = {(x.shape, x.dtype) for x in jax.tree.leaves(params)}
+    return _bytes(
+      [x for x in jax.tree.leaves(found) if (x.shape, x.dtype) not in ours]
+    )
+
+  total = residuals(size.model)
+  if size.model.remat:
+    total += residuals(
+      dataclasses.replace(
+        size.model, num_layers=1, sliding_layers=(), remat=False
+      )
+    )
+  return total
+
+
+def main(argv: Sequence[str]) -> int:
+  """Prints the table of a config."""
+  del argv
+  config: ml_collections.ConfigDict = _CONFIG.value
+  config.allow_unpublished = True  # Nothing is trained.
+  settings = config_lib.resolve(config)
+  num_devices = settings.mesh_data or jax.device_count()
+  name = settings.phases[-1]
+  phase: config_lib.PhaseConfig = getattr(settings, name)
+  print(
+    f"phase {name}: {phase.num_rows} completions per batch,"
+    f" {num_devices} device(s); per device:"
+  )
+  found = table(settings, num_devices)
+  for kind, (when, size) in found.items():
+    print(f"  {kind:<30} {when:<9} {_shown(size)}")
+  for when, what in (
+    (_SAMPLING, "together, while sampling"),
+    (_LEARNING, "together, while learning"),
+  ):
+    total = sum(size for at, size in found.values() if at in (_ALWAYS, when))
+    print(f"  {what:<40} {_shown(total)}")
+  return 0
+
+
+def _shown(size: int) -> str:
+  return f"{size / 2**30:>10.2f} GiB {size:>20,}"
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)

@@ -1,0 +1,453 @@
+"""Recipes: their values are the published ones, and each of them runs."""
+
+import dataclasses
+import functools
+import importlib
+import json
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs.recipes import models
+from grpo_jax import algorithms
+from grpo_jax.training import (
+  assembly,
+  problem,
+  runs,
+  sharding,
+  step,
+)
+from grpo_jax.training import config as config_lib
+from grpo_jax.types import Scored
+
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+_FOLDER = _ROOT / "configs/recipes"
+_SAMPLE = _ROOT / "tests/data/gsm8k_sample/train.jsonl"
+_MEAN_OF_ROWS, _MEAN_OF_TOKENS, _SUM_OVER_BUDGET = (
+  algorithms.get_algorithm(name).aggregate
+  for name in ("grpo", "dapo", "dr_grpo")
+)
+
+# What the sources publish, written down a second time. `aggregate` is the
+# algorithm's; None is a value that is not published.
+_TABLE = {
+  "deepseekmath": {
+    "rl.group_size": 64,
+    "rl.num_prompts": 16,
+    "rl.num_minibatches": 1,
+    "rl.optimizer.learning_rate": 1e-6,
+    "algorithm.kl_coef": 0.04,
+    "algorithm.kl_kind": "k3",
+    "algorithm.clip_low": None,
+    "algorithm.clip_high": None,
+    "algorithm.advantage_scale": "group",
+    "sampling.max_new_tokens": 1024,
+    "aggregate": _MEAN_OF_ROWS,
+  },
+  "r1_zero": {
+    "rl.group_size": 16,
+    "rl.num_prompts": 512,
+    "rl.num_minibatches": 16,
+    "rl.optimizer.learning_rate": 3e-6,
+    "algorithm.kl_coef": 0.001,
+    "algorithm.kl_kind": "k3",
+    "algorithm.clip_low": None,
+    "algorithm.clip_high": None,
+    "algorithm.advantage_scale": "group",
+    "sampling.max_new_tokens": 32_768,
+    "sampling.temperature": 1.0,
+    "rewards.functions": ("math_accuracy", "think_answer_format"),
+    "rewards.weights": (1.0, 1.0),
+    "aggregate": _MEAN_OF_ROWS,
+  },
+  "dapo": {
+    "rl.group_size": 16,
+    "rl.num_prompts": 3 * 512,
+    "algorithm.max_live_groups": 512,
+    "rl.num_minibatches": 16,
+    "rl.optimizer.learning_rate": 1e-6,
+    "rl.optimizer.schedule": "constant",
+    "algorithm.kl_coef": 0.0,
+    "algorithm.clip_low": 0.2,
+    "algorithm.clip_high": 0.28,
+    "algorithm.advantage_scale": "group",
+    "algorithm.dynamic_sampling": True,
+    "algorithm.overlong_filter": False,
+    "sampling.max_new_tokens": 20_480,
+    "rewards.weights": (1.0 - -1.0,),
+    "aggregate": _MEAN_OF_TOKENS,
+  },
+  "dr_grpo": {
+    "rl.group_size": 8,
+    "rl.num_prompts": 128,
+    "rl.num_epochs": 1,
+    "rl.optimizer.learning_rate": 1e-6,
+    "rl.optimizer.schedule": "constant",
+    "algorithm.kl_coef": 0.0,
+    "algorithm.clip_low": 0.2,
+    "algorithm.clip_high": 0.2,
+    "algorithm.advantage_scale": "none",
+    "sampling.max_new_tokens": 3000,
+    "sampling.temperature": 1.0,
+    "aggregate": _SUM_OVER_BUDGET,
+  },
+  "gspo": {
+    "algorithm.name": "gspo",
+    "rl.group_size": 16,
+    "rl.num_minibatches": 4,
+    "rl.optimizer.learning_rate": 1e-6,
+    "algorithm.kl_coef": 0.0,
+    "algorithm.clip_low": 3e-4,
+    "algorithm.clip_high": 4e-4,
+    "aggregate": _MEAN_OF_ROWS,
+  },
+  "gfpo": {
+    "algorithm.name": "gfpo",
+    "rl.steps": 100,
+    "rl.group_size": 24,
+    "rl.num_prompts": 64,
+    "rl.optimizer.learning_rate": 1e-7,
+    "rl.optimizer.schedule": "cosine",
+    "algorithm.num_kept": 8,
+    "algorithm.metric": "length",
+    "algorithm.kl_coef": 0.001,
+    "algorithm.entropy_coef": 0.001,
+    "algorithm.clip_low": 0.2,
+    "algorithm.clip_high": 0.2,
+    "sampling.max_new_tokens": 32_768,
+    "aggregate": _MEAN_OF_TOKENS,
+  },
+  "trl": {
+    "rl.group_size": 8,
+    "rl.num_epochs": 1,
+    "rl.num_minibatches": 1,
+    "rl.optimizer.learning_rate": 1e-6,
+    "algorithm.kl_coef": 0.0,
+    "algorithm.clip_low": 0.2,
+    "algorithm.clip_high": 0.2,
+    "algorithm.advantage_scale": "group",
+    "algorithm.dynamic_sampling": False,
+    "algorithm.overlong_cache": 0.0,
+    "algorithm.overlong_filter": False,
+    "sampling.max_new_tokens": 512,
+    "sampling.temperature": 1.0,
+    "aggregate": _MEAN_OF_TOKENS,
+  },
+  "trl_early_2025": {
+    "rl.group_size": 8,
+    "rl.num_epochs": 1,
+    "rl.num_minibatches": 1,
+    "rl.optimizer.learning_rate": 1e-6,
+    "algorithm.kl_coef": 0.04,
+    "algorithm.clip_low": None,
+    "algorithm.clip_high": None,
+    "algorithm.advantage_scale": "group",
+    "sampling.max_new_tokens": 256,
+    "aggregate": _MEAN_OF_ROWS,
+  },
+  "v32_math": {
+    "rl.group_size": None,
+    "rl.num_prompts": None,
+    "rl.num_minibatches": None,
+    "rl.optimizer.learning_rate": None,
+    "algorithm.kl_coef": 0.0,
+    "algorithm.kl_kind": "k3_unbiased",
+    "algorithm.clip_low": None,
+    "algorithm.clip_high": None,
+    "algorithm.off_policy_threshold": None,
+    "algorithm.advantage_scale": "none",
+    "algorithm.keep_sampling_mask": True,
+    "sampling.max_new_tokens": None,
+    "sampling.top_k": None,
+    "sampling.top_p": None,
+    "aggregate": _MEAN_OF_ROWS,
+  },
+}
+NAMES = tuple(_TABLE)
+
+
+def _get_config(name: str, *arguments: str):
+  module = importlib.import_module(f"configs.recipes.{name}")
+  return module.get_config(*arguments)
+
+
+def _value(config, path: str):
+  if path == "aggregate":
+    return algorithms.get_algorithm(config.algorithm.name).aggregate
+  for part in path.split("."):
+    config = config[part]
+  return config
+
+
+def _resolved(config) -> config_lib.RunConfig:
+  config.allow_unpublished = True
+  return config_lib.resolve(config)
+
+
+# --- values ------------------------------------------------------------------
+
+
+def test_every_recipe_is_in_the_table():
+  files = {path.stem for path in _FOLDER.glob("*.py")} - {"models"}
+  assert files == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_values_are_the_published_ones(name):
+  config = _get_config(name)
+  published = {k: v for k, v in _TABLE[name].items() if v is not None}
+  assert {path: _value(config, path) for path in published} == published
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_not_published_says_so(name):
+  config = _get_config(name)
+  missing = {path for path, value in _TABLE[name].items() if value is None}
+  assert set(config.unpublished) == missing
+  source = (_FOLDER / f"{name}.py").read_text(encoding="utf-8")
+  marked = re.findall(r"(?m)^  config\.([\w.]+) = .*  # not published$", source)
+  assert set(marked) == missing
+  assert len(re.findall("# not published", source)) == len(missing)
+  if not missing:
+    config_lib.resolve(config)
+    return
+  with pytest.raises(ValueError, match="does not publish") as caught:
+    config_lib.resolve(config)
+  for path in missing:
+    assert f"{path}={_value(config, path)!r}" in str(caught.value)
+  assert "--config.allow_unpublished=True" in str(caught.value)
+  assert _resolved(config).unpublished == config.unpublished
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_toys_may_start_at_once(name):
+  assert config_lib.resolve(_get_config(name, "toy")).unpublished == ()
+
+
+@pytest.mark.parametrize(
+  ("name", "trained", "minibatch", "updates"),
+  [
+    ("deepseekmath", 64 * 16, 1024, 1),
+    ("r1_zero", 16 * 512, 8192 // 16, 16),
+    ("dapo", 16 * 512, 8192 // 16, 16),
+    ("dr_grpo", 8 * 128, 128, 8),
+    ("gspo", 16 * 512, 2048, 4),
+    ("gfpo", 24 * 64, 1536, 1),
+  ],
+)
+def test_derived_sizes(name, trained, minibatch, updates):
+  run = _resolved(_get_config(name))
+  prompts = run.algorithm[1].max_live_groups or run.rl.num_prompts
+  assert prompts * run.rl.group_size == trained
+  assert run.rl.num_epochs * run.rl.num_minibatches == updates
+  assert trained // run.rl.num_minibatches == minibatch
+
+
+def test_sizes_that_are_given_in_other_units():
+  dapo = _get_config("dapo")
+  budget = dapo.sampling.max_new_tokens
+  assert dapo.algorithm.overlong_cache * budget == 4096
+  # Gradient steps; the sources count rollouts.
+  for name, rollouts in (("dapo", 20), ("gspo", 10), ("gfpo", 10)):
+    config = _get_config(name)
+    updates = config.rl.num_epochs * config.rl.num_minibatches
+    assert config.rl.optimizer.warmup_steps == rollouts * updates
+  zero = _resolved(_get_config("r1_zero"))
+  assert set(zero.phases) == {"rl"}
+  assert zero.rl.set_reference
+  assert not zero.rl.reset_optimizer
+  assert zero.rl.steps * zero.rl.num_minibatches == 400
+  assert len(zero.phases) * 400 == 10_400
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_toy_has_the_structure_of_its_recipe(name):
+  full, toy = _get_config(name), _get_config(name, "toy")
+  same = {"keep_routing"}  # The toy has no experts.
+  scale = full.rl.num_prompts / toy.rl.num_prompts
+  for field, value in full.algorithm.items():
+    if field == "max_live_groups":
+      assert value == scale * toy.algorithm.max_live_groups
+    elif field not in same:
+      assert toy.algorithm[field] == value
+  for field in ("group_size", "num_epochs", "num_minibatches"):
+    assert toy.rl[field] == full.rl[field]
+  assert toy.sampling.temperature == full.sampling.temperature
+  assert toy.rewards.weights[0] == full.rewards.weights[0]
+
+
+def test_unknown_model_names_the_nearest():
+  with pytest.raises(
+    KeyError, match=r"'qwen2\.5-7'.*mean 'qwen2\.5-7b'\?.*toy"
+  ):
+    _get_config("dapo", "qwen2.5-7")
+
+
+# --- assembly ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", models.MODELS)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_resolves_with_every_model(name, model):
+  run = _resolved(_get_config(name, model))
+  assert run.model.checkpoint == models.MODELS[model].checkpoint
+  assert run.model.remat
+  assert run.data.template != config_lib.DataConfig().template
+
+
+def _pairs():
+  """All recipes with all models; those beyond one each are slow."""
+  for i, name in enumerate(NAMES):
+    for j, model in enumerate(models.MODELS):
+      # So that the last, which replays routing, has the experts.
+      first = (i + len(models.MODELS) - len(NAMES)) % len(models.MODELS) == j
+      yield pytest.param(name, model, marks=() if first else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("name", "model"), _pairs())
+def test_every_recipe_is_assembled_with_every_model(tmp_path, name, model):
+  """All that a run does before it loads weights, with other questions."""
+  folder = tmp_path / "checkpoint"
+  folder.mkdir()
+  text = json.dumps(models.MODELS[model].config_json)
+  (folder / "config.json").write_text(text, encoding="utf-8")
+  config = _get_config(name, model)
+  config.model.checkpoint = str(folder)
+  config.data.source = "jsonl"
+  config.data.train_path = str(_SAMPLE)
+  config.data.format = "gsm8k"
+  config.data.tokenizer = "gsm8k"
+  run = _resolved(config)
+  solved = problem.make_problem(run)
+  try:
+    policy = assembly.make_policy(run, solved)
+    phases = runs.make_phases(run, solved, policy, sharding.make_mesh(1))
+    state = runs.abstract_state(
+      phases[-1:], runs.abstract_start(policy, run.seed)
+    )
+  finally:
+    solved.close()
+  parts, _ = phases[-1]
+  assert parts.plan.num_updates == run.rl.num_minibatches
+  has_reference = run.algorithm[1].kl_coef > 0
+  assert (state.ref_params is not None) == has_reference
+  leaf = state.params["policy"]["trained"]["embed"]["embedding"]
+  vocab_size = models.MODELS[model].config_json["vocab_size"]
+  assert leaf.shape[0] == vocab_size
+  assert leaf.dtype == jnp.float32
+
+
+# --- runs --------------------------------------------------------------------
+
+
+def _toy_parts(name: str, **fields):
+  """Problem, parts and first state of a smaller toy's "rl" phase."""
+  config = _get_config(name, "toy")
+  config.model.width = 16
+  config.model.mlp_width = 32
+  config.model.num_layers = 1
+  config.rl.num_prompts = max(1, config.rl.num_prompts // 8)
+  config.rl.micro_batch_size = 2
+  config.algorithm.max_live_groups //= 8
+  config.algorithm.update(fields)
+  run = config_lib.resolve(config)
+  solved = problem.make_problem(run)
+  policy = assembly.make_policy(run, solved)
+  mesh = sharding.make_mesh(1)
+  parts = assembly.make_parts(run, solved, policy, "rl", mesh)
+  state = assembly.enter_phase(
+    assembly.initial_state(policy, run.seed), parts, run.rl, 0
+  )
+  return run, solved, parts, state
+
+
+def _scored(rollout) -> Scored:
+  """Rewards that differ within every group, whatever was sampled."""
+  num_rows = rollout.tokens.shape[0]
+  rewards = jnp.asarray(np.arange(num_rows) * 7 % 5, jnp.float32)
+  return Scored(
+    rewards=rewards,
+    valid=jnp.ones(num_rows, bool),
+    correct=rewards > 2,
+    components={"accuracy": rewards},
+    weights={"accuracy": jnp.float32(1)},
+  )
+
+
+def _first_gradient(name: str, **fields):
+  """Gradient of a toy's first update: ratio 1, reference = policy."""
+  _, solved, parts, state = _toy_parts(name, **fields)
+  batch = problem.train_batch(next(solved.supervised_stream(0, 8, None)))
+  batch = dataclasses.replace(
+    jax.tree.map(jnp.asarray, batch),
+    group_id=jnp.arange(8) // 4,
+    rewards=jnp.asarray([1.0, 0, 0, 0, 0, 2, 1, 0]),
+    coefficients={},
+    num_groups=2,
+  )
+
+  @jax.jit
+  def gradient(state, batch):
+    batch = step.prepare(state, batch, jax.random.key(0), parts=parts)
+    return step.minibatch_gradient(
+      parts, state.params, batch, True, state.ref_params
+    )[0]
+
+  leaves = jax.tree.leaves(gradient(state, batch))
+  return np.concatenate([np.ravel(leaf) for leaf in leaves])
+
+
+def test_neither_clip_range_nor_kl_shows_in_a_first_update():
+  """Why it does not matter which range DeepSeekMath had: it has one update."""
+  published = _first_gradient("deepseekmath")
+  other = _first_gradient(
+    "deepseekmath", clip_low=1.0, clip_high=10.0, kl_coef=0.001
+  )
+  size = np.linalg.norm(published)
+  assert size > 1e-3
+  np.testing.assert_allclose(published, other, atol=1e-5 * size)
+  scaled = _first_gradient("deepseekmath", advantage_scale="none")
+  assert np.linalg.norm(published - scaled) > 0.1 * size
+
+
+def test_each_phase_of_r1_zero_has_a_new_reference():
+  run, _, parts, state = _toy_parts("r1_zero")
+  assert run.phases == ("sft", "rl", "rl")
+  moved = jax.tree.map(lambda x: x + 1, (state.params, state.opt_state))
+  state = dataclasses.replace(state, params=moved[0], opt_state=moved[1])
+  entered = assembly.enter_phase(state, parts, run.rl, 2)
+  jax.tree.map(
+    np.testing.assert_array_equal, entered.ref_params, state.params["policy"]
+  )
+  # The moments of AdamW stay; its schedule, which is constant, starts anew.
+  same = jax.tree.map(
+    lambda a, b: bool((a == b).all()), entered.opt_state, state.opt_state
+  )
+  assert sum(jax.tree.leaves(same)) >= 2 * len(jax.tree.leaves(state.params))
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    pytest.param(name, marks=() if name == "dapo" else pytest.mark.slow)
+    for name in NAMES
+  ],
+)
+def test_a_toy_runs_two_steps(name):
+  run, solved, parts, state = _toy_parts(name)
+  parts = dataclasses.replace(parts, score=lambda _, rollout: _scored(rollout))
+  advance = jax.jit(functools.partial(step.fused_step, parts=parts))
+  stream = solved.prompt_stream(0, run.rl.num_prompts, None)
+  before = state.params
+  for _ in range(2):
+    prompts = jax.tree.map(jnp.asarray, next(stream).prompts)
+    state, metrics, _ = advance(state, prompts)
+    assert all(np.isfinite(value) for value in metrics.values())
+    assert metrics["gradient_norm"] > 0
+  assert int(state.step) == 2
+  moved = jax.tree.map(lambda a, b: bool((a != b).any()), before, state.params)
+  assert any(jax.tree.leaves(moved))
