@@ -63,7 +63,7 @@ def sizes(config: config_lib.RunConfig) -> Sizes:
       model = dataclasses.replace(config.model, checkpoint=str(folder))
       # The tokenizer is the checkpoint's.
       architecture = model.transformer(vocab_size=1)
-    assert data.max_prompt_len is not None
+    assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
     assert config.sampling.max_new_tokens is not None
     return Sizes(
       architecture, data.max_prompt_len, config.sampling.max_new_tokens

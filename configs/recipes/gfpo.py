@@ -4,9 +4,9 @@
         --config=configs/recipes/gfpo.py:MODEL \
         --workdir=runs/gfpo
 
-MODEL is a name of `models.py`, or "toy". Result in the literature: the growth
-in length that GRPO causes on AIME 2024 is cut by more than half with k = 8 of
-24, at the accuracy of GRPO. Not reproduced here.
+MODEL is a name of `models.py`, or "toy". Result in the literature: of the
+growth in length that GRPO causes, 46 to 71 % is gone at the same accuracy
+(abstract). Not reproduced here.
 
 Phi-4-reasoning is often said to be trained with GFPO; it is fine-tuned on
 demonstrations, Phi-4-reasoning-plus is trained with GRPO, and GFPO is a later

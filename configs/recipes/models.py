@@ -212,6 +212,7 @@ def base(algorithm: str, model: str) -> ml_collections.ConfigDict:
       " --config.model.checkpoint."
     )
   config = config_lib.default_config(algorithm)
+  # Our choices, where a recipe does not replace them.
   config.phases = ("rl",)
   config.data.source = "tfds"
   config.data.name = "gsm8k"

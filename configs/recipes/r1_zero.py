@@ -5,8 +5,8 @@
         --workdir=runs/r1_zero --config.allow_unpublished=True
 
 MODEL is a name of `models.py`, or "toy". Result in the literature: AIME 2024
-pass@1 from 15.6 to 71.0 % in v1 of the paper and 77.9 % in v2, 86.7 % by a vote
-of 16, for DeepSeek-V3-Base (671 B). Not reproduced here.
+pass@1 from 15.6 to 71.0 % in v1 of the paper and 77.9 % in v2, 86.7 % by
+majority vote, for DeepSeek-V3-Base (671 B). Not reproduced here.
 
 Often quoted as 32 questions and one update per batch; the paper says 32 per
 training step, and 16 such steps on the 8192 completions of each rollout, so

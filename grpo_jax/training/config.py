@@ -521,6 +521,14 @@ class RunConfig:
         f"config.data.source={self.data.source!r} needs config.data.tokenizer:"
         " the path of a tokenizer.json or of a checkpoint, or 'gsm8k'."
       )
+    if self.data.source != "task" and (
+      self.sampling.max_new_tokens is None or self.data.max_prompt_len is None
+    ):
+      raise ValueError(
+        f"config.data.source={self.data.source!r} needs"
+        " config.data.max_prompt_len and config.sampling.max_new_tokens, in"
+        " tokens."
+      )
     if len(self.profile_steps) not in (0, 2):
       raise ValueError(
         f"config.profile_steps={self.profile_steps} must be () or"

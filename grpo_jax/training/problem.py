@@ -186,11 +186,8 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
   text = tokenizer.Tokenizer(
     _tokenizer_path(config), end_tokens=data.end_tokens or None
   )
-  if config.sampling.max_new_tokens is None or data.max_prompt_len is None:
-    raise ValueError(
-      f"config.data.source={data.source!r} needs config.data.max_prompt_len"
-      " and config.sampling.max_new_tokens, in tokens."
-    )
+  assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
+  assert config.sampling.max_new_tokens is not None
   if data.source == "tfds":
     train: sources.Source = sources.TfdsSource(data.name, "train")
     held_out: sources.Source = sources.TfdsSource(data.name, "test")
