@@ -39,7 +39,11 @@ which grow with their square, lead what the backward pass keeps; smaller
 --config.rl.micro_batch_size, down to one row per device, helps.
 `experiments.memory` prints both.
 
-No recipe has been run here on these models: only the toys have.
+No recipe has been run here on these models: only the toys have. Their held-out
+accuracy, over 256 sums sampled at temperature 1, rose from 0.75 to 0.80
+(r1_zero), 0.92 (dapo), 0.93 (dr_grpo), 0.95 (deepseekmath), 0.97 (gfpo, trl),
+0.98 (v32_math) and 0.99 (gspo), one seed each, in two to ten minutes on 2 CPU
+cores that others used too.
 """
 
 from __future__ import annotations
