@@ -33,12 +33,12 @@ import ml_collections
 from configs.recipes import models
 from experiments import flags as flags_lib
 from grpo_jax import algorithms
-from grpo_jax.models import transformer
-from grpo_jax.ops import logprobs
+from grpo_jax.models import lora, transformer
+from grpo_jax.ops import logprobs, masked
 from grpo_jax.training import assembly, optimizers, runs, step
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.types import PyTree
+from grpo_jax.types import Policy, PyTree
 
 _CONFIG = flags_lib.define_config()
 
@@ -51,8 +51,13 @@ class Sizes:
   """What shapes are made of: the model, prompt and completion slots."""
 
   model: transformer.TransformerConfig
+  adapters: lora.LoRAConfig | None
   max_prompt_len: int
   max_new_tokens: int
+
+  def policy(self) -> Policy:
+    """What is sampled from and trained."""
+    return assembly.policy_of(self.model, self.adapters)
 
 
 def sizes(config: config_lib.RunConfig) -> Sizes:
@@ -66,11 +71,15 @@ def sizes(config: config_lib.RunConfig) -> Sizes:
     assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
     assert config.sampling.max_new_tokens is not None
     return Sizes(
-      architecture, data.max_prompt_len, config.sampling.max_new_tokens
+      architecture,
+      config.model.adapters(),
+      data.max_prompt_len,
+      config.sampling.max_new_tokens,
     )
   with contextlib.closing(problem_lib.make_problem(config)) as problem:
     return Sizes(
       config.model.transformer(problem.tokenizer.vocab_size),
+      config.model.adapters(),
       problem.max_prompt_len,
       problem.max_new_tokens,
     )
@@ -104,12 +113,15 @@ def table(
     phase, size.max_prompt_len + size.max_new_tokens, jax.default_backend()
   )
   parts = step.Parts(
-    policy=transformer.transformer_policy(size.model),
+    policy=size.policy(),
     algorithm=algorithms.get_algorithm(algorithm),
     config=objective,
     optimizer=optimizers.make_optimizer(phase.optimizer, phase.steps),
     schedule=optimizers.schedule(phase.optimizer, phase.steps),
-    plan=step.UpdatePlan(ema_decay=phase.ema_decay),
+    plan=step.UpdatePlan(
+      chunk_bytes=assembly.chunk_bytes(phase, num_devices),
+      ema_decay=phase.ema_decay,
+    ),
   )
   state = jax.eval_shape(
     functools.partial(
@@ -120,16 +132,21 @@ def table(
     ),
     runs.abstract_start(parts.policy, config.seed),
   )
-  gradients = _bytes(step.trained_params(state.params))
+  trained = step.trained_params(state.params)
   num_micro = phase.num_rows // phase.num_minibatches // micro
-  chunk, head_gradient = _logits(size, state.params["policy"], micro)
+  chunk, head_gradient = _logits(
+    size, state.params["policy"], micro, parts.plan.chunk_bytes
+  )
   found = {
     "parameters": (_ALWAYS, _bytes(state.params)),
     "optimizer": (_ALWAYS, _bytes(state.opt_state)),
     "reference": (_ALWAYS, _bytes(state.ref_params)),
     "average of the parameters": (_ALWAYS, _bytes(state.ema_params)),
-    "gradients": (_LEARNING, gradients),
-    "gradients of a micro-batch": (_LEARNING, gradients * (num_micro > 1)),
+    "gradients": (_LEARNING, _bytes(trained)),
+    "sum over micro-batches, float32": (
+      _LEARNING,
+      _bytes(jax.eval_shape(masked.wide, trained)) * (num_micro > 1),
+    ),
     "gradient of the head, float32": (_LEARNING, head_gradient),
     "a chunk of logits": (_LEARNING, -(-chunk // num_devices)),
     "kept for the backward pass": (
@@ -161,45 +178,47 @@ def _abstract_rows(size: Sizes, num_prompts: int, num_rows: int):
   )
 
 
-def _abstract_params(model: transformer.TransformerConfig) -> PyTree:
-  init = transformer.transformer_policy(model).init
-  return jax.eval_shape(init, jax.random.key(0))
+def _abstract_params(policy: Policy) -> PyTree:
+  return jax.eval_shape(policy.init, jax.random.key(0))
 
 
 def _cache(size: Sizes, num_rows: int) -> int:
   """Bytes of the keys and values of so many completions at full length."""
-  policy = transformer.transformer_policy(size.model)
+  policy = size.policy()
   prompts, mask, _, _, index = _abstract_rows(size, 1, num_rows)
 
   def layers(params, prompts, mask, index):
     _, cache = policy.prefill(params, prompts, mask, index, size.max_new_tokens)
     return cache.layers
 
-  params = _abstract_params(size.model)
+  params = _abstract_params(policy)
   return _bytes(jax.eval_shape(layers, params, prompts, mask, index))
 
 
-def _logits(size: Sizes, params: PyTree, num_rows: int) -> tuple[int, int]:
+def _logits(
+  size: Sizes, params: PyTree, num_rows: int, chunk_bytes: int
+) -> tuple[int, int]:
   """Bytes of a chunk of logits of a micro-batch, and of the head's gradient."""
-  policy = transformer.transformer_policy(size.model)
+  policy = size.policy()
 
   def chunk(params, h):
     head = functools.partial(policy.head, params)
-    return head(h[:, : logprobs.chunk_size(head, h)])
+    return head(h[:, : logprobs.chunk_size(head, h, chunk_bytes)])
 
   shape = num_rows, size.max_new_tokens, size.model.width
   h = jax.ShapeDtypeStruct(shape, size.model.dtype)
   logits = jax.eval_shape(chunk, params, h)
   itemsize = logits.dtype.itemsize
-  return logits.size * itemsize, size.model.width * logits.shape[-1] * itemsize
+  kernel = size.model.width * logits.shape[-1] * itemsize
+  return logits.size * itemsize, 0 if size.adapters else kernel
 
 
 def _kept(size: Sizes, num_rows: int) -> int:
   """Bytes that a micro-batch keeps for its backward pass; see above."""
 
   def residuals(model: transformer.TransformerConfig) -> int:
-    policy = transformer.transformer_policy(model)
-    params = _abstract_params(model)
+    policy = assembly.policy_of(model, size.adapters)
+    params = _abstract_params(policy)
 
     def pull_back(trained, frozen, *rows):
       def hidden(trained):
@@ -219,10 +238,10 @@ def _kept(size: Sizes, num_rows: int) -> int:
     )
 
   total = residuals(size.model)
-  if size.model.remat:
+  if size.model.remat != "none":
     total += residuals(
       dataclasses.replace(
-        size.model, num_layers=1, sliding_layers=(), remat=False
+        size.model, num_layers=1, sliding_layers=(), remat="none"
       )
     )
   return total

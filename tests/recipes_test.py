@@ -295,7 +295,7 @@ def test_unknown_model_names_the_nearest():
 def test_every_recipe_resolves_with_every_model(name, model):
   run = _resolved(_get_config(name, model))
   assert run.model.checkpoint == models.MODELS[model].checkpoint
-  assert run.model.remat
+  assert run.model.remat == "full"
   assert run.data.template != config_lib.DataConfig().template
 
 

@@ -32,11 +32,17 @@ until state is split over devices. What fits there is
     --config.model.param_dtype=bfloat16 --config.rl.optimizer.name=adafactor \
     --config.rl.optimizer.stochastic_rounding=True
 
-and of 30 B nothing does. The cache of the rollout comes on top: it holds every
-completion of a batch at its full length, and at the published batches and
-lengths it is larger than the rest. At such lengths the scores of attention,
-which grow with their square, lead what the backward pass keeps; smaller
---config.rl.micro_batch_size, down to one row per device, helps.
+or adapters on a quantised base (parameters of 7 B in 5.6 GiB, 8 B in 6.1 and
+30 B in 16.9),
+
+    --config.model.lora_rank=16 --config.model.quantization=nf4 \
+    --config.model.param_dtype=bfloat16
+
+with a higher learning rate. The cache of the rollout comes on top: it holds
+every completion of a batch at its full length, and at the published batches and
+lengths it is larger than the rest. At such lengths the scores of attention in
+its plain form, which grow with their square, lead what the backward pass keeps;
+smaller --config.rl.micro_batch_size, down to one row per device, helps.
 `experiments.memory` prints both.
 
 No recipe has been run here on these models: only the toys have. Their held-out
@@ -235,7 +241,7 @@ def base(algorithm: str, model: str) -> ml_collections.ConfigDict:
     config.model.dtype = "bfloat16"
     # An update of 1e-6 is below the rounding of a bfloat16 parameter.
     config.model.param_dtype = "float32"
-    config.model.remat = True
+    config.model.remat = "full"
   return config
 
 

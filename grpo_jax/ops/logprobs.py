@@ -315,7 +315,7 @@ def _scaled(head, temperature):
   return scaled
 
 
-def chunk_size(head, h, chunk_bytes=2**26):
+def chunk_size(head, h, chunk_bytes):
   """Positions of every row per chunk, as `token_outputs` cuts them."""
   logits = jax.eval_shape(head, chunks.positions(h, 1))  # [B, 1, V]
   num_slots = h.shape[1]

@@ -25,10 +25,17 @@ from grpo_jax.types import Policy, PyTree, TrainState
 
 def make_policy(config: config_lib.RunConfig, problem: Problem) -> Policy:
   """The model for the problem's vocabulary."""
-  policy = transformer.transformer_policy(
-    config.model.transformer(problem.tokenizer.vocab_size)
+  return policy_of(
+    config.model.transformer(problem.tokenizer.vocab_size),
+    config.model.adapters(),
   )
-  adapters = config.model.adapters()
+
+
+def policy_of(
+  model: transformer.TransformerConfig, adapters: lora.LoRAConfig | None
+) -> Policy:
+  """A transformer, with adapters if there are any."""
+  policy = transformer.transformer_policy(model)
   return policy if adapters is None else lora.lora_policy(policy, adapters)
 
 
@@ -84,7 +91,7 @@ def make_parts(
       jax.default_backend(),
     ),
     temperature=1.0 if supervised else config.sampling.temperature,
-    chunk_bytes=_chunk_bytes(phase, mesh),
+    chunk_bytes=chunk_bytes(phase, mesh.size),
     ema_decay=phase.ema_decay,
   )
   unit = phase.group_size if algorithm.couples_group else 1
@@ -133,14 +140,14 @@ def make_parts(
   )
 
 
-def _chunk_bytes(phase: config_lib.PhaseConfig, mesh: Mesh) -> int:
+def chunk_bytes(phase: config_lib.PhaseConfig, num_devices: int) -> int:
   """Bytes of the logits of a chunk, over all devices."""
   mebibytes = phase.logits_chunk_mib
   if mebibytes is None:
     # Each chunk reads and writes the gradient of the head once; on an
     # accelerator that would take longer than the products of 64 MiB.
     mebibytes = 64 if jax.default_backend() == "cpu" else 1024
-  return mebibytes * mesh.size * 2**20
+  return mebibytes * num_devices * 2**20
 
 
 def _check_inputs(

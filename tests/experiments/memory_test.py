@@ -127,24 +127,39 @@ def test_state_and_cache_are_those_of_a_run():
   assert half["optimizer"] == found["optimizer"]
 
 
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("remat", ["none", "full"])
 def test_the_estimate_of_the_backward_pass_is_near_what_is_allocated(remat):
   model = transformer.TransformerConfig(
     vocab_size=64, num_layers=6, remat=remat
   )
-  size = memory.Sizes(model, max_prompt_len=32, max_new_tokens=97)
+  size = memory.Sizes(model, None, max_prompt_len=32, max_new_tokens=97)
   policy = transformer.transformer_policy(model)
 
   def loss(trained, *rows):
     params = {"trained": trained, "frozen": {}}
     return jnp.square(policy.hidden(params, *rows)[0]).sum()
 
-  trained = memory._abstract_params(model)["trained"]
+  trained = memory._abstract_params(policy)["trained"]
   rows = memory._abstract_rows(size, 8, 8)
   compiled = jax.jit(jax.grad(loss)).lower(trained, *rows).compile()
   allocated = compiled.memory_analysis().temp_size_in_bytes
   ratio = allocated / memory._kept(size, 8)
   assert 0.5 < ratio < 1.5, ratio
+
+
+def test_adapters_leave_little_beside_the_base():
+  config = recipe("trl", "qwen3-0.6b")
+  whole = table(config)
+  config.model.lora_rank = 16
+  config.model.quantization = "nf4"
+  config.model.param_dtype = "bfloat16"
+  found = table(config)
+  # Embeddings in two bytes, the rest in 0.5 + 4 / 64, adapters in four.
+  embed = 151936 * 1024
+  base = 2 * embed + (0.5 + 4 / 64) * (596e6 - embed)
+  assert found["parameters"] == pytest.approx(base + 40e6, rel=0.01)
+  assert found["optimizer"] < whole["optimizer"] / 50
+  assert "gradient of the head, float32" not in found
 
 
 def test_a_checkpoint_in_a_folder_comes_first(tmp_path):
