@@ -2,10 +2,13 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from grpo_jax.models import experts
@@ -80,3 +83,64 @@ def test_each_device_computes_its_own_tokens():
     jax.device_get(got),
     jax.device_get(alone(x, routed.ids, routed.weights, kernels)),
   )
+
+
+def test_devices_share_the_experts():
+  mesh = jax.make_mesh(
+    (2, 4), ("data", "expert"), axis_types=(jax.sharding.AxisType.Auto,) * 2
+  )
+  rng = np.random.default_rng(0)
+  x, gate, up, down = (
+    jnp.asarray(0.3 * rng.normal(size=shape), jnp.float32)
+    for shape in ((64, 8), (8, 8, 16), (8, 8, 16), (8, 16, 8))
+  )
+  kernels = experts.Kernels(gate, up, down)
+  routed = experts.route(x[:, :8] * 10, 2, normalize=True)  # Uneven loads.
+
+  def loss(form, x, ids, weights, kernels):
+    return jnp.sin(form(x, ids, weights, kernels, jax.nn.silu)).sum()
+
+  inputs = x, routed.ids, routed.weights, kernels
+  expected = jax.jit(
+    jax.value_and_grad(functools.partial(loss, experts.dense), (0, 2, 3))
+  )(*inputs)
+  for form in (experts.blocked, experts.ragged):
+    with jax.set_mesh(mesh), pytest.MonkeyPatch.context() as patch:
+      patch.setattr(experts, "blocked", form)
+      split = (
+        *jax.device_put(inputs[:3], NamedSharding(mesh, P("data"))),
+        jax.device_put(kernels, NamedSharding(mesh, P("expert"))),
+      )
+      together = (
+        jax.jit(
+          jax.value_and_grad(functools.partial(loss, experts.mix), (0, 2, 3))
+        )
+        .lower(*split)
+        .compile()
+      )
+      got = together(*split)
+    jax.tree.map(
+      functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5),
+      jax.device_get(got),
+      jax.device_get(expected),
+    )
+    for leaf in got[1][2]:
+      assert leaf.sharding.spec == P("expert")
+    # No device ever has all of a kernel.
+    assert not re.search(r"f32\[8,(8,16|16,8)\]", together.as_text())
+
+
+def test_experts_that_do_not_split_over_the_devices_raise():
+  mesh = jax.make_mesh(
+    (2, 4), ("data", "expert"), axis_types=(jax.sharding.AxisType.Auto,) * 2
+  )
+  shape = jax.ShapeDtypeStruct
+  kernels = experts.Kernels(*(shape((6, 4, 4), jnp.float32),) * 3)
+  with jax.set_mesh(mesh), pytest.raises(ValueError, match="6 experts do not"):
+    jax.eval_shape(
+      lambda x, ids, w, kernels: experts.mix(x, ids, w, kernels, jax.nn.silu),
+      shape((8, 4), jnp.float32),
+      shape((8, 2), jnp.int32),
+      shape((8, 2), jnp.float32),
+      kernels,
+    )
