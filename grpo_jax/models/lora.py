@@ -147,7 +147,7 @@ def wrap(params: PyTree, config: LoRAConfig, key: jax.Array) -> PyTree:
 
   Args:
     params: Of the transformer; none of its arrays is copied unless it is
-      quantized.
+      quantized here. Its kernels may be so already.
     config: Of the adapters.
     key: Draws every A.
 
@@ -187,7 +187,7 @@ def _shapes(base: PyTree, config: LoRAConfig) -> dict[str, tuple]:
   for name, ((part, module), _) in _MODULES.items():
     if module not in base["layers"][part]:
       continue
-    kernel = base["layers"][part][module]["kernel"]
+    kernel = quantization.abstract(base["layers"][part][module]["kernel"])
     if name in _FUSED:
       kernel = jax.eval_shape(lambda x, s=_FUSED[name]: x[..., s, :], kernel)
     num_inputs = len(quantization.INPUT_AXES[module])

@@ -79,6 +79,7 @@ def quantize(
   Args:
     params: Of a transformer: {"embed": …, "layers": …, …}. What will be
       trained must not be quantized; a `lora` policy calls this on its base.
+      Kernels that are quantized already stay as they are.
     kind: "int8" or "nf4", or "none" for no change.
     modules: Names of modules whose kernels are meant. Embeddings, head, norms
       and biases stay floats.
@@ -96,7 +97,6 @@ def quantize(
     )
   if kind == "none":
     return params
-  encode = _to_int8 if kind == "int8" else _to_nf4
   found = set()
 
   def convert(path, leaf):
@@ -104,20 +104,42 @@ def quantize(
     if name not in modules:
       return leaf
     found.add(name)
-    if kind == "nf4" and leaf.shape[-1] % 2:
-      raise ValueError(
-        f"quantize: {name} is {list(leaf.shape)}, and nf4 packs two weights of"
-        " the last axis into a byte; use int8, or leave the module out."
-      )
-    return encode(leaf, axes=INPUT_AXES[name])
+    return leaf if is_quantized(leaf) else quantize_leaf(path, leaf, kind=kind)
 
-  layers = jax.tree_util.tree_map_with_path(convert, params["layers"])
+  layers = jax.tree_util.tree_map_with_path(
+    convert, params["layers"], is_leaf=is_quantized
+  )
   if missing := sorted({*modules} - found):
     raise ValueError(
       f"quantize: no kernel of {', '.join(missing)} in the layers; known are"
       f" {', '.join(INPUT_AXES)}."
     )
   return {**params, "layers": layers}
+
+
+def quantize_leaf(path: tuple, leaf: jax.Array, *, kind: str) -> PyTree:
+  """One leaf of a transformer, which `quantize` would convert or not.
+
+  Args:
+    path: Of the leaf, as `jax.tree_util` gives it.
+    leaf: A kernel of the layers is converted, anything else returned.
+    kind: "int8" or "nf4", or "none" for no change.
+
+  Raises:
+    ValueError: As in `quantize`.
+  """
+  name = _module(path)
+  if name is None or kind == "none":
+    return leaf
+  if kind == "nf4" and leaf.shape[-1] % 2:
+    raise ValueError(
+      f"quantize: {name} is {list(leaf.shape)}, and nf4 packs two weights of"
+      " the last axis into a byte; use int8, or leave the module out."
+    )
+  # Layer by layer, and not in a loop of XLA's, which makes float32 of all of
+  # them first: that would be larger than the model.
+  encode = functools.partial(_encode, kind=kind, axes=INPUT_AXES[name])
+  return jax.tree.map(lambda *codes: jnp.stack(codes), *map(encode, leaf))
 
 
 def _module(path) -> str | None:
@@ -130,18 +152,21 @@ def _module(path) -> str | None:
   return names[-1] if names[-1] in INPUT_AXES else None
 
 
-@functools.partial(jax.jit, static_argnames="axes")
-def _to_int8(kernel: jax.Array, *, axes: tuple[int, ...]) -> PyTree:
+@functools.partial(jax.jit, static_argnames=("kind", "axes"))
+def _encode(kernel: jax.Array, *, kind: str, axes: tuple[int, ...]) -> PyTree:
+  return _to_int8(kernel, axes) if kind == "int8" else _to_nf4(kernel)
+
+
+def _to_int8(kernel: jax.Array, axes: tuple[int, ...]) -> PyTree:
   wide = kernel.astype(jnp.float32)
   scale = abs(wide).max(axis=axes, keepdims=True) / 127
   codes = jnp.round(wide / jnp.where(scale > 0, scale, 1))
   return {"int8": codes.astype(jnp.int8), "scale": scale}
 
 
-@functools.partial(jax.jit, static_argnames="axes")
-def _to_nf4(kernel: jax.Array, *, axes: tuple[int, ...]) -> PyTree:
-  del axes  # Blocks lie along the last axis, which neighbours in memory share.
-  # The largest block that fits; 64 in published models.
+def _to_nf4(kernel: jax.Array) -> PyTree:
+  # Blocks lie along the last axis, which neighbours in memory share: the
+  # largest block that fits; 64 in published models.
   size = math.gcd(kernel.shape[-1], _BLOCK)
   wide = kernel.astype(jnp.float32)
   blocks = wide.reshape(*wide.shape[:-1], -1, size)
@@ -152,6 +177,11 @@ def _to_nf4(kernel: jax.Array, *, axes: tuple[int, ...]) -> PyTree:
   codes = codes.reshape(kernel.shape)
   packed = codes[..., ::2] << 4 | codes[..., 1::2]  # [..., last / 2]
   return {"nf4": packed, "scale": scale}
+
+
+def abstract(kernel: PyTree) -> jax.ShapeDtypeStruct:
+  """Shape and dtype of a kernel, quantized or not."""
+  return jax.eval_shape(lambda x: _values(x) if is_quantized(x) else x, kernel)
 
 
 def is_quantized(node: Any) -> bool:

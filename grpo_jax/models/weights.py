@@ -98,6 +98,7 @@ def load(
   *,
   param_dtype: str | None = None,
   shardings: PyTree | Callable[[PyTree], PyTree] = None,
+  convert: Callable[[tuple, jax.Array], PyTree] = lambda path, leaf: leaf,
 ) -> tuple[TransformerConfig, PyTree]:
   """The parameters of a checkpoint.
 
@@ -112,6 +113,8 @@ def load(
       of the parameters, or a function from abstract parameters to such a
       tree. None for the default device. With several processes each one reads
       the files, and of them only what its devices need.
+    convert: What becomes of a leaf, given its path, as soon as it is read;
+      with `quantization.quantize_leaf` no two leaves are whole at a time.
 
   Returns:
     The config with `param_dtype`, and {"trained": …, "frozen": {}}.
@@ -137,7 +140,8 @@ def load(
 
   def make(path, leaf, sharding=None):
     read = functools.partial(_read_leaf, leaf, pieces[_name(path)], tensors)
-    return _place(leaf, sharding, read)
+    # Until it is ready the leaf is there too.
+    return jax.block_until_ready(convert(path, _place(leaf, sharding, read)))
 
   trees = [abstract["trained"]]
   if shardings is not None:

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
-from grpo_jax.models import hub, lora, transformer, weights
+from grpo_jax.models import hub, lora, quantization, transformer, weights
 from grpo_jax.ops import masked
 from grpo_jax.rollout import sampling
 from grpo_jax.training import config as config_lib
@@ -209,6 +209,9 @@ def first_state(
     config.model.transformer(problem.tokenizer.vocab_size),
     param_dtype=config.model.param_dtype,
     shardings=sharding.replicated(mesh),
+    convert=functools.partial(
+      quantization.quantize_leaf, kind=config.model.quantization
+    ),
   )
   # The keys alone are made: a random model of that size would be in the way.
   empty = dataclasses.replace(policy, init=lambda key: {})
