@@ -53,7 +53,7 @@ def make_driver(
 
 def _supervised(mesh: Mesh, parts: step.Parts) -> Driver:
   """Advances the state by a batch of given completions."""
-  advance = _jit_step(mesh, step.supervised_step, parts)
+  advance = jit_step(mesh, step.supervised_step, parts)
   rows = sharding.by_rows(mesh)
 
   def driver(state: TrainState, batch: pipeline.SupervisedBatch):
@@ -68,7 +68,7 @@ def _fused(
   problem: problem_lib.Problem, mesh: Mesh, parts: step.Parts
 ) -> Driver:
   """Advances the state by the one program: sample, score, update."""
-  advance = _jit_step(mesh, step.fused_step, parts)
+  advance = jit_step(mesh, step.fused_step, parts)
   rows = sharding.by_rows(mesh)
 
   def driver(state: TrainState, batch: pipeline.PromptBatch):
@@ -92,7 +92,7 @@ def _split(
     )
     for stage in (step.sample_stage, step.greedy_stage)
   )
-  learn = _jit_step(mesh, step.learn_stage, parts)
+  learn = jit_step(mesh, step.learn_stage, parts)
   rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
 
   def placed(x):  # The weights of the components are scalars.
@@ -124,7 +124,7 @@ def _split(
   return driver
 
 
-def _jit_step(mesh: Mesh, function: Callable, parts: step.Parts) -> Callable:
+def jit_step(mesh: Mesh, function: Callable, parts: step.Parts) -> Callable:
   """Compiles a stage that consumes the state and returns the next one."""
   return jax.jit(
     functools.partial(function, parts=parts),

@@ -107,13 +107,13 @@ def test_finished_run_is_only_reported(run):
 
 def test_implicit_transfers_stop_the_loop(tmp_path, monkeypatch):
   """A batch that reaches the step as host memory is a bug, not a delay."""
-  jit_step = drivers._jit_step
+  jit_step = drivers.jit_step
 
   def leaky(mesh, function, parts):
     advance = jit_step(mesh, function, parts)
     return lambda state, batch: advance(state, jax.device_get(batch))
 
-  monkeypatch.setattr(drivers, "_jit_step", leaky)
+  monkeypatch.setattr(drivers, "jit_step", leaky)
   with pytest.raises(Exception, match="Disallowed host-to-device transfer"):
     loop.train(_quiet(tiny_config.get_config("grpo")), tmp_path)
 
