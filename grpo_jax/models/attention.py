@@ -43,6 +43,8 @@ from jax import lax
 from jax.experimental.pallas.ops.tpu import splash_attention
 from jax.sharding import PartitionSpec as P
 
+from grpo_jax.ops import masked
+
 if TYPE_CHECKING:
   from grpo_jax.models.transformer import TransformerConfig
 
@@ -74,9 +76,7 @@ def plain(
   # as long for a decode step (with 192 slots).
   stacked = (num_rows, num_kv_heads, queries * length)
   q = jnp.moveaxis(q, 1, 3).reshape(*stacked, width)  # [B, C, R · L, K]
-  scores = q @ k  # [B, C, R · L, M]
-  scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
-  scores = scores * _scale(config, width)
+  scores = masked.wide(q @ k) * _scale(config, width)  # [B, C, R · L, M]
   if config.attention_softcap is not None:
     scores = capped(scores, config.attention_softcap)
   scores = scores.reshape(num_rows, num_kv_heads, queries, length, -1)

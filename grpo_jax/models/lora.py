@@ -249,11 +249,6 @@ def _add_adapter(config, next_function, args, kwargs, context):
   )
 
 
-def reference_params(params: PyTree) -> PyTree:
-  """The policy without its adapters; shares every frozen array."""
-  return {**params, "trained": jax.tree.map(jnp.zeros_like, params["trained"])}
-
-
 def merge(params: PyTree, config: LoRAConfig) -> PyTree:
   """Parameters of the plain transformer, with the adapters in its kernels.
 

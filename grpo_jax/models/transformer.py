@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from grpo_jax.models import attention, experts
+from grpo_jax.ops import masked
 from grpo_jax.types import Policy, PyTree, RouterOutputs
 
 # What the backward pass finds of a block. Temporary MiB of a gradient with 4
@@ -228,10 +229,6 @@ class TransformerConfig(Architecture):
       )
 
 
-def _at_least_float32(x: jax.Array) -> jax.Array:
-  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
-
-
 def _on_rows(dense, x: jax.Array, num_axes: int = 1) -> jax.Array:
   """Applies `dense` to the last axes of x [B, L, ...] as one tall matrix.
 
@@ -259,7 +256,7 @@ class RMSNorm(nn.Module):
       "scale", start, x.shape[-self.num_axes :], config.param_dtype
     )
     # float32: in bfloat16 the mean square has 8 bits.
-    wide, scale = _at_least_float32(x), _at_least_float32(scale)
+    wide, scale = masked.wide(x), masked.wide(scale)
     axes = tuple(range(-self.num_axes, 0))
     mean_square = jnp.square(wide).mean(axis=axes, keepdims=True)
     wide = wide * lax.rsqrt(mean_square + config.norm_eps)
@@ -504,7 +501,7 @@ def rotary(
 def rotate(x, rope):  # x [B, L, C, R, K], rope 2 · [B, L, K / 2]
   """Turns channel pairs (i, i + K / 2), as Llama and Qwen do."""
   cos, sin = (table[:, :, None, None, :] for table in rope)
-  first, second = jnp.split(_at_least_float32(x), 2, axis=-1)
+  first, second = jnp.split(masked.wide(x), 2, axis=-1)
   turned = (first * cos - second * sin, second * cos + first * sin)
   return jnp.concatenate(turned, axis=-1).astype(x.dtype)
 

@@ -105,7 +105,7 @@ def train(
   mesh = sharding.make_mesh(settings.mesh_data)
   config_json = config.to_json()
   with contextlib.ExitStack() as stack:
-    stack.enter_context(jax.set_mesh(mesh))  # For `models/experts.py`.
+    stack.enter_context(jax.set_mesh(mesh))  # For the kernels of models.
     saved = checkpoints.Checkpoints(
       workdir / "checkpoints", keep=settings.checkpoint.keep
     )
