@@ -60,6 +60,7 @@ from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
 from grpo_jax.data import pipeline
 from grpo_jax.rewards import combine, host
+from grpo_jax.rollout import sampling
 from grpo_jax.training import assembly, drivers, problem, sharding, step
 from grpo_jax.training import config as config_lib
 from grpo_jax.types import (
@@ -127,31 +128,30 @@ class Numbers:
     return " ".join(map(str, ids))
 
 
-class Ending(NamedTuple):
-  """Hidden states in the sampler, and which rows have to end now."""
-
-  h: jax.Array  # [B, D]
-  now: jax.Array  # [B] bool
-
-
 def with_lengths(policy: Policy, lengths: np.ndarray) -> Policy:  # [B]
-  """The policy, except that sampled row b ends with token `lengths[b]`."""
+  """The policy, except that sampled row b ends with token `lengths[b]` ≥ 2.
+
+  In the sampler a last channel of the hidden states says which rows end now.
+  """
   last = jnp.asarray(lengths - 1, jnp.int32)  # [B]
 
-  def prefill(params, *arguments):
-    h, cache = policy.prefill(params, *arguments)
-    return Ending(h, last == 0), cache
+  def marked(h, now):  # [B, D], [B] -> [B, D + 1]
+    return jnp.concatenate([h, now[:, None].astype(h.dtype)], axis=1)
 
-  def decode(params, tokens, t, cache):
-    h, cache = policy.decode(params, tokens, t, cache)
-    return Ending(h, last == t + 1), cache
+  def prefill(params, *arguments):
+    h, *others = policy.prefill(params, *arguments)
+    return marked(h, jnp.zeros(len(h), bool)), *others
+
+  def decode(params, tokens, t, *arguments):
+    h, *others = policy.decode(params, tokens, t, *arguments)
+    return marked(h, last == t + 1), *others
 
   def head(params, h):
-    if not isinstance(h, Ending):  # In the update.
+    if h.ndim == 3:  # In the update.
       return policy.head(params, h)
-    logits = policy.head(params, h.h)  # [B, V]
+    logits = policy.head(params, h[:, :-1])  # [B, V]
     # Finite: the entropy multiplies a probability of 0 with its logarithm.
-    forced = jnp.where(h.now, 1e4, -1e4).astype(logits.dtype)
+    forced = jnp.where(h[:, -1] > 0, 1e4, -1e4).astype(logits.dtype)
     is_end = jnp.arange(logits.shape[-1]) == END
     return jnp.where(is_end, forced[:, None], logits)
 
@@ -277,11 +277,9 @@ def peak_bytes() -> int | None:
   return int(line.split()[1]) * 1024
 
 
-def _prefill(
-  state: TrainState, prompts: Prompts, prompt_index, *, parts, slots
-):
+def _prefill(state: TrainState, prompts: Prompts, *, parts):
   return parts.policy.prefill(
-    state.params["policy"], prompts.tokens, prompts.mask, prompt_index, slots
+    state.params["policy"], prompts.tokens, prompts.mask
   )
 
 
@@ -289,13 +287,15 @@ def _log_probs(state: TrainState, batch: TrainBatch, *, parts):
   return step.with_anchor(parts, state.params, batch).old_logp
 
 
-def _decode(state: TrainState, tokens, cache, first, *, parts, count):
+def _decode(state: TrainState, tokens, cache, prefix, first, *, parts, count):
   """`count` steps of the model from completion token `first` on."""
   params = state.params["policy"]
 
   def one(t, carry):
     tokens, cache = carry
-    h, cache = parts.policy.decode(params, tokens, t, cache)
+    h, cache, _ = parts.policy.decode(
+      params, tokens, jnp.full_like(tokens, t), t, prefix, cache
+    )
     tokens = jnp.argmax(parts.policy.head(params, h), axis=-1)
     return tokens.astype(jnp.int32), cache
 
@@ -372,10 +372,7 @@ class Bench:
     self.runs["step"] = run
 
   def _add_parts(self, work, of, mesh, batch, prompts) -> None:
-    index = jnp.repeat(jnp.arange(work.prompts), work.group)  # [B]
-    prefill = self._compile(
-      "prefill", _prefill, prompts, index, slots=work.completion_len
-    )
+    prefill = self._compile("prefill", _prefill, prompts)
     sample = self._compile("rollout", step.sample_stage, prompts)
     rollout = sample(prompts)
 
@@ -413,7 +410,7 @@ class Bench:
       self._state, *_ = self._call(learn, prompts, rollout, scored)
 
     self.runs |= {
-      "prefill": lambda: prefill(prompts, index),
+      "prefill": lambda: prefill(prompts),
       "rollout": lambda: sample(prompts),
       "verifier": lambda: jax.block_until_ready(judge()),
       "log-probs": lambda: log_probs(rows),
@@ -421,31 +418,44 @@ class Bench:
     }
 
   def _add_decode_steps(self, work, prompts) -> None:
-    index = jnp.repeat(jnp.arange(work.prompts), work.group)  # [B]
-    _, cache = self._call(self.programs["prefill"], prompts, index)
-    self._carry = jnp.zeros(work.rows, jnp.int32), cache
+    _, prefix, _ = self._call(self.programs["prefill"], prompts)
     steps = work.completion_len - 1
     self.window = min(_WINDOW, max(1, steps // 10))
-    decode = self._compile(
-      "decode steps",
-      _decode,
-      *self._carry,
-      jnp.int32(0),
-      donate=(1, 2),
-      count=self.window,
-    )
 
-    def run(first):
-      self._carry = decode(*self._carry, jnp.int32(first))
-
-    # Not counted: after the update nothing of the cache is near the cores.
-    self.runs["decode warm-up"] = functools.partial(run, 0)
-    for fill in _FILLS:
+    def add(fill):
       first = max(round(fill * steps) - self.window, 0)
       name = f"decode at {fill:.0%}"
       # The token that a step reads is in the cache when it attends.
       self.fills[name] = first + (self.window + 1) / 2
-      self.runs[name] = functools.partial(run, first)
+      # As large as the sampler has it by then.
+      slots = next(
+        size
+        for size in sampling.cache_sizes(work.completion_len)
+        if size >= first + self.window
+      )
+      carry = [
+        jnp.zeros(work.rows, jnp.int32),
+        self.parts.policy.allocate(work.rows, slots),
+      ]
+      decode = self._compile(
+        f"{slots} slots",
+        _decode,
+        *carry,
+        prefix,
+        jnp.int32(0),
+        donate=(1, 2),
+        count=self.window,
+      )
+
+      def run():
+        carry[:] = decode(*carry, prefix, jnp.int32(first))
+
+      # Not counted: after the update nothing of the cache is near the cores.
+      self.runs.setdefault("decode warm-up", run)
+      self.runs[name] = run
+
+    for fill in _FILLS:
+      add(fill)
 
 
 class Ceiling(NamedTuple):

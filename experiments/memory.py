@@ -4,16 +4,17 @@ r"""Says how much memory a run needs, from shapes alone.
 
 Nothing is downloaded for the models of configs/recipes/models.py, and no weight
 is made. Parameters, the optimizer's state and copies are exact; so is the
-cache of the rollout, which holds all completions of a batch at full length.
+cache of the rollout, which holds the prompts of a batch and, at full length,
+all completions or those of `config.sampling.lanes`.
 What the backward pass keeps is an estimate:
 
     A(all layers, as configured) + A(one layer, nothing recomputed)
 
-where A is what `jax.vjp` of the forward pass of a micro-batch hands to its
-backward pass, without parameters; the second term is there with `remat`. The
-compiler may keep more or less. Everything is per device: rows are split over
-`config.mesh_data` devices (by default those of this machine; any number may be
-given), all else is on each of them.
+where A is what `jax.vjp` of the forward pass of a micro-batch, and of prompts
+that its rows share, hands to its backward pass, without parameters; the second
+term is there with `remat`. The compiler may keep more or less. Everything is
+per device: rows are split over `config.mesh_data` devices (by default those of
+this machine; any number may be given), all else is on each of them.
 """
 
 from __future__ import annotations
@@ -109,8 +110,12 @@ def table(
   algorithm, objective = "sft", algorithms.make_config("sft")
   if name == "rl":
     algorithm, objective = config.algorithm
-  micro = config_lib.micro_batch_size(
-    phase, size.max_prompt_len + size.max_new_tokens, jax.default_backend()
+  plan = assembly.update_plan(
+    phase,
+    size.max_prompt_len,
+    size.max_new_tokens,
+    num_devices,
+    couples_group=algorithms.get_algorithm(algorithm).couples_group,
   )
   parts = step.Parts(
     policy=size.policy(),
@@ -118,10 +123,7 @@ def table(
     config=objective,
     optimizer=optimizers.make_optimizer(phase.optimizer, phase.steps),
     schedule=optimizers.schedule(phase.optimizer, phase.steps),
-    plan=step.UpdatePlan(
-      chunk_bytes=assembly.chunk_bytes(phase, num_devices),
-      ema_decay=phase.ema_decay,
-    ),
+    plan=plan,
   )
   state = jax.eval_shape(
     functools.partial(
@@ -133,9 +135,12 @@ def table(
     runs.abstract_start(parts.policy, config.seed),
   )
   trained = step.trained_params(state.params)
+  micro = plan.micro_batch_size
   num_micro = phase.num_rows // phase.num_minibatches // micro
+  rows = -(-micro // num_devices)
+  prompts = -(-rows // plan.group_size) if plan.shares_prompts else rows
   chunk, head_gradient = _logits(
-    size, state.params["policy"], micro, parts.plan.chunk_bytes
+    size, state.params["policy"], micro, plan.chunk_bytes
   )
   found = {
     "parameters": (_ALWAYS, _bytes(state.params)),
@@ -143,6 +148,10 @@ def table(
     "reference": (_ALWAYS, _bytes(state.ref_params)),
     "average of the parameters": (_ALWAYS, _bytes(state.ema_params)),
     "gradients": (_LEARNING, _bytes(trained)),
+    "gradients from the prompts": (
+      _LEARNING,
+      _bytes(trained) * (num_micro == 1 and prompts < rows),
+    ),
     "sum over micro-batches, float32": (
       _LEARNING,
       _bytes(jax.eval_shape(masked.wide, trained)) * (num_micro > 1),
@@ -151,12 +160,20 @@ def table(
     "a chunk of logits": (_LEARNING, -(-chunk // num_devices)),
     "kept for the backward pass": (
       _LEARNING,
-      _kept(size, -(-micro // num_devices)),
+      _kept(size, prompts, rows),
     ),
   }
   if name == "rl":
-    rows = -(-phase.num_rows // num_devices)
-    found["cache of the rollout"] = (_SAMPLING, _cache(size, rows))
+    lanes = config.sampling.lanes
+    found["cache of the rollout"] = (
+      _SAMPLING,
+      _cache(
+        size,
+        -(-phase.num_prompts // num_devices),
+        -(-phase.num_rows // num_devices),
+        lanes and -(-lanes // num_devices),
+      ),
+    )
   return {kind: row for kind, row in found.items() if row[1]}
 
 
@@ -182,17 +199,29 @@ def _abstract_params(policy: Policy) -> PyTree:
   return jax.eval_shape(policy.init, jax.random.key(0))
 
 
-def _cache(size: Sizes, num_rows: int) -> int:
-  """Bytes of the keys and values of so many completions at full length."""
+def _cache(
+  size: Sizes, num_prompts: int, num_rows: int, num_lanes: int | None = None
+) -> int:
+  """Bytes of the keys and values of prompts, and of completions at length T.
+
+  Args:
+    size: Of the policy and of the slots.
+    num_prompts: Prompts.
+    num_rows: Completions of them all.
+    num_lanes: How many are decoded at once; None for all. With fewer, each
+      has a copy of its prompt.
+  """
   policy = size.policy()
-  prompts, mask, _, _, index = _abstract_rows(size, 1, num_rows)
-
-  def layers(params, prompts, mask, index):
-    _, cache = policy.prefill(params, prompts, mask, index, size.max_new_tokens)
-    return cache.layers
-
+  prompts, mask, *_ = _abstract_rows(size, num_prompts, num_rows)
   params = _abstract_params(policy)
-  return _bytes(jax.eval_shape(layers, params, prompts, mask, index))
+  _, prefix, _ = jax.eval_shape(policy.prefill, params, prompts, mask)
+  lanes = min(num_lanes or num_rows, num_rows)
+  copies = lanes if lanes < num_rows else 0
+  of_completions = jax.eval_shape(
+    lambda: policy.allocate(lanes, size.max_new_tokens)
+  )
+  of_prompts = _bytes(prefix.layers) * (num_prompts + copies) // num_prompts
+  return of_prompts + _bytes(of_completions)
 
 
 def _logits(
@@ -213,8 +242,11 @@ def _logits(
   return logits.size * itemsize, 0 if size.adapters else kernel
 
 
-def _kept(size: Sizes, num_rows: int) -> int:
-  """Bytes that a micro-batch keeps for its backward pass; see above."""
+def _kept(size: Sizes, num_prompts: int, num_rows: int) -> int:
+  """Bytes that a micro-batch keeps for its backward pass; see above.
+
+  Rows share their prompts if those are fewer.
+  """
 
   def residuals(model: transformer.TransformerConfig) -> int:
     policy = assembly.policy_of(model, size.adapters)
@@ -222,7 +254,10 @@ def _kept(size: Sizes, num_rows: int) -> int:
 
     def pull_back(trained, frozen, *rows):
       def hidden(trained):
-        return policy.hidden({"trained": trained, "frozen": frozen}, *rows)[0]
+        params, prefix = {"trained": trained, "frozen": frozen}, None
+        if num_prompts < num_rows:
+          prefix = policy.prefix(params, *rows[:2])
+        return policy.hidden(params, *rows, prefix=prefix)[0]
 
       return jax.vjp(hidden, trained)[1]
 
@@ -230,7 +265,7 @@ def _kept(size: Sizes, num_rows: int) -> int:
       pull_back,
       params["trained"],
       params["frozen"],
-      *_abstract_rows(size, num_rows, num_rows),
+      *_abstract_rows(size, num_prompts, num_rows),
     )
     ours = {(x.shape, x.dtype) for x in jax.tree.leaves(params)}
     return _bytes(

@@ -83,13 +83,15 @@ def step_by_step(
   """Logits after the last prompt token and after each of the tokens given."""
   policy = transformer.transformer_policy(config)
   num_rows, num_slots = tokens.shape
-  h, cache = policy.prefill(
-    params, prompt_tokens, prompt_mask, jnp.arange(num_rows), num_slots
-  )
+  h, prefix, _ = policy.prefill(params, prompt_tokens, prompt_mask)
 
   def step(cache, t):
-    h, cache = policy.decode(params, tokens[:, t], t, cache)
+    h, cache, _ = policy.decode(
+      params, tokens[:, t], jnp.full(num_rows, t), t, prefix, cache
+    )
     return cache, h
+
+  cache = policy.allocate(num_rows, num_slots)
 
   _, later = jax.lax.scan(step, cache, jnp.arange(num_slots))  # [T, B, D]
   h = jnp.concatenate([h[:, None], jnp.moveaxis(later, 0, 1)], axis=1)

@@ -201,7 +201,7 @@ class Work:
 
 
 def lengths(work: Work) -> np.ndarray:  # [B]
-  """Tokens of each row, b = p · G + g, from 1 to T.
+  """Tokens of each row, b = p · G + g, from 2 (or T) to T.
 
   "lognormal" has σ = 1. The seed is 0: the same rows in any trainer.
   """
@@ -212,7 +212,9 @@ def lengths(work: Work) -> np.ndarray:  # [B]
     drawn = rng.geometric(1 / work.length_mean, work.rows)
   else:
     drawn = rng.lognormal(np.log(work.length_mean) - 0.5, 1.0, work.rows)
-  return np.clip(np.rint(drawn), 1, work.completion_len).astype(int)
+  return np.clip(
+    np.rint(drawn), min(2, work.completion_len), work.completion_len
+  ).astype(int)
 
 
 def forward_flops(

@@ -350,7 +350,7 @@ class TrainState:
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-  """A causal language model seen from outside: five pure functions.
+  """A causal language model seen from outside: pure functions.
 
   Parameters are `{"trained": tree, "frozen": tree}`; gradients and optimizer
   state exist for the trained part only. `h` is whatever `head` understands;
@@ -359,29 +359,40 @@ class Policy:
   Attributes:
     init: (key) -> params.
     hidden: (params, prompt_tokens [P, S], prompt_mask [P, S],
-      tokens [B, T], completion_mask [B, T], prompt_index [B], extras) ->
-      (h [B, T, D], aux). `h[:, t]` is the state *from which* completion token
-      t is predicted, so it sees the prompt and tokens < t. The prompt is given
-      once per group; row b continues prompt `prompt_index[b]`. `extras` is
-      None or model inputs beside tokens; `aux` is None or `RouterOutputs`.
+      tokens [B, T], completion_mask [B, T], prompt_index [B], extras=None,
+      prefix=None) -> (h [B, T, D], aux). `h[:, t]` is the state *from which*
+      completion token t is predicted, so it sees the prompt and tokens < t.
+      Row b continues prompt `prompt_index[b]`. `extras` is None or model inputs
+      beside tokens; `aux` is None or `RouterOutputs`. With `prefix` prompts
+      are not run again, and each has B / P rows, which are adjacent and in the
+      order of the prompts: `prompt_index[b]` is b // (B / P).
+    prefix: (params, prompt_tokens [P, S], prompt_mask [P, S], extras=None) ->
+      what `hidden` needs to know of prompts that several rows continue, a tree
+      of floats; None if there is nothing, and `hidden` runs each row whole.
     head: (params, h [..., D]) -> logits [..., V], any float dtype.
-    prefill: (params, prompt_tokens [P, S], prompt_mask [P, S],
-      prompt_index [B], num_slots) -> (h [B, D], cache). Runs each prompt once
-      and prepares a cache with `num_slots` free completion slots for each of
-      the B rows; `h` predicts completion token 0.
-    decode: (params, tokens [B], t [], cache) -> (h [B, D], cache). Writes
-      completion token t of every row to slot t; `h` predicts token t + 1.
+    prefill: (params, prompt_tokens [P, S], prompt_mask [P, S]) ->
+      (h [P, D], prefix, prompt_routing). Runs each prompt; `h` predicts
+      completion token 0. `prefix` is a tree of [P, ...], what decoding reads
+      of each prompt; `prompt_routing` is as in `Rollout`, None without experts.
+    allocate: (num_rows, num_slots) -> cache with free completion slots. The
+      same cache with more slots is this one padded at the ends of its arrays.
+    decode: (params, tokens [B], t [B], slot [], prefix, cache) ->
+      (h [B, D], cache, routing [B, layers, k]). Writes completion token t of
+      each row to the slot; `h` predicts token t + 1. The other tokens of a row
+      are in the t slots before, where slot -1 is the last one; what other
+      slots hold is not seen. `prefix` is of P' ≤ B prompts, each of B / P'
+      adjacent rows. `routing` says which experts token t took, or is None.
     num_experts: Experts of each layer; 0 for a model without.
-    routing: (cache) -> `prompt_routing` and `routing` as in `Rollout`.
   """
 
   init: Callable[..., PyTree]
   hidden: Callable[..., tuple[jax.Array, PyTree]]
   head: Callable[..., jax.Array]
-  prefill: Callable[..., tuple[jax.Array, PyTree]]
-  decode: Callable[..., tuple[jax.Array, PyTree]]
+  prefill: Callable[..., tuple[jax.Array, PyTree, jax.Array | None]]
+  allocate: Callable[[int, int], PyTree]
+  decode: Callable[..., tuple[jax.Array, PyTree, jax.Array | None]]
+  prefix: Callable[..., PyTree] = lambda *args: None
   num_experts: int = 0
-  routing: Callable[..., tuple[Any, Any]] = lambda cache: (None, None)
 
 
 def _no_state(config: Any) -> tuple[PyTree, PyTree]:

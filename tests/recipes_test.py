@@ -381,6 +381,9 @@ def _scored(rollout) -> Scored:
 def _first_gradient(name: str, **fields):
   """Gradient of a toy's first update: ratio 1, reference = policy."""
   _, solved, parts, state = _toy_parts(name, **fields)
+  # Each row of the stream has a prompt of its own.
+  plan = dataclasses.replace(parts.plan, group_size=1)
+  parts = dataclasses.replace(parts, plan=plan)
   batch = problem.train_batch(next(solved.supervised_stream(0, 8, None)))
   batch = dataclasses.replace(
     jax.tree.map(jnp.asarray, batch),

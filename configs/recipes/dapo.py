@@ -23,7 +23,7 @@ sampled at once, as in verl's script, and the first 512 whose rewards differ are
 trained on, or as many as there are. A mini-batch has 1536 completions, of which
 512 count; the others are computed and masked.
 
-Memory: the cache of a rollout takes 27552.0 GiB over all devices with
+Memory: the cache of a rollout takes 26922.0 GiB over all devices with
 qwen2.5-7b; the rest is in `models.py`.
 """
 

@@ -17,7 +17,7 @@ learning rate (2e-5) and its refresh with 10 % of old data have no place.
 The paper's iterations, each with a new reference, are one phase here; for two,
 --config.phases="('rl','rl')".
 
-Memory: the cache of a rollout takes 84.0 GiB over all devices with qwen2.5-7b;
+Memory: the cache of a rollout takes 56.4 GiB over all devices with qwen2.5-7b;
 the rest is in `models.py`.
 """
 

@@ -18,7 +18,7 @@ and punishes repetition; a function of your own can:
 there. The KL is that to the reference, where the paper prints the old policy.
 Group sizes of 8 and 16 were studied too.
 
-Memory: the cache of a rollout takes 2730.0 GiB over all devices with
+Memory: the cache of a rollout takes 2689.8 GiB over all devices with
 qwen2.5-7b; the rest is in `models.py`.
 """
 

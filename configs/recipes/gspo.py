@@ -16,7 +16,7 @@ of which the second has 8 mini-batches and a token mean, against the paper. The
 paper's GRPO baseline has clip widths of 0.2 and 0.27, and needs `keep_routing`
 with experts; GSPO is meant to go without.
 
-Memory: the cache of a rollout takes 3808.0 GiB over all devices with
+Memory: the cache of a rollout takes 3598.0 GiB over all devices with
 qwen2.5-7b; the rest is in `models.py`.
 """
 

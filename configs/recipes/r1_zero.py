@@ -24,7 +24,7 @@ Deviations: the budget stays at 32 768 tokens (the paper has 65 536 from step
 evaluated at its beginning and end. For a model that already reasons, the format
 reward asks for an `<answer>` after the thought.
 
-Memory: the cache of a rollout takes 14560.0 GiB over all devices with
+Memory: the cache of a rollout takes 14350.0 GiB over all devices with
 qwen2.5-7b; the rest is in `models.py`.
 """
 

@@ -18,7 +18,7 @@ not its default, TRL also weighs sequences by the gap to the sampler, masked at
 3: --config.algorithm.importance_mode=mask
 --config.algorithm.importance_level=sequence --config.algorithm.importance_max=3
 
-Memory: the cache of a rollout takes 3.5 GiB over all devices with qwen2.5-7b;
+Memory: the cache of a rollout takes 2.0 GiB over all devices with qwen2.5-7b;
 the rest is in `models.py`.
 """
 

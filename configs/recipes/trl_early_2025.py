@@ -11,7 +11,7 @@ temperature. Defaults of a library have no result in the literature.
 The first releases had no clip range; with one update per batch the ratio is 1,
 so none is felt, and 0.2 is the later default. Batch as in `trl.py`.
 
-Memory: the cache of a rollout takes 2.6 GiB over all devices with qwen2.5-7b;
+Memory: the cache of a rollout takes 1.1 GiB over all devices with qwen2.5-7b;
 the rest is in `models.py`.
 """
 

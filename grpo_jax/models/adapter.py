@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from grpo_jax.types import Policy, PyTree
 
@@ -41,7 +40,9 @@ def policy_from_logits(
     completion_mask,  # [B, T]
     prompt_index,  # [B]
     extras=None,
+    prefix=None,
   ):
+    assert prefix is None
     if extras:
       raise ValueError(
         f"policy_from_logits: received the extra inputs {sorted(extras)}, but"
@@ -52,29 +53,35 @@ def policy_from_logits(
     logits = logits_of(params, tokens, mask)  # [B, S + T, V]
     return logits[:, prompt_tokens.shape[1] - 1 : -1], None
 
-  def prefill(params, prompt_tokens, prompt_mask, prompt_index, num_slots):
+  def prefill(params, prompt_tokens, prompt_mask):
     logits = logits_of(params, prompt_tokens, prompt_mask)[:, -1]  # [P, V]
-    free = ((0, 0), (0, num_slots))
-    cache = {
-      "tokens": jnp.pad(prompt_tokens[prompt_index], free),  # [B, S + T]
-      "mask": jnp.pad(prompt_mask[prompt_index], free),
-      "num_prompt_slots": jnp.int32(prompt_tokens.shape[1]),
-    }
-    return logits[prompt_index], cache
+    return logits, (prompt_tokens, prompt_mask), None
 
-  def decode(params, tokens, t, cache):
-    slot = cache["num_prompt_slots"] + t
-    cache = cache | {
-      "tokens": cache["tokens"].at[:, slot].set(tokens),
-      "mask": cache["mask"].at[:, slot].set(True),
-    }
-    logits = logits_of(params, cache["tokens"], cache["mask"])
-    return lax.dynamic_index_in_dim(logits, slot, 1, keepdims=False), cache
+  def allocate(num_rows, num_slots):
+    return jnp.zeros((num_rows, num_slots), jnp.int32)
+
+  def decode(params, tokens, t, slot, prefix, cache):
+    cache = cache.at[:, slot].set(tokens)  # [B, T]
+    num_rows, num_slots = cache.shape
+    # From a ring to a row that begins with its first token.
+    slots = (slot - t[:, None] + jnp.arange(num_slots)) % num_slots
+    own = (
+      jnp.take_along_axis(cache, slots, axis=1),
+      (jnp.arange(num_slots) <= t[:, None]),
+    )
+    tokens, mask = (
+      jnp.concatenate([jnp.repeat(x, num_rows // len(x), axis=0), y], axis=1)
+      for x, y in zip(prefix, own, strict=True)
+    )
+    logits = logits_of(params, tokens, mask)  # [B, S + T, V]
+    last = prefix[0].shape[1] + t[:, None, None]
+    return jnp.take_along_axis(logits, last, axis=1)[:, 0], cache, None
 
   return Policy(
     init=lambda key: {"trained": init(key), "frozen": {}},
     hidden=hidden,
     head=lambda params, h: h,
     prefill=prefill,
+    allocate=allocate,
     decode=decode,
   )

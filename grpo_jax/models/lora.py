@@ -124,18 +124,19 @@ def lora_policy(policy: Policy, config: LoRAConfig) -> Policy:
     base_key, adapter_key = jax.random.split(key)
     return wrap(policy.init(base_key), config, adapter_key)
 
-  def decode(params, tokens, t, cache):
+  def decode(params, tokens, *state):
     if config.quantization != "none":
       # Tied to the step. A compiler that sees that all steps have the same
       # kernels unpacks them before the loop and holds every one as floats: in
       # a rollout with 25 MB of int8, 105 MB of temporaries instead of 8.
-      params, t = lax.optimization_barrier((params, t))
-    return adapted(policy.decode)(params, tokens, t, cache)
+      params, tokens = lax.optimization_barrier((params, tokens))
+    return adapted(policy.decode)(params, tokens, *state)
 
   return dataclasses.replace(
     policy,
     init=init,
     hidden=adapted(policy.hidden),
+    prefix=adapted(policy.prefix),
     head=adapted(policy.head),
     prefill=adapted(policy.prefill),
     decode=decode,

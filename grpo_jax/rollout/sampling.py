@@ -2,7 +2,9 @@
 
 A row's draws depend on its own key and on nothing else: the key is folded from
 (seed, step, occurrence of the prompt, sample index, turn, position), never from
-the place of the row in a batch or on a mesh.
+the place of the row in a batch or on a mesh. So rows may be decoded in any
+order and any number at once: in lanes, each of which takes the next row when
+its own has ended.
 """
 
 from __future__ import annotations
@@ -18,6 +20,10 @@ from jax import lax
 from grpo_jax.ops import logprobs
 from grpo_jax.rollout import filters
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout
+
+_RECORDS = ("behavior_logp", "sampler_logp", "entropy")  # By `_draw`.
+_INTERVAL = 4  # Decode steps between looks for free lanes.
+_SMALLEST = 128  # Slots of a cache that may grow.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +42,10 @@ class SamplingConfig:
     record_kept: Whether to record the ids that the filters kept; needs top_k,
       which bounds their number.
     record_routing: Whether to record the experts that each token took.
+    lanes: Rows that are decoded at once; None for all. With fewer, a lane
+      whose row has ended takes the next one. 256 rows of geometric lengths, 38
+      tokens on average and 177 at most, take 3.7 s at once and 1.2 s in 32
+      lanes (2 layers, width 128, on a CPU); rows of equal lengths gain nothing.
   """
 
   max_new_tokens: int
@@ -47,6 +57,7 @@ class SamplingConfig:
   min_p: float | None = None
   record_kept: bool = False
   record_routing: bool = False
+  lanes: int | None = None
 
   def __post_init__(self):
     object.__setattr__(self, "end_ids", tuple(self.end_ids))
@@ -63,6 +74,7 @@ class SamplingConfig:
     check(self.pad_id >= 0, "pad_id", "a token id from 0 on")
     check(self.temperature >= 0, "temperature", "0 (greedy) or positive")
     check(self.top_k is None or self.top_k >= 1, "top_k", "at least 1, or None")
+    check(self.lanes is None or self.lanes >= 1, "lanes", "at least 1, or None")
     for name in ("top_p", "min_p"):
       value = getattr(self, name)
       check(value is None or 0 < value <= 1, name, "in (0, 1], or None")
@@ -76,27 +88,27 @@ class SamplingConfig:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DecodeState:
-  """Loop carry. Slots below `cursor` are final, the others hold their fill.
+  """Loop carry. W lanes each decode one row at a time.
 
   Attributes:
-    cursor: Next completion slot to write.
-    tokens: Sampled tokens; filled with the pad id.
-    mask: True on the tokens a row wrote before or at its end; filled with
-      False.
-    behavior_logp, sampler_logp, entropy: As in `Rollout`; filled with 0.
-    kept_ids: As in `Rollout`; filled with -1.
-    done: The row has written an end token.
-    cache: The policy's own; holds completion tokens below `cursor` - 1.
+    cursor: Decode steps so far; the cache is a ring in which each step writes
+      one slot of all lanes.
+    row: What each lane works on.
+    t: Position of its last token; -1 before the first one.
+    token: Its last token.
+    busy: The row has not ended.
+    next_row: The first row that no lane has taken.
+    written: By name, as in `Rollout`; what was not drawn holds its fill.
+    cache: The policy's own; holds the tokens of busy rows but for the last.
   """
 
   cursor: jax.Array  # [] int32
-  tokens: jax.Array  # [B, T] int32
-  mask: jax.Array  # [B, T] bool
-  behavior_logp: jax.Array  # [B, T] float32
-  sampler_logp: jax.Array  # [B, T] float32
-  entropy: jax.Array  # [B, T] float32
-  kept_ids: jax.Array | None  # [B, T, K] int32
-  done: jax.Array  # [B] bool
+  row: jax.Array  # [W] int32
+  t: jax.Array  # [W] int32
+  token: jax.Array  # [W] int32
+  busy: jax.Array  # [W] bool
+  next_row: jax.Array  # [] int32
+  written: dict[str, jax.Array]  # each [B, T, ...]
   cache: PyTree
 
 
@@ -138,7 +150,7 @@ def _only_top(logits, count):  # [B, V] -> [B, V], [B, K]
   return logits, jnp.where(jnp.isneginf(largest), -1, ids).astype(jnp.int32)
 
 
-def _draw(logits, keys, position, config):  # [B, V], [B], []
+def _draw(logits, keys, positions, config):  # [B, V], [B], [B]
   """Tokens, what the rollout records of them, each [B], and the kept ids."""
   logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   if config.temperature == 0.0:
@@ -147,7 +159,7 @@ def _draw(logits, keys, position, config):  # [B, V], [B], []
     records = zero, logprobs.token_logprobs(logits, tokens), zero
     return tokens, records, tokens[:, None] if config.record_kept else None
 
-  def noise(row_key):
+  def noise(row_key, position):
     # Always float32, so that the bits do not depend on the model's dtype.
     token_key = jax.random.fold_in(row_key, position)
     return jax.random.gumbel(token_key, logits.shape[-1:], jnp.float32)
@@ -156,7 +168,9 @@ def _draw(logits, keys, position, config):  # [B, V], [B], []
   filtered, kept_ids = _filtered(scaled, config), None
   if config.record_kept:
     filtered, kept_ids = _only_top(filtered, _num_kept(config, logits))
-  tokens = jnp.argmax(filtered + jax.vmap(noise)(keys), axis=-1)  # [B]
+  tokens = jnp.argmax(
+    filtered + jax.vmap(noise)(keys, positions), axis=-1
+  )  # [B]
   records = (
     logprobs.token_logprobs(filtered, tokens),
     logprobs.token_logprobs(scaled, tokens),
@@ -171,6 +185,161 @@ def _num_kept(config: SamplingConfig, logits: jax.Array) -> int:
   return 1 if config.temperature == 0 else min(config.top_k, logits.shape[-1])
 
 
+@dataclasses.dataclass(frozen=True)
+class _Decoder:
+  """The steps of the loop, and what they read that does not change.
+
+  Attributes:
+    policy, params, config: As in `sample`.
+    keys: Of every row.
+    first_h: What predicts the first token after each prompt.
+    prefix: Of the policy, of each prompt.
+  """
+
+  policy: Policy
+  params: PyTree
+  config: SamplingConfig
+  keys: jax.Array  # [B] keys
+  first_h: jax.Array  # [P, D]
+  prefix: PyTree  # each [P, ...]
+
+  @property
+  def num_rows(self) -> int:
+    return len(self.keys)
+
+  @property
+  def num_lanes(self) -> int:
+    return min(self.config.lanes or self.num_rows, self.num_rows)
+
+  @property
+  def refills(self) -> bool:
+    """Whether rows wait for lanes; else lane w has row w to the end."""
+    return self.num_lanes < self.num_rows
+
+  def of_lanes(self, row: jax.Array):  # [W]
+    """Prefixes, first h [W, D] and keys [W] of the rows in the lanes."""
+    prompt = row // (self.num_rows // len(self.first_h))  # [W]
+    prefix = self.prefix
+    if self.refills:
+      prefix = jax.tree.map(lambda x: x[prompt], prefix)
+    return prefix, self.first_h[prompt], self.keys[row]
+
+  def start(self, prompt_routing: jax.Array | None) -> DecodeState:
+    """Lanes with the first rows, of which nothing is drawn yet."""
+    config = self.config
+    shape = self.num_rows, config.max_new_tokens
+    written = {
+      "tokens": jnp.full(shape, config.pad_id, jnp.int32),
+      "completion_mask": jnp.zeros(shape, bool),
+      **{name: jnp.zeros(shape, jnp.float32) for name in _RECORDS},
+    }
+    if config.record_kept:
+      logits = jax.eval_shape(self.policy.head, self.params, self.first_h)
+      kept = *shape, _num_kept(config, logits)
+      written["kept_ids"] = jnp.full(kept, -1, jnp.int32)
+    if config.record_routing:
+      assert prompt_routing is not None
+      of_tokens = *shape, *prompt_routing.shape[2:]  # [B, T, layers, k]
+      written["routing"] = jnp.zeros(of_tokens, jnp.int32)
+    lanes = jnp.arange(self.num_lanes, dtype=jnp.int32)
+    return DecodeState(
+      cursor=jnp.int32(0),
+      row=lanes,
+      t=jnp.full_like(lanes, -1),
+      token=jnp.zeros_like(lanes),
+      busy=jnp.ones_like(lanes, bool),
+      next_row=jnp.int32(self.num_lanes),
+      written=written,
+      cache=self.policy.allocate(self.num_lanes, 0),
+    )
+
+  def put(self, state, lanes, **values):  # [W] bool, each [W, ...]
+    """Writes what some lanes have, each at the place of its last token."""
+    written = dict(state.written)
+    for name, x in values.items():
+      buffer = written[name]
+      x = x.astype(buffer.dtype)
+      if self.refills:
+        row = jnp.where(lanes, state.row, self.num_rows)  # That one: nowhere.
+        written[name] = buffer.at[row, state.t].set(x, mode="drop")
+      else:
+        t = state.cursor  # Of every lane. One column costs less than [W, 2].
+        old = lax.dynamic_index_in_dim(buffer, t, 1, keepdims=False)
+        lanes_of_x = lanes.reshape(-1, *[1] * (x.ndim - 1))
+        written[name] = buffer.at[:, t].set(jnp.where(lanes_of_x, x, old))
+    return dataclasses.replace(state, written=written)
+
+  def draw(self, state, h, keys):  # [W, D], [W]
+    """Draws and records the next token of every lane."""
+    config = self.config
+    state = dataclasses.replace(state, t=state.t + 1)
+    logits = self.policy.head(self.params, h)
+    tokens, records, kept_ids = _draw(logits, keys, state.t, config)
+    values = dict(zip(_RECORDS, records, strict=True))
+    if config.record_kept:
+      values["kept_ids"] = kept_ids
+    state = self.put(
+      state, state.busy, tokens=tokens, completion_mask=state.busy, **values
+    )
+    ended = _is_end(tokens, config) | (state.t >= config.max_new_tokens - 1)
+    return dataclasses.replace(
+      state, token=tokens.astype(jnp.int32), busy=state.busy & ~ended
+    )
+
+  def step(self, of_lanes, state):
+    """Gives every busy lane one token more, and a new one its first."""
+    prefix, first_h, keys = of_lanes
+    slot = state.cursor % self.config.max_new_tokens
+    h, cache, routing = self.policy.decode(
+      self.params, state.token, state.t, slot, prefix, state.cache
+    )
+    is_new = state.t < 0
+    if self.config.record_routing:
+      state = self.put(state, state.busy & ~is_new, routing=routing)
+    if self.refills:
+      h = jnp.where(is_new[:, None], first_h, h)
+    state = dataclasses.replace(state, cursor=state.cursor + 1, cache=cache)
+    return self.draw(state, h, keys)
+
+  def refill(self, state):
+    """Gives lanes that are free the next rows, while there are any."""
+    row = state.next_row + jnp.cumsum(~state.busy, dtype=jnp.int32) - 1
+    takes = ~state.busy & (row < self.num_rows)
+    return dataclasses.replace(
+      state,
+      row=jnp.where(takes, row, state.row),
+      t=jnp.where(takes, -1, state.t),
+      busy=state.busy | takes,
+      next_row=state.next_row + takes.sum(dtype=jnp.int32),
+    )
+
+  def run(self, state: DecodeState, limit: int) -> DecodeState:
+    """Decodes until all rows have ended or the cursor is at the limit."""
+
+    def waiting(state):
+      return state.next_row < self.num_rows
+
+    def room(state):
+      return state.cursor < limit
+
+    def goes_on(state):
+      free = waiting(state) & ~state.busy.all()
+      due = free & (state.cursor % _INTERVAL == 0)
+      return state.busy.any() & room(state) & ~due
+
+    def decode(state):
+      step = functools.partial(self.step, self.of_lanes(state.row))
+      return lax.while_loop(goes_on, step, state)
+
+    if not self.refills:
+      return decode(state)
+    return lax.while_loop(
+      lambda state: (state.busy.any() | waiting(state)) & room(state),
+      lambda state: decode(self.refill(state)),
+      state,
+    )
+
+
 def sample(
   policy: Policy,
   params: PyTree,
@@ -181,9 +350,11 @@ def sample(
 ) -> Rollout:
   """Draws `group_size` completions of every prompt; row b = p · G + g.
 
-  Each prompt is run once. Decoding stops when every row has ended, after at
-  most T − 1 decode steps. Draws use the Gumbel-max trick: the token is
-  argmax(filtered logits + noise of the row at that position).
+  Each prompt is run once, and its keys and values are kept once for all its
+  rows (in lanes, once for each). Decoding stops when every row has ended;
+  without lanes after at most T − 1 decode steps. Draws use the Gumbel-max
+  trick: the token is argmax(filtered logits + noise of the row at that
+  position).
 
   Args:
     policy: What to sample from.
@@ -215,94 +386,55 @@ def sample(
     )
   chex.assert_rank([prompts.tokens, prompts.mask, prompts.ids], [2, 2, 1])
   chex.assert_equal_shape([prompts.tokens, prompts.mask])
-  num_prompts = prompts.tokens.shape[0]
-  num_rows, num_slots = num_prompts * group_size, config.max_new_tokens
-  prompt_index = jnp.arange(num_rows, dtype=jnp.int32) // group_size  # [B]
+  num_prompts, num_slots = prompts.tokens.shape[0], config.max_new_tokens
+  prompt_index = jnp.repeat(
+    jnp.arange(num_prompts, dtype=jnp.int32), group_size
+  )  # [B]
   keys = row_keys(key, prompts.ids, group_size)  # [B]
-  end_ids = jnp.asarray(config.end_ids, jnp.int32)
-
-  def write(state, h, cache):
-    """Draws token `cursor` of every row from h [B, D] and records it."""
-    t = state.cursor
-    tokens, records, kept_ids = _draw(policy.head(params, h), keys, t, config)
-    alive = ~state.done  # [B]; also writes the end token itself.
-    ended = (tokens[:, None] == end_ids).any(axis=-1)
-    behavior_logp, sampler_logp, entropy = (
-      buffer.at[:, t].set(jnp.where(alive, x, 0.0).astype(buffer.dtype))
-      for buffer, x in zip(
-        (state.behavior_logp, state.sampler_logp, state.entropy),
-        records,
-        strict=True,
-      )
-    )
-    tokens = jnp.where(alive, tokens, config.pad_id).astype(jnp.int32)
-    return DecodeState(
-      cursor=t + 1,
-      tokens=state.tokens.at[:, t].set(tokens),
-      mask=state.mask.at[:, t].set(alive),
-      behavior_logp=behavior_logp,
-      sampler_logp=sampler_logp,
-      entropy=entropy,
-      kept_ids=None
-      if kept_ids is None
-      else state.kept_ids.at[:, t].set(jnp.where(alive[:, None], kept_ids, -1)),
-      done=state.done | ended,
-      cache=cache,
-    )
-
   with jax.named_scope("prefill"):
-    h, cache = policy.prefill(
-      params, prompts.tokens, prompts.mask, prompt_index, num_slots
+    first_h, prefix, prompt_routing = policy.prefill(
+      params, prompts.tokens, prompts.mask
     )
-    buffer = functools.partial(jnp.full, (num_rows, num_slots))
-    empty = DecodeState(
-      cursor=jnp.int32(0),
-      tokens=buffer(config.pad_id, jnp.int32),
-      mask=buffer(False),
-      behavior_logp=buffer(0.0, jnp.float32),
-      sampler_logp=buffer(0.0, jnp.float32),
-      entropy=buffer(0.0, jnp.float32),
-      kept_ids=None
-      if not config.record_kept
-      else jnp.full(
-        (
-          num_rows,
-          num_slots,
-          _num_kept(config, jax.eval_shape(policy.head, params, h)),
-        ),
-        -1,
-        jnp.int32,
-      ),
-      done=jnp.zeros(num_rows, bool),
-      cache=cache,
-    )
-    state = write(empty, h, cache)
-
-  def unfinished(state):
-    return (state.cursor < num_slots) & ~state.done.all()
-
-  def step(state):
-    previous = state.cursor - 1
-    tokens = lax.dynamic_index_in_dim(state.tokens, previous, 1, False)  # [B]
-    h, cache = policy.decode(params, tokens, previous, state.cache)
-    return write(state, h, cache)
-
+    decoder = _Decoder(policy, params, config, keys, first_h, prefix)
+    state = decoder.start(prompt_routing)
+    _, *first = decoder.of_lanes(state.row)
+    state = decoder.draw(state, *first)
   with jax.named_scope("decode"):
-    state = lax.while_loop(unfinished, step, state)
-  prompt_routing, routing = None, None
-  if config.record_routing:
-    prompt_routing, routing = policy.routing(state.cache)
+    for size in cache_sizes(num_slots):
+      room = jax.eval_shape(
+        lambda n=size: policy.allocate(decoder.num_lanes, n)
+      )
+      cache = jax.tree.map(_padded, state.cache, room)
+      # Only the last cache is a ring, round which rows may go.
+      limit = size if size < num_slots else jnp.iinfo(jnp.int32).max
+      state = decoder.run(dataclasses.replace(state, cache=cache), limit)
+  written = state.written
+  ends = _is_end(written["tokens"], config) & written["completion_mask"]
   return Rollout(
-    tokens=state.tokens,
-    completion_mask=state.mask,
-    behavior_logp=state.behavior_logp,
-    sampler_logp=state.sampler_logp,
-    entropy=state.entropy,
-    terminated=state.done,
+    **written,
+    terminated=ends.any(axis=1),
     prompt_index=prompt_index,
     group_id=prompt_index,
     num_groups=num_prompts,
-    kept_ids=state.kept_ids,
-    routing=routing,
-    prompt_routing=prompt_routing,
+    prompt_routing=prompt_routing if config.record_routing else None,
   )
+
+
+def _is_end(tokens: jax.Array, config: SamplingConfig) -> jax.Array:
+  end_ids = jnp.asarray(config.end_ids, jnp.int32)
+  return (tokens[..., None] == end_ids).any(axis=-1)
+
+
+def cache_sizes(num_slots: int) -> list[int]:
+  """How many slots the cache has as it grows; each size is compiled anew.
+
+  A decode step with 32, 128, 256 and 1024 slots takes 9.5, 12, 16 and 34 ms on
+  a CPU (64 rows, 4 layers, width 256).
+  """
+  parts = [-(-num_slots // n) for n in (8, 4, 2)]
+  return [*(n for n in parts if n >= _SMALLEST), num_slots]
+
+
+def _padded(x: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
+  missing = [(0, n - m) for n, m in zip(like.shape, x.shape, strict=True)]
+  return jnp.pad(x, missing)

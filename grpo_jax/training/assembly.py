@@ -82,17 +82,13 @@ def make_parts(
   _check_inputs(config, problem, required, algorithm.name)
   if "domain" in required:
     _check_domains(problem, objective_config.kl_domain_weights)
-  plan = UpdatePlan(
-    num_epochs=phase.num_epochs,
-    num_minibatches=phase.num_minibatches,
-    micro_batch_size=config_lib.micro_batch_size(
-      phase,
-      problem.max_prompt_len + problem.max_new_tokens,
-      jax.default_backend(),
-    ),
+  plan = update_plan(
+    phase,
+    problem.max_prompt_len,
+    problem.max_new_tokens,
+    mesh.size,
     temperature=1.0 if supervised else config.sampling.temperature,
-    chunk_bytes=chunk_bytes(phase, mesh.size),
-    ema_decay=phase.ema_decay,
+    couples_group=algorithm.couples_group,
   )
   unit = phase.group_size if algorithm.couples_group else 1
   if plan.micro_batch_size % unit:
@@ -137,6 +133,37 @@ def make_parts(
     if "greedy_rewards" in required
     else None,
     score=problem.score,
+  )
+
+
+def update_plan(
+  phase: config_lib.PhaseConfig,
+  max_prompt_len: int,
+  max_new_tokens: int,
+  num_devices: int,
+  *,
+  temperature: float = 1.0,
+  couples_group: bool = False,
+) -> UpdatePlan:
+  """How a batch of the phase becomes gradient steps on so many devices."""
+  micro = config_lib.micro_batch_size(
+    phase, max_prompt_len, max_new_tokens, jax.default_backend()
+  )
+  minibatch = phase.num_rows // phase.num_minibatches
+  group_size = 1 if minibatch % phase.group_size else phase.group_size
+  unit = group_size if couples_group else 1
+  divides = (
+    micro % (num_devices * unit) == minibatch % (num_devices * group_size) == 0
+  )
+  return UpdatePlan(
+    num_epochs=phase.num_epochs,
+    num_minibatches=phase.num_minibatches,
+    micro_batch_size=micro,
+    temperature=temperature,
+    chunk_bytes=chunk_bytes(phase, num_devices),
+    ema_decay=phase.ema_decay,
+    group_size=group_size,
+    num_shards=num_devices if divides else 1,
   )
 
 

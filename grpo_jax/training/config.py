@@ -198,6 +198,9 @@ class SamplingConfig:
     max_new_tokens: Budget T per completion; None: what the task needs.
     temperature: Of training rollouts, > 0.
     top_k, top_p, min_p: Filters; None switches one off.
+    lanes: Completions that are decoded at once; None: all. With fewer, the
+      next one begins where another has ended, which pays where their lengths
+      differ, and the cache has room for as many only.
   """
 
   max_new_tokens: int | None = None
@@ -205,6 +208,7 @@ class SamplingConfig:
   top_k: int | None = None
   top_p: float | None = None
   min_p: float | None = None
+  lanes: int | None = None
 
   def __post_init__(self):
     if not self.temperature > 0:
@@ -212,8 +216,9 @@ class SamplingConfig:
         f"config.sampling.temperature={self.temperature} must be > 0:"
         " training needs samples. Evaluation is greedy by itself."
       )
-    if self.max_new_tokens is not None:
-      _positive(self, "config.sampling", "max_new_tokens")
+    for name in ("max_new_tokens", "lanes"):
+      if getattr(self, name) is not None:
+        _positive(self, "config.sampling", name)
 
   def sampler(
     self,
@@ -234,6 +239,7 @@ class SamplingConfig:
       min_p=self.min_p,
       record_kept=record_kept,
       record_routing=record_routing,
+      lanes=self.lanes,
     )
 
 
@@ -338,7 +344,8 @@ class PhaseConfig:
     max_prompt_len: Longer prompts are left out of this phase and counted,
       tokens; None: as in config.data.
     num_epochs: Passes over each batch.
-    num_minibatches: Gradient steps per pass.
+    num_minibatches: Gradient steps per pass, on whole groups in random order;
+      on single rows if the groups do not divide by it.
     micro_batch_size: Rows per forward/backward pass; None: a good size for
       the backend. Changes time and memory, never the gradient.
     logits_chunk_mib: What the float32 logits of a chunk may take on a device,
@@ -650,26 +657,40 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
   return value
 
 
-def micro_batch_size(phase: PhaseConfig, length: int, backend: str) -> int:
+def micro_batch_size(
+  phase: PhaseConfig, max_prompt_len: int, max_new_tokens: int, backend: str
+) -> int:
   """Rows per micro-batch: what the config says, or a good default.
 
   Args:
     phase: Of the run.
-    length: Tokens per row, prompt and completion slots together.
+    max_prompt_len: Slots of a prompt.
+    max_new_tokens: Slots of a completion.
     backend: "cpu", "gpu" or "tpu".
 
   Returns:
     On a CPU, the largest divisor of a minibatch whose activations stay in the
-    cache (about `_CPU_TOKENS` tokens); elsewhere the whole minibatch.
+    cache (about `_CPU_TOKENS` tokens), of those that are whole groups or divide
+    a group, so that prompts are run once; elsewhere the whole minibatch.
   """
   if phase.micro_batch_size is not None:
     return phase.micro_batch_size
   minibatch = phase.num_rows // phase.num_minibatches
   if backend != "cpu":
     return minibatch
-  fits = max(1, _CPU_TOKENS // length)
+  group_size = 1 if minibatch % phase.group_size else phase.group_size
+
+  def fits(rows):
+    if rows == 1:
+      return True
+    if max(rows, group_size) % min(rows, group_size):
+      return False
+    prompts = rows // group_size  # None in a part of a group.
+    tokens = prompts * max_prompt_len + rows * max_new_tokens
+    return tokens <= _CPU_TOKENS
+
   return max(
-    d for d in range(1, minibatch + 1) if minibatch % d == 0 and d <= fits
+    d for d in range(1, minibatch + 1) if minibatch % d == 0 and fits(d)
   )
 
 

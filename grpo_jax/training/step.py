@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ from grpo_jax.types import (
   Scored,
   TrainBatch,
   TrainState,
+  Weighted,
   row_arrays,
 )
 
@@ -48,6 +49,10 @@ class UpdatePlan:
     temperature: Of the log-probs (the sampling temperature).
     chunk_bytes: Of the logits that exist at a time, over all devices.
     ema_decay: Of the parameter average per step; None keeps no average.
+    group_size: Adjacent rows of the same prompt, which stay together in
+      minibatches of whole groups; 1 where each row goes its own way.
+    num_shards: Devices, each with adjacent rows of the batch, that have an
+      equal part in every micro-batch; its rows divide by their number.
   """
 
   num_epochs: int = 1
@@ -56,11 +61,28 @@ class UpdatePlan:
   temperature: float = 1.0
   chunk_bytes: int = 2**26
   ema_decay: float | None = None
+  group_size: int = 1
+  num_shards: int = 1
 
   @property
   def num_updates(self) -> int:
     """Gradient steps per batch."""
     return self.num_epochs * self.num_minibatches
+
+  @property
+  def shard_size(self) -> int:
+    """Rows of a micro-batch on each device."""
+    return self.micro_batch_size // self.num_shards
+
+  @property
+  def shares_prompts(self) -> bool:
+    """Whether the rows of a group read one forward pass of their prompt.
+
+    They do if a device's rows of a micro-batch are whole groups, or a whole
+    part of one; otherwise each row is run in one piece.
+    """
+    sizes = self.shard_size, self.group_size
+    return self.group_size > 1 and max(sizes) % min(sizes) == 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,19 +161,32 @@ def step_keys(state: TrainState) -> tuple[jax.Array, jax.Array]:
   return rollout_key, update_key
 
 
-def _hidden(
-  parts: Parts, policy_params: PyTree, batch: TrainBatch, free: bool = False
-):
-  """Teacher-forced states of the rows of `batch`, and what came with them.
+def _extras(batch: TrainBatch, free: bool) -> dict[str, jax.Array] | None:
+  """The experts that the batch recorded, if any, unless tokens are `free`."""
+  if batch.routing is None or free:
+    return None
+  return {"prompt_routing": batch.prompt_routing, "routing": batch.routing}
 
-  Tokens take the experts that the batch recorded, if any, unless `free`.
-  """
-  extras = None
-  if batch.routing is not None and not free:
-    extras = {
-      "prompt_routing": batch.prompt_routing,
-      "routing": batch.routing,
-    }
+
+def _prefix(
+  parts: Parts, policy_params: PyTree, unit: TrainBatch, free: bool = False
+):
+  """What rows read of their prompts, if they share it and there is any."""
+  if not parts.plan.shares_prompts:
+    return None
+  return parts.policy.prefix(
+    policy_params, unit.prompt_tokens, unit.prompt_mask, _extras(unit, free)
+  )
+
+
+def _hidden(
+  parts: Parts,
+  policy_params: PyTree,
+  batch: TrainBatch,
+  prefix: PyTree,
+  free: bool = False,
+):
+  """Teacher-forced states of the rows of `batch`, and what came with them."""
   return parts.policy.hidden(
     policy_params,
     batch.prompt_tokens,
@@ -159,12 +194,17 @@ def _hidden(
     batch.tokens,
     batch.completion_mask,
     batch.prompt_index,
-    extras,
+    _extras(batch, free),
+    prefix,
   )  # [B, T, D]
 
 
 def policy_outputs(
-  parts: Parts, params: PyTree, batch: TrainBatch, ref_params: PyTree
+  parts: Parts,
+  params: PyTree,
+  batch: TrainBatch,
+  ref_params: PyTree,
+  prefix: PyTree = None,
 ) -> PolicyOutputs:
   """What the loss reads of the policy with these parameters.
 
@@ -173,9 +213,10 @@ def policy_outputs(
     params: All parameters.
     batch: The rows.
     ref_params: The reference's, for a KL over the whole vocabulary.
+    prefix: Of the prompts, if their rows share it; see `Policy`.
   """
   required = options.needs(parts.algorithm, parts.config)
-  h, aux = _hidden(parts, params["policy"], batch)
+  h, aux = _hidden(parts, params["policy"], batch, prefix)
   reference = None
   if "ref_kl" in required:
     reference = functools.partial(parts.policy.head, ref_params), batch.ref_h
@@ -201,32 +242,80 @@ def policy_outputs(
   )
 
 
-def split_rows(batch: TrainBatch, num_parts: int) -> dict[str, jax.Array]:
-  """Row arrays [B, ...] as [num_parts, B / num_parts, ...]."""
-  return jax.tree.map(
-    lambda x: x.reshape(num_parts, -1, *x.shape[1:]), row_arrays(batch)
-  )
+def split_rows(plan: UpdatePlan, rows: PyTree) -> PyTree:
+  """Row arrays [B, ...] as [units, micro-batches, rows, ...].
+
+  A unit is the micro-batches that hold the rows of the same prompts: one, or
+  as many as a group is split into. Every device has its part in each of them.
+  """
+  own = plan.shard_size
+  most = max(own, plan.group_size) if plan.shares_prompts else own
+
+  def split(x):
+    shape = plan.num_shards, -1, most // own, own, *x.shape[1:]
+    x = jnp.moveaxis(x.reshape(shape), 0, 2)
+    return x.reshape(*x.shape[:2], -1, *x.shape[4:])
+
+  return jax.tree.map(split, rows)
+
+
+def joined_rows(plan: UpdatePlan, units: PyTree) -> PyTree:
+  """The inverse of `split_rows`."""
+
+  def joined(x):
+    shape = *x.shape[:2], plan.num_shards, plan.shard_size, *x.shape[3:]
+    x = jnp.moveaxis(x.reshape(shape), 2, 0)
+    return x.reshape(-1, *x.shape[4:])
+
+  return jax.tree.map(joined, units)
+
+
+def _with_own_prompts(
+  plan: UpdatePlan, batch: TrainBatch, rows: dict[str, Any]
+) -> tuple[TrainBatch, dict[str, Any]]:
+  """`batch` with the prompts of a unit only, and its rows that point at them.
+
+  Rows [micro-batches, rows, ...] of a unit have the same prompts in each of
+  its micro-batches, and in each of those as many rows of every prompt.
+  """
+  if not plan.shares_prompts:
+    return batch, rows
+  index = rows["prompt_index"]  # [micro-batches, rows]
+  each = min(plan.shard_size, plan.group_size)
+  own = index[0, ::each]
+  fields: dict[str, Any] = {
+    name: value[own]
+    for name in ("prompt_tokens", "prompt_mask", "prompt_routing")
+    if (value := getattr(batch, name)) is not None
+  }
+  place = jnp.broadcast_to(jnp.arange(index.shape[1]) // each, index.shape)
+  return dataclasses.replace(batch, **fields), {**rows, "prompt_index": place}
 
 
 def _frozen(
   parts: Parts,
+  policy_params: PyTree,
   batch: TrainBatch,
-  outputs: Callable[[TrainBatch], dict[str, jax.Array]],
+  outputs: Callable[[TrainBatch, PyTree], dict[str, jax.Array]],
+  free: bool = False,
 ) -> TrainBatch:
   """`batch` with fields from a micro-batched pass that no gradient enters.
 
   The same functions at the same shapes as in the update, so that the anchor
   of the ratio carries the same rounding.
   """
-  num_rows = batch.mask.shape[0]
 
-  def one(rows):
-    return outputs(dataclasses.replace(batch, **rows))
+  def of_unit(rows):
+    unit, rows = _with_own_prompts(parts.plan, batch, rows)
+    prefix = _prefix(parts, policy_params, unit, free)
 
-  fields = jax.lax.map(
-    one, split_rows(batch, num_rows // parts.plan.micro_batch_size)
-  )
-  fields = jax.tree.map(lambda x: x.reshape(num_rows, *x.shape[2:]), fields)
+    def of_rows(rows):
+      return outputs(dataclasses.replace(unit, **rows), prefix)
+
+    return jax.lax.map(of_rows, rows)
+
+  units = split_rows(parts.plan, row_arrays(batch))
+  fields = joined_rows(parts.plan, jax.lax.map(of_unit, units))
   return dataclasses.replace(batch, **jax.lax.stop_gradient(fields))
 
 
@@ -235,8 +324,8 @@ def with_anchor(parts: Parts, params: PyTree, batch: TrainBatch) -> TrainBatch:
   required = options.needs(parts.algorithm, parts.config)
   squares = "sum_pi_squared" in required
 
-  def outputs(part):
-    h, aux = _hidden(parts, params["policy"], part)
+  def outputs(part, prefix):
+    h, aux = _hidden(parts, params["policy"], part, prefix)
     old = logprobs.token_outputs(
       functools.partial(parts.policy.head, params["policy"]),
       h,
@@ -252,7 +341,7 @@ def with_anchor(parts: Parts, params: PyTree, batch: TrainBatch) -> TrainBatch:
     return fields | ({"sum_pi_squared": old.sum_pi_squared} if squares else {})
 
   with jax.named_scope("anchor"):
-    return _frozen(parts, batch, outputs)
+    return _frozen(parts, params["policy"], batch, outputs)
 
 
 def with_reference(
@@ -262,8 +351,8 @@ def with_reference(
   required = options.needs(parts.algorithm, parts.config)
   head = functools.partial(parts.policy.head, ref_params)
 
-  def outputs(part):
-    h, _ = _hidden(parts, ref_params, part, free=True)
+  def outputs(part, prefix):
+    h, _ = _hidden(parts, ref_params, part, prefix, free=True)
     fields = {
       "ref_logp": logprobs.token_outputs(
         head,
@@ -288,7 +377,7 @@ def with_reference(
     return fields
 
   with jax.named_scope("reference"):
-    return _frozen(parts, batch, outputs)
+    return _frozen(parts, ref_params, batch, outputs, free=True)
 
 
 def prepare(
@@ -325,6 +414,39 @@ def prepare(
   return batch
 
 
+class _Total(NamedTuple):
+  """What micro-batches add up to."""
+
+  gradients: PyTree
+  terms: dict[str, jax.Array]
+  metrics: dict[str, Weighted]
+  maxima: dict[str, jax.Array]  # Combined by maximum.
+  of_prefix: PyTree = None  # The gradient that a unit's prompts receive.
+
+
+def _over(
+  function: Callable[[Any, PyTree], Any], total: Any, inputs: PyTree
+) -> Any:
+  """The last total, from function(total, x) over the leading axis of inputs."""
+  if jax.tree.leaves(inputs)[0].shape[0] == 1:
+    return function(total, jax.tree.map(lambda x: x[0], inputs))
+  return jax.lax.scan(lambda t, x: (function(t, x), None), total, inputs)[0]
+
+
+def _sum(x: PyTree, y: PyTree) -> PyTree:
+  """x + y in the dtypes of x."""
+  return jax.tree.map(lambda x, y: x + y.astype(x.dtype), x, y)
+
+
+def _plus(total: _Total | None, new: _Total) -> _Total:
+  if total is None:
+    return new
+  added = _sum(total._replace(maxima={}), new._replace(maxima={}))
+  return added._replace(
+    maxima=jax.tree.map(jnp.maximum, total.maxima, new.maxima)
+  )
+
+
 def minibatch_gradient(
   parts: Parts,
   params: PyTree,
@@ -338,6 +460,10 @@ def minibatch_gradient(
   coefficient · total / denominator. The result depends on the split by
   round-off only.
 
+  Where rows share prompts, the forward pass of those is run once for a unit of
+  micro-batches, and the backward pass too: with what its rows add up to, at
+  least in float32.
+
   Args:
     parts: Functions of the phase.
     params: All parameters.
@@ -349,10 +475,9 @@ def minibatch_gradient(
   algorithm, config = parts.algorithm, parts.config
   weights = objective.term_weights(algorithm, config, batch)
 
-  def loss(trained, rows):
-    part = dataclasses.replace(batch, **rows)
+  def loss(trained, prefix, part):
     outputs = policy_outputs(
-      parts, with_trained(params, trained), part, ref_params
+      parts, with_trained(params, trained), part, ref_params, prefix
     )
     if part.old_logp is not None:
       own = jax.lax.stop_gradient(outputs.logp)
@@ -366,42 +491,56 @@ def minibatch_gradient(
     }
     return sum(terms.values()), (terms, output.metrics, output.maxima)
 
-  gradient = jax.grad(loss, has_aux=True)
+  gradient = jax.grad(loss, (0, 1), has_aux=True)
   trained = trained_params(params)
-  num_micro = batch.mask.shape[0] // parts.plan.micro_batch_size
+
+  def with_unit(total, rows):  # [micro-batches, rows, ...]
+    unit, rows = _with_own_prompts(parts.plan, batch, rows)
+    prefix, pull_back = jax.vjp(
+      lambda trained: _prefix(
+        parts, with_trained(params, trained)["policy"], unit
+      ),
+      trained,
+    )
+
+    def with_rows(total, rows):
+      (gradients, of_prefix), (terms, metrics, maxima) = gradient(
+        trained, prefix, dataclasses.replace(unit, **rows)
+      )
+      new = _Total(gradients, terms, metrics, maxima, of_prefix)
+      return _plus(total, new)
+
+    if total is not None:
+      zeros = jax.tree.map(jnp.zeros_like, masked.wide(prefix))
+      total = total._replace(of_prefix=zeros)
+    total = _over(with_rows, total, rows)
+    if prefix is not None:
+      of_prefix = jax.tree.map(
+        lambda x, y: x.astype(y.dtype), total.of_prefix, prefix
+      )
+      (of_prompts,) = pull_back(of_prefix)
+      total = total._replace(gradients=_sum(total.gradients, of_prompts))
+    return total._replace(of_prefix=None)
+
+  units = split_rows(parts.plan, row_arrays(batch))
+  total = None  # Of one micro-batch, which keeps the dtypes of the parameters.
   with jax.named_scope("update"):
-    if num_micro == 1:
-      gradients, sums = gradient(trained, row_arrays(batch))
-    else:
-      micros = split_rows(batch, num_micro)
-
-      def add(carry, rows):
-        gradients, (terms, sums, maxima) = gradient(trained, rows)
-        return (
-          jax.tree.map(lambda x, y: x + y.astype(x.dtype), carry[0], gradients),
-          (
-            jax.tree.map(jnp.add, carry[1][0], terms),
-            jax.tree.map(jnp.add, carry[1][1], sums),
-            jax.tree.map(jnp.maximum, carry[1][2], maxima),
-          ),
-        ), None
-
-      first = jax.tree.map(lambda x: x[0], micros)
-      shapes = jax.eval_shape(gradient, trained, first)
-      zeros = masked.wide(
+    if batch.mask.shape[0] > parts.plan.micro_batch_size:
+      first = jax.tree.map(lambda x: x[0, :1], units)
+      shapes = jax.eval_shape(functools.partial(with_unit, None), first)
+      total = masked.wide(
         jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
       )
-      (gradients, sums), _ = jax.lax.scan(add, zeros, micros)
-  terms, totals, maxima = sums
-  metrics = {f"loss/{name}": term for name, term in terms.items()}
-  metrics["loss"] = sum(terms.values())
+    total = _over(with_unit, total, units)
+  metrics = {f"loss/{name}": term for name, term in total.terms.items()}
+  metrics["loss"] = sum(total.terms.values())
   metrics |= {
     name: value.total / jnp.maximum(value.weight, 1)
-    for name, value in totals.items()
+    for name, value in total.metrics.items()
   }
   if "router/load" in metrics:
     metrics |= metrics_lib.router_metrics(metrics.pop("router/load"))
-  return gradients, metrics | maxima
+  return total.gradients, metrics | total.maxima
 
 
 def update(
@@ -412,7 +551,7 @@ def update(
   Args:
     state: Before the update.
     batch: B rows, prepared.
-    key: Orders the rows into minibatches (unused with one minibatch).
+    key: Orders the groups into minibatches (unused with one minibatch).
     parts: Functions of the phase.
 
   Returns:
@@ -426,9 +565,10 @@ def update(
     rows, is_first = inputs
     minibatch = batch
     if plan.num_minibatches > 1:
-      minibatch = dataclasses.replace(
-        batch, **jax.tree.map(lambda x: x[rows], row_arrays(batch))
-      )
+      arrays = jax.tree.map(lambda x: x[rows], row_arrays(batch))
+      if plan.num_shards > 1:
+        arrays = parts.constrain_rows(arrays)
+      minibatch = dataclasses.replace(batch, **arrays)
     params = with_trained(state.params, trained)
     gradients, metrics = minibatch_gradient(
       parts, params, minibatch, is_first, reference_params(state)
@@ -442,12 +582,10 @@ def update(
 
   num_rows = batch.mask.shape[0]
   if plan.num_minibatches > 1:
-    # Rows that need each other move together.
-    unit = num_rows // batch.num_groups if parts.algorithm.couples_group else 1
     orders = [
       jax.random.permutation(
         jax.random.fold_in(key, epoch),
-        jnp.arange(num_rows).reshape(-1, unit),
+        jnp.arange(num_rows).reshape(-1, plan.group_size),
       )
       for epoch in range(plan.num_epochs)
     ]

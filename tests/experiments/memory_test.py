@@ -87,9 +87,10 @@ def test_a_recipe_says_what_its_rollout_takes(name):
   )
   rows = config.rl.num_prompts * config.rl.group_size
   # Keys and values: 28 layers of 4 heads of 128, two bytes each.
-  slots = sizes.max_prompt_len + sizes.max_new_tokens
-  assert said[1] == gib(2 * 28 * 4 * 128 * 2 * slots * rows)
-  assert said[1] == gib(memory._cache(sizes, rows))
+  prompts = config.rl.num_prompts
+  slots = sizes.max_prompt_len * prompts + sizes.max_new_tokens * rows
+  assert said[1] == gib(2 * 28 * 4 * 128 * 2 * slots)
+  assert said[1] == gib(memory._cache(sizes, prompts, rows))
 
 
 def test_state_and_cache_are_those_of_a_run():
@@ -113,22 +114,32 @@ def test_state_and_cache_are_those_of_a_run():
   assert found["average of the parameters"] == size(state.ema_params)
   assert found["gradients"] == size(state.params["policy"]["trained"])
   prompts = next(solved.prompt_stream(0, run.rl.num_prompts, None)).prompts
-  _, cache = jax.jit(policy.prefill, static_argnums=4)(
+  _, prefix, _ = jax.jit(policy.prefill)(
     state.params["policy"],
     jnp.asarray(prompts.tokens),
     jnp.asarray(prompts.mask),
-    jnp.arange(run.rl.num_rows) // run.rl.group_size,
-    solved.max_new_tokens,
   )
-  assert found["cache of the rollout"] == size(cache.layers)
+  cache = policy.allocate(run.rl.num_rows, solved.max_new_tokens)
+  assert found["cache of the rollout"] == size(prefix.layers) + size(cache)
   # Rows are split over devices, state is not.
   half = table(config, num_devices=2)
   assert 2 * half["cache of the rollout"] == found["cache of the rollout"]
   assert half["optimizer"] == found["optimizer"]
+  # Few lanes hold few completions, each beside its prompt.
+  config.sampling.lanes = 2
+  cache = policy.allocate(2, solved.max_new_tokens)
+  copies = size(prefix.layers) * 2 // run.rl.num_prompts
+  assert table(config)["cache of the rollout"] == (
+    size(prefix.layers) + copies + size(cache)
+  )
 
 
-@pytest.mark.parametrize("remat", ["none", "full"])
-def test_the_estimate_of_the_backward_pass_is_near_what_is_allocated(remat):
+@pytest.mark.parametrize(
+  ("remat", "num_prompts"), [("none", 8), ("full", 8), ("none", 1)]
+)
+def test_the_estimate_of_the_backward_pass_is_near_what_is_allocated(
+  remat, num_prompts
+):
   model = transformer.TransformerConfig(
     vocab_size=64, num_layers=6, remat=remat
   )
@@ -137,13 +148,14 @@ def test_the_estimate_of_the_backward_pass_is_near_what_is_allocated(remat):
 
   def loss(trained, *rows):
     params = {"trained": trained, "frozen": {}}
-    return jnp.square(policy.hidden(params, *rows)[0]).sum()
+    prefix = policy.prefix(params, *rows[:2]) if num_prompts < 8 else None
+    return jnp.square(policy.hidden(params, *rows, prefix=prefix)[0]).sum()
 
   trained = memory._abstract_params(policy)["trained"]
-  rows = memory._abstract_rows(size, 8, 8)
+  rows = memory._abstract_rows(size, num_prompts, 8)
   compiled = jax.jit(jax.grad(loss)).lower(trained, *rows).compile()
   allocated = compiled.memory_analysis().temp_size_in_bytes
-  ratio = allocated / memory._kept(size, 8)
+  ratio = allocated / memory._kept(size, num_prompts, 8)
   assert 0.5 < ratio < 1.5, ratio
 
 

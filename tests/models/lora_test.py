@@ -50,13 +50,17 @@ def step_by_step(policy, params, batch):
   """The same with a cache."""
   prompt_tokens, prompt_mask, tokens, _, prompt_index = batch
   num_slots = tokens.shape[1]
-  h, cache = policy.prefill(
-    params, prompt_tokens, prompt_mask, prompt_index, num_slots
-  )
+  h, prefix, _ = policy.prefill(params, prompt_tokens, prompt_mask)
+  h, prefix = jax.tree.map(lambda x: x[prompt_index], (h, prefix))
 
   def one(cache, t):
-    h, cache = policy.decode(params, tokens[:, t], t, cache)
+    positions = jnp.full(len(tokens), t)
+    h, cache, _ = policy.decode(
+      params, tokens[:, t], positions, t, prefix, cache
+    )
     return cache, h
+
+  cache = policy.allocate(len(tokens), num_slots)
 
   _, later = jax.lax.scan(one, cache, jnp.arange(num_slots - 1))
   h = jnp.concatenate([h[:, None], jnp.moveaxis(later, 0, 1)], axis=1)

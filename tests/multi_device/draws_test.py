@@ -1,10 +1,17 @@
 """Random draws do not depend on how many devices make them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from grpo_jax.models import transformer
+from grpo_jax.rollout import sampling
+from grpo_jax.types import Prompts
+from tests.models import transformer_test
 
 
 @pytest.fixture
@@ -37,3 +44,34 @@ def test_sharded_draws_are_those_of_one_device(draw, rows):
   np.testing.assert_array_equal(sharded, one_device)
   other_seed = jax.jit(draw, out_shardings=rows)(jnp.uint32(4))
   assert (np.asarray(other_seed) != np.asarray(sharded)).mean() > 0.99
+
+
+@pytest.mark.parametrize("lanes", [8, 5])
+def test_eight_devices_sample_the_rows_of_one(lanes, rows):
+  """In float64, where round-off decides no draw."""
+  with jax.enable_x64(True):
+    config = transformer_test.float64(transformer_test.PLAIN)
+    policy = transformer.transformer_policy(config)
+    params = transformer_test.make_params(config)
+    tokens = jax.random.randint(jax.random.key(4), (8, 3), 1, 13)
+    prompts = Prompts(tokens, tokens > 0, jnp.arange(8), {})
+    sample = jax.jit(
+      functools.partial(
+        sampling.sample,
+        policy,
+        config=sampling.SamplingConfig(6, (0,), 0, lanes=lanes),
+        group_size=4,
+      )
+    )
+    key = jax.random.key(5)
+    one = sample(params, prompts, key)
+    whole = NamedSharding(rows.mesh, PartitionSpec())
+    params, key = jax.device_put((params, key), whole)
+    with jax.set_mesh(rows.mesh):
+      eight = sample(params, jax.device_put(prompts, rows), key)
+  assert len(np.unique(one.completion_mask.sum(1))) > 3
+  for name in ("tokens", "completion_mask", "terminated"):
+    np.testing.assert_array_equal(
+      getattr(eight, name), getattr(one, name), err_msg=name
+    )
+  np.testing.assert_allclose(eight.sampler_logp, one.sampler_logp, atol=1e-6)

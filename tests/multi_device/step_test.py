@@ -62,7 +62,7 @@ def test_gradients_are_those_of_one_device(name):
     np.testing.assert_allclose(others[key], value, 1e-5, 1e-6, err_msg=key)
 
 
-def _run(devices, parts, num_steps=3):
+def _run(devices, parts, num_steps=3, num_prompts=8):
   """What steps give and change, made as the loop makes them."""
   mesh = sharding.make_mesh(devices)
   parts = dataclasses.replace(
@@ -77,7 +77,7 @@ def _run(devices, parts, num_steps=3):
   state = jax.device_put(tiny.make_state(parts), whole)
   history = []
   for number in range(num_steps):
-    prompts = tiny.make_prompts(8, first=8 * number)
+    prompts = tiny.make_prompts(num_prompts, first=num_prompts * number)
     state, metrics, samples = advance(state, jax.device_put(prompts, rows))
     history.append(jax.tree.map(np.array, (state.params, metrics, samples)))
     assert all(
@@ -144,6 +144,60 @@ def test_fused_steps_are_those_of_one_device(caplog):
       )
     )
     > 0.01
+  )
+
+
+@pytest.mark.parametrize("micro", [8, 32])
+def test_devices_share_prompts_with_rows_of_their_own(micro):
+  """1 of 4 rows of a group, or a whole group, on each device at a time."""
+  results = []
+  for devices in (1, 8):
+    mesh = sharding.make_mesh(devices)
+    parts = tiny.make_parts(
+      policy=_transformer("float32"), micro_batch_size=micro, num_shards=devices
+    )
+    state, batch = tiny.off_policy(parts)
+    # Twice the rows: a group for each device, whose prompts it has too.
+    arrays = jax.tree.map(
+      lambda x: jnp.concatenate([x, x]), row_arrays(batch)
+    ) | {"prompt_index": jnp.arange(32) // 4}
+    arrays = jax.device_put(arrays, sharding.by_rows(mesh))
+    batch = dataclasses.replace(
+      batch,
+      prompt_tokens=jnp.tile(batch.prompt_tokens, (2, 1)),
+      prompt_mask=jnp.tile(batch.prompt_mask, (2, 1)),
+    )
+    whole = sharding.replicated(mesh)
+    batch = dataclasses.replace(jax.device_put(batch, whole), **arrays)
+    state = jax.device_put(state, whole)
+    function = jax.jit(
+      functools.partial(step.minibatch_gradient, parts), out_shardings=whole
+    )
+    compiled = function.lower(state.params, batch, False).compile()
+    results.append(jax.device_get(compiled(state.params, batch, False)))
+  # Neither rows nor states of prompts travel.
+  for name in ("all-gather", "all-to-all", "collective-permute"):
+    assert name not in compiled.as_text()
+  for one, eight in zip(*map(jax.tree.leaves, results), strict=True):
+    np.testing.assert_allclose(eight, one, 1e-4, 1e-5)
+
+
+def test_minibatches_of_groups_are_those_of_one_device():
+  """Each device has a group of a minibatch, and a row of it at a time."""
+  with jax.enable_x64(True):
+    parts = tiny.make_parts(
+      policy=_transformer("float64"),
+      micro_batch_size=MICRO,
+      num_minibatches=2,
+      num_shards=8,
+    )
+    (one, _, _), (eight, _, _) = (
+      _run(devices, parts, num_steps=1, num_prompts=16)[0] for devices in (1, 8)
+    )
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12),
+    eight,
+    one,
   )
 
 

@@ -115,9 +115,9 @@ def test_nothing_is_recorded_after_the_end():
 def test_decoding_stops_when_all_rows_are_done(end_ids, num_decodes):
   calls = []
 
-  def decode(params, tokens, t, cache):
+  def decode(*arguments):
     jax.debug.callback(lambda: calls.append(None))
-    return MARKOV.decode(params, tokens, t, cache)
+    return MARKOV.decode(*arguments)
 
   policy = dataclasses.replace(MARKOV, decode=decode)
   params = chains([9, 1, 2, 3, 4], [6, 5])
@@ -305,10 +305,13 @@ def take(prompts, rows):
   return jax.tree.map(lambda x: x[jnp.array(rows)], prompts)
 
 
-def test_recorded_log_probs_equal_teacher_forcing(model):
+@pytest.mark.parametrize("lanes", [None, 5])
+def test_recorded_log_probs_equal_teacher_forcing(model, lanes):
   policy, params, prompts = model
   with jax.enable_x64(True):
-    config = sampling.SamplingConfig(5, (0, 1), 0, temperature=0.7, top_k=6)
+    config = sampling.SamplingConfig(
+      5, (0, 1), 0, temperature=0.7, top_k=6, lanes=lanes
+    )
     rollout = sample(policy, params, prompts, jax.random.key(1), config, 4)
     assert not rollout.completion_mask.all()
 
@@ -374,6 +377,155 @@ def test_rows_point_at_their_prompts_and_groups(model):
   assert rollout.kept_ids is None
 
 
+# ---- Lanes, and a cache that grows.
+
+
+WINDOWED = dataclasses.replace(
+  transformer_test.RICH,
+  sliding_window=3,
+  sliding_layers=(True, False),
+  local_rope_theta=10.0,
+)
+EXPERTS = dataclasses.replace(
+  transformer_test.PLAIN, num_experts=5, expert_width=6
+)
+
+
+def rollout_of(config, smallest=128, num_slots=16, **options):
+  """12 completions of 3 prompts, in float64, compiled anew."""
+  config = transformer_test.float64(config)
+  tokens, mask, *_ = transformer_test.make_batch()
+  prompts = Prompts(tokens, mask, jnp.arange(3), {})
+  options = {"end_ids": (0,), "pad_id": 0, "top_k": 9} | options
+  sampler = sampling.SamplingConfig(num_slots, **options)
+  policy = transformer.transformer_policy(config)
+
+  @jax.jit
+  def run(params):
+    return sampling.sample(
+      policy, params, prompts, jax.random.key(2), sampler, 4
+    )
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(sampling, "_SMALLEST", smallest)
+    return run(transformer_test.make_params(config))
+
+
+def assert_same_rollout(rollout, expected):
+  """All that is recorded, token for token."""
+  lengths = np.asarray(expected.completion_mask.sum(1))
+  assert lengths.min() < 5
+  assert lengths.max() > 9
+  for name in ("tokens", "completion_mask", "terminated", "kept_ids"):
+    np.testing.assert_array_equal(
+      getattr(rollout, name), getattr(expected, name), err_msg=name
+    )
+  for name in ("behavior_logp", "sampler_logp", "entropy"):
+    np.testing.assert_allclose(
+      getattr(rollout, name), getattr(expected, name), atol=1e-6, err_msg=name
+    )
+  if expected.routing is not None:
+    # The last token is not read, and its experts are none's.
+    read = expected.completion_mask[:, 1:]
+    np.testing.assert_array_equal(
+      rollout.routing[:, :-1][read], expected.routing[:, :-1][read]
+    )
+    np.testing.assert_array_equal(
+      rollout.prompt_routing, expected.prompt_routing
+    )
+
+
+@pytest.mark.parametrize(
+  ("config", "lanes", "smallest"),
+  [
+    (WINDOWED, 5, 8),
+    pytest.param(WINDOWED, None, 2, marks=pytest.mark.slow),
+    pytest.param(transformer_test.PLAIN, 1, 128, marks=pytest.mark.slow),
+    pytest.param(EXPERTS, 5, 4, marks=pytest.mark.slow),
+  ],
+)
+def test_rows_depend_neither_on_lanes_nor_on_how_the_cache_grows(
+  config, lanes, smallest
+):
+  options = {
+    "record_kept": True,
+    "record_routing": config.num_experts > 0,
+  }
+  with jax.enable_x64(True):
+    assert_same_rollout(
+      rollout_of(config, smallest, lanes=lanes, **options),
+      rollout_of(config, **options),
+    )
+
+
+def test_the_cache_doubles_and_few_sizes_are_compiled():
+  assert sampling.cache_sizes(100) == [100]
+  assert sampling.cache_sizes(256) == [128, 256]
+  assert sampling.cache_sizes(1023) == [128, 256, 512, 1023]
+  assert sampling.cache_sizes(32_768) == [4096, 8192, 16_384, 32_768]
+
+
+def test_a_free_lane_takes_the_next_row():
+  """Of 8 rows one has 13 tokens and seven have 2; two lanes."""
+  calls = []
+
+  def decode(*arguments):
+    jax.debug.callback(lambda: calls.append(None))
+    return MARKOV.decode(*arguments)
+
+  policy = dataclasses.replace(MARKOV, decode=decode)
+  table = np.zeros((20, 20))
+  for token in range(19):
+    table[token, token + 1] = 1000.0
+  params = {"trained": jnp.asarray(table), "frozen": {}}
+  config = sampling.SamplingConfig(16, (19,), 0, lanes=2)
+  prompts = make_prompts([[17], [6], *[[17]] * 6])
+  rollout = sample(policy, params, prompts, jax.random.key(0), config, 1)
+  jax.block_until_ready(rollout)
+  jax.effects_barrier()
+  lengths = np.asarray(rollout.completion_mask.sum(1))
+  np.testing.assert_array_equal(lengths, [2, 13, *[2] * 6])
+  assert rollout.terminated.all()
+  # One after another the short rows take 4 steps each, since free lanes are
+  # looked for every 4 steps; the long one is decoded beside them, in 12.
+  assert len(calls) <= 4 * 7
+  np.testing.assert_array_equal(rollout.tokens[7, :3], [18, 19, 0])
+
+
+def test_more_lanes_than_rows_are_no_lanes(model):
+  policy, params, prompts = model
+  with jax.enable_x64(True):
+    config = sampling.SamplingConfig(5, (0,), 0)
+    programs = [
+      sample.lower(
+        policy,
+        params,
+        prompts,
+        jax.random.key(1),
+        dataclasses.replace(config, lanes=lanes),
+        4,
+      ).as_text()
+      for lanes in (None, 12, 99)
+    ]
+  assert len(set(programs)) == 1
+
+
+@pytest.mark.parametrize("lanes", [None, 6])
+def test_a_prompt_is_cached_once_and_not_for_each_row(lanes):
+  """3 prompts of 7 slots, 15 rows of 5; one head of width 6."""
+  policy = transformer.transformer_policy(transformer_test.RICH)
+  params = jax.eval_shape(policy.init, jax.random.key(0))
+  config = sampling.SamplingConfig(5, (0,), 0, lanes=lanes)
+  prompts = make_prompts(jnp.ones((3, 7), jnp.int32))
+  text = sample.lower(
+    policy, params, prompts, jax.random.key(0), config, 5
+  ).as_text()
+  assert "<3x1x6x7xf32" in text  # The keys of all prompts.
+  assert "<15x1x6x7xf32" not in text
+  assert ("<6x1x6x7xf32" in text) == (lanes == 6)  # Those of the lanes.
+  assert f"<{lanes or 15}x1x6x5xf32" in text  # Completions.
+
+
 # ---- Errors.
 
 
@@ -383,6 +535,7 @@ def test_rows_point_at_their_prompts_and_groups(model):
     ({"max_new_tokens": 0}, "max_new_tokens is 0"),
     ({"end_ids": (3, -1)}, "end_ids is"),
     ({"pad_id": -1}, "pad_id is -1"),
+    ({"lanes": 0}, "lanes is 0"),
     ({"temperature": -0.1}, r"temperature is -0\.1"),
     ({"top_k": 0}, "top_k is 0"),
     ({"top_p": 0.0}, r"top_p is 0\.0"),

@@ -239,7 +239,7 @@ def test_parts_of_the_phases_are_those_of_the_config():
   rl = assembly.make_parts(run, made, policy, "rl", mesh)
   assert rl.algorithm.name == "dapo"
   assert rl.config == run.algorithm[1]
-  assert rl.plan == step.UpdatePlan(2, 4, 1, 0.7, 3 * 2**20, None)
+  assert rl.plan == step.UpdatePlan(2, 4, 1, 0.7, 3 * 2**20, None, group_size=2)
   assert rl.score is made.score
   sft = assembly.make_parts(run, made, policy, "sft", mesh)
   assert sft.algorithm.name == "sft"

@@ -338,18 +338,20 @@ def test_sizes_that_do_not_divide_print_the_equation(fields, message):
   st.sampled_from(["cpu", "gpu", "tpu"]),
 )
 def test_automatic_micro_batches_divide(prompts, group, parts, length, backend):
+  slots = length // 2, length - length // 2
   phase = config_lib.PhaseConfig(
     num_prompts=prompts * parts, group_size=group, num_minibatches=parts
   )
-  size = config_lib.micro_batch_size(phase, length, backend)
+  size = config_lib.micro_batch_size(phase, *slots, backend)
   minibatch = prompts * group
   assert 1 <= size <= minibatch
   assert minibatch % size == 0
+  assert max(size, group) % min(size, group) == 0
   dataclasses.replace(phase, micro_batch_size=size).check("rl")
   if backend != "cpu":
     assert size == minibatch
   fixed = dataclasses.replace(phase, micro_batch_size=1)
-  assert config_lib.micro_batch_size(fixed, length, backend) == 1
+  assert config_lib.micro_batch_size(fixed, *slots, backend) == 1
 
 
 # --- files -------------------------------------------------------------------

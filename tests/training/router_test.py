@@ -16,6 +16,7 @@ from tests.experiments import tiny_config
 from tests.training import tiny
 
 E, K, LAYERS = 4, 2, 2
+_OF_A_KIND = ("length/", "entropy/")
 
 
 @functools.lru_cache
@@ -143,7 +144,9 @@ def test_fused_step_keeps_the_routing_of_its_rollout():
   state = make_state(parts)
   for number in range(2):
     state, metrics, _ = advance(state, tiny.make_prompts(first=4 * number))
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(metrics)), metrics
+    # Of some kinds of completions there may be none, and no mean.
+    some = {k: x for k, x in metrics.items() if not k.startswith(_OF_A_KIND)}
+    assert all(np.isfinite(x) for x in some.values()), some
     assert metrics["sampler_gap/max"] < 0.1  # bfloat16.
     assert 1 <= metrics["router/max_load"] <= E / K
     assert 0 <= metrics["router/dead"] <= 1 - K / E

@@ -110,7 +110,9 @@ def make_parts(
   else:
     config = algorithm.config_class(**(fields or {}))
   optimizer = config_lib.OptimizerConfig(learning_rate=learning_rate)
-  update_plan = UpdatePlan(**{"micro_batch_size": 4, **plan})
+  update_plan = UpdatePlan(
+    **{"micro_batch_size": 4, "group_size": group_size, **plan}
+  )
   required = options.needs(algorithm, config)
   sampler = sampling.SamplingConfig(
     max_new_tokens=max_new_tokens,

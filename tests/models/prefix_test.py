@@ -1,0 +1,156 @@
+"""Rows that share the forward pass of their prompt, and rows in one piece."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.models import lora, transformer
+from tests.models import attention_test, experts_test, transformer_test
+
+G, S, T = 3, 5, 4
+SLIDING = dataclasses.replace(
+  transformer_test.RICH,
+  sliding_window=3,
+  sliding_layers=(True, False),
+  local_rope_theta=50.0,
+  attention_softcap=3.0,
+  post_norm=True,
+)
+CONFIGS = {
+  "plain": transformer_test.PLAIN,
+  "sliding": SLIDING,
+  "experts": experts_test.MOE,
+}
+
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
+def make_rows(slots=S):
+  """Three prompts of different lengths with G rows each, some of them empty."""
+  prompts, mask, *_ = transformer_test.make_batch(slots)
+  rng = np.random.default_rng(0)
+  index = jnp.arange(len(prompts) * G) // G
+  lengths = rng.integers(0, T + 1, len(index))
+  lengths[:3] = T, 0, 1
+  tokens = jnp.asarray(rng.integers(0, 13, (len(index), T)))
+  return prompts, mask, tokens, jnp.arange(T) < lengths[:, None], index
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def value_and_gradients(policy, params, rows, shared, extras=None):
+  """(h and aux of tokens that exist, gradient of a function of both)."""
+  prompts, prompt_mask, _, mask, _ = rows
+
+  def loss(trained):
+    every = {**params, "trained": trained}
+    prefix = None
+    if shared:
+      prefix = policy.prefix(every, prompts, prompt_mask, extras)
+      assert prefix is not None
+    outputs = policy.hidden(every, *rows, extras, prefix)
+    seen = jax.tree.map(
+      lambda x: jnp.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, 0),
+      outputs,
+    )
+    wave = [jnp.sin(jnp.arange(x.size)) for x in jax.tree.leaves(seen)]
+    leaves = zip(jax.tree.leaves(seen), wave, strict=True)
+    return sum((x.ravel() * w).sum() for x, w in leaves), seen
+
+  (_, seen), gradients = jax.value_and_grad(loss, has_aux=True)(
+    params["trained"]
+  )
+  return seen, gradients
+
+
+def assert_shared_is_whole(policy, params, rows, extras=None, atol=1e-11):
+  shared, whole = (
+    value_and_gradients(policy, params, rows, way, extras)
+    for way in (True, False)
+  )
+  assert all(np.abs(x).max() > 1e-3 for x in jax.tree.leaves(whole[0]))
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=atol, atol=atol),
+    shared,
+    whole,
+  )
+
+
+@pytest.mark.parametrize(
+  ("name", "remat"),
+  [("sliding", "none"), slow("plain", "full"), slow("experts", "none")],
+)
+def test_values_and_gradients_are_those_in_one_piece(name, remat):
+  with jax.enable_x64(True):
+    config = transformer_test.float64(CONFIGS[name])
+    config = dataclasses.replace(config, remat=remat)
+    policy = transformer.transformer_policy(config)
+    params = transformer_test.make_params(config)
+    assert_shared_is_whole(policy, params, make_rows())
+
+
+def test_experts_may_be_given():
+  with jax.enable_x64(True):
+    config = transformer_test.float64(experts_test.MOE)
+    policy = transformer.transformer_policy(config)
+    rows, rng = make_rows(), np.random.default_rng(1)
+    prompts, _, tokens, *_ = rows
+    extras = {
+      name: jnp.asarray(rng.integers(0, 5, (*x.shape, config.num_layers, 2)))
+      for name, x in (("prompt_routing", prompts), ("routing", tokens))
+    }
+    params = transformer_test.make_params(config)
+    assert_shared_is_whole(policy, params, rows, extras)
+
+
+@pytest.mark.slow
+def test_adapters_see_the_prompt_too():
+  with jax.enable_x64(True):
+    config = transformer_test.float64(transformer_test.RICH)
+    policy = lora.lora_policy(
+      transformer.transformer_policy(config), lora.LoRAConfig(rank=2)
+    )
+    params = jax.jit(policy.init)(jax.random.key(0))
+    # Fresh adapters say nothing.
+    trained = jax.tree.map(lambda x: x + 0.1, params["trained"])
+    assert_shared_is_whole(policy, params | {"trained": trained}, make_rows())
+
+
+@pytest.mark.parametrize("window", [slow(None), 4])
+def test_splash_continues_a_prompt(window):
+  config = dataclasses.replace(
+    attention_test.CONFIG, vocab_size=13, sliding_window=window
+  )
+  params = transformer_test.make_params(config)
+  rows = make_rows()
+  splash = dataclasses.replace(config, attention="splash")
+  shared, whole = (
+    value_and_gradients(
+      transformer.transformer_policy(one), params, rows, one is splash
+    )
+    for one in (splash, config)
+  )
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-3),
+    shared,
+    whole,
+  )
+
+
+def test_nothing_is_shared_where_there_is_nothing_to_share():
+  config = transformer_test.PLAIN
+  params = transformer_test.make_params(config)
+  policy = transformer.transformer_policy(config)
+  prompts, mask, *_ = make_rows()
+  assert policy.prefix(params, prompts[:, -1:], mask[:, -1:]) is None
+  with attention_test.made_for("gpu"):  # cuDNN's kernel cannot continue.
+    narrow = dataclasses.replace(attention_test.CONFIG, dtype="bfloat16")
+    policy = transformer.transformer_policy(narrow)
+    assert policy.prefix(params, prompts, mask) is None
+    plain = dataclasses.replace(narrow, attention="plain")
+    policy = transformer.transformer_policy(plain)
+    params = jax.eval_shape(policy.init, jax.random.key(0))
+    assert jax.eval_shape(policy.prefix, params, prompts, mask) is not None
