@@ -8,24 +8,30 @@ r"""Time and memory of a whole training step and of its parts, beside floors.
 One GRPO step of a random Qwen2-shaped transformer (biases on queries, keys and
 values, SwiGLU, tied head): sampling, verifier, one AdamW update, no KL, by the
 functions that train. --mode=fused times the one program, --mode=split the
-driver whose verifiers are processes of the host. The parts are compiled alone
+driver whose verifiers are processes of the host; --verifier_s makes these take
+so much longer. With --staleness rollouts of the next steps are drawn meanwhile:
+then steps are timed in trains of eight, and each has the forward pass that the
+anchor of its importance weights needs. The parts are compiled alone
 and called in turn, so that a load on the machine meets them all: policy
 prefill; rollout (prefill and the decoding loop; "decode" is the difference);
 verifier; log-probs alone, which are no part of the step; update (advantages,
 gradient, optimizer, metrics) on a fixed rollout. Compilation is not counted.
 
-With fixed lengths there is no end token. Otherwise the length of every row is
-prescribed (`workload.lengths`): the head that the sampler sees makes the end
-token impossible before the row's last token and certain there, which is one
-choice per logit. The log-probs of the update are the plain model's, at the same
-cost as ever.
+There is no end token. The length of every row is prescribed
+(`workload.lengths`): the sampler is told how many tokens each may have.
+
+With --lanes the sampler has no more than so many rows at a time, and the same
+rollout is timed in three ways: all rows at once until the longest has ended,
+as many at a time as there are lanes until the longest of those has ended, and
+in lanes that are refilled.
 
 Floors are the FLOPs of matrix products over the best rate of a product, or the
 bytes over the best rate of reading, whichever takes longer; both rates are
 measured in the same rounds. `workload.py` says what is counted: "full" is every
-row in full, "shared" has the prompt once per group in the update as well,
-"least" is what exists. Weights that fit into a cache may be read faster than
-memory is, so a small model could decode below its floor.
+row in full, "rows" is that without padding, "shared" has the prompt once per
+group in the update as well, "least" is what exists. Weights that fit into a
+cache may be read faster than memory is, so a small model could decode below its
+floor.
 
 The memory of a program is what the compiler plans for arguments, outputs and
 temporaries. The peak is that of the process (of the device, on an accelerator)
@@ -64,7 +70,7 @@ from grpo_jax.rollout import sampling
 from grpo_jax.training import assembly, drivers, problem, sharding, step
 from grpo_jax.training import config as config_lib
 from grpo_jax.types import (
-  Policy,
+  Drawn,
   Prompts,
   Rollout,
   Scored,
@@ -101,19 +107,33 @@ _DISTRIBUTION = flags.DEFINE_enum(
 )
 _LENGTH_MEAN = flags.DEFINE_float("length_mean", 36.0, "Of these, tokens.", 1)
 _MODE = flags.DEFINE_enum("mode", "fused", ["fused", "split"], "Of the step.")
+_STALENESS = flags.DEFINE_integer(
+  "staleness", 0, "Updates that rollouts may be behind; with --mode=split.", 0
+)
+_VERIFIER_S = flags.DEFINE_float(
+  "verifier_s", 0.0, "Seconds to sleep in each verifier; --mode=split.", 0
+)
 _MICRO = flags.DEFINE_integer(
   "micro_batch_size", None, "Rows; by default what training takes.", 1
+)
+_LANES = flags.DEFINE_integer(
+  "lanes", None, "Rows that are decoded at once; by default all.", 1
+)
+_NUM_LENGTHS = flags.DEFINE_integer(
+  "num_lengths", None, "That the update is compiled for; as training has.", 1
 )
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Rounds that are counted.", 1)
 _JSON = flags.DEFINE_string("json", None, "File for the same and more.")
 
-PAD, END = 0, 1
+PAD = 0
 _MIB = 2**20
 # More than caches hold.
 _READ_BYTES = 512 * _MIB
 # Decode steps that are timed together at each fill.
 _WINDOW = 8
 _FILLS = (0.1, 1.0)
+# Steps that are timed together if they overlap.
+_TRAIN = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,41 +141,11 @@ class Numbers:
   """A tokenizer whose text of an id is its number."""
 
   vocab_size: int
-  end_ids: tuple[int, ...]
+  end_ids: tuple[int, ...] = ()
   pad_id: int = PAD
 
   def decode(self, ids: Sequence[int]) -> str:
     return " ".join(map(str, ids))
-
-
-def with_lengths(policy: Policy, lengths: np.ndarray) -> Policy:  # [B]
-  """The policy, except that sampled row b ends with token `lengths[b]` ≥ 2.
-
-  In the sampler a last channel of the hidden states says which rows end now.
-  """
-  last = jnp.asarray(lengths - 1, jnp.int32)  # [B]
-
-  def marked(h, now):  # [B, D], [B] -> [B, D + 1]
-    return jnp.concatenate([h, now[:, None].astype(h.dtype)], axis=1)
-
-  def prefill(params, *arguments):
-    h, *others = policy.prefill(params, *arguments)
-    return marked(h, jnp.zeros(len(h), bool)), *others
-
-  def decode(params, tokens, t, *arguments):
-    h, *others = policy.decode(params, tokens, t, *arguments)
-    return marked(h, last == t + 1), *others
-
-  def head(params, h):
-    if h.ndim == 3:  # In the update.
-      return policy.head(params, h)
-    logits = policy.head(params, h[:, :-1])  # [B, V]
-    # Finite: the entropy multiplies a probability of 0 with its logarithm.
-    forced = jnp.where(h[:, -1] > 0, 1e4, -1e4).astype(logits.dtype)
-    is_end = jnp.arange(logits.shape[-1]) == END
-    return jnp.where(is_end, forced[:, None], logits)
-
-  return dataclasses.replace(policy, prefill=prefill, decode=decode, head=head)
 
 
 def score(prompts: Prompts, rollout: Rollout) -> Scored:
@@ -167,16 +157,28 @@ def score(prompts: Prompts, rollout: Rollout) -> Scored:
   return combine.combine({"even": share}, {"even": 1.0}, None, "even")
 
 
-def make_problem(work: workload.Work, mode: str) -> problem.Problem:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Problem(problem.Problem):
+  """A problem whose host verifiers take `verifier_s` seconds longer."""
+
+  verifier_s: float = 0.0
+
+  def score_on_host(self, *arguments):
+    time.sleep(self.verifier_s)
+    return super().score_on_host(*arguments)
+
+
+def make_problem(
+  work: workload.Work, mode: str, verifier_s: float = 0.0
+) -> Problem:
   """Tokens and verifier, as training has them; `close` it."""
-  ends = work.length_distribution != "fixed"
-  tokenizer = Numbers(work.vocab, (END,) if ends else ())
+  tokenizer = Numbers(work.vocab)
   scorer = None
   if mode == "split":
     scorer = host.HostScorer(
       {"even": "experiments.workload:even_share"}, {"even": 1.0}
     )
-  return problem.Problem(
+  return Problem(
     tokenizer=tokenizer,
     train=[],
     held_out=[],
@@ -188,6 +190,7 @@ def make_problem(work: workload.Work, mode: str) -> problem.Problem:
     scorer=scorer,
     correct="even",
     truncate_completions=False,
+    verifier_s=verifier_s,
   )
 
 
@@ -195,19 +198,32 @@ def make_parts(
   work: workload.Work,
   of: problem.Problem,
   mesh: Mesh,
-  micro_batch_size: int | None,
+  lanes: int | None = None,
+  **phase: Any,
 ) -> tuple[step.Parts, TrainState]:
-  """The functions of the step and the state before it."""
+  """The functions of the step and the state before it.
+
+  Args:
+    work: Sizes and lengths.
+    of: Tokens and verifier.
+    mesh: Of devices.
+    lanes: Of the sampler.
+    **phase: Fields of `PhaseConfig` that differ from their defaults.
+  """
+  correction = "truncate" if phase.get("staleness") else "none"
   config = config_lib.RunConfig(
     phases=("rl",),
     rl=config_lib.PhaseConfig(
       num_prompts=work.prompts,
       group_size=work.group,
-      micro_batch_size=micro_batch_size,
       # So small that all rounds are alike.
       optimizer=config_lib.OptimizerConfig(learning_rate=1e-7),
+      **phase,
     ),
-    algorithm=("grpo", algorithms.make_config("grpo", kl_coef=0.0)),
+    algorithm=(
+      "grpo",
+      algorithms.make_config("grpo", kl_coef=0.0, importance_mode=correction),
+    ),
     model=config_lib.ModelConfig(
       width=work.hidden,
       num_layers=work.layers,
@@ -217,11 +233,13 @@ def make_parts(
       qkv_bias=True,
       dtype=work.dtype,
     ),
+    sampling=config_lib.SamplingConfig(lanes=lanes),
   )
   policy = assembly.make_policy(config, of)
-  if work.length_distribution != "fixed":
-    policy = with_lengths(policy, workload.lengths(work))
   parts = assembly.make_parts(config, of, policy, "rl", mesh)
+  limits = jnp.asarray(workload.lengths(work), jnp.int32)  # [B]
+  sample = functools.partial(parts.sample, limits=limits)  # type: ignore
+  parts = dataclasses.replace(parts, sample=sample)
   state = assembly.first_state(config, of, policy, mesh)
   state = assembly.enter_phase(state, parts, config.rl, 0)
   return parts, jax.device_put(state, sharding.replicated(mesh))
@@ -230,7 +248,7 @@ def make_parts(
 def make_batch(work: workload.Work) -> pipeline.PromptBatch:
   """Random prompts without padding."""
   shape = work.prompts, work.prompt_len
-  tokens = np.random.default_rng(1).integers(END + 1, work.vocab, shape)
+  tokens = np.random.default_rng(1).integers(PAD + 1, work.vocab, shape)
   prompts = Prompts(
     tokens=tokens.astype(np.int32),
     mask=np.ones(shape, bool),
@@ -287,14 +305,16 @@ def _log_probs(state: TrainState, batch: TrainBatch, *, parts):
   return step.with_anchor(parts, state.params, batch).old_logp
 
 
-def _decode(state: TrainState, tokens, cache, prefix, first, *, parts, count):
+def _decode(
+  state: TrainState, tokens, cache, weights, prefix, first, *, parts, count
+):
   """`count` steps of the model from completion token `first` on."""
   params = state.params["policy"]
 
   def one(t, carry):
     tokens, cache = carry
     h, cache, _ = parts.policy.decode(
-      params, tokens, jnp.full_like(tokens, t), t, prefix, cache
+      weights, tokens, jnp.full_like(tokens, t), t, prefix, cache
     )
     tokens = jnp.argmax(parts.policy.head(params, h), axis=-1)
     return tokens.astype(jnp.int32), cache
@@ -308,8 +328,10 @@ class Bench:
   Attributes:
     programs: What was compiled, by name; a split step is not one program.
     runs: Runs a part and returns when it is done.
+    steps: Steps in a run of "step".
     window: Decode steps in a run of them.
     fills: Completion slots filled in such a run, on average, by its name.
+    rollouts: Ways of the same rollout.
     metrics: Of the last step.
     peak_bytes: Most memory until one step was compiled and run.
   """
@@ -319,13 +341,17 @@ class Bench:
     work: workload.Work,
     of: problem.Problem,
     mesh: Mesh,
-    micro_batch_size: int | None = None,
+    lanes: int | None = None,
+    **phase: Any,
   ):
+    self.steps = _TRAIN if phase.get("staleness") else 1
+    self._queue: tuple[Drawn, ...] = ()
     self.programs: dict[str, Program] = {}
     self.runs: dict[str, Callable[[], Any]] = {}
     self.fills: dict[str, float] = {}
+    self.rollouts: dict[str, Program] = {}
     self.metrics: dict[str, float] = {}
-    self.parts, self._state = make_parts(work, of, mesh, micro_batch_size)
+    self.parts, self._state = make_parts(work, of, mesh, lanes, **phase)
     batch = make_batch(work)
     prompts = jax.device_put(batch.prompts, sharding.by_rows(mesh))
     self._add_step(of, mesh, batch, prompts)
@@ -333,6 +359,8 @@ class Bench:
     self.peak_bytes = peak_bytes()  # Before the parts add to it.
     self._add_parts(work, of, mesh, batch, prompts)
     self._add_decode_steps(work, prompts)
+    if lanes is not None:
+      self._add_rollouts(work, prompts, lanes)
 
   def _compile(
     self, name: str, function: Callable, *arguments: Any, donate=(), **fixed
@@ -363,11 +391,20 @@ class Bench:
 
     else:
       driver = drivers.make_driver(of, mesh, self.parts)
+      batches = [batch] * (1 + self.parts.staleness)
 
       def run():
-        state, outcome = driver(self._state, batch)
-        self._state = jax.block_until_ready(state)
+        state = dataclasses.replace(self._state, queue=self._queue)
+        before = None
+        for _ in range(self.steps):
+          state, outcome = driver(state, *batches)
+          if before is not None:
+            before.metrics()  # As in training.
+          before = outcome
+        jax.block_until_ready(state)
         self.metrics = outcome.metrics()
+        self._queue = state.queue
+        self._state = dataclasses.replace(state, queue=())
 
     self.runs["step"] = run
 
@@ -419,6 +456,7 @@ class Bench:
 
   def _add_decode_steps(self, work, prompts) -> None:
     _, prefix, _ = self._call(self.programs["prefill"], prompts)
+    weights = jax.jit(self.parts.policy.weights)(self._state.params["policy"])
     steps = work.completion_len - 1
     self.window = min(_WINDOW, max(1, steps // 10))
 
@@ -441,6 +479,7 @@ class Bench:
         f"{slots} slots",
         _decode,
         *carry,
+        weights,
         prefix,
         jnp.int32(0),
         donate=(1, 2),
@@ -448,7 +487,7 @@ class Bench:
       )
 
       def run():
-        carry[:] = decode(*carry, prefix, jnp.int32(first))
+        carry[:] = decode(*carry, weights, prefix, jnp.int32(first))
 
       # Not counted: after the update nothing of the cache is near the cores.
       self.runs.setdefault("decode warm-up", run)
@@ -456,6 +495,52 @@ class Bench:
 
     for fill in _FILLS:
       add(fill)
+
+  def _add_rollouts(self, work, prompts, lanes) -> None:
+    """The rollout in lanes, and in batches of rows that wait for each other."""
+    key, _ = step.step_keys(self._state)
+    lengths = jnp.asarray(workload.lengths(work), jnp.int32)  # [B]
+    sampler = self.parts.sample.keywords["config"]
+    for name, together, of_lanes in (
+      ("all at once", work.prompts, None),
+      (f"{lanes} at a time", max(1, lanes // work.group), None),
+      (f"{lanes} lanes", work.prompts, lanes),
+    ):
+      sample = functools.partial(
+        sampling.sample,
+        self.parts.policy,
+        config=dataclasses.replace(sampler, lanes=of_lanes),
+        group_size=work.group,
+      )
+      parts = [
+        (
+          jax.tree.map(lambda x, at=slice(p, p + together): x[at], prompts),
+          lengths[p * work.group : (p + together) * work.group],
+        )
+        for p in range(0, work.prompts, together)
+      ]
+      params = self._state.params["policy"]
+      program = compiled(
+        jax.jit(
+          lambda params, prompts, key, limits, sample=sample: sample(
+            params, prompts, key, limits=limits
+          )
+        ),
+        params,
+        parts[0][0],
+        key,
+        parts[0][1],
+      )
+
+      def run(program=program, parts=parts):
+        params = self._state.params["policy"]
+        return [
+          jax.block_until_ready(program.call(params, some, key, limits))
+          for some, limits in parts
+        ]
+
+      self.rollouts[name] = program
+      self.runs[name] = run
 
 
 class Ceiling(NamedTuple):
@@ -560,6 +645,7 @@ def report(work: workload.Work, bench: Bench, repeats: int) -> dict[str, Any]:
       }
     return {**measured, "floors": floors}
 
+  seconds["step"] = [value / bench.steps for value in seconds["step"]]
   # Of the same round, so that both have met the same load.
   seconds["decode"] = [
     whole - start
@@ -586,6 +672,15 @@ def report(work: workload.Work, bench: Bench, repeats: int) -> dict[str, Any]:
       **beside(spread(each), {"full": cost}),
     }
   n = workload.lengths(work)  # [B]
+  rollouts = {
+    name: {
+      **spread(seconds[name]),
+      "tokens_per_s": float(n.sum()) / statistics.median(seconds[name]),
+      "compile_s": program.compile_s,
+      "program_bytes": program.bytes,
+    }
+    for name, program in bench.rollouts.items()
+  }
   if bench.metrics["tokens/generated"] != n.sum():
     raise RuntimeError(
       f"the rollout has {bench.metrics['tokens/generated']:.0f} tokens and"
@@ -602,6 +697,8 @@ def report(work: workload.Work, bench: Bench, repeats: int) -> dict[str, Any]:
     "load": [before, os.getloadavg()[0]],
     "work": dataclasses.asdict(work),
     "micro_batch_size": bench.parts.plan.micro_batch_size,
+    "lengths_compiled": [work.completion_len, *bench.parts.plan.lengths],
+    "staleness": bench.parts.staleness,
     "repeats": repeats,
     "parameters": work.layer_weights + work.head_weights,
     "lengths": {
@@ -613,6 +710,7 @@ def report(work: workload.Work, bench: Bench, repeats: int) -> dict[str, Any]:
     "ceilings": rates,
     "phases": phases,
     "decode_step": decode_steps,
+    "rollouts": rollouts,
     "tokens_per_s": float(n.sum()) / step_s,
     "peak_bytes": bench.peak_bytes,
     "metrics": {name: float(value) for name, value in bench.metrics.items()},
@@ -628,47 +726,56 @@ def table(results: dict[str, Any]) -> str:
   """What a person wants to know first; at most 100 columns."""
   work, lengths = results["work"], results["lengths"]
   rates = {unit: max(of.values()) for unit, of in results["ceilings"].items()}
+  slots = map(str, results["lengths_compiled"])
+  ahead = ""
+  if results["mode"] == "split":
+    ahead = (
+      f" (staleness {results['staleness']}, verifier +"
+      f" {results['verifier_s']:g} s)"
+    )
   lines = [
     f"{results['date']}, {results['device']}, {results['cores']} cores,"
     f" JAX {results['jax']}, load {results['load'][0]:.1f} before and"
     f" {results['load'][1]:.1f} after",
-    f"{results['mode']} step, {results['parameters'] / 1e6:.2f} M parameters,"
-    f" {work['dtype']}: hidden {work['hidden']}, {work['layers']} layers,"
-    f" {work['heads']} / {work['kv_heads']} heads, vocabulary {work['vocab']}",
+    f"{results['mode']} step{ahead}, {results['parameters'] / 1e6:.2f} M"
+    f" parameters, {work['dtype']}: hidden {work['hidden']},"
+    f" {work['layers']} layers, {work['heads']} / {work['kv_heads']} heads,"
+    f" vocabulary {work['vocab']}",
     f"{work['prompts']} x {work['group']} rows of {work['prompt_len']} +"
     f" {work['completion_len']} tokens, micro-batches of"
-    f" {results['micro_batch_size']} rows; median of {results['repeats']}",
+    f" {results['micro_batch_size']} rows of {' / '.join(slots)} tokens; median"
+    f" of {results['repeats']}",
     f"lengths {work['length_distribution']}: mean {lengths['mean']:.1f}, max"
     f" {lengths['max']}, padding {lengths['padding']:.0%} of the slots",
     f"ceilings: {rates['flops_per_s'] / 1e9:,.0f} GFLOP/s,"
     f" {rates['bytes_per_s'] / 1e9:,.1f} GB/s",
     "",
-    f"{'':<10}{'seconds':>9}{'min':>9}{'max':>9}{'compile':>9}{'MiB':>8}"
-    + "".join(f"{kind + ' s':>9}{'x':>6}" for kind in workload.KINDS),
+    f"{'':<10}{'seconds':>9}{'min':>9}{'compile':>9}{'MiB':>7}"
+    + "".join(f"{kind:>9}{'x':>5}" for kind in workload.KINDS),
   ]
   for name, phase in results["phases"].items():
     line = f"{name:<10}" + "".join(
-      f"{phase[key]:>9.3g}" for key in ("median_s", "min_s", "max_s")
+      f"{phase[key]:>9.3g}" for key in ("median_s", "min_s")
     )
     if "compile_s" in phase:
       line += f"{phase['compile_s']:>9.1f}"
-      line += f"{phase['program_bytes'] / _MIB:>8.0f}"
+      line += f"{phase['program_bytes'] / _MIB:>7.0f}"
     else:
-      line += " " * 17
+      line += " " * 16
     for floor in phase["floors"].values():
-      line += f"{floor['seconds']:>9.3g}{_ratio(floor['ratio']):>6}"
+      line += f"{floor['seconds']:>9.2g}{_ratio(floor['ratio']):>5}"
     lines.append(line)
 
   lines += [
     "",
     f"{'floors':<10}"
-    + "".join(f"{kind + ' GFLOP':>16}{'GB':>9}" for kind in workload.KINDS),
+    + "".join(f"{kind + ' GFLOP':>14}{'GB':>8}" for kind in workload.KINDS),
   ]
   for name, phase in results["phases"].items():
     lines.append(
       f"{name:<10}"
       + "".join(
-        f"{floor['flops'] / 1e9:>16.4g}{floor['bytes'] / 1e9:>9.3g}"
+        f"{floor['flops'] / 1e9:>14.4g}{floor['bytes'] / 1e9:>8.3g}"
         for floor in phase["floors"].values()
       )
     )
@@ -683,6 +790,12 @@ def table(results: dict[str, Any]) -> str:
       f"{name:<15}: {of['filled']:.1f} filled slots, {now[0] * 1e3:.3f} ms per"
       f" token, x {now[0] / first[0]:.2f}; floor {now[1] * 1e3:.3f} ms,"
       f" x {now[1] / first[1]:.2f}"
+    )
+  for name, of in results["rollouts"].items():
+    lines.append(
+      f"rollout, {name:<14}: {of['median_s']:.3f} s,"
+      f" {of['tokens_per_s']:,.0f} tokens/s without padding, compiled in"
+      f" {of['compile_s']:.1f} s"
     )
   if results["peak_bytes"] is not None:
     lines.append(
@@ -699,6 +812,11 @@ def main(argv: Sequence[str]) -> int:
   """Measures, prints the table and writes the file."""
   del argv
   sizes = {name: flag.value for name, flag in _SIZES.items()}
+  if _MODE.value == "fused" and (_STALENESS.value or _VERIFIER_S.value):
+    raise ValueError(
+      f"--staleness={_STALENESS.value} --verifier_s={_VERIFIER_S.value}: the"
+      " fused program has no verifier on the host; add --mode=split."
+    )
   work = workload.Work(
     **workload.PRESETS[_PRESET.value]
     | {name: value for name, value in sizes.items() if value is not None},
@@ -708,11 +826,20 @@ def main(argv: Sequence[str]) -> int:
   )
   mesh = sharding.make_mesh(1)
   with (
-    contextlib.closing(make_problem(work, _MODE.value)) as of,
+    contextlib.closing(
+      make_problem(work, _MODE.value, _VERIFIER_S.value)
+    ) as of,
     jax.set_mesh(mesh),
   ):
-    bench = Bench(work, of, mesh, _MICRO.value)
-    results = {"mode": _MODE.value, **report(work, bench, _REPEATS.value)}
+    phase = {"micro_batch_size": _MICRO.value, "staleness": _STALENESS.value}
+    if _NUM_LENGTHS.value:
+      phase["num_lengths"] = _NUM_LENGTHS.value
+    bench = Bench(work, of, mesh, _LANES.value, **phase)
+    results = {
+      "mode": _MODE.value,
+      "verifier_s": _VERIFIER_S.value,
+      **report(work, bench, _REPEATS.value),
+    }
   print(table(results))
   if _JSON.value:
     text = json.dumps(results, indent=2) + "\n"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import os
 import pathlib
+import platform
 import re
 import runpy
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
 
+import jax
 from absl import app, flags, logging
 from ml_collections import config_dict, config_flags
 
@@ -61,6 +64,7 @@ def run(main: Callable[[Sequence[str]], int]) -> None:
 
   def guarded(argv: Sequence[str]) -> int:
     logging.set_verbosity(logging.WARNING)  # Libraries chat at INFO.
+    cache_compilations()
     try:
       return main(argv)
     except _USER_ERRORS as error:
@@ -70,6 +74,19 @@ def run(main: Callable[[Sequence[str]], int]) -> None:
 
   flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
   app.run(guarded, flags_parser=parser)
+
+
+def cache_compilations() -> None:
+  """Keeps compiled programs for the next run, unless JAX was told where.
+
+  In `$XDG_CACHE_HOME` or `~/.cache`, apart for each machine: homes are shared
+  by machines whose processors differ. JAX_COMPILATION_CACHE_DIR names another
+  folder, and JAX_ENABLE_COMPILATION_CACHE=false switches the cache off.
+  """
+  if jax.config.jax_compilation_cache_dir is None:
+    caches = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    folder = caches.expanduser() / "grpo_jax" / "programs" / platform.node()
+    jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
 def parse(

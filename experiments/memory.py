@@ -138,7 +138,14 @@ def table(
   micro = plan.micro_batch_size
   num_micro = phase.num_rows // phase.num_minibatches // micro
   rows = -(-micro // num_devices)
-  prompts = -(-rows // plan.group_size) if plan.shares_prompts else rows
+  prompts = -(-num_micro * rows // plan.group_size)
+  of_prompts = 0
+  if plan.shares_prompts:
+    params = _abstract_params(parts.policy)
+    shared = jax.eval_shape(
+      parts.policy.prefix, params, *_abstract_rows(size, prompts, rows)[:2]
+    )
+    of_prompts = _bytes(shared) + _bytes(jax.eval_shape(masked.wide, shared))
   chunk, head_gradient = _logits(
     size, state.params["policy"], micro, plan.chunk_bytes
   )
@@ -150,7 +157,7 @@ def table(
     "gradients": (_LEARNING, _bytes(trained)),
     "gradients from the prompts": (
       _LEARNING,
-      _bytes(trained) * (num_micro == 1 and prompts < rows),
+      _bytes(trained) * (num_micro == 1 and of_prompts > 0),
     ),
     "sum over micro-batches, float32": (
       _LEARNING,
@@ -158,9 +165,10 @@ def table(
     ),
     "gradient of the head, float32": (_LEARNING, head_gradient),
     "a chunk of logits": (_LEARNING, -(-chunk // num_devices)),
+    "prompts, and their gradient": (_LEARNING, of_prompts),
     "kept for the backward pass": (
       _LEARNING,
-      _kept(size, prompts, rows),
+      _kept(size, min(prompts, rows), rows, of_prompts > 0),
     ),
   }
   if name == "rl":
@@ -242,35 +250,47 @@ def _logits(
   return logits.size * itemsize, 0 if size.adapters else kernel
 
 
-def _kept(size: Sizes, num_prompts: int, num_rows: int) -> int:
+def _kept(
+  size: Sizes, num_prompts: int, num_rows: int, shares_prompts: bool
+) -> int:
   """Bytes that a micro-batch keeps for its backward pass; see above.
 
-  Rows share their prompts if those are fewer.
+  Args:
+    size: Of the policy and of the slots.
+    num_prompts: Prompts that are run at a time, where rows share them.
+    num_rows: Completions that are run at a time.
+    shares_prompts: Whether they do.
   """
 
   def residuals(model: transformer.TransformerConfig) -> int:
     policy = assembly.policy_of(model, size.adapters)
     params = _abstract_params(policy)
-
-    def pull_back(trained, frozen, *rows):
-      def hidden(trained):
-        params, prefix = {"trained": trained, "frozen": frozen}, None
-        if num_prompts < num_rows:
-          prefix = policy.prefix(params, *rows[:2])
-        return policy.hidden(params, *rows, prefix=prefix)[0]
-
-      return jax.vjp(hidden, trained)[1]
-
-    found = jax.eval_shape(
-      pull_back,
-      params["trained"],
-      params["frozen"],
-      *_abstract_rows(size, num_prompts, num_rows),
-    )
     ours = {(x.shape, x.dtype) for x in jax.tree.leaves(params)}
-    return _bytes(
-      [x for x in jax.tree.leaves(found) if (x.shape, x.dtype) not in ours]
-    )
+
+    def kept(function, *arguments) -> int:
+      def pull_back(trained, frozen, *arguments):
+        def of_trained(trained):
+          params = {"trained": trained, "frozen": frozen}
+          return function(params, *arguments)
+
+        return jax.vjp(of_trained, trained)[1]
+
+      found = jax.eval_shape(
+        pull_back, params["trained"], params["frozen"], *arguments
+      )
+      return _bytes(
+        [x for x in jax.tree.leaves(found) if (x.shape, x.dtype) not in ours]
+      )
+
+    def hidden(params, prefix, *rows):
+      return policy.hidden(params, *rows, prefix=prefix)[0]
+
+    rows = _abstract_rows(size, num_rows, num_rows)
+    if not shares_prompts:
+      return kept(hidden, None, *rows)
+    prefix = jax.eval_shape(policy.prefix, params, *rows[:2])
+    prompts = _abstract_rows(size, num_prompts, num_rows)[:2]
+    return max(kept(hidden, prefix, *rows), kept(policy.prefix, *prompts))
 
   total = residuals(size.model)
   if size.model.remat != "none":

@@ -87,10 +87,11 @@ def step_by_step(
 
   def step(cache, t):
     h, cache, _ = policy.decode(
-      params, tokens[:, t], jnp.full(num_rows, t), t, prefix, cache
+      weights, tokens[:, t], jnp.full(num_rows, t), t, prefix, cache
     )
     return cache, h
 
+  weights = policy.weights(params)
   cache = policy.allocate(num_rows, num_slots)
 
   _, later = jax.lax.scan(step, cache, jnp.arange(num_slots))  # [T, B, D]

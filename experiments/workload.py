@@ -26,7 +26,8 @@ tokens exist (n varies from row to row):
 
 The other parts of "shared" are those of "full". The last token of a completion
 is never read. "full" is every slot of every row, with the masked half of the
-scores, as trainers usually compute it; "shared" runs the prompt once per group
+scores, as trainers usually compute it; "rows" is the same without padding, as
+if each row had slots for its n tokens; "shared" runs the prompt once per group
 in the update too; "least" is what exists and may be seen, and no padding.
 
 Bytes: prefill reads the weights and writes the keys and values of the prompt
@@ -47,7 +48,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 DISTRIBUTIONS = ("fixed", "geometric", "lognormal")
-KINDS = ("full", "shared", "least")
+KINDS = ("full", "rows", "shared", "least")
 # "rollout" is the first two; "log-probs" are no part of the step.
 PHASES = (
   "prefill",
@@ -157,10 +158,10 @@ class Work:
         f"--completion_len={self.completion_len}: needed are at least 2 slots;"
         " the first token is not decoded but comes from the prompt."
       )
-    if self.vocab < 3:
+    if self.vocab < 2:
       raise ValueError(
-        f"--vocab={self.vocab}: needed are at least 3 ids, for padding, the"
-        " end and a token."
+        f"--vocab={self.vocab}: needed are at least 2 ids, for padding and a"
+        " token."
       )
 
   @property
@@ -201,7 +202,7 @@ class Work:
 
 
 def lengths(work: Work) -> np.ndarray:  # [B]
-  """Tokens of each row, b = p · G + g, from 2 (or T) to T.
+  """Tokens of each row, b = p · G + g, from 1 to T.
 
   "lognormal" has σ = 1. The seed is 0: the same rows in any trainer.
   """
@@ -212,9 +213,7 @@ def lengths(work: Work) -> np.ndarray:  # [B]
     drawn = rng.geometric(1 / work.length_mean, work.rows)
   else:
     drawn = rng.lognormal(np.log(work.length_mean) - 0.5, 1.0, work.rows)
-  return np.clip(
-    np.rint(drawn), min(2, work.completion_len), work.completion_len
-  ).astype(int)
+  return np.clip(np.rint(drawn), 1, work.completion_len).astype(int)
 
 
 def forward_flops(
@@ -230,38 +229,36 @@ def forward_flops(
 
 def costs(work: Work, kind: str) -> dict[str, Cost]:
   """Of each of `PHASES`, counted as one of `KINDS`."""
-  n = lengths(work)  # [B]
   num_prompts, group, rows = work.prompts, work.group, work.rows
   prompt, slots = work.prompt_len, work.completion_len
   weights = work.layer_weights + work.head_weights
   weight_bytes, slot_bytes = weights * work.item_bytes, work.slot_bytes
 
+  padded = kind in ("full", "shared")
+  n = np.full(rows, slots) if padded else lengths(work)  # [B]
+  steps, read, predictions = n.max() - 1, (n - 1).sum(), n.sum()
   prompt_tokens = num_prompts * prompt
+  own_pairs = (n * (n - 1) / 2).sum()
   if kind == "least":
-    longest = n.reshape(num_prompts, group).max(axis=1)  # [P]
-    steps = n.max() - 1
-    predictions = n.sum()
     prompt_pairs = num_prompts * prompt * (prompt + 1) / 2
-    own_pairs = (n * (n - 1) / 2).sum()
-    read = (n - 1).sum()
-    read_pairs = pairs = (n - 1).sum() * prompt + own_pairs
-    prompt_reads = (longest - 1).sum() * prompt
+    read_pairs = pairs = read * prompt + own_pairs
   else:
-    steps = slots - 1
-    predictions = rows * slots
     prompt_pairs = num_prompts * prompt**2
-    own_pairs = rows * slots * (slots - 1) / 2
-    read = rows * (slots - 1)
-    read_pairs = read * (prompt + slots)
-    pairs = read * (prompt + slots - 1)
-    prompt_reads = (rows if kind == "full" else num_prompts) * steps * prompt
+    read_pairs = ((n - 1) * (prompt + n)).sum()
+    pairs = ((n - 1) * (prompt + n - 1)).sum()
 
-  all_tokens, all_pairs = prompt_tokens + read, prompt_pairs + pairs
-  if kind == "full":
-    all_tokens = rows * (prompt + slots - 1)
-    all_pairs = rows * (prompt + slots - 1) ** 2
+  # In the update, and while decoding: each row has its prompt, or a group.
+  each_row = kind in ("full", "rows")
+  if each_row:
+    all_tokens = (prompt + n - 1).sum()
+    all_pairs = ((prompt + n - 1) ** 2).sum()
+    prompt_reads = read * prompt
+  else:
+    longest = n.reshape(num_prompts, group).max(axis=1)  # [P]
+    all_tokens, all_pairs = prompt_tokens + read, prompt_pairs + pairs
+    prompt_reads = (longest - 1).sum() * prompt
   forward = forward_flops(work, all_tokens, all_pairs, predictions)
-  kept_prompts = rows if kind == "full" else num_prompts
+  kept_prompts = rows if each_row else num_prompts
   parts = {
     "prefill": Cost(
       forward_flops(work, prompt_tokens, prompt_pairs, 0),

@@ -73,6 +73,8 @@ class Rollout:
     routing, prompt_routing: Which experts each token of the completion, and
       of the prompt, took in each layer; anything where a token does not exist
       or was not read, as the last one. None unless recorded.
+    version: The step of the state whose parameters drew each token, 0 where
+      masked; None outside training.
   """
 
   tokens: jax.Array  # [B, T] int32
@@ -87,6 +89,19 @@ class Rollout:
   kept_ids: jax.Array | None = None  # [B, T, K] int32
   routing: jax.Array | None = None  # [B, T, layers, k] int32
   prompt_routing: jax.Array | None = None  # [P, S, layers, k] int32
+  version: jax.Array | None = None  # [B, T] int32
+
+
+class Drawn(NamedTuple):
+  """What the policy wrote for one step.
+
+  Attributes:
+    rollout: Completions to learn from.
+    greedy: The greedy completion of each prompt, if the algorithm needs it.
+  """
+
+  rollout: Rollout
+  greedy: Rollout | None
 
 
 @jax.tree_util.register_dataclass
@@ -240,6 +255,18 @@ def row_arrays(batch: TrainBatch) -> dict[str, jax.Array | None]:
   }
 
 
+def first_slots(
+  rows: dict[str, jax.Array | None], num_slots: int
+) -> dict[str, jax.Array | None]:
+  """Row-indexed fields with so many completion slots of each token field."""
+
+  def cut(name, x):
+    per_token = x is not None and x.ndim > 1 and name != "components"
+    return x[:, :num_slots] if per_token else x
+
+  return {name: cut(name, x) for name, x in rows.items()}
+
+
 class RouterOutputs(NamedTuple):
   """What routers did on the way to the prediction of each completion token.
 
@@ -335,6 +362,8 @@ class TrainState:
       of "frozen" is absent is the policy's own (the base of adapters).
     ema_params: Moving average of the trained policy leaves, at least float32,
       or None.
+    queue: What was drawn ahead for the next steps, the nearest first; between
+      steps only, the compiled stages see none.
   """
 
   step: jax.Array  # [] int32
@@ -346,6 +375,7 @@ class TrainState:
   algorithm_state: PyTree
   ref_params: PyTree = None
   ema_params: PyTree = None
+  queue: tuple[Drawn, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -364,19 +394,20 @@ class Policy:
       completion token t is predicted, so it sees the prompt and tokens < t.
       Row b continues prompt `prompt_index[b]`. `extras` is None or model inputs
       beside tokens; `aux` is None or `RouterOutputs`. With `prefix` prompts
-      are not run again, and each has B / P rows, which are adjacent and in the
-      order of the prompts: `prompt_index[b]` is b // (B / P).
+      are not run again, and row b continues prompt b.
     prefix: (params, prompt_tokens [P, S], prompt_mask [P, S], extras=None) ->
       what `hidden` needs to know of prompts that several rows continue, a tree
-      of floats; None if there is nothing, and `hidden` runs each row whole.
+      of floats [N, P, ...]; None if there is nothing, and `hidden` runs each
+      row whole.
     head: (params, h [..., D]) -> logits [..., V], any float dtype.
     prefill: (params, prompt_tokens [P, S], prompt_mask [P, S]) ->
       (h [P, D], prefix, prompt_routing). Runs each prompt; `h` predicts
       completion token 0. `prefix` is a tree of [P, ...], what decoding reads
       of each prompt; `prompt_routing` is as in `Rollout`, None without experts.
+    weights: (params) -> what `decode` reads of them, made once for all steps.
     allocate: (num_rows, num_slots) -> cache with free completion slots. The
       same cache with more slots is this one padded at the ends of its arrays.
-    decode: (params, tokens [B], t [B], slot [], prefix, cache) ->
+    decode: (weights, tokens [B], t [B], slot [], prefix, cache) ->
       (h [B, D], cache, routing [B, layers, k]). Writes completion token t of
       each row to the slot; `h` predicts token t + 1. The other tokens of a row
       are in the t slots before, where slot -1 is the last one; what other
@@ -392,6 +423,7 @@ class Policy:
   allocate: Callable[[int, int], PyTree]
   decode: Callable[..., tuple[jax.Array, PyTree, jax.Array | None]]
   prefix: Callable[..., PyTree] = lambda *args: None
+  weights: Callable[[PyTree], PyTree] = lambda params: params
   num_experts: int = 0
 
 

@@ -66,8 +66,8 @@ _TABLE = {
   },
   "dapo": {
     "rl.group_size": 16,
-    "rl.num_prompts": 3 * 512,
-    "algorithm.max_live_groups": 512,
+    "rl.num_prompts": 512,
+    "rl.max_rounds": 10,
     "rl.num_minibatches": 16,
     "rl.optimizer.learning_rate": 1e-6,
     "rl.optimizer.schedule": "constant",
@@ -241,8 +241,7 @@ def test_toys_may_start_at_once(name):
 )
 def test_derived_sizes(name, trained, minibatch, updates):
   run = _resolved(_get_config(name))
-  prompts = run.algorithm[1].max_live_groups or run.rl.num_prompts
-  assert prompts * run.rl.group_size == trained
+  assert run.rl.num_prompts * run.rl.group_size == trained
   assert run.rl.num_epochs * run.rl.num_minibatches == updates
   assert trained // run.rl.num_minibatches == minibatch
 
@@ -268,13 +267,10 @@ def test_sizes_that_are_given_in_other_units():
 def test_a_toy_has_the_structure_of_its_recipe(name):
   full, toy = _get_config(name), _get_config(name, "toy")
   same = {"keep_routing"}  # The toy has no experts.
-  scale = full.rl.num_prompts / toy.rl.num_prompts
   for field, value in full.algorithm.items():
-    if field == "max_live_groups":
-      assert value == scale * toy.algorithm.max_live_groups
-    elif field not in same:
+    if field not in same:
       assert toy.algorithm[field] == value
-  for field in ("group_size", "num_epochs", "num_minibatches"):
+  for field in ("group_size", "max_rounds", "num_epochs", "num_minibatches"):
     assert toy.rl[field] == full.rl[field]
   assert toy.sampling.temperature == full.sampling.temperature
   assert toy.rewards.weights[0] == full.rewards.weights[0]
@@ -331,7 +327,7 @@ def test_every_recipe_is_assembled_with_every_model(tmp_path, name, model):
     )
   finally:
     solved.close()
-  parts, _ = phases[-1]
+  parts = phases[-1].parts
   assert parts.plan.num_updates == run.rl.num_minibatches
   has_reference = run.algorithm[1].kl_coef > 0
   assert (state.ref_params is not None) == has_reference
@@ -352,7 +348,6 @@ def _toy_parts(name: str, **fields):
   config.model.num_layers = 1
   config.rl.num_prompts = max(1, config.rl.num_prompts // 8)
   config.rl.micro_batch_size = 2
-  config.algorithm.max_live_groups //= 8
   config.algorithm.update(fields)
   run = config_lib.resolve(config)
   solved = problem.make_problem(run)
@@ -444,7 +439,8 @@ def test_a_toy_runs_two_steps(name):
   run, solved, parts, state = _toy_parts(name)
   parts = dataclasses.replace(parts, score=lambda _, rollout: _scored(rollout))
   advance = jax.jit(functools.partial(step.fused_step, parts=parts))
-  stream = solved.prompt_stream(0, run.rl.num_prompts, None)
+  num_prompts = run.rl.num_prompts * run.rl.max_rounds
+  stream = solved.prompt_stream(0, num_prompts, None)
   before = state.params
   for _ in range(2):
     prompts = jax.tree.map(jnp.asarray, next(stream).prompts)

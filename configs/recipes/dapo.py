@@ -18,12 +18,12 @@ Rewards of +1 and -1 are written as 2 and 0: the difference is the same, so are
 the advantages, which are centred in the group, and so is the size of the soft
 punishment beside them. The logged reward is larger by 1.
 
-Deviations: dynamic sampling does not refill. It is a mask: 1536 prompts are
-sampled at once, as in verl's script, and the first 512 whose rewards differ are
-trained on, or as many as there are. A mini-batch has 1536 completions, of which
-512 count; the others are computed and masked.
+Dynamic sampling draws until 512 prompts have completions whose rewards differ.
+Deviations: it does so 512 prompts at a time, verl's script 1536; and after 10
+rounds, its script's number too, it trains on what there is, where verl stops
+with an error. A step takes 5120 prompts from the data, drawn or not.
 
-Memory: the cache of a rollout takes 26922.0 GiB over all devices with
+Memory: the cache of a rollout takes 8974.0 GiB over all devices with
 qwen2.5-7b; the rest is in `models.py`.
 """
 
@@ -34,8 +34,8 @@ def get_config(model: str = "qwen2.5-7b"):
   """The recipe with a model of `models.py`."""
   config = models.base("dapo", model)
   config.rl.group_size = 16
-  config.rl.num_prompts = 1536  # 3 x 512, verl's script.
-  config.algorithm.max_live_groups = 512
+  config.rl.num_prompts = 512
+  config.rl.max_rounds = 10  # verl's script.
   config.rl.num_minibatches = 16
   config.rl.optimizer.learning_rate = 1e-6
   config.rl.optimizer.warmup_steps = 320  # 20 rollouts of 16 updates.

@@ -9,10 +9,11 @@ with N the trained tokens of the batch. The four parts are four options:
 `overlong_cache` (soft punishment) with `overlong_filter` (its harder
 sibling, off by default as in the paper's final recipe).
 
-Deviations: dynamic sampling is a mask over a fixed, over-sampled batch: ask
-for more prompts than `max_live_groups` and the rest is left out. A group is
-live by its rewards before the length punishment, as verl's reading of the
-paper has it. Trained tokens are counted over the batch, not per group.
+Deviations: dynamic sampling draws on until the batch is full of live groups
+only with `config.rl.max_rounds` above 1, and no further than that; with 1, the
+default, it is a mask over one batch. A group is live by its rewards before the
+length punishment, as verl's reading of the paper has it. Trained tokens are
+counted over the batch, not per group.
 
 Source: Yu et al., "DAPO: An Open-Source LLM Reinforcement Learning System at
 Scale", arXiv:2503.14476.

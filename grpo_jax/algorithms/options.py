@@ -66,10 +66,10 @@ class CommonConfig:
     overlong_filter: Leave completions that hit the budget out of the loss
       (DAPO, Section 3.4); they stay in the group's statistics.
     dynamic_sampling: Leave groups whose rewards are all equal out of the loss
-      and of its denominators (DAPO, Section 3.2), as a mask over a fixed,
-      over-sampled batch.
+      and of its denominators (DAPO, Section 3.2). With config.rl.max_rounds
+      above 1 others are drawn in their place.
     max_live_groups: With dynamic sampling, train only on the first so many
-      live groups of the over-sampled batch; 0 keeps all of them.
+      live groups of an over-sampled batch; 0 keeps all of them.
     importance_mode: Correct the gap between the sampler's and the trainer's
       log-probs by weights that are "truncate"d at importance_max, or "mask"ed
       to 0 outside [importance_min, importance_max]; or "none".

@@ -45,13 +45,18 @@ from jax import lax
 from jax.experimental.pallas.ops.tpu import splash_attention
 from jax.sharding import PartitionSpec as P
 
+from grpo_jax.models import quantization
 from grpo_jax.ops import masked
+from grpo_jax.types import PyTree
 
 if TYPE_CHECKING:
   from grpo_jax.models.transformer import TransformerConfig
 
 FORMS = ("auto", "plain", "splash", "cudnn")
 _LANES = 128  # Slots that a TPU kernel takes at least, and in multiples of.
+
+# How keys and values are held while sampling; "model": as they are computed.
+CACHE_DTYPES = ("model", "bfloat16", "int8")
 
 Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
@@ -95,21 +100,66 @@ def _weights(config, scores, mask, width):  # [B, C, R, L, M], [B, L, M]
   return jax.nn.softmax(scores, axis=-1)
 
 
+def held(
+  config: TransformerConfig,
+  k: jax.Array,  # [..., K, M]
+  v: jax.Array,  # [..., M, K]
+) -> tuple[PyTree, PyTree]:
+  """Keys and values as a cache holds them.
+
+  Returns:
+    Two arrays of `config.cache_dtype`; or for "int8" two of {"int8": codes,
+    "scale": [..., 1, M] or [..., M, 1]}, a scale for each token and head, by
+    which no code is ever multiplied (see `one_token`).
+
+  Memory is saved, and time where the product can read what is narrow. Compiled
+  by libtpu 0.0.42 for TPU v5e (2 layers of 8 key/value heads of 128, bfloat16,
+  64 rows of 1024 slots, 8 prompts of 512): the cache takes 281 MiB and not 544,
+  temporaries 70 and not 130, and a third fewer bytes are read. XLA:CPU widens
+  one layer at a time before its products, and takes longer: 55 ms for a step
+  with int8 and 102 with bfloat16, not 20 (4 layers, width 256, 64 rows, 256
+  slots).
+  """
+  if config.cache_dtype == "int8":
+    return quantization.to_int8(k, (-2,)), quantization.to_int8(v, (-1,))
+  model = config.cache_dtype == "model"
+  dtype = config.dtype if model else config.cache_dtype
+  return k.astype(dtype), v.astype(dtype)
+
+
+def _scores(q, keys):  # [..., N, K], held [..., K, M] -> [..., N, M]
+  if not quantization.is_quantized(keys):
+    return q @ keys.astype(q.dtype)
+  return masked.wide(q @ keys["int8"].astype(q.dtype)) * keys["scale"]
+
+
+def _weighted(weights, values, dtype):  # [..., N, M], held [..., M, K]
+  if not quantization.is_quantized(values):
+    return weights.astype(dtype) @ values.astype(dtype)
+  weights = weights * jnp.swapaxes(values["scale"], -2, -1)
+  return weights.astype(dtype) @ values["int8"].astype(dtype)
+
+
 def one_token(
   config: TransformerConfig,
   q: jax.Array,  # [B, 1, C, R, K]
-  prefix: tuple[jax.Array, jax.Array],  # [P, C, K, S], [P, C, S, K]
-  own: tuple[jax.Array, jax.Array],  # [B, C, K, M], [B, C, M, K]
+  prefix: tuple[PyTree, PyTree],  # held [P, C, K, S] and [P, C, S, K]
+  own: tuple[PyTree, PyTree],  # held [B, C, K, M] and [B, C, M, K]
   mask: jax.Array,  # [B, 1, S + M] bool
 ) -> jax.Array:  # [B, 1, C, R, K]
   """`plain` for one query a row, whose first keys are shared.
+
+  With codes in the cache the scale of a key multiplies its scores, and the
+  scale of a value its weights:
+
+      q · (s c) = s (q · c)        Σ_m w_m (s_m c_m) = Σ_m (w_m s_m) c_m
 
   Each prefix is read once for the B / P adjacent rows that have it. With 64
   rows of 8 prompts of 512 tokens and 64 tokens more (4 layers, width 256) a
   decode step takes 16 ms on a CPU; with a copy for each row it took 26.
   """
   num_rows, _, num_kv_heads, queries, width = q.shape
-  num_prefixes, _, _, num_shared = prefix[0].shape
+  num_prefixes, _, _, num_shared = jax.tree.leaves(prefix[0])[0].shape
   shared = (num_prefixes, num_rows // num_prefixes, num_kv_heads, queries)
 
   def by_prefix(x):  # [B, C, R, N] -> [P, C, B / P · R, N]
@@ -122,12 +172,12 @@ def one_token(
 
   q = q[:, 0]  # [B, C, R, K]
   scores = jnp.concatenate(
-    [by_row(by_prefix(q) @ prefix[0]), q @ own[0]], axis=-1
+    [by_row(_scores(by_prefix(q), prefix[0])), _scores(q, own[0])], axis=-1
   )  # [B, C, R, S + M]
   weights = _weights(config, scores[..., None, :], mask, width)
-  weights = weights[..., 0, :].astype(q.dtype)
-  attended = by_row(by_prefix(weights[..., :num_shared]) @ prefix[1])
-  attended += weights[..., num_shared:] @ own[1]  # [B, C, R, K]
+  of_prefix, of_own = jnp.split(weights[..., 0, :], [num_shared], axis=-1)
+  attended = by_row(_weighted(by_prefix(of_prefix), prefix[1], q.dtype))
+  attended += _weighted(of_own, own[1], q.dtype)  # [B, C, R, K]
   return attended[:, None]
 
 

@@ -113,10 +113,16 @@ def lora_policy(policy: Policy, config: LoRAConfig) -> Policy:
     numbers of `policy`, unless its kernels are quantized.
   """
 
+  def adding(function: Callable) -> Callable:
+    def call(*args, **kwargs):
+      with nn.intercept_methods(functools.partial(_add_adapter, config)):
+        return function(*args, **kwargs)
+
+    return call
+
   def adapted(function: Callable) -> Callable:
     def call(params, *args, **kwargs):
-      with nn.intercept_methods(functools.partial(_add_adapter, config)):
-        return function(_joined(params), *args, **kwargs)
+      return adding(function)(_joined(params), *args, **kwargs)
 
     return call
 
@@ -124,13 +130,13 @@ def lora_policy(policy: Policy, config: LoRAConfig) -> Policy:
     base_key, adapter_key = jax.random.split(key)
     return wrap(policy.init(base_key), config, adapter_key)
 
-  def decode(params, tokens, *state):
+  def decode(weights, tokens, *state):
     if config.quantization != "none":
       # Tied to the step. A compiler that sees that all steps have the same
       # kernels unpacks them before the loop and holds every one as floats: in
       # a rollout with 25 MB of int8, 105 MB of temporaries instead of 8.
-      params, tokens = lax.optimization_barrier((params, tokens))
-    return adapted(policy.decode)(params, tokens, *state)
+      weights, tokens = lax.optimization_barrier((weights, tokens))
+    return adding(policy.decode)(weights, tokens, *state)
 
   return dataclasses.replace(
     policy,
@@ -139,6 +145,7 @@ def lora_policy(policy: Policy, config: LoRAConfig) -> Policy:
     prefix=adapted(policy.prefix),
     head=adapted(policy.head),
     prefill=adapted(policy.prefill),
+    weights=lambda params: policy.weights(_joined(params)),
     decode=decode,
   )
 

@@ -154,11 +154,12 @@ def _module(path) -> str | None:
 
 @functools.partial(jax.jit, static_argnames=("kind", "axes"))
 def _encode(kernel: jax.Array, *, kind: str, axes: tuple[int, ...]) -> PyTree:
-  return _to_int8(kernel, axes) if kind == "int8" else _to_nf4(kernel)
+  return to_int8(kernel, axes) if kind == "int8" else _to_nf4(kernel)
 
 
-def _to_int8(kernel: jax.Array, axes: tuple[int, ...]) -> PyTree:
-  wide = kernel.astype(jnp.float32)
+def to_int8(x: jax.Array, axes: tuple[int, ...]) -> PyTree:
+  """Codes, and a scale of those along `axes`, which are 1 long in it."""
+  wide = x.astype(jnp.float32)
   scale = abs(wide).max(axis=axes, keepdims=True) / 127
   codes = jnp.round(wide / jnp.where(scale > 0, scale, 1))
   return {"int8": codes.astype(jnp.int8), "scale": scale}

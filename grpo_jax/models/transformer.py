@@ -38,7 +38,7 @@ _REMAT = {
 
 
 # What a run decides, and not the checkpoint that it starts from.
-FIELDS_OF_A_RUN = ("dtype", "param_dtype", "attention", "remat")
+FIELDS_OF_A_RUN = ("dtype", "param_dtype", "attention", "remat", "cache_dtype")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,6 +87,10 @@ class Architecture:
       or "cudnn" (GPU); "auto" for the one that the backend is best at.
     remat: What the backward pass recomputes of a block instead of keeping it:
       "none", "dots" (all but the products with weights) or "full".
+    cache_dtype: How keys and values are held while sampling: "model" (in
+      `dtype`), "bfloat16", or "int8" with a scale for each token and head.
+      The update never reads them, so its ratios stay what they are; the
+      sampler's log-probs are those of the model that reads rounded ones.
     dtype: Of activations and matmul operands. Norm statistics, softmax and
       logits are at least float32.
     param_dtype: Of the parameters.
@@ -126,6 +130,7 @@ class Architecture:
   router_bias: bool = False
   attention: str = "auto"
   remat: str = "none"
+  cache_dtype: str = "model"
   dtype: str = "float32"
   param_dtype: str = "float32"
 
@@ -165,6 +170,7 @@ class Architecture:
       ("rope_scaling", ("none", "linear", "llama3")),
       ("attention", attention.FORMS),
       ("remat", tuple(_REMAT)),
+      ("cache_dtype", attention.CACHE_DTYPES),
     ):
       if getattr(self, name) not in known:
         raise ValueError(
@@ -451,8 +457,8 @@ class Block(nn.Module):
   def __call__(self, x, rope, attend, router, before=None):
     """On whole sequences, where `attend` takes queries, keys and values.
 
-    With `before`, keys [P, C, K, S - 1] and values [P, C, S - 1, K] of the
-    prompts that rows continue, on what comes after those.
+    With `before`, keys [B, C, K, S - 1] and values [B, C, S - 1, K] of what
+    rows continue, on what comes after those.
 
     Returns:
       The new x [B, L, D]; keys [B, C, K, L] and values [B, C, L, K]; the
@@ -466,24 +472,30 @@ class Block(nn.Module):
       # in one product for all its rows, took 7.4 ms and not 9.6 in a gradient
       # of 8 rows of 128 tokens after 63 (2 % of the update), and 8.2 and not
       # 6.6 for 64 tokens after 15.
-      num_rows = len(x)
       attended = attend(
         q,
-        jnp.concatenate([_for_rows(before[0], num_rows), k], axis=-1),
-        jnp.concatenate([_for_rows(before[1], num_rows), v], axis=-2),
+        jnp.concatenate([before[0], k], axis=-1),
+        jnp.concatenate([before[1], v], axis=-2),
       )
     x, routed = self._finish(x, attended, router)
     return x, (k, v), routed
 
   def decode(self, x, rope, mask, router, prefix, own, slot):  # [B, 1, D]
     """The same for one token, whose key and value are written to `slot` []."""
-    keys, values = own  # [B, C, K, M], [B, C, M, K]
     q, k, v = self._project(x, rope)
-    keys = lax.dynamic_update_slice_in_dim(keys, k, slot, axis=-1)
-    values = lax.dynamic_update_slice_in_dim(values, v, slot, axis=-2)
-    attended = attention.one_token(self.config, q, prefix, (keys, values), mask)
+    new = attention.held(self.config, k, v)
+
+    def written(part, axis):  # Keys [B, C, K, M] or values [B, C, M, K].
+      return jax.tree.map(
+        lambda into, x: lax.dynamic_update_slice_in_dim(into, x, slot, axis),
+        own[part],
+        new[part],
+      )
+
+    own = written(0, axis=-1), written(1, axis=-2)
+    attended = attention.one_token(self.config, q, prefix, own, mask)
     x, routed = self._finish(x, attended, router)
-    return x, (keys, values), routed
+    return x, own, routed
 
 
 def _frequencies(config: TransformerConfig, dtype) -> jax.Array:  # [K / 2]
@@ -539,11 +551,12 @@ class Prefix(NamedTuple):
   carries the stack, 25 with a scan that consumes and rebuilds it.
 
   Attributes:
-    layers: Rotated keys [P, C, K, S] and values [P, C, S, K] of each layer.
+    layers: Rotated keys [P, C, K, S] and values [P, C, S, K] of each layer, as
+      `attention.held` gives them.
     mask: True on slots that hold a token.
   """
 
-  layers: tuple[tuple[jax.Array, jax.Array], ...]
+  layers: tuple[tuple[PyTree, PyTree], ...]
   mask: jax.Array  # [P, S] bool
 
 
@@ -555,15 +568,8 @@ def _embed(config, trained, tokens):  # [B, L] -> [B, L, D]
   return x
 
 
-def _for_rows(x, num_rows):  # [P, ...] -> [B, ...], row b of prompt b // (B/P)
-  # Not by index: a mesh splits both axes alike, and nothing travels.
-  each = num_rows // len(x)
-  shape = len(x), each, *x.shape[1:]
-  return jnp.broadcast_to(x[:, None], shape).reshape(num_rows, *x.shape[1:])
-
-
 def _forward(
-  config, params, tokens, mask, *, with_cache, kept=None, prefix=None
+  config, params, tokens, mask, *, hold=None, kept=None, prefix=None
 ):
   """Runs the stack on tokens [B, L] at the end of slots with mask [B, M].
 
@@ -571,7 +577,7 @@ def _forward(
   `prefix`, of the prompts, stacked over layers.
 
   Returns:
-    The residual stream [B, L, D]; keys and values, stacked over layers, or
+    The residual stream [B, L, D]; hold(keys, values), stacked over layers, or
     None; what `Block` says of routing, stacked over layers, or None.
   """
   num_before = mask.shape[1] - tokens.shape[1]
@@ -591,7 +597,7 @@ def _forward(
       {"params": params}, x, rope, attend(slides), router, before
     )
     x, kv, routed = outputs
-    return x, (kv if with_cache else None, routed)
+    return x, (None if hold is None else hold(*kv), routed)
 
   if config.remat != "none":
     layer = jax.checkpoint(
@@ -693,7 +699,7 @@ def _prefix(config, params, prompt_tokens, prompt_mask, extras=None):
     params,
     prompt_tokens[:, :-1],
     prompt_mask[:, :-1],
-    with_cache=True,
+    hold=lambda k, v: (k, v),
     kept=kept,
   )
   return kv
@@ -717,8 +723,6 @@ def _hidden(
   def joined(of_prompts, of_rows):  # [B, S + T - 1, ...]
     if prefix is None:
       of_prompts = of_prompts[prompt_index]
-    else:
-      of_prompts = _for_rows(of_prompts, len(tokens))
     # The last completion token predicts nothing that is asked for.
     return jnp.concatenate([of_prompts, of_rows[:, :-1]], axis=1)
 
@@ -731,7 +735,6 @@ def _hidden(
     params,
     joined(prompt_tokens, tokens)[:, first:],
     joined(prompt_mask, completion_mask),
-    with_cache=False,
     kept=kept,
     prefix=prefix,
   )
@@ -741,45 +744,80 @@ def _hidden(
   return _final_norm(config, params["trained"], x[:, last - first :]), aux
 
 
+@jax.custom_vjp
+def _projected(h, kernel):  # [..., D], [D, V], of one dtype -> [..., V]
+  # Sums in float32 cost nothing on an accelerator and spare the logits the
+  # rounding to bfloat16.
+  wide = jnp.promote_types(h.dtype, jnp.float32)
+  return jnp.matmul(h, kernel, preferred_element_type=wide)
+
+
+def _projected_forward(h, kernel):
+  return _projected(h, kernel), (h, kernel)
+
+
+def _projected_backward(saved, d_logits):
+  # Rounded, as all gradients of activations are: with float32 on one side both
+  # products would be products in float32, which units for bfloat16 do not do.
+  _, pull_back = jax.vjp(jnp.matmul, *saved)
+  return pull_back(d_logits.astype(saved[0].dtype))
+
+
+_projected.defvjp(_projected_forward, _projected_backward)
+
+
 def _head(config, params, h):  # [..., D] -> [..., V]
   trained = params["trained"]
   if config.tied_embeddings:
     kernel = trained["embed"]["embedding"].T
   else:
     kernel = trained["head"]["kernel"]
-  # Sums in float32 cost nothing on an accelerator and spare the logits the
-  # rounding to bfloat16.
-  logits = jnp.matmul(
-    h,
-    kernel.astype(config.dtype),
-    preferred_element_type=jnp.promote_types(config.dtype, jnp.float32),
-  )
+  logits = _projected(h, kernel.astype(config.dtype))
   if config.final_softcap is not None:
     logits = attention.capped(logits, config.final_softcap)
   return logits
 
 
 def _prefill(config, params, prompt_tokens, prompt_mask):  # [P, S]
+  hold = functools.partial(attention.held, config)
   x, kv, routed = _forward(
-    config, params, prompt_tokens, prompt_mask, with_cache=True
+    config, params, prompt_tokens, prompt_mask, hold=hold
   )
   h = _final_norm(config, params["trained"], x[:, -1])  # [P, D]
-  prefix = Prefix(tuple(zip(*kv, strict=True)), prompt_mask)
+  layers = tuple(_layer(kv, i) for i in range(config.num_layers))
+  prefix = Prefix(layers, prompt_mask)
   return h, prefix, None if routed is None else _layers_last(routed[1])
+
+
+def _weights(config, params):
+  """Parameters with a tree for each layer.
+
+  In the loop a slice of a stack is a copy: a step of 64 rows took 9.6 ms and
+  not 6.0 (4 layers, width 256, on a CPU).
+  """
+  trained = params["trained"]
+  layers = tuple(_layer(trained["layers"], i) for i in range(config.num_layers))
+  return {**params, "trained": {**trained, "layers": layers}}
 
 
 def _allocate(config, num_rows, num_slots):
   keys = num_rows, config.num_kv_heads, config.head_width, num_slots
   values = num_rows, config.num_kv_heads, num_slots, config.head_width
+  # Shapes only: the compiler would work for seconds to find scales of zeros.
+  layer = jax.eval_shape(
+    functools.partial(attention.held, config),
+    jax.ShapeDtypeStruct(keys, config.dtype),
+    jax.ShapeDtypeStruct(values, config.dtype),
+  )
   return tuple(
-    (jnp.zeros(keys, config.dtype), jnp.zeros(values, config.dtype))
+    jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), layer)
     for _ in range(config.num_layers)
   )
 
 
-def _decode(config, params, tokens, t, slot, prefix, cache):  # [B], [B], []
-  trained = params["trained"]
-  num_slots = cache[0][0].shape[-1]
+def _decode(config, weights, tokens, t, slot, prefix, cache):  # [B], [B], []
+  trained = weights["trained"]
+  num_slots = jax.tree.leaves(cache)[0].shape[-1]
   share = len(tokens) // len(prefix.mask)
   of_prompt, prompt_mask = (
     jnp.repeat(x, share, axis=0) for x in (_positions(prefix.mask), prefix.mask)
@@ -796,9 +834,9 @@ def _decode(config, params, tokens, t, slot, prefix, cache):  # [B], [B], []
   x = _embed(config, trained, tokens[:, None])  # [B, 1, D]
   layers: list[Any] = []
   chosen: list[Any] = []
-  bias = params["frozen"].get("router_bias")
+  bias = weights["frozen"].get("router_bias")
   for layer, (shared, own) in enumerate(zip(prefix.layers, cache, strict=True)):
-    variables = {"params": _layer(trained["layers"], layer)}
+    variables = {"params": trained["layers"][layer]}
     rope, mask = near if config.slides(layer) else far
     outputs: Any = block.apply(
       variables,
@@ -842,6 +880,7 @@ def transformer_policy(config: TransformerConfig) -> Policy:
     prefix=functools.partial(_prefix, config),
     head=functools.partial(_head, config),
     prefill=functools.partial(_prefill, config),
+    weights=functools.partial(_weights, config),
     allocate=functools.partial(_allocate, config),
     decode=functools.partial(_decode, config),
     num_experts=config.num_experts,

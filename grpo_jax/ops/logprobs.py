@@ -100,12 +100,12 @@ def entropy_from_logits(
     ValueError: If `temperature` is a Python number that is not positive.
   """
   shifted, log_sum = _scaled_and_shifted(logits, temperature)
-  kept = jnp.isfinite(shifted)
-  # Masked before the product as well: 0 · (-inf) is NaN, and so would be the
-  # gradient of a product that is only discarded afterwards.
-  finite = jnp.where(kept, shifted, 0.0)
-  probs = jnp.where(kept, jnp.exp(finite - log_sum[..., None]), 0.0)
-  return log_sum - (probs * finite).sum(axis=-1)
+  # Masked before the product: 0 · (-inf) is NaN, and so would be the gradient
+  # of a product that is only discarded afterwards.
+  finite = jnp.where(jnp.isfinite(shifted), shifted, 0.0)
+  # Divided afterwards: the sum of weights is known, and exp is taken once.
+  moment = (jnp.exp(shifted) * finite).sum(axis=-1)
+  return log_sum - moment * jnp.exp(-log_sum)
 
 
 class TokenOutputs(NamedTuple):

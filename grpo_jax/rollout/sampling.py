@@ -150,11 +150,22 @@ def _only_top(logits, count):  # [B, V] -> [B, V], [B, K]
   return logits, jnp.where(jnp.isneginf(largest), -1, ids).astype(jnp.int32)
 
 
+def _argmax(x):  # [B, V] -> [B] int32
+  """The first of the largest, as `jnp.argmax`; the last id if there is a NaN.
+
+  Two reductions of numbers. XLA:CPU runs that of pairs (number, index) one by
+  one, and draws the noise within it: three times as long as all of this.
+  """
+  ids = jnp.arange(x.shape[-1], dtype=jnp.int32)
+  is_largest = x == x.max(axis=-1, keepdims=True)
+  return jnp.where(is_largest, ids, ids[-1]).min(axis=-1)
+
+
 def _draw(logits, keys, positions, config):  # [B, V], [B], [B]
   """Tokens, what the rollout records of them, each [B], and the kept ids."""
   logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   if config.temperature == 0.0:
-    tokens = jnp.argmax(logits, axis=-1)  # [B]
+    tokens = _argmax(logits)  # [B]
     zero = jnp.zeros(tokens.shape, logits.dtype)
     records = zero, logprobs.token_logprobs(logits, tokens), zero
     return tokens, records, tokens[:, None] if config.record_kept else None
@@ -168,9 +179,7 @@ def _draw(logits, keys, positions, config):  # [B, V], [B], [B]
   filtered, kept_ids = _filtered(scaled, config), None
   if config.record_kept:
     filtered, kept_ids = _only_top(filtered, _num_kept(config, logits))
-  tokens = jnp.argmax(
-    filtered + jax.vmap(noise)(keys, positions), axis=-1
-  )  # [B]
+  tokens = _argmax(filtered + jax.vmap(noise)(keys, positions))  # [B]
   records = (
     logprobs.token_logprobs(filtered, tokens),
     logprobs.token_logprobs(scaled, tokens),
@@ -191,17 +200,21 @@ class _Decoder:
 
   Attributes:
     policy, params, config: As in `sample`.
+    weights: Of the policy, of its parameters.
     keys: Of every row.
     first_h: What predicts the first token after each prompt.
     prefix: Of the policy, of each prompt.
+    limits: Most tokens of each row.
   """
 
   policy: Policy
   params: PyTree
+  weights: PyTree
   config: SamplingConfig
   keys: jax.Array  # [B] keys
   first_h: jax.Array  # [P, D]
   prefix: PyTree  # each [P, ...]
+  limits: jax.Array  # [B] int32
 
   @property
   def num_rows(self) -> int:
@@ -266,7 +279,9 @@ class _Decoder:
         t = state.cursor  # Of every lane. One column costs less than [W, 2].
         old = lax.dynamic_index_in_dim(buffer, t, 1, keepdims=False)
         lanes_of_x = lanes.reshape(-1, *[1] * (x.ndim - 1))
-        written[name] = buffer.at[:, t].set(jnp.where(lanes_of_x, x, old))
+        written[name] = lax.dynamic_update_index_in_dim(
+          buffer, jnp.where(lanes_of_x, x, old), t, 1
+        )
     return dataclasses.replace(state, written=written)
 
   def draw(self, state, h, keys):  # [W, D], [W]
@@ -281,17 +296,16 @@ class _Decoder:
     state = self.put(
       state, state.busy, tokens=tokens, completion_mask=state.busy, **values
     )
-    ended = _is_end(tokens, config) | (state.t >= config.max_new_tokens - 1)
-    return dataclasses.replace(
-      state, token=tokens.astype(jnp.int32), busy=state.busy & ~ended
-    )
+    is_full = state.t >= self.limits[state.row] - 1
+    ended = _is_end(tokens, config) | is_full
+    return dataclasses.replace(state, token=tokens, busy=state.busy & ~ended)
 
   def step(self, of_lanes, state):
     """Gives every busy lane one token more, and a new one its first."""
     prefix, first_h, keys = of_lanes
     slot = state.cursor % self.config.max_new_tokens
     h, cache, routing = self.policy.decode(
-      self.params, state.token, state.t, slot, prefix, state.cache
+      self.weights, state.token, state.t, slot, prefix, state.cache
     )
     is_new = state.t < 0
     if self.config.record_routing:
@@ -313,29 +327,58 @@ class _Decoder:
       next_row=state.next_row + takes.sum(dtype=jnp.int32),
     )
 
+  def waiting(self, state: DecodeState) -> jax.Array:  # [] bool
+    """Whether there are rows that no lane has taken."""
+    return state.next_row < self.num_rows
+
   def run(self, state: DecodeState, limit: int) -> DecodeState:
-    """Decodes until all rows have ended or the cursor is at the limit."""
-
-    def waiting(state):
-      return state.next_row < self.num_rows
-
-    def room(state):
-      return state.cursor < limit
+    """Decodes until no lane is busy or the cursor is at the limit."""
 
     def goes_on(state):
-      free = waiting(state) & ~state.busy.all()
-      due = free & (state.cursor % _INTERVAL == 0)
-      return state.busy.any() & room(state) & ~due
+      return state.busy.any() & (state.cursor < limit)
+
+    def is_due(state):
+      free = self.waiting(state) & ~state.busy.all()
+      return free & (state.cursor % _INTERVAL == 0)
 
     def decode(state):
       step = functools.partial(self.step, self.of_lanes(state.row))
-      return lax.while_loop(goes_on, step, state)
+      return lax.while_loop(
+        lambda state: goes_on(state) & ~is_due(state), step, state
+      )
 
     if not self.refills:
       return decode(state)
     return lax.while_loop(
-      lambda state: (state.busy.any() | waiting(state)) & room(state),
-      lambda state: decode(self.refill(state)),
+      goes_on, lambda state: decode(self.refill(state)), state
+    )
+
+  def run_grown(self, state: DecodeState) -> DecodeState:
+    """Decodes until no lane is busy, with a cache that is empty at first."""
+    num_slots = self.config.max_new_tokens
+    for size in cache_sizes(num_slots):
+      room = jax.eval_shape(
+        lambda n=size: self.policy.allocate(self.num_lanes, n)
+      )
+      cache = jax.tree.map(_padded, state.cache, room)
+      # Only the last cache is a ring, round which rows may go.
+      limit = size if size < num_slots else jnp.iinfo(jnp.int32).max
+      state = self.run(dataclasses.replace(state, cache=cache), limit)
+    return dataclasses.replace(
+      state,
+      cursor=jnp.int32(0),
+      cache=self.policy.allocate(self.num_lanes, 0),
+    )
+
+  def run_all(self, state: DecodeState) -> DecodeState:
+    """Decodes every row."""
+    if not self.refills:
+      return self.run_grown(state)
+    # Once, as a rule: again where all lanes were free at the same time, as
+    # with rows of equal lengths.
+    return lax.while_loop(
+      lambda state: state.busy.any() | self.waiting(state),
+      lambda state: self.run_grown(self.refill(state)),
       state,
     )
 
@@ -347,6 +390,7 @@ def sample(
   key: jax.Array,  # [] key of (seed, step)
   config: SamplingConfig,
   group_size: int,
+  limits: jax.Array | None = None,  # [B] int32
 ) -> Rollout:
   """Draws `group_size` completions of every prompt; row b = p · G + g.
 
@@ -364,6 +408,7 @@ def sample(
       index are folded in here.
     config: How to draw. Static.
     group_size: Completions per prompt. Static.
+    limits: Most tokens of each row, from 1 to T; None for T.
 
   Returns:
     P · G completions; a group is the rows of one prompt. At temperature 0
@@ -391,23 +436,27 @@ def sample(
     jnp.arange(num_prompts, dtype=jnp.int32), group_size
   )  # [B]
   keys = row_keys(key, prompts.ids, group_size)  # [B]
+  if limits is None:
+    limits = jnp.full(len(keys), num_slots, jnp.int32)
   with jax.named_scope("prefill"):
     first_h, prefix, prompt_routing = policy.prefill(
       params, prompts.tokens, prompts.mask
     )
-    decoder = _Decoder(policy, params, config, keys, first_h, prefix)
+    decoder = _Decoder(
+      policy,
+      params,
+      policy.weights(params),
+      config,
+      keys,
+      first_h,
+      prefix,
+      limits,
+    )
     state = decoder.start(prompt_routing)
     _, *first = decoder.of_lanes(state.row)
     state = decoder.draw(state, *first)
   with jax.named_scope("decode"):
-    for size in cache_sizes(num_slots):
-      room = jax.eval_shape(
-        lambda n=size: policy.allocate(decoder.num_lanes, n)
-      )
-      cache = jax.tree.map(_padded, state.cache, room)
-      # Only the last cache is a ring, round which rows may go.
-      limit = size if size < num_slots else jnp.iinfo(jnp.int32).max
-      state = decoder.run(dataclasses.replace(state, cache=cache), limit)
+    state = decoder.run_all(state)
   written = state.written
   ends = _is_end(written["tokens"], config) & written["completion_mask"]
   return Rollout(

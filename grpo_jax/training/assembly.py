@@ -18,8 +18,9 @@ from grpo_jax.ops import masked
 from grpo_jax.rollout import sampling
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import optimizers, sharding
+from grpo_jax.training.micro_batches import UpdatePlan
 from grpo_jax.training.problem import Problem
-from grpo_jax.training.step import Parts, UpdatePlan, trained_params
+from grpo_jax.training.step import Parts, trained_params
 from grpo_jax.types import Policy, PyTree, TrainState
 
 
@@ -78,8 +79,12 @@ def make_parts(
       f" {algorithm.name!r} is defined for at most {most} completions per"
       f" prompt; set config.{phase_name}.group_size={most}."
     )
+  if phase.max_rounds > 1:
+    _check_rounds(phase.max_rounds, objective_config)
   required = options.needs(algorithm, objective_config)
   _check_inputs(config, problem, required, algorithm.name)
+  if phase.staleness:
+    _check_staleness(phase, problem, required, algorithm.name)
   if "domain" in required:
     _check_domains(problem, objective_config.kl_domain_weights)
   plan = update_plan(
@@ -133,6 +138,8 @@ def make_parts(
     if "greedy_rewards" in required
     else None,
     score=problem.score,
+    max_rounds=phase.max_rounds,
+    staleness=phase.staleness,
   )
 
 
@@ -164,6 +171,7 @@ def update_plan(
     ema_decay=phase.ema_decay,
     group_size=group_size,
     num_shards=num_devices if divides else 1,
+    lengths=config_lib.lengths(phase, max_new_tokens),
   )
 
 
@@ -204,6 +212,55 @@ def _check_inputs(
       f" log-probs are not of the policy that algorithm {name!r} compares them"
       " with; set config.algorithm.keep_sampling_mask=True, or leave the"
       " filters out."
+    )
+
+
+def _check_rounds(
+  max_rounds: int, objective_config: options.CommonConfig
+) -> None:
+  """Raises ValueError if the algorithm does not ask for live groups."""
+  if not objective_config.dynamic_sampling:
+    raise ValueError(
+      f"config.rl.max_rounds={max_rounds} draws until enough groups have"
+      " rewards that differ, which dynamic sampling alone asks for; set"
+      " config.algorithm.dynamic_sampling=True, or max_rounds=1."
+    )
+  if objective_config.max_live_groups:
+    raise ValueError(
+      f"config.rl.max_rounds={max_rounds} and config.algorithm.max_live_groups="
+      f"{objective_config.max_live_groups} are two ways to a batch of live"
+      " groups. To draw on until there are enough, set config.rl.num_prompts to"
+      " their number and max_live_groups=0; to choose them from one large"
+      " batch, max_rounds=1."
+    )
+
+
+def _check_staleness(
+  phase: config_lib.PhaseConfig,
+  problem: Problem,
+  required: frozenset[str],
+  name: str,
+) -> None:
+  """Raises ValueError if there is nothing to overlap, or no correction."""
+  if problem.scorer is None:
+    raise ValueError(
+      f"config.rl.staleness={phase.staleness} lets the device go on while the"
+      " host verifies, and these answers are verified on the device, in the"
+      " program of the step; needed is 0, or data with verifiers on the host"
+      " (config.data.source='jsonl' or 'tfds')."
+    )
+  if phase.max_rounds > 1:
+    raise ValueError(
+      f"config.rl.staleness={phase.staleness} draws the next batches before"
+      f" this one is verified, and max_rounds={phase.max_rounds} draws more of"
+      " this one after that; set staleness=0 or max_rounds=1."
+    )
+  if "behavior_logp" not in required:
+    raise ValueError(
+      f"config.rl.staleness={phase.staleness} trains on completions of"
+      f" earlier parameters, and algorithm {name!r} takes them for the current"
+      " ones'; correct it by config.algorithm.importance_mode='truncate' or"
+      " 'mask', or by config.algorithm.rejection, or set staleness to 0."
     )
 
 

@@ -61,8 +61,8 @@ class ModelConfig(transformer.Architecture):
   Attributes:
     checkpoint: Folder or hub name of a Hugging Face checkpoint to start from.
       Its config.json then decides the architecture: of the other fields only
-      `dtype`, `param_dtype`, `attention` and `remat` may be set. Empty: from
-      scratch.
+      `dtype`, `param_dtype`, `attention`, `remat` and `cache_dtype` may be
+      set. Empty: from scratch.
     lora_rank: Of low-rank adapters, which alone are trained; 0 for none.
     lora_alpha: Their term is multiplied by lora_alpha / lora_rank.
     lora_modules: Projections with an adapter, of "query", "key", "value",
@@ -341,6 +341,13 @@ class PhaseConfig:
     steps: Batches.
     num_prompts: Prompts per batch.
     group_size: Completions per prompt (1 in a supervised phase).
+    max_rounds: With dynamic sampling, draw up to so many batches of prompts in
+      a step, until num_prompts of them have completions with different
+      rewards; those are trained, and what the last round has beyond them is
+      dropped. If there are fewer, the others are left out of the loss as with
+      1, which draws one batch. A step takes max_rounds × num_prompts prompts
+      from the data, drawn or not: where the data stands is then a function of
+      the step, and a run resumes exactly.
     max_prompt_len: Longer prompts are left out of this phase and counted,
       tokens; None: as in config.data.
     num_epochs: Passes over each batch.
@@ -348,6 +355,10 @@ class PhaseConfig:
       on single rows if the groups do not divide by it.
     micro_batch_size: Rows per forward/backward pass; None: a good size for
       the backend. Changes time and memory, never the gradient.
+    num_lengths: Completion lengths that the update is compiled for, from T down
+      to T / 8 by equal factors, none below 16 slots: rows of about the same
+      length go together, and completions that end early cost less. Each takes a
+      compilation of its own; 1 for T only.
     logits_chunk_mib: What the float32 logits of a chunk may take on a device,
       MiB; None: a good size for the backend. Changes time and memory only.
     reset_optimizer: Start the phase with a fresh optimizer state.
@@ -356,21 +367,29 @@ class PhaseConfig:
     reference_workdir: Take the reference policy from the last checkpoint of
       this run instead: a teacher of the same architecture and vocabulary.
     ema_decay: Of the average of the parameters, per step; None keeps none.
+    staleness: Updates that the parameters of a rollout may be behind those
+      that it trains. 0 is exact: the device waits for the host's verifiers.
+      With k, rollouts of the next k batches are on their way while the host
+      verifies one; needs verifiers on the host, and an algorithm that corrects
+      what has changed in between (config.algorithm.importance_mode, …).
     optimizer: Of this phase.
   """
 
   steps: int = 100
   num_prompts: int = 32
   group_size: int = 1
+  max_rounds: int = 1
   max_prompt_len: int | None = None
   num_epochs: int = 1
   num_minibatches: int = 1
   micro_batch_size: int | None = None
+  num_lengths: int = 4
   logits_chunk_mib: int | None = None
   reset_optimizer: bool = True
   set_reference: bool = True
   reference_workdir: str = ""
   ema_decay: float | None = None
+  staleness: int = 0
   optimizer: OptimizerConfig = OptimizerConfig()
 
   @property
@@ -383,11 +402,19 @@ class PhaseConfig:
     for field in (
       "num_prompts",
       "group_size",
+      "max_rounds",
       "num_epochs",
       "num_minibatches",
+      "num_lengths",
     ):
       _positive(self, f"config.{name}", field)
-    _not_negative(self, f"config.{name}", "steps")
+    _not_negative(self, f"config.{name}", "steps", "staleness")
+    if name == "sft" and self.staleness:
+      raise ValueError(
+        f"config.sft.staleness={self.staleness}: the completions of a"
+        " supervised phase are given, not drawn, and are never behind; set it"
+        " to 0."
+      )
     self.optimizer.check(f"config.{name}.optimizer")
     rows, minibatch = self.num_rows, self.num_rows // self.num_minibatches
     micro = self.micro_batch_size
@@ -520,6 +547,11 @@ class RunConfig:
       raise ValueError(
         f"config.sft.group_size={self.sft.group_size}: a supervised prompt"
         " has one completion; set it to 1."
+      )
+    if self.sft.max_rounds != 1:
+      raise ValueError(
+        f"config.sft.max_rounds={self.sft.max_rounds}: a supervised phase draws"
+        " nothing; set it to 1."
       )
     if self.data.source != "task" and not (
       self.data.tokenizer or self.model.checkpoint
@@ -670,28 +702,29 @@ def micro_batch_size(
 
   Returns:
     On a CPU, the largest divisor of a minibatch whose activations stay in the
-    cache (about `_CPU_TOKENS` tokens), of those that are whole groups or divide
-    a group, so that prompts are run once; elsewhere the whole minibatch.
+    cache (about `_CPU_TOKENS` tokens); elsewhere the whole minibatch.
   """
   if phase.micro_batch_size is not None:
     return phase.micro_batch_size
   minibatch = phase.num_rows // phase.num_minibatches
   if backend != "cpu":
     return minibatch
-  group_size = 1 if minibatch % phase.group_size else phase.group_size
-
-  def fits(rows):
-    if rows == 1:
-      return True
-    if max(rows, group_size) % min(rows, group_size):
-      return False
-    prompts = rows // group_size  # None in a part of a group.
-    tokens = prompts * max_prompt_len + rows * max_new_tokens
-    return tokens <= _CPU_TOKENS
-
+  slots = max_new_tokens
+  if phase.group_size == 1 or minibatch % phase.group_size:
+    slots += max_prompt_len  # Each row is run with its prompt.
   return max(
-    d for d in range(1, minibatch + 1) if minibatch % d == 0 and fits(d)
+    d
+    for d in range(1, minibatch + 1)
+    if minibatch % d == 0 and (d == 1 or d * slots <= _CPU_TOKENS)
   )
+
+
+def lengths(phase: PhaseConfig, max_new_tokens: int) -> tuple[int, ...]:
+  """Completion slots that micro-batches may have instead of all, descending."""
+  steps = phase.num_lengths - 1
+  shares = (8 ** (-i / steps) for i in range(1, steps + 1))
+  slots = (8 * round(share * max_new_tokens / 8) for share in shares)
+  return tuple(n for n in slots if 16 <= n < max_new_tokens)
 
 
 # Tokens per micro-batch on a CPU. Gradients of 512 rows of 11 tokens at the

@@ -3,11 +3,13 @@
 A driver takes the state and a batch from the stream, dispatches the compiled
 stages of `step.py` and returns at once: what the step will have to say is
 fetched later, while the next step runs. Only the split driver waits, for the
-host's verifiers.
+host's verifiers. If it is given the batches that come next too, the device
+draws their rollouts meanwhile; they wait in `TrainState.queue`.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import logging
@@ -16,12 +18,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.training import sharding, step
-from grpo_jax.types import Rollout, TrainState
+from grpo_jax.training import rounds, sharding, step
+from grpo_jax.types import Drawn, Rollout, TrainState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +40,8 @@ class Outcome:
   samples: Callable[[], list[dict[str, Any]]]
 
 
-Driver = Callable[[TrainState, Any], tuple[TrainState, Outcome]]
+# (state, batch, *batches that come next) -> the state one step on, and more.
+Driver = Callable[..., tuple[TrainState, Outcome]]
 
 
 def make_driver(
@@ -84,7 +88,12 @@ def _fused(
 def _split(
   problem: problem_lib.Problem, mesh: Mesh, parts: step.Parts
 ) -> Driver:
-  """The same stages with the host's verifiers between them."""
+  """The same stages with the host's verifiers between them.
+
+  The device works through what is dispatched in its order. A rollout that is
+  drawn ahead is dispatched before the host verifies, so it is drawn while the
+  host does; the update, which needs the scores, comes after it.
+  """
   sample, greedy = (
     jax.jit(
       functools.partial(stage, parts=parts),
@@ -98,30 +107,90 @@ def _split(
   def placed(x):  # The weights of the components are scalars.
     return jax.device_put(x, rows if x.ndim else whole)
 
-  def driver(state: TrainState, batch: pipeline.PromptBatch):
+  def draw(state: TrainState, batch: pipeline.PromptBatch, ahead: int) -> Drawn:
     prompts = jax.device_put(batch.prompts, rows)
-    rollout = sample(state, prompts)
-    baseline = greedy(state, prompts)
+    steps = jax.device_put(np.int32(ahead), whole)
+    return Drawn(sample(state, prompts, steps), greedy(state, prompts, steps))
+
+  def judged(batch: pipeline.PromptBatch, drawn: Drawn):
+    """Scored groups of the batch, and what is counted on the way."""
     fetched = jax.device_get(
-      (_for_verifiers(rollout), _for_verifiers(baseline))
+      (_for_verifiers(drawn.rollout), _for_verifiers(drawn.greedy))
     )
+    baseline = None
     started = time.perf_counter()
     with jax.transfer_guard("allow"):
       scored, failures, errors = problem.score_on_host(batch, fetched[0])
-      if baseline is not None:
+      if fetched[1] is not None:
         baseline, *_ = problem.score_on_host(batch, fetched[1])
     counts = {f"unscored/{kind}": float(n) for kind, n in failures.items()}
     counts["time/verifier_s"] = time.perf_counter() - started
     for message in errors:
       logging.warning("a verifier failed, its row is unscored: %s", message)
     scored, baseline = jax.tree.map(placed, (scored, baseline))
-    state, metrics, samples = learn(state, prompts, rollout, scored, baseline)
-    return state, Outcome(
-      lambda: _numbers(metrics) | counts,
+    prompts = jax.device_put(batch.prompts, rows)
+    return rounds.Groups(prompts, drawn.rollout, scored, baseline), counts
+
+  add, describe = (
+    jax.jit(function, out_shardings=whole)
+    for function in (rounds.add, rounds.metrics)
+  )
+
+  def driver(
+    state: TrainState,
+    batch: pipeline.PromptBatch,
+    *following: pipeline.PromptBatch,
+  ):
+    queue = list(state.queue)
+    state = dataclasses.replace(state, queue=())
+    of_rounds: dict[str, jax.Array] = {}
+    if parts.max_rounds == 1:
+      for ahead, one in enumerate((batch, *following)):
+        if ahead >= len(queue):
+          queue.append(draw(state, one, ahead))
+      groups, counts = judged(batch, queue.pop(0))
+    else:
+      collected, counts = _collect(
+        lambda batch: judged(batch, draw(state, batch, 0)),
+        add,
+        batch,
+        parts.max_rounds,
+      )
+      groups, of_rounds = collected.groups, describe(collected)
+    state, metrics, samples = learn(
+      state, groups.prompts, groups.rollout, groups.scored, groups.greedy
+    )
+    return dataclasses.replace(state, queue=tuple(queue)), Outcome(
+      lambda: _numbers(metrics | of_rounds) | counts,
       lambda: _texts(problem, batch, samples),
     )
 
   return driver
+
+
+def _collect(
+  draw: Callable[[pipeline.PromptBatch], tuple[rounds.Groups, dict]],
+  add: Callable[[rounds.Collected | None, rounds.Groups], rounds.Collected],
+  batch: pipeline.PromptBatch,
+  max_rounds: int,
+) -> tuple[rounds.Collected, dict[str, float]]:
+  """`rounds.collect` with the host between the rounds; sums what they count."""
+  size = len(batch.records) // max_rounds
+  collected: rounds.Collected | None = None
+  counts: dict[str, float] = collections.defaultdict(float)
+  for start in range(0, len(batch.records), size):
+    chosen = slice(start, start + size)
+    prompts = jax.tree.map(lambda x, at=chosen: x[at], batch.prompts)
+    groups, of_round = draw(
+      pipeline.PromptBatch(prompts, batch.records[chosen])
+    )
+    for name, value in of_round.items():
+      counts[name] += value
+    collected = add(collected, groups)
+    if jax.device_get(collected.full):
+      break
+  assert collected is not None  # There is at least one round.
+  return collected, dict(counts)
 
 
 def jit_step(mesh: Mesh, function: Callable, parts: step.Parts) -> Callable:
@@ -140,7 +209,7 @@ def _for_verifiers(rollout: Rollout | None) -> Rollout | None:
   if rollout is None:
     return None
   return dataclasses.replace(
-    rollout, kept_ids=None, routing=None, prompt_routing=None
+    rollout, kept_ids=None, routing=None, prompt_routing=None, version=None
   )
 
 
@@ -153,11 +222,12 @@ def _texts(
 ) -> list[dict[str, Any]]:
   """The sampled rows of a step as a person reads them."""
   rows = jax.device_get(samples)
-  prompts = problem.prompt_texts(batch.records)
+  ids = batch.prompts.ids.tolist()
+  prompts = dict(zip(ids, problem.prompt_texts(batch.records), strict=True))
   texts = problem.texts(rows["tokens"], rows["mask"])
   return [
     {
-      "prompt": prompts[rows["prompt_index"][i]],
+      "prompt": prompts[int(rows["prompt_id"][i])],
       "completion": text,
       "reward": float(rows["reward"][i]),
       "valid": bool(rows["valid"][i]),

@@ -8,6 +8,7 @@ with the same bytes as if nothing had happened.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -65,6 +66,27 @@ class Result:
   examples: list[evaluation.Completion]
 
 
+class _CompileClock:
+  """Seconds that JAX has spent on tracing and compiling."""
+
+  def __init__(self):
+    self.seconds = 0.0
+
+  def __call__(self, event: str, duration_secs: float, **_: Any) -> None:
+    if event.startswith("/jax/core/compile/"):
+      self.seconds += duration_secs
+
+
+@contextlib.contextmanager
+def _compile_clock() -> Iterator[_CompileClock]:
+  clock = _CompileClock()
+  jax.monitoring.register_event_duration_secs_listener(clock)
+  try:
+    yield clock
+  finally:
+    jax.monitoring.unregister_event_duration_listener(clock)
+
+
 @dataclasses.dataclass
 class Run:
   """What a run keeps open, and the state as it moves on."""
@@ -77,6 +99,7 @@ class Run:
   log: metrics_log.MetricsLog
   profile_dir: pathlib.Path
   stop: threading.Event
+  compiling: _CompileClock
   state: TrainState
   before: dict[str, float] | None = None
   after: dict[str, float] | None = None  # Last evaluation of this phase.
@@ -157,6 +180,7 @@ def train(
       ),
       profile_dir=workdir / "profile",
       stop=stack.enter_context(_stop_on_sigterm()),
+      compiling=stack.enter_context(_compile_clock()),
       state=state,
       before=position["before"] if position else None,
     )
@@ -164,7 +188,7 @@ def train(
     for index in range(first, len(phases)):
       if run.stop.is_set():
         break
-      parts, enter = phases[index]
+      parts, enter, _ = phases[index]
       if position and index == first:
         streams[index].set_state(position["stream"])
       else:
@@ -203,7 +227,8 @@ def _stream(
   phase: config_lib.PhaseConfig = getattr(config, name)
   seed = int(np.random.SeedSequence((config.seed, index)).generate_state(1)[0])
   make = problem.supervised_stream if name == "sft" else problem.prompt_stream
-  return make(seed, phase.num_prompts, phase.max_prompt_len)
+  num_prompts = phase.num_prompts * phase.max_rounds
+  return make(seed, num_prompts, phase.max_prompt_len)
 
 
 def _run_phase(
@@ -215,6 +240,7 @@ def _run_phase(
   advance = drivers.make_driver(run.problem, run.mesh, parts)
   run.after = None
   done = int(run.state.phase_step)
+  first = done + 1  # In this process.
   offset = int(run.state.step) - done
   if name == "rl" and done == 0:
     summary = _evaluate(run)
@@ -223,7 +249,9 @@ def _run_phase(
 
   display = progress.Progress(name, phase.steps)
 
-  def record(done: int, outcome: drivers.Outcome, evaluate: bool) -> None:
+  def record(
+    done: int, outcome: drivers.Outcome, compile_s: float, evaluate: bool
+  ) -> None:
     metrics = outcome.metrics()
     now = time.perf_counter()
     seconds, run.clock = now - run.clock, now
@@ -231,6 +259,9 @@ def _run_phase(
     tokens = metrics.get("tokens/generated", metrics["tokens/trained"])
     metrics["tokens_per_second"] = tokens / seconds
     metrics["time/step_s"] = seconds
+    metrics["time/compile_s"] = compile_s
+    if done == first:
+      print(f"{name}: traced and compiled in {compile_s:.1f} s")
     if evaluate:
       metrics |= _evaluate(run)
     run.log.write(offset + done, name, metrics)
@@ -240,32 +271,42 @@ def _run_phase(
     shown = {"loss": metrics["loss"]}
     if name == "rl":
       shown = {
-        "reward": metrics["reward/mean"],
-        "accuracy": metrics["accuracy"],
+        "reward": metrics.get("drawn/reward", metrics["reward/mean"]),
+        "accuracy": metrics.get("drawn/accuracy", metrics["accuracy"]),
       }
     display.update(done, shown, metrics["tokens_per_second"])
     if evaluate:
       run.clock = time.perf_counter()
 
   pending: Callable[[], None] | None = None
+  # Batches whose step is not done, each with the stream's state before it:
+  # the next one, and those that rollouts are drawn for ahead.
+  upcoming: collections.deque[tuple[Any, Any]] = collections.deque()
   run.clock = time.perf_counter()
   with jax.transfer_guard("disallow"):
     # Looked at once a step: whatever stops the loop has also been saved.
     stopping = run.stop.is_set()
     while done < phase.steps and not stopping:
       with _profiled(run, offset + done + 1):
-        run.state, outcome = advance(run.state, next(stream))
+        while len(upcoming) < min(1 + parts.staleness, phase.steps - done):
+          upcoming.append((stream.get_state(), next(stream)))
+        batches = [batch for _, batch in upcoming]
+        compiled = run.compiling.seconds
+        run.state, outcome = advance(run.state, *batches)
+        compile_s = run.compiling.seconds - compiled
+      upcoming.popleft()
       if pending is not None:
         pending()
       done += 1
       evaluate = name == "rl" and _due(run.config.eval.every, done, phase.steps)
-      pending = functools.partial(record, done, outcome, evaluate)
+      pending = functools.partial(record, done, outcome, compile_s, evaluate)
       stopping = run.stop.is_set()
       if _due(run.config.checkpoint.every, done, phase.steps) or stopping:
         pending()
         pending = None
         with jax.transfer_guard("allow"):
-          _save(run, index, offset + done, stream.get_state())
+          position = upcoming[0][0] if upcoming else stream.get_state()
+          _save(run, index, offset + done, position)
       elif evaluate:
         pending()
         pending = None
@@ -291,16 +332,15 @@ def _evaluate(run: Run) -> dict[str, float]:
 def _save(run: Run, index: int, global_step: int, stream_state: Any) -> None:
   """Everything the run needs to go on; the log reaches the disk first."""
   run.log.flush()
-  run.saved.save(
-    global_step,
-    run.state,
-    {
-      "phase": index,
-      "stream": stream_state,
-      "log": run.log.position(),
-      "before": run.before,
-    },
-  )
+  extra = {
+    "phase": index,
+    "stream": stream_state,
+    "log": run.log.position(),
+    "before": run.before,
+  }
+  if run.state.queue:
+    extra["queue"] = len(run.state.queue)
+  run.saved.save(global_step, run.state, extra)
 
 
 def _check_finite(

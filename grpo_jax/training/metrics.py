@@ -14,6 +14,9 @@ def rollout_metrics(
 ) -> Metrics:
   """What the policy wrote and what the verifiers said of it.
 
+  Of the batch that the step trains on. Where dynamic sampling has chosen it in
+  several rounds, `rounds.metrics` says what all that was drawn is like.
+
   Returns:
     Scalars, float32: rewards (and each component, over the rows it applies
     to), `accuracy`, lengths in tokens (of right and wrong answers too),
@@ -81,6 +84,21 @@ def rollout_metrics(
     metrics[f"reward/{name}"] = _mean_if_any(values, applies)
     metrics[f"applicable/{name}"] = applies.mean()
   return {name: x.astype(jnp.float32) for name, x in metrics.items()}
+
+
+def staleness_metrics(rollout: Rollout, step: jax.Array) -> Metrics:
+  """How many updates before `step` [] the tokens of a rollout were drawn.
+
+  Returns:
+    `staleness/mean` and `staleness/max` over all its tokens, in updates.
+  """
+  assert rollout.version is not None
+  mask = rollout.completion_mask  # [B, T]
+  age = (step - rollout.version).astype(jnp.float32)
+  return {
+    "staleness/mean": masked.mean(age, mask),
+    "staleness/max": masked.maximum(age, mask),
+  }
 
 
 def router_metrics(load: jax.Array) -> Metrics:

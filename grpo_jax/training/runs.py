@@ -8,7 +8,7 @@ import functools
 import json
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,21 @@ from grpo_jax.training import assembly, checkpoints, sharding
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.training import step as step_lib
-from grpo_jax.types import Policy, TrainState
+from grpo_jax.types import Drawn, Policy, Prompts, TrainState
+
+
+class Phase(NamedTuple):
+  """A phase before it runs.
+
+  Attributes:
+    parts: Its fixed functions.
+    enter: The state at its start, from the end of the phase before.
+    prompts: Shapes of its batches, without what verifiers need.
+  """
+
+  parts: step_lib.Parts
+  enter: Callable[[TrainState], TrainState]
+  prompts: Prompts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,19 +108,28 @@ def make_phases(
   problem: problem_lib.Problem,
   policy: Policy,
   mesh: Mesh,
-) -> list[tuple[step_lib.Parts, Callable[[TrainState], TrainState]]]:
-  """Parts of each phase, and the function that enters it."""
-  phases: list[tuple[step_lib.Parts, Callable[[TrainState], TrainState]]] = []
+) -> list[Phase]:
+  """The phases of a config in order."""
+  phases = []
   for index, name in enumerate(config.phases):
+    phase: config_lib.PhaseConfig = getattr(config, name)
     parts = assembly.make_parts(config, problem, policy, name, mesh)
     enter = functools.partial(
-      assembly.enter_phase,
-      parts=parts,
-      phase=getattr(config, name),
-      index=index,
+      assembly.enter_phase, parts=parts, phase=phase, index=index
     )
-    phases.append((parts, enter))
+    shape = phase.num_prompts, phase.max_prompt_len or problem.max_prompt_len
+    prompts = jax.eval_shape(functools.partial(_empty_prompts, shape))
+    phases.append(Phase(parts, enter, prompts))
   return phases
+
+
+def _empty_prompts(shape: tuple[int, int]) -> Prompts:  # P, S
+  return Prompts(
+    tokens=jnp.zeros(shape, jnp.int32),
+    mask=jnp.zeros(shape, bool),
+    ids=jnp.zeros(shape[:1], jnp.int32),
+    extras={},
+  )
 
 
 def with_reference_of(
@@ -152,12 +175,23 @@ def with_reference_of(
 def restore(
   saved: checkpoints.Checkpoints,
   step: int,
-  phases: list,
+  phases: list[Phase],
   initial: TrainState,
   mesh: Mesh,
 ) -> TrainState:
   """The state of a checkpoint, whatever its phase holds."""
-  abstract = abstract_state(phases[: saved.extra(step)["phase"] + 1], initial)
+  extra = saved.extra(step)
+  entered = phases[: extra["phase"] + 1]
+  abstract = abstract_state(entered, initial)
+  if count := extra.get("queue", 0):  # Absent where nothing was drawn ahead.
+    parts, _, prompts = entered[-1]
+    drawn = Drawn(
+      *(
+        jax.eval_shape(functools.partial(stage, parts=parts), abstract, prompts)
+        for stage in (step_lib.sample_stage, step_lib.greedy_stage)
+      )
+    )
+    abstract = dataclasses.replace(abstract, queue=(drawn,) * count)
   state, _, _ = saved.restore(
     sharding.abstract(abstract, sharding.replicated(mesh)), step
   )
@@ -169,9 +203,9 @@ def abstract_start(policy: Policy, seed: int) -> TrainState:
   return jax.eval_shape(lambda: assembly.initial_state(policy, seed))
 
 
-def abstract_state(phases: list, initial: TrainState) -> TrainState:
+def abstract_state(phases: list[Phase], initial: TrainState) -> TrainState:
   """Shapes after entering these phases; raises if one cannot be entered."""
   abstract = initial
-  for _, enter in phases:
-    abstract = jax.eval_shape(enter, abstract)
+  for phase in phases:
+    abstract = jax.eval_shape(phase.enter, abstract)
   return abstract

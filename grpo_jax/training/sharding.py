@@ -45,12 +45,16 @@ def by_rows(mesh: Mesh) -> NamedSharding:
 
 
 def row_constraint(mesh: Mesh) -> Callable[[PyTree], PyTree]:
-  """Inside jit: keeps the leading axis of every array split over `data`."""
+  """Inside jit: keeps the leading axis of every array split over `data`.
+
+  Scalars have none, and are left alone.
+  """
   sharding = by_rows(mesh)
   if mesh.size == 1:
     return lambda rows: rows
   return lambda rows: jax.tree.map(
-    lambda x: jax.lax.with_sharding_constraint(x, sharding), rows
+    lambda x: jax.lax.with_sharding_constraint(x, sharding) if x.ndim else x,
+    rows,
   )
 
 

@@ -21,6 +21,8 @@ import optax
 from grpo_jax.algorithms import objective, options
 from grpo_jax.ops import logprobs, masked, routing
 from grpo_jax.training import metrics as metrics_lib
+from grpo_jax.training import micro_batches, rounds
+from grpo_jax.training.micro_batches import UpdatePlan
 from grpo_jax.types import (
   Algorithm,
   Metrics,
@@ -35,54 +37,6 @@ from grpo_jax.types import (
   Weighted,
   row_arrays,
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class UpdatePlan:
-  """How one batch of rows becomes gradient steps.
-
-  Attributes:
-    num_epochs: Passes over the batch.
-    num_minibatches: Gradient steps per pass; must divide the rows.
-    micro_batch_size: Rows per forward/backward pass; must divide the rows of
-      a minibatch. Changes time and memory, never the gradient.
-    temperature: Of the log-probs (the sampling temperature).
-    chunk_bytes: Of the logits that exist at a time, over all devices.
-    ema_decay: Of the parameter average per step; None keeps no average.
-    group_size: Adjacent rows of the same prompt, which stay together in
-      minibatches of whole groups; 1 where each row goes its own way.
-    num_shards: Devices, each with adjacent rows of the batch, that have an
-      equal part in every micro-batch; its rows divide by their number.
-  """
-
-  num_epochs: int = 1
-  num_minibatches: int = 1
-  micro_batch_size: int = 1
-  temperature: float = 1.0
-  chunk_bytes: int = 2**26
-  ema_decay: float | None = None
-  group_size: int = 1
-  num_shards: int = 1
-
-  @property
-  def num_updates(self) -> int:
-    """Gradient steps per batch."""
-    return self.num_epochs * self.num_minibatches
-
-  @property
-  def shard_size(self) -> int:
-    """Rows of a micro-batch on each device."""
-    return self.micro_batch_size // self.num_shards
-
-  @property
-  def shares_prompts(self) -> bool:
-    """Whether the rows of a group read one forward pass of their prompt.
-
-    They do if a device's rows of a micro-batch are whole groups, or a whole
-    part of one; otherwise each row is run in one piece.
-    """
-    sizes = self.shard_size, self.group_size
-    return self.group_size > 1 and max(sizes) % min(sizes) == 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +56,10 @@ class Parts:
     score: (prompts, rollout) -> Scored, in graph; None if the host scores.
     constrain_rows: Keeps row-indexed arrays sharded over the mesh.
     num_samples: Rows of each step that are handed out for inspection.
+    max_rounds: R. A step gets R · P prompts and trains on P groups, which it
+      draws in up to R rounds; see `rounds.py`.
+    staleness: Updates between the parameters that draw a rollout and those
+      that it trains, at most.
   """
 
   policy: Policy
@@ -115,6 +73,8 @@ class Parts:
   score: Callable[[Prompts, Rollout], Scored] | None = None
   constrain_rows: Callable[[PyTree], PyTree] = lambda rows: rows
   num_samples: int = 4
+  max_rounds: int = 1
+  staleness: int = 0
 
   def __post_init__(self):
     required = options.needs(self.algorithm, self.config)
@@ -153,10 +113,17 @@ def reference_params(state: TrainState) -> PyTree:
   }
 
 
-def step_keys(state: TrainState) -> tuple[jax.Array, jax.Array]:
-  """(rollout key, update key): functions of (seed, step) only."""
+def step_keys(
+  state: TrainState, ahead: jax.Array | int = 0
+) -> tuple[jax.Array, jax.Array]:
+  """(rollout key, update key): functions of (seed, step) only.
+
+  Args:
+    state: Before a step.
+    ahead: Steps from that one to the one whose keys they are.
+  """
   rollout_key, update_key = jax.random.split(
-    jax.random.fold_in(state.key, state.step)
+    jax.random.fold_in(state.key, state.step + ahead)
   )
   return rollout_key, update_key
 
@@ -168,14 +135,34 @@ def _extras(batch: TrainBatch, free: bool) -> dict[str, jax.Array] | None:
   return {"prompt_routing": batch.prompt_routing, "routing": batch.routing}
 
 
-def _prefix(
-  parts: Parts, policy_params: PyTree, unit: TrainBatch, free: bool = False
-):
+def _prefixes(
+  parts: Parts,
+  policy_params: PyTree,
+  batch: TrainBatch,
+  prompts: dict[str, jax.Array],
+  free: bool = False,
+) -> PyTree:  # each [N, D, P / D, ...]
   """What rows read of their prompts, if they share it and there is any."""
   if not parts.plan.shares_prompts:
     return None
+
+  def of_chunk(chunk):
+    return _prefix(parts, policy_params, batch, chunk, free)
+
+  chunks = micro_batches.split_prompts(parts.plan, prompts)
+  if len(chunks["prompt_tokens"]) == 1:
+    prefix = jax.tree.map(
+      lambda x: x[None], of_chunk(jax.tree.map(lambda x: x[0], chunks))
+    )
+  else:
+    prefix = jax.lax.map(of_chunk, chunks)
+  return micro_batches.joined_prompts(parts.plan, prefix, axis=1)
+
+
+def _prefix(parts, policy_params, batch, prompts, free=False):
+  extras = _extras(dataclasses.replace(batch, **prompts), free)
   return parts.policy.prefix(
-    policy_params, unit.prompt_tokens, unit.prompt_mask, _extras(unit, free)
+    policy_params, prompts["prompt_tokens"], prompts["prompt_mask"], extras
   )
 
 
@@ -242,56 +229,6 @@ def policy_outputs(
   )
 
 
-def split_rows(plan: UpdatePlan, rows: PyTree) -> PyTree:
-  """Row arrays [B, ...] as [units, micro-batches, rows, ...].
-
-  A unit is the micro-batches that hold the rows of the same prompts: one, or
-  as many as a group is split into. Every device has its part in each of them.
-  """
-  own = plan.shard_size
-  most = max(own, plan.group_size) if plan.shares_prompts else own
-
-  def split(x):
-    shape = plan.num_shards, -1, most // own, own, *x.shape[1:]
-    x = jnp.moveaxis(x.reshape(shape), 0, 2)
-    return x.reshape(*x.shape[:2], -1, *x.shape[4:])
-
-  return jax.tree.map(split, rows)
-
-
-def joined_rows(plan: UpdatePlan, units: PyTree) -> PyTree:
-  """The inverse of `split_rows`."""
-
-  def joined(x):
-    shape = *x.shape[:2], plan.num_shards, plan.shard_size, *x.shape[3:]
-    x = jnp.moveaxis(x.reshape(shape), 2, 0)
-    return x.reshape(-1, *x.shape[4:])
-
-  return jax.tree.map(joined, units)
-
-
-def _with_own_prompts(
-  plan: UpdatePlan, batch: TrainBatch, rows: dict[str, Any]
-) -> tuple[TrainBatch, dict[str, Any]]:
-  """`batch` with the prompts of a unit only, and its rows that point at them.
-
-  Rows [micro-batches, rows, ...] of a unit have the same prompts in each of
-  its micro-batches, and in each of those as many rows of every prompt.
-  """
-  if not plan.shares_prompts:
-    return batch, rows
-  index = rows["prompt_index"]  # [micro-batches, rows]
-  each = min(plan.shard_size, plan.group_size)
-  own = index[0, ::each]
-  fields: dict[str, Any] = {
-    name: value[own]
-    for name in ("prompt_tokens", "prompt_mask", "prompt_routing")
-    if (value := getattr(batch, name)) is not None
-  }
-  place = jnp.broadcast_to(jnp.arange(index.shape[1]) // each, index.shape)
-  return dataclasses.replace(batch, **fields), {**rows, "prompt_index": place}
-
-
 def _frozen(
   parts: Parts,
   policy_params: PyTree,
@@ -302,21 +239,40 @@ def _frozen(
   """`batch` with fields from a micro-batched pass that no gradient enters.
 
   The same functions at the same shapes as in the update, so that the anchor
-  of the ratio carries the same rounding.
+  of the ratio carries the same rounding. Slots that are not trained may be 0.
   """
+  plan = parts.plan
+  num_slots = batch.mask.shape[1]
+  local, prompts = micro_batches.own_prompts(plan, batch)
+  prefixes = _prefixes(parts, policy_params, batch, prompts, free)
+  rows = micro_batches.arrange(plan, local, parts.algorithm.couples_group)
 
-  def of_unit(rows):
-    unit, rows = _with_own_prompts(parts.plan, batch, rows)
-    prefix = _prefix(parts, policy_params, unit, free)
+  def of_rows(part):
+    return outputs(*_with_prompts(parts, part, prompts, prefixes))
 
-    def of_rows(rows):
-      return outputs(dataclasses.replace(unit, **rows), prefix)
+  def write(fields, part, first):
+    def put(buffer, x):
+      x = x.reshape(plan.num_shards, -1, *x.shape[1:]).astype(buffer.dtype)
+      start = 0, first, *[0] * (buffer.ndim - 2)
+      return jax.lax.dynamic_update_slice(buffer, x, start)
 
-    return jax.lax.map(of_rows, rows)
+    return jax.tree.map(put, fields, of_rows(part))
 
-  units = split_rows(parts.plan, row_arrays(batch))
-  fields = joined_rows(parts.plan, jax.lax.map(of_unit, units))
+  shape = *rows.length.shape, num_slots
+  fields = jax.tree.map(
+    lambda x: jnp.zeros((*shape, *x.shape[2:]), x.dtype),
+    jax.eval_shape(of_rows, local),
+  )
+  fields = micro_batches.sweep(plan, local, rows, write, fields)
+  fields = {name: micro_batches.restored(rows, x) for name, x in fields.items()}
   return dataclasses.replace(batch, **jax.lax.stop_gradient(fields))
+
+
+def _with_prompts(parts, part, prompts, prefixes):
+  """A micro-batch that has what it reads of prompts, and its prefixes."""
+  if not parts.plan.shares_prompts:
+    return part, None
+  return micro_batches.with_prompts(parts.plan, part, prompts, prefixes)
 
 
 def with_anchor(parts: Parts, params: PyTree, batch: TrainBatch) -> TrainBatch:
@@ -421,16 +377,7 @@ class _Total(NamedTuple):
   terms: dict[str, jax.Array]
   metrics: dict[str, Weighted]
   maxima: dict[str, jax.Array]  # Combined by maximum.
-  of_prefix: PyTree = None  # The gradient that a unit's prompts receive.
-
-
-def _over(
-  function: Callable[[Any, PyTree], Any], total: Any, inputs: PyTree
-) -> Any:
-  """The last total, from function(total, x) over the leading axis of inputs."""
-  if jax.tree.leaves(inputs)[0].shape[0] == 1:
-    return function(total, jax.tree.map(lambda x: x[0], inputs))
-  return jax.lax.scan(lambda t, x: (function(t, x), None), total, inputs)[0]
+  of_prefixes: PyTree  # The gradient that prompts receive from their rows.
 
 
 def _sum(x: PyTree, y: PyTree) -> PyTree:
@@ -460,9 +407,9 @@ def minibatch_gradient(
   coefficient · total / denominator. The result depends on the split by
   round-off only.
 
-  Where rows share prompts, the forward pass of those is run once for a unit of
-  micro-batches, and the backward pass too: with what its rows add up to, at
-  least in float32.
+  Where rows share prompts, these are run once forward before all rows; and
+  once more, with the backward pass, after them: with what their rows add up
+  to, at least in float32.
 
   Args:
     parts: Functions of the phase.
@@ -472,7 +419,7 @@ def minibatch_gradient(
       own forward pass, so that every ratio is exactly 1.
     ref_params: Of the reference policy, where there is one.
   """
-  algorithm, config = parts.algorithm, parts.config
+  algorithm, config, plan = parts.algorithm, parts.config, parts.plan
   weights = objective.term_weights(algorithm, config, batch)
 
   def loss(trained, prefix, part):
@@ -493,45 +440,49 @@ def minibatch_gradient(
 
   gradient = jax.grad(loss, (0, 1), has_aux=True)
   trained = trained_params(params)
+  local, prompts = micro_batches.own_prompts(plan, batch)
 
-  def with_unit(total, rows):  # [micro-batches, rows, ...]
-    unit, rows = _with_own_prompts(parts.plan, batch, rows)
-    prefix, pull_back = jax.vjp(
+  def with_rows(total, part, first):
+    del first
+    index = part.prompt_index
+    part, prefix = _with_prompts(parts, part, prompts, prefixes)
+    (gradients, of_rows), (terms, metrics, maxima) = gradient(
+      trained, prefix, part
+    )
+    of_prefixes = micro_batches.summed_over_rows(plan, index, of_rows, prefixes)
+    new = _Total(gradients, terms, metrics, maxima, of_prefixes)
+    return _plus(total, new)
+
+  def with_prompts(gradients, inputs):
+    chunk, of_chunk = inputs
+    chunk_prefix, pull_back = jax.vjp(
       lambda trained: _prefix(
-        parts, with_trained(params, trained)["policy"], unit
+        parts, with_trained(params, trained)["policy"], batch, chunk
       ),
       trained,
     )
+    (of_prompts,) = pull_back(
+      jax.tree.map(lambda x, y: x.astype(y.dtype), of_chunk, chunk_prefix)
+    )
+    return _sum(gradients, of_prompts)
 
-    def with_rows(total, rows):
-      (gradients, of_prefix), (terms, metrics, maxima) = gradient(
-        trained, prefix, dataclasses.replace(unit, **rows)
-      )
-      new = _Total(gradients, terms, metrics, maxima, of_prefix)
-      return _plus(total, new)
-
-    if total is not None:
-      zeros = jax.tree.map(jnp.zeros_like, masked.wide(prefix))
-      total = total._replace(of_prefix=zeros)
-    total = _over(with_rows, total, rows)
-    if prefix is not None:
-      of_prefix = jax.tree.map(
-        lambda x, y: x.astype(y.dtype), total.of_prefix, prefix
-      )
-      (of_prompts,) = pull_back(of_prefix)
-      total = total._replace(gradients=_sum(total.gradients, of_prompts))
-    return total._replace(of_prefix=None)
-
-  units = split_rows(parts.plan, row_arrays(batch))
-  total = None  # Of one micro-batch, which keeps the dtypes of the parameters.
   with jax.named_scope("update"):
-    if batch.mask.shape[0] > parts.plan.micro_batch_size:
-      first = jax.tree.map(lambda x: x[0, :1], units)
-      shapes = jax.eval_shape(functools.partial(with_unit, None), first)
+    prefixes = _prefixes(parts, params["policy"], batch, prompts)
+    rows = micro_batches.arrange(plan, local, algorithm.couples_group)
+    total = None  # Of one micro-batch, which keeps the dtypes of parameters.
+    if batch.mask.shape[0] > plan.micro_batch_size or rows.order is not None:
       total = masked.wide(
-        jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        jax.tree.map(
+          lambda x: jnp.zeros(x.shape, x.dtype),
+          jax.eval_shape(with_rows, None, local, 0),
+        )
       )
-    total = _over(with_unit, total, units)
+    total = micro_batches.sweep(plan, local, rows, with_rows, total)
+    gradients = total.gradients
+    if prefixes is not None:
+      chunks = micro_batches.split_prompts(plan, prompts)
+      of_chunks = micro_batches.split_prompts(plan, total.of_prefixes, axis=1)
+      gradients = _over(with_prompts, gradients, (chunks, of_chunks))
   metrics = {f"loss/{name}": term for name, term in total.terms.items()}
   metrics["loss"] = sum(total.terms.values())
   metrics |= {
@@ -540,7 +491,16 @@ def minibatch_gradient(
   }
   if "router/load" in metrics:
     metrics |= metrics_lib.router_metrics(metrics.pop("router/load"))
-  return total.gradients, metrics | total.maxima
+  return gradients, metrics | total.maxima
+
+
+def _over(
+  function: Callable[[Any, PyTree], Any], total: Any, inputs: PyTree
+) -> Any:
+  """The last total, from function(total, x) over the leading axis of inputs."""
+  if jax.tree.leaves(inputs)[0].shape[0] == 1:
+    return function(total, jax.tree.map(lambda x: x[0], inputs))
+  return jax.lax.scan(lambda t, x: (function(t, x), None), total, inputs)[0]
 
 
 def update(
@@ -645,22 +605,39 @@ def _with_biases(params: PyTree, load: jax.Array, config: Any) -> PyTree:
 
 
 def sample_stage(
-  state: TrainState, prompts: Prompts, *, parts: Parts
+  state: TrainState,
+  prompts: Prompts,
+  ahead: jax.Array | int = 0,
+  *,
+  parts: Parts,
 ) -> Rollout:
-  """Completions of the prompts under the current policy."""
+  """Completions of the prompts under the current policy.
+
+  Args:
+    state: Before a step.
+    prompts: Of that step or a later one.
+    ahead: How many steps later; the draws are those of the prompts' step.
+    parts: Functions of the phase.
+  """
   assert parts.sample is not None
-  rollout_key, _ = step_keys(state)
+  rollout_key, _ = step_keys(state, ahead)
   with jax.named_scope("rollout"):
-    return parts.sample(state.params["policy"], prompts, rollout_key)
+    rollout = parts.sample(state.params["policy"], prompts, rollout_key)
+  version = jnp.where(rollout.completion_mask, state.step, 0)  # [B, T]
+  return dataclasses.replace(rollout, version=version)
 
 
 def greedy_stage(
-  state: TrainState, prompts: Prompts, *, parts: Parts
+  state: TrainState,
+  prompts: Prompts,
+  ahead: jax.Array | int = 0,
+  *,
+  parts: Parts,
 ) -> Rollout | None:
   """The greedy completion of each prompt, if the algorithm needs it."""
   if parts.greedy is None:
     return None
-  rollout_key, _ = step_keys(state)
+  rollout_key, _ = step_keys(state, ahead)
   with jax.named_scope("greedy"):
     return parts.greedy(state.params["policy"], prompts, rollout_key)
 
@@ -694,6 +671,8 @@ def learn_stage(
   order_key, draw_key = jax.random.split(update_key)
   batch = prepare(state, batch, draw_key, parts=parts)
   metrics = metrics_lib.rollout_metrics(rollout, scored, batch)
+  if parts.staleness:
+    metrics |= metrics_lib.staleness_metrics(rollout, state.step)
   state, update_metrics = update(state, batch, order_key, parts=parts)
   metrics |= update_metrics
   state = dataclasses.replace(
@@ -711,7 +690,7 @@ def learn_stage(
     {
       "tokens": rollout.tokens,
       "mask": rollout.completion_mask,
-      "prompt_index": rollout.prompt_index,
+      "prompt_id": prompts.ids[rollout.prompt_index],
       "reward": scored.rewards,
       "valid": scored.valid,
       "correct": scored.correct,
@@ -721,17 +700,40 @@ def learn_stage(
   return state, metrics, samples
 
 
-def fused_step(
+def draw_stage(
   state: TrainState, prompts: Prompts, *, parts: Parts
-) -> tuple[TrainState, Metrics, PyTree]:
-  """Samples, scores and updates once; jit with `donate_argnums=0`."""
+) -> rounds.Groups:
+  """Completions of the prompts, and what the in-graph verifier says of them."""
   assert parts.score is not None
   rollout = sample_stage(state, prompts, parts=parts)
   greedy = greedy_stage(state, prompts, parts=parts)
   with jax.named_scope("verifier"):
     scored = parts.score(prompts, rollout)
     baseline = None if greedy is None else parts.score(prompts, greedy)
-  return learn_stage(state, prompts, rollout, scored, baseline, parts=parts)
+  return rounds.Groups(prompts, rollout, scored, baseline)
+
+
+def fused_step(
+  state: TrainState, prompts: Prompts, *, parts: Parts
+) -> tuple[TrainState, Metrics, PyTree]:
+  """Samples, scores and updates once; jit with `donate_argnums=0`."""
+  draw = functools.partial(draw_stage, state, parts=parts)
+  if parts.max_rounds == 1:
+    groups, drawn = draw(prompts), {}
+  else:
+    collected = rounds.collect(
+      draw, prompts, parts.max_rounds, parts.constrain_rows
+    )
+    groups, drawn = collected.groups, rounds.metrics(collected)
+  state, metrics, samples = learn_stage(
+    state,
+    groups.prompts,
+    groups.rollout,
+    groups.scored,
+    groups.greedy,
+    parts=parts,
+  )
+  return state, metrics | drawn, samples
 
 
 def supervised_step(

@@ -1,7 +1,9 @@
 """Command lines: what is wrong with one, and that good ones pass."""
 
+import pathlib
 import sys
 
+import jax
 import pytest
 from absl import flags
 
@@ -152,3 +154,20 @@ def test_broken_config_file_is_explained(parse, tmp_path, text, message):
   with pytest.raises(ValueError, match=message) as caught:
     parse(f"--config={path}", "--workdir=x")
   assert str(path) in str(caught.value)
+
+
+def test_programs_are_kept_unless_jax_was_told_where(monkeypatch, tmp_path):
+  name = "jax_compilation_cache_dir"
+  before = getattr(jax.config, name)
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+  try:
+    for told in ("/elsewhere", ""):
+      jax.config.update(name, told)
+      flags_lib.cache_compilations()
+      assert getattr(jax.config, name) == told
+    jax.config.update(name, None)
+    flags_lib.cache_compilations()
+    folder = pathlib.Path(getattr(jax.config, name))
+    assert folder.relative_to(tmp_path).parts[:2] == ("grpo_jax", "programs")
+  finally:
+    jax.config.update(name, before)

@@ -1,5 +1,6 @@
 """What a run needs: figures in files, and against arrays that exist."""
 
+import dataclasses
 import importlib
 import json
 import re
@@ -91,6 +92,10 @@ def test_a_recipe_says_what_its_rollout_takes(name):
   slots = sizes.max_prompt_len * prompts + sizes.max_new_tokens * rows
   assert said[1] == gib(2 * 28 * 4 * 128 * 2 * slots)
   assert said[1] == gib(memory._cache(sizes, prompts, rows))
+  # A byte each, and four for the scale of a token and head.
+  model = dataclasses.replace(sizes.model, cache_dtype="int8")
+  narrow = dataclasses.replace(sizes, model=model)
+  assert memory._cache(narrow, prompts, rows) == 2 * 28 * 4 * 132 * slots
 
 
 def test_state_and_cache_are_those_of_a_run():
@@ -99,7 +104,7 @@ def test_state_and_cache_are_those_of_a_run():
   run = config_lib.resolve(config)
   solved = problem.make_problem(run)
   policy = assembly.make_policy(run, solved)
-  (_, enter), (_, enter_rl) = runs.make_phases(
+  (_, enter, _), (_, enter_rl, _) = runs.make_phases(
     run, solved, policy, sharding.make_mesh(1)
   )
   state = enter_rl(enter(assembly.initial_state(policy, 0)))
@@ -146,16 +151,18 @@ def test_the_estimate_of_the_backward_pass_is_near_what_is_allocated(
   size = memory.Sizes(model, None, max_prompt_len=32, max_new_tokens=97)
   policy = transformer.transformer_policy(model)
 
-  def loss(trained, *rows):
+  def loss(trained, prefix, *rows):
     params = {"trained": trained, "frozen": {}}
-    prefix = policy.prefix(params, *rows[:2]) if num_prompts < 8 else None
     return jnp.square(policy.hidden(params, *rows, prefix=prefix)[0]).sum()
 
-  trained = memory._abstract_params(policy)["trained"]
-  rows = memory._abstract_rows(size, num_prompts, 8)
-  compiled = jax.jit(jax.grad(loss)).lower(trained, *rows).compile()
+  params = memory._abstract_params(policy)
+  rows = memory._abstract_rows(size, 8, 8)
+  shares = num_prompts < 8
+  prefix = jax.eval_shape(policy.prefix, params, *rows[:2]) if shares else None
+  gradient = jax.jit(jax.grad(loss, (0, 1)))
+  compiled = gradient.lower(params["trained"], prefix, *rows).compile()
   allocated = compiled.memory_analysis().temp_size_in_bytes
-  ratio = allocated / memory._kept(size, num_prompts, 8)
+  ratio = allocated / memory._kept(size, num_prompts, 8, shares)
   assert 0.5 < ratio < 1.5, ratio
 
 

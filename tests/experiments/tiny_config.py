@@ -6,12 +6,20 @@ The reference policy, the average of the parameters and, with the default
 algorithm, its baseline are all part of the state.
 """
 
+import pathlib
+
 from configs import quickstart
+
+_DATA = pathlib.Path(__file__).resolve().parents[1] / "data/gsm8k_sample"
 
 
 def get_config(algorithm: str = "reinforce"):
-  """Twenty steps in two phases, with a checkpoint every three."""
-  config = quickstart.get_config(algorithm)
+  """Twenty steps in two phases, with a checkpoint every three.
+
+  "on_host" is GRPO on text, scored on the host, with rollouts two updates old.
+  """
+  on_host = algorithm == "on_host"
+  config = quickstart.get_config("grpo" if on_host else algorithm)
   options = config.data.task_options
   options.min_len = 2
   options.max_len = 3
@@ -45,4 +53,15 @@ def get_config(algorithm: str = "reinforce"):
   config.checkpoint.every = 3
   config.log.samples_every = 1
   config.required_accuracy = 0.0
+
+  if on_host:
+    config.data.source = "jsonl"
+    config.data.train_path = str(_DATA / "train.jsonl")
+    config.data.format = "gsm8k"
+    config.data.tokenizer = "gsm8k"
+    config.data.max_prompt_len = 256
+    config.sampling.max_new_tokens = 4
+    config.rewards.functions = ("tests.rewards.bad_verifiers:length",)
+    config.rl.staleness = 2
+    config.algorithm.importance_mode = "truncate"
   return config

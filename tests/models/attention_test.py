@@ -329,3 +329,77 @@ def test_the_benchmark_cannot_measure_absent_tpus():
   )
   assert (status, out) == (2, "")
   assert err.startswith("error: --measure with --topology=v5e:2x2:")
+
+
+# ---- Caches.
+
+
+def make_cache(num_before=3, num_own=4):
+  """(q, prefix, own, mask) of 6 rows that share 2 prefixes."""
+  shapes = (
+    (6, 1, C, R, K),
+    (2, C, K, num_before),
+    (2, C, num_before, K),
+    (6, C, K, num_own),
+    (6, C, num_own, K),
+  )
+  keys = jax.random.split(jax.random.key(0), len(shapes))
+  # Of very different sizes: with one scale for all some would round to 0.
+  q, *k_v = (
+    jax.random.normal(key, shape, float)
+    * jnp.exp(3 * jax.random.normal(key, shape[-2:], float))
+    for key, shape in zip(keys, shapes, strict=True)
+  )
+  mask = jax.random.bernoulli(keys[0], 0.7, (6, 1, num_before + num_own))
+  return q, tuple(k_v[:2]), tuple(k_v[2:]), mask.at[:, :, 0].set(True)
+
+
+def test_codes_in_a_cache_mean_the_numbers_that_they_stand_for():
+  """Against `plain` on a copy of the cache in floats, for each row."""
+  with jax.enable_x64(True):
+    config = dataclasses.replace(
+      CONFIG, dtype="float64", cache_dtype="int8", attention_softcap=5.0
+    )
+    q, *caches, mask = make_cache()
+    held = [attention.held(config, *k_v) for k_v in caches]
+    attended = attention.one_token(config, q, *held, mask)
+    for floats, codes, axis in zip(
+      [*caches[0], *caches[1]], [*held[0], *held[1]], [-2, -1] * 2, strict=True
+    ):
+      assert codes["int8"].dtype == jnp.int8
+      scale = np.abs(floats).max(axis, keepdims=True) / 127
+      np.testing.assert_allclose(codes["scale"], scale, rtol=1e-6)
+      error = np.abs(codes["int8"] - floats / scale)
+      assert 0.4 < error.max() < 0.5001
+    prefix, own = (
+      [part["int8"] * np.asarray(part["scale"], np.float64) for part in pair]
+      for pair in held
+    )
+    k, v = (
+      np.concatenate([np.repeat(shared, 3, axis=0), x], axis=axis)
+      for shared, x, axis in zip(prefix, own, (-1, -2), strict=True)
+    )
+    expected = attention.plain(config, q, jnp.asarray(k), jnp.asarray(v), mask)
+    np.testing.assert_allclose(attended, expected, rtol=0, atol=1e-10)
+
+
+def test_no_code_is_multiplied_by_its_scale():
+  """Sizes of arrays: 6 rows of 4 slots, whose codes are the largest by far."""
+  config = dataclasses.replace(CONFIG, cache_dtype="int8")
+  q, *caches, mask = jax.eval_shape(make_cache)
+  held = [
+    jax.eval_shape(functools.partial(attention.held, config), *k_v)
+    for k_v in caches
+  ]
+  program = jax.make_jaxpr(functools.partial(attention.one_token, config))(
+    q, *held, mask
+  )
+  products = [e for e in program.eqns if e.primitive.name == "mul"]
+  codes = min(x["int8"].size for pair in held for x in pair)
+  assert len(products) == 5  # Scales of 2 keys and 2 values, 1 of attention.
+  assert all(e.outvars[0].aval.size < codes for e in products)
+
+
+def test_unknown_caches_raise():
+  with pytest.raises(ValueError, match="cache_dtype is 'int4'; use one of mod"):
+    dataclasses.replace(CONFIG, cache_dtype="int4")

@@ -56,10 +56,11 @@ def step_by_step(policy, params, batch):
   def one(cache, t):
     positions = jnp.full(len(tokens), t)
     h, cache, _ = policy.decode(
-      params, tokens[:, t], positions, t, prefix, cache
+      weights, tokens[:, t], positions, t, prefix, cache
     )
     return cache, h
 
+  weights = policy.weights(params)
   cache = policy.allocate(len(tokens), num_slots)
 
   _, later = jax.lax.scan(one, cache, jnp.arange(num_slots - 1))
@@ -77,6 +78,7 @@ def assert_same(tree, other):
     (transformer_test.PLAIN, teacher_forced),
     (RICH, teacher_forced),
     (RICH, step_by_step),
+    (dataclasses.replace(RICH, cache_dtype="int8"), step_by_step),
   ],
 )
 def test_fresh_adapters_change_no_bit(config, run):

@@ -43,15 +43,20 @@ def make_rows(slots=S):
 @functools.partial(jax.jit, static_argnums=(0, 3))
 def value_and_gradients(policy, params, rows, shared, extras=None):
   """(h and aux of tokens that exist, gradient of a function of both)."""
-  prompts, prompt_mask, _, mask, _ = rows
+  prompts, prompt_mask, _, mask, index = rows
 
   def loss(trained):
     every = {**params, "trained": trained}
-    prefix = None
+    prefix, of_rows, more = None, rows, extras
     if shared:
       prefix = policy.prefix(every, prompts, prompt_mask, extras)
       assert prefix is not None
-    outputs = policy.hidden(every, *rows, extras, prefix)
+      prefix = jax.tree.map(lambda x: x[:, index], prefix)
+      of_rows = prompts[index], prompt_mask[index], *rows[2:]
+      if extras:
+        kept = extras["prompt_routing"][index]
+        more = {**extras, "prompt_routing": kept}
+    outputs = policy.hidden(every, *of_rows, more, prefix)
     seen = jax.tree.map(
       lambda x: jnp.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, 0),
       outputs,

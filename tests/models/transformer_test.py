@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -92,10 +93,11 @@ def step_by_step(config, params, batch):
 
   def step(cache, t):
     h, cache, _ = policy.decode(
-      params, tokens[:, t], jnp.full(num_rows, t), t, prefix, cache
+      weights, tokens[:, t], jnp.full(num_rows, t), t, prefix, cache
     )
     return cache, h
 
+  weights = policy.weights(params)
   cache = policy.allocate(num_rows, T)
 
   _, later = jax.lax.scan(step, cache, jnp.arange(T - 1))  # [T - 1, B, D]
@@ -255,6 +257,46 @@ def test_bfloat16_activations_keep_float32_parameters_and_logits():
     assert narrow.dtype == jnp.float32
     error = abs(existing(narrow) - existing(wide))
     assert 0 < error.max() < 0.05 * abs(existing(wide)).max()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_head_multiplies_in_the_dtype_of_its_operands(name, dtype):
+  config = dataclasses.replace(CONFIGS[name], dtype=dtype)
+  policy, params = transformer.transformer_policy(config), make_params(config)
+  part = "embed" if config.tied_embeddings else "head"
+  (weights,) = jax.tree.leaves(params["trained"][part])
+  h = jax.random.normal(jax.random.key(2), (3, T, 8)).astype(dtype)
+  d_logits = jax.random.normal(jax.random.key(3), (3, T, 13))  # float32.
+
+  def head(weights, h):
+    key = "embedding" if config.tied_embeddings else "kernel"
+    return policy.head({"trained": {part: {key: weights}}}, h)
+
+  def plain(weights, h):
+    return h @ (weights.T if config.tied_embeddings else weights)
+
+  def gradients(function):
+    return jax.jit(lambda *args: jax.vjp(function, *args)[1](d_logits))
+
+  program = gradients(head).lower(weights, h)
+  operands = re.findall(
+    r"stablehlo\.dot_general .*: \(tensor<[\dx]*(\w+)>, tensor<[\dx]*(\w+)>\)",
+    program.as_text(),
+  )
+  assert len(operands) >= 2
+  assert {*operands} == {("bf16",) * 2 if dtype == "bfloat16" else ("f32",) * 2}
+  # The definition, in float32: the same bits, or what rounding leaves of them.
+  expected = gradients(plain)(weights, h.astype("float32"))
+  for actual, wide, like in zip(
+    program.compile()(weights, h), expected, (weights, h), strict=True
+  ):
+    assert actual.dtype == like.dtype
+    error = abs(actual - wide).max()
+    if dtype == "float32":
+      assert error == 0
+    else:
+      assert 0 < error < 0.01 * abs(wide).max()
 
 
 def test_layers_are_stacked_and_everything_is_trained():

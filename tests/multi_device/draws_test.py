@@ -1,5 +1,6 @@
 """Random draws do not depend on how many devices make them."""
 
+import dataclasses
 import functools
 
 import jax
@@ -46,11 +47,14 @@ def test_sharded_draws_are_those_of_one_device(draw, rows):
   assert (np.asarray(other_seed) != np.asarray(sharded)).mean() > 0.99
 
 
-@pytest.mark.parametrize("lanes", [8, 5])
-def test_eight_devices_sample_the_rows_of_one(lanes, rows):
+@pytest.mark.parametrize(
+  ("lanes", "cache_dtype"), [(8, "model"), (5, "model"), (5, "int8")]
+)
+def test_eight_devices_sample_the_rows_of_one(lanes, cache_dtype, rows):
   """In float64, where round-off decides no draw."""
   with jax.enable_x64(True):
     config = transformer_test.float64(transformer_test.PLAIN)
+    config = dataclasses.replace(config, cache_dtype=cache_dtype)
     policy = transformer.transformer_policy(config)
     params = transformer_test.make_params(config)
     tokens = jax.random.randint(jax.random.key(4), (8, 3), 1, 13)

@@ -121,7 +121,7 @@ def test_fused_steps_are_those_of_one_device(caplog):
   ):
     assert samples["tokens"].shape == (32, 4)
     lengths.update(samples["mask"].sum(1).tolist())
-    for name in ("tokens", "mask", "reward", "prompt_index"):
+    for name in ("tokens", "mask", "reward", "prompt_id"):
       np.testing.assert_array_equal(other[name], samples[name], err_msg=name)
     jax.tree.map(
       functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12),
@@ -147,14 +147,20 @@ def test_fused_steps_are_those_of_one_device(caplog):
   )
 
 
-@pytest.mark.parametrize("micro", [8, 32])
-def test_devices_share_prompts_with_rows_of_their_own(micro):
+@pytest.mark.parametrize(
+  ("micro", "lengths"),
+  [(8, ()), (8, (2,)), pytest.param(32, (), marks=pytest.mark.slow)],
+)
+def test_devices_share_prompts_with_rows_of_their_own(micro, lengths):
   """1 of 4 rows of a group, or a whole group, on each device at a time."""
   results = []
   for devices in (1, 8):
     mesh = sharding.make_mesh(devices)
     parts = tiny.make_parts(
-      policy=_transformer("float32"), micro_batch_size=micro, num_shards=devices
+      policy=_transformer("float32"),
+      micro_batch_size=micro,
+      num_shards=devices,
+      lengths=lengths,
     )
     state, batch = tiny.off_policy(parts)
     # Twice the rows: a group for each device, whose prompts it has too.
@@ -199,6 +205,46 @@ def test_minibatches_of_groups_are_those_of_one_device():
     eight,
     one,
   )
+
+
+def test_rounds_keep_the_groups_that_one_device_keeps():
+  """Eight live groups of up to sixteen, from other devices than keep them."""
+
+  def score(prompts, rollout):
+    scored = tiny.count_token(prompts, rollout)
+    # Of each question of three, all rows have the same reward.
+    dead = (prompts.ids % 3 == 0)[rollout.prompt_index]
+    return dataclasses.replace(
+      scored, rewards=jnp.where(dead, 1.0, scored.rewards)
+    )
+
+  with jax.enable_x64(True):
+    parts = tiny.make_parts(
+      policy=_transformer("float64"),
+      micro_batch_size=MICRO,
+      fields={"dynamic_sampling": True},
+      score=score,
+      num_shards=8,
+    )
+    parts = dataclasses.replace(parts, num_samples=8 * 4, max_rounds=3)
+    one, eight = (
+      _run(devices, parts, num_steps=2, num_prompts=24) for devices in (1, 8)
+    )
+  for (params, metrics, samples), (others, other_metrics, other) in zip(
+    one, eight, strict=True
+  ):
+    assert metrics["drawn/rounds"] > 1
+    for name in ("tokens", "mask", "reward", "prompt_id"):
+      np.testing.assert_array_equal(other[name], samples[name], err_msg=name)
+    jax.tree.map(
+      functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12),
+      others,
+      params,
+    )
+    for name, value in metrics.items():
+      np.testing.assert_allclose(
+        other_metrics[name], value, 1e-5, 1e-6, err_msg=name
+      )
 
 
 def test_noise_of_the_sampler_has_the_same_bits():

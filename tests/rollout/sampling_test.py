@@ -7,6 +7,7 @@ a table that the last token selects.
 import dataclasses
 import functools
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -176,6 +177,42 @@ def test_row_keys_depend_on_id_and_sample_index_only():
   assert len(np.unique(keys.reshape(9, -1), axis=0)) == 9
   folded = functools.reduce(jax.random.fold_in, (5, 2, 0), jax.random.key(0))
   np.testing.assert_array_equal(jax.random.key_data(folded), keys[1, 2])
+
+
+def test_a_token_is_where_logits_and_noise_are_largest():
+  table = np.random.default_rng(0).normal(size=(10, 10))
+  prompts, key = make_prompts([[5], [7]], [3, 4]), jax.random.key(6)
+  rollout = sample(
+    MARKOV,
+    {"trained": jnp.asarray(table), "frozen": {}},
+    prompts,
+    key,
+    sampling.SamplingConfig(4, (), 0, temperature=0.5),
+    2,
+  )
+  for b, row_key in enumerate(sampling.row_keys(key, prompts.ids, 2)):
+    last = (5, 7)[b // 2]
+    for t in range(4):
+      noise = jax.random.gumbel(jax.random.fold_in(row_key, t), (10,))
+      last = np.argmax(table[last] / 0.5 + noise)
+      assert rollout.tokens[b, t] == last
+
+
+@pytest.mark.parametrize(
+  ("row", "token"),
+  [
+    ([0.0, 2.0, 1.0, 2.0], 1),  # The first of equals.
+    ([-np.inf, -np.inf, -3.0, -np.inf], 2),
+    ([0.0, 1.0, 2.0, 3.0], 3),
+    ([0.0, np.nan, 2.0, 1.0], 3),  # A token all the same.
+  ],
+)
+def test_which_token_is_most_likely(row, token):
+  config = sampling.SamplingConfig(1, (), 0, temperature=0.0)
+  params = {"trained": jnp.tile(jnp.array(row), (4, 1)), "frozen": {}}
+  prompts = make_prompts([[0]])
+  rollout = sample(MARKOV, params, prompts, jax.random.key(0), config, 1)
+  assert rollout.tokens[0, 0] == token
 
 
 @pytest.mark.parametrize(
@@ -438,7 +475,8 @@ def assert_same_rollout(rollout, expected):
 @pytest.mark.parametrize(
   ("config", "lanes", "smallest"),
   [
-    (WINDOWED, 5, 8),
+    (dataclasses.replace(WINDOWED, cache_dtype="int8"), 5, 8),
+    pytest.param(WINDOWED, 5, 8, marks=pytest.mark.slow),
     pytest.param(WINDOWED, None, 2, marks=pytest.mark.slow),
     pytest.param(transformer_test.PLAIN, 1, 128, marks=pytest.mark.slow),
     pytest.param(EXPERTS, 5, 4, marks=pytest.mark.slow),
@@ -492,6 +530,23 @@ def test_a_free_lane_takes_the_next_row():
   np.testing.assert_array_equal(rollout.tokens[7, :3], [18, 19, 0])
 
 
+@pytest.mark.parametrize("lanes", [None, 3])
+def test_rows_may_have_limits_of_their_own(model, lanes):
+  policy, params, prompts = model
+  limits = jnp.asarray([1, 5, 3, 2, 4, 5, 1, 2, 5, 3, 4, 1])
+  config = sampling.SamplingConfig(5, (), 0, lanes=lanes)
+  rollout = jax.jit(
+    functools.partial(sampling.sample, policy, config=config, group_size=4)
+  )(params, prompts, jax.random.key(1), limits=limits)
+  free = sample(policy, params, prompts, jax.random.key(1), config, 4)
+  within = np.arange(5) < limits[:, None]
+  np.testing.assert_array_equal(rollout.completion_mask, within)
+  np.testing.assert_array_equal(
+    rollout.tokens, np.where(within, free.tokens, 0)
+  )
+  assert not rollout.terminated.any()
+
+
 def test_more_lanes_than_rows_are_no_lanes(model):
   policy, params, prompts = model
   with jax.enable_x64(True):
@@ -524,6 +579,29 @@ def test_a_prompt_is_cached_once_and_not_for_each_row(lanes):
   assert "<15x1x6x7xf32" not in text
   assert ("<6x1x6x7xf32" in text) == (lanes == 6)  # Those of the lanes.
   assert f"<{lanes or 15}x1x6x5xf32" in text  # Completions.
+
+
+@pytest.mark.parametrize(
+  ("dtype", "name"), [("int8", "i8"), ("bfloat16", "bf16")]
+)
+def test_a_cache_carries_what_its_dtype_says(dtype, name):
+  """Loops carry narrow keys [15, 1, 6, 5], and no wide ones."""
+  config = dataclasses.replace(transformer_test.RICH, cache_dtype=dtype)
+  policy = transformer.transformer_policy(config)
+  params = jax.eval_shape(policy.init, jax.random.key(0))
+  prompts = make_prompts(jnp.ones((3, 7), jnp.int32))
+  text = sample.lower(
+    policy,
+    params,
+    prompts,
+    jax.random.key(0),
+    sampling.SamplingConfig(5, (0,), 0),
+    5,
+  ).as_text()
+  loops = re.findall(r"stablehlo\.while.* : (.*)", text)
+  carried = max(loops, key=len)  # The others draw.
+  assert carried.count(f"<15x1x6x5x{name}>") == config.num_layers
+  assert "<15x1x6x5xf32>" not in carried
 
 
 # ---- Errors.

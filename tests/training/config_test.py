@@ -73,6 +73,7 @@ def _readers() -> str:
   ]
   functions = [
     config_lib.micro_batch_size,
+    config_lib.lengths,
     config_lib.default_config,
     config_lib.resolve,
   ]
@@ -346,10 +347,13 @@ def test_automatic_micro_batches_divide(prompts, group, parts, length, backend):
   minibatch = prompts * group
   assert 1 <= size <= minibatch
   assert minibatch % size == 0
-  assert max(size, group) % min(size, group) == 0
   dataclasses.replace(phase, micro_batch_size=size).check("rl")
   if backend != "cpu":
     assert size == minibatch
+  lengths = config_lib.lengths(phase, slots[1])
+  assert sorted(lengths, reverse=True) == list(lengths)
+  assert all(16 <= n < slots[1] for n in lengths)
+  assert len(lengths) <= 3
   fixed = dataclasses.replace(phase, micro_batch_size=1)
   assert config_lib.micro_batch_size(fixed, *slots, backend) == 1
 
@@ -371,3 +375,18 @@ def test_every_config_file_resolves_for_every_algorithm(path, name):
   run = config_lib.resolve(config)
   assert run.algorithm[0] == name
   assert run.phases
+
+
+@pytest.mark.parametrize(
+  ("number", "slots", "lengths"),
+  [
+    (1, 256, ()),
+    (4, 256, (128, 64, 32)),
+    (7, 256, (184, 128, 88, 64, 48, 32)),
+    (4, 100, (48, 24, 16)),
+    (4, 12, ()),
+  ],
+)
+def test_lengths_go_down_to_an_eighth(number, slots, lengths):
+  phase = config_lib.PhaseConfig(num_lengths=number)
+  assert config_lib.lengths(phase, slots) == lengths

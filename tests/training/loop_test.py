@@ -204,6 +204,8 @@ def test_host_verifiers_that_hang_and_raise(tmp_path, monkeypatch):
     assert np.isfinite(row["loss"])
   timings = _rows(tmp_path / "run", metrics_log.TIMINGS)
   assert all(1 < row["time/verifier_s"] < 60 for row in timings)
+  # The first step is traced and compiled, and the second one is not.
+  assert timings[0]["time/compile_s"] > 0.1 > timings[1]["time/compile_s"]
   # A right answer in the held-out half: one of two prompts is worth 1.0.
   assert result.after["eval/accuracy"] == 0.5
   samples = _rows(tmp_path / "run", metrics_log.SAMPLES)

@@ -493,19 +493,19 @@ def _group_sizes(config, policy, batch):
   return here[batch.group_id] + 0 * policy.logp.sum()
 
 
-@pytest.mark.parametrize("couples_group", [True, False])
-def test_minibatches_keep_groups_whole_where_rows_need_each_other(
-  couples_group,
-):
+@pytest.mark.parametrize(("group_size", "whole"), [(4, True), (1, False)])
+def test_minibatches_keep_groups_whole_where_they_are_told(group_size, whole):
   algorithm = Algorithm(
     name="group_sizes",
     config_class=options.CommonConfig,
     advantages=lambda config, batch: batch.rewards,
     policy_loss=_group_sizes,
     aggregate=aggregation.over_sequences,
-    couples_group=couples_group,
+    couples_group=whole,
   )
-  parts = tiny.make_parts(algorithm, num_minibatches=2, micro_batch_size=8)
+  parts = tiny.make_parts(
+    algorithm, group_size=group_size, num_minibatches=2, micro_batch_size=8
+  )
   batch = dataclasses.replace(
     (ragged := tiny.ragged_batch(parts)),
     mask=jnp.ones_like(ragged.mask),
@@ -513,7 +513,7 @@ def test_minibatches_keep_groups_whole_where_rows_need_each_other(
   )
   advance = jax.jit(functools.partial(step.update, parts=parts))
   _, metrics = advance(tiny.make_state(parts), batch, jax.random.key(0))
-  assert (metrics["loss"] == 4) == couples_group
+  assert (metrics["loss"] == 4) == whole
 
 
 # --- What cannot be made is said before anything is traced -------------------

@@ -32,15 +32,17 @@ def finish(workdir: pathlib.Path, algorithm: str) -> str:
   return out
 
 
-def everything(workdir: pathlib.Path) -> dict[str, bytes | dict]:
+def everything(
+  workdir: pathlib.Path, steps: int = STEPS
+) -> dict[str, bytes | dict]:
   """All that a finished run leaves and that no clock has a part in."""
   store = checkpoints.Checkpoints(workdir / "checkpoints", keep=2)
-  assert store.latest_step() == STEPS
+  assert store.latest_step() == steps
   extra = store.extra()
   store.close()
   del extra["log"][metrics_log.TIMINGS]
   with ocp.training.Checkpointer(workdir / "checkpoints") as checkpointer:
-    arrays = checkpointer.load(STEPS, checkpointer.metadata(STEPS).metadata)
+    arrays = checkpointer.load(steps, checkpointer.metadata(steps).metadata)
   result = {
     jax.tree_util.keystr(path): np.asarray(leaf).tobytes()
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays)
@@ -173,7 +175,7 @@ def test_sigterm_during_an_evaluation(tmp_path, monkeypatch, evaluation_number):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["grpo", "reinforce"])
+@pytest.mark.parametrize("algorithm", ["grpo", "reinforce", "on_host"])
 def test_killed_at_random_moments(tmp_path, unbroken, algorithm):
   rng = random.Random(0)
   kills, attempt = 0, 0

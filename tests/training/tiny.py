@@ -16,7 +16,8 @@ from grpo_jax.models import adapter
 from grpo_jax.rollout import sampling
 from grpo_jax.training import assembly, optimizers, step
 from grpo_jax.training import config as config_lib
-from grpo_jax.training.step import Parts, UpdatePlan
+from grpo_jax.training.micro_batches import UpdatePlan
+from grpo_jax.training.step import Parts
 from grpo_jax.types import Prompts, Scored, TrainBatch, TrainState
 
 VOCAB, PAD, END = 7, 0, 1

@@ -1,0 +1,340 @@
+"""Rollouts ahead of the updates: when, with which draws, and how corrected."""
+
+import dataclasses
+import functools
+import signal
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.data import pipeline
+from grpo_jax.training import (
+  assembly,
+  checkpoints,
+  drivers,
+  loop,
+  metrics_log,
+  problem,
+  runs,
+  sharding,
+  step,
+)
+from grpo_jax.training import config as config_lib
+from tests.experiments import tiny_config
+from tests.training import resume_test, tiny
+
+STEPS = 5
+BATCHES = [
+  pipeline.PromptBatch(jax.device_get(tiny.make_prompts(first=4 * i)), [])
+  for i in range(STEPS)
+]
+
+
+class OnHost:
+  """Stands for a problem with host verifiers; keeps what they are given."""
+
+  scorer = "not None"
+
+  def __init__(self, events):
+    self.events = events
+    self.rollouts = []
+
+  def score_on_host(self, batch, rollout):
+    self.events.append("verify")
+    self.rollouts.append(rollout)
+    return jax.device_get(tiny.count_token(batch.prompts, rollout)), {}, []
+
+
+@dataclasses.dataclass
+class Trained:
+  """What a few steps of the split driver did."""
+
+  events: list[str]
+  rollouts: list
+  states: list
+  metrics: list[dict[str, float]]
+
+
+def make_parts(staleness, learning_rate=0.1):
+  parts = tiny.make_parts(
+    fields={"importance_mode": "truncate"}, learning_rate=learning_rate
+  )
+  return dataclasses.replace(parts, score=None, staleness=staleness)
+
+
+@functools.cache
+def train(staleness, learning_rate=0.1) -> Trained:
+  parts, events, jit = make_parts(staleness, learning_rate), [], jax.jit
+
+  def spied(function, **options):
+    compiled, name = jit(function, **options), function.func.__name__
+
+    def call(*arguments):
+      events.append(name.removesuffix("_stage"))
+      return compiled(*arguments)
+
+    return call
+
+  on_host = OnHost(events)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(jax, "jit", spied)
+    advance = drivers.make_driver(on_host, sharding.make_mesh(1), parts)
+  state = tiny.make_state(parts)
+  states, metrics = [], []
+  for t in range(STEPS):
+    state, outcome = advance(state, *BATCHES[t : t + 1 + staleness])
+    metrics.append(outcome.metrics())
+    states.append(jax.device_get(dataclasses.replace(state, key=None)))
+  events = [name for name in events if name != "greedy"]
+  return Trained(events, on_host.rollouts, states, metrics)
+
+
+@functools.cache
+def by_hand(staleness):
+  """The states and rollouts of plain functions, one after another."""
+  parts = make_parts(staleness)
+  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
+  learn = jax.jit(functools.partial(step.learn_stage, parts=parts))
+  states, rollouts = [tiny.make_state(parts)], []
+  for t, batch in enumerate(BATCHES):
+    first = max(t - staleness, 0)
+    rollout = sample(states[first], batch.prompts, t - first)
+    scored = tiny.count_token(batch.prompts, rollout)
+    state, *_ = learn(states[t], batch.prompts, rollout, scored)
+    states.append(state)
+    rollouts.append(rollout)
+  return parts, states, rollouts
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2])
+def test_what_is_ahead_is_dispatched_before_the_host_verifies(staleness):
+  expected = ["sample"] * staleness
+  for t in range(STEPS):
+    expected += ["sample"] * (t + staleness < STEPS) + ["verify", "learn"]
+  trained = train(staleness)
+  assert trained.events == expected
+  left = [len(state.queue) for state in trained.states]
+  assert left == [min(staleness, STEPS - 1 - t) for t in range(STEPS)]
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_each_step_learns_from_the_parameters_of_so_many_updates_before(
+  staleness,
+):
+  trained = train(staleness)
+  _, states, rollouts = by_hand(staleness)
+  for t in range(STEPS):
+    np.testing.assert_array_equal(
+      trained.rollouts[t].tokens, rollouts[t].tokens
+    )
+    jax.tree.map(
+      functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6),
+      trained.states[t].params,
+      states[t + 1].params,
+    )
+
+
+def test_without_learning_a_rollout_ahead_is_the_one_in_its_step():
+  parts, (state, *_), _ = by_hand(2)
+  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
+  for t, rollout in enumerate(train(2, 0.0).rollouts):
+    there = dataclasses.replace(state, step=jnp.int32(t))
+    now = sample(there, BATCHES[t].prompts)
+    jax.tree.map(
+      np.testing.assert_array_equal,
+      rollout,
+      dataclasses.replace(now, version=None),
+    )
+  # While something is learnt, it is another one.
+  fresh, stale = train(0).rollouts[-1], train(2).rollouts[-1]
+  assert (fresh.tokens != stale.tokens).any()
+
+
+def test_every_token_says_which_parameters_drew_it():
+  trained = train(2)
+  for t, state in enumerate(trained.states):
+    for ahead, drawn in enumerate(state.queue, 1):
+      mask = drawn.rollout.completion_mask
+      assert not mask.all()
+      first = max(t + ahead - 2, 0)
+      np.testing.assert_array_equal(
+        drawn.rollout.version, np.where(mask, first, 0)
+      )
+  for name in ("staleness/mean", "staleness/max"):
+    assert [metrics[name] for metrics in trained.metrics] == [0, 1, 2, 2, 2]
+    assert name not in train(0).metrics[0]
+
+
+def test_weights_correct_from_the_sampling_to_the_current_policy():
+  parts, states, rollouts = by_hand(2)
+  t = STEPS - 1
+  rollout, prompts = rollouts[t], BATCHES[t].prompts
+  h, _ = parts.policy.hidden(
+    states[t].params["policy"],
+    prompts.tokens,
+    prompts.mask,
+    rollout.tokens,
+    rollout.completion_mask,
+    rollout.prompt_index,
+  )
+  logp = jax.nn.log_softmax(parts.policy.head(states[t].params["policy"], h))
+  logp = jnp.take_along_axis(logp, rollout.tokens[..., None], axis=-1)[..., 0]
+  ratio = np.exp(logp - rollout.behavior_logp)[rollout.completion_mask]
+  weights = np.minimum(ratio, parts.config.importance_max)
+  metrics = train(2).metrics[t]
+  assert metrics["policy_weight/mean"] == pytest.approx(weights.mean(), 1e-4)
+  assert abs(weights - 1).max() > 0.2
+  # The ratio of the surrogate is anchored at the current policy.
+  assert metrics["ratio/max_deviation"] == 0
+
+
+# --- Runs --------------------------------------------------------------------
+
+
+def get_config(staleness):
+  config = tiny_config.get_config("grpo")
+  config.phases = ("rl",)
+  config.rl.steps = 6
+  config.rl.staleness = staleness
+  config.rl.num_minibatches = 1
+  config.rl.optimizer.learning_rate = 0.05  # Old parameters draw other tokens.
+  config.eval.every = 0
+  config.checkpoint.every = 2
+  config.log.tensorboard = False
+  config.algorithm.importance_mode = "truncate"
+  return config
+
+
+def on_host(patch, then=lambda call: None):
+  """Lets runs verify on the host; `then(n)` is called after the n-th time."""
+  calls = []
+
+  class Problem(problem.Problem):
+    def score_on_host(self, batch, rollout):
+      scored = tiny.count_token(batch.prompts, rollout)
+      calls.append(rollout)
+      then(len(calls))
+      return jax.device_get(scored), {}, []
+
+  made = problem.make_problem(config_lib.resolve(get_config(0)))
+  scorer = types.SimpleNamespace(close=lambda: None)
+  fields = vars(made) | {"score": None, "scorer": scorer}
+  patch.setattr(problem, "make_problem", lambda settings: Problem(**fields))
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp("unbroken")
+  with pytest.MonkeyPatch.context() as patch:
+    on_host(patch)
+    loop.train(get_config(2), workdir)
+  rows = metrics_log.read_lines(workdir / metrics_log.METRICS)[1:]
+  assert min(row["gradient_norm"] for row in rows) > 0
+  assert rows[-1]["staleness/mean"] == 2
+  assert abs(rows[-1]["policy_weight/mean"] - 1) > 0.01
+  return resume_test.everything(workdir, 6)
+
+
+# The first call is the evaluation before the phase; call n verifies step n - 1.
+@pytest.mark.parametrize(
+  ("call", "saved", "queue"),
+  [
+    pytest.param(2, 1, 2, marks=pytest.mark.slow),
+    (4, 3, 2),
+    pytest.param(6, 5, 1, marks=pytest.mark.slow),
+  ],
+)
+def test_sigterm_leaves_what_was_drawn_ahead(
+  tmp_path, monkeypatch, unbroken, call, saved, queue
+):
+  def stop(count):
+    if count == call:
+      signal.raise_signal(signal.SIGTERM)
+
+  with monkeypatch.context() as patch:
+    on_host(patch, stop)
+    assert loop.train(get_config(2), tmp_path).preempted
+  store = checkpoints.Checkpoints(tmp_path / "checkpoints", keep=2)
+  assert store.latest_step() == saved
+  assert store.extra()["queue"] == queue
+  store.close()
+  on_host(monkeypatch)
+  with runs.load(tmp_path) as loaded:
+    assert loaded.step == saved
+  loop.train(get_config(2), tmp_path)
+  resume_test.assert_same(resume_test.everything(tmp_path, 6), unbroken)
+
+
+def test_a_crash_costs_the_steps_since_the_last_checkpoint(
+  tmp_path, monkeypatch, unbroken
+):
+  def crash(count):
+    if count == 5:  # Step 4, of which checkpoint 2 has drawn the rollout.
+      raise RuntimeError("out of luck")
+
+  with monkeypatch.context() as patch:
+    on_host(patch, crash)
+    with pytest.raises(RuntimeError, match="out of luck"):
+      loop.train(get_config(2), tmp_path)
+  on_host(monkeypatch)
+  loop.train(get_config(2), tmp_path)
+  resume_test.assert_same(resume_test.everything(tmp_path, 6), unbroken)
+
+
+# --- What makes no sense is said before anything is compiled -----------------
+
+
+def _make_parts(config, patch=None):
+  if patch is not None:
+    on_host(patch)
+  settings = config_lib.resolve(config)
+  made = problem.make_problem(settings)
+  policy = tiny.tiny_policy(made.tokenizer.vocab_size)
+  return assembly.make_parts(
+    settings, made, policy, "rl", sharding.make_mesh(1)
+  )
+
+
+def test_verifiers_in_the_program_leave_nothing_to_overlap():
+  with pytest.raises(
+    ValueError, match=r"config\.rl\.staleness=1 .*verified on the device.*is 0"
+  ):
+    _make_parts(get_config(1))
+
+
+def test_staleness_needs_a_correction(monkeypatch):
+  config = get_config(1)
+  config.algorithm.importance_mode = "none"
+  with pytest.raises(
+    ValueError, match=r"staleness=1 .*'grpo'.*importance_mode='truncate'"
+  ):
+    _make_parts(config, monkeypatch)
+  for field, value in {
+    "importance_mode": "mask",
+    "rejection": "seq_mean_k1",
+    "off_policy_threshold": 0.1,
+  }.items():
+    config = get_config(1)
+    config.algorithm.importance_mode = "none"
+    config.algorithm[field] = value
+    assert _make_parts(config, monkeypatch).staleness == 1
+  config = get_config(0)
+  config.algorithm.importance_mode = "none"
+  assert _make_parts(config, monkeypatch).staleness == 0
+
+
+@pytest.mark.parametrize(
+  ("name", "value", "message"),
+  [
+    ("rl", -1, r"config\.rl\.staleness=-1 must be 0 or greater"),
+    ("sft", 1, r"config\.sft\.staleness=1: .*given, not drawn"),
+  ],
+)
+def test_values_that_no_phase_can_have(name, value, message):
+  config = tiny_config.get_config()
+  config[name].staleness = value
+  with pytest.raises(ValueError, match=message):
+    config_lib.resolve(config)
