@@ -200,7 +200,9 @@ def get_config(staleness):
   config.rl.steps = 6
   config.rl.staleness = staleness
   config.rl.num_minibatches = 1
-  config.rl.optimizer.learning_rate = 0.05  # Old parameters draw other tokens.
+  # Old parameters draw other tokens; rewards alone are too rare.
+  config.rl.optimizer.learning_rate = 0.05
+  config.algorithm.entropy_coef = 0.1
   config.eval.every = 0
   config.checkpoint.every = 2
   config.log.tensorboard = False
