@@ -95,11 +95,11 @@ def _lengths(axes: Any, results: dict[str, Any]) -> None:
       axes.plot(spread, values, marker + "-", label=label)
     steps = [of["tokens_per_s"] for *_, of in drawn]
     axes.plot(spread, steps, "D--", color="0.4", label="whole step, in lanes")
-    for x, name, _ in drawn:
+    for i, (x, name, _) in enumerate(drawn):
       axes.annotate(
         name,
         (x, 0),
-        (0, 4),
+        (0, 4 + 11 * (i % 2)),  # Neighbours may be near.
         textcoords="offset points",
         ha="center",
         fontsize=9,
