@@ -34,6 +34,7 @@ from tests.experiments import tiny_config
 from tests.training import tiny
 
 P, G = 3, 2
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def _scored(rewards, valid=None, correct=None) -> Scored:
@@ -263,7 +264,9 @@ def _with_experts():
   )
 
 
-@pytest.mark.parametrize("what", ["lanes", "greedy", "kept_ids", "routing"])
+@pytest.mark.parametrize(
+  "what", ["lanes", slow("greedy"), "kept_ids", slow("routing")]
+)
 def test_all_that_belongs_to_a_group_travels_with_it(what):
   parts = _parts(
     max_rounds=3,
@@ -358,7 +361,7 @@ def _steps(of, parts, live_ids):
   return jax.device_get(_numbers(state)), history
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "remax"])
+@pytest.mark.parametrize("algorithm", ["grpo", slow("remax")])
 def test_rounds_with_the_host_between_them_are_the_same(algorithm):
   # Full after one round, after two, and not at all.
   live_ids = (0, 1, 2, 3, 14, 16, 18, 19, 30)
@@ -401,6 +404,7 @@ def _run_config():
   return config
 
 
+@pytest.mark.slow
 def test_a_stopped_run_ends_with_the_same_bytes(tmp_path, monkeypatch):
   whole = loop.train(_run_config(), tmp_path / "whole")
   original = evaluation.summarize

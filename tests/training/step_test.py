@@ -20,6 +20,7 @@ from tests.training import tiny
 HOST_TRAFFIC = re.compile(
   r"callback|infeed|outfeed|\bsend\b|\brecv\b|host_transfer", re.IGNORECASE
 )
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def _fused(parts):
@@ -88,12 +89,12 @@ def test_gradients_of_bfloat16_parameters_add_up_in_float32():
   ("dtype", "cache_dtype", "micro", "gap"),
   [
     ("float32", "model", 2, (0, 1e-4)),
-    ("float32", "model", 16, (0, 1e-4)),
-    ("float32", "bfloat16", 16, (1e-5, 0.02)),
+    slow("float32", "model", 16, (0, 1e-4)),
+    slow("float32", "bfloat16", 16, (1e-5, 0.02)),
     ("float32", "int8", 16, (1e-5, 0.02)),
-    ("bfloat16", "model", 2, (1e-5, 0.5)),
+    slow("bfloat16", "model", 2, (1e-5, 0.5)),
     ("bfloat16", "model", 16, (1e-5, 0.5)),
-    ("bfloat16", "int8", 2, (1e-5, 0.5)),
+    slow("bfloat16", "int8", 2, (1e-5, 0.5)),
   ],
 )
 def test_first_update_is_on_policy_in_every_bit(dtype, cache_dtype, micro, gap):
