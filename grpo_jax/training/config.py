@@ -358,7 +358,8 @@ class PhaseConfig:
     num_lengths: Completion lengths that the update is compiled for, from T down
       to T / 8 by equal factors, none below 16 slots: rows of about the same
       length go together, and completions that end early cost less. Each takes a
-      compilation of its own; 1 for T only.
+      compilation of its own; 1 for T only. In a single micro-batch the longest
+      row decides for all.
     logits_chunk_mib: What the float32 logits of a chunk may take on a device,
       MiB; None: a good size for the backend. Changes time and memory only.
     reset_optimizer: Start the phase with a fresh optimizer state.

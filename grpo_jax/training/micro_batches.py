@@ -1,12 +1,10 @@
-"""How the rows of a gradient step become micro-batches of equal cost.
+"""How the rows of a gradient step become micro-batches of about equal cost.
 
-A micro-batch is a fixed number of rows. Where completions may end early, rows
-of about the same number of trained tokens go together, the longest first, and
-a micro-batch is as long as its longest row needs, of a few lengths that are
-compiled; shorter rows go more at a time. Rows without any trained token (dead
-groups of dynamic sampling, completions that were filtered out) are not run.
-
-Each device has its own rows, and its part in every micro-batch.
+Rows of about the same number of trained tokens go together, the longest first.
+A micro-batch is as long as its longest row needs, of a few lengths that are
+compiled, and has the more rows the shorter it is. Rows without any trained
+token (dead groups of dynamic sampling, completions that were filtered out) are
+not run. Each device has rows of its own, and its part in every micro-batch.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ class UpdatePlan:
   Attributes:
     num_epochs: Passes over the batch.
     num_minibatches: Gradient steps per pass; must divide the rows.
-    micro_batch_size: Rows per forward/backward pass; must divide the rows of
-      a minibatch. Changes time and memory, never the gradient.
+    micro_batch_size: Rows of all T slots per forward/backward pass; must divide
+      the rows of a minibatch. Changes time and memory, never the gradient.
     temperature: Of the log-probs (the sampling temperature).
     chunk_bytes: Of the logits that exist at a time, over all devices.
     ema_decay: Of the parameter average per step; None keeps no average.
