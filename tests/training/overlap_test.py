@@ -70,7 +70,8 @@ def train(staleness, learning_rate=0.1) -> Trained:
   parts, events, jit = make_parts(staleness, learning_rate), [], jax.jit
 
   def spied(function, **options):
-    compiled, name = jit(function, **options), function.func.__name__
+    compiled = jit(function, **options)
+    name = getattr(function, "func", function).__name__
 
     def call(*arguments):
       events.append(name.removesuffix("_stage"))
