@@ -751,7 +751,7 @@ def table(results: dict[str, Any]) -> str:
     f" {rates['bytes_per_s'] / 1e9:,.1f} GB/s",
     "",
     f"{'':<10}{'seconds':>9}{'min':>9}{'compile':>9}{'MiB':>7}"
-    + "".join(f"{kind:>9}{'x':>5}" for kind in workload.KINDS),
+    + "".join(f"{kind:>8}{'x':>6}" for kind in workload.KINDS),
   ]
   for name, phase in results["phases"].items():
     line = f"{name:<10}" + "".join(
@@ -763,19 +763,19 @@ def table(results: dict[str, Any]) -> str:
     else:
       line += " " * 16
     for floor in phase["floors"].values():
-      line += f"{floor['seconds']:>9.2g}{_ratio(floor['ratio']):>5}"
+      line += f"{floor['seconds']:>8.2g}{_ratio(floor['ratio']):>6}"
     lines.append(line)
 
   lines += [
     "",
     f"{'floors':<10}"
-    + "".join(f"{kind + ' GFLOP':>14}{'GB':>8}" for kind in workload.KINDS),
+    + "".join(f"{kind + ' GFLOP':>13}{'GB':>9}" for kind in workload.KINDS),
   ]
   for name, phase in results["phases"].items():
     lines.append(
       f"{name:<10}"
       + "".join(
-        f"{floor['flops'] / 1e9:>14.4g}{floor['bytes'] / 1e9:>8.3g}"
+        f"{floor['flops'] / 1e9:>13.4g}{floor['bytes'] / 1e9:>9.3g}"
         for floor in phase["floors"].values()
       )
     )
