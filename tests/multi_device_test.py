@@ -1,4 +1,4 @@
-"""Runs everything in tests/multi_device/ in one process with eight devices."""
+"""Runs tests/multi_device/ in a process with eight devices; the slow apart."""
 
 import os
 import pathlib
@@ -6,10 +6,15 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 
+import pytest
+
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-def test_multi_device_tests_pass_on_eight_devices(tmp_path):
+@pytest.mark.parametrize(
+  "which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)]
+)
+def test_multi_device_tests_pass_on_eight_devices(which, tmp_path):
   report = tmp_path / "report.xml"
   flags = os.environ.get("XLA_FLAGS", "")
   environment = os.environ | {
@@ -17,8 +22,7 @@ def test_multi_device_tests_pass_on_eight_devices(tmp_path):
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count=8",
   }
-  # An empty -m: a test marked slow is run here too, and not lost.
-  command = [sys.executable, "-m", "pytest", "tests/multi_device", "-m", ""]
+  command = [sys.executable, "-m", "pytest", "tests/multi_device", "-m", which]
   result = subprocess.run(
     [*command, "--durations=5", f"--junitxml={report}"],
     cwd=_ROOT,

@@ -16,6 +16,7 @@ from grpo_jax.training import sharding, step
 from tests.training import router_test, tiny
 
 
+@pytest.mark.slow
 def test_fused_steps_with_experts_are_those_of_one_device():
   results = []
   for devices in (1, 8):

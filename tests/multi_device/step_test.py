@@ -16,6 +16,7 @@ from grpo_jax.types import row_arrays
 from tests.training import tiny
 
 MICRO = 8  # Rows; one for each device.
+FAST = "grpo", "gspo", "lambda_grpo", "opd_full"
 
 
 def _parts(mesh, *arguments, **options):
@@ -25,7 +26,13 @@ def _parts(mesh, *arguments, **options):
   )
 
 
-@pytest.mark.parametrize("name", tiny.VARIED)
+@pytest.mark.parametrize(
+  "name",
+  [
+    pytest.param(name, marks=() if name in FAST else pytest.mark.slow)
+    for name in tiny.VARIED
+  ],
+)
 def test_gradients_are_those_of_one_device(name):
   """On a batch with empty, truncated, filtered and unscored rows."""
   results = []
@@ -149,7 +156,11 @@ def test_fused_steps_are_those_of_one_device(caplog):
 
 @pytest.mark.parametrize(
   ("micro", "lengths"),
-  [(8, ()), (8, (2,)), pytest.param(32, (), marks=pytest.mark.slow)],
+  [
+    (8, (2,)),
+    pytest.param(8, (), marks=pytest.mark.slow),
+    pytest.param(32, (), marks=pytest.mark.slow),
+  ],
 )
 def test_devices_share_prompts_with_rows_of_their_own(micro, lengths):
   """1 of 4 rows of a group, or a whole group, on each device at a time."""
@@ -207,6 +218,7 @@ def test_minibatches_of_groups_are_those_of_one_device():
   )
 
 
+@pytest.mark.slow
 def test_rounds_keep_the_groups_that_one_device_keeps():
   """Eight live groups of up to sixteen, from other devices than keep them."""
 
