@@ -737,8 +737,9 @@ def table(results: dict[str, Any]) -> str:
     f"{results['date']}, {results['device']}, {results['cores']} cores,"
     f" JAX {results['jax']}, load {results['load'][0]:.1f} before and"
     f" {results['load'][1]:.1f} after",
-    f"{results['mode']} step{ahead}, {results['parameters'] / 1e6:.2f} M"
-    f" parameters, {work['dtype']}: hidden {work['hidden']},"
+    f"{results['mode']} step{ahead}",
+    f"{results['parameters'] / 1e6:.2f} M parameters, {work['dtype']}: hidden"
+    f" {work['hidden']},"
     f" {work['layers']} layers, {work['heads']} / {work['kv_heads']} heads,"
     f" vocabulary {work['vocab']}",
     f"{work['prompts']} x {work['group']} rows of {work['prompt_len']} +"

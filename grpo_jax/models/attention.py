@@ -83,7 +83,9 @@ def plain(
   # as long for a decode step (with 192 slots).
   stacked = (num_rows, num_kv_heads, queries * length)
   q = jnp.moveaxis(q, 1, 3).reshape(*stacked, width)  # [B, C, R · L, K]
-  scores = (q @ k).reshape(num_rows, num_kv_heads, queries, length, -1)
+  # Wide at once: XLA then need not round the product.
+  scores = masked.wide(q @ k)
+  scores = scores.reshape(num_rows, num_kv_heads, queries, length, -1)
   weights = _weights(config, scores, mask, width).astype(v.dtype)
   attended = weights.reshape(*stacked, -1) @ v  # [B, C, R · L, K]
   attended = attended.reshape(num_rows, num_kv_heads, queries, length, width)
