@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from grpo_jax.models import transformer
 from grpo_jax.rollout import sampling
 from grpo_jax.training import sharding, step
 from grpo_jax.types import row_arrays
@@ -95,18 +94,29 @@ def _run(devices, parts, num_steps=3, num_prompts=8):
 
 
 def _transformer(dtype):
-  return transformer.transformer_policy(
-    transformer.TransformerConfig(
-      vocab_size=tiny.VOCAB,
-      width=8,
-      num_layers=1,
-      num_heads=2,
-      num_kv_heads=1,
-      mlp_width=8,
-      dtype=dtype,
-      param_dtype=dtype,
-    )
+  return tiny.tiny_transformer(dtype=dtype, param_dtype=dtype)
+
+
+def _assert_alike(one, other):
+  """Two steps of `_run`: the same samples, the rest up to round-off."""
+  (params, metrics, samples), (others, other_metrics, other_samples) = (
+    one,
+    other,
   )
+  for name in ("tokens", "mask", "reward", "prompt_id"):
+    np.testing.assert_array_equal(
+      other_samples[name], samples[name], err_msg=name
+    )
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12),
+    others,
+    params,
+  )
+  for name, value in metrics.items():
+    # Deviations of a ratio from 1 are round-off themselves.
+    np.testing.assert_allclose(
+      other_metrics[name], value, 1e-5, 1e-6, err_msg=name
+    )
 
 
 def test_fused_steps_are_those_of_one_device(caplog):
@@ -123,23 +133,11 @@ def test_fused_steps_are_those_of_one_device(caplog):
   messages = [record.getMessage() for record in caplog.records]
   assert sum("Compiling jit(fused_step)" in text for text in messages) == 1
   lengths = set()
-  for (params, metrics, samples), (others, other_metrics, other) in zip(
-    one, eight, strict=True
-  ):
+  for of_one, of_eight in zip(one, eight, strict=True):
+    *_, samples = of_one
     assert samples["tokens"].shape == (32, 4)
     lengths.update(samples["mask"].sum(1).tolist())
-    for name in ("tokens", "mask", "reward", "prompt_id"):
-      np.testing.assert_array_equal(other[name], samples[name], err_msg=name)
-    jax.tree.map(
-      functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12),
-      others,
-      params,
-    )
-    for key, value in metrics.items():
-      # Deviations of a ratio from 1 are round-off themselves.
-      np.testing.assert_allclose(
-        other_metrics[key], value, 1e-5, 1e-6, err_msg=key
-      )
+    _assert_alike(of_one, of_eight)
   assert lengths == {1, 2, 3, 4}
   # Three steps did move the policy.
   first, last = one[0][0]["policy"]["trained"], one[-1][0]["policy"]["trained"]
@@ -242,21 +240,10 @@ def test_rounds_keep_the_groups_that_one_device_keeps():
     one, eight = (
       _run(devices, parts, num_steps=2, num_prompts=24) for devices in (1, 8)
     )
-  for (params, metrics, samples), (others, other_metrics, other) in zip(
-    one, eight, strict=True
-  ):
+  for of_one, of_eight in zip(one, eight, strict=True):
+    _, metrics, _ = of_one
     assert metrics["drawn/rounds"] > 1
-    for name in ("tokens", "mask", "reward", "prompt_id"):
-      np.testing.assert_array_equal(other[name], samples[name], err_msg=name)
-    jax.tree.map(
-      functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12),
-      others,
-      params,
-    )
-    for name, value in metrics.items():
-      np.testing.assert_allclose(
-        other_metrics[name], value, 1e-5, 1e-6, err_msg=name
-      )
+    _assert_alike(of_one, of_eight)
 
 
 def test_noise_of_the_sampler_has_the_same_bits():

@@ -16,7 +16,6 @@ from hypothesis import strategies
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
 from grpo_jax.data import pipeline
-from grpo_jax.models import transformer
 from grpo_jax.training import (
   assembly,
   drivers,
@@ -250,18 +249,7 @@ def _in_lanes(parts):
 
 
 def _with_experts():
-  return transformer.transformer_policy(
-    transformer.TransformerConfig(
-      vocab_size=tiny.VOCAB,
-      width=8,
-      num_layers=1,
-      num_heads=2,
-      num_kv_heads=1,
-      mlp_width=8,
-      num_experts=4,
-      experts_per_token=2,
-    )
-  )
+  return tiny.tiny_transformer(num_experts=4, experts_per_token=2)
 
 
 @pytest.mark.parametrize(

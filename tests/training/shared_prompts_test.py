@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import lora, transformer
+from grpo_jax.models import lora
 from grpo_jax.training import step
 from grpo_jax.types import row_arrays
 from tests.training import router_test, tiny
@@ -18,18 +18,9 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 @functools.lru_cache
 def make_policy(dtype="float64", **fields):
-  config = transformer.TransformerConfig(
-    vocab_size=tiny.VOCAB,
-    width=8,
-    num_layers=2,
-    num_heads=2,
-    num_kv_heads=1,
-    mlp_width=8,
-    dtype=dtype,
-    param_dtype=dtype,
-    **fields,
+  return tiny.tiny_transformer(
+    num_layers=2, dtype=dtype, param_dtype=dtype, **fields
   )
-  return transformer.transformer_policy(config)
 
 
 POLICIES = {

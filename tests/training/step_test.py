@@ -11,7 +11,6 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import options
-from grpo_jax.models import transformer
 from grpo_jax.ops import aggregation, surrogates
 from grpo_jax.training import checkpoints, step
 from grpo_jax.types import Algorithm, Scored, row_arrays
@@ -99,17 +98,12 @@ def test_gradients_of_bfloat16_parameters_add_up_in_float32():
 )
 def test_first_update_is_on_policy_in_every_bit(dtype, cache_dtype, micro, gap):
   """A transformer, sampled and updated in one program: the ratio is 1.0."""
-  policy = transformer.transformer_policy(
-    transformer.TransformerConfig(
-      vocab_size=tiny.VOCAB,
-      width=16,
-      num_layers=2,
-      num_heads=2,
-      num_kv_heads=1,
-      mlp_width=32,
-      dtype=dtype,
-      cache_dtype=cache_dtype,
-    )
+  policy = tiny.tiny_transformer(
+    width=16,
+    num_layers=2,
+    mlp_width=32,
+    dtype=dtype,
+    cache_dtype=cache_dtype,
   )
   parts = tiny.make_parts(policy=policy, micro_batch_size=micro)
   state = tiny.make_state(parts)
@@ -222,10 +216,10 @@ def test_state_is_donated():
 
 def test_no_parameter_or_moment_is_copied_whole():
   """The memory of the state is that of one state, and not of two."""
-  config = transformer.TransformerConfig(
-    vocab_size=tiny.VOCAB, width=24, num_layers=3, num_heads=2, mlp_width=72
+  policy = tiny.tiny_transformer(
+    width=24, num_layers=3, num_kv_heads=2, mlp_width=72
   )
-  parts = tiny.make_parts(policy=transformer.transformer_policy(config))
+  parts = tiny.make_parts(policy=policy)
   state = jax.eval_shape(functools.partial(tiny.make_state, parts))
   lowered = _fused(parts).lower(state, tiny.make_prompts())
   compiled = lowered.compile()

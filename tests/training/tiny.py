@@ -12,7 +12,7 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
-from grpo_jax.models import adapter
+from grpo_jax.models import adapter, transformer
 from grpo_jax.rollout import sampling
 from grpo_jax.training import assembly, optimizers, step
 from grpo_jax.training import config as config_lib
@@ -70,6 +70,20 @@ def tiny_policy(vocab: int = VOCAB, width: int = 8, dtype=jnp.float32):
     }
 
   return adapter.policy_from_logits(logits, init)
+
+
+def tiny_transformer(**fields):
+  """One layer of width 8, unless `fields` say otherwise."""
+  sizes = {
+    "vocab_size": VOCAB,
+    "width": 8,
+    "num_layers": 1,
+    "num_heads": 2,
+    "num_kv_heads": 1,
+    "mlp_width": 8,
+  }
+  config = transformer.TransformerConfig(**sizes | fields)
+  return transformer.transformer_policy(config)
 
 
 def count_token(prompts: Prompts, rollout) -> Scored:
