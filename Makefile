@@ -5,9 +5,11 @@
 #   make quickstart        train a small model on the CPU (SEED=1: another seed)
 #   make test              the fast tests        (ARGS="tests/ops -x")
 #   make test-slow         the slow tests, and which of them are slowest
+#   make test-tpu-aot      tests that compile for TPUs, of which none is needed
 #   make lint format typecheck
 #   make ci                what continuous integration runs
 #   make gsm8k             train on GSM8K        (ACCELERATOR=gpu or tpu)
+#   make pods              benchmarks/pods.md    (ARGS=--only=7b-v5p-128: a row)
 #   make constraints       write constraints.txt anew, from the newest versions
 #   make clean             remove .venv and caches; runs/ stays
 #
@@ -29,8 +31,8 @@ QUICKSTART_DIR := runs/quickstart$(if $(filter-out 0,$(SEED)),-seed$(SEED))
 GSM8K_NEEDS := with-math $(if $(ACCELERATOR),with-$(ACCELERATOR))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help quickstart test test-slow lint format typecheck ci gsm8k \
-	constraints clean
+.PHONY: help quickstart test test-slow test-tpu-aot lint format typecheck ci \
+	gsm8k pods constraints clean
 
 help:
 	@sed -n '/^#   /s/^#   //p' Makefile
@@ -50,6 +52,10 @@ test: $(VENV)/with-test
 test-slow: $(VENV)/with-test
 	$(BIN)/python -m pytest $(WORKERS) -m slow --durations=20 $(ARGS)
 
+# One after another: each compilation takes a core and 1 to 2 GB.
+test-tpu-aot: $(VENV)/with-test $(VENV)/with-tpu
+	GRPO_JAX_AOT=1 $(BIN)/python -m pytest tests/aot $(ARGS)
+
 lint: $(VENV)/with-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -68,6 +74,9 @@ gsm8k: WORKDIR = runs/gsm8k
 gsm8k: $(addprefix $(VENV)/,$(GSM8K_NEEDS))
 	$(BIN)/python -m experiments.train \
 	  --config=configs/gsm8k_cpu.py --workdir=$(WORKDIR) $(ARGS)
+
+pods: $(VENV)/with-tpu
+	$(BIN)/python -m experiments.pod_table $(ARGS)
 
 # In a new environment, so that it finds what the newest versions need. grep
 # keeps the comment at the top of the file.

@@ -7,12 +7,17 @@ _TOKENIZERS = ["tokenizers>=0.21", "jinja2>=3.1.6"]
 _PLOT = ["matplotlib>=3.8"]
 _TENSORBOARD = ["tensorboardX>=2.6"]
 _WANDB = ["wandb>=0.19"]
+# With google-cloud-storage, which Orbax and tensorboardX use.
+_GCS = ["gcsfs>=2026.10"]
+_SEARCH = ["optuna>=5"]
 _TEST = [
   "pytest>=8",
   "pytest-xdist>=3.6",
   "hypothesis>=6",
   "safetensors>=0.5",
+  *_GCS,
   *_WANDB,
+  *_SEARCH,
 ]
 _LINT = ["ruff>=0.12", "mypy>=1.15", "pre-commit>=4"]
 
@@ -37,16 +42,19 @@ setuptools.setup(
     "numpy>=2.0",
     "optax>=0.2.8",
     "orbax-checkpoint>=0.12",
+    "scipy>=1.15",  # JAX needs it too.
     "tensorflow-datasets>=4.9.9",
     *_TENSORBOARD,
   ],
   extras_require={
     "tpu": ["jax[tpu]"],
     "gpu": ["jax[cuda13]"],
+    "gcs": _GCS,
     "hf": [*_TOKENIZERS, "huggingface_hub>=0.30"],
     "math": _MATH + _TOKENIZERS,
     "plot": _PLOT,
     "wandb": _WANDB,
+    "search": _SEARCH,
     "notebooks": ["jupyterlab>=4", *_PLOT],
     "test": _TEST + _MATH + _TOKENIZERS + _PLOT,
     "dev": _TEST + _MATH + _TOKENIZERS + _PLOT + _LINT,

@@ -235,14 +235,14 @@ def make_parts(
     ),
     sampling=config_lib.SamplingConfig(lanes=lanes),
   )
-  policy = assembly.make_policy(config, of)
+  policy = assembly.make_policy(config, of, mesh)
   parts = assembly.make_parts(config, of, policy, "rl", mesh)
   limits = jnp.asarray(workload.lengths(work), jnp.int32)  # [B]
   sample = functools.partial(parts.sample, limits=limits)  # type: ignore
   parts = dataclasses.replace(parts, sample=sample)
   state = assembly.first_state(config, of, policy, mesh)
   state = assembly.enter_phase(state, parts, config.rl, 0)
-  return parts, jax.device_put(state, sharding.replicated(mesh))
+  return parts, jax.device_put(state, sharding.of_state(mesh, state))
 
 
 def make_batch(work: workload.Work) -> pipeline.PromptBatch:
@@ -473,7 +473,7 @@ class Bench:
       )
       carry = [
         jnp.zeros(work.rows, jnp.int32),
-        self.parts.policy.allocate(work.rows, slots),
+        self.parts.policy.allocate(work.rows, slots, prefix),
       ]
       decode = self._compile(
         f"{slots} slots",

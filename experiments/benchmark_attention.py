@@ -19,16 +19,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
 import time
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from absl import flags
-from jax.experimental import topologies
-from jax.sharding import AxisType, Mesh
+from jax.sharding import Mesh
 
+from experiments import chips
 from experiments import flags as flags_lib
 from grpo_jax.models import transformer
 from grpo_jax.training import sharding
@@ -67,7 +66,7 @@ _REMAT = flags.DEFINE_enum(
   ["none", "dots", "full"],
   "What is computed twice.",
 )
-_TOPOLOGY = flags.DEFINE_string("topology", "", "TPUs, such as v5e:2x2.")
+_TOPOLOGY = flags_lib.define_topology("")
 _MEASURE = flags.DEFINE_bool("measure", False, "Run, and measure seconds.")
 
 _MIB = 2**20
@@ -82,15 +81,8 @@ def _make_mesh() -> Mesh:
       f"--measure with --topology={_TOPOLOGY.value}: what is compiled for TPUs"
       " that are not there cannot run; give one of the two."
     )
-  if importlib.util.find_spec("libtpu") is None:
-    raise ImportError(
-      f"--topology={_TOPOLOGY.value}: libtpu, which has the compiler for TPUs,"
-      f' is not installed; run `pip install "jax[tpu]=={jax.__version__}"`.'
-    )
-  devices = topologies.get_topology_desc(
-    platform="tpu", topology_name=_TOPOLOGY.value
-  ).devices
-  return Mesh(devices, ("data",), axis_types=(AxisType.Auto,))
+  devices = chips.devices(chips.parse(_TOPOLOGY.value))
+  return sharding.make_mesh(devices=devices)
 
 
 def _loss(config, params, tokens):  # [B, L]

@@ -4,23 +4,23 @@
 
 Prints greedy accuracy with its 95 % Wilson interval, and pass@k and maj@k of
 sampled completions with 95 % bootstrap intervals over prompts; the same goes
-to evaluation.json in the workdir.
+to evaluation.json in the workdir. On several hosts the same command is started
+on each, as that of experiments.train.
 """
 
 from __future__ import annotations
 
 import json
-import pathlib
 from collections.abc import Sequence
 
 import jax
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.training import evaluation, runs
+from grpo_jax.training import evaluation, hosts, paths, runs
 
 _WORKDIR = flags.DEFINE_string(
-  "workdir", None, "Folder of the run.", required=True
+  "workdir", None, "Folder of the run, local or gs://.", required=True
 )
 _STEP = flags.DEFINE_integer("step", None, "Checkpoint; by default the last.")
 _NUM_PROMPTS = flags.DEFINE_integer(
@@ -36,7 +36,7 @@ _SEED = flags.DEFINE_integer("seed", 0, "Of the samples.")
 def main(argv: Sequence[str]) -> int:
   """Evaluates and prints a table."""
   del argv
-  workdir = pathlib.Path(_WORKDIR.value)
+  workdir = paths.parse(_WORKDIR.value)
   with runs.load(workdir, _STEP.value) as loaded:
     num_prompts = _NUM_PROMPTS.value or loaded.config.eval.num_prompts
 
@@ -44,6 +44,7 @@ def main(argv: Sequence[str]) -> int:
       evaluator = evaluation.Evaluator(
         loaded.problem,
         loaded.policy,
+        loaded.mesh,
         num_prompts,
         loaded.config.eval.batch_size,
         temperature=temperature,
@@ -54,6 +55,8 @@ def main(argv: Sequence[str]) -> int:
     greedy = results(0.0, 1)
     sampled = results(_TEMPERATURE.value, _NUM_SAMPLES.value)
 
+  if not hosts.is_main():
+    return 0
   table = {"step": loaded.step, "num_prompts": len(greedy)}
   right = [group[0].correct for group in greedy if group[0].valid]
   table["greedy"] = _row(
@@ -92,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
       )
   print(f"  unscored   {table['unscored']}")
   path = workdir / "evaluation.json"
-  path.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+  paths.write(path, (json.dumps(table, indent=2) + "\n").encode())
   print(f"saved: {path}")
   return 0
 
@@ -102,4 +105,4 @@ def _row(value: float, interval: tuple[float, float]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-  flags_lib.run(main)
+  flags_lib.run(main, several_processes=True)

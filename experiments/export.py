@@ -17,12 +17,14 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from grpo_jax.models import hub, lora, weights
-from grpo_jax.training import runs
+from grpo_jax.training import paths, runs
 
 _WORKDIR = flags.DEFINE_string(
-  "workdir", None, "Folder of the run.", required=True
+  "workdir", None, "Folder of the run, local or gs://.", required=True
 )
-_OUT = flags.DEFINE_string("out", None, "New folder.", required=True)
+_OUT = flags.DEFINE_string(
+  "out", None, "New folder, local or gs://.", required=True
+)
 _STEP = flags.DEFINE_integer("step", None, "Checkpoint; by default the last.")
 _ADAPTERS = flags.DEFINE_bool(
   "adapters", False, "Write the adapters alone, in the format of PEFT."
@@ -35,6 +37,12 @@ _DTYPE = flags.DEFINE_enum(
 def main(argv: Sequence[str]) -> int:
   """Loads the run and writes the folder."""
   del argv
+  out = paths.parse(_OUT.value)
+  if paths.is_remote(out) and out.exists():
+    raise ValueError(
+      f"--out={out} exists; nothing was changed. Pass another one."
+    )
+  folder = paths.scratch(out)
   with runs.load(_WORKDIR.value, _STEP.value) as loaded:
     model = loaded.config.model
     if not model.checkpoint:
@@ -51,7 +59,8 @@ def main(argv: Sequence[str]) -> int:
           f"--adapters: the run in {_WORKDIR.value} has none"
           " (config.model.lora_rank=0); leave the flag out."
         )
-      lora.save_peft(_OUT.value, params, adapters, model.checkpoint)
+      lora.save_peft(folder, params, adapters, model.checkpoint)
+      paths.publish(folder, out)
       print(f"adapters of step {loaded.step} -> {_OUT.value}")
       return 0
     if adapters is not None:
@@ -60,9 +69,10 @@ def main(argv: Sequence[str]) -> int:
       params,
       model.transformer(loaded.problem.tokenizer.vocab_size),
       hub.local_directory(model.checkpoint),
-      _OUT.value,
+      folder,
       dtype=_DTYPE.value,
     )
+    paths.publish(folder, out)
     print(f"step {loaded.step} of {_WORKDIR.value} -> {_OUT.value}")
   return 0
 

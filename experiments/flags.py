@@ -10,15 +10,18 @@ import re
 import runpy
 import sys
 import textwrap
+import traceback
 from collections.abc import Callable, Sequence
 
 import jax
 from absl import app, flags, logging
 from ml_collections import config_dict, config_flags
 
+from grpo_jax.training import hosts
+
 # What a bad config, data set or checkpoint raises; anything else is a defect
 # of ours and keeps its traceback.
-_USER_ERRORS = (
+USER_ERRORS = (
   KeyError,
   TypeError,
   ValueError,
@@ -36,22 +39,49 @@ _PARSERS = {
 
 def define_config(
   flag_values: flags.FlagValues = flags.FLAGS,
+  argv: Sequence[str] | None = None,
 ) -> flags.FlagHolder:
-  """Defines --config=FILE[:ARGUMENT] and its --config.key=value overrides."""
+  """Defines --config=FILE[:ARGUMENT] and its --config.key=value overrides.
+
+  Args:
+    flag_values: Where to.
+    argv: Command line with the overrides; None: `sys.argv`.
+  """
+  if flag_values is flags.FLAGS and "config" in flag_values:
+    # By a program that this one, or a test of both, has imported.
+    return flags.FlagHolder(flag_values, flag_values["config"])
   return config_flags.DEFINE_config_file(
     "config",
     None,
     "Config file with get_config(), optionally with an argument:"
     " configs/quickstart.py:gspo.",
     flag_values=flag_values,
+    sys_argv=argv,
   )
 
 
-def run(main: Callable[[Sequence[str]], int]) -> None:
+def define_topology(default: str | None = None) -> flags.FlagHolder:
+  """Defines --topology=TPUS, which must be given where there is no default."""
+  return flags.DEFINE_string(
+    "topology",
+    default,
+    "TPUs to compile for: v5p:4x4x4, or the name of a product, v5litepod-16.",
+    required=default is None,
+  )
+
+
+def run(
+  main: Callable[[Sequence[str]], int], several_processes: bool = False
+) -> None:
   """Runs `main` with parsed flags; errors of the user's are one message.
 
   Exit status: what `main` returns, or 2 after a bad command line, config,
-  data set or checkpoint.
+  data set or checkpoint; 75 if another process of the run was lost.
+
+  Args:
+    main: The program.
+    several_processes: Whether several of it may work together, started with
+      --coordinator, --num_processes and --process_id, or by what JAX knows.
   """
 
   def parser(argv: Sequence[str]) -> list[str]:
@@ -65,14 +95,31 @@ def run(main: Callable[[Sequence[str]], int]) -> None:
   def guarded(argv: Sequence[str]) -> int:
     logging.set_verbosity(logging.WARNING)  # Libraries chat at INFO.
     cache_compilations()
+    given = flags.FLAGS
     try:
+      if several_processes:
+        hosts.start(given.coordinator, given.num_processes, given.process_id)
       return main(argv)
-    except _USER_ERRORS as error:
-      if flags.FLAGS.debug:
-        raise
-      _leave(f"{_text(error)}\n(--debug shows the traceback.)")
+    except Exception as error:
+      user_error = isinstance(error, USER_ERRORS)
+      if given.debug or not user_error:
+        if not jax.distributed.is_initialized():
+          raise
+        # At a regular exit this process would wait for the others.
+        print(f"{hosts.label()}error:", file=sys.stderr)
+        traceback.print_exc()
+        hosts.leave(2 if user_error else 1)
+      _leave(f"{text_of(error)}\n(--debug shows the traceback.)")
 
   flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
+  if several_processes:
+    flags.DEFINE_string(
+      "coordinator",
+      None,
+      "host:port of process 0, where the processes of the run meet.",
+    )
+    flags.DEFINE_integer("num_processes", None, "Processes of the run.")
+    flags.DEFINE_integer("process_id", None, "Number of this one, from 0.")
   app.run(guarded, flags_parser=parser)
 
 
@@ -95,7 +142,8 @@ def parse(
   """Parses a command line.
 
   Args:
-    argv: `sys.argv`; ml_collections reads the overrides there.
+    argv: `sys.argv`, or what `define_config` was given; ml_collections reads
+      the overrides there.
     flag_values: The flags that are defined.
 
   Returns:
@@ -112,7 +160,7 @@ def parse(
   if "config" in flag_values and (problem := _config_problem(argv)):
     raise ValueError(problem) from mistake
   if mistake is not None:
-    text = _text(mistake)
+    text = text_of(mistake)
     if missing := re.search(r"Flag --(\w+) must have a value", text):
       text = f"--{missing[1]} is missing: {flag_values[missing[1]].help}"
     raise ValueError(text) from mistake
@@ -125,17 +173,26 @@ def parse(
 
 
 def _leave(message: str) -> None:
-  for line in f"error: {message}".splitlines():
-    print(
-      textwrap.fill(
-        line, _COLUMNS, break_long_words=False, break_on_hyphens=False
-      ),
-      file=sys.stderr,
-    )
+  several = jax.distributed.is_initialized()
+  where = hosts.label() if several else ""
+  print(wrapped(f"{where}error: {message}"), file=sys.stderr)
+  if several:
+    hosts.leave(2)
   sys.exit(2)
 
 
-def _text(error: BaseException) -> str:
+def wrapped(text: str) -> str:
+  """The text in lines that fit a terminal; words, as paths, stay whole."""
+  return "\n".join(
+    textwrap.fill(
+      line, _COLUMNS, break_long_words=False, break_on_hyphens=False
+    )
+    for line in text.splitlines()
+  )
+
+
+def text_of(error: BaseException) -> str:
+  """The message of an error."""
   # str(KeyError("x")) is "'x'": take the argument itself.
   if isinstance(error, KeyError) and error.args:
     return str(error.args[0])
@@ -184,7 +241,7 @@ def _load(path: str, algorithm: str) -> config_dict.ConfigDict | str:
     arguments = [algorithm] if algorithm else []
     config = module["get_config"](*arguments)
   except Exception as error:  # Of any kind: it is the user's program.
-    return f"{path}: {_text(error)} ({type(error).__name__})"
+    return f"{path}: {text_of(error)} ({type(error).__name__})"
   if not isinstance(config, config_dict.ConfigDict):
     return (
       f"{path}: get_config() returned {config!r}; needed is a ConfigDict, as"

@@ -13,8 +13,9 @@ What the backward pass keeps is an estimate:
 where A is what `jax.vjp` of the forward pass of a micro-batch, and of prompts
 that its rows share, hands to its backward pass, without parameters; the second
 term is there with `remat`. The compiler may keep more or less. Everything is
-per device: rows are split over `config.mesh_data` devices (by default those of
-this machine; any number may be given), all else is on each of them.
+per device of `config.mesh`, whose devices need not exist (`data` is by default
+what those of this machine leave for it). What the backward pass keeps counts
+the devices of `tensor` as one, and is an upper bound with more of them.
 """
 
 from __future__ import annotations
@@ -22,21 +23,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
-import pathlib
-import tempfile
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import ml_collections
+from jax.sharding import AbstractMesh
 
 from configs.recipes import models
 from experiments import flags as flags_lib
 from grpo_jax import algorithms
 from grpo_jax.models import lora, transformer
 from grpo_jax.ops import logprobs, masked
-from grpo_jax.training import assembly, optimizers, runs, step
+from grpo_jax.training import assembly, optimizers, runs, sharding, step
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import Policy, PyTree
@@ -65,8 +65,8 @@ def sizes(config: config_lib.RunConfig) -> Sizes:
   """The sizes of a run, without its data where they are not needed."""
   data = config.data
   if data.source != "task" and config.model.checkpoint:
-    with _architecture(config.model.checkpoint) as folder:
-      model = dataclasses.replace(config.model, checkpoint=str(folder))
+    with models.architecture(config.model.checkpoint) as folder:
+      model = dataclasses.replace(config.model, checkpoint=folder)
       # The tokenizer is the checkpoint's.
       architecture = model.transformer(vocab_size=1)
     assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
@@ -86,22 +86,20 @@ def sizes(config: config_lib.RunConfig) -> Sizes:
     )
 
 
-@contextlib.contextmanager
-def _architecture(checkpoint: str) -> Iterator[pathlib.Path | str]:
-  """A folder with the config.json of a checkpoint, if it is a known one."""
-  known = {model.checkpoint: model for model in models.MODELS.values()}
-  if pathlib.Path(checkpoint).is_dir() or checkpoint not in known:
-    yield checkpoint
-    return
-  with tempfile.TemporaryDirectory() as folder:
-    path = pathlib.Path(folder)
-    text = json.dumps(known[checkpoint].config_json)
-    (path / "config.json").write_text(text, encoding="utf-8")
-    yield path
+def mesh_of(config: config_lib.RunConfig) -> AbstractMesh:
+  """The mesh of a config, of devices that need not exist."""
+  mesh = config.mesh
+  sizes = dataclasses.asdict(mesh)
+  if mesh.data is None:
+    others = mesh.fsdp * mesh.tensor * mesh.expert
+    sizes["data"] = max(jax.device_count() // others, 1)
+  return AbstractMesh(
+    tuple(sizes[axis] for axis in sharding.AXES), sharding.AXES
+  )
 
 
 def table(
-  config: config_lib.RunConfig, num_devices: int
+  config: config_lib.RunConfig, mesh: AbstractMesh
 ) -> dict[str, tuple[str, int]]:
   """Kind of array -> (when it is held, bytes per device), of the last phase."""
   size = sizes(config)
@@ -114,7 +112,7 @@ def table(
     phase,
     size.max_prompt_len,
     size.max_new_tokens,
-    num_devices,
+    mesh,
     couples_group=algorithms.get_algorithm(algorithm).couples_group,
   )
   parts = step.Parts(
@@ -134,10 +132,18 @@ def table(
     ),
     runs.abstract_start(parts.policy, config.seed),
   )
+  places = sharding.of_state(mesh, state)
+
+  def held(kind):
+    return _bytes(getattr(state, kind), getattr(places, kind))
+
   trained = step.trained_params(state.params)
+  place = step.trained_params(places.params)
+  num_shards = sharding.num_row_shards(mesh)
+  tensor = mesh.shape["tensor"]
   micro = plan.micro_batch_size
   num_micro = phase.num_rows // phase.num_minibatches // micro
-  rows = -(-micro // num_devices)
+  rows = -(-micro // num_shards)
   prompts = -(-num_micro * rows // plan.group_size)
   of_prompts = 0
   if plan.shares_prompts:
@@ -150,21 +156,21 @@ def table(
     size, state.params["policy"], micro, plan.chunk_bytes
   )
   found = {
-    "parameters": (_ALWAYS, _bytes(state.params)),
-    "optimizer": (_ALWAYS, _bytes(state.opt_state)),
-    "reference": (_ALWAYS, _bytes(state.ref_params)),
-    "average of the parameters": (_ALWAYS, _bytes(state.ema_params)),
-    "gradients": (_LEARNING, _bytes(trained)),
+    "parameters": (_ALWAYS, held("params")),
+    "optimizer": (_ALWAYS, held("opt_state")),
+    "reference": (_ALWAYS, held("ref_params")),
+    "average of the parameters": (_ALWAYS, held("ema_params")),
+    "gradients": (_LEARNING, _bytes(trained, place)),
     "gradients from the prompts": (
       _LEARNING,
-      _bytes(trained) * (num_micro == 1 and of_prompts > 0),
+      _bytes(trained, place) * (num_micro == 1 and of_prompts > 0),
     ),
     "sum over micro-batches, float32": (
       _LEARNING,
-      _bytes(jax.eval_shape(masked.wide, trained)) * (num_micro > 1),
+      _bytes(jax.eval_shape(masked.wide, trained), place) * (num_micro > 1),
     ),
-    "gradient of the head, float32": (_LEARNING, head_gradient),
-    "a chunk of logits": (_LEARNING, -(-chunk // num_devices)),
+    "gradient of the head, float32": (_LEARNING, -(-head_gradient // tensor)),
+    "a chunk of logits": (_LEARNING, -(-chunk // mesh.size)),
     "prompts, and their gradient": (_LEARNING, of_prompts),
     "kept for the backward pass": (
       _LEARNING,
@@ -175,18 +181,29 @@ def table(
     lanes = config.sampling.lanes
     found["cache of the rollout"] = (
       _SAMPLING,
-      _cache(
-        size,
-        -(-phase.num_prompts // num_devices),
-        -(-phase.num_rows // num_devices),
-        lanes and -(-lanes // num_devices),
+      -(
+        -_cache(
+          size,
+          -(-phase.num_prompts // num_shards),
+          -(-phase.num_rows // num_shards),
+          lanes and -(-lanes // num_shards),
+        )
+        // tensor
       ),
     )
   return {kind: row for kind, row in found.items() if row[1]}
 
 
-def _bytes(tree: PyTree) -> int:
-  return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+def _bytes(tree: PyTree, places: PyTree = None) -> int:
+  """Of all arrays; of a device's part in them if their places are given."""
+  if places is None:
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+  parts = jax.tree.map(
+    lambda x, place: math.prod(place.shard_shape(x.shape)) * x.dtype.itemsize,
+    tree,
+    places,
+  )
+  return sum(jax.tree.leaves(parts))
 
 
 def _abstract_rows(size: Sizes, num_prompts: int, num_rows: int):
@@ -224,11 +241,16 @@ def _cache(
   params = _abstract_params(policy)
   _, prefix, _ = jax.eval_shape(policy.prefill, params, prompts, mask)
   lanes = min(num_lanes or num_rows, num_rows)
-  copies = lanes if lanes < num_rows else 0
+  of_prompts, of_lanes = _bytes(prefix.layers), prefix
+  if lanes < num_rows:
+    of_lanes = jax.eval_shape(
+      lambda tree: jax.tree.map(lambda x: x[jnp.zeros(lanes, int)], tree),
+      prefix,
+    )
+    of_prompts += _bytes(of_lanes.layers)
   of_completions = jax.eval_shape(
-    lambda: policy.allocate(lanes, size.max_new_tokens)
+    functools.partial(policy.allocate, lanes, size.max_new_tokens), of_lanes
   )
-  of_prompts = _bytes(prefix.layers) * (num_prompts + copies) // num_prompts
   return of_prompts + _bytes(of_completions)
 
 
@@ -308,14 +330,14 @@ def main(argv: Sequence[str]) -> int:
   config: ml_collections.ConfigDict = _CONFIG.value
   config.allow_unpublished = True  # Nothing is trained.
   settings = config_lib.resolve(config)
-  num_devices = settings.mesh_data or jax.device_count()
+  mesh = mesh_of(settings)
   name = settings.phases[-1]
   phase: config_lib.PhaseConfig = getattr(settings, name)
   print(
     f"phase {name}: {phase.num_rows} completions per batch,"
-    f" {num_devices} device(s); per device:"
+    f" {mesh.size} device(s); per device:"
   )
-  found = table(settings, num_devices)
+  found = table(settings, mesh)
   for kind, (when, size) in found.items():
     print(f"  {kind:<30} {when:<9} {_shown(size)}")
   for when, what in (

@@ -92,7 +92,7 @@ def step_by_step(
     return cache, h
 
   weights = policy.weights(params)
-  cache = policy.allocate(num_rows, num_slots)
+  cache = policy.allocate(num_rows, num_slots, prefix)
 
   _, later = jax.lax.scan(step, cache, jnp.arange(num_slots))  # [T, B, D]
   h = jnp.concatenate([h[:, None], jnp.moveaxis(later, 0, 1)], axis=1)

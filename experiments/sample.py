@@ -22,7 +22,7 @@ from grpo_jax.training import runs
 from grpo_jax.types import Prompts
 
 _WORKDIR = flags.DEFINE_string(
-  "workdir", None, "Folder of the run.", required=True
+  "workdir", None, "Folder of the run, local or gs://.", required=True
 )
 _PROMPT = flags.DEFINE_string("prompt", None, "Text.", required=True)
 _STEP = flags.DEFINE_integer("step", None, "Checkpoint; by default the last.")

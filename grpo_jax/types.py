@@ -27,6 +27,10 @@ import jax
 PyTree = Any
 Metrics = dict[str, jax.Array]  # name -> [] float32
 
+# Axes of the mesh that split rows, and tokens, together: those of
+# `training/sharding.py` but for `tensor`.
+ROW_AXES = ("data", "fsdp", "expert")
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -399,14 +403,21 @@ class Policy:
       what `hidden` needs to know of prompts that several rows continue, a tree
       of floats [N, P, ...]; None if there is nothing, and `hidden` runs each
       row whole.
-    head: (params, h [..., D]) -> logits [..., V], any float dtype.
+    head: (params, or what `weights` makes of them; h [..., D]) -> logits
+      [..., V], any float dtype.
     prefill: (params, prompt_tokens [P, S], prompt_mask [P, S]) ->
       (h [P, D], prefix, prompt_routing). Runs each prompt; `h` predicts
       completion token 0. `prefix` is a tree of [P, ...], what decoding reads
       of each prompt; `prompt_routing` is as in `Rollout`, None without experts.
-    weights: (params) -> what `decode` reads of them, made once for all steps.
-    allocate: (num_rows, num_slots) -> cache with free completion slots. The
-      same cache with more slots is this one padded at the ends of its arrays.
+    weights: (params) -> what `decode` and `head` read of them, made once for
+      all steps.
+    allocate: (num_rows, num_slots, prefix=None) -> cache with free completion
+      slots, for rows that continue these prompts. The same cache with more
+      slots is this one padded at the ends of its arrays. `prefix` may be left
+      out where `decode` reads it and not a copy in the cache, as `admit` says.
+    admit: (prefix, cache, num_rows) -> the cache for rows that continue other
+      prompts from now on: a model whose cache holds a copy of the prompts
+      writes it here.
     decode: (weights, tokens [B], t [B], slot [], prefix, cache) ->
       (h [B, D], cache, routing [B, layers, k]). Writes completion token t of
       each row to the slot; `h` predicts token t + 1. The other tokens of a row
@@ -420,10 +431,13 @@ class Policy:
   hidden: Callable[..., tuple[jax.Array, PyTree]]
   head: Callable[..., jax.Array]
   prefill: Callable[..., tuple[jax.Array, PyTree, jax.Array | None]]
-  allocate: Callable[[int, int], PyTree]
+  allocate: Callable[..., PyTree]
   decode: Callable[..., tuple[jax.Array, PyTree, jax.Array | None]]
   prefix: Callable[..., PyTree] = lambda *args: None
   weights: Callable[[PyTree], PyTree] = lambda params: params
+  admit: Callable[[PyTree, PyTree, int], PyTree] = (
+    lambda prefix, cache, num_rows: cache
+  )
   num_experts: int = 0
 
 

@@ -30,9 +30,15 @@ for _name, _value in {
 
 # These need eight devices, which a process must ask for before it starts:
 # `multi_device_test.py` runs them all in one process of their own.
-collect_ignore = (
-  [] if os.environ.get("GRPO_JAX_MULTI_DEVICE") == "1" else ["multi_device"]
-)
+# And these need libtpu, which compiles for TPUs (0.7 GB): `make test-tpu-aot`.
+collect_ignore = [
+  folder
+  for folder, name in (
+    ("multi_device", "GRPO_JAX_MULTI_DEVICE"),
+    ("aot", "GRPO_JAX_AOT"),
+  )
+  if os.environ.get(name) != "1"
+]
 
 # Directories with recorded outputs of other libraries: the shipped excerpt,
 # and what is given.
@@ -59,8 +65,16 @@ def pytest_configure(config):
         f"--golden={directory} has no MANIFEST.json; give a directory in the"
         f" format of {shipped}."
       )
+  # What thousands of tests leave in memory is looked through at every full
+  # collection: 13 of 252 s in two files and a folder, and more with all of them.
+  gc.set_threshold(50_000, 20, 50)
   config.golden_key = _GOLDEN
   config.stash[_GOLDEN] = given or [shipped]
+
+
+def pytest_collection_modifyitems(items):
+  # One test that lasts minutes: begun last, it would leave a worker idle.
+  items.sort(key=lambda item: item.path.name != "multi_device_test.py")
 
 
 def pytest_terminal_summary(terminalreporter):

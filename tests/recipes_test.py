@@ -320,7 +320,7 @@ def test_every_recipe_is_assembled_with_every_model(tmp_path, name, model):
   run = _resolved(config)
   solved = problem.make_problem(run)
   try:
-    policy = assembly.make_policy(run, solved)
+    policy = assembly.make_policy(run, solved, sharding.make_mesh(1))
     phases = runs.make_phases(run, solved, policy, sharding.make_mesh(1))
     state = runs.abstract_state(
       phases[-1:], runs.abstract_start(policy, run.seed)
@@ -351,7 +351,7 @@ def _toy_parts(name: str, **fields):
   config.algorithm.update(fields)
   run = config_lib.resolve(config)
   solved = problem.make_problem(run)
-  policy = assembly.make_policy(run, solved)
+  policy = assembly.make_policy(run, solved, sharding.make_mesh(1))
   mesh = sharding.make_mesh(1)
   parts = assembly.make_parts(run, solved, policy, "rl", mesh)
   state = assembly.enter_phase(
@@ -379,7 +379,8 @@ def _first_gradient(name: str, **fields):
   # Each row of the stream has a prompt of its own.
   plan = dataclasses.replace(parts.plan, group_size=1)
   parts = dataclasses.replace(parts, plan=plan)
-  batch = problem.train_batch(next(solved.supervised_stream(0, 8, None)))
+  rows = next(solved.supervised_stream(0, 8, None))
+  batch = problem.train_batch(rows, np.arange(8), 8)
   batch = dataclasses.replace(
     jax.tree.map(jnp.asarray, batch),
     group_id=jnp.arange(8) // 4,
@@ -399,6 +400,7 @@ def _first_gradient(name: str, **fields):
   return np.concatenate([np.ravel(leaf) for leaf in leaves])
 
 
+@pytest.mark.slow
 def test_neither_clip_range_nor_kl_shows_in_a_first_update():
   """Why it does not matter which range DeepSeekMath had: it has one update."""
   published = _first_gradient("deepseekmath")

@@ -54,8 +54,13 @@ each, in two to ten minutes on 2 CPU cores that others used too.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
+import json
+import pathlib
+import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import ml_collections
@@ -243,6 +248,23 @@ def base(algorithm: str, model: str) -> ml_collections.ConfigDict:
     config.model.param_dtype = "float32"
     config.model.remat = "full"
   return config
+
+
+@contextlib.contextmanager
+def architecture(checkpoint: str) -> Iterator[str]:
+  """A folder with the config.json of a checkpoint, if it is a known one.
+
+  So that shapes can be had without a download; any other name, and a folder,
+  stays what it is.
+  """
+  known = {model.checkpoint: model for model in MODELS.values()}
+  if pathlib.Path(checkpoint).is_dir() or checkpoint not in known:
+    yield checkpoint
+    return
+  with tempfile.TemporaryDirectory() as folder:
+    text = json.dumps(known[checkpoint].config_json)
+    (pathlib.Path(folder) / "config.json").write_text(text, encoding="utf-8")
+    yield folder
 
 
 def has_experts(model: str) -> bool:

@@ -3,8 +3,8 @@
 A stream is a function of (source, seed, position): every epoch has an order of
 its own, and row r of global batch b is position `b * P + r`. Nothing else is
 remembered, so the state of an iterator is one integer. It is the same for any
-number of processes, each of which makes only its own block of adjacent rows of
-every global batch.
+number of processes, each of which makes only its own rows of every global
+batch.
 """
 
 from __future__ import annotations
@@ -105,8 +105,7 @@ def prompt_stream(
   max_prompt_len: int,
   seed: int,
   pad_id: int,
-  process_index: int = 0,
-  process_count: int = 1,
+  rows: Sequence[int] | None = None,
 ) -> grain.DatasetIterator[PromptBatch]:
   """Iterates over shuffled prompts for ever.
 
@@ -120,9 +119,8 @@ def prompt_stream(
     max_prompt_len: S, in tokens.
     seed: Non-negative; determines the order.
     pad_id: Fills the unused slots.
-    process_index: This process makes the rows from `process_index *
-      batch_size / process_count` on.
-    process_count: Processes that share every batch evenly.
+    rows: The rows of every batch that this process makes, ascending; None:
+      all.
 
   Returns:
     An iterator of `PromptBatch`. `get_state()` gives a dict that JSON can
@@ -130,8 +128,8 @@ def prompt_stream(
     Prompt ids are positions in the stream (modulo 2³¹).
 
   Raises:
-    ValueError: No prompt fits, a task's longest prompt does not, or the batch
-      does not split evenly.
+    ValueError: No prompt fits, a task's longest prompt does not, or the rows
+      are not of the batch.
   """
   _check_task("prompt_stream", source, max_prompt_len=max_prompt_len)
 
@@ -146,8 +144,7 @@ def prompt_stream(
     lambda rows: _prompt_batch(rows, max_prompt_len, pad_id),
     batch_size=batch_size,
     seed=seed,
-    process_index=process_index,
-    process_count=process_count,
+    rows=rows,
   )
 
 
@@ -162,8 +159,7 @@ def supervised_stream(
   pad_id: int,
   end_id: int,
   truncate_completions: bool = False,
-  process_index: int = 0,
-  process_count: int = 1,
+  rows: Sequence[int] | None = None,
 ) -> grain.DatasetIterator[SupervisedBatch]:
   """Iterates over shuffled (prompt, completion) rows for ever.
 
@@ -179,15 +175,14 @@ def supervised_stream(
     end_id: Appended to completions that do not end with it already.
     truncate_completions: Whether to cut long completions after T tokens,
       without an end token, instead of leaving the rows out.
-    process_index: As in `prompt_stream`.
-    process_count: As in `prompt_stream`.
+    rows: As in `prompt_stream`.
 
   Returns:
     An iterator of `SupervisedBatch`, with a state as in `prompt_stream`.
 
   Raises:
     ValueError: No row fits, a task's longest prompt or completion does not,
-      the batch does not split evenly, or a record has no completion.
+      the rows are not of the batch, or a record has no completion.
   """
   limits = {"max_prompt_len": max_prompt_len}
   if not truncate_completions:
@@ -220,8 +215,7 @@ def supervised_stream(
     make_batch,
     batch_size=batch_size,
     seed=seed,
-    process_index=process_index,
-    process_count=process_count,
+    rows=rows,
   )
 
 
@@ -233,8 +227,7 @@ def evaluation_batches(
   batch_size: int,
   max_prompt_len: int,
   pad_id: int,
-  process_index: int = 0,
-  process_count: int = 1,
+  rows: Sequence[int] | None = None,
 ) -> list[tuple[PromptBatch, int]]:
   """Makes a fixed evaluation set: the first records, in order.
 
@@ -245,8 +238,7 @@ def evaluation_batches(
     batch_size: P, over all processes.
     max_prompt_len: S, in tokens.
     pad_id: Fills the unused slots.
-    process_index: As in `prompt_stream`.
-    process_count: As in `prompt_stream`.
+    rows: As in `prompt_stream`.
 
   Returns:
     Pairs of a `PromptBatch` and the number of its rows that count. The others
@@ -264,14 +256,11 @@ def evaluation_batches(
       f" [1, {len(source)}], the size of the source. Set"
       " config.eval.num_prompts."
     )
-  local_size = _local_size(
-    "evaluation_batches", batch_size, process_index, process_count
-  )
-  offset = process_index * local_size
+  chosen = _rows("evaluation_batches", batch_size, rows)
   batches = []
   for start in range(0, num_prompts, batch_size):
-    rows = []
-    for position in range(start + offset, start + offset + local_size):
+    made = []
+    for position in (start + chosen).tolist():
       record = source[min(position, num_prompts - 1)]
       ids = encode.prompt(record)
       if ids.size > max_prompt_len:
@@ -280,9 +269,9 @@ def evaluation_batches(
           f" max_prompt_len is {max_prompt_len}, raise it. (Left out, the"
           " score would be that of an easier set.)"
         )
-      rows.append(_Row(position, record, ids))
-    num_real = min(max(num_prompts - start - offset, 0), local_size)
-    batches.append((_prompt_batch(rows, max_prompt_len, pad_id), num_real))
+      made.append(_Row(position, record, ids))
+    num_real = int((start + chosen < num_prompts).sum())
+    batches.append((_prompt_batch(made, max_prompt_len, pad_id), num_real))
   return batches
 
 
@@ -302,8 +291,7 @@ def _stream(
   *,
   batch_size: int,
   seed: int,
-  process_index: int,
-  process_count: int,
+  rows: Sequence[int] | None,
 ) -> grain.DatasetIterator:
   """Shuffles, repeats and batches the records that `encode_row` accepts.
 
@@ -314,10 +302,9 @@ def _stream(
     make_batch: Collates rows.
     batch_size: Rows over all processes.
     seed: Of the order.
-    process_index: As in `prompt_stream`.
-    process_count: As in `prompt_stream`.
+    rows: As in `prompt_stream`.
   """
-  local_size = _local_size(name, batch_size, process_index, process_count)
+  chosen = _rows(name, batch_size, rows)
   kept = np.arange(len(source))
   if not isinstance(source, TaskSource):
     kept = np.array(
@@ -342,18 +329,17 @@ def _stream(
   def order(epoch: int) -> np.ndarray:  # [number of kept records]
     return np.random.default_rng((seed, epoch)).permutation(kept)
 
-  def read(position: int) -> _Row:
+  def read(index: int) -> _Row:
+    batch, row = divmod(index, len(chosen))
+    position = batch * batch_size + int(chosen[row])
     epoch, i = divmod(position, len(kept))
     record = source[int(order(epoch)[i])]
     return _Row(position, record, encode_row(record))
 
-  rows = grain.MapDataset.range(sys.maxsize).map(read)
-  # Local batch k of the whole stream is block k % process_count of global
-  # batch k // process_count, so every process takes each process_count-th.
+  made = grain.MapDataset.range(sys.maxsize // batch_size).map(read)
   # drop_remainder: else grain rounds the number of batches up, through a float,
   # and for batches of one row it overflows.
-  batches = rows.batch(local_size, drop_remainder=True, batch_fn=make_batch)
-  batches = batches[process_index::process_count]
+  batches = made.batch(len(chosen), drop_remainder=True, batch_fn=make_batch)
   # One thread works ahead while the device computes. The state counts batches
   # that were taken, not those that wait.
   options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
@@ -399,21 +385,19 @@ def _pad(
   return tokens, mask
 
 
-def _local_size(
-  name: str, batch_size: int, process_index: int, process_count: int
-) -> int:
+def _rows(
+  name: str, batch_size: int, rows: Sequence[int] | None
+) -> np.ndarray:  # [rows that this process makes]
   """Rows of a batch that one process makes."""
-  if not 0 <= process_index < process_count:
+  chosen = np.arange(batch_size) if rows is None else np.asarray(rows, int)
+  if not chosen.size or not (
+    chosen[0] >= 0 and chosen[-1] < batch_size and (np.diff(chosen) > 0).all()
+  ):
     raise ValueError(
-      f"{name}: process_index is {process_index}; it must lie in"
-      f" [0, {process_count}), the number of processes."
+      f"{name}: batch_size is {batch_size} and rows are {chosen.tolist()};"
+      " needed is at least one row, in ascending order, below the size."
     )
-  if batch_size < 1 or batch_size % process_count:
-    raise ValueError(
-      f"{name}: batch_size is {batch_size}; it must be a positive multiple"
-      f" of process_count = {process_count}."
-    )
-  return batch_size // process_count
+  return chosen
 
 
 def _check_task(name: str, source: Source, **limits: int) -> None:

@@ -57,7 +57,8 @@ def policy_from_logits(
     logits = logits_of(params, prompt_tokens, prompt_mask)[:, -1]  # [P, V]
     return logits, (prompt_tokens, prompt_mask), None
 
-  def allocate(num_rows, num_slots):
+  def allocate(num_rows, num_slots, prefix=None):
+    del prefix
     return jnp.zeros((num_rows, num_slots), jnp.int32)
 
   def decode(params, tokens, t, slot, prefix, cache):

@@ -10,7 +10,8 @@ same sum in three forms:
 | splash | TPU        | JAX's Pallas kernel: blocks, online sums | B·H·L·K  |
 | cudnn  | NVIDIA GPU | cuDNN's fused kernel, as a custom call   | B·H·L·K  |
 
-`plain` is what the others are tested against, and what a decode step uses.
+`plain` is what the others are tested against. A decode step has the same sum in
+the form of `one_token`, or in that of `paged.py`.
 The kernels skip the blocks that the causal mask or the window hides, and know
 of padding only through [B, M]: no mask [B, L, M] exists. cuDNN's counts the
 first query as the first key, so it serves where every slot has a query, L = M.
@@ -45,9 +46,9 @@ from jax import lax
 from jax.experimental.pallas.ops.tpu import splash_attention
 from jax.sharding import PartitionSpec as P
 
-from grpo_jax.models import quantization
+from grpo_jax.models import meshes, quantization
 from grpo_jax.ops import masked
-from grpo_jax.types import PyTree
+from grpo_jax.types import ROW_AXES, PyTree
 
 if TYPE_CHECKING:
   from grpo_jax.models.transformer import TransformerConfig
@@ -66,7 +67,8 @@ def capped(x: jax.Array, cap: float) -> jax.Array:
   return cap * jnp.tanh(x / cap)
 
 
-def _scale(config, width):
+def scale(config: TransformerConfig, width: int) -> float:
+  """Factor of the scores of heads of this width."""
   return config.attention_scale or width**-0.5
 
 
@@ -93,7 +95,7 @@ def plain(
 
 
 def _weights(config, scores, mask, width):  # [B, C, R, L, M], [B, L, M]
-  scores = masked.wide(scores) * _scale(config, width)
+  scores = masked.wide(scores) * scale(config, width)
   if config.attention_softcap is not None:
     scores = capped(scores, config.attention_softcap)
   # Not -inf: the row of a padding query is masked whole and would be NaN.
@@ -183,6 +185,34 @@ def one_token(
   return attended[:, None]
 
 
+def ring(
+  config: TransformerConfig,
+  prefix: tuple[PyTree, PyTree],  # As in `one_token`.
+  own: tuple[PyTree, PyTree],
+  slot: jax.Array,  # [] int32
+  mask: jax.Array,  # [B, 1, S + M] bool
+  q: jax.Array,  # [B, 1, C, R, K]
+  k: jax.Array,  # [B, C, K, 1]
+  v: jax.Array,  # [B, C, 1, K]
+) -> tuple[jax.Array, tuple[PyTree, PyTree]]:
+  """`one_token` after its key and value are written to a slot of all rows.
+
+  Returns:
+    What is attended, [B, 1, C, R, K], and `own` with the token.
+  """
+  new = held(config, k, v)
+
+  def written(part, axis):  # Keys [B, C, K, M] or values [B, C, M, K].
+    return jax.tree.map(
+      lambda into, x: lax.dynamic_update_slice_in_dim(into, x, slot, axis),
+      own[part],
+      new[part],
+    )
+
+  own = written(0, axis=-1), written(1, axis=-2)
+  return one_token(config, q, prefix, own, mask), own
+
+
 def views(config, visible, of_query, of_key):
   """Masks [B, L, M] of a sliding layer, and of one that sees everything.
 
@@ -236,7 +266,7 @@ def splash(
     next(size for size in (512, 256, 128) if slots % size == 0)
     for slots in (padded, padded_keys)
   )
-  wide = q.astype(jnp.float32) * _scale(config, width)
+  wide = q.astype(jnp.float32) * scale(config, width)
   heads = wide.astype(q.dtype).reshape(num_rows, length, num_heads, width)
   q_k_v = (  # [B, heads, padded or padded_keys, K]
     jnp.pad(x, ((0, 0), (0, 0), (0, slots - x.shape[2]), (0, 0)))
@@ -323,7 +353,7 @@ def cudnn(
     tokens_first(q.reshape(num_rows, length, num_kv_heads * queries, width)),
     tokens_first(jnp.moveaxis(k, -1, 1)),
     tokens_first(jnp.moveaxis(v, 2, 1)),
-    scale=_scale(config, width),
+    scale=scale(config, width),
     is_causal=True,
     query_seq_lengths=lengths,
     key_value_seq_lengths=lengths,
@@ -334,16 +364,10 @@ def cudnn(
   return jnp.where(present, attended, 0).reshape(q.shape)
 
 
-def _platform() -> str:
-  """For which the program is made: that of the mesh, which may be abstract."""
-  device = jax.sharding.get_abstract_mesh().abstract_device
-  return device.platform if device else jax.default_backend()
-
-
 def _splash_lacks(config) -> str:
   """What the kernel needs and has not got, or nothing."""
-  if _platform() not in ("tpu", "cpu"):
-    return f"a TPU (or a CPU, to be interpreted), and not a {_platform()}"
+  if meshes.platform() not in ("tpu", "cpu"):
+    return f"a TPU (or a CPU, to be interpreted), and not a {meshes.platform()}"
   if config.dtype == "float64":
     return "dtype 'bfloat16' or 'float32', and not 'float64'"
   return ""
@@ -354,7 +378,7 @@ def _cudnn_lacks(config) -> str:
   capability = getattr(jax.devices()[0], "compute_capability", "8.0")
   # AMD's are names, "gfx942".
   number = float(capability) if capability[:1].isdigit() else 0.0
-  if _platform() != "gpu" or number < 8:
+  if meshes.platform() != "gpu" or number < 8:
     return "an NVIDIA GPU of compute capability 8.0 or more"
   if config.dtype != "bfloat16":
     return f"dtype 'bfloat16', and not {config.dtype!r}"
@@ -379,7 +403,7 @@ def form(config: TransformerConfig) -> str:
   """
   lacks = {"splash": _splash_lacks, "cudnn": _cudnn_lacks}
   if config.attention == "auto":
-    kernel = {"tpu": "splash", "gpu": "cudnn"}.get(_platform())
+    kernel = {"tpu": "splash", "gpu": "cudnn"}.get(meshes.platform())
     return kernel if kernel and not lacks[kernel](config) else "plain"
   if config.attention in lacks and (need := lacks[config.attention](config)):
     raise ValueError(
@@ -403,7 +427,8 @@ def over_sequences(
   """How the layers attend in whole sequences, or in the end of them.
 
   Within `jax.set_mesh(mesh)` each device runs a kernel on the rows that it
-  holds along the axis `data`, or on all of them if they do not divide evenly.
+  holds along `ROW_AXES`, and on the key/value heads with their queries along
+  `tensor`; on all of what does not divide evenly.
 
   Args:
     config: The transformer's.
@@ -436,7 +461,7 @@ def over_sequences(
 
   kernel: Callable = cudnn
   if chosen == "splash":
-    kernel = functools.partial(splash, interpret=_platform() == "cpu")
+    kernel = functools.partial(splash, interpret=meshes.platform() == "cpu")
   kinds = {config.slides(layer) for layer in range(config.num_layers)}
 
   def local(slides, mask, q, k, v):
@@ -446,15 +471,21 @@ def over_sequences(
       return (near if True in kinds else far)(mask, q, k, v)
     return lax.cond(slides, near, far, mask, q, k, v)
 
-  shards = jax.sharding.get_abstract_mesh().shape.get("data", 1)
-  if shards > 1:
-    rows = P("data") if mask.shape[0] % shards == 0 else P()
+  if meshes.size() > 1:
+    rows = meshes.split(mask.shape[0], *ROW_AXES)
+    heads = meshes.split(config.num_kv_heads, "tensor")
     # check_vma: the splash kernel does not say over which axes its results
     # vary.
     local = jax.shard_map(
       local,
-      in_specs=(P(), rows, rows, rows, rows),
-      out_specs=rows,
+      in_specs=(
+        P(),
+        P(rows),
+        P(rows, None, heads),
+        P(rows, heads),
+        P(rows, heads),
+      ),
+      out_specs=P(rows, None, heads),
       check_vma=False,
     )
   return lambda slides: functools.partial(local, slides, mask)

@@ -1,18 +1,25 @@
 """Mixture of experts: which experts a token takes, and what they make of it.
 
 Array functions of one layer. `N` tokens, `E` experts of width `F`, of which a
-token takes `k`. The same sum in three forms:
+token takes `k`. The same sum in four forms:
 
-| form    | how                                           | multiplications |
-|---------|-----------------------------------------------|-----------------|
-| dense   | every expert on every token; the definition   | E / k           |
-| blocked | tokens sorted by expert, in blocks of one     | 1 to 2          |
-| ragged  | tokens sorted by expert, `jax.lax.ragged_dot` | 1 on TPU, or E  |
+| form     | how                                           | multiplications |
+|----------|-----------------------------------------------|-----------------|
+| dense    | every expert on every token; the definition   | E / k           |
+| blocked  | tokens sorted by expert, in blocks of one     | 1 to 2          |
+| ragged   | tokens sorted by expert, `jax.lax.ragged_dot` | 1 on TPU, or E  |
+| megablox | the same, with JAX's Pallas kernel for TPUs   | 1, whole tiles  |
 
-(as multiples of N·k·D·F). TPUs have an instruction for `ragged_dot`. CPUs have
-none, and in JAX 0.10 neither have NVIDIA GPUs: a copy of the tokens for each
-expert, mostly zeros, is multiplied there. Milliseconds of a forward pass + its
-gradient, and MB that the gradient needs, on 2 CPU cores in float32:
+(as multiples of N·k·D·F). Compiled by libtpu 0.0.42 for TPU v5e `ragged_dot`
+and its gradient by the tokens are kernels; the gradient by the experts'
+parameters is not, and multiplies all tokens for every expert: 8.0 times what is
+needed with 8 experts, 32.1 times with 32, where megablox has 1.0. So megablox
+is the default on TPUs. No form was run on one.
+
+CPUs have no instruction for `ragged_dot`, and in JAX 0.10 neither have NVIDIA
+GPUs: a copy of the tokens for each expert, mostly zeros, is multiplied there.
+Milliseconds of a forward pass + its gradient, and MB that the gradient needs,
+on 2 CPU cores in float32:
 
 |    N |  D, F   |  E, k |     dense      |    blocked    |      ragged      |
 |------|---------|-------|----------------|---------------|------------------|
@@ -25,12 +32,19 @@ gradient, and MB that the gradient needs, on 2 CPU cores in float32:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental.pallas.ops.tpu import megablox as megablox_kernel
 from jax.sharding import PartitionSpec as P
+
+from grpo_jax.models import meshes
+from grpo_jax.types import ROW_AXES
+
+_LANES = 128  # What a TPU kernel takes at least, and in multiples of.
+_TILE = 512  # Largest tile of a product: 4 MiB of VMEM in float32, twice.
 
 
 class Routed(NamedTuple):
@@ -141,45 +155,150 @@ def blocked(x, ids, weights, kernels, activation):
   return _sorted_mix(x, weights, kernels, activation, layout, matmul)
 
 
-def mix(x, ids, weights, kernels, activation):
-  """The same as `dense`, in the form that the default backend is best at.
+def megablox(x, ids, weights, kernels, activation):
+  """The same as `dense`, with JAX's Pallas kernel `megablox.gmm`.
 
-  Within `jax.set_mesh(mesh)` each device sorts the tokens that it holds, along
-  the axis `data`. Otherwise the compiler gathers them for one sort, and every
-  device computes every block. Along the axis `expert` each device holds a part
-  of the experts, computes what they make of its tokens, and the parts are added
-  up; kernels do not travel. `blocked` then saves memory and not time, because
-  the number of blocks is that of the worst case; `ragged` saves both.
+  Tiles that no token fills are neither read nor multiplied, in the gradient
+  neither: what the kernel leaves unwritten there, nobody reads.
+  """
+  num_experts = kernels.gate.shape[0]
+  load = -(-ids.size // num_experts)
+  # Every expert multiplies whole tiles of rows.
+  tile = min(_TILE, _whole(load))
+  layout = _layout(ids, num_experts, 1)
+  num_slots = layout.tokens.size
+  missing = -num_slots % tile
+  layout = layout._replace(
+    tokens=jnp.pad(layout.tokens, (0, missing), constant_values=ids.shape[0]),
+    # Choices of an expert elsewhere: still behind the last slot.
+    slots=jnp.where(
+      layout.slots < num_slots, layout.slots, num_slots + missing
+    ),
+  )
+
+  def matmul(rows, kernel):
+    _, inner, outer = kernel.shape
+    return megablox_kernel.gmm(
+      rows,
+      kernel,
+      layout.sizes.astype(jnp.int32),
+      preferred_element_type=rows.dtype,
+      tiling=(tile, min(_TILE, inner), min(_TILE, outer)),
+      interpret=meshes.platform() == "cpu",
+    )
+
+  return _sorted_mix(x, weights, kernels, activation, layout, matmul)
+
+
+def _whole(rows: int) -> int:
+  return -(-rows // _LANES) * _LANES
+
+
+_BY_NAME = {
+  "dense": dense,
+  "blocked": blocked,
+  "ragged": ragged,
+  "megablox": megablox,
+}
+FORMS = ("auto", *_BY_NAME)
+
+
+def form(name: str, dtype) -> str:
+  """Which form "auto" is: megablox on TPUs, and blocked elsewhere.
 
   Raises:
-    ValueError: The experts do not split over the axis `expert`.
+    ValueError: `name` asks for a kernel that cannot serve here.
   """
-  form = ragged if jax.default_backend() == "tpu" else blocked
-  sizes = jax.sharding.get_abstract_mesh().shape
-  num_data, num_parts = sizes.get("data", 1), sizes.get("expert", 1)
-  num_experts = kernels.gate.shape[0]
+  lacks = ""
+  if meshes.platform() not in ("tpu", "cpu"):
+    lacks = (
+      f"a TPU (or a CPU, to be interpreted), and not a {meshes.platform()}"
+    )
+  elif jnp.dtype(dtype) == jnp.float64:
+    lacks = "dtype 'bfloat16' or 'float32', and not 'float64'"
+  if name == "megablox" and lacks:
+    raise ValueError(
+      f"model: experts is 'megablox', which needs {lacks}; change that, or use"
+      " 'auto', 'blocked' or 'ragged'."
+    )
+  if name != "auto":
+    return name
+  return "megablox" if meshes.platform() == "tpu" and not lacks else "blocked"
+
+
+def mix(
+  x: jax.Array,  # [N, D]
+  ids: jax.Array,  # [N, k] int32
+  weights: jax.Array,  # [N, k]
+  kernels: Kernels,
+  activation: Callable[[jax.Array], jax.Array],
+  name: str = "auto",
+) -> jax.Array:  # [N, D]
+  """The same as `dense`, in the form of this name, on a mesh.
+
+  Within `jax.set_mesh(mesh)` each device sorts tokens of its own. Otherwise
+  the compiler gathers them for one sort, and every device computes every
+  block. Along
+
+  - `data`, `fsdp` and `expert` the tokens are split;
+  - `expert` also the experts: the tokens of all its devices are gathered, each
+    device computes what its experts make of them, and these parts are added
+    up and scattered. Nothing is dropped, however uneven the load; each
+    token travels to all devices of the axis and not to those alone that have
+    its experts;
+  - `tensor` the width of each expert, whose parts are added up.
+
+  A kernel that is split over `fsdp` besides is gathered along it, once for
+  each use. What does not divide evenly is on every device, but experts have
+  to. `blocked` saves memory and not time by a split of the experts, because
+  the number of blocks is that of the worst case; `ragged` and `megablox` save
+  both.
+
+  Raises:
+    ValueError: The experts do not split over the axis `expert`, or as `form`
+      does.
+  """
+  function = _BY_NAME[form(name, x.dtype)]
+  num_experts, _, inner = kernels.gate.shape
+  num_parts = jax.sharding.get_abstract_mesh().shape.get("expert", 1)
   if num_experts % num_parts:
     raise ValueError(
       f"experts: {num_experts} experts do not split over the {num_parts}"
       " devices of the mesh axis `expert`; needed: num_experts = expert × (a"
       " whole number)."
     )
+  rows = meshes.split(x.shape[0], *ROW_AXES)
+  parts = meshes.split(num_experts, "expert")
+  width = meshes.split(inner, "tensor")
+  travels = parts is not None and rows is not None
 
   def local(x, ids, weights, kernels):
-    if num_parts == 1:
-      return form(x, ids, weights, kernels, activation)
-    # Experts elsewhere have an id that none has here, and no weight.
-    here = ids - lax.axis_index("expert") * kernels.gate.shape[0]
-    mine = (here >= 0) & (here < kernels.gate.shape[0])
-    here = jnp.where(mine, here, kernels.gate.shape[0])
-    weights = jnp.where(mine, weights, 0)
-    return lax.psum(form(x, here, weights, kernels, activation), "expert")
+    if travels:
+      x, ids, weights = (
+        lax.all_gather(z, "expert", tiled=True) for z in (x, ids, weights)
+      )
+    if parts:
+      # Experts elsewhere have an id that none has here, and no weight.
+      num_here = kernels.gate.shape[0]
+      here = ids - lax.axis_index("expert") * num_here
+      mine = (here >= 0) & (here < num_here)
+      ids = jnp.where(mine, here, num_here)
+      weights = jnp.where(mine, weights, 0)
+    y = function(x, ids, weights, kernels, activation)
+    if travels:
+      y = lax.psum_scatter(y, "expert", tiled=True)
+    sums = (() if travels else parts or ()) + (width or ())
+    return lax.psum(y, sums) if sums else y
 
-  if num_data > 1 or num_parts > 1:
-    rows = P("data") if num_data > 1 and x.shape[0] % num_data == 0 else P()
-    parts = P("expert") if num_parts > 1 else P()
+  if meshes.size() > 1:
+    spread: Any = P(parts, None, width)
+    narrow: Any = P(parts, width)
     local = jax.shard_map(
-      local, in_specs=(rows, rows, rows, parts), out_specs=rows
+      local,
+      in_specs=(*(P(rows),) * 3, Kernels(spread, spread, narrow)),
+      out_specs=P(rows),
+      # The kernel does not say over which axes its results vary.
+      check_vma=function is not megablox,
     )
   return local(x, ids, weights, kernels)
 

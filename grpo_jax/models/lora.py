@@ -214,6 +214,8 @@ def _shapes(base: PyTree, config: LoRAConfig) -> dict[str, tuple]:
 
 def _joined(params: PyTree) -> PyTree:
   """Parameters as the transformer gets them: adapters beside the kernels."""
+  if "base" not in params["frozen"]:
+    return params  # They are joined already, for decoding.
   frozen = dict(params["frozen"])
   base = quantization.boxed(frozen.pop("base"))
   layers = {name: dict(part) for name, part in base["layers"].items()}

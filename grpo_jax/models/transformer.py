@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -23,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.models import attention, experts
+from grpo_jax.models import attention, experts, paged
 from grpo_jax.ops import masked
 from grpo_jax.types import Policy, PyTree, RouterOutputs
 
@@ -38,7 +39,15 @@ _REMAT = {
 
 
 # What a run decides, and not the checkpoint that it starts from.
-FIELDS_OF_A_RUN = ("dtype", "param_dtype", "attention", "remat", "cache_dtype")
+FIELDS_OF_A_RUN = (
+  "dtype",
+  "param_dtype",
+  "attention",
+  "decode_attention",
+  "experts",
+  "remat",
+  "cache_dtype",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,6 +94,10 @@ class Architecture:
       routers' probabilities for the choice of experts (DeepSeek-V3).
     attention: Form of attention in whole sequences, "plain", "splash" (TPU)
       or "cudnn" (GPU); "auto" for the one that the backend is best at.
+    decode_attention: Form of attention in a decode step: "plain", or "paged"
+      (TPU; see `paged.py`).
+    experts: Form in which experts are computed, "dense", "blocked", "ragged"
+      or "megablox" (TPU); "auto" for the one that the backend is best at.
     remat: What the backward pass recomputes of a block instead of keeping it:
       "none", "dots" (all but the products with weights) or "full".
     cache_dtype: How keys and values are held while sampling: "model" (in
@@ -129,6 +142,8 @@ class Architecture:
   norm_topk: bool = True
   router_bias: bool = False
   attention: str = "auto"
+  decode_attention: str = "plain"
+  experts: str = "auto"
   remat: str = "none"
   cache_dtype: str = "model"
   dtype: str = "float32"
@@ -169,6 +184,8 @@ class Architecture:
       ("activation", ("silu", "gelu")),
       ("rope_scaling", ("none", "linear", "llama3")),
       ("attention", attention.FORMS),
+      ("decode_attention", paged.FORMS),
+      ("experts", experts.FORMS),
       ("remat", tuple(_REMAT)),
       ("cache_dtype", attention.CACHE_DTYPES),
     ):
@@ -399,6 +416,7 @@ class MoE(nn.Module):
       routed.weights,
       ExpertKernels(config, name="experts")(),
       _activation(config),
+      config.experts,
     )
     return y, (routed.probs, routed.ids)
 
@@ -480,22 +498,11 @@ class Block(nn.Module):
     x, routed = self._finish(x, attended, router)
     return x, (k, v), routed
 
-  def decode(self, x, rope, mask, router, prefix, own, slot):  # [B, 1, D]
-    """The same for one token, whose key and value are written to `slot` []."""
-    q, k, v = self._project(x, rope)
-    new = attention.held(self.config, k, v)
-
-    def written(part, axis):  # Keys [B, C, K, M] or values [B, C, M, K].
-      return jax.tree.map(
-        lambda into, x: lax.dynamic_update_slice_in_dim(into, x, slot, axis),
-        own[part],
-        new[part],
-      )
-
-    own = written(0, axis=-1), written(1, axis=-2)
-    attended = attention.one_token(self.config, q, prefix, own, mask)
+  def decode(self, x, rope, attend, router):  # [B, 1, D]
+    """The same for one token, which `attend` also writes to a cache."""
+    attended, cache = attend(*self._project(x, rope))
     x, routed = self._finish(x, attended, router)
-    return x, own, routed
+    return x, cache, routed
 
 
 def _frequencies(config: TransformerConfig, dtype) -> jax.Array:  # [K / 2]
@@ -552,11 +559,11 @@ class Prefix(NamedTuple):
 
   Attributes:
     layers: Rotated keys [P, C, K, S] and values [P, C, S, K] of each layer, as
-      `attention.held` gives them.
+      `attention.held` gives them; or pages of both, as `paged.held` does.
     mask: True on slots that hold a token.
   """
 
-  layers: tuple[tuple[PyTree, PyTree], ...]
+  layers: tuple[PyTree, ...]
   mask: jax.Array  # [P, S] bool
 
 
@@ -779,7 +786,9 @@ def _head(config, params, h):  # [..., D] -> [..., V]
 
 
 def _prefill(config, params, prompt_tokens, prompt_mask):  # [P, S]
-  hold = functools.partial(attention.held, config)
+  hold: Callable = functools.partial(attention.held, config)
+  if config.decode_attention == "paged":
+    hold = functools.partial(paged.held, config, prompt_mask)
   x, kv, routed = _forward(
     config, params, prompt_tokens, prompt_mask, hold=hold
   )
@@ -790,17 +799,28 @@ def _prefill(config, params, prompt_tokens, prompt_mask):  # [P, S]
 
 
 def _weights(config, params):
-  """Parameters with a tree for each layer.
+  """Parameters with a tree for each layer, and kernels in the model's dtype.
 
   In the loop a slice of a stack is a copy: a step of 64 rows took 11.8 ms and
-  not 8.3 (4 layers, width 256, on a CPU).
+  not 8.3 (4 layers, width 256, on a CPU). Kernels would be rounded in every
+  step, and a mesh that gathers them here gathers half the bytes.
   """
-  trained = params["trained"]
+
+  def rounded(path, leaf):
+    *_, module, name = (str(getattr(key, "key", key)) for key in path)
+    is_kernel = name in ("kernel", "embedding") or module == "experts"
+    if module == "router" or not is_kernel:
+      return leaf  # Read as it is, at least in float32.
+    return leaf.astype(config.dtype)
+
+  trained = jax.tree_util.tree_map_with_path(rounded, params["trained"])
   layers = tuple(_layer(trained["layers"], i) for i in range(config.num_layers))
   return {**params, "trained": {**trained, "layers": layers}}
 
 
-def _allocate(config, num_rows, num_slots):
+def _allocate(config, num_rows, num_slots, prefix=None):
+  if config.decode_attention == "paged":
+    return paged.allocate(num_rows, num_slots, prefix)
   keys = num_rows, config.num_kv_heads, config.head_width, num_slots
   values = num_rows, config.num_kv_heads, num_slots, config.head_width
   # Shapes only: the compiler would work for seconds to find scales of zeros.
@@ -815,38 +835,72 @@ def _allocate(config, num_rows, num_slots):
   )
 
 
-def _decode(config, weights, tokens, t, slot, prefix, cache):  # [B], [B], []
-  trained = weights["trained"]
+def _admit(config, prefix, cache, num_rows):
+  if config.decode_attention == "paged":
+    return paged.admit(prefix, cache, num_rows)
+  return cache
+
+
+def _attends(config, positions, t, slot, prefix, cache):
+  """For each layer: (q, k, v of one token) -> (attended, its cache)."""
+  if config.decode_attention == "paged":
+    length = prefix.mask.sum(axis=1)
+    windows = None, config.sliding_window
+    return [
+      functools.partial(
+        paged.attend,
+        config,
+        length,
+        t,
+        pages.shape[1],
+        windows[config.slides(layer)],
+        cache=cache[layer],
+      )
+      for layer, pages in enumerate(prefix.layers)
+    ]
   num_slots = jax.tree.leaves(cache)[0].shape[-1]
-  share = len(tokens) // len(prefix.mask)
+  share = len(t) // len(prefix.mask)
   of_prompt, prompt_mask = (
     jnp.repeat(x, share, axis=0) for x in (_positions(prefix.mask), prefix.mask)
   )  # [B, S]
   age = (slot - jnp.arange(num_slots)) % num_slots  # [T], in tokens.
-  positions = prompt_mask.sum(axis=1, keepdims=True) + t[:, None]  # [B, 1]
   visible = jnp.concatenate([prompt_mask, age <= t[:, None]], axis=1)
   of_key = jnp.concatenate([of_prompt, positions - age], axis=1)  # [B, S + T]
-  masks = attention.views(
+  near, far = attention.views(
     config, visible[:, None], positions[:, :, None], of_key
   )
-  near, far = zip(_ropes(config, positions), masks, strict=True)
+  return [
+    functools.partial(
+      attention.ring,
+      config,
+      prefix.layers[layer],
+      cache[layer],
+      slot,
+      near if config.slides(layer) else far,
+    )
+    for layer in range(config.num_layers)
+  ]
+
+
+def _decode(config, weights, tokens, t, slot, prefix, cache):  # [B], [B], []
+  trained = weights["trained"]
+  length = prefix.mask.sum(axis=1)
+  share = len(tokens) // len(length)
+  positions = (jnp.repeat(length, share) + t)[:, None]  # [B, 1]
+  near, far = _ropes(config, positions)
+  attends = _attends(config, positions, t, slot, prefix, cache)
   block = Block(config)
   x = _embed(config, trained, tokens[:, None])  # [B, 1, D]
   layers: list[Any] = []
   chosen: list[Any] = []
   bias = weights["frozen"].get("router_bias")
-  for layer, (shared, own) in enumerate(zip(prefix.layers, cache, strict=True)):
-    variables = {"params": trained["layers"][layer]}
-    rope, mask = near if config.slides(layer) else far
+  for layer, attend in enumerate(attends):
     outputs: Any = block.apply(
-      variables,
+      {"params": trained["layers"][layer]},
       x,
-      rope,
-      mask,
+      near if config.slides(layer) else far,
+      attend,
       RouterInputs(bias=None if bias is None else bias[layer]),
-      shared,
-      own,
-      slot,
       method="decode",
     )
     x, extended, routed = outputs
@@ -882,6 +936,7 @@ def transformer_policy(config: TransformerConfig) -> Policy:
     prefill=functools.partial(_prefill, config),
     weights=functools.partial(_weights, config),
     allocate=functools.partial(_allocate, config),
+    admit=functools.partial(_admit, config),
     decode=functools.partial(_decode, config),
     num_experts=config.num_experts,
   )

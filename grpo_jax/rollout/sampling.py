@@ -199,7 +199,7 @@ class _Decoder:
   """The steps of the loop, and what they read that does not change.
 
   Attributes:
-    policy, params, config: As in `sample`.
+    policy, config: As in `sample`.
     weights: Of the policy, of its parameters.
     keys: Of every row.
     first_h: What predicts the first token after each prompt.
@@ -208,7 +208,6 @@ class _Decoder:
   """
 
   policy: Policy
-  params: PyTree
   weights: PyTree
   config: SamplingConfig
   keys: jax.Array  # [B] keys
@@ -247,7 +246,7 @@ class _Decoder:
       **{name: jnp.zeros(shape, jnp.float32) for name in _RECORDS},
     }
     if config.record_kept:
-      logits = jax.eval_shape(self.policy.head, self.params, self.first_h)
+      logits = jax.eval_shape(self.policy.head, self.weights, self.first_h)
       kept = *shape, _num_kept(config, logits)
       written["kept_ids"] = jnp.full(kept, -1, jnp.int32)
     if config.record_routing:
@@ -263,8 +262,13 @@ class _Decoder:
       busy=jnp.ones_like(lanes, bool),
       next_row=jnp.int32(self.num_lanes),
       written=written,
-      cache=self.policy.allocate(self.num_lanes, 0),
+      cache=self.allocate(lanes, 0),
     )
+
+  def allocate(self, row, num_slots):  # [W]
+    """A cache for these rows in the lanes."""
+    prefix, *_ = self.of_lanes(row)
+    return self.policy.allocate(self.num_lanes, num_slots, prefix)
 
   def put(self, state, lanes, **values):  # [W] bool, each [W, ...]
     """Writes what some lanes have, each at the place of its last token."""
@@ -288,7 +292,7 @@ class _Decoder:
     """Draws and records the next token of every lane."""
     config = self.config
     state = dataclasses.replace(state, t=state.t + 1)
-    logits = self.policy.head(self.params, h)
+    logits = self.policy.head(self.weights, h)
     tokens, records, kept_ids = _draw(logits, keys, state.t, config)
     values = dict(zip(_RECORDS, records, strict=True))
     if config.record_kept:
@@ -319,12 +323,15 @@ class _Decoder:
     """Gives lanes that are free the next rows, while there are any."""
     row = state.next_row + jnp.cumsum(~state.busy, dtype=jnp.int32) - 1
     takes = ~state.busy & (row < self.num_rows)
+    row = jnp.where(takes, row, state.row)
+    prefix, *_ = self.of_lanes(row)
     return dataclasses.replace(
       state,
-      row=jnp.where(takes, row, state.row),
+      row=row,
       t=jnp.where(takes, -1, state.t),
       busy=state.busy | takes,
       next_row=state.next_row + takes.sum(dtype=jnp.int32),
+      cache=self.policy.admit(prefix, state.cache, self.num_lanes),
     )
 
   def waiting(self, state: DecodeState) -> jax.Array:  # [] bool
@@ -357,9 +364,7 @@ class _Decoder:
     """Decodes until no lane is busy, with a cache that is empty at first."""
     num_slots = self.config.max_new_tokens
     for size in cache_sizes(num_slots):
-      room = jax.eval_shape(
-        lambda n=size: self.policy.allocate(self.num_lanes, n)
-      )
+      room = jax.eval_shape(functools.partial(self.allocate, state.row, size))
       cache = jax.tree.map(_padded, state.cache, room)
       # Only the last cache is a ring, round which rows may go.
       limit = size if size < num_slots else jnp.iinfo(jnp.int32).max
@@ -367,7 +372,7 @@ class _Decoder:
     return dataclasses.replace(
       state,
       cursor=jnp.int32(0),
-      cache=self.policy.allocate(self.num_lanes, 0),
+      cache=self.allocate(state.row, 0),
     )
 
   def run_all(self, state: DecodeState) -> DecodeState:
@@ -444,7 +449,6 @@ def sample(
     )
     decoder = _Decoder(
       policy,
-      params,
       policy.weights(params),
       config,
       keys,

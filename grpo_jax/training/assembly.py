@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
@@ -21,15 +22,48 @@ from grpo_jax.training import optimizers, sharding
 from grpo_jax.training.micro_batches import UpdatePlan
 from grpo_jax.training.problem import Problem
 from grpo_jax.training.step import Parts, trained_params
-from grpo_jax.types import Policy, PyTree, TrainState
+from grpo_jax.types import ROW_AXES, Policy, PyTree, TrainState
 
 
-def make_policy(config: config_lib.RunConfig, problem: Problem) -> Policy:
-  """The model for the problem's vocabulary."""
-  return policy_of(
-    config.model.transformer(problem.tokenizer.vocab_size),
-    config.model.adapters(),
-  )
+def make_policy(
+  config: config_lib.RunConfig, problem: Problem, mesh: Mesh
+) -> Policy:
+  """The model for the problem's vocabulary, split over the mesh.
+
+  Raises:
+    ValueError: A size of the model does not split.
+  """
+  model = config.model.transformer(problem.tokenizer.vocab_size)
+  check_model(model, mesh)
+  return sharding.on_mesh(policy_of(model, config.model.adapters()), mesh)
+
+
+def check_model(model: transformer.TransformerConfig, mesh: Mesh) -> None:
+  """Raises ValueError if a size of the model does not split over the mesh."""
+  sizes = {
+    ("tensor",): {
+      "num_kv_heads": model.num_kv_heads,
+      "vocab_size": model.vocab_size,
+      **(
+        {"expert_width": model.expert_width}
+        if model.num_experts
+        else {"mlp_width": model.mlp_width}
+      ),
+    },
+    ("expert",): {"num_experts": model.num_experts},
+    ("fsdp", "expert"): {"width": model.width},
+  }
+  for axes, fields in sizes.items():
+    parts = math.prod(mesh.shape[axis] for axis in axes)
+    shown = " × ".join(f"{axis} {mesh.shape[axis]}" for axis in axes)
+    named = " or ".join(f"config.mesh.{axis}" for axis in axes)
+    for name, size in fields.items():
+      if size % parts or (size == 0 and parts > 1):
+        raise ValueError(
+          f"config.mesh: the model's {name} {size} does not split over {shown}:"
+          f" {size} / {parts} is not a whole number"
+          f"{' of at least 1' if not size else ''}. Change {named}."
+        )
 
 
 def policy_of(
@@ -53,13 +87,35 @@ def make_parts(
     ValueError: The phase's prompts do not split over the mesh.
   """
   phase: config_lib.PhaseConfig = getattr(config, phase_name)
-  if phase.num_prompts % mesh.size:
+  num_shards = sharding.num_row_shards(mesh)
+  if phase.num_prompts % num_shards:
+    shown = " × ".join(f"{axis} {mesh.shape[axis]}" for axis in ROW_AXES)
     raise ValueError(
-      f"config.{phase_name}.num_prompts={phase.num_prompts} does not split"
-      f" over {mesh.size} devices; needed: num_prompts = devices × (a whole"
-      " number). Change it or config.mesh_data."
+      f"config.{phase_name}.num_prompts={phase.num_prompts} does not split over"
+      f" the {num_shards} devices of {shown}; needed: num_prompts = devices ×"
+      " (a whole number), so that each has whole groups. Change it or"
+      " config.mesh."
     )
   supervised = phase_name == "sft"
+  # Processes that hold the same rows split them, to score each once.
+  on_hosts = problem.scorer and not supervised and jax.process_count() > 1
+  if (
+    on_hosts
+    and sharding.by_rows_once(mesh) != sharding.by_rows(mesh)
+    and phase.num_prompts % mesh.size
+  ):
+    raise ValueError(
+      f"config.{phase_name}.num_prompts={phase.num_prompts} does not split over"
+      f" all {mesh.size} devices, and config.mesh.tensor reaches over several"
+      " hosts, which share the scoring of rows; needed: num_prompts = devices ×"
+      " (a whole number), or a tensor axis within each host."
+    )
+  lanes = config.sampling.lanes
+  if lanes is not None and lanes % num_shards:
+    raise ValueError(
+      f"config.sampling.lanes={lanes} do not split over {num_shards} devices;"
+      " needed: lanes = devices × (a whole number)."
+    )
   if supervised:
     algorithm = algorithms.get_algorithm("sft")
     objective_config = algorithm.config_class()
@@ -91,7 +147,7 @@ def make_parts(
     phase,
     problem.max_prompt_len,
     problem.max_new_tokens,
-    mesh.size,
+    mesh,
     temperature=1.0 if supervised else config.sampling.temperature,
     couples_group=algorithm.couples_group,
   )
@@ -114,6 +170,7 @@ def make_parts(
     schedule=optimizers.schedule(phase.optimizer, num_updates),
     plan=plan,
     constrain_rows=sharding.row_constraint(mesh),
+    constrain_trained=sharding.trained_constraint(mesh),
     num_samples=config.log.num_samples,
   )
   if supervised:
@@ -147,42 +204,45 @@ def update_plan(
   phase: config_lib.PhaseConfig,
   max_prompt_len: int,
   max_new_tokens: int,
-  num_devices: int,
+  mesh: Mesh | AbstractMesh,
   *,
   temperature: float = 1.0,
   couples_group: bool = False,
 ) -> UpdatePlan:
-  """How a batch of the phase becomes gradient steps on so many devices."""
+  """How a batch of the phase becomes gradient steps on a mesh."""
+  num_shards = sharding.num_row_shards(mesh)
   micro = config_lib.micro_batch_size(
-    phase, max_prompt_len, max_new_tokens, jax.default_backend()
+    phase, max_prompt_len, max_new_tokens, sharding.platform(mesh)
   )
   minibatch = phase.num_rows // phase.num_minibatches
   group_size = 1 if minibatch % phase.group_size else phase.group_size
   unit = group_size if couples_group else 1
   divides = (
-    micro % (num_devices * unit) == minibatch % (num_devices * group_size) == 0
+    micro % (num_shards * unit) == minibatch % (num_shards * group_size) == 0
   )
   return UpdatePlan(
     num_epochs=phase.num_epochs,
     num_minibatches=phase.num_minibatches,
     micro_batch_size=micro,
     temperature=temperature,
-    chunk_bytes=chunk_bytes(phase, num_devices),
+    chunk_bytes=chunk_bytes(phase, mesh),
     ema_decay=phase.ema_decay,
     group_size=group_size,
-    num_shards=num_devices if divides else 1,
+    num_shards=num_shards if divides else 1,
     lengths=config_lib.lengths(phase, max_new_tokens),
   )
 
 
-def chunk_bytes(phase: config_lib.PhaseConfig, num_devices: int) -> int:
+def chunk_bytes(
+  phase: config_lib.PhaseConfig, mesh: Mesh | AbstractMesh
+) -> int:
   """Bytes of the logits of a chunk, over all devices."""
   mebibytes = phase.logits_chunk_mib
   if mebibytes is None:
     # Each chunk reads and writes the gradient of the head once; on an
     # accelerator that would take longer than the products of 64 MiB.
-    mebibytes = 64 if jax.default_backend() == "cpu" else 1024
-  return mebibytes * num_devices * 2**20
+    mebibytes = 64 if sharding.platform(mesh) == "cpu" else 1024
+  return mebibytes * mesh.size * 2**20
 
 
 def _check_inputs(
@@ -292,7 +352,7 @@ def first_state(
     hub.local_directory(config.model.checkpoint),
     config.model.transformer(problem.tokenizer.vocab_size),
     param_dtype=config.model.param_dtype,
-    shardings=sharding.replicated(mesh),
+    shardings=functools.partial(sharding.of_params, mesh),
     convert=functools.partial(
       quantization.quantize_leaf, kind=config.model.quantization
     ),

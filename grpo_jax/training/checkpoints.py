@@ -6,6 +6,10 @@ named by its number that holds the arrays of the state and a JSON object
 being written when the process died keeps a temporary name, is never listed,
 and is replaced when the same step is saved again.
 
+A state may be saved from one mesh and restored on another, by as many
+processes or by others: each reads the parts that its devices need. Every
+process makes every call, in a folder that all of them share.
+
 Nothing here repairs or deletes what it does not understand: a directory of
 someone else, a damaged step or a state of another shape raises, and the files
 stay as they were.
@@ -18,8 +22,8 @@ import gc
 import json
 import logging
 import os
-import pathlib
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,13 +32,18 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint.experimental.v1 as ocp
 from absl import logging as absl_logging
+from jax.experimental import multihost_utils
+from orbax.checkpoint import utils as step_lib
 
+from grpo_jax.training import paths
 from grpo_jax.types import PyTree
 
 # Its presence says that the numbered directories beside it are ours.
 _MARKER = "grpo_jax_checkpoints.txt"
 _MARKER_TEXT = "Checkpoints of one grpo_jax run; each number is a step.\n"
 _EXTRA = "grpo_jax_extra"
+# Until every process sees a new file; NFS may take half a minute.
+_VISIBLE_SECONDS = 60.0
 _SHOWN = 5  # Differing arrays that an error lists.
 
 
@@ -51,13 +60,15 @@ class Checkpoints:
   Not thread-safe. With several processes, every process makes every call.
 
   Args:
-    directory: Where the steps are kept; made by the first `save`.
+    directory: Where the steps are kept, local or gs://; made by the first
+      `save`.
     keep: Number of latest steps to keep, at least 1.
     keep_every: Steps divisible by this number are kept for good; None: none.
 
   Raises:
-    ValueError: If `keep` or `keep_every` is below 1, or if the directory
-      holds files and none of them says that it is ours.
+    ValueError: If `keep` or `keep_every` is below 1, if the directory holds
+      files and none of them says that it is ours, or if not all processes see
+      the same directory.
   """
 
   def __init__(
@@ -72,28 +83,75 @@ class Checkpoints:
         " count checkpoints and must be at least 1 (keep_every may be None)."
       )
     absl_logging.get_absl_logger().addFilter(_not_orbax_chatter)
-    self.directory = pathlib.Path(directory).absolute()
+    self.directory = paths.parse(directory)
+    if not paths.is_remote(self.directory):
+      self.directory = self.directory.absolute()
     self._keep = keep
     self._keep_every = keep_every
     self._position: int | None = None  # Step last saved or restored here.
     self._open_checkpointer: ocp.training.Checkpointer | None = None
-    self._check_ownership()
+    found = self._owned()
+    self._ours = bool(found)
+    self._check_shared([int(name) for name in found if name.isdecimal()])
 
-  def _check_ownership(self) -> None:
+  def _owned(self) -> list[str]:
+    """Names in the directory; raises if they are not ours."""
     if not self.directory.exists():
-      return
+      return []
     if not self.directory.is_dir():
       raise ValueError(
         f"Checkpoints: {self.directory} is a file, not a directory of"
         " checkpoints; nothing was changed. Pass another --workdir."
       )
-    found = sorted(os.listdir(self.directory))
+    found = sorted(path.name for path in self.directory.iterdir())
     if found and _MARKER not in found:
       more = ", …" if len(found) > _SHOWN else ""
       raise ValueError(
         f"Checkpoints: {self.directory} holds {', '.join(found[:_SHOWN])}"
         f"{more} but not {_MARKER}, so it was not written by grpo_jax;"
         " nothing was changed. Pass another --workdir."
+      )
+    return found
+
+  def _check_shared(self, steps: list[int]) -> None:
+    """Raises if another process sees other steps in the directory."""
+    if jax.process_count() == 1:
+      return
+    # Before Orbax, which would wait for processes that see nothing to open.
+    latest = multihost_utils.process_allgather(
+      np.int32(max(steps, default=-1))
+    ).tolist()
+    if len(set(latest)) > 1:
+      differing = ", ".join(
+        f"process {process} sees {'none' if step < 0 else f'step {step}'}"
+        for process, step in enumerate(latest)
+      )
+      raise ValueError(
+        f"Checkpoints: the processes differ about the last step in"
+        f" {self.directory}: {differing}. Pass a --workdir that all of them"
+        " share, as gs://BUCKET/FOLDER or a network disk."
+      )
+
+  def _take(self) -> None:
+    """Marks the directory as ours; raises unless all processes see it."""
+    marker = self.directory / _MARKER
+    if jax.process_index() == 0:
+      self.directory.mkdir(parents=True, exist_ok=True)
+      marker.write_bytes(_MARKER_TEXT.encode())
+    self._ours = True
+    if jax.process_count() == 1 or paths.is_remote(marker):
+      return
+    multihost_utils.sync_global_devices(_MARKER)  # It is written.
+    deadline = time.monotonic() + _VISIBLE_SECONDS
+    while not marker.exists() and time.monotonic() < deadline:
+      time.sleep(0.1)
+    seen = multihost_utils.process_allgather(np.bool_(marker.exists())).tolist()
+    if not all(seen):
+      blind = [process for process, sees in enumerate(seen) if not sees]
+      raise ValueError(
+        f"Checkpoints: process 0 has made {marker}, and processes {blind} do"
+        f" not see it after {_VISIBLE_SECONDS:.0f} s. Pass a --workdir that all"
+        " of them share, as gs://BUCKET/FOLDER or a network disk."
       )
 
   def _checkpointer(self) -> ocp.training.Checkpointer:
@@ -118,7 +176,7 @@ class Checkpoints:
 
   def steps(self) -> list[int]:
     """Steps that were saved completely, ascending."""
-    if not (self.directory / _MARKER).exists():
+    if not self._ours:
       return []
     return [found.step for found in self._checkpointer().checkpoints]
 
@@ -143,7 +201,8 @@ class Checkpoints:
 
     Raises:
       ValueError: If the directory holds this step or a later one that this
-        object did not save or restore, or if `extra` is not JSON.
+        object did not save or restore, if `extra` is not JSON, or if not all
+      processes see the same directory.
     """
     if step == self._position:
       return
@@ -162,8 +221,8 @@ class Checkpoints:
         f"Checkpoints: extra is not JSON: {error}. Pass numbers, strings,"
         " lists and dicts only."
       ) from error
-    self.directory.mkdir(parents=True, exist_ok=True)
-    (self.directory / _MARKER).write_text(_MARKER_TEXT, encoding="utf-8")
+    if not self._ours:
+      self._take()
     # Forced: the default policy skips a save while another is being written.
     self._checkpointer().save_async(
       step,
@@ -264,7 +323,7 @@ class Checkpoints:
     )
 
   def _check_arrays(
-    self, path: pathlib.Path, saved: PyTree, wanted: PyTree
+    self, path: paths.Path, saved: PyTree, wanted: PyTree
   ) -> None:
     """Raises unless both trees have the same names, shapes and dtypes."""
     # Compared here because Orbax would cast dtypes without a word.
@@ -295,6 +354,19 @@ class Checkpoints:
     if self._open_checkpointer is not None:
       self._open_checkpointer.close()
       self._open_checkpointer = None
+
+
+def describe(directory: str | os.PathLike) -> str:
+  """A sentence about the last complete step.
+
+  Unlike the methods of `Checkpoints`, of any thread and any process alone.
+  """
+  steps = []
+  if paths.parse(directory).exists():
+    steps = step_lib.checkpoint_steps(directory)
+  if not steps:
+    return f"There is no checkpoint in {directory} yet."
+  return f"The last checkpoint in {directory} is step {max(steps)}."
 
 
 def _is_key(leaf: Any) -> bool:

@@ -23,6 +23,7 @@ from ml_collections import config_dict
 from grpo_jax import algorithms
 from grpo_jax.models import families, hub, lora, transformer
 from grpo_jax.rollout import sampling
+from grpo_jax.training import hosts
 
 
 def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
@@ -501,6 +502,49 @@ class LogConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class HostsConfig:
+  """When a run on several hosts gives one of its processes up; `hosts.py`.
+
+  Attributes:
+    timeout_s: Seconds without a sign of life from the process.
+    stall_s: Seconds that it is alive and behind the others, or that none gets
+      on: more than the longest compilation, evaluation or save takes.
+  """
+
+  timeout_s: float = 60.0
+  stall_s: float = 3600.0
+
+  def __post_init__(self):
+    _positive(self, "config.hosts", "timeout_s", "stall_s")
+    if self.timeout_s > hosts.MAX_TIMEOUT_S:
+      raise ValueError(
+        f"config.hosts.timeout_s={self.timeout_s} must be at most"
+        f" {hosts.MAX_TIMEOUT_S}: JAX itself waits little longer."
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+  """Devices = data × fsdp × expert × tensor; see `sharding.py`.
+
+  Rows of a batch are split over data × fsdp × expert.
+
+  Attributes:
+    data: Copies of the parameters; None: as many as there are devices for.
+      With several TPU slices, a multiple of their number.
+    fsdp: Devices over which parameters, gradients and moments are split.
+    tensor: Devices over which heads, MLP width and vocabulary are split;
+      divides them, and the key/value heads.
+    expert: Devices over which experts are split; divides their number.
+  """
+
+  data: int | None = None
+  fsdp: int = 1
+  tensor: int = 1
+  expert: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
 class RunConfig:
   """A whole run.
 
@@ -509,8 +553,8 @@ class RunConfig:
     phases: Names of the phases in order, each "sft" or "rl".
     sft, rl: Their settings.
     algorithm: Objective of the "rl" phase: name and fields.
-    data, model, sampling, rewards, eval, checkpoint, log: As named.
-    mesh_data: Devices that share the rows of a batch; None: all of them.
+    data, model, sampling, rewards, eval, checkpoint, log, hosts: As named.
+    mesh: How the devices share the work.
     profile_steps: (first, last) step of a trace for xprof, or ().
     required_accuracy: Held-out accuracy below which the command fails; None:
       no verdict.
@@ -531,7 +575,8 @@ class RunConfig:
   eval: EvalConfig = EvalConfig()
   checkpoint: CheckpointConfig = CheckpointConfig()
   log: LogConfig = LogConfig()
-  mesh_data: int | None = None
+  hosts: HostsConfig = HostsConfig()
+  mesh: MeshConfig = MeshConfig()
   profile_steps: tuple[int, ...] = ()
   required_accuracy: float | None = None
   unpublished: tuple[str, ...] = ()

@@ -5,6 +5,9 @@ stages of `step.py` and returns at once: what the step will have to say is
 fetched later, while the next step runs. Only the split driver waits, for the
 host's verifiers. If it is given the batches that come next too, the device
 draws their rollouts meanwhile; they wait in `TrainState.queue`.
+
+Of several processes, each passes the rows of a batch that its devices hold
+(`rows_to_feed`), and scores the completions of these.
 """
 
 from __future__ import annotations
@@ -22,9 +25,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import hosts, rounds, sharding, step
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.training import rounds, sharding, step
-from grpo_jax.types import Drawn, Rollout, TrainState
+from grpo_jax.types import Drawn, TrainState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,13 +59,33 @@ def make_driver(
   return _split(problem, mesh, parts)
 
 
+def rows_to_feed(
+  problem: problem_lib.Problem,
+  mesh: Mesh,
+  phase: config_lib.PhaseConfig,
+) -> np.ndarray:
+  """The rows of each batch of a phase that this process has to pass on."""
+  rows, size = sharding.by_rows(mesh), phase.num_prompts
+  if problem.scorer is None:
+    return sharding.local_rows(rows, size * phase.max_rounds)
+  # The split driver draws round after round, each on all devices.
+  of_round = sharding.local_rows(rows, size)
+  return np.concatenate(
+    [start * size + of_round for start in range(phase.max_rounds)]
+  )
+
+
 def _supervised(mesh: Mesh, parts: step.Parts) -> Driver:
   """Advances the state by a batch of given completions."""
   advance = jit_step(mesh, step.supervised_step, parts)
   rows = sharding.by_rows(mesh)
 
   def driver(state: TrainState, batch: pipeline.SupervisedBatch):
-    placed = jax.device_put(problem_lib.train_batch(batch), rows)
+    num_rows = sharding.num_rows(rows, len(batch.tokens))
+    chosen = sharding.local_rows(rows, num_rows)
+    placed = sharding.from_local(
+      problem_lib.train_batch(batch, chosen, num_rows), rows
+    )
     state, metrics = advance(state, placed)
     return state, Outcome(lambda: _numbers(metrics), lambda: [])
 
@@ -76,10 +100,10 @@ def _fused(
   rows = sharding.by_rows(mesh)
 
   def driver(state: TrainState, batch: pipeline.PromptBatch):
-    prompts = jax.device_put(batch.prompts, rows)
+    prompts = sharding.from_local(batch.prompts, rows)
     state, metrics, samples = advance(state, prompts)
     return state, Outcome(
-      lambda: _numbers(metrics), lambda: _texts(problem, batch, samples)
+      lambda: _numbers(metrics), lambda: texts(problem, batch, samples)
     )
 
   return driver
@@ -94,42 +118,55 @@ def _split(
   drawn ahead is dispatched before the host verifies, so it is drawn while the
   host does; the update, which needs the scores, comes after it.
   """
+  rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
+  judged_rows = sharding.by_rows_once(mesh)
+  exchange = hosts.Exchange(mesh) if jax.process_count() > 1 else None
   sample, greedy = (
-    jax.jit(
-      functools.partial(stage, parts=parts),
-      out_shardings=sharding.replicated(mesh),
-    )
+    jax.jit(functools.partial(stage, parts=parts), out_shardings=rows)
     for stage in (step.sample_stage, step.greedy_stage)
   )
   learn = jit_step(mesh, step.learn_stage, parts)
-  rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
-
-  def placed(x):  # The weights of the components are scalars.
-    return jax.device_put(x, rows if x.ndim else whole)
 
   def draw(state: TrainState, batch: pipeline.PromptBatch, ahead: int) -> Drawn:
-    prompts = jax.device_put(batch.prompts, rows)
+    prompts = sharding.from_local(batch.prompts, rows)
     steps = jax.device_put(np.int32(ahead), whole)
     return Drawn(sample(state, prompts, steps), greedy(state, prompts, steps))
 
   def judged(batch: pipeline.PromptBatch, drawn: Drawn):
     """Scored groups of the batch, and what is counted on the way."""
-    fetched = jax.device_get(
-      (_for_verifiers(drawn.rollout), _for_verifiers(drawn.greedy))
-    )
-    baseline = None
+    fetched = problem_lib.rollout_to_judge(mesh, drawn.rollout)
+    fetched_greedy = baseline = None
+    if drawn.greedy is not None:
+      fetched_greedy = problem_lib.rollout_to_judge(mesh, drawn.greedy)
     started = time.perf_counter()
     with jax.transfer_guard("allow"):
-      scored, failures, errors = problem.score_on_host(batch, fetched[0])
-      if fetched[1] is not None:
-        baseline, *_ = problem.score_on_host(batch, fetched[1])
+      scored, failures, errors = problem.score_on_host(batch, fetched)
+      if fetched_greedy is not None:
+        baseline, *_ = problem.score_on_host(batch, fetched_greedy)
     counts = {f"unscored/{kind}": float(n) for kind, n in failures.items()}
     counts["time/verifier_s"] = time.perf_counter() - started
     for message in errors:
-      logging.warning("a verifier failed, its row is unscored: %s", message)
-    scored, baseline = jax.tree.map(placed, (scored, baseline))
-    prompts = jax.device_put(batch.prompts, rows)
+      logging.warning(
+        "%sa verifier failed, its row is unscored: %s", hosts.label(), message
+      )
+    scored, baseline = sharding.from_local((scored, baseline), judged_rows)
+    prompts = sharding.from_local(batch.prompts, rows)
     return rounds.Groups(prompts, drawn.rollout, scored, baseline), counts
+
+  def totals(counts: dict[str, float]) -> Callable[[], dict[str, float]]:
+    """Over all processes, of which the slowest verifier is waited for."""
+    if exchange is None:
+      return lambda: counts
+    posted = exchange.post(*counts.values())
+
+    def fetch():
+      each = dict(zip(counts, jax.device_get(posted).T, strict=True))
+      return {
+        name: float(x.max() if name.startswith("time/") else x.sum())
+        for name, x in each.items()
+      }
+
+    return fetch
 
   add, describe = (
     jax.jit(function, out_shardings=whole)
@@ -160,9 +197,10 @@ def _split(
     state, metrics, samples = learn(
       state, groups.prompts, groups.rollout, groups.scored, groups.greedy
     )
+    total = totals(counts)
     return dataclasses.replace(state, queue=tuple(queue)), Outcome(
-      lambda: _numbers(metrics | of_rounds) | counts,
-      lambda: _texts(problem, batch, samples),
+      lambda: _numbers(metrics | of_rounds) | total(),
+      lambda: texts(problem, batch, samples),
     )
 
   return driver
@@ -195,32 +233,37 @@ def _collect(
 
 def jit_step(mesh: Mesh, function: Callable, parts: step.Parts) -> Callable:
   """Compiles a stage that consumes the state and returns the next one."""
-  return jax.jit(
-    functools.partial(function, parts=parts),
-    donate_argnums=0,
+  if mesh.size == 1:
+    return jax.jit(
+      functools.partial(function, parts=parts),
+      donate_argnums=0,
+      out_shardings=sharding.replicated(mesh),
+    )
+
+  def stage(state, *inputs):
+    state, *others = function(state, *inputs, parts=parts)
     # The new state lies where the old one did; left to itself the compiler
     # may choose another layout, and the next step would not fit it.
-    out_shardings=sharding.replicated(mesh),
-  )
+    state = sharding.constrain_state(mesh, state)
+    whole = sharding.replicated(mesh)
+    return state, *jax.lax.with_sharding_constraint(tuple(others), whole)
 
-
-def _for_verifiers(rollout: Rollout | None) -> Rollout | None:
-  """Without the large records, which verifiers do not read."""
-  if rollout is None:
-    return None
-  return dataclasses.replace(
-    rollout, kept_ids=None, routing=None, prompt_routing=None, version=None
-  )
+  stage.__name__ = function.__name__
+  return jax.jit(stage, donate_argnums=0)
 
 
 def _numbers(metrics: dict[str, jax.Array]) -> dict[str, float]:
   return {k: float(v) for k, v in jax.device_get(metrics).items()}
 
 
-def _texts(
+def texts(
   problem: problem_lib.Problem, batch: pipeline.PromptBatch, samples: Any
 ) -> list[dict[str, Any]]:
-  """The sampled rows of a step as a person reads them."""
+  """The sampled rows of a step as a person reads them.
+
+  Of several processes, each knows the texts of the prompts that it feeds, and
+  leaves out the others.
+  """
   rows = jax.device_get(samples)
   ids = batch.prompts.ids.tolist()
   prompts = dict(zip(ids, problem.prompt_texts(batch.records), strict=True))
@@ -235,4 +278,5 @@ def _texts(
       "components": {k: float(v[i]) for k, v in rows["components"].items()},
     }
     for i, text in enumerate(texts)
+    if int(rows["prompt_id"][i]) in prompts
   ]

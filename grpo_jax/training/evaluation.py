@@ -11,9 +11,12 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
 from grpo_jax.rollout import sampling
+from grpo_jax.training import hosts, sharding
+from grpo_jax.training import problem as problem_lib
 from grpo_jax.training.problem import Problem
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout, Scored
 
@@ -35,6 +38,9 @@ class Completion:
 class Evaluator:
   """Completes the same held-out prompts again and again.
 
+  They are split over the mesh. Each process judges the completions that its
+  devices hold, and gets those of the others.
+
   Attributes:
     num_prompts: How many there are (may be fewer than asked for).
   """
@@ -43,6 +49,7 @@ class Evaluator:
     self,
     problem: Problem,
     policy: Policy,
+    mesh: Mesh,
     num_prompts: int,
     batch_size: int,
     temperature: float = 0.0,
@@ -53,25 +60,33 @@ class Evaluator:
     Args:
       problem: Prompts and verifiers.
       policy: The model.
+      mesh: Of the run.
       num_prompts: The first so many of the held-out prompts.
       batch_size: Prompts per batch.
       temperature: 0 for greedy completions.
       num_samples: Completions per prompt.
     """
     self._problem = problem
+    self._mesh = mesh
+    # Enough to fill the devices; what fills up the last batch is dropped.
+    batch_size = min(batch_size, num_prompts)
+    batch_size += -batch_size % mesh.size
+    rows = sharding.by_rows(mesh)
     batches = pipeline.evaluation_batches(
       problem.held_out,
       problem.encoder,
       num_prompts,
-      batch_size=min(batch_size, num_prompts),
+      batch_size=batch_size,
       max_prompt_len=problem.max_prompt_len,
       pad_id=problem.tokenizer.pad_id,
+      rows=sharding.local_rows(rows, batch_size).tolist(),
     )
     # On the device once: the loop runs under a transfer guard.
     self._batches = [
-      (batch, jax.device_put(batch.prompts), count) for batch, count in batches
+      (batch, sharding.from_local(batch.prompts, rows)) for batch, _ in batches
     ]
-    self.num_prompts = sum(count for _, count in batches)
+    self._batch_size = batch_size
+    self.num_prompts = num_prompts
     self._num_samples = num_samples
     config = sampling.SamplingConfig(
       max_new_tokens=problem.max_new_tokens,
@@ -83,13 +98,15 @@ class Evaluator:
       sampling.sample, policy, config=config, group_size=num_samples
     )
 
+    split = sharding.row_constraint(mesh)
+
     @jax.jit
     def complete(
       params: PyTree, prompts: Prompts, key: jax.Array
     ) -> tuple[Rollout, Scored | None]:
       rollout = sample(params, prompts, key)
       scored = problem.score(prompts, rollout) if problem.score else None
-      return rollout, scored
+      return split(rollout), split(scored)
 
     self._complete = complete
 
@@ -97,36 +114,56 @@ class Evaluator:
     self, params: PyTree, key: jax.Array
   ) -> list[list[Completion]]:
     """For each held-out prompt its judged completions."""
-    results = []
-    for batch, prompts, count in self._batches:
-      rollout, scored = jax.device_get(self._complete(params, prompts, key))
-      if scored is None:
-        scored, _, _ = self._problem.score_on_host(batch, rollout)
-      results += self._judge(batch, rollout, scored)[:count]
-    return results
+    own: list[tuple[int, Completion]] = []
+    for number, (batch, prompts) in enumerate(self._batches):
+      rollout, scored = self._complete(params, prompts, key)
+      start = number * self._batch_size * self._num_samples
+      own += [
+        (start + index, row)
+        for index, row in self._judge(batch, rollout, scored)
+      ]
+    everyone = [item for part in hosts.gather(own) for item in part]
+    rows = [row for _, row in sorted(everyone, key=lambda item: item[0])]
+    size = self._num_samples
+    return [rows[i * size : (i + 1) * size] for i in range(self.num_prompts)]
 
   def _judge(
-    self, batch: pipeline.PromptBatch, rollout: Rollout, scored: Scored
-  ) -> list[list[Completion]]:
-    prompts = self._problem.prompt_texts(batch.records)
-    texts = self._problem.texts(
-      np.asarray(rollout.tokens), np.asarray(rollout.completion_mask)
-    )
-    rows = [
-      Completion(
-        prompt=prompts[rollout.prompt_index[b]],
-        text=text,
-        answer=extract_answer(text) if rollout.terminated[b] else None,
-        reward=float(scored.rewards[b]),
-        correct=bool(scored.correct[b]),
-        valid=bool(scored.valid[b]),
-        num_tokens=int(rollout.completion_mask[b].sum()),
-        components={k: float(v[b]) for k, v in scored.components.items()},
+    self, batch: pipeline.PromptBatch, rollout: Rollout, scored: Scored | None
+  ) -> list[tuple[int, Completion]]:
+    """The completions that are this process's to judge, by their number."""
+    problem = self._problem
+    num_rows = len(rollout.prompt_index)
+    numbers = problem_lib.judged_rows(self._mesh, num_rows)
+    local = problem_lib.rollout_to_judge(self._mesh, rollout)
+    if scored is None:
+      verdict, _, _ = problem.score_on_host(batch, local)
+    else:
+      said = dataclasses.replace(
+        scored, weights={}, step_rewards=None, step_mask=None
       )
-      for b, text in enumerate(texts)
+      verdict = problem_lib.to_judge(self._mesh, said, num_rows)
+    prompts = problem.prompt_texts(batch.records)
+    texts = problem.texts(
+      np.asarray(local.tokens), np.asarray(local.completion_mask)
+    )
+    return [
+      (
+        number,
+        Completion(
+          prompt=prompts[local.prompt_index[b]],
+          text=text,
+          answer=extract_answer(text) if local.terminated[b] else None,
+          reward=float(verdict.rewards[b]),
+          correct=bool(verdict.correct[b]),
+          valid=bool(verdict.valid[b]),
+          num_tokens=int(local.completion_mask[b].sum()),
+          components={k: float(v[b]) for k, v in verdict.components.items()},
+        ),
+      )
+      for b, (number, text) in enumerate(
+        zip(numbers.tolist(), texts, strict=True)
+      )
     ]
-    size = self._num_samples
-    return [rows[i : i + size] for i in range(0, len(rows), size)]
 
 
 def summarize(results: list[list[Completion]]) -> dict[str, float]:

@@ -14,10 +14,10 @@ import dataclasses
 import functools
 import json
 import math
+import os
 import pathlib
-import signal
-import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,7 +31,9 @@ from grpo_jax.training import (
   checkpoints,
   drivers,
   evaluation,
+  hosts,
   metrics_log,
+  paths,
   progress,
   runs,
   sharding,
@@ -41,8 +43,11 @@ from grpo_jax.training import problem as problem_lib
 from grpo_jax.training import step as step_lib
 from grpo_jax.types import TrainState
 
-# Settings that a resumed run may change: they do not touch its numbers.
-MAY_CHANGE = frozenset(("log", "profile_steps", "required_accuracy"))
+# Settings that a resumed run may change: how it is watched, and the devices
+# that compute it, on which its numbers depend by round-off alone.
+MAY_CHANGE = frozenset(
+  ("hosts", "log", "mesh", "profile_steps", "required_accuracy")
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +83,7 @@ class _CompileClock:
 
 
 @contextlib.contextmanager
-def _compile_clock() -> Iterator[_CompileClock]:
+def compile_clock() -> Iterator[_CompileClock]:
   clock = _CompileClock()
   jax.monitoring.register_event_duration_secs_listener(clock)
   try:
@@ -96,9 +101,10 @@ class Run:
   mesh: Mesh
   evaluator: evaluation.Evaluator
   saved: checkpoints.Checkpoints
-  log: metrics_log.MetricsLog
-  profile_dir: pathlib.Path
-  stop: threading.Event
+  log: metrics_log.MetricsLog | metrics_log.NoLog
+  profile_dir: paths.Path
+  stop: hosts.Stop
+  watch: hosts.Watch
   compiling: _CompileClock
   state: TrainState
   before: dict[str, float] | None = None
@@ -107,16 +113,18 @@ class Run:
     default_factory=list
   )
   clock: float = 0.0  # seconds; when the last step was recorded
+  tracing: pathlib.Path | None = None  # Where a trace is being written.
 
 
 def train(
-  config: ml_collections.ConfigDict, workdir: str | pathlib.Path
+  config: ml_collections.ConfigDict, workdir: str | os.PathLike
 ) -> Result:
   """Runs the phases of a config, or what is left of them.
 
   Args:
     config: See `config.py`; the resolved form is saved in the workdir.
-    workdir: Folder of the run; an unfinished run in it is continued.
+    workdir: Folder of the run, local or gs://; an unfinished run in it is
+      continued.
 
   Raises:
     KeyError, TypeError, ValueError: The config, data or checkpoint is at
@@ -124,24 +132,35 @@ def train(
     FloatingPointError: The loss or gradient is not finite.
   """
   settings = config_lib.resolve(config)
-  workdir = pathlib.Path(workdir)
-  mesh = sharding.make_mesh(settings.mesh_data)
+  workdir = paths.parse(workdir)
+  mesh = sharding.make_mesh(**dataclasses.asdict(settings.mesh))
   config_json = config.to_json()
   with contextlib.ExitStack() as stack:
     stack.enter_context(jax.set_mesh(mesh))  # For the kernels of models.
-    saved = checkpoints.Checkpoints(
-      workdir / "checkpoints", keep=settings.checkpoint.keep
+    directory = workdir / "checkpoints"
+    watch = stack.enter_context(
+      hosts.Watch(
+        settings.hosts.timeout_s,
+        settings.hosts.stall_s,
+        describe=lambda: checkpoints.describe(directory),
+        settle=lambda: saved.wait(),
+      )
     )
+    hosts.check_same(
+      config=zlib.crc32(config_json.encode()), workdir=str(workdir)
+    )
+    saved = checkpoints.Checkpoints(directory, keep=settings.checkpoint.keep)
     stack.callback(saved.close)
     problem = problem_lib.make_problem(settings)
     stack.callback(problem.close)
-    policy = assembly.make_policy(settings, problem)
+    policy = assembly.make_policy(settings, problem, mesh)
     # All phases at once: sizes that do not fit are found before any work.
     phases = runs.make_phases(settings, problem, policy, mesh)
     shapes = runs.abstract_start(policy, settings.seed)
     runs.abstract_state(phases, shapes)
     streams = [
-      _stream(settings, problem, index) for index in range(len(phases))
+      make_stream(settings, problem, mesh, index)
+      for index in range(len(phases))
     ]
 
     position, first = None, 0
@@ -152,75 +171,95 @@ def train(
       position = saved.extra(last_step)
       first = position["phase"]
       state = runs.restore(saved, last_step, phases, shapes, mesh)
-      print(f"continuing after step {last_step} ({settings.phases[first]})")
+      hosts.say(f"continuing after step {last_step} ({settings.phases[first]})")
     else:
       state = assembly.first_state(settings, problem, policy, mesh)
     evaluator = evaluation.Evaluator(
       problem,
       policy,
+      mesh,
       settings.eval.num_prompts,
       settings.eval.batch_size,
       settings.eval.temperature,
     )
-    metrics_log.save_run_info(workdir, config_json)
+    log: metrics_log.MetricsLog | metrics_log.NoLog = metrics_log.NoLog()
+    if hosts.is_main():
+      metrics_log.save_run_info(workdir, config_json)
+      log = metrics_log.MetricsLog(
+        workdir,
+        tensorboard=settings.log.tensorboard,
+        wandb_project=settings.log.wandb_project,
+        resume_step=last_step,
+        resume_position=position["log"] if position else None,
+      )
+    stack.enter_context(log)
     run = Run(
       config=settings,
       problem=problem,
       mesh=mesh,
       evaluator=evaluator,
       saved=saved,
-      log=stack.enter_context(
-        metrics_log.MetricsLog(
-          workdir,
-          tensorboard=settings.log.tensorboard,
-          wandb_project=settings.log.wandb_project,
-          resume_step=last_step,
-          resume_position=position["log"] if position else None,
-        )
-      ),
+      log=log,
       profile_dir=workdir / "profile",
-      stop=stack.enter_context(_stop_on_sigterm()),
-      compiling=stack.enter_context(_compile_clock()),
+      stop=stack.enter_context(hosts.Stop(mesh)),
+      watch=watch,
+      compiling=stack.enter_context(compile_clock()),
       state=state,
       before=position["before"] if position else None,
     )
 
+    stack.push(watch.failing)  # Before whatever waits for other processes.
     for index in range(first, len(phases)):
-      if run.stop.is_set():
+      if run.stop.agreed():
         break
       parts, enter, _ = phases[index]
       if position and index == first:
         streams[index].set_state(position["stream"])
       else:
-        run.state = jax.device_put(enter(run.state), sharding.replicated(mesh))
-        phase: config_lib.PhaseConfig = getattr(
-          settings, settings.phases[index]
-        )
-        if phase.reference_workdir and run.state.ref_params is not None:
-          run.state = runs.with_reference_of(
-            run.state, phase.reference_workdir, mesh
-          )
+        state = enter(run.state)
+        run.state = jax.device_put(state, sharding.of_state(mesh, state))
+        run.state = with_reference(run, index)
       _run_phase(run, parts, index, streams[index])
 
     saved.wait()
-    preempted = run.stop.is_set()
-    after = None
-    if "rl" in settings.phases and not preempted:
-      # The last step of an "rl" phase has been evaluated, unless it was done
-      # by an earlier start of this run.
-      after = run.after or _evaluate(run)
-    return Result(
-      step=int(run.state.step),
-      preempted=preempted,
-      before=run.before,
-      after=after,
-      num_prompts=run.evaluator.num_prompts,
-      examples=run.examples,
+    return result(run)
+
+
+def result(run: Run) -> Result:
+  """How the run has ended, evaluated where that is missing, and saved."""
+  preempted = run.stop.agreed()
+  after = None
+  if "rl" in run.config.phases and not preempted:
+    # The last step of an "rl" phase has been evaluated, unless it was done
+    # by an earlier start of this run.
+    after = run.after or evaluate(run)
+  if not preempted:
+    run.log.write_result(
+      int(run.state.step), run.before, after, run.evaluator.num_prompts
     )
+  return Result(
+    step=int(run.state.step),
+    preempted=preempted,
+    before=run.before,
+    after=after,
+    num_prompts=run.evaluator.num_prompts,
+    examples=run.examples,
+  )
 
 
-def _stream(
-  config: config_lib.RunConfig, problem: problem_lib.Problem, index: int
+def with_reference(run: Run, index: int) -> TrainState:
+  """The state at the start of a phase, with its teacher if it has one."""
+  phase: config_lib.PhaseConfig = getattr(run.config, run.config.phases[index])
+  if not phase.reference_workdir or run.state.ref_params is None:
+    return run.state
+  return runs.with_reference_of(run.state, phase.reference_workdir, run.mesh)
+
+
+def make_stream(
+  config: config_lib.RunConfig,
+  problem: problem_lib.Problem,
+  mesh: Mesh,
+  index: int,
 ) -> Any:
   """The batches of phase `index`, from the first on."""
   name = config.phases[index]
@@ -228,7 +267,8 @@ def _stream(
   seed = int(np.random.SeedSequence((config.seed, index)).generate_state(1)[0])
   make = problem.supervised_stream if name == "sft" else problem.prompt_stream
   num_prompts = phase.num_prompts * phase.max_rounds
-  return make(seed, num_prompts, phase.max_prompt_len)
+  rows = drivers.rows_to_feed(problem, mesh, phase)
+  return make(seed, num_prompts, phase.max_prompt_len, rows.tolist())
 
 
 def _run_phase(
@@ -243,39 +283,28 @@ def _run_phase(
   first = done + 1  # In this process.
   offset = int(run.state.step) - done
   if name == "rl" and done == 0:
-    summary = _evaluate(run)
+    summary = evaluate(run)
     run.before = run.before or summary
     run.log.write(offset, name, summary)
 
   display = progress.Progress(name, phase.steps)
 
-  def record(
-    done: int, outcome: drivers.Outcome, compile_s: float, evaluate: bool
+  def record_step(
+    done: int, outcome: drivers.Outcome, compile_s: float, is_due: bool
   ) -> None:
     metrics = outcome.metrics()
     now = time.perf_counter()
     seconds, run.clock = now - run.clock, now
-    _check_finite(run, name, done, metrics)
-    tokens = metrics.get("tokens/generated", metrics["tokens/trained"])
-    metrics["tokens_per_second"] = tokens / seconds
-    metrics["time/step_s"] = seconds
-    metrics["time/compile_s"] = compile_s
     if done == first:
-      print(f"{name}: traced and compiled in {compile_s:.1f} s")
-    if evaluate:
-      metrics |= _evaluate(run)
-    run.log.write(offset + done, name, metrics)
-    every = run.config.log.samples_every
-    if every and (done == 1 or done % every == 0):
-      run.log.write_samples(offset + done, outcome.samples())
-    shown = {"loss": metrics["loss"]}
-    if name == "rl":
-      shown = {
-        "reward": metrics.get("drawn/reward", metrics["reward/mean"]),
-        "accuracy": metrics.get("drawn/accuracy", metrics["accuracy"]),
-      }
-    display.update(done, shown, metrics["tokens_per_second"])
-    if evaluate:
+      hosts.say(f"{name}: traced and compiled in {compile_s:.1f} s")
+    times = {"time/step_s": seconds, "time/compile_s": compile_s}
+    metrics = record(
+      run, name, offset, done, metrics | times, outcome.samples, is_due
+    )
+    if hosts.is_main():
+      display.update(done, shown(name, metrics), metrics["tokens_per_second"])
+    run.watch.step()
+    if is_due:
       run.clock = time.perf_counter()
 
   pending: Callable[[], None] | None = None
@@ -285,7 +314,7 @@ def _run_phase(
   run.clock = time.perf_counter()
   with jax.transfer_guard("disallow"):
     # Looked at once a step: whatever stops the loop has also been saved.
-    stopping = run.stop.is_set()
+    stopping = run.stop.look()
     while done < phase.steps and not stopping:
       with _profiled(run, offset + done + 1):
         while len(upcoming) < min(1 + parts.staleness, phase.steps - done):
@@ -298,27 +327,76 @@ def _run_phase(
       if pending is not None:
         pending()
       done += 1
-      evaluate = name == "rl" and _due(run.config.eval.every, done, phase.steps)
-      pending = functools.partial(record, done, outcome, compile_s, evaluate)
-      stopping = run.stop.is_set()
-      if _due(run.config.checkpoint.every, done, phase.steps) or stopping:
+      is_due = name == "rl" and due(run.config.eval.every, done, phase.steps)
+      pending = functools.partial(record_step, done, outcome, compile_s, is_due)
+      stopping = run.stop.look()
+      if due(run.config.checkpoint.every, done, phase.steps) or stopping:
         pending()
         pending = None
         with jax.transfer_guard("allow"):
           position = upcoming[0][0] if upcoming else stream.get_state()
-          _save(run, index, offset + done, position)
-      elif evaluate:
+          save(run, index, offset + done, position)
+      elif is_due:
         pending()
         pending = None
   display.done()
 
 
-def _due(every: int, done: int, steps: int) -> bool:
+def record(
+  run: Run,
+  name: str,
+  offset: int,
+  done: int,
+  metrics: dict[str, float],
+  samples: Callable[[], list[dict[str, Any]]],
+  is_due: bool,
+) -> dict[str, float]:
+  """Writes what a step has to say.
+
+  Args:
+    run: Its state is evaluated, if that is due.
+    name: Of the phase.
+    offset: Steps of the phases before.
+    done: Steps of this phase, this one included.
+    metrics: Of the step, with its `time/step_s`, seconds.
+    samples: As in `drivers.Outcome`.
+    is_due: Whether to evaluate.
+
+  Returns:
+    All that was written.
+
+  Raises:
+    FloatingPointError: The loss or the gradient is not finite.
+  """
+  _check_finite(run, name, done, metrics)
+  tokens = metrics.get("tokens/generated", metrics["tokens/trained"])
+  metrics["tokens_per_second"] = tokens / metrics["time/step_s"]
+  if is_due:
+    metrics |= evaluate(run)
+  run.log.write(offset + done, name, metrics)
+  every = run.config.log.samples_every
+  if hosts.is_main() and every and (done == 1 or done % every == 0):
+    run.log.write_samples(offset + done, samples())
+  return metrics
+
+
+def shown(name: str, metrics: dict[str, float]) -> dict[str, float]:
+  """What the display has of the metrics of a step."""
+  values = {"loss": metrics["loss"]}
+  if name == "rl":
+    values = {
+      "reward": metrics.get("drawn/reward", metrics["reward/mean"]),
+      "accuracy": metrics.get("drawn/accuracy", metrics["accuracy"]),
+    }
+  return values
+
+
+def due(every: int, done: int, steps: int) -> bool:
   """Whether something happens after `done` steps: always after the last."""
   return done == steps or (every > 0 and done % every == 0)
 
 
-def _evaluate(run: Run) -> dict[str, float]:
+def evaluate(run: Run) -> dict[str, float]:
   """Held-out means; keeps the completions for the summary."""
   with jax.transfer_guard("allow"):
     results = run.evaluator.completions(
@@ -329,7 +407,7 @@ def _evaluate(run: Run) -> dict[str, float]:
   return run.after
 
 
-def _save(run: Run, index: int, global_step: int, stream_state: Any) -> None:
+def save(run: Run, index: int, global_step: int, stream_state: Any) -> None:
   """Everything the run needs to go on; the log reaches the disk first."""
   run.log.flush()
   extra = {
@@ -367,22 +445,11 @@ def _profiled(run: Run, global_step: int) -> Iterator[None]:
   """Traces the steps of `config.profile_steps` for xprof."""
   steps = run.config.profile_steps
   if steps and global_step == steps[0]:
-    jax.profiler.start_trace(str(run.profile_dir))
+    run.tracing = paths.scratch(run.profile_dir)
+    jax.profiler.start_trace(str(run.tracing))
   yield
-  if steps and global_step == steps[1]:
+  if run.tracing is not None and global_step == steps[1]:
     jax.block_until_ready(run.state)
     jax.profiler.stop_trace()
-
-
-@contextlib.contextmanager
-def _stop_on_sigterm() -> Iterator[threading.Event]:
-  """An event that SIGTERM sets: finish the step, save, and leave."""
-  stop = threading.Event()
-  if threading.current_thread() is not threading.main_thread():
-    yield stop  # Only the main thread may handle signals.
-    return
-  previous = signal.signal(signal.SIGTERM, lambda *_: stop.set())
-  try:
-    yield stop
-  finally:
-    signal.signal(signal.SIGTERM, previous)
+    paths.publish(run.tracing, run.profile_dir)
+    run.tracing = None

@@ -9,9 +9,16 @@
 | `wandb_id.txt`       | W&B run to continue, where W&B is used              |
 | `config.json`        | resolved config                                     |
 | `environment.json`   | versions, devices and arguments, one entry a start  |
+| `result.json`        | how the run ended; absent while it has not          |
 
 A resumed run cuts the `.jsonl` files back to where they were when its
 checkpoint was saved, so that they read as if it had never stopped.
+
+In a bucket a `.jsonl` file is an object, which cannot be appended to: it is
+held in memory and written anew, at checkpoints, at the end, and otherwise at
+most once a minute. A killed process loses the lines since then, but none that
+a checkpoint counts; and what is sent grows with the file (25 MB a minute after
+ten thousand steps of 2.5 kB).
 """
 
 from __future__ import annotations
@@ -25,18 +32,24 @@ import platform
 import secrets
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 import jax
 import tensorboardX
 
+from grpo_jax.training import paths
+
 METRICS = "metrics.jsonl"
 TIMINGS = "timings.jsonl"
 SAMPLES = "samples.jsonl"
-_CONFIG = "config.json"
+CONFIG = "config.json"
+RESULT = "result.json"
 _ENVIRONMENT = "environment.json"
 _WANDB_ID = "wandb_id.txt"
+_UPLOAD_SECONDS = 60.0  # Between two writings of an object that grows.
 # They differ between equal runs, and metrics.jsonl must not.
 _TIMING_PREFIXES = ("time/", "tokens_per_second")
 _PACKAGES = (
@@ -57,7 +70,7 @@ class MetricsLog:
   A context manager that closes at the end.
 
   Args:
-    workdir: Directory of the run; made if missing.
+    workdir: Folder of the run, local or gs://; made if missing.
     tensorboard: Whether to write TensorBoard scalars too.
     wandb_project: W&B project to log to as well; None: no W&B.
     resume_step: Step of the checkpoint that was restored; None: a run from
@@ -85,20 +98,23 @@ class MetricsLog:
         f" resume_position={resume_position}; pass both, of one checkpoint, or"
         " neither."
       )
-    self._workdir = pathlib.Path(workdir)
+    self._workdir = paths.parse(workdir)
     self._workdir.mkdir(parents=True, exist_ok=True)
     # First, because it may fail, and the files should then stay uncut.
     self._wandb = (
       None if not wandb_project else self._start_wandb(wandb_project)
     )
-    self._files: dict[str, BinaryIO] = {}
+    # A run that has started again has not ended.
+    (self._workdir / RESULT).unlink(missing_ok=True)
+    self._files: dict[str, _File | _Object] = {}
     for name in (METRICS, TIMINGS, SAMPLES):
       path = self._workdir / name
-      if resume_position is not None:
-        _cut(path, resume_position[name])
-      elif path.exists() and path.stat().st_size:
-        path.replace(path.with_name(name + ".old"))
-      self._files[name] = path.open("ab")
+      size = None if resume_position is None else resume_position[name]
+      self._files[name] = (
+        _File(path, size)
+        if isinstance(path, pathlib.Path)
+        else _Object(path, size)
+      )
     self._tensorboard = None
     if tensorboard:
       self._tensorboard = tensorboardX.SummaryWriter(
@@ -120,10 +136,12 @@ class MetricsLog:
       ) from error
     path = self._workdir / _WANDB_ID
     if not path.exists():
-      path.write_text(secrets.token_hex(4), encoding="utf-8")
+      paths.write(path, secrets.token_hex(4).encode())
+    # It writes to a disk only, and sends what it has written.
+    remote = paths.is_remote(self._workdir)
     return wandb.init(
       project=project,
-      dir=str(self._workdir),
+      dir=tempfile.gettempdir() if remote else str(self._workdir),
       id=path.read_text(encoding="utf-8").strip(),
       resume="allow",
     )
@@ -179,26 +197,51 @@ class MetricsLog:
     for sample in samples:
       self._append(SAMPLES, {**sample, "step": int(step)})
 
+  def write_result(
+    self,
+    step: int,
+    before: Mapping[str, float] | None,
+    after: Mapping[str, float] | None,
+    num_prompts: int,
+  ) -> None:
+    """Writes `result.json`, the last file of a run that has done all steps.
+
+    With the arguments goes `seconds`, the sum of `time/step_s` over the steps
+    of all starts: compilation counts, start-up and evaluation do not.
+
+    Args:
+      step: Steps done, over all phases.
+      before, after: Held-out means; None without an "rl" phase.
+      num_prompts: Held-out prompts behind them.
+    """
+    self.flush()
+    timings = read_lines(self._workdir / TIMINGS)
+    result = {
+      "step": int(step),
+      "before": before,
+      "after": after,
+      "num_prompts": num_prompts,
+      "seconds": sum(line.get("time/step_s") or 0.0 for line in timings),
+    }
+    write_json(self._workdir / RESULT, _valid(result))
+
   def _append(self, name: str, line: Mapping[str, Any]) -> None:
     text = json.dumps(_valid(line), sort_keys=True, allow_nan=False)
-    self._files[name].write(text.encode() + b"\n")
-    # To the operating system, so that a killed process loses no line.
-    self._files[name].flush()
+    self._files[name].append(text.encode() + b"\n")
 
   def flush(self) -> None:
-    """Forces everything to disk; call before a checkpoint is saved.
+    """Forces everything to disk or bucket; call before a checkpoint is saved.
 
     A checkpoint of step n must never be on disk without the lines up to n.
     """
     for file in self._files.values():
       file.flush()
-      os.fsync(file.fileno())
     if self._tensorboard is not None:
       self._tensorboard.flush()
 
   def position(self) -> dict[str, int]:
     """Bytes in each file; belongs into the checkpoint saved after a flush."""
-    return {name: file.tell() for name, file in self._files.items()}
+    return {name: file.size() for name, file in self._files.items()}
 
   def close(self) -> None:
     """Flushes and closes everything; the last call."""
@@ -209,6 +252,104 @@ class MetricsLog:
       self._tensorboard.close()
     if self._wandb is not None:
       self._wandb.finish()
+
+
+class NoLog:
+  """Of a process that writes nothing: all but the first."""
+
+  def __enter__(self) -> Self:
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    pass
+
+  def write(self, step: int, phase: str, metrics: Mapping[str, Any]) -> None:
+    """Does nothing, as the other methods do."""
+
+  def write_samples(
+    self, step: int, samples: Sequence[Mapping[str, Any]]
+  ) -> None:
+    pass
+
+  def write_result(self, *_: Any) -> None:
+    pass
+
+  def flush(self) -> None:
+    pass
+
+  def position(self) -> dict[str, int]:
+    return {}
+
+
+class _File:
+  """A file of lines on a disk.
+
+  Args:
+    path: Made if missing.
+    size: Bytes to keep, less a half line at their end; None starts anew, and
+      what was there is renamed to end in `.old`.
+  """
+
+  def __init__(self, path: pathlib.Path, size: int | None):
+    if path.exists():
+      if size is not None:
+        # One call of the system: a kill leaves the old length or the new one.
+        os.truncate(path, len(_whole_lines(path.read_bytes(), size)))
+      elif path.stat().st_size:
+        path.replace(path.with_name(path.name + ".old"))
+    self._file = path.open("ab")
+
+  def append(self, line: bytes) -> None:
+    self._file.write(line)
+    # To the operating system, so that a killed process loses no line.
+    self._file.flush()
+
+  def flush(self) -> None:
+    self._file.flush()
+    os.fsync(self._file.fileno())
+
+  def size(self) -> int:
+    return self._file.tell()
+
+  def close(self) -> None:
+    self._file.close()
+
+
+class _Object:
+  """The same in a bucket, where an object is only ever written whole."""
+
+  def __init__(self, path: paths.Path, size: int | None):
+    self._path = path
+    stored = path.read_bytes() if path.exists() else b""
+    if size is None and stored:
+      path.with_name(path.name + ".old").write_bytes(stored)
+    self._content = bytearray(_whole_lines(stored, size or 0))
+    self._upload()
+
+  def _upload(self) -> None:
+    self._path.write_bytes(bytes(self._content))
+    self._uploaded = len(self._content)
+    self._next = time.monotonic() + _UPLOAD_SECONDS
+
+  def append(self, line: bytes) -> None:
+    self._content += line
+    if time.monotonic() >= self._next:
+      self._upload()
+
+  def flush(self) -> None:
+    if len(self._content) > self._uploaded:
+      self._upload()
+
+  def size(self) -> int:
+    return len(self._content)
+
+  def close(self) -> None:
+    self.flush()
+
+
+def _whole_lines(content: bytes, size: int) -> bytes:
+  """The first `size` bytes, without a half line at their end."""
+  return content[: content.rfind(b"\n", 0, size) + 1]
 
 
 def _valid(value: Any) -> Any:
@@ -229,7 +370,7 @@ def read_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
   Raises:
     ValueError: If another line is not JSON.
   """
-  *lines, _ = pathlib.Path(path).read_bytes().split(b"\n")
+  *lines, _ = paths.parse(path).read_bytes().split(b"\n")
   values = []
   for number, line in enumerate(lines, start=1):
     try:
@@ -240,24 +381,6 @@ def read_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
         " Remove the line, or move the file away."
       ) from error
   return values
-
-
-def _cut(path: pathlib.Path, size: int) -> None:
-  """Drops what follows byte `size`, and a half line before it."""
-  if not path.exists():
-    return
-  kept = path.read_bytes()[:size].rfind(b"\n") + 1
-  # One call of the system: a kill leaves the old length or the new one.
-  os.truncate(path, kept)
-
-
-def _write_atomically(path: pathlib.Path, content: bytes) -> None:
-  temporary = path.with_name(path.name + ".tmp")
-  with temporary.open("wb") as file:
-    file.write(content)
-    file.flush()
-    os.fsync(file.fileno())
-  temporary.replace(path)
 
 
 def check_config(
@@ -276,11 +399,11 @@ def check_config(
   Raises:
     ValueError: If any other field differs; names each with both values.
   """
-  path = pathlib.Path(workdir) / _CONFIG
+  path = paths.parse(workdir) / CONFIG
   if not path.exists():
     return
-  stored = _flatten(json.loads(path.read_text(encoding="utf-8")))
-  given = _flatten(config)
+  stored = flatten(json.loads(path.read_text(encoding="utf-8")))
+  given = flatten(config)
   differing = [
     f"{name}: {stored.get(name, 'absent')} stored,"
     f" {given.get(name, 'absent')} given"
@@ -296,12 +419,13 @@ def check_config(
     )
 
 
-def _flatten(config: Any, prefix: str = "") -> dict[str, str]:
+def flatten(config: Any, prefix: str = "") -> dict[str, str]:
+  """Dotted name -> JSON, of every setting of a config as JSON has it."""
   if not isinstance(config, Mapping) or not config:
     return {prefix.removesuffix("."): json.dumps(config, sort_keys=True)}
   flat: dict[str, str] = {}
   for name, value in config.items():
-    flat |= _flatten(value, f"{prefix}{name}.")
+    flat |= flatten(value, f"{prefix}{name}.")
   return flat
 
 
@@ -309,21 +433,22 @@ def save_run_info(workdir: str | os.PathLike, config_json: str) -> None:
   """Writes `config.json`, and adds this start to `environment.json`.
 
   Args:
-    workdir: Directory of the run; made if missing. A config in it is
-      replaced: call `check_config` first.
+    workdir: Folder of the run, local or gs://; made if missing. A config in
+      it is replaced: call `check_config` first.
     config_json: Resolved config, as a JSON object.
   """
-  workdir = pathlib.Path(workdir)
-  workdir.mkdir(parents=True, exist_ok=True)
-  _write_json(workdir / _CONFIG, json.loads(config_json))
-  path = workdir / _ENVIRONMENT
+  folder = paths.parse(workdir)
+  folder.mkdir(parents=True, exist_ok=True)
+  write_json(folder / CONFIG, json.loads(config_json))
+  path = folder / _ENVIRONMENT
   starts = json.loads(path.read_text("utf-8")) if path.exists() else []
-  _write_json(path, [*starts, _environment()])
+  write_json(path, [*starts, _environment()])
 
 
-def _write_json(path: pathlib.Path, value: Any) -> None:
+def write_json(path: paths.Path, value: Any) -> None:
+  """Writes a value as JSON; a kill leaves the old file or the new one."""
   text = json.dumps(value, indent=2, sort_keys=True) + "\n"
-  _write_atomically(path, text.encode())
+  paths.write(path, text.encode())
 
 
 def _environment() -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
-import pathlib
 from typing import Any
 
 import numpy as np
 
-from grpo_jax.training import metrics_log
+from grpo_jax.training import metrics_log, paths
 
 _BLUE, _ORANGE, _GREEN, _RED = "#3566a5", "#d1701b", "#2f8f5b", "#c23b3b"
 
@@ -20,8 +20,8 @@ def plot_run(workdir: str | os.PathLike, path: str | os.PathLike) -> None:
   a strong one its moving average.
 
   Args:
-    workdir: Directory of the run.
-    path: PNG to write; its directory must exist.
+    workdir: Folder of the run, local or gs://.
+    path: PNG to write, the same; its folder must exist.
 
   Raises:
     ImportError: If matplotlib is not installed.
@@ -35,7 +35,7 @@ def plot_run(workdir: str | os.PathLike, path: str | os.PathLike) -> None:
       "plot_run: matplotlib is not installed; run"
       " `pip install 'grpo_jax[plot]'`."
     ) from error
-  source = pathlib.Path(workdir) / metrics_log.METRICS
+  source = paths.parse(workdir) / metrics_log.METRICS
   if not source.exists():
     raise FileNotFoundError(
       f"plot_run: {source} does not exist; pass the --workdir of a run."
@@ -51,7 +51,7 @@ def plot_run(workdir: str | os.PathLike, path: str | os.PathLike) -> None:
 
   # A figure of its own, not pyplot: no display and no global state.
   canvas = figure.Figure(figsize=(11, 7.5), dpi=130, layout="constrained")
-  name = pathlib.Path(workdir).resolve().name
+  name = source.parent.resolve().name
   canvas.suptitle(f"Reinforcement phase of {name}", fontsize=14)
   reward, accuracy, length, entropy = canvas.subplots(2, 2).flat
 
@@ -76,7 +76,9 @@ def plot_run(workdir: str | os.PathLike, path: str | os.PathLike) -> None:
   _curve(entropy, lines, "entropy/mean", _BLUE, "training")
   _finish(entropy, "Entropy", "mean entropy (nats per token)")
 
-  canvas.savefig(path, format="png")
+  picture = io.BytesIO()
+  canvas.savefig(picture, format="png")
+  paths.parse(path).write_bytes(picture.getvalue())
 
 
 def _series(

@@ -13,13 +13,15 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from grpo_jax import tasks
 from grpo_jax.data import pipeline, sources, teacher, tokenizer
 from grpo_jax.models import hub
 from grpo_jax.rewards import combine, host
 from grpo_jax.training import config as config_lib
-from grpo_jax.types import Prompts, Rollout, Scored, TrainBatch
+from grpo_jax.training import sharding
+from grpo_jax.types import Prompts, PyTree, Rollout, Scored, TrainBatch
 
 # Records of a synthetic epoch; then the order is shuffled anew.
 _TASK_EXAMPLES = 1 << 20
@@ -65,9 +67,13 @@ class Problem:
       self.scorer.close()
 
   def prompt_stream(
-    self, seed: int, num_prompts: int, max_prompt_len: int | None
+    self,
+    seed: int,
+    num_prompts: int,
+    max_prompt_len: int | None,
+    rows: Sequence[int] | None = None,
   ):
-    """Endless shuffled `PromptBatch`es of this process's prompts."""
+    """Endless shuffled `PromptBatch`es: of each, `rows`; None: all."""
     return iter(
       pipeline.prompt_stream(
         self.train,
@@ -76,15 +82,18 @@ class Problem:
         max_prompt_len=max_prompt_len or self.max_prompt_len,
         seed=seed,
         pad_id=self.tokenizer.pad_id,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
+        rows=rows,
       )
     )
 
   def supervised_stream(
-    self, seed: int, num_prompts: int, max_prompt_len: int | None
+    self,
+    seed: int,
+    num_prompts: int,
+    max_prompt_len: int | None,
+    rows: Sequence[int] | None = None,
   ):
-    """Endless shuffled `SupervisedBatch`es."""
+    """Endless shuffled `SupervisedBatch`es: of each, `rows`; None: all."""
     return iter(
       pipeline.supervised_stream(
         self.supervised,
@@ -96,8 +105,7 @@ class Problem:
         pad_id=self.tokenizer.pad_id,
         end_id=self.tokenizer.end_ids[0],
         truncate_completions=self.truncate_completions,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
+        rows=rows,
       )
     )
 
@@ -124,7 +132,7 @@ class Problem:
 
     Args:
       batch: The prompts with their records.
-      rollout: NumPy arrays.
+      rollout: NumPy arrays; `prompt_index` counts the prompts of `batch`.
 
     Returns:
       Scores as NumPy arrays, failures by kind, and example messages.
@@ -153,11 +161,54 @@ class Problem:
     return jax.device_get(scored), scores.failures, scores.errors
 
 
-def train_batch(batch: pipeline.SupervisedBatch) -> TrainBatch:
-  """A supervised batch in the layout of every other batch."""
-  num_rows = batch.tokens.shape[0]
-  everyone = np.ones(num_rows, bool)
-  rows = np.arange(num_rows, dtype=np.int32)
+def to_judge(mesh: Mesh, rows: PyTree, num_rows: int) -> PyTree:
+  """What this process, and no other, judges of arrays split by rows.
+
+  Args:
+    mesh: Of the run.
+    rows: Arrays on all devices, split by rows.
+    num_rows: How many rows there are.
+
+  Returns:
+    NumPy arrays of the rows `judged_rows`.
+  """
+  held = sharding.local_rows(sharding.by_rows(mesh), num_rows)
+  index = np.searchsorted(held, judged_rows(mesh, num_rows))
+  return jax.tree.map(lambda x: x[index], sharding.to_local(rows))
+
+
+def judged_rows(mesh: Mesh, num_rows: int) -> np.ndarray:
+  """The rows of a rollout that this process judges, and no other one."""
+  return sharding.local_rows(sharding.by_rows_once(mesh), num_rows)
+
+
+def rollout_to_judge(mesh: Mesh, rollout: Rollout) -> Rollout:
+  """As `to_judge`, without the large records, which no verifier reads.
+
+  Its `prompt_index` counts the prompts that this process feeds.
+  """
+  read = dataclasses.replace(
+    rollout, kept_ids=None, routing=None, prompt_routing=None, version=None
+  )
+  local = to_judge(mesh, read, len(rollout.prompt_index))
+  prompts = sharding.local_rows(sharding.by_rows(mesh), rollout.num_groups)
+  return dataclasses.replace(
+    local, prompt_index=np.searchsorted(prompts, local.prompt_index)
+  )
+
+
+def train_batch(
+  batch: pipeline.SupervisedBatch, rows: np.ndarray, num_rows: int
+) -> TrainBatch:
+  """A supervised batch in the layout of every other batch.
+
+  Args:
+    batch: Rows of one process.
+    rows: Which ones of the whole batch they are.
+    num_rows: How many the whole batch has.
+  """
+  everyone = np.ones(len(rows), bool)
+  rows = rows.astype(np.int32)
   arrays: dict[str, Any] = {
     "prompt_tokens": batch.prompt_tokens,
     "prompt_mask": batch.prompt_mask,
@@ -166,7 +217,7 @@ def train_batch(batch: pipeline.SupervisedBatch) -> TrainBatch:
     "tokens": batch.tokens,
     "completion_mask": batch.completion_mask,
     "mask": batch.completion_mask,
-    "rewards": np.zeros(num_rows, np.float32),
+    "rewards": np.zeros(len(rows), np.float32),
     "valid": everyone,
     "terminated": everyone,
     "correct": everyone,

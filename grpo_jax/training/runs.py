@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import json
-import pathlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import ml_collections
 from jax.sharding import Mesh
 
-from grpo_jax.training import assembly, checkpoints, sharding
+from grpo_jax.training import assembly, checkpoints, paths, sharding
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.training import step as step_lib
@@ -43,24 +43,25 @@ class Loaded:
   config: config_lib.RunConfig
   problem: problem_lib.Problem
   policy: Policy
+  mesh: Mesh
   params: Any
   step: int
 
 
 @contextlib.contextmanager
 def load(
-  workdir: str | pathlib.Path, step: int | None = None
+  workdir: str | os.PathLike, step: int | None = None
 ) -> Iterator[Loaded]:
   """Opens a run for evaluation; the parameters are the averaged ones, if any.
 
   Args:
-    workdir: Folder of the run.
+    workdir: Folder of the run, local or gs://.
     step: Checkpoint; None: the last.
 
   Raises:
     FileNotFoundError: There is no run or no such checkpoint.
   """
-  workdir = pathlib.Path(workdir)
+  workdir = paths.parse(workdir)
   path = workdir / "config.json"
   if not path.exists():
     raise FileNotFoundError(
@@ -77,9 +78,9 @@ def load(
     stack.callback(saved.close)
     problem = problem_lib.make_problem(config)
     stack.callback(problem.close)
-    mesh = sharding.make_mesh(config.mesh_data)
+    mesh = _mesh_here(config.mesh)
     stack.enter_context(jax.set_mesh(mesh))  # As in training.
-    policy = assembly.make_policy(config, problem)
+    policy = assembly.make_policy(config, problem, mesh)
     phases = make_phases(config, problem, policy, mesh)
     step = saved.latest_step() if step is None else step
     if step is None:
@@ -98,9 +99,18 @@ def load(
       config=config,
       problem=problem,
       policy=policy,
+      mesh=mesh,
       params=assembly.evaluation_params(state),
       step=step,
     )
+
+
+def _mesh_here(config: config_lib.MeshConfig) -> Mesh:
+  """The mesh of a run; where it does not fit, a copy on each device."""
+  try:
+    return sharding.make_mesh(**dataclasses.asdict(config))
+  except ValueError:
+    return sharding.make_mesh()
 
 
 def make_phases(
@@ -168,7 +178,9 @@ def with_reference_of(
         f" needed is {ours.get(name, 'absent')}. The reference must have the"
         " model and the vocabulary of the policy."
       )
-    reference = jax.device_put(teacher.params, sharding.replicated(mesh))
+    reference = jax.device_put(
+      teacher.params, sharding.of_params(mesh, teacher.params)
+    )
   return dataclasses.replace(state, ref_params=reference)
 
 
@@ -193,7 +205,7 @@ def restore(
     )
     abstract = dataclasses.replace(abstract, queue=(drawn,) * count)
   state, _, _ = saved.restore(
-    sharding.abstract(abstract, sharding.replicated(mesh)), step
+    sharding.abstract(abstract, sharding.of_state(mesh, abstract)), step
   )
   return state
 

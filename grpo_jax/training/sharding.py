@@ -1,37 +1,163 @@
-"""Where arrays live: one mesh, rows over `data`, state on every device."""
+"""Where arrays live on a mesh: rows, parameters, caches.
+
+| axis     | rows of a batch | parameters                                      |
+|----------|-----------------|-------------------------------------------------|
+| `data`   | split           | a copy on each; the axis that slices may share  |
+| `fsdp`   | split           | split; gathered layer by layer where they serve |
+| `expert` | split           | experts: each device has its own; others: fsdp  |
+| `tensor` | on all          | split by heads, MLP width, vocabulary           |
+
+Nothing in the models speaks of this: `RULES` says it of parameters by their
+path, and of whatever has their paths too, as moments and averages have. All
+axes are Auto: the compiler propagates shardings; JAX's default, Explicit,
+would reject mixed operands. `jax.jit` with shardings is what `pjit` became.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding
+import numpy as np
+from jax import lax
+from jax.experimental import mesh_utils
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from grpo_jax.types import PyTree
+from grpo_jax.types import ROW_AXES, Policy, PyTree, TrainState
+
+AXES = ("data", "fsdp", "expert", "tensor")  # The closest devices last.
+
+# What is no expert is split over the devices of both.
+_FSDP = ("fsdp", "expert")
+
+# (end of the path of a parameter, partition of its last axes); the first that
+# matches is taken. A stack of layers has one axis more, which is not split.
+RULES: tuple[tuple[str, P], ...] = (
+  (r"embed/embedding", P("tensor", _FSDP)),  # [V, D]
+  (r"head/kernel", P(_FSDP, "tensor")),  # [D, V]
+  (r"qkv/kernel", P(_FSDP, "tensor", None, None)),  # [D, C, R + 2, K]
+  (r"qkv/bias", P("tensor", None, None)),  # [C, R + 2, K]
+  (r"out/kernel", P("tensor", None, None, _FSDP)),  # [C, R, K, D]
+  (r"experts/(gate|up)", P("expert", "fsdp", "tensor")),  # [E, D, F]
+  (r"experts/down", P("expert", "tensor", "fsdp")),  # [E, F, D]
+  (r"(gate|up)/kernel", P(_FSDP, "tensor")),  # [D, F]
+  (r"down/kernel", P("tensor", _FSDP)),  # [F, D]
+  (r"router/kernel", P(_FSDP, None)),  # [D, E]
+  (r"(query|key|value|gate|up)/a", P(_FSDP, None)),  # [D, r]
+  (r"(query|key|value)/b", P(None, "tensor", None, None)),  # [r, C, R, K]
+  (r"(gate|up)/b", P(None, "tensor")),  # [r, F]
+  (r"out/a", P("tensor", None, None, None)),  # [C, R, K, r]
+  (r"down/a", P("tensor", None)),  # [F, r]
+  (r"(out|down)/b", P(None, _FSDP)),  # [r, D]
+  (r"scale|router_bias", P()),  # Norms and biases of routers: small.
+)
+_COMPILED = tuple(
+  (re.compile(rf"(.*/)?({pattern})(/codes)?(/int8|/nf4)?"), spec)
+  for pattern, spec in RULES
+)
+# Scales of quantized kernels have an axis of 1 where codes have their inputs.
+_SCALE = re.compile(r"(.*/)?(kernel|experts/\w+)(/codes)?/scale")
 
 
-def make_mesh(num_data: int | None) -> Mesh:
-  """A mesh with the axis `data` over the first `num_data` devices.
+def make_mesh(
+  data: int | None = None,
+  fsdp: int = 1,
+  tensor: int = 1,
+  expert: int = 1,
+  devices: Sequence[Any] | None = None,
+) -> Mesh:
+  """A mesh of devices; several TPU slices are told apart along `data`.
 
-  The axes are Auto: the compiler propagates shardings; JAX's default,
-  Explicit, would reject mixed operands.
+  Args:
+    data: Copies of the parameters; None: as many as there are devices for.
+    fsdp, tensor, expert: As in `MeshConfig`.
+    devices: To choose from, in order; None: all devices of the run.
 
   Raises:
-    ValueError: More devices asked for than there are.
+    ValueError: The product is not a possible number of devices; or `data` is
+      not a multiple of the slices.
   """
-  devices = jax.devices()
-  count = len(devices) if num_data is None else num_data
-  if not 1 <= count <= len(devices):
+  devices = list(jax.devices() if devices is None else devices)
+  sizes = {"data": data, "fsdp": fsdp, "expert": expert, "tensor": tensor}
+  shown = " × ".join(
+    f"{name} {'?' if size is None else size}" for name, size in sizes.items()
+  )
+  of_copy = fsdp * expert * tensor
+  if data is None and of_copy > 0:
+    data = max(len(devices) // of_copy, 1)
+    if data * of_copy != len(devices) >= of_copy:
+      raise ValueError(
+        f"config.mesh: {shown} on {len(devices)} {devices[0].platform}"
+        f" device(s): {len(devices)} / {of_copy} is not a whole number; needed:"
+        " devices = data × fsdp × expert × tensor. Change one of them."
+      )
+  count = (data or 0) * of_copy
+  every = jax.process_count() > 1 and len(devices) == jax.device_count()
+  if (
+    min(data or 0, fsdp, expert, tensor) < 1
+    or count > len(devices)
+    or (every and count != len(devices))
+  ):
+    need = "exactly" if every else "from 1 to"
     raise ValueError(
-      f"config.mesh_data={num_data}: this machine has {len(devices)}"
-      f" {devices[0].platform} device(s); needed is a number from 1 to"
-      f" {len(devices)}. To try several on a CPU, set"
+      f"config.mesh: {shown} asks for {count} devices and there are"
+      f" {len(devices)} {devices[0].platform} device(s); needed: data × fsdp ×"
+      f" expert × tensor = {need} {len(devices)}, each at least 1. To try"
+      " several on a CPU, set"
       " XLA_FLAGS=--xla_force_host_platform_device_count=8."
     )
-  return jax.make_mesh(
-    (count,), ("data",), axis_types=(AxisType.Auto,), devices=devices[:count]
+  shape = data or 1, fsdp, expert, tensor
+  types = (AxisType.Auto,) * len(AXES)
+  devices = devices[:count]
+  num_slices = len({getattr(device, "slice_index", 0) for device in devices})
+  if num_slices > 1:
+    return Mesh(
+      _over_slices(shape, num_slices, devices), AXES, axis_types=types
+    )
+  try:
+    return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
+  except NotImplementedError:
+    # An axis is a part of one of the torus, as 4 of 8: JAX allows it by itself
+    # on v5e only.
+    arranged = mesh_utils.create_device_mesh(
+      shape, devices, allow_split_physical_axes=True
+    )
+    return Mesh(arranged, AXES, axis_types=types)
+
+
+def _over_slices(shape, num_slices, devices):
+  """Devices of several slices: only `data` leads from one to the next."""
+  data, *inner = shape
+  if data % num_slices:
+    raise ValueError(
+      f"config.mesh: data {data} does not split over {num_slices} slices, which"
+      " only data may connect (the network between slices is slow); needed:"
+      " data = slices × (a whole number)."
+    )
+  return mesh_utils.create_hybrid_device_mesh(
+    (data // num_slices, *inner),
+    (num_slices, *[1] * len(inner)),
+    devices,
+    allow_split_physical_axes=True,
   )
+
+
+def platform(mesh: Mesh | AbstractMesh) -> str:
+  """What programs on the mesh are compiled for, here or elsewhere."""
+  if isinstance(mesh, Mesh):
+    return mesh.devices.flat[0].platform
+  device = mesh.abstract_device
+  return device.platform if device else jax.default_backend()
+
+
+def num_row_shards(mesh: Mesh | AbstractMesh) -> int:
+  """Into how many parts the rows of a batch are split."""
+  return math.prod(mesh.shape[axis] for axis in ROW_AXES)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -40,26 +166,309 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def by_rows(mesh: Mesh) -> NamedSharding:
-  """The leading axis split over the devices."""
-  return NamedSharding(mesh, P("data"))
+  """The leading axis split over the devices that share the rows."""
+  return _placed(mesh, P(ROW_AXES))
+
+
+def _placed(mesh: Mesh, spec: P) -> NamedSharding:
+  """The sharding in the form in which a compiled program gives it back.
+
+  That form leaves out axes of one device. In another one the second step of a
+  run would not fit the program of the first, and be compiled again.
+  """
+  kept: list[Any] = []
+  for axes in spec:
+    names = () if axes is None else (axes,) if isinstance(axes, str) else axes
+    names = tuple(name for name in names if mesh.shape[name] > 1)
+    kept.append(names[0] if len(names) == 1 else names or None)
+  while kept and kept[-1] is None:
+    kept.pop()
+  return NamedSharding(mesh, P(*kept))
 
 
 def row_constraint(mesh: Mesh) -> Callable[[PyTree], PyTree]:
-  """Inside jit: keeps the leading axis of every array split over `data`.
+  """Inside jit: keeps the leading axis of every array split by rows.
 
   Scalars have none, and are left alone.
   """
-  sharding = by_rows(mesh)
   if mesh.size == 1:
     return lambda rows: rows
+  sharding = by_rows(mesh)
   return lambda rows: jax.tree.map(
-    lambda x: jax.lax.with_sharding_constraint(x, sharding) if x.ndim else x,
+    lambda x: lax.with_sharding_constraint(x, sharding) if x.ndim else x,
     rows,
   )
 
 
-def abstract(tree: PyTree, where: NamedSharding) -> PyTree:
-  """Shapes and dtypes of a tree, to be placed on `where`."""
-  return jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), tree
+def of_rows(mesh: Mesh, tree: PyTree) -> PyTree:
+  """Shardings of a tree whose arrays have rows first, but for scalars."""
+  rows, whole = by_rows(mesh), replicated(mesh)
+  return jax.tree.map(lambda x: rows if x.ndim else whole, tree)
+
+
+def spec_of(path: str, shape: Sequence[int]) -> P | None:
+  """The partition of the parameter at a path; None if no rule matches."""
+  is_scale = _SCALE.fullmatch(path)
+  if is_scale:
+    path = path.removesuffix("/scale")
+  for pattern, spec in _COMPILED:
+    if pattern.fullmatch(path):
+      if not spec:
+        return spec
+      spec = P(*[None] * (len(shape) - len(spec)), *spec)
+      if is_scale:
+        spec = P(
+          *(a if n > 1 else None for a, n in zip(spec, shape, strict=True))
+        )
+      return spec
+  return None
+
+
+def _name(path) -> str:
+  return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def of_params(mesh: Mesh, params: PyTree) -> PyTree:
+  """Shardings of policy parameters, or of whatever has their paths.
+
+  Args:
+    mesh: Of the run.
+    params: Arrays, or their shapes.
+
+  Raises:
+    KeyError: No rule is about a parameter, and there are several devices.
+    ValueError: One does not split as its rule says.
+  """
+  if mesh.size == 1:
+    return jax.tree.map(lambda _: replicated(mesh), params)
+
+  def place(path, leaf):
+    return _placed(mesh, _spec(mesh, path, leaf))
+
+  return jax.tree_util.tree_map_with_path(place, params)
+
+
+def _spec(mesh: Mesh, path, leaf) -> P:
+  name = _name(path)
+  spec = spec_of(name, leaf.shape)
+  if spec is None:
+    raise KeyError(
+      f"sharding: no rule says how to split {name} {list(leaf.shape)}; add one"
+      " to RULES."
+    )
+  _check_even(mesh, name, leaf.shape, spec)
+  return spec
+
+
+def _check_even(mesh: Mesh, name: str, shape: Sequence[int], spec: P) -> None:
+  for i, axes in enumerate(spec):
+    if axes is None:
+      continue
+    axes = (axes,) if isinstance(axes, str) else axes
+    parts = math.prod(mesh.shape[axis] for axis in axes)
+    if shape[i] % parts:
+      product = " × ".join(f"{axis} {mesh.shape[axis]}" for axis in axes)
+      raise ValueError(
+        f"config.mesh: axis {i} of {name} {list(shape)} does not split over"
+        f" {product}: {shape[i]} / {parts} is not a whole number. Change"
+        f" {' or '.join(f'config.mesh.{axis}' for axis in axes)}."
+      )
+
+
+def of_state(mesh: Mesh, state: TrainState) -> TrainState:
+  """Shardings of a whole state: parameters by `RULES`, moments like them.
+
+  What belongs to no parameter, or has lost an axis of it (factored moments),
+  is on every device. Queued rollouts are split by rows.
+
+  Args:
+    mesh: Of the run.
+    state: Arrays, or their shapes.
+
+  Raises:
+    KeyError, ValueError: As `of_params` does.
+  """
+  whole = replicated(mesh)
+
+  def like_params(params):
+    return None if params is None else of_params(mesh, params)
+
+  shapes: dict[str, set] = {}
+  for path, leaf in jax.tree_util.tree_leaves_with_path(state.params["policy"]):
+    shapes.setdefault(_name(path[1:]), set()).add(leaf.shape)
+
+  def moment(path, leaf):
+    names = _name(path).split("/")
+    for start in range(len(names)):
+      if leaf.shape in shapes.get("/".join(names[start:]), ()):
+        spec = spec_of("/".join(names[start:]), leaf.shape)
+        return whole if spec is None else _placed(mesh, spec)
+    return whole
+
+  every: Any = jax.tree.map(lambda _: whole, state)
+  return dataclasses.replace(
+    every,
+    params={
+      **every.params,
+      "policy": {
+        group: of_params(mesh, params)
+        for group, params in state.params["policy"].items()
+      },
+    },
+    opt_state=jax.tree_util.tree_map_with_path(moment, state.opt_state),
+    ref_params=like_params(state.ref_params),
+    ema_params=like_params(state.ema_params),
+    queue=of_rows(mesh, state.queue),
   )
+
+
+def constrain_state(mesh: Mesh, state: TrainState) -> TrainState:
+  """Inside jit: the state where `of_state` has it."""
+  return lax.with_sharding_constraint(state, of_state(mesh, state))
+
+
+def trained_constraint(mesh: Mesh) -> Callable[[PyTree], PyTree]:
+  """Inside jit: keeps {"policy": …, "algorithm": …} where parameters are.
+
+  Gradients that are added up in a loop would else be whole on every device.
+  """
+  if mesh.size == 1:
+    return lambda trained: trained
+  return lambda trained: {
+    **trained,
+    "policy": lax.with_sharding_constraint(
+      trained["policy"], of_params(mesh, trained["policy"])
+    ),
+  }
+
+
+def on_mesh(policy: Policy, mesh: Mesh) -> Policy:
+  """The policy with its parameters and caches where they belong.
+
+  While sampling, parameters are whole along the axes of FSDP: gathered once,
+  in the dtype that is computed in, before the loop over tokens. Left as they
+  are, every decode step would gather them anew.
+  """
+  if mesh.size == 1:
+    return policy
+
+  def constrained(tree, of):
+    return lax.with_sharding_constraint(tree, of(mesh, tree))
+
+  def prefill(params, prompt_tokens, prompt_mask):
+    h, prefix, routing = policy.prefill(params, prompt_tokens, prompt_mask)
+    return h, constrained(prefix, of_cache), routing
+
+  return dataclasses.replace(
+    policy,
+    init=lambda key: constrained(policy.init(key), of_params),
+    weights=lambda params: constrained(policy.weights(params), _of_weights),
+    prefill=prefill,
+    allocate=lambda *sizes: constrained(policy.allocate(*sizes), of_cache),
+    admit=lambda *of: constrained(policy.admit(*of), of_cache),
+  )
+
+
+def _of_weights(mesh: Mesh, weights: PyTree) -> PyTree:
+  """Shardings of parameters that a whole rollout reads."""
+
+  def place(path, leaf):
+    spec = _spec(mesh, path, leaf)
+    kept = (None if axes in ("fsdp", _FSDP) else axes for axes in spec)
+    return _placed(mesh, P(*kept))
+
+  return jax.tree_util.tree_map_with_path(place, weights)
+
+
+def of_cache(mesh: Mesh, cache: PyTree) -> PyTree:
+  """Shardings of keys and values [B, C, …, …], pages of both, masks [B, S]."""
+  heads = {4: P(ROW_AXES, "tensor"), 5: P(ROW_AXES, None, None, "tensor")}
+  return jax.tree.map(
+    lambda x: _placed(mesh, heads.get(x.ndim, P(ROW_AXES))), cache
+  )
+
+
+def abstract(tree: PyTree, where: PyTree) -> PyTree:
+  """Shapes and dtypes of a tree, to be placed on `where`.
+
+  Args:
+    tree: Arrays, or their shapes.
+    where: A sharding for all, or a tree of them.
+  """
+  if isinstance(where, NamedSharding):
+    where = jax.tree.map(lambda _: where, tree)
+  return jax.tree.map(
+    lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+    tree,
+    where,
+  )
+
+
+def local_rows(rows: NamedSharding, num_rows: int) -> np.ndarray:
+  """The rows that this process holds, and has to feed, ascending.
+
+  Not always a block: neighbours in the mesh may belong to other processes.
+  Processes that hold parts of the same rows, as along `tensor`, feed the same.
+
+  Args:
+    rows: Splits a leading axis.
+    num_rows: Its length.
+  """
+  held: set[int] = set()
+  for index in rows.addressable_devices_indices_map((num_rows,)).values():
+    assert index is not None  # Only devices of this process are asked.
+    held.update(range(*index[0].indices(num_rows)))
+  return np.array(sorted(held))
+
+
+def num_rows(rows: NamedSharding, num_local: int) -> int:
+  """How many rows there are, of which this process holds `num_local`."""
+  size = rows.mesh.size
+  return num_local * size // len(local_rows(rows, size))
+
+
+def by_rows_once(mesh: Mesh) -> NamedSharding:
+  """As `by_rows`, but no two processes hold the same row: they split it up.
+
+  For what hosts find out about rows: two of them need not find the same.
+  """
+  rows = by_rows(mesh)
+  holders: dict[str, set[int]] = {}
+  index_of: Mapping[Any, Any] = rows.devices_indices_map((mesh.size,))
+  for device, index in index_of.items():
+    holders.setdefault(str(index), set()).add(device.process_index)
+  if all(len(processes) == 1 for processes in holders.values()):
+    return rows
+  return NamedSharding(mesh, P(AXES))
+
+
+def from_local(tree: PyTree, rows: NamedSharding) -> PyTree:
+  """Arrays on all devices, from the rows that each process has.
+
+  Args:
+    tree: NumPy arrays with the rows that `local_rows` names, in that order;
+      scalars are the same in every process.
+    rows: Splits a leading axis.
+  """
+  whole = NamedSharding(rows.mesh, P())
+  # Meant as it stands; a guard of the caller is about slips.
+  with jax.transfer_guard_host_to_device("allow"):
+    return jax.tree.map(
+      lambda x: jax.make_array_from_process_local_data(
+        rows if np.ndim(x) else whole, x
+      ),
+      tree,
+    )
+
+
+def to_local(tree: PyTree) -> PyTree:
+  """The inverse of `from_local`: the rows on the devices of this process."""
+
+  def fetch(x):
+    shards = {
+      shard.index[0].start or 0: shard.data for shard in x.addressable_shards
+    }
+    return np.concatenate([shards[start] for start in sorted(shards)])
+
+  jax.tree.map(lambda x: x.copy_to_host_async(), tree)
+  return jax.tree.map(fetch, tree)

@@ -55,6 +55,7 @@ class Parts:
     greedy: The same for the greedy completion of each prompt, if needed.
     score: (prompts, rollout) -> Scored, in graph; None if the host scores.
     constrain_rows: Keeps row-indexed arrays sharded over the mesh.
+    constrain_trained: Keeps trees like `trained_params(params)` so.
     num_samples: Rows of each step that are handed out for inspection.
     max_rounds: R. A step gets R · P prompts and trains on P groups, which it
       draws in up to R rounds; see `rounds.py`.
@@ -72,6 +73,7 @@ class Parts:
   greedy: Callable[[PyTree, Prompts, jax.Array], Rollout] | None = None
   score: Callable[[Prompts, Rollout], Scored] | None = None
   constrain_rows: Callable[[PyTree], PyTree] = lambda rows: rows
+  constrain_trained: Callable[[PyTree], PyTree] = lambda trained: trained
   num_samples: int = 4
   max_rounds: int = 1
   staleness: int = 0
@@ -449,6 +451,7 @@ def minibatch_gradient(
     (gradients, of_rows), (terms, metrics, maxima) = gradient(
       trained, prefix, part
     )
+    gradients = parts.constrain_trained(gradients)
     of_prefixes = micro_batches.summed_over_rows(plan, index, of_rows, prefixes)
     new = _Total(gradients, terms, metrics, maxima, of_prefixes)
     return _plus(total, new)
@@ -464,7 +467,7 @@ def minibatch_gradient(
     (of_prompts,) = pull_back(
       jax.tree.map(lambda x, y: x.astype(y.dtype), of_chunk, chunk_prefix)
     )
-    return _sum(gradients, of_prompts)
+    return _sum(gradients, parts.constrain_trained(of_prompts))
 
   with jax.named_scope("update"):
     prefixes = _prefixes(parts, params["policy"], batch, prompts)
@@ -477,6 +480,7 @@ def minibatch_gradient(
           jax.eval_shape(with_rows, None, local, 0),
         )
       )
+      total = total._replace(gradients=parts.constrain_trained(total.gradients))
     total = micro_batches.sweep(plan, local, rows, with_rows, total)
     gradients = total.gradients
     if prefixes is not None:

@@ -159,24 +159,21 @@ def test_restored_stream_continues_identically(stream, num_taken):
   assert_same(take(used, 6), expected)
 
 
-@pytest.mark.parametrize("process_count", [2, 4])
-def test_processes_together_make_the_batch_of_one(process_count):
+# Of the last, none is a block: neighbours on a mesh may be of other hosts.
+@pytest.mark.parametrize(
+  "rows", [[[0, 1], [2, 3]], [[0], [1], [2], [3]], [[0, 2], [1, 3]]]
+)
+def test_processes_together_make_the_batch_of_one(rows):
   whole = take(prompts(), 6)
-  parts = [
-    take(prompts(process_index=i, process_count=process_count), 6)
-    for i in range(process_count)
-  ]
-  for batch, *blocks in zip(whole, *parts, strict=True):
-    joined = jax.tree.map(
-      lambda *xs: np.concatenate(xs), *[block.prompts for block in blocks]
-    )
-    assert_same(joined, batch.prompts)
-    records = [record for block in blocks for record in block.records]
-    assert_same(records, batch.records)
+  for own in rows:
+    for batch, part in zip(whole, take(prompts(rows=own), 6), strict=True):
+      expected = jax.tree.map(lambda x, own=own: x[own], batch.prompts)
+      assert_same(part.prompts, expected)
+      assert_same(part.records, [batch.records[row] for row in own])
 
 
 def test_state_does_not_depend_on_the_number_of_processes():
-  one, two = prompts(), prompts(process_index=1, process_count=2)
+  one, two = prompts(), prompts(rows=[1, 3])
   take(one, 3)
   take(two, 3)
   assert one.get_state() == two.get_state()
@@ -265,7 +262,7 @@ def test_evaluation_splits_over_processes():
     )
 
   whole = make()
-  parts = [make(process_index=i, process_count=2) for i in range(2)]
+  parts = [make(rows=rows) for rows in ([0, 1], [2, 3])]
   assert [n for _, n in whole] == [4, 4, 1]
   assert [[n for _, n in part] for part in parts] == [[2, 2, 1], [2, 2, 0]]
   for (batch, _), *blocks in zip(whole, *parts, strict=True):
@@ -295,9 +292,9 @@ def test_gsm8k_sample_runs_through_the_shipped_tokenizer():
 @pytest.mark.parametrize(
   ("call", "message"),
   [
-    (lambda: prompts(batch_size=3, process_count=2), "multiple of process_co"),
+    (lambda: prompts(batch_size=3, rows=[1, 3]), r"is 3 and rows are \[1, 3\]"),
     (lambda: prompts(batch_size=0), "batch_size is 0"),
-    (lambda: prompts(process_index=1), "process_index is 1"),
+    (lambda: prompts(rows=[1, 0]), "in ascending order"),
     (lambda: prompts(max_prompt_len=4), "task 'copy' needs 5, raise it"),
     (lambda: supervised(max_completion_len=3), "task 'copy' needs 4"),
     (lambda: pipeline.Encoder(Words(), "Q:"), "lacks '{prompt}'"),

@@ -170,6 +170,7 @@ def _run(tmp_path, *arguments):
   return out, json.loads((tmp_path / "x.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_benchmark_measures_every_part(tmp_path):
   out, results = _run(
     tmp_path,

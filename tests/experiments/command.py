@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import pathlib
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Mapping, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TINY = f"--config={ROOT / 'tests/experiments/tiny_config.py'}"
@@ -20,17 +24,78 @@ ENVIRONMENT = {
 
 
 def start(
-  program: str, *arguments: str, cwd: pathlib.Path | None = None
+  program: str,
+  *arguments: str,
+  cwd: pathlib.Path | None = None,
+  environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen:
   """`python -m experiments.<program>`, with both outputs as text."""
   return subprocess.Popen(
     [sys.executable, "-m", f"experiments.{program}", *arguments],
     cwd=cwd or ROOT,
-    env=ENVIRONMENT,
+    env=ENVIRONMENT | dict(environment or {}),
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
   )
+
+
+def start_all(
+  count: int,
+  devices: int,
+  program: str,
+  *arguments: str,
+  environment: Mapping[str, str] | None = None,
+  last: Sequence[str] = (),
+) -> list[subprocess.Popen]:
+  """One run of several processes, each with so many devices of the CPU.
+
+  The arguments `last` are those of the last process alone.
+  """
+  flags = ENVIRONMENT.get("XLA_FLAGS", "")
+  flags += f" --xla_force_host_platform_device_count={devices}"
+  with socket.socket() as free:
+    free.bind(("localhost", 0))
+    port = free.getsockname()[1]
+  return [
+    start(
+      program,
+      *arguments,
+      *(last if process == count - 1 else ()),
+      *(
+        (
+          f"--coordinator=localhost:{port}",
+          f"--num_processes={count}",
+          f"--process_id={process}",
+        )
+        if count > 1
+        else ()
+      ),
+      environment={"XLA_FLAGS": flags, **(environment or {})},
+    )
+    for process in range(count)
+  ]
+
+
+def finish_all(
+  processes: list[subprocess.Popen], timeout_s: float = 500
+) -> list[tuple[int, str, str]]:
+  """Waits for all; the exit status, stdout and stderr of each.
+
+  Whatever is left after the time is killed, and the test fails by its status.
+  """
+  alarm = threading.Timer(timeout_s, lambda: [p.kill() for p in processes])
+  alarm.start()
+  results = []
+  with concurrent.futures.ThreadPoolExecutor(len(processes)) as pool:
+    for process, (out, err) in zip(
+      processes,
+      pool.map(subprocess.Popen.communicate, processes),
+      strict=True,
+    ):
+      results.append((process.returncode, out, err))
+  alarm.cancel()
+  return results
 
 
 def run(

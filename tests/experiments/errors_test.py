@@ -106,7 +106,11 @@ def digest(directory: pathlib.Path) -> dict[str, str]:
     (tiny(checkpoint__keep=0), ValueError, r"checkpoint\.keep=0 must"),
     (tiny(log__num_samples=-1), ValueError, r"log\.num_samples=-1 must"),
     (tiny(model__width=0), ValueError, r"width is 0, but must be at least 1"),
-    (tiny(mesh_data=999), ValueError, r"mesh_data=999: this machine has \d+ c"),
+    (
+      tiny(mesh__data=999),
+      ValueError,
+      r"config\.mesh: data 999 × .* = from 1 to",
+    ),
     # Sizes that do not fit, in any phase, before the first has begun.
     (
       tiny(rl__group_size=3, rl__num_minibatches=5),

@@ -40,8 +40,9 @@ def recipe(name: str, model: str):
   return config
 
 
-def table(config, num_devices: int = 1) -> dict[str, int]:
-  found = memory.table(config_lib.resolve(config), num_devices)
+def table(config) -> dict[str, int]:
+  settings = config_lib.resolve(config)
+  found = memory.table(settings, memory.mesh_of(settings))
   return {kind: size for kind, (_, size) in found.items()}
 
 
@@ -103,7 +104,7 @@ def test_state_and_cache_are_those_of_a_run():
   config.algorithm.kl_coef = 0.1
   run = config_lib.resolve(config)
   solved = problem.make_problem(run)
-  policy = assembly.make_policy(run, solved)
+  policy = assembly.make_policy(run, solved, sharding.make_mesh(1))
   (_, enter, _), (_, enter_rl, _) = runs.make_phases(
     run, solved, policy, sharding.make_mesh(1)
   )
@@ -127,9 +128,11 @@ def test_state_and_cache_are_those_of_a_run():
   cache = policy.allocate(run.rl.num_rows, solved.max_new_tokens)
   assert found["cache of the rollout"] == size(prefix.layers) + size(cache)
   # Rows are split over devices, state is not.
-  half = table(config, num_devices=2)
+  config.mesh.data = 2
+  half = table(config)
   assert 2 * half["cache of the rollout"] == found["cache of the rollout"]
   assert half["optimizer"] == found["optimizer"]
+  config.mesh.data = None
   # Few lanes hold few completions, each beside its prompt.
   config.sampling.lanes = 2
   cache = policy.allocate(2, solved.max_new_tokens)

@@ -42,6 +42,7 @@ def test_cells_are_filled_when_there_is_what_they_compare(tmp_path):
   assert cells["exported"] == pytest.approx(1e-3, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_program_says_pass_or_fail(tmp_path):
   def run(*arguments):
     return command.run("parity_table", *arguments, cwd=tmp_path)

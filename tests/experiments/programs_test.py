@@ -46,6 +46,7 @@ def test_train_reports_before_and_after(finished):
     "curves.png",
     "environment.json",
     "metrics.jsonl",
+    "result.json",
     "samples.jsonl",
     "tensorboard",
     "timings.jsonl",

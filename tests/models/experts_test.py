@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import experts, transformer
+from grpo_jax.models import experts, meshes, transformer
 from grpo_jax.ops import logprobs
 from grpo_jax.rollout import sampling
 from grpo_jax.types import Prompts
@@ -91,6 +91,82 @@ def test_all_tokens_may_take_one_expert(form, expert):
     for gradient in gradients[2]:
       assert not gradient[idle].any()
       assert gradient[expert].any()
+
+
+@pytest.mark.parametrize(
+  ("num_tokens", "num_experts", "num_chosen", "dtype"),
+  [
+    (7, 4, 2, "float32"),
+    pytest.param(700, 3, 2, "float32", marks=pytest.mark.slow),
+    pytest.param(64, 16, 3, "bfloat16", marks=pytest.mark.slow),
+  ],
+)
+def test_the_interpreted_kernel_equals_the_dense_form(
+  num_tokens, num_experts, num_chosen, dtype
+):
+  """With experts that no token takes, and choices of one elsewhere."""
+  x, logits, kernels = _layer(num_tokens, num_experts, jnp.float32)
+  x, kernels = jax.tree.map(lambda z: z.astype(dtype), (x, kernels))
+  logits = logits.at[:, 0].add(9.0)
+
+  def without_one(form):
+    def partly(x, ids, weights, kernels, activation):
+      elsewhere = ids == 1
+      return form(
+        x,
+        jnp.where(elsewhere, num_experts, ids),
+        jnp.where(elsewhere, 0, weights),
+        kernels,
+        activation,
+      )
+
+    return partly
+
+  tolerance = {"float32": 1e-5, "bfloat16": 0.05}[dtype]
+  want, got = (
+    _value_and_gradients(without_one(f), x, logits, kernels, num_chosen)
+    for f in (experts.dense, experts.megablox)
+  )
+  jax.tree.map(
+    lambda one, other: np.testing.assert_allclose(
+      one.astype(np.float32),
+      other.astype(np.float32),
+      rtol=tolerance,
+      atol=tolerance,
+    ),
+    got,
+    want,
+  )
+
+
+@pytest.mark.parametrize(
+  ("platform", "dtype", "form"),
+  [
+    ("tpu", "bfloat16", "megablox"),
+    ("tpu", "float64", "blocked"),
+    ("cpu", "float32", "blocked"),
+    ("gpu", "bfloat16", "blocked"),
+  ],
+)
+def test_the_form_is_that_of_the_platform(monkeypatch, platform, dtype, form):
+  monkeypatch.setattr(meshes, "platform", lambda: platform)
+  assert experts.form("auto", dtype) == form
+  assert experts.form("ragged", dtype) == "ragged"
+
+
+@pytest.mark.parametrize(
+  ("platform", "dtype", "message"),
+  [
+    ("gpu", "bfloat16", "and not a gpu"),
+    ("tpu", "float64", "and not 'float64'"),
+  ],
+)
+def test_a_kernel_that_cannot_serve_raises(
+  monkeypatch, platform, dtype, message
+):
+  monkeypatch.setattr(meshes, "platform", lambda: platform)
+  with pytest.raises(ValueError, match=message):
+    experts.form("megablox", dtype)
 
 
 def test_an_expert_taken_twice_counts_twice():
@@ -195,6 +271,7 @@ def test_masked_slots_may_hold_any_token():
     )
 
 
+@pytest.mark.slow
 def test_remat_and_bfloat16():
   params, batch = (
     transformer_test.make_params(MOE),

@@ -97,6 +97,7 @@ def test_values_and_gradients_are_those_in_one_piece(name, remat):
     assert_shared_is_whole(policy, params, make_rows())
 
 
+@pytest.mark.slow
 def test_experts_may_be_given():
   with jax.enable_x64(True):
     config = transformer_test.float64(experts_test.MOE)
@@ -124,7 +125,8 @@ def test_adapters_see_the_prompt_too():
     assert_shared_is_whole(policy, params | {"trained": trained}, make_rows())
 
 
-@pytest.mark.parametrize("window", [slow(None), 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("window", [None, 4])
 def test_splash_continues_a_prompt(window):
   config = dataclasses.replace(
     attention_test.CONFIG, vocab_size=13, sliding_window=window

@@ -126,7 +126,11 @@ def test_what_is_left_out_stays_as_it_is():
 
 @pytest.mark.parametrize(
   ("config", "kind"),
-  [(SMALL, "int8"), (SMALL, "nf4"), (EXPERTS, "int8")],
+  [
+    (SMALL, "int8"),
+    pytest.param(SMALL, "nf4", marks=pytest.mark.slow),
+    pytest.param(EXPERTS, "int8", marks=pytest.mark.slow),
+  ],
 )
 def test_a_policy_over_codes_is_one_over_what_they_stand_for(config, kind):
   lora_config = lora.LoRAConfig(

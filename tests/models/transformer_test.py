@@ -227,6 +227,7 @@ def test_remat_changes_neither_values_nor_gradients(remat):
   )
 
 
+@pytest.mark.slow
 def test_remat_saves_memory():
   batch = jax.tree.map(lambda x: jnp.tile(x, (1, 8)), make_batch()[:4])
   batch = (*batch, make_batch()[4])

@@ -13,7 +13,10 @@ from jax.sharding import PartitionSpec as P
 
 from grpo_jax.models import experts
 from grpo_jax.training import sharding, step
+from grpo_jax.types import ROW_AXES
 from tests.training import router_test, tiny
+
+MESH_AXES = (*ROW_AXES, "tensor")
 
 
 @pytest.mark.slow
@@ -86,14 +89,32 @@ def test_each_device_computes_its_own_tokens():
   )
 
 
-def test_devices_share_the_experts():
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+  ("name", "sizes", "num_tokens"),
+  [
+    ("blocked", {"data": 2, "expert": 2, "tensor": 2}, 64),
+    slow("blocked", {"data": 2, "expert": 4}, 64),
+    slow("blocked", {"data": 2, "expert": 4}, 62),  # Tokens that do not divide.
+    slow("blocked", {"fsdp": 2, "expert": 2, "tensor": 2}, 64),
+    slow("blocked", {"data": 2, "fsdp": 2, "tensor": 2}, 64),
+    slow("ragged", {"data": 2, "expert": 2, "tensor": 2}, 64),
+    slow("megablox", {"data": 2, "expert": 2, "tensor": 2}, 64),
+    slow("megablox", {"data": 1, "expert": 4, "tensor": 2}, 62),
+  ],
+)
+def test_devices_share_the_experts_and_their_width(name, sizes, num_tokens):
   mesh = jax.make_mesh(
-    (2, 4), ("data", "expert"), axis_types=(jax.sharding.AxisType.Auto,) * 2
+    tuple(sizes.values()),
+    tuple(sizes),
+    axis_types=(jax.sharding.AxisType.Auto,) * len(sizes),
   )
   rng = np.random.default_rng(0)
   x, gate, up, down = (
     jnp.asarray(0.3 * rng.normal(size=shape), jnp.float32)
-    for shape in ((64, 8), (8, 8, 16), (8, 8, 16), (8, 16, 8))
+    for shape in ((num_tokens, 8), (8, 8, 16), (8, 8, 16), (8, 16, 8))
   )
   kernels = experts.Kernels(gate, up, down)
   routed = experts.route(x[:, :8] * 10, 2, normalize=True)  # Uneven loads.
@@ -105,30 +126,37 @@ def test_devices_share_the_experts():
   expected = jax.jit(
     jax.value_and_grad(functools.partial(loss, experts.dense), (0, 2, 3))
   )(*inputs)
-  for form in (experts.blocked, experts.ragged):
-    with jax.set_mesh(mesh), pytest.MonkeyPatch.context() as patch:
-      patch.setattr(experts, "blocked", form)
-      split = (
-        *jax.device_put(inputs[:3], NamedSharding(mesh, P("data"))),
-        jax.device_put(kernels, NamedSharding(mesh, P("expert"))),
+  rows = tuple(axis for axis in ROW_AXES if axis in sizes)
+  at = {axis: axis if axis in sizes else None for axis in MESH_AXES}
+  spread = P(at["expert"], at["fsdp"], at["tensor"])
+  specs = experts.Kernels(
+    spread, spread, P(at["expert"], at["tensor"], at["fsdp"])
+  )
+  placed = jax.tree.map(
+    functools.partial(NamedSharding, mesh),
+    (*(P(rows if num_tokens % 8 == 0 else None),) * 3, specs),
+  )
+  with jax.set_mesh(mesh):
+    mixed = functools.partial(experts.mix, name=name)
+    together = (
+      jax.jit(
+        jax.value_and_grad(functools.partial(loss, mixed), (0, 2, 3)),
+        out_shardings=(None, (placed[0], placed[2], placed[3])),
       )
-      together = (
-        jax.jit(
-          jax.value_and_grad(functools.partial(loss, experts.mix), (0, 2, 3))
-        )
-        .lower(*split)
-        .compile()
-      )
-      got = together(*split)
-    jax.tree.map(
-      functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5),
-      jax.device_get(got),
-      jax.device_get(expected),
+      .lower(*jax.device_put(inputs, placed))
+      .compile()
     )
-    for leaf in got[1][2]:
-      assert leaf.sharding.spec == P("expert")
-    # No device ever has all of a kernel.
-    assert not re.search(r"f32\[8,(8,16|16,8)\]", together.as_text())
+    got = together(*jax.device_put(inputs, placed))
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5),
+    jax.device_get(got),
+    jax.device_get(expected),
+  )
+  # No device ever has all of a kernel, of no two axes.
+  text = together.as_text()
+  assert not re.search(r"f32\[8,(8,16|16,8)\]", text)
+  if at["expert"] and at["tensor"]:
+    assert not re.search(r"f32\[8,(8,8)\]", text)
 
 
 def test_experts_that_do_not_split_over_the_devices_raise():

@@ -56,6 +56,15 @@ def length(prompts, completions, ids, extras):
   return [float(len(text)) for text in completions]
 
 
+def logged_length(prompts, completions, ids, extras):
+  """The length; $SCORED says which process of the run asked, and for what."""
+  del prompts, extras
+  line = f"{os.getppid()} {ids[0]} {completions[0]!r}\n"
+  with open(os.environ["SCORED"], "a", encoding="utf-8") as file:
+    file.write(line)
+  return [float(len(completions[0]))]
+
+
 def pid(prompts, completions, ids, extras):
   del prompts, completions, ids, extras
   return [float(os.getpid())]

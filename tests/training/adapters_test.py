@@ -27,7 +27,7 @@ def _state(config):
   run = config_lib.resolve(config)
   made = problem.make_problem(run)
   mesh = sharding.make_mesh(1)
-  policy = assembly.make_policy(run, made)
+  policy = assembly.make_policy(run, made, sharding.make_mesh(1))
   parts = assembly.make_parts(run, made, policy, "rl", mesh)
   state = assembly.first_state(run, made, policy, mesh)
   return assembly.enter_phase(state, parts, run.rl, 1), parts, made

@@ -27,6 +27,8 @@ NAMES = tuple(algorithms.ALGORITHMS)
 
 # What code that reads a config calls it: `config.eval.every`, `phase.steps`.
 _CALLED = {
+  config_lib.MeshConfig: {"mesh"},
+  config_lib.HostsConfig: {"hosts"},
   config_lib.RunConfig: {"config", "settings"},
   config_lib.PhaseConfig: {"phase"},
   config_lib.DataConfig: {"data"},
@@ -278,9 +280,9 @@ def test_json_brings_the_run_back(name):
 
 def test_placeholders_keep_their_type():
   config = config_lib.default_config()
-  assert config.mesh_data is None
+  assert config.mesh.data is None
   with pytest.raises(TypeError):
-    config.mesh_data = "many"
+    config.mesh.data = "many"
   with pytest.raises(TypeError):
     config.sampling.top_p = "high"
 

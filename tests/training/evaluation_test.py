@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_jax.training import assembly, evaluation, problem
+from grpo_jax.training import assembly, evaluation, problem, sharding
 from grpo_jax.training import config as config_lib
 from tests.references import metrics as reference
 
@@ -172,11 +172,14 @@ def test_evaluator_completes_the_same_prompts_in_any_batches():
   config.model.num_kv_heads = 1
   run = config_lib.resolve(config)
   made = problem.make_problem(run)
-  policy = assembly.make_policy(run, made)
+  mesh = sharding.make_mesh(1)
+  policy = assembly.make_policy(run, made, mesh)
   params = assembly.initial_state(policy, 0).params["policy"]
 
   def completions(batch_size, **options):
-    evaluator = evaluation.Evaluator(made, policy, 6, batch_size, **options)
+    evaluator = evaluation.Evaluator(
+      made, policy, mesh, 6, batch_size, **options
+    )
     assert evaluator.num_prompts == 6
     return evaluator.completions(params, jax.random.key(0))
 

@@ -37,6 +37,20 @@ def run(tmp_path_factory):
   return workdir, result
 
 
+def test_the_result_is_written_at_the_end(run):
+  workdir, result = run
+  written = json.loads((workdir / metrics_log.RESULT).read_text())
+  timings = _rows(workdir, metrics_log.TIMINGS)
+  seconds = sum(row.get("time/step_s", 0) for row in timings)
+  assert written == {
+    "step": 20,
+    "before": result.before,
+    "after": result.after,
+    "num_prompts": result.num_prompts,
+    "seconds": pytest.approx(seconds),
+  }
+
+
 def test_every_step_has_a_row(run):
   workdir, result = run
   rows = _rows(workdir)
@@ -129,6 +143,7 @@ def test_profile_of_the_chosen_steps(tmp_path):
   assert trace.stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_second_phase_gets_its_own_reference(tmp_path):
   config = _quiet(tiny_config.get_config("grpo"))
   config.phases = ("sft", "rl", "rl")
@@ -238,6 +253,7 @@ def test_scoring_on_the_host_changes_no_number(run, tmp_path, monkeypatch):
         np.testing.assert_allclose(other[name], value, 1e-4, 1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_copying_is_learnt_from_a_weak_start(tmp_path):
   """A few imitated examples, then nothing but rewards."""
   config = _quiet(config_lib.default_config("grpo"))

@@ -239,6 +239,31 @@ def test_wandb_run_is_continued_by_its_id(tmp_path, monkeypatch):
   assert list((tmp_path / "wandb").glob(f"offline-run-*/run-{identity}.wandb"))
 
 
+def test_the_result_has_the_seconds_of_all_starts(tmp_path):
+  with metrics_log.MetricsLog(tmp_path, tensorboard=False) as log:
+    log.write(1, "rl", {"time/step_s": 1.5})
+    position = log.position()
+  with metrics_log.MetricsLog(
+    tmp_path, tensorboard=False, resume_step=1, resume_position=position
+  ) as log:
+    log.write(2, "rl", {"time/step_s": 2.0})
+    log.write_result(2, {"eval/accuracy": 0.5}, {"eval/accuracy": np.nan}, 8)
+  assert json.loads((tmp_path / "result.json").read_text()) == {
+    "step": 2,
+    "before": {"eval/accuracy": 0.5},
+    "after": {"eval/accuracy": None},
+    "num_prompts": 8,
+    "seconds": 3.5,
+  }
+
+
+def test_a_run_that_starts_again_has_no_result(tmp_path):
+  with metrics_log.MetricsLog(tmp_path, tensorboard=False) as log:
+    log.write_result(0, None, None, 8)
+  metrics_log.MetricsLog(tmp_path, tensorboard=False).close()
+  assert not (tmp_path / "result.json").exists()
+
+
 def test_missing_wandb_names_the_extra_and_cuts_nothing(tmp_path, monkeypatch):
   (tmp_path / "metrics.jsonl").write_text('{"step": 9}\n')
   monkeypatch.setitem(sys.modules, "wandb", None)

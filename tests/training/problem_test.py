@@ -274,7 +274,7 @@ def test_domains_of_records_reach_the_program(tmp_path):
 def test_supervised_rows_are_batches_like_any_other():
   made = _task_problem("copy")
   rows = next(made.supervised_stream(0, 4, None))
-  batch = problem_lib.train_batch(rows)
+  batch = problem_lib.train_batch(rows, np.arange(4), 4)
   np.testing.assert_array_equal(batch.prompt_index, np.arange(4))
   np.testing.assert_array_equal(batch.mask, rows.completion_mask)
   assert batch.valid.all()

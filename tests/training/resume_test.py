@@ -12,7 +12,13 @@ import numpy as np
 import orbax.checkpoint.experimental.v1 as ocp
 import pytest
 
-from grpo_jax.training import checkpoints, evaluation, loop, metrics_log
+from grpo_jax.training import (
+  checkpoints,
+  drivers,
+  evaluation,
+  loop,
+  metrics_log,
+)
 from tests.experiments import command, tiny_config
 
 STEPS = 20  # Ten of each phase; see tests/experiments/tiny_config.py.
@@ -125,6 +131,7 @@ def unbroken(tmp_path_factory):
   return run
 
 
+@pytest.mark.slow
 def test_stopped_in_every_phase_and_while_saving(tmp_path, unbroken):
   algorithm = "reinforce"  # Its baseline is part of the state.
   out = stop_when(lines(4), signal.SIGTERM, tmp_path, algorithm)
@@ -172,6 +179,51 @@ def test_sigterm_during_an_evaluation(tmp_path, monkeypatch, evaluation_number):
   store = checkpoints.Checkpoints(tmp_path / "checkpoints", keep=2)
   assert store.latest_step() == result.step
   store.close()
+
+
+@pytest.mark.slow
+def test_sigterm_while_compiling(tmp_path, monkeypatch, unbroken):
+  make_driver = drivers.make_driver
+
+  def interrupted(*arguments):
+    advance = make_driver(*arguments)
+
+    def first(*batches):
+      once = iter((True,))
+
+      def terminate(event, duration, **_):
+        if event.startswith("/jax/core/compile/") and next(once, False):
+          signal.raise_signal(signal.SIGTERM)
+
+      jax.monitoring.register_event_duration_secs_listener(terminate)
+      try:
+        return advance(*batches)
+      finally:
+        jax.monitoring.unregister_event_duration_listener(terminate)
+        assert not next(once, False)  # It was sent.
+
+    return first
+
+  with monkeypatch.context() as patch:
+    patch.setattr(drivers, "make_driver", interrupted)
+    result = loop.train(tiny_config.get_config("reinforce"), tmp_path)
+  assert result.preempted
+  assert result.step == 1
+  finish(tmp_path, "reinforce")
+  assert_same(everything(tmp_path), unbroken("reinforce"))
+
+
+@pytest.mark.slow
+def test_sigterm_while_saving(tmp_path, unbroken):
+  for first in (6, 12):
+    out = stop_when(writing(first), signal.SIGTERM, tmp_path, "reinforce")
+    step = int(re.search(r"stopped by SIGTERM after step (\d+)", out)[1])
+    assert step >= first
+    store = checkpoints.Checkpoints(tmp_path / "checkpoints", keep=2)
+    assert store.latest_step() == step
+    store.close()
+  finish(tmp_path, "reinforce")
+  assert_same(everything(tmp_path), unbroken("reinforce"))
 
 
 @pytest.mark.slow

@@ -202,11 +202,11 @@ def programs():
 @pytest.mark.parametrize(
   ("live_ids", "num_rounds", "kept"),
   [
-    ((0, 1, 2, 3, 5), 1, (0, 1, 2, 3)),
+    pytest.param((0, 1, 2, 3, 5), 1, (0, 1, 2, 3), marks=pytest.mark.slow),
     ((1, 4, 5, 6, 7, 8), 2, (1, 4, 5, 6)),  # The surplus is dropped.
     ((2, 7, 8, 11), 3, (2, 7, 8, 11)),
     ((3, 5), 3, (3, 5, 8, 9)),  # The bound; dead ones of the last round.
-    ((), 3, (8, 9, 10, 11)),
+    pytest.param((), 3, (8, 9, 10, 11), marks=pytest.mark.slow),
   ],
 )
 def test_rounds_end_with_enough_live_groups_or_at_the_bound(
@@ -432,7 +432,7 @@ def test_what_contradicts_rounds_is_explained(fields, message):
   config.algorithm.update(fields)
   run = config_lib.resolve(config)
   solved = problem.make_problem(run)
-  policy = assembly.make_policy(run, solved)
+  policy = assembly.make_policy(run, solved, sharding.make_mesh(1))
   with pytest.raises(ValueError, match=message):
     assembly.make_parts(run, solved, policy, "rl", sharding.make_mesh(1))
 

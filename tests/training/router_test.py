@@ -65,6 +65,7 @@ def _gradient(parts, state, batch):
   return jax.device_get(function(state.params, batch, True, state.ref_params))
 
 
+@pytest.mark.slow
 def test_balance_and_metrics_do_not_depend_on_micro_batches():
   fields = {"balance_coef": 0.5}
   state, batch = _prepared(make_parts(fields))
@@ -89,6 +90,7 @@ def test_balance_and_metrics_do_not_depend_on_micro_batches():
     )
 
 
+@pytest.mark.slow
 def test_balance_is_the_loss_of_the_whole_batch():
   """E Σ f P over all trained tokens at once, from the model's own outputs."""
   parts = make_parts({"balance_coef": 0.5}, micro_batch_size=4)
@@ -155,6 +157,7 @@ def test_fused_step_keeps_the_routing_of_its_rollout():
   assert advance._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_training_takes_the_recorded_experts_and_the_reference_its_own():
   parts = make_parts(
     {"keep_routing": True, "kl_coef": 0.1, "balance_coef": 0.01},
@@ -223,6 +226,7 @@ def test_biases_move_against_the_load():
   np.testing.assert_allclose(batch.router_load[:, 3], 1 / K, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_with_experts_keeps_its_routing_and_logs_its_load(tmp_path):
   config = tiny_config.get_config("grpo")
   config.phases = ("rl",)

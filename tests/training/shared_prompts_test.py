@@ -71,7 +71,7 @@ def _assert_equal(got, want, tolerance=1e-10):
 @pytest.mark.parametrize(
   ("name", "micros"),
   [
-    ("dense", (2, 8)),
+    slow("dense", (2, 8)),
     slow("dense", (1, 16)),
     slow("experts", (2, 4)),
     slow("adapters", (2, 16)),
@@ -154,6 +154,7 @@ def test_a_prompt_costs_once_however_many_rows_it_has():
   assert shared < 0.35 * whole, counts
 
 
+@pytest.mark.slow
 def test_minibatches_hold_whole_groups():
   """A gradient step on each half; both halves are groups, in some order."""
   with jax.enable_x64(True):

@@ -41,13 +41,17 @@ VARIED = (
 )
 
 
-def each_algorithm(leave_out=()):
-  """Parameters of a test: all names, the slow ones marked.
+# Of these, a ratio of tokens, one of rows, a trainable parameter, a teacher.
+FAST = "grpo", "gspo", "lambda_grpo", "opd_full"
+
+
+def each_algorithm(leave_out=(), fast=VARIED):
+  """Parameters of a test: all names, those that are not `fast` marked slow.
 
   Without those that need a critic, which the tiny policy has not.
   """
   return [
-    pytest.param(name, marks=() if name in VARIED else pytest.mark.slow)
+    pytest.param(name, marks=() if name in fast else pytest.mark.slow)
     for name, algorithm in algorithms.ALGORITHMS.items()
     if "values" not in algorithm.needs and name not in leave_out
   ]

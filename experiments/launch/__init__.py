@@ -1,0 +1,1 @@
+"""Programs that run experiments.train on Cloud TPU; see docs/cloud.md."""

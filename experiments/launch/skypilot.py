@@ -1,0 +1,128 @@
+r"""Trains on TPU VMs, through SkyPilot's managed jobs.
+
+    python -m experiments.launch.skypilot run --name=sort \
+        --accelerator=v5litepod-16 --spot --workdir=gs://my-bucket/sort \
+        --config=configs/quickstart.py -- --config.rl.steps=100
+
+`run` submits the commit as a managed job: SkyPilot finds a slice, runs the
+program on all of its workers, finds another slice when it is taken away, where
+the program continues from the workdir, and deletes the slice at the end.
+`status`, `logs` and `stop` concern that job. --dry_run prints the task and the
+commands.
+
+Exit status: 0, and 2 after a mistake or a command that failed. That of the
+program is shown by `status`.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+
+from absl import flags
+
+from experiments.launch import job
+
+# Scalars are JSON, which is YAML too.
+_TASK = """\
+name: {name}
+workdir: {folder}
+resources:
+  infra: {infra}
+  accelerators: {accelerator}
+  accelerator_args:
+    runtime_version: {runtime}
+  use_spot: {spot}
+  job_recovery:
+    # Of the program; a slice that is lost is replaced in any case. There is no
+    # bound on this, so that nothing is listed that a mistake may cause.
+    recover_on_exit_codes: [143]
+# Like `run`, on every worker. The images of TPU VMs have an older Python than
+# grpo_jax needs; uv brings one.
+setup: |
+  set -e
+  python3 -m pip install --quiet uv
+  python3 -m uv venv --quiet --allow-existing --python=3.12 ~/grpo_jax_venv
+  python3 -m uv pip install --quiet --python="$HOME/grpo_jax_venv/bin/python" \\
+    --constraint=constraints.txt --editable='.[{extras}]'
+run: |
+  exec ~/grpo_jax_venv/bin/python -m experiments.train {arguments}
+"""
+
+
+def _run(values: flags.FlagValues, arguments: Sequence[str]) -> int:
+  job.check_shared(values.workdir)
+  code = job.Code(values.allow_dirty)
+  task = _TASK.format(
+    name=json.dumps(values.name),
+    folder=json.dumps(str(code.folder)),
+    infra=json.dumps(values.infra),
+    accelerator=json.dumps(f"tpu-{values.accelerator}"),
+    runtime=json.dumps(job.runtime(values.accelerator)),
+    spot=json.dumps(values.spot),
+    extras=values.extras,
+    arguments=shlex.join(job.train_arguments(values, arguments)),
+  )
+  path = code.folder.with_name(f"{values.name}.yaml")
+  if values.dry_run:
+    job.execute(code.unpack(), dry_run=True)
+    print(f"cat > {path} <<'EOF'\n{task}EOF")
+  else:
+    job.execute(code.unpack())
+    path.write_text(task, encoding="utf-8")
+  launch = ["sky", "jobs", "launch", "--yes", "--detach-run", str(path)]
+  job.execute([launch], values.dry_run)
+  return 0
+
+
+def _status(values: flags.FlagValues, arguments: Sequence[str]) -> int:
+  del arguments
+  job.execute([["sky", "jobs", "queue"]], values.dry_run)
+  return 0
+
+
+def _logs(values: flags.FlagValues, arguments: Sequence[str]) -> int:
+  del arguments
+  follow = "--follow" if values.follow else "--no-follow"
+  command = ["sky", "jobs", "logs", f"--name={values.name}", follow]
+  job.execute([command], values.dry_run)
+  return 0
+
+
+def _stop(values: flags.FlagValues, arguments: Sequence[str]) -> int:
+  del arguments
+  command = ["sky", "jobs", "cancel", "--yes", f"--name={values.name}"]
+  job.execute([command], values.dry_run)
+  return 0
+
+
+def main(argv: Sequence[str]) -> int:
+  """Runs the action that the command line names."""
+  values = flags.FlagValues()
+  job.define(values)
+  flags.DEFINE_string(
+    "infra",
+    "gcp",
+    "Where to look: gcp, gcp/REGION or gcp/REGION/ZONE.",
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    "follow", False, "Show what is added to the log.", flag_values=values
+  )
+  return job.run(
+    argv,
+    values,
+    {
+      "run": (_run, ("name", "accelerator", "workdir", "config")),
+      "status": (_status, ()),
+      "logs": (_logs, ("name",)),
+      "stop": (_stop, ("name",)),
+    },
+    __doc__,
+  )
+
+
+if __name__ == "__main__":
+  sys.exit(main(sys.argv))

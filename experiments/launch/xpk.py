@@ -1,0 +1,175 @@
+r"""Trains on GKE, through XPK.
+
+    python -m experiments.launch.xpk run --name=sort --cluster=my-cluster \
+        --project=my-project --zone=us-central1-a \
+        --accelerator=v5litepod-16 --workdir=gs://my-bucket/sort \
+        --config=configs/quickstart.py -- --config.rl.steps=100
+
+`create` makes a cluster with a node pool for each slice, and `delete` deletes
+it; `run` puts the commit into an image and submits a job to the cluster;
+`status`, `logs` and `stop` concern that job. GKE starts the job again after a
+preemption, up to --max_restarts times, and it continues from the workdir.
+--dry_run prints the commands.
+
+Exit status: 0, and 2 after a mistake or a command that failed. That of the
+program is shown by `status`.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+
+from absl import flags
+
+from experiments.launch import job
+
+# XPK puts the code into an image made of this one. The default is too old.
+_IMAGE = "python:3.12"
+# How long a run may take to save after SIGTERM.
+_GRACE_S = 300
+# Workers whose logs kubectl shows at once; its own limit is 5.
+_MAX_LOGS = 256
+
+
+def _place(values: flags.FlagValues) -> list[str]:
+  return [
+    f"--cluster={values.cluster}",
+    f"--project={values.project}",
+    f"--zone={values.zone}",
+  ]
+
+
+def _create(values: flags.FlagValues, arguments: Sequence[str]) -> int:
+  del arguments
+  capacity = ["--on-demand"]
+  if values.spot:
+    capacity = ["--spot"]
+  elif values.reservation:
+    capacity = [f"--reservation={values.reservation}"]
+  command = [
+    "xpk",
+    "cluster",
+    "create",
+    *_place(values),
+    f"--tpu-type={values.accelerator}",
+    f"--num-slices={values.slices}",
+    *capacity,
+  ]
+  job.execute([command], values.dry_run)
+  return 0
+
+
+def _run(values: flags.FlagValues, arguments: Sequence[str]) -> int:
+  job.check_shared(values.workdir)
+  code = job.Code(values.allow_dirty)
+  train = shlex.join(job.train_arguments(values, arguments))
+  # One line, because XPK pastes it into YAML. XPK restarts after 42: nothing
+  # was trained. `exec`, so that the SIGTERM that XPK passes on reaches Python.
+  inside = (
+    "python -m pip install --quiet --constraint constraints.txt"
+    f" --editable '.[{values.extras}]' || exit 42;"
+    f" exec python -m experiments.train {train}"
+  )
+  command = [
+    "xpk",
+    "workload",
+    "create",
+    f"--workload={values.name}",
+    *_place(values),
+    f"--tpu-type={values.accelerator}",
+    f"--num-slices={values.slices}",
+    f"--base-docker-image={_IMAGE}",
+    f"--script-dir={code.folder}",
+    # XPK restarts after 42 and from 127 on: not after 0, 1 and 2.
+    f"--max-restarts={values.max_restarts}",
+    f"--termination-grace-period-seconds={_GRACE_S}",
+    f"--command={inside}",
+  ]
+  job.execute([*code.unpack(), command], values.dry_run)
+  return 0
+
+
+def _status(values: flags.FlagValues, arguments: Sequence[str]) -> int:
+  del arguments
+  command = [
+    "xpk",
+    "workload",
+    "list",
+    *_place(values),
+    f"--filter-by-job={values.name}",
+  ]
+  job.execute([command], values.dry_run)
+  return 0
+
+
+def _logs(values: flags.FlagValues, arguments: Sequence[str]) -> int:
+  del arguments
+  # The cluster's credentials are in kubectl's config since `create` or `run`.
+  command = [
+    "kubectl",
+    "logs",
+    f"--selector=xpk.google.com/workload={values.name}",
+    "--prefix",
+    f"--tail={values.lines}",
+    f"--max-log-requests={_MAX_LOGS}",
+    *(["--follow"] if values.follow else []),
+  ]
+  job.execute([command], values.dry_run)
+  return 0
+
+
+def _stop(values: flags.FlagValues, arguments: Sequence[str]) -> int:
+  del arguments
+  command = [
+    "xpk",
+    "workload",
+    "delete",
+    f"--workload={values.name}",
+    *_place(values),
+    "--force",
+  ]
+  job.execute([command], values.dry_run)
+  return 0
+
+
+def _delete(values: flags.FlagValues, arguments: Sequence[str]) -> int:
+  del arguments
+  command = ["xpk", "cluster", "delete", *_place(values), "--force"]
+  job.execute([command], values.dry_run)
+  return 0
+
+
+def main(argv: Sequence[str]) -> int:
+  """Runs the action that the command line names."""
+  values = flags.FlagValues()
+  job.define(values)
+  job.define_place(values)
+  job.define_logs(values)
+  flags.DEFINE_string("cluster", None, "Of GKE.", flag_values=values)
+  flags.DEFINE_string(
+    "reservation",
+    None,
+    "Reservation to make the cluster from; by default on demand.",
+    flag_values=values,
+  )
+  place = ("cluster", "project", "zone")
+  needed = ("name", *place, "accelerator", "workdir", "config")
+  return job.run(
+    argv,
+    values,
+    {
+      "create": (_create, (*place, "accelerator")),
+      "run": (_run, needed),
+      "status": (_status, ("name", *place)),
+      "logs": (_logs, ("name",)),
+      "stop": (_stop, ("name", *place)),
+      "delete": (_delete, place),
+    },
+    __doc__,
+  )
+
+
+if __name__ == "__main__":
+  sys.exit(main(sys.argv))

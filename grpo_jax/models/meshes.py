@@ -1,0 +1,39 @@
+"""What kernels read of the mesh in `jax.set_mesh(mesh)`.
+
+The compiler cannot split a kernel, so that its callers do, with
+`jax.shard_map`, over the axes that are named here.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+
+
+def platform() -> str:
+  """For which the program is made: that of the mesh, which may be abstract."""
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  return device.platform if device else jax.default_backend()
+
+
+def size() -> int:
+  """Number of devices of the mesh; 1 outside of one."""
+  return math.prod(jax.sharding.get_abstract_mesh().shape.values())
+
+
+def split(length: int, *names: str) -> tuple[str, ...] | None:
+  """Over which of these mesh axes an array axis is split, all together.
+
+  Args:
+    length: Of the array axis.
+    names: Of mesh axes; those that the mesh has not got do not count.
+
+  Returns:
+    An entry of a `PartitionSpec`; None if there is one device along them all,
+    or the array axis does not divide evenly.
+  """
+  sizes = jax.sharding.get_abstract_mesh().shape
+  axes = tuple(name for name in names if sizes.get(name, 1) > 1)
+  divides = length % math.prod(sizes[name] for name in axes) == 0
+  return axes if axes and divides else None

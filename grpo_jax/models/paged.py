@@ -1,0 +1,251 @@
+"""Attention of a decode step over pages, by JAX's ragged paged attention.
+
+A page holds keys and values of 32 tokens of all heads. A row reads those that
+its table lists: first the full pages of its prompt, which it shares with the
+other rows of the group; then pages of its own, of which the first begins with
+what of the prompt did not fill a page. In a prompt of 70 tokens, of two rows:
+
+    slots of the prompt     [  0 .. 31  ][ 32 .. 63  ][64..69|          ]
+    row 0 reads             page 0       page 1       own page: 64..69, then
+    row 1 reads             page 0       page 1       own page  its completion
+
+In the cache of a layer, [P, n + G · m, 32, 2 · C, K'], a prompt has n pages and
+each of its G rows m; with lanes that take new rows each lane is a prompt of its
+own (G = 1), as it is for `attention.one_token`. Keys and values of a head lie
+beside each other, and K' is K in whole lanes of 128 channels.
+
+Against `attention.one_token`:
+
+- The kernel reads a row's tokens and nothing else: no slots beyond its length,
+  none before the window (which it skips the scores of, and not the reading).
+- Prompts are held once for their rows, as there, and in a second copy that
+  `prefill` made. Each row has up to 31 tokens of its prompt again, and half of
+  its last page is empty on average. Heads narrower than 128 take as much
+  memory as those of 128.
+- Pages that rows share are read once for each row, and not once for all.
+- No int8 cache: the kernel knows one scale for all tokens.
+
+No run on a TPU has shown which is faster. The kernel was compiled for TPU v5e,
+and interpreted on a CPU by tests, which have to mend the interpreter of JAX
+0.10 for it; so it serves on TPUs only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.pallas.ops.tpu import ragged_paged_attention
+from jax.sharding import PartitionSpec as P
+
+from grpo_jax.models import attention, meshes
+from grpo_jax.types import ROW_AXES
+
+if TYPE_CHECKING:
+  from grpo_jax.models.transformer import Prefix, TransformerConfig
+
+FORMS = ("plain", "paged")
+PAGE = 32  # Tokens.
+_LANES = 128
+# Block sizes are given: left alone, the kernel looks them up for the device of
+# this process, which need not be that of the mesh. Not tuned.
+_PAGES_AT_ONCE = 16
+_ROWS_AT_ONCE = 8
+
+
+def check(config: TransformerConfig) -> None:
+  """Raises ValueError if the kernel cannot serve the model here."""
+  lacks = ""
+  num_heads = 2 * config.num_kv_heads
+  if meshes.split(config.num_kv_heads, "tensor"):
+    num_heads //= jax.sharding.get_abstract_mesh().shape["tensor"]
+  words = num_heads * _dtype(config).itemsize // 4  # Of a channel.
+  if meshes.platform() != "tpu":
+    lacks = f"a TPU, and not a {meshes.platform()}"
+  elif config.dtype == "float64":
+    lacks = "dtype 'bfloat16' or 'float32', and not 'float64'"
+  elif config.cache_dtype == "int8":
+    lacks = "cache_dtype 'model' or 'bfloat16', and not 'int8'"
+  elif words not in (1, 2, 4) and words % 8:
+    lacks = (
+      "1, 2, 4 or a multiple of 8 words of keys and values for each channel on"
+      f" a device, and not {words} (2 · num_kv_heads · bytes / 4)"
+    )
+  if lacks:
+    raise ValueError(
+      f"model: decode_attention is 'paged', which needs {lacks}; change that,"
+      " or use 'plain'."
+    )
+
+
+def _dtype(config):
+  model = config.cache_dtype == "model"
+  return jnp.dtype(config.dtype if model else config.cache_dtype)
+
+
+def _whole(size: int, unit: int) -> int:
+  return -(-size // unit) * unit
+
+
+def held(
+  config: TransformerConfig,
+  mask: jax.Array,  # [P, S] bool
+  k: jax.Array,  # [P, C, K, S]
+  v: jax.Array,  # [P, C, S, K]
+) -> jax.Array:  # [P, n, PAGE, 2 · C, K']
+  """Pages of left-padded prompts, whose tokens come first in them.
+
+  Raises:
+    ValueError: As `check` does.
+  """
+  check(config)
+  num_prompts, num_heads, width, num_slots = k.shape
+  # [P, S, C, 2, K]
+  kv = jnp.stack(
+    [jnp.transpose(k, (0, 3, 1, 2)), jnp.swapaxes(v, 1, 2)], axis=3
+  ).astype(_dtype(config))
+  slots = jnp.arange(num_slots) - mask.sum(axis=1, keepdims=True)
+  kv = jnp.take_along_axis(
+    kv, (slots % num_slots)[:, :, None, None, None], axis=1
+  )
+  missing = [(0, 0)] * kv.ndim
+  missing[1] = 0, -num_slots % PAGE
+  missing[-1] = 0, -width % _LANES
+  return jnp.pad(kv, missing).reshape(
+    num_prompts, -1, PAGE, 2 * num_heads, _whole(width, _LANES)
+  )
+
+
+def _num_own(num_slots: int) -> int:
+  """Pages of a row for completion slots after an incomplete page."""
+  return _whole(PAGE - 1 + num_slots, PAGE) // PAGE
+
+
+def allocate(num_rows: int, num_slots: int, prefix: Prefix) -> Any:
+  """The caches of the layers; `Policy.allocate` has the rest."""
+
+  def of_layer(pages):
+    num_own = num_rows // pages.shape[0] * _num_own(num_slots)
+    return jnp.pad(pages, ((0, 0), (0, num_own), *[(0, 0)] * 3))
+
+  return admit(prefix, tuple(map(of_layer, prefix.layers)), num_rows)
+
+
+def admit(prefix: Prefix, cache: Any, num_rows: int) -> Any:
+  """`Policy.admit`; what rows wrote of completions stays as it is."""
+  length = prefix.mask.sum(axis=1)[:, None, None, None, None]  # [P, 1, ...]
+
+  def of_layer(pages, cache):
+    num_pages = pages.shape[1]
+    group = num_rows // pages.shape[0]
+    cache = lax.dynamic_update_slice_in_dim(cache, pages, 0, axis=1)
+    # None if it would be the one behind the last: then nothing is copied.
+    place = jnp.minimum(length // PAGE, num_pages - 1)
+    last = jnp.take_along_axis(pages, place, axis=1)  # [P, 1, PAGE, ...]
+    of_prompt = jnp.arange(PAGE)[:, None, None] < length % PAGE
+    first = jnp.where(of_prompt, last, cache[:, num_pages : num_pages + group])
+    return lax.dynamic_update_slice_in_dim(cache, first, num_pages, axis=1)
+
+  return tuple(map(of_layer, prefix.layers, cache))
+
+
+def attend(
+  config: TransformerConfig,
+  length: jax.Array,  # [P] int32
+  t: jax.Array,  # [B] int32
+  num_pages: int,
+  window: int | None,
+  q: jax.Array,  # [B, 1, C, R, K]
+  k: jax.Array,  # [B, C, K, 1]
+  v: jax.Array,  # [B, C, 1, K]
+  cache: jax.Array,  # [P, n + B / P · m, PAGE, 2 · C, K']
+) -> tuple[jax.Array, jax.Array]:
+  """Writes a token to the cache and attends to all up to it.
+
+  Within `jax.set_mesh(mesh)` each device has the rows of its prompts along
+  `ROW_AXES` and its heads along `tensor`; all of what does not divide evenly.
+  So prompts have to divide for the rows to be split.
+
+  Args:
+    config: The transformer's; its scale and soft-cap are used.
+    length: Tokens of each prompt.
+    t: Position of the token in its completion. Tokens before the first slot
+      or behind the last one are not written, and their rows get anything
+      finite.
+    num_pages: n, of each prompt.
+    window: Tokens that a query sees, itself included; None for all.
+    q, k, v: As `Attention.project` makes them.
+    cache: Of this layer.
+
+  Returns:
+    What is attended, [B, 1, C, R, K], and the cache.
+  """
+  width = q.shape[-1]
+  scale = attention.scale(config, width)
+
+  def local(length, t, q, k, v, cache):
+    num_rows, _, num_heads, queries, _ = q.shape
+    num_prompts, room, *_ = cache.shape
+    group = num_rows // num_prompts
+    num_own = (room - num_pages) // group
+    prompt, member = jnp.divmod(jnp.arange(num_rows), group)
+    length = length[prompt]
+    first = prompt * room  # Page of the prompt, in all of them.
+    own = first + num_pages + member  # The first one of the row.
+    full, rest = jnp.divmod(length, PAGE)
+
+    page, place = jnp.divmod(rest + t, PAGE)
+    exists = (t >= 0) & (page < num_own)
+    page = jnp.where(exists, own + page * group, num_prompts * room)
+    new = jnp.stack([k[..., 0], v[:, :, 0]], axis=2)  # [B, C, 2, K]
+    pages = cache.reshape(-1, *cache.shape[2:])
+    new = new.reshape(num_rows, 2 * num_heads, width)
+    channels = ((0, 0), (0, 0), (0, cache.shape[-1] - width))
+    pages = pages.at[page, place].set(
+      jnp.pad(new.astype(pages.dtype), channels), mode="drop"
+    )
+
+    entries = jnp.arange(num_pages + num_own)
+    of_row = jnp.clip(entries - full[:, None], 0, num_own - 1)
+    table = jnp.where(
+      entries < full[:, None],
+      first[:, None] + entries,
+      own[:, None] + of_row * group,
+    )  # [B, n + m]
+    seen = jnp.clip(length + t + 1, 1, (full + num_own) * PAGE)
+    attended = ragged_paged_attention.ragged_paged_attention(
+      jnp.pad(q.reshape(num_rows, num_heads * queries, width), channels),
+      pages,
+      seen.astype(jnp.int32),
+      table.astype(jnp.int32),
+      jnp.arange(num_rows + 1, dtype=jnp.int32),
+      jnp.array([num_rows], jnp.int32),
+      sm_scale=scale,
+      sliding_window=window,
+      soft_cap=config.attention_softcap,
+      num_kv_pages_per_block=min(_PAGES_AT_ONCE, len(entries)),
+      num_queries_per_block=min(_ROWS_AT_ONCE, num_rows),
+    )
+    return attended[..., :width].reshape(q.shape), pages.reshape(cache.shape)
+
+  if meshes.size() > 1:
+    rows = meshes.split(cache.shape[0], *ROW_AXES)
+    heads = meshes.split(config.num_kv_heads, "tensor")
+    of_cache = P(rows, None, None, heads)
+    local = jax.shard_map(
+      local,
+      in_specs=(
+        P(rows),
+        P(rows),
+        P(rows, None, heads),
+        P(rows, heads),
+        P(rows, heads),
+        of_cache,
+      ),
+      out_specs=(P(rows, None, heads), of_cache),
+      # The kernel does not say over which axes its results vary.
+      check_vma=False,
+    )
+  return local(length, t, q, k, v, cache)

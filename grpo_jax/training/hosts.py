@@ -1,0 +1,461 @@
+"""Several processes of one run: who they are, when to stop, who is lost.
+
+A run on several hosts is one process on each of them, all with the same
+command. They compute the same steps together, so they also start, stop and
+fail together: a process that is gone leaves the others in a collective that
+never ends. `Watch` ends them instead, with a message, and `EXIT_LOST` as the
+status; the same command continues from the last checkpoint.
+
+With one process nothing here does anything.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pickle
+import platform
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn, Self
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from grpo_jax.training import sharding
+
+EXIT_LOST = 75  # EX_TEMPFAIL of sysexits.h: the same command may succeed.
+
+_CONNECT_S = 300  # Until the last process has to be there.
+# JAX aborts a process that misses a heartbeat for so long; `Watch` is sooner.
+_JAX_HEARTBEAT_S = 300
+MAX_TIMEOUT_S = 200
+_SAVE_S = 20  # That a checkpoint has to be finished, when the run ends.
+_LINGER_S = 3  # That process 0 outlives the others, who die without it.
+
+
+def start(
+  coordinator: str | None = None,
+  num_processes: int | None = None,
+  process_id: int | None = None,
+) -> None:
+  """Joins the other processes of the run; first of all, before any device.
+
+  Without arguments, JAX finds them on Cloud TPU, under SLURM and through
+  JAX_COORDINATOR_ADDRESS; where there is nothing of it, nothing happens.
+
+  Args:
+    coordinator: host:port where process 0 waits for the others.
+    num_processes: How many there are.
+    process_id: Which of them this is, from 0 on.
+
+  Raises:
+    ValueError: Only some of the arguments are given, or they do not fit.
+    ConnectionError: The others did not come.
+  """
+  given = {
+    "--coordinator": coordinator,
+    "--num_processes": num_processes,
+    "--process_id": process_id,
+  }
+  missing = [name for name, value in given.items() if value is None]
+  if 0 < len(missing) < len(given):
+    raise ValueError(
+      f"{', '.join(missing)} is missing: {', '.join(given)} belong together,"
+      " and none of them is needed on Cloud TPU."
+    )
+  if not missing:
+    assert coordinator is not None
+    assert num_processes is not None
+    assert process_id is not None
+    if not 0 <= process_id < num_processes or ":" not in coordinator:
+      raise ValueError(
+        f"--coordinator={coordinator} --num_processes={num_processes}"
+        f" --process_id={process_id}: needed are host:port and 0 ≤ process_id"
+        " < num_processes."
+      )
+  elif not _may_have_cluster():
+    return
+  try:
+    jax.distributed.initialize(
+      coordinator,
+      num_processes,
+      process_id,
+      initialization_timeout=_CONNECT_S,
+      heartbeat_timeout_seconds=_JAX_HEARTBEAT_S,
+    )
+  except ValueError as error:
+    if missing and "coordinator_address" in str(error):
+      return  # JAX has found no cluster.
+    raise
+  except jax.errors.JaxRuntimeError as error:
+    raise ConnectionError(
+      f"the processes of the run did not all come together in {_CONNECT_S} s:"
+      f" {str(error).splitlines()[0]}. Start all of them, with the same"
+      " command."
+    ) from error
+  # JAX listens to SIGTERM from here on, for a protocol that is not used.
+  signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _may_have_cluster() -> bool:
+  """False for a run on the CPU of a machine that may belong to a cluster."""
+  return jax.config.values["jax_platforms"] != "cpu" or any(
+    name in os.environ for name in ("JAX_COORDINATOR_ADDRESS", "SLURM_JOB_ID")
+  )
+
+
+def is_main() -> bool:
+  """Whether this process speaks and writes for all: process 0."""
+  return jax.process_index() == 0
+
+
+def say(text: str) -> None:
+  """Prints, in process 0."""
+  if is_main():
+    print(text, flush=True)
+
+
+def label() -> str:
+  """Names this process at the start of a line; empty if there is only one."""
+  if jax.process_count() == 1:
+    return ""
+  return f"{_name(jax.process_index(), platform.node())}: "
+
+
+def _name(process: int, host: str | None) -> str:
+  where = f" (host {host})" if host else ""
+  return f"process {process} of {jax.process_count()}{where}"
+
+
+def leave(status: int) -> NoReturn:
+  """Ends a process that failed, without waiting for the others."""
+  if jax.process_count() == 1:
+    sys.exit(status)
+  if is_main():
+    time.sleep(_LINGER_S)
+  _exit(status)
+
+
+def _exit(status: int) -> NoReturn:
+  sys.stdout.flush()
+  sys.stderr.flush()
+  # At a regular exit JAX would wait for the other processes.
+  os._exit(status)
+
+
+def gather(value: Any) -> list[Any]:
+  """The value of each process, in each process; any that pickle can hold."""
+  if jax.process_count() == 1:
+    return [value]
+  data = np.frombuffer(pickle.dumps(value), np.uint8)
+  sizes = multihost_utils.process_allgather(np.int32(data.size))
+  padded = np.zeros(sizes.max(), np.uint8)
+  padded[: data.size] = data
+  rows = multihost_utils.process_allgather(padded)
+  return [
+    pickle.loads(row[:size].tobytes())
+    for row, size in zip(rows, sizes, strict=True)
+  ]
+
+
+def check_same(**values: Any) -> None:
+  """Raises ValueError unless all processes have the same values."""
+  everyone = gather(values)
+  for name in values:
+    if any(other[name] != everyone[0][name] for other in everyone):
+      raise ValueError(
+        f"the processes of the run differ in {name}:"
+        f" {[other[name] for other in everyone]}. Start all with the same"
+        " command, and a --workdir that they share."
+      )
+
+
+class Exchange:
+  """Numbers of each process for all, without waiting for them."""
+
+  def __init__(self, mesh: Mesh):
+    self._sharding = NamedSharding(mesh, P(mesh.axis_names))
+    self._gathered = jax.jit(
+      lambda x: x, out_shardings=NamedSharding(mesh, P())
+    )
+
+  def post(self, *values: float) -> jax.Array:  # [devices, values] float32
+    """Sends the numbers; what comes back can be fetched when it is needed.
+
+    Every process calls it as often as the others.
+
+    Returns:
+      A row for each device: the values of its process at its first device,
+      and zeros at the others, so that a sum over rows counts each once.
+    """
+    devices = self._sharding.addressable_devices
+    rows = np.zeros((len(devices), len(values)), np.float32)
+    rows[0] = values
+    return self._gathered(sharding.from_local(rows, self._sharding))
+
+
+class Stop:
+  """SIGTERM in any process: all finish the same step, save, and leave.
+
+  Args:
+    mesh: Of the run.
+
+  Attributes:
+    asked: Set in the process that has had the signal.
+  """
+
+  def __init__(self, mesh: Mesh):
+    self.asked = threading.Event()
+    self._exchange = Exchange(mesh) if jax.process_count() > 1 else None
+    self._posted: jax.Array | None = None
+    self._agreed = False
+
+  def agreed(self) -> bool:
+    """Whether to stop, as of the last `look`."""
+    return self.asked.is_set() if self._exchange is None else self._agreed
+
+  def look(self) -> bool:
+    """Whether to stop after this step; called once a step by every process.
+
+    With several, each says what it knows, and hears what all have said one
+    step ago: to wait for this step's would hold up the device.
+    """
+    if self._exchange is not None and not self._agreed:
+      if self._posted is not None:
+        self._agreed = bool(jax.device_get(self._posted).any())
+      self._posted = self._exchange.post(self.asked.is_set())
+    return self.agreed()
+
+  def __enter__(self) -> Self:
+    # Only the main thread may handle signals.
+    self._handles = threading.current_thread() is threading.main_thread()
+    if self._handles:
+      self._previous = signal.signal(
+        signal.SIGTERM, lambda *_: self.asked.set()
+      )
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    if self._handles:
+      signal.signal(signal.SIGTERM, self._previous)
+
+
+class Watch:
+  """Ends the process when another one of the run is gone, stopped or stuck.
+
+  Each process says in the store of JAX's coordination service, which lives in
+  process 0, that it is there and how many steps it has done. Process 0 reads
+  what all say, and judges; the others read what it says. A process is lost if
+  it has said nothing for `timeout_s`, if it ended with an error, or if it has
+  been behind the others for `stall_s`: it is stuck, though it may say so.
+
+  A context manager; with one process it does nothing.
+
+  Args:
+    timeout_s: Seconds of silence.
+    stall_s: Seconds without a step, compilation and evaluation included.
+    describe: What to say of the checkpoint to continue from.
+    settle: Waits for a checkpoint that is being written.
+  """
+
+  def __init__(
+    self,
+    timeout_s: float,
+    stall_s: float,
+    describe: Callable[[], str],
+    settle: Callable[[], None],
+  ):
+    self._timeout_s = timeout_s
+    self._stall_s = stall_s
+    self._describe = describe
+    self._settle = settle
+    self._interval = min(timeout_s / 6, 5.0)
+    self._own: dict[str, Any] = {"host": platform.node(), "beat": 0, "steps": 0}
+    # By process: what it said last, and when that was new, and its steps.
+    self._said: dict[int, dict[str, Any]] = {}
+    self._heard: dict[int, float] = {}
+    self._moved: dict[int, float] = {}
+    self._over = threading.Event()
+    self._ending = threading.Lock()
+
+  def step(self) -> None:
+    """Says that this process has done one more step."""
+    self._own["steps"] += 1
+
+  def __enter__(self) -> Self:
+    if jax.process_count() == 1:
+      return self
+    now = time.monotonic()
+    self._heard = dict.fromkeys(range(jax.process_count()), now)
+    self._moved = dict(self._heard)
+    for work in (self._talk, self._judge):
+      threading.Thread(target=work, daemon=True).start()
+    _explain_aborts(self)
+    return self
+
+  def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+    if jax.process_count() == 1:
+      return
+    self.failing(kind, error, _)
+    if error is None:
+      self._own["done"] = True
+      self._exchange_words()
+      _explain_aborts(None)
+    self._over.set()
+
+  def failing(self, kind: Any, error: BaseException | None, _: Any) -> None:
+    """Tells the others of an error, before anything waits for them.
+
+    An error of a collective is the echo of a loss elsewhere: it is held back
+    until the process that caused it is known, which ends this one.
+    """
+    if error is None or jax.process_count() == 1 or "error" in self._own:
+      return
+    text = f"{kind.__name__}: {' '.join(str(error).split())[:200]}"
+    if isinstance(error, jax.errors.JaxRuntimeError) or "Gloo" in text:
+      print(f"{label()}{text}", file=sys.stderr, flush=True)
+      time.sleep(self._timeout_s + 4 * self._interval + _SAVE_S)
+    self._own["error"] = text
+    self._exchange_words()
+
+  def _talk(self) -> None:
+    while not self._over.wait(self._interval):
+      self._exchange_words()
+
+  def _exchange_words(self) -> None:
+    """Says what this process has to say, and hears what concerns it."""
+    client = _store()
+    self._own["beat"] += 1
+    try:
+      client.key_value_set(
+        f"{_KEY}/{jax.process_index()}",
+        json.dumps(self._own),
+        allow_overwrite=True,
+      )
+      if is_main():
+        entries = dict(client.key_value_dir_get(f"{_KEY}/"))
+      else:
+        entries = {f"{_KEY}/0": client.key_value_try_get(f"{_KEY}/0")}
+    except jax.errors.JaxRuntimeError:
+      return  # Process 0 is not there yet, or no more; `_judge` will tell.
+    now = time.monotonic()
+    for key, text in entries.items():
+      process, entry = int(key.rpartition("/")[2]), json.loads(text)
+      before = self._said.get(process, {})
+      if entry["beat"] != before.get("beat"):
+        self._heard[process] = now
+      if entry["steps"] != before.get("steps"):
+        self._moved[process] = now
+      self._said[process] = entry
+
+  def _judge(self) -> None:
+    while not self._over.wait(self._interval / 2):
+      verdict = self._said.get(0, {}).get("verdict") or self._verdict()
+      if verdict and not self._over.is_set():
+        self.end(verdict)
+
+  def _verdict(self) -> str | None:
+    """Which process is lost and why, as far as this one can know."""
+    now = time.monotonic()
+    others = range(1, jax.process_count()) if is_main() else (0,)
+    for process in others:
+      said = self._said.get(process, {})
+      name = _name(process, said.get("host"))
+      if said.get("done"):
+        continue
+      if "error" in said:
+        return f"{name} has ended with an error: {said['error']}"
+      silence = now - self._heard[process]
+      if silence > self._timeout_s:
+        return f"{name} has not been heard of for {silence:.0f} s"
+    if not is_main() or not self._said:
+      return None
+    steps = {
+      process: said["steps"]
+      for process, said in self._said.items()
+      if not said.get("done")
+    }
+    if not steps:
+      return None
+    last = min(steps, key=lambda process: steps[process])
+    pause = now - self._moved[last]
+    if pause < self._stall_s:
+      return None
+    behind = [process for process in steps if steps[process] == steps[last]]
+    who = "no process has"
+    if len(behind) == 1:
+      who = f"{_name(last, self._said[last]['host'])} has not"
+    return f"{who} done a step for {pause:.0f} s"
+
+  def end(self, verdict: str) -> NoReturn:
+    """Says why the run ends and ends this process."""
+    with self._ending:  # Never given back: one message is enough.
+      if is_main():
+        self._own["verdict"] = verdict
+        self._exchange_words()
+      # A save can be finished only if every process has done its part. What is
+      # not finished keeps its temporary name, and is no checkpoint.
+      saving = threading.Thread(target=self._settle, daemon=True)
+      saving.start()
+      saving.join(_SAVE_S)
+      print(
+        f"{label()}{verdict}; this run ends. {self._describe()} Start all"
+        " processes again with the same command to continue.",
+        file=sys.stderr,
+        flush=True,
+      )
+      if is_main():
+        time.sleep(2 * self._interval)
+      _exit(EXIT_LOST)
+
+
+_KEY = "grpo_jax/processes"
+
+
+def _store() -> Any:
+  """Keys and values that all processes share."""
+  # JAX has no public name for it; Orbax reads it here as well.
+  from jax._src import distributed
+
+  return distributed.global_state.client
+
+
+_Handler = ctypes.CFUNCTYPE(None, ctypes.c_int)
+_handlers: list[Any] = []  # Kept alive: C holds the addresses.
+
+
+def _explain_aborts(watch: Watch | None) -> None:
+  """Makes an abort by JAX end the process like a verdict of `watch`.
+
+  JAX's coordination service lives in process 0. If that dies, the others are
+  aborted at once from a thread of C++, which no Python handler can see. It has
+  no callback for it that works (jax 0.10.2 takes one from Python only to fail
+  with `std::bad_cast`), so the signal itself is caught, in C.
+
+  Args:
+    watch: Who speaks; None: the process dies of an abort as usual.
+  """
+  libc = ctypes.CDLL(None)
+  libc.signal.argtypes = ctypes.c_int, ctypes.c_void_p
+  if watch is None:
+    libc.signal(signal.SIGABRT, int(signal.SIG_DFL))
+    return
+
+  def handle(_: int) -> None:
+    watch.end(
+      "JAX has aborted this process, as the lines above say; most often"
+      f" because {_name(0, watch._said.get(0, {}).get('host'))}, which the"
+      " others need, is gone"
+    )
+
+  handler = _Handler(handle)
+  _handlers.append(handler)
+  libc.signal(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))

@@ -1,0 +1,506 @@
+"""Several runs as one compiled program.
+
+Runs that differ in their seeds and in numbers that are not whole are the same
+program with other inputs. Here it is traced and compiled once; states and
+batches have a leading axis of runs, which is split over the devices. A device
+takes its runs one after another, or all at once (`side_by_side`). Everything
+else is done for each run as `loop.py` does it: a stream of prompts of its own,
+the same files, checkpoints of its own, from which either goes on.
+
+The compiler makes other code of a step in a loop over runs, and of a number
+that is no constant because it differs: what is computed is the same, and
+rounded differently. After three steps in float32 on a CPU, parameters of
+runs and of runs of their own differ by up to 2e-7.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from grpo_jax.data import pipeline
+from grpo_jax.training import (
+  assembly,
+  checkpoints,
+  drivers,
+  evaluation,
+  hosts,
+  loop,
+  metrics_log,
+  paths,
+  progress,
+  runs,
+  sharding,
+  varied,
+)
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import problem as problem_lib
+from grpo_jax.training import step as step_lib
+from grpo_jax.types import Policy, PyTree, TrainState
+
+# Settings that may differ; where they are groups, in their numbers.
+MAY_DIFFER = ("seed", "algorithm", "sampling", "sft", "rl", "rewards.weights")
+# Numbers that are part of how the program differentiates itself.
+_CONSTANT = frozenset({"algorithm.jsd_beta"})
+_AXIS = "runs"
+
+
+@dataclasses.dataclass
+class _Cell:
+  """A run among others.
+
+  Attributes:
+    run: As a run of its own has it.
+    phases: Of it.
+    streams: Its batches, by phase.
+    position: Where its last checkpoint was; None at the start.
+    failure: Why it goes on no more.
+  """
+
+  run: loop.Run
+  phases: list[runs.Phase]
+  streams: list[Any]
+  position: dict[str, Any] | None
+  failure: FloatingPointError | None = None
+
+
+def train(
+  configs: Sequence[ml_collections.ConfigDict],
+  workdirs: Sequence[str | os.PathLike],
+  side_by_side: bool | None = None,
+) -> list[loop.Result | FloatingPointError]:
+  """Runs several configs that one program can compute, or what is left.
+
+  A run whose loss is no longer finite is left behind, and the others go on.
+  Steps are timed for all runs together. Runs that have got equally far are one
+  program: after a kill while checkpoints were written there may be two, one
+  after the other.
+
+  Args:
+    configs: Of the runs; they differ in `seed` and in numbers that are not
+      whole of `algorithm`, `sampling`, `sft`, `rl` and `rewards.weights`.
+    workdirs: Folder of each run, with the files of a run of its own.
+    side_by_side: Whether a device computes all of its runs at once, as
+      batched operations, instead of one after another; None: on accelerators
+      (not measured there). Each loop then lasts as long as the
+      run that needs it longest. Eight runs of the quickstart at once take
+      2.4 s per step on 2 CPU cores, and 1.2 s one after another.
+
+  Returns:
+    How each run ended; the error of one that was left behind.
+
+  Raises:
+    KeyError, TypeError, ValueError: A config is at fault, or they are not one
+      program; nothing was written.
+  """
+  _check(configs, workdirs)
+  if side_by_side is None:
+    side_by_side = jax.default_backend() != "cpu"
+  settings = [config_lib.resolve(config) for config in configs]
+  together = collections.defaultdict(list)
+  for number, workdir in enumerate(workdirs):
+    saved = checkpoints.Checkpoints(
+      paths.parse(workdir) / "checkpoints",
+      keep=settings[number].checkpoint.keep,
+    )
+    together[saved.latest_step()].append(number)
+    saved.close()
+  results: dict[int, loop.Result | FloatingPointError] = {}
+  with hosts.Stop(sharding.make_mesh(1)) as stop:
+    for last_step, numbers in together.items():
+      ended = _train_together(
+        [settings[n] for n in numbers],
+        [configs[n].to_json() for n in numbers],
+        [paths.parse(workdirs[n]) for n in numbers],
+        last_step,
+        side_by_side,
+        stop,
+      )
+      results |= dict(zip(numbers, ended, strict=True))
+  return [results[number] for number in range(len(configs))]
+
+
+def _check(
+  configs: Sequence[ml_collections.ConfigDict],
+  workdirs: Sequence[str | os.PathLike],
+) -> None:
+  """Raises ValueError unless the configs can be one program."""
+  if not configs or len(configs) != len(set(map(str, workdirs))):
+    raise ValueError(
+      f"many.train: {len(configs)} configs and {len(set(map(str, workdirs)))}"
+      " different workdirs; needed are as many, and at least one."
+    )
+  flat = [metrics_log.flatten(json.loads(c.to_json())) for c in configs]
+  differing = sorted(
+    name
+    for name in set().union(*flat)
+    if len({settings.get(name) for settings in flat}) > 1
+  )
+  wrong = [
+    f"config.{name} ({', '.join(settings.get(name, '-') for settings in flat)})"
+    for name in differing
+    if name in _CONSTANT
+    or not any(f"{name}.".startswith(f"{group}.") for group in MAY_DIFFER)
+  ]
+  if wrong:
+    raise ValueError(
+      f"many.train: the runs differ in {'; '.join(wrong)}; one program allows"
+      f" it in {', '.join(MAY_DIFFER)} only, and not in"
+      f" {', '.join(_CONSTANT)}. Train them one by one, or those that agree in"
+      " one program."
+    )
+  first = configs[0]
+  for name, value, needed, why in (
+    ("data.source", first.data.source, "task", "answers are verified in it"),
+    ("log.wandb_project", first.log.wandb_project, "", "W&B has one run of it"),
+    ("profile_steps", tuple(first.profile_steps), (), "a trace shows all runs"),
+  ):
+    if value != needed:
+      raise ValueError(
+        f"many.train: config.{name}={value!r}; needed is {needed!r} where"
+        f" several runs are one program: {why}. Change it, or train the runs"
+        " one by one."
+      )
+  if jax.process_count() > 1:
+    raise ValueError(
+      f"many.train: {jax.process_count()} processes; needed is one, which has"
+      " all devices. Give each process runs of its own."
+    )
+
+
+def _make_mesh(num_runs: int, wanted: config_lib.MeshConfig) -> Mesh:
+  """As many devices as have an equal number of runs each.
+
+  Raises:
+    ValueError: A run is to be split over devices.
+  """
+  if (wanted.fsdp, wanted.tensor, wanted.expert) != (1, 1, 1):
+    raise ValueError(
+      f"many.train: {wanted} splits a run over devices; needed are 1 for fsdp,"
+      " tensor and expert, because each run is on one device. Train the runs"
+      " one by one."
+    )
+  devices = jax.devices()[: wanted.data]
+  count = max(n for n in range(1, len(devices) + 1) if num_runs % n == 0)
+  return jax.make_mesh(
+    (count,), (_AXIS,), axis_types=(AxisType.Auto,), devices=devices[:count]
+  )
+
+
+def _train_together(
+  settings: list[config_lib.RunConfig],
+  config_jsons: list[str],
+  workdirs: list[paths.Path],
+  last_step: int | None,
+  side_by_side: bool,
+  stop: hosts.Stop,
+) -> list[loop.Result | FloatingPointError]:
+  """Trains runs that have all got to the same step."""
+  mesh = _make_mesh(len(settings), settings[0].mesh)
+  alone = sharding.make_mesh(1)
+  order = "at once" if side_by_side else "one after another"
+  print(
+    f"{len(settings)} runs as one program on {mesh.size} device(s), the"
+    f" {len(settings) // mesh.size} of a device {order}"
+  )
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(jax.set_mesh(alone))
+    compiling = stack.enter_context(loop.compile_clock())
+    problems = [problem_lib.make_problem(config) for config in settings]
+    policy = assembly.make_policy(settings[0], problems[0], alone)
+    phases = [
+      runs.make_phases(config, problem, policy, alone)
+      for config, problem in zip(settings, problems, strict=True)
+    ]
+    programs = []
+    for index in range(len(settings[0].phases)):
+      program = _program(settings, policy, index, mesh, side_by_side)
+      state = runs.abstract_state(
+        phases[0][: index + 1],
+        runs.abstract_start(policy, settings[0].seed),
+      )
+      batch = next(loop.make_stream(settings[0], problems[0], alone, index))
+      _check_program(program, mesh, len(settings), state, _arrays(batch))
+      programs.append(program)
+
+    evaluators: dict[config_lib.RewardsConfig, evaluation.Evaluator] = {}
+    cells = []
+    for number, config in enumerate(settings):
+      problem, workdir = problems[number], workdirs[number]
+      if config.rewards not in evaluators:
+        evaluators[config.rewards] = evaluation.Evaluator(
+          problem,
+          policy,
+          alone,
+          config.eval.num_prompts,
+          config.eval.batch_size,
+          config.eval.temperature,
+        )
+      saved = checkpoints.Checkpoints(
+        workdir / "checkpoints", keep=config.checkpoint.keep
+      )
+      stack.callback(saved.close)
+      position = None
+      if last_step is None:
+        state = assembly.first_state(config, problem, policy, alone)
+      else:
+        stored = json.loads(config_jsons[number])
+        metrics_log.check_config(workdir, stored, loop.MAY_CHANGE)
+        position = saved.extra(last_step)
+        shapes = runs.abstract_start(policy, config.seed)
+        state = runs.restore(saved, last_step, phases[number], shapes, alone)
+      metrics_log.save_run_info(workdir, config_jsons[number])
+      log = metrics_log.MetricsLog(
+        workdir,
+        tensorboard=config.log.tensorboard,
+        resume_step=last_step,
+        resume_position=position["log"] if position else None,
+      )
+      run = loop.Run(
+        config=config,
+        problem=problem,
+        mesh=alone,
+        evaluator=evaluators[config.rewards],
+        saved=saved,
+        log=stack.enter_context(log),
+        profile_dir=workdir / "profile",
+        stop=stop,
+        watch=hosts.Watch(
+          config.hosts.timeout_s,
+          config.hosts.stall_s,
+          describe=functools.partial(checkpoints.describe, saved.directory),
+          settle=saved.wait,
+        ),
+        compiling=compiling,
+        state=state,
+        before=position["before"] if position else None,
+      )
+      streams = [
+        loop.make_stream(config, problem, alone, index)
+        for index in range(len(config.phases))
+      ]
+      cells.append(_Cell(run, phases[number], streams, position))
+
+    first = 0
+    if cells[0].position:
+      first = cells[0].position["phase"]
+      print(f"continuing after step {last_step}")
+    for index in range(first, len(programs)):
+      if stop.agreed() or not _going_on(cells):
+        break
+      for cell in cells:
+        if cell.position and index == first:
+          cell.streams[index].set_state(cell.position["stream"])
+        else:
+          cell.run.state = cell.phases[index].enter(cell.run.state)
+          cell.run.state = loop.with_reference(cell.run, index)
+      _run_phase(cells, index, programs[index], mesh)
+
+    for cell in cells:
+      cell.run.saved.wait()
+    return [cell.failure or loop.result(cell.run) for cell in cells]
+
+
+def _program(
+  settings: list[config_lib.RunConfig],
+  policy: Policy,
+  index: int,
+  mesh: Mesh,
+  side_by_side: bool,
+) -> Any:
+  """(numbers of the runs, states, batches) -> states, metrics, samples.
+
+  Every array has a leading axis of runs; states are donated.
+  """
+  seeds = tuple(config.seed for config in settings)
+  alike = [dataclasses.replace(c, seed=seeds[0]) for c in settings]
+  name = alike[0].phases[index]
+
+  def advance(run, state, batch):
+    # With numbers of the run whose turn it is; the problem for its verifier.
+    config = varied.merged(alike, "config", run)
+    problem = problem_lib.make_problem(config)
+    if len(set(seeds)) > 1:
+      seed: Any = varied.Varied("config.seed", seeds, run)
+      config = dataclasses.replace(config, seed=seed)
+    alone = sharding.make_mesh(1)
+    parts = assembly.make_parts(config, problem, policy, name, alone)
+    if parts.sample is not None:
+      return step_lib.fused_step(state, batch, parts=parts)
+    return *step_lib.supervised_step(state, batch, parts=parts), None
+
+  def on_device(*inputs):
+    if side_by_side:
+      return jax.vmap(advance)(*inputs)
+    return jax.lax.map(lambda x: advance(*x), inputs)
+
+  program: Callable = on_device
+  if mesh.size > 1:
+    # Devices have nothing to do with each other, as if each ran alone.
+    program = jax.shard_map(
+      on_device,
+      mesh=mesh,
+      in_specs=P(_AXIS),
+      out_specs=P(_AXIS),
+      check_vma=False,
+    )
+  return jax.jit(program, donate_argnums=1)
+
+
+def _check_program(
+  program: Any, mesh: Mesh, num_runs: int, state: PyTree, batch: PyTree
+) -> None:
+  """Traces the program for shapes of one run; finds where the runs part."""
+  states, batches = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct((num_runs, *x.shape), x.dtype),
+    (state, batch),
+  )
+  with jax.set_mesh(mesh):
+    jax.eval_shape(
+      program, np.arange(num_runs, dtype=np.int32), states, batches
+    )
+
+
+def _arrays(batch: pipeline.PromptBatch | pipeline.SupervisedBatch) -> PyTree:
+  """What the program reads of a batch."""
+  if isinstance(batch, pipeline.PromptBatch):
+    return batch.prompts
+  num_rows = len(batch.tokens)
+  return problem_lib.train_batch(batch, np.arange(num_rows), num_rows)
+
+
+def _run_phase(
+  cells: list[_Cell], index: int, program: Callable, mesh: Mesh
+) -> None:
+  """Steps through one phase of all runs; `loop.py` has it for one."""
+  first = cells[0].run  # They all have its sizes.
+  name = first.config.phases[index]
+  phase: config_lib.PhaseConfig = getattr(first.config, name)
+  done = int(first.state.phase_step)
+  offset = int(first.state.step) - done
+  start = done + 1
+  split = NamedSharding(mesh, P(_AXIS))
+  if name == "rl" and done == 0:
+    for cell in _going_on(cells):
+      summary = loop.evaluate(cell.run)
+      cell.run.before = cell.run.before or summary
+      cell.run.log.write(offset, name, summary)
+
+  display = progress.Progress(name, phase.steps)
+  clock = time.perf_counter()
+
+  def record(done, batches, metrics, samples, compile_s, is_due):
+    nonlocal clock
+    numbers = jax.device_get(metrics)  # each [runs]
+    now = time.perf_counter()
+    times = {"time/step_s": now - clock, "time/compile_s": compile_s}
+    clock = now
+    if done == start:
+      print(f"{name}: traced and compiled in {compile_s:.1f} s")
+    written = []
+    for i, cell in enumerate(cells):
+      if cell.failure:
+        continue
+      own = {key: float(value[i]) for key, value in numbers.items()} | times
+      texts = functools.partial(_samples, cell.run.problem, batches, samples, i)
+      try:
+        written.append(
+          loop.record(cell.run, name, offset, done, own, texts, is_due)
+        )
+      except FloatingPointError as error:
+        cell.failure = error
+        print(f"{cell.run.saved.directory.parent} is left behind: {error}")
+    if written:
+      shown = [loop.shown(name, own) for own in written]
+      means = {key: float(np.mean([x[key] for x in shown])) for key in shown[0]}
+      display.update(
+        done, means, sum(own["tokens_per_second"] for own in written)
+      )
+    if is_due:
+      clock = time.perf_counter()
+
+  states = _stacked([cell.run.state for cell in cells], split)
+  numbers = jax.device_put(np.arange(len(cells), dtype=np.int32), split)
+  pending: Callable[[], None] | None = None
+  with jax.transfer_guard("disallow"):
+    stopping = first.stop.agreed()
+    while done < phase.steps and not stopping and _going_on(cells):
+      batches = [next(cell.streams[index]) for cell in cells]
+      inputs = jax.tree.map(lambda *x: np.stack(x), *map(_arrays, batches))
+      compiled = first.compiling.seconds
+      with jax.set_mesh(mesh):
+        states, metrics, samples = program(
+          numbers, states, jax.device_put(inputs, split)
+        )
+      compile_s = first.compiling.seconds - compiled
+      if pending is not None:
+        pending()
+      done += 1
+      is_due = name == "rl" and loop.due(
+        first.config.eval.every, done, phase.steps
+      )
+      pending = functools.partial(
+        record, done, batches, metrics, samples, compile_s, is_due
+      )
+      stopping = first.stop.agreed()
+      is_saved = stopping or loop.due(
+        first.config.checkpoint.every, done, phase.steps
+      )
+      if is_due or is_saved:
+        with jax.transfer_guard("allow"):
+          _unstack(states, cells, mesh)
+        pending()
+        pending = None
+      if is_saved:
+        with jax.transfer_guard("allow"):
+          _save(cells, index, offset + done)
+  display.done()
+
+
+def _going_on(cells: list[_Cell]) -> list[_Cell]:
+  return [cell for cell in cells if not cell.failure]
+
+
+def _stacked(states: list[TrainState], split: NamedSharding) -> TrainState:
+  """The states with a leading axis of runs."""
+  return jax.device_put(jax.tree.map(lambda *x: jnp.stack(x), *states), split)
+
+
+def _unstack(states: TrainState, cells: list[_Cell], mesh: Mesh) -> None:
+  """Gives each run its state, of those that the mesh has."""
+  for i, cell in enumerate(cells):
+    with jax.set_mesh(mesh):
+      own = jax.tree.map(lambda x, i=i: x[i], states)
+    cell.run.state = jax.device_put(own, sharding.replicated(cell.run.mesh))
+
+
+def _save(cells: list[_Cell], index: int, step: int) -> None:
+  """Saves every run; none is a checkpoint ahead of another for long."""
+  for cell in _going_on(cells):
+    cell.run.saved.wait()
+  for cell in _going_on(cells):
+    loop.save(cell.run, index, step, cell.streams[index].get_state())
+
+
+def _samples(
+  problem: problem_lib.Problem, batches: list[Any], samples: PyTree, i: int
+) -> list[dict[str, Any]]:
+  """The sampled rows of run `i`, of those of all runs."""
+  if samples is None:
+    return []
+  own = jax.tree.map(lambda x: x[i], jax.device_get(samples))
+  return drivers.texts(problem, batches[i], own)

@@ -1,0 +1,239 @@
+"""The whole step, compiled for four TPUs that are not there.
+
+Run by `make test-tpu-aot`. What is asserted here cannot be seen on a CPU, and
+nothing else in the tests would notice if it were lost.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+
+import jax
+import pytest
+
+from experiments import chips, hlo, pod_report
+from grpo_jax.models import transformer
+from grpo_jax.rollout import sampling
+from grpo_jax.training import assembly, runs, sharding, step
+from grpo_jax.training import config as config_lib
+
+# Large enough that a shard of a kernel is no small change (hlo._SMALL).
+WIDTH, LAYERS, MLP, PROMPT, NEW = 256, 2, 1024, 32, 64
+
+# Of a device, for each step of the token loop: a few times the activations of
+# its 16 rows in bfloat16.
+TOKEN_BYTES = (4 * LAYERS + 2) * 16 * WIDTH * 2
+
+
+def per_token(analysis: hlo.Analysis) -> float:
+  """Bytes that a device sends for each step of the token loop."""
+  loop = [one for one in analysis.collectives if one.in_token_loop]
+  return sum(one.sent for one in loop) / (NEW - 1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_cache():
+  """What is compiled for devices elsewhere is written and never read."""
+  before = jax.config.jax_enable_compilation_cache
+  jax.config.update("jax_enable_compilation_cache", False)
+  yield
+  jax.config.update("jax_enable_compilation_cache", before)
+
+
+def resolved(**phase) -> config_lib.RunConfig:
+  config = config_lib.default_config("grpo")
+  config.phases = ("rl",)
+  config.data.max_prompt_len = PROMPT
+  config.sampling.max_new_tokens = NEW
+  config.model.width = WIDTH
+  config.model.num_layers = LAYERS
+  config.model.mlp_width = MLP
+  config.model.num_heads = 4
+  config.model.num_kv_heads = 2
+  config.model.dtype = "bfloat16"
+  config.model.remat = "full"
+  config.mesh.fsdp = 2
+  config.mesh.tensor = 2
+  config.rl.num_prompts = 8
+  config.rl.group_size = 4
+  config.rl.micro_batch_size = 16
+  config.rl.num_lengths = 1
+  config.algorithm.kl_coef = 0.1
+  config.rl.update(phase)
+  return config_lib.resolve(config)
+
+
+@pytest.fixture(scope="module")
+def target() -> pod_report.Target:
+  of = chips.parse("v5e:2x2")
+  return pod_report.Target(of, 1, chips.devices(of))
+
+
+@pytest.fixture(scope="module")
+def compiled(target) -> pod_report.Compiled:
+  return pod_report.compile_step(resolved(), target.devices)
+
+
+@pytest.fixture(scope="module")
+def analysis(compiled):
+  return pod_report.analyze(compiled)
+
+
+def test_the_state_is_donated_whole(compiled):
+  """Each of its arrays lies where the old one did."""
+  state = sum(
+    pod_report.hbm(compiled)[kind]
+    for kind in ("parameters", "optimizer", "reference")
+  )
+  # Layouts may pad, and counters and keys come on top.
+  assert compiled.program.memory_analysis().alias_size_in_bytes >= state
+
+
+def test_no_weight_is_gathered_for_a_token(analysis):
+  assert analysis.weight_gathers == []
+
+
+def sampled(target, change) -> hlo.Analysis:
+  """What the rollout alone does, of a policy that was changed."""
+  config = resolved()
+  with contextlib.closing(pod_report.make_problem(config)) as problem:
+    mesh = sharding.make_mesh(
+      **dataclasses.asdict(config.mesh), devices=target.devices
+    )
+    with jax.set_mesh(mesh):
+      policy = assembly.make_policy(config, problem, mesh)
+      phases = runs.make_phases(config, problem, policy, mesh)
+      parts = phases[-1].parts
+      sample = functools.partial(
+        sampling.sample, change(parts.policy, mesh), **parts.sample.keywords
+      )
+      state = runs.abstract_state(phases, runs.abstract_start(policy, 0))
+      state = sharding.abstract(state, sharding.of_state(mesh, state))
+      prompts = sharding.abstract(phases[-1].prompts, sharding.by_rows(mesh))
+      function = functools.partial(
+        step.sample_stage, parts=dataclasses.replace(parts, sample=sample)
+      )
+      text = jax.jit(function).lower(state, prompts).compile().as_text()
+  return hlo.analyze(text, pod_report.PHASES, most_tokens=NEW - 1)
+
+
+def split_weights(params):
+  """Without the reshard. The vocabulary is nothing to `weights`."""
+  model = resolved().model.transformer(64)
+  return transformer.transformer_policy(model).weights(params)
+
+
+def test_a_reshard_in_the_loop_instead_of_before_it_is_found(target):
+  """The detector finds what the test above says is not there."""
+
+  def change(policy, mesh):
+    whole = sharding.replicated(mesh)
+
+    def decode(weights, tokens, *inputs):
+      split = sharding.of_params(mesh, weights)
+      weights = jax.lax.with_sharding_constraint(weights, split)
+      # Else the compiler takes the gathers out of the loop by itself.
+      weights, tokens = jax.lax.optimization_barrier((weights, tokens))
+      weights = jax.lax.with_sharding_constraint(weights, whole)
+      return policy.decode(weights, tokens, *inputs)
+
+    return dataclasses.replace(policy, weights=split_weights, decode=decode)
+
+  found = sampled(target, change).weight_gathers
+  # At least the MLPs of all layers, in each of the steps.
+  assert sum(one.count * one.bytes for one in found) >= (
+    (NEW - 1) * LAYERS * 3 * WIDTH * MLP * 2
+  )
+
+
+def test_no_reshard_at_all_breaks_the_budget_of_a_token(target):
+  """With few rows the compiler then sums activations, and gathers nothing."""
+  found = sampled(
+    target,
+    lambda policy, _: dataclasses.replace(policy, weights=split_weights),
+  )
+  assert per_token(found) > TOKEN_BYTES
+
+
+def test_nothing_waits_for_the_host(analysis):
+  assert analysis.transfers == []
+
+
+def test_the_token_loop_has_its_bound_and_may_end_early(analysis):
+  (loop,) = (
+    loop for loop in analysis.loops if loop.op_name.endswith("decode/while")
+  )
+  assert (loop.trips, loop.is_bound) == (NEW - 1, True)
+  assert analysis.unresolved == []
+
+
+def test_a_token_sends_no_more_than_its_activations(analysis):
+  """The budget is what was found: 12 of a layer, and 5 to embed and to draw."""
+  loop = [one for one in analysis.collectives if one.in_token_loop]
+  assert sum(one.count for one in loop) <= (NEW - 1) * (12 * LAYERS + 6)
+  assert per_token(analysis) <= TOKEN_BYTES
+
+
+def test_operations_are_those_of_the_model(analysis):
+  """Against the formula: 2 for each weight and token, 3 times as many to learn.
+
+  Within a quarter: attention, the vocabulary and what remat saves of the last
+  layer are left out of it.
+  """
+  heads = 2 * WIDTH * WIDTH + 2 * WIDTH * (WIDTH // 2)
+  weights = LAYERS * (heads + 3 * WIDTH * MLP)
+  tokens = 8 * 4 * NEW
+  each = 2 * weights / 4  # Of one of four devices.
+  flops = {name: costs.flops for name, costs in analysis.phases.items()}
+  assert flops["decode"] == pytest.approx(each * tokens, rel=0.25)
+  assert flops["reference"] == pytest.approx(each * tokens, rel=0.4)
+  # Forward, again (remat), and backward twice.
+  assert flops["update"] == pytest.approx(4 * each * tokens, rel=0.4)
+
+
+def test_the_report_fits_a_terminal_and_a_file(compiled, target):
+  config = resolved()
+  results = {
+    "date": "2026-01-01T00:00+00:00",
+    "jax": jax.__version__,
+    "libtpu": "0",
+    "config": "tests",
+    "model": "",
+    "topology": target.slice.topology,
+    "product": target.slice.product,
+    "slices": 1,
+    "chips": 4,
+    "devices": 4,
+    "mesh": {"data": 1, "fsdp": 2, "expert": 1, "tensor": 2},
+    "num_prompts": config.rl.num_prompts,
+    "group_size": config.rl.group_size,
+    "micro_batch_size": config.rl.micro_batch_size,
+    "hbm_of_chip": target.slice.chip.hbm,
+    "fits": True,
+    **pod_report.of_program(compiled, target),
+  }
+  text = pod_report.table(json.loads(json.dumps(results)))
+  assert [line for line in text.splitlines() if len(line) > 80] == []
+  assert "fits: yes" in text
+  assert "weights gathered for each token: 0" in text
+
+
+def test_what_does_not_fit_is_refused_with_what_the_compiler_says(target):
+  config = resolved(num_prompts=2**20)
+  with pytest.raises(pod_report.TooLargeError, match=r"15\.75G"):
+    pod_report.compile_step(config, target.devices)
+
+
+@pytest.mark.parametrize("product", ["v5litepod-64", "v6e-64", "v5p-128"])
+def test_an_axis_may_be_a_part_of_one_of_the_torus(product):
+  devices = chips.devices(chips.parse(product))
+  mesh = sharding.make_mesh(fsdp=16, tensor=4, devices=devices)
+  assert mesh.shape == {"data": 1, "fsdp": 16, "expert": 1, "tensor": 4}
+  # Devices that share the heads are neighbours.
+  for group in mesh.devices.reshape(16, 4):
+    spread = [
+      max(axis) - min(axis)
+      for axis in zip(*(d.coords for d in group), strict=True)
+    ]
+    assert max(spread) <= 3, spread

@@ -1,0 +1,33 @@
+"""The smallest run that processes share: text, scored on the host.
+
+One supervised step, then steps whose rollouts are drawn ahead. The sum of
+lengths is a reward in which every row has a part.
+"""
+
+from tests.experiments import tiny_config
+
+
+def get_config(kind: str = "both"):
+  """Five steps, with a checkpoint after the first, the third and the last.
+
+  "long": of the first kind alone, so many that signals come in time.
+  """
+  config = tiny_config.get_config("on_host")
+  config.sft.steps = 1
+  config.sft.optimizer.warmup_steps = 0
+  config.rl.steps = 4
+  config.rl.num_minibatches = 1
+  config.rl.ema_decay = None
+  config.rl.staleness = 1
+  config.algorithm.kl_coef = 0.0
+  config.rewards.functions = ("tests.rewards.bad_verifiers:logged_length",)
+  config.rewards.num_workers = 1
+  config.eval.every = 0
+  config.checkpoint.every = 2
+  config.log.tensorboard = False
+  config.hosts.timeout_s = 10.0
+  if kind == "long":
+    config.phases = ("sft",)
+    config.sft.steps = 200
+    config.checkpoint.every = 20
+  return config

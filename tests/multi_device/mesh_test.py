@@ -1,0 +1,109 @@
+"""Meshes of several axes compute what one device computes."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from grpo_jax.training import drivers, sharding, step
+from tests.training import tiny
+
+EXPERTS = {"num_experts": 4, "experts_per_token": 2, "expert_width": 8}
+
+
+def _run(mesh, num_steps=2, model=None, **options):
+  """Parameters, metrics and samples after each of a few steps."""
+  mesh = sharding.make_mesh(**mesh)
+  policy = tiny.tiny_transformer(
+    vocab_size=8,
+    width=16,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    mlp_width=16,
+    dtype="float64",
+    param_dtype="float64",
+    **model or {},
+  )
+  parts = tiny.make_parts(
+    policy=sharding.on_mesh(policy, mesh),
+    micro_batch_size=8,
+    num_shards=sharding.num_row_shards(mesh),
+    max_new_tokens=5,
+    **options,
+  )
+  parts = dataclasses.replace(
+    parts,
+    constrain_rows=sharding.row_constraint(mesh),
+    constrain_trained=sharding.trained_constraint(mesh),
+    num_samples=8 * 4,
+  )
+  history = []
+  with jax.set_mesh(mesh):
+    state = tiny.make_state(parts)
+    places = sharding.of_state(mesh, state)
+    state = jax.device_put(state, places)
+    advance = drivers.jit_step(mesh, step.fused_step, parts)
+    for number in range(num_steps):
+      prompts = tiny.make_prompts(8, first=8 * number)
+      prompts = jax.device_put(prompts, sharding.by_rows(mesh))
+      state, metrics, samples = advance(state, prompts)
+      history.append(jax.tree.map(np.array, (state.params, metrics, samples)))
+      # The new state lies where the old one did.
+      jax.tree.map(_assert_at, state, places)
+  return history
+
+
+def _assert_at(x, place):
+  assert x.sharding == place
+
+
+@functools.cache
+def _one_device(kind):
+  return _run({"data": 1}, model=EXPERTS if kind == "experts" else None)
+
+
+def _assert_alike(kind, mesh):
+  with jax.enable_x64(True):
+    model = EXPERTS if kind == "experts" else None
+    pairs = zip(_one_device(kind), _run(mesh, model=model), strict=True)
+    for (params, metrics, samples), (
+      others,
+      other_metrics,
+      other_rows,
+    ) in pairs:
+      np.testing.assert_array_equal(other_rows["tokens"], samples["tokens"])
+      # Advantages are float32, and Adam makes large steps of small gradients:
+      # 0.1 · (1e-7 / the gradient) of each.
+      jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5),
+        others,
+        params,
+      )
+      for name, value in metrics.items():
+        np.testing.assert_allclose(
+          other_metrics[name], value, 1e-4, 1e-6, err_msg=name
+        )
+
+
+@pytest.mark.parametrize(
+  "mesh",
+  [
+    {"fsdp": 2, "tensor": 2, "data": 2},
+    pytest.param({"fsdp": 8}, marks=pytest.mark.slow),
+    pytest.param({"data": 4, "tensor": 2}, marks=pytest.mark.slow),
+  ],
+)
+def test_fused_steps_are_those_of_one_device(mesh):
+  _assert_alike("dense", mesh)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "mesh",
+  [{"expert": 4, "data": 2}, {"fsdp": 2, "expert": 2, "tensor": 2}],
+)
+def test_experts_are_those_of_one_device(mesh):
+  _assert_alike("experts", mesh)

@@ -1,0 +1,79 @@
+"""What one process can know of several; those are in tests/experiments."""
+
+import signal
+import time
+
+import jax
+import pytest
+
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import hosts, sharding
+
+
+@pytest.mark.parametrize(
+  ("arguments", "message"),
+  [
+    (("localhost:1",), "--num_processes, --process_id is missing"),
+    ((None, 2, 0), "--coordinator is missing"),
+    (("localhost:1", 2, 2), "needed are host:port and 0 ≤ process_id"),
+    (("localhost", 2, 0), "needed are host:port"),
+  ],
+)
+def test_what_does_not_belong_together_is_refused(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    hosts.start(*arguments)
+
+
+def test_one_process_has_nobody_to_wait_for():
+  hosts.start()
+  hosts.check_same(config=1)
+  assert hosts.is_main()
+  assert hosts.gather({"a": 1}) == [{"a": 1}]
+  assert hosts.label() == ""
+
+
+def test_sigterm_is_heard_while_a_run_lasts():
+  before = signal.getsignal(signal.SIGTERM)
+  with hosts.Stop(sharding.make_mesh(1)) as stop:
+    assert not stop.look()
+    signal.raise_signal(signal.SIGTERM)
+    assert stop.look()
+    assert stop.agreed()
+  assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_timeout_that_jax_would_not_wait_for_is_refused():
+  with pytest.raises(ValueError, match=r"timeout_s=1000.* at most 200"):
+    config_lib.HostsConfig(timeout_s=1000.0)
+
+
+@pytest.mark.parametrize(
+  ("case", "verdict"),
+  [
+    ({}, None),
+    ({"silent": 2}, "process 2 of 3 (host c) has not been heard of for 70 s"),
+    ({"error": 1}, "process 1 of 3 (host b) has ended with an error: E: text"),
+    ({"done": 2, "silent": 2}, None),
+    ({"behind": 1}, "process 1 of 3 (host b) has not done a step for 700 s"),
+    ({"still": True}, "no process has done a step for 700 s"),
+  ],
+)
+def test_who_is_lost(monkeypatch, case, verdict):
+  monkeypatch.setattr(jax, "process_count", lambda: 3)
+  watch = hosts.Watch(60, 600, describe=str, settle=lambda: None)
+  now = time.monotonic()
+  for process, host in enumerate("abc"):
+    watch._said[process] = {"host": host, "beat": 9, "steps": 4}
+    watch._heard[process] = watch._moved[process] = now
+  if "silent" in case:
+    watch._heard[case["silent"]] -= 70
+  if "error" in case:
+    watch._said[case["error"]]["error"] = "E: text"
+  if "done" in case:
+    watch._said[case["done"]]["done"] = True
+  if "behind" in case:
+    watch._said[case["behind"]]["steps"] = 3
+    watch._moved[case["behind"]] -= 700
+  if "still" in case:
+    watch._moved = dict.fromkeys(range(3), now - 700)
+  assert watch._verdict() == verdict

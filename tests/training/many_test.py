@@ -1,0 +1,221 @@
+"""Runs as one program end as runs of their own."""
+
+import json
+import os
+import signal
+
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from grpo_jax.training import loop, many, metrics_log, runs
+from tests.experiments import tiny_config
+from tests.training import resume_test
+
+
+def make_config(seed=0, phases=("sft",), **settings):
+  """The tiny config, with a few steps; a setting is `sft__steps=3`."""
+  config = tiny_config.get_config("grpo")
+  config.seed, config.phases = seed, phases
+  config.log.tensorboard = False
+  config.mesh.data = 1
+  config.sft.steps = config.rl.steps = 3
+  config.data.task_options.max_len = 2
+  config.rl.num_lengths = 1
+  config.eval.every = 0
+  with config.unlocked():
+    config.update_from_flattened_dict(
+      {name.replace("__", "."): value for name, value in settings.items()}
+    )
+  return config
+
+
+def rows(workdir):
+  text = (workdir / metrics_log.METRICS).read_text(encoding="utf-8")
+  return [json.loads(line) for line in text.splitlines()]
+
+
+def assert_close_run(actual, expected):
+  """The same lines, with numbers that differ by rounding."""
+  for row, other in zip(rows(actual), rows(expected), strict=True):
+    assert row.keys() == other.keys()
+    assert (row["step"], row["phase"]) == (other["step"], other["phase"])
+    for name in row.keys() - {"phase"}:
+      if other[name] is not None:
+        # Some are differences of numbers near 1.
+        assert row[name] == pytest.approx(other[name], rel=1e-4, abs=1e-6)
+
+
+def train_both(configs, root):
+  """Workdirs of the runs as one program, and of their own; and results."""
+  together = [root / f"together{i}" for i in range(len(configs))]
+  alone = [root / f"alone{i}" for i in range(len(configs))]
+  results = many.train(configs, together)
+  expected = [
+    loop.train(*arguments) for arguments in zip(configs, alone, strict=True)
+  ]
+  return together, alone, results, expected
+
+
+def test_seeds_end_as_runs_of_their_own(tmp_path):
+  configs = [make_config(seed=seed) for seed in (0, 1)]
+  together, alone, results, expected = train_both(configs, tmp_path)
+  assert results == expected
+  for actual, other in zip(together, alone, strict=True):
+    assert_close_run(actual, other)
+    assert (actual / metrics_log.RESULT).exists()
+  assert rows(together[0]) != rows(together[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_numbers_end_close_to_runs_of_their_own(tmp_path, side_by_side):
+  configs = [
+    make_config(),
+    make_config(sft__optimizer__learning_rate=2e-2, sft__optimizer__b2=0.9),
+  ]
+  workdirs = [tmp_path / "a", tmp_path / "b"]
+  many.train(configs, workdirs, side_by_side)
+  for config, workdir in zip(configs, workdirs, strict=True):
+    loop.train(config, tmp_path / f"{workdir.name}_alone")
+    assert_close_run(workdir, tmp_path / f"{workdir.name}_alone")
+  rates = [rows(workdir)[-1]["learning_rate"] for workdir in workdirs]
+  assert rates == pytest.approx([5e-2, 2e-2])
+
+
+@pytest.mark.slow
+def test_numbers_of_reinforcement_end_close_to_runs_of_their_own(tmp_path):
+  configs = [
+    make_config(
+      phases=("rl",),
+      sampling__temperature=temperature,
+      algorithm__kl_coef=kl_coef,
+      algorithm__clip_high=clip_high,
+      rl__ema_decay=decay,
+      rewards__weights=(weight,),
+    )
+    for temperature, kl_coef, clip_high, decay, weight in (
+      (1.0, 0.1, 0.2, 0.5, 1.0),
+      (0.7, 0.3, 0.01, 0.9, 0.5),
+    )
+  ]
+  together, alone, results, expected = train_both(configs, tmp_path)
+  for actual, other in zip(together, alone, strict=True):
+    assert_close_run(actual, other)
+  for result, other in zip(results, expected, strict=True):
+    assert result.before == other.before
+    assert result.after == pytest.approx(other.after)
+
+
+@pytest.mark.slow
+def test_eight_seeds_end_as_runs_of_their_own(tmp_path):
+  configs = [make_config(seed=seed, phases=("rl",)) for seed in range(8)]
+  workdirs = [tmp_path / str(seed) for seed in range(8)]
+  results = many.train(configs, workdirs)
+  norms = {rows(workdir)[-1]["param_norm"] for workdir in workdirs}
+  assert len(norms) == 8
+  # Compilation is the same for all seeds, and the longest part.
+  compilation_cache.set_cache_dir(str(tmp_path / "programs"))
+  try:
+    for seed, config in enumerate(configs):
+      alone = tmp_path / f"alone{seed}"
+      expected = loop.train(config, alone)
+      assert results[seed].before == expected.before
+      assert results[seed].after == pytest.approx(expected.after)
+      assert_close_run(workdirs[seed], alone)
+  finally:
+    compilation_cache.reset_cache()
+  with runs.load(workdirs[3]) as trained:
+    assert trained.step == 3
+    assert trained.config.seed == 3
+
+
+@pytest.mark.slow
+def test_a_run_that_is_not_finite_is_left_behind(tmp_path, capsys):
+  configs = [
+    make_config(sft__optimizer__learning_rate=rate) for rate in (1e30, 5e-2)
+  ]
+  workdirs = [tmp_path / "bad", tmp_path / "good"]
+  failure, result = many.train(configs, workdirs)
+  assert isinstance(failure, FloatingPointError)
+  assert f"{workdirs[0]} is left behind: phase sft, step " in (
+    capsys.readouterr().out
+  )
+  assert not (workdirs[0] / metrics_log.RESULT).exists()
+  assert result.step == 3
+  assert [row["step"] for row in rows(workdirs[1])] == [1, 2, 3]
+
+
+@pytest.mark.slow
+def test_runs_that_were_stopped_continue_to_the_same_bytes(
+  tmp_path, monkeypatch
+):
+  configs = [make_config(seed=seed) for seed in (0, 1)]
+  whole = [tmp_path / f"whole{i}" for i in range(2)]
+  many.train(configs, whole)
+
+  stopped = [tmp_path / f"stopped{i}" for i in range(2)]
+  record = loop.record
+
+  def and_kill(*arguments):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return record(*arguments)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(loop, "record", and_kill)
+    results = many.train(configs, stopped)
+  assert [result.preempted for result in results] == [True, True]
+  assert 0 < results[0].step < 3
+  assert [r.step for r in many.train(configs, stopped)] == [3, 3]
+  for actual, expected in zip(stopped, whole, strict=True):
+    resume_test.assert_same(
+      *(resume_test.everything(workdir, 3) for workdir in (actual, expected))
+    )
+
+
+@pytest.mark.parametrize(
+  ("settings", "match"),
+  [
+    ({"model__width": 32}, r"config.model.width \(16, 32\)"),
+    ({"sft__steps": 4}, "config.sft.steps is 3, 4"),
+    ({"data__task_options__teacher_error": 0.5}, "teacher_error"),
+    ({"algorithm__kl_kind": "k1"}, "config.algorithm.kl_kind is k3, k1"),
+    ({"rl__ema_decay": None}, "config.rl.ema_decay is 0.5, None"),
+    ({"algorithm__kl_coef": 0.0}, "kl_coef is 0.1, 0 in runs of one program"),
+    ({"algorithm__jsd_beta": 0.5}, "config.algorithm.jsd_beta"),
+  ],
+)
+def test_runs_that_are_not_one_program_are_refused(tmp_path, settings, match):
+  configs = [
+    make_config(phases=("rl",)),
+    make_config(phases=("rl",), **settings),
+  ]
+  with pytest.raises(ValueError, match=match):
+    many.train(configs, [tmp_path / "a", tmp_path / "b"])
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  ("settings", "match"),
+  [
+    ({"log__wandb_project": "mine"}, "wandb_project='mine'; needed is ''"),
+    ({"profile_steps": (1, 2)}, "profile_steps"),
+    ({"mesh__fsdp": 2}, "each run is on one device"),
+  ],
+)
+def test_what_needs_a_run_of_its_own_is_refused(tmp_path, settings, match):
+  with pytest.raises(ValueError, match=match):
+    many.train([make_config(**settings)], [tmp_path / "a"])
+
+
+def test_answers_that_the_host_verifies_are_refused(tmp_path):
+  config = tiny_config.get_config("on_host")
+  with pytest.raises(
+    ValueError, match=r"data\.source='jsonl'; needed is 'task'"
+  ):
+    many.train([config], [tmp_path / "a"])
+
+
+def test_every_run_needs_a_workdir_of_its_own(tmp_path):
+  configs = [make_config(seed=seed) for seed in (0, 1)]
+  with pytest.raises(ValueError, match="2 configs and 1 different workdirs"):
+    many.train(configs, [tmp_path / "a", tmp_path / "a"])
