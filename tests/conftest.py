@@ -66,7 +66,7 @@ def pytest_configure(config):
         f" format of {shipped}."
       )
   # What thousands of tests leave in memory is looked through at every full
-  # collection: 13 of 252 s in two files and a folder, and more with all of them.
+  # collection: 13 of 252 s in two files and a folder, more with all of them.
   gc.set_threshold(50_000, 20, 50)
   config.golden_key = _GOLDEN
   config.stash[_GOLDEN] = given or [shipped]

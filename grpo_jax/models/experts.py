@@ -164,7 +164,7 @@ def megablox(x, ids, weights, kernels, activation):
   num_experts = kernels.gate.shape[0]
   load = -(-ids.size // num_experts)
   # Every expert multiplies whole tiles of rows.
-  tile = min(_TILE, _whole(load))
+  tile = _tile(load)
   layout = _layout(ids, num_experts, 1)
   num_slots = layout.tokens.size
   missing = -num_slots % tile
@@ -183,15 +183,16 @@ def megablox(x, ids, weights, kernels, activation):
       kernel,
       layout.sizes.astype(jnp.int32),
       preferred_element_type=rows.dtype,
-      tiling=(tile, min(_TILE, inner), min(_TILE, outer)),
+      tiling=(tile, _tile(inner), _tile(outer)),
       interpret=meshes.platform() == "cpu",
     )
 
   return _sorted_mix(x, weights, kernels, activation, layout, matmul)
 
 
-def _whole(rows: int) -> int:
-  return -(-rows // _LANES) * _LANES
+def _tile(size: int) -> int:
+  """A kernel's tile of an axis, which may reach beyond the axis's end."""
+  return min(_TILE, -(-size // _LANES) * _LANES)
 
 
 _BY_NAME = {

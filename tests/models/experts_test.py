@@ -104,7 +104,10 @@ def test_all_tokens_may_take_one_expert(form, expert):
 def test_the_interpreted_kernel_equals_the_dense_form(
   num_tokens, num_experts, num_chosen, dtype
 ):
-  """With experts that no token takes, and choices of one elsewhere."""
+  """With experts that no token takes, and choices of one elsewhere.
+
+  Tiles reach beyond the ends of all axes: 4 by 3, of 128 by 128.
+  """
   x, logits, kernels = _layer(num_tokens, num_experts, jnp.float32)
   x, kernels = jax.tree.map(lambda z: z.astype(dtype), (x, kernels))
   logits = logits.at[:, 0].add(9.0)
@@ -122,7 +125,8 @@ def test_the_interpreted_kernel_equals_the_dense_form(
 
     return partly
 
-  tolerance = {"float32": 1e-5, "bfloat16": 0.05}[dtype]
+  # Gradients by scores that nearly saturate: terms of 20 cancel.
+  tolerance = {"float32": 1e-3, "bfloat16": 0.05}[dtype]
   want, got = (
     _value_and_gradients(without_one(f), x, logits, kernels, num_chosen)
     for f in (experts.dense, experts.megablox)
