@@ -345,6 +345,8 @@ class Analysis:
 
 _ARRAY = re.compile(r"(\w+)\[([\d,<=]*)\](?:\{([^}]*)\})?")
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
+# What follows the brace names the core that runs it, if it is not the main one.
+_CLOSING = re.compile(r"^\}(?:, \w+=.*)?$")
 _START = re.compile(r"^\s+(ROOT )?%([\w.\-]+) = ")
 
 
@@ -399,13 +401,13 @@ def parse(text: str) -> Module:
   entry = name = ""
   lines: list[str] = []
   # Kernels carry metadata of several lines: a line that starts nothing belongs
-  # to the one before, and a lone brace ends a computation.
+  # to the one before, and a brace at its beginning ends a computation.
   for line in text.splitlines():
     if not name:
       if header := _HEADER.match(line):
         name, lines = header[2], []
         entry = name if header[1] else entry
-    elif line == "}":
+    elif _CLOSING.match(line):
       computations[name] = _computation(name, lines)
       name = ""
     elif lines and not _START.match(line):
