@@ -110,6 +110,8 @@ _FREE_CALLS = frozenset(
     "AsyncCollectiveStart",
     "ConcatBitcast",
     "GatherScatterIndicesBitpacked",
+    "PrepareAsyncCallDone",
+    "PrepareAsyncCallStart",
     "ZeroCrop",
   }
 )

@@ -132,9 +132,9 @@ class TestContract:
   def test_micro_batches_add_up(self, name):
     algorithm, config = _make(name)
     case = cases.make_case()
-    splits = ((0, 1, 2), (3, 4, 5, 6, 7, 8), (9,))
+    splits = ((0, 1, 2, 9), (3, 4, 5, 6, 7, 8))
     if algorithm.couples_group:
-      splits = ((0, 1, 2, 3), (4, 5, 6), (7, 8, 9))
+      splits = ((0, 1, 2, 3), (4, 5, 6, 7, 8, 9))
     whole = cases.evaluate(algorithm, config, case, trainable=0.3)
     parts = cases.evaluate(algorithm, config, case, True, splits, 0.3)
     _assert_same(parts, whole)
@@ -267,6 +267,7 @@ class TestContract:
     # What the case itself derives is rounded to bfloat16 in one of the two.
     np.testing.assert_allclose(low.loss, high.loss, 1e-3, 1e-5)
 
+  @pytest.mark.slow  # Thousands of single operations.
   def test_jit_changes_round_off_only(self, name):
     algorithm, config = _make(name)
     case = cases.make_case()

@@ -303,6 +303,14 @@ def test_a_computation_that_is_lost_shows_in_the_count_of_products():
   assert found.matmuls == (0, 1)
 
 
+def test_a_computation_of_another_core_ends_where_it_says_so():
+  text = tpu()
+  start = text.index("%fused")
+  end = text.index("\n}\n", start) + len("\n}")
+  of_core = text[:end] + ', execution_thread="sparsecore"' + text[end:]
+  assert analyze(of_core) == analyze(text)
+
+
 def test_other_text_is_refused():
   with pytest.raises(ValueError, match="no ENTRY computation"):
     hlo.analyze("module @jit_f {\n}\n", SCOPES)

@@ -113,7 +113,10 @@ def placed(shapes: PyTree, where: PyTree) -> PyTree:
 
 
 def _bits(index: int, leaf: jax.ShapeDtypeStruct, seed: int) -> np.ndarray:
-  """Random bits, those of NaNs and of negative zeros among them."""
+  """Random bits, those of subnormal numbers and of negative zeros among them.
+
+  No NaNs: a program that moves one may make another of it.
+  """
   if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
     leaf = jax.eval_shape(jax.random.key_data, leaf)
   dtype = np.dtype(leaf.dtype)
@@ -121,7 +124,9 @@ def _bits(index: int, leaf: jax.ShapeDtypeStruct, seed: int) -> np.ndarray:
   drawn = np.random.default_rng((seed, index)).integers(
     0, 2 if dtype.kind == "b" else 256, size, np.uint8
   )
-  return np.frombuffer(drawn.tobytes(), dtype).reshape(leaf.shape)
+  bits = np.frombuffer(drawn.tobytes(), dtype).reshape(leaf.shape)
+  with np.errstate(invalid="ignore"):
+    return np.where(bits == bits, bits, np.ones((), dtype))
 
 
 def make(shapes: PyTree, where: PyTree, seed: int = 0) -> PyTree:
