@@ -171,7 +171,9 @@ class Source:
 
 
 def _plain(value: Any) -> Any:
-  """Scalars of NumPy as Python's, whose `repr` can be read back."""
+  """A value whose `repr` can be read back, and is the same after JSON."""
+  if isinstance(value, (list, tuple)):
+    return tuple(map(_plain, value))
   return value.item() if isinstance(value, np.generic) else value
 
 
@@ -224,24 +226,42 @@ def describe(overrides: Mapping[str, Any]) -> str:
 
 
 def program(
-  config: ml_collections.ConfigDict, may_differ: Collection[str]
+  config: ml_collections.ConfigDict,
+  may_differ: Collection[str],
+  constant: Collection[str] = (),
 ) -> str:
-  """Equal for configs that one program can compute, as far as types tell.
+  """Equal for configs that one program can compute, as far as numbers tell.
 
   Args:
     config: Of a run.
     may_differ: Settings that may differ between runs of one program; where
-      they are groups, in their floats.
+      they are groups, in their floats, but not between 0, which leaves a
+      term out, and another value.
+    constant: Those that may not, all the same.
   """
   settings = metrics_log.flatten(json.loads(config.to_json()))
   for name, text in settings.items():
     value = json.loads(text)
     numbers = value if isinstance(value, list) and value else [value]
-    if any(f"{name}.".startswith(f"{group}.") for group in may_differ) and (
-      name in may_differ or all(isinstance(x, float) for x in numbers)
+    if name in constant or not any(
+      f"{name}.".startswith(f"{group}.") for group in may_differ
     ):
+      continue
+    if all(isinstance(x, float) for x in numbers):
+      settings[name] = " ".join("any" if x else "0" for x in numbers)
+    elif name in may_differ:
       settings[name] = "any"
   return json.dumps(settings, sort_keys=True)
+
+
+def parse_root(text: str) -> pathlib.Path:
+  """Raises ValueError unless --root is a folder of this machine."""
+  if "://" in text:
+    raise ValueError(
+      f"--root={text}: needed is a local folder, because the list of cells,"
+      " the logs and the locks of a sweep are files."
+    )
+  return pathlib.Path(text)
 
 
 def check_root(root: pathlib.Path, cells: Sequence[Cell]) -> None:

@@ -81,7 +81,7 @@ class Group:
 def main(argv: Sequence[str]) -> int:
   """Collects, writes and prints."""
   del argv
-  root, metric = pathlib.Path(_ROOT.value), _METRIC.value
+  root, metric = cells_lib.parse_root(_ROOT.value), _METRIC.value
   groups, missing = collect(root, metric)
   rows = table(groups)
   write_csv(root / "results.csv", groups, metric)
@@ -125,17 +125,25 @@ def collect(
   """
   groups: dict[str, Group] = {}
   missing: dict[str, str] = {}
+  unknown: list[KeyError] = []
   for folder, overrides in cells_lib.read_manifest(root).items():
     shared = {k: v for k, v in overrides.items() if k != "seed"}
     key = json.dumps(shared, sort_keys=True)
     group = groups.get(key, Group(shared, 0, [], []))
     groups[key] = dataclasses.replace(group, num_cells=group.num_cells + 1)
-    value = cells_lib.read_metric(root / folder, metric)
+    try:
+      value = cells_lib.read_metric(root / folder, metric)
+    except KeyError as error:
+      unknown.append(error)
+      missing[folder] = "the run has no such metric"
+      continue
     if value is None:
       missing[folder] = _why_missing(root / folder)
       continue
     group.values.append(value)
     group.curves.append(_curve(root / folder, metric))
+  if unknown and not any(group.values for group in groups.values()):
+    raise unknown[0]
   return list(groups.values()), missing
 
 

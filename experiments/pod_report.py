@@ -273,7 +273,13 @@ def compile_step(
       compile_s=end - middle,
       state=state,
       cache_bytes=_cache_bytes(
-        mesh, parts.policy, state.params["policy"], rows[0], lanes, problem
+        mesh,
+        parts.policy,
+        state.params["policy"],
+        rows[0],
+        phase.num_rows,
+        lanes,
+        problem,
       ),
       most_tokens=waves * problem.max_new_tokens - (waves == 1),
     )
@@ -285,12 +291,21 @@ def _said(error: str) -> str:
   return found[0] if found else error.splitlines()[0][:400]
 
 
-def _cache_bytes(mesh, policy, params, prompts, lanes, problem) -> int:
-  """Of keys and values of prompts, and of completions at length T."""
+def _cache_bytes(
+  mesh, policy, params, prompts, num_rows, lanes, problem
+) -> int:
+  """Of keys and values of prompts, and of completions at length T.
+
+  With fewer lanes than rows, each of them has a copy of its prompt.
+  """
 
   def make(params, tokens, mask):
     _, prefix, _ = policy.prefill(params, tokens, mask)
-    return prefix, policy.allocate(lanes, problem.max_new_tokens)
+    held, of_lanes = [prefix], prefix
+    if lanes < num_rows:
+      of_lanes = jax.tree.map(lambda x: x[jnp.zeros(lanes, int)], prefix)
+      held.append(of_lanes)
+    return *held, policy.allocate(lanes, problem.max_new_tokens, of_lanes)
 
   caches = jax.eval_shape(make, params, prompts.tokens, prompts.mask)
   where = tuple(sharding.of_cache(mesh, cache) for cache in caches)

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -179,17 +181,25 @@ def main(argv: Sequence[str]) -> int:
   failed = []
   for name in _ONLY.value:
     print(f"{name} ...", flush=True)
-    command = [
-      sys.executable,
-      "-m",
-      "experiments.pod_report",
-      "--config=configs/pods.py",
-      *ROWS[name],
-      f"--save={folder / name}",
-    ]
-    # 1: it does not fit, which is a result too.
-    if subprocess.run(command, check=False).returncode not in (0, 1):
-      failed.append(name)
+    # A row that breaks off leaves the one that there was.
+    with tempfile.TemporaryDirectory() as made:
+      command = [
+        sys.executable,
+        "-m",
+        "experiments.pod_report",
+        "--config=configs/pods.py",
+        *ROWS[name],
+        f"--save={made}/{name}",
+      ]
+      status = subprocess.run(command, check=False).returncode
+      files = list(pathlib.Path(made).iterdir())
+      # 1: it does not fit, which is a result too; also the status of a defect.
+      if status not in (0, 1) or not files:
+        failed.append(name)
+        continue
+      folder.mkdir(parents=True, exist_ok=True)
+      for file in files:
+        shutil.copy(file, folder)
   folder.with_suffix(".md").write_text(page(folder), encoding="utf-8")
   if failed:
     print(f"not compiled: {', '.join(failed)}", file=sys.stderr)

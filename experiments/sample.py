@@ -9,6 +9,7 @@ alphabet, as `evaluate` and the training log print it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -18,7 +19,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from grpo_jax.rollout import sampling
-from grpo_jax.training import runs
+from grpo_jax.training import runs, sharding
 from grpo_jax.types import Prompts
 
 _WORKDIR = flags.DEFINE_string(
@@ -42,10 +43,12 @@ def main(argv: Sequence[str]) -> int:
         f"--prompt has {len(ids)} tokens; this run was trained with at most"
         f" {problem.max_prompt_len} (config.data.max_prompt_len)."
       )
+    # As often as rows are split: the first has the same draws alone.
+    copies = sharding.num_row_shards(loaded.mesh)
     prompts = Prompts(
-      tokens=jnp.asarray(ids)[None],
-      mask=jnp.ones((1, len(ids)), bool),
-      ids=jnp.zeros(1, jnp.int32),
+      tokens=jnp.tile(jnp.asarray(ids), (copies, 1)),
+      mask=jnp.ones((copies, len(ids)), bool),
+      ids=jnp.zeros(copies, jnp.int32),
       extras={},
     )
     config = sampling.SamplingConfig(
@@ -54,16 +57,19 @@ def main(argv: Sequence[str]) -> int:
       pad_id=problem.tokenizer.pad_id,
       temperature=_TEMPERATURE.value,
     )
-    rollout = sampling.sample(
+    num_samples = _NUM_SAMPLES.value
+    sample = functools.partial(
+      sampling.sample,
       loaded.policy,
-      loaded.params,
-      prompts,
-      jax.random.key(_SEED.value),
-      config,
-      _NUM_SAMPLES.value,
+      config=config,
+      group_size=num_samples,
+    )
+    rollout = jax.jit(sample)(
+      loaded.params, prompts, jax.random.key(_SEED.value)
     )
     for text in problem.texts(
-      np.asarray(rollout.tokens), np.asarray(rollout.completion_mask)
+      np.asarray(rollout.tokens[:num_samples]),
+      np.asarray(rollout.completion_mask[:num_samples]),
     ):
       print(text)
   return 0

@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     config_flags.get_config_filename(flag),
     config_flags.get_override_values(flag),
   )
-  root = pathlib.Path(_ROOT.value)
+  root = cells_lib.parse_root(_ROOT.value)
   if _TRIALS.value is not None:
     if _LAUNCHER.value != "local":
       raise ValueError(
@@ -123,8 +123,7 @@ class _Report:
     name = cells_lib.describe(cell.overrides)
     result = cells_lib.read_result(cell.workdir)
     if result is not None:
-      value = cells_lib.read_metric(cell.workdir, _METRIC.value)
-      outcome = "not finite" if value is None else f"{value:.4g}"
+      _, outcome = _metric(cell)
       end = f"{_METRIC.value} {outcome}, {result['seconds']:.0f} s"
       print(cells_lib.fit(f"{where} {end}: {name}"), flush=True)
       return
@@ -132,6 +131,15 @@ class _Report:
     print(cells_lib.fit(f"{where} FAILED{how}: {name}"))
     print(f"The end of {cell.workdir / cells_lib.LOG}:")
     print(cells_lib.last_lines(cell.workdir, _NUM_LINES), flush=True)
+
+
+def _metric(cell: Cell) -> tuple[float | None, str]:
+  """The metric of a run that has ended, and as text."""
+  try:
+    value = cells_lib.read_metric(cell.workdir, _METRIC.value)
+  except KeyError:  # `collect` says what there is.
+    return None, "missing"
+  return value, "not finite" if value is None else f"{value:.4g}"
 
 
 def _finish(root: pathlib.Path, cells: Sequence[Cell], stopped: bool) -> int:
@@ -158,30 +166,36 @@ def _run_vmapped(
 
   programs = collections.defaultdict(list)
   for cell in left:
-    programs[cells_lib.program(cell.config, many.MAY_DIFFER)].append(cell)
+    key = cells_lib.program(cell.config, many.MAY_DIFFER, many.CONSTANT)
+    programs[key].append(cell)
   report = _Report(len(left))
-  for number, group in enumerate(programs.values(), start=1):
-    print(f"program {number} of {len(programs)}, of {len(group)} runs")
-    try:
-      with pool.lock(root):
-        results = many.train(
-          [cell.config for cell in group], [cell.workdir for cell in group]
-        )
-    except flags_lib.USER_ERRORS as error:
-      # As with processes, the others go on.
-      results = [error] * len(group)
-    for cell, result in zip(group, results, strict=True):
-      if isinstance(result, Exception):
-        cell.workdir.mkdir(parents=True, exist_ok=True)
-        with (cell.workdir / cells_lib.LOG).open("a", encoding="utf-8") as log:
-          text = f"error: {flags_lib.text_of(result)}"
-          print(flags_lib.wrapped(text), file=log)
-        report(cell)
-      elif result.preempted:
-        return _finish(root, cells, stopped=True)
-      else:
+  with pool.lock(root):
+    for number, group in enumerate(programs.values(), start=1):
+      print(f"program {number} of {len(programs)}, of {len(group)} runs")
+      for cell, result in zip(group, _train_all(group), strict=True):
+        if isinstance(result, Exception):
+          cell.workdir.mkdir(parents=True, exist_ok=True)
+          path = cell.workdir / cells_lib.LOG
+          with path.open("a", encoding="utf-8") as log:
+            text = f"error: {flags_lib.text_of(result)}"
+            print(flags_lib.wrapped(text), file=log)
+        elif result.preempted:
+          return _finish(root, cells, stopped=True)
         report(cell)
   return _finish(root, cells, stopped=False)
+
+
+def _train_all(group: Sequence[Cell]) -> list[Any]:
+  """How each of the runs has ended, or the error that is to blame."""
+  from grpo_jax.training import many
+
+  try:
+    return many.train(
+      [cell.config for cell in group], [cell.workdir for cell in group]
+    )
+  except flags_lib.USER_ERRORS as error:
+    # As with processes, the others go on.
+    return [error] * len(group)
 
 
 def _search(source: Source, root: pathlib.Path, num_trials: int) -> int:
@@ -240,7 +254,7 @@ def _search(source: Source, root: pathlib.Path, num_trials: int) -> int:
   def ended(cell: Cell, status: int) -> None:
     report(cell, status)
     number = next(n for n, other in cells.items() if other is cell)
-    value = cells_lib.read_metric(cell.workdir, _METRIC.value)
+    value, _ = _metric(cell)
     study.tell(number, value, state=failed if value is None else None)
 
   def next_cell() -> Cell | None:

@@ -12,10 +12,10 @@ TFDS_DATA_DIR; those of MATH or any others, with a field `prompt` and a field
 
     --config.data.source=jsonl --config.data.train_path=math.jsonl
 
-Memory: parameters, gradients and optimizer state, on every device, because the
-mesh splits rows only; with a KL term there is one more copy of the parameters.
-In GiB (1 GiB = 2³⁰ bytes), for a batch that is not split into micro-batches;
-a split one has its gradients twice:
+Memory: parameters, gradients and optimizer state, on every device unless
+`config.mesh` splits them; with a KL term there is one more copy of the
+parameters. In GiB (1 GiB = 2³⁰ bytes), for a batch that is not split into
+micro-batches; a split one has its gradients twice:
 
 | model         | parameters | AdamW, float32 | Adafactor, bfloat16 |
 |---------------|------------|----------------|---------------------|
@@ -27,7 +27,7 @@ a split one has its gradients twice:
 | qwen3-30b-a3b |     30.53 B|          455.0 |               113.9 |
 
 So a full fine-tune of 7 or 8 B with AdamW does not fit on a device of 80 GB
-until state is split over devices. What fits there is
+unless it is split, as by --config.mesh.fsdp=8. What fits on one is
 
     --config.model.param_dtype=bfloat16 --config.rl.optimizer.name=adafactor \
     --config.rl.optimizer.stochastic_rounding=True

@@ -33,6 +33,8 @@ _MAX_ON_ONE_VM = 8
 # XPK says that longer ones may not fit into the names it makes of them
 # (xpk 1.16.0, commands/workload.py).
 _MAX_NAME = 28
+# seconds; for what a command is to print. A connection that hangs gives none.
+_PATIENCE_S = 600
 
 Command = Sequence[str]
 
@@ -285,13 +287,18 @@ def execute(commands: Sequence[Command], dry_run: bool = False) -> None:
 def capture(command: Command) -> str:
   """Runs a command and returns what it printed."""
   _find(command[0])
-  done = subprocess.run(
-    command,
-    stdin=subprocess.DEVNULL,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+  try:
+    done = subprocess.run(
+      command,
+      stdin=subprocess.DEVNULL,
+      capture_output=True,
+      text=True,
+      timeout=_PATIENCE_S,
+      check=False,
+    )
+  except subprocess.TimeoutExpired as error:
+    # 124: as the program `timeout` has it.
+    raise CommandError(command, 124, f"no end in {_PATIENCE_S} s") from error
   if done.returncode:
     raise CommandError(command, done.returncode, done.stderr)
   return done.stdout

@@ -237,12 +237,11 @@ class _Supervisor:
 
   def _attempt(self) -> int:
     """Starts the program unless it is running, and waits for its end."""
-    self._wait_until_active()
-    states = self._worker_states()
-    if states and all(state == "running" for state in states):
+    states = self._first_states()
+    if all(state == "running" for state in states):
       job.say("the run is going on; its code and arguments stay what they were")
     else:
-      if states and "running" in states:
+      if "running" in states:
         job.say("only some workers are running; stopping them first")
         job.execute(self._slices.stop())
       job.say(f"sending commit {self._code.commit}")
@@ -275,15 +274,19 @@ class _Supervisor:
 
   def _watch(self) -> int:
     """Waits until every worker has ended; returns what that amounts to."""
-    since_failure = 0
+    since_failure = since_answer = 0
     while True:
       if self._look() != "ACTIVE":  # On its way to an end.
         time.sleep(self._poll_s)
         continue
       states = self._worker_states()
+      since_answer += 1
       if states is None:
         self._check_nodes()
+        if since_answer > _PATIENCE:
+          raise _LostError("a worker does not answer")
       else:
+        since_answer = 0
         self._report(f"workers: {_counts(states)}")
         if "running" not in states:
           return _overall(states)
@@ -296,13 +299,33 @@ class _Supervisor:
             return _overall([state for state in states if state != "running"])
       time.sleep(self._poll_s)
 
+  def _first_states(self) -> list[str]:
+    """What each worker says, asked until they all answer.
+
+    A program that may be running must not lose its code.
+    """
+    for look in range(_PATIENCE):
+      self._wait_until_active()
+      try:
+        return self._ask_workers()
+      except job.CommandError as error:
+        if look == _PATIENCE - 1:
+          raise
+        self._report(f"no answer: {error}")
+      self._check_nodes()
+      time.sleep(self._poll_s)
+    raise AssertionError
+
   def _worker_states(self) -> list[str] | None:
     """What each worker says, or None if one did not answer."""
     try:
-      text = "".join(map(job.capture, self._slices.status()))
+      return self._ask_workers()
     except job.CommandError as error:
       self._report(f"no answer: {error}")
       return None
+
+  def _ask_workers(self) -> list[str]:
+    text = "".join(map(job.capture, self._slices.status()))
     lines = [line.split() for line in text.splitlines()]
     return [
       " ".join(words[3:])

@@ -82,8 +82,10 @@ def _run(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     f"--num-slices={values.slices}",
     f"--base-docker-image={_IMAGE}",
     f"--script-dir={code.folder}",
-    # XPK restarts after 42 and from 127 on: not after 0, 1 and 2.
+    # XPK restarts after 42 and from 127 on, not after 0, 1 and 2. And after 75:
+    # another worker was lost.
     f"--max-restarts={values.max_restarts}",
+    "--restart-on-exit-codes=75",
     f"--termination-grace-period-seconds={_GRACE_S}",
     f"--command={inside}",
   ]

@@ -62,8 +62,8 @@ class ModelConfig(transformer.Architecture):
   Attributes:
     checkpoint: Folder or hub name of a Hugging Face checkpoint to start from.
       Its config.json then decides the architecture: of the other fields only
-      `dtype`, `param_dtype`, `attention`, `remat` and `cache_dtype` may be
-      set. Empty: from scratch.
+      `dtype`, `param_dtype`, `attention`, `decode_attention`, `experts`,
+      `remat` and `cache_dtype` may be set. Empty: from scratch.
     lora_rank: Of low-rank adapters, which alone are trained; 0 for none.
     lora_alpha: Their term is multiplied by lora_alpha / lora_rank.
     lora_modules: Projections with an adapter, of "query", "key", "value",

@@ -38,7 +38,9 @@ _CONNECT_S = 300  # Until the last process has to be there.
 _JAX_HEARTBEAT_S = 300
 MAX_TIMEOUT_S = 200
 _SAVE_S = 20  # That a checkpoint has to be finished, when the run ends.
-_LINGER_S = 3  # That process 0 outlives the others, who die without it.
+# That process 0 outlives the others, who die without it: they hear of its error
+# within 1.5 intervals of `Watch`.
+_LINGER_S = 10
 
 
 def start(
@@ -58,7 +60,8 @@ def start(
 
   Raises:
     ValueError: Only some of the arguments are given, or they do not fit.
-    ConnectionError: The others did not come.
+
+  Ends the process with `EXIT_LOST` if the others do not come.
   """
   given = {
     "--coordinator": coordinator,
@@ -95,12 +98,21 @@ def start(
     if missing and "coordinator_address" in str(error):
       return  # JAX has found no cluster.
     raise
-  except jax.errors.JaxRuntimeError as error:
-    raise ConnectionError(
-      f"the processes of the run did not all come together in {_CONNECT_S} s:"
-      f" {str(error).splitlines()[0]}. Start all of them, with the same"
-      " command."
-    ) from error
+  except RuntimeError as error:  # Or that process 0 has no address yet.
+    if "before any JAX calls" in str(error):
+      raise ValueError(
+        "JAX was asked for devices before the processes of the run met, perhaps"
+        " by the config file; leave that to what runs later."
+      ) from error
+    # Whatever asks for the number of a process would now start a backend that
+    # nothing is connected to.
+    print(
+      "error: the processes of the run did not all come together in"
+      f" {_CONNECT_S} s: {str(error).splitlines()[0]}. Start all of them, with"
+      " the same command.",
+      file=sys.stderr,
+    )
+    _exit(EXIT_LOST)
   # JAX listens to SIGTERM from here on, for a protocol that is not used.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -406,9 +418,13 @@ class Watch:
       saving = threading.Thread(target=self._settle, daemon=True)
       saving.start()
       saving.join(_SAVE_S)
+      try:
+        saved = self._describe()
+      except Exception as error:  # The network may be what is lost.
+        saved = f"What is saved cannot be read: {error}."
       print(
-        f"{label()}{verdict}; this run ends. {self._describe()} Start all"
-        " processes again with the same command to continue.",
+        f"{label()}{verdict}; this run ends. {saved} Start all processes again"
+        " with the same command to continue.",
         file=sys.stderr,
         flush=True,
       )

@@ -138,12 +138,13 @@ def train(
   with contextlib.ExitStack() as stack:
     stack.enter_context(jax.set_mesh(mesh))  # For the kernels of models.
     directory = workdir / "checkpoints"
+    saved: checkpoints.Checkpoints | None = None
     watch = stack.enter_context(
       hosts.Watch(
         settings.hosts.timeout_s,
         settings.hosts.stall_s,
         describe=lambda: checkpoints.describe(directory),
-        settle=lambda: saved.wait(),
+        settle=lambda: saved.wait() if saved else None,
       )
     )
     hosts.check_same(

@@ -22,7 +22,7 @@ import functools
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -55,7 +55,7 @@ from grpo_jax.types import Policy, PyTree, TrainState
 # Settings that may differ; where they are groups, in their numbers.
 MAY_DIFFER = ("seed", "algorithm", "sampling", "sft", "rl", "rewards.weights")
 # Numbers that are part of how the program differentiates itself.
-_CONSTANT = frozenset({"algorithm.jsd_beta"})
+CONSTANT = frozenset({"algorithm.jsd_beta"})
 _AXIS = "runs"
 
 
@@ -153,14 +153,14 @@ def _check(
   wrong = [
     f"config.{name} ({', '.join(settings.get(name, '-') for settings in flat)})"
     for name in differing
-    if name in _CONSTANT
+    if name in CONSTANT
     or not any(f"{name}.".startswith(f"{group}.") for group in MAY_DIFFER)
   ]
   if wrong:
     raise ValueError(
       f"many.train: the runs differ in {'; '.join(wrong)}; one program allows"
       f" it in {', '.join(MAY_DIFFER)} only, and not in"
-      f" {', '.join(_CONSTANT)}. Train them one by one, or those that agree in"
+      f" {', '.join(CONSTANT)}. Train them one by one, or those that agree in"
       " one program."
     )
   first = configs[0]
@@ -286,7 +286,7 @@ def _train_together(
           settle=saved.wait,
         ),
         compiling=compiling,
-        state=state,
+        state=_on_host(state),
         before=position["before"] if position else None,
       )
       streams = [
@@ -306,13 +306,21 @@ def _train_together(
         if cell.position and index == first:
           cell.streams[index].set_state(cell.position["stream"])
         else:
-          cell.run.state = cell.phases[index].enter(cell.run.state)
-          cell.run.state = loop.with_reference(cell.run, index)
+          with _at_hand(cell.run, cell.run.state):
+            cell.run.state = cell.phases[index].enter(cell.run.state)
+            cell.run.state = loop.with_reference(cell.run, index)
       _run_phase(cells, index, programs[index], mesh)
 
     for cell in cells:
       cell.run.saved.wait()
-    return [cell.failure or loop.result(cell.run) for cell in cells]
+    results: list[loop.Result | FloatingPointError] = []
+    for cell in cells:
+      if cell.failure:
+        results.append(cell.failure)
+        continue
+      with _at_hand(cell.run, cell.run.state):
+        results.append(loop.result(cell.run))
+    return results
 
 
 def _program(
@@ -394,16 +402,19 @@ def _run_phase(
   offset = int(first.state.step) - done
   start = done + 1
   split = NamedSharding(mesh, P(_AXIS))
+  for cell in cells:
+    cell.run.after = None
   if name == "rl" and done == 0:
     for cell in _going_on(cells):
-      summary = loop.evaluate(cell.run)
+      with _at_hand(cell.run, cell.run.state):
+        summary = loop.evaluate(cell.run)
       cell.run.before = cell.run.before or summary
       cell.run.log.write(offset, name, summary)
 
   display = progress.Progress(name, phase.steps)
   clock = time.perf_counter()
 
-  def record(done, batches, metrics, samples, compile_s, is_due):
+  def record(done, states, batches, metrics, samples, compile_s, is_due):
     nonlocal clock
     numbers = jax.device_get(metrics)  # each [runs]
     now = time.perf_counter()
@@ -418,9 +429,12 @@ def _run_phase(
       own = {key: float(value[i]) for key, value in numbers.items()} | times
       texts = functools.partial(_samples, cell.run.problem, batches, samples, i)
       try:
-        written.append(
-          loop.record(cell.run, name, offset, done, own, texts, is_due)
-        )
+        with contextlib.ExitStack() as stack:
+          if is_due:
+            stack.enter_context(_at_hand(cell.run, _one(states, i, mesh)))
+          written.append(
+            loop.record(cell.run, name, offset, done, own, texts, is_due)
+          )
       except FloatingPointError as error:
         cell.failure = error
         print(f"{cell.run.saved.directory.parent} is left behind: {error}")
@@ -454,20 +468,31 @@ def _run_phase(
         first.config.eval.every, done, phase.steps
       )
       pending = functools.partial(
-        record, done, batches, metrics, samples, compile_s, is_due
+        record,
+        done,
+        states if is_due else None,  # Donated to the next step otherwise.
+        batches,
+        metrics,
+        samples,
+        compile_s,
+        is_due,
       )
       stopping = first.stop.agreed()
       is_saved = stopping or loop.due(
         first.config.checkpoint.every, done, phase.steps
       )
       if is_due or is_saved:
-        with jax.transfer_guard("allow"):
-          _unstack(states, cells, mesh)
         pending()
         pending = None
       if is_saved:
-        with jax.transfer_guard("allow"):
-          _save(cells, index, offset + done)
+        # None is a checkpoint ahead of another for long.
+        for cell in _going_on(cells):
+          cell.run.saved.wait()
+        for i, cell in enumerate(cells):
+          if not cell.failure:
+            with _at_hand(cell.run, _one(states, i, mesh)):
+              position = cell.streams[index].get_state()
+              loop.save(cell.run, index, offset + done, position)
   display.done()
 
 
@@ -475,25 +500,43 @@ def _going_on(cells: list[_Cell]) -> list[_Cell]:
   return [cell for cell in cells if not cell.failure]
 
 
+def _on_host(state: TrainState) -> TrainState:
+  """The state in the host's memory, but for its keys."""
+  return jax.tree.map(
+    lambda x: x if _is_key(x) else np.asarray(jax.device_get(x)), state
+  )
+
+
+def _is_key(x: Any) -> bool:
+  return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
 def _stacked(states: list[TrainState], split: NamedSharding) -> TrainState:
-  """The states with a leading axis of runs."""
-  return jax.device_put(jax.tree.map(lambda *x: jnp.stack(x), *states), split)
+  """The states with a leading axis of runs, on the devices."""
+  return jax.device_put(
+    jax.tree.map(
+      lambda *x: jnp.stack(x) if _is_key(x[0]) else np.stack(x), *states
+    ),
+    split,
+  )
 
 
-def _unstack(states: TrainState, cells: list[_Cell], mesh: Mesh) -> None:
-  """Gives each run its state, of those that the mesh has."""
-  for i, cell in enumerate(cells):
-    with jax.set_mesh(mesh):
-      own = jax.tree.map(lambda x, i=i: x[i], states)
-    cell.run.state = jax.device_put(own, sharding.replicated(cell.run.mesh))
+def _one(states: TrainState, i: int, mesh: Mesh) -> TrainState:
+  """The state of run `i`, of those of all runs."""
+  with jax.transfer_guard("allow"), jax.set_mesh(mesh):
+    return jax.tree.map(lambda x: x[i], states)
 
 
-def _save(cells: list[_Cell], index: int, step: int) -> None:
-  """Saves every run; none is a checkpoint ahead of another for long."""
-  for cell in _going_on(cells):
-    cell.run.saved.wait()
-  for cell in _going_on(cells):
-    loop.save(cell.run, index, step, cell.streams[index].get_state())
+@contextlib.contextmanager
+def _at_hand(run: loop.Run, state: TrainState) -> Iterator[None]:
+  """Has the state of a run on its device while it is needed.
+
+  Otherwise the host has it: a device may have no room for those of all runs.
+  """
+  with jax.transfer_guard("allow"):
+    run.state = jax.device_put(state, sharding.replicated(run.mesh))
+    yield
+    run.state = _on_host(run.state)
 
 
 def _samples(

@@ -81,7 +81,9 @@ def load(
     mesh = _mesh_here(config.mesh)
     stack.enter_context(jax.set_mesh(mesh))  # As in training.
     policy = assembly.make_policy(config, problem, mesh)
-    phases = make_phases(config, problem, policy, mesh)
+    # For shapes: batches of the run need not fit the devices that are here.
+    alone = sharding.make_mesh(1, devices=jax.devices()[:1])
+    phases = make_phases(config, problem, policy, alone)
     step = saved.latest_step() if step is None else step
     if step is None:
       raise FileNotFoundError(

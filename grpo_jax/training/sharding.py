@@ -114,8 +114,9 @@ def make_mesh(
   shape = data or 1, fsdp, expert, tensor
   types = (AxisType.Auto,) * len(AXES)
   devices = devices[:count]
+  # On GPUs each host has an index of its own, and any axis may lead out of it.
   num_slices = len({getattr(device, "slice_index", 0) for device in devices})
-  if num_slices > 1:
+  if num_slices > 1 and devices[0].platform == "tpu":
     return Mesh(
       _over_slices(shape, num_slices, devices), AXES, axis_types=types
     )
@@ -470,5 +471,7 @@ def to_local(tree: PyTree) -> PyTree:
     }
     return np.concatenate([shards[start] for start in sorted(shards)])
 
-  jax.tree.map(lambda x: x.copy_to_host_async(), tree)
-  return jax.tree.map(fetch, tree)
+  # Meant as it stands, as there.
+  with jax.transfer_guard_device_to_host("allow"):
+    jax.tree.map(lambda x: x.copy_to_host_async(), tree)
+    return jax.tree.map(fetch, tree)

@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+import numpy as np
 import pytest
 
 from experiments import cells as cells_lib
@@ -185,6 +186,8 @@ def test_another_sweep_in_the_root_is_refused(
   [
     ('"seed": 5', True),
     ('"algorithm.kl_coef": 0.4', True),
+    ('"algorithm.kl_coef": 0.0', False),
+    ('"algorithm.jsd_beta": 0.25', False),
     ('"rl.optimizer.learning_rate": 0.5', True),
     ('"rl.steps": 5', False),
     ('"eval.temperature": 0.5', False),
@@ -193,8 +196,25 @@ def test_another_sweep_in_the_root_is_refused(
 )
 def test_seeds_and_floats_share_a_program(source, tmp_path, override, same):
   cells = source(add("{}", f"{{{override}}}")).cells(tmp_path)
-  first, second = (cells_lib.program(c.config, many.MAY_DIFFER) for c in cells)
+  first, second = (
+    cells_lib.program(c.config, many.MAY_DIFFER, many.CONSTANT) for c in cells
+  )
   assert (first == second) is same
+
+
+def test_a_tuple_has_the_same_folder_after_a_round_through_json(
+  source, tmp_path
+):
+  cells = source(add("{}"))
+  first = cells.cell(tmp_path, {"rewards.weights": (np.float64(0.5),)})
+  stored = json.loads(json.dumps(first.overrides))
+  assert cells.cell(tmp_path, stored).workdir == first.workdir
+  assert first.config.rewards.weights == (0.5,)
+
+
+def test_a_root_in_a_bucket_is_refused():
+  with pytest.raises(ValueError, match=r"--root=gs://bucket/a: needed is a lo"):
+    cells_lib.parse_root("gs://bucket/a")
 
 
 def test_the_manifest_keeps_the_order_of_the_cells(source, tmp_path):

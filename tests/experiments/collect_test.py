@@ -65,6 +65,16 @@ def test_a_run_that_ended_without_a_number_is_missing(root):
   assert missing["c"] == "the metric is not a finite number"
 
 
+def test_a_run_without_the_metric_is_missing_and_the_others_are_not(root):
+  (root / "c").mkdir()
+  with metrics_log.MetricsLog(root / "c", tensorboard=False) as log:
+    log.write(10, "sft", {"loss": 1.0})
+    log.write_result(10, None, None, 8)
+  groups, missing = collect.collect(root, "eval/accuracy")
+  assert missing == MISSING | {"c": "the run has no such metric"}
+  assert [len(group.values) for group in groups] == [3, 1, 0]
+
+
 def test_the_interval_is_that_of_all_resamples():
   values = [0.2, 0.3, 0.7, 0.4]
   # There are 4⁴ equally likely resamples: the exact bootstrap distribution.

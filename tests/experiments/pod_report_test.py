@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import types
 
 import jax
 import pytest
@@ -166,6 +168,22 @@ def test_the_page_has_a_line_and_a_report_of_each_row(compiled, tmp_path):
   text = pod_report.table(saved)
   programs_test.assert_fits(text)
   assert text in page
+
+
+def test_a_row_that_broke_off_is_reported_and_leaves_the_old_one(
+  compiled, tmp_path, monkeypatch, capsys
+):
+  folder = tmp_path / "pods"
+  folder.mkdir()
+  name, other = list(pod_table.ROWS)[:2]
+  pod_report.write(folder / name, made(compiled))
+  broken = subprocess.CompletedProcess([], 1)  # As after a traceback.
+  monkeypatch.setattr(pod_table.subprocess, "run", lambda *_, **__: broken)
+  for flag, value in (("_ONLY", [name, other]), ("_FOLDER", str(folder))):
+    monkeypatch.setattr(pod_table, flag, types.SimpleNamespace(value=value))
+  assert pod_table.main([]) == 1
+  assert f"not compiled: {name}, {other}" in capsys.readouterr().err
+  assert f"## {name}" in (tmp_path / "pods.md").read_text("utf-8")
 
 
 def test_a_slice_that_is_not_sold_is_refused():

@@ -1,6 +1,9 @@
 """What one process can know of several; those are in tests/experiments."""
 
 import signal
+import socket
+import subprocess
+import sys
 import time
 
 import jax
@@ -22,6 +25,32 @@ from grpo_jax.training import hosts, sharding
 def test_what_does_not_belong_together_is_refused(arguments, message):
   with pytest.raises(ValueError, match=message):
     hosts.start(*arguments)
+
+
+def test_a_process_that_the_others_leave_alone_may_be_started_again():
+  with socket.socket() as free:
+    free.bind(("localhost", 0))
+    port = free.getsockname()[1]
+  program = (
+    "from grpo_jax.training import hosts; hosts._CONNECT_S = 1;"
+    f" hosts.start('localhost:{port}', 2, 1)"
+  )
+  alone = subprocess.run(
+    [sys.executable, "-c", program],
+    capture_output=True,
+    text=True,
+    timeout=120,  # seconds
+    check=False,
+  )
+  assert alone.returncode == hosts.EXIT_LOST, alone.stderr
+  assert "did not all come together in 1 s: " in alone.stderr
+  assert "Traceback" not in alone.stderr
+
+
+def test_processes_meet_before_anything_else():
+  jax.devices()
+  with pytest.raises(ValueError, match="JAX was asked for devices before"):
+    hosts.start("localhost:1", 2, 1)
 
 
 def test_one_process_has_nobody_to_wait_for():

@@ -107,6 +107,18 @@ def test_numbers_of_reinforcement_end_close_to_runs_of_their_own(tmp_path):
 
 
 @pytest.mark.slow
+def test_runs_are_evaluated_after_their_last_phase(tmp_path):
+  configs = [
+    make_config(phases=("rl", "sft"), sft__optimizer__learning_rate=rate)
+    for rate in (0.2, 0.1)
+  ]
+  together, alone, results, expected = train_both(configs, tmp_path)
+  assert results == expected
+  for actual, other in zip(together, alone, strict=True):
+    assert_close_run(actual, other)
+
+
+@pytest.mark.slow
 def test_eight_seeds_end_as_runs_of_their_own(tmp_path):
   configs = [make_config(seed=seed, phases=("rl",)) for seed in range(8)]
   workdirs = [tmp_path / str(seed) for seed in range(8)]

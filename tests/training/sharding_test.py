@@ -42,10 +42,11 @@ def test_mesh_of_one_device():
 class _Device:
   """Enough of a device for a mesh to be refused or arranged."""
 
-  platform, device_kind, process_index = "cpu", "cpu", 0
+  device_kind, process_index = "cpu", 0
 
   def __init__(self, number, slices=1):
     self.id, self.slice_index = number, number % slices
+    self.platform = "tpu" if slices > 1 else "cpu"
 
 
 @pytest.mark.parametrize(

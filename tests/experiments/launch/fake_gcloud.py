@@ -4,7 +4,8 @@ A folder, named by FAKE_CLOUD, holds everything:
 
     lives.json   for each time the resource is created, what `describe` finds,
                  look by look; the last one stays. A state is that of the queued
-                 resource, or STATE/STATE with that of its VMs.
+                 resource, or STATE/STATE with that of its VMs; of one that
+                 is SILENT, nothing is known but that ssh does not reach it.
     plan         what experiments.train does, start by start: an exit status,
                  or `wait` until there is a file `go` (0) or SIGTERM (143).
     plan-N       the same, for worker N alone.
@@ -135,7 +136,7 @@ def main(arguments: list[str]) -> None:
       found = states()
       if found is None:
         fail(f"NOT_FOUND: {node}")
-      print(found[1])
+      print("READY" if found[1] == "SILENT" else found[1])
     case ["compute", "tpus", "tpu-vm", "scp", source, target]:
       for home in homes(target.removesuffix(":"), flags["worker"]):
         shutil.copy(source, home)

@@ -1,5 +1,6 @@
 """The supervisor of TPU VMs against a gcloud that plays a cloud."""
 
+import json
 import os
 import re
 import shlex
@@ -126,6 +127,15 @@ def test_vm_that_is_gone_is_noticed_while_the_request_seems_active(cloud):
 
 
 @pytest.mark.slow
+def test_vm_that_never_answers_again_is_replaced(cloud, capfd):
+  lives = [[_ACTIVE, _ACTIVE, _ACTIVE, "ACTIVE/SILENT"], [_ACTIVE]]
+  cloud.set(plan=["wait", 0], lives=lives)
+  assert _launch(*_RUN) == 0
+  assert cloud.verbs("create", "delete") == ["create", "delete", "create"]
+  assert "lost the slice: a worker does not answer" in capfd.readouterr().out
+
+
+@pytest.mark.slow
 def test_slice_that_somebody_deleted_is_not_requested_again(cloud, capfd):
   cloud.set(plan=["wait"], lives=[[_ACTIVE, _ACTIVE, _ACTIVE, "GONE"]])
   assert _launch(*_RUN) == 3
@@ -163,10 +173,14 @@ def test_interrupted_supervisor_leaves_the_run_and_finds_it_again(cloud, capfd):
     first.send_signal(signal.SIGINT)
     assert first.wait() == 130
   before = len(cloud.calls())
+  # Of the three looks to come, none reaches the workers.
+  looks = json.loads((cloud.folder / "now.json").read_text())["looks"]
+  life = [_ACTIVE] * looks + ["ACTIVE/SILENT"] * 3 + [_ACTIVE]
+  (cloud.folder / "lives.json").write_text(json.dumps([life]))
 
   def end_it() -> None:
-    # Two looks at the slice, one at the workers, and it watches.
-    while len(cloud.calls()) < before + 4:
+    # Four looks at the slice, three at the workers, two at the VM.
+    while len(cloud.calls()) < before + 10:
       time.sleep(0.05)
     (cloud.folder / "go").touch()
 
@@ -174,7 +188,10 @@ def test_interrupted_supervisor_leaves_the_run_and_finds_it_again(cloud, capfd):
   end.start()
   assert _launch(*_RUN) == 0
   end.join()
-  assert "the run is going on" in capfd.readouterr().out
+  out = capfd.readouterr().out
+  assert "no answer: " in out
+  assert "the run is going on" in out
+  assert "sending commit" not in out
   assert len(cloud.starts()) == 1
 
 
