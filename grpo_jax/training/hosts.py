@@ -86,6 +86,7 @@ def start(
       )
   elif not _may_have_cluster():
     return
+  _on_abort(lambda: _alone("JAX has aborted this process, as said above"))
   try:
     jax.distributed.initialize(
       coordinator,
@@ -104,17 +105,23 @@ def start(
         "JAX was asked for devices before the processes of the run met, perhaps"
         " by the config file; leave that to what runs later."
       ) from error
-    # Whatever asks for the number of a process would now start a backend that
-    # nothing is connected to.
-    print(
-      "error: the processes of the run did not all come together in"
-      f" {_CONNECT_S} s: {str(error).splitlines()[0]}. Start all of them, with"
-      " the same command.",
-      file=sys.stderr,
-    )
-    _exit(EXIT_LOST)
+    _alone(str(error).splitlines()[0])
+  finally:
+    _on_abort(None)
   # JAX listens to SIGTERM from here on, for a protocol that is not used.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _alone(reason: str) -> NoReturn:
+  """Ends a process that the others have not joined."""
+  # Without its number: who asks for that starts a backend that nothing is
+  # connected to.
+  print(
+    f"error: the processes of the run did not all come together in {_CONNECT_S}"
+    f" s: {reason}. Start all of them, with the same command.",
+    file=sys.stderr,
+  )
+  _exit(EXIT_LOST)
 
 
 def _may_have_cluster() -> bool:
@@ -310,7 +317,7 @@ class Watch:
     self._moved = dict(self._heard)
     for work in (self._talk, self._judge):
       threading.Thread(target=work, daemon=True).start()
-    _explain_aborts(self)
+    _on_abort(self._end_by_abort)
     return self
 
   def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
@@ -320,7 +327,7 @@ class Watch:
     if error is None:
       self._own["done"] = True
       self._exchange_words()
-      _explain_aborts(None)
+      _on_abort(None)
     self._over.set()
 
   def failing(self, kind: Any, error: BaseException | None, _: Any) -> None:
@@ -432,6 +439,13 @@ class Watch:
         time.sleep(2 * self._interval)
       _exit(EXIT_LOST)
 
+  def _end_by_abort(self) -> NoReturn:
+    self.end(
+      "JAX has aborted this process, as the lines above say; most often because"
+      f" {_name(0, self._said.get(0, {}).get('host'))}, which the others need,"
+      " is gone"
+    )
+
 
 _KEY = "grpo_jax/processes"
 
@@ -448,30 +462,22 @@ _Handler = ctypes.CFUNCTYPE(None, ctypes.c_int)
 _handlers: list[Any] = []  # Kept alive: C holds the addresses.
 
 
-def _explain_aborts(watch: Watch | None) -> None:
-  """Makes an abort by JAX end the process like a verdict of `watch`.
+def _on_abort(end: Callable[[], NoReturn] | None) -> None:
+  """Says what ends the process when JAX aborts it.
 
-  JAX's coordination service lives in process 0. If that dies, the others are
-  aborted at once from a thread of C++, which no Python handler can see. It has
-  no callback for it that works (jax 0.10.2 takes one from Python only to fail
-  with `std::bad_cast`), so the signal itself is caught, in C.
+  A process whose coordination service is gone, or cannot be reached, is
+  aborted at once by C++, which no Python handler can see. It has no callback
+  for it that works (jax 0.10.2 takes one from Python only to fail with
+  `std::bad_cast`), so the signal itself is caught, in C.
 
   Args:
-    watch: Who speaks; None: the process dies of an abort as usual.
+    end: Says why, and ends it; None: the process dies of an abort as usual.
   """
   libc = ctypes.CDLL(None)
   libc.signal.argtypes = ctypes.c_int, ctypes.c_void_p
-  if watch is None:
+  if end is None:
     libc.signal(signal.SIGABRT, int(signal.SIG_DFL))
     return
-
-  def handle(_: int) -> None:
-    watch.end(
-      "JAX has aborted this process, as the lines above say; most often"
-      f" because {_name(0, watch._said.get(0, {}).get('host'))}, which the"
-      " others need, is gone"
-    )
-
-  handler = _Handler(handle)
+  handler = _Handler(lambda _: end())
   _handlers.append(handler)
   libc.signal(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))

@@ -116,7 +116,7 @@ def make_mesh(
   devices = devices[:count]
   # On GPUs each host has an index of its own, and any axis may lead out of it.
   num_slices = len({getattr(device, "slice_index", 0) for device in devices})
-  if num_slices > 1 and devices[0].platform == "tpu":
+  if num_slices > 1 and devices[0].platform != "gpu":
     return Mesh(
       _over_slices(shape, num_slices, devices), AXES, axis_types=types
     )

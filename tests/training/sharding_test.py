@@ -42,11 +42,10 @@ def test_mesh_of_one_device():
 class _Device:
   """Enough of a device for a mesh to be refused or arranged."""
 
-  device_kind, process_index = "cpu", 0
+  platform, device_kind, process_index = "cpu", "cpu", 0
 
   def __init__(self, number, slices=1):
     self.id, self.slice_index = number, number % slices
-    self.platform = "tpu" if slices > 1 else "cpu"
 
 
 @pytest.mark.parametrize(
@@ -75,6 +74,12 @@ def test_only_data_leads_from_slice_to_slice():
     assert len(slices) == 1
   with pytest.raises(ValueError, match="data 1 does not split over 2 slices"):
     sharding.make_mesh(fsdp=8, devices=devices)
+
+
+def test_on_gpus_every_axis_may_lead_from_host_to_host(monkeypatch):
+  monkeypatch.setattr(_Device, "platform", "gpu")
+  devices = [_Device(i, slices=2) for i in range(8)]
+  assert sharding.make_mesh(fsdp=8, devices=devices).shape["fsdp"] == 8
 
 
 def _model(**fields):
