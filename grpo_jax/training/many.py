@@ -395,7 +395,8 @@ def _run_phase(
   cells: list[_Cell], index: int, program: Callable, mesh: Mesh
 ) -> None:
   """Steps through one phase of all runs; `loop.py` has it for one."""
-  first = cells[0].run  # They all have its sizes.
+  # They all have its sizes; what was left behind also stays where it was.
+  first = _going_on(cells)[0].run
   name = first.config.phases[index]
   phase: config_lib.PhaseConfig = getattr(first.config, name)
   done = int(first.state.phase_step)

@@ -15,6 +15,7 @@ would reject mixed operands. `jax.jit` with shardings is what `pjit` became.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -114,21 +115,21 @@ def make_mesh(
   shape = data or 1, fsdp, expert, tensor
   types = (AxisType.Auto,) * len(AXES)
   devices = devices[:count]
-  # On GPUs each host has an index of its own, and any axis may lead out of it.
   num_slices = len({getattr(device, "slice_index", 0) for device in devices})
+  # On GPUs a host has an index of its own, and any axis may lead out of it.
   if num_slices > 1 and devices[0].platform != "gpu":
     return Mesh(
       _over_slices(shape, num_slices, devices), AXES, axis_types=types
     )
-  try:
-    return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
-  except NotImplementedError:
-    # An axis is a part of one of the torus, as 4 of 8: JAX allows it by itself
-    # on v5e only.
-    arranged = mesh_utils.create_device_mesh(
-      shape, devices, allow_split_physical_axes=True
-    )
-    return Mesh(arranged, AXES, axis_types=types)
+  # JAX's own form knows no hosts of GPUs, and allows an axis that is a part of
+  # one of the torus, as 4 of 8, on v5e only.
+  if num_slices == 1:
+    with contextlib.suppress(NotImplementedError):
+      return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
+  arranged = mesh_utils.create_device_mesh(
+    shape, devices, allow_split_physical_axes=True
+  )
+  return Mesh(arranged, AXES, axis_types=types)
 
 
 def _over_slices(shape, num_slices, devices):
