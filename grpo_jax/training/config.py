@@ -531,7 +531,9 @@ class MeshConfig:
 
   Attributes:
     data: Copies of the parameters; None: as many as there are devices for.
-      With several TPU slices, a multiple of their number.
+      With several TPU slices, a multiple of their number; the gradient of
+      every micro-batch is summed across them, so there a large
+      `micro_batch_size` saves time.
     fsdp: Devices over which parameters, gradients and moments are split.
     tensor: Devices over which heads, MLP width and vocabulary are split;
       divides them, and the key/value heads.

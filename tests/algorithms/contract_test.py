@@ -247,6 +247,7 @@ class TestContract:
       # loss; here it is a function of both.
       assert field in given or not np.nan_to_num(gradient).any(), field
 
+  @pytest.mark.slow  # Two programs for each algorithm.
   def test_bfloat16_inputs_are_upcast(self, name):
     algorithm, config = _make(name)
     case = cases.make_case(dtype=jax.numpy.bfloat16)

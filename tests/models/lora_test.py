@@ -121,7 +121,9 @@ def test_adapters_are_drawn_as_peft_draws_them():
   assert abs(trained["gate"]["a"] - trained["up"]["a"]).max() > 0.1
 
 
-@pytest.mark.parametrize("lora_config", [CONFIG, SOME])
+@pytest.mark.parametrize(
+  "lora_config", [pytest.param(CONFIG, marks=pytest.mark.slow), SOME]
+)
 def test_merged_and_unmerged_give_the_same_logits(lora_config):
   with jax.enable_x64(True):
     config = transformer_test.float64(RICH)

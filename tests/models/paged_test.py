@@ -206,6 +206,7 @@ def test_prompts_begin_their_pages():
   assert not tokens[..., K:].any()
 
 
+@pytest.mark.slow
 def test_rows_begin_with_what_does_not_fill_a_page():
   mask = jnp.arange(S) >= S - np.array(LENGTHS)[:, None]
   pages = jax.random.normal(jax.random.key(0), (3, 3, paged.PAGE, 2 * C, 128))
