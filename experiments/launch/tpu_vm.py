@@ -19,11 +19,13 @@ restarts, or when somebody else deleted the slice.
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from absl import flags
 
@@ -256,21 +258,27 @@ class _Supervisor:
 
   def _look(self) -> str:
     """State of the queued resource; raises if nothing will come of it."""
-    for look in range(_PATIENCE):
-      try:
-        state, message = _state(self._slices)
-        break
-      except job.CommandError as error:
-        if look == _PATIENCE - 1:
-          raise
-        self._report(f"no answer: {error}")
-        time.sleep(self._poll_s)
+    state, message = self._patiently(lambda: _state(self._slices))
     if state is None:
       raise _DeletedError
     self._report(f"{self._slices.name} is {state}")
     if state in _ENDED:
       raise _LostError(f"{state} {message}".rstrip())
     return state
+
+  def _patiently(
+    self, ask: Callable[[], Any], meanwhile: Callable[[], None] = lambda: None
+  ) -> Any:
+    """An answer, unless there is none `_PATIENCE` times one after another."""
+    for look in itertools.count(1):
+      try:
+        return ask()
+      except job.CommandError as error:
+        if look == _PATIENCE:
+          raise
+        self._report(f"no answer: {error}")
+      meanwhile()
+      time.sleep(self._poll_s)
 
   def _watch(self) -> int:
     """Waits until every worker has ended; returns what that amounts to."""
@@ -304,17 +312,13 @@ class _Supervisor:
 
     A program that may be running must not lose its code.
     """
-    for look in range(_PATIENCE):
-      self._wait_until_active()
-      try:
-        return self._ask_workers()
-      except job.CommandError as error:
-        if look == _PATIENCE - 1:
-          raise
-        self._report(f"no answer: {error}")
+
+    def look_again() -> None:
       self._check_nodes()
-      time.sleep(self._poll_s)
-    raise AssertionError
+      self._wait_until_active()
+
+    self._wait_until_active()
+    return self._patiently(self._ask_workers, look_again)
 
   def _worker_states(self) -> list[str] | None:
     """What each worker says, or None if one did not answer."""

@@ -9,11 +9,20 @@ from __future__ import annotations
 import math
 
 import jax
+from jax.sharding import AbstractMesh, Mesh
 
 
-def platform() -> str:
-  """For which the program is made: that of the mesh, which may be abstract."""
-  device = jax.sharding.get_abstract_mesh().abstract_device
+def platform(mesh: Mesh | AbstractMesh | None = None) -> str:
+  """For which programs on a mesh are made, here or elsewhere.
+
+  Args:
+    mesh: None for the one that is set.
+  """
+  if isinstance(mesh, Mesh):
+    return mesh.devices.flat[0].platform
+  if mesh is None:
+    mesh = jax.sharding.get_abstract_mesh()
+  device = mesh.abstract_device
   return device.platform if device else jax.default_backend()
 
 

@@ -14,7 +14,14 @@ from jax.sharding import AbstractMesh, Mesh
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
-from grpo_jax.models import hub, lora, quantization, transformer, weights
+from grpo_jax.models import (
+  hub,
+  lora,
+  meshes,
+  quantization,
+  transformer,
+  weights,
+)
 from grpo_jax.ops import masked
 from grpo_jax.rollout import sampling
 from grpo_jax.training import config as config_lib
@@ -212,7 +219,7 @@ def update_plan(
   """How a batch of the phase becomes gradient steps on a mesh."""
   num_shards = sharding.num_row_shards(mesh)
   micro = config_lib.micro_batch_size(
-    phase, max_prompt_len, max_new_tokens, sharding.platform(mesh)
+    phase, max_prompt_len, max_new_tokens, meshes.platform(mesh)
   )
   minibatch = phase.num_rows // phase.num_minibatches
   group_size = 1 if minibatch % phase.group_size else phase.group_size
@@ -241,7 +248,7 @@ def chunk_bytes(
   if mebibytes is None:
     # Each chunk reads and writes the gradient of the head once; on an
     # accelerator that would take longer than the products of 64 MiB.
-    mebibytes = 64 if sharding.platform(mesh) == "cpu" else 1024
+    mebibytes = 64 if meshes.platform(mesh) == "cpu" else 1024
   return mebibytes * mesh.size * 2**20
 
 

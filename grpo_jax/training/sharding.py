@@ -149,14 +149,6 @@ def _over_slices(shape, num_slices, devices):
   )
 
 
-def platform(mesh: Mesh | AbstractMesh) -> str:
-  """What programs on the mesh are compiled for, here or elsewhere."""
-  if isinstance(mesh, Mesh):
-    return mesh.devices.flat[0].platform
-  device = mesh.abstract_device
-  return device.platform if device else jax.default_backend()
-
-
 def num_row_shards(mesh: Mesh | AbstractMesh) -> int:
   """Into how many parts the rows of a batch are split."""
   return math.prod(mesh.shape[axis] for axis in ROW_AXES)
