@@ -348,8 +348,6 @@ def _loss(algorithm, config, logits, offset, tables, group, key):
     ids = tables["topk_ids"][rows]
     policy["topk_logp"] = jnp.take_along_axis(student, ids, -1)
     given["ref_topk_logp"] = jnp.take_along_axis(teacher, ids, -1)
-  if "values" in required:
-    policy["values"] = at["values"]
   batch = dataclasses.replace(batch, **given)
   batch = objective.prepare(algorithm, config, batch)
   weights = objective.term_weights(algorithm, config, batch)

@@ -293,7 +293,6 @@ class PolicyOutputs:
     entropy: Entropy of each token's distribution, nats; if needed.
     topk_logp: Log-probs of the reference's K likeliest tokens; if needed.
     ref_kl: KL to the reference over the whole vocabulary, nats; if needed.
-    values: What a critic expects of the rest of the completion; if needed.
     aux: What the model carried out: `RouterOutputs` if it has experts.
     trainable: The algorithm's own trainable parameters.
   """
@@ -302,7 +301,6 @@ class PolicyOutputs:
   entropy: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
   topk_logp: jax.Array = None  # type: ignore[assignment]  # [B, T, K] float32
   ref_kl: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
-  values: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
   aux: RouterOutputs | None = None
   trainable: PyTree = None
 
@@ -358,13 +356,16 @@ class TrainState:
     phase: Index of the current phase (supervised, reinforcement, …).
     phase_step: Steps taken inside the phase.
     key: Base key of the run; never changes. Step n folds n into it.
-    params: {"policy": {"trained": …, "frozen": …}, "algorithm": …}.
-    opt_state: Optimizer state of the trained leaves.
+    params: {"policy": {"trained": …, "frozen": …}, "algorithm": …}, and
+      "critic": {"trained": …, "frozen": …} if there is one.
+    opt_state: Optimizer state of the trained leaves, but for the critic's.
     algorithm_state: {"algorithm": its running state (baselines, trackers),
       "coefficients": of the terms that adapt}.
     ref_params: Frozen reference policy ({"trained", "frozen"}) or None. What
       of "frozen" is absent is the policy's own (the base of adapters).
     ema_params: Moving average of the trained policy leaves, at least float32,
+      or None.
+    critic_opt_state: Of the critic, which may take more steps than the policy,
       or None.
     queue: What was drawn ahead for the next steps, the nearest first; between
       steps only, the compiled stages see none.
@@ -379,6 +380,7 @@ class TrainState:
   algorithm_state: PyTree
   ref_params: PyTree = None
   ema_params: PyTree = None
+  critic_opt_state: PyTree = None
   queue: tuple[Drawn, ...] = ()
 
 
@@ -425,6 +427,7 @@ class Policy:
       slots hold is not seen. `prefix` is of P' ≤ B prompts, each of B / P'
       adjacent rows. `routing` says which experts token t took, or is None.
     num_experts: Experts of each layer; 0 for a model without.
+    only_head: Names in "trained" of what `head` alone reads.
   """
 
   init: Callable[..., PyTree]
@@ -439,6 +442,30 @@ class Policy:
     lambda prefix, cache, num_rows: cache
   )
   num_experts: int = 0
+  only_head: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Critic:
+  """What the rest of a completion is worth: a trunk with one number at its end.
+
+  Parameters are `{"trained": tree, "frozen": tree}` as those of a policy.
+
+  Attributes:
+    trunk: Of which `prefix` and `hidden` are run.
+    is_shared: Whether the trunk's parameters are the policy's. Then no gradient
+      of the critic enters it.
+    init: (params of the policy) -> params.
+    trunk_params: (params, params of the policy) -> params of the trunk.
+    head: (params, h [..., D]) -> values [...], at least float32, of the states
+      from which the next token is predicted.
+  """
+
+  trunk: Policy
+  is_shared: bool
+  init: Callable[[PyTree], PyTree]
+  trunk_params: Callable[[PyTree, PyTree], PyTree]
+  head: Callable[[PyTree, jax.Array], jax.Array]
 
 
 def _no_state(config: Any) -> tuple[PyTree, PyTree]:
@@ -472,12 +499,15 @@ class Algorithm:
     advantages: (config, batch) -> [B] or [B, T], from rewards, valid,
       group_id, lengths, entropy, values, state. Constants of the loss.
     policy_loss: (config, policy: PolicyOutputs, batch) -> [B] or [B, T], not
-      aggregated; lower is better.
+      aggregated; lower is better. None if the critic alone is trained.
     aggregate: A function of `ops/aggregation.py`.
     init: (config) -> (trainable, state); both may be empty.
     prepare: (config, batch) -> batch; what else couples rows (pairs, ranks,
       a critic's targets), once per batch, after the advantages.
     terms: (config) -> loss terms beside the policy's and the common ones.
+    critic_loss: (config, values [B, T], batch) -> [B] or [B, T], of a critic
+      that is trained beside the policy; None without one. `batch.values`, if
+      needed, are its values at the start of the update.
     update_state: (config, state, metrics) -> state, inside the step.
     needs: Optional inputs read; `options.NEEDS` says what they are.
     couples_group: True if the gradient of one row depends on the current
@@ -490,11 +520,12 @@ class Algorithm:
   name: str
   config_class: type
   advantages: Callable[[Any, TrainBatch], jax.Array]
-  policy_loss: Callable[[Any, PolicyOutputs, TrainBatch], jax.Array]
+  policy_loss: Callable[[Any, PolicyOutputs, TrainBatch], jax.Array] | None
   aggregate: Callable[[jax.Array, jax.Array], Weighted]
   init: Callable[[Any], tuple[PyTree, PyTree]] = _no_state
   prepare: Callable[[Any, TrainBatch], TrainBatch] = _unprepared
   terms: Callable[[Any], dict[str, Term]] = _no_terms
+  critic_loss: Callable[[Any, jax.Array, TrainBatch], jax.Array] | None = None
   update_state: Callable[[Any, PyTree, Mapping], PyTree] = _same_state
   needs: tuple[str, ...] = ()
   couples_group: bool = False

@@ -77,7 +77,7 @@ POLICY_LOSS = {
   two_grpo_dpo: ROW_MEAN + 0.1 * PAIR_LOSS,
   # ½ max: v = 0.5, clipped 0.2, R = 1: 0.64; v = R = 1: 0; v = −1, clipped
   # −0.2, R = 0: 1.
-  ppo: TOKEN_MEAN + 0.1 * (0.5 * 0.64 + 0.5 * 1) / 3,
+  ppo: TOKEN_MEAN + (0.5 * 0.64 + 0.5 * 1) / 3,
   gtpo: TOKEN_MEAN_HIGH,
   grpo_s: (-1 + 1.5) / 2,  # mean ratios 1 and 1.5
   edge_grpo: ROW_MEAN,
@@ -444,12 +444,12 @@ def test_ppo_with_one_token_has_no_advantage():
 def test_ppo_value_loss_options_by_hand():
   # Not clipped: ½ (0.25 + 0 + 1) / 3.
   np.testing.assert_allclose(
-    loss_of(ppo, value_clip=0.0, value_coef=1.0), TOKEN_MEAN + 0.625 / 3
+    loss_of(ppo, value_clip=0.0), TOKEN_MEAN + 0.625 / 3
   )
   # v = 0.9 of R = 1, clipped to 0.2 off v_old = 0: the larger error, 0.8².
   one = {"values": [[0.9]], "old_values": [[0.0]], "returns": [[1.0]]}
   loss = ppo.loss([[0.0]], [[0.0]], [[True]], [0.0], **one)
-  assert loss == pytest.approx(0.1 * 0.5 * 0.64)
+  assert loss == pytest.approx(0.5 * 0.64)
 
 
 # --- entropy-shaped rewards --------------------------------------------------

@@ -40,11 +40,14 @@ from grpo_jax.algorithms.reinforce_pp import REINFORCE_PP
 from grpo_jax.algorithms.reinforce_pp_baseline import REINFORCE_PP_BASELINE
 from grpo_jax.algorithms.remax import REMAX
 from grpo_jax.algorithms.rloo import RLOO
+from grpo_jax.algorithms.sao import SAO
 from grpo_jax.algorithms.sapo import SAPO
 from grpo_jax.algorithms.sft import SFT
 from grpo_jax.algorithms.tic_grpo import TIC_GRPO
 from grpo_jax.algorithms.two_grpo import TWO_GRPO
 from grpo_jax.algorithms.two_grpo_dpo import TWO_GRPO_DPO
+from grpo_jax.algorithms.vapo import VAPO
+from grpo_jax.algorithms.vc_ppo import VC_PPO
 from grpo_jax.algorithms.vespo import VESPO
 from grpo_jax.types import Algorithm
 
@@ -86,6 +89,9 @@ ALGORITHMS: dict[str, Algorithm] = {
     GPG,
     OTB,
     PPO,
+    VC_PPO,
+    VAPO,
+    SAO,
     OPD_TOKEN,
     OPD_FULL,
     OPD_TOPK,

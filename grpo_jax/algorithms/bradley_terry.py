@@ -3,8 +3,9 @@
     L = −(1/K) Σ_pairs log σ(r_chosen − r_rejected − margin)
         + c (r_chosen + r_rejected)²
 
-r is the value at a completion's last token; pairs as in `dpo.py`. The second
-part keeps scores centred (Eisenstein et al., arXiv:2312.09244).
+r is a critic's value at a completion's last token; pairs as in `dpo.py`. The
+second part keeps scores centred (Eisenstein et al., arXiv:2312.09244). No
+policy is trained: this is for the phase "value".
 
 Source: Ouyang et al., "Training language models to follow instructions with
 human feedback", arXiv:2203.02155, Eq. 1.
@@ -20,7 +21,7 @@ import jax.numpy as jnp
 from grpo_jax.algorithms import dpo
 from grpo_jax.algorithms.options import CommonConfig
 from grpo_jax.ops import aggregation, masked, preferences, returns
-from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
+from grpo_jax.types import Algorithm, TrainBatch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,12 +30,12 @@ class BradleyTerryConfig(CommonConfig):
   center_coef: float = 0.0  # 0.01 in arXiv:2312.09244.
 
 
-def policy_loss(
-  config: BradleyTerryConfig, policy: PolicyOutputs, batch: TrainBatch
+def critic_loss(
+  config: BradleyTerryConfig, values: jax.Array, batch: TrainBatch
 ) -> jax.Array:  # [B]
-  ones = jnp.ones_like(policy.values[:, 0])
+  ones = jnp.ones_like(values[:, 0])
   is_last = returns.outcome_rewards(ones, batch.mask) > 0  # [B, T]
-  score = masked.sum(policy.values, is_last, axis=-1)  # [B]
+  score = masked.sum(values, is_last, axis=-1)  # [B]
 
   def of(role):
     mine = masked.select(score, batch.pair_role == role)
@@ -50,10 +51,10 @@ BRADLEY_TERRY = Algorithm(
   name="bradley_terry",
   config_class=BradleyTerryConfig,
   advantages=dpo.advantages,
-  policy_loss=policy_loss,
+  policy_loss=None,
   aggregate=aggregation.over_sequences,
   prepare=dpo.prepare,
-  needs=("values",),
+  critic_loss=critic_loss,
   couples_group=True,
   min_group_size=2,
 )

@@ -58,7 +58,7 @@ _TOKEN_FIELDS = (
   "policy_weight",
 )
 _SCORE_FIELDS = ("rewards", "components", "greedy_rewards", "step_rewards")
-_POLICY_FIELDS = ("logp", "entropy", "topk_logp", "ref_kl", "values")
+_POLICY_FIELDS = ("logp", "entropy", "topk_logp", "ref_kl")
 
 
 def init(algorithm: Algorithm, config: CommonConfig) -> tuple[PyTree, PyTree]:
@@ -348,6 +348,7 @@ def _policy_values(
   batch: TrainBatch,
 ) -> jax.Array:  # [B] or [B, T]
   """The algorithm's loss times the constant weights of its tokens."""
+  assert algorithm.policy_loss is not None
   values = algorithm.policy_loss(config, policy, batch)
   weight = batch.policy_weight
   if config.off_policy_threshold > 0:
@@ -388,13 +389,13 @@ def _balance_values(
 
 def _terms(algorithm: Algorithm, config: CommonConfig) -> dict[str, Term]:
   """All terms of the loss, by name: the options as data."""
-  terms = {
-    "policy": Term(
+  terms = {}
+  if algorithm.policy_loss is not None:
+    terms["policy"] = Term(
       lambda batch: 1.0,
       functools.partial(_policy_values, algorithm, config),
       algorithm.aggregate,
     )
-  }
   if config.kl_coef > 0 and not config.kl_in_reward:
     terms["kl"] = Term(
       functools.partial(_kl_coefficient, config),
@@ -440,6 +441,37 @@ def term_weights(
   }
 
 
+def critic_weights(
+  algorithm: Algorithm, batch: TrainBatch
+) -> dict[str, jax.Array]:
+  """As `term_weights`, of the critic's loss."""
+  zeros = jnp.zeros(batch.mask.shape, jnp.float32)
+  weight = algorithm.aggregate(zeros, batch.mask).weight
+  return {"value": jnp.maximum(weight, 1.0)}
+
+
+def critic_loss(
+  algorithm: Algorithm,
+  config: CommonConfig,
+  values: jax.Array,
+  batch: TrainBatch,
+) -> LossOutput:
+  """The critic's loss of some rows: one term, averaged as the policy's is.
+
+  Args:
+    algorithm: The objective; has a `critic_loss`.
+    config: Its config.
+    values: [B, T], of the critic being differentiated.
+    batch: Prepared rows.
+  """
+  assert algorithm.critic_loss is not None
+  batch = _sanitized_batch(batch, batch.mask)
+  values = _sanitized(values, batch.mask)
+  errors = algorithm.critic_loss(config, values, batch)  # [B] or [B, T]
+  total = algorithm.aggregate(errors, batch.mask)
+  return LossOutput({"value": (1.0, total)}, {}, {})
+
+
 def loss(
   algorithm: Algorithm,
   config: CommonConfig,
@@ -482,7 +514,8 @@ def loss(
       batch.policy_weight, mask
     )
   if "old_logp" in required:
-    metrics |= _clip_metrics(algorithm, config, policy, batch)
+    if algorithm.policy_loss is not None:
+      metrics |= _clip_metrics(algorithm, config, policy, batch)
     log_ratio = jax.lax.stop_gradient(policy.logp) - anchor  # [B, T]
     ratio = jnp.exp(jnp.clip(log_ratio, -20.0, 20.0))
     metrics["ratio/mean"] = aggregation.over_tokens(ratio, mask)
@@ -525,6 +558,7 @@ def _clip_metrics(
   def total(logp):
     policy, batch = fixed
     outputs = dataclasses.replace(policy, logp=logp)
+    assert algorithm.policy_loss is not None
     return algorithm.policy_loss(config, outputs, batch).sum()
 
   policy, batch = fixed

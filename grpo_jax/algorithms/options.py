@@ -31,7 +31,7 @@ NEEDS = {
   "step_rewards": "rewards of steps (a task whose verifier judges steps)",
   "domain": "the domain of each prompt (records with an integer 'domain')",
   "token_rewards": "dense rewards beside the outcome (every phase)",
-  "values": "values of a critic, which no part of this version trains",
+  "values": "values of the critic before the update (phases value and rl)",
 }
 
 
@@ -168,6 +168,10 @@ class CommonConfig:
       if getattr(self, low) > getattr(self, high):
         self.complain(low, f"is above {high}={getattr(self, high)}")
 
+  def for_pretraining(self) -> CommonConfig:
+    """The same for a phase that trains the critic alone."""
+    return self
+
   def complain(self, name: str, what: str) -> None:
     """Raises the ValueError about one field."""
     raise ValueError(
@@ -207,6 +211,43 @@ class ClipConfig(CommonConfig):
       self.complain("dual_clip", "must be above 1, or 0 for none")
     if self.ratio_cap and self.ratio_cap <= 1 + self.clip_high:
       self.complain("ratio_cap", "must be above 1 + clip_high, or 0 for none")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CriticConfig(CommonConfig):
+  """Options of algorithms with a critic.
+
+  Attributes:
+    gamma: Discount per trained token, in [0, 1].
+    lam: λ of the policy's advantages, in [0, 1].
+    lam_critic: λ of the critic's targets, in [0, 1]; 1 is the return itself,
+      whatever the critic says (decoupled GAE, VC-PPO, arXiv:2503.01491).
+    length_adaptive_alpha: α of λ_i = 1 − 1 / (α |y_i|) in the place of `lam`
+      (VAPO, arXiv:2504.05118), within [0, 1]; 0 keeps `lam`.
+    whiten: Standardise advantages over all trained tokens of the batch.
+    value_clip: The critic's error is not made smaller by moving a value further
+      than this from where it was; 0 for no clip.
+  """
+
+  gamma: float = 1.0
+  lam: float = 0.95
+  lam_critic: float = 0.95
+  length_adaptive_alpha: float = 0.0
+  whiten: bool = True
+  value_clip: float = 0.2
+
+  def __post_init__(self):
+    super().__post_init__()
+    for name in ("gamma", "lam", "lam_critic"):
+      if getattr(self, name) > 1:
+        self.complain(name, "must be in [0, 1]")
+
+  def for_pretraining(self) -> CriticConfig:
+    """On the returns themselves, and without a clip.
+
+    Source: VC-PPO, arXiv:2503.01491, Section 3.2.
+    """
+    return dataclasses.replace(self, lam_critic=1.0, value_clip=0.0)
 
 
 _CHOICES = {

@@ -939,4 +939,5 @@ def transformer_policy(config: TransformerConfig) -> Policy:
     admit=functools.partial(_admit, config),
     decode=functools.partial(_decode, config),
     num_experts=config.num_experts,
+    only_head=() if config.tied_embeddings else ("head",),
   )

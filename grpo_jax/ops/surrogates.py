@@ -162,6 +162,39 @@ def clipped_weight(
   return weight * reinforce(logp, advantages)
 
 
+def banded_weight(
+  ratio: jax.Array,  # [B, T]
+  logp: jax.Array,  # [B, T]
+  advantages: jax.Array,  # [B] or [B, T]
+  clip_low: float,
+  clip_high: float,
+) -> jax.Array:  # [B, T]
+  """Score function weighted by the ratio where that is near 1, else 0.
+
+      sg[ r · 1(1 − ε_low < r < 1 + ε_high) ] A log π_θ
+
+  A token that has drifted too far is left out, whichever way and whatever the
+  sign of A. With ε_low = 1 and ε_high = ∞ it is the importance-weighted policy
+  gradient.
+
+  Args:
+    ratio: Importance ratios, positive.
+    logp: Log-probabilities under the policy being trained, nats.
+    advantages: Constants; one per completion or per token.
+    clip_low: Width of the band below 1, in [0, 1].
+    clip_high: Width of the band above 1, ≥ 0.
+
+  Returns:
+    The surrogate, not aggregated. Its value depends on log π and cannot be
+    compared with that of `clipped`.
+
+  Source: "SAO", arXiv:2607.07508 (double-sided importance sampling).
+  """
+  near = (ratio > 1.0 - clip_low) & (ratio < 1.0 + clip_high)
+  weight = jax.lax.stop_gradient(jnp.where(near, ratio, 0.0))
+  return weight * reinforce(logp, advantages)
+
+
 def soft_gated(
   ratio: jax.Array,  # [B] or [B, T]
   advantages: jax.Array,  # [B] or [B, T]

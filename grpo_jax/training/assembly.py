@@ -15,6 +15,7 @@ from jax.sharding import AbstractMesh, Mesh
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
 from grpo_jax.models import (
+  critic,
   hub,
   lora,
   meshes,
@@ -28,7 +29,7 @@ from grpo_jax.training import config as config_lib
 from grpo_jax.training import optimizers, sharding
 from grpo_jax.training.micro_batches import UpdatePlan
 from grpo_jax.training.problem import Problem
-from grpo_jax.training.step import Parts, trained_params
+from grpo_jax.training.step import CriticParts, Parts, trained_params
 from grpo_jax.types import ROW_AXES, Policy, PyTree, TrainState
 
 
@@ -167,6 +168,22 @@ def make_parts(
       f" {unit}."
     )
   num_updates = phase.steps * plan.num_updates
+  critic_parts = None
+  if algorithm.critic_loss is not None:
+    critic_parts = make_critic_parts(config, policy, num_updates)
+  if phase_name == "value":
+    if critic_parts is None:
+      raise ValueError(
+        f"config.phases={config.phases}: the phase 'value' trains a critic, and"
+        f" algorithm {algorithm.name!r} has none; leave the phase out, or"
+        " choose an algorithm with one, such as 'ppo'."
+      )
+    objective_config = objective_config.for_pretraining()
+  elif algorithm.policy_loss is None:
+    raise ValueError(
+      f"config.phases={config.phases}: algorithm {algorithm.name!r} trains no"
+      " policy, but a critic; set config.phases to (..., 'value')."
+    )
   parts = Parts(
     policy=policy,
     algorithm=algorithm,
@@ -176,6 +193,8 @@ def make_parts(
     ),
     schedule=optimizers.schedule(phase.optimizer, num_updates),
     plan=plan,
+    critic=critic_parts,
+    trains_policy=phase_name != "value",
     constrain_rows=sharding.row_constraint(mesh),
     constrain_trained=sharding.trained_constraint(mesh),
     num_samples=config.log.num_samples,
@@ -204,6 +223,26 @@ def make_parts(
     score=problem.score,
     max_rounds=phase.max_rounds,
     staleness=phase.staleness,
+  )
+
+
+def make_critic_parts(
+  config: config_lib.RunConfig, policy: Policy, num_updates: int
+) -> CriticParts:
+  """What trains the critic of a policy.
+
+  Args:
+    config: Of the run.
+    policy: What the critic judges.
+    num_updates: Gradient steps of the policy in the phase.
+  """
+  settings = config.critic
+  num_updates *= settings.num_updates
+  return CriticParts(
+    model=critic.make_critic(policy, settings.trunk, settings.freeze),
+    optimizer=optimizers.of_model(settings.optimizer, num_updates, config.seed),
+    schedule=optimizers.schedule(settings.optimizer, num_updates),
+    num_updates=settings.num_updates,
   )
 
 
@@ -259,7 +298,7 @@ def _check_inputs(
   name: str,
 ) -> None:
   """Raises ValueError if nothing provides what the algorithm reads."""
-  for need in ("values", "step_rewards", "domain"):
+  for need in ("step_rewards", "domain"):
     if need in required and need not in problem.provides:
       raise ValueError(
         f"algorithm {name!r} needs {need!r}: {options.NEEDS[need]}."
@@ -401,9 +440,18 @@ def enter_phase(
   """
   trainable, algorithm_state = objective.init(parts.algorithm, parts.config)
   params = {"policy": state.params["policy"], "algorithm": trainable}
-  opt_state = parts.optimizer.init(trained_params(params))
-  if not phase.reset_optimizer and state.opt_state is not None:
-    opt_state = _carry_moments(opt_state, state.opt_state)
+  opt_state = critic_opt_state = None
+  if parts.trains_policy:
+    opt_state = parts.optimizer.init(trained_params(params))
+    if not phase.reset_optimizer and state.opt_state is not None:
+      opt_state = _with_moments(opt_state, state.opt_state)
+  if parts.critic is not None:
+    params["critic"] = state.params.get("critic")
+    if params["critic"] is None:
+      params["critic"] = parts.critic.model.init(params["policy"])
+    critic_opt_state = parts.critic.optimizer.init(params["critic"]["trained"])
+    if not phase.reset_optimizer and state.critic_opt_state is not None:
+      critic_opt_state = _carried(critic_opt_state, state.critic_opt_state)
   ref_params = None
   if "ref_logp" in options.needs(parts.algorithm, parts.config):
     ref_params = state.ref_params
@@ -434,6 +482,7 @@ def enter_phase(
     algorithm_state=algorithm_state,
     ref_params=ref_params,
     ema_params=ema_params,
+    critic_opt_state=critic_opt_state,
   )
 
 
@@ -447,8 +496,14 @@ def _moving(policy_params: PyTree, with_base: bool) -> PyTree:
   return {**policy_params, "frozen": frozen}
 
 
-def _carry_moments(fresh: PyTree, old: PyTree) -> PyTree:
-  """The old policy's moments in a fresh state; schedules start anew.
+def _with_moments(fresh: PyTree, old: PyTree) -> PyTree:
+  """A fresh state with the old policy's moments."""
+  policy = _carried(fresh.inner_states["policy"], old.inner_states["policy"])
+  return fresh._replace(inner_states={**fresh.inner_states, "policy": policy})
+
+
+def _carried(new: PyTree, past: PyTree) -> PyTree:
+  """The moments of a model before, as they are; schedules start anew.
 
   Raises:
     ValueError: The phases have different optimizers.
@@ -457,7 +512,6 @@ def _carry_moments(fresh: PyTree, old: PyTree) -> PyTree:
   def is_schedule(node):
     return isinstance(node, optax.ScaleByScheduleState)
 
-  new, past = fresh.inner_states["policy"], old.inner_states["policy"]
   structures: list[Any] = [jax.tree.structure(tree) for tree in (new, past)]
   if structures[0] != structures[1]:
     raise ValueError(
@@ -465,13 +519,12 @@ def _carry_moments(fresh: PyTree, old: PyTree) -> PyTree:
       " moments mean nothing here; give both the same optimizer.name and"
       " stochastic_rounding, or set reset_optimizer=True."
     )
-  policy = jax.tree.map(
+  return jax.tree.map(
     lambda new, past: new if is_schedule(new) else past,
     new,
     past,
     is_leaf=is_schedule,
   )
-  return fresh._replace(inner_states={**fresh.inner_states, "policy": policy})
 
 
 def evaluation_params(state: TrainState) -> PyTree:

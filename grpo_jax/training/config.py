@@ -21,7 +21,7 @@ import ml_collections
 from ml_collections import config_dict
 
 from grpo_jax import algorithms
-from grpo_jax.models import families, hub, lora, transformer
+from grpo_jax.models import critic, families, hub, lora, transformer
 from grpo_jax.rollout import sampling
 from grpo_jax.training import hosts
 
@@ -443,6 +443,31 @@ class PhaseConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class CriticConfig:
+  """The critic of algorithms that have one, in the phases "value" and "rl".
+
+  Attributes:
+    trunk: "own": a copy of the policy, made where the first of these phases
+      begins; or "shared": the policy's hidden states as constants.
+    freeze: Names in the paths of parameters of an own trunk that are not
+      trained, such as "attention" or "embed".
+    num_updates: Gradient steps for each one of the policy; 0 keeps the critic
+      as it is.
+    optimizer: Its own; the schedule begins anew in each phase.
+  """
+
+  trunk: str = "own"
+  freeze: tuple[str, ...] = ()
+  num_updates: int = 1
+  optimizer: OptimizerConfig = OptimizerConfig()
+
+  def __post_init__(self):
+    _one_of("critic.trunk", self.trunk, critic.TRUNKS)
+    _not_negative(self, "config.critic", "num_updates")
+    self.optimizer.check("config.critic.optimizer")
+
+
+@dataclasses.dataclass(frozen=True)
 class EvalConfig:
   """Held-out evaluation.
 
@@ -552,9 +577,11 @@ class RunConfig:
 
   Attributes:
     seed: Of parameters, data order and every draw.
-    phases: Names of the phases in order, each "sft" or "rl".
-    sft, rl: Their settings.
-    algorithm: Objective of the "rl" phase: name and fields.
+    phases: Names of the phases in order, each "sft", "rl" or "value": as "rl",
+      but only the critic is trained, on returns, and the policy stays.
+    sft, value, rl: Their settings.
+    algorithm: Objective of the phases "rl" and "value": name and fields.
+    critic: Of an algorithm that has one.
     data, model, sampling, rewards, eval, checkpoint, log, hosts: As named.
     mesh: How the devices share the work.
     profile_steps: (first, last) step of a trace for xprof, or ().
@@ -568,7 +595,9 @@ class RunConfig:
   seed: int = 0
   phases: tuple[str, ...] = ("sft", "rl")
   sft: PhaseConfig = PhaseConfig()
+  value: PhaseConfig = PhaseConfig(steps=50)
   rl: PhaseConfig = PhaseConfig(group_size=8)
+  critic: CriticConfig = CriticConfig()
   algorithm: Any = None
   data: DataConfig = DataConfig()
   model: ModelConfig = ModelConfig()
@@ -589,7 +618,7 @@ class RunConfig:
     if not self.phases:
       raise ValueError("config.phases is empty; name at least 'sft' or 'rl'.")
     for name in self.phases:
-      _one_of("phases", name, ("sft", "rl"))
+      _one_of("phases", name, ("sft", "value", "rl"))
       getattr(self, name).check(name)
     if self.sft.group_size != 1:
       raise ValueError(
@@ -600,6 +629,12 @@ class RunConfig:
       raise ValueError(
         f"config.sft.max_rounds={self.sft.max_rounds}: a supervised phase draws"
         " nothing; set it to 1."
+      )
+    if self.value.optimizer != PhaseConfig().optimizer:
+      raise ValueError(
+        "config.value.optimizer was set, but the phase 'value' trains the"
+        " critic alone, whose optimizer is config.critic.optimizer; set that"
+        " one."
       )
     if self.data.source != "task" and not (
       self.data.tokenizer or self.model.checkpoint

@@ -383,13 +383,17 @@ def record(
 
 def shown(name: str, metrics: dict[str, float]) -> dict[str, float]:
   """What the display has of the metrics of a step."""
-  values = {"loss": metrics["loss"]}
   if name == "rl":
-    values = {
+    return {
       "reward": metrics.get("drawn/reward", metrics["reward/mean"]),
       "accuracy": metrics.get("drawn/accuracy", metrics["accuracy"]),
     }
-  return values
+  if name == "value":
+    return {
+      "value loss": metrics["value/loss"],
+      "explained": metrics["value/explained_variance"],
+    }
+  return {"loss": metrics["loss"]}
 
 
 def due(every: int, done: int, steps: int) -> bool:
@@ -425,11 +429,17 @@ def save(run: Run, index: int, global_step: int, stream_state: Any) -> None:
 def _check_finite(
   run: Run, name: str, done: int, metrics: dict[str, float]
 ) -> None:
-  bad = [k for k in ("loss", "gradient_norm") if not math.isfinite(metrics[k])]
+  bad = [
+    f"{model}{name}"
+    for model in ("", "value/")
+    for name in ("loss", "gradient_norm")
+    if not math.isfinite(metrics.get(f"{model}{name}", 0.0))
+  ]
   if bad:
     run.saved.wait()
     last = run.saved.latest_step()
     checkpoint = run.config.model.checkpoint
+    culprit = "critic" if bad[0].startswith("value/") else name
     doubt = f", or doubt the weights in {checkpoint}" if checkpoint else ""
     raise FloatingPointError(
       f"phase {name}, step {done}:"
@@ -437,7 +447,7 @@ def _check_finite(
       f" in {run.saved.directory} is"
       f" {'missing' if last is None else f'step {last}'}. Look at metrics.jsonl"
       " for the steps before, and start again in another --workdir with a"
-      f" lower config.{name}.optimizer.learning_rate{doubt}."
+      f" lower config.{culprit}.optimizer.learning_rate{doubt}."
     )
 
 

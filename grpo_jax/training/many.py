@@ -56,7 +56,16 @@ from grpo_jax.training import step as step_lib
 from grpo_jax.types import Policy, PyTree, TrainState
 
 # Settings that may differ; where they are groups, in their numbers.
-MAY_DIFFER = ("seed", "algorithm", "sampling", "sft", "rl", "rewards.weights")
+MAY_DIFFER = (
+  "seed",
+  "algorithm",
+  "critic",
+  "sampling",
+  "sft",
+  "value",
+  "rl",
+  "rewards.weights",
+)
 # Numbers that are part of how the program differentiates itself.
 CONSTANT = frozenset({"algorithm.jsd_beta"})
 _AXIS = "runs"
@@ -94,8 +103,8 @@ def train(
   after the other.
 
   Args:
-    configs: Of the runs; they differ in `seed` and in numbers that are not
-      whole of `algorithm`, `sampling`, `sft`, `rl` and `rewards.weights`.
+    configs: Of the runs; they differ in `seed` and, of the other settings
+      that `MAY_DIFFER`, in numbers that are not whole.
     workdirs: Folder of each run, with the files of a run of its own.
     side_by_side: Whether a device computes all of its runs at once, as
       batched operations, instead of one after another; None: on accelerators

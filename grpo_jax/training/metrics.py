@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from grpo_jax.ops import baselines, masked
+from grpo_jax.ops import values as values_lib
 from grpo_jax.types import Metrics, Rollout, Scored, TrainBatch
 
 
@@ -84,6 +85,47 @@ def rollout_metrics(
     metrics[f"reward/{name}"] = _mean_if_any(values, applies)
     metrics[f"applicable/{name}"] = applies.mean()
   return {name: x.astype(jnp.float32) for name, x in metrics.items()}
+
+
+def critic_metrics(batch: TrainBatch) -> Metrics:
+  """What the critic knew before the update of what it is to predict.
+
+  Returns:
+    `value/explained_variance` of the targets, and `value/calibration_error` in
+    their units, over trained tokens; `value/mean` of those; and of the first
+    token of each row, which is the value of the prompt, the mean `value/first`
+    (to be read beside `accuracy`), its mean error `value/first_error`, and its
+    correlation over rows with their rewards, `value/first_correlation`.
+  """
+  mask = batch.mask  # [B, T]
+  rows = mask.any(axis=-1)  # [B]
+  first = jnp.argmax(mask, axis=-1)[:, None]
+
+  def at_first(x):
+    return jnp.take_along_axis(x, first, axis=1)[:, 0]
+
+  expected, target = at_first(batch.values), at_first(batch.returns)
+  metrics = {
+    "value/explained_variance": values_lib.explained_variance(
+      batch.values, batch.returns, mask
+    ),
+    "value/calibration_error": values_lib.calibration_error(
+      batch.values, batch.returns, mask
+    ),
+    "value/mean": masked.mean(batch.values, mask),
+    "value/first": masked.mean(expected, rows),
+    "value/first_error": masked.mean(expected - target, rows),
+    "value/first_correlation": _correlation(expected, batch.rewards, rows),
+  }
+  return {name: x.astype(jnp.float32) for name, x in metrics.items()}
+
+
+def _correlation(x: jax.Array, y: jax.Array, mask: jax.Array) -> jax.Array:
+  """Pearson's, over True entries; 0 where one of the two is constant."""
+  x = masked.select(x - masked.mean(x, mask), mask)
+  y = masked.select(y - masked.mean(y, mask), mask)
+  scale = jnp.sqrt(jnp.square(x).sum() * jnp.square(y).sum())
+  return jnp.where(scale > 0, (x * y).sum() / jnp.where(scale > 0, scale, 1), 0)
 
 
 def staleness_metrics(rollout: Rollout, step: jax.Array) -> Metrics:

@@ -267,6 +267,24 @@ def _stochastically_rounded(
   return optax.GradientTransformation(init, update)
 
 
+def of_model(
+  config: config_lib.OptimizerConfig, num_updates: int, seed: int = 0
+) -> optax.GradientTransformation:
+  """The config's optimizer for the parameters of one model.
+
+  Args:
+    config: Of the phase, or of the critic.
+    num_updates: Gradient steps of the phase.
+    seed: Of the draws of stochastic rounding.
+  """
+  clip = optax.clip_by_global_norm(config.clip_norm)
+  rule = _RULES[config.name](config, schedule(config, num_updates))
+  optimizer = _in_float32(optax.chain(clip, rule))
+  if config.stochastic_rounding:
+    optimizer = _stochastically_rounded(optimizer, seed)
+  return optimizer
+
+
 def make_optimizer(
   config: config_lib.OptimizerConfig, num_updates: int, seed: int = 0
 ) -> optax.GradientTransformation:
@@ -282,9 +300,7 @@ def make_optimizer(
   """
   rate = schedule(config, num_updates)
   clip = optax.clip_by_global_norm(config.clip_norm)
-  policy = _in_float32(optax.chain(clip, _RULES[config.name](config, rate)))
-  if config.stochastic_rounding:
-    policy = _stochastically_rounded(policy, seed)
+  policy = of_model(config, num_updates, seed)
   adam = optax.adam(rate, b1=config.b1, b2=config.b2, eps=config.eps)
   return optax.multi_transform(
     {"policy": policy, "algorithm": optax.chain(clip, adam)},

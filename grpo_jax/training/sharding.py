@@ -33,6 +33,9 @@ from grpo_jax.types import ROW_AXES, Policy, PyTree, TrainState
 
 AXES = ("data", "fsdp", "expert", "tensor")  # The closest devices last.
 
+# Of `TrainState.params`: what has parameters by `RULES`.
+_MODELS = ("policy", "critic")
+
 # What is no expert is split over the devices of both.
 _FSDP = ("fsdp", "expert")
 
@@ -56,6 +59,7 @@ RULES: tuple[tuple[str, P], ...] = (
   (r"down/a", P("tensor", None)),  # [F, r]
   (r"(out|down)/b", P(None, _FSDP)),  # [r, D]
   (r"scale|router_bias", P()),  # Norms and biases of routers: small.
+  (r"value_head/(kernel|bias)", P()),  # [D], []: small too.
 )
 _COMPILED = tuple(
   (re.compile(rf"(.*/)?({pattern})(/codes)?(/int8|/nf4)?"), spec)
@@ -287,9 +291,11 @@ def of_state(mesh: Mesh, state: TrainState) -> TrainState:
   def like_params(params):
     return None if params is None else of_params(mesh, params)
 
+  models = [name for name in _MODELS if name in state.params]
   shapes: dict[str, set] = {}
-  for path, leaf in jax.tree_util.tree_leaves_with_path(state.params["policy"]):
-    shapes.setdefault(_name(path[1:]), set()).add(leaf.shape)
+  for model in models:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state.params[model]):
+      shapes.setdefault(_name(path[1:]), set()).add(leaf.shape)
 
   def moment(path, leaf):
     names = _name(path).split("/")
@@ -304,12 +310,18 @@ def of_state(mesh: Mesh, state: TrainState) -> TrainState:
     every,
     params={
       **every.params,
-      "policy": {
-        group: of_params(mesh, params)
-        for group, params in state.params["policy"].items()
+      **{
+        model: {
+          group: of_params(mesh, params)
+          for group, params in state.params[model].items()
+        }
+        for model in models
       },
     },
     opt_state=jax.tree_util.tree_map_with_path(moment, state.opt_state),
+    critic_opt_state=jax.tree_util.tree_map_with_path(
+      moment, state.critic_opt_state
+    ),
     ref_params=like_params(state.ref_params),
     ema_params=like_params(state.ema_params),
     queue=of_rows(mesh, state.queue),
@@ -322,17 +334,17 @@ def constrain_state(mesh: Mesh, state: TrainState) -> TrainState:
 
 
 def trained_constraint(mesh: Mesh) -> Callable[[PyTree], PyTree]:
-  """Inside jit: keeps {"policy": …, "algorithm": …} where parameters are.
+  """Inside jit: keeps {"policy": …, "critic": …, …} where parameters are.
 
   Gradients that are added up in a loop would else be whole on every device.
   """
   if mesh.size == 1:
     return lambda trained: trained
   return lambda trained: {
-    **trained,
-    "policy": lax.with_sharding_constraint(
-      trained["policy"], of_params(mesh, trained["policy"])
-    ),
+    name: lax.with_sharding_constraint(tree, of_params(mesh, tree))
+    if name in _MODELS
+    else tree
+    for name, tree in trained.items()
   }
 
 

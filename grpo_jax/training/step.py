@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +21,11 @@ import optax
 from grpo_jax.algorithms import objective, options
 from grpo_jax.ops import logprobs, masked, routing
 from grpo_jax.training import metrics as metrics_lib
-from grpo_jax.training import micro_batches, rounds
+from grpo_jax.training import passes, rounds
 from grpo_jax.training.micro_batches import UpdatePlan
 from grpo_jax.types import (
   Algorithm,
+  Critic,
   Metrics,
   Policy,
   PolicyOutputs,
@@ -34,9 +35,25 @@ from grpo_jax.types import (
   Scored,
   TrainBatch,
   TrainState,
-  Weighted,
   row_arrays,
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class CriticParts:
+  """What trains a critic beside the policy.
+
+  Attributes:
+    model: The critic.
+    optimizer: Over `params["critic"]["trained"]`.
+    schedule: (gradient step of the critic) -> learning rate.
+    num_updates: K, its gradient steps for each one of the policy.
+  """
+
+  model: Critic
+  optimizer: optax.GradientTransformation
+  schedule: Callable[[jax.Array], jax.Array]
+  num_updates: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +67,8 @@ class Parts:
     optimizer: Over `trained_params(params)`.
     schedule: (gradient step) -> learning rate.
     plan: Epochs, minibatches, micro-batches.
+    critic: What trains the critic, of algorithms that have one.
+    trains_policy: Whether the policy is trained, or the critic alone.
     sample: (policy params, prompts, key) -> Rollout; None in phases whose
       completions are given.
     greedy: The same for the greedy completion of each prompt, if needed.
@@ -69,6 +88,8 @@ class Parts:
   optimizer: optax.GradientTransformation
   schedule: Callable[[jax.Array], jax.Array]
   plan: UpdatePlan
+  critic: CriticParts | None = None
+  trains_policy: bool = True
   sample: Callable[[PyTree, Prompts, jax.Array], Rollout] | None = None
   greedy: Callable[[PyTree, Prompts, jax.Array], Rollout] | None = None
   score: Callable[[Prompts, Rollout], Scored] | None = None
@@ -89,7 +110,7 @@ class Parts:
 
 
 def trained_params(params: PyTree) -> PyTree:
-  """The leaves that gradients and optimizer state exist for."""
+  """The leaves that the gradient of the objective is taken of."""
   return {
     "policy": params["policy"]["trained"],
     "algorithm": params["algorithm"],
@@ -97,8 +118,9 @@ def trained_params(params: PyTree) -> PyTree:
 
 
 def with_trained(params: PyTree, trained: PyTree) -> PyTree:
-  """`params` with its trained leaves replaced."""
+  """`params` with these leaves replaced."""
   return {
+    **params,
     "policy": {**params["policy"], "trained": trained["policy"]},
     "algorithm": trained["algorithm"],
   }
@@ -130,64 +152,6 @@ def step_keys(
   return rollout_key, update_key
 
 
-def _extras(batch: TrainBatch, free: bool) -> dict[str, jax.Array] | None:
-  """The experts that the batch recorded, if any, unless tokens are `free`."""
-  if batch.routing is None or free:
-    return None
-  return {"prompt_routing": batch.prompt_routing, "routing": batch.routing}
-
-
-def _prefixes(
-  parts: Parts,
-  policy_params: PyTree,
-  batch: TrainBatch,
-  prompts: dict[str, jax.Array],
-  free: bool = False,
-) -> PyTree:  # each [N, D, P / D, ...]
-  """What rows read of their prompts, if they share it and there is any."""
-  if not parts.plan.shares_prompts:
-    return None
-
-  def of_chunk(chunk):
-    return _prefix(parts, policy_params, batch, chunk, free)
-
-  chunks = micro_batches.split_prompts(parts.plan, prompts)
-  if len(chunks["prompt_tokens"]) == 1:
-    prefix = jax.tree.map(
-      lambda x: x[None], of_chunk(jax.tree.map(lambda x: x[0], chunks))
-    )
-  else:
-    prefix = jax.lax.map(of_chunk, chunks)
-  return micro_batches.joined_prompts(parts.plan, prefix, axis=1)
-
-
-def _prefix(parts, policy_params, batch, prompts, free=False):
-  extras = _extras(dataclasses.replace(batch, **prompts), free)
-  return parts.policy.prefix(
-    policy_params, prompts["prompt_tokens"], prompts["prompt_mask"], extras
-  )
-
-
-def _hidden(
-  parts: Parts,
-  policy_params: PyTree,
-  batch: TrainBatch,
-  prefix: PyTree,
-  free: bool = False,
-):
-  """Teacher-forced states of the rows of `batch`, and what came with them."""
-  return parts.policy.hidden(
-    policy_params,
-    batch.prompt_tokens,
-    batch.prompt_mask,
-    batch.tokens,
-    batch.completion_mask,
-    batch.prompt_index,
-    _extras(batch, free),
-    prefix,
-  )  # [B, T, D]
-
-
 def policy_outputs(
   parts: Parts,
   params: PyTree,
@@ -205,7 +169,7 @@ def policy_outputs(
     prefix: Of the prompts, if their rows share it; see `Policy`.
   """
   required = options.needs(parts.algorithm, parts.config)
-  h, aux = _hidden(parts, params["policy"], batch, prefix)
+  h, aux = passes.Trunk(parts.policy, params["policy"]).hidden(batch, prefix)
   reference = None
   if "ref_kl" in required:
     reference = functools.partial(parts.policy.head, ref_params), batch.ref_h
@@ -233,57 +197,24 @@ def policy_outputs(
 
 def _frozen(
   parts: Parts,
-  policy_params: PyTree,
+  trunk: passes.Trunk,
   batch: TrainBatch,
   outputs: Callable[[TrainBatch, PyTree], dict[str, jax.Array]],
-  free: bool = False,
 ) -> TrainBatch:
-  """`batch` with fields from a micro-batched pass that no gradient enters.
-
-  The same functions at the same shapes as in the update, so that the anchor
-  of the ratio carries the same rounding. Slots that are not trained may be 0.
-  """
-  plan = parts.plan
-  num_slots = batch.mask.shape[1]
-  local, prompts = micro_batches.own_prompts(plan, batch)
-  prefixes = _prefixes(parts, policy_params, batch, prompts, free)
-  rows = micro_batches.arrange(plan, local, parts.algorithm.couples_group)
-
-  def of_rows(part):
-    return outputs(*_with_prompts(parts, part, prompts, prefixes))
-
-  def write(fields, part, first):
-    def put(buffer, x):
-      x = x.reshape(plan.num_shards, -1, *x.shape[1:]).astype(buffer.dtype)
-      start = 0, first, *[0] * (buffer.ndim - 2)
-      return jax.lax.dynamic_update_slice(buffer, x, start)
-
-    return jax.tree.map(put, fields, of_rows(part))
-
-  shape = *rows.length.shape, num_slots
-  fields = jax.tree.map(
-    lambda x: jnp.zeros((*shape, *x.shape[2:]), x.dtype),
-    jax.eval_shape(of_rows, local),
+  """`batch` with fields from a pass that no gradient enters."""
+  return passes.frozen(
+    parts.plan, trunk, batch, outputs, parts.algorithm.couples_group
   )
-  fields = micro_batches.sweep(plan, local, rows, write, fields)
-  fields = {name: micro_batches.restored(rows, x) for name, x in fields.items()}
-  return dataclasses.replace(batch, **jax.lax.stop_gradient(fields))
-
-
-def _with_prompts(parts, part, prompts, prefixes):
-  """A micro-batch that has what it reads of prompts, and its prefixes."""
-  if not parts.plan.shares_prompts:
-    return part, None
-  return micro_batches.with_prompts(parts.plan, part, prompts, prefixes)
 
 
 def with_anchor(parts: Parts, params: PyTree, batch: TrainBatch) -> TrainBatch:
   """`batch` with what the policy said of its tokens before the update."""
   required = options.needs(parts.algorithm, parts.config)
   squares = "sum_pi_squared" in required
+  trunk = passes.Trunk(parts.policy, params["policy"])
 
   def outputs(part, prefix):
-    h, aux = _hidden(parts, params["policy"], part, prefix)
+    h, aux = trunk.hidden(part, prefix)
     old = logprobs.token_outputs(
       functools.partial(parts.policy.head, params["policy"]),
       h,
@@ -299,7 +230,7 @@ def with_anchor(parts: Parts, params: PyTree, batch: TrainBatch) -> TrainBatch:
     return fields | ({"sum_pi_squared": old.sum_pi_squared} if squares else {})
 
   with jax.named_scope("anchor"):
-    return _frozen(parts, params["policy"], batch, outputs)
+    return _frozen(parts, trunk, batch, outputs)
 
 
 def with_reference(
@@ -308,9 +239,10 @@ def with_reference(
   """`batch` with what the frozen reference says of its tokens."""
   required = options.needs(parts.algorithm, parts.config)
   head = functools.partial(parts.policy.head, ref_params)
+  trunk = passes.Trunk(parts.policy, ref_params, is_free=True)
 
   def outputs(part, prefix):
-    h, _ = _hidden(parts, ref_params, part, prefix, free=True)
+    h, _ = trunk.hidden(part, prefix)
     fields = {
       "ref_logp": logprobs.token_outputs(
         head,
@@ -335,7 +267,35 @@ def with_reference(
     return fields
 
   with jax.named_scope("reference"):
-    return _frozen(parts, ref_params, batch, outputs, free=True)
+    return _frozen(parts, trunk, batch, outputs)
+
+
+def critic_trunk(critic: Critic, params: PyTree) -> passes.Trunk:
+  """What the rows are run through for their values.
+
+  Args:
+    critic: Of the phase.
+    params: All parameters.
+  """
+  return passes.Trunk(
+    critic.trunk,
+    critic.trunk_params(params["critic"], params["policy"]),
+    is_free=not critic.is_shared,
+  )
+
+
+def with_values(parts: Parts, params: PyTree, batch: TrainBatch) -> TrainBatch:
+  """`batch` with what the critic expects before the update."""
+  assert parts.critic is not None
+  critic = parts.critic.model
+  trunk = critic_trunk(critic, params)
+
+  def outputs(part, prefix):
+    h, _ = trunk.hidden(part, prefix)
+    return {"values": critic.head(params["critic"], h)}
+
+  with jax.named_scope("values"):
+    return _frozen(parts, trunk, batch, outputs)
 
 
 def prepare(
@@ -356,6 +316,8 @@ def prepare(
     "old_logp" in required and parts.plan.num_updates > 1
   ):
     batch = with_anchor(parts, state.params, batch)
+  if "values" in required:
+    batch = with_values(parts, state.params, batch)
   with jax.named_scope("advantages"):
     batch = objective.prepare(
       parts.algorithm, parts.config, dataclasses.replace(batch, key=key)
@@ -372,30 +334,6 @@ def prepare(
   return batch
 
 
-class _Total(NamedTuple):
-  """What micro-batches add up to."""
-
-  gradients: PyTree
-  terms: dict[str, jax.Array]
-  metrics: dict[str, Weighted]
-  maxima: dict[str, jax.Array]  # Combined by maximum.
-  of_prefixes: PyTree  # The gradient that prompts receive from their rows.
-
-
-def _sum(x: PyTree, y: PyTree) -> PyTree:
-  """x + y in the dtypes of x."""
-  return jax.tree.map(lambda x, y: x + y.astype(x.dtype), x, y)
-
-
-def _plus(total: _Total | None, new: _Total) -> _Total:
-  if total is None:
-    return new
-  added = _sum(total._replace(maxima={}), new._replace(maxima={}))
-  return added._replace(
-    maxima=jax.tree.map(jnp.maximum, total.maxima, new.maxima)
-  )
-
-
 def minibatch_gradient(
   parts: Parts,
   params: PyTree,
@@ -408,10 +346,6 @@ def minibatch_gradient(
   Denominators are summed over all rows first; each micro-batch then adds
   coefficient · total / denominator. The result depends on the split by
   round-off only.
-
-  Where rows share prompts, these are run once forward before all rows; and
-  once more, with the backward pass, after them: with what their rows add up
-  to, at least in float32.
 
   Args:
     parts: Functions of the phase.
@@ -440,71 +374,129 @@ def minibatch_gradient(
     }
     return sum(terms.values()), (terms, output.metrics, output.maxima)
 
-  gradient = jax.grad(loss, (0, 1), has_aux=True)
-  trained = trained_params(params)
-  local, prompts = micro_batches.own_prompts(plan, batch)
-
-  def with_rows(total, part, first):
-    del first
-    index = part.prompt_index
-    part, prefix = _with_prompts(parts, part, prompts, prefixes)
-    (gradients, of_rows), (terms, metrics, maxima) = gradient(
-      trained, prefix, part
-    )
-    gradients = parts.constrain_trained(gradients)
-    of_prefixes = micro_batches.summed_over_rows(plan, index, of_rows, prefixes)
-    new = _Total(gradients, terms, metrics, maxima, of_prefixes)
-    return _plus(total, new)
-
-  def with_prompts(gradients, inputs):
-    chunk, of_chunk = inputs
-    chunk_prefix, pull_back = jax.vjp(
-      lambda trained: _prefix(
-        parts, with_trained(params, trained)["policy"], batch, chunk
-      ),
-      trained,
-    )
-    (of_prompts,) = pull_back(
-      jax.tree.map(lambda x, y: x.astype(y.dtype), of_chunk, chunk_prefix)
-    )
-    return _sum(gradients, parts.constrain_trained(of_prompts))
-
   with jax.named_scope("update"):
-    prefixes = _prefixes(parts, params["policy"], batch, prompts)
-    rows = micro_batches.arrange(plan, local, algorithm.couples_group)
-    total = None  # Of one micro-batch, which keeps the dtypes of parameters.
-    if batch.mask.shape[0] > plan.micro_batch_size or rows.order is not None:
-      total = masked.wide(
-        jax.tree.map(
-          lambda x: jnp.zeros(x.shape, x.dtype),
-          jax.eval_shape(with_rows, None, local, 0),
-        )
-      )
-      total = total._replace(gradients=parts.constrain_trained(total.gradients))
-    total = micro_batches.sweep(plan, local, rows, with_rows, total)
-    gradients = total.gradients
-    if prefixes is not None:
-      chunks = micro_batches.split_prompts(plan, prompts)
-      of_chunks = micro_batches.split_prompts(plan, total.of_prefixes, axis=1)
-      gradients = _over(with_prompts, gradients, (chunks, of_chunks))
+    total = passes.gradient(
+      plan,
+      lambda trained: passes.Trunk(
+        parts.policy, with_trained(params, trained)["policy"]
+      ),
+      trained_params(params),
+      batch,
+      loss,
+      algorithm.couples_group,
+      parts.constrain_trained,
+    )
   metrics = {f"loss/{name}": term for name, term in total.terms.items()}
-  metrics["loss"] = sum(total.terms.values())
+  loss_value: Any = sum(total.terms.values())
+  metrics["loss"] = loss_value
   metrics |= {
     name: value.total / jnp.maximum(value.weight, 1)
     for name, value in total.metrics.items()
   }
   if "router/load" in metrics:
     metrics |= metrics_lib.router_metrics(metrics.pop("router/load"))
-  return gradients, metrics | total.maxima
+  return total.gradients, metrics | total.maxima
 
 
-def _over(
-  function: Callable[[Any, PyTree], Any], total: Any, inputs: PyTree
-) -> Any:
-  """The last total, from function(total, x) over the leading axis of inputs."""
-  if jax.tree.leaves(inputs)[0].shape[0] == 1:
-    return function(total, jax.tree.map(lambda x: x[0], inputs))
-  return jax.lax.scan(lambda t, x: (function(t, x), None), total, inputs)[0]
+def critic_gradient(
+  parts: Parts, params: PyTree, batch: TrainBatch
+) -> tuple[PyTree, jax.Array]:
+  """Exact gradient of the critic's loss over `batch`, and the loss.
+
+  Args:
+    parts: Functions of the phase.
+    params: All parameters.
+    batch: The rows of one gradient step, prepared.
+  """
+  algorithm, config = parts.algorithm, parts.config
+  assert parts.critic is not None
+  critic = parts.critic.model
+  weights = objective.critic_weights(algorithm, batch)
+
+  def loss(trained, prefix, part):
+    changed = _with_critic(params, trained)
+    h, _ = critic_trunk(critic, changed).hidden(part, prefix)
+    values = critic.head(changed["critic"], h)
+    output = objective.critic_loss(algorithm, config, values, part)
+    coefficient, term = output.terms["value"]
+    value = coefficient * term.total / weights["value"]
+    return value, ({"value": value}, output.metrics, output.maxima)
+
+  with jax.named_scope("critic"):
+    total = passes.gradient(
+      parts.plan,
+      lambda trained: critic_trunk(critic, _with_critic(params, trained)),
+      params["critic"]["trained"],
+      batch,
+      loss,
+      algorithm.couples_group,
+      lambda trained: parts.constrain_trained({"critic": trained})["critic"],
+      enters_trunk=not critic.is_shared,
+    )
+  return total.gradients, total.terms["value"]
+
+
+def _with_critic(params: PyTree, trained: PyTree) -> PyTree:
+  """`params` with the critic's trained leaves replaced."""
+  return {**params, "critic": {**params["critic"], "trained": trained}}
+
+
+def _policy_step(
+  parts: Parts,
+  params: PyTree,
+  opt_state: PyTree,
+  batch: TrainBatch,
+  is_first: jax.Array | bool,
+  ref_params: PyTree,
+) -> tuple[PyTree, PyTree, Metrics]:
+  """One gradient step of the policy: parameters, optimizer state, metrics."""
+  gradients, metrics = minibatch_gradient(
+    parts, params, batch, is_first, ref_params
+  )
+  trained = trained_params(params)
+  with jax.named_scope("optimizer"):
+    updates, opt_state = parts.optimizer.update(gradients, opt_state, trained)
+    metrics["gradient_norm"] = optax.global_norm(masked.wide(gradients))
+    metrics["update_norm"] = optax.global_norm(masked.wide(updates))
+    trained = optax.apply_updates(trained, updates)
+  return with_trained(params, trained), opt_state, metrics
+
+
+def _critic_steps(
+  parts: Parts, params: PyTree, opt_state: PyTree, batch: TrainBatch
+) -> tuple[PyTree, PyTree, Metrics]:
+  """K gradient steps of the critic, and what they say on average."""
+  critic = parts.critic
+  assert critic is not None
+
+  def one(carry, _):
+    trained, opt_state = carry
+    gradients, loss = critic_gradient(
+      parts, _with_critic(params, trained), batch
+    )
+    with jax.named_scope("optimizer"):
+      updates, opt_state = critic.optimizer.update(
+        gradients, opt_state, trained
+      )
+      metrics = {
+        "value/loss": loss,
+        "value/gradient_norm": optax.global_norm(masked.wide(gradients)),
+        "value/update_norm": optax.global_norm(masked.wide(updates)),
+      }
+      trained = optax.apply_updates(trained, updates)
+    return (trained, opt_state), metrics
+
+  carry = params["critic"]["trained"], opt_state
+  if critic.num_updates == 0:
+    return params, opt_state, {}
+  if critic.num_updates == 1:
+    (trained, opt_state), metrics = one(carry, None)
+  else:
+    (trained, opt_state), history = jax.lax.scan(
+      one, carry, length=critic.num_updates
+    )
+    metrics = {name: values.mean() for name, values in history.items()}
+  return _with_critic(params, trained), opt_state, metrics
 
 
 def update(
@@ -525,7 +517,8 @@ def update(
   plan = parts.plan
 
   def gradient_step(carry, inputs):
-    trained, opt_state = carry
+    params, opt_state, critic_opt_state = carry
+    params = _joined(state.params, params)
     rows, is_first = inputs
     minibatch = batch
     if plan.num_minibatches > 1:
@@ -533,16 +526,22 @@ def update(
       if plan.num_shards > 1:
         arrays = parts.constrain_rows(arrays)
       minibatch = dataclasses.replace(batch, **arrays)
-    params = with_trained(state.params, trained)
-    gradients, metrics = minibatch_gradient(
-      parts, params, minibatch, is_first, reference_params(state)
-    )
-    with jax.named_scope("optimizer"):
-      updates, opt_state = parts.optimizer.update(gradients, opt_state, trained)
-      metrics["gradient_norm"] = optax.global_norm(masked.wide(gradients))
-      metrics["update_norm"] = optax.global_norm(masked.wide(updates))
-      trained = optax.apply_updates(trained, updates)
-    return (trained, opt_state), metrics
+    metrics: Metrics = {}
+    if parts.trains_policy:
+      params, opt_state, metrics = _policy_step(
+        parts,
+        params,
+        opt_state,
+        minibatch,
+        is_first,
+        reference_params(state),
+      )
+    if parts.critic is not None:
+      params, critic_opt_state, of_critic = _critic_steps(
+        parts, params, critic_opt_state, minibatch
+      )
+      metrics |= of_critic
+    return (_moving(params), opt_state, critic_opt_state), metrics
 
   num_rows = batch.mask.shape[0]
   if plan.num_minibatches > 1:
@@ -556,33 +555,38 @@ def update(
     rows = jnp.stack(orders).reshape(plan.num_updates, -1)
   else:
     rows = jnp.zeros((plan.num_updates, 0), jnp.int32)
-  trained = trained_params(state.params)
+  carry = _moving(state.params), state.opt_state, state.critic_opt_state
   if plan.num_updates == 1:
-    (trained, opt_state), metrics = gradient_step(
-      (trained, state.opt_state), (rows[0], True)
-    )
+    carry, metrics = gradient_step(carry, (rows[0], True))
   else:
-    (trained, opt_state), history = jax.lax.scan(
-      gradient_step,
-      (trained, state.opt_state),
-      (rows, jnp.arange(plan.num_updates) == 0),
+    carry, history = jax.lax.scan(
+      gradient_step, carry, (rows, jnp.arange(plan.num_updates) == 0)
     )
     metrics = {
       name: values.max() if "max" in name.split("/")[-1] else values.mean()
       for name, values in history.items()
     }
-  metrics["param_norm"] = optax.global_norm(masked.wide(trained["policy"]))
-  metrics["learning_rate"] = jnp.asarray(
-    parts.schedule(state.phase_step * plan.num_updates), jnp.float32
-  )
+  moved, opt_state, critic_opt_state = carry
+  params = _joined(state.params, moved)
+  num_before = state.phase_step * plan.num_updates
   ema_params = state.ema_params
-  if plan.ema_decay is not None:
-    ema_params = optax.incremental_update(
-      trained["policy"], ema_params, 1 - plan.ema_decay
+  if parts.trains_policy:
+    metrics["param_norm"] = _norm(params["policy"])
+    metrics["learning_rate"] = jnp.asarray(
+      parts.schedule(num_before), jnp.float32
     )
-  params = with_trained(state.params, trained)
-  if parts.config.router_bias_step > 0:
-    params = _with_biases(params, batch.router_load, parts.config)
+    if plan.ema_decay is not None:
+      ema_params = optax.incremental_update(
+        params["policy"]["trained"], ema_params, 1 - plan.ema_decay
+      )
+    if parts.config.router_bias_step > 0:
+      params = _with_biases(params, batch.router_load, parts.config)
+  if parts.critic is not None:
+    num_before *= parts.critic.num_updates
+    metrics["value/param_norm"] = _norm(params["critic"])
+    metrics["value/learning_rate"] = jnp.asarray(
+      parts.critic.schedule(num_before), jnp.float32
+    )
   return dataclasses.replace(
     state,
     step=state.step + 1,
@@ -590,7 +594,28 @@ def update(
     params=params,
     opt_state=opt_state,
     ema_params=ema_params,
+    critic_opt_state=critic_opt_state,
   ), metrics
+
+
+def _moving(params: PyTree) -> PyTree:
+  """What gradient steps change of all parameters."""
+  moving = trained_params(params)
+  if "critic" in params:
+    moving["critic"] = params["critic"]["trained"]
+  return moving
+
+
+def _joined(params: PyTree, moving: PyTree) -> PyTree:
+  """The inverse: `params` with what has moved."""
+  params = with_trained(params, moving)
+  if "critic" in moving:
+    params = _with_critic(params, moving["critic"])
+  return params
+
+
+def _norm(params: PyTree) -> jax.Array:
+  return optax.global_norm(masked.wide(params["trained"]))
 
 
 def _with_biases(params: PyTree, load: jax.Array, config: Any) -> PyTree:
@@ -675,20 +700,23 @@ def learn_stage(
   order_key, draw_key = jax.random.split(update_key)
   batch = prepare(state, batch, draw_key, parts=parts)
   metrics = metrics_lib.rollout_metrics(rollout, scored, batch)
+  if batch.values is not None:
+    metrics |= metrics_lib.critic_metrics(batch)
   if parts.staleness:
     metrics |= metrics_lib.staleness_metrics(rollout, state.step)
   state, update_metrics = update(state, batch, order_key, parts=parts)
   metrics |= update_metrics
-  state = dataclasses.replace(
-    state,
-    algorithm_state=objective.update_state(
-      parts.algorithm,
-      parts.config,
-      state.algorithm_state,
-      metrics,
-      batch.mask.shape[0],
-    ),
-  )
+  if parts.trains_policy:
+    state = dataclasses.replace(
+      state,
+      algorithm_state=objective.update_state(
+        parts.algorithm,
+        parts.config,
+        state.algorithm_state,
+        metrics,
+        batch.mask.shape[0],
+      ),
+    )
   samples = jax.tree.map(
     lambda x: x[: parts.num_samples],
     {

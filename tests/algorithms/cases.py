@@ -130,7 +130,7 @@ def derived(np_or_jnp, logp, ref_logp, values) -> dict:
   """What else the policy gives, as functions of its log-probs.
 
   Two of the reference's likeliest tokens, a divergence from the reference
-  over the vocabulary, and values of a critic that shares the policy's trunk.
+  over the vocabulary, and values of a critic, as if it shared the trunk.
   """
   xp = np_or_jnp
   shifts = xp.asarray([0.7, 1.7], logp.dtype)
@@ -203,7 +203,9 @@ def _prepared(algorithm, config, case, use_anchor, key):
 def terms_of(
   algorithm, config, arrays, use_anchor=True, splits=None, trainable=0.0
 ):
-  """Value and gradients of the loss; a function of arrays, not jitted.
+  """Value and gradients of the loss, with the critic's if there is one.
+
+  A function of arrays, not jitted.
 
   Args:
     algorithm: Of the table.
@@ -230,8 +232,9 @@ def terms_of(
       ),
     )
     more.pop("ref_topk_logp")
+    values = more.pop("values")
     policy = {"logp": changed.logp, "entropy": changed.entropy, **more}
-    outputs = []
+    outputs, of_critic = [], []
     for rows in splits or (slice(None),):
       rows = rows if isinstance(rows, slice) else np.array(rows)
       part = PolicyOutputs(
@@ -245,9 +248,14 @@ def terms_of(
         **jax.tree.map(lambda x, rows=rows: x[rows], row_arrays(batch)),
       )
       outputs.append(objective.loss(algorithm, config, part, micro))
+      if algorithm.critic_loss is not None:
+        of_critic.append(
+          objective.critic_loss(algorithm, config, values[rows], micro)
+        )
+    weights |= objective.critic_weights(algorithm, batch)
     value = sum(
       coefficient * term.total / weights[name]
-      for output in outputs
+      for output in outputs + of_critic
       for name, (coefficient, term) in output.terms.items()
     )
     metrics = jax.tree.map(lambda *x: sum(x), *(o.metrics for o in outputs))

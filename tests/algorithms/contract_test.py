@@ -21,6 +21,9 @@ PUSHED_BY_EQUAL_REWARDS = {
   "reinforce",  # A moving baseline.
   "remax",  # The greedy completion.
   "ppo",  # A critic.
+  "vc_ppo",
+  "vapo",
+  "sao",
   "gtpo",  # Entropy distinguishes right completions,
   "grpo_s",  # of a token and of a row.
   "grpo_ps",  # Steps have rewards.
@@ -34,10 +37,10 @@ NO_POLICY_GRADIENT = {"dpo", "bradley_terry", "opd_full", "opd_topk"}
 # What switches off the terms that are not the policy gradient.
 PLAIN = {
   "kl_cov": {"cov_kl_coef": 0.0},
-  "ppo": {"value_coef": 0.0},
   "two_grpo_dpo": {"dpo_coef": 0.0},
   "clip_cov": {"cov_low": 1e3, "cov_high": 2e3},
   "dapo": {"overlong_cache": 0.0},
+  "vapo": {"positive_nll_coef": 0.0},
 }
 
 
@@ -50,7 +53,12 @@ def _make(name, **fields):
 
 def _plain(name):
   """Algorithm and config with the policy term alone."""
-  return _make(name, kl_coef=0.0, entropy_coef=0.0, **PLAIN.get(name, {}))
+  algorithm, config = _make(
+    name, kl_coef=0.0, entropy_coef=0.0, **PLAIN.get(name, {})
+  )
+  if algorithm.policy_loss is not None:
+    algorithm = dataclasses.replace(algorithm, critic_loss=None)
+  return algorithm, config
 
 
 def _assert_same(one, other, rtol=1e-5):
@@ -209,6 +217,8 @@ class TestContract:
     """At ratio 1, −A/weight per token, as the aggregation weighs tokens."""
     algorithm, config = _plain(name)
     case = cases.make_case()
+    if "old_logp" not in algorithm.needs:  # A ratio is to the sampler.
+      case = dataclasses.replace(case, behavior_logp=case.logp)
     outcome = cases.evaluate(algorithm, config, case, use_anchor=False)
     if "old_logp" in algorithm.needs:
       assert outcome.metrics["ratio/max"] == 1.0

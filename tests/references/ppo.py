@@ -93,6 +93,17 @@ def returns(
   return out
 
 
+def monte_carlo(rewards, valid, mask, token_rewards) -> np.ndarray:  # [B, T]
+  """All rewards from each trained token on, undiscounted; 0 where masked."""
+  out = np.zeros(np.shape(mask))
+  for i, t in np.ndindex(out.shape):
+    if valid[i] and mask[i][t]:
+      out[i, t] = float(rewards[i])
+      if token_rewards is not None:
+        out[i, t] += common.masked_sum(token_rewards[i][t:], mask[i][t:])
+  return out
+
+
 def loss(
   logp,  # [B, T]
   old_logp,  # [B, T]
@@ -102,7 +113,6 @@ def loss(
   values,  # [B, T]
   old_values,  # [B, T]
   returns,  # [B, T]
-  value_coef: float = 0.1,
   value_clip: float = 0.2,  # 0: not clipped
   clip_low: float = 0.2,
   clip_high: float = 0.2,
@@ -114,7 +124,7 @@ def loss(
   entropy_coef: float = 0.0,
   log_ratio_clamp: float | None = 20.0,
 ) -> float:
-  """(1/N) ΣΣ [clipped(r, Â) + β k3 + c_v value error] − c · mean H.
+  """(1/N) ΣΣ [clipped(r, Â) + β k3 + value error] − c · mean H.
 
   The value error is ½ max((v − R)², (clip(v, v_old ± c) − R)²).
   """
@@ -144,4 +154,4 @@ def loss(
     log_ratio_clamp=log_ratio_clamp,
   )
   critic = common.token_mean(common.per_token(value_error, mask), mask)
-  return actor + value_coef * critic
+  return actor + critic

@@ -522,8 +522,7 @@ def test_minibatches_keep_groups_whole_where_they_are_told(group_size, whole):
 @pytest.mark.parametrize(
   ("name", "fields", "sampling_fields", "message"),
   [
-    ("ppo", {}, {}, r"'ppo' needs 'values': values of a critic"),
-    ("bradley_terry", {}, {}, r"'bradley_terry' needs 'values'"),
+    ("bradley_terry", {}, {}, r"'bradley_terry' trains no policy, but a"),
     ("grpo_ps", {}, {}, r"'grpo_ps' needs 'step_rewards'.*judges steps"),
     ("two_grpo", {}, {}, r"at most 2 comp.*set config\.rl\.group_size=2"),
     (

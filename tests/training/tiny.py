@@ -13,6 +13,7 @@ import pytest
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
 from grpo_jax.models import adapter, transformer
+from grpo_jax.models import critic as critic_lib
 from grpo_jax.rollout import sampling
 from grpo_jax.training import assembly, optimizers, step
 from grpo_jax.training import config as config_lib
@@ -38,6 +39,7 @@ VARIED = (
   "opd_full",
   "opd_topk",
   "sft",
+  "ppo",
 )
 
 
@@ -46,14 +48,11 @@ FAST = "grpo", "gspo", "lambda_grpo", "opd_full"
 
 
 def each_algorithm(leave_out=(), fast=VARIED):
-  """Parameters of a test: all names, those that are not `fast` marked slow.
-
-  Without those that need a critic, which the tiny policy has not.
-  """
+  """Parameters of a test: all names, those that are not `fast` marked slow."""
   return [
     pytest.param(name, marks=() if name in fast else pytest.mark.slow)
-    for name, algorithm in algorithms.ALGORITHMS.items()
-    if "values" not in algorithm.needs and name not in leave_out
+    for name in algorithms.ALGORITHMS
+    if name not in leave_out
   ]
 
 
@@ -117,9 +116,14 @@ def make_parts(
   top_k=None,
   learning_rate=0.1,
   steps=50,
+  critic=None,
+  num_critic_updates=1,
   **plan,
 ) -> Parts:
-  """Parts of a small reinforcement phase; an Algorithm may be passed too."""
+  """Parts of a small reinforcement phase; an Algorithm may be passed too.
+
+  `critic` may be a Critic in the place of one with a trunk of its own.
+  """
   policy = policy or tiny_policy()
   if isinstance(algorithm, str):
     config = algorithms.make_config(
@@ -143,6 +147,14 @@ def make_parts(
   )
   sample = functools.partial(sampling.sample, policy)
   greedy = dataclasses.replace(sampler, temperature=0.0)
+  critic_parts = None
+  if algorithm.critic_loss is not None:
+    critic_parts = step.CriticParts(
+      model=critic or critic_lib.make_critic(policy),
+      optimizer=optimizers.of_model(optimizer, steps),
+      schedule=optimizers.schedule(optimizer, steps),
+      num_updates=num_critic_updates,
+    )
   return Parts(
     policy=policy,
     algorithm=algorithm,
@@ -150,6 +162,7 @@ def make_parts(
     optimizer=optimizers.make_optimizer(optimizer, steps),
     schedule=optimizers.schedule(optimizer, steps),
     plan=update_plan,
+    critic=critic_parts,
     sample=functools.partial(sample, config=sampler, group_size=group_size),
     greedy=functools.partial(sample, config=greedy, group_size=1)
     if "greedy_rewards" in required

@@ -1,0 +1,157 @@
+"""Critics made of a policy: its trunk, or a copy of it, with a value head.
+
+The value of a state is a linear function of the hidden state from which the
+policy would predict the next token. The head starts at 0, so that the first
+advantages are returns without a baseline.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from grpo_jax.ops import masked
+from grpo_jax.types import Critic, Policy, PyTree
+
+TRUNKS = ("own", "shared")
+
+
+def make_critic(
+  policy: Policy, trunk: str = "own", freeze: Sequence[str] = ()
+) -> Critic:
+  """A critic for the states of a policy.
+
+  Args:
+    policy: What is to be judged.
+    trunk: "own": a copy of the policy, from which the critic moves away on its
+      own. The base of adapters is not copied, both have adapters of their own.
+      "shared": the policy's hidden states, as constants; the critic is a head.
+    freeze: Names in the paths of parameters of an own trunk that stay what
+      they were in the policy, such as "attention" or "embed".
+
+  Raises:
+    ValueError: The trunk is unknown, or a shared one is to be frozen; or, from
+      `init`, no parameter has the name.
+  """
+  if trunk not in TRUNKS:
+    raise ValueError(
+      f"make_critic: trunk is {trunk!r}; choose one of {', '.join(TRUNKS)}."
+    )
+  is_shared = trunk == "shared"
+  if is_shared and freeze:
+    raise ValueError(
+      f"make_critic: freeze={tuple(freeze)} is about a trunk that is trained,"
+      " and a shared one is the policy's; leave it empty, or use trunk='own'."
+    )
+  if is_shared:
+    init, trunk_params = _init_shared, _shared_trunk
+  else:
+    init = functools.partial(
+      _init_own, freeze=tuple(freeze), unread=policy.only_head
+    )
+    trunk_params = _own_trunk
+  return Critic(
+    trunk=policy,
+    is_shared=is_shared,
+    init=functools.partial(_with_head, policy, init),
+    trunk_params=trunk_params,
+    head=_head,
+  )
+
+
+def _with_head(policy: Policy, init, policy_params: PyTree) -> PyTree:
+  params = init(policy_params)
+  width = _width(policy, policy_params)
+  head = {"kernel": jnp.zeros(width), "bias": jnp.zeros(())}
+  return {**params, "trained": {**params["trained"], "value_head": head}}
+
+
+def _width(policy: Policy, policy_params: PyTree) -> int:
+  """D of the hidden states."""
+  token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+  exists = jax.ShapeDtypeStruct((1, 1), bool)
+  row = jax.ShapeDtypeStruct((1,), jnp.int32)
+  h, _ = jax.eval_shape(
+    policy.hidden, policy_params, token, exists, token, exists, row
+  )
+  return h.shape[-1]
+
+
+def _head(params: PyTree, h: jax.Array) -> jax.Array:  # [..., D] -> [...]
+  head = params["trained"]["value_head"]
+  h = masked.wide(h)
+  product = jnp.matmul(h, head["kernel"], precision=lax.Precision.HIGHEST)
+  return product + head["bias"]
+
+
+def _init_shared(policy_params: PyTree) -> PyTree:
+  del policy_params
+  return {"trained": {}, "frozen": {}}
+
+
+def _shared_trunk(params: PyTree, policy_params: PyTree) -> PyTree:
+  del params
+  return lax.stop_gradient(policy_params)
+
+
+def _init_own(
+  policy_params: PyTree, freeze: tuple[str, ...], unread: tuple[str, ...]
+) -> PyTree:
+  """A copy, since a step gives the memory of the policy's arrays away."""
+  trunk = {
+    name: value
+    for name, value in policy_params["trained"].items()
+    if name not in unread
+  }
+  names = {
+    _key(entry)
+    for path, _ in jax.tree_util.tree_leaves_with_path(trunk)
+    for entry in path
+  }
+  if unknown := set(freeze) - names:
+    raise ValueError(
+      f"make_critic: freeze has {', '.join(sorted(unknown))}, and no parameter"
+      f" of the trunk is called so; known are {', '.join(sorted(names))}."
+    )
+
+  def part(is_frozen):
+    def keep(path, leaf):
+      frozen = any(_key(entry) in freeze for entry in path)
+      return jnp.copy(leaf) if frozen == is_frozen else None
+
+    return _without_none(jax.tree_util.tree_map_with_path(keep, trunk))
+
+  own = {k: v for k, v in policy_params["frozen"].items() if k != "base"}
+  return {
+    "trained": {"trunk": part(False)},
+    "frozen": {"trunk": part(True), "inherited": jax.tree.map(jnp.copy, own)},
+  }
+
+
+def _own_trunk(params: PyTree, policy_params: PyTree) -> PyTree:
+  return {
+    "trained": _merged(params["trained"]["trunk"], params["frozen"]["trunk"]),
+    "frozen": {**policy_params["frozen"], **params["frozen"]["inherited"]},
+  }
+
+
+def _key(entry) -> str:
+  return str(getattr(entry, "key", entry))
+
+
+def _without_none(tree):
+  """A tree of dictionaries without its empty branches."""
+  if not isinstance(tree, dict):
+    return tree
+  kept = {name: _without_none(value) for name, value in tree.items()}
+  return {k: v for k, v in kept.items() if v is not None and v != {}}
+
+
+def _merged(x: PyTree, y: PyTree) -> PyTree:
+  """Two trees of dictionaries that have no leaf in common, as one."""
+  both = x.keys() & y.keys()
+  return {**x, **y, **{name: _merged(x[name], y[name]) for name in both}}
