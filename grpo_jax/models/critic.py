@@ -148,7 +148,11 @@ def _without_none(tree):
   if not isinstance(tree, dict):
     return tree
   kept = {name: _without_none(value) for name, value in tree.items()}
-  return {k: v for k, v in kept.items() if v is not None and v != {}}
+  return {
+    name: value
+    for name, value in kept.items()
+    if value is not None and not (isinstance(value, dict) and not value)
+  }
 
 
 def _merged(x: PyTree, y: PyTree) -> PyTree:

@@ -1,0 +1,47 @@
+"""PPO with a critic on two-digit addition, one completion per prompt.
+
+    python -m experiments.train --config=configs/ppo_add.py \
+        --workdir=runs/ppo_add
+
+The teacher shows its working and forgets three carries in ten. The critic is
+pre-trained on the policy's own completions before the policy moves. Any
+algorithm with a critic may be given, and GRPO to compare at equal samples:
+--config=configs/ppo_add.py:vapo, :sao, :grpo.
+"""
+
+import ml_collections
+
+from configs import quickstart
+from grpo_jax import algorithms
+
+
+def get_config(algorithm: str = "ppo"):
+  """Addition with any algorithm of the table; with a critic if it has one."""
+  config = quickstart.get_config(algorithm)
+  config.data.name = "add"
+  config.data.task_options = ml_collections.ConfigDict(
+    {"level": 2, "scratchpad": True, "teacher_error": 0.3}
+  )
+  config.sft.steps = 400
+  config.sft.num_prompts = 64
+
+  has_critic = algorithms.get_algorithm(algorithm).critic_loss is not None
+  config.phases = ("sft", "value", "rl") if has_critic else ("sft", "rl")
+  config.rl.steps = 150
+  config.rl.group_size = 1 if has_critic else min(config.rl.group_size, 8)
+  config.rl.num_prompts = 128 // config.rl.group_size
+  config.value.steps = 20
+  config.value.num_prompts = 128
+  for optimizer in (config.critic.optimizer, config.rl.optimizer):
+    optimizer.learning_rate = 3e-4
+  if algorithm == "ppo":
+    config.algorithm.kl_in_reward = True
+    config.algorithm.kl_coef = 0.01
+
+  config.eval.num_prompts = 256
+  config.eval.batch_size = 256
+  config.eval.every = 50
+  config.eval.temperature = 1.0  # Greedily the teacher's slips do not show.
+  config.checkpoint.every = 75
+  config.required_accuracy = None
+  return config

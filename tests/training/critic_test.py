@@ -1,0 +1,322 @@
+"""A critic that is trained beside the policy, in the same program."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.models import critic as critic_lib
+from grpo_jax.training import assembly, metrics, step
+from grpo_jax.training import config as config_lib
+from grpo_jax.types import Scored
+from tests.references import ppo as reference
+from tests.training import tiny
+
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
+def _same(one, other, **tolerance):
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, **tolerance), one, other
+  )
+
+
+def _changed(one, other):
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="/")
+    for path, same in jax.tree_util.tree_leaves_with_path(
+      jax.tree.map(lambda x, y: bool((x == y).all()), one, other)
+    )
+    if not same
+  }
+
+
+def _fused(parts):
+  return jax.jit(functools.partial(step.fused_step, parts=parts))
+
+
+def _gradient(parts, state, batch):
+  function = jax.jit(functools.partial(step.critic_gradient, parts))
+  return jax.device_get(function(state.params, batch))
+
+
+@pytest.mark.parametrize(
+  ("name", "trunk", "make_policy"),
+  [
+    ("ppo", "own", tiny.tiny_policy),
+    slow("bradley_terry", "own", tiny.tiny_policy),
+    slow("ppo", "own", tiny.tiny_transformer),  # Which shares its prompts.
+    slow("ppo", "shared", tiny.tiny_transformer),
+  ],
+)
+def test_gradients_do_not_depend_on_micro_batches(name, trunk, make_policy):
+  policy = make_policy()
+
+  def parts_of(size, lengths=()):
+    return tiny.make_parts(
+      name,
+      policy=policy,
+      critic=critic_lib.make_critic(policy, trunk),
+      micro_batch_size=size,
+      lengths=lengths,
+    )
+
+  state, batch = tiny.off_policy(parts_of(16))
+  state = _with_head(state)
+  whole, loss = _gradient(parts_of(16), state, batch)
+  assert max(np.abs(x).max() for x in jax.tree.leaves(whole)) > 1e-3
+  for size, lengths in ((4 if name == "bradley_terry" else 1, ()), (4, (1, 2))):
+    gradient, other = _gradient(parts_of(size, lengths), state, batch)
+    _same(gradient, whole, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(other, loss, 1e-5)
+
+
+def _with_head(state):
+  """A critic whose values differ, and whose trunk has a gradient."""
+  critic = state.params["critic"]
+  kernel = critic["trained"]["value_head"]["kernel"]
+  head = {
+    "kernel": 0.3 * jax.random.normal(jax.random.key(5), kernel.shape),
+    "bias": jnp.float32(0.1),
+  }
+  trained = {**critic["trained"], "value_head": head}
+  return dataclasses.replace(
+    state, params={**state.params, "critic": {**critic, "trained": trained}}
+  )
+
+
+def test_gradient_is_that_of_the_squared_error_to_the_reference_targets():
+  parts = tiny.make_parts("ppo", fields={"value_clip": 0.0})
+  state = _with_head(tiny.make_state(parts))
+  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
+  raw = tiny.ragged_batch(parts)
+  batch = prepare(state, raw, jax.random.key(2))
+  critic, policy = parts.critic.model, parts.policy
+
+  def values(trained):
+    params = {**state.params["critic"], "trained": trained}
+    h, _ = policy.hidden(
+      {"trained": trained["trunk"], "frozen": {}},
+      raw.prompt_tokens,
+      raw.prompt_mask,
+      raw.tokens,
+      raw.completion_mask,
+      raw.prompt_index,
+    )
+    return critic.head(params, h)
+
+  trained = state.params["critic"]["trained"]
+  mask = np.asarray(raw.mask)
+  old = np.where(mask, values(trained), 0.0)
+  np.testing.assert_allclose(np.where(mask, batch.values, 0), old, 1e-5, 1e-6)
+  arrays = raw.rewards, raw.valid, raw.group_id
+  given = {"mask": mask, "old_values": old}
+  targets = reference.returns(*arrays, **given)
+  np.testing.assert_allclose(
+    np.where(mask, batch.advantages, 0.0),
+    reference.advantages(*arrays, **given),
+    atol=1e-4,
+  )
+
+  def loss(trained):
+    error = jnp.where(mask, values(trained) - targets, 0.0)
+    return 0.5 * jnp.square(error).sum() / mask.sum()
+
+  expected = jax.jit(jax.value_and_grad(loss))(trained)
+  found = _gradient(parts, state, batch)
+  np.testing.assert_allclose(found[1], expected[0], 1e-4)
+  _same(found[0], expected[1], rtol=1e-3, atol=1e-5)
+
+
+def test_the_policy_moves_as_if_there_were_no_value_loss():
+  after = {}
+  for updates in (0, 1):
+    parts = tiny.make_parts("ppo", num_critic_updates=updates)
+    state = _with_head(tiny.make_state(parts))
+    after[updates], found, _ = _fused(parts)(state, tiny.make_prompts())
+    assert found["ratio/max_deviation"] == 0.0
+    assert ("value/loss" in found) == bool(updates)
+    moved = _changed(state.params, after[updates].params)
+    assert any(name.startswith("policy/") for name in moved)
+    assert any(name.startswith("critic/") for name in moved) == bool(updates)
+  for part in ("policy", "algorithm"):
+    _same(after[0].params[part], after[1].params[part], rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_two_updates_are_one_after_another():
+  parts = tiny.make_parts("ppo", num_critic_updates=2)
+  state = _with_head(tiny.make_state(parts))
+  batch = tiny.ragged_batch(parts)
+  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
+  batch = prepare(state, batch, jax.random.key(2))
+  update = jax.jit(functools.partial(step.update, parts=parts))
+  twice, found = update(state, batch, jax.random.key(3))
+
+  params, opt_state, losses = state.params, state.critic_opt_state, []
+  for _ in range(2):
+    gradient, loss = _gradient(
+      parts, dataclasses.replace(state, params=params), batch
+    )
+    trained = params["critic"]["trained"]
+    updates, opt_state = parts.critic.optimizer.update(
+      gradient, opt_state, trained
+    )
+    trained = jax.tree.map(jnp.add, trained, updates)
+    params = {**params, "critic": {**params["critic"], "trained": trained}}
+    losses.append(loss)
+  _same(twice.params["critic"], params["critic"], rtol=1e-4, atol=1e-6)
+  np.testing.assert_allclose(found["value/loss"], np.mean(losses), 1e-5)
+  assert losses[1] != losses[0]
+
+
+@pytest.mark.slow
+def test_frozen_attention_keeps_every_bit():
+  policy = tiny.tiny_transformer()
+  critic = critic_lib.make_critic(policy, freeze=("attention",))
+  parts = tiny.make_parts("sao", policy=policy, critic=critic)
+  state = _with_head(tiny.make_state(parts))
+  after, _, _ = _fused(parts)(state, tiny.make_prompts())
+  moved = _changed(state.params["critic"], after.params["critic"])
+  assert not any("attention/" in name for name in moved)
+  assert any("mlp" in name for name in moved)
+  moments = jax.tree_util.tree_leaves_with_path(state.critic_opt_state)
+  names = {jax.tree_util.keystr(path) for path, _ in moments}
+  assert not any("'attention'" in name for name in names)
+
+
+# --- phases ------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ppo", "bradley_terry"])
+def test_pretraining_moves_the_critic_alone(name):
+  parts = tiny.make_parts(name)
+  config = parts.config.for_pretraining()
+  parts = dataclasses.replace(parts, config=config, trains_policy=False)
+  state = tiny.make_state(parts)
+  assert state.opt_state is None
+  advance, losses = _fused(parts), []
+  for i in range(20):
+    after, found, _ = advance(state, tiny.make_prompts(first=4 * i))
+    moved = _changed(state.params, after.params)
+    assert moved and all(x.startswith("critic/") for x in moved)
+    losses.append(found["value/loss"])
+    state = after
+  assert np.mean(losses[-5:]) < np.mean(losses[:5])
+  assert int(state.step) == 20
+
+
+def test_the_critic_and_its_moments_enter_the_next_phase():
+  parts = tiny.make_parts("ppo")
+  pretraining = dataclasses.replace(parts, trains_policy=False)
+  state = _with_head(tiny.make_state(pretraining))
+  used = jax.tree.map(lambda x: x + 1, state.critic_opt_state)
+  state = dataclasses.replace(state, critic_opt_state=used)
+  for reset in (True, False):
+    entered = assembly.enter_phase(
+      state, parts, config_lib.PhaseConfig(reset_optimizer=reset), 1
+    )
+    assert entered.opt_state is not None
+    _same(entered.params["critic"], state.params["critic"])
+    norms = [
+      float(sum(jnp.abs(x).sum() for x in jax.tree.leaves(tree)))
+      for tree in (entered.critic_opt_state, used)
+    ]
+    # All but the count of the schedule, or nothing.
+    assert (norms[0] == 0) if reset else (norms[0] == norms[1] - 1)
+  plain = tiny.make_parts("grpo")
+  left = assembly.enter_phase(state, plain, config_lib.PhaseConfig(), 2)
+  assert "critic" not in left.params and left.critic_opt_state is None
+
+
+# --- metrics -----------------------------------------------------------------
+
+
+def test_metrics_by_hand():
+  parts = tiny.make_parts("ppo")
+  batch = dataclasses.replace(
+    tiny.ragged_batch(parts),
+    mask=jnp.array([[1, 1], [0, 1], [1, 0], [0, 0]], bool),
+    values=jnp.array([[0.2, 0.4], [9.0, 0.6], [0.4, 9.0], [9.0, 9.0]]),
+    returns=jnp.array([[1.0, 1.0], [9.0, 0.0], [0.0, 9.0], [9.0, 9.0]]),
+    rewards=jnp.array([1.0, 0.0, 0.0, 5.0]),
+  )
+  found = jax.jit(metrics.critic_metrics)(batch)
+  expected = {
+    "value/mean": 0.4,
+    "value/first": 0.4,
+    "value/first_error": 0.4 - 1 / 3,
+    # Of (0.2, 0.6, 0.4) and (1, 0, 0).
+    "value/first_correlation": -0.2 / np.sqrt(0.08 * 2 / 3),
+    # Bins of 0.04: 0.2 | 0.4, 0.4 | 0.6 with returns 1 | 1, 0 | 0.
+    "value/calibration_error": (0.8 + abs(0.8 - 1) + 0.6) / 4,
+    # Var R = 1/4; R − V is 0.8, 0.6, −0.6, −0.4, with variance 0.37.
+    "value/explained_variance": 1 - 0.37 / 0.25,
+  }
+  assert found.keys() == expected.keys()
+  for name, value in expected.items():
+    np.testing.assert_allclose(found[name], value, 1e-5, err_msg=name)
+
+
+def test_metrics_of_nothing_are_finite():
+  parts = tiny.make_parts("ppo")
+  batch = tiny.ragged_batch(parts)
+  nothing = jnp.full(batch.mask.shape, jnp.nan)
+  batch = dataclasses.replace(
+    batch, mask=batch.mask & False, values=nothing, returns=nothing
+  )
+  for name, value in jax.jit(metrics.critic_metrics)(batch).items():
+    assert value == 0, name
+
+
+# --- learning ----------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trunk", critic_lib.TRUNKS)
+def test_a_critic_explains_a_reward_that_the_prompt_decides(trunk):
+  """Explained variance → 1 where nothing is left to chance."""
+
+  def first_token(prompts, rollout):
+    reward = (prompts.tokens[:, -1] % 2).astype(jnp.float32)
+    reward = reward[rollout.prompt_index]
+    return Scored(
+      rewards=reward,
+      valid=jnp.ones(reward.shape, bool),
+      correct=reward > 0,
+      components={"first": reward},
+      weights={"first": jnp.float32(1.0)},
+    )
+
+  policy = tiny.tiny_transformer(width=32, mlp_width=64)
+  parts = tiny.make_parts(
+    "vc_ppo",
+    policy=policy,
+    critic=critic_lib.make_critic(policy, trunk),
+    score=first_token,
+    group_size=1,
+    max_new_tokens=2,
+    learning_rate=0.003,
+    steps=800,
+    micro_batch_size=32,
+  )
+  parts = dataclasses.replace(
+    parts, config=parts.config.for_pretraining(), trains_policy=False
+  )
+  state, advance = tiny.make_state(parts), _fused(parts)
+  history = []
+  for i in range(800):
+    prompts = tiny.make_prompts(num_prompts=32, first=32 * i)
+    state, found, _ = advance(state, prompts)
+    history.append(
+      (found["value/explained_variance"], found["value/first_correlation"])
+    )
+  explained, correlation = np.mean(history[-10:], axis=0)
+  # A shared trunk is random here, and the head alone is fitted.
+  assert explained > (0.9 if trunk == "own" else 0.3)
+  assert correlation > (0.95 if trunk == "own" else 0.5)
+  assert abs(history[0][0]) < 0.2
