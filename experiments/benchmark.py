@@ -199,6 +199,8 @@ def make_parts(
   of: problem.Problem,
   mesh: Mesh,
   lanes: int | None = None,
+  algorithm: str = "grpo",
+  critic: config_lib.CriticConfig | None = None,
   **phase: Any,
 ) -> tuple[step.Parts, TrainState]:
   """The functions of the step and the state before it.
@@ -208,6 +210,8 @@ def make_parts(
     of: Tokens and verifier.
     mesh: Of devices.
     lanes: Of the sampler.
+    algorithm: Of the table.
+    critic: If it has one.
     **phase: Fields of `PhaseConfig` that differ from their defaults.
   """
   correction = "truncate" if phase.get("staleness") else "none"
@@ -221,9 +225,12 @@ def make_parts(
       **phase,
     ),
     algorithm=(
-      "grpo",
-      algorithms.make_config("grpo", kl_coef=0.0, importance_mode=correction),
+      algorithm,
+      algorithms.make_config(
+        algorithm, kl_coef=0.0, importance_mode=correction
+      ),
     ),
+    critic=critic or config_lib.CriticConfig(),
     model=config_lib.ModelConfig(
       width=work.hidden,
       num_layers=work.layers,

@@ -12,8 +12,9 @@ What the backward pass keeps is an estimate:
 
 where A is what `jax.vjp` of the forward pass of a micro-batch, and of prompts
 that its rows share, hands to its backward pass, without parameters; the second
-term is there with `remat`. The compiler may keep more or less. Everything is
-per device of `config.mesh`, whose devices need not exist (`data` is by default
+term is there with `remat`. A critic is run after the policy, and what it needs
+then is taken to be no more than what the policy does. The compiler may keep
+more or less. Everything is per device of `config.mesh`, whose devices need not exist (`data` is by default
 what those of this machine leave for it). What the backward pass keeps counts
 the devices of `tensor` as one, and is an upper bound with more of them.
 """
@@ -106,8 +107,11 @@ def table(
   name = config.phases[-1]
   phase: config_lib.PhaseConfig = getattr(config, name)
   algorithm, objective = "sft", algorithms.make_config("sft")
-  if name == "rl":
+  if name != "sft":
     algorithm, objective = config.algorithm
+  policy, critic = size.policy(), None
+  if algorithms.get_algorithm(algorithm).critic_loss is not None:
+    critic = assembly.make_critic_parts(config, policy, phase.steps)
   plan = assembly.update_plan(
     phase,
     size.max_prompt_len,
@@ -116,12 +120,14 @@ def table(
     couples_group=algorithms.get_algorithm(algorithm).couples_group,
   )
   parts = step.Parts(
-    policy=size.policy(),
+    policy=policy,
     algorithm=algorithms.get_algorithm(algorithm),
     config=objective,
     optimizer=optimizers.make_optimizer(phase.optimizer, phase.steps),
     schedule=optimizers.schedule(phase.optimizer, phase.steps),
     plan=plan,
+    critic=critic,
+    trains_policy=name != "value",
   )
   state = jax.eval_shape(
     functools.partial(
@@ -137,6 +143,9 @@ def table(
   def held(kind):
     return _bytes(getattr(state, kind), getattr(places, kind))
 
+  of_critic = 0
+  if critic is not None:
+    of_critic = _bytes(state.params["critic"], places.params["critic"])
   trained = step.trained_params(state.params)
   place = step.trained_params(places.params)
   num_shards = sharding.num_row_shards(mesh)
@@ -156,8 +165,10 @@ def table(
     size, state.params["policy"], micro, plan.chunk_bytes
   )
   found = {
-    "parameters": (_ALWAYS, held("params")),
+    "parameters": (_ALWAYS, held("params") - of_critic),
     "optimizer": (_ALWAYS, held("opt_state")),
+    "critic": (_ALWAYS, of_critic),
+    "optimizer of the critic": (_ALWAYS, held("critic_opt_state")),
     "reference": (_ALWAYS, held("ref_params")),
     "average of the parameters": (_ALWAYS, held("ema_params")),
     "gradients": (_LEARNING, _bytes(trained, place)),
@@ -177,7 +188,7 @@ def table(
       _kept(size, min(prompts, rows), rows, of_prompts > 0),
     ),
   }
-  if name == "rl":
+  if name != "sft":
     lanes = config.sampling.lanes
     found["cache of the rollout"] = (
       _SAMPLING,

@@ -329,8 +329,8 @@ def hbm(compiled: Compiled) -> dict[str, int]:
   """
   state, memory = compiled.state, compiled.program.memory_analysis()
   named = {
-    "parameters": _bytes(state.params),
-    "optimizer": _bytes(state.opt_state),
+    "parameters": _bytes(state.params),  # The critic's too.
+    "optimizer": _bytes((state.opt_state, state.critic_opt_state)),
     "reference": _bytes(state.ref_params),
     "average": _bytes(state.ema_params),
   }

@@ -45,7 +45,8 @@ def test_values_are_linear_in_the_policys_states(trunk, dtype):
   critic = critic_lib.make_critic(policy, trunk)
   params = critic.init(policy_params)
   first = _values(critic, params, policy_params)
-  assert first.shape == (4, 3) and first.dtype == jnp.float32
+  assert first.shape == (4, 3)
+  assert first.dtype == jnp.float32
   assert not first.any()
 
   params = _with_kernel(params)
@@ -98,7 +99,8 @@ def test_frozen_parts_are_kept_apart():
   trained, frozen = params["trained"]["trunk"], params["frozen"]["trunk"]
   assert frozen.keys() == {"layers", "embed"}
   assert frozen["layers"].keys() == {"attention"}
-  assert "attention" not in trained["layers"] and "embed" not in trained
+  assert "attention" not in trained["layers"]
+  assert "embed" not in trained
   merged = critic.trunk_params(params, policy_params)["trained"]
   jax.tree.map(np.testing.assert_array_equal, merged, policy_params["trained"])
 
@@ -127,6 +129,10 @@ def test_the_base_of_adapters_is_shared():
 )
 def test_errors_say_what_there_is(options, message):
   policy = tiny.tiny_transformer()
-  with pytest.raises(ValueError, match=message):
+
+  def make():
     critic = critic_lib.make_critic(policy, **options)
     critic.init(policy.init(jax.random.key(0)))
+
+  with pytest.raises(ValueError, match=message):
+    make()
