@@ -14,9 +14,10 @@ where A is what `jax.vjp` of the forward pass of a micro-batch, and of prompts
 that its rows share, hands to its backward pass, without parameters; the second
 term is there with `remat`. A critic is run after the policy, and what it needs
 then is taken to be no more than what the policy does. The compiler may keep
-more or less. Everything is per device of `config.mesh`, whose devices need not exist (`data` is by default
-what those of this machine leave for it). What the backward pass keeps counts
-the devices of `tensor` as one, and is an upper bound with more of them.
+more or less. Everything is per device of `config.mesh`, whose devices need not
+exist (`data` is by default what those of this machine leave for it). What the
+backward pass keeps counts the devices of `tensor` as one, and is an upper bound
+with more of them.
 """
 
 from __future__ import annotations
