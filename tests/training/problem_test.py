@@ -278,6 +278,13 @@ def test_supervised_rows_are_batches_like_any_other():
   np.testing.assert_array_equal(batch.prompt_index, np.arange(4))
   np.testing.assert_array_equal(batch.mask, rows.completion_mask)
   assert batch.valid.all()
+  observed = np.zeros_like(rows.observed)
+  observed[:, 1] = True
+  read = problem_lib.train_batch(
+    rows._replace(observed=observed), np.arange(4), 4
+  )
+  np.testing.assert_array_equal(read.mask, [[1, 0, 1, 1]] * 4)
+  np.testing.assert_array_equal(read.completion_mask, rows.completion_mask)
   # The end token is a target too.
   ends = batch.tokens[np.arange(4), batch.mask.sum(1) - 1]
   np.testing.assert_array_equal(ends, made.tokenizer.end_ids[0])
