@@ -8,13 +8,15 @@ steps, and writes the observation behind it as tokens that are not trained.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from grpo_jax.types import PyTree
+
+Extras = Mapping[str, jax.Array]
 
 
 class Turn(NamedTuple):
@@ -64,7 +66,7 @@ class Environment:
   max_action_len: int
   max_observation_len: int
   action_ends: tuple[int, ...]
-  reset: Callable[..., PyTree]
+  reset: Callable[[jax.Array, Extras], PyTree]
   step: Callable[[PyTree, jax.Array, jax.Array], tuple[PyTree, Turn]]
   scores: Callable[[PyTree], dict[str, jax.Array]]
   action_len: Callable[[PyTree], jax.Array] | None = None

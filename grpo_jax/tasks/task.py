@@ -14,10 +14,9 @@ from typing import NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from grpo_jax.tasks.environment import Compaction, Environment
+from grpo_jax.tasks.environment import Compaction, Environment, Extras
 from grpo_jax.types import PyTree
 
-Extras = Mapping[str, jax.Array]
 Instance = TypeVar("Instance")
 
 SPLITS = ("train", "test")

@@ -42,7 +42,12 @@ def _task_problem(name, **changes):
   return problem_lib.make_problem(config_lib.resolve(config))
 
 
-@pytest.mark.parametrize("name", tasks.TASKS)
+SINGLE_TURN = [
+  name for name in tasks.TASKS if tasks.make_task(name).environment is None
+]
+
+
+@pytest.mark.parametrize("name", SINGLE_TURN)
 def test_task_scores_are_those_of_the_twin(name):
   made = _task_problem(name)
   task = tasks.make_task(name)
@@ -293,6 +298,8 @@ def test_supervised_rows_are_batches_like_any_other():
 
 
 def test_wrong_components_and_names_are_refused():
+  with pytest.raises(ValueError, match="'calc_tool' has an environment"):
+    _task_problem("calc_tool")
   with pytest.raises(
     KeyError, match=r"no component \['speed'\]; it has \['acc"
   ):
