@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.tasks import TASKS, make_task
+from grpo_jax.tasks import TASKS, grid, make_task
 from grpo_jax.tasks import environment as environment_lib
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.tasks.environment import Turn
@@ -26,6 +26,7 @@ VARIANTS = {
     "calc_tool",
     {"leak": True, "interceptor": "penalty", "teacher_leak": 0.3},
   ),
+  "grid": ("grid", {}),
 }
 over_variants = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -57,9 +58,15 @@ def _calculator_action(rng: np.random.Generator, example: Example) -> list[int]:
   return vocab.encode(text)
 
 
+def _grid_action(rng: np.random.Generator, example: Example) -> list[int]:
+  del example
+  return [int(rng.choice(grid.ACTIONS))]
+
+
 # Task -> an action that is nearly right, or right at the wrong time.
 POOLS: dict[str, Callable[[np.random.Generator, Example], list[int]]] = {
   "calc_tool": _calculator_action,
+  "grid": _grid_action,
 }
 
 

@@ -27,6 +27,7 @@ VARIANTS = {
 # Those with an environment; their episodes are in `environment_test.py`.
 MULTI_TURN = {
   "calc_tool": ("calc_tool", {}),
+  "grid": ("grid", {}),
 }
 over_variants = pytest.mark.parametrize("variant", VARIANTS)
 # Long completions: a verifier of them takes half a minute to compile.
@@ -202,6 +203,7 @@ def test_unknown_names_are_refused_with_the_known_ones(name, options, message):
     ("copy", {"length": 0}, "length is 0"),
     ("countdown", {"num_numbers": 5}, "num_numbers is 5"),
     ("countdown", {"teacher_error": -1}, "teacher_error is -1"),
+    ("grid", {"teacher_error": 2}, "teacher_error is 2"),
     ("sort", {"min_len": 1}, "min_len is 1"),
     ("sort", {"min_len": 5, "max_len": 4}, r"min_len is 5.*\[2, 4\]"),
     ("sort", {"teacher_error": 2}, "teacher_error is 2"),
