@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Collection
 from typing import Any
 
-from grpo_jax.tasks import add, calc_tool, copy, countdown, grid, sort
+from grpo_jax.tasks import add, calc_tool, copy, countdown, grid, memchain, sort
 from grpo_jax.tasks.environment import Compaction, Environment, Turn
 from grpo_jax.tasks.task import Example, Task
 
@@ -30,6 +30,7 @@ TASKS: dict[str, Callable[..., Task]] = {
   "copy": copy.make,
   "countdown": countdown.make,
   "grid": grid.make,
+  "memchain": memchain.make,
   "sort": sort.make,
 }
 

@@ -91,14 +91,16 @@ class Compaction:
     reserve: Tokens; a context with fewer than this left is compacted.
     open_id, close_id: `<sum>`, which the rollout writes, and `</sum>`, which
       ends the summary.
-    max_summary_len: Tokens, `</sum>` included.
+    max_summary_len: Tokens, `</sum>` included, which takes the place of the
+      last one if the policy did not write it.
     keep_turns: k; fewer are kept if they do not fit.
     max_compactions: Most of them per rollout.
     head_len: First tokens of the first prompt with which every context begins
       (1: `<bos>`).
 
-  Source: "CompactionRL"; its limits are 10,240 tokens of reserve, k = 2 and 3
-  compactions.
+  Source: "CompactionRL", arXiv:2607.05378, with a reserve of 10,240 tokens, k = 2
+  and 3 compactions. There is no trigger by turns in it; ours makes contexts of
+  toy tasks equally long.
   """
 
   every: int

@@ -307,6 +307,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
   text = tokenizer.TaskTokenizer(task)
   prompt_len = config.data.max_prompt_len or task.max_prompt_len
   train = sources.TaskSource(task, "train", config.seed, _TASK_EXAMPLES)
+  lessons = dataclasses.replace(task, example=task.lesson or task.example)
   # The first record tells at once which components the verifier has.
   known = verify_numpy(
     np.zeros(task.max_completion_len, np.int32),
@@ -343,7 +344,9 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     train=train,
     # Its own seed: held-out problems differ between no two runs.
     held_out=sources.TaskSource(task, "test", 0, _TASK_EXAMPLES),
-    supervised=train,
+    supervised=sources.TaskSource(
+      lessons, "train", config.seed, _TASK_EXAMPLES
+    ),
     encoder=pipeline.Encoder(text),
     max_prompt_len=prompt_len,
     max_new_tokens=config.sampling.max_new_tokens or task.max_completion_len,

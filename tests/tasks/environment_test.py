@@ -27,6 +27,17 @@ VARIANTS = {
     {"leak": True, "interceptor": "penalty", "teacher_leak": 0.3},
   ),
   "grid": ("grid", {}),
+  "memchain": ("memchain", {"num_steps": 12, "every": 4}),
+  "memchain-tagged": (
+    "memchain",
+    {
+      "num_steps": 9,
+      "num_facts": 3,
+      "num_digits": 2,
+      "brief": False,
+      "compaction": False,
+    },
+  ),
 }
 over_variants = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -63,11 +74,28 @@ def _grid_action(rng: np.random.Generator, example: Example) -> list[int]:
   return [int(rng.choice(grid.ACTIONS))]
 
 
+def _chain_action(rng: np.random.Generator, example: Example) -> list[int]:
+  digits = rng.choice([*example.extras["digits"], vocab.DIGIT_0 + 9])
+  answer = [vocab.ANSWER, int(digits), vocab.ANSWER_END, vocab.EOS]
+  return answer if rng.random() < 0.5 else [vocab.SEMICOLON]
+
+
 # Task -> an action that is nearly right, or right at the wrong time.
 POOLS: dict[str, Callable[[np.random.Generator, Example], list[int]]] = {
   "calc_tool": _calculator_action,
   "grid": _grid_action,
+  "memchain": _chain_action,
 }
+
+
+def teacher_actions(made: Task, example: Example) -> episodes.Actions:
+  """A whole episode of the teacher."""
+  if made.name != "memchain":
+    return episodes.split_actions(example)
+  extras = example.extras
+  answer = [int(extras["digits"][extras["query"]])]
+  waits = [[vocab.SEMICOLON]] * (made.environment.max_turns - 1)
+  return [*waits, vocab.wrapped(answer, tags=True)]
 
 
 @functools.cache
@@ -80,7 +108,7 @@ def cases(variant: str, num_rows: int = episodes.NUM_ROWS):
   for i in range(num_rows):
     example = made.example(rng, "test" if i % 3 == 0 else "train")
     pool = functools.partial(POOLS[made.name], example=example)
-    episode = episodes.split_actions(example)
+    episode = teacher_actions(made, example)
     if i % 4 == 3:
       episode = [pool(rng) for _ in range(environment.max_turns + 1)]
     elif i % 4:
@@ -189,20 +217,18 @@ def test_one_episode_without_jit_is_the_same(variant):
     )
 
 
-@over_variants
+# What a chain says is drawn by `reset`; its examples are in `memchain_test.py`.
+@pytest.mark.parametrize(
+  "variant", [name for name in VARIANTS if "memchain" not in name]
+)
 def test_examples_mark_what_the_environment_wrote(variant):
   made = make(variant)
   rng = np.random.default_rng(1)
   for i in range(50):
     example = made.example(rng, "train" if i % 2 else "test")
     assert example.observed.dtype == bool
-    assert example.observed.shape == example.completion.shape
-    if made.compaction is not None:
-      continue
-    # One context is the whole episode: replay it.
-    turns, _ = made.replay_numpy(
-      example.extras, None, actions := episodes.split_actions(example)
-    )
+    actions = episodes.split_actions(example)
+    turns, _ = made.replay_numpy(example.extras, None, actions)
     ids, observed = [], []
     for action, turn in zip(actions, turns, strict=True):
       ids += [*action, *turn.observation]
@@ -210,6 +236,25 @@ def test_examples_mark_what_the_environment_wrote(variant):
     assert example.completion.tolist() == ids
     assert example.observed.tolist() == observed
     assert turns[-1].done
+
+
+@over_variants
+def test_examples_fit(variant):
+  made = make(variant)
+  environment = made.environment
+  rng = np.random.default_rng(2)
+  for i in range(100):
+    for draw in filter(None, (made.example, made.lesson)):
+      example = draw(rng, "train" if i % 2 else "test")
+      assert 0 < len(example.prompt) <= made.max_prompt_len
+      assert 0 < len(example.completion) <= made.max_completion_len
+      assert example.prompt[0] == made.bos_id
+      assert example.prompt.dtype == example.completion.dtype == np.int32
+      assert example.observed.shape == example.completion.shape
+      assert all(x.dtype == np.int32 for x in example.extras.values())
+    actions = teacher_actions(made, example)
+    assert len(actions) <= environment.max_turns
+    assert max(map(len, actions)) <= environment.max_action_len
 
 
 def test_settling_hides_what_comes_after_the_end():

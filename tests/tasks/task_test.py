@@ -28,6 +28,11 @@ VARIANTS = {
 MULTI_TURN = {
   "calc_tool": ("calc_tool", {}),
   "grid": ("grid", {}),
+  "memchain": ("memchain", {"num_facts": 2}),
+  "memchain-smallest": (
+    "memchain",
+    {"num_steps": 8, "every": 2, "keep_turns": 0, "num_digits": 2},
+  ),
 }
 over_variants = pytest.mark.parametrize("variant", VARIANTS)
 # Long completions: a verifier of them takes half a minute to compile.
@@ -204,6 +209,13 @@ def test_unknown_names_are_refused_with_the_known_ones(name, options, message):
     ("countdown", {"num_numbers": 5}, "num_numbers is 5"),
     ("countdown", {"teacher_error": -1}, "teacher_error is -1"),
     ("grid", {"teacher_error": 2}, "teacher_error is 2"),
+    ("memchain", {"num_steps": 7}, "num_steps is 7"),
+    ("memchain", {"num_digits": 1}, "num_digits is 1"),
+    ("memchain", {"num_facts": 9}, "num_facts is 9"),
+    ("memchain", {"num_facts": 3}, r"max_summary_len is 8; .* \[12, 64\]"),
+    ("memchain", {"num_steps": 20}, r"every is 24; .* \[2, 19\]"),
+    ("memchain", {"keep_turns": 24}, r"keep_turns is 24; .* \[0, 23\]"),
+    ("memchain", {"teacher_error": 2}, "teacher_error is 2"),
     ("sort", {"min_len": 1}, "min_len is 1"),
     ("sort", {"min_len": 5, "max_len": 4}, r"min_len is 5.*\[2, 4\]"),
     ("sort", {"teacher_error": 2}, "teacher_error is 2"),
