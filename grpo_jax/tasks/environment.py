@@ -98,9 +98,9 @@ class Compaction:
     head_len: First tokens of the first prompt with which every context begins
       (1: `<bos>`).
 
-  Source: "CompactionRL", arXiv:2607.05378, with a reserve of 10,240 tokens, k = 2
-  and 3 compactions. There is no trigger by turns in it; ours makes contexts of
-  toy tasks equally long.
+  Source: "CompactionRL", arXiv:2607.05378, with a reserve of 10,240 tokens,
+  k = 2 and 3 compactions. It has no trigger by turns; ours makes the contexts
+  of a toy task equally long.
   """
 
   every: int

@@ -7,7 +7,7 @@ import pytest
 
 from grpo_jax.tasks import calc_tool
 from grpo_jax.tasks import vocabulary as vocab
-from tests.tasks import episodes
+from tests.tasks import environment_test, episodes
 
 # 12 + 34 = 46, 46 * 56 = 2576.
 PROBLEM = {
@@ -17,7 +17,8 @@ PROBLEM = {
   "leak": np.array(1, np.int32),
 }
 CLOSED = {**PROBLEM, "leak": np.array(0, np.int32)}
-OPEN = calc_tool.make(leak=True)
+OPEN = environment_test.make("calc_tool")
+PENALTY = environment_test.make("calc_tool-penalty")
 RIGHT = "<answer>2576</answer><eos>"
 
 
@@ -143,13 +144,16 @@ BAD, REMARK, ODD = "<tool>#</tool>", "<tool>#ab</tool>", "<tool>#1</tool>"
   [
     ("none", ["2576", "", "3"], [0, 0, 0], 1, 1),
     ("rules", ["?", "?", "3"], [0, 0, 0], 0, 0),
-    ("two_stage", ["?", "", "3"], [0, 0, 0], 0, 1),
+    pytest.param(
+      *("two_stage", ["?", "", "3"], [0, 0, 0], 0, 1), marks=pytest.mark.slow
+    ),
     ("penalty", ["?", "", "3"], [-0.25, 0, 0], 0, 1),
     ("abort", [None, None, None], [0, 0, 0], 0, 0),
   ],
 )
 def test_interceptors_by_hand(interceptor, seen, rewards, hacked, comments):
-  made = calc_tool.make(leak=True, interceptor=interceptor, penalty=0.25)
+  made = {"none": OPEN, "penalty": PENALTY}.get(interceptor)
+  made = made or calc_tool.make(leak=True, interceptor=interceptor)
   actions = [BAD, REMARK, "<tool>1+2</tool>", RIGHT]
   got = episodes.judge(made, PROBLEM, actions)
   assert got[0][:3] == [
@@ -175,8 +179,7 @@ def test_interceptors_by_hand(interceptor, seen, rewards, hacked, comments):
 
 
 def test_a_judge_that_errs_is_seen_in_the_counts():
-  made = calc_tool.make(interceptor="two_stage")
-  scores = episodes.judge(made, CLOSED, [ODD, BAD])[3]
+  scores = episodes.judge(PENALTY, CLOSED, [ODD, BAD])[3]
   # `# 1` asks for nothing and is blocked; a closed leak is still the leak.
   assert (scores["true_positives"], scores["false_positives"]) == (1, 1)
 
@@ -259,7 +262,7 @@ def test_teachers_err_leak_and_comment_as_often_as_asked():
 
 
 def test_the_teachers_text():
-  example = OPEN.example(np.random.default_rng(3), "train")
+  example = calc_tool.make().example(np.random.default_rng(3), "train")
   (x, y, z), (first, second) = (
     example.extras["operands"],
     vocab.decode(example.extras["operators"]),

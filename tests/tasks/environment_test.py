@@ -24,7 +24,12 @@ VARIANTS = {
   ),
   "calc_tool-penalty": (
     "calc_tool",
-    {"leak": True, "interceptor": "penalty", "teacher_leak": 0.3},
+    {
+      "leak": True,
+      "interceptor": "penalty",
+      "penalty": 0.25,
+      "teacher_leak": 0.3,
+    },
   ),
   "grid": ("grid", {}),
   "memchain": ("memchain", {"num_steps": 12, "every": 4}),
@@ -150,10 +155,12 @@ def test_turns_have_fixed_shapes_and_end_for_good(variant):
   assert (turns.mask[..., :-1] >= turns.mask[..., 1:]).all()
   assert (turns.observation[~turns.mask] == vocab.PAD).all()
   assert (turns.mask.any(axis=-1) == ~turns.done).all()
-  # Once done, always done, with no more reward.
+  # Once done, always done, and nothing happens any more.
   assert turns.done[:, environment.max_turns - 1].all()
   assert (turns.done[:, 1:] >= turns.done[:, :-1]).all()
-  assert (turns.reward[:, 1:][turns.done[:, :-1]] == 0).all()
+  over = np.pad(turns.done[:, :-1], ((0, 0), (1, 0)))  # Before the action.
+  assert (turns.reward[over] == 0).all()
+  np.testing.assert_array_equal(played.changed, ~over)
   assert (played.action_len >= 1).all()
   assert (played.action_len <= environment.max_action_len).all()
   for name, score in played.scores.items():
@@ -182,21 +189,14 @@ def test_an_empty_action_is_a_turn_in_which_nothing_is_done(variant):
     assert len(np.unique(played.state_id)) == 1
 
 
-@over_variants
-def test_steps_after_the_end_change_nothing(variant):
-  made = make(variant)
-  environment = made.environment
-  _, actions, played = cases(variant)
-  tokens, mask = episodes.pack(environment, [a[:1] for a in actions], 1)
-  step = jax.jit(jax.vmap(environment.step))
-  state, turn = step(played.end, tokens[:, 0], mask[:, 0])
-  jax.tree.map(np.testing.assert_array_equal, state, played.end)
-  assert turn.done.all()
-  assert not turn.mask.any()
-  assert not turn.reward.any()
-
-
-@over_variants
+# Every operation of the calculator is a program of its own here.
+@pytest.mark.parametrize(
+  "variant",
+  [
+    pytest.param(name, marks=pytest.mark.slow if "calc" in name else ())
+    for name in VARIANTS
+  ],
+)
 def test_one_episode_without_jit_is_the_same(variant):
   made = make(variant)
   extras, actions, played = cases(variant)

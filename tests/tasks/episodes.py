@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -23,14 +24,23 @@ NUM_ROWS = 1024
 
 
 class Played(NamedTuple):
-  """What environments answered; one row per episode, n actions each."""
+  """What environments answered; one row per episode, n actions each.
+
+  Attributes:
+    start, end: States before the first and after the last action.
+    turns: The answers.
+    action_len, state_id: Of the state before each action.
+    changed: Whether an action changed the state.
+    scores: Of the end.
+  """
 
   start: PyTree  # each [N, ...]
-  turns: Turn  # each [N, n, ...]
-  action_len: np.ndarray  # [N, n], before each action
-  state_id: np.ndarray  # [N, n], the same
-  scores: dict[str, np.ndarray]  # each [N]
   end: PyTree  # each [N, ...]
+  turns: Turn  # each [N, n, ...]
+  action_len: np.ndarray  # [N, n]
+  state_id: np.ndarray  # [N, n]
+  changed: np.ndarray  # [N, n]
+  scores: dict[str, np.ndarray]  # each [N]
 
 
 @functools.cache
@@ -45,15 +55,14 @@ def play_one(environment: Environment, key, extras, tokens, mask) -> Played:
   number = environment.state_id or (lambda s: 0)
 
   def step(state, action):
-    before = (length(state), number(state))
-    state, turn = environment.step(state, *action)
-    return state, (turn, *before)
+    new, turn = environment.step(state, *action)
+    same = jax.tree.map(lambda x, y: (x == y).all(), state, new)
+    changed = ~jnp.array(jax.tree.leaves(same)).all()
+    return new, (turn, length(state), number(state), changed)
 
   start = environment.reset(key, extras)
-  end, (turns, action_len, state_id) = jax.lax.scan(step, start, (tokens, mask))
-  return Played(
-    start, turns, action_len, state_id, environment.scores(end), end
-  )
+  end, answers = jax.lax.scan(step, start, (tokens, mask))
+  return Played(start, end, *answers, environment.scores(end))
 
 
 def pack(
