@@ -442,10 +442,10 @@ def has_hash(tokens: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def is_bare_hash(tokens: jax.Array, mask: jax.Array, state: State) -> jax.Array:
-  """The judge: a `#` that no letter follows."""
+  """The judge: a `#` that no letter follows; no call ends with a `#`."""
   del state
-  follows = jnp.roll(_is_letter(tokens) & mask, -1).at[-1].set(False)
-  return (mask & (tokens == vocab.HASH) & ~follows).any()
+  is_hash, is_letter = mask & (tokens == vocab.HASH), mask & _is_letter(tokens)
+  return (is_hash[:-1] & ~is_letter[1:]).any()
 
 
 def is_leak(tokens: jax.Array, mask: jax.Array) -> jax.Array:
