@@ -37,12 +37,20 @@ class PromptBatch(NamedTuple):
 
 
 class SupervisedBatch(NamedTuple):
-  """Prompts with the completions to imitate, one row per example."""
+  """Prompts with the completions to imitate, one row per example.
 
-  prompt_tokens: np.ndarray  # [B, S] int32, left-padded
+  Attributes:
+    prompt_tokens, prompt_mask: As in `Prompts`.
+    tokens: Completions, right-padded, end token included.
+    completion_mask: Tokens that exist.
+    observed: Those of them that are read and not imitated.
+  """
+
+  prompt_tokens: np.ndarray  # [B, S] int32
   prompt_mask: np.ndarray  # [B, S] bool
-  tokens: np.ndarray  # [B, T] int32, right-padded, end token included
+  tokens: np.ndarray  # [B, T] int32
   completion_mask: np.ndarray  # [B, T] bool
+  observed: np.ndarray  # [B, T] bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +103,19 @@ class Encoder:
     if isinstance(value, str):
       value = self.tokenizer.encode(value)
     return np.asarray(value, np.int32)
+
+  def observed(self, record: Record) -> np.ndarray | None:  # [any] bool
+    """Which ids of the completion are not imitated, if the record says so."""
+    value = record.get("observed")
+    if value is None:
+      return None
+    if np.shape(value) != np.shape(record["completion"]):
+      raise ValueError(
+        f"Encoder: the record {record!r:.80} has {np.size(value)} flags"
+        f" 'observed' for a completion of {np.size(record['completion'])};"
+        " needed is one for each of its ids."
+      )
+    return np.asarray(value, bool)
 
 
 def prompt_stream(
@@ -172,7 +193,8 @@ def supervised_stream(
       longer completions is up to `truncate_completions`.
     seed: Non-negative; determines the order.
     pad_id: Fills the unused slots.
-    end_id: Appended to completions that do not end with it already.
+    end_id: Appended to completions that do not end with it already; not to
+      those with `observed`, which may end before the episode does.
     truncate_completions: Whether to cut long completions after T tokens,
       without an end token, instead of leaving the rows out.
     rows: As in `prompt_stream`.
@@ -189,23 +211,30 @@ def supervised_stream(
     limits["max_completion_len"] = max_completion_len
   _check_task("supervised_stream", source, **limits)
 
-  def encode_row(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
+  def encode_row(record: Record) -> tuple[np.ndarray, ...] | None:
     prompt = encode.prompt(record)
     completion = encode.completion(record)
-    if not completion.size or completion[-1] != end_id:
-      completion = np.append(completion, np.int32(end_id))
+    observed = encode.observed(record)
+    if observed is None:
+      if not completion.size or completion[-1] != end_id:
+        completion = np.append(completion, np.int32(end_id))
+      observed = np.zeros(completion.size, bool)
     if truncate_completions:
       completion = completion[:max_completion_len]
+      observed = observed[:max_completion_len]
     if prompt.size > max_prompt_len or completion.size > max_completion_len:
       return None
-    return prompt, completion
+    return prompt, completion, observed
 
   def make_batch(rows: Sequence[_Row]) -> SupervisedBatch:
-    prompts = [row.ids[0] for row in rows]
-    completions = [row.ids[1] for row in rows]
+    prompts, completions, observed = zip(
+      *(row.ids for row in rows), strict=True
+    )
+    flags, _ = _pad(observed, max_completion_len, False, left=False)
     return SupervisedBatch(
       *_pad(prompts, max_prompt_len, pad_id, left=True),
       *_pad(completions, max_completion_len, pad_id, left=False),
+      flags.astype(bool),
     )
 
   return _stream(
@@ -280,7 +309,7 @@ class _Row(NamedTuple):
 
   position: int
   record: Record
-  ids: Any  # Of the prompt, or (prompt, completion).
+  ids: Any  # Of the prompt, or (prompt, completion, observed).
 
 
 def _stream(

@@ -1,6 +1,6 @@
 """Random-access sources of records: synthetic tasks, TFDS, JSON lines.
 
-A record is a dict with four keys:
+A record is a dict with these keys:
 
 | key        | value                                                          |
 |------------|----------------------------------------------------------------|
@@ -8,6 +8,8 @@ A record is a dict with four keys:
 | answer     | the final answer as text, "" if there is none                  |
 | completion | what a teacher would write (text or int32 ids), or None        |
 | extras     | name -> value; NumPy values are batched for in-graph verifiers |
+| observed   | True on ids of the completion to read and not to imitate (the  |
+|            | environment's); None or absent if there are none               |
 
 A source has `len(source)` and `source[i]`, and `source[i]` is always the same
 record: order, epochs and batches are the business of `pipeline`.
@@ -64,12 +66,13 @@ class TaskSource:
 
   def __getitem__(self, index: int) -> Record:
     rng = np.random.default_rng((self._seed, index, self._split_key))
-    prompt, completion, extras = self.task.example(rng, self._split)
+    example = self.task.example(rng, self._split)
     return {
-      "prompt": prompt,
+      "prompt": example.prompt,
       "answer": "",
-      "completion": completion,
-      "extras": extras,
+      "completion": example.completion,
+      "extras": example.extras,
+      "observed": example.observed,
     }
 
 

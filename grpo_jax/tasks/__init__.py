@@ -10,15 +10,27 @@ import inspect
 from collections.abc import Callable, Collection
 from typing import Any
 
-from grpo_jax.tasks import add, copy, countdown, sort
+from grpo_jax.tasks import add, calc_tool, copy, countdown, grid, memchain, sort
+from grpo_jax.tasks.environment import Compaction, Environment, Turn
 from grpo_jax.tasks.task import Example, Task
 
-__all__ = ["TASKS", "Example", "Task", "make_task"]
+__all__ = [
+  "TASKS",
+  "Compaction",
+  "Environment",
+  "Example",
+  "Task",
+  "Turn",
+  "make_task",
+]
 
 TASKS: dict[str, Callable[..., Task]] = {
   "add": add.make,
+  "calc_tool": calc_tool.make,
   "copy": copy.make,
   "countdown": countdown.make,
+  "grid": grid.make,
+  "memchain": memchain.make,
   "sort": sort.make,
 }
 

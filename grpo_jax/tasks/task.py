@@ -1,4 +1,4 @@
-"""What a task is: a generator of problems and a verifier of answers.
+"""What a task is: a generator of problems, and a verifier or an environment.
 
 Each file of this folder has `make(...)`, which returns a `Task`. Problems are
 divided into training and test by a hash of the problem itself, so that a test
@@ -14,7 +14,9 @@ from typing import NamedTuple, TypeVar
 import jax
 import numpy as np
 
-Extras = Mapping[str, jax.Array]
+from grpo_jax.tasks.environment import Compaction, Environment, Extras
+from grpo_jax.types import PyTree
+
 Instance = TypeVar("Instance")
 
 SPLITS = ("train", "test")
@@ -32,11 +34,24 @@ class Example(NamedTuple):
       max_completion_len. The teacher may be wrong, the extras never are.
     extras: What the verifier needs; the same names and shapes for every
       example of a task.
+    observed: True on tokens of the completion that the environment or a
+      compaction wrote: they are read, not imitated. None if there are none,
+      which is for tasks without an environment; with one, the completion ends
+      where its context ends, and not always with an end token.
   """
 
   prompt: np.ndarray  # [n] int32
   completion: np.ndarray  # [m] int32
   extras: dict[str, np.ndarray]  # each int32
+  observed: np.ndarray | None = None  # [m] bool
+
+
+class PlainTurn(NamedTuple):
+  """An `environment.Turn` on the host, as the twins write it."""
+
+  observation: list[int]  # [] at the end.
+  reward: float
+  done: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +62,8 @@ class Task:
   `completion_mask` is True, and the tokens that exist are adjacent and start
   at slot 0. They are strict: a row that is not properly ended scores 0.
 
+  A task with an environment has no verifier; the scores are the environment's.
+
   Attributes:
     name: Key in `TASKS`.
     vocab_size: V.
@@ -55,9 +72,11 @@ class Task:
     end_ids: Tokens that end a completion.
     max_prompt_len: S, tokens of the longest prompt.
     max_completion_len: T, tokens of the longest right completion, end token
-      included.
+      included; with an environment of the longest that a context can hold, in
+      which observations count.
     example: (rng: np.random.Generator, split: "train" | "test") -> Example;
-      the same rng state gives the same example.
+      the same rng state gives the same example. Its prompt is where a rollout
+      begins.
     verify: (tokens [T] int32, completion_mask [T] bool, extras) ->
       {name: [] float32}, in graph. "accuracy" is 0 or 1 and always there; the
       others are dense shares in [0, 1].
@@ -68,6 +87,14 @@ class Task:
       (scores [T] float32 in {0, 1}, step_mask [T] bool), in graph: judges
       each step of the working at the slot where the step ends.
     step_scores_numpy: The same on the host, written independently.
+    environment: None for a single turn.
+    compaction: None if an episode fits one context.
+    lesson: None, or as `example`, but of any context of an episode, for a
+      supervised warm start: contexts after a compaction begin elsewhere than
+      rollouts do.
+    replay_numpy: None, or (extras, start, actions) -> (turns, scores): an
+      episode of the environment on the host, written independently. `start`
+      is the state that `reset` gave; each action is a list of ids.
   """
 
   name: str
@@ -78,10 +105,13 @@ class Task:
   max_prompt_len: int
   max_completion_len: int
   example: Callable[[np.random.Generator, str], Example]
-  verify: Callable[[jax.Array, jax.Array, Extras], dict[str, jax.Array]]
-  verify_numpy: Callable[
-    [np.ndarray, np.ndarray, Mapping[str, np.ndarray]], dict[str, float]
-  ]
+  verify: Callable[[jax.Array, jax.Array, Extras], dict[str, jax.Array]] | None
+  verify_numpy: (
+    Callable[
+      [np.ndarray, np.ndarray, Mapping[str, np.ndarray]], dict[str, float]
+    ]
+    | None
+  )
   encode: Callable[[str], list[int]]
   decode: Callable[[Sequence[int]], str]
   step_scores: (
@@ -91,6 +121,16 @@ class Task:
     Callable[
       [np.ndarray, np.ndarray, Mapping[str, np.ndarray]],
       tuple[np.ndarray, np.ndarray],
+    ]
+    | None
+  ) = None
+  environment: Environment | None = None
+  compaction: Compaction | None = None
+  lesson: Callable[[np.random.Generator, str], Example] | None = None
+  replay_numpy: (
+    Callable[
+      [Mapping[str, np.ndarray], PyTree, Sequence[Sequence[int]]],
+      tuple[list[PlainTurn], dict[str, float]],
     ]
     | None
   ) = None

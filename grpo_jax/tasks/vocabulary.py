@@ -37,10 +37,13 @@ _IDS = {text: i for i, text in enumerate(TOKENS)}
 PAD, BOS, EOS = 0, 1, 2
 THINK, THINK_END = 3, 4
 ANSWER, ANSWER_END = 5, 6
+TOOL, TOOL_END = 7, 8
+OBS, OBS_END = 9, 10
+SUM, SUM_END = 11, 12
 SEMICOLON = _IDS[";"]
 DIGIT_0 = _IDS["0"]
 PLUS, MINUS, TIMES, EQUALS = (_IDS[sign] for sign in "+-*=")
-COMMA, COLON = _IDS[","], _IDS[":"]
+COMMA, COLON, QUESTION, HASH = (_IDS[sign] for sign in ",:?#")
 LETTER_A = _IDS["a"]
 NUM_LETTERS = 26
 

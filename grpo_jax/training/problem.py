@@ -216,7 +216,7 @@ def train_batch(
     "group_id": rows,
     "tokens": batch.tokens,
     "completion_mask": batch.completion_mask,
-    "mask": batch.completion_mask,
+    "mask": batch.completion_mask & ~batch.observed,
     "rewards": np.zeros(len(rows), np.float32),
     "valid": everyone,
     "terminated": everyone,
@@ -295,14 +295,21 @@ def _tokenizer_path(config: config_lib.RunConfig) -> Any:
 
 def _task_problem(config: config_lib.RunConfig) -> Problem:
   task = tasks.make_task(config.data.name, **config.data.task_options)
+  verify, verify_numpy = task.verify, task.verify_numpy
+  if verify is None or verify_numpy is None:
+    raise ValueError(
+      f"config.data.name: task {task.name!r} has an environment of several"
+      " turns; rollouts of a single one need a task with a verifier."
+    )
   weights = dict(
     zip(config.rewards.functions, config.rewards.weights, strict=True)
   )
   text = tokenizer.TaskTokenizer(task)
   prompt_len = config.data.max_prompt_len or task.max_prompt_len
   train = sources.TaskSource(task, "train", config.seed, _TASK_EXAMPLES)
+  lessons = dataclasses.replace(task, example=task.lesson or task.example)
   # The first record tells at once which components the verifier has.
-  known = task.verify_numpy(
+  known = verify_numpy(
     np.zeros(task.max_completion_len, np.int32),
     np.zeros(task.max_completion_len, bool),
     train[0]["extras"],
@@ -315,7 +322,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
 
   def score(prompts: Prompts, rollout: Rollout) -> Scored:
     extras = jax.tree.map(lambda x: x[rollout.prompt_index], prompts.extras)
-    components = jax.vmap(task.verify)(
+    components = jax.vmap(verify)(
       rollout.tokens, rollout.completion_mask, extras
     )
     # Components without a weight are watched, not rewarded.
@@ -337,7 +344,9 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     train=train,
     # Its own seed: held-out problems differ between no two runs.
     held_out=sources.TaskSource(task, "test", 0, _TASK_EXAMPLES),
-    supervised=train,
+    supervised=sources.TaskSource(
+      lessons, "train", config.seed, _TASK_EXAMPLES
+    ),
     encoder=pipeline.Encoder(text),
     max_prompt_len=prompt_len,
     max_new_tokens=config.sampling.max_new_tokens or task.max_completion_len,

@@ -219,6 +219,35 @@ def test_task_completions_get_no_second_end_token():
   )
 
 
+def test_observed_tokens_are_marked_and_nothing_is_appended():
+  class Episodes:
+    def __init__(self, observed):
+      self._observed = observed
+
+    def __len__(self):
+      return 1
+
+    def __getitem__(self, index):
+      ids = np.array([7, 8, 9], np.int32)
+      return {"prompt": ids, "completion": ids, "observed": self._observed}
+
+  source = Episodes(np.array([False, True, True]))
+  batch = next(supervised(source, batch_size=2))
+  np.testing.assert_array_equal(batch.tokens, [[7, 8, 9, PAD]] * 2)
+  np.testing.assert_array_equal(batch.completion_mask.sum(axis=1), [3, 3])
+  np.testing.assert_array_equal(batch.observed, [[0, 1, 1, 0]] * 2)
+  assert batch.observed.dtype == bool
+  assert not next(supervised()).observed.any()
+  cut = next(
+    supervised(
+      source, batch_size=2, max_completion_len=2, truncate_completions=True
+    )
+  )
+  np.testing.assert_array_equal(cut.observed, [[0, 1]] * 2)
+  with pytest.raises(ValueError, match=r"2 flags 'observed' for .* of 3"):
+    supervised(Episodes(np.zeros(2, bool)))
+
+
 def test_long_completions_are_left_out_or_cut(tmp_path, caplog):
   source = jsonl(
     tmp_path,

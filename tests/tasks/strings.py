@@ -18,6 +18,7 @@ _FRAME = (
 # Policies from checkpoints sample ids that are not of the vocabulary, too.
 _FOREIGN_IDS = [vocab.VOCAB_SIZE, vocab.VOCAB_SIZE + 1, 151_935]
 _FRAME_IDS = [vocab.TOKENS.index(text) for text in _FRAME] + _FOREIGN_IDS
+_EVERY_ID = [*range(vocab.VOCAB_SIZE), *_FOREIGN_IDS]
 # Room for completions that mutations make longer than the task's own.
 EXTRA_SLOTS = 5
 
@@ -45,7 +46,7 @@ def stack_extras(extras: list[dict]) -> dict[str, np.ndarray]:
   return {name: np.stack([e[name] for e in extras]) for name in extras[0]}
 
 
-def _mutate(ids: list[int], rng: np.random.Generator) -> list[int]:
+def mutate(ids: list[int], rng: np.random.Generator) -> list[int]:
   """One small accident: the kinds that samplers and policies have."""
   at = int(rng.integers(len(ids) + 1))
   token = int(rng.choice(_FRAME_IDS))
@@ -70,6 +71,11 @@ def _mutate(ids: list[int], rng: np.random.Generator) -> list[int]:
   return [*ids, *[token] * int(rng.integers(1, 3))]  # Babbled after the end.
 
 
+def random_ids(rng: np.random.Generator, size: int) -> list[int]:
+  """Any ids, those of larger policies among them."""
+  return rng.choice(_EVERY_ID, size=size).tolist()
+
+
 def make_strings(
   task: Task, num_rows: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
@@ -92,13 +98,12 @@ def make_strings(
     ids = example.completion.tolist()
     if i % 6 == 5:
       size = int(rng.integers(len(ids) + 1))
-      every = [*range(task.vocab_size), *_FOREIGN_IDS]
-      alphabet = _FRAME_IDS if i % 4 else every
+      alphabet = _FRAME_IDS if i % 4 else _EVERY_ID
       ids = [*rng.choice(alphabet, size=size), vocab.EOS]
       ids = ids if i % 8 else vocab.wrapped(ids[:-1], tags=True)
     elif i % 4:
       for _ in range(int(rng.integers(1, 4))):
-        ids = _mutate(ids, rng)
+        ids = mutate(ids, rng)
     ids = ids[:num_slots]
     tokens[i, : len(ids)] = ids
     mask[i, : len(ids)] = True

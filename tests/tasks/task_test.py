@@ -24,6 +24,16 @@ VARIANTS = {
   "sort": ("sort", {"teacher_error": 0.2}),
   "sort-bare": ("sort", {"min_len": 2, "max_len": 5, "tags": False}),
 }
+# Those with an environment; their episodes are in `environment_test.py`.
+MULTI_TURN = {
+  "calc_tool": ("calc_tool", {}),
+  "grid": ("grid", {}),
+  "memchain": ("memchain", {"num_facts": 2}),
+  "memchain-smallest": (
+    "memchain",
+    {"num_steps": 8, "every": 2, "keep_turns": 0, "num_digits": 2},
+  ),
+}
 over_variants = pytest.mark.parametrize("variant", VARIANTS)
 # Long completions: a verifier of them takes half a minute to compile.
 over_short_variants = pytest.mark.parametrize(
@@ -36,12 +46,22 @@ over_short_variants = pytest.mark.parametrize(
 
 
 def make(variant: str, **more) -> task.Task:
-  name, options = VARIANTS[variant]
+  name, options = {**VARIANTS, **MULTI_TURN}[variant]
   return make_task(name, **{**options, **more})
 
 
 def test_every_task_has_a_variant():
-  assert {name for name, _ in VARIANTS.values()} == set(TASKS)
+  single, multi = (
+    {name for name, _ in variants.values()}
+    for variants in (VARIANTS, MULTI_TURN)
+  )
+  assert single | multi == set(TASKS)
+  for name in TASKS:
+    made = make_task(name)
+    given = (made.verify, made.verify_numpy)
+    assert [x is None for x in given] == [name in multi] * 2
+    assert (made.environment is None) == (name in single)
+    assert (made.replay_numpy is None) == (name in single)
   for name in TASKS:
     assert make_task(name).name == name
 
@@ -110,7 +130,7 @@ def test_examples_fit_and_right_teachers_score_one(variant):
   assert tuple(longest) == (made.max_prompt_len, made.max_completion_len)
 
 
-@over_variants
+@pytest.mark.parametrize("variant", [*VARIANTS, *MULTI_TURN])
 def test_splits_are_disjoint_and_examples_repeat_with_the_seed(variant):
   made = make(variant)
 
@@ -155,8 +175,8 @@ def _a_training_problem() -> list[int]:
 @pytest.mark.parametrize(
   ("name", "options", "message"),
   [
-    ("ad", {}, r"unknown task: 'ad'; known are add, copy.*mean 'add'"),
-    ("xyz", {}, r"unknown task: 'xyz'; known are add, copy"),
+    ("ad", {}, r"unknown task: 'ad'; known are add, calc.*mean 'add'"),
+    ("xyz", {}, r"unknown task: 'xyz'; known are add, calc"),
     ("sort", {"maxlen": 3}, r"option of task 'sort': 'maxlen'.*'max_len'"),
   ],
 )
@@ -172,9 +192,30 @@ def test_unknown_names_are_refused_with_the_known_ones(name, options, message):
     ("add", {"level": 9}, "level is 9"),
     ("add", {"teacher_error": 1.5}, "teacher_error is 1.5"),
     ("add", {"scratchpad": True, "tags": False}, "scratchpad needs tags"),
+    (
+      "calc_tool",
+      {"interceptor": "all"},
+      r"interceptor 'all'; use one of \('n",
+    ),
+    ("calc_tool", {"penalty": -1.0}, "penalty is -1.0"),
+    ("calc_tool", {"teacher_error": 2}, "teacher_error is 2"),
+    ("calc_tool", {"teacher_leak": 2}, "teacher_leak is 2"),
+    (
+      "calc_tool",
+      {"teacher_leak": 0.5, "teacher_comment": 0.6},
+      r"teacher_comment is 0.6; .* \[0.0, 0.5\]",
+    ),
     ("copy", {"length": 0}, "length is 0"),
     ("countdown", {"num_numbers": 5}, "num_numbers is 5"),
     ("countdown", {"teacher_error": -1}, "teacher_error is -1"),
+    ("grid", {"teacher_error": 2}, "teacher_error is 2"),
+    ("memchain", {"num_steps": 7}, "num_steps is 7"),
+    ("memchain", {"num_digits": 1}, "num_digits is 1"),
+    ("memchain", {"num_facts": 9}, "num_facts is 9"),
+    ("memchain", {"num_facts": 3}, r"max_summary_len is 8; .* \[12, 64\]"),
+    ("memchain", {"num_steps": 20}, r"every is 24; .* \[2, 19\]"),
+    ("memchain", {"keep_turns": 24}, r"keep_turns is 24; .* \[0, 23\]"),
+    ("memchain", {"teacher_error": 2}, "teacher_error is 2"),
     ("sort", {"min_len": 1}, "min_len is 1"),
     ("sort", {"min_len": 5, "max_len": 4}, r"min_len is 5.*\[2, 4\]"),
     ("sort", {"teacher_error": 2}, "teacher_error is 2"),

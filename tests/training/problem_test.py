@@ -42,7 +42,12 @@ def _task_problem(name, **changes):
   return problem_lib.make_problem(config_lib.resolve(config))
 
 
-@pytest.mark.parametrize("name", tasks.TASKS)
+SINGLE_TURN = [
+  name for name in tasks.TASKS if tasks.make_task(name).environment is None
+]
+
+
+@pytest.mark.parametrize("name", SINGLE_TURN)
 def test_task_scores_are_those_of_the_twin(name):
   made = _task_problem(name)
   task = tasks.make_task(name)
@@ -278,6 +283,13 @@ def test_supervised_rows_are_batches_like_any_other():
   np.testing.assert_array_equal(batch.prompt_index, np.arange(4))
   np.testing.assert_array_equal(batch.mask, rows.completion_mask)
   assert batch.valid.all()
+  observed = np.zeros_like(rows.observed)
+  observed[:, 1] = True
+  read = problem_lib.train_batch(
+    rows._replace(observed=observed), np.arange(4), 4
+  )
+  np.testing.assert_array_equal(read.mask, [[1, 0, 1, 1]] * 4)
+  np.testing.assert_array_equal(read.completion_mask, rows.completion_mask)
   # The end token is a target too.
   ends = batch.tokens[np.arange(4), batch.mask.sum(1) - 1]
   np.testing.assert_array_equal(ends, made.tokenizer.end_ids[0])
@@ -286,6 +298,8 @@ def test_supervised_rows_are_batches_like_any_other():
 
 
 def test_wrong_components_and_names_are_refused():
+  with pytest.raises(ValueError, match="'calc_tool' has an environment"):
+    _task_problem("calc_tool")
   with pytest.raises(
     KeyError, match=r"no component \['speed'\]; it has \['acc"
   ):

@@ -1,0 +1,340 @@
+"""A room of five by five cells, where a key opens a door.
+
+The prompt is `BOS` and the first observation, and every observation is
+
+    <obs> c r , c r , c r : h </obs>
+
+column and row of agent, key and door, from the upper left, and whether the
+agent has the key; the key's place stays in it once it is taken. An action is
+one token: u, d, l or r moves by a cell, g takes the key of this cell, all else
+does nothing. Coming to the door with the key is worth 1 and ends the episode.
+
+Three cells are walls, and moves into them or out of the room do nothing. They
+are not in the observation: what is not seen must be felt. Problems that need
+more than the twelve turns there are, or that walls make unsolvable, are not
+drawn.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax.tasks import environment as environment_lib
+from grpo_jax.tasks import task as task_lib
+from grpo_jax.tasks import vocabulary as vocab
+from grpo_jax.tasks.environment import Environment, Extras, Turn
+from grpo_jax.tasks.task import Example, PlainTurn, Task
+
+SIZE = 5
+NUM_CELLS = SIZE * SIZE  # Cell = row * SIZE + column.
+NUM_WALLS = 3
+MAX_TURNS = 12
+OBSERVATION_LEN = 12
+NUM_STATES = 2 * NUM_CELLS  # Bound of `state_id`, exclusive.
+UP, DOWN, LEFT, RIGHT, GRAB = vocab.encode("udlrg")
+ACTIONS = (UP, DOWN, LEFT, RIGHT, GRAB)
+# Letter -> change of column and row.
+MOVES = {"u": (0, -1), "d": (0, 1), "l": (-1, 0), "r": (1, 0)}
+
+
+def make(teacher_error: float = 0.0) -> Task:
+  """Makes the grid task.
+
+  The reward is 1 at the door with the key. Scores: "accuracy"; "key", 1 if the
+  key was taken.
+
+  Args:
+    teacher_error: Probability, at each turn, with which the teacher does
+      anything, instead of the next step of a shortest path.
+
+  Raises:
+    ValueError: If the option is out of range.
+  """
+  task_lib.check_range("grid.make", "teacher_error", teacher_error, 0.0, 1.0)
+  return Task(
+    name="grid",
+    vocab_size=vocab.VOCAB_SIZE,
+    pad_id=vocab.PAD,
+    bos_id=vocab.BOS,
+    end_ids=(vocab.EOS,),
+    max_prompt_len=1 + OBSERVATION_LEN,
+    max_completion_len=MAX_TURNS + (MAX_TURNS - 1) * OBSERVATION_LEN,
+    example=functools.partial(example, teacher_error=teacher_error),
+    verify=None,
+    verify_numpy=None,
+    encode=vocab.encode,
+    decode=vocab.decode,
+    environment=Environment(
+      max_turns=MAX_TURNS,
+      max_action_len=1,
+      max_observation_len=OBSERVATION_LEN,
+      action_ends=(),
+      reset=reset,
+      step=step,
+      scores=scores,
+      state_id=state_id,
+    ),
+    replay_numpy=replay_numpy,
+  )
+
+
+# The generator and the teacher.
+
+
+def example(
+  rng: np.random.Generator, split: str, *, teacher_error: float
+) -> Example:
+  """Draws one problem; see `Task.example`.
+
+  Extras: agent, key, door [], walls [3]; all cells. Rooms that differ only in
+  what the prompt does not show, the walls, share a split.
+  """
+  agent, key, door, walls = task_lib.draw(
+    rng, split, _sample, identity=lambda room: room[:3]
+  )
+  extras = {
+    "agent": np.array(agent, np.int32),
+    "key": np.array(key, np.int32),
+    "door": np.array(door, np.int32),
+    "walls": np.array(walls, np.int32),
+  }
+  room = PlainRoom(extras)
+  prompt = [vocab.BOS, *vocab.encode(room.seen())]
+  paths = {goal: _distances(goal, walls) for goal in (key, door)}
+  completion, observed = [], []
+  done = False
+  while not done:
+    action = int(rng.choice(ACTIONS))
+    if rng.random() >= teacher_error:
+      column, row = room.agent
+      path = paths[door if room.has_key else key]
+      action = _next_action(row * SIZE + column, path)
+    answered, _, done = room.act([action])
+    completion += [action, *answered]
+    observed += [False, *[True] * len(answered)]
+  return Example(
+    np.array(prompt, np.int32),
+    np.array(completion, np.int32),
+    extras,
+    np.array(observed, bool),
+  )
+
+
+def _sample(rng: np.random.Generator) -> tuple[int, int, int, list[int]]:
+  """Draws agent, key, door and walls of a room that can be solved in time."""
+  while True:
+    cells = rng.permutation(NUM_CELLS).tolist()
+    agent, key, door, *others = cells
+    walls = sorted(others[:NUM_WALLS])
+    far = MAX_TURNS + 1
+    to_key = _distances(key, walls).get(agent, far)
+    to_door = _distances(door, walls).get(key, far)
+    if to_key + 1 + to_door <= MAX_TURNS:  # One turn takes the key.
+      return agent, key, door, walls
+
+
+def _neighbours(cell: int) -> dict[str, int]:
+  """Letter of a move -> the cell where it leads, inside the room."""
+  row, column = divmod(cell, SIZE)
+  return {
+    letter: (row + dy) * SIZE + column + dx
+    for letter, (dx, dy) in MOVES.items()
+    if 0 <= row + dy < SIZE and 0 <= column + dx < SIZE
+  }
+
+
+_NEIGHBOURS = [_neighbours(cell) for cell in range(NUM_CELLS)]
+
+
+def _distances(goal: int, walls: Sequence[int]) -> dict[int, int]:
+  """Moves from each cell to the goal; without those that cannot reach it."""
+  distances = {goal: 0}
+  queue = collections.deque([goal])
+  while queue:
+    cell = queue.popleft()
+    for other in _NEIGHBOURS[cell].values():
+      if other not in walls and other not in distances:
+        distances[other] = distances[cell] + 1
+        queue.append(other)
+  return distances
+
+
+def _next_action(cell: int, distances: Mapping[int, int]) -> int:
+  """A step of a shortest path, or taking the key at its end."""
+  if not distances[cell]:
+    return GRAB
+  nearer = (
+    letter
+    for letter, other in _NEIGHBOURS[cell].items()
+    if distances.get(other) == distances[cell] - 1
+  )
+  return vocab.encode(next(nearer))[0]
+
+
+# The environment.
+
+
+class State(NamedTuple):
+  """One episode; places are cells."""
+
+  agent: jax.Array  # [] int32
+  key: jax.Array  # [] int32
+  door: jax.Array  # [] int32
+  walls: jax.Array  # [3] int32
+  has_key: jax.Array  # [] bool
+  turn: jax.Array  # [] int32
+  over: jax.Array  # [] bool
+  won: jax.Array  # [] bool
+
+
+def reset(key: jax.Array, extras: Extras) -> State:
+  """Begins an episode; nothing in it is random."""
+  del key
+  no = jnp.zeros((), bool)
+  return State(
+    agent=jnp.asarray(extras["agent"], jnp.int32),
+    key=jnp.asarray(extras["key"], jnp.int32),
+    door=jnp.asarray(extras["door"], jnp.int32),
+    walls=jnp.asarray(extras["walls"], jnp.int32),
+    has_key=no,
+    turn=jnp.zeros((), jnp.int32),
+    over=no,
+    won=no,
+  )
+
+
+def step(
+  state: State,
+  tokens: jax.Array,  # [1] int32
+  mask: jax.Array,  # [1] bool
+) -> tuple[State, Turn]:
+  """Does one action; see `Environment.step`."""
+  action = jnp.where(mask[0], tokens[0], vocab.PAD)
+  row, column = state.agent // SIZE, state.agent % SIZE
+  row = row + (action == DOWN) - (action == UP)
+  column = column + (action == RIGHT) - (action == LEFT)
+  inside = (row >= 0) & (row < SIZE) & (column >= 0) & (column < SIZE)
+  cell = row * SIZE + column
+  free = inside & (cell != state.walls).all()
+  agent = jnp.where(free, cell, state.agent)
+  has_key = state.has_key | ((action == GRAB) & (agent == state.key))
+  won = has_key & (agent == state.door)
+  turn = state.turn + 1
+  done = won | (turn == MAX_TURNS)
+  new = state._replace(
+    agent=agent, has_key=has_key, turn=turn, over=done, won=won
+  )
+  return environment_lib.settle(
+    state.over,
+    state,
+    new,
+    Turn(
+      _observation(new),
+      jnp.ones(OBSERVATION_LEN, bool),
+      won.astype(jnp.float32),
+      done,
+    ),
+  )
+
+
+def _observation(state: State) -> jax.Array:  # [12] int32
+  """What the policy sees of a state."""
+
+  def place(cell: jax.Array) -> list[jax.Array]:
+    return [vocab.DIGIT_0 + cell % SIZE, vocab.DIGIT_0 + cell // SIZE]
+
+  return jnp.stack(
+    [
+      jnp.int32(vocab.OBS),
+      *place(state.agent),
+      jnp.int32(vocab.COMMA),
+      *place(state.key),
+      jnp.int32(vocab.COMMA),
+      *place(state.door),
+      jnp.int32(vocab.COLON),
+      vocab.DIGIT_0 + state.has_key.astype(jnp.int32),
+      jnp.int32(vocab.OBS_END),
+    ]
+  )
+
+
+def scores(state: State) -> dict[str, jax.Array]:
+  """Judges an episode; see `make` for the names."""
+  return {
+    "accuracy": state.won.astype(jnp.float32),
+    "key": state.has_key.astype(jnp.float32),
+  }
+
+
+def state_id(state: State) -> jax.Array:  # [] int32
+  """cell * 2 + h, below NUM_STATES; exact within one problem."""
+  return state.agent * 2 + state.has_key
+
+
+# The twin.
+
+
+class PlainRoom:
+  """The environment on words; places are (column, row)."""
+
+  def __init__(self, extras: Mapping[str, np.ndarray]):
+    def place(cell: int) -> tuple[int, int]:
+      return cell % SIZE, cell // SIZE
+
+    self.agent = place(int(extras["agent"]))
+    self.has_key = False
+    self._key = place(int(extras["key"]))
+    self._door = place(int(extras["door"]))
+    cells = {(x, y) for x in range(SIZE) for y in range(SIZE)}
+    self._free = cells - {place(int(cell)) for cell in extras["walls"]}
+    self._turns = 0
+    self._won = False
+
+  def seen(self) -> str:
+    """The observation."""
+    places = (self.agent, self._key, self._door)
+    text = ",".join(f"{x}{y}" for x, y in places)
+    return f"<obs>{text}:{int(self.has_key)}</obs>"
+
+  def act(self, action: Sequence[int]) -> PlainTurn:
+    """Does one action."""
+    if self._over():
+      return PlainTurn([], 0.0, True)
+    self._turns += 1
+    word = vocab.decode(action)
+    if word in MOVES:
+      moved = tuple(np.add(self.agent, MOVES[word]).tolist())
+      self.agent = moved if moved in self._free else self.agent
+    elif word == "g" and self.agent == self._key:
+      self.has_key = True
+    self._won = self.has_key and self.agent == self._door
+    answered = [] if self._over() else vocab.encode(self.seen())
+    return PlainTurn(answered, float(self._won), self._over())
+
+  def scores(self) -> dict[str, float]:
+    """Twin of `scores`."""
+    return {
+      "accuracy": float(self._won),
+      "key": float(self.has_key),
+    }
+
+  def _over(self) -> bool:
+    return self._won or self._turns == MAX_TURNS
+
+
+def replay_numpy(
+  extras: Mapping[str, np.ndarray],
+  start: Any,
+  actions: Sequence[Sequence[int]],
+) -> tuple[list[PlainTurn], dict[str, float]]:
+  """An episode on the host; see `Task.replay_numpy`."""
+  del start  # Nothing is random.
+  room = PlainRoom(extras)
+  return [room.act(action) for action in actions], room.scores()

@@ -1,0 +1,445 @@
+"""A fact at the start, a long chain of distractors, a question at the end.
+
+The prompt is `BOS <obs> k : v , .. </obs>`: letters with their digits. Step 0
+answers it and the next ones answer distractors, with one token, where `;` is
+expected and worth nothing. The last step answers
+
+    <obs> k ? </obs>    with    <answer> v </answer> EOS
+
+and alone decides the reward. So a chain of n steps is n actions. An EOS before
+the question is a wrong token like any other, and ends nothing.
+
+A context does not hold the chain: every so many steps the policy writes a
+summary, and what it left out of it is gone (`environment.Compaction`). The
+teacher's summary is `k : v , .. </sum>`.
+
+Distractors are one letter. The form `<obs> w : d </obs>` takes 6 tokens a step
+with its answer, so that 24 steps need 144; with one letter it is 2, and 24
+steps, a prompt of 6 and a summary fit 64. Contexts after a compaction begin
+with a summary and the kept steps: with summaries of up to 8 tokens 71 are
+needed, with 4, the length of the teacher's, 64 are enough.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax.tasks import environment as environment_lib
+from grpo_jax.tasks import task as task_lib
+from grpo_jax.tasks import vocabulary as vocab
+from grpo_jax.tasks.environment import Compaction, Environment, Extras, Turn
+from grpo_jax.tasks.task import Example, PlainTurn, Task
+
+ANSWER_LEN = 4  # <answer> v </answer> EOS
+QUESTION_LEN = 4  # <obs> k ? </obs>
+
+
+def make(
+  num_steps: int = 96,
+  num_facts: int = 1,
+  num_digits: int = 10,
+  every: int = 24,
+  keep_turns: int = 2,
+  max_summary_len: int = 8,
+  brief: bool = True,
+  compaction: bool = True,
+  teacher_error: float = 0.0,
+) -> Task:
+  """Makes the chain.
+
+  The reward is 1 for the right answer. Scores: "accuracy"; "semicolons", the
+  share of right answers to distractors, of all there are.
+
+  Args:
+    num_steps: n, actions of an episode, 8 to 256.
+    num_facts: F, letters with digits, 1 to 8; the question is about one.
+    num_digits: Digits that a fact may have, 2 to 10; guessing is right once in
+      so many times.
+    every: Steps between two compactions, 2 to num_steps - 1.
+    keep_turns: Steps that a context keeps of the one before, 0 to every - 1.
+    max_summary_len: Most tokens of a summary, `</sum>` included, 4F to 64.
+    brief: Whether a distractor is one letter, or `<obs> w : d </obs>`, where w
+      is none of the letters of the facts.
+    compaction: Whether contexts are compacted; otherwise one holds the chain,
+      and the three options before are not read.
+    teacher_error: Probability with which a summary of the teacher has digits
+      drawn at random; without compaction, its answer. It answers what its
+      context says, so 1.0 is as good as guessing.
+
+  Raises:
+    ValueError: If an option is out of range.
+  """
+  caller = "memchain.make"
+  task_lib.check_range(caller, "num_steps", num_steps, 8, 256)
+  task_lib.check_range(caller, "num_facts", num_facts, 1, 8)
+  task_lib.check_range(caller, "num_digits", num_digits, 2, 10)
+  task_lib.check_range(caller, "teacher_error", teacher_error, 0.0, 1.0)
+  per_step = 2 if brief else 6
+  first_prompt_len = 2 + 4 * num_facts
+  if compaction:
+    task_lib.check_range(caller, "every", every, 2, num_steps - 1)
+    task_lib.check_range(caller, "keep_turns", keep_turns, 0, every - 1)
+    task_lib.check_range(
+      caller, "max_summary_len", max_summary_len, 4 * num_facts, 64
+    )
+    max_compactions = (num_steps - 1) // every
+    later_prompt_len = 2 + max_summary_len + keep_turns * per_step
+    # Contexts end with `<sum>` and a summary, the last one with the question,
+    # in the place of a distractor, and its answer.
+    ending_len = 1 + max_summary_len
+    first_len = 1 + (every - 1) * per_step + ending_len
+    middle_len = every * per_step + ending_len if max_compactions > 1 else 0
+    last_steps = num_steps - every * max_compactions
+    last_len = (last_steps - 1) * per_step + QUESTION_LEN + ANSWER_LEN
+    later_len = max(middle_len, last_len)
+    prompt_len = max(first_prompt_len, later_prompt_len)
+    completion_len = max(first_len, later_len)
+    compactions = Compaction(
+      every=every,
+      context_len=max(
+        first_prompt_len + first_len, later_prompt_len + later_len
+      ),
+      reserve=ending_len,
+      open_id=vocab.SUM,
+      close_id=vocab.SUM_END,
+      max_summary_len=max_summary_len,
+      keep_turns=keep_turns,
+      max_compactions=max_compactions,
+      head_len=1,
+    )
+  else:
+    compactions = None
+    prompt_len = first_prompt_len
+    completion_len = 1 + (num_steps - 2) * per_step + QUESTION_LEN + ANSWER_LEN
+  contexts = functools.partial(
+    teach,
+    num_steps=num_steps,
+    num_facts=num_facts,
+    num_digits=num_digits,
+    every=every if compaction else num_steps,
+    keep_turns=keep_turns,
+    brief=brief,
+    teacher_error=teacher_error,
+  )
+  return Task(
+    name="memchain",
+    vocab_size=vocab.VOCAB_SIZE,
+    pad_id=vocab.PAD,
+    bos_id=vocab.BOS,
+    end_ids=(vocab.EOS,),
+    max_prompt_len=prompt_len,
+    max_completion_len=completion_len,
+    example=functools.partial(example, contexts=contexts),
+    verify=None,
+    verify_numpy=None,
+    encode=vocab.encode,
+    decode=vocab.decode,
+    environment=Environment(
+      max_turns=num_steps,
+      max_action_len=ANSWER_LEN,
+      max_observation_len=max(QUESTION_LEN, per_step - 1),
+      action_ends=(vocab.EOS,),
+      reset=functools.partial(
+        reset, num_steps=num_steps, num_digits=num_digits, brief=brief
+      ),
+      step=step,
+      scores=scores,
+      action_len=action_len,
+    ),
+    compaction=compactions,
+    lesson=functools.partial(lesson, contexts=contexts) if compaction else None,
+    replay_numpy=replay_numpy,
+  )
+
+
+# The generator and the teacher.
+
+
+def example(rng: np.random.Generator, split: str, *, contexts: Any) -> Example:
+  """The first context of an episode; see `Task.example`.
+
+  Extras: letters [F], digits [F] (ids), query [] (which of them is asked for).
+  """
+  return contexts(rng, split)[0]
+
+
+def lesson(rng: np.random.Generator, split: str, *, contexts: Any) -> Example:
+  """Any context of an episode; see `Task.lesson`."""
+  made = contexts(rng, split)
+  return made[int(rng.integers(len(made)))]
+
+
+def teach(
+  rng: np.random.Generator,
+  split: str,
+  *,
+  num_steps: int,
+  num_facts: int,
+  num_digits: int,
+  every: int,
+  keep_turns: int,
+  brief: bool,
+  teacher_error: float,
+) -> list[Example]:
+  """The contexts of one episode of the teacher, in order."""
+
+  def random_digits() -> list[int]:
+    return (vocab.DIGIT_0 + rng.integers(num_digits, size=num_facts)).tolist()
+
+  def sample(rng: np.random.Generator) -> tuple[list[int], list[int]]:
+    letters = vocab.LETTER_A + rng.permutation(vocab.NUM_LETTERS)[:num_facts]
+    return letters.tolist(), random_digits()
+
+  letters, digits = task_lib.draw(
+    rng,
+    split,
+    sample,
+    # Not of the question: the same prompt belongs to one split.
+    identity=lambda facts: [
+      x for fact in sorted(zip(*facts, strict=True)) for x in fact
+    ],
+  )
+  query = int(rng.integers(num_facts))
+  extras = {
+    "letters": np.array(letters, np.int32),
+    "digits": np.array(digits, np.int32),
+    "query": np.array(query, np.int32),
+  }
+  # What the policy will hear, but for the facts.
+  others = np.setdiff1d(vocab.LETTER_A + np.arange(vocab.NUM_LETTERS), letters)
+  distractors = zip(
+    rng.choice(others, size=num_steps - 2).tolist(),
+    (vocab.DIGIT_0 + rng.integers(num_digits, size=num_steps - 2)).tolist(),
+    strict=True,
+  )
+  heard = [
+    [letter]
+    if brief
+    else [vocab.OBS, letter, vocab.COLON, digit, vocab.OBS_END]
+    for letter, digit in distractors
+  ]
+  heard.append([vocab.OBS, letters[query], vocab.QUESTION, vocab.OBS_END])
+
+  def recalled() -> list[int]:
+    """The digits of the context, or others."""
+    guess = random_digits()  # Drawn by all teachers: they see one problem.
+    return guess if rng.random() < teacher_error else believed
+
+  believed = digits
+  made: list[Example] = []
+  prompt = [vocab.BOS, vocab.OBS, *_facts(letters, digits), vocab.OBS_END]
+  completion: list[int] = []
+  observed: list[bool] = []
+  kept: list[list[int]] = []
+
+  def write(ids: list[int], is_observed: bool) -> None:
+    completion.extend(ids)
+    observed.extend([is_observed] * len(ids))
+
+  def end_context() -> None:
+    made.append(
+      Example(
+        np.array(prompt, np.int32),
+        np.array(completion, np.int32),
+        extras,
+        np.array(observed, bool),
+      )
+    )
+    completion.clear()
+    observed.clear()
+
+  for turn in range(num_steps):
+    observation = heard[turn - 1] if turn else []
+    write(observation, True)
+    if turn == num_steps - 1:
+      believed = believed if made else recalled()
+      write(vocab.wrapped([believed[query]], tags=True), False)
+      break
+    write([vocab.SEMICOLON], False)
+    kept.append([*observation, vocab.SEMICOLON])
+    if (turn + 1) % every == 0:
+      believed = recalled()
+      summary = [*_facts(letters, believed), vocab.SUM_END]
+      write([vocab.SUM], True)
+      write(summary, False)
+      end_context()
+      prompt = [vocab.BOS, vocab.SUM, *summary]
+      for pair in kept[len(kept) - keep_turns :]:
+        prompt += pair
+  end_context()
+  return made
+
+
+def _facts(letters: Sequence[int], digits: Sequence[int]) -> list[int]:
+  """`k : v , k : v`."""
+  ids: list[int] = []
+  for letter, digit in zip(letters, digits, strict=True):
+    ids += [vocab.COMMA] * bool(ids) + [letter, vocab.COLON, digit]
+  return ids
+
+
+# The environment.
+
+
+class State(NamedTuple):
+  """One episode.
+
+  Attributes:
+    question: The last observation, padded.
+    answer: What to say then.
+    distractors: The observations before it, padded; the first answers action 0.
+    turn: Actions so far.
+    semicolons: Distractors that were answered well, and the facts.
+    right: Whether the answer was right.
+  """
+
+  question: jax.Array  # [O] int32
+  answer: jax.Array  # [4] int32
+  distractors: jax.Array  # [n - 2, D] int32, without padding
+  turn: jax.Array  # [] int32
+  semicolons: jax.Array  # [] int32
+  right: jax.Array  # [] bool
+
+
+def reset(
+  key: jax.Array,
+  extras: Extras,
+  *,
+  num_steps: int,
+  num_digits: int,
+  brief: bool,
+) -> State:
+  """Begins an episode; the distractors are drawn."""
+  letter_key, digit_key = jax.random.split(key)
+  known = jnp.asarray(extras["letters"], jnp.int32)  # [F]
+  size = (num_steps - 2,)
+  letters = vocab.LETTER_A + jax.random.randint(
+    letter_key, size, 0, vocab.NUM_LETTERS - len(known)
+  )
+  # The i-th of the letters that are not those of the facts.
+  for letter in jnp.sort(known):
+    letters = letters + (letters >= letter)
+  digits = vocab.DIGIT_0 + jax.random.randint(digit_key, size, 0, num_digits)
+
+  def sign(token: int) -> jax.Array:
+    return jnp.full(size, token)
+
+  framed = (
+    sign(vocab.OBS),
+    letters,
+    sign(vocab.COLON),
+    digits,
+    sign(vocab.OBS_END),
+  )
+  query = extras["query"]
+  zero = jnp.zeros((), jnp.int32)
+  return State(
+    question=jnp.array(
+      [vocab.OBS, known[query], vocab.QUESTION, vocab.OBS_END], jnp.int32
+    ),
+    answer=jnp.array(
+      [vocab.ANSWER, extras["digits"][query], vocab.ANSWER_END, vocab.EOS],
+      jnp.int32,
+    ),
+    distractors=jnp.stack([letters] if brief else framed, -1).astype(jnp.int32),
+    turn=zero,
+    semicolons=zero,
+    right=jnp.zeros((), bool),
+  )
+
+
+def step(
+  state: State,
+  tokens: jax.Array,  # [4] int32
+  mask: jax.Array,  # [4] bool
+) -> tuple[State, Turn]:
+  """Does one action; see `Environment.step`."""
+  num_distractors, size = state.distractors.shape
+  num_steps = num_distractors + 2
+  asked = state.turn == num_steps - 1
+  right = asked & mask.all() & (tokens == state.answer).all()
+  semicolon = ~asked & (mask.sum() == 1) & (tokens[0] == vocab.SEMICOLON)
+  turn = state.turn + 1
+  done = turn == num_steps
+  asks = turn == num_steps - 1
+  longest = max(QUESTION_LEN, size)
+  question = jnp.pad(state.question, (0, longest - QUESTION_LEN))
+  distractor = jnp.pad(
+    state.distractors[jnp.minimum(state.turn, num_distractors - 1)],
+    (0, longest - size),
+  )
+  length = jnp.where(asks, QUESTION_LEN, size)
+  new = state._replace(
+    turn=turn, semicolons=state.semicolons + semicolon, right=right
+  )
+  return environment_lib.settle(
+    state.turn >= num_steps,
+    state,
+    new,
+    Turn(
+      jnp.where(asks, question, distractor),
+      jnp.arange(longest) < length,
+      right.astype(jnp.float32),
+      done,
+    ),
+  )
+
+
+def scores(state: State) -> dict[str, jax.Array]:
+  """Judges an episode; see `make` for the names."""
+  num_expected = state.distractors.shape[0] + 1
+  return {
+    "accuracy": state.right.astype(jnp.float32),
+    "semicolons": state.semicolons.astype(jnp.float32) / num_expected,
+  }
+
+
+def action_len(state: State) -> jax.Array:  # [] int32
+  """One token, and four where the question is answered."""
+  asked = state.turn == state.distractors.shape[0] + 1
+  return jnp.where(asked, ANSWER_LEN, 1)
+
+
+# The twin.
+
+
+def replay_numpy(
+  extras: Mapping[str, np.ndarray],
+  start: State,
+  actions: Sequence[Sequence[int]],
+) -> tuple[list[PlainTurn], dict[str, float]]:
+  """An episode on the host; see `Task.replay_numpy`."""
+  facts = dict(
+    zip(
+      vocab.decode(extras["letters"]),
+      vocab.decode(extras["digits"]),
+      strict=True,
+    )
+  )
+  letter = vocab.decode(extras["letters"])[int(extras["query"])]
+  # What is said, and the words that should answer it. The facts stand in the
+  # prompt.
+  said = ["", *(vocab.decode(row) for row in start.distractors)]
+  script = [(text, [";"]) for text in said]
+  answer = ["<answer>", facts[letter], "</answer>", "<eos>"]
+  script.append((f"<obs>{letter}?</obs>", answer))
+  turns, right = [], []
+  for action, (_, wanted) in zip(actions, script, strict=False):
+    words = vocab.words(np.array(action, int), np.ones(len(action), bool))
+    right.append(words == wanted)
+    over = len(right) == len(script)
+    text = "" if over else script[len(right)][0]
+    reward = float(over and right[-1])
+    turns.append(PlainTurn(vocab.encode(text), reward, over))
+  turns += [PlainTurn([], 0.0, True)] * (len(actions) - len(turns))
+  last = len(script) - 1
+  return turns, {
+    "accuracy": float(sum(right[last:])),
+    "semicolons": sum(right[:last]) / last,
+  }
