@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from grpo_jax.tasks import add, calc_tool, copy, countdown, grid, memchain, sort
-from grpo_jax.tasks.environment import Compaction, Environment, Turn
 from grpo_jax.tasks.task import Example, Task
+from grpo_jax.types import Compaction, Environment, Turn
 
 __all__ = [
   "TASKS",

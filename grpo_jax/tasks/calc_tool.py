@@ -34,8 +34,8 @@ from grpo_jax.tasks import environment as environment_lib
 from grpo_jax.tasks import interceptor as interceptor_lib
 from grpo_jax.tasks import task as task_lib
 from grpo_jax.tasks import vocabulary as vocab
-from grpo_jax.tasks.environment import Environment, Extras, Turn
 from grpo_jax.tasks.task import Example, PlainTurn, Task
+from grpo_jax.types import Environment, Extras, Turn
 
 MAX_TURNS = 4
 NUM_DIGITS = 5  # Of operands, results and answers.

@@ -29,8 +29,8 @@ import numpy as np
 from grpo_jax.tasks import environment as environment_lib
 from grpo_jax.tasks import task as task_lib
 from grpo_jax.tasks import vocabulary as vocab
-from grpo_jax.tasks.environment import Environment, Extras, Turn
 from grpo_jax.tasks.task import Example, PlainTurn, Task
+from grpo_jax.types import Environment, Extras, Turn
 
 SIZE = 5
 NUM_CELLS = SIZE * SIZE  # Cell = row * SIZE + column.

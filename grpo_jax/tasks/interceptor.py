@@ -20,8 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax.tasks import environment as environment_lib
-from grpo_jax.tasks.environment import Environment, Turn
-from grpo_jax.types import PyTree
+from grpo_jax.types import Environment, Extras, PyTree, Turn
 
 Predicate = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -96,7 +95,7 @@ def guard(environment: Environment, interceptor: Interceptor) -> Environment:
   in_dummy = np.arange(len(dummy)) < len(interceptor.dummy)  # [O]
   names = (*EVENTS, *(OUTCOMES if interceptor.label is not None else ()))
 
-  def reset(key: jax.Array, extras: environment_lib.Extras) -> Guarded:
+  def reset(key: jax.Array, extras: Extras) -> Guarded:
     return Guarded(
       environment.reset(key, extras),
       jnp.zeros((), bool),

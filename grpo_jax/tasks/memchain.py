@@ -33,8 +33,8 @@ import numpy as np
 from grpo_jax.tasks import environment as environment_lib
 from grpo_jax.tasks import task as task_lib
 from grpo_jax.tasks import vocabulary as vocab
-from grpo_jax.tasks.environment import Compaction, Environment, Extras, Turn
 from grpo_jax.tasks.task import Example, PlainTurn, Task
+from grpo_jax.types import Compaction, Environment, Extras, Turn
 
 ANSWER_LEN = 4  # <answer> v </answer> EOS
 QUESTION_LEN = 4  # <obs> k ? </obs>

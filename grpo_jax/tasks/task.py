@@ -14,8 +14,7 @@ from typing import NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from grpo_jax.tasks.environment import Compaction, Environment, Extras
-from grpo_jax.types import PyTree
+from grpo_jax.types import Compaction, Environment, Extras, PyTree
 
 Instance = TypeVar("Instance")
 

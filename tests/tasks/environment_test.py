@@ -13,8 +13,8 @@ import pytest
 from grpo_jax.tasks import TASKS, grid, make_task
 from grpo_jax.tasks import environment as environment_lib
 from grpo_jax.tasks import vocabulary as vocab
-from grpo_jax.tasks.environment import Turn
 from grpo_jax.tasks.task import Example, Task
+from grpo_jax.types import Turn
 from tests.tasks import episodes
 
 VARIANTS = {

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from grpo_jax.tasks import vocabulary as vocab
-from grpo_jax.tasks.environment import Environment, Turn
 from grpo_jax.tasks.task import Example, Task
-from grpo_jax.types import PyTree
+from grpo_jax.types import Environment, PyTree, Turn
 from tests.tasks import strings
 
 Actions = list[list[int]]

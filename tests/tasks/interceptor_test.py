@@ -9,7 +9,7 @@ import pytest
 
 from grpo_jax.tasks import calc_tool, interceptor
 from grpo_jax.tasks import vocabulary as vocab
-from grpo_jax.tasks.environment import Environment, Turn
+from grpo_jax.types import Environment, Turn
 from tests.tasks import environment_test, episodes, strings
 
 RISKY, BAD = 5, 6  # A rule flags both, the judge confirms the second.
