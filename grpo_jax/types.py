@@ -62,7 +62,8 @@ class Rollout:
   Attributes:
     tokens: Token ids; the pad id where `completion_mask` is False.
     completion_mask: True on tokens that exist: those the policy wrote, up to
-      and including its end token. Made from positions, never from ids.
+      and including its end token, and in between those that an environment
+      wrote. Made from positions, never from ids.
     behavior_logp: Log-prob of each token under the distribution it was drawn
       from (temperature and filters applied), 0 where masked. Nats.
     sampler_logp: The same at the same temperature without filters. Nats.
@@ -80,6 +81,10 @@ class Rollout:
       or was not read, as the last one. None unless recorded.
     version: The step of the state whose parameters drew each token, 0 where
       masked; None outside training.
+    observed: True on tokens that an environment wrote; `behavior_logp`,
+      `sampler_logp` and `entropy` are 0 there. None without an environment.
+    scores: What the environment says of each episode, by name, and the sum of
+      its rewards as "return"; None without one.
   """
 
   tokens: jax.Array  # [B, T] int32
@@ -95,6 +100,15 @@ class Rollout:
   routing: jax.Array | None = None  # [B, T, layers, k] int32
   prompt_routing: jax.Array | None = None  # [P, S, layers, k] int32
   version: jax.Array | None = None  # [B, T] int32
+  observed: jax.Array | None = None  # [B, T] bool
+  scores: dict[str, jax.Array] | None = None  # each [B] float32
+
+  @property
+  def written(self) -> jax.Array:  # [B, T] bool
+    """True on tokens that the policy wrote."""
+    if self.observed is None:
+      return self.completion_mask
+    return self.completion_mask & ~self.observed
 
 
 class Turn(NamedTuple):

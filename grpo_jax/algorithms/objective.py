@@ -112,7 +112,7 @@ def trained_tokens(
     if config.max_live_groups:
       live &= jnp.cumsum(live) <= config.max_live_groups
     rows &= live[rollout.group_id]
-  return rollout.completion_mask & rows[:, None]
+  return rollout.written & rows[:, None]
 
 
 def make_train_batch(

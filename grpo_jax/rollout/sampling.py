@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import chex
 import jax
@@ -18,8 +19,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from grpo_jax.ops import logprobs
-from grpo_jax.rollout import filters
-from grpo_jax.types import Policy, Prompts, PyTree, Rollout
+from grpo_jax.rollout import filters, turns
+from grpo_jax.types import Environment, Policy, Prompts, PyTree, Rollout
 
 _RECORDS = ("behavior_logp", "sampler_logp", "entropy")  # By `_draw`.
 _INTERVAL = 4  # Decode steps between looks for free lanes.
@@ -100,6 +101,8 @@ class DecodeState:
     next_row: The first row that no lane has taken.
     written: By name, as in `Rollout`; what was not drawn holds its fill.
     cache: The policy's own; holds the tokens of busy rows but for the last.
+    episodes: Of rows, each in the lane of its number; None without an
+      environment.
   """
 
   cursor: jax.Array  # [] int32
@@ -110,6 +113,7 @@ class DecodeState:
   next_row: jax.Array  # [] int32
   written: dict[str, jax.Array]  # each [B, T, ...]
   cache: PyTree
+  episodes: turns.Episodes | None = None
 
 
 def row_keys(
@@ -205,6 +209,7 @@ class _Decoder:
     first_h: What predicts the first token after each prompt.
     prefix: Of the policy, of each prompt.
     limits: Most tokens of each row.
+    environment: What answers, or None.
   """
 
   policy: Policy
@@ -214,6 +219,7 @@ class _Decoder:
   first_h: jax.Array  # [P, D]
   prefix: PyTree  # each [P, ...]
   limits: jax.Array  # [B] int32
+  environment: Environment | None = None
 
   @property
   def num_rows(self) -> int:
@@ -236,7 +242,11 @@ class _Decoder:
       prefix = jax.tree.map(lambda x: x[prompt], prefix)
     return prefix, self.first_h[prompt], self.keys[row]
 
-  def start(self, prompt_routing: jax.Array | None) -> DecodeState:
+  def start(
+    self,
+    prompt_routing: jax.Array | None,
+    episodes: turns.Episodes | None = None,
+  ) -> DecodeState:
     """Lanes with the first rows, of which nothing is drawn yet."""
     config = self.config
     shape = self.num_rows, config.max_new_tokens
@@ -253,6 +263,8 @@ class _Decoder:
       assert prompt_routing is not None
       of_tokens = *shape, *prompt_routing.shape[2:]  # [B, T, layers, k]
       written["routing"] = jnp.zeros(of_tokens, jnp.int32)
+    if episodes is not None:
+      written["observed"] = jnp.zeros(shape, bool)
     lanes = jnp.arange(self.num_lanes, dtype=jnp.int32)
     return DecodeState(
       cursor=jnp.int32(0),
@@ -263,6 +275,7 @@ class _Decoder:
       next_row=jnp.int32(self.num_lanes),
       written=written,
       cache=self.allocate(lanes, 0),
+      episodes=episodes,
     )
 
   def allocate(self, row, num_slots):  # [W]
@@ -289,19 +302,35 @@ class _Decoder:
     return dataclasses.replace(state, written=written)
 
   def draw(self, state, h, keys):  # [W, D], [W]
-    """Draws and records the next token of every lane."""
+    """Draws and records the next token of every lane, or reads it."""
     config = self.config
     state = dataclasses.replace(state, t=state.t + 1)
     logits = self.policy.head(self.weights, h)
     tokens, records, kept_ids = _draw(logits, keys, state.t, config)
     values = dict(zip(_RECORDS, records, strict=True))
+    if state.episodes is not None:
+      observed, pending = turns.pending(state.episodes)
+      tokens = jnp.where(observed, pending, tokens)
+      values = {name: jnp.where(observed, 0, x) for name, x in values.items()}
+      values["observed"] = observed & state.busy
     if config.record_kept:
       values["kept_ids"] = kept_ids
     state = self.put(
       state, state.busy, tokens=tokens, completion_mask=state.busy, **values
     )
     is_full = state.t >= self.limits[state.row] - 1
-    ended = _is_end(tokens, config) | is_full
+    if self.environment is None:
+      ended = _is_end(tokens, config) | is_full
+    else:
+      episodes = turns.advance(
+        self.environment,
+        state.episodes,
+        state.written["tokens"],
+        state.t,
+        state.busy,
+      )
+      state = dataclasses.replace(state, episodes=episodes)
+      ended = episodes.done | is_full
     return dataclasses.replace(state, token=tokens, busy=state.busy & ~ended)
 
   def step(self, of_lanes, state):
@@ -396,6 +425,7 @@ def sample(
   config: SamplingConfig,
   group_size: int,
   limits: jax.Array | None = None,  # [B] int32
+  environment: Environment | None = None,
 ) -> Rollout:
   """Draws `group_size` completions of every prompt; row b = p · G + g.
 
@@ -414,6 +444,9 @@ def sample(
     config: How to draw. Static.
     group_size: Completions per prompt. Static.
     limits: Most tokens of each row, from 1 to T; None for T.
+    environment: Answers the actions in a row, which ends where the environment
+      says so, and not at an end token; None for completions of one turn. It
+      begins with the prompt's extras and a key of the row's own. Static.
 
   Returns:
     P · G completions; a group is the rows of one prompt. At temperature 0
@@ -421,8 +454,8 @@ def sample(
     `sampler_logp` is taken at temperature 1.
 
   Raises:
-    ValueError: If `group_size` is less than 1, or the routing of a model
-      without experts is to be recorded.
+    ValueError: If `group_size` is less than 1, the routing of a model without
+      experts is to be recorded, or an environment is to run in lanes.
   """
   if group_size < 1:
     raise ValueError(
@@ -433,6 +466,11 @@ def sample(
     raise ValueError(
       "sample: record_routing is True, but the model has no experts; record"
       " none, or use a model with num_experts > 0."
+    )
+  if environment is not None and config.lanes is not None:
+    raise ValueError(
+      f"sample: lanes is {config.lanes}, and the rows of an environment are all"
+      " decoded at once; pass None."
     )
   chex.assert_rank([prompts.tokens, prompts.mask, prompts.ids], [2, 2, 1])
   chex.assert_equal_shape([prompts.tokens, prompts.mask])
@@ -455,17 +493,27 @@ def sample(
       first_h,
       prefix,
       limits,
+      environment,
     )
-    state = decoder.start(prompt_routing)
+    episodes = None
+    if environment is not None:
+      extras = jax.tree.map(lambda x: x[prompt_index], prompts.extras)
+      episodes = turns.begin(environment, keys, extras)
+    state = decoder.start(prompt_routing, episodes)
     _, *first = decoder.of_lanes(state.row)
     state = decoder.draw(state, *first)
   with jax.named_scope("decode"):
     state = decoder.run_all(state)
-  written = state.written
-  ends = _is_end(written["tokens"], config) & written["completion_mask"]
+  written: dict[str, Any] = dict(state.written)
+  if environment is None or state.episodes is None:
+    ends = _is_end(written["tokens"], config) & written["completion_mask"]
+    terminated = ends.any(axis=1)
+  else:
+    terminated = state.episodes.done
+    written["scores"] = turns.scores(environment, state.episodes)
   return Rollout(
     **written,
-    terminated=ends.any(axis=1),
+    terminated=terminated,
     prompt_index=prompt_index,
     group_id=prompt_index,
     num_groups=num_prompts,

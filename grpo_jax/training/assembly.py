@@ -208,7 +208,14 @@ def make_parts(
     record_kept="kept_ids" in required,
     record_routing="routing" in required,
   )
-  sample = functools.partial(sampling.sample, policy)
+  if problem.environment is not None and lanes is not None:
+    raise ValueError(
+      f"config.sampling.lanes={lanes}: the rows of an environment are all"
+      " decoded at once; set it to None."
+    )
+  sample = functools.partial(
+    sampling.sample, policy, environment=problem.environment
+  )
   greedy = dataclasses.replace(
     sampler, temperature=0.0, record_kept=False, record_routing=False
   )

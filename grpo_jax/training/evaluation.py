@@ -95,7 +95,11 @@ class Evaluator:
       temperature=temperature,
     )
     sample = functools.partial(
-      sampling.sample, policy, config=config, group_size=num_samples
+      sampling.sample,
+      policy,
+      config=config,
+      group_size=num_samples,
+      environment=problem.environment,
     )
 
     split = sharding.row_constraint(mesh)

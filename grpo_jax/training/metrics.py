@@ -20,7 +20,7 @@ def rollout_metrics(
 
   Returns:
     Scalars, float32: rewards (and each component, over the rows it applies
-    to), `accuracy`, lengths in tokens (of right and wrong answers too),
+    to), `accuracy`, lengths in tokens written (of right and wrong answers too),
     entropy in nats per token, shares of truncated rows and of dead groups
     (all right, all wrong), distinct completions per group, and counts of
     tokens and of unscored rows. A mean over rows that do not occur (the
@@ -29,7 +29,7 @@ def rollout_metrics(
   valid = scored.valid
   correct = scored.correct & valid
   incorrect = ~scored.correct & valid
-  mask = rollout.completion_mask  # [B, T]
+  mask = rollout.written  # [B, T]
   lengths = mask.sum(axis=-1).astype(jnp.float32)  # [B], tokens
   everyone = jnp.ones_like(valid)
 
@@ -135,7 +135,7 @@ def staleness_metrics(rollout: Rollout, step: jax.Array) -> Metrics:
     `staleness/mean` and `staleness/max` over all its tokens, in updates.
   """
   assert rollout.version is not None
-  mask = rollout.completion_mask  # [B, T]
+  mask = rollout.written  # [B, T]
   age = (step - rollout.version).astype(jnp.float32)
   return {
     "staleness/mean": masked.mean(age, mask),

@@ -8,7 +8,7 @@ verified on the host.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +21,14 @@ from grpo_jax.models import hub
 from grpo_jax.rewards import combine, host
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import sharding
-from grpo_jax.types import Prompts, PyTree, Rollout, Scored, TrainBatch
+from grpo_jax.types import (
+  Environment,
+  Prompts,
+  PyTree,
+  Rollout,
+  Scored,
+  TrainBatch,
+)
 
 # Records of a synthetic epoch; then the order is shuffled anew.
 _TASK_EXAMPLES = 1 << 20
@@ -42,6 +49,8 @@ class Problem:
       be scored on the host.
     scorer: Host verifiers in worker processes, or None.
     correct: Name of the component that decides accuracy.
+    environment: What answers the actions of a completion, in graph; None
+      where it has one turn.
     truncate_completions: Whether supervised completions are cut to the
       budget instead of left out.
     provides: Optional inputs of algorithms that come from the data or the
@@ -59,6 +68,7 @@ class Problem:
   scorer: host.HostScorer | None
   correct: str
   truncate_completions: bool
+  environment: Environment | None = None
   provides: frozenset[str] = frozenset()
 
   def close(self) -> None:
@@ -295,11 +305,11 @@ def _tokenizer_path(config: config_lib.RunConfig) -> Any:
 
 def _task_problem(config: config_lib.RunConfig) -> Problem:
   task = tasks.make_task(config.data.name, **config.data.task_options)
-  verify, verify_numpy = task.verify, task.verify_numpy
-  if verify is None or verify_numpy is None:
+  if task.compaction is not None:
     raise ValueError(
-      f"config.data.name: task {task.name!r} has an environment of several"
-      " turns; rollouts of a single one need a task with a verifier."
+      f"config.data.name: task {task.name!r} replaces contexts by summaries,"
+      " which rollouts do not do yet; set"
+      " config.data.task_options.compaction=False."
     )
   weights = dict(
     zip(config.rewards.functions, config.rewards.weights, strict=True)
@@ -309,11 +319,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
   train = sources.TaskSource(task, "train", config.seed, _TASK_EXAMPLES)
   lessons = dataclasses.replace(task, example=task.lesson or task.example)
   # The first record tells at once which components the verifier has.
-  known = verify_numpy(
-    np.zeros(task.max_completion_len, np.int32),
-    np.zeros(task.max_completion_len, bool),
-    train[0]["extras"],
-  )
+  known = _components(task, train[0]["extras"])
   if unknown := set(weights) - set(known):
     raise KeyError(
       f"config.rewards.functions: the verifier of task {task.name!r} has no"
@@ -322,9 +328,13 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
 
   def score(prompts: Prompts, rollout: Rollout) -> Scored:
     extras = jax.tree.map(lambda x: x[rollout.prompt_index], prompts.extras)
-    components = jax.vmap(verify)(
-      rollout.tokens, rollout.completion_mask, extras
-    )
+    if task.verify is None:
+      assert rollout.scores is not None
+      components = rollout.scores
+    else:
+      components = jax.vmap(task.verify)(
+        rollout.tokens, rollout.completion_mask, extras
+      )
     # Components without a weight are watched, not rewarded.
     scored = combine.combine(
       components,
@@ -354,6 +364,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     scorer=None,
     correct=config.rewards.correct or "accuracy",
     truncate_completions=False,
+    environment=task.environment,
     provides=frozenset(
       name
       for name, given in {
@@ -363,3 +374,16 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
       if given
     ),
   )
+
+
+def _components(task: tasks.Task, extras: Mapping[str, np.ndarray]) -> set[str]:
+  """The names of what a task's verifier, or its environment, says."""
+  environment = task.environment
+  if environment is None:
+    assert task.verify_numpy is not None
+    empty = np.zeros(task.max_completion_len, np.int32)
+    return set(task.verify_numpy(empty, empty.astype(bool), extras))
+  said = jax.eval_shape(
+    lambda: environment.scores(environment.reset(jax.random.key(0), extras))
+  )
+  return {*said, "return"}

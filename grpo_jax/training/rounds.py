@@ -108,7 +108,7 @@ def add(collected: Collected | None, new: Groups) -> Collected:
     "valid": valid,
     "correct": scored.correct & valid,
     "reward": masked.select(scored.rewards, valid),
-    "tokens": new.rollout.completion_mask,
+    "tokens": new.rollout.written,
   }
   counts = {name: x.sum().astype(jnp.float32) for name, x in of_round.items()}
   if collected is None:

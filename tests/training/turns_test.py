@@ -1,0 +1,119 @@
+"""Episodes of several turns in the one program, with and without a critic."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.training import step
+from grpo_jax.types import Scored
+from tests.rollout import toy
+from tests.training import tiny
+
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
+def _score(prompts, rollout):
+  """What the environment paid."""
+  del prompts
+  paid = rollout.scores["return"]
+  return Scored(
+    rewards=paid,
+    valid=jnp.ones(paid.shape, bool),
+    correct=paid > 1,
+    components={"return": paid},
+    weights={"return": jnp.float32(1.0)},
+  )
+
+
+def _parts(name, **options):
+  parts = tiny.make_parts(
+    name, **{"score": _score, "max_new_tokens": 14, **options}
+  )
+  sample = functools.partial(parts.sample, environment=toy.ENVIRONMENT)
+  return dataclasses.replace(parts, sample=sample)
+
+
+def _prompts(num_prompts=4, first=0):
+  prompts = tiny.make_prompts(num_prompts, first=first)
+  short = jnp.arange(num_prompts) % 2
+  return dataclasses.replace(prompts, extras={"short": short})
+
+
+@pytest.mark.parametrize("name", ["grpo", slow("ppo"), slow("sao")])
+def test_one_program_on_policy_in_every_bit(name):
+  policy = tiny.tiny_transformer(width=16)
+  parts = _parts(name, policy=policy, micro_batch_size=2)
+  traced = []
+
+  def fused(state, prompts):
+    traced.append(1)
+    return step.fused_step(state, prompts, parts=parts)
+
+  advance = jax.jit(fused, donate_argnums=0)
+  state = tiny.make_state(parts)
+  for i in range(3):
+    state, metrics, _ = advance(state, _prompts(first=4 * i))
+    if name != "sao":
+      assert metrics["ratio/max_deviation"] == 0.0
+    # The decode loop and the update read the same tokens.
+    assert metrics["sampler_gap/max"] < 1e-4
+    assert metrics["tokens/trained"] == metrics["tokens/generated"]
+    assert metrics["tokens/generated"] < 16 * 9
+  assert len(traced) == 1
+  assert advance._cache_size() == 1
+
+
+def test_what_is_read_is_not_trained():
+  parts = _parts("grpo")
+  state = tiny.make_state(parts)
+  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
+  rollout = sample(state, _prompts())
+  assert rollout.observed.any()
+  learn = jax.jit(functools.partial(step.learn_stage, parts=parts))
+  scored = _score(None, rollout)
+  rng = np.random.default_rng(0)
+  scored = dataclasses.replace(
+    scored, rewards=jnp.asarray(rng.normal(size=16), jnp.float32)
+  )
+  after, _, _ = learn(state, _prompts(), rollout, scored)
+  noise = {
+    name: jnp.where(rollout.observed, jnp.nan, getattr(rollout, name))
+    for name in ("behavior_logp", "sampler_logp", "entropy")
+  }
+  dirty, _, _ = learn(
+    state, _prompts(), dataclasses.replace(rollout, **noise), scored
+  )
+  jax.tree.map(np.testing.assert_array_equal, after.params, dirty.params)
+  # As a row of its own, an observation has no gradient at all.
+  nothing = dataclasses.replace(rollout, observed=rollout.completion_mask)
+  still, _, _ = learn(state, _prompts(), nothing, scored)
+  jax.tree.map(np.testing.assert_array_equal, still.params, state.params)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["grpo", "ppo", "sao"])
+def test_it_learns_to_be_short(name):
+  """Actions of one token pay: the policy learns to write token 3 at once."""
+  parts = _parts(
+    name,
+    learning_rate=0.03,
+    steps=150,
+    micro_batch_size=32,
+    group_size=4 if name == "grpo" else 1,
+  )
+  state = tiny.make_state(parts)
+  advance = jax.jit(
+    functools.partial(step.fused_step, parts=parts), donate_argnums=0
+  )
+  paid = []
+  num_prompts = 8 if name == "grpo" else 32
+  for i in range(150):
+    state, metrics, _ = advance(state, _prompts(num_prompts, num_prompts * i))
+    paid.append(float(metrics["reward/mean"]))
+  # At best 3 and 2 by turns; at first one action in seven is short.
+  assert np.mean(paid[:5]) < 1.0
+  assert np.mean(paid[-5:]) > 2.2
