@@ -8,6 +8,8 @@ algorithm, its baseline are all part of the state.
 
 import pathlib
 
+import ml_collections
+
 from configs import quickstart
 
 _DATA = pathlib.Path(__file__).resolve().parents[1] / "data/gsm8k_sample"
@@ -16,10 +18,13 @@ _DATA = pathlib.Path(__file__).resolve().parents[1] / "data/gsm8k_sample"
 def get_config(algorithm: str = "reinforce"):
   """Twenty steps in two phases, with a checkpoint every three.
 
-  "on_host" is GRPO on text, scored on the host, with rollouts two updates old.
+  "on_host" is GRPO on text, scored on the host, with rollouts two updates old;
+  "agent" is PPO with a critic and a calculator, in three phases.
   """
-  on_host = algorithm == "on_host"
-  config = quickstart.get_config("grpo" if on_host else algorithm)
+  on_host, agent = algorithm == "on_host", algorithm == "agent"
+  config = quickstart.get_config(
+    {"on_host": "grpo", "agent": "ppo"}.get(algorithm, algorithm)
+  )
   options = config.data.task_options
   options.min_len = 2
   options.max_len = 3
@@ -54,6 +59,20 @@ def get_config(algorithm: str = "reinforce"):
   config.log.samples_every = 1
   config.required_accuracy = 0.0
 
+  if agent:
+    config.phases = ("sft", "value", "rl")
+    config.data.name = "calc_tool"
+    config.data.task_options = ml_collections.ConfigDict({"leak": True})
+    config.sampling.max_new_tokens = 24
+    config.rewards.functions = ("malformed",)
+    config.sft.steps = 6
+    config.value.steps = 4
+    config.value.num_prompts = 8
+    config.critic.num_updates = 2
+    config.critic.freeze = ("attention",)
+    config.critic.optimizer.learning_rate = 1e-2
+    config.rl.num_prompts = 16
+    config.rl.group_size = 1
   if on_host:
     config.data.source = "jsonl"
     config.data.train_path = str(_DATA / "train.jsonl")

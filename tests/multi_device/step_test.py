@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from grpo_jax.models import critic
 from grpo_jax.rollout import sampling
 from grpo_jax.training import sharding, step
 from grpo_jax.types import row_arrays
-from tests.training import tiny
+from tests.training import tiny, turns_test
 
 MICRO = 8  # Rows; one for each device.
 
@@ -67,7 +68,9 @@ def test_gradients_are_those_of_one_device(name):
     np.testing.assert_allclose(others[key], value, 1e-5, 1e-6, err_msg=key)
 
 
-def _run(devices, parts, num_steps=3, num_prompts=8):
+def _run(
+  devices, parts, num_steps=3, num_prompts=8, make_prompts=tiny.make_prompts
+):
   """What steps give and change, made as the loop makes them."""
   mesh = sharding.make_mesh(devices)
   parts = dataclasses.replace(
@@ -82,7 +85,7 @@ def _run(devices, parts, num_steps=3, num_prompts=8):
   state = jax.device_put(tiny.make_state(parts), whole)
   history = []
   for number in range(num_steps):
-    prompts = tiny.make_prompts(num_prompts, first=num_prompts * number)
+    prompts = make_prompts(num_prompts, first=num_prompts * number)
     state, metrics, samples = advance(state, jax.device_put(prompts, rows))
     history.append(jax.tree.map(np.array, (state.params, metrics, samples)))
     assert all(
@@ -150,6 +153,29 @@ def test_fused_steps_are_those_of_one_device(caplog):
     )
     > 0.01
   )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trunk", ["own", "shared"])
+def test_agents_with_a_critic_are_those_of_one_device(trunk):
+  """Several turns, values, and two updates of the critic for each step."""
+  with jax.enable_x64(True):
+    policy = _transformer("float64")
+    parts = turns_test.make_parts(
+      "ppo",
+      policy=policy,
+      critic=critic.make_critic(policy, trunk),
+      num_critic_updates=2,
+      micro_batch_size=MICRO,
+    )
+    parts = dataclasses.replace(parts, num_samples=8 * 4)
+    one = _run(1, parts, make_prompts=turns_test.make_prompts)
+    eight = _run(8, parts, make_prompts=turns_test.make_prompts)
+  for of_one, of_eight in zip(one, eight, strict=True):
+    _assert_alike(of_one, of_eight)
+  first, last = one[0][0]["critic"]["trained"], one[-1][0]["critic"]["trained"]
+  moved = first["value_head"]["kernel"] - last["value_head"]["kernel"]
+  assert np.abs(moved).max() > 0.01
 
 
 @pytest.mark.parametrize(

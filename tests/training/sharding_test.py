@@ -260,6 +260,32 @@ def test_moments_lie_where_their_parameters_do(name, num_moments):
   assert counts == {P()}
 
 
+def test_a_critic_lies_where_the_policy_does():
+  policy = transformer.transformer_policy(_model(width=32))
+  parts = tiny.make_parts("ppo", policy=policy)
+  state = jax.eval_shape(lambda: tiny.make_state(parts))
+  mesh = abstract_mesh(2, 2, 2, 2)
+  places = sharding.of_state(mesh, state)
+  assert jax.tree.structure(places) == jax.tree.structure(state)
+  critic = dict(places.params["critic"]["trained"])
+  assert {place.spec for place in critic.pop("value_head").values()} == {P()}
+  theirs = places.params["policy"]["trained"]
+  for name, mine in critic["trunk"].items():
+    assert mine == theirs[name]
+  found = {
+    jax.tree_util.keystr(path, simple=True, separator="/"): place.spec
+    for path, place in jax.tree_util.tree_leaves_with_path(
+      places.critic_opt_state
+    )
+  }
+  moments = [
+    spec
+    for path, spec in found.items()
+    if path.endswith("trunk/layers/mlp/gate/kernel")
+  ]
+  assert moments == [P(None, FSDP, "tensor")] * 2
+
+
 def test_what_belongs_to_no_parameter_is_everywhere():
   parts = tiny.make_parts("lambda_grpo", policy=tiny.tiny_transformer())
   state = jax.eval_shape(lambda: tiny.make_state(parts))

@@ -29,7 +29,8 @@ def _score(prompts, rollout):
   )
 
 
-def _parts(name, **options):
+def make_parts(name, **options):
+  """Parts of `tiny` with an environment."""
   parts = tiny.make_parts(
     name, **{"score": _score, "max_new_tokens": 14, **options}
   )
@@ -37,7 +38,8 @@ def _parts(name, **options):
   return dataclasses.replace(parts, sample=sample)
 
 
-def _prompts(num_prompts=4, first=0):
+def make_prompts(num_prompts=4, first=0):
+  """Prompts of `tiny` that say how long an episode is."""
   prompts = tiny.make_prompts(num_prompts, first=first)
   short = jnp.arange(num_prompts) % 2
   return dataclasses.replace(prompts, extras={"short": short})
@@ -46,7 +48,7 @@ def _prompts(num_prompts=4, first=0):
 @pytest.mark.parametrize("name", ["grpo", slow("ppo"), slow("sao")])
 def test_one_program_on_policy_in_every_bit(name):
   policy = tiny.tiny_transformer(width=16)
-  parts = _parts(name, policy=policy, micro_batch_size=2)
+  parts = make_parts(name, policy=policy, micro_batch_size=2)
   traced = []
 
   def fused(state, prompts):
@@ -56,7 +58,7 @@ def test_one_program_on_policy_in_every_bit(name):
   advance = jax.jit(fused, donate_argnums=0)
   state = tiny.make_state(parts)
   for i in range(3):
-    state, metrics, _ = advance(state, _prompts(first=4 * i))
+    state, metrics, _ = advance(state, make_prompts(first=4 * i))
     if name != "sao":
       assert metrics["ratio/max_deviation"] == 0.0
     # The decode loop and the update read the same tokens.
@@ -68,10 +70,10 @@ def test_one_program_on_policy_in_every_bit(name):
 
 
 def test_what_is_read_is_not_trained():
-  parts = _parts("grpo")
+  parts = make_parts("grpo")
   state = tiny.make_state(parts)
   sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
-  rollout = sample(state, _prompts())
+  rollout = sample(state, make_prompts())
   assert rollout.observed.any()
   learn = jax.jit(functools.partial(step.learn_stage, parts=parts))
   scored = _score(None, rollout)
@@ -79,18 +81,18 @@ def test_what_is_read_is_not_trained():
   scored = dataclasses.replace(
     scored, rewards=jnp.asarray(rng.normal(size=16), jnp.float32)
   )
-  after, _, _ = learn(state, _prompts(), rollout, scored)
+  after, _, _ = learn(state, make_prompts(), rollout, scored)
   noise = {
     name: jnp.where(rollout.observed, jnp.nan, getattr(rollout, name))
     for name in ("behavior_logp", "sampler_logp", "entropy")
   }
   dirty, _, _ = learn(
-    state, _prompts(), dataclasses.replace(rollout, **noise), scored
+    state, make_prompts(), dataclasses.replace(rollout, **noise), scored
   )
   jax.tree.map(np.testing.assert_array_equal, after.params, dirty.params)
   # As a row of its own, an observation has no gradient at all.
   nothing = dataclasses.replace(rollout, observed=rollout.completion_mask)
-  still, _, _ = learn(state, _prompts(), nothing, scored)
+  still, _, _ = learn(state, make_prompts(), nothing, scored)
   jax.tree.map(np.testing.assert_array_equal, still.params, state.params)
 
 
@@ -98,7 +100,7 @@ def test_what_is_read_is_not_trained():
 @pytest.mark.parametrize("name", ["grpo", "ppo", "sao"])
 def test_it_learns_to_be_short(name):
   """Actions of one token pay: the policy learns to write token 3 at once."""
-  parts = _parts(
+  parts = make_parts(
     name,
     learning_rate=0.03,
     steps=150,
@@ -112,7 +114,9 @@ def test_it_learns_to_be_short(name):
   paid = []
   num_prompts = 8 if name == "grpo" else 32
   for i in range(150):
-    state, metrics, _ = advance(state, _prompts(num_prompts, num_prompts * i))
+    state, metrics, _ = advance(
+      state, make_prompts(num_prompts, num_prompts * i)
+    )
     paid.append(float(metrics["reward/mean"]))
   # At best 3 and 2 by turns; at first one action in seven is short.
   assert np.mean(paid[:5]) < 1.0
