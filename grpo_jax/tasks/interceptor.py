@@ -39,8 +39,8 @@ class Interceptor:
 
   Attributes:
     rules: Functions (tokens [A], mask [A]) -> [] bool; one that says True
-      flags the action. None of them sees an empty action. Without rules
-      nothing is ever blocked.
+      flags the action. Empty actions are never flagged, and without rules
+      nothing is.
     judge: (tokens [A], mask [A], state) -> [] bool, whether a flagged action
       is bad; `state` is the environment's. None confirms all that is flagged.
     dummy: Ids that the policy reads instead of an observation.

@@ -67,7 +67,7 @@ def make(
     brief: Whether a distractor is one letter, or `<obs> w : d </obs>`, where w
       is none of the letters of the facts.
     compaction: Whether contexts are compacted; otherwise one holds the chain,
-      and the three options before are not read.
+      and `every`, `keep_turns` and `max_summary_len` are not read.
     teacher_error: Probability with which a summary of the teacher has digits
       drawn at random; without compaction, its answer. It answers what its
       context says, so 1.0 is as good as guessing.
