@@ -14,8 +14,8 @@ from jax.sharding import AbstractMesh, Mesh
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
+from grpo_jax.models import critic as critic_lib
 from grpo_jax.models import (
-  critic,
   hub,
   lora,
   meshes,
@@ -243,13 +243,13 @@ def make_critic_parts(
     policy: What the critic judges.
     num_updates: Gradient steps of the policy in the phase.
   """
-  settings = config.critic
-  num_updates *= settings.num_updates
+  critic = config.critic
+  num_updates *= critic.num_updates
   return CriticParts(
-    model=critic.make_critic(policy, settings.trunk, settings.freeze),
-    optimizer=optimizers.of_model(settings.optimizer, num_updates, config.seed),
-    schedule=optimizers.schedule(settings.optimizer, num_updates),
-    num_updates=settings.num_updates,
+    model=critic_lib.make_critic(policy, critic.trunk, critic.freeze),
+    optimizer=optimizers.of_model(critic.optimizer, num_updates, config.seed),
+    schedule=optimizers.schedule(critic.optimizer, num_updates),
+    num_updates=critic.num_updates,
   )
 
 

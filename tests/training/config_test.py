@@ -31,6 +31,7 @@ _CALLED = {
   config_lib.HostsConfig: {"hosts"},
   config_lib.RunConfig: {"config", "settings"},
   config_lib.PhaseConfig: {"phase"},
+  config_lib.CriticConfig: {"critic"},
   config_lib.DataConfig: {"data"},
   config_lib.SamplingConfig: {"sampling"},
   config_lib.RewardsConfig: {"rewards"},
@@ -96,7 +97,7 @@ def _dead_fields(cls: type) -> set[str]:
   )
   dynamic = set()
   if issubclass(cls, config_lib.RunConfig) and "getattr(config," in _readers():
-    dynamic = {"sft", "rl"}  # By the name of the phase.
+    dynamic = {"sft", "value", "rl"}  # By the name of the phase.
   return _fields(cls) - read - dynamic
 
 
@@ -120,7 +121,8 @@ def _with_helpers(functions) -> set:
 def _dead_algorithm_fields(algorithm) -> set[str]:
   """Fields that neither the algorithm's functions nor the common loss read."""
   functions = _with_helpers(
-    (
+    function
+    for function in (
       step.policy_outputs,
       step.with_reference,
       algorithm.advantages,
@@ -128,8 +130,10 @@ def _dead_algorithm_fields(algorithm) -> set[str]:
       algorithm.init,
       algorithm.prepare,
       algorithm.terms,
+      algorithm.critic_loss,
       algorithm.update_state,
     )
+    if function is not None
   )
   sources = [inspect.getsource(objective)]
   sources += [inspect.getsource(function) for function in functions]
