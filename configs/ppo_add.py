@@ -6,7 +6,10 @@
 The teacher shows its working and forgets three carries in ten. The critic is
 pre-trained on the policy's own completions before the policy moves. Any
 algorithm with a critic may be given, and GRPO to compare at equal samples:
---config=configs/ppo_add.py:vapo, :sao, :grpo.
+--config=configs/ppo_add.py:vapo, :sao, :grpo. With :bradley_terry the critic is
+a reward model, and nothing else is trained. Expected, over 256 held-out
+problems sampled at temperature 1: from about 0.74 to 0.99 with PPO, in five to
+eight minutes on 2 CPU cores.
 """
 
 import ml_collections
@@ -25,13 +28,19 @@ def get_config(algorithm: str = "ppo"):
   config.sft.steps = 400
   config.sft.num_prompts = 64
 
-  has_critic = algorithms.get_algorithm(algorithm).critic_loss is not None
+  chosen = algorithms.get_algorithm(algorithm)
+  has_critic = chosen.critic_loss is not None
   config.phases = ("sft", "value", "rl") if has_critic else ("sft", "rl")
   config.rl.steps = 150
   config.rl.group_size = 1 if has_critic else min(config.rl.group_size, 8)
   config.rl.num_prompts = 128 // config.rl.group_size
   config.value.steps = 20
   config.value.num_prompts = 128
+  if chosen.policy_loss is None:
+    config.phases = ("sft", "value")
+    config.value.steps = 150
+    config.value.group_size = 8
+    config.value.num_prompts = 16
   for optimizer in (config.critic.optimizer, config.rl.optimizer):
     optimizer.learning_rate = 3e-4
   if algorithm == "ppo":
