@@ -83,6 +83,11 @@ class Rollout:
       masked; None outside training.
     observed: True on tokens that an environment wrote; `behavior_logp`,
       `sampler_logp` and `entropy` are 0 there. None without an environment.
+    turn: In which turn of its episode each token was written, from 0: an
+      observation is of the turn of the action that answers it.
+    turn_rewards: Reward of each action, at its last token, 0 elsewhere.
+    state_id: The environment's number of the state before the action that a
+      token is part of; anything where it is not written. None without one.
     scores: What the environment says of each episode, by name, and the sum of
       its rewards as "return"; None without one.
   """
@@ -101,6 +106,9 @@ class Rollout:
   prompt_routing: jax.Array | None = None  # [P, S, layers, k] int32
   version: jax.Array | None = None  # [B, T] int32
   observed: jax.Array | None = None  # [B, T] bool
+  turn: jax.Array | None = None  # [B, T] int32
+  turn_rewards: jax.Array | None = None  # [B, T] float32
+  state_id: jax.Array | None = None  # [B, T] int32
   scores: dict[str, jax.Array] | None = None  # each [B] float32
 
   @property
@@ -277,6 +285,7 @@ class TrainBatch:
       NaN = not applicable.
     component_weights: Weight of each component.
     step_rewards, step_mask: As in `Scored`.
+    turn, turn_rewards, state_id: As in `Rollout`.
     greedy_rewards: Reward of the greedy completion of the row's prompt.
     domain: Which domain the row's prompt belongs to, from 0.
     old_logp: Log-probs at the start of the update (the anchor of ratios).
@@ -323,6 +332,9 @@ class TrainBatch:
   component_weights: jax.Array = None  # type: ignore[assignment]  # [K]
   step_rewards: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
   step_mask: jax.Array = None  # type: ignore[assignment]  # [B, T] bool
+  turn: jax.Array = None  # type: ignore[assignment]  # [B, T] int32
+  turn_rewards: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
+  state_id: jax.Array = None  # type: ignore[assignment]  # [B, T] int32
   greedy_rewards: jax.Array = None  # type: ignore[assignment]  # [B] float32
   domain: jax.Array = None  # type: ignore[assignment]  # [B] int32
   old_logp: jax.Array = None  # type: ignore[assignment]  # [B, T] float32

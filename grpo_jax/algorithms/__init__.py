@@ -14,6 +14,7 @@ from grpo_jax.algorithms.deepseek_v32 import DEEPSEEK_V32
 from grpo_jax.algorithms.dpo import DPO
 from grpo_jax.algorithms.dr_grpo import DR_GRPO
 from grpo_jax.algorithms.edge_grpo import EDGE_GRPO
+from grpo_jax.algorithms.gagpo import GAGPO
 from grpo_jax.algorithms.gdpo import GDPO
 from grpo_jax.algorithms.gfpo import GFPO
 from grpo_jax.algorithms.gmpo import GMPO
@@ -92,6 +93,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     VC_PPO,
     VAPO,
     SAO,
+    GAGPO,
     OPD_TOKEN,
     OPD_FULL,
     OPD_TOPK,

@@ -53,6 +53,7 @@ _TOKEN_FIELDS = (
   "ref_logp",
   "ref_topk_logp",
   "values",
+  "turn_rewards",
   "token_rewards",
   "returns",
   "policy_weight",
@@ -171,6 +172,11 @@ def make_train_batch(
   if "step_rewards" in required:
     optional["step_rewards"] = scored.step_rewards
     optional["step_mask"] = scored.step_mask
+  if "turns" in required:
+    optional["turn"] = rollout.turn
+    optional["turn_rewards"] = rollout.turn_rewards
+  if "state_id" in required:
+    optional["state_id"] = rollout.state_id
   if "greedy_rewards" in required:
     assert greedy is not None
     # An unscored greedy completion gives no baseline: 0, as REINFORCE.

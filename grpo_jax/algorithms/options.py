@@ -29,6 +29,8 @@ NEEDS = {
   "components": "the rewards one by one (phase rl)",
   "greedy_rewards": "the reward of each prompt's greedy completion (phase rl)",
   "step_rewards": "rewards of steps (a task whose verifier judges steps)",
+  "turns": "turns and their rewards (a task with an environment)",
+  "state_id": "states of turns (a task whose environment numbers them)",
   "domain": "the domain of each prompt (records with an integer 'domain')",
   "token_rewards": "dense rewards beside the outcome (every phase)",
   "values": "values of the critic before the update (phases value and rl)",

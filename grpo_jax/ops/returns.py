@@ -20,7 +20,7 @@ BOUNDARIES = ("outcome", "chain", "bootstrap", "compaction_rl")
 
 
 @jax.jit  # A scan is dozens of operations: slow one by one outside of jit.
-def _recurrence(x: jax.Array, decay: jax.Array) -> jax.Array:
+def recurrence(x: jax.Array, decay: jax.Array) -> jax.Array:
   """y_t = x_t + decay_t · y_{t+1} along the last axis, 0 beyond its end."""
 
   def join(later, earlier):
@@ -34,7 +34,7 @@ def _recurrence(x: jax.Array, decay: jax.Array) -> jax.Array:
   return y
 
 
-def _successor(
+def successor(
   x: jax.Array,  # [..., T]
   mask: jax.Array,  # [..., T] bool
   beyond: jax.Array,  # [...]
@@ -44,7 +44,7 @@ def _successor(
   stop = jnp.concatenate(
     [mask, jnp.ones_like(mask, shape=(*mask.shape[:-1], 1))], axis=-1
   )
-  return _recurrence(x, 1.0 - stop.astype(x.dtype))[..., 1:]
+  return recurrence(x, 1.0 - stop.astype(x.dtype))[..., 1:]
 
 
 def _last(mask: jax.Array) -> jax.Array:  # [B, T] bool
@@ -102,7 +102,7 @@ def returns_to_go(
   (rewards,) = _prepared(mask, token_rewards)
   at_hole = 1.0 if holes == "skip" else 0.0
   decay = jnp.where(mask, jnp.asarray(gamma, rewards.dtype), at_hole)
-  returns = _recurrence(rewards, decay)
+  returns = recurrence(rewards, decay)
   return jax.lax.stop_gradient(masked.select(returns, mask))
 
 
@@ -138,9 +138,9 @@ def generalized_advantages(
   if bootstrap_value is None:
     bootstrap_value = jnp.zeros(mask.shape[0])
   beyond = bootstrap_value.astype(values.dtype)
-  errors = rewards + gamma * _successor(values, mask, beyond) - values
+  errors = rewards + gamma * successor(values, mask, beyond) - values
   decay = jnp.where(mask, gamma * _per_row(lam, values.dtype), 1.0)
-  advantages = _recurrence(masked.select(errors, mask), decay)
+  advantages = recurrence(masked.select(errors, mask), decay)
   return jax.lax.stop_gradient(
     (masked.select(advantages, mask), masked.select(advantages + values, mask))
   )
@@ -236,12 +236,12 @@ def subtrace_advantages(
     return x.reshape(mask.shape)[places]
 
   end = jnp.zeros((), values.dtype)
-  successors = unflat(_successor(flat(values), flat(mask), end))
+  successors = unflat(successor(flat(values), flat(mask), end))
   rewards += masked.select(masked.wide(outcome)[:, None], ends)
   errors = rewards + gamma * masked.select(successors, ~ends) - values
   decay = jnp.where(mask, jnp.where(cuts, 0.0, discount), 1.0)
   advantages = unflat(
-    _recurrence(flat(masked.select(errors, mask)), flat(decay))
+    recurrence(flat(masked.select(errors, mask)), flat(decay))
   )
   returns = masked.select(advantages + values, mask)
   if boundary == "compaction_rl":

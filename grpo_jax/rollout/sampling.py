@@ -263,8 +263,13 @@ class _Decoder:
       assert prompt_routing is not None
       of_tokens = *shape, *prompt_routing.shape[2:]  # [B, T, layers, k]
       written["routing"] = jnp.zeros(of_tokens, jnp.int32)
-    if episodes is not None:
+    if self.environment is not None and episodes is not None:
       written["observed"] = jnp.zeros(shape, bool)
+      written["turn_rewards"] = jnp.zeros(shape, jnp.float32)
+      written |= {
+        name: jnp.zeros(shape, x.dtype)
+        for name, x in turns.records(self.environment, episodes).items()
+      }
     lanes = jnp.arange(self.num_lanes, dtype=jnp.int32)
     return DecodeState(
       cursor=jnp.int32(0),
@@ -308,11 +313,12 @@ class _Decoder:
     logits = self.policy.head(self.weights, h)
     tokens, records, kept_ids = _draw(logits, keys, state.t, config)
     values = dict(zip(_RECORDS, records, strict=True))
-    if state.episodes is not None:
+    if self.environment is not None and state.episodes is not None:
       observed, pending = turns.pending(state.episodes)
       tokens = jnp.where(observed, pending, tokens)
       values = {name: jnp.where(observed, 0, x) for name, x in values.items()}
-      values["observed"] = observed & state.busy
+      values["observed"] = observed
+      values |= turns.records(self.environment, state.episodes)
     if config.record_kept:
       values["kept_ids"] = kept_ids
     state = self.put(
@@ -330,6 +336,7 @@ class _Decoder:
         state.busy,
       )
       state = dataclasses.replace(state, episodes=episodes)
+      state = self.put(state, state.busy, turn_rewards=episodes.reward)
       ended = episodes.done | is_full
     return dataclasses.replace(state, token=tokens, busy=state.busy & ~ended)
 

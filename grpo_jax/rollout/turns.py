@@ -32,6 +32,8 @@ class Episodes:
     size: Tokens of it.
     start: Slot of the first token of the action that comes next, or is being
       written.
+    turn: Actions so far.
+    reward: Of the action that ended with the last token; else 0.
     done: The environment has ended the episode.
     total: Rewards so far.
   """
@@ -41,6 +43,8 @@ class Episodes:
   left: jax.Array  # [B] int32
   size: jax.Array  # [B] int32
   start: jax.Array  # [B] int32
+  turn: jax.Array  # [B] int32
+  reward: jax.Array  # [B] float32
   done: jax.Array  # [B] bool
   total: jax.Array  # [B] float32
 
@@ -60,6 +64,8 @@ def begin(
     left=zero,
     size=zero,
     start=zero,
+    turn=zero,
+    reward=jnp.zeros(len(keys), jnp.float32),
     done=jnp.zeros(len(keys), bool),
     total=jnp.zeros(len(keys), jnp.float32),
   )
@@ -114,6 +120,8 @@ def advance(
       left=size,
       size=size,
       start=t + 1 + size,
+      turn=episodes.turn + 1,
+      reward=turn.reward,
       done=turn.done,
       total=episodes.total + turn.reward,
     )
@@ -124,8 +132,20 @@ def advance(
 
     return jax.tree.map(chosen, new, episodes)
 
-  episodes = dataclasses.replace(episodes, left=left)
+  episodes = dataclasses.replace(
+    episodes, left=left, reward=jnp.zeros_like(episodes.reward)
+  )
   return lax.cond(acts.any(), step, lambda episodes: episodes, episodes)
+
+
+def records(
+  environment: Environment, episodes: Episodes
+) -> dict[str, jax.Array]:  # each [B]
+  """What a `Rollout` has of the next token of every row, but its reward."""
+  found = {"turn": episodes.turn}
+  if environment.state_id is not None:
+    found["state_id"] = jax.vmap(environment.state_id)(episodes.state)
+  return found
 
 
 def scores(

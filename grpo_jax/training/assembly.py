@@ -305,7 +305,7 @@ def _check_inputs(
   name: str,
 ) -> None:
   """Raises ValueError if nothing provides what the algorithm reads."""
-  for need in ("step_rewards", "domain"):
+  for need in ("step_rewards", "turns", "state_id", "domain"):
     if need in required and need not in problem.provides:
       raise ValueError(
         f"algorithm {name!r} needs {need!r}: {options.NEEDS[need]}."

@@ -54,7 +54,7 @@ class Problem:
     truncate_completions: Whether supervised completions are cut to the
       budget instead of left out.
     provides: Optional inputs of algorithms that come from the data or the
-      verifier: "step_rewards", "domain".
+      verifier: "step_rewards", "turns", "state_id", "domain".
   """
 
   tokenizer: Any
@@ -369,6 +369,9 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
       name
       for name, given in {
         "step_rewards": task.step_scores is not None,
+        "turns": task.environment is not None,
+        "state_id": task.environment is not None
+        and task.environment.state_id is not None,
         "domain": "domain" in train[0]["extras"],
       }.items()
       if given

@@ -36,8 +36,11 @@ TOKEN_FIELDS = (
   "values",
   "old_values",
   "step_rewards",
+  "turn_rewards",
   "sum_pi_squared",
 )
+# All that have an entry for each slot.
+SLOT_FIELDS = (*TOKEN_FIELDS, "step_mask", "mask", "turn", "state_id")
 CONSTANTS = (
   "old_logp",
   "behavior_logp",
@@ -46,6 +49,7 @@ CONSTANTS = (
   "rewards",
   "old_values",
   "step_rewards",
+  "turn_rewards",
   "greedy_rewards",
   "components",
   "sum_pi_squared",
@@ -66,6 +70,9 @@ class Case:
   old_values: np.ndarray  # [B, T]
   step_rewards: np.ndarray  # [B, T]
   step_mask: np.ndarray  # [B, T] bool
+  turn_rewards: np.ndarray  # [B, T]
+  turn: np.ndarray  # [B, T] int
+  state_id: np.ndarray  # [B, T] int
   sum_pi_squared: np.ndarray  # [B, T]
   mask: np.ndarray  # [B, T] bool
   rewards: np.ndarray  # [B]
@@ -104,6 +111,9 @@ def make_case(seed: int = 0, spread: float = 0.3, dtype=np.float32) -> Case:
     old_values=rng.normal(size=shape),
     step_rewards=rng.normal(size=shape),
     step_mask=mask & (rng.random(shape) < 0.5),
+    turn_rewards=np.zeros(shape),
+    turn=np.broadcast_to(np.arange(BUDGET) // 2, shape),
+    state_id=np.broadcast_to(np.arange(BUDGET) // 2 % 2, shape),
     sum_pi_squared=logp,
     mask=mask,
     rewards=rng.normal(size=shape[0]),
@@ -117,6 +127,7 @@ def make_case(seed: int = 0, spread: float = 0.3, dtype=np.float32) -> Case:
   )
   case.behavior_logp = case.old_logp + 0.1 * rng.normal(size=shape)
   # Σ π² is at least the square of the drawn token's π.
+  case.turn_rewards = rng.normal(size=shape)
   case.sum_pi_squared = np.exp(2 * case.old_logp) + 0.3 * rng.random(shape)
   case.components[4, 0] = np.nan  # Does not apply.
   for field in dataclasses.fields(case):
@@ -161,6 +172,9 @@ def _prepared(algorithm, config, case, use_anchor, key):
     prompt_index=jnp.arange(num_rows),
     group_id=case.group_id,
     num_groups=4,  # One more than there are.
+    turn=case.turn,
+    turn_rewards=case.turn_rewards,
+    state_id=case.state_id,
   )
   components = dict(zip(COMPONENTS, case.components.T, strict=True))
   weights = dict(zip(COMPONENTS, map(jnp.float32, WEIGHTS), strict=True))

@@ -24,6 +24,7 @@ PUSHED_BY_EQUAL_REWARDS = {
   "vc_ppo",
   "vapo",
   "sao",
+  "gagpo",  # Turns have rewards.
   "gtpo",  # Entropy distinguishes right completions,
   "grpo_s",  # of a token and of a row.
   "grpo_ps",  # Steps have rewards.
@@ -106,7 +107,7 @@ class TestContract:
       case,
       **{
         field: np.pad(getattr(case, field), ((0, 0), (0, 3)))
-        for field in (*cases.TOKEN_FIELDS, "step_mask", "mask")
+        for field in cases.SLOT_FIELDS
       },
     )
     scale = 1.0
@@ -238,6 +239,10 @@ class TestContract:
     }[algorithm.aggregate]
     if name in ("rloo", "tic_grpo"):  # The completion is one action.
       weight = rows
+    if name == "gagpo":  # Two tokens are one, but for the last of odd rows.
+      actions = (lengths + 1) // 2
+      alone = (np.arange(cases.BUDGET) == lengths - 1) & (lengths % 2 == 1)
+      weight = np.where(alone, 1, 2) * actions[mask.any(1)].sum()
     advantages = outcome.advantages
     if name == "sft":
       advantages = np.ones_like(advantages)

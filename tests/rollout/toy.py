@@ -35,6 +35,7 @@ ENVIRONMENT = Environment(
     "limit": MAX_TURNS - extras["short"],
   },
   step=_step,
+  state_id=lambda state: state["turn"],
   scores=lambda state: {
     "accuracy": (state["turn"] == state["limit"]).astype(jnp.float32)
   },

@@ -86,6 +86,20 @@ def test_turns_by_hand():
     rollout.written, rollout.completion_mask & ~observed
   )
   assert rollout.terminated.all()
+  turn = [
+    [0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2, 0, 0, 0],
+    [0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0],
+    [0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2, 0, 0],
+  ]
+  np.testing.assert_array_equal(
+    rollout.turn[rollout.written], np.array(turn)[rollout.written]
+  )
+  np.testing.assert_array_equal(
+    rollout.state_id[rollout.written], rollout.turn[rollout.written]
+  )
+  paid = np.zeros((3, 14))
+  paid[0, 0] = 1
+  np.testing.assert_array_equal(rollout.turn_rewards, paid)
   np.testing.assert_array_equal(rollout.scores["return"], [1, 0, 0])
   np.testing.assert_array_equal(rollout.scores["accuracy"], [1, 1, 1])
 

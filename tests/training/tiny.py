@@ -50,12 +50,14 @@ FAST = "grpo", "gspo", "lambda_grpo", "opd_full"
 def each_algorithm(leave_out=(), fast=VARIED):
   """Parameters of a test: all names, those that are not `fast` marked slow.
 
-  Without those that train no policy.
+  Without those that train no policy, or need turns.
   """
   return [
     pytest.param(name, marks=() if name in fast else pytest.mark.slow)
     for name, algorithm in algorithms.ALGORITHMS.items()
-    if algorithm.policy_loss is not None and name not in leave_out
+    if algorithm.policy_loss is not None
+    and "turns" not in algorithm.needs
+    and name not in leave_out
   ]
 
 

@@ -45,7 +45,9 @@ def make_prompts(num_prompts=4, first=0):
   return dataclasses.replace(prompts, extras={"short": short})
 
 
-@pytest.mark.parametrize("name", ["grpo", slow("ppo"), slow("sao")])
+@pytest.mark.parametrize(
+  "name", ["grpo", slow("ppo"), slow("sao"), slow("gagpo")]
+)
 def test_one_program_on_policy_in_every_bit(name):
   policy = tiny.tiny_transformer(width=16)
   parts = make_parts(name, policy=policy, micro_batch_size=2)
@@ -97,22 +99,23 @@ def test_what_is_read_is_not_trained():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["grpo", "ppo", "sao"])
+@pytest.mark.parametrize("name", ["grpo", "ppo", "sao", "gagpo"])
 def test_it_learns_to_be_short(name):
   """Actions of one token pay: the policy learns to write token 3 at once."""
+  grouped = name in ("grpo", "gagpo")
   parts = make_parts(
     name,
     learning_rate=0.03,
     steps=150,
     micro_batch_size=32,
-    group_size=4 if name == "grpo" else 1,
+    group_size=4 if grouped else 1,
   )
   state = tiny.make_state(parts)
   advance = jax.jit(
     functools.partial(step.fused_step, parts=parts), donate_argnums=0
   )
   paid = []
-  num_prompts = 8 if name == "grpo" else 32
+  num_prompts = 8 if grouped else 32
   for i in range(150):
     state, metrics, _ = advance(
       state, make_prompts(num_prompts, num_prompts * i)

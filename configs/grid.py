@@ -1,0 +1,20 @@
+"""A key and a door in a room of 5 × 5: twelve turns, one reward at the end.
+
+    python -m experiments.train --config=configs/grid.py --workdir=runs/grid
+
+Rollouts of a room meet the same cells again, so the mean return of a cell is a
+critic for nothing (GAGPO). Any algorithm of the table may be given instead:
+--config=configs/grid.py:grpo, or :ppo, which has a critic.
+"""
+
+import ml_collections
+
+from configs import calc_tool_grpo
+
+
+def get_config(algorithm: str = "gagpo"):
+  """The room with any algorithm of the table."""
+  config = calc_tool_grpo.get_config(algorithm)
+  config.data.name = "grid"
+  config.data.task_options = ml_collections.ConfigDict({"teacher_error": 0.3})
+  return config

@@ -1,0 +1,101 @@
+"""GAGPO: visited states are the critic of several turns (arXiv:2605.13217).
+
+    G_τ = r_τ + γ G_{τ+1},   V(s) = mean of G over visits of s in the group
+    δ_τ = r_τ + γ V(s_{τ+1}) − V(s_τ),   Â_τ = δ_τ + γ λ Â_{τ+1}
+    ρ_τ = exp( (1/|a_τ|) Σ_{t in a_τ} log π_θ − log π_old )
+    L   = −(1/#actions) Σ min(ρ_τ A_τ, clip(ρ_τ) A_τ)
+
+τ counts turns, and A is Â standardised over all actions of a group. The reward
+of a turn is the environment's; what shapes rewards of whole completions (KL in
+the reward, punishments of length) is not read, and neither are weights of
+`config.rewards`. γ and λ are not stated; 0.95 and 0.9 are our choice, and 0.01
+is the paper's β.
+
+Deviation: #actions is that of the batch. A minibatch of which the actions are
+longer than those of the batch has a larger weight by as much.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.algorithms.options import ClipConfig
+from grpo_jax.ops import actions, aggregation, baselines, surrogates
+from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GAGPOConfig(ClipConfig):
+  gamma: float = 0.95
+  lam: float = 0.9
+  kl_coef: float = 0.01
+
+  def __post_init__(self):
+    super().__post_init__()
+    for name in ("gamma", "lam"):
+      if getattr(self, name) > 1:
+        self.complain(name, "must be in [0, 1]")
+
+
+def advantages(config: GAGPOConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
+  raw = actions.grouped_state_advantages(
+    batch.turn_rewards,
+    batch.turn,
+    batch.state_id,
+    batch.mask,
+    batch.group_id,
+    config.gamma,
+    config.lam,
+  )
+  first = actions.first(batch.turn, batch.mask)  # One per action.
+  group = jnp.broadcast_to(batch.group_id[:, None], raw.shape)
+  standard = baselines.group_standardized(
+    raw.ravel(), first.ravel(), group.ravel(), batch.num_groups
+  ).reshape(raw.shape)
+  return actions.spread(standard, batch.turn, batch.mask)
+
+
+def prepare(config: GAGPOConfig, batch: TrainBatch) -> TrainBatch:
+  """Every action weighs as much, however many tokens it has."""
+  del config
+  first = actions.first(batch.turn, batch.mask)
+  tokens_per_action = batch.mask.sum() / jnp.maximum(first.sum(), 1)
+  weight = tokens_per_action / actions.lengths(batch.turn, batch.mask)
+  if batch.policy_weight is not None:
+    weight *= batch.policy_weight
+  return dataclasses.replace(batch, policy_weight=weight)
+
+
+def policy_loss(
+  config: GAGPOConfig, policy: PolicyOutputs, batch: TrainBatch
+) -> jax.Array:  # [B, T]
+  ratio = actions.ratio(
+    policy.logp,
+    batch.old_logp,
+    batch.turn,
+    batch.mask,
+    config.log_ratio_clamp,
+  )  # [B, T]
+  return -surrogates.clipped(
+    ratio,
+    batch.advantages,
+    config.clip_low,
+    config.clip_high,
+    config.dual_clip,
+    config.ratio_cap,
+  )
+
+
+GAGPO = Algorithm(
+  name="gagpo",
+  config_class=GAGPOConfig,
+  advantages=advantages,
+  policy_loss=policy_loss,
+  aggregate=aggregation.over_tokens,
+  prepare=prepare,
+  needs=("old_logp", "turns", "state_id"),
+  min_group_size=2,
+)

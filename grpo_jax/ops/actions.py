@@ -1,0 +1,156 @@
+"""Actions: the trained tokens of a row that are in the same turn.
+
+Rows with several turns have several actions, with what an environment wrote
+between them. Two actions of a row are in different turns. Sums over an action
+are associative scans: no order of additions is left to the device.
+"""
+
+from __future__ import annotations
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.ops import masked, ratios, returns
+
+
+def first(
+  turn: jax.Array,  # [B, T] int32
+  mask: jax.Array,  # [B, T] bool
+) -> jax.Array:  # [B, T] bool
+  """True on the first token of each action."""
+  chex.assert_rank([turn, mask], 2)
+  chex.assert_equal_shape([turn, mask])
+  goes_on = mask[:, :-1] & (turn[:, 1:] == turn[:, :-1])
+  return mask & ~jnp.pad(goes_on, ((0, 0), (1, 0)))
+
+
+def spread(
+  x: jax.Array,  # [B, T]
+  turn: jax.Array,  # [B, T] int32
+  mask: jax.Array,  # [B, T] bool
+) -> jax.Array:  # [B, T]
+  """At every token of an action x at its first one; 0 where masked."""
+  slots = jnp.arange(mask.shape[1])
+  start = jax.lax.cummax(jnp.where(first(turn, mask), slots, 0), axis=1)
+  return masked.select(jnp.take_along_axis(x, start, axis=1), mask)
+
+
+def total(
+  x: jax.Array,  # [B, T]
+  turn: jax.Array,  # [B, T] int32
+  mask: jax.Array,  # [B, T] bool
+) -> jax.Array:  # [B, T]
+  """At every token the sum of x over its action; 0 where masked."""
+  starts = first(turn, mask)
+  goes_on = jnp.pad(mask[:, 1:] & ~starts[:, 1:], ((0, 0), (0, 1)))
+  x = masked.select(x, mask)
+  return spread(
+    returns.recurrence(x, (mask & goes_on).astype(x.dtype)), turn, mask
+  )
+
+
+def lengths(
+  turn: jax.Array,  # [B, T] int32
+  mask: jax.Array,  # [B, T] bool
+) -> jax.Array:  # [B, T] float32
+  """Tokens of its action at every token; 1 where masked."""
+  return jnp.maximum(total(mask.astype(jnp.float32), turn, mask), 1.0)
+
+
+def ratio(
+  logp: jax.Array,  # [B, T]
+  old_logp: jax.Array,  # [B, T]
+  turn: jax.Array,  # [B, T] int32
+  mask: jax.Array,  # [B, T] bool
+  clamp: float | None = 20.0,
+) -> jax.Array:  # [B, T]
+  """Length-normalised importance ratio of each action, at all its tokens.
+
+      ρ_τ = exp( (1 / |a_τ|) Σ_{t in a_τ} [ log π_θ − log π_old ] )
+
+  Args:
+    logp: Log-probabilities under the policy being trained, nats.
+    old_logp: Log-probabilities at the start of the update, nats.
+    turn: Turn of each token.
+    mask: True on trained tokens.
+    clamp: Largest |log ρ|, nats; None for no clamp.
+
+  Returns:
+    Positive ratios; 1.0 where masked.
+
+  Source: "GAGPO", arXiv:2605.13217.
+  """
+  difference = ratios.log_ratio(logp, old_logp, mask)
+  mean = total(difference, turn, mask) / lengths(turn, mask)
+  return ratios.exp_clamped(mean, clamp)
+
+
+def grouped_state_advantages(
+  turn_rewards: jax.Array,  # [B, T]
+  turn: jax.Array,  # [B, T] int32
+  state_id: jax.Array,  # [B, T] int32
+  mask: jax.Array,  # [B, T] bool
+  group_id: jax.Array,  # [B] int32
+  gamma: float | jax.Array,
+  lam: float | jax.Array,
+) -> jax.Array:  # [B, T]
+  """Generalised advantages of actions, with visited states as the critic.
+
+      G_τ = r_τ + γ G_{τ+1},   V(s) = mean of G over all visits of s in a group
+      δ_τ = r_τ + γ V(s_{τ+1}) − V(s_τ),   A_τ = δ_τ + γ λ A_{τ+1}
+
+  V is 0 after the last action of a row, whether the episode ended there or was
+  cut off.
+
+  Args:
+    turn_rewards: Rewards of an action, at any of its tokens.
+    turn: Turn of each token.
+    state_id: State before the action of each token.
+    mask: True on trained tokens.
+    group_id: Rows in which states with equal numbers are the same.
+    gamma: Discount per turn, in [0, 1].
+    lam: λ in [0, 1], per turn.
+
+  Returns:
+    The advantage of an action, not normalised, at its first token; 0 elsewhere.
+
+  Source: "GAGPO", arXiv:2605.13217, Section 3.
+  """
+  starts = first(turn, mask)
+  rewards = masked.wide(masked.select(turn_rewards, mask))
+  rewards = masked.select(total(rewards, turn, mask), starts)  # Of each action.
+
+  def over_turns(x, decay):
+    return returns.recurrence(x, jnp.where(starts, decay, 1.0))
+
+  values = _means_of_equal(
+    over_turns(rewards, gamma), group_id[:, None], state_id, starts
+  )
+  beyond = jnp.zeros(len(mask), values.dtype)
+  errors = rewards + gamma * returns.successor(values, starts, beyond) - values
+  advantages = over_turns(masked.select(errors, starts), gamma * lam)
+  return jax.lax.stop_gradient(masked.select(advantages, starts))
+
+
+def _means_of_equal(
+  x: jax.Array,  # [B, T]
+  group: jax.Array,  # [B, 1] int
+  number: jax.Array,  # [B, T] int
+  mask: jax.Array,  # [B, T] bool
+) -> jax.Array:  # [B, T]
+  """At True slots the mean of x over those with the same group and number."""
+  kinds = [y.ravel() for y in jnp.broadcast_arrays(number, group, ~mask)]
+  order = jnp.lexsort(kinds)  # What is masked comes last.
+  new = jnp.zeros(order.shape, bool)
+  for y in kinds:
+    new = new.at[1:].max(y[order][1:] != y[order][:-1])
+  kind = jnp.zeros_like(order).at[order].set(jnp.cumsum(new))
+
+  def total_of_kind(y):
+    return jax.ops.segment_sum(y, kind, len(order))[kind]
+
+  kept = masked.select(x, mask).ravel()
+  count = total_of_kind(mask.ravel().astype(x.dtype))
+  mean = total_of_kind(kept) / jnp.maximum(count, 1)
+  return masked.select(mean.reshape(x.shape), mask)

@@ -1,0 +1,156 @@
+"""Sums over actions, and states of turns as a critic."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.ops import actions
+
+# Row 0: actions of 2 and 1 tokens that touch, a hole, an action of 2. Row 1:
+# nothing. Row 2: one action between holes.
+MASK = jnp.array(
+  [[1, 1, 1, 0, 1, 1], [0, 0, 0, 0, 0, 0], [0, 1, 1, 1, 0, 0]], bool
+)
+TURN = jnp.array([[0, 0, 1, 1, 2, 2], [0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]])
+
+
+def test_first_tokens_and_sums_by_hand():
+  np.testing.assert_array_equal(
+    actions.first(TURN, MASK),
+    [[1, 0, 1, 0, 1, 0], [0] * 6, [0, 1, 0, 0, 0, 0]],
+  )
+  x = jnp.where(MASK, jnp.arange(1.0, 19.0).reshape(3, 6), jnp.nan)
+  np.testing.assert_array_equal(
+    actions.total(x, TURN, MASK),
+    [[3, 3, 3, 0, 11, 11], [0] * 6, [0, 45, 45, 45, 0, 0]],
+  )
+  np.testing.assert_array_equal(
+    actions.lengths(TURN, MASK),
+    [[2, 2, 1, 1, 2, 2], [1] * 6, [1, 3, 3, 3, 1, 1]],
+  )
+
+
+def test_ratio_and_its_gradient():
+  rng = np.random.default_rng(0)
+  logp, old = rng.normal(size=(2, 3, 6)).astype(np.float32)
+  mask, turn = np.asarray(MASK), np.asarray(TURN)
+  dirty = np.where(mask, logp, np.nan)
+
+  def total(logp):
+    return actions.ratio(logp, old, TURN, MASK).sum()
+
+  ratio = actions.ratio(dirty, old, TURN, MASK)
+  slope = jax.grad(total)(dirty)
+  for i, t in np.ndindex(mask.shape):
+    if not mask[i, t]:
+      assert ratio[i, t] == 1
+      assert slope[i, t] == 0
+      continue
+    same = mask[i] & (turn[i] == turn[i, t])
+    expected = np.exp((logp - old)[i][same].mean())
+    np.testing.assert_allclose(ratio[i, t], expected, 1e-5)
+    # n tokens with the same ratio, each with 1 / n of every token's slope.
+    np.testing.assert_allclose(slope[i, t], expected, 1e-5)
+
+
+def _advantages(episodes, groups, gamma, lam, lengths=None):
+  """Of episodes of (state, reward), with actions of these lengths."""
+  slots = 3 * max(map(len, episodes)) + 1
+  shape = len(episodes), slots
+  arrays = {
+    "turn_rewards": np.zeros(shape, np.float32),
+    "turn": np.zeros(shape, np.int32),
+    "state_id": np.full(shape, 99, np.int32),
+    "mask": np.zeros(shape, bool),
+  }
+  starts = []
+  for i, episode in enumerate(episodes):
+    t, begun = 0, []
+    for turn, (state, reward) in enumerate(episode):
+      size = 1 if lengths is None else lengths[(i + turn) % len(lengths)]
+      at = slice(t, t + size)
+      begun.append(t)
+      arrays["mask"][i, at], arrays["state_id"][i, at] = True, state
+      arrays["turn_rewards"][i, t + size - 1] = reward
+      arrays["turn"][i, t : t + size + 1] = turn
+      t += size + (turn % 2)  # A hole after every other one.
+    arrays["turn"][i, t:] = len(episode)
+    starts.append(begun)
+  found = actions.grouped_state_advantages(
+    **arrays, group_id=jnp.array(groups), gamma=gamma, lam=lam
+  )
+  firsts = np.zeros(shape, bool)
+  for i, begun in enumerate(starts):
+    firsts[i, begun] = True
+  assert not np.asarray(found)[~firsts].any()
+  return [np.asarray(found)[i, begun] for i, begun in enumerate(starts)]
+
+
+def _plain(episodes, groups, gamma, lam):
+  """The same, as loops."""
+  visits = {}
+  for episode, group in zip(episodes, groups, strict=True):
+    future = 0.0
+    for state, reward in reversed(episode):
+      future = reward + gamma * future
+      visits.setdefault((group, state), []).append(future)
+  value = {key: sum(found) / len(found) for key, found in visits.items()}
+  result = []
+  for episode, group in zip(episodes, groups, strict=True):
+    advantage, after, row = 0.0, 0.0, []
+    for state, reward in reversed(episode):
+      here = value[group, state]
+      advantage = reward + gamma * after - here + gamma * lam * advantage
+      after = here
+      row.append(advantage)
+    result.append(row[::-1])
+  return result
+
+
+def test_golden_of_three_rollouts():
+  """A → B (0, 1), A → C (0, 0), A → B (0, 0); V is 0.3, 0.5 and 0."""
+  a, b, c = 7, 3, 5
+  episodes = [[(a, 0), (b, 1)], [(a, 0), (c, 0)], [(a, 0), (b, 0)]]
+  found = _advantages(episodes, [0, 0, 0], 0.9, 0.9)
+  expected = [(0.555, 0.5), (-0.3, 0.0), (-0.255, -0.5)]
+  np.testing.assert_allclose(found, expected, atol=1e-6)
+  # Names of states are names, also those of other groups.
+  renamed = [[({a: 0, b: 1, c: 2}[s], r) for s, r in e] for e in episodes]
+  again = _advantages(renamed + episodes, [1, 1, 1, 0, 0, 0], 0.9, 0.9)
+  np.testing.assert_allclose(again[:3], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("gamma", "lam"), [(0.9, 0.8), (1.0, 1.0), (0.5, 0.0)])
+def test_equals_loops(seed, gamma, lam):
+  rng = np.random.default_rng(seed)
+  episodes = [
+    [
+      (int(rng.integers(4)), float(rng.normal()))
+      for _ in range(rng.integers(1, 6))
+    ]
+    for _ in range(7)
+  ]
+  groups = rng.integers(2, size=7).tolist()
+  expected = _plain(episodes, groups, gamma, lam)
+  for lengths in (None, (2, 1), (1, 3, 2)):
+    found = _advantages(episodes, groups, gamma, lam, lengths)
+    for one, other in itertools.zip_longest(found, expected):
+      np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_states_that_nobody_shares_give_no_advantage():
+  episodes = [[(0, 0.5), (1, 1.0)], [(2, 0.0), (3, 0.0), (4, 2.0)]]
+  for row in _advantages(episodes, [0, 0], 0.9, 0.7):
+    np.testing.assert_allclose(row, 0, atol=1e-6)
+  # Where the root alone is shared, later advantages are 0.
+  shared = [[(9, 0.5), (1, 1.0)], [(9, 0.0), (3, 0.0), (4, 2.0)]]
+  found = _advantages(shared, [0, 0], 0.9, 0.7)
+  returns = 0.5 + 0.9, 0.81 * 2
+  mean = sum(returns) / 2
+  for row, total in zip(found, returns, strict=True):
+    np.testing.assert_allclose(row[0], total - mean, atol=1e-6)
+    np.testing.assert_allclose(row[1:], 0, atol=1e-6)
