@@ -142,6 +142,22 @@ def test_state_and_cache_are_those_of_a_run():
   )
 
 
+@pytest.mark.parametrize("trunk", ["own", "shared"])
+def test_a_critic_is_held_beside_the_policy(trunk):
+  config = tiny_config.get_config("agent")
+  config.critic.trunk = trunk
+  config.critic.freeze = ()
+  width = config.model.width
+  found = table(config)
+  # A trunk and a head, or the head: D + 1 numbers of four bytes.
+  own = found["parameters"] if trunk == "own" else 0
+  assert found["critic"] == own + 4 * (width + 1)
+  moments = found["optimizer of the critic"]
+  assert 0 <= moments - 2 * found["critic"] < 100  # And counts of steps.
+  config.algorithm = config_lib.algorithm_config("grpo")
+  assert "critic" not in table(config)
+
+
 @pytest.mark.parametrize(
   ("remat", "num_prompts"), [("none", 8), ("full", 8), ("none", 1)]
 )

@@ -157,6 +157,25 @@ def test_clipped_weight_keeps_every_gradient():
   assert not ratio_slope.any()
 
 
+def test_banded_weight_leaves_out_what_has_drifted():
+  ratio = jnp.array([[0.5, 0.7, 0.71, 1.0, 5.9, 6.0, 7.0]])
+  logp = jnp.full(ratio.shape, -2.0)
+
+  def total(logp, ratio, advantage, *band):
+    return surrogates.banded_weight(ratio, logp, advantage, *band).sum()
+
+  gradient = jax.value_and_grad(total, (0, 1))
+  for sign in (1.0, -1.0):  # Both sides, whatever the sign of A.
+    value, slopes = gradient(logp, ratio, jnp.array([sign]), 0.3, 5.0)
+    inside = np.array([[0, 0, 0.71, 1.0, 5.9, 0, 0]])
+    np.testing.assert_allclose(slopes[0], sign * inside, rtol=1e-6)
+    np.testing.assert_allclose(value, -2 * sign * inside.sum(), rtol=1e-6)
+    assert not slopes[1].any()
+    # Without a band: the importance-weighted policy gradient.
+    _, slopes = gradient(logp, ratio, jnp.array([sign]), 1.0, jnp.inf)
+    np.testing.assert_allclose(slopes[0], sign * ratio, rtol=1e-6)
+
+
 def test_soft_gate_by_hand():
   # σ(0) = ½, so at r = 1 the value is 2A/τ and the slope A.
   value, slope = jax.value_and_grad(
@@ -299,6 +318,9 @@ def _whole_losses():
       lambda r, x, a: surrogates.clipped_weight(r, x, a, 0.0, 5.0)
     ),
     "gated": token(lambda r, x, a: surrogates.soft_gated(r, a, 1.0, 1.05)),
+    "banded": token(
+      lambda r, x, a: surrogates.banded_weight(r, x, a, 0.3, 5.0)
+    ),
     "reinforce": token(lambda r, x, a: surrogates.reinforce(x, a)),
     "geometric": lambda logp, old, a, mask: surrogates.geometric_mean(
       ratios.log_ratio(logp, old, mask), a, mask, 0.4, 0.4
