@@ -3,8 +3,8 @@
     python -m experiments.train --config=configs/grid.py --workdir=runs/grid
 
 Rollouts of a room meet the same cells again, so the mean return of a cell is a
-critic for nothing (GAGPO). Any algorithm of the table may be given instead:
---config=configs/grid.py:grpo, or :ppo, which has a critic.
+critic for nothing (GAGPO). To compare: --config=configs/grid.py:grpo, or :ppo,
+which has a critic.
 """
 
 import ml_collections

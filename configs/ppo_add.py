@@ -41,8 +41,8 @@ def get_config(algorithm: str = "ppo"):
     config.value.steps = 150
     config.value.group_size = 8
     config.value.num_prompts = 16
-  for optimizer in (config.critic.optimizer, config.rl.optimizer):
-    optimizer.learning_rate = 3e-4
+  if has_critic:
+    config.critic.optimizer.learning_rate = 3e-4
   if algorithm == "ppo":
     config.algorithm.kl_in_reward = True
     config.algorithm.kl_coef = 0.01

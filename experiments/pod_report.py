@@ -83,8 +83,10 @@ PHASES = (
   "verifier",
   "reference",
   "anchor",
+  "values",
   "advantages",
   "update",
+  "critic",
   "optimizer",
 )
 
@@ -239,6 +241,11 @@ def compile_step(
     stack.enter_context(jax.set_mesh(mesh))
     policy = assembly.make_policy(config, problem, mesh)
     phases = runs.make_phases(config, problem, policy, mesh)
+    if config.phases[-1] != "rl":
+      raise ValueError(
+        f"pod_report: config.phases={config.phases} end with"
+        f" {config.phases[-1]!r}; needed is 'rl', whose step is compiled."
+      )
     parts = change(phases[-1].parts, mesh)
     state = runs.abstract_state(
       phases, runs.abstract_start(policy, config.seed)

@@ -37,6 +37,11 @@ def main(argv: Sequence[str]) -> int:
   del argv
   with runs.load(_WORKDIR.value, _STEP.value) as loaded:
     problem = loaded.problem
+    if problem.environment is not None:
+      raise ValueError(
+        "sample: this run's task has an environment, which needs more than a"
+        " text to begin with; experiments.evaluate plays its held-out problems."
+      )
     ids = problem.encoder.prompt({"prompt": _PROMPT.value})
     if len(ids) > problem.max_prompt_len:
       raise ValueError(

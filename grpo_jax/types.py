@@ -68,8 +68,8 @@ class Rollout:
       from (temperature and filters applied), 0 where masked. Nats.
     sampler_logp: The same at the same temperature without filters. Nats.
     entropy: Entropy of the distribution drawn from, 0 where masked. Nats.
-    terminated: True if the row ended with an end token, False if the budget
-      of T tokens cut it off.
+    terminated: True if the row ended with an end token, or its environment
+      said so; False if the budget of T tokens cut it off.
     prompt_index: Row of `Prompts` that each completion answers.
     group_id: Group that each completion is compared within, in
       [0, num_groups).
@@ -272,7 +272,7 @@ class TrainBatch:
       observations, filtered, truncated-and-excluded or unscored rows.
     rewards: Scalar reward of each row, 0 where not `valid`.
     valid: Rows that were scored.
-    terminated: Rows that ended with an end token.
+    terminated: Rows that were not cut off.
     correct: Rows with a right answer.
     behavior_logp, sampler_logp, entropy, kept_ids: As in `Rollout`; None if
       the completions were given and not sampled.
@@ -624,8 +624,10 @@ class Algorithm:
       aggregated; lower is better. None if the critic alone is trained.
     aggregate: A function of `ops/aggregation.py`.
     init: (config) -> (trainable, state); both may be empty.
-    prepare: (config, batch) -> batch; what else couples rows (pairs, ranks,
-      a critic's targets), once per batch, after the advantages.
+    returns: (config, batch) -> [B, T], what a critic is to predict; once per
+      batch, beside the advantages. None without a critic that predicts.
+    prepare: (config, batch) -> batch; what else couples rows (pairs, ranks),
+      once per batch, after the advantages and what is rejected.
     terms: (config) -> loss terms beside the policy's and the common ones.
     critic_loss: (config, values [B, T], batch) -> [B] or [B, T], of a critic
       that is trained beside the policy; None without one. `batch.values`, if
@@ -645,6 +647,7 @@ class Algorithm:
   policy_loss: Callable[[Any, PolicyOutputs, TrainBatch], jax.Array] | None
   aggregate: Callable[[jax.Array, jax.Array], Weighted]
   init: Callable[[Any], tuple[PyTree, PyTree]] = _no_state
+  returns: Callable[[Any, TrainBatch], jax.Array] | None = None
   prepare: Callable[[Any, TrainBatch], TrainBatch] = _unprepared
   terms: Callable[[Any], dict[str, Term]] = _no_terms
   critic_loss: Callable[[Any, jax.Array, TrainBatch], jax.Array] | None = None

@@ -6,10 +6,8 @@
     L   = −(1/#actions) Σ min(ρ_τ A_τ, clip(ρ_τ) A_τ)
 
 τ counts turns, and A is Â standardised over all actions of a group. The reward
-of a turn is the environment's; what shapes rewards of whole completions (KL in
-the reward, punishments of length) is not read, and neither are weights of
-`config.rewards`. γ and λ are not stated; 0.95 and 0.9 are our choice, and 0.01
-is the paper's β.
+of a turn is the environment's, without the weights of `config.rewards`. γ and λ
+are not stated; 0.95 and 0.9 are our choice, and 0.01 is the paper's β.
 
 Deviation: #actions is that of the batch. A minibatch of which the actions are
 longer than those of the batch has a larger weight by as much.
@@ -38,6 +36,11 @@ class GAGPOConfig(ClipConfig):
     for name in ("gamma", "lam"):
       if getattr(self, name) > 1:
         self.complain(name, "must be in [0, 1]")
+    for name in ("kl_in_reward", "overlong_cache"):
+      if getattr(self, name):
+        self.complain(
+          name, "shapes rewards of completions, and those of turns are learnt"
+        )
 
 
 def advantages(config: GAGPOConfig, batch: TrainBatch) -> jax.Array:  # [B, T]

@@ -341,9 +341,10 @@ def prepare(
     config.advantage_scale,
     eps=config.advantage_eps,
   )
-  batch = dataclasses.replace(
-    batch, advantages=jax.lax.stop_gradient(advantages)
-  )
+  found: dict[str, Any] = {"advantages": advantages}
+  if algorithm.returns is not None:
+    found["returns"] = algorithm.returns(config, batch)
+  batch = dataclasses.replace(batch, **jax.lax.stop_gradient(found))
   return algorithm.prepare(config, _with_corrections(config, batch))
 
 
@@ -447,13 +448,10 @@ def term_weights(
   }
 
 
-def critic_weights(
-  algorithm: Algorithm, batch: TrainBatch
-) -> dict[str, jax.Array]:
+def critic_weight(algorithm: Algorithm, batch: TrainBatch) -> jax.Array:
   """As `term_weights`, of the critic's loss."""
   zeros = jnp.zeros(batch.mask.shape, jnp.float32)
-  weight = algorithm.aggregate(zeros, batch.mask).weight
-  return {"value": jnp.maximum(weight, 1.0)}
+  return jnp.maximum(algorithm.aggregate(zeros, batch.mask).weight, 1.0)
 
 
 def critic_loss(
@@ -461,8 +459,8 @@ def critic_loss(
   config: CommonConfig,
   values: jax.Array,
   batch: TrainBatch,
-) -> LossOutput:
-  """The critic's loss of some rows: one term, averaged as the policy's is.
+) -> Weighted:
+  """The critic's loss of some rows, averaged as the policy's is.
 
   Args:
     algorithm: The objective; has a `critic_loss`.
@@ -474,8 +472,7 @@ def critic_loss(
   batch = _sanitized_batch(batch, batch.mask)
   values = _sanitized(values, batch.mask)
   errors = algorithm.critic_loss(config, values, batch)  # [B] or [B, T]
-  total = algorithm.aggregate(errors, batch.mask)
-  return LossOutput({"value": (1.0, total)}, {}, {})
+  return algorithm.aggregate(errors, batch.mask)
 
 
 def loss(

@@ -171,8 +171,14 @@ class CommonConfig:
         self.complain(low, f"is above {high}={getattr(self, high)}")
 
   def for_pretraining(self) -> CommonConfig:
-    """The same for a phase that trains the critic alone."""
-    return self
+    """The same for a phase that trains the critic alone: on all rows."""
+    return dataclasses.replace(
+      self,
+      dynamic_sampling=False,
+      max_live_groups=0,
+      overlong_filter=False,
+      rejection="none",
+    )
 
   def complain(self, name: str, what: str) -> None:
     """Raises the ValueError about one field."""
@@ -245,11 +251,13 @@ class CriticConfig(CommonConfig):
         self.complain(name, "must be in [0, 1]")
 
   def for_pretraining(self) -> CriticConfig:
-    """On the returns themselves, and without a clip.
+    """And on the returns themselves, and without a clip.
 
     Source: VC-PPO, arXiv:2503.01491, Section 3.2.
     """
-    return dataclasses.replace(self, lam_critic=1.0, value_clip=0.0)
+    on_all_rows = super().for_pretraining()
+    assert isinstance(on_all_rows, CriticConfig)
+    return dataclasses.replace(on_all_rows, lam_critic=1.0, value_clip=0.0)
 
 
 _CHOICES = {

@@ -22,7 +22,8 @@ import jax
 
 from grpo_jax.algorithms import grpo
 from grpo_jax.algorithms.options import ClipConfig, CriticConfig
-from grpo_jax.ops import aggregation, masked, returns
+from grpo_jax.ops import aggregation, masked
+from grpo_jax.ops import returns as returns_lib
 from grpo_jax.ops import values as values_lib
 from grpo_jax.types import Algorithm, TrainBatch
 
@@ -35,10 +36,10 @@ class PPOConfig(ClipConfig, CriticConfig):
 
 
 def _generalized(config: CriticConfig, batch: TrainBatch, lam):
-  rewards = batch.token_rewards + returns.outcome_rewards(
+  rewards = batch.token_rewards + returns_lib.outcome_rewards(
     batch.rewards, batch.mask
   )
-  return returns.generalized_advantages(
+  return returns_lib.generalized_advantages(
     rewards, batch.values, batch.mask, config.gamma, lam
   )  # [B, T], [B, T]
 
@@ -46,16 +47,15 @@ def _generalized(config: CriticConfig, batch: TrainBatch, lam):
 def advantages(config: CriticConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
   lam: float | jax.Array = config.lam
   if config.length_adaptive_alpha:
-    lam = returns.length_adaptive_lambda(
+    lam = returns_lib.length_adaptive_lambda(
       batch.mask.sum(axis=-1), config.length_adaptive_alpha
     )  # [B]
   raw, _ = _generalized(config, batch, lam)
   return masked.whiten(raw, batch.mask) if config.whiten else raw
 
 
-def prepare(config: CriticConfig, batch: TrainBatch) -> TrainBatch:
-  _, targets = _generalized(config, batch, config.lam_critic)
-  return dataclasses.replace(batch, returns=targets)
+def returns(config: CriticConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
+  return _generalized(config, batch, config.lam_critic)[1]
 
 
 def critic_loss(
@@ -72,7 +72,7 @@ PPO = Algorithm(
   advantages=advantages,
   policy_loss=grpo.policy_loss,
   aggregate=aggregation.over_tokens,
-  prepare=prepare,
+  returns=returns,
   critic_loss=critic_loss,
   needs=("old_logp", "token_rewards", "values"),
 )

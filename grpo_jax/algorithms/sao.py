@@ -61,7 +61,7 @@ SAO = Algorithm(
   advantages=ppo.advantages,
   policy_loss=policy_loss,
   aggregate=aggregation.over_tokens,
-  prepare=ppo.prepare,
+  returns=ppo.returns,
   critic_loss=ppo.critic_loss,
   needs=("behavior_logp", "token_rewards", "values"),
 )

@@ -25,7 +25,7 @@ VC_PPO = Algorithm(
   advantages=ppo.advantages,
   policy_loss=grpo.policy_loss,
   aggregate=aggregation.over_tokens,
-  prepare=ppo.prepare,
+  returns=ppo.returns,
   critic_loss=ppo.critic_loss,
   needs=("old_logp", "token_rewards", "values"),
 )

@@ -29,6 +29,8 @@ def make_critic(
     policy: What is to be judged.
     trunk: "own": a copy of the policy, from which the critic moves away on its
       own. The base of adapters is not copied, both have adapters of their own.
+      The load of experts is balanced in the policy only; `freeze` may keep the
+      "router" as it was.
       "shared": the policy's hidden states, as constants; the critic is a head.
     freeze: Names in the paths of parameters of an own trunk that stay what
       they were in the policy, such as "attention" or "embed".

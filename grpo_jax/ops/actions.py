@@ -21,8 +21,12 @@ def first(
   """True on the first token of each action."""
   chex.assert_rank([turn, mask], 2)
   chex.assert_equal_shape([turn, mask])
-  goes_on = mask[:, :-1] & (turn[:, 1:] == turn[:, :-1])
-  return mask & ~jnp.pad(goes_on, ((0, 0), (1, 0)))
+  # The last token before each one that is of an action, if there is any.
+  slots = jnp.arange(mask.shape[1])
+  last = jax.lax.cummax(jnp.where(mask, slots, -1), axis=1)
+  last = jnp.pad(last[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
+  before = jnp.take_along_axis(turn, jnp.maximum(last, 0), axis=1)
+  return mask & ~((last >= 0) & (before == turn))
 
 
 def spread(
@@ -42,12 +46,9 @@ def total(
   mask: jax.Array,  # [B, T] bool
 ) -> jax.Array:  # [B, T]
   """At every token the sum of x over its action; 0 where masked."""
-  starts = first(turn, mask)
-  goes_on = jnp.pad(mask[:, 1:] & ~starts[:, 1:], ((0, 0), (0, 1)))
+  goes_on = ~jnp.pad(first(turn, mask)[:, 1:], ((0, 0), (0, 1)))
   x = masked.select(x, mask)
-  return spread(
-    returns.recurrence(x, (mask & goes_on).astype(x.dtype)), turn, mask
-  )
+  return spread(returns.recurrence(x, goes_on.astype(x.dtype)), turn, mask)
 
 
 def lengths(
@@ -129,6 +130,9 @@ def grouped_state_advantages(
   )
   beyond = jnp.zeros(len(mask), values.dtype)
   errors = rewards + gamma * returns.successor(values, starts, beyond) - values
+  # A rounding error is none: it would be standardised like any other.
+  least = 1e-5 * jnp.maximum(jnp.abs(values).max(), jnp.abs(rewards).max())
+  errors = jnp.where(jnp.abs(errors) > least, errors, 0.0)
   advantages = over_turns(masked.select(errors, starts), gamma * lam)
   return jax.lax.stop_gradient(masked.select(advantages, starts))
 

@@ -97,6 +97,6 @@ def explained_variance(
 
   total = variance(returns)
   left = variance(returns - values)
-  return jnp.where(
-    total > 0, 1.0 - left / jnp.where(total > 0, total, 1.0), 0.0
-  )
+  # Not by the variance: the mean of equal numbers may be rounded.
+  differ = masked.maximum(returns, mask) > -masked.maximum(-returns, mask)
+  return jnp.where(differ, 1.0 - left / jnp.where(differ, total, 1.0), 0.0)

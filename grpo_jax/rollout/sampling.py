@@ -122,7 +122,7 @@ def row_keys(
   group_size: int,
 ) -> jax.Array:  # [P * G] keys
   """One key per row b = p · G + g, from (key, ids[p], g, turn)."""
-  turn = 0  # Single-turn: the whole completion is one turn.
+  turn = 0  # Of a row: its turns are told apart by position.
 
   def row_key(prompt_id, sample_index):
     folded = (prompt_id, sample_index, turn)

@@ -143,12 +143,21 @@ def make_parts(
       f" {algorithm.name!r} is defined for at most {most} completions per"
       f" prompt; set config.{phase_name}.group_size={most}."
     )
+  if not supervised and phase.group_size == 1:
+    for name, off in (("dynamic_sampling", False), ("advantage_scale", "none")):
+      value = getattr(objective_config, name)
+      if value not in (off, "batch"):
+        raise ValueError(
+          f"config.algorithm.{name}={value!r} compares the completions of a"
+          f" prompt, and config.{phase_name}.group_size=1: nothing would be"
+          f" trained. Set it to {off!r}, or group_size to 2 or more."
+        )
   if phase.max_rounds > 1:
-    _check_rounds(phase.max_rounds, objective_config)
+    _check_rounds(phase_name, phase.max_rounds, objective_config)
   required = options.needs(algorithm, objective_config)
   _check_inputs(config, problem, required, algorithm.name)
   if phase.staleness:
-    _check_staleness(phase, problem, required, algorithm.name)
+    _check_staleness(phase_name, phase, problem, required, algorithm.name)
   if "domain" in required:
     _check_domains(problem, objective_config.kl_domain_weights)
   plan = update_plan(
@@ -177,6 +186,11 @@ def make_parts(
         f"config.phases={config.phases}: the phase 'value' trains a critic, and"
         f" algorithm {algorithm.name!r} has none; leave the phase out, or"
         " choose an algorithm with one, such as 'ppo'."
+      )
+    if config.critic.num_updates == 0:
+      raise ValueError(
+        "config.critic.num_updates=0: the phase 'value' would train nothing;"
+        " set it to 1 or more, or leave the phase out of config.phases."
       )
     objective_config = objective_config.for_pretraining()
   elif algorithm.policy_loss is None:
@@ -329,26 +343,28 @@ def _check_inputs(
 
 
 def _check_rounds(
-  max_rounds: int, objective_config: options.CommonConfig
+  phase_name: str, max_rounds: int, objective_config: options.CommonConfig
 ) -> None:
   """Raises ValueError if the algorithm does not ask for live groups."""
   if not objective_config.dynamic_sampling:
     raise ValueError(
-      f"config.rl.max_rounds={max_rounds} draws until enough groups have"
-      " rewards that differ, which dynamic sampling alone asks for; set"
+      f"config.{phase_name}.max_rounds={max_rounds} draws until enough groups"
+      " have rewards that differ, which dynamic sampling alone asks for; set"
       " config.algorithm.dynamic_sampling=True, or max_rounds=1."
     )
   if objective_config.max_live_groups:
     raise ValueError(
-      f"config.rl.max_rounds={max_rounds} and config.algorithm.max_live_groups="
-      f"{objective_config.max_live_groups} are two ways to a batch of live"
-      " groups. To draw on until there are enough, set config.rl.num_prompts to"
-      " their number and max_live_groups=0; to choose them from one large"
+      f"config.{phase_name}.max_rounds={max_rounds} and"
+      f" config.algorithm.max_live_groups={objective_config.max_live_groups}"
+      " are two ways to a batch of live groups. To draw on until there are enough,"
+      f" set config.{phase_name}.num_prompts to their number and"
+      " max_live_groups=0; to choose them from one large"
       " batch, max_rounds=1."
     )
 
 
 def _check_staleness(
+  phase_name: str,
   phase: config_lib.PhaseConfig,
   problem: Problem,
   required: frozenset[str],
@@ -357,21 +373,21 @@ def _check_staleness(
   """Raises ValueError if there is nothing to overlap, or no correction."""
   if problem.scorer is None:
     raise ValueError(
-      f"config.rl.staleness={phase.staleness} lets the device go on while the"
-      " host verifies, and these answers are verified on the device, in the"
+      f"config.{phase_name}.staleness={phase.staleness} lets the device go on"
+      " while the host verifies, and these answers are verified on the device, in the"
       " program of the step; needed is 0, or data with verifiers on the host"
       " (config.data.source='jsonl' or 'tfds')."
     )
   if phase.max_rounds > 1:
     raise ValueError(
-      f"config.rl.staleness={phase.staleness} draws the next batches before"
-      f" this one is verified, and max_rounds={phase.max_rounds} draws more of"
+      f"config.{phase_name}.staleness={phase.staleness} draws the next batches"
+      f" before this one is verified, and max_rounds={phase.max_rounds} draws more of"
       " this one after that; set staleness=0 or max_rounds=1."
     )
   if "behavior_logp" not in required:
     raise ValueError(
-      f"config.rl.staleness={phase.staleness} trains on completions of"
-      f" earlier parameters, and algorithm {name!r} takes them for the current"
+      f"config.{phase_name}.staleness={phase.staleness} trains on completions"
+      f" of earlier parameters, and algorithm {name!r} takes them for the current"
       " ones'; correct it by config.algorithm.importance_mode='truncate' or"
       " 'mask', or by config.algorithm.rejection, or set staleness to 0."
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import itertools
 import operator
 import types
 import typing
@@ -616,7 +617,7 @@ class RunConfig:
   def __post_init__(self):
     _not_negative(self, "config", "seed")
     if not self.phases:
-      raise ValueError("config.phases is empty; name at least 'sft' or 'rl'.")
+      raise ValueError("config.phases is empty; name at least one, as 'rl'.")
     for name in self.phases:
       _one_of("phases", name, ("sft", "value", "rl"))
       getattr(self, name).check(name)
@@ -636,6 +637,22 @@ class RunConfig:
         " critic alone, whose optimizer is config.critic.optimizer; set that"
         " one."
       )
+    if self.value.ema_decay is not None:
+      raise ValueError(
+        f"config.value.ema_decay={self.value.ema_decay}: the policy stays what"
+        " it is in the phase 'value'; set it to None."
+      )
+    for before, after in itertools.pairwise(self.phases):
+      if after == "sft" and "value" in self.phases[: self.phases.index("sft")]:
+        raise ValueError(
+          f"config.phases={self.phases}: the phase 'sft' has no critic, and the"
+          " one that 'value' has trained would be lost; put 'sft' first."
+        )
+      if (before, after) == ("value", "rl") and not self.rl.reset_optimizer:
+        raise ValueError(
+          "config.rl.reset_optimizer=False: the phase 'value' keeps no moments"
+          " of the policy to go on with; set it to True."
+        )
     if self.data.source != "task" and not (
       self.data.tokenizer or self.model.checkpoint
     ):
@@ -710,9 +727,14 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
   values = dict(config.items())
   algorithm = dict(values.pop("algorithm"))
   name = algorithm.pop("name")
-  config_class = algorithms.get_algorithm(name).config_class
-  objective = _freeze(config_class, algorithm, "config.algorithm")
+  entry = algorithms.get_algorithm(name)
+  objective = _freeze(entry.config_class, algorithm, "config.algorithm")
   settings = _freeze(RunConfig, values, "config", skip=("algorithm",))
+  if entry.critic_loss is None and settings.critic != CriticConfig():
+    raise ValueError(
+      f"config.critic was set, and algorithm {name!r} has no critic; leave it"
+      " as it is, or choose an algorithm with one, such as 'ppo'."
+    )
   if settings.unpublished and not settings.allow_unpublished:
     chosen = {
       path: functools.reduce(operator.getitem, path.split("."), config)

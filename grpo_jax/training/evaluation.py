@@ -160,7 +160,7 @@ class Evaluator:
           reward=float(verdict.rewards[b]),
           correct=bool(verdict.correct[b]),
           valid=bool(verdict.valid[b]),
-          num_tokens=int(local.completion_mask[b].sum()),
+          num_tokens=int(local.written[b].sum()),
           components={k: float(v[b]) for k, v in verdict.components.items()},
         ),
       )

@@ -389,9 +389,10 @@ def shown(name: str, metrics: dict[str, float]) -> dict[str, float]:
       "accuracy": metrics.get("drawn/accuracy", metrics["accuracy"]),
     }
   if name == "value":
+    explained = metrics.get("value/explained_variance")
     return {
       "value loss": metrics["value/loss"],
-      "explained": metrics["value/explained_variance"],
+      **({} if explained is None else {"explained": explained}),
     }
   return {"loss": metrics["loss"]}
 

@@ -122,10 +122,13 @@ def critic_metrics(batch: TrainBatch) -> Metrics:
 
 def _correlation(x: jax.Array, y: jax.Array, mask: jax.Array) -> jax.Array:
   """Pearson's, over True entries; 0 where one of the two is constant."""
+  differ = jnp.bool(True)
+  for z in (x, y):
+    differ &= masked.maximum(z, mask) > -masked.maximum(-z, mask)
   x = masked.select(x - masked.mean(x, mask), mask)
   y = masked.select(y - masked.mean(y, mask), mask)
   scale = jnp.sqrt(jnp.square(x).sum() * jnp.square(y).sum())
-  return jnp.where(scale > 0, (x * y).sum() / jnp.where(scale > 0, scale, 1), 0)
+  return jnp.where(differ, (x * y).sum() / jnp.where(differ, scale, 1), 0)
 
 
 def staleness_metrics(rollout: Rollout, step: jax.Array) -> Metrics:

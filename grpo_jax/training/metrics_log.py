@@ -157,7 +157,7 @@ class MetricsLog:
 
     Args:
       step: Step over all phases.
-      phase: Name of the phase, "sft" or "rl".
+      phase: Name of the phase.
       metrics: name -> a number or an array of one. Numbers that are not
         finite become null: JSON has no word for them.
 

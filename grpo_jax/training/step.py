@@ -411,16 +411,15 @@ def critic_gradient(
   algorithm, config = parts.algorithm, parts.config
   assert parts.critic is not None
   critic = parts.critic.model
-  weights = objective.critic_weights(algorithm, batch)
+  weight = objective.critic_weight(algorithm, batch)
 
   def loss(trained, prefix, part):
     changed = _with_critic(params, trained)
     h, _ = critic_trunk(critic, changed).hidden(part, prefix)
     values = critic.head(changed["critic"], h)
-    output = objective.critic_loss(algorithm, config, values, part)
-    coefficient, term = output.terms["value"]
-    value = coefficient * term.total / weights["value"]
-    return value, ({"value": value}, output.metrics, output.maxima)
+    term = objective.critic_loss(algorithm, config, values, part)
+    value = term.total / weight
+    return value, ({"value": value}, {}, {})
 
   with jax.named_scope("critic"):
     total = passes.gradient(

@@ -248,7 +248,7 @@ def terms_of(
     more.pop("ref_topk_logp")
     values = more.pop("values")
     policy = {"logp": changed.logp, "entropy": changed.entropy, **more}
-    outputs, of_critic = [], []
+    outputs, of_critic = [], 0.0
     for rows in splits or (slice(None),):
       rows = rows if isinstance(rows, slice) else np.array(rows)
       part = PolicyOutputs(
@@ -263,13 +263,11 @@ def terms_of(
       )
       outputs.append(objective.loss(algorithm, config, part, micro))
       if algorithm.critic_loss is not None:
-        of_critic.append(
-          objective.critic_loss(algorithm, config, values[rows], micro)
-        )
-    weights |= objective.critic_weights(algorithm, batch)
-    value = sum(
+        term = objective.critic_loss(algorithm, config, values[rows], micro)
+        of_critic += term.total / objective.critic_weight(algorithm, batch)
+    value = of_critic + sum(
       coefficient * term.total / weights[name]
-      for output in outputs + of_critic
+      for output in outputs
       for name, (coefficient, term) in output.terms.items()
     )
     metrics = jax.tree.map(lambda *x: sum(x), *(o.metrics for o in outputs))
