@@ -73,9 +73,9 @@ _VALUE_COEF = 0.5
 _LAMBDA = 0.95
 _EMA = 0.9
 _STD_EPS = 1e-8
-# Steps whose gradient is taken at a time. With horizon 0, batches of short
-# episodes then cost what they hold, and not the time limit.
-_CHUNK = 128
+# Steps whose gradient is taken at a time. Live steps come first, so that a
+# batch of short episodes costs what it holds, and not the time limit.
+_CHUNK = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,29 +254,33 @@ def loss(setting: Setting, params: PyTree, batch: Batch) -> jax.Array:  # []
   return aggregation.over_tokens(total, mask).total
 
 
-def _gradient(
-  setting: Setting,
-  params: PyTree,
-  batch: Batch,
-  num_chunks: jax.Array,  # [] int, how many hold a live step
-) -> PyTree:
-  """Gradient of the mean loss over live steps, added up over chunks."""
-  size = min(_CHUNK, batch.mask.shape[1])
+def packed(batch: Batch) -> Batch:  # [E, T, ...] -> [1, N, ...]
+  """The live steps, then what is not live, N a multiple of the chunk."""
+  mask = batch.mask.reshape(-1)
+  padding = -len(mask) % _CHUNK
+  places = jnp.pad(jnp.argsort(~mask, stable=True), (0, padding))  # [N]
+  packed = jax.tree.map(
+    lambda x: x.reshape(-1, *x.shape[2:])[places][None], batch
+  )
+  return packed._replace(mask=(jnp.arange(len(places)) < mask.sum())[None])
+
+
+def gradient(setting: Setting, params: PyTree, batch: Batch) -> PyTree:
+  """Gradient of the mean loss over live steps of a packed batch."""
 
   def add(i, total):
-    # Beyond the end of the array a slice would be moved back, and steps would
-    # be counted twice: `collect` makes whole chunks.
     part = jax.tree.map(
-      lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size, axis=1), batch
+      lambda x: jax.lax.dynamic_slice_in_dim(x, i * _CHUNK, _CHUNK, axis=1),
+      batch,
     )
-    gradient = jax.grad(functools.partial(loss, setting))(params, part)
-    return jax.tree.map(jnp.add, total, gradient)
+    found = jax.grad(functools.partial(loss, setting))(params, part)
+    return jax.tree.map(jnp.add, total, found)
 
+  num_live = batch.mask.sum()
   total = jax.lax.fori_loop(
-    0, num_chunks, add, jax.tree.map(jnp.zeros_like, params)
+    0, -(-num_live // _CHUNK), add, jax.tree.map(jnp.zeros_like, params)
   )
-  weight = jnp.maximum(batch.mask.sum(), 1)
-  return jax.tree.map(lambda x: x / weight, total)
+  return jax.tree.map(lambda x: x / jnp.maximum(num_live, 1), total)
 
 
 def _optimizer(setting: Setting) -> optax.GradientTransformation:
@@ -293,11 +297,13 @@ def _optimizer(setting: Setting) -> optax.GradientTransformation:
 
 
 def init(
-  setting: Setting, environment: environments.Environment, key: jax.Array
+  setting: Setting,
+  environment: environments.Environment,
+  params: PyTree,
+  key: jax.Array,
 ) -> State:
   """One seed before training."""
-  params_key, reset_key, key = jax.random.split(key, 3)
-  params = policies.init(params_key, environment, setting.has_critic)
+  reset_key, key = jax.random.split(key)
   reset_keys = jax.random.split(reset_key, setting.num_envs)
   return State(
     params=params,
@@ -320,16 +326,13 @@ def collect(
   keys: jax.Array,  # [S] keys
   active: jax.Array,  # [S] bool
   gamma: jax.Array | float,
-) -> tuple[environments.State, Rollout, jax.Array]:
+) -> tuple[environments.State, Rollout]:
   """Plays all copies of all seeds, until the last row or episode is complete.
 
   Returns:
-    The environments, the rollouts [S, E, T, ...], and [] int, the number of
-    slots that were played: nothing is live behind them.
+    The environments, and the rollouts [S, E, T, ...].
   """
   length = environment.max_steps if setting.whole_episodes else setting.horizon
-  chunk = min(_CHUNK, length)
-  num_slots = -(-length // chunk) * chunk
 
   def play(t, params, states, live, key):  # Of one seed.
     action_key, step_key = jax.random.split(jax.random.fold_in(key, t))
@@ -372,22 +375,18 @@ def collect(
 
   live = jnp.broadcast_to(active[:, None], (len(active), setting.num_envs))
   shapes = jax.eval_shape(play_seeds, 0, params, states, live, keys)[2]
-  slots = jax.tree.map(
-    lambda x: jnp.zeros((num_slots, *x.shape), x.dtype), shapes
-  )
-  num_played, states, _, slots = jax.lax.while_loop(
+  slots = jax.tree.map(lambda x: jnp.zeros((length, *x.shape), x.dtype), shapes)
+  _, states, _, slots = jax.lax.while_loop(
     lambda carry: (carry[0] < length) & carry[2].any(),
     body,
     (jnp.zeros((), jnp.int32), states, live, slots),
   )
-  rollouts = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), slots)
-  return states, rollouts, num_played
+  return states, jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), slots)
 
 
 def _update(
   setting: Setting,
   gamma: jax.Array | float,
-  num_played: jax.Array,  # [] int
   key: jax.Array,
   state: State,
   rollout: Rollout,
@@ -408,13 +407,14 @@ def _update(
     returns=targets,
     mask=rollout.mask,
   )
-  num_chunks = -(-num_played // min(_CHUNK, rollout.mask.shape[1]))
+  live_first = packed(batch)
   optimizer = _optimizer(setting)
 
   def epoch(_, carry):
     params, optimizer_state = carry
-    gradient = _gradient(setting, params, batch, num_chunks)
-    updates, optimizer_state = optimizer.update(gradient, optimizer_state)
+    updates, optimizer_state = optimizer.update(
+      gradient(setting, params, live_first), optimizer_state
+    )
     return optax.apply_updates(params, updates), optimizer_state
 
   params, optimizer_state = jax.lax.fori_loop(
@@ -442,6 +442,7 @@ def _train(
   setting: Setting,
   environment: environments.Environment,
   gamma: jax.Array,  # []
+  params: PyTree,  # [S, ...]
   keys: jax.Array,  # [S] keys
 ) -> Result:
   def is_active(state):
@@ -451,7 +452,7 @@ def _train(
     active = is_active(state)
     split = jax.vmap(functools.partial(jax.random.split, num=3))(state.key)
     state = state._replace(key=split[:, 0])
-    states, rollouts, num_played = collect(
+    states, rollouts = collect(
       setting,
       environment,
       state.params,
@@ -460,7 +461,7 @@ def _train(
       active,
       gamma,
     )
-    update = functools.partial(_update, setting, gamma, num_played)
+    update = functools.partial(_update, setting, gamma)
     new = jax.vmap(update)(
       split[:, 2], state._replace(environments=states), rollouts
     )
@@ -470,21 +471,33 @@ def _train(
       state,
     )
 
-  state = jax.vmap(functools.partial(init, setting, environment))(keys)
+  start = functools.partial(init, setting, environment)
+  state = jax.vmap(start)(params, keys)
   state = jax.lax.while_loop(lambda s: is_active(s).any(), iterate, state)
   return Result(state.score_sums, state.num_episodes, state.steps)
 
 
+# One object per name: `jit` compiles anew for another one.
+_make = functools.cache(environments.make)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _initial_params(environment, has_critic, keys):  # [S] keys
+  return jax.vmap(lambda key: policies.init(key, environment, has_critic))(keys)
+
+
 @functools.cache
-def _compiled(setting: Setting, num_seeds: int) -> jax.stages.Compiled:
-  environment = environments.make(setting.environment)
-  return _train.lower(
-    setting, environment, jnp.float32(0), _keys(num_seeds)
-  ).compile()
-
-
-def _keys(num_seeds: int) -> jax.Array:  # [S] keys
-  return jax.vmap(jax.random.key)(jnp.arange(num_seeds))
+def _compiled(
+  setting: Setting, num_seeds: int
+) -> tuple[jax.stages.Compiled, PyTree, jax.Array]:
+  """The program, and its arguments beside gamma."""
+  environment = _make(setting.environment)
+  keys = jax.vmap(jax.random.key)(jnp.arange(num_seeds))
+  params_keys, keys = jnp.unstack(jax.vmap(jax.random.split)(keys), axis=1)
+  # Apart: it takes a third of the time to compile, and few networks differ.
+  params = _initial_params(environment, setting.has_critic, params_keys)
+  program = _train.lower(setting, environment, jnp.float32(0), params, keys)
+  return program.compile(), params, keys
 
 
 def program(setting: Setting, num_seeds: int) -> Callable[[], Result]:
@@ -492,6 +505,6 @@ def program(setting: Setting, num_seeds: int) -> Callable[[], Result]:
 
   Settings that differ in gamma alone share what is compiled.
   """
-  shared = _compiled(dataclasses.replace(setting, gamma=0.0), num_seeds)
-  keys = _keys(num_seeds)
-  return lambda: shared(jnp.float32(setting.gamma), keys)
+  shared = dataclasses.replace(setting, gamma=0.0)
+  compiled, params, keys = _compiled(shared, num_seeds)
+  return lambda: compiled(jnp.float32(setting.gamma), params, keys)

@@ -167,16 +167,40 @@ def test_truncation_bootstraps_and_termination_does_not():
       np.testing.assert_allclose(targets, found + old, rtol=1e-5)
 
 
-def test_idle_steps_change_neither_loss_nor_gradient():
-  rollout = random_rollout(4)
-  mask = rollout.mask
+def batch_of(rollout):
   old_logp, _ = policies.evaluate(
     params_of(), rollout.observations, rollout.actions
   )
-  found, old, targets, _ = advantages_of(PPO, rollout)
-  batch = training.Batch(
-    rollout.observations, rollout.actions, old_logp, found, old, targets, mask
+  found, old_values, targets, _ = advantages_of(PPO, rollout)
+  return training.Batch(
+    observations=rollout.observations,
+    actions=rollout.actions,
+    old_logp=old_logp,
+    advantages=found,
+    old_values=old_values,
+    returns=targets,
+    mask=rollout.mask,
   )
+
+
+def test_the_gradient_is_that_of_all_live_steps(monkeypatch):
+  batch = batch_of(random_rollout(5))
+  whole = jax.jit(jax.grad(functools.partial(training.loss, PPO)))
+  monkeypatch.setattr(training, "_CHUNK", 7)  # 16 live steps: three chunks.
+  parts = jax.jit(
+    lambda x: training.gradient(PPO, params_of(), training.packed(x))
+  )
+  assert batch.mask.sum() == 16
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y / 16, atol=1e-6),
+    parts(batch),
+    whole(params_of(), batch),
+  )
+
+
+def test_idle_steps_change_neither_loss_nor_gradient():
+  batch = batch_of(random_rollout(4))
+  mask = batch.mask
 
   def spoil(x):
     idle = ~mask.reshape(mask.shape + (1,) * (x.ndim - 2))
@@ -197,7 +221,8 @@ def random_cartpole():
   setting = training.Setting("CartPole-v1", "none", horizon=0, num_envs=64)
   environment = environments.make("CartPole-v1")
   init = jax.jit(training.init, static_argnums=(0, 1))
-  state = init(setting, environment, jax.random.key(0))
+  params = {x: y for x, y in params_of().items() if x == "policy"}
+  state = init(setting, environment, params, jax.random.key(0))
   state = jax.tree.map(lambda x: x[None], state)
   return jax.jit(
     lambda state: training.collect(
@@ -213,13 +238,13 @@ def random_cartpole():
 
 
 def test_a_random_policy_balances_for_22_steps(random_cartpole):
-  _, rollout, num_played = random_cartpole
+  _, rollout = random_cartpole
   lengths = rollout.mask.sum(axis=-1)[0]
   np.testing.assert_array_equal(
     (rollout.scores * rollout.mask).max(axis=-1)[0], lengths
   )
   assert 15 < lengths.mean() < 30
-  assert lengths.max() == num_played
+  assert not rollout.rewards[0, :, lengths.max() :].any()  # Nobody played on.
   assert rollout.terminated[0, np.arange(64), lengths - 1].all()
 
 
