@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from experiments.critics import environments, protocol, training
-from experiments.critics.protocol import HORIZONS, Profile, Record
-from experiments.critics.training import Setting
+from experiments.critics import environments, results, training
+from experiments.critics.protocol import HORIZONS, Cell, Profile
+from experiments.critics.results import Record
+from experiments.critics.settings import Setting
 
 # Colour-blind-safe (Okabe and Ito) and told apart by the marker, too.
 _STYLES = {
@@ -26,34 +28,46 @@ _TITLES = {128: "rollouts of 128 steps", 0: "whole episodes"}
 
 
 def plot(
-  profile: Profile, records: Mapping[Setting, Record], out: pathlib.Path
+  profile: Profile,
+  cells: Sequence[Cell],
+  records: Mapping[Setting, Record],
+  out: pathlib.Path,
 ) -> list[pathlib.Path]:
   """Draws what was trained.
 
   Args:
     profile: The grid.
-    records: By setting; those that are missing are left out.
+    cells: Of the profile. An environment is drawn when all of its cells of
+      that part are there.
+    records: Of those cells that were trained.
     out: Start of the paths: FOLDER/NAME becomes FOLDER/NAME_curves.png.
 
   Returns:
     The paths of the figures.
   """
   drawn = []
-  for name, draw in (
-    ("curves", _curves),
-    ("gamma", _discounts),
-    ("groups", _groups),
+  for part, name, draw, horizons in (
+    ("D1", "curves", _curves, HORIZONS),
+    ("D2", "gamma", _discounts, profile.sweep_horizons),
+    ("D3", "groups", _groups, profile.group_horizons),
   ):
-    path = out.with_name(f"{out.name}_{name}.png")
-    _save(draw, profile, records, path)
-    drawn.append(path)
+    missing = {
+      cell.setting.environment
+      for cell in cells
+      if part in cell.parts and cell.setting not in records
+    }
+    names = [x for x in environments.NAMES if x not in missing]
+    if names:
+      path = out.with_name(f"{out.name}_{name}.png")
+      _save(functools.partial(draw, profile, records), names, horizons, path)
+      drawn.append(path)
   return drawn
 
 
 def _save(
   draw: Callable[..., None],
-  profile: Profile,
-  records: Mapping[Setting, Record],
+  names: Sequence[str],
+  horizons: Sequence[int],
   path: pathlib.Path,
 ) -> None:
   """Environments are rows and horizons are columns."""
@@ -63,18 +77,21 @@ def _save(
     raise ImportError(
       "report: matplotlib is not installed; run `pip install 'grpo_jax[plot]'`."
     ) from error
-  canvas = figure.Figure(figsize=(9, 11), dpi=110, layout="constrained")
-  grid = canvas.subplots(
-    len(environments.NAMES), len(HORIZONS), sharey="row", squeeze=False
+  canvas = figure.Figure(
+    figsize=(1 + 4 * len(horizons), 1 + 2.3 * len(names)),
+    dpi=110,
+    layout="constrained",
   )
-  for row, name in zip(grid, environments.NAMES, strict=True):
-    for axes, horizon in zip(row, HORIZONS, strict=True):
-      draw(axes, profile, records, name, horizon)
+  grid = canvas.subplots(len(names), len(horizons), sharey="row", squeeze=False)
+  for row, name in zip(grid, names, strict=True):
+    for axes, horizon in zip(row, horizons, strict=True):
+      draw(axes, name, horizon)
       axes.spines[["top", "right"]].set_visible(False)
       axes.grid(alpha=0.25, lw=0.6)
     row[0].set_ylabel(f"{name}\nreturn")
-  for axes, horizon in zip(grid[0], HORIZONS, strict=True):
+  for axes, horizon in zip(grid[0], horizons, strict=True):
     axes.set_title(_TITLES[horizon])
+  canvas.align_ylabels()
   handles: dict[str, Any] = {}
   for axes in grid.flat:
     found, labels = axes.get_legend_handles_labels()
@@ -83,7 +100,7 @@ def _save(
     handles.values(),
     handles.keys(),
     loc="outside lower center",
-    ncols=6,
+    ncols=3 * len(horizons),
     frameon=False,
   )
   # Without the name of the library that drew it: the same bytes everywhere.
@@ -99,16 +116,14 @@ def _setting(profile: Profile, name: str, horizon: int, **others) -> Setting:
   )
 
 
-def _curves(axes, profile, records, name, horizon) -> None:
+def _curves(profile, records, axes, name, horizon) -> None:
   """Mean over seeds against steps, and the 95 % interval of the mean."""
   steps = (np.arange(training.NUM_BINS) + 0.5) / training.NUM_BINS
   steps *= profile.total_steps / 1e6
   for baseline in profile.baselines:
     setting = _setting(profile, name, horizon, baseline=baseline)
-    if setting not in records:
-      continue
     curves = records[setting].curves()  # [S, NUM_BINS]
-    low, high = np.transpose([protocol.interval(x, np.mean) for x in curves.T])
+    low, high = np.transpose([results.interval(x, np.mean) for x in curves.T])
     colour, marker = _STYLES[baseline]
     axes.fill_between(steps, low, high, color=colour, alpha=0.15, lw=0)
     axes.plot(
@@ -133,16 +148,11 @@ def _line(
   shift: float,
 ) -> None:
   """Interquartile means of final scores with their intervals."""
-  found = [
-    (x + shift, records[setting].final_scores())
-    for x, setting in points
-    if setting in records
-  ]
-  if not found:
-    return
-  places = [x for x, _ in found]
-  means = np.array([protocol.interquartile_mean(scores) for _, scores in found])
-  low, high = np.transpose([protocol.interval(scores) for _, scores in found])
+  points = list(points)
+  places = [x + shift for x, _ in points]
+  scores = [records[setting].final_scores() for _, setting in points]
+  means = np.array([results.interquartile_mean(x) for x in scores])
+  low, high = np.transpose([results.interval(x) for x in scores])
   colour, marker = style
   axes.errorbar(
     places,
@@ -158,7 +168,7 @@ def _line(
   )
 
 
-def _discounts(axes, profile, records, name, horizon) -> None:
+def _discounts(profile, records, axes, name, horizon) -> None:
   gammas = profile.sweep_gammas
   for i, baseline in enumerate(("ppo", "grpo")):
     points = [
@@ -173,7 +183,7 @@ def _discounts(axes, profile, records, name, horizon) -> None:
   axes.set_xlabel("discount γ")
 
 
-def _groups(axes, profile, records, name, horizon) -> None:
+def _groups(profile, records, axes, name, horizon) -> None:
   for i, gamma in enumerate(profile.group_gammas):
     points = [
       (

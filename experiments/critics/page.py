@@ -9,15 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from scipy import stats
 
-from experiments.critics import environments, protocol
+from experiments.critics import environments, protocol, results
 from experiments.critics.protocol import (
   HORIZONS,
   Cell,
   Conclusion,
   Profile,
-  Record,
 )
-from experiments.critics.training import Setting
+from experiments.critics.results import Record
+from experiments.critics.settings import Setting
 
 _NONE = "–"
 
@@ -71,11 +71,12 @@ def markdown(
     "",
     f"A verdict is about this budget: {profile.total_steps:,} steps per seed."
     " A conclusion is confirmed if all of its checks hold, so that one"
-    " environment that disagrees is enough; the checks are listed below.",
+    " environment that disagrees is enough; the checks are listed below. One"
+    " that needs a difference is *open* where the interval of the difference"
+    " contains 0: that many seeds and steps do not tell.",
     "",
   ]
-  for path in figures:
-    lines += [f"![{path.stem}]({path.name})", ""]
+  lines += [f"![{path.stem}]({path.name})\n" for path in figures]
   lines += [
     "Curves: mean over seeds and its 95 % bootstrap interval. Points:"
     " interquartile mean of the final scores and its 95 % bootstrap interval."
@@ -94,25 +95,30 @@ def markdown(
   if profile.variants:
     lines += ["## Variants", "", *_variants(profile, scores), ""]
   for conclusion in found:
-    lines += [*_checks(conclusion), ""]
+    if any(check.contrast for check in conclusion.checks):
+      lines += [*_checks(conclusion), ""]
   lines += ["## Cells", "", *_table(cells, records)]
   return "\n".join(lines) + "\n"
 
 
 def _summary(conclusion: Conclusion) -> str:
   holds = [check.holds for check in conclusion.checks]
-  missing = f", {holds.count(None)} missing" if None in holds else ""
+  others = {
+    "open": sum(check.is_open for check in conclusion.checks),
+    "not trained yet": holds.count(None),
+  }
+  rest = "".join(f"; {n} {text}" for text, n in others.items() if n)
   return (
     f"| {conclusion.name} | {conclusion.claim} | **{conclusion.verdict}** |"
-    f" {holds.count(True)} of {len(holds)}{missing} |"
+    f" {holds.count(True)} of {len(holds)}{rest} |"
   )
 
 
 def _iqm(scores: np.ndarray | None) -> str:
   if scores is None:
     return _NONE
-  low, high = protocol.interval(scores)
-  mean = float(protocol.interquartile_mean(scores))
+  low, high = results.interval(scores)
+  mean = float(results.interquartile_mean(scores))
   return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
 
 
@@ -140,10 +146,10 @@ def _comparison(
     )
     difference, welch, rank = _NONE, _NONE, _NONE
     if ppo is not None and grpo is not None:
-      found = protocol.contrast([(1, grpo), (-1, ppo)])
+      found = results.contrast([(1, grpo), (-1, ppo)])
       difference = _interval(found, 1)
-      welch = f"{found.p:.3f}"
-      rank = f"{stats.mannwhitneyu(grpo, ppo).pvalue:.3f}"
+      welch = _p(found.p)
+      rank = _p(stats.mannwhitneyu(grpo, ppo).pvalue)
     yield (
       f"| {name} | {horizon} | {_iqm(ppo)} | {_iqm(grpo)} | {difference} |"
       f" {welch} | {rank} |"
@@ -185,7 +191,11 @@ def _spread(scores: np.ndarray | None) -> str:
   return f"{scores.mean():.1f} ± {scores.std(ddof=1):.1f}"
 
 
-def _interval(contrast: protocol.Contrast, digits: int) -> str:
+def _p(value: float) -> str:
+  return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _interval(contrast: results.Contrast, digits: int) -> str:
   numbers = (contrast.estimate, contrast.low, contrast.high)
   estimate, low, high = (f"{x:.{digits}f}" for x in numbers)
   return f"{estimate} [{low}, {high}]"
@@ -200,10 +210,11 @@ def _checks(conclusion: Conclusion) -> Iterator[str]:
   digits = 2 if conclusion.name == "C4" else 1
   yield "| comparison | 95 % interval | needed | holds |"
   yield "|---|---|---|---|"
-  words = {True: "yes", False: "**no**", None: "not trained yet"}
   for check in conclusion.checks:
-    found = _interval(check.contrast, digits) if check.contrast else _NONE
-    yield f"| {check.text} | {found} | {check.needed} | {words[check.holds]} |"
+    if check.contrast is not None:
+      found = _interval(check.contrast, digits)
+      holds = "yes" if check.holds else "open" if check.is_open else "**no**"
+      yield f"| {check.text} | {found} | {check.needed} | {holds} |"
 
 
 def _table(

@@ -30,14 +30,13 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
-from scipy import stats
 
-from experiments.critics import environments, training
-from experiments.critics.training import Setting
+from experiments.critics import environments, results, settings
+from experiments.critics.results import Contrast
+from experiments.critics.settings import Setting
 
 VERSION = (
   1  # Raise it when training changes: cells of another one do not count.
@@ -50,7 +49,6 @@ SPANS = {
   "MountainCarContinuous-v0": 135.0,
   "Pendulum-v1": 1050.0,
 }
-_TAIL = training.NUM_BINS // 10  # The last tenth of the budget.
 _EASY = "CartPole-v1"
 
 
@@ -66,6 +64,7 @@ class Profile:
     sweep_horizons: Of D2.
     groups: Numbers of environments, of D3.
     group_gammas: Of D3.
+    group_horizons: Of D3.
     variants: Whether PPO without a value clip and means over episodes are
       trained too.
   """
@@ -77,6 +76,7 @@ class Profile:
   sweep_horizons: tuple[int, ...]
   groups: tuple[int, ...]
   group_gammas: tuple[float, ...]
+  group_horizons: tuple[int, ...]
   variants: bool
 
 
@@ -90,16 +90,18 @@ PROFILES = {
     sweep_horizons=(128,),
     groups=(8, 32),
     group_gammas=(0.99,),
+    group_horizons=(0,),
     variants=False,
   ),
   "full": Profile(
     total_steps=1_100_000,
-    baselines=training.BASELINES,
+    baselines=settings.BASELINES,
     gammas=(0.99, 1.0),
     sweep_gammas=(0.0, 0.1, 0.5, 0.9, 0.95, 0.99, 1.0),
     sweep_horizons=HORIZONS,
     groups=(8, 16, 32, 64, 128),
     group_gammas=(0.99, 1.0),
+    group_horizons=HORIZONS,
     variants=True,
   ),
 }
@@ -174,131 +176,14 @@ def cells(profile: Profile, num_seeds: int) -> list[Cell]:
   ):
     add("D2", *combination)
   for combination in itertools.product(
-    names, ("grpo",), profile.group_gammas, HORIZONS, profile.groups
+    names,
+    ("grpo",),
+    profile.group_gammas,
+    profile.group_horizons,
+    profile.groups,
   ):
     add("D3", *combination)
   return [Cell(x, num_seeds, tuple(found)) for x, found in parts.items()]
-
-
-@dataclasses.dataclass(frozen=True)
-class Record:
-  """What a trained cell left behind; the fields are those of its JSON file.
-
-  Attributes:
-    key: Of the cell.
-    name: Of the cell.
-    means: Mean return of the episodes that ended in each part of the budget,
-      for each seed [S][NUM_BINS]; 0 where there were none.
-    counts: Number of these episodes [S][NUM_BINS].
-    steps: Environment steps of each seed [S].
-    seconds: Of training, all seeds together.
-    compile_seconds: Before it; about 0 where a program was shared.
-    date: When it was trained, YYYY-MM-DD.
-    cores: CPU cores of the machine.
-  """
-
-  key: str
-  name: str
-  means: list[list[float]]
-  counts: list[list[int]]
-  steps: list[int]
-  seconds: float
-  compile_seconds: float
-  date: str
-  cores: int
-
-  def final_scores(self) -> np.ndarray:  # [S]
-    """Mean return of the episodes that ended in the last tenth of the budget.
-
-    Where none ended there, of those in the last part in which some did.
-    """
-    found = []
-    for means, counts in zip(
-      np.array(self.means), np.array(self.counts), strict=True
-    ):
-      if counts[-_TAIL:].any():
-        found.append(np.average(means[-_TAIL:], weights=counts[-_TAIL:]))
-      else:
-        found.append(means[np.flatnonzero(counts)[-1]])
-    return np.array(found)
-
-  def curves(self) -> np.ndarray:  # [S, NUM_BINS]
-    """Mean returns; parts without episodes are interpolated."""
-    places = np.arange(training.NUM_BINS)
-    return np.array(
-      [
-        np.interp(places, places[np.array(n) > 0], np.array(x)[np.array(n) > 0])
-        for x, n in zip(self.means, self.counts, strict=True)
-      ]
-    )
-
-  def areas(self) -> np.ndarray:  # [S]
-    """Area under the learning curve over the budget, in units of return."""
-    return self.curves().mean(axis=1)
-
-
-def interquartile_mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
-  """Mean of the middle half; of 5 seeds, of the middle three."""
-  return stats.trim_mean(values, 0.25, axis=axis)
-
-
-def interval(
-  values: np.ndarray,  # [S]
-  statistic: Callable[..., np.ndarray] = interquartile_mean,
-) -> tuple[float, float]:
-  """95 % percentile-bootstrap interval of a statistic over seeds.
-
-  Of a few seeds it is little more than their range, and covers less often than
-  95 times in a hundred.
-  """
-  rng = np.random.default_rng(0)
-  draws = rng.choice(values, (10_000, len(values)))
-  low, high = np.percentile(statistic(draws, axis=1), [2.5, 97.5])
-  return float(low), float(high)
-
-
-@dataclasses.dataclass(frozen=True)
-class Contrast:
-  """A weighted sum of means with its 95 % interval and two-sided p-value."""
-
-  estimate: float
-  low: float
-  high: float
-  p: float
-
-  @property
-  def is_below(self) -> bool:
-    return self.high < 0
-
-  @property
-  def is_above(self) -> bool:
-    return self.low > 0
-
-
-def contrast(terms: Iterable[tuple[float, np.ndarray]]) -> Contrast:
-  """Σ_i w_i mean(x_i), with Welch's and Satterthwaite's approximation.
-
-      s² = Σ_i s_i²,   s_i² = w_i² Var(x_i) / n_i
-      ν  = s⁴ / Σ_i ( s_i⁴ / (n_i − 1) )
-
-  Args:
-    terms: Weights and samples of at least two numbers; (1, a), (−1, b) is
-      Welch's t test.
-
-  Returns:
-    An interval of no width where no sample varies.
-  """
-  terms = list(terms)
-  estimate = float(sum(w * np.mean(x) for w, x in terms))
-  parts = [(w**2 * np.var(x, ddof=1) / len(x), len(x) - 1) for w, x in terms]
-  variance = sum(part for part, _ in parts)
-  if variance == 0:
-    return Contrast(estimate, estimate, estimate, float(estimate == 0))
-  freedom = variance**2 / sum(part**2 / n for part, n in parts)
-  error = math.sqrt(variance)
-  half = float(stats.t.ppf(0.975, freedom)) * error
-  p = 2 * float(stats.t.sf(abs(estimate) / error, freedom))
-  return Contrast(estimate, estimate - half, estimate + half, p)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -316,6 +201,12 @@ class Check:
   needed: str
   contrast: Contrast | None
   holds: bool | None
+
+  @property
+  def is_open(self) -> bool:
+    """It does not hold, and neither does its opposite."""
+    found = self.contrast
+    return self.holds is False and not (found.is_below or found.is_above)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -352,7 +243,7 @@ def _check(
 ) -> Check:
   if any(values is None for _, values in terms):
     return Check(text, needed, None, None)
-  found = contrast(terms)
+  found = results.contrast(terms)
   return Check(text, needed, found, _NEEDED[needed](found))
 
 
@@ -394,7 +285,9 @@ def _discounts(profile: Profile, of: Scores) -> Iterator[Check]:
 
 def _groups(profile: Profile, of: Scores) -> Iterator[Check]:
   few, many = min(profile.groups), max(profile.groups)
-  for horizon, name in itertools.product(HORIZONS, environments.NAMES):
+  for horizon, name in itertools.product(
+    profile.group_horizons, environments.NAMES
+  ):
     yield _check(
       f"{few} − {many} environments, `grpo`, {name}, horizon {horizon}",
       "above",

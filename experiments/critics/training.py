@@ -1,40 +1,8 @@
 """Trains a policy on one environment; all seeds are one compiled program.
 
-A rollout is an array [E, T] of E copies of the environment and T steps:
-
-- horizon 128: T = 128, episodes end and begin inside a row.
-- horizon 0: every copy plays one episode; T is the time limit, `mask` is True
-  up to the end of the episode, and only these steps count.
-
-Losses are those of `grpo_jax/ops`. Beside `ppo` nothing has a critic:
-
-| baseline     | advantage of a step with the return-to-go G                   |
-|--------------|---------------------------------------------------------------|
-| `ppo`        | generalised advantage estimation                              |
-| `none`       | G                                                             |
-| `rstats`     | G − (m + s ε), ε Gaussian, m and s of all G of the batch      |
-| `batch_mean` | G − m                                                         |
-| `grpo`       | (G − m) / (s + 1e-8)                                          |
-| `ema`        | G − EMA of m (0.9, bias-corrected, this batch included)       |
-
-Readings of the protocol where the paper leaves a choice:
-
-- The learning rate falls linearly to 0 over the number of iterations. With
-  horizon 0 that number is unknown, and the paper's code takes the number of
-  steps in its place: the rate stays all but constant. So it does here.
-- Horizon 128 bootstraps: a critic's value stands for what follows the last
-  step of a row and for what follows a time-out; after a termination there is
-  nothing. Without a critic there is nothing to bootstrap with: G ends with the
-  row, as it ends with an episode.
-- Horizon 0 does not bootstrap: a time-out is an end like any other.
-- `mean_of="episodes"`: m is the mean of the undiscounted sum of rewards of the
-  episodes in the batch (or of their parts, with horizon 128), as in the first
-  version of the paper's code; "steps", the default, is that of the second. s
-  is the deviation over steps (ddof 0) in both.
-- Time, budget and learning curves count environment steps of live copies. An
-  iteration that begins below the budget is finished.
-- Continuous actions use the same settings as discrete ones, entropy bonus
-  included; the observation and reward wrappers are in `environments.py`.
+An iteration plays a rollout and takes four steps of Adam on all of it. Its
+number is not known beforehand with whole episodes, so that training is a
+`while_loop` until every seed has used its budget; a seed that has waits.
 """
 
 from __future__ import annotations
@@ -48,104 +16,18 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from experiments.critics import environments, policies
-from grpo_jax.ops import (
-  aggregation,
-  masked,
-  ratios,
-  returns,
-  surrogates,
-  values,
-)
+from experiments.critics import environments, losses, policies
+from experiments.critics.losses import Batch, Rollout
+from experiments.critics.settings import Setting
+from grpo_jax.ops import masked
 from grpo_jax.types import PyTree
 
-BASELINES = ("ppo", "none", "rstats", "batch_mean", "grpo", "ema")
-MEANS = ("steps", "episodes")
 NUM_BINS = 50  # Of a learning curve, over the budget.
 
 _LEARNING_RATE = 2.5e-4
 _ADAM_EPS = 1e-5
 _MAX_GRAD_NORM = 0.5
 _EPOCHS = 4  # Each on the whole rollout.
-_CLIP = 0.2
-_ENTROPY_COEF = 0.01
-_VALUE_COEF = 0.5
-_LAMBDA = 0.95
-_EMA = 0.9
-_STD_EPS = 1e-8
-# Steps whose gradient is taken at a time. Live steps come first, so that a
-# batch of short episodes costs what it holds, and not the time limit.
-_CHUNK = 1024
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-  """What one cell trains.
-
-  Attributes:
-    environment: One of `environments.NAMES`.
-    baseline: One of `BASELINES`.
-    gamma: Discount per step, in [0, 1].
-    horizon: 128, or any number of steps > 0; 0 for whole episodes.
-    num_envs: Copies of the environment: the size of the group.
-    value_clip: Of the critic's loss, in units of the return; None for none.
-    mean_of: One of `MEANS`.
-    total_steps: Budget, environment steps.
-  """
-
-  environment: str
-  baseline: str
-  gamma: float = 0.99
-  horizon: int = 128
-  num_envs: int = 8
-  value_clip: float | None = 0.2
-  mean_of: str = "steps"
-  total_steps: int = 1_100_000
-
-  def __post_init__(self):
-    for name, known in (("baseline", BASELINES), ("mean_of", MEANS)):
-      if getattr(self, name) not in known:
-        raise ValueError(
-          f"training.Setting: {name}={getattr(self, name)!r} is unknown; choose"
-          f" one of {list(known)}."
-        )
-
-  @property
-  def has_critic(self) -> bool:
-    return self.baseline == "ppo"
-
-  @property
-  def whole_episodes(self) -> bool:
-    return self.horizon == 0
-
-
-class Rollout(NamedTuple):
-  """E copies over T slots; the entries where `mask` is False mean nothing."""
-
-  observations: jax.Array  # [E, T, D]
-  actions: jax.Array  # [E, T] int, or [E, T, A]
-  final_observations: jax.Array  # [E, T, D], what each step led to
-  rewards: jax.Array  # [E, T]
-  scores: jax.Array  # [E, T], raw rewards of the episode up to each step
-  terminated: jax.Array  # [E, T] bool
-  truncated: jax.Array  # [E, T] bool
-  mask: jax.Array  # [E, T] bool, the copy was live
-
-  @property
-  def ends(self) -> jax.Array:  # [E, T] bool
-    return self.terminated | self.truncated
-
-
-class Batch(NamedTuple):
-  """What the loss reads; [E, T] each."""
-
-  observations: jax.Array  # [E, T, D]
-  actions: jax.Array  # [E, T] int, or [E, T, A]
-  old_logp: jax.Array
-  advantages: jax.Array
-  old_values: jax.Array  # 0 without a critic
-  returns: jax.Array  # targets of the critic
-  mask: jax.Array  # bool
 
 
 class State(NamedTuple):
@@ -168,119 +50,6 @@ class Result(NamedTuple):
   score_sums: jax.Array  # [S, NUM_BINS], over episodes that ended in the bin
   num_episodes: jax.Array  # [S, NUM_BINS]
   steps: jax.Array  # [S] int32
-
-
-def mean_and_deviation(
-  to_go: jax.Array,  # [E, T]
-  rollout: Rollout,
-  mean_of: str,
-) -> tuple[jax.Array, jax.Array]:  # [], []
-  """m and s of the table above."""
-  mask = rollout.mask
-  mean = masked.mean(to_go, mask)
-  deviation = jnp.sqrt(masked.mean((to_go - mean) ** 2, mask))
-  if mean_of == "episodes":
-    # A row that does not close with an end has one more, unfinished part.
-    last = jnp.maximum(mask.sum(axis=1) - 1, 0)  # [E]
-    closed = jnp.take_along_axis(rollout.ends, last[:, None], axis=1).sum()
-    num_parts = masked.sum(rollout.ends, mask) + mask.shape[0] - closed
-    mean = masked.sum(rollout.rewards, mask) / num_parts
-  return mean, deviation
-
-
-def advantages(
-  setting: Setting,
-  rollout: Rollout,
-  gamma: jax.Array | float,
-  params: PyTree,
-  ema: jax.Array,  # []
-  iteration: jax.Array,  # [] int, from 0
-  key: jax.Array,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-  """Advantages, old values and targets of the critic [E, T], and the new EMA.
-
-  Values and targets are zeros without a critic.
-  """
-  mask, ends = rollout.mask, rollout.ends
-  if setting.has_critic:
-    old_values = policies.value(params, rollout.observations)
-    rewards, beyond = rollout.rewards, None
-    if not setting.whole_episodes:
-      following = policies.value(params, rollout.final_observations)
-      rewards = rewards + gamma * masked.select(following, rollout.truncated)
-      beyond = following[:, -1]
-    found, targets = returns.generalized_advantages(
-      rewards, old_values, mask, gamma, _LAMBDA, beyond, ends
-    )
-    return found, old_values, targets, ema
-  to_go = returns.returns_to_go(rollout.rewards, mask, gamma, ends=ends)
-  mean, deviation = mean_and_deviation(to_go, rollout, setting.mean_of)
-  if setting.baseline == "ema":
-    ema = _EMA * ema + (1 - _EMA) * mean
-    mean = ema / (1 - _EMA ** (iteration + 1))
-  baseline = 0.0 if setting.baseline == "none" else mean
-  if setting.baseline == "rstats":
-    baseline += deviation * jax.random.normal(key, to_go.shape)
-  found = to_go - baseline
-  if setting.baseline == "grpo":
-    found = found / (deviation + _STD_EPS)
-  nothing = jnp.zeros_like(to_go)
-  return masked.select(found, mask), nothing, nothing, ema
-
-
-def loss(setting: Setting, params: PyTree, batch: Batch) -> jax.Array:  # []
-  """Clipped surrogate, entropy bonus and error of the critic, over live steps.
-
-  The sum, to be divided by the number of live steps of the whole rollout.
-  """
-  mask = batch.mask
-  # The *input* is masked: 0 · NaN in the backward pass would be NaN.
-  observations, actions = (
-    jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 2)), x, 0)
-    for x in (batch.observations, batch.actions)
-  )
-  logp, entropy = policies.evaluate(params, observations, actions)
-  ratio = ratios.token_ratio(logp, batch.old_logp, mask)
-  gain = surrogates.clipped(ratio, batch.advantages, _CLIP, _CLIP)
-  total = -gain - _ENTROPY_COEF * entropy
-  if setting.has_critic:
-    total += _VALUE_COEF * values.value_loss(
-      policies.value(params, observations),
-      batch.returns,
-      batch.old_values,
-      mask,
-      setting.value_clip,
-    )
-  return aggregation.over_tokens(total, mask).total
-
-
-def packed(batch: Batch) -> Batch:  # [E, T, ...] -> [1, N, ...]
-  """The live steps, then what is not live, N a multiple of the chunk."""
-  mask = batch.mask.reshape(-1)
-  padding = -len(mask) % _CHUNK
-  places = jnp.pad(jnp.argsort(~mask, stable=True), (0, padding))  # [N]
-  packed = jax.tree.map(
-    lambda x: x.reshape(-1, *x.shape[2:])[places][None], batch
-  )
-  return packed._replace(mask=(jnp.arange(len(places)) < mask.sum())[None])
-
-
-def gradient(setting: Setting, params: PyTree, batch: Batch) -> PyTree:
-  """Gradient of the mean loss over live steps of a packed batch."""
-
-  def add(i, total):
-    part = jax.tree.map(
-      lambda x: jax.lax.dynamic_slice_in_dim(x, i * _CHUNK, _CHUNK, axis=1),
-      batch,
-    )
-    found = jax.grad(functools.partial(loss, setting))(params, part)
-    return jax.tree.map(jnp.add, total, found)
-
-  num_live = batch.mask.sum()
-  total = jax.lax.fori_loop(
-    0, -(-num_live // _CHUNK), add, jax.tree.map(jnp.zeros_like, params)
-  )
-  return jax.tree.map(lambda x: x / jnp.maximum(num_live, 1), total)
 
 
 def _optimizer(setting: Setting) -> optax.GradientTransformation:
@@ -392,7 +161,7 @@ def _update(
   rollout: Rollout,
 ) -> State:
   """One iteration of one seed, after its rollout."""
-  found, old_values, targets, ema = advantages(
+  found, old_values, targets, ema = losses.advantages(
     setting, rollout, gamma, state.params, state.ema, state.iteration, key
   )
   old_logp, _ = policies.evaluate(
@@ -407,13 +176,13 @@ def _update(
     returns=targets,
     mask=rollout.mask,
   )
-  live_first = packed(batch)
+  live_first = losses.packed(batch)
   optimizer = _optimizer(setting)
 
   def epoch(_, carry):
     params, optimizer_state = carry
     updates, optimizer_state = optimizer.update(
-      gradient(setting, params, live_first), optimizer_state
+      losses.gradient(setting, params, live_first), optimizer_state
     )
     return optax.apply_updates(params, updates), optimizer_state
 
