@@ -91,6 +91,8 @@ def _save(
     row[0].set_ylabel(f"{name}\nreturn")
   for axes, horizon in zip(grid[0], horizons, strict=True):
     axes.set_title(_TITLES[horizon])
+  for axes in grid[:-1].flat:
+    axes.set_xlabel("")
   canvas.align_ylabels()
   handles: dict[str, Any] = {}
   for axes in grid.flat:
@@ -136,6 +138,7 @@ def _curves(profile, records, axes, name, horizon) -> None:
       lw=1.4,
       label=baseline,
     )
+  axes.locator_params(axis="x", nbins=5)
   axes.set_xlabel("environment steps (millions)")
 
 
@@ -205,7 +208,7 @@ def _groups(profile, records, axes, name, horizon) -> None:
       points,
       _GAMMA_STYLES[gamma],
       f"grpo, γ = {gamma:g}",
-      shift=0.12 * i - 0.06,
+      shift=0.12 * (i - (len(profile.group_gammas) - 1) / 2),
     )
   axes.set_xticks(range(len(profile.groups)), profile.groups)
   axes.set_xlim(-0.4, len(profile.groups) - 0.6)

@@ -78,10 +78,10 @@ def markdown(
   ]
   lines += [f"![{path.stem}]({path.name})\n" for path in figures]
   lines += [
-    "Curves: mean over seeds and its 95 % bootstrap interval. Points:"
-    " interquartile mean of the final scores and its 95 % bootstrap interval."
-    " A final score is the mean return of the episodes that ended in the last"
-    " tenth of the budget.",
+    "A final score is the mean return of the episodes that ended in the last"
+    " tenth of the budget. In the figures, curves are means over seeds and"
+    " points are interquartile means of final scores, with 95 % bootstrap"
+    " intervals.",
     "",
     "## PPO and GRPO",
     "",
@@ -144,6 +144,8 @@ def _comparison(
       scores.get(_setting(profile, name, horizon, baseline=baseline))
       for baseline in ("ppo", "grpo")
     )
+    if ppo is None and grpo is None:
+      continue
     difference, welch, rank = _NONE, _NONE, _NONE
     if ppo is not None and grpo is not None:
       found = results.contrast([(1, grpo), (-1, ppo)])
@@ -179,6 +181,8 @@ def _variants(
     settings = [_setting(profile, name, horizon, **x) for x in (usual, other)]
     names = [protocol.variant(x) for x in settings]
     values = [_spread(scores.get(x)) for x in settings]
+    if values[1] == _NONE:
+      continue
     yield (
       f"| {name} | {horizon} | `{names[0]}` {values[0]} | {values[1]} |"
       f" `{names[1]}` |"
