@@ -58,7 +58,7 @@ setuptools.setup(
     "plot": _PLOT,
     "wandb": _WANDB,
     "search": _SEARCH,
-    "rl": _RL + _PLOT,
+    "rl": _RL,
     "notebooks": ["jupyterlab>=4", *_PLOT],
     "test": _TEST + _MATH + _TOKENIZERS + _PLOT,
     "dev": _TEST + _MATH + _TOKENIZERS + _PLOT + _LINT,
