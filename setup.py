@@ -10,6 +10,8 @@ _WANDB = ["wandb>=0.19"]
 # With google-cloud-storage, which Orbax and tensorboardX use.
 _GCS = ["gcsfs>=2026.10"]
 _SEARCH = ["optuna>=5"]
+# gymnax 1.0.1 imports six without declaring it.
+_RL = ["gymnax>=1.0.1", "six>=1.16"]
 _TEST = [
   "pytest>=8",
   "pytest-xdist>=3.6",
@@ -18,6 +20,7 @@ _TEST = [
   *_GCS,
   *_WANDB,
   *_SEARCH,
+  *_RL,
 ]
 _LINT = ["ruff>=0.12", "mypy>=1.15", "pre-commit>=4"]
 
@@ -55,6 +58,7 @@ setuptools.setup(
     "plot": _PLOT,
     "wandb": _WANDB,
     "search": _SEARCH,
+    "rl": _RL,
     "notebooks": ["jupyterlab>=4", *_PLOT],
     "test": _TEST + _MATH + _TOKENIZERS + _PLOT,
     "dev": _TEST + _MATH + _TOKENIZERS + _PLOT + _LINT,

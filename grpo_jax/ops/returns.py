@@ -58,6 +58,11 @@ def _per_row(x: jax.Array | float, dtype) -> jax.Array:  # [] or [B, 1]
   return x[:, None] if x.ndim else x
 
 
+def _cut(x: jax.Array, ends: jax.Array | None) -> jax.Array:  # [B, T]
+  """What is carried over from the next slot: nothing where `ends`."""
+  return x if ends is None else masked.select(x, ~ends)
+
+
 def _prepared(mask: jax.Array, *arrays: jax.Array) -> list[jax.Array]:
   """Each [B, T], at least float32, 0 where masked."""
   chex.assert_rank([mask, *arrays], 2)
@@ -79,6 +84,7 @@ def returns_to_go(
   mask: jax.Array,  # [B, T] bool
   gamma: float | jax.Array = 1.0,
   holes: str = "skip",
+  ends: jax.Array | None = None,  # [B, T] bool
 ) -> jax.Array:  # [B, T]
   """G_t = r_t + γ G_t⁺, the discounted rewards from token t on.
 
@@ -88,6 +94,8 @@ def returns_to_go(
     gamma: Discount per trained token, in [0, 1].
     holes: "skip" goes over them; "reset" starts anew at each, so that a later
       reward does not reach the tokens before a hole (verl's REINFORCE++).
+    ends: True on tokens that end an episode: what follows in the row is
+      another one, and G⁺ is 0 there. None: a row is one episode.
 
   Returns:
     Returns, 0 where masked.
@@ -102,7 +110,7 @@ def returns_to_go(
   (rewards,) = _prepared(mask, token_rewards)
   at_hole = 1.0 if holes == "skip" else 0.0
   decay = jnp.where(mask, jnp.asarray(gamma, rewards.dtype), at_hole)
-  returns = recurrence(rewards, decay)
+  returns = recurrence(rewards, _cut(decay, ends))
   return jax.lax.stop_gradient(masked.select(returns, mask))
 
 
@@ -113,6 +121,7 @@ def generalized_advantages(
   gamma: float | jax.Array,
   lam: float | jax.Array,  # [] or [B]
   bootstrap_value: jax.Array | None = None,  # [B]
+  ends: jax.Array | None = None,  # [B, T] bool
 ) -> tuple[jax.Array, jax.Array]:  # [B, T], [B, T]
   """Generalised advantage estimation.
 
@@ -126,6 +135,10 @@ def generalized_advantages(
     lam: λ in [0, 1]; 1 gives return minus value, 0 the one-step error.
     bootstrap_value: Value of the state after the last token of rows that were
       cut off; None for 0.
+    ends: True on tokens that end an episode: what follows in the row is
+      another one, and V⁺ and A⁺ are 0 there. The value of the state in which
+      an episode was cut off belongs into the reward: r + γ V. None: a row is
+      one episode.
 
   Returns:
     Advantages, and the targets A + V of the critic. 0 where masked.
@@ -138,9 +151,10 @@ def generalized_advantages(
   if bootstrap_value is None:
     bootstrap_value = jnp.zeros(mask.shape[0])
   beyond = bootstrap_value.astype(values.dtype)
-  errors = rewards + gamma * successor(values, mask, beyond) - values
+  successors = _cut(successor(values, mask, beyond), ends)
+  errors = rewards + gamma * successors - values
   decay = jnp.where(mask, gamma * _per_row(lam, values.dtype), 1.0)
-  advantages = recurrence(masked.select(errors, mask), decay)
+  advantages = recurrence(masked.select(errors, mask), _cut(decay, ends))
   return jax.lax.stop_gradient(
     (masked.select(advantages, mask), masked.select(advantages + values, mask))
   )

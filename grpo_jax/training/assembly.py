@@ -356,8 +356,8 @@ def _check_rounds(
     raise ValueError(
       f"config.{phase_name}.max_rounds={max_rounds} and"
       f" config.algorithm.max_live_groups={objective_config.max_live_groups}"
-      " are two ways to a batch of live groups. To draw on until there are enough,"
-      f" set config.{phase_name}.num_prompts to their number and"
+      " are two ways to a batch of live groups. To draw on until there are"
+      f" enough, set config.{phase_name}.num_prompts to their number and"
       " max_live_groups=0; to choose them from one large"
       " batch, max_rounds=1."
     )
@@ -374,21 +374,21 @@ def _check_staleness(
   if problem.scorer is None:
     raise ValueError(
       f"config.{phase_name}.staleness={phase.staleness} lets the device go on"
-      " while the host verifies, and these answers are verified on the device, in the"
-      " program of the step; needed is 0, or data with verifiers on the host"
+      " while the host verifies, and these answers are verified on the device,"
+      " in the program of the step; needed is 0, or data with verifiers on the host"
       " (config.data.source='jsonl' or 'tfds')."
     )
   if phase.max_rounds > 1:
     raise ValueError(
       f"config.{phase_name}.staleness={phase.staleness} draws the next batches"
-      f" before this one is verified, and max_rounds={phase.max_rounds} draws more of"
-      " this one after that; set staleness=0 or max_rounds=1."
+      f" before this one is verified, and max_rounds={phase.max_rounds} draws"
+      " more of this one after that; set staleness=0 or max_rounds=1."
     )
   if "behavior_logp" not in required:
     raise ValueError(
       f"config.{phase_name}.staleness={phase.staleness} trains on completions"
-      f" of earlier parameters, and algorithm {name!r} takes them for the current"
-      " ones'; correct it by config.algorithm.importance_mode='truncate' or"
+      f" of earlier parameters, and algorithm {name!r} takes them for the"
+      " current ones'; correct it by config.algorithm.importance_mode='truncate' or"
       " 'mask', or by config.algorithm.rejection, or set staleness to 0."
     )
 

@@ -58,7 +58,7 @@ def digest(directory: pathlib.Path) -> dict[str, str]:
     (
       tiny(phases=("sft", "rll")),
       ValueError,
-      r"'rll'.*mean 'rl'.*sft, value, rl",
+      r"'rll'.*mean 'rl'.*value, rl",
     ),
     (tiny(phases=()), ValueError, r"config\.phases is empty"),
     (tiny(algorithm__name="grop"), KeyError, r"'grop'\. Did you mean 'grpo'\?"),

@@ -121,6 +121,30 @@ def test_advantages_are_direct_sums_that_skip_holes(seed, gamma, lam):
   )
 
 
+def test_episodes_of_one_row_are_those_of_several():
+  rng = np.random.default_rng(7)
+  rewards, values = rng.normal(size=(2, 1, 6))
+  ends = np.array([[False, True, False, False, True, False]])
+  mask = np.array([[True, True, False, True, True, True]])  # With a hole.
+  beyond = np.array([0.7])
+  with jax.enable_x64(True):
+    together = advantages_of(rewards, values, mask, 0.9, 0.8, beyond, ends)
+    to_go = to_go_of(rewards, mask, 0.9, ends=ends)
+    for part, after in (
+      (slice(2), 0.0),
+      (slice(2, 5), 0.0),
+      (slice(5, 6), 0.7),
+    ):
+      alone = rewards[:, part], values[:, part], mask[:, part]
+      expected = advantages_of(*alone, 0.9, 0.8, np.array([after]))
+      np.testing.assert_allclose(
+        [x[:, part] for x in together], expected, atol=1e-12
+      )
+      np.testing.assert_allclose(
+        to_go[:, part], to_go_of(alone[0], alone[2], 0.9), atol=1e-12
+      )
+
+
 def test_each_row_has_its_own_lambda():
   rewards, values, mask = _random_case(3)
   lams = np.array([0.0, 0.5, 0.9, 1.0])

@@ -1,0 +1,18 @@
+"""Critic or no critic on classical control: a replication of arXiv:2511.03527.
+
+    python -m experiments.critics.report --profile=smoke --out=FOLDER
+
+| file              | holds                                                    |
+|-------------------|----------------------------------------------------------|
+| `settings.py`     | what a cell trains, and how the protocol is read         |
+| `environments.py` | gymnax, with the wrappers of continuous actions          |
+| `policies.py`     | networks and distributions                               |
+| `losses.py`       | advantages and losses, from `grpo_jax/ops`               |
+| `training.py`     | rollouts and updates, as one program for all seeds       |
+| `results.py`      | what a cell leaves behind, and its statistics            |
+| `protocol.py`     | the grid, and the rules by which conclusions are judged  |
+| `figure.py`, `page.py`, `report.py` | the figures, the page, the command     |
+
+Source: de Oliveira et al., "Learning Without Critics? Revisiting GRPO in
+Classical Reinforcement Learning Environments", arXiv:2511.03527.
+"""

@@ -1,0 +1,215 @@
+"""The figures of the replication: curves, discounts, sizes of groups."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.critics import environments, results, training
+from experiments.critics.protocol import HORIZONS, Cell, Profile
+from experiments.critics.results import Record
+from experiments.critics.settings import Setting
+
+# Colour-blind-safe (Okabe and Ito) and told apart by the marker, too.
+_STYLES = {
+  "ppo": ("#000000", "o"),
+  "grpo": ("#0072B2", "s"),
+  "none": ("#D55E00", "^"),
+  "rstats": ("#CC79A7", "v"),
+  "batch_mean": ("#009E73", "D"),
+  "ema": ("#E69F00", "P"),
+}
+_GAMMA_STYLES = {0.99: ("#0072B2", "s"), 1.0: ("#D55E00", "^")}
+_TITLES = {128: "rollouts of 128 steps", 0: "whole episodes"}
+
+
+def plot(
+  profile: Profile,
+  cells: Sequence[Cell],
+  records: Mapping[Setting, Record],
+  out: pathlib.Path,
+) -> list[pathlib.Path]:
+  """Draws what was trained.
+
+  Args:
+    profile: The grid.
+    cells: Of the profile. An environment is drawn when all of its cells of
+      that part are there.
+    records: Of those cells that were trained.
+    out: Start of the paths: FOLDER/NAME becomes FOLDER/NAME_curves.png.
+
+  Returns:
+    The paths of the figures.
+  """
+  drawn = []
+  for part, name, draw, horizons in (
+    ("D1", "curves", _curves, HORIZONS),
+    ("D2", "gamma", _discounts, profile.sweep_horizons),
+    ("D3", "groups", _groups, profile.group_horizons),
+  ):
+    missing = {
+      cell.setting.environment
+      for cell in cells
+      if part in cell.parts and cell.setting not in records
+    }
+    names = [x for x in environments.NAMES if x not in missing]
+    if names:
+      path = out.with_name(f"{out.name}_{name}.png")
+      _save(functools.partial(draw, profile, records), names, horizons, path)
+      drawn.append(path)
+  return drawn
+
+
+def _save(
+  draw: Callable[..., None],
+  names: Sequence[str],
+  horizons: Sequence[int],
+  path: pathlib.Path,
+) -> None:
+  """Environments are rows and horizons are columns."""
+  try:
+    from matplotlib import figure
+  except ImportError as error:
+    raise ImportError(
+      "report: matplotlib is not installed; run `pip install 'grpo_jax[plot]'`."
+    ) from error
+  canvas = figure.Figure(
+    figsize=(1 + 4 * len(horizons), 1 + 2.3 * len(names)),
+    dpi=110,
+    layout="constrained",
+  )
+  grid = canvas.subplots(len(names), len(horizons), sharey="row", squeeze=False)
+  for row, name in zip(grid, names, strict=True):
+    for axes, horizon in zip(row, horizons, strict=True):
+      draw(axes, name, horizon)
+      axes.spines[["top", "right"]].set_visible(False)
+      axes.grid(alpha=0.25, lw=0.6)
+    row[0].set_ylabel(f"{name}\nreturn")
+  for axes, horizon in zip(grid[0], horizons, strict=True):
+    axes.set_title(_TITLES[horizon])
+  for axes in grid[:-1].flat:
+    axes.set_xlabel("")
+  canvas.align_ylabels()
+  handles: dict[str, Any] = {}
+  for axes in grid.flat:
+    found, labels = axes.get_legend_handles_labels()
+    handles |= dict(zip(labels, found, strict=True))
+  canvas.legend(
+    handles.values(),
+    handles.keys(),
+    loc="outside lower center",
+    ncols=3 * len(horizons),
+    frameon=False,
+  )
+  # Without the name of the library that drew it: the same bytes everywhere.
+  canvas.savefig(path, format="png", metadata={"Software": None})
+
+
+def _setting(profile: Profile, name: str, horizon: int, **others) -> Setting:
+  return Setting(
+    environment=name,
+    horizon=horizon,
+    total_steps=profile.total_steps,
+    **others,
+  )
+
+
+def _curves(profile, records, axes, name, horizon) -> None:
+  """Mean over seeds against steps, and the 95 % interval of the mean."""
+  steps = (np.arange(training.NUM_BINS) + 0.5) / training.NUM_BINS
+  steps *= profile.total_steps / 1e6
+  for baseline in profile.baselines:
+    setting = _setting(profile, name, horizon, baseline=baseline)
+    curves = records[setting].curves()  # [S, NUM_BINS]
+    low, high = np.transpose([results.interval(x, np.mean) for x in curves.T])
+    colour, marker = _STYLES[baseline]
+    axes.fill_between(steps, low, high, color=colour, alpha=0.15, lw=0)
+    axes.plot(
+      steps,
+      curves.mean(axis=0),
+      marker=marker,
+      markevery=10,
+      ms=5,
+      color=colour,
+      lw=1.4,
+      label=baseline,
+    )
+  axes.locator_params(axis="x", nbins=5)
+  axes.set_xlabel("environment steps (millions)")
+
+
+def _line(
+  axes,
+  records: Mapping[Setting, Record],
+  points: Iterable[tuple[float, Setting]],
+  style: tuple[str, str],
+  label: str,
+  shift: float,
+) -> None:
+  """Interquartile means of final scores with their intervals."""
+  points = list(points)
+  places = [x + shift for x, _ in points]
+  scores = [records[setting].final_scores() for _, setting in points]
+  means = np.array([results.interquartile_mean(x) for x in scores])
+  low, high = np.transpose([results.interval(x) for x in scores])
+  colour, marker = style
+  axes.errorbar(
+    places,
+    means,
+    # A mean of the middle half may fall outside by round-off alone.
+    yerr=np.maximum([means - low, high - means], 0),
+    marker=marker,
+    color=colour,
+    lw=1.4,
+    ms=5,
+    capsize=3,
+    label=label,
+  )
+
+
+def _discounts(profile, records, axes, name, horizon) -> None:
+  gammas = profile.sweep_gammas
+  for i, baseline in enumerate(("ppo", "grpo")):
+    points = [
+      (x, _setting(profile, name, horizon, baseline=baseline, gamma=gamma))
+      for x, gamma in enumerate(gammas)
+    ]
+    _line(
+      axes, records, points, _STYLES[baseline], baseline, shift=0.12 * i - 0.06
+    )
+  axes.set_xticks(range(len(gammas)), [f"{gamma:g}" for gamma in gammas])
+  axes.set_xlim(-0.4, len(gammas) - 0.6)
+  axes.set_xlabel("discount γ")
+
+
+def _groups(profile, records, axes, name, horizon) -> None:
+  for i, gamma in enumerate(profile.group_gammas):
+    points = [
+      (
+        x,
+        _setting(
+          profile,
+          name,
+          horizon,
+          baseline="grpo",
+          gamma=gamma,
+          num_envs=num_envs,
+        ),
+      )
+      for x, num_envs in enumerate(profile.groups)
+    ]
+    _line(
+      axes,
+      records,
+      points,
+      _GAMMA_STYLES[gamma],
+      f"grpo, γ = {gamma:g}",
+      shift=0.12 * (i - (len(profile.group_gammas) - 1) / 2),
+    )
+  axes.set_xticks(range(len(profile.groups)), profile.groups)
+  axes.set_xlim(-0.4, len(profile.groups) - 0.6)
+  axes.set_xlabel("environments in a group")

@@ -1,0 +1,245 @@
+"""The page about a profile, in Markdown."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+from scipy import stats
+
+from experiments.critics import environments, protocol, results
+from experiments.critics.protocol import (
+  HORIZONS,
+  Cell,
+  Conclusion,
+  Profile,
+)
+from experiments.critics.results import Record
+from experiments.critics.settings import Setting
+
+_NONE = "–"
+
+
+def markdown(
+  name: str,
+  command: str,
+  cells: Sequence[Cell],
+  records: Mapping[Setting, Record],
+  figures: Sequence[pathlib.Path],
+) -> str:
+  """The whole page.
+
+  Args:
+    name: Of the profile.
+    command: That made it.
+    cells: Of the profile.
+    records: Of those cells that were trained; not empty.
+    figures: Beside the page.
+  """
+  profile = protocol.PROFILES[name]
+  scores = {x: record.final_scores() for x, record in records.items()}
+  found = protocol.conclusions(profile, scores)
+  some = next(iter(records.values()))
+  dates = sorted({record.date for record in records.values()})
+  hours = sum(x.seconds + x.compile_seconds for x in records.values()) / 3600
+  lines = [
+    f"# Learning without critics, on classical control: profile `{name}`",
+    "",
+    f"{' to '.join([dates[0], *dates[1:][-1:]])}, {some.cores} virtual CPU"
+    f" cores; {len(records)} of {len(cells)} cells, {cells[0].num_seeds} seeds"
+    f" each, {profile.total_steps:,} environment steps per seed,"
+    f" {hours:.1f} h in all.",
+    "",
+    "```",
+    command,
+    "```",
+    "",
+    "A replication of de Oliveira et al., *Learning Without Critics?*"
+    " ([arXiv:2511.03527](https://arxiv.org/abs/2511.03527)), with the losses"
+    " of [grpo_jax/ops](../../grpo_jax/ops). The rules that decide were written"
+    " before the first cell was trained"
+    " ([protocol.py](../../experiments/critics/protocol.py)); how the protocol"
+    " was read where the paper leaves a choice is in"
+    " [training.py](../../experiments/critics/training.py). Pendulum stands in"
+    " for HalfCheetah: gymnax has neither it nor Humanoid.",
+    "",
+    "| | published conclusion | verdict | checks that hold |",
+    "|---|---|---|---|",
+    *(_summary(x) for x in found),
+    "",
+    f"A verdict is about this budget: {profile.total_steps:,} steps per seed."
+    " A conclusion is confirmed if all of its checks hold, so that one"
+    " environment that disagrees is enough; the checks are listed below. One"
+    " that needs a difference is *open* where the interval of the difference"
+    " contains 0: that many seeds and steps do not tell.",
+    "",
+  ]
+  lines += [f"![{path.stem}]({path.name})\n" for path in figures]
+  lines += [
+    "A final score is the mean return of the episodes that ended in the last"
+    " tenth of the budget. In the figures, curves are means over seeds and"
+    " points are interquartile means of final scores, with 95 % bootstrap"
+    " intervals.",
+    "",
+    "## PPO and GRPO",
+    "",
+    "γ = 0.99, 8 environments. Interquartile mean of the final scores with its"
+    " 95 % bootstrap interval; the difference of the means with Welch's 95 %"
+    " interval.",
+    "",
+    *_comparison(profile, scores),
+    "",
+  ]
+  if profile.variants:
+    lines += ["## Variants", "", *_variants(profile, scores), ""]
+  for conclusion in found:
+    if any(check.contrast for check in conclusion.checks):
+      lines += [*_checks(conclusion), ""]
+  lines += ["## Cells", "", *_table(cells, records)]
+  return "\n".join(lines) + "\n"
+
+
+def _summary(conclusion: Conclusion) -> str:
+  holds = [check.holds for check in conclusion.checks]
+  others = {
+    "open": sum(check.is_open for check in conclusion.checks),
+    "not trained yet": holds.count(None),
+  }
+  rest = "".join(f"; {n} {text}" for text, n in others.items() if n)
+  return (
+    f"| {conclusion.name} | {conclusion.claim} | **{conclusion.verdict}** |"
+    f" {holds.count(True)} of {len(holds)}{rest} |"
+  )
+
+
+def _iqm(scores: np.ndarray | None) -> str:
+  if scores is None:
+    return _NONE
+  low, high = results.interval(scores)
+  mean = float(results.interquartile_mean(scores))
+  return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def _setting(profile: Profile, name: str, horizon: int, **others) -> Setting:
+  return Setting(
+    environment=name,
+    horizon=horizon,
+    total_steps=profile.total_steps,
+    **others,
+  )
+
+
+def _comparison(
+  profile: Profile, scores: Mapping[Setting, np.ndarray]
+) -> Iterator[str]:
+  yield (
+    "| environment | horizon | `ppo` | `grpo` | `grpo` − `ppo` | Welch p |"
+    " Mann-Whitney p |"
+  )
+  yield "|---|---|---|---|---|---|---|"
+  for name, horizon in itertools.product(environments.NAMES, HORIZONS):
+    ppo, grpo = (
+      scores.get(_setting(profile, name, horizon, baseline=baseline))
+      for baseline in ("ppo", "grpo")
+    )
+    if ppo is None and grpo is None:
+      continue
+    difference, welch, rank = _NONE, _NONE, _NONE
+    if ppo is not None and grpo is not None:
+      found = results.contrast([(1, grpo), (-1, ppo)])
+      difference = _interval(found, 1)
+      welch = _p(found.p)
+      rank = _p(stats.mannwhitneyu(grpo, ppo).pvalue)
+    yield (
+      f"| {name} | {horizon} | {_iqm(ppo)} | {_iqm(grpo)} | {difference} |"
+      f" {welch} | {rank} |"
+    )
+
+
+def _variants(
+  profile: Profile, scores: Mapping[Setting, np.ndarray]
+) -> Iterator[str]:
+  pairs = (
+    ({"baseline": "ppo"}, {"baseline": "ppo", "value_clip": None}),
+    *(
+      ({"baseline": x}, {"baseline": x, "mean_of": "episodes"})
+      for x in ("batch_mean", "grpo")
+    ),
+  )
+  yield (
+    "PPO without the clip of the value loss, and the mean over episodes of the"
+    " first version of the paper's code; mean ± standard deviation over seeds."
+  )
+  yield ""
+  yield "| environment | horizon | as published | variant | |"
+  yield "|---|---|---|---|---|"
+  for (usual, other), name, horizon in itertools.product(
+    pairs, environments.NAMES, HORIZONS
+  ):
+    settings = [_setting(profile, name, horizon, **x) for x in (usual, other)]
+    names = [protocol.variant(x) for x in settings]
+    values = [_spread(scores.get(x)) for x in settings]
+    if values[1] == _NONE:
+      continue
+    yield (
+      f"| {name} | {horizon} | `{names[0]}` {values[0]} | {values[1]} |"
+      f" `{names[1]}` |"
+    )
+
+
+def _spread(scores: np.ndarray | None) -> str:
+  if scores is None:
+    return _NONE
+  return f"{scores.mean():.1f} ± {scores.std(ddof=1):.1f}"
+
+
+def _p(value: float) -> str:
+  return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _interval(contrast: results.Contrast, digits: int) -> str:
+  numbers = (contrast.estimate, contrast.low, contrast.high)
+  estimate, low, high = (f"{x:.{digits}f}" for x in numbers)
+  return f"{estimate} [{low}, {high}]"
+
+
+def _checks(conclusion: Conclusion) -> Iterator[str]:
+  yield f"## {conclusion.name}: {conclusion.verdict}"
+  yield ""
+  yield conclusion.claim
+  yield ""
+  # Gaps are in spans, of the order of 1; all else in returns.
+  digits = 2 if conclusion.name == "C4" else 1
+  yield "| comparison | 95 % interval | needed | holds |"
+  yield "|---|---|---|---|"
+  for check in conclusion.checks:
+    if check.contrast is not None:
+      found = _interval(check.contrast, digits)
+      holds = "yes" if check.holds else "open" if check.is_open else "**no**"
+      yield f"| {check.text} | {found} | {check.needed} | {holds} |"
+
+
+def _table(
+  cells: Iterable[Cell], records: Mapping[Setting, Record]
+) -> Iterator[str]:
+  yield (
+    "Final scores over seeds, area under the learning curve (mean return over"
+    " the budget), seconds of training and of compilation (0 where a program"
+    " was shared). The hash is that of the configuration, and the name of the"
+    " file in `cells`."
+  )
+  yield ""
+  yield "| hash | cell | mean ± sd | IQM [95 %] | area ± sd | s | compile s |"
+  yield "|---|---|---|---|---|---|---|"
+  for cell in cells:
+    record = records.get(cell.setting)
+    if record is None:
+      continue
+    scores = record.final_scores()
+    yield (
+      f"| `{cell.key}` | {cell.name} | {_spread(scores)} | {_iqm(scores)} |"
+      f" {_spread(record.areas())} | {record.seconds:.0f} |"
+      f" {record.compile_seconds:.0f} |"
+    )

@@ -1,0 +1,164 @@
+r"""Trains the cells of a profile and writes page and figures about them.
+
+    python -m experiments.critics.report --profile=smoke --out=FOLDER
+    python -m experiments.critics.report --profile=full --out=FOLDER --only=D1
+
+Writes FOLDER/PROFILE.md and FOLDER/PROFILE_*.png; each cell is a file in
+FOLDER/cells, and the same command trains only what is missing. --only takes a
+regular expression that is searched in the names of cells, such as
+
+    D1 D2 CartPole-v1 ppo gamma=0.99 horizon=128 envs=8
+
+The page is about all cells that are there. Needs the extra `rl`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+import re
+import time
+from collections.abc import Iterable, Sequence
+
+import jax
+import numpy as np
+from absl import flags
+
+from experiments import flags as flags_lib
+from experiments.critics import environments, figure, page, protocol, training
+from experiments.critics.protocol import Cell
+from experiments.critics.results import Record
+
+_PROFILE = flags.DEFINE_enum(
+  "profile", "smoke", list(protocol.PROFILES), "Which grid."
+)
+_OUT = flags.DEFINE_string("out", None, "Folder of all files.", required=True)
+_ONLY = flags.DEFINE_string("only", "", "Cells whose name has a match of it.")
+_SEEDS = flags.DEFINE_integer("seeds", 5, "Seeds of a cell, at least 2.", 2)
+
+
+# Seconds per million environment steps of one seed, of five trained together on
+# two cores that other programs used too, and seconds to compile a program.
+_RATES = {
+  ("CartPole-v1", 128): 14,
+  ("CartPole-v1", 0): 33,
+  ("Acrobot-v1", 128): 18,
+  ("Acrobot-v1", 0): 25,
+  ("MountainCarContinuous-v0", 128): 12,
+  ("MountainCarContinuous-v0", 0): 14,
+  ("Pendulum-v1", 128): 13,
+  ("Pendulum-v1", 0): 12,
+}
+_COMPILE_S = 23
+
+
+def main(argv: Sequence[str]) -> int:
+  """Trains what is missing, and writes the page."""
+  del argv
+  make(_PROFILE.value, pathlib.Path(_OUT.value), _ONLY.value, _SEEDS.value)
+  return 0
+
+
+def make(name: str, out: pathlib.Path, only: str, num_seeds: int) -> None:
+  """Trains what is missing of a profile, and writes its page and figures.
+
+  Args:
+    name: Of the profile.
+    out: Folder of all files; made if need be.
+    only: Regular expression; cells without a match in their name wait.
+    num_seeds: Of each cell.
+
+  Raises:
+    ValueError: No cell has a match.
+  """
+  cells = protocol.cells(protocol.PROFILES[name], num_seeds)
+  chosen = [cell for cell in cells if re.search(only, cell.name)]
+  if not chosen:
+    raise ValueError(
+      f"report: --only={only} is found in no name of the"
+      f" {len(cells)} cells; the first of them is {cells[0].name!r}."
+    )
+  folder = out / "cells"
+  folder.mkdir(parents=True, exist_ok=True)
+  pending = [cell for cell in chosen if not _path(folder, cell).exists()]
+  environments.make(cells[0].setting.environment)  # Or says what is missing.
+  print(
+    f"{name}: {len(pending)} of {len(chosen)} cells to be trained, about"
+    f" {expected_seconds(pending) / 60:.0f} minutes on two cores",
+    flush=True,
+  )
+  for number, cell in enumerate(pending, start=1):
+    record = train(cell)
+    _write(_path(folder, cell), record)
+    print(
+      f"{number}/{len(pending)} {cell.key} {cell.name}:"
+      f" {record.final_scores().mean():.1f}, {record.seconds:.0f} s +"
+      f" {record.compile_seconds:.0f} s",
+      flush=True,
+    )
+  records = {
+    cell.setting: Record(**json.loads(_path(folder, cell).read_text()))
+    for cell in cells
+    if _path(folder, cell).exists()
+  }
+  figures = figure.plot(protocol.PROFILES[name], cells, records, out / name)
+  command = f"python -m experiments.critics.report --profile={name}"
+  command += f" --seeds={num_seeds} --out={out}"
+  path = out / f"{name}.md"
+  path.write_text(
+    page.markdown(name, command, cells, records, figures), encoding="utf-8"
+  )
+  print(f"{path}: {len(records)} of {len(cells)} cells")
+
+
+def expected_seconds(cells: Iterable[Cell]) -> float:
+  """Of training these cells on two cores, programs included."""
+  cells = list(cells)
+  programs = {dataclasses.replace(x.setting, gamma=0.0) for x in cells}
+  return _COMPILE_S * len(programs) + sum(
+    _RATES[x.setting.environment, x.setting.horizon]
+    * x.setting.total_steps
+    / 1e6
+    * x.num_seeds
+    for x in cells
+  )
+
+
+def train(cell: Cell) -> Record:
+  """Trains a cell, all seeds together."""
+  start = time.monotonic()
+  program = training.program(cell.setting, cell.num_seeds)
+  compiled = time.monotonic()
+  result = jax.tree.map(np.asarray, program())
+  ended = time.monotonic()
+  counts = result.num_episodes
+  means = result.score_sums / np.maximum(counts, 1)
+  return Record(
+    key=cell.key,
+    name=cell.name,
+    means=[[round(float(x), 2) for x in row] for row in means],
+    counts=counts.astype(int).tolist(),
+    steps=result.steps.tolist(),
+    seconds=round(ended - compiled, 1),
+    compile_seconds=round(compiled - start, 1),
+    date=datetime.date.today().isoformat(),
+    cores=os.cpu_count() or 1,
+  )
+
+
+def _path(folder: pathlib.Path, cell: Cell) -> pathlib.Path:
+  return folder / f"{cell.key}.json"
+
+
+def _write(path: pathlib.Path, record: Record) -> None:
+  """Whole or not at all: a file that is there is a finished cell."""
+  part = path.with_suffix(".part")
+  part.write_text(json.dumps(dataclasses.asdict(record)) + "\n")
+  part.rename(path)
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)

@@ -1,0 +1,81 @@
+"""What a cell trains, and how the protocol is read.
+
+Horizon 128 plays rollouts of 128 steps, in which episodes end and begin.
+Horizon 0 plays one whole episode in each copy of the environment.
+
+| baseline     | advantage of a step with the return-to-go G                   |
+|--------------|---------------------------------------------------------------|
+| `ppo`        | generalised advantage estimation, the only one with a critic  |
+| `none`       | G                                                             |
+| `rstats`     | G − (m + s ε), ε Gaussian, m and s of all G of the batch      |
+| `batch_mean` | G − m                                                         |
+| `grpo`       | (G − m) / (s + 1e-8)                                          |
+| `ema`        | G − EMA of m (0.9, bias-corrected, this batch included)       |
+
+Readings where the paper leaves a choice:
+
+- The learning rate falls linearly to 0 over the number of iterations. With
+  horizon 0 that number is unknown, and the paper's code takes the number of
+  steps in its place: the rate stays all but constant. So it does here.
+- Horizon 128 bootstraps: a critic's value stands for what follows the last
+  step of a row and for what follows a time-out; after a termination there is
+  nothing. Without a critic there is nothing to bootstrap with: G ends with the
+  row, as it ends with an episode.
+- Horizon 0 does not bootstrap: a time-out is an end like any other.
+- `mean_of="episodes"`: m is the mean of the undiscounted sum of rewards of the
+  episodes in the batch (or of their parts, with horizon 128), as in the first
+  version of the paper's code; "steps", the default, is that of the second. s
+  is the deviation over steps (ddof 0) in both.
+- Time, budget and learning curves count environment steps of live copies. An
+  iteration that begins below the budget is finished.
+- Continuous actions use the same settings as discrete ones, entropy bonus
+  included; the observation and reward wrappers are in `environments.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+BASELINES = ("ppo", "none", "rstats", "batch_mean", "grpo", "ema")
+MEANS = ("steps", "episodes")
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+  """What one cell trains.
+
+  Attributes:
+    environment: One of `environments.NAMES`.
+    baseline: One of `BASELINES`.
+    gamma: Discount per step, in [0, 1].
+    horizon: 128, or any number of steps > 0; 0 for whole episodes.
+    num_envs: Copies of the environment: the size of the group.
+    value_clip: Of the critic's loss, in units of the return; None for none.
+    mean_of: One of `MEANS`.
+    total_steps: Budget, environment steps.
+  """
+
+  environment: str
+  baseline: str
+  gamma: float = 0.99
+  horizon: int = 128
+  num_envs: int = 8
+  value_clip: float | None = 0.2
+  mean_of: str = "steps"
+  total_steps: int = 1_100_000
+
+  def __post_init__(self):
+    for name, known in (("baseline", BASELINES), ("mean_of", MEANS)):
+      if getattr(self, name) not in known:
+        raise ValueError(
+          f"training.Setting: {name}={getattr(self, name)!r} is unknown; choose"
+          f" one of {list(known)}."
+        )
+
+  @property
+  def has_critic(self) -> bool:
+    return self.baseline == "ppo"
+
+  @property
+  def whole_episodes(self) -> bool:
+    return self.horizon == 0
