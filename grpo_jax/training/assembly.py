@@ -375,8 +375,8 @@ def _check_staleness(
     raise ValueError(
       f"config.{phase_name}.staleness={phase.staleness} lets the device go on"
       " while the host verifies, and these answers are verified on the device,"
-      " in the program of the step; needed is 0, or data with verifiers on the host"
-      " (config.data.source='jsonl' or 'tfds')."
+      " in the program of the step; needed is 0, or data with verifiers on the"
+      " host (config.data.source='jsonl' or 'tfds')."
     )
   if phase.max_rounds > 1:
     raise ValueError(
@@ -388,8 +388,8 @@ def _check_staleness(
     raise ValueError(
       f"config.{phase_name}.staleness={phase.staleness} trains on completions"
       f" of earlier parameters, and algorithm {name!r} takes them for the"
-      " current ones'; correct it by config.algorithm.importance_mode='truncate' or"
-      " 'mask', or by config.algorithm.rejection, or set staleness to 0."
+      " current ones'; correct it by config.algorithm.importance_mode='truncate'"
+      " or 'mask', or by config.algorithm.rejection, or set staleness to 0."
     )
 
 
