@@ -388,7 +388,7 @@ def _check_staleness(
     raise ValueError(
       f"config.{phase_name}.staleness={phase.staleness} trains on completions"
       f" of earlier parameters, and algorithm {name!r} takes them for the"
-      " current ones'; correct it by config.algorithm.importance_mode='truncate'"
+      " current ones'; set config.algorithm.importance_mode='truncate'"
       " or 'mask', or by config.algorithm.rejection, or set staleness to 0."
     )
 
