@@ -389,7 +389,7 @@ def _check_staleness(
       f"config.{phase_name}.staleness={phase.staleness} trains on completions"
       f" of earlier parameters, and algorithm {name!r} takes them for the"
       " current ones'; set config.algorithm.importance_mode='truncate'"
-      " or 'mask', or by config.algorithm.rejection, or set staleness to 0."
+      " or 'mask', or config.algorithm.rejection; or set staleness to 0."
     )
 
 
