@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 PyTree = Any
 Extras = Mapping[str, Any]  # What a verifier needs, by name; arrays.
@@ -52,6 +53,27 @@ class Prompts:
   mask: jax.Array  # [P, S] bool
   ids: jax.Array  # [P] int32
   extras: dict[str, jax.Array]  # each [P, ...]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Traces:
+  """Which rows are the contexts of one rollout, and what they begin with.
+
+  Attributes:
+    prompt_tokens, prompt_mask: What each row continues, as in `Prompts`.
+    id: Rollout of each row, from 0.
+    order: Place of each row in its rollout, from 0.
+    is_last: The last row of its rollout that exists.
+    num_contexts: Adjacent rows of each rollout. Static.
+  """
+
+  prompt_tokens: jax.Array  # [B, S] int32
+  prompt_mask: jax.Array  # [B, S] bool
+  id: jax.Array  # [B] int32
+  order: jax.Array  # [B] int32
+  is_last: jax.Array  # [B] bool
+  num_contexts: int = dataclasses.field(metadata={"static": True})
 
 
 @jax.tree_util.register_dataclass
@@ -90,6 +112,9 @@ class Rollout:
       token is part of; anything where it is not written. None without one.
     scores: What the environment says of each episode, by name, and the sum of
       its rewards as "return"; None without one.
+    traces: Where contexts are compacted: the rows of one rollout, as many for
+      each; those that do not exist have no tokens. None where a row is a
+      rollout.
   """
 
   tokens: jax.Array  # [B, T] int32
@@ -110,6 +135,14 @@ class Rollout:
   turn_rewards: jax.Array | None = None  # [B, T] float32
   state_id: jax.Array | None = None  # [B, T] int32
   scores: dict[str, jax.Array] | None = None  # each [B] float32
+  traces: Traces | None = None
+
+  @property
+  def is_last(self) -> jax.Array:  # [B] bool
+    """True on one row of each rollout, the last one."""
+    if self.traces is None:
+      return jnp.ones(self.tokens.shape[0], bool)
+    return self.traces.is_last
 
   @property
   def written(self) -> jax.Array:  # [B, T] bool
@@ -286,6 +319,8 @@ class TrainBatch:
     component_weights: Weight of each component.
     step_rewards, step_mask: As in `Scored`.
     turn, turn_rewards, state_id: As in `Rollout`.
+    trace_id, trace_order, is_last: Rollout of each row, its place there, and
+      whether it is the last one; None where a row is a rollout.
     greedy_rewards: Reward of the greedy completion of the row's prompt.
     domain: Which domain the row's prompt belongs to, from 0.
     old_logp: Log-probs at the start of the update (the anchor of ratios).
@@ -335,6 +370,9 @@ class TrainBatch:
   turn: jax.Array = None  # type: ignore[assignment]  # [B, T] int32
   turn_rewards: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
   state_id: jax.Array = None  # type: ignore[assignment]  # [B, T] int32
+  trace_id: jax.Array = None  # type: ignore[assignment]  # [B] int32
+  trace_order: jax.Array = None  # type: ignore[assignment]  # [B] int32
+  is_last: jax.Array = None  # type: ignore[assignment]  # [B] bool
   greedy_rewards: jax.Array = None  # type: ignore[assignment]  # [B] float32
   domain: jax.Array = None  # type: ignore[assignment]  # [B] int32
   old_logp: jax.Array = None  # type: ignore[assignment]  # [B, T] float32

@@ -158,6 +158,16 @@ def make_train_batch(
     num_groups=rollout.num_groups,
   )
   optional: dict[str, Any] = {}
+  if rollout.traces is not None:  # Each row has a prompt of its own.
+    traces = rollout.traces
+    optional |= {
+      "prompt_tokens": traces.prompt_tokens,
+      "prompt_mask": traces.prompt_mask,
+      "prompt_index": jnp.arange(len(traces.id), dtype=jnp.int32),
+      "trace_id": traces.id,
+      "trace_order": traces.order,
+      "is_last": traces.is_last,
+    }
   if "kept_ids" in required:
     optional["kept_ids"] = rollout.kept_ids
   if "routing" in required:
@@ -332,15 +342,26 @@ def prepare(
   batch = dataclasses.replace(batch, **scores)
   required = options.needs(algorithm, config)
   batch = _with_shaped_rewards(config, required, batch)
+  # Of the rows of a rollout one is compared with other rollouts.
+  compared = batch
+  if batch.is_last is not None:
+    compared = dataclasses.replace(batch, valid=batch.valid & batch.is_last)
   advantages = baselines.scaled(
-    algorithm.advantages(config, batch),
-    batch.rewards,
-    batch.valid,
-    batch.group_id,
-    batch.num_groups,
+    algorithm.advantages(config, compared),
+    compared.rewards,
+    compared.valid,
+    compared.group_id,
+    compared.num_groups,
     config.advantage_scale,
     eps=config.advantage_eps,
   )
+  if batch.is_last is not None and advantages.ndim == 1:
+    of_rollouts = jax.ops.segment_sum(
+      masked.select(advantages, batch.is_last),
+      batch.trace_id,
+      len(batch.is_last),
+    )
+    advantages = of_rollouts[batch.trace_id]
   found: dict[str, Any] = {"advantages": advantages}
   if algorithm.returns is not None:
     found["returns"] = algorithm.returns(config, batch)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from grpo_jax.ops import divergences
+from grpo_jax.ops import divergences, returns
 from grpo_jax.types import Algorithm
 
 # Optional inputs of a loss, and who provides them.
@@ -232,6 +232,9 @@ class CriticConfig(CommonConfig):
       whatever the critic says (decoupled GAE, VC-PPO, arXiv:2503.01491).
     length_adaptive_alpha: α of λ_i = 1 − 1 / (α |y_i|) in the place of `lam`
       (VAPO, arXiv:2504.05118), within [0, 1]; 0 keeps `lam`.
+    boundary: What the end of a context means where a rollout was compacted
+      into several: "outcome", "chain", "bootstrap" or "compaction_rl"
+      (`returns.subtrace_advantages`).
     whiten: Standardise advantages over all trained tokens of the batch.
     value_clip: The critic's error is not made smaller by moving a value further
       than this from where it was; 0 for no clip.
@@ -241,6 +244,7 @@ class CriticConfig(CommonConfig):
   lam: float = 0.95
   lam_critic: float = 0.95
   length_adaptive_alpha: float = 0.0
+  boundary: str = "outcome"
   whiten: bool = True
   value_clip: float = 0.2
 
@@ -249,6 +253,9 @@ class CriticConfig(CommonConfig):
     for name in ("gamma", "lam", "lam_critic"):
       if getattr(self, name) > 1:
         self.complain(name, "must be in [0, 1]")
+    if self.boundary not in returns.BOUNDARIES:
+      known = ", ".join(returns.BOUNDARIES)
+      self.complain("boundary", f"is unknown; choose one of {known}")
 
   def for_pretraining(self) -> CriticConfig:
     """And on the returns themselves, and without a clip.

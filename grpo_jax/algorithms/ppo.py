@@ -9,6 +9,10 @@ A is Â, whitened over all tokens; R̂ = Â(λ_critic) + V_old is the critic's
 target. Defaults are those of TRL 1.16: KL in the reward, λ = λ_critic = 0.95.
 `dual_clip` = 3 is verl's default.
 
+Where contexts are compacted, R_i is that of the rollout, and `boundary` says
+what the end of a context means. `length_adaptive_alpha` counts all tokens of a
+rollout.
+
 Deviation: L_V has no coefficient. TRL adds 0.1 L_V to L, for one optimizer;
 here the critic has an optimizer and gradient clipping of its own
 (`config.critic`), and no gradient of L_V enters the policy.
@@ -36,6 +40,18 @@ class PPOConfig(ClipConfig, CriticConfig):
 
 
 def _generalized(config: CriticConfig, batch: TrainBatch, lam):
+  if batch.trace_id is not None:
+    return returns_lib.subtrace_advantages(
+      batch.token_rewards,
+      batch.rewards,
+      batch.values,
+      batch.mask,
+      batch.trace_id,
+      batch.trace_order,
+      config.gamma,
+      lam,
+      config.boundary,
+    )
   rewards = batch.token_rewards + returns_lib.outcome_rewards(
     batch.rewards, batch.mask
   )
@@ -47,8 +63,12 @@ def _generalized(config: CriticConfig, batch: TrainBatch, lam):
 def advantages(config: CriticConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
   lam: float | jax.Array = config.lam
   if config.length_adaptive_alpha:
+    lengths = batch.mask.sum(axis=-1)  # [B]
+    if batch.trace_id is not None:  # Of whole rollouts.
+      total = jax.ops.segment_sum(lengths, batch.trace_id, len(lengths))
+      lengths = total[batch.trace_id]
     lam = returns_lib.length_adaptive_lambda(
-      batch.mask.sum(axis=-1), config.length_adaptive_alpha
+      lengths, config.length_adaptive_alpha
     )  # [B]
   raw, _ = _generalized(config, batch, lam)
   return masked.whiten(raw, batch.mask) if config.whiten else raw

@@ -120,9 +120,13 @@ def row_keys(
   key: jax.Array,  # [] key of (seed, step)
   ids: jax.Array,  # [P] int32
   group_size: int,
+  turn: jax.Array | int = 0,
 ) -> jax.Array:  # [P * G] keys
-  """One key per row b = p · G + g, from (key, ids[p], g, turn)."""
-  turn = 0  # Of a row: its turns are told apart by position.
+  """One key per row b = p · G + g, from (key, ids[p], g, turn).
+
+  `turn` counts the rows of one rollout, which are more than one where its
+  context is compacted; turns within a row are told apart by position.
+  """
 
   def row_key(prompt_id, sample_index):
     folded = (prompt_id, sample_index, turn)
@@ -199,7 +203,7 @@ def _num_kept(config: SamplingConfig, logits: jax.Array) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Decoder:
+class Decoder:
   """The steps of the loop, and what they read that does not change.
 
   Attributes:
@@ -246,8 +250,15 @@ class _Decoder:
     self,
     prompt_routing: jax.Array | None,
     episodes: turns.Episodes | None = None,
+    busy: jax.Array | None = None,  # [B] bool
   ) -> DecodeState:
-    """Lanes with the first rows, of which nothing is drawn yet."""
+    """Lanes with the first rows, of which nothing is drawn yet.
+
+    Args:
+      prompt_routing: As in `Rollout`.
+      episodes: Before the first token, with an environment.
+      busy: Rows that are run at all; None for all.
+    """
     config = self.config
     shape = self.num_rows, config.max_new_tokens
     written = {
@@ -276,7 +287,7 @@ class _Decoder:
       row=lanes,
       t=jnp.full_like(lanes, -1),
       token=jnp.zeros_like(lanes),
-      busy=jnp.ones_like(lanes, bool),
+      busy=jnp.ones_like(lanes, bool) if busy is None else busy,
       next_row=jnp.int32(self.num_lanes),
       written=written,
       cache=self.allocate(lanes, 0),
@@ -337,7 +348,7 @@ class _Decoder:
       )
       state = dataclasses.replace(state, episodes=episodes)
       state = self.put(state, state.busy, turn_rewards=episodes.reward)
-      ended = episodes.done | is_full
+      ended = episodes.over | is_full
     return dataclasses.replace(state, token=tokens, busy=state.busy & ~ended)
 
   def step(self, of_lanes, state):
@@ -492,7 +503,7 @@ def sample(
     first_h, prefix, prompt_routing = policy.prefill(
       params, prompts.tokens, prompts.mask
     )
-    decoder = _Decoder(
+    decoder = Decoder(
       policy,
       policy.weights(params),
       config,

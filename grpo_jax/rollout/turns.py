@@ -14,10 +14,36 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.types import Environment, Extras, PyTree
+from grpo_jax.types import Compaction, Environment, Extras, PyTree
 
 # Folded into a row's key for the environment; no token has this position.
 _RESET = 2**31 - 1
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Contexts:
+  """Of every row whose contexts are replaced by summaries.
+
+  Attributes:
+    compaction: When.
+    size: Tokens of the prompt that the context began with.
+    turns: Actions since then.
+    number: Compactions so far.
+    summarizes: The summary is being written, or `<sum>` is to be.
+    closed: It is there, and the context is over.
+    held: The observation with which the next one goes on.
+    held_size: Tokens of it.
+  """
+
+  size: jax.Array  # [B] int32
+  turns: jax.Array  # [B] int32
+  number: jax.Array  # [B] int32
+  summarizes: jax.Array  # [B] bool
+  closed: jax.Array  # [B] bool
+  held: jax.Array  # [B, O] int32
+  held_size: jax.Array  # [B] int32
+  compaction: Compaction = dataclasses.field(metadata={"static": True})
 
 
 @jax.tree_util.register_dataclass
@@ -36,6 +62,7 @@ class Episodes:
     reward: Of the action that ended with the last token; else 0.
     done: The environment has ended the episode.
     total: Rewards so far.
+    contexts: None unless they are compacted.
   """
 
   state: PyTree  # each [B, ...]
@@ -47,14 +74,36 @@ class Episodes:
   reward: jax.Array  # [B] float32
   done: jax.Array  # [B] bool
   total: jax.Array  # [B] float32
+  contexts: Contexts | None = None
+
+  @property
+  def over(self) -> jax.Array:  # [B] bool
+    """Nothing more is written: the episode has ended, or the context."""
+    return (
+      self.done if self.contexts is None else self.done | self.contexts.closed
+    )
 
 
 def begin(
   environment: Environment,
   keys: jax.Array,  # [B] keys of the rows
   extras: Extras,  # each [B, ...]
+  compaction: Compaction | None = None,
 ) -> Episodes:
   """Before the first token."""
+  contexts = None
+  if compaction is not None:
+    none, nothing = jnp.zeros(len(keys), bool), jnp.zeros(len(keys), jnp.int32)
+    contexts = Contexts(
+      size=nothing,
+      turns=nothing,
+      number=nothing,
+      summarizes=none,
+      closed=none,
+      held=jnp.zeros((len(keys), environment.max_observation_len), jnp.int32),
+      held_size=nothing,
+      compaction=compaction,
+    )
   of_rows = jax.vmap(lambda key: jax.random.fold_in(key, _RESET))(keys)
   zero = jnp.zeros(len(keys), jnp.int32)
   size = len(keys), environment.max_observation_len
@@ -68,6 +117,7 @@ def begin(
     reward=jnp.zeros(len(keys), jnp.float32),
     done=jnp.zeros(len(keys), bool),
     total=jnp.zeros(len(keys), jnp.float32),
+    contexts=contexts,
   )
 
 
@@ -105,6 +155,18 @@ def advance(
     limit = jax.vmap(environment.action_len)(episodes.state)
   is_end = (token[:, None] == ends).any(axis=-1) | (length >= limit)
   acts = writes & ~observed & is_end
+  if episodes.contexts is not None:
+    contexts = episodes.contexts
+    compaction = contexts.compaction
+    acts &= ~contexts.summarizes
+    ends_summary = (token == compaction.close_id) | (
+      length >= compaction.max_summary_len
+    )
+    closed = writes & ~observed & contexts.summarizes & ends_summary
+    closed |= contexts.closed  # Other rows may still be written.
+    episodes = dataclasses.replace(
+      episodes, contexts=dataclasses.replace(contexts, closed=closed)
+    )
 
   def step(episodes: Episodes) -> Episodes:
     slots = jnp.arange(environment.max_action_len)
@@ -124,7 +186,10 @@ def advance(
       reward=turn.reward,
       done=turn.done,
       total=episodes.total + turn.reward,
+      contexts=episodes.contexts,
     )
+    if new.contexts is not None:
+      new = _with_summary(new, new.contexts, t)
 
     def chosen(new, old):
       rows = acts.reshape(-1, *[1] * (new.ndim - 1))
@@ -136,6 +201,41 @@ def advance(
     episodes, left=left, reward=jnp.zeros_like(episodes.reward)
   )
   return lax.cond(acts.any(), step, lambda episodes: episodes, episodes)
+
+
+def _with_summary(
+  episodes: Episodes, contexts: Contexts, t: jax.Array
+) -> Episodes:
+  """After an action: where it is time, a summary before the observation."""
+  compaction = contexts.compaction
+  contexts = dataclasses.replace(contexts, turns=contexts.turns + 1)
+  left = compaction.context_len - (contexts.size + t + 1 + episodes.size)
+  due = left < compaction.reserve
+  if compaction.every:
+    due |= contexts.turns >= compaction.every
+  due &= ~episodes.done & (contexts.number < compaction.max_compactions)
+  opening = (
+    jnp.zeros_like(episodes.observation).at[:, 0].set(compaction.open_id)
+  )
+
+  def chosen(new, old):
+    return jnp.where(due.reshape(-1, *[1] * (jnp.ndim(old) - 1)), new, old)
+
+  return dataclasses.replace(
+    episodes,
+    observation=chosen(opening, episodes.observation),
+    left=chosen(1, episodes.left),
+    size=chosen(1, episodes.size),
+    start=chosen(t + 2, episodes.start),
+    contexts=dataclasses.replace(
+      contexts,
+      turns=chosen(0, contexts.turns),
+      number=contexts.number + due,
+      summarizes=due,
+      held=chosen(episodes.observation, contexts.held),
+      held_size=chosen(episodes.size, contexts.held_size),
+    ),
+  )
 
 
 def records(

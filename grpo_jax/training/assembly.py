@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -24,13 +25,20 @@ from grpo_jax.models import (
   weights,
 )
 from grpo_jax.ops import masked
-from grpo_jax.rollout import sampling
+from grpo_jax.rollout import compaction, sampling
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import optimizers, sharding
 from grpo_jax.training.micro_batches import UpdatePlan
 from grpo_jax.training.problem import Problem
 from grpo_jax.training.step import CriticParts, Parts, trained_params
-from grpo_jax.types import ROW_AXES, Policy, PyTree, TrainState
+from grpo_jax.types import (
+  ROW_AXES,
+  Algorithm,
+  Policy,
+  PyTree,
+  Rollout,
+  TrainState,
+)
 
 
 def make_policy(
@@ -167,7 +175,10 @@ def make_parts(
     mesh,
     temperature=1.0 if supervised else config.sampling.temperature,
     couples_group=algorithm.couples_group,
+    shares_prompts=problem.compaction is None,
   )
+  if problem.compaction is not None:
+    _check_compaction(phase_name, phase, algorithm)
   unit = phase.group_size if algorithm.couples_group else 1
   if plan.micro_batch_size % unit:
     raise ValueError(
@@ -227,9 +238,7 @@ def make_parts(
       f"config.sampling.lanes={lanes}: the rows of an environment are all"
       " decoded at once; set it to None."
     )
-  sample = functools.partial(
-    sampling.sample, policy, environment=problem.environment
-  )
+  sample = make_sample(policy, problem)
   greedy = dataclasses.replace(
     sampler, temperature=0.0, record_kept=False, record_routing=False
   )
@@ -244,6 +253,21 @@ def make_parts(
     score=problem.score,
     max_rounds=phase.max_rounds,
     staleness=phase.staleness,
+  )
+
+
+def make_sample(policy: Policy, problem: Problem) -> Callable[..., Rollout]:
+  """(params, prompts, key, config=…, group_size=…) -> a rollout."""
+  if problem.compaction is None:
+    return functools.partial(
+      sampling.sample, policy, environment=problem.environment
+    )
+  assert problem.environment is not None
+  return functools.partial(
+    compaction.sample,
+    policy,
+    environment=problem.environment,
+    compaction=problem.compaction,
   )
 
 
@@ -275,6 +299,7 @@ def update_plan(
   *,
   temperature: float = 1.0,
   couples_group: bool = False,
+  shares_prompts: bool = True,
 ) -> UpdatePlan:
   """How a batch of the phase becomes gradient steps on a mesh."""
   num_shards = sharding.num_row_shards(mesh)
@@ -282,7 +307,9 @@ def update_plan(
     phase, max_prompt_len, max_new_tokens, meshes.platform(mesh)
   )
   minibatch = phase.num_rows // phase.num_minibatches
-  group_size = 1 if minibatch % phase.group_size else phase.group_size
+  group_size = phase.group_size
+  if minibatch % phase.group_size or not shares_prompts:
+    group_size = 1
   unit = group_size if couples_group else 1
   divides = (
     micro % (num_shards * unit) == minibatch % (num_shards * group_size) == 0
@@ -360,6 +387,24 @@ def _check_rounds(
       f" enough, set config.{phase_name}.num_prompts to their number and"
       " max_live_groups=0; to choose them from one large"
       " batch, max_rounds=1."
+    )
+
+
+def _check_compaction(
+  phase_name: str, phase: config_lib.PhaseConfig, algorithm: Algorithm
+) -> None:
+  """Raises ValueError if rows that are contexts cannot be trained so."""
+  if phase.max_rounds > 1:
+    raise ValueError(
+      f"config.{phase_name}.max_rounds={phase.max_rounds}: a rollout whose"
+      " context is compacted is several rows, which rounds do not sort; set it"
+      " to 1."
+    )
+  if algorithm.couples_group:
+    raise ValueError(
+      f"algorithm {algorithm.name!r} couples the completions of a prompt, and a"
+      " rollout whose context is compacted is several of them; choose another"
+      " algorithm, or a task without compaction."
     )
 
 

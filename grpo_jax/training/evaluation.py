@@ -14,8 +14,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
-from grpo_jax.rollout import sampling
-from grpo_jax.training import hosts, sharding
+from grpo_jax.rollout import compaction, sampling
+from grpo_jax.training import assembly, hosts, sharding
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.training.problem import Problem
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout, Scored
@@ -95,11 +95,9 @@ class Evaluator:
       temperature=temperature,
     )
     sample = functools.partial(
-      sampling.sample,
-      policy,
+      assembly.make_sample(policy, problem),
       config=config,
       group_size=num_samples,
-      environment=problem.environment,
     )
 
     split = sharding.row_constraint(mesh)
@@ -108,7 +106,7 @@ class Evaluator:
     def complete(
       params: PyTree, prompts: Prompts, key: jax.Array
     ) -> tuple[Rollout, Scored | None]:
-      rollout = sample(params, prompts, key)
+      rollout = compaction.last_rows(sample(params, prompts, key))
       scored = problem.score(prompts, rollout) if problem.score else None
       return split(rollout), split(scored)
 

@@ -22,17 +22,20 @@ def rollout_metrics(
     Scalars, float32: rewards (and each component, over the rows it applies
     to), `accuracy`, lengths in tokens written (of right and wrong answers too),
     entropy in nats per token, shares of truncated rows and of dead groups
-    (all right, all wrong), distinct completions per group, and counts of
-    tokens and of unscored rows. A mean over rows that do not occur (the
-    length of wrong answers when all are right) is NaN.
+    (all right, all wrong), distinct completions per group, or contexts per
+    rollout where they are compacted, and counts of tokens and of unscored
+    rows. A mean over rows that do not occur (the length of wrong answers when
+    all are right) is NaN.
   """
-  valid = scored.valid
+  rows = rollout.is_last  # One of each rollout.
+  valid = scored.valid & rows
   correct = scored.correct & valid
   incorrect = ~scored.correct & valid
   mask = rollout.written  # [B, T]
   lengths = mask.sum(axis=-1).astype(jnp.float32)  # [B], tokens
-  everyone = jnp.ones_like(valid)
-
+  if rollout.traces is not None:  # Of whole rollouts.
+    total = jax.ops.segment_sum(lengths, rollout.traces.id, len(lengths))
+    lengths = total[rollout.traces.id]
   mean = masked.mean(scored.rewards, valid)
   variance = masked.mean(jnp.square(scored.rewards - mean), valid)
   statistics = baselines.group_statistics(
@@ -47,7 +50,7 @@ def rollout_metrics(
     "reward/mean": mean,
     "reward/std": jnp.sqrt(variance),
     "accuracy": masked.mean(correct, valid),
-    "unscored": (~valid).sum(),
+    "unscored": (rows & ~scored.valid).sum(),
     "dead_groups/all_right": masked.mean(
       dead & (statistics.least == 1), scored_groups
     ),
@@ -55,30 +58,33 @@ def rollout_metrics(
       dead & (statistics.greatest == 0), scored_groups
     ),
     "dead_groups": masked.mean(dead, scored_groups),
-    "length/mean": lengths.mean(),
-    "length/min": lengths.min(),
-    "length/max": lengths.max(),
-    "length/terminated": _mean_if_any(lengths, rollout.terminated),
+    "length/mean": masked.mean(lengths, rows),
+    "length/min": -masked.maximum(-lengths, rows),
+    "length/max": masked.maximum(lengths, rows),
+    "length/terminated": _mean_if_any(lengths, rollout.terminated & rows),
     "length/correct": _mean_if_any(lengths, correct),
     "length/incorrect": _mean_if_any(lengths, incorrect),
-    "truncated": 1 - masked.mean(rollout.terminated, everyone),
+    "truncated": 1 - masked.mean(rollout.terminated, rows),
     "entropy/mean": masked.mean(rollout.entropy, mask),
     "entropy/correct": _mean_if_any(rollout.entropy, mask & correct[:, None]),
     "entropy/incorrect": _mean_if_any(
       rollout.entropy, mask & incorrect[:, None]
     ),
-    "distinct_completions": _distinct(rollout),
     "tokens/generated": mask.sum(),
     "tokens/trained": batch.mask.sum(),
   }
+  if rollout.traces is None:
+    metrics["distinct_completions"] = _distinct(rollout)
+  else:
+    metrics["contexts/mean"] = mask.any(axis=-1).sum() / rows.sum()
   assert batch.advantages is not None
-  rows = batch.mask.any(axis=-1)
+  trained = batch.mask.any(axis=-1)
   advantages = batch.advantages
   if advantages.ndim == 2:
     advantages = masked.mean(advantages, batch.mask, axis=-1)
-  center = masked.mean(advantages, rows)
+  center = masked.mean(advantages, trained)
   metrics["advantages/std"] = jnp.sqrt(
-    masked.mean(jnp.square(advantages - center), rows)
+    masked.mean(jnp.square(advantages - center), trained)
   )
   for name, values in scored.components.items():
     applies = valid & ~jnp.isnan(values)

@@ -22,6 +22,7 @@ from grpo_jax.rewards import combine, host
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import sharding
 from grpo_jax.types import (
+  Compaction,
   Environment,
   Prompts,
   PyTree,
@@ -51,6 +52,8 @@ class Problem:
     correct: Name of the component that decides accuracy.
     environment: What answers the actions of a completion, in graph; None
       where it has one turn.
+    compaction: When the context of an episode is replaced by a summary, or
+      None.
     truncate_completions: Whether supervised completions are cut to the
       budget instead of left out.
     provides: Optional inputs of algorithms that come from the data or the
@@ -69,6 +72,7 @@ class Problem:
   correct: str
   truncate_completions: bool
   environment: Environment | None = None
+  compaction: Compaction | None = None
   provides: frozenset[str] = frozenset()
 
   def close(self) -> None:
@@ -305,12 +309,6 @@ def _tokenizer_path(config: config_lib.RunConfig) -> Any:
 
 def _task_problem(config: config_lib.RunConfig) -> Problem:
   task = tasks.make_task(config.data.name, **config.data.task_options)
-  if task.compaction is not None:
-    raise ValueError(
-      f"config.data.name: task {task.name!r} replaces contexts by summaries,"
-      " which rollouts do not do yet; set"
-      " config.data.task_options.compaction=False."
-    )
   weights = dict(
     zip(config.rewards.functions, config.rewards.weights, strict=True)
   )
@@ -365,6 +363,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     correct=config.rewards.correct or "accuracy",
     truncate_completions=False,
     environment=task.environment,
+    compaction=task.compaction,
     provides=frozenset(
       name
       for name, given in {

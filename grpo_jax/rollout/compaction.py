@@ -1,0 +1,262 @@
+"""Rollouts whose context is replaced by summaries that the policy writes.
+
+A rollout is a few contexts, one after another, each a row of its own with its
+own prompt. All rollouts are in their first context, then in their second, in a
+loop that is compiled once; a rollout that is over leaves empty rows. What a
+context begins with was written in the one before, where it was trained: here it
+is a prompt, so every token is trained once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from grpo_jax.rollout import sampling, turns
+from grpo_jax.rollout.sampling import SamplingConfig
+from grpo_jax.types import (
+  Compaction,
+  Environment,
+  Policy,
+  Prompts,
+  PyTree,
+  Rollout,
+  Traces,
+)
+
+
+def sample(
+  policy: Policy,
+  params: PyTree,
+  prompts: Prompts,
+  key: jax.Array,  # [] key of (seed, step)
+  config: SamplingConfig,
+  group_size: int,
+  *,
+  environment: Environment,
+  compaction: Compaction,
+) -> Rollout:
+  """Plays `group_size` episodes of every prompt, in contexts of limited size.
+
+  Args:
+    policy, params, prompts, key, config, group_size, environment: As in
+      `sampling.sample`. T slots hold what is written in one context.
+    compaction: When a context is replaced, and by what. Static.
+
+  Returns:
+    Rows b = (p · G + g) · J + j, j = 0 … J − 1 the contexts of a rollout and J
+    = max_compactions + 1; those that do not exist have no tokens. `scores` are
+    those of the whole episode in each of its rows.
+
+  Raises:
+    ValueError: The prompts have no room for a summary; or rows are to be
+      decoded in lanes.
+  """
+  num_slots = prompts.tokens.shape[1]
+  num_contexts = compaction.max_compactions + 1
+  least = compaction.head_len + 1 + compaction.max_summary_len
+  if num_slots < least:
+    raise ValueError(
+      f"compaction.sample: prompts have {num_slots} slots, and a context begins"
+      f" with up to {least} tokens (head, <sum>, summary); pad them to that."
+    )
+  if config.lanes is not None:
+    raise ValueError(
+      f"compaction.sample: lanes is {config.lanes}, and the rows of an"
+      " environment are all decoded at once; pass None."
+    )
+  index = jnp.repeat(
+    jnp.arange(len(prompts.ids), dtype=jnp.int32), group_size
+  )  # [R], of rollouts
+  extras = jax.tree.map(lambda x: x[index], prompts.extras)
+  weights = policy.weights(params)
+  first = _Context(prompts.tokens[index], prompts.mask[index])
+
+  def play(carry, number):
+    context, episodes, exists = carry
+    with jax.named_scope("prefill"):
+      first_h, prefix, routing = policy.prefill(
+        params, context.tokens, context.mask
+      )
+    size = context.mask.sum(axis=-1, dtype=jnp.int32)
+    room = jnp.clip(compaction.context_len - size, 1, config.max_new_tokens)
+    assert episodes.contexts is not None
+    episodes = dataclasses.replace(
+      episodes, contexts=dataclasses.replace(episodes.contexts, size=size)
+    )
+    decoder = sampling.Decoder(
+      policy,
+      weights,
+      config,
+      sampling.row_keys(key, prompts.ids, group_size, number),
+      first_h,
+      prefix,
+      room,
+      environment,
+    )
+    with jax.named_scope("decode"):
+      state = decoder.start(routing, episodes, exists)
+      _, *firsts = decoder.of_lanes(state.row)
+      state = decoder.run_all(decoder.draw(state, *firsts))
+    written = dict(state.written)
+    if config.record_routing:
+      assert routing is not None
+      written["prompt_routing"] = routing
+    ended = state.episodes
+    assert ended is not None
+    assert ended.contexts is not None
+    goes_on = exists & ended.contexts.closed & ~ended.done
+    following = _next(compaction, first, context, written, ended)
+    kept = {
+      "prompt_tokens": context.tokens,
+      "prompt_mask": context.mask,
+      "is_last": exists & ~goes_on,
+    }
+    return (following, _continued(ended), goes_on), (written, kept)
+
+  episodes = turns.begin(
+    environment,
+    sampling.row_keys(key, prompts.ids, group_size),
+    extras,
+    compaction,
+  )
+  everyone = jnp.ones(len(index), bool)
+  (_, episodes, _), (written, kept) = lax.scan(
+    play,
+    (first, episodes, everyone),
+    jnp.arange(num_contexts, dtype=jnp.int32),
+  )
+
+  def rows(x):  # [J, R, ...] -> [R · J, ...]
+    return jnp.moveaxis(x, 0, 1).reshape(-1, *x.shape[2:])
+
+  def of_rollouts(x):  # [R, ...] -> [R · J, ...]
+    return jnp.repeat(x, num_contexts, axis=0)
+
+  fields: dict[str, Any] = jax.tree.map(rows, written)
+  kept = jax.tree.map(rows, kept)
+  scores = turns.scores(environment, episodes)
+  prompt_index = of_rollouts(index)
+  rollouts = jnp.arange(len(index), dtype=jnp.int32)
+  order = jnp.tile(jnp.arange(num_contexts, dtype=jnp.int32), len(index))
+  return Rollout(
+    **fields,
+    scores=jax.tree.map(of_rollouts, scores),
+    # A context that a summary ends was not cut off.
+    terminated=~kept["is_last"] | of_rollouts(episodes.done),
+    prompt_index=prompt_index,
+    group_id=prompt_index,
+    num_groups=len(prompts.ids),
+    traces=Traces(
+      id=of_rollouts(rollouts),
+      order=order,
+      num_contexts=num_contexts,
+      **kept,
+    ),
+  )
+
+
+class _Context(NamedTuple):
+  """What rows begin with, left-padded."""
+
+  tokens: jax.Array  # [R, S] int32
+  mask: jax.Array  # [R, S] bool
+
+
+def _continued(episodes: turns.Episodes) -> turns.Episodes:
+  """At the start of the next context, with what was held to be read."""
+  contexts = episodes.contexts
+  assert contexts is not None
+  none = jnp.zeros_like(contexts.closed)
+  return dataclasses.replace(
+    episodes,
+    observation=contexts.held,
+    left=contexts.held_size,
+    size=contexts.held_size,
+    start=contexts.held_size,
+    contexts=dataclasses.replace(contexts, summarizes=none, closed=none),
+  )
+
+
+def _next(
+  compaction: Compaction,
+  first: _Context,
+  context: _Context,
+  written: dict[str, jax.Array],
+  episodes: turns.Episodes,
+) -> _Context:
+  """Head, `<sum>`, summary, `</sum>`, and the last turns that fit.
+
+  Args:
+    compaction: How much of each.
+    first: What the rollouts began with.
+    context: What the contexts that end began with; for its shape.
+    written: What was written in them, each [R, T, ...].
+    episodes: At their end.
+  """
+  num_rows, num_slots = context.tokens.shape
+  tokens, exists = written["tokens"], written["completion_mask"]
+  slots = jnp.arange(tokens.shape[1])
+  start = episodes.start[:, None]  # Of the summary.
+
+  places = jnp.arange(compaction.max_summary_len)
+  at = jnp.minimum(start + places, tokens.shape[1] - 1)
+  summary = jnp.take_along_axis(tokens, at, axis=1)
+  present = jnp.take_along_axis(exists, at, axis=1) & (
+    start + places < tokens.shape[1]
+  )
+  size = present.sum(axis=-1, keepdims=True)
+  # One that ran out of tokens is closed in the place of its last one.
+  summary = jnp.where(places == size - 1, compaction.close_id, summary)
+
+  # A turn is its observation and the action that answered it. That of turn 0
+  # is in the first prompt.
+  before = exists & (slots < start - 1) & (written["turn"] > 0)
+  age = episodes.turn[:, None] - written["turn"]  # 1 for the last one.
+  allowed = num_slots - compaction.head_len - 1 - size  # [R, 1]
+  kept = jnp.zeros_like(before)
+  for count in range(1, compaction.keep_turns + 1):
+    more = before & (age <= count)
+    fits = more.sum(axis=-1, keepdims=True) <= allowed
+    kept = jnp.where(fits, more, kept)
+
+  head = jnp.sort(jnp.where(first.mask, jnp.arange(num_slots), num_slots))
+  head = head[:, : compaction.head_len]  # Slots of the first tokens.
+  opening = jnp.full((num_rows, 1), compaction.open_id, tokens.dtype)
+  pieces = (
+    (
+      jnp.take_along_axis(
+        first.tokens, jnp.minimum(head, num_slots - 1), axis=1
+      ),
+      head < num_slots,
+    ),
+    (opening, jnp.ones_like(opening, bool)),
+    (summary, present),
+    (tokens, kept),
+  )
+  every, mask = (jnp.concatenate(x, axis=1) for x in zip(*pieces, strict=True))
+  total = mask.sum(axis=-1, keepdims=True)
+  place = num_slots - total + jnp.cumsum(mask, axis=1) - 1
+  place = jnp.where(mask, place, num_slots)  # That one: nowhere.
+  rows = jnp.arange(num_rows)[:, None]
+  empty = jnp.zeros(context.tokens.shape, tokens.dtype)
+  return _Context(
+    empty.at[rows, place].set(every, mode="drop"),
+    jnp.arange(num_slots) >= num_slots - total,
+  )
+
+
+def last_rows(rollout: Rollout) -> Rollout:
+  """One row for each rollout: its last context."""
+  traces = rollout.traces
+  if traces is None:
+    return rollout
+  last = jnp.where(traces.is_last, traces.order, 0)
+  last = last.reshape(-1, traces.num_contexts).max(axis=1)
+  index = jnp.arange(len(last)) * traces.num_contexts + last
+  rollout = dataclasses.replace(rollout, traces=None)
+  return jax.tree.map(lambda x: x[index], rollout)
