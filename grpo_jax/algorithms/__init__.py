@@ -9,6 +9,7 @@ from typing import Any
 from grpo_jax.algorithms.bradley_terry import BRADLEY_TERRY
 from grpo_jax.algorithms.cispo import CISPO
 from grpo_jax.algorithms.clip_cov import CLIP_COV
+from grpo_jax.algorithms.compaction_rl import COMPACTION_RL
 from grpo_jax.algorithms.dapo import DAPO
 from grpo_jax.algorithms.deepseek_v32 import DEEPSEEK_V32
 from grpo_jax.algorithms.dpo import DPO
@@ -93,6 +94,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     VC_PPO,
     VAPO,
     SAO,
+    COMPACTION_RL,
     GAGPO,
     OPD_TOKEN,
     OPD_FULL,

@@ -24,6 +24,7 @@ PUSHED_BY_EQUAL_REWARDS = {
   "vc_ppo",
   "vapo",
   "sao",
+  "compaction_rl",
   "gagpo",  # Turns have rewards.
   "gtpo",  # Entropy distinguishes right completions,
   "grpo_s",  # of a token and of a row.

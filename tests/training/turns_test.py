@@ -16,7 +16,7 @@ from tests.training import tiny
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
-def _score(prompts, rollout):
+def score(prompts, rollout):
   """What the environment paid."""
   del prompts
   paid = rollout.scores["return"]
@@ -32,7 +32,7 @@ def _score(prompts, rollout):
 def make_parts(name, **options):
   """Parts of `tiny` with an environment."""
   parts = tiny.make_parts(
-    name, **{"score": _score, "max_new_tokens": 14, **options}
+    name, **{"score": score, "max_new_tokens": 14, **options}
   )
   sample = functools.partial(parts.sample, environment=toy.ENVIRONMENT)
   return dataclasses.replace(parts, sample=sample)
@@ -78,7 +78,7 @@ def test_what_is_read_is_not_trained():
   rollout = sample(state, make_prompts())
   assert rollout.observed.any()
   learn = jax.jit(functools.partial(step.learn_stage, parts=parts))
-  scored = _score(None, rollout)
+  scored = score(None, rollout)
   rng = np.random.default_rng(0)
   scored = dataclasses.replace(
     scored, rewards=jnp.asarray(rng.normal(size=16), jnp.float32)

@@ -1,0 +1,78 @@
+"""CompactionRL of rollouts with one context, arXiv:2607.05378: PPO's.
+
+What several contexts mean is in tests/ops/returns_test.py, by hand.
+"""
+
+from tests.references import ppo
+
+
+def advantages(
+  rewards,  # [B]
+  valid,  # [B] bool
+  group_id,  # [B] int
+  *,
+  mask,  # [B, T] bool
+  old_values,  # [B, T]
+  token_rewards=None,  # [B, T]
+  length_adaptive_alpha: float = 1.5,
+):  # [B, T]
+  """Whitened advantages with λ_i = 1 − 1/(α n_i)."""
+  return ppo.advantages(
+    rewards,
+    valid,
+    group_id,
+    mask=mask,
+    old_values=old_values,
+    token_rewards=token_rewards,
+    length_adaptive_alpha=length_adaptive_alpha,
+  )
+
+
+def returns(
+  rewards,  # [B]
+  valid,  # [B] bool
+  group_id,  # [B] int
+  *,
+  mask,  # [B, T] bool
+  token_rewards=None,  # [B, T]
+  lam_critic: float = 1.0,
+):  # [B, T]
+  """The rewards from each trained token on."""
+  assert lam_critic == 1
+  return ppo.monte_carlo(rewards, valid, mask, token_rewards)
+
+
+def loss(
+  logp,  # [B, T]
+  old_logp,  # [B, T]
+  mask,  # [B, T] bool
+  advantages,  # [B, T]
+  *,
+  values,  # [B, T]
+  old_values,  # [B, T]
+  returns,  # [B, T]
+  value_clip: float = 0.0,
+  clip_low: float = 0.2,
+  clip_high: float = 0.2,
+  ref_logp=None,  # [B, T]
+  kl_coef: float = 0.0,
+  entropy=None,  # [B, T]
+  entropy_coef: float = 0.0,
+) -> float:
+  """PPO's."""
+  return ppo.loss(
+    logp,
+    old_logp,
+    mask,
+    advantages,
+    values=values,
+    old_values=old_values,
+    returns=returns,
+    value_clip=value_clip,
+    clip_low=clip_low,
+    clip_high=clip_high,
+    ref_logp=ref_logp,
+    kl_coef=kl_coef,
+    entropy=entropy,
+    entropy_coef=entropy_coef,
+  )

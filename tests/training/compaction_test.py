@@ -1,0 +1,208 @@
+"""Rollouts of several contexts in the one program."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax import algorithms
+from grpo_jax.algorithms import objective
+from grpo_jax.ops import returns
+from grpo_jax.rollout import compaction
+from grpo_jax.training import step
+from grpo_jax.types import Compaction
+from tests.rollout import toy
+from tests.training import tiny, turns_test
+
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+EVERY_TURN = Compaction(
+  every=1,
+  context_len=24,
+  reserve=0,
+  open_id=4,
+  close_id=2,
+  max_summary_len=2,
+  keep_turns=1,
+  max_compactions=2,
+  head_len=1,
+)
+
+
+def make_parts(name, **options):
+  """Parts of `tiny` whose rollouts are up to three contexts."""
+  parts = turns_test.make_parts(name, **options)
+  keywords = parts.sample.keywords
+  sample = functools.partial(
+    compaction.sample,
+    parts.policy,
+    config=keywords["config"],
+    group_size=keywords["group_size"],
+    environment=toy.ENVIRONMENT,
+    compaction=EVERY_TURN,
+  )
+  plan = dataclasses.replace(parts.plan, group_size=1)
+  return dataclasses.replace(parts, sample=sample, plan=plan)
+
+
+def make_prompts(num_prompts=4, first=0):
+  """Of eight slots: contexts begin with more than the first prompts."""
+  prompts = turns_test.make_prompts(num_prompts, first)
+  padding = ((0, 0), (5, 0))
+  return dataclasses.replace(
+    prompts,
+    tokens=jnp.pad(prompts.tokens, padding),
+    mask=jnp.pad(prompts.mask, padding),
+  )
+
+
+def _batch(name, **options):
+  """A prepared batch of a drawn rollout, with noisy values."""
+  parts = make_parts(name, **options)
+  state = tiny.make_state(parts)
+  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
+  rollout = sample(state, make_prompts())
+  scored = turns_test.score(None, rollout)
+  rewards = np.random.default_rng(0).normal(size=16).astype(np.float32)
+  scored = dataclasses.replace(
+    scored, rewards=jnp.asarray(rewards)[rollout.traces.id]
+  )
+  batch = objective.make_train_batch(
+    parts.algorithm,
+    parts.config,
+    make_prompts(),
+    rollout,
+    scored,
+    state.algorithm_state,
+  )
+  return parts, state, rollout, batch, rewards
+
+
+@pytest.mark.parametrize(
+  "name", ["ppo", slow("grpo"), slow("compaction_rl"), slow("sao")]
+)
+def test_one_program_on_policy_in_every_bit(name):
+  policy = tiny.tiny_transformer(width=16)
+  parts = make_parts(name, policy=policy, micro_batch_size=2)
+  traced = []
+
+  def fused(state, prompts):
+    traced.append(1)
+    return step.fused_step(state, prompts, parts=parts)
+
+  advance = jax.jit(fused, donate_argnums=0)
+  state = tiny.make_state(parts)
+  for i in range(3):
+    state, metrics, _ = advance(state, make_prompts(first=4 * i))
+    if name != "sao":
+      assert metrics["ratio/max_deviation"] == 0.0
+    assert metrics["sampler_gap/max"] < 1e-4
+    assert metrics["tokens/trained"] == metrics["tokens/generated"]
+    assert 1 < metrics["contexts/mean"] <= 3
+    assert metrics["unscored"] == 0
+  assert len(traced) == 1
+  assert advance._cache_size() == 1
+
+
+def test_rollouts_are_compared_and_not_their_contexts():
+  parts, _, rollout, batch, rewards = _batch("grpo")
+  prepared = objective.prepare(parts.algorithm, parts.config, batch)
+  exists = np.asarray(rollout.completion_mask.any(1))
+  assert 16 < exists.sum() < 48  # Unequal counts, as prompts have turns.
+  assert not prepared.mask[~exists].any()
+  groups = rewards.reshape(4, 4)
+  expected = groups - groups.mean(1, keepdims=True)
+  expected /= groups.std(1, ddof=1, keepdims=True) + 1e-6
+  np.testing.assert_allclose(
+    np.asarray(prepared.advantages), np.repeat(expected.ravel(), 3), 1e-4, 1e-5
+  )
+
+
+@pytest.mark.parametrize("boundary", returns.BOUNDARIES)
+def test_boundaries_reach_the_advantages(boundary):
+  fields = {
+    "boundary": boundary,
+    "gamma": 0.9,
+    "lam": 0.8,
+    "lam_critic": 0.7,
+    "whiten": False,
+    "kl_coef": 0.0,
+  }
+  parts, _, _, batch, rewards = _batch("ppo", fields=fields)
+  values = np.random.default_rng(1).normal(size=batch.mask.shape)
+  batch = dataclasses.replace(batch, values=jnp.asarray(values, jnp.float32))
+  prepared = objective.prepare(parts.algorithm, parts.config, batch)
+  arguments = (
+    jnp.zeros(batch.mask.shape),
+    jnp.repeat(jnp.asarray(rewards), 3),
+    batch.values,
+    batch.mask,
+    batch.trace_id,
+    batch.trace_order,
+    0.9,
+  )
+  expected, _ = returns.subtrace_advantages(*arguments, 0.8, boundary)
+  _, targets = returns.subtrace_advantages(*arguments, 0.7, boundary)
+  np.testing.assert_allclose(prepared.advantages, expected, 1e-5, 1e-6)
+  np.testing.assert_allclose(prepared.returns, targets, 1e-5, 1e-6)
+  assert np.asarray(expected).any()
+
+
+def test_lambda_counts_the_tokens_of_a_rollout():
+  fields = {"length_adaptive_alpha": 0.2, "whiten": False, "kl_coef": 0.0}
+  parts, _, rollout, batch, rewards = _batch("ppo", fields=fields)
+  batch = dataclasses.replace(batch, values=jnp.zeros(batch.mask.shape))
+  prepared = objective.prepare(parts.algorithm, parts.config, batch)
+  written = np.asarray(rollout.written)
+  for row in np.flatnonzero(written.any(1)):
+    rollouts = np.asarray(rollout.traces.id) == rollout.traces.id[row]
+    lam = max(1 - 1 / (0.2 * written[rollouts].sum()), 0)
+    count = written[row].sum()
+    expected = rewards[row // 3] * lam ** np.arange(count)[::-1]
+    np.testing.assert_allclose(
+      np.asarray(prepared.advantages)[row][written[row]], expected, 1e-4, 1e-6
+    )
+
+
+@pytest.mark.parametrize("name", ["ppo", slow("grpo")])
+def test_the_loss_is_a_sum_over_the_tokens_of_all_rows(name):
+  """However rows are packed, and whatever empty ones there are."""
+  parts, state, _, batch, _ = _batch(name, micro_batch_size=48)
+  key = jax.random.key(0)
+  prepared = step.prepare(state, batch, key, parts=parts)
+  gradient = jax.jit(step.minibatch_gradient, static_argnums=0)
+  whole, metrics = gradient(parts, state.params, prepared, False)
+  # A long row weighs as much as it has tokens.
+  weight = objective.term_weights(parts.algorithm, parts.config, prepared)
+  if name == "ppo":
+    assert weight["policy"] == prepared.mask.sum()
+  for size, lengths in ((16, ()), (4, (4, 8)), (1, ())):
+    plan = dataclasses.replace(
+      parts.plan, micro_batch_size=size, lengths=lengths
+    )
+    packed = dataclasses.replace(parts, plan=plan)
+    found, other = gradient(packed, state.params, prepared, False)
+    jax.tree.map(
+      functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6),
+      found,
+      whole,
+    )
+    np.testing.assert_allclose(other["loss"], metrics["loss"], 1e-4, 1e-6)
+
+
+def test_the_objective_of_one_context_is_ppo():
+  """Without traces nothing of a boundary is left."""
+  arrays = {"gamma": 0.9, "lam": 0.8, "whiten": False, "kl_coef": 0.0}
+  found = []
+  for boundary in returns.BOUNDARIES:
+    parts = tiny.make_parts("ppo", fields={**arrays, "boundary": boundary})
+    batch = tiny.ragged_batch(parts)
+    batch = dataclasses.replace(batch, values=batch.sampler_logp)
+    prepared = objective.prepare(parts.algorithm, parts.config, batch)
+    found.append((prepared.advantages, prepared.returns))
+  for other in found[1:]:
+    jax.tree.map(np.testing.assert_array_equal, other, found[0])
+  assert "compaction_rl" in algorithms.ALGORITHMS
