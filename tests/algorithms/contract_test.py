@@ -13,6 +13,8 @@ from grpo_jax.ops import aggregation
 from tests.algorithms import cases
 
 NAMES = tuple(algorithms.ALGORITHMS)
+# With the functions of PPO and other defaults.
+AS_PPO = ("vc_ppo", "vapo", "compaction_rl")
 GARBAGE = (np.nan, np.inf, -np.inf, -1e9, 1e9)
 
 # Trained without comparing the completions of a group, or on more than their
@@ -68,7 +70,13 @@ def _assert_same(one, other, rtol=1e-5):
   np.testing.assert_allclose(one.gradient, other.gradient, rtol, 1e-7)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+  "name",
+  [
+    pytest.param(name, marks=pytest.mark.slow if name in AS_PPO else ())
+    for name in NAMES
+  ],
+)
 class TestContract:
   def test_masked_garbage_reaches_neither_loss_nor_gradient(self, name):
     algorithm, config = _make(name)

@@ -17,8 +17,8 @@ from grpo_jax.algorithms import objective
 from grpo_jax.ops import divergences
 from tests.algorithms import cases
 from tests.references import common, grpo
+from tests.training import tiny
 
-NAMES = tuple(algorithms.ALGORITHMS)
 B, T = len(cases.LENGTHS), cases.BUDGET
 
 
@@ -356,7 +356,13 @@ EVERYTHING = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+  "name",
+  [
+    pytest.param(name, marks=() if name in tiny.VARIED else pytest.mark.slow)
+    for name in algorithms.ALGORITHMS
+  ],
+)
 def test_all_options_compose_with_every_algorithm(name):
   algorithm = algorithms.get_algorithm(name)
   config = algorithms.make_config(name, **EVERYTHING)
