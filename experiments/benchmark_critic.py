@@ -1,11 +1,12 @@
 r"""What a critic costs: PPO beside GRPO at equal samples.
 
-    python -m experiments.benchmark_critic --sizes=S --out=critic.json
+    python -m experiments.benchmark_critic --preset=S --json=critic.json
 
 The fused step of `experiments.benchmark` with as many completions for each
 algorithm: GRPO draws groups of them, PPO one for each prompt, so its prompts
 are that many more. "PPO, grouped" draws GRPO's groups, and so has the critic as
-the only difference. Everything is timed in the same rounds.
+the only difference. Everything is timed in the same rounds. Of the flags of
+`experiments.benchmark`, --preset, --repeats and --json are read.
 
 A critic with a trunk of its own has one forward pass for the values before the
 update, and for each of its K gradient steps three (a forward, and two products
@@ -34,12 +35,6 @@ from experiments import benchmark, workload
 from experiments import flags as flags_lib
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import drivers, sharding, step
-
-_PRESET = flags.DEFINE_enum(
-  "sizes", "S", list(workload.PRESETS), "Of the model and the batch."
-)
-_REPEATS = flags.DEFINE_integer("rounds", 5, "That are counted.", 1)
-_JSON = flags.DEFINE_string("out", None, "File for the same numbers.")
 
 _OWN = config_lib.CriticConfig()
 # Name -> (algorithm, completions per prompt or None for the preset's, critic).
@@ -167,12 +162,12 @@ def table(results: dict[str, Any]) -> str:
 def main(argv: Sequence[str]) -> int:
   """Measures, prints the table and writes the file."""
   del argv
-  work = workload.Work(**workload.PRESETS[_PRESET.value])
-  results = measure(work, _REPEATS.value)
+  work = workload.Work(**workload.PRESETS[flags.FLAGS.preset])
+  results = measure(work, flags.FLAGS.repeats)
   print(table(results))
-  if _JSON.value:
+  if flags.FLAGS.json:
     text = json.dumps(results, indent=2) + "\n"
-    pathlib.Path(_JSON.value).write_text(text, encoding="utf-8")
+    pathlib.Path(flags.FLAGS.json).write_text(text, encoding="utf-8")
   return 0
 
 
