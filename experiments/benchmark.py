@@ -816,22 +816,27 @@ def table(results: dict[str, Any]) -> str:
   return "\n".join(lines)
 
 
-def main(argv: Sequence[str]) -> int:
-  """Measures, prints the table and writes the file."""
-  del argv
+def work_of_flags() -> workload.Work:
+  """The sizes that the command line asks for."""
   sizes = {name: flag.value for name, flag in _SIZES.items()}
-  if _MODE.value == "fused" and (_STALENESS.value or _VERIFIER_S.value):
-    raise ValueError(
-      f"--staleness={_STALENESS.value} --verifier_s={_VERIFIER_S.value}: the"
-      " fused program has no verifier on the host; add --mode=split."
-    )
-  work = workload.Work(
+  return workload.Work(
     **workload.PRESETS[_PRESET.value]
     | {name: value for name, value in sizes.items() if value is not None},
     dtype=_DTYPE.value,
     length_distribution=_DISTRIBUTION.value,
     length_mean=_LENGTH_MEAN.value,
   )
+
+
+def main(argv: Sequence[str]) -> int:
+  """Measures, prints the table and writes the file."""
+  del argv
+  if _MODE.value == "fused" and (_STALENESS.value or _VERIFIER_S.value):
+    raise ValueError(
+      f"--staleness={_STALENESS.value} --verifier_s={_VERIFIER_S.value}: the"
+      " fused program has no verifier on the host; add --mode=split."
+    )
+  work = work_of_flags()
   mesh = sharding.make_mesh(1)
   with (
     contextlib.closing(

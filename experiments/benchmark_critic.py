@@ -6,7 +6,7 @@ The fused step of `experiments.benchmark` with as many completions for each
 algorithm: GRPO draws groups of them, PPO one for each prompt, so its prompts
 are that many more. "PPO, grouped" draws GRPO's groups, and so has the critic as
 the only difference. Everything is timed in the same rounds. Of the flags of
-`experiments.benchmark`, --preset, --repeats and --json are read.
+`experiments.benchmark`, the sizes, --repeats and --json are read.
 
 A critic with a trunk of its own has one forward pass for the values before the
 update, and for each of its K gradient steps three (a forward, and two products
@@ -50,20 +50,6 @@ CASES: dict[str, tuple[str, int | None, config_lib.CriticConfig | None]] = {
   ),
   "PPO, shared trunk": ("ppo", 1, config_lib.CriticConfig(trunk="shared")),
 }
-
-
-def critic_flops(work: workload.Work, critic: config_lib.CriticConfig) -> float:
-  """The least that a step's critic computes, prompts once per group."""
-  read = work.rows * (work.completion_len - 1)
-  pairs = read * (work.prompt_len + work.completion_len - 1)
-  forward = workload.forward_flops(
-    work,
-    work.prompts * work.prompt_len + read,
-    work.prompts * work.prompt_len**2 + pairs,
-    0,
-  )
-  each = 1 if critic.trunk == "shared" else 3
-  return forward * (1 + each * critic.num_updates)
 
 
 class Case:
@@ -113,7 +99,10 @@ def measure(work: workload.Work, repeats: int) -> dict[str, Any]:
   for name, case in cases.items():
     floor = 0.0
     if case.critic is not None:
-      floor = critic_flops(case.work, case.critic) / rate
+      flops = workload.critic_flops(
+        case.work, case.critic.trunk == "shared", case.critic.num_updates
+      )
+      floor = flops / rate
     rows[name] = {
       **benchmark.spread(seconds[name]),
       "of_grpo": statistics.median(
@@ -162,8 +151,7 @@ def table(results: dict[str, Any]) -> str:
 def main(argv: Sequence[str]) -> int:
   """Measures, prints the table and writes the file."""
   del argv
-  work = workload.Work(**workload.PRESETS[flags.FLAGS.preset])
-  results = measure(work, flags.FLAGS.repeats)
+  results = measure(benchmark.work_of_flags(), flags.FLAGS.repeats)
   print(table(results))
   if flags.FLAGS.json:
     text = json.dumps(results, indent=2) + "\n"

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from experiments import benchmark_critic, workload
-from grpo_jax.training import config as config_lib
+from experiments import workload
 from tests.experiments import command
 
 # One layer of 4 · (4 + 2 · 2) + 16 + 3 · 4 · 8 = 144 weights, a head of 12; a
@@ -66,28 +65,28 @@ def test_flops_are_those_counted_by_hand(kind, prefill, decode, forward):
 
 
 @pytest.mark.parametrize(
-  ("fields", "passes"),
-  [({}, 4), ({"num_updates": 2}, 7), ({"trunk": "shared"}, 2)],
+  ("is_shared", "num_updates", "passes"),
+  [(False, 1, 4), (False, 2, 7), (True, 1, 2)],
 )
-def test_passes_of_a_critic_are_those_counted_by_hand(fields, passes):
-  critic = config_lib.CriticConfig(**fields)
+def test_passes_of_a_critic_are_those_counted_by_hand(
+  is_shared, num_updates, passes
+):
   # 2 · 144 · 6 tokens + 4 · 4 · (4 + 16) pairs, and no head.
-  assert benchmark_critic.critic_flops(HAND, critic) == 2048 * passes
+  found = workload.critic_flops(HAND, is_shared, num_updates)
+  assert found == 2048 * passes
 
 
 @pytest.mark.slow
-def test_a_critic_is_measured_beside_grpo():
-  work = dataclasses.replace(
-    HAND, hidden=8, vocab=32, completion_len=8, prompts=2, group=2
+def test_a_critic_is_measured_beside_grpo(tmp_path):
+  status, out, err = command.run(
+    "benchmark_critic", *TINY, f"--json={tmp_path / 'critic.json'}"
   )
-  results = benchmark_critic.measure(work, repeats=1)
-  rows = results["cases"]
-  assert rows.keys() == benchmark_critic.CASES.keys()
+  assert status == 0, err
+  rows = json.loads((tmp_path / "critic.json").read_text())["cases"]
   assert rows["GRPO"]["of_grpo"] == 1
   assert rows["GRPO"]["critic_floor_s"] == 0 < rows["PPO"]["critic_floor_s"]
   assert rows["PPO"]["parameters"] > rows["PPO, shared trunk"]["parameters"]
-  table = benchmark_critic.table(results)
-  assert all(f"| {name} |" in table for name in rows)
+  assert all(f"| {name} |" in out for name in rows)
 
 
 def test_bytes_are_those_counted_by_hand():
