@@ -1,10 +1,10 @@
 r"""Trains the cells of a profile and writes page and figures about them.
 
     python -m experiments.critics.report --profile=smoke --out=FOLDER
-    python -m experiments.critics.report --profile=full --out=FOLDER --only=D1
+    python -m experiments.critics.report --profile=full --out=FOLDER --cells=D1
 
 Writes FOLDER/PROFILE.md and FOLDER/PROFILE_*.png; each cell is a file in
-FOLDER/cells, and the same command trains only what is missing. --only takes a
+FOLDER/cells, and the same command trains only what is missing. --cells takes a
 regular expression that is searched in the names of cells, such as
 
     D1 D2 CartPole-v1 ppo gamma=0.99 horizon=128 envs=8
@@ -36,7 +36,7 @@ _PROFILE = flags.DEFINE_enum(
   "profile", "smoke", list(protocol.PROFILES), "Which grid."
 )
 _OUT = flags.DEFINE_string("out", None, "Folder of all files.", required=True)
-_ONLY = flags.DEFINE_string("only", "", "Cells whose name has a match of it.")
+_CELLS = flags.DEFINE_string("cells", "", "Cells whose name has a match of it.")
 _SEEDS = flags.DEFINE_integer("seeds", 5, "Seeds of a cell, at least 2.", 2)
 
 
@@ -58,7 +58,7 @@ _COMPILE_S = 23
 def main(argv: Sequence[str]) -> int:
   """Trains what is missing, and writes the page."""
   del argv
-  make(_PROFILE.value, pathlib.Path(_OUT.value), _ONLY.value, _SEEDS.value)
+  make(_PROFILE.value, pathlib.Path(_OUT.value), _CELLS.value, _SEEDS.value)
   return 0
 
 
@@ -78,7 +78,7 @@ def make(name: str, out: pathlib.Path, only: str, num_seeds: int) -> None:
   chosen = [cell for cell in cells if re.search(only, cell.name)]
   if not chosen:
     raise ValueError(
-      f"report: --only={only} is found in no name of the"
+      f"report: --cells={only} is found in no name of the"
       f" {len(cells)} cells; the first of them is {cells[0].name!r}."
     )
   folder = out / "cells"

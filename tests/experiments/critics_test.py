@@ -459,7 +459,7 @@ def test_finished_cells_are_not_trained_again(
   assert len(trained) == len(cells)
   assert f"tiny: {few} of {few} cells to be trained" in capsys.readouterr().out
   assert (tmp_path / "tiny.md").exists()
-  with pytest.raises(ValueError, match="--only=Atari is found in no name"):
+  with pytest.raises(ValueError, match="--cells=Atari is found in no name"):
     report.make("tiny", tmp_path, "Atari", 2)
 
 
