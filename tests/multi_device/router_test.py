@@ -83,7 +83,8 @@ def test_each_device_computes_its_own_tokens():
   got = together(*inputs)
   assert got[0].sharding.spec == P("data")
   jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4),
+    # Of gradients up to 40, in float32.
+    functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-3),
     jax.device_get(got),
     jax.device_get(alone(x, routed.ids, routed.weights, kernels)),
   )

@@ -298,8 +298,6 @@ def test_supervised_rows_are_batches_like_any_other():
 
 
 def test_wrong_components_and_names_are_refused():
-  with pytest.raises(ValueError, match="'memchain' replaces contexts by sum"):
-    _task_problem("memchain")
   with pytest.raises(
     KeyError, match=r"no component \['speed'\]; it has \['acc.*'return'"
   ):
