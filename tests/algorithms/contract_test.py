@@ -11,10 +11,14 @@ from hypothesis import strategies as st
 from grpo_jax import algorithms
 from grpo_jax.ops import aggregation
 from tests.algorithms import cases
+from tests.training import tiny
 
 NAMES = tuple(algorithms.ALGORITHMS)
-# With the functions of PPO and other defaults.
-AS_PPO = ("vc_ppo", "vapo", "compaction_rl")
+# The first of the table with their loss of the policy; others are slow tests.
+FIRST = {
+  algorithm.policy_loss: name
+  for name, algorithm in reversed(algorithms.ALGORITHMS.items())
+}.values()
 GARBAGE = (np.nan, np.inf, -np.inf, -1e9, 1e9)
 
 # Trained without comparing the completions of a group, or on more than their
@@ -73,7 +77,10 @@ def _assert_same(one, other, rtol=1e-5):
 @pytest.mark.parametrize(
   "name",
   [
-    pytest.param(name, marks=pytest.mark.slow if name in AS_PPO else ())
+    pytest.param(
+      name,
+      marks=() if name in FIRST or name in tiny.VARIED else pytest.mark.slow,
+    )
     for name in NAMES
   ],
 )
