@@ -63,7 +63,6 @@ def get_config(algorithm: str = "reinforce"):
     config.phases = ("sft", "value", "rl")
     config.data.name = "calc_tool"
     config.data.task_options = ml_collections.ConfigDict({"leak": True})
-    config.sampling.max_new_tokens = 24
     config.rewards.functions = ("malformed",)
     config.sft.steps = 6
     config.value.steps = 4
