@@ -178,14 +178,14 @@ def advance(
     size = turn.mask.sum(axis=-1, dtype=jnp.int32)
     new = Episodes(
       state=state,
-      observation=turn.observation,
+      observation=turn.observation.astype(jnp.int32),
       left=size,
       size=size,
       start=t + 1 + size,
       turn=episodes.turn + 1,
-      reward=turn.reward,
+      reward=turn.reward.astype(jnp.float32),
       done=turn.done,
-      total=episodes.total + turn.reward,
+      total=episodes.total + turn.reward.astype(jnp.float32),
       contexts=episodes.contexts,
     )
     if new.contexts is not None:
