@@ -484,7 +484,9 @@ def test_ppo_learns_acrobot():
 
 @pytest.mark.slow
 def test_ppo_learns_cartpole():
-  # From 22. Seeds differ by 100 at this budget, with and without the clip.
-  setting = settings.Setting("CartPole-v1", "ppo", value_clip=None)
+  # From 22. At 1.1 million steps seeds differ by 100, with a clip or without.
+  setting = settings.Setting(
+    "CartPole-v1", "ppo", value_clip=None, total_steps=200_000
+  )
   record = report.train(protocol.Cell(setting, 5, ()))
-  assert record.final_scores().mean() > 200
+  assert record.final_scores().mean() > 100
