@@ -26,6 +26,7 @@ from grpo_jax.ops import (
   corrections,
   divergences,
   masked,
+  returns,
   routing,
   shaping,
 )
@@ -356,12 +357,9 @@ def prepare(
     eps=config.advantage_eps,
   )
   if batch.is_last is not None and advantages.ndim == 1:
-    of_rollouts = jax.ops.segment_sum(
-      masked.select(advantages, batch.is_last),
-      batch.trace_id,
-      len(batch.is_last),
+    advantages = returns.over_traces(
+      masked.select(advantages, batch.is_last), batch.trace_id
     )
-    advantages = of_rollouts[batch.trace_id]
   found: dict[str, Any] = {"advantages": advantages}
   if algorithm.returns is not None:
     found["returns"] = algorithm.returns(config, batch)

@@ -65,8 +65,7 @@ def advantages(config: CriticConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
   if config.length_adaptive_alpha:
     lengths = batch.mask.sum(axis=-1)  # [B]
     if batch.trace_id is not None:  # Of whole rollouts.
-      total = jax.ops.segment_sum(lengths, batch.trace_id, len(lengths))
-      lengths = total[batch.trace_id]
+      lengths = returns_lib.over_traces(lengths, batch.trace_id)
     lam = returns_lib.length_adaptive_lambda(
       lengths, config.length_adaptive_alpha
     )  # [B]

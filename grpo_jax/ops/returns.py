@@ -176,6 +176,14 @@ def length_adaptive_lambda(
   return jnp.clip(1.0 - 1.0 / (alpha * jnp.maximum(lengths, 1)), 0.0, 1.0)
 
 
+def over_traces(
+  x: jax.Array,  # [B]
+  trace_id: jax.Array,  # [B] int, in [0, B)
+) -> jax.Array:  # [B]
+  """In every row the sum of x over the rows of its rollout."""
+  return jax.ops.segment_sum(x, trace_id, len(x))[trace_id]
+
+
 def subtrace_advantages(
   token_rewards: jax.Array,  # [B, T]
   outcome: jax.Array,  # [B]

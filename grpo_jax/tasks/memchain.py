@@ -10,7 +10,7 @@ and alone decides the reward. So a chain of n steps is n actions. An EOS before
 the question is a wrong token like any other, and ends nothing.
 
 A context does not hold the chain: every so many steps the policy writes a
-summary, and what it left out of it is gone (`environment.Compaction`). The
+summary, and what it left out of it is gone (`types.Compaction`). The
 teacher's summary is `k : v , .. </sum>`.
 
 Distractors are one letter. The form `<obs> w : d </obs>` takes 6 tokens a step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.ops import baselines, masked
+from grpo_jax.ops import baselines, masked, returns
 from grpo_jax.ops import values as values_lib
 from grpo_jax.types import Metrics, Rollout, Scored, TrainBatch
 
@@ -34,8 +34,7 @@ def rollout_metrics(
   mask = rollout.written  # [B, T]
   lengths = mask.sum(axis=-1).astype(jnp.float32)  # [B], tokens
   if rollout.traces is not None:  # Of whole rollouts.
-    total = jax.ops.segment_sum(lengths, rollout.traces.id, len(lengths))
-    lengths = total[rollout.traces.id]
+    lengths = returns.over_traces(lengths, rollout.traces.id)
   mean = masked.mean(scored.rewards, valid)
   variance = masked.mean(jnp.square(scored.rewards - mean), valid)
   statistics = baselines.group_statistics(

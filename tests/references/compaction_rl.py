@@ -3,7 +3,7 @@
 What several contexts mean is in tests/ops/returns_test.py, by hand.
 """
 
-from tests.references import ppo
+from tests.references import ppo, vapo, vc_ppo
 
 
 def advantages(
@@ -16,8 +16,8 @@ def advantages(
   token_rewards=None,  # [B, T]
   length_adaptive_alpha: float = 1.5,
 ):  # [B, T]
-  """Whitened advantages with λ_i = 1 − 1/(α n_i)."""
-  return ppo.advantages(
+  """VAPO's, with another α."""
+  return vapo.advantages(
     rewards,
     valid,
     group_id,
@@ -28,18 +28,8 @@ def advantages(
   )
 
 
-def returns(
-  rewards,  # [B]
-  valid,  # [B] bool
-  group_id,  # [B] int
-  *,
-  mask,  # [B, T] bool
-  token_rewards=None,  # [B, T]
-  lam_critic: float = 1.0,
-):  # [B, T]
-  """The rewards from each trained token on."""
-  assert lam_critic == 1
-  return ppo.monte_carlo(rewards, valid, mask, token_rewards)
+# As in VC-PPO.
+returns = vc_ppo.returns
 
 
 def loss(

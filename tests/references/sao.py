@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from tests.references import common, ppo
+from tests.references import common, ppo, vc_ppo
 
 
 def advantages(
@@ -25,18 +25,8 @@ def advantages(
   return ppo.gae(rewards, valid, mask, old_values, token_rewards, gamma, lams)
 
 
-def returns(
-  rewards,  # [B]
-  valid,  # [B] bool
-  group_id,  # [B] int
-  *,
-  mask,  # [B, T] bool
-  token_rewards=None,  # [B, T]
-  lam_critic: float = 1.0,
-):  # [B, T]
-  """The sum of later rewards."""
-  assert lam_critic == 1
-  return ppo.monte_carlo(rewards, valid, mask, token_rewards)
+# As in VC-PPO.
+returns = vc_ppo.returns
 
 
 def loss(

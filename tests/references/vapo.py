@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.references import common, ppo
+from tests.references import common, ppo, vc_ppo
 
 
 def advantages(
@@ -27,18 +27,8 @@ def advantages(
   )
 
 
-def returns(
-  rewards,  # [B]
-  valid,  # [B] bool
-  group_id,  # [B] int
-  *,
-  mask,  # [B, T] bool
-  token_rewards=None,  # [B, T]
-  lam_critic: float = 1.0,
-):  # [B, T]
-  """The rewards from each trained token on."""
-  assert lam_critic == 1
-  return ppo.monte_carlo(rewards, valid, mask, token_rewards)
+# As in VC-PPO.
+returns = vc_ppo.returns
 
 
 def loss(

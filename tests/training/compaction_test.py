@@ -85,26 +85,11 @@ def _batch(name, **options):
   "name", ["ppo", slow("grpo"), slow("compaction_rl"), slow("sao")]
 )
 def test_one_program_on_policy_in_every_bit(name):
-  policy = tiny.tiny_transformer(width=16)
-  parts = make_parts(name, policy=policy, micro_batch_size=2)
-  traced = []
-
-  def fused(state, prompts):
-    traced.append(1)
-    return step.fused_step(state, prompts, parts=parts)
-
-  advance = jax.jit(fused, donate_argnums=0)
-  state = tiny.make_state(parts)
-  for i in range(3):
-    state, metrics, _ = advance(state, make_prompts(first=4 * i))
-    if name != "sao":
-      assert metrics["ratio/max_deviation"] == 0.0
-    assert metrics["sampler_gap/max"] < 1e-4
-    assert metrics["tokens/trained"] == metrics["tokens/generated"]
+  for metrics in turns_test.steps_of_one_program(
+    name, make_parts, make_prompts
+  ):
     assert 1 < metrics["contexts/mean"] <= 3
     assert metrics["unscored"] == 0
-  assert len(traced) == 1
-  assert advance._cache_size() == 1
 
 
 def test_rollouts_are_compared_and_not_their_contexts():
