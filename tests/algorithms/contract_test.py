@@ -296,8 +296,9 @@ class TestContract:
     low = cases.evaluate(algorithm, config, case)
     high = cases.evaluate(algorithm, config, wide)
     assert low.loss.dtype == np.float32
-    # What the case itself derives is rounded to bfloat16 in one of the two.
-    np.testing.assert_allclose(low.loss, high.loss, 1e-3, 1e-5)
+    # What the case itself derives, values among it, is rounded to bfloat16 in
+    # one of the two: 0.004 of a value of 1, and the mean is over 50 tokens.
+    np.testing.assert_allclose(low.loss, high.loss, 1e-3, 5e-4)
 
   @pytest.mark.slow  # Thousands of single operations.
   def test_jit_changes_round_off_only(self, name):

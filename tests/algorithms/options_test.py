@@ -354,6 +354,8 @@ EVERYTHING = {
   "off_policy_threshold": 0.1,
   "positive_nll_coef": 0.1,
 }
+# Its rewards are those of turns, and no completion's.
+REFUSED = {"gagpo": ("overlong_cache",)}
 
 
 @pytest.mark.parametrize(
@@ -365,7 +367,9 @@ EVERYTHING = {
 )
 def test_all_options_compose_with_every_algorithm(name):
   algorithm = algorithms.get_algorithm(name)
-  config = algorithms.make_config(name, **EVERYTHING)
+  refused = REFUSED.get(name, ())
+  fields = {k: v for k, v in EVERYTHING.items() if k not in refused}
+  config = algorithms.make_config(name, **fields)
   case = cases.make_case()
   clean = cases.evaluate(algorithm, config, case)
   plain = cases.evaluate(
