@@ -103,8 +103,9 @@ class Rollout:
       or was not read, as the last one. None unless recorded.
     version: The step of the state whose parameters drew each token, 0 where
       masked; None outside training.
-    observed: True on tokens that an environment wrote; `behavior_logp`,
-      `sampler_logp` and `entropy` are 0 there. None without an environment.
+    observed: True on tokens that an environment wrote, and on summaries that
+      are not trained; on the former `behavior_logp`, `sampler_logp` and
+      `entropy` are 0. None without an environment.
     turn: In which turn of its episode each token was written, from 0: an
       observation is of the turn of the action that answers it.
     turn_rewards: Reward of each action, at its last token, 0 elsewhere.
@@ -230,6 +231,10 @@ class Compaction:
     max_compactions: Most of them per rollout.
     head_len: First tokens of the first prompt with which every context begins
       (1: `<bos>`).
+    trains_summary: Whether summaries are trained. False: they count as
+      observed, as if somebody else had written them.
+    keeps_summary: Whether contexts begin with the summary. False: they begin
+      with head and last turns alone, and what a summary says is lost.
 
   Source: "CompactionRL", arXiv:2607.05378, with a reserve of 10,240 tokens,
   k = 2 and 3 compactions. It has no trigger by turns; ours makes the contexts
@@ -245,6 +250,8 @@ class Compaction:
   keep_turns: int
   max_compactions: int
   head_len: int
+  trains_summary: bool = True
+  keeps_summary: bool = True
 
 
 class Drawn(NamedTuple):

@@ -9,7 +9,7 @@
 | `policies.py`     | networks and distributions                               |
 | `losses.py`       | advantages and losses, from `grpo_jax/ops`               |
 | `training.py`     | rollouts and updates, as one program for all seeds       |
-| `results.py`      | what a cell leaves behind, and its statistics            |
+| `results.py`      | what a cell leaves behind                                |
 | `protocol.py`     | the grid, and the rules by which conclusions are judged  |
 | `figure.py`, `page.py`, `report.py` | the figures, the page, the command     |
 

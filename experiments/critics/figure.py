@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.critics import environments, results, training
+from experiments import statistics
+from experiments.critics import environments, training
 from experiments.critics.protocol import HORIZONS, Cell, Profile
 from experiments.critics.results import Record
 from experiments.critics.settings import Setting
@@ -125,7 +126,9 @@ def _curves(profile, records, axes, name, horizon) -> None:
   for baseline in profile.baselines:
     setting = _setting(profile, name, horizon, baseline=baseline)
     curves = records[setting].curves()  # [S, NUM_BINS]
-    low, high = np.transpose([results.interval(x, np.mean) for x in curves.T])
+    low, high = np.transpose(
+      [statistics.interval(x, np.mean) for x in curves.T]
+    )
     colour, marker = _STYLES[baseline]
     axes.fill_between(steps, low, high, color=colour, alpha=0.15, lw=0)
     axes.plot(
@@ -154,8 +157,8 @@ def _line(
   points = list(points)
   places = [x + shift for x, _ in points]
   scores = [records[setting].final_scores() for _, setting in points]
-  means = np.array([results.interquartile_mean(x) for x in scores])
-  low, high = np.transpose([results.interval(x) for x in scores])
+  means = np.array([statistics.interquartile_mean(x) for x in scores])
+  low, high = np.transpose([statistics.interval(x) for x in scores])
   colour, marker = style
   axes.errorbar(
     places,

@@ -9,15 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from scipy import stats
 
-from experiments.critics import environments, protocol, results
-from experiments.critics.protocol import (
-  HORIZONS,
-  Cell,
-  Conclusion,
-  Profile,
-)
+from experiments import statistics
+from experiments.critics import environments, protocol
+from experiments.critics.protocol import HORIZONS, Cell, Profile
 from experiments.critics.results import Record
 from experiments.critics.settings import Setting
+from experiments.statistics import Conclusion
 
 _NONE = "–"
 
@@ -117,8 +114,8 @@ def _summary(conclusion: Conclusion) -> str:
 def _iqm(scores: np.ndarray | None) -> str:
   if scores is None:
     return _NONE
-  low, high = results.interval(scores)
-  mean = float(results.interquartile_mean(scores))
+  low, high = statistics.interval(scores)
+  mean = float(statistics.interquartile_mean(scores))
   return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
 
 
@@ -148,10 +145,10 @@ def _comparison(
       continue
     difference, welch, rank = _NONE, _NONE, _NONE
     if ppo is not None and grpo is not None:
-      found = results.contrast([(1, grpo), (-1, ppo)])
-      difference = _interval(found, 1)
-      welch = _p(found.p)
-      rank = _p(stats.mannwhitneyu(grpo, ppo).pvalue)
+      found = statistics.contrast([(1, grpo), (-1, ppo)])
+      difference = statistics.text(found, 1)
+      welch = statistics.p_text(found.p)
+      rank = statistics.p_text(stats.mannwhitneyu(grpo, ppo).pvalue)
     yield (
       f"| {name} | {horizon} | {_iqm(ppo)} | {_iqm(grpo)} | {difference} |"
       f" {welch} | {rank} |"
@@ -195,16 +192,6 @@ def _spread(scores: np.ndarray | None) -> str:
   return f"{scores.mean():.1f} ± {scores.std(ddof=1):.1f}"
 
 
-def _p(value: float) -> str:
-  return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def _interval(contrast: results.Contrast, digits: int) -> str:
-  numbers = (contrast.estimate, contrast.low, contrast.high)
-  estimate, low, high = (f"{x:.{digits}f}" for x in numbers)
-  return f"{estimate} [{low}, {high}]"
-
-
 def _checks(conclusion: Conclusion) -> Iterator[str]:
   yield f"## {conclusion.name}: {conclusion.verdict}"
   yield ""
@@ -212,13 +199,7 @@ def _checks(conclusion: Conclusion) -> Iterator[str]:
   yield ""
   # Gaps are in spans, of the order of 1; all else in returns.
   digits = 2 if conclusion.name == "C4" else 1
-  yield "| comparison | 95 % interval | needed | holds |"
-  yield "|---|---|---|---|"
-  for check in conclusion.checks:
-    if check.contrast is not None:
-      found = _interval(check.contrast, digits)
-      holds = "yes" if check.holds else "open" if check.is_open else "**no**"
-      yield f"| {check.text} | {found} | {check.needed} | {holds} |"
+  yield from statistics.table(conclusion.checks, digits)
 
 
 def _table(

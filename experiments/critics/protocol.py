@@ -34,9 +34,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from experiments.critics import environments, results, settings
-from experiments.critics.results import Contrast
+from experiments.critics import environments, settings
 from experiments.critics.settings import Setting
+from experiments.statistics import Check, Conclusion, check
 
 VERSION = (
   1  # Raise it when training changes: cells of another one do not count.
@@ -186,65 +186,7 @@ def cells(profile: Profile, num_seeds: int) -> list[Cell]:
   return [Cell(x, num_seeds, tuple(found)) for x, found in parts.items()]
 
 
-@dataclasses.dataclass(frozen=True)
-class Check:
-  """One comparison that a conclusion needs.
-
-  Attributes:
-    text: What is compared.
-    needed: What the interval must be.
-    contrast: What it is; None while a cell is missing.
-    holds: Whether it is; None while a cell is missing.
-  """
-
-  text: str
-  needed: str
-  contrast: Contrast | None
-  holds: bool | None
-
-  @property
-  def is_open(self) -> bool:
-    """It does not hold, and neither does its opposite."""
-    found = self.contrast
-    return self.holds is False and not (found.is_below or found.is_above)
-
-
-@dataclasses.dataclass(frozen=True)
-class Conclusion:
-  """One of C1 to C4."""
-
-  name: str
-  claim: str
-  checks: tuple[Check, ...]
-
-  @property
-  def verdict(self) -> str:
-    holds = [check.holds for check in self.checks]
-    if False in holds:
-      return "not confirmed"
-    return "undecided" if None in holds else "confirmed"
-
-
-_NEEDED = {
-  "below": lambda c: c.is_below,
-  "above": lambda c: c.is_above,
-  "not below": lambda c: not c.is_below,
-  "not above": lambda c: not c.is_above,
-}
-
-
 Scores = Callable[..., np.ndarray | None]
-
-
-def _check(
-  text: str,
-  needed: str,
-  *terms: tuple[float, np.ndarray | None],
-) -> Check:
-  if any(values is None for _, values in terms):
-    return Check(text, needed, None, None)
-  found = results.contrast(terms)
-  return Check(text, needed, found, _NEEDED[needed](found))
 
 
 def _without_critic(profile: Profile, of: Scores) -> Iterator[Check]:
@@ -254,7 +196,7 @@ def _without_critic(profile: Profile, of: Scores) -> Iterator[Check]:
     for baseline in profile.baselines:
       if baseline == "ppo" or (name == _EASY and baseline != "grpo"):
         continue
-      yield _check(
+      yield check(
         f"`{baseline}` − `ppo`, {place}",
         "not below" if name == _EASY else "below",
         (1, of(name, baseline, horizon)),
@@ -275,7 +217,7 @@ def _discounts(profile: Profile, of: Scores) -> Iterator[Check]:
         needed = "not below"
       else:
         continue
-      yield _check(
+      yield check(
         f"γ = {gamma:g} − γ = 0.99, `{method}`, {name}, horizon {horizon}",
         needed,
         (1, of(name, method, horizon, gamma)),
@@ -288,7 +230,7 @@ def _groups(profile: Profile, of: Scores) -> Iterator[Check]:
   for horizon, name in itertools.product(
     profile.group_horizons, environments.NAMES
   ):
-    yield _check(
+    yield check(
       f"{few} − {many} environments, `grpo`, {name}, horizon {horizon}",
       "above",
       (1, of(name, "grpo", horizon, num_envs=few)),
@@ -305,7 +247,7 @@ def _early_termination(profile: Profile, of: Scores) -> Iterator[Check]:
   late = [name for name, early in environments.NAMES.items() if not early]
   early = [name for name in environments.NAMES if name not in late]
   for horizon, name, other in itertools.product(HORIZONS, late, early):
-    yield _check(
+    yield check(
       f"gap of {name} − gap of {other}, horizon {horizon}",
       "below",
       *gap(1, name, horizon),

@@ -1,13 +1,10 @@
-"""What a trained cell leaves behind, and the statistics of several."""
+"""What a trained cell leaves behind."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterable
 
 import numpy as np
-from scipy import stats
 
 from experiments.critics import training
 
@@ -69,67 +66,3 @@ class Record:
   def areas(self) -> np.ndarray:  # [S]
     """Area under the learning curve over the budget, in units of return."""
     return self.curves().mean(axis=1)
-
-
-def interquartile_mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
-  """Mean of the middle half; of 5 seeds, of the middle three."""
-  return stats.trim_mean(values, 0.25, axis=axis)
-
-
-def interval(
-  values: np.ndarray,  # [S]
-  statistic: Callable[..., np.ndarray] = interquartile_mean,
-) -> tuple[float, float]:
-  """95 % percentile-bootstrap interval of a statistic over seeds.
-
-  Of a few seeds it is little more than their range, and covers less often than
-  95 times in a hundred.
-  """
-  rng = np.random.default_rng(0)
-  draws = rng.choice(values, (10_000, len(values)))
-  low, high = np.percentile(statistic(draws, axis=1), [2.5, 97.5])
-  return float(low), float(high)
-
-
-@dataclasses.dataclass(frozen=True)
-class Contrast:
-  """A weighted sum of means with its 95 % interval and two-sided p-value."""
-
-  estimate: float
-  low: float
-  high: float
-  p: float
-
-  @property
-  def is_below(self) -> bool:
-    return self.high < 0
-
-  @property
-  def is_above(self) -> bool:
-    return self.low > 0
-
-
-def contrast(terms: Iterable[tuple[float, np.ndarray]]) -> Contrast:
-  """Σ_i w_i mean(x_i), with Welch's and Satterthwaite's approximation.
-
-      s² = Σ_i s_i²,   s_i² = w_i² Var(x_i) / n_i
-      ν  = s⁴ / Σ_i ( s_i⁴ / (n_i − 1) )
-
-  Args:
-    terms: Weights and samples of at least two numbers; (1, a), (−1, b) is
-      Welch's t test.
-
-  Returns:
-    An interval of no width where no sample varies.
-  """
-  terms = list(terms)
-  estimate = float(sum(w * np.mean(x) for w, x in terms))
-  parts = [(w**2 * np.var(x, ddof=1) / len(x), len(x) - 1) for w, x in terms]
-  variance = sum(part for part, _ in parts)
-  if variance == 0:
-    return Contrast(estimate, estimate, estimate, float(estimate == 0))
-  freedom = variance**2 / sum(part**2 / n for part, n in parts)
-  error = math.sqrt(variance)
-  half = float(stats.t.ppf(0.975, freedom)) * error
-  p = 2 * float(stats.t.sf(abs(estimate) / error, freedom))
-  return Contrast(estimate, estimate - half, estimate + half, p)

@@ -9,6 +9,10 @@ and λ = 1 − 1 / (α |y|) over the tokens of the rollout, α = 1.5. The critic
 λ = 1; the paper trains it twice as often as the policy and pre-trains it for 50
 steps (`config.critic.num_updates`, phase "value").
 
+`weight` = "context" is the paper's ablation "without token-level loss": every
+context weighs as much, however many tokens it has. That without the cross-
+segment discount is `boundary` = "outcome".
+
 The paper leaves open what λ counts (all tokens of the rollout here), γ (1) and
 whether advantages are standardised (they are).
 """
@@ -17,10 +21,14 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax.numpy as jnp
+
 from grpo_jax.algorithms import grpo, ppo
 from grpo_jax.algorithms.options import ClipConfig, CriticConfig
 from grpo_jax.ops import aggregation
-from grpo_jax.types import Algorithm
+from grpo_jax.types import Algorithm, TrainBatch
+
+WEIGHTS = ("token", "context")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,6 +37,25 @@ class CompactionRLConfig(ClipConfig, CriticConfig):
   length_adaptive_alpha: float = 1.5
   boundary: str = "compaction_rl"  # Eq. 14.
   value_clip: float = 0.0
+  weight: str = "token"  # What weighs as much as any other.
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.weight not in WEIGHTS:
+      self.complain("weight", f"is unknown; choose one of {', '.join(WEIGHTS)}")
+
+
+def prepare(config: CompactionRLConfig, batch: TrainBatch) -> TrainBatch:
+  """Weighs tokens as `weight` says."""
+  if config.weight == "token":
+    return batch
+  size = batch.mask.sum(axis=-1)  # [B]
+  mean = size.sum() / jnp.maximum((size > 0).sum(), 1)
+  weight = (mean / jnp.maximum(size, 1))[:, None]  # [B, 1]
+  if batch.policy_weight is not None:
+    weight = weight * batch.policy_weight
+  weight = jnp.broadcast_to(weight, batch.mask.shape)
+  return dataclasses.replace(batch, policy_weight=weight)
 
 
 COMPACTION_RL = Algorithm(
@@ -39,5 +66,6 @@ COMPACTION_RL = Algorithm(
   aggregate=aggregation.over_tokens,
   returns=ppo.returns,
   critic_loss=ppo.critic_loss,
+  prepare=prepare,
   needs=("old_logp", "token_rewards", "values"),
 )

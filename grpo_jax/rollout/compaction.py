@@ -227,6 +227,7 @@ def _next(
   head = jnp.sort(jnp.where(first.mask, jnp.arange(num_slots), num_slots))
   head = head[:, : compaction.head_len]  # Slots of the first tokens.
   opening = jnp.full((num_rows, 1), compaction.open_id, tokens.dtype)
+  keeps = compaction.keeps_summary
   pieces = (
     (
       jnp.take_along_axis(
@@ -234,8 +235,8 @@ def _next(
       ),
       head < num_slots,
     ),
-    (opening, jnp.ones_like(opening, bool)),
-    (summary, present),
+    (opening, jnp.full_like(opening, keeps, bool)),
+    (summary, present & keeps),
     (tokens, kept),
   )
   every, mask = (jnp.concatenate(x, axis=1) for x in zip(*pieces, strict=True))

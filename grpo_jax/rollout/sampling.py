@@ -328,7 +328,7 @@ class Decoder:
       observed, pending = turns.pending(state.episodes)
       tokens = jnp.where(observed, pending, tokens)
       values = {name: jnp.where(observed, 0, x) for name, x in values.items()}
-      values["observed"] = observed
+      values["observed"] = observed | turns.untrained(state.episodes)
       values |= turns.records(self.environment, state.episodes)
     if config.record_kept:
       values["kept_ids"] = kept_ids

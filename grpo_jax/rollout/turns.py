@@ -129,6 +129,14 @@ def pending(episodes: Episodes) -> tuple[jax.Array, jax.Array]:
   return episodes.left > 0, token
 
 
+def untrained(episodes: Episodes) -> jax.Array:  # [B] bool
+  """Rows whose next token the policy writes, and is not trained on."""
+  contexts = episodes.contexts
+  if contexts is None or contexts.compaction.trains_summary:
+    return jnp.zeros(len(episodes.left), bool)
+  return contexts.summarizes
+
+
 def advance(
   environment: Environment,
   episodes: Episodes,

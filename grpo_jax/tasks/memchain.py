@@ -38,6 +38,7 @@ from grpo_jax.types import Compaction, Environment, Extras, Turn
 
 ANSWER_LEN = 4  # <answer> v </answer> EOS
 QUESTION_LEN = 4  # <obs> k ? </obs>
+SUMMARIES = ("trained", "frozen", "dropped")
 
 
 def make(
@@ -47,6 +48,7 @@ def make(
   every: int = 24,
   keep_turns: int = 2,
   max_summary_len: int = 8,
+  summaries: str = "trained",
   brief: bool = True,
   compaction: bool = True,
   teacher_error: float = 0.0,
@@ -64,10 +66,13 @@ def make(
     every: Steps between two compactions, 2 to num_steps - 1.
     keep_turns: Steps that a context keeps of the one before, 0 to every - 1.
     max_summary_len: Most tokens of a summary, `</sum>` included, 4F to 64.
+    summaries: "trained"; "frozen", which the policy writes and is not trained
+      on; or "dropped", which the next context does not begin with, so that
+      the fact is out of reach.
     brief: Whether a distractor is one letter, or `<obs> w : d </obs>`, where w
       is none of the letters of the facts.
     compaction: Whether contexts are compacted; otherwise one holds the chain,
-      and `every`, `keep_turns` and `max_summary_len` are not read.
+      and what is said above of contexts and summaries is not read.
     teacher_error: Probability with which a summary of the teacher has digits
       drawn at random; without compaction, its answer. It answers what its
       context says, so 1.0 is as good as guessing.
@@ -76,6 +81,10 @@ def make(
     ValueError: If an option is out of range.
   """
   caller = "memchain.make"
+  if summaries not in SUMMARIES:
+    raise ValueError(
+      f"{caller}: unknown summaries {summaries!r}; use one of {SUMMARIES}."
+    )
   task_lib.check_range(caller, "num_steps", num_steps, 8, 256)
   task_lib.check_range(caller, "num_facts", num_facts, 1, 8)
   task_lib.check_range(caller, "num_digits", num_digits, 2, 10)
@@ -112,6 +121,8 @@ def make(
       keep_turns=keep_turns,
       max_compactions=max_compactions,
       head_len=1,
+      trains_summary=summaries == "trained",
+      keeps_summary=summaries != "dropped",
     )
   else:
     compactions = None
@@ -124,6 +135,7 @@ def make(
     num_digits=num_digits,
     every=every if compaction else num_steps,
     keep_turns=keep_turns,
+    keeps_summary=summaries != "dropped",
     brief=brief,
     teacher_error=teacher_error,
   )
@@ -184,6 +196,7 @@ def teach(
   num_digits: int,
   every: int,
   keep_turns: int,
+  keeps_summary: bool,
   brief: bool,
   teacher_error: float,
 ) -> list[Example]:
@@ -229,7 +242,8 @@ def teach(
   def recalled() -> list[int]:
     """The digits of the context, or others."""
     guess = random_digits()  # Drawn by all teachers: they see one problem.
-    return guess if rng.random() < teacher_error else believed
+    is_lost = bool(made) and not keeps_summary
+    return guess if is_lost or rng.random() < teacher_error else believed
 
   believed = digits
   made: list[Example] = []
@@ -258,7 +272,8 @@ def teach(
     observation = heard[turn - 1] if turn else []
     write(observation, True)
     if turn == num_steps - 1:
-      believed = believed if made else recalled()
+      if not made or not keeps_summary:
+        believed = recalled()
       write(vocab.wrapped([believed[query]], tags=True), False)
       break
     write([vocab.SEMICOLON], False)
@@ -269,7 +284,9 @@ def teach(
       write([vocab.SUM], True)
       write(summary, False)
       end_context()
-      prompt = [vocab.BOS, vocab.SUM, *summary]
+      prompt = [vocab.BOS]
+      if keeps_summary:
+        prompt += [vocab.SUM, *summary]
       for pair in kept[len(kept) - keep_turns :]:
         prompt += pair
   end_context()

@@ -27,6 +27,7 @@ FIELDS = {
   "kl_cov": {"cov_fraction": 0.2},
   "rloo": {"clip_low": 0.5, "clip_high": 0.9, "dual_clip": 1.5},
   "ppo": {"dual_clip": 1.5, "length_adaptive_alpha": 0.5},
+  "compaction_rl": {"weight": "context"},
   "sao": {"clip_low": 0.2, "clip_high": 0.2},  # On both sides of the band.
   "tic_grpo": {"length_corrected": True},
   "deepseek_v32": {"off_policy_threshold": 0.05},

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments import statistics
 from experiments.critics import (
   environments,
   figure,
@@ -342,13 +343,13 @@ def test_contrast_is_welchs_test():
 
   rng = np.random.default_rng(0)
   a, b = rng.normal(size=5), rng.normal(1, 3, size=7)
-  found = results.contrast([(1, a), (-1, b)])
+  found = statistics.contrast([(1, a), (-1, b)])
   expected = stats.ttest_ind(a, b, equal_var=False)
   ends = expected.confidence_interval()
   np.testing.assert_allclose(
     [found.p, found.low, found.high], [expected.pvalue, ends.low, ends.high]
   )
-  same = results.contrast([(1, np.full(5, 2.0)), (-1, np.full(5, 3.0))])
+  same = statistics.contrast([(1, np.full(5, 2.0)), (-1, np.full(5, 3.0))])
   assert (same.low, same.high, same.is_below) == (-1, -1, True)
 
 

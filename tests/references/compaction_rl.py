@@ -3,7 +3,9 @@
 What several contexts mean is in tests/ops/returns_test.py, by hand.
 """
 
-from tests.references import ppo, vapo, vc_ppo
+import numpy as np
+
+from tests.references import common, ppo, vapo, vc_ppo
 
 
 def advantages(
@@ -48,13 +50,24 @@ def loss(
   kl_coef: float = 0.0,
   entropy=None,  # [B, T]
   entropy_coef: float = 0.0,
+  weight: str = "token",
 ) -> float:
-  """PPO's."""
+  """PPO's, in which a context of n tokens weighs n, or as much as any other.
+
+  The surrogate of w A, w > 0, is w times that of A.
+  """
+  scaled = np.array(advantages, float)
+  if weight == "context":
+    sizes = [common.num_tokens(row) for row in mask]
+    mean = sum(sizes) / common.num_rows(mask)
+    for i, size in enumerate(sizes):
+      if size:
+        scaled[i] *= mean / size
   return ppo.loss(
     logp,
     old_logp,
     mask,
-    advantages,
+    scaled,
     values=values,
     old_values=old_values,
     returns=returns,
