@@ -1,5 +1,6 @@
 """Contexts that are replaced by summaries."""
 
+import dataclasses
 import functools
 
 import jax
@@ -129,6 +130,23 @@ def test_contexts_by_hand():
   np.testing.assert_array_equal(
     rollout.scores["return"], np.repeat([5, 2, 1], 3)
   )
+
+
+def test_summaries_that_are_not_trained_or_not_kept():
+  table = _table((6, 1), (2, 1), (1, 1), (3, 0), (0, 4))
+  usual = _run(table, _prompts([5, 2, 1]), 10)
+  frozen = dataclasses.replace(EVERY_TWO, trains_summary=False)
+  rollout = _run(table, _prompts([5, 2, 1]), 10, frozen)
+  assert _texts(rollout) == _texts(usual)
+  is_summary = np.isin(usual.tokens, [0, 4]) & usual.completion_mask
+  assert is_summary.sum() == 4
+  np.testing.assert_array_equal(usual.written & ~is_summary, rollout.written)
+  # The sampler's records of what somebody else might have written stay.
+  np.testing.assert_array_equal(rollout.behavior_logp, usual.behavior_logp)
+  dropped = dataclasses.replace(EVERY_TWO, keeps_summary=False)
+  texts = _texts(_run(table, _prompts([5, 2, 1]), 10, dropped))
+  # As above, without 3 0 4.
+  assert texts[:3] == [("56", "121304"), ("521", "221221304"), ("5221", "221")]
 
 
 def test_whatever_is_written_is_trained_once():

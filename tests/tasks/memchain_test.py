@@ -227,6 +227,26 @@ def test_a_teacher_who_forgets_is_right_by_chance(compaction):
   assert rates[1.0] == pytest.approx(0.5, abs=0.08)
 
 
+def test_without_its_summaries_a_teacher_guesses():
+  _, contexts = _contexts(summaries="dropped", num_digits=2)
+  first, second, last = contexts(np.random.default_rng(0), "train")
+  k, v = (vocab.decode(first.extras[name]) for name in ("letters", "digits"))
+  assert _marked(first).endswith(f"[<sum>]{k}:{v}</sum>")
+  for example in (second, last):
+    assert re.fullmatch("<bos>[a-z];", vocab.decode(example.prompt))
+  rng, right = np.random.default_rng(0), []
+  for _ in range(400):
+    last = contexts(rng, "train")[-1]
+    gold = vocab.decode(last.extras["digits"])
+    right.append(
+      vocab.decode(last.completion).endswith(f"{gold}</answer><eos>")
+    )
+  assert np.mean(right) == pytest.approx(0.5, abs=0.08)
+  assert make_task("memchain", summaries="frozen").compaction.keeps_summary
+  with pytest.raises(ValueError, match="unknown summaries 'lost'"):
+    make_task("memchain", summaries="lost")
+
+
 def test_facts_have_few_digits_and_orders_share_a_split():
   made = make_task("memchain", num_facts=2, num_digits=3)
   rng = np.random.default_rng(0)
