@@ -1,0 +1,325 @@
+"""What the experiments compare: the config of every arm.
+
+    python -m experiments.sweep --launcher=vmap --root=runs/E2/joint \
+        --config=configs/sweeps/long_horizon.py:E2,smoke,joint
+
+An arm is a sweep of its own: its seeds, and the values of what is varied, are
+the cells. All arms of an experiment draw as many rollouts, of the same
+problems. Profile `full` has the sizes of the claim; `smoke` is the same
+comparison on shorter chains, with fewer steps and a smaller model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ml_collections
+
+PROFILES = ("smoke", "full")
+NUM_SEEDS = 5
+Settings = Mapping[str, Any]  # By dotted name.
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+  """One of several that are compared.
+
+  Attributes:
+    name: In tables.
+    algorithm: Its objective.
+    text: What it is.
+    settings: What it has of its own.
+    profiles: Where it is part of the comparison.
+  """
+
+  name: str
+  algorithm: str
+  text: str
+  settings: Settings = dataclasses.field(default_factory=dict)
+  profiles: tuple[str, ...] = PROFILES
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+  """What is compared, and on what.
+
+  Attributes:
+    title: In a few words.
+    base: Module of `configs` with `get_config(algorithm)`.
+    arms: Of the comparison.
+    settings: Of all arms, by profile.
+    varied: Name of a setting that each arm is run with several values of, or
+      "".
+    values: Of it, by profile.
+    follow: Settings that depend on the value.
+    metrics: What is reported at the end of a run: label -> name. The first one
+      is the score.
+    shape: What is drawn: "curves" or "lines", against what is varied.
+    cost: What `full` takes on two cores, minutes, as estimated from `smoke`.
+  """
+
+  title: str
+  base: str
+  arms: tuple[Arm, ...]
+  settings: Mapping[str, Settings]
+  metrics: Mapping[str, str]
+  varied: str = ""
+  values: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+  follow: Callable[[Any], Settings] = lambda value: {}
+  shape: str = "curves"
+  cost: int = 0
+
+  def chosen(self, profile: str) -> list[Arm]:
+    """The arms of a profile."""
+    return [arm for arm in self.arms if profile in arm.profiles]
+
+  def arm(self, name: str) -> Arm:
+    """Raises ValueError for a name that none has."""
+    for arm in self.arms:
+      if arm.name == name:
+        return arm
+    known = ", ".join(arm.name for arm in self.arms)
+    raise ValueError(f"arms: no arm {name!r}; choose one of {known}.")
+
+
+_SCORE = {"accuracy": "eval/accuracy"}
+# Enough for a chain of letters, and fast on two cores.
+_SMALL = {
+  "model.width": 32,
+  "model.mlp_width": 96,
+  "model.num_heads": 2,
+  "model.num_kv_heads": 1,
+}
+_MIDDLE = {
+  "model.width": 64,
+  "model.mlp_width": 192,
+  "model.num_heads": 2,
+  "model.num_kv_heads": 1,
+}
+
+
+def _steps(sft: int, rl: int) -> Settings:
+  return {
+    "sft.steps": sft,
+    "rl.steps": rl,
+    "eval.every": rl,
+    "eval.num_prompts": 512,
+    "eval.batch_size": 512,
+    "checkpoint.every": rl,
+    "log.tensorboard": False,
+    "log.samples_every": 0,
+  }
+
+
+def _chain(num_steps: int, every: int, keep_turns: int = 2) -> Settings:
+  return {
+    "data.task_options.num_steps": num_steps,
+    "data.task_options.every": every,
+    "data.task_options.keep_turns": keep_turns,
+  }
+
+
+def _summaries(kind: str) -> Settings:
+  return {"data.task_options.summaries": kind}
+
+
+_CHAINS = {
+  "smoke": {**_SMALL, **_steps(200, 80), **_chain(32, 8)},
+  "full": {**_SMALL, **_steps(300, 120), **_chain(96, 24)},
+}
+_JOINT = Arm(
+  "joint", "compaction_rl", "CompactionRL: all tokens of all contexts"
+)
+_ROOM = {
+  **_MIDDLE,
+  "rl.optimizer.learning_rate": 1e-3,
+}
+_LEAK = {
+  **_MIDDLE,
+  "rl.optimizer.learning_rate": 1e-3,
+  "data.task_options.leak": True,
+  "data.task_options.teacher_leak": 0.1,
+}
+
+
+def _guard(kind: str, text: str) -> Arm:
+  settings = {"data.task_options.interceptor": kind}
+  return Arm(kind, "grpo", text, settings)
+
+
+EXPERIMENTS = {
+  "E2": Experiment(
+    title="Compaction must be trained jointly",
+    base="memchain_ppo",
+    arms=(
+      _JOINT,
+      Arm(
+        "frozen",
+        "compaction_rl",
+        "summaries are written and not trained",
+        _summaries("frozen"),
+      ),
+      Arm(
+        "dropped",
+        "compaction_rl",
+        "no summary: the context is cut",
+        _summaries("dropped"),
+      ),
+      Arm("grpo", "grpo", "GRPO over rollouts, 16 groups of 8"),
+    ),
+    settings=_CHAINS,
+    metrics=_SCORE,
+    cost=75,
+  ),
+  "E3": Experiment(
+    title="Token-level loss and cross-segment discount",
+    base="memchain_ppo",
+    arms=(
+      _JOINT,
+      Arm(
+        "without-token-loss",
+        "compaction_rl",
+        "every context weighs as much",
+        {"algorithm.weight": "context"},
+      ),
+      Arm(
+        "without-discount",
+        "compaction_rl",
+        "no discount over later contexts",
+        {"algorithm.boundary": "outcome"},
+      ),
+    ),
+    settings=_CHAINS,
+    metrics=_SCORE,
+    cost=60,
+  ),
+  "E4": Experiment(
+    title="PPO and GRPO by horizon",
+    base="memchain_ppo",
+    arms=(
+      Arm("ppo", "ppo", "128 prompts, one rollout each, a critic"),
+      Arm("grpo", "grpo", "16 prompts, eight rollouts each"),
+    ),
+    settings={
+      "smoke": {**_SMALL, **_steps(200, 60)},
+      "full": {**_SMALL, **_steps(300, 120)},
+    },
+    metrics=_SCORE,
+    varied="data.task_options.num_steps",
+    values={"smoke": (8, 16, 32), "full": (8, 16, 32, 64, 96)},
+    # Three compactions at each: as many words decide, among more and more.
+    follow=lambda steps: _chain(steps, steps // 4, 1),
+    shape="lines",
+    cost=110,
+  ),
+  "E12": Experiment(
+    title="An interceptor against a leak",
+    base="calc_tool_grpo",
+    arms=(
+      _guard("none", "no guard"),
+      _guard("abort", "rule and judge; a block ends the episode"),
+      _guard("rules", "the rule alone: comments are blocked too"),
+      _guard("two_stage", "rule and judge; a dummy observation"),
+      _guard("penalty", "rule and judge; a block costs 0.5"),
+    ),
+    settings={
+      "smoke": {**_LEAK, **_steps(300, 60)},
+      "full": {**_LEAK, **_steps(400, 150)},
+    },
+    metrics={
+      "accuracy without the leak": "eval/accuracy",
+      "training accuracy": "accuracy",
+      "hacked": "reward/hacked",
+      "comments": "reward/comments",
+    },
+    cost=100,
+  ),
+  "E14": Experiment(
+    title="Credit by state in several turns",
+    base="grid",
+    arms=(
+      Arm("gagpo", "gagpo", "grouped state values, λ = 0.9"),
+      Arm("gigpo", "gigpo", "outcome and step groups"),
+      Arm("grpo", "grpo", "the outcome of the episode"),
+      Arm("ppo", "ppo", "a critic, one rollout of each room"),
+      *(
+        Arm(
+          f"gagpo-lam-{lam:g}",
+          "gagpo",
+          f"λ = {lam:g}",
+          {"algorithm.lam": lam},
+          ("full",),
+        )
+        for lam in (0.0, 0.5, 1.0)
+      ),
+    ),
+    settings={
+      "smoke": {**_ROOM, **_steps(300, 60)},
+      "full": {**_ROOM, **_steps(400, 200)},
+    },
+    metrics={**_SCORE, "key": "eval/reward/key"},
+    cost=180,
+  ),
+}
+
+
+def get_config(variant: str) -> ml_collections.ConfigDict:
+  """The config of EXPERIMENT,PROFILE,ARM.
+
+  Raises:
+    ValueError: There is none.
+  """
+  experiment, profile, arm = _parse(variant)
+  base = importlib.import_module(f"configs.{experiment.base}")
+  config = base.get_config(arm.algorithm)
+  for name, value in {**experiment.settings[profile], **arm.settings}.items():
+    # Options of tasks are few in a config, and many in its task.
+    group, _, last = name.rpartition(".")
+    holder = config
+    for part in group.split("."):
+      holder = holder[part]
+    holder[last] = value
+  if experiment.varied:
+    _, _, option = experiment.varied.rpartition(".")
+    first = experiment.values[profile][0]
+    config.data.task_options[option] = first
+    for name, value in experiment.follow(first).items():
+      config.data.task_options[name.rpartition(".")[2]] = value
+  return config
+
+
+def sweep(add: Callable[..., None], variant: str) -> None:
+  """The cells of EXPERIMENT,PROFILE,ARM."""
+  experiment, profile, _ = _parse(variant)
+  for value in experiment.values.get(profile, (None,)):
+    settings = {} if value is None else dict(experiment.follow(value))
+    for seed in range(NUM_SEEDS):
+      add(**settings, seed=seed)
+
+
+def key(variant: str) -> str:
+  """Eight hexadecimal digits of all settings of an arm."""
+  experiment, profile, _ = _parse(variant)
+  settings = [
+    json.loads(get_config(variant).to_json()),
+    list(experiment.values.get(profile, ())),
+    NUM_SEEDS,
+  ]
+  text = json.dumps(settings, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _parse(variant: str) -> tuple[Experiment, str, Arm]:
+  parts = variant.split(",")
+  if len(parts) != 3 or parts[0] not in EXPERIMENTS or parts[1] not in PROFILES:
+    raise ValueError(
+      f"arms: {variant!r}; needed is EXPERIMENT,PROFILE,ARM, one of"
+      f" {', '.join(EXPERIMENTS)} and of {', '.join(PROFILES)}."
+    )
+  experiment = EXPERIMENTS[parts[0]]
+  return experiment, parts[1], experiment.arm(parts[2])

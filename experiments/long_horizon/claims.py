@@ -1,0 +1,147 @@
+"""What is claimed, and what would confirm it.
+
+The rules were written before the cells of a profile were run. They compare one
+number per seed, at the end of training, by contrasts of means with 95 %
+intervals (`experiments.statistics`). A claim is confirmed if all of its checks
+hold.
+
+E2   Summaries must be trained with the rest: `joint` is above `frozen`, not
+     below 0.9, and `frozen` is below 0.55, about the chance of 0.5.
+E3   Token-level loss and cross-segment discount matter: `joint` is above both
+     ablations.
+E4   The gap between PPO and GRPO grows with the horizon: Spearman's correlation
+     of horizon and gap is above 0.
+E12  A guard closes a leak, and a dummy observation is better than the end of
+     the episode: `none` hacks more than `two_stage`, whose accuracy without the
+     leak is above that of `none` and of `abort`.
+E14  Credit by state is better in several turns: `gagpo` is above `grpo`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+from scipy import stats
+
+from experiments import statistics
+from experiments.statistics import Check, Conclusion, Contrast, check
+
+# (arm, metric, place among the values of what is varied) -> [seeds] or None.
+Scores = Callable[..., np.ndarray | None]
+_NUM_DRAWS = 2000
+
+
+def _joint(of: Scores, values: Sequence[float]) -> Iterator[Check]:
+  del values
+  joint, frozen = of("joint"), of("frozen")
+
+  def level(number: float) -> tuple[float, np.ndarray]:
+    return -number, np.ones(2)
+
+  yield check("`joint` − `frozen`", "above", (1, joint), (-1, frozen))
+  yield check("`joint` − 0.9", "not below", (1, joint), level(0.9))
+  yield check("`frozen` − 0.55", "below", (1, frozen), level(0.55))
+
+
+def _ablations(of: Scores, values: Sequence[float]) -> Iterator[Check]:
+  del values
+  for arm in ("without-token-loss", "without-discount"):
+    yield check(f"`joint` − `{arm}`", "above", (1, of("joint")), (-1, of(arm)))
+
+
+def _trend(of: Scores, values: Sequence[float]) -> Iterator[Check]:
+  scores = [
+    [of(arm, place=place) for place in range(len(values))]
+    for arm in ("ppo", "grpo")
+  ]
+  text, needed = "Spearman's ρ of horizon and `ppo` − `grpo`", "above"
+  if any(x is None for row in scores for x in row):
+    yield Check(text, needed, None, None)
+    return
+  ppo, grpo = np.array(scores)  # each [values, S]
+  found = trend(np.array(values), ppo - grpo)
+  yield Check(text, needed, found, found.is_above)
+
+
+def trend(
+  places: np.ndarray,  # [N]
+  gaps: np.ndarray,  # [N, S]
+) -> Contrast:
+  """Spearman's correlation of place and gap, over all pairs.
+
+  The interval is that of the percentile bootstrap over seeds, drawn at each
+  place anew; p takes pairs as independent. Without any variation ρ is 0.
+  """
+
+  def rho(gaps):
+    if np.ptp(gaps) == 0:
+      return 0.0, 1.0
+    found = stats.spearmanr(np.repeat(places, gaps.shape[1]), gaps.ravel())
+    return float(found.statistic), float(found.pvalue)
+
+  rng = np.random.default_rng(0)
+  draws = [
+    rho(np.array([rng.choice(row, len(row)) for row in gaps]))[0]
+    for _ in range(_NUM_DRAWS)
+  ]
+  low, high = np.percentile(draws, [2.5, 97.5])
+  estimate, p = rho(gaps)
+  return Contrast(estimate, float(low), float(high), p)
+
+
+def _interceptor(of: Scores, values: Sequence[float]) -> Iterator[Check]:
+  del values
+  yield check(
+    "hacked, `none` − `two_stage`",
+    "above",
+    (1, of("none", "hacked")),
+    (-1, of("two_stage", "hacked")),
+  )
+  for arm in ("none", "abort"):
+    yield check(
+      f"accuracy without the leak, `two_stage` − `{arm}`",
+      "above",
+      (1, of("two_stage")),
+      (-1, of(arm)),
+    )
+
+
+def _states(of: Scores, values: Sequence[float]) -> Iterator[Check]:
+  del values
+  yield check("`gagpo` − `grpo`", "above", (1, of("gagpo")), (-1, of("grpo")))
+
+
+CLAIMS: Mapping[str, tuple[str, Callable[..., Iterator[Check]]]] = {
+  "E2": (
+    "Trained with the rest, summaries carry the fact (0.9 or more); written by"
+    " a policy that is not trained to write them, they carry chance.",
+    _joint,
+  ),
+  "E3": (
+    "A loss over tokens and the discount across contexts both make CompactionRL"
+    " better.",
+    _ablations,
+  ),
+  "E4": ("The gap between PPO and GRPO grows with the horizon.", _trend),
+  "E12": (
+    "A guard closes the leak, and a dummy observation is better than the end of"
+    " the episode.",
+    _interceptor,
+  ),
+  "E14": ("GAGPO is better than GRPO in several turns.", _states),
+}
+
+
+def conclude(name: str, of: Scores, values: Sequence[float]) -> Conclusion:
+  """Makes the checks of an experiment, as far as there are numbers."""
+  claim, checks = CLAIMS[name]
+  return Conclusion(name, claim, tuple(checks(of, values)))
+
+
+def spread(values: np.ndarray) -> str:
+  """Mean and 95 % interval by Student's t."""
+  if len(values) < 2:
+    return f"{values.mean():.3f}"
+  found = statistics.contrast([(1, values)])
+  return f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]"
