@@ -21,7 +21,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import importlib.util
-import json
 import logging
 import pathlib
 import textwrap
@@ -30,59 +29,26 @@ from typing import Any
 
 import numpy as np
 from absl import flags
-from scipy import stats
 
 from experiments import cells as cells_lib
 from experiments import flags as flags_lib
-from grpo_jax.training import metrics_log
+from experiments import groups as groups_lib
+from experiments.groups import Group, Summary
 
 _ROOT = flags.DEFINE_string("root", None, "Folder of the sweep.", required=True)
 _METRIC = flags.DEFINE_string(
   "metric", "eval/accuracy", "Of result.json or metrics.jsonl."
 )
-_LEVEL = 0.95
 _COLUMNS = 80
 _MIN_LABEL = 24
 _NONE = "–"
-
-
-@dataclasses.dataclass(frozen=True)
-class Summary:
-  """A metric over seeds.
-
-  Attributes:
-    mean, iqm: Mean and interquartile mean; None without a value.
-    low, high: Interval of the mean; None below two values.
-  """
-
-  mean: float | None
-  low: float | None
-  high: float | None
-  iqm: float | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Group:
-  """Cells that differ in the seed alone.
-
-  Attributes:
-    overrides: What they share.
-    num_cells: How many there are.
-    values: The metric of those that have it.
-    curves: Of these, (steps [N], values [N]) of the metric in the log.
-  """
-
-  overrides: dict[str, Any]
-  num_cells: int
-  values: list[float]
-  curves: list[tuple[np.ndarray, np.ndarray]]
 
 
 def main(argv: Sequence[str]) -> int:
   """Collects, writes and prints."""
   del argv
   root, metric = cells_lib.parse_root(_ROOT.value), _METRIC.value
-  groups, missing = collect(root, metric)
+  groups, missing = groups_lib.collect(root, metric)
   rows = table(groups)
   write_csv(root / "results.csv", groups, metric)
   _write(root / "results.md", markdown(rows, missing, metric))
@@ -106,94 +72,6 @@ def _write(path: pathlib.Path, text: str) -> None:
   path.write_text(text, encoding="utf-8")
 
 
-def collect(
-  root: pathlib.Path, metric: str
-) -> tuple[list[Group], dict[str, str]]:
-  """Reads the runs of a sweep.
-
-  Args:
-    root: Folder of the sweep.
-    metric: Name of a metric.
-
-  Returns:
-    The groups, in the order of the sweep; and folder -> reason for each cell
-    without a value.
-
-  Raises:
-    FileNotFoundError: There is no sweep in the folder.
-    KeyError: No run has this metric; lists those that there are.
-  """
-  groups: dict[str, Group] = {}
-  missing: dict[str, str] = {}
-  unknown: list[KeyError] = []
-  for folder, overrides in cells_lib.read_manifest(root).items():
-    shared = {k: v for k, v in overrides.items() if k != "seed"}
-    key = json.dumps(shared, sort_keys=True)
-    group = groups.get(key, Group(shared, 0, [], []))
-    groups[key] = dataclasses.replace(group, num_cells=group.num_cells + 1)
-    try:
-      value = cells_lib.read_metric(root / folder, metric)
-    except KeyError as error:
-      unknown.append(error)
-      missing[folder] = "the run has no such metric"
-      continue
-    if value is None:
-      missing[folder] = _why_missing(root / folder)
-      continue
-    group.values.append(value)
-    group.curves.append(_curve(root / folder, metric))
-  if unknown and not any(group.values for group in groups.values()):
-    raise unknown[0]
-  return list(groups.values()), missing
-
-
-def _why_missing(workdir: pathlib.Path) -> str:
-  if cells_lib.read_result(workdir) is not None:
-    return "the metric is not a finite number"
-  if not workdir.exists():
-    return "not started"
-  if error := cells_lib.last_error(workdir):
-    return f"failed: {error}"
-  return "no result yet"
-
-
-def _curve(workdir: pathlib.Path, metric: str) -> tuple[np.ndarray, np.ndarray]:
-  # A phase begins at the step at which the one before has ended: by step, the
-  # later line counts.
-  points = {
-    line["step"]: line[metric]
-    for line in metrics_log.read_lines(workdir / metrics_log.METRICS)
-    if line.get(metric) is not None
-  }
-  return np.array(list(points)), np.array(list(points.values()))
-
-
-def interval(
-  values: np.ndarray,  # [N] or [N, steps]
-) -> tuple[np.ndarray, np.ndarray]:  # [] or [steps], twice
-  """95 % percentile-bootstrap interval of the mean over the first axis."""
-  found = stats.bootstrap(
-    (values,),
-    np.mean,
-    axis=0,
-    confidence_level=_LEVEL,
-    method="percentile",  # Defined for equal values too, unlike BCa.
-    rng=np.random.default_rng(0),
-  ).confidence_interval
-  return found.low, found.high
-
-
-def summarize(values: Sequence[float]) -> Summary:
-  """Mean, interval and interquartile mean, as far as they are defined."""
-  if not values:
-    return Summary(None, None, None, None)
-  mean, iqm = float(np.mean(values)), float(stats.trim_mean(values, 0.25))
-  if len(values) == 1:
-    return Summary(mean, None, None, iqm)
-  low, high = interval(np.array(values))
-  return Summary(mean, float(low), float(high), iqm)
-
-
 def _number(value: float | None) -> str:
   if value is None:
     return _NONE
@@ -215,7 +93,7 @@ def _names(groups: Sequence[Group]) -> dict[str, str]:
 
 
 def _statistics(group: Group) -> list[str]:
-  summary = summarize(group.values)
+  summary = groups_lib.summarize(group.values)
   return [
     f"{len(group.values)}/{group.num_cells}",
     _number(summary.mean),
@@ -278,7 +156,7 @@ def write_csv(path: pathlib.Path, groups: Sequence[Group], metric: str) -> None:
     writer.writerow([*names, *head])
     for group in groups:
       settings = [group.overrides.get(name, "") for name in names]
-      numbers = dataclasses.astuple(summarize(group.values))
+      numbers = dataclasses.astuple(groups_lib.summarize(group.values))
       counts = [len(group.values), group.num_cells]
       writer.writerow(
         [*settings, metric, *counts, *("" if x is None else x for x in numbers)]
@@ -364,7 +242,7 @@ def plot(groups: Sequence[Group], metric: str, path: pathlib.Path) -> None:
   ends, curves = canvas.subplots(1, 2, width_ratios=(1, 1.2))
   colors = matplotlib.colormaps["turbo"](np.linspace(0.06, 0.92, len(groups)))
   for place, (group, color) in enumerate(zip(groups, colors, strict=True)):
-    summary = summarize(group.values)
+    summary = groups_lib.summarize(group.values)
     if summary.mean is None:
       continue
     ends.plot(
@@ -404,7 +282,7 @@ def _draw_curve(axes: Any, group: Group, color: Any) -> None:
   )  # [N, steps]
   axes.plot(steps, values.mean(axis=0), color=color, lw=1.6)
   if len(values) > 1:
-    low, high = interval(values)
+    low, high = groups_lib.interval(values)
     axes.fill_between(steps, low, high, color=color, alpha=0.12, lw=0)
 
 

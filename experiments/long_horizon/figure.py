@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments import collect, statistics
-from experiments.collect import Group
+from experiments import groups as groups_lib
+from experiments import statistics
+from experiments.groups import Group
 
 # Colour-blind-safe (Okabe and Ito) and told apart by the marker, too.
 _STYLES = (
@@ -120,7 +121,7 @@ def _curves(axes: Any, curves: Mapping[str, Sequence[Group]]) -> None:
       label=name,
     )
     if len(values) > 1:
-      low, high = collect.interval(values)
+      low, high = groups_lib.interval(values)
       axes.fill_between(steps, low, high, color=colour, alpha=0.12, lw=0)
   axes.legend(frameon=False)
 

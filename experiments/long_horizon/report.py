@@ -28,9 +28,10 @@ import numpy as np
 from absl import flags
 
 from experiments import cells as cells_lib
-from experiments import collect, statistics
 from experiments import flags as flags_lib
-from experiments.collect import Group
+from experiments import groups as groups_lib
+from experiments import statistics
+from experiments.groups import Group
 from experiments.long_horizon import arms as arms_lib
 from experiments.long_horizon import claims, figure
 from experiments.long_horizon.arms import Arm, Experiment
@@ -131,7 +132,7 @@ class Results:
   def groups(self, arm: str, metric: str) -> list[Group]:
     """Of each value of what is varied."""
     if (arm, metric) not in self._groups:
-      found, _ = collect.collect(self.folders[arm], metric)
+      found, _ = groups_lib.collect(self.folders[arm], metric)
       self._groups[arm, metric] = found
     return self._groups[arm, metric]
 

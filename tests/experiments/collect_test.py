@@ -8,6 +8,7 @@ import pytest
 
 from experiments import cells as cells_lib
 from experiments import collect
+from experiments import groups as groups_lib
 from grpo_jax.training import metrics_log
 
 RATE = "rl.optimizer.learning_rate"
@@ -45,7 +46,7 @@ MISSING = {"b1": "failed: loss\nis nan.", "c": "not started"}
 
 
 def test_groups_are_cells_that_differ_in_the_seed(root):
-  groups, missing = collect.collect(root, "eval/accuracy")
+  groups, missing = groups_lib.collect(root, "eval/accuracy")
   assert [
     (group.overrides, group.num_cells, group.values) for group in groups
   ] == [
@@ -61,7 +62,7 @@ def test_groups_are_cells_that_differ_in_the_seed(root):
 
 def test_a_run_that_ended_without_a_number_is_missing(root):
   finish(root / "c", 0.5, float("nan"))
-  _, missing = collect.collect(root, "eval/accuracy")
+  _, missing = groups_lib.collect(root, "eval/accuracy")
   assert missing["c"] == "the metric is not a finite number"
 
 
@@ -70,7 +71,7 @@ def test_a_run_without_the_metric_is_missing_and_the_others_are_not(root):
   with metrics_log.MetricsLog(root / "c", tensorboard=False) as log:
     log.write(10, "sft", {"loss": 1.0})
     log.write_result(10, None, None, 8)
-  groups, missing = collect.collect(root, "eval/accuracy")
+  groups, missing = groups_lib.collect(root, "eval/accuracy")
   assert missing == MISSING | {"c": "the run has no such metric"}
   assert [len(group.values) for group in groups] == [3, 1, 0]
 
@@ -80,33 +81,33 @@ def test_the_interval_is_that_of_all_resamples():
   # There are 4⁴ equally likely resamples: the exact bootstrap distribution.
   means = [np.mean(draw) for draw in itertools.product(values, repeat=4)]
   low, high = np.quantile(means, [0.025, 0.975])
-  summary = collect.summarize(values)
+  summary = groups_lib.summarize(values)
   assert summary.mean == pytest.approx(0.4)
   assert summary.low == pytest.approx(low, abs=0.03)
   assert summary.high == pytest.approx(high, abs=0.03)
-  assert summary == collect.summarize(values)  # The same at every call.
+  assert summary == groups_lib.summarize(values)  # The same at every call.
 
 
 def test_the_interval_of_a_curve_is_taken_step_by_step():
   values = np.array([[0.2, 1.0], [0.3, 1.0], [0.7, 1.0]])
-  low, high = collect.interval(values)
+  low, high = groups_lib.interval(values)
   np.testing.assert_allclose(low, [0.2, 1.0])
   np.testing.assert_allclose(high, [0.7, 1.0])
 
 
 def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end():
   values = [9.0, 0.0, 1.0, 2.0, 4.0, 5.0, 6.0, 100.0]
-  assert collect.summarize(values).iqm == pytest.approx((2 + 4 + 5 + 6) / 4)
-  assert collect.summarize(values[:3]).iqm == pytest.approx(10 / 3)
+  assert groups_lib.summarize(values).iqm == pytest.approx((2 + 4 + 5 + 6) / 4)
+  assert groups_lib.summarize(values[:3]).iqm == pytest.approx(10 / 3)
 
 
 def test_one_seed_has_no_interval_and_none_has_no_mean():
-  assert collect.summarize([0.5]) == collect.Summary(0.5, None, None, 0.5)
-  assert collect.summarize([]) == collect.Summary(None, None, None, None)
+  assert groups_lib.summarize([0.5]) == groups_lib.Summary(0.5, None, None, 0.5)
+  assert groups_lib.summarize([]) == groups_lib.Summary(None, None, None, None)
 
 
 def test_the_tables_say_n_and_what_is_missing(root):
-  groups, missing = collect.collect(root, "eval/accuracy")
+  groups, missing = groups_lib.collect(root, "eval/accuracy")
   rows = collect.table(groups)
   assert rows == [
     ["learning_rate", "name", "n", "mean", "95 % interval", "IQM"],
@@ -126,7 +127,7 @@ def test_the_tables_say_n_and_what_is_missing(root):
 
 
 def test_the_csv_has_full_names_and_numbers(root):
-  groups, _ = collect.collect(root, "eval/accuracy")
+  groups, _ = groups_lib.collect(root, "eval/accuracy")
   collect.write_csv(root / "x.csv", groups, "eval/accuracy")
   with (root / "x.csv").open(newline="", encoding="utf-8") as file:
     first, second, third = csv.DictReader(file)
@@ -138,30 +139,30 @@ def test_the_csv_has_full_names_and_numbers(root):
 
 
 def test_the_table_fits_a_terminal(root):
-  groups, _ = collect.collect(root, "eval/accuracy")
+  groups, _ = groups_lib.collect(root, "eval/accuracy")
   lines = collect.console(groups, "eval/accuracy").splitlines()
   assert lines[1].split() == (
     ["learning_rate=0.1", "3/3", "0.400", "[0.200,", "0.700]", "0.400"]
   )
   assert len({len(line) for line in lines}) == 1
   long = {f"data.option_{i}": "x" * 20 for i in range(5)}
-  wide = [collect.Group(long, 2, [1e-9, 1.23456e8], [])]
+  wide = [groups_lib.Group(long, 2, [1e-9, 1.23456e8], [])]
   lines = collect.console(wide, "eval/accuracy").splitlines()
   assert max(map(len, lines)) <= 80
   assert len(lines) > 4
 
 
 def test_the_figure_has_every_group(root):
-  groups, _ = collect.collect(root, "eval/accuracy")
+  groups, _ = groups_lib.collect(root, "eval/accuracy")
   collect.plot(groups, "eval/accuracy", root / "x.png")
   assert (root / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_root_without_a_sweep_is_refused(tmp_path):
   with pytest.raises(FileNotFoundError, match=r"sweep\.json does not exist"):
-    collect.collect(tmp_path, "eval/accuracy")
+    groups_lib.collect(tmp_path, "eval/accuracy")
 
 
 def test_an_unknown_metric_lists_those_that_there_are(root):
   with pytest.raises(KeyError, match=r"no such metric.*eval/accuracy, loss"):
-    collect.collect(root, "eval/acuracy")
+    groups_lib.collect(root, "eval/acuracy")
