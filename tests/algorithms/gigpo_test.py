@@ -2,7 +2,7 @@
 
 import types
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 
@@ -26,17 +26,22 @@ def _advantages(episodes, groups, lengths, num_slots, valid=None, **fields):
       rewards[i, t + size - 1] = reward
       spans.append((i, slice(t, t + size)))
       t += size + 1  # A token of the environment.
-  batch = types.SimpleNamespace(
-    turn=jnp.array(turn),
-    state_id=jnp.array(state),
-    turn_rewards=jnp.array(np.where(mask, rewards, 0)),
-    mask=jnp.array(mask),
-    valid=jnp.array(valid),
-    group_id=jnp.array(groups),
-    num_groups=3,
-  )
+  arrays = {
+    "turn": turn,
+    "state_id": state,
+    "turn_rewards": np.where(mask, rewards, 0),
+    "mask": mask,
+    "valid": valid,
+    "group_id": np.array(groups),
+  }
   config = algorithms.make_config("gigpo", **fields)
-  found = np.asarray(gigpo.advantages(config, batch))
+
+  @jax.jit  # One program, not a hundred of one operation each.
+  def advantages(arrays):
+    batch = types.SimpleNamespace(**arrays, num_groups=3)
+    return gigpo.advantages(config, batch)
+
+  found = np.asarray(advantages(arrays))
   assert not found[~mask].any()
   return [found[i, span] for i, span in spans]
 
