@@ -3,8 +3,8 @@
     python -m experiments.train --config=configs/grid.py --workdir=runs/grid
 
 Rollouts of a room meet the same cells again, so the mean return of a cell is a
-critic for nothing (GAGPO). To compare: --config=configs/grid.py:grpo, or :ppo,
-which has a critic.
+critic for nothing (GAGPO), and the actions in a cell can be compared (GiGPO).
+To compare: --config=configs/grid.py:gigpo, :grpo, or :ppo, which has a critic.
 """
 
 import ml_collections

@@ -29,6 +29,7 @@ WITHOUT = {
   "bradley_terry": "trains a reward model and no policy",
   "compaction_rl": "is about rollouts of several contexts, not of one",
   "gagpo": "compares states of several turns, and these completions have one",
+  "gigpo": "compares actions of several turns, and these completions have one",
 }
 # What an algorithm claims to follow, where it is not the mean reward J.
 TARGETS = {

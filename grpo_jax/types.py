@@ -193,7 +193,7 @@ class Environment:
       action ends even without an end token, at most A; None: A.
     state_id: None, or (state) -> [] int32: number of the state before the next
       action, the same for the same state of the same problem; it groups visits
-      (GAGPO).
+      (GAGPO, GiGPO).
   """
 
   max_turns: int

@@ -18,6 +18,7 @@ from grpo_jax.algorithms.edge_grpo import EDGE_GRPO
 from grpo_jax.algorithms.gagpo import GAGPO
 from grpo_jax.algorithms.gdpo import GDPO
 from grpo_jax.algorithms.gfpo import GFPO
+from grpo_jax.algorithms.gigpo import GIGPO
 from grpo_jax.algorithms.gmpo import GMPO
 from grpo_jax.algorithms.gpg import GPG
 from grpo_jax.algorithms.grpo import GRPO
@@ -96,6 +97,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     SAO,
     COMPACTION_RL,
     GAGPO,
+    GIGPO,
     OPD_TOKEN,
     OPD_FULL,
     OPD_TOPK,

@@ -119,40 +119,94 @@ def grouped_state_advantages(
   Source: "GAGPO", arXiv:2605.13217, Section 3.
   """
   starts = first(turn, mask)
-  rewards = masked.wide(masked.select(turn_rewards, mask))
-  rewards = masked.select(total(rewards, turn, mask), starts)  # Of each action.
-
-  def over_turns(x, decay):
-    return returns.recurrence(x, jnp.where(starts, decay, 1.0))
-
+  rewards = _of_actions(turn_rewards, turn, mask)
   values = _means_of_equal(
-    over_turns(rewards, gamma), group_id[:, None], state_id, starts
+    _over_actions(rewards, starts, gamma), group_id, state_id, starts
   )
   beyond = jnp.zeros(len(mask), values.dtype)
   errors = rewards + gamma * returns.successor(values, starts, beyond) - values
   # A rounding error is none: it would be standardised like any other.
   least = 1e-5 * jnp.maximum(jnp.abs(values).max(), jnp.abs(rewards).max())
   errors = jnp.where(jnp.abs(errors) > least, errors, 0.0)
-  advantages = over_turns(masked.select(errors, starts), gamma * lam)
+  advantages = _over_actions(masked.select(errors, starts), starts, gamma * lam)
   return jax.lax.stop_gradient(masked.select(advantages, starts))
 
 
-def _means_of_equal(
-  x: jax.Array,  # [B, T]
-  group: jax.Array,  # [B, 1] int
-  number: jax.Array,  # [B, T] int
+def returns_to_go(
+  turn_rewards: jax.Array,  # [B, T]
+  turn: jax.Array,  # [B, T] int32
   mask: jax.Array,  # [B, T] bool
+  gamma: float | jax.Array,
 ) -> jax.Array:  # [B, T]
-  """At True slots the mean of x over those with the same group and number."""
-  kinds = [y.ravel() for y in jnp.broadcast_arrays(number, group, ~mask)]
+  """G_τ = r_τ + γ G_{τ+1} of an action, at its first token; 0 elsewhere.
+
+  Args:
+    turn_rewards: Rewards of an action, at any of its tokens.
+    turn: Turn of each token.
+    mask: True on trained tokens.
+    gamma: Discount per turn, in [0, 1].
+  """
+  starts = first(turn, mask)
+  rewards = _of_actions(turn_rewards, turn, mask)
+  found = _over_actions(rewards, starts, gamma)
+  return jax.lax.stop_gradient(masked.select(found, starts))
+
+
+def anchors(
+  state_id: jax.Array,  # [B, T] int32
+  mask: jax.Array,  # [B, T] bool
+  group_id: jax.Array,  # [B] int32
+) -> jax.Array:  # [B, T] int32
+  """A number in [0, B T) for each pair of a group and a state in it.
+
+  Args:
+    state_id: State before the action of each token.
+    mask: True where it is one; other slots have numbers of their own.
+    group_id: Rows in which states with equal numbers are the same.
+
+  Source: "GiGPO", arXiv:2505.10978, Eq. 6: anchor states.
+  """
+  kinds = [
+    y.ravel() for y in jnp.broadcast_arrays(state_id, group_id[:, None], ~mask)
+  ]
   order = jnp.lexsort(kinds)  # What is masked comes last.
   new = jnp.zeros(order.shape, bool)
   for y in kinds:
     new = new.at[1:].max(y[order][1:] != y[order][:-1])
   kind = jnp.zeros_like(order).at[order].set(jnp.cumsum(new))
+  return kind.reshape(mask.shape)
+
+
+def _of_actions(
+  turn_rewards: jax.Array,  # [B, T]
+  turn: jax.Array,  # [B, T] int32
+  mask: jax.Array,  # [B, T] bool
+) -> jax.Array:  # [B, T]
+  """The reward of each action at its first token, 0 elsewhere."""
+  rewards = masked.wide(masked.select(turn_rewards, mask))
+  return masked.select(total(rewards, turn, mask), first(turn, mask))
+
+
+def _over_actions(
+  x: jax.Array,  # [B, T]
+  starts: jax.Array,  # [B, T] bool
+  decay: float | jax.Array,
+) -> jax.Array:  # [B, T]
+  """y_τ = x_τ + decay · y_{τ+1} at the first tokens of actions."""
+  return returns.recurrence(x, jnp.where(starts, decay, 1.0))
+
+
+def _means_of_equal(
+  x: jax.Array,  # [B, T]
+  group_id: jax.Array,  # [B] int
+  state_id: jax.Array,  # [B, T] int
+  mask: jax.Array,  # [B, T] bool
+) -> jax.Array:  # [B, T]
+  """At True slots the mean of x over those with the same group and state."""
+  kind = anchors(state_id, mask, group_id).ravel()
 
   def total_of_kind(y):
-    return jax.ops.segment_sum(y, kind, len(order))[kind]
+    return jax.ops.segment_sum(y, kind, len(kind))[kind]
 
   kept = masked.select(x, mask).ravel()
   count = total_of_kind(mask.ravel().astype(x.dtype))

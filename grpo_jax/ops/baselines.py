@@ -74,6 +74,42 @@ def live_groups(
   return statistics.greatest > statistics.least
 
 
+def without_round_off(
+  x: jax.Array,  # [B]
+  size: jax.Array,  # [B]
+  valid: jax.Array,  # [B] bool
+  group_id: jax.Array,  # [B] int
+  num_groups: int,
+  share: float = 1e-5,
+) -> jax.Array:  # [B]
+  """x, made equal in groups in which all that differs is round-off.
+
+  Sums of the same terms in another order differ in their last digits, which a
+  deviation would make as large as any other difference.
+
+  Args:
+    x: Sums.
+    size: The same sums of the terms' absolute values.
+    valid: Rows that take part.
+    group_id: Group of each row, in [0, num_groups).
+    num_groups: Static.
+    share: A range of at most this share of the group's largest size is none.
+
+  Returns:
+    The least of the group where its range is none, otherwise x; 0 for rows
+    that are not valid.
+  """
+  chex.assert_rank([x, size, valid, group_id], 1)
+  chex.assert_equal_shape([x, size, valid, group_id])
+  statistics = group_statistics(x, valid, group_id, num_groups)
+  largest = jax.ops.segment_max(
+    masked.select(size, valid), group_id, num_groups
+  )
+  equal = statistics.greatest - statistics.least <= share * largest
+  level = jnp.where(equal[group_id], statistics.least[group_id], x)
+  return jax.lax.stop_gradient(masked.select(level, valid))
+
+
 def group_centered(
   rewards: jax.Array,  # [B]
   valid: jax.Array,  # [B] bool

@@ -32,6 +32,7 @@ PUSHED_BY_EQUAL_REWARDS = {
   "sao",
   "compaction_rl",
   "gagpo",  # Turns have rewards.
+  "gigpo",
   "gtpo",  # Entropy distinguishes right completions,
   "grpo_s",  # of a token and of a row.
   "grpo_ps",  # Steps have rewards.

@@ -354,8 +354,8 @@ EVERYTHING = {
   "off_policy_threshold": 0.1,
   "positive_nll_coef": 0.1,
 }
-# Its rewards are those of turns, and no completion's.
-REFUSED = {"gagpo": ("overlong_cache",)}
+# Their rewards are those of turns, and no completion's.
+REFUSED = {"gagpo": ("overlong_cache",), "gigpo": ("overlong_cache",)}
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,12 @@ def test_ratio_and_its_gradient():
     np.testing.assert_allclose(slope[i, t], expected, 1e-5)
 
 
-def _advantages(episodes, groups, gamma, lam, lengths=None):
-  """Of episodes of (state, reward), with actions of these lengths."""
+def _laid_out(episodes, lengths=None):
+  """Episodes of (state, reward) with actions of these lengths.
+
+  Returns:
+    The arrays, and the first slots of each row's actions.
+  """
   slots = 3 * max(map(len, episodes)) + 1
   shape = len(episodes), slots
   arrays = {
@@ -79,14 +83,25 @@ def _advantages(episodes, groups, gamma, lam, lengths=None):
       t += size + (turn % 2)  # A hole after every other one.
     arrays["turn"][i, t:] = len(episode)
     starts.append(begun)
-  found = actions.grouped_state_advantages(
-    **arrays, group_id=jnp.array(groups), gamma=gamma, lam=lam
-  )
-  firsts = np.zeros(shape, bool)
+  return arrays, starts
+
+
+def _at_starts(found, starts):
+  """The entries at these slots of each row; there are no others."""
+  firsts = np.zeros(np.shape(found), bool)
   for i, begun in enumerate(starts):
     firsts[i, begun] = True
   assert not np.asarray(found)[~firsts].any()
   return [np.asarray(found)[i, begun] for i, begun in enumerate(starts)]
+
+
+def _advantages(episodes, groups, gamma, lam, lengths=None):
+  """Of episodes of (state, reward), with actions of these lengths."""
+  arrays, starts = _laid_out(episodes, lengths)
+  found = actions.grouped_state_advantages(
+    **arrays, group_id=jnp.array(groups), gamma=gamma, lam=lam
+  )
+  return _at_starts(found, starts)
 
 
 def _plain(episodes, groups, gamma, lam):
@@ -140,6 +155,27 @@ def test_equals_loops(seed, gamma, lam):
     found = _advantages(episodes, groups, gamma, lam, lengths)
     for one, other in itertools.zip_longest(found, expected):
       np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_returns_and_anchors_by_hand():
+  """Two episodes of one group that meet in a state, and one of another."""
+  episodes = [[(7, 1.0), (3, -2.0), (7, 4.0)], [(3, 0.5)], [(7, 1.0), (7, 0.0)]]
+  arrays, starts = _laid_out(episodes, (2, 1))
+  state_id = arrays.pop("state_id")
+  found = actions.returns_to_go(**arrays, gamma=0.5)
+  expected = [(1.0, 0.0, 4.0), (0.5,), (1.0, 0.0)]
+  for one, other in zip(_at_starts(found, starts), expected, strict=True):
+    np.testing.assert_array_equal(one, other)
+
+  first = actions.first(arrays["turn"], arrays["mask"])
+  number = actions.anchors(state_id, first, jnp.array([1, 1, 0]))
+  a, b, c = (np.asarray(number)[i, at] for i, at in enumerate(starts))
+  assert a[0] == a[2] != a[1] == b[0]
+  assert c[0] == c[1] != a[0]
+  nowhere = set(np.asarray(number)[~np.asarray(first)])
+  assert not nowhere & {*a, *b, *c}
+  assert number.min() >= 0
+  assert number.max() < number.size
 
 
 def test_states_that_nobody_shares_give_no_advantage():

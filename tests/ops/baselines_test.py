@@ -189,6 +189,23 @@ def test_equal_rewards_give_exactly_zero(function, reward, size):
   np.testing.assert_array_equal(advantages, 0.0)
 
 
+def test_sums_that_differ_by_round_off_are_equal():
+  rng = np.random.default_rng(0)
+  terms = rng.normal(size=20).astype(np.float32)
+  x, size = np.zeros((2, 12), np.float32)
+  for i in range(8):  # Group 0: one sum, in eight orders.
+    for term in rng.permutation(terms):
+      x[i] += term
+      size[i] += abs(term)
+  assert np.ptp(x[:8]) > 0
+  x[8:], size[8:] = [1.0, 1.001, np.nan, 5.0], [2.0, 2.0, np.nan, 5.0]
+  valid = np.arange(12) != 10
+  groups = np.array([0] * 8 + [2, 2, 2, 1])
+  found = _jitted(baselines.without_round_off)(x, size, valid, groups, 3)
+  np.testing.assert_array_equal(found[:8], x[:8].min())
+  np.testing.assert_array_equal(found[8:], np.float32([1.0, 1.001, 0.0, 5.0]))
+
+
 def test_equal_rewards_are_a_trap():
   """Without the rule above, (mean − reward) / 1e-6 would be visible."""
   size = 12

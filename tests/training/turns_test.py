@@ -46,7 +46,7 @@ def make_prompts(num_prompts=4, first=0):
 
 
 @pytest.mark.parametrize(
-  "name", ["grpo", slow("ppo"), slow("sao"), slow("gagpo")]
+  "name", ["grpo", slow("ppo"), slow("sao"), slow("gagpo"), slow("gigpo")]
 )
 def test_one_program_on_policy_in_every_bit(name):
   for metrics in steps_of_one_program(name, make_parts, make_prompts):
@@ -106,10 +106,10 @@ def test_what_is_read_is_not_trained():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["grpo", "ppo", "sao", "gagpo"])
+@pytest.mark.parametrize("name", ["grpo", "ppo", "sao", "gagpo", "gigpo"])
 def test_it_learns_to_be_short(name):
   """Actions of one token pay: the policy learns to write token 3 at once."""
-  grouped = name in ("grpo", "gagpo")
+  grouped = name in ("grpo", "gagpo", "gigpo")
   parts = make_parts(
     name,
     learning_rate=0.03,
