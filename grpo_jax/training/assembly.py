@@ -285,7 +285,9 @@ def make_critic_parts(
   num_updates *= critic.num_updates
   return CriticParts(
     model=critic_lib.make_critic(policy, critic.trunk, critic.freeze),
-    optimizer=optimizers.of_model(critic.optimizer, num_updates, config.seed),
+    optimizer=optimizers.of_model(
+      critic.optimizer, num_updates, config.seed, "critic"
+    ),
     schedule=optimizers.schedule(critic.optimizer, num_updates),
     num_updates=critic.num_updates,
   )

@@ -222,11 +222,17 @@ class RoundingState(NamedTuple):
 
 
 # Apart from what else is drawn from the seed.
-_STREAM = zlib.crc32(b"stochastic rounding") & 0x7FFFFFFF
+_STREAMS = {
+  owner: zlib.crc32(text) & 0x7FFFFFFF
+  for owner, text in (
+    ("policy", b"stochastic rounding"),
+    ("critic", b"stochastic rounding of the critic"),
+  )
+}
 
 
 def _stochastically_rounded(
-  inner: optax.GradientTransformation, seed: int
+  inner: optax.GradientTransformation, seed: int, owner: str
 ) -> optax.GradientTransformation:
   """Changes the updates of bfloat16 parameters so that their sum is unbiased.
 
@@ -239,14 +245,15 @@ def _stochastically_rounded(
     if not any(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(params)):
       raise ValueError(
         "optimizer.stochastic_rounding=True rounds to bfloat16, and no trained"
-        " parameter is bfloat16; set config.model.param_dtype='bfloat16', or"
-        " stochastic_rounding=False."
+        f" parameter of the {owner} is bfloat16; set stochastic_rounding=False,"
+        " or config.model.param_dtype='bfloat16', which a critic's head does"
+        " not follow."
       )
     return RoundingState(inner.init(params), jnp.zeros((), jnp.int32))
 
   def update(updates, state, params=None):
     updates, inner_state = inner.update(updates, state.inner, params)
-    key = jax.random.fold_in(jax.random.key(seed), _STREAM)
+    key = jax.random.fold_in(jax.random.key(seed), _STREAMS[owner])
     key = jax.random.fold_in(key, state.step)
     leaves, structure = jax.tree.flatten(params)
     keys = jax.tree.unflatten(
@@ -268,7 +275,10 @@ def _stochastically_rounded(
 
 
 def of_model(
-  config: config_lib.OptimizerConfig, num_updates: int, seed: int = 0
+  config: config_lib.OptimizerConfig,
+  num_updates: int,
+  seed: int = 0,
+  owner: str = "policy",
 ) -> optax.GradientTransformation:
   """The config's optimizer for the parameters of one model.
 
@@ -276,12 +286,13 @@ def of_model(
     config: Of the phase, or of the critic.
     num_updates: Gradient steps of the phase.
     seed: Of the draws of stochastic rounding.
+    owner: "policy" or "critic"; their draws differ.
   """
   clip = optax.clip_by_global_norm(config.clip_norm)
   rule = _RULES[config.name](config, schedule(config, num_updates))
   optimizer = _in_float32(optax.chain(clip, rule))
   if config.stochastic_rounding:
-    optimizer = _stochastically_rounded(optimizer, seed)
+    optimizer = _stochastically_rounded(optimizer, seed, owner)
   return optimizer
 
 

@@ -420,7 +420,7 @@ def test_updates_lead_exactly_to_the_rounded_number():
   inner = optax.GradientTransformation(
     lambda params: (), lambda updates, state, params: (change, state)
   )
-  rounding = optimizers._stochastically_rounded(inner, seed=0)
+  rounding = optimizers._stochastically_rounded(inner, 0, "policy")
   state = rounding.init(old)
   for _ in range(20):
     updates, state = rounding.update(change, state, old)
@@ -428,6 +428,20 @@ def test_updates_lead_exactly_to_the_rounded_number():
     exact = np.float64(old) + np.float64(change)
     unit = 2**-7 * np.maximum(np.abs(exact), 1e-9)
     assert (np.abs(new - exact) <= unit).all()
+
+
+def test_policy_and_critic_draw_apart():
+  """The same parameters and gradients, rounded by draws of their own."""
+  config = _config(learning_rate=2**-9, stochastic_rounding=True)
+  params = {"w": jnp.ones(256, jnp.bfloat16)}
+  after = {}
+  for owner in ("policy", "critic"):
+    optimizer = optimizers.of_model(config, 10, 0, owner)
+    state = optimizer.init(params)
+    updates, _ = optimizer.update(params, state, params)
+    after[owner] = np.float32(updates["w"])
+  assert set(after["policy"]) == set(after["critic"])
+  assert (after["policy"] != after["critic"]).any()
 
 
 def test_bfloat16_has_moments_and_updates_of_float32():
@@ -489,7 +503,7 @@ def test_draws_differ_by_seed_step_and_parameter():
 
 
 def test_rounding_needs_bfloat16():
-  with pytest.raises(ValueError, match="no trained parameter is bfloat16"):
+  with pytest.raises(ValueError, match="no trained parameter of the policy is"):
     _rounded("adamw").init(_tree({"w": jnp.ones(3)}))
 
 
