@@ -21,6 +21,7 @@ from typing import Any
 import ml_collections
 
 PROFILES = ("smoke", "full")
+WARM_START = "warm-start"  # In the place of an arm.
 NUM_SEEDS = 5
 Settings = Mapping[str, Any]  # By dotted name.
 
@@ -59,7 +60,9 @@ class Experiment:
     follow: Settings that depend on the value.
     metrics: What is reported at the end of a run: label -> name. The first one
       is the score.
-    shape: What is drawn: "curves" or "lines", against what is varied.
+    shares_start: Whether all runs start with one policy, which is warmed up
+      once (`WARM_START`, with seed 0): where that takes longer than the rest.
+      Seeds then are those of problems, draws and critics.
     cost: What `full` takes on two cores, minutes, as estimated from `smoke`.
   """
 
@@ -71,7 +74,7 @@ class Experiment:
   varied: str = ""
   values: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
   follow: Callable[[Any], Settings] = lambda value: {}
-  shape: str = "curves"
+  shares_start: bool = False
   cost: int = 0
 
   def chosen(self, profile: str) -> list[Arm]:
@@ -80,6 +83,8 @@ class Experiment:
 
   def arm(self, name: str) -> Arm:
     """Raises ValueError for a name that none has."""
+    if name == WARM_START and self.shares_start:
+      return dataclasses.replace(self.arms[0], name=name, settings={})
     for arm in self.arms:
       if arm.name == name:
         return arm
@@ -213,7 +218,6 @@ EXPERIMENTS = {
     values={"smoke": (8, 16, 32), "full": (8, 16, 32, 64, 96)},
     # Three compactions at each: as many words decide, among more and more.
     follow=lambda steps: _chain(steps, steps // 4, 1),
-    shape="lines",
     cost=110,
   ),
   "E12": Experiment(
@@ -236,6 +240,7 @@ EXPERIMENTS = {
       "hacked": "reward/hacked",
       "comments": "reward/comments",
     },
+    shares_start=True,
     cost=100,
   ),
   "E14": Experiment(
@@ -258,9 +263,10 @@ EXPERIMENTS = {
       ),
     ),
     settings={
-      "smoke": {**_SMALL, **_steps(300, 80), "sft.num_prompts": 32},
-      "full": {**_MIDDLE, **_steps(400, 200)},
+      "smoke": {**_MIDDLE, **_steps(600, 60)},
+      "full": {**_MIDDLE, **_steps(600, 200)},
     },
+    shares_start=True,
     metrics={**_SCORE, "key": "eval/reward/key"},
     cost=180,
   ),
@@ -276,6 +282,10 @@ def get_config(variant: str) -> ml_collections.ConfigDict:
   experiment, profile, arm = _parse(variant)
   base = importlib.import_module(f"configs.{experiment.base}")
   config = base.get_config(arm.algorithm)
+  if arm.name == WARM_START:
+    config.phases = ("sft",)
+  elif experiment.shares_start:
+    config.phases = tuple(name for name in config.phases if name != "sft")
   for name, value in {**experiment.settings[profile], **arm.settings}.items():
     # Options of tasks are few in a config, and many in its task.
     group, _, last = name.rpartition(".")
@@ -299,6 +309,13 @@ def sweep(add: Callable[..., None], variant: str) -> None:
     settings = {} if value is None else dict(experiment.follow(value))
     for seed in range(NUM_SEEDS):
       add(**settings, seed=seed)
+
+
+def warm_start(variant: str) -> str | None:
+  """The variant that warms up what this one starts with, if it is shared."""
+  experiment, profile, _ = _parse(variant)
+  name = variant.split(",")[0]
+  return f"{name},{profile},{WARM_START}" if experiment.shares_start else None
 
 
 def key(variant: str) -> str:

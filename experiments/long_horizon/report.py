@@ -83,16 +83,31 @@ def _run(root: pathlib.Path, variant: str) -> bool:
   print(f"{variant}: {folder}", flush=True)
   if _has_ended(folder):
     return True
+  command = [f"--config={_CONFIG}:{variant}"]
+  warm = arms_lib.warm_start(variant)
+  if warm is not None:
+    start = root / arms_lib.key(warm)
+    if cells_lib.read_result(start) is None and not _timed(
+      start,
+      "experiments.train",
+      f"--config={_CONFIG}:{warm}",
+      f"--workdir={start}",
+    ):
+      return False
+    command.append(f"--config.start_workdir={start}")
+  return _timed(
+    folder,
+    *("experiments.sweep", "--launcher=vmap", f"--root={folder}"),
+    *command,
+  )
+
+
+def _timed(folder: pathlib.Path, module: str, *arguments: str) -> bool:
+  """Runs a program, adds to the seconds of its folder; whether it succeeded."""
   folder.mkdir(parents=True, exist_ok=True)
   started = time.monotonic()
-  status = subprocess.run(
-    [
-      *(sys.executable, "-m", "experiments.sweep", "--launcher=vmap"),
-      f"--config={_CONFIG}:{variant}",
-      f"--root={folder}",
-    ],
-    check=False,
-  ).returncode
+  command = [sys.executable, "-m", module, *arguments]
+  status = subprocess.run(command, check=False).returncode
   path = folder / _SECONDS
   seconds = json.loads(path.read_text()) if path.exists() else []
   path.write_text(json.dumps([*seconds, round(time.monotonic() - started)]))
@@ -278,6 +293,12 @@ def _page(
   for arm in results.arms:
     minutes = results.seconds(arm.name) / 60
     yield f"- `{arm.name}`: {arm.text}; {minutes:.1f} minutes."
+  if experiment.shares_start:
+    yield ""
+    yield (
+      "All runs start with one policy, warmed up with seed 0; seeds are those"
+      " of problems, draws and critics."
+    )
 
 
 def _index(out: pathlib.Path) -> Iterator[str]:

@@ -473,13 +473,18 @@ def first_state(
       quantization.quantize_leaf, kind=config.model.quantization
     ),
   )
-  # The keys alone are made: a random model of that size would be in the way.
-  empty = dataclasses.replace(policy, init=lambda key: {})
-  state = initial_state(empty, config.seed)
   adapters = config.model.adapters()
   if adapters is not None:
     init_key, _ = jax.random.split(jax.random.key(config.seed))
     params = lora.wrap(params, adapters, init_key)
+  return state_of(params, policy, config.seed)
+
+
+def state_of(params: PyTree, policy: Policy, seed: int) -> TrainState:
+  """A state before any phase, with these parameters of the policy."""
+  # The keys alone are made: a random model of that size would be in the way.
+  empty = dataclasses.replace(policy, init=lambda key: {})
+  state = initial_state(empty, seed)
   return dataclasses.replace(state, params={"policy": params, "algorithm": {}})
 
 

@@ -174,7 +174,7 @@ def train(
       state = runs.restore(saved, last_step, phases, shapes, mesh)
       hosts.say(f"continuing after step {last_step} ({settings.phases[first]})")
     else:
-      state = assembly.first_state(settings, problem, policy, mesh)
+      state = runs.first_state(settings, problem, policy, mesh)
     evaluator = evaluation.Evaluator(
       problem,
       policy,

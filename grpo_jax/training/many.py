@@ -268,7 +268,7 @@ def _train_together(
       stack.callback(saved.close)
       position = None
       if last_step is None:
-        state = assembly.first_state(config, problem, policy, alone)
+        state = runs.first_state(config, problem, policy, alone)
       else:
         stored = json.loads(config_jsons[number])
         metrics_log.check_config(workdir, stored, loop.MAY_CHANGE)

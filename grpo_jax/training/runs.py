@@ -19,7 +19,7 @@ from grpo_jax.training import assembly, checkpoints, paths, sharding
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.training import step as step_lib
-from grpo_jax.types import Drawn, Policy, Prompts, TrainState
+from grpo_jax.types import Drawn, Policy, Prompts, PyTree, TrainState
 
 
 class Phase(NamedTuple):
@@ -144,6 +144,26 @@ def _empty_prompts(shape: tuple[int, int]) -> Prompts:  # P, S
   )
 
 
+def first_state(
+  config: config_lib.RunConfig,
+  problem: problem_lib.Problem,
+  policy: Policy,
+  mesh: Mesh,
+) -> TrainState:
+  """The state that a run starts with: another run's policy, if it says so.
+
+  Raises:
+    FileNotFoundError, ValueError: The checkpoint is at fault.
+  """
+  if not config.start_workdir:
+    return assembly.first_state(config, problem, policy, mesh)
+  shapes = abstract_start(policy, config.seed).params["policy"]
+  params = _policy_of(
+    config.start_workdir, shapes, mesh, "config.start_workdir"
+  )
+  return assembly.state_of(params, policy, config.seed)
+
+
 def with_reference_of(
   state: TrainState, workdir: str, mesh: Mesh
 ) -> TrainState:
@@ -158,15 +178,21 @@ def with_reference_of(
     FileNotFoundError: There is no such run, or it has no checkpoint.
     ValueError: Its policy has other arrays than this run's.
   """
+  reference = _policy_of(workdir, state.ref_params, mesh, "reference_workdir")
+  return dataclasses.replace(state, ref_params=reference)
+
+
+def _policy_of(workdir: str, like: PyTree, mesh: Mesh, setting: str) -> PyTree:
+  """The policy of another run, on the devices; `like` has its shapes."""
 
   def shapes(params):
     return {
-      jax.tree_util.keystr(path): jnp.shape(x)
+      jax.tree_util.keystr(path): x.shape
       for path, x in jax.tree_util.tree_leaves_with_path(params)
     }
 
-  with load(workdir) as teacher:
-    ours, theirs = shapes(state.ref_params), shapes(teacher.params)
+  with load(workdir) as other:
+    ours, theirs = shapes(like), shapes(other.params)
     if ours != theirs:
       differ = sorted(
         name
@@ -175,15 +201,12 @@ def with_reference_of(
       )
       name = differ[0]
       raise ValueError(
-        f"reference_workdir={workdir}: {len(differ)} arrays of its policy"
-        f" differ from this run's; {name} is {theirs.get(name, 'absent')},"
-        f" needed is {ours.get(name, 'absent')}. The reference must have the"
-        " model and the vocabulary of the policy."
+        f"{setting}={workdir}: {len(differ)} arrays of its policy differ from"
+        f" this run's; {name} is {theirs.get(name, 'absent')}, needed is"
+        f" {ours.get(name, 'absent')}. It must have the model and the"
+        " vocabulary of the policy."
       )
-    reference = jax.device_put(
-      teacher.params, sharding.of_params(mesh, teacher.params)
-    )
-  return dataclasses.replace(state, ref_params=reference)
+    return jax.device_put(other.params, sharding.of_params(mesh, other.params))
 
 
 def restore(

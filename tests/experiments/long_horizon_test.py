@@ -58,6 +58,19 @@ def test_hashes_tell_settings_apart_and_shared_arms_are_one():
   assert len(set(keys.values())) == len(keys) - 2  # joint, in each profile.
 
 
+def test_a_shared_warm_start_is_of_no_arm():
+  assert arms.warm_start("E2,smoke,joint") is None
+  warm = arms.warm_start("E14,smoke,ppo")
+  assert warm == "E14,smoke,warm-start"
+  start, ppo, grpo = (
+    config_lib.resolve(arms.get_config(variant))
+    for variant in (warm, "E14,smoke,ppo", "E14,smoke,grpo")
+  )
+  assert start.phases == ("sft",)
+  assert (ppo.phases, grpo.phases) == (("value", "rl"), ("rl",))
+  assert start.model == ppo.model == grpo.model
+
+
 @pytest.mark.parametrize(
   ("variant", "message"),
   [

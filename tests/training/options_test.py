@@ -5,6 +5,7 @@ import functools
 import json
 import types
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -628,6 +629,24 @@ def test_student_comes_closer_to_the_teacher(name, steps, teacher, tmp_path):
   assert np.mean(distances[-3:]) < 0.6 * distances[0]
 
 
+def test_run_starts_with_the_policy_of_another(teacher, tmp_path):
+  config = _distillation("opd_full")
+  config.start_workdir = str(teacher)
+  config.phases = ("rl",)
+  config.rl.steps = 1
+  config.rl.optimizer.learning_rate = 1e-30
+  config.seed = 5  # Not the teacher's.
+  loop.train(config, tmp_path)
+  with runs.load(teacher) as before, runs.load(tmp_path) as after:
+    chex.assert_trees_all_equal(before.params, after.params)
+  config.model.width = 8
+  with pytest.raises(ValueError, match=r"start_workdir=.*its policy differ"):
+    loop.train(config, tmp_path / "narrow")
+  config.model.checkpoint = "some/model"
+  with pytest.raises(ValueError, match="two policies to start with"):
+    loop.train(config, tmp_path / "both")
+
+
 def test_teacher_of_another_width_is_refused(teacher, tmp_path):
   config = _distillation("opd_full")
   config.rl.reference_workdir = str(teacher)
@@ -639,5 +658,6 @@ def test_teacher_of_another_width_is_refused(teacher, tmp_path):
 
 
 def test_reference_that_is_not_there_is_named(tmp_path):
+  state = types.SimpleNamespace(ref_params={})
   with pytest.raises(FileNotFoundError, match=r"holds no run.*--workdir"):
-    runs.with_reference_of(None, tmp_path / "none", sharding.make_mesh(1))
+    runs.with_reference_of(state, tmp_path / "none", sharding.make_mesh(1))
