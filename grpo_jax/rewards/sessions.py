@@ -212,6 +212,11 @@ class Episodes:
     self._ask({row: (None, True) for row in rows})
     return {row: self.scores[row] for row in rows if row in self.scores}
 
+  def fail(self, row: int, message: str) -> None:
+    """Ends an episode whose session has said what nothing can be made of."""
+    self.scores.pop(row, None)
+    self.failures.add(row, "raised", message)
+
   def _ask(
     self, asked: Mapping[int, tuple[str | None, bool]]
   ) -> dict[int, Answer]:

@@ -1,0 +1,23 @@
+"""GRPO with Python as the calculator: tools on the host, behind a guard.
+
+    python -m experiments.train --config=configs/calc_python_grpo.py \
+        --workdir=runs/calc_python
+
+As configs/calc_tool_grpo.py, but calls are executed by Python processes: the
+sessions of `grpo_jax/rewards/python_tool.py` take the place of the task's
+environment in the graph. The teacher takes the first result for the answer, and
+one time in four it tries the leak, which an interceptor blocks.
+"""
+
+from configs import calc_tool_grpo
+
+
+def get_config(algorithm: str = "grpo"):
+  """The calculator in Python with any algorithm that turns suit."""
+  config = calc_tool_grpo.get_config(algorithm)
+  config.data.environment = "grpo_jax.rewards.python_tool:make"
+  options = config.data.task_options
+  options.leak = True
+  options.teacher_leak = 0.25
+  config.rl.steps = 100
+  return config
