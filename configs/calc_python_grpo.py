@@ -19,5 +19,7 @@ def get_config(algorithm: str = "grpo"):
   options = config.data.task_options
   options.leak = True
   options.teacher_leak = 0.25
-  config.rl.steps = 100
+  config.checkpoint.every = 30
+  config.eval.every = 30
+  config.rl.steps = 60
   return config

@@ -2,9 +2,9 @@
 
 `Tokenizer` wraps a `tokenizer.json` file or the tokenizer of a checkpoint, with
 its chat template; `TaskTokenizer` speaks the alphabet of a synthetic task. Both
-have `encode`, `decode`, `exact_text`, `observation_ids`, `pad_id`, `end_ids` and
-`vocab_size`. Neither adds
-special tokens by itself: a template in the config says what surrounds a prompt.
+have `encode`, `decode`, `pad_id`, `end_ids` and `vocab_size`, and for turns
+`exact_text` and `observation_ids`. Neither adds special tokens by itself: a
+template in the config says what surrounds a prompt.
 `train` makes a small file for small models.
 """
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import math
+import multiprocessing
 import os
 import random
 import signal
@@ -25,8 +26,6 @@ import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing import connection
 from typing import Any, NamedTuple
-
-import multiprocessing
 
 from grpo_jax.rewards import worker as worker_lib
 

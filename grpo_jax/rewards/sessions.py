@@ -133,8 +133,8 @@ class _Call(pool.Call):
     self.requests = requests
     self.answers: dict[int, Answer] = {}
     self._num_workers = num_workers
-    self._of_slot: dict[int, collections.deque[int]] = (
-      collections.defaultdict(collections.deque)
+    self._of_slot: dict[int, collections.deque[int]] = collections.defaultdict(
+      collections.deque
     )
     for row in requests:
       self._of_slot[row % num_workers].append(row)

@@ -3,9 +3,9 @@
 The host loops over turns. In each, one program draws the next action of every
 row whose episode goes on, from the whole context: prompt and all that has been
 written are run again, and then the action is decoded. Shapes are the same in
-all turns, so it is compiled once. Nothing of the cache is kept in between, which
-costs B · (S + T) tokens of prefill for each turn, and P · S for the prompts of
-a rollout in the graph; actions and their draws are the same.
+all turns, so it is compiled once. Nothing of the cache is kept in between: each
+turn prefills B · (S + T) slots, where a rollout in the graph prefills P · S
+once, and for as long keys and values of as many exist.
 
 The key of a draw has the place of a token in its completion, as everywhere, so
 the tokens are those of `sampling.sample` with an environment in the graph that
@@ -81,8 +81,8 @@ class Actions:
 class HostTurns:
   """The compiled parts of such a rollout; pure functions.
 
-  `begin`, then `act` once per turn, each with the answers to the turn before (to
-  the first one: nothing is read, all go on), then `finish`.
+  `begin`, then `act` once per turn, each with the answers to the turn before (for
+  the first one nothing is read and all go on), then `finish`.
 
   Attributes:
     policy: What to sample from.
@@ -244,12 +244,13 @@ class HostTurns:
         all of them where a row has failed.
     """
     episodes = _read(episodes, answers, number)
+    fields: dict[str, Any] = episodes.written
     num_prompts = len(prompts.ids)
     index = jnp.repeat(
       jnp.arange(num_prompts, dtype=jnp.int32), self.group_size
     )
     return Rollout(
-      **episodes.written,
+      **fields,
       terminated=done,
       prompt_index=index,
       group_id=index,
@@ -345,9 +346,7 @@ def _put(
   return buffer.at[rows, slots].set(x.astype(buffer.dtype), mode="drop")
 
 
-def _read(
-  episodes: Episodes, answers: Answers, number: jax.Array
-) -> Episodes:
+def _read(episodes: Episodes, answers: Answers, number: jax.Array) -> Episodes:
   """Rewards at the ends of actions, and the observations after them."""
   written: dict[str, Any] = dict(episodes.written)
   num_slots = written["tokens"].shape[1]

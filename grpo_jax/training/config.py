@@ -692,9 +692,9 @@ class RunConfig:
         )
     if not self.data.environment and self.environment != EnvironmentConfig():
       raise ValueError(
-        "config.environment was set, and config.data.environment is empty: there"
-        " is no environment on the host whose turns they would be. Set that, or"
-        " leave config.environment as it is."
+        "config.environment was set, and config.data.environment is empty:"
+        " there is no environment on the host whose turns these would be. Set"
+        " that, or leave config.environment as it is."
       )
     if self.data.source != "task" and not (
       self.data.tokenizer or self.model.checkpoint

@@ -1,9 +1,10 @@
 """Plays episodes whose environment is on the host, turn after turn.
 
 The device draws an action of every row (`rollout/host_turns.py`), each process
-has those of its own rows answered by their sessions (`rewards/sessions.py`), and
-the answers go back to the device. What comes out is a `Rollout` as any other;
-of a row whose session has failed all scores are NaN, so that it is unscored.
+has those of its own rows answered by their sessions (`rewards/sessions.py`),
+and the answers go back to the device. What comes out is a `Rollout` as any
+other; of a row whose session has failed all scores are NaN, so that it is
+unscored.
 
 Of several processes, all go on until no row of any of them does.
 """

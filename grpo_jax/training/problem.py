@@ -207,7 +207,9 @@ def _plain_extras(record: Mapping[str, Any]) -> dict[str, Any]:
   """What a session is told, which a process without NumPy can read."""
   extras = {**record["extras"], "answer": record["answer"]}
   return {
-    name: value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+    name: value.tolist()
+    if isinstance(value, (np.ndarray, np.generic))
+    else value
     for name, value in extras.items()
   }
 
@@ -317,12 +319,15 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
     "provides": frozenset({"domain"} if has_domain else ()),
   }
   if data.environment:
-    return _with_sessions(config, Problem(
-      **fields,
-      score=None,
-      scorer=None,
-      correct=config.rewards.correct or "accuracy",
-    ))
+    return _with_sessions(
+      config,
+      Problem(
+        **fields,
+        score=None,
+        scorer=None,
+        correct=config.rewards.correct or "accuracy",
+      ),
+    )
   functions = {
     path.rpartition(":")[2]: path for path in config.rewards.functions
   }
@@ -364,9 +369,7 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
       " environments in the graph; leave the environment empty, or choose"
       " another task."
     )
-  environment = host_environment(
-    config, problem.tokenizer, problem.environment
-  )
+  environment = host_environment(config, problem.tokenizer, problem.environment)
   rewards = config.rewards
   workers = sessions_lib.HostSessions(
     environment.path,
@@ -409,7 +412,7 @@ def host_environment(
     ValueError: A size is missing, or the text of an end is not one token.
   """
   own = config.environment
-  sizes = {
+  sizes: dict[str, Any] = {
     name: getattr(own, name) or getattr(replaced, name, None)
     for name in ("max_turns", "max_action_len", "max_observation_len")
   }

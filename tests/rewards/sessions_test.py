@@ -31,9 +31,8 @@ def test_a_row_is_answered_by_its_own_session_turn_after_turn(workers):
       assert answer == (f"{letter}{turn}:go {row}", 0.5, False, None)
     assert len(answers) == 20
   scores = episodes.end(range(20))
-  assert scores == dict.fromkeys(
-    range(20), {"accuracy": 0.0, "turns": 3.0, "none": None}
-  )
+  expected = {"accuracy": 0.0, "turns": 3.0, "none": None}
+  assert scores == {row: expected for row in range(20)}
   assert not episodes.failures.failed.any()
 
 
@@ -113,8 +112,10 @@ def test_a_killed_session_takes_its_subprocesses_with_it(workers, tmp_path):
 
 def test_sessions_of_the_rollout_before_are_gone(workers):
   before = begin(workers, 2)
-  pids = [int(x.observation) for x in before.step({0: "pid", 1: "pid"}, False)
-          .values()]
+  pids = [
+    int(x.observation)
+    for x in before.step({0: "pid", 1: "pid"}, False).values()
+  ]
   begin(workers, 2).step({0: "x", 1: "x"}, False)
   assert all(map(host_test.is_gone, pids))
 
@@ -135,9 +136,7 @@ def test_the_step_deadline_is_over_all_turns():
   ) as workers:
     episodes = begin(workers, 4)
     assert len(episodes.step({row: "x" for row in range(4)}, False)) == 4
-    answers = episodes.step(
-      {0: "loop", 1: "x", 2: "x", 3: "x"}, False
-    )
+    answers = episodes.step({0: "loop", 1: "x", 2: "x", 3: "x"}, False)
     assert answers.keys() == {1, 3}
     assert episodes.failures.counts["step_timeout"] == 2
     assert episodes.step({1: "x", 3: "x"}, False) == {}
@@ -153,7 +152,7 @@ def test_names_of_scores_are_known_before_any_action(workers):
 
 
 def test_a_factory_that_does_not_fit_raises():
-  with pytest.raises(ValueError, match="environment 'tests.rewards.*no func"):
+  with pytest.raises(ValueError, match=r"environment 'tests.rewards.*no func"):
     sessions.HostSessions(f"{PATH}:mak")
   with (
     sessions.HostSessions(f"{PATH}:without_accuracy") as workers,

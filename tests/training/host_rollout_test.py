@@ -124,7 +124,9 @@ def in_graph(batch, slots, kind, **of):
     environment=tasks.make_task("calc_tool").environment,
   )
   prompts = jax.tree.map(jnp.asarray, batch.prompts)
-  return jax.device_get(jax.jit(sample)(params(kind), prompts, jax.random.key(5)))
+  return jax.device_get(
+    jax.jit(sample)(params(kind), prompts, jax.random.key(5))
+  )
 
 
 def score(prompts, rollout):
@@ -220,8 +222,9 @@ def test_masks_of_observations_that_are_cut_and_of_rows_without_room():
     changes = np.flatnonzero(np.diff(rollout.observed[row])) + 1
     runs = np.diff([0, *changes, 20])
     assert (runs[1:-1:2] == 8).all()
-    assert (rollout.turn[row, changes[::2]] == np.arange(len(changes[::2])) + 1
-            ).all()
+    assert (
+      rollout.turn[row, changes[::2]] == np.arange(len(changes[::2])) + 1
+    ).all()
   paid = np.where(rollout.turn_rewards > 0)
   assert rollout.written[paid].all()
   assert rollout.scores["return"].sum() == 0.25 * len(paid[0])
