@@ -81,8 +81,8 @@ class Actions:
 class HostTurns:
   """The compiled parts of such a rollout; pure functions.
 
-  `begin`, then `act` once per turn, each with the answers to the turn before (for
-  the first one nothing is read and all go on), then `finish`.
+  `begin`, then `act` once per turn, each with the answers to the turn before
+  (for the first one nothing is read and all go on), then `finish`.
 
   Attributes:
     policy: What to sample from.

@@ -96,21 +96,32 @@ def with_sessions(sessions):
   )
 
 
-def play(sessions, batch, slots, kind="adapter", sizes=None, **of):
-  """On one device, under the guard of the loop."""
-  mesh = sharding.make_mesh(1, devices=jax.devices()[:1])
-  problem = with_sessions(sessions)
+@functools.cache
+def make_player(kind, slots, options):
+  """On one device."""
   turns = host_turns.HostTurns(
     policy(kind),
-    sampling_config(slots, **of),
+    sampling_config(slots, **dict(options)),
     GROUP,
-    environment(**sizes or {}),
+    environment(),
   )
-  player = host_rollout.Player(problem, mesh, turns)
-  weights = jax.device_put(params(kind), sharding.replicated(mesh))
-  key = jax.device_put(jax.random.key(5), sharding.replicated(mesh))
+  mesh = sharding.make_mesh(1, devices=jax.devices()[:1])
+  return host_rollout.Player(calculator(), mesh, turns)
+
+
+def play(sessions, batch, slots, kind="adapter", max_turns=4, **options):
+  """A rollout, under the guard of the loop, with a compiled player."""
+  player = make_player(kind, slots, tuple(options.items()))
+  player._problem = with_sessions(sessions)
+  player._turns = dataclasses.replace(
+    player._turns, environment=environment(max_turns=max_turns)
+  )
+  whole = sharding.replicated(player._mesh)
+  weights = jax.device_put(params(kind), whole)
+  key = jax.device_put(jax.random.key(5), whole)
   with jax.transfer_guard("disallow"):
-    prompts = sharding.from_local(batch.prompts, sharding.by_rows(mesh))
+    rows = sharding.by_rows(player._mesh)
+    prompts = sharding.from_local(batch.prompts, rows)
     played = player.play(weights, prompts, key, batch)
     return player, jax.device_get(played.rollout), played
 
@@ -181,7 +192,8 @@ def test_draws_are_those_of_the_environment_in_the_graph(kind, slots, options):
     np.testing.assert_array_equal(
       rollout.prompt_routing[exists], wanted.prompt_routing[exists]
     )
-  # One program for all turns.
+  # One program for all turns, and another rollout.
+  play(sessions, make_batch(seed=1), slots, kind, **options)
   assert player._act._cache_size() == player._finish._cache_size() == 1
   assert not any(played.failures.values())
 
@@ -264,7 +276,7 @@ def test_a_failed_session_ends_its_row_unscored_and_no_other():
 
 def test_an_observation_beyond_the_vocabulary_fails_its_row():
   sessions = host_sessions.Local(host_sessions.foreign)
-  _, rollout, played = play(sessions, make_batch(), 30)
+  _, rollout, played = play(sessions, make_batch(), 76)
   goes_on = np.isnan(rollout.scores["accuracy"])
   assert goes_on.any()
   assert played.failures["raised"] == goes_on.sum()
@@ -273,7 +285,7 @@ def test_an_observation_beyond_the_vocabulary_fails_its_row():
 
 def test_after_the_last_turn_an_episode_is_over():
   sessions = host_sessions.Local(host_sessions.verbose)
-  _, rollout, _ = play(sessions, make_batch(), 76, sizes={"max_turns": 2})
+  _, rollout, _ = play(sessions, make_batch(), 76, max_turns=2)
   assert rollout.turn.max() == 1
   assert rollout.terminated.all()
   last = np.take_along_axis(

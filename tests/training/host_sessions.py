@@ -69,6 +69,25 @@ def broken(prompt, extras, seed):
   return Broken(prompt, extras, seed)
 
 
+class Echo:
+  """Reads whatever it is told; pays by the length of an answer in words."""
+
+  def __init__(self, prompt, extras, seed):
+    assert isinstance(extras["answer"], str)
+    self._total = 0
+
+  def step(self, action):
+    self._total += len(action)
+    return "[read]", float(len(action)), False
+
+  def scores(self):
+    return {"accuracy": float(self._total % 2)}
+
+
+def echo(prompt, extras, seed):
+  return Echo(prompt, extras, seed)
+
+
 class Local:
   """As `HostSessions`, in this process; keeps what it was asked."""
 
