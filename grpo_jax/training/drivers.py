@@ -223,14 +223,12 @@ def _play(
   """
   rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
   assert parts.turns is not None
-  assert parts.score is not None
   sampled = host_rollout.Player(problem, mesh, parts.turns)
   greedy = None
   if parts.greedy_turns is not None:
     greedy = host_rollout.Player(problem, mesh, parts.greedy_turns)
   key_of = jax.jit(lambda state: step.step_keys(state)[0], out_shardings=whole)
   stamp = jax.jit(step.with_version, out_shardings=rows)
-  score = jax.jit(parts.score, out_shardings=rows)
 
   def play(state: TrainState, batch: pipeline.PromptBatch):
     prompts = sharding.from_local(batch.prompts, rows)
@@ -242,10 +240,9 @@ def _play(
     if greedy is not None:
       of_greedy = greedy.play(*inputs)
       counts["time/environment_s"] += of_greedy.seconds
-      baseline = score(prompts, of_greedy.rollout)
+      baseline = of_greedy.scored
     rollout = stamp(state, played.rollout)
-    scored = score(prompts, rollout)
-    return rounds.Groups(prompts, rollout, scored, baseline), counts
+    return rounds.Groups(prompts, rollout, played.scored, baseline), counts
 
   return play
 

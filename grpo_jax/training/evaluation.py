@@ -182,12 +182,10 @@ def _with_host(
   """(params, prompts, key, batch) -> judged episodes of a host environment."""
   turns = assembly.make_turns(policy, problem, config, num_samples)
   player = host_rollout.Player(problem, mesh, turns)
-  assert problem.score is not None
-  score = jax.jit(problem.score, out_shardings=sharding.by_rows(mesh))
 
   def complete(params, prompts, key, batch):
-    rollout = player.play(params, prompts, key, batch).rollout
-    return rollout, score(prompts, rollout)
+    played = player.play(params, prompts, key, batch)
+    return played.rollout, played.scored
 
   return complete
 

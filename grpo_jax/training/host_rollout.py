@@ -24,7 +24,7 @@ from grpo_jax.rewards import sessions
 from grpo_jax.rollout import host_turns
 from grpo_jax.training import hosts, sharding
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.types import Prompts, PyTree, Rollout
+from grpo_jax.types import Prompts, PyTree, Rollout, Scored
 
 
 class Played(NamedTuple):
@@ -32,11 +32,13 @@ class Played(NamedTuple):
 
   Attributes:
     rollout: On the devices, split by rows.
+    scored: What the sessions said of it, as rewards; the same.
     failures: Failed rows of this process by kind; some are logged.
     seconds: That the sessions were waited for.
   """
 
   rollout: Rollout
+  scored: Scored
   failures: dict[str, int]
   seconds: float
 
@@ -67,6 +69,11 @@ class Player:
     self._act = jax.jit(turns.act, donate_argnums=3, out_shardings=self._rows)
     self._finish = jax.jit(
       turns.finish, donate_argnums=1, out_shardings=self._rows
+    )
+    split = sharding.row_constraint(mesh)
+    assert problem.score is not None
+    self._score = jax.jit(
+      lambda *of: split(problem.score(*of))  # type: ignore[misc]
     )
     self._any = jax.jit(lambda rows: rows.any(), out_shardings=self._whole)
 
@@ -123,7 +130,8 @@ class Player:
       logging.warning(
         "%san episode failed, its row is unscored: %s", hosts.label(), message
       )
-    return Played(rollout, failures.counts, host.seconds)
+    scored = self._score(prompts, rollout)
+    return Played(rollout, scored, failures.counts, host.seconds)
 
   def _scalar(self, value: int) -> jax.Array:
     return jax.device_put(np.int32(value), self._whole)

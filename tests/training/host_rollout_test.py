@@ -140,12 +140,6 @@ def in_graph(batch, slots, kind, **of):
   )
 
 
-def score(prompts, rollout):
-  """As a problem with such an environment scores."""
-  config = config_lib.RunConfig()
-  return problem_lib._of_episodes(config, prompts, rollout)
-
-
 def check_same(rollout, wanted, exact=EXACT):
   for name in exact:
     x, y = getattr(rollout, name), getattr(wanted, name)
@@ -258,7 +252,7 @@ def test_a_failed_session_ends_its_row_unscored_and_no_other():
   assert played.failures["raised"] == failed.sum()
   for x in rollout.scores.values():
     np.testing.assert_array_equal(np.isnan(x), failed)
-  scored = jax.device_get(score(batch.prompts, rollout))
+  scored = jax.device_get(played.scored)
   np.testing.assert_array_equal(scored.valid, ~failed)
   assert (scored.rewards[failed] == 0).all()
   assert not rollout.terminated[failed].any()
