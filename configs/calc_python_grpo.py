@@ -21,5 +21,5 @@ def get_config(algorithm: str = "grpo"):
   options.teacher_leak = 0.25
   config.checkpoint.every = 30
   config.eval.every = 30
-  config.rl.steps = 60
+  config.rl.steps = 120
   return config
