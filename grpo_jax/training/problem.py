@@ -411,10 +411,15 @@ def host_environment(
   Raises:
     ValueError: A size is missing, or the text of an end is not one token.
   """
-  own = config.environment
+  turns = config.environment
   sizes: dict[str, Any] = {
-    name: getattr(own, name) or getattr(replaced, name, None)
-    for name in ("max_turns", "max_action_len", "max_observation_len")
+    "max_turns": turns.max_turns,
+    "max_action_len": turns.max_action_len,
+    "max_observation_len": turns.max_observation_len,
+  }
+  sizes = {
+    name: getattr(replaced, name, None) if size is None else size
+    for name, size in sizes.items()
   }
   for name, size in sizes.items():
     if size is None:
@@ -423,9 +428,9 @@ def host_environment(
         f" config.environment.{name}: the program of a turn has fixed shapes."
       )
   ends = list(getattr(replaced, "action_ends", text.end_ids))
-  if own.action_ends:
+  if turns.action_ends:
     ends = list(text.end_ids)
-    for piece in own.action_ends:
+    for piece in turns.action_ends:
       try:
         ids = text.observation_ids(piece)
       except ValueError:

@@ -19,7 +19,7 @@ from grpo_jax.training import (
 )
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
-from tests.experiments import tiny_config
+from tests.experiments import command, tiny_config
 from tests.training import host_rollout_test, host_sessions, resume_test, tiny
 
 PATH = "tests.training.host_sessions:calculator"
@@ -277,18 +277,35 @@ def test_failed_episodes_are_counted_and_the_step_is_taken():
 # --- Runs --------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_stopped_run_ends_with_the_bytes_of_one_that_is_not(
-  tmp_path, monkeypatch
-):
+def get_tiny():
   config = tiny_config.get_config("sessions")
   config.log.tensorboard = False
-  loop.train(config, tmp_path / "whole")
-  rows = metrics_log.read_lines(tmp_path / "whole" / metrics_log.METRICS)
+  return config
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+  """A run with worker processes that nobody stops."""
+  workdir = tmp_path_factory.mktemp("whole")
+  loop.train(get_tiny(), workdir)
+  return workdir
+
+
+@pytest.mark.slow
+def test_a_run_says_what_its_sessions_say(whole):
+  rows = metrics_log.read_lines(whole / metrics_log.METRICS)
   drawn = [row for row in rows if "reward/mean" in row]
   assert len(drawn) == 10
   assert all(row["unscored"] == 0 for row in drawn)
   assert "eval/reward/blocked" in rows[-1]
+  timings = metrics_log.read_lines(whole / metrics_log.TIMINGS)
+  assert timings[-1]["time/environment_s"] > 0
+
+
+@pytest.mark.slow
+def test_a_stopped_run_ends_with_the_bytes_of_one_that_is_not(
+  tmp_path, monkeypatch, whole
+):
   write = metrics_log.MetricsLog.write
 
   def stop(self, step, *rest):
@@ -298,12 +315,29 @@ def test_a_stopped_run_ends_with_the_bytes_of_one_that_is_not(
 
   with monkeypatch.context() as patch:
     patch.setattr(metrics_log.MetricsLog, "write", stop)
-    assert loop.train(config, tmp_path / "stopped").preempted
-  loop.train(config, tmp_path / "stopped")
+    assert loop.train(get_tiny(), tmp_path).preempted
+  loop.train(get_tiny(), tmp_path)
   resume_test.assert_same(
-    resume_test.everything(tmp_path / "stopped"),
-    resume_test.everything(tmp_path / "whole"),
+    resume_test.everything(tmp_path), resume_test.everything(whole)
   )
+
+
+@pytest.mark.slow
+def test_programs_play_with_the_policy_of_a_run(whole):
+  workdir = f"--workdir={whole}"
+  for program, arguments in (
+    ("sample", ["--prompt=12+34*5=", "--num_samples=2"]),
+    ("evaluate", ["--num_prompts=4"]),
+  ):
+    with command.start(program, workdir, *arguments) as process:
+      out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert out
+  with command.start("sample", workdir, "--prompt=12=") as process:
+    _, err = process.communicate()
+  assert process.returncode == 2
+  assert "'12=' is not as '12+34*5='" in err
+  assert "a session of the environment failed" in " ".join(err.split())
 
 
 @pytest.mark.slow
