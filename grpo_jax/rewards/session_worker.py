@@ -220,10 +220,8 @@ class _Sessions:
     """Kills the groups of sessions that have ended, or should have."""
     for _ in range(len(self._closing)):
       end, session = self._closing.popleft()
-      ended = os.waitid(
-        os.P_PID, session.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT
-      )
-      if ended is not None or time.monotonic() >= end:
+      # Nothing more is said, so what can be read is the end of the pipe.
+      if session.channel.poll() or time.monotonic() >= end:
         self._kill(session)
       else:
         self._closing.append((end, session))
