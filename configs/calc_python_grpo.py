@@ -5,8 +5,9 @@
 
 As configs/calc_tool_grpo.py, but calls are executed by Python processes: the
 sessions of `grpo_jax/rewards/python_tool.py` take the place of the task's
-environment in the graph. The teacher takes the first result for the answer, and
-one time in four it tries the leak, which an interceptor blocks.
+environment in the graph. Four times in ten the teacher takes the first result
+for the answer, and sometimes it tries the leak first, which an interceptor
+blocks.
 """
 
 from configs import calc_tool_grpo
@@ -18,8 +19,9 @@ def get_config(algorithm: str = "grpo"):
   config.data.environment = "grpo_jax.rewards.python_tool:make"
   options = config.data.task_options
   options.leak = True
-  options.teacher_leak = 0.25
+  options.teacher_leak = 0.15
+  options.teacher_error = 0.4
   config.checkpoint.every = 30
   config.eval.every = 30
-  config.rl.steps = 120
+  config.rl.steps = 60
   return config
