@@ -105,17 +105,19 @@ class HostSessions:
     """Names of the scores, from a session that gets no action.
 
     Raises:
-      ValueError: There is no such session, or it has no "accuracy".
+      ValueError: There is no such session, or it has no "accuracy", or a
+        "return", which is the sum of the rewards.
     """
     episodes = self.begin([prompt], [extras], [0])
     found = episodes.end([0]).get(0)
-    if found is None or "accuracy" not in found:
+    if found is None or "accuracy" not in found or "return" in found:
       said = f"has the scores {sorted(found or ())}"
       if found is None:
         said = f"failed for the first problem: {episodes.failures.errors[0]}"
       raise ValueError(
         f"environment '{self.path}' {said}; needed is a session whose scores()"
-        " can be asked for at any time and have an 'accuracy' of 0 or 1."
+        " can be asked for at any time and have an 'accuracy' of 0 or 1, and no"
+        " 'return', which is the sum of the rewards."
       )
     return sorted(found)
 

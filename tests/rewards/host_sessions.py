@@ -61,6 +61,12 @@ def make(prompt, extras, seed):
   return Session(prompt, extras, seed)
 
 
+def with_return(prompt, extras, seed):
+  session = Session(prompt, extras, seed)
+  session.scores = lambda: {"accuracy": 0.0, "return": 0.0}
+  return session
+
+
 def without_accuracy(prompt, extras, seed):
   session = Session(prompt, extras, seed)
   session.scores = lambda: {"turns": 0.0}

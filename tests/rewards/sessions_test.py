@@ -151,12 +151,22 @@ def test_names_of_scores_are_known_before_any_action(workers):
     workers.score_names("no session", {})
 
 
-def test_a_factory_that_does_not_fit_raises():
+def test_a_factory_that_is_not_there_raises():
   with pytest.raises(ValueError, match=r"environment 'tests.rewards.*no func"):
     sessions.HostSessions(f"{PATH}:mak")
+
+
+@pytest.mark.parametrize(
+  ("name", "names"),
+  [
+    ("without_accuracy", r"\['turns'\]"),
+    ("with_return", r"\['accuracy', 'return'\]"),
+  ],
+)
+def test_sessions_without_the_scores_that_are_needed_raise(name, names):
   with (
-    sessions.HostSessions(f"{PATH}:without_accuracy") as workers,
-    pytest.raises(ValueError, match=r"scores \['turns'\].*'accuracy'"),
+    sessions.HostSessions(f"{PATH}:{name}", num_workers=1) as workers,
+    pytest.raises(ValueError, match=f"has the scores {names}.*'accuracy'"),
   ):
     workers.score_names("a", {})
 
