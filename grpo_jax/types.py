@@ -208,6 +208,47 @@ class Environment:
 
 
 @dataclasses.dataclass(frozen=True)
+class HostEnvironment:
+  """Episodes whose tools are Python, in processes of the host.
+
+  `path` is the import path of a factory
+
+      make(prompt: str, extras: dict, seed: int) -> session
+
+  of sessions with the methods
+
+      step(action: str) -> (observation: str, reward: float, done: bool)
+      scores() -> {name: float}
+      close(), which may be missing
+
+  Text goes in, text comes out. `prompt` is as the data has it, `extras` is what
+  verifiers get too, plain data, and `seed` is a function of what keys the draws
+  of the row. An action is what its ids say, with its end token and without what
+  the model reads around it; an observation has all that the policy is to read,
+  tags and roles of a chat too, and is cut to O tokens. `scores` may be asked
+  for at any time, and its names are always the same; "accuracy", 0 or 1, is
+  one of them; None is a score that does not apply. It is called once, when the
+  episode is over or was cut off, and nothing after it but `close`.
+
+  An exception, a deadline that passes, a process that ends and a number that is
+  not finite end the episode as failed: the row is unscored.
+
+  Attributes:
+    max_turns: Most actions of an episode; after the last one it is over.
+    max_action_len: A, tokens; an action ends there even without an end token.
+    max_observation_len: O, tokens.
+    action_ends: Ids that end an action and belong to it; may be empty.
+    path: "package.module:function".
+  """
+
+  max_turns: int
+  max_action_len: int
+  max_observation_len: int
+  action_ends: tuple[int, ...]
+  path: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Compaction:
   """When a rollout's context is replaced by a summary that the policy writes.
 

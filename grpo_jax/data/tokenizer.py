@@ -2,8 +2,9 @@
 
 `Tokenizer` wraps a `tokenizer.json` file or the tokenizer of a checkpoint, with
 its chat template; `TaskTokenizer` speaks the alphabet of a synthetic task. Both
-have `encode`, `decode`, `pad_id`, `end_ids` and `vocab_size`. Neither adds
-special tokens by itself: a template in the config says what surrounds a prompt.
+have `encode`, `decode`, `pad_id`, `end_ids` and `vocab_size`, and for turns
+`exact_text` and `observation_ids`. Neither adds special tokens by itself: a
+template in the config says what surrounds a prompt.
 `train` makes a small file for small models.
 """
 
@@ -200,6 +201,20 @@ class Tokenizer:
     dropped = {self.pad_id, *self.end_ids}
     kept = [int(i) for i in ids if int(i) not in dropped]
     return self._tokenizer.decode(kept, skip_special_tokens=False)
+
+  def exact_text(self, ids: Iterable[int]) -> str:
+    """Text of an action: of just these ids, end and pad tokens too."""
+    # Behind another token, so that no decoder takes away a leading space.
+    end = self.end_ids[0]
+    opening, text = (
+      self._tokenizer.decode(tokens, skip_special_tokens=False)
+      for tokens in ([end], [end, *map(int, ids)])
+    )
+    return text.removeprefix(opening)
+
+  def observation_ids(self, text: str) -> list[int]:
+    """Token ids of what is read in the middle of a completion."""
+    return self.encode(text)
 
   def chat_text(
     self,
@@ -523,3 +538,14 @@ class TaskTokenizer:
     """Text of `ids`; pad, begin and end tokens vanish."""
     dropped = {self.pad_id, self._task.bos_id, *self.end_ids}
     return self._task.decode([int(i) for i in ids if int(i) not in dropped])
+
+  def exact_text(self, ids: Iterable[int]) -> str:
+    """Text of an action: of just these ids, end and pad tokens too."""
+    begin = self._task.bos_id  # Padding between two of them is not dropped.
+    tag = self._task.decode([begin])
+    text = self._task.decode([begin, *map(int, ids), begin])
+    return text[len(tag) : -len(tag)]
+
+  def observation_ids(self, text: str) -> list[int]:
+    """Token ids of what is read in the middle of a completion."""
+    return self._task.encode(text)

@@ -1,4 +1,4 @@
-"""The process in which host reward functions run; started by `host.py`.
+"""The process in which host reward functions run; started by `pool.py`.
 
 A worker is a fresh interpreter: it imports the reward functions and their
 dependencies, and neither the main program nor jax. Functions run in its main
@@ -31,7 +31,7 @@ import threading
 import time
 import traceback
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing import connection
 
 RewardFunction = Callable[..., list[float | None]]
@@ -60,25 +60,38 @@ def load_function(path: str) -> RewardFunction:
   Raises:
     ValueError: Nothing callable is found there.
   """
-  module_name, colon, attribute = BUILTIN.get(path, path).partition(":")
+  return load(path, "reward function", BUILTIN)
+
+
+def load(
+  path: str, what: str, builtin: Mapping[str, str]
+) -> Callable[..., typing.Any]:
+  """Imports a function; see `load_function`.
+
+  Args:
+    path: "package.module:function", or a name in `builtin`.
+    what: It is, in messages.
+    builtin: Short names of paths.
+  """
+  module_name, colon, attribute = builtin.get(path, path).partition(":")
   if not (module_name and colon and attribute):
+    known = f" or one of {sorted(builtin)}" if builtin else ""
     raise ValueError(
-      f"reward function '{path}': needed is an import path"
-      f" 'package.module:function' or one of {sorted(BUILTIN)}."
-      + _nearest(path, BUILTIN)
+      f"{what} '{path}': needed is an import path"
+      f" 'package.module:function'{known}." + _nearest(path, builtin)
     )
   try:
     module = importlib.import_module(module_name)
   except Exception as error:
     raise ValueError(
-      f"reward function '{path}': importing '{module_name}' failed with"
+      f"{what} '{path}': importing '{module_name}' failed with"
       f" {type(error).__name__}: {error}; needed is a module that imports"
       " here and in a process of its own."
     ) from error
   function = getattr(module, attribute, None)
   if not callable(function):
     raise ValueError(
-      f"reward function '{path}': '{module_name}' has no function"
+      f"{what} '{path}': '{module_name}' has no function"
       f" '{attribute}'."
       + _nearest(attribute, {k for k, v in vars(module).items() if callable(v)})
     )
@@ -100,6 +113,16 @@ def _value(result: typing.Any) -> float | None:
   return float(value)
 
 
+def failure_of(name: str, error: BaseException) -> Failure:
+  """How a row has failed whose function, of this name, raised the error."""
+  kind = "timeout" if isinstance(error, TimeoutError) else "raised"
+  frame = traceback.extract_tb(error.__traceback__)[-1]
+  return kind, (
+    f"{name}: {type(error).__name__}: {str(error)[:300]}"
+    f" ({os.path.basename(frame.filename)}:{frame.lineno})"
+  )
+
+
 def score_row(
   functions: dict[str, RewardFunction], row: Row
 ) -> tuple[list[float], Failure | None]:
@@ -115,13 +138,7 @@ def score_row(
     try:
       value = _value(function(*([field] for field in row)))
     except BaseException as error:  # Also SystemExit of a verifier.
-      kind = "timeout" if isinstance(error, TimeoutError) else "raised"
-      frame = traceback.extract_tb(error.__traceback__)[-1]
-      message = (
-        f"{name}: {type(error).__name__}: {str(error)[:300]}"
-        f" ({os.path.basename(frame.filename)}:{frame.lineno})"
-      )
-      failure = failure or (kind, message)
+      failure = failure or failure_of(name, error)
       value = None
     else:
       if value is not None and math.isnan(value):
@@ -130,40 +147,69 @@ def score_row(
   return values, failure
 
 
-def _exit_with(parent: int) -> None:
-  # Asked once a second: the end of the pipe is no sign of the parent's death,
-  # because whatever the parent forked holds the pipe open as well.
-  while os.getppid() == parent:
-    time.sleep(1.0)
-  os.killpg(os.getpgrp(), signal.SIGKILL)  # What a verifier started, too.
+def exit_with(parent: int) -> None:
+  """From now on, ends this process and what it started with its parent."""
+
+  def watch():
+    # Asked once a second: the end of the pipe is no sign of the parent's death,
+    # because whatever the parent forked holds the pipe open as well.
+    while os.getppid() == parent:
+      time.sleep(1.0)
+    os.killpg(os.getpgrp(), signal.SIGKILL)  # What a verifier started, too.
+
+  threading.Thread(target=watch, daemon=True).start()
+
+
+def ignore_signals() -> None:
+  """Leaves it to the parent when a worker ends."""
+  # A function rather than SIG_IGN, which processes started by a verifier would
+  # inherit.
+  for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda *_: None)
+
+
+def ready(
+  channel: connection.Connection,
+  load_all: Callable[[], dict[str, Callable]],
+) -> dict[str, Callable] | None:
+  """Imports and warms up functions, and tells the parent how that went.
+
+  Sends ("ready", "") or ("failed", message).
+
+  Returns:
+    The functions by name; None if one cannot be imported.
+  """
+  try:
+    functions = load_all()
+    for function in functions.values():
+      getattr(function, "warm_up", lambda: None)()
+  except BaseException as error:
+    channel.send(("failed", f"{type(error).__name__}: {error}"))
+    return None
+  channel.send(("ready", ""))
+  return functions
 
 
 def main(fd: int, parent: int, paths: dict[str, str]) -> None:
   """Scores rows until the pipe closes.
 
-  Sends ("ready", "") or ("failed", message), then receives lists of
-  (index, Row) and answers each row by (index, values, failure) as soon as it
-  is done.
+  Says whether it is `ready`, then receives lists of (index, Row) and answers
+  each row by (index, values, failure) as soon as it is done.
 
   Args:
     fd: File descriptor of this end of the pipe.
     parent: Process id of the parent; when it is gone, so is the worker.
     paths: Name of each component -> import path of its function.
   """
-  # The parent decides when a worker ends. A function rather than SIG_IGN,
-  # which processes started by a verifier would inherit.
-  for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, lambda *_: None)
-  threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
+  ignore_signals()
+  exit_with(parent)
   channel = connection.Connection(fd)
-  try:
-    functions = {name: load_function(path) for name, path in paths.items()}
-    for function in functions.values():
-      getattr(function, "warm_up", lambda: None)()
-  except BaseException as error:
-    channel.send(("failed", f"{type(error).__name__}: {error}"))
+  functions = ready(
+    channel,
+    lambda: {name: load_function(path) for name, path in paths.items()},
+  )
+  if functions is None:
     return
-  channel.send(("ready", ""))
   try:
     while True:
       for index, row in channel.recv():

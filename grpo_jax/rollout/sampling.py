@@ -214,6 +214,8 @@ class Decoder:
     prefix: Of the policy, of each prompt.
     limits: Most tokens of each row.
     environment: What answers, or None.
+    offsets: Tokens of every row that its prompt has of its completion, which
+      are not drawn again: they count for the keys of draws. None for 0.
   """
 
   policy: Policy
@@ -224,6 +226,7 @@ class Decoder:
   prefix: PyTree  # each [P, ...]
   limits: jax.Array  # [B] int32
   environment: Environment | None = None
+  offsets: jax.Array | None = None  # [B] int32
 
   @property
   def num_rows(self) -> int:
@@ -322,7 +325,10 @@ class Decoder:
     config = self.config
     state = dataclasses.replace(state, t=state.t + 1)
     logits = self.policy.head(self.weights, h)
-    tokens, records, kept_ids = _draw(logits, keys, state.t, config)
+    positions = state.t
+    if self.offsets is not None:
+      positions = positions + self.offsets[state.row]
+    tokens, records, kept_ids = _draw(logits, keys, positions, config)
     values = dict(zip(_RECORDS, records, strict=True))
     if self.environment is not None and state.episodes is not None:
       observed, pending = turns.pending(state.episodes)

@@ -84,6 +84,11 @@ class Episodes:
     )
 
 
+def seed(key: jax.Array) -> jax.Array:  # [] key of a row -> [] uint32
+  """Of what an environment on the host draws; `begin` has the key itself."""
+  return jax.random.bits(jax.random.fold_in(key, _RESET), dtype=jnp.uint32)
+
+
 def begin(
   environment: Environment,
   keys: jax.Array,  # [B] keys of the rows

@@ -25,7 +25,7 @@ from grpo_jax.models import (
   weights,
 )
 from grpo_jax.ops import masked
-from grpo_jax.rollout import compaction, sampling
+from grpo_jax.rollout import compaction, host_turns, sampling
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import optimizers, sharding
 from grpo_jax.training.micro_batches import UpdatePlan
@@ -114,7 +114,11 @@ def make_parts(
     )
   supervised = phase_name == "sft"
   # Processes that hold the same rows split them, to score each once.
-  on_hosts = problem.scorer and not supervised and jax.process_count() > 1
+  on_hosts = (
+    (problem.scorer or problem.sessions)
+    and not supervised
+    and jax.process_count() > 1
+  )
   if (
     on_hosts
     and sharding.by_rows_once(mesh) != sharding.by_rows(mesh)
@@ -164,6 +168,8 @@ def make_parts(
     _check_rounds(phase_name, phase.max_rounds, objective_config)
   required = options.needs(algorithm, objective_config)
   _check_inputs(config, problem, required, algorithm.name)
+  if problem.host_environment is not None and not supervised:
+    _check_host_environment(config, phase_name, phase)
   if phase.staleness:
     _check_staleness(phase_name, phase, problem, required, algorithm.name)
   if "domain" in required:
@@ -238,10 +244,19 @@ def make_parts(
       f"config.sampling.lanes={lanes}: the rows of an environment are all"
       " decoded at once; set it to None."
     )
-  sample = make_sample(policy, problem)
   greedy = dataclasses.replace(
     sampler, temperature=0.0, record_kept=False, record_routing=False
   )
+  if problem.host_environment is not None:
+    return dataclasses.replace(
+      parts,
+      turns=make_turns(policy, problem, sampler, phase.group_size),
+      greedy_turns=make_turns(policy, problem, greedy, 1)
+      if "greedy_rewards" in required
+      else None,
+      score=problem.score,
+    )
+  sample = make_sample(policy, problem)
   return dataclasses.replace(
     parts,
     sample=functools.partial(
@@ -268,6 +283,19 @@ def make_sample(policy: Policy, problem: Problem) -> Callable[..., Rollout]:
     policy,
     environment=problem.environment,
     compaction=problem.compaction,
+  )
+
+
+def make_turns(
+  policy: Policy,
+  problem: Problem,
+  config: sampling.SamplingConfig,
+  group_size: int,
+) -> host_turns.HostTurns:
+  """As `make_sample`, where the environment is on the host."""
+  assert problem.host_environment is not None
+  return host_turns.HostTurns(
+    policy, config, group_size, problem.host_environment
   )
 
 
@@ -407,6 +435,31 @@ def _check_compaction(
       f"algorithm {algorithm.name!r} couples the completions of a prompt, and a"
       " rollout whose context is compacted is several of them; choose another"
       " algorithm, or a task without compaction."
+    )
+
+
+def _check_host_environment(
+  config: config_lib.RunConfig, phase_name: str, phase: config_lib.PhaseConfig
+) -> None:
+  """Raises ValueError if rollouts with the host between the turns cannot."""
+  path = config.data.environment
+  if phase.staleness:
+    raise ValueError(
+      f"config.{phase_name}.staleness={phase.staleness}: the rollouts of the"
+      f" environment {path!r} on the host are drawn turn after turn with the"
+      " host between them, and none can be on its way while another one is; set"
+      " it to 0."
+    )
+  if phase.max_rounds > 1:
+    raise ValueError(
+      f"config.{phase_name}.max_rounds={phase.max_rounds}: episodes of the"
+      f" environment {path!r} on the host are drawn in one round; set it to 1,"
+      " which leaves groups without different rewards out of the loss."
+    )
+  if config.sampling.lanes is not None:
+    raise ValueError(
+      f"config.sampling.lanes={config.sampling.lanes}: the rows of an"
+      " environment are all decoded at once; set it to None."
     )
 
 

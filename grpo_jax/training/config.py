@@ -162,6 +162,11 @@ class DataConfig:
       None: what the task needs.
     drop_tag_probability: How often the supervised teacher of worked answers
       ("gsm8k") drops one of its format tags, in [0, 1].
+    environment: Import path "package.module:function" of what makes the
+      sessions of an environment on the host (`types.HostEnvironment`): episodes
+      of several turns, whose scores are the components of the reward. With a
+      task, it takes the place of the task's verifier or environment. Empty:
+      none.
   """
 
   source: str = "task"
@@ -176,6 +181,7 @@ class DataConfig:
   end_tokens: tuple[str, ...] = ()
   max_prompt_len: int | None = None
   drop_tag_probability: float = 0.0
+  environment: str = ""
 
   def __post_init__(self):
     _one_of("data.source", self.source, ("task", "tfds", "jsonl"))
@@ -190,6 +196,31 @@ class DataConfig:
         "config.data.source='jsonl' needs config.data.train_path, a file with"
         " one JSON object per line with a field 'prompt'."
       )
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvironmentConfig:
+  """Turns of an environment on the host (`data.environment`).
+
+  Attributes:
+    max_turns: Most actions of an episode.
+    max_action_len: Tokens after which an action ends.
+    max_observation_len: Tokens to which an observation is cut.
+    action_ends: Texts of tokens that end an action, beside the end tokens.
+
+  None, and no text, mean those of the task's own environment; where there is
+  none, the sizes are needed.
+  """
+
+  max_turns: int | None = None
+  max_action_len: int | None = None
+  max_observation_len: int | None = None
+  action_ends: tuple[str, ...] = ()
+
+  def __post_init__(self):
+    for name in ("max_turns", "max_action_len", "max_observation_len"):
+      if getattr(self, name) is not None:
+        _positive(self, "config.environment", name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,15 +282,19 @@ class RewardsConfig:
 
   Attributes:
     functions: For tasks, components of the task's verifier ("accuracy",
-      …), computed inside the program. Otherwise host functions: a built-in
+      …), computed inside the program. With an environment on the host, scores
+      of its sessions, and "return". Otherwise host functions: a built-in
       name ("math_accuracy", "think_answer_format") or an import path
       ("my_pkg.rewards:brevity").
     weights: One weight per function.
     correct: The function whose value ≥ 1 marks a right answer (metrics
       only); empty: the first.
-    row_timeout_s: Longest time for one row on the host, seconds.
-    step_timeout_s: Longest time for all rows of a step, seconds.
-    num_workers: Verifier processes.
+    row_timeout_s: Longest time for one row on the host, seconds; with an
+      environment there for one action.
+    step_timeout_s: Longest time for all rows of a step, seconds; of an
+      evaluation, for those of a batch.
+    num_workers: Processes of verifiers, or of sessions: so many rows are worked
+      on at a time.
   """
 
   functions: tuple[str, ...] = ("accuracy",)
@@ -585,6 +620,7 @@ class RunConfig:
     sft, value, rl: Their settings.
     algorithm: Objective of the phases "rl" and "value": name and fields.
     critic: Of an algorithm that has one.
+    environment: Turns, where data.environment is set.
     data, model, sampling, rewards, eval, checkpoint, log, hosts: As named.
     mesh: How the devices share the work.
     profile_steps: (first, last) step of a trace for xprof, or ().
@@ -604,6 +640,7 @@ class RunConfig:
   critic: CriticConfig = CriticConfig()
   algorithm: Any = None
   data: DataConfig = DataConfig()
+  environment: EnvironmentConfig = EnvironmentConfig()
   model: ModelConfig = ModelConfig()
   sampling: SamplingConfig = SamplingConfig()
   rewards: RewardsConfig = RewardsConfig()
@@ -662,6 +699,12 @@ class RunConfig:
           "config.rl.reset_optimizer=False: the phase 'value' keeps no moments"
           " of the policy to go on with; set it to True."
         )
+    if not self.data.environment and self.environment != EnvironmentConfig():
+      raise ValueError(
+        "config.environment was set, and config.data.environment is empty:"
+        " there is no environment on the host whose turns these would be. Set"
+        " that, or leave config.environment as it is."
+      )
     if self.data.source != "task" and not (
       self.data.tokenizer or self.model.checkpoint
     ):

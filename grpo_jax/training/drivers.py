@@ -26,7 +26,7 @@ from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import hosts, rounds, sharding, step
+from grpo_jax.training import host_rollout, hosts, rounds, sharding, step
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import Drawn, TrainState
 
@@ -52,6 +52,8 @@ def make_driver(
   problem: problem_lib.Problem, mesh: Mesh, parts: step.Parts
 ) -> Driver:
   """The driver of a phase: given completions, fused, or split."""
+  if parts.turns is not None:
+    return _split(problem, mesh, parts)
   if parts.sample is None:
     return _supervised(mesh, parts)
   if problem.scorer is None:
@@ -116,7 +118,9 @@ def _split(
 
   The device works through what is dispatched in its order. A rollout that is
   drawn ahead is dispatched before the host verifies, so it is drawn while the
-  host does; the update, which needs the scores, comes after it.
+  host does; the update, which needs the scores, comes after it. With an
+  environment on the host, the host is also between the turns of a rollout, and
+  what it says there are the scores.
   """
   rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
   judged_rows = sharding.by_rows_once(mesh)
@@ -153,6 +157,8 @@ def _split(
     prompts = sharding.from_local(batch.prompts, rows)
     return rounds.Groups(prompts, drawn.rollout, scored, baseline), counts
 
+  play = None if parts.turns is None else _play(problem, mesh, parts)
+
   def totals(counts: dict[str, float]) -> Callable[[], dict[str, float]]:
     """Over all processes, of which the slowest verifier is waited for."""
     if exchange is None:
@@ -181,7 +187,9 @@ def _split(
     queue = list(state.queue)
     state = dataclasses.replace(state, queue=())
     of_rounds: dict[str, jax.Array] = {}
-    if parts.max_rounds == 1:
+    if play is not None:
+      groups, counts = play(state, batch)
+    elif parts.max_rounds == 1:
       for ahead, one in enumerate((batch, *following)):
         if ahead >= len(queue):
           queue.append(draw(state, one, ahead))
@@ -204,6 +212,39 @@ def _split(
     )
 
   return driver
+
+
+def _play(
+  problem: problem_lib.Problem, mesh: Mesh, parts: step.Parts
+) -> Callable[..., tuple[rounds.Groups, dict[str, float]]]:
+  """(state, batch) -> scored groups, with an environment on the host.
+
+  And what is counted on the way.
+  """
+  rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
+  assert parts.turns is not None
+  sampled = host_rollout.Player(problem, mesh, parts.turns)
+  greedy = None
+  if parts.greedy_turns is not None:
+    greedy = host_rollout.Player(problem, mesh, parts.greedy_turns)
+  key_of = jax.jit(lambda state: step.step_keys(state)[0], out_shardings=whole)
+  stamp = jax.jit(step.with_version, out_shardings=rows)
+
+  def play(state: TrainState, batch: pipeline.PromptBatch):
+    prompts = sharding.from_local(batch.prompts, rows)
+    inputs = state.params["policy"], prompts, key_of(state), batch
+    played = sampled.play(*inputs)
+    counts = {f"unscored/{k}": float(n) for k, n in played.failures.items()}
+    counts["time/environment_s"] = played.seconds
+    baseline = None
+    if greedy is not None:
+      of_greedy = greedy.play(*inputs)
+      counts["time/environment_s"] += of_greedy.seconds
+      baseline = of_greedy.scored
+    rollout = stamp(state, played.rollout)
+    return rounds.Groups(prompts, rollout, played.scored, baseline), counts
+
+  return play
 
 
 def _collect(

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
 from grpo_jax.rollout import compaction, sampling
-from grpo_jax.training import assembly, hosts, sharding
+from grpo_jax.training import assembly, host_rollout, hosts, sharding
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.training.problem import Problem
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout, Scored
@@ -94,13 +94,15 @@ class Evaluator:
       pad_id=problem.tokenizer.pad_id,
       temperature=temperature,
     )
+    split = sharding.row_constraint(mesh)
+    if problem.host_environment is not None:
+      self._complete = _with_host(problem, policy, mesh, config, num_samples)
+      return
     sample = functools.partial(
       assembly.make_sample(policy, problem),
       config=config,
       group_size=num_samples,
     )
-
-    split = sharding.row_constraint(mesh)
 
     @jax.jit
     def complete(
@@ -110,7 +112,9 @@ class Evaluator:
       scored = problem.score(prompts, rollout) if problem.score else None
       return split(rollout), split(scored)
 
-    self._complete = complete
+    self._complete = lambda params, prompts, key, batch: complete(
+      params, prompts, key
+    )
 
   def completions(
     self, params: PyTree, key: jax.Array
@@ -118,7 +122,7 @@ class Evaluator:
     """For each held-out prompt its judged completions."""
     own: list[tuple[int, Completion]] = []
     for number, (batch, prompts) in enumerate(self._batches):
-      rollout, scored = self._complete(params, prompts, key)
+      rollout, scored = self._complete(params, prompts, key, batch)
       start = number * self._batch_size * self._num_samples
       own += [
         (start + index, row)
@@ -166,6 +170,24 @@ class Evaluator:
         zip(numbers.tolist(), texts, strict=True)
       )
     ]
+
+
+def _with_host(
+  problem: Problem,
+  policy: Policy,
+  mesh: Mesh,
+  config: sampling.SamplingConfig,
+  num_samples: int,
+) -> Callable[..., tuple[Rollout, Scored | None]]:
+  """(params, prompts, key, batch) -> judged episodes of a host environment."""
+  turns = assembly.make_turns(policy, problem, config, num_samples)
+  player = host_rollout.Player(problem, mesh, turns)
+
+  def complete(params, prompts, key, batch):
+    played = player.play(params, prompts, key, batch)
+    return played.rollout, played.scored
+
+  return complete
 
 
 def summarize(results: list[list[Completion]]) -> dict[str, float]:

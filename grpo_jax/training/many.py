@@ -178,6 +178,7 @@ def _check(
   first = configs[0]
   for name, value, needed, why in (
     ("data.source", first.data.source, "task", "answers are verified in it"),
+    ("data.environment", first.data.environment, "", "its tools are outside"),
     ("log.wandb_project", first.log.wandb_project, "", "W&B has one run of it"),
     ("profile_steps", tuple(first.profile_steps), (), "a trace shows all runs"),
   ):

@@ -2,12 +2,14 @@
 
 `make_problem` is where data, tasks and rewards meet. A problem of ids
 (`data.source="task"`) is verified inside the program; a problem of text is
-verified on the host.
+verified on the host. Either may have an environment on the host
+(`data.environment`), whose scores take the place of both.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,11 +21,13 @@ from grpo_jax import tasks
 from grpo_jax.data import pipeline, sources, teacher, tokenizer
 from grpo_jax.models import hub
 from grpo_jax.rewards import combine, host
+from grpo_jax.rewards import sessions as sessions_lib
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import sharding
 from grpo_jax.types import (
   Compaction,
   Environment,
+  HostEnvironment,
   Prompts,
   PyTree,
   Rollout,
@@ -51,7 +55,10 @@ class Problem:
     scorer: Host verifiers in worker processes, or None.
     correct: Name of the component that decides accuracy.
     environment: What answers the actions of a completion, in graph; None
-      where it has one turn.
+      where it has one turn, or `host_environment` answers.
+    host_environment: The same on the host, in `sessions`; or None.
+    sessions: Worker processes of that.
+    score_names: Of the scores of its sessions.
     compaction: When the context of an episode is replaced by a summary, or
       None.
     truncate_completions: Whether supervised completions are cut to the
@@ -72,13 +79,17 @@ class Problem:
   correct: str
   truncate_completions: bool
   environment: Environment | None = None
+  host_environment: HostEnvironment | None = None
+  sessions: sessions_lib.HostSessions | None = None
+  score_names: frozenset[str] = frozenset()
   compaction: Compaction | None = None
   provides: frozenset[str] = frozenset()
 
   def close(self) -> None:
     """Ends the worker processes."""
-    if self.scorer is not None:
-      self.scorer.close()
+    for workers in (self.scorer, self.sessions):
+      if workers is not None:
+        workers.close()
 
   def prompt_stream(
     self,
@@ -139,6 +150,23 @@ class Problem:
       for record in records
     ]
 
+  def begin_sessions(
+    self, batch: pipeline.PromptBatch, index: np.ndarray, seeds: np.ndarray
+  ) -> sessions_lib.Episodes:
+    """A session for each row.
+
+    Args:
+      batch: The prompts with their records.
+      index: [B] Prompt of each row.
+      seeds: [B] uint32.
+    """
+    assert self.sessions is not None
+    prompts = self.prompt_texts(batch.records)
+    extras = [_plain_extras(record) for record in batch.records]
+    return self.sessions.begin(
+      [prompts[i] for i in index], [extras[i] for i in index], seeds.tolist()
+    )
+
   def score_on_host(
     self, batch: pipeline.PromptBatch, rollout: Rollout
   ) -> tuple[Scored, dict[str, int], list[str]]:
@@ -173,6 +201,17 @@ class Problem:
       components, self.scorer.weights, failed, self.correct
     )
     return jax.device_get(scored), scores.failures, scores.errors
+
+
+def _plain_extras(record: Mapping[str, Any]) -> dict[str, Any]:
+  """What a session is told, which a process without NumPy can read."""
+  extras = {**record["extras"], "answer": record["answer"]}
+  return {
+    name: value.tolist()
+    if isinstance(value, (np.ndarray, np.generic))
+    else value
+    for name, value in extras.items()
+  }
 
 
 def to_judge(mesh: Mesh, rows: PyTree, num_rows: int) -> PyTree:
@@ -266,6 +305,29 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
     supervised = teacher.ThinkAnswerSource(
       train, config.seed, data.drop_tag_probability
     )
+  encoder = pipeline.Encoder(text, data.template, dict(data.chat_options))
+  has_domain = "domain" in train[0]["extras"]
+  fields: dict[str, Any] = {
+    "tokenizer": text,
+    "train": train,
+    "held_out": held_out,
+    "supervised": supervised,
+    "encoder": encoder,
+    "max_prompt_len": data.max_prompt_len,
+    "max_new_tokens": config.sampling.max_new_tokens,
+    "truncate_completions": True,
+    "provides": frozenset({"domain"} if has_domain else ()),
+  }
+  if data.environment:
+    return _with_sessions(
+      config,
+      Problem(
+        **fields,
+        score=None,
+        scorer=None,
+        correct=config.rewards.correct or "accuracy",
+      ),
+    )
   functions = {
     path.rpartition(":")[2]: path for path in config.rewards.functions
   }
@@ -277,13 +339,7 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
   weights = dict(zip(functions, config.rewards.weights, strict=True))
   correct = config.rewards.correct or config.rewards.functions[0]
   return Problem(
-    tokenizer=text,
-    train=train,
-    held_out=held_out,
-    supervised=supervised,
-    encoder=pipeline.Encoder(text, data.template, dict(data.chat_options)),
-    max_prompt_len=data.max_prompt_len,
-    max_new_tokens=config.sampling.max_new_tokens,
+    **fields,
     score=None,
     scorer=host.HostScorer(
       functions,
@@ -293,8 +349,138 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
       num_workers=config.rewards.num_workers,
     ),
     correct=correct.rpartition(":")[2],
-    truncate_completions=True,
-    provides=frozenset({"domain"} if "domain" in train[0]["extras"] else ()),
+  )
+
+
+def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
+  """The problem with the config's environment on the host.
+
+  It takes the place of an environment of the problem, whose sizes of turns it
+  has where the config does not say others.
+
+  Raises:
+    KeyError: A reward is none of the scores of its sessions.
+    ValueError: A size or token is missing, or there is no such environment.
+  """
+  if problem.compaction is not None:
+    raise ValueError(
+      f"config.data.environment={config.data.environment!r}: the task"
+      f" {config.data.name!r} replaces its context by summaries, which is for"
+      " environments in the graph; leave the environment empty, or choose"
+      " another task."
+    )
+  environment = host_environment(config, problem.tokenizer, problem.environment)
+  rewards = config.rewards
+  workers = sessions_lib.HostSessions(
+    environment.path,
+    row_timeout_s=rewards.row_timeout_s,
+    step_timeout_s=rewards.step_timeout_s,
+    num_workers=rewards.num_workers,
+  )
+  try:
+    first = problem.train[0]
+    (prompt,) = problem.prompt_texts([first])
+    names = workers.score_names(prompt, _plain_extras(first))
+    known = sorted({*names, "return"})
+    _check_rewards(f"the environment {environment.path!r}", config, known)
+  except BaseException:
+    workers.close()
+    raise
+  return dataclasses.replace(
+    problem,
+    environment=None,
+    host_environment=environment,
+    sessions=workers,
+    score_names=frozenset(names),
+    score=functools.partial(_of_episodes, config),
+    scorer=None,
+    provides=(problem.provides | {"turns"}) - {"state_id", "step_rewards"},
+  )
+
+
+def host_environment(
+  config: config_lib.RunConfig, text: Any, replaced: Environment | None
+) -> HostEnvironment:
+  """The environment that a config means.
+
+  Args:
+    config: Of the run.
+    text: The tokenizer.
+    replaced: What it takes the place of, or None.
+
+  Raises:
+    ValueError: A size is missing, or the text of an end is not one token.
+  """
+  turns = config.environment
+  sizes: dict[str, Any] = {
+    "max_turns": turns.max_turns,
+    "max_action_len": turns.max_action_len,
+    "max_observation_len": turns.max_observation_len,
+  }
+  sizes = {
+    name: getattr(replaced, name, None) if size is None else size
+    for name, size in sizes.items()
+  }
+  for name, size in sizes.items():
+    if size is None:
+      raise ValueError(
+        f"config.data.environment={config.data.environment!r} needs"
+        f" config.environment.{name}: the program of a turn has fixed shapes."
+      )
+  ends = list(getattr(replaced, "action_ends", text.end_ids))
+  if turns.action_ends:
+    ends = list(text.end_ids)
+    for piece in turns.action_ends:
+      try:
+        ids = text.observation_ids(piece)
+      except ValueError:
+        ids = []
+      if len(ids) != 1:
+        raise ValueError(
+          f"config.environment.action_ends: {piece!r} is {len(ids)} tokens"
+          f" {ids}; an action ends with a single one. Choose a token of the"
+          " tokenizer."
+        )
+      ends += ids
+  return HostEnvironment(
+    **sizes,
+    action_ends=tuple(dict.fromkeys(ends)),
+    path=config.data.environment,
+  )
+
+
+def _check_rewards(
+  who: str, config: config_lib.RunConfig, known: Sequence[str]
+) -> None:
+  """Raises KeyError if a reward is none of the components of a verifier."""
+  if unknown := set(config.rewards.functions) - set(known):
+    raise KeyError(
+      f"config.rewards.functions: {who} has no component {sorted(unknown)}; it"
+      f" has {sorted(known)}."
+    )
+
+
+def _of_episodes(
+  config: config_lib.RunConfig, prompts: Prompts, rollout: Rollout
+) -> Scored:
+  """What environments say of their episodes; see `Problem.score`."""
+  del prompts
+  assert rollout.scores is not None
+  return _combined(config, rollout.scores)
+
+
+def _combined(
+  config: config_lib.RunConfig, components: Mapping[str, jax.Array]
+) -> Scored:
+  weights = dict(
+    zip(config.rewards.functions, config.rewards.weights, strict=True)
+  )
+  # Components without a weight are watched, not rewarded.
+  return combine.combine(
+    components,
+    {name: weights.get(name, 0.0) for name in components},
+    failed=None,
+    correct=config.rewards.correct or "accuracy",
   )
 
 
@@ -309,20 +495,14 @@ def _tokenizer_path(config: config_lib.RunConfig) -> Any:
 
 def _task_problem(config: config_lib.RunConfig) -> Problem:
   task = tasks.make_task(config.data.name, **config.data.task_options)
-  weights = dict(
-    zip(config.rewards.functions, config.rewards.weights, strict=True)
-  )
   text = tokenizer.TaskTokenizer(task)
   prompt_len = config.data.max_prompt_len or task.max_prompt_len
   train = sources.TaskSource(task, "train", config.seed, _TASK_EXAMPLES)
   lessons = dataclasses.replace(task, example=task.lesson or task.example)
-  # The first record tells at once which components the verifier has.
-  known = _components(task, train[0]["extras"])
-  if unknown := set(weights) - set(known):
-    raise KeyError(
-      f"config.rewards.functions: the verifier of task {task.name!r} has no"
-      f" component {sorted(unknown)}; it has {sorted(known)}."
-    )
+  if not config.data.environment:
+    # The first record tells at once which components the verifier has.
+    known = _components(task, train[0]["extras"])
+    _check_rewards(f"the verifier of task {task.name!r}", config, sorted(known))
 
   def score(prompts: Prompts, rollout: Rollout) -> Scored:
     extras = jax.tree.map(lambda x: x[rollout.prompt_index], prompts.extras)
@@ -333,13 +513,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
       components = jax.vmap(task.verify)(
         rollout.tokens, rollout.completion_mask, extras
       )
-    # Components without a weight are watched, not rewarded.
-    scored = combine.combine(
-      components,
-      {name: weights.get(name, 0.0) for name in components},
-      failed=None,
-      correct=config.rewards.correct or "accuracy",
-    )
+    scored = _combined(config, components)
     if task.step_scores is None:
       return scored
     steps, step_mask = jax.vmap(task.step_scores)(
@@ -347,7 +521,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     )  # [B, T]
     return dataclasses.replace(scored, step_rewards=steps, step_mask=step_mask)
 
-  return Problem(
+  problem = Problem(
     tokenizer=text,
     train=train,
     # Its own seed: held-out problems differ between no two runs.
@@ -376,6 +550,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
       if given
     ),
   )
+  return _with_sessions(config, problem) if config.data.environment else problem
 
 
 def _components(task: tasks.Task, extras: Mapping[str, np.ndarray]) -> set[str]:

@@ -20,6 +20,7 @@ import optax
 
 from grpo_jax.algorithms import objective, options
 from grpo_jax.ops import logprobs, masked, routing
+from grpo_jax.rollout import host_turns
 from grpo_jax.training import metrics as metrics_lib
 from grpo_jax.training import passes, rounds
 from grpo_jax.training.micro_batches import UpdatePlan
@@ -72,6 +73,8 @@ class Parts:
     sample: (policy params, prompts, key) -> Rollout; None in phases whose
       completions are given.
     greedy: The same for the greedy completion of each prompt, if needed.
+    turns: In the place of `sample`, where the environment is on the host.
+    greedy_turns: The same of `greedy`.
     score: (prompts, rollout) -> Scored, in graph; None if the host scores.
     constrain_rows: Keeps row-indexed arrays sharded over the mesh.
     constrain_trained: Keeps trees like `trained_params(params)` so.
@@ -92,6 +95,8 @@ class Parts:
   trains_policy: bool = True
   sample: Callable[[PyTree, Prompts, jax.Array], Rollout] | None = None
   greedy: Callable[[PyTree, Prompts, jax.Array], Rollout] | None = None
+  turns: host_turns.HostTurns | None = None
+  greedy_turns: host_turns.HostTurns | None = None
   score: Callable[[Prompts, Rollout], Scored] | None = None
   constrain_rows: Callable[[PyTree], PyTree] = lambda rows: rows
   constrain_trained: Callable[[PyTree], PyTree] = lambda trained: trained
@@ -651,6 +656,11 @@ def sample_stage(
   rollout_key, _ = step_keys(state, ahead)
   with jax.named_scope("rollout"):
     rollout = parts.sample(state.params["policy"], prompts, rollout_key)
+  return with_version(state, rollout)
+
+
+def with_version(state: TrainState, rollout: Rollout) -> Rollout:
+  """A rollout with the step of the state that drew it."""
   version = jnp.where(rollout.completion_mask, state.step, 0)  # [B, T]
   return dataclasses.replace(rollout, version=version)
 

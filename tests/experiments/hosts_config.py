@@ -11,8 +11,10 @@ def get_config(kind: str = "both"):
   """Five steps, with a checkpoint after the first, the third and the last.
 
   "long": of the first kind alone, so many that signals come in time.
+  "sessions": of the second kind alone, with a calculator on the host.
   """
-  config = tiny_config.get_config("on_host")
+  sessions = kind == "sessions"
+  config = tiny_config.get_config("sessions" if sessions else "on_host")
   config.sft.steps = 1
   config.sft.optimizer.warmup_steps = 0
   config.rl.steps = 4
@@ -20,12 +22,16 @@ def get_config(kind: str = "both"):
   config.rl.ema_decay = None
   config.rl.staleness = 1
   config.algorithm.kl_coef = 0.0
-  config.rewards.functions = ("tests.rewards.bad_verifiers:logged_length",)
+  if not sessions:
+    config.rewards.functions = ("tests.rewards.bad_verifiers:logged_length",)
   config.rewards.num_workers = 1
   config.eval.every = 0
   config.checkpoint.every = 2
   config.log.tensorboard = False
   config.hosts.timeout_s = 10.0
+  if sessions:
+    config.phases = ("rl",)
+    config.rl.staleness = 0
   if kind == "long":
     config.phases = ("sft",)
     config.sft.steps = 200

@@ -146,6 +146,24 @@ def test_each_process_scores_its_own_rows(run, count):
   assert sorted(together) == sorted(run(1).scored[0])  # and none twice.
 
 
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_each_process_plays_its_own_episodes(tmp_path, tensor):
+  axes = f"--config.mesh.tensor={tensor}", "--config.model.num_kv_heads=2"
+  one, two = (
+    succeed(tmp_path / str(count), count, *axes, devices=2, kind="sessions")
+    for count in (1, 2)
+  )
+  expected, actual = one.metrics(), two.metrics()
+  assert [line["step"] for line in actual] == [0, 1, 2, 3, 4]
+  for x, y in zip(expected, actual, strict=True):
+    assert x.keys() == y.keys()
+    for name, value in x.items():
+      if isinstance(value, float):
+        assert y[name] == pytest.approx(value, rel=2e-5, abs=2e-6), name
+  assert actual[-1]["unscored"] == 0
+  assert actual[-1]["reward/malformed"] > 0
+
+
 def test_only_the_first_process_prints(run):
   finished = run(2)
   assert "of 2 processes" in finished.out[0]

@@ -19,12 +19,13 @@ def get_config(algorithm: str = "reinforce"):
   """Twenty steps in two phases, with a checkpoint every three.
 
   "on_host" is GRPO on text, scored on the host, with rollouts two updates old;
-  "agent" is PPO with a critic and a calculator, in three phases.
+  "agent" is PPO with a critic and a calculator, in three phases; "sessions" is
+  GRPO with a calculator on the host.
   """
   on_host, agent = algorithm == "on_host", algorithm == "agent"
-  config = quickstart.get_config(
-    {"on_host": "grpo", "agent": "ppo"}.get(algorithm, algorithm)
-  )
+  sessions = algorithm == "sessions"
+  named = {"on_host": "grpo", "agent": "ppo", "sessions": "grpo"}
+  config = quickstart.get_config(named.get(algorithm, algorithm))
   options = config.data.task_options
   options.min_len = 2
   options.max_len = 3
@@ -72,6 +73,12 @@ def get_config(algorithm: str = "reinforce"):
     config.critic.optimizer.learning_rate = 1e-2
     config.rl.num_prompts = 16
     config.rl.group_size = 1
+  if sessions:
+    config.data.name = "calc_tool"
+    config.data.task_options = ml_collections.ConfigDict({"leak": True})
+    config.data.environment = "grpo_jax.rewards.python_tool:make"
+    config.rewards.functions = ("malformed", "return")
+    config.rewards.weights = (1.0, 1.0)
   if on_host:
     config.data.source = "jsonl"
     config.data.train_path = str(_DATA / "train.jsonl")

@@ -33,6 +33,7 @@ _CALLED = {
   config_lib.PhaseConfig: {"phase"},
   config_lib.CriticConfig: {"critic"},
   config_lib.DataConfig: {"data"},
+  config_lib.EnvironmentConfig: {"turns"},
   config_lib.SamplingConfig: {"sampling"},
   config_lib.RewardsConfig: {"rewards"},
   config_lib.EvalConfig: {"eval"},

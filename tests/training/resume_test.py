@@ -227,7 +227,9 @@ def test_sigterm_while_saving(tmp_path, unbroken):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["grpo", "reinforce", "on_host", "agent"])
+@pytest.mark.parametrize(
+  "algorithm", ["grpo", "reinforce", "on_host", "agent", "sessions"]
+)
 def test_killed_at_random_moments(tmp_path, unbroken, algorithm):
   has_critic = any("['critic']" in name for name in unbroken(algorithm))
   assert has_critic == (algorithm == "agent")

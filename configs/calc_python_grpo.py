@@ -1,0 +1,29 @@
+"""GRPO with Python as the calculator: tools on the host, behind a guard.
+
+    python -m experiments.train --config=configs/calc_python_grpo.py \
+        --workdir=runs/calc_python
+
+As configs/calc_tool_grpo.py, but calls are executed by Python processes: the
+sessions of `grpo_jax/rewards/python_tool.py` take the place of the task's
+environment in the graph. Four times in ten the teacher takes the first result
+for the answer, and sometimes it tries the leak first, which an interceptor
+blocks.
+Expected, over 256 held-out problems sampled at temperature 1: from about 0.38
+to 0.79, without a blocked call at the end, in about six minutes on 2 CPU cores.
+"""
+
+from configs import calc_tool_grpo
+
+
+def get_config(algorithm: str = "grpo"):
+  """The calculator in Python with any algorithm that turns suit."""
+  config = calc_tool_grpo.get_config(algorithm)
+  config.data.environment = "grpo_jax.rewards.python_tool:make"
+  options = config.data.task_options
+  options.leak = True
+  options.teacher_leak = 0.15
+  options.teacher_error = 0.4
+  config.checkpoint.every = 30
+  config.eval.every = 30
+  config.rl.steps = 60
+  return config

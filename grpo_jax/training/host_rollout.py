@@ -1,0 +1,235 @@
+"""Plays episodes whose environment is on the host, turn after turn.
+
+The device draws an action of every row (`rollout/host_turns.py`), each process
+has those of its own rows answered by their sessions (`rewards/sessions.py`),
+and the answers go back to the device. What comes out is a `Rollout` as any
+other; of a row whose session has failed all scores are NaN, so that it is
+unscored.
+
+Of several processes, all go on until no row of any of them does.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from grpo_jax.data import pipeline
+from grpo_jax.rewards import sessions
+from grpo_jax.rollout import host_turns
+from grpo_jax.training import hosts, sharding
+from grpo_jax.training import problem as problem_lib
+from grpo_jax.types import Prompts, PyTree, Rollout, Scored
+
+
+class Played(NamedTuple):
+  """A rollout, and what was counted on the way by this process.
+
+  Attributes:
+    rollout: On the devices, split by rows.
+    scored: What the sessions said of it, as rewards; the same.
+    failures: Failed rows of this process by kind; some are logged.
+    seconds: That the sessions were waited for.
+  """
+
+  rollout: Rollout
+  scored: Scored
+  failures: dict[str, int]
+  seconds: float
+
+
+class Player:
+  """The compiled parts, and the loop of the host between them."""
+
+  def __init__(
+    self,
+    problem: problem_lib.Problem,
+    mesh: Mesh,
+    turns: host_turns.HostTurns,
+  ):
+    """Compiles nothing yet.
+
+    Args:
+      problem: With sessions.
+      mesh: Of the run.
+      turns: The parts.
+    """
+    self._problem = problem
+    self._mesh = mesh
+    self._turns = turns
+    self._rows = sharding.by_rows(mesh)
+    self._judged = sharding.by_rows_once(mesh)
+    self._whole = sharding.replicated(mesh)
+    self._begin = jax.jit(turns.begin, out_shardings=self._rows)
+    self._act = jax.jit(turns.act, donate_argnums=3, out_shardings=self._rows)
+    self._finish = jax.jit(
+      turns.finish, donate_argnums=1, out_shardings=self._rows
+    )
+    split = sharding.row_constraint(mesh)
+    assert problem.score is not None
+    self._score = jax.jit(
+      lambda *of: split(problem.score(*of))  # type: ignore[misc]
+    )
+    self._any = jax.jit(lambda rows: rows.any(), out_shardings=self._whole)
+
+  def play(
+    self,
+    params: PyTree,
+    prompts: Prompts,
+    key: jax.Array,
+    batch: pipeline.PromptBatch,
+  ) -> Played:
+    """One episode of each row.
+
+    Args:
+      params: Of the policy, on the devices.
+      prompts: On the devices, split by rows.
+      key: As in `sampling.sample`.
+      batch: The prompts that this process feeds.
+    """
+    turns, mesh = self._turns, self._mesh
+    written, seeds = self._begin(params, prompts, key)
+    num_rows = len(seeds)
+    rows = problem_lib.judged_rows(mesh, num_rows)
+    fed = sharding.local_rows(self._rows, len(prompts.ids))
+    host = _Host(
+      self._problem,
+      turns,
+      self._problem.begin_sessions(
+        batch,
+        np.searchsorted(fed, rows // turns.group_size),
+        problem_lib.to_judge(mesh, seeds, num_rows),
+      ),
+      len(rows),
+    )
+    answers = sharding.from_local(host.nothing(goes_on=True), self._judged)
+    number = 0
+    while number < turns.environment.max_turns:
+      if number and not jax.device_get(self._any(answers.goes_on)):
+        break
+      written, actions = self._act(
+        params, prompts, key, written, answers, self._scalar(number)
+      )
+      number += 1
+      said = host.answer(
+        problem_lib.to_judge(mesh, actions, num_rows),
+        is_last=number == turns.environment.max_turns,
+      )
+      answers = sharding.from_local(said, self._judged)
+    done, scores = sharding.from_local((host.done, host.scores()), self._judged)
+    rollout = self._finish(
+      prompts, written, answers, self._scalar(number), done, scores
+    )
+    failures = host.episodes.failures
+    for message in failures.errors:
+      logging.warning(
+        "%san episode failed, its row is unscored: %s", hosts.label(), message
+      )
+    scored = self._score(prompts, rollout)
+    return Played(rollout, scored, failures.counts, host.seconds)
+
+  def _scalar(self, value: int) -> jax.Array:
+    return jax.device_put(np.int32(value), self._whole)
+
+
+class _Host:
+  """The episodes of the rows of this process, as far as they are played.
+
+  Attributes:
+    episodes: Their sessions.
+    done: Episodes that were not cut off.
+    seconds: Spent here.
+  """
+
+  def __init__(
+    self,
+    problem: problem_lib.Problem,
+    turns: host_turns.HostTurns,
+    episodes: sessions.Episodes,
+    num_rows: int,
+  ):
+    self.episodes = episodes
+    self.done = np.zeros(num_rows, bool)
+    self.seconds = 0.0
+    self._problem = problem
+    self._environment = turns.environment
+    self._num_slots = turns.config.max_new_tokens
+    self._returns = np.zeros(num_rows, np.float32)
+
+  def nothing(self, goes_on: bool) -> host_turns.Answers:
+    """No observation and no reward; NumPy arrays, as all here."""
+    num_rows = len(self.done)
+    fields: dict[str, Any] = {
+      "observation": np.zeros(
+        (num_rows, self._environment.max_observation_len), np.int32
+      ),
+      "size": np.zeros(num_rows, np.int32),
+      "reward": np.zeros(num_rows, np.float32),
+      "goes_on": np.full(num_rows, goes_on),
+    }
+    return host_turns.Answers(**fields)
+
+  def answer(
+    self, actions: host_turns.Actions, is_last: bool
+  ) -> host_turns.Answers:
+    """What the sessions say of a turn.
+
+    Args:
+      actions: NumPy arrays; no action where an episode is over.
+      is_last: No other turn comes.
+    """
+    started = time.perf_counter()
+    length, ended = np.asarray(actions.length), np.asarray(actions.ended)
+    tokens: Any = actions.tokens
+    answers: Any = self.nothing(goes_on=False)
+    texts = {
+      int(row): self._problem.tokenizer.exact_text(
+        tokens[row, : length[row]].tolist()
+      )
+      for row in np.flatnonzero(ended)
+    }
+    cut = np.flatnonzero((length > 0) & ~ended).tolist()
+    for row, said in self.episodes.step(texts, is_last).items():
+      answers.reward[row] = said.reward
+      if said.done or is_last:
+        self.done[row] = True
+        continue
+      try:
+        ids = self._problem.tokenizer.observation_ids(said.observation)
+      except ValueError as error:
+        self.episodes.fail(row, f"environment: its observation: {error}")
+        continue
+      ids = ids[: self._environment.max_observation_len]
+      answers.size[row] = len(ids)
+      answers.observation[row, : len(ids)] = ids
+      answers.goes_on[row] = actions.size[row] + len(ids) < self._num_slots
+      if not answers.goes_on[row]:
+        cut.append(row)
+    if cut:
+      self.episodes.end(cut)
+    self._returns += answers.reward
+    self.seconds += time.perf_counter() - started
+    return answers
+
+  def scores(self) -> dict[str, np.ndarray]:  # each [B] float32
+    """Of each row, with "return"; all NaN where a row has failed."""
+    names = self._problem.score_names
+    for row, scores in list(self.episodes.scores.items()):
+      if set(scores) != set(names):
+        self.episodes.fail(
+          row, f"environment: scores {sorted(scores)}, at first {sorted(names)}"
+        )
+    failed = self.episodes.failures.failed
+    self.done &= ~failed
+    found = {
+      name: np.full(len(failed), np.nan, np.float32) for name in sorted(names)
+    }
+    for row, scores in self.episodes.scores.items():
+      for name, value in scores.items():
+        found[name][row] = np.nan if value is None else value
+    return {**found, "return": np.where(failed, np.nan, self._returns)}

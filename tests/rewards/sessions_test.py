@@ -1,0 +1,180 @@
+"""HostSessions: an episode that fails neither ends others nor is rewarded."""
+
+import time
+
+import numpy as np
+import pytest
+
+from grpo_jax.rewards import pool, sessions
+from tests.rewards import host_test
+
+PATH = "tests.rewards.host_sessions"
+
+
+@pytest.fixture(scope="module")
+def workers():
+  with sessions.HostSessions(f"{PATH}:make", row_timeout_s=1.0) as made:
+    yield made
+
+
+def begin(workers, size, **extras):
+  prompts = [chr(ord("a") + row) for row in range(size)]
+  return workers.begin(prompts, [extras] * size, range(size))
+
+
+def test_a_row_is_answered_by_its_own_session_turn_after_turn(workers):
+  episodes = begin(workers, 20)
+  for turn in (1, 2, 3):
+    answers = episodes.step({row: f"go {row}" for row in range(20)}, False)
+    for row, answer in answers.items():
+      letter = chr(ord("a") + row)
+      assert answer == (f"{letter}{turn}:go {row}", 0.5, False, None)
+    assert len(answers) == 20
+  scores = episodes.end(range(20))
+  expected = {"accuracy": 0.0, "turns": 3.0, "none": None}
+  assert scores == {row: expected for row in range(20)}
+  assert not episodes.failures.failed.any()
+
+
+def test_done_ends_an_episode_with_its_scores(workers, tmp_path):
+  closed = tmp_path / "closed"
+  episodes = begin(workers, 1, closed=str(closed))
+  (answer,) = episodes.step({0: "right"}, False).values()
+  assert (answer.reward, answer.done) == (1.0, True)
+  assert episodes.scores[0]["accuracy"] == 1.0
+  assert host_test.wait_until(closed.exists)
+
+
+def test_the_last_action_brings_the_scores_along(workers):
+  episodes = begin(workers, 2)
+  episodes.step({0: "x", 1: "y"}, False)
+  answers = episodes.step({0: "x", 1: "y"}, True)
+  assert answers[1].scores["turns"] == 2.0
+  assert episodes.scores.keys() == {0, 1}
+
+
+def test_others_go_on_whatever_a_row_does(workers):
+  kinds = {
+    "raise": "raised",
+    "sys.exit": "raised",
+    "bytes": "raised",
+    "nan": "nan",
+    "os._exit": "worker_died",
+    "loop": "timeout",
+  }
+  episodes = begin(workers, 2 * len(kinds))
+  rows = range(2 * len(kinds))
+  episodes.step({row: "first" for row in rows}, False)
+  start = time.monotonic()
+  answers = episodes.step(
+    {2 * i: kind for i, kind in enumerate(kinds)}
+    | {2 * i + 1: "second" for i in range(len(kinds))},
+    False,
+  )
+  assert time.monotonic() - start < 5.0
+  assert sorted(answers) == list(rows)[1::2]
+  assert all(x.observation.endswith("2:second") for x in answers.values())
+  counts = dict.fromkeys(pool.FAILURE_KINDS, 0)
+  for kind in kinds.values():
+    counts[kind] += 1
+  assert episodes.failures.counts == counts
+  np.testing.assert_array_equal(
+    np.flatnonzero(episodes.failures.failed), rows[::2]
+  )
+  scores = episodes.end(list(rows)[1::2])
+  assert {x["turns"] for x in scores.values()} == {2.0}
+  assert len(episodes.failures.errors) == 3
+  assert "host_sessions.py:" in episodes.failures.errors[0]
+
+
+def test_a_worker_that_dies_takes_its_own_sessions_and_is_replaced(workers):
+  episodes = begin(workers, 6)
+  episodes.step({row: "first" for row in range(6)}, False)
+  actions = {row: "second" for row in range(6)} | {2: "kill the worker"}
+  answers = episodes.step(actions, False)
+  # Rows of one parity share a worker; of these the first was answered.
+  assert {1, 3, 5} <= answers.keys() <= {0, 1, 3, 5}
+  later = episodes.step({row: "third" for row in answers}, True)
+  assert {1, 3, 5} == later.keys()
+  assert episodes.failures.counts["worker_died"] == 3
+  again = begin(workers, 6)
+  assert len(again.step({row: "x" for row in range(6)}, True)) == 6
+
+
+def test_a_killed_session_takes_its_subprocesses_with_it(workers, tmp_path):
+  pid_file = tmp_path / "pid"
+  episodes = begin(workers, 1, pid_file=str(pid_file))
+  assert episodes.step({0: "sleep with child"}, False) == {}
+  assert episodes.failures.counts["timeout"] == 1
+  child = int(pid_file.read_text())
+  assert host_test.wait_until(lambda: host_test.is_gone(child))
+
+
+def test_sessions_of_the_rollout_before_are_gone(workers):
+  before = begin(workers, 2)
+  pids = [
+    int(x.observation)
+    for x in before.step({0: "pid", 1: "pid"}, False).values()
+  ]
+  begin(workers, 2).step({0: "x", 1: "x"}, False)
+  assert all(map(host_test.is_gone, pids))
+
+
+def test_random_numbers_are_those_of_the_seed(workers):
+  def drawn():
+    episodes = begin(workers, 3)
+    answers = episodes.step({row: "random" for row in range(3)}, True)
+    return [answers[row].observation for row in range(3)]
+
+  assert drawn() == drawn()
+  assert len(set(drawn())) == 3
+
+
+def test_the_step_deadline_is_over_all_turns():
+  with sessions.HostSessions(
+    f"{PATH}:make", row_timeout_s=30.0, step_timeout_s=1.0
+  ) as workers:
+    episodes = begin(workers, 4)
+    assert len(episodes.step({row: "x" for row in range(4)}, False)) == 4
+    answers = episodes.step({0: "loop", 1: "x", 2: "x", 3: "x"}, False)
+    assert answers.keys() == {1, 3}
+    assert episodes.failures.counts["step_timeout"] == 2
+    assert episodes.step({1: "x", 3: "x"}, False) == {}
+    assert episodes.failures.failed.all()
+    again = begin(workers, 4)
+    assert len(again.step({row: "x" for row in range(4)}, True)) == 4
+
+
+def test_names_of_scores_are_known_before_any_action(workers):
+  assert workers.score_names("a", {}) == ["accuracy", "none", "turns"]
+  with pytest.raises(ValueError, match="cannot begin"):
+    workers.score_names("no session", {})
+
+
+def test_a_factory_that_is_not_there_raises():
+  with pytest.raises(ValueError, match=r"environment 'tests.rewards.*no func"):
+    sessions.HostSessions(f"{PATH}:mak")
+
+
+@pytest.mark.parametrize(
+  ("name", "names"),
+  [
+    ("without_accuracy", r"\['turns'\]"),
+    ("with_return", r"\['accuracy', 'return'\]"),
+  ],
+)
+def test_sessions_without_the_scores_that_are_needed_raise(name, names):
+  with (
+    sessions.HostSessions(f"{PATH}:{name}", num_workers=1) as workers,
+    pytest.raises(ValueError, match=f"has the scores {names}.*'accuracy'"),
+  ):
+    workers.score_names("a", {})
+
+
+def test_sessions_end_with_their_owner():
+  with sessions.HostSessions(f"{PATH}:make") as workers:
+    episodes = begin(workers, 1)
+    pid = int(episodes.step({0: "pid"}, False)[0].observation)
+  assert host_test.wait_until(lambda: host_test.is_gone(pid))
+  with pytest.raises(RuntimeError, match="closed"):
+    begin(workers, 1)

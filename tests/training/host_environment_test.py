@@ -1,0 +1,366 @@
+"""Problems with an environment on the host: settings, steps, and whole runs."""
+
+import dataclasses
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from grpo_jax.data import tokenizer
+from grpo_jax.tasks import vocabulary as vocab
+from grpo_jax.training import (
+  assembly,
+  drivers,
+  loop,
+  many,
+  metrics_log,
+  sharding,
+)
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import problem as problem_lib
+from tests.experiments import command, tiny_config
+from tests.training import host_rollout_test, host_sessions, resume_test, tiny
+
+PATH = "tests.training.host_sessions:calculator"
+
+
+class Sessions(host_sessions.Local):
+  """Stands for worker processes that nothing is asked of."""
+
+  def __init__(self, path, **options):
+    super().__init__(host_sessions.calculator)
+    self.path, self.options = path, options
+
+  def score_names(self, prompt, extras):
+    return sorted(host_sessions.calculator(prompt, extras, 0).scores())
+
+
+@pytest.fixture
+def no_processes(monkeypatch):
+  monkeypatch.setattr(problem_lib.sessions_lib, "HostSessions", Sessions)
+
+
+def get_config(**changes):
+  config = config_lib.default_config()
+  config.data.name = "calc_tool"
+  config.data.environment = PATH
+  config.phases = ("rl",)
+  for key, value in changes.items():
+    section, _, name = key.partition("__")
+    config[section][name] = value
+  return config
+
+
+def make_problem(**changes):
+  return problem_lib.make_problem(config_lib.resolve(get_config(**changes)))
+
+
+def make_parts(**changes):
+  config = config_lib.resolve(get_config(**changes))
+  policy = tiny.tiny_policy(vocab.VOCAB_SIZE)
+  made = problem_lib.make_problem(config)
+  return assembly.make_parts(
+    config, made, policy, "rl", sharding.make_mesh(1, devices=jax.devices()[:1])
+  )
+
+
+# --- Settings ----------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_processes")
+def test_it_takes_the_place_of_the_tasks_environment():
+  made = make_problem(rewards__num_workers=3, rewards__row_timeout_s=2.0)
+  assert made.environment is None
+  assert made.scorer is None
+  environment = made.host_environment
+  own = host_rollout_test.environment()
+  assert environment == dataclasses.replace(own, path=PATH)
+  assert made.sessions.options == {
+    "row_timeout_s": 2.0,
+    "step_timeout_s": 120.0,
+    "num_workers": 3,
+  }
+  assert made.provides >= {"turns"}
+  assert "state_id" not in made.provides
+  parts = make_parts()
+  assert parts.sample is None
+  assert parts.turns.environment == environment
+
+
+@pytest.mark.usefixtures("no_processes")
+def test_turns_are_those_of_the_config():
+  made = make_problem(
+    environment__max_turns=2,
+    environment__action_ends=("</answer>", ";"),
+  )
+  environment = made.host_environment
+  assert environment.max_turns == 2
+  assert environment.max_action_len == 13
+  assert environment.action_ends == (
+    *(vocab.EOS, vocab.ANSWER_END, vocab.SEMICOLON),
+  )
+
+
+@pytest.mark.usefixtures("no_processes")
+def test_text_needs_sizes_and_ends_of_one_token():
+  text = tokenizer.Tokenizer()
+  config = get_config()
+  config.environment.max_turns = 3
+  config.environment.max_action_len = 20
+  config.environment.action_ends = ("</answer>",)
+
+  def make():
+    return problem_lib.host_environment(config_lib.resolve(config), text, None)
+
+  with pytest.raises(ValueError, match=r"config\.environment\.max_observation"):
+    make()
+  config.environment.max_observation_len = 9
+  ends = (*text.end_ids, *text.encode("</answer>"))
+  assert make().action_ends == ends
+  config.environment.action_ends = ()
+  assert make().action_ends == text.end_ids
+  config.environment.action_ends = ("no single token",)
+  with pytest.raises(ValueError, match=r"'no single token' is [0-9]+ tokens"):
+    make()
+
+
+@pytest.mark.parametrize(
+  ("changes", "error", "message"),
+  [
+    ({"rl__staleness": 1}, ValueError, r"rl\.staleness=1: the rollouts of"),
+    ({"sampling__lanes": 4}, ValueError, r"lanes=4: the rows of an environ"),
+    ({"data__name": "memchain"}, ValueError, "'memchain' replaces its context"),
+    ({"data__name": "sort"}, ValueError, r"needs config\.environment\.max_tur"),
+    (
+      {"rewards__functions": ("speed",)},
+      KeyError,
+      r"has no component \['speed'\]; it has \['accuracy'.*'return'",
+    ),
+    (
+      {"data__environment": "", "environment__max_turns": 2},
+      ValueError,
+      r"config\.environment was set, and config\.data\.environment is empty",
+    ),
+    ({"environment__max_turns": 0}, ValueError, r"environment\.max_turns=0 mu"),
+  ],
+)
+@pytest.mark.usefixtures("no_processes")
+def test_what_it_cannot_do_is_refused(changes, error, message):
+  with pytest.raises(error, match=message):
+    make_parts(**changes)
+
+
+@pytest.mark.usefixtures("no_processes")
+def test_several_rounds_are_refused():
+  config = get_config(rl__max_rounds=2, rl__group_size=4)
+  config.algorithm.dynamic_sampling = True
+  settings = config_lib.resolve(config)
+  with pytest.raises(ValueError, match=r"rl\.max_rounds=2: episodes of the"):
+    assembly.make_parts(
+      settings,
+      problem_lib.make_problem(settings),
+      tiny.tiny_policy(vocab.VOCAB_SIZE),
+      "rl",
+      sharding.make_mesh(1, devices=jax.devices()[:1]),
+    )
+
+
+def test_several_runs_in_one_program_are_refused(tmp_path):
+  with pytest.raises(ValueError, match=r"data\.environment='tests\.training"):
+    many.train([get_config()], [tmp_path / "run"])
+
+
+def test_a_module_that_is_not_there_is_refused():
+  with pytest.raises(ValueError, match="environment 'nowhere:make': importing"):
+    make_problem(data__environment="nowhere:make")
+
+
+def test_text_of_actions_and_ids_of_observations():
+  text = tokenizer.Tokenizer()
+  end, pad = text.end_ids[0], text.pad_id
+  words = text.encode(" two  words")
+  assert text.exact_text([*words, pad, end]) == " two  words<pad><eos>"
+  assert text.observation_ids("<think>1") == text.encode("<think>1")
+  task = host_rollout_test.calculator().tokenizer
+  ids = [vocab.PAD, vocab.TOOL, vocab.PAD, vocab.BOS, vocab.EOS, vocab.PAD]
+  assert task.exact_text(ids) == "<pad><tool><pad><bos><eos><pad>"
+  assert task.observation_ids("<obs>1") == vocab.encode("<obs>1")
+
+
+# --- Steps -------------------------------------------------------------------
+
+
+def steps_of(name, problem, parts, count=2):
+  """Metrics of some steps on one device, under the guard of the loop."""
+  mesh = sharding.make_mesh(1, devices=jax.devices()[:1])
+  advance = drivers.make_driver(problem, mesh, parts)
+  state = jax.device_put(tiny.make_state(parts), sharding.replicated(mesh))
+  history, samples = [], []
+  stream = host_rollout_test.calculator().prompt_stream(0, 4, None)
+  for _ in range(count):
+    batch = next(stream)
+    with jax.transfer_guard("disallow"):
+      state, outcome = advance(state, batch)
+    history.append(outcome.metrics())
+    samples += outcome.samples()
+  return history, samples
+
+
+def both_parts(name):
+  """Of a phase with the environment in the graph, and on the host."""
+  of_graph = host_rollout_test.calculator()
+  parts = tiny.make_parts(
+    name,
+    policy=host_rollout_test.policy("adapter"),
+    max_new_tokens=40,
+    group_size=host_rollout_test.GROUP,
+    learning_rate=0.01,
+  )
+  config = host_rollout_test.sampling_config(40)
+  greedy = dataclasses.replace(config, temperature=0.0)
+  sample = assembly.make_sample(parts.policy, of_graph)
+  sizes = {"config": config, "group_size": host_rollout_test.GROUP}
+  here = host_rollout_test.with_sessions(
+    host_sessions.Local(host_sessions.calculator)
+  )
+  needs_greedy = parts.greedy is not None
+  graph = dataclasses.replace(
+    parts,
+    sample=lambda *a: sample(*a, **sizes),
+    greedy=(lambda *a: sample(*a, config=greedy, group_size=1))
+    if needs_greedy
+    else None,
+    score=of_graph.score,
+  )
+  host = dataclasses.replace(
+    parts,
+    sample=None,
+    greedy=None,
+    turns=assembly.make_turns(parts.policy, here, **sizes),
+    greedy_turns=assembly.make_turns(parts.policy, here, greedy, 1)
+    if needs_greedy
+    else None,
+    score=of_graph.score,
+  )
+  return (of_graph, graph), (here, host)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["grpo", "remax", "ppo"])
+def test_steps_are_those_of_the_one_program(name):
+  expected, found = (steps_of(name, *of) for of in both_parts(name))
+  for one, other in zip(expected[0], found[0], strict=True):
+    assert other.pop("time/environment_s") > 0
+    for kind in host_sessions.pool.FAILURE_KINDS:
+      assert other.pop(f"unscored/{kind}") == 0
+    assert one.keys() == other.keys()
+    for key, value in one.items():
+      assert other[key] == pytest.approx(value, rel=1e-3, abs=1e-4, nan_ok=True)
+  for one, other in zip(expected[1], found[1], strict=True):
+    assert one["completion"] == other["completion"]
+    assert one["components"] == other["components"]
+
+
+def test_failed_episodes_are_counted_and_the_step_is_taken():
+  _, (problem, parts) = both_parts("grpo")
+  broken = host_sessions.Local(host_sessions.broken)
+  problem = dataclasses.replace(problem, sessions=broken)
+  history, samples = steps_of("grpo", problem, parts)
+  for metrics in history:
+    assert 0 < metrics["unscored/raised"] == metrics["unscored"] < 16
+    assert np.isfinite(metrics["loss"])
+    assert metrics["tokens/trained"] < metrics["tokens/generated"]
+  assert not all(row["valid"] for row in samples)
+
+
+# --- Runs --------------------------------------------------------------------
+
+
+def get_tiny():
+  config = tiny_config.get_config("sessions")
+  config.log.tensorboard = False
+  return config
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+  """A run with worker processes that nobody stops."""
+  workdir = tmp_path_factory.mktemp("whole")
+  loop.train(get_tiny(), workdir)
+  return workdir
+
+
+@pytest.mark.slow
+def test_a_run_says_what_its_sessions_say(whole):
+  rows = metrics_log.read_lines(whole / metrics_log.METRICS)
+  drawn = [row for row in rows if "reward/mean" in row]
+  assert len(drawn) == 10
+  assert all(row["unscored"] == 0 for row in drawn)
+  assert "eval/reward/blocked" in rows[-1]
+  timings = metrics_log.read_lines(whole / metrics_log.TIMINGS)
+  assert timings[-1]["time/environment_s"] > 0
+
+
+@pytest.mark.slow
+def test_a_stopped_run_ends_with_the_bytes_of_one_that_is_not(
+  tmp_path, monkeypatch, whole
+):
+  write = metrics_log.MetricsLog.write
+
+  def stop(self, step, *rest):
+    if step == 14:
+      signal.raise_signal(signal.SIGTERM)
+    write(self, step, *rest)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(metrics_log.MetricsLog, "write", stop)
+    assert loop.train(get_tiny(), tmp_path).preempted
+  loop.train(get_tiny(), tmp_path)
+  resume_test.assert_same(
+    resume_test.everything(tmp_path), resume_test.everything(whole)
+  )
+
+
+@pytest.mark.slow
+def test_programs_play_with_the_policy_of_a_run(whole):
+  workdir = f"--workdir={whole}"
+  for program, arguments in (
+    ("sample", ["--prompt=12+34*5=", "--num_samples=2"]),
+    ("evaluate", ["--num_prompts=4"]),
+  ):
+    with command.start(program, workdir, *arguments) as process:
+      out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert out
+  with command.start("sample", workdir, "--prompt=12=") as process:
+    _, err = process.communicate()
+  assert process.returncode == 2
+  assert "'12=' is not as '12+34*5='" in err
+  assert "a session of the environment failed" in " ".join(err.split())
+
+
+@pytest.mark.slow
+def test_text_has_turns_too(tmp_path):
+  config = tiny_config.get_config("on_host")
+  config.phases = ("rl",)
+  config.rl.steps = 2
+  config.rl.staleness = 0
+  config.algorithm.kl_coef = 0.0
+  config.algorithm.importance_mode = "none"
+  config.rl.ema_decay = None
+  config.log.tensorboard = False
+  config.sampling.max_new_tokens = 24
+  config.data.environment = "tests.training.host_sessions:echo"
+  config.environment.max_turns = 3
+  config.environment.max_action_len = 3
+  config.environment.max_observation_len = 6
+  config.rewards.functions = ("accuracy", "return")
+  config.rewards.weights = (0.0, 1.0)
+  config.rewards.correct = "accuracy"
+  loop.train(config, tmp_path)
+  rows = metrics_log.read_lines(tmp_path / metrics_log.METRICS)
+  assert rows[-1]["unscored"] == 0
+  assert 0 < rows[-1]["tokens/generated"] <= 16 * 9
+  for row in metrics_log.read_lines(tmp_path / metrics_log.SAMPLES):
+    assert row["completion"].count("[read]") == 2

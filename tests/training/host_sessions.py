@@ -1,0 +1,141 @@
+"""Sessions on the host that answer as environments in the graph do."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import numpy as np
+
+from grpo_jax.rewards import pool
+from grpo_jax.rewards.session_worker import Answer
+from grpo_jax.tasks import calc_tool
+from grpo_jax.tasks import vocabulary as vocab
+
+
+class Calculator:
+  """The plain twin of `calc_tool`, in words."""
+
+  def __init__(self, prompt, extras, seed):
+    del prompt, seed
+    self._episode = calc_tool.PlainEpisode(extras, "none", 0.0)
+
+  def step(self, action):
+    turn = self._episode.act(vocab.encode(action))
+    text = vocab.decode(turn.observation)
+    return text, turn.reward, turn.done
+
+  def scores(self):
+    return dict(self._episode.scores)
+
+
+class Verbose(Calculator):
+  """With observations that no action leaves room for, and no end."""
+
+  def step(self, action):
+    return "x" * 30, 0.25, False
+
+
+class Broken(Calculator):
+  """Fails where a prompt begins with an even number, at the second action."""
+
+  def __init__(self, prompt, extras, seed):
+    super().__init__(prompt, extras, seed)
+    self._fails = extras["operands"][0] % 2 == 0
+    self.turns = 0
+
+  def step(self, action):
+    self.turns += 1
+    if self._fails and self.turns == 2:
+      raise ValueError("an even number")
+    return super().step(action)
+
+
+def calculator(prompt, extras, seed):
+  return Calculator(prompt, extras, seed)
+
+
+def verbose(prompt, extras, seed):
+  return Verbose(prompt, extras, seed)
+
+
+def foreign(prompt, extras, seed):
+  session = Calculator(prompt, extras, seed)
+  session.step = lambda action: ("é", 0.0, action.endswith("<eos>"))
+  return session
+
+
+def broken(prompt, extras, seed):
+  return Broken(prompt, extras, seed)
+
+
+class Echo:
+  """Reads whatever it is told; pays by the length of an answer in words."""
+
+  def __init__(self, prompt, extras, seed):
+    assert isinstance(extras["answer"], str)
+    self._total = 0
+
+  def step(self, action):
+    self._total += len(action)
+    return "[read]", float(len(action)), False
+
+  def scores(self):
+    return {"accuracy": float(self._total % 2)}
+
+
+def echo(prompt, extras, seed):
+  return Echo(prompt, extras, seed)
+
+
+class Local:
+  """As `HostSessions`, in this process; keeps what it was asked."""
+
+  def __init__(self, make):
+    self._make = make
+    self.asked: list[tuple[str, int]] = []
+    self.actions: dict[int, list[str]] = collections.defaultdict(list)
+
+  def close(self):
+    pass
+
+  def begin(self, prompts, extras, seeds):
+    self.prompts, self.seeds = prompts, seeds
+    self._sessions = [
+      self._make(*x) for x in zip(prompts, extras, seeds, strict=True)
+    ]
+    self.failures = pool.Failures(len(prompts))
+    self.scores: dict[int, Any] = {}
+    return self
+
+  def step(self, actions, is_last):
+    answers = {}
+    self.asked.append(("step", len(actions)))
+    for row, action in actions.items():
+      assert row not in self.scores
+      self.actions[row].append(action)
+      try:
+        observation, reward, done = self._sessions[row].step(action)
+      except ValueError as error:
+        self.failures.add(row, "raised", str(error))
+        continue
+      answers[row] = Answer(observation, reward, done, None)
+      if done or is_last:
+        self.end([row])
+    return answers
+
+  def end(self, rows):
+    for row in rows:
+      self.scores[row] = self._sessions[row].scores()
+    return self.scores
+
+  def fail(self, row, message):
+    self.scores.pop(row, None)
+    self.failures.add(row, "raised", message)
+
+
+def score_names():
+  """Of the calculator."""
+  extras = {"operands": np.array([10, 10, 10]), "leak": 0}
+  extras["operators"] = np.array([vocab.PLUS, vocab.PLUS])
+  return frozenset(Calculator("", extras, 0).scores())
