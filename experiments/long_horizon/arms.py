@@ -20,9 +20,13 @@ from typing import Any
 
 import ml_collections
 
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import metrics_log
+
 PROFILES = ("smoke", "full")
 WARM_START = "warm-start"  # In the place of an arm.
 NUM_SEEDS = 5
+VERSION = 1  # Raise it when a default, or training, changes what comes out.
 Settings = Mapping[str, Any]  # By dotted name.
 
 
@@ -319,10 +323,15 @@ def warm_start(variant: str) -> str | None:
 
 
 def key(variant: str) -> str:
-  """Eight hexadecimal digits of all settings of an arm."""
-  experiment, profile, _ = _parse(variant)
+  """Eight hexadecimal digits of all settings of an arm that are no default."""
+  experiment, profile, arm = _parse(variant)
+  config = metrics_log.flatten(json.loads(get_config(variant).to_json()))
+  usual = config_lib.default_config(arm.algorithm)
+  default = metrics_log.flatten(json.loads(usual.to_json()))
   settings = [
-    json.loads(get_config(variant).to_json()),
+    VERSION,
+    {k: v for k, v in config.items() if default.get(k) != v},
+    arm.algorithm,
     list(experiment.values.get(profile, ())),
     NUM_SEEDS,
   ]

@@ -57,7 +57,7 @@ def plot(
     left.set_title("At the end: seeds, mean and 95 % interval", loc="left")
     _curves(right, curves)
     right.set_ylabel(labels[1])
-    right.set_xlabel("step of the warm start and of training")
+    right.set_xlabel("step, of the warm starts too")
     right.set_title("Mean over seeds and 95 % interval", loc="left")
   else:
     name, values = varied

@@ -320,7 +320,8 @@ def _index(out: pathlib.Path) -> Iterator[str]:
   ):
     stem = f"{row['experiment']}_{row['profile']}"
     checks = "<br>".join(
-      f"{text}: {number}" for text, number, *_ in row["checks"]
+      f"{text}: {number}, {'as needed' if holds else f'needed {needed}'}"
+      for text, number, needed, holds in row["checks"]
     )
     cells = [
       f"[{row['experiment']}]({stem}.md)",
