@@ -5,7 +5,8 @@
 
 An arm is a sweep of its own: its seeds, and the values of what is varied, are
 the cells. All arms of an experiment draw as many rollouts, of the same
-problems. Profile `full` has the sizes of the claim; `smoke` is the same
+problems, to train the policy; the pre-training of critics draws 20 batches
+more. Profile `full` has the sizes of the claim; `smoke` is the same
 comparison on shorter chains, with fewer steps and a smaller model.
 """
 

@@ -271,7 +271,9 @@ def _page(
   yield ""
   yield (
     "At the end of training: mean over seeds and its 95 % interval by Student's"
-    " t; held-out accuracies are of 512 problems, sampled at temperature 1."
+    " t; held-out accuracies are of 512 problems, sampled at temperature 1. All"
+    " arms draw as many rollouts to train the policy; the pre-training of a"
+    " critic draws 20 batches more."
   )
   yield ""
   labels = list(experiment.metrics)
