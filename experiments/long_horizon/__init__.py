@@ -8,5 +8,6 @@
 | `arms.py`     | what is compared, as configs that `experiments.sweep` takes |
 | `claims.py`   | what is claimed, and what numbers would confirm it          |
 | `figure.py`   | scores at the end, and while they are learnt                |
-| `report.py`   | runs the sweeps of an experiment, and writes its page       |
+| `page.py`     | its page                                                    |
+| `report.py`   | runs the sweeps of an experiment, and has its page written  |
 """

@@ -14,11 +14,15 @@ from tests.algorithms import cases
 from tests.training import tiny
 
 NAMES = tuple(algorithms.ALGORITHMS)
-# The first of the table with their loss of the policy; others are slow tests.
-FIRST = {
-  algorithm.policy_loss: name
-  for name, algorithm in reversed(algorithms.ALGORITHMS.items())
-}.values()
+# The first of the table with their loss of the policy, and some that share it;
+# for the others the contract is slow tests, without what concerns the loss.
+OWN_LOSS = {
+  *{
+    algorithm.policy_loss: name
+    for name, algorithm in reversed(algorithms.ALGORITHMS.items())
+  }.values(),
+  *tiny.VARIED,
+}
 GARBAGE = (np.nan, np.inf, -np.inf, -1e9, 1e9)
 
 # Trained without comparing the completions of a group, or on more than their
@@ -80,7 +84,7 @@ def _assert_same(one, other, rtol=1e-5):
   [
     pytest.param(
       name,
-      marks=() if name in FIRST or name in tiny.VARIED else pytest.mark.slow,
+      marks=() if name in OWN_LOSS else pytest.mark.slow,
     )
     for name in NAMES
   ],
@@ -178,17 +182,6 @@ class TestContract:
       assert outcome.loss == 0
       assert not outcome.gradient.any()
 
-  def test_completions_of_one_token_are_finite(self, name):
-    algorithm, config = _make(name)
-    case = cases.make_case()
-    short = dataclasses.replace(case, mask=np.arange(cases.BUDGET) < 1)
-    short.mask = np.tile(short.mask, (len(case.rewards), 1))
-    outcome = cases.evaluate(algorithm, config, short)
-    assert np.isfinite(outcome.loss)
-    assert np.isfinite(outcome.gradient).all()
-    assert outcome.gradient[:, 0].any()
-    assert not outcome.gradient[:, 1:].any()
-
   def test_equal_rewards_give_no_policy_gradient(self, name):
     algorithm, config = _plain(name)
     case = cases.make_case()
@@ -205,31 +198,6 @@ class TestContract:
         return
       assert not np.any(outcome.advantages)
       assert not outcome.gradient.any()
-
-  @pytest.mark.parametrize("shift", [30.0, -30.0, 100.0, -100.0])
-  def test_extreme_ratios_stay_finite(self, name, shift):
-    algorithm, config = _make(name)
-    case = cases.make_case()
-    far = dataclasses.replace(
-      case,
-      old_logp=case.old_logp + np.float32(shift),
-      ref_logp=case.ref_logp - np.float32(shift),
-    )
-    outcome = cases.evaluate(algorithm, config, far)
-    assert np.isfinite(outcome.loss)
-    assert np.isfinite(outcome.gradient).all()
-
-  def test_impossible_tokens_are_left_out(self, name):
-    algorithm, config = _make(name)
-    case = cases.make_case()
-    impossible = case.logp.copy()
-    impossible[0, 2] = -np.inf
-    outcome = cases.evaluate(
-      algorithm, config, dataclasses.replace(case, logp=impossible)
-    )
-    assert np.isfinite(outcome.loss)
-    assert np.isfinite(outcome.gradient).all()
-    assert outcome.gradient[0, 2] == 0
 
   def test_first_update_is_the_policy_gradient(self, name):
     """At ratio 1, −A/weight per token, as the aggregation weighs tokens."""
@@ -278,6 +246,47 @@ class TestContract:
       # What compares with the teacher over the vocabulary is made before the
       # loss; here it is a function of both.
       assert field in given or not np.nan_to_num(gradient).any(), field
+
+
+@pytest.mark.parametrize("name", [x for x in NAMES if x in OWN_LOSS])
+class TestLoss:
+  """What the loss of the policy owes, whatever the advantages are."""
+
+  def test_completions_of_one_token_are_finite(self, name):
+    algorithm, config = _make(name)
+    case = cases.make_case()
+    short = dataclasses.replace(case, mask=np.arange(cases.BUDGET) < 1)
+    short.mask = np.tile(short.mask, (len(case.rewards), 1))
+    outcome = cases.evaluate(algorithm, config, short)
+    assert np.isfinite(outcome.loss)
+    assert np.isfinite(outcome.gradient).all()
+    assert outcome.gradient[:, 0].any()
+    assert not outcome.gradient[:, 1:].any()
+
+  @pytest.mark.parametrize("shift", [30.0, -30.0, 100.0, -100.0])
+  def test_extreme_ratios_stay_finite(self, name, shift):
+    algorithm, config = _make(name)
+    case = cases.make_case()
+    far = dataclasses.replace(
+      case,
+      old_logp=case.old_logp + np.float32(shift),
+      ref_logp=case.ref_logp - np.float32(shift),
+    )
+    outcome = cases.evaluate(algorithm, config, far)
+    assert np.isfinite(outcome.loss)
+    assert np.isfinite(outcome.gradient).all()
+
+  def test_impossible_tokens_are_left_out(self, name):
+    algorithm, config = _make(name)
+    case = cases.make_case()
+    impossible = case.logp.copy()
+    impossible[0, 2] = -np.inf
+    outcome = cases.evaluate(
+      algorithm, config, dataclasses.replace(case, logp=impossible)
+    )
+    assert np.isfinite(outcome.loss)
+    assert np.isfinite(outcome.gradient).all()
+    assert outcome.gradient[0, 2] == 0
 
   @pytest.mark.slow  # Two programs for each algorithm.
   def test_bfloat16_inputs_are_upcast(self, name):

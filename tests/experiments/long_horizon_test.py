@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from experiments import cells as cells_lib
-from experiments.long_horizon import arms, claims, report
+from experiments.long_horizon import arms, claims, page
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import many, metrics_log
 
@@ -168,12 +168,12 @@ def test_the_page_says_what_has_ended(tmp_path):
         after = {"eval/accuracy": mean + SEEDS[seed]}
         log.write_result(6, None, after, 512)
   out = tmp_path / "pages"
-  report.write("E2", "smoke", tmp_path, out)
-  page = (out / "E2_smoke.md").read_text()
-  assert "**Undecided** at profile `smoke`" in page
-  assert "2 of 3 arms, 5 seeds each, 3 minutes in all" in page
+  page.write("E2", "smoke", tmp_path, out)
+  text = (out / "E2_smoke.md").read_text()
+  assert "**Undecided** at profile `smoke`" in text
+  assert "2 of 3 arms, 5 seeds each, 3 minutes in all" in text
   # By hand: mean 0.97, deviation 0.0158; t of 4 degrees of freedom is 2.776.
-  assert "| `joint` | 0.970 [0.950, 0.990] | 0.950 0.960 0.970" in page
+  assert "| `joint` | 0.970 [0.950, 0.990] | 0.950 0.960 0.970" in text
   assert (out / "E2_smoke.png").stat().st_size > 10_000
   index = (out / "README.md").read_text()
   assert "| [E2](E2_smoke.md) |" in index

@@ -1,0 +1,249 @@
+"""The page of an experiment, in Markdown, and the table of all pages."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from experiments import cells as cells_lib
+from experiments import groups as groups_lib
+from experiments import statistics
+from experiments.groups import Group
+from experiments.long_horizon import arms as arms_lib
+from experiments.long_horizon import claims, figure
+from experiments.long_horizon.arms import Arm, Experiment
+from experiments.statistics import Conclusion
+
+SECONDS = "seconds.json"  # In the root of an arm: of each start.
+_NONE = "–"
+
+
+def has_ended(folder: pathlib.Path) -> bool:
+  """Whether all cells of an arm have."""
+  if not (folder / cells_lib.MANIFEST).exists():
+    return False
+  return all(
+    cells_lib.read_result(folder / name) is not None
+    for name in cells_lib.read_manifest(folder)
+  )
+
+
+class Results:
+  """What the arms of an experiment have come to.
+
+  Attributes:
+    arms: Those that have ended.
+    folders: Where.
+    values: Of what is varied; (None,) if nothing is.
+  """
+
+  def __init__(self, name: str, profile: str, root: pathlib.Path):
+    self.experiment = arms_lib.EXPERIMENTS[name]
+    self.values = tuple(self.experiment.values.get(profile, (None,)))
+    self.folders: dict[str, pathlib.Path] = {}
+    self.arms: list[Arm] = []
+    for arm in self.experiment.chosen(profile):
+      folder = root / arms_lib.key(f"{name},{profile},{arm.name}")
+      if has_ended(folder):
+        self.folders[arm.name] = folder
+        self.arms.append(arm)
+    self._groups: dict[tuple[str, str], list[Group]] = {}
+
+  def groups(self, arm: str, metric: str) -> list[Group]:
+    """Of each value of what is varied."""
+    if (arm, metric) not in self._groups:
+      found, _ = groups_lib.collect(self.folders[arm], metric)
+      self._groups[arm, metric] = found
+    return self._groups[arm, metric]
+
+  def scores(
+    self, arm: str, label: str = "", place: int = 0
+  ) -> np.ndarray | None:  # [S]
+    """A metric at the end of training; None if the arm has not ended."""
+    metrics = self.experiment.metrics
+    metric = metrics[label] if label else next(iter(metrics.values()))
+    if arm not in self.folders:
+      return None
+    [*groups] = self.groups(arm, metric)
+    values = np.array(groups[place].values)
+    return values if len(values) > 1 else None
+
+  def seconds(self, arm: str) -> float:
+    """Of all starts of an arm, with compilation and evaluation."""
+    path = self.folders[arm] / SECONDS
+    return sum(json.loads(path.read_text())) if path.exists() else float("nan")
+
+
+def write(
+  name: str, profile: str, root: pathlib.Path, out: pathlib.Path
+) -> None:
+  """Writes page, figure and numbers about the arms that have ended."""
+  experiment = arms_lib.EXPERIMENTS[name]
+  results = Results(name, profile, root)
+  if not results.arms:
+    print("No arm has ended: no page.")
+    return
+  out.mkdir(parents=True, exist_ok=True)
+  stem = f"{name}_{profile}"
+  found = claims.conclude(
+    name, results.scores, [x for x in results.values if x is not None]
+  )
+  (label, metric), *_ = experiment.metrics.items()
+  curve = "hacked" if name == "E12" else "training accuracy"
+  of_steps = "reward/hacked" if name == "E12" else "accuracy"
+  varied = None
+  if experiment.varied and len(results.arms) == len(experiment.arms):
+    varied = experiment.varied.rpartition(".")[2], results.values
+  if varied or not experiment.varied:
+    figure.plot(
+      out / f"{stem}.png",
+      {arm.name: results.groups(arm.name, metric) for arm in results.arms},
+      {arm.name: results.groups(arm.name, of_steps) for arm in results.arms},
+      (label, curve),
+      varied,
+    )
+  text = "\n".join(_page(name, profile, experiment, results, found, stem))
+  (out / f"{stem}.md").write_text(text + "\n", encoding="utf-8")
+  summary = {
+    "experiment": name,
+    "profile": profile,
+    "title": experiment.title,
+    "claim": found.claim,
+    "verdict": found.verdict,
+    "checks": [
+      [x.text, statistics.text(x.contrast, 3), x.needed, x.holds]
+      for x in found.checks
+      if x.contrast is not None
+    ],
+    "minutes": round(sum(map(results.seconds, results.folders)) / 60, 1),
+    "seeds": arms_lib.NUM_SEEDS,
+    "arms": f"{len(results.arms)} of {len(experiment.chosen(profile))}",
+    "full_minutes": experiment.cost,
+    "date": datetime.date.today().isoformat(),
+  }
+  (out / f"{stem}.json").write_text(json.dumps(summary, indent=1) + "\n")
+  (out / "README.md").write_text("\n".join(_index(out)) + "\n", "utf-8")
+  print(f"{name}, profile {profile}: {found.verdict}. {found.claim}")
+  print(f"{out / stem}.md")
+
+
+def _page(
+  name: str,
+  profile: str,
+  experiment: Experiment,
+  results: Results,
+  found: Conclusion,
+  stem: str,
+) -> Iterator[str]:
+  minutes = sum(map(results.seconds, results.folders)) / 60
+  yield f"# {name}, profile `{profile}`: {experiment.title}"
+  yield ""
+  yield (
+    f"**{found.verdict.capitalize()}** at profile `{profile}`: {found.claim}"
+  )
+  yield ""
+  yield (
+    f"{datetime.date.today().isoformat()}, {os.cpu_count()} virtual CPU cores;"
+    f" {len(results.arms)} of {len(experiment.chosen(profile))} arms,"
+    f" {arms_lib.NUM_SEEDS} seeds each, {minutes:.0f} minutes in all with"
+    " compilation and evaluation."
+    + (
+      f" Profile `full` takes about {experiment.cost} minutes."
+      if profile != "full"
+      else ""
+    )
+  )
+  yield ""
+  yield "```"
+  yield f"python -m experiments.long_horizon.report --experiment={name} \\"
+  yield f"    --profile={profile} --root=runs/long_horizon \\"
+  yield "    --out=benchmarks/long_horizon"
+  yield "```"
+  yield ""
+  yield (
+    "The rules that decide are in"
+    " [claims.py](../../experiments/long_horizon/claims.py), the settings in"
+    " [arms.py](../../experiments/long_horizon/arms.py)."
+  )
+  yield ""
+  yield f"![{stem}]({stem}.png)"
+  yield ""
+  yield "## Checks"
+  yield ""
+  yield from statistics.table(found.checks, 3)
+  yield ""
+  yield "## Arms"
+  yield ""
+  yield (
+    "At the end of training: mean over seeds and its 95 % interval by Student's"
+    " t; held-out accuracies are of 512 problems, sampled at temperature 1. All"
+    " arms draw as many rollouts to train the policy; the pre-training of a"
+    " critic draws 20 batches more."
+  )
+  yield ""
+  labels = list(experiment.metrics)
+  short = experiment.varied.rpartition(".")[2]
+  head = ["arm", *([short] if short else []), *labels, "seeds", "hash"]
+  yield f"| {' | '.join(head)} |"
+  yield f"|{'---|' * len(head)}"
+  for arm in results.arms:
+    for place, value in enumerate(results.values):
+      row = [f"`{arm.name}`", *([str(value)] if short else [])]
+      for label in labels:
+        scores = results.scores(arm.name, label, place)
+        row.append(_NONE if scores is None else claims.spread(scores))
+      scores = results.scores(arm.name, place=place)
+      each = [] if scores is None else [f"{x:.3f}" for x in scores]
+      row += [" ".join(each), f"`{results.folders[arm.name].name}`"]
+      yield f"| {' | '.join(row)} |"
+  yield ""
+  for arm in results.arms:
+    minutes = results.seconds(arm.name) / 60
+    yield f"- `{arm.name}`: {arm.text}; {minutes:.1f} minutes."
+  if experiment.shares_start:
+    yield ""
+    yield (
+      "All runs start with one policy, warmed up with seed 0; seeds are those"
+      " of problems, draws and critics."
+    )
+
+
+def _index(out: pathlib.Path) -> Iterator[str]:
+  yield "# Long horizons: claims and what came out"
+  yield ""
+  yield (
+    "Each row is made by one command, which its page has. A verdict is about"
+    " its profile; minutes are those of two virtual CPU cores."
+  )
+  yield ""
+  head = ["", "claim", "profile", "verdict", "checks", "arms", "seeds", "min"]
+  yield f"| {' | '.join(head)} |"
+  yield f"|{'---|' * len(head)}"
+  found: list[Mapping[str, Any]] = [
+    json.loads(path.read_text("utf-8")) for path in out.glob("*.json")
+  ]
+  for row in sorted(
+    found, key=lambda x: (int(x["experiment"][1:]), x["profile"])
+  ):
+    stem = f"{row['experiment']}_{row['profile']}"
+    checks = "<br>".join(
+      f"{text}: {number}, {'as needed' if holds else f'needed {needed}'}"
+      for text, number, needed, holds in row["checks"]
+    )
+    cells = [
+      f"[{row['experiment']}]({stem}.md)",
+      row["claim"],
+      f"`{row['profile']}`",
+      f"**{row['verdict']}**",
+      checks,
+      row["arms"],
+      str(row["seeds"]),
+      f"{row['minutes']:.0f}",
+    ]
+    yield f"| {' | '.join(cells)} |"
