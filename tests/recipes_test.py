@@ -430,13 +430,8 @@ def test_each_phase_of_r1_zero_has_a_new_reference():
   assert sum(jax.tree.leaves(same)) >= 2 * len(jax.tree.leaves(state.params))
 
 
-@pytest.mark.parametrize(
-  "name",
-  [
-    pytest.param(name, marks=() if name == "dapo" else pytest.mark.slow)
-    for name in NAMES
-  ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_a_toy_runs_two_steps(name):
   run, solved, parts, state = _toy_parts(name)
   parts = dataclasses.replace(parts, score=lambda _, rollout: _scored(rollout))

@@ -408,6 +408,7 @@ def _router(params):
 TIED = dataclasses.replace(NOT_NORMALISED, num_experts=6, experts_per_token=1)
 
 
+@pytest.mark.slow
 def test_kept_routing_reproduces_the_sampler_where_free_routing_does_not():
   config = TIED
   params = _tied_params(config)

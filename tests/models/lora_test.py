@@ -172,6 +172,7 @@ def test_bfloat16_bases_have_float32_adapters():
   assert 0 < error < 0.05 * abs(exact).max()
 
 
+@pytest.mark.slow
 def test_only_the_adapters_are_trained():
   config = dataclasses.replace(
     transformer_test.PLAIN, vocab_size=tiny.VOCAB, num_layers=1

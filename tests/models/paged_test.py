@@ -111,12 +111,10 @@ def one_layer(config, steps, lengths=LENGTHS, dtype="float32"):
   return got, jnp.stack(expected), cache
 
 
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("window", "softcap", "scale"),
-  [(7, 3.0, 0.4), slow(None, None, None), slow(66, None, None)],
+  [(7, 3.0, 0.4), (None, None, None), (66, None, None)],
 )
 def test_a_step_equals_the_plain_form(interpreted, window, softcap, scale):
   """With the rows of a group apart in time, and across a page's end."""

@@ -26,8 +26,6 @@ CONFIGS = {
   "experts": experts_test.MOE,
 }
 
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
-
 
 def make_rows(slots=S):
   """Three prompts of different lengths with G rows each, some of them empty."""
@@ -84,9 +82,10 @@ def assert_shared_is_whole(policy, params, rows, extras=None, atol=1e-11):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "remat"),
-  [("sliding", "none"), slow("plain", "full"), slow("experts", "none")],
+  [("sliding", "none"), ("plain", "full"), ("experts", "none")],
 )
 def test_values_and_gradients_are_those_in_one_piece(name, remat):
   with jax.enable_x64(True):

@@ -27,6 +27,7 @@ def test_what_does_not_belong_together_is_refused(arguments, message):
     hosts.start(*arguments)
 
 
+@pytest.mark.slow
 def test_a_process_that_the_others_leave_alone_may_be_started_again():
   with socket.socket() as free:
     free.bind(("localhost", 0))

@@ -227,6 +227,7 @@ def test_host_verifiers_that_hang_and_raise(tmp_path, monkeypatch):
   assert sum(sample["valid"] for sample in samples) == 2 * 2
 
 
+@pytest.mark.slow
 def test_scoring_on_the_host_changes_no_number(run, tmp_path, monkeypatch):
   """The same run, sampled and updated by two programs instead of one."""
 

@@ -244,13 +244,9 @@ def unbroken(tmp_path_factory):
 
 
 # The first call is the evaluation before the phase; call n verifies step n - 1.
+@pytest.mark.slow
 @pytest.mark.parametrize(
-  ("call", "saved", "queue"),
-  [
-    pytest.param(2, 1, 2, marks=pytest.mark.slow),
-    (4, 3, 2),
-    pytest.param(6, 5, 1, marks=pytest.mark.slow),
-  ],
+  ("call", "saved", "queue"), [(2, 1, 2), (4, 3, 2), (6, 5, 1)]
 )
 def test_sigterm_leaves_what_was_drawn_ahead(
   tmp_path, monkeypatch, unbroken, call, saved, queue
@@ -273,6 +269,7 @@ def test_sigterm_leaves_what_was_drawn_ahead(
   resume_test.assert_same(resume_test.everything(tmp_path, 6), unbroken)
 
 
+@pytest.mark.slow
 def test_a_crash_costs_the_steps_since_the_last_checkpoint(
   tmp_path, monkeypatch, unbroken
 ):

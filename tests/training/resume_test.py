@@ -159,7 +159,9 @@ def test_stopped_in_every_phase_and_while_saving(tmp_path, unbroken):
   assert_same(everything(tmp_path), expected)
 
 
-@pytest.mark.parametrize("evaluation_number", [1, 2])
+@pytest.mark.parametrize(
+  "evaluation_number", [1, pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_sigterm_during_an_evaluation(tmp_path, monkeypatch, evaluation_number):
   calls = []
 

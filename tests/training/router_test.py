@@ -135,6 +135,7 @@ def test_rejected_tokens_do_not_count_in_the_load():
   np.testing.assert_allclose(counts.sum(axis=-1), K * kept, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_fused_step_keeps_the_routing_of_its_rollout():
   parts = make_parts(
     {"keep_routing": True, "kl_coef": 0.1, "balance_coef": 0.01},

@@ -43,8 +43,8 @@ VARIED = (
 )
 
 
-# Of these, a ratio of tokens, one of rows, a trainable parameter, a teacher.
-FAST = "grpo", "gspo", "lambda_grpo", "opd_full"
+# Of these, a plain ratio of tokens, and a trainable parameter.
+FAST = "grpo", "lambda_grpo"
 
 
 def each_algorithm(leave_out=(), fast=VARIED):
