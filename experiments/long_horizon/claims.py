@@ -1,14 +1,17 @@
 """What is claimed, and what would confirm it.
 
-The rules were fixed before any two arms had been compared. They compare one
-number per seed, at the end of training, by contrasts of means with 95 %
-intervals (`experiments.statistics`). A claim is confirmed if all of its checks
-hold.
+The rules were fixed before any two arms had been compared. They look at one
+number per seed, at the end of training. Arms are compared seed by seed, because
+a seed means the same warm start and the same stream of problems: the mean of the
+differences has Student's 95 % interval. (Pairing came after the first runs of E2
+and E3, whose verdicts are the same without it.) A claim is confirmed if all of
+its checks hold.
 
 E2   Summaries must be trained with the rest: `joint` is above `frozen` and
      above 0.8, and `frozen` is below 0.6; chance is 0.53.
 E3   Token-level loss and cross-segment discount matter: `joint` is above both
-     ablations.
+     ablations. Contexts of MEMCHAIN are about equally long, so that tokens and
+     contexts weigh nearly the same: a task of unequal ones would tell more.
 E4   The gap between PPO and GRPO grows with the horizon: Spearman's correlation
      of horizon and gap is above 0.
 E12  A guard closes a leak, and a dummy observation is better than the end of
@@ -32,6 +35,14 @@ Scores = Callable[..., np.ndarray | None]
 _NUM_DRAWS = 2000
 
 
+def _above(
+  text: str, one: np.ndarray | None, other: np.ndarray | None
+) -> Check:
+  """Whether one arm is above another, seed by seed."""
+  pairs = None if one is None or other is None else one - other
+  return check(text, "above", (1, pairs))
+
+
 def _joint(of: Scores, values: Sequence[float]) -> Iterator[Check]:
   del values
   joint, frozen = of("joint"), of("frozen")
@@ -39,7 +50,7 @@ def _joint(of: Scores, values: Sequence[float]) -> Iterator[Check]:
   def level(number: float) -> tuple[float, np.ndarray]:
     return -number, np.ones(2)
 
-  yield check("`joint` − `frozen`", "above", (1, joint), (-1, frozen))
+  yield _above("`joint` − `frozen`", joint, frozen)
   yield check("`joint` − 0.8", "above", (1, joint), level(0.8))
   yield check("`frozen` − 0.6", "below", (1, frozen), level(0.6))
 
@@ -47,7 +58,7 @@ def _joint(of: Scores, values: Sequence[float]) -> Iterator[Check]:
 def _ablations(of: Scores, values: Sequence[float]) -> Iterator[Check]:
   del values
   for arm in ("without-token-loss", "without-discount"):
-    yield check(f"`joint` − `{arm}`", "above", (1, of("joint")), (-1, of(arm)))
+    yield _above(f"`joint` − `{arm}`", of("joint"), of(arm))
 
 
 def _trend(of: Scores, values: Sequence[float]) -> Iterator[Check]:
@@ -97,24 +108,22 @@ def trend(
 
 def _interceptor(of: Scores, values: Sequence[float]) -> Iterator[Check]:
   del values
-  yield check(
+  yield _above(
     "hacked, `none` − `two_stage`",
-    "above",
-    (1, of("none", "hacked")),
-    (-1, of("two_stage", "hacked")),
+    of("none", "hacked"),
+    of("two_stage", "hacked"),
   )
   for arm in ("none", "abort"):
-    yield check(
+    yield _above(
       f"accuracy without the leak, `two_stage` − `{arm}`",
-      "above",
-      (1, of("two_stage")),
-      (-1, of(arm)),
+      of("two_stage"),
+      of(arm),
     )
 
 
 def _states(of: Scores, values: Sequence[float]) -> Iterator[Check]:
   del values
-  yield check("`gagpo` − `grpo`", "above", (1, of("gagpo")), (-1, of("grpo")))
+  yield _above("`gagpo` − `grpo`", of("gagpo"), of("grpo"))
 
 
 CLAIMS: Mapping[str, tuple[str, Callable[..., Iterator[Check]]]] = {
