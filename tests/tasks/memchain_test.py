@@ -247,6 +247,20 @@ def test_without_its_summaries_a_teacher_guesses():
     make_task("memchain", summaries="lost")
 
 
+def test_a_letter_has_all_digits_in_its_split():
+  """Or a letter would tell what its digit is not."""
+  made = make_task("memchain", num_digits=3)
+  seen = {}
+  for split in ("train", "test"):
+    rng = np.random.default_rng(0)
+    drawn = [made.example(rng, split).extras for _ in range(600)]
+    facts = {(int(x["letters"][0]), int(x["digits"][0])) for x in drawn}
+    seen[split] = {letter for letter, _ in facts}
+    assert len(facts) == 3 * len(seen[split])
+  assert not seen["train"] & seen["test"]
+  assert len(seen["test"]) >= 3
+
+
 def test_facts_have_few_digits_and_orders_share_a_split():
   made = make_task("memchain", num_facts=2, num_digits=3)
   rng = np.random.default_rng(0)
