@@ -4,10 +4,10 @@
         --config=configs/sweeps/long_horizon.py:E2,smoke,joint
 
 An arm is a sweep of its own: its seeds, and the values of what is varied, are
-the cells. All arms of an experiment draw as many rollouts, of the same
-problems, to train the policy; the pre-training of critics draws 20 batches
-more. Profile `full` has the sizes of the claim; `smoke` is the same
-comparison on shorter chains, with fewer steps and a smaller model.
+the cells. All arms of an experiment draw as many rollouts of the same task to
+train the policy: 128 a step, of 16 prompts in groups, of 128 with a critic,
+whose pre-training draws 20 batches more. Profile `full` has the sizes of the
+claim; `smoke` is the same comparison on shorter chains, with fewer steps.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from experiments import statistics
 from experiments.groups import Group
 from experiments.long_horizon import arms as arms_lib
 from experiments.long_horizon import claims, figure
-from experiments.long_horizon.arms import Arm, Experiment
+from experiments.long_horizon.arms import Arm
 from experiments.statistics import Conclusion
 
 SECONDS = "seconds.json"  # In the root of an arm: of each start.
@@ -41,6 +41,7 @@ class Results:
     arms: Those that have ended.
     folders: Where.
     values: Of what is varied; (None,) if nothing is.
+    warm_start: Where that of all arms is; None if each has its own.
   """
 
   def __init__(self, name: str, profile: str, root: pathlib.Path):
@@ -48,6 +49,9 @@ class Results:
     self.values = tuple(self.experiment.values.get(profile, (None,)))
     self.folders: dict[str, pathlib.Path] = {}
     self.arms: list[Arm] = []
+    first = self.experiment.arms[0].name
+    warm = arms_lib.warm_start(f"{name},{profile},{first}")
+    self.warm_start = root / arms_lib.key(warm) if warm else None
     for arm in self.experiment.chosen(profile):
       folder = root / arms_lib.key(f"{name},{profile},{arm.name}")
       if has_ended(folder):
@@ -72,12 +76,22 @@ class Results:
       return None
     [*groups] = self.groups(arm, metric)
     values = np.array(groups[place].values)
-    return values if len(values) > 1 else None
+    # Arms are compared seed by seed: a seed without a value leaves none.
+    return values if len(values) == arms_lib.NUM_SEEDS else None
 
   def seconds(self, arm: str) -> float:
     """Of all starts of an arm, with compilation and evaluation."""
-    path = self.folders[arm] / SECONDS
-    return sum(json.loads(path.read_text())) if path.exists() else float("nan")
+    return _seconds(self.folders[arm])
+
+  def all_seconds(self) -> float:
+    """Of all arms, with the warm start that they share."""
+    own = sum(map(self.seconds, self.folders))
+    return own + (_seconds(self.warm_start) if self.warm_start else 0.0)
+
+
+def _seconds(folder: pathlib.Path) -> float:
+  path = folder / SECONDS
+  return sum(json.loads(path.read_text())) if path.exists() else float("nan")
 
 
 def write(
@@ -100,7 +114,8 @@ def write(
   varied = None
   if experiment.varied and len(results.arms) == len(experiment.arms):
     varied = experiment.varied.rpartition(".")[2], results.values
-  if varied or not experiment.varied:
+  is_drawn = varied is not None or not experiment.varied
+  if is_drawn:
     figure.plot(
       out / f"{stem}.png",
       {arm.name: results.groups(arm.name, metric) for arm in results.arms},
@@ -108,7 +123,7 @@ def write(
       (label, curve),
       varied,
     )
-  text = "\n".join(_page(name, profile, experiment, results, found, stem))
+  text = "\n".join(_page(name, profile, results, found, out, is_drawn))
   (out / f"{stem}.md").write_text(text + "\n", encoding="utf-8")
   summary = {
     "experiment": name,
@@ -121,8 +136,9 @@ def write(
       for x in found.checks
       if x.contrast is not None
     ],
-    "minutes": round(sum(map(results.seconds, results.folders)) / 60, 1),
-    "seeds": arms_lib.NUM_SEEDS,
+    "minutes": round(results.all_seconds() / 60, 1),
+    "seeds": f"{arms_lib.NUM_SEEDS}"
+    + (", one warm start" if experiment.shares_start else ""),
     "arms": f"{len(results.arms)} of {len(experiment.chosen(profile))}",
     "full_minutes": experiment.cost,
     "date": datetime.date.today().isoformat(),
@@ -136,12 +152,13 @@ def write(
 def _page(
   name: str,
   profile: str,
-  experiment: Experiment,
   results: Results,
   found: Conclusion,
-  stem: str,
+  out: pathlib.Path,
+  is_drawn: bool,
 ) -> Iterator[str]:
-  minutes = sum(map(results.seconds, results.folders)) / 60
+  experiment = results.experiment
+  minutes = results.all_seconds() / 60
   yield f"# {name}, profile `{profile}`: {experiment.title}"
   yield ""
   yield (
@@ -163,17 +180,23 @@ def _page(
   yield "```"
   yield f"python -m experiments.long_horizon.report --experiment={name} \\"
   yield f"    --profile={profile} --root=runs/long_horizon \\"
-  yield "    --out=benchmarks/long_horizon"
+  yield f"    --out={out}"
   yield "```"
   yield ""
   yield (
-    "The rules that decide are in"
-    " [claims.py](../../experiments/long_horizon/claims.py), the settings in"
-    " [arms.py](../../experiments/long_horizon/arms.py)."
+    "The rules that decide are in `experiments/long_horizon/claims.py`, the"
+    " settings in `arms.py` beside it."
   )
   yield ""
-  yield f"![{stem}]({stem}.png)"
-  yield ""
+  if experiment.shares_start:
+    yield (
+      "All runs start with one policy, warmed up with seed 0: intervals are"
+      " those of problems, draws and critics, given that start."
+    )
+    yield ""
+  if is_drawn:
+    yield f"![{name}_{profile}]({name}_{profile}.png)"
+    yield ""
   yield "## Checks"
   yield ""
   yield from statistics.table(found.checks, 3)
@@ -206,12 +229,6 @@ def _page(
   for arm in results.arms:
     minutes = results.seconds(arm.name) / 60
     yield f"- `{arm.name}`: {arm.text}; {minutes:.1f} minutes."
-  if experiment.shares_start:
-    yield ""
-    yield (
-      "All runs start with one policy, warmed up with seed 0; seeds are those"
-      " of problems, draws and critics."
-    )
 
 
 def _index(out: pathlib.Path) -> Iterator[str]:
@@ -243,7 +260,7 @@ def _index(out: pathlib.Path) -> Iterator[str]:
       f"**{row['verdict']}**",
       checks,
       row["arms"],
-      str(row["seeds"]),
+      row["seeds"],
       f"{row['minutes']:.0f}",
     ]
     yield f"| {' | '.join(cells)} |"

@@ -37,6 +37,7 @@ _PROFILE = flags.DEFINE_enum(
 _ROOT = flags.DEFINE_string("root", None, "Folder of all runs.", required=True)
 _OUT = flags.DEFINE_string("out", None, "Folder of all pages.", required=True)
 _ARMS = flags.DEFINE_string("arms", "", "Arms whose name has a match of it.")
+_STOPPED = 143  # Exit status of a sweep, or a run, that a signal stopped.
 _CONFIG = "configs/sweeps/long_horizon.py"
 
 
@@ -57,32 +58,39 @@ def main(argv: Sequence[str]) -> int:
       f"report: --arms={_ARMS.value} is found in no arm of {name}; its arms"
       f" are {known}."
     )
-  failed = [
-    arm.name for arm in chosen if not _run(root, f"{name},{profile},{arm.name}")
-  ]
+  failed = []
+  for arm in chosen:
+    status = _run(root, f"{name},{profile},{arm.name}")
+    if status == _STOPPED:
+      print("Stopped by a signal; the same command continues.")
+      return status
+    if status:
+      failed.append(arm.name)
   page.write(name, profile, root, pathlib.Path(_OUT.value))
   if failed:
-    print(f"Failed, or stopped: {', '.join(failed)}")
+    print(f"Failed: {', '.join(failed)}")
   return int(bool(failed))
 
 
-def _run(root: pathlib.Path, variant: str) -> bool:
-  """Runs the sweep of an arm, if need be; whether it has ended."""
+def _run(root: pathlib.Path, variant: str) -> int:
+  """Runs the sweep of an arm, if need be; its exit status."""
   folder = root / arms_lib.key(variant)
   print(f"{variant}: {folder}", flush=True)
   if page.has_ended(folder):
-    return True
+    return 0
   command = [f"--config={_CONFIG}:{variant}"]
   warm = arms_lib.warm_start(variant)
   if warm is not None:
     start = root / arms_lib.key(warm)
-    if cells_lib.read_result(start) is None and not _timed(
-      start,
-      "experiments.train",
-      f"--config={_CONFIG}:{warm}",
-      f"--workdir={start}",
-    ):
-      return False
+    if cells_lib.read_result(start) is None:
+      status = _timed(
+        start,
+        "experiments.train",
+        f"--config={_CONFIG}:{warm}",
+        f"--workdir={start}",
+      )
+      if status:
+        return status
     command.append(f"--config.start_workdir={start}")
   return _timed(
     folder,
@@ -91,8 +99,8 @@ def _run(root: pathlib.Path, variant: str) -> bool:
   )
 
 
-def _timed(folder: pathlib.Path, module: str, *arguments: str) -> bool:
-  """Runs a program, adds to the seconds of its folder; whether it succeeded."""
+def _timed(folder: pathlib.Path, module: str, *arguments: str) -> int:
+  """Runs a program, adds to the seconds of its folder; its exit status."""
   folder.mkdir(parents=True, exist_ok=True)
   started = time.monotonic()
   command = [sys.executable, "-m", module, *arguments]
@@ -100,7 +108,7 @@ def _timed(folder: pathlib.Path, module: str, *arguments: str) -> bool:
   path = folder / page.SECONDS
   seconds = json.loads(path.read_text()) if path.exists() else []
   path.write_text(json.dumps([*seconds, round(time.monotonic() - started)]))
-  return status == 0
+  return status
 
 
 if __name__ == "__main__":

@@ -613,8 +613,9 @@ class RunConfig:
 
   Attributes:
     seed: Of parameters, data order and every draw.
-    start_workdir: Start with the policy of the last checkpoint of this run, of
-      the same architecture and vocabulary; empty: from `model`.
+    start_workdir: Start with the policy of the last checkpoint of this run (its
+      average, if it keeps one), of the same architecture and vocabulary;
+      empty: from `model`, whose weights are not read otherwise.
     phases: Names of the phases in order, each "sft", "rl" or "value": as "rl",
       but only the critic is trained, on returns, and the policy stays.
     sft, value, rl: Their settings.
@@ -661,12 +662,6 @@ class RunConfig:
     for name in self.phases:
       _one_of("phases", name, ("sft", "value", "rl"))
       getattr(self, name).check(name)
-    if self.start_workdir and self.model.checkpoint:
-      raise ValueError(
-        f"config.start_workdir={self.start_workdir!r} and config.model"
-        f".checkpoint={self.model.checkpoint!r} are two policies to start with;"
-        " leave one of them empty."
-      )
     if self.sft.group_size != 1:
       raise ValueError(
         f"config.sft.group_size={self.sft.group_size}: a supervised prompt"

@@ -187,7 +187,7 @@ def _policy_of(workdir: str, like: PyTree, mesh: Mesh, setting: str) -> PyTree:
 
   def shapes(params):
     return {
-      jax.tree_util.keystr(path): x.shape
+      jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}"
       for path, x in jax.tree_util.tree_leaves_with_path(params)
     }
 

@@ -15,7 +15,7 @@ from tests.training import tiny
 
 NAMES = tuple(algorithms.ALGORITHMS)
 # The first of the table with their loss of the policy, and some that share it;
-# for the others the contract is slow tests, without what concerns the loss.
+# for the others the contract is slow tests, without what is about that alone.
 OWN_LOSS = {
   *{
     algorithm.policy_loss: name
@@ -247,11 +247,6 @@ class TestContract:
       # loss; here it is a function of both.
       assert field in given or not np.nan_to_num(gradient).any(), field
 
-
-@pytest.mark.parametrize("name", [x for x in NAMES if x in OWN_LOSS])
-class TestLoss:
-  """What the loss of the policy owes, whatever the advantages are."""
-
   def test_completions_of_one_token_are_finite(self, name):
     algorithm, config = _make(name)
     case = cases.make_case()
@@ -287,6 +282,11 @@ class TestLoss:
     assert np.isfinite(outcome.loss)
     assert np.isfinite(outcome.gradient).all()
     assert outcome.gradient[0, 2] == 0
+
+
+@pytest.mark.parametrize("name", [x for x in NAMES if x in OWN_LOSS])
+class TestLoss:
+  """What is about the loss of the policy alone."""
 
   @pytest.mark.slow  # Two programs for each algorithm.
   def test_bfloat16_inputs_are_upcast(self, name):

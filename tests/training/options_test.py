@@ -642,9 +642,11 @@ def test_run_starts_with_the_policy_of_another(teacher, tmp_path):
   config.model.width = 8
   with pytest.raises(ValueError, match=r"start_workdir=.*its policy differ"):
     loop.train(config, tmp_path / "narrow")
-  config.model.checkpoint = "some/model"
-  with pytest.raises(ValueError, match="two policies to start with"):
-    loop.train(config, tmp_path / "both")
+  config = _distillation("opd_full")
+  config.start_workdir = str(teacher)
+  config.model.param_dtype = "bfloat16"
+  with pytest.raises(ValueError, match=r"is float32\[.*needed is bfloat16\["):
+    loop.train(config, tmp_path / "other_dtype")
 
 
 def test_teacher_of_another_width_is_refused(teacher, tmp_path):
