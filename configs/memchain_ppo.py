@@ -10,8 +10,8 @@ be carried over in words. The teacher of the warm start carries a random digit
 instead, seven times out of ten; if it always did, there would be nothing to
 reinforce. `--config=configs/memchain_ppo.py:compaction_rl` is the paper's
 objective; `:grpo` compares eight rollouts of sixteen prompts. Expected, over
-256 held-out problems sampled at temperature 1: from about 0.5, which is chance,
-to above 0.9, in three to five minutes on 2 CPU cores.
+256 held-out problems sampled at temperature 1: from about 0.5, which is what
+guessing gives, to about 0.9, in three to five minutes on 2 CPU cores.
 """
 
 import ml_collections

@@ -138,8 +138,8 @@ def _summaries(kind: str) -> Settings:
   return {"data.task_options.summaries": kind}
 
 
-# A teacher that carries two facts in five: after three summaries the chance is
-# 0.53, and right summaries are reinforced soon enough for a few seeds.
+# A teacher that carries two facts in five, and guesses the others: after three
+# summaries it is right in 0.53, and right summaries are reinforced soon enough.
 _CARRIES = {"data.task_options.teacher_error": 0.6}
 _CHAINS = {
   "smoke": {**_SMALL, **_CARRIES, **_steps(150, 100), **_chain(32, 8)},
