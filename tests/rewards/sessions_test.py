@@ -13,7 +13,14 @@ PATH = "tests.rewards.host_sessions"
 
 @pytest.fixture(scope="module")
 def workers():
-  with sessions.HostSessions(f"{PATH}:make", row_timeout_s=1.0) as made:
+  with sessions.HostSessions(f"{PATH}:make", row_timeout_s=60.0) as made:
+    yield made
+
+
+@pytest.fixture(scope="module")
+def impatient():
+  """Where a deadline is to pass, and on a busy machine no other."""
+  with sessions.HostSessions(f"{PATH}:make", row_timeout_s=2.0) as made:
     yield made
 
 
@@ -53,7 +60,7 @@ def test_the_last_action_brings_the_scores_along(workers):
   assert episodes.scores.keys() == {0, 1}
 
 
-def test_others_go_on_whatever_a_row_does(workers):
+def test_others_go_on_whatever_a_row_does(impatient):
   kinds = {
     "raise": "raised",
     "sys.exit": "raised",
@@ -62,7 +69,7 @@ def test_others_go_on_whatever_a_row_does(workers):
     "os._exit": "worker_died",
     "loop": "timeout",
   }
-  episodes = begin(workers, 2 * len(kinds))
+  episodes = begin(impatient, 2 * len(kinds))
   rows = range(2 * len(kinds))
   episodes.step({row: "first" for row in rows}, False)
   start = time.monotonic()
@@ -71,7 +78,7 @@ def test_others_go_on_whatever_a_row_does(workers):
     | {2 * i + 1: "second" for i in range(len(kinds))},
     False,
   )
-  assert time.monotonic() - start < 5.0
+  assert time.monotonic() - start < 20.0
   assert sorted(answers) == list(rows)[1::2]
   assert all(x.observation.endswith("2:second") for x in answers.values())
   counts = dict.fromkeys(pool.FAILURE_KINDS, 0)
@@ -101,9 +108,9 @@ def test_a_worker_that_dies_takes_its_own_sessions_and_is_replaced(workers):
   assert len(again.step({row: "x" for row in range(6)}, True)) == 6
 
 
-def test_a_killed_session_takes_its_subprocesses_with_it(workers, tmp_path):
+def test_a_killed_session_takes_its_subprocesses_with_it(impatient, tmp_path):
   pid_file = tmp_path / "pid"
-  episodes = begin(workers, 1, pid_file=str(pid_file))
+  episodes = begin(impatient, 1, pid_file=str(pid_file))
   assert episodes.step({0: "sleep with child"}, False) == {}
   assert episodes.failures.counts["timeout"] == 1
   child = int(pid_file.read_text())
@@ -132,15 +139,18 @@ def test_random_numbers_are_those_of_the_seed(workers):
 
 def test_the_step_deadline_is_over_all_turns():
   with sessions.HostSessions(
-    f"{PATH}:make", row_timeout_s=30.0, step_timeout_s=1.0
+    f"{PATH}:make", row_timeout_s=60.0, step_timeout_s=2.0
   ) as workers:
     episodes = begin(workers, 4)
     assert len(episodes.step({row: "x" for row in range(4)}, False)) == 4
     answers = episodes.step({0: "loop", 1: "x", 2: "x", 3: "x"}, False)
     assert answers.keys() == {1, 3}
     assert episodes.failures.counts["step_timeout"] == 2
+    assert "the 2.0 s for all" in episodes.failures.errors[0]
+    assert "config.rewards.step_timeout_s" in episodes.failures.errors[0]
     assert episodes.step({1: "x", 3: "x"}, False) == {}
     assert episodes.failures.failed.all()
+    workers.step_timeout_s = 60.0
     again = begin(workers, 4)
     assert len(again.step({row: "x" for row in range(4)}, True)) == 4
 
