@@ -1,5 +1,8 @@
 """HostSessions: an episode that fails neither ends others nor is rewarded."""
 
+import contextlib
+import os
+import signal
 import time
 
 import numpy as np
@@ -188,3 +191,54 @@ def test_sessions_end_with_their_owner():
   assert host_test.wait_until(lambda: host_test.is_gone(pid))
   with pytest.raises(RuntimeError, match="closed"):
     begin(workers, 1)
+
+
+def test_what_an_idle_session_has_started_ends_with_its_owner():
+  with sessions.HostSessions(f"{PATH}:make") as workers:
+    episodes = begin(workers, 2)
+    answers = episodes.step(dict.fromkeys(range(2), "leave a child"), False)
+    children = [int(answer.observation) for answer in answers.values()]
+    assert not any(map(host_test.is_gone, children))
+  for child in children:
+    assert host_test.wait_until(lambda pid=child: host_test.is_gone(pid))
+
+
+@pytest.mark.slow
+def test_a_session_that_holds_the_lock_ends_after_its_worker():
+  with sessions.HostSessions(
+    f"{PATH}:make", row_timeout_s=2.0, step_timeout_s=1.5, num_workers=1
+  ) as workers:
+    episodes = begin(workers, 1)
+    pid = int(episodes.step({0: "pid"}, False)[0].observation)
+    assert episodes.step({0: "hold the lock"}, False) == {}
+    assert episodes.failures.counts["step_timeout"] == 1
+  try:
+    assert host_test.wait_until(lambda: host_test.is_gone(pid), seconds=30.0)
+  finally:
+    with contextlib.suppress(ProcessLookupError):
+      os.kill(pid, signal.SIGKILL)
+
+
+def test_too_many_sessions_fail_with_a_reason_and_the_others_go_on():
+  with sessions.HostSessions(
+    f"{PATH}:with_few_files", num_workers=1
+  ) as workers:
+    episodes = begin(workers, 20)
+    answers = episodes.step(dict.fromkeys(range(20), "x"), False)
+    assert 0 < len(answers) < 20
+    assert episodes.failures.counts["raised"] == 20 - len(answers)
+    assert "Too many open files; raise" in episodes.failures.errors[0]
+    assert "ulimit -n" in episodes.failures.errors[0]
+    assert len(episodes.step(dict.fromkeys(answers, "y"), True)) == len(answers)
+    again = begin(workers, 2)
+    assert len(again.step({0: "x", 1: "x"}, True)) == 2
+
+
+def test_what_fails_before_a_session_is_its_failure():
+  with sessions.HostSessions(
+    f"{PATH}:without_a_tool", num_workers=1
+  ) as workers:
+    episodes = begin(workers, 1)
+    assert episodes.step({0: "x"}, True) == {}
+    assert episodes.failures.counts["raised"] == 1
+    assert "no tool for this session" in episodes.failures.errors[0]
