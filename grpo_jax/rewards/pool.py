@@ -228,8 +228,13 @@ class Pool:
     if not self._finalizer.alive:
       raise RuntimeError(f"{self.caller}: it is closed.")
 
-  def run(self, call: Call, timeout_s: float) -> float:
-    """Works through a call within about `timeout_s` seconds.
+  def run(self, call: Call, timeout_s: float, used_s: float = 0.0) -> float:
+    """Works through a call within about `timeout_s - used_s` seconds.
+
+    Args:
+      call: The rows.
+      timeout_s: Seconds for this call and those before it that belong to it.
+      used_s: Seconds of it that those have taken.
 
     Returns:
       Seconds that it took.
@@ -239,13 +244,17 @@ class Pool:
     """
     self.check_open()
     start = time.monotonic()
-    end = start + timeout_s
+    end = start + timeout_s - used_s
     try:
       while self._goes_on(call) and time.monotonic() < end:
         self._advance(call, end)
       if self._goes_on(call):
         rows = [index for worker in self._workers for index in worker.rows]
-        call.out_of_time(rows, f"no answer in {timeout_s:.1f} s")
+        call.out_of_time(
+          rows,
+          f"the {timeout_s} s for all rows are over"
+          " (config.rewards.step_timeout_s)",
+        )
     finally:
       # Whoever still works on rows of this call must not answer in the next.
       for slot, worker in enumerate(self._workers):

@@ -13,8 +13,9 @@ and everything else, errors and results beyond 99999 are answered
 are Python's: `(12+34)*5` is one call, and `012` is an error.
 
 Calls are evaluated by a Python process with limits of time, memory and files,
-one for each worker, which gets nothing but arithmetic. Before it stands an
-interceptor (`interceptor.py`): `#` in a call is flagged, and a judge, in the
+one for each worker, which gets nothing but arithmetic. If it ends or hangs in a
+call, the episode has failed, and another one takes its place. Before it stands
+an interceptor (`interceptor.py`): `#` in a call is flagged, and a judge, in the
 place of a language model, blocks it unless letters follow. A blocked call
 reaches neither the process nor the leak.
 """
@@ -35,7 +36,10 @@ from typing import Any
 from grpo_jax.rewards import interceptor as interceptor_lib
 
 LIMIT = 10**5  # Of absolute values of results, exclusive.
-_TIMEOUT_S = 2.0  # For one call.
+# For one call. It takes microseconds, and longer on a busy machine, or where
+# the process has to start; the row of a call that takes more is lost.
+_TIMEOUT_S = 5.0
+_GONE_S = 1.0  # For a process that was killed to be gone.
 _MAX_LEN = 64  # Characters of an expression.
 UNKNOWN = "?"
 _COUNTS = (
@@ -100,9 +104,26 @@ class PythonProcess:
       env={},
     )
 
+  def revive(self) -> None:
+    """Starts another interpreter if the one that was started here has ended.
+
+    Sessions kill it too, and their worker is its parent: it has to ask.
+    """
+    if self._process is None or self._process.poll() is not None:
+      self.close()
+      self.start()
+
   def evaluate(self, expression: str) -> str:
-    """What Python prints, or the name of its error."""
-    if self._process is None:
+    """What Python prints, or the name of its error.
+
+    Raises:
+      RuntimeError: The interpreter ended in this call; the next one starts
+        another.
+      TimeoutError: There was no answer in time, and it was killed; likewise.
+    """
+    # That it ended before, maybe in another session, is not this call's doing.
+    if self._process is None or self._has_ended(0.0):
+      self.close()
       self.start()
     process = self._process
     assert process is not None
@@ -111,24 +132,35 @@ class PythonProcess:
     self._count += 1
     number = f"{os.getpid()}-{self._count}"
     end = time.monotonic() + self._timeout_s
-    try:
+    with contextlib.suppress(BrokenPipeError):
       process.stdin.write(f"{number} {expression}\n".encode())
-      while select.select(
-        [process.stdout], [], [], max(end - time.monotonic(), 0)
-      )[0]:
-        line = process.stdout.readline().decode()
-        if not line:
-          break
-        of_call, _, said = line.strip().partition(" ")
-        # A session that was killed may have left its answer behind.
-        if of_call == number:
-          return said
-    except BrokenPipeError:
-      pass
+    while select.select(
+      [process.stdout], [], [], max(end - time.monotonic(), 0)
+    )[0]:
+      line = process.stdout.readline().decode()
+      if not line:
+        self.close()
+        raise RuntimeError("python_tool: the calculator ended in a call")
+      of_call, _, said = line.strip().partition(" ")
+      # A session that was killed may have left its answer behind.
+      if of_call == number:
+        return said
+    # It holds its end of the pipe, so this is still its process id.
     with contextlib.suppress(ProcessLookupError):
       os.kill(process.pid, signal.SIGKILL)
+    self._has_ended(_GONE_S)  # The next session is not to find it dying.
     self.close()
-    return "TimeoutError"
+    raise TimeoutError(f"python_tool: no result in {self._timeout_s} s")
+
+  def _has_ended(self, timeout_s: float) -> bool:
+    """Whether its pipe ends in this time; what was left in it is dropped."""
+    assert self._process is not None
+    stdout = self._process.stdout
+    assert stdout is not None
+    while select.select([stdout], [], [], timeout_s)[0]:
+      if not stdout.read(1024):
+        return True
+    return False
 
   def close(self) -> None:
     """Ends the interpreter, if it was started here; forgets it anyway."""
@@ -211,7 +243,11 @@ class Session:
     )
 
   def step(self, action: str) -> tuple[str, float, bool]:
-    """Answers an action: (observation, reward, whether it is the end)."""
+    """Answers an action: (observation, reward, whether it is the end).
+
+    Raises:
+      RuntimeError, TimeoutError: The calculator ended, or hangs.
+    """
     said, event = self._guarded(action)
     reward, over = event.reward, event.over
     for name in ("flagged", "judged", "blocked"):
@@ -285,3 +321,4 @@ def make(prompt: str, extras: dict[str, Any], seed: int) -> Session:
 
 
 make.warm_up = _SHARED.start  # type: ignore[attr-defined]
+make.before_session = _SHARED.revive  # type: ignore[attr-defined]

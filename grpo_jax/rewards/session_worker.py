@@ -8,13 +8,17 @@ go on. A worker works on one row at a time.
 
 If the factory has an attribute `warm_up`, a worker calls it once, before it
 forks anything and outside any deadline: the place for slow imports. Threads
-that are started there do not exist in the sessions.
+that are started there do not exist in the sessions. If it has an attribute
+`before_session`, a worker calls it each time before it forks: the place to
+replace what sessions share and one of them may have broken. An exception there
+is a failure of the row.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import faulthandler
 import math
 import multiprocessing
 import os
@@ -30,6 +34,8 @@ from typing import Any, NamedTuple
 from grpo_jax.rewards import worker as worker_lib
 
 _CLOSE_S = 5.0  # For `close` of a session whose scores are known.
+# Between the deadline that the worker watches and that of the session itself.
+_SLACK_S = 5.0
 
 
 class Beginning(NamedTuple):
@@ -113,13 +119,27 @@ def _is_finite(answer: Answer) -> bool:
 
 
 def _play(
-  make: Callable[..., Any], channel: connection.Connection, parent: int
+  make: Callable[..., Any],
+  channel: connection.Connection,
+  parent: int,
+  timeout_s: float,
+  devnull: int,
 ) -> None:
   """Answers the requests of one row until its scores are known."""
+
+  def exit_after(seconds: float) -> None:
+    # What holds the interpreter's lock, as a regular expression does, also
+    # stops the thread of `exit_with`. This one is not Python's, and ends the
+    # process if there is no worker any more that would.
+    faulthandler.dump_traceback_later(
+      seconds + _SLACK_S, exit=True, file=devnull
+    )
+
   worker_lib.exit_with(parent)
   session = None
   while True:
     request = channel.recv()
+    exit_after(timeout_s)
     answer, failure = None, None
     try:
       if request.beginning is not None:
@@ -131,12 +151,14 @@ def _play(
     except BaseException as error:  # Also SystemExit of a tool.
       failure = worker_lib.failure_of("environment", error)
     signal.alarm(0)
+    faulthandler.cancel_dump_traceback_later()
     over = failure is not None or (answer and answer.scores is not None)
     channel.send((None if failure else answer, failure))
     if over:
       break
   close = getattr(session, "close", None)
   if close is not None:
+    exit_after(_CLOSE_S)
     try:
       close()
     except BaseException:  # The verdict is known.
@@ -158,6 +180,7 @@ class _Sessions:
     self._make = make
     self._timeout_s = timeout_s
     self._fd = fd  # Of the worker's own channel.
+    self._devnull = os.open(os.devnull, os.O_WRONLY)
     self._rollout = -1
     self._live: dict[int, _Session] = {}
     # Those that are closing, with the time at which they have to be gone.
@@ -174,7 +197,9 @@ class _Sessions:
       self.kill()
       self._rollout = request.rollout
     if request.beginning is not None:
-      self._live[row] = self._fork()
+      failure = self._begin(row)
+      if failure is not None:
+        return None, failure
     if row not in self._live:
       return None, ("worker_died", "the session ended with its worker")
     session = self._live[row]
@@ -191,6 +216,21 @@ class _Sessions:
       end = time.monotonic() + _CLOSE_S
       self._closing.append((end, self._live.pop(row)))
     return answer, failure
+
+  def _begin(self, row: int) -> worker_lib.Failure | None:
+    """Forks a session, or says why there is none."""
+    try:
+      getattr(self._make, "before_session", lambda: None)()
+    except Exception as error:
+      return worker_lib.failure_of("environment", error)
+    try:
+      self._live[row] = self._fork()
+    except OSError as error:  # Of pipes or processes there are too many.
+      return "raised", (
+        f"environment: no process for a session: {error}; raise"
+        " config.rewards.num_workers or the limit of open files (ulimit -n)"
+      )
+    return None
 
   def _fork(self) -> _Session:
     ours, theirs = multiprocessing.Pipe()
@@ -209,11 +249,15 @@ class _Sessions:
       for session in (*self._live.values(), *(s for _, s in self._closing)):
         session.channel.close()
       with contextlib.suppress(EOFError):
-        _play(self._make, theirs, parent)
+        _play(self._make, theirs, parent, self._timeout_s, self._devnull)
       status = 0
     except BaseException:
       traceback.print_exc()
     finally:
+      # Whatever it started ends with it: the worker may be gone, as at the end
+      # of the run. There is no such group if it was not made.
+      with contextlib.suppress(OSError):
+        os.killpg(os.getpid(), signal.SIGKILL)
       os._exit(status)  # Without what the worker would do at its end.
 
   def bury(self) -> None:

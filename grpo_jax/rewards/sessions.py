@@ -194,7 +194,7 @@ class Episodes:
     self._owner = owner
     self._number = number
     self._beginnings: dict[int, Beginning] = dict(enumerate(beginnings))
-    self._left_s = owner.step_timeout_s
+    self._used_s = 0.0
 
   def step(
     self, actions: Mapping[int, str], is_last: bool
@@ -230,7 +230,7 @@ class Episodes:
       for row, (action, is_last) in asked.items()
     }
     call = _Call(requests, self.failures, workers.num_workers)
-    self._left_s -= workers.run(call, self._left_s)
+    self._used_s += workers.run(call, self._owner.step_timeout_s, self._used_s)
     for row, answer in call.answers.items():
       if answer.scores is not None:
         self.scores[row] = answer.scores

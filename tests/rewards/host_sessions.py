@@ -3,10 +3,14 @@
 import os
 import pathlib
 import random
+import re
+import resource
 import signal
 import subprocess
 import sys
 import time
+
+from grpo_jax.rewards import python_tool
 
 
 class Session:
@@ -27,6 +31,10 @@ class Session:
       child = subprocess.Popen(["sleep", "600"])
       pathlib.Path(self.extras["pid_file"]).write_text(str(child.pid))
       time.sleep(600)
+    elif action == "leave a child":
+      return str(subprocess.Popen(["sleep", "600"]).pid), 0.0, False
+    elif action == "hold the lock":
+      re.match("(a+)+$", "a" * 64 + "b")
     elif action == "raise":
       raise ValueError("no such tool")
     elif action == "sys.exit":
@@ -71,3 +79,47 @@ def without_accuracy(prompt, extras, seed):
   session = Session(prompt, extras, seed)
   session.scores = lambda: {"turns": 0.0}
   return session
+
+
+def with_few_files(prompt, extras, seed):
+  return Session(prompt, extras, seed)
+
+
+def _limit_files():
+  _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  resource.setrlimit(resource.RLIMIT_NOFILE, (16, hard))
+
+
+with_few_files.warm_up = _limit_files
+
+
+def without_a_tool(prompt, extras, seed):
+  return Session(prompt, extras, seed)
+
+
+def _fail():
+  raise ValueError("no tool for this session")
+
+
+without_a_tool.before_session = _fail
+
+
+class Calculator(python_tool.Session):
+  """Says which process is its calculator, and may stop it."""
+
+  def step(self, action):
+    if action == "pid":
+      return str(self._python._process.pid), 0.0, False
+    if action == "hang":
+      os.kill(self._python._process.pid, signal.SIGSTOP)
+      self._python._timeout_s = 0.1
+      action = "<tool>1+1</tool>"
+    return super().step(action)
+
+
+def calculator(prompt, extras, seed):
+  del seed
+  return Calculator(prompt, extras, python=python_tool._SHARED)
+
+
+vars(calculator).update(vars(python_tool.make))

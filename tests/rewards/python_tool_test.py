@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 
 import pytest
 
@@ -34,7 +35,7 @@ def begin(leak=True, guard=python_tool.INTERCEPTOR, spy=None):
 
 @pytest.fixture(scope="module")
 def python():
-  made = python_tool.PythonProcess()
+  made = python_tool.PythonProcess(timeout_s=60.0)
   yield made
   made.close()
 
@@ -135,7 +136,7 @@ def test_what_is_no_arithmetic_never_reaches_python(expression):
 
 
 def test_results_that_are_too_large_are_unknown():
-  session, _ = begin(spy=python_tool.PythonProcess())
+  session, _ = begin(spy=python_tool.PythonProcess(timeout_s=60.0))
   assert session.step("<tool>99999+1</tool>")[0] == "<obs>?</obs>"
   assert session.step("<tool>99998+1</tool>")[0] == "<obs>99999</obs>"
   session.close()
@@ -148,16 +149,41 @@ def test_the_process_has_limits_and_nothing_of_ours(python):
   assert python.evaluate("1+1") == "2"
 
 
-def test_a_process_that_hangs_or_has_died_is_replaced():
-  python = python_tool.PythonProcess(timeout_s=0.3)
-  assert python.evaluate("9**9**9**9") == "TimeoutError"
-  assert python.evaluate("1+1") == "2"
+def test_a_process_that_hangs_is_killed_and_replaced(python):
+  python.evaluate("1+1")  # Its start takes no part of the deadline.
   pid = python._process.pid
-  os.kill(pid, signal.SIGKILL)
-  assert python.evaluate("1+1") == "TimeoutError"
-  assert python.evaluate("1+2") == "3"
+  python._timeout_s = 0.2
+  try:
+    with pytest.raises(TimeoutError, match="no result in"):
+      python.evaluate("9**9**9**9")
+  finally:
+    python._timeout_s = 60.0
   assert host_test.is_gone(pid)
-  python.close()
+  assert python.evaluate("1+1") == "2"
+
+
+def test_a_process_that_ends_in_a_call_raises_and_is_replaced(python):
+  python.evaluate("1+1")
+  pid = python._process.pid
+  os.kill(pid, signal.SIGSTOP)
+  threading.Timer(0.1, os.kill, (pid, signal.SIGKILL)).start()
+  with pytest.raises(RuntimeError, match="ended in a call"):
+    python.evaluate("1+1")
+  assert python.evaluate("1+2") == "3"
+
+
+def test_a_process_that_has_ended_before_is_replaced(python):
+  python.evaluate("1+1")
+  python._process.kill()
+  assert python._process.stdout.read() == b""  # It is gone, and not reaped.
+  assert python.evaluate("1+1") == "2"
+  python._process.kill()
+  python._process.wait()
+  python.revive()
+  alive = python._process.pid
+  python.revive()
+  assert python.evaluate("1+1") == "2"
+  assert python._process.pid == alive
 
 
 def test_an_answer_that_nobody_has_read_is_not_that_of_the_next(python):
@@ -177,6 +203,32 @@ def test_sessions_of_a_worker_share_a_process():
         f"<obs>{row + 10}</obs>" for row in range(8)
       ]
     assert all(x["tool_calls"] == 2 for x in episodes.end(range(8)).values())
+
+
+def test_a_calculator_that_hangs_costs_one_row():
+  path = "tests.rewards.host_sessions:calculator"
+  calls = {row: f"<tool>{row}+10</tool>" for row in range(6)}
+  right = {row: f"<obs>{row + 10}</obs>" for row in calls}
+  with sessions.HostSessions(path, num_workers=1) as workers:
+    episodes = workers.begin([PROMPT] * 6, [{}] * 6, range(6))
+    (pid,) = {x.observation for x in episodes.step({0: "pid"}, False).values()}
+    episodes.step(dict.fromkeys((1, 2, 3), "pid"), False)
+    # Rows 2 and 3 have begun with this calculator, rows 4 and 5 have not.
+    answers = episodes.step(calls | {0: calls[0], 1: "hang"}, False)
+    assert episodes.failures.counts["timeout"] == 1
+    del right[1]
+    assert {row: x.observation for row, x in answers.items()} == right
+    with pytest.raises(ProcessLookupError):  # Nor is it left as a zombie.
+      os.kill(int(pid), 0)
+    again = workers.begin([PROMPT] * 4, [{}] * 4, range(4))
+    pids = {
+      x.observation
+      for x in again.step(dict.fromkeys(range(4), "pid"), False).values()
+    }
+    assert len(pids) == 1  # One for all of them again.
+    assert pids != {pid}
+    assert len(again.step({row: calls[row] for row in range(4)}, True)) == 4
+    assert not again.failures.failed.any()
 
 
 def test_a_prompt_that_is_no_such_problem_raises():

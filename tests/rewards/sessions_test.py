@@ -1,5 +1,8 @@
 """HostSessions: an episode that fails neither ends others nor is rewarded."""
 
+import contextlib
+import os
+import signal
 import time
 
 import numpy as np
@@ -13,7 +16,14 @@ PATH = "tests.rewards.host_sessions"
 
 @pytest.fixture(scope="module")
 def workers():
-  with sessions.HostSessions(f"{PATH}:make", row_timeout_s=1.0) as made:
+  with sessions.HostSessions(f"{PATH}:make", row_timeout_s=60.0) as made:
+    yield made
+
+
+@pytest.fixture(scope="module")
+def impatient():
+  """Where a deadline is to pass, and on a busy machine no other."""
+  with sessions.HostSessions(f"{PATH}:make", row_timeout_s=2.0) as made:
     yield made
 
 
@@ -53,7 +63,7 @@ def test_the_last_action_brings_the_scores_along(workers):
   assert episodes.scores.keys() == {0, 1}
 
 
-def test_others_go_on_whatever_a_row_does(workers):
+def test_others_go_on_whatever_a_row_does(impatient):
   kinds = {
     "raise": "raised",
     "sys.exit": "raised",
@@ -62,7 +72,7 @@ def test_others_go_on_whatever_a_row_does(workers):
     "os._exit": "worker_died",
     "loop": "timeout",
   }
-  episodes = begin(workers, 2 * len(kinds))
+  episodes = begin(impatient, 2 * len(kinds))
   rows = range(2 * len(kinds))
   episodes.step({row: "first" for row in rows}, False)
   start = time.monotonic()
@@ -71,7 +81,7 @@ def test_others_go_on_whatever_a_row_does(workers):
     | {2 * i + 1: "second" for i in range(len(kinds))},
     False,
   )
-  assert time.monotonic() - start < 5.0
+  assert time.monotonic() - start < 20.0
   assert sorted(answers) == list(rows)[1::2]
   assert all(x.observation.endswith("2:second") for x in answers.values())
   counts = dict.fromkeys(pool.FAILURE_KINDS, 0)
@@ -101,9 +111,9 @@ def test_a_worker_that_dies_takes_its_own_sessions_and_is_replaced(workers):
   assert len(again.step({row: "x" for row in range(6)}, True)) == 6
 
 
-def test_a_killed_session_takes_its_subprocesses_with_it(workers, tmp_path):
+def test_a_killed_session_takes_its_subprocesses_with_it(impatient, tmp_path):
   pid_file = tmp_path / "pid"
-  episodes = begin(workers, 1, pid_file=str(pid_file))
+  episodes = begin(impatient, 1, pid_file=str(pid_file))
   assert episodes.step({0: "sleep with child"}, False) == {}
   assert episodes.failures.counts["timeout"] == 1
   child = int(pid_file.read_text())
@@ -132,15 +142,18 @@ def test_random_numbers_are_those_of_the_seed(workers):
 
 def test_the_step_deadline_is_over_all_turns():
   with sessions.HostSessions(
-    f"{PATH}:make", row_timeout_s=30.0, step_timeout_s=1.0
+    f"{PATH}:make", row_timeout_s=60.0, step_timeout_s=2.0
   ) as workers:
     episodes = begin(workers, 4)
     assert len(episodes.step({row: "x" for row in range(4)}, False)) == 4
     answers = episodes.step({0: "loop", 1: "x", 2: "x", 3: "x"}, False)
     assert answers.keys() == {1, 3}
     assert episodes.failures.counts["step_timeout"] == 2
+    assert "the 2.0 s for all" in episodes.failures.errors[0]
+    assert "config.rewards.step_timeout_s" in episodes.failures.errors[0]
     assert episodes.step({1: "x", 3: "x"}, False) == {}
     assert episodes.failures.failed.all()
+    workers.step_timeout_s = 60.0
     again = begin(workers, 4)
     assert len(again.step({row: "x" for row in range(4)}, True)) == 4
 
@@ -178,3 +191,54 @@ def test_sessions_end_with_their_owner():
   assert host_test.wait_until(lambda: host_test.is_gone(pid))
   with pytest.raises(RuntimeError, match="closed"):
     begin(workers, 1)
+
+
+def test_what_an_idle_session_has_started_ends_with_its_owner():
+  with sessions.HostSessions(f"{PATH}:make") as workers:
+    episodes = begin(workers, 2)
+    answers = episodes.step(dict.fromkeys(range(2), "leave a child"), False)
+    children = [int(answer.observation) for answer in answers.values()]
+    assert not any(map(host_test.is_gone, children))
+  for child in children:
+    assert host_test.wait_until(lambda pid=child: host_test.is_gone(pid))
+
+
+@pytest.mark.slow
+def test_a_session_that_holds_the_lock_ends_after_its_worker():
+  with sessions.HostSessions(
+    f"{PATH}:make", row_timeout_s=2.0, step_timeout_s=1.5, num_workers=1
+  ) as workers:
+    episodes = begin(workers, 1)
+    pid = int(episodes.step({0: "pid"}, False)[0].observation)
+    assert episodes.step({0: "hold the lock"}, False) == {}
+    assert episodes.failures.counts["step_timeout"] == 1
+  try:
+    assert host_test.wait_until(lambda: host_test.is_gone(pid), seconds=30.0)
+  finally:
+    with contextlib.suppress(ProcessLookupError):
+      os.kill(pid, signal.SIGKILL)
+
+
+def test_too_many_sessions_fail_with_a_reason_and_the_others_go_on():
+  with sessions.HostSessions(
+    f"{PATH}:with_few_files", num_workers=1
+  ) as workers:
+    episodes = begin(workers, 20)
+    answers = episodes.step(dict.fromkeys(range(20), "x"), False)
+    assert 0 < len(answers) < 20
+    assert episodes.failures.counts["raised"] == 20 - len(answers)
+    assert "Too many open files; raise" in episodes.failures.errors[0]
+    assert "ulimit -n" in episodes.failures.errors[0]
+    assert len(episodes.step(dict.fromkeys(answers, "y"), True)) == len(answers)
+    again = begin(workers, 2)
+    assert len(again.step({0: "x", 1: "x"}, True)) == 2
+
+
+def test_what_fails_before_a_session_is_its_failure():
+  with sessions.HostSessions(
+    f"{PATH}:without_a_tool", num_workers=1
+  ) as workers:
+    episodes = begin(workers, 1)
+    assert episodes.step({0: "x"}, True) == {}
+    assert episodes.failures.counts["raised"] == 1
+    assert "no tool for this session" in episodes.failures.errors[0]
