@@ -183,7 +183,7 @@ EXPERIMENTS = {
     ),
     settings=_CHAINS,
     metrics=_SCORE,
-    cost=75,
+    cost=145,
   ),
   "E3": Experiment(
     title="Token-level loss and cross-segment discount",
@@ -205,7 +205,7 @@ EXPERIMENTS = {
     ),
     settings=_CHAINS,
     metrics=_SCORE,
-    cost=60,
+    cost=110,
   ),
   "E4": Experiment(
     title="PPO and GRPO by horizon",
@@ -223,7 +223,7 @@ EXPERIMENTS = {
     values={"smoke": (8, 16, 32), "full": (8, 16, 32, 64, 96)},
     # Three compactions at each: as many words decide, among more and more.
     follow=lambda steps: _chain(steps, steps // 4, 1),
-    cost=110,
+    cost=200,
   ),
   "E12": Experiment(
     title="An interceptor against a leak",
@@ -246,7 +246,7 @@ EXPERIMENTS = {
       "comments": "reward/comments",
     },
     shares_start=True,
-    cost=100,
+    cost=75,
   ),
   "E14": Experiment(
     title="Credit by state in several turns",
@@ -273,7 +273,7 @@ EXPERIMENTS = {
     },
     shares_start=True,
     metrics={**_SCORE, "key": "eval/reward/key"},
-    cost=180,
+    cost=210,
   ),
 }
 
