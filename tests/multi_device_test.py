@@ -30,7 +30,7 @@ def test_multi_device_tests_pass_on_eight_devices(which, tmp_path):
     stdout=subprocess.PIPE,
     stderr=subprocess.STDOUT,
     text=True,
-    timeout=900,  # seconds
+    timeout=1800,  # seconds
     check=False,
   )
   assert result.returncode == 0, f"{' '.join(command)}\n{result.stdout}"
