@@ -68,6 +68,7 @@ class Experiment:
     shares_start: Whether all runs start with one policy, which is warmed up
       once (`WARM_START`, with seed 0): where that takes longer than the rest.
       Seeds then are those of problems, draws and critics.
+    curve: What is drawn over the steps: label and name.
     cost: What `full` takes on two cores, minutes, as estimated from `smoke`.
   """
 
@@ -80,6 +81,7 @@ class Experiment:
   values: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
   follow: Callable[[Any], Settings] = lambda value: {}
   shares_start: bool = False
+  curve: tuple[str, str] = ("training accuracy", "accuracy")
   cost: int = 0
 
   def chosen(self, profile: str) -> list[Arm]:
@@ -246,6 +248,7 @@ EXPERIMENTS = {
       "comments": "reward/comments",
     },
     shares_start=True,
+    curve=("hacked", "reward/hacked"),
     cost=75,
   ),
   "E14": Experiment(

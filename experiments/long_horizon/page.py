@@ -109,8 +109,7 @@ def write(
     name, results.scores, [x for x in results.values if x is not None]
   )
   (label, metric), *_ = experiment.metrics.items()
-  curve = "hacked" if name == "E12" else "training accuracy"
-  of_steps = "reward/hacked" if name == "E12" else "accuracy"
+  curve, of_steps = experiment.curve
   varied = None
   if experiment.varied and len(results.arms) == len(experiment.arms):
     varied = experiment.varied.rpartition(".")[2], results.values
@@ -239,7 +238,8 @@ def _index(out: pathlib.Path) -> Iterator[str]:
     " its profile; minutes are those of two virtual CPU cores."
   )
   yield ""
-  head = ["", "claim", "profile", "verdict", "checks", "arms", "seeds", "min"]
+  head = ["", "claim", "profile", "verdict", "checks", "arms", "seeds"]
+  head += ["minutes", "of `full`"]
   yield f"| {' | '.join(head)} |"
   yield f"|{'---|' * len(head)}"
   found: list[Mapping[str, Any]] = [
@@ -262,5 +262,6 @@ def _index(out: pathlib.Path) -> Iterator[str]:
       row["arms"],
       row["seeds"],
       f"{row['minutes']:.0f}",
+      f"{row['full_minutes']}",
     ]
     yield f"| {' | '.join(cells)} |"
