@@ -62,7 +62,7 @@ class Experiment:
     varied: Name of a setting that each arm is run with several values of, or
       "".
     values: Of it, by profile.
-    follow: Settings that depend on the value.
+    follow: The settings of a value, itself among them.
     metrics: What is reported at the end of a run: label -> name. The first one
       is the score.
     shares_start: Whether all runs start with one policy, which is warmed up
@@ -294,19 +294,15 @@ def get_config(variant: str) -> ml_collections.ConfigDict:
     config.phases = ("sft",)
   elif experiment.shares_start:
     config.phases = tuple(name for name in config.phases if name != "sft")
-  for name, value in {**experiment.settings[profile], **arm.settings}.items():
-    # Options of tasks are few in a config, and many in its task.
+  settings = {**experiment.settings[profile], **arm.settings}
+  if profile in experiment.values:
+    settings |= experiment.follow(experiment.values[profile][0])
+  for name, value in settings.items():
     group, _, last = name.rpartition(".")
     holder = config
     for part in group.split("."):
       holder = holder[part]
     holder[last] = value
-  if experiment.varied:
-    _, _, option = experiment.varied.rpartition(".")
-    first = experiment.values[profile][0]
-    config.data.task_options[option] = first
-    for name, value in experiment.follow(first).items():
-      config.data.task_options[name.rpartition(".")[2]] = value
   return config
 
 

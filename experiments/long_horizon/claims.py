@@ -134,8 +134,5 @@ def conclude(name: str, of: Scores, values: Sequence[float]) -> Conclusion:
 
 
 def spread(values: np.ndarray) -> str:
-  """Mean and 95 % interval by Student's t."""
-  if len(values) < 2:
-    return f"{values.mean():.3f}"
-  found = statistics.contrast([(1, values)])
-  return f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]"
+  """Mean and 95 % interval by Student's t, of at least two values."""
+  return statistics.text(statistics.contrast([(1, values)]), 3)
