@@ -239,14 +239,15 @@ def make_parts(
     record_kept="kept_ids" in required,
     record_routing="routing" in required,
   )
-  if problem.environment is not None and lanes is not None:
+  greedy = dataclasses.replace(
+    sampler, temperature=0.0, record_kept=False, record_routing=False
+  )
+  is_played = problem.environment or problem.host_environment
+  if is_played is not None and lanes is not None:
     raise ValueError(
       f"config.sampling.lanes={lanes}: the rows of an environment are all"
       " decoded at once; set it to None."
     )
-  greedy = dataclasses.replace(
-    sampler, temperature=0.0, record_kept=False, record_routing=False
-  )
   if problem.host_environment is not None:
     return dataclasses.replace(
       parts,
@@ -455,11 +456,6 @@ def _check_host_environment(
       f"config.{phase_name}.max_rounds={phase.max_rounds}: episodes of the"
       f" environment {path!r} on the host are drawn in one round; set it to 1,"
       " which leaves groups without different rewards out of the loss."
-    )
-  if config.sampling.lanes is not None:
-    raise ValueError(
-      f"config.sampling.lanes={config.sampling.lanes}: the rows of an"
-      " environment are all decoded at once; set it to None."
     )
 
 
