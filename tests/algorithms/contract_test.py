@@ -16,6 +16,7 @@ from tests.training import tiny
 NAMES = tuple(algorithms.ALGORITHMS)
 # The first of the table with their loss of the policy, and some that share it;
 # for the others the contract is slow tests, without what is about that alone.
+# What needs programs of its own is slow for all but `tiny.VARIED`.
 OWN_LOSS = {
   *{
     algorithm.policy_loss: name
@@ -79,17 +80,20 @@ def _assert_same(one, other, rtol=1e-5):
   np.testing.assert_allclose(one.gradient, other.gradient, rtol, 1e-7)
 
 
-@pytest.mark.parametrize(
-  "name",
-  [
-    pytest.param(
-      name,
-      marks=() if name in OWN_LOSS else pytest.mark.slow,
-    )
-    for name in NAMES
-  ],
-)
+def _each(fast):
+  return pytest.mark.parametrize(
+    "name",
+    [
+      pytest.param(name, marks=() if name in fast else pytest.mark.slow)
+      for name in NAMES
+    ],
+  )
+
+
+@_each(OWN_LOSS)
 class TestContract:
+  """What one program for each algorithm shows."""
+
   def test_masked_garbage_reaches_neither_loss_nor_gradient(self, name):
     algorithm, config = _make(name)
     case = cases.make_case()
@@ -119,6 +123,83 @@ class TestContract:
       assert not outcome.gradient[~case.valid].any()
       _assert_same(outcome, clean)
 
+  def test_order_of_rows_and_names_of_groups_are_irrelevant(self, name):
+    algorithm, config = _make(name)
+    if name == "clip_cov":  # Draws by place: let it take every candidate.
+      config = dataclasses.replace(config, cov_fraction=1.0, cov_low=0.1)
+    case = cases.make_case()
+    order = np.random.default_rng(1).permutation(len(case.mask))
+    shuffled = case.take(order)
+    shuffled.group_id = np.array([2, 3, 0, 1])[shuffled.group_id]
+    outcome = cases.evaluate(algorithm, config, shuffled)
+    expected = cases.evaluate(algorithm, config, case)
+    np.testing.assert_allclose(outcome.loss, expected.loss, 1e-5, 1e-7)
+    np.testing.assert_allclose(
+      outcome.gradient, expected.gradient[order], 1e-5, 1e-6
+    )
+
+  def test_degenerate_batches_give_zero_not_nan(self, name):
+    algorithm, config = _make(name)
+    case = cases.make_case()
+    empty = dataclasses.replace(case, mask=np.zeros_like(case.mask))
+    unscored = dataclasses.replace(case, valid=np.zeros_like(case.valid))
+    for batch in (empty, unscored):
+      outcome = cases.evaluate(algorithm, config, batch)
+      assert outcome.loss == 0
+      assert not outcome.gradient.any()
+
+  def test_constants_get_no_gradient(self, name):
+    algorithm, config = _make(name)
+    case = cases.make_case()
+    case.rewards[:4] = 0.5  # A group whose deviation is 0, too.
+    outcome = cases.evaluate(algorithm, config, case)
+    given = {"ref_logp"} if algorithm.name == "opd_full" else set()
+    for field, gradient in outcome.constants.items():
+      # What compares with the teacher over the vocabulary is made before the
+      # loss; here it is a function of both.
+      assert field in given or not np.nan_to_num(gradient).any(), field
+
+  def test_completions_of_one_token_are_finite(self, name):
+    algorithm, config = _make(name)
+    case = cases.make_case()
+    short = dataclasses.replace(case, mask=np.arange(cases.BUDGET) < 1)
+    short.mask = np.tile(short.mask, (len(case.rewards), 1))
+    outcome = cases.evaluate(algorithm, config, short)
+    assert np.isfinite(outcome.loss)
+    assert np.isfinite(outcome.gradient).all()
+    assert outcome.gradient[:, 0].any()
+    assert not outcome.gradient[:, 1:].any()
+
+  @pytest.mark.parametrize("shift", [30.0, -30.0, 100.0, -100.0])
+  def test_extreme_ratios_stay_finite(self, name, shift):
+    algorithm, config = _make(name)
+    case = cases.make_case()
+    far = dataclasses.replace(
+      case,
+      old_logp=case.old_logp + np.float32(shift),
+      ref_logp=case.ref_logp - np.float32(shift),
+    )
+    outcome = cases.evaluate(algorithm, config, far)
+    assert np.isfinite(outcome.loss)
+    assert np.isfinite(outcome.gradient).all()
+
+  def test_impossible_tokens_are_left_out(self, name):
+    algorithm, config = _make(name)
+    case = cases.make_case()
+    impossible = case.logp.copy()
+    impossible[0, 2] = -np.inf
+    outcome = cases.evaluate(
+      algorithm, config, dataclasses.replace(case, logp=impossible)
+    )
+    assert np.isfinite(outcome.loss)
+    assert np.isfinite(outcome.gradient).all()
+    assert outcome.gradient[0, 2] == 0
+
+
+@_each(tiny.VARIED)
+class TestPrograms:
+  """What needs a program of its own."""
+
   def test_padding_columns_change_nothing(self, name):
     algorithm, config = _make(name)
     if name == "dapo":  # Punishes near the budget, which is what grows here.
@@ -144,21 +225,6 @@ class TestContract:
       scale * wide.gradient[:, :-3], narrow.gradient, 1e-5, 1e-7
     )
 
-  def test_order_of_rows_and_names_of_groups_are_irrelevant(self, name):
-    algorithm, config = _make(name)
-    if name == "clip_cov":  # Draws by place: let it take every candidate.
-      config = dataclasses.replace(config, cov_fraction=1.0, cov_low=0.1)
-    case = cases.make_case()
-    order = np.random.default_rng(1).permutation(len(case.mask))
-    shuffled = case.take(order)
-    shuffled.group_id = np.array([2, 3, 0, 1])[shuffled.group_id]
-    outcome = cases.evaluate(algorithm, config, shuffled)
-    expected = cases.evaluate(algorithm, config, case)
-    np.testing.assert_allclose(outcome.loss, expected.loss, 1e-5, 1e-7)
-    np.testing.assert_allclose(
-      outcome.gradient, expected.gradient[order], 1e-5, 1e-6
-    )
-
   def test_micro_batches_add_up(self, name):
     algorithm, config = _make(name)
     case = cases.make_case()
@@ -171,16 +237,6 @@ class TestContract:
     np.testing.assert_allclose(parts.trainable, whole.trainable, 1e-4, 1e-7)
     # Its gradient exists where the algorithm has parameters of its own.
     assert (whole.trainable != 0) == bool(algorithm.init(config)[0])
-
-  def test_degenerate_batches_give_zero_not_nan(self, name):
-    algorithm, config = _make(name)
-    case = cases.make_case()
-    empty = dataclasses.replace(case, mask=np.zeros_like(case.mask))
-    unscored = dataclasses.replace(case, valid=np.zeros_like(case.valid))
-    for batch in (empty, unscored):
-      outcome = cases.evaluate(algorithm, config, batch)
-      assert outcome.loss == 0
-      assert not outcome.gradient.any()
 
   def test_equal_rewards_give_no_policy_gradient(self, name):
     algorithm, config = _plain(name)
@@ -235,53 +291,6 @@ class TestContract:
       advantages = advantages[:, None]
     expected = np.where(mask, -advantages / weight, 0.0)
     np.testing.assert_allclose(outcome.gradient, expected, 1e-5, 1e-7)
-
-  def test_constants_get_no_gradient(self, name):
-    algorithm, config = _make(name)
-    case = cases.make_case()
-    case.rewards[:4] = 0.5  # A group whose deviation is 0, too.
-    outcome = cases.evaluate(algorithm, config, case)
-    given = {"ref_logp"} if algorithm.name == "opd_full" else set()
-    for field, gradient in outcome.constants.items():
-      # What compares with the teacher over the vocabulary is made before the
-      # loss; here it is a function of both.
-      assert field in given or not np.nan_to_num(gradient).any(), field
-
-  def test_completions_of_one_token_are_finite(self, name):
-    algorithm, config = _make(name)
-    case = cases.make_case()
-    short = dataclasses.replace(case, mask=np.arange(cases.BUDGET) < 1)
-    short.mask = np.tile(short.mask, (len(case.rewards), 1))
-    outcome = cases.evaluate(algorithm, config, short)
-    assert np.isfinite(outcome.loss)
-    assert np.isfinite(outcome.gradient).all()
-    assert outcome.gradient[:, 0].any()
-    assert not outcome.gradient[:, 1:].any()
-
-  @pytest.mark.parametrize("shift", [30.0, -30.0, 100.0, -100.0])
-  def test_extreme_ratios_stay_finite(self, name, shift):
-    algorithm, config = _make(name)
-    case = cases.make_case()
-    far = dataclasses.replace(
-      case,
-      old_logp=case.old_logp + np.float32(shift),
-      ref_logp=case.ref_logp - np.float32(shift),
-    )
-    outcome = cases.evaluate(algorithm, config, far)
-    assert np.isfinite(outcome.loss)
-    assert np.isfinite(outcome.gradient).all()
-
-  def test_impossible_tokens_are_left_out(self, name):
-    algorithm, config = _make(name)
-    case = cases.make_case()
-    impossible = case.logp.copy()
-    impossible[0, 2] = -np.inf
-    outcome = cases.evaluate(
-      algorithm, config, dataclasses.replace(case, logp=impossible)
-    )
-    assert np.isfinite(outcome.loss)
-    assert np.isfinite(outcome.gradient).all()
-    assert outcome.gradient[0, 2] == 0
 
 
 @pytest.mark.parametrize("name", [x for x in NAMES if x in OWN_LOSS])

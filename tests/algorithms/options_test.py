@@ -361,7 +361,7 @@ REFUSED = {"gagpo": ("overlong_cache",), "gigpo": ("overlong_cache",)}
 @pytest.mark.parametrize(
   "name",
   [
-    pytest.param(name, marks=() if name in tiny.VARIED else pytest.mark.slow)
+    pytest.param(name, marks=() if name in tiny.FAST else pytest.mark.slow)
     for name in algorithms.ALGORITHMS
   ],
 )

@@ -30,6 +30,7 @@ def compared(path: pathlib.Path, **changes) -> parity.Comparison:
   return parity.compare(config, params, reference)
 
 
+@pytest.mark.slow
 def test_the_program_says_pass_or_fail(tmp_path):
   arrays = recorded()
   arrays["logits"][1, 20, 33] += 0.25

@@ -40,6 +40,7 @@ def test_every_policy_gradient_is_on_the_page():
   assert (DOCS / "estimators.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_page_is_reproduced(measured):
   page = rows_of((DOCS / "estimators.md").read_text(encoding="utf-8"))
   reference = measured[0].variance
@@ -49,6 +50,7 @@ def test_the_page_is_reproduced(measured):
       assert here in (there, "–")  # Other group sizes are not measured here.
 
 
+@pytest.mark.slow
 def test_a_page_about_some(measured, tmp_path):
   assert [row.verdict for row in measured] == ["yes", "× c", "no"]
   page = estimator_page.markdown(measured, (), measured[0].variance)

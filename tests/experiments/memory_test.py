@@ -184,6 +184,7 @@ def test_the_estimate_of_the_backward_pass_is_near_what_is_allocated(
   assert 0.5 < ratio < 1.5, ratio
 
 
+@pytest.mark.slow
 def test_adapters_leave_little_beside_the_base():
   config = recipe("trl", "qwen3-0.6b")
   whole = table(config)
@@ -208,6 +209,7 @@ def test_a_checkpoint_in_a_folder_comes_first(tmp_path):
   assert memory.sizes(config_lib.resolve(config)).model.num_layers == 3
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_table():
   path = "configs/recipes/v32_math.py:qwen2.5-0.5b"
   status, out, err = command.run("memory", f"--config={path}")

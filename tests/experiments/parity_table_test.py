@@ -21,6 +21,7 @@ def spoilt(path: pathlib.Path) -> None:
   np.savez(path, **arrays)
 
 
+@pytest.mark.slow
 def test_cells_are_filled_when_there_is_what_they_compare(tmp_path):
   exported = tmp_path / "exported"
   cells = parity_table.differences(SHIPPED, exported)

@@ -354,6 +354,7 @@ def make_cache(num_before=3, num_own=4):
   return q, tuple(k_v[:2]), tuple(k_v[2:]), mask.at[:, :, 0].set(True)
 
 
+@pytest.mark.slow
 def test_codes_in_a_cache_mean_the_numbers_that_they_stand_for():
   """Against `plain` on a copy of the cache in floats, for each row."""
   with jax.enable_x64(True):

@@ -93,12 +93,13 @@ def test_all_tokens_may_take_one_expert(form, expert):
       assert gradient[expert].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("num_tokens", "num_experts", "num_chosen", "dtype"),
   [
     (7, 4, 2, "float32"),
-    pytest.param(700, 3, 2, "float32", marks=pytest.mark.slow),
-    pytest.param(64, 16, 3, "bfloat16", marks=pytest.mark.slow),
+    (700, 3, 2, "float32"),
+    (64, 16, 3, "bfloat16"),
   ],
 )
 def test_the_interpreted_kernel_equals_the_dense_form(
@@ -260,6 +261,7 @@ def test_equals_the_numpy_reference_whole_and_step_by_step(config):
     )
 
 
+@pytest.mark.slow
 def test_masked_slots_may_hold_any_token():
   params = transformer_test.make_params(MOE)
   for run in (transformer_test.teacher_forced, transformer_test.step_by_step):
@@ -298,6 +300,7 @@ def test_remat_and_bfloat16():
   assert aux.probs.dtype == jnp.float32  # The router's own precision.
 
 
+@pytest.mark.slow
 def test_parameters_have_an_axis_of_experts():
   params = transformer_test.make_params(
     dataclasses.replace(MOE, router_bias=True)
@@ -478,6 +481,7 @@ def test_gradients_reach_the_router_through_kept_experts():
   np.testing.assert_allclose(rise, 1e-3 * np.linalg.norm(kept), rtol=0.05)
 
 
+@pytest.mark.slow
 def test_routing_is_recorded_only_when_asked():
   params = transformer_test.make_params(MOE)
   rollout = _sample(MOE, params, record_routing=False)

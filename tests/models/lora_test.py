@@ -121,9 +121,8 @@ def test_adapters_are_drawn_as_peft_draws_them():
   assert abs(trained["gate"]["a"] - trained["up"]["a"]).max() > 0.1
 
 
-@pytest.mark.parametrize(
-  "lora_config", [pytest.param(CONFIG, marks=pytest.mark.slow), SOME]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("lora_config", [CONFIG, SOME])
 def test_merged_and_unmerged_give_the_same_logits(lora_config):
   with jax.enable_x64(True):
     config = transformer_test.float64(RICH)
@@ -156,6 +155,7 @@ def test_merging_returns_what_was_wrapped():
   assert_same(merged, base)
 
 
+@pytest.mark.slow
 def test_bfloat16_bases_have_float32_adapters():
   config = dataclasses.replace(RICH, dtype="bfloat16", param_dtype="bfloat16")
   params = make_params(config)

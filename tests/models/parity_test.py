@@ -94,7 +94,13 @@ def test_decoding_equals_the_full_forward(family):
   np.testing.assert_allclose(cached, full[:, 19:], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+  "family",
+  [
+    pytest.param(name, marks=() if name == "qwen2" else pytest.mark.slow)
+    for name in FAMILIES
+  ],
+)
 def test_greedy_sampling_equals_that_of_transformers(family):
   config, params = load(family)
   arrays = recorded(family)

@@ -124,12 +124,13 @@ def test_what_is_left_out_stays_as_it_is():
   assert quantized["embed"] is base["embed"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("config", "kind"),
   [
     (SMALL, "int8"),
-    pytest.param(SMALL, "nf4", marks=pytest.mark.slow),
-    pytest.param(EXPERTS, "int8", marks=pytest.mark.slow),
+    (SMALL, "nf4"),
+    (EXPERTS, "int8"),
   ],
 )
 def test_a_policy_over_codes_is_one_over_what_they_stand_for(config, kind):

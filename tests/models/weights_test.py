@@ -613,9 +613,10 @@ def _peak_and_result(process):
 
 
 # The last axis is a range of columns of many tensors.
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("num_devices", "axis"),
-  [(8, "-1"), pytest.param(1, "", marks=pytest.mark.slow)],
+  [(8, "-1"), (1, "")],
 )
 def test_the_host_holds_little_more_than_the_result(
   big_checkpoint, num_devices, axis

@@ -48,7 +48,12 @@ def test_sharded_draws_are_those_of_one_device(draw, rows):
 
 
 @pytest.mark.parametrize(
-  ("lanes", "cache_dtype"), [(8, "model"), (5, "model"), (5, "int8")]
+  ("lanes", "cache_dtype"),
+  [
+    (5, "model"),
+    pytest.param(8, "model", marks=pytest.mark.slow),
+    pytest.param(5, "int8", marks=pytest.mark.slow),
+  ],
 )
 def test_eight_devices_sample_the_rows_of_one(lanes, cache_dtype, rows):
   """In float64, where round-off decides no draw."""

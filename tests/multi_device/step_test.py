@@ -28,7 +28,7 @@ def _parts(mesh, *arguments, **options):
 @pytest.mark.parametrize(
   "name",
   [
-    pytest.param(name, marks=() if name in tiny.FAST else pytest.mark.slow)
+    pytest.param(name, marks=() if name == "grpo" else pytest.mark.slow)
     for name in tiny.VARIED
   ],
 )
@@ -178,13 +178,10 @@ def test_agents_with_a_critic_are_those_of_one_device(trunk):
   assert np.abs(moved).max() > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("micro", "lengths"),
-  [
-    (8, (2,)),
-    pytest.param(8, (), marks=pytest.mark.slow),
-    pytest.param(32, (), marks=pytest.mark.slow),
-  ],
+  [(8, (2,)), (8, ()), (32, ())],
 )
 def test_devices_share_prompts_with_rows_of_their_own(micro, lengths):
   """1 of 4 rows of a group, or a whole group, on each device at a time."""

@@ -35,7 +35,7 @@ def _state(config):
 
 @pytest.fixture(
   scope="module",
-  params=["none", pytest.param("nf4", marks=pytest.mark.slow)],
+  params=["none", "nf4"],
 )
 def run(request, tmp_path_factory):
   """Ten supervised and ten reinforcement steps."""
@@ -48,6 +48,7 @@ def _assert_same(one, other):
   jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
+@pytest.mark.slow
 def test_the_base_is_untouched_and_the_adapters_are_not(run):
   workdir, quantization = run
   before, _, _ = _state(_config(quantization=quantization))
@@ -59,6 +60,7 @@ def test_the_base_is_untouched_and_the_adapters_are_not(run):
     assert abs(adapter["b"]).max() > 1e-3, name
 
 
+@pytest.mark.slow
 def test_a_stopped_run_ends_with_the_same_bytes(run, tmp_path):
   workdir, quantization = run
   copy = shutil.copytree(workdir, tmp_path / "copy")

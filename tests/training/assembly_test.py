@@ -103,6 +103,7 @@ def test_reference_is_set_or_kept():
   _assert_equal(_enter(state, parts, set_reference=True).ref_params, policy)
 
 
+@pytest.mark.slow
 def test_reference_and_average_are_copies():
   """A step gives its state away; an alias would be deleted with it."""
   parts = tiny.make_parts(fields={"kl_coef": 0.1}, ema_decay=0.5)
@@ -157,6 +158,7 @@ def test_average_follows_the_parameters():
   assert assembly.evaluation_params(plain) is plain.params["policy"]
 
 
+@pytest.mark.slow
 def test_average_of_bfloat16_parameters_moves():
   """By less than half a unit in the last place of a parameter."""
   parts = tiny.make_parts(ema_decay=0.999, learning_rate=1e-2)

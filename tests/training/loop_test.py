@@ -132,6 +132,7 @@ def test_implicit_transfers_stop_the_loop(tmp_path, monkeypatch):
     loop.train(_quiet(tiny_config.get_config("grpo")), tmp_path)
 
 
+@pytest.mark.slow
 def test_profile_of_the_chosen_steps(tmp_path):
   config = _quiet(tiny_config.get_config("grpo"))
   config.phases = ("sft",)

@@ -159,6 +159,7 @@ def test_adaptive_kl_coefficient_steers_and_is_part_of_the_state(tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_adaptive_entropy_bonus_applies_below_its_target():
   fields = {"entropy_coef": 0.02, "entropy_target": 1.0}
   parts = _make_parts("dr_grpo", fields=fields)
@@ -190,6 +191,7 @@ def _no_reward(prompts, rollout):
   return dataclasses.replace(scored, rewards=jnp.zeros_like(scored.rewards))
 
 
+@pytest.mark.slow
 def test_kl_of_a_domain_has_its_own_weight():
   fields = {"kl_coef": 0.1, "kl_domain_weights": (1.0, 0.0, 2.0)}
   parts = _make_parts(fields=fields, score=_no_reward)
@@ -313,6 +315,7 @@ def test_kept_tokens_are_the_support_of_training():
 # --- Other terms and inputs --------------------------------------------------
 
 
+@pytest.mark.slow
 def test_right_answers_are_imitated():
   def score(prompts, rollout):
     scored = tiny.count_token(prompts, rollout)
@@ -442,6 +445,7 @@ def _writes(made, texts):
   return sample
 
 
+@pytest.mark.slow
 def test_steps_of_an_addition_are_rewarded_one_by_one():
   task_options = {"level": 2, "scratchpad": True}
   config = _rl_setting("grpo_ps", "add", task_options, kl_coef=0.0)
@@ -608,13 +612,14 @@ def teacher(tmp_path_factory):
   return workdir
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "steps"),
   [
     ("opd_full", 20),
     # Noisier: it learns from the tokens that were drawn.
-    pytest.param("opd_token", 80, marks=pytest.mark.slow),
-    pytest.param("opd_topk", 20, marks=pytest.mark.slow),
+    ("opd_token", 80),
+    ("opd_topk", 20),
   ],
 )
 def test_student_comes_closer_to_the_teacher(name, steps, teacher, tmp_path):
@@ -629,6 +634,7 @@ def test_student_comes_closer_to_the_teacher(name, steps, teacher, tmp_path):
   assert np.mean(distances[-3:]) < 0.6 * distances[0]
 
 
+@pytest.mark.slow
 def test_run_starts_with_the_policy_of_another(teacher, tmp_path):
   config = _distillation("opd_full")
   config.start_workdir = str(teacher)

@@ -111,7 +111,7 @@ def by_hand(staleness):
 
 
 @pytest.mark.parametrize(
-  "staleness", [0, pytest.param(1, marks=pytest.mark.slow), 2]
+  "staleness", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))]
 )
 def test_what_is_ahead_is_dispatched_before_the_host_verifies(staleness):
   expected = ["sample"] * staleness
@@ -140,6 +140,7 @@ def test_each_step_learns_from_the_parameters_of_so_many_updates_before(
     )
 
 
+@pytest.mark.slow
 def test_without_learning_a_rollout_ahead_is_the_one_in_its_step():
   parts, (state, *_), _ = by_hand(2)
   sample = jax.jit(functools.partial(step.sample_stage, parts=parts))

@@ -254,7 +254,7 @@ def _with_experts():
 
 
 @pytest.mark.parametrize(
-  "what", ["lanes", slow("greedy"), "kept_ids", slow("routing")]
+  "what", ["kept_ids", *map(slow, ("lanes", "greedy", "routing"))]
 )
 def test_all_that_belongs_to_a_group_travels_with_it(what):
   parts = _parts(

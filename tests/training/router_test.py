@@ -123,6 +123,7 @@ def test_balance_is_the_loss_of_the_whole_batch():
   np.testing.assert_allclose(metrics["router/entropy"], entropy, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_rejected_tokens_do_not_count_in_the_load():
   fields = {"balance_coef": 0.5, "rejection": "token_k1", "rejection_low": 0.9}
   parts = make_parts(fields)
@@ -206,6 +207,7 @@ def test_training_takes_the_recorded_experts_and_the_reference_its_own():
     )
 
 
+@pytest.mark.slow
 def test_biases_move_against_the_load():
   fields = {"router_bias_step": 0.01}
   parts = make_parts(fields, policy=moe_policy(router_bias=True))

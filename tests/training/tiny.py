@@ -43,11 +43,11 @@ VARIED = (
 )
 
 
-# Of these, a plain ratio of tokens, and a trainable parameter.
-FAST = "grpo", "lambda_grpo"
+# Of these, ratios of tokens and of rows, and values of a critic.
+FAST = "grpo", "gspo", "ppo"
 
 
-def each_algorithm(leave_out=(), fast=VARIED):
+def each_algorithm(leave_out=(), fast=FAST):
   """Parameters of a test: all names, those that are not `fast` marked slow.
 
   Without those that train no policy, or need turns.
