@@ -83,6 +83,9 @@ ROWS = {
     "--config.rl.micro_batch_size=2048",
   ),
 }
+# The same steps with a critic: PPO in place of GRPO.
+_PPO = {f"{name}-ppo": name for name in ("0.5b-v5e-8", "7b-v5p-128")}
+ROWS |= {name: ROWS[base] for name, base in _PPO.items()}
 _ONLY = flags.DEFINE_list("only", list(ROWS), "Rows to compile anew.")
 _FOLDER = flags.DEFINE_string("folder", "benchmarks/pods", "Of the files.")
 
@@ -91,11 +94,13 @@ _HEADING = """\
 
 Written by `make pods`; nothing here has run on a TPU. Each row is the whole
 step of `configs/pods.py` (512 + 1024 slots, 8 completions a prompt, AdamW in
-float32, a reference), compiled ahead of time by libtpu for chips that are not
-there. [The program](../experiments/pod_report.py) says what the figures are and
-what they are not: operations, bytes and what is sent are counted with the trip
-counts of loops, every completion at its full length; a step takes at least the
-time of the last column, and may take much longer. HBM is of one device, in GiB.
+float32), compiled ahead of time by libtpu for chips that are not there: GRPO
+with a reference, or PPO (`-ppo`), which has no reference, and a critic with a
+trunk of the policy's size. [The program](../experiments/pod_report.py) says
+what the figures are and what they are not: operations, bytes and what is sent
+are counted with the trip counts of loops, every completion at its full length;
+a step takes at least the time of the last column, and may take much longer. HBM
+is of one device, in GiB.
 """
 
 
@@ -187,7 +192,7 @@ def main(argv: Sequence[str]) -> int:
         sys.executable,
         "-m",
         "experiments.pod_report",
-        "--config=configs/pods.py",
+        f"--config=configs/pods.py:{'ppo' if name in _PPO else 'grpo'}",
         *ROWS[name],
         f"--save={made}/{name}",
       ]

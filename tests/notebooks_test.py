@@ -37,13 +37,8 @@ def _num_images(cell) -> int:
   )
 
 
-@pytest.mark.parametrize(
-  "name",
-  [
-    pytest.param(x, marks=pytest.mark.slow if x.startswith("02_") else ())
-    for x in _NAMES
-  ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", _NAMES)
 def test_running_gives_the_saved_outputs(name, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   namespace = {"__name__": "__main__"}

@@ -53,6 +53,7 @@ def test_train_reports_before_and_after(finished):
   }
 
 
+@pytest.mark.slow
 def test_train_fails_below_the_required_accuracy(tmp_path, finished):
   finished.copy(tmp_path)
   # A verdict may change on a finished run, which is only evaluated.

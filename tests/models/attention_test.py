@@ -84,13 +84,13 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
   ("kernel", "spans", "window", "softcap", "scale"),
   [
     ("splash", LONG, None, 3.0, None),
-    ("splash", BOTH, 5, None, 0.4),
+    slow("splash", BOTH, 5, None, 0.4),
     slow("splash", LEFT, None, None, None),
     slow("splash", LONG, 150, None, None),
     slow("splash", LONG, 20, 3.0, 0.4),
     slow("splash", BOTH, 128, 3.0, None),
     slow("cudnn", LEFT, None, None, None),
-    ("cudnn", LONG, 20, None, None),
+    slow("cudnn", LONG, 20, None, None),
     ("cudnn", BOTH, 5, None, 0.4),
   ],
 )

@@ -38,7 +38,9 @@ def _with_kernel(params):
 
 
 @pytest.mark.parametrize("trunk", critic_lib.TRUNKS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+  "dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)]
+)
 def test_values_are_linear_in_the_policys_states(trunk, dtype):
   policy = tiny.tiny_transformer(dtype=dtype)
   policy_params = policy.init(jax.random.key(0))

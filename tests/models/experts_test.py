@@ -57,7 +57,12 @@ def _value_and_gradients(
 @pytest.mark.parametrize("form", [experts.ragged, experts.blocked, experts.mix])
 @pytest.mark.parametrize(
   ("num_tokens", "num_experts", "num_chosen"),
-  [(7, 4, 2), (32, 3, 1), (2, 16, 3), (1, 2, 2)],
+  [
+    (7, 4, 2),
+    (2, 16, 3),
+    pytest.param(32, 3, 1, marks=pytest.mark.slow),
+    pytest.param(1, 2, 2, marks=pytest.mark.slow),
+  ],
 )
 def test_forms_equal_the_dense_one(form, num_tokens, num_experts, num_chosen):
   with jax.enable_x64(True):
@@ -77,6 +82,7 @@ def test_forms_equal_the_dense_one(form, num_tokens, num_experts, num_chosen):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [experts.ragged, experts.blocked])
 @pytest.mark.parametrize("expert", [0, 2, 4])
 def test_all_tokens_may_take_one_expert(form, expert):
@@ -433,6 +439,7 @@ def test_kept_routing_reproduces_the_sampler_where_free_routing_does_not():
   assert gap.max() > 0.1
 
 
+@pytest.mark.slow
 def test_recorded_routing_is_that_of_the_training_pass():
   params = transformer_test.make_params(MOE)
   rollout = _sample(MOE, params)

@@ -75,10 +75,15 @@ def assert_same(tree, other):
 @pytest.mark.parametrize(
   ("config", "run"),
   [
-    (transformer_test.PLAIN, teacher_forced),
     (RICH, teacher_forced),
     (RICH, step_by_step),
-    (dataclasses.replace(RICH, cache_dtype="int8"), step_by_step),
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in (
+        (transformer_test.PLAIN, teacher_forced),
+        (dataclasses.replace(RICH, cache_dtype="int8"), step_by_step),
+      )
+    ),
   ],
 )
 def test_fresh_adapters_change_no_bit(config, run):

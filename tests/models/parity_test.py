@@ -30,6 +30,17 @@ FAMILIES = (
 TOLERANCE = 2e-4
 
 
+def _families(*fast):
+  """A parameter: all families, those that are not `fast` marked slow."""
+  return pytest.mark.parametrize(
+    "family",
+    [
+      pytest.param(name, marks=() if name in fast else pytest.mark.slow)
+      for name in FAMILIES
+    ],
+  )
+
+
 def load(family, dtype="float32"):
   """Reads a family's checkpoint; (config, params)."""
   config, params = weights.load(CHECKPOINTS / family, param_dtype=dtype)
@@ -81,7 +92,7 @@ def test_the_side_of_the_padding_is_irrelevant(family):
 
 # The last prompt is shorter than the windows; with its continuation all rows
 # are longer.
-@pytest.mark.parametrize("family", FAMILIES)
+@_families("qwen2", "gemma2", "qwen3_moe")
 def test_decoding_equals_the_full_forward(family):
   config, params = load(family)
   arrays = recorded(family)
@@ -94,13 +105,7 @@ def test_decoding_equals_the_full_forward(family):
   np.testing.assert_allclose(cached, full[:, 19:], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-  "family",
-  [
-    pytest.param(name, marks=() if name == "qwen2" else pytest.mark.slow)
-    for name in FAMILIES
-  ],
-)
+@_families("qwen2")
 def test_greedy_sampling_equals_that_of_transformers(family):
   config, params = load(family)
   arrays = recorded(family)

@@ -53,7 +53,9 @@ def largest(name, kind, kernel):
   return np.repeat(blocks, block, axis=-1)
 
 
-@pytest.mark.parametrize("config", [SMALL, EXPERTS])
+@pytest.mark.parametrize(
+  "config", [SMALL, pytest.param(EXPERTS, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("kind", ["int8", "nf4"])
 def test_errors_are_at_most_half_a_step(kind, config):
   base = make_base(config)["trained"]

@@ -152,7 +152,8 @@ def test_lambda_counts_the_tokens_of_a_rollout():
     )
 
 
-@pytest.mark.parametrize("name", ["ppo", slow("grpo")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ppo", "grpo"])
 def test_the_loss_is_a_sum_over_the_tokens_of_all_rows(name):
   """However rows are packed, and whatever empty ones there are."""
   parts, state, _, batch, _ = _batch(name, micro_batch_size=48)

@@ -56,6 +56,7 @@ def train_both(configs, root):
   return together, alone, results, expected
 
 
+@pytest.mark.slow
 def test_seeds_end_as_runs_of_their_own(tmp_path):
   configs = [make_config(seed=seed) for seed in (0, 1)]
   together, alone, results, expected = train_both(configs, tmp_path)

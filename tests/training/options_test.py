@@ -341,6 +341,7 @@ def _even_tokens(prompts, rollout):
   return tiny.count_token(prompts, rollout)
 
 
+@pytest.mark.slow
 def test_remax_compares_with_the_greedy_completion_of_the_prompt():
   parts = _make_parts("remax", score=_even_tokens)
   state, prompts = tiny.make_state(parts), tiny.make_prompts()

@@ -123,7 +123,9 @@ def test_what_is_ahead_is_dispatched_before_the_host_verifies(staleness):
   assert left == [min(staleness, STEPS - 1 - t) for t in range(STEPS)]
 
 
-@pytest.mark.parametrize("staleness", [0, 2])
+@pytest.mark.parametrize(
+  "staleness", [2, pytest.param(0, marks=pytest.mark.slow)]
+)
 def test_each_step_learns_from_the_parameters_of_so_many_updates_before(
   staleness,
 ):

@@ -205,7 +205,7 @@ def programs():
     pytest.param((0, 1, 2, 3, 5), 1, (0, 1, 2, 3), marks=pytest.mark.slow),
     # The surplus is dropped.
     pytest.param((1, 4, 5, 6, 7, 8), 2, (1, 4, 5, 6), marks=pytest.mark.slow),
-    ((2, 7, 8, 11), 3, (2, 7, 8, 11)),
+    pytest.param((2, 7, 8, 11), 3, (2, 7, 8, 11), marks=pytest.mark.slow),
     ((3, 5), 3, (3, 5, 8, 9)),  # The bound; dead ones of the last round.
     pytest.param((), 3, (8, 9, 10, 11), marks=pytest.mark.slow),
   ],

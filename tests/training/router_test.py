@@ -261,6 +261,7 @@ def test_models_without_experts_are_told(fields):
     tiny.make_parts(fields=fields)
 
 
+@pytest.mark.slow
 def test_biases_that_are_not_there_cannot_move():
   parts = make_parts({"router_bias_step": 0.1})
   state, batch = _prepared(parts)

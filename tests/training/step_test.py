@@ -122,7 +122,9 @@ def test_first_update_is_on_policy_in_every_bit(dtype, cache_dtype, micro, gap):
   assert max(jax.tree.leaves(moved)) > 0
 
 
-@pytest.mark.parametrize("micro", [2, 4, 8])
+@pytest.mark.parametrize(
+  "micro", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 8))]
+)
 def test_anchor_pass_has_the_bits_of_the_update(micro):
   """With several updates the anchor is computed at the update's shapes."""
   parts = tiny.make_parts(micro_batch_size=micro, num_epochs=2)
