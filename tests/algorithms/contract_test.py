@@ -16,7 +16,7 @@ from tests.training import tiny
 NAMES = tuple(algorithms.ALGORITHMS)
 # The first of the table with their loss of the policy, and some that share it;
 # for the others the contract is slow tests, without what is about that alone.
-# What needs programs of its own is slow for all but `tiny.VARIED`.
+# What needs programs of its own is slow for all but `tiny.FAST`.
 OWN_LOSS = {
   *{
     algorithm.policy_loss: name
@@ -196,7 +196,7 @@ class TestContract:
     assert outcome.gradient[0, 2] == 0
 
 
-@_each(tiny.VARIED)
+@_each(tiny.FAST)
 class TestPrograms:
   """What needs a program of its own."""
 

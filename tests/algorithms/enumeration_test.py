@@ -277,7 +277,10 @@ def test_with_equal_lengths_opo_is_dr_grpo():
   "names",
   [
     ("grpo", "gspo", "gspo_token", "gmpo", "sapo", "two_grpo"),
-    ("dapo", "cispo", "vespo", "lambda_grpo", "kl_cov"),
+    pytest.param(
+      ("dapo", "cispo", "vespo", "lambda_grpo", "kl_cov"),
+      marks=pytest.mark.slow,
+    ),
     ("tic_grpo", "luspo"),
   ],
 )

@@ -58,8 +58,8 @@ def _filled(function, arrays, config, **given):
   return function(**{name: known[name] for name in names if name in known})
 
 
+@pytest.mark.parametrize("seed", [0, 1])  # In turn: they share a program.
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("seed", [0, 1])
 def test_loss_and_gradient_equal_the_reference(name, seed):
   reference = _reference(name)
   algorithm = algorithms.get_algorithm(name)

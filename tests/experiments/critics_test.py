@@ -85,6 +85,7 @@ def monte_carlo(rollout, gamma):
   return found
 
 
+@pytest.mark.slow
 def test_without_a_baseline_advantages_are_monte_carlo_returns():
   rollout = random_rollout()
   setting = dataclasses.replace(PPO, baseline="none")

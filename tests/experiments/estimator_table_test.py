@@ -63,6 +63,7 @@ def test_a_page_about_some(measured, tmp_path):
   assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_mistakes_are_refused(tmp_path):
   cases = {
     "--algorithms=sft": "'sft' has no policy gradient",

@@ -157,6 +157,7 @@ def test_a_critic_is_held_beside_the_policy(trunk):
   assert "critic" not in table(tiny_config.get_config("grpo"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("remat", "num_prompts"), [("none", 8), ("full", 8), ("none", 1)]
 )

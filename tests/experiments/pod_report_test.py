@@ -55,6 +55,7 @@ def made(compiled) -> dict:
   }
 
 
+@pytest.mark.slow
 def test_the_program_of_a_config_is_read_whole(compiled):
   found = pod_report.analyze(compiled)
   assert found.phases["decode"].flops > 0
@@ -186,6 +187,7 @@ def test_a_row_that_broke_off_is_reported_and_leaves_the_old_one(
   assert f"## {name}" in (tmp_path / "pods.md").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_a_slice_that_is_not_sold_is_refused():
   result = command.run("pod_report", command.TINY, "--topology=v5e-7")
   programs_test.assert_refused(result, "no slice of v5e has 7")

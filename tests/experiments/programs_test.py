@@ -70,6 +70,7 @@ def test_train_fails_below_the_required_accuracy(tmp_path, finished):
   assert_fits(out, err)
 
 
+@pytest.mark.slow
 def test_evaluate_prints_and_saves_what_it_found(tmp_path, finished):
   finished.copy(tmp_path)
   status, out, err = command.run(
@@ -101,6 +102,7 @@ def test_evaluate_prints_and_saves_what_it_found(tmp_path, finished):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "devices", [1, pytest.param(3, marks=pytest.mark.slow)]
 )

@@ -13,6 +13,7 @@ from grpo_jax.types import Prompts
 from tests.models import transformer_test
 
 
+@pytest.mark.slow
 def test_an_adapted_transformer_samples_and_scores_like_the_original():
   with jax.enable_x64(True):
     config = transformer_test.float64(transformer_test.PLAIN)

@@ -180,6 +180,7 @@ def test_a_kernel_that_cannot_serve_raises(
     experts.form("megablox", dtype)
 
 
+@pytest.mark.slow
 def test_an_expert_taken_twice_counts_twice():
   """As in the slots of tokens that were never decoded, which hold zeros."""
   with jax.enable_x64(True):
@@ -238,7 +239,9 @@ def test_experts_that_became_impossible_keep_finite_weights():
 # --- In the transformer ------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", [MOE, NOT_NORMALISED])
+@pytest.mark.parametrize(
+  "config", [MOE, pytest.param(NOT_NORMALISED, marks=pytest.mark.slow)]
+)
 def test_equals_the_numpy_reference_whole_and_step_by_step(config):
   with jax.enable_x64(True):
     config = transformer_test.float64(config)
@@ -458,6 +461,7 @@ def test_recorded_routing_is_that_of_the_training_pass():
     np.testing.assert_array_equal(aux.ids[:, 0], last)
 
 
+@pytest.mark.slow
 def test_gradients_reach_the_router_through_kept_experts():
   params = transformer_test.make_params(MOE)
   rollout = _sample(MOE, params)

@@ -113,6 +113,7 @@ def test_wrapping_shares_the_arrays_of_the_base():
   )
 
 
+@pytest.mark.slow
 def test_adapters_are_drawn_as_peft_draws_them():
   config = dataclasses.replace(transformer_test.PLAIN, width=64, mlp_width=100)
   policy = policy_of(config, dataclasses.replace(CONFIG, rank=32))
@@ -251,6 +252,7 @@ def test_files_have_the_names_and_shapes_of_peft(tmp_path):
   assert {*settings["target_modules"]} == {"down_proj", "v_proj", "o_proj"}
 
 
+@pytest.mark.slow
 def test_the_files_mean_what_peft_makes_of_them(tmp_path):
   # PEFT: W + α / r · B A, on W [outputs, inputs] of each projection alone.
   config = dataclasses.replace(RICH, num_kv_heads=2)

@@ -61,7 +61,9 @@ def reference(family):
   )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+  "dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_equal_those_of_transformers(family, dtype):
   with jax.enable_x64(dtype == "float64"):
@@ -105,7 +107,7 @@ def test_decoding_equals_the_full_forward(family):
   np.testing.assert_allclose(cached, full[:, 19:], rtol=0, atol=1e-4)
 
 
-@_families("qwen2")
+@_families()
 def test_greedy_sampling_equals_that_of_transformers(family):
   config, params = load(family)
   arrays = recorded(family)
@@ -134,6 +136,7 @@ def test_exported_parameters_are_loaded_bit_by_bit(family, tmp_path):
 
 # Without what a family adds, its logits are others: the tests above would
 # notice.
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("family", "change"),
   [

@@ -178,6 +178,7 @@ def test_a_policy_over_codes_is_one_over_what_they_stand_for(config, kind):
     )
 
 
+@pytest.mark.slow
 def test_log_probs_move_by_little():
   # Without its blocks, the log-probs of this model move by 1.8 nats.
   base, batch = make_base(SMALL), transformer_test.make_batch()

@@ -25,13 +25,8 @@ def _parts(mesh, *arguments, **options):
   )
 
 
-@pytest.mark.parametrize(
-  "name",
-  [
-    pytest.param(name, marks=() if name == "grpo" else pytest.mark.slow)
-    for name in tiny.VARIED
-  ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", tiny.VARIED)
 def test_gradients_are_those_of_one_device(name):
   """On a batch with empty, truncated, filtered and unscored rows."""
   results = []

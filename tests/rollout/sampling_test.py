@@ -342,7 +342,9 @@ def take(prompts, rows):
   return jax.tree.map(lambda x: x[jnp.array(rows)], prompts)
 
 
-@pytest.mark.parametrize("lanes", [None, 5])
+@pytest.mark.parametrize(
+  "lanes", [None, pytest.param(5, marks=pytest.mark.slow)]
+)
 def test_recorded_log_probs_equal_teacher_forcing(model, lanes):
   policy, params, prompts = model
   with jax.enable_x64(True):
@@ -530,7 +532,9 @@ def test_a_free_lane_takes_the_next_row():
   np.testing.assert_array_equal(rollout.tokens[7, :3], [18, 19, 0])
 
 
-@pytest.mark.parametrize("lanes", [None, 3])
+@pytest.mark.parametrize(
+  "lanes", [None, pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_rows_may_have_limits_of_their_own(model, lanes):
   policy, params, prompts = model
   limits = jnp.asarray([1, 5, 3, 2, 4, 5, 1, 2, 5, 3, 4, 1])

@@ -74,6 +74,7 @@ def test_a_stopped_run_ends_with_the_same_bytes(run, tmp_path):
   assert (copy / name).read_bytes() == (workdir / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_only_adapters_have_an_optimizer_a_reference_and_a_gradient():
   state, _, _ = _state(_config())
   trained = jax.tree.leaves(state.params["policy"]["trained"])
@@ -97,6 +98,7 @@ def test_only_adapters_have_an_optimizer_a_reference_and_a_gradient():
   }
 
 
+@pytest.mark.slow
 def test_fresh_adapters_sample_what_the_base_samples():
   state, parts, made = _state(_config())
   plain, plain_parts, _ = _state(_config(rank=0))

@@ -64,6 +64,7 @@ def _assert_differ(one, other):
   assert not all(jax.tree.leaves(same))
 
 
+@pytest.mark.slow
 def test_optimizer_starts_anew():
   parts = tiny.make_parts()
   state = _advance(parts, tiny.make_state(parts))

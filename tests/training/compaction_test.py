@@ -92,6 +92,7 @@ def test_one_program_on_policy_in_every_bit(name):
     assert metrics["unscored"] == 0
 
 
+@pytest.mark.slow
 def test_rollouts_are_compared_and_not_their_contexts():
   parts, _, rollout, batch, rewards = _batch("grpo")
   prepared = objective.prepare(parts.algorithm, parts.config, batch)

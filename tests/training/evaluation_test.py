@@ -164,6 +164,7 @@ def test_summary_by_hand():
   }
 
 
+@pytest.mark.slow
 def test_evaluator_completes_the_same_prompts_in_any_batches():
   config = config_lib.default_config()
   config.data.name = "copy"

@@ -45,7 +45,7 @@ def test_bandit(name):
   [
     # In a whole run: `options_test.py`.
     pytest.param("opd_full", {}, marks=pytest.mark.slow),
-    ("opd_token", {}),
+    pytest.param("opd_token", {}, marks=pytest.mark.slow),
     ("opd_topk", {"topk": 5}),
   ],
 )

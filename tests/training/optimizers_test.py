@@ -489,6 +489,7 @@ def test_resumed_run_has_the_same_bits(name):
   assert len(jax.tree.leaves(unbroken)) >= 6
 
 
+@pytest.mark.slow
 def test_draws_differ_by_seed_step_and_parameter():
   runs = []
   for seed in (0, 1):
@@ -512,6 +513,7 @@ def _enter(parts, state, **fields):
   return assembly.enter_phase(state, parts, phase, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adafactor", "muon"])
 def test_moments_are_carried_to_the_next_phase(name):
   policy = _transformer(vocab_size=tiny.VOCAB)

@@ -127,6 +127,7 @@ def test_kl_in_the_reward_stays_with_its_token_where_rewards_are_dense():
   )
 
 
+@pytest.mark.slow
 def test_adaptive_kl_coefficient_steers_and_is_part_of_the_state(tmp_path):
   fields = {"kl_coef": 0.1, "kl_target": 1e-3, "kl_horizon": 16.0, **PLAIN}
   parts = _make_parts("dapo", fields=fields)
@@ -277,6 +278,7 @@ def test_rejected_tokens_leave_the_denominators():
   assert abs(rejected["gradient_norm"] - everyone["gradient_norm"]) > 1e-3
 
 
+@pytest.mark.slow
 def test_only_the_tokens_of_highest_entropy_are_trained():
   parts = _make_parts("dapo", fields={"top_entropy_fraction": 0.25, **PLAIN})
   rollout, batch, _, metrics = _opened(parts)(
@@ -656,6 +658,7 @@ def test_run_starts_with_the_policy_of_another(teacher, tmp_path):
     loop.train(config, tmp_path / "other_dtype")
 
 
+@pytest.mark.slow
 def test_teacher_of_another_width_is_refused(teacher, tmp_path):
   config = _distillation("opd_full")
   config.rl.reference_workdir = str(teacher)

@@ -110,9 +110,8 @@ def by_hand(staleness):
   return parts, states, rollouts
 
 
-@pytest.mark.parametrize(
-  "staleness", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("staleness", [0, 1, 2])
 def test_what_is_ahead_is_dispatched_before_the_host_verifies(staleness):
   expected = ["sample"] * staleness
   for t in range(STEPS):

@@ -253,9 +253,8 @@ def _with_experts():
   return tiny.tiny_transformer(num_experts=4, experts_per_token=2)
 
 
-@pytest.mark.parametrize(
-  "what", ["kept_ids", *map(slow, ("lanes", "greedy", "routing"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["lanes", "greedy", "kept_ids", "routing"])
 def test_all_that_belongs_to_a_group_travels_with_it(what):
   parts = _parts(
     max_rounds=3,
