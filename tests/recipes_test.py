@@ -296,16 +296,15 @@ def test_every_recipe_resolves_with_every_model(name, model):
 
 
 def _pairs():
-  """All recipes with all models; those beyond one each are slow."""
+  """Every recipe with a model, and every model with a recipe."""
+  known = tuple(models.MODELS)
   for i, name in enumerate(NAMES):
-    for j, model in enumerate(models.MODELS):
-      # So that the last, which replays routing, has the experts.
-      first = (i + len(models.MODELS) - len(NAMES)) % len(models.MODELS) == j
-      yield pytest.param(name, model, marks=() if first else pytest.mark.slow)
+    # So that the last, which replays routing, has the experts.
+    yield name, known[(i - len(NAMES)) % len(known)]
 
 
 @pytest.mark.parametrize(("name", "model"), _pairs())
-def test_every_recipe_is_assembled_with_every_model(tmp_path, name, model):
+def test_every_recipe_is_assembled_with_a_model(tmp_path, name, model):
   """All that a run does before it loads weights, with other questions."""
   folder = tmp_path / "checkpoint"
   folder.mkdir()

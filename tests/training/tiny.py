@@ -8,7 +8,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
@@ -45,20 +44,6 @@ VARIED = (
 
 # Of these, ratios of tokens and of rows, and values of a critic.
 FAST = "grpo", "gspo", "ppo"
-
-
-def each_algorithm(leave_out=(), fast=FAST):
-  """Parameters of a test: all names, those that are not `fast` marked slow.
-
-  Without those that train no policy, or need turns.
-  """
-  return [
-    pytest.param(name, marks=() if name in fast else pytest.mark.slow)
-    for name, algorithm in algorithms.ALGORITHMS.items()
-    if algorithm.policy_loss is not None
-    and "turns" not in algorithm.needs
-    and name not in leave_out
-  ]
 
 
 def tiny_policy(vocab: int = VOCAB, width: int = 8, dtype=jnp.float32):
