@@ -65,6 +65,13 @@ def read(name: str, default):
   return json.loads(path.read_text()) if path.exists() else default
 
 
+def keep(now: dict) -> None:
+  """Writes now.json, whole even if this process is killed meanwhile."""
+  path = CLOUD / f"now-{os.getpid()}.json"
+  path.write_text(json.dumps(now))
+  path.replace(CLOUD / "now.json")
+
+
 def end_vms(cloud: pathlib.Path = CLOUD) -> None:
   """VMs vanish with all that is on them."""
   for pid in (cloud / "vms").glob("*/*/grpo_jax_runs/*/pid"):
@@ -99,7 +106,7 @@ def main(arguments: list[str]) -> None:
       if now["exists"]:
         fail(f"ALREADY_EXISTS: {name}")
       now = {"life": now["life"] + 1, "exists": True, "looks": 0}
-      (CLOUD / "now.json").write_text(json.dumps(now))
+      keep(now)
       nodes = [name]
       if "node-count" in flags:
         nodes = [f"{name}-{n}" for n in range(int(flags["node-count"]))]
@@ -111,11 +118,11 @@ def main(arguments: list[str]) -> None:
           (home / "bin/python3").chmod(0o755)
     case ["compute", "tpus", "queued-resources", "describe", name]:
       now["looks"] += 1
-      (CLOUD / "now.json").write_text(json.dumps(now))
+      keep(now)
       found = states()
       if found and (found[0] == "GONE" or now["looks"] > MAX_LOOKS):
         now["exists"] = False
-        (CLOUD / "now.json").write_text(json.dumps(now))
+        keep(now)
         end_vms()
         found = None
       if found is None:
@@ -131,7 +138,7 @@ def main(arguments: list[str]) -> None:
         fail(f"NOT_FOUND: {name}")
       end_vms()
       now["exists"] = False
-      (CLOUD / "now.json").write_text(json.dumps(now))
+      keep(now)
     case ["compute", "tpus", "tpu-vm", "describe", node]:
       found = states()
       if found is None:
