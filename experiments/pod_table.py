@@ -97,9 +97,9 @@ step of `configs/pods.py` (512 + 1024 slots, 8 completions a prompt, AdamW in
 float32, a reference), compiled ahead of time by libtpu for chips that are not
 there: GRPO, or PPO (`-ppo`), whose critic has a trunk of the policy's size.
 [The program](../experiments/pod_report.py) says what the figures are and what
-they are not: operations, bytes and what is sent are counted with the trip counts of
-loops, every completion at its full length; a step takes at least the time of
-the last column, and may take much longer. HBM is of one device, in GiB.
+they are not: operations, bytes and what is sent are counted with the trip
+counts of loops, every completion at its full length; a step takes at least the
+time of the last column, and may take much longer. HBM is of one device, in GiB.
 """
 
 
