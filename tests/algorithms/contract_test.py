@@ -80,17 +80,7 @@ def _assert_same(one, other, rtol=1e-5):
   np.testing.assert_allclose(one.gradient, other.gradient, rtol, 1e-7)
 
 
-def _each(fast):
-  return pytest.mark.parametrize(
-    "name",
-    [
-      pytest.param(name, marks=() if name in fast else pytest.mark.slow)
-      for name in NAMES
-    ],
-  )
-
-
-@_each(OWN_LOSS)
+@pytest.mark.parametrize("name", tiny.each(NAMES, OWN_LOSS))
 class TestContract:
   """What one program for each algorithm shows."""
 
@@ -196,7 +186,7 @@ class TestContract:
     assert outcome.gradient[0, 2] == 0
 
 
-@_each(tiny.FAST)
+@pytest.mark.parametrize("name", tiny.each(NAMES))
 class TestPrograms:
   """What needs a program of its own."""
 

@@ -358,13 +358,7 @@ EVERYTHING = {
 REFUSED = {"gagpo": ("overlong_cache",), "gigpo": ("overlong_cache",)}
 
 
-@pytest.mark.parametrize(
-  "name",
-  [
-    pytest.param(name, marks=() if name in tiny.FAST else pytest.mark.slow)
-    for name in algorithms.ALGORITHMS
-  ],
-)
+@pytest.mark.parametrize("name", tiny.each(algorithms.ALGORITHMS))
 def test_all_options_compose_with_every_algorithm(name):
   algorithm = algorithms.get_algorithm(name)
   refused = REFUSED.get(name, ())

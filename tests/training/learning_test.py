@@ -17,13 +17,13 @@ WITHOUT_REWARDS = ("opd_token", "opd_full", "opd_topk", "sft")
 
 @pytest.mark.parametrize(
   "name",
-  [
-    pytest.param(name, marks=() if name in tiny.FAST else pytest.mark.slow)
+  tiny.each(
+    name
     for name, algorithm in algorithms.ALGORITHMS.items()
     if algorithm.policy_loss is not None
     and "turns" not in algorithm.needs
     and name not in WITHOUT_REWARDS
-  ],
+  ),
 )
 def test_bandit(name):
   """One token, one arm pays; a step is one program with one update."""

@@ -36,13 +36,7 @@ def _gradient(parts, state, batch, is_first):
 
 
 # Of every algorithm, on arrays: `tests/algorithms/contract_test.py`.
-@pytest.mark.parametrize(
-  "name",
-  [
-    pytest.param(name, marks=() if name == "grpo" else pytest.mark.slow)
-    for name in tiny.VARIED
-  ],
-)
+@pytest.mark.parametrize("name", tiny.each(tiny.VARIED, fast=("grpo",)))
 def test_gradients_do_not_depend_on_micro_batches(name):
   def parts_of(size, lengths=()):
     return tiny.make_parts(

@@ -8,6 +8,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
@@ -44,6 +45,14 @@ VARIED = (
 
 # Of these, ratios of tokens and of rows, and values of a critic.
 FAST = "grpo", "gspo", "ppo"
+
+
+def each(names, fast=FAST):
+  """Parameters of a test: all names, slow those that are not in `fast`."""
+  return [
+    pytest.param(name, marks=() if name in fast else pytest.mark.slow)
+    for name in names
+  ]
 
 
 def tiny_policy(vocab: int = VOCAB, width: int = 8, dtype=jnp.float32):
