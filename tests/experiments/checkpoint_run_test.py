@@ -157,7 +157,6 @@ def test_adapters_are_exported_merged_or_alone(tmp_path):
       "float32",
       ["algorithm.keep_routing=true", "algorithm.balance_coef=0.01"],
     ),
-    ("gemma2", "bfloat16", []),
     ("gemma3_text", "bfloat16", ["data.template=chat"]),
   ],
 )

@@ -22,6 +22,8 @@ def get_config(kind: str = "both"):
   config.rl.ema_decay = None
   config.rl.staleness = 1
   config.algorithm.kl_coef = 0.0
+  if kind == "both":  # Two processes hold each row: they share verification.
+    config.mesh.tensor = config.model.num_kv_heads = 2
   if not sessions:
     config.rewards.functions = ("tests.rewards.bad_verifiers:logged_length",)
   config.rewards.num_workers = 1
@@ -34,6 +36,6 @@ def get_config(kind: str = "both"):
     config.rl.staleness = 0
   if kind == "long":
     config.phases = ("sft",)
-    config.sft.steps = 200
-    config.checkpoint.every = 20
+    config.sft.steps = 60
+    config.checkpoint.every = 10
   return config

@@ -176,7 +176,7 @@ def test_agents_with_a_critic_are_those_of_one_device(trunk):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ("micro", "lengths"),
-  [(8, (2,)), (8, ()), (32, ())],
+  [(8, (2,)), (32, ())],
 )
 def test_devices_share_prompts_with_rows_of_their_own(micro, lengths):
   """1 of 4 rows of a group, or a whole group, on each device at a time."""

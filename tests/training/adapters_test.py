@@ -33,15 +33,12 @@ def _state(config):
   return assembly.enter_phase(state, parts, run.rl, 1), parts, made
 
 
-@pytest.fixture(
-  scope="module",
-  params=["none", "nf4"],
-)
-def run(request, tmp_path_factory):
-  """Ten supervised and ten reinforcement steps."""
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+  """Of ten supervised and ten reinforcement steps, over a base in codes."""
   workdir = tmp_path_factory.mktemp("adapters")
-  loop.train(_config(quantization=request.param), workdir)
-  return workdir, request.param
+  loop.train(_config(quantization="nf4"), workdir)
+  return workdir
 
 
 def _assert_same(one, other):
@@ -49,9 +46,8 @@ def _assert_same(one, other):
 
 
 @pytest.mark.slow
-def test_the_base_is_untouched_and_the_adapters_are_not(run):
-  workdir, quantization = run
-  before, _, _ = _state(_config(quantization=quantization))
+def test_the_base_is_untouched_and_the_adapters_are_not(workdir):
+  before, _, _ = _state(_config(quantization="nf4"))
   with runs.load(workdir) as loaded:
     assert loaded.step == 20
     after = loaded.params
@@ -61,13 +57,12 @@ def test_the_base_is_untouched_and_the_adapters_are_not(run):
 
 
 @pytest.mark.slow
-def test_a_stopped_run_ends_with_the_same_bytes(run, tmp_path):
-  workdir, quantization = run
+def test_a_stopped_run_ends_with_the_same_bytes(workdir, tmp_path):
   copy = shutil.copytree(workdir, tmp_path / "copy")
   for folder in (copy / "checkpoints").iterdir():
     if folder.name.isdigit() and int(folder.name) > 13:
       shutil.rmtree(folder)
-  loop.train(_config(quantization=quantization), copy)
+  loop.train(_config(quantization="nf4"), copy)
   with runs.load(workdir) as one, runs.load(copy) as other:
     _assert_same(one.params, other.params)
   name = "metrics.jsonl"

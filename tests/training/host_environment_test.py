@@ -247,7 +247,7 @@ def both_parts(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["grpo", "remax", "ppo"])
+@pytest.mark.parametrize("name", ["remax", "ppo"])
 def test_steps_are_those_of_the_one_program(name):
   expected, found = (steps_of(name, *of) for of in both_parts(name))
   for one, other in zip(expected[0], found[0], strict=True):

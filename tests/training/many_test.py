@@ -126,12 +126,12 @@ def test_eight_seeds_end_as_runs_of_their_own(tmp_path):
   results = many.train(configs, workdirs)
   norms = {rows(workdir)[-1]["param_norm"] for workdir in workdirs}
   assert len(norms) == 8
-  # Compilation is the same for all seeds, and the longest part.
+  # Compilation is the same for both seeds, and the longest part.
   compilation_cache.set_cache_dir(str(tmp_path / "programs"))
   try:
-    for seed, config in enumerate(configs):
+    for seed in (0, 7):
       alone = tmp_path / f"alone{seed}"
-      expected = loop.train(config, alone)
+      expected = loop.train(configs[seed], alone)
       assert results[seed].before == expected.before
       assert results[seed].after == pytest.approx(expected.after)
       assert_close_run(workdirs[seed], alone)
