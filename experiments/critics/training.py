@@ -252,7 +252,11 @@ _make = functools.cache(environments.make)
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _initial_params(environment, has_critic, keys):  # [S] keys
-  return jax.vmap(lambda key: policies.init(key, environment, has_critic))(keys)
+  # One after another: two QR factorisations of batches wait for each other
+  # forever, now and then, with jaxlib 0.10.2 on two cores.
+  return jax.lax.map(
+    lambda key: policies.init(key, environment, has_critic), keys
+  )
 
 
 @functools.cache

@@ -477,11 +477,22 @@ def test_a_cell_is_trained(tiny):
   assert 15 < record.final_scores().mean() < 35
 
 
+def test_networks_are_initialised_one_after_another():
+  # Two QR factorisations of batches may wait for each other forever.
+  keys = jax.vmap(jax.random.key)(jnp.arange(3))
+  made = training._make("Acrobot-v1"), True, keys
+  text = training._initial_params.lower(*made).as_text()
+  calls = [line for line in text.splitlines() if "@lapack_" in line]
+  assert any("geqrf" in line for line in calls)
+  assert all('num_batch_dims = "0"' in line for line in calls)
+
+
 @pytest.mark.slow
 def test_ppo_learns_acrobot():
-  setting = settings.Setting("Acrobot-v1", "ppo")
-  record = report.train(protocol.Cell(setting, 5, ()))
-  assert record.final_scores().min() > -120
+  # From -500. With 1.1 million steps, benchmarks/critics/full.md has it at -90.
+  setting = settings.Setting("Acrobot-v1", "ppo", total_steps=250_000)
+  record = report.train(protocol.Cell(setting, 3, ()))
+  assert record.final_scores().min() > -400
 
 
 @pytest.mark.slow

@@ -478,7 +478,6 @@ def assert_same_rollout(rollout, expected):
   ("config", "lanes", "smallest"),
   [
     (dataclasses.replace(WINDOWED, cache_dtype="int8"), 5, 8),
-    pytest.param(WINDOWED, 5, 8, marks=pytest.mark.slow),
     pytest.param(WINDOWED, None, 2, marks=pytest.mark.slow),
     pytest.param(transformer_test.PLAIN, 1, 128, marks=pytest.mark.slow),
     pytest.param(EXPERTS, 5, 4, marks=pytest.mark.slow),

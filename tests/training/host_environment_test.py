@@ -1,7 +1,6 @@
 """Problems with an environment on the host: settings, steps, and whole runs."""
 
 import dataclasses
-import signal
 
 import jax
 import numpy as np
@@ -20,7 +19,7 @@ from grpo_jax.training import (
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
 from tests.experiments import command, tiny_config
-from tests.training import host_rollout_test, host_sessions, resume_test, tiny
+from tests.training import host_rollout_test, host_sessions, tiny
 
 PATH = "tests.training.host_sessions:calculator"
 
@@ -300,26 +299,6 @@ def test_a_run_says_what_its_sessions_say(whole):
   assert "eval/reward/blocked" in rows[-1]
   timings = metrics_log.read_lines(whole / metrics_log.TIMINGS)
   assert timings[-1]["time/environment_s"] > 0
-
-
-@pytest.mark.slow
-def test_a_stopped_run_ends_with_the_bytes_of_one_that_is_not(
-  tmp_path, monkeypatch, whole
-):
-  write = metrics_log.MetricsLog.write
-
-  def stop(self, step, *rest):
-    if step == 14:
-      signal.raise_signal(signal.SIGTERM)
-    write(self, step, *rest)
-
-  with monkeypatch.context() as patch:
-    patch.setattr(metrics_log.MetricsLog, "write", stop)
-    assert loop.train(get_tiny(), tmp_path).preempted
-  loop.train(get_tiny(), tmp_path)
-  resume_test.assert_same(
-    resume_test.everything(tmp_path), resume_test.everything(whole)
-  )
 
 
 @pytest.mark.slow

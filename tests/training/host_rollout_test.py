@@ -162,7 +162,6 @@ def check_same(rollout, wanted, exact=EXACT):
     ("adapter", 76, {}),
     slow("adapter", 15, {"top_k": 20, "record_kept": True}),
     slow("transformer", 76, {}),
-    slow("transformer", 20, {"top_k": 20, "record_kept": True}),
     slow("transformer", 30, {"temperature": 0.0}),
     slow("experts", 30, {"record_routing": True}),
   ],
