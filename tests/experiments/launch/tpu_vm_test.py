@@ -167,6 +167,8 @@ def test_interrupted_supervisor_leaves_the_run_and_finds_it_again(cloud, capfd):
     env=os.environ | {"PYTHONPATH": str(command.ROOT)},
     stdout=subprocess.PIPE,
     text=True,
+    # A shell has its background jobs ignore it, tests and all they start.
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
   ) as first:
     while "workers: 2 running" not in first.stdout.readline():
       assert first.poll() is None
