@@ -489,10 +489,9 @@ def test_networks_are_initialised_one_after_another():
 
 @pytest.mark.slow
 def test_ppo_learns_acrobot():
-  # From -500. With 1.1 million steps, benchmarks/critics/full.md has it at -90.
-  setting = settings.Setting("Acrobot-v1", "ppo", total_steps=250_000)
-  record = report.train(protocol.Cell(setting, 3, ()))
-  assert record.final_scores().min() > -400
+  setting = settings.Setting("Acrobot-v1", "ppo")
+  record = report.train(protocol.Cell(setting, 5, ()))
+  assert record.final_scores().min() > -120
 
 
 @pytest.mark.slow

@@ -196,11 +196,11 @@ def test_a_search_continues_its_study(cwd):
   before = logs(root)
   assert len(before) == 1
 
-  status, out, err = search(2)
+  status, out, err = search(3, "--parallel=2")
   assert status == 0, err
-  assert "sweep: 1 of 2 trials were begun in root" in out
+  assert "sweep: 1 of 3 trials were begun in root" in out
   after = logs(root)
-  assert len(after) == 2
+  assert len(after) == 3
   assert before.items() <= after.items()
   study = optuna.load_study(
     study_name="sweep", storage=f"sqlite:///{root / 'study.db'}"
@@ -216,7 +216,7 @@ def test_a_search_continues_its_study(cwd):
   assert best in " ".join(out.split())
   assert_fits_but_paths(out, err)
 
-  assert_refused(search(2, "--metric=eval/reward"), "pass another --root")
+  assert_refused(search(3, "--metric=eval/reward"), "pass another --root")
 
 
 @pytest.mark.slow
