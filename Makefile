@@ -125,6 +125,6 @@ $(VENV)/created:
 $(VENV)/with-%: setup.py constraints.txt | $(VENV)/created
 	@echo "Installing grpo_jax[$*] into $(VENV); what is new there is" \
 	  "downloaded, a few hundred MB at first ..."
-	@$(BIN)/python -m pip install --quiet $(CONSTRAINTS) \
+	@$(BIN)/python -m pip install --quiet --no-compile $(CONSTRAINTS) \
 	  --no-build-isolation --editable '.[$*]'
 	@touch $@

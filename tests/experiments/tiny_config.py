@@ -71,6 +71,7 @@ def get_config(algorithm: str = "reinforce"):
     config.critic.num_updates = 2
     config.critic.freeze = ("attention",)
     config.critic.optimizer.learning_rate = 1e-2
+    config.value.num_lengths = config.rl.num_lengths = 1  # Compiles faster.
     config.rl.num_prompts = 16
     config.rl.group_size = 1
   if sessions:
