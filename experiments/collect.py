@@ -33,6 +33,7 @@ from absl import flags
 from experiments import cells as cells_lib
 from experiments import flags as flags_lib
 from experiments import groups as groups_lib
+from experiments import statistics
 from experiments.groups import Group, Summary
 
 _ROOT = flags.DEFINE_string("root", None, "Folder of the sweep.", required=True)
@@ -282,7 +283,7 @@ def _draw_curve(axes: Any, group: Group, color: Any) -> None:
   )  # [N, steps]
   axes.plot(steps, values.mean(axis=0), color=color, lw=1.6)
   if len(values) > 1:
-    low, high = groups_lib.interval(values)
+    low, high = statistics.interval(values)
     axes.fill_between(steps, low, high, color=color, alpha=0.12, lw=0)
 
 

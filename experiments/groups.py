@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from experiments import cells as cells_lib
+from experiments import statistics
 from grpo_jax.training import metrics_log
-
-_LEVEL = 0.95
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,27 +109,13 @@ def _curve(workdir: pathlib.Path, metric: str) -> tuple[np.ndarray, np.ndarray]:
   return np.array(list(points)), np.array(list(points.values()))
 
 
-def interval(
-  values: np.ndarray,  # [N] or [N, steps]
-) -> tuple[np.ndarray, np.ndarray]:  # [] or [steps], twice
-  """95 % percentile-bootstrap interval of the mean over the first axis."""
-  found = stats.bootstrap(
-    (values,),
-    np.mean,
-    axis=0,
-    confidence_level=_LEVEL,
-    method="percentile",  # Defined for equal values too, unlike BCa.
-    rng=np.random.default_rng(0),
-  ).confidence_interval
-  return found.low, found.high
-
-
 def summarize(values: Sequence[float]) -> Summary:
   """Mean, interval and interquartile mean, as far as they are defined."""
   if not values:
     return Summary(None, None, None, None)
-  mean, iqm = float(np.mean(values)), float(stats.trim_mean(values, 0.25))
+  array = np.array(values)
+  mean, iqm = float(array.mean()), float(statistics.interquartile_mean(array))
   if len(values) == 1:
     return Summary(mean, None, None, iqm)
-  low, high = interval(np.array(values))
+  low, high = statistics.interval(array)
   return Summary(mean, float(low), float(high), iqm)

@@ -126,9 +126,7 @@ def _curves(profile, records, axes, name, horizon) -> None:
   for baseline in profile.baselines:
     setting = _setting(profile, name, horizon, baseline=baseline)
     curves = records[setting].curves()  # [S, NUM_BINS]
-    low, high = np.transpose(
-      [statistics.interval(x, np.mean) for x in curves.T]
-    )
+    low, high = statistics.interval(curves)
     colour, marker = _STYLES[baseline]
     axes.fill_between(steps, low, high, color=colour, alpha=0.15, lw=0)
     axes.plot(
@@ -158,7 +156,9 @@ def _line(
   places = [x + shift for x, _ in points]
   scores = [records[setting].final_scores() for _, setting in points]
   means = np.array([statistics.interquartile_mean(x) for x in scores])
-  low, high = np.transpose([statistics.interval(x) for x in scores])
+  low, high = np.transpose(
+    [statistics.interval(x, statistics.interquartile_mean) for x in scores]
+  )
   colour, marker = style
   axes.errorbar(
     places,

@@ -114,7 +114,7 @@ def _summary(conclusion: Conclusion) -> str:
 def _iqm(scores: np.ndarray | None) -> str:
   if scores is None:
     return _NONE
-  low, high = statistics.interval(scores)
+  low, high = statistics.interval(scores, statistics.interquartile_mean)
   mean = float(statistics.interquartile_mean(scores))
   return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from experiments import groups as groups_lib
 from experiments import statistics
 from experiments.groups import Group
 
@@ -121,7 +120,7 @@ def _curves(axes: Any, curves: Mapping[str, Sequence[Group]]) -> None:
       label=name,
     )
     if len(values) > 1:
-      low, high = groups_lib.interval(values)
+      low, high = statistics.interval(values)
       axes.fill_between(steps, low, high, color=colour, alpha=0.12, lw=0)
   axes.legend(frameon=False)
 

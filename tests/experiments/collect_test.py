@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments import cells as cells_lib
-from experiments import collect
+from experiments import collect, statistics
 from experiments import groups as groups_lib
 from grpo_jax.training import metrics_log
 
@@ -90,7 +90,7 @@ def test_the_interval_is_that_of_all_resamples():
 
 def test_the_interval_of_a_curve_is_taken_step_by_step():
   values = np.array([[0.2, 1.0], [0.3, 1.0], [0.7, 1.0]])
-  low, high = groups_lib.interval(values)
+  low, high = statistics.interval(values)
   np.testing.assert_allclose(low, [0.2, 1.0])
   np.testing.assert_allclose(high, [0.7, 1.0])
 
