@@ -56,7 +56,7 @@ def plot(
     left.set_title("At the end: seeds, mean and 95 % interval", loc="left")
     _curves(right, curves)
     right.set_ylabel(labels[1])
-    right.set_xlabel("step, of the warm starts too")
+    right.set_xlabel("step of the run, in all its phases")
     right.set_title("Mean over seeds and 95 % interval", loc="left")
   else:
     name, values = varied

@@ -88,6 +88,13 @@ class Results:
     own = sum(map(self.seconds, self.folders))
     return own + (_seconds(self.warm_start) if self.warm_start else 0.0)
 
+  def date(self) -> str:
+    """When the last arm ended, YYYY-MM-DD."""
+    last = max(
+      (folder / SECONDS).stat().st_mtime for folder in self.folders.values()
+    )
+    return datetime.date.fromtimestamp(last).isoformat()
+
 
 def _seconds(folder: pathlib.Path) -> float:
   path = folder / SECONDS
@@ -140,7 +147,7 @@ def write(
     + (", one warm start" if experiment.shares_start else ""),
     "arms": f"{len(results.arms)} of {len(experiment.chosen(profile))}",
     "full_minutes": experiment.cost,
-    "date": datetime.date.today().isoformat(),
+    "date": results.date(),
   }
   (out / f"{stem}.json").write_text(json.dumps(summary, indent=1) + "\n")
   (out / "README.md").write_text("\n".join(_index(out)) + "\n", "utf-8")
@@ -165,7 +172,7 @@ def _page(
   )
   yield ""
   yield (
-    f"{datetime.date.today().isoformat()}, {os.cpu_count()} virtual CPU cores;"
+    f"{results.date()}, {os.cpu_count()} virtual CPU cores;"
     f" {len(results.arms)} of {len(experiment.chosen(profile))} arms,"
     f" {arms_lib.NUM_SEEDS} seeds each, {minutes:.0f} minutes in all with"
     " compilation and evaluation."
