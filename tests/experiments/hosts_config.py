@@ -36,6 +36,6 @@ def get_config(kind: str = "both"):
     config.rl.staleness = 0
   if kind == "long":
     config.phases = ("sft",)
-    config.sft.steps = 60
+    config.sft.steps = 150
     config.checkpoint.every = 10
   return config

@@ -105,12 +105,6 @@ def assert_same(actual: dict, expected: dict) -> None:
   assert [k for k in expected if actual[k] != expected[k]] == []
 
 
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory) -> dict[str, bytes]:
-  """What a long run leaves that nobody disturbs."""
-  return everything(succeed(tmp_path_factory.mktemp("long"), 2, "long").workdir)
-
-
 def assert_close(actual: list[dict], expected: list[dict]) -> None:
   """The same lines, with numbers that differ by rounding."""
   for x, y in zip(actual, expected, strict=True):
@@ -185,37 +179,29 @@ def test_processes_of_different_runs_refuse_to_work_together(tmp_path):
 
 
 def wait_for_checkpoint(
-  workdir: pathlib.Path, processes: list[subprocess.Popen]
+  workdir: pathlib.Path, processes: list[subprocess.Popen], after: str
 ) -> None:
-  while not checkpoints.describe(workdir / "checkpoints").endswith("0."):
+  """Waits for one of a step that is due, another one than `after`."""
+  while True:
+    last = checkpoints.describe(workdir / "checkpoints")
+    if last != after and last.endswith("0."):
+      return
     ended = [process for process in processes if process.poll() is not None]
     assert not ended, [process.communicate() for process in ended]
     time.sleep(0.05)
 
 
-def assert_continues(unbroken, workdir: pathlib.Path) -> None:
-  """Started again, it ends with the bytes of a run that was let alone."""
-  finished = succeed(workdir, 2, "long")
-  assert "continuing after step" in finished.out[0]
-  assert_same(everything(workdir), unbroken)
-
-
-@pytest.mark.parametrize(
-  ("number", "lost"), [(signal.SIGKILL, 0), (signal.SIGSTOP, 1)]
-)
-def test_a_lost_process_ends_the_run_which_then_continues(
-  unbroken, tmp_path, number, lost
-):
-  processes = start(tmp_path, 2, "long")
+def lose_process(
+  processes: list[subprocess.Popen], number: int, lost: int
+) -> None:
+  """Disturbs one process; the other one ends, and says why."""
   other = processes[1 - lost]
-  wait_for_checkpoint(tmp_path, processes)
   processes[lost].send_signal(number)
   started = time.monotonic()
   _, err = other.communicate(timeout=120)
   seconds = time.monotonic() - started
   processes[lost].kill()
   processes[lost].communicate()
-  print(f"{number.name} of process {lost}: {seconds:.1f} s\n{err}")
 
   assert other.returncode == hosts.EXIT_LOST, err
   # Silence, then a save that may be waited for.
@@ -224,19 +210,29 @@ def test_a_lost_process_ends_the_run_which_then_continues(
   assert f": process {lost} of 2" in err or f"because process {lost} of" in err
   assert re.search(r"The last checkpoint in \S+ is step \d+\.", err)
   assert "Start all processes again with the same command" in err
-  assert_continues(unbroken, tmp_path)
 
 
-def test_sigterm_to_one_process_stops_all_after_the_same_step(
-  unbroken, tmp_path
-):
-  processes = start(tmp_path, 2, "long")
-  wait_for_checkpoint(tmp_path, processes)
+def test_a_run_that_loses_processes_continues_to_the_same_bytes(tmp_path):
+  disturbed = tmp_path / "disturbed"
+  path = disturbed / "checkpoints"
+
+  # A signal to one process stops all after the same step.
+  processes = start(disturbed, 2, "long")
+  wait_for_checkpoint(disturbed, processes, after="")
   processes[1].send_signal(signal.SIGTERM)
-  finished = finish(tmp_path, processes)
+  finished = finish(disturbed, processes)
   assert finished.statuses == [143, 143], finished.err
-  step = int(re.search(r"by SIGTERM after step (\d+)", finished.out[0])[1])
-  assert step < 60
-  last = checkpoints.describe(tmp_path / "checkpoints")
-  assert last.endswith(f" is step {step}.")
-  assert_continues(unbroken, tmp_path)
+  stopped = re.search(r"by SIGTERM after step (\d+)", finished.out[0])[1]
+  assert checkpoints.describe(path).endswith(f" is step {stopped}.")
+
+  for number, lost in ((signal.SIGKILL, 0), (signal.SIGSTOP, 1)):
+    before = checkpoints.describe(path)
+    processes = start(disturbed, 2, "long")
+    wait_for_checkpoint(disturbed, processes, before)
+    lose_process(processes, number, lost)
+
+  finished = succeed(disturbed, 2, "long")
+  (step,) = re.findall(r"continuing after step (\d+)", finished.out[0])
+  assert int(stopped) < int(step) < 150  # Of so many steps.
+  unbroken = succeed(tmp_path / "unbroken", 2, "long").workdir
+  assert_same(everything(disturbed), everything(unbroken))

@@ -134,19 +134,25 @@ def unbroken(tmp_path_factory):
 @pytest.mark.slow
 def test_stopped_in_every_phase_and_while_saving(tmp_path, unbroken):
   algorithm = "reinforce"  # Its baseline is part of the state.
-  out = stop_when(lines(4), signal.SIGTERM, tmp_path, algorithm)
-  step = int(re.search(r"stopped by SIGTERM after step (\d+), and sa", out)[1])
-  store = checkpoints.Checkpoints(tmp_path / "checkpoints", keep=2)
-  assert store.latest_step() == step
-  store.close()
 
+  def terminate(due) -> int:
+    out = stop_when(due, signal.SIGTERM, tmp_path, algorithm)
+    found = re.search(r"stopped by SIGTERM after step (\d+), and sa", out)
+    store = checkpoints.Checkpoints(tmp_path / "checkpoints", keep=2)
+    assert store.latest_step() == int(found[1])
+    store.close()
+    return int(found[1])
+
+  terminate(lines(4))
   stop_when(lines(8), signal.SIGKILL, tmp_path, algorithm)
   # The last step of the first phase, or one of the second.
   stop_when(writing(10), signal.SIGKILL, tmp_path, algorithm)
   assert writing(10)(tmp_path)
   stop_when(saved(13), signal.SIGKILL, tmp_path, algorithm)
+  step = terminate(writing(15))
+  assert step >= 15
   out = finish(tmp_path, algorithm)
-  assert int(re.search(r"continuing after step (\d+) \(rl\)", out)[1]) >= 13
+  assert f"continuing after step {step} (rl)" in out
 
   expected = unbroken(algorithm)
   for part in ("params", "opt_state", "algorithm_state", "key", "ref_params"):
@@ -211,18 +217,6 @@ def test_sigterm_while_compiling(tmp_path, monkeypatch, unbroken):
     result = loop.train(tiny_config.get_config("reinforce"), tmp_path)
   assert result.preempted
   assert result.step == 1
-  finish(tmp_path, "reinforce")
-  assert_same(everything(tmp_path), unbroken("reinforce"))
-
-
-@pytest.mark.slow
-def test_sigterm_while_saving(tmp_path, unbroken):
-  out = stop_when(writing(12), signal.SIGTERM, tmp_path, "reinforce")
-  step = int(re.search(r"stopped by SIGTERM after step (\d+)", out)[1])
-  assert step >= 12
-  store = checkpoints.Checkpoints(tmp_path / "checkpoints", keep=2)
-  assert store.latest_step() == step
-  store.close()
   finish(tmp_path, "reinforce")
   assert_same(everything(tmp_path), unbroken("reinforce"))
 
