@@ -38,7 +38,8 @@ resolve() { # resolve PACKAGE...: adds what pip would install to newer.txt.
 }
 
 something_is_newer() {
-  "${make[@]}" .venv/with-test .venv/with-plot && resolve $(names) \
+  "${make[@]}" .venv/with-test .venv/with-plot > /dev/null \
+    && resolve $(names) \
     && resolve jax jaxlib && [ ! -s "$work/newer.txt" ] && return 1
   return 0
 }
