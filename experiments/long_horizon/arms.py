@@ -69,7 +69,8 @@ class Experiment:
       once (`WARM_START`, with seed 0): where that takes longer than the rest.
       Seeds then are those of problems, draws and critics.
     curve: What is drawn over the steps: label and name.
-    cost: What `full` takes on two cores, minutes, as estimated from `smoke`.
+    cost: Minutes that the arms of `full` take one after another, each on a
+      core of its own: of E2 and E12 as measured, of the others estimated.
   """
 
   title: str
@@ -185,7 +186,7 @@ EXPERIMENTS = {
     ),
     settings=_CHAINS,
     metrics=_SCORE,
-    cost=145,
+    cost=90,
   ),
   "E3": Experiment(
     title="Token-level loss and cross-segment discount",
@@ -249,7 +250,7 @@ EXPERIMENTS = {
     },
     shares_start=True,
     curve=("hacked", "reward/hacked"),
-    cost=75,
+    cost=40,
   ),
   "E14": Experiment(
     title="Credit by state in several turns",
