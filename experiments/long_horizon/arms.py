@@ -70,7 +70,7 @@ class Experiment:
       Seeds then are those of problems, draws and critics.
     curve: What is drawn over the steps: label and name.
     cost: Minutes that the arms of `full` take one after another, each on a
-      core of its own: of E2 and E12 as measured, of the others estimated.
+      core of its own: of E2, E3 and E12 as measured, of the others estimated.
   """
 
   title: str
@@ -208,7 +208,7 @@ EXPERIMENTS = {
     ),
     settings=_CHAINS,
     metrics=_SCORE,
-    cost=110,
+    cost=65,
   ),
   "E4": Experiment(
     title="PPO and GRPO by horizon",
