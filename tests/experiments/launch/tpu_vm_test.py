@@ -159,7 +159,16 @@ def test_failure_beside_a_preempted_worker_is_tried_again(cloud):
   assert _launch(*_RUN) == 0
 
 
+@pytest.fixture
+def sigint():
+  """SIGINT reaches what is started: a shell's background jobs ignore it."""
+  handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+  yield
+  signal.signal(signal.SIGINT, handler)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("sigint")
 def test_interrupted_supervisor_leaves_the_run_and_finds_it_again(cloud, capfd):
   cloud.set(plan=["wait"], lives=_UP)
   with subprocess.Popen(
@@ -167,8 +176,6 @@ def test_interrupted_supervisor_leaves_the_run_and_finds_it_again(cloud, capfd):
     env=os.environ | {"PYTHONPATH": str(command.ROOT)},
     stdout=subprocess.PIPE,
     text=True,
-    # A shell has its background jobs ignore it, tests and all they start.
-    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
   ) as first:
     while "workers: 2 running" not in first.stdout.readline():
       assert first.poll() is None
