@@ -70,7 +70,7 @@ class Experiment:
       Seeds then are those of problems, draws and critics.
     curve: What is drawn over the steps: label and name.
     cost: Minutes that the arms of `full` take one after another, each on a
-      core of its own: of E2, E3 and E12 as measured, of the others estimated.
+      core of its own: of E14 estimated, of the others as measured.
   """
 
   title: str
@@ -226,7 +226,7 @@ EXPERIMENTS = {
     values={"smoke": (8, 16, 32), "full": (8, 16, 32, 64, 96)},
     # Three compactions at each: as many words decide, among more and more.
     follow=lambda steps: _chain(steps, steps // 4, 1),
-    cost=200,
+    cost=65,
   ),
   "E12": Experiment(
     title="An interceptor against a leak",
