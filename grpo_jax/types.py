@@ -91,7 +91,8 @@ class Rollout:
     sampler_logp: The same at the same temperature without filters. Nats.
     entropy: Entropy of the distribution drawn from, 0 where masked. Nats.
     terminated: True if the row ended with an end token, or its environment
-      said so; False if the budget of T tokens cut it off.
+      said so; False if the budget of T tokens cut it off. Where contexts are
+      compacted, of the whole rollout.
     prompt_index: Row of `Prompts` that each completion answers.
     group_id: Group that each completion is compared within, in
       [0, num_groups).
@@ -723,6 +724,9 @@ class Algorithm:
     couples_group: True if the gradient of one row depends on the current
       log-probs of the others of its group: whole groups then stay together.
       Their rows must be adjacent, as the sampler makes them.
+    whole_completions: True if advantages are made of the tokens of a
+      completion (places, lengths, entropies): all of them must be in one row,
+      so contexts that were compacted cannot be trained.
     min_group_size: Completions per prompt below which it cannot learn.
     max_group_size: The most that it is defined for, or None.
   """
@@ -740,5 +744,6 @@ class Algorithm:
   update_state: Callable[[Any, PyTree, Mapping], PyTree] = _same_state
   needs: tuple[str, ...] = ()
   couples_group: bool = False
+  whole_completions: bool = False
   min_group_size: int = 1
   max_group_size: int | None = None

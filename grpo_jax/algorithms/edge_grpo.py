@@ -43,5 +43,6 @@ EDGE_GRPO = Algorithm(
   policy_loss=grpo.policy_loss,
   aggregate=aggregation.over_sequences,
   needs=("old_logp", "behavior_entropy"),
+  whole_completions=True,
   min_group_size=2,
 )

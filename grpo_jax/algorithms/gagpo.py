@@ -50,6 +50,7 @@ def advantages(config: GAGPOConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
     batch.state_id,
     batch.mask,
     batch.group_id,
+    batch.num_groups,
     config.gamma,
     config.lam,
   )
@@ -100,5 +101,6 @@ GAGPO = Algorithm(
   aggregate=aggregation.over_tokens,
   prepare=prepare,
   needs=("old_logp", "turns", "state_id"),
+  whole_completions=True,
   min_group_size=2,
 )

@@ -83,5 +83,6 @@ GIGPO = Algorithm(
   policy_loss=grpo.policy_loss,
   aggregate=aggregation.over_sequences,
   needs=("old_logp", "turns", "state_id"),
+  whole_completions=True,
   min_group_size=2,
 )

@@ -46,5 +46,6 @@ GRPO_PS = Algorithm(
   policy_loss=grpo.policy_loss,
   aggregate=aggregation.over_sequences,
   needs=("old_logp", "step_rewards"),
+  whole_completions=True,
   min_group_size=2,
 )

@@ -69,5 +69,6 @@ GRPO_S = Algorithm(
   policy_loss=policy_loss,
   aggregate=aggregation.over_sequences,
   needs=("old_logp", "behavior_entropy"),
+  whole_completions=True,
   min_group_size=2,
 )

@@ -65,5 +65,6 @@ GTPO = Algorithm(
   policy_loss=grpo.policy_loss,
   aggregate=aggregation.over_tokens,
   needs=("old_logp", "behavior_entropy"),
+  whole_completions=True,
   min_group_size=2,
 )

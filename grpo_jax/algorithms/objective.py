@@ -79,9 +79,9 @@ def update_state(
   config: CommonConfig,
   state: PyTree,
   metrics: Metrics,
-  num_rows: int,
+  num_rollouts: jax.Array | int,
 ) -> PyTree:
-  """The state after a step with these metrics and so many completions."""
+  """The state after a step with these metrics and so many rollouts."""
   coefficients = dict(state["coefficients"])
   if config.kl_target:
     coefficients["kl"] = shaping.adaptive_kl_coef(
@@ -89,7 +89,7 @@ def update_state(
       metrics["kl/reference"],
       config.kl_target,
       config.kl_horizon,
-      num_rows,
+      num_rollouts,
     )
   if config.entropy_target:
     # Skywork-OR1, arXiv:2505.22312, Section 5: a constant step either way.
@@ -262,7 +262,10 @@ def _with_shaped_rewards(
   if "token_rewards" in required:
     batch = dataclasses.replace(batch, token_rewards=dense)
   else:
-    extra += dense.sum(axis=-1)
+    in_all = dense.sum(axis=-1)  # [B]
+    if batch.trace_id is not None:  # Of whole rollouts.
+      in_all = returns.over_traces(in_all, batch.trace_id)
+    extra += in_all
   if "components" in required and (cache or config.kl_in_reward):
     batch = dataclasses.replace(  # What shapes the reward is an objective too.
       batch,

@@ -42,5 +42,6 @@ OPO = Algorithm(
   advantages=advantages,
   policy_loss=reinforce.policy_loss,
   aggregate=aggregation.over_sequence_sums,
+  whole_completions=True,
   min_group_size=2,
 )

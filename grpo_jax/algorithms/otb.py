@@ -47,5 +47,6 @@ OTB = Algorithm(
   policy_loss=grpo.policy_loss,
   aggregate=aggregation.over_tokens,
   needs=("old_logp", "sum_pi_squared"),
+  whole_completions=True,
   min_group_size=2,
 )

@@ -46,4 +46,5 @@ REINFORCE_PP = Algorithm(
   policy_loss=grpo.policy_loss,
   aggregate=aggregation.over_tokens,
   needs=("old_logp", "token_rewards"),
+  whole_completions=True,
 )

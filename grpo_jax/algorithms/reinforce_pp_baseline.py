@@ -39,5 +39,6 @@ REINFORCE_PP_BASELINE = Algorithm(
   policy_loss=grpo.policy_loss,
   aggregate=aggregation.over_tokens,
   needs=("old_logp",),
+  whole_completions=True,
   min_group_size=2,
 )

@@ -93,6 +93,7 @@ def grouped_state_advantages(
   state_id: jax.Array,  # [B, T] int32
   mask: jax.Array,  # [B, T] bool
   group_id: jax.Array,  # [B] int32
+  num_groups: int,
   gamma: float | jax.Array,
   lam: float | jax.Array,
 ) -> jax.Array:  # [B, T]
@@ -109,7 +110,9 @@ def grouped_state_advantages(
     turn: Turn of each token.
     state_id: State before the action of each token.
     mask: True on trained tokens.
-    group_id: Rows in which states with equal numbers are the same.
+    group_id: Group of each row, in [0, num_groups): rows in which states with
+      equal numbers are the same.
+    num_groups: Static.
     gamma: Discount per turn, in [0, 1].
     lam: λ in [0, 1], per turn.
 
@@ -126,8 +129,9 @@ def grouped_state_advantages(
   beyond = jnp.zeros(len(mask), values.dtype)
   errors = rewards + gamma * returns.successor(values, starts, beyond) - values
   # A rounding error is none: it would be standardised like any other.
-  least = 1e-5 * jnp.maximum(jnp.abs(values).max(), jnp.abs(rewards).max())
-  errors = jnp.where(jnp.abs(errors) > least, errors, 0.0)
+  size = jnp.maximum(jnp.abs(values), jnp.abs(rewards)).max(axis=-1)  # [B]
+  largest = jax.ops.segment_max(size, group_id, num_groups)[group_id]
+  errors = jnp.where(jnp.abs(errors) > 1e-5 * largest[:, None], errors, 0.0)
   advantages = _over_actions(masked.select(errors, starts), starts, gamma * lam)
   return jax.lax.stop_gradient(masked.select(advantages, starts))
 

@@ -33,7 +33,7 @@ def adaptive_kl_coef(
   kl: jax.Array,  # []
   target: float,
   horizon: float,
-  num_samples: int,
+  num_samples: jax.Array | int,
 ) -> jax.Array:  # []
   """The KL coefficient after a step, steered towards a KL of `target`.
 

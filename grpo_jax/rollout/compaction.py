@@ -146,8 +146,7 @@ def sample(
   return Rollout(
     **fields,
     scores=jax.tree.map(of_rollouts, scores),
-    # A context that a summary ends was not cut off.
-    terminated=~kept["is_last"] | of_rollouts(episodes.done),
+    terminated=of_rollouts(episodes.done),
     prompt_index=prompt_index,
     group_id=prompt_index,
     num_groups=len(prompts.ids),

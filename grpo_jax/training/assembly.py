@@ -184,7 +184,7 @@ def make_parts(
     shares_prompts=problem.compaction is None,
   )
   if problem.compaction is not None:
-    _check_compaction(phase_name, phase, algorithm)
+    _check_compaction(phase_name, phase, algorithm, objective_config)
   unit = phase.group_size if algorithm.couples_group else 1
   if plan.micro_batch_size % unit:
     raise ValueError(
@@ -422,7 +422,10 @@ def _check_rounds(
 
 
 def _check_compaction(
-  phase_name: str, phase: config_lib.PhaseConfig, algorithm: Algorithm
+  phase_name: str,
+  phase: config_lib.PhaseConfig,
+  algorithm: Algorithm,
+  objective_config: options.CommonConfig,
 ) -> None:
   """Raises ValueError if rows that are contexts cannot be trained so."""
   if phase.max_rounds > 1:
@@ -436,6 +439,19 @@ def _check_compaction(
       f"algorithm {algorithm.name!r} couples the completions of a prompt, and a"
       " rollout whose context is compacted is several of them; choose another"
       " algorithm, or a task without compaction."
+    )
+  if algorithm.whole_completions:
+    raise ValueError(
+      f"algorithm {algorithm.name!r} makes advantages of the tokens of a whole"
+      " completion, and a rollout whose context is compacted has them in"
+      " several rows; choose another algorithm, such as 'grpo' or"
+      " 'compaction_rl', or a task without compaction."
+    )
+  if objective_config.overlong_cache:
+    raise ValueError(
+      f"config.algorithm.overlong_cache={objective_config.overlong_cache} is a"
+      " share of the budget of a completion, and a rollout whose context is"
+      " compacted has one for each context; set it to 0."
     )
 
 

@@ -88,7 +88,7 @@ def rollout_metrics(
   for name, values in scored.components.items():
     applies = valid & ~jnp.isnan(values)
     metrics[f"reward/{name}"] = _mean_if_any(values, applies)
-    metrics[f"applicable/{name}"] = applies.mean()
+    metrics[f"applicable/{name}"] = masked.mean(applies, rows)
   return {name: x.astype(jnp.float32) for name, x in metrics.items()}
 
 
@@ -98,12 +98,15 @@ def critic_metrics(batch: TrainBatch) -> Metrics:
   Returns:
     `value/explained_variance` of the targets, and `value/calibration_error` in
     their units, over trained tokens; `value/mean` of those; and of the first
-    token of each row, which is the value of the prompt, the mean `value/first`
-    (to be read beside `accuracy`), its mean error `value/first_error`, and its
-    correlation over rows with their rewards, `value/first_correlation`.
+    token of each rollout, which is the value of the prompt, the mean
+    `value/first` (to be read beside `accuracy`), its mean error
+    `value/first_error`, and its correlation over rollouts with their rewards,
+    `value/first_correlation`.
   """
   mask = batch.mask  # [B, T]
   rows = mask.any(axis=-1)  # [B]
+  if batch.trace_order is not None:
+    rows &= batch.trace_order == 0
   first = jnp.argmax(mask, axis=-1)[:, None]
 
   def at_first(x):

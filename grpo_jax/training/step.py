@@ -20,7 +20,7 @@ import optax
 
 from grpo_jax.algorithms import objective, options
 from grpo_jax.ops import logprobs, masked, routing
-from grpo_jax.rollout import host_turns
+from grpo_jax.rollout import compaction, host_turns
 from grpo_jax.training import metrics as metrics_lib
 from grpo_jax.training import passes, rounds
 from grpo_jax.training.micro_batches import UpdatePlan
@@ -677,7 +677,8 @@ def greedy_stage(
     return None
   rollout_key, _ = step_keys(state, ahead)
   with jax.named_scope("greedy"):
-    return parts.greedy(state.params["policy"], prompts, rollout_key)
+    rollout = parts.greedy(state.params["policy"], prompts, rollout_key)
+    return compaction.last_rows(rollout)
 
 
 def learn_stage(
@@ -723,7 +724,7 @@ def learn_stage(
         parts.config,
         state.algorithm_state,
         metrics,
-        batch.mask.shape[0],
+        rollout.is_last.sum(),
       ),
     )
   samples = jax.tree.map(

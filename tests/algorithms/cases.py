@@ -154,7 +154,8 @@ def derived(np_or_jnp, logp, ref_logp, values) -> dict:
   }
 
 
-def _prepared(algorithm, config, case, use_anchor, key):
+def prepared(algorithm, config, case, use_anchor=True, key=None, traces=None):
+  """The batch of a case, with its advantages."""
   num_rows, budget = case.mask.shape
   prompts = Prompts(
     tokens=jnp.zeros((num_rows, 1), jnp.int32),
@@ -175,6 +176,7 @@ def _prepared(algorithm, config, case, use_anchor, key):
     turn=case.turn,
     turn_rewards=case.turn_rewards,
     state_id=case.state_id,
+    traces=traces,
   )
   components = dict(zip(COMPONENTS, case.components.T, strict=True))
   weights = dict(zip(COMPONENTS, map(jnp.float32, WEIGHTS), strict=True))
@@ -233,7 +235,7 @@ def terms_of(
 
   def loss(inputs, trainable):
     changed = dataclasses.replace(case, **inputs)
-    batch = _prepared(algorithm, config, changed, use_anchor, jax.random.key(0))
+    batch = prepared(algorithm, config, changed, use_anchor, jax.random.key(0))
     initial, _ = algorithm.init(config)
     weights = objective.term_weights(algorithm, config, batch)
     # They are made from states, which are finite also behind the mask.

@@ -99,7 +99,11 @@ def _advantages(episodes, groups, gamma, lam, lengths=None):
   """Of episodes of (state, reward), with actions of these lengths."""
   arrays, starts = _laid_out(episodes, lengths)
   found = actions.grouped_state_advantages(
-    **arrays, group_id=jnp.array(groups), gamma=gamma, lam=lam
+    **arrays,
+    group_id=jnp.array(groups),
+    num_groups=max(groups) + 1,
+    gamma=gamma,
+    lam=lam,
   )
   return _at_starts(found, starts)
 
@@ -136,6 +140,11 @@ def test_golden_of_three_rollouts():
   renamed = [[({a: 0, b: 1, c: 2}[s], r) for s, r in e] for e in episodes]
   again = _advantages(renamed + episodes, [1, 1, 1, 0, 0, 0], 0.9, 0.9)
   np.testing.assert_allclose(again[:3], expected, atol=1e-6)
+  # Small rewards are no round-off of another group's large ones.
+  small = [[(s, 1e-3 * r) for s, r in e] for e in episodes]
+  large = [[(s, 1e3 * r) for s, r in e] for e in episodes]
+  both = _advantages(small + large, [0, 0, 0, 1, 1, 1], 0.9, 0.9)
+  np.testing.assert_allclose(both[:3], 1e-3 * np.array(expected), atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(3))
