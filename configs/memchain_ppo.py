@@ -20,7 +20,7 @@ from configs import calc_tool_grpo
 
 
 def get_config(algorithm: str = "ppo"):
-  """The chain with any algorithm that takes rows one by one."""
+  """The chain with any algorithm whose rows may be contexts."""
   config = calc_tool_grpo.get_config(algorithm)
   config.data.name = "memchain"
   config.data.task_options = ml_collections.ConfigDict(

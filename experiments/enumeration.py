@@ -49,6 +49,8 @@ class Problem:
     ref_logits: Of the reference or the teacher; by default the policy's.
     old_logits: Of the policy that sampled; None: the policy's (on-policy).
     baseline: What REINFORCE has for a running mean reward.
+    values: What a critic says of each prefix; by default what a perfect one
+      would say.
   """
 
   logits: np.ndarray  # [N, V]
@@ -59,6 +61,7 @@ class Problem:
   ref_logits: np.ndarray | None = None  # [N, V]
   old_logits: np.ndarray | None = None  # [N, V]
   baseline: float = 0.0
+  values: np.ndarray | None = None  # [N]
 
 
 class Moments(NamedTuple):
@@ -235,6 +238,9 @@ def tables_of(algorithm: Algorithm, config: Any, problem: Problem) -> dict:
   if steps is None:
     steps = np.where(last, problem.rewards[:, None], 0.0)
   correct = problem.correct
+  values = problem.values
+  if values is None:
+    values = state_values(sampler, problem.rewards)
   tables = {
     "logits": logits,
     "ref_logits": logits if problem.ref_logits is None else problem.ref_logits,
@@ -251,7 +257,7 @@ def tables_of(algorithm: Algorithm, config: Any, problem: Problem) -> dict:
     "by_row": {
       "entropy": -(probs * logp).sum(axis=1),
       "sum_pi_squared": np.square(probs).sum(axis=1),
-      "values": state_values(sampler, problem.rewards),
+      "values": values,
     },
     "greedy_reward": problem.rewards[greedy_index(sampler)],
     "baseline": problem.baseline,

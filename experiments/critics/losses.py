@@ -70,7 +70,7 @@ def mean_and_deviation(
   rollout: Rollout,
   mean_of: str,
 ) -> tuple[jax.Array, jax.Array]:  # [], []
-  """m and s of the table above."""
+  """m and s of the table in `settings.py`."""
   mask = rollout.mask
   mean = masked.mean(to_go, mask)
   deviation = jnp.sqrt(masked.mean((to_go - mean) ** 2, mask))

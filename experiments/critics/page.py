@@ -25,6 +25,7 @@ def markdown(
   cells: Sequence[Cell],
   records: Mapping[Setting, Record],
   figures: Sequence[pathlib.Path],
+  all_hours: float,
 ) -> str:
   """The whole page.
 
@@ -34,6 +35,7 @@ def markdown(
     cells: Of the profile.
     records: Of those cells that were trained; not empty.
     figures: Beside the page.
+    all_hours: What all cells are expected to take.
   """
   profile = protocol.PROFILES[name]
   scores = {x: record.final_scores() for x, record in records.items()}
@@ -47,7 +49,12 @@ def markdown(
     f"{' to '.join([dates[0], *dates[1:][-1:]])}, {some.cores} virtual CPU"
     f" cores; {len(records)} of {len(cells)} cells, {cells[0].num_seeds} seeds"
     f" each, {profile.total_steps:,} environment steps per seed,"
-    f" {hours:.1f} h in all.",
+    f" {hours:.1f} h in all."
+    + (
+      f" All cells take about {all_hours:.0f} h on two cores."
+      if len(records) < len(cells)
+      else ""
+    ),
     "",
     "```",
     command,
@@ -59,7 +66,7 @@ def markdown(
     " before the first cell was trained"
     " ([protocol.py](../../experiments/critics/protocol.py)); how the protocol"
     " was read where the paper leaves a choice is in"
-    " [training.py](../../experiments/critics/training.py). Pendulum stands in"
+    " [settings.py](../../experiments/critics/settings.py). Pendulum stands in"
     " for HalfCheetah: gymnax has neither it nor Humanoid.",
     "",
     "| | published conclusion | verdict | checks that hold |",

@@ -109,7 +109,10 @@ def make(name: str, out: pathlib.Path, only: str, num_seeds: int) -> None:
   command += f" --seeds={num_seeds} --out={out}"
   path = out / f"{name}.md"
   path.write_text(
-    page.markdown(name, command, cells, records, figures), encoding="utf-8"
+    page.markdown(
+      name, command, cells, records, figures, expected_seconds(cells) / 3600
+    ),
+    encoding="utf-8",
   )
   print(f"{path}: {len(records)} of {len(cells)} cells")
 

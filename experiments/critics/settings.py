@@ -68,7 +68,7 @@ class Setting:
     for name, known in (("baseline", BASELINES), ("mean_of", MEANS)):
       if getattr(self, name) not in known:
         raise ValueError(
-          f"training.Setting: {name}={getattr(self, name)!r} is unknown; choose"
+          f"settings.Setting: {name}={getattr(self, name)!r} is unknown; choose"
           f" one of {list(known)}."
         )
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import subprocess
 import sys
@@ -357,6 +358,19 @@ def test_contrast_is_welchs_test():
   assert (same.low, same.high, same.is_below) == (-1, -1, True)
 
 
+def test_bootstrap_of_a_check_is_that_of_all_resamples():
+  a, b = np.array([0.0, 1.0, 5.0]), np.array([0.0, 10.0])
+  found = statistics.check("", "below", (2, a), (-1, b))
+  means = [
+    2 * np.mean(x) - np.mean(y)
+    for x in itertools.product(a, repeat=3)
+    for y in itertools.product(b, repeat=2)
+  ]
+  expected = np.quantile(means, [0.025, 0.975], method="inverted_cdf")
+  np.testing.assert_allclose(found.bootstrap, expected)
+  assert not found.holds
+
+
 SPREAD = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
 
 
@@ -403,7 +417,7 @@ def test_the_page_says_what_is_missing():
   records = {
     x.setting: record_of(x, as_published(x.setting)) for x in cells[:-1]
   }
-  text = page.markdown("smoke", "command", cells, records, [])
+  text = page.markdown("smoke", "command", cells, records, [], 3.0)
   assert f"{len(cells) - 1} of {len(cells)} cells" in text
   assert "; 1 not trained yet" in text
   assert "| C1 |" in text

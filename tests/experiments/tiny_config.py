@@ -19,8 +19,8 @@ def get_config(algorithm: str = "reinforce"):
   """Twenty steps in two phases, with a checkpoint every three.
 
   "on_host" is GRPO on text, scored on the host, with rollouts two updates old;
-  "agent" is PPO with a critic and a calculator, in three phases; "sessions" is
-  GRPO with a calculator on the host.
+  "agent" is PPO with a critic on a chain whose contexts are compacted, in three
+  phases; "sessions" is GRPO with a calculator on the host.
   """
   on_host, agent = algorithm == "on_host", algorithm == "agent"
   sessions = algorithm == "sessions"
@@ -62,9 +62,11 @@ def get_config(algorithm: str = "reinforce"):
 
   if agent:
     config.phases = ("sft", "value", "rl")
-    config.data.name = "calc_tool"
-    config.data.task_options = ml_collections.ConfigDict({"leak": True})
-    config.rewards.functions = ("malformed",)
+    config.data.name = "memchain"
+    config.data.task_options = ml_collections.ConfigDict(
+      {"num_steps": 8, "every": 3, "keep_turns": 1, "num_digits": 2}
+    )
+    config.rewards.functions = ("semicolons",)
     config.sft.steps = 6
     config.value.steps = 4
     config.value.num_prompts = 8

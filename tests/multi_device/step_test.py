@@ -13,7 +13,7 @@ from grpo_jax.models import critic
 from grpo_jax.rollout import sampling
 from grpo_jax.training import sharding, step
 from grpo_jax.types import row_arrays
-from tests.training import tiny, turns_test
+from tests.training import compaction_test, tiny, turns_test
 
 MICRO = 8  # Rows; one for each device.
 
@@ -151,12 +151,14 @@ def test_fused_steps_are_those_of_one_device(caplog):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trunk", ["own", "shared"])
-def test_agents_with_a_critic_are_those_of_one_device(trunk):
-  """Several turns, values, and two updates of the critic for each step."""
+@pytest.mark.parametrize(
+  ("trunk", "module"), [("own", compaction_test), ("shared", turns_test)]
+)
+def test_agents_with_a_critic_are_those_of_one_device(trunk, module):
+  """Contexts, turns, values, and two updates of the critic for each step."""
   with jax.enable_x64(True):
     policy = _transformer("float64")
-    parts = turns_test.make_parts(
+    parts = module.make_parts(
       "ppo",
       policy=policy,
       critic=critic.make_critic(policy, trunk),
@@ -164,8 +166,8 @@ def test_agents_with_a_critic_are_those_of_one_device(trunk):
       micro_batch_size=MICRO,
     )
     parts = dataclasses.replace(parts, num_samples=8 * 4)
-    one = _run(1, parts, make_prompts=turns_test.make_prompts)
-    eight = _run(8, parts, make_prompts=turns_test.make_prompts)
+    one = _run(1, parts, make_prompts=module.make_prompts)
+    eight = _run(8, parts, make_prompts=module.make_prompts)
   for of_one, of_eight in zip(one, eight, strict=True):
     _assert_alike(of_one, of_eight)
   first, last = one[0][0]["critic"]["trained"], one[-1][0]["critic"]["trained"]

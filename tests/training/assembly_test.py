@@ -281,3 +281,25 @@ def test_rows_that_an_algorithm_couples_are_not_separated():
   config = config_lib.default_config("grpo")
   config.rl.micro_batch_size = 1
   assert _rl_parts(config).plan.micro_batch_size == 1
+
+
+@pytest.mark.parametrize(
+  ("name", "complaint"),
+  [
+    ("gtpo", r"'gtpo' makes advantages of the tokens of a whole completion"),
+    ("dapo", r"overlong_cache=0.2 is a share.*set it to 0"),
+    ("dpo", r"'dpo' couples the completions.*without compaction"),
+  ],
+)
+def test_contexts_of_a_rollout_are_not_compared_as_completions(name, complaint):
+  config = config_lib.default_config(name)
+  config.data.name = "memchain"
+  config.rl.num_prompts = 4
+  config.rl.group_size = 4
+  with pytest.raises(ValueError, match=complaint):
+    _rl_parts(config)
+  if name == "dapo":
+    config.algorithm.overlong_cache = 0.0
+  else:
+    config.data.task_options.compaction = False
+  assert _rl_parts(config).algorithm.name == name

@@ -93,6 +93,22 @@ def test_one_program_on_policy_in_every_bit(name):
 
 
 @pytest.mark.slow
+def test_the_coefficient_of_the_kl_adapts_by_rollouts():
+  fields = {"kl_coef": 0.1, "kl_target": 1.0, "kl_horizon": 100.0}
+  parts = make_parts("ppo", fields=fields)
+  state = tiny.make_state(parts)
+  state, metrics, _ = jax.jit(functools.partial(step.fused_step, parts=parts))(
+    state, make_prompts()
+  )
+  assert metrics["kl/reference"] == 0.0  # The least error: -0.2.
+  np.testing.assert_allclose(
+    state.algorithm_state["coefficients"]["kl"],
+    0.1 * (1 - 0.2 * 16 / 100),
+    rtol=1e-6,
+  )
+
+
+@pytest.mark.slow
 def test_rollouts_are_compared_and_not_their_contexts():
   parts, _, rollout, batch, rewards = _batch("grpo")
   prepared = objective.prepare(parts.algorithm, parts.config, batch)
@@ -105,6 +121,22 @@ def test_rollouts_are_compared_and_not_their_contexts():
   np.testing.assert_allclose(
     np.asarray(prepared.advantages), np.repeat(expected.ravel(), 3), 1e-4, 1e-5
   )
+
+
+def test_a_greedy_rollout_is_one_row_for_each_prompt():
+  """Its last context, which has the scores of the whole episode."""
+  parts = make_parts("remax")
+  config = dataclasses.replace(parts.sample.keywords["config"], temperature=0.0)
+  greedy = functools.partial(parts.sample, config=config, group_size=1)
+  parts = dataclasses.replace(parts, greedy=greedy)
+  prompts = make_prompts()
+  state = tiny.make_state(parts)
+  rows = step.sample_stage(state, prompts, parts=parts).prompt_index
+  found = step.greedy_stage(state, prompts, parts=parts)
+  assert found.traces is None
+  np.testing.assert_array_equal(found.prompt_index, np.arange(4))
+  # An index into them, as the baseline is taken.
+  np.testing.assert_array_equal(found.prompt_index[rows], rows)
 
 
 @pytest.mark.parametrize("boundary", returns.BOUNDARIES)
