@@ -9,6 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from scipy import stats
 
+# For a page with tables of checks.
+WHAT_DECIDES = (
+  "What decides is the first interval, by Student's t or Welch's"
+  " approximation. The percentile bootstrap over seeds is narrower: of few"
+  " seeds it covers less often than 95 times in a hundred."
+)
+
 
 def interquartile_mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
   """Mean of the middle half; of 5 seeds, of the middle three."""
@@ -186,9 +193,3 @@ def table(checks: Iterable[Check], digits: int) -> Iterator[str]:
       again = ", ".join(f"{x:.{digits}f}" for x in one.bootstrap)
       holds = "yes" if one.holds else "open" if one.is_open else "**no**"
       yield f"| {one.text} | {found} | [{again}] | {one.needed} | {holds} |"
-  yield ""
-  yield (
-    "What decides is the first interval, by Student's t or Welch's"
-    " approximation. The percentile bootstrap over seeds is narrower: of few"
-    " seeds it covers less often than 95 times in a hundred."
-  )

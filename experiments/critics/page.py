@@ -77,7 +77,8 @@ def markdown(
     " A conclusion is confirmed if all of its checks hold, so that one"
     " environment that disagrees is enough; the checks are listed below. One"
     " that needs a difference is *open* where the interval of the difference"
-    " contains 0: that many seeds and steps do not tell.",
+    " contains 0: that many seeds and steps do not tell. "
+    + statistics.WHAT_DECIDES,
     "",
   ]
   lines += [f"![{path.stem}]({path.name})\n" for path in figures]

@@ -207,6 +207,8 @@ def _page(
   yield ""
   yield from statistics.table(found.checks, 3)
   yield ""
+  yield statistics.WHAT_DECIDES
+  yield ""
   yield "## Arms"
   yield ""
   yield (
