@@ -70,7 +70,7 @@ class Experiment:
       Seeds then are those of problems, draws and critics.
     curve: What is drawn over the steps: label and name.
     cost: Minutes that the arms of `full` take one after another, each on a
-      core of its own: of E14 estimated, of the others as measured.
+      core of its own, as measured.
   """
 
   title: str
@@ -277,7 +277,7 @@ EXPERIMENTS = {
     },
     shares_start=True,
     metrics={**_SCORE, "key": "eval/reward/key"},
-    cost=210,
+    cost=185,
   ),
 }
 
