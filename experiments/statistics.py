@@ -100,9 +100,9 @@ class Check:
     text: What is compared.
     needed: What the interval must be.
     contrast: What it is; None while a cell is missing.
+    holds: Whether it is; None while a cell is missing.
     bootstrap: Its percentile-bootstrap interval over seeds, which does not
       decide: of five seeds it is narrower than it should be.
-    holds: Whether it is; None while a cell is missing.
   """
 
   text: str

@@ -152,7 +152,8 @@ def test_fused_steps_are_those_of_one_device(caplog):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ("trunk", "module"), [("own", compaction_test), ("shared", turns_test)]
+  ("trunk", "module"),
+  [("own", compaction_test), ("own", turns_test), ("shared", turns_test)],
 )
 def test_agents_with_a_critic_are_those_of_one_device(trunk, module):
   """Contexts, turns, values, and two updates of the critic for each step."""
