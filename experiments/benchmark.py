@@ -65,9 +65,10 @@ from experiments import workload
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
 from grpo_jax.data import pipeline
+from grpo_jax.learning import stages
 from grpo_jax.rewards import combine, host
 from grpo_jax.rollout import sampling
-from grpo_jax.training import assembly, drivers, problem, sharding, step
+from grpo_jax.training import assembly, drivers, problem, sharding
 from grpo_jax.training import config as config_lib
 from grpo_jax.types import (
   Drawn,
@@ -202,7 +203,7 @@ def make_parts(
   algorithm: str = "grpo",
   critic: config_lib.CriticConfig | None = None,
   **phase: Any,
-) -> tuple[step.Parts, TrainState]:
+) -> tuple[stages.Parts, TrainState]:
   """The functions of the step and the state before it.
 
   Args:
@@ -309,7 +310,7 @@ def _prefill(state: TrainState, prompts: Prompts, *, parts):
 
 
 def _log_probs(state: TrainState, batch: TrainBatch, *, parts):
-  return step.with_anchor(parts, state.params, batch).old_logp
+  return stages.with_anchor(parts, state.params, batch).old_logp
 
 
 def _decode(
@@ -386,7 +387,7 @@ class Bench:
   def _add_step(self, of, mesh, batch, prompts) -> None:
     if of.scorer is None:
       program = compiled(
-        drivers.jit_step(mesh, step.fused_step, self.parts),
+        drivers.jit_step(mesh, stages.fused_step, self.parts),
         self._state,
         prompts,
       )
@@ -417,7 +418,7 @@ class Bench:
 
   def _add_parts(self, work, of, mesh, batch, prompts) -> None:
     prefill = self._compile("prefill", _prefill, prompts)
-    sample = self._compile("rollout", step.sample_stage, prompts)
+    sample = self._compile("rollout", stages.sample_stage, prompts)
     rollout = sample(prompts)
 
     if of.scorer is None:
@@ -442,7 +443,7 @@ class Bench:
     )
     log_probs = self._compile("log-probs", _log_probs, rows)
     learn = compiled(
-      drivers.jit_step(mesh, step.learn_stage, self.parts),
+      drivers.jit_step(mesh, stages.learn_stage, self.parts),
       self._state,
       prompts,
       rollout,
@@ -505,7 +506,7 @@ class Bench:
 
   def _add_rollouts(self, work, prompts, lanes) -> None:
     """The rollout in lanes, and in batches of rows that wait for each other."""
-    key, _ = step.step_keys(self._state)
+    key, _ = stages.step_keys(self._state)
     lengths = jnp.asarray(workload.lengths(work), jnp.int32)  # [B]
     sampler = self.parts.sample.keywords["config"]
     for name, together, of_lanes in (

@@ -33,8 +33,9 @@ from jax.sharding import Mesh
 
 from experiments import benchmark, workload
 from experiments import flags as flags_lib
+from grpo_jax.learning import stages
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import drivers, sharding, step
+from grpo_jax.training import drivers, sharding
 
 _OWN = config_lib.CriticConfig()
 # Name -> (algorithm, completions per prompt or None for the preset's, critic).
@@ -68,7 +69,7 @@ class Case:
     batch = benchmark.make_batch(work)
     self._prompts = jax.device_put(batch.prompts, sharding.by_rows(mesh))
     self.program = benchmark.compiled(
-      drivers.jit_step(mesh, step.fused_step, parts),
+      drivers.jit_step(mesh, stages.fused_step, parts),
       self._state,
       self._prompts,
     )

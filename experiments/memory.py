@@ -36,9 +36,10 @@ from jax.sharding import AbstractMesh
 from configs.recipes import models
 from experiments import flags as flags_lib
 from grpo_jax import algorithms
+from grpo_jax.learning import stages
 from grpo_jax.models import lora, transformer
 from grpo_jax.ops import logprobs, masked
-from grpo_jax.training import assembly, optimizers, runs, sharding, step
+from grpo_jax.training import assembly, optimizers, runs, sharding
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import Policy, PyTree
@@ -120,7 +121,7 @@ def table(
     mesh,
     couples_group=algorithms.get_algorithm(algorithm).couples_group,
   )
-  parts = step.Parts(
+  parts = stages.Parts(
     policy=policy,
     algorithm=algorithms.get_algorithm(algorithm),
     config=objective,
@@ -147,8 +148,8 @@ def table(
   of_critic = 0
   if critic is not None:
     of_critic = _bytes(state.params["critic"], places.params["critic"])
-  trained = step.trained_params(state.params)
-  place = step.trained_params(places.params)
+  trained = stages.trained_params(state.params)
+  place = stages.trained_params(places.params)
   num_shards = sharding.num_row_shards(mesh)
   tensor = mesh.shape["tensor"]
   micro = plan.micro_batch_size

@@ -57,8 +57,9 @@ from jax.sharding import Mesh
 from configs.recipes import models
 from experiments import chips, hlo
 from experiments import flags as flags_lib
+from grpo_jax.learning import stages
 from grpo_jax.rewards import combine
-from grpo_jax.training import assembly, drivers, runs, sharding, step
+from grpo_jax.training import assembly, drivers, runs, sharding
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import Metrics, Prompts, PyTree, Scored, TrainState
@@ -74,7 +75,7 @@ _LARGEST = flags.DEFINE_bool(
 )
 _SAVE = flags.DEFINE_string("save", "", "Write SAVE.json and SAVE.md.")
 
-# Scopes of `training/step.py` and `rollout/sampling.py`.
+# Scopes of `learning/stages.py` and `rollout/sampling.py`.
 PHASES = (
   "prefill",
   "decode",
@@ -175,16 +176,18 @@ def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
 
 
 def scored_step(
-  state: TrainState, prompts: Prompts, scored: Scored, *, parts: step.Parts
+  state: TrainState, prompts: Prompts, scored: Scored, *, parts: stages.Parts
 ) -> tuple[TrainState, Metrics, PyTree]:
   """A step whose verifiers are on the host: their scores are an input."""
-  rollout = step.sample_stage(state, prompts, parts=parts)
+  rollout = stages.sample_stage(state, prompts, parts=parts)
   greedy = None
   if parts.greedy is not None:
     greedy = jax.tree.map(
       lambda x: x[:: parts.plan.group_size] if x.ndim else x, scored
     )
-  return step.learn_stage(state, prompts, rollout, scored, greedy, parts=parts)
+  return stages.learn_stage(
+    state, prompts, rollout, scored, greedy, parts=parts
+  )
 
 
 def _prompts(problem: problem_lib.Problem, num_prompts: int, seed: int):
@@ -219,7 +222,7 @@ def _scores(config: config_lib.RunConfig, num_rows: int):
 def compile_step(
   config: config_lib.RunConfig,
   devices: Sequence[Any],
-  change: Callable[[step.Parts, Mesh], step.Parts] = lambda parts, _: parts,
+  change: Callable[[stages.Parts, Mesh], stages.Parts] = lambda parts, _: parts,
 ) -> Compiled:
   """Compiles the step of the "rl" phase of a config.
 
@@ -252,7 +255,7 @@ def compile_step(
     )
     state = sharding.abstract(state, sharding.of_state(mesh, state))
     phase = config.rl
-    function: Callable = step.fused_step
+    function: Callable = stages.fused_step
     rows = [_prompts(problem, phase.num_prompts * phase.max_rounds, 0)]
     if problem.score is None:
       function = scored_step

@@ -14,13 +14,8 @@ import pytest
 
 from configs.recipes import models
 from grpo_jax import algorithms
-from grpo_jax.training import (
-  assembly,
-  problem,
-  runs,
-  sharding,
-  step,
-)
+from grpo_jax.learning import stages
+from grpo_jax.training import assembly, problem, runs, sharding
 from grpo_jax.training import config as config_lib
 from grpo_jax.types import Scored
 
@@ -390,8 +385,8 @@ def _first_gradient(name: str, **fields):
 
   @jax.jit
   def gradient(state, batch):
-    batch = step.prepare(state, batch, jax.random.key(0), parts=parts)
-    return step.minibatch_gradient(
+    batch = stages.prepare(state, batch, jax.random.key(0), parts=parts)
+    return stages.minibatch_gradient(
       parts, state.params, batch, True, state.ref_params
     )[0]
 
@@ -434,7 +429,7 @@ def test_each_phase_of_r1_zero_has_a_new_reference():
 def test_a_toy_runs_two_steps(name):
   run, solved, parts, state = _toy_parts(name)
   parts = dataclasses.replace(parts, score=lambda _, rollout: _scored(rollout))
-  advance = jax.jit(functools.partial(step.fused_step, parts=parts))
+  advance = jax.jit(functools.partial(stages.fused_step, parts=parts))
   num_prompts = run.rl.num_prompts * run.rl.max_rounds
   stream = solved.prompt_stream(0, num_prompts, None)
   before = state.params

@@ -15,6 +15,8 @@ from jax.sharding import AbstractMesh, Mesh
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
+from grpo_jax.learning.micro_batches import UpdatePlan
+from grpo_jax.learning.stages import CriticParts, Parts, trained_params
 from grpo_jax.models import critic as critic_lib
 from grpo_jax.models import (
   hub,
@@ -28,9 +30,7 @@ from grpo_jax.ops import masked
 from grpo_jax.rollout import compaction, host_turns, sampling
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import optimizers, sharding
-from grpo_jax.training.micro_batches import UpdatePlan
 from grpo_jax.training.problem import Problem
-from grpo_jax.training.step import CriticParts, Parts, trained_params
 from grpo_jax.types import (
   ROW_AXES,
   Algorithm,

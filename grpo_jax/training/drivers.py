@@ -25,8 +25,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
+from grpo_jax.learning import rounds, stages
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import host_rollout, hosts, rounds, sharding, step
+from grpo_jax.training import host_rollout, hosts, sharding
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import Drawn, TrainState
 
@@ -49,7 +50,7 @@ Driver = Callable[..., tuple[TrainState, Outcome]]
 
 
 def make_driver(
-  problem: problem_lib.Problem, mesh: Mesh, parts: step.Parts
+  problem: problem_lib.Problem, mesh: Mesh, parts: stages.Parts
 ) -> Driver:
   """The driver of a phase: given completions, fused, or split."""
   if parts.turns is not None:
@@ -77,9 +78,9 @@ def rows_to_feed(
   )
 
 
-def _supervised(mesh: Mesh, parts: step.Parts) -> Driver:
+def _supervised(mesh: Mesh, parts: stages.Parts) -> Driver:
   """Advances the state by a batch of given completions."""
-  advance = jit_step(mesh, step.supervised_step, parts)
+  advance = jit_step(mesh, stages.supervised_step, parts)
   rows = sharding.by_rows(mesh)
 
   def driver(state: TrainState, batch: pipeline.SupervisedBatch):
@@ -95,10 +96,10 @@ def _supervised(mesh: Mesh, parts: step.Parts) -> Driver:
 
 
 def _fused(
-  problem: problem_lib.Problem, mesh: Mesh, parts: step.Parts
+  problem: problem_lib.Problem, mesh: Mesh, parts: stages.Parts
 ) -> Driver:
   """Advances the state by the one program: sample, score, update."""
-  advance = jit_step(mesh, step.fused_step, parts)
+  advance = jit_step(mesh, stages.fused_step, parts)
   rows = sharding.by_rows(mesh)
 
   def driver(state: TrainState, batch: pipeline.PromptBatch):
@@ -112,7 +113,7 @@ def _fused(
 
 
 def _split(
-  problem: problem_lib.Problem, mesh: Mesh, parts: step.Parts
+  problem: problem_lib.Problem, mesh: Mesh, parts: stages.Parts
 ) -> Driver:
   """The same stages with the host's verifiers between them.
 
@@ -127,9 +128,9 @@ def _split(
   exchange = hosts.Exchange(mesh) if jax.process_count() > 1 else None
   sample, greedy = (
     jax.jit(functools.partial(stage, parts=parts), out_shardings=rows)
-    for stage in (step.sample_stage, step.greedy_stage)
+    for stage in (stages.sample_stage, stages.greedy_stage)
   )
-  learn = jit_step(mesh, step.learn_stage, parts)
+  learn = jit_step(mesh, stages.learn_stage, parts)
 
   def draw(state: TrainState, batch: pipeline.PromptBatch, ahead: int) -> Drawn:
     prompts = sharding.from_local(batch.prompts, rows)
@@ -215,7 +216,7 @@ def _split(
 
 
 def _play(
-  problem: problem_lib.Problem, mesh: Mesh, parts: step.Parts
+  problem: problem_lib.Problem, mesh: Mesh, parts: stages.Parts
 ) -> Callable[..., tuple[rounds.Groups, dict[str, float]]]:
   """(state, batch) -> scored groups, with an environment on the host.
 
@@ -227,8 +228,10 @@ def _play(
   greedy = None
   if parts.greedy_turns is not None:
     greedy = host_rollout.Player(problem, mesh, parts.greedy_turns)
-  key_of = jax.jit(lambda state: step.step_keys(state)[0], out_shardings=whole)
-  stamp = jax.jit(step.with_version, out_shardings=rows)
+  key_of = jax.jit(
+    lambda state: stages.step_keys(state)[0], out_shardings=whole
+  )
+  stamp = jax.jit(stages.with_version, out_shardings=rows)
 
   def play(state: TrainState, batch: pipeline.PromptBatch):
     prompts = sharding.from_local(batch.prompts, rows)
@@ -272,7 +275,7 @@ def _collect(
   return collected, dict(counts)
 
 
-def jit_step(mesh: Mesh, function: Callable, parts: step.Parts) -> Callable:
+def jit_step(mesh: Mesh, function: Callable, parts: stages.Parts) -> Callable:
   """Compiles a stage that consumes the state and returns the next one."""
   if mesh.size == 1:
     return jax.jit(

@@ -26,6 +26,7 @@ import ml_collections
 import numpy as np
 from jax.sharding import Mesh
 
+from grpo_jax.learning import stages
 from grpo_jax.training import (
   assembly,
   checkpoints,
@@ -40,7 +41,6 @@ from grpo_jax.training import (
 )
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.training import step as step_lib
 from grpo_jax.types import TrainState
 
 # Settings that a resumed run may change: how it is watched, and the devices
@@ -272,9 +272,7 @@ def make_stream(
   return make(seed, num_prompts, phase.max_prompt_len, rows.tolist())
 
 
-def _run_phase(
-  run: Run, parts: step_lib.Parts, index: int, stream: Any
-) -> None:
+def _run_phase(run: Run, parts: stages.Parts, index: int, stream: Any) -> None:
   """Steps through one phase, from wherever the state is in it."""
   name = run.config.phases[index]
   phase: config_lib.PhaseConfig = getattr(run.config, name)

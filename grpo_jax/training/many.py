@@ -36,6 +36,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from grpo_jax.data import pipeline
+from grpo_jax.learning import stages
 from grpo_jax.training import (
   assembly,
   checkpoints,
@@ -52,7 +53,6 @@ from grpo_jax.training import (
 )
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.training import step as step_lib
 from grpo_jax.types import Policy, PyTree, TrainState
 
 # Settings that may differ; where they are groups, in their numbers.
@@ -361,8 +361,8 @@ def _program(
     alone = sharding.make_mesh(1)
     parts = assembly.make_parts(config, problem, policy, name, alone)
     if parts.sample is not None:
-      return step_lib.fused_step(state, batch, parts=parts)
-    return *step_lib.supervised_step(state, batch, parts=parts), None
+      return stages.fused_step(state, batch, parts=parts)
+    return *stages.supervised_step(state, batch, parts=parts), None
 
   def on_device(*inputs):
     if side_by_side:

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import ml_collections
 from jax.sharding import Mesh
 
+from grpo_jax.learning import stages
 from grpo_jax.training import assembly, checkpoints, paths, sharding
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.training import step as step_lib
 from grpo_jax.types import Drawn, Policy, Prompts, PyTree, TrainState
 
 
@@ -31,7 +31,7 @@ class Phase(NamedTuple):
     prompts: Shapes of its batches, without what verifiers need.
   """
 
-  parts: step_lib.Parts
+  parts: stages.Parts
   enter: Callable[[TrainState], TrainState]
   prompts: Prompts
 
@@ -225,7 +225,7 @@ def restore(
     drawn = Drawn(
       *(
         jax.eval_shape(functools.partial(stage, parts=parts), abstract, prompts)
-        for stage in (step_lib.sample_stage, step_lib.greedy_stage)
+        for stage in (stages.sample_stage, stages.greedy_stage)
       )
     )
     abstract = dataclasses.replace(abstract, queue=(drawn,) * count)

@@ -13,9 +13,10 @@ import jax
 import pytest
 
 from experiments import chips, hlo, pod_report
+from grpo_jax.learning import stages
 from grpo_jax.models import transformer
 from grpo_jax.rollout import sampling
-from grpo_jax.training import assembly, runs, sharding, step
+from grpo_jax.training import assembly, runs, sharding
 from grpo_jax.training import config as config_lib
 
 # Large enough that a shard of a kernel is no small change (hlo._SMALL).
@@ -112,7 +113,7 @@ def sampled(target, change) -> hlo.Analysis:
       state = sharding.abstract(state, sharding.of_state(mesh, state))
       prompts = sharding.abstract(phases[-1].prompts, sharding.by_rows(mesh))
       function = functools.partial(
-        step.sample_stage, parts=dataclasses.replace(parts, sample=sample)
+        stages.sample_stage, parts=dataclasses.replace(parts, sample=sample)
       )
       text = jax.jit(function).lower(state, prompts).compile().as_text()
   return hlo.analyze(text, pod_report.PHASES, most_tokens=NEW - 1)

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.training import assembly, loop, problem, runs, sharding, step
+from grpo_jax.learning import stages
+from grpo_jax.training import assembly, loop, problem, runs, sharding
 from grpo_jax.training import config as config_lib
 from tests.experiments import tiny_config
 
@@ -80,7 +81,7 @@ def test_only_adapters_have_an_optimizer_a_reference_and_a_gradient():
   moments = sum(leaf.size for leaf in jax.tree.leaves(state.opt_state))
   assert 2 * num_trained <= moments < 2 * num_trained + 10 < num_frozen
   assert state.ref_params["frozen"] == {}
-  reference = step.reference_params(state)
+  reference = stages.reference_params(state)
   _assert_same(reference, state.params["policy"])
   shared = zip(
     jax.tree.leaves(reference["frozen"]),
@@ -88,7 +89,7 @@ def test_only_adapters_have_an_optimizer_a_reference_and_a_gradient():
     strict=True,
   )
   assert all(one is other for one, other in shared)
-  assert step.trained_params(state.params)["policy"].keys() == {
+  assert stages.trained_params(state.params)["policy"].keys() == {
     *("query", "key", "value", "out", "gate", "up", "down")
   }
 
@@ -100,8 +101,10 @@ def test_fresh_adapters_sample_what_the_base_samples():
   base = {"trained": state.params["policy"]["frozen"]["base"], "frozen": {}}
   plain = dataclasses.replace(plain, params={"policy": base, "algorithm": {}})
   prompts = jax.device_put(next(made.prompt_stream(0, 4, None)).prompts)
-  rollout = jax.jit(lambda s: step.sample_stage(s, prompts, parts=parts))(state)
+  rollout = jax.jit(lambda s: stages.sample_stage(s, prompts, parts=parts))(
+    state
+  )
   expected = jax.jit(
-    lambda s: step.sample_stage(s, prompts, parts=plain_parts)
+    lambda s: stages.sample_stage(s, prompts, parts=plain_parts)
   )(plain)
   _assert_same(rollout, expected)

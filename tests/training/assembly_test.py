@@ -9,7 +9,8 @@ import numpy as np
 import optax
 import pytest
 
-from grpo_jax.training import assembly, problem, sharding, step
+from grpo_jax.learning import stages
+from grpo_jax.training import assembly, problem, sharding
 from grpo_jax.training import config as config_lib
 from tests.training import tiny
 
@@ -19,7 +20,7 @@ PHASE = config_lib.PhaseConfig()
 def _advance(parts, state, steps=2):
   """The state some steps on; its own buffers are given away, as in a run."""
   function = jax.jit(
-    functools.partial(step.fused_step, parts=parts), donate_argnums=0
+    functools.partial(stages.fused_step, parts=parts), donate_argnums=0
   )
   for number in range(steps):
     state, _, _ = function(state, tiny.make_prompts(first=4 * number))
@@ -242,7 +243,9 @@ def test_parts_of_the_phases_are_those_of_the_config():
   rl = assembly.make_parts(run, made, policy, "rl", mesh)
   assert rl.algorithm.name == "dapo"
   assert rl.config == run.algorithm[1]
-  assert rl.plan == step.UpdatePlan(2, 4, 1, 0.7, 3 * 2**20, None, group_size=2)
+  assert rl.plan == stages.UpdatePlan(
+    2, 4, 1, 0.7, 3 * 2**20, None, group_size=2
+  )
   assert rl.score is made.score
   sft = assembly.make_parts(run, made, policy, "sft", mesh)
   assert sft.algorithm.name == "sft"

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
+from grpo_jax.learning import stages
 from grpo_jax.models import attention, transformer
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import optimizers, step
+from grpo_jax.training import optimizers
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAMES = tuple(algorithms.ALGORITHMS)
@@ -124,8 +125,8 @@ def _dead_algorithm_fields(algorithm) -> set[str]:
   functions = _with_helpers(
     function
     for function in (
-      step.policy_outputs,
-      step.with_reference,
+      stages.policy_outputs,
+      stages.with_reference,
       algorithm.advantages,
       algorithm.policy_loss,
       algorithm.init,

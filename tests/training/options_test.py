@@ -14,6 +14,7 @@ import pytest
 from grpo_jax import tasks
 from grpo_jax.algorithms import objective, options
 from grpo_jax.data import sources
+from grpo_jax.learning import stages
 from grpo_jax.ops import aggregation
 from grpo_jax.rollout import sampling
 from grpo_jax.training import (
@@ -24,7 +25,6 @@ from grpo_jax.training import (
   problem,
   runs,
   sharding,
-  step,
 )
 from grpo_jax.training import config as config_lib
 from grpo_jax.types import Algorithm, Rollout
@@ -41,7 +41,7 @@ _make_parts = functools.partial(tiny.make_parts, micro_batch_size=16)
 
 def _fused(parts):
   """The step, without giving the state away."""
-  return jax.jit(functools.partial(step.fused_step, parts=parts))
+  return jax.jit(functools.partial(stages.fused_step, parts=parts))
 
 
 def _opened(parts):
@@ -53,8 +53,8 @@ def _opened(parts):
 
   @jax.jit
   def stages(state, prompts):
-    rollout = step.sample_stage(state, prompts, parts=parts)
-    greedy = step.greedy_stage(state, prompts, parts=parts)
+    rollout = stages.sample_stage(state, prompts, parts=parts)
+    greedy = stages.greedy_stage(state, prompts, parts=parts)
     batch = objective.make_train_batch(
       parts.algorithm,
       parts.config,
@@ -65,8 +65,8 @@ def _opened(parts):
       None if greedy is None else parts.score(prompts, greedy),
     )
     key = jax.random.key(0)
-    batch = step.prepare(state, batch, key, parts=parts)
-    state, metrics = step.update(state, batch, key, parts=parts)
+    batch = stages.prepare(state, batch, key, parts=parts)
+    state, metrics = stages.update(state, batch, key, parts=parts)
     return rollout, batch, state, metrics
 
   return stages
@@ -119,7 +119,7 @@ def test_kl_in_the_reward_is_no_term_of_the_loss():
 def test_kl_in_the_reward_stays_with_its_token_where_rewards_are_dense():
   parts = _make_parts("reinforce_pp", fields=KL_IN_REWARD)
   raw = tiny.ragged_batch(parts)
-  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
+  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
   batch = prepare(_state(parts), raw, jax.random.key(0))
   np.testing.assert_allclose(batch.token_rewards, _penalty(batch), 1e-5, 1e-6)
   np.testing.assert_allclose(
@@ -181,7 +181,7 @@ def _sharpened(state, factor):
   trained = {**trained, "head": factor * trained["head"]}
   return dataclasses.replace(
     state,
-    params=step.with_trained(
+    params=stages.with_trained(
       state.params, {"policy": trained, "algorithm": {}}
     ),
   )
@@ -303,7 +303,7 @@ def test_kept_tokens_are_the_support_of_training():
   assert metrics["ratio/max_deviation"] == 0
   assert metrics["gradient_norm"] > 0
   assert batch.kept_ids.shape == (*batch.mask.shape, 3)
-  outputs = jax.jit(functools.partial(step.policy_outputs, parts))
+  outputs = jax.jit(functools.partial(stages.policy_outputs, parts))
   kept = outputs(state.params, batch, None).logp
   everything = dataclasses.replace(batch, kept_ids=None)
   plain = outputs(state.params, everything, None).logp
@@ -479,7 +479,7 @@ def test_steps_of_an_addition_are_rewarded_one_by_one():
   # Only the second step of a wrong row is worse than its group.
   assert (advantages[rows, last] * np.array([1, -1] * 8) > 0.5).all()
 
-  outputs = jax.jit(functools.partial(step.policy_outputs, parts))
+  outputs = jax.jit(functools.partial(stages.policy_outputs, parts))
 
   def gap(state):
     logp = outputs(state.params, prepared, None).logp
@@ -519,7 +519,7 @@ def test_minibatches_keep_groups_whole_where_they_are_told(group_size, whole):
     mask=jnp.ones_like(ragged.mask),
     advantages=ragged.rewards,
   )
-  advance = jax.jit(functools.partial(step.update, parts=parts))
+  advance = jax.jit(functools.partial(stages.update, parts=parts))
   _, metrics = advance(tiny.make_state(parts), batch, jax.random.key(0))
   assert (metrics["loss"] == 4) == whole
 

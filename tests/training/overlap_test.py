@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.data import pipeline
+from grpo_jax.learning import stages
 from grpo_jax.training import (
   assembly,
   checkpoints,
@@ -20,7 +21,6 @@ from grpo_jax.training import (
   problem,
   runs,
   sharding,
-  step,
 )
 from grpo_jax.training import config as config_lib
 from tests.experiments import tiny_config
@@ -97,8 +97,8 @@ def train(staleness, learning_rate=0.1) -> Trained:
 def by_hand(staleness):
   """The states and rollouts of plain functions, one after another."""
   parts = make_parts(staleness)
-  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
-  learn = jax.jit(functools.partial(step.learn_stage, parts=parts))
+  sample = jax.jit(functools.partial(stages.sample_stage, parts=parts))
+  learn = jax.jit(functools.partial(stages.learn_stage, parts=parts))
   states, rollouts = [tiny.make_state(parts)], []
   for t, batch in enumerate(BATCHES):
     first = max(t - staleness, 0)
@@ -144,7 +144,7 @@ def test_each_step_learns_from_the_parameters_of_so_many_updates_before(
 @pytest.mark.slow
 def test_without_learning_a_rollout_ahead_is_the_one_in_its_step():
   parts, (state, *_), _ = by_hand(2)
-  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
+  sample = jax.jit(functools.partial(stages.sample_stage, parts=parts))
   for t, rollout in enumerate(train(2, 0.0).rollouts):
     there = dataclasses.replace(state, step=jnp.int32(t))
     now = sample(there, BATCHES[t].prompts)

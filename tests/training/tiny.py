@@ -12,13 +12,14 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
+from grpo_jax.learning import stages
+from grpo_jax.learning.micro_batches import UpdatePlan
+from grpo_jax.learning.stages import Parts
 from grpo_jax.models import adapter, transformer
 from grpo_jax.models import critic as critic_lib
 from grpo_jax.rollout import sampling
-from grpo_jax.training import assembly, optimizers, step
+from grpo_jax.training import assembly, optimizers
 from grpo_jax.training import config as config_lib
-from grpo_jax.training.micro_batches import UpdatePlan
-from grpo_jax.training.step import Parts
 from grpo_jax.types import Prompts, Scored, TrainBatch, TrainState
 
 VOCAB, PAD, END = 7, 0, 1
@@ -148,7 +149,7 @@ def make_parts(
   greedy = dataclasses.replace(sampler, temperature=0.0)
   critic_parts = None
   if algorithm.critic_loss is not None:
-    critic_parts = step.CriticParts(
+    critic_parts = stages.CriticParts(
       model=critic or critic_lib.make_critic(policy),
       optimizer=optimizers.of_model(optimizer, steps),
       schedule=optimizers.schedule(optimizer, steps),
@@ -237,7 +238,7 @@ def off_policy(parts: Parts) -> tuple[TrainState, TrainBatch]:
   if state.ref_params is not None:
     reference = parts.policy.init(jax.random.key(1))
     state = dataclasses.replace(state, ref_params=reference)
-  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
+  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
   batch = prepare(state, ragged_batch(parts), jax.random.key(2))
   if "old_logp" in options.needs(parts.algorithm, parts.config):
     batch = dataclasses.replace(batch, old_logp=batch.sampler_logp)

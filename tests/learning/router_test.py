@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from grpo_jax.algorithms import objective
+from grpo_jax.learning import stages
 from grpo_jax.models import transformer
-from grpo_jax.training import loop, step
+from grpo_jax.training import loop
 from tests.experiments import tiny_config
 from tests.training import tiny
 
@@ -46,22 +47,22 @@ def make_state(parts):
   state = tiny.make_state(parts)
   trained = jax.tree_util.tree_map_with_path(
     lambda path, x: 30 * x if "router" in jax.tree_util.keystr(path) else x,
-    step.trained_params(state.params),
+    stages.trained_params(state.params),
   )
   return dataclasses.replace(
-    state, params=step.with_trained(state.params, trained)
+    state, params=stages.with_trained(state.params, trained)
   )
 
 
 def _prepared(parts, batch=None):
   state = make_state(parts)
   batch = tiny.ragged_batch(parts) if batch is None else batch
-  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
+  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
   return state, prepare(state, batch, jax.random.key(0))
 
 
 def _gradient(parts, state, batch):
-  function = jax.jit(functools.partial(step.minibatch_gradient, parts))
+  function = jax.jit(functools.partial(stages.minibatch_gradient, parts))
   return jax.device_get(function(state.params, batch, True, state.ref_params))
 
 
@@ -144,7 +145,7 @@ def test_fused_step_keeps_the_routing_of_its_rollout():
     num_minibatches=2,
     policy=moe_policy(dtype="bfloat16"),
   )
-  advance = jax.jit(functools.partial(step.fused_step, parts=parts))
+  advance = jax.jit(functools.partial(stages.fused_step, parts=parts))
   state = make_state(parts)
   for number in range(2):
     state, metrics, _ = advance(state, tiny.make_prompts(first=4 * number))
@@ -170,7 +171,7 @@ def test_training_takes_the_recorded_experts_and_the_reference_its_own():
 
   @jax.jit
   def prepared(state, routing):
-    rollout = step.sample_stage(state, prompts, parts=parts)
+    rollout = stages.sample_stage(state, prompts, parts=parts)
     rollout = dataclasses.replace(rollout, **routing)
     batch = objective.make_train_batch(
       parts.algorithm,
@@ -180,7 +181,7 @@ def test_training_takes_the_recorded_experts_and_the_reference_its_own():
       parts.score(prompts, rollout),
       state.algorithm_state,
     )
-    return step.prepare(state, batch, jax.random.key(0), parts=parts)
+    return stages.prepare(state, batch, jax.random.key(0), parts=parts)
 
   recorded = prepared(state, {})
   first = {  # Instead: experts 0 and 1 for every token.
@@ -198,7 +199,7 @@ def test_training_takes_the_recorded_experts_and_the_reference_its_own():
   np.testing.assert_array_equal(forced.ref_logp, recorded.ref_logp)
   # The policy that is differentiated takes them as the anchor does.
   outputs = [
-    step.policy_outputs(parts, state.params, batch, state.ref_params)
+    stages.policy_outputs(parts, state.params, batch, state.ref_params)
     for batch in (recorded, forced)
   ]
   for output, batch in zip(outputs, (recorded, forced), strict=True):
@@ -214,7 +215,7 @@ def test_biases_move_against_the_load():
   state, batch = _prepared(parts)
   load = np.asarray(batch.router_load)
   assert (load > 1 / E).any()
-  advance = jax.jit(functools.partial(step.update, parts=parts))
+  advance = jax.jit(functools.partial(stages.update, parts=parts))
   after, metrics = advance(state, batch, jax.random.key(0))
   bias = after.params["policy"]["frozen"]["router_bias"]
   np.testing.assert_allclose(bias, 0.01 * np.sign(1 / E - load), rtol=1e-6)
@@ -223,7 +224,7 @@ def test_biases_move_against_the_load():
   frozen = {"router_bias": jnp.zeros((LAYERS, E)).at[:, 3].set(2.0)}
   policy = {**state.params["policy"], "frozen": frozen}
   state = dataclasses.replace(state, params={**state.params, "policy": policy})
-  batch = jax.jit(functools.partial(step.prepare, parts=parts))(
+  batch = jax.jit(functools.partial(stages.prepare, parts=parts))(
     state, tiny.ragged_batch(parts), jax.random.key(0)
   )
   np.testing.assert_allclose(batch.router_load[:, 3], 1 / K, rtol=1e-6)
@@ -265,6 +266,6 @@ def test_models_without_experts_are_told(fields):
 def test_biases_that_are_not_there_cannot_move():
   parts = make_parts({"router_bias_step": 0.1})
   state, batch = _prepared(parts)
-  update = functools.partial(step.update, parts=parts)
+  update = functools.partial(stages.update, parts=parts)
   with pytest.raises(ValueError, match=r"set config\.model\.router_bias=True"):
     jax.eval_shape(update, state, batch, jax.random.key(0))

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from grpo_jax.learning import micro_batches
+from grpo_jax.learning.micro_batches import UpdatePlan
 from grpo_jax.ops import masked
-from grpo_jax.training import micro_batches
-from grpo_jax.training.micro_batches import UpdatePlan
 from grpo_jax.types import Policy, PyTree, TrainBatch, Weighted
 
 

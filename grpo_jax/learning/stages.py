@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import optax
 
 from grpo_jax.algorithms import objective, options
+from grpo_jax.learning import metrics as metrics_lib
+from grpo_jax.learning import passes, rounds
+from grpo_jax.learning.micro_batches import UpdatePlan
 from grpo_jax.ops import logprobs, masked, routing
 from grpo_jax.rollout import compaction, host_turns
-from grpo_jax.training import metrics as metrics_lib
-from grpo_jax.training import passes, rounds
-from grpo_jax.training.micro_batches import UpdatePlan
 from grpo_jax.types import (
   Algorithm,
   Critic,

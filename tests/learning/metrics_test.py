@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax.training import metrics
+from grpo_jax.learning import metrics
 from grpo_jax.types import Rollout, Scored, TrainBatch
 
 NAN = float("nan")

@@ -16,6 +16,7 @@ from hypothesis import strategies
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
 from grpo_jax.data import pipeline
+from grpo_jax.learning import rounds, stages
 from grpo_jax.training import (
   assembly,
   drivers,
@@ -23,9 +24,7 @@ from grpo_jax.training import (
   loop,
   metrics_log,
   problem,
-  rounds,
   sharding,
-  step,
 )
 from grpo_jax.training import config as config_lib
 from grpo_jax.types import Prompts, Rollout, Scored
@@ -192,9 +191,9 @@ def programs():
   return [
     functools.partial(jax.jit(functools.partial(function, parts=of)), state)
     for function, of in (
-      (step.fused_step, parts),
-      (step.fused_step, once),
-      (step.sample_stage, once),
+      (stages.fused_step, parts),
+      (stages.fused_step, once),
+      (stages.sample_stage, once),
     )
   ]
 
@@ -268,7 +267,9 @@ def test_all_that_belongs_to_a_group_travels_with_it(what):
   )
   if what == "lanes":
     parts = _in_lanes(parts)
-  draw = functools.partial(step.draw_stage, tiny.make_state(parts), parts=parts)
+  draw = functools.partial(
+    stages.draw_stage, tiny.make_state(parts), parts=parts
+  )
 
   @jax.jit
   def both(prompts):
@@ -305,7 +306,7 @@ def test_the_program_has_one_sampler():
   counts = []
   for max_rounds in (1, 3):
     parts = _parts(max_rounds)
-    function = functools.partial(step.fused_step, parts=parts)
+    function = functools.partial(stages.fused_step, parts=parts)
     text = str(jax.make_jaxpr(function)(tiny.make_state(parts), _prompts(())))
     counts.append([text.count(word) for word in ("random_bits", "while[")])
   (draws, loops), (draws_in_rounds, loops_with_rounds) = counts

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from grpo_jax.learning import metrics, stages
 from grpo_jax.models import critic as critic_lib
-from grpo_jax.training import assembly, metrics, step
+from grpo_jax.training import assembly
 from grpo_jax.training import config as config_lib
 from grpo_jax.types import Scored
 from tests.references import ppo as reference
@@ -35,11 +36,11 @@ def _changed(one, other):
 
 
 def _fused(parts):
-  return jax.jit(functools.partial(step.fused_step, parts=parts))
+  return jax.jit(functools.partial(stages.fused_step, parts=parts))
 
 
 def _gradient(parts, state, batch):
-  function = jax.jit(functools.partial(step.critic_gradient, parts))
+  function = jax.jit(functools.partial(stages.critic_gradient, parts))
   return jax.device_get(function(state.params, batch))
 
 
@@ -91,7 +92,7 @@ def _with_head(state):
 def test_gradient_is_that_of_the_squared_error_to_the_reference_targets():
   parts = tiny.make_parts("ppo", fields={"value_clip": 0.0})
   state = _with_head(tiny.make_state(parts))
-  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
+  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
   raw = tiny.ragged_batch(parts)
   batch = prepare(state, raw, jax.random.key(2))
   critic, policy = parts.critic.model, parts.policy
@@ -151,9 +152,9 @@ def test_two_updates_are_one_after_another():
   parts = tiny.make_parts("ppo", num_critic_updates=2)
   state = _with_head(tiny.make_state(parts))
   batch = tiny.ragged_batch(parts)
-  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
+  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
   batch = prepare(state, batch, jax.random.key(2))
-  update = jax.jit(functools.partial(step.update, parts=parts))
+  update = jax.jit(functools.partial(stages.update, parts=parts))
   twice, found = update(state, batch, jax.random.key(3))
 
   params, opt_state, losses = state.params, state.critic_opt_state, []

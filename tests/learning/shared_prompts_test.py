@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from grpo_jax.learning import stages
 from grpo_jax.models import lora
-from grpo_jax.training import step
 from grpo_jax.types import row_arrays
-from tests.training import router_test, tiny
+from tests.learning import router_test
+from tests.training import tiny
 
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
@@ -53,7 +54,7 @@ def _prepared(parts):
 
 
 def _gradient(parts, state, batch):
-  function = jax.jit(functools.partial(step.minibatch_gradient, parts))
+  function = jax.jit(functools.partial(stages.minibatch_gradient, parts))
   return jax.device_get(function(state.params, batch, False, state.ref_params))
 
 
@@ -88,8 +89,10 @@ def test_gradients_are_those_of_rows_in_one_piece(name, micros):
     assert not whole.plan.shares_prompts
     state, batch = _prepared(whole)
     if name == "adapters":  # Fresh ones say nothing.
-      moved = jax.tree.map(lambda x: x + 0.1, step.trained_params(state.params))
-      params = step.with_trained(state.params, moved)
+      moved = jax.tree.map(
+        lambda x: x + 0.1, stages.trained_params(state.params)
+      )
+      params = stages.with_trained(state.params, moved)
       state = dataclasses.replace(state, params=params)
     want = _gradient(whole, state, batch)
     for micro in micros:
@@ -113,7 +116,7 @@ def test_anchor_pass_has_the_bits_of_the_update(dtype, micro, lengths):
   )
   assert parts.plan.shares_prompts
   state = tiny.make_state(parts)
-  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
+  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
   batch = prepare(state, tiny.ragged_batch(parts), jax.random.key(1))
   _, metrics = _gradient(parts, state, batch)
   assert metrics["ratio/max_deviation"] == 0.0
@@ -121,7 +124,7 @@ def test_anchor_pass_has_the_bits_of_the_update(dtype, micro, lengths):
   parts = dataclasses.replace(
     parts, plan=dataclasses.replace(parts.plan, group_size=1, lengths=())
   )
-  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
+  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
   whole = prepare(state, tiny.ragged_batch(parts), jax.random.key(1))
   tolerance = 1e-5 if dtype == "float32" else 0.02
   gap = np.where(batch.mask, whole.old_logp - batch.old_logp, 0)
@@ -146,7 +149,7 @@ def test_a_prompt_costs_once_however_many_rows_it_has():
       prompt_index=jnp.zeros(num_rows, jnp.int32),
       advantages=jnp.ones(num_rows),
     )
-    function = functools.partial(step.minibatch_gradient, parts)
+    function = functools.partial(stages.minibatch_gradient, parts)
     lowered = jax.jit(function).lower(state.params, batch, True)
     counts.append(lowered.cost_analysis()["flops"])
   whole, shared = counts
@@ -162,13 +165,13 @@ def test_minibatches_hold_whole_groups():
       "sft", policy=make_policy(), num_minibatches=2, learning_rate=1e-12
     )
     state, batch = tiny.off_policy(parts)
-    advance = jax.jit(functools.partial(step.update, parts=parts))
+    advance = jax.jit(functools.partial(stages.update, parts=parts))
     _, metrics = advance(state, batch, jax.random.key(1))
     # The policy stands still: the mean over the halves is one of these.
     halves = dataclasses.replace(
       parts, plan=dataclasses.replace(parts.plan, num_minibatches=1)
     )
-    gradient = jax.jit(functools.partial(step.minibatch_gradient, halves))
+    gradient = jax.jit(functools.partial(stages.minibatch_gradient, halves))
 
     def loss(half):
       rows = jax.tree.map(lambda x: x[half], row_arrays(batch))
