@@ -10,30 +10,13 @@ from __future__ import annotations
 import dataclasses
 
 from grpo_jax.ops import divergences, returns
-from grpo_jax.types import Algorithm
+from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch, providers
 
 # Optional inputs of a loss, and who provides them.
 NEEDS = {
-  "old_logp": "log-probs at the start of the update (every phase)",
-  "anchor": "old_logp from a forward pass of its own (every phase)",
-  "sum_pi_squared": "Σ π² at the start of the update (every phase)",
-  "ref_logp": "log-probs of the frozen reference (every phase)",
-  "ref_topk": "the reference's likeliest tokens (every phase)",
-  "ref_kl": "the KL to the reference over the vocabulary (every phase)",
-  "entropy": "the policy's entropy, differentiable (every phase)",
-  "behavior_logp": "log-probs recorded while sampling (phase rl)",
-  "behavior_entropy": "entropies recorded while sampling (phase rl)",
-  "kept_ids": "the tokens that top-k or top-p kept (phase rl, with top_k)",
-  "routing": "the experts that sampling took (phase rl, model with experts)",
-  "router": "the routers' choices before the update (model with experts)",
-  "components": "the rewards one by one (phase rl)",
-  "greedy_rewards": "the reward of each prompt's greedy completion (phase rl)",
-  "step_rewards": "rewards of steps (a task whose verifier judges steps)",
-  "turns": "turns and their rewards (a task with an environment)",
-  "state_id": "states of turns (a task whose environment numbers them)",
-  "domain": "the domain of each prompt (records with an integer 'domain')",
-  "token_rewards": "dense rewards beside the outcome (every phase)",
-  "values": "values of the critic before the update (phases value and rl)",
+  **providers(TrainBatch),
+  **providers(PolicyOutputs),
+  "anchor": "old_logp from a pass of its own (every phase)",
 }
 
 

@@ -17,7 +17,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.types import PyTree, TrainBatch, first_slots, row_arrays
+from grpo_jax.types import (
+  PyTree,
+  TrainBatch,
+  fields_where,
+  first_slots,
+  row_arrays,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +216,7 @@ def own_prompts(
   own = batch.prompt_index[:: plan.group_size]  # [P]
   fields = {
     name: value[own].reshape(plan.num_shards, -1, *value.shape[1:])
-    for name in ("prompt_tokens", "prompt_mask", "prompt_routing")
+    for name in fields_where(TrainBatch, kind="prompt")
     if (value := getattr(batch, name)) is not None
   }
   each = len(batch.prompt_index) // plan.num_shards

@@ -24,7 +24,11 @@ from ml_collections import config_dict
 from grpo_jax import algorithms
 from grpo_jax.models import critic, families, hub, lora, transformer
 from grpo_jax.rollout import sampling
-from grpo_jax.training import hosts
+from grpo_jax.training import hosts, kinds
+from grpo_jax.types import Algorithm
+
+# The component of the reward that a model of the run gives.
+REWARD_MODEL = "reward_model"
 
 
 def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
@@ -285,7 +289,8 @@ class RewardsConfig:
       …), computed inside the program. With an environment on the host, scores
       of its sessions, and "return". Otherwise host functions: a built-in
       name ("math_accuracy", "think_answer_format") or an import path
-      ("my_pkg.rewards:brevity").
+      ("my_pkg.rewards:brevity"). In any of these cases also "reward_model": a
+      model that was trained on pairs of completions (`config.reward_model`).
     weights: One weight per function.
     correct: The function whose value ≥ 1 marks a right answer (metrics
       only); empty: the first.
@@ -315,6 +320,12 @@ class RewardsConfig:
       raise ValueError(
         f"config.rewards.correct={self.correct!r} is not one of"
         f" config.rewards.functions={self.functions}."
+      )
+    if (self.correct or self.functions[0]) == REWARD_MODEL:
+      raise ValueError(
+        f"config.rewards.functions={self.functions}: what is right is not for"
+        " a reward model to say; name a verifier first, or as"
+        " config.rewards.correct."
       )
     _positive(self, "config.rewards", "row_timeout_s", "step_timeout_s")
     _positive(self, "config.rewards", "num_workers")
@@ -375,6 +386,7 @@ class PhaseConfig:
   """One phase of a run.
 
   Attributes:
+    kind: Where its batches come from, and what they train: see `kinds.py`.
     steps: Batches.
     num_prompts: Prompts per batch.
     group_size: Completions per prompt (1 in a supervised phase).
@@ -402,8 +414,9 @@ class PhaseConfig:
     reset_optimizer: Start the phase with a fresh optimizer state.
     set_reference: Start the phase with the reference policy set to the
       current one.
-    reference_workdir: Take the reference policy from the last checkpoint of
-      this run instead: a teacher of the same architecture and vocabulary.
+    reference_workdirs: Take the reference policy from the last checkpoint of
+      this run instead: a teacher of the same architecture and vocabulary. With
+      several, the number of a prompt's domain says which of them is its own.
     ema_decay: Of the average of the parameters, per step; None keeps none.
     staleness: Updates that the parameters of a rollout may be behind those
       that it trains. 0 is exact: the device waits for the host's verifiers.
@@ -413,6 +426,7 @@ class PhaseConfig:
     optimizer: Of this phase.
   """
 
+  kind: str = "rl"
   steps: int = 100
   num_prompts: int = 32
   group_size: int = 1
@@ -425,7 +439,7 @@ class PhaseConfig:
   logits_chunk_mib: int | None = None
   reset_optimizer: bool = True
   set_reference: bool = True
-  reference_workdir: str = ""
+  reference_workdirs: tuple[str, ...] = ()
   ema_decay: float | None = None
   staleness: int = 0
   optimizer: OptimizerConfig = OptimizerConfig()
@@ -435,8 +449,33 @@ class PhaseConfig:
     """Completions per batch."""
     return self.num_prompts * self.group_size
 
+  @property
+  def of_kind(self) -> kinds.Kind:
+    """What phases of this kind have in common."""
+    return kinds.KINDS[self.kind]
+
+  @property
+  def plays(self) -> bool:
+    """Whether completions are drawn, or come with the data."""
+    return self.of_kind.plays
+
+  @property
+  def trains(self) -> tuple[str, ...]:
+    """Members that it may train."""
+    return self.of_kind.trains
+
+  def objective(self, algorithm: tuple[str, Any]) -> tuple[Algorithm, Any]:
+    """The objective of the phase and its config, from those of the run.
+
+    Raises:
+      ValueError: The run's algorithm has nothing that this kind trains.
+    """
+    name, config = algorithm
+    return self.of_kind.objective(algorithms.get_algorithm(name), config)
+
   def check(self, name: str) -> None:
     """Raises ValueError with the equation of sizes if they do not fit."""
+    _one_of(f"{name}.kind", self.kind, tuple(kinds.KINDS))
     for field in (
       "num_prompts",
       "group_size",
@@ -447,12 +486,7 @@ class PhaseConfig:
     ):
       _positive(self, f"config.{name}", field)
     _not_negative(self, f"config.{name}", "steps", "staleness")
-    if name == "sft" and self.staleness:
-      raise ValueError(
-        f"config.sft.staleness={self.staleness}: the completions of a"
-        " supervised phase are given, not drawn, and are never behind; set it"
-        " to 0."
-      )
+    self.of_kind.check(name, self)
     self.optimizer.check(f"config.{name}.optimizer")
     rows, minibatch = self.num_rows, self.num_rows // self.num_minibatches
     micro = self.micro_batch_size
@@ -478,6 +512,13 @@ class PhaseConfig:
       )
 
 
+_SECTIONS: dict[str, PhaseConfig] = {
+  "sft": PhaseConfig(kind="supervised"),
+  "value": PhaseConfig(kind="value", steps=50),
+  "rl": PhaseConfig(kind="rl", group_size=8),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class CriticConfig:
   """The critic of algorithms that have one, in the phases "value" and "rl".
@@ -501,6 +542,29 @@ class CriticConfig:
     _one_of("critic.trunk", self.trunk, critic.TRUNKS)
     _not_negative(self, "config.critic", "num_updates")
     self.optimizer.check("config.critic.optimizer")
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardModelConfig:
+  """A model that scores completions, where rewards have "reward_model".
+
+  Attributes:
+    workdir: The run that has trained it, in a phase of the kind "preference";
+      empty: a phase of this run.
+    freeze: Names in the paths of parameters of its trunk, a copy of the policy,
+      that are not trained.
+    num_updates: Gradient steps on each minibatch of pairs.
+    optimizer: Its own; the schedule begins anew in each phase.
+  """
+
+  workdir: str = ""
+  freeze: tuple[str, ...] = ()
+  num_updates: int = 1
+  optimizer: OptimizerConfig = OptimizerConfig()
+
+  def __post_init__(self):
+    _not_negative(self, "config.reward_model", "num_updates")
+    self.optimizer.check("config.reward_model.optimizer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -616,11 +680,13 @@ class RunConfig:
     start_workdir: Start with the policy of the last checkpoint of this run (its
       average, if it keeps one), of the same architecture and vocabulary;
       empty: from `model`, whose weights are not read otherwise.
-    phases: Names of the phases in order, each "sft", "rl" or "value": as "rl",
-      but only the critic is trained, on returns, and the policy stays.
-    sft, value, rl: Their settings.
-    algorithm: Objective of the phases "rl" and "value": name and fields.
+    phases: Names of the phases in order.
+    sections: Settings of phases by name; in a config each is a section of its
+      own, as `config.rl`. Others than "sft", "value" and "rl" are made by
+      `phase_config`.
+    algorithm: Objective of what is drawn: name and fields.
     critic: Of an algorithm that has one.
+    reward_model: Where a model scores completions, or learns to.
     environment: Turns, where data.environment is set.
     data, model, sampling, rewards, eval, checkpoint, log, hosts: As named.
     mesh: How the devices share the work.
@@ -635,10 +701,11 @@ class RunConfig:
   seed: int = 0
   start_workdir: str = ""
   phases: tuple[str, ...] = ("sft", "rl")
-  sft: PhaseConfig = PhaseConfig()
-  value: PhaseConfig = PhaseConfig(steps=50)
-  rl: PhaseConfig = PhaseConfig(group_size=8)
+  sections: Mapping[str, PhaseConfig] = dataclasses.field(
+    default_factory=lambda: dict(_SECTIONS)
+  )
   critic: CriticConfig = CriticConfig()
+  reward_model: RewardModelConfig = RewardModelConfig()
   algorithm: Any = None
   data: DataConfig = DataConfig()
   environment: EnvironmentConfig = EnvironmentConfig()
@@ -660,39 +727,15 @@ class RunConfig:
     if not self.phases:
       raise ValueError("config.phases is empty; name at least one, as 'rl'.")
     for name in self.phases:
-      _one_of("phases", name, ("sft", "value", "rl"))
-      getattr(self, name).check(name)
-    if self.sft.group_size != 1:
-      raise ValueError(
-        f"config.sft.group_size={self.sft.group_size}: a supervised prompt"
-        " has one completion; set it to 1."
-      )
-    if self.sft.max_rounds != 1:
-      raise ValueError(
-        f"config.sft.max_rounds={self.sft.max_rounds}: a supervised phase draws"
-        " nothing; set it to 1."
-      )
-    if self.value.optimizer != PhaseConfig().optimizer:
-      raise ValueError(
-        "config.value.optimizer was set, but the phase 'value' trains the"
-        " critic alone, whose optimizer is config.critic.optimizer; set that"
-        " one."
-      )
-    if self.value.ema_decay is not None:
-      raise ValueError(
-        f"config.value.ema_decay={self.value.ema_decay}: the policy stays what"
-        " it is in the phase 'value'; set it to None."
-      )
+      _one_of("phases", name, tuple(self.sections))
+      self.sections[name].check(name)
     for before, after in itertools.pairwise(self.phases):
-      if after == "sft" and "value" in self.phases[: self.phases.index("sft")]:
+      past, present = self.sections[before], self.sections[after]
+      continues = "policy" in present.trains and not present.reset_optimizer
+      if continues and "policy" not in past.trains:
         raise ValueError(
-          f"config.phases={self.phases}: the phase 'sft' has no critic, and the"
-          " one that 'value' has trained would be lost; put 'sft' first."
-        )
-      if (before, after) == ("value", "rl") and not self.rl.reset_optimizer:
-        raise ValueError(
-          "config.rl.reset_optimizer=False: the phase 'value' keeps no moments"
-          " of the policy to go on with; set it to True."
+          f"config.{after}.reset_optimizer=False: the phase {before!r} keeps no"
+          " moments of the policy to go on with; set it to True."
         )
     if not self.data.environment and self.environment != EnvironmentConfig():
       raise ValueError(
@@ -721,6 +764,36 @@ class RunConfig:
         " (first, last)."
       )
 
+  def section(self, name: str) -> PhaseConfig:
+    """The settings of a phase."""
+    return self.sections[name]
+
+  @property
+  def stages(self) -> tuple[PhaseConfig, ...]:
+    """The settings of the phases in order."""
+    return tuple(self.sections[name] for name in self.phases)
+
+  def with_section(self, name: str, **fields: Any) -> RunConfig:
+    """The config with some settings of a phase replaced."""
+    changed = dataclasses.replace(self.sections[name], **fields)
+    return dataclasses.replace(self, sections={**self.sections, name: changed})
+
+
+def phase_config(kind: str, **fields: Any) -> config_dict.ConfigDict:
+  """A section of a config for a phase; `config.phases` puts it in its place.
+
+  Args:
+    kind: As in `kinds.py`.
+    **fields: Settings that differ from their defaults.
+
+  Raises:
+    ValueError: There is no such kind.
+  """
+  _one_of("kind", kind, tuple(kinds.KINDS))
+  defaults = {section.kind: section for section in _SECTIONS.values()}
+  section = defaults.get(kind, PhaseConfig(kind=kind, group_size=8))
+  return _as_config_dict(dataclasses.replace(section, **fields))
+
 
 def algorithm_config(name: str, **fields: Any) -> config_dict.ConfigDict:
   """An algorithm's config as a ConfigDict, with its name.
@@ -739,6 +812,9 @@ def algorithm_config(name: str, **fields: Any) -> config_dict.ConfigDict:
 def default_config(algorithm: str = "grpo") -> config_dict.ConfigDict:
   """Every field of `RunConfig` with its default, and the algorithm's."""
   config = _as_config_dict(RunConfig())
+  del config["sections"]
+  for name, section in _SECTIONS.items():
+    config[name] = _as_config_dict(section)
   config.algorithm = algorithm_config(algorithm)
   return config
 
@@ -776,8 +852,17 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
   name = algorithm.pop("name")
   entry = algorithms.get_algorithm(name)
   objective = _freeze(entry.config_class, algorithm, "config.algorithm")
-  settings = _freeze(RunConfig, values, "config", skip=("algorithm",))
-  if entry.critic_loss is None and settings.critic != CriticConfig():
+  sections = {
+    key: _freeze(PhaseConfig, values.pop(key), f"config.{key}")
+    for key, value in list(values.items())
+    if _is_section(value)
+  }
+  values["sections"] = {**_SECTIONS, **sections}
+  settings = _freeze(
+    RunConfig, values, "config", skip=("algorithm",), also=tuple(sections)
+  )
+  has_critic = entry.critic_loss is not None and entry.policy_loss is not None
+  if not has_critic and settings.critic != CriticConfig():
     raise ValueError(
       f"config.critic was set, and algorithm {name!r} has no critic; leave it"
       " as it is, or choose an algorithm with one, such as 'ppo'."
@@ -797,8 +882,19 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
   return dataclasses.replace(settings, algorithm=(name, objective))
 
 
+def _is_section(value: Any) -> bool:
+  """Whether a group of settings is a phase."""
+  return isinstance(value, (Mapping, config_dict.ConfigDict)) and (
+    "kind" in value
+  )
+
+
 def _freeze(
-  cls: type, values: Mapping[str, Any], where: str, skip: tuple[str, ...] = ()
+  cls: type,
+  values: Mapping[str, Any],
+  where: str,
+  skip: tuple[str, ...] = (),
+  also: tuple[str, ...] = (),
 ) -> Any:
   hints = typing.get_type_hints(cls)
   known = [f.name for f in dataclasses.fields(cls) if f.name not in skip]
@@ -806,8 +902,8 @@ def _freeze(
   for name, value in values.items():
     if name not in known:
       raise KeyError(
-        f"{where}.{name} is not a setting{_nearest(name, known)}. {where}"
-        f" has: {', '.join(known)}."
+        f"{where}.{name} is not a setting{_nearest(name, [*known, *also])}."
+        f" {where} has: {', '.join([*known, *also])}."
       )
     result[name] = _typed(hints[name], value, f"{where}.{name}")
   return cls(**result)

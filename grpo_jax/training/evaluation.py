@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
 from grpo_jax.rollout import compaction, sampling
-from grpo_jax.training import assembly, host_rollout, hosts, sharding
+from grpo_jax.training import hosts, players, sharding
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.training.problem import Problem
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout, Scored
@@ -95,11 +95,12 @@ class Evaluator:
       temperature=temperature,
     )
     split = sharding.row_constraint(mesh)
+    judge = self._judge_of_truth = problem.judge.without_members()
     if problem.host_environment is not None:
       self._complete = _with_host(problem, policy, mesh, config, num_samples)
       return
     sample = functools.partial(
-      assembly.make_sample(policy, problem),
+      players.make_sample(policy, problem),
       config=config,
       group_size=num_samples,
     )
@@ -109,7 +110,9 @@ class Evaluator:
       params: PyTree, prompts: Prompts, key: jax.Array
     ) -> tuple[Rollout, Scored | None]:
       rollout = compaction.last_rows(sample(params, prompts, key))
-      scored = problem.score(prompts, rollout) if problem.score else None
+      scored = None
+      if judge.on_host is None:
+        scored = judge.score({}, prompts, rollout)
       return split(rollout), split(scored)
 
     self._complete = lambda params, prompts, key, batch: complete(
@@ -142,7 +145,8 @@ class Evaluator:
     numbers = problem_lib.judged_rows(self._mesh, num_rows)
     local = problem_lib.rollout_to_judge(self._mesh, rollout)
     if scored is None:
-      verdict, _, _ = problem.score_on_host(batch, local)
+      answer, _, _ = problem.ask_host(batch, local)
+      verdict = self._judge_of_truth.score_on_host(answer)
     else:
       said = dataclasses.replace(
         scored, weights={}, step_rewards=None, step_mask=None
@@ -180,8 +184,8 @@ def _with_host(
   num_samples: int,
 ) -> Callable[..., tuple[Rollout, Scored | None]]:
   """(params, prompts, key, batch) -> judged episodes of a host environment."""
-  turns = assembly.make_turns(policy, problem, config, num_samples)
-  player = host_rollout.Player(problem, mesh, turns)
+  turns = players.make_turns(policy, problem, config, num_samples)
+  player = players.HostEpisodes(problem, mesh, turns)
 
   def complete(params, prompts, key, batch):
     played = player.play(params, prompts, key, batch)

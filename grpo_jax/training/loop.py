@@ -28,12 +28,12 @@ from jax.sharding import Mesh
 
 from grpo_jax.learning import stages
 from grpo_jax.training import (
-  assembly,
   checkpoints,
   drivers,
   evaluation,
   hosts,
   metrics_log,
+  models,
   paths,
   progress,
   runs,
@@ -58,7 +58,7 @@ class Result:
     step: Steps done, over all phases.
     preempted: True if SIGTERM stopped it; the same command continues.
     before, after: Held-out means (`evaluation.summarize`) at the start of the
-      first "rl" phase and at the end; None without such a phase.
+      first phase that is evaluated and at the end; None without such a phase.
     num_prompts: Held-out prompts behind them.
     examples: Held-out completions at the end, one per prompt.
   """
@@ -154,7 +154,7 @@ def train(
     stack.callback(saved.close)
     problem = problem_lib.make_problem(settings)
     stack.callback(problem.close)
-    policy = assembly.make_policy(settings, problem, mesh)
+    policy = models.make_policy(settings, problem, mesh)
     # All phases at once: sizes that do not fit are found before any work.
     phases = runs.make_phases(settings, problem, policy, mesh)
     shapes = runs.abstract_start(policy, settings.seed)
@@ -219,7 +219,7 @@ def train(
       else:
         state = enter(run.state)
         run.state = jax.device_put(state, sharding.of_state(mesh, state))
-        run.state = with_reference(run, index)
+        run.state = runs.with_others(run.state, parts, mesh)
       _run_phase(run, parts, index, streams[index])
 
     saved.wait()
@@ -230,9 +230,10 @@ def result(run: Run) -> Result:
   """How the run has ended, evaluated where that is missing, and saved."""
   preempted = run.stop.agreed()
   after = None
-  if "rl" in run.config.phases and not preempted:
-    # The last step of an "rl" phase has been evaluated, unless it was done
-    # by an earlier start of this run.
+  evaluates = any(phase.of_kind.evaluates for phase in run.config.stages)
+  if evaluates and not preempted:
+    # The last step of such a phase has been evaluated, unless it was done by
+    # an earlier start of this run.
     after = run.after or evaluate(run)
   if not preempted:
     run.log.write_result(
@@ -248,14 +249,6 @@ def result(run: Run) -> Result:
   )
 
 
-def with_reference(run: Run, index: int) -> TrainState:
-  """The state at the start of a phase, with its teacher if it has one."""
-  phase: config_lib.PhaseConfig = getattr(run.config, run.config.phases[index])
-  if not phase.reference_workdir or run.state.ref_params is None:
-    return run.state
-  return runs.with_reference_of(run.state, phase.reference_workdir, run.mesh)
-
-
 def make_stream(
   config: config_lib.RunConfig,
   problem: problem_lib.Problem,
@@ -264,9 +257,9 @@ def make_stream(
 ) -> Any:
   """The batches of phase `index`, from the first on."""
   name = config.phases[index]
-  phase: config_lib.PhaseConfig = getattr(config, name)
+  phase = config.section(name)
   seed = int(np.random.SeedSequence((config.seed, index)).generate_state(1)[0])
-  make = problem.supervised_stream if name == "sft" else problem.prompt_stream
+  make = problem.prompt_stream if phase.plays else problem.supervised_stream
   num_prompts = phase.num_prompts * phase.max_rounds
   rows = drivers.rows_to_feed(problem, mesh, phase)
   return make(seed, num_prompts, phase.max_prompt_len, rows.tolist())
@@ -275,13 +268,13 @@ def make_stream(
 def _run_phase(run: Run, parts: stages.Parts, index: int, stream: Any) -> None:
   """Steps through one phase, from wherever the state is in it."""
   name = run.config.phases[index]
-  phase: config_lib.PhaseConfig = getattr(run.config, name)
+  phase = run.config.section(name)
   advance = drivers.make_driver(run.problem, run.mesh, parts)
   run.after = None
   done = int(run.state.phase_step)
   first = done + 1  # In this process.
   offset = int(run.state.step) - done
-  if name == "rl" and done == 0:
+  if phase.of_kind.evaluates and done == 0:
     summary = evaluate(run)
     run.before = run.before or summary
     run.log.write(offset, name, summary)
@@ -301,7 +294,9 @@ def _run_phase(run: Run, parts: stages.Parts, index: int, stream: Any) -> None:
       run, name, offset, done, metrics | times, outcome.samples, is_due
     )
     if hosts.is_main():
-      display.update(done, shown(name, metrics), metrics["tokens_per_second"])
+      display.update(
+        done, phase.of_kind.shows(metrics), metrics["tokens_per_second"]
+      )
     run.watch.step()
     if is_due:
       run.clock = time.perf_counter()
@@ -326,7 +321,9 @@ def _run_phase(run: Run, parts: stages.Parts, index: int, stream: Any) -> None:
       if pending is not None:
         pending()
       done += 1
-      is_due = name == "rl" and due(run.config.eval.every, done, phase.steps)
+      is_due = phase.of_kind.evaluates and due(
+        run.config.eval.every, done, phase.steps
+      )
       pending = functools.partial(record_step, done, outcome, compile_s, is_due)
       stopping = run.stop.look()
       if due(run.config.checkpoint.every, done, phase.steps) or stopping:
@@ -379,22 +376,6 @@ def record(
   return metrics
 
 
-def shown(name: str, metrics: dict[str, float]) -> dict[str, float]:
-  """What the display has of the metrics of a step."""
-  if name == "rl":
-    return {
-      "reward": metrics.get("drawn/reward", metrics["reward/mean"]),
-      "accuracy": metrics.get("drawn/accuracy", metrics["accuracy"]),
-    }
-  if name == "value":
-    explained = metrics.get("value/explained_variance")
-    return {
-      "value loss": metrics["value/loss"],
-      **({} if explained is None else {"explained": explained}),
-    }
-  return {"loss": metrics["loss"]}
-
-
 def due(every: int, done: int, steps: int) -> bool:
   """Whether something happens after `done` steps: always after the last."""
   return done == steps or (every > 0 and done % every == 0)
@@ -404,7 +385,7 @@ def evaluate(run: Run) -> dict[str, float]:
   """Held-out means; keeps the completions for the summary."""
   with jax.transfer_guard("allow"):
     results = run.evaluator.completions(
-      assembly.evaluation_params(run.state), jax.random.key(0)
+      models.evaluation_params(run.state.members["policy"]), jax.random.key(0)
     )
   run.examples = [group[0] for group in results]
   run.after = evaluation.summarize(results)
@@ -428,17 +409,19 @@ def save(run: Run, index: int, global_step: int, stream_state: Any) -> None:
 def _check_finite(
   run: Run, name: str, done: int, metrics: dict[str, float]
 ) -> None:
-  bad = [
-    f"{model}{name}"
-    for model in ("", "value/")
-    for name in ("loss", "gradient_norm")
-    if not math.isfinite(metrics.get(f"{model}{name}", 0.0))
+  culprits = {"": name, "value/": "critic", "reward_model/": "reward_model"}
+  found = [
+    (f"{model}{number}", culprit)
+    for model, culprit in culprits.items()
+    for number in ("loss", "gradient_norm")
+    if not math.isfinite(metrics.get(f"{model}{number}", 0.0))
   ]
+  bad = [number for number, _ in found]
   if bad:
     run.saved.wait()
     last = run.saved.latest_step()
     checkpoint = run.config.model.checkpoint
-    culprit = "critic" if bad[0].startswith("value/") else name
+    culprit = found[0][1]
     doubt = f", or doubt the weights in {checkpoint}" if checkpoint else ""
     raise FloatingPointError(
       f"phase {name}, step {done}:"

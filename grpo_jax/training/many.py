@@ -38,14 +38,15 @@ from jax.sharding import PartitionSpec as P
 from grpo_jax.data import pipeline
 from grpo_jax.learning import stages
 from grpo_jax.training import (
-  assembly,
   checkpoints,
   drivers,
   evaluation,
   hosts,
   loop,
   metrics_log,
+  models,
   paths,
+  phases,
   progress,
   runs,
   sharding,
@@ -61,9 +62,8 @@ MAY_DIFFER = (
   "algorithm",
   "critic",
   "sampling",
-  "sft",
-  "value",
-  "rl",
+  "reward_model",
+  "sections",
   "rewards.weights",
 )
 # Numbers that are part of how the program differentiates itself.
@@ -234,8 +234,8 @@ def _train_together(
     stack.enter_context(jax.set_mesh(alone))
     compiling = stack.enter_context(loop.compile_clock())
     problems = [problem_lib.make_problem(config) for config in settings]
-    policy = assembly.make_policy(settings[0], problems[0], alone)
-    phases = [
+    policy = models.make_policy(settings[0], problems[0], alone)
+    run_phases = [
       runs.make_phases(config, problem, policy, alone)
       for config, problem in zip(settings, problems, strict=True)
     ]
@@ -243,7 +243,7 @@ def _train_together(
     for index in range(len(settings[0].phases)):
       program = _program(settings, policy, index, mesh, side_by_side)
       state = runs.abstract_state(
-        phases[0][: index + 1],
+        run_phases[0][: index + 1],
         runs.abstract_start(policy, settings[0].seed),
       )
       batch = next(loop.make_stream(settings[0], problems[0], alone, index))
@@ -275,7 +275,9 @@ def _train_together(
         metrics_log.check_config(workdir, stored, loop.MAY_CHANGE)
         position = saved.extra(last_step)
         shapes = runs.abstract_start(policy, config.seed)
-        state = runs.restore(saved, last_step, phases[number], shapes, alone)
+        state = runs.restore(
+          saved, last_step, run_phases[number], shapes, alone
+        )
       metrics_log.save_run_info(workdir, config_jsons[number])
       log = metrics_log.MetricsLog(
         workdir,
@@ -306,7 +308,7 @@ def _train_together(
         loop.make_stream(config, problem, alone, index)
         for index in range(len(config.phases))
       ]
-      cells.append(_Cell(run, phases[number], streams, position))
+      cells.append(_Cell(run, run_phases[number], streams, position))
 
     first = 0
     if cells[0].position:
@@ -321,7 +323,9 @@ def _train_together(
         else:
           with _at_hand(cell.run, cell.run.state):
             cell.run.state = cell.phases[index].enter(cell.run.state)
-            cell.run.state = loop.with_reference(cell.run, index)
+            cell.run.state = runs.with_others(
+              cell.run.state, cell.phases[index].parts, alone
+            )
       _run_phase(cells, index, programs[index], mesh)
 
     for cell in cells:
@@ -359,8 +363,8 @@ def _program(
       seed: Any = varied.Varied("config.seed", seeds, run)
       config = dataclasses.replace(config, seed=seed)
     alone = sharding.make_mesh(1)
-    parts = assembly.make_parts(config, problem, policy, name, alone)
-    if parts.sample is not None:
+    parts = phases.make_parts(config, problem, policy, name, alone)
+    if parts.player is not None:
       return stages.fused_step(state, batch, parts=parts)
     return *stages.supervised_step(state, batch, parts=parts), None
 
@@ -411,14 +415,14 @@ def _run_phase(
   # They all have its sizes; what was left behind also stays where it was.
   first = _going_on(cells)[0].run
   name = first.config.phases[index]
-  phase: config_lib.PhaseConfig = getattr(first.config, name)
+  phase = first.config.section(name)
   done = int(first.state.phase_step)
   offset = int(first.state.step) - done
   start = done + 1
   split = NamedSharding(mesh, P(_AXIS))
   for cell in cells:
     cell.run.after = None
-  if name == "rl" and done == 0:
+  if phase.of_kind.evaluates and done == 0:
     for cell in _going_on(cells):
       with _at_hand(cell.run, cell.run.state):
         summary = loop.evaluate(cell.run)
@@ -453,7 +457,7 @@ def _run_phase(
         cell.failure = error
         print(f"{cell.run.saved.directory.parent} is left behind: {error}")
     if written:
-      shown = [loop.shown(name, own) for own in written]
+      shown = [phase.of_kind.shows(own) for own in written]
       means = {key: float(np.mean([x[key] for x in shown])) for key in shown[0]}
       display.update(
         done, means, sum(own["tokens_per_second"] for own in written)
@@ -478,7 +482,7 @@ def _run_phase(
       if pending is not None:
         pending()
       done += 1
-      is_due = name == "rl" and loop.due(
+      is_due = phase.of_kind.evaluates and loop.due(
         first.config.eval.every, done, phase.steps
       )
       pending = functools.partial(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +17,17 @@ from grpo_jax.learning import stages
 from grpo_jax.learning.micro_batches import UpdatePlan
 from grpo_jax.learning.stages import Parts
 from grpo_jax.models import adapter, transformer
-from grpo_jax.models import critic as critic_lib
 from grpo_jax.rollout import sampling
-from grpo_jax.training import assembly, optimizers
 from grpo_jax.training import config as config_lib
-from grpo_jax.types import Prompts, Scored, TrainBatch, TrainState
+from grpo_jax.training import models, phases, players
+from grpo_jax.types import (
+  Critic,
+  Player,
+  Prompts,
+  Scored,
+  TrainBatch,
+  TrainState,
+)
 
 VOCAB, PAD, END = 7, 0, 1
 
@@ -118,6 +125,7 @@ def make_parts(
   steps=50,
   critic=None,
   num_critic_updates=1,
+  ema_decay=None,
   **plan,
 ) -> Parts:
   """Parts of a small reinforcement phase; an Algorithm may be passed too.
@@ -147,38 +155,64 @@ def make_parts(
   )
   sample = functools.partial(sampling.sample, policy)
   greedy = dataclasses.replace(sampler, temperature=0.0)
-  critic_parts = None
-  if algorithm.critic_loss is not None:
-    critic_parts = stages.CriticParts(
-      model=critic or critic_lib.make_critic(policy),
-      optimizer=optimizers.of_model(optimizer, steps),
-      schedule=optimizers.schedule(optimizer, steps),
-      num_updates=num_critic_updates,
-    )
+  phase = config_lib.PhaseConfig(
+    steps=steps, optimizer=optimizer, ema_decay=ema_decay
+  )
+  run = dataclasses.replace(
+    config_lib.RunConfig(),
+    critic=config_lib.CriticConfig(
+      num_updates=num_critic_updates, optimizer=optimizer
+    ),
+  )
+  made = Models(
+    run, phase, policy, algorithm, config, update_plan, steps, critic
+  )
   return Parts(
     policy=policy,
     algorithm=algorithm,
     config=config,
-    optimizer=optimizers.make_optimizer(optimizer, steps),
-    schedule=optimizers.schedule(optimizer, steps),
     plan=update_plan,
-    critic=critic_parts,
-    sample=functools.partial(sample, config=sampler, group_size=group_size),
-    greedy=functools.partial(sample, config=greedy, group_size=1)
-    if "greedy_rewards" in required
-    else None,
-    score=score,
+    members=made.members(),
+    losses=made.losses(),
+    player=Player(
+      players.in_graph(sample, config=sampler, group_size=group_size),
+      players.in_graph(sample, config=greedy, group_size=1)
+      if "greedy_rewards" in required
+      else None,
+    ),
+    judge=Judge(score),
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class Models(phases.Models):
+  """Members of a phase with so many updates, and this critic."""
+
+  updates: int = 50
+  given: Critic | None = None
+
+  @property
+  def num_updates(self):
+    return self.updates
+
+  def critic(self):
+    return super().critic() and (self.given or super().critic())
+
+
+@dataclasses.dataclass(frozen=True)
+class Judge:
+  """A function of (prompts, rollout) as the judge of a phase."""
+
+  function: Callable[..., Scored]
+
+  def score(self, params, prompts, rollout, said=None):
+    del params, said
+    return self.function(prompts, rollout)
 
 
 def make_state(parts: Parts, seed: int = 0):
   """The state at the start of a phase with these parts."""
-  return assembly.enter_phase(
-    assembly.initial_state(parts.policy, seed),
-    parts,
-    config_lib.PhaseConfig(),
-    0,
-  )
+  return stages.enter_phase(models.initial_state(parts.policy, seed), parts, 0)
 
 
 def make_prompts(num_prompts: int = 4, slots: int = 3, first: int = 0):
@@ -235,9 +269,9 @@ def ragged_batch(parts: Parts, num_rows: int = 16, slots: int = 4):
 def off_policy(parts: Parts) -> tuple[TrainState, TrainBatch]:
   """A state with a distant reference, and a prepared batch off its policy."""
   state = make_state(parts)
-  if state.ref_params is not None:
+  if "reference" in state.members:
     reference = parts.policy.init(jax.random.key(1))
-    state = dataclasses.replace(state, ref_params=reference)
+    state = state.with_params(reference=reference)
   prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
   batch = prepare(state, ragged_batch(parts), jax.random.key(2))
   if "old_logp" in options.needs(parts.algorithm, parts.config):

@@ -1,4 +1,7 @@
-"""Plays episodes whose environment is on the host, turn after turn.
+"""Who writes completions: the player of a phase, and its episodes on the host.
+
+In the graph a player is a function of arrays (`make_player`). With an
+environment on the host, episodes are played turn after turn (`HostEpisodes`).
 
 The device draws an action of every row (`rollout/host_turns.py`), each process
 has those of its own rows answered by their sessions (`rewards/sessions.py`),
@@ -11,8 +14,11 @@ Of several processes, all go on until no row of any of them does.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -21,10 +27,87 @@ from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
 from grpo_jax.rewards import sessions
-from grpo_jax.rollout import host_turns
+from grpo_jax.rollout import compaction, host_turns, sampling
+from grpo_jax.training import config as config_lib
 from grpo_jax.training import hosts, sharding
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.types import Prompts, PyTree, Rollout, Scored
+from grpo_jax.types import Player, Policy, Prompts, PyTree, Rollout, Scored
+
+
+def make_sample(policy: Policy, problem: problem_lib.Problem) -> Callable:
+  """(params, prompts, key, config=…, group_size=…) -> a rollout."""
+  if problem.compaction is None:
+    return functools.partial(
+      sampling.sample, policy, environment=problem.environment
+    )
+  assert problem.environment is not None
+  return functools.partial(
+    compaction.sample,
+    policy,
+    environment=problem.environment,
+    compaction=problem.compaction,
+  )
+
+
+def make_turns(
+  policy: Policy,
+  problem: problem_lib.Problem,
+  config: sampling.SamplingConfig,
+  group_size: int,
+) -> host_turns.HostTurns:
+  """As `make_sample`, where the environment is on the host."""
+  assert problem.host_environment is not None
+  return host_turns.HostTurns(
+    policy, config, group_size, problem.host_environment
+  )
+
+
+def in_graph(sample: Callable, **fixed: Any) -> functools.partial:
+  """(parameters of members, prompts, key) -> a rollout by the policy."""
+  return functools.partial(_by_policy, sample, **fixed)
+
+
+def _by_policy(sample, params, prompts, key, **fixed):
+  return sample(params["policy"], prompts, key, **fixed)
+
+
+def make_player(
+  policy: Policy,
+  problem: problem_lib.Problem,
+  config: config_lib.SamplingConfig,
+  group_size: int,
+  required: frozenset[str],
+) -> Player | host_turns.HostPlayer:
+  """Who writes the completions of a phase.
+
+  Args:
+    policy: The model.
+    problem: Prompts, and the environment that answers.
+    config: How to draw.
+    group_size: Completions per prompt.
+    required: Optional inputs that the objective reads.
+  """
+  sampler = config.sampler(
+    problem.max_new_tokens,
+    problem.tokenizer.end_ids,
+    problem.tokenizer.pad_id,
+    record_kept="kept_ids" in required,
+    record_routing="routing" in required,
+  )
+  greedy = dataclasses.replace(
+    sampler, temperature=0.0, record_kept=False, record_routing=False
+  )
+  has_greedy = "greedy_rewards" in required
+  if problem.host_environment is not None:
+    return host_turns.HostPlayer(
+      make_turns(policy, problem, sampler, group_size),
+      make_turns(policy, problem, greedy, 1) if has_greedy else None,
+    )
+  sample = make_sample(policy, problem)
+  return Player(
+    in_graph(sample, config=sampler, group_size=group_size),
+    in_graph(sample, config=greedy, group_size=1) if has_greedy else None,
+  )
 
 
 class Played(NamedTuple):
@@ -43,7 +126,7 @@ class Played(NamedTuple):
   seconds: float
 
 
-class Player:
+class HostEpisodes:
   """The compiled parts, and the loop of the host between them."""
 
   def __init__(
@@ -71,9 +154,9 @@ class Player:
       turns.finish, donate_argnums=1, out_shardings=self._rows
     )
     split = sharding.row_constraint(mesh)
-    assert problem.score is not None
+    score = problem.judge.without_members().score
     self._score = jax.jit(
-      lambda *of: split(problem.score(*of))  # type: ignore[misc]
+      lambda prompts, rollout: split(score({}, prompts, rollout))
     )
     self._any = jax.jit(lambda rows: rows.any(), out_shardings=self._whole)
 
