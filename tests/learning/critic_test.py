@@ -8,10 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.learning import metrics, stages
+from grpo_jax.learning import metrics, stages, update
 from grpo_jax.models import critic as critic_lib
-from grpo_jax.training import assembly
-from grpo_jax.training import config as config_lib
 from grpo_jax.types import Scored
 from tests.references import ppo as reference
 from tests.training import tiny
@@ -39,9 +37,20 @@ def _fused(parts):
   return jax.jit(functools.partial(stages.fused_step, parts=parts))
 
 
+def _loss(parts):
+  """The loss of the critic: it is taken after the policy's."""
+  loss = parts.losses[-1]
+  assert isinstance(loss, update.CriticLoss)
+  return loss
+
+
 def _gradient(parts, state, batch):
-  function = jax.jit(functools.partial(stages.critic_gradient, parts))
-  return jax.device_get(function(state.params, batch))
+  """Of the critic's trained leaves, and the loss."""
+  loss = _loss(parts)
+  function = jax.jit(functools.partial(update.gradient, parts.update, loss))
+  gradients, found = jax.device_get(function(state.params, batch))
+  assert gradients.keys() == {loss.member}
+  return gradients[loss.member], found[f"{loss.prefix}loss"]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +75,7 @@ def test_gradients_do_not_depend_on_micro_batches(name, trunk, make_policy):
     )
 
   state, batch = tiny.off_policy(parts_of(16))
-  state = _with_head(state)
+  state = _with_head(state, _loss(parts_of(16)).member)
   whole, loss = _gradient(parts_of(16), state, batch)
   assert max(np.abs(x).max() for x in jax.tree.leaves(whole)) > 1e-3
   for size, lengths in ((4 if name == "bradley_terry" else 1, ()), (4, (1, 2))):
@@ -75,18 +84,16 @@ def test_gradients_do_not_depend_on_micro_batches(name, trunk, make_policy):
     np.testing.assert_allclose(other, loss, 1e-5)
 
 
-def _with_head(state):
+def _with_head(state, name="critic"):
   """A critic whose values differ, and whose trunk has a gradient."""
-  critic = state.params["critic"]
+  critic = state.params[name]
   kernel = critic["trained"]["value_head"]["kernel"]
   head = {
     "kernel": 0.3 * jax.random.normal(jax.random.key(5), kernel.shape),
     "bias": jnp.float32(0.1),
   }
   trained = {**critic["trained"], "value_head": head}
-  return dataclasses.replace(
-    state, params={**state.params, "critic": {**critic, "trained": trained}}
-  )
+  return state.with_params(**{name: {**critic, "trained": trained}})
 
 
 def test_gradient_is_that_of_the_squared_error_to_the_reference_targets():
@@ -95,7 +102,7 @@ def test_gradient_is_that_of_the_squared_error_to_the_reference_targets():
   prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
   raw = tiny.ragged_batch(parts)
   batch = prepare(state, raw, jax.random.key(2))
-  critic, policy = parts.critic.model, parts.policy
+  critic, policy = _loss(parts).critic, parts.policy
 
   def values(trained):
     params = {**state.params["critic"], "trained": trained}
@@ -154,22 +161,22 @@ def test_two_updates_are_one_after_another():
   batch = tiny.ragged_batch(parts)
   prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
   batch = prepare(state, batch, jax.random.key(2))
-  update = jax.jit(functools.partial(stages.update, parts=parts))
-  twice, found = update(state, batch, jax.random.key(3))
+  advance = jax.jit(functools.partial(stages.update, parts=parts))
+  twice, found = advance(state, batch, jax.random.key(3))
 
-  params, opt_state, losses = state.params, state.critic_opt_state, []
+  opt_state, losses = state.members["critic"].opt_state, []
   for _ in range(2):
-    gradient, loss = _gradient(
-      parts, dataclasses.replace(state, params=params), batch
+    gradient, loss = _gradient(parts, state, batch)
+    critic = state.params["critic"]
+    updates, opt_state = parts.members["critic"].optimizer.update(
+      gradient, opt_state, critic["trained"]
     )
-    trained = params["critic"]["trained"]
-    updates, opt_state = parts.critic.optimizer.update(
-      gradient, opt_state, trained
-    )
-    trained = jax.tree.map(jnp.add, trained, updates)
-    params = {**params, "critic": {**params["critic"], "trained": trained}}
+    trained = jax.tree.map(jnp.add, critic["trained"], updates)
+    state = state.with_params(critic={**critic, "trained": trained})
     losses.append(loss)
-  _same(twice.params["critic"], params["critic"], rtol=1e-4, atol=1e-6)
+  _same(
+    twice.params["critic"], state.params["critic"], rtol=1e-4, atol=1e-6
+  )
   np.testing.assert_allclose(found["value/loss"], np.mean(losses), 1e-5)
   assert losses[1] != losses[0]
 
@@ -184,7 +191,9 @@ def test_frozen_attention_keeps_every_bit():
   moved = _changed(state.params["critic"], after.params["critic"])
   assert not any("attention/" in name for name in moved)
   assert any("mlp" in name for name in moved)
-  moments = jax.tree_util.tree_leaves_with_path(state.critic_opt_state)
+  moments = jax.tree_util.tree_leaves_with_path(
+    state.members["critic"].opt_state
+  )
   names = {jax.tree_util.keystr(path) for path, _ in moments}
   assert not any("'attention'" in name for name in names)
 
@@ -193,47 +202,68 @@ def test_frozen_attention_keeps_every_bit():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ppo", "bradley_terry"])
-def test_pretraining_moves_the_critic_alone(name):
-  parts = tiny.make_parts(name)
-  config = parts.config.for_pretraining()
-  parts = dataclasses.replace(parts, config=config, trains_policy=False)
+@pytest.mark.parametrize(
+  ("name", "kind", "member", "metric"),
+  [
+    ("ppo", "value", "critic", "value/loss"),
+    ("bradley_terry", "preference", "reward", "reward_model/loss"),
+  ],
+)
+def test_pretraining_moves_the_critic_alone(name, kind, member, metric):
+  parts = tiny.make_parts(name, phase={"kind": kind})
   state = tiny.make_state(parts)
-  assert state.opt_state is None
+  trained = {k for k, x in state.members.items() if x.opt_state is not None}
+  assert trained == {member}
   advance, losses = _fused(parts), []
   for i in range(20):
     after, found, _ = advance(state, tiny.make_prompts(first=4 * i))
     moved = _changed(state.params, after.params)
     assert moved
-    assert all(x.startswith("critic/") for x in moved)
-    losses.append(found["value/loss"])
+    assert all(x.startswith(f"{member}/") for x in moved)
+    losses.append(found[metric])
     state = after
   assert np.mean(losses[-5:]) < np.mean(losses[:5])
   assert int(state.step) == 20
 
 
 def test_the_critic_and_its_moments_enter_the_next_phase():
-  parts = tiny.make_parts("ppo")
-  pretraining = dataclasses.replace(parts, trains_policy=False)
-  state = _with_head(tiny.make_state(pretraining))
-  used = jax.tree.map(lambda x: x + 1, state.critic_opt_state)
-  state = dataclasses.replace(state, critic_opt_state=used)
+  state, used = _pretrained()
   for reset in (True, False):
-    entered = assembly.enter_phase(
-      state, parts, config_lib.PhaseConfig(reset_optimizer=reset), 1
-    )
-    assert entered.opt_state is not None
+    parts = tiny.make_parts("ppo", phase={"reset_optimizer": reset})
+    entered = stages.enter_phase(state, parts, 1)
+    assert entered.members["policy"].opt_state is not None
     _same(entered.params["critic"], state.params["critic"])
     norms = [
       float(sum(jnp.abs(x).sum() for x in jax.tree.leaves(tree)))
-      for tree in (entered.critic_opt_state, used)
+      for tree in (entered.members["critic"].opt_state, used)
     ]
     # All but the count of the schedule, or nothing.
     assert (norms[0] == 0) if reset else (norms[0] == norms[1] - 1)
-  plain = tiny.make_parts("grpo")
-  left = assembly.enter_phase(state, plain, config_lib.PhaseConfig(), 2)
-  assert "critic" not in left.params
-  assert left.critic_opt_state is None
+  left = stages.enter_phase(state, tiny.make_parts("grpo"), 2)
+  assert "critic" not in left.members
+
+
+def _pretrained():
+  """A state after a phase that trains the critic alone, and its moments."""
+  parts = tiny.make_parts("ppo", phase={"kind": "value"})
+  state = _with_head(tiny.make_state(parts))
+  critic = state.members["critic"]
+  used = jax.tree.map(lambda x: x + 1, critic.opt_state)
+  critic = dataclasses.replace(critic, opt_state=used)
+  return state.with_members(critic=critic), used
+
+
+def test_a_phase_between_keeps_the_critic_and_its_moments():
+  state, _ = _pretrained()
+  between = dataclasses.replace(
+    tiny.make_parts("grpo"), keeps=frozenset({"critic"})
+  )
+  assert "critic" not in between.members
+  entered = stages.enter_phase(state, between, 1)
+  _same(entered.members["critic"], state.members["critic"])
+  after, _, _ = _fused(between)(entered, tiny.make_prompts())
+  _same(after.members["critic"], state.members["critic"])
+  assert _changed(entered.params["policy"], after.params["policy"])
 
 
 # --- metrics -----------------------------------------------------------------
@@ -306,9 +336,7 @@ def test_a_critic_explains_a_reward_that_the_prompt_decides(trunk):
     learning_rate=0.003,
     steps=800,
     micro_batch_size=32,
-  )
-  parts = dataclasses.replace(
-    parts, config=parts.config.for_pretraining(), trains_policy=False
+    phase={"kind": "value"},
   )
   state, advance = tiny.make_state(parts), _fused(parts)
   history = []

@@ -18,11 +18,12 @@ from grpo_jax.algorithms import objective
 from grpo_jax.data import pipeline
 from grpo_jax.learning import rounds, stages
 from grpo_jax.training import (
-  assembly,
   drivers,
   evaluation,
   loop,
   metrics_log,
+  models,
+  phases,
   problem,
   sharding,
 )
@@ -242,10 +243,12 @@ def test_rounds_end_with_enough_live_groups_or_at_the_bound(
 
 
 def _in_lanes(parts):
-  config = dataclasses.replace(parts.sample.keywords["config"], lanes=3)
-  return dataclasses.replace(
-    parts, sample=functools.partial(parts.sample, config=config)
+  play = parts.player.play
+  config = dataclasses.replace(play.keywords["config"], lanes=3)
+  player = dataclasses.replace(
+    parts.player, play=functools.partial(play, config=config)
   )
+  return dataclasses.replace(parts, player=player)
 
 
 def _with_experts():
@@ -315,15 +318,25 @@ def test_the_program_has_one_sampler():
   assert loops_with_rounds == loops + 1
 
 
+class _Judge:
+  """What the host says is the verdict."""
+
+  on_host = object()
+  by_members = ()
+
+  def score_on_host(self, said):
+    return said
+
+
 class _OnHost:
   """The in-graph verifier of some parts, called as the host's are."""
 
-  scorer = object()
+  judge = _Judge()
 
-  def __init__(self, score):
-    self.score = jax.jit(score)
+  def __init__(self, judge):
+    self.score = jax.jit(functools.partial(judge.score, {}))
 
-  def score_on_host(self, batch, rollout):
+  def ask_host(self, batch, rollout):
     scored = self.score(batch.prompts, rollout)
     return jax.device_get(scored), {"raised": 1}, []
 
@@ -355,11 +368,14 @@ def test_rounds_with_the_host_between_them_are_the_same(algorithm):
   # Full after one round, after two, and not at all.
   live_ids = (0, 1, 2, 3, 14, 16, 18, 19, 30)
   parts = _parts(3, algorithm)
-  on_host = _OnHost(parts.score)
+  on_host = _OnHost(parts.judge)
   fused = types.SimpleNamespace(
-    scorer=None, texts=on_host.texts, prompt_texts=on_host.prompt_texts
+    judge=types.SimpleNamespace(on_host=None),
+    texts=on_host.texts,
+    prompt_texts=on_host.prompt_texts,
   )
   one, history = _steps(fused, parts, live_ids)
+  parts = dataclasses.replace(parts, judge=on_host.judge)
   other, other_history = _steps(on_host, parts, live_ids)
   for x, y in zip(one, other, strict=True):
     np.testing.assert_allclose(x, y, 1e-5, 1e-6)
@@ -423,8 +439,16 @@ def test_a_stopped_run_ends_with_the_same_bytes(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
-    ({"dynamic_sampling": False}, r"max_rounds=2 .*dynamic_sampling=True"),
-    ({"max_live_groups": 2}, r"max_rounds=2 and .*max_live_groups=2 are two"),
+    (
+      {"dynamic_sampling": False},
+      r"config\.rl\.max_rounds=2 and config\.algorithm\.dynamic_sampling=False"
+      r" do not go together: .*dynamic_sampling=True",
+    ),
+    (
+      {"max_live_groups": 2},
+      r"config\.rl\.max_rounds=2 and config\.algorithm\.max_live_groups=2 do"
+      " not go together: they are two",
+    ),
   ],
 )
 def test_what_contradicts_rounds_is_explained(fields, message):
@@ -433,13 +457,16 @@ def test_what_contradicts_rounds_is_explained(fields, message):
   config.algorithm.update(fields)
   run = config_lib.resolve(config)
   solved = problem.make_problem(run)
-  policy = assembly.make_policy(run, solved, sharding.make_mesh(1))
+  policy = models.make_policy(run, solved, sharding.make_mesh(1))
   with pytest.raises(ValueError, match=message):
-    assembly.make_parts(run, solved, policy, "rl", sharding.make_mesh(1))
+    phases.make_parts(run, solved, policy, "rl", sharding.make_mesh(1))
 
 
 def test_rounds_are_counted_from_one_and_only_drawn():
+  run = config_lib.RunConfig()
   with pytest.raises(ValueError, match=r"config\.rl\.max_rounds=0 must be gr"):
-    config_lib.RunConfig(rl=config_lib.PhaseConfig(max_rounds=0))
-  with pytest.raises(ValueError, match=r"config\.sft\.max_rounds=2: a superv"):
-    config_lib.RunConfig(sft=config_lib.PhaseConfig(max_rounds=2))
+    run.with_section("rl", max_rounds=0)
+  with pytest.raises(
+    ValueError, match=r"config\.sft\.max_rounds=2: .*a supervised phase"
+  ):
+    run.with_section("sft", max_rounds=2)

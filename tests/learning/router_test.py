@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.algorithms import objective
-from grpo_jax.learning import stages
+from grpo_jax.learning import stages, update
 from grpo_jax.models import transformer
 from grpo_jax.training import loop
 from tests.experiments import tiny_config
@@ -45,13 +45,12 @@ def make_parts(fields=None, **options):
 def make_state(parts):
   """A state whose routers are decided: chances are far from even."""
   state = tiny.make_state(parts)
+  policy = state.params["policy"]
   trained = jax.tree_util.tree_map_with_path(
     lambda path, x: 30 * x if "router" in jax.tree_util.keystr(path) else x,
-    stages.trained_params(state.params),
+    policy["trained"],
   )
-  return dataclasses.replace(
-    state, params=stages.with_trained(state.params, trained)
-  )
+  return state.with_params(policy={**policy, "trained": trained})
 
 
 def _prepared(parts, batch=None):
@@ -62,8 +61,8 @@ def _prepared(parts, batch=None):
 
 
 def _gradient(parts, state, batch):
-  function = jax.jit(functools.partial(stages.minibatch_gradient, parts))
-  return jax.device_get(function(state.params, batch, True, state.ref_params))
+  function = functools.partial(update.gradient, parts.update, parts.losses[0])
+  return jax.device_get(jax.jit(function)(state.params, batch, True))
 
 
 @pytest.mark.slow
@@ -178,7 +177,7 @@ def test_training_takes_the_recorded_experts_and_the_reference_its_own():
       parts.config,
       prompts,
       rollout,
-      parts.score(prompts, rollout),
+      parts.judge.score(state.params, prompts, rollout),
       state.algorithm_state,
     )
     return stages.prepare(state, batch, jax.random.key(0), parts=parts)
@@ -199,7 +198,7 @@ def test_training_takes_the_recorded_experts_and_the_reference_its_own():
   np.testing.assert_array_equal(forced.ref_logp, recorded.ref_logp)
   # The policy that is differentiated takes them as the anchor does.
   outputs = [
-    stages.policy_outputs(parts, state.params, batch, state.ref_params)
+    parts.losses[0].outputs(state.params, batch)
     for batch in (recorded, forced)
   ]
   for output, batch in zip(outputs, (recorded, forced), strict=True):
@@ -223,7 +222,7 @@ def test_biases_move_against_the_load():
   # And they decide: with a large one every token takes that expert.
   frozen = {"router_bias": jnp.zeros((LAYERS, E)).at[:, 3].set(2.0)}
   policy = {**state.params["policy"], "frozen": frozen}
-  state = dataclasses.replace(state, params={**state.params, "policy": policy})
+  state = state.with_params(policy=policy)
   batch = jax.jit(functools.partial(stages.prepare, parts=parts))(
     state, tiny.ragged_batch(parts), jax.random.key(0)
   )
@@ -266,6 +265,6 @@ def test_models_without_experts_are_told(fields):
 def test_biases_that_are_not_there_cannot_move():
   parts = make_parts({"router_bias_step": 0.1})
   state, batch = _prepared(parts)
-  update = functools.partial(stages.update, parts=parts)
+  advance = functools.partial(stages.update, parts=parts)
   with pytest.raises(ValueError, match=r"set config\.model\.router_bias=True"):
-    jax.eval_shape(update, state, batch, jax.random.key(0))
+    jax.eval_shape(advance, state, batch, jax.random.key(0))

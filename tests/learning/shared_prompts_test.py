@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.learning import stages
+from grpo_jax.learning import stages, update
 from grpo_jax.models import lora
 from grpo_jax.types import row_arrays
 from tests.learning import router_test
@@ -54,8 +54,8 @@ def _prepared(parts):
 
 
 def _gradient(parts, state, batch):
-  function = jax.jit(functools.partial(stages.minibatch_gradient, parts))
-  return jax.device_get(function(state.params, batch, False, state.ref_params))
+  function = functools.partial(update.gradient, parts.update, parts.losses[0])
+  return jax.device_get(jax.jit(function)(state.params, batch, False))
 
 
 def _assert_equal(got, want, tolerance=1e-10):
@@ -89,11 +89,9 @@ def test_gradients_are_those_of_rows_in_one_piece(name, micros):
     assert not whole.plan.shares_prompts
     state, batch = _prepared(whole)
     if name == "adapters":  # Fresh ones say nothing.
-      moved = jax.tree.map(
-        lambda x: x + 0.1, stages.trained_params(state.params)
-      )
-      params = stages.with_trained(state.params, moved)
-      state = dataclasses.replace(state, params=params)
+      policy = state.params["policy"]
+      moved = jax.tree.map(lambda x: x + 0.1, policy["trained"])
+      state = state.with_params(policy={**policy, "trained": moved})
     want = _gradient(whole, state, batch)
     for micro in micros:
       for lengths in ((), (1, 3)):
@@ -149,7 +147,7 @@ def test_a_prompt_costs_once_however_many_rows_it_has():
       prompt_index=jnp.zeros(num_rows, jnp.int32),
       advantages=jnp.ones(num_rows),
     )
-    function = functools.partial(stages.minibatch_gradient, parts)
+    function = functools.partial(update.gradient, parts.update, parts.losses[0])
     lowered = jax.jit(function).lower(state.params, batch, True)
     counts.append(lowered.cost_analysis()["flops"])
   whole, shared = counts
@@ -171,12 +169,14 @@ def test_minibatches_hold_whole_groups():
     halves = dataclasses.replace(
       parts, plan=dataclasses.replace(parts.plan, num_minibatches=1)
     )
-    gradient = jax.jit(functools.partial(stages.minibatch_gradient, halves))
+    gradient = jax.jit(
+      functools.partial(update.gradient, halves.update, halves.losses[0])
+    )
 
     def loss(half):
       rows = jax.tree.map(lambda x: x[half], row_arrays(batch))
       part = dataclasses.replace(batch, **rows)
-      return gradient(state.params, part, False, None)[1]["loss"]
+      return gradient(state.params, part, False)[1]["loss"]
 
     group = np.asarray(batch.group_id)
     losses = {}

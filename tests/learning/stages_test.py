@@ -11,7 +11,7 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import options
-from grpo_jax.learning import stages
+from grpo_jax.learning import stages, update
 from grpo_jax.ops import aggregation, surrogates
 from grpo_jax.training import checkpoints
 from grpo_jax.types import Algorithm, Scored, row_arrays
@@ -30,10 +30,8 @@ def _fused(parts):
 
 
 def _gradient(parts, state, batch, is_first):
-  function = jax.jit(functools.partial(stages.minibatch_gradient, parts))
-  return jax.device_get(
-    function(state.params, batch, is_first, state.ref_params)
-  )
+  function = functools.partial(update.gradient, parts.update, parts.losses[0])
+  return jax.device_get(jax.jit(function)(state.params, batch, is_first))
 
 
 # Of every algorithm, on arrays: `tests/algorithms/contract_test.py`.
@@ -73,7 +71,7 @@ def test_gradients_of_bfloat16_parameters_add_up_in_float32():
   parts = tiny.make_parts("dr_grpo", micro_batch_size=1)
   state, batch = tiny.off_policy(parts)
   narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), state.params)
-  state = dataclasses.replace(state, params=narrow)
+  state = state.with_params(**narrow)
   rows = jax.tree.map(
     lambda x: jnp.tile(x, (64, *[1] * (x.ndim - 1))), row_arrays(batch)
   )
@@ -158,7 +156,7 @@ def test_minibatches_visit_every_row_once_per_epoch():
     state, metrics = advance(state, batch, jax.random.key(0))
     # The policy stands still, so the row-weighted mean over minibatches is
     # close to the loss of the whole batch; the optimizer counts the steps.
-    adam = state.opt_state.inner_states["policy"].inner_state[1][0]
+    adam = state.members["policy"].opt_state[1][0]
     counts.append(int(adam.count))
     assert np.isfinite(metrics["loss"])
   assert counts == [1, 4, 4]
@@ -298,7 +296,7 @@ def test_trainable_scalar_and_state_train_and_resume(tmp_path):
   for i in range(3, 6):
     state, _, _ = advance(state, tiny.make_prompts(first=4 * i))
   resumed, _, _ = saved.restore(abstract)
-  assert resumed.params["algorithm"]["scale"] != 0
+  assert resumed.params["algorithm"]["trained"]["scalars"]["scale"] != 0
   assert resumed.algorithm_state["algorithm"]["baseline"] != 0
   for i in range(3, 6):
     resumed, _, _ = advance(resumed, tiny.make_prompts(first=4 * i))

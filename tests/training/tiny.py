@@ -125,12 +125,14 @@ def make_parts(
   steps=50,
   critic=None,
   num_critic_updates=1,
-  ema_decay=None,
+  phase=None,
   **plan,
 ) -> Parts:
-  """Parts of a small reinforcement phase; an Algorithm may be passed too.
+  """Parts of a small phase; an Algorithm may be passed too.
 
-  `critic` may be a Critic in the place of one with a trunk of its own.
+  `critic` may be a Critic in the place of one with a trunk of its own. `phase`
+  has fields of a `PhaseConfig`; the phase is one of reinforcement, or of
+  preferences if the algorithm trains no policy.
   """
   policy = policy or tiny_policy()
   if isinstance(algorithm, str):
@@ -141,6 +143,15 @@ def make_parts(
   else:
     config = algorithm.config_class(**(fields or {}))
   optimizer = config_lib.OptimizerConfig(learning_rate=learning_rate)
+  phase = config_lib.PhaseConfig(
+    **{
+      "kind": "preference" if algorithm.policy_loss is None else "rl",
+      "steps": steps,
+      "optimizer": optimizer,
+      **(phase or {}),
+    }
+  )
+  algorithm, config = phase.of_kind.objective(algorithm, config)
   update_plan = UpdatePlan(
     **{"micro_batch_size": 4, "group_size": group_size, **plan}
   )
@@ -155,14 +166,10 @@ def make_parts(
   )
   sample = functools.partial(sampling.sample, policy)
   greedy = dataclasses.replace(sampler, temperature=0.0)
-  phase = config_lib.PhaseConfig(
-    steps=steps, optimizer=optimizer, ema_decay=ema_decay
-  )
-  run = dataclasses.replace(
-    config_lib.RunConfig(),
-    critic=config_lib.CriticConfig(
-      num_updates=num_critic_updates, optimizer=optimizer
-    ),
+  trained = {"num_updates": num_critic_updates, "optimizer": optimizer}
+  run = config_lib.RunConfig(
+    critic=config_lib.CriticConfig(**trained),
+    reward_model=config_lib.RewardModelConfig(**trained),
   )
   made = Models(
     run, phase, policy, algorithm, config, update_plan, steps, critic
@@ -197,6 +204,9 @@ class Models(phases.Models):
 
   def critic(self):
     return super().critic() and (self.given or super().critic())
+
+  def reward_model(self):
+    return super().reward_model() and (self.given or super().reward_model())
 
 
 @dataclasses.dataclass(frozen=True)
