@@ -29,7 +29,7 @@ from jax.sharding import Mesh
 
 from experiments import chips
 from experiments import flags as flags_lib
-from grpo_jax.models import transformer
+from grpo_jax.models import architecture, transformer
 from grpo_jax.training import sharding
 
 _LAYERS = 4
@@ -128,7 +128,7 @@ def main(argv: Sequence[str]) -> int:
   """Prints the table."""
   del argv
   mesh = _make_mesh()
-  config = transformer.TransformerConfig(
+  config = architecture.TransformerConfig(
     vocab_size=4096,
     num_layers=_LAYERS,
     dtype="bfloat16",

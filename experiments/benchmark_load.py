@@ -26,7 +26,7 @@ from absl import flags
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from experiments import flags as flags_lib
-from grpo_jax.models import families, transformer, weights
+from grpo_jax.models import architecture, families, transformer, weights
 from grpo_jax.types import PyTree
 
 _DIRECTORY = flags.DEFINE_string(
@@ -60,7 +60,7 @@ SYNTHETIC_FILE_BYTES = 32 * _MIB
 def make(directory: pathlib.Path) -> None:
   """Writes `SYNTHETIC` with random bits; `directory` must not exist."""
   fields, _ = families.from_config_json(SYNTHETIC)
-  config = transformer.TransformerConfig(**fields, param_dtype="bfloat16")
+  config = architecture.TransformerConfig(**fields, param_dtype="bfloat16")
   rng = np.random.default_rng(0)
 
   def random(leaf: jax.ShapeDtypeStruct) -> jax.Array:

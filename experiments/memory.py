@@ -36,7 +36,8 @@ from jax.sharding import AbstractMesh
 from configs.recipes import models
 from experiments import flags as flags_lib
 from grpo_jax import algorithms
-from grpo_jax.models import lora, transformer
+from grpo_jax.models import lora
+from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import logprobs, masked
 from grpo_jax.training import assembly, optimizers, runs, sharding, step
 from grpo_jax.training import config as config_lib
@@ -53,7 +54,7 @@ _ALWAYS, _SAMPLING, _LEARNING = "always", "sampling", "learning"
 class Sizes:
   """What shapes are made of: the model, prompt and completion slots."""
 
-  model: transformer.TransformerConfig
+  model: TransformerConfig
   adapters: lora.LoRAConfig | None
   max_prompt_len: int
   max_new_tokens: int
@@ -296,7 +297,7 @@ def _kept(
     shares_prompts: Whether they do.
   """
 
-  def residuals(model: transformer.TransformerConfig) -> int:
+  def residuals(model: TransformerConfig) -> int:
     policy = assembly.policy_of(model, size.adapters)
     params = _abstract_params(policy)
     ours = {(x.shape, x.dtype) for x in jax.tree.leaves(params)}

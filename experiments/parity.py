@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax.models import transformer
+from grpo_jax.models import architecture, transformer
 from grpo_jax.rollout import sampling
 from grpo_jax.types import Prompts, PyTree
 
@@ -49,7 +49,7 @@ class Comparison(NamedTuple):
 
 @functools.partial(jax.jit, static_argnums=0)
 def logits(
-  config: transformer.TransformerConfig,
+  config: architecture.TransformerConfig,
   params: PyTree,
   input_ids: jax.Array,  # [B, L]
   attention_mask: jax.Array,  # [B, L] bool
@@ -74,7 +74,7 @@ def logits(
 
 @functools.partial(jax.jit, static_argnums=0)
 def step_by_step(
-  config: transformer.TransformerConfig,
+  config: architecture.TransformerConfig,
   params: PyTree,
   prompt_tokens: jax.Array,  # [B, S], left-padded
   prompt_mask: jax.Array,  # [B, S] bool
@@ -100,7 +100,7 @@ def step_by_step(
 
 
 def greedy(
-  config: transformer.TransformerConfig,
+  config: architecture.TransformerConfig,
   params: PyTree,
   prompt_tokens: np.ndarray,  # [P, S], left-padded
   prompt_mask: np.ndarray,  # [P, S] bool
@@ -199,7 +199,7 @@ def _problem(input_ids, attention_mask, logits) -> str | None:
 
 
 def compare(
-  config: transformer.TransformerConfig, params: PyTree, reference: Reference
+  config: architecture.TransformerConfig, params: PyTree, reference: Reference
 ) -> Comparison:
   """Compares row by row, so that the logits of one row are held at a time.
 

@@ -32,7 +32,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from experiments import parity
-from grpo_jax.models import transformer, weights
+from grpo_jax.models import architecture, weights
 from grpo_jax.types import PyTree
 
 _CHECKPOINTS = flags.DEFINE_string(
@@ -91,7 +91,7 @@ def differences(
 
 
 def _decoding(
-  config: transformer.TransformerConfig,
+  config: architecture.TransformerConfig,
   params: PyTree,
   reference: parity.Reference,
 ) -> float:

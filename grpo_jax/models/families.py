@@ -16,7 +16,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from grpo_jax.models.transformer import TransformerConfig
+from grpo_jax.models.architecture import TransformerConfig
 
 # Of config.json, those in no table taken out once they are read.
 _Keys = dict[str, Any]
@@ -67,7 +67,7 @@ def from_config_json(
 
   Returns:
     Fields of a `TransformerConfig`, `vocab_size` among them; those left out
-    have its defaults, as `transformer.FIELDS_OF_A_RUN` always do. And the
+    have its defaults, as `architecture.FIELDS_OF_A_RUN` always do. And the
     family.
 
   Raises:

@@ -37,8 +37,8 @@ import numpy as np
 from jax import lax
 from jax.sharding import Sharding, SingleDeviceSharding
 
-from grpo_jax.models import families, transformer
-from grpo_jax.models.transformer import TransformerConfig
+from grpo_jax.models import architecture, families, transformer
+from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.types import PyTree
 
 # Axes of a leaf of one layer, and which of them each axis of a tensor runs
@@ -105,7 +105,7 @@ def load(
   Args:
     directory: Has config.json and model.safetensors, or
       model.safetensors.index.json and the files that it names.
-    config: What config.json says, with `transformer.FIELDS_OF_A_RUN` as
+    config: What config.json says, with `architecture.FIELDS_OF_A_RUN` as
       wanted; None for their defaults.
     param_dtype: Of the parameters, whatever the dtype of the files; None for
       the config's.
@@ -226,7 +226,7 @@ def _agreed(
   fields, family = families.from_config_json(directory)
   if config is None:
     return TransformerConfig(**fields), family
-  ours = {name: getattr(config, name) for name in transformer.FIELDS_OF_A_RUN}
+  ours = {name: getattr(config, name) for name in architecture.FIELDS_OF_A_RUN}
   theirs = TransformerConfig(**fields, **ours)
   differ = [
     f"{field.name} is {getattr(config, field.name)} and there"

@@ -15,8 +15,8 @@ from jax.sharding import AbstractMesh, Mesh
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
-from grpo_jax.models import critic as critic_lib
 from grpo_jax.models import (
+  architecture,
   hub,
   lora,
   meshes,
@@ -24,6 +24,7 @@ from grpo_jax.models import (
   transformer,
   weights,
 )
+from grpo_jax.models import critic as critic_lib
 from grpo_jax.ops import masked
 from grpo_jax.rollout import compaction, host_turns, sampling
 from grpo_jax.training import config as config_lib
@@ -54,7 +55,7 @@ def make_policy(
   return sharding.on_mesh(policy_of(model, config.model.adapters()), mesh)
 
 
-def check_model(model: transformer.TransformerConfig, mesh: Mesh) -> None:
+def check_model(model: architecture.TransformerConfig, mesh: Mesh) -> None:
   """Raises ValueError if a size of the model does not split over the mesh."""
   sizes = {
     ("tensor",): {
@@ -83,7 +84,7 @@ def check_model(model: transformer.TransformerConfig, mesh: Mesh) -> None:
 
 
 def policy_of(
-  model: transformer.TransformerConfig, adapters: lora.LoRAConfig | None
+  model: architecture.TransformerConfig, adapters: lora.LoRAConfig | None
 ) -> Policy:
   """A transformer, with adapters if there are any."""
   policy = transformer.transformer_policy(model)

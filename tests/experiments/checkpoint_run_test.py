@@ -12,7 +12,7 @@ import pytest
 from configs import checkpoint as checkpoint_config
 from experiments import parity
 from grpo_jax.data import tokenizer
-from grpo_jax.models import families, lora, transformer, weights
+from grpo_jax.models import architecture, families, lora, transformer, weights
 from grpo_jax.training import loop, metrics_log, runs
 from tests.experiments import command
 
@@ -44,7 +44,7 @@ def make(root: pathlib.Path, family: str, scale: float = 1.0) -> pathlib.Path:
   for name, text in files.items():
     (source / name).write_text(text, encoding="utf-8")
   fields, _ = families.from_config_json(source)
-  ours = transformer.TransformerConfig(**fields)
+  ours = architecture.TransformerConfig(**fields)
   init = jax.jit(transformer.transformer_policy(ours).init)
   params = jax.tree.map(lambda x: scale * x, init(jax.random.key(0)))
   weights.export(params, ours, source, out)

@@ -11,7 +11,7 @@ import pytest
 
 from configs.recipes import models
 from experiments import memory
-from grpo_jax.models import transformer
+from grpo_jax.models import architecture, transformer
 from grpo_jax.training import assembly, problem, runs, sharding
 from grpo_jax.training import config as config_lib
 from tests.experiments import command, tiny_config
@@ -164,7 +164,7 @@ def test_a_critic_is_held_beside_the_policy(trunk):
 def test_the_estimate_of_the_backward_pass_is_near_what_is_allocated(
   remat, num_prompts
 ):
-  model = transformer.TransformerConfig(
+  model = architecture.TransformerConfig(
     vocab_size=64, num_layers=6, remat=remat
   )
   size = memory.Sizes(model, None, max_prompt_len=32, max_new_tokens=97)

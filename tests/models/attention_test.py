@@ -11,12 +11,12 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from experiments import parity
-from grpo_jax.models import attention, transformer
+from grpo_jax.models import architecture, attention, transformer
 from tests.experiments import command
 from tests.models import parity_test
 
 C, R, K = 2, 2, 16
-CONFIG = transformer.TransformerConfig(
+CONFIG = architecture.TransformerConfig(
   vocab_size=7,
   width=64,
   num_layers=2,

@@ -16,7 +16,7 @@ from jax.sharding import SingleDeviceSharding
 from safetensors import numpy as safetensors
 
 from experiments import benchmark_load
-from grpo_jax.models import families, transformer, weights
+from grpo_jax.models import architecture, families, transformer, weights
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -234,7 +234,7 @@ def test_every_number_is_where_the_layout_says(checkpoint, name):
   tensors = _tensors(CONFIGS[name])
   config, params = weights.load(checkpoint(name))
   fields, _ = families.from_config_json(CONFIGS[name])
-  assert config == transformer.TransformerConfig(**fields)
+  assert config == architecture.TransformerConfig(**fields)
   shapes = jax.eval_shape(
     transformer.transformer_policy(config).init, jax.random.key(0)
   )

@@ -12,7 +12,7 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
-from grpo_jax.models import adapter, transformer
+from grpo_jax.models import adapter, architecture, transformer
 from grpo_jax.models import critic as critic_lib
 from grpo_jax.rollout import sampling
 from grpo_jax.training import assembly, optimizers, step
@@ -84,7 +84,7 @@ def tiny_transformer(**fields):
     "num_kv_heads": 1,
     "mlp_width": 8,
   }
-  config = transformer.TransformerConfig(**sizes | fields)
+  config = architecture.TransformerConfig(**sizes | fields)
   return transformer.transformer_policy(config)
 
 
