@@ -1,6 +1,6 @@
 """The experiments on long horizons, an arm of them each.
 
-    python -m experiments.sweep --launcher=vmap --root=runs/E2/joint \
+    python -m experiments.sweeps.run --launcher=vmap --root=runs/E2/joint \
         --config=configs/sweeps/long_horizon.py:E2,smoke,joint
 
 `experiments/long_horizon/arms.py` has the settings; `report.py` beside it runs

@@ -1,6 +1,6 @@
 """What the experiments compare: the config of every arm.
 
-    python -m experiments.sweep --launcher=vmap --root=runs/E2/joint \
+    python -m experiments.sweeps.run --launcher=vmap --root=runs/E2/joint \
         --config=configs/sweeps/long_horizon.py:E2,smoke,joint
 
 An arm is a sweep of its own: its seeds, and the values of what is varied, are

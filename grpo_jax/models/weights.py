@@ -4,7 +4,7 @@ Loading reads what the shards of this process need, one tensor at a time, from
 memory-mapped safetensors files into the stacked leaves. Beside the result the
 host holds one shard of one leaf. MiB of resident memory on top of that before
 loading, for bfloat16 files of 6 · 32 MiB (176 in all, CPU devices;
-experiments/benchmark_load.py):
+experiments/benchmarks/load.py):
 
 | parameters | devices                       | result | peak |
 |------------|-------------------------------|--------|------|

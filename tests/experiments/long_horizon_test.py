@@ -8,8 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from experiments import cells as cells_lib
 from experiments.long_horizon import arms, claims, page
+from experiments.sweeps import cells as cells_lib
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import many, metrics_log
 
