@@ -38,7 +38,7 @@ _ROOT = flags.DEFINE_string("root", None, "Folder of all runs.", required=True)
 _OUT = flags.DEFINE_string("out", None, "Folder of all pages.", required=True)
 _ARMS = flags.DEFINE_string("arms", "", "Arms whose name has a match of it.")
 _STOPPED = 143  # Exit status of a sweep, or a run, that a signal stopped.
-_CONFIG = "configs/sweeps/long_horizon.py"
+_CONFIG = "experiments/long_horizon/config.py"
 
 
 def main(argv: Sequence[str]) -> int:

@@ -37,6 +37,7 @@ from experiments import flags as flags_lib
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import pool
 from experiments.sweeps.cells import Cell, Source
+from grpo_jax.training import many
 
 _CONFIG = flags_lib.define_config()
 _ROOT = flags.DEFINE_string("root", None, "Folder of the sweep.", required=True)
@@ -162,8 +163,6 @@ def _finish(root: pathlib.Path, cells: Sequence[Cell], stopped: bool) -> int:
 def _run_vmapped(
   root: pathlib.Path, cells: Sequence[Cell], left: Sequence[Cell]
 ) -> int:
-  from grpo_jax.training import many
-
   programs = collections.defaultdict(list)
   for cell in left:
     key = cells_lib.program(cell.config, many.MAY_DIFFER, many.CONSTANT)
@@ -187,8 +186,6 @@ def _run_vmapped(
 
 def _train_all(group: Sequence[Cell]) -> list[Any]:
   """How each of the runs has ended, or the error that is to blame."""
-  from grpo_jax.training import many
-
   try:
     return many.train(
       [cell.config for cell in group], [cell.workdir for cell in group]

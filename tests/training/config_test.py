@@ -72,7 +72,7 @@ def _readers() -> str:
   paths = [
     path
     for folder in ("grpo_jax/training", "experiments")
-    for path in sorted((_ROOT / folder).glob("*.py"))
+    for path in sorted((_ROOT / folder).rglob("*.py"))
     if path.name != "config.py"
   ]
   functions = [

@@ -1,10 +1,10 @@
 """The experiments on long horizons, an arm of them each.
 
     python -m experiments.sweeps.run --launcher=vmap --root=runs/E2/joint \
-        --config=configs/sweeps/long_horizon.py:E2,smoke,joint
+        --config=experiments/long_horizon/config.py:E2,smoke,joint
 
-`experiments/long_horizon/arms.py` has the settings; `report.py` beside it runs
-all arms of an experiment and compares them.
+`arms.py` has the settings; `report.py` runs all arms of an experiment and
+compares them.
 """
 
 from experiments.long_horizon.arms import get_config, sweep
