@@ -22,7 +22,7 @@ import ml_collections
 from ml_collections import config_dict
 
 from grpo_jax import algorithms
-from grpo_jax.models import critic, families, hub, lora, transformer
+from grpo_jax.models import architecture, critic, families, hub, lora
 from grpo_jax.rollout import sampling
 from grpo_jax.training import hosts, kinds
 from grpo_jax.types import Algorithm
@@ -61,8 +61,8 @@ def _nearest(name: str, known: typing.Iterable[str]) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig(transformer.Architecture):
-  """A transformer; `models/transformer.py` says what the other fields mean.
+class ModelConfig(architecture.Architecture):
+  """A transformer; `models/architecture.py` says what the other fields mean.
 
   Attributes:
     checkpoint: Folder or hub name of a Hugging Face checkpoint to start from.
@@ -109,7 +109,7 @@ class ModelConfig(transformer.Architecture):
       quantization=self.quantization,
     )
 
-  def transformer(self, vocab_size: int) -> transformer.TransformerConfig:
+  def transformer(self, vocab_size: int) -> architecture.TransformerConfig:
     """The architecture, for a vocabulary of at least this size.
 
     Raises:
@@ -118,12 +118,12 @@ class ModelConfig(transformer.Architecture):
     """
     fields = {
       field.name: getattr(self, field.name)
-      for field in dataclasses.fields(transformer.Architecture)
+      for field in dataclasses.fields(architecture.Architecture)
     }
     if not self.checkpoint:
-      return transformer.TransformerConfig(vocab_size=vocab_size, **fields)
+      return architecture.TransformerConfig(vocab_size=vocab_size, **fields)
     default = ModelConfig()
-    ours = transformer.FIELDS_OF_A_RUN
+    ours = architecture.FIELDS_OF_A_RUN
     for name, value in fields.items():
       if name not in ours and value != getattr(default, name):
         raise ValueError(
@@ -140,7 +140,7 @@ class ModelConfig(transformer.Architecture):
         " set config.data.tokenizer to the checkpoint's own."
       )
     kept = {name: fields[name] for name in ours}
-    return transformer.TransformerConfig(**{**theirs, **kept})
+    return architecture.TransformerConfig(**{**theirs, **kept})
 
 
 @dataclasses.dataclass(frozen=True)

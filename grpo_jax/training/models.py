@@ -10,7 +10,14 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from grpo_jax.models import hub, lora, quantization, transformer, weights
+from grpo_jax.models import (
+  architecture,
+  hub,
+  lora,
+  quantization,
+  transformer,
+  weights,
+)
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import sharding
 from grpo_jax.training.problem import Problem
@@ -30,7 +37,7 @@ def make_policy(
   return sharding.on_mesh(policy_of(model, config.model.adapters()), mesh)
 
 
-def check_model(model: transformer.TransformerConfig, mesh: Mesh) -> None:
+def check_model(model: architecture.TransformerConfig, mesh: Mesh) -> None:
   """Raises ValueError if a size of the model does not split over the mesh."""
   sizes = {
     ("tensor",): {
@@ -59,7 +66,7 @@ def check_model(model: transformer.TransformerConfig, mesh: Mesh) -> None:
 
 
 def policy_of(
-  model: transformer.TransformerConfig, adapters: lora.LoRAConfig | None
+  model: architecture.TransformerConfig, adapters: lora.LoRAConfig | None
 ) -> Policy:
   """A transformer, with adapters if there are any."""
   policy = transformer.transformer_policy(model)

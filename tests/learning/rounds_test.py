@@ -17,6 +17,7 @@ from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
 from grpo_jax.data import pipeline
 from grpo_jax.learning import rounds, stages
+from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
   drivers,
   evaluation,
@@ -27,7 +28,6 @@ from grpo_jax.training import (
   problem,
   sharding,
 )
-from grpo_jax.training import config as config_lib
 from grpo_jax.types import Prompts, Rollout, Scored
 from tests.experiments import tiny_config
 from tests.training import tiny

@@ -11,7 +11,7 @@ import pytest
 
 from grpo_jax.algorithms import objective
 from grpo_jax.learning import stages, update
-from grpo_jax.models import transformer
+from grpo_jax.models import architecture, transformer
 from grpo_jax.training import loop
 from tests.experiments import tiny_config
 from tests.training import tiny
@@ -23,7 +23,7 @@ _OF_A_KIND = ("length/", "entropy/")
 @functools.lru_cache
 def moe_policy(num_experts=E, **fields):
   return transformer.transformer_policy(
-    transformer.TransformerConfig(
+    architecture.TransformerConfig(
       vocab_size=tiny.VOCAB,
       width=8,
       num_layers=LAYERS,

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import transformer
+from grpo_jax.models import architecture, transformer
 from grpo_jax.ops import logprobs
 from tests.models import reference
 
-PLAIN = transformer.TransformerConfig(
+PLAIN = architecture.TransformerConfig(
   vocab_size=13,
   width=8,
   num_layers=2,

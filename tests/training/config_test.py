@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
 from grpo_jax.learning import stages
-from grpo_jax.models import attention, transformer
+from grpo_jax.models import architecture, attention, blocks, transformer
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import optimizers
 
@@ -73,7 +73,7 @@ def _readers() -> str:
   paths = [
     path
     for folder in ("grpo_jax/training", "experiments")
-    for path in sorted((_ROOT / folder).glob("*.py"))
+    for path in sorted((_ROOT / folder).rglob("*.py"))
     if path.name != "config.py"
   ]
   functions = [
@@ -185,11 +185,12 @@ def test_every_setting_of_the_model_is_read():
   }
   assert _reads(inspect.getsource(config_lib.ModelConfig), {"self"}) >= own
   fields = _fields(config_lib.ModelConfig) - own
-  assert fields | {"vocab_size"} == _fields(transformer.TransformerConfig)
+  assert fields | {"vocab_size"} == _fields(architecture.TransformerConfig)
   read = _reads(inspect.getsource(transformer), {"config"})
+  read |= _reads(inspect.getsource(blocks), {"config"})
   read |= _reads(inspect.getsource(attention), {"config"})
   # Some through the properties of the config.
-  read |= _reads(inspect.getsource(transformer.Architecture), {"self"})
+  read |= _reads(inspect.getsource(architecture.Architecture), {"self"})
   assert fields - read == set()
   assert "planted" not in read
 

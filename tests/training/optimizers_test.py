@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from grpo_jax.models import transformer
+from grpo_jax.models import architecture, transformer
 from grpo_jax.training import assembly, optimizers
 from grpo_jax.training import config as config_lib
 from tests.training import tiny
@@ -67,7 +67,7 @@ def _transformer(**fields):
     "tied_embeddings": False,
   }
   return transformer.transformer_policy(
-    transformer.TransformerConfig(**sizes | fields)
+    architecture.TransformerConfig(**sizes | fields)
   )
 
 

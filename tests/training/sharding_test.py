@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
 from configs.recipes import models
-from grpo_jax.models import lora, transformer
+from grpo_jax.models import architecture, lora, transformer
 from grpo_jax.training import assembly, optimizers, sharding
 from grpo_jax.training import config as config_lib
 from tests.training import tiny
@@ -91,7 +91,7 @@ def _model(**fields):
     "num_kv_heads": 2,
     "mlp_width": 24,
   }
-  return transformer.TransformerConfig(**sizes | fields)
+  return architecture.TransformerConfig(**sizes | fields)
 
 
 def _specs(policy):

@@ -16,7 +16,7 @@ from grpo_jax.algorithms import objective, options
 from grpo_jax.learning import stages
 from grpo_jax.learning.micro_batches import UpdatePlan
 from grpo_jax.learning.stages import Parts
-from grpo_jax.models import adapter, transformer
+from grpo_jax.models import adapter, architecture, transformer
 from grpo_jax.rollout import sampling
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import models, phases, players
@@ -92,7 +92,7 @@ def tiny_transformer(**fields):
     "num_kv_heads": 1,
     "mlp_width": 8,
   }
-  config = transformer.TransformerConfig(**sizes | fields)
+  config = architecture.TransformerConfig(**sizes | fields)
   return transformer.transformer_policy(config)
 
 
