@@ -20,7 +20,7 @@ from absl import flags
 from experiments import flags as flags_lib
 from grpo_jax.data import pipeline
 from grpo_jax.rollout import sampling
-from grpo_jax.training import assembly, host_rollout, runs, sharding
+from grpo_jax.training import players, runs, sharding
 from grpo_jax.types import Prompts, Rollout
 
 _WORKDIR = flags.DEFINE_string(
@@ -108,10 +108,10 @@ def _with_host(
     ValueError: One has failed.
   """
   batch = _batch(loaded, ids)
-  player = host_rollout.Player(
+  player = players.HostEpisodes(
     loaded.problem,
     loaded.mesh,
-    assembly.make_turns(
+    players.make_turns(
       loaded.policy, loaded.problem, config, _NUM_SAMPLES.value
     ),
   )

@@ -30,6 +30,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from grpo_jax.training import evaluation, hosts, loop, paths, plots
+from grpo_jax.training import run as run_lib
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(
@@ -92,7 +93,7 @@ def _short(text: str, width: int) -> str:
   return line if len(line) <= width else line[: width - 1] + "…"
 
 
-def _report(config, result: loop.Result, seconds: float, how: str) -> int:
+def _report(config, result: run_lib.Result, seconds: float, how: str) -> int:
   """Prints before and after; returns the exit status."""
   assert result.before is not None
   assert result.after is not None
@@ -116,7 +117,7 @@ def _report(config, result: loop.Result, seconds: float, how: str) -> int:
   return status
 
 
-def _status(config, result: loop.Result) -> int:
+def _status(config, result: run_lib.Result) -> int:
   assert result.after is not None
   required = config.required_accuracy
   return int(required is not None and result.after["eval/accuracy"] < required)

@@ -20,9 +20,10 @@ from jax.sharding import Mesh
 from experiments.benchmarks import workload
 from grpo_jax import algorithms
 from grpo_jax.data import pipeline
-from grpo_jax.rewards import combine, host
-from grpo_jax.training import assembly, problem, sharding, step
+from grpo_jax.learning import stages
+from grpo_jax.rewards import host
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import judges, models, phases, problem, sharding
 from grpo_jax.types import Prompts, Rollout, Scored, TrainState
 
 PAD = 0
@@ -40,13 +41,12 @@ class Numbers:
     return " ".join(map(str, ids))
 
 
-def score(prompts: Prompts, rollout: Rollout) -> Scored:
+def even_share(prompts: Prompts, rollout: Rollout) -> dict[str, jax.Array]:
   """The verifier in the program: which part of the written ids is even."""
   del prompts
   mask = rollout.completion_mask
   even = ((rollout.tokens % 2 == 0) & mask).sum(axis=-1)
-  share = even / jnp.maximum(mask.sum(axis=-1), 1)  # [B]
-  return combine.combine({"even": share}, {"even": 1.0}, None, "even")
+  return {"even": even / jnp.maximum(mask.sum(axis=-1), 1)}  # [B]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,9 +55,14 @@ class Problem(problem.Problem):
 
   verifier_s: float = 0.0
 
-  def score_on_host(self, *arguments):
+  def ask_host(self, *arguments):
     time.sleep(self.verifier_s)
-    return super().score_on_host(*arguments)
+    return super().ask_host(*arguments)
+
+  def judged_on_host(self, *arguments) -> Scored:
+    """The verdict of the verifiers on the host."""
+    said, *_ = self.ask_host(*arguments)
+    return self.judge.score_on_host(said)
 
 
 def make_problem(
@@ -65,10 +70,12 @@ def make_problem(
 ) -> Problem:
   """Tokens and verifier, as training has them; `close` it."""
   tokenizer = Numbers(work.vocab)
-  scorer = None
+  verifier: Any = judges.InGraph(even_share)
   if mode == "split":
-    scorer = host.HostScorer(
-      {"even": "experiments.benchmarks.workload:even_share"}, {"even": 1.0}
+    verifier = judges.OnHost(
+      host.HostScorer(
+        {"even": "experiments.benchmarks.workload:even_share"}, {"even": 1.0}
+      )
     )
   return Problem(
     tokenizer=tokenizer,
@@ -78,9 +85,7 @@ def make_problem(
     encoder=pipeline.Encoder(tokenizer),
     max_prompt_len=work.prompt_len,
     max_new_tokens=work.completion_len,
-    score=score if scorer is None else None,
-    scorer=scorer,
-    correct="even",
+    judge=judges.Sum((verifier,), {"even": 1.0}, "even"),
     truncate_completions=False,
     verifier_s=verifier_s,
   )
@@ -94,7 +99,7 @@ def make_parts(
   algorithm: str = "grpo",
   critic: config_lib.CriticConfig | None = None,
   **phase: Any,
-) -> tuple[step.Parts, TrainState]:
+) -> tuple[stages.Parts, TrainState]:
   """The functions of the step and the state before it.
 
   Args:
@@ -109,13 +114,15 @@ def make_parts(
   correction = "truncate" if phase.get("staleness") else "none"
   config = config_lib.RunConfig(
     phases=("rl",),
-    rl=config_lib.PhaseConfig(
-      num_prompts=work.prompts,
-      group_size=work.group,
-      # So small that all rounds are alike.
-      optimizer=config_lib.OptimizerConfig(learning_rate=1e-7),
-      **phase,
-    ),
+    sections={
+      "rl": config_lib.PhaseConfig(
+        num_prompts=work.prompts,
+        group_size=work.group,
+        # So small that all rounds are alike.
+        optimizer=config_lib.OptimizerConfig(learning_rate=1e-7),
+        **phase,
+      )
+    },
     algorithm=(
       algorithm,
       algorithms.make_config(
@@ -134,13 +141,16 @@ def make_parts(
     ),
     sampling=config_lib.SamplingConfig(lanes=lanes),
   )
-  policy = assembly.make_policy(config, of, mesh)
-  parts = assembly.make_parts(config, of, policy, "rl", mesh)
+  policy = models.make_policy(config, of, mesh)
+  parts = phases.make_parts(config, of, policy, "rl", mesh)
   limits = jnp.asarray(workload.lengths(work), jnp.int32)  # [B]
-  sample = functools.partial(parts.sample, limits=limits)  # type: ignore
-  parts = dataclasses.replace(parts, sample=sample)
-  state = assembly.first_state(config, of, policy, mesh)
-  state = assembly.enter_phase(state, parts, config.rl, 0)
+  player = dataclasses.replace(
+    parts.player,
+    play=functools.partial(parts.player.play, limits=limits),  # type: ignore
+  )
+  parts = dataclasses.replace(parts, player=player)
+  state = models.first_state(config, of, policy, mesh)
+  state = stages.enter_phase(state, parts, 0)
   return parts, jax.device_put(state, sharding.of_state(mesh, state))
 
 

@@ -16,9 +16,10 @@ from jax import lax
 from jax.sharding import Mesh
 
 from experiments.benchmarks import inputs, workload
-from grpo_jax.algorithms import objective
+from grpo_jax.algorithms import objective, options
+from grpo_jax.learning import members, stages
 from grpo_jax.rollout import sampling
-from grpo_jax.training import drivers, problem, sharding, step
+from grpo_jax.training import drivers, problem, sharding
 from grpo_jax.types import Drawn, Prompts, TrainBatch, TrainState
 
 # More than caches hold.
@@ -73,7 +74,12 @@ def _prefill(state: TrainState, prompts: Prompts, *, parts):
 
 
 def _log_probs(state: TrainState, batch: TrainBatch, *, parts):
-  return step.with_anchor(parts, state.params, batch).old_logp
+  required = options.needs(parts.algorithm, parts.config)
+  policy = dataclasses.replace(
+    parts.members["policy"],
+    fields=functools.partial(members.anchor_fields, parts.plan, required),
+  )
+  return members.with_fields(parts.plan, policy, state.params, batch).old_logp
 
 
 def _decode(
@@ -148,9 +154,9 @@ class Bench:
     return jax.block_until_ready(program.call(self._state, *arguments))
 
   def _add_step(self, of, mesh, batch, prompts) -> None:
-    if of.scorer is None:
+    if of.judge.on_host is None:
       program = compiled(
-        drivers.jit_step(mesh, step.fused_step, self.parts),
+        drivers.jit_step(mesh, stages.fused_step, self.parts),
         self._state,
         prompts,
       )
@@ -181,19 +187,20 @@ class Bench:
 
   def _add_parts(self, work, of, mesh, batch, prompts) -> None:
     prefill = self._compile("prefill", _prefill, prompts)
-    sample = self._compile("rollout", step.sample_stage, prompts)
+    sample = self._compile("rollout", stages.sample_stage, prompts)
     rollout = sample(prompts)
 
-    if of.scorer is None:
-      verifier = compiled(jax.jit(self.parts.score), prompts, rollout)
+    if of.judge.on_host is None:
+      score = functools.partial(self.parts.judge.score, {})
+      verifier = compiled(jax.jit(score), prompts, rollout)
       self.programs["verifier"] = verifier
       judge = functools.partial(verifier.call, prompts, rollout)
       scored = judge()
     else:
       judge = functools.partial(
-        of.score_on_host, batch, jax.device_get(rollout)
+        of.judged_on_host, batch, jax.device_get(rollout)
       )
-      scored = jax.device_put(judge()[0], sharding.replicated(mesh))
+      scored = jax.device_put(judge(), sharding.replicated(mesh))
 
     rows = objective.make_train_batch(
       self.parts.algorithm,
@@ -206,7 +213,7 @@ class Bench:
     )
     log_probs = self._compile("log-probs", _log_probs, rows)
     learn = compiled(
-      drivers.jit_step(mesh, step.learn_stage, self.parts),
+      drivers.jit_step(mesh, stages.learn_stage, self.parts),
       self._state,
       prompts,
       rollout,
@@ -269,9 +276,9 @@ class Bench:
 
   def _add_rollouts(self, work, prompts, lanes) -> None:
     """The rollout in lanes, and in batches of rows that wait for each other."""
-    key, _ = step.step_keys(self._state)
+    key, _ = stages.step_keys(self._state)
     lengths = jnp.asarray(workload.lengths(work), jnp.int32)  # [B]
-    sampler = self.parts.sample.keywords["config"]
+    sampler = self.parts.player.play.keywords["config"]
     for name, together, of_lanes in (
       ("all at once", work.prompts, None),
       (f"{lanes} at a time", max(1, lanes // work.group), None),

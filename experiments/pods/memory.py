@@ -34,14 +34,14 @@ import jax.numpy as jnp
 import ml_collections
 from jax.sharding import AbstractMesh
 
-from configs.recipes import models
+from configs.recipes import models as published
 from experiments import flags as flags_lib
-from grpo_jax import algorithms
+from grpo_jax.learning import stages
 from grpo_jax.models import lora
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import logprobs, masked
-from grpo_jax.training import assembly, optimizers, runs, sharding
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import models, phases, runs, sharding
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import Policy, PyTree
 
@@ -62,14 +62,14 @@ class Sizes:
 
   def policy(self) -> Policy:
     """What is sampled from and trained."""
-    return assembly.policy_of(self.model, self.adapters)
+    return models.policy_of(self.model, self.adapters)
 
 
 def sizes(config: config_lib.RunConfig) -> Sizes:
   """The sizes of a run, without its data where they are not needed."""
   data = config.data
   if data.source != "task" and config.model.checkpoint:
-    with models.architecture(config.model.checkpoint) as folder:
+    with published.architecture(config.model.checkpoint) as folder:
       model = dataclasses.replace(config.model, checkpoint=folder)
       # The tokenizer is the checkpoint's.
       architecture = model.transformer(vocab_size=1)
@@ -108,49 +108,42 @@ def table(
   """Kind of array -> (when it is held, bytes per device), of the last phase."""
   size = sizes(config)
   name = config.phases[-1]
-  phase: config_lib.PhaseConfig = getattr(config, name)
-  algorithm, objective = "sft", algorithms.make_config("sft")
-  if name != "sft":
-    algorithm, objective = config.algorithm
-  policy, critic = size.policy(), None
-  if algorithms.get_algorithm(algorithm).critic_loss is not None:
-    critic = assembly.make_critic_parts(config, policy, phase.steps)
-  plan = assembly.update_plan(
+  # Earlier phases are left out, so a reference begins here.
+  phase = dataclasses.replace(config.section(name), set_reference=True)
+  policy = size.policy()
+  algorithm, objective = phase.objective(config.algorithm)
+  plan = phases.update_plan(
     phase,
     size.max_prompt_len,
     size.max_new_tokens,
     mesh,
-    couples_group=algorithms.get_algorithm(algorithm).couples_group,
+    couples_group=algorithm.couples_group,
   )
+  made = phases.Models(config, phase, policy, algorithm, objective, plan)
   parts = stages.Parts(
     policy=policy,
-    algorithm=algorithms.get_algorithm(algorithm),
+    algorithm=algorithm,
     config=objective,
-    optimizer=optimizers.make_optimizer(phase.optimizer, phase.steps),
-    schedule=optimizers.schedule(phase.optimizer, phase.steps),
     plan=plan,
-    critic=critic,
-    trains_policy=name != "value",
+    members=made.members(),
+    losses=made.losses(),
   )
   state = jax.eval_shape(
-    functools.partial(
-      assembly.enter_phase,
-      parts=parts,
-      phase=dataclasses.replace(phase, set_reference=True),
-      index=0,
-    ),
+    functools.partial(stages.enter_phase, parts=parts, index=0),
     runs.abstract_start(parts.policy, config.seed),
   )
   places = sharding.of_state(mesh, state)
-
-  def held(kind):
-    return _bytes(getattr(state, kind), getattr(places, kind))
-
-  of_critic = 0
-  if critic is not None:
-    of_critic = _bytes(state.params["critic"], places.params["critic"])
-  trained = stages.trained_params(state.params)
-  place = stages.trained_params(places.params)
+  members = {}
+  for key, member in state.members.items():
+    place = places.members[key]
+    members |= {
+      f"{key}": (_ALWAYS, _bytes(member.params, place.params)),
+      f"{key}, optimizer": (_ALWAYS, _bytes(member.opt_state, place.opt_state)),
+      f"{key}, average": (_ALWAYS, _bytes(member.average, place.average)),
+    }
+  names = [key for loss in parts.losses[:1] for key in loss.trains]
+  trained = {key: state.params[key]["trained"] for key in names}
+  place = {key: places.params[key]["trained"] for key in names}
   num_shards = sharding.num_row_shards(mesh)
   tensor = mesh.shape["tensor"]
   micro = plan.micro_batch_size
@@ -168,12 +161,7 @@ def table(
     size, state.params["policy"], micro, plan.chunk_bytes
   )
   found = {
-    "parameters": (_ALWAYS, held("params") - of_critic),
-    "optimizer": (_ALWAYS, held("opt_state")),
-    "critic": (_ALWAYS, of_critic),
-    "optimizer of the critic": (_ALWAYS, held("critic_opt_state")),
-    "reference": (_ALWAYS, held("ref_params")),
-    "average of the parameters": (_ALWAYS, held("ema_params")),
+    **members,
     "gradients": (_LEARNING, _bytes(trained, place)),
     "gradients from the prompts": (
       _LEARNING,
@@ -191,7 +179,7 @@ def table(
       _kept(size, min(prompts, rows), rows, of_prompts > 0),
     ),
   }
-  if name != "sft":
+  if phase.plays:
     lanes = config.sampling.lanes
     found["cache of the rollout"] = (
       _SAMPLING,
@@ -299,7 +287,7 @@ def _kept(
   """
 
   def residuals(model: TransformerConfig) -> int:
-    policy = assembly.policy_of(model, size.adapters)
+    policy = models.policy_of(model, size.adapters)
     params = _abstract_params(policy)
     ours = {(x.shape, x.dtype) for x in jax.tree.leaves(params)}
 

@@ -54,15 +54,22 @@ import ml_collections
 from absl import flags
 from jax.sharding import Mesh
 
-from configs.recipes import models
+from configs.recipes import models as published
 from experiments import flags as flags_lib
 from experiments.pods import chips, costs
 from grpo_jax.learning import stages
 from grpo_jax.rewards import combine
-from grpo_jax.training import assembly, drivers, runs, sharding
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import drivers, judges, models, runs, sharding
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.types import Metrics, Prompts, PyTree, Scored, TrainState
+from grpo_jax.types import (
+  Metrics,
+  Player,
+  Prompts,
+  PyTree,
+  Scored,
+  TrainState,
+)
 
 _CONFIG = flags_lib.define_config()
 _TOPOLOGY = flags_lib.define_topology()
@@ -146,7 +153,7 @@ class Compiled:
 @contextlib.contextmanager
 def described(config: config_lib.RunConfig) -> Iterator[config_lib.RunConfig]:
   """The config with a description in the place of a known checkpoint."""
-  with models.architecture(config.model.checkpoint) as folder:
+  with published.architecture(config.model.checkpoint) as folder:
     model = dataclasses.replace(config.model, checkpoint=folder)
     yield dataclasses.replace(config, model=model)
 
@@ -168,9 +175,7 @@ def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
     encoder=absent,
     max_prompt_len=config.data.max_prompt_len,
     max_new_tokens=config.sampling.max_new_tokens,
-    score=None,
-    scorer=None,
-    correct="",
+    judge=judges.Sum((judges.OnHost(absent),), {}, ""),
     truncate_completions=True,
   )
 
@@ -181,7 +186,8 @@ def scored_step(
   """A step whose verifiers are on the host: their scores are an input."""
   rollout = stages.sample_stage(state, prompts, parts=parts)
   greedy = None
-  if parts.greedy is not None:
+  assert isinstance(parts.player, Player)
+  if parts.player.greedy is not None:
     greedy = jax.tree.map(
       lambda x: x[:: parts.plan.group_size] if x.ndim else x, scored
     )
@@ -192,7 +198,7 @@ def scored_step(
 
 def _prompts(problem: problem_lib.Problem, num_prompts: int, seed: int):
   """Shapes of a batch, with what a verifier in the program reads."""
-  if problem.score is None:
+  if problem.judge.on_host is not None:
     shape = num_prompts, problem.max_prompt_len
     return Prompts(
       tokens=jax.ShapeDtypeStruct(shape, jnp.int32),
@@ -242,22 +248,22 @@ def compile_step(
       **dataclasses.asdict(config.mesh), devices=devices
     )
     stack.enter_context(jax.set_mesh(mesh))
-    policy = assembly.make_policy(config, problem, mesh)
+    policy = models.make_policy(config, problem, mesh)
     phases = runs.make_phases(config, problem, policy, mesh)
-    if config.phases[-1] != "rl":
+    phase = config.stages[-1]
+    if not phase.plays:
       raise ValueError(
-        f"pods.report: config.phases={config.phases} end with"
-        f" {config.phases[-1]!r}; needed is 'rl', whose step is compiled."
+        f"pods.report: config.phases={config.phases} end with a phase of the"
+        f" kind {phase.kind!r}; needed is one that draws completions, as 'rl'."
       )
     parts = change(phases[-1].parts, mesh)
     state = runs.abstract_state(
       phases, runs.abstract_start(policy, config.seed)
     )
     state = sharding.abstract(state, sharding.of_state(mesh, state))
-    phase = config.rl
     function: Callable = stages.fused_step
     rows = [_prompts(problem, phase.num_prompts * phase.max_rounds, 0)]
-    if problem.score is None:
+    if problem.judge.on_host is not None:
       function = scored_step
       rows = [
         _prompts(problem, phase.num_prompts, 0),
@@ -337,12 +343,13 @@ def hbm(compiled: Compiled) -> dict[str, int]:
   `arguments` and `temporary` are the compiler's, with the padding of layouts;
   the kinds above them are from shapes, and `cache` is a part of `temporary`.
   """
-  state, memory = compiled.state, compiled.program.memory_analysis()
+  memory = compiled.program.memory_analysis()
+  members = compiled.state.members.values()
   named = {
-    "parameters": _bytes(state.params),  # The critic's too.
-    "optimizer": _bytes((state.opt_state, state.critic_opt_state)),
-    "reference": _bytes(state.ref_params),
-    "average": _bytes(state.ema_params),
+    "parameters": _bytes([x.params for x in members if x.opt_state]),
+    "optimizer": _bytes([x.opt_state for x in members]),
+    "reference": _bytes([x.params for x in members if not x.opt_state]),
+    "average": _bytes([x.average for x in members]),
   }
   aliased = memory.alias_size_in_bytes
   return named | {
@@ -432,7 +439,7 @@ def report(
   name: str, config: config_lib.RunConfig, target: Target
 ) -> dict[str, Any]:
   """Compiles, and says everything; see the module."""
-  phase = config.rl
+  phase = config.stages[-1]
   chip = target.slice.chip
   results: dict[str, Any] = {
     "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
@@ -502,7 +509,7 @@ def largest_batch(config: config_lib.RunConfig, target: Target) -> int:
 
   Doubles or halves until one fits and one does not, and then tries the middle.
   """
-  phase = config.rl
+  phase = config.stages[-1]
   shards = math.prod(
     size
     for axis, size in _mesh_shape(config, target.devices).items()
@@ -656,9 +663,7 @@ def main(argv: Sequence[str]) -> int:
   given: ml_collections.ConfigDict = _CONFIG.value
   given.allow_unpublished = True  # Nothing is trained.
   config = with_mesh(config_lib.resolve(given), _MESH.value)
-  config = dataclasses.replace(
-    config, rl=dataclasses.replace(config.rl, num_lengths=1)
-  )
+  config = config.with_section(config.phases[-1], num_lengths=1)
   results = report(_name(flags.FLAGS), config, target)
   if _LARGEST.value:
     results["largest_batch"] = largest_batch(config, target)

@@ -41,7 +41,8 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import loop, metrics_log
+from grpo_jax.training import metrics_log
+from grpo_jax.training import run as run_lib
 
 MANIFEST = "sweep.json"
 LOG = "log.txt"
@@ -290,7 +291,7 @@ def check_root(root: pathlib.Path, cells: Sequence[Cell]) -> None:
     if read_result(cell.workdir) or any(checkpoints.glob("*")):
       try:
         metrics_log.check_config(
-          cell.workdir, json.loads(cell.config.to_json()), loop.MAY_CHANGE
+          cell.workdir, json.loads(cell.config.to_json()), run_lib.MAY_CHANGE
         )
       except ValueError as error:
         raise ValueError(f"{advice}\n{error}") from error

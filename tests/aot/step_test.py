@@ -16,8 +16,9 @@ from experiments.pods import chips, costs, report
 from grpo_jax.learning import stages
 from grpo_jax.models import transformer
 from grpo_jax.rollout import sampling
-from grpo_jax.training import assembly, runs, sharding
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import models, players, runs, sharding
+from grpo_jax.types import Player
 
 # Large enough that a shard of a kernel is no small change (costs._SMALL).
 WIDTH, LAYERS, MLP, PROMPT, NEW = 256, 2, 1024, 32, 64
@@ -103,17 +104,17 @@ def sampled(target, change) -> costs.Analysis:
       **dataclasses.asdict(config.mesh), devices=target.devices
     )
     with jax.set_mesh(mesh):
-      policy = assembly.make_policy(config, problem, mesh)
+      policy = models.make_policy(config, problem, mesh)
       phases = runs.make_phases(config, problem, policy, mesh)
       parts = phases[-1].parts
-      sample = functools.partial(
-        sampling.sample, change(parts.policy, mesh), **parts.sample.keywords
-      )
+      changed = functools.partial(sampling.sample, change(parts.policy, mesh))
+      play = players.in_graph(changed, **parts.player.play.keywords)
       state = runs.abstract_state(phases, runs.abstract_start(policy, 0))
       state = sharding.abstract(state, sharding.of_state(mesh, state))
       prompts = sharding.abstract(phases[-1].prompts, sharding.by_rows(mesh))
       function = functools.partial(
-        stages.sample_stage, parts=dataclasses.replace(parts, sample=sample)
+        stages.sample_stage,
+        parts=dataclasses.replace(parts, player=Player(play)),
       )
       text = jax.jit(function).lower(state, prompts).compile().as_text()
   return costs.analyze(text, report.PHASES, most_tokens=NEW - 1)

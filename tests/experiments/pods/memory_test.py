@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from configs.recipes import models
+from configs.recipes import models as published
 from experiments.pods import memory
 from grpo_jax.models import architecture, transformer
-from grpo_jax.training import assembly, problem, runs, sharding
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import models, problem, runs, sharding
 from tests.experiments import command, tiny_config
 
 RECIPES = sorted(
@@ -54,7 +54,7 @@ def gib(size: int) -> str:
   "model",
   [
     pytest.param(name, marks=() if "7b" in name else pytest.mark.slow)
-    for name in models.MODELS
+    for name in published.MODELS
   ],
 )
 def test_the_table_of_models_is_right(model):
@@ -63,13 +63,13 @@ def test_the_table_of_models_is_right(model):
   config.sampling.max_new_tokens = 8  # None of these depends on lengths.
   config.data.max_prompt_len = 8
   adamw = table(config)
-  assert adamw["parameters"] == 4 * PARAMETERS[model]
+  assert adamw["policy"] == 4 * PARAMETERS[model]
   config.model.param_dtype = "bfloat16"
   config.rl.optimizer.name = "adafactor"
   config.rl.optimizer.stochastic_rounding = True
   adafactor = table(config)
-  row = re.search(rf"\| {re.escape(model)} +\|(.*)\|\n", models.__doc__)[1]
-  state = "parameters", "optimizer", "gradients"
+  row = re.search(rf"\| {re.escape(model)} +\|(.*)\|\n", published.__doc__)[1]
+  state = "policy", "policy, optimizer", "gradients"
   assert [cell.strip() for cell in row.split("|")] == [
     f"{PARAMETERS[model] / 1e9:.2f} B",
     gib(sum(adamw[kind] for kind in state)),
@@ -104,39 +104,43 @@ def test_state_and_cache_are_those_of_a_run():
   config.algorithm.kl_coef = 0.1
   run = config_lib.resolve(config)
   solved = problem.make_problem(run)
-  policy = assembly.make_policy(run, solved, sharding.make_mesh(1))
+  policy = models.make_policy(run, solved, sharding.make_mesh(1))
   (_, enter, _), (_, enter_rl, _) = runs.make_phases(
     run, solved, policy, sharding.make_mesh(1)
   )
-  state = enter_rl(enter(assembly.initial_state(policy, 0)))
+  state = enter_rl(enter(models.initial_state(policy, 0)))
 
   def size(tree):
     return sum(x.nbytes for x in jax.tree.leaves(tree))
 
   found = table(config)
-  assert found["parameters"] == size(state.params)
-  assert found["optimizer"] == size(state.opt_state)
-  assert found["reference"] == size(state.ref_params)
-  assert found["average of the parameters"] == size(state.ema_params)
+  assert found["policy"] == size(state.params["policy"])
+  member = state.members["policy"]
+  assert found["policy, optimizer"] == size(member.opt_state)
+  assert found["reference"] == size(state.params["reference"])
+  assert found["policy, average"] == size(member.average)
   assert found["gradients"] == size(state.params["policy"]["trained"])
-  prompts = next(solved.prompt_stream(0, run.rl.num_prompts, None)).prompts
+  rl = run.section("rl")
+  prompts = next(
+    solved.prompt_stream(0, rl.num_prompts, None)
+  ).prompts
   _, prefix, _ = jax.jit(policy.prefill)(
     state.params["policy"],
     jnp.asarray(prompts.tokens),
     jnp.asarray(prompts.mask),
   )
-  cache = policy.allocate(run.rl.num_rows, solved.max_new_tokens)
+  cache = policy.allocate(rl.num_rows, solved.max_new_tokens)
   assert found["cache of the rollout"] == size(prefix.layers) + size(cache)
   # Rows are split over devices, state is not.
   config.mesh.data = 2
   half = table(config)
   assert 2 * half["cache of the rollout"] == found["cache of the rollout"]
-  assert half["optimizer"] == found["optimizer"]
+  assert half["policy, optimizer"] == found["policy, optimizer"]
   config.mesh.data = None
   # Few lanes hold few completions, each beside its prompt.
   config.sampling.lanes = 2
   cache = policy.allocate(2, solved.max_new_tokens)
-  copies = size(prefix.layers) * 2 // run.rl.num_prompts
+  copies = size(prefix.layers) * 2 // rl.num_prompts
   assert table(config)["cache of the rollout"] == (
     size(prefix.layers) + copies + size(cache)
   )
@@ -150,9 +154,9 @@ def test_a_critic_is_held_beside_the_policy(trunk):
   width = config.model.width
   found = table(config)
   # A trunk and a head, or the head: D + 1 numbers of four bytes.
-  own = found["parameters"] if trunk == "own" else 0
+  own = found["policy"] if trunk == "own" else 0
   assert found["critic"] == own + 4 * (width + 1)
-  moments = found["optimizer of the critic"]
+  moments = found["critic, optimizer"]
   assert 0 <= moments - 2 * found["critic"] < 100  # And counts of steps.
   assert "critic" not in table(tiny_config.get_config("grpo"))
 
@@ -196,13 +200,13 @@ def test_adapters_leave_little_beside_the_base():
   # Embeddings in two bytes, the rest in 0.5 + 4 / 64, adapters in four.
   embed = 151936 * 1024
   base = 2 * embed + (0.5 + 4 / 64) * (596e6 - embed)
-  assert found["parameters"] == pytest.approx(base + 40e6, rel=0.01)
-  assert found["optimizer"] < whole["optimizer"] / 50
+  assert found["policy"] == pytest.approx(base + 40e6, rel=0.01)
+  assert found["policy, optimizer"] < whole["policy, optimizer"] / 50
   assert "gradient of the head, float32" not in found
 
 
 def test_a_checkpoint_in_a_folder_comes_first(tmp_path):
-  known = models.MODELS["qwen3-0.6b"]
+  known = published.MODELS["qwen3-0.6b"]
   keys = {**known.config_json, "num_hidden_layers": 3}
   (tmp_path / "config.json").write_text(json.dumps(keys), encoding="utf-8")
   config = recipe("trl", "qwen3-0.6b")
