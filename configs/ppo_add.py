@@ -7,8 +7,8 @@ The teacher shows its working and forgets three carries in ten. The critic is
 pre-trained on the policy's own completions before the policy moves. Any
 algorithm with a critic may be given, and GRPO to compare at equal samples:
 --config=configs/ppo_add.py:vapo, :sao, :grpo. With :bradley_terry a reward
-model is trained after the warm-up, and nothing else. Expected, over 256 held-out
-problems sampled at temperature 1: from about 0.74 to 0.99 with PPO, in five to
+model is trained after the warm-up, and nothing else. Expected, over 256
+held-out problems sampled at temperature 1: from about 0.74 to 0.99 with PPO, in five to
 eight minutes on 2 CPU cores.
 """
 
