@@ -313,19 +313,3 @@ def test_unknown_inputs_raise():
   policy = transformer.transformer_policy(PLAIN)
   with pytest.raises(ValueError, match=r"extra inputs \['routing'\]"):
     policy.hidden(make_params(PLAIN), *make_batch(), {"routing": 1})
-
-
-@pytest.mark.parametrize(
-  ("change", "message"),
-  [
-    ({"num_layers": 0}, "num_layers is 0"),
-    ({"num_kv_heads": 3}, "4 query heads do not split over 3"),
-    ({"num_heads": 6}, "width 8 does not split into 6 heads"),
-    ({"head_dim": 3}, "heads are 3 wide"),
-    ({"num_heads": 8}, "heads are 1 wide"),
-    ({"dtype": "float16"}, "dtype is 'float16'"),
-  ],
-)
-def test_impossible_sizes_raise(change, message):
-  with pytest.raises(ValueError, match=message):
-    dataclasses.replace(PLAIN, **change)
