@@ -15,7 +15,7 @@ import optax
 import pytest
 
 from grpo_jax.training import checkpoints
-from grpo_jax.types import TrainState
+from grpo_jax.types import MemberState, TrainState
 
 
 def make_state(width: int = 4, seed: int = 0) -> TrainState:
@@ -29,8 +29,11 @@ def make_state(width: int = 4, seed: int = 0) -> TrainState:
     phase=jnp.int32(1),
     phase_step=jnp.int32(7),
     key=jax.random.key(seed),
-    params={"policy": {"trained": trained, "frozen": {}}, "algorithm": {}},
-    opt_state=optax.adamw(1e-3).init(trained),
+    members={
+      "policy": MemberState(
+        {"trained": trained, "frozen": {}}, optax.adamw(1e-3).init(trained)
+      ),
+    },
     algorithm_state={"baseline": jnp.float32(-0.0)},
   )
 
@@ -208,9 +211,7 @@ def _without(*names):
     trained = dict(state.params["policy"]["trained"])
     for name in names:
       del trained[name]
-    params = {"policy": {"trained": trained, "frozen": {}}, "algorithm": {}}
-    fields = {**vars(state), "params": params}
-    return TrainState(**fields)
+    return state.with_params(policy={"trained": trained, "frozen": {}})
 
   return change
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_jax.training import assembly, evaluation, problem, sharding
+from grpo_jax.training import evaluation, models, problem, sharding
 from grpo_jax.training import config as config_lib
 from tests.references import metrics as reference
 
@@ -174,8 +174,8 @@ def test_evaluator_completes_the_same_prompts_in_any_batches():
   run = config_lib.resolve(config)
   made = problem.make_problem(run)
   mesh = sharding.make_mesh(1)
-  policy = assembly.make_policy(run, made, mesh)
-  params = assembly.initial_state(policy, 0).params["policy"]
+  policy = models.make_policy(run, made, mesh)
+  params = models.initial_state(policy, 0).params["policy"]
 
   def completions(batch_size, **options):
     evaluator = evaluation.Evaluator(

@@ -13,11 +13,12 @@ import pytest
 from grpo_jax.data import pipeline
 from grpo_jax.learning import stages
 from grpo_jax.training import (
-  assembly,
   checkpoints,
   drivers,
+  judges,
   loop,
   metrics_log,
+  phases,
   problem,
   runs,
   sharding,
@@ -33,19 +34,33 @@ BATCHES = [
 ]
 
 
+# What the host says, here in this process, is all there is to say.
+JUDGE = judges.Sum(
+  (judges.OnHost(types.SimpleNamespace(close=lambda: None)),),
+  {"share": 1.0},
+  "share",
+)
+
+
+def _count_tokens(batch, rollout):
+  scored = tiny.count_token(batch.prompts, rollout)
+  said = judges.Said(scored.components, ~scored.valid)
+  return jax.device_get(said), {}, []
+
+
 class OnHost:
   """Stands for a problem with host verifiers; keeps what they are given."""
 
-  scorer = "not None"
+  judge = JUDGE
 
   def __init__(self, events):
     self.events = events
     self.rollouts = []
 
-  def score_on_host(self, batch, rollout):
+  def ask_host(self, batch, rollout):
     self.events.append("verify")
     self.rollouts.append(rollout)
-    return jax.device_get(tiny.count_token(batch.prompts, rollout)), {}, []
+    return _count_tokens(batch, rollout)
 
 
 @dataclasses.dataclass
@@ -62,7 +77,7 @@ def make_parts(staleness, learning_rate=0.1):
   parts = tiny.make_parts(
     fields={"importance_mode": "truncate"}, learning_rate=learning_rate
   )
-  return dataclasses.replace(parts, score=None, staleness=staleness)
+  return dataclasses.replace(parts, judge=JUDGE, staleness=staleness)
 
 
 @functools.cache
@@ -220,15 +235,13 @@ def on_host(patch, then=lambda call: None):
   calls = []
 
   class Problem(problem.Problem):
-    def score_on_host(self, batch, rollout):
-      scored = tiny.count_token(batch.prompts, rollout)
+    def ask_host(self, batch, rollout):
       calls.append(rollout)
       then(len(calls))
-      return jax.device_get(scored), {}, []
+      return _count_tokens(batch, rollout)
 
   made = problem.make_problem(config_lib.resolve(get_config(0)))
-  scorer = types.SimpleNamespace(close=lambda: None)
-  fields = vars(made) | {"score": None, "scorer": scorer}
+  fields = vars(made) | {"judge": JUDGE}
   patch.setattr(problem, "make_problem", lambda settings: Problem(**fields))
 
 
@@ -295,14 +308,16 @@ def _make_parts(config, patch=None):
   settings = config_lib.resolve(config)
   made = problem.make_problem(settings)
   policy = tiny.tiny_policy(made.tokenizer.vocab_size)
-  return assembly.make_parts(
+  return phases.make_parts(
     settings, made, policy, "rl", sharding.make_mesh(1)
   )
 
 
 def test_verifiers_in_the_program_leave_nothing_to_overlap():
   with pytest.raises(
-    ValueError, match=r"config\.rl\.staleness=1 .*verified on the device.*is 0"
+    ValueError,
+    match=r"config\.rl\.staleness=1 and config\.data\.source='task' do not go"
+    r" together: .*verified on the device.*set config\.rl\.staleness=0",
   ):
     _make_parts(get_config(1))
 
@@ -311,7 +326,9 @@ def test_staleness_needs_a_correction(monkeypatch):
   config = get_config(1)
   config.algorithm.importance_mode = "none"
   with pytest.raises(
-    ValueError, match=r"staleness=1 .*'grpo'.*importance_mode='truncate'"
+    ValueError,
+    match=r"staleness=1 and algorithm 'grpo' without a correction do not go"
+    " together: .*importance_mode='truncate'",
   ):
     _make_parts(config, monkeypatch)
   for field, value in {

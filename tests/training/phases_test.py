@@ -10,11 +10,9 @@ import optax
 import pytest
 
 from grpo_jax.learning import stages
-from grpo_jax.training import assembly, problem, sharding
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import models, phases, problem, runs, sharding
 from tests.training import tiny
-
-PHASE = config_lib.PhaseConfig()
 
 
 def _advance(parts, state, steps=2):
@@ -27,16 +25,15 @@ def _advance(parts, state, steps=2):
   return state
 
 
-def _enter(state, parts, index=1, **fields):
-  phase = dataclasses.replace(PHASE, **fields)
-  return assembly.enter_phase(state, parts, phase, index)
+def _enter(state, parts, index=1):
+  return stages.enter_phase(state, parts, index)
 
 
 def _adam(state):
   (found,) = (
     leaf
     for leaf in jax.tree.leaves(
-      state.opt_state.inner_states["policy"],
+      state.members["policy"].opt_state,
       is_leaf=lambda x: isinstance(x, optax.ScaleByAdamState),
     )
     if isinstance(leaf, optax.ScaleByAdamState)
@@ -48,7 +45,7 @@ def _schedule_count(state):
   (found,) = (
     leaf
     for leaf in jax.tree.leaves(
-      state.opt_state.inner_states["policy"],
+      state.members["policy"].opt_state,
       is_leaf=lambda x: isinstance(x, optax.ScaleByScheduleState),
     )
     if isinstance(leaf, optax.ScaleByScheduleState)
@@ -81,8 +78,10 @@ def test_optimizer_starts_anew():
 def test_optimizer_carries_its_moments_but_not_its_schedule():
   parts = tiny.make_parts()
   state = _advance(parts, tiny.make_state(parts))
-  other = tiny.make_parts("reinforce", learning_rate=0.01, steps=7)
-  entered = _enter(state, other, reset_optimizer=False)
+  other = tiny.make_parts(
+    "reinforce", learning_rate=0.01, steps=7, phase={"reset_optimizer": False}
+  )
+  entered = _enter(state, other)
   _assert_equal(_adam(entered), _adam(state))
   assert any(x.any() for x in jax.tree.leaves(_adam(entered).mu))
   assert _schedule_count(entered) == 0
@@ -92,89 +91,109 @@ def test_optimizer_carries_its_moments_but_not_its_schedule():
   assert _schedule_count(after) == 1
 
 
+def _with_kl(**phase):
+  return tiny.make_parts(fields={"kl_coef": 0.1}, phase=phase)
+
+
 def test_reference_is_set_or_kept():
-  parts = tiny.make_parts(fields={"kl_coef": 0.1})
+  parts = _with_kl()
   first = tiny.make_state(parts)
-  original = jax.device_get(first.ref_params)
+  original = jax.device_get(first.params["reference"])
   _assert_equal(original, jax.device_get(first.params["policy"]))
   state = _advance(parts, first)
-  _assert_equal(state.ref_params, original)  # Steps do not move it.
+  _assert_equal(state.params["reference"], original)  # Steps do not move it.
   policy = jax.device_get(state.params["policy"])
   _assert_differ(policy, original)
-  _assert_equal(_enter(state, parts, set_reference=False).ref_params, original)
-  _assert_equal(_enter(state, parts, set_reference=True).ref_params, policy)
+  for is_set, expected in ((False, original), (True, policy)):
+    entered = _enter(state, _with_kl(set_reference=is_set))
+    _assert_equal(entered.params["reference"], expected)
 
 
 @pytest.mark.slow
 def test_reference_and_average_are_copies():
   """A step gives its state away; an alias would be deleted with it."""
-  parts = tiny.make_parts(fields={"kl_coef": 0.1}, ema_decay=0.5)
-  state = _enter(
-    assembly.initial_state(parts.policy, 0), parts, 0, ema_decay=0.5
-  )
+  parts = _with_kl(ema_decay=0.5)
+  state = tiny.make_state(parts)
+  policy, reference = state.members["policy"], state.params["reference"]
   buffers = [
     leaf.unsafe_buffer_pointer()
-    for tree in (state.params["policy"], state.ref_params, state.ema_params)
+    for tree in (policy.params, reference, policy.average)
     for leaf in jax.tree.leaves(tree)
   ]
   assert len(set(buffers)) == len(buffers) == 6
   # np.array: a view of a buffer would keep it from being given away.
-  original = jax.tree.map(np.array, state.ref_params)
+  original = jax.tree.map(np.array, reference)
   after = _advance(parts, state)
-  assert state.ref_params["trained"]["head"].is_deleted()
-  _assert_equal(after.ref_params, original)
-  _assert_differ(after.ref_params, after.params["policy"])
+  assert reference["trained"]["head"].is_deleted()
+  _assert_equal(after.params["reference"], original)
+  _assert_differ(after.params["reference"], after.params["policy"])
 
 
 def test_missing_reference_is_explained():
-  parts = tiny.make_parts(fields={"kl_coef": 0.1})
-  fresh = assembly.initial_state(parts.policy, 0)
-  with pytest.raises(ValueError, match="phase 3: algorithm 'grpo' needs a ref"):
-    _enter(fresh, parts, 3, set_reference=False)
+  parts = _with_kl()
+  fresh = models.initial_state(parts.policy, 0)
+  with pytest.raises(
+    ValueError, match="algorithm 'grpo' needs a ref.*set_reference=True"
+  ):
+    _enter(fresh, _with_kl(set_reference=False), 3)
   # A phase without a KL drops the reference instead of carrying it along.
-  plain = tiny.make_parts()
-  assert _enter(tiny.make_state(parts), plain).ref_params is None
+  state, plain = tiny.make_state(parts), tiny.make_parts()
+  assert "reference" not in _enter(state, plain).members
+  # Unless a later one goes on with it.
+  plain = dataclasses.replace(plain, keeps=frozenset({"reference"}))
+  kept = _enter(state, plain).params["reference"]
+  _assert_equal(kept, state.params["reference"])
+
+
+def test_a_phase_between_leaves_the_reference_as_it_was():
+  first, last = _with_kl(), _with_kl(set_reference=False)
+  between = dataclasses.replace(
+    tiny.make_parts(), keeps=frozenset({"reference"})
+  )
+  state = tiny.make_state(first)
+  original = jax.device_get(state.params["reference"])
+  state = _advance(between, _enter(state, between, 1), steps=1)
+  state = _enter(state, last, 2)
+  _assert_equal(state.params["reference"], original)
+  _assert_differ(state.params["policy"], original)
 
 
 def test_average_follows_the_parameters():
-  parts = tiny.make_parts(ema_decay=0.75)
-  state = _enter(
-    assembly.initial_state(parts.policy, 0), parts, 0, ema_decay=0.75
-  )
+  parts = tiny.make_parts(phase={"ema_decay": 0.75})
+  state = tiny.make_state(parts)
   before = jax.device_get(state.params["policy"]["trained"])
-  _assert_equal(state.ema_params, before)
+  _assert_equal(state.members["policy"].average, before)
   state = _advance(parts, state, steps=1)
   after = state.params["policy"]["trained"]
   expected = jax.tree.map(lambda a, b: 0.75 * a + 0.25 * b, before, after)
   jax.tree.map(
     functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-7),
-    state.ema_params,
+    state.members["policy"].average,
     expected,
   )
   # It is what is evaluated, and it ends with its phase.
-  params = assembly.evaluation_params(state)
-  _assert_equal(params["trained"], state.ema_params)
+  params = models.evaluation_params(state.members["policy"])
+  _assert_equal(params["trained"], state.members["policy"].average)
   assert params["frozen"] == state.params["policy"]["frozen"]
-  plain = _enter(state, tiny.make_parts())
-  assert plain.ema_params is None
-  assert assembly.evaluation_params(plain) is plain.params["policy"]
+  plain = _enter(state, tiny.make_parts()).members["policy"]
+  assert plain.average is None
+  assert models.evaluation_params(plain) is plain.params
 
 
 @pytest.mark.slow
 def test_average_of_bfloat16_parameters_moves():
   """By less than half a unit in the last place of a parameter."""
-  parts = tiny.make_parts(ema_decay=0.999, learning_rate=1e-2)
-  state = assembly.initial_state(parts.policy, 0)
+  parts = tiny.make_parts(phase={"ema_decay": 0.999}, learning_rate=1e-2)
+  state = models.initial_state(parts.policy, 0)
   narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), state.params)
-  state = dataclasses.replace(state, params=narrow)
-  state = _enter(state, parts, 0, ema_decay=0.999)
-  before = jax.device_get(state.ema_params)
-  after = _advance(parts, state, steps=1)
-  for name, average in after.ema_params.items():
+  state = _enter(state.with_params(**narrow), parts, 0)
+  before = jax.device_get(state.members["policy"].average)
+  after = _advance(parts, state, steps=1).members["policy"]
+  for name, average in after.average.items():
     assert average.dtype == jnp.float32
     moved = abs(average - before[name])
     assert 0 < moved.max() < 1e-4
-  for leaf in jax.tree.leaves(assembly.evaluation_params(after)):
+  for leaf in jax.tree.leaves(models.evaluation_params(after)):
     assert leaf.dtype == jnp.bfloat16
 
 
@@ -194,7 +213,7 @@ def test_shapes_of_a_phase_are_known_beforehand():
   """What describes a checkpoint is what the phase then holds."""
   parts = tiny.make_parts(fields={"kl_coef": 0.1})
   enter = functools.partial(_enter, parts=parts)
-  initial = assembly.initial_state(parts.policy, 0)
+  initial = models.initial_state(parts.policy, 0)
   abstract = jax.eval_shape(enter, initial)
   state = _advance(parts, enter(initial), steps=1)
   assert jax.tree.structure(abstract) == jax.tree.structure(state)
@@ -206,7 +225,7 @@ def test_shapes_of_a_phase_are_known_beforehand():
 
 def test_seeds_decide_parameters_and_draws():
   policy = tiny.tiny_policy()
-  one, same, other = (assembly.initial_state(policy, s) for s in (0, 0, 1))
+  one, same, other = (models.initial_state(policy, s) for s in (0, 0, 1))
   _assert_equal(one.params, same.params)
   _assert_differ(one.params, other.params)
   assert not np.array_equal(
@@ -230,7 +249,7 @@ def _rl_parts(config):
   run = config_lib.resolve(config)
   made = problem.make_problem(run)
   policy = tiny.tiny_policy(made.tokenizer.vocab_size)
-  return assembly.make_parts(run, made, policy, "rl", sharding.make_mesh(1))
+  return phases.make_parts(run, made, policy, "rl", sharding.make_mesh(1))
 
 
 def test_parts_of_the_phases_are_those_of_the_config():
@@ -240,32 +259,57 @@ def test_parts_of_the_phases_are_those_of_the_config():
   made = problem.make_problem(run)
   policy = tiny.tiny_policy(made.tokenizer.vocab_size)
   mesh = sharding.make_mesh(1)
-  rl = assembly.make_parts(run, made, policy, "rl", mesh)
+  rl = phases.make_parts(run, made, policy, "rl", mesh)
   assert rl.algorithm.name == "dapo"
   assert rl.config == run.algorithm[1]
   assert rl.plan == stages.UpdatePlan(
-    2, 4, 1, 0.7, 3 * 2**20, None, group_size=2
+    2, 4, 1, 0.7, 3 * 2**20, group_size=2
   )
-  assert rl.score is made.score
-  sft = assembly.make_parts(run, made, policy, "sft", mesh)
+  assert rl.judge == made.judge
+  sft = phases.make_parts(run, made, policy, "sft", mesh)
   assert sft.algorithm.name == "sft"
-  assert sft.sample is sft.score is None
+  assert sft.player is sft.judge is None
   # Given completions were not drawn at the sampling temperature.
   assert sft.plan.temperature == 1.0
-  rollout = rl.sample(
-    policy.init(jax.random.key(0)), tiny.make_prompts(), jax.random.key(1)
+  rollout = rl.player.play(
+    {"policy": policy.init(jax.random.key(0))},
+    tiny.make_prompts(),
+    jax.random.key(1),
   )
   assert rollout.tokens.shape == (4 * 2, made.max_new_tokens)
   # The schedule is as long as all gradient steps: 100 · 2 · 4.
   run = _run_config(num_epochs=2, num_minibatches=4, steps=100)
   optimizer = dataclasses.replace(
-    run.rl.optimizer, schedule="linear", learning_rate=1.0
+    run.section("rl").optimizer, schedule="linear", learning_rate=1.0
   )
-  run = dataclasses.replace(
-    run, rl=dataclasses.replace(run.rl, optimizer=optimizer)
-  )
-  rl = assembly.make_parts(run, made, policy, "rl", mesh)
-  np.testing.assert_allclose(rl.schedule(jnp.int32(200)), 0.75, rtol=1e-6)
+  run = run.with_section("rl", optimizer=optimizer)
+  rl = phases.make_parts(run, made, policy, "rl", mesh)
+  rate = rl.members["policy"].schedule(jnp.int32(200))
+  np.testing.assert_allclose(rate, 0.75, rtol=1e-6)
+
+
+def test_members_that_a_later_phase_goes_on_with_are_kept():
+  """A supervised phase between two of a critic does not lose it."""
+  config = config_lib.default_config("ppo")
+  config.data.name = "copy"
+  config.phases = ("value", "sft", "rl")
+  run = config_lib.resolve(config)
+  made = problem.make_problem(run)
+  policy = tiny.tiny_policy(made.tokenizer.vocab_size)
+  found = runs.make_phases(run, made, policy, sharding.make_mesh(1))
+  start = runs.abstract_start(policy, 0)
+  states = [
+    runs.abstract_state(found[: index + 1], start) for index in range(3)
+  ]
+  value, sft, rl = (state.members for state in states)
+  assert "critic" not in found[1].parts.members
+  assert sft["critic"] == value["critic"]
+  assert sft["critic"].opt_state is not None
+  assert rl["critic"].params == value["critic"].params
+  # Where no phase follows that has one, it goes.
+  run = dataclasses.replace(run, phases=("value", "sft"))
+  found = runs.make_phases(run, made, policy, sharding.make_mesh(1))
+  assert "critic" not in runs.abstract_state(found, start).members
 
 
 def test_rows_that_an_algorithm_couples_are_not_separated():
@@ -289,9 +333,21 @@ def test_rows_that_an_algorithm_couples_are_not_separated():
 @pytest.mark.parametrize(
   ("name", "complaint"),
   [
-    ("gtpo", r"'gtpo' makes advantages of the tokens of a whole completion"),
-    ("dapo", r"overlong_cache=0.2 is a share.*set it to 0"),
-    ("dpo", r"'dpo' couples the completions.*without compaction"),
+    (
+      "gtpo",
+      r"'gtpo', which reads whole completions and the task 'memchain', which"
+      " compacts its contexts do not go together: .*tokens in several rows",
+    ),
+    (
+      "dapo",
+      r"overlong_cache=0\.2 and the task 'memchain', .*it is a share of the"
+      r" budget.*set config\.algorithm\.overlong_cache=0",
+    ),
+    (
+      "dpo",
+      r"'dpo', which couples completions and the task 'memchain', .*without"
+      " compaction",
+    ),
   ],
 )
 def test_contexts_of_a_rollout_are_not_compared_as_completions(name, complaint):

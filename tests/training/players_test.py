@@ -13,7 +13,7 @@ from grpo_jax.rewards import sessions as sessions_lib
 from grpo_jax.rollout import host_turns, sampling
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import host_rollout, sharding
+from grpo_jax.training import players, sharding
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import HostEnvironment
 from tests.training import host_sessions, tiny
@@ -106,7 +106,7 @@ def make_player(kind, slots, options):
     environment(),
   )
   mesh = sharding.make_mesh(1, devices=jax.devices()[:1])
-  return host_rollout.Player(calculator(), mesh, turns)
+  return players.HostEpisodes(calculator(), mesh, turns)
 
 
 def play(sessions, batch, slots, kind="adapter", max_turns=4, **options):

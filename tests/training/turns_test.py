@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.learning import stages
-from grpo_jax.types import Scored
+from grpo_jax.types import Player, Scored
 from tests.rollout import toy
 from tests.training import tiny
 
@@ -34,8 +34,8 @@ def make_parts(name, **options):
   parts = tiny.make_parts(
     name, **{"score": score, "max_new_tokens": 14, **options}
   )
-  sample = functools.partial(parts.sample, environment=toy.ENVIRONMENT)
-  return dataclasses.replace(parts, sample=sample)
+  play = functools.partial(parts.player.play, environment=toy.ENVIRONMENT)
+  return dataclasses.replace(parts, player=Player(play))
 
 
 def make_prompts(num_prompts=4, first=0):
