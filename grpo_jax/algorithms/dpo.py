@@ -26,6 +26,7 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DPOConfig(CommonConfig):
   beta: float = 0.1  # Section 6.
+  scale_free = True  # Rewards order completions, no more.
 
 
 def pair_roles(batch: TrainBatch) -> jax.Array:  # [B]

@@ -30,6 +30,7 @@ class GAGPOConfig(ClipConfig):
   gamma: float = 0.95
   lam: float = 0.9
   kl_coef: float = 0.01
+  scale_free = True  # Standardised here.
 
   def __post_init__(self):
     super().__post_init__()
