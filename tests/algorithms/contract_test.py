@@ -1,6 +1,7 @@
 """What every algorithm of the table owes its users."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -348,8 +349,8 @@ CLIPPED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def batch():
+@functools.cache
+def _bad_batch():
   """A prepared batch whose completions are all bad and full."""
   algorithm, config = _plain("gagpo")  # A ratio of turns needs turns.
   with jax.disable_jit():
@@ -365,11 +366,10 @@ class TestBounds:
   """What every algorithm with a `ClipConfig` owes to its options."""
 
   @pytest.mark.parametrize("name", CLIPPED)
-  def test_far_above_the_range_a_bad_completion_costs_the_bound(
-    self, name, batch
-  ):
+  def test_far_above_the_range_a_bad_completion_costs_the_bound(self, name):
     """Each −r A is c |A| at most, whatever r is a ratio of."""
     algorithm, config = algorithms.get_algorithm(name), _plain(name)[1]
+    batch = _bad_batch()
 
     def losses(shift, **bounds):
       with jax.disable_jit():
