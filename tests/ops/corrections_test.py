@@ -104,16 +104,6 @@ def test_normalised_weights_have_mean_one():
     )
 
 
-def test_effective_sample_size_by_hand():
-  weights = jnp.array([[2.0, 1.0, 1.0], [0.0, 0.0, jnp.nan], [7.0] * 3])
-  # (4/5)² / (6/5)
-  np.testing.assert_allclose(
-    corrections.effective_sample_size(weights, MASK), 0.64 / 1.2, rtol=1e-6
-  )
-  assert corrections.effective_sample_size(jnp.ones((3, 3)), MASK) == 1
-  assert corrections.effective_sample_size(jnp.zeros((3, 3)), MASK) == 0
-
-
 @pytest.mark.parametrize(
   ("statistic", "kind", "low", "high", "kept"),
   [
