@@ -135,6 +135,16 @@ def test_rejection_by_hand(statistic, kind, low, high, kept):
   )
 
 
+def test_padding_rejects_no_sequence():
+  """Its ratio of 1 is outside of bounds that all tokens pass."""
+  mask = jnp.array([[True, True, False], [True, True, True]])
+  inverse = jnp.array([[2.0, 3.0, 1.0], [2.0, 3.0, 1.0]])
+  found = corrections.rejection_mask(
+    -jnp.log(inverse), mask, "seq_max", "k1", 1.5, 4.0
+  )
+  np.testing.assert_array_equal(found, [[True, True, False], [False] * 3])
+
+
 def test_sequences_left_behind_are_left_out_if_they_were_bad():
   behavior = jnp.array([[-1.0, -1.0], [-1.0, -1.0], [-1.0, -1.0]])
   # Mean falls: 0.3 with A > 0, 0.3 with A < 0, 0.1 with A < 0.
