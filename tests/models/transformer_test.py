@@ -36,6 +36,7 @@ RICH = dataclasses.replace(
 # own, and one that sees everything.
 LOCAL = dataclasses.replace(
   PLAIN,
+  head_dim=6,
   sliding_window=2,
   sliding_layers=(True, False),
   rope_theta=100.0,
