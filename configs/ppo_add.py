@@ -6,12 +6,12 @@
 The teacher shows its working and forgets three carries in ten. The critic is
 pre-trained on the policy's own completions before the policy moves. Any
 algorithm with a critic may be given, and GRPO to compare at equal samples:
---config=configs/ppo_add.py:vapo, :sao, :grpo. With :sao the critic is trained as
-in the paper: attention frozen, two updates for each of the policy, five times
-its learning rate; it is pre-trained on 2 560 samples, the paper's on 6 000. With
+--config=configs/ppo_add.py:vapo, :sao, :grpo. With :sao the critic is trained
+as in the paper: attention frozen, two updates for each of the policy, five
+times its learning rate; it is pre-trained on 2 560 samples, not on 6 000. With
 :bradley_terry the critic is a reward model, and nothing else is trained.
-Expected, over 256 held-out problems sampled at temperature 1: from about 0.74 to
-0.99 with PPO, in five to eight minutes on 2 CPU cores.
+Expected, over 256 held-out problems sampled at temperature 1: from about 0.74
+to 0.99 with PPO, in five to eight minutes on 2 CPU cores.
 """
 
 import ml_collections
