@@ -848,7 +848,7 @@ class Algorithm:
   Attributes:
     name: Key in `ALGORITHMS`.
     config_class: Frozen dataclass with the paper's defaults; derives from
-      `objective.CommonConfig`.
+      `options.CommonConfig`.
     advantages: (config, batch) -> [B] or [B, T], from rewards, valid,
       group_id, lengths, entropy, values, state. Constants of the loss.
     policy_loss: (config, policy: PolicyOutputs, batch) -> [B] or [B, T], not

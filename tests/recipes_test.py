@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import ppo_add
 from configs.recipes import models
 from grpo_jax import algorithms
 from grpo_jax.learning import stages, update
@@ -179,6 +180,17 @@ def _value(config, path: str):
   for part in path.split("."):
     config = config[part]
   return config
+
+
+def test_sao_has_the_critic_of_its_paper():
+  """Attention frozen, two updates for one, five times the learning rate."""
+  config = _resolved(ppo_add.get_config("sao"))
+  assert config.critic.freeze == ("attention",)
+  assert config.critic.num_updates == 2
+  assert (config.rl.num_prompts, config.rl.group_size) == (128, 1)
+  rates = (x.optimizer.learning_rate for x in (config.critic, config.rl))
+  assert next(rates) == 5 * next(rates)
+  assert config.phases == ("sft", "value", "rl")
 
 
 def _resolved(config) -> config_lib.RunConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -76,10 +76,7 @@ def _list(found: Sequence[str]) -> str:
 def _findings(
   rows: Sequence[Row], parts: Sequence[tuple[str, list[Agreement]]]
 ) -> list[str]:
-  """What stands out, in sentences around the measured numbers.
-
-  A sentence about an algorithm that was not measured is left out.
-  """
+  """What stands out of all rows, in sentences around the measured numbers."""
   by = {row.name: row for row in rows}
   same = [
     [row.name for row in family]
@@ -168,20 +165,15 @@ def _findings(
     least = min(exact, key=lambda row: row.variance)
     most = max(exact, key=lambda row: row.variance)
     reference = by["reinforce"].variance
-    text = (
+    return (
       "**Noise of the unbiased ones.** Relative to REINFORCE without a"
       f" baseline it is {least.variance / reference:.2f} for `{least.name}`"
       f" and {most.variance / reference:.2f} for `{most.name}`: a baseline"
-      " can also add noise."
+      " can also add noise. A critic that knows V exactly (`ppo`) has"
+      f" {by['ppo'].variance / reference:.2f}, and"
+      f" {by['ppo'].angle:.1f} degrees of bias from whitening and the token"
+      " mean."
     )
-    if "ppo" in by:
-      text += (
-        " A critic that knows V exactly (`ppo`) has"
-        f" {by['ppo'].variance / reference:.2f}, and"
-        f" {by['ppo'].angle:.1f} degrees of bias from whitening and the token"
-        " mean."
-      )
-    return text
 
   def scales():
     linear = [x.name for x in on_j if abs(x.exponent - 1) < 0.05]
@@ -216,19 +208,38 @@ def _findings(
       f" {full.main.cosine:.4f} with −∇ Σ KL."
     )
 
-  needed: tuple[tuple[set[str], Callable[[], str]], ...] = (
-    (set(), unbiased),
-    (set(), identical if same else lambda: ""),
-    ({"deepseek_v32", "tic_grpo", "grpo", "dapo"}, separated),
-    ({"deepseek_v32", "opo", "otb", "dapo"}, length),
-    ({"tic_grpo"}, difficulty),
-    (set(), aggregated if parts else lambda: ""),
-    ({"reinforce"}, noise),
-    ({"reinforce"}, scales),
-    ({"opd_token", "opd_full"}, distillation),
+  return [
+    unbiased(),
+    identical(),
+    separated(),
+    length(),
+    difficulty(),
+    aggregated(),
+    noise(),
+    scales(),
+    distillation(),
+  ]
+
+
+def _standing_out(
+  rows: Sequence[Row], parts: Sequence[tuple[str, list[Agreement]]]
+) -> Sequence[str]:
+  """The section of findings, which are about all rows together."""
+  if not parts:
+    return ()
+  return (
+    "## What stands out",
+    "\n".join(
+      textwrap.fill(
+        f"{i}. {text}",
+        80,
+        subsequent_indent="   ",
+        break_long_words=False,
+        break_on_hyphens=False,
+      )
+      for i, text in enumerate(_findings(rows, parts), 1)
+    ),
   )
-  texts = [make() for names, make in needed if names <= set(by)]
-  return [text for text in texts if text]
 
 
 def _title() -> str:
@@ -354,17 +365,7 @@ def markdown(
     _table(header, lines),
     textwrap.fill(f"Not in the table: {excluded}.", 80),
     *_taken_apart(parts),
-    "## What stands out",
-    "\n".join(
-      textwrap.fill(
-        f"{i}. {text}",
-        80,
-        subsequent_indent="   ",
-        break_long_words=False,
-        break_on_hyphens=False,
-      )
-      for i, text in enumerate(_findings(rows, parts), 1)
-    ),
+    *_standing_out(rows, parts),
     "## Limits",
     "\n".join(
       textwrap.fill(line, 80, initial_indent="- ", subsequent_indent="  ")

@@ -209,6 +209,9 @@ def _page(
   yield ""
   yield statistics.WHAT_DECIDES
   yield ""
+  if profile in experiment.limits:
+    yield experiment.limits[profile]
+    yield ""
   yield "## Arms"
   yield ""
   yield (

@@ -28,6 +28,7 @@ from grpo_jax.types import Algorithm, TrainBatch
 class BradleyTerryConfig(CommonConfig):
   margin: float = 0.0
   center_coef: float = 0.0  # 0.01 in arXiv:2312.09244.
+  scale_free = True  # Rewards order completions, no more.
 
 
 def critic_loss(

@@ -44,7 +44,7 @@ class CommonConfig:
     top_entropy_fraction: Share of the tokens, those with the highest entropy
       of the batch, whose policy loss counts; 1 is all.
     advantage_scale: Divide advantages by the deviation of the rewards of the
-      "group" or of the "batch", or "none".
+      "group" or of the "batch", or "none"; refused where `scale_free`.
     advantage_eps: Added to that deviation.
     overlong_cache: Share of the budget over whose end the reward falls by up
       to 1 (DAPO's soft punishment); 0 switches it off.
@@ -146,12 +146,27 @@ class CommonConfig:
       )
     if self.kl_target and not self.kl_coef:
       self.complain("kl_target", "has no kl_coef to start from; set it > 0")
+    if self.advantage_scale != "none" and self.scale_free:
+      self.complain(
+        "advantage_scale",
+        "would divide by the deviation of the rewards what does not grow with"
+        " them: these advantages have a scale of their own; set 'none'",
+      )
     for low, high in (
       ("importance_min", "importance_max"),
       ("rejection_low", "rejection_high"),
     ):
       if getattr(self, low) > getattr(self, high):
         self.complain(low, f"is above {high}={getattr(self, high)}")
+
+  @property
+  def scale_free(self) -> bool:
+    """Whether advantages stay as they are when all rewards are multiplied.
+
+    They do where the algorithm standardises them by itself, or makes them of
+    something else than rewards.
+    """
+    return False
 
   def for_pretraining(self) -> CommonConfig:
     """The same for a phase that trains the critic alone: on all rows."""
@@ -239,6 +254,10 @@ class CriticConfig(CommonConfig):
     if self.boundary not in returns.BOUNDARIES:
       known = ", ".join(returns.BOUNDARIES)
       self.complain("boundary", f"is unknown; choose one of {known}")
+
+  @property
+  def scale_free(self) -> bool:
+    return self.whiten
 
   def for_pretraining(self) -> CriticConfig:
     """And on the returns themselves, and without a clip.

@@ -63,31 +63,24 @@ class Checkpoints:
     directory: Where the steps are kept, local or gs://; made by the first
       `save`.
     keep: Number of latest steps to keep, at least 1.
-    keep_every: Steps divisible by this number are kept for good; None: none.
 
   Raises:
-    ValueError: If `keep` or `keep_every` is below 1, if the directory holds
+    ValueError: If `keep` is below 1, if the directory holds
       files and none of them says that it is ours, or if not all processes see
       the same directory.
   """
 
-  def __init__(
-    self,
-    directory: str | os.PathLike,
-    keep: int,
-    keep_every: int | None = None,
-  ):
-    if keep < 1 or (keep_every is not None and keep_every < 1):
+  def __init__(self, directory: str | os.PathLike, keep: int):
+    if keep < 1:
       raise ValueError(
-        f"Checkpoints: keep={keep} and keep_every={keep_every}, but both"
-        " count checkpoints and must be at least 1 (keep_every may be None)."
+        f"Checkpoints: keep={keep}, but it counts checkpoints and must be at"
+        " least 1."
       )
     absl_logging.get_absl_logger().addFilter(_not_orbax_chatter)
     self.directory = paths.parse(directory)
     if not paths.is_remote(self.directory):
       self.directory = self.directory.absolute()
     self._keep = keep
-    self._keep_every = keep_every
     self._position: int | None = None  # Step last saved or restored here.
     self._open_checkpointer: ocp.training.Checkpointer | None = None
     found = self._owned()
@@ -157,13 +150,10 @@ class Checkpoints:
   def _checkpointer(self) -> ocp.training.Checkpointer:
     if self._open_checkpointer is None:
       policies = ocp.training.preservation_policies
-      kept = [policies.LatestN(self._keep)]
-      if self._keep_every is not None:
-        kept.append(policies.EveryNSteps(self._keep_every))
       try:
         self._open_checkpointer = ocp.training.Checkpointer(
           self.directory,
-          preservation_policy=policies.AnyPreservationPolicy(kept),
+          preservation_policy=policies.LatestN(self._keep),
         )
       except (ValueError, OSError) as error:
         raise ValueError(

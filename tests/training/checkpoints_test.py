@@ -142,15 +142,15 @@ def test_arrays_may_be_donated_and_deleted_after_save(tmp_path):
   store.close()
 
 
-def test_keeps_the_latest_and_every_nth(tmp_path):
-  store = checkpoints.Checkpoints(tmp_path / "c", keep=2, keep_every=4)
+def test_keeps_the_latest(tmp_path):
+  store = checkpoints.Checkpoints(tmp_path / "c", keep=2)
   state = {"x": jnp.ones((2,))}
   for step in range(1, 8):
     store.save(step, state, {})
   store.wait()
-  assert store.steps() == [4, 6, 7]
+  assert store.steps() == [6, 7]
   store.close()
-  assert checkpoints.Checkpoints(tmp_path / "c", keep=2).steps() == [4, 6, 7]
+  assert checkpoints.Checkpoints(tmp_path / "c", keep=2).steps() == [6, 7]
 
 
 def test_saving_a_step_again_does_nothing(copy):
@@ -200,10 +200,9 @@ def test_missing_step_names_those_that_exist(copy):
   store.close()
 
 
-@pytest.mark.parametrize(("keep", "keep_every"), [(0, None), (1, 0)])
-def test_keep_below_one_is_refused(tmp_path, keep, keep_every):
+def test_keep_below_one_is_refused(tmp_path):
   with pytest.raises(ValueError, match="at least 1"):
-    checkpoints.Checkpoints(tmp_path, keep, keep_every)
+    checkpoints.Checkpoints(tmp_path, keep=0)
 
 
 def _without(*names):
