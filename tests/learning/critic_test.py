@@ -174,9 +174,7 @@ def test_two_updates_are_one_after_another():
     trained = jax.tree.map(jnp.add, critic["trained"], updates)
     state = state.with_params(critic={**critic, "trained": trained})
     losses.append(loss)
-  _same(
-    twice.params["critic"], state.params["critic"], rtol=1e-4, atol=1e-6
-  )
+  _same(twice.params["critic"], state.params["critic"], rtol=1e-4, atol=1e-6)
   np.testing.assert_allclose(found["value/loss"], np.mean(losses), 1e-5)
   assert losses[1] != losses[0]
 

@@ -198,8 +198,7 @@ def test_training_takes_the_recorded_experts_and_the_reference_its_own():
   np.testing.assert_array_equal(forced.ref_logp, recorded.ref_logp)
   # The policy that is differentiated takes them as the anchor does.
   outputs = [
-    parts.losses[0].outputs(state.params, batch)
-    for batch in (recorded, forced)
+    parts.losses[0].outputs(state.params, batch) for batch in (recorded, forced)
   ]
   for output, batch in zip(outputs, (recorded, forced), strict=True):
     np.testing.assert_allclose(

@@ -193,13 +193,16 @@ def test_only_the_adapters_are_trained():
   moments = [
     x
     for x in jax.tree.leaves(
-      state.opt_state, is_leaf=lambda x: jax.tree.structure(x) == trained
+      state.members["policy"].opt_state,
+      is_leaf=lambda x: jax.tree.structure(x) == trained,
     )
     if jax.tree.structure(x) == trained
   ]
   assert len(moments) == 2  # Adam's, and none for the base.
   count = sum(x.size for x in jax.tree.leaves(before["trained"]))
-  stored = sum(x.size for x in jax.tree.leaves(state.opt_state))
+  stored = sum(
+    x.size for x in jax.tree.leaves(state.members["policy"].opt_state)
+  )
   assert 2 * count <= stored < 2 * count + 10  # Beside counters.
 
   advance = jax.jit(

@@ -1,6 +1,5 @@
 """Training with adapters over a frozen base, as the settings ask for it."""
 
-import dataclasses
 import shutil
 
 import jax
@@ -8,8 +7,8 @@ import numpy as np
 import pytest
 
 from grpo_jax.learning import members, stages
-from grpo_jax.training import loop, models, phases, problem, runs, sharding
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import loop, models, phases, problem, runs, sharding
 from tests.experiments import tiny_config
 
 

@@ -309,16 +309,18 @@ def test_a_run_may_have_phases_of_ones_own():
   changed = run.with_section("second", steps=4)
   assert changed.section("second").steps == 4
   assert changed.section("rl") == rl
-  with pytest.raises(ValueError, match=r"config\.second\.steps=-1 must be 0 or"):
+  with pytest.raises(
+    ValueError, match=r"config\.second\.steps=-1 must be 0 or"
+  ):
     run.with_section("second", steps=-1)
   config.second.stepz = 1
   with pytest.raises(KeyError, match=r"config\.second\.stepz .*mean 'steps'"):
     config_lib.resolve(config)
-  with pytest.raises(ValueError, match="kind got 'r1'.*supervised, rl, value"):
+  with pytest.raises(ValueError, match=r"kind got 'r1'.*supervised, rl, value"):
     config_lib.phase_config("r1")
   config = config_lib.default_config()
   config.phases = ("lessons", "rl")
-  with pytest.raises(ValueError, match="phases got 'lessons'.*sft, value, rl"):
+  with pytest.raises(ValueError, match=r"phases got 'lessons'.*sft, value, rl"):
     config_lib.resolve(config)
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_jax.training import evaluation, models, problem, sharding
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import evaluation, models, problem, sharding
 from tests.references import metrics as reference
 
 

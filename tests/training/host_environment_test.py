@@ -9,6 +9,7 @@ import pytest
 from grpo_jax.data import tokenizer
 from grpo_jax.rollout import host_turns
 from grpo_jax.tasks import vocabulary as vocab
+from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
   drivers,
   loop,
@@ -18,7 +19,6 @@ from grpo_jax.training import (
   players,
   sharding,
 )
-from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import Player
 from tests.experiments import command, tiny_config

@@ -1,6 +1,5 @@
 """Every objective finds the arm that pays, or comes closer to its teacher."""
 
-import dataclasses
 import functools
 
 import jax
@@ -70,8 +69,8 @@ def test_distillation(name, fields):
   advance = jax.jit(
     functools.partial(stages.fused_step, parts=parts), donate_argnums=0
   )
-  state = dataclasses.replace(
-    tiny.make_state(parts), ref_params=parts.policy.init(jax.random.key(1))
+  state = tiny.make_state(parts).with_params(
+    reference=parts.policy.init(jax.random.key(1))
   )
   history = []
   for i in range(40):

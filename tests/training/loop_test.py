@@ -1,5 +1,6 @@
 """Whole runs in one process: what they write, and that they learn."""
 
+import dataclasses
 import json
 import pathlib
 import textwrap
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import drivers, loop, metrics_log, problem
+from grpo_jax.training import drivers, judges, loop, metrics_log, problem
 from tests.experiments import tiny_config
 
 
@@ -232,16 +233,21 @@ def test_host_verifiers_that_hang_and_raise(tmp_path, monkeypatch):
 def test_scoring_on_the_host_changes_no_number(run, tmp_path, monkeypatch):
   """The same run, sampled and updated by two programs instead of one."""
 
-  class OnHost(problem.Problem):
-    def score_on_host(self, batch, rollout):
-      scored = jax.jit(self.scorer.score)(batch.prompts, rollout)
-      return jax.device_get(scored), {"raised": 0}, []
-
   made = problem.make_problem(
     config_lib.resolve(tiny_config.get_config("grpo"))
   )
-  scorer = types.SimpleNamespace(score=made.score, close=lambda: None)
-  split = OnHost(**vars(made) | {"score": None, "scorer": scorer})
+  (verifier,) = made.judge.judges
+  components = jax.jit(verifier.components)
+
+  class OnHost(problem.Problem):
+    def ask_host(self, batch, rollout):
+      found = jax.device_get(components(batch.prompts, rollout))
+      nothing = np.zeros(len(rollout.tokens), bool)
+      return judges.Said(found, failed=nothing), {"raised": 0}, []
+
+  scorer = types.SimpleNamespace(close=lambda: None)
+  judge = dataclasses.replace(made.judge, judges=(judges.OnHost(scorer),))
+  split = OnHost(**vars(made) | {"judge": judge})
   monkeypatch.setattr(problem, "make_problem", lambda settings: split)
   loop.train(_quiet(tiny_config.get_config("grpo")), tmp_path)
   fused, split_rows = _rows(run[0]), _rows(tmp_path)

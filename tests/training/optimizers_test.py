@@ -11,8 +11,8 @@ import pytest
 
 from grpo_jax.learning import stages
 from grpo_jax.models import architecture, transformer
-from grpo_jax.training import optimizers
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import optimizers
 from tests.training import tiny
 
 

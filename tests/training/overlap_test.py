@@ -308,9 +308,7 @@ def _make_parts(config, patch=None):
   settings = config_lib.resolve(config)
   made = problem.make_problem(settings)
   policy = tiny.tiny_policy(made.tokenizer.vocab_size)
-  return phases.make_parts(
-    settings, made, policy, "rl", sharding.make_mesh(1)
-  )
+  return phases.make_parts(settings, made, policy, "rl", sharding.make_mesh(1))
 
 
 def test_verifiers_in_the_program_leave_nothing_to_overlap():

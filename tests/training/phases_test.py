@@ -133,7 +133,7 @@ def test_missing_reference_is_explained():
   parts = _with_kl()
   fresh = models.initial_state(parts.policy, 0)
   with pytest.raises(
-    ValueError, match="algorithm 'grpo' needs a ref.*set_reference=True"
+    ValueError, match=r"algorithm 'grpo' needs a ref.*set_reference=True"
   ):
     _enter(fresh, _with_kl(set_reference=False), 3)
   # A phase without a KL drops the reference instead of carrying it along.
@@ -262,9 +262,7 @@ def test_parts_of_the_phases_are_those_of_the_config():
   rl = phases.make_parts(run, made, policy, "rl", mesh)
   assert rl.algorithm.name == "dapo"
   assert rl.config == run.algorithm[1]
-  assert rl.plan == stages.UpdatePlan(
-    2, 4, 1, 0.7, 3 * 2**20, group_size=2
-  )
+  assert rl.plan == stages.UpdatePlan(2, 4, 1, 0.7, 3 * 2**20, group_size=2)
   assert rl.judge == made.judge
   sft = phases.make_parts(run, made, policy, "sft", mesh)
   assert sft.algorithm.name == "sft"

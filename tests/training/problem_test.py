@@ -91,7 +91,9 @@ def test_task_rewards_are_weighted_sums():
     extras={key: value[None] for key, value in record["extras"].items()},
   )
   scored = made.judge.score(
-    {}, prompts, _rollout(tokens, np.ones_like(tokens, bool), np.zeros(2, int), 1)
+    {},
+    prompts,
+    _rollout(tokens, np.ones_like(tokens, bool), np.zeros(2, int), 1),
   )
   np.testing.assert_allclose(scored.rewards, [2.5, 0.5 * 2 / 3], rtol=1e-6)
   np.testing.assert_array_equal(scored.correct, [True, False])

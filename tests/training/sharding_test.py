@@ -11,8 +11,8 @@ from jax.sharding import PartitionSpec as P
 
 from configs.recipes import models as known_models
 from grpo_jax.models import architecture, lora, transformer
-from grpo_jax.training import models, sharding
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import models, sharding
 from tests.training import tiny
 
 FSDP = ("fsdp", "expert")

@@ -33,8 +33,8 @@ def of_a_run() -> TrainState:
   algorithm and a bfloat16 array, which that run has not.
   """
   from grpo_jax.learning import stages
-  from grpo_jax.training import models, runs, sharding
   from grpo_jax.training import config as config_lib
+  from grpo_jax.training import models, runs, sharding
   from grpo_jax.training import problem as problem_lib
   from grpo_jax.types import Drawn
   from tests.experiments import tiny_config
