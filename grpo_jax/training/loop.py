@@ -32,6 +32,7 @@ from grpo_jax.training import (
   drivers,
   evaluation,
   hosts,
+  lock,
   metrics_log,
   paths,
   progress,
@@ -128,7 +129,8 @@ def train(
 
   Raises:
     KeyError, TypeError, ValueError: The config, data or checkpoint is at
-      fault; nothing that was written is lost.
+      fault, or another process trains in `workdir`; nothing that was written
+      is lost.
     FloatingPointError: The loss or gradient is not finite.
   """
   settings = config_lib.resolve(config)
@@ -150,6 +152,7 @@ def train(
     hosts.check_same(
       config=zlib.crc32(config_json.encode()), workdir=str(workdir)
     )
+    stack.enter_context(lock.held(workdir))
     saved = checkpoints.Checkpoints(directory, keep=settings.checkpoint.keep)
     stack.callback(saved.close)
     problem = problem_lib.make_problem(settings)
