@@ -98,6 +98,7 @@ class Run:
   """What a run keeps open, and the state as it moves on."""
 
   config: config_lib.RunConfig
+  config_hash: str
   problem: problem_lib.Problem
   mesh: Mesh
   evaluator: evaluation.Evaluator
@@ -171,8 +172,10 @@ def train(
     last_step = saved.latest_step()
     if last_step is not None:
       # Without a checkpoint nothing is continued, and all may change.
-      metrics_log.check_config(workdir, json.loads(config_json), MAY_CHANGE)
       position = saved.extra(last_step)
+      metrics_log.check_config(
+        workdir, json.loads(config_json), MAY_CHANGE, position["config"]
+      )
       first = position["phase"]
       state = runs.restore(saved, last_step, phases, shapes, mesh)
       hosts.say(f"continuing after step {last_step} ({settings.phases[first]})")
@@ -188,7 +191,6 @@ def train(
     )
     log: metrics_log.MetricsLog | metrics_log.NoLog = metrics_log.NoLog()
     if hosts.is_main():
-      metrics_log.save_run_info(workdir, config_json)
       log = metrics_log.MetricsLog(
         workdir,
         tensorboard=settings.log.tensorboard,
@@ -196,9 +198,11 @@ def train(
         resume_step=last_step,
         resume_position=position["log"] if position else None,
       )
+      metrics_log.save_run_info(workdir, config_json)
     stack.enter_context(log)
     run = Run(
       config=settings,
+      config_hash=config_hash(config_json),
       problem=problem,
       mesh=mesh,
       evaluator=evaluator,
@@ -227,6 +231,11 @@ def train(
 
     saved.wait()
     return result(run)
+
+
+def config_hash(config_json: str) -> str:
+  """The same for all configs with which a run may be continued."""
+  return metrics_log.config_hash(json.loads(config_json), MAY_CHANGE)
 
 
 def result(run: Run) -> Result:
@@ -424,6 +433,7 @@ def save(run: Run, index: int, global_step: int, stream_state: Any) -> None:
     "stream": stream_state,
     "log": run.log.position(),
     "before": run.before,
+    "config": run.config_hash,
   }
   if run.state.queue:
     extra["queue"] = len(run.state.queue)

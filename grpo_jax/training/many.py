@@ -275,20 +275,23 @@ def _train_together(
       if last_step is None:
         state = runs.first_state(config, problem, policy, alone)
       else:
-        stored = json.loads(config_jsons[number])
-        metrics_log.check_config(workdir, stored, loop.MAY_CHANGE)
+        given = json.loads(config_jsons[number])
         position = saved.extra(last_step)
+        metrics_log.check_config(
+          workdir, given, loop.MAY_CHANGE, position["config"]
+        )
         shapes = runs.abstract_start(policy, config.seed)
         state = runs.restore(saved, last_step, phases[number], shapes, alone)
-      metrics_log.save_run_info(workdir, config_jsons[number])
       log = metrics_log.MetricsLog(
         workdir,
         tensorboard=config.log.tensorboard,
         resume_step=last_step,
         resume_position=position["log"] if position else None,
       )
+      metrics_log.save_run_info(workdir, config_jsons[number])
       run = loop.Run(
         config=config,
+        config_hash=loop.config_hash(config_jsons[number]),
         problem=problem,
         mesh=alone,
         evaluator=evaluators[config.rewards],
