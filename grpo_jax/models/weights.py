@@ -36,7 +36,13 @@ import numpy as np
 from jax import lax
 from jax.sharding import Sharding, SingleDeviceSharding
 
-from grpo_jax.models import architecture, families, tensor_files, transformer
+from grpo_jax.models import (
+  architecture,
+  families,
+  hub,
+  tensor_files,
+  transformer,
+)
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.models.tensor_files import Output, Tensor
 from grpo_jax.types import PyTree
@@ -117,10 +123,12 @@ def load(
     ValueError: config.json is not supported or says something else than
       `config`; tensors are missing, unknown, or of another shape or dtype than
       needed; a file is truncated or no safetensors file; a model with tied
-      embeddings comes with a head that is not its embedding. Files have no
-      checksums: a flipped bit in a number goes unnoticed.
+      embeddings comes with a head that is not its embedding; a file is not the
+      one that a SHA256SUMS beside it lists. Without that list a flipped bit in
+      a number goes unnoticed.
   """
   directory = pathlib.Path(directory)
+  hub.check_sums(directory)
   config, family = _agreed("load", directory, config)
   if param_dtype is not None:
     config = dataclasses.replace(config, param_dtype=param_dtype)

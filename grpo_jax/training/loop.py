@@ -29,6 +29,7 @@ from grpo_jax.training import (
   checkpoints,
   drivers,
   hosts,
+  lock,
   models,
   paths,
   progress,
@@ -90,7 +91,8 @@ def train(
 
   Raises:
     KeyError, TypeError, ValueError: The config, data or checkpoint is at
-      fault; nothing that was written is lost.
+      fault, or another process trains in `workdir`; nothing that was written
+      is lost.
     FloatingPointError: The loss or gradient is not finite.
   """
   settings = config_lib.resolve(config)
@@ -112,6 +114,7 @@ def train(
     hosts.check_same(
       config=zlib.crc32(config_json.encode()), workdir=str(workdir)
     )
+    stack.enter_context(lock.held(workdir))
     saved = checkpoints.Checkpoints(directory, keep=settings.checkpoint.keep)
     stack.callback(saved.close)
     problem = problem_lib.make_problem(settings)

@@ -41,6 +41,7 @@ from grpo_jax.training import (
   drivers,
   evaluation,
   hosts,
+  lock,
   loop,
   metrics_log,
   models,
@@ -96,28 +97,31 @@ def train(
     How each run ended; the error of one that was left behind.
 
   Raises:
-    KeyError, TypeError, ValueError: A config is at fault, or they are not one
-      program; nothing was written.
+    KeyError, TypeError, ValueError: A config is at fault, they are not one
+      program, or another process trains in a workdir; nothing was written.
   """
   _check(configs, workdirs)
   if side_by_side is None:
     side_by_side = jax.default_backend() != "cpu"
   settings = [config_lib.resolve(config) for config in configs]
-  together = collections.defaultdict(list)
-  for number, workdir in enumerate(workdirs):
-    saved = checkpoints.Checkpoints(
-      paths.parse(workdir) / "checkpoints",
-      keep=settings[number].checkpoint.keep,
-    )
-    together[saved.latest_step()].append(number)
-    saved.close()
+  folders = [paths.parse(workdir) for workdir in workdirs]
   results: dict[int, run_lib.Result | FloatingPointError] = {}
-  with hosts.Stop(sharding.make_mesh(1)) as stop:
+  with contextlib.ExitStack() as stack:
+    for folder in folders:
+      stack.enter_context(lock.held(folder))
+    together = collections.defaultdict(list)
+    for number, folder in enumerate(folders):
+      saved = checkpoints.Checkpoints(
+        folder / "checkpoints", keep=settings[number].checkpoint.keep
+      )
+      together[saved.latest_step()].append(number)
+      saved.close()
+    stop = stack.enter_context(hosts.Stop(sharding.make_mesh(1)))
     for numbers in together.values():
       ended = _train_together(
         [settings[n] for n in numbers],
         [configs[n].to_json() for n in numbers],
-        [paths.parse(workdirs[n]) for n in numbers],
+        [folders[n] for n in numbers],
         side_by_side,
         stop,
       )

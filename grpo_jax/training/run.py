@@ -84,6 +84,7 @@ class Run:
 
   Attributes:
     config: Of the run.
+    config_hash: The same for all configs with which it may be continued.
     problem: Prompts and judges.
     mesh: Its devices.
     phases: Before they run.
@@ -102,6 +103,7 @@ class Run:
   """
 
   config: config_lib.RunConfig
+  config_hash: str
   problem: problem_lib.Problem
   mesh: Mesh
   phases: list[runs.Phase]
@@ -171,8 +173,10 @@ def open_run(
   last_step = saved.latest_step()
   if last_step is not None:
     # Without a checkpoint nothing is continued, and all may change.
-    metrics_log.check_config(workdir, json.loads(config_json), MAY_CHANGE)
     position = saved.extra(last_step)
+    metrics_log.check_config(
+      workdir, json.loads(config_json), MAY_CHANGE, position["config"]
+    )
     state = runs.restore(saved, last_step, phases, shapes, mesh)
   else:
     state = runs.first_state(settings, problem, policy, mesh)
@@ -187,7 +191,6 @@ def open_run(
     )
   log: metrics_log.MetricsLog | metrics_log.NoLog = metrics_log.NoLog()
   if hosts.is_main():
-    metrics_log.save_run_info(workdir, config_json)
     log = metrics_log.MetricsLog(
       workdir,
       tensorboard=settings.log.tensorboard,
@@ -195,9 +198,11 @@ def open_run(
       resume_step=last_step,
       resume_position=position["log"] if position else None,
     )
+    metrics_log.save_run_info(workdir, config_json)
   stack.enter_context(log)
   return Run(
     config=settings,
+    config_hash=config_hash(config_json),
     problem=problem,
     mesh=mesh,
     phases=phases,
@@ -213,6 +218,11 @@ def open_run(
     position=position,
     before=position["before"] if position else None,
   )
+
+
+def config_hash(config_json: str) -> str:
+  """The same for all configs with which a run may be continued."""
+  return metrics_log.config_hash(json.loads(config_json), MAY_CHANGE)
 
 
 def enter(run: Run, index: int) -> None:
@@ -327,6 +337,7 @@ def save(run: Run, index: int, global_step: int, stream_state: Any) -> None:
     "stream": stream_state,
     "log": run.log.position(),
     "before": run.before,
+    "config": run.config_hash,
   }
   if run.state.queue:
     extra["queue"] = len(run.state.queue)

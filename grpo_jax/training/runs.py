@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -16,7 +15,14 @@ import ml_collections
 from jax.sharding import Mesh
 
 from grpo_jax.learning import stages
-from grpo_jax.training import checkpoints, models, paths, phases, sharding
+from grpo_jax.training import (
+  checkpoints,
+  metrics_log,
+  models,
+  paths,
+  phases,
+  sharding,
+)
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import Drawn, Policy, Prompts, PyTree, TrainState
@@ -74,6 +80,7 @@ def load(
 
   Raises:
     FileNotFoundError: There is no run or no such checkpoint.
+    ValueError: Its config is damaged.
   """
   workdir = paths.parse(workdir)
   path = workdir / "config.json"
@@ -83,7 +90,7 @@ def load(
       " experiments.train."
     )
   config = config_lib.resolve(
-    ml_collections.ConfigDict(json.loads(path.read_text(encoding="utf-8")))
+    ml_collections.ConfigDict(metrics_log.read_json(path, dict))
   )
   with contextlib.ExitStack() as stack:
     saved = checkpoints.Checkpoints(

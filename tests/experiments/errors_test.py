@@ -225,6 +225,42 @@ def test_changed_config_is_refused_on_resume(tmp_path, finished):
   assert digest(workdir) == before
 
 
+def test_a_lost_log_is_refused_on_resume(tmp_path, finished):
+  workdir = finished.copy(tmp_path)
+  path = workdir / metrics_log.METRICS
+  path.write_bytes(path.read_bytes()[:200])
+  before = digest(workdir)
+  with pytest.raises(
+    ValueError, match=r"metrics\.jsonl has 200 bytes, and had"
+  ):
+    loop.train(tiny_config.get_config(), workdir)
+  assert digest(workdir) == before
+
+
+@pytest.mark.parametrize("content", [None, b"\0" * 20])
+def test_another_config_is_refused_without_the_stored_one(
+  tmp_path, finished, content
+):
+  workdir = finished.copy(tmp_path)
+  path = workdir / metrics_log.CONFIG
+  path.unlink()
+  if content is not None:
+    path.write_bytes(content)
+  before = digest(workdir)
+  config = tiny_config.get_config()
+  config.rl.optimizer.learning_rate = 0.125
+  message = "json is missing" if content is None else "json is damaged"
+  with pytest.raises(ValueError, match=message):
+    loop.train(config, workdir)
+  assert digest(workdir) == before
+  if content is not None:
+    with (
+      pytest.raises(ValueError, match=r"config\.json is damaged"),
+      runs.load(workdir),
+    ):
+      pass
+
+
 def test_checkpoints_of_someone_else_are_refused(tmp_path):
   (tmp_path / "checkpoints").mkdir()
   (tmp_path / "checkpoints/notes.txt").write_text("mine")

@@ -1,6 +1,7 @@
 """Checkpoints written by the safetensors package, and read by it again."""
 
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -464,6 +465,22 @@ DAMAGED = {
     "a pointer of git-lfs, which git lfs pull resolves",
   ),
 }
+
+
+def test_a_flipped_bit_of_a_listed_file_is_seen(tmp_path):
+  config = CONFIGS["llama"]
+  path = _write(tmp_path / "source", config, _tensors(config))
+  path = path / "model.safetensors"
+  data = bytearray(path.read_bytes())
+  digest = hashlib.sha256(data).hexdigest()
+  (path.parent / "SHA256SUMS").write_text(f"{digest}  {path.name}\n")
+  weights.load(path.parent)
+  data[-1] ^= 1
+  path.write_bytes(data)
+  with pytest.raises(
+    ValueError, match=r"model\.safetensors is not the file of"
+  ):
+    weights.load(path.parent)
 
 
 @pytest.mark.parametrize("case", DAMAGED)

@@ -277,6 +277,51 @@ def test_damaged_checkpoint_is_refused(copy, capfd, name, find, how):
   assert digest(copy) == before
 
 
+def _flip(path: pathlib.Path, byte: int, bit: int) -> None:
+  data = bytearray(path.read_bytes())
+  data[byte] ^= 1 << bit
+  path.write_bytes(data)
+
+
+def test_flipped_bits_are_never_restored(tmp_path):
+  state = {
+    "w": jax.random.normal(jax.random.key(0), (64, 64)),
+    "b": jnp.zeros((3,)),
+  }
+  store = checkpoints.Checkpoints(tmp_path / "c", keep=3)
+  for step in (1, 2):
+    store.save(step, state, {})
+  store.wait()
+  path = _biggest(tmp_path / "c/2")
+  content = path.read_bytes()
+  messages = []
+  for byte in range(5, len(content), len(content) // 12):
+    _flip(path, byte, byte % 8)
+    try:
+      assert_same(store.restore(state, step=2)[0], state)
+    except ValueError as error:
+      messages.append(str(error))
+    path.write_bytes(content)
+  store.restore(state, step=2)
+  store.close()
+  damaged = [text for text in messages if "2 is damaged" in text]
+  assert len(damaged) > 8
+  for text in damaged:
+    assert "in 1 of 2 arrays: w. Nothing was changed" in text
+    assert f"Move {tmp_path / 'c/2'} away to continue from step 1." in text
+
+
+def test_a_changed_digit_beside_the_arrays_is_refused(copy):
+  path = copy / "2" / "_CHECKPOINT_METADATA"
+  text = path.read_text()
+  assert text.count('{\\"step\\": 2}') == 1
+  path.write_text(text.replace('{\\"step\\": 2}', '{\\"step\\": 6}'))
+  store = checkpoints.Checkpoints(copy, keep=3)
+  with pytest.raises(ValueError, match="metadata differ from what was saved"):
+    store.extra()
+  store.close()
+
+
 def test_unreadable_list_of_steps_is_refused(copy):
   metadata = copy / "2" / "_CHECKPOINT_METADATA"
   metadata.write_text(metadata.read_text().replace("item", "itum"))
