@@ -45,7 +45,10 @@ from collections.abc import Mapping
 from typing import Any
 
 # Old prefix of a setting -> its new one.
-RENAMED: dict[str, str] = {}
+RENAMED = {
+  "rl.reference_workdir": "rl.reference_workdirs",
+  "sweep": "sweeps.run",
+}
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _TIMEOUT_S = 600.0  # Of one process.
@@ -256,7 +259,9 @@ CASES = {
     },
     devices=8,
   ),
-  "quickstart_vmap": Case("$INPUTS/two_seeds.py", {**_SORT}, program="sweep"),
+  "quickstart_vmap": Case(
+    "$INPUTS/two_seeds.py", {**_SORT}, program="sweeps.run"
+  ),
   "add_steps_grpo_ps": Case("configs/add_steps.py:grpo_ps", _ADD),
   "calc_tool": Case(
     "configs/calc_tool_grpo.py",
@@ -281,7 +286,7 @@ CASES = {
     {
       **_SORT,
       "model.num_layers": 2,
-      "rl.reference_workdir": "$OUT/quickstart_grpo",
+      "rl.reference_workdirs": "('$OUT/quickstart_grpo',)",
     },
     after="quickstart_grpo",
   ),
@@ -454,16 +459,20 @@ def _command(
       "$OUT", str(workdir.parent)
     )
 
+  program = _old_name(case.program) if old_names else case.program
   command = [
-    *(sys.executable, "-m", f"experiments.{case.program}"),
+    *(sys.executable, "-m", f"experiments.{program}"),
     f"--config={filled(case.config)}",
   ]
-  if case.program == "sweep":
+  if case.program == "sweeps.run":
     command += [f"--root={workdir}", "--launcher=vmap"]
   else:
     command += [f"--workdir={workdir}"]
   for name, value in case.settings.items():
-    name = _old_name(name) if old_names else name
+    if old_names:
+      name = _old_name(name)
+      # Where there is one text now there was no tuple.
+      value = str(value).removeprefix("('").removesuffix("',)")
     command.append(f"--config.{name}={filled(str(value))}")
   return command
 
