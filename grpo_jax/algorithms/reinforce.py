@@ -57,10 +57,15 @@ def policy_loss(
 
 def update_state(config: REINFORCEConfig, state, metrics):
   decay = config.baseline_decay
-  return {
-    "reward_sum": decay * state["reward_sum"]
-    + (1 - decay) * metrics["reward/mean"],
+  reward = metrics["reward/mean"]
+  updated = {
+    "reward_sum": decay * state["reward_sum"] + (1 - decay) * reward,
     "weight": decay * state["weight"] + (1 - decay),
+  }
+  # NaN: no row was scored, so nothing is known.
+  return {
+    name: jnp.where(jnp.isnan(reward), state[name], value)
+    for name, value in updated.items()
   }
 
 

@@ -159,7 +159,8 @@ class MetricsLog:
       step: Step over all phases.
       phase: Name of the phase.
       metrics: name -> a number or an array of one. Numbers that are not
-        finite become null: JSON has no word for them.
+        finite, as means over nothing, become null: JSON has no word for them.
+        TensorBoard and W&B do not get them.
 
     Raises:
       ValueError: If a metric is named "step" or "phase".
@@ -188,7 +189,10 @@ class MetricsLog:
           self._tensorboard.add_scalar(name, value, step)
     if self._wandb is not None:
       # Steps that W&B has already seen are dropped there; they are the same.
-      self._wandb.log(values, step=step)
+      # It would take NaN for a measurement.
+      self._wandb.log(
+        {name: x for name, x in values.items() if math.isfinite(x)}, step=step
+      )
 
   def write_samples(
     self, step: int, samples: Sequence[Mapping[str, Any]]

@@ -516,7 +516,7 @@ def update(
 
   Returns:
     The state one step on, and metrics averaged over the gradient steps
-    (maxima: the largest).
+    (maxima: the largest); those over tokens are NaN where none is trained.
   """
   plan = parts.plan
 
@@ -599,7 +599,7 @@ def update(
     opt_state=opt_state,
     ema_params=ema_params,
     critic_opt_state=critic_opt_state,
-  ), metrics
+  ), metrics_lib.of_trained(metrics, batch.mask)
 
 
 def _moving(params: PyTree) -> PyTree:

@@ -159,6 +159,14 @@ def test_what_is_said_of_all_that_was_drawn():
   }
 
 
+def test_of_rows_that_nobody_scored_there_is_no_mean():
+  groups = _groups([0, 1, 2], [False, True, False])
+  nobody = _scored([0] * 6, [False] * 6)
+  found = rounds.metrics(_add(None, dataclasses.replace(groups, scored=nobody)))
+  assert np.isnan([found["drawn/reward"], found["drawn/accuracy"]]).all()
+  assert found["drawn/live"] == 0
+
+
 def _score(prompts, rollout):
   """Sees only in some prompts which row is which."""
   index = jnp.arange(len(rollout.tokens)) % 4
