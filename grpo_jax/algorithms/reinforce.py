@@ -57,15 +57,13 @@ def policy_loss(
 
 def update_state(config: REINFORCEConfig, state, metrics):
   decay = config.baseline_decay
+  # Where no row was scored, the baseline stays: what it expects has come.
+  expected = state["reward_sum"] / jnp.maximum(state["weight"], 1e-6)
   reward = metrics["reward/mean"]
-  updated = {
+  reward = jnp.where(jnp.isnan(reward), expected, reward)
+  return {
     "reward_sum": decay * state["reward_sum"] + (1 - decay) * reward,
     "weight": decay * state["weight"] + (1 - decay),
-  }
-  # NaN: no row was scored, so nothing is known.
-  return {
-    name: jnp.where(jnp.isnan(reward), state[name], value)
-    for name, value in updated.items()
   }
 
 

@@ -11,7 +11,6 @@ Of several processes, all go on until no row of any of them does.
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Any, NamedTuple
 
@@ -22,8 +21,8 @@ from jax.sharding import Mesh
 from grpo_jax.data import pipeline
 from grpo_jax.rewards import sessions
 from grpo_jax.rollout import host_turns
-from grpo_jax.training import hosts, sharding
 from grpo_jax.training import problem as problem_lib
+from grpo_jax.training import sharding
 from grpo_jax.types import Prompts, PyTree, Rollout, Scored
 
 
@@ -126,10 +125,9 @@ class Player:
       prompts, written, answers, self._scalar(number), done, scores
     )
     failures = host.episodes.failures
-    for message in failures.errors:
-      logging.warning(
-        "%san episode failed, its row is unscored: %s", hosts.label(), message
-      )
+    self._problem.complaints.log(
+      "an episode failed, its row is unscored", failures.errors
+    )
     scored = self._score(prompts, rollout)
     return Played(rollout, scored, failures.counts, host.seconds)
 

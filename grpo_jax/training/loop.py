@@ -34,9 +34,11 @@ from grpo_jax.training import (
   hosts,
   metrics_log,
   paths,
+  probe,
   progress,
   runs,
   sharding,
+  unscored,
 )
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
@@ -46,7 +48,10 @@ from grpo_jax.types import TrainState
 # Settings that a resumed run may change: how it is watched, and the devices
 # that compute it, on which its numbers depend by round-off alone.
 MAY_CHANGE = frozenset(
-  ("hosts", "log", "mesh", "profile_steps", "required_accuracy")
+  (
+    *("hosts", "log", "mesh", "profile_steps", "required_accuracy"),
+    "rewards.max_unscored",
+  )
 )
 
 
@@ -112,8 +117,12 @@ class Run:
   examples: list[evaluation.Completion] = dataclasses.field(
     default_factory=list
   )
+  patience: unscored.Patience = dataclasses.field(init=False)
   clock: float = 0.0  # seconds; when the last step was recorded
   tracing: pathlib.Path | None = None  # Where a trace is being written.
+
+  def __post_init__(self):
+    self.patience = unscored.Patience(self.config.rewards.max_unscored)
 
 
 def train(
@@ -127,8 +136,8 @@ def train(
       continued.
 
   Raises:
-    KeyError, TypeError, ValueError: The config, data or checkpoint is at
-      fault; nothing that was written is lost.
+    KeyError, TypeError, ValueError: The config, data, checkpoint or a verifier
+      is at fault; nothing that was written is lost.
     FloatingPointError: The loss or gradient is not finite.
   """
   settings = config_lib.resolve(config)
@@ -154,6 +163,7 @@ def train(
     stack.callback(saved.close)
     problem = problem_lib.make_problem(settings)
     stack.callback(problem.close)
+    probe.check(problem)
     policy = assembly.make_policy(settings, problem, mesh)
     # All phases at once: sizes that do not fit are found before any work.
     phases = runs.make_phases(settings, problem, policy, mesh)
@@ -211,7 +221,7 @@ def train(
 
     stack.push(watch.failing)  # Before whatever waits for other processes.
     for index in range(first, len(phases)):
-      if run.stop.agreed():
+      if run.stop.agreed() or run.patience.exhausted:
         break
       parts, enter, _ = phases[index]
       if position and index == first:
@@ -223,6 +233,7 @@ def train(
       _run_phase(run, parts, index, streams[index])
 
     saved.wait()
+    run.patience.check(problem.complaints)
     return result(run)
 
 
@@ -330,7 +341,7 @@ def _run_phase(
       done += 1
       is_due = name == "rl" and due(run.config.eval.every, done, phase.steps)
       pending = functools.partial(record_step, done, outcome, compile_s, is_due)
-      stopping = run.stop.look()
+      stopping = run.stop.look() or run.patience.exhausted
       if due(run.config.checkpoint.every, done, phase.steps) or stopping:
         pending()
         pending = None
@@ -370,6 +381,9 @@ def record(
     FloatingPointError: The loss or the gradient is not finite.
   """
   _check_finite(run, name, done, metrics)
+  phase: config_lib.PhaseConfig = getattr(run.config, name)
+  num_rows = phase.num_prompts * phase.group_size
+  run.patience.step(offset + done, metrics, num_rows)
   tokens = metrics.get("tokens/generated", metrics["tokens/trained"])
   metrics["tokens_per_second"] = tokens / metrics["time/step_s"]
   if is_due:

@@ -170,7 +170,7 @@ def router_metrics(load: jax.Array) -> Metrics:
   }
 
 
-# What an update without trained tokens has: it is 0, or does not depend on them.
+# What an update has without trained tokens: 0, or nothing to do with them.
 _OF_ANY_UPDATE = frozenset(
   ("loss", "gradient_norm", "update_norm", "param_norm", "learning_rate")
 )

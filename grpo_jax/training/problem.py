@@ -20,10 +20,10 @@ from jax.sharding import Mesh
 from grpo_jax import tasks
 from grpo_jax.data import pipeline, sources, teacher, tokenizer
 from grpo_jax.models import hub
-from grpo_jax.rewards import combine, host
+from grpo_jax.rewards import combine, host, retries
 from grpo_jax.rewards import sessions as sessions_lib
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import sharding
+from grpo_jax.training import sharding, unscored
 from grpo_jax.types import (
   Compaction,
   Environment,
@@ -63,6 +63,7 @@ class Problem:
       None.
     truncate_completions: Whether supervised completions are cut to the
       budget instead of left out.
+    complaints: Messages of verifiers that failed.
     provides: Optional inputs of algorithms that come from the data or the
       verifier: "step_rewards", "turns", "state_id", "domain".
   """
@@ -84,6 +85,9 @@ class Problem:
   score_names: frozenset[str] = frozenset()
   compaction: Compaction | None = None
   provides: frozenset[str] = frozenset()
+  complaints: unscored.Complaints = dataclasses.field(
+    default_factory=unscored.Complaints
+  )
 
   def close(self) -> None:
     """Ends the worker processes."""
@@ -168,13 +172,17 @@ class Problem:
     )
 
   def score_on_host(
-    self, batch: pipeline.PromptBatch, rollout: Rollout
+    self,
+    batch: pipeline.PromptBatch,
+    rollout: Rollout,
+    evaluates: bool = False,
   ) -> tuple[Scored, dict[str, int], list[str]]:
     """Scores fetched completions with the host verifiers.
 
     Args:
       batch: The prompts with their records.
       rollout: NumPy arrays; `prompt_index` counts the prompts of `batch`.
+      evaluates: Whether a row that times out twice is wrong (`retries.py`).
 
     Returns:
       Scores as NumPy arrays, failures by kind, and example messages.
@@ -187,7 +195,12 @@ class Problem:
       {**record["extras"], "answer": record["answer"]}
       for record in batch.records
     ]
-    scores = self.scorer.score(
+    score: Callable[..., host.HostScores] = self.scorer.score
+    if evaluates:
+      score = functools.partial(
+        retries.score, self.scorer, correct=self.correct
+      )
+    scores = score(
       [prompts[i] for i in index],
       self.texts(
         np.asarray(rollout.tokens), np.asarray(rollout.completion_mask)

@@ -21,6 +21,7 @@ from grpo_jax.training import (
   runs,
   sharding,
   step,
+  unscored,
 )
 from grpo_jax.training import config as config_lib
 from tests.experiments import tiny_config
@@ -41,6 +42,7 @@ class OnHost:
   def __init__(self, events):
     self.events = events
     self.rollouts = []
+    self.complaints = unscored.Complaints()
 
   def score_on_host(self, batch, rollout):
     self.events.append("verify")
@@ -220,7 +222,7 @@ def on_host(patch, then=lambda call: None):
   calls = []
 
   class Problem(problem.Problem):
-    def score_on_host(self, batch, rollout):
+    def score_on_host(self, batch, rollout, evaluates=False):
       scored = tiny.count_token(batch.prompts, rollout)
       calls.append(rollout)
       then(len(calls))
@@ -230,6 +232,7 @@ def on_host(patch, then=lambda call: None):
   scorer = types.SimpleNamespace(close=lambda: None)
   fields = vars(made) | {"score": None, "scorer": scorer}
   patch.setattr(problem, "make_problem", lambda settings: Problem(**fields))
+  patch.setattr(loop.probe, "check", lambda problem: None)
 
 
 @pytest.fixture(scope="module")

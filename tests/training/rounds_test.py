@@ -26,6 +26,7 @@ from grpo_jax.training import (
   rounds,
   sharding,
   step,
+  unscored,
 )
 from grpo_jax.training import config as config_lib
 from grpo_jax.types import Prompts, Rollout, Scored
@@ -329,6 +330,7 @@ class _OnHost:
 
   def __init__(self, score):
     self.score = jax.jit(score)
+    self.complaints = unscored.Complaints()
 
   def score_on_host(self, batch, rollout):
     scored = self.score(batch.prompts, rollout)
