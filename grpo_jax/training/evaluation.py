@@ -183,7 +183,7 @@ def completions_of(
   """
   return [
     Completion(
-      prompt=prompts[rollout.prompt_index[b]],
+      prompt=prompts[int(rollout.prompt_index[b])],
       text=text,
       answer=answers.vote(text) if rollout.terminated[b] else None,
       reward=float(verdict.rewards[b]),

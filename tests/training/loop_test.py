@@ -235,7 +235,10 @@ def test_host_verifiers_that_hang_and_raise(tmp_path, monkeypatch):
 
 def test_a_verifier_that_fails_on_most_rows_ends_the_run(tmp_path, monkeypatch):
   config = _moody(
-    tmp_path, monkeypatch, ("raise", "raise", "raise", "nan"), ("0.5", "raise")
+    tmp_path,
+    monkeypatch,
+    ("raise", "raise", "raise", "nan"),
+    ("raise", "raise timeout"),
   )
   # As if the first records, which are looked at before, were good ones.
   monkeypatch.setattr(loop.probe, "check", lambda problem: None)
@@ -260,10 +263,10 @@ def test_a_verifier_that_fails_on_most_rows_ends_the_run(tmp_path, monkeypatch):
   result = loop.train(config, tmp_path / "run")
   assert result.step == 6
   assert [row["step"] for row in _rows(tmp_path / "run")] == list(range(7))
-  # One held-out row failed: accuracy is over both, the reward over the other.
+  # Of the held-out rows one failed, and the other is wrong: it was too slow.
   assert result.after["eval/unscored"] == 1
   assert result.after["eval/accuracy"] == 0
-  assert result.after["eval/reward"] == 0.5
+  assert result.after["eval/accuracy_scored"] == 0
 
 
 @pytest.mark.slow
