@@ -151,7 +151,7 @@ def quantity(answer: str) -> Quantity | None:
   | accepted              |                                                    |
   |-----------------------|----------------------------------------------------|
   | whole numbers         | 42, -7, 1,234,567, 1{,}234                         |
-  | decimals              | 7.50, .5                                           |
+  | decimals              | 7.50, .5, 0.1\overline{6}                          |
   | fractions of these    | 1/2, \frac{1}{2}, \frac12, and mixed: 3\frac{1}{2} |
   | scientific notation   | 1.2 \times 10^{5}                                  |
   | percentages           | 50\%: it is 0.5                                    |
@@ -190,8 +190,9 @@ class _NotANumberError(Exception):
   """What is being read is no number of the grammar."""
 
 
-_DIGITS = r"(?:[1-9][0-9]{0,2}(?:(?:,|\{,\}|\\,)[0-9]{3})+|[0-9]+)"
-_PLAIN = re.compile(rf"{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+")
+_DIGITS = r"(?:[1-9][0-9]{0,2}(?:(?:,(?:\\!)?|\{,\}|\\,)[0-9]{3})+|[0-9]+)"
+_REPEATED = re.compile(r"([0-9]*)\\overline\{([0-9]+)\}")
+_PLAIN = re.compile(rf"{_DIGITS}(?:\.{_REPEATED.pattern}|\.[0-9]+)?|\.[0-9]+")
 _DECIMAL = re.compile(r"[-+]?[0-9,{}\\]*\.([0-9]+)")
 _SPACE = re.compile(r"(?:\s|~|\\[ ,;:!]|\\left(?![a-z])|\\right(?![a-z]))*")
 _TIMES = re.compile(r"\\cdot(?![a-z])|\\times(?![a-z])|\*")
@@ -206,7 +207,7 @@ class _Reader:
       term = rational | [rational [·]] irrational [/ rational]
            | rational / irrational
       rational = plain [· 10^n] | plain / plain | \\frac | plain \\frac
-      irrational = root | π | root π | ( sum ) | \\frac
+      irrational = root | π | root π | π root | ( sum ) | \\frac
 
   where a sum has at most one rational term, so that nothing in it can still be
   added, and a fraction holds sums, at least one of them irrational, or two
@@ -299,12 +300,10 @@ class _Reader:
       if "." in plain.group() or not 0 < part < 1:
         raise _NotANumberError
       return number + part
-    before = self._at
     if self._take(_TIMES):
       if (power := self._take(_TEN_TO)) is not None:
         return self._scientific(number, int(power[1] or power[2]))
       if not self._irrational():
-        self._at = before
         raise _NotANumberError
     elif not self._irrational():
       return number
@@ -315,7 +314,15 @@ class _Reader:
   def _number(self, found: re.Match[str] | None) -> fractions.Fraction:
     if found is None:
       raise _NotANumberError
-    return fractions.Fraction(re.sub(r"[^0-9.]", "", found.group()))
+    text = found.group()
+    if repeated := _REPEATED.search(text):  # 0.1\overline{6}
+      first, digits = repeated.groups()
+      text = text[: repeated.start()] + first
+      nines = (10 ** len(digits) - 1) * 10 ** len(first)
+      rest = fractions.Fraction(int(digits), nines)
+    else:
+      rest = fractions.Fraction(0)
+    return fractions.Fraction(re.sub(r"[^0-9.]", "", text)) + rest
 
   def _scientific(
     self, number: fractions.Fraction, exponent: int
@@ -332,6 +339,7 @@ class _Reader:
         raise _NotANumberError
       self._need(")")
       return True
+    has_pi = self._pi()
     is_root = bool(self._take(re.compile(r"\\sqrt(?![a-z])")))
     if is_root:
       if self._takes("["):
@@ -342,7 +350,10 @@ class _Reader:
     elif self._takes("√"):
       is_root = True
       self._number(self._take(_PLAIN))
-    return bool(self._take(re.compile(r"\\pi(?![a-z])|π"))) or is_root
+    return has_pi or self._pi() or is_root
+
+  def _pi(self) -> bool:
+    return bool(self._take(re.compile(r"\\pi(?![a-z])|π")))
 
   def _argument(self) -> fractions.Fraction | None:
     """{sum}, or one digit."""

@@ -52,6 +52,8 @@ def test_final_answer(completion, expected):
   [
     *(("42", 42), ("-7.50", "-7.5"), ("1,234,567", 1234567), (".5", "1/2")),
     *(("007", 7), ("+3", 3), ("−3", -3), ("18.", 18), ("0.0", 0)),
+    *((r"1,\!234,\!567", 1234567), (r"0.\overline{3}", "1/3")),
+    *((r"0.1\overline{6}", "1/6"), (r"-2.\overline{45}", "-27/11")),
     *((r"1{,}234", 1234), (r"1\,234", 1234), ("1/2", "1/2"), ("-1/2", "-1/2")),
     *((r"\frac{1}{2}", "1/2"), (r"\dfrac12", "1/2"), (r"\frac{-1}{2}", "-1/2")),
     *((r"-3\frac{1}{2}", "-7/2"), (r"1.2 \times 10^{5}", 120000)),
@@ -75,6 +77,7 @@ def test_rational_numbers(answer, value):
     *(r"2\sqrt{3}", r"\sqrt[3]{2}", r"\frac{1+\sqrt{5}}{2}", r"4\pi", "√2"),
     *(r"\sqrt3+\sqrt2-1", r"2(1+\sqrt{3})", r"\frac{1}{2}\sqrt{3}", "2π"),
     *(r"\frac{\sqrt{3}}{2}\pi", r"1/\sqrt2", r"\sqrt{2}/2", r"2\cdot\sqrt3"),
+    *(r"2\pi\sqrt3", r"4+2\pi"),
     *(r"-\left(1+\sqrt{2+\sqrt{2}}\right)", r"\sqrt{16}"),
   ],
 )
@@ -95,7 +98,15 @@ def test_numbers_with_roots_and_pi(answer):
     # Several answers, or none.
     *("1=2=3", "12,13", "12 or 13", "$17$ or $18$", "(1,2)", "1 2", "1,23"),
     *("", "x+1", "2x", "the answer is 18", "1.2.3", "--5", r"\frac{1}{0}"),
-    *("5 apples", "1e5", "٣", "1" * 1001),
+    *(
+      "5 apples",
+      r"\pi\pi",
+      r"0.\overline{}",
+      r"0.\overline{3}4",
+      "1e5",
+      "٣",
+      "1" * 1001,
+    ),
   ],
 )
 def test_what_is_no_number(answer):
