@@ -67,13 +67,16 @@ def update_state(
   """The state after a step with these metrics and so many rollouts."""
   coefficients = dict(state["coefficients"])
   if config.kl_target:
-    coefficients["kl"] = shaping.adaptive_kl_coef(
+    kl = metrics["kl/reference"]
+    adapted = shaping.adaptive_kl_coef(
       coefficients["kl"],
-      metrics["kl/reference"],
+      kl,
       config.kl_target,
       config.kl_horizon,
       num_rollouts,
     )
+    # NaN: no token was trained, so nothing is known.
+    coefficients["kl"] = jnp.where(jnp.isnan(kl), coefficients["kl"], adapted)
   if config.entropy_target:
     # Skywork-OR1, arXiv:2505.22312, Section 5: a constant step either way.
     low = metrics["entropy/mean"] < config.entropy_target

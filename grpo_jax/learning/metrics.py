@@ -25,7 +25,7 @@ def rollout_metrics(
     (all right, all wrong), distinct completions per group, or contexts per
     rollout where they are compacted, and counts of tokens and of unscored
     rows. A mean over rows that do not occur (the length of wrong answers when
-    all are right) is NaN.
+    all are right, the reward when none was scored) is NaN.
   """
   rows = rollout.is_last  # One of each rollout.
   valid = scored.valid & rows
@@ -35,8 +35,8 @@ def rollout_metrics(
   lengths = mask.sum(axis=-1).astype(jnp.float32)  # [B], tokens
   if rollout.traces is not None:  # Of whole rollouts.
     lengths = returns.over_traces(lengths, rollout.traces.id)
-  mean = masked.mean(scored.rewards, valid)
-  variance = masked.mean(jnp.square(scored.rewards - mean), valid)
+  mean = _mean_if_any(scored.rewards, valid)
+  variance = _mean_if_any(jnp.square(scored.rewards - mean), valid)
   statistics = baselines.group_statistics(
     correct.astype(jnp.float32), valid, rollout.group_id, rollout.num_groups
   )
@@ -48,15 +48,15 @@ def rollout_metrics(
   metrics = {
     "reward/mean": mean,
     "reward/std": jnp.sqrt(variance),
-    "accuracy": masked.mean(correct, valid),
+    "accuracy": _mean_if_any(correct, valid),
     "unscored": (rows & ~scored.valid).sum(),
-    "dead_groups/all_right": masked.mean(
+    "dead_groups/all_right": _mean_if_any(
       dead & (statistics.least == 1), scored_groups
     ),
-    "dead_groups/all_wrong": masked.mean(
+    "dead_groups/all_wrong": _mean_if_any(
       dead & (statistics.greatest == 0), scored_groups
     ),
-    "dead_groups": masked.mean(dead, scored_groups),
+    "dead_groups": _mean_if_any(dead, scored_groups),
     "length/mean": masked.mean(lengths, rows),
     "length/min": -masked.maximum(-lengths, rows),
     "length/max": masked.maximum(lengths, rows),
@@ -83,7 +83,7 @@ def rollout_metrics(
     advantages = masked.mean(advantages, batch.mask, axis=-1)
   center = masked.mean(advantages, trained)
   metrics["advantages/std"] = jnp.sqrt(
-    masked.mean(jnp.square(advantages - center), trained)
+    _mean_if_any(jnp.square(advantages - center), trained)
   )
   for name, values in scored.components.items():
     applies = valid & ~jnp.isnan(values)
@@ -101,7 +101,7 @@ def critic_metrics(batch: TrainBatch) -> Metrics:
     token of each rollout, which is the value of the prompt, the mean
     `value/first` (to be read beside `accuracy`), its mean error
     `value/first_error`, and its correlation over rollouts with their rewards,
-    `value/first_correlation`.
+    `value/first_correlation`. NaN where no token is trained.
   """
   mask = batch.mask  # [B, T]
   rows = mask.any(axis=-1)  # [B]
@@ -125,7 +125,10 @@ def critic_metrics(batch: TrainBatch) -> Metrics:
     "value/first_error": masked.mean(expected - target, rows),
     "value/first_correlation": _correlation(expected, batch.rewards, rows),
   }
-  return {name: x.astype(jnp.float32) for name, x in metrics.items()}
+  return {
+    name: jnp.where(mask.any(), x, jnp.nan).astype(jnp.float32)
+    for name, x in metrics.items()
+  }
 
 
 def _correlation(x: jax.Array, y: jax.Array, mask: jax.Array) -> jax.Array:
@@ -164,6 +167,26 @@ def router_metrics(load: jax.Array) -> Metrics:
   return {
     "router/max_load": load.max() * load.shape[-1],
     "router/dead": (load == 0).mean(),
+  }
+
+
+# What an update has without trained tokens: 0, or nothing to do with them.
+_OF_ANY_UPDATE = frozenset(
+  ("loss", "gradient_norm", "update_norm", "param_norm", "learning_rate")
+)
+
+
+def of_trained(metrics: Metrics, mask: jax.Array) -> Metrics:  # mask [B, T]
+  """The metrics of an update; NaN for those over tokens where it had none.
+
+  Losses, norms and rates stay: without a trained token the loss and the
+  gradient are 0, and a loss that is not finite has to be seen.
+  """
+  return {
+    name: x
+    if name.startswith("loss/") or name.split("/")[-1] in _OF_ANY_UPDATE
+    else jnp.where(mask.any(), x, jnp.nan)
+    for name, x in metrics.items()
   }
 
 

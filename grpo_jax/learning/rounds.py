@@ -167,14 +167,15 @@ def metrics(collected: Collected) -> Metrics:
   Returns:
     `drawn/rounds`, `drawn/groups`, the share `drawn/live` of these that were
     live, and `drawn/reward` and `drawn/accuracy` over all rows drawn, which the
-    choice of groups does not bias as it does `reward/mean` and `accuracy`.
+    choice of groups does not bias as it does `reward/mean` and `accuracy`; NaN
+    where none of them was scored.
     `tokens/generated` counts the dropped groups too, in the place of the number
     that the batch gives.
   """
   counts = collected.counts
   rounds = collected.num_rounds.astype(jnp.float32)
   num_groups = rounds * len(collected.groups.prompts.ids)
-  num_valid = jnp.maximum(counts["valid"], 1)
+  num_valid = jnp.where(counts["valid"] > 0, counts["valid"], jnp.nan)
   return {
     "drawn/rounds": rounds,
     "drawn/groups": num_groups,

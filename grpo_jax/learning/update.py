@@ -395,7 +395,7 @@ def run(
 
   Returns:
     The state one step on, and metrics averaged over the gradient steps
-    (maxima: the largest).
+    (maxima: the largest); those over tokens are NaN where none is trained.
   """
   plan = update.plan
   names = [name for loss in update.losses for name in loss.trains]
@@ -461,7 +461,7 @@ def run(
     state.with_members(**changed),
     step=state.step + 1,
     phase_step=state.phase_step + 1,
-  ), metrics
+  ), metrics_lib.of_trained(metrics, batch.mask)
 
 
 def _average(member: Member, state, params: PyTree) -> PyTree:

@@ -300,6 +300,11 @@ class RewardsConfig:
       evaluation, for those of a batch.
     num_workers: Processes of verifiers, or of sessions: so many rows are worked
       on at a time.
+    max_unscored: Share of rows, in [0, 1], that may stay unscored. With more of
+      them in three steps one after another the run is saved and ends with an
+      error; with more in an evaluation the run has failed, whatever its
+      accuracy. A policy with a share of u that nobody scored has an accuracy
+      of at most 1 − u.
   """
 
   functions: tuple[str, ...] = ("accuracy",)
@@ -308,8 +313,13 @@ class RewardsConfig:
   row_timeout_s: float = 10.0
   step_timeout_s: float = 120.0
   num_workers: int = 2
+  max_unscored: float = 0.5
 
   def __post_init__(self):
+    if not 0 <= self.max_unscored <= 1:
+      raise ValueError(
+        f"config.rewards.max_unscored={self.max_unscored} must be in [0, 1]."
+      )
     if len(self.functions) != len(self.weights) or not self.functions:
       raise ValueError(
         f"config.rewards: {len(self.functions)} functions {self.functions}"

@@ -15,7 +15,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -164,10 +163,7 @@ def _split(
         baseline, *_ = problem.ask_host(batch, fetched_greedy)
     counts = {f"unscored/{kind}": float(n) for kind, n in failures.items()}
     counts["time/verifier_s"] = time.perf_counter() - started
-    for message in errors:
-      logging.warning(
-        "%sa verifier failed, its row is unscored: %s", hosts.label(), message
-      )
+    problem.complaints.log("a verifier failed, its row is unscored", errors)
     prompts = sharding.from_local(batch.prompts, rows)
     scored = verdict(state, prompts, drawn.rollout, said)
     of_greedy = None

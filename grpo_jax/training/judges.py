@@ -15,7 +15,7 @@ import jax
 
 from grpo_jax.learning import members
 from grpo_jax.learning.micro_batches import UpdatePlan
-from grpo_jax.rewards import combine, host
+from grpo_jax.rewards import combine, host, retries
 from grpo_jax.types import Prompts, Rollout, Scored
 
 Components = Mapping[str, jax.Array]  # each [B]
@@ -63,9 +63,20 @@ class OnHost:
     completions: Sequence[str],
     ids: Sequence[int],
     extras: Sequence[Mapping[str, Any]],
+    again: str | None = None,
   ) -> tuple[Said, dict[str, int], list[str]]:
-    """What they say of B rows, failures by kind, and example messages."""
-    scores = self.scorer.score(prompts, completions, ids, extras)
+    """What they say of B rows, failures by kind, and example messages.
+
+    Args:
+      prompts, completions, ids, extras: As in `HostScorer.score`.
+      again: Rows that time out are asked once more, and are then wrong by this
+        component (`retries.py`); None: they are unscored.
+    """
+    rows = prompts, completions, ids, extras
+    if again is None:
+      scores = self.scorer.score(*rows)
+    else:
+      scores = retries.score(self.scorer, *rows, correct=again)
     components: dict[str, Any] = dict(scores.components)
     failed: Any = scores.failed
     return Said(components, failed), scores.failures, scores.errors

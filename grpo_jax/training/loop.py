@@ -32,6 +32,7 @@ from grpo_jax.training import (
   lock,
   models,
   paths,
+  probe,
   progress,
   runs,
   sharding,
@@ -90,9 +91,9 @@ def train(
       continued.
 
   Raises:
-    KeyError, TypeError, ValueError: The config, data or checkpoint is at
-      fault, or another process trains in `workdir`; nothing that was written
-      is lost.
+    KeyError, TypeError, ValueError: The config, data, checkpoint or a verifier
+      is at fault, or another process trains in `workdir`; nothing that was
+      written is lost.
     FloatingPointError: The loss or gradient is not finite.
   """
   settings = config_lib.resolve(config)
@@ -119,6 +120,7 @@ def train(
     stack.callback(saved.close)
     problem = problem_lib.make_problem(settings)
     stack.callback(problem.close)
+    probe.check(problem)
     policy = models.make_policy(settings, problem, mesh)
     run = run_lib.open_run(
       stack,
@@ -136,6 +138,7 @@ def train(
     )
     stack.push(watch.failing)  # Before whatever waits for other processes.
     go_through([run], functools.partial(Alone, run))
+    run.patience.check(problem.complaints)
     return run_lib.result(run)
 
 
@@ -152,7 +155,7 @@ def go_through(together: Sequence[Run], crew_of: Callable[[int], Crew]) -> None:
     name = first.config.phases[first.first]
     hosts.say(f"continuing after step {last_step} ({name})")
   for index in range(first.first, len(first.phases)):
-    if first.stop.agreed() or not going_on(together):
+    if first.stopping or not going_on(together):
       break
     crew = crew_of(index)
     _run_phase(together, index, crew)
@@ -205,7 +208,7 @@ def _run_phase(together: Sequence[Run], index: int, crew: Crew) -> None:
       pending = functools.partial(
         book.record, done, outcomes, compile_s, is_due
       )
-      stopping = first.stop.look()
+      stopping = first.stop.look() or first.stopping
       is_saved = stopping or run_lib.due(
         first.config.checkpoint.every, done, phase.steps
       )

@@ -102,8 +102,8 @@ class MetricsLog:
       )
     self._workdir = paths.parse(workdir)
     # First what may fail, and should leave the files uncut.
-    for name, size in (resume_position or {}).items():
-      _check_kept(self._workdir / name, size, resume_step)
+    for name, kept in (resume_position or {}).items():
+      _check_kept(self._workdir / name, kept, resume_step)
     self._workdir.mkdir(parents=True, exist_ok=True)
     self._wandb = (
       None if not wandb_project else self._start_wandb(wandb_project)
@@ -163,7 +163,8 @@ class MetricsLog:
       step: Step over all phases.
       phase: Name of the phase.
       metrics: name -> a number or an array of one. Numbers that are not
-        finite become null: JSON has no word for them.
+        finite, as means over nothing, become null: JSON has no word for them.
+        TensorBoard and W&B do not get them.
 
     Raises:
       ValueError: If a metric is named "step" or "phase".
@@ -192,7 +193,10 @@ class MetricsLog:
           self._tensorboard.add_scalar(name, value, step)
     if self._wandb is not None:
       # Steps that W&B has already seen are dropped there; they are the same.
-      self._wandb.log(values, step=step)
+      # It would take NaN for a measurement.
+      self._wandb.log(
+        {name: x for name, x in values.items() if math.isfinite(x)}, step=step
+      )
 
   def write_samples(
     self, step: int, samples: Sequence[Mapping[str, Any]]

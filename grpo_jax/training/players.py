@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -29,8 +28,8 @@ from grpo_jax.data import pipeline
 from grpo_jax.rewards import sessions
 from grpo_jax.rollout import compaction, host_turns, sampling
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import hosts, sharding
 from grpo_jax.training import problem as problem_lib
+from grpo_jax.training import sharding
 from grpo_jax.types import Player, Policy, Prompts, PyTree, Rollout, Scored
 
 
@@ -209,10 +208,9 @@ class HostEpisodes:
       prompts, written, answers, self._scalar(number), done, scores
     )
     failures = host.episodes.failures
-    for message in failures.errors:
-      logging.warning(
-        "%san episode failed, its row is unscored: %s", hosts.label(), message
-      )
+    self._problem.complaints.log(
+      "an episode failed, its row is unscored", failures.errors
+    )
     scored = self._score(prompts, rollout)
     return Played(rollout, scored, failures.counts, host.seconds)
 

@@ -23,7 +23,7 @@ from grpo_jax.models import hub
 from grpo_jax.rewards import host
 from grpo_jax.rewards import sessions as sessions_lib
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import judges, sharding
+from grpo_jax.training import judges, sharding, unscored
 from grpo_jax.types import (
   Compaction,
   Environment,
@@ -59,6 +59,7 @@ class Problem:
       None.
     truncate_completions: Whether supervised completions are cut to the
       budget instead of left out.
+    complaints: Messages of verifiers that failed.
     provides: Optional inputs of algorithms that come from the data or the
       verifier: "step_rewards", "turns", "state_id", "domain".
   """
@@ -78,6 +79,9 @@ class Problem:
   score_names: frozenset[str] = frozenset()
   compaction: Compaction | None = None
   provides: frozenset[str] = frozenset()
+  complaints: unscored.Complaints = dataclasses.field(
+    default_factory=unscored.Complaints
+  )
 
   def close(self) -> None:
     """Ends the worker processes."""
@@ -162,13 +166,18 @@ class Problem:
     )
 
   def ask_host(
-    self, batch: pipeline.PromptBatch, rollout: Rollout
+    self,
+    batch: pipeline.PromptBatch,
+    rollout: Rollout,
+    evaluates: bool = False,
   ) -> tuple[judges.Said, dict[str, int], list[str]]:
     """What the verifiers on the host say of fetched completions.
+
 
     Args:
       batch: The prompts with their records.
       rollout: NumPy arrays; `prompt_index` counts the prompts of `batch`.
+      evaluates: Whether a row that times out twice is wrong (`retries.py`).
 
     Returns:
       NumPy arrays, failures by kind, and example messages.
@@ -181,6 +190,7 @@ class Problem:
       {**record["extras"], "answer": record["answer"]}
       for record in batch.records
     ]
+    again = self.judge.correct if evaluates else None
     return self.judge.on_host.ask(
       [prompts[i] for i in index],
       self.texts(
@@ -188,6 +198,7 @@ class Problem:
       ),
       [int(ids[i]) for i in index],
       [extras[i] for i in index],
+      again,
     )
 
 

@@ -24,6 +24,7 @@ from grpo_jax.training import (
   paths,
   runs,
   sharding,
+  unscored,
 )
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
@@ -32,7 +33,10 @@ from grpo_jax.types import Policy, TrainState
 # Settings that a resumed run may change: how it is watched, and the devices
 # that compute it, on which its numbers depend by round-off alone.
 MAY_CHANGE = frozenset(
-  ("hosts", "log", "mesh", "profile_steps", "required_accuracy")
+  (
+    *("hosts", "log", "mesh", "profile_steps", "required_accuracy"),
+    "rewards.max_unscored",
+  )
 )
 
 
@@ -98,6 +102,7 @@ class Run:
     position: Of the checkpoint that it continues from; None at the start.
     before, after: First evaluation of the run, last one of this phase.
     examples: Completions of the last evaluation.
+    patience: Counts steps in which too many rows were unscored.
     tracing: Where a trace is being written.
     failure: Why it goes on no more, where others do.
   """
@@ -122,8 +127,17 @@ class Run:
   examples: list[evaluation.Completion] = dataclasses.field(
     default_factory=list
   )
+  patience: unscored.Patience = dataclasses.field(init=False)
   tracing: pathlib.Path | None = None
   failure: FloatingPointError | None = None
+
+  def __post_init__(self):
+    self.patience = unscored.Patience(self.config.rewards.max_unscored)
+
+  @property
+  def stopping(self) -> bool:
+    """Whether it ends after this step, as of the last `look`."""
+    return self.stop.agreed() or self.patience.exhausted
 
   @property
   def first(self) -> int:
@@ -302,6 +316,8 @@ def record(
     FloatingPointError: The loss or the gradient is not finite.
   """
   _check_finite(run, name, done, metrics)
+  num_rows = run.config.section(name).num_rows
+  run.patience.step(offset + done, metrics, num_rows)
   tokens = metrics.get("tokens/generated", metrics["tokens/trained"])
   metrics["tokens_per_second"] = tokens / metrics["time/step_s"]
   if is_due:

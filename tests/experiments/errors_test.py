@@ -142,6 +142,14 @@ def digest(directory: pathlib.Path) -> dict[str, str]:
       ValueError,
       r"2 functions .* 1 weights .*one weight per function",
     ),
+    *(
+      (
+        tiny(rewards__max_unscored=share),
+        ValueError,
+        rf"rewards\.max_unscored={share} must be in \[0, 1\]",
+      )
+      for share in (-0.1, 1.5, float("nan"))
+    ),
     (tiny(rewards__correct="f2"), ValueError, r"correct='f2' is not one of"),
     (
       text(rewards__functions=("no_such_module:reward",)),

@@ -65,7 +65,9 @@ def finish(
   lines = scored.read_text("utf-8").splitlines() if scored.exists() else []
   for line in lines:
     pid, _, row = line.partition(" ")
-    by_pid[int(pid)].append(row)
+    # Every process tries its verifiers on a teacher's completions first.
+    if not ("<think>" in row and "</answer>" in row):
+      by_pid[int(pid)].append(row)
   return Finished(
     workdir,
     *map(list, zip(*results, strict=True)),

@@ -293,7 +293,29 @@ def test_metrics_by_hand():
     np.testing.assert_allclose(found[name], value, 1e-5, err_msg=name)
 
 
-def test_metrics_of_nothing_are_finite():
+def test_the_first_value_is_that_of_the_first_context():
+  parts = tiny.make_parts("ppo")
+  batch = dataclasses.replace(
+    tiny.ragged_batch(parts),
+    mask=jnp.ones((4, 1), bool),
+    values=jnp.array([[0.2], [9.0], [0.6], [9.0]]),
+    returns=jnp.array([[1.0], [0.0], [0.0], [0.0]]),
+    rewards=jnp.array([1.0, 7.0, 0.0, -7.0]),
+    # Two rollouts of two contexts each; the second ones begin with a summary.
+    trace_order=jnp.array([0, 1, 0, 1]),
+  )
+  found = jax.jit(metrics.critic_metrics)(batch)
+  expected = {
+    "value/mean": 18.8 / 4,  # Of all tokens.
+    "value/first": 0.4,
+    "value/first_error": 0.4 - 0.5,
+    "value/first_correlation": -1.0,
+  }
+  for name, value in expected.items():
+    np.testing.assert_allclose(found[name], value, 1e-5, err_msg=name)
+
+
+def test_metrics_of_nothing_are_absent():
   parts = tiny.make_parts("ppo")
   batch = tiny.ragged_batch(parts)
   nothing = jnp.full(batch.mask.shape, jnp.nan)
@@ -301,7 +323,7 @@ def test_metrics_of_nothing_are_finite():
     batch, mask=batch.mask & False, values=nothing, returns=nothing
   )
   for name, value in jax.jit(metrics.critic_metrics)(batch).items():
-    assert value == 0, name
+    assert np.isnan(value), name
 
 
 # --- learning ----------------------------------------------------------------

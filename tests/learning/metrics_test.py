@@ -118,11 +118,32 @@ def test_means_over_nobody_are_absent_and_not_zero():
   found = _metrics(scored=nobody)
   assert found["unscored"] == 6
   assert found["tokens/trained"] == 0
-  for name in ("length/correct", "length/incorrect", "reward/a"):
-    assert np.isnan(found[name]), name
-  # Shares of nothing are 0, never NaN: they are plotted.
-  for name in ("accuracy", "reward/mean", "dead_groups", "advantages/std"):
-    assert found[name] == 0, name
+  absent = {name for name, value in found.items() if np.isnan(value)}
+  assert absent == {
+    *("reward/mean", "reward/std", "reward/a", "accuracy", "advantages/std"),
+    *("dead_groups", "dead_groups/all_right", "dead_groups/all_wrong"),
+    *("length/correct", "length/incorrect"),
+    *("entropy/correct", "entropy/incorrect"),
+  }
+  # What is known without a verifier stays.
+  assert found["length/mean"] == 15 / 6
+  assert found["applicable/a"] == 0
+
+
+def test_an_update_without_trained_tokens_has_no_means():
+  found = {
+    **{"loss": 0.0, "loss/kl": 0.0, "gradient_norm": 0.0, "param_norm": 3.0},
+    **{"value/loss": 0.0, "value/learning_rate": 0.1, "learning_rate": 0.1},
+    **{"ratio/mean": 0.0, "ratio/max": 0.0, "clip_fraction/low": 0.0},
+    **{"kl/reference": 0.0, "router/dead": 1.0},
+  }
+  found = {name: jnp.float32(x) for name, x in found.items()}
+  nobody = metrics.of_trained(found, jnp.zeros((2, 3), bool))
+  assert {name for name, x in nobody.items() if jnp.isnan(x)} == {
+    *("ratio/mean", "ratio/max", "clip_fraction/low"),
+    *("kl/reference", "router/dead"),
+  }
+  assert metrics.of_trained(found, jnp.ones((2, 3), bool)) == found
 
 
 def test_advantages_per_token_are_averaged_by_row_first():

@@ -27,6 +27,7 @@ from grpo_jax.training import (
   phases,
   problem,
   sharding,
+  unscored,
 )
 from grpo_jax.types import Prompts, Rollout, Scored
 from tests.experiments import tiny_config
@@ -157,6 +158,14 @@ def test_what_is_said_of_all_that_was_drawn():
     "drawn/accuracy": np.float32(5 / 11),
     "tokens/generated": 23,
   }
+
+
+def test_of_rows_that_nobody_scored_there_is_no_mean():
+  groups = _groups([0, 1, 2], [False, True, False])
+  nobody = _scored([0] * 6, [False] * 6)
+  found = rounds.metrics(_add(None, dataclasses.replace(groups, scored=nobody)))
+  assert np.isnan([found["drawn/reward"], found["drawn/accuracy"]]).all()
+  assert found["drawn/live"] == 0
 
 
 def _score(prompts, rollout):
@@ -335,8 +344,9 @@ class _OnHost:
 
   def __init__(self, judge):
     self.score = jax.jit(functools.partial(judge.score, {}))
+    self.complaints = unscored.Complaints()
 
-  def ask_host(self, batch, rollout):
+  def ask_host(self, batch, rollout, evaluates=False):
     scored = self.score(batch.prompts, rollout)
     return jax.device_get(scored), {"raised": 1}, []
 

@@ -327,6 +327,34 @@ def test_unscored_rows_are_masked_and_counted():
   )
 
 
+@pytest.mark.parametrize(
+  "name", tiny.each(("reinforce", "grpo"), ("reinforce",))
+)
+def test_a_step_without_scored_rows_learns_and_says_nothing(name):
+  def nobody(prompts, rollout):
+    scored = tiny.count_token(prompts, rollout)
+    return dataclasses.replace(scored, valid=scored.valid & False)
+
+  fields = {"kl_coef": 0.1, "kl_target": 0.5}
+  parts = tiny.make_parts(name, fields=fields, score=nobody)
+  state = tiny.make_state(parts)
+  # As after a step with rewards.
+  before = jax.tree.map(lambda x: x + 0.25, state.algorithm_state)
+  state = dataclasses.replace(state, algorithm_state=before)
+  before = jax.device_get(before)
+  state, metrics, _ = _fused(parts)(state, tiny.make_prompts())
+  for absent in ("reward/mean", "accuracy", "kl/reference", "ratio/mean"):
+    assert np.isnan(metrics.get(absent, np.nan)), absent
+  # The run goes on: the check for losses that are not finite finds none,
+  assert metrics["loss"] == metrics["gradient_norm"] == 0
+  # and neither a coefficient nor the baseline, their quotient, has moved.
+  after = jax.device_get(state.algorithm_state)
+  assert after["coefficients"] == before["coefficients"]
+  if name == "reinforce":
+    for of_state in (before["algorithm"], after["algorithm"]):
+      assert of_state["reward_sum"] == of_state["weight"] != 0
+
+
 def test_exact_metrics_of_a_known_rollout():
   """Lengths, dead groups and shares, counted by hand."""
 

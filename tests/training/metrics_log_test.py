@@ -4,6 +4,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -273,6 +274,28 @@ def test_wandb_run_is_continued_by_its_id(tmp_path, monkeypatch):
   ).close()
   assert (tmp_path / "wandb_id.txt").read_text() == identity
   assert list((tmp_path / "wandb").glob(f"offline-run-*/run-{identity}.wandb"))
+
+
+def test_means_over_nothing_are_absent_everywhere(tmp_path, monkeypatch):
+  logged = []
+  fake = types.SimpleNamespace(
+    init=lambda **_: types.SimpleNamespace(
+      log=lambda values, step: logged.append((step, values)),
+      finish=lambda: None,
+    )
+  )
+  monkeypatch.setitem(sys.modules, "wandb", fake)
+  with metrics_log.MetricsLog(tmp_path, wandb_project="test") as log:
+    log.write(1, "rl", {"reward/mean": jnp.float32(jnp.nan), "unscored": 4.0})
+  assert logged == [(1, {"unscored": 4.0})]
+  (line,) = metrics_log.read_lines(tmp_path / "metrics.jsonl")
+  assert line == {"step": 1, "phase": "rl", "reward/mean": None, "unscored": 4}
+  tags = [
+    value.tag
+    for event in read_events(tmp_path / "tensorboard")
+    for value in event.summary.value
+  ]
+  assert tags == ["unscored"]
 
 
 def test_the_result_has_the_seconds_of_all_starts(tmp_path):

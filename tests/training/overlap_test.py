@@ -22,6 +22,7 @@ from grpo_jax.training import (
   problem,
   runs,
   sharding,
+  unscored,
 )
 from grpo_jax.training import config as config_lib
 from tests.experiments import tiny_config
@@ -56,6 +57,7 @@ class OnHost:
   def __init__(self, events):
     self.events = events
     self.rollouts = []
+    self.complaints = unscored.Complaints()
 
   def ask_host(self, batch, rollout):
     self.events.append("verify")
@@ -235,7 +237,7 @@ def on_host(patch, then=lambda call: None):
   calls = []
 
   class Problem(problem.Problem):
-    def ask_host(self, batch, rollout):
+    def ask_host(self, batch, rollout, evaluates=False):
       calls.append(rollout)
       then(len(calls))
       return _count_tokens(batch, rollout)
@@ -243,6 +245,7 @@ def on_host(patch, then=lambda call: None):
   made = problem.make_problem(config_lib.resolve(get_config(0)))
   fields = vars(made) | {"judge": JUDGE}
   patch.setattr(problem, "make_problem", lambda settings: Problem(**fields))
+  patch.setattr(loop.probe, "check", lambda problem: None)
 
 
 @pytest.fixture(scope="module")

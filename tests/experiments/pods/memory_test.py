@@ -121,9 +121,7 @@ def test_state_and_cache_are_those_of_a_run():
   assert found["policy, average"] == size(member.average)
   assert found["gradients"] == size(state.params["policy"]["trained"])
   rl = run.section("rl")
-  prompts = next(
-    solved.prompt_stream(0, rl.num_prompts, None)
-  ).prompts
+  prompts = next(solved.prompt_stream(0, rl.num_prompts, None)).prompts
   _, prefix, _ = jax.jit(policy.prefill)(
     state.params["policy"],
     jnp.asarray(prompts.tokens),
