@@ -295,6 +295,8 @@ class RewardsConfig:
       evaluation, for those of a batch.
     num_workers: Processes of verifiers, or of sessions: so many rows are worked
       on at a time.
+    variables: Names of environment variables that they get besides those of
+      `processes.VARIABLES`, such as an address or a key of a service.
   """
 
   functions: tuple[str, ...] = ("accuracy",)
@@ -303,6 +305,7 @@ class RewardsConfig:
   row_timeout_s: float = 10.0
   step_timeout_s: float = 120.0
   num_workers: int = 2
+  variables: tuple[str, ...] = ()
 
   def __post_init__(self):
     if len(self.functions) != len(self.weights) or not self.functions:

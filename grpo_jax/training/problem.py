@@ -347,6 +347,7 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
       row_timeout_s=config.rewards.row_timeout_s,
       step_timeout_s=config.rewards.step_timeout_s,
       num_workers=config.rewards.num_workers,
+      variables=config.rewards.variables,
     ),
     correct=correct.rpartition(":")[2],
   )
@@ -376,6 +377,7 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
     row_timeout_s=rewards.row_timeout_s,
     step_timeout_s=rewards.step_timeout_s,
     num_workers=rewards.num_workers,
+    variables=rewards.variables,
   )
   try:
     first = problem.train[0]

@@ -79,6 +79,7 @@ def test_it_takes_the_place_of_the_tasks_environment():
     "row_timeout_s": 2.0,
     "step_timeout_s": 120.0,
     "num_workers": 3,
+    "variables": (),
   }
   assert made.provides >= {"turns"}
   assert "state_id" not in made.provides
