@@ -36,8 +36,9 @@ from grpo_jax.rewards import worker as worker_lib
 _CLOSE_S = 5.0  # For `close` of a session whose scores are known.
 _BURY_S = 1.0  # How often an idle worker looks after those that are closing.
 
-# Text, or (before, text, after): what a chat writes around a tool's output, in
-# which special tokens are meant, and the output.
+# Text; or (before, text, after), where special tokens are meant in the first
+# and the last part, and not in the text: what a chat writes around a tool's
+# output, and the output.
 Observation = str | tuple[str, str, str]
 
 

@@ -434,7 +434,7 @@ def host_environment(
     ends = list(text.end_ids)
     for piece in turns.action_ends:
       try:
-        ids = text.observation_ids(piece)
+        ids = text.markup_ids(piece)
       except ValueError:
         ids = []
       if len(ids) != 1:

@@ -46,6 +46,10 @@ class Session:
       return os.environ.get("HF_TOKEN", "none"), 0.0, False
     elif action == "long":
       return "x" * 2**25, 0.0, False
+    elif action == "chat":
+      return ("<tool>", self.prompt, "</tool>"), 0.0, False
+    elif action == "two texts":
+      return ("a", "b"), 0.0, False
     elif action == "surrogate":
       return "\ud800", 1 / 3, False
     elif action == "hold the lock":

@@ -166,6 +166,14 @@ def test_text_and_numbers_arrive_as_they_are(workers):
   assert answers[1] == ("\ud800", 1 / 3, False, None)
 
 
+def test_an_observation_is_text_or_text_in_a_chat(workers):
+  episodes = begin(workers, 2)
+  answers = episodes.step({0: "chat", 1: "two texts"}, False)
+  assert answers.keys() == {0}
+  assert answers[0].observation == ("<tool>", "a", "</tool>")
+  assert "needed is a str, or three of them" in episodes.failures.errors[0]
+
+
 def test_an_observation_of_megabytes_ends_its_episode(workers):
   episodes = begin(workers, 2)
   assert episodes.step({0: "long", 1: "x"}, False).keys() == {1}
