@@ -1,7 +1,6 @@
 """Frames: what is sent arrives unchanged, and nothing else is taken for it."""
 
 import math
-import os
 import socket
 import struct
 import time
@@ -91,19 +90,6 @@ def test_nobody_waits_for_a_peer_that_does_not_read(pair):
   theirs.close()
   ours.flush()  # Nor is it an error that the peer is gone.
   assert not ours.has_unsent
-
-
-def test_a_fork_does_not_speak_in_the_place_of_its_parent(pair):
-  ours, theirs = pair
-  ours.close_in_forks()
-  pid = os.fork()
-  if not pid:
-    ours.flush()
-    ours.write(frames.encode("of the fork"))
-    os._exit(ours.fileno() != -1)
-  assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-  ours.write(frames.encode("of the parent"))
-  assert theirs.receive() == "of the parent"
 
 
 @pytest.mark.parametrize(
