@@ -95,6 +95,8 @@ def _leave() -> None:
   with contextlib.suppress(ChildProcessError):
     while os.waitpid(-1, os.WNOHANG)[0]:
       pass
+  with contextlib.suppress(OSError):
+    os.killpg(os.getpid(), signal.SIGKILL)  # Where there is no /proc.
   os._exit(0)
 
 
@@ -141,21 +143,51 @@ def _below(pid: int, states: str = "") -> set[int]:
     pid: Of the process.
     states: Of those that are meant, as /proc has them; "": the living.
   """
-  children: dict[int, list[int]] = {}
-  with contextlib.suppress(FileNotFoundError):
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-      with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as f:
-        # pid (name) state parent …; a name may have spaces and parentheses.
-        state, above = f.read().rpartition(b")")[2].split(maxsplit=2)[:2]
-        if state.decode() in states if states else state not in b"ZX":
-          children.setdefault(int(above), []).append(int(name))
   found: set[int] = set()
   waiting = [pid]
-  while waiting:
-    new = children.get(waiting.pop(), [])
-    found.update(new)
-    waiting += new
+  with contextlib.suppress(FileNotFoundError):
+    table = None if _says_children(pid) else _all_children()
+    while waiting:
+      parent = waiting.pop()
+      for child in table.get(parent, ()) if table else _children(parent):
+        state = (_stat(child) or "X")[0]
+        if state in states if states else state not in "ZX":
+          found.add(child)
+          waiting.append(child)
   return found
+
+
+def _stat(pid: int | str) -> list[str] | None:
+  """State, parent, …; None if there is no such process."""
+  try:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+      # pid (name) state parent …; a name may have spaces and parentheses.
+      return file.read().rpartition(b")")[2].decode().split()
+  except OSError:
+    return None
+
+
+def _says_children(pid: int) -> bool:
+  """Whether the kernel lists children, and the process is there."""
+  return os.path.exists(f"/proc/{pid}/task/{pid}/children")
+
+
+def _children(pid: int) -> list[int]:
+  found: list[int] = []
+  with contextlib.suppress(OSError):
+    for thread in os.listdir(f"/proc/{pid}/task"):
+      with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+        found += map(int, file.read().split())
+  return found
+
+
+def _all_children() -> dict[int, list[int]]:
+  """Children by parent, of all processes."""
+  children: dict[int, list[int]] = {}
+  for name in filter(str.isdecimal, os.listdir("/proc")):
+    if stat := _stat(name):
+      children.setdefault(int(stat[1]), []).append(int(name))
+  return children
 
 
 def _kill(pid: int, number: int) -> None:

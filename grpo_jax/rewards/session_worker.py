@@ -301,11 +301,12 @@ class _Sessions:
       os._exit(status)  # Without what the worker would do at its end.
 
   def bury(self) -> None:
-    """Kills sessions that have ended, or should have, and what they left."""
+    """Waits for sessions that have ended; kills those that should have."""
     for _ in range(len(self._closing)):
       end, session = self._closing.popleft()
-      # Nothing more is said, so what can be read is the end of the pipe.
-      if time.monotonic() >= end or frames.wait([session.channel], 0.0):
+      if os.waitpid(session.keeper, os.WNOHANG)[0]:
+        session.channel.close()
+      elif time.monotonic() >= end:
         self._kill(session)
       else:
         self._closing.append((end, session))

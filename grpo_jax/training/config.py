@@ -289,8 +289,8 @@ class RewardsConfig:
     weights: One weight per function.
     correct: The function whose value ≥ 1 marks a right answer (metrics
       only); empty: the first.
-    row_timeout_s: Longest time for one row on the host, seconds; with an
-      environment there for one action.
+    row_timeout_s: Longest time for one try of a row on the host, seconds; with
+      an environment there for one action.
     step_timeout_s: Longest time for all rows of a step, seconds; of an
       evaluation, for those of a batch.
     num_workers: Processes of verifiers, or of sessions: so many rows are worked

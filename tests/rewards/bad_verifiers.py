@@ -205,6 +205,22 @@ def broken_import(prompts, completions, ids, extras):
   return [1.0]
 
 
+def starts_badly(prompts, completions, ids, extras):
+  return by_completion(prompts, completions, ids, extras)
+
+
+def _count_starts():
+  """Fails from the second start on, as often as $BAD_STARTS says."""
+  file = pathlib.Path(os.environ["STARTS"])
+  with open(file, "a", encoding="utf-8") as f:
+    f.write("x")
+  if 1 < file.stat().st_size <= 1 + int(os.environ["BAD_STARTS"]):
+    raise ImportError("a file system is gone")
+
+
+starts_badly.warm_up = _count_starts
+
+
 def _missing():
   raise ImportError("needs a package that is not installed")
 

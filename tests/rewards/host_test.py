@@ -277,6 +277,22 @@ def test_slow_imports_do_not_count_towards_the_first_row():
     assert score(scorer, ["3"]).components["slow_import"] == 3.0
 
 
+def test_a_worker_that_cannot_be_replaced_at_once_is_tried_again(
+  monkeypatch, tmp_path
+):
+  options = {"num_workers": 1, "variables": ("STARTS", "BAD_STARTS")}
+  for number, (bad, is_right) in enumerate([(2, True), (1000, False)]):
+    monkeypatch.setenv("STARTS", str(tmp_path / str(number)))
+    monkeypatch.setenv("BAD_STARTS", str(bad))
+    with make_scorer("starts_badly", **options) as scorer:
+      if is_right:
+        scores = score(scorer, ["1", "crash", "2"])
+        assert scores.failed.tolist() == [False, True, False]
+      else:
+        with pytest.raises(RuntimeError, match="a file system is gone"):
+          score(scorer, ["1", "crash", "2"])
+
+
 def test_builtin_functions_score_by_short_name():
   names = {"accuracy": "math_accuracy", "format": "think_answer_format"}
   weights = {"accuracy": 1.0, "format": 0.5}
