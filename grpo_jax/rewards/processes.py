@@ -33,6 +33,7 @@ VARIABLES = (
   *("SSL_CERT_FILE", "SSL_CERT_DIR", "CUDA_VISIBLE_DEVICES"),
 )
 
+_LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK_S = 1.0  # How often a keeper looks for its parent.
@@ -91,13 +92,22 @@ def keep(parent: int, fds: Iterable[int]) -> None:
 
 def _leave() -> None:
   """Ends this process and all below it, without what Python does at its end."""
-  end_below(os.getpid())
-  with contextlib.suppress(ChildProcessError):
-    while os.waitpid(-1, os.WNOHANG)[0]:
-      pass
+  if _reap():
+    end_below(os.getpid())
+    _reap()
   with contextlib.suppress(OSError):
     os.killpg(os.getpid(), signal.SIGKILL)  # Where there is no /proc.
   os._exit(0)
+
+
+def _reap() -> bool:
+  """Waits for children that have ended; whether there are others."""
+  try:
+    while os.waitpid(-1, os.WNOHANG)[0]:
+      pass
+  except ChildProcessError:
+    return False
+  return True
 
 
 def end_tree(pid: int) -> None:
@@ -117,6 +127,7 @@ def end_tree(pid: int) -> None:
       time.sleep(0.0005)
   with contextlib.suppress(ProcessLookupError, PermissionError):
     os.killpg(pid, signal.SIGKILL)
+  _kill(pid, signal.SIGKILL)  # It may not lead a group yet.
 
 
 def end_below(pid: int) -> None:
@@ -197,4 +208,4 @@ def _kill(pid: int, number: int) -> None:
 
 def _prctl(option: int, value: int) -> None:
   with contextlib.suppress(AttributeError):  # Linux has it.
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    _LIBC.prctl(option, value, 0, 0, 0)
