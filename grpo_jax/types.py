@@ -218,7 +218,7 @@ class HostEnvironment:
 
   of sessions with the methods
 
-      step(action: str) -> (observation: str, reward: float, done: bool)
+      step(action: str) -> (observation, reward: float, done: bool)
       scores() -> {name: float}
       close(), which may be missing
 
@@ -226,10 +226,13 @@ class HostEnvironment:
   verifiers get too, plain data, and `seed` is a function of what keys the draws
   of the row. An action is what its ids say, with its end token and without what
   the model reads around it; an observation has all that the policy is to read,
-  tags and roles of a chat too, and is cut to O tokens. `scores` may be asked
-  for at any time, and its names are always the same; "accuracy", 0 or 1, is
-  one of them; None is a score that does not apply. It is called once, when the
-  episode is over or was cut off, and nothing after it but `close`.
+  and is cut to O tokens. It is a str, in which nothing is a special token,
+  whatever a tool has put into it; or three of them, (before, text, after),
+  where a chat writes roles around the text: in the first and the last special
+  tokens are meant, and only the text is cut. `scores` may be asked for at any
+  time, and its names are always the same; "accuracy", 0 or 1, is one of them;
+  None is a score that does not apply. It is called once, when the episode is
+  over or was cut off, and nothing after it but `close`.
 
   An exception, a deadline that passes, a process that ends and a number that is
   not finite end the episode as failed: the row is unscored.

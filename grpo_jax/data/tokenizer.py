@@ -3,8 +3,8 @@
 `Tokenizer` wraps a `tokenizer.json` file or the tokenizer of a checkpoint, with
 its chat template; `TaskTokenizer` speaks the alphabet of a synthetic task. Both
 have `encode`, `decode`, `pad_id`, `end_ids` and `vocab_size`, and for turns
-`exact_text` and `observation_ids`. Neither adds special tokens by itself: a
-template in the config says what surrounds a prompt.
+`exact_text`, `markup_ids` and `observation_ids`. Neither adds special tokens by
+itself: a template in the config says what surrounds a prompt.
 `train` makes a small file for small models.
 """
 
@@ -36,6 +36,17 @@ SPECIAL_TOKENS = (
 # One turn of a chat: {"role": "user", "content": "..."}, and what else a
 # template reads.
 Message = Mapping[str, Any]
+
+# What a tool says: text, or (before, text, after), where a chat surrounds the
+# text by special tokens.
+Observation = str | tuple[str, str, str]
+
+# Of an observation so many characters are read for each token that there is
+# room for; if they make too few tokens, more of them are, up to the second.
+_CHARS_PER_TOKEN = 16
+_MOST_CHARS_PER_TOKEN = 256
+# A cut may change the tokens of the last word before it.
+_TOKENS_BEFORE_CUT = 32
 
 # The names under which chat templates find special tokens.
 _NAMED_TOKENS = (
@@ -187,6 +198,9 @@ class Tokenizer:
       ValueError: The model has no row for one of the tokens.
     """
     ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+    return self._of_model(ids, text)
+
+  def _of_model(self, ids: list[int], text: str) -> list[int]:
     if (largest := max(ids, default=0)) >= self.vocab_size:
       raise ValueError(
         f"Tokenizer: the text {text!r:.80} has the token"
@@ -212,9 +226,66 @@ class Tokenizer:
     )
     return text.removeprefix(opening)
 
-  def observation_ids(self, text: str) -> list[int]:
-    """Token ids of what is read in the middle of a completion."""
+  def markup_ids(self, text: str) -> list[int]:
+    """Token ids of text whose special tokens are meant, without a begin token.
+
+    Raises:
+      ValueError: The model has no row for one of the tokens.
+    """
     return self.encode(text)
+
+  def observation_ids(self, said: Observation, max_len: int) -> list[int]:
+    """Token ids of what is read in the middle of a completion.
+
+    Of the text, what looks like a special token is characters like any others:
+    a page that a tool has fetched ends no turn and begins none. Tokens that the
+    file does not call special, as `<tool_response>` often is, are tokens. Half
+    a surrogate pair becomes U+FFFD.
+
+    Args:
+      said: Text, which is cut; or (before, text, after), of which only the text
+        is, and whose first and last part may have special tokens.
+      max_len: Tokens, at most. The time does not depend on what is cut away.
+
+    Raises:
+      ValueError: `before` and `after` are longer than that; the model has no
+        row for one of the tokens; or this tokenizer has no other way to write
+        what looks like a special token.
+    """
+    return _observation_ids(self, said, max_len)
+
+  @functools.cached_property
+  def _plain(self) -> Any:
+    """The tokenizer, with special tokens as characters."""
+    plain = _import_tokenizers().Tokenizer.from_str(self._tokenizer.to_str())
+    plain.encode_special_tokens = True
+    return plain
+
+  @functools.cached_property
+  def _special(self) -> dict[int, str]:
+    added = self._tokenizer.get_added_tokens_decoder()
+    special = {id_: x.content for id_, x in added.items() if x.special}
+    for id_ in (self.pad_id, *self.end_ids):
+      if (token := self._tokenizer.id_to_token(id_)) is not None:
+        special[id_] = token
+    return special
+
+  def _plain_ids(self, text: str, max_len: int) -> list[int]:
+    size = _CHARS_PER_TOKEN * max_len
+    while True:
+      code_units = text[:size].encode("utf-16", "surrogatepass")
+      piece = code_units.decode("utf-16", "replace")
+      ids = self._plain.encode(piece, add_special_tokens=False).ids
+      enough = len(ids) >= max_len + _TOKENS_BEFORE_CUT
+      if enough or not size < min(len(text), _MOST_CHARS_PER_TOKEN * max_len):
+        break
+      size *= 4
+    ids = self._of_model(ids[:max_len], piece)
+    for id_ in ids:
+      # A token for unknown characters is special too, and none of these.
+      if id_ in self._special and self._special[id_] in piece:
+        raise ValueError(_cannot_write(self._special[id_]))
+    return ids
 
   def chat_text(
     self,
@@ -546,6 +617,47 @@ class TaskTokenizer:
     text = self._task.decode([begin, *map(int, ids), begin])
     return text[len(tag) : -len(tag)]
 
-  def observation_ids(self, text: str) -> list[int]:
-    """Token ids of what is read in the middle of a completion."""
+  def markup_ids(self, text: str) -> list[int]:
+    """Token ids of text whose special tokens are meant."""
     return self._task.encode(text)
+
+  def observation_ids(self, said: Observation, max_len: int) -> list[int]:
+    """As `Tokenizer.observation_ids`; an alphabet has no other way to write
+    the begin, end and pad tokens, so that a text with one is refused."""
+    return _observation_ids(self, said, max_len)
+
+  def _plain_ids(self, text: str, max_len: int) -> list[int]:
+    piece = text[: _CHARS_PER_TOKEN * max_len]
+    if len(piece) < len(text) and piece.rfind("<") > piece.rfind(">"):
+      piece = piece[: piece.rfind("<")]  # A tag that was cut.
+    ids = self._task.encode(piece)[:max_len]
+    for id_ in {self.pad_id, self._task.bos_id, *self.end_ids}.intersection(
+      ids
+    ):
+      raise ValueError(_cannot_write(self._task.decode([id_]) or "<pad>"))
+    return ids
+
+
+def _cannot_write(token: str) -> str:
+  return (
+    f"observation_ids: the text has {token!r}, which this tokenizer cannot"
+    " write without meaning it; take it out of what tools say."
+  )
+
+
+def _observation_ids(text: Any, said: Observation, max_len: int) -> list[int]:
+  """See `Tokenizer.observation_ids`."""
+  before, content, after = ("", said, "") if isinstance(said, str) else said
+  room = max_len
+  if len(before) + len(after) <= _MOST_CHARS_PER_TOKEN * max_len:
+    opening, closing = text.markup_ids(before), text.markup_ids(after)
+    room -= len(opening) + len(closing)
+  else:
+    room = -1
+  if room < 0:
+    raise ValueError(
+      f"observation_ids: what stands before and after the text"
+      f" ({before!r:.40}, {after!r:.40}) has no room in {max_len} tokens; raise"
+      " config.environment.max_observation_len."
+    )
+  return [*opening, *text._plain_ids(content, room), *closing]
