@@ -4,8 +4,10 @@
 
 Prints greedy accuracy with its 95 % Wilson interval, and pass@k and maj@k of
 sampled completions with 95 % bootstrap intervals over prompts; the same goes
-to evaluation.json in the workdir. On several hosts the same command is started
-on each, as that of experiments.train.
+to evaluation.json in the workdir. Reward functions and environments that the
+workdir's config names are imported and run, and a warning names those that are
+not of this library: evaluate workdirs of people whom you trust. On several
+hosts the same command is started on each, as that of experiments.train.
 """
 
 from __future__ import annotations

@@ -102,8 +102,8 @@ class MetricsLog:
       )
     self._workdir = paths.parse(workdir)
     # First what may fail, and should leave the files uncut.
-    for name, size in (resume_position or {}).items():
-      _check_kept(self._workdir / name, size, resume_step)
+    for name, kept in (resume_position or {}).items():
+      _check_kept(self._workdir / name, kept, resume_step)
     self._workdir.mkdir(parents=True, exist_ok=True)
     self._wandb = (
       None if not wandb_project else self._start_wandb(wandb_project)
