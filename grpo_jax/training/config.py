@@ -867,8 +867,7 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
   objective = _freeze(entry.config_class, algorithm, "config.algorithm")
   sections = {
     key: _freeze(PhaseConfig, values.pop(key), f"config.{key}")
-    for key, value in list(values.items())
-    if _is_section(value)
+    for key in section_names(values)
   }
   values["sections"] = {**_SECTIONS, **sections}
   settings = _freeze(
@@ -895,10 +894,13 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
   return dataclasses.replace(settings, algorithm=(name, objective))
 
 
-def _is_section(value: Any) -> bool:
-  """Whether a group of settings is a phase."""
-  return isinstance(value, (Mapping, config_dict.ConfigDict)) and (
-    "kind" in value
+def section_names(config: Mapping | config_dict.ConfigDict) -> tuple[str, ...]:
+  """Names of the groups of settings that are phases."""
+  groups = (Mapping, config_dict.ConfigDict)
+  return tuple(
+    name
+    for name, value in config.items()
+    if isinstance(value, groups) and "kind" in value
   )
 
 
