@@ -100,7 +100,7 @@ def _batch(
   copies = sharding.num_row_shards(loaded.mesh)
   # As the records of the run have it: ids of a task, or else the text.
   is_text = isinstance(loaded.problem.train[0]["prompt"], str)
-  record = {
+  record: dict[str, Any] = {
     "prompt": prompt if is_text else ids,
     "answer": "",
     "extras": {},
