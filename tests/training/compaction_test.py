@@ -10,7 +10,7 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
-from grpo_jax.learning import stages, update
+from grpo_jax.learning import members, stages, update
 from grpo_jax.ops import returns
 from grpo_jax.rollout import compaction
 from grpo_jax.types import Compaction, Player

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.data import tokenizer
+from grpo_jax.learning import members
 from grpo_jax.rollout import host_turns
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.training import config as config_lib
