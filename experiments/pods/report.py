@@ -520,9 +520,9 @@ def largest_batch(config: config_lib.RunConfig, target: Target) -> int:
   unit = math.lcm(shards, rows // math.gcd(rows, phase.group_size))
 
   def fits(num_prompts: int) -> bool:
-    changed = dataclasses.replace(phase, num_prompts=num_prompts)
+    changed = config.with_section(config.phases[-1], num_prompts=num_prompts)
     try:
-      compile_step(dataclasses.replace(config, rl=changed), target.devices)
+      compile_step(changed, target.devices)
     except TooLargeError:
       return False
     return True

@@ -31,11 +31,11 @@ def test_arms_draw_as_many_rollouts_of_the_same_task(name, profile):
     options = dict(config.data.task_options)
     for own in arm.settings:
       options.pop(own.rpartition(".")[2], None)
-    sizes["rollouts"].add((config.rl.num_rows, config.rl.steps))
+    rl = config.section("rl")
+    sizes["rollouts"].add((rl.num_rows, rl.steps))
     sizes["problems"].add((config.data.name, json.dumps(options)))
     sizes["model"].add(config.model)
-    sizes["warm start"].add(config.sft)
-    rl = config.rl
+    sizes["warm start"].add(config.section("sft"))
     sizes["updates"].add((rl.optimizer, rl.num_epochs, rl.num_minibatches))
   assert {len(found) for found in sizes.values()} == {1}
 

@@ -46,9 +46,9 @@ def made(compiled) -> dict:
     "chips": 4,
     "devices": 4,
     "mesh": {"data": 1, "fsdp": 4, "expert": 1, "tensor": 1},
-    "num_prompts": run.rl.num_prompts,
-    "group_size": run.rl.group_size,
-    "micro_batch_size": run.rl.micro_batch_size,
+    "num_prompts": run.section("rl").num_prompts,
+    "group_size": run.section("rl").group_size,
+    "micro_batch_size": run.section("rl").micro_batch_size,
     "hbm_of_chip": of.slice.chip.hbm,
     "fits": True,
     **report.of_program(compiled, of),
@@ -104,8 +104,8 @@ def test_the_largest_batch_is_searched_for_within_a_quarter(monkeypatch):
 
   def compile_step(config, devices):
     del devices
-    tried.append(config.rl.num_prompts)
-    if config.rl.num_prompts > 100:
+    tried.append(config.section("rl").num_prompts)
+    if tried[-1] > 100:
       raise report.TooLargeError
 
   monkeypatch.setattr(report, "compile_step", compile_step)
