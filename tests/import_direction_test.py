@@ -2,7 +2,8 @@
 
     types ← ops ← algorithms ← training ← experiments, configs
 
-`models`, `rollout`, `rewards`, `tasks` and `data` know `types` and `ops` only.
+`models`, `rollout`, `rewards`, `tasks` and `data` know `types` and `ops` only;
+`models` also `ranges`, which knows nothing.
 """
 
 import ast
@@ -21,9 +22,10 @@ _FILES = sorted(
 _BELOW = {
   "__init__": set(),
   "types": set(),
+  "ranges": set(),
   "ops": {"types"},
   "algorithms": {"types", "ops"},
-  "models": {"types", "ops"},
+  "models": {"types", "ops", "ranges"},
   "rollout": {"types", "ops"},
   "rewards": {"types", "ops"},
   "tasks": {"types", "ops"},

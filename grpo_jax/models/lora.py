@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from grpo_jax import ranges
 from grpo_jax.models import quantization
 from grpo_jax.types import Policy, PyTree
 
@@ -49,6 +50,7 @@ _FUSED = {
   "key": slice(-2, -1),
   "value": slice(-1, None),
 }
+RANKS = ranges.Range(1, 2**16)
 _WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
@@ -72,14 +74,14 @@ class LoRAConfig:
   quantization: str = "none"
 
   def __post_init__(self):
-    if self.rank < 1:
+    if self.rank not in RANKS:
       raise ValueError(
-        f"lora: rank is {self.rank}, but must be at least 1; leave the"
-        " adapters out to train all parameters."
+        f"lora: rank is {self.rank}, but must be {RANKS}; leave the adapters"
+        " out to train all parameters."
       )
-    if not self.alpha > 0:
+    if self.alpha not in ranges.POSITIVE:
       raise ValueError(
-        f"lora: alpha is {self.alpha}, but must be greater than 0; else the"
+        f"lora: alpha is {self.alpha}, but must be {ranges.POSITIVE}; else the"
         " adapters have no effect."
       )
     if {*self.modules} - {*_MODULES} or len({*self.modules}) < len(

@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from grpo_jax import ranges
 from grpo_jax.models import attention, experts, paged
 from grpo_jax.ops import masked
 from grpo_jax.types import Policy, PyTree, RouterOutputs
@@ -48,6 +49,33 @@ FIELDS_OF_A_RUN = (
   "remat",
   "cache_dtype",
 )
+
+# What the numbers of an architecture may be; checked before anything of their
+# size is made, or counted through.
+_WIDTH, _MANY = ranges.Range(1, 2**20), ranges.Range(1, 2**16)
+RANGES = {
+  "width": _WIDTH,
+  "num_layers": ranges.Range(1, 4096),
+  "num_heads": _MANY,
+  "num_kv_heads": _MANY,
+  "mlp_width": _WIDTH,
+  "head_dim": _MANY,
+  "rope_theta": ranges.Range(1, ranges.MAX_FLOAT),
+  "norm_eps": ranges.Range(ranges.MIN_FLOAT, 1),
+  "attention_scale": ranges.POSITIVE,
+  "attention_softcap": ranges.POSITIVE,
+  "final_softcap": ranges.POSITIVE,
+  "sliding_window": ranges.SIZE,
+  "local_rope_theta": ranges.Range(1, ranges.MAX_FLOAT),
+  "rope_factor": ranges.POSITIVE,
+  "rope_low_freq": ranges.POSITIVE,
+  "rope_high_freq": ranges.POSITIVE,
+  "rope_original_len": ranges.SIZE,
+  "num_experts": ranges.Range(0, 2**16),
+  "experts_per_token": _MANY,
+  "expert_width": _WIDTH,
+  "vocab_size": ranges.Range(1, 2**24),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -150,19 +178,16 @@ class Architecture:
   param_dtype: str = "float32"
 
   def __post_init__(self):
-    for name in (
-      "width",
-      "num_layers",
-      "num_heads",
-      "num_kv_heads",
-      "mlp_width",
-      "experts_per_token",
-      "expert_width",
-    ):
-      if getattr(self, name) < 1:
-        raise ValueError(
-          f"model: {name} is {getattr(self, name)}, but must be at least 1."
-        )
+    for name, allowed in RANGES.items():
+      value = getattr(self, name, None)  # The vocabulary comes later.
+      if value is not None and value not in allowed:
+        raise ValueError(f"model: {name} is {value}, but must be {allowed}.")
+    if not self.rope_low_freq < self.rope_high_freq:
+      raise ValueError(
+        f"model: rope_low_freq is {self.rope_low_freq} and rope_high_freq"
+        f" {self.rope_high_freq}, but the bounds of the scaled wavelengths must"
+        " differ; make rope_high_freq the larger one."
+      )
     if self.num_heads % self.num_kv_heads:
       raise ValueError(
         f"model: {self.num_heads} query heads do not split over"
@@ -204,10 +229,10 @@ class Architecture:
         f"model: sliding_layers has {len(self.sliding_layers)}"
         f" entries for {self.num_layers} layers; give one for each, or none."
       )
-    if self.num_experts < 0 or (self.router_bias and not self.num_experts):
+    if self.router_bias and not self.num_experts:
       raise ValueError(
-        f"model: num_experts is {self.num_experts}; use 0 for a model without"
-        " experts (and without router_bias), or their number."
+        "model: num_experts is 0; use 0 for a model without experts (and"
+        " without router_bias), or their number."
       )
     if self.num_experts and self.experts_per_token > self.num_experts:
       raise ValueError(
@@ -243,13 +268,6 @@ class TransformerConfig(Architecture):
   """An architecture for a vocabulary of `vocab_size` token ids."""
 
   vocab_size: int
-
-  def __post_init__(self):
-    super().__post_init__()
-    if self.vocab_size < 1:
-      raise ValueError(
-        f"model: vocab_size is {self.vocab_size}, but must be at least 1."
-      )
 
 
 def _on_rows(dense, x: jax.Array, num_axes: int = 1) -> jax.Array:

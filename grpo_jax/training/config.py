@@ -21,7 +21,7 @@ from typing import Any
 import ml_collections
 from ml_collections import config_dict
 
-from grpo_jax import algorithms
+from grpo_jax import algorithms, ranges
 from grpo_jax.models import critic, families, hub, lora, transformer
 from grpo_jax.rollout import sampling
 from grpo_jax.training import hosts
@@ -35,20 +35,13 @@ def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
     )
 
 
-def _positive(config: Any, where: str, *names: str) -> None:
-  for name in names:
-    if not getattr(config, name) > 0:
-      raise ValueError(
-        f"{where}.{name}={getattr(config, name)} must be greater than 0."
-      )
-
-
-def _not_negative(config: Any, where: str, *names: str) -> None:
-  for name in names:
-    if not getattr(config, name) >= 0:
-      raise ValueError(
-        f"{where}.{name}={getattr(config, name)} must be 0 or greater."
-      )
+# Seconds. Waiting for the operating system counts them in milliseconds, of
+# which it knows 2³¹.
+_SECONDS = ranges.Range(1e-3, 1e6)
+# Logits are divided by it, and have to stay finite.
+_TEMPERATURE = ranges.Range(1e-6, ranges.MAX_FLOAT)
+# What a program is unrolled or compiled for, once for each.
+_UNROLLED = ranges.Range(1, 1024)
 
 
 def _nearest(name: str, known: typing.Iterable[str]) -> str:
@@ -81,7 +74,9 @@ class ModelConfig(transformer.Architecture):
 
   def __post_init__(self):
     super().__post_init__()
-    _not_negative(self, "config.model", "lora_rank")
+    ranges.check(self, "config.model", lora_alpha=ranges.POSITIVE)
+    if self.lora_rank:
+      ranges.check(self, "config.model", lora_rank=lora.RANKS)
     if not self.lora_rank and self.quantization != "none":
       raise ValueError(
         f"config.model.quantization={self.quantization!r} freezes the kernels"
@@ -196,6 +191,12 @@ class DataConfig:
         "config.data.source='jsonl' needs config.data.train_path, a file with"
         " one JSON object per line with a field 'prompt'."
       )
+    ranges.check(
+      self,
+      "config.data",
+      max_prompt_len=ranges.SLOTS,
+      drop_tag_probability=ranges.SHARE,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,9 +219,10 @@ class EnvironmentConfig:
   action_ends: tuple[str, ...] = ()
 
   def __post_init__(self):
-    for name in ("max_turns", "max_action_len", "max_observation_len"):
-      if getattr(self, name) is not None:
-        _positive(self, "config.environment", name)
+    names = ("max_turns", "max_action_len", "max_observation_len")
+    ranges.check(
+      self, "config.environment", **dict.fromkeys(names, ranges.SLOTS)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,14 +246,22 @@ class SamplingConfig:
   lanes: int | None = None
 
   def __post_init__(self):
-    if not self.temperature > 0:
+    if self.temperature not in _TEMPERATURE:
       raise ValueError(
-        f"config.sampling.temperature={self.temperature} must be > 0:"
-        " training needs samples. Evaluation is greedy by itself."
+        f"config.sampling.temperature={self.temperature} must be"
+        f" {_TEMPERATURE}: training needs samples. Evaluation is greedy by"
+        " itself."
       )
-    for name in ("max_new_tokens", "lanes"):
-      if getattr(self, name) is not None:
-        _positive(self, "config.sampling", name)
+    share = ranges.Range(ranges.MIN_FLOAT, 1)
+    ranges.check(
+      self,
+      "config.sampling",
+      max_new_tokens=ranges.SLOTS,
+      top_k=ranges.SIZE,
+      top_p=share,
+      min_p=share,
+      lanes=ranges.ROWS,
+    )
 
   def sampler(
     self,
@@ -316,8 +326,19 @@ class RewardsConfig:
         f"config.rewards.correct={self.correct!r} is not one of"
         f" config.rewards.functions={self.functions}."
       )
-    _positive(self, "config.rewards", "row_timeout_s", "step_timeout_s")
-    _positive(self, "config.rewards", "num_workers")
+    for name, weight in zip(self.functions, self.weights, strict=True):
+      if abs(weight) not in ranges.NOT_NEGATIVE:
+        raise ValueError(
+          f"config.rewards.weights={self.weights}: the weight {weight} of"
+          f" {name!r} is no finite number; every reward would be none."
+        )
+    ranges.check(
+      self,
+      "config.rewards",
+      row_timeout_s=_SECONDS,
+      step_timeout_s=_SECONDS,
+      num_workers=_UNROLLED,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -361,13 +382,18 @@ class OptimizerConfig:
 
   def check(self, where: str) -> None:
     """Raises ValueError if a number is out of range."""
-    _positive(self, where, "learning_rate", "clip_norm")
-    _not_negative(self, where, "warmup_steps", "final_fraction", "weight_decay")
-    for name in ("b1", "b2"):
-      if not 0 <= getattr(self, name) < 1:
-        raise ValueError(
-          f"{where}.{name}={getattr(self, name)} must be in [0, 1)."
-        )
+    ranges.check(
+      self,
+      where,
+      learning_rate=ranges.POSITIVE,
+      warmup_steps=ranges.COUNT,
+      final_fraction=ranges.SHARE,
+      b1=ranges.DECAY,
+      b2=ranges.DECAY,
+      eps=ranges.POSITIVE,
+      weight_decay=ranges.NOT_NEGATIVE,
+      clip_norm=ranges.POSITIVE,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -437,16 +463,28 @@ class PhaseConfig:
 
   def check(self, name: str) -> None:
     """Raises ValueError with the equation of sizes if they do not fit."""
-    for field in (
-      "num_prompts",
-      "group_size",
-      "max_rounds",
-      "num_epochs",
-      "num_minibatches",
-      "num_lengths",
-    ):
-      _positive(self, f"config.{name}", field)
-    _not_negative(self, f"config.{name}", "steps", "staleness")
+    ranges.check(
+      self,
+      f"config.{name}",
+      steps=ranges.COUNT,
+      num_prompts=ranges.ROWS,
+      group_size=ranges.ROWS,
+      max_rounds=_UNROLLED,
+      max_prompt_len=ranges.SLOTS,
+      num_epochs=_UNROLLED,
+      num_minibatches=ranges.ROWS,
+      num_lengths=_UNROLLED,
+      logits_chunk_mib=ranges.SIZE,
+      ema_decay=ranges.DECAY,
+      staleness=ranges.Range(0, 1024),
+    )
+    drawn = self.max_rounds * self.num_rows
+    if drawn not in ranges.ROWS:
+      raise ValueError(
+        f"config.{name}: num_prompts {self.num_prompts} × group_size"
+        f" {self.group_size} × max_rounds {self.max_rounds} = {drawn} rows of a"
+        f" step must be {ranges.ROWS}. Lower one of them."
+      )
     if name == "sft" and self.staleness:
       raise ValueError(
         f"config.sft.staleness={self.staleness}: the completions of a"
@@ -469,12 +507,6 @@ class PhaseConfig:
         f" {micro if micro is not None else 'automatic'} rows.\n"
         f"Change config.{name}.group_size, num_minibatches or"
         " micro_batch_size so that each divides."
-      )
-    if self.logits_chunk_mib is not None:
-      _positive(self, f"config.{name}", "logits_chunk_mib")
-    if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
-      raise ValueError(
-        f"config.{name}.ema_decay={self.ema_decay} must be in [0, 1)."
       )
 
 
@@ -499,7 +531,7 @@ class CriticConfig:
 
   def __post_init__(self):
     _one_of("critic.trunk", self.trunk, critic.TRUNKS)
-    _not_negative(self, "config.critic", "num_updates")
+    ranges.check(self, "config.critic", num_updates=ranges.Range(0, 1024))
     self.optimizer.check("config.critic.optimizer")
 
 
@@ -521,8 +553,18 @@ class EvalConfig:
   every: int = 0
 
   def __post_init__(self):
-    _positive(self, "config.eval", "num_prompts", "batch_size")
-    _not_negative(self, "config.eval", "temperature", "every")
+    ranges.check(
+      self,
+      "config.eval",
+      num_prompts=ranges.ROWS,
+      batch_size=ranges.ROWS,
+      every=ranges.COUNT,
+    )
+    if self.temperature and self.temperature not in _TEMPERATURE:
+      raise ValueError(
+        f"config.eval.temperature={self.temperature} must be 0, for the most"
+        f" likely tokens, or {_TEMPERATURE}."
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -538,8 +580,9 @@ class CheckpointConfig:
   keep: int = 2
 
   def __post_init__(self):
-    _not_negative(self, "config.checkpoint", "every")
-    _positive(self, "config.checkpoint", "keep")
+    ranges.check(
+      self, "config.checkpoint", every=ranges.COUNT, keep=ranges.SIZE
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -559,7 +602,9 @@ class LogConfig:
   num_samples: int = 4
 
   def __post_init__(self):
-    _not_negative(self, "config.log", "samples_every", "num_samples")
+    ranges.check(
+      self, "config.log", samples_every=ranges.COUNT, num_samples=ranges.COUNT
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -576,7 +621,7 @@ class HostsConfig:
   stall_s: float = 3600.0
 
   def __post_init__(self):
-    _positive(self, "config.hosts", "timeout_s", "stall_s")
+    ranges.check(self, "config.hosts", timeout_s=_SECONDS, stall_s=_SECONDS)
     if self.timeout_s > hosts.MAX_TIMEOUT_S:
       raise ValueError(
         f"config.hosts.timeout_s={self.timeout_s} must be at most"
@@ -605,6 +650,10 @@ class MeshConfig:
   fsdp: int = 1
   tensor: int = 1
   expert: int = 1
+
+  def __post_init__(self):
+    names = ("data", "fsdp", "tensor", "expert")
+    ranges.check(self, "config.mesh", **dict.fromkeys(names, ranges.SIZE))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -656,7 +705,9 @@ class RunConfig:
   allow_unpublished: bool = False
 
   def __post_init__(self):
-    _not_negative(self, "config", "seed")
+    ranges.check(
+      self, "config", seed=ranges.COUNT, required_accuracy=ranges.SHARE
+    )
     if not self.phases:
       raise ValueError("config.phases is empty; name at least one, as 'rl'.")
     for name in self.phases:
@@ -715,10 +766,11 @@ class RunConfig:
         " config.data.max_prompt_len and config.sampling.max_new_tokens, in"
         " tokens."
       )
-    if len(self.profile_steps) not in (0, 2):
+    traced = self.profile_steps
+    if traced and (len(traced) != 2 or not 1 <= traced[0] <= traced[1]):
       raise ValueError(
-        f"config.profile_steps={self.profile_steps} must be () or"
-        " (first, last)."
+        f"config.profile_steps={traced} must be () or (first, last), two steps"
+        " from 1 on, the last not before the first."
       )
 
 
@@ -772,8 +824,8 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
       were not published and are not allowed.
   """
   values = dict(config.items())
-  algorithm = dict(values.pop("algorithm"))
-  name = algorithm.pop("name")
+  algorithm = dict(_group(values.pop("algorithm", None), "config.algorithm"))
+  name = _typed(str, algorithm.pop("name", None), "config.algorithm.name")
   entry = algorithms.get_algorithm(name)
   objective = _freeze(entry.config_class, algorithm, "config.algorithm")
   settings = _freeze(RunConfig, values, "config", skip=("algorithm",))
@@ -783,10 +835,7 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
       " as it is, or choose an algorithm with one, such as 'ppo'."
     )
   if settings.unpublished and not settings.allow_unpublished:
-    chosen = {
-      path: functools.reduce(operator.getitem, path.split("."), config)
-      for path in settings.unpublished
-    }
+    chosen = {path: _setting(config, path) for path in settings.unpublished}
     raise ValueError(
       "config: the source of this recipe does not publish these settings, and"
       " their values are our own choice:"
@@ -795,6 +844,27 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
       " --config.allow_unpublished=True."
     )
   return dataclasses.replace(settings, algorithm=(name, objective))
+
+
+def _setting(config: ml_collections.ConfigDict, path: str) -> Any:
+  """The value of a setting that `unpublished` names."""
+  try:
+    return functools.reduce(operator.getitem, path.split("."), config)
+  except (KeyError, TypeError) as error:
+    raise KeyError(
+      f"config.unpublished: {path!r} is no setting of this config; name one as"
+      " 'algorithm.clip_low'."
+    ) from error
+
+
+def _group(value: Any, where: str) -> Mapping[str, Any]:
+  """A value that has settings of its own."""
+  if not isinstance(value, (Mapping, config_dict.ConfigDict)):
+    raise TypeError(
+      f"{where} got {value!r} ({type(value).__name__}); it is a group of"
+      " settings, each with a name."
+    )
+  return dict(value.items())
 
 
 def _freeze(
@@ -816,7 +886,7 @@ def _freeze(
 def _typed(hint: Any, value: Any, where: str) -> Any:
   """`value` as the field's type; ints pass for floats, lists for tuples."""
   if dataclasses.is_dataclass(hint):
-    return _freeze(typing.cast(type, hint), value, where)
+    return _freeze(typing.cast(type, hint), _group(value, where), where)
   origin, arguments = typing.get_origin(hint), typing.get_args(hint)
   if origin in (types.UnionType, typing.Union):
     if value is None:
@@ -827,18 +897,33 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if not isinstance(value, (tuple, list)):
       value = (value,)
     return tuple(_typed(arguments[0], item, where) for item in value)
-  if origin is not None and isinstance(
-    value, (Mapping, config_dict.ConfigDict)
-  ):
-    return dict(value.items())
-  if hint is float and isinstance(value, int) and not isinstance(value, bool):
-    return float(value)
+  if origin is not None:
+    options = _group(value, where)
+    for name, option in options.items():
+      _fits(type(option), option, f"{where}.{name}")
+    return options
   if not isinstance(value, hint) or (isinstance(value, bool) != (hint is bool)):
-    raise TypeError(
-      f"{where} got {value!r} ({type(value).__name__}); it needs a"
-      f" {hint.__name__}."
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not (hint is float and is_whole):
+      raise TypeError(
+        f"{where} got {value!r} ({type(value).__name__}); it needs a"
+        f" {hint.__name__}."
+      )
+  _fits(hint, value, where)
+  return float(value) if hint is float else value
+
+
+def _fits(kind: type, value: Any, where: str) -> None:
+  """Raises ValueError if no number of an array on a device is this one."""
+  if kind is float and value and abs(value) not in ranges.POSITIVE:
+    raise ValueError(
+      f"{where}={value} must be 0, or a number whose size is {ranges.POSITIVE}:"
+      " float32 has no others. For no bound write a large one, such as 1e9."
     )
-  return value
+  if kind is int and abs(value) > ranges.MAX_INT:
+    raise ValueError(
+      f"{where}={value} must be a whole number of at most {ranges.MAX_INT}."
+    )
 
 
 def micro_batch_size(
@@ -864,11 +949,8 @@ def micro_batch_size(
   slots = max_new_tokens
   if phase.group_size == 1 or minibatch % phase.group_size:
     slots += max_prompt_len  # Each row is run with its prompt.
-  return max(
-    d
-    for d in range(1, minibatch + 1)
-    if minibatch % d == 0 and (d == 1 or d * slots <= _CPU_TOKENS)
-  )
+  most = min(max(_CPU_TOKENS // slots, 1), minibatch)
+  return max(d for d in range(1, most + 1) if minibatch % d == 0)
 
 
 def lengths(phase: PhaseConfig, max_new_tokens: int) -> tuple[int, ...]:

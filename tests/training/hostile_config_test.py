@@ -1,0 +1,188 @@
+"""Numbers and kinds that no field can use are refused by its name, at once.
+
+Each numeric field of each config class gets each of a few bad values. Which
+fields may have one of them is written down, so that a bound which is forgotten
+or too narrow shows.
+"""
+
+import dataclasses
+import math
+import time
+import typing
+
+import pytest
+
+from grpo_jax import algorithms
+from grpo_jax.training import config as config_lib
+
+HUGE, NAN, INF = 10**20, math.nan, math.inf
+_OPTIMIZERS = ("sft.", "value.", "rl.", "critic.")
+# Fields, without the phase before them, in which 10²⁰ has a meaning: no bound,
+# a step that diverges at once, a distribution that is flat.
+MAY_BE_HUGE = {
+  "optimizer.learning_rate",
+  "optimizer.eps",
+  "optimizer.weight_decay",
+  "optimizer.clip_norm",
+  "sampling.temperature",
+  "eval.temperature",
+  "rewards.weights",
+  "model.lora_alpha",
+  "model.rope_theta",
+  "model.local_rope_theta",
+  "model.rope_factor",
+  "model.rope_high_freq",
+  "model.attention_scale",
+  "model.attention_softcap",
+  "model.final_softcap",
+}
+MAY_BE_ZERO = {
+  "seed",
+  "steps",
+  "staleness",
+  "ema_decay",
+  "num_updates",
+  "eval.every",
+  "eval.temperature",
+  "checkpoint.every",
+  "log.samples_every",
+  "log.num_samples",
+  "required_accuracy",
+  "rewards.weights",
+  "data.drop_tag_probability",
+  "optimizer.warmup_steps",
+  "optimizer.final_fraction",
+  "optimizer.b1",
+  "optimizer.b2",
+  "optimizer.weight_decay",
+  "model.lora_rank",
+  "model.num_experts",
+}
+MAY_BE_NEGATIVE = {"rewards.weights"}
+
+
+def number(hint):
+  """int or float, if a field holds such numbers; else None."""
+  kinds = typing.get_args(hint) or (hint,)
+  return next((kind for kind in kinds if kind in (int, float)), None)
+
+
+def numeric(cls, prefix=""):
+  """Path -> int or float, of every field with numbers."""
+  found = {}
+  for name, hint in typing.get_type_hints(cls).items():
+    if dataclasses.is_dataclass(hint):
+      found |= numeric(hint, f"{prefix}{name}.")
+    elif kind := number(hint):
+      found[prefix + name] = kind
+  return found
+
+
+FIELDS = numeric(config_lib.RunConfig)
+
+
+def short(path):
+  for phase in _OPTIMIZERS:
+    path = path.removeprefix(phase)
+  return path
+
+
+def refusal(path, value, algorithm="ppo"):
+  """The error that names the field, or None if the value is accepted.
+
+  Any other error, and none within a second, fails the test.
+  """
+  config = config_lib.default_config(algorithm)
+  if algorithm == "ppo":
+    config.phases = ("sft", "value", "rl")
+  *groups, leaf = path.split(".")
+  node = config
+  for name in groups:
+    node = node[name]
+  with node.unlocked(), node.ignore_type():
+    is_one = isinstance(node[leaf], tuple) and not isinstance(value, tuple)
+    node[leaf] = (value,) if is_one else value
+  refused = None
+  start = time.monotonic()
+  try:
+    config_lib.resolve(config)
+  except (ValueError, TypeError, KeyError) as error:
+    refused = error
+  assert time.monotonic() - start < 1
+  if refused is not None and not path.startswith("value.optimizer."):
+    # That optimizer nothing reads, and it may not be set at all.
+    assert leaf in str(refused)
+  return refused
+
+
+def accepted(value):
+  return {path for path in FIELDS if refusal(path, value) is None}
+
+
+def test_every_class_with_numbers_is_looked_at():
+  assert {path.split(".")[0] for path in FIELDS} >= {
+    "seed", "sft", "value", "rl", "critic", "data", "environment", "model",
+    "sampling", "rewards", "eval", "checkpoint", "log", "hosts", "mesh",
+    "profile_steps", "required_accuracy",
+  }  # fmt: skip
+  assert len(FIELDS) > 120
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF, "7", [1, 2], {}])
+def test_nothing_is_what_no_number_is(value):
+  assert accepted(value) == set()
+
+
+def test_what_is_huge():
+  assert {short(path) for path in accepted(HUGE)} == MAY_BE_HUGE
+
+
+def test_what_is_negative():
+  assert {short(path) for path in accepted(-1)} == MAY_BE_NEGATIVE
+
+
+def test_what_is_zero():
+  assert {short(path) for path in accepted(0)} == MAY_BE_ZERO
+
+
+@pytest.mark.parametrize("value", [0.5, True])
+def test_whole_numbers_are_neither_broken_nor_flags(value):
+  whole = {path for path, kind in FIELDS.items() if kind is int}
+  assert whole & accepted(value) == set()
+
+
+@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
+def test_settings_of_an_algorithm(name):
+  fields = numeric(algorithms.get_algorithm(name).config_class, "algorithm.")
+  assert fields
+  for path, kind in fields.items():
+    for value in (NAN, INF, -INF, -1, "7", *([HUGE] if kind is int else [])):
+      assert refusal(path, value, name) is not None, (path, value)
+
+
+@pytest.mark.parametrize(
+  ("path", "value", "message"),
+  [
+    ("algorithm", None, "config.algorithm got None"),
+    ("algorithm.name", 7, "config.algorithm.name got 7"),
+    ("rl", 3, "config.rl got 3"),
+    ("rl.optimizer", (1,), "config.rl.optimizer got"),
+    ("data.task_options", 5, "config.data.task_options got 5"),
+    ("data.chat_options", "x", "config.data.chat_options got 'x'"),
+    ("phases", 7, "config.phases got 7"),
+    ("data.name", None, "config.data.name got None"),
+    ("unpublished", ("a.b",), "config.unpublished: 'a.b'"),
+    ("unpublished", ("rl.steps.more",), "'rl.steps.more'"),
+    ("profile_steps", (5, 1), "profile_steps=(5, 1) must be"),
+    ("profile_steps", (0, 1), "profile_steps=(0, 1) must be"),
+    ("rewards.weights", (1e400,), "config.rewards.weights=inf"),
+  ],
+)
+def test_groups_and_names(path, value, message):
+  assert message in str(refusal(path, value))
+
+
+def test_sizes_are_bounded_together():
+  phase = config_lib.PhaseConfig(num_prompts=2**15, group_size=2**10)
+  with pytest.raises(ValueError, match=r"num_prompts 32768 × group_size 1024"):
+    phase.check("rl")
