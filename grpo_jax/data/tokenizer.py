@@ -10,14 +10,15 @@ template in the config says what surrounds a prompt.
 
 from __future__ import annotations
 
-import datetime
-import functools
+import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from etils import epath
 
+from grpo_jax.data import templates
 from grpo_jax.data.sources import Source
 
 # Trained by scripts/train_tokenizer.py on the GSM8K training split.
@@ -102,23 +103,21 @@ class Tokenizer:
         " AutoTokenizer.from_pretrained(…).save_pretrained(…); and"
         " scripts/train_tokenizer.py a new one."
       )
-    try:
+    with _complaining(
+      f"{files.tokenizer} is not a tokenizer.json",
+      "Set config.data.tokenizer to one of the `tokenizers` library.",
+    ):
       self._tokenizer = tokenizers.Tokenizer.from_str(
         files.tokenizer.read_text(encoding="utf-8")
       )
-    except Exception as error:  # The library has no class of its own.
-      raise ValueError(
-        f"Tokenizer: {files.tokenizer} is not a tokenizer.json: {error}. Set"
-        " config.data.tokenizer to one of the `tokenizers` library."
-      ) from error
     # Files remember how long the texts of their training were.
     self._tokenizer.no_truncation()
     self._tokenizer.no_padding()
     self._path = path
     self.special_tokens: dict[str, str] = files.special_tokens()
-    templates = {"default": chat_template} if chat_template else None
-    self._templates = templates or files.chat_templates()
-    known = max(self._tokenizer.get_vocab().values()) + 1
+    given = {"default": chat_template} if chat_template else None
+    self._templates = given or files.chat_templates()
+    known = max(self._tokenizer.get_vocab().values(), default=-1) + 1
     size = files.model.get("vocab_size")
     self.vocab_size: int = size if isinstance(size, int) else known
     if end_tokens is None and path.is_dir():
@@ -184,9 +183,14 @@ class Tokenizer:
     """Token ids of `text`; nothing is added before or after it.
 
     Raises:
-      ValueError: The model has no row for one of the tokens.
+      ValueError: The model has no row for one of the tokens; or the text has
+        half a surrogate pair, or is too much for the tokenizer's patterns.
     """
-    ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+    with _complaining(
+      f"{self._path} cannot encode the text {text[:80]!r}",
+      "Take what it does not know out of the text.",
+    ):
+      ids = self._tokenizer.encode(text, add_special_tokens=False).ids
     if (largest := max(ids, default=0)) >= self.vocab_size:
       raise ValueError(
         f"Tokenizer: the text {text!r:.80} has the token"
@@ -200,16 +204,20 @@ class Tokenizer:
     """Text of `ids`; pad and end tokens vanish, tags like `<think>` stay."""
     dropped = {self.pad_id, *self.end_ids}
     kept = [int(i) for i in ids if int(i) not in dropped]
-    return self._tokenizer.decode(kept, skip_special_tokens=False)
+    return self._text(kept)
+
+  def _text(self, ids: list[int]) -> str:
+    with _complaining(
+      f"{self._path} cannot decode {reprlib.repr(ids)}",
+      "Use the tokenizer of the model.",
+    ):
+      return self._tokenizer.decode(ids, skip_special_tokens=False)
 
   def exact_text(self, ids: Iterable[int]) -> str:
     """Text of an action: of just these ids, end and pad tokens too."""
     # Behind another token, so that no decoder takes away a leading space.
     end = self.end_ids[0]
-    opening, text = (
-      self._tokenizer.decode(tokens, skip_special_tokens=False)
-      for tokens in ([end], [end, *map(int, ids)])
-    )
+    opening, text = self._text([end]), self._text([end, *map(int, ids)])
     return text.removeprefix(opening)
 
   def observation_ids(self, text: str) -> list[int]:
@@ -235,12 +243,12 @@ class Tokenizer:
 
     Raises:
       ImportError: The `jinja2` package is missing.
-      ValueError: There is no template, or it refuses the messages.
+      ValueError: There is no template, or it refuses the messages, or takes
+        too long or too much (`templates.py`).
     """
-    jinja2 = _import_jinja2()
-    templates = self._templates
+    by_name = self._templates
     name = "tool_use" if options.get("tools") is not None else "default"
-    source = templates.get(name, templates.get("default"))
+    source = by_name.get(name, by_name.get("default"))
     if source is None:
       raise ValueError(
         f"Tokenizer: {self._path} has no chat template; set"
@@ -260,8 +268,8 @@ class Tokenizer:
       "add_generation_prompt": add_generation_prompt,
     }
     try:
-      return _compiled(source).render(values)
-    except (jinja2.TemplateError, TypeError) as error:
+      return templates.render(source, values)
+    except ValueError as error:
       raise ValueError(
         f"Tokenizer: the chat template of {self._path} cannot write the roles"
         f" {[message.get('role') for message in messages]}: {error}. Pass"
@@ -347,6 +355,22 @@ class Tokenizer:
     return [*ids, *new]
 
 
+@contextlib.contextmanager
+def _complaining(what: str, advice: str) -> Iterator[None]:
+  """Makes a ValueError of what the `tokenizers` library raises.
+
+  It has no class of its own for errors; and where a pattern of a file is too
+  much for the library, it panics, which is not even an Exception.
+  """
+  try:
+    yield
+  except BaseException as error:
+    is_panic = type(error).__name__ == "PanicException"
+    if not (is_panic or isinstance(error, Exception)):
+      raise
+    raise ValueError(f"Tokenizer: {what}: {error}. {advice}") from error
+
+
 class _CheckpointFiles:
   """What the files of a checkpoint say; a lone tokenizer.json has nothing.
 
@@ -361,7 +385,10 @@ class _CheckpointFiles:
     self.generation = self._json("generation_config.json")
     model = self._json("config.json")
     # The language model's part of a model that also sees.
-    self.model: dict[str, Any] = {**model, **(model.get("text_config") or {})}
+    inner = model.get("text_config") or {}
+    if not isinstance(inner, dict):
+      raise self._wrong("config.json", "text_config", inner)
+    self.model: dict[str, Any] = {**model, **inner}
     self._settings = {
       **self._json("special_tokens_map.json"),  # Of older checkpoints.
       **self._json("tokenizer_config.json"),
@@ -375,7 +402,7 @@ class _CheckpointFiles:
   def _json(self, name: str) -> dict[str, Any]:
     try:
       found = json.loads(self._text(name) or "{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
       raise ValueError(
         f"Tokenizer: {self._directory}/{name} is not JSON: {error}. Copy the"
         " checkpoint's file again."
@@ -387,70 +414,38 @@ class _CheckpointFiles:
       )
     return found
 
+  def _wrong(self, file: str, key: str, value: Any) -> ValueError:
+    return ValueError(
+      f"Tokenizer: {self._directory}/{file} has {key} = {reprlib.repr(value)},"
+      " which is of another kind than a checkpoint's. Copy the file again."
+    )
+
   def special_tokens(self) -> dict[str, str]:
-    given = {name: self._settings.get(name) for name in _NAMED_TOKENS}
-    return {
-      name: token["content"] if isinstance(token, dict) else token
-      for name, token in given.items()
-      if token is not None
-    }
+    found = {}
+    for name in _NAMED_TOKENS:
+      token = self._settings.get(name)
+      text = token.get("content") if isinstance(token, dict) else token
+      if isinstance(text, str):
+        found[name] = text
+      elif token is not None:
+        raise self._wrong("tokenizer_config.json", name, token)
+    return found
 
   def chat_templates(self) -> dict[str, str]:
     """Templates by name; most checkpoints have one, called "default"."""
-    templates: Any = self._text("chat_template.jinja")
-    if templates is None:
-      templates = self._settings.get("chat_template") or {}
-    if isinstance(templates, str):
-      return {"default": templates}
-    if isinstance(templates, list):
-      return {entry["name"]: entry["template"] for entry in templates}
-    return dict(templates)
-
-
-@functools.lru_cache(maxsize=16)
-def _compiled(source: str) -> Any:
-  """A chat template, with the tags, filters and functions of transformers."""
-  jinja2 = _import_jinja2()
-
-  class Generation(jinja2.ext.Extension):  # type: ignore[name-defined]
-    """{% generation %} marks replies for others; here it changes nothing."""
-
-    tags = {"generation"}  # noqa: RUF012 (Jinja's name and type)
-
-    def parse(self, parser):
-      line = next(parser.stream).lineno
-      body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-      return jinja2.nodes.Scope(body, lineno=line)
-
-  def raise_exception(message):
-    raise jinja2.TemplateError(message)
-
-  def strftime_now(format_):
-    return datetime.datetime.now().strftime(format_)
-
-  def tojson(
-    value, ensure_ascii=False, indent=None, separators=None, sort_keys=False
-  ):
-    # Jinja's own escapes HTML.
-    return json.dumps(
-      value,
-      ensure_ascii=ensure_ascii,
-      indent=indent,
-      separators=separators,
-      sort_keys=sort_keys,
-    )
-
-  # Templates come with downloaded checkpoints; the sandbox keeps them from
-  # anything but their arguments.
-  environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-    trim_blocks=True,
-    lstrip_blocks=True,
-    extensions=[Generation, jinja2.ext.loopcontrols],
-  )
-  environment.filters["tojson"] = tojson
-  environment.globals["raise_exception"] = raise_exception
-  environment.globals["strftime_now"] = strftime_now
-  return environment.from_string(source)
+    given: Any = self._text("chat_template.jinja")
+    if given is None:
+      given = self._settings.get("chat_template") or {}
+    found = given
+    if isinstance(given, str):
+      found = {"default": given}
+    if isinstance(given, list) and all(isinstance(x, dict) for x in given):
+      found = {str(x.get("name")): x.get("template") for x in given}
+    if not isinstance(found, dict) or not all(
+      isinstance(text, str) for text in found.values()
+    ):
+      raise self._wrong("tokenizer_config.json", "chat_template", given)
+    return found
 
 
 def train(source: Source, vocab_size: int) -> str:
@@ -504,20 +499,6 @@ def _import_tokenizers() -> Any:
       " grpo_jax[math] or grpo_jax[hf]."
     ) from error
   return tokenizers
-
-
-def _import_jinja2() -> Any:
-  """The optional package of chat templates, imported when it is needed."""
-  try:
-    import jinja2
-    import jinja2.ext
-    import jinja2.sandbox
-  except ImportError as error:
-    raise ImportError(
-      "grpo_jax.data.tokenizer: chat templates need the package 'jinja2';"
-      " install grpo_jax[hf]."
-    ) from error
-  return jinja2
 
 
 class TaskTokenizer:
