@@ -13,10 +13,12 @@ import dataclasses
 import json
 import os
 import pathlib
+import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from grpo_jax.models.transformer import TransformerConfig
+from grpo_jax import ranges
+from grpo_jax.models.transformer import RANGES, TransformerConfig
 
 # Of config.json, those in no table taken out once they are read.
 _Keys = dict[str, Any]
@@ -110,9 +112,11 @@ def _fields(config: _Keys | Mapping[str, Any]) -> tuple[_Keys, Family]:
     fields[field] = _checked(key, _value(keys, key), field)
   for function in family.derived:
     fields |= function(keys)
+  TransformerConfig(**fields)  # Complains about what does not fit together.
   if unknown := sorted(keys.keys() - family.fields.keys() - family.ignored):
     raise ValueError(
-      f"config.json: {', '.join(f'{k}={keys[k]!r}' for k in unknown)} is not"
+      "config.json:"
+      f" {', '.join(f'{k}={reprlib.repr(keys[k])}' for k in unknown)} is not"
       f" supported for model_type {name!r}: it may change what the model"
       " computes. If it is a note of the tool that wrote the file, remove it."
     )
@@ -128,7 +132,7 @@ def _read(directory: str | os.PathLike) -> dict[str, Any]:
     )
   try:
     config = json.loads(path.read_text(encoding="utf-8"))
-  except ValueError as error:
+  except (ValueError, RecursionError) as error:
     raise ValueError(
       f"config.json is no JSON: {error}. Copy the file again."
     ) from error
@@ -149,7 +153,7 @@ def _flat(config: Mapping[str, Any]) -> _Keys:
 
 def _unsupported(key: str, value: Any, supported: str) -> ValueError:
   return ValueError(
-    f"config.json: {key} is {value!r}; supported is {supported}."
+    f"config.json: {key} is {reprlib.repr(value)}; supported is {supported}."
   )
 
 
@@ -186,11 +190,13 @@ _ANNOTATIONS = {
 
 def _checked(key: str, value: Any, field: str) -> Any:
   """The value, if a field of a `TransformerConfig` may have it."""
-  annotation = _ANNOTATIONS[field]
+  annotation, allowed = _ANNOTATIONS[field], RANGES.get(field)
   for kind in annotation.split(" | "):
     # Python's True is an int.
     is_bool = isinstance(value, bool)
     if isinstance(value, _KINDS[kind]) and is_bool == (kind == "bool"):
+      if value is not None and allowed is not None and value not in allowed:
+        raise _unsupported(key, value, f"a number, {allowed}")
       return value
   raise _unsupported(key, value, f"a value of type {annotation}")
 
@@ -218,6 +224,7 @@ def _rope(keys: _Keys) -> dict[str, Any]:
 def _gemma3_rope(keys: _Keys) -> dict[str, Any]:
   """Positions with a second base, and without scaling, in sliding layers."""
   theta, local_theta = keys.pop("rope_theta"), keys.pop("rope_local_base_freq")
+  local_theta = _checked("rope_local_base_freq", local_theta, "rope_theta")
   name, found = _rope_keys(keys)
   local: Mapping[str, Any] = {}
   if name == "rope_parameters":
@@ -255,9 +262,9 @@ def _rope_keys(keys: _Keys) -> tuple[str, Mapping[str, Any]]:
   return "rope_scaling", {}
 
 
-def _rope_fields(
-  name: str, found: Mapping[str, Any], theta: Any
-) -> dict[str, Any]:
+def _rope_fields(name: str, found: Any, theta: Any) -> dict[str, Any]:
+  if not isinstance(found, Mapping):
+    raise _unsupported(name, found, "null or an object")
   found = dict(found)
   old_kind = found.pop("type", "default")
   kind = found.pop("rope_type", old_kind)
@@ -297,7 +304,8 @@ def _qwen_window(keys: _Keys) -> dict[str, Any]:
         "use_sliding_window", used, "True if layer_types has sliding layers"
       )
     return {}
-  first = _checked("max_window_layers", first, "num_layers")
+  if type(first) is not int or first < 0:
+    raise _unsupported("max_window_layers", first, "a number of layers")
   return _window(window, _layer_types(keys, lambda layer: layer >= first))
 
 
@@ -335,7 +343,11 @@ def _layer_types(
   if types is None:
     return tuple(default(layer) for layer in range(count))
   known = ("full_attention", "sliding_attention")
-  if len(types) != count or not all(kind in known for kind in types):
+  if (
+    not isinstance(types, list)
+    or len(types) != count
+    or not all(kind in known for kind in types)
+  ):
     raise _unsupported(
       "layer_types", types, f"{' or '.join(known)} for each of {count} layers"
     )
@@ -345,7 +357,7 @@ def _layer_types(
 def _window(size: Any, slides: tuple[bool, ...]) -> dict[str, Any]:
   if not any(slides):
     return {}
-  if not isinstance(size, int) or size < 1:
+  if type(size) is not int or size not in RANGES["sliding_window"]:
     raise _unsupported("sliding_window", size, "a number of tokens")
   if all(slides):
     return {"sliding_window": size}
@@ -357,7 +369,7 @@ def _window(size: Any, slides: tuple[bool, ...]) -> dict[str, Any]:
 
 def _attention_scale(keys: _Keys) -> dict[str, Any]:
   scalar = _take(keys, "query_pre_attn_scalar")
-  if not isinstance(scalar, int | float) or scalar <= 0:
+  if type(scalar) not in (int, float) or scalar not in ranges.POSITIVE:
     raise _unsupported("query_pre_attn_scalar", scalar, "a positive number")
   return {"attention_scale": float(scalar) ** -0.5}
 

@@ -74,6 +74,7 @@ _DTYPES = {
   "BF16": np.dtype(jnp.bfloat16),
 }
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_MAX_HEADER = 10**8  # bytes, as the library of the format says
 # What an export copies: configuration, tokenizer, license.
 _COPIED = (
   "config.json",
@@ -131,8 +132,15 @@ def load(
   config, family = _agreed("load", directory, config)
   if param_dtype is not None:
     config = dataclasses.replace(config, param_dtype=param_dtype)
-  abstract = _abstract_params(config)
   tensors = _open(directory)
+  # Before each of them is looked for by name.
+  if config.num_layers * max(config.num_experts, 1) > len(tensors):
+    raise ValueError(
+      f"load: {directory} has {len(tensors)} tensors, and config.json describes"
+      f" {config.num_layers} layers with {config.num_experts} experts each; it"
+      " is of another checkpoint. Copy all files again."
+    )
+  abstract = _abstract_params(config)
   pieces = _pieces(family, abstract)
   _check(directory, config, family, pieces, tensors)
   if callable(shardings):
@@ -365,7 +373,16 @@ def _open(directory: pathlib.Path) -> dict[str, _Tensor]:
   try:
     files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
     names = sorted({*files.values()})
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    for name in names:
+      if pathlib.PurePath(name).name != name or not name.strip("."):
+        raise ValueError(f"{name!r} is no name of a file beside it")
+  except (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+  ) as error:
     raise ValueError(
       f"load: {index} has no weight_map of tensors and files ({error!r});"
       " copy it again."
@@ -397,13 +414,15 @@ def _read_header(path: pathlib.Path) -> dict[str, _Tensor]:
       if start == b"version ":
         raise ValueError("a pointer of git-lfs, which git lfs pull resolves")
       length = int.from_bytes(start, "little")
-      if length > size - 8:
+      if length > min(size - 8, _MAX_HEADER):
         raise ValueError(f"a header of {length} bytes in a file of {size}")
       header = _header(file.read(length))
     tensors = {}
     for name, entry in header.items():
       try:
         begin, end = entry["data_offsets"]
+        if not all(type(n) is int for n in (begin, end, *entry["shape"])):
+          raise ValueError
         tensors[name] = _Tensor(
           path,
           entry["dtype"],
