@@ -13,6 +13,7 @@ import difflib
 import functools
 import itertools
 import operator
+import pathlib
 import types
 import typing
 from collections.abc import Mapping
@@ -58,6 +59,11 @@ class ModelConfig(transformer.Architecture):
       Its config.json then decides the architecture: of the other fields only
       `dtype`, `param_dtype`, `attention`, `decode_attention`, `experts`,
       `remat` and `cache_dtype` may be set. Empty: from scratch.
+    revision: Commit, tag or branch of a checkpoint on the hub; with a commit a
+      run starts from the same files on every day. Empty: the newest.
+    adapter_checkpoint: Folder with adapters to start from, as PEFT and
+      `experiments.export --adapters` write it, for this `checkpoint`. Rank, α
+      and modules are the file's, and need not be set. Empty: fresh adapters.
     lora_rank: Of low-rank adapters, which alone are trained; 0 for none.
     lora_alpha: Their term is multiplied by lora_alpha / lora_rank.
     lora_modules: Projections with an adapter, of "query", "key", "value",
@@ -67,6 +73,8 @@ class ModelConfig(transformer.Architecture):
   """
 
   checkpoint: str = ""
+  revision: str = ""
+  adapter_checkpoint: str = ""
   lora_rank: int = 0
   lora_alpha: float = 32.0
   lora_modules: tuple[str, ...] = ()
@@ -77,6 +85,19 @@ class ModelConfig(transformer.Architecture):
     ranges.check(self, "config.model", lora_alpha=ranges.POSITIVE)
     if self.lora_rank:
       ranges.check(self, "config.model", lora_rank=lora.RANKS)
+    if self.revision and not self.checkpoint:
+      raise ValueError(
+        f"config.model.revision={self.revision!r} is of a checkpoint on the"
+        " hub; set config.model.checkpoint to its name."
+      )
+    if self.adapter_checkpoint:
+      if not self.checkpoint:
+        raise ValueError(
+          f"config.model.adapter_checkpoint={self.adapter_checkpoint!r}: these"
+          " adapters belong to a checkpoint; set config.model.checkpoint to the"
+          " one that they were trained with."
+        )
+      return  # Their file is read when the run begins.
     if not self.lora_rank and self.quantization != "none":
       raise ValueError(
         f"config.model.quantization={self.quantization!r} freezes the kernels"
@@ -89,8 +110,21 @@ class ModelConfig(transformer.Architecture):
     """The low-rank adapters, or None.
 
     Raises:
-      ValueError: A number is out of range.
+      FileNotFoundError: There are none in `adapter_checkpoint`.
+      ValueError: A number is out of range; or the file has another one.
     """
+    if self.adapter_checkpoint:
+      found = lora.peft_config(self.adapter_checkpoint, self.quantization)
+      for name in ("rank", "alpha", "modules"):
+        setting, theirs = f"lora_{name}", getattr(found, name)
+        value = getattr(self, setting)
+        if value != getattr(ModelConfig, setting) and value != theirs:
+          raise ValueError(
+            f"config.model.{setting}={value}, and the adapters in"
+            f" {self.adapter_checkpoint} have {theirs}; leave the setting out:"
+            " it is taken from there."
+          )
+      return found
     if not self.lora_rank:
       return None
     return lora.LoRAConfig(
@@ -99,6 +133,10 @@ class ModelConfig(transformer.Architecture):
       modules=self.lora_modules,
       quantization=self.quantization,
     )
+
+  def directory(self) -> pathlib.Path:
+    """The folder of the checkpoint, downloaded if it is on the hub."""
+    return hub.local_directory(self.checkpoint, self.revision)
 
   def transformer(self, vocab_size: int) -> transformer.TransformerConfig:
     """The architecture, for a vocabulary of at least this size.
@@ -123,7 +161,7 @@ class ModelConfig(transformer.Architecture):
           f" the model's fields only {', '.join(ours)} may be set beside it."
           " Start from configs/checkpoint.py, which sets none."
         )
-    theirs, _ = families.from_config_json(hub.local_directory(self.checkpoint))
+    theirs, _ = families.from_config_json(self.directory())
     if theirs["vocab_size"] < vocab_size:
       raise ValueError(
         f"config.model.checkpoint={self.checkpoint!r} has"

@@ -19,7 +19,6 @@ from jax.sharding import Mesh
 
 from grpo_jax import tasks
 from grpo_jax.data import pipeline, sources, teacher, tokenizer
-from grpo_jax.models import hub
 from grpo_jax.rewards import combine, host
 from grpo_jax.rewards import sessions as sessions_lib
 from grpo_jax.training import config as config_lib
@@ -490,7 +489,7 @@ def _tokenizer_path(config: config_lib.RunConfig) -> Any:
     return tokenizer.GSM8K_BPE
   if config.data.tokenizer:
     return config.data.tokenizer
-  return hub.local_directory(config.model.checkpoint)
+  return config.model.directory()
 
 
 def _task_problem(config: config_lib.RunConfig) -> Problem:

@@ -177,6 +177,8 @@ def _source_of_base(getsource, planted, cls):
 def test_every_setting_of_the_model_is_read():
   own = {
     "checkpoint",
+    "revision",
+    "adapter_checkpoint",
     "lora_rank",
     "lora_alpha",
     "lora_modules",
