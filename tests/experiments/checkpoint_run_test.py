@@ -193,27 +193,21 @@ def test_adapters_are_exported_merged_or_alone_and_started_from(tmp_path):
     merged["trained"]["embed"]["embedding"],
     base["trained"]["embed"]["embedding"],
   )
-  # A further run begins where this one has ended, and goes on from there.
+  # A further run goes on from there: fresh adapters would begin at B = 0.
   config.model.lora_rank = 0
   config.model.adapter_checkpoint = str(tmp_path / "alone")
+  config.rl.steps = 2
   with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(tmp_path)
-    for steps, differs in ((0, False), (2, True)):
-      config.rl.steps = steps
-      loop.train(config, tmp_path / f"further_{steps}")
-      with runs.load(tmp_path / f"further_{steps}") as loaded:
-        assert loaded.step == steps
-        jax.tree.map(
-          np.testing.assert_array_equal,
-          loaded.params["frozen"],
-          params["frozen"],
-        )
-        changed = jax.tree.map(
-          lambda one, other: bool((one != other).any()),
-          loaded.params["trained"],
-          params["trained"],
-        )
-      assert {*jax.tree.leaves(changed)} == {differs}
+    loop.train(config, tmp_path / "further")
+    with runs.load(tmp_path / "further") as loaded:
+      further = loaded.params
+  jax.tree.map(
+    np.testing.assert_array_equal, further["frozen"], params["frozen"]
+  )
+  for name, adapter in further["trained"].items():
+    change = abs(adapter["b"] - params["trained"][name]["b"]).max()
+    assert 0 < change < 0.2 * abs(params["trained"][name]["b"]).max(), name
 
 
 # Mixtures are trained in float32, and Gemma as published, in bfloat16.
