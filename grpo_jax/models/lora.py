@@ -374,7 +374,8 @@ def peft_config(
       " of which the file has adapters."
     )
   named = {ours[name.split(".")[-1]] for name in listed}
-  rank, alpha = settings.get("r"), settings.get("lora_alpha")
+  rank: Any = settings.get("r")
+  alpha: Any = settings.get("lora_alpha")
   if type(rank) is not int or type(alpha) not in (int, float):
     raise ValueError(
       f"peft_config: {path} has r {reprlib.repr(rank)} and lora_alpha"
