@@ -76,7 +76,7 @@ gsm8k: $(addprefix $(VENV)/,$(GSM8K_NEEDS))
 	  --config=configs/gsm8k_cpu.py --workdir=$(WORKDIR) $(ARGS)
 
 pods: $(VENV)/with-tpu
-	$(BIN)/python -m experiments.pod_table $(ARGS)
+	$(BIN)/python -m experiments.pods.table $(ARGS)
 
 # In a new environment, so that it finds what the newest versions need. grep
 # keeps the comment at the top of the file.

@@ -27,7 +27,7 @@ _LINT = ["ruff>=0.12", "mypy>=1.15", "pre-commit>=4"]
 setuptools.setup(
   name="grpo_jax",
   version="0.1.0",
-  description="GRPO, its descendants and PPO as one compiled JAX program",
+  description="GRPO, its descendants and PPO in JAX",
   license="Apache-2.0",
   python_requires=">=3.11",
   packages=setuptools.find_namespace_packages(  # `configs` is files to run.

@@ -10,7 +10,7 @@ way round three times out of four. It samples, and the teacher's distribution
 over the vocabulary (opd_full), over its likeliest tokens (opd_topk) or at the
 sampled tokens (opd_token) takes the place of a verifier, whose rewards are only
 watched. Expected: accuracy from near 0 to near the teacher's. Another teacher:
---config.rl.reference_workdir=runs/OTHER. Time: one to two minutes on 2 CPU
+--config.rl.reference_workdirs=runs/OTHER. Time: one to two minutes on 2 CPU
 cores.
 """
 
@@ -21,7 +21,7 @@ def get_config(algorithm: str = "opd_full"):
   """The quickstart's student with a teacher instead of a verifier."""
   config = quickstart.get_config(algorithm)
   config.seed = 1  # Not the initialisation of the teacher.
-  config.rl.reference_workdir = "runs/quickstart"
+  config.rl.reference_workdirs = ("runs/quickstart",)
   config.rl.steps = 100
   config.required_accuracy = None
   return config

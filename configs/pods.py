@@ -1,6 +1,6 @@
 """A step with a published model, all of it in one program: for pods.
 
-    python -m experiments.pod_report --config=configs/pods.py \
+    python -m experiments.pods.report --config=configs/pods.py \
         --config.model.checkpoint=Qwen/Qwen2.5-7B \
         --topology=v5p-128 --mesh=fsdp:16,tensor:4
 

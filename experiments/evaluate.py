@@ -2,10 +2,13 @@
 
     python -m experiments.evaluate --workdir=runs/quickstart
 
-Prints greedy accuracy with its 95 % Wilson interval, and pass@k and maj@k of
-sampled completions with 95 % bootstrap intervals over prompts; the same goes
-to evaluation.json in the workdir. On several hosts the same command is started
-on each, as that of experiments.train.
+Prints greedy accuracy with its 95 % Wilson interval, over all prompts and over
+those whose completion could be scored, and pass@k and maj@k of sampled
+completions with 95 % bootstrap intervals over prompts; the same goes to
+evaluation.json in the workdir. A completion that could not be scored is not
+right. Exit status: 0; 1 if more of them could not than a share of
+config.rewards.max_unscored; 2 a mistake in the command or the workdir. On
+several hosts the same command is started on each, as that of experiments.train.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import jax
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.training import evaluation, hosts, paths, runs
+from grpo_jax.training import evaluation, hosts, paths, runs, unscored
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run, local or gs://.", required=True
@@ -55,53 +58,42 @@ def main(argv: Sequence[str]) -> int:
     greedy = results(0.0, 1)
     sampled = results(_TEMPERATURE.value, _NUM_SAMPLES.value)
 
+  num_unscored, failures = 0, []
+  for name, results_of in (("greedy", greedy), ("sampled", sampled)):
+    valid = [completion.valid for group in results_of for completion in group]
+    num_unscored += valid.count(False)
+    excess = unscored.excess(
+      valid.count(False), len(valid), loaded.config.rewards.max_unscored
+    )
+    if excess:
+      failures.append(f"{name}: {excess}")
   if not hosts.is_main():
-    return 0
-  table = {"step": loaded.step, "num_prompts": len(greedy)}
-  right = [group[0].correct for group in greedy if group[0].valid]
-  table["greedy"] = _row(
-    sum(right) / max(len(right), 1),
-    evaluation.wilson_interval(sum(right), len(right)),
-  )
-  scored = [[c for c in group if c.valid] for group in sampled]
-  scored = [group for group in scored if group]
-  k = 1
-  while k <= _NUM_SAMPLES.value:
-    passes = [
-      evaluation.pass_at_k(len(g), sum(c.correct for c in g), min(k, len(g)))
-      for g in scored
-    ]
-    votes = [
-      evaluation.majority_at_k([c.answer for c in g], [c.correct for c in g], k)
-      for g in scored
-    ]
-    for name, values in ((f"pass@{k}", passes), (f"maj@{k}", votes)):
-      table[name] = _row(
-        sum(values) / max(len(values), 1),
-        evaluation.bootstrap_interval(values or [0.0]),
-      )
-    k *= 2
-  table["unscored"] = sum(not c.valid for g in (*greedy, *sampled) for c in g)
+    return int(bool(failures))
 
+  rows = evaluation.table(greedy, sampled)
   print(
-    f"{workdir}, step {table['step']}: {len(greedy)} held-out prompts,"
+    f"{workdir}, step {loaded.step}: {len(greedy)} held-out prompts,"
     f" {_NUM_SAMPLES.value} samples each at temperature {_TEMPERATURE.value}"
   )
-  for name, row in table.items():
-    if isinstance(row, dict):
-      print(
-        f"  {name:<10} {row['value']:.3f}"
-        f"   (95 % interval {row['low']:.3f}-{row['high']:.3f})"
-      )
-  print(f"  unscored   {table['unscored']}")
+  for name, row in rows.items():
+    value = "  –  " if row["value"] is None else f"{row['value']:.3f}"
+    print(
+      f"  {name:<13} {value}"
+      f"   (95 % interval {row['low']:.3f}-{row['high']:.3f})"
+    )
+  print(f"  unscored      {num_unscored}")
+  for failure in failures:
+    print(flags_lib.wrapped(f"FAIL: {failure}"))
+  table = {
+    "step": loaded.step,
+    "num_prompts": len(greedy),
+    **rows,
+    "unscored": num_unscored,
+  }
   path = workdir / "evaluation.json"
   paths.write(path, (json.dumps(table, indent=2) + "\n").encode())
   print(f"saved: {path}")
-  return 0
-
-
-def _row(value: float, interval: tuple[float, float]) -> dict[str, float]:
-  return {"value": value, "low": interval[0], "high": interval[1]}
+  return int(bool(failures))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@
     python -m experiments.sample --workdir=runs/gsm8k --prompt="Tom has 3 ..."
 
 Greedy unless --temperature is given. A toy task's prompt is written in its own
-alphabet, as `evaluate` and the training log print it.
+alphabet, as `evaluate` and the training log print it. Each completion is one
+line: line ends, control characters and whatever else a terminal acts upon are
+written as in a Python string.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from absl import flags
 from experiments import flags as flags_lib
 from grpo_jax.data import pipeline
 from grpo_jax.rollout import sampling
-from grpo_jax.training import assembly, host_rollout, runs, sharding
+from grpo_jax.training import escapes, players, runs, sharding
 from grpo_jax.types import Prompts, Rollout
 
 _WORKDIR = flags.DEFINE_string(
@@ -34,7 +36,7 @@ _SEED = flags.DEFINE_integer("seed", 0, "Of the samples.")
 
 
 def main(argv: Sequence[str]) -> int:
-  """Prints the completions, one per paragraph."""
+  """Prints the completions, one per line."""
   del argv
   with runs.load(_WORKDIR.value, _STEP.value) as loaded:
     problem = loaded.problem
@@ -62,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
       np.asarray(rollout.tokens[:num_samples]),
       np.asarray(rollout.completion_mask[:num_samples]),
     ):
-      print(text)
+      print(escapes.escaped(text))
   return 0
 
 
@@ -108,10 +110,10 @@ def _with_host(
     ValueError: One has failed.
   """
   batch = _batch(loaded, ids)
-  player = host_rollout.Player(
+  player = players.HostEpisodes(
     loaded.problem,
     loaded.mesh,
-    assembly.make_turns(
+    players.make_turns(
       loaded.policy, loaded.problem, config, _NUM_SAMPLES.value
     ),
   )

@@ -6,8 +6,9 @@ r"""Trains a policy as a config says.
 Any setting can be changed: --config.rl.steps=100; the algorithm by
 --config=configs/quickstart.py:gspo. Started again with the same workdir, an
 unfinished run continues. Exit status: 0 done (and accurate enough, if the
-config asks), 1 not accurate enough, 2 a mistake in the command, the config or
-the data, 75 another process of the run was lost, 143 stopped by SIGTERM after
+config asks), 1 not accurate enough, or too many held-out completions that
+nobody could score, 2 a mistake in the command, the config, the data or a
+verifier, 75 another process of the run was lost, 143 stopped by SIGTERM after
 saving. After 75 and 143 the same command continues.
 
 On several hosts the same command is started on each. On Cloud TPU and under
@@ -29,7 +30,8 @@ import jax
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.training import evaluation, hosts, loop, paths, plots
+from experiments import report
+from grpo_jax.training import hosts, loop, paths, plots
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(
@@ -64,10 +66,26 @@ def main(argv: Sequence[str]) -> int:
   how = "greedy"
   if config.eval.temperature:
     how = f"temperature {config.eval.temperature:g}"
+  required = config.required_accuracy
+  failure = report.failure(
+    result.after, result.num_prompts, required, config.rewards.max_unscored
+  )
+  status = int(failure is not None)
   if not hosts.is_main():
-    return _status(config, result)
-  _show_examples(result.examples[:_NUM_SHOWN], how)
-  status = _report(config, result, time.time() - started, how)
+    return status
+  print(f"\nheld-out completions ({how}):")
+  for completion in result.examples[:_NUM_SHOWN]:
+    print(report.example(completion))
+  seconds = time.time() - started
+  lines = report.before_and_after(
+    result.before, result.after, result.num_prompts, how, seconds
+  )
+  print("\n" + "\n".join(lines))
+  if failure is not None:
+    print(flags_lib.wrapped(f"FAIL: {failure}"))
+  elif required is not None:
+    accuracy = result.after["eval/accuracy"]
+    print(f"PASS: accuracy {accuracy:.3f} ≥ {required:.3f}")
   # The picture is a convenience: a run on a server without matplotlib ends
   # as well as any other.
   if importlib.util.find_spec("matplotlib"):
@@ -76,50 +94,6 @@ def main(argv: Sequence[str]) -> int:
   else:
     logging.warning("no plot: install grpo_jax[plot] for %s", workdir)
   return status
-
-
-def _show_examples(examples: Sequence[evaluation.Completion], how: str) -> None:
-  print(f"\nheld-out completions ({how}):")
-  for example in examples:
-    prompt = _short(example.prompt, 30)
-    text = _short(example.text, 34)
-    verdict = f"{example.reward:.2f}" if example.valid else "unscored"
-    print(f"  {prompt:<30} {text:<34} {verdict:>8}")
-
-
-def _short(text: str, width: int) -> str:
-  line = " ".join(text.split())
-  return line if len(line) <= width else line[: width - 1] + "…"
-
-
-def _report(config, result: loop.Result, seconds: float, how: str) -> int:
-  """Prints before and after; returns the exit status."""
-  assert result.before is not None
-  assert result.after is not None
-  n = result.num_prompts
-  print(f"\n{f'held-out, {how}, n = {n}':<30} {'before':>8}  {'after':>8}")
-  for name, after in result.after.items():
-    before = result.before[name]
-    print(f"  {name.removeprefix('eval/'):<28} {before:8.3f}  {after:8.3f}")
-  accuracy = result.after["eval/accuracy"]
-  low, high = evaluation.wilson_interval(accuracy * n, n)
-  print(
-    f"accuracy {result.before['eval/accuracy']:.3f} -> {accuracy:.3f}"
-    f" (95 % interval {low:.3f}-{high:.3f}) in {seconds:.0f} s"
-  )
-  status, required = _status(config, result), config.required_accuracy
-  if required is not None:
-    print(
-      f"{'FAIL' if status else 'PASS'}: accuracy {accuracy:.3f}"
-      f" {'<' if status else '≥'} {required:.3f}"
-    )
-  return status
-
-
-def _status(config, result: loop.Result) -> int:
-  assert result.after is not None
-  required = config.required_accuracy
-  return int(required is not None and result.after["eval/accuracy"] < required)
 
 
 if __name__ == "__main__":

@@ -1,3 +1,3 @@
-"""grpo_jax: GRPO, its descendants and PPO as one compiled JAX program."""
+"""grpo_jax: GRPO, its descendants and PPO in JAX."""
 
 __version__ = "0.1.0"

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -335,6 +335,36 @@ class Scored:
   step_mask: jax.Array | None = None  # [B, T] bool
 
 
+def _field(kind: str, clean: str = "", **more: Any) -> Any:
+  """A field of a batch, with what the system has to know of it.
+
+  Args:
+    kind: What its leading axes are: "token" [B, T, ...] (advantages also [B]),
+      "row" [B, ...], "prompt" [P, ...], or "shared".
+    clean: What happens before a loss reads it: "masked", it is at least
+      float32, and 0 where a token is not trained; "wide", it is at least
+      float32; "", nothing.
+    **more: Of the field.
+  """
+  metadata = {"kind": kind, "clean": clean, **more.pop("metadata", {})}
+  return dataclasses.field(metadata=metadata, **more)
+
+
+def _optional(
+  kind: str, clean: str = "", need: str = "", provider: str = ""
+) -> Any:
+  """A field that is None unless something provides it.
+
+  Args:
+    kind, clean: As in `_field`.
+    need: By which name an algorithm asks for it in `needs`; "": it comes with
+      others, or nobody asks.
+    provider: Who provides it then, for messages.
+  """
+  metadata = {"need": need, "provider": provider}
+  return _field(kind, clean, default=None, metadata=metadata)
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainBatch:
@@ -391,91 +421,143 @@ class TrainBatch:
     num_groups: Static upper bound of `group_id`, exclusive.
   """
 
-  prompt_tokens: jax.Array  # [P, S] int32
-  prompt_mask: jax.Array  # [P, S] bool
-  prompt_index: jax.Array  # [B] int32
-  group_id: jax.Array  # [B] int32
-  tokens: jax.Array  # [B, T] int32
-  completion_mask: jax.Array  # [B, T] bool
-  mask: jax.Array  # [B, T] bool
-  rewards: jax.Array  # [B] float32
-  valid: jax.Array  # [B] bool
-  terminated: jax.Array  # [B] bool
-  correct: jax.Array  # [B] bool
+  prompt_tokens: jax.Array = _field("prompt")  # [P, S] int32
+  prompt_mask: jax.Array = _field("prompt")  # [P, S] bool
+  prompt_index: jax.Array = _field("row")  # [B] int32
+  group_id: jax.Array = _field("row")  # [B] int32
+  tokens: jax.Array = _field("token")  # [B, T] int32
+  completion_mask: jax.Array = _field("token")  # [B, T] bool
+  mask: jax.Array = _field("token")  # [B, T] bool
+  rewards: jax.Array = _field("row", clean="wide")  # [B] float32
+  valid: jax.Array = _field("row")  # [B] bool
+  terminated: jax.Array = _field("row")  # [B] bool
+  correct: jax.Array = _field("row")  # [B] bool
   # Typed as present: an algorithm reads only what it names in `needs`, and
   # what nothing provides raises before tracing.
-  behavior_logp: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
-  sampler_logp: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
-  entropy: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
-  kept_ids: jax.Array = None  # type: ignore[assignment]  # [B, T, K] int32
-  routing: jax.Array = None  # type: ignore[assignment]  # [B, T, layers, k]
-  prompt_routing: jax.Array = None  # type: ignore[assignment]  # [P, S, …]
-  anchor_routing: jax.Array = None  # type: ignore[assignment]  # [B, T, …]
-  router_load: jax.Array = None  # type: ignore[assignment]  # [layers, E]
-  components: jax.Array = None  # type: ignore[assignment]  # [B, K] float32
-  component_weights: jax.Array = None  # type: ignore[assignment]  # [K]
-  step_rewards: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
-  step_mask: jax.Array = None  # type: ignore[assignment]  # [B, T] bool
-  turn: jax.Array = None  # type: ignore[assignment]  # [B, T] int32
-  turn_rewards: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
-  state_id: jax.Array = None  # type: ignore[assignment]  # [B, T] int32
-  trace_id: jax.Array = None  # type: ignore[assignment]  # [B] int32
-  trace_order: jax.Array = None  # type: ignore[assignment]  # [B] int32
-  is_last: jax.Array = None  # type: ignore[assignment]  # [B] bool
-  greedy_rewards: jax.Array = None  # type: ignore[assignment]  # [B] float32
-  domain: jax.Array = None  # type: ignore[assignment]  # [B] int32
-  old_logp: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
-  sum_pi_squared: jax.Array = None  # type: ignore[assignment]  # [B, T]
-  ref_logp: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
-  ref_h: jax.Array = None  # type: ignore[assignment]  # [B, T, D]
-  ref_topk_ids: jax.Array = None  # type: ignore[assignment]  # [B, T, K] int32
-  ref_topk_logp: jax.Array = None  # type: ignore[assignment]  # [B, T, K]
-  values: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
-  token_rewards: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
-  advantages: jax.Array = None  # type: ignore[assignment]  # [B] or [B, T]
-  returns: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
-  policy_weight: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
-  pair_role: jax.Array = None  # type: ignore[assignment]  # [B] float32
-  selected: jax.Array = None  # type: ignore[assignment]  # [B, T] bool
-  state: PyTree = None
-  coefficients: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
-  key: jax.Array = None  # type: ignore[assignment]  # [] PRNG key
-  num_groups: int = dataclasses.field(default=1, metadata={"static": True})
-
-
-# The fields of a TrainBatch that are not indexed by row.
-SHARED_FIELDS = frozenset(
-  (
-    "prompt_tokens",
-    "prompt_mask",
-    "component_weights",
-    "prompt_routing",
-    "router_load",
-    "state",
-    "coefficients",
-    "key",
-    "num_groups",
+  behavior_logp: jax.Array = _optional(
+    "token", "masked", "behavior_logp", "recorded while sampling (phase rl)"
+  )  # [B, T] float32
+  sampler_logp: jax.Array = _optional("token", "masked")  # [B, T] float32
+  entropy: jax.Array = _optional(
+    "token", "masked", "behavior_entropy", "recorded while sampling (phase rl)"
+  )  # [B, T] float32
+  kept_ids: jax.Array = _optional(
+    "token", need="kept_ids", provider="sampling with top_k (phase rl)"
+  )  # [B, T, K] int32
+  routing: jax.Array = _optional(
+    "token", need="routing", provider="sampling from a model with experts"
+  )  # [B, T, layers, k]
+  prompt_routing: jax.Array = _optional("prompt")  # [P, S, layers, k]
+  anchor_routing: jax.Array = _optional("token")  # [B, T, layers, k]
+  router_load: jax.Array = _optional(
+    "shared", need="router", provider="a model with experts (every phase)"
+  )  # [layers, E]
+  components: jax.Array = _optional(
+    "row", "wide", "components", "the verifiers (phase rl)"
+  )  # [B, K] float32
+  component_weights: jax.Array = _optional("shared")  # [K]
+  step_rewards: jax.Array = _optional(
+    "token", "wide", "step_rewards", "a task whose verifier judges steps"
+  )  # [B, T] float32
+  step_mask: jax.Array = _optional("token")  # [B, T] bool
+  turn: jax.Array = _optional(
+    "token", need="turns", provider="a task with an environment"
+  )  # [B, T] int32
+  turn_rewards: jax.Array = _optional("token", "masked")  # [B, T] float32
+  state_id: jax.Array = _optional(
+    "token",
+    need="state_id",
+    provider="a task whose environment numbers its states",
+  )  # [B, T] int32
+  trace_id: jax.Array = _optional("row")  # [B] int32
+  trace_order: jax.Array = _optional("row")  # [B] int32
+  is_last: jax.Array = _optional("row")  # [B] bool
+  greedy_rewards: jax.Array = _optional(
+    "row", "wide", "greedy_rewards", "a greedy rollout (phase rl)"
+  )  # [B] float32
+  domain: jax.Array = _optional(
+    "row", need="domain", provider="records with an integer 'domain'"
+  )  # [B] int32
+  old_logp: jax.Array = _optional(
+    "token", "masked", "old_logp", "the policy before the update (every phase)"
+  )  # [B, T] float32
+  sum_pi_squared: jax.Array = _optional(
+    "token",
+    "masked",
+    "sum_pi_squared",
+    "the policy before the update (every phase)",
+  )  # [B, T]
+  ref_logp: jax.Array = _optional(
+    "token", "masked", "ref_logp", "the frozen reference (every phase)"
+  )  # [B, T] float32
+  ref_h: jax.Array = _optional("token")  # [B, T, D]
+  ref_topk_ids: jax.Array = _optional("token")  # [B, T, K] int32
+  ref_topk_logp: jax.Array = _optional(
+    "token", "masked", "ref_topk", "the frozen reference (every phase)"
+  )  # [B, T, K]
+  values: jax.Array = _optional(
+    "token", "masked", "values", "the critic before the update"
+  )  # [B, T] float32
+  token_rewards: jax.Array = _optional(
+    "token", "masked", "token_rewards", "a KL in the reward (every phase)"
+  )  # [B, T] float32
+  advantages: jax.Array = _optional("token", "masked")  # [B] or [B, T]
+  returns: jax.Array = _optional("token", "masked")  # [B, T] float32
+  policy_weight: jax.Array = _optional("token", "masked")  # [B, T] float32
+  pair_role: jax.Array = _optional("row")  # [B] float32
+  selected: jax.Array = _optional("token")  # [B, T] bool
+  state: PyTree = _optional("shared")
+  coefficients: dict[str, jax.Array] = dataclasses.field(
+    default_factory=dict, metadata={"kind": "shared"}
   )
-)
+  key: jax.Array = _optional("shared")  # [] PRNG key
+  num_groups: int = dataclasses.field(
+    default=1, metadata={"static": True, "kind": "shared"}
+  )
+
+
+def fields_where(owner: type, **metadata: str) -> tuple[str, ...]:
+  """Names of the fields of a batch, or of outputs, that are declared so.
+
+  Args:
+    owner: `TrainBatch` or `PolicyOutputs`.
+    **metadata: As `kind="token"`; see `_field`.
+  """
+  return tuple(
+    field.name
+    for field in dataclasses.fields(owner)
+    if all(field.metadata.get(k) == v for k, v in metadata.items())
+  )
+
+
+def providers(owner: type) -> dict[str, str]:
+  """What an algorithm may name in `needs`, and who provides it."""
+  return {
+    field.metadata["need"]: field.metadata["provider"]
+    for field in dataclasses.fields(owner)
+    if field.metadata.get("need")
+  }
 
 
 def row_arrays(batch: TrainBatch) -> dict[str, jax.Array | None]:
   """The row-indexed fields by name; `dataclasses.replace` puts them back."""
-  return {
-    field.name: getattr(batch, field.name)
-    for field in dataclasses.fields(batch)
-    if field.name not in SHARED_FIELDS
-  }
+  names = (
+    *fields_where(TrainBatch, kind="row"),
+    *fields_where(TrainBatch, kind="token"),
+  )
+  return {name: getattr(batch, name) for name in names}
 
 
 def first_slots(
   rows: dict[str, jax.Array | None], num_slots: int
 ) -> dict[str, jax.Array | None]:
   """Row-indexed fields with so many completion slots of each token field."""
+  tokens = fields_where(TrainBatch, kind="token")
 
   def cut(name, x):
-    per_token = x is not None and x.ndim > 1 and name != "components"
-    return x[:, :num_slots] if per_token else x
+    # Advantages may be of rows.
+    is_cut = x is not None and name in tokens and x.ndim > 1
+    return x[:, :num_slots] if is_cut else x
 
   return {name: cut(name, x) for name, x in rows.items()}
 
@@ -506,10 +588,14 @@ class PolicyOutputs:
     trainable: The algorithm's own trainable parameters.
   """
 
-  logp: jax.Array  # [B, T] float32
-  entropy: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
-  topk_logp: jax.Array = None  # type: ignore[assignment]  # [B, T, K] float32
-  ref_kl: jax.Array = None  # type: ignore[assignment]  # [B, T] float32
+  logp: jax.Array = _field("token", "masked")  # [B, T] float32
+  entropy: jax.Array = _optional(
+    "token", "masked", "entropy", "the policy, differentiable (every phase)"
+  )  # [B, T] float32
+  topk_logp: jax.Array = _optional("token", "masked")  # [B, T, K] float32
+  ref_kl: jax.Array = _optional(
+    "token", "masked", "ref_kl", "policy and reference (every phase)"
+  )  # [B, T] float32
   aux: RouterOutputs | None = None
   trainable: PyTree = None
 
@@ -557,25 +643,36 @@ class LossOutput:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class MemberState:
+  """What a run knows of one of its models: of the policy, a critic, a teacher.
+
+  Attributes:
+    params: {"trained": …, "frozen": …}. A member that shares leaves with
+      another, as adapters share the base of the policy, does not have them.
+    opt_state: Optimizer state of the trained leaves; None where a phase does
+      not train it.
+    average: Moving average of the trained leaves, at least float32; or None.
+  """
+
+  params: PyTree
+  opt_state: PyTree = None
+  average: PyTree = None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class TrainState:
   """Everything that changes between steps; donated, and checkpointed whole.
 
   Attributes:
     step: Updates of the state so far, over all phases.
-    phase: Index of the current phase (supervised, reinforcement, …).
+    phase: Index of the current phase.
     phase_step: Steps taken inside the phase.
     key: Base key of the run; never changes. Step n folds n into it.
-    params: {"policy": {"trained": …, "frozen": …}, "algorithm": …}, and
-      "critic": {"trained": …, "frozen": …} if there is one.
-    opt_state: Optimizer state of the trained leaves, but for the critic's.
+    members: The models of the run by name: "policy", "critic", "reference", ….
+      "algorithm" holds the scalars that an algorithm trains beside the policy.
     algorithm_state: {"algorithm": its running state (baselines, trackers),
       "coefficients": of the terms that adapt}.
-    ref_params: Frozen reference policy ({"trained", "frozen"}) or None. What
-      of "frozen" is absent is the policy's own (the base of adapters).
-    ema_params: Moving average of the trained policy leaves, at least float32,
-      or None.
-    critic_opt_state: Of the critic, which may take more steps than the policy,
-      or None.
     queue: What was drawn ahead for the next steps, the nearest first; between
       steps only, the compiled stages see none.
   """
@@ -584,13 +681,27 @@ class TrainState:
   phase: jax.Array  # [] int32
   phase_step: jax.Array  # [] int32
   key: jax.Array  # [] PRNG key
-  params: PyTree
-  opt_state: PyTree
+  members: dict[str, MemberState]
   algorithm_state: PyTree
-  ref_params: PyTree = None
-  ema_params: PyTree = None
-  critic_opt_state: PyTree = None
   queue: tuple[Drawn, ...] = ()
+
+  @property
+  def params(self) -> dict[str, PyTree]:
+    """The parameters of all members, by name."""
+    return {name: member.params for name, member in self.members.items()}
+
+  def with_members(self, **members: MemberState) -> TrainState:
+    """The state with these members added or replaced."""
+    return dataclasses.replace(self, members={**self.members, **members})
+
+  def with_params(self, **params: PyTree) -> TrainState:
+    """The state with the parameters of these members replaced."""
+    return self.with_members(
+      **{
+        name: dataclasses.replace(self.members[name], params=value)
+        for name, value in params.items()
+      }
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -677,6 +788,39 @@ class Critic:
   head: Callable[[PyTree, jax.Array], jax.Array]
 
 
+class Judge(Protocol):
+  """Who scores the completions of a phase; see `training/judges.py`."""
+
+  def score(
+    self,
+    params: Mapping[str, PyTree],
+    prompts: Prompts,
+    rollout: Rollout,
+    said: Any = None,
+  ) -> Scored:
+    """The verdict on B completions.
+
+    Args:
+      params: Of all members; a reward model is one of them.
+      prompts: P prompts.
+      rollout: Completions of them.
+      said: What verifiers of text on the host say, if there are any.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class Player:
+  """Who writes the completions of a phase, in the graph.
+
+  Attributes:
+    play: (parameters of members by name, prompts, key) -> a rollout.
+    greedy: The greedy completion of each prompt; None if no algorithm needs it.
+  """
+
+  play: Callable[..., Rollout]
+  greedy: Callable[..., Rollout] | None = None
+
+
 def _no_state(config: Any) -> tuple[PyTree, PyTree]:
   del config
   return {}, {}
@@ -704,7 +848,7 @@ class Algorithm:
   Attributes:
     name: Key in `ALGORITHMS`.
     config_class: Frozen dataclass with the paper's defaults; derives from
-      `objective.CommonConfig`.
+      `options.CommonConfig`.
     advantages: (config, batch) -> [B] or [B, T], from rewards, valid,
       group_id, lengths, entropy, values, state. Constants of the loss.
     policy_loss: (config, policy: PolicyOutputs, batch) -> [B] or [B, T], not

@@ -16,12 +16,12 @@ and original contexts are shorter than the sequences, so that every switch of a
 family shows in the logits. The same versions of torch and transformers give the
 same files.
 
-Other members of the families, for experiments/parity.py:
+Other members of the families, for experiments/parity/outputs.py:
 
   python scripts/make_tiny_checkpoints.py --output=DIR --variants --bfloat16
 
-Another checkpoint's reference, for experiments/compare_logits.py; it goes to
-DIR/reference.npz, without a continuation:
+Another checkpoint's reference, for experiments/parity/compare_logits.py; it
+goes to DIR/reference.npz, without a continuation:
 
   python scripts/make_tiny_checkpoints.py --reference_of DIR --length=64
 

@@ -1,9 +1,12 @@
 """Imports point one way, and the compiled program never calls the host.
 
-    types ← ops ← algorithms ← training ← experiments, configs
+    types ← ops ← algorithms ← learning ← training ← configs ← experiments
 
 `models`, `rollout`, `rewards`, `tasks` and `data` know `types` and `ops` only;
 `models` also `ranges`, which knows nothing.
+`learning`, the compiled half, knows `rollout` and `algorithms` beside them. No
+modules, and no folders, import each other in a circle, wherever in a file the
+import stands.
 """
 
 import ast
@@ -31,7 +34,15 @@ _BELOW = {
   "tasks": {"types", "ops"},
   "data": {"types", "ops"},
 }
+_BELOW["learning"] = {"types", "ops", "algorithms", "rollout"}
 _BELOW["training"] = {*_BELOW}
+
+# Folder -> folders that it never imports.
+_ABOVE = {
+  "grpo_jax": {"configs", "experiments", "tests"},
+  "configs": {"experiments", "tests"},
+  "experiments": {"tests"},
+}
 
 _CALLBACKS = {
   "pure_callback",
@@ -71,10 +82,10 @@ def _violations(path: str, source: str) -> list[str]:
       found.append(f"imports {name}: tensorflow is not a dependency")
     if top == "flax" and parts[:2] != ("grpo_jax", "models"):
       found.append(f"imports {name}: flax stays inside grpo_jax/models")
+    if top in _ABOVE[parts[0]]:
+      found.append(f"imports {name}: {parts[0]} never imports {top}")
     if parts[0] != "grpo_jax":
       continue
-    if top in ("experiments", "configs", "tests"):
-      found.append(f"imports {name}: the package never imports {top}")
     if top == "grpo_jax":
       target = rest[0] if rest else "every part"
       if target not in _BELOW[parts[1]] | {parts[1]}:
@@ -93,14 +104,110 @@ def _violations(path: str, source: str) -> list[str]:
   return found
 
 
+def _module(path: str) -> str:
+  """The dotted name of a file; of a package, that of its folder."""
+  parts = pathlib.PurePosixPath(path).with_suffix("").parts
+  return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _by_module(sources: dict[str, str]) -> dict[str, set[str]]:
+  """Which of these files import which, by module."""
+  modules = {_module(path) for path in sources}
+  graph: dict[str, set[str]] = {}
+  for path, source in sources.items():
+    graph[_module(path)] = found = set()
+    for name in _imports(path, ast.parse(source)):
+      while name and name not in modules:  # What is imported of a module.
+        name = name.rpartition(".")[0]
+      found |= {name} - {"", _module(path)}
+  return graph
+
+
+def _by_folder(sources: dict[str, str]) -> dict[str, set[str]]:
+  """Which folders import which; a file beside folders stands for itself."""
+  folder = {
+    _module(path): path if path.count("/") == 1 else path.rpartition("/")[0]
+    for path in sources
+  }
+  graph: dict[str, set[str]] = {}
+  for name, imported in _by_module(sources).items():
+    there = {folder[other] for other in imported}
+    graph.setdefault(folder[name], set()).update(there - {folder[name]})
+  return graph
+
+
+def _circles(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+  """What circles consist of, and what lies between two of them.
+
+  That is what is left when all that imports nothing of the rest, or that
+  nothing of the rest imports, is taken out again and again.
+  """
+  while True:
+    left = {name: imported & graph.keys() for name, imported in graph.items()}
+    imported_somewhere = set().union(*left.values())
+    left = {
+      name: imported
+      for name, imported in left.items()
+      if imported and name in imported_somewhere
+    }
+    if left.keys() == graph.keys():
+      return left
+    graph = left
+
+
 @pytest.mark.parametrize("path", _FILES)
 def test_file_imports_only_what_is_below_it(path):
   assert _violations(path, (_ROOT / path).read_text("utf-8")) == []
 
 
+@pytest.mark.parametrize("of", [_by_module, _by_folder])
+def test_nothing_imports_in_a_circle(of):
+  sources = {path: (_ROOT / path).read_text("utf-8") for path in _FILES}
+  assert _circles(of(sources)) == {}
+
+
+@pytest.mark.parametrize(
+  ("of", "circle", "sources"),
+  [
+    (
+      _by_module,
+      {"grpo_jax.ops.a", "grpo_jax.ops.b"},
+      {
+        "grpo_jax/ops/a.py": "from grpo_jax.ops import b",
+        "grpo_jax/ops/b.py": "def f():\n  from grpo_jax.ops.a import g",
+        "grpo_jax/ops/c.py": "from grpo_jax.ops import a, d",
+        "grpo_jax/ops/d.py": "",
+      },
+    ),
+    (
+      _by_module,
+      {"experiments.a", "experiments.b.c", "experiments.d"},
+      {
+        "experiments/a.py": "import experiments.b.c",
+        "experiments/b/c.py": "if TYPE_CHECKING:\n  from .. import d",
+        "experiments/d.py": "from experiments.a import f",
+      },
+    ),
+    (
+      _by_folder,
+      {"experiments/a", "experiments/b"},
+      {
+        "experiments/a/x.py": "from experiments.b import x",
+        "experiments/a/y.py": "",
+        "experiments/b/x.py": "",
+        "experiments/b/y.py": "from experiments.a import y",
+      },
+    ),
+  ],
+)
+def test_a_circle_is_found(of, circle, sources):
+  assert _circles(of(sources)).keys() == circle
+
+
 def test_every_part_of_the_package_is_checked():
   parts = {path.split("/")[1].removesuffix(".py") for path in _FILES}
   assert parts >= {*_BELOW}
+  assert {path.split("/")[0] for path in _FILES} == {*_ABOVE}
 
 
 @pytest.mark.parametrize(
@@ -113,11 +220,15 @@ def test_every_part_of_the_package_is_checked():
     ("grpo_jax/ops/a.py", "from .. import models", "not know models"),
     ("grpo_jax/tasks/a.py", "from grpo_jax import rewards", "not know rewards"),
     ("grpo_jax/algorithms/a.py", "import grpo_jax.models", "not know models"),
+    ("grpo_jax/learning/a.py", "import grpo_jax.training", "not know training"),
+    ("grpo_jax/learning/a.py", "import grpo_jax.models", "not know models"),
     ("grpo_jax/training/a.py", "from experiments import train", "experiments"),
     ("grpo_jax/training/a.py", "def f():\n  import configs.x", "configs"),
     ("grpo_jax/training/a.py", "import flax.struct", "inside grpo_jax/models"),
     ("experiments/a.py", "from flax import linen", "inside grpo_jax/models"),
     ("configs/a.py", "import tensorflow as tf", "not a dependency"),
+    ("configs/a.py", "from experiments import train", "never imports exper"),
+    ("experiments/a.py", "from tests import conftest", "never imports tests"),
     ("grpo_jax/data/a.py", "import_module('tensorflow')", "not a dependency"),
     ("grpo_jax/ops/a.py", "import jax\njax.pure_callback(f, x)", "callback"),
     (

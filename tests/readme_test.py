@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import inspect
 import os
 import pathlib
 import re
@@ -15,7 +16,7 @@ import pytest
 from grpo_jax import algorithms
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import metrics_log
-from tests.algorithms import cases
+from tests.algorithms import contract_test, reference_test
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _DOCUMENTS = (
@@ -133,23 +134,34 @@ def test_the_table_has_every_algorithm_with_its_file_config_and_test():
       assert resolved.algorithm[0] == name
 
 
-def test_the_algorithm_of_the_guide_works(tmp_path):
-  """Its equation is that of GSPO, so its loss is too."""
-  blocks = [
+def test_the_algorithm_of_the_guide_passes_all_that_others_do(
+  tmp_path, monkeypatch
+):
+  """The two blocks, as they are printed, as two files of the repository."""
+  algorithm, reference = (
     code
     for kind, code in _FENCE.findall(_read("CONTRIBUTING.md"))
     if kind == "python"
-  ]
-  (tmp_path / "foo.py").write_text(blocks[0], encoding="utf-8")
-  foo = _module(tmp_path / "foo.py").FOO
-  gspo = algorithms.get_algorithm("gspo")
-  case = cases.make_case(spread=1e-3)
-  config = foo.config_class()
-  outcome = cases.evaluate(foo, config, case)
-  expected = cases.evaluate(gspo, gspo.config_class(), case)
-  assert foo.name == "foo"
-  assert np.any(expected.gradient != 0)
-  np.testing.assert_array_equal(outcome.gradient, expected.gradient)
+  )
+  modules = {}
+  for name, code in (("foo", algorithm), ("foo_reference", reference)):
+    path = tmp_path / f"{name}.py"
+    path.write_text(code, encoding="utf-8")
+    modules[name] = _module(path)
+  monkeypatch.setitem(algorithms.ALGORITHMS, "foo", modules["foo"].FOO)
+  monkeypatch.setitem(
+    sys.modules, "tests.references.foo", modules["foo_reference"]
+  )
+  for owed in (contract_test.TestContract(), contract_test.TestBounds()):
+    for name, method in inspect.getmembers(owed, inspect.ismethod):
+      assert name.startswith("test_")
+      more = [()]
+      if "shift" in inspect.signature(method).parameters:
+        more = [(30.0,), (-30.0,)]
+      for arguments in more:
+        method("foo", *arguments)
+  reference_test.test_loss_and_gradient_equal_the_reference("foo", 0)
+  reference_test.test_defaults_are_the_papers("foo")
 
 
 def test_the_table_has_every_extra():

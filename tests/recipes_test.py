@@ -12,17 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import ppo_add
 from configs.recipes import models
 from grpo_jax import algorithms
-from grpo_jax.training import (
-  assembly,
-  problem,
-  runs,
-  sharding,
-  step,
-)
+from grpo_jax.learning import stages, update
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import models as models_lib
+from grpo_jax.training import phases as phases_lib
+from grpo_jax.training import problem, runs, sharding
 from grpo_jax.types import Scored
+from tests.training import tiny
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _FOLDER = _ROOT / "configs/recipes"
@@ -183,6 +182,17 @@ def _value(config, path: str):
   return config
 
 
+def test_sao_has_the_critic_of_its_paper():
+  """Attention frozen, two updates for one, five times the learning rate."""
+  config = _resolved(ppo_add.get_config("sao"))
+  assert config.critic.freeze == ("attention",)
+  assert config.critic.num_updates == 2
+  assert (config.rl.num_prompts, config.rl.group_size) == (128, 1)
+  rates = (x.optimizer.learning_rate for x in (config.critic, config.rl))
+  assert next(rates) == 5 * next(rates)
+  assert config.phases == ("sft", "value", "rl")
+
+
 def _resolved(config) -> config_lib.RunConfig:
   config.allow_unpublished = True
   return config_lib.resolve(config)
@@ -241,9 +251,10 @@ def test_toys_may_start_at_once(name):
 )
 def test_derived_sizes(name, trained, minibatch, updates):
   run = _resolved(_get_config(name))
-  assert run.rl.num_prompts * run.rl.group_size == trained
-  assert run.rl.num_epochs * run.rl.num_minibatches == updates
-  assert trained // run.rl.num_minibatches == minibatch
+  rl = run.section("rl")
+  assert rl.num_rows == trained
+  assert rl.num_epochs * rl.num_minibatches == updates
+  assert trained // rl.num_minibatches == minibatch
 
 
 def test_sizes_that_are_given_in_other_units():
@@ -257,9 +268,10 @@ def test_sizes_that_are_given_in_other_units():
     assert config.rl.optimizer.warmup_steps == rollouts * updates
   zero = _resolved(_get_config("r1_zero"))
   assert set(zero.phases) == {"rl"}
-  assert zero.rl.set_reference
-  assert not zero.rl.reset_optimizer
-  assert zero.rl.steps * zero.rl.num_minibatches == 400
+  rl = zero.section("rl")
+  assert rl.set_reference
+  assert not rl.reset_optimizer
+  assert rl.steps * rl.num_minibatches == 400
   assert len(zero.phases) * 400 == 10_400
 
 
@@ -283,7 +295,7 @@ def test_unknown_model_names_the_nearest():
     _get_config("dapo", "qwen2.5-7")
 
 
-# --- assembly ----------------------------------------------------------------
+# --- phases ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", models.MODELS)
@@ -319,7 +331,7 @@ def test_every_recipe_is_assembled_with_a_model(tmp_path, name, model):
   run = _resolved(config)
   solved = problem.make_problem(run)
   try:
-    policy = assembly.make_policy(run, solved, sharding.make_mesh(1))
+    policy = models_lib.make_policy(run, solved, sharding.make_mesh(1))
     phases = runs.make_phases(run, solved, policy, sharding.make_mesh(1))
     state = runs.abstract_state(
       phases[-1:], runs.abstract_start(policy, run.seed)
@@ -327,9 +339,9 @@ def test_every_recipe_is_assembled_with_a_model(tmp_path, name, model):
   finally:
     solved.close()
   parts = phases[-1].parts
-  assert parts.plan.num_updates == run.rl.num_minibatches
+  assert parts.plan.num_updates == run.section("rl").num_minibatches
   has_reference = run.algorithm[1].kl_coef > 0
-  assert (state.ref_params is not None) == has_reference
+  assert ("reference" in state.members) == has_reference
   leaf = state.params["policy"]["trained"]["embed"]["embedding"]
   vocab_size = models.MODELS[model].config_json["vocab_size"]
   assert leaf.shape[0] == vocab_size
@@ -350,12 +362,11 @@ def _toy_parts(name: str, **fields):
   config.algorithm.update(fields)
   run = config_lib.resolve(config)
   solved = problem.make_problem(run)
-  policy = assembly.make_policy(run, solved, sharding.make_mesh(1))
+  policy = models_lib.make_policy(run, solved, sharding.make_mesh(1))
   mesh = sharding.make_mesh(1)
-  parts = assembly.make_parts(run, solved, policy, "rl", mesh)
-  state = assembly.enter_phase(
-    assembly.initial_state(policy, run.seed), parts, run.rl, 0
-  )
+  parts = phases_lib.make_parts(run, solved, policy, "rl", mesh)
+  state = models_lib.initial_state(policy, run.seed)
+  state = stages.enter_phase(state, parts, 0)
   return run, solved, parts, state
 
 
@@ -390,10 +401,9 @@ def _first_gradient(name: str, **fields):
 
   @jax.jit
   def gradient(state, batch):
-    batch = step.prepare(state, batch, jax.random.key(0), parts=parts)
-    return step.minibatch_gradient(
-      parts, state.params, batch, True, state.ref_params
-    )[0]
+    batch = stages.prepare(state, batch, jax.random.key(0), parts=parts)
+    (loss,) = parts.losses
+    return update.gradient(parts.update, loss, state.params, batch)[0]
 
   leaves = jax.tree.leaves(gradient(state, batch))
   return np.concatenate([np.ravel(leaf) for leaf in leaves])
@@ -416,26 +426,33 @@ def test_neither_clip_range_nor_kl_shows_in_a_first_update():
 def test_each_phase_of_r1_zero_has_a_new_reference():
   run, _, parts, state = _toy_parts("r1_zero")
   assert run.phases == ("sft", "rl", "rl")
-  moved = jax.tree.map(lambda x: x + 1, (state.params, state.opt_state))
-  state = dataclasses.replace(state, params=moved[0], opt_state=moved[1])
-  entered = assembly.enter_phase(state, parts, run.rl, 2)
+  moved = jax.tree.map(lambda x: x + 1, state.members["policy"])
+  state = state.with_members(policy=moved)
+  entered = stages.enter_phase(state, parts, 2)
   jax.tree.map(
-    np.testing.assert_array_equal, entered.ref_params, state.params["policy"]
+    np.testing.assert_array_equal,
+    entered.params["reference"],
+    state.params["policy"],
   )
   # The moments of AdamW stay; its schedule, which is constant, starts anew.
   same = jax.tree.map(
-    lambda a, b: bool((a == b).all()), entered.opt_state, state.opt_state
+    lambda a, b: bool((a == b).all()),
+    entered.members["policy"].opt_state,
+    moved.opt_state,
   )
-  assert sum(jax.tree.leaves(same)) >= 2 * len(jax.tree.leaves(state.params))
+  leaves = jax.tree.leaves(state.params["policy"])
+  assert sum(jax.tree.leaves(same)) >= 2 * len(leaves)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_toy_runs_two_steps(name):
   run, solved, parts, state = _toy_parts(name)
-  parts = dataclasses.replace(parts, score=lambda _, rollout: _scored(rollout))
-  advance = jax.jit(functools.partial(step.fused_step, parts=parts))
-  num_prompts = run.rl.num_prompts * run.rl.max_rounds
+  judge = tiny.Judge(lambda _, rollout: _scored(rollout))
+  parts = dataclasses.replace(parts, judge=judge)
+  advance = jax.jit(functools.partial(stages.fused_step, parts=parts))
+  rl = run.section("rl")
+  num_prompts = rl.num_prompts * rl.max_rounds
   stream = solved.prompt_stream(0, num_prompts, None)
   before = state.params
   for _ in range(2):

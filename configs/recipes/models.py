@@ -4,7 +4,8 @@ A recipe is `configs/recipes/NAME.py:MODEL`, with a name of `MODELS` or "toy":
 
     python -m experiments.train --config=configs/recipes/dapo.py:qwen2.5-0.5b \
         --workdir=runs/dapo
-    python -m experiments.memory --config=configs/recipes/dapo.py:qwen2.5-0.5b
+    python -m experiments.pods.memory \
+        --config=configs/recipes/dapo.py:qwen2.5-0.5b
 
 The second command says what the first one needs. Questions are GSM8K's, from
 TFDS_DATA_DIR; those of MATH or any others, with a field `prompt` and a field
@@ -43,7 +44,7 @@ every completion of a batch at its full length, and at the published batches and
 lengths it is larger than the rest. At such lengths the scores of attention in
 its plain form, which grow with their square, lead what the backward pass keeps;
 smaller --config.rl.micro_batch_size, down to one row per device, helps.
-`experiments.memory` prints both.
+`experiments.pods.memory` prints both.
 
 No recipe has been run here on these models: only the toys have. Their held-out
 accuracy, over 256 sums sampled at temperature 1, rose from 0.75 to 0.80

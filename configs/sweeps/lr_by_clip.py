@@ -1,8 +1,8 @@
 """A sweep in small: two clip widths, three learning rates, three seeds.
 
-    python -m experiments.sweep --config=configs/sweeps/lr_by_clip.py \
+    python -m experiments.sweeps.run --config=configs/sweeps/lr_by_clip.py \
         --root=runs/sweeps/lr_by_clip --parallel=2
-    python -m experiments.collect --root=runs/sweeps/lr_by_clip
+    python -m experiments.sweeps.collect --root=runs/sweeps/lr_by_clip
 
 Copying three letters, after a warm start that is too short to master it. Four
 minibatches a step take the policy away from the one that sampled, so that the

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from experiments import statistics
 from experiments.critics import environments, training
 from experiments.critics.protocol import HORIZONS, Cell, Profile
 from experiments.critics.results import Record
 from experiments.critics.settings import Setting
+from experiments.sweeps import statistics
 
 # Colour-blind-safe (Okabe and Ito) and told apart by the marker, too.
 _STYLES = {

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from scipy import stats
 
-from experiments import statistics
 from experiments.critics import environments, protocol
 from experiments.critics.protocol import HORIZONS, Cell, Profile
 from experiments.critics.results import Record
 from experiments.critics.settings import Setting
-from experiments.statistics import Conclusion
+from experiments.sweeps import statistics
+from experiments.sweeps.statistics import Conclusion
 
 _NONE = "–"
 

@@ -36,7 +36,7 @@ import numpy as np
 
 from experiments.critics import environments, settings
 from experiments.critics.settings import Setting
-from experiments.statistics import Check, Conclusion, check
+from experiments.sweeps.statistics import Check, Conclusion, check
 
 VERSION = (
   1  # Raise it when training changes: cells of another one do not count.

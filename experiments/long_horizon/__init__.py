@@ -5,7 +5,8 @@
 
 | module        | content                                                     |
 |---------------|-------------------------------------------------------------|
-| `arms.py`     | what is compared, as configs that `experiments.sweep` takes |
+| `arms.py`     | what is compared, as configs for `experiments.sweeps.run`   |
+| `config.py`   | an arm as a config file                                     |
 | `claims.py`   | what is claimed, and what numbers would confirm it          |
 | `figure.py`   | scores at the end, and while they are learnt                |
 | `page.py`     | its page                                                    |

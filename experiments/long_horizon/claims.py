@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from scipy import stats
 
-from experiments import statistics
-from experiments.statistics import Check, Conclusion, check
+from experiments.sweeps import statistics
+from experiments.sweeps.statistics import Check, Conclusion, check
 
 # (arm, metric, place among the values of what is varied) -> [seeds] or None.
 Scores = Callable[..., np.ndarray | None]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments import statistics
-from experiments.groups import Group
+from experiments.sweeps import statistics
+from experiments.sweeps.groups import Group
 
 # Colour-blind-safe (Okabe and Ito) and told apart by the marker, too.
 _STYLES = (

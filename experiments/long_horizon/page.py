@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from experiments import cells as cells_lib
-from experiments import groups as groups_lib
-from experiments import statistics
-from experiments.groups import Group
 from experiments.long_horizon import arms as arms_lib
 from experiments.long_horizon import claims, figure
 from experiments.long_horizon.arms import Arm
-from experiments.statistics import Conclusion
+from experiments.sweeps import cells as cells_lib
+from experiments.sweeps import groups as groups_lib
+from experiments.sweeps import statistics
+from experiments.sweeps.groups import Group
+from experiments.sweeps.statistics import Conclusion
 
 SECONDS = "seconds.json"  # In the root of an arm: of each start.
 _NONE = "–"
@@ -209,6 +209,9 @@ def _page(
   yield ""
   yield statistics.WHAT_DECIDES
   yield ""
+  if profile in experiment.limits:
+    yield experiment.limits[profile]
+    yield ""
   yield "## Arms"
   yield ""
   yield (

@@ -23,10 +23,10 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from experiments import cells as cells_lib
 from experiments import flags as flags_lib
 from experiments.long_horizon import arms as arms_lib
 from experiments.long_horizon import page
+from experiments.sweeps import cells as cells_lib
 
 _EXPERIMENT = flags.DEFINE_enum(
   "experiment", None, list(arms_lib.EXPERIMENTS), "Which one.", required=True
@@ -38,7 +38,7 @@ _ROOT = flags.DEFINE_string("root", None, "Folder of all runs.", required=True)
 _OUT = flags.DEFINE_string("out", None, "Folder of all pages.", required=True)
 _ARMS = flags.DEFINE_string("arms", "", "Arms whose name has a match of it.")
 _STOPPED = 143  # Exit status of a sweep, or a run, that a signal stopped.
-_CONFIG = "configs/sweeps/long_horizon.py"
+_CONFIG = "experiments/long_horizon/config.py"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -94,7 +94,7 @@ def _run(root: pathlib.Path, variant: str) -> int:
     command.append(f"--config.start_workdir={start}")
   return _timed(
     folder,
-    *("experiments.sweep", "--launcher=vmap", f"--root={folder}"),
+    *("experiments.sweeps.run", "--launcher=vmap", f"--root={folder}"),
     *command,
   )
 

@@ -5,7 +5,7 @@
 
 r is a critic's value at a completion's last token; pairs as in `dpo.py`. The
 second part keeps scores centred (Eisenstein et al., arXiv:2312.09244). No
-policy is trained: this is for the phase "value".
+policy is trained: this is for phases of the kind "preference".
 
 Source: Ouyang et al., "Training language models to follow instructions with
 human feedback", arXiv:2203.02155, Eq. 1.
@@ -28,6 +28,7 @@ from grpo_jax.types import Algorithm, TrainBatch
 class BradleyTerryConfig(CommonConfig):
   margin: float = 0.0
   center_coef: float = 0.0  # 0.01 in arXiv:2312.09244.
+  scale_free = True  # Rewards order completions, no more.
 
 
 def critic_loss(

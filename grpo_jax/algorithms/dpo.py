@@ -1,14 +1,17 @@
 """DPO on the best and the worst completion of each group.
 
-    x_i = Σ_t [log π_θ(y_it) − log π_ref(y_it)]
-    L   = −(1/K) Σ_pairs log σ(β (x_chosen − x_rejected))
+    x_i = Σ_t [log π_θ(y_it) − log π_ref(y_it)],   d = x_chosen − x_rejected
+    L   = −(1/K) Σ_pairs log σ(β d)
 
+`kind` replaces log σ by other losses of d, for "ipo" of x_i / |y_i|;
+`label_smoothing` is the share of pairs that the rewards order wrongly; and
+`f_divergence` replaces the x of d by a function of it (`ops/preferences.py`).
 K pairs: one per group whose rewards are not all equal, of its first best and
 its first worst row; the other rows are not trained. With given pairs a group
 is two rows with rewards 1 and 0; here the policy samples them (online DPO).
 
 Source: Rafailov et al., "Direct Preference Optimization", arXiv:2305.18290,
-Eq. 7.
+Eq. 7; the sources of the others stand in `ops/preferences.py`.
 """
 
 from __future__ import annotations
@@ -26,6 +29,25 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DPOConfig(CommonConfig):
   beta: float = 0.1  # Section 6.
+  kind: str = "sigmoid"  # Or "hinge", "ipo", "robust".
+  label_smoothing: float = 0.0
+  f_divergence: str = "reverse_kl"  # Or "forward_kl", "js_divergence".
+  scale_free = True  # Rewards order completions, no more.
+
+  def __post_init__(self):
+    super().__post_init__()
+    for name, known in (
+      ("kind", preferences.DPO_KINDS),
+      ("f_divergence", preferences.F_DIVERGENCES),
+    ):
+      if getattr(self, name) not in known:
+        self.complain(name, f"is unknown; choose one of {', '.join(known)}")
+    if self.beta == 0:
+      self.complain("beta", "must be greater than 0")
+    if self.label_smoothing >= 0.5:
+      self.complain("label_smoothing", "is a share of wrong labels below 0.5")
+    if self.label_smoothing and self.kind in ("hinge", "ipo"):
+      self.complain("label_smoothing", f"is not used by kind={self.kind!r}")
 
 
 def pair_roles(batch: TrainBatch) -> jax.Array:  # [B]
@@ -63,13 +85,22 @@ def prepare(config: DPOConfig, batch: TrainBatch) -> TrainBatch:
 
 
 def pair_loss(
-  beta: float, policy: PolicyOutputs, batch: TrainBatch
+  policy: PolicyOutputs,
+  batch: TrainBatch,
+  beta: float,
+  kind: str = "sigmoid",
+  label_smoothing: float = 0.0,
+  f_divergence: str = "reverse_kl",
 ) -> jax.Array:  # [B]
-  """−log σ(β d) of the pair that a row belongs to; 0 for the other rows."""
+  """The loss of the pair that a row belongs to; 0 for the other rows."""
   log_ratio = ratios.log_ratio(policy.logp, batch.ref_logp, batch.mask)
-  score = batch.pair_role * log_ratio.sum(axis=-1)  # [B]
+  if kind == "ipo":
+    x = masked.mean(log_ratio, batch.mask, axis=-1)  # [B]
+  else:
+    x = log_ratio.sum(axis=-1)  # [B]
+  score = batch.pair_role * preferences.dpo_score(x, f_divergence)
   margin = jax.ops.segment_sum(score, batch.group_id, batch.num_groups)
-  loss = preferences.dpo(margin, beta)  # [num_groups]
+  loss = preferences.dpo(margin, beta, kind, label_smoothing)  # [num_groups]
   return masked.select(loss[batch.group_id], batch.pair_role != 0)
 
 
@@ -77,7 +108,14 @@ def policy_loss(
   config: DPOConfig, policy: PolicyOutputs, batch: TrainBatch
 ) -> jax.Array:  # [B]
   # Both rows of a pair carry its loss: their mean is that of the pairs.
-  return pair_loss(config.beta, policy, batch)
+  return pair_loss(
+    policy,
+    batch,
+    config.beta,
+    config.kind,
+    config.label_smoothing,
+    config.f_divergence,
+  )
 
 
 DPO = Algorithm(

@@ -20,8 +20,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from grpo_jax.algorithms import grpo
 from grpo_jax.algorithms.options import ClipConfig
-from grpo_jax.ops import actions, aggregation, baselines, surrogates
+from grpo_jax.ops import actions, aggregation, baselines
 from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 
@@ -30,6 +31,7 @@ class GAGPOConfig(ClipConfig):
   gamma: float = 0.95
   lam: float = 0.9
   kl_coef: float = 0.01
+  scale_free = True  # Standardised here.
 
   def __post_init__(self):
     super().__post_init__()
@@ -83,14 +85,7 @@ def policy_loss(
     batch.mask,
     config.log_ratio_clamp,
   )  # [B, T]
-  return -surrogates.clipped(
-    ratio,
-    batch.advantages,
-    config.clip_low,
-    config.clip_high,
-    config.dual_clip,
-    config.ratio_cap,
-  )
+  return grpo.clipped_loss(config, ratio, batch)
 
 
 GAGPO = Algorithm(

@@ -30,6 +30,7 @@ class GFPOConfig(ClipConfig):
   metric: str = "length"  # Or "efficiency".
   kl_coef: float = 1e-3  # Section 4.
   entropy_coef: float = 1e-3  # Section 4.
+  scale_free = True  # Standardised here.
 
   def __post_init__(self):
     super().__post_init__()

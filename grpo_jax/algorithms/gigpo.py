@@ -47,6 +47,10 @@ class GiGPOConfig(ClipConfig):
           name, "shapes rewards of completions, and those of turns are learnt"
         )
 
+  @property
+  def scale_free(self) -> bool:
+    return self.normalize
+
 
 def advantages(config: GiGPOConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
   def relative(sums, counted, group, num_groups):

@@ -32,12 +32,12 @@ def advantages(config: ClipConfig, batch: TrainBatch) -> jax.Array:  # [B]
   )
 
 
-def policy_loss(
-  config: ClipConfig, policy: PolicyOutputs, batch: TrainBatch
-) -> jax.Array:  # [B, T]
-  ratio = ratios.token_ratio(
-    policy.logp, batch.old_logp, batch.mask, config.log_ratio_clamp
-  )  # [B, T]
+def clipped_loss(
+  config: ClipConfig,
+  ratio: jax.Array,  # [B] or [B, T]
+  batch: TrainBatch,
+) -> jax.Array:  # shape of ratio
+  """−min(r A, clip(r) A) of any ratio, with every bound of `ClipConfig`."""
   return -surrogates.clipped(
     ratio,
     batch.advantages,
@@ -46,6 +46,15 @@ def policy_loss(
     config.dual_clip,
     config.ratio_cap,
   )
+
+
+def policy_loss(
+  config: ClipConfig, policy: PolicyOutputs, batch: TrainBatch
+) -> jax.Array:  # [B, T]
+  ratio = ratios.token_ratio(
+    policy.logp, batch.old_logp, batch.mask, config.log_ratio_clamp
+  )  # [B, T]
+  return clipped_loss(config, ratio, batch)
 
 
 GRPO = Algorithm(

@@ -25,6 +25,7 @@ from grpo_jax.types import Algorithm, TrainBatch
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GRPOPSConfig(ClipConfig):
   kl_coef: float = 0.04  # Section 4.2.
+  scale_free = True  # Standardised here.
 
 
 def advantages(config: GRPOPSConfig, batch: TrainBatch) -> jax.Array:  # [B, T]

@@ -15,8 +15,9 @@ import dataclasses
 
 import jax
 
+from grpo_jax.algorithms import grpo
 from grpo_jax.algorithms.gtpo import GTPOConfig
-from grpo_jax.ops import aggregation, masked, ratios, shaping, surrogates
+from grpo_jax.ops import aggregation, masked, ratios, shaping
 from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 
@@ -49,17 +50,11 @@ def advantages(config: GRPOSConfig, batch: TrainBatch) -> jax.Array:  # [B]
 def policy_loss(
   config: GRPOSConfig, policy: PolicyOutputs, batch: TrainBatch
 ) -> jax.Array:  # [B]
-  per_token = ratios.token_ratio(
+  of_tokens = ratios.token_ratio(
     policy.logp, batch.old_logp, batch.mask, config.log_ratio_clamp
   )  # [B, T]
-  return -surrogates.clipped(
-    masked.mean(per_token, batch.mask, axis=-1),
-    batch.advantages,
-    config.clip_low,
-    config.clip_high,
-    config.dual_clip,
-    config.ratio_cap,
-  )
+  ratio = masked.mean(of_tokens, batch.mask, axis=-1)  # [B]
+  return grpo.clipped_loss(config, ratio, batch)
 
 
 GRPO_S = Algorithm(

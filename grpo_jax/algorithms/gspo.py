@@ -15,7 +15,7 @@ import jax
 
 from grpo_jax.algorithms import grpo
 from grpo_jax.algorithms.options import ClipConfig
-from grpo_jax.ops import aggregation, ratios, surrogates
+from grpo_jax.ops import aggregation, ratios
 from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 
@@ -33,14 +33,7 @@ def policy_loss(
   ratio = ratios.sequence_ratio(
     policy.logp, batch.old_logp, batch.mask, config.log_ratio_clamp
   )  # [B]
-  return -surrogates.clipped(
-    ratio,
-    batch.advantages,
-    config.clip_low,
-    config.clip_high,
-    config.dual_clip,
-    config.ratio_cap,
-  )
+  return grpo.clipped_loss(config, ratio, batch)
 
 
 GSPO = Algorithm(

@@ -30,6 +30,7 @@ class GTPOConfig(ClipConfig):
   alpha1: float = 1.0  # Section 4.
   alpha2: float = 0.1
   normalization: str = "joint"
+  scale_free = True  # Made of answers and entropies.
 
   def __post_init__(self):
     super().__post_init__()

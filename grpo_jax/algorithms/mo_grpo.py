@@ -25,6 +25,8 @@ from grpo_jax.types import Algorithm, TrainBatch
 class MOGRPOConfig(ClipConfig):
   """No options of its own."""
 
+  scale_free = True  # Standardised here.
+
 
 def advantages(config: MOGRPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
   return baselines.objectives_standardized(

@@ -42,25 +42,8 @@ from grpo_jax.types import (
   Term,
   TrainBatch,
   Weighted,
+  fields_where,
 )
-
-# Per-token numbers of a batch: garbage where a token is not trained.
-_TOKEN_FIELDS = (
-  "behavior_logp",
-  "sampler_logp",
-  "entropy",
-  "old_logp",
-  "sum_pi_squared",
-  "ref_logp",
-  "ref_topk_logp",
-  "values",
-  "turn_rewards",
-  "token_rewards",
-  "returns",
-  "policy_weight",
-)
-_SCORE_FIELDS = ("rewards", "components", "greedy_rewards", "step_rewards")
-_POLICY_FIELDS = ("logp", "entropy", "topk_logp", "ref_kl")
 
 
 def init(algorithm: Algorithm, config: CommonConfig) -> tuple[PyTree, PyTree]:
@@ -84,13 +67,16 @@ def update_state(
   """The state after a step with these metrics and so many rollouts."""
   coefficients = dict(state["coefficients"])
   if config.kl_target:
-    coefficients["kl"] = shaping.adaptive_kl_coef(
+    kl = metrics["kl/reference"]
+    adapted = shaping.adaptive_kl_coef(
       coefficients["kl"],
-      metrics["kl/reference"],
+      kl,
       config.kl_target,
       config.kl_horizon,
       num_rollouts,
     )
+    # NaN: no token was trained, so nothing is known.
+    coefficients["kl"] = jnp.where(jnp.isnan(kl), coefficients["kl"], adapted)
   if config.entropy_target:
     # Skywork-OR1, arXiv:2505.22312, Section 5: a constant step either way.
     low = metrics["entropy/mean"] < config.entropy_target
@@ -193,7 +179,7 @@ def make_train_batch(
     # An unscored greedy completion gives no baseline: 0, as REINFORCE.
     baseline = masked.select(greedy.rewards, greedy.valid)  # [P]
     optional["greedy_rewards"] = baseline[rollout.prompt_index]
-  if "domain" in required:
+  if "domain" in prompts.extras:
     optional["domain"] = prompts.extras["domain"][rollout.prompt_index]
   return dataclasses.replace(batch, **optional)
 
@@ -206,11 +192,10 @@ def _sanitized(x: jax.Array, mask: jax.Array) -> jax.Array:
 def _sanitized_batch(batch: TrainBatch, mask: jax.Array) -> TrainBatch:
   clean: dict[str, Any] = {
     name: _sanitized(value, mask)
-    for name in _TOKEN_FIELDS
-    if (value := getattr(batch, name)) is not None
+    for name in fields_where(TrainBatch, clean="masked")
+    # Advantages may be of rows.
+    if (value := getattr(batch, name)) is not None and value.ndim > 1
   }
-  if batch.advantages is not None and batch.advantages.ndim == 2:
-    clean["advantages"] = _sanitized(batch.advantages, mask)
   return dataclasses.replace(batch, mask=mask, **clean)
 
 
@@ -226,7 +211,7 @@ def sanitize(
   mask = batch.mask & ~jnp.isneginf(policy.logp)
   clean: dict[str, Any] = {
     name: _sanitized(value, mask)
-    for name in _POLICY_FIELDS
+    for name in fields_where(PolicyOutputs, clean="masked")
     if (value := getattr(policy, name)) is not None
   }
   return dataclasses.replace(policy, **clean), _sanitized_batch(batch, mask)
@@ -340,7 +325,7 @@ def prepare(
   batch = _sanitized_batch(batch, batch.mask)
   scores: dict[str, Any] = {
     name: masked.wide(value)
-    for name in _SCORE_FIELDS
+    for name in fields_where(TrainBatch, clean="wide")
     if (value := getattr(batch, name)) is not None
   }
   batch = dataclasses.replace(batch, **scores)

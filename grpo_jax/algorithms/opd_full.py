@@ -26,6 +26,8 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 class OPDFullConfig(CommonConfig):
   """No options of its own."""
 
+  scale_free = True  # No reward is read.
+
 
 def advantages(config: OPDFullConfig, batch: TrainBatch) -> jax.Array:  # [B]
   del config  # The teacher judges, not the verifier.

@@ -29,6 +29,7 @@ from grpo_jax.types import Algorithm, TrainBatch
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OPDTokenConfig(ClipConfig):
   teacher_clamp: float = 20.0  # Nats.
+  scale_free = True  # The teacher judges.
 
 
 def advantages(config: OPDTokenConfig, batch: TrainBatch) -> jax.Array:

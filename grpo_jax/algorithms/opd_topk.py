@@ -26,6 +26,7 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OPDTopKConfig(CommonConfig):
   topk: int = 64  # Of the teacher; all tokens if the vocabulary is smaller.
+  scale_free = True  # No reward is read.
 
   def __post_init__(self):
     super().__post_init__()

@@ -10,30 +10,13 @@ from __future__ import annotations
 import dataclasses
 
 from grpo_jax.ops import divergences, returns
-from grpo_jax.types import Algorithm
+from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch, providers
 
 # Optional inputs of a loss, and who provides them.
 NEEDS = {
-  "old_logp": "log-probs at the start of the update (every phase)",
-  "anchor": "old_logp from a forward pass of its own (every phase)",
-  "sum_pi_squared": "Σ π² at the start of the update (every phase)",
-  "ref_logp": "log-probs of the frozen reference (every phase)",
-  "ref_topk": "the reference's likeliest tokens (every phase)",
-  "ref_kl": "the KL to the reference over the vocabulary (every phase)",
-  "entropy": "the policy's entropy, differentiable (every phase)",
-  "behavior_logp": "log-probs recorded while sampling (phase rl)",
-  "behavior_entropy": "entropies recorded while sampling (phase rl)",
-  "kept_ids": "the tokens that top-k or top-p kept (phase rl, with top_k)",
-  "routing": "the experts that sampling took (phase rl, model with experts)",
-  "router": "the routers' choices before the update (model with experts)",
-  "components": "the rewards one by one (phase rl)",
-  "greedy_rewards": "the reward of each prompt's greedy completion (phase rl)",
-  "step_rewards": "rewards of steps (a task whose verifier judges steps)",
-  "turns": "turns and their rewards (a task with an environment)",
-  "state_id": "states of turns (a task whose environment numbers them)",
-  "domain": "the domain of each prompt (records with an integer 'domain')",
-  "token_rewards": "dense rewards beside the outcome (every phase)",
-  "values": "values of the critic before the update (phases value and rl)",
+  **providers(TrainBatch),
+  **providers(PolicyOutputs),
+  "anchor": "old_logp from a pass of its own (every phase)",
 }
 
 
@@ -61,7 +44,7 @@ class CommonConfig:
     top_entropy_fraction: Share of the tokens, those with the highest entropy
       of the batch, whose policy loss counts; 1 is all.
     advantage_scale: Divide advantages by the deviation of the rewards of the
-      "group" or of the "batch", or "none".
+      "group" or of the "batch", or "none"; refused where `scale_free`.
     advantage_eps: Added to that deviation.
     overlong_cache: Share of the budget over whose end the reward falls by up
       to 1 (DAPO's soft punishment); 0 switches it off.
@@ -163,12 +146,27 @@ class CommonConfig:
       )
     if self.kl_target and not self.kl_coef:
       self.complain("kl_target", "has no kl_coef to start from; set it > 0")
+    if self.advantage_scale != "none" and self.scale_free:
+      self.complain(
+        "advantage_scale",
+        "would divide by the deviation of the rewards what does not grow with"
+        " them: these advantages have a scale of their own; set 'none'",
+      )
     for low, high in (
       ("importance_min", "importance_max"),
       ("rejection_low", "rejection_high"),
     ):
       if getattr(self, low) > getattr(self, high):
         self.complain(low, f"is above {high}={getattr(self, high)}")
+
+  @property
+  def scale_free(self) -> bool:
+    """Whether advantages stay as they are when all rewards are multiplied.
+
+    They do where the algorithm standardises them by itself, or makes them of
+    something else than rewards.
+    """
+    return False
 
   def for_pretraining(self) -> CommonConfig:
     """The same for a phase that trains the critic alone: on all rows."""
@@ -256,6 +254,10 @@ class CriticConfig(CommonConfig):
     if self.boundary not in returns.BOUNDARIES:
       known = ", ".join(returns.BOUNDARIES)
       self.complain("boundary", f"is unknown; choose one of {known}")
+
+  @property
+  def scale_free(self) -> bool:
+    return self.whiten
 
   def for_pretraining(self) -> CriticConfig:
     """And on the returns themselves, and without a clip.

@@ -6,8 +6,8 @@
 
 w is the squared norm of the score with respect to the logits, so the baseline
 has the least variance among those that depend on the position. The equations
-are those of verl's `optimal_token_baseline`; token loss and clip are its
-defaults.
+are those of verl's `optimal_token_baseline`, with its `handle_zero_tail` as
+`zero_tail`; token loss and clip are its defaults.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OTBConfig(ClipConfig):
-  """No options of its own."""
+  zero_tail: bool = False  # A = R where one row of a group alone goes on.
 
 
 def advantages(config: OTBConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
-  del config
   rewards = returns.outcome_rewards(batch.rewards, batch.mask)
   return baselines.optimal_token(
     returns.returns_to_go(rewards, batch.mask),
@@ -37,6 +36,7 @@ def advantages(config: OTBConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
     batch.mask,
     batch.group_id,
     batch.num_groups,
+    config.zero_tail,
   )
 
 

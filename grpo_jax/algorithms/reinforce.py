@@ -57,9 +57,12 @@ def policy_loss(
 
 def update_state(config: REINFORCEConfig, state, metrics):
   decay = config.baseline_decay
+  # Where no row was scored, the baseline stays: what it expects has come.
+  expected = state["reward_sum"] / jnp.maximum(state["weight"], 1e-6)
+  reward = metrics["reward/mean"]
+  reward = jnp.where(jnp.isnan(reward), expected, reward)
   return {
-    "reward_sum": decay * state["reward_sum"]
-    + (1 - decay) * metrics["reward/mean"],
+    "reward_sum": decay * state["reward_sum"] + (1 - decay) * reward,
     "weight": decay * state["weight"] + (1 - decay),
   }
 

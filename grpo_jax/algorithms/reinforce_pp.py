@@ -27,6 +27,7 @@ class REINFORCEPPConfig(ClipConfig):
   kl_coef: float = 1e-3
   kl_kind: str = "k1"
   kl_in_reward: bool = True
+  scale_free = True  # Standardised here.
 
 
 def advantages(

@@ -23,6 +23,7 @@ from grpo_jax.types import Algorithm, TrainBatch
 class REINFORCEPPBaselineConfig(ClipConfig):
   kl_coef: float = 1e-3
   kl_kind: str = "k2"
+  scale_free = True  # Standardised here.
 
 
 def advantages(

@@ -17,8 +17,9 @@ import dataclasses
 
 import jax
 
+from grpo_jax.algorithms import grpo
 from grpo_jax.algorithms.options import ClipConfig
-from grpo_jax.ops import aggregation, baselines, ratios, surrogates
+from grpo_jax.ops import aggregation, baselines, ratios
 from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 
@@ -42,14 +43,7 @@ def policy_loss(
   ratio = ratios.trajectory_ratio(
     policy.logp, batch.old_logp, batch.mask, config.log_ratio_clamp
   )  # [B]
-  return -surrogates.clipped(
-    ratio,
-    batch.advantages,
-    config.clip_low,
-    config.clip_high,
-    config.dual_clip,
-    config.ratio_cap,
-  )
+  return grpo.clipped_loss(config, ratio, batch)
 
 
 RLOO = Algorithm(

@@ -22,6 +22,8 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 class SFTConfig(CommonConfig):
   """No fields of its own."""
 
+  scale_free = True  # No reward is read.
+
 
 def advantages(config: SFTConfig, batch: TrainBatch) -> jax.Array:  # [B]
   del config

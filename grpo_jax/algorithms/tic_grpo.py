@@ -31,6 +31,7 @@ class TICGRPOConfig(CommonConfig):
   clip_high: float = 0.28
   log_ratio_clamp: float = 20.0  # Nats, of the whole trajectory.
   length_corrected: bool = False
+  scale_free = True  # Standardised here.
 
 
 def advantages(config: TICGRPOConfig, batch: TrainBatch) -> jax.Array:  # [B]

@@ -33,7 +33,7 @@ def terms(config: TwoGRPODPOConfig) -> dict[str, Term]:
   return {
     "dpo": Term(
       lambda batch: config.dpo_coef,
-      lambda policy, batch: dpo.pair_loss(config.beta, policy, batch),
+      lambda policy, batch: dpo.pair_loss(policy, batch, config.beta),
       aggregation.over_sequences,
       lambda batch: batch.mask & (batch.pair_role != 0)[:, None],
     )

@@ -22,7 +22,7 @@ surrounds it was run around JAX's own form of the same function.
 
 MiB of temporaries on each device, compiled by libtpu 0.0.42 for a gradient of 4
 layers in bfloat16, 2 rows of 2047 slots a device; and GB that this program
-reads and writes, the layers counted once (experiments/benchmark_attention.py):
+reads and writes, the layers counted once (experiments/benchmarks/attention.py):
 
 | shape, device, recomputed blocks | plain      | splash     |
 |----------------------------------|------------|------------|
@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -47,17 +47,11 @@ from jax.experimental.pallas.ops.tpu import splash_attention
 from jax.sharding import PartitionSpec as P
 
 from grpo_jax.models import meshes, quantization
+from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import masked
 from grpo_jax.types import ROW_AXES, PyTree
 
-if TYPE_CHECKING:
-  from grpo_jax.models.transformer import TransformerConfig
-
-FORMS = ("auto", "plain", "splash", "cudnn")
 _LANES = 128  # Slots that a TPU kernel takes at least, and in multiples of.
-
-# How keys and values are held while sampling; "model": as they are computed.
-CACHE_DTYPES = ("model", "bfloat16", "int8")
 
 Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 

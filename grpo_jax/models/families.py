@@ -10,18 +10,14 @@ difference would show as slightly wrong logits. DeepSeek-R1's distillations are
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import pathlib
 import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from grpo_jax import ranges
-from grpo_jax.models.transformer import RANGES, TransformerConfig
-
-# Of config.json, those in no table taken out once they are read.
-_Keys = dict[str, Any]
+from grpo_jax.models import config_json
+from grpo_jax.models.architecture import TransformerConfig
+from grpo_jax.models.config_json import Keys
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +46,7 @@ class Family:
   architecture: str
   fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   fields: Mapping[str, str]
-  derived: tuple[Callable[[_Keys], dict[str, Any]], ...]
+  derived: tuple[Callable[[Keys], dict[str, Any]], ...]
   defaults: Mapping[str, Any]
   supported: Mapping[str, tuple]
   ignored: frozenset[str]
@@ -69,7 +65,7 @@ def from_config_json(
 
   Returns:
     Fields of a `TransformerConfig`, `vocab_size` among them; those left out
-    have its defaults, as `transformer.FIELDS_OF_A_RUN` always do. And the
+    have its defaults, as `architecture.FIELDS_OF_A_RUN` always do. And the
     family.
 
   Raises:
@@ -80,12 +76,12 @@ def from_config_json(
   if isinstance(source, Mapping):
     return _fields(source)
   try:
-    return _fields(_read(source))
+    return _fields(config_json.read(source))
   except ValueError as error:
     raise ValueError(f"{os.fspath(source)}: {error}") from error
 
 
-def _fields(config: _Keys | Mapping[str, Any]) -> tuple[_Keys, Family]:
+def _fields(config: Keys | Mapping[str, Any]) -> tuple[Keys, Family]:
   name = config.get("model_type")
   if not isinstance(name, str) or name not in FAMILIES:
     raise ValueError(
@@ -93,23 +89,28 @@ def _fields(config: _Keys | Mapping[str, Any]) -> tuple[_Keys, Family]:
       f" {', '.join(FAMILIES)}."
     )
   family = FAMILIES[name]
-  keys = {**family.defaults, **(_flat(config) if family.nested else config)}
+  keys = {
+    **family.defaults,
+    **(config_json.flat(config) if family.nested else config),
+  }
   del keys["model_type"]
   architectures = keys.pop("architectures", None) or [family.architecture]
   if architectures != [family.architecture]:
-    raise _unsupported(
+    raise config_json.unsupported(
       "architectures",
       architectures,
       f"{[family.architecture]}, the model with a language head",
     )
   for key, values in family.supported.items():
     if key in keys and (value := keys.pop(key)) not in values:
-      raise _unsupported(key, value, _listed(values))
+      raise config_json.unsupported(key, value, config_json.listed(values))
   if keys.get("num_key_value_heads", 0) is None:
     keys["num_key_value_heads"] = keys.get("num_attention_heads")
   fields = dict(family.fixed)
   for key, field in family.fields.items():
-    fields[field] = _checked(key, _value(keys, key), field)
+    fields[field] = config_json.checked(
+      key, config_json.required(keys, key), field
+    )
   for function in family.derived:
     fields |= function(keys)
   TransformerConfig(**fields)  # Complains about what does not fit together.
@@ -121,272 +122,6 @@ def _fields(config: _Keys | Mapping[str, Any]) -> tuple[_Keys, Family]:
       " computes. If it is a note of the tool that wrote the file, remove it."
     )
   return fields, family
-
-
-def _read(directory: str | os.PathLike) -> dict[str, Any]:
-  path = pathlib.Path(directory) / "config.json"
-  if not path.is_file():
-    raise FileNotFoundError(
-      f"from_config_json: {path} is missing; needed is a folder as"
-      " save_pretrained writes it."
-    )
-  try:
-    config = json.loads(path.read_text(encoding="utf-8"))
-  except (ValueError, RecursionError) as error:
-    raise ValueError(
-      f"config.json is no JSON: {error}. Copy the file again."
-    ) from error
-  if not isinstance(config, dict):
-    raise ValueError("config.json holds no object of keys.")
-  return config
-
-
-def _flat(config: Mapping[str, Any]) -> _Keys:
-  """The text part of a model with several, and the keys that are for all."""
-  outer = dict(config)
-  inner = outer.pop("text_config", None)
-  expected = f"{config['model_type']}_text"
-  if not isinstance(inner, Mapping) or inner.get("model_type") != expected:
-    raise _unsupported("text_config", inner, f"one of model_type {expected}")
-  return {**inner, **outer}
-
-
-def _unsupported(key: str, value: Any, supported: str) -> ValueError:
-  return ValueError(
-    f"config.json: {key} is {reprlib.repr(value)}; supported is {supported}."
-  )
-
-
-def _listed(values: tuple) -> str:
-  return " or ".join(repr(value) for value in values)
-
-
-def _value(keys: _Keys, key: str) -> Any:
-  if key not in keys:
-    raise ValueError(
-      f"config.json: {key} is missing; the file is incomplete, or of a version"
-      " of the family that is not supported."
-    )
-  return keys[key]
-
-
-def _take(keys: _Keys, key: str) -> Any:
-  value = _value(keys, key)
-  del keys[key]
-  return value
-
-
-_KINDS: dict[str, Any] = {
-  "bool": bool,
-  "int": int,
-  "float": (int, float),
-  "str": str,
-  "None": type(None),
-}
-_ANNOTATIONS = {
-  field.name: str(field.type) for field in dataclasses.fields(TransformerConfig)
-}
-
-
-def _checked(key: str, value: Any, field: str) -> Any:
-  """The value, if a field of a `TransformerConfig` may have it."""
-  annotation, allowed = _ANNOTATIONS[field], RANGES.get(field)
-  for kind in annotation.split(" | "):
-    # Python's True is an int.
-    is_bool = isinstance(value, bool)
-    if isinstance(value, _KINDS[kind]) and is_bool == (kind == "bool"):
-      if value is not None and allowed is not None and value not in allowed:
-        raise _unsupported(key, value, f"a number, {allowed}")
-      return value
-  raise _unsupported(key, value, f"a value of type {annotation}")
-
-
-# --- Rotary positions ---
-
-_ROPE_TYPES: dict[str, dict[str, str]] = {
-  "default": {},
-  "linear": {"factor": "rope_factor"},
-  "llama3": {
-    "factor": "rope_factor",
-    "low_freq_factor": "rope_low_freq",
-    "high_freq_factor": "rope_high_freq",
-    "original_max_position_embeddings": "rope_original_len",
-  },
-}
-
-
-def _rope(keys: _Keys) -> dict[str, Any]:
-  """Positions that are the same in all layers."""
-  theta = keys.pop("rope_theta")
-  return _rope_fields(*_rope_keys(keys), theta)
-
-
-def _gemma3_rope(keys: _Keys) -> dict[str, Any]:
-  """Positions with a second base, and without scaling, in sliding layers."""
-  theta, local_theta = keys.pop("rope_theta"), keys.pop("rope_local_base_freq")
-  local_theta = _checked("rope_local_base_freq", local_theta, "rope_theta")
-  name, found = _rope_keys(keys)
-  local: Mapping[str, Any] = {}
-  if name == "rope_parameters":
-    layers = dict(found)
-    found = layers.pop("full_attention", None) or {}
-    local = layers.pop("sliding_attention", None) or {}
-    if layers:
-      raise _unsupported(
-        name, layers, "an entry for full_attention and sliding_attention"
-      )
-  fields = _rope_fields(name, found, theta)
-  of_sliding = _rope_fields(f"{name}.sliding_attention", local, local_theta)
-  if of_sliding["rope_scaling"] != "none":
-    raise _unsupported(
-      f"{name}.sliding_attention", local, "the rope_type 'default'"
-    )
-  return {**fields, "local_rope_theta": of_sliding["rope_theta"]}
-
-
-def _rope_keys(keys: _Keys) -> tuple[str, Mapping[str, Any]]:
-  """The key with the scaling, which has another name since transformers 5."""
-  present = {
-    name: value
-    for name in ("rope_scaling", "rope_parameters")
-    if (value := keys.pop(name, None))
-  }
-  if len(present) > 1:
-    raise _unsupported(
-      "rope_scaling", present["rope_scaling"], "null beside rope_parameters"
-    )
-  for name, value in present.items():
-    if not isinstance(value, Mapping):
-      raise _unsupported(name, value, "null or an object")
-    return name, value
-  return "rope_scaling", {}
-
-
-def _rope_fields(name: str, found: Any, theta: Any) -> dict[str, Any]:
-  if not isinstance(found, Mapping):
-    raise _unsupported(name, found, "null or an object")
-  found = dict(found)
-  old_kind = found.pop("type", "default")
-  kind = found.pop("rope_type", old_kind)
-  if not isinstance(kind, str) or kind not in _ROPE_TYPES:
-    raise _unsupported(f"{name}.rope_type", kind, _listed(tuple(_ROPE_TYPES)))
-  if (part := found.pop("partial_rotary_factor", 1.0)) != 1:
-    raise _unsupported(f"{name}.partial_rotary_factor", part, "1.0")
-  theta = _checked("rope_theta", found.pop("rope_theta", theta), "rope_theta")
-  fields = {
-    "rope_theta": float(theta),
-    "rope_scaling": "none" if kind == "default" else kind,
-  }
-  for key, field in _ROPE_TYPES[kind].items():
-    if key not in found:
-      raise ValueError(
-        f"config.json: {name} has no {key}, which rope_type {kind!r} needs."
-      )
-    fields[field] = _checked(f"{name}.{key}", found.pop(key), field)
-  for key, value in found.items():
-    raise _unsupported(
-      f"{name}.{key}", value, f"no such key with rope_type {kind!r}"
-    )
-  return fields
-
-
-# --- Sliding windows ---
-
-
-def _qwen_window(keys: _Keys) -> dict[str, Any]:
-  """A window in the layers from `max_window_layers` on, if it is used."""
-  used = keys.pop("use_sliding_window")
-  window, first = keys.pop("sliding_window"), keys.pop("max_window_layers")
-  if not used:
-    slides = _layer_types(keys, lambda layer: False)
-    if any(slides):
-      raise _unsupported(
-        "use_sliding_window", used, "True if layer_types has sliding layers"
-      )
-    return {}
-  if type(first) is not int or first < 0:
-    raise _unsupported("max_window_layers", first, "a number of layers")
-  return _window(window, _layer_types(keys, lambda layer: layer >= first))
-
-
-def _mistral_window(keys: _Keys) -> dict[str, Any]:
-  window = keys.pop("sliding_window")
-  if window is None:
-    return {}
-  return _window(window, (True,))
-
-
-def _gemma2_window(keys: _Keys) -> dict[str, Any]:
-  """Every second layer slides, the first one too."""
-  window = _take(keys, "sliding_window")
-  return _window(window, _layer_types(keys, lambda layer: layer % 2 == 0))
-
-
-def _gemma3_window(keys: _Keys) -> dict[str, Any]:
-  """All layers slide but the last of every `sliding_window_pattern`."""
-  window = keys.pop("sliding_window")
-  period = keys.pop("_sliding_window_pattern", 6)
-  period = keys.pop("sliding_window_pattern", period)
-  if not isinstance(period, int) or period < 1:
-    raise _unsupported("sliding_window_pattern", period, "a number of layers")
-  return _window(
-    window, _layer_types(keys, lambda layer: (layer + 1) % period != 0)
-  )
-
-
-def _layer_types(
-  keys: _Keys, default: Callable[[int], bool]
-) -> tuple[bool, ...]:
-  """Which layers slide: as `layer_types` says, or as is usual."""
-  count = keys["num_hidden_layers"]
-  types = keys.pop("layer_types", None)
-  if types is None:
-    return tuple(default(layer) for layer in range(count))
-  known = ("full_attention", "sliding_attention")
-  if (
-    not isinstance(types, list)
-    or len(types) != count
-    or not all(kind in known for kind in types)
-  ):
-    raise _unsupported(
-      "layer_types", types, f"{' or '.join(known)} for each of {count} layers"
-    )
-  return tuple(kind == "sliding_attention" for kind in types)
-
-
-def _window(size: Any, slides: tuple[bool, ...]) -> dict[str, Any]:
-  if not any(slides):
-    return {}
-  if type(size) is not int or size not in RANGES["sliding_window"]:
-    raise _unsupported("sliding_window", size, "a number of tokens")
-  if all(slides):
-    return {"sliding_window": size}
-  return {"sliding_window": size, "sliding_layers": slides}
-
-
-# --- What only some families have ---
-
-
-def _attention_scale(keys: _Keys) -> dict[str, Any]:
-  scalar = _take(keys, "query_pre_attn_scalar")
-  if type(scalar) not in (int, float) or scalar not in ranges.POSITIVE:
-    raise _unsupported("query_pre_attn_scalar", scalar, "a positive number")
-  return {"attention_scale": float(scalar) ** -0.5}
-
-
-def _num_experts(keys: _Keys) -> dict[str, Any]:
-  """The number of experts, which has another name since transformers 5."""
-  found = {
-    name: _checked(name, keys.pop(name), "num_experts")
-    for name in ("num_experts", "num_local_experts")
-    if name in keys
-  }
-  if not found:
-    _value(keys, "num_experts")
-  count, *others = {*found.values()}
-  if others or count < 1:
-    raise _unsupported("num_experts", found, "one number, at least 1")
-  return {"num_experts": count}
 
 
 # --- The table ---
@@ -520,7 +255,7 @@ _QWEN2 = Family(
   architecture="Qwen2ForCausalLM",
   fixed={"qkv_bias": True},
   fields=_FIELDS,
-  derived=(_rope, _qwen_window),
+  derived=(config_json.rope, config_json.qwen_window),
   defaults={**_DEFAULTS, **_NO_WINDOW},
   supported={**_SUPPORTED, **_SILU, "use_mrope": (False, None)},
   ignored=_IGNORED,
@@ -531,7 +266,7 @@ _QWEN3 = Family(
   architecture="Qwen3ForCausalLM",
   fixed={"qk_norm": "head"},
   fields=_FIELDS,
-  derived=(_rope, _qwen_window),
+  derived=(config_json.rope, config_json.qwen_window),
   defaults={**_DEFAULTS, **_NO_WINDOW, "head_dim": 128},
   supported={**_SUPPORTED, **_SILU, **_NO_BIAS},
   ignored=_IGNORED,
@@ -547,7 +282,7 @@ _QWEN3_MOE = Family(
     "norm_topk_prob": "norm_topk",
     "num_experts_per_tok": "experts_per_token",
   },
-  derived=(_rope, _num_experts),
+  derived=(config_json.rope, config_json.num_experts),
   defaults={**_DEFAULTS, "norm_topk_prob": False},
   supported={
     **_SUPPORTED,
@@ -572,7 +307,7 @@ _LLAMA = Family(
   name="llama",
   architecture="LlamaForCausalLM",
   fields=_FIELDS,
-  derived=(_rope,),
+  derived=(config_json.rope,),
   defaults={**_DEFAULTS, "num_key_value_heads": None},
   supported={
     **_SUPPORTED,
@@ -590,7 +325,7 @@ _MISTRAL = Family(
   name="mistral",
   architecture="MistralForCausalLM",
   fields=_FIELDS,
-  derived=(_rope, _mistral_window),
+  derived=(config_json.rope, config_json.mistral_window),
   defaults={**_DEFAULTS, "sliding_window": 4096},
   supported={**_SUPPORTED, **_SILU},
   ignored=_IGNORED,
@@ -601,7 +336,7 @@ _OLMO2 = Family(
   architecture="Olmo2ForCausalLM",
   fixed={"pre_norm": False, "post_norm": True, "qk_norm": "projection"},
   fields=_FIELDS,
-  derived=(_rope,),
+  derived=(config_json.rope,),
   defaults={**_DEFAULTS, "num_key_value_heads": None, "rms_norm_eps": 1e-5},
   supported={**_SUPPORTED, **_SILU, **_NO_BIAS},
   ignored=_IGNORED,
@@ -617,7 +352,11 @@ _GEMMA2 = Family(
     "scale_embeddings": True,
   },
   fields={**_FIELDS, **_SOFTCAPS},
-  derived=(_rope, _gemma2_window, _attention_scale),
+  derived=(
+    config_json.rope,
+    config_json.gemma2_window,
+    config_json.attention_scale,
+  ),
   defaults={**_DEFAULTS, "head_dim": 256, "tie_word_embeddings": True},
   supported={
     **_SUPPORTED,
@@ -634,7 +373,11 @@ _GEMMA3_TEXT = dataclasses.replace(
   name="gemma3_text",
   architecture="Gemma3ForCausalLM",
   fixed={**_GEMMA2.fixed, "qk_norm": "head"},
-  derived=(_gemma3_rope, _gemma3_window, _attention_scale),
+  derived=(
+    config_json.gemma3_rope,
+    config_json.gemma3_window,
+    config_json.attention_scale,
+  ),
   # transformers keeps a cap of the scores in the config and never applies it.
   fields={
     key: field

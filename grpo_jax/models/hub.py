@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import pathlib
 import re
 
+# A list of files and their checksums, as `sha256sum` prints it.
+_SUMS = "SHA256SUMS"
 # What loading reads. Other formats of the same weights are left out, also those
 # in folders and, of Mistral, in consolidated.safetensors.
-_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
+_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", _SUMS)
 _OTHERS = ("*/*", "consolidated*")
 
 
@@ -67,3 +70,32 @@ def local_directory(name: str, revision: str = "") -> pathlib.Path:
       f" and could not be downloaded from the hub ({type(error).__name__}:"
       f" {error}). Copy the checkpoint to a folder and give its path."
     ) from error
+
+
+def check_sums(directory: pathlib.Path) -> None:
+  """Compares the files that SHA256SUMS lists, if the checkpoint has one.
+
+  Raises:
+    ValueError: A file is missing or has another content, or the list is none.
+  """
+  path = directory / _SUMS
+  if not path.exists():
+    return
+  for line in path.read_text(encoding="utf-8").splitlines():
+    match = re.fullmatch(r"([0-9a-f]{64}) [ *]([^/\\]+)", line)
+    if not match:
+      raise ValueError(
+        f"model.checkpoint: {path} has the line {line[:80]!r}; needed is what"
+        f" `sha256sum *.safetensors > {_SUMS}` writes in that folder."
+      )
+    expected, name = match.groups()
+    found = "missing"
+    if (directory / name).is_file():
+      with (directory / name).open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != expected:
+      raise ValueError(
+        f"model.checkpoint: {directory / name} is not the file of {_SUMS}: its"
+        f" sha256 is {found}, needed is {expected}. Copy it again from where"
+        " the list comes from."
+      )

@@ -32,7 +32,7 @@ and interpreted on a CPU by tests, which have to mend the interpreter of JAX
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,12 +41,9 @@ from jax.experimental.pallas.ops.tpu import ragged_paged_attention
 from jax.sharding import PartitionSpec as P
 
 from grpo_jax.models import attention, meshes
+from grpo_jax.models.architecture import Prefix, TransformerConfig
 from grpo_jax.types import ROW_AXES
 
-if TYPE_CHECKING:
-  from grpo_jax.models.transformer import Prefix, TransformerConfig
-
-FORMS = ("plain", "paged")
 PAGE = 32  # Tokens.
 _LANES = 128
 # Block sizes are given: left alone, the kernel looks them up for the device of

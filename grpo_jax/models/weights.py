@@ -4,7 +4,7 @@ Loading reads what the shards of this process need, one tensor at a time, from
 memory-mapped safetensors files into the stacked leaves. Beside the result the
 host holds one shard of one leaf. MiB of resident memory on top of that before
 loading, for bfloat16 files of 6 · 32 MiB (176 in all, CPU devices;
-experiments/benchmark_load.py):
+experiments/benchmarks/load.py):
 
 | parameters | devices                       | result | peak |
 |------------|-------------------------------|--------|------|
@@ -29,7 +29,6 @@ import pathlib
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,8 +36,15 @@ import numpy as np
 from jax import lax
 from jax.sharding import Sharding, SingleDeviceSharding
 
-from grpo_jax.models import families, transformer
-from grpo_jax.models.transformer import TransformerConfig
+from grpo_jax.models import (
+  architecture,
+  families,
+  hub,
+  tensor_files,
+  transformer,
+)
+from grpo_jax.models.architecture import TransformerConfig
+from grpo_jax.models.tensor_files import Output, Tensor
 from grpo_jax.types import PyTree
 
 # Axes of a leaf of one layer, and which of them each axis of a tensor runs
@@ -67,14 +73,6 @@ _NORM = ("D", "D")
 # Tensors that old checkpoints have and that follow from config.json.
 _REDUNDANT = re.compile(r"rotary_emb\.inv_freq$")
 
-_DTYPES = {
-  "F64": np.dtype(np.float64),
-  "F32": np.dtype(np.float32),
-  "F16": np.dtype(np.float16),
-  "BF16": np.dtype(jnp.bfloat16),
-}
-_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_MAX_HEADER = 10**8  # bytes, as the library of the format says
 # What an export copies: configuration, tokenizer, license.
 _COPIED = (
   "config.json",
@@ -106,7 +104,7 @@ def load(
   Args:
     directory: Has config.json and model.safetensors, or
       model.safetensors.index.json and the files that it names.
-    config: What config.json says, with `transformer.FIELDS_OF_A_RUN` as
+    config: What config.json says, with `architecture.FIELDS_OF_A_RUN` as
       wanted; None for their defaults.
     param_dtype: Of the parameters, whatever the dtype of the files; None for
       the config's.
@@ -125,14 +123,16 @@ def load(
     ValueError: config.json is not supported or says something else than
       `config`; tensors are missing, unknown, or of another shape or dtype than
       needed; a file is truncated or no safetensors file; a model with tied
-      embeddings comes with a head that is not its embedding. Files have no
-      checksums: a flipped bit in a number goes unnoticed.
+      embeddings comes with a head that is not its embedding; a file is not the
+      one that a SHA256SUMS beside it lists. Without that list a flipped bit in
+      a number goes unnoticed.
   """
   directory = pathlib.Path(directory)
+  hub.check_sums(directory)
   config, family = _agreed("load", directory, config)
   if param_dtype is not None:
     config = dataclasses.replace(config, param_dtype=param_dtype)
-  tensors = _open(directory)
+  tensors = tensor_files.find(directory)
   # Before each of them is looked for by name.
   if config.num_layers * max(config.num_experts, 1) > len(tensors):
     raise ValueError(
@@ -210,7 +210,7 @@ def export(
   partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
   try:
     partial.mkdir(parents=True)
-    _write(partial, outputs, max_shard_bytes)
+    tensor_files.write(partial, outputs, max_shard_bytes)
     for path in (p for name in _COPIED for p in source.glob(name)):
       if path.is_file():
         shutil.copyfile(path, partial / path.name)
@@ -234,7 +234,7 @@ def _agreed(
   fields, family = families.from_config_json(directory)
   if config is None:
     return TransformerConfig(**fields), family
-  ours = {name: getattr(config, name) for name in transformer.FIELDS_OF_A_RUN}
+  ours = {name: getattr(config, name) for name in architecture.FIELDS_OF_A_RUN}
   theirs = TransformerConfig(**fields, **ours)
   differ = [
     f"{field.name} is {getattr(config, field.name)} and there"
@@ -342,133 +342,12 @@ def _pieces_of_leaf(
 # --- Reading ---
 
 
-@dataclasses.dataclass(frozen=True)
-class _Tensor:
-  """Where a tensor is stored; `dtype` is the file's name for it."""
-
-  path: pathlib.Path
-  dtype: str
-  shape: tuple[int, ...]
-  offset: int
-  num_bytes: int
-
-  def map(self) -> np.ndarray:
-    """The tensor in the file; unmapped when nothing refers to it."""
-    return np.memmap(
-      self.path, _DTYPES[self.dtype], "r", self.offset, self.shape
-    )
-
-
-def _open(directory: pathlib.Path) -> dict[str, _Tensor]:
-  """All tensors of a checkpoint by name; only headers are read."""
-  if (directory / _WEIGHTS).is_file():
-    return _read_header(directory / _WEIGHTS)
-  index = directory / _INDEX
-  if not index.is_file():
-    raise FileNotFoundError(
-      f"load: {directory} has neither {_WEIGHTS} nor {_INDEX}; needed are"
-      " weights in the safetensors format. transformers writes it:"
-      " AutoModelForCausalLM.from_pretrained(…).save_pretrained(…)."
-    )
-  try:
-    files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    names = sorted({*files.values()})
-    for name in names:
-      if pathlib.PurePath(name).name != name or not name.strip("."):
-        raise ValueError(f"{name!r} is no name of a file beside it")
-  except (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-  ) as error:
-    raise ValueError(
-      f"load: {index} has no weight_map of tensors and files ({error!r});"
-      " copy it again."
-    ) from error
-  tensors: dict[str, _Tensor] = {}
-  for name in names:
-    if not (directory / name).is_file():
-      missing = [tensor for tensor, file in files.items() if file == name]
-      raise FileNotFoundError(
-        f"load: {index} names {name} for {_few(missing)}, and there is no such"
-        " file; the download is incomplete."
-      )
-    found = _read_header(directory / name)
-    here = {tensor for tensor, file in files.items() if file == name}
-    if wrong := sorted(found.keys() ^ here):
-      raise ValueError(
-        f"load: {directory / name} and {index} disagree about {_few(wrong)};"
-        " they are of different checkpoints. Copy all files again."
-      )
-    tensors |= found
-  return tensors
-
-
-def _read_header(path: pathlib.Path) -> dict[str, _Tensor]:
-  size = path.stat().st_size
-  try:
-    with path.open("rb") as file:
-      start = file.read(8)
-      if start == b"version ":
-        raise ValueError("a pointer of git-lfs, which git lfs pull resolves")
-      length = int.from_bytes(start, "little")
-      if length > min(size - 8, _MAX_HEADER):
-        raise ValueError(f"a header of {length} bytes in a file of {size}")
-      header = _header(file.read(length))
-    tensors = {}
-    for name, entry in header.items():
-      try:
-        begin, end = entry["data_offsets"]
-        if not all(type(n) is int for n in (begin, end, *entry["shape"])):
-          raise ValueError
-        tensors[name] = _Tensor(
-          path,
-          entry["dtype"],
-          tuple(entry["shape"]),
-          8 + length + begin,
-          end - begin,
-        )
-      except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"its entry of {name} is {entry!r:.80}") from error
-    end = 8 + length
-    for name, tensor in sorted(tensors.items(), key=lambda x: x[1].offset):
-      if tensor.offset != end or tensor.num_bytes < 0:
-        raise ValueError(f"{name} does not begin where the one before ends")
-      end += tensor.num_bytes
-      if end > size:
-        raise ValueError(f"{name} ends at byte {end} of {size}: truncated")
-      if tensor.dtype in _DTYPES:
-        needed = math.prod(tensor.shape) * _DTYPES[tensor.dtype].itemsize
-        if tensor.num_bytes != needed:
-          raise ValueError(f"{name} has {tensor.num_bytes} bytes, not {needed}")
-    if end != size:
-      raise ValueError(f"{size - end} bytes after the last tensor")
-  except (ValueError, TypeError) as error:
-    raise ValueError(
-      f"load: {path} is damaged or no safetensors file: {error}. Copy it again."
-    ) from error
-  return tensors
-
-
-def _header(text: bytes) -> dict[str, Any]:
-  try:
-    header = json.loads(text)
-  except (ValueError, RecursionError) as error:
-    raise ValueError(f"its header is no JSON ({error})") from error
-  if not isinstance(header, dict):
-    raise ValueError("its header is no object of tensors")
-  header.pop("__metadata__", None)
-  return header
-
-
 def _check(
   directory: pathlib.Path,
   config: TransformerConfig,
   family: families.Family,
   pieces: dict[str, list[_Piece]],
-  tensors: dict[str, _Tensor],
+  tensors: dict[str, Tensor],
 ) -> None:
   """Raises unless the tensors are exactly those of the config."""
   needed = {p.tensor: p for of_leaf in pieces.values() for p in of_leaf}
@@ -481,23 +360,25 @@ def _check(
     and not (config.tied_embeddings and name == head)
   )
   if missing := [name for name in needed if name not in tensors]:
-    instead = f" It has {_few(extra)} instead." if extra else ""
+    instead = f" It has {tensor_files.few(extra)} instead." if extra else ""
     raise ValueError(
-      f"load: {directory} has no {_few(missing)}; config.json describes a"
-      f" model with {len(needed)} tensors of the family {family.name}.{instead}"
+      f"load: {directory} has no {tensor_files.few(missing)}; config.json"
+      f" describes a model with {len(needed)} tensors of the family"
+      f" {family.name}.{instead}"
     )
   if extra:
     raise ValueError(
-      f"load: {tensors[extra[0]].path} has {_few(extra)}, for which"
+      f"load: {tensors[extra[0]].path} has {tensor_files.few(extra)}, for which"
       f" a model of the family {family.name} with this config.json has no"
       " place; without it the model would compute something else."
     )
   for name, piece in needed.items():
     tensor = tensors[name]
-    if tensor.dtype not in _DTYPES:
+    if tensor.dtype not in tensor_files.DTYPES:
       raise ValueError(
         f"load: {name} in {tensor.path} is {tensor.dtype}; supported are"
-        f" {', '.join(_DTYPES)}. Use the checkpoint before its quantization."
+        f" {', '.join(tensor_files.DTYPES)}. Use the checkpoint before its"
+        " quantization."
       )
     if tensor.shape != piece.shape:
       raise ValueError(
@@ -506,28 +387,12 @@ def _check(
       )
   if config.tied_embeddings and head in tensors:
     (embedding,) = family.tensors["embed/embedding"]
-    if not _equal(tensors[head], tensors[embedding]):
+    if not tensor_files.equal(tensors[head], tensors[embedding]):
       raise ValueError(
         f"load: {head} in {tensors[head].path} is not {embedding}, although"
         " config.json says tie_word_embeddings; set it to false if the head"
         " was trained apart."
       )
-
-
-def _few(names: list[str]) -> str:
-  more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-  return ", ".join(names[:3]) + more
-
-
-def _equal(first: _Tensor, second: _Tensor) -> bool:
-  if (first.dtype, first.shape) != (second.dtype, second.shape):
-    return False
-  rows = max(1, 2**24 // first.shape[-1])
-  return all(
-    # As bytes: not a number is not equal to itself.
-    first.map()[i : i + rows].tobytes() == second.map()[i : i + rows].tobytes()
-    for i in range(0, first.shape[0], rows)
-  )
 
 
 def _place(
@@ -568,7 +433,7 @@ def _place(
 def _read_leaf(
   leaf: jax.ShapeDtypeStruct,
   pieces: list[_Piece],
-  tensors: dict[str, _Tensor],
+  tensors: dict[str, Tensor],
   index: _Index,
 ) -> np.ndarray:
   """leaf[index], from the tensors that have a part of it."""
@@ -612,17 +477,6 @@ def _slice_of_tensor(
 # --- Writing ---
 
 
-@dataclasses.dataclass(frozen=True)
-class _Output:
-  """A tensor to be written; `data` makes its bytes."""
-
-  name: str
-  dtype: str
-  shape: tuple[int, ...]
-  num_bytes: int
-  data: Callable[[], np.ndarray]
-
-
 def _check_params(params: PyTree, config: TransformerConfig) -> None:
   expected = jax.tree.map(lambda leaf: leaf.shape, _abstract_params(config))
   found = jax.tree.map(lambda leaf: leaf.shape, params)
@@ -642,15 +496,15 @@ def _check_params(params: PyTree, config: TransformerConfig) -> None:
 
 def _outputs(
   trained: PyTree, family: families.Family, dtype: str | None
-) -> Iterator[_Output]:
+) -> Iterator[Output]:
   leaves, _ = jax.tree_util.tree_flatten_with_path(trained)
-  names = {value: name for name, value in _DTYPES.items()}
+  names = {value: name for name, value in tensor_files.DTYPES.items()}
   for path, leaf in leaves:
     to = jnp.dtype(dtype or leaf.dtype)
     # Queries, keys and values, and all experts, are of the same layer.
     part = functools.lru_cache(1)(functools.partial(_part, leaf))
     for piece in _pieces_of_leaf(family, _name(path), leaf.shape):
-      yield _Output(
+      yield Output(
         piece.tensor,
         names[to],
         piece.shape,
@@ -683,11 +537,11 @@ def _data(
 
 def _other_parts(
   source: pathlib.Path, family: families.Family
-) -> Iterator[_Output]:
+) -> Iterator[Output]:
   """Tensors of the source that are not the language model's, as they are."""
   if not family.other_parts:
     return
-  for name, tensor in _open(source).items():
+  for name, tensor in tensor_files.find(source).items():
     if name.startswith(family.other_parts):
       data = functools.partial(
         np.fromfile,
@@ -696,56 +550,7 @@ def _other_parts(
         count=tensor.num_bytes,
         offset=tensor.offset,
       )
-      yield _Output(name, tensor.dtype, tensor.shape, tensor.num_bytes, data)
-
-
-def _write(
-  directory: pathlib.Path, outputs: list[_Output], max_shard_bytes: int
-) -> None:
-  """Writes one file, or several with an index."""
-  files: list[list[_Output]] = [[]]
-  used = 0
-  for output in outputs:
-    if files[-1] and used + output.num_bytes > max_shard_bytes:
-      files.append([])
-      used = 0
-    files[-1].append(output)
-    used += output.num_bytes
-  if len(files) == 1:
-    _write_file(directory / _WEIGHTS, outputs)
-    return
-  weight_map: dict[str, str] = {}
-  for i, of_file in enumerate(files, start=1):
-    name = f"model-{i:05d}-of-{len(files):05d}.safetensors"
-    _write_file(directory / name, of_file)
-    weight_map |= {output.name: name for output in of_file}
-  total = sum(output.num_bytes for output in outputs)
-  index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-  _write_json(directory / _INDEX, index)
-
-
-def _write_file(path: pathlib.Path, outputs: list[_Output]) -> None:
-  # transformers refuses files that do not say "pt".
-  header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-  end = 0
-  for output in outputs:
-    header[output.name] = {
-      "dtype": output.dtype,
-      "shape": output.shape,
-      "data_offsets": [end, end + output.num_bytes],
-    }
-    end += output.num_bytes
-  text = json.dumps(header, separators=(",", ":")).encode()
-  text += b" " * (-len(text) % 8)  # The data begin at a multiple of 8.
-  with path.open("wb") as file:
-    file.write(len(text).to_bytes(8, "little"))
-    file.write(text)
-    for output in outputs:
-      file.write(output.data().data)
-
-
-def _write_json(path: pathlib.Path, value: Any) -> None:
-  path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+      yield Output(name, tensor.dtype, tensor.shape, tensor.num_bytes, data)
 
 
 def _set_dtype(path: pathlib.Path, dtype: str) -> None:
@@ -758,4 +563,4 @@ def _set_dtype(path: pathlib.Path, dtype: str) -> None:
         keys[key] = dtype
         changed = True
   if changed:
-    _write_json(path, config)
+    tensor_files.write_json(path, config)

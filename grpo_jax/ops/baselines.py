@@ -80,7 +80,6 @@ def without_round_off(
   valid: jax.Array,  # [B] bool
   group_id: jax.Array,  # [B] int
   num_groups: int,
-  share: float = 1e-5,
 ) -> jax.Array:  # [B]
   """x, made equal in groups in which all that differs is round-off.
 
@@ -93,11 +92,10 @@ def without_round_off(
     valid: Rows that take part.
     group_id: Group of each row, in [0, num_groups).
     num_groups: Static.
-    share: A range of at most this share of the group's largest size is none.
 
   Returns:
-    The least of the group where its range is none, otherwise x; 0 for rows
-    that are not valid.
+    The least of the group where its range is at most 1e-5 of the group's
+    largest size, otherwise x; 0 for rows that are not valid.
   """
   chex.assert_rank([x, size, valid, group_id], 1)
   chex.assert_equal_shape([x, size, valid, group_id])
@@ -105,7 +103,7 @@ def without_round_off(
   largest = jax.ops.segment_max(
     masked.select(size, valid), group_id, num_groups
   )
-  equal = statistics.greatest - statistics.least <= share * largest
+  equal = statistics.greatest - statistics.least <= 1e-5 * largest
   level = jnp.where(equal[group_id], statistics.least[group_id], x)
   return jax.lax.stop_gradient(masked.select(level, valid))
 
@@ -331,11 +329,10 @@ def optimal_token(
   group_id: jax.Array,  # [B] int
   num_groups: int,
   zero_tail: bool = False,
-  eps: float = 1e-8,
 ) -> jax.Array:  # [B, T]
   """Return minus the baseline of least variance at that token of the group.
 
-      A_it = G_it − Σ_j W_jt G_jt / (Σ_j W_jt + eps),   W_t = Σ_{s ≤ t} w_s
+      A_it = G_it − Σ_j W_jt G_jt / (Σ_j W_jt + 1e-8),   W_t = Σ_{s ≤ t} w_s
       w_t  = 1 − 2 π(y_t) + Σ_v π(v)²
 
   w is the squared gradient of log π(y_t) with respect to the logits; sums
@@ -350,7 +347,6 @@ def optimal_token(
     num_groups: Static.
     zero_tail: No baseline (A = G) on the tail of a group's longest row: the
       slots after the last token of all others.
-    eps: Added to Σ W.
 
   Returns:
     Advantages; 0 where masked and where the returns of a group's rows at that
@@ -365,13 +361,14 @@ def optimal_token(
   returns, logp, sum_pi_squared = (
     masked.wide(masked.select(x, mask)) for x in (returns, logp, sum_pi_squared)
   )
-  # Round-off can make the energy of a sure token negative, and Σ W + eps 0.
+  # Round-off can make the energy of a sure token negative, and Σ W + 1e-8
+  # 0.
   energy = jnp.maximum(1 - 2 * jnp.exp(logp) + sum_pi_squared, 0.0)
   energy = jnp.cumsum(masked.select(energy, mask), axis=-1)
   weight = masked.select(energy, mask)  # [B, T]
   weighted = jax.ops.segment_sum(weight * returns, group_id, num_groups)
   total = jax.ops.segment_sum(weight, group_id, num_groups)
-  baseline = weighted / (total + eps)  # [num_groups, T]
+  baseline = weighted / (total + 1e-8)  # [num_groups, T]
   least = jax.ops.segment_min(
     jnp.where(mask, returns, jnp.inf), group_id, num_groups
   )
@@ -396,7 +393,6 @@ def process_supervision(
   valid: jax.Array,  # [B] bool
   group_id: jax.Array,  # [B] int
   num_groups: int,
-  ddof: int = 1,
   eps: float = 1e-6,
 ) -> jax.Array:  # [B, T]
   """Sum of the standardised rewards of the steps that end at t or later.
@@ -412,7 +408,6 @@ def process_supervision(
     valid: Rows that were scored.
     group_id: Group of each row, in [0, num_groups).
     num_groups: Static.
-    ddof: 1 for the sample deviation, 0 for the population's.
     eps: Added to the deviation.
 
   Returns:
@@ -429,8 +424,7 @@ def process_supervision(
     steps.reshape(-1),
     jnp.repeat(group_id, mask.shape[1]),
     num_groups,
-    ddof,
-    eps,
+    eps=eps,
   ).reshape(mask.shape)
   to_come = jax.lax.cumsum(standardized, axis=1, reverse=True)
   return jax.lax.stop_gradient(masked.select(to_come, mask))
@@ -443,7 +437,6 @@ def objectives_standardized(
   valid: jax.Array,  # [B] bool
   group_id: jax.Array,  # [B] int
   num_groups: int,
-  ddof: int = 1,
   eps: float = 1e-6,
 ) -> jax.Array:  # [B]
   """A_i = Σ_k w_k (r_ik − mean_k) / (std_k + eps), each objective by itself.
@@ -459,7 +452,6 @@ def objectives_standardized(
     valid: Rows that were scored.
     group_id: Group of each row, in [0, num_groups).
     num_groups: Static.
-    ddof: 1 for the sample deviation, 0 for the population's.
     eps: Added to the deviations.
 
   Returns:
@@ -474,7 +466,7 @@ def objectives_standardized(
 
   def objective(rewards, applies):  # [B], [B]
     return group_standardized(
-      rewards, valid & applies, group_id, num_groups, ddof, eps
+      rewards, valid & applies, group_id, num_groups, eps=eps
     )
 
   z = jax.vmap(objective, in_axes=1, out_axes=1)(components, applicable)
@@ -484,12 +476,11 @@ def objectives_standardized(
 def batch_standardized(
   x: jax.Array,  # [B]
   valid: jax.Array,  # [B] bool
-  ddof: int = 1,
   eps: float = 1e-6,
 ) -> jax.Array:  # [B]
   """(x − mean) / (std + eps) over all valid rows; 0 if they are all equal."""
   everyone = jnp.zeros(x.shape, jnp.int32)
-  return group_standardized(x, valid, everyone, 1, ddof, eps)
+  return group_standardized(x, valid, everyone, 1, eps=eps)
 
 
 def length_preference(
@@ -499,12 +490,10 @@ def length_preference(
   group_id: jax.Array,  # [B] int
   num_groups: int,
   rho: float = 1 / 9,
-  eps: float = 1e-6,
-  h_min: float = 1e-3,
 ) -> jax.Array:  # [B]
   """Weights of completions by length, with a learned exponent λ.
 
-      z_i = (n_i − mean n) / (std n + eps),   h_i = max(1 + ρ z_i, h_min)
+      z_i = (n_i − mean n) / (std n + 1e-6),   h_i = max(1 + ρ z_i, 1e-3)
       f_i = G softmax_i( h_i^λ )
 
   over the group, std with ddof 0. λ = 0 weighs all alike, λ > 0 prefers long
@@ -518,8 +507,6 @@ def length_preference(
     num_groups: Static.
     rho: Size of the preference; |z| ≤ √(G − 1), so that 1/9 keeps h above 0
       for groups of up to 81.
-    eps: Added to the deviation.
-    h_min: Lower bound of h, whose logarithm is taken.
 
   Returns:
     Positive weights with mean 1 over the rows of each group that take part;
@@ -530,9 +517,9 @@ def length_preference(
   """
   lam = masked.wide(jnp.asarray(lam))
   z = group_standardized(
-    lengths.astype(lam.dtype), mask_rows, group_id, num_groups, 0, eps
+    lengths.astype(lam.dtype), mask_rows, group_id, num_groups, ddof=0
   )
-  log_h = jnp.log(jnp.maximum(1 + rho * z, h_min))  # constants
+  log_h = jnp.log(jnp.maximum(1 + rho * z, 1e-3))  # constants
   # exp overflows float32 at 88; softmax has long saturated at e^20.
   power = jnp.exp(jnp.clip(lam * log_h, -20.0, 20.0))  # h^λ
   top = jax.ops.segment_max(

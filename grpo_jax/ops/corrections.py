@@ -30,14 +30,13 @@ def importance_weights(
   mode: str,
   maximum: float,
   minimum: float = 0.0,
-  clamp: float | None = 20.0,
 ) -> jax.Array:  # [B, T]
   """Bounded importance weights π_old / π_behavior of tokens or completions.
 
       w_t = exp(x_t)  or  w = exp(Σ_t x_t),   x = log π_old − log π_behavior
 
   "truncate" (TIS) bounds w to [minimum, maximum]; "mask" sets it to 0
-  outside: IcePop for tokens, MIS for sequences.
+  outside: IcePop for tokens, MIS for sequences. log w is clamped at ±20 nats.
 
   Args:
     log_ratio: x, nats. NaN where the sampler reported nothing: factor 1.
@@ -46,7 +45,6 @@ def importance_weights(
     mode: "truncate" or "mask".
     maximum: Largest weight kept, > 0.
     minimum: Smallest weight kept, ≥ 0.
-    clamp: Largest |log w|, nats; None for no clamp.
 
   Returns:
     Factors of the policy loss, equal within a row at the level "sequence";
@@ -66,7 +64,7 @@ def importance_weights(
   x = _known(log_ratio, mask)
   if level == "sequence":
     x = jnp.broadcast_to(x.sum(axis=-1, keepdims=True), x.shape)
-  weights = ratios.exp_clamped(x, clamp)
+  weights = ratios.exp_clamped(x, 20.0)
   if mode == "truncate":
     weights = jnp.clip(weights, minimum, maximum)
   elif mode == "mask":
@@ -113,23 +111,6 @@ def batch_normalized(
   else:
     mean = masked.mean(masked.mean(weights, mask, axis=-1), mask.any(axis=-1))
   return weights / jnp.where(mean > 1e-8, mean, 1.0)
-
-
-def effective_sample_size(
-  weights: jax.Array,  # [B, T]
-  mask: jax.Array,  # [B, T] bool
-) -> jax.Array:  # []
-  """Share of the tokens that weighted ones are worth: (Σw)² / (N Σw²).
-
-  Returns:
-    In (0, 1], 1 for equal weights; 0 where all weights are 0.
-
-  Source: Kong, "A note on importance sampling using standardized weights",
-  1992.
-  """
-  square = masked.mean(jnp.square(weights), mask)
-  mean = masked.mean(weights, mask)
-  return jnp.square(mean) / jnp.where(square > 0, square, 1.0)
 
 
 def rejection_mask(

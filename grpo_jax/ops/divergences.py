@@ -45,8 +45,6 @@ def kl(
   mask: jax.Array,  # [B, T] bool
   kind: str,
   old_logp: jax.Array | None = None,  # [B, T]
-  value_clamp: float | None = None,
-  clamp: float | None = 20.0,
 ) -> jax.Array:  # [B, T]
   """Per-token KL estimate, u = log π_θ − log π_ref.
 
@@ -66,9 +64,6 @@ def kl(
     kind: One of `KL_KINDS`.
     old_logp: Log-probs under the policy that sampled, nats; for
       "k3_unbiased".
-    value_clamp: Bounds k to ±value_clamp, nats, with a slope of 0 outside;
-      None for no bound (verl: 10 on k3).
-    clamp: Largest exponent, nats; None for no clamp.
 
   Returns:
     Nats per token, 0 where masked.
@@ -93,12 +88,10 @@ def kl(
   k = {
     "k1": lambda: kl_k1(u),
     "k2": lambda: kl_k2(u),
-    "k3": lambda: kl_k3(u, clamp),
+    "k3": lambda: kl_k3(u),
     # Slope 0 at u = 0 (JAX gives |u| a slope of 1 there): no push on-policy.
     "abs": lambda: u * jax.lax.stop_gradient(jnp.sign(u)),
   }[name]()
-  if value_clamp is not None:
-    k = jnp.clip(k, -value_clamp, value_clamp)
   if kind.endswith("_plus"):
     k2 = kl_k2(u)
     k = jax.lax.stop_gradient(k - k2) + k2
@@ -108,7 +101,7 @@ def kl(
         "divergences.kl: kind 'k3_unbiased' weighs tokens by π_θ/π_old; pass"
         " old_logp, the log-probs at the start of the update."
       )
-    k *= ratios.token_ratio(logp, old_logp, mask, clamp)
+    k *= ratios.token_ratio(logp, old_logp, mask)
   return k
 
 

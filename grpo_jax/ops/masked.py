@@ -10,6 +10,8 @@ import jax.numpy as jnp
 
 from grpo_jax.types import PyTree
 
+_VARIANCE_EPS = 1e-8
+
 
 def wide(x: PyTree) -> PyTree:
   """An array, or a tree of them, as float32; as it is where it is wider.
@@ -47,16 +49,14 @@ def maximum(x: jax.Array, mask: jax.Array) -> jax.Array:
 def whiten(
   x: jax.Array,
   mask: jax.Array,  # bool, shape of x
-  eps: float = 1e-8,
-  ddof: int = 1,
 ) -> jax.Array:  # shape of x
-  """(x − mean) / √(variance + eps) over the True entries; a constant.
+  """(x − mean) / √(variance + 1e-8) over the True entries; a constant.
+
+  The variance is the sample's, as in verl and TRL.
 
   Args:
     x: Numbers of any shape, for example the advantages [B, T] of a batch.
     mask: Which of them count.
-    eps: Added to the variance.
-    ddof: 1 for the sample variance (verl, TRL), 0 for the population's.
 
   Returns:
     Mean 0 and variance 1 over the True entries, 0 elsewhere. Exactly 0 where
@@ -64,14 +64,12 @@ def whiten(
   """
   x = wide(x)
   # Equal numbers: their float32 mean may be one unit in the last place off,
-  # and √eps is small enough to show it.
+  # and √1e-8 is small enough to show it.
   live = jnp.max(jnp.where(mask, x, -jnp.inf)) > jnp.min(
     jnp.where(mask, x, jnp.inf)
   )
   centered = select(x - mean(x, mask), mask)
-  variance = jnp.sum(jnp.square(centered)) / jnp.maximum(
-    jnp.sum(mask) - ddof, 1
-  )
+  variance = jnp.sum(jnp.square(centered)) / jnp.maximum(jnp.sum(mask) - 1, 1)
   return jax.lax.stop_gradient(
-    select(centered * jax.lax.rsqrt(variance + eps), live)
+    select(centered * jax.lax.rsqrt(variance + _VARIANCE_EPS), live)
   )

@@ -24,7 +24,7 @@ def dpo(
 
   Args:
     margin: d = score of the chosen minus score of the rejected completion,
-      each Σ_t log π_θ − log π_ref (see `dpo_score`); for "ipo" their means
+      each a `dpo_score` of Σ_t log π_θ − log π_ref; for "ipo" of their means
       over tokens.
     beta: > 0; how strongly the reference holds.
     kind: One of `DPO_KINDS`.

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 
 from grpo_jax.ops import baselines, masked
 
+# Added to entropies and deviations that divide.
+_EPS = 1e-6
 NORMALIZATIONS = ("split", "joint", "none")
 
 
@@ -62,13 +64,12 @@ def _entropy_shaped(
   num_groups: int,
   alpha1: float,
   alpha2: float,
-  eps: float,
 ) -> jax.Array:  # shape of entropy
   """±(α1 + α2 d share), d the rows of the same side that are alive there."""
   # A negative entropy can only be round-off.
   entropy = jnp.maximum(masked.wide(masked.select(entropy, alive)), 0.0)
   weight = masked.select(
-    jnp.where(correct, entropy, 1.0 / (entropy + eps)), alive
+    jnp.where(correct, entropy, 1.0 / (entropy + _EPS)), alive
   )
   sides = 2 * group_id + correct.reshape(-1)  # [B]
 
@@ -96,7 +97,6 @@ def gtpo_rewards(
   valid: jax.Array,  # [B] bool
   alpha1: float = 1.0,
   alpha2: float = 0.1,
-  eps: float = 1e-6,
 ) -> jax.Array:  # [B, T]
   """Token rewards that pay uncertain tokens of right completions more.
 
@@ -115,7 +115,6 @@ def gtpo_rewards(
     valid: Rows that were scored.
     alpha1: Size of the outcome.
     alpha2: Size of the shaping.
-    eps: Added to the entropies that are inverted, nats.
 
   Returns:
     Rewards; 0 where masked and for invalid rows. Right rows that have no
@@ -134,7 +133,6 @@ def gtpo_rewards(
     num_groups,
     alpha1,
     alpha2,
-    eps,
   )
 
 
@@ -147,7 +145,6 @@ def grpo_s_rewards(
   valid: jax.Array,  # [B] bool
   alpha1: float = 1.0,
   alpha2: float = 0.1,
-  eps: float = 1e-6,
 ) -> jax.Array:  # [B]
   """As `gtpo_rewards`, of whole completions by their mean entropy.
 
@@ -169,7 +166,6 @@ def grpo_s_rewards(
     num_groups,
     alpha1,
     alpha2,
-    eps,
   )
 
 
@@ -180,10 +176,8 @@ def normalized_over_group(
   num_groups: int,
   positive: jax.Array,  # [B] bool
   how: str,
-  eps: float = 1e-6,
-  ddof: int = 0,
 ) -> jax.Array:  # shape of x
-  """(x − mean) / (std + eps) over the entries of a group.
+  """(x − mean) / (std + 1e-6) over the entries of a group, std with ddof 0.
 
   Args:
     x: One number per completion or per token.
@@ -194,8 +188,6 @@ def normalized_over_group(
     how: "joint" takes a group's entries together, "split" those of positive
       and of other rows apart (which removes the sign of the outcome), "none"
       leaves x as it is.
-    eps: Added to the deviation.
-    ddof: 0 for the population's deviation, 1 for the sample's.
 
   Returns:
     0 where masked and where the entries taken together are all equal.
@@ -218,7 +210,7 @@ def normalized_over_group(
     group_id, num_groups = 2 * group_id + positive, 2 * num_groups
   entries = jnp.repeat(group_id, x.size // x.shape[0])
   return baselines.group_standardized(
-    x.reshape(-1), mask.reshape(-1), entries, num_groups, ddof, eps
+    x.reshape(-1), mask.reshape(-1), entries, num_groups, 0, _EPS
   ).reshape(x.shape)
 
 
@@ -227,18 +219,18 @@ def edge_factor(
   mask: jax.Array,  # [B, T] bool
   low: float = 0.1,
   high: float = 10.0,
-  eps: float = 1e-6,
 ) -> jax.Array:  # [B]
   """Factor of the advantage that is large for confident completions.
 
       clip( mean_j H̄_j / H̄_i, low, high ),   H̄ = mean entropy of a row's tokens
+
+  and no mean entropy is below 1e-6.
 
   Args:
     entropy: Of the distribution each token was drawn from, nats.
     mask: True on trained tokens; the mean over j is over rows that have any.
     low: Least factor.
     high: Greatest factor.
-    eps: Least mean entropy, nats.
 
   Returns:
     Positive factors, 1 where all entropies are equal; 1 for rows without
@@ -252,6 +244,6 @@ def edge_factor(
   chex.assert_equal_shape([entropy, mask])
   present = mask.any(axis=-1)
   mean = masked.mean(masked.wide(entropy), mask, axis=-1)  # [B]
-  whole = jnp.maximum(masked.mean(mean, present), eps)
-  factor = jnp.clip(whole / jnp.maximum(mean, eps), low, high)
+  whole = jnp.maximum(masked.mean(mean, present), _EPS)
+  factor = jnp.clip(whole / jnp.maximum(mean, _EPS), low, high)
   return jax.lax.stop_gradient(jnp.where(present, factor, 1.0))

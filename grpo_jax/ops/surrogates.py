@@ -271,12 +271,11 @@ def vespo_weight(
   lambda_positive: float,
   k_negative: float,
   lambda_negative: float,
-  log_correction: jax.Array | None = None,  # [B, T]
   clamp: float = 20.0,
 ) -> jax.Array:  # [B]
   """Smooth weight of a completion's score function, 1 at ratio 1.
 
-      φ(w) = exp( λ + k log w − λ w ),   w = exp( Σ_t Δ_t + log c_t )
+      φ(w) = exp( λ + k log w − λ w ),   w = exp( Σ_t Δ_t )
 
   Args:
     log_ratio: Δ = log π_θ − log π_old, nats.
@@ -284,8 +283,6 @@ def vespo_weight(
     advantages: One per completion; its sign chooses (k, λ).
     k_positive, lambda_positive: For A ≥ 0, > 0.
     k_negative, lambda_negative: For A < 0, > 0.
-    log_correction: log c, the logarithm of importance weights between the
-      sampler and the old policy, nats; −inf counts as log 1e-8.
     clamp: Largest |Δ| of a token and largest log w, nats.
 
   Returns:
@@ -298,9 +295,6 @@ def vespo_weight(
   chex.assert_rank([log_ratio, mask, advantages], [2, 2, 1])
   floor = math.log(1e-8)
   log_w = jnp.clip(masked.select(log_ratio, mask), -clamp, clamp)
-  if log_correction is not None:
-    correction = jnp.clip(log_correction, floor, clamp)
-    log_w += masked.select(correction, mask)
   log_w = jnp.clip(log_w.sum(axis=-1), floor, clamp)  # [B]
   k = jnp.where(advantages < 0, k_negative, k_positive)
   scale = jnp.where(advantages < 0, lambda_negative, lambda_positive)

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 
 from grpo_jax.ops import masked
 
+_NUM_BINS = 10  # Of the calibration error.
+
 
 def value_loss(
   values: jax.Array,  # [B, T]
@@ -49,13 +51,12 @@ def calibration_error(
   values: jax.Array,  # [B, T]
   returns: jax.Array,  # [B, T]
   mask: jax.Array,  # [B, T] bool
-  num_bins: int = 10,
 ) -> jax.Array:  # []
   """How far values are from the returns that follow them, on average.
 
       Σ_k (n_k / N) |mean of V in bin k − mean of R in bin k|
 
-  over `num_bins` equal parts of the range of V.
+  over 10 equal parts of the range of V.
 
   Returns:
     At least 0, in units of the return; 0 if the returns that follow any value
@@ -69,10 +70,10 @@ def calibration_error(
   low = jnp.where(mask, values, jnp.inf).min()
   high = jnp.where(mask, values, -jnp.inf).max()
   width = jnp.where(high > low, high - low, 1.0)
-  place = masked.select((values - low) / width * num_bins, mask)
-  bins = jnp.clip(place.astype(jnp.int32), 0, num_bins - 1)
+  place = masked.select((values - low) / width * _NUM_BINS, mask)
+  bins = jnp.clip(place.astype(jnp.int32), 0, _NUM_BINS - 1)
   gaps = jax.ops.segment_sum(
-    masked.select(values - returns, mask).ravel(), bins.ravel(), num_bins
+    masked.select(values - returns, mask).ravel(), bins.ravel(), _NUM_BINS
   )
   return jnp.abs(gaps).sum() / jnp.maximum(mask.sum(), 1)
 

@@ -17,6 +17,8 @@ def _is_think_answer(text: str) -> bool:
     thought.startswith("<think>")
     and rest.startswith("<answer>")
     and rest.endswith("</answer>")
+    and bool(thought.removeprefix("<think>").strip())
+    and bool(rest.removeprefix("<answer>").removesuffix("</answer>").strip())
   )
 
 
@@ -30,10 +32,13 @@ def think_answer_format(
 
       ^<think>(?!.*<think>).*?</think>\\s*<answer>.*?</answer>\\s*$
 
-  with `.` matching newlines, and each of the four tags exactly once. Only
-  white space may stand between the parts and after the answer; nothing may
-  stand before `<think>`, so a chat template must not write it already. Linear
-  in the length of the completion.
+  with `.` matching newlines, each of the four tags exactly once, and more than
+  white space in the thought and in the answer. Only white space may stand
+  between the parts and after the answer; nothing may stand before `<think>`, so
+  a chat template must not write it already. Linear in the length of the
+  completion.
+
+  What the thought says is not looked at: any word takes this reward.
 
   Args:
     prompts: Decoded prompts, ignored.

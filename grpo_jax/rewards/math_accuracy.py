@@ -1,25 +1,69 @@
-"""Rewards for a right final answer in mathematics, checked by math-verify."""
+r"""Rewards for a right final answer in mathematics.
+
+A gold answer that is a number is compared with numbers only, exactly; any other
+by math-verify, once the prediction is known to be cheap.
+
+What a reward can be had for without a right answer, and stays:
+
+- a fraction that is not reduced, `\frac{246}{2}` for 123, and a root that is
+  not simplified, where the gold answer has roots too: both are numbers;
+- a dollar before a number that counts no money: gold answers leave it out;
+- the name before `=`: `y = 3` for x;
+- where the gold answer is no number, everything that math-verify takes for
+  equal: `(1 \cdot 1, 2)` for `(1, 2)`;
+- an answer that is changed later without a tag or a box: "no, it is 7".
+"""
 
 from __future__ import annotations
 
-import decimal
+import fractions
 import re
 import threading
 from typing import Any
+
+from grpo_jax.rewards import answers
 
 # Each of (parse gold, parse prediction, compare) may take this long, so that
 # one row stays under the 10 s that `host.HostScorer` grants by default. Its
 # deadline is still needed: math-verify raises from a signal, which does not
 # interrupt one long operation in C and is lost inside a destructor.
 _TIMEOUT_S = 2
-# Deeply nested repetition is the usual text of this length, and costs the
-# whole timeout. No answer to a question with one right answer is this long.
-_MAX_ANSWER_CHARS = 1000
 
-# The numbers whose reading nobody disputes: 42, -7.50, 1,234,567.
-_PLAIN_NUMBER = re.compile(r"-?(?:\d+|[1-9]\d{0,2}(?:,\d{3})+)(?:\.\d+)?")
-# A command, an escaped character, or a brace, left to right as TeX reads.
-_LATEX_TOKEN = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)
+# What a prediction may have of a thing that costs time, or as much as the gold
+# answer has of it. Without these limits math-verify times out on towers of
+# powers, unions, and brackets, whose parsing takes twice as long for each pair.
+_MAX_FORMULA_CHARS = 300
+_MAX_NESTING = 5
+_MAX_BRACKETS = 12
+_MAX_TOWER = 1
+_MAX_EXPONENT = 100
+_MAX_EXPANDED = 12
+_MAX_VARIABLES = 3
+_MAX_UNIONS = 4
+_MAX_RELATIONS = 1
+# Decimals from which on a rounded number stands for the exact one.
+_MIN_ROUNDED_PLACES = 6
+
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_NO_VARIABLE = re.compile(r"\\text\s*\{[^{}]*\}|\\[A-Za-z]+")
+_POWER_TOKEN = re.compile(r"[0-9]+|[^\s]")
+_UNION = re.compile(r"\\(?:cup|cap|setminus)(?![A-Za-z])")
+_RELATION = re.compile(r"[=<>≤≥≠]|\\(?:leq?|geq?|neq?|lt|gt)(?![A-Za-z])")
+# Commands that write something down. All others, as \sum or \binom, give
+# math-verify something to compute, and are accepted if the gold answer has
+# them too.
+_WRITTEN = frozenset(
+  "\\" + name
+  for name in (
+    *("alpha", "arccos", "arcsin", "arctan", "begin", "beta", "cap", "cdot"),
+    *("circ", "cos", "cot", "csc", "cup", "delta", "dfrac", "emptyset", "end"),
+    *("exp", "frac", "gamma", "ge", "geq", "gt", "in", "infty", "lambda"),
+    *("langle", "ldots", "le", "left", "leq", "ln", "log", "lt", "mathbb"),
+    *("mathbf", "mathrm", "mu", "ne", "neq", "notin", "omega", "phi", "pi"),
+    *("pm", "rangle", "rho", "right", "sec", "setminus", "sigma", "sin"),
+    *("sqrt", "subset", "tan", "tau", "text", "tfrac", "theta", "times"),
+  )
+)
 
 
 def _math_verify() -> Any:
@@ -31,45 +75,6 @@ def _math_verify() -> Any:
       " run `pip install 'grpo-jax[math]'`."
     ) from error
   return math_verify
-
-
-def last_boxed(text: str) -> str | None:
-  """Content of the last complete `\\boxed{…}`, or None; linear time.
-
-  Of nested boxes, the one that starts last. A box whose closing brace is
-  missing (a truncated completion) is no box.
-  """
-  open_braces: list[tuple[int, bool]] = []  # (start of content, is a box)
-  start, content = -1, None
-  for token in _LATEX_TOKEN.finditer(text):
-    if token.group().endswith("{") and token.group() != r"\{":
-      open_braces.append((token.end(), token.group() != "{"))
-    elif token.group() == "}" and open_braces:
-      begin, is_box = open_braces.pop()
-      if is_box and begin > start:
-        start, content = begin, text[begin : token.start()]
-  return content
-
-
-def final_answer(text: str) -> str | None:
-  """The answer a completion commits to, or None.
-
-  The last `\\boxed{…}` if there is one, else the last `<answer>…</answer>`.
-  """
-  boxed = last_boxed(text)
-  if boxed is not None:
-    return boxed.strip()
-  end = text.rfind("</answer>")
-  start = text.rfind("<answer>", 0, max(end, 0))
-  if start < 0:
-    return None
-  return text[start + len("<answer>") : end].strip()
-
-
-def _plain_number(text: str) -> decimal.Decimal | None:
-  if not _PLAIN_NUMBER.fullmatch(text):
-    return None
-  return decimal.Decimal(text.replace(",", ""))
 
 
 def _parse(answer: str) -> list:
@@ -91,29 +96,120 @@ def _parse_or_nothing(answer: str) -> list:
     return []
 
 
+def _equal(gold: list, prediction: list) -> float:
+  verdict = _math_verify().verify(
+    gold, prediction, timeout_seconds=_TIMEOUT_S, raise_on_error=True
+  )
+  return float(verdict)
+
+
 def _accuracy(prediction: str | None, gold: str) -> float | None:
-  gold_number = _plain_number(gold)
-  if prediction is not None and gold_number is not None:
-    number = _plain_number(prediction)
-    if number is not None:
-      if number == gold_number:
-        return 1.0
-      # Unequal integers differ for math-verify too. Unequal decimals need
-      # not: it rounds, so it decides.
-      if "." not in prediction + gold:
-        return 0.0
+  wanted = answers.quantity(gold)
+  if wanted is not None:
+    found = None if prediction is None else answers.quantity(prediction)
+    return 0.0 if found is None else _of_quantities(found, wanted)
   gold_parsed = _parse_or_nothing(gold)
   if not gold_parsed:
     return None
-  if not prediction or len(prediction) > _MAX_ANSWER_CHARS:
+  if not prediction or not _is_cheap(prediction, gold):
     return 0.0
   parsed = _parse_or_nothing(prediction)
-  if not parsed:
+  return _equal(gold_parsed, parsed) if parsed else 0.0
+
+
+def _of_quantities(found: answers.Quantity, gold: answers.Quantity) -> float:
+  if found.unit and found.unit != gold.unit:
     return 0.0
-  equal = _math_verify().verify(
-    gold_parsed, parsed, timeout_seconds=_TIMEOUT_S, raise_on_error=True
+  if gold.value is None:
+    return _equal(_parse_or_nothing(gold.text), _parse_or_nothing(found.text))
+  if found.value is None:
+    return 0.0
+  return float(
+    found.value == gold.value
+    or _rounds_to(gold.value, found)
+    or _rounds_to(found.value, gold)
   )
-  return float(equal)
+
+
+def _rounds_to(value: fractions.Fraction, other: answers.Quantity) -> bool:
+  """Whether `other` is `value` rounded to decimals enough to stand for it."""
+  return (
+    other.places >= _MIN_ROUNDED_PLACES
+    and bool(other.value)
+    and round(value, other.places) == other.value
+  )
+
+
+def _is_cheap(prediction: str, gold: str) -> bool:
+  """Whether math-verify can compare the two in little time."""
+  if len(prediction) > max(_MAX_FORMULA_CHARS, len(gold)):
+    return False
+  if set(_COMMAND.findall(prediction)) - _WRITTEN - set(_COMMAND.findall(gold)):
+    return False
+  if "!" in prediction and "!" not in gold:
+    return False
+  if formulas := answers.formulas(prediction):
+    prediction = " ".join(formulas)  # The prose around them is not parsed.
+  limits = (
+    (_nesting, _MAX_NESTING),
+    (lambda text: text.count("("), _MAX_BRACKETS),
+    (lambda text: _powers(text)[0], _MAX_TOWER),
+    (lambda text: _powers(text)[1], _MAX_EXPONENT),
+    (lambda text: _powers(text)[2], _MAX_EXPANDED),
+    (_variables, _MAX_VARIABLES),
+    (lambda text: len(_UNION.findall(text)), _MAX_UNIONS),
+    (lambda text: len(_RELATION.findall(text)), _MAX_RELATIONS),
+  )
+  return all(
+    measure(prediction) <= max(limit, measure(gold))
+    for measure, limit in limits
+  )
+
+
+def _nesting(text: str) -> int:
+  depth = deepest = 0
+  for character in text:
+    if character in "([{":
+      depth += 1
+      deepest = max(deepest, depth)
+    elif character in ")]}":
+      depth -= 1
+  return deepest + text.count("|") // 2  # |a| may open or close.
+
+
+def _variables(text: str) -> int:
+  return len(set(re.findall(r"[A-Za-z]", _NO_VARIABLE.sub(" ", text))))
+
+
+def _powers(text: str) -> tuple[int, int, int]:
+  """What the powers of a formula cost.
+
+  Returns:
+    How many stand on each other: 1 in x^2, 2 in 2^{n^2} and x^a^b; the largest
+    product of the whole numbers in one exponent; and the sum of these over
+    powers of brackets, which are expanded.
+  """
+  tallest = largest = expanded = level = last = pending = 0
+  opened: list[tuple[int, int]] = []
+  product, of_bracket, before = 1, False, ""
+  for token in _POWER_TOKEN.findall(text):
+    if token == "^":
+      expanded += product if of_bracket else 0
+      product, of_bracket = 1, before in (")", "]", "}")
+      pending = last + 1
+      tallest = max(tallest, level + pending)
+    elif token in ("(", "[", "{"):
+      opened.append((level, pending))
+      level, pending, last = level + pending, 0, 0
+    elif token in (")", "]", "}"):
+      level, last = opened.pop() if opened else (0, 0)
+    else:
+      if token.isdigit() and (level or pending):
+        product *= max(int(token), 1)
+        largest = max(largest, product)
+      last, pending = pending, 0
+    before = token
+  return tallest, largest, expanded + (product if of_bracket else 0)
 
 
 def math_accuracy(
@@ -122,30 +218,36 @@ def math_accuracy(
   ids: list[int],
   extras: list[dict],
 ) -> list[float | None]:
-  """1.0 where the final answer equals the gold answer, else 0.0.
+  r"""1.0 where the final answer equals the gold answer, else 0.0.
 
-  The answer is the last `\\boxed{…}`, or without one the last
-  `<answer>…</answer>`. Equality is symbolic (math-verify); two plain numbers
-  are compared exactly, which gives the same verdict without it.
+  `answers.final_answer` says which answer that is. If the gold answer is a
+  number (`answers.quantity`), so must be the prediction: whole numbers,
+  fractions and decimals are compared exactly, or as far as a decimal of six or
+  more places goes; numbers with roots or π only with a gold answer that has
+  them, by math-verify. A percentage is its value, 0.5 for `50\%`. A unit may be
+  left out, and is otherwise the gold answer's. Everything else is compared by
+  math-verify, symbolically.
 
   Args:
     prompts: Decoded prompts, ignored.
     completions: Decoded completions.
     ids: Occurrences in the data stream, ignored.
     extras: Each with "answer": the gold answer, a number or LaTeX with or
-      without `$…$` or `\\boxed{…}`.
+      without `$…$` or `\boxed{…}`.
 
   Returns:
-    One value per completion. 0.0 for no answer, an answer that does not
-    parse, or one of more than 1000 characters. None for a gold answer that
-    does not parse: the row says nothing about the policy.
+    One value per completion. 0.0 for no answer, one that does not parse, or
+    one that is too long or costly to compare: long or deeply nested, powers of
+    powers, large exponents, sums and factorials, as far as the gold answer has
+    none. None for a gold answer that does not parse: the row says nothing about
+    the policy.
 
   Raises:
     KeyError: An element of `extras` has no "answer".
-    TimeoutError: Parsing or comparing took more than 2 s (`9^{9^{9^9}}`).
-      Deviation from the common practice of scoring 0: how long it takes
-      depends on the load of the machine, and a verifier that failed must not
-      be taken for a wrong answer.
+    TimeoutError: math-verify took more than 2 s. Deviation from the common
+      practice of scoring 0: how long it takes depends on the load of the
+      machine, and a verifier that failed must not be taken for a wrong answer.
+      An evaluation tries again, and then does take it for wrong.
     RuntimeError: Called outside a main thread, where math-verify cannot set
       the signal that ends a hanging comparison.
     ImportError: math-verify is not installed.
@@ -163,10 +265,10 @@ def math_accuracy(
   scores = []
   for completion, extra in zip(completions, extras, strict=True):
     gold = str(extra["answer"]).strip()
-    boxed_gold = last_boxed(gold)
+    boxed_gold = answers.last_boxed(gold)
     gold = gold if boxed_gold is None else boxed_gold.strip()
     try:
-      scores.append(_accuracy(final_answer(completion), gold))
+      scores.append(_accuracy(answers.final_answer(completion), gold))
     except errors.TimeoutException as error:
       raise TimeoutError(
         f"math_accuracy: math-verify took more than {_TIMEOUT_S} s."

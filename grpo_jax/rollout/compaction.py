@@ -29,6 +29,23 @@ from grpo_jax.types import (
 )
 
 
+def _check(
+  num_slots: int, config: SamplingConfig, compaction: Compaction
+) -> None:
+  """Raises ValueError where `sample` cannot play; it says when."""
+  least = compaction.head_len + 1 + compaction.max_summary_len
+  if num_slots < least:
+    raise ValueError(
+      f"compaction.sample: prompts have {num_slots} slots, and a context begins"
+      f" with up to {least} tokens (head, <sum>, summary); pad them to that."
+    )
+  if config.lanes is not None:
+    raise ValueError(
+      f"compaction.sample: lanes is {config.lanes}, and the rows of an"
+      " environment are all decoded at once; pass None."
+    )
+
+
 def sample(
   policy: Policy,
   params: PyTree,
@@ -56,19 +73,8 @@ def sample(
     ValueError: The prompts have no room for a summary; or rows are to be
       decoded in lanes.
   """
-  num_slots = prompts.tokens.shape[1]
+  _check(prompts.tokens.shape[1], config, compaction)
   num_contexts = compaction.max_compactions + 1
-  least = compaction.head_len + 1 + compaction.max_summary_len
-  if num_slots < least:
-    raise ValueError(
-      f"compaction.sample: prompts have {num_slots} slots, and a context begins"
-      f" with up to {least} tokens (head, <sum>, summary); pad them to that."
-    )
-  if config.lanes is not None:
-    raise ValueError(
-      f"compaction.sample: lanes is {config.lanes}, and the rows of an"
-      " environment are all decoded at once; pass None."
-    )
   index = jnp.repeat(
     jnp.arange(len(prompts.ids), dtype=jnp.int32), group_size
   )  # [R], of rollouts
@@ -130,6 +136,21 @@ def sample(
     (first, episodes, everyone),
     jnp.arange(num_contexts, dtype=jnp.int32),
   )
+  return _as_rollout(
+    environment, episodes, written, kept, index, len(prompts.ids), num_contexts
+  )
+
+
+def _as_rollout(
+  environment: Environment,
+  episodes: turns.Episodes,
+  written: dict[str, jax.Array],  # each [J, R, ...]
+  kept: dict[str, jax.Array],  # each [J, R, ...]
+  index: jax.Array,  # [R]
+  num_prompts: int,
+  num_contexts: int,
+) -> Rollout:
+  """Contexts of R episodes as rows, those of an episode adjacent."""
 
   def rows(x):  # [J, R, ...] -> [R · J, ...]
     return jnp.moveaxis(x, 0, 1).reshape(-1, *x.shape[2:])
@@ -138,7 +159,7 @@ def sample(
     return jnp.repeat(x, num_contexts, axis=0)
 
   fields: dict[str, Any] = jax.tree.map(rows, written)
-  kept = jax.tree.map(rows, kept)
+  of_traces: dict[str, Any] = jax.tree.map(rows, kept)
   scores = turns.scores(environment, episodes)
   prompt_index = of_rollouts(index)
   rollouts = jnp.arange(len(index), dtype=jnp.int32)
@@ -149,12 +170,12 @@ def sample(
     terminated=of_rollouts(episodes.done),
     prompt_index=prompt_index,
     group_id=prompt_index,
-    num_groups=len(prompts.ids),
+    num_groups=num_prompts,
     traces=Traces(
       id=of_rollouts(rollouts),
       order=order,
       num_contexts=num_contexts,
-      **kept,
+      **of_traces,
     ),
   )
 

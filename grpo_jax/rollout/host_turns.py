@@ -367,3 +367,16 @@ def _read(episodes: Episodes, answers: Answers, number: jax.Array) -> Episodes:
   return dataclasses.replace(
     episodes, written=written, size=episodes.size + size
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class HostPlayer:
+  """Who writes the completions of a phase, with the host between the turns.
+
+  Attributes:
+    play: The compiled parts of a rollout.
+    greedy: The greedy completion of each prompt; None if no algorithm needs it.
+  """
+
+  play: HostTurns
+  greedy: HostTurns | None = None

@@ -441,6 +441,30 @@ class Decoder:
     )
 
 
+def _check(
+  policy: Policy,
+  config: SamplingConfig,
+  group_size: int,
+  environment: Environment | None,
+) -> None:
+  """Raises ValueError where `sample` cannot draw; it says when."""
+  if group_size < 1:
+    raise ValueError(
+      f"sample: group_size is {group_size}, but each prompt needs at least 1"
+      " completion."
+    )
+  if config.record_routing and not policy.num_experts:
+    raise ValueError(
+      "sample: record_routing is True, but the model has no experts; record"
+      " none, or use a model with num_experts > 0."
+    )
+  if environment is not None and config.lanes is not None:
+    raise ValueError(
+      f"sample: lanes is {config.lanes}, and the rows of an environment are all"
+      " decoded at once; pass None."
+    )
+
+
 def sample(
   policy: Policy,
   params: PyTree,
@@ -481,21 +505,7 @@ def sample(
     ValueError: If `group_size` is less than 1, the routing of a model without
       experts is to be recorded, or an environment is to run in lanes.
   """
-  if group_size < 1:
-    raise ValueError(
-      f"sample: group_size is {group_size}, but each prompt needs at least 1"
-      " completion."
-    )
-  if config.record_routing and not policy.num_experts:
-    raise ValueError(
-      "sample: record_routing is True, but the model has no experts; record"
-      " none, or use a model with num_experts > 0."
-    )
-  if environment is not None and config.lanes is not None:
-    raise ValueError(
-      f"sample: lanes is {config.lanes}, and the rows of an environment are all"
-      " decoded at once; pass None."
-    )
+  _check(policy, config, group_size, environment)
   chex.assert_rank([prompts.tokens, prompts.mask, prompts.ids], [2, 2, 1])
   chex.assert_equal_shape([prompts.tokens, prompts.mask])
   num_prompts, num_slots = prompts.tokens.shape[0], config.max_new_tokens

@@ -37,7 +37,6 @@ NUM_CELLS = SIZE * SIZE  # Cell = row * SIZE + column.
 NUM_WALLS = 3
 MAX_TURNS = 12
 OBSERVATION_LEN = 12
-NUM_STATES = 2 * NUM_CELLS  # Bound of `state_id`, exclusive.
 UP, DOWN, LEFT, RIGHT, GRAB = vocab.encode("udlrg")
 ACTIONS = (UP, DOWN, LEFT, RIGHT, GRAB)
 # Letter -> change of column and row.
@@ -274,7 +273,7 @@ def scores(state: State) -> dict[str, jax.Array]:
 
 
 def state_id(state: State) -> jax.Array:  # [] int32
-  """cell * 2 + h, below NUM_STATES; exact within one problem."""
+  """cell * 2 + h, below 2 * NUM_CELLS; exact within one problem."""
   return state.agent * 2 + state.has_key
 
 

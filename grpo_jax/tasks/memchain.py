@@ -97,32 +97,14 @@ def make(
     task_lib.check_range(
       caller, "max_summary_len", max_summary_len, 4 * num_facts, 64
     )
-    max_compactions = (num_steps - 1) // every
-    later_prompt_len = 2 + max_summary_len + keep_turns * per_step
-    # Contexts end with `<sum>` and a summary, the last one with the question,
-    # in the place of a distractor, and its answer.
-    ending_len = 1 + max_summary_len
-    first_len = 1 + (every - 1) * per_step + ending_len
-    middle_len = every * per_step + ending_len if max_compactions > 1 else 0
-    last_steps = num_steps - every * max_compactions
-    last_len = (last_steps - 1) * per_step + QUESTION_LEN + ANSWER_LEN
-    later_len = max(middle_len, last_len)
-    prompt_len = max(first_prompt_len, later_prompt_len)
-    completion_len = max(first_len, later_len)
-    compactions = Compaction(
+    compactions, prompt_len, completion_len = _compactions(
+      num_steps,
+      first_prompt_len,
+      per_step,
       every=every,
-      context_len=max(
-        first_prompt_len + first_len, later_prompt_len + later_len
-      ),
-      reserve=ending_len,
-      open_id=vocab.SUM,
-      close_id=vocab.SUM_END,
-      max_summary_len=max_summary_len,
       keep_turns=keep_turns,
-      max_compactions=max_compactions,
-      head_len=1,
-      trains_summary=summaries == "trained",
-      keeps_summary=summaries != "dropped",
+      max_summary_len=max_summary_len,
+      summaries=summaries,
     )
   else:
     compactions = None
@@ -152,18 +134,7 @@ def make(
     verify_numpy=None,
     encode=vocab.encode,
     decode=vocab.decode,
-    environment=Environment(
-      max_turns=num_steps,
-      max_action_len=ANSWER_LEN,
-      max_observation_len=max(QUESTION_LEN, per_step - 1),
-      action_ends=(vocab.EOS,),
-      reset=functools.partial(
-        reset, num_steps=num_steps, num_digits=num_digits, brief=brief
-      ),
-      step=step,
-      scores=scores,
-      action_len=action_len,
-    ),
+    environment=_environment(num_steps, num_digits, per_step, brief),
     compaction=compactions,
     lesson=functools.partial(lesson, contexts=contexts) if compaction else None,
     replay_numpy=replay_numpy,
@@ -185,6 +156,84 @@ def lesson(rng: np.random.Generator, split: str, *, contexts: Any) -> Example:
   """Any context of an episode; see `Task.lesson`."""
   made = contexts(rng, split)
   return made[int(rng.integers(len(made)))]
+
+
+def _environment(
+  num_steps: int, num_digits: int, per_step: int, brief: bool
+) -> Environment:
+  """What answers the policy: distractors, and at last the question."""
+  return Environment(
+    max_turns=num_steps,
+    max_action_len=ANSWER_LEN,
+    max_observation_len=max(QUESTION_LEN, per_step - 1),
+    action_ends=(vocab.EOS,),
+    reset=functools.partial(
+      reset, num_steps=num_steps, num_digits=num_digits, brief=brief
+    ),
+    step=step,
+    scores=scores,
+    action_len=action_len,
+  )
+
+
+def _compactions(
+  num_steps: int,
+  first_prompt_len: int,
+  per_step: int,
+  *,
+  every: int,
+  keep_turns: int,
+  max_summary_len: int,
+  summaries: str,
+) -> tuple[Compaction | None, int, int]:
+  """When contexts are replaced; slots of prompts and of completions, tokens."""
+  max_compactions = (num_steps - 1) // every
+  later_prompt_len = 2 + max_summary_len + keep_turns * per_step
+  # Contexts end with `<sum>` and a summary, the last one with the question, in
+  # the place of a distractor, and its answer.
+  ending_len = 1 + max_summary_len
+  first_len = 1 + (every - 1) * per_step + ending_len
+  middle_len = every * per_step + ending_len if max_compactions > 1 else 0
+  last_steps = num_steps - every * max_compactions
+  last_len = (last_steps - 1) * per_step + QUESTION_LEN + ANSWER_LEN
+  later_len = max(middle_len, last_len)
+  compaction = Compaction(
+    every=every,
+    context_len=max(first_prompt_len + first_len, later_prompt_len + later_len),
+    reserve=ending_len,
+    open_id=vocab.SUM,
+    close_id=vocab.SUM_END,
+    max_summary_len=max_summary_len,
+    keep_turns=keep_turns,
+    max_compactions=max_compactions,
+    head_len=1,
+    trains_summary=summaries == "trained",
+    keeps_summary=summaries != "dropped",
+  )
+  prompt_len = max(first_prompt_len, later_prompt_len)
+  return compaction, prompt_len, max(first_len, later_len)
+
+
+def _distractors(
+  rng: np.random.Generator,
+  letters: list[int],
+  count: int,
+  num_digits: int,
+  brief: bool,
+) -> list[list[int]]:
+  """What the policy will hear before the question, but for the facts."""
+  others = np.setdiff1d(vocab.LETTER_A + np.arange(vocab.NUM_LETTERS), letters)
+  drawn = zip(
+    rng.choice(others, size=count).tolist(),
+    (vocab.DIGIT_0 + rng.integers(num_digits, size=count)).tolist(),
+    strict=True,
+  )
+  return [
+    [letter]
+    if brief
+    else [vocab.OBS, letter, vocab.COLON, digit, vocab.OBS_END]
+    for letter, digit in drawn
+  ]
 
 
 def teach(
@@ -223,19 +272,7 @@ def teach(
     "digits": np.array(digits, np.int32),
     "query": np.array(query, np.int32),
   }
-  # What the policy will hear, but for the facts.
-  others = np.setdiff1d(vocab.LETTER_A + np.arange(vocab.NUM_LETTERS), letters)
-  distractors = zip(
-    rng.choice(others, size=num_steps - 2).tolist(),
-    (vocab.DIGIT_0 + rng.integers(num_digits, size=num_steps - 2)).tolist(),
-    strict=True,
-  )
-  heard = [
-    [letter]
-    if brief
-    else [vocab.OBS, letter, vocab.COLON, digit, vocab.OBS_END]
-    for letter, digit in distractors
-  ]
+  heard = _distractors(rng, letters, num_steps - 2, num_digits, brief)
   heard.append([vocab.OBS, letters[query], vocab.QUESTION, vocab.OBS_END])
 
   def recalled() -> list[int]:

@@ -2,8 +2,9 @@
 
 A directory of checkpoints belongs to one run. Each saved step is a directory
 named by its number that holds the arrays of the state and a JSON object
-`extra` (position of the data iterator and of the metrics, …). A step that was
-being written when the process died keeps a temporary name, is never listed,
+`extra` (position of the data iterator and of the metrics, …), and a checksum
+of each array, which is compared when it is restored. A step that was being
+written when the process died keeps a temporary name, is never listed,
 and is replaced when the same step is saved again.
 
 A state may be saved from one mesh and restored on another, by as many
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import json
 import logging
 import os
@@ -35,13 +37,15 @@ from absl import logging as absl_logging
 from jax.experimental import multihost_utils
 from orbax.checkpoint import utils as step_lib
 
-from grpo_jax.training import paths
+from grpo_jax.training import checksums, paths
 from grpo_jax.types import PyTree
 
 # Its presence says that the numbered directories beside it are ours.
 _MARKER = "grpo_jax_checkpoints.txt"
 _MARKER_TEXT = "Checkpoints of one grpo_jax run; each number is a step.\n"
 _EXTRA = "grpo_jax_extra"
+_CHECKSUMS = "grpo_jax_checksums"
+_DIGEST = "grpo_jax_sha256"  # Of both.
 # Until every process sees a new file; NFS may take half a minute.
 _VISIBLE_SECONDS = 60.0
 _SHOWN = 5  # Differing arrays that an error lists.
@@ -63,31 +67,24 @@ class Checkpoints:
     directory: Where the steps are kept, local or gs://; made by the first
       `save`.
     keep: Number of latest steps to keep, at least 1.
-    keep_every: Steps divisible by this number are kept for good; None: none.
 
   Raises:
-    ValueError: If `keep` or `keep_every` is below 1, if the directory holds
+    ValueError: If `keep` is below 1, if the directory holds
       files and none of them says that it is ours, or if not all processes see
       the same directory.
   """
 
-  def __init__(
-    self,
-    directory: str | os.PathLike,
-    keep: int,
-    keep_every: int | None = None,
-  ):
-    if keep < 1 or (keep_every is not None and keep_every < 1):
+  def __init__(self, directory: str | os.PathLike, keep: int):
+    if keep < 1:
       raise ValueError(
-        f"Checkpoints: keep={keep} and keep_every={keep_every}, but both"
-        " count checkpoints and must be at least 1 (keep_every may be None)."
+        f"Checkpoints: keep={keep}, but it counts checkpoints and must be at"
+        " least 1."
       )
     absl_logging.get_absl_logger().addFilter(_not_orbax_chatter)
     self.directory = paths.parse(directory)
     if not paths.is_remote(self.directory):
       self.directory = self.directory.absolute()
     self._keep = keep
-    self._keep_every = keep_every
     self._position: int | None = None  # Step last saved or restored here.
     self._open_checkpointer: ocp.training.Checkpointer | None = None
     found = self._owned()
@@ -157,13 +154,10 @@ class Checkpoints:
   def _checkpointer(self) -> ocp.training.Checkpointer:
     if self._open_checkpointer is None:
       policies = ocp.training.preservation_policies
-      kept = [policies.LatestN(self._keep)]
-      if self._keep_every is not None:
-        kept.append(policies.EveryNSteps(self._keep_every))
       try:
         self._open_checkpointer = ocp.training.Checkpointer(
           self.directory,
-          preservation_policy=policies.AnyPreservationPolicy(kept),
+          preservation_policy=policies.LatestN(self._keep),
         )
       except (ValueError, OSError) as error:
         raise ValueError(
@@ -223,12 +217,18 @@ class Checkpoints:
       ) from error
     if not self._ours:
       self._take()
+    data = jax.tree.map(_data, state)
+    sums = json.dumps(checksums.of_leaves(data))
     # Forced: the default policy skips a save while another is being written.
     self._checkpointer().save_async(
       step,
-      jax.tree.map(_data, state),
+      data,
       force=True,
-      custom_metadata={_EXTRA: text},
+      custom_metadata={
+        _EXTRA: text,
+        _CHECKSUMS: sums,
+        _DIGEST: _digest(text, sums),
+      },
     )
     self._position = step
 
@@ -249,17 +249,18 @@ class Checkpoints:
 
     Raises:
       FileNotFoundError: If there is no such step.
-      ValueError: If the step is damaged, or its arrays differ from
-        `abstract_state` in names, shapes or dtypes.
+      ValueError: If the step is damaged, down to a bit of a number, or its
+        arrays differ from `abstract_state` in names, shapes or dtypes.
     """
     step = self._existing(step)
     checkpointer = self._checkpointer()
     # Keys travel as raw data: Orbax would keep their type in a file of its
     # own, and return plain integers without a word where that file is lost.
     abstract_data = jax.tree.map(_abstract_data, abstract_state)
-    saved, extra = self._read(lambda: self._metadata(step), step)
+    saved, extra, sums = self._read(lambda: self._metadata(step), step)
     self._check_arrays(self.directory / str(step), saved, abstract_data)
     data = self._read(lambda: checkpointer.load(step, abstract_data), step)
+    self._check_sums(step, sums, checksums.of_leaves(data))
     state = jax.tree.map(_like, abstract_state, data)
     self._position = step
     return state, extra, step
@@ -292,12 +293,20 @@ class Checkpoints:
       )
     return step
 
-  def _metadata(self, step: int) -> tuple[PyTree, dict[str, Any]]:
-    """Shapes and dtypes of the arrays, and `extra`."""
+  def _metadata(
+    self, step: int
+  ) -> tuple[PyTree, dict[str, Any], dict[str, str]]:
+    """Shapes and dtypes of the arrays, `extra`, and checksums of the arrays."""
     metadata = self._checkpointer().metadata(step)
     if metadata.metadata is None:
       raise ValueError("its arrays cannot be opened")
-    return metadata.metadata, json.loads(metadata.custom_metadata[_EXTRA])
+    custom = metadata.custom_metadata
+    if _CHECKSUMS not in custom:
+      raise ValueError("it has no checksums, as those of earlier versions")
+    text, sums = custom[_EXTRA], custom[_CHECKSUMS]
+    if custom[_DIGEST] != _digest(text, sums):
+      raise ValueError("its metadata differ from what was saved")
+    return metadata.metadata, json.loads(text), json.loads(sums)
 
   def _read(self, read: Callable[[], Any], step: int) -> Any:
     """Calls `read`; whatever it raises becomes one error that says so."""
@@ -310,17 +319,35 @@ class Checkpoints:
       # Raised outside the handler, so that what the reader left half done
       # is freed here: it complains at that moment, in many pages.
       gc.collect()
-    path = self.directory / str(step)
-    earlier = [other for other in self.steps() if other < step]
-    advice = (
-      f"Move {path} away to continue from step {earlier[-1]}"
-      if earlier
-      else "There is no earlier step; pass another --workdir to start over"
-    )
     raise ValueError(
-      f"Checkpoints: {path} cannot be read ({cause}); files are missing, cut"
-      f" short or not from grpo_jax. Nothing was changed. {advice}."
+      f"Checkpoints: {self.directory / str(step)} cannot be read ({cause});"
+      " files are missing, cut short or not from grpo_jax. Nothing was changed."
+      f" {self._way_on(step)}"
     )
+
+  def _way_on(self, step: int) -> str:
+    """What to do without this step."""
+    earlier = [other for other in self.steps() if other < step]
+    if not earlier:
+      return "There is no earlier step; pass another --workdir to start over."
+    path = self.directory / str(step)
+    return f"Move {path} away to continue from step {earlier[-1]}."
+
+  def _check_sums(
+    self, step: int, saved: dict[str, str], found: dict[str, str]
+  ) -> None:
+    """Raises unless the arrays are those that were saved, in every bit."""
+    differing = [name for name in found if saved.get(name) != found[name]]
+    if differing:
+      more = len(differing) - _SHOWN
+      raise ValueError(
+        f"Checkpoints: {self.directory / str(step)} is damaged: other numbers"
+        f" than those that were saved, by their checksums, are in"
+        f" {len(differing)} of {len(found)} arrays:"
+        f" {', '.join(differing[:_SHOWN])}"
+        f"{f' and {more} more' if more > 0 else ''}. Nothing was changed; doubt"
+        f" the disk. {self._way_on(step)}"
+      )
 
   def _check_arrays(
     self, path: paths.Path, saved: PyTree, wanted: PyTree
@@ -367,6 +394,10 @@ def describe(directory: str | os.PathLike) -> str:
   if not steps:
     return f"There is no checkpoint in {directory} yet."
   return f"The last checkpoint in {directory} is step {max(steps)}."
+
+
+def _digest(*texts: str) -> str:
+  return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def _is_key(leaf: Any) -> bool:

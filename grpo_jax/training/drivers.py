@@ -15,7 +15,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,10 +24,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
+from grpo_jax.learning import rounds, stages
+from grpo_jax.rollout import host_turns
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import host_rollout, hosts, rounds, sharding, step
+from grpo_jax.training import hosts, judges, players, sharding
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.types import Drawn, TrainState
+from grpo_jax.types import Drawn, Scored, TrainState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,16 +50,15 @@ Driver = Callable[..., tuple[TrainState, Outcome]]
 
 
 def make_driver(
-  problem: problem_lib.Problem, mesh: Mesh, parts: step.Parts
+  problem: problem_lib.Problem, mesh: Mesh, parts: stages.Parts
 ) -> Driver:
   """The driver of a phase: given completions, fused, or split."""
-  if parts.turns is not None:
-    return _split(problem, mesh, parts)
-  if parts.sample is None:
+  if parts.player is None:
     return _supervised(mesh, parts)
-  if problem.scorer is None:
-    return _fused(problem, mesh, parts)
-  return _split(problem, mesh, parts)
+  on_host = isinstance(parts.player, host_turns.HostPlayer)
+  if on_host or problem.judge.on_host is not None:
+    return _split(problem, mesh, parts)
+  return _fused(problem, mesh, parts)
 
 
 def rows_to_feed(
@@ -68,7 +68,7 @@ def rows_to_feed(
 ) -> np.ndarray:
   """The rows of each batch of a phase that this process has to pass on."""
   rows, size = sharding.by_rows(mesh), phase.num_prompts
-  if problem.scorer is None:
+  if problem.judge.on_host is None:
     return sharding.local_rows(rows, size * phase.max_rounds)
   # The split driver draws round after round, each on all devices.
   of_round = sharding.local_rows(rows, size)
@@ -77,9 +77,9 @@ def rows_to_feed(
   )
 
 
-def _supervised(mesh: Mesh, parts: step.Parts) -> Driver:
+def _supervised(mesh: Mesh, parts: stages.Parts) -> Driver:
   """Advances the state by a batch of given completions."""
-  advance = jit_step(mesh, step.supervised_step, parts)
+  advance = jit_step(mesh, stages.supervised_step, parts)
   rows = sharding.by_rows(mesh)
 
   def driver(state: TrainState, batch: pipeline.SupervisedBatch):
@@ -95,10 +95,10 @@ def _supervised(mesh: Mesh, parts: step.Parts) -> Driver:
 
 
 def _fused(
-  problem: problem_lib.Problem, mesh: Mesh, parts: step.Parts
+  problem: problem_lib.Problem, mesh: Mesh, parts: stages.Parts
 ) -> Driver:
   """Advances the state by the one program: sample, score, update."""
-  advance = jit_step(mesh, step.fused_step, parts)
+  advance = jit_step(mesh, stages.fused_step, parts)
   rows = sharding.by_rows(mesh)
 
   def driver(state: TrainState, batch: pipeline.PromptBatch):
@@ -112,7 +112,7 @@ def _fused(
 
 
 def _split(
-  problem: problem_lib.Problem, mesh: Mesh, parts: step.Parts
+  problem: problem_lib.Problem, mesh: Mesh, parts: stages.Parts
 ) -> Driver:
   """The same stages with the host's verifiers between them.
 
@@ -127,16 +127,30 @@ def _split(
   exchange = hosts.Exchange(mesh) if jax.process_count() > 1 else None
   sample, greedy = (
     jax.jit(functools.partial(stage, parts=parts), out_shardings=rows)
-    for stage in (step.sample_stage, step.greedy_stage)
+    for stage in (stages.sample_stage, stages.greedy_stage)
   )
-  learn = jit_step(mesh, step.learn_stage, parts)
+  learn = jit_step(mesh, stages.learn_stage, parts)
+
+  judge: Any = parts.judge
+  constrain = sharding.row_constraint(mesh)
+  complete = jax.jit(lambda *inputs: constrain(judge.score(*inputs)))
+
+  def verdict(state, prompts, rollout, said: judges.Said) -> Scored:
+    """What all judges say together; members are asked on the device."""
+    if not judge.by_members:
+      with jax.transfer_guard("allow"):
+        alone = judge.score_on_host(said)
+      return sharding.from_local(alone, judged_rows)
+    return complete(
+      state.params, prompts, rollout, sharding.from_local(said, judged_rows)
+    )
 
   def draw(state: TrainState, batch: pipeline.PromptBatch, ahead: int) -> Drawn:
     prompts = sharding.from_local(batch.prompts, rows)
     steps = jax.device_put(np.int32(ahead), whole)
     return Drawn(sample(state, prompts, steps), greedy(state, prompts, steps))
 
-  def judged(batch: pipeline.PromptBatch, drawn: Drawn):
+  def judged(state: TrainState, batch: pipeline.PromptBatch, drawn: Drawn):
     """Scored groups of the batch, and what is counted on the way."""
     fetched = problem_lib.rollout_to_judge(mesh, drawn.rollout)
     fetched_greedy = baseline = None
@@ -144,20 +158,22 @@ def _split(
       fetched_greedy = problem_lib.rollout_to_judge(mesh, drawn.greedy)
     started = time.perf_counter()
     with jax.transfer_guard("allow"):
-      scored, failures, errors = problem.score_on_host(batch, fetched)
+      said, failures, errors = problem.ask_host(batch, fetched)
       if fetched_greedy is not None:
-        baseline, *_ = problem.score_on_host(batch, fetched_greedy)
+        baseline, *_ = problem.ask_host(batch, fetched_greedy)
     counts = {f"unscored/{kind}": float(n) for kind, n in failures.items()}
     counts["time/verifier_s"] = time.perf_counter() - started
-    for message in errors:
-      logging.warning(
-        "%sa verifier failed, its row is unscored: %s", hosts.label(), message
-      )
-    scored, baseline = sharding.from_local((scored, baseline), judged_rows)
+    problem.complaints.log("a verifier failed, its row is unscored", errors)
     prompts = sharding.from_local(batch.prompts, rows)
-    return rounds.Groups(prompts, drawn.rollout, scored, baseline), counts
+    scored = verdict(state, prompts, drawn.rollout, said)
+    of_greedy = None
+    if baseline is not None:
+      of_greedy = verdict(state, prompts, drawn.greedy, baseline)
+    return rounds.Groups(prompts, drawn.rollout, scored, of_greedy), counts
 
-  play = None if parts.turns is None else _play(problem, mesh, parts)
+  play = None
+  if isinstance(parts.player, host_turns.HostPlayer):
+    play = _play(problem, mesh, parts)
 
   def totals(counts: dict[str, float]) -> Callable[[], dict[str, float]]:
     """Over all processes, of which the slowest verifier is waited for."""
@@ -193,10 +209,10 @@ def _split(
       for ahead, one in enumerate((batch, *following)):
         if ahead >= len(queue):
           queue.append(draw(state, one, ahead))
-      groups, counts = judged(batch, queue.pop(0))
+      groups, counts = judged(state, batch, queue.pop(0))
     else:
       collected, counts = _collect(
-        lambda batch: judged(batch, draw(state, batch, 0)),
+        lambda batch: judged(state, batch, draw(state, batch, 0)),
         add,
         batch,
         parts.max_rounds,
@@ -215,20 +231,22 @@ def _split(
 
 
 def _play(
-  problem: problem_lib.Problem, mesh: Mesh, parts: step.Parts
+  problem: problem_lib.Problem, mesh: Mesh, parts: stages.Parts
 ) -> Callable[..., tuple[rounds.Groups, dict[str, float]]]:
   """(state, batch) -> scored groups, with an environment on the host.
 
   And what is counted on the way.
   """
   rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
-  assert parts.turns is not None
-  sampled = host_rollout.Player(problem, mesh, parts.turns)
+  assert isinstance(parts.player, host_turns.HostPlayer)
+  sampled = players.HostEpisodes(problem, mesh, parts.player.play)
   greedy = None
-  if parts.greedy_turns is not None:
-    greedy = host_rollout.Player(problem, mesh, parts.greedy_turns)
-  key_of = jax.jit(lambda state: step.step_keys(state)[0], out_shardings=whole)
-  stamp = jax.jit(step.with_version, out_shardings=rows)
+  if parts.player.greedy is not None:
+    greedy = players.HostEpisodes(problem, mesh, parts.player.greedy)
+  key_of = jax.jit(
+    lambda state: stages.step_keys(state)[0], out_shardings=whole
+  )
+  stamp = jax.jit(stages.with_version, out_shardings=rows)
 
   def play(state: TrainState, batch: pipeline.PromptBatch):
     prompts = sharding.from_local(batch.prompts, rows)
@@ -272,7 +290,7 @@ def _collect(
   return collected, dict(counts)
 
 
-def jit_step(mesh: Mesh, function: Callable, parts: step.Parts) -> Callable:
+def jit_step(mesh: Mesh, function: Callable, parts: stages.Parts) -> Callable:
   """Compiles a stage that consumes the state and returns the next one."""
   if mesh.size == 1:
     return jax.jit(

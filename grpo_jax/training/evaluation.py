@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import functools
 import math
-import re
 from collections.abc import Callable, Sequence
 
 import jax
@@ -14,8 +13,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
+from grpo_jax.rewards import answers
 from grpo_jax.rollout import compaction, sampling
-from grpo_jax.training import assembly, host_rollout, hosts, sharding
+from grpo_jax.training import hosts, players, sharding
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.training.problem import Problem
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout, Scored
@@ -27,12 +27,17 @@ class Completion:
 
   prompt: str
   text: str
-  answer: str | None  # canonical form; None if there is none to vote with
+  answer: str | None  # what it votes for; None if it cannot be read
   reward: float
   correct: bool
   valid: bool
   num_tokens: int
   components: dict[str, float]
+
+  @property
+  def right(self) -> bool:
+    """Scored, and found correct."""
+    return self.valid and self.correct
 
 
 class Evaluator:
@@ -95,11 +100,12 @@ class Evaluator:
       temperature=temperature,
     )
     split = sharding.row_constraint(mesh)
+    judge = self._judge_of_truth = problem.judge.without_members()
     if problem.host_environment is not None:
       self._complete = _with_host(problem, policy, mesh, config, num_samples)
       return
     sample = functools.partial(
-      assembly.make_sample(policy, problem),
+      players.make_sample(policy, problem),
       config=config,
       group_size=num_samples,
     )
@@ -109,7 +115,9 @@ class Evaluator:
       params: PyTree, prompts: Prompts, key: jax.Array
     ) -> tuple[Rollout, Scored | None]:
       rollout = compaction.last_rows(sample(params, prompts, key))
-      scored = problem.score(prompts, rollout) if problem.score else None
+      scored = None
+      if judge.on_host is None:
+        scored = judge.score({}, prompts, rollout)
       return split(rollout), split(scored)
 
     self._complete = lambda params, prompts, key, batch: complete(
@@ -142,34 +150,54 @@ class Evaluator:
     numbers = problem_lib.judged_rows(self._mesh, num_rows)
     local = problem_lib.rollout_to_judge(self._mesh, rollout)
     if scored is None:
-      verdict, _, _ = problem.score_on_host(batch, local)
+      answer, _, errors = problem.ask_host(batch, local, evaluates=True)
+      problem.complaints.log("a verifier failed in an evaluation", errors)
+      verdict = self._judge_of_truth.score_on_host(answer)
     else:
       said = dataclasses.replace(
         scored, weights={}, step_rewards=None, step_mask=None
       )
       verdict = problem_lib.to_judge(self._mesh, said, num_rows)
-    prompts = problem.prompt_texts(batch.records)
-    texts = problem.texts(
-      np.asarray(local.tokens), np.asarray(local.completion_mask)
+    rows = completions_of(
+      problem.prompt_texts(batch.records),
+      problem.texts(
+        np.asarray(local.tokens), np.asarray(local.completion_mask)
+      ),
+      local,
+      verdict,
     )
-    return [
-      (
-        number,
-        Completion(
-          prompt=prompts[local.prompt_index[b]],
-          text=text,
-          answer=extract_answer(text) if local.terminated[b] else None,
-          reward=float(verdict.rewards[b]),
-          correct=bool(verdict.correct[b]),
-          valid=bool(verdict.valid[b]),
-          num_tokens=int(local.written[b].sum()),
-          components={k: float(v[b]) for k, v in verdict.components.items()},
-        ),
-      )
-      for b, (number, text) in enumerate(
-        zip(numbers.tolist(), texts, strict=True)
-      )
-    ]
+    return list(zip(numbers.tolist(), rows, strict=True))
+
+
+def completions_of(
+  prompts: Sequence[str],
+  texts: Sequence[str],
+  rollout: Rollout,
+  verdict: Scored,
+) -> list[Completion]:
+  """The judged completions of a rollout, as NumPy arrays.
+
+  One that was cut off has no vote: what it would have come to is not known.
+
+  Args:
+    prompts: By `rollout.prompt_index`.
+    texts: One of each row.
+    rollout: The rows.
+    verdict: What was said of them.
+  """
+  return [
+    Completion(
+      prompt=prompts[int(rollout.prompt_index[b])],
+      text=text,
+      answer=answers.vote(text) if rollout.terminated[b] else None,
+      reward=float(verdict.rewards[b]),
+      correct=bool(verdict.correct[b]),
+      valid=bool(verdict.valid[b]),
+      num_tokens=int(rollout.written[b].sum()),
+      components={k: float(v[b]) for k, v in verdict.components.items()},
+    )
+    for b, text in enumerate(texts)
+  ]
 
 
 def _with_host(
@@ -180,8 +208,8 @@ def _with_host(
   num_samples: int,
 ) -> Callable[..., tuple[Rollout, Scored | None]]:
   """(params, prompts, key, batch) -> judged episodes of a host environment."""
-  turns = assembly.make_turns(policy, problem, config, num_samples)
-  player = host_rollout.Player(problem, mesh, turns)
+  turns = players.make_turns(policy, problem, config, num_samples)
+  player = players.HostEpisodes(problem, mesh, turns)
 
   def complete(params, prompts, key, batch):
     played = player.play(params, prompts, key, batch)
@@ -191,11 +219,19 @@ def _with_host(
 
 
 def summarize(results: list[list[Completion]]) -> dict[str, float]:
-  """Means over all completions that were scored; lengths in tokens."""
+  """What a policy is worth, over all its completions.
+
+  Returns:
+    `eval/accuracy`, the share of right answers among all completions: one that
+    could not be scored is not right. `eval/accuracy_scored`, `eval/reward` and
+    `eval/reward/<component>` are means over those that were, and NaN if there
+    are none; `eval/length` is in tokens; `eval/unscored` counts.
+  """
   rows = [row for group in results for row in group]
   scored = [row for row in rows if row.valid]
   summary = {
-    "eval/accuracy": _mean([row.correct for row in scored]),
+    "eval/accuracy": _mean([row.right for row in rows]),
+    "eval/accuracy_scored": _mean([row.correct for row in scored]),
     "eval/reward": _mean([row.reward for row in scored]),
     "eval/length": _mean([row.num_tokens for row in rows]),
     "eval/unscored": float(len(rows) - len(scored)),
@@ -208,16 +244,55 @@ def summarize(results: list[list[Completion]]) -> dict[str, float]:
   return summary
 
 
-def extract_answer(text: str) -> str | None:
-  """The answer that a completion votes for.
+def table(
+  greedy: list[list[Completion]], sampled: list[list[Completion]]
+) -> dict[str, dict[str, float | None]]:
+  """Accuracy of greedy completions, and pass@k and maj@k of sampled ones.
 
-  The last `\\boxed{…}` without inner braces, else the last
-  `<answer>…</answer>`, else the whole text if it has no tags at all.
+  Args:
+    greedy: One completion of each prompt.
+    sampled: Several, as many of each.
+
+  Returns:
+    Name -> "value" and its 95 % interval, "low" and "high". "greedy" is over
+    all prompts and "greedy_scored" over those whose completion was scored, None
+    if there are none; the others, for k = 1, 2, 4, …, are means over all
+    prompts. A completion that could not be scored is not right.
   """
-  for pattern in (r"\\boxed\{([^{}]*)\}", r"<answer>(.*?)</answer>"):
-    if found := re.findall(pattern, text, re.DOTALL):
-      return found[-1].strip()
-  return None if re.search(r"</?(think|answer)>", text) else text.strip()
+  firsts = [group[0] for group in greedy]
+  num_right = sum(row.right for row in firsts)
+  num_scored = sum(row.valid for row in firsts)
+  rows = {
+    "greedy": _row(
+      num_right / len(firsts), wilson_interval(num_right, len(firsts))
+    ),
+    "greedy_scored": _row(
+      num_right / num_scored if num_scored else None,
+      wilson_interval(num_right, num_scored),
+    ),
+  }
+  k = 1
+  while k <= len(sampled[0]):
+    passes = [
+      pass_at_k(len(group), sum(row.right for row in group), k)
+      for group in sampled
+    ]
+    votes = [
+      majority_at_k(
+        [row.answer for row in group], [row.right for row in group], k
+      )
+      for group in sampled
+    ]
+    for name, values in ((f"pass@{k}", passes), (f"maj@{k}", votes)):
+      rows[name] = _row(sum(values) / len(values), bootstrap_interval(values))
+    k *= 2
+  return rows
+
+
+def _row(
+  value: float | None, interval: tuple[float, float]
+) -> dict[str, float | None]:
+  return {"value": value, "low": interval[0], "high": interval[1]}
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
@@ -264,7 +339,8 @@ def majority_at_k(
     )
     most = max(votes.values(), default=0)
     winners = [answer for answer, n in votes.items() if n == most]
-    scores.append(_mean([answer in right for answer in winners]))
+    # If nobody votes, there is no right answer.
+    scores.append(_mean([answer in right for answer in winners] or [False]))
   return _mean(scores)
 
 
@@ -300,4 +376,5 @@ def bootstrap_interval(
 
 
 def _mean(values: Sequence[float]) -> float:
-  return float(np.mean(values)) if len(values) else 0.0
+  """NaN if there is nothing to average."""
+  return float(np.mean(values)) if len(values) else math.nan

@@ -38,6 +38,7 @@ _CONNECT_S = 300  # Until the last process has to be there.
 _JAX_HEARTBEAT_S = 300
 MAX_TIMEOUT_S = 200
 _SAVE_S = 20  # That a checkpoint has to be finished, when the run ends.
+_TELL_S = 5  # That process 0 has to tell the others why.
 # That process 0 outlives the others, who die without it: they hear of its error
 # within 1.5 intervals of `Watch`.
 _LINGER_S = 10
@@ -161,6 +162,12 @@ def leave(status: int) -> NoReturn:
   if is_main():
     time.sleep(_LINGER_S)
   _exit(status)
+
+
+def end_at_once(reason: str) -> NoReturn:
+  """Ends this process from any of its threads, as one that was lost."""
+  print(f"{label()}{reason}", file=sys.stderr, flush=True)
+  _exit(EXIT_LOST)
 
 
 def _exit(status: int) -> NoReturn:
@@ -414,37 +421,60 @@ class Watch:
       who = f"{_name(last, self._said[last]['host'])} has not"
     return f"{who} done a step for {pause:.0f} s"
 
-  def end(self, verdict: str) -> NoReturn:
-    """Says why the run ends and ends this process."""
+  def end(self, verdict: str, tell: bool = True) -> NoReturn:
+    """Says why the run ends and ends this process.
+
+    Nothing here waits without a limit, because what is lost may be what it
+    waits for.
+
+    Args:
+      verdict: Why.
+      tell: Whether the other processes can be told.
+    """
     with self._ending:  # Never given back: one message is enough.
-      if is_main():
+      tell = tell and is_main()
+      if tell:
         self._own["verdict"] = verdict
-        self._exchange_words()
+        _within(_TELL_S, self._exchange_words)
       # A save can be finished only if every process has done its part. What is
       # not finished keeps its temporary name, and is no checkpoint.
-      saving = threading.Thread(target=self._settle, daemon=True)
-      saving.start()
-      saving.join(_SAVE_S)
-      try:
-        saved = self._describe()
-      except Exception as error:  # The network may be what is lost.
-        saved = f"What is saved cannot be read: {error}."
+      _within(_SAVE_S, self._settle)
+      saved = _within(_SAVE_S, self._described) or "What is saved is unknown."
       print(
         f"{label()}{verdict}; this run ends. {saved} Start all processes again"
         " with the same command to continue.",
         file=sys.stderr,
         flush=True,
       )
-      if is_main():
+      if tell:
         time.sleep(2 * self._interval)
       _exit(EXIT_LOST)
 
+  def _described(self) -> str:
+    try:
+      return self._describe()
+    except Exception as error:  # The network may be what is lost.
+      return f"What is saved cannot be read: {error}."
+
   def _end_by_abort(self) -> NoReturn:
+    # It runs on the thread on which the client of the store gets its answers,
+    # so that a question to the store would never be answered. The others hear
+    # of the end of process 0 from JAX.
     self.end(
       "JAX has aborted this process, as the lines above say; most often because"
       f" {_name(0, self._said.get(0, {}).get('host'))}, which the others need,"
-      " is gone"
+      " is gone, or because a process was started twice",
+      tell=False,
     )
+
+
+def _within(seconds: float, work: Callable[[], Any]) -> Any:
+  """What `work` returns; None if that takes longer, and it is left alone."""
+  results: list[Any] = []
+  thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
+  thread.start()
+  thread.join(seconds)
+  return results[0] if results else None
 
 
 _KEY = "grpo_jax/processes"

@@ -1,9 +1,12 @@
 """The training loop, read from top to bottom.
 
 Set-up, then for each phase: restore or enter, and step. Metrics of step n are
-fetched while step n + 1 runs. The run can be killed at any moment and started
+fetched while step n + 1 runs. A run can be killed at any moment and started
 again with the same command: it continues from the last checkpoint, and ends
 with the same bytes as if nothing had happened.
+
+Several runs that are one program (`many.py`) go through the same loop: a crew
+moves all of them on by a step, and everything else is done for each.
 """
 
 from __future__ import annotations
@@ -12,108 +15,69 @@ import collections
 import contextlib
 import dataclasses
 import functools
-import json
-import math
 import os
-import pathlib
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 import jax
 import ml_collections
 import numpy as np
-from jax.sharding import Mesh
 
 from grpo_jax.training import (
-  assembly,
   checkpoints,
   drivers,
-  evaluation,
   hosts,
-  metrics_log,
+  lock,
+  models,
   paths,
+  probe,
   progress,
   runs,
   sharding,
 )
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.training import step as step_lib
-from grpo_jax.types import TrainState
-
-# Settings that a resumed run may change: how it is watched, and the devices
-# that compute it, on which its numbers depend by round-off alone.
-MAY_CHANGE = frozenset(
-  ("hosts", "log", "mesh", "profile_steps", "required_accuracy")
-)
+from grpo_jax.training import run as run_lib
+from grpo_jax.training.run import Result, Run
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-  """How a run ended.
+class Crew(Protocol):
+  """What moves the runs of a phase on."""
 
-  Attributes:
-    step: Steps done, over all phases.
-    preempted: True if SIGTERM stopped it; the same command continues.
-    before, after: Held-out means (`evaluation.summarize`) at the start of the
-      first "rl" phase and at the end; None without such a phase.
-    num_prompts: Held-out prompts behind them.
-    examples: Held-out completions at the end, one per prompt.
-  """
+  def advance(self, batches: list[list[Any]]) -> list[drivers.Outcome]:
+    """One step of all runs.
 
-  step: int
-  preempted: bool
-  before: dict[str, float] | None
-  after: dict[str, float] | None
-  num_prompts: int
-  examples: list[evaluation.Completion]
+    Args:
+      batches: Of each run the batch of the step, and those that come next.
+
+    Returns:
+      What the step will have to say of each run.
+    """
+
+  def at_hand(self, run: Run) -> contextlib.AbstractContextManager[None]:
+    """Has the state of a run in `run.state`, on its devices, for a while."""
 
 
-class _CompileClock:
-  """Seconds that JAX has spent on tracing and compiling."""
+class Alone:
+  """One run, whose state is always at hand."""
 
-  def __init__(self):
-    self.seconds = 0.0
+  def __init__(self, run: Run, index: int):
+    parts = run.phases[index].parts
+    self._run = run
+    self._driver = drivers.make_driver(run.problem, run.mesh, parts)
 
-  def __call__(self, event: str, duration_secs: float, **_: Any) -> None:
-    if event.startswith("/jax/core/compile/"):
-      self.seconds += duration_secs
+  def advance(self, batches: list[list[Any]]) -> list[drivers.Outcome]:
+    """See `Crew`."""
+    self._run.state, outcome = self._driver(self._run.state, *batches[0])
+    return [outcome]
 
-
-@contextlib.contextmanager
-def compile_clock() -> Iterator[_CompileClock]:
-  clock = _CompileClock()
-  jax.monitoring.register_event_duration_secs_listener(clock)
-  try:
-    yield clock
-  finally:
-    jax.monitoring.unregister_event_duration_listener(clock)
-
-
-@dataclasses.dataclass
-class Run:
-  """What a run keeps open, and the state as it moves on."""
-
-  config: config_lib.RunConfig
-  problem: problem_lib.Problem
-  mesh: Mesh
-  evaluator: evaluation.Evaluator
-  saved: checkpoints.Checkpoints
-  log: metrics_log.MetricsLog | metrics_log.NoLog
-  profile_dir: paths.Path
-  stop: hosts.Stop
-  watch: hosts.Watch
-  compiling: _CompileClock
-  state: TrainState
-  before: dict[str, float] | None = None
-  after: dict[str, float] | None = None  # Last evaluation of this phase.
-  examples: list[evaluation.Completion] = dataclasses.field(
-    default_factory=list
-  )
-  clock: float = 0.0  # seconds; when the last step was recorded
-  tracing: pathlib.Path | None = None  # Where a trace is being written.
+  @contextlib.contextmanager
+  def at_hand(self, run: Run) -> Iterator[None]:
+    """See `Crew`."""
+    del run
+    yield
 
 
 def train(
@@ -127,8 +91,9 @@ def train(
       continued.
 
   Raises:
-    KeyError, TypeError, ValueError: The config, data or checkpoint is at
-      fault; nothing that was written is lost.
+    KeyError, TypeError, ValueError: The config, data, checkpoint or a verifier
+      is at fault, or another process trains in `workdir`; nothing that was
+      written is lost.
     FloatingPointError: The loss or gradient is not finite.
   """
   settings = config_lib.resolve(config)
@@ -150,318 +115,226 @@ def train(
     hosts.check_same(
       config=zlib.crc32(config_json.encode()), workdir=str(workdir)
     )
+    stack.enter_context(lock.held(workdir))
     saved = checkpoints.Checkpoints(directory, keep=settings.checkpoint.keep)
     stack.callback(saved.close)
     problem = problem_lib.make_problem(settings)
     stack.callback(problem.close)
-    policy = assembly.make_policy(settings, problem, mesh)
-    # All phases at once: sizes that do not fit are found before any work.
-    phases = runs.make_phases(settings, problem, policy, mesh)
-    shapes = runs.abstract_start(policy, settings.seed)
-    runs.abstract_state(phases, shapes)
-    streams = [
-      make_stream(settings, problem, mesh, index)
-      for index in range(len(phases))
-    ]
-
-    position, first = None, 0
-    last_step = saved.latest_step()
-    if last_step is not None:
-      # Without a checkpoint nothing is continued, and all may change.
-      metrics_log.check_config(workdir, json.loads(config_json), MAY_CHANGE)
-      position = saved.extra(last_step)
-      first = position["phase"]
-      state = runs.restore(saved, last_step, phases, shapes, mesh)
-      hosts.say(f"continuing after step {last_step} ({settings.phases[first]})")
-    else:
-      state = runs.first_state(settings, problem, policy, mesh)
-    evaluator = evaluation.Evaluator(
-      problem,
-      policy,
-      mesh,
-      settings.eval.num_prompts,
-      settings.eval.batch_size,
-      settings.eval.temperature,
-    )
-    log: metrics_log.MetricsLog | metrics_log.NoLog = metrics_log.NoLog()
-    if hosts.is_main():
-      metrics_log.save_run_info(workdir, config_json)
-      log = metrics_log.MetricsLog(
-        workdir,
-        tensorboard=settings.log.tensorboard,
-        wandb_project=settings.log.wandb_project,
-        resume_step=last_step,
-        resume_position=position["log"] if position else None,
-      )
-    stack.enter_context(log)
-    run = Run(
-      config=settings,
-      problem=problem,
-      mesh=mesh,
-      evaluator=evaluator,
+    probe.check(problem)
+    policy = models.make_policy(settings, problem, mesh)
+    run = run_lib.open_run(
+      stack,
+      settings,
+      config_json,
+      workdir,
       saved=saved,
-      log=log,
-      profile_dir=workdir / "profile",
-      stop=stack.enter_context(hosts.Stop(mesh)),
+      problem=problem,
+      policy=policy,
+      phases=runs.make_phases(settings, problem, policy, mesh),
+      mesh=mesh,
       watch=watch,
-      compiling=stack.enter_context(compile_clock()),
-      state=state,
-      before=position["before"] if position else None,
+      stop=stack.enter_context(hosts.Stop(mesh)),
+      compiling=stack.enter_context(run_lib.compile_clock()),
     )
-
     stack.push(watch.failing)  # Before whatever waits for other processes.
-    for index in range(first, len(phases)):
-      if run.stop.agreed():
-        break
-      parts, enter, _ = phases[index]
-      if position and index == first:
-        streams[index].set_state(position["stream"])
-      else:
-        state = enter(run.state)
-        run.state = jax.device_put(state, sharding.of_state(mesh, state))
-        run.state = with_reference(run, index)
-      _run_phase(run, parts, index, streams[index])
-
-    saved.wait()
-    return result(run)
+    go_through([run], functools.partial(Alone, run))
+    run.patience.check(problem.complaints)
+    return run_lib.result(run)
 
 
-def result(run: Run) -> Result:
-  """How the run has ended, evaluated where that is missing, and saved."""
-  preempted = run.stop.agreed()
-  after = None
-  if "rl" in run.config.phases and not preempted:
-    # The last step of an "rl" phase has been evaluated, unless it was done
-    # by an earlier start of this run.
-    after = run.after or evaluate(run)
-  if not preempted:
-    run.log.write_result(
-      int(run.state.step), run.before, after, run.evaluator.num_prompts
-    )
-  return Result(
-    step=int(run.state.step),
-    preempted=preempted,
-    before=run.before,
-    after=after,
-    num_prompts=run.evaluator.num_prompts,
-    examples=run.examples,
-  )
+def go_through(together: Sequence[Run], crew_of: Callable[[int], Crew]) -> None:
+  """Takes runs that have got equally far through the phases that are left.
+
+  Args:
+    together: The runs; if there are several, one whose loss is not finite is
+      left behind with its `failure`.
+    crew_of: (index of a phase) -> what moves them on in it.
+  """
+  first = together[0]
+  if (last_step := first.saved.latest_step()) is not None:
+    name = first.config.phases[first.first]
+    hosts.say(f"continuing after step {last_step} ({name})")
+  for index in range(first.first, len(first.phases)):
+    if first.stopping or not going_on(together):
+      break
+    crew = crew_of(index)
+    _run_phase(together, index, crew)
+  for run in together:
+    run.saved.wait()
 
 
-def with_reference(run: Run, index: int) -> TrainState:
-  """The state at the start of a phase, with its teacher if it has one."""
-  phase: config_lib.PhaseConfig = getattr(run.config, run.config.phases[index])
-  if not phase.reference_workdir or run.state.ref_params is None:
-    return run.state
-  return runs.with_reference_of(run.state, phase.reference_workdir, run.mesh)
+def going_on(together: Sequence[Run]) -> list[Run]:
+  """The runs that are not left behind."""
+  return [run for run in together if run.failure is None]
 
 
-def make_stream(
-  config: config_lib.RunConfig,
-  problem: problem_lib.Problem,
-  mesh: Mesh,
-  index: int,
-) -> Any:
-  """The batches of phase `index`, from the first on."""
-  name = config.phases[index]
-  phase: config_lib.PhaseConfig = getattr(config, name)
-  seed = int(np.random.SeedSequence((config.seed, index)).generate_state(1)[0])
-  make = problem.supervised_stream if name == "sft" else problem.prompt_stream
-  num_prompts = phase.num_prompts * phase.max_rounds
-  rows = drivers.rows_to_feed(problem, mesh, phase)
-  return make(seed, num_prompts, phase.max_prompt_len, rows.tolist())
+def _run_phase(together: Sequence[Run], index: int, crew: Crew) -> None:
+  """Steps through one phase, from wherever the states are in it."""
+  for run in going_on(together):
+    with crew.at_hand(run):
+      run_lib.enter(run, index)
+    run.after = None
+  # They all have its sizes; what was left behind also stays where it was.
+  first = going_on(together)[0]
+  name = first.config.phases[index]
+  phase = first.config.section(name)
+  done = int(first.state.phase_step)
+  offset = int(first.state.step) - done
+  if phase.of_kind.evaluates and done == 0:
+    for run in going_on(together):
+      with crew.at_hand(run):
+        summary = run_lib.evaluate(run)
+      run.before = run.before or summary
+      run.log.write(offset, name, summary)
 
-
-def _run_phase(
-  run: Run, parts: step_lib.Parts, index: int, stream: Any
-) -> None:
-  """Steps through one phase, from wherever the state is in it."""
-  name = run.config.phases[index]
-  phase: config_lib.PhaseConfig = getattr(run.config, name)
-  advance = drivers.make_driver(run.problem, run.mesh, parts)
-  run.after = None
-  done = int(run.state.phase_step)
-  first = done + 1  # In this process.
-  offset = int(run.state.step) - done
-  if name == "rl" and done == 0:
-    summary = evaluate(run)
-    run.before = run.before or summary
-    run.log.write(offset, name, summary)
-
-  display = progress.Progress(name, phase.steps)
-
-  def record_step(
-    done: int, outcome: drivers.Outcome, compile_s: float, is_due: bool
-  ) -> None:
-    metrics = outcome.metrics()
-    now = time.perf_counter()
-    seconds, run.clock = now - run.clock, now
-    if done == first:
-      hosts.say(f"{name}: traced and compiled in {compile_s:.1f} s")
-    times = {"time/step_s": seconds, "time/compile_s": compile_s}
-    metrics = record(
-      run, name, offset, done, metrics | times, outcome.samples, is_due
-    )
-    if hosts.is_main():
-      display.update(done, shown(name, metrics), metrics["tokens_per_second"])
-    run.watch.step()
-    if is_due:
-      run.clock = time.perf_counter()
-
+  book = _Book(together, crew, name, offset, done + 1)
+  feed = _Feed(together, index)
   pending: Callable[[], None] | None = None
-  # Batches whose step is not done, each with the stream's state before it:
-  # the next one, and those that rollouts are drawn for ahead.
-  upcoming: collections.deque[tuple[Any, Any]] = collections.deque()
-  run.clock = time.perf_counter()
   with jax.transfer_guard("disallow"):
     # Looked at once a step: whatever stops the loop has also been saved.
-    stopping = run.stop.look()
-    while done < phase.steps and not stopping:
-      with _profiled(run, offset + done + 1):
-        while len(upcoming) < min(1 + parts.staleness, phase.steps - done):
-          upcoming.append((stream.get_state(), next(stream)))
-        batches = [batch for _, batch in upcoming]
-        compiled = run.compiling.seconds
-        run.state, outcome = advance(run.state, *batches)
-        compile_s = run.compiling.seconds - compiled
-      upcoming.popleft()
+    stopping = first.stop.look()
+    while done < phase.steps and not stopping and going_on(together):
+      with run_lib.profiled(first, offset + done + 1):
+        batches = feed.next(phase.steps - done)
+        compiled = first.compiling.seconds
+        outcomes = crew.advance(batches)
+        compile_s = first.compiling.seconds - compiled
       if pending is not None:
         pending()
       done += 1
-      is_due = name == "rl" and due(run.config.eval.every, done, phase.steps)
-      pending = functools.partial(record_step, done, outcome, compile_s, is_due)
-      stopping = run.stop.look()
-      if due(run.config.checkpoint.every, done, phase.steps) or stopping:
+      is_due = phase.of_kind.evaluates and run_lib.due(
+        first.config.eval.every, done, phase.steps
+      )
+      pending = functools.partial(
+        book.record, done, outcomes, compile_s, is_due
+      )
+      stopping = first.stop.look() or first.stopping
+      is_saved = stopping or run_lib.due(
+        first.config.checkpoint.every, done, phase.steps
+      )
+      if is_due or is_saved:
         pending()
         pending = None
-        with jax.transfer_guard("allow"):
-          position = upcoming[0][0] if upcoming else stream.get_state()
-          save(run, index, offset + done, position)
-      elif is_due:
-        pending()
-        pending = None
-  display.done()
+      if is_saved:
+        _save(together, crew, index, offset + done, feed)
+  book.display.done()
 
 
-def record(
-  run: Run,
-  name: str,
-  offset: int,
-  done: int,
-  metrics: dict[str, float],
-  samples: Callable[[], list[dict[str, Any]]],
-  is_due: bool,
-) -> dict[str, float]:
-  """Writes what a step has to say.
+class _Feed:
+  """The batches of a phase, each with the stream's state before it.
 
-  Args:
-    run: Its state is evaluated, if that is due.
-    name: Of the phase.
-    offset: Steps of the phases before.
-    done: Steps of this phase, this one included.
-    metrics: Of the step, with its `time/step_s`, seconds.
-    samples: As in `drivers.Outcome`.
-    is_due: Whether to evaluate.
-
-  Returns:
-    All that was written.
-
-  Raises:
-    FloatingPointError: The loss or the gradient is not finite.
+  Batches wait whose step is not done: the next one, and those that rollouts are
+  drawn for ahead.
   """
-  _check_finite(run, name, done, metrics)
-  tokens = metrics.get("tokens/generated", metrics["tokens/trained"])
-  metrics["tokens_per_second"] = tokens / metrics["time/step_s"]
-  if is_due:
-    metrics |= evaluate(run)
-  run.log.write(offset + done, name, metrics)
-  every = run.config.log.samples_every
-  if hosts.is_main() and every and (done == 1 or done % every == 0):
-    run.log.write_samples(offset + done, samples())
-  return metrics
+
+  def __init__(self, together: Sequence[Run], index: int):
+    self._streams = [run.streams[index] for run in together]
+    self._ahead = 1 + together[0].phases[index].parts.staleness
+    self._waiting: list[collections.deque[tuple[Any, Any]]] = [
+      collections.deque() for _ in together
+    ]
+
+  def next(self, steps_left: int) -> list[list[Any]]:
+    """Of each run the batch of this step, and those that come next."""
+    batches = []
+    for stream, waiting in zip(self._streams, self._waiting, strict=True):
+      while len(waiting) < min(self._ahead, steps_left):
+        waiting.append((stream.get_state(), next(stream)))
+      batches.append([batch for _, batch in waiting])
+      waiting.popleft()
+    return batches
+
+  def position(self, i: int) -> Any:
+    """Where the stream of run `i` goes on after this step."""
+    waiting = self._waiting[i]
+    return waiting[0][0] if waiting else self._streams[i].get_state()
 
 
-def shown(name: str, metrics: dict[str, float]) -> dict[str, float]:
-  """What the display has of the metrics of a step."""
-  if name == "rl":
-    return {
-      "reward": metrics.get("drawn/reward", metrics["reward/mean"]),
-      "accuracy": metrics.get("drawn/accuracy", metrics["accuracy"]),
-    }
-  if name == "value":
-    explained = metrics.get("value/explained_variance")
-    return {
-      "value loss": metrics["value/loss"],
-      **({} if explained is None else {"explained": explained}),
-    }
-  return {"loss": metrics["loss"]}
+class _Book:
+  """Writes and shows what the steps of a phase have to say."""
+
+  def __init__(
+    self,
+    together: Sequence[Run],
+    crew: Crew,
+    name: str,
+    offset: int,
+    first_step: int,
+  ):
+    """Nothing has been recorded yet.
+
+    Args:
+      together: The runs.
+      crew: Moves them on.
+      name: Of the phase.
+      offset: Steps of the phases before.
+      first_step: The first one of the phase in this process.
+    """
+    self._together, self._crew = together, crew
+    self._name, self._offset, self._first = name, offset, first_step
+    self._phase = together[0].config.section(name)
+    self.display = progress.Progress(name, self._phase.steps)
+    self._clock = time.perf_counter()  # When the last step was recorded.
+
+  def record(
+    self,
+    done: int,
+    outcomes: Sequence[drivers.Outcome],
+    compile_s: float,
+    is_due: bool,
+  ) -> None:
+    """Waits for step `done` of the phase, and evaluates if that is due.
+
+    Raises:
+      FloatingPointError: The loss or gradient of the only run is not finite.
+    """
+    numbers = [outcome.metrics() for outcome in outcomes]
+    now = time.perf_counter()
+    times = {"time/step_s": now - self._clock, "time/compile_s": compile_s}
+    self._clock = now
+    if done == self._first:
+      hosts.say(f"{self._name}: traced and compiled in {compile_s:.1f} s")
+    written = []
+    for run, own, outcome in zip(
+      self._together, numbers, outcomes, strict=True
+    ):
+      if run.failure is not None:
+        continue
+      try:
+        with contextlib.ExitStack() as stack:
+          if is_due:
+            stack.enter_context(self._crew.at_hand(run))
+          step = self._offset, done
+          written.append(
+            run_lib.record(
+              run, self._name, *step, own | times, outcome.samples, is_due
+            )
+          )
+      except FloatingPointError as error:
+        if len(self._together) == 1:
+          raise
+        run.failure = error
+        print(f"{run.saved.directory.parent} is left behind: {error}")
+    if written and hosts.is_main():
+      shown = [self._phase.of_kind.shows(own) for own in written]
+      means = {key: float(np.mean([x[key] for x in shown])) for key in shown[0]}
+      self.display.update(
+        done, means, sum(own["tokens_per_second"] for own in written)
+      )
+    self._together[0].watch.step()
+    if is_due:
+      self._clock = time.perf_counter()
 
 
-def due(every: int, done: int, steps: int) -> bool:
-  """Whether something happens after `done` steps: always after the last."""
-  return done == steps or (every > 0 and done % every == 0)
-
-
-def evaluate(run: Run) -> dict[str, float]:
-  """Held-out means; keeps the completions for the summary."""
-  with jax.transfer_guard("allow"):
-    results = run.evaluator.completions(
-      assembly.evaluation_params(run.state), jax.random.key(0)
-    )
-  run.examples = [group[0] for group in results]
-  run.after = evaluation.summarize(results)
-  return run.after
-
-
-def save(run: Run, index: int, global_step: int, stream_state: Any) -> None:
-  """Everything the run needs to go on; the log reaches the disk first."""
-  run.log.flush()
-  extra = {
-    "phase": index,
-    "stream": stream_state,
-    "log": run.log.position(),
-    "before": run.before,
-  }
-  if run.state.queue:
-    extra["queue"] = len(run.state.queue)
-  run.saved.save(global_step, run.state, extra)
-
-
-def _check_finite(
-  run: Run, name: str, done: int, metrics: dict[str, float]
+def _save(
+  together: Sequence[Run], crew: Crew, index: int, step: int, feed: _Feed
 ) -> None:
-  bad = [
-    f"{model}{name}"
-    for model in ("", "value/")
-    for name in ("loss", "gradient_norm")
-    if not math.isfinite(metrics.get(f"{model}{name}", 0.0))
-  ]
-  if bad:
-    run.saved.wait()
-    last = run.saved.latest_step()
-    checkpoint = run.config.model.checkpoint
-    culprit = "critic" if bad[0].startswith("value/") else name
-    doubt = f", or doubt the weights in {checkpoint}" if checkpoint else ""
-    raise FloatingPointError(
-      f"phase {name}, step {done}:"
-      f" {', '.join(f'{k} is {metrics[k]}' for k in bad)}. The last checkpoint"
-      f" in {run.saved.directory} is"
-      f" {'missing' if last is None else f'step {last}'}. Look at metrics.jsonl"
-      " for the steps before, and start again in another --workdir with a"
-      f" lower config.{culprit}.optimizer.learning_rate{doubt}."
-    )
-
-
-@contextlib.contextmanager
-def _profiled(run: Run, global_step: int) -> Iterator[None]:
-  """Traces the steps of `config.profile_steps` for xprof."""
-  steps = run.config.profile_steps
-  if steps and global_step == steps[0]:
-    run.tracing = paths.scratch(run.profile_dir)
-    jax.profiler.start_trace(str(run.tracing))
-  yield
-  if run.tracing is not None and global_step == steps[1]:
-    jax.block_until_ready(run.state)
-    jax.profiler.stop_trace()
-    paths.publish(run.tracing, run.profile_dir)
-    run.tracing = None
+  """Saves all runs; none is a checkpoint ahead of another for long."""
+  with jax.transfer_guard("allow"):
+    if len(together) > 1:
+      for run in going_on(together):
+        run.saved.wait()
+    for i, run in enumerate(together):
+      if run.failure is None:
+        with crew.at_hand(run):
+          run_lib.save(run, index, step, feed.position(i))

@@ -24,7 +24,6 @@ import dataclasses
 import functools
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -36,23 +35,25 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from grpo_jax.data import pipeline
+from grpo_jax.learning import stages
 from grpo_jax.training import (
-  assembly,
   checkpoints,
   drivers,
   evaluation,
   hosts,
+  lock,
   loop,
   metrics_log,
+  models,
   paths,
-  progress,
+  phases,
   runs,
   sharding,
   varied,
 )
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.training import step as step_lib
+from grpo_jax.training import run as run_lib
 from grpo_jax.types import Policy, PyTree, TrainState
 
 # Settings that may differ; where they are groups, in their numbers.
@@ -61,9 +62,8 @@ MAY_DIFFER = (
   "algorithm",
   "critic",
   "sampling",
-  "sft",
-  "value",
-  "rl",
+  "reward_model",
+  "sections",
   "rewards.weights",
 )
 # Numbers that are part of how the program differentiates itself.
@@ -71,30 +71,11 @@ CONSTANT = frozenset({"algorithm.jsd_beta"})
 _AXIS = "runs"
 
 
-@dataclasses.dataclass
-class _Cell:
-  """A run among others.
-
-  Attributes:
-    run: As a run of its own has it.
-    phases: Of it.
-    streams: Its batches, by phase.
-    position: Where its last checkpoint was; None at the start.
-    failure: Why it goes on no more.
-  """
-
-  run: loop.Run
-  phases: list[runs.Phase]
-  streams: list[Any]
-  position: dict[str, Any] | None
-  failure: FloatingPointError | None = None
-
-
 def train(
   configs: Sequence[ml_collections.ConfigDict],
   workdirs: Sequence[str | os.PathLike],
   side_by_side: bool | None = None,
-) -> list[loop.Result | FloatingPointError]:
+) -> list[run_lib.Result | FloatingPointError]:
   """Runs several configs that one program can compute, or what is left.
 
   A run whose loss is no longer finite is left behind, and the others go on.
@@ -116,29 +97,31 @@ def train(
     How each run ended; the error of one that was left behind.
 
   Raises:
-    KeyError, TypeError, ValueError: A config is at fault, or they are not one
-      program; nothing was written.
+    KeyError, TypeError, ValueError: A config is at fault, they are not one
+      program, or another process trains in a workdir; nothing was written.
   """
   _check(configs, workdirs)
   if side_by_side is None:
     side_by_side = jax.default_backend() != "cpu"
   settings = [config_lib.resolve(config) for config in configs]
-  together = collections.defaultdict(list)
-  for number, workdir in enumerate(workdirs):
-    saved = checkpoints.Checkpoints(
-      paths.parse(workdir) / "checkpoints",
-      keep=settings[number].checkpoint.keep,
-    )
-    together[saved.latest_step()].append(number)
-    saved.close()
-  results: dict[int, loop.Result | FloatingPointError] = {}
-  with hosts.Stop(sharding.make_mesh(1)) as stop:
-    for last_step, numbers in together.items():
+  folders = [paths.parse(workdir) for workdir in workdirs]
+  results: dict[int, run_lib.Result | FloatingPointError] = {}
+  with contextlib.ExitStack() as stack:
+    for folder in folders:
+      stack.enter_context(lock.held(folder))
+    together = collections.defaultdict(list)
+    for number, folder in enumerate(folders):
+      saved = checkpoints.Checkpoints(
+        folder / "checkpoints", keep=settings[number].checkpoint.keep
+      )
+      together[saved.latest_step()].append(number)
+      saved.close()
+    stop = stack.enter_context(hosts.Stop(sharding.make_mesh(1)))
+    for numbers in together.values():
       ended = _train_together(
         [settings[n] for n in numbers],
         [configs[n].to_json() for n in numbers],
-        [paths.parse(workdirs[n]) for n in numbers],
-        last_step,
+        [folders[n] for n in numbers],
         side_by_side,
         stop,
       )
@@ -218,10 +201,9 @@ def _train_together(
   settings: list[config_lib.RunConfig],
   config_jsons: list[str],
   workdirs: list[paths.Path],
-  last_step: int | None,
   side_by_side: bool,
   stop: hosts.Stop,
-) -> list[loop.Result | FloatingPointError]:
+) -> list[run_lib.Result | FloatingPointError]:
   """Trains runs that have all got to the same step."""
   mesh = _make_mesh(len(settings), settings[0].mesh)
   alone = sharding.make_mesh(1)
@@ -232,108 +214,126 @@ def _train_together(
   )
   with contextlib.ExitStack() as stack:
     stack.enter_context(jax.set_mesh(alone))
-    compiling = stack.enter_context(loop.compile_clock())
+    compiling = stack.enter_context(run_lib.compile_clock())
     problems = [problem_lib.make_problem(config) for config in settings]
-    policy = assembly.make_policy(settings[0], problems[0], alone)
-    phases = [
-      runs.make_phases(config, problem, policy, alone)
-      for config, problem in zip(settings, problems, strict=True)
-    ]
-    programs = []
-    for index in range(len(settings[0].phases)):
-      program = _program(settings, policy, index, mesh, side_by_side)
-      state = runs.abstract_state(
-        phases[0][: index + 1],
-        runs.abstract_start(policy, settings[0].seed),
-      )
-      batch = next(loop.make_stream(settings[0], problems[0], alone, index))
-      _check_program(program, mesh, len(settings), state, _arrays(batch))
-      programs.append(program)
-
+    policy = models.make_policy(settings[0], problems[0], alone)
+    programs = _programs(settings, problems[0], policy, mesh, side_by_side)
     evaluators: dict[config_lib.RewardsConfig, evaluation.Evaluator] = {}
-    cells = []
-    for number, config in enumerate(settings):
-      problem, workdir = problems[number], workdirs[number]
-      if config.rewards not in evaluators:
-        evaluators[config.rewards] = evaluation.Evaluator(
-          problem,
-          policy,
-          alone,
-          config.eval.num_prompts,
-          config.eval.batch_size,
-          config.eval.temperature,
-        )
+    together = []
+    for config, config_json, problem, workdir in zip(
+      settings, config_jsons, problems, workdirs, strict=True
+    ):
       saved = checkpoints.Checkpoints(
         workdir / "checkpoints", keep=config.checkpoint.keep
       )
       stack.callback(saved.close)
-      position = None
-      if last_step is None:
-        state = runs.first_state(config, problem, policy, alone)
-      else:
-        stored = json.loads(config_jsons[number])
-        metrics_log.check_config(workdir, stored, loop.MAY_CHANGE)
-        position = saved.extra(last_step)
-        shapes = runs.abstract_start(policy, config.seed)
-        state = runs.restore(saved, last_step, phases[number], shapes, alone)
-      metrics_log.save_run_info(workdir, config_jsons[number])
-      log = metrics_log.MetricsLog(
+      run = run_lib.open_run(
+        stack,
+        config,
+        config_json,
         workdir,
-        tensorboard=config.log.tensorboard,
-        resume_step=last_step,
-        resume_position=position["log"] if position else None,
-      )
-      run = loop.Run(
-        config=config,
-        problem=problem,
-        mesh=alone,
-        evaluator=evaluators[config.rewards],
         saved=saved,
-        log=stack.enter_context(log),
-        profile_dir=workdir / "profile",
-        stop=stop,
+        problem=problem,
+        policy=policy,
+        phases=runs.make_phases(config, problem, policy, alone),
+        mesh=alone,
         watch=hosts.Watch(
           config.hosts.timeout_s,
           config.hosts.stall_s,
           describe=functools.partial(checkpoints.describe, saved.directory),
           settle=saved.wait,
         ),
+        stop=stop,
         compiling=compiling,
-        state=_on_host(state),
-        before=position["before"] if position else None,
+        evaluator=evaluators.get(config.rewards),
       )
-      streams = [
-        loop.make_stream(config, problem, alone, index)
-        for index in range(len(config.phases))
-      ]
-      cells.append(_Cell(run, phases[number], streams, position))
+      evaluators[config.rewards] = run.evaluator
+      run.state = _on_host(run.state)
+      together.append(run)
 
-    first = 0
-    if cells[0].position:
-      first = cells[0].position["phase"]
-      print(f"continuing after step {last_step}")
-    for index in range(first, len(programs)):
-      if stop.agreed() or not _going_on(cells):
-        break
-      for cell in cells:
-        if cell.position and index == first:
-          cell.streams[index].set_state(cell.position["stream"])
-        else:
-          with _at_hand(cell.run, cell.run.state):
-            cell.run.state = cell.phases[index].enter(cell.run.state)
-            cell.run.state = loop.with_reference(cell.run, index)
-      _run_phase(cells, index, programs[index], mesh)
-
-    for cell in cells:
-      cell.run.saved.wait()
-    results: list[loop.Result | FloatingPointError] = []
-    for cell in cells:
-      if cell.failure:
-        results.append(cell.failure)
+    loop.go_through(
+      together, lambda index: Together(together, programs[index], mesh)
+    )
+    results: list[run_lib.Result | FloatingPointError] = []
+    for run in together:
+      if run.failure is not None:
+        results.append(run.failure)
         continue
-      with _at_hand(cell.run, cell.run.state):
-        results.append(loop.result(cell.run))
+      with _at_hand(run, run.state):
+        results.append(run_lib.result(run))
     return results
+
+
+class Together:
+  """Runs that are one program; see `loop.Crew`.
+
+  Between steps the states of all runs are one tree on the devices; a single one
+  is on the host, since a device may have no room for those of all runs.
+  """
+
+  def __init__(
+    self, together: Sequence[run_lib.Run], program: Callable, mesh: Mesh
+  ):
+    self._together = list(together)
+    self._program, self._mesh = program, mesh
+    self._split = NamedSharding(mesh, P(_AXIS))
+    self._states: TrainState | None = None
+    self._numbers = jax.device_put(
+      np.arange(len(self._together), dtype=np.int32), self._split
+    )
+
+  def advance(self, batches: list[list[Any]]) -> list[drivers.Outcome]:
+    """See `loop.Crew`."""
+    if self._states is None:
+      states = [run.state for run in self._together]
+      self._states = _stacked(states, self._split)
+    rows = [batch for (batch,) in batches]
+    inputs = jax.tree.map(lambda *x: np.stack(x), *map(_arrays, rows))
+    with jax.set_mesh(self._mesh):
+      self._states, metrics, samples = self._program(
+        self._numbers, self._states, jax.device_put(inputs, self._split)
+      )
+    fetched = functools.cache(lambda: jax.device_get(metrics))
+
+    def outcome(i: int, run: run_lib.Run) -> drivers.Outcome:
+      return drivers.Outcome(
+        lambda: {key: float(x[i]) for key, x in fetched().items()},
+        functools.partial(_samples, run.problem, rows, samples, i),
+      )
+
+    return [outcome(i, run) for i, run in enumerate(self._together)]
+
+  @contextlib.contextmanager
+  def at_hand(self, run: run_lib.Run) -> Iterator[None]:
+    """See `loop.Crew`."""
+    state = run.state
+    if self._states is not None:
+      index = next(i for i, one in enumerate(self._together) if one is run)
+      state = _one(self._states, index, self._mesh)
+    with _at_hand(run, state):
+      yield
+
+
+def _programs(
+  settings: list[config_lib.RunConfig],
+  problem: problem_lib.Problem,
+  policy: Policy,
+  mesh: Mesh,
+  side_by_side: bool,
+) -> list[Callable]:
+  """The program of each phase, traced once to find where the runs part."""
+  alone = sharding.make_mesh(1)
+  first = settings[0]
+  of_first = runs.make_phases(first, problem, policy, alone)
+  start = runs.abstract_start(policy, first.seed)
+  programs = []
+  for index in range(len(first.phases)):
+    program = _program(settings, policy, index, mesh, side_by_side)
+    state = runs.abstract_state(of_first[: index + 1], start)
+    batch = next(run_lib.make_stream(first, problem, alone, index))
+    _check_program(program, mesh, len(settings), state, _arrays(batch))
+    programs.append(program)
+  return programs
 
 
 def _program(
@@ -359,10 +359,10 @@ def _program(
       seed: Any = varied.Varied("config.seed", seeds, run)
       config = dataclasses.replace(config, seed=seed)
     alone = sharding.make_mesh(1)
-    parts = assembly.make_parts(config, problem, policy, name, alone)
-    if parts.sample is not None:
-      return step_lib.fused_step(state, batch, parts=parts)
-    return *step_lib.supervised_step(state, batch, parts=parts), None
+    parts = phases.make_parts(config, problem, policy, name, alone)
+    if parts.player is not None:
+      return stages.fused_step(state, batch, parts=parts)
+    return *stages.supervised_step(state, batch, parts=parts), None
 
   def on_device(*inputs):
     if side_by_side:
@@ -404,116 +404,6 @@ def _arrays(batch: pipeline.PromptBatch | pipeline.SupervisedBatch) -> PyTree:
   return problem_lib.train_batch(batch, np.arange(num_rows), num_rows)
 
 
-def _run_phase(
-  cells: list[_Cell], index: int, program: Callable, mesh: Mesh
-) -> None:
-  """Steps through one phase of all runs; `loop.py` has it for one."""
-  # They all have its sizes; what was left behind also stays where it was.
-  first = _going_on(cells)[0].run
-  name = first.config.phases[index]
-  phase: config_lib.PhaseConfig = getattr(first.config, name)
-  done = int(first.state.phase_step)
-  offset = int(first.state.step) - done
-  start = done + 1
-  split = NamedSharding(mesh, P(_AXIS))
-  for cell in cells:
-    cell.run.after = None
-  if name == "rl" and done == 0:
-    for cell in _going_on(cells):
-      with _at_hand(cell.run, cell.run.state):
-        summary = loop.evaluate(cell.run)
-      cell.run.before = cell.run.before or summary
-      cell.run.log.write(offset, name, summary)
-
-  display = progress.Progress(name, phase.steps)
-  clock = time.perf_counter()
-
-  def record(done, states, batches, metrics, samples, compile_s, is_due):
-    nonlocal clock
-    numbers = jax.device_get(metrics)  # each [runs]
-    now = time.perf_counter()
-    times = {"time/step_s": now - clock, "time/compile_s": compile_s}
-    clock = now
-    if done == start:
-      print(f"{name}: traced and compiled in {compile_s:.1f} s")
-    written = []
-    for i, cell in enumerate(cells):
-      if cell.failure:
-        continue
-      own = {key: float(value[i]) for key, value in numbers.items()} | times
-      texts = functools.partial(_samples, cell.run.problem, batches, samples, i)
-      try:
-        with contextlib.ExitStack() as stack:
-          if is_due:
-            stack.enter_context(_at_hand(cell.run, _one(states, i, mesh)))
-          written.append(
-            loop.record(cell.run, name, offset, done, own, texts, is_due)
-          )
-      except FloatingPointError as error:
-        cell.failure = error
-        print(f"{cell.run.saved.directory.parent} is left behind: {error}")
-    if written:
-      shown = [loop.shown(name, own) for own in written]
-      means = {key: float(np.mean([x[key] for x in shown])) for key in shown[0]}
-      display.update(
-        done, means, sum(own["tokens_per_second"] for own in written)
-      )
-    if is_due:
-      clock = time.perf_counter()
-
-  states = _stacked([cell.run.state for cell in cells], split)
-  numbers = jax.device_put(np.arange(len(cells), dtype=np.int32), split)
-  pending: Callable[[], None] | None = None
-  with jax.transfer_guard("disallow"):
-    stopping = first.stop.agreed()
-    while done < phase.steps and not stopping and _going_on(cells):
-      batches = [next(cell.streams[index]) for cell in cells]
-      inputs = jax.tree.map(lambda *x: np.stack(x), *map(_arrays, batches))
-      compiled = first.compiling.seconds
-      with jax.set_mesh(mesh):
-        states, metrics, samples = program(
-          numbers, states, jax.device_put(inputs, split)
-        )
-      compile_s = first.compiling.seconds - compiled
-      if pending is not None:
-        pending()
-      done += 1
-      is_due = name == "rl" and loop.due(
-        first.config.eval.every, done, phase.steps
-      )
-      pending = functools.partial(
-        record,
-        done,
-        states if is_due else None,  # Donated to the next step otherwise.
-        batches,
-        metrics,
-        samples,
-        compile_s,
-        is_due,
-      )
-      stopping = first.stop.agreed()
-      is_saved = stopping or loop.due(
-        first.config.checkpoint.every, done, phase.steps
-      )
-      if is_due or is_saved:
-        pending()
-        pending = None
-      if is_saved:
-        # None is a checkpoint ahead of another for long.
-        for cell in _going_on(cells):
-          cell.run.saved.wait()
-        for i, cell in enumerate(cells):
-          if not cell.failure:
-            with _at_hand(cell.run, _one(states, i, mesh)):
-              position = cell.streams[index].get_state()
-              loop.save(cell.run, index, offset + done, position)
-  display.done()
-
-
-def _going_on(cells: list[_Cell]) -> list[_Cell]:
-  return [cell for cell in cells if not cell.failure]
-
-
 def _on_host(state: TrainState) -> TrainState:
   """The state in the host's memory, but for its keys."""
   return jax.tree.map(
@@ -542,7 +432,7 @@ def _one(states: TrainState, i: int, mesh: Mesh) -> TrainState:
 
 
 @contextlib.contextmanager
-def _at_hand(run: loop.Run, state: TrainState) -> Iterator[None]:
+def _at_hand(run: run_lib.Run, state: TrainState) -> Iterator[None]:
   """Has the state of a run on its device while it is needed.
 
   Otherwise the host has it: a device may have no room for those of all runs.

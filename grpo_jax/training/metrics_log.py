@@ -23,6 +23,7 @@ ten thousand steps of 2.5 kB).
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import math
@@ -81,7 +82,8 @@ class MetricsLog:
 
   Raises:
     ImportError: If W&B is asked for and not installed.
-    ValueError: If only one of `resume_step` and `resume_position` is None.
+    ValueError: If only one of `resume_step` and `resume_position` is None, or
+      if lines that were written before the checkpoint are missing or damaged.
   """
 
   def __init__(
@@ -99,8 +101,10 @@ class MetricsLog:
         " neither."
       )
     self._workdir = paths.parse(workdir)
+    # First what may fail, and should leave the files uncut.
+    for name, kept in (resume_position or {}).items():
+      _check_kept(self._workdir / name, kept, resume_step)
     self._workdir.mkdir(parents=True, exist_ok=True)
-    # First, because it may fail, and the files should then stay uncut.
     self._wandb = (
       None if not wandb_project else self._start_wandb(wandb_project)
     )
@@ -159,7 +163,8 @@ class MetricsLog:
       step: Step over all phases.
       phase: Name of the phase.
       metrics: name -> a number or an array of one. Numbers that are not
-        finite become null: JSON has no word for them.
+        finite, as means over nothing, become null: JSON has no word for them.
+        TensorBoard and W&B do not get them.
 
     Raises:
       ValueError: If a metric is named "step" or "phase".
@@ -188,7 +193,10 @@ class MetricsLog:
           self._tensorboard.add_scalar(name, value, step)
     if self._wandb is not None:
       # Steps that W&B has already seen are dropped there; they are the same.
-      self._wandb.log(values, step=step)
+      # It would take NaN for a measurement.
+      self._wandb.log(
+        {name: x for name, x in values.items() if math.isfinite(x)}, step=step
+      )
 
   def write_samples(
     self, step: int, samples: Sequence[Mapping[str, Any]]
@@ -286,15 +294,15 @@ class _File:
 
   Args:
     path: Made if missing.
-    size: Bytes to keep, less a half line at their end; None starts anew, and
-      what was there is renamed to end in `.old`.
+    size: Bytes to keep; None starts anew, and what was there is renamed to end
+      in `.old`.
   """
 
   def __init__(self, path: pathlib.Path, size: int | None):
     if path.exists():
       if size is not None:
         # One call of the system: a kill leaves the old length or the new one.
-        os.truncate(path, len(_whole_lines(path.read_bytes(), size)))
+        os.truncate(path, size)
       elif path.stat().st_size:
         path.replace(path.with_name(path.name + ".old"))
     self._file = path.open("ab")
@@ -323,7 +331,7 @@ class _Object:
     stored = path.read_bytes() if path.exists() else b""
     if size is None and stored:
       path.with_name(path.name + ".old").write_bytes(stored)
-    self._content = bytearray(_whole_lines(stored, size or 0))
+    self._content = bytearray(stored[: size or 0])
     self._upload()
 
   def _upload(self) -> None:
@@ -347,9 +355,22 @@ class _Object:
     self.flush()
 
 
-def _whole_lines(content: bytes, size: int) -> bytes:
-  """The first `size` bytes, without a half line at their end."""
-  return content[: content.rfind(b"\n", 0, size) + 1]
+def _check_kept(path: paths.Path, size: int, step: int | None) -> None:
+  """Raises unless the first `size` bytes of a log are whole lines of JSON."""
+  content = path.read_bytes() if path.exists() else b""
+  kept = content[:size]
+  if len(kept) < size or (size and not kept.endswith(b"\n")):
+    found = f"has {len(content)} bytes" if content else "is missing or empty"
+    if len(kept) == size:
+      found = "has other lines"
+    raise ValueError(
+      f"MetricsLog: {path} {found}, and had {size} when the checkpoint of step"
+      f" {step} was saved: a part of the run's history is lost. Nothing was"
+      " changed. Put a copy of the file back, or pass another --workdir; with"
+      f" --config.start_workdir={path.parent} a new run starts from the policy"
+      " of this one."
+    )
+  _parsed(kept, path)
 
 
 def _valid(value: Any) -> Any:
@@ -370,7 +391,11 @@ def read_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
   Raises:
     ValueError: If another line is not JSON.
   """
-  *lines, _ = paths.parse(path).read_bytes().split(b"\n")
+  return _parsed(paths.parse(path).read_bytes(), path)
+
+
+def _parsed(content: bytes, path: str | os.PathLike) -> list[dict[str, Any]]:
+  *lines, _ = content.split(b"\n")
   values = []
   for number, line in enumerate(lines, start=1):
     try:
@@ -378,15 +403,36 @@ def read_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
     except ValueError as error:
       raise ValueError(
         f"read_lines: line {number} of {path} is not JSON: {line[:60]!r}."
-        " Remove the line, or move the file away."
+        " The file is damaged; put a copy of it back."
       ) from error
   return values
+
+
+def read_json(path: paths.Path, kind: type) -> Any:
+  """What `write_json` has written.
+
+  Raises:
+    ValueError: If it is no JSON, or of another kind.
+  """
+  try:
+    value = json.loads(path.read_text(encoding="utf-8"))
+  except (ValueError, RecursionError) as error:
+    problem = str(error) or type(error).__name__
+  else:
+    if isinstance(value, kind):
+      return value
+    problem = f"needed is a JSON {kind.__name__}"
+  raise ValueError(
+    f"{path} is damaged: {problem}. Put a copy of it back, or move it away: a"
+    " run that continues writes it anew."
+  )
 
 
 def check_config(
   workdir: str | os.PathLike,
   config: Mapping[str, Any],
   allowed: Collection[str] = (),
+  saved_hash: str | None = None,
 ) -> None:
   """Raises if the run in `workdir` was started with another config.
 
@@ -395,21 +441,23 @@ def check_config(
     config: Resolved config of this start, as JSON has it.
     allowed: Fields that may differ, with dots for nested ones; a group
       allows all fields below it.
+    saved_hash: `config_hash` at the checkpoint that is to be continued; None:
+      there is none.
 
   Raises:
-    ValueError: If any other field differs; names each with both values.
+    ValueError: If any other field differs; names each with both values. If
+      `config.json` is damaged. If it does not say what differs, and the hash
+      does.
   """
   path = paths.parse(workdir) / CONFIG
-  if not path.exists():
-    return
-  stored = flatten(json.loads(path.read_text(encoding="utf-8")))
-  given = flatten(config)
+  stored, given = {}, _fixed(config, allowed)
+  if path.exists():
+    stored = _fixed(read_json(path, dict), allowed)
   differing = [
     f"{name}: {stored.get(name, 'absent')} stored,"
     f" {given.get(name, 'absent')} given"
     for name in sorted(stored.keys() | given.keys())
-    if stored.get(name) != given.get(name)
-    and not any(f"{name}.".startswith(f"{field}.") for field in allowed)
+    if path.exists() and stored.get(name) != given.get(name)
   ]
   if differing:
     raise ValueError(
@@ -417,6 +465,31 @@ def check_config(
       f" {'; '.join(differing)}. Start it with the stored values, or pass"
       " another --workdir."
     )
+  if saved_hash not in (None, config_hash(config, allowed)):
+    raise ValueError(
+      f"check_config: the last checkpoint in {workdir} is of a run with another"
+      f" config than this one, and {path}"
+      f" {'has been changed' if path.exists() else 'is missing'}, which said"
+      " in what. Nothing was changed. Put a copy of the file back, give the"
+      " settings that it had, or pass another --workdir."
+    )
+
+
+def config_hash(
+  config: Mapping[str, Any], allowed: Collection[str] = ()
+) -> str:
+  """Tells configs apart that differ in more than the `allowed` fields."""
+  text = json.dumps(_fixed(config, allowed), sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _fixed(config: Any, allowed: Collection[str]) -> dict[str, str]:
+  """The settings that may not differ, as `flatten` has them."""
+  return {
+    name: value
+    for name, value in flatten(config).items()
+    if not any(f"{name}.".startswith(f"{field}.") for field in allowed)
+  }
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, str]:
@@ -436,12 +509,15 @@ def save_run_info(workdir: str | os.PathLike, config_json: str) -> None:
     workdir: Folder of the run, local or gs://; made if missing. A config in
       it is replaced: call `check_config` first.
     config_json: Resolved config, as a JSON object.
+
+  Raises:
+    ValueError: If `environment.json` is damaged; nothing was changed.
   """
   folder = paths.parse(workdir)
+  path = folder / _ENVIRONMENT
+  starts = read_json(path, list) if path.exists() else []
   folder.mkdir(parents=True, exist_ok=True)
   write_json(folder / CONFIG, json.loads(config_json))
-  path = folder / _ENVIRONMENT
-  starts = json.loads(path.read_text("utf-8")) if path.exists() else []
   write_json(path, [*starts, _environment()])
 
 

@@ -16,12 +16,12 @@ import optax
 from jax import lax
 
 from grpo_jax.ops import masked
-from grpo_jax.training import config as config_lib
+from grpo_jax.training import sections
 from grpo_jax.types import PyTree
 
 
 def schedule(
-  config: config_lib.OptimizerConfig, num_updates: int
+  config: sections.OptimizerConfig, num_updates: int
 ) -> Callable[[jax.Array], jax.Array]:
   """Learning rate by gradient step, over `num_updates` steps in all."""
   peak, end = config.learning_rate, config.learning_rate * config.final_fraction
@@ -227,6 +227,7 @@ _STREAMS = {
   for owner, text in (
     ("policy", b"stochastic rounding"),
     ("critic", b"stochastic rounding of the critic"),
+    ("reward", b"stochastic rounding of the reward model"),
   )
 }
 
@@ -275,7 +276,7 @@ def _stochastically_rounded(
 
 
 def of_model(
-  config: config_lib.OptimizerConfig,
+  config: sections.OptimizerConfig,
   num_updates: int,
   seed: int = 0,
   owner: str = "policy",
@@ -286,7 +287,7 @@ def of_model(
     config: Of the phase, or of the critic.
     num_updates: Gradient steps of the phase.
     seed: Of the draws of stochastic rounding.
-    owner: "policy" or "critic"; their draws differ.
+    owner: Name of the member; draws of different ones differ.
   """
   clip = optax.clip_by_global_norm(config.clip_norm)
   rule = _RULES[config.name](config, schedule(config, num_updates))
@@ -296,24 +297,16 @@ def of_model(
   return optimizer
 
 
-def make_optimizer(
-  config: config_lib.OptimizerConfig, num_updates: int, seed: int = 0
+def of_scalars(
+  config: sections.OptimizerConfig, num_updates: int
 ) -> optax.GradientTransformation:
-  """The config's optimizer for the policy, Adam for the algorithm's scalars.
-
-  The tree is `step.trained_params`: {"policy": …, "algorithm": …}; each has
-  its own clipping and its own optimizer state.
+  """Adam for the scalars that an algorithm trains beside the policy.
 
   Args:
     config: Of the phase.
     num_updates: Gradient steps of the phase.
-    seed: Of the draws of stochastic rounding.
   """
   rate = schedule(config, num_updates)
   clip = optax.clip_by_global_norm(config.clip_norm)
-  policy = of_model(config, num_updates, seed)
   adam = optax.adam(rate, b1=config.b1, b2=config.b2, eps=config.eps)
-  return optax.multi_transform(
-    {"policy": policy, "algorithm": optax.chain(clip, adam)},
-    {"policy": "policy", "algorithm": "algorithm"},
-  )
+  return optax.chain(clip, adam)

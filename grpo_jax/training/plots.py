@@ -40,13 +40,18 @@ def plot_run(workdir: str | os.PathLike, path: str | os.PathLike) -> None:
     raise FileNotFoundError(
       f"plot_run: {source} does not exist; pass the --workdir of a run."
     )
-  lines = [
-    line for line in metrics_log.read_lines(source) if line.get("phase") == "rl"
-  ]
+  every = list(metrics_log.read_lines(source))
+  # Phases that draw completions and train the policy on them.
+  names = {
+    line["phase"]
+    for line in every
+    if {"reward/mean", "learning_rate"} <= line.keys()
+  }
+  lines = [line for line in every if line.get("phase") in names]
   if not lines:
     raise ValueError(
-      f"plot_run: {source} has no line of phase 'rl' yet; wait for the first"
-      " reinforcement step."
+      f"plot_run: {source} has no line of a reinforcement phase yet; wait for"
+      " its first step."
     )
 
   # A figure of its own, not pyplot: no display and no global state.

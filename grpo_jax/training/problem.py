@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,10 +19,11 @@ from jax.sharding import Mesh
 
 from grpo_jax import tasks
 from grpo_jax.data import pipeline, sources, teacher, tokenizer
-from grpo_jax.rewards import combine, host
+from grpo_jax.rewards import host
 from grpo_jax.rewards import sessions as sessions_lib
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import sharding
+from grpo_jax.training import judges, sharding, unscored
+from grpo_jax.training.settings import REWARD_MODEL
 from grpo_jax.types import (
   Compaction,
   Environment,
@@ -30,7 +31,6 @@ from grpo_jax.types import (
   Prompts,
   PyTree,
   Rollout,
-  Scored,
   TrainBatch,
 )
 
@@ -49,10 +49,7 @@ class Problem:
     encoder: Ids of a record.
     max_prompt_len: S.
     max_new_tokens: T.
-    score: In-graph verifier (prompts, rollout) -> Scored; None if text must
-      be scored on the host.
-    scorer: Host verifiers in worker processes, or None.
-    correct: Name of the component that decides accuracy.
+    judge: Who scores completions.
     environment: What answers the actions of a completion, in graph; None
       where it has one turn, or `host_environment` answers.
     host_environment: The same on the host, in `sessions`; or None.
@@ -62,6 +59,7 @@ class Problem:
       None.
     truncate_completions: Whether supervised completions are cut to the
       budget instead of left out.
+    complaints: Messages of verifiers that failed.
     provides: Optional inputs of algorithms that come from the data or the
       verifier: "step_rewards", "turns", "state_id", "domain".
   """
@@ -73,9 +71,7 @@ class Problem:
   encoder: pipeline.Encoder
   max_prompt_len: int
   max_new_tokens: int
-  score: Callable[[Prompts, Rollout], Scored] | None
-  scorer: host.HostScorer | None
-  correct: str
+  judge: judges.Sum
   truncate_completions: bool
   environment: Environment | None = None
   host_environment: HostEnvironment | None = None
@@ -83,12 +79,15 @@ class Problem:
   score_names: frozenset[str] = frozenset()
   compaction: Compaction | None = None
   provides: frozenset[str] = frozenset()
+  complaints: unscored.Complaints = dataclasses.field(
+    default_factory=unscored.Complaints
+  )
 
   def close(self) -> None:
     """Ends the worker processes."""
-    for workers in (self.scorer, self.sessions):
-      if workers is not None:
-        workers.close()
+    self.judge.close()
+    if self.sessions is not None:
+      self.sessions.close()
 
   def prompt_stream(
     self,
@@ -166,19 +165,24 @@ class Problem:
       [prompts[i] for i in index], [extras[i] for i in index], seeds.tolist()
     )
 
-  def score_on_host(
-    self, batch: pipeline.PromptBatch, rollout: Rollout
-  ) -> tuple[Scored, dict[str, int], list[str]]:
-    """Scores fetched completions with the host verifiers.
+  def ask_host(
+    self,
+    batch: pipeline.PromptBatch,
+    rollout: Rollout,
+    evaluates: bool = False,
+  ) -> tuple[judges.Said, dict[str, int], list[str]]:
+    """What the verifiers on the host say of fetched completions.
+
 
     Args:
       batch: The prompts with their records.
       rollout: NumPy arrays; `prompt_index` counts the prompts of `batch`.
+      evaluates: Whether a row that times out twice is wrong (`retries.py`).
 
     Returns:
-      Scores as NumPy arrays, failures by kind, and example messages.
+      NumPy arrays, failures by kind, and example messages.
     """
-    assert self.scorer is not None
+    assert self.judge.on_host is not None
     index = np.asarray(rollout.prompt_index)
     prompts = self.prompt_texts(batch.records)
     ids = np.asarray(batch.prompts.ids)
@@ -186,20 +190,16 @@ class Problem:
       {**record["extras"], "answer": record["answer"]}
       for record in batch.records
     ]
-    scores = self.scorer.score(
+    again = self.judge.correct if evaluates else None
+    return self.judge.on_host.ask(
       [prompts[i] for i in index],
       self.texts(
         np.asarray(rollout.tokens), np.asarray(rollout.completion_mask)
       ),
       [int(ids[i]) for i in index],
       [extras[i] for i in index],
+      again,
     )
-    components: dict[str, Any] = dict(scores.components)
-    failed: Any = scores.failed
-    scored = combine.combine(
-      components, self.scorer.weights, failed, self.correct
-    )
-    return jax.device_get(scored), scores.failures, scores.errors
 
 
 def _plain_extras(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -320,35 +320,54 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
   if data.environment:
     return _with_sessions(
       config,
-      Problem(
-        **fields,
-        score=None,
-        scorer=None,
-        correct=config.rewards.correct or "accuracy",
-      ),
+      Problem(**fields, judge=judges.Sum((), {}, "accuracy")),
     )
+  weights = _weights(config)
   functions = {
-    path.rpartition(":")[2]: path for path in config.rewards.functions
+    path.rpartition(":")[2]: path
+    for path in config.rewards.functions
+    if path != REWARD_MODEL
   }
-  if len(functions) < len(config.rewards.functions):
+  if len(weights) < len(config.rewards.functions):
     raise ValueError(
       f"config.rewards.functions={config.rewards.functions}: two functions"
       " have the same name after the colon; rename one."
     )
-  weights = dict(zip(functions, config.rewards.weights, strict=True))
   correct = config.rewards.correct or config.rewards.functions[0]
   return Problem(
     **fields,
-    score=None,
-    scorer=host.HostScorer(
-      functions,
-      weights,
-      row_timeout_s=config.rewards.row_timeout_s,
-      step_timeout_s=config.rewards.step_timeout_s,
-      num_workers=config.rewards.num_workers,
+    judge=_judge(
+      config,
+      judges.OnHost(
+        host.HostScorer(
+          functions,
+          {name: weights[name] for name in functions},
+          row_timeout_s=config.rewards.row_timeout_s,
+          step_timeout_s=config.rewards.step_timeout_s,
+          num_workers=config.rewards.num_workers,
+        )
+      ),
+      correct.rpartition(":")[2],
     ),
-    correct=correct.rpartition(":")[2],
   )
+
+
+def _weights(config: config_lib.RunConfig) -> dict[str, float]:
+  """Weights of the components by name, which is what follows a colon."""
+  names = [path.rpartition(":")[2] for path in config.rewards.functions]
+  return dict(zip(names, config.rewards.weights, strict=True))
+
+
+def _judge(
+  config: config_lib.RunConfig,
+  verifier: judges.InGraph | judges.OnHost,
+  correct: str,
+) -> judges.Sum:
+  """A verifier, and the reward model if the config has one."""
+  found: tuple[Any, ...] = (verifier,)
+  if REWARD_MODEL in config.rewards.functions:
+    found += (judges.ByMember(REWARD_MODEL, "reward"),)
+  return judges.Sum(found, _weights(config), correct)
 
 
 def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
@@ -391,8 +410,11 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
     host_environment=environment,
     sessions=workers,
     score_names=frozenset(names),
-    score=functools.partial(_of_episodes, config),
-    scorer=None,
+    judge=_judge(
+      config,
+      judges.InGraph(_of_episodes),
+      config.rewards.correct or "accuracy",
+    ),
     provides=(problem.provides | {"turns"}) - {"state_id", "step_rewards"},
   )
 
@@ -452,35 +474,21 @@ def _check_rewards(
   who: str, config: config_lib.RunConfig, known: Sequence[str]
 ) -> None:
   """Raises KeyError if a reward is none of the components of a verifier."""
-  if unknown := set(config.rewards.functions) - set(known):
+  if unknown := {*config.rewards.functions} - {
+    *known,
+    REWARD_MODEL,
+  }:
     raise KeyError(
       f"config.rewards.functions: {who} has no component {sorted(unknown)}; it"
       f" has {sorted(known)}."
     )
 
 
-def _of_episodes(
-  config: config_lib.RunConfig, prompts: Prompts, rollout: Rollout
-) -> Scored:
-  """What environments say of their episodes; see `Problem.score`."""
+def _of_episodes(prompts: Prompts, rollout: Rollout) -> Mapping[str, jax.Array]:
+  """What environments say of their episodes."""
   del prompts
   assert rollout.scores is not None
-  return _combined(config, rollout.scores)
-
-
-def _combined(
-  config: config_lib.RunConfig, components: Mapping[str, jax.Array]
-) -> Scored:
-  weights = dict(
-    zip(config.rewards.functions, config.rewards.weights, strict=True)
-  )
-  # Components without a weight are watched, not rewarded.
-  return combine.combine(
-    components,
-    {name: weights.get(name, 0.0) for name in components},
-    failed=None,
-    correct=config.rewards.correct or "accuracy",
-  )
+  return rollout.scores
 
 
 def _tokenizer_path(config: config_lib.RunConfig) -> Any:
@@ -503,22 +511,18 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     known = _components(task, train[0]["extras"])
     _check_rewards(f"the verifier of task {task.name!r}", config, sorted(known))
 
-  def score(prompts: Prompts, rollout: Rollout) -> Scored:
+  def of_rows(function, prompts: Prompts, rollout: Rollout):
     extras = jax.tree.map(lambda x: x[rollout.prompt_index], prompts.extras)
-    if task.verify is None:
-      assert rollout.scores is not None
-      components = rollout.scores
-    else:
-      components = jax.vmap(task.verify)(
-        rollout.tokens, rollout.completion_mask, extras
-      )
-    scored = _combined(config, components)
-    if task.step_scores is None:
-      return scored
-    steps, step_mask = jax.vmap(task.step_scores)(
-      rollout.tokens, rollout.completion_mask, extras
-    )  # [B, T]
-    return dataclasses.replace(scored, step_rewards=steps, step_mask=step_mask)
+    return jax.vmap(function)(rollout.tokens, rollout.completion_mask, extras)
+
+  verifier = judges.InGraph(
+    _of_episodes
+    if task.verify is None
+    else functools.partial(of_rows, task.verify),
+    None
+    if task.step_scores is None
+    else functools.partial(of_rows, task.step_scores),
+  )
 
   problem = Problem(
     tokenizer=text,
@@ -531,9 +535,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     encoder=pipeline.Encoder(text),
     max_prompt_len=prompt_len,
     max_new_tokens=config.sampling.max_new_tokens or task.max_completion_len,
-    score=score,
-    scorer=None,
-    correct=config.rewards.correct or "accuracy",
+    judge=_judge(config, verifier, config.rewards.correct or "accuracy"),
     truncate_completions=False,
     environment=task.environment,
     compaction=task.compaction,

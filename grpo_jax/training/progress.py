@@ -39,7 +39,8 @@ def render(
     phase: Name of the phase.
     step: Steps taken in the phase.
     total_steps: Steps of the phase.
-    fields: name -> value, the most important first.
+    fields: name -> value, the most important first; NaN, a mean over nothing,
+      is shown as "-".
     tokens_per_second: Completion tokens per second; None leaves it out.
     eta: Seconds until the phase ends; None if not known yet.
   """
@@ -66,6 +67,8 @@ def render(
 
 
 def _number(value: float) -> str:
+  if math.isnan(value):
+    return "-"  # A mean over nothing.
   if not math.isfinite(value):
     return str(float(value))
   if value != 0 and not 1e-3 <= abs(value) < 1e5:

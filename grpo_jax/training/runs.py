@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -15,10 +14,17 @@ import jax.numpy as jnp
 import ml_collections
 from jax.sharding import Mesh
 
-from grpo_jax.training import assembly, checkpoints, paths, sharding
+from grpo_jax.learning import stages
+from grpo_jax.training import (
+  checkpoints,
+  metrics_log,
+  models,
+  paths,
+  phases,
+  sharding,
+)
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.training import step as step_lib
 from grpo_jax.types import Drawn, Policy, Prompts, PyTree, TrainState
 
 
@@ -31,21 +37,35 @@ class Phase(NamedTuple):
     prompts: Shapes of its batches, without what verifiers need.
   """
 
-  parts: step_lib.Parts
+  parts: stages.Parts
   enter: Callable[[TrainState], TrainState]
   prompts: Prompts
 
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-  """A trained policy, with what it was trained on."""
+  """Trained models, with what they were trained on.
+
+  Attributes:
+    config: Of the run.
+    problem: What it was to solve.
+    policy: The model.
+    mesh: On which the parameters are.
+    members: Parameters of all models, averaged ones where there are any.
+    step: Of the checkpoint.
+  """
 
   config: config_lib.RunConfig
   problem: problem_lib.Problem
   policy: Policy
   mesh: Mesh
-  params: Any
+  members: dict[str, Any]
   step: int
+
+  @property
+  def params(self) -> Any:
+    """Parameters of the policy."""
+    return self.members["policy"]
 
 
 @contextlib.contextmanager
@@ -60,6 +80,7 @@ def load(
 
   Raises:
     FileNotFoundError: There is no run or no such checkpoint.
+    ValueError: Its config is damaged.
   """
   workdir = paths.parse(workdir)
   path = workdir / "config.json"
@@ -69,7 +90,7 @@ def load(
       " experiments.train."
     )
   config = config_lib.resolve(
-    ml_collections.ConfigDict(json.loads(path.read_text(encoding="utf-8")))
+    ml_collections.ConfigDict(metrics_log.read_json(path, dict))
   )
   with contextlib.ExitStack() as stack:
     saved = checkpoints.Checkpoints(
@@ -80,10 +101,10 @@ def load(
     stack.callback(problem.close)
     mesh = _mesh_here(config.mesh)
     stack.enter_context(jax.set_mesh(mesh))  # As in training.
-    policy = assembly.make_policy(config, problem, mesh)
+    policy = models.make_policy(config, problem, mesh)
     # For shapes: batches of the run need not fit the devices that are here.
     alone = sharding.make_mesh(1, devices=jax.devices()[:1])
-    phases = make_phases(config, problem, policy, alone)
+    run_phases = make_phases(config, problem, policy, alone)
     step = saved.latest_step() if step is None else step
     if step is None:
       raise FileNotFoundError(
@@ -93,7 +114,7 @@ def load(
     state = restore(
       saved,
       step,
-      phases,
+      run_phases,
       abstract_start(policy, config.seed),
       mesh,
     )
@@ -102,7 +123,10 @@ def load(
       problem=problem,
       policy=policy,
       mesh=mesh,
-      params=assembly.evaluation_params(state),
+      members={
+        name: models.evaluation_params(member)
+        for name, member in state.members.items()
+      },
       step=step,
     )
 
@@ -122,17 +146,19 @@ def make_phases(
   mesh: Mesh,
 ) -> list[Phase]:
   """The phases of a config in order."""
-  phases = []
-  for index, name in enumerate(config.phases):
-    phase: config_lib.PhaseConfig = getattr(config, name)
-    parts = assembly.make_parts(config, problem, policy, name, mesh)
-    enter = functools.partial(
-      assembly.enter_phase, parts=parts, phase=phase, index=index
-    )
+  found: list[Phase] = []
+  needed: frozenset[str] = frozenset()  # Members that later phases go on with.
+  for index in reversed(range(len(config.phases))):
+    name = config.phases[index]
+    phase = config.section(name)
+    parts = phases.make_parts(config, problem, policy, name, mesh)
+    parts = dataclasses.replace(parts, keeps=needed)
+    needed |= {key for key, one in parts.members.items() if one.continues}
+    enter = functools.partial(stages.enter_phase, parts=parts, index=index)
     shape = phase.num_prompts, phase.max_prompt_len or problem.max_prompt_len
     prompts = jax.eval_shape(functools.partial(_empty_prompts, shape))
-    phases.append(Phase(parts, enter, prompts))
-  return phases
+    found.insert(0, Phase(parts, enter, prompts))
+  return found
 
 
 def _empty_prompts(shape: tuple[int, int]) -> Prompts:  # P, S
@@ -156,34 +182,42 @@ def first_state(
     FileNotFoundError, ValueError: The checkpoint is at fault.
   """
   if not config.start_workdir:
-    return assembly.first_state(config, problem, policy, mesh)
+    return models.first_state(config, problem, policy, mesh)
   shapes = abstract_start(policy, config.seed).params["policy"]
-  params = _policy_of(
-    config.start_workdir, shapes, mesh, "config.start_workdir"
+  params = _member_of(
+    config.start_workdir, "policy", shapes, mesh, "config.start_workdir"
   )
-  return assembly.state_of(params, policy, config.seed)
+  return models.state_of(params, policy, config.seed)
 
 
-def with_reference_of(
-  state: TrainState, workdir: str, mesh: Mesh
+def with_others(
+  state: TrainState, parts: stages.Parts, mesh: Mesh
 ) -> TrainState:
-  """The state with the policy of another run as the reference.
+  """The state with the members that come from other runs.
 
   Args:
-    state: At the start of a phase that has a reference.
-    workdir: Folder of the other run.
+    state: At the start of a phase.
+    parts: Of the phase.
     mesh: Of this run.
 
   Raises:
     FileNotFoundError: There is no such run, or it has no checkpoint.
-    ValueError: Its policy has other arrays than this run's.
+    ValueError: A model there has other arrays than this run's.
   """
-  reference = _policy_of(workdir, state.ref_params, mesh, "reference_workdir")
-  return dataclasses.replace(state, ref_params=reference)
+  found = {
+    name: _member_of(
+      member.workdir, member.source, state.params[name], mesh, member.setting
+    )
+    for name, member in parts.members.items()
+    if member.workdir
+  }
+  return state.with_params(**found)
 
 
-def _policy_of(workdir: str, like: PyTree, mesh: Mesh, setting: str) -> PyTree:
-  """The policy of another run, on the devices; `like` has its shapes."""
+def _member_of(
+  workdir: str, name: str, like: PyTree, mesh: Mesh, setting: str
+) -> PyTree:
+  """A model of another run, on the devices; `like` has its shapes."""
 
   def shapes(params):
     return {
@@ -192,21 +226,27 @@ def _policy_of(workdir: str, like: PyTree, mesh: Mesh, setting: str) -> PyTree:
     }
 
   with load(workdir) as other:
-    ours, theirs = shapes(like), shapes(other.params)
+    if name not in other.members:
+      raise ValueError(
+        f"{setting}={workdir}: its last checkpoint has no {name!r}, but"
+        f" {', '.join(sorted(other.members))}; name a run that has trained one."
+      )
+    params = other.members[name]
+    ours, theirs = shapes(like), shapes(params)
     if ours != theirs:
       differ = sorted(
         name
         for name in ours.keys() | theirs.keys()
         if ours.get(name) != theirs.get(name)
       )
-      name = differ[0]
+      leaf = differ[0]
       raise ValueError(
-        f"{setting}={workdir}: {len(differ)} arrays of its policy differ from"
-        f" this run's; {name} is {theirs.get(name, 'absent')}, needed is"
-        f" {ours.get(name, 'absent')}. It must have the model and the"
+        f"{setting}={workdir}: {len(differ)} arrays of its {name} differ from"
+        f" this run's; {leaf} is {theirs.get(leaf, 'absent')}, needed is"
+        f" {ours.get(leaf, 'absent')}. It must have the model and the"
         " vocabulary of the policy."
       )
-    return jax.device_put(other.params, sharding.of_params(mesh, other.params))
+    return jax.device_put(params, sharding.of_params(mesh, params))
 
 
 def restore(
@@ -225,7 +265,7 @@ def restore(
     drawn = Drawn(
       *(
         jax.eval_shape(functools.partial(stage, parts=parts), abstract, prompts)
-        for stage in (step_lib.sample_stage, step_lib.greedy_stage)
+        for stage in (stages.sample_stage, stages.greedy_stage)
       )
     )
     abstract = dataclasses.replace(abstract, queue=(drawn,) * count)
@@ -237,7 +277,7 @@ def restore(
 
 def abstract_start(policy: Policy, seed: int) -> TrainState:
   """Shapes before any phase; no parameter is made."""
-  return jax.eval_shape(lambda: assembly.initial_state(policy, seed))
+  return jax.eval_shape(lambda: models.initial_state(policy, seed))
 
 
 def abstract_state(phases: list[Phase], initial: TrainState) -> TrainState:

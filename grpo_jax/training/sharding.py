@@ -29,12 +29,15 @@ from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from grpo_jax.types import ROW_AXES, Policy, PyTree, TrainState
+from grpo_jax.types import (
+  ROW_AXES,
+  MemberState,
+  Policy,
+  PyTree,
+  TrainState,
+)
 
 AXES = ("data", "fsdp", "expert", "tensor")  # The closest devices last.
-
-# Of `TrainState.params`: what has parameters by `RULES`.
-_MODELS = ("policy", "critic")
 
 # What is no expert is split over the devices of both.
 _FSDP = ("fsdp", "expert")
@@ -60,6 +63,7 @@ RULES: tuple[tuple[str, P], ...] = (
   (r"(out|down)/b", P(None, _FSDP)),  # [r, D]
   (r"scale|router_bias", P()),  # Norms and biases of routers: small.
   (r"value_head/(kernel|bias)", P()),  # [D], []: small too.
+  (r"scalars(/.+)?", P()),  # Of an algorithm.
 )
 _COMPILED = tuple(
   (re.compile(rf"(.*/)?({pattern})(/codes)?(/int8|/nf4)?"), spec)
@@ -288,14 +292,30 @@ def of_state(mesh: Mesh, state: TrainState) -> TrainState:
   """
   whole = replicated(mesh)
 
-  def like_params(params):
-    return None if params is None else of_params(mesh, params)
+  every: Any = jax.tree.map(lambda _: whole, state)
+  return dataclasses.replace(
+    every,
+    members={
+      name: of_member(mesh, member) for name, member in state.members.items()
+    },
+    queue=of_rows(mesh, state.queue),
+  )
 
-  models = [name for name in _MODELS if name in state.params]
+
+def of_member(mesh: Mesh, member: MemberState) -> MemberState:
+  """Shardings of a member: parameters by `RULES`, moments and averages so too.
+
+  Args:
+    mesh: Of the run.
+    member: Arrays, or their shapes.
+
+  Raises:
+    KeyError, ValueError: As `of_params` does.
+  """
+  whole = replicated(mesh)
   shapes: dict[str, set] = {}
-  for model in models:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state.params[model]):
-      shapes.setdefault(_name(path[1:]), set()).add(leaf.shape)
+  for path, leaf in jax.tree_util.tree_leaves_with_path(member.params):
+    shapes.setdefault(_name(path[1:]), set()).add(leaf.shape)
 
   def moment(path, leaf):
     names = _name(path).split("/")
@@ -305,26 +325,12 @@ def of_state(mesh: Mesh, state: TrainState) -> TrainState:
         return whole if spec is None else _placed(mesh, spec)
     return whole
 
-  every: Any = jax.tree.map(lambda _: whole, state)
-  return dataclasses.replace(
-    every,
+  return MemberState(
     params={
-      **every.params,
-      **{
-        model: {
-          group: of_params(mesh, params)
-          for group, params in state.params[model].items()
-        }
-        for model in models
-      },
+      group: of_params(mesh, params) for group, params in member.params.items()
     },
-    opt_state=jax.tree_util.tree_map_with_path(moment, state.opt_state),
-    critic_opt_state=jax.tree_util.tree_map_with_path(
-      moment, state.critic_opt_state
-    ),
-    ref_params=like_params(state.ref_params),
-    ema_params=like_params(state.ema_params),
-    queue=of_rows(mesh, state.queue),
+    opt_state=jax.tree_util.tree_map_with_path(moment, member.opt_state),
+    average=None if member.average is None else of_params(mesh, member.average),
   )
 
 
@@ -334,7 +340,7 @@ def constrain_state(mesh: Mesh, state: TrainState) -> TrainState:
 
 
 def trained_constraint(mesh: Mesh) -> Callable[[PyTree], PyTree]:
-  """Inside jit: keeps {"policy": …, "critic": …, …} where parameters are.
+  """Inside jit: keeps {member: its trained leaves} where parameters are.
 
   Gradients that are added up in a loop would else be whole on every device.
   """
@@ -342,8 +348,6 @@ def trained_constraint(mesh: Mesh) -> Callable[[PyTree], PyTree]:
     return lambda trained: trained
   return lambda trained: {
     name: lax.with_sharding_constraint(tree, of_params(mesh, tree))
-    if name in _MODELS
-    else tree
     for name, tree in trained.items()
   }
 

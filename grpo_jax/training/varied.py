@@ -187,6 +187,11 @@ def merged(values: list[Any], name: str, run: jax.Array) -> Any:
       for field in dataclasses.fields(first)
     }
     return dataclasses.replace(first, **fields)  # type: ignore[type-var]
+  if kinds == {dict} and len({tuple(value) for value in values}) == 1:
+    return {
+      key: merged([value[key] for value in values], f"config.{key}", run)
+      for key in first
+    }
   if kinds == {tuple} and len({len(value) for value in values}) == 1:
     return tuple(
       merged(list(items), name, run) for items in zip(*values, strict=True)

@@ -179,7 +179,10 @@ def prepared(algorithm, config, case, use_anchor=True, key=None, traces=None):
     traces=traces,
   )
   components = dict(zip(COMPONENTS, case.components.T, strict=True))
-  weights = dict(zip(COMPONENTS, map(jnp.float32, WEIGHTS), strict=True))
+  # In another order: they are found by their names.
+  weights = dict(
+    reversed([*zip(COMPONENTS, map(jnp.float32, WEIGHTS), strict=True)])
+  )
   scored = Scored(
     rewards=case.rewards,
     valid=case.valid,

@@ -102,6 +102,6 @@ def test_tokens_have_the_advantages_of_one_row(name):
 
 @pytest.mark.parametrize("name", tiny.each(WHOLE, ("gtpo",)))
 def test_others_would_be_wrong(name):
-  """Which is why `assembly` refuses them."""
+  """Which is why `training/compatibility.py` refuses them."""
   one, two = _advantages(name)
   assert np.abs(two - one).max() > 1e-3

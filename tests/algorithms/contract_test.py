@@ -1,6 +1,7 @@
 """What every algorithm of the table owes its users."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -9,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_jax import algorithms
+from grpo_jax.algorithms.options import ClipConfig
 from grpo_jax.ops import aggregation
+from grpo_jax.types import PolicyOutputs
 from tests.algorithms import cases
 from tests.training import tiny
 
@@ -337,6 +340,53 @@ class TestLoss:
       clipped,
       1e-6,
     )
+
+
+CLIPPED = [
+  name
+  for name, algorithm in algorithms.ALGORITHMS.items()
+  if issubclass(algorithm.config_class, ClipConfig)
+]
+
+
+@functools.cache
+def _bad_batch():
+  """A prepared batch whose completions are all bad and full."""
+  algorithm, config = _plain("gagpo")  # A ratio of turns needs turns.
+  with jax.disable_jit():
+    batch = cases.prepared(algorithm, config, cases.make_case())
+  return dataclasses.replace(
+    batch,
+    mask=np.ones_like(batch.mask),
+    advantages=-np.ones_like(batch.rewards),
+  )
+
+
+class TestBounds:
+  """What every algorithm with a `ClipConfig` owes to its options."""
+
+  @pytest.mark.parametrize("name", CLIPPED)
+  def test_far_above_the_range_a_bad_completion_costs_the_bound(self, name):
+    """Each −r A is c |A| at most, whatever r is a ratio of."""
+    algorithm, config = algorithms.get_algorithm(name), _plain(name)[1]
+    batch = _bad_batch()
+
+    def losses(shift, **bounds):
+      with jax.disable_jit():
+        return algorithm.policy_loss(
+          dataclasses.replace(config, **bounds),
+          PolicyOutputs(
+            logp=batch.old_logp + shift, trainable=algorithm.init(config)[0]
+          ),
+          batch,
+        )
+
+    at_one = losses(0.0)
+    assert (at_one > 0).all()
+    for bounds in ({"dual_clip": 3.0}, {"ratio_cap": 3.0}):
+      np.testing.assert_allclose(losses(0.0, **bounds), at_one, 1e-6)
+      np.testing.assert_allclose(losses(5.0, **bounds), 3 * at_one, 1e-5)
+    assert (losses(5.0) > 100 * at_one).all()
 
 
 @settings(max_examples=60, deadline=None)

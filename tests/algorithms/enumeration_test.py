@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import enumeration
+from experiments.estimators import enumeration
 from grpo_jax import algorithms
 from grpo_jax.ops import aggregation
 from tests.references import common

@@ -184,6 +184,59 @@ def test_advantage_scale(scale):
   np.testing.assert_allclose(outcome.advantages, centered, 1e-9)
 
 
+# Numbers that the rewards of a case are made of.
+REWARD_FIELDS = (
+  "rewards",
+  "greedy_rewards",
+  "components",
+  "step_rewards",
+  "turn_rewards",
+  "old_values",
+)
+# What else shapes a reward, in its own unit.
+UNSHAPED = {"kl_coef": 0.0, "overlong_cache": 0.0, "advantage_scale": "none"}
+
+
+@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
+def test_only_advantages_that_grow_with_the_rewards_are_scaled(name):
+  """Rewards times ten: dividing what stays as it is would divide twice."""
+  algorithm = algorithms.get_algorithm(name)
+  config = algorithms.make_config(name, **UNSHAPED)
+  case = cases.make_case()
+  larger = dataclasses.replace(
+    case, **{field: 10 * getattr(case, field) for field in REWARD_FIELDS}
+  )
+  with jax.disable_jit():
+    before, after = (
+      np.asarray(
+        cases.prepared(algorithm, config, x, key=jax.random.key(0)).advantages
+      )
+      for x in (case, larger)
+    )
+  stays = np.allclose(after, before, 1e-3, 1e-5)
+  assert stays or np.allclose(after, 10 * before, 1e-4, 1e-5)
+  assert config.scale_free == stays
+  for scale in ("group", "batch"):
+    if stays:
+      with pytest.raises(ValueError, match=f"advantage_scale='{scale}' would"):
+        dataclasses.replace(config, advantage_scale=scale)
+    else:
+      dataclasses.replace(config, advantage_scale=scale)
+
+
+@pytest.mark.parametrize(
+  ("name", "fields"),
+  [
+    ("gigpo", {"normalize": False}),
+    ("ppo", {"whiten": False}),
+    ("sao", {}),
+  ],
+)
+def test_what_is_not_standardised_may_be_scaled(name, fields):
+  config = algorithms.make_config(name, **fields, advantage_scale="group")
+  assert config.advantage_scale == "group"
+
+
 def test_overlong_completions_lose_reward():
   case = _case()
   # A budget of six tokens, of which three are the cache: 0, −1/3, −2/3, −1.
@@ -362,6 +415,8 @@ REFUSED = {"gagpo": ("overlong_cache",), "gigpo": ("overlong_cache",)}
 def test_all_options_compose_with_every_algorithm(name):
   algorithm = algorithms.get_algorithm(name)
   refused = REFUSED.get(name, ())
+  if algorithms.make_config(name).scale_free:
+    refused = (*refused, "advantage_scale")
   fields = {k: v for k, v in EVERYTHING.items() if k not in refused}
   config = algorithms.make_config(name, **fields)
   case = cases.make_case()

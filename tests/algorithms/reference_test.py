@@ -58,12 +58,32 @@ def _filled(function, arrays, config, **given):
   return function(**{name: known[name] for name in names if name in known})
 
 
+# Further settings, each with a program of its own.
+MORE = [
+  ("otb", {"zero_tail": True}),
+  ("dpo", {"kind": "hinge", "beta": 0.5}),
+  ("dpo", {"kind": "ipo"}),
+  ("dpo", {"kind": "robust", "label_smoothing": 0.1}),
+  ("dpo", {"label_smoothing": 0.1, "f_divergence": "forward_kl"}),
+  ("dpo", {"f_divergence": "js_divergence"}),
+]
+
+
+@pytest.mark.parametrize(("name", "more"), MORE)
+def test_other_settings_equal_the_reference(name, more):
+  _compare(name, 0, more)
+
+
 @pytest.mark.parametrize("seed", [0, 1])  # In turn: they share a program.
 @pytest.mark.parametrize("name", NAMES)
 def test_loss_and_gradient_equal_the_reference(name, seed):
+  _compare(name, seed, {})
+
+
+def _compare(name, seed, more):
   reference = _reference(name)
   algorithm = algorithms.get_algorithm(name)
-  fields = {"kl_coef": 0.1, "entropy_coef": 0.02, **FIELDS.get(name, {})}
+  fields = {"kl_coef": 0.1, "entropy_coef": 0.02, **FIELDS.get(name, {})} | more
   config = algorithms.make_config(name, **fields)
   case = cases.make_case(seed, spread=0.3, dtype=np.float64)
   if name in NARROW:

@@ -17,11 +17,11 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from grpo_jax.models import attention, experts, meshes, paged, transformer
+from grpo_jax.models import architecture, attention, experts, meshes, paged
 from grpo_jax.types import ROW_AXES
 
 # Gemma 2 in small, with a window and a soft-cap.
-CONFIG = transformer.TransformerConfig(
+CONFIG = architecture.TransformerConfig(
   vocab_size=7,
   width=512,
   num_layers=2,
@@ -136,7 +136,7 @@ def test_decode_steps_over_pages(devices, dtype):
   queries = config.num_heads // heads
 
   def loop(mask, pages, q, k, v):
-    prefix = transformer.Prefix((pages,), mask)
+    prefix = architecture.Prefix((pages,), mask)
 
     def step(carry):
       t, q, cache = carry

@@ -12,13 +12,15 @@ import json
 import jax
 import pytest
 
-from experiments import chips, hlo, pod_report
+from experiments.pods import chips, costs, report
+from grpo_jax.learning import stages
 from grpo_jax.models import transformer
 from grpo_jax.rollout import sampling
-from grpo_jax.training import assembly, runs, sharding, step
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import models, players, runs, sharding
+from grpo_jax.types import Player
 
-# Large enough that a shard of a kernel is no small change (hlo._SMALL).
+# Large enough that a shard of a kernel is no small change (costs._SMALL).
 WIDTH, LAYERS, MLP, PROMPT, NEW = 256, 2, 1024, 32, 64
 
 # Of a device, for each step of the token loop: a few times the activations of
@@ -26,7 +28,7 @@ WIDTH, LAYERS, MLP, PROMPT, NEW = 256, 2, 1024, 32, 64
 TOKEN_BYTES = (4 * LAYERS + 2) * 16 * WIDTH * 2
 
 
-def per_token(analysis: hlo.Analysis) -> float:
+def per_token(analysis: costs.Analysis) -> float:
   """Bytes that a device sends for each step of the token loop."""
   loop = [one for one in analysis.collectives if one.in_token_loop]
   return sum(one.sent for one in loop) / (NEW - 1)
@@ -65,25 +67,25 @@ def resolved(**phase) -> config_lib.RunConfig:
 
 
 @pytest.fixture(scope="module")
-def target() -> pod_report.Target:
+def target() -> report.Target:
   of = chips.parse("v5e:2x2")
-  return pod_report.Target(of, 1, chips.devices(of))
+  return report.Target(of, 1, chips.devices(of))
 
 
 @pytest.fixture(scope="module")
-def compiled(target) -> pod_report.Compiled:
-  return pod_report.compile_step(resolved(), target.devices)
+def compiled(target) -> report.Compiled:
+  return report.compile_step(resolved(), target.devices)
 
 
 @pytest.fixture(scope="module")
 def analysis(compiled):
-  return pod_report.analyze(compiled)
+  return report.analyze(compiled)
 
 
 def test_the_state_is_donated_whole(compiled):
   """Each of its arrays lies where the old one did."""
   state = sum(
-    pod_report.hbm(compiled)[kind]
+    report.hbm(compiled)[kind]
     for kind in ("parameters", "optimizer", "reference")
   )
   # Layouts may pad, and counters and keys come on top.
@@ -94,28 +96,28 @@ def test_no_weight_is_gathered_for_a_token(analysis):
   assert analysis.weight_gathers == []
 
 
-def sampled(target, change) -> hlo.Analysis:
+def sampled(target, change) -> costs.Analysis:
   """What the rollout alone does, of a policy that was changed."""
   config = resolved()
-  with contextlib.closing(pod_report.make_problem(config)) as problem:
+  with contextlib.closing(report.make_problem(config)) as problem:
     mesh = sharding.make_mesh(
       **dataclasses.asdict(config.mesh), devices=target.devices
     )
     with jax.set_mesh(mesh):
-      policy = assembly.make_policy(config, problem, mesh)
+      policy = models.make_policy(config, problem, mesh)
       phases = runs.make_phases(config, problem, policy, mesh)
       parts = phases[-1].parts
-      sample = functools.partial(
-        sampling.sample, change(parts.policy, mesh), **parts.sample.keywords
-      )
+      changed = functools.partial(sampling.sample, change(parts.policy, mesh))
+      play = players.in_graph(changed, **parts.player.play.keywords)
       state = runs.abstract_state(phases, runs.abstract_start(policy, 0))
       state = sharding.abstract(state, sharding.of_state(mesh, state))
       prompts = sharding.abstract(phases[-1].prompts, sharding.by_rows(mesh))
       function = functools.partial(
-        step.sample_stage, parts=dataclasses.replace(parts, sample=sample)
+        stages.sample_stage,
+        parts=dataclasses.replace(parts, player=Player(play)),
       )
       text = jax.jit(function).lower(state, prompts).compile().as_text()
-  return hlo.analyze(text, pod_report.PHASES, most_tokens=NEW - 1)
+  return costs.analyze(text, report.PHASES, most_tokens=NEW - 1)
 
 
 def split_weights(params):
@@ -211,9 +213,9 @@ def test_the_report_fits_a_terminal_and_a_file(compiled, target):
     "micro_batch_size": config.rl.micro_batch_size,
     "hbm_of_chip": target.slice.chip.hbm,
     "fits": True,
-    **pod_report.of_program(compiled, target),
+    **report.of_program(compiled, target),
   }
-  text = pod_report.table(json.loads(json.dumps(results)))
+  text = report.table(json.loads(json.dumps(results)))
   assert [line for line in text.splitlines() if len(line) > 80] == []
   assert "fits: yes" in text
   assert "weights gathered for each token: 0" in text
@@ -221,8 +223,8 @@ def test_the_report_fits_a_terminal_and_a_file(compiled, target):
 
 def test_what_does_not_fit_is_refused_with_what_the_compiler_says(target):
   config = resolved(num_prompts=2**20)
-  with pytest.raises(pod_report.TooLargeError, match=r"15\.75G"):
-    pod_report.compile_step(config, target.devices)
+  with pytest.raises(report.TooLargeError, match=r"15\.75G"):
+    report.compile_step(config, target.devices)
 
 
 @pytest.mark.parametrize("product", ["v5litepod-64", "v6e-64", "v5p-128"])

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from configs import checkpoint as checkpoint_config
-from experiments import parity
+from experiments.parity import outputs
 from grpo_jax.data import tokenizer
-from grpo_jax.models import families, lora, transformer, weights
-from grpo_jax.training import assembly, loop, metrics_log, runs, sharding
+from grpo_jax.models import architecture, families, lora, transformer, weights
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import loop, metrics_log, models, runs, sharding
 from grpo_jax.training import problem as problem_lib
 from tests.experiments import command
 
@@ -47,7 +47,7 @@ def make(root: pathlib.Path, family: str, scale: float = 1.0) -> pathlib.Path:
   for name, text in files.items():
     (source / name).write_text(text, encoding="utf-8")
   fields, _ = families.from_config_json(source)
-  ours = transformer.TransformerConfig(**fields)
+  ours = architecture.TransformerConfig(**fields)
   init = jax.jit(transformer.transformer_policy(ours).init)
   params = jax.tree.map(lambda x: scale * x, init(jax.random.key(0)))
   weights.export(params, ours, source, out)
@@ -133,9 +133,11 @@ def test_a_run_starts_with_the_adapters_of_a_folder(tmp_path):
   run = resolved(param_dtype="float32")
   with contextlib.closing(problem_lib.make_problem(run)) as problem:
     mesh = sharding.make_mesh(1)
-    policy = assembly.make_policy(run, problem, mesh)
-    state = assembly.first_state(run, problem, policy, mesh)
-  jax.tree.map(np.testing.assert_array_equal, state.params["policy"], params)
+    policy = models.make_policy(run, problem, mesh)
+    state = models.first_state(run, problem, policy, mesh)
+  jax.tree.map(
+    np.testing.assert_array_equal, state.members["policy"].params, params
+  )
 
   def adapters(**fields):
     return resolved(**fields).model.adapters()
@@ -186,9 +188,11 @@ def test_adapters_are_exported_merged_or_alone_and_started_from(tmp_path):
   )
   unmerged = policy.head(params, h)
   np.testing.assert_allclose(
-    parity.logits(ours, merged, ids, mask)[:, :4], unmerged, atol=2e-5
+    outputs.logits(ours, merged, ids, mask)[:, :4], unmerged, atol=2e-5
   )
-  assert abs(parity.logits(ours, base, ids, mask)[:, :4] - unmerged).max() > 0.1
+  assert (
+    abs(outputs.logits(ours, base, ids, mask)[:, :4] - unmerged).max() > 0.1
+  )
   np.testing.assert_array_equal(
     merged["trained"]["embed"]["embedding"],
     base["trained"]["embed"]["embedding"],
@@ -275,12 +279,12 @@ def test_a_run_ends_as_the_checkpoint_of_what_it_trained(
       trained = loaded.params
       assert loaded.problem.tokenizer.encode(text) == ids[0].tolist()
   np.testing.assert_array_equal(
-    parity.logits(ours, params, ids, mask),
-    parity.logits(ours, trained, ids, mask),
+    outputs.logits(ours, params, ids, mask),
+    outputs.logits(ours, trained, ids, mask),
   )
   np.testing.assert_array_equal(
-    parity.greedy(ours, params, ids, mask, 8),
-    parity.greedy(ours, trained, ids, mask, 8),
+    outputs.greedy(ours, params, ids, mask, 8),
+    outputs.greedy(ours, trained, ids, mask, 8),
   )
   # It learned something, and bfloat16 is exact in float32.
   _, before = weights.load(source)

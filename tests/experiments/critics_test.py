@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import statistics
 from experiments.critics import (
   environments,
   figure,
@@ -25,6 +24,7 @@ from experiments.critics import (
   settings,
   training,
 )
+from experiments.sweeps import statistics
 from grpo_jax.ops import returns
 from tests.experiments import command
 

@@ -122,6 +122,14 @@ def digest(directory: pathlib.Path) -> dict[str, str]:
       ValueError,
       r"2 functions .* 1 weights .*one weight per function",
     ),
+    *(
+      (
+        tiny(rewards__max_unscored=share),
+        ValueError,
+        rf"rewards\.max_unscored={share} must be at least 0 and at",
+      )
+      for share in (-0.1, 1.5, float("nan"))
+    ),
     (tiny(rewards__correct="f2"), ValueError, r"correct='f2' is not one of"),
     (
       text(rewards__functions=("no_such_module:reward",)),
@@ -203,6 +211,42 @@ def test_changed_config_is_refused_on_resume(tmp_path, finished):
   assert "another --workdir" in str(caught.value)
   assert "num_samples" not in str(caught.value)
   assert digest(workdir) == before
+
+
+def test_a_lost_log_is_refused_on_resume(tmp_path, finished):
+  workdir = finished.copy(tmp_path)
+  path = workdir / metrics_log.METRICS
+  path.write_bytes(path.read_bytes()[:200])
+  before = digest(workdir)
+  with pytest.raises(
+    ValueError, match=r"metrics\.jsonl has 200 bytes, and had"
+  ):
+    loop.train(tiny_config.get_config(), workdir)
+  assert digest(workdir) == before
+
+
+@pytest.mark.parametrize("content", [None, b"\0" * 20])
+def test_another_config_is_refused_without_the_stored_one(
+  tmp_path, finished, content
+):
+  workdir = finished.copy(tmp_path)
+  path = workdir / metrics_log.CONFIG
+  path.unlink()
+  if content is not None:
+    path.write_bytes(content)
+  before = digest(workdir)
+  config = tiny_config.get_config()
+  config.rl.optimizer.learning_rate = 0.125
+  message = "json is missing" if content is None else "json is damaged"
+  with pytest.raises(ValueError, match=message):
+    loop.train(config, workdir)
+  assert digest(workdir) == before
+  if content is not None:
+    with (
+      pytest.raises(ValueError, match=r"config\.json is damaged"),
+      runs.load(workdir),
+    ):
+      pass
 
 
 def test_checkpoints_of_someone_else_are_refused(tmp_path):

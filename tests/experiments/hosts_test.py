@@ -7,6 +7,7 @@ on the same mesh, whoever has the devices.
 import collections
 import dataclasses
 import json
+import os
 import pathlib
 import re
 import signal
@@ -18,7 +19,7 @@ import numpy as np
 import orbax.checkpoint.experimental.v1 as ocp
 import pytest
 
-from grpo_jax.training import checkpoints, hosts, metrics_log
+from grpo_jax.training import checkpoints, hosts, lock, metrics_log
 from tests.experiments import command
 
 pytestmark = pytest.mark.slow
@@ -64,7 +65,9 @@ def finish(
   lines = scored.read_text("utf-8").splitlines() if scored.exists() else []
   for line in lines:
     pid, _, row = line.partition(" ")
-    by_pid[int(pid)].append(row)
+    # Every process tries its verifiers on a teacher's completions first.
+    if not ("<think>" in row and "</answer>" in row):
+      by_pid[int(pid)].append(row)
   return Finished(
     workdir,
     *map(list, zip(*results, strict=True)),
@@ -236,3 +239,40 @@ def test_a_run_that_loses_processes_continues_to_the_same_bytes(tmp_path):
   assert int(stopped) < int(step) < 150  # Of so many steps.
   unbroken = succeed(tmp_path / "unbroken", 2, "long").workdir
   assert_same(everything(disturbed), everything(unbroken))
+
+
+def test_a_process_that_is_started_twice_ends_the_run_and_hangs_nobody(
+  tmp_path,
+):
+  processes = start(tmp_path, 2, "long")
+  wait_for_checkpoint(tmp_path, processes, after="")
+  started = time.monotonic()
+  again = subprocess.Popen(
+    processes[1].args,
+    cwd=command.ROOT,
+    env=command.ENVIRONMENT,
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.DEVNULL,
+  )
+  try:
+    for process, (status, _, err) in enumerate(
+      command.finish_all(processes, timeout_s=60)
+    ):
+      assert status == hosts.EXIT_LOST, err
+      assert f"process {process} of 2 (host" in err
+      assert "or because a process was started twice" in err
+      assert re.search(r"The last checkpoint in \S+ is step \d+\.", err)
+    # A save may be waited for.
+    assert time.monotonic() - started < 40
+  finally:
+    again.kill()
+    again.wait()
+
+
+def test_every_process_of_a_second_run_in_a_folder_ends(tmp_path):
+  with lock.held(tmp_path):
+    finished = finish(tmp_path, start(tmp_path, 2, "long"))
+  assert finished.statuses == [2, 2], finished.err
+  for err in finished.err:
+    assert f"is in use by process {os.getpid()} on " in " ".join(err.split())
+  assert not (tmp_path / metrics_log.METRICS).exists()

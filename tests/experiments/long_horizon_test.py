@@ -8,8 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from experiments import cells as cells_lib
 from experiments.long_horizon import arms, claims, page
+from experiments.sweeps import cells as cells_lib
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import many, metrics_log
 
@@ -41,7 +41,9 @@ def test_arms_draw_as_many_rollouts_of_the_same_task(name, profile):
 
 
 def test_cells_are_seeds_and_values_and_seeds_share_a_program(tmp_path):
-  source = cells_lib.Source("configs/sweeps/long_horizon.py:E4,smoke,ppo", {})
+  source = cells_lib.Source(
+    "experiments/long_horizon/config.py:E4,smoke,ppo", {}
+  )
   cells = source.cells(tmp_path)
   assert len(cells) == 3 * arms.NUM_SEEDS
   chains = [dict(cell.config.data.task_options) for cell in cells]

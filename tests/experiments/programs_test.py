@@ -30,7 +30,8 @@ def test_train_reports_before_and_after(finished):
   assert finished.status == 0, finished.err
   assert "\nPASS: accuracy 0." in finished.out
   for pattern in (
-    r"held-out, greedy, n = 8 +before +after\n  accuracy +0\.\d{3} +0\.\d{3}\n",
+    r"held-out, greedy, n = 8 +before +after\n  accuracy +0\.\d{3} +0\.\d{3}\n"
+    r"  accuracy_scored +0",
     r"accuracy 0\.\d+ -> 0\.\d+ \(95 % interval 0\.\d+-[01]\.\d+\) in \d+ s",
     r"plot: run/curves\.png",
   ):
@@ -79,7 +80,16 @@ def test_evaluate_prints_and_saves_what_it_found(tmp_path, finished):
   assert status == 0, err
   assert_fits(out, err)
   table = json.loads((tmp_path / "run/evaluation.json").read_text())
-  names = ["greedy", "pass@1", "maj@1", "pass@2", "maj@2", "pass@4", "maj@4"]
+  names = [
+    "greedy",
+    "greedy_scored",
+    "pass@1",
+    "maj@1",
+    "pass@2",
+    "maj@2",
+    "pass@4",
+    "maj@4",
+  ]
   assert list(table) == ["step", "num_prompts", *names, "unscored"]
   assert (table["step"], table["num_prompts"]) == (20, 8)
   assert table["unscored"] == 0

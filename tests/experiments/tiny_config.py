@@ -11,6 +11,7 @@ import pathlib
 import ml_collections
 
 from configs import quickstart
+from grpo_jax.training.config import phase_config
 
 _DATA = pathlib.Path(__file__).resolve().parents[1] / "data/gsm8k_sample"
 
@@ -20,11 +21,14 @@ def get_config(algorithm: str = "reinforce"):
 
   "on_host" is GRPO on text, scored on the host, with rollouts two updates old;
   "agent" is PPO with a critic on a chain whose contexts are compacted, in three
-  phases; "sessions" is GRPO with a calculator on the host.
+  phases; "sessions" is GRPO with a calculator on the host; "stages" alternates
+  warm-ups and reinforcement, each with settings of its own; "judged" is GRPO by
+  a verifier and by a reward model, which a phase in between has trained.
   """
   on_host, agent = algorithm == "on_host", algorithm == "agent"
   sessions = algorithm == "sessions"
   named = {"on_host": "grpo", "agent": "ppo", "sessions": "grpo"}
+  named |= {"stages": "grpo", "judged": "grpo"}
   config = quickstart.get_config(named.get(algorithm, algorithm))
   options = config.data.task_options
   options.min_len = 2
@@ -82,6 +86,24 @@ def get_config(algorithm: str = "reinforce"):
     config.data.environment = "grpo_jax.rewards.python_tool:make"
     config.rewards.functions = ("malformed", "return")
     config.rewards.weights = (1.0, 1.0)
+  if algorithm == "stages":
+    config.phases = ("sft", "rl", "sft2", "rl2")
+    config.sft.steps = config.rl.steps = 4
+    config.sft2 = phase_config("supervised", steps=5, num_prompts=4)
+    config.sft2.optimizer.learning_rate = 1e-3
+    config.rl2 = phase_config(
+      "rl", steps=7, num_prompts=8, group_size=2, set_reference=False
+    )
+    config.rl2.optimizer.learning_rate = 1e-3
+    config.rl2.optimizer.name = "adafactor"
+  if algorithm == "judged":
+    config.phases = ("sft", "rm", "rl")
+    config.sft.steps = 6
+    config.rm = phase_config("preference", steps=4, num_prompts=8, group_size=4)
+    config.reward_model.optimizer.learning_rate = 1e-2
+    config.reward_model.num_updates = 2
+    config.rewards.functions = ("f1", "reward_model")
+    config.rewards.weights = (1.0, 0.5)
   if on_host:
     config.data.source = "jsonl"
     config.data.train_path = str(_DATA / "train.jsonl")

@@ -151,10 +151,7 @@ def _reinforce_pp_baseline_verl(hyper, inputs):
   case = _Outcome(inputs)
   centered = case.raw_singletons(baselines.group_centered(*case.scored))
   tokens = jnp.broadcast_to(centered[:, None], case.mask.shape)
-  whitened = masked.whiten(
-    tokens, case.mask, hyper["whiten_eps"], hyper["whiten_ddof"]
-  )
-  return {"advantages": whitened}, {}
+  return {"advantages": masked.whiten(tokens, case.mask)}, {}
 
 
 def _remax_verl(hyper, inputs):
@@ -188,8 +185,7 @@ def _otb_verl(hyper, inputs):
     mask,
     case.group_id,
     case.num_groups,
-    zero_tail=hyper["handle_zero_tail"] and not has_holes,
-    eps=eps,
+    hyper["handle_zero_tail"] and not has_holes,
   )
   # Where all returns are equal verl keeps what eps takes from the baseline.
   energy = masked.select(1 - 2 * jnp.exp(logp) + sum_pi_squared, mask)
@@ -235,7 +231,7 @@ def _gae_verl(hyper, inputs):
     hyper["lam"],
   )
   eps, ddof = hyper["whiten_eps"], hyper["whiten_ddof"]
-  whitened = masked.whiten(advantages, mask, eps, ddof)
+  whitened = masked.whiten(advantages, mask)
   # verl whitens what it carried into the masked slots with the same numbers.
   carried = _carried(advantages, mask)
   mean = masked.mean(advantages, mask)
@@ -292,7 +288,7 @@ def _grpo_trl(hyper, inputs):
     hyper, inputs
   )
   num_groups = len(rewards) // hyper["num_generations"]
-  options = {"ddof": hyper["std_ddof"], "eps": hyper["eps"]}
+  options = {"eps": hyper["eps"]}
   if hyper["multi_objective_aggregation"] == "normalize_then_sum":
     z = baselines.objectives_standardized(
       components, applicable, weights, valid, group_id, num_groups, **options
@@ -344,7 +340,6 @@ def _process_supervision(hyper, inputs):
     jnp.ones(len(group_id), bool),
     group_id,
     num_groups,
-    hyper["ddof"],
     hyper["eps"],
   )
   return {"advantages": advantages}, {}
@@ -398,13 +393,12 @@ def _gtpo(hyper, inputs):
     jnp.ones_like(correct),
     hyper["alpha1"],
     hyper["alpha2"],
-    hyper["inv_entropy_eps"],
   )
   # There α1 multiplies the reward of a right row, and not 1.
   excess = hyper["alpha1"] * masked.select(rewards - 1, correct)
   shaped = masked.select(shaped + excess[:, None], mask)
   advantages = shaping.normalized_over_group(
-    shaped, mask, group_id, num_groups, correct, "split", hyper["eps"]
+    shaped, mask, group_id, num_groups, correct, "split"
   )
   return {"shaped_rewards": shaped, "advantages": advantages}, {}
 
@@ -421,8 +415,6 @@ def _lambda_grpo(hyper, inputs):
       group_id,
       num_groups,
       hyper["rho"],
-      hyper["eps"],
-      hyper["h_min"],
     )
 
   def loss(log_prob, lam):

@@ -8,6 +8,7 @@ small number in a denominator), the line that follows the peer says so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -97,14 +98,9 @@ def _kl_penalty(hyper, inputs):
   mask = jnp.ones(logp.shape, bool)  # The peer has no mask.
 
   def total(logp):
-    # The peer bounds k3 alone.
-    bounds = {}
-    if kind == "k3":
-      bounds = {
-        "value_clamp": hyper["value_clamp"],
-        "clamp": hyper["logratio_clamp"],
-      }
-    kl = divergences.kl(logp, ref, mask, kind, **bounds)
+    kl = divergences.kl(logp, ref, mask, kind)
+    if kind == "k3":  # The peer bounds its value.
+      kl = jnp.clip(kl, -hyper["value_clamp"], hyper["value_clamp"])
     return kl.sum(), kl
 
   gradient, kl = jax.grad(total, has_aux=True)(logp)
@@ -299,16 +295,12 @@ def _rollout_is_weights(hyper, inputs):
 
   def bounded(maximum, minimum=0.0):
     return corrections.importance_weights(
-      x, mask, level, "truncate", maximum, minimum, hyper["safety_bound"]
+      x, mask, level, "truncate", maximum, minimum
     )
 
   weights = bounded(highest)
   metrics = {
     "mean_before_truncation": masked.mean(bounded(np.inf), mask),
-    # The peer bounds these weights from below as well.
-    "eff_sample_size": corrections.effective_sample_size(
-      bounded(highest, 1 / highest), mask
-    ),
   }
   if hyper["rollout_is_batch_normalize"]:
     weights = corrections.batch_normalized(weights, mask, level)
@@ -390,10 +382,10 @@ def _trl_objective(logp, ratio, log_ratio, inputs, mask, hyper):
       "cispo_clip_ratio": _trl_mean(_float(capped, logp), mask)
     }
   if kind == "vespo":
-    correction = None
     if "importance_sampling_ratio" in inputs:
+      # The peer's weight is one of the sampler: a part of its log-ratio.
       correction = jnp.log(inputs["importance_sampling_ratio"])
-      correction = jnp.broadcast_to(correction, logp.shape)
+      log_ratio += jnp.clip(correction, math.log(1e-8), None)
     phi = surrogates.vespo_weight(
       log_ratio,
       mask,
@@ -402,7 +394,6 @@ def _trl_objective(logp, ratio, log_ratio, inputs, mask, hyper):
       hyper["vespo_lambda_pos"],
       hyper["vespo_k_neg"],
       hyper["vespo_lambda_neg"],
-      correction,
     )
     objective = phi[:, None] * surrogates.reinforce(logp, advantages)
     return objective, {"vespo.phi_seq_mean": phi.mean()}
@@ -461,7 +452,7 @@ def _trl_loss(hyper, inputs):
       objective = _tokens(objective) * weights
     loss = -objective
     if hyper.get("beta"):
-      kl = divergences.kl(logp, inputs["ref_log_prob"], mask, "k3", clamp=None)
+      kl = divergences.kl(logp, inputs["ref_log_prob"], mask, "k3")
       if hyper.get("use_bias_correction_kl"):
         # With ratios per sequence the peer's correction is not the exact one.
         kl = kl * _tokens(ratio)
@@ -498,7 +489,7 @@ def _trl_gmpo(hyper, inputs):
       clamp=None,
     )
     if hyper["beta"]:
-      kl = divergences.kl(logp, inputs["ref_log_prob"], mask, "k3", clamp=None)
+      kl = divergences.kl(logp, inputs["ref_log_prob"], mask, "k3")
       loss += hyper["beta"] * masked.mean(kl, mask, axis=-1)
     return loss.mean(), {}  # Rows without tokens count, as −A.
 
@@ -565,7 +556,7 @@ def _trl_vllm_ratio(hyper, inputs):
   # The peer's padding has a log-ratio of 0 and is weighted like a token.
   every = jnp.ones_like(mask)
   weights = corrections.importance_weights(
-    log_ratio, every, level, mode, *bounds, clamp=None
+    log_ratio, every, level, mode, *bounds
   )
   return {"ratio": weights if level == "token" else weights[:, :1]}, {}
 
@@ -663,7 +654,6 @@ def _trl_ppo(hyper, inputs):
     inputs["ref_log_prob"],
     mask,
     hyper["kl_estimator"],
-    clamp=None,
   )
   rewards = -hyper["kl_coef"] * kl
   end = jnp.where(last + 1 < num_slots, last + 1, last)[:, 0]
@@ -720,7 +710,6 @@ def _icepop(hyper, inputs):
     "mask",
     hyper["beta"],
     hyper["alpha"],
-    clamp=None,
   )
   return {"weights": weights}, {}
 
@@ -737,7 +726,6 @@ def _kl_variants(hyper, inputs):
         mask,
         kind,
         old_logp=inputs["old_log_prob"],
-        clamp=hyper["log_ratio_clamp"],
       )
       return kl.sum(), kl
 
@@ -876,7 +864,12 @@ CHECKS: dict[str, Check] = {
 }
 
 # (function, output) -> why ours is not compared with it.
-NOT_COMPARED: dict[tuple[str, str], str] = {}
+NOT_COMPARED: dict[tuple[str, str], str] = {
+  (
+    "rollout_corr_helper.compute_rollout_correction_weights",
+    "eff_sample_size",
+  ): ("A metric that no algorithm here reports."),
+}
 
 # function -> why no composition of ours gives it.
 NOT_REPRODUCED: dict[str, str] = {}

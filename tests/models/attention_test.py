@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
-from experiments import parity
-from grpo_jax.models import attention, transformer
+from experiments.parity import outputs
+from grpo_jax.models import architecture, attention, transformer
 from tests.experiments import command
 from tests.models import parity_test
 
 C, R, K = 2, 2, 16
-CONFIG = transformer.TransformerConfig(
+CONFIG = architecture.TransformerConfig(
   vocab_size=7,
   width=64,
   num_layers=2,
@@ -128,7 +128,7 @@ def test_kernels_round_in_bfloat16_as_the_plain_form_does(kernel):
 # Soft-capped scores, a scale, one of two layers sliding, padding on the left.
 def test_gemma_2_with_splash_gives_the_logits_of_transformers():
   config, params = parity_test.load("gemma2")
-  found = parity.compare(
+  found = outputs.compare(
     dataclasses.replace(config, attention="splash"),
     params,
     parity_test.reference("gemma2"),
@@ -312,7 +312,7 @@ def test_an_unknown_form_raises():
 @pytest.mark.slow
 def test_the_benchmark_runs():
   status, out, err = command.run(
-    "benchmark_attention", "--rows=1", "--tokens=8", "--measure"
+    "benchmarks.attention", "--rows=1", "--tokens=8", "--measure"
   )
   assert status == 0, err
   lines = out.splitlines()
@@ -325,7 +325,7 @@ def test_the_benchmark_runs():
 
 def test_the_benchmark_cannot_measure_absent_tpus():
   status, out, err = command.run(
-    "benchmark_attention", "--topology=v5e:2x2", "--measure"
+    "benchmarks.attention", "--topology=v5e:2x2", "--measure"
   )
   assert (status, out) == (2, "")
   assert err.startswith("error: --measure with --topology=v5e:2x2:")

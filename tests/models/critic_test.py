@@ -93,6 +93,22 @@ def test_an_own_trunk_is_a_copy_without_what_only_the_head_reads():
   assert not _values(critic, params, {"trained": {}, "frozen": {}}).any()
 
 
+def test_what_was_inherited_stays_as_it_was():
+  """The policy's own goes on: the load of its experts is balanced."""
+  policy = tiny.tiny_transformer()
+  policy_params = policy.init(jax.random.key(0))
+  policy_params["frozen"] = {
+    "router_bias": jnp.zeros((1, 3)),
+    "base": jnp.zeros(2),
+  }
+  critic = critic_lib.make_critic(policy)
+  params = critic.init(policy_params)
+  moved = jax.tree.map(lambda x: x + 1, policy_params)
+  trunk = critic.trunk_params(params, moved)["frozen"]
+  np.testing.assert_array_equal(trunk["router_bias"], np.zeros((1, 3)))
+  np.testing.assert_array_equal(trunk["base"], np.ones(2))
+
+
 def test_frozen_parts_are_kept_apart():
   policy = tiny.tiny_transformer()
   policy_params = policy.init(jax.random.key(0))

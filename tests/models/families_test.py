@@ -6,7 +6,7 @@ import json
 import jax
 import pytest
 
-from grpo_jax.models import families, transformer
+from grpo_jax.models import architecture, families, transformer
 
 
 def _config(text, **keys):
@@ -192,7 +192,7 @@ _GEMMA_3_4B = {
 
 # config.json, published number of parameters, fields that are not as in
 # Llama.
-_LLAMA = transformer.TransformerConfig(vocab_size=1)
+_LLAMA = architecture.TransformerConfig(vocab_size=1)
 _GEMMA = {
   "activation": "gelu",
   "attention_scale": 256**-0.5,
@@ -306,7 +306,7 @@ _SIZES = {
 
 def _read(config):
   fields, _ = families.from_config_json(config)
-  return transformer.TransformerConfig(**fields)
+  return architecture.TransformerConfig(**fields)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
-from grpo_jax.models import families, transformer, weights
+from grpo_jax.models import architecture, families, transformer, weights
 
 _FOLDER = pathlib.Path(__file__).resolve().parents[1] / "data/checkpoints"
 CONFIGS = {
@@ -59,7 +59,7 @@ def read(config):
     message = str(error)
   assert time.monotonic() - start < 1
   assert len(message) < 2000
-  return message or transformer.TransformerConfig(**fields)
+  return message or architecture.TransformerConfig(**fields)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -68,7 +68,7 @@ def test_each_key_with_each_value(name):
   keys = {*config, "rope_scaling", "rope_parameters", "layer_types"}
   keys |= {"sliding_window", "max_window_layers", "use_sliding_window"}
   keys |= {"text_config", "num_experts", "architectures"}
-  assert isinstance(read(config), transformer.TransformerConfig)
+  assert isinstance(read(config), architecture.TransformerConfig)
   for key, value in itertools.product(sorted(keys), VALUES):
     read({**config, key: value})
   for value in [None, *(v for v in VALUES if isinstance(v, (int, float)))]:

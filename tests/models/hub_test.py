@@ -1,5 +1,7 @@
 """Folders and names of checkpoints."""
 
+import hashlib
+
 import huggingface_hub
 import pytest
 from huggingface_hub import constants, utils
@@ -98,3 +100,29 @@ def test_weights_are_downloaded_once():
     "model.safetensors.index.json",
     "tokenizer.json",
   ]
+
+
+def test_listed_files_are_compared(tmp_path):
+  hub.check_sums(tmp_path)  # No list, no comparison.
+  files = {"a.safetensors": b"a" * 100, "config.json": b"{}"}
+  lines = []
+  for name, content in files.items():
+    (tmp_path / name).write_bytes(content)
+    lines.append(f"{hashlib.sha256(content).hexdigest()}  {name}\n")
+  (tmp_path / "SHA256SUMS").write_text("".join(lines))
+  hub.check_sums(tmp_path)
+  (tmp_path / "a.safetensors").write_bytes(b"a" * 99 + b"q")
+  with pytest.raises(
+    ValueError, match=r"a\.safetensors is not the file of SHA"
+  ):
+    hub.check_sums(tmp_path)
+  (tmp_path / "a.safetensors").unlink()
+  with pytest.raises(ValueError, match="its sha256 is missing, needed is"):
+    hub.check_sums(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["a b", f"{'0' * 64}  ../a", f"{'0' * 63}  a"])
+def test_a_list_of_something_else_is_refused(tmp_path, line):
+  (tmp_path / "SHA256SUMS").write_text(line)
+  with pytest.raises(ValueError, match="SHA256SUMS has the line '"):
+    hub.check_sums(tmp_path)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
+from grpo_jax.learning import stages
 from grpo_jax.models import lora, transformer
-from grpo_jax.training import step
 from tests.models import transformer_test
 from tests.training import tiny
 
@@ -193,17 +193,20 @@ def test_only_the_adapters_are_trained():
   moments = [
     x
     for x in jax.tree.leaves(
-      state.opt_state, is_leaf=lambda x: jax.tree.structure(x) == trained
+      state.members["policy"].opt_state,
+      is_leaf=lambda x: jax.tree.structure(x) == trained,
     )
     if jax.tree.structure(x) == trained
   ]
   assert len(moments) == 2  # Adam's, and none for the base.
   count = sum(x.size for x in jax.tree.leaves(before["trained"]))
-  stored = sum(x.size for x in jax.tree.leaves(state.opt_state))
+  stored = sum(
+    x.size for x in jax.tree.leaves(state.members["policy"].opt_state)
+  )
   assert 2 * count <= stored < 2 * count + 10  # Beside counters.
 
   advance = jax.jit(
-    functools.partial(step.fused_step, parts=parts), donate_argnums=0
+    functools.partial(stages.fused_step, parts=parts), donate_argnums=0
   )
   rewards = []
   for i in range(20):

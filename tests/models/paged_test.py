@@ -10,12 +10,12 @@ import pytest
 from jax._src import literals
 from jax.experimental import pallas as pl
 
-from grpo_jax.models import attention, meshes, paged, transformer
+from grpo_jax.models import architecture, attention, meshes, paged, transformer
 from grpo_jax.rollout import sampling
 from grpo_jax.types import Prompts
 
 C, R, K = 2, 2, 16
-CONFIG = transformer.TransformerConfig(
+CONFIG = architecture.TransformerConfig(
   vocab_size=29,
   width=32,
   num_layers=2,
@@ -70,7 +70,7 @@ def one_layer(config, steps, lengths=LENGTHS, dtype="float32"):
       (num_rows, C, 1, K),
     )
   ]
-  prefix = transformer.Prefix((paged.held(config, mask, k, v),), mask)
+  prefix = architecture.Prefix((paged.held(config, mask, k, v),), mask)
   (cache,) = paged.allocate(num_rows, num_slots, prefix)
   attend = jax.jit(
     functools.partial(paged.attend, config), static_argnums=(2, 3)
@@ -201,7 +201,7 @@ def test_prompts_begin_their_pages():
 def test_rows_begin_with_what_does_not_fill_a_page():
   mask = jnp.arange(S) >= S - np.array(LENGTHS)[:, None]
   pages = jax.random.normal(jax.random.key(0), (3, 3, paged.PAGE, 2 * C, 128))
-  prefix = transformer.Prefix((pages,), mask)
+  prefix = architecture.Prefix((pages,), mask)
   (cache,) = paged.allocate(3 * G, 0, prefix)
   np.testing.assert_array_equal(cache[:, :3], pages)
   own = cache[:, 3:]  # One page of each row.

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import parity
+from experiments.parity import outputs
 from grpo_jax.models import weights
 
 CHECKPOINTS = pathlib.Path(__file__).parent.parent / "data" / "checkpoints"
@@ -56,7 +56,7 @@ def recorded(family):
 
 def reference(family):
   arrays = recorded(family)
-  return parity.Reference(
+  return outputs.Reference(
     arrays["input_ids"], arrays["attention_mask"], arrays["logits"]
   )
 
@@ -68,7 +68,7 @@ def reference(family):
 def test_logits_equal_those_of_transformers(family, dtype):
   with jax.enable_x64(dtype == "float64"):
     config, params = load(family, dtype)
-    found = parity.compare(config, params, reference(family))
+    found = outputs.compare(config, params, reference(family))
   assert found.num_positions == 24 + 17 + 5
   assert found.largest <= TOLERANCE
   assert found.num_agreeing == found.num_positions
@@ -79,7 +79,7 @@ def test_the_side_of_the_padding_is_irrelevant(family):
   # The reference is padded on the left.
   left = reference(family)
   shifts = left.attention_mask.argmax(axis=1)
-  right = parity.Reference(
+  right = outputs.Reference(
     *(
       np.stack(
         [np.roll(x, -n, axis=0) for x, n in zip(array, shifts, strict=True)]
@@ -88,7 +88,7 @@ def test_the_side_of_the_padding_is_irrelevant(family):
     )
   )
   assert right.attention_mask[:, 0].all()
-  found = parity.compare(*load(family), right)
+  found = outputs.compare(*load(family), right)
   assert found.largest <= TOLERANCE
 
 
@@ -100,8 +100,8 @@ def test_decoding_equals_the_full_forward(family):
   arrays = recorded(family)
   ids = np.concatenate([arrays["input_ids"], arrays["greedy"]], axis=1)
   mask = np.pad(arrays["attention_mask"], ((0, 0), (0, 12)), mode="edge")
-  full = parity.logits(config, params, ids, mask)
-  cached = parity.step_by_step(
+  full = outputs.logits(config, params, ids, mask)
+  cached = outputs.step_by_step(
     config, params, ids[:, :20], mask[:, :20], ids[:, 20:]
   )
   np.testing.assert_allclose(cached, full[:, 19:], rtol=0, atol=1e-4)
@@ -111,7 +111,7 @@ def test_decoding_equals_the_full_forward(family):
 def test_greedy_sampling_equals_that_of_transformers(family):
   config, params = load(family)
   arrays = recorded(family)
-  tokens = parity.greedy(
+  tokens = outputs.greedy(
     config, params, arrays["input_ids"], arrays["attention_mask"], 12
   )
   np.testing.assert_array_equal(tokens, arrays["greedy"])
@@ -175,5 +175,5 @@ def test_switches_show_in_the_logits(family, change):
       "mlp_norm": layers["mlp_post_norm"],
     }
   config = dataclasses.replace(config, **change)
-  found = parity.compare(config, params, reference(family))
+  found = outputs.compare(config, params, reference(family))
   assert found.largest > 50 * TOLERANCE

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import lora, quantization, transformer
+from grpo_jax.models import architecture, lora, quantization, transformer
 from tests.models import lora_test, transformer_test
 
-SMALL = transformer.TransformerConfig(
+SMALL = architecture.TransformerConfig(
   vocab_size=13,
   width=64,
   num_layers=2,

@@ -1,6 +1,7 @@
 """Checkpoints written by the safetensors package, and read by it again."""
 
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -15,8 +16,8 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 from safetensors import numpy as safetensors
 
-from experiments import benchmark_load
-from grpo_jax.models import families, transformer, weights
+from experiments.benchmarks import load
+from grpo_jax.models import architecture, families, transformer, weights
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -234,7 +235,7 @@ def test_every_number_is_where_the_layout_says(checkpoint, name):
   tensors = _tensors(CONFIGS[name])
   config, params = weights.load(checkpoint(name))
   fields, _ = families.from_config_json(CONFIGS[name])
-  assert config == transformer.TransformerConfig(**fields)
+  assert config == architecture.TransformerConfig(**fields)
   shapes = jax.eval_shape(
     transformer.transformer_policy(config).init, jax.random.key(0)
   )
@@ -466,6 +467,22 @@ DAMAGED = {
 }
 
 
+def test_a_flipped_bit_of_a_listed_file_is_seen(tmp_path):
+  config = CONFIGS["llama"]
+  path = _write(tmp_path / "source", config, _tensors(config))
+  path = path / "model.safetensors"
+  data = bytearray(path.read_bytes())
+  digest = hashlib.sha256(data).hexdigest()
+  (path.parent / "SHA256SUMS").write_text(f"{digest}  {path.name}\n")
+  weights.load(path.parent)
+  data[-1] ^= 1
+  path.write_bytes(data)
+  with pytest.raises(
+    ValueError, match=r"model\.safetensors is not the file of"
+  ):
+    weights.load(path.parent)
+
+
 @pytest.mark.parametrize("case", DAMAGED)
 def test_a_damaged_file_is_named(tmp_path, case):
   change, message = DAMAGED[case]
@@ -563,14 +580,14 @@ _PROGRAM = """
 import sys
 import jax
 import numpy as np
-from experiments import benchmark_load
+from experiments.benchmarks import load
 from grpo_jax.models import weights
 
 directory, axis, address, process = sys.argv[1:]
 if address:
   jax.distributed.initialize(address, 2, int(process))
-shardings = benchmark_load.split(int(axis)) if axis else None
-params, *sizes = benchmark_load.measure(directory, "bfloat16", shardings)
+shardings = load.split(int(axis)) if axis else None
+params, *sizes = load.measure(directory, "bfloat16", shardings)
 print(*sizes)
 
 _, whole = weights.load(directory, param_dtype="bfloat16")
@@ -587,7 +604,7 @@ for leaf, other in pairs:
 def big_checkpoint(tmp_path_factory):
   """A folder, the bytes of its largest file and of all its tensors."""
   directory = tmp_path_factory.mktemp("big") / "checkpoint"
-  benchmark_load.make(directory)
+  load.make(directory)
   sizes = [path.stat().st_size for path in directory.glob("*.safetensors")]
   assert len(sizes) == 6
   index = json.loads((directory / "model.safetensors.index.json").read_text())

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.training import drivers, sharding, step
+from grpo_jax.learning import stages
+from grpo_jax.training import drivers, sharding
 from tests.training import tiny
 
 EXPERTS = {"num_experts": 4, "experts_per_token": 2, "expert_width": 8}
@@ -45,7 +46,7 @@ def _run(mesh, num_steps=2, model=None, **options):
     state = tiny.make_state(parts)
     places = sharding.of_state(mesh, state)
     state = jax.device_put(state, places)
-    advance = drivers.jit_step(mesh, step.fused_step, parts)
+    advance = drivers.jit_step(mesh, stages.fused_step, parts)
     for number in range(num_steps):
       prompts = tiny.make_prompts(8, first=8 * number)
       prompts = jax.device_put(prompts, sharding.by_rows(mesh))

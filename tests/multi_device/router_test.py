@@ -11,10 +11,12 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from grpo_jax.learning import stages
 from grpo_jax.models import experts
-from grpo_jax.training import sharding, step
+from grpo_jax.training import sharding
 from grpo_jax.types import ROW_AXES
-from tests.training import router_test, tiny
+from tests.learning import router_test
+from tests.training import tiny
 
 MESH_AXES = (*ROW_AXES, "tensor")
 
@@ -34,7 +36,7 @@ def test_fused_steps_with_experts_are_those_of_one_device():
     )
     whole, rows = sharding.replicated(mesh), sharding.by_rows(mesh)
     advance = jax.jit(
-      functools.partial(step.fused_step, parts=parts), out_shardings=whole
+      functools.partial(stages.fused_step, parts=parts), out_shardings=whole
     )
     with jax.set_mesh(mesh):
       state = jax.device_put(router_test.make_state(parts), whole)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from grpo_jax.learning import stages, update
 from grpo_jax.models import critic
 from grpo_jax.rollout import sampling
-from grpo_jax.training import sharding, step
+from grpo_jax.training import sharding
 from grpo_jax.types import row_arrays
 from tests.training import compaction_test, tiny, turns_test
 
@@ -44,9 +45,10 @@ def test_gradients_are_those_of_one_device(name):
     batch = dataclasses.replace(jax.device_put(batch, whole), **arrays)
     state = jax.device_put(state, whole)
     function = jax.jit(
-      functools.partial(step.minibatch_gradient, parts), out_shardings=whole
+      functools.partial(update.gradient, parts.update, parts.losses[0]),
+      out_shardings=whole,
     )
-    inputs = state.params, batch, False, state.ref_params
+    inputs = state.params, batch, False
     compiled = function.lower(*inputs).compile()
     # Rows that a device does not hold reach it as sums, and only so.
     assert ("all-reduce" in compiled.as_text()) == (devices > 1)
@@ -73,7 +75,7 @@ def _run(
   )
   whole, rows = sharding.replicated(mesh), sharding.by_rows(mesh)
   advance = jax.jit(
-    functools.partial(step.fused_step, parts=parts),
+    functools.partial(stages.fused_step, parts=parts),
     donate_argnums=0,
     out_shardings=whole,
   )
@@ -207,7 +209,8 @@ def test_devices_share_prompts_with_rows_of_their_own(micro, lengths):
     batch = dataclasses.replace(jax.device_put(batch, whole), **arrays)
     state = jax.device_put(state, whole)
     function = jax.jit(
-      functools.partial(step.minibatch_gradient, parts), out_shardings=whole
+      functools.partial(update.gradient, parts.update, parts.losses[0]),
+      out_shardings=whole,
     )
     compiled = function.lower(state.params, batch, False).compile()
     results.append(jax.device_get(compiled(state.params, batch, False)))

@@ -415,14 +415,8 @@ ONE_GROUP = np.zeros(2, int)
 
 
 def test_process_supervision_by_hand():
-  # All steps of the group: 1, 0, 0, 1, z = ±1 (ddof 0); sums from the end.
-  found = _jitted(baselines.process_supervision)(
-    STEP_REWARDS, STEPS, FOUR, BOTH, ONE_GROUP, 1, ddof=0
-  )
-  np.testing.assert_allclose(
-    found, [[0, 0, -1, -1], [0, 0, 1, 1]], rtol=1e-5, atol=1e-6
-  )
-  # With ddof 1 their deviation is 1/√3.
+  # All steps of the group: 1, 0, 0, 1, of which the deviation is 1/√3; sums
+  # from the end.
   np.testing.assert_allclose(
     _jitted(baselines.process_supervision)(
       STEP_REWARDS, STEPS, FOUR, BOTH, ONE_GROUP, 1
@@ -462,11 +456,12 @@ def test_process_supervision_ignores_what_is_no_step():
   valid = np.array([True, False])
   dirty = np.where(STEPS & valid[:, None], STEP_REWARDS, np.nan)
   found = _jitted(baselines.process_supervision)(
-    dirty, STEPS, FOUR, valid, ONE_GROUP, 1, ddof=0
+    dirty, STEPS, FOUR, valid, ONE_GROUP, 1
   )
   # Steps 1 and 0 of the first row alone.
+  z = 0.5**0.5
   np.testing.assert_allclose(
-    found, [[0, 0, -1, -1], [0] * 4], rtol=1e-5, atol=1e-6
+    found, [[0, 0, -z, -z], [0] * 4], rtol=1e-5, atol=1e-5
   )
   # Equal step rewards, and a single step.
   same = np.full((2, 4), 0.7, np.float32)
@@ -481,11 +476,12 @@ def test_process_supervision_ignores_what_is_no_step():
 
 OBJECTIVES = np.array([[1, 10], [0, 20], [1, 30], [0, 40]], np.float32)
 APPLIES = np.ones((4, 2), bool)
+SAMPLE = (3 / 4) ** 0.5  # The population's deviation by the sample's.
 ALONE = {"valid": np.ones(4, bool), "group_id": np.zeros(4, int)}
 
 
 def _objectives(components, applicable=APPLIES, weights=(1, 1), **options):
-  options = {**ALONE, "num_groups": 1, "ddof": 0, "eps": 0.0, **options}
+  options = {**ALONE, "num_groups": 1, "eps": 0.0, **options}
   return np.asarray(
     _jitted(baselines.objectives_standardized)(
       components, applicable, np.array(weights, np.float32), **options
@@ -494,22 +490,23 @@ def _objectives(components, applicable=APPLIES, weights=(1, 1), **options):
 
 
 def test_objectives_by_hand():
-  # z_1 = ±1; z_2 = (−15, −5, 5, 15) / √125 = ∓1.341641, ∓0.447214.
-  expected = [-0.341641, -1.447214, 1.447214, 0.341641]
+  # With the population's deviation z_1 = ±1 and z_2 = (−15, −5, 5, 15) / √125 =
+  # ∓1.341641, ∓0.447214.
+  expected = np.array([-0.341641, -1.447214, 1.447214, 0.341641]) * SAMPLE
   found = _objectives(OBJECTIVES)
   np.testing.assert_allclose(found, expected, rtol=1e-5)
   for k in range(2):  # Each has the same say.
     correlation = np.corrcoef(found, OBJECTIVES[:, k])[0, 1]
     np.testing.assert_allclose(correlation, 0.525731, rtol=1e-5)
   np.testing.assert_allclose(  # GDPO of this single group.
-    _jitted(baselines.batch_standardized)(
-      found, ALONE["valid"], ddof=0, eps=0.0
-    ),
-    [-0.32492, -1.376382, 1.376382, 0.32492],
+    _jitted(baselines.batch_standardized)(found, ALONE["valid"], eps=0.0),
+    np.array([-0.32492, -1.376382, 1.376382, 0.32492]) * SAMPLE,
     rtol=1e-5,
   )
   np.testing.assert_allclose(
-    _objectives(OBJECTIVES, weights=(2, 0)), [2, -2, 2, -2], rtol=1e-6
+    _objectives(OBJECTIVES, weights=(2, 0)),
+    np.array([2, -2, 2, -2]) * SAMPLE,
+    rtol=1e-6,
   )
 
 
@@ -533,16 +530,18 @@ def test_objectives_that_say_nothing_add_nothing():
   constant[:, 1] = 0.7
   # Does not apply to row 2, invalid in row 3: z_1 of 1, 0 and −, −.
   np.testing.assert_allclose(
-    _objectives(constant, eps=1e-6), [1, -1, 1, -1], rtol=1e-5
+    _objectives(constant, eps=1e-6),
+    np.array([1, -1, 1, -1]) * SAMPLE,
+    rtol=1e-5,
   )
   applies = np.ones((4, 2), bool)
   applies[2, 0] = False
   valid = np.array([True, True, True, False])
   dirty = np.where(applies & valid[:, None], OBJECTIVES, np.nan)
   found = _objectives(dirty, applies, valid=valid)
-  # z_1 = 1, −1, none; z_2 of 10, 20, 30 = −√1.5, 0, √1.5.
-  root = 1.5**0.5
-  np.testing.assert_allclose(found, [1 - root, -1, root, 0], rtol=1e-5)
+  # z_1 = √½, −√½, none; z_2 of 10, 20, 30 = −1, 0, 1.
+  root = 0.5**0.5
+  np.testing.assert_allclose(found, [root - 1, -root, 1, 0], rtol=1e-5)
 
 
 def test_batch_standardized_by_hand():

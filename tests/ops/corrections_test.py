@@ -104,16 +104,6 @@ def test_normalised_weights_have_mean_one():
     )
 
 
-def test_effective_sample_size_by_hand():
-  weights = jnp.array([[2.0, 1.0, 1.0], [0.0, 0.0, jnp.nan], [7.0] * 3])
-  # (4/5)² / (6/5)
-  np.testing.assert_allclose(
-    corrections.effective_sample_size(weights, MASK), 0.64 / 1.2, rtol=1e-6
-  )
-  assert corrections.effective_sample_size(jnp.ones((3, 3)), MASK) == 1
-  assert corrections.effective_sample_size(jnp.zeros((3, 3)), MASK) == 0
-
-
 @pytest.mark.parametrize(
   ("statistic", "kind", "low", "high", "kept"),
   [
@@ -143,6 +133,16 @@ def test_rejection_by_hand(statistic, kind, low, high, kept):
   np.testing.assert_array_equal(
     corrections.rejection_mask(dirty, MASK, statistic, kind, low, high), found
   )
+
+
+def test_padding_rejects_no_sequence():
+  """Its ratio of 1 is outside of bounds that all tokens pass."""
+  mask = jnp.array([[True, True, False], [True, True, True]])
+  inverse = jnp.array([[2.0, 3.0, 1.0], [2.0, 3.0, 1.0]])
+  found = corrections.rejection_mask(
+    -jnp.log(inverse), mask, "seq_max", "k1", 1.5, 4.0
+  )
+  np.testing.assert_array_equal(found, [[True, True, False], [False] * 3])
 
 
 def test_sequences_left_behind_are_left_out_if_they_were_bad():

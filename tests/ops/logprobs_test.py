@@ -718,7 +718,7 @@ def test_bfloat16_is_widened_before_the_softmax():
 
 def test_the_benchmark_runs():
   status, out, err = command.run(
-    "benchmark_logprobs",
+    "benchmarks.logprobs",
     *("--rows=2", "--tokens=12", "--vocab=64", "--width=8", "--dtype=float32"),
     *("--chunk_bytes=1024", "--dense", "--measure"),
   )

@@ -229,17 +229,6 @@ def test_vespo_weight_by_hand():
     [np.exp(3 + 2 * 0.7 - 3 * w), np.exp(2 + 3 * 0.7 - 2 * w), 1.0],
     rtol=1e-5,
   )
-  # A correction adds to log w; one weight of 0 counts as 1e-8.
-  correction = jnp.log(jnp.array([[2.0, 0.5, 7.0], [0.0, 1.0, 7.0], [7.0] * 3]))
-  corrected = surrogates.vespo_weight(
-    log_ratio, ROWS, jnp.ones(3), 2.0, 3.0, 3.0, 2.0, correction
-  )
-  log_w = np.log(1e-8) + 0.7
-  np.testing.assert_allclose(
-    corrected,
-    [found[0], np.exp(3 + 2 * log_w - 3 * np.exp(log_w)), 1.0],
-    rtol=1e-5,
-  )
   slope = jax.grad(
     lambda x: surrogates.vespo_weight(
       x, ROWS, jnp.ones(3), 2.0, 3.0, 3.0, 2.0

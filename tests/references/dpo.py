@@ -1,4 +1,10 @@
-"""DPO on the best and the worst row of each group, from arXiv:2305.18290."""
+"""DPO on the best and the worst row of each group, from arXiv:2305.18290.
+
+Hinge: arXiv:2305.10425; ipo: arXiv:2310.12036, Eq. 17; robust:
+arXiv:2403.00409, Eq. 10; other divergences: arXiv:2309.16240, Table 1.
+"""
+
+import math
 
 import numpy as np
 
@@ -17,7 +23,16 @@ def advantages(
 
 
 def pair_loss(
-  logp, ref_logp, mask, rewards, valid, group_id, beta: float
+  logp,
+  ref_logp,
+  mask,
+  rewards,
+  valid,
+  group_id,
+  beta: float,
+  kind: str = "sigmoid",
+  label_smoothing: float = 0.0,
+  f_divergence: str = "reverse_kl",
 ) -> float:
   """Mean over pairs of −log σ(β [x_chosen − x_rejected]), x = Σ_t (ℓ − ℓ_ref).
 
@@ -25,14 +40,33 @@ def pair_loss(
   """
 
   def score(i: int) -> float:
-    return common.masked_sum(logp[i], mask[i]) - common.masked_sum(
+    x = common.masked_sum(logp[i], mask[i]) - common.masked_sum(
       ref_logp[i], mask[i]
     )
+    if kind == "ipo":
+      x /= common.num_tokens(mask[i])
+    if f_divergence == "forward_kl":
+      return -math.exp(-x)
+    if f_divergence == "js_divergence":
+      return -more_b.negative_log_sigmoid(x)
+    return x
+
+  def of(d: float) -> float:
+    right = more_b.negative_log_sigmoid(beta * d)
+    wrong = more_b.negative_log_sigmoid(-beta * d)
+    s = label_smoothing
+    if kind == "hinge":
+      return max(0.0, 1.0 - beta * d)
+    if kind == "ipo":
+      return (d - 1.0 / (2.0 * beta)) ** 2
+    if kind == "robust":
+      return ((1.0 - s) * right - s * wrong) / (1.0 - 2.0 * s)
+    return (1.0 - s) * right + s * wrong
 
   pairs = more_b.pairs(rewards, valid, group_id, mask)
   total = 0.0
   for best, worst in pairs:
-    total += more_b.negative_log_sigmoid(beta * (score(best) - score(worst)))
+    total += of(score(best) - score(worst))
   return total / max(len(pairs), 1)
 
 
@@ -47,6 +81,9 @@ def loss(
   group_id,  # [B] int
   ref_logp,  # [B, T]
   beta: float = 0.1,
+  kind: str = "sigmoid",
+  label_smoothing: float = 0.0,
+  f_divergence: str = "reverse_kl",
   kl_coef: float = 0.0,
   entropy=None,  # [B, T]
   entropy_coef: float = 0.0,
@@ -54,7 +91,18 @@ def loss(
 ) -> float:
   """Mean over pairs of −log σ(β d) + β_kl · token mean k3 − c · mean H."""
   del old_logp, advantages
-  policy = pair_loss(logp, ref_logp, mask, rewards, valid, group_id, beta)
+  policy = pair_loss(
+    logp,
+    ref_logp,
+    mask,
+    rewards,
+    valid,
+    group_id,
+    beta,
+    kind,
+    label_smoothing,
+    f_divergence,
+  )
   return policy + common.kl_and_entropy(
     common.token_mean,
     logp,

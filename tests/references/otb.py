@@ -15,6 +15,7 @@ def advantages(
   old_logp,  # [B, T]
   sum_pi_squared,  # [B, T]
   mask,  # [B, T] bool
+  zero_tail: bool = False,
   eps: float = 1e-8,
 ) -> np.ndarray:  # [B, T]
   """A_it = G_it − b_gt on the trained tokens of valid rows, 0 elsewhere.
@@ -22,7 +23,8 @@ def advantages(
       w_t = 1 − 2 π_old(y_t) + Σ_v π_v²,   W_t = Σ_{s≤t} m_s w_s
       b_gt = Σ_j m_jt W_jt G_jt / (Σ_j m_jt W_jt + eps)
 
-  With R at the last token and no discount, G_jt = R_j.
+  With R at the last token and no discount, G_jt = R_j. With `zero_tail` there
+  is no b at slots that come after the last of every other row of the group.
   """
   keep = more_a.valid_tokens(mask, valid)
   energy = np.zeros(np.shape(mask))
@@ -43,7 +45,15 @@ def advantages(
         if keep[j, t] and group_id[j] == group_id[i]:
           weighted += energy[j, t] * float(rewards[j])
           weight += energy[j, t]
-      out[i, t] = float(rewards[i]) - weighted / (weight + eps)
+      baseline = weighted / (weight + eps)
+      if zero_tail and not any(
+        keep[j, t:].any()
+        for j in range(len(mask))
+        if j != i and group_id[j] == group_id[i]
+      ):
+        others = [j for j in range(len(mask)) if group_id[j] == group_id[i]]
+        baseline = 0.0 if len(others) > 1 else baseline
+      out[i, t] = float(rewards[i]) - baseline
   return out
 
 

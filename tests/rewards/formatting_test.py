@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from grpo_jax.rewards import formatting
 
 PATTERN = re.compile(
-  r"^<think>(?!.*<think>).*?</think>\s*<answer>.*?</answer>\s*$", re.DOTALL
+  r"^<think>(?!.*<think>)\s*\S.*?</think>\s*<answer>\s*\S.*?</answer>\s*$",
+  re.DOTALL,
 )
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
@@ -27,7 +28,11 @@ def score(*completions):
   [
     ("<think>a</think><answer>b</answer>", 1.0),
     ("<think>a\nb</think>\n\n<answer>\nc\n</answer>\n ", 1.0),
-    ("<think></think><answer></answer>", 1.0),
+    ("<think></think><answer></answer>", 0.0),
+    ("<think>a</think><answer></answer>", 0.0),
+    ("<think></think><answer>b</answer>", 0.0),
+    ("<think> \n</think><answer>b</answer>", 0.0),
+    ("<think>a</think><answer>\n</answer>", 0.0),
     ("", 0.0),
     ("b", 0.0),
     (" <think>a</think><answer>b</answer>", 0.0),

@@ -1,45 +1,18 @@
-"""math_accuracy: which answer is read, and when it equals the gold."""
+"""math_accuracy: when an answer equals the gold, and what it refuses."""
 
 import itertools
 import sys
 import threading
 import time
 
-import numpy as np
 import pytest
 
-from grpo_jax.rewards import host
 from grpo_jax.rewards import math_accuracy as lib
 
 
 def score(completion, answer):
   (value,) = lib.math_accuracy([""], [completion], [0], [{"answer": answer}])
   return value
-
-
-@pytest.mark.parametrize(
-  ("completion", "expected"),
-  [
-    (r"\boxed{5}", "5"),
-    (r"\boxed{4} then \boxed{5}", "5"),
-    (r"<answer>4</answer> \boxed{5} <answer>6</answer>", "5"),
-    (r"<answer>4</answer> <answer> 5 </answer>", "5"),
-    (r"\boxed{\frac{1}{\sqrt{2}}}", r"\frac{1}{\sqrt{2}}"),
-    (r"\boxed{\{1,2\}}", r"\{1,2\}"),
-    (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
-    (r"\boxed{\boxed{5}}", "5"),
-    (r"x = 5 \\\boxed {5}", "5"),
-    (r"\boxed{5} and \boxed{6", "5"),
-    (r"\boxed{}", ""),
-    (r"\boxed{5", None),
-    ("<answer>5", None),
-    ("5</answer>", None),
-    ("5", None),
-    ("", None),
-  ],
-)
-def test_final_answer(completion, expected):
-  assert lib.final_answer(completion) == expected
 
 
 @pytest.mark.parametrize(
@@ -54,12 +27,29 @@ def test_final_answer(completion, expected):
     ("3", "x=3", 1.0),
     ("x=3", "3", 1.0),
     (r"50\%", "0.5", 1.0),
+    (r"50\%", r"50\%", 1.0),
     ("1+x^2", "x^2+1", 1.0),
     (r"\$18", "18", 1.0),
     ("1,234", "1234", 1.0),
     ("18", r"so it is \boxed{18}", 1.0),
     ("18", r"$18$", 1.0),
     ("18.0", 18, 1.0),
+    ("90", r"90^\circ", 1.0),
+    (r"90^{\circ}", r"90^\circ", 1.0),
+    (r"\frac{7}{2}", r"3\frac{1}{2}", 1.0),
+    (r"1.2\times10^5", "120,000", 1.0),
+    ("0.333333", r"\frac{1}{3}", 1.0),
+    (r"\frac{1}{3}", "0.3333333", 1.0),
+    (r"2\sqrt{3}", r"\sqrt{12}", 1.0),
+    (r"3+\sqrt{8}", r"(1+\sqrt{2})^2", 1.0),
+    ("2.414213562", r"1+\sqrt{2}", 1.0),
+    ("1024", "2^{10}", 1.0),
+    (r"x^{50}", "x^{50}", 1.0),
+    (r"\binom{n}{2}", r"\binom{n}{2}", 1.0),
+    (r"\frac{n(n-1)}{2}", r"\frac{n^2-n}{2}", 1.0),
+    ("0.33333", r"\frac{1}{3}", 0.0),
+    ("0.0000001", "0.0000002", 0.0),
+    (r"\sqrt{2}", r"\sqrt{3}", 0.0),
     ("17", "18", 0.0),
     ("", "18", 0.0),
     (r"\frac{1}{", "18", 0.0),
@@ -82,23 +72,126 @@ def test_no_answer_scores_0_unless_the_gold_cannot_be_read():
   assert score("18", r"\frac{1}{") is None
 
 
-def test_an_explosive_answer_times_out_and_gets_no_score():
-  # In workers, where it has to hold. In this process hypothesis listens to
-  # the garbage collector, and an alarm that strikes there is lost.
-  nested = "(" * 50 + "5" + ")" * 50
-  answers = ["9^{9^{9^9}}", nested, "5"]
-  with host.HostScorer({"a": "math_accuracy"}, {"a": 1.0}) as scorer:
-    start = time.monotonic()
-    scores = scorer.score(
-      [""] * 3,
-      [rf"\boxed{{{answer}}}" for answer in answers],
-      [0, 1, 2],
-      [{"answer": "5"}] * 3,
-    )
-    assert time.monotonic() - start < 25.0
-  np.testing.assert_array_equal(scores.failed, [True, True, False])
-  np.testing.assert_array_equal(scores.components["a"], [np.nan, np.nan, 1.0])
-  assert scores.failures["timeout"] == 2
+# Each took the reward, and none holds a right answer.
+ATTACKS = [
+  # The question again, with the computation left to the verifier.
+  (r"123\cdot456", "56088"),
+  ("123*456", "56088"),
+  ("1000-1", "999"),
+  ("12!", "479001600"),
+  (r"\gcd(12,18)", "6"),
+  (r"\binom{10}{3}", "120"),
+  (r"\sum_{i=1}^{10} i", "55"),
+  (r"\int_0^1 2x\,dx", "1"),
+  ("2^{10}", "1024"),
+  (r"\sqrt{56169}", "237"),
+  (r"\frac{123\cdot456}{1}", "56088"),
+  (r"\frac{12}{5}\cdot5", "12"),
+  (r"\lceil 2.5\rceil", "3"),
+  (r"17\bmod5", "2"),
+  (r"\log_{2}{8}", "3"),
+  (r"\max(3,7)", "7"),
+  (r"|{-5}|", "5"),
+  (r"\sin(\frac{\pi}{2})", "1"),
+  # Several answers at once.
+  ("1=2=3", "3"),
+  ("x=2=3", "3"),
+  (r"\{18\}", "18"),
+  ("18,18", "18"),
+  (r"17\text{ or }18", "18"),
+  (r"\pm 5", "5"),
+  # Another quantity than was asked for.
+  (r"18\text{ miles}", "18"),
+  (r"18\text{ miles}", r"18\text{ km}"),
+  (r"90^\circ", "90"),
+  (r"50\%", "50"),
+  ("50", r"50\%"),
+]
+
+
+@pytest.mark.parametrize(("answer", "gold"), ATTACKS)
+def test_no_reward_without_the_answer(answer, gold):
+  assert score(rf"\boxed{{{answer}}}", gold) == 0.0
+  assert score(f"<answer>{answer}</answer>", gold) == 0.0
+
+
+@pytest.mark.parametrize(
+  ("completion", "expected"),
+  [
+    (r"<think>\boxed{42}</think><answer>7</answer>", 0.0),
+    (r"<think>\boxed{42}</think> I do not know.", 0.0),
+    (r"<think>perhaps \boxed{42}", 0.0),
+    (r"<answer>7</answer> or \boxed{42}", 0.0),
+    (r"\boxed{42} <answer>", 0.0),
+    (r"\boxed{42}, no, \boxed{7}", 0.0),
+    ("<answer>$7$ or $42$</answer>", 0.0),
+    (r"<think>\boxed{7}</think>\boxed{42}", 1.0),
+  ],
+)
+def test_only_the_place_of_the_answer_counts(completion, expected):
+  assert score(completion, "42") == expected
+
+
+def test_what_is_known_to_stay():
+  """As the docstring of the module says."""
+  for answer, gold in (
+    (r"\frac{246}{2}", "123"),
+    (r"\sqrt{48}", r"4\sqrt{3}"),
+    (r"\$18", "18"),
+    ("y=3", "x=3"),
+    (r"(1\cdot1,2)", "(1,2)"),
+  ):
+    assert score(rf"\boxed{{{answer}}}", gold) == 1.0
+  assert score(r"\boxed{18}. No, it is 7.", "18") == 1.0
+
+
+def nested(left, right, count):
+  return left * count + "2" + right * count
+
+
+# Each keeps math-verify busy until its deadline, or nearly so.
+COSTLY = [
+  *(
+    "9^{9^{9}}",
+    "9^{9^{9^9}}",
+    "9^9^9^9",
+    "9^{9999999}",
+    "((9^{99})^{99})^{99}",
+  ),
+  *("(x+1)^{999}", "(x+y+z)^{40}", "999999!", "(9!)!", "x^" * 20 + "2"),
+  *(nested(r"\frac{1}{1+", "}", 12), nested("(", ")", 12), "|" * 40),
+  *(r"\sum_{i=1}^{999999} i^i", r"\int x^x dx", "(a+b+c+d+f+g)^{12}"),
+  *("(a+b)^{12}(a+c)^{12}(b+c)^{12}", r"\prod_{i=1}^{99999} i", "x" * 301),
+  *(r"\cup".join(f"[{i},{i + 1})" for i in range(0, 20, 2)), "x=" * 50 + "1"),
+  *(r"\binom{99999}{9999}", r"\lim_{n\to\infty}(1+1/n)^n", "((((x))))" * 9),
+]
+
+
+@pytest.mark.parametrize("answer", COSTLY)
+@pytest.mark.parametrize("gold", ["5", r"\sqrt{5}", "x^2+1", "(1,2)"])
+def test_costly_answers_are_refused_unseen(monkeypatch, answer, gold):
+  seen = []
+  parse = lib._parse
+  monkeypatch.setattr(
+    lib, "_parse", lambda text: seen.append(text) or parse(text)
+  )
+  assert score(rf"\boxed{{{answer}}}", gold) == 0.0
+  assert set(seen) <= {gold}
+
+
+def test_an_answer_as_costly_as_the_gold_is_compared():
+  gold = r"\sum_{k=1}^{n} (a+b+c+d)^{k}"
+  assert lib._is_cheap(gold.replace("k", "j"), gold)
+  assert not lib._is_cheap(gold, "x^2")
+
+
+def test_a_timeout_of_math_verify_is_no_wrong_answer(monkeypatch):
+  def slow(*args, **kwargs):
+    raise lib._math_verify().errors.TimeoutException("slow")
+
+  monkeypatch.setattr(lib, "_equal", slow)
+  with pytest.raises(TimeoutError, match="more than 2 s"):
+    score(r"\boxed{x}", "y")
 
 
 @pytest.mark.parametrize(
@@ -111,11 +204,16 @@ def test_an_explosive_answer_times_out_and_gets_no_score():
     "{" * 100_000 + "}" * 100_000,
     "<answer>" * 30_000,
     r"\boxed{" + "1" * 100_000 + "}",
+    r"\boxed{" + "$" * 1000 + "}",
+    r"\boxed{" + r"\(" * 500 + "}",
+    r"\boxed{" + " " * 998 + "}",
+    r"\boxed{" + r"\sqrt{" * 160 + "2" + "}" * 160 + "}",
   ],
 )
 def test_hostile_text_scores_0_fast(completion):
   start = time.monotonic()
-  assert score(completion, "5") == 0.0
+  for gold in ("5", r"\sqrt{5}", "x"):
+    assert score(completion, gold) == 0.0
   assert time.monotonic() - start < 3.0
 
 
@@ -126,16 +224,19 @@ NUMBERS = (
 )
 
 
-def test_comparing_plain_numbers_exactly_gives_math_verifys_verdict(
-  monkeypatch,
-):
-  pairs = list(itertools.product(NUMBERS, NUMBERS))
-  fast = [lib._accuracy(*pair) for pair in pairs]
-  monkeypatch.setattr(lib, "_plain_number", lambda text: None)
-  slow = [lib._accuracy(*pair) for pair in pairs]
-  assert fast == slow
-  assert 1.0 in fast
-  assert 0.0 in fast
+def test_numbers_have_math_verifys_verdict(monkeypatch):
+  pairs = [
+    (found, gold)
+    for found, gold in itertools.product(NUMBERS, NUMBERS)
+    # It takes decimals for equal that differ from the seventh place on.
+    if found == gold or not (found[:8] == gold[:8] == "0.333333")
+  ]
+  ours = [lib._accuracy(*pair) for pair in pairs]
+  monkeypatch.setattr(lib.answers, "quantity", lambda text: None)
+  theirs = [lib._accuracy(*pair) for pair in pairs]
+  assert ours == theirs
+  assert 1.0 in ours
+  assert 0.0 in ours
 
 
 def test_plain_integers_need_no_math_verify(monkeypatch):

@@ -211,6 +211,10 @@ def test_draws_depend_on_the_rollout_only():
     lambda x: x[jnp.array([2])], _prompts([6, 3, 6, 2], 10)
   )
   alone = _run(table, prompts, 16)
+  # And on the context: two of a rollout draw in some slots both.
+  both = whole.written[0::3] & whole.written[1::3]
+  assert both.sum() > 4
+  assert (whole.tokens[0::3] != whole.tokens[1::3])[both].any()
   np.testing.assert_array_equal(alone.tokens, whole.tokens[6:9])
   np.testing.assert_array_equal(
     alone.traces.prompt_tokens, whole.traces.prompt_tokens[6:9]

@@ -85,6 +85,12 @@ def test_the_loosest_setting_keeps_everything(function, value):
   np.testing.assert_array_equal(function(logits, value), logits)
 
 
+def test_a_token_that_alone_has_the_mass_is_kept_alone():
+  # The probability of the other one is 0 in float32, and the mass before it 1.
+  kept = np.isfinite(filters.top_p(jnp.array([[-200.0, 0.0]]), 1.0))
+  np.testing.assert_array_equal(kept, [[False, True]])
+
+
 def test_temperature_divides():
   np.testing.assert_array_equal(
     filters.temperature(jnp.array([[1.0, 3.0]]), 0.5), [[2.0, 6.0]]

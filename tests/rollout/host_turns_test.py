@@ -1,6 +1,6 @@
 """Contexts of rollouts whose environment is on the host, by hand.
 
-`tests/training/host_rollout_test.py` compares whole rollouts.
+`tests/training/players_test.py` compares whole rollouts.
 """
 
 import jax.numpy as jnp

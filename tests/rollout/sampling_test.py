@@ -531,13 +531,43 @@ def test_a_free_lane_takes_the_next_row():
   np.testing.assert_array_equal(rollout.tokens[7, :3], [18, 19, 0])
 
 
+def test_a_cache_that_holds_prompts_gets_that_of_the_row_in_the_lane():
+  """Rows 0 … 7 of prompts 0, 0, 1, 1, …; the lane of row 0 is free."""
+  policy = dataclasses.replace(
+    MARKOV,
+    allocate=lambda num_rows, num_slots, prefix: prefix,
+    admit=lambda prefix, cache, num_rows: prefix,
+  )
+  decoder = sampling.Decoder(
+    policy,
+    weights=None,
+    config=sampling.SamplingConfig(5, (), 0, lanes=2),
+    keys=jax.random.split(jax.random.key(0), 8),
+    first_h=jnp.zeros((4, 1)),
+    prefix=jnp.arange(4),
+    limits=jnp.full(8, 5),
+  )
+  state = decoder.start(None)
+  np.testing.assert_array_equal(state.cache, [0, 0])
+  for busy, rows, prompts in (
+    ([False, True], [2, 1], [1, 0]),
+    ([True, True], [2, 1], [1, 0]),
+    ([False, False], [3, 4], [1, 2]),
+  ):
+    state = decoder.refill(dataclasses.replace(state, busy=jnp.array(busy)))
+    np.testing.assert_array_equal(state.row, rows)
+    np.testing.assert_array_equal(state.cache, prompts)
+    assert state.busy.all()
+
+
 @pytest.mark.parametrize(
   "lanes", [None, pytest.param(3, marks=pytest.mark.slow)]
 )
 def test_rows_may_have_limits_of_their_own(model, lanes):
   policy, params, prompts = model
   limits = jnp.asarray([1, 5, 3, 2, 4, 5, 1, 2, 5, 3, 4, 1])
-  config = sampling.SamplingConfig(5, (), 0, lanes=lanes)
+  # Padding looks like the end token, which the model does not have.
+  config = sampling.SamplingConfig(5, (50,), 50, lanes=lanes)
   rollout = jax.jit(
     functools.partial(sampling.sample, policy, config=config, group_size=4)
   )(params, prompts, jax.random.key(1), limits=limits)
@@ -545,7 +575,7 @@ def test_rows_may_have_limits_of_their_own(model, lanes):
   within = np.arange(5) < limits[:, None]
   np.testing.assert_array_equal(rollout.completion_mask, within)
   np.testing.assert_array_equal(
-    rollout.tokens, np.where(within, free.tokens, 0)
+    rollout.tokens, np.where(within, free.tokens, 50)
   )
   assert not rollout.terminated.any()
 

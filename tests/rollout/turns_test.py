@@ -67,7 +67,9 @@ def _toy_run(slots, **options):
   # From 1: action 3, and 1 again after every 6. From 2: actions 2 2.
   table = _chain(7, [1, 3], [2, 2], [5, 4], [6, 1], [4, 4])
   prompts = _toy_prompts([1, 2, 2], [0, 1, 0])
-  return _run(table, prompts, slots, environment=toy.ENVIRONMENT, **options)
+  # An action would end with a 6 too; one that is read ends nothing.
+  environment = dataclasses.replace(toy.ENVIRONMENT, action_ends=(3, 6))
+  return _run(table, prompts, slots, environment=environment, **options)
 
 
 def test_turns_by_hand():

@@ -80,8 +80,8 @@ def test_states_are_numbered_by_what_is_seen():
   wanted = (row * 5 + column) * 2 + before[..., 10] - vocab.DIGIT_0
   got = played.state_id[:, 1:]
   np.testing.assert_array_equal(got[open_], wanted[open_])
-  assert got.max() < grid.NUM_STATES
-  assert len(np.unique(got)) == grid.NUM_STATES
+  assert got.max() < 2 * grid.NUM_CELLS
+  assert len(np.unique(got)) == 2 * grid.NUM_CELLS
 
 
 def test_rooms_are_solved_by_the_shortest_walk_in_time():

@@ -1,14 +1,14 @@
 """Training with adapters over a frozen base, as the settings ask for it."""
 
-import dataclasses
 import shutil
 
 import jax
 import numpy as np
 import pytest
 
-from grpo_jax.training import assembly, loop, problem, runs, sharding, step
+from grpo_jax.learning import members, stages
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import loop, models, phases, problem, runs, sharding
 from tests.experiments import tiny_config
 
 
@@ -27,10 +27,10 @@ def _state(config):
   run = config_lib.resolve(config)
   made = problem.make_problem(run)
   mesh = sharding.make_mesh(1)
-  policy = assembly.make_policy(run, made, sharding.make_mesh(1))
-  parts = assembly.make_parts(run, made, policy, "rl", mesh)
-  state = assembly.first_state(run, made, policy, mesh)
-  return assembly.enter_phase(state, parts, run.rl, 1), parts, made
+  policy = models.make_policy(run, made, sharding.make_mesh(1))
+  parts = phases.make_parts(run, made, policy, "rl", mesh)
+  state = models.first_state(run, made, policy, mesh)
+  return stages.enter_phase(state, parts, 1), parts, made
 
 
 @pytest.fixture(scope="module")
@@ -71,16 +71,19 @@ def test_a_stopped_run_ends_with_the_same_bytes(workdir, tmp_path):
 
 @pytest.mark.slow
 def test_only_adapters_have_an_optimizer_a_reference_and_a_gradient():
-  state, _, _ = _state(_config())
+  state, parts, _ = _state(_config())
   trained = jax.tree.leaves(state.params["policy"]["trained"])
   num_trained = sum(leaf.size for leaf in trained)
   num_frozen = sum(
     leaf.size for leaf in jax.tree.leaves(state.params["policy"]["frozen"])
   )
-  moments = sum(leaf.size for leaf in jax.tree.leaves(state.opt_state))
+  moments = sum(
+    leaf.size for leaf in jax.tree.leaves(state.members["policy"].opt_state)
+  )
   assert 2 * num_trained <= moments < 2 * num_trained + 10 < num_frozen
-  assert state.ref_params["frozen"] == {}
-  reference = step.reference_params(state)
+  assert state.params["reference"]["frozen"] == {}
+  view = members.frozen_view(parts.policy, "reference", state.params)
+  reference = view.trunk.params
   _assert_same(reference, state.params["policy"])
   shared = zip(
     jax.tree.leaves(reference["frozen"]),
@@ -88,7 +91,8 @@ def test_only_adapters_have_an_optimizer_a_reference_and_a_gradient():
     strict=True,
   )
   assert all(one is other for one, other in shared)
-  assert step.trained_params(state.params)["policy"].keys() == {
+  assert parts.losses[0].trains == ("policy", "algorithm")
+  assert state.params["policy"]["trained"].keys() == {
     *("query", "key", "value", "out", "gate", "up", "down")
   }
 
@@ -98,10 +102,12 @@ def test_fresh_adapters_sample_what_the_base_samples():
   state, parts, made = _state(_config())
   plain, plain_parts, _ = _state(_config(rank=0))
   base = {"trained": state.params["policy"]["frozen"]["base"], "frozen": {}}
-  plain = dataclasses.replace(plain, params={"policy": base, "algorithm": {}})
+  plain = plain.with_params(policy=base)
   prompts = jax.device_put(next(made.prompt_stream(0, 4, None)).prompts)
-  rollout = jax.jit(lambda s: step.sample_stage(s, prompts, parts=parts))(state)
+  rollout = jax.jit(lambda s: stages.sample_stage(s, prompts, parts=parts))(
+    state
+  )
   expected = jax.jit(
-    lambda s: step.sample_stage(s, prompts, parts=plain_parts)
+    lambda s: stages.sample_stage(s, prompts, parts=plain_parts)
   )(plain)
   _assert_same(rollout, expected)

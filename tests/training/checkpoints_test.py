@@ -15,7 +15,7 @@ import optax
 import pytest
 
 from grpo_jax.training import checkpoints
-from grpo_jax.types import TrainState
+from grpo_jax.types import MemberState, TrainState
 
 
 def make_state(width: int = 4, seed: int = 0) -> TrainState:
@@ -29,8 +29,11 @@ def make_state(width: int = 4, seed: int = 0) -> TrainState:
     phase=jnp.int32(1),
     phase_step=jnp.int32(7),
     key=jax.random.key(seed),
-    params={"policy": {"trained": trained, "frozen": {}}, "algorithm": {}},
-    opt_state=optax.adamw(1e-3).init(trained),
+    members={
+      "policy": MemberState(
+        {"trained": trained, "frozen": {}}, optax.adamw(1e-3).init(trained)
+      ),
+    },
     algorithm_state={"baseline": jnp.float32(-0.0)},
   )
 
@@ -139,15 +142,15 @@ def test_arrays_may_be_donated_and_deleted_after_save(tmp_path):
   store.close()
 
 
-def test_keeps_the_latest_and_every_nth(tmp_path):
-  store = checkpoints.Checkpoints(tmp_path / "c", keep=2, keep_every=4)
+def test_keeps_the_latest(tmp_path):
+  store = checkpoints.Checkpoints(tmp_path / "c", keep=2)
   state = {"x": jnp.ones((2,))}
   for step in range(1, 8):
     store.save(step, state, {})
   store.wait()
-  assert store.steps() == [4, 6, 7]
+  assert store.steps() == [6, 7]
   store.close()
-  assert checkpoints.Checkpoints(tmp_path / "c", keep=2).steps() == [4, 6, 7]
+  assert checkpoints.Checkpoints(tmp_path / "c", keep=2).steps() == [6, 7]
 
 
 def test_saving_a_step_again_does_nothing(copy):
@@ -197,10 +200,9 @@ def test_missing_step_names_those_that_exist(copy):
   store.close()
 
 
-@pytest.mark.parametrize(("keep", "keep_every"), [(0, None), (1, 0)])
-def test_keep_below_one_is_refused(tmp_path, keep, keep_every):
+def test_keep_below_one_is_refused(tmp_path):
   with pytest.raises(ValueError, match="at least 1"):
-    checkpoints.Checkpoints(tmp_path, keep, keep_every)
+    checkpoints.Checkpoints(tmp_path, keep=0)
 
 
 def _without(*names):
@@ -208,9 +210,7 @@ def _without(*names):
     trained = dict(state.params["policy"]["trained"])
     for name in names:
       del trained[name]
-    params = {"policy": {"trained": trained, "frozen": {}}, "algorithm": {}}
-    fields = {**vars(state), "params": params}
-    return TrainState(**fields)
+    return state.with_params(policy={"trained": trained, "frozen": {}})
 
   return change
 
@@ -275,6 +275,51 @@ def test_damaged_checkpoint_is_refused(copy, capfd, name, find, how):
   assert extra == {"step": 1}
   store.close()
   assert digest(copy) == before
+
+
+def _flip(path: pathlib.Path, byte: int, bit: int) -> None:
+  data = bytearray(path.read_bytes())
+  data[byte] ^= 1 << bit
+  path.write_bytes(data)
+
+
+def test_flipped_bits_are_never_restored(tmp_path):
+  state = {
+    "w": jax.random.normal(jax.random.key(0), (64, 64)),
+    "b": jnp.zeros((3,)),
+  }
+  store = checkpoints.Checkpoints(tmp_path / "c", keep=3)
+  for step in (1, 2):
+    store.save(step, state, {})
+  store.wait()
+  path = _biggest(tmp_path / "c/2")
+  content = path.read_bytes()
+  messages = []
+  for byte in range(5, len(content), len(content) // 12):
+    _flip(path, byte, byte % 8)
+    try:
+      assert_same(store.restore(state, step=2)[0], state)
+    except ValueError as error:
+      messages.append(str(error))
+    path.write_bytes(content)
+  store.restore(state, step=2)
+  store.close()
+  damaged = [text for text in messages if "2 is damaged" in text]
+  assert len(damaged) > 8
+  for text in damaged:
+    assert "in 1 of 2 arrays: w. Nothing was changed" in text
+    assert f"Move {tmp_path / 'c/2'} away to continue from step 1." in text
+
+
+def test_a_changed_digit_beside_the_arrays_is_refused(copy):
+  path = copy / "2" / "_CHECKPOINT_METADATA"
+  text = path.read_text()
+  assert text.count('{\\"step\\": 2}') == 1
+  path.write_text(text.replace('{\\"step\\": 2}', '{\\"step\\": 6}'))
+  store = checkpoints.Checkpoints(copy, keep=3)
+  with pytest.raises(ValueError, match="metadata differ from what was saved"):
+    store.extra()
+  store.close()
 
 
 def test_unreadable_list_of_steps_is_refused(copy):

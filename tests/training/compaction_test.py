@@ -10,10 +10,11 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
+from grpo_jax.learning import stages, update
 from grpo_jax.ops import returns
 from grpo_jax.rollout import compaction
-from grpo_jax.training import step
-from grpo_jax.types import Compaction
+from grpo_jax.training import players
+from grpo_jax.types import Compaction, Player
 from tests.rollout import toy
 from tests.training import tiny, turns_test
 
@@ -35,17 +36,19 @@ EVERY_TURN = Compaction(
 def make_parts(name, **options):
   """Parts of `tiny` whose rollouts are up to three contexts."""
   parts = turns_test.make_parts(name, **options)
-  keywords = parts.sample.keywords
-  sample = functools.partial(
-    compaction.sample,
-    parts.policy,
+  keywords = parts.player.play.keywords
+  play = players.in_graph(
+    functools.partial(
+      compaction.sample,
+      parts.policy,
+      environment=toy.ENVIRONMENT,
+      compaction=EVERY_TURN,
+    ),
     config=keywords["config"],
     group_size=keywords["group_size"],
-    environment=toy.ENVIRONMENT,
-    compaction=EVERY_TURN,
   )
   plan = dataclasses.replace(parts.plan, group_size=1)
-  return dataclasses.replace(parts, sample=sample, plan=plan)
+  return dataclasses.replace(parts, player=Player(play), plan=plan)
 
 
 def make_prompts(num_prompts=4, first=0):
@@ -63,7 +66,7 @@ def _batch(name, **options):
   """A prepared batch of a drawn rollout, with noisy values."""
   parts = make_parts(name, **options)
   state = tiny.make_state(parts)
-  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
+  sample = jax.jit(functools.partial(stages.sample_stage, parts=parts))
   rollout = sample(state, make_prompts())
   scored = turns_test.score(None, rollout)
   rewards = np.random.default_rng(0).normal(size=16).astype(np.float32)
@@ -97,9 +100,9 @@ def test_the_coefficient_of_the_kl_adapts_by_rollouts():
   fields = {"kl_coef": 0.1, "kl_target": 1.0, "kl_horizon": 100.0}
   parts = make_parts("ppo", fields=fields)
   state = tiny.make_state(parts)
-  state, metrics, _ = jax.jit(functools.partial(step.fused_step, parts=parts))(
-    state, make_prompts()
-  )
+  state, metrics, _ = jax.jit(
+    functools.partial(stages.fused_step, parts=parts)
+  )(state, make_prompts())
   assert metrics["kl/reference"] == 0.0  # The least error: -0.2.
   np.testing.assert_allclose(
     state.algorithm_state["coefficients"]["kl"],
@@ -126,13 +129,14 @@ def test_rollouts_are_compared_and_not_their_contexts():
 def test_a_greedy_rollout_is_one_row_for_each_prompt():
   """Its last context, which has the scores of the whole episode."""
   parts = make_parts("remax")
-  config = dataclasses.replace(parts.sample.keywords["config"], temperature=0.0)
-  greedy = functools.partial(parts.sample, config=config, group_size=1)
-  parts = dataclasses.replace(parts, greedy=greedy)
+  play = parts.player.play
+  config = dataclasses.replace(play.keywords["config"], temperature=0.0)
+  greedy = functools.partial(play, config=config, group_size=1)
+  parts = dataclasses.replace(parts, player=Player(play, greedy))
   prompts = make_prompts()
   state = tiny.make_state(parts)
-  rows = step.sample_stage(state, prompts, parts=parts).prompt_index
-  found = step.greedy_stage(state, prompts, parts=parts)
+  rows = stages.sample_stage(state, prompts, parts=parts).prompt_index
+  found = stages.greedy_stage(state, prompts, parts=parts)
   assert found.traces is None
   np.testing.assert_array_equal(found.prompt_index, np.arange(4))
   # An index into them, as the baseline is taken.
@@ -191,9 +195,13 @@ def test_the_loss_is_a_sum_over_the_tokens_of_all_rows(name):
   """However rows are packed, and whatever empty ones there are."""
   parts, state, _, batch, _ = _batch(name, micro_batch_size=48)
   key = jax.random.key(0)
-  prepared = step.prepare(state, batch, key, parts=parts)
-  gradient = jax.jit(step.minibatch_gradient, static_argnums=0)
-  whole, metrics = gradient(parts, state.params, prepared, False)
+  prepared = stages.prepare(state, batch, key, parts=parts)
+
+  def gradient(parts):
+    function = functools.partial(update.gradient, parts.update, parts.losses[0])
+    return jax.jit(function)(state.params, prepared, False)
+
+  whole, metrics = gradient(parts)
   # A long row weighs as much as it has tokens.
   weight = objective.term_weights(parts.algorithm, parts.config, prepared)
   if name == "ppo":
@@ -202,8 +210,7 @@ def test_the_loss_is_a_sum_over_the_tokens_of_all_rows(name):
     plan = dataclasses.replace(
       parts.plan, micro_batch_size=size, lengths=lengths
     )
-    packed = dataclasses.replace(parts, plan=plan)
-    found, other = gradient(packed, state.params, prepared, False)
+    found, other = gradient(dataclasses.replace(parts, plan=plan))
     jax.tree.map(
       functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6),
       found,

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
-from grpo_jax.models import attention, transformer
+from grpo_jax.learning import members, update
+from grpo_jax.models import architecture, attention, blocks, transformer
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import optimizers, step
+from grpo_jax.training import optimizers, phases, sections
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAMES = tuple(algorithms.ALGORITHMS)
@@ -31,7 +32,8 @@ _CALLED = {
   config_lib.HostsConfig: {"hosts"},
   config_lib.RunConfig: {"config", "settings"},
   config_lib.PhaseConfig: {"phase"},
-  config_lib.CriticConfig: {"critic"},
+  config_lib.CriticConfig: {"critic", "settings"},
+  config_lib.RewardModelConfig: {"reward_model", "settings"},
   config_lib.DataConfig: {"data"},
   config_lib.EnvironmentConfig: {"turns"},
   config_lib.SamplingConfig: {"sampling"},
@@ -41,14 +43,19 @@ _CALLED = {
   config_lib.LogConfig: {"log"},
 }
 # Reading a field to complain about its value is not using it.
-_CHECKS = ("__post_init__", "check", "_positive", "_not_negative", "_one_of")
+_CHECKS = ("__post_init__", "check", "one_of")
 
 
 def _reads(source: str, called: typing.Collection[str]) -> set[str]:
   """Attributes that are read of anything called so, checks left out.
 
-  `phase.steps`, `run.config.seed`; `self.steps` too if "self" is a name.
+  `phase.steps`, `run.config.seed`, `getattr(phase, "steps", 0)`; `self.steps`
+  too if "self" is a name.
   """
+
+  def is_called(owner):
+    return getattr(owner, "attr", getattr(owner, "id", None)) in called
+
   tree = ast.parse(textwrap.dedent(source))
   skipped = {
     id(inner)
@@ -58,13 +65,20 @@ def _reads(source: str, called: typing.Collection[str]) -> set[str]:
   }
   found = set()
   for node in ast.walk(tree):
-    if id(node) in skipped or not isinstance(node, ast.Attribute):
+    if id(node) in skipped:
       continue
-    owner = node.value
-    name = getattr(owner, "attr", getattr(owner, "id", None))
-    if name in called and isinstance(node.ctx, ast.Load):
-      found.add(node.attr)
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+      if is_called(node.value):
+        found.add(node.attr)
+    elif isinstance(node, ast.Call) and _name_of(node.func) == "getattr":
+      owner, name = node.args[:2]
+      if is_called(owner) and isinstance(name, ast.Constant):
+        found.add(name.value)
   return found
+
+
+def _name_of(node: ast.expr) -> str | None:
+  return node.id if isinstance(node, ast.Name) else None
 
 
 def _readers() -> str:
@@ -72,8 +86,8 @@ def _readers() -> str:
   paths = [
     path
     for folder in ("grpo_jax/training", "experiments")
-    for path in sorted((_ROOT / folder).glob("*.py"))
-    if path.name != "config.py"
+    for path in sorted((_ROOT / folder).rglob("*.py"))
+    if path.name not in ("config.py", "sections.py", "settings.py")
   ]
   functions = [
     config_lib.micro_batch_size,
@@ -96,10 +110,7 @@ def _dead_fields(cls: type) -> set[str]:
   read = _reads(_readers(), _CALLED[cls]) | _reads(
     inspect.getsource(cls), {"self"}
   )
-  dynamic = set()
-  if issubclass(cls, config_lib.RunConfig) and "getattr(config," in _readers():
-    dynamic = {"sft", "value", "rl"}  # By the name of the phase.
-  return _fields(cls) - read - dynamic
+  return _fields(cls) - read
 
 
 def _with_helpers(functions) -> set:
@@ -124,8 +135,8 @@ def _dead_algorithm_fields(algorithm) -> set[str]:
   functions = _with_helpers(
     function
     for function in (
-      step.policy_outputs,
-      step.with_reference,
+      members.reference_fields,
+      update.PolicyLoss.outputs,
       algorithm.advantages,
       algorithm.policy_loss,
       algorithm.init,
@@ -139,17 +150,21 @@ def _dead_algorithm_fields(algorithm) -> set[str]:
   sources = [inspect.getsource(objective)]
   sources += [inspect.getsource(function) for function in functions]
   read = set().union(*(_reads(source, {"config"}) for source in sources))
+  read |= _reads(inspect.getsource(phases.Models), {"objective"})
   return _fields(algorithm.config_class) - read
 
 
 def _parts(cls: type) -> set[type]:
   """The class and the config classes of its fields."""
   hints = typing.get_type_hints(cls).values()
-  return {cls}.union(*(_parts(h) for h in hints if dataclasses.is_dataclass(h)))
+  inside = [part for hint in hints for part in (hint, *typing.get_args(hint))]
+  return {cls}.union(
+    *(_parts(part) for part in inside if dataclasses.is_dataclass(part))
+  )
 
 
 def test_every_part_of_a_run_is_looked_at():
-  elsewhere = {config_lib.ModelConfig, config_lib.OptimizerConfig}
+  elsewhere = {config_lib.ModelConfig, sections.OptimizerConfig}
   assert _parts(config_lib.RunConfig) == set(_CALLED) | elsewhere
 
 
@@ -186,18 +201,19 @@ def test_every_setting_of_the_model_is_read():
   }
   assert _reads(inspect.getsource(config_lib.ModelConfig), {"self"}) >= own
   fields = _fields(config_lib.ModelConfig) - own
-  assert fields | {"vocab_size"} == _fields(transformer.TransformerConfig)
+  assert fields | {"vocab_size"} == _fields(architecture.TransformerConfig)
   read = _reads(inspect.getsource(transformer), {"config"})
+  read |= _reads(inspect.getsource(blocks), {"config"})
   read |= _reads(inspect.getsource(attention), {"config"})
   # Some through the properties of the config.
-  read |= _reads(inspect.getsource(transformer.Architecture), {"self"})
+  read |= _reads(inspect.getsource(architecture.Architecture), {"self"})
   assert fields - read == set()
   assert "planted" not in read
 
 
 def test_every_setting_of_the_optimizer_is_read():
   read = _reads(inspect.getsource(optimizers), {"config"})
-  assert _fields(config_lib.OptimizerConfig) - read == set()
+  assert _fields(sections.OptimizerConfig) - read == set()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -242,13 +258,17 @@ def test_defaults_resolve_to_the_defaults(name):
 
 
 def test_default_config_has_every_field():
-  def compare(node, cls):
-    assert set(node.keys()) == _fields(cls)
+  def compare(node, cls, more=frozenset()):
+    assert set(node.keys()) == (_fields(cls) - {"sections"}) | more
     for name, hint in typing.get_type_hints(cls).items():
       if dataclasses.is_dataclass(hint):
         compare(node[name], hint)
 
-  compare(config_lib.default_config(), config_lib.RunConfig)
+  config = config_lib.default_config()
+  sections = {"sft", "value", "rl"}
+  compare(config, config_lib.RunConfig, sections)
+  for name in sections:
+    compare(config[name], config_lib.PhaseConfig)
 
 
 def test_overrides_reach_the_run():
@@ -262,9 +282,9 @@ def test_overrides_reach_the_run():
   config.data.task_options = {"level": 2}
   config.algorithm.clip_high = 0.5
   run = config_lib.resolve(config)
-  assert run.rl.steps == 7
-  assert isinstance(run.rl.optimizer.learning_rate, float)
-  assert run.rl.micro_batch_size == 4
+  assert run.section("rl").steps == 7
+  assert isinstance(run.section("rl").optimizer.learning_rate, float)
+  assert run.section("rl").micro_batch_size == 4
   assert run.sampling.top_p == 0.9
   assert run.required_accuracy == 0.5
   assert run.phases == ("rl",)
@@ -273,7 +293,37 @@ def test_overrides_reach_the_run():
     "dapo",
     algorithms.make_config("dapo", clip_high=0.5),
   )
-  assert run.sft == config_lib.PhaseConfig()
+  assert run.section("sft") == config_lib.PhaseConfig(kind="supervised")
+
+
+def test_a_run_may_have_phases_of_ones_own():
+  config = config_lib.default_config()
+  config.second = config_lib.phase_config("rl", steps=3, set_reference=False)
+  config.lessons = config_lib.phase_config("supervised", num_prompts=5)
+  config.phases = ("lessons", "rl", "second")
+  run = config_lib.resolve(config)
+  lessons, rl, second = run.stages
+  assert (lessons.kind, lessons.num_prompts) == ("supervised", 5)
+  # What is not said is as in the phase of that kind that there always is.
+  assert second == dataclasses.replace(rl, steps=3, set_reference=False)
+  again = ml_collections.ConfigDict(json.loads(config.to_json()))
+  assert config_lib.resolve(again) == run
+  changed = run.with_section("second", steps=4)
+  assert changed.section("second").steps == 4
+  assert changed.section("rl") == rl
+  with pytest.raises(
+    ValueError, match=r"config\.second\.steps=-1 must be at least 0"
+  ):
+    run.with_section("second", steps=-1)
+  config.second.stepz = 1
+  with pytest.raises(KeyError, match=r"config\.second\.stepz .*mean 'steps'"):
+    config_lib.resolve(config)
+  with pytest.raises(ValueError, match=r"kind got 'r1'.*supervised, rl, value"):
+    config_lib.phase_config("r1")
+  config = config_lib.default_config()
+  config.phases = ("lessons", "rl")
+  with pytest.raises(ValueError, match=r"phases got 'lessons'.*sft, value, rl"):
+    config_lib.resolve(config)
 
 
 @pytest.mark.parametrize("name", NAMES)

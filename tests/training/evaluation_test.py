@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import types
 
 import jax
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_jax.training import assembly, evaluation, problem, sharding
+from grpo_jax.rewards import answers
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import evaluation, models, problem, sharding
 from tests.references import metrics as reference
 
 
@@ -114,25 +116,6 @@ def test_bootstrap_interval():
   assert evaluation.bootstrap_interval([0.5] * 9) == (0.5, 0.5)
 
 
-@pytest.mark.parametrize(
-  ("text", "answer"),
-  [
-    ("12", "12"),
-    (" 12 \n", "12"),
-    ("<think>3 or 4</think>\n<answer> 4 </answer>", "4"),
-    ("<answer>3</answer> no, <answer>\n4\n</answer>", "4"),
-    (r"<answer>3</answer> so \boxed{4}", "4"),
-    (r"\boxed{3} and \boxed{ 4 }", "4"),
-    ("<think>3 or 4", None),
-    ("<answer>4", None),
-    ("4</answer>", None),
-    ("", ""),
-  ],
-)
-def test_extract_answer(text, answer):
-  assert evaluation.extract_answer(text) == answer
-
-
 def _row(**fields):
   defaults = {
     "prompt": "",
@@ -156,12 +139,82 @@ def test_summary_by_hand():
     ]
   )
   assert summary == {
-    "eval/accuracy": 1 / 2,
+    "eval/accuracy": 1 / 3,
+    "eval/accuracy_scored": 1 / 2,
     "eval/reward": 1.5 / 2,
     "eval/length": 15 / 3,
     "eval/unscored": 1,
     "eval/reward/a": 0.5,
   }
+
+
+def test_a_policy_that_is_mostly_unscored_is_mostly_not_right():
+  """One right answer, and 255 that made the verifier fail."""
+  lucky, failed = _row(correct=True, reward=1.0), _row(valid=False)
+  summary = evaluation.summarize([[lucky], *[[failed]] * 255])
+  assert summary["eval/accuracy"] == 1 / 256
+  assert summary["eval/accuracy_scored"] == 1.0
+  # A verdict of a row without a score counts for nothing.
+  claimed = _row(valid=False, correct=True)
+  assert evaluation.summarize([[claimed]])["eval/accuracy"] == 0
+
+
+def test_means_over_no_scored_row_are_absent_and_accuracy_is_0():
+  summary = evaluation.summarize([[_row(valid=False, num_tokens=7)]] * 2)
+  absent = {name for name, x in summary.items() if math.isnan(x)}
+  assert absent == {"eval/accuracy_scored", "eval/reward", "eval/reward/a"}
+  assert summary["eval/accuracy"] == 0
+  assert summary["eval/length"] == 7
+  assert summary["eval/unscored"] == 2
+
+
+def test_table_by_hand():
+  right, wrong = _row(correct=True, answer="7"), _row(answer="3")
+  failed = _row(answer="3", valid=False)
+  table = evaluation.table(
+    [[right], [wrong], [failed], [failed]],
+    [[right, failed], [right, wrong], [failed, failed], [right, right]],
+  )
+  assert {name: row["value"] for name, row in table.items()} == {
+    "greedy": 1 / 4,
+    "greedy_scored": 1 / 2,
+    "pass@1": 4 / 8,
+    "maj@1": pytest.approx(4 / 8, abs=0.1),  # Over random subsets.
+    "pass@2": 3 / 4,
+    "maj@2": (0.5 + 0.5 + 0 + 1) / 4,
+  }
+  greedy = table["greedy"]
+  assert (greedy["low"], greedy["high"]) == evaluation.wilson_interval(1, 4)
+  nobody = evaluation.table([[failed]], [[failed]])
+  assert nobody["greedy_scored"] == {"value": None, "low": 0.0, "high": 1.0}
+  assert nobody["pass@1"]["value"] == nobody["maj@1"]["value"] == 0
+
+
+def test_equal_answers_of_different_forms_are_one_vote():
+  texts = [r"\boxed{\frac{1}{2}}", r"\boxed{0.5}", r"\boxed{1/2}"]
+  votes = [answers.vote(text) for text in (*texts, *[r"\boxed{2}"] * 2)]
+  assert evaluation.majority_at_k(votes, [True] * 3 + [False] * 2, 5) == 1.0
+
+
+def test_a_completion_that_was_cut_off_does_not_vote():
+  texts = {5: r"\boxed{7}", 6: "<answer>3</answer>"}
+  local = types.SimpleNamespace(
+    prompt_index=np.zeros(4, np.int32),
+    tokens=np.array([[5], [5], [6], [6]]),
+    completion_mask=np.ones((4, 1), bool),
+    written=np.ones((4, 1), bool),
+    terminated=np.array([True, False, True, False]),
+  )
+  verdict = types.SimpleNamespace(
+    rewards=np.zeros(4),
+    correct=np.zeros(4, bool),
+    valid=np.ones(4, bool),
+    components={},
+  )
+  rows = evaluation.completions_of(
+    ["prompt"], [texts[int(row[0])] for row in local.tokens], local, verdict
+  )
+  assert [row.answer for row in rows] == ["7", None, "3", None]
 
 
 @pytest.mark.slow
@@ -174,8 +227,8 @@ def test_evaluator_completes_the_same_prompts_in_any_batches():
   run = config_lib.resolve(config)
   made = problem.make_problem(run)
   mesh = sharding.make_mesh(1)
-  policy = assembly.make_policy(run, made, mesh)
-  params = assembly.initial_state(policy, 0).params["policy"]
+  policy = models.make_policy(run, made, mesh)
+  params = models.initial_state(policy, 0).params["policy"]
 
   def completions(batch_size, **options):
     evaluator = evaluation.Evaluator(

@@ -7,19 +7,22 @@ import numpy as np
 import pytest
 
 from grpo_jax.data import tokenizer
+from grpo_jax.rollout import host_turns
 from grpo_jax.tasks import vocabulary as vocab
+from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
-  assembly,
   drivers,
   loop,
   many,
   metrics_log,
+  phases,
+  players,
   sharding,
 )
-from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
+from grpo_jax.types import Player
 from tests.experiments import command, tiny_config
-from tests.training import host_rollout_test, host_sessions, tiny
+from tests.training import host_sessions, players_test, tiny
 
 PATH = "tests.training.host_sessions:calculator"
 
@@ -59,7 +62,7 @@ def make_parts(**changes):
   config = config_lib.resolve(get_config(**changes))
   policy = tiny.tiny_policy(vocab.VOCAB_SIZE)
   made = problem_lib.make_problem(config)
-  return assembly.make_parts(
+  return phases.make_parts(
     config, made, policy, "rl", sharding.make_mesh(1, devices=jax.devices()[:1])
   )
 
@@ -71,9 +74,9 @@ def make_parts(**changes):
 def test_it_takes_the_place_of_the_tasks_environment():
   made = make_problem(rewards__num_workers=3, rewards__row_timeout_s=2.0)
   assert made.environment is None
-  assert made.scorer is None
+  assert made.judge.on_host is None
   environment = made.host_environment
-  own = host_rollout_test.environment()
+  own = players_test.environment()
   assert environment == dataclasses.replace(own, path=PATH)
   assert made.sessions.options == {
     "row_timeout_s": 2.0,
@@ -83,8 +86,8 @@ def test_it_takes_the_place_of_the_tasks_environment():
   assert made.provides >= {"turns"}
   assert "state_id" not in made.provides
   parts = make_parts()
-  assert parts.sample is None
-  assert parts.turns.environment == environment
+  assert isinstance(parts.player, host_turns.HostPlayer)
+  assert parts.player.play.environment == environment
 
 
 @pytest.mark.usefixtures("no_processes")
@@ -127,8 +130,18 @@ def test_text_needs_sizes_and_ends_of_one_token():
 @pytest.mark.parametrize(
   ("changes", "error", "message"),
   [
-    ({"rl__staleness": 1}, ValueError, r"rl\.staleness=1: the rollouts of"),
-    ({"sampling__lanes": 4}, ValueError, r"lanes=4: the rows of an environ"),
+    (
+      {"rl__staleness": 1},
+      ValueError,
+      r"config\.rl\.staleness=1 and config\.data\.environment='tests\.training"
+      r".*' do not go together: its rollouts .*set config\.rl\.staleness=0",
+    ),
+    (
+      {"sampling__lanes": 4},
+      ValueError,
+      r"config\.sampling\.lanes=4 and config\.data\.environment='tests\..*' do"
+      " not go together: the rows of an environ.*lanes=None",
+    ),
     ({"data__name": "memchain"}, ValueError, "'memchain' replaces its context"),
     ({"data__name": "sort"}, ValueError, r"needs config\.environment\.max_tur"),
     (
@@ -155,8 +168,12 @@ def test_several_rounds_are_refused():
   config = get_config(rl__max_rounds=2, rl__group_size=4)
   config.algorithm.dynamic_sampling = True
   settings = config_lib.resolve(config)
-  with pytest.raises(ValueError, match=r"rl\.max_rounds=2: episodes of the"):
-    assembly.make_parts(
+  message = (
+    r"config\.rl\.max_rounds=2 and config\.data\.environment='tests\..*' do not"
+    r" go together: its episodes are drawn in one round; set config\.rl\.max_ro"
+  )
+  with pytest.raises(ValueError, match=message):
+    phases.make_parts(
       settings,
       problem_lib.make_problem(settings),
       tiny.tiny_policy(vocab.VOCAB_SIZE),
@@ -181,7 +198,7 @@ def test_text_of_actions_and_ids_of_observations():
   words = text.encode(" two  words")
   assert text.exact_text([*words, pad, end]) == " two  words<pad><eos>"
   assert text.observation_ids("<think>1") == text.encode("<think>1")
-  task = host_rollout_test.calculator().tokenizer
+  task = players_test.calculator().tokenizer
   ids = [vocab.PAD, vocab.TOOL, vocab.PAD, vocab.BOS, vocab.EOS, vocab.PAD]
   assert task.exact_text(ids) == "<pad><tool><pad><bos><eos><pad>"
   assert task.observation_ids("<obs>1") == vocab.encode("<obs>1")
@@ -196,7 +213,7 @@ def steps_of(name, problem, parts, count=2):
   advance = drivers.make_driver(problem, mesh, parts)
   state = jax.device_put(tiny.make_state(parts), sharding.replicated(mesh))
   history, samples = [], []
-  stream = host_rollout_test.calculator().prompt_stream(0, 4, None)
+  stream = players_test.calculator().prompt_stream(0, 4, None)
   for _ in range(count):
     batch = next(stream)
     with jax.transfer_guard("disallow"):
@@ -208,39 +225,35 @@ def steps_of(name, problem, parts, count=2):
 
 def both_parts(name):
   """Of a phase with the environment in the graph, and on the host."""
-  of_graph = host_rollout_test.calculator()
+  of_graph = players_test.calculator()
   parts = tiny.make_parts(
     name,
-    policy=host_rollout_test.policy("adapter"),
+    policy=players_test.policy("adapter"),
     max_new_tokens=40,
-    group_size=host_rollout_test.GROUP,
+    group_size=players_test.GROUP,
     learning_rate=0.01,
   )
-  config = host_rollout_test.sampling_config(40)
+  config = players_test.sampling_config(40)
   greedy = dataclasses.replace(config, temperature=0.0)
-  sample = assembly.make_sample(parts.policy, of_graph)
-  sizes = {"config": config, "group_size": host_rollout_test.GROUP}
-  here = host_rollout_test.with_sessions(
+  sample = players.make_sample(parts.policy, of_graph)
+  sizes = {"config": config, "group_size": players_test.GROUP}
+  here = players_test.with_sessions(
     host_sessions.Local(host_sessions.calculator)
   )
-  needs_greedy = parts.greedy is not None
-  graph = dataclasses.replace(
-    parts,
-    sample=lambda *a: sample(*a, **sizes),
-    greedy=(lambda *a: sample(*a, config=greedy, group_size=1))
-    if needs_greedy
-    else None,
-    score=of_graph.score,
+  in_graph = Player(players.in_graph(sample, **sizes))
+  on_host = host_turns.HostPlayer(
+    players.make_turns(parts.policy, here, **sizes)
   )
-  host = dataclasses.replace(
-    parts,
-    sample=None,
-    greedy=None,
-    turns=assembly.make_turns(parts.policy, here, **sizes),
-    greedy_turns=assembly.make_turns(parts.policy, here, greedy, 1)
-    if needs_greedy
-    else None,
-    score=of_graph.score,
+  if parts.player.greedy is not None:
+    in_graph = dataclasses.replace(
+      in_graph, greedy=players.in_graph(sample, config=greedy, group_size=1)
+    )
+    on_host = dataclasses.replace(
+      on_host, greedy=players.make_turns(parts.policy, here, greedy, 1)
+    )
+  graph, host = (
+    dataclasses.replace(parts, player=player, judge=of_graph.judge)
+    for player in (in_graph, on_host)
   )
   return (of_graph, graph), (here, host)
 

@@ -20,7 +20,10 @@ from grpo_jax.algorithms import options
 from grpo_jax.training import config as config_lib
 
 HUGE, NAN, INF = 10**20, math.nan, math.inf
-_OPTIMIZERS = ("sft.", "value.", "rl.", "critic.")
+# Phases by name, and other groups with an optimizer. The last phase is one that
+# a config adds.
+_PHASES = ("sft", "value", "rl", "pairs")
+_OPTIMIZERS = (*_PHASES, "critic", "reward_model")
 # Fields, without the phase before them, in which 10²⁰ has a meaning: no bound,
 # a step that diverges at once, a distribution that is flat.
 MAY_BE_HUGE = {
@@ -53,6 +56,7 @@ MAY_BE_ZERO = {
   "log.num_samples",
   "required_accuracy",
   "rewards.weights",
+  "rewards.max_unscored",
   "data.drop_tag_probability",
   "optimizer.warmup_steps",
   "optimizer.final_fraction",
@@ -83,11 +87,13 @@ def numeric(cls, prefix=""):
 
 
 FIELDS = numeric(config_lib.RunConfig)
+for _name in _PHASES:
+  FIELDS |= numeric(config_lib.PhaseConfig, f"{_name}.")
 
 
 def short(path):
-  for phase in _OPTIMIZERS:
-    path = path.removeprefix(phase)
+  for group in _OPTIMIZERS:
+    path = path.removeprefix(f"{group}.")
   return path
 
 
@@ -96,7 +102,8 @@ def default(algorithm):
   """A config as nested dicts, which keep whatever is put into them."""
   config = config_lib.default_config(algorithm)
   if algorithm == "ppo":
-    config.phases = ("sft", "value", "rl")
+    config.pairs = config_lib.phase_config("preference")
+    config.phases = ("sft", "pairs", "value", "rl")
   return config.to_dict()
 
 
@@ -117,8 +124,9 @@ def refusal(path, value, algorithm="ppo"):
   except (ValueError, TypeError, KeyError) as error:
     refused = error
   assert time.monotonic() - start < 1
-  if refused is not None and not path.startswith("value.optimizer."):
-    # That optimizer nothing reads, and it may not be set at all.
+  frozen = ("value.optimizer.", "pairs.optimizer.")
+  if refused is not None and not path.startswith(frozen):
+    # These optimizers nothing reads, and they may not be set at all.
     assert leaf in str(refused)
   return refused
 
@@ -129,7 +137,7 @@ def accepted(value):
 
 def test_every_class_with_numbers_is_looked_at():
   assert {path.split(".")[0] for path in FIELDS} >= {
-    "seed", "sft", "value", "rl", "critic", "data", "environment", "model",
+    "seed", *_PHASES, "critic", "reward_model", "data", "environment", "model",
     "sampling", "rewards", "eval", "checkpoint", "log", "hosts", "mesh",
     "profile_steps", "required_accuracy",
   }  # fmt: skip
@@ -175,6 +183,15 @@ def test_settings_of_an_algorithm(name):
     ("algorithm", None, "config.algorithm got None"),
     ("algorithm.name", 7, "config.algorithm.name got 7"),
     ("rl", 3, "config.rl got 3"),
+    ("rl.kind", 7, "config.rl.kind got 7"),
+    ("rl.kind", "of", "config: rl.kind got 'of'"),
+    ("pairs", None, "config.pairs"),
+    ("rl.reference_workdirs", 7, "config.rl.reference_workdirs got 7"),
+    ("rl.reference_workdirs", {}, "config.rl.reference_workdirs got {}"),
+    ("reward_model", 3, "config.reward_model got 3"),
+    ("reward_model.workdir", 3, "config.reward_model.workdir got 3"),
+    ("reward_model.freeze", (3,), "config.reward_model.freeze got 3"),
+    ("reward_model.optimizer", 3, "config.reward_model.optimizer got 3"),
     ("rl.optimizer", (1,), "config.rl.optimizer got"),
     ("data.task_options", 5, "config.data.task_options got 5"),
     ("data.chat_options", "x", "config.data.chat_options got 'x'"),
@@ -199,4 +216,14 @@ def test_sizes_are_bounded_together():
   config.rl.num_prompts = 2**12
   config.sampling.max_new_tokens = 2**20
   with pytest.raises(ValueError, match=r"config\.rl: 32768 rows of .* 1048576"):
+    config_lib.resolve(config)
+
+
+def test_sections_are_given_by_their_names():
+  config = copy.deepcopy(default("grpo"))
+  del config["rl"]["kind"]
+  with pytest.raises(KeyError, match=r"config\.rl is not a setting"):
+    config_lib.resolve(config)
+  config = copy.deepcopy(default("grpo")) | {"sections": {}}
+  with pytest.raises(KeyError, match=r"config\.sections is not a setting"):
     config_lib.resolve(config)

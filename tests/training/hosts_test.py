@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import jax
@@ -107,3 +108,42 @@ def test_who_is_lost(monkeypatch, case, verdict):
   if "still" in case:
     watch._moved = dict.fromkeys(range(3), now - 700)
   assert watch._verdict() == verdict
+
+
+@pytest.mark.parametrize("by_abort", [True, False])
+def test_a_store_that_never_answers_does_not_keep_a_lost_process(
+  monkeypatch, capsys, by_abort
+):
+  asked, never = threading.Event(), threading.Event()
+
+  class Store:
+    def key_value_set(self, *_, **__):
+      asked.set()
+      never.wait()
+      raise jax.errors.JaxRuntimeError("gone")
+
+  def leave(status):
+    raise SystemExit(status)
+
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  monkeypatch.setattr(hosts, "_store", Store)
+  monkeypatch.setattr(hosts, "_exit", leave)
+  monkeypatch.setattr(hosts, "_TELL_S", 0.2)
+  monkeypatch.setattr(hosts, "_SAVE_S", 0.2)
+  # Neither the checkpoints nor the folder answer.
+  watch = hosts.Watch(0.1, 600, describe=never.wait, settle=never.wait)
+  ended = []
+
+  def end():
+    with pytest.raises(SystemExit) as caught:
+      watch._end_by_abort() if by_abort else watch.end("a verdict")
+    ended.append(caught.value.code)
+
+  ending = threading.Thread(target=end, daemon=True)
+  ending.start()
+  ending.join(5)
+  never.set()
+  assert ended == [hosts.EXIT_LOST]
+  # The thread of an abort is the one that would bring the answer.
+  assert asked.is_set() == (not by_abort)
+  assert "What is saved is unknown." in capsys.readouterr().err

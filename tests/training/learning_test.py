@@ -1,6 +1,5 @@
 """Every objective finds the arm that pays, or comes closer to its teacher."""
 
-import dataclasses
 import functools
 
 import jax
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 
 from grpo_jax import algorithms
-from grpo_jax.training import step
+from grpo_jax.learning import stages
 from tests.training import tiny
 
 # A teacher judges these, or nobody does.
@@ -37,7 +36,7 @@ def test_bandit(name):
   )
   num_prompts = 32 // group_size
   advance = jax.jit(
-    functools.partial(step.fused_step, parts=parts), donate_argnums=0
+    functools.partial(stages.fused_step, parts=parts), donate_argnums=0
   )
   state = tiny.make_state(parts)
   history = []
@@ -68,10 +67,10 @@ def test_distillation(name, fields):
     micro_batch_size=32,
   )
   advance = jax.jit(
-    functools.partial(step.fused_step, parts=parts), donate_argnums=0
+    functools.partial(stages.fused_step, parts=parts), donate_argnums=0
   )
-  state = dataclasses.replace(
-    tiny.make_state(parts), ref_params=parts.policy.init(jax.random.key(1))
+  state = tiny.make_state(parts).with_params(
+    reference=parts.policy.init(jax.random.key(1))
   )
   history = []
   for i in range(40):

@@ -1,5 +1,6 @@
 """Whole runs in one process: what they write, and that they learn."""
 
+import dataclasses
 import json
 import pathlib
 import textwrap
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import drivers, loop, metrics_log, problem
+from grpo_jax.training import drivers, judges, loop, metrics_log, problem
 from tests.experiments import tiny_config
 
 
@@ -174,13 +175,11 @@ MOODY = """
 """
 
 
-def test_host_verifiers_that_hang_and_raise(tmp_path, monkeypatch):
+def _moody(tmp_path, monkeypatch, train, held_out):
+  """A run whose verifier does to each record what its word says."""
   (tmp_path / "moody_rewards.py").write_text(textwrap.dedent(MOODY))
   monkeypatch.syspath_prepend(tmp_path)
-  for name, words in {
-    "train": ("loop", "raise", "nan", "0.5"),
-    "eval": ("1.0", "0.5"),
-  }.items():
+  for name, words in {"train": train, "eval": held_out}.items():
     (tmp_path / f"{name}.jsonl").write_text(
       "\n".join(
         json.dumps({"prompt": f"Question {i}", "extras": {"word": word}})
@@ -204,6 +203,13 @@ def test_host_verifiers_that_hang_and_raise(tmp_path, monkeypatch):
   config.eval.num_prompts = config.eval.batch_size = 2
   config.log.samples_every = 1
   config.log.num_samples = 8
+  return config
+
+
+def test_host_verifiers_that_hang_and_raise(tmp_path, monkeypatch):
+  config = _moody(
+    tmp_path, monkeypatch, ("loop", "raise", "nan", "0.5"), ("1.0", "0.5")
+  )
   result = loop.train(config, tmp_path / "run")
 
   assert result.step == 2
@@ -228,21 +234,63 @@ def test_host_verifiers_that_hang_and_raise(tmp_path, monkeypatch):
   assert sum(sample["valid"] for sample in samples) == 2 * 2
 
 
+def test_a_verifier_that_fails_on_most_rows_ends_the_run(tmp_path, monkeypatch):
+  config = _moody(
+    tmp_path,
+    monkeypatch,
+    ("raise", "raise", "raise", "nan"),
+    ("raise", "raise timeout"),
+  )
+  # As if the first records, which are looked at before, were good ones.
+  monkeypatch.setattr(loop.probe, "check", lambda problem: None)
+  config.rl.steps = 6
+  config.checkpoint.every = 0
+  with pytest.raises(ValueError, match="8 of 8 in step 1, 8 of 8") as caught:
+    loop.train(config, tmp_path / "run")
+  message = str(caught.value)
+  assert "raised: moody: ValueError: no such answer (bad_verifiers.py:" in (
+    message
+  )
+  rows = _rows(tmp_path / "run")
+  assert len(rows) in (4, 5)  # The next step had begun.
+  for row in rows[1:]:
+    assert row["unscored"] == 8
+    assert row["reward/mean"] is row["accuracy"] is None
+    assert row["loss"] == 0
+  assert not (tmp_path / "run" / metrics_log.RESULT).exists()
+
+  # Nothing is lost, and the bound may change.
+  config.rewards.max_unscored = 1.0
+  result = loop.train(config, tmp_path / "run")
+  assert result.step == 6
+  assert [row["step"] for row in _rows(tmp_path / "run")] == list(range(7))
+  # Of the held-out rows one failed, and the other is wrong: it was too slow.
+  assert result.after["eval/unscored"] == 1
+  assert result.after["eval/accuracy"] == 0
+  assert result.after["eval/accuracy_scored"] == 0
+
+
 @pytest.mark.slow
 def test_scoring_on_the_host_changes_no_number(run, tmp_path, monkeypatch):
   """The same run, sampled and updated by two programs instead of one."""
 
-  class OnHost(problem.Problem):
-    def score_on_host(self, batch, rollout):
-      scored = jax.jit(self.scorer.score)(batch.prompts, rollout)
-      return jax.device_get(scored), {"raised": 0}, []
-
   made = problem.make_problem(
     config_lib.resolve(tiny_config.get_config("grpo"))
   )
-  scorer = types.SimpleNamespace(score=made.score, close=lambda: None)
-  split = OnHost(**vars(made) | {"score": None, "scorer": scorer})
+  (verifier,) = made.judge.judges
+  components = jax.jit(verifier.components)
+
+  class OnHost(problem.Problem):
+    def ask_host(self, batch, rollout, evaluates=False):
+      found = jax.device_get(components(batch.prompts, rollout))
+      nothing = np.zeros(len(rollout.tokens), bool)
+      return judges.Said(found, failed=nothing), {"raised": 0}, []
+
+  scorer = types.SimpleNamespace(close=lambda: None)
+  judge = dataclasses.replace(made.judge, judges=(judges.OnHost(scorer),))
+  split = OnHost(**vars(made) | {"judge": judge})
   monkeypatch.setattr(problem, "make_problem", lambda settings: split)
+  monkeypatch.setattr(loop.probe, "check", lambda problem: None)
   loop.train(_quiet(tiny_config.get_config("grpo")), tmp_path)
   fused, split_rows = _rows(run[0]), _rows(tmp_path)
   assert len(fused) == len(split_rows)

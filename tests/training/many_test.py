@@ -8,6 +8,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from grpo_jax.training import loop, many, metrics_log, runs
+from grpo_jax.training import run as run_lib
 from tests.experiments import tiny_config
 from tests.training import resume_test
 
@@ -167,14 +168,14 @@ def test_runs_that_were_stopped_continue_to_the_same_bytes(
   many.train(configs, whole)
 
   stopped = [tmp_path / f"stopped{i}" for i in range(2)]
-  record = loop.record
+  record = run_lib.record
 
   def and_kill(*arguments):
     os.kill(os.getpid(), signal.SIGTERM)
     return record(*arguments)
 
   with monkeypatch.context() as patch:
-    patch.setattr(loop, "record", and_kill)
+    patch.setattr(run_lib, "record", and_kill)
     results = many.train(configs, stopped)
   assert [result.preempted for result in results] == [True, True]
   assert 0 < results[0].step < 3

@@ -4,6 +4,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -122,15 +123,51 @@ def test_resumed_run_writes_the_same_bytes(tmp_path):
   assert read(resumed) == read(whole)
 
 
-def test_half_line_before_the_position_is_dropped(tmp_path):
-  position = {name: 15 for name in ("metrics.jsonl", "timings.jsonl")}
-  position["samples.jsonl"] = 0
-  path = tmp_path / "metrics.jsonl"
-  path.write_text('{"step": 1}\n{"step": 2}\n')  # Edited, it seems.
-  metrics_log.MetricsLog(
-    tmp_path, tensorboard=False, resume_step=2, resume_position=position
-  ).close()
-  assert path.read_text() == '{"step": 1}\n'
+@pytest.mark.parametrize(
+  ("name", "change", "message"),
+  [
+    ("metrics.jsonl", None, "is missing or empty, and had {size} when"),
+    (
+      "metrics.jsonl",
+      lambda x: b"",
+      "is missing or empty, and had {size} when",
+    ),
+    (
+      "samples.jsonl",
+      lambda x: x[:-1],
+      "has {less} bytes, and had {size} when",
+    ),
+    ("metrics.jsonl", lambda x: x[9:] + b"n" * 9, "has other lines, and had"),
+    ("timings.jsonl", lambda x: b"\0" * 8 + x[8:], "line 1 of .* is not JSON"),
+    (
+      "metrics.jsonl",
+      lambda x: x[:-30] + b"\0" * 29 + x[-1:],
+      "line 4 of .* is not JSON",
+    ),
+  ],
+)
+def test_a_log_that_has_lost_lines_is_refused_and_not_cut(
+  tmp_path, name, change, message
+):
+  with metrics_log.MetricsLog(tmp_path, tensorboard=False) as log:
+    write_steps(log, 1, 4)
+    position = log.position()
+    log.write_result(4, None, None, 8)
+  path = tmp_path / name
+  content = path.read_bytes()
+  path.unlink()
+  if change is not None:
+    path.write_bytes(change(content))
+  before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+  size = len(content)
+  with pytest.raises(
+    ValueError, match=message.format(size=size, less=size - 1)
+  ) as caught:
+    metrics_log.MetricsLog(
+      tmp_path, tensorboard=False, resume_step=4, resume_position=position
+    )
+  assert str(path) in str(caught.value)
+  assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 
 def test_damaged_line_is_named(tmp_path):
@@ -239,6 +276,28 @@ def test_wandb_run_is_continued_by_its_id(tmp_path, monkeypatch):
   assert list((tmp_path / "wandb").glob(f"offline-run-*/run-{identity}.wandb"))
 
 
+def test_means_over_nothing_are_absent_everywhere(tmp_path, monkeypatch):
+  logged = []
+  fake = types.SimpleNamespace(
+    init=lambda **_: types.SimpleNamespace(
+      log=lambda values, step: logged.append((step, values)),
+      finish=lambda: None,
+    )
+  )
+  monkeypatch.setitem(sys.modules, "wandb", fake)
+  with metrics_log.MetricsLog(tmp_path, wandb_project="test") as log:
+    log.write(1, "rl", {"reward/mean": jnp.float32(jnp.nan), "unscored": 4.0})
+  assert logged == [(1, {"unscored": 4.0})]
+  (line,) = metrics_log.read_lines(tmp_path / "metrics.jsonl")
+  assert line == {"step": 1, "phase": "rl", "reward/mean": None, "unscored": 4}
+  tags = [
+    value.tag
+    for event in read_events(tmp_path / "tensorboard")
+    for value in event.summary.value
+  ]
+  assert tags == ["unscored"]
+
+
 def test_the_result_has_the_seconds_of_all_starts(tmp_path):
   with metrics_log.MetricsLog(tmp_path, tensorboard=False) as log:
     log.write(1, "rl", {"time/step_s": 1.5})
@@ -333,3 +392,35 @@ def test_a_field_is_not_allowed_by_the_start_of_its_name(tmp_path):
 
 def test_directory_without_a_config_passes(tmp_path):
   metrics_log.check_config(tmp_path / "missing", CONFIG)
+
+
+def test_a_config_that_is_missing_does_not_allow_another_one(tmp_path):
+  saved = metrics_log.config_hash(CONFIG, ["steps"])
+  allowed = {**CONFIG, "steps": 11}
+  metrics_log.check_config(tmp_path, allowed, ["steps"], saved)
+  with pytest.raises(ValueError, match=r"config\.json is missing") as caught:
+    metrics_log.check_config(tmp_path, changed(clip_high=0.3), ["steps"], saved)
+  assert "Put a copy of the file back" in str(caught.value)
+  # Nor one that was put in its place.
+  metrics_log.save_run_info(tmp_path, json.dumps(changed(clip_high=0.3)))
+  with pytest.raises(ValueError, match=r"config\.json has been changed"):
+    metrics_log.check_config(tmp_path, changed(clip_high=0.3), ["steps"], saved)
+  metrics_log.save_run_info(tmp_path, json.dumps(allowed))
+  metrics_log.check_config(tmp_path, CONFIG, ["steps"], saved)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\0" * 9, b"3", b"\xff{}"])
+def test_damaged_files_of_a_run_are_named(tmp_path, content):
+  for name, use in (
+    ("config.json", lambda: metrics_log.check_config(tmp_path, CONFIG)),
+    ("environment.json", lambda: metrics_log.save_run_info(tmp_path, "{}")),
+  ):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="is damaged: ") as caught:
+      use()
+    assert str(path) in str(caught.value)
+    assert "Put a copy of it back, or move it away" in str(caught.value)
+    assert path.read_bytes() == content
+  # Nothing was written before the error.
+  assert (tmp_path / "config.json").read_bytes() == content

@@ -14,20 +14,21 @@ import pytest
 from grpo_jax import tasks
 from grpo_jax.algorithms import objective, options
 from grpo_jax.data import sources
+from grpo_jax.learning import stages
 from grpo_jax.ops import aggregation
 from grpo_jax.rollout import sampling
 from grpo_jax.training import (
-  assembly,
   checkpoints,
   drivers,
+  judges,
   loop,
+  phases,
   problem,
   runs,
   sharding,
-  step,
 )
 from grpo_jax.training import config as config_lib
-from grpo_jax.types import Algorithm, Rollout
+from grpo_jax.types import Algorithm, Player, Rollout
 from tests.experiments import tiny_config
 from tests.training import tiny
 
@@ -41,7 +42,7 @@ _make_parts = functools.partial(tiny.make_parts, micro_batch_size=16)
 
 def _fused(parts):
   """The step, without giving the state away."""
-  return jax.jit(functools.partial(step.fused_step, parts=parts))
+  return jax.jit(functools.partial(stages.fused_step, parts=parts))
 
 
 def _opened(parts):
@@ -52,33 +53,34 @@ def _opened(parts):
   """
 
   @jax.jit
-  def stages(state, prompts):
-    rollout = step.sample_stage(state, prompts, parts=parts)
-    greedy = step.greedy_stage(state, prompts, parts=parts)
+  def opened(state, prompts):
+    rollout = stages.sample_stage(state, prompts, parts=parts)
+    greedy = stages.greedy_stage(state, prompts, parts=parts)
     batch = objective.make_train_batch(
       parts.algorithm,
       parts.config,
       prompts,
       rollout,
-      parts.score(prompts, rollout),
+      parts.judge.score(state.params, prompts, rollout),
       state.algorithm_state,
-      None if greedy is None else parts.score(prompts, greedy),
+      None
+      if greedy is None
+      else parts.judge.score(state.params, prompts, greedy),
     )
     key = jax.random.key(0)
-    batch = step.prepare(state, batch, key, parts=parts)
-    state, metrics = step.update(state, batch, key, parts=parts)
+    batch = stages.prepare(state, batch, key, parts=parts)
+    state, metrics = stages.update(state, batch, key, parts=parts)
     return rollout, batch, state, metrics
 
-  return stages
+  return opened
 
 
 def _state(parts):
   """A state whose reference, if there is one, is another policy."""
   state = tiny.make_state(parts)
-  if state.ref_params is None:
+  if "reference" not in state.members:
     return state
-  reference = parts.policy.init(jax.random.key(1))
-  return dataclasses.replace(state, ref_params=reference)
+  return state.with_params(reference=parts.policy.init(jax.random.key(1)))
 
 
 def _prompts(**extras):
@@ -119,7 +121,7 @@ def test_kl_in_the_reward_is_no_term_of_the_loss():
 def test_kl_in_the_reward_stays_with_its_token_where_rewards_are_dense():
   parts = _make_parts("reinforce_pp", fields=KL_IN_REWARD)
   raw = tiny.ragged_batch(parts)
-  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
+  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
   batch = prepare(_state(parts), raw, jax.random.key(0))
   np.testing.assert_allclose(batch.token_rewards, _penalty(batch), 1e-5, 1e-6)
   np.testing.assert_allclose(
@@ -177,14 +179,9 @@ def test_adaptive_entropy_bonus_applies_below_its_target():
 
 def _sharpened(state, factor):
   """The state with the logits multiplied."""
-  trained = state.params["policy"]["trained"]
-  trained = {**trained, "head": factor * trained["head"]}
-  return dataclasses.replace(
-    state,
-    params=step.with_trained(
-      state.params, {"policy": trained, "algorithm": {}}
-    ),
-  )
+  policy = state.params["policy"]
+  trained = {**policy["trained"], "head": factor * policy["trained"]["head"]}
+  return state.with_params(policy={**policy, "trained": trained})
 
 
 def _no_reward(prompts, rollout):
@@ -218,13 +215,14 @@ def test_kl_of_a_domain_has_its_own_weight():
 def _with_gap(parts):
   """Parts whose sampler reports log-probs `extras["gap"]` too low."""
 
-  def sample(params, prompts, key):
-    rollout = parts.sample(params, prompts, key)
+  def play(params, prompts, key):
+    rollout = parts.player.play(params, prompts, key)
     gap = prompts.extras["gap"][rollout.prompt_index][:, None]  # [B, 1]
     behavior_logp = rollout.behavior_logp - gap * rollout.completion_mask
     return dataclasses.replace(rollout, behavior_logp=behavior_logp)
 
-  return dataclasses.replace(parts, sample=sample)
+  player = dataclasses.replace(parts.player, play=play)
+  return dataclasses.replace(parts, player=player)
 
 
 @pytest.mark.parametrize(
@@ -303,10 +301,10 @@ def test_kept_tokens_are_the_support_of_training():
   assert metrics["ratio/max_deviation"] == 0
   assert metrics["gradient_norm"] > 0
   assert batch.kept_ids.shape == (*batch.mask.shape, 3)
-  outputs = jax.jit(functools.partial(step.policy_outputs, parts))
-  kept = outputs(state.params, batch, None).logp
+  outputs = jax.jit(parts.losses[0].outputs)
+  kept = outputs(state.params, batch).logp
   everything = dataclasses.replace(batch, kept_ids=None)
-  plain = outputs(state.params, everything, None).logp
+  plain = outputs(state.params, everything).logp
   mask = np.asarray(rollout.completion_mask)
   behavior = np.asarray(rollout.behavior_logp)[mask]
   np.testing.assert_allclose(np.asarray(kept)[mask], behavior, atol=1e-4)
@@ -386,23 +384,33 @@ def _rl_parts(config, made=None):
   made = made or problem.make_problem(run)
   policy = tiny.tiny_policy(made.tokenizer.vocab_size)
   mesh = sharding.make_mesh(1)
-  return made, assembly.make_parts(run, made, policy, "rl", mesh)
+  return made, phases.make_parts(run, made, policy, "rl", mesh)
 
 
 def test_remax_on_the_host_is_remax_in_the_program():
+  def even_tokens(prompts, rollout):
+    return _even_tokens(prompts, rollout).components
+
   class OnHost(problem.Problem):
-    def score_on_host(self, batch, rollout):
-      scored = jax.jit(self.scorer.score)(batch.prompts, rollout)
-      return jax.device_get(scored), {}, []
+    def ask_host(self, batch, rollout):
+      components = jax.device_get(jax.jit(even_tokens)(batch.prompts, rollout))
+      nothing = np.zeros(len(rollout.tokens), bool)
+      return judges.Said(components, failed=nothing), {}, []
 
   made, parts = _rl_parts(_rl_setting("remax", task_options={"length": 2}))
-  made = dataclasses.replace(made, score=_even_tokens)
-  parts = dataclasses.replace(parts, score=_even_tokens)
-  scorer = types.SimpleNamespace(score=made.score, close=lambda: None)
-  split = OnHost(**vars(made) | {"score": None, "scorer": scorer})
+  in_graph, on_host = (
+    judges.Sum((judge,), {"share": 1.0}, "share")
+    for judge in (
+      judges.InGraph(even_tokens),
+      judges.OnHost(types.SimpleNamespace(close=lambda: None)),
+    )
+  )
+  made = dataclasses.replace(made, judge=in_graph)
+  split = OnHost(**vars(made) | {"judge": on_host})
   batch = next(made.prompt_stream(0, 4, None))
   results = []
   for one in (made, split):
+    parts = dataclasses.replace(parts, judge=one.judge)
     advance = drivers.make_driver(one, sharding.make_mesh(1), parts)
     state, outcome = advance(tiny.make_state(parts), batch)
     numbers = outcome.metrics()
@@ -430,7 +438,7 @@ def _writes(made, texts):
   mask = jnp.asarray(np.arange(tokens.shape[1]) < lengths[:, None])
   group = jnp.arange(len(texts), dtype=jnp.int32) // 4
 
-  def sample(params, prompts, key):
+  def play(params, prompts, key):
     del params, prompts, key
     zeros = jnp.zeros(mask.shape)
     return Rollout(
@@ -445,7 +453,7 @@ def _writes(made, texts):
       num_groups=4,
     )
 
-  return sample
+  return Player(play)
 
 
 @pytest.mark.slow
@@ -464,7 +472,7 @@ def test_steps_of_an_addition_are_rewarded_one_by_one():
     wrong = right.copy()
     wrong[last_digit] = one if right[last_digit] == zero else zero
     texts += [right, wrong, right, wrong]
-  parts = dataclasses.replace(parts, sample=_writes(made, texts))
+  parts = dataclasses.replace(parts, player=_writes(made, texts))
   state = tiny.make_state(parts)
   advance = _opened(parts)
   rollout, prepared, after, _ = advance(state, batch.prompts)
@@ -479,10 +487,10 @@ def test_steps_of_an_addition_are_rewarded_one_by_one():
   # Only the second step of a wrong row is worse than its group.
   assert (advantages[rows, last] * np.array([1, -1] * 8) > 0.5).all()
 
-  outputs = jax.jit(functools.partial(step.policy_outputs, parts))
+  outputs = jax.jit(parts.losses[0].outputs)
 
   def gap(state):
-    logp = outputs(state.params, prepared, None).logp
+    logp = outputs(state.params, prepared).logp
     total = np.where(rollout.completion_mask, logp, 0).sum(axis=1)
     return (total[::2] - total[1::2]).mean()
 
@@ -519,7 +527,7 @@ def test_minibatches_keep_groups_whole_where_they_are_told(group_size, whole):
     mask=jnp.ones_like(ragged.mask),
     advantages=ragged.rewards,
   )
-  advance = jax.jit(functools.partial(step.update, parts=parts))
+  advance = jax.jit(functools.partial(stages.update, parts=parts))
   _, metrics = advance(tiny.make_state(parts), batch, jax.random.key(0))
   assert (metrics["loss"] == 4) == whole
 
@@ -530,7 +538,12 @@ def test_minibatches_keep_groups_whole_where_they_are_told(group_size, whole):
 @pytest.mark.parametrize(
   ("name", "fields", "sampling_fields", "message"),
   [
-    ("bradley_terry", {}, {}, r"'bradley_terry' trains no policy, but a"),
+    (
+      "bradley_terry",
+      {},
+      {},
+      r"'bradley_terry' trains no policy; .*'preference'",
+    ),
     ("grpo_ps", {}, {}, r"'grpo_ps' needs 'step_rewards'.*judges steps"),
     ("two_grpo", {}, {}, r"at most 2 comp.*set config\.rl\.group_size=2"),
     (
@@ -543,15 +556,22 @@ def test_minibatches_keep_groups_whole_where_they_are_told(group_size, whole):
       "grpo",
       {"keep_sampling_mask": True},
       {"top_p": 0.9},
-      r"keep_sampling_mask .* needs config\.sampling\.top_k",
+      r"keep_sampling_mask=True and config\.sampling\.top_k=None do not go"
+      r" together: .*set config\.sampling\.top_k",
     ),
     (
       "grpo",
       {"importance_mode": "truncate"},
       {"top_p": 0.9},
-      r"config\.sampling filters tokens.*keep_sampling_mask=True",
+      r"'grpo', which compares log-probs and config\.sampling, which filters"
+      r" tokens .*keep_sampling_mask=True",
     ),
-    ("deepseek_v32", {}, {"top_k": 3}, r"config\.sampling filters tokens"),
+    (
+      "deepseek_v32",
+      {},
+      {"top_k": 3},
+      r"'deepseek_v32'.* and config\.sampling, which filters tokens",
+    ),
   ],
 )
 def test_missing_inputs_are_named(name, fields, sampling_fields, message):
@@ -568,7 +588,7 @@ def test_filters_and_corrections_go_together_with_the_kept_tokens():
   )
   config.sampling.top_k = 3
   _, parts = _rl_parts(config)
-  assert parts.sample.keywords["config"].record_kept
+  assert parts.player.play.keywords["config"].record_kept
 
 
 def test_every_domain_needs_a_weight(tmp_path):
@@ -581,7 +601,11 @@ def test_every_domain_needs_a_weight(tmp_path):
     train=sources.JsonlSource(path),
     provides=frozenset({"domain"}),
   )
-  with pytest.raises(ValueError, match=r"2 weights.*domain 2.*3 weights"):
+  with pytest.raises(
+    ValueError,
+    match=r"kl_domain_weights=\(1\.0, 0\.5\) is about 2 domains.*has domain 2;"
+    " needed are 3",
+  ):
     _rl_parts(config, made)
   config.algorithm.kl_domain_weights = (1.0, 0.5, 0.0)
   _rl_parts(config, made)
@@ -623,7 +647,7 @@ def teacher(tmp_path_factory):
 )
 def test_student_comes_closer_to_the_teacher(name, steps, teacher, tmp_path):
   config = _distillation(name)
-  config.rl.reference_workdir = str(teacher)
+  config.rl.reference_workdirs = (str(teacher),)
   config.rl.steps = steps
   loop.train(config, tmp_path)
   lines = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
@@ -657,15 +681,19 @@ def test_run_starts_with_the_policy_of_another(teacher, tmp_path):
 @pytest.mark.slow
 def test_teacher_of_another_width_is_refused(teacher, tmp_path):
   config = _distillation("opd_full")
-  config.rl.reference_workdir = str(teacher)
+  config.rl.reference_workdirs = (str(teacher),)
   config.model.width = 8
   with pytest.raises(
-    ValueError, match=r"reference_workdir=.*arrays of its policy differ"
+    ValueError, match=r"reference_workdirs=.*arrays of its policy differ"
   ):
     loop.train(config, tmp_path)
 
 
 def test_reference_that_is_not_there_is_named(tmp_path):
-  state = types.SimpleNamespace(ref_params={})
+  parts = tiny.make_parts(
+    fields={"kl_coef": 0.1},
+    phase={"reference_workdirs": (str(tmp_path / "none"),)},
+  )
+  state = tiny.make_state(parts)
   with pytest.raises(FileNotFoundError, match=r"holds no run.*--workdir"):
-    runs.with_reference_of(state, tmp_path / "none", sharding.make_mesh(1))
+    runs.with_others(state, parts, sharding.make_mesh(1))

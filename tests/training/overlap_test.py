@@ -11,16 +11,18 @@ import numpy as np
 import pytest
 
 from grpo_jax.data import pipeline
+from grpo_jax.learning import stages
 from grpo_jax.training import (
-  assembly,
   checkpoints,
   drivers,
+  judges,
   loop,
   metrics_log,
+  phases,
   problem,
   runs,
   sharding,
-  step,
+  unscored,
 )
 from grpo_jax.training import config as config_lib
 from tests.experiments import tiny_config
@@ -33,19 +35,34 @@ BATCHES = [
 ]
 
 
+# What the host says, here in this process, is all there is to say.
+JUDGE = judges.Sum(
+  (judges.OnHost(types.SimpleNamespace(close=lambda: None)),),
+  {"share": 1.0},
+  "share",
+)
+
+
+def _count_tokens(batch, rollout):
+  scored = tiny.count_token(batch.prompts, rollout)
+  said = judges.Said(scored.components, ~scored.valid)
+  return jax.device_get(said), {}, []
+
+
 class OnHost:
   """Stands for a problem with host verifiers; keeps what they are given."""
 
-  scorer = "not None"
+  judge = JUDGE
 
   def __init__(self, events):
     self.events = events
     self.rollouts = []
+    self.complaints = unscored.Complaints()
 
-  def score_on_host(self, batch, rollout):
+  def ask_host(self, batch, rollout):
     self.events.append("verify")
     self.rollouts.append(rollout)
-    return jax.device_get(tiny.count_token(batch.prompts, rollout)), {}, []
+    return _count_tokens(batch, rollout)
 
 
 @dataclasses.dataclass
@@ -62,7 +79,7 @@ def make_parts(staleness, learning_rate=0.1):
   parts = tiny.make_parts(
     fields={"importance_mode": "truncate"}, learning_rate=learning_rate
   )
-  return dataclasses.replace(parts, score=None, staleness=staleness)
+  return dataclasses.replace(parts, judge=JUDGE, staleness=staleness)
 
 
 @functools.cache
@@ -97,8 +114,8 @@ def train(staleness, learning_rate=0.1) -> Trained:
 def by_hand(staleness):
   """The states and rollouts of plain functions, one after another."""
   parts = make_parts(staleness)
-  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
-  learn = jax.jit(functools.partial(step.learn_stage, parts=parts))
+  sample = jax.jit(functools.partial(stages.sample_stage, parts=parts))
+  learn = jax.jit(functools.partial(stages.learn_stage, parts=parts))
   states, rollouts = [tiny.make_state(parts)], []
   for t, batch in enumerate(BATCHES):
     first = max(t - staleness, 0)
@@ -144,7 +161,7 @@ def test_each_step_learns_from_the_parameters_of_so_many_updates_before(
 @pytest.mark.slow
 def test_without_learning_a_rollout_ahead_is_the_one_in_its_step():
   parts, (state, *_), _ = by_hand(2)
-  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
+  sample = jax.jit(functools.partial(stages.sample_stage, parts=parts))
   for t, rollout in enumerate(train(2, 0.0).rollouts):
     there = dataclasses.replace(state, step=jnp.int32(t))
     now = sample(there, BATCHES[t].prompts)
@@ -220,16 +237,15 @@ def on_host(patch, then=lambda call: None):
   calls = []
 
   class Problem(problem.Problem):
-    def score_on_host(self, batch, rollout):
-      scored = tiny.count_token(batch.prompts, rollout)
+    def ask_host(self, batch, rollout, evaluates=False):
       calls.append(rollout)
       then(len(calls))
-      return jax.device_get(scored), {}, []
+      return _count_tokens(batch, rollout)
 
   made = problem.make_problem(config_lib.resolve(get_config(0)))
-  scorer = types.SimpleNamespace(close=lambda: None)
-  fields = vars(made) | {"score": None, "scorer": scorer}
+  fields = vars(made) | {"judge": JUDGE}
   patch.setattr(problem, "make_problem", lambda settings: Problem(**fields))
+  patch.setattr(loop.probe, "check", lambda problem: None)
 
 
 @pytest.fixture(scope="module")
@@ -295,14 +311,14 @@ def _make_parts(config, patch=None):
   settings = config_lib.resolve(config)
   made = problem.make_problem(settings)
   policy = tiny.tiny_policy(made.tokenizer.vocab_size)
-  return assembly.make_parts(
-    settings, made, policy, "rl", sharding.make_mesh(1)
-  )
+  return phases.make_parts(settings, made, policy, "rl", sharding.make_mesh(1))
 
 
 def test_verifiers_in_the_program_leave_nothing_to_overlap():
   with pytest.raises(
-    ValueError, match=r"config\.rl\.staleness=1 .*verified on the device.*is 0"
+    ValueError,
+    match=r"config\.rl\.staleness=1 and config\.data\.source='task' do not go"
+    r" together: .*verified on the device.*set config\.rl\.staleness=0",
   ):
     _make_parts(get_config(1))
 
@@ -311,7 +327,9 @@ def test_staleness_needs_a_correction(monkeypatch):
   config = get_config(1)
   config.algorithm.importance_mode = "none"
   with pytest.raises(
-    ValueError, match=r"staleness=1 .*'grpo'.*importance_mode='truncate'"
+    ValueError,
+    match=r"staleness=1 and algorithm 'grpo' without a correction do not go"
+    " together: .*importance_mode='truncate'",
   ):
     _make_parts(config, monkeypatch)
   for field, value in {
@@ -331,7 +349,7 @@ def test_staleness_needs_a_correction(monkeypatch):
 @pytest.mark.parametrize(
   ("name", "value", "message"),
   [
-    ("rl", -1, r"config\.rl\.staleness=-1 must be 0 or greater"),
+    ("rl", -1, r"config\.rl\.staleness=-1 must be at least 0"),
     ("sft", 1, r"config\.sft\.staleness=1: .*given, not drawn"),
   ],
 )

@@ -87,7 +87,7 @@ def test_least_important_parts_go_first(width, expected):
     (1e-5, "x 1.0e-05"),
     (123.4, "x 123"),
     (3e9, "x 3.0e+09"),
-    (float("nan"), "x nan"),
+    (float("nan"), "x -"),
     (float("-inf"), "x -inf"),
   ],
 )

@@ -155,8 +155,12 @@ def test_stopped_in_every_phase_and_while_saving(tmp_path, unbroken):
   assert f"continuing after step {step} (rl)" in out
 
   expected = unbroken(algorithm)
-  for part in ("params", "opt_state", "algorithm_state", "key", "ref_params"):
-    assert any(name.startswith(f"['{part}']") for name in expected)
+  policy, reference = (f"['members']['{x}']" for x in ("policy", "reference"))
+  for part in (
+    *(f"{policy}['{x}']" for x in ("params", "opt_state", "average")),
+    *(f"{reference}['params']", "['algorithm_state']", "['key']"),
+  ):
+    assert any(name.startswith(part) for name in expected), part
   assert expected["extra"]["stream"]
   assert_same(everything(tmp_path), expected)
 

@@ -1,6 +1,5 @@
 """The mesh, and where its rules put parameters; no device computes here."""
 
-import dataclasses
 import re
 
 import jax
@@ -10,10 +9,9 @@ import pytest
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
-from configs.recipes import models
-from grpo_jax.models import lora, transformer
-from grpo_jax.training import assembly, optimizers, sharding
-from grpo_jax.training import config as config_lib
+from configs.recipes import models as known_models
+from grpo_jax.models import architecture, lora, transformer
+from grpo_jax.training import models, sections, sharding
 from tests.training import tiny
 
 FSDP = ("fsdp", "expert")
@@ -91,7 +89,7 @@ def _model(**fields):
     "num_kv_heads": 2,
     "mlp_width": 24,
   }
-  return transformer.TransformerConfig(**sizes | fields)
+  return architecture.TransformerConfig(**sizes | fields)
 
 
 def _specs(policy):
@@ -196,13 +194,13 @@ def test_an_axis_that_does_not_split_is_named():
 )
 def test_models_that_do_not_split_are_explained(model, mesh, message):
   with pytest.raises(ValueError, match=f"config.mesh: the model's {message}"):
-    assembly.check_model(_model(**model), abstract_mesh(**mesh))
+    models.check_model(_model(**model), abstract_mesh(**mesh))
 
 
-@pytest.mark.parametrize("name", list(models.MODELS))
+@pytest.mark.parametrize("name", list(known_models.MODELS))
 def test_known_models_split_over_a_pod(name):
   """fsdp 16 and tensor by the key/value heads; experts over 8."""
-  known = models.MODELS[name].config_json
+  known = known_models.MODELS[name].config_json
   heads = known["num_key_value_heads"]
   experts = known.get("num_experts", 0)
   model = _model(
@@ -215,7 +213,7 @@ def test_known_models_split_over_a_pod(name):
     expert_width=known.get("moe_intermediate_size", 1),
   )
   mesh = abstract_mesh(2, 16, 8 if experts else 1, heads)
-  assembly.check_model(model, mesh)
+  models.check_model(model, mesh)
   params = jax.eval_shape(
     transformer.transformer_policy(model).init, jax.random.key(0)
   )
@@ -237,23 +235,22 @@ def test_known_models_split_over_a_pod(name):
 def test_moments_lie_where_their_parameters_do(name, num_moments):
   """Adafactor's are of rows and columns: no rule is about them."""
   parts = tiny.make_parts(
-    policy=transformer.transformer_policy(_model(width=32))
-  )
-  optimizer = config_lib.OptimizerConfig(name=name)
-  parts = dataclasses.replace(
-    parts, optimizer=optimizers.make_optimizer(optimizer, 10)
+    policy=transformer.transformer_policy(_model(width=32)),
+    phase={"optimizer": sections.OptimizerConfig(name=name)},
   )
   state = jax.eval_shape(lambda: tiny.make_state(parts))
   places = sharding.of_state(abstract_mesh(2, 2, 2, 2), state)
   assert jax.tree.structure(places) == jax.tree.structure(state)
   found = {
     jax.tree_util.keystr(path, simple=True, separator="/"): place.spec
-    for path, place in jax.tree_util.tree_leaves_with_path(places.opt_state)
+    for path, place in jax.tree_util.tree_leaves_with_path(
+      places.members["policy"].opt_state
+    )
   }
   moments = [
     spec
     for path, spec in found.items()
-    if re.search(r"(mu|nu)/policy/layers/mlp/gate/kernel$", path)
+    if re.search(r"(mu|nu)/layers/mlp/gate/kernel$", path)
   ]
   assert moments == [P(None, FSDP, "tensor")] * num_moments
   counts = {spec for path, spec in found.items() if path.endswith("count")}
@@ -275,7 +272,7 @@ def test_a_critic_lies_where_the_policy_does():
   found = {
     jax.tree_util.keystr(path, simple=True, separator="/"): place.spec
     for path, place in jax.tree_util.tree_leaves_with_path(
-      places.critic_opt_state
+      places.members["critic"].opt_state
     )
   }
   moments = [

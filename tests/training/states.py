@@ -32,8 +32,9 @@ def of_a_run() -> TrainState:
   rollouts drawn ahead, as the phases of a run make them; the state of an
   algorithm and a bfloat16 array, which that run has not.
   """
-  from grpo_jax.training import assembly, runs, sharding, step
+  from grpo_jax.learning import stages
   from grpo_jax.training import config as config_lib
+  from grpo_jax.training import models, runs, sharding
   from grpo_jax.training import problem as problem_lib
   from grpo_jax.types import Drawn
   from tests.experiments import tiny_config
@@ -46,7 +47,7 @@ def of_a_run() -> TrainState:
   settings = config_lib.resolve(config)
   problem = problem_lib.make_problem(settings)
   mesh = sharding.make_mesh(1)
-  policy = assembly.make_policy(settings, problem, mesh)
+  policy = models.make_policy(settings, problem, mesh)
   phases = runs.make_phases(settings, problem, policy, mesh)
   start = runs.abstract_start(policy, settings.seed)
   state = runs.abstract_state(phases, start)
@@ -54,7 +55,7 @@ def of_a_run() -> TrainState:
   drawn = Drawn(
     *(
       jax.eval_shape(functools.partial(stage, parts=parts), state, prompts)
-      for stage in (step.sample_stage, step.greedy_stage)
+      for stage in (stages.sample_stage, stages.greedy_stage)
     )
   )
   problem.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +13,21 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
-from grpo_jax.models import adapter, transformer
-from grpo_jax.models import critic as critic_lib
+from grpo_jax.learning import stages
+from grpo_jax.learning.micro_batches import UpdatePlan
+from grpo_jax.learning.stages import Parts
+from grpo_jax.models import adapter, architecture, transformer
 from grpo_jax.rollout import sampling
-from grpo_jax.training import assembly, optimizers, step
 from grpo_jax.training import config as config_lib
-from grpo_jax.training.micro_batches import UpdatePlan
-from grpo_jax.training.step import Parts
-from grpo_jax.types import Prompts, Scored, TrainBatch, TrainState
+from grpo_jax.training import models, phases, players, sections
+from grpo_jax.types import (
+  Critic,
+  Player,
+  Prompts,
+  Scored,
+  TrainBatch,
+  TrainState,
+)
 
 VOCAB, PAD, END = 7, 0, 1
 
@@ -84,7 +92,7 @@ def tiny_transformer(**fields):
     "num_kv_heads": 1,
     "mlp_width": 8,
   }
-  config = transformer.TransformerConfig(**sizes | fields)
+  config = architecture.TransformerConfig(**sizes | fields)
   return transformer.transformer_policy(config)
 
 
@@ -117,11 +125,14 @@ def make_parts(
   steps=50,
   critic=None,
   num_critic_updates=1,
+  phase=None,
   **plan,
 ) -> Parts:
-  """Parts of a small reinforcement phase; an Algorithm may be passed too.
+  """Parts of a small phase; an Algorithm may be passed too.
 
-  `critic` may be a Critic in the place of one with a trunk of its own.
+  `critic` may be a Critic in the place of one with a trunk of its own. `phase`
+  has fields of a `PhaseConfig`; the phase is one of reinforcement, or of
+  preferences if the algorithm trains no policy.
   """
   policy = policy or tiny_policy()
   if isinstance(algorithm, str):
@@ -131,7 +142,16 @@ def make_parts(
     algorithm = algorithms.get_algorithm(algorithm)
   else:
     config = algorithm.config_class(**(fields or {}))
-  optimizer = config_lib.OptimizerConfig(learning_rate=learning_rate)
+  optimizer = sections.OptimizerConfig(learning_rate=learning_rate)
+  phase = config_lib.PhaseConfig(
+    **{
+      "kind": "preference" if algorithm.policy_loss is None else "rl",
+      "steps": steps,
+      "optimizer": optimizer,
+      **(phase or {}),
+    }
+  )
+  algorithm, config = phase.of_kind.objective(algorithm, config)
   update_plan = UpdatePlan(
     **{"micro_batch_size": 4, "group_size": group_size, **plan}
   )
@@ -146,38 +166,63 @@ def make_parts(
   )
   sample = functools.partial(sampling.sample, policy)
   greedy = dataclasses.replace(sampler, temperature=0.0)
-  critic_parts = None
-  if algorithm.critic_loss is not None:
-    critic_parts = step.CriticParts(
-      model=critic or critic_lib.make_critic(policy),
-      optimizer=optimizers.of_model(optimizer, steps),
-      schedule=optimizers.schedule(optimizer, steps),
-      num_updates=num_critic_updates,
-    )
+  trained = {"num_updates": num_critic_updates, "optimizer": optimizer}
+  run = config_lib.RunConfig(
+    critic=config_lib.CriticConfig(**trained),
+    reward_model=config_lib.RewardModelConfig(**trained),
+  )
+  made = Models(
+    run, phase, policy, algorithm, config, update_plan, steps, critic
+  )
   return Parts(
     policy=policy,
     algorithm=algorithm,
     config=config,
-    optimizer=optimizers.make_optimizer(optimizer, steps),
-    schedule=optimizers.schedule(optimizer, steps),
     plan=update_plan,
-    critic=critic_parts,
-    sample=functools.partial(sample, config=sampler, group_size=group_size),
-    greedy=functools.partial(sample, config=greedy, group_size=1)
-    if "greedy_rewards" in required
-    else None,
-    score=score,
+    members=made.members(),
+    losses=made.losses(),
+    player=Player(
+      players.in_graph(sample, config=sampler, group_size=group_size),
+      players.in_graph(sample, config=greedy, group_size=1)
+      if "greedy_rewards" in required
+      else None,
+    ),
+    judge=Judge(score),
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class Models(phases.Models):
+  """Members of a phase with so many updates, and this critic."""
+
+  updates: int = 50
+  given: Critic | None = None
+
+  @property
+  def num_updates(self):
+    return self.updates
+
+  def critic(self):
+    return super().critic() and (self.given or super().critic())
+
+  def reward_model(self):
+    return super().reward_model() and (self.given or super().reward_model())
+
+
+@dataclasses.dataclass(frozen=True)
+class Judge:
+  """A function of (prompts, rollout) as the judge of a phase."""
+
+  function: Callable[..., Scored]
+
+  def score(self, params, prompts, rollout, said=None):
+    del params, said
+    return self.function(prompts, rollout)
 
 
 def make_state(parts: Parts, seed: int = 0):
   """The state at the start of a phase with these parts."""
-  return assembly.enter_phase(
-    assembly.initial_state(parts.policy, seed),
-    parts,
-    config_lib.PhaseConfig(),
-    0,
-  )
+  return stages.enter_phase(models.initial_state(parts.policy, seed), parts, 0)
 
 
 def make_prompts(num_prompts: int = 4, slots: int = 3, first: int = 0):
@@ -234,10 +279,10 @@ def ragged_batch(parts: Parts, num_rows: int = 16, slots: int = 4):
 def off_policy(parts: Parts) -> tuple[TrainState, TrainBatch]:
   """A state with a distant reference, and a prepared batch off its policy."""
   state = make_state(parts)
-  if state.ref_params is not None:
+  if "reference" in state.members:
     reference = parts.policy.init(jax.random.key(1))
-    state = dataclasses.replace(state, ref_params=reference)
-  prepare = jax.jit(functools.partial(step.prepare, parts=parts))
+    state = state.with_params(reference=reference)
+  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
   batch = prepare(state, ragged_batch(parts), jax.random.key(2))
   if "old_logp" in options.needs(parts.algorithm, parts.config):
     batch = dataclasses.replace(batch, old_logp=batch.sampler_logp)

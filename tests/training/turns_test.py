@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.training import step
-from grpo_jax.types import Scored
+from grpo_jax.learning import stages
+from grpo_jax.types import Player, Scored
 from tests.rollout import toy
 from tests.training import tiny
 
@@ -34,8 +34,8 @@ def make_parts(name, **options):
   parts = tiny.make_parts(
     name, **{"score": score, "max_new_tokens": 14, **options}
   )
-  sample = functools.partial(parts.sample, environment=toy.ENVIRONMENT)
-  return dataclasses.replace(parts, sample=sample)
+  play = functools.partial(parts.player.play, environment=toy.ENVIRONMENT)
+  return dataclasses.replace(parts, player=Player(play))
 
 
 def make_prompts(num_prompts=4, first=0):
@@ -61,7 +61,7 @@ def steps_of_one_program(name, make_parts, make_prompts):
 
   def fused(state, prompts):
     traced.append(1)
-    return step.fused_step(state, prompts, parts=parts)
+    return stages.fused_step(state, prompts, parts=parts)
 
   advance = jax.jit(fused, donate_argnums=0)
   state = tiny.make_state(parts)
@@ -81,10 +81,10 @@ def steps_of_one_program(name, make_parts, make_prompts):
 def test_what_is_read_is_not_trained():
   parts = make_parts("grpo")
   state = tiny.make_state(parts)
-  sample = jax.jit(functools.partial(step.sample_stage, parts=parts))
+  sample = jax.jit(functools.partial(stages.sample_stage, parts=parts))
   rollout = sample(state, make_prompts())
   assert rollout.observed.any()
-  learn = jax.jit(functools.partial(step.learn_stage, parts=parts))
+  learn = jax.jit(functools.partial(stages.learn_stage, parts=parts))
   scored = score(None, rollout)
   rng = np.random.default_rng(0)
   scored = dataclasses.replace(
@@ -119,7 +119,7 @@ def test_it_learns_to_be_short(name):
   )
   state = tiny.make_state(parts)
   advance = jax.jit(
-    functools.partial(step.fused_step, parts=parts), donate_argnums=0
+    functools.partial(stages.fused_step, parts=parts), donate_argnums=0
   )
   paid = []
   num_prompts = 8 if grouped else 32

@@ -1,0 +1,11 @@
+"""Seconds and bytes on this machine; benchmarks/README.md has the tables.
+
+| file           | holds                                                    |
+|----------------|----------------------------------------------------------|
+| `workload.py`  | what is to be done, and the least that it can cost       |
+| `inputs.py`    | a model, a problem and a batch for it                    |
+| `timing.py`    | compiled parts, timed in turn beside the machine's rates |
+| `step.py`      | the command for a whole step and its parts               |
+| `critic.py`, `attention.py`, `logprobs.py`, `load.py` | commands for a piece |
+| `figure.py`    | the command that draws results of `step.py`              |
+"""

@@ -1,0 +1,175 @@
+"""What the benchmarks run: a random model on prompts without a text.
+
+A case is a problem (tokens and a verifier), the functions of its step and a
+batch, made by the functions that train.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from experiments.benchmarks import workload
+from grpo_jax import algorithms
+from grpo_jax.data import pipeline
+from grpo_jax.learning import stages
+from grpo_jax.rewards import host
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import (
+  judges,
+  models,
+  phases,
+  problem,
+  sections,
+  sharding,
+)
+from grpo_jax.types import Prompts, Rollout, Scored, TrainState
+
+PAD = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+  """A tokenizer whose text of an id is its number."""
+
+  vocab_size: int
+  end_ids: tuple[int, ...] = ()
+  pad_id: int = PAD
+
+  def decode(self, ids: Sequence[int]) -> str:
+    return " ".join(map(str, ids))
+
+
+def even_share(prompts: Prompts, rollout: Rollout) -> dict[str, jax.Array]:
+  """The verifier in the program: which part of the written ids is even."""
+  del prompts
+  mask = rollout.completion_mask
+  even = ((rollout.tokens % 2 == 0) & mask).sum(axis=-1)
+  return {"even": even / jnp.maximum(mask.sum(axis=-1), 1)}  # [B]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Problem(problem.Problem):
+  """A problem whose host verifiers take `verifier_s` seconds longer."""
+
+  verifier_s: float = 0.0
+
+  def ask_host(self, *arguments):
+    time.sleep(self.verifier_s)
+    return super().ask_host(*arguments)
+
+  def judged_on_host(self, *arguments) -> Scored:
+    """The verdict of the verifiers on the host."""
+    said, *_ = self.ask_host(*arguments)
+    return self.judge.score_on_host(said)
+
+
+def make_problem(
+  work: workload.Work, mode: str, verifier_s: float = 0.0
+) -> Problem:
+  """Tokens and verifier, as training has them; `close` it."""
+  tokenizer = Numbers(work.vocab)
+  verifier: Any = judges.InGraph(even_share)
+  if mode == "split":
+    verifier = judges.OnHost(
+      host.HostScorer(
+        {"even": "experiments.benchmarks.workload:even_share"}, {"even": 1.0}
+      )
+    )
+  return Problem(
+    tokenizer=tokenizer,
+    train=[],
+    held_out=[],
+    supervised=[],
+    encoder=pipeline.Encoder(tokenizer),
+    max_prompt_len=work.prompt_len,
+    max_new_tokens=work.completion_len,
+    judge=judges.Sum((verifier,), {"even": 1.0}, "even"),
+    truncate_completions=False,
+    verifier_s=verifier_s,
+  )
+
+
+def make_parts(
+  work: workload.Work,
+  of: problem.Problem,
+  mesh: Mesh,
+  lanes: int | None = None,
+  algorithm: str = "grpo",
+  critic: config_lib.CriticConfig | None = None,
+  **phase: Any,
+) -> tuple[stages.Parts, TrainState]:
+  """The functions of the step and the state before it.
+
+  Args:
+    work: Sizes and lengths.
+    of: Tokens and verifier.
+    mesh: Of devices.
+    lanes: Of the sampler.
+    algorithm: Of the table.
+    critic: If it has one.
+    **phase: Fields of `PhaseConfig` that differ from their defaults.
+  """
+  correction = "truncate" if phase.get("staleness") else "none"
+  config = config_lib.RunConfig(
+    phases=("rl",),
+    sections={
+      "rl": config_lib.PhaseConfig(
+        num_prompts=work.prompts,
+        group_size=work.group,
+        # So small that all rounds are alike.
+        optimizer=sections.OptimizerConfig(learning_rate=1e-7),
+        **phase,
+      )
+    },
+    algorithm=(
+      algorithm,
+      algorithms.make_config(
+        algorithm, kl_coef=0.0, importance_mode=correction
+      ),
+    ),
+    critic=critic or config_lib.CriticConfig(),
+    model=config_lib.ModelConfig(
+      width=work.hidden,
+      num_layers=work.layers,
+      num_heads=work.heads,
+      num_kv_heads=work.kv_heads,
+      mlp_width=work.inner,
+      qkv_bias=True,
+      dtype=work.dtype,
+    ),
+    sampling=config_lib.SamplingConfig(lanes=lanes),
+  )
+  policy = models.make_policy(config, of, mesh)
+  parts = phases.make_parts(config, of, policy, "rl", mesh)
+  limits = jnp.asarray(workload.lengths(work), jnp.int32)  # [B]
+  player = dataclasses.replace(
+    parts.player,
+    play=functools.partial(parts.player.play, limits=limits),  # type: ignore
+  )
+  parts = dataclasses.replace(parts, player=player)
+  state = models.first_state(config, of, policy, mesh)
+  state = stages.enter_phase(state, parts, 0)
+  return parts, jax.device_put(state, sharding.of_state(mesh, state))
+
+
+def make_batch(work: workload.Work) -> pipeline.PromptBatch:
+  """Random prompts without padding."""
+  shape = work.prompts, work.prompt_len
+  tokens = np.random.default_rng(1).integers(PAD + 1, work.vocab, shape)
+  prompts = Prompts(
+    tokens=tokens.astype(np.int32),
+    mask=np.ones(shape, bool),
+    ids=np.arange(work.prompts, dtype=np.int32),
+    extras={},
+  )
+  records = [{"prompt": row, "answer": "", "extras": {}} for row in tokens]
+  return pipeline.PromptBatch(prompts, records)

@@ -1,0 +1,389 @@
+"""Programs compiled and timed in turn, beside the best rates of the machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh
+
+from experiments.benchmarks import inputs, workload
+from grpo_jax.algorithms import objective, options
+from grpo_jax.learning import members, stages
+from grpo_jax.rollout import sampling
+from grpo_jax.training import drivers, problem, sharding
+from grpo_jax.types import Drawn, Prompts, TrainBatch, TrainState
+
+# More than caches hold.
+_READ_BYTES = 512 * 2**20
+# Decode steps that are timed together at each fill.
+_WINDOW = 8
+_FILLS = (0.1, 1.0)
+# Steps that are timed together if they overlap.
+_TRAIN = 8
+
+
+class Program(NamedTuple):
+  """A compiled function, the seconds that it took, and what it may hold."""
+
+  call: Callable[..., Any]
+  compile_s: float
+  bytes: int
+
+
+def compiled(function: Any, *arguments: Any) -> Program:
+  """Compiles a jitted function for these arguments."""
+  start = time.perf_counter()
+  program = function.lower(*arguments).compile()
+  seconds = time.perf_counter() - start
+  memory = program.memory_analysis()
+  held = (
+    memory.argument_size_in_bytes
+    + memory.output_size_in_bytes
+    + memory.temp_size_in_bytes
+    - memory.alias_size_in_bytes  # Donated: an argument that is an output.
+  )
+  return Program(program, seconds, held)
+
+
+def peak_bytes() -> int | None:
+  """Most memory so far: of the accelerator, or resident (Linux)."""
+  device = jax.devices()[0]
+  if device.platform != "cpu":
+    return (device.memory_stats() or {}).get("peak_bytes_in_use")
+  status = pathlib.Path("/proc/self/status")
+  if not status.exists():
+    return None
+  lines = status.read_text(encoding="ascii").splitlines()
+  (line,) = (line for line in lines if line.startswith("VmHWM"))
+  return int(line.split()[1]) * 1024
+
+
+def _prefill(state: TrainState, prompts: Prompts, *, parts):
+  return parts.policy.prefill(
+    state.params["policy"], prompts.tokens, prompts.mask
+  )
+
+
+def _log_probs(state: TrainState, batch: TrainBatch, *, parts):
+  required = options.needs(parts.algorithm, parts.config)
+  policy = dataclasses.replace(
+    parts.members["policy"],
+    fields=functools.partial(members.anchor_fields, parts.plan, required),
+  )
+  return members.with_fields(parts.plan, policy, state.params, batch).old_logp
+
+
+def _decode(
+  state: TrainState, tokens, cache, weights, prefix, first, *, parts, count
+):
+  """`count` steps of the model from completion token `first` on."""
+  params = state.params["policy"]
+
+  def one(t, carry):
+    tokens, cache = carry
+    h, cache, _ = parts.policy.decode(
+      weights, tokens, jnp.full_like(tokens, t), t, prefix, cache
+    )
+    tokens = jnp.argmax(parts.policy.head(params, h), axis=-1)
+    return tokens.astype(jnp.int32), cache
+
+  return lax.fori_loop(first, first + count, one, (tokens, cache))
+
+
+class Bench:
+  """The compiled parts of a step, and the state that they pass on.
+
+  Attributes:
+    programs: What was compiled, by name; a split step is not one program.
+    runs: Runs a part and returns when it is done.
+    steps: Steps in a run of "step".
+    window: Decode steps in a run of them.
+    fills: Completion slots filled in such a run, on average, by its name.
+    rollouts: Ways of the same rollout.
+    metrics: Of the last step.
+    peak_bytes: Most memory until one step was compiled and run.
+  """
+
+  def __init__(
+    self,
+    work: workload.Work,
+    of: problem.Problem,
+    mesh: Mesh,
+    lanes: int | None = None,
+    **phase: Any,
+  ):
+    self.steps = _TRAIN if phase.get("staleness") else 1
+    self._queue: tuple[Drawn, ...] = ()
+    self.programs: dict[str, Program] = {}
+    self.runs: dict[str, Callable[[], Any]] = {}
+    self.fills: dict[str, float] = {}
+    self.rollouts: dict[str, Program] = {}
+    self.metrics: dict[str, float] = {}
+    self.parts, self._state = inputs.make_parts(work, of, mesh, lanes, **phase)
+    batch = inputs.make_batch(work)
+    prompts = jax.device_put(batch.prompts, sharding.by_rows(mesh))
+    self._add_step(of, mesh, batch, prompts)
+    self.runs["step"]()
+    self.peak_bytes = peak_bytes()  # Before the parts add to it.
+    self._add_parts(work, of, mesh, batch, prompts)
+    self._add_decode_steps(work, prompts)
+    if lanes is not None:
+      self._add_rollouts(work, prompts, lanes)
+
+  def _compile(
+    self, name: str, function: Callable, *arguments: Any, donate=(), **fixed
+  ) -> Callable:
+    """Compiles a function of the state; returns it with the state given."""
+    function = functools.partial(function, parts=self.parts, **fixed)
+    program = compiled(
+      jax.jit(function, donate_argnums=donate), self._state, *arguments
+    )
+    self.programs[name] = program
+    return functools.partial(self._call, program)
+
+  def _call(self, program: Program, *arguments: Any) -> Any:
+    return jax.block_until_ready(program.call(self._state, *arguments))
+
+  def _add_step(self, of, mesh, batch, prompts) -> None:
+    if of.judge.on_host is None:
+      program = compiled(
+        drivers.jit_step(mesh, stages.fused_step, self.parts),
+        self._state,
+        prompts,
+      )
+      self.programs["step"] = program
+
+      def run():
+        self._state, metrics, _ = self._call(program, prompts)
+        self.metrics = jax.device_get(metrics)
+
+    else:
+      driver = drivers.make_driver(of, mesh, self.parts)
+      batches = [batch] * (1 + self.parts.staleness)
+
+      def run():
+        state = dataclasses.replace(self._state, queue=self._queue)
+        before = None
+        for _ in range(self.steps):
+          state, outcome = driver(state, *batches)
+          if before is not None:
+            before.metrics()  # As in training.
+          before = outcome
+        jax.block_until_ready(state)
+        self.metrics = outcome.metrics()
+        self._queue = state.queue
+        self._state = dataclasses.replace(state, queue=())
+
+    self.runs["step"] = run
+
+  def _add_parts(self, work, of, mesh, batch, prompts) -> None:
+    prefill = self._compile("prefill", _prefill, prompts)
+    sample = self._compile("rollout", stages.sample_stage, prompts)
+    rollout = sample(prompts)
+
+    if of.judge.on_host is None:
+      score = functools.partial(self.parts.judge.score, {})
+      verifier = compiled(jax.jit(score), prompts, rollout)
+      self.programs["verifier"] = verifier
+      judge = functools.partial(verifier.call, prompts, rollout)
+      scored = judge()
+    else:
+      judge = functools.partial(
+        of.judged_on_host, batch, jax.device_get(rollout)
+      )
+      scored = jax.device_put(judge(), sharding.replicated(mesh))
+
+    rows = objective.make_train_batch(
+      self.parts.algorithm,
+      self.parts.config,
+      prompts,
+      rollout,
+      scored,
+      self._state.algorithm_state,
+      None,
+    )
+    log_probs = self._compile("log-probs", _log_probs, rows)
+    learn = compiled(
+      drivers.jit_step(mesh, stages.learn_stage, self.parts),
+      self._state,
+      prompts,
+      rollout,
+      scored,
+    )
+    self.programs["update"] = learn
+
+    def update():
+      self._state, *_ = self._call(learn, prompts, rollout, scored)
+
+    self.runs |= {
+      "prefill": lambda: prefill(prompts),
+      "rollout": lambda: sample(prompts),
+      "verifier": lambda: jax.block_until_ready(judge()),
+      "log-probs": lambda: log_probs(rows),
+      "update": update,
+    }
+
+  def _add_decode_steps(self, work, prompts) -> None:
+    _, prefix, _ = self._call(self.programs["prefill"], prompts)
+    weights = jax.jit(self.parts.policy.weights)(self._state.params["policy"])
+    steps = work.completion_len - 1
+    self.window = min(_WINDOW, max(1, steps // 10))
+
+    def add(fill):
+      first = max(round(fill * steps) - self.window, 0)
+      name = f"decode at {fill:.0%}"
+      # The token that a step reads is in the cache when it attends.
+      self.fills[name] = first + (self.window + 1) / 2
+      # As large as the sampler has it by then.
+      slots = next(
+        size
+        for size in sampling.cache_sizes(work.completion_len)
+        if size >= first + self.window
+      )
+      carry = [
+        jnp.zeros(work.rows, jnp.int32),
+        self.parts.policy.allocate(work.rows, slots, prefix),
+      ]
+      decode = self._compile(
+        f"{slots} slots",
+        _decode,
+        *carry,
+        weights,
+        prefix,
+        jnp.int32(0),
+        donate=(1, 2),
+        count=self.window,
+      )
+
+      def run():
+        carry[:] = decode(*carry, weights, prefix, jnp.int32(first))
+
+      # Not counted: after the update nothing of the cache is near the cores.
+      self.runs.setdefault("decode warm-up", run)
+      self.runs[name] = run
+
+    for fill in _FILLS:
+      add(fill)
+
+  def _add_rollouts(self, work, prompts, lanes) -> None:
+    """The rollout in lanes, and in batches of rows that wait for each other."""
+    key, _ = stages.step_keys(self._state)
+    lengths = jnp.asarray(workload.lengths(work), jnp.int32)  # [B]
+    sampler = self.parts.player.play.keywords["config"]
+    for name, together, of_lanes in (
+      ("all at once", work.prompts, None),
+      (f"{lanes} at a time", max(1, lanes // work.group), None),
+      (f"{lanes} lanes", work.prompts, lanes),
+    ):
+      sample = functools.partial(
+        sampling.sample,
+        self.parts.policy,
+        config=dataclasses.replace(sampler, lanes=of_lanes),
+        group_size=work.group,
+      )
+      parts = [
+        (
+          jax.tree.map(lambda x, at=slice(p, p + together): x[at], prompts),
+          lengths[p * work.group : (p + together) * work.group],
+        )
+        for p in range(0, work.prompts, together)
+      ]
+      params = self._state.params["policy"]
+      program = compiled(
+        jax.jit(
+          lambda params, prompts, key, limits, sample=sample: sample(
+            params, prompts, key, limits=limits
+          )
+        ),
+        params,
+        parts[0][0],
+        key,
+        parts[0][1],
+      )
+
+      def run(program=program, parts=parts):
+        params = self._state.params["policy"]
+        return [
+          jax.block_until_ready(program.call(params, some, key, limits))
+          for some, limits in parts
+        ]
+
+      self.rollouts[name] = program
+      self.runs[name] = run
+
+
+class Ceiling(NamedTuple):
+  """A function that does `amount` FLOPs, or reads as many bytes."""
+
+  run: Callable[[], Any]
+  amount: float
+
+
+def ceilings(
+  work: workload.Work, micro_batch_size: int
+) -> dict[str, dict[str, Ceiling]]:
+  """Products of matrices, and readings of a long array, by unit and name."""
+  micro_tokens = micro_batch_size * (work.prompt_len + work.completion_len - 1)
+  shapes = [
+    (2048, 2048, 2048),
+    (micro_tokens, work.hidden, work.inner),
+    (work.rows, work.hidden, work.inner),
+  ]
+  count = 1
+  if jax.default_backend() != "cpu":
+    # Starting one takes long beside a small one: larger, and several at once.
+    shapes.append((8192, 8192, 8192))
+    count = 10
+
+  def ceiling(function, arguments, amount):
+    def run():
+      return [function(*arguments) for _ in range(count)]
+
+    return Ceiling(run, count * amount)
+
+  product = jax.jit(jnp.matmul)
+  products = {}
+  for m, k, n in shapes:
+    keys = jax.random.split(jax.random.key(0))
+    pair = (
+      jax.random.normal(keys[0], (m, k), work.dtype),
+      jax.random.normal(keys[1], (k, n), work.dtype),
+    )
+    products[f"{m} x {k} x {n}"] = ceiling(product, pair, 2 * m * k * n)
+  rows = jnp.ones((_READ_BYTES // 4 // 4096, 4096), jnp.float32)
+  readings = {
+    "sum": ceiling(jax.jit(jnp.sum), (rows,), _READ_BYTES),
+    "matrix by vector": ceiling(product, (rows, rows[0]), _READ_BYTES),
+  }
+  return {"flops_per_s": products, "bytes_per_s": readings}
+
+
+def measure(
+  runs: dict[str, Callable[[], Any]], repeats: int
+) -> dict[str, list[float]]:
+  """Seconds of each in `repeats` rounds, after one that is not counted."""
+  seconds: dict[str, list[float]] = {name: [] for name in runs}
+  for _ in range(1 + repeats):
+    for name, run in runs.items():
+      start = time.perf_counter()
+      jax.block_until_ready(run())
+      seconds[name].append(time.perf_counter() - start)
+  return {name: values[1:] for name, values in seconds.items()}
+
+
+def spread(seconds: Sequence[float]) -> dict[str, float]:
+  """Median and range."""
+  return {
+    "median_s": statistics.median(seconds),
+    "min_s": min(seconds),
+    "max_s": max(seconds),
+  }

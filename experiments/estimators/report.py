@@ -1,0 +1,71 @@
+"""What each published estimator estimates: a table and a figure.
+
+    python -m experiments.estimators.report
+    python -m experiments.estimators.report --algorithms=grpo,rloo --out=/tmp
+
+Enumerates every group of completions of two small tabular policies, so that
+means and variances of gradients are exact. Writes estimators.md and
+estimators.png into the folder --out; takes one to three minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+import jax
+from absl import flags
+
+from experiments import flags as flags_lib
+from experiments.estimators import figure, measurements, page
+from grpo_jax import algorithms
+
+_OUT = flags.DEFINE_string("out", "docs", "Folder of the two files.")
+_ALGORITHMS = flags.DEFINE_list(
+  "algorithms", [], "Only these; by default every one with a policy gradient."
+)
+
+
+def main(argv: Sequence[str]) -> int:
+  """Measures, writes the page and the figure, and says where they are."""
+  del argv
+  out = pathlib.Path(_OUT.value)
+  chosen = _ALGORITHMS.value or measurements.names()
+  for name in chosen:
+    algorithms.get_algorithm(name)  # Raises with the nearest name.
+    if name in measurements.WITHOUT:
+      raise ValueError(
+        f"--algorithms: {name!r} has no policy gradient, it"
+        f" {measurements.WITHOUT[name]}; choose from"
+        f" {', '.join(measurements.names())}."
+      )
+  if _ALGORITHMS.value and not flags.FLAGS["out"].present:
+    raise ValueError(
+      f"--algorithms={','.join(chosen)}: the page in {_OUT.value} is about all"
+      " of them; pass --out=FOLDER for one about these."
+    )
+  if not out.is_dir():
+    raise FileNotFoundError(
+      f"--out={_OUT.value}: there is no such folder. Start from the root of"
+      " the repository, or make the folder first."
+    )
+  with jax.enable_x64(True):
+    rows = measurements.measure_all(chosen)
+    reference = _reference_variance()
+    # About no algorithm in particular: on the whole page only.
+    parts = [] if _ALGORITHMS.value else measurements.combinations()
+  written, drawn = out / "estimators.md", out / "estimators.png"
+  text = page.markdown(rows, parts, reference)
+  written.write_text(text, encoding="utf-8")
+  figure.plot(rows, reference, drawn)
+  print(f"{len(rows)} rows: {written}, {drawn}")
+  return 0
+
+
+def _reference_variance() -> float:
+  """Of REINFORCE without a baseline at the main group size."""
+  return measurements.measure("reinforce", (measurements.MAIN_SIZE,)).variance
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)

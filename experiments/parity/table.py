@@ -1,0 +1,147 @@
+r"""A table of how far checkpoints are from what transformers computes.
+
+    python scripts/make_tiny_checkpoints.py --output=ck --variants --bfloat16
+    python -m experiments.parity.table --checkpoints=ck --exports=ck_exported
+    python scripts/make_tiny_checkpoints.py --reference_of ck_exported/*
+    python -m experiments.parity.table --checkpoints=ck --exports=ck_exported
+
+The first and third need torch and transformers. Each folder of `ck` has a
+checkpoint with a reference.npz of left-padded rows. A row of the table has the
+largest difference of a logit, in float32,
+
+  logits: of the forward pass;
+  decoding: of the last slots, one at a time after a prefill;
+  exported: between other parameters here and their export in transformers,
+    once ck_exported has a reference;
+
+the share of equal tokens of the greedy continuation; and, for what bfloat16
+costs, the largest difference of a bfloat16 forward pass from the float32 logits
+of transformers, here and there. Exit status: 0 if no float32 difference is
+above --tolerance and all tokens are equal, 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from absl import flags
+
+from experiments import flags as flags_lib
+from experiments.parity import outputs
+from grpo_jax.models import architecture, weights
+from grpo_jax.types import PyTree
+
+_CHECKPOINTS = flags.DEFINE_string(
+  "checkpoints", None, "Folder of checkpoints with references.", required=True
+)
+_EXPORTS = flags.DEFINE_string(
+  "exports", None, "Folder for exports; what it lacks is written."
+)
+_TOLERANCE = flags.DEFINE_float(
+  "tolerance", 2e-4, "Largest difference of a logit that passes.", 0.0
+)
+
+_COLUMNS = ("logits", "decoding", "exported", "greedy", "bf16", "bf16, theirs")
+
+
+def differences(
+  directory: pathlib.Path, exported: pathlib.Path | None
+) -> dict[str, float]:
+  """The cells of a row that can be filled.
+
+  Args:
+    directory: A checkpoint with its reference.npz.
+    exported: Where its export is or goes.
+
+  Raises:
+    FileNotFoundError, ValueError: Checkpoint or reference are at fault.
+  """
+  config, params = weights.load(directory)
+  reference = outputs.read_reference(directory / "reference.npz")
+  cells = {
+    "logits": outputs.compare(config, params, reference).largest,
+    "decoding": _decoding(config, params, reference),
+  }
+  with np.load(directory / "reference.npz") as archive:
+    others = {name: archive[name] for name in archive}
+  if "greedy" in others:
+    there = others["greedy"]
+    here = outputs.greedy(config, params, *reference[:2], there.shape[1])
+    cells["greedy"] = float((here == there).mean())
+  if "bfloat16_error" in others:
+    cells["bf16, theirs"] = float(others["bfloat16_error"])
+    narrow, params_narrow = weights.load(directory, param_dtype="bfloat16")
+    narrow = dataclasses.replace(narrow, dtype="bfloat16")
+    found = outputs.compare(narrow, params_narrow, reference)
+    cells["bf16"] = found.largest
+  if exported is not None:
+    # What a training makes of them: the same numbers would be in the source.
+    params = jax.tree.map(lambda x: 0.9 * x, params)
+    if not exported.exists():
+      weights.export(params, config, directory, exported)
+    if (exported / "reference.npz").exists():
+      reference = outputs.read_reference(exported / "reference.npz")
+      found = outputs.compare(config, params, reference)
+      cells["exported"] = found.largest
+  return cells
+
+
+def _decoding(
+  config: architecture.TransformerConfig,
+  params: PyTree,
+  reference: outputs.Reference,
+) -> float:
+  ids, mask, there = reference
+  # Every row has a token in the prompt.
+  split = int(mask.argmax(axis=1).max()) + 1
+  here = outputs.step_by_step(
+    config, params, ids[:, :split], mask[:, :split], ids[:, split:]
+  )
+  return float(abs(np.asarray(here) - there[:, split - 1 :]).max())
+
+
+def main(argv: Sequence[str]) -> int:
+  """Prints the table, row by row."""
+  del argv
+  root = pathlib.Path(_CHECKPOINTS.value)
+  directories = sorted(path.parent for path in root.glob("*/reference.npz"))
+  if not directories:
+    raise ValueError(
+      f"--checkpoints={root}: no folder in it has a reference.npz; make some"
+      " with scripts/make_tiny_checkpoints.py."
+    )
+  width = max(len("checkpoint"), *(len(path.name) for path in directories))
+  _print_row("checkpoint".ljust(width), *(f"{n:>7}" for n in _COLUMNS))
+  _print_row("-" * width, *("-" * max(len(n), 7) for n in _COLUMNS))
+  passed = True
+  exports = pathlib.Path(_EXPORTS.value) if _EXPORTS.value else None
+  for directory in directories:
+    # Accelerators multiply float32 matrices in fewer bits unless told.
+    with jax.default_matmul_precision("highest"):
+      cells = differences(directory, exports and exports / directory.name)
+    text = {name: f"{value:.1e}" for name, value in cells.items()}
+    if "greedy" in cells:
+      text["greedy"] = f"{cells['greedy']:.0%}"
+    _print_row(
+      directory.name.ljust(width),
+      *(f"{text.get(n, '-'):>{max(len(n), 7)}}" for n in _COLUMNS),
+    )
+    wide = max(cells.get(n, 0.0) for n in ("logits", "decoding", "exported"))
+    passed &= wide <= _TOLERANCE.value and cells.get("greedy", 1.0) == 1
+  print(
+    f"{'PASS' if passed else 'FAIL'}: {len(directories)} checkpoints, tolerance"
+    f" {_TOLERANCE.value:g}"
+  )
+  return 0 if passed else 1
+
+
+def _print_row(*cells: str) -> None:
+  print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)

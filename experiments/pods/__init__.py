@@ -1,0 +1,12 @@
+"""What a run needs, and what its step does on TPUs that are not there.
+
+| file        | holds                                                    |
+|-------------|----------------------------------------------------------|
+| `memory.py` | the command that says what a run needs, from shapes      |
+| `chips.py`  | TPUs: figures, slices, names                             |
+| `hlo.py`    | the text of a compiled program, parsed                   |
+| `loops.py`  | how often its loops run                                  |
+| `costs.py`  | what it multiplies, moves and sends                      |
+| `report.py` | the command that compiles a step and says what it does   |
+| `table.py`  | the command that writes benchmarks/pods.md               |
+"""

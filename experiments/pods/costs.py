@@ -1,0 +1,635 @@
+"""Walks a compiled program: what is multiplied, moved and sent, and how often.
+
+XLA's own `cost_analysis` counts the body of a loop once, and everything in a
+training step is in loops. `analyze` walks the optimised text instead, from the
+entry into every computation, and multiplies by the trip counts:
+
+- a loop counts from a known start to a bound that is constant, or carried in
+  unchanged. With further conditions, as in a decode loop that may end early,
+  this is the most that it can do, and the numbers are bounds from above;
+- a loop whose bound is not in the text is counted once, and named in
+  `unresolved`;
+- of the branches of a conditional the one that multiplies most is counted.
+
+Counted are matrix products (`dot`, `convolution`) and what kernels declare; not
+element-wise operations. Bytes are those that each instruction, with all that is
+fused into it, reads and writes in HBM: what the layout says is in VMEM is free,
+a slice counts what it takes, an update in place what it writes. The result is
+of one device; every device runs the same program.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Sequence
+
+from experiments.pods import hlo, loops
+from experiments.pods.hlo import Array, Computation, Instruction
+
+# What no scope claims; and how far to look for a reader that does.
+_OTHER = "other"
+_READERS = 8
+# Collectives over less than this are flags and counts, not weights. Bytes.
+_SMALL = 4096
+
+COLLECTIVES = (
+  "all-gather",
+  "all-reduce",
+  "all-to-all",
+  "collective-broadcast",
+  "collective-permute",
+  "ragged-all-to-all",
+  "reduce-scatter",
+)
+_TRANSFERS = ("send", "recv", "infeed", "outfeed")
+# Names of other values, or nothing that is done at run time.
+_FREE = frozenset(
+  {
+    "add-dependency",
+    "after-all",
+    "async-done",
+    "async-update",
+    "bitcast",
+    "call",
+    "conditional",
+    "constant",
+    "copy-done",
+    "domain",
+    "get-tuple-element",
+    "opt-barrier",
+    "parameter",
+    "partition-id",
+    "replica-id",
+    "slice-done",
+    "tuple",
+    "while",
+  }
+)
+# Notes of the compiler, and halves of what is counted elsewhere.
+_FREE_CALLS = frozenset(
+  {
+    "AllocateBuffer",
+    "AssumeGatherIndicesInBound",
+    "AsyncCollectiveDone",
+    "AsyncCollectiveStart",
+    "ConcatBitcast",
+    "GatherScatterIndicesBitpacked",
+    "PrepareAsyncCallDone",
+    "PrepareAsyncCallStart",
+    "ZeroCrop",
+  }
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+  """A loop that was walked.
+
+  Attributes:
+    name: Of its instruction.
+    op_name: Where it was traced.
+    trips: How often its body is run each time; None: not in the text.
+    times: How often it is entered.
+    is_bound: It may end earlier.
+  """
+
+  name: str
+  op_name: str
+  trips: int | None
+  times: int
+  is_bound: bool
+
+
+@dataclasses.dataclass
+class Collective:
+  """What one instruction sends, over a whole step.
+
+  Attributes:
+    kind: Of `COLLECTIVES`.
+    name: Of its instruction.
+    op_name: Where it was traced.
+    phase: Scope that it belongs to.
+    count: How often it is run.
+    bytes: Of the whole array on a device, each time: what is gathered,
+      reduced or exchanged.
+    group_size: Devices that take part together.
+    is_async: Other work may be done meanwhile.
+    in_token_loop: It is run for each token.
+    invariant: In the token loop, and on data that no token changes: weights.
+  """
+
+  kind: str
+  name: str
+  op_name: str
+  phase: str
+  count: int
+  bytes: int
+  group_size: int
+  is_async: bool
+  in_token_loop: bool
+  invariant: bool
+
+  @property
+  def sent(self) -> float:
+    """Bytes that a device sends around a ring, over the step."""
+    n = self.group_size
+    share = 1.0 if "permute" in self.kind else (n - 1) / n
+    if self.kind == "all-reduce":
+      share *= 2
+    return self.count * self.bytes * share
+
+
+@dataclasses.dataclass
+class Transfer:
+  """A send or receive that is no collective.
+
+  Attributes:
+    opcode: "send", "recv", "infeed", "outfeed" or "custom-call".
+    op_name: Where it was traced.
+    phase: Scope that it belongs to.
+    count: How often it is run.
+    bytes: That leave the device, each time.
+    between_slices: It is a part of a collective over the data-centre network,
+      and does not wait for a Python process.
+  """
+
+  opcode: str
+  op_name: str
+  phase: str
+  count: int
+  bytes: int
+  between_slices: bool
+
+
+@dataclasses.dataclass
+class Costs:
+  """Of one device over a step: floating-point operations and HBM bytes."""
+
+  flops: float = 0.0
+  bytes: float = 0.0
+
+
+@dataclasses.dataclass
+class Analysis:
+  """What `analyze` found.
+
+  Attributes:
+    phases: Scope -> costs.
+    collectives: Each with its phase.
+    transfers: Each with its kind.
+    loops: All loops, in the order of the walk.
+    kernels: Name -> how often a kernel is called that declares no cost.
+    matmuls: Products that were walked, and those in the text; unequal numbers
+      mean that the parser has lost a part of the program.
+  """
+
+  phases: dict[str, Costs]
+  collectives: list[Collective]
+  transfers: list[Transfer]
+  loops: list[Loop]
+  kernels: dict[str, int]
+  matmuls: tuple[int, int]
+
+  @property
+  def unresolved(self) -> list[Loop]:
+    """Loops that were counted once for want of a bound."""
+    return [loop for loop in self.loops if loop.trips is None]
+
+  @property
+  def weight_gathers(self) -> list[Collective]:
+    """Collectives over weights in the token loop; there should be none."""
+    return [one for one in self.collectives if one.invariant]
+
+  @property
+  def host_transfers(self) -> list[Transfer]:
+    """Sends and receives that wait for the host; there should be none."""
+    return [one for one in self.transfers if not one.between_slices]
+
+
+def analyze(
+  text: str,
+  scopes: Sequence[str],
+  token_scope: str = "decode",
+  most_tokens: int | None = None,
+) -> Analysis:
+  """Counts what a compiled program does; see the module.
+
+  Args:
+    text: `compiled.as_text()`, of a program that is scheduled for one device
+      and run by all.
+    scopes: Names of `jax.named_scope` that phases are called by; an instruction
+      belongs to the innermost one that its path has, or else to that of what
+      it is in, or to "other".
+    token_scope: The scope whose loop draws a token at a time.
+    most_tokens: Where a counter ends that the text bounds by 2³¹ − 1 only.
+
+  Raises:
+    ValueError: The text is no HLO.
+  """
+  walk = _Walk(hlo.parse(text), scopes, token_scope, most_tokens)
+  entry = walk.module.computations[walk.module.entry]
+  walk.run(entry, _Place(_OTHER))
+  return Analysis(
+    phases=dict(walk.phases),
+    collectives=walk.collectives,
+    transfers=walk.transfers,
+    loops=walk.loops,
+    kernels=dict(walk.kernels),
+    matmuls=(len(walk.matmuls), walk.module.num_matmuls),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+  """Where the walk is.
+
+  Attributes:
+    phase: Scope.
+    times: How often it comes here.
+    parameters: What is known of the parameters of the computation.
+    in_tokens: In a token loop.
+    is_async: In something that runs beside the rest.
+  """
+
+  phase: str
+  times: int = 1
+  parameters: tuple[loops.Value, ...] = ()
+  in_tokens: bool = False
+  is_async: bool = False
+
+
+class _Walk:
+  """Adds up a program."""
+
+  def __init__(self, module, scopes, token_scope, most_tokens):
+    self.module = module
+    self.scopes = scopes
+    self.token_scope = token_scope
+    self.values = loops.Values(module, most_tokens)
+    self.invariants = loops.Invariants(module)
+    self.matmuls: set[tuple[str, str]] = set()
+    self.clear()
+
+  def clear(self):
+    self.phases: dict[str, Costs] = collections.defaultdict(Costs)
+    self.collectives: list[Collective] = []
+    self.transfers: list[Transfer] = []
+    self.loops: list[Loop] = []
+    self.kernels: dict[str, int] = collections.Counter()
+
+  def scope(self, one: Instruction) -> str | None:
+    """The innermost known scope of an instruction, if it has one."""
+    parts = re.split(r"[/()]", one.op_name)
+    found = [part for part in parts if part in self.scopes]
+    return found[-1] if found else None
+
+  def phase(
+    self, computation: Computation, one: Instruction, otherwise: str
+  ) -> str:
+    """Its scope; or that of what it is in, or of the first that reads it."""
+    found = self.scope(one)
+    if found or otherwise != _OTHER:
+      return found or otherwise
+    # Copies into VMEM say nothing of themselves.
+    for _ in range(_READERS):
+      users = computation.users.get(one.name)
+      if not users:
+        break
+      one = users[0]
+      if found := self.scope(one):
+        return found
+    return _OTHER
+
+  def run(self, computation: Computation, place: _Place) -> None:
+    """Walks all instructions of a computation."""
+    channels: set[str] = set()
+    for one in computation.instructions.values():
+      phase = self.phase(computation, one, place.phase)
+      here = dataclasses.replace(place, phase=phase)
+      base = one.opcode.removesuffix("-start")
+      if one.opcode == "while":
+        self._while(computation, one, here)
+      elif one.opcode == "conditional":
+        self._conditional(one, here)
+      elif one.opcode == "call":
+        callee = self.module.computations[one.attribute("to_apply") or ""]
+        parameters = tuple(
+          self.values.of(computation, name, place.parameters)
+          for name in one.operands
+        )
+        self.run(callee, dataclasses.replace(here, parameters=parameters))
+      elif base in COLLECTIVES:
+        is_async = place.is_async or one.opcode.endswith("-start")
+        self._collective(
+          computation, one, dataclasses.replace(here, is_async=is_async)
+        )
+      elif one.opcode in _TRANSFERS or "callback" in one.target:
+        self._transfer(computation, one, here)
+      else:
+        self._plain(computation, one, here, channels)
+
+  def _while(self, computation, one, place):
+    is_token = self.token_scope in re.split(r"[/()]", one.op_name)
+    if is_token and not place.in_tokens:
+      self.invariants.enter(one)
+    trips, is_bound, _ = self.values.loop(computation, one, place.parameters)
+    inside = self.values.inside(computation, one, place.parameters)
+    self.loops.append(Loop(one.name, one.op_name, trips, place.times, is_bound))
+    within = dataclasses.replace(
+      place,
+      times=place.times * (1 if trips is None else trips),
+      parameters=(inside,),
+      in_tokens=place.in_tokens or is_token,
+    )
+    for part in ("condition", "body"):
+      self.run(self.module.computations[one.attribute(part) or ""], within)
+
+  def _conditional(self, one, place):
+    """Counts the branch that multiplies most."""
+    named = re.search(r"branch_computations=\{([^}]*)\}", one.attributes)
+    names = (
+      named[1]
+      if named
+      else " ".join(
+        one.attribute(part) or ""
+        for part in ("true_computation", "false_computation")
+      )
+    )
+    outside, branches = self.__dict__.copy(), []
+    for name in re.findall(r"[\w.\-]+", names):
+      self.clear()
+      self.run(
+        self.module.computations[name],
+        dataclasses.replace(place, parameters=()),
+      )
+      branches.append(self.__dict__.copy())
+    most = max(
+      branches,
+      key=lambda of: [
+        sum(getattr(costs, field) for costs in of["phases"].values())
+        for field in ("flops", "bytes")
+      ],
+    )
+    self.__dict__.update(outside)
+    for phase, costs in most["phases"].items():
+      self.phases[phase].flops += costs.flops
+      self.phases[phase].bytes += costs.bytes
+    self.collectives += most["collectives"]
+    self.transfers += most["transfers"]
+    self.loops += most["loops"]
+    for target, count in most["kernels"].items():
+      self.kernels[target] += count
+
+  def _operands(self, computation, one) -> list[Array]:
+    return [
+      array
+      for name in one.operands
+      for array in computation.instructions[name].arrays
+    ]
+
+  def _collective(self, computation, one, place):
+    kind = one.opcode.removesuffix("-start")
+    if computation.name.startswith("all-reduce-scatter"):
+      kind = "reduce-scatter"  # As a TPU writes it: a sum, and a slice of it.
+    size = sum(array.size for array in self._operands(computation, one))
+    group = _group_size(one.attributes, self.module.num_partitions)
+    if kind == "all-gather":
+      size *= group
+    marked = self.invariants.names.get(computation.name, set())
+    self.collectives.append(
+      Collective(
+        kind=kind,
+        name=one.name,
+        op_name=one.op_name,
+        phase=place.phase,
+        count=place.times,
+        bytes=size,
+        group_size=group,
+        is_async=place.is_async,
+        in_token_loop=place.in_tokens,
+        invariant=place.in_tokens
+        and size >= _SMALL
+        and all(name in marked for name in one.operands),
+      )
+    )
+
+  def _transfer(self, computation, one, place):
+    self.transfers.append(
+      Transfer(
+        one.opcode,
+        one.op_name,
+        place.phase,
+        place.times,
+        sum(array.size for array in self._operands(computation, one)),
+        "megascale" in one.attributes,
+      )
+    )
+
+  def _plain(self, computation, one, place, channels):
+    """Fusions, products, kernels, and all that only moves bytes."""
+    if one.opcode == "async-start":
+      called = self.module.computations[one.attribute("calls") or ""]
+      self.run(called, dataclasses.replace(place, is_async=True, parameters=()))
+      return
+    costs = self.phases[place.phase]
+    costs.bytes += place.times * self._hbm_bytes(computation, one)
+    if one.opcode in ("dot", "convolution"):
+      costs.flops += place.times * self._product(computation, one)
+    elif one.opcode == "custom-call" and one.target not in _FREE_CALLS:
+      declared = re.search(r'"flops":"?(\d+)', one.attributes)
+      if declared and int(declared[1]):
+        costs.flops += place.times * int(declared[1])
+      else:
+        kernel = re.sub(r"[.\d]+$", "", one.name)
+        self.kernels[kernel] += place.times
+    elif callee := one.attribute("calls"):
+      self._fusion(self.module.computations[callee], place, channels)
+
+  def _fusion(self, computation, place, channels):
+    """What is multiplied and sent in a fusion; its bytes are those outside."""
+    for one in computation.instructions.values():
+      phase = self.scope(one) or place.phase
+      here = dataclasses.replace(
+        place, phase=phase, is_async="async_collective" in one.attributes
+      )
+      if one.opcode in ("dot", "convolution"):
+        flops = self._product(computation, one)
+        self.phases[here.phase].flops += place.times * flops
+      elif one.opcode in COLLECTIVES:
+        # One that runs beside several fusions is a part of each of them, with
+        # the same channel.
+        channel = one.attribute("channel_id") or one.name
+        if channel not in channels:
+          channels.add(channel)
+          self._collective(computation, one, here)
+      elif callee := one.attribute("calls"):
+        self._fusion(self.module.computations[callee], here, channels)
+
+  def _product(self, computation, one) -> float:
+    """Operations of a product: two for each multiplication that is needed."""
+    self.matmuls.add((computation.name, one.name))
+    left, right = (
+      computation.instructions[name].arrays[0] for name in one.operands[:2]
+    )
+    if one.opcode == "dot":
+      contracted = re.search(
+        r"lhs_contracting_dims=\{([\d,]*)\}", one.attributes
+      )
+      dims = (
+        [int(i) for i in contracted[1].split(",") if i] if contracted else []
+      )
+      inner = math.prod(left.dims[i] for i in dims)
+      return 2.0 * math.prod(one.arrays[0].dims) * inner
+    return _convolution(one, left, right)
+
+  def _hbm_bytes(self, computation, one) -> float:
+    if one.opcode in _FREE or one.opcode.endswith("-done"):
+      return 0
+    if one.opcode == "custom-call" and one.target in _FREE_CALLS:
+      return 0
+    sources = [computation.instructions[name] for name in one.operands]
+
+    def read(source: Instruction, size: int | None = None) -> int:
+      """Bytes, or at most `size` of them, if the array is in HBM."""
+      found = sum(array.size for array in source.arrays if array.in_hbm)
+      return found if size is None else min(found, size)
+
+    written = sum(array.size for array in one.arrays if array.in_hbm)
+    if one.opcode in ("copy-start", "slice-start"):
+      # (where to, where from, context); of a slice, in the other order.
+      moved = one.arrays[0 if one.opcode == "copy-start" else 1]
+      return moved.size * moved.in_hbm + read(sources[0], moved.size)
+    if one.opcode in ("dynamic-slice", "slice", "gather"):
+      return written + read(sources[0], one.arrays[0].size)
+    if one.opcode == "dynamic-update-slice":
+      size = sources[1].arrays[0].size
+      return read(sources[1]) + min(written, size)
+    if one.opcode == "scatter":
+      size = sources[-1].arrays[0].size
+      return sum(read(x) for x in sources[1:]) + min(written, size)
+    callee = one.attribute("calls") if one.opcode == "fusion" else None
+    if callee is None:
+      return written + sum(read(source) for source in sources)
+    called = self.module.computations[callee]
+    total = 0
+    for source, parameter in zip(sources, called.parameters, strict=True):
+      total += read(source, _read_of(called, parameter))
+    root = called.root
+    names = root.operands if root.opcode == "tuple" else (root.name,)
+    for name, array in zip(names, one.arrays, strict=False):
+      if array.in_hbm:
+        total += min(array.size, _written_of(called, name))
+    return total
+
+
+def _read_of(computation: Computation, parameter: Instruction) -> int:
+  """Bytes of a parameter of a fusion that are read."""
+  total = 0
+  whole = sum(array.size for array in parameter.arrays)
+  for user in computation.users[parameter.name]:
+    first = user.operands[0] == parameter.name
+    if first and user.opcode in ("dynamic-slice", "slice", "gather"):
+      total += user.arrays[0].size
+    elif user.opcode == "bitcast":
+      total += _read_of(computation, user)
+    elif not (first and user.opcode == "dynamic-update-slice"):
+      return whole
+  return min(total, whole)
+
+
+def _written_of(computation: Computation, name: str) -> int:
+  """Bytes of a result of a fusion that are written."""
+  one = computation.instructions[name]
+  while one.opcode == "bitcast":
+    one = computation.instructions[one.operands[0]]
+  if one.opcode == "dynamic-update-slice":
+    one = computation.instructions[one.operands[1]]
+  return sum(array.size for array in one.arrays)
+
+
+def _group_size(attributes: str, num_partitions: int) -> int:
+  """Devices of a replica group, in any of the ways that they are written."""
+  if found := re.search(
+    r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", attributes
+  ):
+    sizes = {
+      name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", found[1])
+    }
+    axes = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", found[2])
+    return math.prod(int(part) if part else sizes[name] for name, part in axes)
+  if found := re.search(r"replica_groups=\[(\d+),(\d+)\]<=", attributes):
+    return int(found[2])
+  if found := re.search(r"replica_groups=\{\{([\d,]+)\}", attributes):
+    return len(found[1].split(","))
+  return num_partitions
+
+
+def _convolution(one: Instruction, left: Array, right: Array) -> float:
+  """Operations of a convolution, which is how a TPU writes its products.
+
+  Windows may reach into padding, by which products over several dimensions are
+  written; only what meets an element is counted, as XLA's own analysis does.
+  """
+  labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", one.attributes)
+  assert labels is not None, one
+  of_left, of_right, of_result = labels.groups()
+  result = one.arrays[0]
+  window = re.search(r"window=\{([^}]*)\}", one.attributes)
+  fields = dict(re.findall(r"(\w+)=(\S+)", window[1] if window else ""))
+
+  def field(name: str, at: int, otherwise: str) -> str:
+    return fields[name].split("x")[at] if name in fields else otherwise
+
+  valid = 1
+  for at in range(sum(label.isdigit() for label in of_left)):
+    label = str(at)
+    low = int(field("pad", at, "0_0").split("_")[0])
+    valid *= _meetings(
+      left.dims[of_left.index(label)],
+      int(field("size", at, "1")),
+      result.dims[of_result.index(label)],
+      int(field("stride", at, "1")),
+      low,
+      int(field("lhs_dilate", at, "1")),
+      int(field("rhs_dilate", at, "1")),
+    )
+  groups = int(one.attribute("batch_group_count") or 1)
+  return (
+    2.0
+    * left.dims[of_left.index("b")]
+    / groups
+    * result.dims[of_result.index("f")]
+    * right.dims[of_right.index("i")]
+    * valid
+  )
+
+
+@functools.cache
+def _meetings(
+  size: int,
+  window: int,
+  results: int,
+  stride: int,
+  low: int,
+  of_left: int,
+  of_right: int,
+) -> int:
+  """Pairs (result, place in the window) that meet an element, not padding."""
+  count = 0
+  end = (size - 1) * of_left  # The last element, with holes between them.
+  for k in range(window):
+    # Results o with 0 <= o · stride + shift <= end, on no hole.
+    shift = k * of_right - low
+    first = max(0, math.ceil(-shift / stride))
+    last = min(results - 1, (end - shift) // stride)
+    if of_left == 1:
+      count += max(0, last - first + 1)
+    else:
+      count += sum(
+        (o * stride + shift) % of_left == 0 for o in range(first, last + 1)
+      )
+  return count

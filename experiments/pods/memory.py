@@ -1,0 +1,359 @@
+r"""Says how much memory a run needs, from shapes alone.
+
+    python -m experiments.pods.memory \
+        --config=configs/recipes/dapo.py:qwen2.5-7b
+
+Nothing is downloaded for the models of configs/recipes/models.py, and no weight
+is made. Parameters, the optimizer's state and copies are exact; so is the
+cache of the rollout, which holds the prompts of a batch and, at full length,
+all completions or those of `config.sampling.lanes`.
+What the backward pass keeps is an estimate:
+
+    A(all layers, as configured) + A(one layer, nothing recomputed)
+
+where A is what `jax.vjp` of the forward pass of a micro-batch, and of prompts
+that its rows share, hands to its backward pass, without parameters; the second
+term is there with `remat`. A critic is run after the policy, and what it needs
+then is taken to be no more than what the policy does. The compiler may keep
+more or less. Everything is per device of `config.mesh`, whose devices need not
+exist (`data` is by default what those of this machine leave for it). What the
+backward pass keeps counts the devices of `tensor` as one, and is an upper bound
+with more of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+from jax.sharding import AbstractMesh
+
+from configs.recipes import models as published
+from experiments import flags as flags_lib
+from grpo_jax.learning import stages
+from grpo_jax.models import lora
+from grpo_jax.models.architecture import TransformerConfig
+from grpo_jax.ops import logprobs, masked
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import models, phases, runs, sharding
+from grpo_jax.training import problem as problem_lib
+from grpo_jax.types import Policy, PyTree
+
+_CONFIG = flags_lib.define_config()
+
+# Held for the whole run, while completions are sampled, while they are learnt.
+_ALWAYS, _SAMPLING, _LEARNING = "always", "sampling", "learning"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  """What shapes are made of: the model, prompt and completion slots."""
+
+  model: TransformerConfig
+  adapters: lora.LoRAConfig | None
+  max_prompt_len: int
+  max_new_tokens: int
+
+  def policy(self) -> Policy:
+    """What is sampled from and trained."""
+    return models.policy_of(self.model, self.adapters)
+
+
+def sizes(config: config_lib.RunConfig) -> Sizes:
+  """The sizes of a run, without its data where they are not needed."""
+  data = config.data
+  if data.source != "task" and config.model.checkpoint:
+    with published.architecture(config.model.checkpoint) as folder:
+      model = dataclasses.replace(config.model, checkpoint=folder)
+      # The tokenizer is the checkpoint's.
+      architecture = model.transformer(vocab_size=1)
+    assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
+    assert config.sampling.max_new_tokens is not None
+    return Sizes(
+      architecture,
+      config.model.adapters(),
+      data.max_prompt_len,
+      config.sampling.max_new_tokens,
+    )
+  with contextlib.closing(problem_lib.make_problem(config)) as problem:
+    return Sizes(
+      config.model.transformer(problem.tokenizer.vocab_size),
+      config.model.adapters(),
+      problem.max_prompt_len,
+      problem.max_new_tokens,
+    )
+
+
+def mesh_of(config: config_lib.RunConfig) -> AbstractMesh:
+  """The mesh of a config, of devices that need not exist."""
+  mesh = config.mesh
+  sizes = dataclasses.asdict(mesh)
+  if mesh.data is None:
+    others = mesh.fsdp * mesh.tensor * mesh.expert
+    sizes["data"] = max(jax.device_count() // others, 1)
+  return AbstractMesh(
+    tuple(sizes[axis] for axis in sharding.AXES), sharding.AXES
+  )
+
+
+def table(
+  config: config_lib.RunConfig, mesh: AbstractMesh
+) -> dict[str, tuple[str, int]]:
+  """Kind of array -> (when it is held, bytes per device), of the last phase."""
+  size = sizes(config)
+  name = config.phases[-1]
+  # Earlier phases are left out, so a reference begins here.
+  phase = dataclasses.replace(config.section(name), set_reference=True)
+  policy = size.policy()
+  algorithm, objective = phase.objective(config.algorithm)
+  plan = phases.update_plan(
+    phase,
+    size.max_prompt_len,
+    size.max_new_tokens,
+    mesh,
+    couples_group=algorithm.couples_group,
+  )
+  made = phases.Models(config, phase, policy, algorithm, objective, plan)
+  parts = stages.Parts(
+    policy=policy,
+    algorithm=algorithm,
+    config=objective,
+    plan=plan,
+    members=made.members(),
+    losses=made.losses(),
+  )
+  state = jax.eval_shape(
+    functools.partial(stages.enter_phase, parts=parts, index=0),
+    runs.abstract_start(parts.policy, config.seed),
+  )
+  places = sharding.of_state(mesh, state)
+  members = {}
+  for key, member in state.members.items():
+    place = places.members[key]
+    members |= {
+      f"{key}": (_ALWAYS, _bytes(member.params, place.params)),
+      f"{key}, optimizer": (_ALWAYS, _bytes(member.opt_state, place.opt_state)),
+      f"{key}, average": (_ALWAYS, _bytes(member.average, place.average)),
+    }
+  names = [key for loss in parts.losses[:1] for key in loss.trains]
+  trained = {key: state.params[key]["trained"] for key in names}
+  place = {key: places.params[key]["trained"] for key in names}
+  num_shards = sharding.num_row_shards(mesh)
+  tensor = mesh.shape["tensor"]
+  micro = plan.micro_batch_size
+  num_micro = phase.num_rows // phase.num_minibatches // micro
+  rows = -(-micro // num_shards)
+  prompts = -(-num_micro * rows // plan.group_size)
+  of_prompts = 0
+  if plan.shares_prompts:
+    params = _abstract_params(parts.policy)
+    shared = jax.eval_shape(
+      parts.policy.prefix, params, *_abstract_rows(size, prompts, rows)[:2]
+    )
+    of_prompts = _bytes(shared) + _bytes(jax.eval_shape(masked.wide, shared))
+  chunk, head_gradient = _logits(
+    size, state.params["policy"], micro, plan.chunk_bytes
+  )
+  found = {
+    **members,
+    "gradients": (_LEARNING, _bytes(trained, place)),
+    "gradients from the prompts": (
+      _LEARNING,
+      _bytes(trained, place) * (num_micro == 1 and of_prompts > 0),
+    ),
+    "sum over micro-batches, float32": (
+      _LEARNING,
+      _bytes(jax.eval_shape(masked.wide, trained), place) * (num_micro > 1),
+    ),
+    "gradient of the head, float32": (_LEARNING, -(-head_gradient // tensor)),
+    "a chunk of logits": (_LEARNING, -(-chunk // mesh.size)),
+    "prompts, and their gradient": (_LEARNING, of_prompts),
+    "kept for the backward pass": (
+      _LEARNING,
+      _kept(size, min(prompts, rows), rows, of_prompts > 0),
+    ),
+  }
+  if phase.plays:
+    lanes = config.sampling.lanes
+    found["cache of the rollout"] = (
+      _SAMPLING,
+      -(
+        -_cache(
+          size,
+          -(-phase.num_prompts // num_shards),
+          -(-phase.num_rows // num_shards),
+          lanes and -(-lanes // num_shards),
+        )
+        // tensor
+      ),
+    )
+  return {kind: row for kind, row in found.items() if row[1]}
+
+
+def _bytes(tree: PyTree, places: PyTree = None) -> int:
+  """Of all arrays; of a device's part in them if their places are given."""
+  if places is None:
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+  parts = jax.tree.map(
+    lambda x, place: math.prod(place.shard_shape(x.shape)) * x.dtype.itemsize,
+    tree,
+    places,
+  )
+  return sum(jax.tree.leaves(parts))
+
+
+def _abstract_rows(size: Sizes, num_prompts: int, num_rows: int):
+  """Prompts, their mask, completions, theirs, and who answers what."""
+  shape = jax.ShapeDtypeStruct
+  prompts = num_prompts, size.max_prompt_len
+  completions = num_rows, size.max_new_tokens
+  return (
+    shape(prompts, jnp.int32),
+    shape(prompts, jnp.bool),
+    shape(completions, jnp.int32),
+    shape(completions, jnp.bool),
+    shape((num_rows,), jnp.int32),
+  )
+
+
+def _abstract_params(policy: Policy) -> PyTree:
+  return jax.eval_shape(policy.init, jax.random.key(0))
+
+
+def _cache(
+  size: Sizes, num_prompts: int, num_rows: int, num_lanes: int | None = None
+) -> int:
+  """Bytes of the keys and values of prompts, and of completions at length T.
+
+  Args:
+    size: Of the policy and of the slots.
+    num_prompts: Prompts.
+    num_rows: Completions of them all.
+    num_lanes: How many are decoded at once; None for all. With fewer, each
+      has a copy of its prompt.
+  """
+  policy = size.policy()
+  prompts, mask, *_ = _abstract_rows(size, num_prompts, num_rows)
+  params = _abstract_params(policy)
+  _, prefix, _ = jax.eval_shape(policy.prefill, params, prompts, mask)
+  lanes = min(num_lanes or num_rows, num_rows)
+  of_prompts, of_lanes = _bytes(prefix.layers), prefix
+  if lanes < num_rows:
+    of_lanes = jax.eval_shape(
+      lambda tree: jax.tree.map(lambda x: x[jnp.zeros(lanes, int)], tree),
+      prefix,
+    )
+    of_prompts += _bytes(of_lanes.layers)
+  of_completions = jax.eval_shape(
+    functools.partial(policy.allocate, lanes, size.max_new_tokens), of_lanes
+  )
+  return of_prompts + _bytes(of_completions)
+
+
+def _logits(
+  size: Sizes, params: PyTree, num_rows: int, chunk_bytes: int
+) -> tuple[int, int]:
+  """Bytes of a chunk of logits of a micro-batch, and of the head's gradient."""
+  policy = size.policy()
+
+  def chunk(params, h):
+    head = functools.partial(policy.head, params)
+    return head(h[:, : logprobs.chunk_size(head, h, chunk_bytes)])
+
+  shape = num_rows, size.max_new_tokens, size.model.width
+  h = jax.ShapeDtypeStruct(shape, size.model.dtype)
+  logits = jax.eval_shape(chunk, params, h)
+  itemsize = logits.dtype.itemsize
+  kernel = size.model.width * logits.shape[-1] * itemsize
+  return logits.size * itemsize, 0 if size.adapters else kernel
+
+
+def _kept(
+  size: Sizes, num_prompts: int, num_rows: int, shares_prompts: bool
+) -> int:
+  """Bytes that a micro-batch keeps for its backward pass; see above.
+
+  Args:
+    size: Of the policy and of the slots.
+    num_prompts: Prompts that are run at a time, where rows share them.
+    num_rows: Completions that are run at a time.
+    shares_prompts: Whether they do.
+  """
+
+  def residuals(model: TransformerConfig) -> int:
+    policy = models.policy_of(model, size.adapters)
+    params = _abstract_params(policy)
+    ours = {(x.shape, x.dtype) for x in jax.tree.leaves(params)}
+
+    def kept(function, *arguments) -> int:
+      def pull_back(trained, frozen, *arguments):
+        def of_trained(trained):
+          params = {"trained": trained, "frozen": frozen}
+          return function(params, *arguments)
+
+        return jax.vjp(of_trained, trained)[1]
+
+      found = jax.eval_shape(
+        pull_back, params["trained"], params["frozen"], *arguments
+      )
+      return _bytes(
+        [x for x in jax.tree.leaves(found) if (x.shape, x.dtype) not in ours]
+      )
+
+    def hidden(params, prefix, *rows):
+      return policy.hidden(params, *rows, prefix=prefix)[0]
+
+    rows = _abstract_rows(size, num_rows, num_rows)
+    if not shares_prompts:
+      return kept(hidden, None, *rows)
+    prefix = jax.eval_shape(policy.prefix, params, *rows[:2])
+    prompts = _abstract_rows(size, num_prompts, num_rows)[:2]
+    return max(kept(hidden, prefix, *rows), kept(policy.prefix, *prompts))
+
+  total = residuals(size.model)
+  if size.model.remat != "none":
+    total += residuals(
+      dataclasses.replace(
+        size.model, num_layers=1, sliding_layers=(), remat="none"
+      )
+    )
+  return total
+
+
+def main(argv: Sequence[str]) -> int:
+  """Prints the table of a config."""
+  del argv
+  config: ml_collections.ConfigDict = _CONFIG.value
+  config.allow_unpublished = True  # Nothing is trained.
+  settings = config_lib.resolve(config)
+  mesh = mesh_of(settings)
+  name = settings.phases[-1]
+  phase: config_lib.PhaseConfig = getattr(settings, name)
+  print(
+    f"phase {name}: {phase.num_rows} completions per batch,"
+    f" {mesh.size} device(s); per device:"
+  )
+  found = table(settings, mesh)
+  for kind, (when, size) in found.items():
+    print(f"  {kind:<30} {when:<9} {_shown(size)}")
+  for when, what in (
+    (_SAMPLING, "together, while sampling"),
+    (_LEARNING, "together, while learning"),
+  ):
+    total = sum(size for at, size in found.values() if at in (_ALWAYS, when))
+    print(f"  {what:<40} {_shown(total)}")
+  return 0
+
+
+def _shown(size: int) -> str:
+  return f"{size / 2**30:>10.2f} GiB {size:>20,}"
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)

@@ -1,0 +1,214 @@
+r"""Writes benchmarks/pods.md: steps compiled for pods of TPUs.
+
+    python -m experiments.pods.table                   # all rows, and the page
+    python -m experiments.pods.table --only=7b-v5e-16  # one row anew
+    python -m experiments.pods.table --only=           # the page alone
+
+Rows are compiled one after another, each in a process of its own (1 to 3 GB of
+memory, minutes), by `experiments.pods.report`; what it says is kept in
+benchmarks/pods/ROW.json, from which the page is written.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+
+from experiments import flags as flags_lib
+
+# Row -> arguments of the report beside the config. Micro-batches have one row
+# for each device that rows are split over, or four of small models.
+ROWS = {
+  "0.5b-v5e-8": (
+    "--topology=v5e-8",
+    "--mesh=fsdp:8",
+    "--config.rl.num_prompts=16",
+    "--config.rl.micro_batch_size=32",
+  ),
+  "0.5b-v5e-16": (
+    "--topology=v5e-16",
+    "--mesh=fsdp:16",
+    "--config.rl.num_prompts=32",
+    "--config.rl.micro_batch_size=64",
+  ),
+  "7b-v5e-16": (
+    "--topology=v5e-16",
+    "--mesh=fsdp:4,tensor:4",
+    "--config.model.checkpoint=Qwen/Qwen2.5-7B",
+    "--config.rl.num_prompts=8",
+    "--config.rl.micro_batch_size=4",
+  ),
+  "7b-v5p-128": (
+    "--topology=v5p-128",
+    "--mesh=fsdp:16,tensor:4",
+    "--config.model.checkpoint=Qwen/Qwen2.5-7B",
+    "--config.rl.num_prompts=64",
+    "--config.rl.micro_batch_size=128",
+  ),
+  "7b-v6e-64": (
+    "--topology=v6e-64",
+    "--mesh=fsdp:16,tensor:4",
+    "--config.model.checkpoint=Qwen/Qwen2.5-7B",
+    "--config.rl.num_prompts=32",
+    "--config.rl.micro_batch_size=32",
+  ),
+  "30b-a3b-v5p-256": (
+    "--topology=v5p-256",
+    "--mesh=fsdp:8,expert:8,tensor:2",
+    "--config.model.checkpoint=Qwen/Qwen3-30B-A3B",
+    "--config.rl.num_prompts=64",
+    "--config.rl.micro_batch_size=64",
+  ),
+  "7b-2-x-v5e-16": (
+    "--topology=v5e-16",
+    "--slices=2",
+    "--mesh=data:2,fsdp:4,tensor:4",
+    "--config.model.checkpoint=Qwen/Qwen2.5-7B",
+    "--config.rl.num_prompts=16",
+    "--config.rl.micro_batch_size=8",
+  ),
+  "7b-v5p-8192": (
+    "--topology=v5p:16x16x16",
+    "--mesh=data:16,fsdp:64,tensor:4",
+    "--config.model.checkpoint=Qwen/Qwen2.5-7B",
+    "--config.rl.num_prompts=2048",
+    "--config.rl.micro_batch_size=2048",
+  ),
+}
+# The same steps with a critic: PPO in place of GRPO.
+_PPO = {f"{name}-ppo": name for name in ("0.5b-v5e-8", "7b-v5p-128")}
+ROWS |= {name: ROWS[base] for name, base in _PPO.items()}
+_ONLY = flags.DEFINE_list("only", list(ROWS), "Rows to compile anew.")
+_FOLDER = flags.DEFINE_string("folder", "benchmarks/pods", "Of the files.")
+
+_HEADING = """\
+# Steps compiled for pods of TPUs
+
+Written by `make pods`; nothing here has run on a TPU. Each row is the whole
+step of `configs/pods.py` (512 + 1024 slots, 8 completions a prompt, AdamW in
+float32, a reference), compiled ahead of time by libtpu for chips that are not
+there: GRPO, or PPO (`-ppo`), whose critic has a trunk of the policy's size.
+[The program](../experiments/pods/report.py) says what the figures are and what
+they are not: operations, bytes and what is sent are counted with the trip
+counts of loops, every completion at its full length; a step takes at least the
+time of the last column, and may take much longer. HBM is of one device, in GiB.
+"""
+
+
+def page(folder: pathlib.Path) -> str:
+  """The page of the rows that there are, in the order of `ROWS`."""
+  found: dict[str, dict[str, Any]] = {}
+  for name in ROWS:
+    path = folder / f"{name}.json"
+    if path.exists():
+      found[name] = json.loads(path.read_text(encoding="utf-8"))
+  head = (
+    "row",
+    "mesh",
+    "prompts",
+    "compile s",
+    "fits",
+    "HBM",
+    "parameters",
+    "optimizer",
+    "reference",
+    "cache",
+    "temporary",
+    "TFLOP",
+    "HBM GB",
+    "sent GB",
+    "sent per token, MB",
+    "at least s",
+  )
+  rows = [_cells(name, results) for name, results in found.items()]
+  table = "\n".join(map(_line, (head, ["---"] * len(head), *rows)))
+  # What a row says by itself, one heading down.
+  reports = [
+    "#" + (folder / f"{name}.md").read_text(encoding="utf-8") for name in found
+  ]
+  return "\n".join((_HEADING, table + "\n", *reports))
+
+
+def _line(cells: Sequence[str]) -> str:
+  return f"| {' | '.join(cells)} |"
+
+
+def _cells(name: str, results: dict[str, Any]) -> list[str]:
+  mesh = " ".join(
+    f"{axis} {size}" for axis, size in results["mesh"].items() if size > 1
+  )
+  anchor = name.replace(".", "")  # As renderers of Markdown make it.
+  first = [f"[{name}](#{anchor})", mesh, str(results["num_prompts"])]
+  if not results["fits"]:
+    return [*first, "", "no", *[""] * 11]
+  sizes = results["hbm"]
+  kinds = (
+    "total",
+    "parameters",
+    "optimizer",
+    "reference",
+    "cache",
+    "temporary",
+  )
+  phases = results["phases"].values()
+  per_token = results["in_token_loop"]["sent_bytes"] / results["decode_steps"]
+  return [
+    *first,
+    f"{results['compile_s']:.0f}",
+    "yes",
+    *(f"{sizes[kind] / 2**30:.2f}" for kind in kinds),
+    f"{sum(of['flops'] for of in phases) / 1e12:.1f}",
+    f"{sum(of['hbm_bytes'] for of in phases) / 1e9:.0f}",
+    f"{sum(of['sent_bytes'] for of in phases) / 1e9:.1f}",
+    f"{per_token / 1e6:.2f}",
+    f"{results['at_least_s']:.2f}",
+  ]
+
+
+def main(argv: Sequence[str]) -> int:
+  """Compiles the rows, and writes the page; 1 if a row could not be made."""
+  del argv
+  folder = pathlib.Path(_FOLDER.value)
+  for name in _ONLY.value:
+    if name not in ROWS:
+      raise ValueError(
+        f"--only: there is no row {name!r}; there are {', '.join(ROWS)}."
+      )
+  failed = []
+  for name in _ONLY.value:
+    print(f"{name} ...", flush=True)
+    # A row that breaks off leaves the one that there was.
+    with tempfile.TemporaryDirectory() as made:
+      command = [
+        sys.executable,
+        "-m",
+        "experiments.pods.report",
+        f"--config=configs/pods.py:{'ppo' if name in _PPO else 'grpo'}",
+        *ROWS[name],
+        f"--save={made}/{name}",
+      ]
+      status = subprocess.run(command, check=False).returncode
+      files = list(pathlib.Path(made).iterdir())
+      # 1: it does not fit, which is a result too; also the status of a defect.
+      if status not in (0, 1) or not files:
+        failed.append(name)
+        continue
+      folder.mkdir(parents=True, exist_ok=True)
+      for file in files:
+        shutil.copy(file, folder)
+  folder.with_suffix(".md").write_text(page(folder), encoding="utf-8")
+  if failed:
+    print(f"not compiled: {', '.join(failed)}", file=sys.stderr)
+  return 1 if failed else 0
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)

@@ -1,0 +1,11 @@
+"""A config many times: what differs, who runs it, and what came out.
+
+| file            | holds                                                   |
+|-----------------|---------------------------------------------------------|
+| `cells.py`      | what a sweep consists of, and what is in its folder     |
+| `run.py`        | the command that runs or searches                       |
+| `pool.py`       | a few processes at a time                               |
+| `groups.py`     | cells that differ in the seed alone                     |
+| `statistics.py` | means over seeds, and what differences say about claims |
+| `collect.py`    | the command that writes tables and a figure             |
+"""

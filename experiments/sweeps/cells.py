@@ -1,0 +1,386 @@
+"""What a sweep consists of: cells, each a config and a folder of its own.
+
+A config file defines, beside `get_config`, one or both of
+
+    def sweep(add):
+      for seed in range(3):
+        add(**{"rl.optimizer.learning_rate": 1e-3, "seed": seed})
+
+    def search(trial):  # An optuna.Trial.
+      rate = trial.suggest_float("learning_rate", 1e-5, 1e-2, log=True)
+      return {"rl.optimizer.learning_rate": rate}
+
+`add` is called once per cell with what differs from the config; either function
+may take the argument of the file, as in FILE:ARGUMENT, as its second. A cell is
+what `experiments.train` makes of its command line, so that its run can be
+started, looked at and resumed without the sweep.
+
+| in the root      | content                                                |
+|------------------|--------------------------------------------------------|
+| `sweep.json`     | the cells: folders and overrides                       |
+| a folder a cell  | a run; `log.txt` is what a local one printed           |
+| `study.db`       | of a search, what Optuna knows                         |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import json
+import pathlib
+import re
+import runpy
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import ml_collections
+import numpy as np
+from absl import flags
+
+from experiments import flags as flags_lib
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import metrics_log
+from grpo_jax.training import run as run_lib
+
+MANIFEST = "sweep.json"
+LOG = "log.txt"
+# Folder names may have 255 bytes, and some tools add to them.
+_MAX_NAME = 150
+_COLUMNS = 80
+_MAX_ERROR_LINES = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """One run of a sweep.
+
+  Attributes:
+    overrides: What differs from the config of the file: dotted name -> value.
+    arguments: Of `experiments.train`, without --workdir.
+    config: What they amount to.
+    workdir: Folder of the run, in the root.
+  """
+
+  overrides: dict[str, Any]
+  arguments: tuple[str, ...]
+  config: ml_collections.ConfigDict
+  workdir: pathlib.Path
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """A config file with `sweep` or `search`.
+
+  Attributes:
+    config: FILE or FILE:ARGUMENT.
+    common: Overrides of every cell, from the command line.
+  """
+
+  config: str
+  common: Mapping[str, Any]
+
+  def function(self, name: str) -> Callable[..., Any]:
+    """The function `name` of the file, as one of a single argument.
+
+    Raises:
+      ValueError: The file does not define it.
+    """
+    path, _, argument = self.config.partition(":")
+    function = runpy.run_path(path).get(name)
+    if function is None:
+      raise ValueError(
+        f"sweep: {path} defines no {name}(); see"
+        " configs/sweeps/lr_by_clip.py for one that does."
+      )
+    if len(inspect.signature(function).parameters) < 2:
+      return function
+    return lambda first: function(first, argument)
+
+  def cell(
+    self, root: pathlib.Path, overrides: Mapping[str, Any], prefix: str = ""
+  ) -> Cell:
+    """The cell with these overrides.
+
+    Args:
+      root: Folder of the sweep.
+      overrides: Dotted name -> number, text, bool or tuple of them.
+      prefix: Of the name of its folder.
+
+    Raises:
+      ValueError: A name or a value does not fit the config, or is also set for
+        all cells.
+    """
+    where = f"sweep: cell {describe(overrides)}"
+    overrides = {name: _plain(overrides[name]) for name in sorted(overrides)}
+    for name, value in overrides.items():
+      if not _is_simple(value):
+        raise ValueError(
+          f"{where}: {name} got {value!r}; needed is a number, text, bool or"
+          " a tuple of them."
+        )
+    if both := sorted(overrides.keys() & self.common.keys()):
+      raise ValueError(
+        f"{where} sets {', '.join(both)}, which the command line sets for all"
+        f" cells; leave --config.{both[0]} out of it."
+      )
+    arguments = (
+      f"--config={self.config}",
+      *(
+        f"--config.{name}={flag_value(value)}"
+        for name, value in {**self.common, **overrides}.items()
+      ),
+    )
+    values = flags.FlagValues()
+    flags_lib.define_config(values, ["sweep", *arguments])
+    try:
+      flags_lib.parse(["sweep", *arguments], values)
+      config_lib.resolve(values.config)
+    except (KeyError, TypeError, ValueError) as error:
+      raise ValueError(f"{where}: {flags_lib.text_of(error)}") from error
+    workdir = root / (prefix + folder_name(overrides))
+    return Cell(overrides, arguments, values.config, workdir)
+
+  def cells(self, root: pathlib.Path) -> list[Cell]:
+    """The cells of `sweep`, in its order.
+
+    Raises:
+      ValueError: There is none, one does not fit, or two are the same.
+    """
+    cells: list[Cell] = []
+
+    def add(**overrides: Any) -> None:
+      cells.append(self.cell(root, overrides))
+
+    self.function("sweep")(add)
+    if not cells:
+      raise ValueError(
+        f"sweep: sweep() of {self.config} added no cell; call add(...) once"
+        " for each."
+      )
+    seen: dict[str, Cell] = {}
+    for number, cell in enumerate(cells, start=1):
+      first = seen.setdefault(cell.config.to_json(), cell)
+      if first is not cell:
+        raise ValueError(
+          f"sweep: cell {number}, {describe(cell.overrides)}, has the config of"
+          f" cell {cells.index(first) + 1}, {describe(first.overrides)}; add"
+          " each once."
+        )
+    return cells
+
+
+def _plain(value: Any) -> Any:
+  """A value whose `repr` can be read back, and is the same after JSON."""
+  if isinstance(value, (list, tuple)):
+    return tuple(map(_plain, value))
+  return value.item() if isinstance(value, np.generic) else value
+
+
+def _is_simple(value: Any) -> bool:
+  if isinstance(value, (tuple, list)):
+    return all(_is_simple(item) for item in value)
+  return isinstance(value, (str, bool, int, float))
+
+
+def flag_value(value: Any) -> str:
+  """The value as a command line has it."""
+  return value if isinstance(value, str) else repr(value)
+
+
+def folder_name(overrides: Mapping[str, Any]) -> str:
+  """A name for a folder, the same for the same overrides in any order.
+
+  What a shell or a file system could misread is replaced; a hash then keeps
+  names apart.
+  """
+  settings = [f"{k}={flag_value(v)}" for k, v in sorted(overrides.items())]
+  text = ",".join(settings) or "base"
+  name = re.sub(r"[^A-Za-z0-9_.,=+-]", "_", text)[:_MAX_NAME]
+  if name == text:
+    return name
+  return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+  """For each dotted name the last parts that no other one ends in."""
+  parts = {name: name.split(".") for name in names}
+  short = {}
+  for name, path in parts.items():
+    others = [other for other in parts.values() if other is not path]
+    for length in range(1, len(path) + 1):
+      end = path[-length:]
+      if all(other[-length:] != end for other in others):
+        break
+    short[name] = ".".join(end)
+  return short
+
+
+def describe(overrides: Mapping[str, Any]) -> str:
+  """Overrides in words."""
+  short = short_names(overrides)
+  settings = [
+    f"{short[k]}={flag_value(_plain(v))}" for k, v in overrides.items()
+  ]
+  return " ".join(settings) or "(no override)"
+
+
+def program(
+  config: ml_collections.ConfigDict,
+  may_differ: Collection[str],
+  constant: Collection[str] = (),
+) -> str:
+  """Equal for configs that one program can compute, as far as numbers tell.
+
+  Args:
+    config: Of a run.
+    may_differ: Settings that may differ between runs of one program; where
+      they are groups, in their floats, but not between 0, which leaves a
+      term out, and another value.
+    constant: Those that may not, all the same.
+  """
+  settings = metrics_log.flatten(json.loads(config.to_json()))
+  for name, text in settings.items():
+    value = json.loads(text)
+    numbers = value if isinstance(value, list) and value else [value]
+    if name in constant or not any(
+      f"{name}.".startswith(f"{group}.") for group in may_differ
+    ):
+      continue
+    if all(isinstance(x, float) for x in numbers):
+      settings[name] = " ".join("any" if x else "0" for x in numbers)
+    elif name in may_differ:
+      settings[name] = "any"
+  return json.dumps(settings, sort_keys=True)
+
+
+def parse_root(text: str) -> pathlib.Path:
+  """Raises ValueError unless --root is a folder of this machine."""
+  if "://" in text:
+    raise ValueError(
+      f"--root={text}: needed is a local folder, because the list of cells,"
+      " the logs and the locks of a sweep are files."
+    )
+  return pathlib.Path(text)
+
+
+def check_root(root: pathlib.Path, cells: Sequence[Cell]) -> None:
+  """Raises if the root holds runs that are not of these cells.
+
+  A sweep may grow; a run that has a checkpoint or a result must have the config
+  that its cell has now.
+
+  Raises:
+    ValueError: Another sweep, or other settings; with what differs.
+  """
+  advice = (
+    f"sweep: {root} holds another sweep, or this one with other settings. Pass"
+    " another --root, or delete the runs that are no longer wanted."
+  )
+  known = {cell.workdir.name for cell in cells}
+  strays = sorted(
+    path.parent.name
+    for path in root.glob(f"*/{metrics_log.CONFIG}")
+    if path.parent.name not in known
+  )
+  if strays:
+    raise ValueError(f"{advice} Of no cell: {' '.join(strays)}")
+  for cell in cells:
+    checkpoints = cell.workdir / "checkpoints"
+    if read_result(cell.workdir) or any(checkpoints.glob("*")):
+      try:
+        metrics_log.check_config(
+          cell.workdir, json.loads(cell.config.to_json()), run_lib.MAY_CHANGE
+        )
+      except ValueError as error:
+        raise ValueError(f"{advice}\n{error}") from error
+
+
+def write_manifest(root: pathlib.Path, cells: Iterable[Cell]) -> None:
+  """Writes the list of cells, which `collect` reads."""
+  root.mkdir(parents=True, exist_ok=True)
+  table = [
+    {"folder": cell.workdir.name, "overrides": cell.overrides} for cell in cells
+  ]
+  metrics_log.write_json(root / MANIFEST, table)
+
+
+def read_manifest(root: pathlib.Path) -> dict[str, dict[str, Any]]:
+  """Folder -> overrides, for each cell of the sweep in `root`, in order.
+
+  Raises:
+    FileNotFoundError: No sweep was started there.
+  """
+  path = root / MANIFEST
+  if not path.exists():
+    raise FileNotFoundError(
+      f"collect: {path} does not exist; pass the --root of a sweep that was"
+      " started by experiments.sweeps.run."
+    )
+  table = json.loads(path.read_text("utf-8"))
+  return {entry["folder"]: entry["overrides"] for entry in table}
+
+
+def read_result(workdir: pathlib.Path) -> dict[str, Any] | None:
+  """What a run wrote at its end; None if it has not ended."""
+  path = workdir / metrics_log.RESULT
+  return json.loads(path.read_text("utf-8")) if path.exists() else None
+
+
+def read_metric(workdir: pathlib.Path, name: str) -> float | None:
+  """A metric at the end of a run.
+
+  Args:
+    workdir: Folder of the run.
+    name: Of a held-out mean, or of what the last step that has it logged.
+
+  Returns:
+    None if the run has not ended, or the value was not finite.
+
+  Raises:
+    KeyError: A run that has ended has no such metric.
+  """
+  result = read_result(workdir)
+  if result is None:
+    return None
+  after = result["after"] or {}
+  if name in after:
+    return after[name]
+  lines = metrics_log.read_lines(workdir / metrics_log.METRICS)
+  for line in reversed(lines):
+    if name in line:
+      return line[name]
+  known = sorted({*after, *(key for line in lines for key in line)})
+  raise KeyError(
+    f"--metric={name}: {workdir} has no such metric. It has:"
+    f" {', '.join(key for key in known if key not in ('step', 'phase'))}."
+  )
+
+
+def last_lines(workdir: pathlib.Path, count: int) -> str:
+  """The end of what a local run printed, or ""."""
+  path = workdir / LOG
+  if not path.exists():
+    return ""
+  text = path.read_text("utf-8", errors="replace")
+  lines = [line for line in text.splitlines() if line.strip()]
+  return "\n".join(lines[-count:])
+
+
+def last_error(workdir: pathlib.Path) -> str:
+  """The error that ended a local run, or "" if its log ends otherwise."""
+  end = "\n" + last_lines(workdir, _MAX_ERROR_LINES)
+  _, found, message = end.rpartition("\nerror: ")
+  message, _, later = message.partition("\n(--debug shows the traceback.)")
+  if found and not later:
+    return message
+  # A defect leaves a traceback, whose unindented line is the error.
+  _, found, message = end.rpartition("\nTraceback ")
+  lines = [line for line in message.splitlines()[1:] if line[:1] != " "]
+  return lines[0] if found and lines == message.splitlines()[-1:] else ""
+
+
+def fit(text: str, width: int = _COLUMNS) -> str:
+  """The text in one line of a terminal."""
+  return textwrap.shorten(text, width, placeholder=" …")

@@ -1,0 +1,121 @@
+"""The cells of a sweep that differ in the seed alone, and their metrics."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.sweeps import cells as cells_lib
+from experiments.sweeps import statistics
+from grpo_jax.training import metrics_log
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+  """A metric over seeds.
+
+  Attributes:
+    mean, iqm: Mean and interquartile mean; None without a value.
+    low, high: Interval of the mean; None below two values.
+  """
+
+  mean: float | None
+  low: float | None
+  high: float | None
+  iqm: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+  """Cells that differ in the seed alone.
+
+  Attributes:
+    overrides: What they share.
+    num_cells: How many there are.
+    values: The metric of those that have it.
+    curves: Of these, (steps [N], values [N]) of the metric in the log.
+  """
+
+  overrides: dict[str, Any]
+  num_cells: int
+  values: list[float]
+  curves: list[tuple[np.ndarray, np.ndarray]]
+
+
+def collect(
+  root: pathlib.Path, metric: str
+) -> tuple[list[Group], dict[str, str]]:
+  """Reads the runs of a sweep.
+
+  Args:
+    root: Folder of the sweep.
+    metric: Name of a metric.
+
+  Returns:
+    The groups, in the order of the sweep; and folder -> reason for each cell
+    without a value.
+
+  Raises:
+    FileNotFoundError: There is no sweep in the folder.
+    KeyError: No run has this metric; lists those that there are.
+  """
+  groups: dict[str, Group] = {}
+  missing: dict[str, str] = {}
+  unknown: list[KeyError] = []
+  for folder, overrides in cells_lib.read_manifest(root).items():
+    shared = {k: v for k, v in overrides.items() if k != "seed"}
+    key = json.dumps(shared, sort_keys=True)
+    group = groups.get(key, Group(shared, 0, [], []))
+    groups[key] = dataclasses.replace(group, num_cells=group.num_cells + 1)
+    try:
+      value = cells_lib.read_metric(root / folder, metric)
+    except KeyError as error:
+      unknown.append(error)
+      missing[folder] = "the run has no such metric"
+      continue
+    if value is None:
+      missing[folder] = _why_missing(root / folder)
+      continue
+    group.values.append(value)
+    group.curves.append(_curve(root / folder, metric))
+  if unknown and not any(group.values for group in groups.values()):
+    raise unknown[0]
+  return list(groups.values()), missing
+
+
+def _why_missing(workdir: pathlib.Path) -> str:
+  if cells_lib.read_result(workdir) is not None:
+    return "the metric is not a finite number"
+  if not workdir.exists():
+    return "not started"
+  if error := cells_lib.last_error(workdir):
+    return f"failed: {error}"
+  return "no result yet"
+
+
+def _curve(workdir: pathlib.Path, metric: str) -> tuple[np.ndarray, np.ndarray]:
+  # A phase begins at the step at which the one before has ended: by step, the
+  # later line counts.
+  points = {
+    line["step"]: line[metric]
+    for line in metrics_log.read_lines(workdir / metrics_log.METRICS)
+    if line.get(metric) is not None
+  }
+  return np.array(list(points)), np.array(list(points.values()))
+
+
+def summarize(values: Sequence[float]) -> Summary:
+  """Mean, interval and interquartile mean, as far as they are defined."""
+  if not values:
+    return Summary(None, None, None, None)
+  array = np.array(values)
+  mean, iqm = float(array.mean()), float(statistics.interquartile_mean(array))
+  if len(values) == 1:
+    return Summary(mean, None, None, iqm)
+  low, high = statistics.interval(array)
+  return Summary(mean, float(low), float(high), iqm)

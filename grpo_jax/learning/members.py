@@ -1,0 +1,341 @@
+"""The models of a run: what each says of a batch, and where it starts.
+
+A run has a policy, and whatever else its objective asks for: a reference, a
+critic, teachers, a reward model. Each is a `Member`. One function computes what
+any of them says of the rows of a batch (`with_fields`); one enters a phase with
+all of them (`enter_phase`); `update.py` takes the gradient steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from grpo_jax.learning import passes
+from grpo_jax.learning.micro_batches import UpdatePlan
+from grpo_jax.ops import logprobs, masked, returns
+from grpo_jax.types import (
+  Critic,
+  MemberState,
+  Policy,
+  Prompts,
+  PyTree,
+  Rollout,
+  TrainBatch,
+)
+
+Params = Mapping[str, PyTree]  # Parameters of members, by name.
+
+
+class View(NamedTuple):
+  """A member that can be run.
+
+  Attributes:
+    trunk: What the rows are run through.
+    head: (hidden states [..., D]) -> logits [..., V], or values [...].
+  """
+
+  trunk: passes.Trunk
+  head: Callable[[jax.Array], jax.Array]
+
+
+# (view, micro-batch, prefix of its prompts) -> fields of a `TrainBatch`.
+Fields = Callable[[View, TrainBatch, PyTree], dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+  """One model of a run, as a phase uses it.
+
+  Attributes:
+    start: (states of all members before the phase) -> parameters at its start.
+    view: (parameters of all members) -> what is run; None if nothing is, as
+      with the scalars of an algorithm. What a member shares with another is
+      looked up here.
+    fields: What it says of a batch before the update; None: nothing.
+    scope: Names this pass in profiles and reports.
+    optimizer: Over its trained leaves; None in phases that do not train it.
+    schedule: (gradient step) -> learning rate, of the same.
+    keeps_moments: Whether moments go on from the phase before.
+    ema_decay: Of the average of its trained leaves per step; None keeps none.
+    continues: Whether it goes on with what it was in the phase before, so that
+      phases in between have to keep it.
+    workdir: Where a frozen member comes from: the last checkpoint of this run.
+    setting: Which setting says so, for messages.
+    source: Name of the member there.
+  """
+
+  start: Callable[[Mapping[str, MemberState]], PyTree]
+  view: Callable[[Params], View] | None = None
+  fields: Fields | None = None
+  scope: str = ""
+  optimizer: optax.GradientTransformation | None = None
+  schedule: Callable[[jax.Array], jax.Array] | None = None
+  keeps_moments: bool = False
+  ema_decay: float | None = None
+  continues: bool = False
+  workdir: str = ""
+  setting: str = ""
+  source: str = "policy"
+
+
+def with_fields(
+  plan: UpdatePlan,
+  member: Member,
+  params: Params,
+  batch: TrainBatch,
+  couples_group: bool = False,
+) -> TrainBatch:
+  """`batch` with what a member says of it; no gradient enters.
+
+  Args:
+    plan: Of the update.
+    member: With `fields`.
+    params: Of all members.
+    batch: B rows.
+    couples_group: Whether groups stay together.
+  """
+  assert member.view is not None
+  assert member.fields is not None
+  view = member.view(params)
+  with jax.named_scope(member.scope):
+    return passes.frozen(
+      plan,
+      view.trunk,
+      batch,
+      functools.partial(member.fields, view),
+      couples_group,
+    )
+
+
+def policy_view(policy: Policy, params: Params) -> View:
+  """The policy itself."""
+  own = params["policy"]
+  return View(passes.Trunk(policy, own), functools.partial(policy.head, own))
+
+
+def frozen_view(policy: Policy, name: str, params: Params) -> View:
+  """A frozen copy or teacher: its leaves, and the policy's for the others.
+
+  It takes experts of its own choice.
+  """
+  own, shared = params[name], params["policy"]["frozen"]
+  whole = {**own, "frozen": {**shared, **own["frozen"]}}
+  return View(
+    passes.Trunk(policy, whole, is_free=True),
+    functools.partial(policy.head, whole),
+  )
+
+
+def critic_view(critic: Critic, name: str, params: Params) -> View:
+  """A trunk with one number at its end."""
+  own = params[name]
+  trunk = passes.Trunk(
+    critic.trunk,
+    critic.trunk_params(own, params["policy"]),
+    is_free=not critic.is_shared,
+  )
+  return View(trunk, functools.partial(critic.head, own))
+
+
+def anchor_fields(
+  plan: UpdatePlan, required: frozenset[str], view: View, part, prefix
+) -> dict[str, Any]:
+  """What the policy says of its tokens before the update."""
+  h, aux = view.trunk.hidden(part, prefix)
+  squares = "sum_pi_squared" in required
+  old = logprobs.token_outputs(
+    view.head,
+    h,
+    part.tokens,
+    temperature=plan.temperature,
+    with_sum_pi_squared=squares,
+    kept_ids=part.kept_ids,
+    chunk_bytes=plan.chunk_bytes,
+  )
+  fields = {"old_logp": old.logp}
+  if "router" in required:
+    fields["anchor_routing"] = aux.ids
+  return fields | ({"sum_pi_squared": old.sum_pi_squared} if squares else {})
+
+
+def reference_fields(
+  plan: UpdatePlan,
+  required: frozenset[str],
+  topk: int,
+  view: View,
+  part,
+  prefix,
+) -> dict[str, Any]:
+  """What a frozen reference or teacher says of the policy's tokens."""
+  h, _ = view.trunk.hidden(part, prefix)
+  fields = {
+    "ref_logp": logprobs.token_outputs(
+      view.head,
+      h,
+      part.tokens,
+      temperature=plan.temperature,
+      kept_ids=part.kept_ids,
+      chunk_bytes=plan.chunk_bytes,
+    ).logp
+  }
+  if "ref_kl" in required:  # Its logits are made again, chunk by chunk.
+    fields["ref_h"] = h
+  if "ref_topk" in required:
+    vocab_size = jax.eval_shape(view.head, h).shape[-1]
+    fields["ref_topk_ids"], fields["ref_topk_logp"] = logprobs.reference_topk(
+      view.head,
+      h,
+      min(topk, vocab_size),
+      temperature=plan.temperature,
+      chunk_bytes=plan.chunk_bytes,
+    )
+  return fields
+
+
+def fields_of_domain(
+  fields: Fields, domain: int, view: View, part, prefix
+) -> dict[str, Any]:
+  """What a teacher of one domain says; other rows keep what they have.
+
+  Args:
+    fields: (view, micro-batch, prefix) -> fields of all rows.
+    domain: Whose rows take them.
+    view: Of the teacher.
+    part: Rows with their domains.
+    prefix: Of their prompts.
+  """
+
+  def chosen(name, new):
+    old = getattr(part, name)
+    own = part.domain.reshape(-1, *[1] * (new.ndim - 1)) == domain
+    return jnp.where(own, new, jnp.zeros_like(new) if old is None else old)
+
+  found = fields(view, part, prefix)
+  return {name: chosen(name, new) for name, new in found.items()}
+
+
+def value_fields(view: View, part, prefix) -> dict[str, Any]:
+  """What a critic expects before the update."""
+  h, _ = view.trunk.hidden(part, prefix)
+  return {"values": view.head(h)}
+
+
+def enter(
+  members: Mapping[str, Member],
+  before: Mapping[str, MemberState],
+  kept: frozenset[str] = frozenset(),
+) -> dict[str, MemberState]:
+  """The members at the start of a phase.
+
+  Args:
+    members: Of the phase.
+    before: Their states, and those of others, at the end of the phase before.
+    kept: Names of members that this phase does not have and a later one will.
+
+  Returns:
+    The states; what nobody needs any more is gone.
+
+  Raises:
+    ValueError: A member has nothing to start from, or moments do not fit.
+  """
+  entered = {name: before[name] for name in before.keys() & kept}
+  for name, member in members.items():
+    params = member.start(before)
+    opt_state = average = None
+    if member.optimizer is not None:
+      opt_state = member.optimizer.init(params["trained"])
+      past = before.get(name)
+      if member.keeps_moments and past and past.opt_state is not None:
+        opt_state = _carried(opt_state, past.opt_state)
+    if member.ema_decay is not None:
+      # A copy: the step donates the state, and the parameters move on. float32:
+      # at a decay of 0.999 bfloat16 would not move.
+      average = jax.tree.map(jnp.copy, masked.wide(params["trained"]))
+    entered[name] = MemberState(params, opt_state, average)
+  return entered
+
+
+def _carried(new: PyTree, past: PyTree) -> PyTree:
+  """The moments of a model before, as they are; schedules start anew.
+
+  Raises:
+    ValueError: The phases have different optimizers.
+  """
+
+  def is_schedule(node):
+    return isinstance(node, optax.ScaleByScheduleState)
+
+  structures: list[Any] = [jax.tree.structure(tree) for tree in (new, past)]
+  if structures[0] != structures[1]:
+    raise ValueError(
+      "reset_optimizer=False: the phase before has another optimizer, whose"
+      " moments mean nothing here; give both the same optimizer.name and"
+      " stochastic_rounding, or set reset_optimizer=True."
+    )
+  return jax.tree.map(
+    lambda new, past: new if is_schedule(new) else past,
+    new,
+    past,
+    is_leaf=is_schedule,
+  )
+
+
+def moving(params: PyTree, with_base: bool) -> PyTree:
+  """A copy of what differs between two policies: all but a base of adapters.
+
+  Args:
+    params: Of a policy.
+    with_base: Whether the base is copied too: a teacher may have another one.
+  """
+  frozen = {
+    name: value
+    for name, value in params["frozen"].items()
+    if with_base or name != "base"
+  }
+  return jax.tree.map(jnp.copy, {**params, "frozen": frozen})
+
+
+def scores(
+  plan: UpdatePlan, view: View, prompts: Prompts, rollout: Rollout
+) -> jax.Array:  # [B]
+  """What a reward model says of completions: its value at their last token.
+
+  Args:
+    plan: Of the update, as which rows are run.
+    view: Of the reward model.
+    prompts: P prompts.
+    rollout: B completions of them, each in one row.
+  """
+  rows = jnp.zeros(rollout.tokens.shape[0])
+  given = rows == 0
+  batch = TrainBatch(
+    prompt_tokens=prompts.tokens,
+    prompt_mask=prompts.mask,
+    prompt_index=rollout.prompt_index,
+    group_id=rollout.group_id,
+    tokens=rollout.tokens,
+    completion_mask=rollout.completion_mask,
+    mask=rollout.written,
+    rewards=rows,
+    valid=given,
+    terminated=rollout.terminated,
+    correct=given,
+    num_groups=rollout.num_groups,
+  )
+  with jax.named_scope("reward_model"):
+    batch = passes.frozen(
+      plan,
+      view.trunk,
+      batch,
+      functools.partial(value_fields, view),
+      couples_group=False,
+    )
+  is_last = returns.outcome_rewards(jnp.ones_like(rows), batch.mask) > 0
+  return masked.sum(batch.values, is_last, axis=-1)

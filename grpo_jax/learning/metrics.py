@@ -1,0 +1,211 @@
+"""Metrics of a scored rollout: array functions inside the step."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.ops import baselines, masked, returns
+from grpo_jax.ops import values as values_lib
+from grpo_jax.types import Metrics, Rollout, Scored, TrainBatch
+
+
+def rollout_metrics(
+  rollout: Rollout, scored: Scored, batch: TrainBatch
+) -> Metrics:
+  """What the policy wrote and what the verifiers said of it.
+
+  Of the batch that the step trains on. Where dynamic sampling has chosen it in
+  several rounds, `rounds.metrics` says what all that was drawn is like.
+
+  Returns:
+    Scalars, float32: rewards (and each component, over the rows it applies
+    to), `accuracy`, lengths in tokens written (of right and wrong answers too),
+    entropy in nats per token, shares of truncated rows and of dead groups
+    (all right, all wrong), distinct completions per group, or contexts per
+    rollout where they are compacted, and counts of tokens and of unscored
+    rows. A mean over rows that do not occur (the length of wrong answers when
+    all are right, the reward when none was scored) is NaN.
+  """
+  rows = rollout.is_last  # One of each rollout.
+  valid = scored.valid & rows
+  correct = scored.correct & valid
+  incorrect = ~scored.correct & valid
+  mask = rollout.written  # [B, T]
+  lengths = mask.sum(axis=-1).astype(jnp.float32)  # [B], tokens
+  if rollout.traces is not None:  # Of whole rollouts.
+    lengths = returns.over_traces(lengths, rollout.traces.id)
+  mean = _mean_if_any(scored.rewards, valid)
+  variance = _mean_if_any(jnp.square(scored.rewards - mean), valid)
+  statistics = baselines.group_statistics(
+    correct.astype(jnp.float32), valid, rollout.group_id, rollout.num_groups
+  )
+  live = baselines.live_groups(
+    scored.rewards, valid, rollout.group_id, rollout.num_groups
+  )
+  scored_groups = statistics.num_valid > 0
+  dead = scored_groups & ~live
+  metrics = {
+    "reward/mean": mean,
+    "reward/std": jnp.sqrt(variance),
+    "accuracy": _mean_if_any(correct, valid),
+    "unscored": (rows & ~scored.valid).sum(),
+    "dead_groups/all_right": _mean_if_any(
+      dead & (statistics.least == 1), scored_groups
+    ),
+    "dead_groups/all_wrong": _mean_if_any(
+      dead & (statistics.greatest == 0), scored_groups
+    ),
+    "dead_groups": _mean_if_any(dead, scored_groups),
+    "length/mean": masked.mean(lengths, rows),
+    "length/min": -masked.maximum(-lengths, rows),
+    "length/max": masked.maximum(lengths, rows),
+    "length/terminated": _mean_if_any(lengths, rollout.terminated & rows),
+    "length/correct": _mean_if_any(lengths, correct),
+    "length/incorrect": _mean_if_any(lengths, incorrect),
+    "truncated": 1 - masked.mean(rollout.terminated, rows),
+    "entropy/mean": masked.mean(rollout.entropy, mask),
+    "entropy/correct": _mean_if_any(rollout.entropy, mask & correct[:, None]),
+    "entropy/incorrect": _mean_if_any(
+      rollout.entropy, mask & incorrect[:, None]
+    ),
+    "tokens/generated": mask.sum(),
+    "tokens/trained": batch.mask.sum(),
+  }
+  if rollout.traces is None:
+    metrics["distinct_completions"] = _distinct(rollout)
+  else:
+    metrics["contexts/mean"] = mask.any(axis=-1).sum() / rows.sum()
+  assert batch.advantages is not None
+  trained = batch.mask.any(axis=-1)
+  advantages = batch.advantages
+  if advantages.ndim == 2:
+    advantages = masked.mean(advantages, batch.mask, axis=-1)
+  center = masked.mean(advantages, trained)
+  metrics["advantages/std"] = jnp.sqrt(
+    _mean_if_any(jnp.square(advantages - center), trained)
+  )
+  for name, values in scored.components.items():
+    applies = valid & ~jnp.isnan(values)
+    metrics[f"reward/{name}"] = _mean_if_any(values, applies)
+    metrics[f"applicable/{name}"] = masked.mean(applies, rows)
+  return {name: x.astype(jnp.float32) for name, x in metrics.items()}
+
+
+def critic_metrics(batch: TrainBatch) -> Metrics:
+  """What the critic knew before the update of what it is to predict.
+
+  Returns:
+    `value/explained_variance` of the targets, and `value/calibration_error` in
+    their units, over trained tokens; `value/mean` of those; and of the first
+    token of each rollout, which is the value of the prompt, the mean
+    `value/first` (to be read beside `accuracy`), its mean error
+    `value/first_error`, and its correlation over rollouts with their rewards,
+    `value/first_correlation`. NaN where no token is trained.
+  """
+  mask = batch.mask  # [B, T]
+  rows = mask.any(axis=-1)  # [B]
+  if batch.trace_order is not None:
+    rows &= batch.trace_order == 0
+  first = jnp.argmax(mask, axis=-1)[:, None]
+
+  def at_first(x):
+    return jnp.take_along_axis(x, first, axis=1)[:, 0]
+
+  expected, target = at_first(batch.values), at_first(batch.returns)
+  metrics = {
+    "value/explained_variance": values_lib.explained_variance(
+      batch.values, batch.returns, mask
+    ),
+    "value/calibration_error": values_lib.calibration_error(
+      batch.values, batch.returns, mask
+    ),
+    "value/mean": masked.mean(batch.values, mask),
+    "value/first": masked.mean(expected, rows),
+    "value/first_error": masked.mean(expected - target, rows),
+    "value/first_correlation": _correlation(expected, batch.rewards, rows),
+  }
+  return {
+    name: jnp.where(mask.any(), x, jnp.nan).astype(jnp.float32)
+    for name, x in metrics.items()
+  }
+
+
+def _correlation(x: jax.Array, y: jax.Array, mask: jax.Array) -> jax.Array:
+  """Pearson's, over True entries; 0 where one of the two is constant."""
+  differ = jnp.bool(True)
+  for z in (x, y):
+    differ &= masked.maximum(z, mask) > -masked.maximum(-z, mask)
+  x = masked.select(x - masked.mean(x, mask), mask)
+  y = masked.select(y - masked.mean(y, mask), mask)
+  scale = jnp.sqrt(jnp.square(x).sum() * jnp.square(y).sum())
+  return jnp.where(differ, (x * y).sum() / jnp.where(differ, scale, 1), 0)
+
+
+def staleness_metrics(rollout: Rollout, step: jax.Array) -> Metrics:
+  """How many updates before `step` [] the tokens of a rollout were drawn.
+
+  Returns:
+    `staleness/mean` and `staleness/max` over all its tokens, in updates.
+  """
+  assert rollout.version is not None
+  mask = rollout.written  # [B, T]
+  age = (step - rollout.version).astype(jnp.float32)
+  return {
+    "staleness/mean": masked.mean(age, mask),
+    "staleness/max": masked.maximum(age, mask),
+  }
+
+
+def router_metrics(load: jax.Array) -> Metrics:
+  """How uneven the shares of the experts [layers, E] are.
+
+  Returns:
+    `router/max_load`, the largest share relative to an even one (1 to E), and
+    `router/dead`, the part of the experts that no token took.
+  """
+  return {
+    "router/max_load": load.max() * load.shape[-1],
+    "router/dead": (load == 0).mean(),
+  }
+
+
+# What an update has without trained tokens: 0, or nothing to do with them.
+_OF_ANY_UPDATE = frozenset(
+  ("loss", "gradient_norm", "update_norm", "param_norm", "learning_rate")
+)
+
+
+def of_trained(metrics: Metrics, mask: jax.Array) -> Metrics:  # mask [B, T]
+  """The metrics of an update; NaN for those over tokens where it had none.
+
+  Losses, norms and rates stay: without a trained token the loss and the
+  gradient are 0, and a loss that is not finite has to be seen.
+  """
+  return {
+    name: x
+    if name.startswith("loss/") or name.split("/")[-1] in _OF_ANY_UPDATE
+    else jnp.where(mask.any(), x, jnp.nan)
+    for name, x in metrics.items()
+  }
+
+
+def _mean_if_any(x: jax.Array, mask: jax.Array) -> jax.Array:
+  """Mean over True entries; NaN, "there were none", and not 0."""
+  return jnp.where(mask.any(), masked.mean(x, mask), jnp.nan)
+
+
+def _distinct(rollout: Rollout) -> jax.Array:
+  """Mean number of different completions per group, by a 32-bit hash."""
+  tokens = jnp.where(rollout.completion_mask, rollout.tokens, -1)
+  digest = jnp.zeros(tokens.shape[0], jnp.uint32)
+  digest, _ = jax.lax.scan(
+    lambda h, column: (h * 16777619 ^ column.astype(jnp.uint32), None),
+    digest + jnp.uint32(2166136261),
+    tokens.T,
+  )
+  order = jnp.lexsort((digest, rollout.group_id))
+  group, digest = rollout.group_id[order], digest[order]
+  new = (group[1:] != group[:-1]) | (digest[1:] != digest[:-1])
+  groups = 1 + (group[1:] != group[:-1]).sum()
+  return (1 + new.sum()) / groups

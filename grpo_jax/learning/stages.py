@@ -1,0 +1,354 @@
+"""One training step: sample, score, update, as named stages of one program.
+
+`fused_step` is the whole step as a function from state to state, for
+verifiers that are array functions. `sample_stage` and `learn_stage` are the
+same stages with the host between them, for verifiers that need text; see
+`drivers.py`. Everything that changes between steps is in `TrainState`,
+everything fixed is in `Parts`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.algorithms import objective, options
+from grpo_jax.learning import members, rounds
+from grpo_jax.learning import metrics as metrics_lib
+from grpo_jax.learning import update as update_lib
+from grpo_jax.learning.micro_batches import UpdatePlan
+from grpo_jax.ops import routing
+from grpo_jax.rollout import compaction, host_turns
+from grpo_jax.types import (
+  Algorithm,
+  Judge,
+  Metrics,
+  Player,
+  Policy,
+  Prompts,
+  PyTree,
+  Rollout,
+  Scored,
+  TrainBatch,
+  TrainState,
+  row_arrays,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+  """The fixed functions of a phase.
+
+  Attributes:
+    policy: The model.
+    algorithm: The objective.
+    config: Its config.
+    plan: Epochs, minibatches, micro-batches.
+    members: The models of the phase, by name; what they say of a batch is asked
+      in this order.
+    losses: What trains them.
+    player: Who writes completions; None in phases whose completions are given.
+    judge: Who scores them; None in phases whose completions are given.
+    keeps: Names of members that a later phase needs and this one has not.
+    constrain_rows: Keeps row-indexed arrays sharded over the mesh.
+    constrain_trained: Keeps {member: its trained leaves} so.
+    num_samples: Rows of each step that are handed out for inspection.
+    max_rounds: R. A step gets R · P prompts and trains on P groups, which it
+      draws in up to R rounds; see `rounds.py`.
+    staleness: Updates between the parameters that draw a rollout and those
+      that it trains, at most.
+  """
+
+  policy: Policy
+  algorithm: Algorithm
+  config: Any
+  plan: UpdatePlan
+  members: dict[str, members.Member]
+  losses: tuple[update_lib.Loss, ...]
+  player: Player | host_turns.HostPlayer | None = None
+  judge: Judge | None = None
+  keeps: frozenset[str] = frozenset()
+  constrain_rows: Callable[[PyTree], PyTree] = lambda rows: rows
+  constrain_trained: Callable[[PyTree], PyTree] = lambda trained: trained
+  num_samples: int = 4
+  max_rounds: int = 1
+  staleness: int = 0
+
+  def __post_init__(self):
+    required = options.needs(self.algorithm, self.config)
+    if required & {"routing", "router"} and not self.policy.num_experts:
+      raise ValueError(
+        f"algorithm {self.algorithm.name!r}: keep_routing, balance_coef and"
+        " router_bias_step are about experts, and the model has none; leave"
+        " them out, or use a model with experts (config.model.num_experts)."
+      )
+
+  @property
+  def update(self) -> update_lib.Update:
+    """What the gradient steps need."""
+    return update_lib.Update(
+      self.plan,
+      self.members,
+      self.losses,
+      self.algorithm.couples_group,
+      self.constrain_rows,
+      self.constrain_trained,
+    )
+
+  @property
+  def trains_policy(self) -> bool:
+    """Whether some loss changes what draws completions."""
+    return any("policy" in loss.trains for loss in self.losses)
+
+
+def enter_phase(state: TrainState, parts: Parts, index: int) -> TrainState:
+  """The state at the start of phase `index`, from the end of the one before.
+
+  A pure function, so that `jax.eval_shape` of it describes a checkpoint.
+  """
+  _, algorithm_state = objective.init(parts.algorithm, parts.config)
+  entered = members.enter(parts.members, state.members, parts.keeps)
+  return dataclasses.replace(
+    state,
+    phase=jnp.int32(index),
+    phase_step=jnp.int32(0),
+    members=entered,
+    algorithm_state=algorithm_state,
+  )
+
+
+def step_keys(
+  state: TrainState, ahead: jax.Array | int = 0
+) -> tuple[jax.Array, jax.Array]:
+  """(rollout key, update key): functions of (seed, step) only.
+
+  Args:
+    state: Before a step.
+    ahead: Steps from that one to the one whose keys they are.
+  """
+  rollout_key, update_key = jax.random.split(
+    jax.random.fold_in(state.key, state.step + ahead)
+  )
+  return rollout_key, update_key
+
+
+def prepare(
+  state: TrainState, batch: TrainBatch, key: jax.Array, *, parts: Parts
+) -> TrainBatch:
+  """What members say, advantages, and whatever else couples rows.
+
+  Args:
+    state: Before the update.
+    batch: B rows with rewards.
+    key: For what the algorithm draws.
+    parts: Functions of the phase.
+  """
+  required = options.needs(parts.algorithm, parts.config)
+  for member in parts.members.values():
+    if member.fields is not None:
+      batch = members.with_fields(
+        parts.plan, member, state.params, batch, parts.algorithm.couples_group
+      )
+  with jax.named_scope("advantages"):
+    batch = objective.prepare(
+      parts.algorithm, parts.config, dataclasses.replace(batch, key=key)
+    )
+  if "router" in required:  # After rejection: of what is trained.
+    load = routing.load(
+      batch.anchor_routing, batch.mask, parts.policy.num_experts
+    )
+    fields: dict[str, Any] = {
+      "anchor_routing": None,
+      "router_load": load.total / jnp.maximum(load.weight, 1),
+    }
+    batch = dataclasses.replace(batch, **fields)
+  return batch
+
+
+def update(
+  state: TrainState, batch: TrainBatch, key: jax.Array, *, parts: Parts
+) -> tuple[TrainState, Metrics]:
+  """All gradient steps on one prepared batch; see `update.run`."""
+  state, metrics = update_lib.run(parts.update, state, batch, key)
+  if parts.trains_policy and parts.config.router_bias_step > 0:
+    moved = _with_biases(
+      state.params["policy"], batch.router_load, parts.config
+    )
+    state = state.with_params(policy=moved)
+  return state, metrics
+
+
+def _with_biases(policy: PyTree, load: jax.Array, config: Any) -> PyTree:
+  """The policy with its routers' biases moved against the load [layers, E]."""
+  frozen = policy["frozen"]
+  if "router_bias" not in frozen:
+    raise ValueError(
+      f"router_bias_step={config.router_bias_step} moves the biases of the"
+      " routers, and the model has none; set config.model.router_bias=True, or"
+      " leave it 0."
+    )
+  missing = 1 / load.shape[-1] - load
+  bias = frozen["router_bias"] + config.router_bias_step * jnp.sign(missing)
+  return {**policy, "frozen": {**frozen, "router_bias": bias}}
+
+
+def sample_stage(
+  state: TrainState,
+  prompts: Prompts,
+  ahead: jax.Array | int = 0,
+  *,
+  parts: Parts,
+) -> Rollout:
+  """Completions of the prompts under the current policy.
+
+  Args:
+    state: Before a step.
+    prompts: Of that step or a later one.
+    ahead: How many steps later; the draws are those of the prompts' step.
+    parts: Functions of the phase.
+  """
+  assert isinstance(parts.player, Player)
+  rollout_key, _ = step_keys(state, ahead)
+  with jax.named_scope("rollout"):
+    rollout = parts.player.play(state.params, prompts, rollout_key)
+  return with_version(state, rollout)
+
+
+def with_version(state: TrainState, rollout: Rollout) -> Rollout:
+  """A rollout with the step of the state that drew it."""
+  version = jnp.where(rollout.completion_mask, state.step, 0)  # [B, T]
+  return dataclasses.replace(rollout, version=version)
+
+
+def greedy_stage(
+  state: TrainState,
+  prompts: Prompts,
+  ahead: jax.Array | int = 0,
+  *,
+  parts: Parts,
+) -> Rollout | None:
+  """The greedy completion of each prompt, if the algorithm needs it."""
+  assert isinstance(parts.player, Player)
+  if parts.player.greedy is None:
+    return None
+  rollout_key, _ = step_keys(state, ahead)
+  with jax.named_scope("greedy"):
+    rollout = parts.player.greedy(state.params, prompts, rollout_key)
+    return compaction.last_rows(rollout)
+
+
+def learn_stage(
+  state: TrainState,
+  prompts: Prompts,
+  rollout: Rollout,
+  scored: Scored,
+  greedy: Scored | None = None,
+  *,
+  parts: Parts,
+) -> tuple[TrainState, Metrics, PyTree]:
+  """Advantages and update from a scored rollout; jit with donated state.
+
+  Returns:
+    The next state, the metrics, and the first `num_samples` rows for
+    inspection.
+  """
+  batch = objective.make_train_batch(
+    parts.algorithm,
+    parts.config,
+    prompts,
+    rollout,
+    scored,
+    state.algorithm_state,
+    greedy,
+  )
+  batch = dataclasses.replace(batch, **parts.constrain_rows(row_arrays(batch)))
+  _, update_key = step_keys(state)
+  order_key, draw_key = jax.random.split(update_key)
+  batch = prepare(state, batch, draw_key, parts=parts)
+  metrics = metrics_lib.rollout_metrics(rollout, scored, batch)
+  if batch.values is not None:
+    metrics |= metrics_lib.critic_metrics(batch)
+  if parts.staleness:
+    metrics |= metrics_lib.staleness_metrics(rollout, state.step)
+  state, update_metrics = update(state, batch, order_key, parts=parts)
+  metrics |= update_metrics
+  if parts.trains_policy:
+    state = dataclasses.replace(
+      state,
+      algorithm_state=objective.update_state(
+        parts.algorithm,
+        parts.config,
+        state.algorithm_state,
+        metrics,
+        rollout.is_last.sum(),
+      ),
+    )
+  samples = jax.tree.map(
+    lambda x: x[: parts.num_samples],
+    {
+      "tokens": rollout.tokens,
+      "mask": rollout.completion_mask,
+      "prompt_id": prompts.ids[rollout.prompt_index],
+      "reward": scored.rewards,
+      "valid": scored.valid,
+      "correct": scored.correct,
+      "components": scored.components,
+    },
+  )
+  return state, metrics, samples
+
+
+def draw_stage(
+  state: TrainState, prompts: Prompts, *, parts: Parts
+) -> rounds.Groups:
+  """Completions of the prompts, and what the in-graph verifier says of them."""
+  assert parts.judge is not None
+  rollout = sample_stage(state, prompts, parts=parts)
+  greedy = greedy_stage(state, prompts, parts=parts)
+  with jax.named_scope("verifier"):
+    scored = parts.judge.score(state.params, prompts, rollout)
+    baseline = None
+    if greedy is not None:
+      baseline = parts.judge.score(state.params, prompts, greedy)
+  return rounds.Groups(prompts, rollout, scored, baseline)
+
+
+def fused_step(
+  state: TrainState, prompts: Prompts, *, parts: Parts
+) -> tuple[TrainState, Metrics, PyTree]:
+  """Samples, scores and updates once; jit with `donate_argnums=0`."""
+  draw = functools.partial(draw_stage, state, parts=parts)
+  if parts.max_rounds == 1:
+    groups, drawn = draw(prompts), {}
+  else:
+    collected = rounds.collect(
+      draw, prompts, parts.max_rounds, parts.constrain_rows
+    )
+    groups, drawn = collected.groups, rounds.metrics(collected)
+  state, metrics, samples = learn_stage(
+    state,
+    groups.prompts,
+    groups.rollout,
+    groups.scored,
+    groups.greedy,
+    parts=parts,
+  )
+  return state, metrics | drawn, samples
+
+
+def supervised_step(
+  state: TrainState, batch: TrainBatch, *, parts: Parts
+) -> tuple[TrainState, Metrics]:
+  """One update on given completions; jit with `donate_argnums=0`."""
+  batch = dataclasses.replace(batch, **parts.constrain_rows(row_arrays(batch)))
+  _, update_key = step_keys(state)
+  order_key, draw_key = jax.random.split(update_key)
+  batch = prepare(state, batch, draw_key, parts=parts)
+  state, metrics = update(state, batch, order_key, parts=parts)
+  metrics["tokens/trained"] = batch.mask.sum().astype(jnp.float32)
+  return state, metrics

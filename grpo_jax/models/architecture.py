@@ -1,0 +1,280 @@
+"""What a transformer is, without what it computes: sizes, switches, a prefix.
+
+The modules that compute (`attention.py`, `paged.py`, `blocks.py` and
+`transformer.py`) know this one, and it knows none of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+
+from grpo_jax import ranges
+from grpo_jax.models import experts
+from grpo_jax.types import PyTree
+
+# What a run decides, and not the checkpoint that it starts from.
+FIELDS_OF_A_RUN = (
+  "dtype",
+  "param_dtype",
+  "attention",
+  "decode_attention",
+  "experts",
+  "remat",
+  "cache_dtype",
+)
+
+# What the fields of these names may be; for `experts` it is `experts.FORMS`.
+ATTENTION_FORMS = ("auto", "plain", "splash", "cudnn")
+DECODE_FORMS = ("plain", "paged")
+REMAT_FORMS = ("none", "dots", "full")
+CACHE_DTYPES = ("model", "bfloat16", "int8")
+
+
+# What the numbers of an architecture may be; checked before anything of their
+# size is made, or counted through.
+_WIDTH, _MANY = ranges.Range(1, 2**20), ranges.Range(1, 2**16)
+RANGES = {
+  "width": _WIDTH,
+  "num_layers": ranges.Range(1, 4096),
+  "num_heads": _MANY,
+  "num_kv_heads": _MANY,
+  "mlp_width": _WIDTH,
+  "head_dim": _MANY,
+  "rope_theta": ranges.Range(1, ranges.MAX_FLOAT),
+  "norm_eps": ranges.Range(ranges.MIN_FLOAT, 1),
+  "attention_scale": ranges.POSITIVE,
+  "attention_softcap": ranges.POSITIVE,
+  "final_softcap": ranges.POSITIVE,
+  "sliding_window": ranges.SIZE,
+  "local_rope_theta": ranges.Range(1, ranges.MAX_FLOAT),
+  "rope_factor": ranges.POSITIVE,
+  "rope_low_freq": ranges.POSITIVE,
+  "rope_high_freq": ranges.POSITIVE,
+  "rope_original_len": ranges.SIZE,
+  "num_experts": ranges.Range(0, 2**16),
+  "experts_per_token": _MANY,
+  "expert_width": _WIDTH,
+  "vocab_size": ranges.Range(1, 2**24),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Architecture:
+  """Sizes and switches of a transformer for any vocabulary.
+
+  Attributes:
+    width: Width of the residual stream.
+    num_layers: Number of blocks.
+    num_heads: Query heads.
+    num_kv_heads: Key and value heads; divides `num_heads`.
+    mlp_width: Width inside the SwiGLU; unused with experts.
+    head_dim: Width of a head, even; None for `width / num_heads`.
+    rope_theta: Base of the rotary wavelengths.
+    norm_eps: Added to mean squares before the root.
+    qk_norm: RMSNorm on queries and keys: "head" over each head (Qwen3),
+      "projection" over all heads of a token (OLMo-2), or "none".
+    qkv_bias: Biases on queries, keys and values (Qwen2).
+    tied_embeddings: Whether the head is the transposed embedding table.
+    pre_norm, post_norm: Norms before, and after, attention and MLP. Gemma has
+      both, OLMo-2 only those after.
+    norm_plus_one: Norms multiply by 1 + scale (Gemma).
+    scale_embeddings: Multiply embeddings by √width (Gemma).
+    activation: Of the gate: "silu", or "gelu" in its tanh form (Gemma).
+    attention_scale: Factor of the scores; None for head_dim^−½.
+    attention_softcap, final_softcap: c · tanh(x / c) on scores, and on logits
+      (Gemma 2); None for no cap.
+    sliding_window: Tokens that a sliding layer sees, itself included; None
+      for no sliding layers.
+    sliding_layers: Whether each layer slides; empty: all do.
+    local_rope_theta: Base for sliding layers, without scaling (Gemma 3); None
+      for `rope_theta` in all.
+    rope_scaling: "none", "linear" (positions over the factor) or "llama3"
+      (long wavelengths only).
+    rope_factor: Of the scaling.
+    rope_low_freq, rope_high_freq, rope_original_len: Llama 3's bounds, in
+      wavelengths per original context, and that context, tokens.
+    num_experts: Experts in the place of each layer's MLP; 0 for none.
+    experts_per_token: How many of them a token takes.
+    expert_width: Width inside an expert's SwiGLU.
+    norm_topk: Whether the weights of a token's experts add up to 1
+      (Qwen3-MoE), or are their shares of the distribution over all (OLMoE).
+    router_bias: Whether frozen biases, which start at 0, are added to the
+      routers' probabilities for the choice of experts (DeepSeek-V3).
+    attention: Form of attention in whole sequences, "plain", "splash" (TPU)
+      or "cudnn" (GPU); "auto" for the one that the backend is best at.
+    decode_attention: Form of attention in a decode step: "plain", or "paged"
+      (TPU; see `paged.py`).
+    experts: Form in which experts are computed, "dense", "blocked", "ragged"
+      or "megablox" (TPU); "auto" for the one that the backend is best at.
+    remat: What the backward pass recomputes of a block instead of keeping it:
+      "none", "dots" (all but the products with weights) or "full".
+    cache_dtype: How keys and values are held while sampling: "model" (in
+      `dtype`), "bfloat16", or "int8" with a scale for each token and head.
+      The update never reads them, so its ratios stay what they are; the
+      sampler's log-probs are those of the model that reads rounded ones.
+    dtype: Of activations and matmul operands. Norm statistics, softmax and
+      logits are at least float32.
+    param_dtype: Of the parameters.
+  """
+
+  width: int = 128
+  num_layers: int = 2
+  num_heads: int = 4
+  num_kv_heads: int = 2
+  mlp_width: int = 384
+  head_dim: int | None = None
+  rope_theta: float = 10_000.0
+  norm_eps: float = 1e-6
+  qk_norm: str = "none"
+  qkv_bias: bool = False
+  tied_embeddings: bool = True
+  pre_norm: bool = True
+  post_norm: bool = False
+  norm_plus_one: bool = False
+  scale_embeddings: bool = False
+  activation: str = "silu"
+  attention_scale: float | None = None
+  attention_softcap: float | None = None
+  final_softcap: float | None = None
+  sliding_window: int | None = None
+  sliding_layers: tuple[bool, ...] = ()
+  local_rope_theta: float | None = None
+  rope_scaling: str = "none"
+  rope_factor: float = 1.0
+  rope_low_freq: float = 1.0
+  rope_high_freq: float = 4.0
+  rope_original_len: int = 8192
+  num_experts: int = 0
+  experts_per_token: int = 2
+  expert_width: int = 128
+  norm_topk: bool = True
+  router_bias: bool = False
+  attention: str = "auto"
+  decode_attention: str = "plain"
+  experts: str = "auto"
+  remat: str = "none"
+  cache_dtype: str = "model"
+  dtype: str = "float32"
+  param_dtype: str = "float32"
+
+  def __post_init__(self):
+    for name, allowed in RANGES.items():
+      value = getattr(self, name, None)  # The vocabulary comes later.
+      if value is not None and value not in allowed:
+        raise ValueError(f"model: {name} is {value}, but must be {allowed}.")
+    if not self.rope_low_freq < self.rope_high_freq:
+      raise ValueError(
+        f"model: rope_low_freq is {self.rope_low_freq} and rope_high_freq"
+        f" {self.rope_high_freq}, but the bounds of the scaled wavelengths must"
+        " differ; make rope_high_freq the larger one."
+      )
+    if self.num_heads % self.num_kv_heads:
+      raise ValueError(
+        f"model: {self.num_heads} query heads do not split over"
+        f" {self.num_kv_heads} key/value heads; make num_heads a multiple of"
+        " num_kv_heads."
+      )
+    if self.head_dim is None and self.width % self.num_heads:
+      raise ValueError(
+        f"model: width {self.width} does not split into"
+        f" {self.num_heads} heads; change one, or set head_dim."
+      )
+    if self.head_width < 2 or self.head_width % 2:
+      raise ValueError(
+        f"model: heads are {self.head_width} wide, but rotary"
+        " positions turn pairs of channels; make head_dim even and positive."
+      )
+    for name, known in (
+      ("qk_norm", ("none", "head", "projection")),
+      ("activation", ("silu", "gelu")),
+      ("rope_scaling", ("none", "linear", "llama3")),
+      ("attention", ATTENTION_FORMS),
+      ("decode_attention", DECODE_FORMS),
+      ("experts", experts.FORMS),
+      ("remat", REMAT_FORMS),
+      ("cache_dtype", CACHE_DTYPES),
+    ):
+      if getattr(self, name) not in known:
+        raise ValueError(
+          f"model: {name} is {getattr(self, name)!r}; use one of"
+          f" {', '.join(known)}."
+        )
+    if not (self.pre_norm or self.post_norm):
+      raise ValueError(
+        "model: pre_norm and post_norm are both False; blocks"
+        " without any norm do not train. Set one."
+      )
+    if self.sliding_layers and len(self.sliding_layers) != self.num_layers:
+      raise ValueError(
+        f"model: sliding_layers has {len(self.sliding_layers)}"
+        f" entries for {self.num_layers} layers; give one for each, or none."
+      )
+    if self.router_bias and not self.num_experts:
+      raise ValueError(
+        "model: num_experts is 0; use 0 for a model without experts (and"
+        " without router_bias), or their number."
+      )
+    if self.num_experts and self.experts_per_token > self.num_experts:
+      raise ValueError(
+        f"model: experts_per_token is {self.experts_per_token}, but there are"
+        f" {self.num_experts} experts to take them from; raise num_experts."
+      )
+    for name in ("dtype", "param_dtype"):
+      if getattr(self, name) not in ("float64", "float32", "bfloat16"):
+        raise ValueError(
+          f"model: {name} is {getattr(self, name)!r}; use"
+          " 'float32', 'bfloat16' or (tests) 'float64'."
+        )
+
+  @property
+  def head_width(self) -> int:  # K
+    if self.head_dim is None:
+      return self.width // self.num_heads
+    return self.head_dim
+
+  @property
+  def queries_per_key(self) -> int:  # R
+    return self.num_heads // self.num_kv_heads
+
+  def slides(self, layer: int) -> bool:
+    """Whether a layer sees the last `sliding_window` tokens only."""
+    if self.sliding_window is None:
+      return False
+    return self.sliding_layers[layer] if self.sliding_layers else True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerConfig(Architecture):
+  """An architecture for a vocabulary of `vocab_size` token ids."""
+
+  vocab_size: int
+
+
+class Prefix(NamedTuple):
+  """What decoding reads of prompts; of completions, a cache of such layers.
+
+  Keys are stored transposed, so that both products of a decode step read the
+  cache in the order in which it lies. Milliseconds per step on 2 CPU cores (4
+  layers, width 256, 4 heads, 2 key/value heads, 64 rows; keys / values):
+
+  | slots | C K S / C S K | C K S both | C S K both | S C K both |
+  |-------|---------------|------------|------------|------------|
+  |   192 |            14 |         18 |         17 |         24 |
+  |   512 |            26 |         36 |         39 |         55 |
+  |   513 |            27 |         38 |         80 |         55 |
+
+  With one array per layer and the layers unrolled a step at 192 slots takes 14
+  ms, with one stacked array 14 (26 in another round), 19 with a scan that
+  carries the stack, 25 with a scan that consumes and rebuilds it.
+
+  Attributes:
+    layers: Rotated keys [P, C, K, S] and values [P, C, S, K] of each layer, as
+      `attention.held` gives them; or pages of both, as `paged.held` does.
+    mask: True on slots that hold a token.
+  """
+
+  layers: tuple[PyTree, ...]
+  mask: jax.Array  # [P, S] bool

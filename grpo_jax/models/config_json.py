@@ -1,0 +1,295 @@
+"""Keys of a config.json, and the fields of a `TransformerConfig` they make.
+
+`families.py` says which keys each family has. A function here takes the keys
+that are left, takes out those that it reads, and returns fields; a value that
+nothing here can express raises.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import reprlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from grpo_jax import ranges
+from grpo_jax.models.architecture import RANGES, TransformerConfig
+
+# Of config.json, those in no table taken out once they are read.
+Keys = dict[str, Any]
+
+
+def read(directory: str | os.PathLike) -> dict[str, Any]:
+  """The config.json of a folder."""
+  path = pathlib.Path(directory) / "config.json"
+  if not path.is_file():
+    raise FileNotFoundError(
+      f"from_config_json: {path} is missing; needed is a folder as"
+      " save_pretrained writes it."
+    )
+  try:
+    config = json.loads(path.read_text(encoding="utf-8"))
+  except (ValueError, RecursionError) as error:
+    raise ValueError(
+      f"config.json is no JSON: {error}. Copy the file again."
+    ) from error
+  if not isinstance(config, dict):
+    raise ValueError("config.json holds no object of keys.")
+  return config
+
+
+def flat(config: Mapping[str, Any]) -> Keys:
+  """The text part of a model with several, and the keys that are for all."""
+  outer = dict(config)
+  inner = outer.pop("text_config", None)
+  expected = f"{config['model_type']}_text"
+  if not isinstance(inner, Mapping) or inner.get("model_type") != expected:
+    raise unsupported("text_config", inner, f"one of model_type {expected}")
+  return {**inner, **outer}
+
+
+def unsupported(key: str, value: Any, supported: str) -> ValueError:
+  """An error for a value that nothing here can express."""
+  return ValueError(
+    f"config.json: {key} is {reprlib.repr(value)}; supported is {supported}."
+  )
+
+
+def listed(values: tuple) -> str:
+  """Values for a message."""
+  return " or ".join(repr(value) for value in values)
+
+
+def required(keys: Keys, key: str) -> Any:
+  """The value of a key that a file must have."""
+  if key not in keys:
+    raise ValueError(
+      f"config.json: {key} is missing; the file is incomplete, or of a version"
+      " of the family that is not supported."
+    )
+  return keys[key]
+
+
+def take(keys: Keys, key: str) -> Any:
+  """A required value, which leaves the keys."""
+  value = required(keys, key)
+  del keys[key]
+  return value
+
+
+_KINDS: dict[str, Any] = {
+  "bool": bool,
+  "int": int,
+  "float": (int, float),
+  "str": str,
+  "None": type(None),
+}
+_ANNOTATIONS = {
+  field.name: str(field.type) for field in dataclasses.fields(TransformerConfig)
+}
+
+
+def checked(key: str, value: Any, field: str) -> Any:
+  """The value, if a field of a `TransformerConfig` may have it."""
+  annotation, allowed = _ANNOTATIONS[field], RANGES.get(field)
+  for kind in annotation.split(" | "):
+    # Python's True is an int.
+    is_bool = isinstance(value, bool)
+    if isinstance(value, _KINDS[kind]) and is_bool == (kind == "bool"):
+      if value is not None and allowed is not None and value not in allowed:
+        raise unsupported(key, value, f"a number, {allowed}")
+      return value
+  raise unsupported(key, value, f"a value of type {annotation}")
+
+
+# --- Rotary positions ---
+
+_ROPE_TYPES: dict[str, dict[str, str]] = {
+  "default": {},
+  "linear": {"factor": "rope_factor"},
+  "llama3": {
+    "factor": "rope_factor",
+    "low_freq_factor": "rope_low_freq",
+    "high_freq_factor": "rope_high_freq",
+    "original_max_position_embeddings": "rope_original_len",
+  },
+}
+
+
+def rope(keys: Keys) -> dict[str, Any]:
+  """Positions that are the same in all layers."""
+  theta = keys.pop("rope_theta")
+  return _rope_fields(*_rope_keys(keys), theta)
+
+
+def gemma3_rope(keys: Keys) -> dict[str, Any]:
+  """Positions with a second base, and without scaling, in sliding layers."""
+  theta, local_theta = keys.pop("rope_theta"), keys.pop("rope_local_base_freq")
+  local_theta = checked("rope_local_base_freq", local_theta, "rope_theta")
+  name, found = _rope_keys(keys)
+  local: Mapping[str, Any] = {}
+  if name == "rope_parameters":
+    layers = dict(found)
+    found = layers.pop("full_attention", None) or {}
+    local = layers.pop("sliding_attention", None) or {}
+    if layers:
+      raise unsupported(
+        name, layers, "an entry for full_attention and sliding_attention"
+      )
+  fields = _rope_fields(name, found, theta)
+  of_sliding = _rope_fields(f"{name}.sliding_attention", local, local_theta)
+  if of_sliding["rope_scaling"] != "none":
+    raise unsupported(
+      f"{name}.sliding_attention", local, "the rope_type 'default'"
+    )
+  return {**fields, "local_rope_theta": of_sliding["rope_theta"]}
+
+
+def _rope_keys(keys: Keys) -> tuple[str, Mapping[str, Any]]:
+  """The key with the scaling, which has another name since transformers 5."""
+  present = {
+    name: value
+    for name in ("rope_scaling", "rope_parameters")
+    if (value := keys.pop(name, None))
+  }
+  if len(present) > 1:
+    raise unsupported(
+      "rope_scaling", present["rope_scaling"], "null beside rope_parameters"
+    )
+  for name, value in present.items():
+    if not isinstance(value, Mapping):
+      raise unsupported(name, value, "null or an object")
+    return name, value
+  return "rope_scaling", {}
+
+
+def _rope_fields(name: str, found: Any, theta: Any) -> dict[str, Any]:
+  if not isinstance(found, Mapping):
+    raise unsupported(name, found, "null or an object")
+  found = dict(found)
+  old_kind = found.pop("type", "default")
+  kind = found.pop("rope_type", old_kind)
+  if not isinstance(kind, str) or kind not in _ROPE_TYPES:
+    raise unsupported(f"{name}.rope_type", kind, listed(tuple(_ROPE_TYPES)))
+  if (part := found.pop("partial_rotary_factor", 1.0)) != 1:
+    raise unsupported(f"{name}.partial_rotary_factor", part, "1.0")
+  theta = checked("rope_theta", found.pop("rope_theta", theta), "rope_theta")
+  fields = {
+    "rope_theta": float(theta),
+    "rope_scaling": "none" if kind == "default" else kind,
+  }
+  for key, field in _ROPE_TYPES[kind].items():
+    if key not in found:
+      raise ValueError(
+        f"config.json: {name} has no {key}, which rope_type {kind!r} needs."
+      )
+    fields[field] = checked(f"{name}.{key}", found.pop(key), field)
+  for key, value in found.items():
+    raise unsupported(
+      f"{name}.{key}", value, f"no such key with rope_type {kind!r}"
+    )
+  return fields
+
+
+# --- Sliding windows ---
+
+
+def qwen_window(keys: Keys) -> dict[str, Any]:
+  """A window in the layers from `max_window_layers` on, if it is used."""
+  used = keys.pop("use_sliding_window")
+  window, first = keys.pop("sliding_window"), keys.pop("max_window_layers")
+  if not used:
+    slides = _layer_types(keys, lambda layer: False)
+    if any(slides):
+      raise unsupported(
+        "use_sliding_window", used, "True if layer_types has sliding layers"
+      )
+    return {}
+  if type(first) is not int or first < 0:
+    raise unsupported("max_window_layers", first, "a number of layers")
+  return _window(window, _layer_types(keys, lambda layer: layer >= first))
+
+
+def mistral_window(keys: Keys) -> dict[str, Any]:
+  """A window in all layers, or none."""
+  window = keys.pop("sliding_window")
+  if window is None:
+    return {}
+  return _window(window, (True,))
+
+
+def gemma2_window(keys: Keys) -> dict[str, Any]:
+  """Every second layer slides, the first one too."""
+  window = take(keys, "sliding_window")
+  return _window(window, _layer_types(keys, lambda layer: layer % 2 == 0))
+
+
+def gemma3_window(keys: Keys) -> dict[str, Any]:
+  """All layers slide but the last of every `sliding_window_pattern`."""
+  window = keys.pop("sliding_window")
+  period = keys.pop("_sliding_window_pattern", 6)
+  period = keys.pop("sliding_window_pattern", period)
+  if not isinstance(period, int) or period < 1:
+    raise unsupported("sliding_window_pattern", period, "a number of layers")
+  return _window(
+    window, _layer_types(keys, lambda layer: (layer + 1) % period != 0)
+  )
+
+
+def _layer_types(
+  keys: Keys, default: Callable[[int], bool]
+) -> tuple[bool, ...]:
+  """Which layers slide: as `layer_types` says, or as is usual."""
+  count = keys["num_hidden_layers"]
+  types = keys.pop("layer_types", None)
+  if types is None:
+    return tuple(default(layer) for layer in range(count))
+  known = ("full_attention", "sliding_attention")
+  if (
+    not isinstance(types, list)
+    or len(types) != count
+    or not all(kind in known for kind in types)
+  ):
+    raise unsupported(
+      "layer_types", types, f"{' or '.join(known)} for each of {count} layers"
+    )
+  return tuple(kind == "sliding_attention" for kind in types)
+
+
+def _window(size: Any, slides: tuple[bool, ...]) -> dict[str, Any]:
+  if not any(slides):
+    return {}
+  if type(size) is not int or size not in RANGES["sliding_window"]:
+    raise unsupported("sliding_window", size, "a number of tokens")
+  if all(slides):
+    return {"sliding_window": size}
+  return {"sliding_window": size, "sliding_layers": slides}
+
+
+# --- What only some families have ---
+
+
+def attention_scale(keys: Keys) -> dict[str, Any]:
+  """Factor of the scores; the key is its inverse square."""
+  scalar = take(keys, "query_pre_attn_scalar")
+  if type(scalar) not in (int, float) or scalar not in ranges.POSITIVE:
+    raise unsupported("query_pre_attn_scalar", scalar, "a positive number")
+  return {"attention_scale": float(scalar) ** -0.5}
+
+
+def num_experts(keys: Keys) -> dict[str, Any]:
+  """The number of experts, which has another name since transformers 5."""
+  found = {
+    name: checked(name, keys.pop(name), "num_experts")
+    for name in ("num_experts", "num_local_experts")
+    if name in keys
+  }
+  if not found:
+    required(keys, "num_experts")
+  count, *others = {*found.values()}
+  if others or count < 1:
+    raise unsupported("num_experts", found, "one number, at least 1")
+  return {"num_experts": count}

@@ -1,0 +1,383 @@
+r"""Which answer a completion commits to, and which number it is.
+
+The one reader of answers: rewards compare what it finds with the right answer,
+and votes (maj@k) count it.
+
+A completion may hold a thought, `<think>…</think>`. An answer stands after it:
+
+1. the content of the last `<answer>…</answer>`, and of its last `\boxed{…}` if
+   there is one; where `<answer>` is opened, nothing outside it is an answer;
+2. without `<answer>`, the last `\boxed{…}`, if no thought is left open.
+
+Every function takes time linear in the text. A policy that is stuck in a loop
+writes a tag ten thousand times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fractions
+import re
+
+# Deeply nested repetition is the usual text of this length. No answer to a
+# question with one right answer is this long.
+MAX_CHARS = 1000
+# Fractions and roots within one another, as a person still writes them.
+_MAX_DEPTH = 4
+_MAX_EXPONENT = 100  # Of ten, in scientific notation.
+
+# A command, an escaped character, or a brace, left to right as TeX reads.
+_LATEX_TOKEN = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)
+_THINK, _END_THINK = "<think>", "</think>"
+_ANSWER, _END_ANSWER = "<answer>", "</answer>"
+_PARTS = (_THINK, _END_THINK, _ANSWER, _END_ANSWER, r"\boxed")
+
+
+def last_boxed(text: str) -> str | None:
+  """Content of the last complete `\\boxed{…}`, or None.
+
+  Of nested boxes, the one that starts last. A box whose closing brace is
+  missing (a truncated completion) is no box.
+  """
+  open_braces: list[tuple[int, bool]] = []  # (start of content, is a box)
+  start, content = -1, None
+  for token in _LATEX_TOKEN.finditer(text):
+    if token.group().endswith("{") and token.group() != r"\{":
+      open_braces.append((token.end(), token.group() != "{"))
+    elif token.group() == "}" and open_braces:
+      begin, is_box = open_braces.pop()
+      if is_box and begin > start:
+        start, content = begin, text[begin : token.start()]
+  return content
+
+
+def final_answer(text: str) -> str | None:
+  """The answer that a completion commits to, by the rules above, or None."""
+  _, end_thought, rest = text.rpartition(_END_THINK)
+  if _ANSWER in rest:
+    # An answer may stand in a thought that was never closed; a box is too
+    # often a try.
+    end = rest.rfind(_END_ANSWER)
+    start = rest.rfind(_ANSWER, 0, max(end, 0))
+    if start < 0:
+      return None
+    content = rest[start + len(_ANSWER) : end]
+    boxed = last_boxed(content)
+    return (content if boxed is None else boxed).strip()
+  if not end_thought and _THINK in rest:
+    return None
+  boxed = last_boxed(rest.partition(_THINK)[0])
+  return None if boxed is None else boxed.strip()
+
+
+def vote(text: str) -> str | None:
+  """What a completion votes for, or None if its answer cannot be read.
+
+  The `canonical` form of its answer. A completion without any tag or box, as
+  tasks have them, is an answer as it stands, but for white space around it.
+  """
+  answer = final_answer(text)
+  if answer is not None:
+    return canonical(answer) or None
+  return None if any(part in text for part in _PARTS) else text.strip()
+
+
+def canonical(answer: str) -> str:
+  """A form that equal answers share: 1,000 and 1000.0, 1/2 and \\frac12.
+
+  A rational number is its value in lowest terms. Anything else stays as it
+  is, but for white space, dollars, and the sizes of fractions and brackets.
+  """
+  found = quantity(answer)
+  if found is not None and found.value is not None:
+    return f"{found.value} {found.unit}".strip()
+  text = re.sub(r"\\([dt])frac", r"\\frac", unwrapped(answer))
+  return re.sub(r"\\(left|right)\b|\\[,;:! ]|\s", "", text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantity:
+  """A number as a final answer has it.
+
+  Attributes:
+    value: Of a rational number; None for one with roots or π.
+    places: Decimals of a number that was written with a decimal point, so that
+      it may be rounded; 0 for any other.
+    unit: What follows it, as `cm` of `18\\text{ cm}`; often empty.
+    text: The number alone.
+  """
+
+  value: fractions.Fraction | None
+  places: int
+  unit: str
+  text: str
+
+
+_WRAPPED = re.compile(
+  r"\$\$(.*)\$\$|\$(.*)\$|\\\((.*)\\\)|\\\[(.*)\\\]"
+  r"|\\(?:text|mathrm|mathbf|textbf|boldsymbol)\{([^{}]*)\}",
+  re.DOTALL,
+)
+_FORMULA = re.compile(
+  r"(?<!\\)\$([^$]*[^$\\])\$|\\\((.*?)\\\)|\\\[(.*?)\\\]", re.DOTALL
+)
+_UNIT = re.compile(
+  r"(?:\\[ ,;]|~|\s)*(?:\\(?:text|textrm|mathrm|mbox)\s*\{([^{}]*)\}"
+  r"(\^\{?[23]\}?)?|\^\{?(\\circ)\}?|(°))\.?$"
+)
+_ASSIGNED = re.compile(r"(?:[A-Za-z]|\\[a-z]+)\s*=([^=]*)")
+
+
+def unwrapped(answer: str) -> str:
+  """An answer without what encloses all of it: $…$, \\(…\\), \\text{…}."""
+  answer = answer.strip()
+  for _ in range(2):
+    found = _WRAPPED.fullmatch(answer)
+    content = found and next(x for x in found.groups() if x is not None)
+    if not content or "$" in content or r"\(" in content or r"\[" in content:
+      break
+    answer = content.strip()
+  return answer
+
+
+def formulas(answer: str) -> list[str]:
+  """The formulas of a sentence: what stands in $…$, \\(…\\) or \\[…\\]."""
+  return ["".join(found).strip() for found in _FORMULA.findall(answer)]
+
+
+def quantity(answer: str) -> Quantity | None:
+  r"""Reads a number, evaluated as far as it can be; None for anything else.
+
+  | accepted              |                                                    |
+  |-----------------------|----------------------------------------------------|
+  | whole numbers         | 42, -7, 1,234,567, 1{,}234                         |
+  | decimals              | 7.50, .5, 0.1\overline{6}                          |
+  | fractions of these    | 1/2, \frac{1}{2}, \frac12, and mixed: 3\frac{1}{2} |
+  | scientific notation   | 1.2 \times 10^{5}                                  |
+  | percentages           | 50\%: it is 0.5                                    |
+  | roots and π           | 2\sqrt{3}, \sqrt[3]{2}, \frac{1+\sqrt{5}}{2}, 4\pi |
+
+  Each also after `x =` or a dollar, before a unit (`\text{ cm}`, ^\circ), and
+  in `$…$`, alone or as the one formula of a sentence. Sums, products and powers
+  of whole numbers are no numbers here, nor are chains (1 = 2 = 3), lists, and
+  functions: `123 \cdot 456` states a question again.
+  """
+  if len(answer) > MAX_CHARS:
+    return None
+  answer = unwrapped(answer)
+  if found := formulas(answer):
+    if len(found) > 1:
+      return None
+    answer = found[0]
+  if assigned := _ASSIGNED.fullmatch(answer):
+    answer = assigned[1].strip()
+  answer = answer.removeprefix(r"\$").removeprefix("$").strip()
+  unit = ""
+  if tail := _UNIT.search(answer):
+    unit = "".join(x or "" for x in tail.groups())
+    unit = " ".join(unit.replace("°", r"\circ").split())
+    answer = answer[: tail.start()]
+  reader = _Reader(answer.removesuffix(".").strip())
+  try:
+    value = reader.whole()
+  except _NotANumberError:
+    return None
+  decimal = _DECIMAL.fullmatch(reader.text)
+  return Quantity(value, len(decimal[1]) if decimal else 0, unit, reader.text)
+
+
+class _NotANumberError(Exception):
+  """What is being read is no number of the grammar."""
+
+
+_DIGITS = r"(?:[1-9][0-9]{0,2}(?:(?:,(?:\\!)?|\{,\}|\\,)[0-9]{3})+|[0-9]+)"
+_REPEATED = re.compile(r"([0-9]*)\\overline\{([0-9]+)\}")
+_PLAIN = re.compile(rf"{_DIGITS}(?:\.{_REPEATED.pattern}|\.[0-9]+)?|\.[0-9]+")
+_DECIMAL = re.compile(r"[-+]?[0-9,{}\\]*\.([0-9]+)")
+_SPACE = re.compile(r"(?:\s|~|\\[ ,;:!]|\\left(?![a-z])|\\right(?![a-z]))*")
+_TIMES = re.compile(r"\\cdot(?![a-z])|\\times(?![a-z])|\*")
+_TEN_TO = re.compile(r"10\s*\^\s*(?:([0-9])(?![0-9])|\{\s*(-?[0-9]{1,3})\s*\})")
+_FRACTION = re.compile(r"\\[dtc]?frac(?![a-z])")
+
+
+class _Reader:
+  """Recursive descent over
+
+      whole = sum [%]          sum = [±] term {± term}
+      term = rational | [rational [·]] irrational [/ rational]
+           | rational / irrational
+      rational = plain [· 10^n] | plain / plain | \\frac | plain \\frac
+      irrational = root | π | root π | π root | ( sum ) | \\frac
+
+  where a sum has at most one rational term, so that nothing in it can still be
+  added, and a fraction holds sums, at least one of them irrational, or two
+  plain numbers. A value of None is irrational.
+  """
+
+  def __init__(self, text: str):
+    self.text = text.replace("−", "-")
+    self._at = 0
+    self._depth = 0
+
+  def whole(self) -> fractions.Fraction | None:
+    value = self._sum()
+    if value is not None and self._take(re.compile(r"\\?%")):
+      value /= 100
+    self._skip()
+    if self._at < len(self.text):
+      raise _NotANumberError
+    return value
+
+  def _skip(self) -> None:
+    space = _SPACE.match(self.text, self._at)
+    assert space is not None  # It may be empty.
+    self._at = space.end()
+
+  def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+    self._skip()
+    found = pattern.match(self.text, self._at)
+    if found:
+      self._at = found.end()
+    return found
+
+  def _next_is(self, text: str) -> bool:
+    self._skip()
+    return self.text.startswith(text, self._at)
+
+  def _takes(self, text: str) -> bool:
+    is_next = self._next_is(text)
+    if is_next:
+      self._at += len(text)
+    return is_next
+
+  def _need(self, text: str) -> None:
+    if not self._takes(text):
+      raise _NotANumberError
+
+  def _sum(self) -> fractions.Fraction | None:
+    self._depth += 1
+    if self._depth > _MAX_DEPTH:
+      raise _NotANumberError
+    negative = self._takes("-")
+    if not negative:
+      self._takes("+")
+    value = self._term()
+    if value is not None and negative:
+      value = -value
+    num_rational = int(value is not None)
+    while self._takes("+") or self._takes("-"):
+      value = None
+      num_rational += self._term() is not None
+      if num_rational > 1:
+        raise _NotANumberError
+    self._depth -= 1
+    return value
+
+  def _term(self) -> fractions.Fraction | None:
+    plain = self._take(_PLAIN)
+    if plain is None:
+      if self._next_is("\\") and _FRACTION.match(self.text, self._at):
+        value = self._fraction()
+        # A fraction times a root: \frac{1}{2}\sqrt{3}.
+        return None if self._irrational() else value
+      if not self._irrational():
+        raise _NotANumberError
+      if self._takes("/"):
+        self._number(self._take(_PLAIN))
+      return None
+    number = self._number(plain)
+    if self._takes("/"):
+      if (below := self._take(_PLAIN)) is not None:
+        return _quotient(number, self._number(below))
+      if not self._irrational():
+        raise _NotANumberError
+      return None
+    self._skip()
+    if _FRACTION.match(self.text, self._at):
+      part = self._fraction()
+      if part is None:
+        return None
+      if "." in plain.group() or not 0 < part < 1:
+        raise _NotANumberError
+      return number + part
+    if self._take(_TIMES):
+      if (power := self._take(_TEN_TO)) is not None:
+        return self._scientific(number, int(power[1] or power[2]))
+      if not self._irrational():
+        raise _NotANumberError
+    elif not self._irrational():
+      return number
+    if self._takes("/"):
+      self._number(self._take(_PLAIN))
+    return None
+
+  def _number(self, found: re.Match[str] | None) -> fractions.Fraction:
+    if found is None:
+      raise _NotANumberError
+    text = found.group()
+    if repeated := _REPEATED.search(text):  # 0.1\overline{6}
+      first, digits = repeated.groups()
+      text = text[: repeated.start()] + first
+      nines = (10 ** len(digits) - 1) * 10 ** len(first)
+      rest = fractions.Fraction(int(digits), nines)
+    else:
+      rest = fractions.Fraction(0)
+    return fractions.Fraction(re.sub(r"[^0-9.]", "", text)) + rest
+
+  def _scientific(
+    self, number: fractions.Fraction, exponent: int
+  ) -> fractions.Fraction:
+    # With other mantissas it is a product still to be done: 123 · 10^2.
+    if not 1 <= number < 10 or abs(exponent) > _MAX_EXPONENT:
+      raise _NotANumberError
+    return number * fractions.Fraction(10) ** exponent
+
+  def _irrational(self) -> bool:
+    """Takes a root, π, both, or a sum in brackets with one of them in it."""
+    if self._takes("("):
+      if self._sum() is not None:
+        raise _NotANumberError
+      self._need(")")
+      return True
+    has_pi = self._pi()
+    is_root = bool(self._take(re.compile(r"\\sqrt(?![a-z])")))
+    if is_root:
+      if self._takes("["):
+        if self._take(re.compile(r"[2-9]")) is None:
+          raise _NotANumberError
+        self._need("]")
+      self._argument()
+    elif self._takes("√"):
+      is_root = True
+      self._number(self._take(_PLAIN))
+    return has_pi or self._pi() or is_root
+
+  def _pi(self) -> bool:
+    return bool(self._take(re.compile(r"\\pi(?![a-z])|π")))
+
+  def _argument(self) -> fractions.Fraction | None:
+    """{sum}, or one digit."""
+    if self._takes("{"):
+      value = self._sum()
+      self._need("}")
+      return value
+    return self._number(self._take(re.compile("[0-9]")))
+
+  def _fraction(self) -> fractions.Fraction | None:
+    """\\frac with sums above and below; nothing in one of numbers is left."""
+    self._take(_FRACTION)
+    start = self._at
+    above, below = self._argument(), self._argument()
+    if above is None or below is None:
+      return None
+    if re.search(r"[a-z*/]", self.text[start : self._at]):
+      raise _NotANumberError  # Of fractions, or of products.
+    return _quotient(above, below)
+
+
+def _quotient(
+  above: fractions.Fraction, below: fractions.Fraction
+) -> fractions.Fraction:
+  if not below:
+    raise _NotANumberError
+  return above / below

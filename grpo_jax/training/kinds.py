@@ -1,0 +1,183 @@
+"""Kinds of phases: where batches come from, and which members a loss trains.
+
+A config lists the names of its phases; each name is a section of the config
+with a `kind` and settings of its own, so that stages may alternate freely:
+
+    config.phases = ("sft", "rl", "sft2", "rl2")
+    config.rl2 = phase_config("rl", steps=50)
+
+| kind         | completions             | trains                            |
+|--------------|-------------------------|-----------------------------------|
+| `supervised` | come with the data      | the policy, by their likelihood   |
+| `rl`         | are drawn and judged    | the policy, and a critic          |
+| `value`      | are drawn and judged    | the critic alone, on returns      |
+| `preference` | are drawn and judged    | a reward model, on pairs of them  |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from grpo_jax import algorithms
+from grpo_jax.types import Algorithm
+
+Metrics = Mapping[str, float]
+
+
+def _check_nothing(name: str, section: Any) -> None:
+  """Any settings will do."""
+  del name, section
+
+
+def _show_loss(metrics: Metrics) -> dict[str, float]:
+  return {"loss": metrics["loss"]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+  """One row of the table above.
+
+  Attributes:
+    name: As a config has it.
+    plays: Whether completions are drawn and judged, or come with the data.
+    trains: Members that it may train, of "policy", "critic", "reward".
+    objective: (the run's algorithm and its config) -> those of the phase.
+    evaluates: Whether held-out prompts are completed before, during and after.
+    shows: (metrics of a step) -> what the display has of them.
+    check: (name of the section, its settings); raises ValueError.
+  """
+
+  name: str
+  plays: bool
+  trains: tuple[str, ...]
+  objective: Callable[[Algorithm, Any], tuple[Algorithm, Any]]
+  evaluates: bool = False
+  shows: Callable[[Metrics], dict[str, float]] = _show_loss
+  check: Callable[[str, Any], None] = _check_nothing
+
+
+def _likelihood(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
+  del algorithm, config
+  found = algorithms.get_algorithm("sft")
+  return found, found.config_class()
+
+
+def _check_supervised(name: str, section: Any) -> None:
+  for field, only, why in (
+    ("staleness", 0, "are given, not drawn, and are never behind"),
+    ("group_size", 1, "are given, one for each prompt"),
+    ("max_rounds", 1, "are given, and no round draws others"),
+  ):
+    value = getattr(section, field)
+    if value != only:
+      raise ValueError(
+        f"config.{name}.{field}={value}: the completions of a supervised phase"
+        f" {why}; set it to {only}."
+      )
+
+
+def _objective_of_run(
+  algorithm: Algorithm, config: Any
+) -> tuple[Algorithm, Any]:
+  if algorithm.policy_loss is None:
+    raise ValueError(
+      f"algorithm {algorithm.name!r} trains no policy; name phases of the kind"
+      " 'preference' only, or choose another algorithm."
+    )
+  return algorithm, config
+
+
+def _show_rewards(metrics: Metrics) -> dict[str, float]:
+  return {
+    "reward": metrics.get("drawn/reward", metrics["reward/mean"]),
+    "accuracy": metrics.get("drawn/accuracy", metrics["accuracy"]),
+  }
+
+
+def _pretraining(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
+  if algorithm.critic_loss is None or algorithm.policy_loss is None:
+    raise ValueError(
+      "a phase of the kind 'value' trains a critic, and algorithm"
+      f" {algorithm.name!r} has none; leave the phase out of config.phases, or"
+      " choose an algorithm with one, such as 'ppo'."
+    )
+  return algorithm, config.for_pretraining()
+
+
+def _check_value(name: str, section: Any) -> None:
+  _check_frozen_policy(name, section, "critic")
+
+
+def _check_frozen_policy(name: str, section: Any, trained: str) -> None:
+  """Raises ValueError for settings of a policy that is not trained."""
+  if section.optimizer != type(section.optimizer)():
+    raise ValueError(
+      f"config.{name}.optimizer was set, but a phase of the kind"
+      f" {section.kind!r} trains the {trained} alone, whose optimizer is"
+      f" config.{trained}.optimizer; set that one."
+    )
+  if section.ema_decay is not None:
+    raise ValueError(
+      f"config.{name}.ema_decay={section.ema_decay}: the policy stays what it"
+      f" is in a phase of the kind {section.kind!r}; set it to None."
+    )
+
+
+def _show_value(metrics: Metrics) -> dict[str, float]:
+  explained = metrics.get("value/explained_variance")
+  return {
+    "value loss": metrics["value/loss"],
+    **({} if explained is None else {"explained": explained}),
+  }
+
+
+def _pairs(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
+  if algorithm.policy_loss is None:
+    return algorithm, config
+  found = algorithms.get_algorithm("bradley_terry")
+  return found, found.config_class()
+
+
+def _check_preference(name: str, section: Any) -> None:
+  _check_frozen_policy(name, section, "reward_model")
+
+
+def _show_reward_model(metrics: Metrics) -> dict[str, float]:
+  return {"reward model loss": metrics["reward_model/loss"]}
+
+
+SUPERVISED = Kind(
+  "supervised",
+  plays=False,
+  trains=("policy",),
+  objective=_likelihood,
+  check=_check_supervised,
+)
+RL = Kind(
+  "rl",
+  plays=True,
+  trains=("policy", "critic"),
+  objective=_objective_of_run,
+  evaluates=True,
+  shows=_show_rewards,
+)
+VALUE = Kind(
+  "value",
+  plays=True,
+  trains=("critic",),
+  objective=_pretraining,
+  shows=_show_value,
+  check=_check_value,
+)
+PREFERENCE = Kind(
+  "preference",
+  plays=True,
+  trains=("reward",),
+  objective=_pairs,
+  shows=_show_reward_model,
+  check=_check_preference,
+)
+
+KINDS = {kind.name: kind for kind in (SUPERVISED, RL, VALUE, PREFERENCE)}

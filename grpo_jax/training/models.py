@@ -1,0 +1,138 @@
+"""The models that a config describes, and the parameters they start with."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from grpo_jax.models import (
+  architecture,
+  lora,
+  quantization,
+  transformer,
+  weights,
+)
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import sharding
+from grpo_jax.training.problem import Problem
+from grpo_jax.types import MemberState, Policy, PyTree, TrainState
+
+
+def make_policy(
+  config: config_lib.RunConfig, problem: Problem, mesh: Mesh
+) -> Policy:
+  """The model for the problem's vocabulary, split over the mesh.
+
+  Raises:
+    ValueError: A size of the model does not split.
+  """
+  model = config.model.transformer(problem.tokenizer.vocab_size)
+  check_model(model, mesh)
+  return sharding.on_mesh(policy_of(model, config.model.adapters()), mesh)
+
+
+def check_model(model: architecture.TransformerConfig, mesh: Mesh) -> None:
+  """Raises ValueError if a size of the model does not split over the mesh."""
+  sizes = {
+    ("tensor",): {
+      "num_kv_heads": model.num_kv_heads,
+      "vocab_size": model.vocab_size,
+      **(
+        {"expert_width": model.expert_width}
+        if model.num_experts
+        else {"mlp_width": model.mlp_width}
+      ),
+    },
+    ("expert",): {"num_experts": model.num_experts},
+    ("fsdp", "expert"): {"width": model.width},
+  }
+  for axes, fields in sizes.items():
+    parts = math.prod(mesh.shape[axis] for axis in axes)
+    shown = " × ".join(f"{axis} {mesh.shape[axis]}" for axis in axes)
+    named = " or ".join(f"config.mesh.{axis}" for axis in axes)
+    for name, size in fields.items():
+      if size % parts or (size == 0 and parts > 1):
+        raise ValueError(
+          f"config.mesh: the model's {name} {size} does not split over {shown}:"
+          f" {size} / {parts} is not a whole number"
+          f"{' of at least 1' if not size else ''}. Change {named}."
+        )
+
+
+def policy_of(
+  model: architecture.TransformerConfig, adapters: lora.LoRAConfig | None
+) -> Policy:
+  """A transformer, with adapters if there are any."""
+  policy = transformer.transformer_policy(model)
+  return policy if adapters is None else lora.lora_policy(policy, adapters)
+
+
+def first_state(
+  config: config_lib.RunConfig,
+  problem: Problem,
+  policy: Policy,
+  mesh: Mesh,
+) -> TrainState:
+  """The state that a run starts with: fresh, or from a checkpoint's weights.
+
+  Adapters that the config names are read too.
+
+  Raises:
+    FileNotFoundError, ValueError: The checkpoint's files are at fault.
+  """
+  if not config.model.checkpoint:
+    return initial_state(policy, config.seed)
+  _, params = weights.load(
+    config.model.directory(),
+    config.model.transformer(problem.tokenizer.vocab_size),
+    param_dtype=config.model.param_dtype,
+    shardings=functools.partial(sharding.of_params, mesh),
+    convert=functools.partial(
+      quantization.quantize_leaf, kind=config.model.quantization
+    ),
+  )
+  adapters = config.model.adapters()
+  if adapters is not None:
+    init_key, _ = jax.random.split(jax.random.key(config.seed))
+    params = lora.wrap(params, adapters, init_key)
+    if config.model.adapter_checkpoint:
+      params = lora.load_peft(config.model.adapter_checkpoint, params, adapters)
+  return state_of(params, policy, config.seed)
+
+
+def state_of(params: PyTree, policy: Policy, seed: int) -> TrainState:
+  """A state before any phase, with these parameters of the policy."""
+  # The keys alone are made: a random model of that size would be in the way.
+  empty = dataclasses.replace(policy, init=lambda key: {})
+  return initial_state(empty, seed).with_params(policy=params)
+
+
+def initial_state(policy: Policy, seed: int) -> TrainState:
+  """A state before any phase: parameters and keys only."""
+  key = jax.random.key(seed)
+  init_key, run_key = jax.random.split(key)
+  return TrainState(
+    step=jnp.int32(0),
+    phase=jnp.int32(0),
+    phase_step=jnp.int32(0),
+    key=run_key,
+    members={"policy": MemberState(jax.jit(policy.init)(init_key))},
+    algorithm_state={},
+  )
+
+
+def evaluation_params(member: MemberState) -> PyTree:
+  """Parameters of a member to evaluate: the average where one is kept."""
+  if member.average is None:
+    return member.params
+  trained = jax.tree.map(
+    lambda average, leaf: average.astype(leaf.dtype),
+    member.average,
+    member.params["trained"],
+  )
+  return {**member.params, "trained": trained}

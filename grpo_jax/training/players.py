@@ -1,0 +1,316 @@
+"""Who writes completions: the player of a phase, and its episodes on the host.
+
+In the graph a player is a function of arrays (`make_player`). With an
+environment on the host, episodes are played turn after turn (`HostEpisodes`).
+
+The device draws an action of every row (`rollout/host_turns.py`), each process
+has those of its own rows answered by their sessions (`rewards/sessions.py`),
+and the answers go back to the device. What comes out is a `Rollout` as any
+other; of a row whose session has failed all scores are NaN, so that it is
+unscored.
+
+Of several processes, all go on until no row of any of them does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from grpo_jax.data import pipeline
+from grpo_jax.rewards import sessions
+from grpo_jax.rollout import compaction, host_turns, sampling
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import problem as problem_lib
+from grpo_jax.training import sharding
+from grpo_jax.types import Player, Policy, Prompts, PyTree, Rollout, Scored
+
+
+def make_sample(policy: Policy, problem: problem_lib.Problem) -> Callable:
+  """(params, prompts, key, config=…, group_size=…) -> a rollout."""
+  if problem.compaction is None:
+    return functools.partial(
+      sampling.sample, policy, environment=problem.environment
+    )
+  assert problem.environment is not None
+  return functools.partial(
+    compaction.sample,
+    policy,
+    environment=problem.environment,
+    compaction=problem.compaction,
+  )
+
+
+def make_turns(
+  policy: Policy,
+  problem: problem_lib.Problem,
+  config: sampling.SamplingConfig,
+  group_size: int,
+) -> host_turns.HostTurns:
+  """As `make_sample`, where the environment is on the host."""
+  assert problem.host_environment is not None
+  return host_turns.HostTurns(
+    policy, config, group_size, problem.host_environment
+  )
+
+
+def in_graph(sample: Callable, **fixed: Any) -> functools.partial:
+  """(parameters of members, prompts, key) -> a rollout by the policy."""
+  return functools.partial(_by_policy, sample, **fixed)
+
+
+def _by_policy(sample, params, prompts, key, **fixed):
+  return sample(params["policy"], prompts, key, **fixed)
+
+
+def make_player(
+  policy: Policy,
+  problem: problem_lib.Problem,
+  config: config_lib.SamplingConfig,
+  group_size: int,
+  required: frozenset[str],
+) -> Player | host_turns.HostPlayer:
+  """Who writes the completions of a phase.
+
+  Args:
+    policy: The model.
+    problem: Prompts, and the environment that answers.
+    config: How to draw.
+    group_size: Completions per prompt.
+    required: Optional inputs that the objective reads.
+  """
+  sampler = config.sampler(
+    problem.max_new_tokens,
+    problem.tokenizer.end_ids,
+    problem.tokenizer.pad_id,
+    record_kept="kept_ids" in required,
+    record_routing="routing" in required,
+  )
+  greedy = dataclasses.replace(
+    sampler, temperature=0.0, record_kept=False, record_routing=False
+  )
+  has_greedy = "greedy_rewards" in required
+  if problem.host_environment is not None:
+    return host_turns.HostPlayer(
+      make_turns(policy, problem, sampler, group_size),
+      make_turns(policy, problem, greedy, 1) if has_greedy else None,
+    )
+  sample = make_sample(policy, problem)
+  return Player(
+    in_graph(sample, config=sampler, group_size=group_size),
+    in_graph(sample, config=greedy, group_size=1) if has_greedy else None,
+  )
+
+
+class Played(NamedTuple):
+  """A rollout, and what was counted on the way by this process.
+
+  Attributes:
+    rollout: On the devices, split by rows.
+    scored: What the sessions said of it, as rewards; the same.
+    failures: Failed rows of this process by kind; some are logged.
+    seconds: That the sessions were waited for.
+  """
+
+  rollout: Rollout
+  scored: Scored
+  failures: dict[str, int]
+  seconds: float
+
+
+class HostEpisodes:
+  """The compiled parts, and the loop of the host between them."""
+
+  def __init__(
+    self,
+    problem: problem_lib.Problem,
+    mesh: Mesh,
+    turns: host_turns.HostTurns,
+  ):
+    """Compiles nothing yet.
+
+    Args:
+      problem: With sessions.
+      mesh: Of the run.
+      turns: The parts.
+    """
+    self._problem = problem
+    self._mesh = mesh
+    self._turns = turns
+    self._rows = sharding.by_rows(mesh)
+    self._judged = sharding.by_rows_once(mesh)
+    self._whole = sharding.replicated(mesh)
+    self._begin = jax.jit(turns.begin, out_shardings=self._rows)
+    self._act = jax.jit(turns.act, donate_argnums=3, out_shardings=self._rows)
+    self._finish = jax.jit(
+      turns.finish, donate_argnums=1, out_shardings=self._rows
+    )
+    split = sharding.row_constraint(mesh)
+    score = problem.judge.without_members().score
+    self._score = jax.jit(
+      lambda prompts, rollout: split(score({}, prompts, rollout))
+    )
+    self._any = jax.jit(lambda rows: rows.any(), out_shardings=self._whole)
+
+  def play(
+    self,
+    params: PyTree,
+    prompts: Prompts,
+    key: jax.Array,
+    batch: pipeline.PromptBatch,
+  ) -> Played:
+    """One episode of each row.
+
+    Args:
+      params: Of the policy, on the devices.
+      prompts: On the devices, split by rows.
+      key: As in `sampling.sample`.
+      batch: The prompts that this process feeds.
+    """
+    turns, mesh = self._turns, self._mesh
+    written, seeds = self._begin(params, prompts, key)
+    num_rows = len(seeds)
+    rows = problem_lib.judged_rows(mesh, num_rows)
+    fed = sharding.local_rows(self._rows, len(prompts.ids))
+    host = _Host(
+      self._problem,
+      turns,
+      self._problem.begin_sessions(
+        batch,
+        np.searchsorted(fed, rows // turns.group_size),
+        problem_lib.to_judge(mesh, seeds, num_rows),
+      ),
+      len(rows),
+    )
+    answers = sharding.from_local(host.nothing(goes_on=True), self._judged)
+    number = 0
+    while number < turns.environment.max_turns:
+      if number and not jax.device_get(self._any(answers.goes_on)):
+        break
+      written, actions = self._act(
+        params, prompts, key, written, answers, self._scalar(number)
+      )
+      number += 1
+      said = host.answer(
+        problem_lib.to_judge(mesh, actions, num_rows),
+        is_last=number == turns.environment.max_turns,
+      )
+      answers = sharding.from_local(said, self._judged)
+    done, scores = sharding.from_local((host.done, host.scores()), self._judged)
+    rollout = self._finish(
+      prompts, written, answers, self._scalar(number), done, scores
+    )
+    failures = host.episodes.failures
+    self._problem.complaints.log(
+      "an episode failed, its row is unscored", failures.errors
+    )
+    scored = self._score(prompts, rollout)
+    return Played(rollout, scored, failures.counts, host.seconds)
+
+  def _scalar(self, value: int) -> jax.Array:
+    return jax.device_put(np.int32(value), self._whole)
+
+
+class _Host:
+  """The episodes of the rows of this process, as far as they are played.
+
+  Attributes:
+    episodes: Their sessions.
+    done: Episodes that were not cut off.
+    seconds: Spent here.
+  """
+
+  def __init__(
+    self,
+    problem: problem_lib.Problem,
+    turns: host_turns.HostTurns,
+    episodes: sessions.Episodes,
+    num_rows: int,
+  ):
+    self.episodes = episodes
+    self.done = np.zeros(num_rows, bool)
+    self.seconds = 0.0
+    self._problem = problem
+    self._environment = turns.environment
+    self._num_slots = turns.config.max_new_tokens
+    self._returns = np.zeros(num_rows, np.float32)
+
+  def nothing(self, goes_on: bool) -> host_turns.Answers:
+    """No observation and no reward; NumPy arrays, as all here."""
+    num_rows = len(self.done)
+    fields: dict[str, Any] = {
+      "observation": np.zeros(
+        (num_rows, self._environment.max_observation_len), np.int32
+      ),
+      "size": np.zeros(num_rows, np.int32),
+      "reward": np.zeros(num_rows, np.float32),
+      "goes_on": np.full(num_rows, goes_on),
+    }
+    return host_turns.Answers(**fields)
+
+  def answer(
+    self, actions: host_turns.Actions, is_last: bool
+  ) -> host_turns.Answers:
+    """What the sessions say of a turn.
+
+    Args:
+      actions: NumPy arrays; no action where an episode is over.
+      is_last: No other turn comes.
+    """
+    started = time.perf_counter()
+    length, ended = np.asarray(actions.length), np.asarray(actions.ended)
+    tokens: Any = actions.tokens
+    answers: Any = self.nothing(goes_on=False)
+    texts = {
+      int(row): self._problem.tokenizer.exact_text(
+        tokens[row, : length[row]].tolist()
+      )
+      for row in np.flatnonzero(ended)
+    }
+    cut = np.flatnonzero((length > 0) & ~ended).tolist()
+    for row, said in self.episodes.step(texts, is_last).items():
+      answers.reward[row] = said.reward
+      if said.done or is_last:
+        self.done[row] = True
+        continue
+      try:
+        ids = self._problem.tokenizer.observation_ids(said.observation)
+      except ValueError as error:
+        self.episodes.fail(row, f"environment: its observation: {error}")
+        continue
+      ids = ids[: self._environment.max_observation_len]
+      answers.size[row] = len(ids)
+      answers.observation[row, : len(ids)] = ids
+      answers.goes_on[row] = actions.size[row] + len(ids) < self._num_slots
+      if not answers.goes_on[row]:
+        cut.append(row)
+    if cut:
+      self.episodes.end(cut)
+    self._returns += answers.reward
+    self.seconds += time.perf_counter() - started
+    return answers
+
+  def scores(self) -> dict[str, np.ndarray]:  # each [B] float32
+    """Of each row, with "return"; all NaN where a row has failed."""
+    names = self._problem.score_names
+    for row, scores in list(self.episodes.scores.items()):
+      if set(scores) != set(names):
+        self.episodes.fail(
+          row, f"environment: scores {sorted(scores)}, at first {sorted(names)}"
+        )
+    failed = self.episodes.failures.failed
+    self.done &= ~failed
+    found = {
+      name: np.full(len(failed), np.nan, np.float32) for name in sorted(names)
+    }
+    for row, scores in self.episodes.scores.items():
+      for name, value in scores.items():
+        found[name][row] = np.nan if value is None else value
+    return {**found, "return": np.where(failed, np.nan, self._returns)}

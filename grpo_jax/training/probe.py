@@ -1,0 +1,85 @@
+"""Calls the reward functions once, before anything is compiled."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+
+from grpo_jax.rewards import worker as worker_lib
+from grpo_jax.training import escapes
+from grpo_jax.training import problem as problem_lib
+
+_NUM_RECORDS = 4
+_NEEDED = (
+  "needed is a function (prompts, completions, ids, extras), all lists of one"
+  " row, that returns a list of one number, or of None where it does not apply"
+)
+
+
+def check(problem: problem_lib.Problem) -> None:
+  """Scores the first training records with their reference answers.
+
+  A verifier may fail on a row that nobody has foreseen; one that fails on each
+  of these is broken. The completion of a record is what a teacher would write,
+  or else its answer.
+
+  Args:
+    problem: Those whose verifiers are in the program, or are sessions, are not
+      looked at: tracing and the first session find the same mistakes.
+
+  Raises:
+    ValueError: A function cannot be called as it is, or each row failed; says
+      which function, and the line.
+  """
+  if problem.judge.on_host is None:
+    return
+  scorer = problem.judge.on_host.scorer
+  for name, path in scorer.functions.items():
+    _check_signature(name, worker_lib.load_function(path))
+  number = min(_NUM_RECORDS, len(problem.train))
+  records = [problem.train[i] for i in range(number)]
+  completions = [
+    problem.supervised[i]["completion"] or record["answer"]
+    for i, record in enumerate(records)
+  ]
+  scores = scorer.score(
+    problem.prompt_texts(records),
+    completions,
+    list(range(number)),
+    [{**record["extras"], "answer": record["answer"]} for record in records],
+  )
+  if scores.failed.all():
+    where = ", ".join(
+      f"{name} ({_place(worker_lib.load_function(path))})"
+      for name, path in scorer.functions.items()
+    )
+    raise ValueError(
+      f"config.rewards.functions: {where}: no score for any of the first"
+      f" {number} training records, completed by their reference answers;"
+      f" {_NEEDED}. Failed with:\n"
+      + "\n".join(escapes.escaped(message) for message in scores.errors)
+    )
+
+
+def _check_signature(name: str, function: Callable[..., Any]) -> None:
+  try:
+    signature = inspect.signature(function)
+  except ValueError:  # Of some functions in C nobody knows it.
+    return
+  try:
+    signature.bind([""], [""], [0], [{}])
+  except TypeError as error:
+    raise ValueError(
+      f"config.rewards.functions: {name} ({_place(function)}) has the arguments"
+      f" {signature}: {error}; {_NEEDED}."
+    ) from error
+
+
+def _place(function: Callable[..., Any]) -> str:
+  """File and line of a function, as far as it is known."""
+  code = getattr(inspect.unwrap(function), "__code__", None)
+  if code is None:
+    return repr(function)
+  return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"

@@ -1,0 +1,402 @@
+"""A run that is open: its files, its state, and what is written of a step."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from grpo_jax.training import (
+  checkpoints,
+  drivers,
+  evaluation,
+  hosts,
+  metrics_log,
+  models,
+  paths,
+  runs,
+  sharding,
+  unscored,
+)
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import problem as problem_lib
+from grpo_jax.types import Policy, TrainState
+
+# Settings that a resumed run may change: how it is watched, and the devices
+# that compute it, on which its numbers depend by round-off alone.
+MAY_CHANGE = frozenset(
+  (
+    *("hosts", "log", "mesh", "profile_steps", "required_accuracy"),
+    "rewards.max_unscored",
+  )
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """How a run ended.
+
+  Attributes:
+    step: Steps done, over all phases.
+    preempted: True if SIGTERM stopped it; the same command continues.
+    before, after: Held-out means (`evaluation.summarize`) at the start of the
+      first phase that is evaluated and at the end; None without such a phase.
+    num_prompts: Held-out prompts behind them.
+    examples: Held-out completions at the end, one per prompt.
+  """
+
+  step: int
+  preempted: bool
+  before: dict[str, float] | None
+  after: dict[str, float] | None
+  num_prompts: int
+  examples: list[evaluation.Completion]
+
+
+class CompileClock:
+  """Seconds that JAX has spent on tracing and compiling."""
+
+  def __init__(self):
+    self.seconds = 0.0
+
+  def __call__(self, event: str, duration_secs: float, **_: Any) -> None:
+    if event.startswith("/jax/core/compile/"):
+      self.seconds += duration_secs
+
+
+@contextlib.contextmanager
+def compile_clock() -> Iterator[CompileClock]:
+  clock = CompileClock()
+  jax.monitoring.register_event_duration_secs_listener(clock)
+  try:
+    yield clock
+  finally:
+    jax.monitoring.unregister_event_duration_listener(clock)
+
+
+@dataclasses.dataclass
+class Run:
+  """What a run keeps open, and the state as it moves on.
+
+  Attributes:
+    config: Of the run.
+    config_hash: The same for all configs with which it may be continued.
+    problem: Prompts and judges.
+    mesh: Its devices.
+    phases: Before they run.
+    streams: Batches of each phase.
+    evaluator, saved, log: What is completed, kept and written.
+    profile_dir: Where traces go.
+    stop: Whether somebody asks it to end.
+    watch: Over the other processes.
+    compiling: Seconds of compilation.
+    state: After the last step.
+    position: Of the checkpoint that it continues from; None at the start.
+    before, after: First evaluation of the run, last one of this phase.
+    examples: Completions of the last evaluation.
+    patience: Counts steps in which too many rows were unscored.
+    tracing: Where a trace is being written.
+    failure: Why it goes on no more, where others do.
+  """
+
+  config: config_lib.RunConfig
+  config_hash: str
+  problem: problem_lib.Problem
+  mesh: Mesh
+  phases: list[runs.Phase]
+  streams: list[Any]
+  evaluator: evaluation.Evaluator
+  saved: checkpoints.Checkpoints
+  log: metrics_log.MetricsLog | metrics_log.NoLog
+  profile_dir: paths.Path
+  stop: hosts.Stop
+  watch: hosts.Watch
+  compiling: CompileClock
+  state: TrainState
+  position: dict[str, Any] | None = None
+  before: dict[str, float] | None = None
+  after: dict[str, float] | None = None
+  examples: list[evaluation.Completion] = dataclasses.field(
+    default_factory=list
+  )
+  patience: unscored.Patience = dataclasses.field(init=False)
+  tracing: pathlib.Path | None = None
+  failure: FloatingPointError | None = None
+
+  def __post_init__(self):
+    self.patience = unscored.Patience(self.config.rewards.max_unscored)
+
+  @property
+  def stopping(self) -> bool:
+    """Whether it ends after this step, as of the last `look`."""
+    return self.stop.agreed() or self.patience.exhausted
+
+  @property
+  def first(self) -> int:
+    """The phase that it begins or continues with."""
+    return self.position["phase"] if self.position else 0
+
+
+def open_run(
+  stack: contextlib.ExitStack,
+  settings: config_lib.RunConfig,
+  config_json: str,
+  workdir: paths.Path,
+  *,
+  saved: checkpoints.Checkpoints,
+  problem: problem_lib.Problem,
+  policy: Policy,
+  phases: list[runs.Phase],
+  mesh: Mesh,
+  watch: hosts.Watch,
+  stop: hosts.Stop,
+  compiling: CompileClock,
+  evaluator: evaluation.Evaluator | None = None,
+) -> Run:
+  """A run at its start, or where its last checkpoint is.
+
+  Args:
+    stack: Closes what is opened here.
+    settings: Of the run.
+    config_json: The config as it was given.
+    workdir: Of the run.
+    saved: Its checkpoints.
+    problem, policy, phases: What it solves, with what, in which phases.
+    mesh: Its devices.
+    watch, stop, compiling: As in `Run`.
+    evaluator: Of another run with the same prompts and judges.
+
+  Raises:
+    ValueError: The checkpoint is of another config.
+  """
+  # All phases at once: sizes that do not fit are found before any work.
+  shapes = runs.abstract_start(policy, settings.seed)
+  runs.abstract_state(phases, shapes)
+  streams = [
+    make_stream(settings, problem, mesh, index) for index in range(len(phases))
+  ]
+  position = None
+  last_step = saved.latest_step()
+  if last_step is not None:
+    # Without a checkpoint nothing is continued, and all may change.
+    position = saved.extra(last_step)
+    metrics_log.check_config(
+      workdir, json.loads(config_json), MAY_CHANGE, position["config"]
+    )
+    state = runs.restore(saved, last_step, phases, shapes, mesh)
+  else:
+    state = runs.first_state(settings, problem, policy, mesh)
+  if evaluator is None:
+    evaluator = evaluation.Evaluator(
+      problem,
+      policy,
+      mesh,
+      settings.eval.num_prompts,
+      settings.eval.batch_size,
+      settings.eval.temperature,
+    )
+  log: metrics_log.MetricsLog | metrics_log.NoLog = metrics_log.NoLog()
+  if hosts.is_main():
+    log = metrics_log.MetricsLog(
+      workdir,
+      tensorboard=settings.log.tensorboard,
+      wandb_project=settings.log.wandb_project,
+      resume_step=last_step,
+      resume_position=position["log"] if position else None,
+    )
+    metrics_log.save_run_info(workdir, config_json)
+  stack.enter_context(log)
+  return Run(
+    config=settings,
+    config_hash=config_hash(config_json),
+    problem=problem,
+    mesh=mesh,
+    phases=phases,
+    streams=streams,
+    evaluator=evaluator,
+    saved=saved,
+    log=log,
+    profile_dir=workdir / "profile",
+    stop=stop,
+    watch=watch,
+    compiling=compiling,
+    state=state,
+    position=position,
+    before=position["before"] if position else None,
+  )
+
+
+def config_hash(config_json: str) -> str:
+  """The same for all configs with which a run may be continued."""
+  return metrics_log.config_hash(json.loads(config_json), MAY_CHANGE)
+
+
+def enter(run: Run, index: int) -> None:
+  """Brings the state to where phase `index` begins or continues."""
+  if run.position and index == run.first:
+    run.streams[index].set_state(run.position["stream"])
+    return
+  parts, enter_phase, _ = run.phases[index]
+  state = enter_phase(run.state)
+  run.state = jax.device_put(state, sharding.of_state(run.mesh, state))
+  run.state = runs.with_others(run.state, parts, run.mesh)
+
+
+def result(run: Run) -> Result:
+  """How the run has ended, evaluated where that is missing, and saved."""
+  preempted = run.stop.agreed()
+  after = None
+  evaluates = any(phase.of_kind.evaluates for phase in run.config.stages)
+  if evaluates and not preempted:
+    # The last step of such a phase has been evaluated, unless it was done by
+    # an earlier start of this run.
+    after = run.after or evaluate(run)
+  if not preempted:
+    run.log.write_result(
+      int(run.state.step), run.before, after, run.evaluator.num_prompts
+    )
+  return Result(
+    step=int(run.state.step),
+    preempted=preempted,
+    before=run.before,
+    after=after,
+    num_prompts=run.evaluator.num_prompts,
+    examples=run.examples,
+  )
+
+
+def make_stream(
+  config: config_lib.RunConfig,
+  problem: problem_lib.Problem,
+  mesh: Mesh,
+  index: int,
+) -> Any:
+  """The batches of phase `index`, from the first on."""
+  name = config.phases[index]
+  phase = config.section(name)
+  seed = int(np.random.SeedSequence((config.seed, index)).generate_state(1)[0])
+  make = problem.prompt_stream if phase.plays else problem.supervised_stream
+  num_prompts = phase.num_prompts * phase.max_rounds
+  rows = drivers.rows_to_feed(problem, mesh, phase)
+  return make(seed, num_prompts, phase.max_prompt_len, rows.tolist())
+
+
+def record(
+  run: Run,
+  name: str,
+  offset: int,
+  done: int,
+  metrics: dict[str, float],
+  samples: Callable[[], list[dict[str, Any]]],
+  is_due: bool,
+) -> dict[str, float]:
+  """Writes what a step has to say.
+
+  Args:
+    run: Its state is evaluated, if that is due.
+    name: Of the phase.
+    offset: Steps of the phases before.
+    done: Steps of this phase, this one included.
+    metrics: Of the step, with its `time/step_s`, seconds.
+    samples: As in `drivers.Outcome`.
+    is_due: Whether to evaluate.
+
+  Returns:
+    All that was written.
+
+  Raises:
+    FloatingPointError: The loss or the gradient is not finite.
+  """
+  _check_finite(run, name, done, metrics)
+  num_rows = run.config.section(name).num_rows
+  run.patience.step(offset + done, metrics, num_rows)
+  tokens = metrics.get("tokens/generated", metrics["tokens/trained"])
+  metrics["tokens_per_second"] = tokens / metrics["time/step_s"]
+  if is_due:
+    metrics |= evaluate(run)
+  run.log.write(offset + done, name, metrics)
+  every = run.config.log.samples_every
+  if hosts.is_main() and every and (done == 1 or done % every == 0):
+    run.log.write_samples(offset + done, samples())
+  return metrics
+
+
+def due(every: int, done: int, steps: int) -> bool:
+  """Whether something happens after `done` steps: always after the last."""
+  return done == steps or (every > 0 and done % every == 0)
+
+
+def evaluate(run: Run) -> dict[str, float]:
+  """Held-out means; keeps the completions for the summary."""
+  with jax.transfer_guard("allow"):
+    results = run.evaluator.completions(
+      models.evaluation_params(run.state.members["policy"]), jax.random.key(0)
+    )
+  run.examples = [group[0] for group in results]
+  run.after = evaluation.summarize(results)
+  return run.after
+
+
+def save(run: Run, index: int, global_step: int, stream_state: Any) -> None:
+  """Everything the run needs to go on; the log reaches the disk first."""
+  run.log.flush()
+  extra = {
+    "phase": index,
+    "stream": stream_state,
+    "log": run.log.position(),
+    "before": run.before,
+    "config": run.config_hash,
+  }
+  if run.state.queue:
+    extra["queue"] = len(run.state.queue)
+  run.saved.save(global_step, run.state, extra)
+
+
+def _check_finite(
+  run: Run, name: str, done: int, metrics: dict[str, float]
+) -> None:
+  culprits = {"": name, "value/": "critic", "reward_model/": "reward_model"}
+  found = [
+    (f"{model}{number}", culprit)
+    for model, culprit in culprits.items()
+    for number in ("loss", "gradient_norm")
+    if not math.isfinite(metrics.get(f"{model}{number}", 0.0))
+  ]
+  bad = [number for number, _ in found]
+  if bad:
+    run.saved.wait()
+    last = run.saved.latest_step()
+    checkpoint = run.config.model.checkpoint
+    culprit = found[0][1]
+    doubt = f", or doubt the weights in {checkpoint}" if checkpoint else ""
+    raise FloatingPointError(
+      f"phase {name}, step {done}:"
+      f" {', '.join(f'{k} is {metrics[k]}' for k in bad)}. The last checkpoint"
+      f" in {run.saved.directory} is"
+      f" {'missing' if last is None else f'step {last}'}. Look at metrics.jsonl"
+      " for the steps before, and start again in another --workdir with a"
+      f" lower config.{culprit}.optimizer.learning_rate{doubt}."
+    )
+
+
+@contextlib.contextmanager
+def profiled(run: Run, global_step: int) -> Iterator[None]:
+  """Traces the steps of `config.profile_steps` for xprof."""
+  steps = run.config.profile_steps
+  if steps and global_step == steps[0]:
+    run.tracing = paths.scratch(run.profile_dir)
+    jax.profiler.start_trace(str(run.tracing))
+  yield
+  if run.tracing is not None and global_step == steps[1]:
+    jax.block_until_ready(run.state)
+    jax.profiler.stop_trace()
+    paths.publish(run.tracing, run.profile_dir)
+    run.tracing = None

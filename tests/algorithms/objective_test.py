@@ -1,0 +1,79 @@
+"""What is joined and decided once for all algorithms, by hand.
+
+Nothing here is compiled: `options_test.py` has the options' values and
+gradients.
+"""
+
+import jax
+import numpy as np
+
+from grpo_jax import algorithms
+from grpo_jax.algorithms import objective
+from grpo_jax.types import PolicyOutputs
+from tests.algorithms import cases
+
+ALL_ROWS = np.arange(len(cases.LENGTHS))
+
+
+def _prepared(name, case, **fields):
+  """Algorithm, config and the batch of a case."""
+  algorithm = algorithms.get_algorithm(name)
+  arrays = cases.Case(**cases.arrays_of(case))
+  config = algorithms.make_config(name, **{"kl_coef": 0.0, **fields})
+  with jax.disable_jit():
+    return algorithm, config, cases.prepared(algorithm, config, arrays)
+
+
+def test_as_many_live_groups_are_trained_as_are_asked_for():
+  case = cases.make_case()
+  case.rewards[:4] = 0.5  # Group 0 is dead, 1 and 2 are not.
+  for most, groups in ((1, [1]), (2, [1, 2]), (0, [1, 2])):
+    *_, batch = _prepared(
+      "grpo", case, dynamic_sampling=True, max_live_groups=most
+    )
+    rows = np.isin(case.group_id, groups) & case.valid
+    np.testing.assert_array_equal(batch.mask, case.mask & rows[:, None])
+
+
+def test_every_reward_has_its_own_weight():
+  case = cases.make_case()
+  *_, batch = _prepared("mo_grpo", case)
+  np.testing.assert_array_equal(batch.components, case.components)
+  np.testing.assert_array_equal(batch.component_weights, cases.WEIGHTS)
+
+
+def test_every_row_has_the_domain_of_its_prompt():
+  case = cases.make_case()
+  *_, batch = _prepared("grpo", case, kl_coef=0.1, kl_domain_weights=(0.5, 2.0))
+  assert len(set(case.domain[case.group_id == 0])) > 1
+  np.testing.assert_array_equal(batch.domain, case.domain)
+
+
+def test_a_completion_weighs_what_its_trained_tokens_do():
+  """The mean of its tokens' weights; slots without a token have none."""
+  case = cases.make_case()
+  algorithm, config, batch = _prepared(
+    "gspo", case, importance_mode="truncate", importance_max=1.1
+  )
+  outputs = PolicyOutputs(logp=case.logp, entropy=case.entropy)
+  with jax.disable_jit():
+    _, (total, count) = objective.loss(algorithm, config, outputs, batch).terms[
+      "policy"
+    ]
+    losses = algorithm.policy_loss(config, outputs, batch)  # [B]
+  weights = np.minimum(np.exp(case.old_logp - case.behavior_logp), 1.1)
+  expected = [
+    weights[i][batch.mask[i]].mean() * losses[i]
+    for i in ALL_ROWS
+    if batch.mask[i].any()
+  ]
+  np.testing.assert_allclose(total, sum(expected), 1e-5)
+  assert count == len(expected)
+
+
+def test_completions_that_are_not_trained_are_not_short():
+  """GFPO keeps the shortest; those that were cut off are long."""
+  case = cases.make_case()
+  *_, batch = _prepared("gfpo", case, num_kept=2, overlong_filter=True)
+  assert not batch.mask[::2][:2].any()  # Six tokens, of six.
+  np.testing.assert_array_equal(batch.advantages[:4] != 0, [0, 1, 0, 1])

@@ -1,0 +1,69 @@
+"""The table of differences, on a shipped checkpoint."""
+
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+from experiments.parity import outputs, table
+from grpo_jax.models import weights
+from tests.experiments import command
+
+SHIPPED = command.ROOT / "tests/data/checkpoints/qwen2"
+
+
+def spoilt(path: pathlib.Path) -> None:
+  """Makes one logit of a reference another one."""
+  with np.load(path) as archive:
+    arrays = dict(archive)
+  arrays["logits"][0, 10, 10] += 1e-3
+  np.savez(path, **arrays)
+
+
+@pytest.mark.slow
+def test_cells_are_filled_when_there_is_what_they_compare(tmp_path):
+  exported = tmp_path / "exported"
+  cells = table.differences(SHIPPED, exported)
+  assert cells.keys() == {"logits", "decoding", "greedy"}
+  assert 0 < cells["logits"] < 2e-4
+  assert 0 < cells["decoding"] < 2e-4
+  assert cells["greedy"] == 1
+
+  # What another program computes of the export, as far as it is ours.
+  reference = outputs.read_reference(SHIPPED / "reference.npz")
+  config, params = weights.load(exported)
+  arrays = reference._asdict()
+  arrays["logits"] = outputs.logits(config, params, *reference[:2])
+  assert abs(arrays["logits"] - reference.logits).max() > 0.1
+  np.savez(exported / "reference.npz", **arrays)
+  assert table.differences(SHIPPED, exported)["exported"] < 1e-5
+  spoilt(exported / "reference.npz")
+  cells = table.differences(SHIPPED, exported)
+  assert cells["exported"] == pytest.approx(1e-3, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_the_program_says_pass_or_fail(tmp_path):
+  def run(*arguments):
+    return command.run("parity.table", *arguments, cwd=tmp_path)
+
+  status, _, err = run("--checkpoints=ck")
+  assert status == 2
+  assert "no folder in it has a reference.npz" in " ".join(err.split())
+
+  shutil.copytree(SHIPPED, tmp_path / "ck/qwen2")
+  spoilt(tmp_path / "ck/qwen2/reference.npz")
+  status, out, err = run("--checkpoints=ck")
+  assert status == 1, err
+  header, _, row, verdict = out.splitlines()
+  assert header.split()[:6] == [
+    "|",
+    "checkpoint",
+    "|",
+    "logits",
+    "|",
+    "decoding",
+  ]
+  assert row.split()[:4] == ["|", "qwen2", "|", "1.0e-03"]
+  assert verdict == "FAIL: 1 checkpoints, tolerance 0.0002"

@@ -1,0 +1,222 @@
+"""What a run needs: figures in files, and against arrays that exist."""
+
+import dataclasses
+import importlib
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from configs.recipes import models as published
+from experiments.pods import memory
+from grpo_jax.models import architecture, transformer
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import models, problem, runs, sharding
+from tests.experiments import command, tiny_config
+
+RECIPES = sorted(
+  path.stem
+  for path in (command.ROOT / "configs/recipes").glob("*.py")
+  if path.stem != "models"
+)
+
+# Totals of the weight files on the hub.
+PARAMETERS = {
+  "qwen2.5-0.5b": 494_032_768,
+  "qwen2.5-1.5b": 1_543_714_304,
+  "qwen2.5-7b": 7_615_616_512,
+  "qwen3-0.6b": 596_049_920,
+  "qwen3-8b": 8_190_735_360,
+  "qwen3-30b-a3b": 30_532_122_624,
+}
+
+
+def recipe(name: str, model: str):
+  module = importlib.import_module(f"configs.recipes.{name}")
+  config = module.get_config(model)
+  config.allow_unpublished = True
+  return config
+
+
+def table(config) -> dict[str, int]:
+  settings = config_lib.resolve(config)
+  found = memory.table(settings, memory.mesh_of(settings))
+  return {kind: size for kind, (_, size) in found.items()}
+
+
+def gib(size: int) -> str:
+  return f"{size / 2**30:.1f}"
+
+
+@pytest.mark.parametrize(
+  "model",
+  [
+    pytest.param(name, marks=() if "7b" in name else pytest.mark.slow)
+    for name in published.MODELS
+  ],
+)
+def test_the_table_of_models_is_right(model):
+  config = recipe("trl", model)
+  config.rl.micro_batch_size = config.rl.num_prompts * config.rl.group_size
+  config.sampling.max_new_tokens = 8  # None of these depends on lengths.
+  config.data.max_prompt_len = 8
+  adamw = table(config)
+  assert adamw["policy"] == 4 * PARAMETERS[model]
+  config.model.param_dtype = "bfloat16"
+  config.rl.optimizer.name = "adafactor"
+  config.rl.optimizer.stochastic_rounding = True
+  adafactor = table(config)
+  row = re.search(rf"\| {re.escape(model)} +\|(.*)\|\n", published.__doc__)[1]
+  state = "policy", "policy, optimizer", "gradients"
+  assert [cell.strip() for cell in row.split("|")] == [
+    f"{PARAMETERS[model] / 1e9:.2f} B",
+    gib(sum(adamw[kind] for kind in state)),
+    gib(sum(adafactor[kind] for kind in state)),
+  ]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_what_its_rollout_takes(name):
+  config = recipe(name, "qwen2.5-7b")
+  sizes = memory.sizes(config_lib.resolve(config))
+  text = " ".join(
+    importlib.import_module(f"configs.recipes.{name}").__doc__.split()
+  )
+  said = re.search(
+    r"rollout takes ([\d.]+) GiB over all devices with qwen2.5-7b", text
+  )
+  rows = config.rl.num_prompts * config.rl.group_size
+  # Keys and values: 28 layers of 4 heads of 128, two bytes each.
+  prompts = config.rl.num_prompts
+  slots = sizes.max_prompt_len * prompts + sizes.max_new_tokens * rows
+  assert said[1] == gib(2 * 28 * 4 * 128 * 2 * slots)
+  assert said[1] == gib(memory._cache(sizes, prompts, rows))
+  # A byte each, and four for the scale of a token and head.
+  model = dataclasses.replace(sizes.model, cache_dtype="int8")
+  narrow = dataclasses.replace(sizes, model=model)
+  assert memory._cache(narrow, prompts, rows) == 2 * 28 * 4 * 132 * slots
+
+
+def test_state_and_cache_are_those_of_a_run():
+  config = tiny_config.get_config()
+  config.algorithm.kl_coef = 0.1
+  run = config_lib.resolve(config)
+  solved = problem.make_problem(run)
+  policy = models.make_policy(run, solved, sharding.make_mesh(1))
+  (_, enter, _), (_, enter_rl, _) = runs.make_phases(
+    run, solved, policy, sharding.make_mesh(1)
+  )
+  state = enter_rl(enter(models.initial_state(policy, 0)))
+
+  def size(tree):
+    return sum(x.nbytes for x in jax.tree.leaves(tree))
+
+  found = table(config)
+  assert found["policy"] == size(state.params["policy"])
+  member = state.members["policy"]
+  assert found["policy, optimizer"] == size(member.opt_state)
+  assert found["reference"] == size(state.params["reference"])
+  assert found["policy, average"] == size(member.average)
+  assert found["gradients"] == size(state.params["policy"]["trained"])
+  rl = run.section("rl")
+  prompts = next(solved.prompt_stream(0, rl.num_prompts, None)).prompts
+  _, prefix, _ = jax.jit(policy.prefill)(
+    state.params["policy"],
+    jnp.asarray(prompts.tokens),
+    jnp.asarray(prompts.mask),
+  )
+  cache = policy.allocate(rl.num_rows, solved.max_new_tokens)
+  assert found["cache of the rollout"] == size(prefix.layers) + size(cache)
+  # Rows are split over devices, state is not.
+  config.mesh.data = 2
+  half = table(config)
+  assert 2 * half["cache of the rollout"] == found["cache of the rollout"]
+  assert half["policy, optimizer"] == found["policy, optimizer"]
+  config.mesh.data = None
+  # Few lanes hold few completions, each beside its prompt.
+  config.sampling.lanes = 2
+  cache = policy.allocate(2, solved.max_new_tokens)
+  copies = size(prefix.layers) * 2 // rl.num_prompts
+  assert table(config)["cache of the rollout"] == (
+    size(prefix.layers) + copies + size(cache)
+  )
+
+
+@pytest.mark.parametrize("trunk", ["own", "shared"])
+def test_a_critic_is_held_beside_the_policy(trunk):
+  config = tiny_config.get_config("agent")
+  config.critic.trunk = trunk
+  config.critic.freeze = ()
+  width = config.model.width
+  found = table(config)
+  # A trunk and a head, or the head: D + 1 numbers of four bytes.
+  own = found["policy"] if trunk == "own" else 0
+  assert found["critic"] == own + 4 * (width + 1)
+  moments = found["critic, optimizer"]
+  assert 0 <= moments - 2 * found["critic"] < 100  # And counts of steps.
+  assert "critic" not in table(tiny_config.get_config("grpo"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("remat", "num_prompts"), [("none", 8), ("full", 8), ("none", 1)]
+)
+def test_the_estimate_of_the_backward_pass_is_near_what_is_allocated(
+  remat, num_prompts
+):
+  model = architecture.TransformerConfig(
+    vocab_size=64, num_layers=6, remat=remat
+  )
+  size = memory.Sizes(model, None, max_prompt_len=32, max_new_tokens=97)
+  policy = transformer.transformer_policy(model)
+
+  def loss(trained, prefix, *rows):
+    params = {"trained": trained, "frozen": {}}
+    return jnp.square(policy.hidden(params, *rows, prefix=prefix)[0]).sum()
+
+  params = memory._abstract_params(policy)
+  rows = memory._abstract_rows(size, 8, 8)
+  shares = num_prompts < 8
+  prefix = jax.eval_shape(policy.prefix, params, *rows[:2]) if shares else None
+  gradient = jax.jit(jax.grad(loss, (0, 1)))
+  compiled = gradient.lower(params["trained"], prefix, *rows).compile()
+  allocated = compiled.memory_analysis().temp_size_in_bytes
+  ratio = allocated / memory._kept(size, num_prompts, 8, shares)
+  assert 0.5 < ratio < 1.5, ratio
+
+
+@pytest.mark.slow
+def test_adapters_leave_little_beside_the_base():
+  config = recipe("trl", "qwen3-0.6b")
+  whole = table(config)
+  config.model.lora_rank = 16
+  config.model.quantization = "nf4"
+  config.model.param_dtype = "bfloat16"
+  found = table(config)
+  # Embeddings in two bytes, the rest in 0.5 + 4 / 64, adapters in four.
+  embed = 151936 * 1024
+  base = 2 * embed + (0.5 + 4 / 64) * (596e6 - embed)
+  assert found["policy"] == pytest.approx(base + 40e6, rel=0.01)
+  assert found["policy, optimizer"] < whole["policy, optimizer"] / 50
+  assert "gradient of the head, float32" not in found
+
+
+def test_a_checkpoint_in_a_folder_comes_first(tmp_path):
+  known = published.MODELS["qwen3-0.6b"]
+  keys = {**known.config_json, "num_hidden_layers": 3}
+  (tmp_path / "config.json").write_text(json.dumps(keys), encoding="utf-8")
+  config = recipe("trl", "qwen3-0.6b")
+  config.model.checkpoint = str(tmp_path)
+  assert memory.sizes(config_lib.resolve(config)).model.num_layers == 3
+
+
+@pytest.mark.slow
+def test_the_command_prints_the_table():
+  path = "configs/recipes/v32_math.py:qwen2.5-0.5b"
+  status, out, err = command.run("pods.memory", f"--config={path}")
+  assert status == 0, err
+  for kind, size in table(recipe("v32_math", "qwen2.5-0.5b")).items():
+    assert re.search(rf"(?m)^  {kind} .* GiB +{size:,}$", out)
+  assert [line for line in out.splitlines() if len(line) > 80] == []

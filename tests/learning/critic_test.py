@@ -1,0 +1,373 @@
+"""A critic that is trained beside the policy, in the same program."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.learning import metrics, stages, update
+from grpo_jax.models import critic as critic_lib
+from grpo_jax.types import Scored
+from tests.references import ppo as reference
+from tests.training import tiny
+
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
+def _same(one, other, **tolerance):
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, **tolerance), one, other
+  )
+
+
+def _changed(one, other):
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="/")
+    for path, same in jax.tree_util.tree_leaves_with_path(
+      jax.tree.map(lambda x, y: bool((x == y).all()), one, other)
+    )
+    if not same
+  }
+
+
+def _fused(parts):
+  return jax.jit(functools.partial(stages.fused_step, parts=parts))
+
+
+def _loss(parts):
+  """The loss of the critic: it is taken after the policy's."""
+  loss = parts.losses[-1]
+  assert isinstance(loss, update.CriticLoss)
+  return loss
+
+
+def _gradient(parts, state, batch):
+  """Of the critic's trained leaves, and the loss."""
+  loss = _loss(parts)
+  function = jax.jit(functools.partial(update.gradient, parts.update, loss))
+  gradients, found = jax.device_get(function(state.params, batch))
+  assert gradients.keys() == {loss.member}
+  return gradients[loss.member], found[f"{loss.prefix}loss"]
+
+
+@pytest.mark.parametrize(
+  ("name", "trunk", "make_policy"),
+  [
+    ("ppo", "own", tiny.tiny_policy),
+    slow("bradley_terry", "own", tiny.tiny_policy),
+    slow("ppo", "own", tiny.tiny_transformer),  # Which shares its prompts.
+    slow("ppo", "shared", tiny.tiny_transformer),
+  ],
+)
+def test_gradients_do_not_depend_on_micro_batches(name, trunk, make_policy):
+  policy = make_policy()
+
+  def parts_of(size, lengths=()):
+    return tiny.make_parts(
+      name,
+      policy=policy,
+      critic=critic_lib.make_critic(policy, trunk),
+      micro_batch_size=size,
+      lengths=lengths,
+    )
+
+  state, batch = tiny.off_policy(parts_of(16))
+  state = _with_head(state, _loss(parts_of(16)).member)
+  whole, loss = _gradient(parts_of(16), state, batch)
+  assert max(np.abs(x).max() for x in jax.tree.leaves(whole)) > 1e-3
+  for size, lengths in ((4 if name == "bradley_terry" else 1, ()), (4, (1, 2))):
+    gradient, other = _gradient(parts_of(size, lengths), state, batch)
+    _same(gradient, whole, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(other, loss, 1e-5)
+
+
+def _with_head(state, name="critic"):
+  """A critic whose values differ, and whose trunk has a gradient."""
+  critic = state.params[name]
+  kernel = critic["trained"]["value_head"]["kernel"]
+  head = {
+    "kernel": 0.3 * jax.random.normal(jax.random.key(5), kernel.shape),
+    "bias": jnp.float32(0.1),
+  }
+  trained = {**critic["trained"], "value_head": head}
+  return state.with_params(**{name: {**critic, "trained": trained}})
+
+
+def test_gradient_is_that_of_the_squared_error_to_the_reference_targets():
+  parts = tiny.make_parts("ppo", fields={"value_clip": 0.0})
+  state = _with_head(tiny.make_state(parts))
+  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
+  raw = tiny.ragged_batch(parts)
+  batch = prepare(state, raw, jax.random.key(2))
+  critic, policy = _loss(parts).critic, parts.policy
+
+  def values(trained):
+    params = {**state.params["critic"], "trained": trained}
+    h, _ = policy.hidden(
+      {"trained": trained["trunk"], "frozen": {}},
+      raw.prompt_tokens,
+      raw.prompt_mask,
+      raw.tokens,
+      raw.completion_mask,
+      raw.prompt_index,
+    )
+    return critic.head(params, h)
+
+  trained = state.params["critic"]["trained"]
+  mask = np.asarray(raw.mask)
+  old = np.where(mask, values(trained), 0.0)
+  np.testing.assert_allclose(np.where(mask, batch.values, 0), old, 1e-5, 1e-6)
+  arrays = raw.rewards, raw.valid, raw.group_id
+  given = {"mask": mask, "old_values": old}
+  targets = reference.returns(*arrays, **given)
+  np.testing.assert_allclose(
+    np.where(mask, batch.advantages, 0.0),
+    reference.advantages(*arrays, **given),
+    atol=1e-4,
+  )
+
+  def loss(trained):
+    error = jnp.where(mask, values(trained) - targets, 0.0)
+    return 0.5 * jnp.square(error).sum() / mask.sum()
+
+  expected = jax.jit(jax.value_and_grad(loss))(trained)
+  found = _gradient(parts, state, batch)
+  np.testing.assert_allclose(found[1], expected[0], 1e-4)
+  _same(found[0], expected[1], rtol=1e-3, atol=1e-5)
+
+
+def test_the_policy_moves_as_if_there_were_no_value_loss():
+  after = {}
+  for updates in (0, 1):
+    parts = tiny.make_parts("ppo", num_critic_updates=updates)
+    state = _with_head(tiny.make_state(parts))
+    after[updates], found, _ = _fused(parts)(state, tiny.make_prompts())
+    assert found["ratio/max_deviation"] == 0.0
+    assert ("value/loss" in found) == bool(updates)
+    moved = _changed(state.params, after[updates].params)
+    assert any(name.startswith("policy/") for name in moved)
+    assert any(name.startswith("critic/") for name in moved) == bool(updates)
+  for part in ("policy", "algorithm"):
+    _same(after[0].params[part], after[1].params[part], rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_two_updates_are_one_after_another():
+  parts = tiny.make_parts("ppo", num_critic_updates=2)
+  state = _with_head(tiny.make_state(parts))
+  batch = tiny.ragged_batch(parts)
+  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
+  batch = prepare(state, batch, jax.random.key(2))
+  advance = jax.jit(functools.partial(stages.update, parts=parts))
+  twice, found = advance(state, batch, jax.random.key(3))
+
+  opt_state, losses = state.members["critic"].opt_state, []
+  for _ in range(2):
+    gradient, loss = _gradient(parts, state, batch)
+    critic = state.params["critic"]
+    updates, opt_state = parts.members["critic"].optimizer.update(
+      gradient, opt_state, critic["trained"]
+    )
+    trained = jax.tree.map(jnp.add, critic["trained"], updates)
+    state = state.with_params(critic={**critic, "trained": trained})
+    losses.append(loss)
+  _same(twice.params["critic"], state.params["critic"], rtol=1e-4, atol=1e-6)
+  np.testing.assert_allclose(found["value/loss"], np.mean(losses), 1e-5)
+  assert losses[1] != losses[0]
+
+
+@pytest.mark.slow
+def test_frozen_attention_keeps_every_bit():
+  policy = tiny.tiny_transformer()
+  critic = critic_lib.make_critic(policy, freeze=("attention",))
+  parts = tiny.make_parts("sao", policy=policy, critic=critic)
+  state = _with_head(tiny.make_state(parts))
+  after, _, _ = _fused(parts)(state, tiny.make_prompts())
+  moved = _changed(state.params["critic"], after.params["critic"])
+  assert not any("attention/" in name for name in moved)
+  assert any("mlp" in name for name in moved)
+  moments = jax.tree_util.tree_leaves_with_path(
+    state.members["critic"].opt_state
+  )
+  names = {jax.tree_util.keystr(path) for path, _ in moments}
+  assert not any("'attention'" in name for name in names)
+
+
+# --- phases ------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("name", "kind", "member", "metric"),
+  [
+    ("ppo", "value", "critic", "value/loss"),
+    ("bradley_terry", "preference", "reward", "reward_model/loss"),
+  ],
+)
+def test_pretraining_moves_the_critic_alone(name, kind, member, metric):
+  parts = tiny.make_parts(name, phase={"kind": kind})
+  state = tiny.make_state(parts)
+  trained = {k for k, x in state.members.items() if x.opt_state is not None}
+  assert trained == {member}
+  advance, losses = _fused(parts), []
+  for i in range(20):
+    after, found, _ = advance(state, tiny.make_prompts(first=4 * i))
+    moved = _changed(state.params, after.params)
+    assert moved
+    assert all(x.startswith(f"{member}/") for x in moved)
+    losses.append(found[metric])
+    state = after
+  assert np.mean(losses[-5:]) < np.mean(losses[:5])
+  assert int(state.step) == 20
+
+
+def test_the_critic_and_its_moments_enter_the_next_phase():
+  state, used = _pretrained()
+  for reset in (True, False):
+    parts = tiny.make_parts("ppo", phase={"reset_optimizer": reset})
+    entered = stages.enter_phase(state, parts, 1)
+    assert entered.members["policy"].opt_state is not None
+    _same(entered.params["critic"], state.params["critic"])
+    norms = [
+      float(sum(jnp.abs(x).sum() for x in jax.tree.leaves(tree)))
+      for tree in (entered.members["critic"].opt_state, used)
+    ]
+    # All but the count of the schedule, or nothing.
+    assert (norms[0] == 0) if reset else (norms[0] == norms[1] - 1)
+  left = stages.enter_phase(state, tiny.make_parts("grpo"), 2)
+  assert "critic" not in left.members
+
+
+def _pretrained():
+  """A state after a phase that trains the critic alone, and its moments."""
+  parts = tiny.make_parts("ppo", phase={"kind": "value"})
+  state = _with_head(tiny.make_state(parts))
+  critic = state.members["critic"]
+  used = jax.tree.map(lambda x: x + 1, critic.opt_state)
+  critic = dataclasses.replace(critic, opt_state=used)
+  return state.with_members(critic=critic), used
+
+
+def test_a_phase_between_keeps_the_critic_and_its_moments():
+  state, _ = _pretrained()
+  between = dataclasses.replace(
+    tiny.make_parts("grpo"), keeps=frozenset({"critic"})
+  )
+  assert "critic" not in between.members
+  entered = stages.enter_phase(state, between, 1)
+  _same(entered.members["critic"], state.members["critic"])
+  after, _, _ = _fused(between)(entered, tiny.make_prompts())
+  _same(after.members["critic"], state.members["critic"])
+  assert _changed(entered.params["policy"], after.params["policy"])
+
+
+# --- metrics -----------------------------------------------------------------
+
+
+def test_metrics_by_hand():
+  parts = tiny.make_parts("ppo")
+  batch = dataclasses.replace(
+    tiny.ragged_batch(parts),
+    mask=jnp.array([[1, 1], [0, 1], [1, 0], [0, 0]], bool),
+    values=jnp.array([[0.2, 0.4], [9.0, 0.6], [0.4, 9.0], [9.0, 9.0]]),
+    returns=jnp.array([[1.0, 1.0], [9.0, 0.0], [0.0, 9.0], [9.0, 9.0]]),
+    rewards=jnp.array([1.0, 0.0, 0.0, 5.0]),
+  )
+  found = jax.jit(metrics.critic_metrics)(batch)
+  expected = {
+    "value/mean": 0.4,
+    "value/first": 0.4,
+    "value/first_error": 0.4 - 1 / 3,
+    # Of (0.2, 0.6, 0.4) and (1, 0, 0).
+    "value/first_correlation": -0.2 / np.sqrt(0.08 * 2 / 3),
+    # Bins of 0.04: 0.2 | 0.4, 0.4 | 0.6 with returns 1 | 1, 0 | 0.
+    "value/calibration_error": (0.8 + abs(0.8 - 1) + 0.6) / 4,
+    # Var R = 1/4; R − V is 0.8, 0.6, −0.6, −0.4, with variance 0.37.
+    "value/explained_variance": 1 - 0.37 / 0.25,
+  }
+  assert found.keys() == expected.keys()
+  for name, value in expected.items():
+    np.testing.assert_allclose(found[name], value, 1e-5, err_msg=name)
+
+
+def test_the_first_value_is_that_of_the_first_context():
+  parts = tiny.make_parts("ppo")
+  batch = dataclasses.replace(
+    tiny.ragged_batch(parts),
+    mask=jnp.ones((4, 1), bool),
+    values=jnp.array([[0.2], [9.0], [0.6], [9.0]]),
+    returns=jnp.array([[1.0], [0.0], [0.0], [0.0]]),
+    rewards=jnp.array([1.0, 7.0, 0.0, -7.0]),
+    # Two rollouts of two contexts each; the second ones begin with a summary.
+    trace_order=jnp.array([0, 1, 0, 1]),
+  )
+  found = jax.jit(metrics.critic_metrics)(batch)
+  expected = {
+    "value/mean": 18.8 / 4,  # Of all tokens.
+    "value/first": 0.4,
+    "value/first_error": 0.4 - 0.5,
+    "value/first_correlation": -1.0,
+  }
+  for name, value in expected.items():
+    np.testing.assert_allclose(found[name], value, 1e-5, err_msg=name)
+
+
+def test_metrics_of_nothing_are_absent():
+  parts = tiny.make_parts("ppo")
+  batch = tiny.ragged_batch(parts)
+  nothing = jnp.full(batch.mask.shape, jnp.nan)
+  batch = dataclasses.replace(
+    batch, mask=batch.mask & False, values=nothing, returns=nothing
+  )
+  for name, value in jax.jit(metrics.critic_metrics)(batch).items():
+    assert np.isnan(value), name
+
+
+# --- learning ----------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trunk", critic_lib.TRUNKS)
+def test_a_critic_explains_a_reward_that_the_prompt_decides(trunk):
+  """Explained variance → 1 where nothing is left to chance."""
+
+  def first_token(prompts, rollout):
+    reward = (prompts.tokens[:, -1] % 2).astype(jnp.float32)
+    reward = reward[rollout.prompt_index]
+    return Scored(
+      rewards=reward,
+      valid=jnp.ones(reward.shape, bool),
+      correct=reward > 0,
+      components={"first": reward},
+      weights={"first": jnp.float32(1.0)},
+    )
+
+  policy = tiny.tiny_transformer(width=32, mlp_width=64)
+  parts = tiny.make_parts(
+    "vc_ppo",
+    policy=policy,
+    critic=critic_lib.make_critic(policy, trunk),
+    score=first_token,
+    group_size=1,
+    max_new_tokens=2,
+    learning_rate=0.003,
+    steps=800,
+    micro_batch_size=32,
+    phase={"kind": "value"},
+  )
+  state, advance = tiny.make_state(parts), _fused(parts)
+  history = []
+  for i in range(800):
+    prompts = tiny.make_prompts(num_prompts=32, first=32 * i)
+    state, found, _ = advance(state, prompts)
+    history.append(
+      (found["value/explained_variance"], found["value/first_correlation"])
+    )
+  explained, correlation = np.mean(history[-10:], axis=0)
+  # A shared trunk is random here, and the head alone is fitted.
+  assert explained > (0.9 if trunk == "own" else 0.3)
+  assert correlation > (0.95 if trunk == "own" else 0.5)
+  assert abs(history[0][0]) < 0.2

@@ -1,0 +1,155 @@
+"""Metrics of a rollout that is small enough to count by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax.learning import metrics
+from grpo_jax.types import Rollout, Scored, TrainBatch
+
+NAN = float("nan")
+
+# Groups 2, 0 and 1 of 4, in this order; group 3 does not occur. Row 5 was not
+# scored; rows 0 and 4 were cut off by the budget of 4 tokens.
+LENGTHS = np.array([4, 2, 1, 1, 4, 3])
+MASK = np.arange(4) < LENGTHS[:, None]
+TOKENS = np.array(
+  [
+    [5, 5, 5, 5],
+    [5, 1, 0, 0],
+    [1, 0, 0, 0],
+    [1, 9, 9, 9],  # The same as the row before: the rest does not exist.
+    [5, 6, 5, 6],
+    [6, 5, 1, 0],
+  ]
+)
+ROLLOUT = Rollout(
+  tokens=jnp.asarray(TOKENS, jnp.int32),
+  completion_mask=jnp.asarray(MASK),
+  behavior_logp=jnp.zeros((6, 4)),
+  sampler_logp=jnp.zeros((6, 4)),
+  entropy=jnp.where(MASK, jnp.arange(6.0)[:, None], jnp.nan),
+  terminated=jnp.array([False, True, True, True, False, True]),
+  prompt_index=jnp.array([1, 1, 0, 0, 2, 2]),
+  group_id=jnp.array([2, 2, 0, 0, 1, 1]),
+  num_groups=4,
+)
+SCORED = Scored(
+  rewards=jnp.array([1.0, 0.0, 0.0, 0.0, 2.0, 0.0]),
+  valid=jnp.array([True, True, True, True, True, False]),
+  correct=jnp.array([True, False, False, False, True, True]),
+  components={
+    "a": jnp.array([1.0, 0.0, NAN, 0.0, 2.0, 9.0]),
+    "never": jnp.full(6, NAN),
+  },
+  weights={"a": jnp.float32(1.0), "never": jnp.float32(1.0)},
+)
+
+
+def _metrics(rollout=ROLLOUT, scored=SCORED, **fields):
+  mask = rollout.completion_mask & scored.valid[:, None]
+  batch = TrainBatch(
+    prompt_tokens=jnp.zeros((3, 1), jnp.int32),
+    prompt_mask=jnp.ones((3, 1), bool),
+    prompt_index=rollout.prompt_index,
+    group_id=rollout.group_id,
+    tokens=rollout.tokens,
+    completion_mask=rollout.completion_mask,
+    rewards=scored.rewards,
+    valid=scored.valid,
+    terminated=rollout.terminated,
+    correct=scored.correct,
+    **{"mask": mask, "advantages": jnp.zeros(6), **fields},
+  )
+  return jax.device_get(
+    jax.jit(metrics.rollout_metrics)(rollout, scored, batch)
+  )
+
+
+def test_known_rollout():
+  found = _metrics(advantages=jnp.array([2.0, -2.0, 0, 0, 0, 99.0]))
+  expected = {
+    # Of the five scored rows: 1, 0, 0, 0, 2.
+    "reward/mean": 3 / 5,
+    "reward/std": np.sqrt(5 / 5 - (3 / 5) ** 2),
+    "accuracy": 2 / 5,
+    "unscored": 1,
+    # Three groups have scores: 2 is live, 0 all wrong, 1 all right.
+    "dead_groups": 2 / 3,
+    "dead_groups/all_right": 1 / 3,
+    "dead_groups/all_wrong": 1 / 3,
+    "length/mean": 15 / 6,
+    "length/min": 1,
+    "length/max": 4,
+    "length/terminated": (2 + 1 + 1 + 3) / 4,
+    "length/correct": (4 + 4) / 2,
+    "length/incorrect": (2 + 1 + 1) / 3,
+    "truncated": 2 / 6,
+    # Row number per token: (4·0 + 2·1 + 2 + 3 + 4·4 + 3·5) / 15.
+    "entropy/mean": 38 / 15,
+    "entropy/correct": (4 * 0 + 4 * 4) / 8,
+    "entropy/incorrect": (2 * 1 + 2 + 3) / 4,
+    # 2 + 1 + 2 over three groups.
+    "distinct_completions": 5 / 3,
+    "tokens/generated": 15,
+    "tokens/trained": 12,
+    # 2, −2, 0, 0, 0 over the rows that are trained.
+    "advantages/std": np.sqrt(8 / 5),
+    "reward/a": (1 + 0 + 0 + 2) / 4,
+    "applicable/a": 4 / 6,
+    "reward/never": NAN,
+    "applicable/never": 0,
+  }
+  assert found.keys() == expected.keys()
+  for name, value in expected.items():
+    np.testing.assert_allclose(found[name], value, rtol=1e-6, err_msg=name)
+    assert found[name].dtype == np.float32
+    assert found[name].shape == ()
+
+
+def test_means_over_nobody_are_absent_and_not_zero():
+  nobody = Scored(
+    rewards=jnp.zeros(6),
+    valid=jnp.zeros(6, bool),
+    correct=jnp.zeros(6, bool),
+    components={"a": jnp.zeros(6)},
+    weights={"a": jnp.float32(1.0)},
+  )
+  found = _metrics(scored=nobody)
+  assert found["unscored"] == 6
+  assert found["tokens/trained"] == 0
+  absent = {name for name, value in found.items() if np.isnan(value)}
+  assert absent == {
+    *("reward/mean", "reward/std", "reward/a", "accuracy", "advantages/std"),
+    *("dead_groups", "dead_groups/all_right", "dead_groups/all_wrong"),
+    *("length/correct", "length/incorrect"),
+    *("entropy/correct", "entropy/incorrect"),
+  }
+  # What is known without a verifier stays.
+  assert found["length/mean"] == 15 / 6
+  assert found["applicable/a"] == 0
+
+
+def test_an_update_without_trained_tokens_has_no_means():
+  found = {
+    **{"loss": 0.0, "loss/kl": 0.0, "gradient_norm": 0.0, "param_norm": 3.0},
+    **{"value/loss": 0.0, "value/learning_rate": 0.1, "learning_rate": 0.1},
+    **{"ratio/mean": 0.0, "ratio/max": 0.0, "clip_fraction/low": 0.0},
+    **{"kl/reference": 0.0, "router/dead": 1.0},
+  }
+  found = {name: jnp.float32(x) for name, x in found.items()}
+  nobody = metrics.of_trained(found, jnp.zeros((2, 3), bool))
+  assert {name for name, x in nobody.items() if jnp.isnan(x)} == {
+    *("ratio/mean", "ratio/max", "clip_fraction/low"),
+    *("kl/reference", "router/dead"),
+  }
+  assert metrics.of_trained(found, jnp.ones((2, 3), bool)) == found
+
+
+def test_advantages_per_token_are_averaged_by_row_first():
+  advantages = jnp.array([2.0, -2.0, 0, 0, 0, 99.0])
+  expected = _metrics(advantages=advantages)["advantages/std"]
+  tokens = jnp.where(MASK, advantages[:, None], 1e9)
+  np.testing.assert_allclose(
+    _metrics(advantages=tokens)["advantages/std"], expected, rtol=1e-6
+  )

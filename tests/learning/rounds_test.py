@@ -1,0 +1,482 @@
+"""Rounds of dynamic sampling: what is kept, in which order, until when."""
+
+import dataclasses
+import functools
+import json
+import signal
+import types
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies
+
+from grpo_jax import algorithms
+from grpo_jax.algorithms import objective
+from grpo_jax.data import pipeline
+from grpo_jax.learning import rounds, stages
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import (
+  drivers,
+  evaluation,
+  loop,
+  metrics_log,
+  models,
+  phases,
+  problem,
+  sharding,
+  unscored,
+)
+from grpo_jax.types import Prompts, Rollout, Scored
+from tests.experiments import tiny_config
+from tests.training import tiny
+
+P, G = 3, 2
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
+def _scored(rewards, valid=None, correct=None) -> Scored:
+  rewards = jnp.asarray(rewards, jnp.float32)
+  everyone = jnp.ones(rewards.shape, bool)
+  return Scored(
+    rewards=rewards,
+    valid=everyone if valid is None else jnp.asarray(valid),
+    correct=everyone if correct is None else jnp.asarray(correct),
+    components={"a": rewards},
+    weights={"a": jnp.float32(1)},
+  )
+
+
+def _groups(ids, live, num_prompts=P, group_size=G) -> rounds.Groups:
+  """Groups in which every number tells whose it is."""
+  ids = jnp.asarray(ids, jnp.int32)
+  own = 10 * jnp.repeat(ids, group_size) + jnp.tile(
+    jnp.arange(group_size), num_prompts
+  )
+  of_token = jnp.stack([own, own + 0.5], axis=1).astype(jnp.float32)
+  index = jnp.arange(num_prompts * group_size) // group_size
+  differs = jnp.repeat(jnp.asarray(live), group_size)
+  return rounds.Groups(
+    prompts=Prompts(ids[:, None], ids[:, None] > 0, ids, {"gold": ids * 2}),
+    rollout=Rollout(
+      tokens=of_token.astype(jnp.int32),
+      completion_mask=of_token > 0,
+      behavior_logp=of_token,
+      sampler_logp=of_token,
+      entropy=of_token,
+      terminated=own > 0,
+      prompt_index=index,
+      group_id=index,
+      num_groups=num_prompts,
+      prompt_routing=ids[:, None, None, None],
+    ),
+    scored=_scored(jnp.where(differs, own, 5)),
+    greedy=_scored(ids),
+  )
+
+
+def test_live_groups_by_hand():
+  nan = np.nan
+  rewards = [
+    *(0, 0, 1, 0),  # One differs.
+    *(1, 1, 1, 1),
+    *(0, 0, 0, 0),
+    *(1, 1, 1, 0),  # What differs was not scored.
+    *(nan, nan, nan, 0),  # One was scored.
+    *(nan, nan, nan, nan),
+    *(1, 0, nan, 0),
+  ]
+  valid = [*(12 * [True]), True, True, True, False, *(3 * [False]), True]
+  valid += [*(4 * [False]), True, True, False, True]
+  groups = _groups(range(7), 7 * [True], num_prompts=7, group_size=4)
+  groups = dataclasses.replace(groups, scored=_scored(rewards, valid))
+  expected = [True, False, False, False, False, False, True]
+  assert rounds.live_groups(groups).tolist() == expected
+  # What the mask of dynamic sampling trains on.
+  mask = objective.trained_tokens(
+    algorithms.make_config("dapo"), groups.rollout, groups.scored
+  )
+  rows = np.repeat(expected, 4) & valid
+  np.testing.assert_array_equal(mask.any(axis=1), rows)
+
+
+@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.given(
+  strategies.lists(
+    strategies.lists(strategies.booleans(), min_size=P, max_size=P),
+    min_size=1,
+    max_size=4,
+  )
+)
+def test_merged_groups_are_those_of_plain_python(each_live):
+  collected, drawn = None, []
+  for live in each_live:
+    ids = 1 + len(drawn) + np.arange(P)
+    collected = _add(collected, _groups(ids, live))
+    drawn += zip(ids.tolist(), live, strict=True)
+  kept = [i for i, live in drawn if live]
+  dead = [i for i, live in drawn[-P:] if not live]
+  expected = (kept + dead)[:P]
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    collected.groups,
+    _groups(expected, [i in kept for i in expected]),
+  )
+  assert collected.num_rounds == len(each_live)
+  assert collected.full == (len(kept) >= P)
+  assert collected.counts["live"] == len(kept)
+
+
+_add = jax.jit(rounds.add)
+
+
+def test_what_is_said_of_all_that_was_drawn():
+  first = _groups([0, 1, 2], [False, True, False])
+  second = _groups([3, 4, 5], [True, True, True])
+  first = dataclasses.replace(
+    first,
+    # The last row was not scored: 2 of 5 right, rewards of 6 in all.
+    scored=_scored(
+      [1, 1, 0, 4, 0, 9],
+      [True, True, True, True, True, False],
+      [True, True, False, False, False, True],
+    ),
+  )
+  second = dataclasses.replace(
+    second,
+    scored=_scored([0, 1, 0, 1, 1, 0], correct=[False, True] * 3),
+  )
+  collected = _add(_add(None, first), second)
+  # Token ids 0 and 0.5, 1 and 1.5, …: of the first row one token exists.
+  assert rounds.metrics(collected) == {
+    "drawn/rounds": 2,
+    "drawn/groups": 6,
+    "drawn/live": np.float32(4 / 6),
+    "drawn/reward": np.float32(9 / 11),
+    "drawn/accuracy": np.float32(5 / 11),
+    "tokens/generated": 23,
+  }
+
+
+def test_of_rows_that_nobody_scored_there_is_no_mean():
+  groups = _groups([0, 1, 2], [False, True, False])
+  nobody = _scored([0] * 6, [False] * 6)
+  found = rounds.metrics(_add(None, dataclasses.replace(groups, scored=nobody)))
+  assert np.isnan([found["drawn/reward"], found["drawn/accuracy"]]).all()
+  assert found["drawn/live"] == 0
+
+
+def _score(prompts, rollout):
+  """Sees only in some prompts which row is which."""
+  index = jnp.arange(len(rollout.tokens)) % 4
+  live = prompts.extras["live"][rollout.prompt_index]
+  return _scored(jnp.where(live, index % 2, 1.0), correct=index == 1)
+
+
+def _parts(max_rounds, algorithm="grpo", **options):
+  fields = {"dynamic_sampling": True, **options.pop("fields", {})}
+  parts = tiny.make_parts(algorithm, fields=fields, score=_score, **options)
+  return dataclasses.replace(parts, max_rounds=max_rounds, num_samples=16)
+
+
+def _prompts(live_ids, first=0):
+  """Three rounds of four prompts."""
+  prompts = tiny.make_prompts(12, first=first)
+  live = jnp.isin(prompts.ids, jnp.asarray(live_ids, jnp.int32))
+  return dataclasses.replace(prompts, extras={"live": live})
+
+
+def _numbers(state):
+  return jax.tree.leaves(state.params)
+
+
+@pytest.fixture(scope="module")
+def programs():
+  """Steps of up to three rounds and of one, and the sampler alone."""
+  parts = _parts(max_rounds=3)
+  once = dataclasses.replace(parts, max_rounds=1)
+  state = tiny.make_state(parts)
+  return [
+    functools.partial(jax.jit(functools.partial(function, parts=of)), state)
+    for function, of in (
+      (stages.fused_step, parts),
+      (stages.fused_step, once),
+      (stages.sample_stage, once),
+    )
+  ]
+
+
+@pytest.mark.parametrize(
+  ("live_ids", "num_rounds", "kept"),
+  [
+    pytest.param((0, 1, 2, 3, 5), 1, (0, 1, 2, 3), marks=pytest.mark.slow),
+    # The surplus is dropped.
+    pytest.param((1, 4, 5, 6, 7, 8), 2, (1, 4, 5, 6), marks=pytest.mark.slow),
+    pytest.param((2, 7, 8, 11), 3, (2, 7, 8, 11), marks=pytest.mark.slow),
+    ((3, 5), 3, (3, 5, 8, 9)),  # The bound; dead ones of the last round.
+    pytest.param((), 3, (8, 9, 10, 11), marks=pytest.mark.slow),
+  ],
+)
+def test_rounds_end_with_enough_live_groups_or_at_the_bound(
+  programs, live_ids, num_rounds, kept
+):
+  fused, fused_once, sample = programs
+  prompts = _prompts(live_ids)
+  state, metrics, samples = fused(prompts)
+  assert metrics["drawn/rounds"] == num_rounds
+  assert metrics["drawn/groups"] == 4 * num_rounds
+  num_live = sum(i < 4 * num_rounds for i in live_ids)
+  np.testing.assert_allclose(metrics["drawn/live"], num_live / 4 / num_rounds)
+  assert samples["prompt_id"].tolist() == np.repeat(kept, 4).tolist()
+
+  # The tokens are those of one batch with all prompts.
+  rollout = sample(prompts)
+  rows = np.add.outer(4 * np.array(kept), np.arange(4)).ravel()
+  np.testing.assert_array_equal(samples["tokens"], rollout.tokens[rows])
+  lengths = np.asarray(rollout.completion_mask).sum(1)
+  assert metrics["tokens/generated"] == lengths[: 16 * num_rounds].sum()
+  trained = [i for i in kept if i in live_ids]
+  expected = sum(lengths[4 * i : 4 * i + 4].sum() for i in trained)
+  assert metrics["tokens/trained"] == expected
+
+  # And the update is that of a batch with just these prompts.
+  chosen = jax.tree.map(lambda x: x[np.array(kept)], prompts)
+  other, other_metrics, _ = fused_once(chosen)
+  for one, two in zip(_numbers(state), _numbers(other), strict=True):
+    np.testing.assert_allclose(one, two, 1e-5, 1e-6)
+  for name, value in other_metrics.items():
+    if name != "tokens/generated":
+      np.testing.assert_allclose(metrics[name], value, 1e-5, 1e-6, err_msg=name)
+
+
+def _in_lanes(parts):
+  play = parts.player.play
+  config = dataclasses.replace(play.keywords["config"], lanes=3)
+  player = dataclasses.replace(
+    parts.player, play=functools.partial(play, config=config)
+  )
+  return dataclasses.replace(parts, player=player)
+
+
+def _with_experts():
+  return tiny.tiny_transformer(num_experts=4, experts_per_token=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["lanes", "greedy", "kept_ids", "routing"])
+def test_all_that_belongs_to_a_group_travels_with_it(what):
+  parts = _parts(
+    max_rounds=3,
+    algorithm="remax" if what == "greedy" else "grpo",
+    fields={
+      "keep_sampling_mask": what == "kept_ids",
+      "keep_routing": what == "routing",
+    },
+    top_k=3 if what == "kept_ids" else None,
+    policy=_with_experts() if what == "routing" else None,
+  )
+  if what == "lanes":
+    parts = _in_lanes(parts)
+  draw = functools.partial(
+    stages.draw_stage, tiny.make_state(parts), parts=parts
+  )
+
+  @jax.jit
+  def both(prompts):
+    collected = rounds.collect(draw, prompts, 3, parts.constrain_rows)
+    return collected.groups, draw(prompts)
+
+  groups, at_once = both(_prompts((1, 4, 5, 6, 7, 8)))
+  present = {
+    "greedy": groups.greedy,
+    "kept_ids": groups.rollout.kept_ids,
+    "routing": groups.rollout.prompt_routing,
+  }
+  for name, value in present.items():
+    assert (value is not None) == (name == what)
+  for index in (groups.rollout.prompt_index, groups.rollout.group_id):
+    np.testing.assert_array_equal(index, np.arange(16) // 4)
+  pairs = zip(*map(_without_numbers, (groups, at_once)), strict=True)
+  for x, of_all in pairs:
+    if x.ndim:
+      of_all = of_all.reshape(12, -1, *of_all.shape[1:])[np.array([1, 4, 5, 6])]
+      np.testing.assert_allclose(x, of_all.reshape(x.shape), 1e-5, 1e-6)
+
+
+def _without_numbers(groups):
+  """The arrays, without those that say where a group is in the batch."""
+  rollout = dataclasses.replace(
+    groups.rollout, prompt_index=None, group_id=None
+  )
+  return jax.tree.leaves(dataclasses.replace(groups, rollout=rollout))
+
+
+def test_the_program_has_one_sampler():
+  """And one verifier and one decode loop, however many rounds there may be."""
+  counts = []
+  for max_rounds in (1, 3):
+    parts = _parts(max_rounds)
+    function = functools.partial(stages.fused_step, parts=parts)
+    text = str(jax.make_jaxpr(function)(tiny.make_state(parts), _prompts(())))
+    counts.append([text.count(word) for word in ("random_bits", "while[")])
+  (draws, loops), (draws_in_rounds, loops_with_rounds) = counts
+  assert draws > 0
+  assert draws_in_rounds == draws
+  assert loops_with_rounds == loops + 1
+
+
+class _Judge:
+  """What the host says is the verdict."""
+
+  on_host = object()
+  by_members = ()
+
+  def score_on_host(self, said):
+    return said
+
+
+class _OnHost:
+  """The in-graph verifier of some parts, called as the host's are."""
+
+  judge = _Judge()
+
+  def __init__(self, judge):
+    self.score = jax.jit(functools.partial(judge.score, {}))
+    self.complaints = unscored.Complaints()
+
+  def ask_host(self, batch, rollout, evaluates=False):
+    scored = self.score(batch.prompts, rollout)
+    return jax.device_get(scored), {"raised": 1}, []
+
+  def texts(self, tokens, mask):
+    return [str(row[m].tolist()) for row, m in zip(tokens, mask, strict=True)]
+
+  def prompt_texts(self, records):
+    return [record["prompt"] for record in records]
+
+
+def _steps(of, parts, live_ids):
+  """State, numbers and texts of steps as a run makes them."""
+  mesh = sharding.make_mesh(1)
+  advance = drivers.make_driver(of, mesh, parts)
+  state = jax.device_put(tiny.make_state(parts), sharding.replicated(mesh))
+  history = []
+  for number in range(3):
+    prompts = _prompts(live_ids, first=12 * number)
+    records = [{"prompt": f"question {i}"} for i in prompts.ids.tolist()]
+    batch = pipeline.PromptBatch(jax.device_get(prompts), records)
+    with jax.transfer_guard("disallow"):
+      state, outcome = advance(state, batch)
+      history.append((outcome.metrics(), outcome.samples()))
+  return jax.device_get(_numbers(state)), history
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", slow("remax")])
+def test_rounds_with_the_host_between_them_are_the_same(algorithm):
+  # Full after one round, after two, and not at all.
+  live_ids = (0, 1, 2, 3, 14, 16, 18, 19, 30)
+  parts = _parts(3, algorithm)
+  on_host = _OnHost(parts.judge)
+  fused = types.SimpleNamespace(
+    judge=types.SimpleNamespace(on_host=None),
+    texts=on_host.texts,
+    prompt_texts=on_host.prompt_texts,
+  )
+  one, history = _steps(fused, parts, live_ids)
+  parts = dataclasses.replace(parts, judge=on_host.judge)
+  other, other_history = _steps(on_host, parts, live_ids)
+  for x, y in zip(one, other, strict=True):
+    np.testing.assert_allclose(x, y, 1e-5, 1e-6)
+  for (metrics, samples), (others, other_samples), num_rounds in zip(
+    history, other_history, (1, 2, 3), strict=True
+  ):
+    assert others.pop("unscored/raised") == num_rounds
+    assert others.pop("time/verifier_s") > 0
+    assert metrics["drawn/rounds"] == num_rounds
+    assert metrics.keys() == others.keys()
+    for name, value in metrics.items():
+      np.testing.assert_allclose(others[name], value, 1e-4, 1e-5, err_msg=name)
+    assert samples == other_samples
+  kept = [
+    [sample["prompt"] for sample in samples[::4]] for _, samples in history
+  ]
+  assert kept == [
+    [f"question {i}" for i in ids]
+    for ids in ((0, 1, 2, 3), (14, 16, 18, 19), (30, 32, 33, 34))
+  ]
+
+
+def _run_config():
+  """The tiny run, with pairs whose rewards are often equal."""
+  config = tiny_config.get_config("dapo")
+  config.rl.steps = 6
+  config.rl.group_size = 2
+  config.rl.max_rounds = 3
+  config.eval.every = 3
+  config.log.tensorboard = False
+  return config
+
+
+@pytest.mark.slow
+def test_a_stopped_run_ends_with_the_same_bytes(tmp_path, monkeypatch):
+  whole = loop.train(_run_config(), tmp_path / "whole")
+  original = evaluation.summarize
+  calls = []
+
+  def stopping(results):
+    calls.append(results)
+    if len(calls) == 2:
+      signal.raise_signal(signal.SIGTERM)
+    return original(results)
+
+  monkeypatch.setattr(evaluation, "summarize", stopping)
+  stopped = loop.train(_run_config(), tmp_path / "parts")
+  assert stopped.preempted
+  assert stopped.step == 14  # Of 10 + 6.
+  assert loop.train(_run_config(), tmp_path / "parts") == whole
+  for name in (metrics_log.METRICS, metrics_log.SAMPLES):
+    first, second = (
+      (tmp_path / run / name).read_bytes() for run in ("whole", "parts")
+    )
+    assert first == second
+  rows = (tmp_path / "whole" / metrics_log.METRICS).read_text().splitlines()
+  drawn = [json.loads(row).get("drawn/rounds", 0) for row in rows]
+  assert set(drawn) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    (
+      {"dynamic_sampling": False},
+      r"config\.rl\.max_rounds=2 and config\.algorithm\.dynamic_sampling=False"
+      r" do not go together: .*dynamic_sampling=True",
+    ),
+    (
+      {"max_live_groups": 2},
+      r"config\.rl\.max_rounds=2 and config\.algorithm\.max_live_groups=2 do"
+      " not go together: they are two",
+    ),
+  ],
+)
+def test_what_contradicts_rounds_is_explained(fields, message):
+  config = _run_config()
+  config.rl.max_rounds = 2
+  config.algorithm.update(fields)
+  run = config_lib.resolve(config)
+  solved = problem.make_problem(run)
+  policy = models.make_policy(run, solved, sharding.make_mesh(1))
+  with pytest.raises(ValueError, match=message):
+    phases.make_parts(run, solved, policy, "rl", sharding.make_mesh(1))
+
+
+def test_rounds_are_counted_from_one_and_only_drawn():
+  run = config_lib.RunConfig()
+  with pytest.raises(ValueError, match=r"config\.rl\.max_rounds=0 must be gr"):
+    run.with_section("rl", max_rounds=0)
+  with pytest.raises(
+    ValueError, match=r"config\.sft\.max_rounds=2: .*a supervised phase"
+  ):
+    run.with_section("sft", max_rounds=2)

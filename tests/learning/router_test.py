@@ -1,0 +1,269 @@
+"""A model with experts in the step: balance, kept routing, biases, metrics."""
+
+import dataclasses
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.algorithms import objective
+from grpo_jax.learning import stages, update
+from grpo_jax.models import architecture, transformer
+from grpo_jax.training import loop
+from tests.experiments import tiny_config
+from tests.training import tiny
+
+E, K, LAYERS = 4, 2, 2
+_OF_A_KIND = ("length/", "entropy/")
+
+
+@functools.lru_cache
+def moe_policy(num_experts=E, **fields):
+  return transformer.transformer_policy(
+    architecture.TransformerConfig(
+      vocab_size=tiny.VOCAB,
+      width=8,
+      num_layers=LAYERS,
+      num_heads=2,
+      num_kv_heads=1,
+      num_experts=num_experts,
+      experts_per_token=K,
+      expert_width=4,
+      **fields,
+    )
+  )
+
+
+def make_parts(fields=None, **options):
+  options = {"policy": moe_policy(), "micro_batch_size": 16, **options}
+  return tiny.make_parts(fields=fields, **options)
+
+
+def make_state(parts):
+  """A state whose routers are decided: chances are far from even."""
+  state = tiny.make_state(parts)
+  policy = state.params["policy"]
+  trained = jax.tree_util.tree_map_with_path(
+    lambda path, x: 30 * x if "router" in jax.tree_util.keystr(path) else x,
+    policy["trained"],
+  )
+  return state.with_params(policy={**policy, "trained": trained})
+
+
+def _prepared(parts, batch=None):
+  state = make_state(parts)
+  batch = tiny.ragged_batch(parts) if batch is None else batch
+  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
+  return state, prepare(state, batch, jax.random.key(0))
+
+
+def _gradient(parts, state, batch):
+  function = functools.partial(update.gradient, parts.update, parts.losses[0])
+  return jax.device_get(jax.jit(function)(state.params, batch, True))
+
+
+@pytest.mark.slow
+def test_balance_and_metrics_do_not_depend_on_micro_batches():
+  fields = {"balance_coef": 0.5}
+  state, batch = _prepared(make_parts(fields))
+  whole, metrics = _gradient(make_parts(fields), state, batch)
+  without, _ = _gradient(make_parts(), state, batch)
+  router = whole["policy"]["layers"]["mlp"]["router"]["kernel"]
+  plain = without["policy"]["layers"]["mlp"]["router"]["kernel"]
+  assert np.abs(router - plain).max() > 1e-3
+  parts = make_parts(fields, micro_batch_size=2)
+  other, again = _prepared(parts)
+  np.testing.assert_allclose(again.router_load, batch.router_load, rtol=1e-6)
+  gradient, values = _gradient(parts, other, again)
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7),
+    gradient,
+    whole,
+  )
+  assert values.keys() == metrics.keys()
+  for key in metrics:
+    np.testing.assert_allclose(
+      values[key], metrics[key], 1e-5, 1e-6, err_msg=key
+    )
+
+
+@pytest.mark.slow
+def test_balance_is_the_loss_of_the_whole_batch():
+  """E Σ f P over all trained tokens at once, from the model's own outputs."""
+  parts = make_parts({"balance_coef": 0.5}, micro_batch_size=4)
+  state, batch = _prepared(parts)
+  assert batch.anchor_routing is None
+  _, metrics = _gradient(parts, state, batch)
+  _, aux = parts.policy.hidden(
+    state.params["policy"],
+    batch.prompt_tokens,
+    batch.prompt_mask,
+    batch.tokens,
+    batch.completion_mask,
+    batch.prompt_index,
+    None,
+  )
+  mask = np.asarray(batch.mask)
+  assert 0 < mask.sum() < np.asarray(batch.completion_mask).sum()
+  probs, ids = (np.asarray(x)[mask] for x in aux)  # [tokens, layers, E or k]
+  shares = np.stack(
+    [np.bincount(ids[:, i].ravel(), minlength=E) for i in range(LAYERS)]
+  ) / (K * mask.sum())
+  np.testing.assert_allclose(batch.router_load, shares, rtol=1e-6)
+  want = 0.5 * E * (shares * probs.mean(axis=0)).sum(axis=-1).mean()
+  np.testing.assert_allclose(metrics["loss/balance"], want, rtol=1e-5)
+  np.testing.assert_allclose(
+    metrics["router/max_load"], E * shares.max(), rtol=1e-6
+  )
+  np.testing.assert_allclose(metrics["router/dead"], (shares == 0).mean())
+  entropy = -(probs * np.log(probs)).sum(axis=-1).mean()
+  np.testing.assert_allclose(metrics["router/entropy"], entropy, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_rejected_tokens_do_not_count_in_the_load():
+  fields = {"balance_coef": 0.5, "rejection": "token_k1", "rejection_low": 0.9}
+  parts = make_parts(fields)
+  _, batch = _prepared(parts)
+  kept, asked = batch.mask.sum(), tiny.ragged_batch(parts).mask.sum()
+  assert 0 < kept < asked
+  # A load counts K choices of each token that is trained, and no others.
+  counts = np.asarray(batch.router_load) * K * kept
+  np.testing.assert_allclose(counts, np.round(counts), atol=1e-4)
+  np.testing.assert_allclose(counts.sum(axis=-1), K * kept, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_fused_step_keeps_the_routing_of_its_rollout():
+  parts = make_parts(
+    {"keep_routing": True, "kl_coef": 0.1, "balance_coef": 0.01},
+    micro_batch_size=4,
+    num_minibatches=2,
+    policy=moe_policy(dtype="bfloat16"),
+  )
+  advance = jax.jit(functools.partial(stages.fused_step, parts=parts))
+  state = make_state(parts)
+  for number in range(2):
+    state, metrics, _ = advance(state, tiny.make_prompts(first=4 * number))
+    # Of some kinds of completions there may be none, and no mean.
+    some = {k: x for k, x in metrics.items() if not k.startswith(_OF_A_KIND)}
+    assert all(np.isfinite(x) for x in some.values()), some
+    assert metrics["sampler_gap/max"] < 0.1  # bfloat16.
+    assert 1 <= metrics["router/max_load"] <= E / K
+    assert 0 <= metrics["router/dead"] <= 1 - K / E
+    assert 0 < metrics["router/entropy"] < np.log(E)
+    assert metrics["loss/balance"] > 0
+  assert advance._cache_size() == 1
+
+
+@pytest.mark.slow
+def test_training_takes_the_recorded_experts_and_the_reference_its_own():
+  parts = make_parts(
+    {"keep_routing": True, "kl_coef": 0.1, "balance_coef": 0.01},
+    num_epochs=2,
+  )
+  state = make_state(parts)
+  prompts = tiny.make_prompts()
+
+  @jax.jit
+  def prepared(state, routing):
+    rollout = stages.sample_stage(state, prompts, parts=parts)
+    rollout = dataclasses.replace(rollout, **routing)
+    batch = objective.make_train_batch(
+      parts.algorithm,
+      parts.config,
+      prompts,
+      rollout,
+      parts.judge.score(state.params, prompts, rollout),
+      state.algorithm_state,
+    )
+    return stages.prepare(state, batch, jax.random.key(0), parts=parts)
+
+  recorded = prepared(state, {})
+  first = {  # Instead: experts 0 and 1 for every token.
+    name: jnp.broadcast_to(jnp.arange(K), getattr(recorded, name).shape)
+    for name in ("routing", "prompt_routing")
+  }
+  forced = prepared(state, first)
+  np.testing.assert_array_equal(
+    forced.router_load, np.tile([0.5, 0.5, 0, 0], (LAYERS, 1))
+  )
+  mask = np.asarray(recorded.mask)
+  gap = np.abs(recorded.old_logp - recorded.sampler_logp)[mask]
+  assert gap.max() < 1e-5
+  assert np.abs(forced.old_logp - recorded.old_logp)[mask].max() > 1e-3
+  np.testing.assert_array_equal(forced.ref_logp, recorded.ref_logp)
+  # The policy that is differentiated takes them as the anchor does.
+  outputs = [
+    parts.losses[0].outputs(state.params, batch) for batch in (recorded, forced)
+  ]
+  for output, batch in zip(outputs, (recorded, forced), strict=True):
+    np.testing.assert_allclose(
+      output.logp[mask], batch.old_logp[mask], rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.slow
+def test_biases_move_against_the_load():
+  fields = {"router_bias_step": 0.01}
+  parts = make_parts(fields, policy=moe_policy(router_bias=True))
+  state, batch = _prepared(parts)
+  load = np.asarray(batch.router_load)
+  assert (load > 1 / E).any()
+  advance = jax.jit(functools.partial(stages.update, parts=parts))
+  after, metrics = advance(state, batch, jax.random.key(0))
+  bias = after.params["policy"]["frozen"]["router_bias"]
+  np.testing.assert_allclose(bias, 0.01 * np.sign(1 / E - load), rtol=1e-6)
+  assert "loss/balance" not in metrics
+  # And they decide: with a large one every token takes that expert.
+  frozen = {"router_bias": jnp.zeros((LAYERS, E)).at[:, 3].set(2.0)}
+  policy = {**state.params["policy"], "frozen": frozen}
+  state = state.with_params(policy=policy)
+  batch = jax.jit(functools.partial(stages.prepare, parts=parts))(
+    state, tiny.ragged_batch(parts), jax.random.key(0)
+  )
+  np.testing.assert_allclose(batch.router_load[:, 3], 1 / K, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_run_with_experts_keeps_its_routing_and_logs_its_load(tmp_path):
+  config = tiny_config.get_config("grpo")
+  config.phases = ("rl",)
+  config.rl.steps = 2
+  config.rl.num_prompts = 4 * len(jax.devices())
+  config.eval.every = config.checkpoint.every = 0
+  config.log.samples_every = 0
+  config.log.tensorboard = False
+  config.model.num_experts = E
+  config.model.expert_width = 4
+  config.algorithm.keep_routing = True
+  config.algorithm.balance_coef = 0.01
+  loop.train(config, tmp_path)
+  rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open("rb")]
+  rows = [row for row in rows if "loss/balance" in row]
+  assert len(rows) == 2
+  for row in rows:
+    assert 1 <= row["router/max_load"] <= E / K
+    assert row["sampler_gap/max"] < 1e-4
+    assert 0 <= row["router/dead"] <= 1 - K / E
+
+
+@pytest.mark.parametrize(
+  "fields",
+  [{"keep_routing": True}, {"balance_coef": 0.1}, {"router_bias_step": 0.1}],
+)
+def test_models_without_experts_are_told(fields):
+  with pytest.raises(ValueError, match=r"about experts, and the model has non"):
+    tiny.make_parts(fields=fields)
+
+
+@pytest.mark.slow
+def test_biases_that_are_not_there_cannot_move():
+  parts = make_parts({"router_bias_step": 0.1})
+  state, batch = _prepared(parts)
+  advance = functools.partial(stages.update, parts=parts)
+  with pytest.raises(ValueError, match=r"set config\.model\.router_bias=True"):
+    jax.eval_shape(advance, state, batch, jax.random.key(0))

@@ -1,0 +1,142 @@
+"""What a step does beside its gradients: orders, averages, rates, members."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.learning import members, micro_batches, stages, update
+from grpo_jax.learning.micro_batches import UpdatePlan
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import models, phases, problem, runs, sharding
+from grpo_jax.types import MemberState
+from tests.experiments import tiny_config
+from tests.training import tiny
+
+
+def test_each_epoch_has_an_order_of_its_own():
+  plan = UpdatePlan(num_epochs=3, num_minibatches=2, group_size=4)
+  rows = update._minibatches(plan, 64, jax.random.key(0))
+  assert rows.shape == (6, 32)
+  epochs = np.asarray(rows).reshape(3, -1)
+  for order in epochs:  # Whole groups, each of them once.
+    np.testing.assert_array_equal(np.sort(order), np.arange(64))
+    groups = order.reshape(-1, 4)
+    np.testing.assert_array_equal(groups, groups[:, :1] + np.arange(4))
+  assert (epochs[0] != epochs[1]).any()
+  assert (epochs[1] != epochs[2]).any()
+
+
+def test_an_average_keeps_its_share_of_the_past():
+  member = members.Member(start=lambda _: {}, ema_decay=0.75)
+  before = MemberState({}, average={"w": jnp.float32(4.0)})
+  after = update._average(member, before, {"trained": {"w": jnp.float32(8.0)}})
+  assert float(after["w"]) == 0.75 * 4.0 + 0.25 * 8.0
+
+
+def test_a_version_is_the_step_of_the_run():
+  """Not the step of the phase, which begins anew."""
+  state = dataclasses.replace(
+    tiny.make_state(tiny.make_parts()),
+    step=jnp.int32(7),
+    phase_step=jnp.int32(2),
+  )
+  batch = tiny.ragged_batch(tiny.make_parts())
+
+  @dataclasses.dataclass(frozen=True)
+  class Written:
+    completion_mask: jax.Array
+    version: jax.Array | None = None
+
+  marked = stages.with_version(state, Written(batch.completion_mask))
+  expected = np.where(np.asarray(batch.completion_mask), 7, 0)
+  np.testing.assert_array_equal(marked.version, expected)
+
+
+def test_rates_that_are_logged_count_the_steps_of_each_member():
+  """A critic with K updates is K times as far in its schedule."""
+  parts = tiny.make_parts("ppo", num_critic_updates=3, group_size=1)
+  counted = {
+    name: dataclasses.replace(member, schedule=lambda step: step)
+    for name, member in parts.members.items()
+  }
+  parts = dataclasses.replace(parts, members=counted)
+  state = tiny.make_state(parts)
+  state = dataclasses.replace(state, phase_step=jnp.int32(5))
+
+  @jax.jit
+  def logged(state, batch):
+    batch = stages.prepare(state, batch, jax.random.key(0), parts=parts)
+    return stages.update(state, batch, jax.random.key(1), parts=parts)[1]
+
+  metrics = logged(state, tiny.ragged_batch(parts))
+  assert float(metrics["learning_rate"]) == 5 * parts.plan.num_updates
+  assert float(metrics["value/learning_rate"]) == 15 * parts.plan.num_updates
+
+
+def test_a_teacher_has_its_own_frozen_leaves():
+  """Where it has none, as with the base of adapters, the policy's."""
+  policy = tiny.tiny_policy()
+  params = {
+    "policy": {"trained": {}, "frozen": {"base": 1, "scale": 2}},
+    "reference": {"trained": {}, "frozen": {"scale": 3}},
+  }
+  view = members.frozen_view(policy, "reference", params)
+  assert view.trunk.params["frozen"] == {"base": 1, "scale": 3}
+
+
+def test_the_length_of_a_row_is_the_place_of_its_last_trained_token():
+  """Rows with holes, as episodes have them, lose nothing of their end."""
+  batch = tiny.ragged_batch(tiny.make_parts())
+  mask = np.zeros(batch.mask.shape, bool)
+  mask[0, [0, 3]] = True
+  mask[1, 2] = True
+  mask[2, :2] = True
+  batch = dataclasses.replace(batch, mask=jnp.asarray(mask))
+  rows = micro_batches.arrange(UpdatePlan(micro_batch_size=4), batch, False)
+  np.testing.assert_array_equal(rows.length[0, :4], [4, 3, 2, 0])
+
+
+@pytest.fixture(scope="module")
+def agent():
+  """The phases of PPO with a critic and a pre-training of it."""
+  run = config_lib.resolve(tiny_config.get_config("agent"))
+  made = problem.make_problem(run)
+  mesh = sharding.make_mesh(1)
+  policy = models.make_policy(run, made, mesh)
+  return run, runs.make_phases(run, made, policy, mesh)
+
+
+def test_a_phase_of_the_kind_value_trains_the_critic_alone(agent):
+  _, (sft, value, rl) = agent
+  trained = [
+    [name for loss in phase.parts.losses for name in loss.trains]
+    for phase in (sft, value, rl)
+  ]
+  assert trained == [
+    ["policy", "algorithm"],
+    ["critic"],
+    ["policy", "algorithm", "critic"],
+  ]
+  assert value.parts.members["policy"].optimizer is None
+  assert not value.parts.trains_policy
+
+
+def test_the_schedule_of_a_critic_is_as_long_as_its_updates(agent):
+  run, _ = agent
+  optimizer = dataclasses.replace(
+    run.critic.optimizer, schedule="linear", learning_rate=1.0
+  )
+  critic = dataclasses.replace(run.critic, optimizer=optimizer)
+  run = dataclasses.replace(run, critic=critic)
+  made = problem.make_problem(run)
+  mesh = sharding.make_mesh(1)
+  policy = models.make_policy(run, made, mesh)
+  parts = phases.make_parts(run, made, policy, "rl", mesh)
+  steps = run.section("rl").steps * parts.plan.num_updates
+  assert critic.num_updates == 2
+  schedule = parts.members["critic"].schedule
+  np.testing.assert_allclose(schedule(steps), 0.5, atol=1e-6)
+  np.testing.assert_allclose(schedule(2 * steps), 0.0, atol=1e-6)

@@ -1,0 +1,32 @@
+"""Sizes and switches of a transformer: what cannot be is refused."""
+
+import dataclasses
+
+import pytest
+
+from grpo_jax.models import architecture
+
+PLAIN = architecture.TransformerConfig(
+  vocab_size=13,
+  width=8,
+  num_layers=2,
+  num_heads=4,
+  num_kv_heads=2,
+  mlp_width=12,
+)
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ({"num_layers": 0}, "num_layers is 0"),
+    ({"num_kv_heads": 3}, "4 query heads do not split over 3"),
+    ({"num_heads": 6}, "width 8 does not split into 6 heads"),
+    ({"head_dim": 3}, "heads are 3 wide"),
+    ({"num_heads": 8}, "heads are 1 wide"),
+    ({"dtype": "float16"}, "dtype is 'float16'"),
+  ],
+)
+def test_impossible_sizes_raise(change, message):
+  with pytest.raises(ValueError, match=message):
+    dataclasses.replace(PLAIN, **change)

@@ -1,0 +1,181 @@
+r"""Which answer is found, which number it is, and which votes are equal."""
+
+import fractions
+import time
+
+import pytest
+
+from grpo_jax.rewards import answers
+
+
+@pytest.mark.parametrize(
+  ("completion", "expected"),
+  [
+    (r"\boxed{5}", "5"),
+    (r"\boxed{4} then \boxed{5}", "5"),
+    (r"\boxed{\frac{1}{\sqrt{2}}}", r"\frac{1}{\sqrt{2}}"),
+    (r"\boxed{\{1,2\}}", r"\{1,2\}"),
+    (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
+    (r"\boxed{\boxed{5}}", "5"),
+    (r"x = 5 \\\boxed {5}", "5"),
+    (r"\boxed{5} and \boxed{6", "5"),
+    (r"\boxed{}", ""),
+    (r"\boxed{5", None),
+    ("<answer>4</answer> <answer> 5 </answer>", "5"),
+    ("<answer>5", None),
+    ("5</answer>", None),
+    ("5", None),
+    ("", None),
+    # Where there is an <answer>, nothing outside it is one.
+    (r"<answer>4</answer> \boxed{5} <answer>6</answer>", "6"),
+    (r"<answer>4</answer> so \boxed{5}", "4"),
+    (r"<answer>so \boxed{5}, that is 6</answer>", "5"),
+    (r"\boxed{5} <answer>6", None),
+    # After the thought.
+    (r"<think>\boxed{4}</think>\boxed{5}", "5"),
+    (r"<think>\boxed{4}</think> 5", None),
+    (r"<think>\boxed{4}</think><answer>5</answer>", "5"),
+    (r"<think><answer>4</answer></think> 5", None),
+    (r"a \boxed{4} <think> b", None),
+    (r"<think>a \boxed{4}", None),
+    (r"a</think>\boxed{4}", "4"),  # The prompt has opened the thought.
+    (r"a</think>\boxed{4}<think>\boxed{5}", "4"),
+    ("<think>a <answer>4</answer>", "4"),  # A tag is no try.
+  ],
+)
+def test_final_answer(completion, expected):
+  assert answers.final_answer(completion) == expected
+
+
+@pytest.mark.parametrize(
+  ("answer", "value"),
+  [
+    *(("42", 42), ("-7.50", "-7.5"), ("1,234,567", 1234567), (".5", "1/2")),
+    *(("007", 7), ("+3", 3), ("−3", -3), ("18.", 18), ("0.0", 0)),
+    *((r"1,\!234,\!567", 1234567), (r"0.\overline{3}", "1/3")),
+    *((r"0.1\overline{6}", "1/6"), (r"-2.\overline{45}", "-27/11")),
+    *((r"1{,}234", 1234), (r"1\,234", 1234), ("1/2", "1/2"), ("-1/2", "-1/2")),
+    *((r"\frac{1}{2}", "1/2"), (r"\dfrac12", "1/2"), (r"\frac{-1}{2}", "-1/2")),
+    *((r"-3\frac{1}{2}", "-7/2"), (r"1.2 \times 10^{5}", 120000)),
+    *((r"5\cdot10^{-3}", "1/200"), (r"50\%", "1/2"), ("12.5%", "1/8")),
+    *(("x = 3", 3), (r"\$18", 18), ("$18", 18), ("$18$", 18), (r"\(18\)", 18)),
+    *((r"\text{18}", 18), ("It is $18$.", 18), (r"\left. 18 \right.", None)),
+  ],
+)
+def test_rational_numbers(answer, value):
+  found = answers.quantity(answer)
+  if value is None:
+    assert found is None
+  else:
+    assert found.value == fractions.Fraction(value)
+    assert found.unit == ""
+
+
+@pytest.mark.parametrize(
+  "answer",
+  [
+    *(r"2\sqrt{3}", r"\sqrt[3]{2}", r"\frac{1+\sqrt{5}}{2}", r"4\pi", "√2"),
+    *(r"\sqrt3+\sqrt2-1", r"2(1+\sqrt{3})", r"\frac{1}{2}\sqrt{3}", "2π"),
+    *(r"\frac{\sqrt{3}}{2}\pi", r"1/\sqrt2", r"\sqrt{2}/2", r"2\cdot\sqrt3"),
+    *(r"2\pi\sqrt3", r"4+2\pi"),
+    *(r"-\left(1+\sqrt{2+\sqrt{2}}\right)", r"\sqrt{16}"),
+  ],
+)
+def test_numbers_with_roots_and_pi(answer):
+  found = answers.quantity(answer)
+  assert found is not None
+  assert found.value is None
+
+
+@pytest.mark.parametrize(
+  "answer",
+  [
+    # Still to be computed.
+    *("123+456", r"123\cdot456", "12*3", "12!", "2^{10}", r"\gcd(12,18)"),
+    *(r"\frac{1+2}{3}", r"\frac{1\cdot2}{3}", r"\frac{\frac12}{3}", "1/2/3"),
+    *(r"123\times10^2", r"12\cdot10^3", r"3\frac{5}{2}", r"1.5\frac12"),
+    *(r"1+2+\sqrt{3}", r"\binom{4}{2}", "(1+2)", r"\sum_{i=1}^3 i"),
+    # Several answers, or none.
+    *("1=2=3", "12,13", "12 or 13", "$17$ or $18$", "(1,2)", "1 2", "1,23"),
+    *("", "x+1", "2x", "the answer is 18", "1.2.3", "--5", r"\frac{1}{0}"),
+    *(
+      "5 apples",
+      r"\pi\pi",
+      r"0.\overline{}",
+      r"0.\overline{3}4",
+      "1e5",
+      "٣",
+      "1" * 1001,
+    ),
+  ],
+)
+def test_what_is_no_number(answer):
+  assert answers.quantity(answer) is None
+
+
+def test_units():
+  assert answers.quantity(r"18\text{ cm}").unit == "cm"
+  assert answers.quantity(r"18\ \mathrm{cm}^2").unit == "cm^2"
+  degrees = {answers.quantity(rf"90{x}").unit for x in (r"^\circ", "°")}
+  assert degrees == {answers.quantity(r"90^{\circ}").unit} == {r"\circ"}
+
+
+@pytest.mark.parametrize(
+  ("text", "expected"),
+  [
+    ("12", "12"),
+    (" 12 \n", "12"),
+    ("07", "07"),  # As a task has it, by which it was judged.
+    ("", ""),
+    ("<think>3 or 4</think>\n<answer> 4 </answer>", "4"),
+    ("<answer>3</answer> no, <answer>\n4\n</answer>", "4"),
+    (r"\boxed{3} and \boxed{ 4 }", "4"),
+    (r"\boxed{\frac{1}{2}}", "1/2"),
+    ("<think>3 or 4", None),
+    ("<answer>4", None),
+    ("4</answer>", None),
+    (r"\boxed{4", None),
+    (r"\boxed{ }", None),
+  ],
+)
+def test_vote(text, expected):
+  assert answers.vote(text) == expected
+
+
+@pytest.mark.parametrize(
+  "equal",
+  [
+    ("1000", "1,000", "1000.0", r"1{,}000", r"\$1000", "$1000$"),
+    (r"\frac{1}{2}", r"\frac12", r"\dfrac{2}{4}", "1/2", ".5", r"50\%"),
+    ("(1, 2)", r"\left(1,2\right)", "$(1,2)$"),
+    (r"x^2 + \frac{1}{x}", r"x^2+\tfrac{1}{x}"),
+    (r"18\text{ cm}", r"18.0\ \mathrm{cm}"),
+  ],
+)
+def test_equal_answers_vote_alike_and_others_do_not(equal):
+  assert len({answers.vote(rf"\boxed{{{x}}}") for x in equal}) == 1
+  assert answers.canonical(equal[0]) != answers.canonical("7")
+
+
+@pytest.mark.parametrize(
+  "unit",
+  [
+    *("<answer>", "</answer>", "<think>", "</think>", r"\boxed{", r"\boxed "),
+    *(
+      r"\boxed{1}",
+      "{",
+      "}",
+      "$",
+      r"\(",
+      "<answer>1</answer>",
+      r"\boxed{\boxed",
+    ),
+  ],
+)
+def test_the_time_is_linear_in_the_text(unit):
+  # 16 thousand unclosed tags took most of a minute when it was quadratic.
+  text = unit * 100_000
+  start = time.perf_counter()
+  answers.vote(text)
+  answers.final_answer(text + "}" * 100_000)
+  assert time.perf_counter() - start < 3.0

@@ -1,0 +1,309 @@
+"""The table of features that exclude each other: every row, and no others."""
+
+import itertools
+import types
+
+import pytest
+
+from grpo_jax.training import compatibility, phases, problem, sharding
+from grpo_jax.training import config as config_lib
+from tests.training import tiny
+
+TABLE, FEATURES = compatibility.TABLE, compatibility.FEATURES
+ENVIRONMENT = "tests.training.host_sessions:calculator"
+
+# What switches a feature on; nothing else of a setup is touched.
+SWITCHES = {
+  "lanes": {"config.sampling.lanes": 4},
+  "environment": {"problem.environment": object()},
+  "environment on the host": {
+    "problem.host_environment": object(),
+    "config.data.environment": ENVIRONMENT,
+  },
+  "compaction": {"problem.compaction": object()},
+  "rounds": {"phase.max_rounds": 2},
+  "staleness": {"phase.staleness": 1},
+  "single completions": {"phase.group_size": 1},
+  "dynamic sampling": {"objective.dynamic_sampling": True},
+  "no dynamic sampling": {"objective.dynamic_sampling": False},
+  "scale of the group": {"objective.advantage_scale": "group"},
+  "max_live_groups": {"objective.max_live_groups": 2},
+  "overlong_cache": {"objective.overlong_cache": 0.2},
+  "coupled groups": {"algorithm.couples_group": True},
+  "whole completions": {"algorithm.whole_completions": True},
+  "verifiers in the graph only": {"problem.judge.on_host": None},
+  "no correction": {"required": {"behavior_logp": False}},
+  "sampling mask": {"required": {"kept_ids": True}, "config.sampling.top_k": 5},
+  "no top_k": {"config.sampling.top_k": None},
+  "filters without a record": {
+    "config.sampling.top_p": 0.9,
+    "required": {"kept_ids": False},
+  },
+  "recorded log-probs": {"required": {"behavior_logp": True}},
+  "several teachers": {"phase.reference_workdirs": ("a", "b")},
+  "prompts without domains": {"problem.provides": frozenset()},
+  "distributions of the reference": {"required": {"ref_kl": True}},
+  "reward model": {
+    "problem.judge.by_members": (object(),),
+    "config.rewards.functions": ("accuracy", "reward_model"),
+  },
+}
+
+# Features that no setup has both of.
+OPPOSITES = {
+  frozenset(("dynamic sampling", "no dynamic sampling")),
+  frozenset(("no correction", "recorded log-probs")),
+  frozenset(("sampling mask", "filters without a record")),
+}
+
+# Features that come with others, or are refused without them.
+IMPLIED = {
+  "environment on the host": "environment",
+  "rounds": "dynamic sampling",
+  "staleness": "recorded log-probs",
+}
+
+# Where the setup without any feature has one: what it is switched off by.
+SWITCHED_OFF = {
+  "no dynamic sampling": "dynamic sampling",
+  "no correction": "recorded log-probs",
+  "no top_k": "sampling mask",
+}
+
+# The setting, or the name, that a message has of a feature.
+SHOWN = {
+  "lanes": "config.sampling.lanes=4",
+  "environment": "the environment of the task 'some task'",
+  "environment on the host": f"config.data.environment='{ENVIRONMENT}'",
+  "compaction": "the task 'some task', which compacts its contexts",
+  "rounds": "config.again.max_rounds=2",
+  "staleness": "config.again.staleness=1",
+  "single completions": "config.again.group_size=1",
+  "dynamic sampling": "config.algorithm.dynamic_sampling=True",
+  "no dynamic sampling": "config.algorithm.dynamic_sampling=False",
+  "scale of the group": "config.algorithm.advantage_scale='group'",
+  "max_live_groups": "config.algorithm.max_live_groups=2",
+  "overlong_cache": "config.algorithm.overlong_cache=0.2",
+  "coupled groups": "algorithm 'some', which couples completions",
+  "whole completions": "algorithm 'some', which reads whole completions",
+  "verifiers in the graph only": "config.data.source='task'",
+  "no correction": "algorithm 'some' without a correction",
+  "sampling mask": "config.algorithm.keep_sampling_mask=True",
+  "no top_k": "config.sampling.top_k=None",
+  "filters without a record": "config.sampling, which filters tokens",
+  "recorded log-probs": "algorithm 'some', which compares log-probs",
+  "several teachers": "config.again.reference_workdirs=('a', 'b')",
+  "prompts without domains": "config.data.source='task' without domains",
+  "distributions of the reference": "which compares whole distributions",
+  "reward model": "config.rewards.functions=('accuracy', 'reward_model')",
+}
+
+
+def _space(**fields):
+  return types.SimpleNamespace(**fields)
+
+
+def make_setup(*switched):
+  """A setup with these features, and with as few others as there can be."""
+  setup = _space(
+    config=_space(
+      sampling=_space(lanes=None, top_k=None, top_p=None, min_p=None),
+      data=_space(name="some task", source="task", environment=""),
+      rewards=_space(functions=("accuracy",)),
+    ),
+    name="again",
+    phase=_space(
+      max_rounds=1, staleness=0, group_size=4, reference_workdirs=()
+    ),
+    problem=_space(
+      environment=None,
+      host_environment=None,
+      compaction=None,
+      provides=frozenset({"domain"}),
+      judge=_space(on_host=object(), by_members=()),
+    ),
+    algorithm=_space(name="some", couples_group=False, whole_completions=False),
+    objective=_space(
+      dynamic_sampling="rounds" in switched,
+      advantage_scale="none",
+      max_live_groups=0,
+      overlong_cache=0.0,
+      keep_sampling_mask=True,
+    ),
+    required={"behavior_logp"} if "staleness" in switched else set(),
+  )
+  for name in switched:
+    for path, value in SWITCHES[name].items():
+      if path == "required":
+        for need, is_on in value.items():
+          (setup.required.add if is_on else setup.required.discard)(need)
+        continue
+      *owners, field = path.split(".")
+      owner = setup
+      for part in owners:
+        owner = getattr(owner, part)
+      assert hasattr(owner, field)
+      setattr(owner, field, value)
+  return setup
+
+
+def is_allowed(*names):
+  """Whether no two of the features, and of what comes with them, clash."""
+  every = {*names, *(IMPLIED[name] for name in names if name in IMPLIED)}
+  rows = {frozenset((row.feature, row.excludes)) for row in TABLE}
+  pairs = map(frozenset, itertools.combinations(every, 2))
+  return not any(pair in rows | OPPOSITES for pair in pairs)
+
+
+def test_rows_are_about_features_and_every_feature_is_in_a_row():
+  named = {name for row in TABLE for name in (row.feature, row.excludes)}
+  assert named == FEATURES.keys() == SWITCHES.keys() == SHOWN.keys()
+  pairs = [frozenset((row.feature, row.excludes)) for row in TABLE]
+  assert len(set(pairs)) == len(pairs)
+  assert all(len(pair) == 2 for pair in pairs)
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_a_feature_is_on_where_it_is_switched_on_and_nowhere_else(name):
+  feature, setup = FEATURES[name], make_setup(name)
+  assert feature.is_on(setup)
+  assert SHOWN[name] in feature.shown(setup)
+  off = [SWITCHED_OFF[name]] if name in SWITCHED_OFF else []
+  assert not feature.is_on(make_setup(*off))
+  compatibility.check(make_setup(*off))
+
+
+@pytest.mark.parametrize(
+  "row", TABLE, ids=lambda row: f"{row.feature} and {row.excludes}"
+)
+def test_a_row_is_reached_and_says_what_to_do(row):
+  with pytest.raises(ValueError, match="do not go together") as caught:
+    compatibility.check(make_setup(row.feature, row.excludes))
+  text = str(caught.value)
+  named, _, told = text.partition(" do not go together: ")
+  assert SHOWN[row.feature] in named
+  assert SHOWN[row.excludes] in named
+  remedy = row.remedy.format(name="again")
+  assert told == f"{row.why}; {remedy}."
+  assert any(word in remedy for word in ("set ", "choose ", "leave ", "give "))
+
+
+@pytest.mark.parametrize(
+  ("one", "other"),
+  [
+    (one, other)
+    for one, other in itertools.combinations(FEATURES, 2)
+    if is_allowed(one, other)
+  ],
+)
+def test_what_the_table_allows_passes(one, other):
+  setup = make_setup(one, other)
+  assert all(FEATURES[name].is_on(setup) for name in (one, other))
+  compatibility.check(setup)
+
+
+# --- the same of configs -----------------------------------------------------
+
+
+def _make_parts(changes, name="rl", algorithm="grpo"):
+  config = config_lib.default_config(algorithm)
+  config.phases = ("rl",)
+  config.rl.num_prompts = config.rl.group_size = 4
+  for path, value in changes.items():
+    owner = config
+    *owners, field = path.split(".")
+    for part in owners:
+      owner = owner[part]
+    owner[field] = value
+  run = config_lib.resolve(config)
+  made = problem.make_problem(run)
+  try:
+    policy = tiny.tiny_policy(made.tokenizer.vocab_size)
+    return phases.make_parts(run, made, policy, name, sharding.make_mesh(1))
+  finally:
+    made.close()
+
+
+LIVE = {"algorithm.dynamic_sampling": True}
+CONFIGS = [
+  ("grpo", {"data.name": "calc_tool", "sampling.lanes": 4}, "lanes=4 and the"),
+  (
+    "grpo",
+    {"data.name": "memchain", "rl.max_rounds": 2, **LIVE},
+    "max_rounds=2 and the task 'memchain'",
+  ),
+  ("dpo", {"data.name": "memchain"}, "'dpo', which couples completions and"),
+  ("gtpo", {"data.name": "memchain"}, "'gtpo', which reads whole completions"),
+  (
+    "grpo",
+    {"data.name": "memchain", "algorithm.overlong_cache": 0.2},
+    "overlong_cache=0.2 and the task 'memchain'",
+  ),
+  (
+    "grpo",
+    {
+      "data.name": "memchain",
+      "rewards.functions": ("accuracy", "reward_model"),
+      "rewards.weights": (1.0, 1.0),
+      "reward_model.workdir": "some run",
+    },
+    "'reward_model') and the task 'memchain'",
+  ),
+  (
+    "grpo",
+    {"rl.max_rounds": 2, "algorithm.dynamic_sampling": False},
+    "max_rounds=2 and config.algorithm.dynamic_sampling=False",
+  ),
+  (
+    "grpo",
+    {"rl.max_rounds": 2, "algorithm.max_live_groups": 2, **LIVE},
+    "max_rounds=2 and config.algorithm.max_live_groups=2",
+  ),
+  (
+    "reinforce",
+    {"rl.group_size": 1, **LIVE},
+    "dynamic_sampling=True and config.rl.group_size=1",
+  ),
+  (
+    "reinforce",
+    {"rl.group_size": 1, "algorithm.advantage_scale": "group"},
+    "advantage_scale='group' and config.rl.group_size=1",
+  ),
+  (
+    "grpo",
+    {"rl.staleness": 1, "algorithm.importance_mode": "truncate"},
+    "staleness=1 and config.data.source='task'",
+  ),
+  (
+    "grpo",
+    {"algorithm.keep_sampling_mask": True},
+    "keep_sampling_mask=True and config.sampling.top_k=None",
+  ),
+  (
+    "grpo",
+    {"algorithm.importance_mode": "truncate", "sampling.min_p": 0.1},
+    "'grpo', which compares log-probs and config.sampling",
+  ),
+  (
+    "opd_token",
+    {"rl.reference_workdirs": ("a", "b")},
+    "reference_workdirs=('a', 'b') and config.data.source='task' without",
+  ),
+]
+
+
+@pytest.mark.parametrize(
+  ("algorithm", "changes", "message"),
+  CONFIGS,
+  ids=[message for *_, message in CONFIGS],
+)
+def test_configs_meet_the_table(algorithm, changes, message):
+  with pytest.raises(ValueError, match="do not go together") as caught:
+    _make_parts(changes, algorithm=algorithm)
+  assert message in str(caught.value)
+
+
+def test_a_phase_that_plays_nothing_is_not_asked():
+  changes = {"sampling.lanes": 4, "data.name": "calc_tool"}
+  changes["phases"] = ("sft", "rl")
+  assert _make_parts(changes, name="sft").player is None

@@ -1,0 +1,275 @@
+"""Several models in one run: a reward model, teachers, alternating stages.
+
+Each is a config, and no code: what a run has beside its policy are members.
+"""
+
+import dataclasses
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.learning import members, stages
+from grpo_jax.models import critic as critic_lib
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import loop, models, phases, problem, runs, sharding
+from grpo_jax.types import MemberState, Player, Rollout
+from tests.experiments import tiny_config
+from tests.training import resume_test, tiny
+
+
+def metrics(workdir, phase):
+  lines = (workdir / "metrics.jsonl").read_text().splitlines()
+  found = [json.loads(line) for line in lines]
+  return [line for line in found if line["phase"] == phase and "loss" in line]
+
+
+# --- a reward model beside a verifier ----------------------------------------
+
+
+def judged_phases():
+  run = config_lib.resolve(tiny_config.get_config("judged"))
+  made = problem.make_problem(run)
+  mesh = sharding.make_mesh(1)
+  policy = models.make_policy(run, made, mesh)
+  return run, made, policy, runs.make_phases(run, made, policy, mesh)
+
+
+def test_a_verifier_and_a_reward_model_are_one_program():
+  """No transfer to the host is in a step, and what it logs has both."""
+  run, made, policy, (_, rm, rl) = judged_phases()
+  assert isinstance(rl.parts.player, Player)
+  assert made.judge.on_host is None
+  assert rl.parts.members["reward"].optimizer is None
+  assert rm.parts.losses[0].trains == ("reward",)
+  # Pairs are ranked by what is true, and not by the model that they train.
+  assert not rm.parts.judge.by_members
+  start = runs.abstract_start(policy, run.seed)
+  state = runs.abstract_state([rm, rl], start)
+  batch = next(made.prompt_stream(0, 4, None)).prompts
+  step = jax.jit(functools.partial(stages.fused_step, parts=rl.parts))
+  _, logged, samples = jax.eval_shape(step, state, batch)
+  assert {"reward/f1", "reward/reward_model", "reward/mean"} <= logged.keys()
+  assert samples["components"].keys() >= {"f1", "reward_model"}
+  text = step.lower(state, batch).as_text()
+  assert "callback" not in text
+  assert "send" not in text
+
+
+def test_the_score_is_the_value_at_the_last_written_token():
+  policy = tiny.tiny_transformer()
+  plan = tiny.make_parts(policy=policy).plan
+  key = jax.random.key(3)
+  params = models.initial_state(policy, 0).params
+  model = critic_lib.make_critic(policy)
+  reward = model.init(params["policy"])
+  head = reward["trained"]["value_head"]
+  head["kernel"] = jax.random.normal(key, head["kernel"].shape)
+  params = {**params, "reward": reward}
+  rollout = tiny_rollout()
+  prompts = tiny.make_prompts()
+  view = members.critic_view(model, "reward", params)
+  scores = members.scores(plan, view, prompts, rollout)
+  h, _ = policy.hidden(
+    model.trunk_params(reward, params["policy"]),
+    prompts.tokens,
+    prompts.mask,
+    rollout.tokens,
+    rollout.completion_mask,
+    rollout.prompt_index,
+  )
+  values = np.asarray(model.head(reward, h))
+  for row, mask in enumerate(np.asarray(rollout.completion_mask)):
+    expected = values[row, mask.sum() - 1] if mask.any() else 0.0
+    np.testing.assert_allclose(scores[row], expected, rtol=1e-5, atol=1e-6)
+
+
+def tiny_rollout():
+  """Four completions of each of four prompts, of 0 to 4 tokens."""
+  parts = tiny.make_parts()
+  batch = tiny.ragged_batch(parts)
+  return Rollout(
+    tokens=batch.tokens,
+    completion_mask=batch.completion_mask,
+    behavior_logp=batch.behavior_logp,
+    sampler_logp=batch.sampler_logp,
+    entropy=batch.entropy,
+    terminated=batch.terminated,
+    prompt_index=batch.prompt_index,
+    group_id=batch.group_id,
+    num_groups=batch.num_groups,
+  )
+
+
+def test_a_reward_model_that_nothing_has_trained_is_refused():
+  run, made, policy, _ = judged_phases()
+  run = dataclasses.replace(run, phases=("sft", "rl"))
+  found = runs.make_phases(run, made, policy, sharding.make_mesh(1))
+  with pytest.raises(ValueError, match=r"no reward model yet; set config\.rew"):
+    runs.abstract_state(found, runs.abstract_start(policy, run.seed))
+
+
+def test_a_reward_model_decides_no_accuracy():
+  config = tiny_config.get_config("judged")
+  config.rewards.functions = ("reward_model", "f1")
+  with pytest.raises(ValueError, match="what is right is not for a reward"):
+    config_lib.resolve(config)
+
+
+@pytest.mark.slow
+def test_a_run_with_a_reward_model_adds_up_and_resumes(tmp_path):
+  """Its total is that of verifier and model; killed, the same bytes."""
+  whole = tmp_path / "whole"
+  loop.train(tiny_config.get_config("judged"), whole)
+  for line in metrics(whole, "rl"):
+    total = line["reward/f1"] + 0.5 * line["reward/reward_model"]
+    np.testing.assert_allclose(line["reward/mean"], total, atol=1e-5)
+  scored = [line["reward/reward_model"] for line in metrics(whole, "rl")]
+  assert len(set(scored)) > 5
+  losses = [line["reward_model/loss"] for line in metrics(whole, "rm")]
+  assert losses[-1] < losses[0]
+  broken = tmp_path / "broken"
+  resume_test.stop_when(resume_test.lines(9), 9, broken, "judged")
+  resume_test.stop_when(resume_test.lines(15), 9, broken, "judged")
+  resume_test.finish(broken, "judged")
+  resume_test.assert_same(
+    resume_test.everything(broken), resume_test.everything(whole)
+  )
+  # Another run takes it over, from the first step on.
+  config = tiny_config.get_config("judged")
+  config.phases = ("sft", "rl")
+  config.reward_model.workdir = str(whole)
+  other = tmp_path / "other"
+  loop.train(config, other)
+  with runs.load(whole) as first, runs.load(other) as second:
+    jax.tree.map(
+      np.testing.assert_array_equal,
+      first.members["reward"],
+      second.members["reward"],
+    )
+
+
+# --- two teachers for two domains --------------------------------------------
+
+
+def two_teachers(tmp_path, algorithm="opd_token", num_domains=2):
+  """A student of text whose prompts have a domain, and its phase."""
+  path = tmp_path / "prompts.jsonl"
+  rows = [
+    {
+      "prompt": f"{n} + 1 =",
+      "answer": str(n + 1),
+      "extras": {"domain": n % num_domains},
+    }
+    for n in range(8)
+  ]
+  path.write_text("\n".join(map(json.dumps, rows)))
+  config = tiny_config.get_config("on_host")
+  config.algorithm = config_lib.algorithm_config(algorithm)
+  config.data.train_path = str(path)
+  config.data.format = ""
+  config.data.max_prompt_len = 16
+  config.phases = ("rl",)
+  config.rl.staleness = 0
+  config.rl.reference_workdirs = ("first", "second")
+  run = config_lib.resolve(config)
+  made = problem.make_problem(run)
+  mesh = sharding.make_mesh(1)
+  policy = models.make_policy(run, made, mesh)
+  try:
+    return policy, phases.make_parts(run, made, policy, "rl", mesh)
+  finally:
+    made.close()
+
+
+@pytest.mark.parametrize("algorithm", ["opd_token", "opd_topk"])
+def test_each_prompt_has_the_teacher_of_its_domain(tmp_path, algorithm):
+  policy, parts = two_teachers(tmp_path, algorithm)
+  student = models.initial_state(policy, 0)
+  state = stages.enter_phase(student, parts, 0)
+  teachers = [models.initial_state(policy, n).params["policy"] for n in (1, 2)]
+  state = state.with_params(reference0=teachers[0], reference1=teachers[1])
+  batch = tiny.ragged_batch(tiny.make_parts())
+  domain = jnp.asarray([0, 1, 1, 0])[batch.group_id]
+  batch = dataclasses.replace(batch, domain=domain)
+
+  def said(names, params):
+    found = batch
+    for name in names:
+      found = members.with_fields(
+        parts.plan, parts.members[name], params, found
+      )
+    return np.asarray(found.ref_logp)
+
+  both = said(["reference0", "reference1"], state.params)
+  for number, teacher in enumerate(teachers):
+    alone = said(
+      ["reference0", "reference1"],
+      {**state.params, "reference0": teacher, "reference1": teacher},
+    )
+    own = np.asarray(domain) == number
+    np.testing.assert_array_equal(both[own], alone[own])
+    assert (both[~own] != alone[~own]).any()
+
+
+def test_teachers_that_cannot_be_chosen_are_refused(tmp_path):
+  with pytest.raises(ValueError, match=r"about 2 domains .* domain 2; needed"):
+    two_teachers(tmp_path, num_domains=3)
+  with pytest.raises(ValueError, match="one head at a time"):
+    two_teachers(tmp_path, "opd_full")
+
+
+# --- stages that alternate ----------------------------------------------------
+
+
+def test_stages_have_settings_of_their_own():
+  run = config_lib.resolve(tiny_config.get_config("stages"))
+  assert [stage.kind for stage in run.stages] == [
+    *("supervised", "rl"),
+    *("supervised", "rl"),
+  ]
+  assert [stage.steps for stage in run.stages] == [4, 4, 5, 7]
+  made = problem.make_problem(run)
+  mesh = sharding.make_mesh(1)
+  policy = models.make_policy(run, made, mesh)
+  first, rl, second, rl2 = runs.make_phases(run, made, policy, mesh)
+  # The reference of "rl" is that of "rl2" too, so "sft2" keeps it.
+  assert "reference" in second.parts.keeps
+  assert "reference" not in first.parts.members
+  assert rl2.parts.members["reference"].continues
+  assert not rl.parts.members["reference"].continues
+  state = runs.abstract_state(
+    [first, rl, second], runs.abstract_start(policy, run.seed)
+  )
+  assert isinstance(state.members["reference"], MemberState)
+
+
+def test_a_phase_without_a_section_is_refused():
+  config = tiny_config.get_config("stages")
+  config.phases = ("sft", "rl3")
+  with pytest.raises(ValueError, match=r"phases got 'rl3' .did you mean 'rl"):
+    config_lib.resolve(config)
+  config.phases = ("sft", "rl2")
+  config.rl2.kind = "reinforcement"
+  with pytest.raises(ValueError, match="choose one of supervised, rl, value"):
+    config_lib.resolve(config)
+
+
+@pytest.mark.slow
+def test_stages_that_are_killed_end_with_the_same_bytes(tmp_path):
+  whole, broken = tmp_path / "whole", tmp_path / "broken"
+  loop.train(tiny_config.get_config("stages"), whole)
+  rates = [
+    metrics(whole, name)[-1]["learning_rate"]
+    for name in ("sft", "rl", "sft2", "rl2")
+  ]
+  np.testing.assert_allclose(rates, [5e-2, 2e-3, 1e-3, 1e-3], rtol=1e-6)
+  for count in (6, 11, 16):
+    resume_test.stop_when(resume_test.lines(count), 9, broken, "stages")
+  resume_test.finish(broken, "stages")
+  resume_test.assert_same(
+    resume_test.everything(broken), resume_test.everything(whole)
+  )

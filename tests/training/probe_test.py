@@ -1,0 +1,86 @@
+"""Reward functions that can never work are found before anything compiles."""
+
+import textwrap
+
+import pytest
+
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import loop, probe
+from grpo_jax.training import problem as problem_lib
+from tests.experiments import errors_test
+
+REWARDS = """
+  def scalar(prompts, completions, ids, extras):
+    return 1.0
+
+  def too_few(completions):
+    return [1.0 for _ in completions]
+
+  def typo(prompts, completions, ids, extras):
+    return [float(len(completion)) for _ in completions]
+
+  def never_a_number(prompts, completions, ids, extras):
+    return [float("nan")]
+
+  def picky(prompts, completions, ids, extras):
+    (extra,), (completion,) = extras, completions
+    if extra["answer"] != "88":  # Of the first record.
+      raise ValueError("some records are bad")
+    assert completion.startswith("<think>") and "<answer>88" in completion
+    return [None]
+"""
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+  (tmp_path / "probed_rewards.py").write_text(textwrap.dedent(REWARDS))
+  monkeypatch.syspath_prepend(tmp_path)
+
+  def make(*names):
+    return errors_test.text(
+      rewards__functions=tuple(f"probed_rewards:{name}" for name in names),
+      rewards__weights=(1.0,) * len(names),
+    )
+
+  return make
+
+
+@pytest.mark.parametrize(
+  ("name", "message"),
+  [
+    ("scalar", r"scalar \(probed_rewards\.py:2\).*raised: scalar: TypeError"),
+    (
+      "too_few",
+      r"too_few \(probed_rewards\.py:5\) has the arguments \(completions\):"
+      r" too many positional arguments; needed is",
+    ),
+    ("typo", r"NameError: name 'completion' .*\(probed_rewards\.py:9\)"),
+    ("never_a_number", r"never_a_number: returned NaN"),
+  ],
+)
+def test_a_broken_verifier_is_named_with_its_line(
+  tmp_path, config, name, message
+):
+  run = tmp_path / "run"
+  with pytest.raises(ValueError, match=f"(?s){message}"):
+    loop.train(config(name), run)
+  assert not run.exists()
+
+
+def test_one_good_record_is_enough_and_is_completed_by_its_teacher(config):
+  settings = config_lib.resolve(config("picky"))
+  problem = problem_lib.make_problem(settings)
+  try:
+    probe.check(problem)
+  finally:
+    problem.close()
+
+
+@pytest.mark.parametrize("function", ["math_accuracy", "think_answer_format"])
+def test_the_functions_of_the_package_pass(function):
+  config = errors_test.text(rewards__functions=(function,))
+  problem = problem_lib.make_problem(config_lib.resolve(config))
+  try:
+    probe.check(problem)
+  finally:
+    problem.close()
