@@ -32,7 +32,8 @@ def get_config(algorithm: str = "grpo"):
   config.sft.steps = 400
   config.sft.num_prompts = 64
   config.rl.steps = 150
-  has_critic = algorithms.get_algorithm(algorithm).critic_loss is not None
+  chosen = algorithms.get_algorithm(algorithm)
+  has_critic = chosen.critic_loss is not None and chosen.policy_loss is not None
   if has_critic:
     config.phases = ("sft", "value", "rl")
     config.value.steps = 20

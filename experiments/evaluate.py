@@ -7,8 +7,11 @@ those whose completion could be scored, and pass@k and maj@k of sampled
 completions with 95 % bootstrap intervals over prompts; the same goes to
 evaluation.json in the workdir. A completion that could not be scored is not
 right. Exit status: 0; 1 if more of them could not than a share of
-config.rewards.max_unscored; 2 a mistake in the command or the workdir. On
-several hosts the same command is started on each, as that of experiments.train.
+config.rewards.max_unscored; 2 a mistake in the command or the workdir. Reward
+functions and environments that the workdir's config names are imported and run,
+and a warning names those that are not of this library: evaluate workdirs of
+people whom you trust. On several hosts the same command is started on each, as
+that of experiments.train.
 """
 
 from __future__ import annotations

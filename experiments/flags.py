@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import os
 import pathlib
 import platform
 import re
 import runpy
+import stat
 import sys
 import textwrap
 import traceback
@@ -30,6 +32,12 @@ USER_ERRORS = (
   ImportError,
 )
 _COLUMNS = 80
+# Platform -> what JAX needs for it, and the extra that installs it.
+_PLUGINS = {
+  "tpu": ("libtpu", "tpu"),
+  "cuda": ("jax_cuda13_plugin", "gpu"),
+  "gpu": ("jax_cuda13_plugin", "gpu"),
+}
 _PARSERS = {
   int: (flags.IntegerParser(), "a whole number"),
   float: (flags.FloatParser(), "a number"),
@@ -101,6 +109,10 @@ def run(
         hosts.start(given.coordinator, given.num_processes, given.process_id)
       return main(argv)
     except Exception as error:
+      if (no_device := _device_problem(error)) and not given.debug:
+        print(wrapped(f"error: {no_device}"), file=sys.stderr)
+        # A label, and a regular exit, would ask for devices again.
+        hosts.exit_now(2)
       user_error = isinstance(error, USER_ERRORS)
       if given.debug or not user_error:
         if not jax.distributed.is_initialized():
@@ -123,6 +135,30 @@ def run(
   app.run(guarded, flags_parser=parser)
 
 
+def _device_problem(error: Exception) -> str | None:
+  """What to do about missing devices; None if the error is another one."""
+  asked = jax.config.jax_platforms
+  found = re.match(r"Unable to initialize backend '(\w+)': (.*)", str(error))
+  if found:
+    platform, reason = found[1], found[2].partition(" (set JAX")[0]
+  elif (
+    asked and traceback.extract_tb(error.__traceback__)[-1].name == "backends"
+  ):
+    platform, reason = asked, "JAX has found none"  # It says no more.
+  else:
+    return None
+  package, extra = _PLUGINS.get(platform, ("", ""))
+  advice = "Otherwise "
+  if package and importlib.util.find_spec(package):
+    advice = f"{package} is installed: start it on a machine that has one, or "
+  elif package:
+    advice = f"{package} is missing: pip install 'grpo_jax[{extra}]', or "
+  return (
+    f"JAX_PLATFORMS={asked or ''}: there is no {platform} device here"
+    f" ({reason.rstrip('.')}). {advice}set JAX_PLATFORMS=cpu to use the CPU."
+  )
+
+
 def cache_compilations() -> None:
   """Keeps compiled programs for the next run, unless JAX was told where.
 
@@ -134,6 +170,24 @@ def cache_compilations() -> None:
     caches = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     folder = caches.expanduser() / "grpo_jax" / "programs" / platform.node()
     jax.config.update("jax_compilation_cache_dir", str(folder))
+  _warn_of_strangers(jax.config.jax_compilation_cache_dir)
+
+
+def _warn_of_strangers(folder: str) -> None:
+  """Warns of compiled programs, which are run as they are, of other users."""
+  path = pathlib.Path(folder)
+  if not path.is_dir():
+    return  # It will be made, or it is in a bucket.
+  found = path.stat()
+  # A group that has the number of a user is that user's own.
+  by_group = found.st_mode & stat.S_IWGRP and found.st_gid != found.st_uid
+  if by_group or found.st_mode & stat.S_IWOTH or found.st_uid != os.getuid():
+    logging.warning(
+      "%s, with compiled programs of JAX, can be written by other users: what"
+      " they put there is run. Share it with those you trust, or set"
+      " JAX_COMPILATION_CACHE_DIR to a folder of your own.",
+      folder,
+    )
 
 
 def parse(

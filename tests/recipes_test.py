@@ -184,7 +184,7 @@ def _value(config, path: str):
 
 def test_sao_has_the_critic_of_its_paper():
   """Attention frozen, two updates for one, five times the learning rate."""
-  config = _resolved(ppo_add.get_config("sao"))
+  config = ppo_add.get_config("sao")
   assert config.critic.freeze == ("attention",)
   assert config.critic.num_updates == 2
   assert (config.rl.num_prompts, config.rl.group_size) == (128, 1)

@@ -165,7 +165,9 @@ def _run_vmapped(
 ) -> int:
   programs = collections.defaultdict(list)
   for cell in left:
-    key = cells_lib.program(cell.config, many.MAY_DIFFER, many.CONSTANT)
+    key = cells_lib.program(
+      cell.config, many.may_differ(cell.config), many.CONSTANT
+    )
     programs[key].append(cell)
   report = _Report(len(left))
   with pool.lock(root):

@@ -3,15 +3,15 @@
 `Tokenizer` wraps a `tokenizer.json` file or the tokenizer of a checkpoint, with
 its chat template; `TaskTokenizer` speaks the alphabet of a synthetic task. Both
 have `encode`, `decode`, `pad_id`, `end_ids` and `vocab_size`, and for turns
-`exact_text` and `observation_ids`. Neither adds special tokens by itself: a
-template in the config says what surrounds a prompt.
+`exact_text`, `markup_ids` and `observation_ids`. Neither adds special tokens by
+itself: a template in the config says what surrounds a prompt.
 `train` makes a small file for small models.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,6 +20,7 @@ from etils import epath
 
 from grpo_jax.data import templates
 from grpo_jax.data.sources import Source
+from grpo_jax.data.tokenizer_files import CheckpointFiles
 
 # Trained by scripts/train_tokenizer.py on the GSM8K training split.
 GSM8K_BPE = epath.resource_path("grpo_jax") / "data/assets/gsm8k_bpe_2048.json"
@@ -38,16 +39,16 @@ SPECIAL_TOKENS = (
 # template reads.
 Message = Mapping[str, Any]
 
-# The names under which chat templates find special tokens.
-_NAMED_TOKENS = (
-  "bos_token",
-  "eos_token",
-  "unk_token",
-  "sep_token",
-  "pad_token",
-  "cls_token",
-  "mask_token",
-)
+# What a tool says: text, or (before, text, after), where a chat surrounds the
+# text by special tokens.
+Observation = str | tuple[str, str, str]
+
+# Of an observation so many characters are read for each token that there is
+# room for; if they make too few tokens, more of them are, up to the second.
+_CHARS_PER_TOKEN = 16
+_MOST_CHARS_PER_TOKEN = 256
+# A cut may change the tokens of the last word before it.
+_TOKENS_BEFORE_CUT = 32
 
 
 class Tokenizer:
@@ -94,7 +95,7 @@ class Tokenizer:
     """
     tokenizers = _import_tokenizers()
     path = epath.Path(path)
-    files = _CheckpointFiles(path)
+    files = CheckpointFiles(path)
     if not files.tokenizer.exists():
       raise FileNotFoundError(
         f"Tokenizer: no file {files.tokenizer}; set config.data.tokenizer to"
@@ -147,7 +148,7 @@ class Tokenizer:
       )
     return id_
 
-  def _checkpoint_end_ids(self, files: _CheckpointFiles) -> tuple[int, ...]:
+  def _checkpoint_end_ids(self, files: CheckpointFiles) -> tuple[int, ...]:
     own = self._tokenizer.token_to_id(self.special_tokens.get("eos_token", ""))
     for given in (
       files.generation.get("eos_token_id"),
@@ -186,11 +187,16 @@ class Tokenizer:
       ValueError: The model has no row for one of the tokens; or the text has
         half a surrogate pair, or is too much for the tokenizer's patterns.
     """
+    return self._of_model(self._encode(self._tokenizer, text), text)
+
+  def _encode(self, encoder: Any, text: str) -> list[int]:
     with _complaining(
       f"{self._path} cannot encode the text {text[:80]!r}",
       "Take what it does not know out of the text.",
     ):
-      ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+      return encoder.encode(text, add_special_tokens=False).ids
+
+  def _of_model(self, ids: list[int], text: str) -> list[int]:
     if (largest := max(ids, default=0)) >= self.vocab_size:
       raise ValueError(
         f"Tokenizer: the text {text!r:.80} has the token"
@@ -220,9 +226,66 @@ class Tokenizer:
     opening, text = self._text([end]), self._text([end, *map(int, ids)])
     return text.removeprefix(opening)
 
-  def observation_ids(self, text: str) -> list[int]:
-    """Token ids of what is read in the middle of a completion."""
+  def markup_ids(self, text: str) -> list[int]:
+    """Token ids of text whose special tokens are meant, without a begin token.
+
+    Raises:
+      ValueError: The model has no row for one of the tokens.
+    """
     return self.encode(text)
+
+  def observation_ids(self, said: Observation, max_len: int) -> list[int]:
+    """Token ids of what is read in the middle of a completion.
+
+    Of the text, what looks like a special token is characters like any others:
+    a page that a tool has fetched ends no turn and begins none. Tokens that the
+    file does not call special, as `<tool_response>` often is, are tokens. Half
+    a surrogate pair becomes U+FFFD.
+
+    Args:
+      said: Text, which is cut; or (before, text, after), of which only the text
+        is, and whose first and last part may have special tokens.
+      max_len: Tokens, at most. The time does not depend on what is cut away.
+
+    Raises:
+      ValueError: `before` and `after` are longer than that; the model has no
+        row for one of the tokens; or this tokenizer has no other way to write
+        what looks like a special token.
+    """
+    return _observation_ids(self, said, max_len)
+
+  @functools.cached_property
+  def _plain(self) -> Any:
+    """The tokenizer, with special tokens as characters."""
+    plain = _import_tokenizers().Tokenizer.from_str(self._tokenizer.to_str())
+    plain.encode_special_tokens = True
+    return plain
+
+  @functools.cached_property
+  def _special(self) -> dict[int, str]:
+    added = self._tokenizer.get_added_tokens_decoder()
+    special = {id_: x.content for id_, x in added.items() if x.special}
+    for id_ in (self.pad_id, *self.end_ids):
+      if (token := self._tokenizer.id_to_token(id_)) is not None:
+        special[id_] = token
+    return special
+
+  def _plain_ids(self, text: str, max_len: int) -> list[int]:
+    size = _CHARS_PER_TOKEN * max_len
+    while True:
+      code_units = text[:size].encode("utf-16", "surrogatepass")
+      piece = code_units.decode("utf-16", "replace")
+      ids = self._encode(self._plain, piece)
+      enough = len(ids) >= max_len + _TOKENS_BEFORE_CUT
+      if enough or not size < min(len(text), _MOST_CHARS_PER_TOKEN * max_len):
+        break
+      size *= 4
+    ids = self._of_model(ids[:max_len], piece)
+    for id_ in ids:
+      # A token for unknown characters is special too, and none of these.
+      if id_ in self._special and self._special[id_] in piece:
+        raise ValueError(_cannot_write(self._special[id_]))
+    return ids
 
   def chat_text(
     self,
@@ -371,83 +434,6 @@ def _complaining(what: str, advice: str) -> Iterator[None]:
     raise ValueError(f"Tokenizer: {what}: {error}. {advice}") from error
 
 
-class _CheckpointFiles:
-  """What the files of a checkpoint say; a lone tokenizer.json has nothing.
-
-  Attributes:
-    tokenizer: Path of the tokenizer.json.
-    model, generation: Contents of config.json and generation_config.json.
-  """
-
-  def __init__(self, path: epath.Path):
-    self._directory = path if path.is_dir() else None
-    self.tokenizer = path / "tokenizer.json" if self._directory else path
-    self.generation = self._json("generation_config.json")
-    model = self._json("config.json")
-    # The language model's part of a model that also sees.
-    inner = model.get("text_config") or {}
-    if not isinstance(inner, dict):
-      raise self._wrong("config.json", "text_config", inner)
-    self.model: dict[str, Any] = {**model, **inner}
-    self._settings = {
-      **self._json("special_tokens_map.json"),  # Of older checkpoints.
-      **self._json("tokenizer_config.json"),
-    }
-
-  def _text(self, name: str) -> str | None:
-    if self._directory is None or not (self._directory / name).exists():
-      return None
-    return (self._directory / name).read_text(encoding="utf-8")
-
-  def _json(self, name: str) -> dict[str, Any]:
-    try:
-      found = json.loads(self._text(name) or "{}")
-    except (ValueError, RecursionError) as error:
-      raise ValueError(
-        f"Tokenizer: {self._directory}/{name} is not JSON: {error}. Copy the"
-        " checkpoint's file again."
-      ) from error
-    if not isinstance(found, dict):
-      raise ValueError(
-        f"Tokenizer: {self._directory}/{name} holds no object of keys. Copy the"
-        " checkpoint's file again."
-      )
-    return found
-
-  def _wrong(self, file: str, key: str, value: Any) -> ValueError:
-    return ValueError(
-      f"Tokenizer: {self._directory}/{file} has {key} = {reprlib.repr(value)},"
-      " which is of another kind than a checkpoint's. Copy the file again."
-    )
-
-  def special_tokens(self) -> dict[str, str]:
-    found = {}
-    for name in _NAMED_TOKENS:
-      token = self._settings.get(name)
-      text = token.get("content") if isinstance(token, dict) else token
-      if isinstance(text, str):
-        found[name] = text
-      elif token is not None:
-        raise self._wrong("tokenizer_config.json", name, token)
-    return found
-
-  def chat_templates(self) -> dict[str, str]:
-    """Templates by name; most checkpoints have one, called "default"."""
-    given: Any = self._text("chat_template.jinja")
-    if given is None:
-      given = self._settings.get("chat_template") or {}
-    found = given
-    if isinstance(given, str):
-      found = {"default": given}
-    if isinstance(given, list) and all(isinstance(x, dict) for x in given):
-      found = {str(x.get("name")): x.get("template") for x in given}
-    if not isinstance(found, dict) or not all(
-      isinstance(text, str) for text in found.values()
-    ):
-      raise self._wrong("tokenizer_config.json", "chat_template", given)
-    return found
-
-
 def train(source: Source, vocab_size: int) -> str:
   """Trains a byte-level BPE tokenizer on the texts of a source.
 
@@ -527,6 +513,47 @@ class TaskTokenizer:
     text = self._task.decode([begin, *map(int, ids), begin])
     return text[len(tag) : -len(tag)]
 
-  def observation_ids(self, text: str) -> list[int]:
-    """Token ids of what is read in the middle of a completion."""
+  def markup_ids(self, text: str) -> list[int]:
+    """Token ids of text whose special tokens are meant."""
     return self._task.encode(text)
+
+  def observation_ids(self, said: Observation, max_len: int) -> list[int]:
+    """As `Tokenizer.observation_ids`; an alphabet has no other way to write
+    the begin, end and pad tokens, so that a text with one is refused."""
+    return _observation_ids(self, said, max_len)
+
+  def _plain_ids(self, text: str, max_len: int) -> list[int]:
+    piece = text[: _CHARS_PER_TOKEN * max_len]
+    if len(piece) < len(text) and piece.rfind("<") > piece.rfind(">"):
+      piece = piece[: piece.rfind("<")]  # A tag that was cut.
+    ids = self._task.encode(piece)[:max_len]
+    for id_ in {self.pad_id, self._task.bos_id, *self.end_ids}.intersection(
+      ids
+    ):
+      raise ValueError(_cannot_write(self._task.decode([id_]) or "<pad>"))
+    return ids
+
+
+def _cannot_write(token: str) -> str:
+  return (
+    f"observation_ids: the text has {token!r}, which this tokenizer cannot"
+    " write without meaning it; take it out of what tools say."
+  )
+
+
+def _observation_ids(text: Any, said: Observation, max_len: int) -> list[int]:
+  """See `Tokenizer.observation_ids`."""
+  before, content, after = ("", said, "") if isinstance(said, str) else said
+  room = max_len
+  if len(before) + len(after) <= _MOST_CHARS_PER_TOKEN * max_len:
+    opening, closing = text.markup_ids(before), text.markup_ids(after)
+    room -= len(opening) + len(closing)
+  else:
+    room = -1
+  if room < 0:
+    raise ValueError(
+      f"observation_ids: what stands before and after the text"
+      f" ({before!r:.40}, {after!r:.40}) has no room in {max_len} tokens; raise"
+      " config.environment.max_observation_len."
+    )
+  return [*opening, *text._plain_ids(content, room), *closing]

@@ -315,6 +315,9 @@ def scores(
   """
   rows = jnp.zeros(rollout.tokens.shape[0])
   given = rows == 0
+  if len(rows) != len(prompts.ids) * plan.group_size:
+    # As greedy completions, one for each prompt.
+    plan = dataclasses.replace(plan, group_size=1)
   batch = TrainBatch(
     prompt_tokens=prompts.tokens,
     prompt_mask=prompts.mask,

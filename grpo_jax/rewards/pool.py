@@ -1,9 +1,12 @@
 """Worker processes that may hang, crash or end, and are then replaced.
 
 Rows are handed out to workers, and each row has a deadline. A worker that
-misses it, or ends, is killed together with whatever it started; its row has
-failed, and a new worker takes its place. What a row is, and what becomes of the
-others of a lost worker, is the business of a `Call`.
+misses it, or ends, or says what it was not asked (`frames.py`), is killed
+together with whatever it started (`processes.py`); its row has failed, and
+another worker takes its place. From the first time on that this happens a spare
+one is held ready, because starting one and its imports take longer than most
+rows. What a row is, and what becomes of the others of a lost worker, is the
+business of a `Call`.
 """
 
 from __future__ import annotations
@@ -12,75 +15,90 @@ import collections
 import contextlib
 import dataclasses
 import math
-import multiprocessing
 import os
-import signal
+import socket
 import subprocess
 import sys
 import time
 import weakref
 from collections.abc import Iterable, Sequence
-from multiprocessing import connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-FAILURE_KINDS = ("raised", "timeout", "nan", "worker_died", "step_timeout")
+from grpo_jax.rewards import frames, processes
 
-MAX_CHUNK = 8  # Rows in one message to a worker.
+FAILURE_KINDS = frames.FAILURE_KINDS
+
+MAX_CHUNK = 8  # Rows that a worker is sent at a time.
 _MAX_ERRORS = 3
 _START_TIMEOUT_S = 300.0  # What a worker imports may be a large framework.
+_MAX_BAD_STARTS = 3  # In a row, of workers that take the place of others.
 
 
-@dataclasses.dataclass
+class _Sent(NamedTuple):
+  number: int  # Of the question; see `frames.py`.
+  row: int  # Its index in the call.
+
+
+@dataclasses.dataclass(eq=False)
 class _Worker:
   process: subprocess.Popen
-  channel: connection.Connection
+  channel: frames.Channel
+  # Of its greeting, then of the first row; time.monotonic().
+  deadline: float
   ready: bool = False
   # Rows sent and not yet answered; the first is the one being worked on.
-  rows: collections.deque[int] = dataclasses.field(
+  rows: collections.deque[_Sent] = dataclasses.field(
     default_factory=collections.deque
   )
-  deadline: float = math.inf  # Of the first row; time.monotonic().
+  answered: dict[int, int] = dataclasses.field(default_factory=dict)
 
 
-def _start(module: str, argument: Any) -> _Worker:
+class _Stranger(ValueError):
+  """An answer to another question than the first open one."""
+
+  def __init__(self, number: int):
+    super().__init__("it answered what it was not asked, or asked no more")
+    self.number = number
+
+
+def _start_process(
+  module: str, argument: Any, variables: Sequence[str]
+) -> _Worker:
   """Starts a worker without waiting until it is ready.
 
   A plain subprocess rather than `multiprocessing.Process`: that would import
   the main program again, and with it jax, in each worker and each respawn.
   """
-  ours, theirs = multiprocessing.Pipe()
-  process = subprocess.Popen(
-    [
-      sys.executable,
-      "-c",
-      f"import sys; sys.path[:] = {sys.path!r};"
-      f" from grpo_jax.rewards import {module};"
-      f" {module}.main({theirs.fileno()}, {os.getpid()}, {argument!r})",
-    ],
-    stdin=subprocess.DEVNULL,
-    pass_fds=[theirs.fileno()],
-    # A session of its own: Ctrl-C does not reach it, and one signal kills
-    # it together with whatever a verifier started.
-    start_new_session=True,
-    # A verifier whose module imports jax must not claim the accelerator.
-    env={**os.environ, "JAX_PLATFORMS": "cpu"},
-  )
-  theirs.close()
-  return _Worker(process, ours)
+  ours, theirs = socket.socketpair()
+  with theirs:
+    process = subprocess.Popen(
+      [
+        sys.executable,
+        "-c",
+        f"import sys; sys.path[:] = {sys.path!r};"
+        f" from grpo_jax.rewards import {module};"
+        f" {module}.main({theirs.fileno()}, {os.getpid()}, {argument!r})",
+      ],
+      stdin=subprocess.DEVNULL,
+      pass_fds=[theirs.fileno()],
+      # A session of its own: Ctrl-C does not reach it.
+      start_new_session=True,
+      env=processes.environment(variables),
+    )
+  channel = frames.Channel(ours.detach())
+  return _Worker(process, channel, time.monotonic() + _START_TIMEOUT_S)
 
 
 def _kill(worker: _Worker) -> None:
-  # The group still exists: its leader is not waited for before this line.
-  with contextlib.suppress(ProcessLookupError, PermissionError):
-    os.killpg(worker.process.pid, signal.SIGKILL)
+  processes.end_tree(worker.process.pid)
   worker.channel.close()
   with contextlib.suppress(subprocess.TimeoutExpired):
     worker.process.wait(timeout=5.0)
 
 
-def _kill_all(workers: list[_Worker]) -> None:
+def _kill_all(workers: set[_Worker]) -> None:
   while workers:
     _kill(workers.pop())
 
@@ -91,7 +109,7 @@ class Failures:
   Attributes:
     failed: True where a row has.
     counts: Number of failed rows by kind: "raised", "timeout", "nan",
-      "worker_died", "step_timeout".
+      "worker_died", "step_timeout" (there was no time to try the row).
     errors: Up to 3 messages.
   """
 
@@ -130,9 +148,24 @@ class Call:
     """What a worker is told of a row."""
     raise NotImplementedError
 
-  def record(self, index: int, *answer: Any) -> None:
-    """Takes what a worker says of a row, without the row's number."""
+  def record(
+    self, index: int, content: Any, failure: frames.Failure | None
+  ) -> None:
+    """Takes what a worker says of a row.
+
+    Raises:
+      ValueError: The content is not what it should be.
+    """
     raise NotImplementedError
+
+  def timeout_s(self, index: int) -> float:
+    """Seconds for this try of a row."""
+    raise NotImplementedError
+
+  def late(self, index: int) -> None:
+    """A row has missed its deadline."""
+    message = f"no answer in {self.timeout_s(index):g} s"
+    self.failures.add(index, "timeout", message)
 
   def take(self, slot: int, num_workers: int) -> list[int]:
     """The next rows for the worker in this slot."""
@@ -167,7 +200,7 @@ class Pool:
     num_workers: int,
     row_timeout_s: float,
     step_timeout_s: float,
-    slack_s: float = 0.0,
+    variables: Sequence[str] = (),
   ):
     """Starts the workers and waits until they have imported everything.
 
@@ -176,9 +209,10 @@ class Pool:
       module: Of `grpo_jax.rewards`, whose `main(fd, parent, argument)` is run.
       argument: Plain data that `repr` writes.
       num_workers: Processes.
-      row_timeout_s: Seconds for a row.
-      step_timeout_s: Seconds for a call; kept for the owner.
-      slack_s: Seconds more that a worker gets which watches the time itself.
+      row_timeout_s: Seconds for a row, and
+      step_timeout_s: for a call; both are checked here and kept by the owner.
+      variables: Names of environment variables that workers get besides
+        `processes.VARIABLES`.
 
     Raises:
       ValueError: A number is out of range.
@@ -195,21 +229,20 @@ class Pool:
           f"{caller}: {name} is {value}; needed is a number above 0."
         )
     self.caller = caller
-    self._start = lambda: _start(module, argument)
-    self._row_timeout_s = row_timeout_s
-    self._slack_s = slack_s
+    self._how = module, argument, tuple(variables)
+    self._num_questions = 0
+    self._disturbed: set[int] = set()
+    self._num_bad_starts = 0
     self._workers: list[_Worker] = []
+    self._spare: _Worker | None = None
+    # The spare one too.
+    self._processes: set[_Worker] = set()
     # Also runs when the interpreter exits or the pool is collected.
-    self._finalizer = weakref.finalize(self, _kill_all, self._workers)
+    self._finalizer = weakref.finalize(self, _kill_all, self._processes)
     try:
       for _ in range(num_workers):
         self._workers.append(self._start())
       for worker in self._workers:
-        if not worker.channel.poll(_START_TIMEOUT_S):
-          raise RuntimeError(
-            f"{caller}: a worker did not import its functions in"
-            f" {_START_TIMEOUT_S:.0f} s."
-          )
         self._greet(worker)
     except BaseException:
       self.close()
@@ -245,11 +278,14 @@ class Pool:
     self.check_open()
     start = time.monotonic()
     end = start + timeout_s - used_s
+    self._disturbed.clear()
+    for worker in self._workers:
+      worker.answered.clear()
     try:
       while self._goes_on(call) and time.monotonic() < end:
         self._advance(call, end)
       if self._goes_on(call):
-        rows = [index for worker in self._workers for index in worker.rows]
+        rows = [sent.row for worker in self._workers for sent in worker.rows]
         call.out_of_time(
           rows,
           f"the {timeout_s} s for all rows are over"
@@ -267,78 +303,155 @@ class Pool:
 
   def _advance(self, call: Call, end: float) -> None:
     """Hands out rows, waits for one event, and handles what happened."""
-    for slot in range(len(self._workers)):
-      if self._workers[slot].ready and not self._workers[slot].rows:
+    for slot, worker in enumerate(self._workers):
+      if worker.ready and not worker.rows:
         self._send(slot, call)
     if not self._goes_on(call):
       return
-    wake = min(end, *(worker.deadline for worker in self._workers))
-    answered = connection.wait(
-      [worker.channel for worker in self._workers],
-      max(wake - time.monotonic(), 0.0),
+    watched = [*self._workers, *([self._spare] if self._spare else ())]
+    wake = min(end, *(worker.deadline for worker in watched))
+    active = frames.wait(
+      [worker.channel for worker in watched], wake - time.monotonic()
     )
-    for slot, worker in enumerate(self._workers):
-      if worker.channel in answered:
-        self._receive(slot, call)
-      elif time.monotonic() >= worker.deadline and not worker.channel.poll():
-        self._fail_first_row(
-          slot, call, "timeout", f"no answer in {self._row_timeout_s} s"
-        )
+    for worker in watched:
+      failed = None
+      if worker.channel in active:
+        failed = self._hear(worker, call)
+      if not failed and time.monotonic() >= worker.deadline:
+        failed = _Late()
+      if failed:
+        self._lose(worker, call, failed)
 
   def _send(self, slot: int, call: Call) -> None:
-    worker, rows = self._workers[slot], call.take(slot, self.num_workers)
-    if not rows:
-      return
-    try:
-      worker.channel.send([(index, call.message(index)) for index in rows])
-    except (BrokenPipeError, ConnectionResetError):  # Died while idle.
-      call.put_back(slot, rows)
-      self._replace(slot, call)
-      return
-    worker.rows.extend(rows)
-    worker.deadline = self._deadline()
+    worker, messages = self._workers[slot], []
+    for index in call.take(slot, self.num_workers):
+      self._num_questions += 1
+      sent = _Sent(self._num_questions, index)
+      try:
+        messages.append(frames.encode([sent.number, call.message(index)]))
+      except ValueError as error:
+        call.failures.add(index, "raised", str(error))
+        continue
+      worker.rows.append(sent)
+    worker.channel.write(*messages)
+    worker.deadline = self._deadline(worker, call)
 
-  def _deadline(self) -> float:
-    return time.monotonic() + self._row_timeout_s + self._slack_s
+  def _deadline(self, worker: _Worker, call: Call) -> float:
+    if not worker.rows:
+      return math.inf
+    return time.monotonic() + call.timeout_s(worker.rows[0].row)
 
-  def _receive(self, slot: int, call: Call) -> None:
-    worker = self._workers[slot]
+  def _hear(self, worker: _Worker, call: Call) -> Exception | None:
+    """Reads what a worker says, as far as it has arrived.
+
+    Returns:
+      Why it cannot be used any more, if so.
+    """
+    worker.channel.flush()
     try:
-      if not worker.ready:
-        self._greet(worker)
-        return
-      index, *answer = worker.channel.recv()
-    except (EOFError, ConnectionResetError):
-      if worker.rows:
-        self._fail_first_row(slot, call, "worker_died", "the process ended")
-      else:
-        self._replace(slot, call)
-      return
+      worker.channel.read()
+      for message in worker.channel.messages():
+        if worker.ready:
+          self._record(worker, call, frames.answer(message))
+        else:
+          self._welcome(worker, message)
+    except (EOFError, ValueError) as error:
+      return error
+    return None
+
+  def _record(self, worker: _Worker, call: Call, answer: frames.Answer) -> None:
+    if not worker.rows or worker.rows[0].number != answer.number:
+      raise _Stranger(answer.number)
+    index = worker.rows[0].row
+    call.record(index, answer.content, answer.failure)
     worker.rows.popleft()
-    worker.deadline = self._deadline() if worker.rows else math.inf
-    call.record(index, *answer)
+    worker.answered[answer.number] = index
+    worker.deadline = self._deadline(worker, call)
 
-  def _fail_first_row(
-    self, slot: int, call: Call, kind: str, message: str
-  ) -> None:
-    """Gives up the row being worked on; the rest of its chunk waits again."""
-    first, *rest = self._workers[slot].rows
-    call.failures.add(first, kind, message)
-    call.put_back(slot, rest)
+  def _lose(self, worker: _Worker, call: Call, why: Exception) -> None:
+    """Gives up a worker and the row that it is lost for.
+
+    That is the one being worked on, or that of an earlier question which was
+    answered once more. The others wait again.
+    """
+    if worker is self._spare:
+      self._drop(worker)
+      self._spare = None
+      return
+    slot = self._workers.index(worker)
+    if not worker.ready:
+      self._count_bad_start(why)
+    rows = [sent.row for sent in worker.rows]
+    if isinstance(why, _Stranger) and why.number in worker.answered:
+      call.failures.add(worker.answered[why.number], "worker_died", str(why))
+    if not rows:
+      pass
+    elif self._is_disturbed(worker, why):
+      self._disturbed.add(rows[0])
+      call.put_back(slot, rows)
+    else:
+      if isinstance(why, _Late):
+        call.late(rows[0])
+      else:
+        said = str(why) or "the process ended"
+        call.failures.add(rows[0], "worker_died", said)
+      call.put_back(slot, rows[1:])
     self._replace(slot, call)
 
+  def _is_disturbed(self, worker: _Worker, why: Exception) -> bool:
+    """Whether the first row of a worker has no part in its loss.
+
+    So it is if an earlier question was answered again, unless this happens to
+    the row for the second time.
+    """
+    number, row = worker.rows[0]
+    earlier = isinstance(why, _Stranger) and why.number < number
+    return earlier and row not in self._disturbed
+
   def _replace(self, slot: int, call: Call) -> None:
-    _kill(self._workers[slot])
-    self._workers[slot] = self._start()
+    self._drop(self._workers[slot])
+    self._workers[slot] = self._spare or self._start()
+    self._spare = self._start()
     call.lost(slot)
 
+  def _start(self) -> _Worker:
+    worker = _start_process(*self._how)
+    self._processes.add(worker)
+    return worker
+
+  def _drop(self, worker: _Worker) -> None:
+    _kill(worker)
+    self._processes.discard(worker)
+
   def _greet(self, worker: _Worker) -> None:
+    """Waits until a worker is ready."""
     try:
-      status, message = worker.channel.recv()
-    except (EOFError, ConnectionResetError):
-      status, message = "failed", "the process ended"
+      self._welcome(worker, worker.channel.receive(worker.deadline))
+    except (EOFError, TimeoutError, ValueError) as error:
+      raise self._bad_start(error) from error
+
+  def _welcome(self, worker: _Worker, message: Any) -> None:
+    status, text = frames.greeting(message)
     if status != "ready":
-      raise RuntimeError(
-        f"{self.caller}: a worker could not import its functions: {message}"
-      )
+      raise ValueError(text)
     worker.ready = True
+    worker.deadline = math.inf
+    self._num_bad_starts = 0
+
+  def _count_bad_start(self, why: Exception) -> None:
+    self._num_bad_starts += 1
+    if self._num_bad_starts >= _MAX_BAD_STARTS:
+      raise self._bad_start(why)
+
+  def _bad_start(self, why: Exception) -> RuntimeError:
+    said = str(why)
+    if isinstance(why, TimeoutError):
+      said = f"it took more than {_START_TIMEOUT_S:.0f} s"
+    return RuntimeError(
+      f"{self.caller}: a worker could not import its functions:"
+      f" {said or 'the process ended'}"
+    )
+
+
+class _Late(TimeoutError):
+  """A worker has missed its deadline."""

@@ -3,8 +3,9 @@
 A worker is a fresh interpreter that imports the factory, and jax only if that
 does. Each session runs in a process of its own, which the worker forks, in its
 main thread, and in which nothing of another session can be seen. So one that
-hangs or crashes is killed together with whatever it started, and its neighbours
-go on. A worker works on one row at a time.
+hangs or crashes, or says what it was not asked (`frames.py`), is killed with
+all that it started (`processes.py`), and its neighbours go on. A worker works
+on one row at a time.
 
 If the factory has an attribute `warm_up`, a worker calls it once, before it
 forks anything and outside any deadline: the place for slow imports. Threads
@@ -18,24 +19,27 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import faulthandler
 import math
-import multiprocessing
 import os
 import random
 import signal
+import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from multiprocessing import connection
 from typing import Any, NamedTuple
 
+from grpo_jax.rewards import frames, processes
 from grpo_jax.rewards import worker as worker_lib
 
 _CLOSE_S = 5.0  # For `close` of a session whose scores are known.
-# Between the deadline that the worker watches and that of the session itself.
-_SLACK_S = 5.0
+_BURY_S = 1.0  # How often an idle worker looks after those that are closing.
+
+# Text; or (before, text, after), where special tokens are meant in the first
+# and the last part, and not in the text: what a chat writes around a tool's
+# output, and the output.
+Observation = str | tuple[str, str, str]
 
 
 class Beginning(NamedTuple):
@@ -51,12 +55,14 @@ class Request(NamedTuple):
 
   Attributes:
     rollout: Number of the rollout; sessions of earlier ones are killed.
+    row: Of the rollout.
     beginning: Of a new session; None for the one that the row has.
     action: To be answered; None if only the scores are asked for.
     is_last: There is no other action.
   """
 
   rollout: int
+  row: int
   beginning: Beginning | None
   action: str | None
   is_last: bool
@@ -71,10 +77,41 @@ class Answer(NamedTuple):
       None.
   """
 
-  observation: str
+  observation: Observation
   reward: float
   done: bool
   scores: dict[str, float | None] | None
+
+
+def answer_of(content: Any) -> Answer:
+  """An `Answer` that has been JSON.
+
+  Raises:
+    ValueError: It has not been one, or has a number that is not finite.
+  """
+  match content:
+    case [said, reward, bool(done), None | dict() as scores]:
+      scores = scores and {
+        name: None if value is None else _finite(value)
+        for name, value in scores.items()
+      }
+      return Answer(_observation(said), _finite(reward), done, scores)
+  raise ValueError(f"no answer of a session: {content!r:.80}")
+
+
+def _observation(said: Any) -> Observation:
+  match said:
+    case str():
+      return said
+    case [str(before), str(text), str(after)]:
+      return before, text, after
+  raise ValueError(f"no observation: {said!r:.80}")
+
+
+def _finite(value: Any) -> float:
+  if not math.isfinite(found := frames.number(value)):
+    raise ValueError(f"no finite number: {found}")
+  return found
 
 
 def load_factory(path: str) -> Callable[..., Any]:
@@ -95,13 +132,15 @@ def _answer(session: Any, request: Request) -> Answer:
   Raises:
     TypeError, ValueError: What the session says is not what it should be.
   """
-  observation, reward, done = "", 0.0, False
+  observation: Observation = ""
+  reward, done = 0.0, False
   if request.action is not None:
     observation, reward, done = session.step(request.action)
-    if not isinstance(observation, str):
+    parts = (observation,) if isinstance(observation, str) else observation
+    if len(parts) not in (1, 3) or not all(isinstance(x, str) for x in parts):
       raise TypeError(
-        f"step returned {type(observation).__name__} for an observation; needed"
-        " is a str"
+        f"step returned {observation!r:.80} for an observation; needed is a"
+        " str, or three of them: before the text, the text, after it"
       )
     reward, done = float(reward), bool(done)
   scores = None
@@ -118,28 +157,13 @@ def _is_finite(answer: Answer) -> bool:
   return all(x is None or math.isfinite(x) for x in values)
 
 
-def _play(
-  make: Callable[..., Any],
-  channel: connection.Connection,
-  parent: int,
-  timeout_s: float,
-  devnull: int,
-) -> None:
+def _play(make: Callable[..., Any], channel: frames.Channel) -> None:
   """Answers the requests of one row until its scores are known."""
-
-  def exit_after(seconds: float) -> None:
-    # What holds the interpreter's lock, as a regular expression does, also
-    # stops the thread of `exit_with`. This one is not Python's, and ends the
-    # process if there is no worker any more that would.
-    faulthandler.dump_traceback_later(
-      seconds + _SLACK_S, exit=True, file=devnull
-    )
-
-  worker_lib.exit_with(parent)
   session = None
-  while True:
-    request = channel.recv()
-    exit_after(timeout_s)
+  over = False
+  while not over:
+    number, request = channel.receive()
+    request = _request(request)
     answer, failure = None, None
     try:
       if request.beginning is not None:
@@ -147,40 +171,45 @@ def _play(
         session = make(*request.beginning)
       answer = _answer(session, request)
       if not _is_finite(answer):
-        failure = "nan", f"environment: {answer} has a number that is none"
+        failure = "nan", f"environment: {str(answer)[:300]}: no number"
     except BaseException as error:  # Also SystemExit of a tool.
       failure = worker_lib.failure_of("environment", error)
     signal.alarm(0)
-    faulthandler.cancel_dump_traceback_later()
-    over = failure is not None or (answer and answer.scores is not None)
-    channel.send((None if failure else answer, failure))
-    if over:
-      break
+    over = failure is not None or bool(answer and answer.scores is not None)
+    try:
+      said = frames.encode([number, answer, failure])
+    except ValueError as error:  # It is too long.
+      over, failure = True, ("raised", f"environment: {error}")
+      said = frames.encode([number, None, failure])
+    channel.send(said)
   close = getattr(session, "close", None)
   if close is not None:
-    exit_after(_CLOSE_S)
     try:
       close()
     except BaseException:  # The verdict is known.
       traceback.print_exc()
 
 
+def _request(message: Any) -> Request:
+  rollout, row, beginning, action, is_last = message
+  beginning = beginning and Beginning(*beginning)
+  return Request(rollout, row, beginning, action, is_last)
+
+
 # In the worker.
 
 
 class _Session(NamedTuple):
-  pid: int
-  channel: connection.Connection
+  keeper: int  # Process id.
+  channel: frames.Channel
 
 
 class _Sessions:
   """Of the rows of one rollout, as far as this worker has them."""
 
-  def __init__(self, make: Callable[..., Any], timeout_s: float, fd: int):
+  def __init__(self, make: Callable[..., Any], timeout_s: float):
     self._make = make
     self._timeout_s = timeout_s
-    self._fd = fd  # Of the worker's own channel.
-    self._devnull = os.open(os.devnull, os.O_WRONLY)
     self._rollout = -1
     self._live: dict[int, _Session] = {}
     # Those that are closing, with the time at which they have to be gone.
@@ -189,10 +218,11 @@ class _Sessions:
     )
 
   def serve(
-    self, row: int, request: Request
-  ) -> tuple[Answer | None, worker_lib.Failure | None]:
+    self, number: int, request: Request
+  ) -> tuple[Answer | None, frames.Failure | None]:
     """What the row's session answers before the deadline, or how it failed."""
     self.bury()
+    row = request.row
     if request.rollout != self._rollout:
       self.kill()
       self._rollout = request.rollout
@@ -202,22 +232,27 @@ class _Sessions:
         return None, failure
     if row not in self._live:
       return None, ("worker_died", "the session ended with its worker")
-    session = self._live[row]
+    channel = self._live[row].channel
+    end = time.monotonic() + self._timeout_s
     try:
-      session.channel.send(request)
-      if not session.channel.poll(self._timeout_s):
-        self._kill(self._live.pop(row))
-        return None, ("timeout", f"environment: {self._timeout_s} s are over")
-      answer, failure = session.channel.recv()
-    except (EOFError, OSError):
+      channel.send(frames.encode([number, request]), end)
+      said = frames.answer(channel.receive(end))
+      if said.number != number:
+        raise ValueError("it answered what it was not asked")
+      answer = None if said.failure else answer_of(said.content)
+    except TimeoutError:
       self._kill(self._live.pop(row))
-      return None, ("worker_died", "environment: the session's process ended")
-    if failure is not None or answer.scores is not None:
+      return None, ("timeout", f"environment: {self._timeout_s} s are over")
+    except (EOFError, ValueError) as error:
+      self._kill(self._live.pop(row))
+      why = str(error) or "the session's process ended"
+      return None, ("worker_died", f"environment: {why}")
+    if answer is None or answer.scores is not None:
       end = time.monotonic() + _CLOSE_S
       self._closing.append((end, self._live.pop(row)))
-    return answer, failure
+    return answer, said.failure
 
-  def _begin(self, row: int) -> worker_lib.Failure | None:
+  def _begin(self, row: int) -> frames.Failure | None:
     """Forks a session, or says why there is none."""
     try:
       getattr(self._make, "before_session", lambda: None)()
@@ -233,51 +268,53 @@ class _Sessions:
     return None
 
   def _fork(self) -> _Session:
-    ours, theirs = multiprocessing.Pipe()
+    ours, theirs = socket.socketpair()
     parent = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()
-    pid = os.fork()
+    try:
+      pid = os.fork()
+    except OSError:
+      ours.close()
+      theirs.close()
+      raise
     if pid:
       theirs.close()
-      return _Session(pid, ours)
+      return _Session(pid, frames.Channel(ours.detach()))
     status = 1
     try:
       os.setsid()  # A group of its own, with whatever it starts.
-      os.close(self._fd)
       ours.close()
       for session in (*self._live.values(), *(s for _, s in self._closing)):
         session.channel.close()
+      fd = theirs.detach()
+      processes.keep(parent, [fd])
+      channel = frames.Channel(fd)
+      channel.close_in_forks()
+      # Its keeper ends what it has started, as soon as it has ended itself.
       with contextlib.suppress(EOFError):
-        _play(self._make, theirs, parent, self._timeout_s, self._devnull)
+        _play(self._make, channel)
       status = 0
     except BaseException:
       traceback.print_exc()
     finally:
-      # Whatever it started ends with it: the worker may be gone, as at the end
-      # of the run. There is no such group if it was not made.
-      with contextlib.suppress(OSError):
-        os.killpg(os.getpid(), signal.SIGKILL)
       os._exit(status)  # Without what the worker would do at its end.
 
   def bury(self) -> None:
-    """Kills the groups of sessions that have ended, or should have."""
+    """Waits for sessions that have ended; kills those that should have."""
     for _ in range(len(self._closing)):
       end, session = self._closing.popleft()
-      # Nothing more is said, so what can be read is the end of the pipe.
-      if session.channel.poll() or time.monotonic() >= end:
+      if os.waitpid(session.keeper, os.WNOHANG)[0]:
+        session.channel.close()
+      elif time.monotonic() >= end:
         self._kill(session)
       else:
         self._closing.append((end, session))
 
   def _kill(self, session: _Session) -> None:
-    # The group still exists: its leader is not waited for before this line.
-    # Only a session that has not come as far as to make it has none.
-    for kill in (os.killpg, os.kill):
-      with contextlib.suppress(ProcessLookupError, PermissionError):
-        kill(session.pid, signal.SIGKILL)
+    processes.end_tree(session.keeper)
     session.channel.close()
-    os.waitpid(session.pid, 0)
+    os.waitpid(session.keeper, 0)
 
   def kill(self) -> None:
     """Ends all sessions."""
@@ -290,32 +327,30 @@ class _Sessions:
 def main(fd: int, parent: int, arguments: Mapping[str, Any]) -> None:
   """Serves rows until the pipe closes.
 
-  Says whether it is `worker.ready`, then receives lists of (row, Request) and
-  answers each by (row, Answer or None, failure or None).
+  Says whether it is `worker.ready`, then answers each request by what its row's
+  session says.
 
   Args:
     fd: File descriptor of this end of the pipe.
     parent: Process id of the parent; when it is gone, so is the worker.
     arguments: "path" of the factory and "timeout_s", seconds for a request.
   """
-  worker_lib.ignore_signals()
-  channel = connection.Connection(fd)
+  channel = worker_lib.start(fd, parent)
   functions = worker_lib.ready(
     channel, lambda: {"make": load_factory(arguments["path"])}
   )
   if functions is None:
     return
-  sessions = _Sessions(functions["make"], arguments["timeout_s"], fd)
+  sessions = _Sessions(functions["make"], arguments["timeout_s"])
   try:
     while True:
-      # No thread watches the parent, as in `worker.py`: a fork should find
-      # none. Sessions watch this process, and end with it.
-      while not channel.poll(1.0):
+      try:
+        number, request = channel.receive(time.monotonic() + _BURY_S)
+      except TimeoutError:
         sessions.bury()
-        if os.getppid() != parent:
-          return
-      for row, request in channel.recv():
-        channel.send((row, *sessions.serve(row, request)))
+        continue
+      answer = sessions.serve(number, _request(request))
+      channel.send(frames.encode([number, *answer]))
   except (EOFError, OSError):
     return
   finally:

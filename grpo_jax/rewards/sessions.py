@@ -12,7 +12,7 @@ import collections
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from grpo_jax.rewards import pool, session_worker
+from grpo_jax.rewards import frames, pool, session_worker
 from grpo_jax.rewards.session_worker import Answer, Beginning, Request
 
 # Between the deadline of a session, which its worker watches, and the worker's.
@@ -36,6 +36,7 @@ class HostSessions:
     row_timeout_s: float = 10.0,
     step_timeout_s: float = 120.0,
     num_workers: int = 2,
+    variables: Sequence[str] = (),
   ):
     """Starts the workers and waits until they have imported everything.
 
@@ -45,6 +46,8 @@ class HostSessions:
         the making of the session, for the last with the scores.
       step_timeout_s: Seconds for all answers of a rollout.
       num_workers: Processes, each of which waits for one session at a time.
+      variables: Names of environment variables that sessions get besides those
+        of `processes.VARIABLES`.
 
     Raises:
       ValueError: The factory cannot be imported, or a number is out of range.
@@ -52,6 +55,7 @@ class HostSessions:
     """
     session_worker.load_factory(path)  # Raises here, where it is read.
     self.path = path
+    self.row_timeout_s = row_timeout_s
     self.step_timeout_s = step_timeout_s
     self._num_rollouts = 0
     self.pool = pool.Pool(
@@ -61,7 +65,7 @@ class HostSessions:
       num_workers,
       row_timeout_s,
       step_timeout_s,
-      slack_s=_SLACK_S,
+      variables=variables,
     )
 
   def __enter__(self) -> HostSessions:
@@ -130,8 +134,10 @@ class _Call(pool.Call):
     requests: Mapping[int, Request],
     failures: pool.Failures,
     num_workers: int,
+    row_timeout_s: float,
   ):
     super().__init__((), failures)
+    self._row_timeout_s = row_timeout_s
     self.requests = requests
     self.answers: dict[int, Answer] = {}
     self._num_workers = num_workers
@@ -148,12 +154,16 @@ class _Call(pool.Call):
   def message(self, index: int) -> Request:
     return self.requests[index]
 
-  def record(self, index: int, *answer: Any) -> None:
-    said, failure = answer
+  def record(
+    self, index: int, content: Any, failure: frames.Failure | None
+  ) -> None:
     if failure is not None:
       self.failures.add(index, *failure)
     else:
-      self.answers[index] = said
+      self.answers[index] = session_worker.answer_of(content)
+
+  def timeout_s(self, index: int) -> float:
+    return self._row_timeout_s + _SLACK_S
 
   def take(self, slot: int, num_workers: int) -> list[int]:
     waiting = self._of_slot[slot]
@@ -225,13 +235,21 @@ class Episodes:
     workers = self._owner.pool
     requests = {
       row: Request(
-        self._number, self._beginnings.pop(row, None), action, is_last
+        self._number, row, self._beginnings.pop(row, None), action, is_last
       )
       for row, (action, is_last) in asked.items()
     }
-    call = _Call(requests, self.failures, workers.num_workers)
+    call = _Call(
+      requests, self.failures, workers.num_workers, self._owner.row_timeout_s
+    )
     self._used_s += workers.run(call, self._owner.step_timeout_s, self._used_s)
-    for row, answer in call.answers.items():
+    # What was answered more than once has failed after all.
+    answers = {
+      row: answer
+      for row, answer in call.answers.items()
+      if not self.failures.failed[row]
+    }
+    for row, answer in answers.items():
       if answer.scores is not None:
         self.scores[row] = answer.scores
-    return call.answers
+    return answers

@@ -17,7 +17,14 @@ Deviation from libraries that take NaN or 0 for all of these: a component that
 failed must never act as a reward.
 
 If the function has an attribute `warm_up`, a worker calls it before its first
-row, outside any deadline: the place for slow imports.
+row, outside any deadline: the place for slow imports and whatever else the
+first row would wait for.
+
+A function gets the environment variables of `processes.VARIABLES`, and those
+that `config.rewards.variables` names. A process that it forks cannot answer in
+its place, and ends with the worker. But what runs in the worker's own process
+can say what it likes of this row and of later ones: code that a policy wrote
+needs a process of its own, at least.
 """
 
 from __future__ import annotations
@@ -27,18 +34,15 @@ import importlib
 import math
 import os
 import signal
-import threading
-import time
 import traceback
 import typing
 from collections.abc import Callable, Mapping
-from multiprocessing import connection
+
+from grpo_jax.rewards import frames, processes
 
 RewardFunction = Callable[..., list[float | None]]
 # (prompt, completion, id, extra)
 Row = tuple[str, str, int, dict]
-# (kind of failure, message)
-Failure = tuple[str, str]
 
 BUILTIN = {
   "math_accuracy": "grpo_jax.rewards.math_accuracy:math_accuracy",
@@ -113,7 +117,7 @@ def _value(result: typing.Any) -> float | None:
   return float(value)
 
 
-def failure_of(name: str, error: BaseException) -> Failure:
+def failure_of(name: str, error: BaseException) -> frames.Failure:
   """How a row has failed whose function, of this name, raised the error."""
   kind = "timeout" if isinstance(error, TimeoutError) else "raised"
   frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -125,14 +129,14 @@ def failure_of(name: str, error: BaseException) -> Failure:
 
 def score_row(
   functions: dict[str, RewardFunction], row: Row
-) -> tuple[list[float], Failure | None]:
+) -> tuple[list[float | None], frames.Failure | None]:
   """Applies every function to one row.
 
   Returns:
-    One value per function, NaN where not applicable or failed, and the first
+    One value per function, None where not applicable or failed, and the first
     failure.
   """
-  values = []
+  values: list[float | None] = []
   failure = None
   for name, function in functions.items():
     try:
@@ -143,38 +147,33 @@ def score_row(
     else:
       if value is not None and math.isnan(value):
         failure = failure or ("nan", f"{name}: returned NaN")
-    values.append(math.nan if value is None else value)
+        value = None
+    values.append(value)
   return values, failure
 
 
-def exit_with(parent: int) -> None:
-  """From now on, ends this process and what it started with its parent."""
+def start(fd: int, parent: int) -> frames.Channel:
+  """The beginning of a worker: what returns is a child of its keeper.
 
-  def watch():
-    # Asked once a second: the end of the pipe is no sign of the parent's death,
-    # because whatever the parent forked holds the pipe open as well.
-    while os.getppid() == parent:
-      time.sleep(1.0)
-    os.killpg(os.getpgrp(), signal.SIGKILL)  # What a verifier started, too.
-
-  threading.Thread(target=watch, daemon=True).start()
-
-
-def ignore_signals() -> None:
-  """Leaves it to the parent when a worker ends."""
-  # A function rather than SIG_IGN, which processes started by a verifier would
-  # inherit.
+  Args:
+    fd: File descriptor of this end of the pipe.
+    parent: Process id of the parent; when it is gone, so is the worker.
+  """
+  # Leaves it to the parent when a worker ends. A function rather than SIG_IGN,
+  # which processes started by a verifier would inherit.
   for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda *_: None)
+  processes.keep(parent, [fd])
+  channel = frames.Channel(fd)
+  channel.close_in_forks()
+  return channel
 
 
 def ready(
-  channel: connection.Connection,
+  channel: frames.Channel,
   load_all: Callable[[], dict[str, Callable]],
 ) -> dict[str, Callable] | None:
   """Imports and warms up functions, and tells the parent how that went.
-
-  Sends ("ready", "") or ("failed", message).
 
   Returns:
     The functions by name; None if one cannot be imported.
@@ -184,26 +183,24 @@ def ready(
     for function in functions.values():
       getattr(function, "warm_up", lambda: None)()
   except BaseException as error:
-    channel.send(("failed", f"{type(error).__name__}: {error}"))
+    message = f"{type(error).__name__}: {error}"
+    channel.send(frames.encode(["failed", message]))
     return None
-  channel.send(("ready", ""))
+  channel.send(frames.encode(["ready", ""]))
   return functions
 
 
 def main(fd: int, parent: int, paths: dict[str, str]) -> None:
   """Scores rows until the pipe closes.
 
-  Says whether it is `ready`, then receives lists of (index, Row) and answers
-  each row by (index, values, failure) as soon as it is done.
+  Says whether it is `ready`, then answers each row, in their order.
 
   Args:
     fd: File descriptor of this end of the pipe.
     parent: Process id of the parent; when it is gone, so is the worker.
     paths: Name of each component -> import path of its function.
   """
-  ignore_signals()
-  exit_with(parent)
-  channel = connection.Connection(fd)
+  channel = start(fd, parent)
   functions = ready(
     channel,
     lambda: {name: load_function(path) for name, path in paths.items()},
@@ -212,9 +209,9 @@ def main(fd: int, parent: int, paths: dict[str, str]) -> None:
     return
   try:
     while True:
-      for index, row in channel.recv():
-        result = score_row(functions, row)
-        signal.alarm(0)  # One left behind would strike the next row.
-        channel.send((index, *result))
-  except (EOFError, OSError):
+      number, row = channel.receive()
+      answer = score_row(functions, row)
+      signal.alarm(0)  # One left behind would strike the next row.
+      channel.send(frames.encode([number, *answer]))
+  except (EOFError, OSError):  # Also of a process that a verifier has forked.
     return

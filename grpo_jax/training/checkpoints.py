@@ -19,6 +19,7 @@ stay as they were.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import hashlib
 import json
@@ -26,7 +27,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -52,10 +53,26 @@ _SHOWN = 5  # Differing arrays that an error lists.
 
 
 def _not_orbax_chatter(record: logging.LogRecord) -> bool:
-  """False for Orbax's informative lines: dozens per save under absl.app."""
-  return record.levelno >= logging.WARNING or (
+  """False for Orbax's lines, warnings excepted.
+
+  Under absl.app it informs dozens of times per save; and of an error, which it
+  raises as well, each of its threads prints the traceback.
+  """
+  return record.levelno == logging.WARNING or (
     f"{os.sep}orbax{os.sep}" not in record.pathname
   )
+
+
+def _complain(complaint: Any, before=sys.unraisablehook) -> None:
+  """Mutes answers to a save that has failed and waits for them no more.
+
+  tensorstore has nobody else to complain to: it prints a traceback for each.
+  """
+  if str(complaint.exc_value) != "Event loop is closed":
+    before(complaint)
+
+
+sys.unraisablehook = _complain
 
 
 class Checkpoints:
@@ -194,9 +211,10 @@ class Checkpoints:
       extra: What JSON can hold; tuples come back as lists.
 
     Raises:
+      OSError: If an earlier save, or this one, cannot be written.
       ValueError: If the directory holds this step or a later one that this
         object did not save or restore, if `extra` is not JSON, or if not all
-      processes see the same directory.
+        processes see the same directory.
     """
     if step == self._position:
       return
@@ -219,17 +237,18 @@ class Checkpoints:
       self._take()
     data = jax.tree.map(_data, state)
     sums = json.dumps(checksums.of_leaves(data))
-    # Forced: the default policy skips a save while another is being written.
-    self._checkpointer().save_async(
-      step,
-      data,
-      force=True,
-      custom_metadata={
-        _EXTRA: text,
-        _CHECKSUMS: sums,
-        _DIGEST: _digest(text, sums),
-      },
-    )
+    with self._saving():
+      # Forced: the default policy skips a save while another is being written.
+      self._checkpointer().save_async(
+        step,
+        data,
+        force=True,
+        custom_metadata={
+          _EXTRA: text,
+          _CHECKSUMS: sums,
+          _DIGEST: _digest(text, sums),
+        },
+      )
     self._position = step
 
   def restore(
@@ -372,15 +391,42 @@ class Checkpoints:
       )
 
   def wait(self) -> None:
-    """Returns once every save is on disk; raises if one failed."""
+    """Returns once every save is on disk; raises OSError if one failed."""
     if self._open_checkpointer is not None:
-      self._open_checkpointer.wait()
+      with self._saving():
+        self._open_checkpointer.wait()
+
+  @contextlib.contextmanager
+  def _saving(self) -> Iterator[None]:
+    """Says what cannot be written, and what is there."""
+    try:
+      yield
+      return
+    except (ValueError, OSError) as error:
+      cause = _first_cause(error)
+      if os.strerror(errno.ENOSPC) in str(error):  # It may be a long way down.
+        cause = "no space is left on the device"
+    # Raised outside the handler, and what threads have left half done is freed
+    # here, as in `_read`.
+    with _muted():
+      gc.collect()
+    raise OSError(
+      f"Checkpoints: a checkpoint cannot be written: {cause}."
+      f" {describe(self.directory)} Make room for another, and start with the"
+      " same command again to continue."
+    )
 
   def close(self) -> None:
     """Waits and releases the threads; the last call."""
-    if self._open_checkpointer is not None:
-      self._open_checkpointer.close()
-      self._open_checkpointer = None
+    if self._open_checkpointer is None:
+      return
+    try:
+      self.wait()
+    finally:
+      with _muted():
+        with contextlib.suppress(ValueError, OSError):  # Raised by `wait`.
+          self._open_checkpointer.close()
+        self._open_checkpointer = None
 
 
 def describe(directory: str | os.PathLike) -> str:

@@ -238,6 +238,13 @@ TABLE = (
     "leave it out of config.rewards.functions, or choose another task",
   ),
   Row(
+    "reward model",
+    "environment on the host",
+    "what its sessions say is the whole reward of an episode",
+    "leave it out of config.rewards.functions, or use an environment in the"
+    " graph",
+  ),
+  Row(
     "rounds",
     "no dynamic sampling",
     "rounds are drawn until enough groups have rewards that differ, which"

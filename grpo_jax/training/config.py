@@ -247,8 +247,7 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
   objective = _freeze(entry.config_class, algorithm, "config.algorithm")
   sections = {
     key: _freeze(PhaseConfig, values.pop(key), f"config.{key}")
-    for key, value in list(values.items())
-    if _is_section(key, value)
+    for key in section_names(values)
   }
   settings = _freeze(
     RunConfig,
@@ -296,12 +295,19 @@ def _group(value: Any, where: str) -> Mapping[str, Any]:
   return dict(value.items())
 
 
-def _is_section(name: str, value: Any) -> bool:
-  """Whether a group of settings is a phase."""
-  if name in SECTIONS:
-    value = _group(value, f"config.{name}")
-  return isinstance(value, (Mapping, config_dict.ConfigDict)) and (
-    "kind" in value
+def section_names(config: Mapping | config_dict.ConfigDict) -> tuple[str, ...]:
+  """Names of the groups of settings that are phases.
+
+  Raises:
+    TypeError: One that every config has is no group.
+  """
+  groups = (Mapping, config_dict.ConfigDict)
+  for name in SECTIONS:
+    _group(config.get(name, {}), f"config.{name}")
+  return tuple(
+    name
+    for name, value in config.items()
+    if isinstance(value, groups) and "kind" in value
   )
 
 

@@ -57,7 +57,7 @@ def make_driver(
     return _supervised(mesh, parts)
   on_host = isinstance(parts.player, host_turns.HostPlayer)
   if on_host or problem.judge.on_host is not None:
-    return _split(problem, mesh, parts)
+    return _Split(problem, mesh, parts)
   return _fused(problem, mesh, parts)
 
 
@@ -111,9 +111,7 @@ def _fused(
   return driver
 
 
-def _split(
-  problem: problem_lib.Problem, mesh: Mesh, parts: stages.Parts
-) -> Driver:
+class _Split:
   """The same stages with the host's verifiers between them.
 
   The device works through what is dispatched in its order. A rollout that is
@@ -122,64 +120,113 @@ def _split(
   environment on the host, the host is also between the turns of a rollout, and
   what it says there are the scores.
   """
-  rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
-  judged_rows = sharding.by_rows_once(mesh)
-  exchange = hosts.Exchange(mesh) if jax.process_count() > 1 else None
-  sample, greedy = (
-    jax.jit(functools.partial(stage, parts=parts), out_shardings=rows)
-    for stage in (stages.sample_stage, stages.greedy_stage)
-  )
-  learn = jit_step(mesh, stages.learn_stage, parts)
 
-  judge: Any = parts.judge
-  constrain = sharding.row_constraint(mesh)
-  complete = jax.jit(lambda *inputs: constrain(judge.score(*inputs)))
+  def __init__(
+    self, problem: problem_lib.Problem, mesh: Mesh, parts: stages.Parts
+  ):
+    rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
+    self._problem, self._mesh, self._parts = problem, mesh, parts
+    self._rows, self._whole = rows, whole
+    self._judged_rows = sharding.by_rows_once(mesh)
+    self._exchange = hosts.Exchange(mesh) if jax.process_count() > 1 else None
+    self._sample, self._greedy = (
+      jax.jit(functools.partial(stage, parts=parts), out_shardings=rows)
+      for stage in (stages.sample_stage, stages.greedy_stage)
+    )
+    self._learn = jit_step(mesh, stages.learn_stage, parts)
+    judge: Any = parts.judge
+    self._judge = judge
+    constrain = sharding.row_constraint(mesh)
+    self._complete = jax.jit(lambda *inputs: constrain(judge.score(*inputs)))
+    self._add, self._describe = (
+      jax.jit(function, out_shardings=whole)
+      for function in (rounds.add, rounds.metrics)
+    )
+    self._play = None
+    if isinstance(parts.player, host_turns.HostPlayer):
+      self._play = _play(problem, mesh, parts)
 
-  def verdict(state, prompts, rollout, said: judges.Said) -> Scored:
-    """What all judges say together; members are asked on the device."""
-    if not judge.by_members:
-      with jax.transfer_guard("allow"):
-        alone = judge.score_on_host(said)
-      return sharding.from_local(alone, judged_rows)
-    return complete(
-      state.params, prompts, rollout, sharding.from_local(said, judged_rows)
+  def __call__(
+    self,
+    state: TrainState,
+    batch: pipeline.PromptBatch,
+    *following: pipeline.PromptBatch,
+  ) -> tuple[TrainState, Outcome]:
+    queue = list(state.queue)
+    state = dataclasses.replace(state, queue=())
+    of_rounds: dict[str, jax.Array] = {}
+    if self._play is not None:
+      groups, counts = self._play(state, batch)
+    elif self._parts.max_rounds == 1:
+      for ahead, one in enumerate((batch, *following)):
+        if ahead >= len(queue):
+          queue.append(self._draw(state, one, ahead))
+      groups, counts = self._judged(state, batch, queue.pop(0))
+    else:
+      collected, counts = _collect(
+        lambda batch: self._judged(state, batch, self._draw(state, batch, 0)),
+        self._add,
+        batch,
+        self._parts.max_rounds,
+      )
+      groups, of_rounds = collected.groups, self._describe(collected)
+    state, metrics, samples = self._learn(
+      state, groups.prompts, groups.rollout, groups.scored, groups.greedy
+    )
+    total = self._totals(counts)
+    return dataclasses.replace(state, queue=tuple(queue)), Outcome(
+      lambda: _numbers(metrics | of_rounds) | total(),
+      lambda: texts(self._problem, batch, samples),
     )
 
-  def draw(state: TrainState, batch: pipeline.PromptBatch, ahead: int) -> Drawn:
-    prompts = sharding.from_local(batch.prompts, rows)
-    steps = jax.device_put(np.int32(ahead), whole)
-    return Drawn(sample(state, prompts, steps), greedy(state, prompts, steps))
+  def _draw(
+    self, state: TrainState, batch: pipeline.PromptBatch, ahead: int
+  ) -> Drawn:
+    prompts = sharding.from_local(batch.prompts, self._rows)
+    steps = jax.device_put(np.int32(ahead), self._whole)
+    return Drawn(
+      self._sample(state, prompts, steps), self._greedy(state, prompts, steps)
+    )
 
-  def judged(state: TrainState, batch: pipeline.PromptBatch, drawn: Drawn):
+  def _judged(
+    self, state: TrainState, batch: pipeline.PromptBatch, drawn: Drawn
+  ) -> tuple[rounds.Groups, dict[str, float]]:
     """Scored groups of the batch, and what is counted on the way."""
-    fetched = problem_lib.rollout_to_judge(mesh, drawn.rollout)
+    fetched = problem_lib.rollout_to_judge(self._mesh, drawn.rollout)
     fetched_greedy = baseline = None
     if drawn.greedy is not None:
-      fetched_greedy = problem_lib.rollout_to_judge(mesh, drawn.greedy)
+      fetched_greedy = problem_lib.rollout_to_judge(self._mesh, drawn.greedy)
     started = time.perf_counter()
     with jax.transfer_guard("allow"):
-      said, failures, errors = problem.ask_host(batch, fetched)
+      said, failures, errors = self._problem.ask_host(batch, fetched)
       if fetched_greedy is not None:
-        baseline, *_ = problem.ask_host(batch, fetched_greedy)
+        baseline, *_ = self._problem.ask_host(batch, fetched_greedy)
     counts = {f"unscored/{kind}": float(n) for kind, n in failures.items()}
     counts["time/verifier_s"] = time.perf_counter() - started
-    problem.complaints.log("a verifier failed, its row is unscored", errors)
-    prompts = sharding.from_local(batch.prompts, rows)
-    scored = verdict(state, prompts, drawn.rollout, said)
+    self._problem.complaints.log(
+      "a verifier failed, its row is unscored", errors
+    )
+    prompts = sharding.from_local(batch.prompts, self._rows)
+    scored = self._verdict(state, prompts, drawn.rollout, said)
     of_greedy = None
     if baseline is not None:
-      of_greedy = verdict(state, prompts, drawn.greedy, baseline)
+      of_greedy = self._verdict(state, prompts, drawn.greedy, baseline)
     return rounds.Groups(prompts, drawn.rollout, scored, of_greedy), counts
 
-  play = None
-  if isinstance(parts.player, host_turns.HostPlayer):
-    play = _play(problem, mesh, parts)
+  def _verdict(self, state, prompts, rollout, said: judges.Said) -> Scored:
+    """What all judges say together; members are asked on the device."""
+    if not self._judge.by_members:
+      with jax.transfer_guard("allow"):
+        alone = self._judge.score_on_host(said)
+      return sharding.from_local(alone, self._judged_rows)
+    said = sharding.from_local(said, self._judged_rows)
+    return self._complete(state.params, prompts, rollout, said)
 
-  def totals(counts: dict[str, float]) -> Callable[[], dict[str, float]]:
+  def _totals(self, counts: dict[str, float]) -> Callable[[], dict[str, float]]:
     """Over all processes, of which the slowest verifier is waited for."""
-    if exchange is None:
+    if self._exchange is None:
       return lambda: counts
-    posted = exchange.post(*counts.values())
+    posted = self._exchange.post(*counts.values())
 
     def fetch():
       each = dict(zip(counts, jax.device_get(posted).T, strict=True))
@@ -189,45 +236,6 @@ def _split(
       }
 
     return fetch
-
-  add, describe = (
-    jax.jit(function, out_shardings=whole)
-    for function in (rounds.add, rounds.metrics)
-  )
-
-  def driver(
-    state: TrainState,
-    batch: pipeline.PromptBatch,
-    *following: pipeline.PromptBatch,
-  ):
-    queue = list(state.queue)
-    state = dataclasses.replace(state, queue=())
-    of_rounds: dict[str, jax.Array] = {}
-    if play is not None:
-      groups, counts = play(state, batch)
-    elif parts.max_rounds == 1:
-      for ahead, one in enumerate((batch, *following)):
-        if ahead >= len(queue):
-          queue.append(draw(state, one, ahead))
-      groups, counts = judged(state, batch, queue.pop(0))
-    else:
-      collected, counts = _collect(
-        lambda batch: judged(state, batch, draw(state, batch, 0)),
-        add,
-        batch,
-        parts.max_rounds,
-      )
-      groups, of_rounds = collected.groups, describe(collected)
-    state, metrics, samples = learn(
-      state, groups.prompts, groups.rollout, groups.scored, groups.greedy
-    )
-    total = totals(counts)
-    return dataclasses.replace(state, queue=tuple(queue)), Outcome(
-      lambda: _numbers(metrics | of_rounds) | total(),
-      lambda: texts(problem, batch, samples),
-    )
-
-  return driver
 
 
 def _play(

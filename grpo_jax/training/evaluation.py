@@ -136,8 +136,10 @@ class Evaluator:
         (start + index, row)
         for index, row in self._judge(batch, rollout, scored)
       ]
-    everyone = [item for part in hosts.gather(own) for item in part]
-    rows = [row for _, row in sorted(everyone, key=lambda item: item[0])]
+    told = [(number, dataclasses.asdict(row)) for number, row in own]
+    everyone = [item for part in hosts.gather(told) for item in part]
+    everyone.sort(key=lambda item: item[0])
+    rows = [Completion(**row) for _, row in everyone]
     size = self._num_samples
     return [rows[i * size : (i + 1) * size] for i in range(self.num_prompts)]
 

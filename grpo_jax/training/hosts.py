@@ -14,9 +14,9 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import pickle
 import platform
 import signal
+import socket
 import sys
 import threading
 import time
@@ -54,8 +54,11 @@ def start(
   Without arguments, JAX finds them on Cloud TPU, under SLURM and through
   JAX_COORDINATOR_ADDRESS; where there is nothing of it, nothing happens.
 
+  Who can reach that port can take part: for networks that are trusted.
+
   Args:
-    coordinator: host:port where process 0 waits for the others.
+    coordinator: host:port where process 0 waits for the others; if the host is
+      an address of this machine, or localhost, it listens there alone.
     num_processes: How many there are.
     process_id: Which of them this is, from 0 on.
 
@@ -94,6 +97,7 @@ def start(
       num_processes,
       process_id,
       initialization_timeout=_CONNECT_S,
+      coordinator_bind_address=None if missing else _own(coordinator),
       heartbeat_timeout_seconds=_JAX_HEARTBEAT_S,
     )
   except ValueError as error:
@@ -113,6 +117,27 @@ def start(
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+def _own(coordinator: str | None) -> str | None:
+  """Where process 0 listens: there alone, if that is told; None: everywhere.
+
+  JAX listens to every network of the machine otherwise. A name may stand for
+  another address on this machine than elsewhere, as 127.0.1.1 where /etc/hosts
+  has the own one, so of names `localhost` alone is taken at its word.
+  """
+  assert coordinator is not None
+  host, _, port = coordinator.rpartition(":")
+  if host == "localhost":
+    return coordinator
+  try:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    socket.inet_pton(family, host.strip("[]"))
+    with socket.socket(family) as probe:
+      probe.bind((host.strip("[]"), 0))
+  except OSError:
+    return None  # A name, or the address of what passes on to this machine.
+  return f"{host}:{port}"
+
+
 def _alone(reason: str) -> NoReturn:
   """Ends a process that the others have not joined."""
   # Without its number: who asks for that starts a backend that nothing is
@@ -122,7 +147,7 @@ def _alone(reason: str) -> NoReturn:
     f" s: {reason}. Start all of them, with the same command.",
     file=sys.stderr,
   )
-  _exit(EXIT_LOST)
+  exit_now(EXIT_LOST)
 
 
 def _may_have_cluster() -> bool:
@@ -161,16 +186,17 @@ def leave(status: int) -> NoReturn:
     sys.exit(status)
   if is_main():
     time.sleep(_LINGER_S)
-  _exit(status)
+  exit_now(status)
 
 
 def end_at_once(reason: str) -> NoReturn:
   """Ends this process from any of its threads, as one that was lost."""
   print(f"{label()}{reason}", file=sys.stderr, flush=True)
-  _exit(EXIT_LOST)
+  exit_now(EXIT_LOST)
 
 
-def _exit(status: int) -> NoReturn:
+def exit_now(status: int) -> NoReturn:
+  """Ends this process without anything that waits or asks for devices."""
   sys.stdout.flush()
   sys.stderr.flush()
   # At a regular exit JAX would wait for the other processes.
@@ -178,16 +204,19 @@ def _exit(status: int) -> NoReturn:
 
 
 def gather(value: Any) -> list[Any]:
-  """The value of each process, in each process; any that pickle can hold."""
+  """The value of each process, in each process, as JSON has it.
+
+  Tuples come back as lists. Nothing that others send is more than data.
+  """
   if jax.process_count() == 1:
     return [value]
-  data = np.frombuffer(pickle.dumps(value), np.uint8)
+  data = np.frombuffer(json.dumps(value).encode(), np.uint8)
   sizes = multihost_utils.process_allgather(np.int32(data.size))
   padded = np.zeros(sizes.max(), np.uint8)
   padded[: data.size] = data
   rows = multihost_utils.process_allgather(padded)
   return [
-    pickle.loads(row[:size].tobytes())
+    json.loads(row[:size].tobytes())
     for row, size in zip(rows, sizes, strict=True)
   ]
 
@@ -448,7 +477,7 @@ class Watch:
       )
       if tell:
         time.sleep(2 * self._interval)
-      _exit(EXIT_LOST)
+      exit_now(EXIT_LOST)
 
   def _described(self) -> str:
     try:

@@ -56,14 +56,14 @@ from grpo_jax.training import problem as problem_lib
 from grpo_jax.training import run as run_lib
 from grpo_jax.types import Policy, PyTree, TrainState
 
-# Settings that may differ; where they are groups, in their numbers.
-MAY_DIFFER = (
+# Settings that may differ, beside those of phases; where they are groups, in
+# their numbers.
+_MAY_DIFFER = (
   "seed",
   "algorithm",
   "critic",
   "sampling",
   "reward_model",
-  "sections",
   "rewards.weights",
 )
 # Numbers that are part of how the program differentiates itself.
@@ -85,7 +85,7 @@ def train(
 
   Args:
     configs: Of the runs; they differ in `seed` and, of the other settings
-      that `MAY_DIFFER`, in numbers that are not whole.
+      that `may_differ`, in numbers that are not whole.
     workdirs: Folder of each run, with the files of a run of its own.
     side_by_side: Whether a device computes all of its runs at once, as
       batched operations, instead of one after another; None: on accelerators
@@ -129,6 +129,11 @@ def train(
   return [results[number] for number in range(len(configs))]
 
 
+def may_differ(config: ml_collections.ConfigDict) -> tuple[str, ...]:
+  """Settings that may differ between runs of one program, or their groups."""
+  return (*_MAY_DIFFER, *config_lib.section_names(config))
+
+
 def _check(
   configs: Sequence[ml_collections.ConfigDict],
   workdirs: Sequence[str | os.PathLike],
@@ -145,16 +150,17 @@ def _check(
     for name in set().union(*flat)
     if len({settings.get(name) for settings in flat}) > 1
   )
+  allowed = may_differ(configs[0])
   wrong = [
     f"config.{name} ({', '.join(settings.get(name, '-') for settings in flat)})"
     for name in differing
     if name in CONSTANT
-    or not any(f"{name}.".startswith(f"{group}.") for group in MAY_DIFFER)
+    or not any(f"{name}.".startswith(f"{group}.") for group in allowed)
   ]
   if wrong:
     raise ValueError(
       f"many.train: the runs differ in {'; '.join(wrong)}; one program allows"
-      f" it in {', '.join(MAY_DIFFER)} only, and not in"
+      f" it in {', '.join(allowed)} only, and not in"
       f" {', '.join(CONSTANT)}. Train them one by one, or those that agree in"
       " one program."
     )

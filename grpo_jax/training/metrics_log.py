@@ -153,8 +153,12 @@ class MetricsLog:
   def __enter__(self) -> Self:
     return self
 
-  def __exit__(self, *_: object) -> None:
-    self.close()
+  def __exit__(self, kind: object, *_: object) -> None:
+    try:
+      self.close()
+    except OSError:
+      if kind is None:  # Otherwise the first error is the one to hear of.
+        raise
 
   def write(self, step: int, phase: str, metrics: Mapping[str, Any]) -> None:
     """Writes the metrics of one step.
@@ -305,15 +309,23 @@ class _File:
         os.truncate(path, size)
       elif path.stat().st_size:
         path.replace(path.with_name(path.name + ".old"))
-    self._file = path.open("ab")
+    # Every line goes to the operating system at once, so that a killed process
+    # loses none; and nothing is left that a full disk would refuse again.
+    self._path = path
+    self._file = path.open("ab", buffering=0)
 
   def append(self, line: bytes) -> None:
-    self._file.write(line)
-    # To the operating system, so that a killed process loses no line.
-    self._file.flush()
+    try:
+      while line:
+        line = line[self._file.write(line) :]
+    except OSError as error:
+      raise OSError(
+        f"MetricsLog: {self._path} cannot be written: {error.strerror}. What a"
+        " checkpoint counts is on the disk: make room, and start with the same"
+        " command again to continue from there."
+      ) from error
 
   def flush(self) -> None:
-    self._file.flush()
     os.fsync(self._file.fileno())
 
   def size(self) -> int:

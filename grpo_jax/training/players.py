@@ -281,11 +281,12 @@ class _Host:
         self.done[row] = True
         continue
       try:
-        ids = self._problem.tokenizer.observation_ids(said.observation)
+        ids = self._problem.tokenizer.observation_ids(
+          said.observation, self._environment.max_observation_len
+        )
       except ValueError as error:
         self.episodes.fail(row, f"environment: its observation: {error}")
         continue
-      ids = ids[: self._environment.max_observation_len]
       answers.size[row] = len(ids)
       answers.observation[row, : len(ids)] = ids
       answers.goes_on[row] = actions.size[row] + len(ids) < self._num_slots

@@ -345,6 +345,7 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
           row_timeout_s=config.rewards.row_timeout_s,
           step_timeout_s=config.rewards.step_timeout_s,
           num_workers=config.rewards.num_workers,
+          variables=config.rewards.variables,
         )
       ),
       correct.rpartition(":")[2],
@@ -394,6 +395,7 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
     row_timeout_s=rewards.row_timeout_s,
     step_timeout_s=rewards.step_timeout_s,
     num_workers=rewards.num_workers,
+    variables=rewards.variables,
   )
   try:
     first = problem.train[0]
@@ -453,7 +455,7 @@ def host_environment(
     ends = list(text.end_ids)
     for piece in turns.action_ends:
       try:
-        ids = text.observation_ids(piece)
+        ids = text.markup_ids(piece)
       except ValueError:
         ids = []
       if len(ids) != 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -74,6 +75,9 @@ def load(
 ) -> Iterator[Loaded]:
   """Opens a run for evaluation; the parameters are the averaged ones, if any.
 
+  What its config names by import path is imported, as in training: a warning
+  says what.
+
   Args:
     workdir: Folder of the run, local or gs://.
     step: Checkpoint; None: the last.
@@ -92,6 +96,13 @@ def load(
   config = config_lib.resolve(
     ml_collections.ConfigDict(metrics_log.read_json(path, dict))
   )
+  if names := _foreign(config):
+    logging.warning(
+      "%s names %s, which will be imported and run: use workdirs of people"
+      " whom you trust.",
+      path,
+      ", ".join(names),
+    )
   with contextlib.ExitStack() as stack:
     saved = checkpoints.Checkpoints(
       workdir / "checkpoints", keep=config.checkpoint.keep
@@ -129,6 +140,14 @@ def load(
       },
       step=step,
     )
+
+
+def _foreign(config: config_lib.RunConfig) -> list[str]:
+  """Functions that a config names by their import path, but for ours."""
+  names = (*config.rewards.functions, config.data.environment)
+  return [
+    name for name in names if ":" in name and not name.startswith("grpo_jax.")
+  ]
 
 
 def _mesh_here(config: config_lib.MeshConfig) -> Mesh:

@@ -332,8 +332,8 @@ class RewardsConfig:
     weights: One weight per function.
     correct: The function whose value ≥ 1 marks a right answer (metrics
       only); empty: the first.
-    row_timeout_s: Longest time for one row on the host, seconds; with an
-      environment there for one action.
+    row_timeout_s: Longest time for one try of a row on the host, seconds; with
+      an environment there for one action.
     step_timeout_s: Longest time for all rows of a step, seconds; of an
       evaluation, for those of a batch.
     num_workers: Processes of verifiers, or of sessions: so many rows are worked
@@ -343,6 +343,8 @@ class RewardsConfig:
       error; with more in an evaluation the run has failed, whatever its
       accuracy. A policy with a share of u that nobody scored has an accuracy
       of at most 1 − u.
+    variables: Names of environment variables that they get besides those of
+      `processes.VARIABLES`, such as an address or a key of a service.
   """
 
   functions: tuple[str, ...] = ("accuracy",)
@@ -352,6 +354,7 @@ class RewardsConfig:
   step_timeout_s: float = 120.0
   num_workers: int = 2
   max_unscored: float = 0.5
+  variables: tuple[str, ...] = ()
 
   def __post_init__(self):
     if len(self.functions) != len(self.weights) or not self.functions:

@@ -9,6 +9,7 @@ import tokenizers
 
 from grpo_jax.data import sources, teacher, tokenizer
 from grpo_jax.tasks import copy
+from grpo_jax.tasks import vocabulary as vocab
 
 SAMPLE = pathlib.Path(__file__).parent / "gsm8k_sample"
 
@@ -587,3 +588,86 @@ def test_a_pattern_that_is_too_much_is_an_error(tmp_path):
   text = tokenizer.Tokenizer(path)
   with pytest.raises(ValueError, match=r"cannot encode the text 'aaa.*: Onig"):
     text.encode("a" * 40 + "b")
+
+
+# --- Observations -------------------------------------------------------------
+
+
+def test_special_tokens_in_what_a_tool_says_are_characters():
+  tok = tokenizer.Tokenizer()
+  text = "a<eos> <pad>1</think>"
+  ids = tok.observation_ids(text, 100)
+  assert not {*range(6)} & set(ids)
+  assert tok.decode(ids) == text
+  assert tok.encode("<eos>") == [1]  # Those of prompts are what they were.
+
+
+def test_a_chat_around_what_a_tool_says_is_meant_and_is_not_cut():
+  tok = tokenizer.Tokenizer()
+  said = ("<eos><answer>", "one two three " * 50 + "<eos>", "</answer>")
+  ids = tok.observation_ids(said, 12)
+  assert len(ids) == 12
+  assert (ids[:2], ids[-1]) == ([1, 4], 5)
+  assert ids[2:-1] == tok.encode(said[1])[:9]
+  assert tok.observation_ids(("<eos>", "", ""), 1) == [1]
+  for before, max_len in (("<eos><eos>", 1), ("x" * 10**7, 4)):
+    with pytest.raises(ValueError, match="has no room in"):
+      tok.observation_ids((before, "", ""), max_len)
+
+
+@pytest.mark.parametrize("piece", ["word ", "7", " ", "é", "ab\n", "\u4e2d"])
+@pytest.mark.parametrize("max_len", [0, 1, 7, 64])
+def test_what_is_cut_away_does_not_change_the_tokens_before(piece, max_len):
+  tok = tokenizer.Tokenizer()
+  text = piece * 3000
+  assert tok.observation_ids(text, max_len) == tok.encode(text)[:max_len]
+
+
+def test_megabytes_take_the_time_of_what_is_kept(monkeypatch):
+  tok = tokenizer.Tokenizer()
+  read = []
+
+  class Spy:
+    def encode(self, text, **options):
+      read.append(len(text))
+      return tok._tokenizer.encode(text, **options)
+
+  monkeypatch.setitem(tok.__dict__, "_plain", Spy())
+  assert len(tok.observation_ids("some words " * 10**6, 100)) == 100
+  assert len(tok.observation_ids(" " * 10**7, 2)) <= 2
+  assert max(read) <= 1600
+
+
+def test_half_a_surrogate_pair_can_be_read():
+  tok = tokenizer.Tokenizer()
+  ids = tok.observation_ids("a\ud800b\ud83d\ude00", 100)
+  assert tok.decode(ids) == "a\ufffdb\U0001f600"
+
+
+def test_what_cannot_be_written_without_meaning_it_is_refused(tmp_path):
+  words = {"<eos>": 0, "<pad>": 1, "<unk>": 2, "a": 3}
+  model = tokenizers.models.WordLevel(words, unk_token="<unk>")
+  file = tokenizers.Tokenizer(model)
+  file.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+  file.add_special_tokens(["<eos>", "<pad>", "<unk>"])
+  file.save(str(tmp_path / "tokenizer.json"))
+  tok = tokenizer.Tokenizer(tmp_path / "tokenizer.json")
+  assert tok.observation_ids("a é", 9) == [3, 2]
+  with pytest.raises(ValueError, match="the text has '<eos>'"):
+    tok.observation_ids("a <eos>", 9)
+  assert tok.observation_ids("a <eos>", 1) == [3]
+
+
+def test_observations_of_an_alphabet():
+  task = tokenizer.TaskTokenizer(copy.make())
+  assert task.observation_ids("<obs>12</obs>", 3) == vocab.encode("<obs>12")
+  assert task.observation_ids("1" * 15 + "</answer>" * 99, 1) == [
+    vocab.DIGIT_0 + 1
+  ]
+  said = ("<eos><obs>", "1" * 10**6, "</obs>")
+  assert task.observation_ids(said, 5) == vocab.encode("<eos><obs>11</obs>")
+  for text in ("<eos>", "1<pad>", "<bos>"):
+    with pytest.raises(ValueError, match=f"the text has '{text[-5:]}'"):
+      task.observation_ids(text, 9)
+  with pytest.raises(ValueError, match="not tokens"):
+    task.observation_ids("\ud800", 9)

@@ -282,6 +282,16 @@ def test_load_before_the_first_checkpoint(tmp_path):
     pass
 
 
+def test_load_warns_of_what_a_workdir_has_it_import(tmp_path, caplog):
+  config = text(rewards__functions=("no_such_module:f", "grpo_jax.no:g"))
+  config.rewards.weights = (1.0, 1.0)
+  metrics_log.save_run_info(tmp_path, config.to_json())
+  with pytest.raises(ValueError, match="no_such_module"), runs.load(tmp_path):
+    pass
+  (warning,) = [r.getMessage() for r in caplog.records]
+  assert f"{tmp_path / 'config.json'} names no_such_module:f, which" in warning
+
+
 def test_loss_that_is_not_finite_stops_the_run(tmp_path):
   config = tiny(sft__optimizer__learning_rate=1e30, checkpoint__every=1)
   with pytest.raises(FloatingPointError) as caught:

@@ -1,7 +1,9 @@
 """Command lines: what is wrong with one, and that good ones pass."""
 
 import pathlib
+import subprocess
 import sys
+import types
 
 import jax
 import pytest
@@ -179,3 +181,68 @@ def test_programs_are_kept_unless_jax_was_told_where(monkeypatch, tmp_path):
     assert folder.relative_to(tmp_path).parts[:2] == ("grpo_jax", "programs")
   finally:
     jax.config.update(name, before)
+
+
+@pytest.mark.parametrize(
+  ("installed", "advice"),
+  [
+    (True, "libtpu is installed: start it on a machine that has one, or set"),
+    (False, "libtpu is missing: pip install 'grpo_jax[tpu]', or set JAX_PL"),
+  ],
+)
+def test_what_a_device_needs_is_said(monkeypatch, installed, advice):
+  error = RuntimeError(
+    "Unable to initialize backend 'tpu': No device found. (set JAX_PLATFORMS…"
+  )
+  monkeypatch.setattr(
+    flags_lib.importlib.util, "find_spec", lambda name: installed or None
+  )
+  message = flags_lib._device_problem(error)
+  assert "there is no tpu device here (No device found)" in message
+  assert advice in message
+
+
+def test_a_missing_device_is_a_message():
+  program = (
+    "import jax; from experiments import flags;"
+    "flags.run(lambda argv: len(jax.devices()))"
+  )
+  found = subprocess.run(
+    [sys.executable, "-c", program],
+    cwd=command.ROOT,
+    env=command.ENVIRONMENT | {"JAX_PLATFORMS": "nonsense"},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  message = " ".join(found.stderr.split())
+  assert found.returncode == 2, message
+  assert "error: JAX_PLATFORMS=nonsense: there is no nonsense dev" in message
+  assert "not in the list of known backends" in message
+  assert "set JAX_PLATFORMS=cpu" in message
+  assert "Traceback" not in message
+
+
+@pytest.mark.parametrize(
+  ("mode", "group", "warned"),
+  [(0o700, "own", 0), (0o775, "own", 0), (0o777, "own", 1), (0o775, "all", 1)],
+)
+def test_programs_that_others_can_write_are_warned_of(
+  tmp_path, monkeypatch, mode, group, warned
+):
+  tmp_path.chmod(mode)
+  found = tmp_path.stat()
+  gid = found.st_uid + (group == "all")
+  owner = types.SimpleNamespace(
+    st_mode=found.st_mode, st_uid=found.st_uid, st_gid=gid
+  )
+  monkeypatch.setattr(pathlib.Path, "stat", lambda *_, **__: owner)
+  warnings = []
+  monkeypatch.setattr(
+    flags_lib.logging, "warning", lambda *a: warnings.append(a)
+  )
+  flags_lib._warn_of_strangers(str(tmp_path))
+  assert len(warnings) == warned
+  owner.st_uid += 1
+  flags_lib._warn_of_strangers(str(tmp_path))
+  assert len(warnings) == warned + 1

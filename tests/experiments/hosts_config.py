@@ -27,6 +27,7 @@ def get_config(kind: str = "both"):
   if not sessions:
     config.rewards.functions = ("tests.rewards.bad_verifiers:logged_length",)
   config.rewards.num_workers = 1
+  config.rewards.variables = ("SCORED",)
   config.eval.every = 0
   config.checkpoint.every = 2
   config.log.tensorboard = False

@@ -50,7 +50,7 @@ def test_cells_are_seeds_and_values_and_seeds_share_a_program(tmp_path):
   assert [x["num_steps"] for x in chains[:: arms.NUM_SEEDS]] == [8, 16, 32]
   assert all(x["num_steps"] == 4 * x["every"] for x in chains)
   programs = {
-    cells_lib.program(cell.config, many.MAY_DIFFER, many.CONSTANT)
+    cells_lib.program(cell.config, many.may_differ(cell.config), many.CONSTANT)
     for cell in cells
   }
   assert len(programs) == 3

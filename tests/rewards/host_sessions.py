@@ -11,6 +11,7 @@ import sys
 import time
 
 from grpo_jax.rewards import python_tool
+from tests.rewards import bad_verifiers
 
 
 class Session:
@@ -33,6 +34,24 @@ class Session:
       time.sleep(600)
     elif action == "leave a child":
       return str(subprocess.Popen(["sleep", "600"]).pid), 0.0, False
+    elif action == "leave a daemon":
+      return str(bad_verifiers.daemon().pid), 0.0, False
+    elif action == "fork":
+      os.fork()
+    elif action == "speak twice":
+      bad_verifiers.say("twice", ["x", 1.0, False, None])
+    elif action in bad_verifiers.SAID:
+      bad_verifiers.say(action, ["x", 1.0, True, {"accuracy": 1.0}])
+    elif action == "token":
+      return os.environ.get("HF_TOKEN", "none"), 0.0, False
+    elif action == "long":
+      return "x" * 2**25, 0.0, False
+    elif action == "chat":
+      return ("<tool>", self.prompt, "</tool>"), 0.0, False
+    elif action == "two texts":
+      return ("a", "b"), 0.0, False
+    elif action == "surrogate":
+      return "\ud800", 1 / 3, False
     elif action == "hold the lock":
       re.match("(a+)+$", "a" * 64 + "b")
     elif action == "raise":
@@ -42,6 +61,9 @@ class Session:
     elif action == "os._exit":
       os._exit(0)
     elif action == "kill the worker":
+      os.kill(bad_verifiers.parent_of_keeper(), signal.SIGKILL)
+      time.sleep(600)
+    elif action == "kill the keeper":
       os.kill(os.getppid(), signal.SIGKILL)
       time.sleep(600)
     elif action == "nan":

@@ -10,7 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from grpo_jax.rewards import host
+from grpo_jax.rewards import frames, host, processes
+from tests.rewards import bad_verifiers
 
 BAD = "tests.rewards.bad_verifiers"
 ROOT = pathlib.Path(__file__).parents[2]
@@ -120,6 +121,119 @@ def test_a_killed_row_takes_its_subprocesses_with_it(scorer, tmp_path):
   assert wait_until(lambda: is_gone(child))
 
 
+@pytest.mark.parametrize("end", ["sleep", "crash"])
+def test_a_lost_worker_takes_processes_that_left_its_group(
+  scorer, tmp_path, end
+):
+  pid_file = tmp_path / "pid"
+  extras = [{"pid_file": str(pid_file)}, {}]
+  scores = score(scorer, [f"{end} with daemon", "1"], extras)
+  np.testing.assert_array_equal(scores.failed, [True, False])
+  child = int(pid_file.read_text())
+  assert wait_until(lambda: is_gone(child))
+
+
+def test_a_process_that_a_verifier_forks_does_not_answer(scorer):
+  scores = score(scorer, ["1", "fork", "2", "fork", "3"])
+  assert scores.components["by_completion"].tolist() == [1, 1, 2, 1, 3]
+  assert not scores.failed.any()
+
+
+def test_what_nobody_asked_for_fails_its_row_and_no_other(scorer):
+  words = []
+  for number, said in enumerate(bad_verifiers.SAID):
+    words += [said, str(number)]
+  scores = score(scorer, words)
+  bad = np.array([word in bad_verifiers.SAID for word in words])
+  np.testing.assert_array_equal(scores.failed, bad)
+  assert scores.failures["worker_died"] == bad.sum()
+  np.testing.assert_array_equal(
+    scores.components["by_completion"][~bad], np.arange(len(words) // 2)
+  )
+
+
+def test_half_a_message_is_an_answer_that_does_not_come(scorer):
+  scores = score(scorer, ["1", "half", "2"])
+  np.testing.assert_array_equal(scores.failed, [False, True, False])
+  assert scores.failures["timeout"] == 1
+
+
+def test_a_late_word_of_an_earlier_row_costs_no_row():
+  with make_scorer("by_completion", num_workers=1) as scorer:
+    assert not score(scorer, ["fork and speak"]).failed.any()
+    time.sleep(0.5)  # A stranger's answer lies in the pipe of the next call.
+    for _ in range(2):
+      scores = score(scorer, ["1", "2", "3"])
+      assert scores.components["by_completion"].tolist() == [1, 2, 3]
+      assert not scores.failed.any()
+
+
+def test_numbers_and_text_arrive_as_they_are():
+  x = [0.1, 1e-310, -2.0 / 3, 1e300, 2**60 + 1, np.float32(0.1), np.int32(7)]
+  with make_scorer("exact", num_workers=1) as scorer:
+    scores = score(scorer, ["\ud800\x00é"] * len(x), [{"x": one} for one in x])
+  expected = [np.asarray(one).item() / 3 for one in x]
+  with np.errstate(over="ignore"):
+    np.testing.assert_array_equal(
+      scores.components["exact"], np.float32(expected)
+    )
+
+
+def test_what_no_worker_can_be_told_fails_its_row(scorer):
+  extras = [{}, {"x": object()}, {}, {"x": "x" * frames.MAX_BYTES}]
+  scores = score(scorer, ["1"] * 4, extras)
+  np.testing.assert_array_equal(scores.failed, [False, True, False, True])
+  assert "holds a object" in scores.errors[0]
+
+
+def test_a_worker_that_reads_nothing_does_not_hold_up_the_others():
+  long = "1" + " " * 2**22  # More than a pipe has room for.
+  with make_scorer("by_completion", row_timeout_s=2.0) as scorer:
+    stopped = scorer._pool._workers[0].process.pid
+    (below,) = processes._below(stopped)
+    os.kill(below, signal.SIGSTOP)
+    scores = score(scorer, [long] * 4)
+  assert scores.failed.sum() == scores.failures["timeout"] == 1
+
+
+def test_workers_get_no_secrets_unless_they_are_named(monkeypatch):
+  monkeypatch.setenv("HF_TOKEN", "secret")
+  monkeypatch.setenv("LC_TIME", "C")
+  names = ["HF_TOKEN", "PATH", "LC_TIME", "NO_SUCH"]
+  with make_scorer("variable", num_workers=1) as scorer:
+    said = score(scorer, names).components["variable"]
+    assert said.tolist() == [0, 1, 1, 0]
+  with make_scorer(
+    "variable", num_workers=1, variables=("HF_TOKEN",)
+  ) as scorer:
+    said = score(scorer, names).components["variable"]
+    assert said.tolist() == [1, 1, 1, 0]
+
+
+def test_slow_rows_come_last_and_no_good_row_is_lost():
+  words = ["slow 0.6"] + ["1", "sleep", "2"] * 8
+  with make_scorer(
+    "by_completion", row_timeout_s=2.0, step_timeout_s=4.0
+  ) as scorer:
+    scores = score(scorer, words)
+  assert scores.failures["step_timeout"] == 0
+  assert scores.failures["timeout"] == scores.failed.sum() == 8
+  np.testing.assert_array_equal(scores.failed, [w == "sleep" for w in words])
+  assert scores.components["by_completion"][0] == 0.25
+
+
+def test_a_spare_worker_takes_the_place_of_one_that_is_lost():
+  with make_scorer("by_completion", num_workers=1) as scorer:
+    assert scorer._pool._spare is None
+    assert score(scorer, ["crash", "1"]).failed.tolist() == [True, False]
+    spare = scorer._pool._spare
+    assert score(scorer, ["crash", "1"]).failed.tolist() == [True, False]
+    assert scorer._pool._workers == [spare]
+    last = scorer._pool._spare
+  assert is_gone(spare.process.pid)
+  assert is_gone(last.process.pid)
+
+
 def test_an_error_message_says_which_row_function_and_line(scorer):
   (message,) = score(scorer, ["1", "raise"]).errors
   assert message.startswith("row 1: raised: by_completion: ValueError: no such")
@@ -139,7 +253,13 @@ def test_the_step_deadline_bounds_the_call_and_leaves_no_late_answers():
     np.testing.assert_array_equal(
       scores.components["by_completion"], [7.0, 8.0] + [np.nan] * 20
     )
-    assert scores.failures["step_timeout"] == scores.failed.sum() == 20
+    counts = scores.failures
+    assert counts["step_timeout"] > 0
+    assert counts["step_timeout"] + counts["timeout"] == scores.failed.sum()
+    assert scores.failed.sum() == 20
+    assert (
+      f"of {counts['step_timeout']} that were not tried" in scores.errors[0]
+    )
     scorer.step_timeout_s = 60.0
     again = score(scorer, ["1", "2", "3"])
     np.testing.assert_array_equal(
@@ -155,6 +275,22 @@ def test_workers_have_a_main_thread_and_import_no_jax():
 def test_slow_imports_do_not_count_towards_the_first_row():
   with make_scorer("slow_import", num_workers=1, row_timeout_s=0.5) as scorer:
     assert score(scorer, ["3"]).components["slow_import"] == 3.0
+
+
+def test_a_worker_that_cannot_be_replaced_at_once_is_tried_again(
+  monkeypatch, tmp_path
+):
+  options = {"num_workers": 1, "variables": ("STARTS", "BAD_STARTS")}
+  for number, (bad, is_right) in enumerate([(2, True), (1000, False)]):
+    monkeypatch.setenv("STARTS", str(tmp_path / str(number)))
+    monkeypatch.setenv("BAD_STARTS", str(bad))
+    with make_scorer("starts_badly", **options) as scorer:
+      if is_right:
+        scores = score(scorer, ["1", "crash", "2"])
+        assert scores.failed.tolist() == [False, True, False]
+      else:
+        with pytest.raises(RuntimeError, match="a file system is gone"):
+          score(scorer, ["1", "crash", "2"])
 
 
 def test_builtin_functions_score_by_short_name():

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 
 import pytest
 
@@ -35,7 +36,7 @@ def begin(leak=True, guard=python_tool.INTERCEPTOR, spy=None):
 
 @pytest.fixture(scope="module")
 def python():
-  made = python_tool.PythonProcess(timeout_s=60.0)
+  made = python_tool._PythonProcess(timeout_s=60.0)
   yield made
   made.close()
 
@@ -136,14 +137,14 @@ def test_what_is_no_arithmetic_never_reaches_python(expression):
 
 
 def test_results_that_are_too_large_are_unknown():
-  session, _ = begin(spy=python_tool.PythonProcess(timeout_s=60.0))
+  session, _ = begin(spy=python_tool._PythonProcess(timeout_s=60.0))
   assert session.step("<tool>99999+1</tool>")[0] == "<obs>?</obs>"
   assert session.step("<tool>99998+1</tool>")[0] == "<obs>99999</obs>"
   session.close()
 
 
-def test_the_process_has_limits_and_nothing_of_ours(python):
-  # Past the check of expressions, which lets none of these through.
+def test_the_process_has_limits_and_no_names(python):
+  # Past the filter, which lets none of these through.
   assert python.evaluate("__import__('os')") == "NameError"
   assert python.evaluate("'x' * 2**30") == "MemoryError"
   assert python.evaluate("1+1") == "2"
@@ -175,7 +176,9 @@ def test_a_process_that_ends_in_a_call_raises_and_is_replaced(python):
 def test_a_process_that_has_ended_before_is_replaced(python):
   python.evaluate("1+1")
   python._process.kill()
-  assert python._process.stdout.read() == b""  # It is gone, and not reaped.
+  stdout = python._process.stdout
+  # It is gone, and not reaped.
+  assert host_test.wait_until(lambda: stdout.read() == b"")
   assert python.evaluate("1+1") == "2"
   python._process.kill()
   python._process.wait()
@@ -184,6 +187,73 @@ def test_a_process_that_has_ended_before_is_replaced(python):
   python.revive()
   assert python.evaluate("1+1") == "2"
   assert python._process.pid == alive
+
+
+# Programs that stand in for one that an expression has got hold of.
+HALF = """
+import sys, time
+for line in sys.stdin:
+  print("1-1 1\\n" * 5 + line.split(" ", 1)[0], end=" ", flush=True)
+  time.sleep(60)
+"""
+TALKATIVE = """
+import sys
+next(sys.stdin)
+while True:
+  sys.stdout.write("1-1 1\\n" * 100)
+"""
+LONG = """
+import sys
+next(sys.stdin)
+while True:
+  sys.stdout.write("x" * 100)
+"""
+DEAF = """
+import time
+time.sleep(60)
+"""
+WITH_CHILD = """
+import subprocess, sys
+child = subprocess.Popen(["sleep", "60"])
+for line in sys.stdin:
+  print(line.split(" ", 1)[0], child.pid, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+  ("program", "expression", "error"),
+  [
+    (HALF, "1+2", "no result in"),
+    (TALKATIVE, "1+2", "no result in"),
+    (LONG, "1+2", "a result beyond 65536 bytes"),
+    (DEAF, "1" * 2**20, "no result in"),
+  ],
+  ids=["half", "talkative", "long", "deaf"],
+)
+def test_no_call_outlives_its_deadline(monkeypatch, program, expression, error):
+  monkeypatch.setattr(python_tool, "_PROGRAM", program)
+  python = python_tool._PythonProcess(timeout_s=0.5)
+  python.start()
+  pid = python._process.pid
+  start = time.monotonic()
+  with pytest.raises((TimeoutError, RuntimeError), match=error):
+    python.evaluate(expression)
+  assert time.monotonic() - start < 4.0
+  assert host_test.is_gone(pid)
+  python.close()
+
+
+def test_a_child_that_holds_the_pipe_does_not_hold_up_the_end(monkeypatch):
+  monkeypatch.setattr(python_tool, "_PROGRAM", WITH_CHILD)
+  python = python_tool._PythonProcess(timeout_s=30.0)
+  child = int(python.evaluate("1+1"))
+  start = time.monotonic()
+  try:
+    python.close()
+    assert time.monotonic() - start < 4.0
+    assert not host_test.is_gone(child)
+  finally:
+    os.kill(child, signal.SIGKILL)
 
 
 def test_an_answer_that_nobody_has_read_is_not_that_of_the_next(python):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.rewards import pool, sessions
-from tests.rewards import host_test
+from tests.rewards import bad_verifiers, host_test
 
 PATH = "tests.rewards.host_sessions"
 
@@ -109,6 +109,83 @@ def test_a_worker_that_dies_takes_its_own_sessions_and_is_replaced(workers):
   assert episodes.failures.counts["worker_died"] == 3
   again = begin(workers, 6)
   assert len(again.step({row: "x" for row in range(6)}, True)) == 6
+
+
+def test_a_session_whose_keeper_is_killed_ends_alone(workers):
+  episodes = begin(workers, 4)
+  actions = {row: "x" for row in range(4)} | {2: "kill the keeper"}
+  assert episodes.step(actions, False).keys() == {0, 1, 3}
+  assert episodes.failures.counts["worker_died"] == 1
+  assert episodes.step({0: "x", 1: "x", 3: "x"}, True).keys() == {0, 1, 3}
+
+
+def test_what_nobody_asked_for_ends_its_episode_and_no_other(workers):
+  said = list(bad_verifiers.SAID)
+  # These say what any session may say.
+  said.remove("twice")
+  episodes = begin(workers, len(said) + 1)
+  answers = episodes.step({**dict(enumerate(said)), len(said): "x"}, False)
+  assert answers.keys() == {len(said)}
+  assert episodes.failures.counts["worker_died"] == len(said)
+  assert episodes.end([len(said)])[len(said)]["turns"] == 1.0
+
+
+def test_a_session_that_answers_twice_fails_at_its_next_turn(workers):
+  episodes = begin(workers, 2)
+  said = episodes.step({0: "speak twice", 1: "x"}, False)
+  assert said[0].observation == "x"
+  assert episodes.step({0: "x", 1: "x"}, False).keys() == {1}
+  assert episodes.failures.counts["worker_died"] == 1
+
+
+def test_a_process_that_a_session_forks_does_not_answer(workers):
+  episodes = begin(workers, 1)
+  episodes.step({0: "fork"}, False)
+  for turn in (2, 3):
+    (answer,) = episodes.step({0: "x"}, False).values()
+    assert answer.observation == f"a{turn}:x"
+
+
+def test_a_session_takes_processes_that_left_its_group(workers):
+  episodes = begin(workers, 4)
+  said = episodes.step(dict.fromkeys(range(4), "leave a daemon"), False)
+  pids = {row: int(answer.observation) for row, answer in said.items()}
+  ends = {0: "os._exit", 1: "right", 2: "raise"}
+  episodes.step(ends, False)
+  for row in ends:
+    assert host_test.wait_until(lambda pid=pids[row]: host_test.is_gone(pid))
+  assert not host_test.is_gone(pids[3])
+  begin(workers, 4).step(dict.fromkeys(range(4), "x"), True)
+  assert host_test.is_gone(pids[3])
+
+
+def test_text_and_numbers_arrive_as_they_are(workers):
+  episodes = begin(workers, 2)
+  answers = episodes.step({0: "\ud800", 1: "surrogate"}, False)
+  assert answers[0].observation == "a1:\ud800"
+  assert answers[1] == ("\ud800", 1 / 3, False, None)
+
+
+def test_an_observation_is_text_or_text_in_a_chat(workers):
+  episodes = begin(workers, 2)
+  answers = episodes.step({0: "chat", 1: "two texts"}, False)
+  assert answers.keys() == {0}
+  assert answers[0].observation == ("<tool>", "a", "</tool>")
+  assert "needed is a str, or three of them" in episodes.failures.errors[0]
+
+
+def test_an_observation_of_megabytes_ends_its_episode(workers):
+  episodes = begin(workers, 2)
+  assert episodes.step({0: "long", 1: "x"}, False).keys() == {1}
+  assert episodes.failures.counts["raised"] == 1
+  assert "a message of 335" in episodes.failures.errors[0]
+
+
+def test_sessions_get_no_secrets(monkeypatch):
+  monkeypatch.setenv("HF_TOKEN", "secret")
+  with sessions.HostSessions(f"{PATH}:make", num_workers=1) as workers:
+    (answer,) = begin(workers, 1).step({0: "token"}, True).values()
+  assert answer.observation == "none"
 
 
 def test_a_killed_session_takes_its_subprocesses_with_it(impatient, tmp_path):

@@ -399,3 +399,47 @@ def test_kill_while_saving_leaves_the_previous_step(tmp_path):
   store.close()
   assert step == 2
   np.testing.assert_array_equal(state["x"], expected * 3)
+
+
+_NO_ROOM = """
+import resource, sys
+import jax
+from grpo_jax.training import checkpoints
+store = checkpoints.Checkpoints(sys.argv[1], keep=3)
+small = {"x": jax.random.normal(jax.random.key(0), (8,))}
+store.save(1, small, {})
+store.wait()
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))  # bytes of a file
+store.save(2, {"x": jax.random.normal(jax.random.key(0), (1 << 16,))}, {})
+try:
+  store.wait()
+except OSError as error:
+  print(error)
+store.close()
+"""
+
+
+def test_a_checkpoint_without_room_is_one_message(tmp_path):
+  process = subprocess.run(
+    [sys.executable, "-c", _NO_ROOM, str(tmp_path / "c")],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert process.stderr == ""
+  message = process.stdout
+  assert message.count("Checkpoints: a checkpoint cannot be written: ") == 1
+  assert f"The last checkpoint in {tmp_path / 'c'} is step 1." in message
+  assert "Make room for another" in message
+
+
+def test_a_full_disk_is_called_so(tmp_path, monkeypatch):
+  store = checkpoints.Checkpoints(tmp_path / "c", keep=3)
+  store.save(1, make_state(), {})
+  store.wait()
+  deep = ValueError("RESOURCE_EXHAUSTED: " + "x" * 300 + os.strerror(28))
+  monkeypatch.setattr(
+    store._open_checkpointer, "wait", lambda: (_ for _ in ()).throw(deep)
+  )
+  with pytest.raises(OSError, match="no space is left on the device"):
+    store.wait()

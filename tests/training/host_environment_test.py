@@ -82,6 +82,7 @@ def test_it_takes_the_place_of_the_tasks_environment():
     "row_timeout_s": 2.0,
     "step_timeout_s": 120.0,
     "num_workers": 3,
+    "variables": (),
   }
   assert made.provides >= {"turns"}
   assert "state_id" not in made.provides
@@ -197,11 +198,11 @@ def test_text_of_actions_and_ids_of_observations():
   end, pad = text.end_ids[0], text.pad_id
   words = text.encode(" two  words")
   assert text.exact_text([*words, pad, end]) == " two  words<pad><eos>"
-  assert text.observation_ids("<think>1") == text.encode("<think>1")
+  assert text.markup_ids("<think>1") == text.encode("<think>1")
   task = players_test.calculator().tokenizer
   ids = [vocab.PAD, vocab.TOOL, vocab.PAD, vocab.BOS, vocab.EOS, vocab.PAD]
   assert task.exact_text(ids) == "<pad><tool><pad><bos><eos><pad>"
-  assert task.observation_ids("<obs>1") == vocab.encode("<obs>1")
+  assert task.observation_ids("<obs>1", 9) == vocab.encode("<obs>1")
 
 
 # --- Steps -------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """What one process can know of several; those are in tests/experiments."""
 
+import json
+import pickle
 import signal
 import socket
 import subprocess
@@ -8,7 +10,9 @@ import threading
 import time
 
 import jax
+import numpy as np
 import pytest
+from jax.experimental import multihost_utils
 
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import hosts, sharding
@@ -127,7 +131,7 @@ def test_a_store_that_never_answers_does_not_keep_a_lost_process(
 
   monkeypatch.setattr(jax, "process_count", lambda: 2)
   monkeypatch.setattr(hosts, "_store", Store)
-  monkeypatch.setattr(hosts, "_exit", leave)
+  monkeypatch.setattr(hosts, "exit_now", leave)
   monkeypatch.setattr(hosts, "_TELL_S", 0.2)
   monkeypatch.setattr(hosts, "_SAVE_S", 0.2)
   # Neither the checkpoints nor the folder answer.
@@ -147,3 +151,46 @@ def test_a_store_that_never_answers_does_not_keep_a_lost_process(
   # The thread of an abort is the one that would bring the answer.
   assert asked.is_set() == (not by_abort)
   assert "What is saved is unknown." in capsys.readouterr().err
+
+
+def test_what_processes_say_is_data_and_no_program(monkeypatch):
+  said = [{"text": "é\ud800", "n": 0.1}, {"text": "b", "n": float("inf")}]
+  lines = [json.dumps(value).encode() for value in said]
+
+  def allgather(x):
+    if x.ndim == 0:
+      return np.array([len(line) for line in lines], np.int32)
+    assert x.tobytes().rstrip(b"\0") == lines[0]
+    rows = np.zeros((2, x.size), np.uint8)
+    for row, line in zip(rows, lines, strict=True):
+      row[: len(line)] = np.frombuffer(line, np.uint8)
+    return rows
+
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  monkeypatch.setattr(multihost_utils, "process_allgather", allgather)
+  assert hosts.gather(said[0]) == said
+  lines[1] = pickle.dumps({"text": "b"})
+  with pytest.raises(ValueError, match=r"decode|Expecting"):
+    hosts.gather(said[0])
+
+
+@pytest.mark.parametrize(
+  ("coordinator", "own"),
+  [
+    ("localhost:1234", "localhost:1234"),
+    ("127.0.0.1:1234", "127.0.0.1:1234"),
+    ("192.0.2.1:1234", None),  # Of nobody: TEST-NET-1 of RFC 5737.
+    (f"{socket.gethostname()}:1234", None),
+  ],
+)
+def test_the_coordinator_listens_where_it_is_told(
+  monkeypatch, coordinator, own
+):
+  asked = {}
+  monkeypatch.setattr(
+    jax.distributed, "initialize", lambda *_, **given: asked.update(given)
+  )
+  before = signal.getsignal(signal.SIGTERM)
+  hosts.start(coordinator, 2, 0)
+  signal.signal(signal.SIGTERM, before)
+  assert asked["coordinator_bind_address"] == own

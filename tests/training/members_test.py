@@ -59,7 +59,9 @@ def test_a_verifier_and_a_reward_model_are_one_program():
   assert "send" not in text
 
 
-def test_the_score_is_the_value_at_the_last_written_token():
+@pytest.mark.parametrize("rows", [slice(None), slice(2, None, 4)])
+def test_the_score_is_the_value_at_the_last_written_token(rows):
+  """Of groups, and of one completion for each prompt, as greedy ones are."""
   policy = tiny.tiny_transformer()
   plan = tiny.make_parts(policy=policy).plan
   key = jax.random.key(3)
@@ -69,7 +71,7 @@ def test_the_score_is_the_value_at_the_last_written_token():
   head = reward["trained"]["value_head"]
   head["kernel"] = jax.random.normal(key, head["kernel"].shape)
   params = {**params, "reward": reward}
-  rollout = tiny_rollout()
+  rollout = jax.tree.map(lambda x: x[rows], tiny_rollout())
   prompts = tiny.make_prompts()
   view = members.critic_view(model, "reward", params)
   scores = members.scores(plan, view, prompts, rollout)

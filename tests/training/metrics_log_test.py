@@ -207,6 +207,23 @@ def test_written_lines_survive_a_killed_process(tmp_path):
   ] == [1]
 
 
+def test_a_full_disk_is_named_and_hides_no_other_error(tmp_path):
+  path = tmp_path / "metrics.jsonl"
+  path.symlink_to("/dev/full")
+  log = metrics_log.MetricsLog(tmp_path, tensorboard=False)
+  with pytest.raises(
+    OSError, match="cannot be written: No space left"
+  ) as caught:
+    log.write(1, "rl", {"loss": 1.0})
+  assert str(path) in str(caught.value)
+  assert "start with the same command again" in str(caught.value)
+  log.close = lambda: log.write(1, "rl", {"loss": 1.0})
+  with pytest.raises(OSError, match="written: No space left"):
+    log.__exit__(None, None, None)
+  # The error that ends a run is the one to hear of.
+  log.__exit__(KeyError, KeyError(), None)
+
+
 def read_events(directory: pathlib.Path) -> list:
   """Events of all TensorBoard files in order of their names, with CRCs."""
   events = []

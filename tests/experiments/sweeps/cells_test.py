@@ -197,7 +197,8 @@ def test_another_sweep_in_the_root_is_refused(
 def test_seeds_and_floats_share_a_program(source, tmp_path, override, same):
   cells = source(add("{}", f"{{{override}}}")).cells(tmp_path)
   first, second = (
-    cells_lib.program(c.config, many.MAY_DIFFER, many.CONSTANT) for c in cells
+    cells_lib.program(c.config, many.may_differ(c.config), many.CONSTANT)
+    for c in cells
   )
   assert (first == second) is same
 

@@ -1,0 +1,211 @@
+"""What a worker and a session get of this process, and how they end.
+
+Each runs under a keeper, a process that does nothing else. On Linux a keeper
+adopts what is orphaned below it, so that whatever a worker starts stays in the
+tree under its keeper, also in a session or group of its own (`setsid`), and is
+found there and killed when the worker ends, in whatever way. Elsewhere the
+process group is killed, which such a process has left.
+
+What remains possible: a process that has the same user may kill a keeper, read
+the files and the memory of the user's other processes, and ask a service of the
+system (cron, systemd, a container engine) to start something. This is no
+sandbox.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Iterable
+
+# Environment variables that workers get, and all that begin with LC_. Tokens
+# and passwords are not among them.
+VARIABLES = (
+  *("HOME", "USER", "LOGNAME", "PATH", "SHELL", "TERM", "TZ"),
+  *("LANG", "LANGUAGE", "TMPDIR", "TMP", "TEMP"),
+  *("PYTHONPATH", "PYTHONHOME", "PYTHONHASHSEED", "PYTHONUTF8"),
+  *("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONWARNINGS"),
+  *("VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
+  *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"),
+  *("SSL_CERT_FILE", "SSL_CERT_DIR", "CUDA_VISIBLE_DEVICES"),
+)
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LOOK_S = 1.0  # How often a keeper looks for its parent.
+_GONE_S = 5.0  # For processes that were killed to be gone.
+
+
+def environment(more: Iterable[str] = ()) -> dict[str, str]:
+  """The environment of a worker: `VARIABLES`, and those that `more` names."""
+  names = {*VARIABLES, *more}
+  return {
+    **{
+      name: value
+      for name, value in os.environ.items()
+      if name in names or name.startswith("LC_")
+    },
+    # A verifier whose module imports jax must not claim the accelerator.
+    "JAX_PLATFORMS": "cpu",
+  }
+
+
+def keep(parent: int, fds: Iterable[int]) -> None:
+  """Forks, and returns in the child; this process becomes its keeper.
+
+  The keeper ends, with all that is below it, when the child has ended or the
+  parent is gone.
+
+  Args:
+    parent: Process id of the parent of this process.
+    fds: File descriptors that are for the child alone.
+  """
+  _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+  keeper = os.getpid()
+  child = os.fork()
+  if not child:
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # A keeper may be killed.
+    if os.getppid() != keeper:  # Before the line above.
+      os._exit(1)
+    return
+
+  def look(*_) -> None:
+    # Asked again and again: the end of a pipe is no sign of the parent's
+    # death, because whatever the parent forked holds the pipe open as well.
+    if os.getppid() != parent:
+      _leave()
+
+  try:
+    for fd in fds:
+      os.close(fd)
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
+    while os.waitpid(-1, 0)[0] != child:  # Others were orphans.
+      pass
+  finally:
+    _leave()
+
+
+def _leave() -> None:
+  """Ends this process and all below it, without what Python does at its end."""
+  if _reap():
+    end_below(os.getpid())
+    _reap()
+  with contextlib.suppress(OSError):
+    os.killpg(os.getpid(), signal.SIGKILL)  # Where there is no /proc.
+  os._exit(0)
+
+
+def _reap() -> bool:
+  """Waits for children that have ended; whether there are others."""
+  try:
+    while os.waitpid(-1, os.WNOHANG)[0]:
+      pass
+  except ChildProcessError:
+    return False
+  return True
+
+
+def end_tree(pid: int) -> None:
+  """Kills what is below a keeper, a child of this process, and ends it.
+
+  The caller waits for it. It may be one that is no keeper yet.
+  """
+  _kill(pid, signal.SIGSTOP)  # It stays, to adopt what the others leave.
+  end_below(pid)
+  if _below(pid, "ZX"):
+    # It waits for what was killed, which would stay in the table of processes
+    # where the first process of the system is a program that does not wait.
+    _kill(pid, signal.SIGCONT)
+    end = time.monotonic() + _LOOK_S
+    flags = os.WEXITED | os.WNOWAIT | os.WNOHANG
+    while not os.waitid(os.P_PID, pid, flags) and time.monotonic() < end:
+      time.sleep(0.0005)
+  with contextlib.suppress(ProcessLookupError, PermissionError):
+    os.killpg(pid, signal.SIGKILL)
+  _kill(pid, signal.SIGKILL)  # It may not lead a group yet.
+
+
+def end_below(pid: int) -> None:
+  """Kills all descendants of a process, and waits until they are gone."""
+  stopped: set[int] = set()
+  end = time.monotonic() + _GONE_S
+  while (found := _below(pid)) and time.monotonic() < end:
+    # All stand still before the first is killed, so that none of them sees it
+    # and starts another.
+    if new := found - stopped:
+      for one in new:
+        _kill(one, signal.SIGSTOP)
+      stopped |= new
+      continue
+    for one in found:
+      _kill(one, signal.SIGKILL)
+    time.sleep(0.0005)
+
+
+def _below(pid: int, states: str = "") -> set[int]:
+  """Descendants of a process; none where there is no /proc.
+
+  Args:
+    pid: Of the process.
+    states: Of those that are meant, as /proc has them; "": the living.
+  """
+  found: set[int] = set()
+  waiting = [pid]
+  with contextlib.suppress(FileNotFoundError):
+    table = None if _says_children(pid) else _all_children()
+    while waiting:
+      parent = waiting.pop()
+      for child in table.get(parent, ()) if table else _children(parent):
+        state = (_stat(child) or "X")[0]
+        if state in states if states else state not in "ZX":
+          found.add(child)
+          waiting.append(child)
+  return found
+
+
+def _stat(pid: int | str) -> list[str] | None:
+  """State, parent, …; None if there is no such process."""
+  try:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+      # pid (name) state parent …; a name may have spaces and parentheses.
+      return file.read().rpartition(b")")[2].decode().split()
+  except OSError:
+    return None
+
+
+def _says_children(pid: int) -> bool:
+  """Whether the kernel lists children, and the process is there."""
+  return os.path.exists(f"/proc/{pid}/task/{pid}/children")
+
+
+def _children(pid: int) -> list[int]:
+  found: list[int] = []
+  with contextlib.suppress(OSError):
+    for thread in os.listdir(f"/proc/{pid}/task"):
+      with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+        found += map(int, file.read().split())
+  return found
+
+
+def _all_children() -> dict[int, list[int]]:
+  """Children by parent, of all processes."""
+  children: dict[int, list[int]] = {}
+  for name in filter(str.isdecimal, os.listdir("/proc")):
+    if stat := _stat(name):
+      children.setdefault(int(stat[1]), []).append(int(name))
+  return children
+
+
+def _kill(pid: int, number: int) -> None:
+  with contextlib.suppress(ProcessLookupError, PermissionError):
+    os.kill(pid, number)
+
+
+def _prctl(option: int, value: int) -> None:
+  with contextlib.suppress(AttributeError):  # Linux has it.
+    _LIBC.prctl(option, value, 0, 0, 0)

@@ -1,0 +1,163 @@
+"""What is done with a trained run: complete a prompt, evaluate.
+
+with grpo_jax.load("runs/quickstart") as run:
+  print(grpo_jax.sample(run, "dcba=", num_samples=4, temperature=1.0))
+  print(grpo_jax.evaluate(run)["eval/accuracy"])
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax.data import pipeline
+from grpo_jax.rollout import sampling
+from grpo_jax.training import evaluation, players, runs, sharding
+from grpo_jax.types import Prompts, Rollout
+
+
+def evaluate(
+  loaded: runs.Loaded,
+  num_prompts: int | None = None,
+  temperature: float = 0.0,
+  seed: int = 0,
+) -> dict[str, float]:
+  """Held-out means of a run; `evaluation.summarize` says which.
+
+  Args:
+    loaded: From `load`.
+    num_prompts: The first so many held-out prompts; None: as in the run.
+    temperature: Of the completions, one of each prompt; 0 is greedy.
+    seed: Of the draws.
+  """
+  evaluator = evaluation.Evaluator(
+    loaded.problem,
+    loaded.policy,
+    loaded.mesh,
+    num_prompts or loaded.config.eval.num_prompts,
+    loaded.config.eval.batch_size,
+    temperature,
+  )
+  key = jax.random.key(seed)
+  return evaluation.summarize(evaluator.completions(loaded.params, key))
+
+
+def sample(
+  loaded: runs.Loaded,
+  prompt: str,
+  num_samples: int = 1,
+  temperature: float = 0.0,
+  seed: int = 0,
+) -> list[str]:
+  """Completions of a prompt.
+
+  Args:
+    loaded: From `load`.
+    prompt: Text; of a toy task in its own alphabet.
+    num_samples: Completions.
+    temperature: 0 is greedy.
+    seed: Of the draws.
+
+  Raises:
+    ValueError: The prompt is too long, or the run's task has an environment in
+      the graph, which a text cannot begin.
+  """
+  problem = loaded.problem
+  if problem.environment is not None:
+    raise ValueError(
+      "sample: this run's task has an environment, which needs more than a text"
+      " to begin with; experiments.evaluate plays its held-out problems."
+    )
+  ids = problem.encoder.prompt({"prompt": prompt})
+  if len(ids) > problem.max_prompt_len:
+    raise ValueError(
+      f"sample: the prompt has {len(ids)} tokens; this run was trained with at"
+      f" most {problem.max_prompt_len} (config.data.max_prompt_len)."
+    )
+  config = sampling.SamplingConfig(
+    max_new_tokens=problem.max_new_tokens,
+    end_ids=problem.tokenizer.end_ids,
+    pad_id=problem.tokenizer.pad_id,
+    temperature=temperature,
+  )
+  draw = _with_host if problem.host_environment is not None else _drawn
+  batch = _batch(loaded, prompt, ids)
+  rollout = draw(loaded, config, batch, num_samples, seed)
+  return problem.texts(
+    np.asarray(rollout.tokens[:num_samples]),
+    np.asarray(rollout.completion_mask[:num_samples]),
+  )
+
+
+def _batch(
+  loaded: runs.Loaded, prompt: str, ids: np.ndarray
+) -> pipeline.PromptBatch:
+  """The prompt, as often as rows are split: the first has the draws of one."""
+  copies = sharding.num_row_shards(loaded.mesh)
+  # As the records of the run have it: ids of a task, or else the text.
+  is_text = isinstance(loaded.problem.train[0]["prompt"], str)
+  record: dict[str, Any] = {
+    "prompt": prompt if is_text else ids,
+    "answer": "",
+    "extras": {},
+  }
+  arrays: Any = {
+    "tokens": np.tile(ids, (copies, 1)),
+    "mask": np.ones((copies, len(ids)), bool),
+    "ids": np.zeros(copies, np.int32),
+  }
+  prompts = Prompts(**arrays, extras={})
+  return pipeline.PromptBatch(prompts, [record] * copies)
+
+
+def _drawn(
+  loaded: runs.Loaded,
+  config: sampling.SamplingConfig,
+  batch: pipeline.PromptBatch,
+  num_samples: int,
+  seed: int,
+) -> Rollout:
+  """Completions of the prompt."""
+  sample = functools.partial(
+    sampling.sample,
+    loaded.policy,
+    config=config,
+    group_size=num_samples,
+  )
+  prompts = jax.tree.map(jnp.asarray, batch.prompts)
+  return jax.jit(sample)(loaded.params, prompts, jax.random.key(seed))
+
+
+def _with_host(
+  loaded: runs.Loaded,
+  config: sampling.SamplingConfig,
+  batch: pipeline.PromptBatch,
+  num_samples: int,
+  seed: int,
+) -> Rollout:
+  """Episodes of the prompt; its sessions get no extras.
+
+  Raises:
+    ValueError: One has failed.
+  """
+  player = players.HostEpisodes(
+    loaded.problem,
+    loaded.mesh,
+    players.make_turns(loaded.policy, loaded.problem, config, num_samples),
+  )
+  played = player.play(
+    loaded.params,
+    sharding.from_local(batch.prompts, sharding.by_rows(loaded.mesh)),
+    jax.random.key(seed),
+    batch,
+  )
+  if any(played.failures.values()):
+    raise ValueError(
+      "sample: a session of the environment failed, as said above; one that"
+      " begins with a prompt of yours has no answer and no extras."
+    )
+  return played.rollout

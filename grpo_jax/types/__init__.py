@@ -1,0 +1,95 @@
+"""The pytrees that flow through the system, and nothing else.
+
+One alphabet of shapes everywhere:
+
+| letter | meaning                                                        |
+|--------|----------------------------------------------------------------|
+| P      | prompts                                                        |
+| G      | completions per prompt                                         |
+| B      | rows (completions); P·G when every prompt has G                |
+| S, T   | prompt slots, completion slots; L = S + T                      |
+| V, D   | vocabulary, width                                              |
+| N      | micro-batches                                                  |
+
+Position `t` of every `[B, T]` array concerns completion token `t`; the shift
+between logits and targets happens once, in `ops/logprobs.py` and the models.
+Log-probabilities are in nats, at the sampling temperature.
+
+Each file holds a few of them; everybody imports them from here.
+"""
+
+from grpo_jax.types.algorithms import (
+  Algorithm,
+)
+from grpo_jax.types.batches import (
+  LossOutput,
+  PolicyOutputs,
+  RouterOutputs,
+  Term,
+  TrainBatch,
+  Weighted,
+  fields_where,
+  first_slots,
+  providers,
+  row_arrays,
+)
+from grpo_jax.types.common import (
+  ROW_AXES,
+  Extras,
+  Metrics,
+  PyTree,
+)
+from grpo_jax.types.episodes import (
+  Compaction,
+  Environment,
+  HostEnvironment,
+  Turn,
+)
+from grpo_jax.types.members import (
+  Critic,
+  Judge,
+  MemberState,
+  Player,
+  Policy,
+  TrainState,
+)
+from grpo_jax.types.rollouts import (
+  Drawn,
+  Prompts,
+  Rollout,
+  Scored,
+  Traces,
+)
+
+__all__ = [
+  "ROW_AXES",
+  "Algorithm",
+  "Compaction",
+  "Critic",
+  "Drawn",
+  "Environment",
+  "Extras",
+  "HostEnvironment",
+  "Judge",
+  "LossOutput",
+  "MemberState",
+  "Metrics",
+  "Player",
+  "Policy",
+  "PolicyOutputs",
+  "Prompts",
+  "PyTree",
+  "Rollout",
+  "RouterOutputs",
+  "Scored",
+  "Term",
+  "Traces",
+  "TrainBatch",
+  "TrainState",
+  "Turn",
+  "Weighted",
+  "fields_where",
+  "first_slots",
+  "providers",
+  "row_arrays",
+]

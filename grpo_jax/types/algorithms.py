@@ -1,0 +1,84 @@
+"""One published objective."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from grpo_jax.types.batches import PolicyOutputs, Term, TrainBatch, Weighted
+from grpo_jax.types.common import PyTree
+
+
+def _no_state(config: Any) -> tuple[PyTree, PyTree]:
+  del config
+  return {}, {}
+
+
+def _same_state(config: Any, state: PyTree, metrics: Mapping) -> PyTree:
+  del config, metrics
+  return state
+
+
+def _unprepared(config: Any, batch: TrainBatch) -> TrainBatch:
+  del config
+  return batch
+
+
+def _no_terms(config: Any) -> dict[str, Term]:
+  del config
+  return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+  """One published objective: functions of arrays and a frozen config.
+
+  Attributes:
+    name: Key in `ALGORITHMS`.
+    config_class: Frozen dataclass with the paper's defaults; derives from
+      `options.CommonConfig`.
+    advantages: (config, batch) -> [B] or [B, T], from rewards, valid,
+      group_id, lengths, entropy, values, state. Constants of the loss.
+    policy_loss: (config, policy: PolicyOutputs, batch) -> [B] or [B, T], not
+      aggregated; lower is better. None if the critic alone is trained.
+    aggregate: A function of `ops/aggregation.py`.
+    init: (config) -> (trainable, state); both may be empty.
+    returns: (config, batch) -> [B, T], what a critic is to predict; once per
+      batch, beside the advantages. None without a critic that predicts.
+    prepare: (config, batch) -> batch; what else couples rows (pairs, ranks),
+      once per batch, after the advantages and what is rejected.
+    terms: (config) -> loss terms beside the policy's and the common ones.
+    critic_loss: (config, values [B, T], batch) -> [B] or [B, T], of a critic
+      that is trained beside the policy; None without one. `batch.values`, if
+      needed, are its values at the start of the update.
+    update_state: (config, state, metrics) -> state, inside the step.
+    needs: Optional inputs read; `options.NEEDS` says what they are.
+    couples_group: True if the gradient of one row depends on the current
+      log-probs of the others of its group: whole groups then stay together.
+      Their rows must be adjacent, as the sampler makes them.
+    whole_completions: True if advantages are made of the tokens of a
+      completion (places, lengths, entropies): all of them must be in one row,
+      so contexts that were compacted cannot be trained.
+    min_group_size: Completions per prompt below which it cannot learn.
+    max_group_size: The most that it is defined for, or None.
+  """
+
+  name: str
+  config_class: type
+  advantages: Callable[[Any, TrainBatch], jax.Array]
+  policy_loss: Callable[[Any, PolicyOutputs, TrainBatch], jax.Array] | None
+  aggregate: Callable[[jax.Array, jax.Array], Weighted]
+  init: Callable[[Any], tuple[PyTree, PyTree]] = _no_state
+  returns: Callable[[Any, TrainBatch], jax.Array] | None = None
+  prepare: Callable[[Any, TrainBatch], TrainBatch] = _unprepared
+  terms: Callable[[Any], dict[str, Term]] = _no_terms
+  critic_loss: Callable[[Any, jax.Array, TrainBatch], jax.Array] | None = None
+  update_state: Callable[[Any, PyTree, Mapping], PyTree] = _same_state
+  needs: tuple[str, ...] = ()
+  couples_group: bool = False
+  whole_completions: bool = False
+  min_group_size: int = 1
+  max_group_size: int | None = None

@@ -1,0 +1,317 @@
+"""What a loss reads and what it gives."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from grpo_jax.types.common import PyTree
+
+
+def _field(kind: str, clean: str = "", **more: Any) -> Any:
+  """A field of a batch, with what the system has to know of it.
+
+  Args:
+    kind: What its leading axes are: "token" [B, T, ...] (advantages also [B]),
+      "row" [B, ...], "prompt" [P, ...], or "shared".
+    clean: What happens before a loss reads it: "masked", it is at least
+      float32, and 0 where a token is not trained; "wide", it is at least
+      float32; "", nothing.
+    **more: Of the field.
+  """
+  metadata = {"kind": kind, "clean": clean, **more.pop("metadata", {})}
+  return dataclasses.field(metadata=metadata, **more)
+
+
+def _optional(
+  kind: str, clean: str = "", need: str = "", provider: str = ""
+) -> Any:
+  """A field that is None unless something provides it.
+
+  Args:
+    kind, clean: As in `_field`.
+    need: By which name an algorithm asks for it in `needs`; "": it comes with
+      others, or nobody asks.
+    provider: Who provides it then, for messages.
+  """
+  metadata = {"need": need, "provider": provider}
+  return _field(kind, clean, default=None, metadata=metadata)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainBatch:
+  """Everything a loss may read, except the policy being differentiated.
+
+  Fields `[B, ...]` are per row; `prompt_*` are per prompt and are shared by
+  the rows that point at them; `state` belongs to the algorithm. Fields that
+  default to None are present only when the algorithm `needs` them.
+
+  Attributes:
+    prompt_tokens, prompt_mask: As in `Prompts`.
+    prompt_index: Prompt of each row.
+    group_id: Baseline group of each row, in [0, num_groups).
+    tokens: Completion tokens.
+    completion_mask: Tokens that exist (attention, lengths).
+    mask: Tokens that are trained: a subset of `completion_mask` without
+      observations, filtered, truncated-and-excluded or unscored rows.
+    rewards: Scalar reward of each row, 0 where not `valid`.
+    valid: Rows that were scored.
+    terminated: Rows that were not cut off.
+    correct: Rows with a right answer.
+    behavior_logp, sampler_logp, entropy, kept_ids: As in `Rollout`; None if
+      the completions were given and not sampled.
+    routing, prompt_routing: The same; the policy then takes these experts.
+    anchor_routing: Experts on the way to each prediction, at the start of the
+      update; gone once `router_load` is made of them.
+    router_load: Share of each expert in the choices of all trained tokens,
+      at the start of the update; a layer's add up to 1.
+    components: Each reward before weights, in sorted order of their names;
+      NaN = not applicable.
+    component_weights: Weight of each component.
+    step_rewards, step_mask: As in `Scored`.
+    turn, turn_rewards, state_id: As in `Rollout`.
+    trace_id, trace_order, is_last: Rollout of each row, its place there, and
+      whether it is the last one; None where a row is a rollout.
+    greedy_rewards: Reward of the greedy completion of the row's prompt.
+    domain: Which domain the row's prompt belongs to, from 0.
+    old_logp: Log-probs at the start of the update (the anchor of ratios).
+    sum_pi_squared: Σ_v π(v)² at the start of the update.
+    ref_logp: Log-probs under the frozen reference.
+    ref_h: Hidden states of the reference.
+    ref_topk_ids, ref_topk_logp: The reference's K likeliest tokens.
+    values: A critic's values at the start of the update.
+    token_rewards: Dense rewards beside `rewards` (a KL penalty); 0 elsewhere.
+    advantages: Per row or per token; a constant of the loss.
+    returns: What a critic learns to predict.
+    policy_weight: Constant factor of each token's policy loss.
+    pair_role: +1 for the better and -1 for the worse row of a group's pair
+      of preferences, 0 for the others.
+    selected: Tokens that the algorithm treats differently.
+    state: The algorithm's own running state, as arrays.
+    coefficients: Weights of loss terms that adapt, by the term's name.
+    key: For what is drawn at random in an update.
+    num_groups: Static upper bound of `group_id`, exclusive.
+  """
+
+  prompt_tokens: jax.Array = _field("prompt")  # [P, S] int32
+  prompt_mask: jax.Array = _field("prompt")  # [P, S] bool
+  prompt_index: jax.Array = _field("row")  # [B] int32
+  group_id: jax.Array = _field("row")  # [B] int32
+  tokens: jax.Array = _field("token")  # [B, T] int32
+  completion_mask: jax.Array = _field("token")  # [B, T] bool
+  mask: jax.Array = _field("token")  # [B, T] bool
+  rewards: jax.Array = _field("row", clean="wide")  # [B] float32
+  valid: jax.Array = _field("row")  # [B] bool
+  terminated: jax.Array = _field("row")  # [B] bool
+  correct: jax.Array = _field("row")  # [B] bool
+  # Typed as present: an algorithm reads only what it names in `needs`, and
+  # what nothing provides raises before tracing.
+  behavior_logp: jax.Array = _optional(
+    "token", "masked", "behavior_logp", "recorded while sampling (phase rl)"
+  )  # [B, T] float32
+  sampler_logp: jax.Array = _optional("token", "masked")  # [B, T] float32
+  entropy: jax.Array = _optional(
+    "token", "masked", "behavior_entropy", "recorded while sampling (phase rl)"
+  )  # [B, T] float32
+  kept_ids: jax.Array = _optional(
+    "token", need="kept_ids", provider="sampling with top_k (phase rl)"
+  )  # [B, T, K] int32
+  routing: jax.Array = _optional(
+    "token", need="routing", provider="sampling from a model with experts"
+  )  # [B, T, layers, k]
+  prompt_routing: jax.Array = _optional("prompt")  # [P, S, layers, k]
+  anchor_routing: jax.Array = _optional("token")  # [B, T, layers, k]
+  router_load: jax.Array = _optional(
+    "shared", need="router", provider="a model with experts (every phase)"
+  )  # [layers, E]
+  components: jax.Array = _optional(
+    "row", "wide", "components", "the verifiers (phase rl)"
+  )  # [B, K] float32
+  component_weights: jax.Array = _optional("shared")  # [K]
+  step_rewards: jax.Array = _optional(
+    "token", "wide", "step_rewards", "a task whose verifier judges steps"
+  )  # [B, T] float32
+  step_mask: jax.Array = _optional("token")  # [B, T] bool
+  turn: jax.Array = _optional(
+    "token", need="turns", provider="a task with an environment"
+  )  # [B, T] int32
+  turn_rewards: jax.Array = _optional("token", "masked")  # [B, T] float32
+  state_id: jax.Array = _optional(
+    "token",
+    need="state_id",
+    provider="a task whose environment numbers its states",
+  )  # [B, T] int32
+  trace_id: jax.Array = _optional("row")  # [B] int32
+  trace_order: jax.Array = _optional("row")  # [B] int32
+  is_last: jax.Array = _optional("row")  # [B] bool
+  greedy_rewards: jax.Array = _optional(
+    "row", "wide", "greedy_rewards", "a greedy rollout (phase rl)"
+  )  # [B] float32
+  domain: jax.Array = _optional(
+    "row", need="domain", provider="records with an integer 'domain'"
+  )  # [B] int32
+  old_logp: jax.Array = _optional(
+    "token", "masked", "old_logp", "the policy before the update (every phase)"
+  )  # [B, T] float32
+  sum_pi_squared: jax.Array = _optional(
+    "token",
+    "masked",
+    "sum_pi_squared",
+    "the policy before the update (every phase)",
+  )  # [B, T]
+  ref_logp: jax.Array = _optional(
+    "token", "masked", "ref_logp", "the frozen reference (every phase)"
+  )  # [B, T] float32
+  ref_h: jax.Array = _optional("token")  # [B, T, D]
+  ref_topk_ids: jax.Array = _optional("token")  # [B, T, K] int32
+  ref_topk_logp: jax.Array = _optional(
+    "token", "masked", "ref_topk", "the frozen reference (every phase)"
+  )  # [B, T, K]
+  values: jax.Array = _optional(
+    "token", "masked", "values", "the critic before the update"
+  )  # [B, T] float32
+  token_rewards: jax.Array = _optional(
+    "token", "masked", "token_rewards", "a KL in the reward (every phase)"
+  )  # [B, T] float32
+  advantages: jax.Array = _optional("token", "masked")  # [B] or [B, T]
+  returns: jax.Array = _optional("token", "masked")  # [B, T] float32
+  policy_weight: jax.Array = _optional("token", "masked")  # [B, T] float32
+  pair_role: jax.Array = _optional("row")  # [B] float32
+  selected: jax.Array = _optional("token")  # [B, T] bool
+  state: PyTree = _optional("shared")
+  coefficients: dict[str, jax.Array] = dataclasses.field(
+    default_factory=dict, metadata={"kind": "shared"}
+  )
+  key: jax.Array = _optional("shared")  # [] PRNG key
+  num_groups: int = dataclasses.field(
+    default=1, metadata={"static": True, "kind": "shared"}
+  )
+
+
+def fields_where(owner: type, **metadata: str) -> tuple[str, ...]:
+  """Names of the fields of a batch, or of outputs, that are declared so.
+
+  Args:
+    owner: `TrainBatch` or `PolicyOutputs`.
+    **metadata: As `kind="token"`; see `_field`.
+  """
+  return tuple(
+    field.name
+    for field in dataclasses.fields(owner)
+    if all(field.metadata.get(k) == v for k, v in metadata.items())
+  )
+
+
+def providers(owner: type) -> dict[str, str]:
+  """What an algorithm may name in `needs`, and who provides it."""
+  return {
+    field.metadata["need"]: field.metadata["provider"]
+    for field in dataclasses.fields(owner)
+    if field.metadata.get("need")
+  }
+
+
+def row_arrays(batch: TrainBatch) -> dict[str, jax.Array | None]:
+  """The row-indexed fields by name; `dataclasses.replace` puts them back."""
+  names = (
+    *fields_where(TrainBatch, kind="row"),
+    *fields_where(TrainBatch, kind="token"),
+  )
+  return {name: getattr(batch, name) for name in names}
+
+
+def first_slots(
+  rows: dict[str, jax.Array | None], num_slots: int
+) -> dict[str, jax.Array | None]:
+  """Row-indexed fields with so many completion slots of each token field."""
+  tokens = fields_where(TrainBatch, kind="token")
+
+  def cut(name, x):
+    # Advantages may be of rows.
+    is_cut = x is not None and name in tokens and x.ndim > 1
+    return x[:, :num_slots] if is_cut else x
+
+  return {name: cut(name, x) for name, x in rows.items()}
+
+
+class RouterOutputs(NamedTuple):
+  """What routers did on the way to the prediction of each completion token.
+
+  Attributes:
+    probs: Distribution over all experts.
+    ids: The experts taken.
+  """
+
+  probs: jax.Array  # [B, T, layers, E]
+  ids: jax.Array  # [B, T, layers, k] int32
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PolicyOutputs:
+  """What the differentiated policy gives a loss.
+
+  Attributes:
+    logp: Log-prob of each completion token, nats.
+    entropy: Entropy of each token's distribution, nats; if needed.
+    topk_logp: Log-probs of the reference's K likeliest tokens; if needed.
+    ref_kl: KL to the reference over the whole vocabulary, nats; if needed.
+    aux: What the model carried out: `RouterOutputs` if it has experts.
+    trainable: The algorithm's own trainable parameters.
+  """
+
+  logp: jax.Array = _field("token", "masked")  # [B, T] float32
+  entropy: jax.Array = _optional(
+    "token", "masked", "entropy", "the policy, differentiable (every phase)"
+  )  # [B, T] float32
+  topk_logp: jax.Array = _optional("token", "masked")  # [B, T, K] float32
+  ref_kl: jax.Array = _optional(
+    "token", "masked", "ref_kl", "policy and reference (every phase)"
+  )  # [B, T] float32
+  aux: RouterOutputs | None = None
+  trainable: PyTree = None
+
+
+class Weighted(NamedTuple):
+  """A sum and the weight to divide it by, once, after all sums are added."""
+
+  total: jax.Array  # []
+  weight: jax.Array  # []
+
+
+class Term(NamedTuple):
+  """One term of a loss: coefficient · aggregate(values, mask).
+
+  Attributes:
+    coefficient: (batch) -> a number, or an array where it adapts.
+    values: (policy, batch) -> per row [B] or per token [B, T].
+    aggregate: A function of `ops/aggregation.py`.
+    mask: (batch) -> [B, T], the tokens that it is about; must not depend on
+      the policy, because denominators are summed before it is run.
+  """
+
+  coefficient: Callable[[TrainBatch], jax.Array | float]
+  values: Callable[[PolicyOutputs, TrainBatch], jax.Array]
+  aggregate: Callable[[jax.Array, jax.Array], Weighted]
+  mask: Callable[[TrainBatch], jax.Array] = lambda batch: batch.mask
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LossOutput:
+  """The terms of a loss: Σ coefficient · total / weight, and its metrics.
+
+  Attributes:
+    terms: name -> (coefficient, Weighted). Weights depend on the batch only,
+      never on the current forward pass.
+    metrics: name -> Weighted, summed over micro-batches like the terms.
+    maxima: name -> scalar, combined over micro-batches by maximum.
+  """
+
+  terms: dict[str, tuple[jax.Array | float, Weighted]]
+  metrics: dict[str, Weighted]
+  maxima: dict[str, jax.Array]

@@ -1,0 +1,156 @@
+"""Episodes of several turns: environments, and contexts that are replaced."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+
+from grpo_jax.types.common import Extras, PyTree
+
+
+class Turn(NamedTuple):
+  """What an environment answers to one action.
+
+  Attributes:
+    observation: What the policy reads next, from slot 0 on.
+    mask: The tokens of it that exist; they are adjacent.
+    reward: Of this action.
+    done: The episode is over; then there is no observation.
+  """
+
+  observation: jax.Array  # [O] int32
+  mask: jax.Array  # [O] bool
+  reward: jax.Array  # [] float32
+  done: jax.Array  # [] bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+  """Pure functions of one episode; callers `vmap` them.
+
+  A step after the last one changes nothing: its turn is done, without reward
+  and observation.
+
+  Attributes:
+    max_turns: Most actions of an episode.
+    max_action_len: A, tokens.
+    max_observation_len: O, tokens.
+    action_ends: Ids that end an action and belong to it; may be empty.
+    reset: (key, extras) -> state, a pytree of arrays of fixed shapes.
+    step: (state, tokens [A] int32, mask [A] bool) -> (state, Turn). The tokens
+      that exist are adjacent and start at slot 0. An action may be unfinished
+      (A tokens without an end), malformed or empty: a turn in which nothing is
+      done, and which counts as a turn.
+    scores: (state) -> {name: [] float32}, of an episode that is over or was
+      cut off. "accuracy" is 0 or 1 and always there; the names do not depend
+      on the state.
+    action_len: None, or (state) -> [] int32: tokens after which the next
+      action ends even without an end token, at most A; None: A.
+    state_id: None, or (state) -> [] int32: number of the state before the next
+      action, the same for the same state of the same problem; it groups visits
+      (GAGPO, GiGPO).
+  """
+
+  max_turns: int
+  max_action_len: int
+  max_observation_len: int
+  action_ends: tuple[int, ...]
+  reset: Callable[[jax.Array, Extras], PyTree]
+  step: Callable[[PyTree, jax.Array, jax.Array], tuple[PyTree, Turn]]
+  scores: Callable[[PyTree], dict[str, jax.Array]]
+  action_len: Callable[[PyTree], jax.Array] | None = None
+  state_id: Callable[[PyTree], jax.Array] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class HostEnvironment:
+  """Episodes whose tools are Python, in processes of the host.
+
+  `path` is the import path of a factory
+
+      make(prompt: str, extras: dict, seed: int) -> session
+
+  of sessions with the methods
+
+      step(action: str) -> (observation, reward: float, done: bool)
+      scores() -> {name: float}
+      close(), which may be missing
+
+  Text goes in, text comes out. `prompt` is as the data has it, `extras` is what
+  verifiers get too, plain data, and `seed` is a function of what keys the draws
+  of the row. An action is what its ids say, with its end token and without what
+  the model reads around it; an observation has all that the policy is to read,
+  and is cut to O tokens. It is a str, in which nothing is a special token,
+  whatever a tool has put into it; or three of them, (before, text, after),
+  where a chat writes roles around the text: in the first and the last special
+  tokens are meant, and only the text is cut. `scores` may be asked for at any
+  time, and its names are always the same; "accuracy", 0 or 1, is one of them;
+  None is a score that does not apply. It is called once, when the episode is
+  over or was cut off, and nothing after it but `close`.
+
+  An exception, a deadline that passes, a process that ends and a number that is
+  not finite end the episode as failed: the row is unscored.
+
+  Attributes:
+    max_turns: Most actions of an episode; after the last one it is over.
+    max_action_len: A, tokens; an action ends there even without an end token.
+    max_observation_len: O, tokens.
+    action_ends: Ids that end an action and belong to it; may be empty.
+    path: "package.module:function".
+  """
+
+  max_turns: int
+  max_action_len: int
+  max_observation_len: int
+  action_ends: tuple[int, ...]
+  path: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Compaction:
+  """When a rollout's context is replaced by a summary that the policy writes.
+
+  Data only; the rollout does it. After a turn, `<sum>` is written as an
+  observation, and the policy writes the summary. The next context is
+
+      head, <sum>, summary, </sum>, last k pairs (observation, action)
+
+  and goes on with the observation that was pending.
+
+  Attributes:
+    every: Turns between two compactions; 0: only when the context is nearly
+      full.
+    context_len: C, most tokens of a context: prompt, completion and summary.
+    reserve: Tokens; a context with fewer than this left is compacted.
+    open_id, close_id: `<sum>`, which the rollout writes, and `</sum>`, which
+      ends the summary.
+    max_summary_len: Tokens, `</sum>` included, which takes the place of the
+      last one if the policy did not write it.
+    keep_turns: k; fewer are kept if they do not fit.
+    max_compactions: Most of them per rollout.
+    head_len: First tokens of the first prompt with which every context begins
+      (1: `<bos>`).
+    trains_summary: Whether summaries are trained. False: they count as
+      observed, as if somebody else had written them.
+    keeps_summary: Whether contexts begin with the summary. False: they begin
+      with head and last turns alone, and what a summary says is lost.
+
+  Source: "CompactionRL", arXiv:2607.05378, with a reserve of 10,240 tokens,
+  k = 2 and 3 compactions. It has no trigger by turns; ours makes the contexts
+  of a toy task equally long.
+  """
+
+  every: int
+  context_len: int
+  reserve: int
+  open_id: int
+  close_id: int
+  max_summary_len: int
+  keep_turns: int
+  max_compactions: int
+  head_len: int
+  trains_summary: bool = True
+  keeps_summary: bool = True
