@@ -342,3 +342,17 @@ def scores(
     )
   is_last = returns.outcome_rewards(jnp.ones_like(rows), batch.mask) > 0
   return masked.sum(batch.values, is_last, axis=-1)
+
+
+def played(sample: Callable[..., Rollout], **fixed: Any) -> functools.partial:
+  """(parameters of members, prompts, key) -> a rollout by the policy.
+
+  Args:
+    sample: (parameters of the policy, prompts, key, …) -> a rollout.
+    **fixed: Its other arguments.
+  """
+  return functools.partial(_played, sample, **fixed)
+
+
+def _played(sample, params, prompts, key, **fixed):
+  return sample(params["policy"], prompts, key, **fixed)

@@ -37,7 +37,6 @@ class UpdatePlan:
       the rows of a minibatch. Changes time and memory, never the gradient.
     temperature: Of the log-probs (the sampling temperature).
     chunk_bytes: Of the logits that exist at a time, over all devices.
-    ema_decay: Of the parameter average per step; None keeps no average.
     group_size: Adjacent rows of the same prompt, which stay together in
       minibatches of whole groups, and share one pass over their prompt; 1
       where each row goes its own way.
@@ -51,7 +50,6 @@ class UpdatePlan:
   micro_batch_size: int = 1
   temperature: float = 1.0
   chunk_bytes: int = 2**26
-  ema_decay: float | None = None
   group_size: int = 1
   num_shards: int = 1
   lengths: tuple[int, ...] = ()

@@ -449,7 +449,6 @@ def update_plan(
     micro_batch_size=micro,
     temperature=temperature,
     chunk_bytes=chunk_bytes(phase, mesh),
-    ema_decay=phase.ema_decay,
     group_size=group_size,
     num_shards=num_shards if divides else 1,
     lengths=config_lib.lengths(phase, max_new_tokens),

@@ -25,6 +25,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
+from grpo_jax.learning import members
 from grpo_jax.rewards import sessions
 from grpo_jax.rollout import compaction, host_turns, sampling
 from grpo_jax.training import config as config_lib
@@ -61,15 +62,6 @@ def make_turns(
   )
 
 
-def in_graph(sample: Callable, **fixed: Any) -> functools.partial:
-  """(parameters of members, prompts, key) -> a rollout by the policy."""
-  return functools.partial(_by_policy, sample, **fixed)
-
-
-def _by_policy(sample, params, prompts, key, **fixed):
-  return sample(params["policy"], prompts, key, **fixed)
-
-
 def make_player(
   policy: Policy,
   problem: problem_lib.Problem,
@@ -104,8 +96,8 @@ def make_player(
     )
   sample = make_sample(policy, problem)
   return Player(
-    in_graph(sample, config=sampler, group_size=group_size),
-    in_graph(sample, config=greedy, group_size=1) if has_greedy else None,
+    members.played(sample, config=sampler, group_size=group_size),
+    members.played(sample, config=greedy, group_size=1) if has_greedy else None,
   )
 
 

@@ -172,7 +172,8 @@ def make_phases(
     phase = config.section(name)
     parts = phases.make_parts(config, problem, policy, name, mesh)
     parts = dataclasses.replace(parts, keeps=needed)
-    needed |= {key for key, one in parts.members.items() if one.continues}
+    continuing = {k for k, one in parts.members.items() if one.continues}
+    needed = (needed - parts.members.keys()) | continuing
     enter = functools.partial(stages.enter_phase, parts=parts, index=index)
     shape = phase.num_prompts, phase.max_prompt_len or problem.max_prompt_len
     prompts = jax.eval_shape(functools.partial(_empty_prompts, shape))

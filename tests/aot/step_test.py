@@ -13,11 +13,11 @@ import jax
 import pytest
 
 from experiments.pods import chips, costs, report
-from grpo_jax.learning import stages
+from grpo_jax.learning import members, stages
 from grpo_jax.models import transformer
 from grpo_jax.rollout import sampling
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import models, players, runs, sharding
+from grpo_jax.training import models, runs, sharding
 from grpo_jax.types import Player
 
 # Large enough that a shard of a kernel is no small change (costs._SMALL).
@@ -108,7 +108,7 @@ def sampled(target, change) -> costs.Analysis:
       phases = runs.make_phases(config, problem, policy, mesh)
       parts = phases[-1].parts
       changed = functools.partial(sampling.sample, change(parts.policy, mesh))
-      play = players.in_graph(changed, **parts.player.play.keywords)
+      play = members.played(changed, **parts.player.play.keywords)
       state = runs.abstract_state(phases, runs.abstract_start(policy, 0))
       state = sharding.abstract(state, sharding.of_state(mesh, state))
       prompts = sharding.abstract(phases[-1].prompts, sharding.by_rows(mesh))

@@ -10,10 +10,9 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
-from grpo_jax.learning import stages, update
+from grpo_jax.learning import members, stages, update
 from grpo_jax.ops import returns
 from grpo_jax.rollout import compaction
-from grpo_jax.training import players
 from grpo_jax.types import Compaction, Player
 from tests.rollout import toy
 from tests.training import tiny, turns_test
@@ -37,7 +36,7 @@ def make_parts(name, **options):
   """Parts of `tiny` whose rollouts are up to three contexts."""
   parts = turns_test.make_parts(name, **options)
   keywords = parts.player.play.keywords
-  play = players.in_graph(
+  play = members.played(
     functools.partial(
       compaction.sample,
       parts.policy,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.data import tokenizer
+from grpo_jax.learning import members
 from grpo_jax.rollout import host_turns
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.training import config as config_lib
@@ -241,13 +242,13 @@ def both_parts(name):
   here = players_test.with_sessions(
     host_sessions.Local(host_sessions.calculator)
   )
-  in_graph = Player(players.in_graph(sample, **sizes))
+  in_graph = Player(members.played(sample, **sizes))
   on_host = host_turns.HostPlayer(
     players.make_turns(parts.policy, here, **sizes)
   )
   if parts.player.greedy is not None:
     in_graph = dataclasses.replace(
-      in_graph, greedy=players.in_graph(sample, config=greedy, group_size=1)
+      in_graph, greedy=members.played(sample, config=greedy, group_size=1)
     )
     on_host = dataclasses.replace(
       on_host, greedy=players.make_turns(parts.policy, here, greedy, 1)

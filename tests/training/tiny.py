@@ -13,13 +13,13 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
-from grpo_jax.learning import stages
+from grpo_jax.learning import members, stages
 from grpo_jax.learning.micro_batches import UpdatePlan
 from grpo_jax.learning.stages import Parts
 from grpo_jax.models import adapter, architecture, transformer
 from grpo_jax.rollout import sampling
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import models, phases, players, sections
+from grpo_jax.training import models, phases, sections
 from grpo_jax.types import (
   Critic,
   Player,
@@ -182,8 +182,8 @@ def make_parts(
     members=made.members(),
     losses=made.losses(),
     player=Player(
-      players.in_graph(sample, config=sampler, group_size=group_size),
-      players.in_graph(sample, config=greedy, group_size=1)
+      members.played(sample, config=sampler, group_size=group_size),
+      members.played(sample, config=greedy, group_size=1)
       if "greedy_rewards" in required
       else None,
     ),
