@@ -8,10 +8,12 @@
     python -m experiments.export --workdir=runs/mine --out=exported/mine
 
 A checkpoint is a folder as save_pretrained writes it, or a name on the hub;
-docs/checkpoints.md says which. Its config.json decides the architecture, and
-its tokenizer the vocabulary; --config.data.template=chat writes prompts with
-its chat template. Each line of the file is a JSON object with `prompt`, and
-what the reward function reads in `answer` and `extras`.
+docs/checkpoints.md says which; --config.model.revision=COMMIT pins one there,
+and --config.model.adapter_checkpoint=DIR starts from adapters of PEFT over it.
+Its config.json decides the architecture, and its tokenizer the vocabulary;
+--config.data.template=chat writes prompts with its chat template. Each line of
+the file is a JSON object with `prompt`, and what the reward function reads in
+`answer` and `extras`.
 
 Parameters and matmuls are bfloat16, as in published files, and small updates
 are kept by stochastic rounding. With --config.model.param_dtype=float32 they

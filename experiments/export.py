@@ -6,7 +6,7 @@ The run must have started from a checkpoint (config.model.checkpoint), whose
 configuration and tokenizer files are copied beside the weights, so that
 `transformers` and every tool that reads its format load the result. Adapters
 (config.model.lora_rank) are merged into the weights; --adapters writes them
-alone, as PEFT does.
+alone, as PEFT does, and config.model.adapter_checkpoint starts from them again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.models import hub, lora, weights
+from grpo_jax.models import lora, weights
 from grpo_jax.training import paths, runs
 
 _WORKDIR = flags.DEFINE_string(
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
           f"--adapters: the run in {_WORKDIR.value} has none"
           " (config.model.lora_rank=0); leave the flag out."
         )
-      lora.save_peft(folder, params, adapters, model.checkpoint)
+      lora.save_peft(folder, params, adapters, model.checkpoint, model.revision)
       paths.publish(folder, out)
       print(f"adapters of step {loaded.step} -> {_OUT.value}")
       return 0
@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     weights.export(
       params,
       model.transformer(loaded.problem.tokenizer.vocab_size),
-      hub.local_directory(model.checkpoint),
+      model.directory(),
       folder,
       dtype=_DTYPE.value,
     )

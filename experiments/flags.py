@@ -259,8 +259,7 @@ def _config_problem(argv: Sequence[str]) -> str | None:
   if not given:
     return (
       "--config is missing; pass a config file, for example"
-      f" --config=configs/quickstart.py. Here:"
-      f" {', '.join(_config_files())}."
+      f" --config=configs/quickstart.py. {_config_files_here()}"
     )
   path, _, algorithm = given[-1].partition(":")
   config = _load(path, algorithm)
@@ -281,13 +280,22 @@ def _config_files() -> list[str]:
   )
 
 
+def _config_files_here() -> str:
+  """Which config files there are, or where to look for them."""
+  if known := _config_files():
+    return f"Here: {', '.join(known)}."
+  return (
+    f"The folder {pathlib.Path.cwd()} has no configs/: run from the repository"
+    " root, or give the whole path of the file."
+  )
+
+
 def _load(path: str, algorithm: str) -> config_dict.ConfigDict | str:
   """The config without overrides, or why it cannot be made."""
   if not pathlib.Path(path).is_file():
-    known = _config_files()
-    near = difflib.get_close_matches(path, known, n=1)
+    near = difflib.get_close_matches(path, _config_files(), n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
-    return f"there is no config file {path}.{hint} Here: {', '.join(known)}."
+    return f"there is no config file {path}.{hint} {_config_files_here()}"
   try:
     module = runpy.run_path(path)
     if "get_config" not in module:

@@ -23,7 +23,14 @@ from grpo_jax.data import pipeline
 from grpo_jax.learning import stages
 from grpo_jax.rewards import host
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import judges, models, phases, problem, sharding
+from grpo_jax.training import (
+  judges,
+  models,
+  phases,
+  problem,
+  sections,
+  sharding,
+)
 from grpo_jax.types import Prompts, Rollout, Scored, TrainState
 
 PAD = 0
@@ -119,7 +126,7 @@ def make_parts(
         num_prompts=work.prompts,
         group_size=work.group,
         # So small that all rounds are alike.
-        optimizer=config_lib.OptimizerConfig(learning_rate=1e-7),
+        optimizer=sections.OptimizerConfig(learning_rate=1e-7),
         **phase,
       )
     },

@@ -17,6 +17,7 @@ record: order, epochs and batches are the business of `pipeline`.
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -92,7 +93,7 @@ def gsm8k_record(raw: dict[str, Any]) -> Record:
     A record whose completion is the reasoning alone, for `teacher`.
 
   Raises:
-    ValueError: A field is missing or there is no `####` line.
+    ValueError: A field is missing or no text, or there is no `####` line.
 
   Source: Cobbe et al., "Training Verifiers to Solve Math Word Problems",
   arXiv:2110.14168.
@@ -102,10 +103,7 @@ def gsm8k_record(raw: dict[str, Any]) -> Record:
       f"gsm8k_record: found the fields {sorted(raw)}; need 'question' and"
       " 'answer'."
     )
-  question, solution = (
-    value.decode() if isinstance(value, bytes) else value
-    for value in (raw["question"], raw["answer"])
-  )
+  question, solution = _text_of(raw, "question"), _text_of(raw, "answer")
   reasoning, separator, answer = solution.rpartition("####")
   if not separator:
     raise ValueError(
@@ -118,6 +116,17 @@ def gsm8k_record(raw: dict[str, Any]) -> Record:
     "completion": _CALCULATOR.sub("", reasoning).strip(),
     "extras": {},
   }
+
+
+def _text_of(raw: dict[str, Any], field: str) -> str:
+  value = raw[field]
+  if isinstance(value, bytes):
+    value = value.decode()
+  if not isinstance(value, str):
+    raise ValueError(
+      f"gsm8k_record: found {field!r} = {value!r:.60}; need a string."
+    )
+  return value
 
 
 # Raw rows of a known dataset -> records; shared by TFDS and JSON lines.
@@ -197,13 +206,71 @@ def _plain_record(raw: dict[str, Any]) -> Record:
     )
   if "domain" in (extras := record["extras"]):
     # An array, so that it reaches the loss (weights of the KL by domain).
-    if type(extras["domain"]) is not int or extras["domain"] < 0:
+    domain = extras["domain"]
+    if type(domain) is not int or not 0 <= domain <= np.iinfo(np.int32).max:
       raise ValueError(
-        f"found the domain {extras['domain']!r:.60} in 'extras'; need a number"
-        " from 0 on."
+        f"found the domain {domain!r:.60} in 'extras'; need a number from 0 on,"
+        " of at most 31 bits."
       )
     record["extras"] = {**extras, "domain": np.int32(extras["domain"])}
   return record
+
+
+# Lists and objects within each other: the next reader may follow them with a
+# call for each.
+_MAX_DEPTH = 64
+# Characters of a text of a record. To tokenize a million takes about a second,
+# and what is longer is a file in the place of a prompt.
+_MAX_TEXT = 2**22
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+  """The object on a line of UTF-8; None if the line is empty.
+
+  Raises:
+    ValueError: It is none, or too deep, or has half a surrogate pair, which no
+      tokenizer and no file takes.
+  """
+  text = line.decode("utf-8")
+  if not text.strip():
+    return None
+  try:
+    raw = json.loads(text)
+  except json.JSONDecodeError as error:
+    raise ValueError(
+      f"found {text!r:.60} ({error}); need a JSON object on one line."
+    ) from error
+  except RecursionError as error:
+    raise _too_deep(text) from error
+  if not isinstance(raw, dict):
+    raise ValueError(f"found {text!r:.60}; need a JSON object.")
+  level: list[Any] = [raw]
+  for _ in range(_MAX_DEPTH):
+    inside = [x.values() if isinstance(x, dict) else x for x in level]
+    level = [x for xs in inside for x in xs if isinstance(x, (dict, list))]
+  if level:
+    raise _too_deep(text)
+  if "\\ud" in text.lower():  # How JSON writes a surrogate.
+    json.dumps(raw, ensure_ascii=False).encode()
+  return raw
+
+
+def _sized(record: Record) -> Record:
+  """The record, if none of its texts is too long."""
+  for field in ("prompt", "answer", "completion"):
+    if len(record[field] or "") > _MAX_TEXT:
+      raise ValueError(
+        f"found {field!r} with {len(record[field])} characters; need at most"
+        f" {_MAX_TEXT}."
+      )
+  return record
+
+
+def _too_deep(text: str) -> ValueError:
+  return ValueError(
+    f"found {text!r:.60}, with lists and objects within each other; need at"
+    f" most {_MAX_DEPTH} of them."
+  )
 
 
 class JsonlSource:
@@ -213,8 +280,9 @@ class JsonlSource:
     """Reads and checks the whole file.
 
     Args:
-      path: Local or `gs://` file. Each line has `prompt` and may have
-        `answer`, `completion` (strings) and `extras` (an object, which host
+      path: Local or `gs://` file, in UTF-8, with or without a mark of it.
+        Each line has `prompt` and may have `answer`, `completion` (strings of
+        up to 4 million characters) and `extras` (an object, which host
         verifiers see). Empty lines are skipped. The entry `domain` of all
         `extras` or of none numbers the domain of a prompt, from 0 on.
       format: Key of `FORMATS` for a file that keeps a dataset's own fields:
@@ -222,7 +290,8 @@ class JsonlSource:
 
     Raises:
       FileNotFoundError: There is no such file.
-      ValueError: A line is malformed, or there is none; or unknown format.
+      ValueError: A line is malformed (the message has its number), or there
+        is none; or unknown format.
     """
     if format is not None and format not in FORMATS:
       raise ValueError(
@@ -237,21 +306,16 @@ class JsonlSource:
         " eval_path) to a .jsonl file."
       )
     self._records = []
-    # Not splitlines(): it also breaks at U+2028, which JSON strings may hold.
-    for number, line in enumerate(
-      path.read_text(encoding="utf-8").split("\n"), start=1
-    ):
-      if not line.strip():
-        continue
+    lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
+    for number, line in enumerate(lines, start=1):
       try:
-        raw = json.loads(line)
-        if not isinstance(raw, dict):
-          raise ValueError(f"found {line!r:.60}; need a JSON object.")
-        self._records.append(convert(raw))
-      except json.JSONDecodeError as error:
+        raw = _parsed(line)
+        if raw is not None:
+          self._records.append(_sized(convert(raw)))
+      except UnicodeError as error:
         raise ValueError(
-          f"JsonlSource: {path}:{number}: found {line!r:.60} ({error}); need"
-          " a JSON object on one line."
+          f"JsonlSource: {path}:{number}: {error}; need text in UTF-8, without"
+          " halves of surrogate pairs."
         ) from error
       except ValueError as error:
         raise ValueError(f"JsonlSource: {path}:{number}: {error}") from error

@@ -10,15 +10,17 @@ itself: a template in the config says what surrounds a prompt.
 
 from __future__ import annotations
 
-import datetime
+import contextlib
 import functools
-import json
-from collections.abc import Iterable, Mapping, Sequence
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from etils import epath
 
+from grpo_jax.data import templates
 from grpo_jax.data.sources import Source
+from grpo_jax.data.tokenizer_files import CheckpointFiles
 
 # Trained by scripts/train_tokenizer.py on the GSM8K training split.
 GSM8K_BPE = epath.resource_path("grpo_jax") / "data/assets/gsm8k_bpe_2048.json"
@@ -47,17 +49,6 @@ _CHARS_PER_TOKEN = 16
 _MOST_CHARS_PER_TOKEN = 256
 # A cut may change the tokens of the last word before it.
 _TOKENS_BEFORE_CUT = 32
-
-# The names under which chat templates find special tokens.
-_NAMED_TOKENS = (
-  "bos_token",
-  "eos_token",
-  "unk_token",
-  "sep_token",
-  "pad_token",
-  "cls_token",
-  "mask_token",
-)
 
 
 class Tokenizer:
@@ -104,7 +95,7 @@ class Tokenizer:
     """
     tokenizers = _import_tokenizers()
     path = epath.Path(path)
-    files = _CheckpointFiles(path)
+    files = CheckpointFiles(path)
     if not files.tokenizer.exists():
       raise FileNotFoundError(
         f"Tokenizer: no file {files.tokenizer}; set config.data.tokenizer to"
@@ -113,23 +104,21 @@ class Tokenizer:
         " AutoTokenizer.from_pretrained(…).save_pretrained(…); and"
         " scripts/train_tokenizer.py a new one."
       )
-    try:
+    with _complaining(
+      f"{files.tokenizer} is not a tokenizer.json",
+      "Set config.data.tokenizer to one of the `tokenizers` library.",
+    ):
       self._tokenizer = tokenizers.Tokenizer.from_str(
         files.tokenizer.read_text(encoding="utf-8")
       )
-    except Exception as error:  # The library has no class of its own.
-      raise ValueError(
-        f"Tokenizer: {files.tokenizer} is not a tokenizer.json: {error}. Set"
-        " config.data.tokenizer to one of the `tokenizers` library."
-      ) from error
     # Files remember how long the texts of their training were.
     self._tokenizer.no_truncation()
     self._tokenizer.no_padding()
     self._path = path
     self.special_tokens: dict[str, str] = files.special_tokens()
-    templates = {"default": chat_template} if chat_template else None
-    self._templates = templates or files.chat_templates()
-    known = max(self._tokenizer.get_vocab().values()) + 1
+    given = {"default": chat_template} if chat_template else None
+    self._templates = given or files.chat_templates()
+    known = max(self._tokenizer.get_vocab().values(), default=-1) + 1
     size = files.model.get("vocab_size")
     self.vocab_size: int = size if isinstance(size, int) else known
     if end_tokens is None and path.is_dir():
@@ -159,7 +148,7 @@ class Tokenizer:
       )
     return id_
 
-  def _checkpoint_end_ids(self, files: _CheckpointFiles) -> tuple[int, ...]:
+  def _checkpoint_end_ids(self, files: CheckpointFiles) -> tuple[int, ...]:
     own = self._tokenizer.token_to_id(self.special_tokens.get("eos_token", ""))
     for given in (
       files.generation.get("eos_token_id"),
@@ -195,10 +184,17 @@ class Tokenizer:
     """Token ids of `text`; nothing is added before or after it.
 
     Raises:
-      ValueError: The model has no row for one of the tokens.
+      ValueError: The model has no row for one of the tokens; or the text has
+        half a surrogate pair, or is too much for the tokenizer's patterns.
     """
-    ids = self._tokenizer.encode(text, add_special_tokens=False).ids
-    return self._of_model(ids, text)
+    return self._of_model(self._encode(self._tokenizer, text), text)
+
+  def _encode(self, encoder: Any, text: str) -> list[int]:
+    with _complaining(
+      f"{self._path} cannot encode the text {text[:80]!r}",
+      "Take what it does not know out of the text.",
+    ):
+      return encoder.encode(text, add_special_tokens=False).ids
 
   def _of_model(self, ids: list[int], text: str) -> list[int]:
     if (largest := max(ids, default=0)) >= self.vocab_size:
@@ -214,16 +210,20 @@ class Tokenizer:
     """Text of `ids`; pad and end tokens vanish, tags like `<think>` stay."""
     dropped = {self.pad_id, *self.end_ids}
     kept = [int(i) for i in ids if int(i) not in dropped]
-    return self._tokenizer.decode(kept, skip_special_tokens=False)
+    return self._text(kept)
+
+  def _text(self, ids: list[int]) -> str:
+    with _complaining(
+      f"{self._path} cannot decode {reprlib.repr(ids)}",
+      "Use the tokenizer of the model.",
+    ):
+      return self._tokenizer.decode(ids, skip_special_tokens=False)
 
   def exact_text(self, ids: Iterable[int]) -> str:
     """Text of an action: of just these ids, end and pad tokens too."""
     # Behind another token, so that no decoder takes away a leading space.
     end = self.end_ids[0]
-    opening, text = (
-      self._tokenizer.decode(tokens, skip_special_tokens=False)
-      for tokens in ([end], [end, *map(int, ids)])
-    )
+    opening, text = self._text([end]), self._text([end, *map(int, ids)])
     return text.removeprefix(opening)
 
   def markup_ids(self, text: str) -> list[int]:
@@ -275,7 +275,7 @@ class Tokenizer:
     while True:
       code_units = text[:size].encode("utf-16", "surrogatepass")
       piece = code_units.decode("utf-16", "replace")
-      ids = self._plain.encode(piece, add_special_tokens=False).ids
+      ids = self._encode(self._plain, piece)
       enough = len(ids) >= max_len + _TOKENS_BEFORE_CUT
       if enough or not size < min(len(text), _MOST_CHARS_PER_TOKEN * max_len):
         break
@@ -306,12 +306,12 @@ class Tokenizer:
 
     Raises:
       ImportError: The `jinja2` package is missing.
-      ValueError: There is no template, or it refuses the messages.
+      ValueError: There is no template, or it refuses the messages, or takes
+        too long or too much (`templates.py`).
     """
-    jinja2 = _import_jinja2()
-    templates = self._templates
+    by_name = self._templates
     name = "tool_use" if options.get("tools") is not None else "default"
-    source = templates.get(name, templates.get("default"))
+    source = by_name.get(name, by_name.get("default"))
     if source is None:
       raise ValueError(
         f"Tokenizer: {self._path} has no chat template; set"
@@ -331,8 +331,8 @@ class Tokenizer:
       "add_generation_prompt": add_generation_prompt,
     }
     try:
-      return _compiled(source).render(values)
-    except (jinja2.TemplateError, TypeError) as error:
+      return templates.render(source, values)
+    except ValueError as error:
       raise ValueError(
         f"Tokenizer: the chat template of {self._path} cannot write the roles"
         f" {[message.get('role') for message in messages]}: {error}. Pass"
@@ -418,110 +418,20 @@ class Tokenizer:
     return [*ids, *new]
 
 
-class _CheckpointFiles:
-  """What the files of a checkpoint say; a lone tokenizer.json has nothing.
+@contextlib.contextmanager
+def _complaining(what: str, advice: str) -> Iterator[None]:
+  """Makes a ValueError of what the `tokenizers` library raises.
 
-  Attributes:
-    tokenizer: Path of the tokenizer.json.
-    model, generation: Contents of config.json and generation_config.json.
+  It has no class of its own for errors; and where a pattern of a file is too
+  much for the library, it panics, which is not even an Exception.
   """
-
-  def __init__(self, path: epath.Path):
-    self._directory = path if path.is_dir() else None
-    self.tokenizer = path / "tokenizer.json" if self._directory else path
-    self.generation = self._json("generation_config.json")
-    model = self._json("config.json")
-    # The language model's part of a model that also sees.
-    self.model: dict[str, Any] = {**model, **(model.get("text_config") or {})}
-    self._settings = {
-      **self._json("special_tokens_map.json"),  # Of older checkpoints.
-      **self._json("tokenizer_config.json"),
-    }
-
-  def _text(self, name: str) -> str | None:
-    if self._directory is None or not (self._directory / name).exists():
-      return None
-    return (self._directory / name).read_text(encoding="utf-8")
-
-  def _json(self, name: str) -> dict[str, Any]:
-    try:
-      found = json.loads(self._text(name) or "{}")
-    except ValueError as error:
-      raise ValueError(
-        f"Tokenizer: {self._directory}/{name} is not JSON: {error}. Copy the"
-        " checkpoint's file again."
-      ) from error
-    if not isinstance(found, dict):
-      raise ValueError(
-        f"Tokenizer: {self._directory}/{name} holds no object of keys. Copy the"
-        " checkpoint's file again."
-      )
-    return found
-
-  def special_tokens(self) -> dict[str, str]:
-    given = {name: self._settings.get(name) for name in _NAMED_TOKENS}
-    return {
-      name: token["content"] if isinstance(token, dict) else token
-      for name, token in given.items()
-      if token is not None
-    }
-
-  def chat_templates(self) -> dict[str, str]:
-    """Templates by name; most checkpoints have one, called "default"."""
-    templates: Any = self._text("chat_template.jinja")
-    if templates is None:
-      templates = self._settings.get("chat_template") or {}
-    if isinstance(templates, str):
-      return {"default": templates}
-    if isinstance(templates, list):
-      return {entry["name"]: entry["template"] for entry in templates}
-    return dict(templates)
-
-
-@functools.lru_cache(maxsize=16)
-def _compiled(source: str) -> Any:
-  """A chat template, with the tags, filters and functions of transformers."""
-  jinja2 = _import_jinja2()
-
-  class Generation(jinja2.ext.Extension):  # type: ignore[name-defined]
-    """{% generation %} marks replies for others; here it changes nothing."""
-
-    tags = {"generation"}  # noqa: RUF012 (Jinja's name and type)
-
-    def parse(self, parser):
-      line = next(parser.stream).lineno
-      body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-      return jinja2.nodes.Scope(body, lineno=line)
-
-  def raise_exception(message):
-    raise jinja2.TemplateError(message)
-
-  def strftime_now(format_):
-    return datetime.datetime.now().strftime(format_)
-
-  def tojson(
-    value, ensure_ascii=False, indent=None, separators=None, sort_keys=False
-  ):
-    # Jinja's own escapes HTML.
-    return json.dumps(
-      value,
-      ensure_ascii=ensure_ascii,
-      indent=indent,
-      separators=separators,
-      sort_keys=sort_keys,
-    )
-
-  # Templates come with downloaded checkpoints; the sandbox keeps them from
-  # anything but their arguments.
-  environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-    trim_blocks=True,
-    lstrip_blocks=True,
-    extensions=[Generation, jinja2.ext.loopcontrols],
-  )
-  environment.filters["tojson"] = tojson
-  environment.globals["raise_exception"] = raise_exception
-  environment.globals["strftime_now"] = strftime_now
-  return environment.from_string(source)
+  try:
+    yield
+  except BaseException as error:
+    is_panic = type(error).__name__ == "PanicException"
+    if not (is_panic or isinstance(error, Exception)):
+      raise
+    raise ValueError(f"Tokenizer: {what}: {error}. {advice}") from error
 
 
 def train(source: Source, vocab_size: int) -> str:
@@ -575,20 +485,6 @@ def _import_tokenizers() -> Any:
       " grpo_jax[math] or grpo_jax[hf]."
     ) from error
   return tokenizers
-
-
-def _import_jinja2() -> Any:
-  """The optional package of chat templates, imported when it is needed."""
-  try:
-    import jinja2
-    import jinja2.ext
-    import jinja2.sandbox
-  except ImportError as error:
-    raise ImportError(
-      "grpo_jax.data.tokenizer: chat templates need the package 'jinja2';"
-      " install grpo_jax[hf]."
-    ) from error
-  return jinja2
 
 
 class TaskTokenizer:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 
+from grpo_jax import ranges
 from grpo_jax.models import experts
 from grpo_jax.types import PyTree
 
@@ -30,6 +31,34 @@ ATTENTION_FORMS = ("auto", "plain", "splash", "cudnn")
 DECODE_FORMS = ("plain", "paged")
 REMAT_FORMS = ("none", "dots", "full")
 CACHE_DTYPES = ("model", "bfloat16", "int8")
+
+
+# What the numbers of an architecture may be; checked before anything of their
+# size is made, or counted through.
+_WIDTH, _MANY = ranges.Range(1, 2**20), ranges.Range(1, 2**16)
+RANGES = {
+  "width": _WIDTH,
+  "num_layers": ranges.Range(1, 4096),
+  "num_heads": _MANY,
+  "num_kv_heads": _MANY,
+  "mlp_width": _WIDTH,
+  "head_dim": _MANY,
+  "rope_theta": ranges.Range(1, ranges.MAX_FLOAT),
+  "norm_eps": ranges.Range(ranges.MIN_FLOAT, 1),
+  "attention_scale": ranges.POSITIVE,
+  "attention_softcap": ranges.POSITIVE,
+  "final_softcap": ranges.POSITIVE,
+  "sliding_window": ranges.SIZE,
+  "local_rope_theta": ranges.Range(1, ranges.MAX_FLOAT),
+  "rope_factor": ranges.POSITIVE,
+  "rope_low_freq": ranges.POSITIVE,
+  "rope_high_freq": ranges.POSITIVE,
+  "rope_original_len": ranges.SIZE,
+  "num_experts": ranges.Range(0, 2**16),
+  "experts_per_token": _MANY,
+  "expert_width": _WIDTH,
+  "vocab_size": ranges.Range(1, 2**24),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,19 +161,16 @@ class Architecture:
   param_dtype: str = "float32"
 
   def __post_init__(self):
-    for name in (
-      "width",
-      "num_layers",
-      "num_heads",
-      "num_kv_heads",
-      "mlp_width",
-      "experts_per_token",
-      "expert_width",
-    ):
-      if getattr(self, name) < 1:
-        raise ValueError(
-          f"model: {name} is {getattr(self, name)}, but must be at least 1."
-        )
+    for name, allowed in RANGES.items():
+      value = getattr(self, name, None)  # The vocabulary comes later.
+      if value is not None and value not in allowed:
+        raise ValueError(f"model: {name} is {value}, but must be {allowed}.")
+    if not self.rope_low_freq < self.rope_high_freq:
+      raise ValueError(
+        f"model: rope_low_freq is {self.rope_low_freq} and rope_high_freq"
+        f" {self.rope_high_freq}, but the bounds of the scaled wavelengths must"
+        " differ; make rope_high_freq the larger one."
+      )
     if self.num_heads % self.num_kv_heads:
       raise ValueError(
         f"model: {self.num_heads} query heads do not split over"
@@ -186,10 +212,10 @@ class Architecture:
         f"model: sliding_layers has {len(self.sliding_layers)}"
         f" entries for {self.num_layers} layers; give one for each, or none."
       )
-    if self.num_experts < 0 or (self.router_bias and not self.num_experts):
+    if self.router_bias and not self.num_experts:
       raise ValueError(
-        f"model: num_experts is {self.num_experts}; use 0 for a model without"
-        " experts (and without router_bias), or their number."
+        "model: num_experts is 0; use 0 for a model without experts (and"
+        " without router_bias), or their number."
       )
     if self.num_experts and self.experts_per_token > self.num_experts:
       raise ValueError(
@@ -225,13 +251,6 @@ class TransformerConfig(Architecture):
   """An architecture for a vocabulary of `vocab_size` token ids."""
 
   vocab_size: int
-
-  def __post_init__(self):
-    super().__post_init__()
-    if self.vocab_size < 1:
-      raise ValueError(
-        f"model: vocab_size is {self.vocab_size}, but must be at least 1."
-      )
 
 
 class Prefix(NamedTuple):

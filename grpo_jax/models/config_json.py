@@ -11,10 +11,12 @@ import dataclasses
 import json
 import os
 import pathlib
+import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from grpo_jax.models.architecture import TransformerConfig
+from grpo_jax import ranges
+from grpo_jax.models.architecture import RANGES, TransformerConfig
 
 # Of config.json, those in no table taken out once they are read.
 Keys = dict[str, Any]
@@ -30,7 +32,7 @@ def read(directory: str | os.PathLike) -> dict[str, Any]:
     )
   try:
     config = json.loads(path.read_text(encoding="utf-8"))
-  except ValueError as error:
+  except (ValueError, RecursionError) as error:
     raise ValueError(
       f"config.json is no JSON: {error}. Copy the file again."
     ) from error
@@ -52,7 +54,7 @@ def flat(config: Mapping[str, Any]) -> Keys:
 def unsupported(key: str, value: Any, supported: str) -> ValueError:
   """An error for a value that nothing here can express."""
   return ValueError(
-    f"config.json: {key} is {value!r}; supported is {supported}."
+    f"config.json: {key} is {reprlib.repr(value)}; supported is {supported}."
   )
 
 
@@ -92,11 +94,13 @@ _ANNOTATIONS = {
 
 def checked(key: str, value: Any, field: str) -> Any:
   """The value, if a field of a `TransformerConfig` may have it."""
-  annotation = _ANNOTATIONS[field]
+  annotation, allowed = _ANNOTATIONS[field], RANGES.get(field)
   for kind in annotation.split(" | "):
     # Python's True is an int.
     is_bool = isinstance(value, bool)
     if isinstance(value, _KINDS[kind]) and is_bool == (kind == "bool"):
+      if value is not None and allowed is not None and value not in allowed:
+        raise unsupported(key, value, f"a number, {allowed}")
       return value
   raise unsupported(key, value, f"a value of type {annotation}")
 
@@ -124,6 +128,7 @@ def rope(keys: Keys) -> dict[str, Any]:
 def gemma3_rope(keys: Keys) -> dict[str, Any]:
   """Positions with a second base, and without scaling, in sliding layers."""
   theta, local_theta = keys.pop("rope_theta"), keys.pop("rope_local_base_freq")
+  local_theta = checked("rope_local_base_freq", local_theta, "rope_theta")
   name, found = _rope_keys(keys)
   local: Mapping[str, Any] = {}
   if name == "rope_parameters":
@@ -161,9 +166,9 @@ def _rope_keys(keys: Keys) -> tuple[str, Mapping[str, Any]]:
   return "rope_scaling", {}
 
 
-def _rope_fields(
-  name: str, found: Mapping[str, Any], theta: Any
-) -> dict[str, Any]:
+def _rope_fields(name: str, found: Any, theta: Any) -> dict[str, Any]:
+  if not isinstance(found, Mapping):
+    raise unsupported(name, found, "null or an object")
   found = dict(found)
   old_kind = found.pop("type", "default")
   kind = found.pop("rope_type", old_kind)
@@ -203,7 +208,8 @@ def qwen_window(keys: Keys) -> dict[str, Any]:
         "use_sliding_window", used, "True if layer_types has sliding layers"
       )
     return {}
-  first = checked("max_window_layers", first, "num_layers")
+  if type(first) is not int or first < 0:
+    raise unsupported("max_window_layers", first, "a number of layers")
   return _window(window, _layer_types(keys, lambda layer: layer >= first))
 
 
@@ -242,7 +248,11 @@ def _layer_types(
   if types is None:
     return tuple(default(layer) for layer in range(count))
   known = ("full_attention", "sliding_attention")
-  if len(types) != count or not all(kind in known for kind in types):
+  if (
+    not isinstance(types, list)
+    or len(types) != count
+    or not all(kind in known for kind in types)
+  ):
     raise unsupported(
       "layer_types", types, f"{' or '.join(known)} for each of {count} layers"
     )
@@ -252,7 +262,7 @@ def _layer_types(
 def _window(size: Any, slides: tuple[bool, ...]) -> dict[str, Any]:
   if not any(slides):
     return {}
-  if not isinstance(size, int) or size < 1:
+  if type(size) is not int or size not in RANGES["sliding_window"]:
     raise unsupported("sliding_window", size, "a number of tokens")
   if all(slides):
     return {"sliding_window": size}
@@ -265,7 +275,7 @@ def _window(size: Any, slides: tuple[bool, ...]) -> dict[str, Any]:
 def attention_scale(keys: Keys) -> dict[str, Any]:
   """Factor of the scores; the key is its inverse square."""
   scalar = take(keys, "query_pre_attn_scalar")
-  if not isinstance(scalar, int | float) or scalar <= 0:
+  if type(scalar) not in (int, float) or scalar not in ranges.POSITIVE:
     raise unsupported("query_pre_attn_scalar", scalar, "a positive number")
   return {"attention_scale": float(scalar) ** -0.5}
 

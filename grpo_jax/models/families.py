@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpo_jax.models import config_json
+from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.models.config_json import Keys
 
 
@@ -111,9 +113,11 @@ def _fields(config: Keys | Mapping[str, Any]) -> tuple[Keys, Family]:
     )
   for function in family.derived:
     fields |= function(keys)
+  TransformerConfig(**fields)  # Complains about what does not fit together.
   if unknown := sorted(keys.keys() - family.fields.keys() - family.ignored):
     raise ValueError(
-      f"config.json: {', '.join(f'{k}={keys[k]!r}' for k in unknown)} is not"
+      "config.json:"
+      f" {', '.join(f'{k}={reprlib.repr(keys[k])}' for k in unknown)} is not"
       f" supported for model_type {name!r}: it may change what the model"
       " computes. If it is a note of the tool that wrote the file, remove it."
     )

@@ -14,16 +14,18 @@ _FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", _SUMS)
 _OTHERS = ("*/*", "consolidated*")
 
 
-def local_directory(name: str) -> pathlib.Path:
+def local_directory(name: str, revision: str = "") -> pathlib.Path:
   """The folder of a checkpoint, downloaded first if `name` is a hub name.
 
   Args:
     name: A folder with a config.json, or "owner/name" on the hub. A folder of
       that name comes first.
+    revision: Commit, tag or branch on the hub; only a commit stays what it is.
+      Empty: the newest of the main branch.
 
   Raises:
     FileNotFoundError: There is no such folder, or no network to look it up.
-    ValueError: The folder has no config.json.
+    ValueError: The folder has no config.json; or it is given with a revision.
     ModuleNotFoundError: A hub name, and huggingface_hub is not installed.
   """
   path = pathlib.Path(name).expanduser()
@@ -32,6 +34,12 @@ def local_directory(name: str) -> pathlib.Path:
       raise ValueError(
         f"model.checkpoint: {path} has no config.json; needed is a folder as"
         " save_pretrained writes it."
+      )
+    if revision:
+      raise ValueError(
+        f"model.revision: {revision!r} is of a checkpoint on the hub, and"
+        f" {path} is a folder, which comes first; leave the revision out, or"
+        " start in another folder."
       )
     return path
   if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
@@ -50,14 +58,16 @@ def local_directory(name: str) -> pathlib.Path:
     return pathlib.Path(
       huggingface_hub.snapshot_download(
         name,
+        revision=revision or None,
         allow_patterns=list(_FILES),
         ignore_patterns=list(_OTHERS),
       )
     )
   except Exception as error:  # Of the network, the name, the permission.
+    at = f" at {revision!r}" if revision else ""
     raise FileNotFoundError(
-      f"model.checkpoint: {name!r} is no folder in {pathlib.Path.cwd()}, and"
-      f" could not be downloaded from the hub ({type(error).__name__}:"
+      f"model.checkpoint: {name!r}{at} is no folder in {pathlib.Path.cwd()},"
+      f" and could not be downloaded from the hub ({type(error).__name__}:"
       f" {error}). Copy the checkpoint to a folder and give its path."
     ) from error
 

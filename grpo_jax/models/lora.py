@@ -21,6 +21,7 @@ import functools
 import json
 import os
 import pathlib
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from grpo_jax import ranges
 from grpo_jax.models import quantization
 from grpo_jax.types import Policy, PyTree
 
@@ -49,6 +51,7 @@ _FUSED = {
   "key": slice(-2, -1),
   "value": slice(-1, None),
 }
+RANKS = ranges.Range(1, 2**16)
 _WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
@@ -72,14 +75,14 @@ class LoRAConfig:
   quantization: str = "none"
 
   def __post_init__(self):
-    if self.rank < 1:
+    if self.rank not in RANKS:
       raise ValueError(
-        f"lora: rank is {self.rank}, but must be at least 1; leave the"
-        " adapters out to train all parameters."
+        f"lora: rank is {self.rank}, but must be {RANKS}; leave the adapters"
+        " out to train all parameters."
       )
-    if not self.alpha > 0:
+    if self.alpha not in ranges.POSITIVE:
       raise ValueError(
-        f"lora: alpha is {self.alpha}, but must be greater than 0; else the"
+        f"lora: alpha is {self.alpha}, but must be {ranges.POSITIVE}; else the"
         " adapters have no effect."
       )
     if {*self.modules} - {*_MODULES} or len({*self.modules}) < len(
@@ -293,6 +296,7 @@ def save_peft(
   params: PyTree,
   config: LoRAConfig,
   base_model: str = "",
+  revision: str = "",
 ) -> None:
   """Writes the adapters as PEFT does, for the base's Hugging Face checkpoint.
 
@@ -300,8 +304,8 @@ def save_peft(
     directory: Gets adapter_config.json and adapter_model.safetensors.
     params: Of a `lora_policy`.
     config: Its config.
-    base_model: Folder or hub name of the checkpoint of the base, noted in the
-      config file.
+    base_model, revision: Folder or hub name of the checkpoint of the base, and
+      which one it is on the hub, noted in the config file.
 
   Raises:
     ValueError: The directory has one of the files already.
@@ -327,6 +331,7 @@ def save_peft(
     "peft_type": "LORA",
     "task_type": "CAUSAL_LM",
     "base_model_name_or_path": base_model,
+    "revision": revision or None,
     "inference_mode": True,
     "r": config.rank,
     "lora_alpha": config.alpha,
@@ -339,6 +344,54 @@ def save_peft(
   }
   text = json.dumps(settings, indent=2) + "\n"
   (directory / _CONFIG).write_text(text, encoding="utf-8")
+
+
+def peft_config(
+  directory: str | os.PathLike, quantization: str = "none"
+) -> LoRAConfig:
+  """The config of the adapters that PEFT, or `save_peft`, wrote.
+
+  Args:
+    directory: Has adapter_config.json and adapter_model.safetensors.
+    quantization: Of the base, which the file does not say.
+
+  Raises:
+    FileNotFoundError: A file is missing.
+    ValueError: adapter_config.json is damaged, or says what a `LoRAConfig`
+      cannot.
+  """
+  settings = _read_settings(directory)
+  path = pathlib.Path(directory) / _CONFIG
+  targets = settings.get("target_modules")
+  ours = {theirs.split(".")[-1]: name for name, (_, theirs) in _MODULES.items()}
+  listed = [] if targets == "all-linear" else targets
+  if not isinstance(listed, list) or not all(
+    isinstance(name, str) and name.split(".")[-1] in ours for name in listed
+  ):
+    raise ValueError(
+      f"peft_config: {path} has target_modules {reprlib.repr(targets)}; needed"
+      f" is 'all-linear', or a list of {', '.join(ours)}. Write the modules out"
+      " of which the file has adapters."
+    )
+  named = {ours[name.split(".")[-1]] for name in listed}
+  rank: Any = settings.get("r")
+  alpha: Any = settings.get("lora_alpha")
+  if type(rank) is not int or type(alpha) not in (int, float):
+    raise ValueError(
+      f"peft_config: {path} has r {reprlib.repr(rank)} and lora_alpha"
+      f" {reprlib.repr(alpha)}; needed are a whole number and a number."
+    )
+  try:
+    config = LoRAConfig(
+      rank=rank,
+      alpha=alpha,
+      modules=tuple(name for name in _MODULES if name in named),
+      quantization=quantization,
+    )
+  except ValueError as error:
+    raise ValueError(f"peft_config: {path}: {error}") from error
+  _check_settings(path, settings, config)
+  return config
 
 
 def load_peft(
@@ -358,15 +411,9 @@ def load_peft(
     ModuleNotFoundError: safetensors is not installed.
   """
   safetensors = _safetensors()
-  directory = pathlib.Path(directory)
-  for name in (_WEIGHTS, _CONFIG):
-    if not (directory / name).exists():
-      raise FileNotFoundError(
-        f"load_peft: {directory / name} is missing; needed is a folder as"
-        " PEFT's save_pretrained writes it."
-      )
-  settings = json.loads((directory / _CONFIG).read_text(encoding="utf-8"))
-  _check_settings(directory, settings, config)
+  settings = _read_settings(directory)
+  directory = pathlib.Path(directory).expanduser()
+  _check_settings(directory / _CONFIG, settings, config)
   try:
     tensors = safetensors.load_file(directory / _WEIGHTS)
   except Exception as error:
@@ -390,6 +437,29 @@ def load_peft(
   return {**params, "trained": _from_peft(tensors, params["trained"])}
 
 
+def _read_settings(directory: str | os.PathLike) -> dict[str, Any]:
+  """What adapter_config.json says; both files are there."""
+  directory = pathlib.Path(directory).expanduser()
+  for name in (_WEIGHTS, _CONFIG):
+    if not (directory / name).is_file():
+      raise FileNotFoundError(
+        f"load_peft: {directory / name} is missing; needed is a folder as"
+        " PEFT's save_pretrained writes it."
+      )
+  path = directory / _CONFIG
+  try:
+    settings = json.loads(path.read_text(encoding="utf-8"))
+  except (ValueError, RecursionError) as error:
+    raise ValueError(
+      f"load_peft: {path} is no JSON: {error}. Copy the file again."
+    ) from error
+  if not isinstance(settings, dict):
+    raise ValueError(
+      f"load_peft: {path} holds no object of keys. Copy the file again."
+    )
+  return settings
+
+
 def _safetensors():
   try:
     from safetensors import numpy as safetensors
@@ -405,7 +475,9 @@ def _shape(arrays: dict[str, Any], name: str) -> Any:
   return tuple(arrays[name].shape) if name in arrays else "absent"
 
 
-def _check_settings(directory, settings, config) -> None:
+def _check_settings(
+  path: pathlib.Path, settings: dict[str, Any], config: LoRAConfig
+) -> None:
   """Raises unless the adapters mean what a `LoRAConfig` can say."""
   plain = {
     "peft_type": "LORA",
@@ -419,19 +491,25 @@ def _check_settings(directory, settings, config) -> None:
     "alpha_pattern": {},
     "modules_to_save": None,
     "layers_to_transform": None,
+    "layer_replication": None,
+    "lora_bias": False,
+    "use_qalora": False,
+    "target_parameters": None,
+    "trainable_token_indices": None,
+    # Adapters that begin to work in the middle of a text.
+    "alora_invocation_tokens": None,
   }
   # Other ways to start, like PiSSA, take a part out of the base's weights.
   if settings.get("init_lora_weights") not in (None, True, False, "gaussian"):
     plain["init_lora_weights"] = True
   differ = [
-    f"{name} is {settings[name]!r}, needed is {value!r}"
+    f"{name} is {reprlib.repr(settings[name])}, needed is {value!r}"
     for name, value in plain.items()
     if settings.get(name, value) not in (value, value or None)
   ]
   if differ:
     raise ValueError(
-      f"load_peft: {directory / _CONFIG} does not fit this policy:"
-      f" {'; '.join(differ)}."
+      f"load_peft: {path} does not fit this policy: {'; '.join(differ)}."
     )
 
 

@@ -23,6 +23,7 @@ DTYPES = {
   "BF16": np.dtype(jnp.bfloat16),
 }
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_MAX_HEADER = 10**8  # bytes, as the library of the format says
 
 
 # --- Reading ---
@@ -65,7 +66,16 @@ def find(directory: pathlib.Path) -> dict[str, Tensor]:
   try:
     files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
     names = sorted({*files.values()})
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    for name in names:
+      if pathlib.PurePath(name).name != name or not name.strip("."):
+        raise ValueError(f"{name!r} is no name of a file beside it")
+  except (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+  ) as error:
     raise ValueError(
       f"load: {index} has no weight_map of tensors and files ({error!r});"
       " copy it again."
@@ -97,13 +107,15 @@ def _read_header(path: pathlib.Path) -> dict[str, Tensor]:
       if start == b"version ":
         raise ValueError("a pointer of git-lfs, which git lfs pull resolves")
       length = int.from_bytes(start, "little")
-      if length > size - 8:
+      if length > min(size - 8, _MAX_HEADER):
         raise ValueError(f"a header of {length} bytes in a file of {size}")
       header = _header(file.read(length))
     tensors = {}
     for name, entry in header.items():
       try:
         begin, end = entry["data_offsets"]
+        if not all(type(n) is int for n in (begin, end, *entry["shape"])):
+          raise ValueError
         tensors[name] = Tensor(
           path,
           entry["dtype"],

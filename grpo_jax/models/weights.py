@@ -132,8 +132,15 @@ def load(
   config, family = _agreed("load", directory, config)
   if param_dtype is not None:
     config = dataclasses.replace(config, param_dtype=param_dtype)
-  abstract = _abstract_params(config)
   tensors = tensor_files.find(directory)
+  # Before each of them is looked for by name.
+  if config.num_layers * max(config.num_experts, 1) > len(tensors):
+    raise ValueError(
+      f"load: {directory} has {len(tensors)} tensors, and config.json describes"
+      f" {config.num_layers} layers with {config.num_experts} experts each; it"
+      " is of another checkpoint. Copy all files again."
+    )
+  abstract = _abstract_params(config)
   pieces = _pieces(family, abstract)
   _check(directory, config, family, pieces, tensors)
   if callable(shardings):

@@ -44,14 +44,21 @@ def make_task(name: str, **options: Any) -> Task:
 
   Raises:
     KeyError: If the task or an option is unknown; names the known ones.
+    TypeError: If an option is of another kind than its default.
     ValueError: If an option is out of range.
   """
   if name not in TASKS:
     raise KeyError(_unknown("task", name, TASKS))
   known = inspect.signature(TASKS[name]).parameters
-  for option in options:
+  for option, value in options.items():
     if option not in known:
       raise KeyError(_unknown(f"option of task {name!r}", option, known))
+    kind = type(known[option].default)
+    if type(value) is not kind and (type(value), kind) != (int, float):
+      raise TypeError(
+        f"make_task: option {option!r} of task {name!r} is {value!r}; it needs"
+        f" a {kind.__name__}, as {known[option].default!r}."
+      )
   return TASKS[name](**options)
 
 

@@ -9,7 +9,6 @@ sizes checked, so that nothing downstream reads a misspelt key.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import itertools
 import operator
@@ -21,667 +20,28 @@ from typing import Any
 import ml_collections
 from ml_collections import config_dict
 
-from grpo_jax import algorithms
-from grpo_jax.models import architecture, critic, families, hub, lora
-from grpo_jax.rollout import sampling
-from grpo_jax.training import hosts, kinds
-from grpo_jax.types import Algorithm
-
-# The component of the reward that a model of the run gives.
-REWARD_MODEL = "reward_model"
-
-
-def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
-  if value not in known:
-    raise ValueError(
-      f"config: {what} got {value!r}{_nearest(value, known)}; choose one of"
-      f" {', '.join(known)}."
-    )
-
-
-def _positive(config: Any, where: str, *names: str) -> None:
-  for name in names:
-    if not getattr(config, name) > 0:
-      raise ValueError(
-        f"{where}.{name}={getattr(config, name)} must be greater than 0."
-      )
-
-
-def _not_negative(config: Any, where: str, *names: str) -> None:
-  for name in names:
-    if not getattr(config, name) >= 0:
-      raise ValueError(
-        f"{where}.{name}={getattr(config, name)} must be 0 or greater."
-      )
-
-
-def _nearest(name: str, known: typing.Iterable[str]) -> str:
-  near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-  return f" (did you mean {near[0]!r}?)" if near else ""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig(architecture.Architecture):
-  """A transformer; `models/architecture.py` says what the other fields mean.
-
-  Attributes:
-    checkpoint: Folder or hub name of a Hugging Face checkpoint to start from.
-      Its config.json then decides the architecture: of the other fields only
-      `dtype`, `param_dtype`, `attention`, `decode_attention`, `experts`,
-      `remat` and `cache_dtype` may be set. Empty: from scratch.
-    lora_rank: Of low-rank adapters, which alone are trained; 0 for none.
-    lora_alpha: Their term is multiplied by lora_alpha / lora_rank.
-    lora_modules: Projections with an adapter, of "query", "key", "value",
-      "out", "gate", "up", "down"; empty: all that the layers have.
-    quantization: Of the kernels beneath the adapters: "none", "int8" or
-      "nf4".
-  """
-
-  checkpoint: str = ""
-  lora_rank: int = 0
-  lora_alpha: float = 32.0
-  lora_modules: tuple[str, ...] = ()
-  quantization: str = "none"
-
-  def __post_init__(self):
-    super().__post_init__()
-    _not_negative(self, "config.model", "lora_rank")
-    if not self.lora_rank and self.quantization != "none":
-      raise ValueError(
-        f"config.model.quantization={self.quantization!r} freezes the kernels"
-        " of the layers, and nothing else would be trained; set"
-        " config.model.lora_rank, or quantization='none'."
-      )
-    self.adapters()
-
-  def adapters(self) -> lora.LoRAConfig | None:
-    """The low-rank adapters, or None.
-
-    Raises:
-      ValueError: A number is out of range.
-    """
-    if not self.lora_rank:
-      return None
-    return lora.LoRAConfig(
-      rank=self.lora_rank,
-      alpha=self.lora_alpha,
-      modules=self.lora_modules,
-      quantization=self.quantization,
-    )
-
-  def transformer(self, vocab_size: int) -> architecture.TransformerConfig:
-    """The architecture, for a vocabulary of at least this size.
-
-    Raises:
-      FileNotFoundError, ValueError: The checkpoint is missing, unsupported,
-        or too small for the vocabulary; or a field contradicts it.
-    """
-    fields = {
-      field.name: getattr(self, field.name)
-      for field in dataclasses.fields(architecture.Architecture)
-    }
-    if not self.checkpoint:
-      return architecture.TransformerConfig(vocab_size=vocab_size, **fields)
-    default = ModelConfig()
-    ours = architecture.FIELDS_OF_A_RUN
-    for name, value in fields.items():
-      if name not in ours and value != getattr(default, name):
-        raise ValueError(
-          f"config.model.{name}={value} with config.model.checkpoint="
-          f"{self.checkpoint!r}: its config.json decides the architecture; of"
-          f" the model's fields only {', '.join(ours)} may be set beside it."
-          " Start from configs/checkpoint.py, which sets none."
-        )
-    theirs, _ = families.from_config_json(hub.local_directory(self.checkpoint))
-    if theirs["vocab_size"] < vocab_size:
-      raise ValueError(
-        f"config.model.checkpoint={self.checkpoint!r} has"
-        f" {theirs['vocab_size']} token ids and the tokenizer {vocab_size};"
-        " set config.data.tokenizer to the checkpoint's own."
-      )
-    kept = {name: fields[name] for name in ours}
-    return architecture.TransformerConfig(**{**theirs, **kept})
-
-
-@dataclasses.dataclass(frozen=True)
-class DataConfig:
-  """Where prompts come from.
-
-  Attributes:
-    source: "task" (synthetic, `tasks/`), "tfds" or "jsonl".
-    name: Task name, or TFDS dataset name ("gsm8k").
-    task_options: Options of the task (`tasks/<name>.py`).
-    train_path: JSON-lines file of training prompts; local or gs://.
-    eval_path: JSON-lines file of held-out prompts; empty: the training file.
-    format: How the rows of a JSON-lines file read; empty: the fields prompt,
-      answer, completion and extras; "gsm8k": question and worked answer.
-    tokenizer: Path of a `tokenizer.json` or of a checkpoint's folder, or
-      "gsm8k" for the one that comes with the package; empty with a
-      `model.checkpoint`: that one's. Unused by tasks, which are made of ids.
-    template: How a prompt is put to the model: a text with "{prompt}", or
-      "chat" for the tokenizer's own chat template.
-    chat_options: What the chat template reads beside the messages.
-    end_tokens: Tokens that end a completion; empty: those of the tokenizer.
-    max_prompt_len: Prompt slots S; longer prompts are left out and counted.
-      None: what the task needs.
-    drop_tag_probability: How often the supervised teacher of worked answers
-      ("gsm8k") drops one of its format tags, in [0, 1].
-    environment: Import path "package.module:function" of what makes the
-      sessions of an environment on the host (`types.HostEnvironment`): episodes
-      of several turns, whose scores are the components of the reward. With a
-      task, it takes the place of the task's verifier or environment. Empty:
-      none.
-  """
-
-  source: str = "task"
-  name: str = "add"
-  task_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  train_path: str = ""
-  eval_path: str = ""
-  format: str = ""
-  tokenizer: str = ""
-  template: str = "{prompt}"
-  chat_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  end_tokens: tuple[str, ...] = ()
-  max_prompt_len: int | None = None
-  drop_tag_probability: float = 0.0
-  environment: str = ""
-
-  def __post_init__(self):
-    _one_of("data.source", self.source, ("task", "tfds", "jsonl"))
-    if "{prompt}" not in self.template and self.template != "chat":
-      raise ValueError(
-        f"config.data.template={self.template!r} does not contain"
-        ' "{prompt}"; write where the prompt goes, or "chat" for the'
-        " tokenizer's own template."
-      )
-    if self.source == "jsonl" and not self.train_path:
-      raise ValueError(
-        "config.data.source='jsonl' needs config.data.train_path, a file with"
-        " one JSON object per line with a field 'prompt'."
-      )
-
-
-@dataclasses.dataclass(frozen=True)
-class EnvironmentConfig:
-  """Turns of an environment on the host (`data.environment`).
-
-  Attributes:
-    max_turns: Most actions of an episode.
-    max_action_len: Tokens after which an action ends.
-    max_observation_len: Tokens to which an observation is cut.
-    action_ends: Texts of tokens that end an action, beside the end tokens.
-
-  None, and no text, mean those of the task's own environment; where there is
-  none, the sizes are needed.
-  """
-
-  max_turns: int | None = None
-  max_action_len: int | None = None
-  max_observation_len: int | None = None
-  action_ends: tuple[str, ...] = ()
-
-  def __post_init__(self):
-    for name in ("max_turns", "max_action_len", "max_observation_len"):
-      if getattr(self, name) is not None:
-        _positive(self, "config.environment", name)
-
-
-@dataclasses.dataclass(frozen=True)
-class SamplingConfig:
-  """How completions are drawn.
-
-  Attributes:
-    max_new_tokens: Budget T per completion; None: what the task needs.
-    temperature: Of training rollouts, > 0.
-    top_k, top_p, min_p: Filters; None switches one off.
-    lanes: Completions that are decoded at once; None: all. With fewer, the
-      next one begins where another has ended, which pays where their lengths
-      differ, and the cache has room for as many only.
-  """
-
-  max_new_tokens: int | None = None
-  temperature: float = 1.0
-  top_k: int | None = None
-  top_p: float | None = None
-  min_p: float | None = None
-  lanes: int | None = None
-
-  def __post_init__(self):
-    if not self.temperature > 0:
-      raise ValueError(
-        f"config.sampling.temperature={self.temperature} must be > 0:"
-        " training needs samples. Evaluation is greedy by itself."
-      )
-    for name in ("max_new_tokens", "lanes"):
-      if getattr(self, name) is not None:
-        _positive(self, "config.sampling", name)
-
-  def sampler(
-    self,
-    max_new_tokens: int,
-    end_ids: tuple[int, ...],
-    pad_id: int,
-    record_kept: bool = False,
-    record_routing: bool = False,
-  ) -> sampling.SamplingConfig:
-    """The sampler's config for a tokenizer."""
-    return sampling.SamplingConfig(
-      max_new_tokens=max_new_tokens,
-      end_ids=end_ids,
-      pad_id=pad_id,
-      temperature=self.temperature,
-      top_k=self.top_k,
-      top_p=self.top_p,
-      min_p=self.min_p,
-      record_kept=record_kept,
-      record_routing=record_routing,
-      lanes=self.lanes,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class RewardsConfig:
-  """What the verifiers are and how they add up.
-
-  Attributes:
-    functions: For tasks, components of the task's verifier ("accuracy",
-      …), computed inside the program. With an environment on the host, scores
-      of its sessions, and "return". Otherwise host functions: a built-in
-      name ("math_accuracy", "think_answer_format") or an import path
-      ("my_pkg.rewards:brevity"). In any of these cases also "reward_model": a
-      model that was trained on pairs of completions (`config.reward_model`).
-    weights: One weight per function.
-    correct: The function whose value ≥ 1 marks a right answer (metrics
-      only); empty: the first.
-    row_timeout_s: Longest time for one try of a row on the host, seconds; with
-      an environment there for one action.
-    step_timeout_s: Longest time for all rows of a step, seconds; of an
-      evaluation, for those of a batch.
-    num_workers: Processes of verifiers, or of sessions: so many rows are worked
-      on at a time.
-    max_unscored: Share of rows, in [0, 1], that may stay unscored. With more of
-      them in three steps one after another the run is saved and ends with an
-      error; with more in an evaluation the run has failed, whatever its
-      accuracy. A policy with a share of u that nobody scored has an accuracy
-      of at most 1 − u.
-    variables: Names of environment variables that they get besides those of
-      `processes.VARIABLES`, such as an address or a key of a service.
-  """
-
-  functions: tuple[str, ...] = ("accuracy",)
-  weights: tuple[float, ...] = (1.0,)
-  correct: str = ""
-  row_timeout_s: float = 10.0
-  step_timeout_s: float = 120.0
-  num_workers: int = 2
-  max_unscored: float = 0.5
-  variables: tuple[str, ...] = ()
-
-  def __post_init__(self):
-    if not 0 <= self.max_unscored <= 1:
-      raise ValueError(
-        f"config.rewards.max_unscored={self.max_unscored} must be in [0, 1]."
-      )
-    if len(self.functions) != len(self.weights) or not self.functions:
-      raise ValueError(
-        f"config.rewards: {len(self.functions)} functions {self.functions}"
-        f" and {len(self.weights)} weights {self.weights}; give one weight"
-        " per function, and at least one function."
-      )
-    if self.correct and self.correct not in self.functions:
-      raise ValueError(
-        f"config.rewards.correct={self.correct!r} is not one of"
-        f" config.rewards.functions={self.functions}."
-      )
-    if (self.correct or self.functions[0]) == REWARD_MODEL:
-      raise ValueError(
-        f"config.rewards.functions={self.functions}: what is right is not for"
-        " a reward model to say; name a verifier first, or as"
-        " config.rewards.correct."
-      )
-    _positive(self, "config.rewards", "row_timeout_s", "step_timeout_s")
-    _positive(self, "config.rewards", "num_workers")
-
-
-@dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
-  """A rule with a schedule, global-norm clipping and a decay mask.
-
-  Attributes:
-    name: "adamw"; "adafactor" (factored second moments, no first ones: the
-      least memory); or "muon" (orthogonalised momentum for the matrices of the
-      layers, AdamW for the rest). A learning rate makes steps of about the
-      same size with each.
-    learning_rate: Peak.
-    schedule: "constant", "linear" or "cosine" decay after the warm-up, over
-      all gradient steps of the phase.
-    warmup_steps: Gradient steps of linear warm-up.
-    final_fraction: Learning rate at the end, as a fraction of the peak.
-    b1, b2, eps: AdamW's.
-    weight_decay: Decoupled; only on matrices, not on embeddings, norms and
-      biases.
-    clip_norm: Largest global gradient norm.
-    stochastic_rounding: Round the sum of a bfloat16 parameter and its update
-      up or down at random, so that small updates are not lost. Needs
-      config.model.param_dtype="bfloat16".
-  """
-
-  name: str = "adamw"
-  learning_rate: float = 1e-4
-  schedule: str = "constant"
-  warmup_steps: int = 0
-  final_fraction: float = 0.0
-  b1: float = 0.9
-  b2: float = 0.99
-  eps: float = 1e-8
-  weight_decay: float = 0.0
-  clip_norm: float = 1.0
-  stochastic_rounding: bool = False
-
-  def __post_init__(self):
-    _one_of("optimizer.name", self.name, ("adamw", "adafactor", "muon"))
-    _one_of("schedule", self.schedule, ("constant", "linear", "cosine"))
-
-  def check(self, where: str) -> None:
-    """Raises ValueError if a number is out of range."""
-    _positive(self, where, "learning_rate", "clip_norm")
-    _not_negative(self, where, "warmup_steps", "final_fraction", "weight_decay")
-    for name in ("b1", "b2"):
-      if not 0 <= getattr(self, name) < 1:
-        raise ValueError(
-          f"{where}.{name}={getattr(self, name)} must be in [0, 1)."
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class PhaseConfig:
-  """One phase of a run.
-
-  Attributes:
-    kind: Where its batches come from, and what they train: see `kinds.py`.
-    steps: Batches.
-    num_prompts: Prompts per batch.
-    group_size: Completions per prompt (1 in a supervised phase).
-    max_rounds: With dynamic sampling, draw up to so many batches of prompts in
-      a step, until num_prompts of them have completions with different
-      rewards; those are trained, and what the last round has beyond them is
-      dropped. If there are fewer, the others are left out of the loss as with
-      1, which draws one batch. A step takes max_rounds × num_prompts prompts
-      from the data, drawn or not: where the data stands is then a function of
-      the step, and a run resumes exactly.
-    max_prompt_len: Longer prompts are left out of this phase and counted,
-      tokens; None: as in config.data.
-    num_epochs: Passes over each batch.
-    num_minibatches: Gradient steps per pass, on whole groups in random order;
-      on single rows if the groups do not divide by it.
-    micro_batch_size: Rows per forward/backward pass; None: a good size for
-      the backend. Changes time and memory, never the gradient.
-    num_lengths: Completion lengths that the update is compiled for, from T down
-      to T / 8 by equal factors, none below 16 slots: rows of about the same
-      length go together, and completions that end early cost less. Each takes a
-      compilation of its own; 1 for T only. In a single micro-batch the longest
-      row decides for all.
-    logits_chunk_mib: What the float32 logits of a chunk may take on a device,
-      MiB; None: a good size for the backend. Changes time and memory only.
-    reset_optimizer: Start the phase with a fresh optimizer state.
-    set_reference: Start the phase with the reference policy set to the
-      current one.
-    reference_workdirs: Take the reference policy from the last checkpoint of
-      this run instead: a teacher of the same architecture and vocabulary. With
-      several, the number of a prompt's domain says which of them is its own.
-    ema_decay: Of the average of the parameters, per step; None keeps none.
-    staleness: Updates that the parameters of a rollout may be behind those
-      that it trains. 0 is exact: the device waits for the host's verifiers.
-      With k, rollouts of the next k batches are on their way while the host
-      verifies one; needs verifiers on the host, and an algorithm that corrects
-      what has changed in between (config.algorithm.importance_mode, …).
-    optimizer: Of this phase.
-  """
-
-  kind: str = "rl"
-  steps: int = 100
-  num_prompts: int = 32
-  group_size: int = 1
-  max_rounds: int = 1
-  max_prompt_len: int | None = None
-  num_epochs: int = 1
-  num_minibatches: int = 1
-  micro_batch_size: int | None = None
-  num_lengths: int = 4
-  logits_chunk_mib: int | None = None
-  reset_optimizer: bool = True
-  set_reference: bool = True
-  reference_workdirs: tuple[str, ...] = ()
-  ema_decay: float | None = None
-  staleness: int = 0
-  optimizer: OptimizerConfig = OptimizerConfig()
-
-  @property
-  def num_rows(self) -> int:
-    """Completions per batch."""
-    return self.num_prompts * self.group_size
-
-  @property
-  def of_kind(self) -> kinds.Kind:
-    """What phases of this kind have in common."""
-    return kinds.KINDS[self.kind]
-
-  @property
-  def plays(self) -> bool:
-    """Whether completions are drawn, or come with the data."""
-    return self.of_kind.plays
-
-  @property
-  def trains(self) -> tuple[str, ...]:
-    """Members that it may train."""
-    return self.of_kind.trains
-
-  def objective(self, algorithm: tuple[str, Any]) -> tuple[Algorithm, Any]:
-    """The objective of the phase and its config, from those of the run.
-
-    Raises:
-      ValueError: The run's algorithm has nothing that this kind trains.
-    """
-    name, config = algorithm
-    return self.of_kind.objective(algorithms.get_algorithm(name), config)
-
-  def check(self, name: str) -> None:
-    """Raises ValueError with the equation of sizes if they do not fit."""
-    _one_of(f"{name}.kind", self.kind, tuple(kinds.KINDS))
-    for field in (
-      "num_prompts",
-      "group_size",
-      "max_rounds",
-      "num_epochs",
-      "num_minibatches",
-      "num_lengths",
-    ):
-      _positive(self, f"config.{name}", field)
-    _not_negative(self, f"config.{name}", "steps", "staleness")
-    self.of_kind.check(name, self)
-    self.optimizer.check(f"config.{name}.optimizer")
-    rows, minibatch = self.num_rows, self.num_rows // self.num_minibatches
-    micro = self.micro_batch_size
-    if rows % self.num_minibatches or (
-      micro is not None and (micro < 1 or minibatch % micro)
-    ):
-      raise ValueError(
-        f"config.{name}: the sizes do not fit together. Needed:\n"
-        "  num_prompts × group_size = num_minibatches × (a whole number of)"
-        " × micro_batch_size\n"
-        f"  {self.num_prompts} × {self.group_size} = {rows} rows;"
-        f" {self.num_minibatches} minibatches of"
-        f" {rows / self.num_minibatches:g} rows; micro-batches of"
-        f" {micro if micro is not None else 'automatic'} rows.\n"
-        f"Change config.{name}.group_size, num_minibatches or"
-        " micro_batch_size so that each divides."
-      )
-    if self.logits_chunk_mib is not None:
-      _positive(self, f"config.{name}", "logits_chunk_mib")
-    if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
-      raise ValueError(
-        f"config.{name}.ema_decay={self.ema_decay} must be in [0, 1)."
-      )
-
-
-_SECTIONS: dict[str, PhaseConfig] = {
-  "sft": PhaseConfig(kind="supervised"),
-  "value": PhaseConfig(kind="value", steps=50),
-  "rl": PhaseConfig(kind="rl", group_size=8),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class CriticConfig:
-  """The critic of algorithms that have one, in the phases "value" and "rl".
-
-  Attributes:
-    trunk: "own": a copy of the policy, made where the first of these phases
-      begins; or "shared": the policy's hidden states as constants.
-    freeze: Names in the paths of parameters of an own trunk that are not
-      trained, such as "attention" or "embed".
-    num_updates: Gradient steps for each one of the policy; 0 keeps the critic
-      as it is.
-    optimizer: Its own; the schedule begins anew in each phase.
-  """
-
-  trunk: str = "own"
-  freeze: tuple[str, ...] = ()
-  num_updates: int = 1
-  optimizer: OptimizerConfig = OptimizerConfig()
-
-  def __post_init__(self):
-    _one_of("critic.trunk", self.trunk, critic.TRUNKS)
-    _not_negative(self, "config.critic", "num_updates")
-    self.optimizer.check("config.critic.optimizer")
-
-
-@dataclasses.dataclass(frozen=True)
-class RewardModelConfig:
-  """A model that scores completions, where rewards have "reward_model".
-
-  Attributes:
-    workdir: The run that has trained it, in a phase of the kind "preference";
-      empty: a phase of this run.
-    freeze: Names in the paths of parameters of its trunk, a copy of the policy,
-      that are not trained.
-    num_updates: Gradient steps on each minibatch of pairs.
-    optimizer: Its own; the schedule begins anew in each phase.
-  """
-
-  workdir: str = ""
-  freeze: tuple[str, ...] = ()
-  num_updates: int = 1
-  optimizer: OptimizerConfig = OptimizerConfig()
-
-  def __post_init__(self):
-    _not_negative(self, "config.reward_model", "num_updates")
-    self.optimizer.check("config.reward_model.optimizer")
-
-
-@dataclasses.dataclass(frozen=True)
-class EvalConfig:
-  """Held-out evaluation.
-
-  Attributes:
-    num_prompts: Held-out prompts, one completion each.
-    batch_size: Prompts per evaluation batch.
-    temperature: Of the completions; 0 is greedy.
-    every: Steps of the "rl" phase between evaluations; 0: only before and
-      after the phase.
-  """
-
-  num_prompts: int = 256
-  batch_size: int = 256
-  temperature: float = 0.0
-  every: int = 0
-
-  def __post_init__(self):
-    _positive(self, "config.eval", "num_prompts", "batch_size")
-    _not_negative(self, "config.eval", "temperature", "every")
-
-
-@dataclasses.dataclass(frozen=True)
-class CheckpointConfig:
-  """When to save.
-
-  Attributes:
-    every: Steps between checkpoints; 0: only at the end of a phase.
-    keep: Latest checkpoints kept.
-  """
-
-  every: int = 0
-  keep: int = 2
-
-  def __post_init__(self):
-    _not_negative(self, "config.checkpoint", "every")
-    _positive(self, "config.checkpoint", "keep")
-
-
-@dataclasses.dataclass(frozen=True)
-class LogConfig:
-  """What to write beside metrics.jsonl.
-
-  Attributes:
-    tensorboard: Write TensorBoard events.
-    wandb_project: W&B project (extra `wandb`); empty: no W&B.
-    samples_every: Steps between sampled texts in samples.jsonl; 0: none.
-    num_samples: Rows each time.
-  """
-
-  tensorboard: bool = True
-  wandb_project: str = ""
-  samples_every: int = 20
-  num_samples: int = 4
-
-  def __post_init__(self):
-    _not_negative(self, "config.log", "samples_every", "num_samples")
-
-
-@dataclasses.dataclass(frozen=True)
-class HostsConfig:
-  """When a run on several hosts gives one of its processes up; `hosts.py`.
-
-  Attributes:
-    timeout_s: Seconds without a sign of life from the process.
-    stall_s: Seconds that it is alive and behind the others, or that none gets
-      on: more than the longest compilation, evaluation or save takes.
-  """
-
-  timeout_s: float = 60.0
-  stall_s: float = 3600.0
-
-  def __post_init__(self):
-    _positive(self, "config.hosts", "timeout_s", "stall_s")
-    if self.timeout_s > hosts.MAX_TIMEOUT_S:
-      raise ValueError(
-        f"config.hosts.timeout_s={self.timeout_s} must be at most"
-        f" {hosts.MAX_TIMEOUT_S}: JAX itself waits little longer."
-      )
-
-
-@dataclasses.dataclass(frozen=True)
-class MeshConfig:
-  """Devices = data × fsdp × expert × tensor; see `sharding.py`.
-
-  Rows of a batch are split over data × fsdp × expert.
-
-  Attributes:
-    data: Copies of the parameters; None: as many as there are devices for.
-      With several TPU slices, a multiple of their number; the gradient of
-      every micro-batch is summed across them, so there a large
-      `micro_batch_size` saves time.
-    fsdp: Devices over which parameters, gradients and moments are split.
-    tensor: Devices over which heads, MLP width and vocabulary are split;
-      divides them, and the key/value heads.
-    expert: Devices over which experts are split; divides their number.
-  """
-
-  data: int | None = None
-  fsdp: int = 1
-  tensor: int = 1
-  expert: int = 1
+from grpo_jax import algorithms, ranges
+from grpo_jax.training import kinds
+from grpo_jax.training.sections import (
+  SECTIONS,
+  CriticConfig,
+  PhaseConfig,
+  RewardModelConfig,
+)
+from grpo_jax.training.settings import (
+  CheckpointConfig,
+  DataConfig,
+  EnvironmentConfig,
+  EvalConfig,
+  HostsConfig,
+  LogConfig,
+  MeshConfig,
+  ModelConfig,
+  RewardsConfig,
+  SamplingConfig,
+  nearest,
+  one_of,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -715,33 +75,52 @@ class RunConfig:
   start_workdir: str = ""
   phases: tuple[str, ...] = ("sft", "rl")
   sections: Mapping[str, PhaseConfig] = dataclasses.field(
-    default_factory=lambda: dict(_SECTIONS)
+    default_factory=lambda: dict(SECTIONS)
   )
-  critic: CriticConfig = CriticConfig()
-  reward_model: RewardModelConfig = RewardModelConfig()
+  critic: CriticConfig = dataclasses.field(default_factory=CriticConfig)
+  reward_model: RewardModelConfig = dataclasses.field(
+    default_factory=RewardModelConfig
+  )
   algorithm: Any = None
-  data: DataConfig = DataConfig()
-  environment: EnvironmentConfig = EnvironmentConfig()
-  model: ModelConfig = ModelConfig()
-  sampling: SamplingConfig = SamplingConfig()
-  rewards: RewardsConfig = RewardsConfig()
-  eval: EvalConfig = EvalConfig()
-  checkpoint: CheckpointConfig = CheckpointConfig()
-  log: LogConfig = LogConfig()
-  hosts: HostsConfig = HostsConfig()
-  mesh: MeshConfig = MeshConfig()
+  data: DataConfig = dataclasses.field(default_factory=DataConfig)
+  environment: EnvironmentConfig = dataclasses.field(
+    default_factory=EnvironmentConfig
+  )
+  model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+  sampling: SamplingConfig = dataclasses.field(default_factory=SamplingConfig)
+  rewards: RewardsConfig = dataclasses.field(default_factory=RewardsConfig)
+  eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
+  checkpoint: CheckpointConfig = dataclasses.field(
+    default_factory=CheckpointConfig
+  )
+  log: LogConfig = dataclasses.field(default_factory=LogConfig)
+  hosts: HostsConfig = dataclasses.field(default_factory=HostsConfig)
+  mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
   profile_steps: tuple[int, ...] = ()
   required_accuracy: float | None = None
   unpublished: tuple[str, ...] = ()
   allow_unpublished: bool = False
 
   def __post_init__(self):
-    _not_negative(self, "config", "seed")
+    ranges.check(
+      self, "config", seed=ranges.COUNT, required_accuracy=ranges.SHARE
+    )
     if not self.phases:
       raise ValueError("config.phases is empty; name at least one, as 'rl'.")
     for name in self.phases:
-      _one_of("phases", name, tuple(self.sections))
+      one_of("phases", name, tuple(self.sections))
       self.sections[name].check(name)
+    slots = (self.data.max_prompt_len or 0) + (
+      self.sampling.max_new_tokens or 0
+    )
+    for name, phase in zip(self.phases, self.stages, strict=True):
+      rows = phase.num_rows * phase.max_rounds
+      if rows * slots > ranges.MAX_INT:
+        raise ValueError(
+          f"config.{name}: {rows} rows of config.data.max_prompt_len +"
+          f" config.sampling.max_new_tokens = {slots} slots are {rows * slots}"
+          f" tokens; an array has at most {ranges.MAX_INT}. Lower one of them."
+        )
     for before, after in itertools.pairwise(self.phases):
       past, present = self.sections[before], self.sections[after]
       continues = "policy" in present.trains and not present.reset_optimizer
@@ -771,10 +150,11 @@ class RunConfig:
         " config.data.max_prompt_len and config.sampling.max_new_tokens, in"
         " tokens."
       )
-    if len(self.profile_steps) not in (0, 2):
+    traced = self.profile_steps
+    if traced and (len(traced) != 2 or not 1 <= traced[0] <= traced[1]):
       raise ValueError(
-        f"config.profile_steps={self.profile_steps} must be () or"
-        " (first, last)."
+        f"config.profile_steps={traced} must be () or (first, last), two steps"
+        " from 1 on, the last not before the first."
       )
 
   def section(self, name: str) -> PhaseConfig:
@@ -802,8 +182,8 @@ def phase_config(kind: str, **fields: Any) -> config_dict.ConfigDict:
   Raises:
     ValueError: There is no such kind.
   """
-  _one_of("kind", kind, tuple(kinds.KINDS))
-  defaults = {section.kind: section for section in _SECTIONS.values()}
+  one_of("kind", kind, tuple(kinds.KINDS))
+  defaults = {section.kind: section for section in SECTIONS.values()}
   section = defaults.get(kind, PhaseConfig(kind=kind, group_size=8))
   return _as_config_dict(dataclasses.replace(section, **fields))
 
@@ -826,7 +206,7 @@ def default_config(algorithm: str = "grpo") -> config_dict.ConfigDict:
   """Every field of `RunConfig` with its default, and the algorithm's."""
   config = _as_config_dict(RunConfig())
   del config["sections"]
-  for name, section in _SECTIONS.items():
+  for name, section in SECTIONS.items():
     config[name] = _as_config_dict(section)
   config.algorithm = algorithm_config(algorithm)
   return config
@@ -861,17 +241,20 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
       were not published and are not allowed.
   """
   values = dict(config.items())
-  algorithm = dict(values.pop("algorithm"))
-  name = algorithm.pop("name")
+  algorithm = dict(_group(values.pop("algorithm", None), "config.algorithm"))
+  name = _typed(str, algorithm.pop("name", None), "config.algorithm.name")
   entry = algorithms.get_algorithm(name)
   objective = _freeze(entry.config_class, algorithm, "config.algorithm")
   sections = {
     key: _freeze(PhaseConfig, values.pop(key), f"config.{key}")
     for key in section_names(values)
   }
-  values["sections"] = {**_SECTIONS, **sections}
   settings = _freeze(
-    RunConfig, values, "config", skip=("algorithm",), also=tuple(sections)
+    RunConfig,
+    values,
+    "config",
+    also=tuple(sections),
+    made={"sections": {**SECTIONS, **sections}, "algorithm": (name, objective)},
   )
   has_critic = entry.critic_loss is not None and entry.policy_loss is not None
   if not has_critic and settings.critic != CriticConfig():
@@ -880,10 +263,7 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
       " as it is, or choose an algorithm with one, such as 'ppo'."
     )
   if settings.unpublished and not settings.allow_unpublished:
-    chosen = {
-      path: functools.reduce(operator.getitem, path.split("."), config)
-      for path in settings.unpublished
-    }
+    chosen = {path: _setting(config, path) for path in settings.unpublished}
     raise ValueError(
       "config: the source of this recipe does not publish these settings, and"
       " their values are our own choice:"
@@ -891,12 +271,39 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
       " Set them to yours, or keep them; either way add"
       " --config.allow_unpublished=True."
     )
-  return dataclasses.replace(settings, algorithm=(name, objective))
+  return settings
+
+
+def _setting(config: ml_collections.ConfigDict, path: str) -> Any:
+  """The value of a setting that `unpublished` names."""
+  try:
+    return functools.reduce(operator.getitem, path.split("."), config)
+  except (KeyError, TypeError) as error:
+    raise KeyError(
+      f"config.unpublished: {path!r} is no setting of this config; name one as"
+      " 'algorithm.clip_low'."
+    ) from error
+
+
+def _group(value: Any, where: str) -> Mapping[str, Any]:
+  """A value that has settings of its own."""
+  if not isinstance(value, (Mapping, config_dict.ConfigDict)):
+    raise TypeError(
+      f"{where} got {value!r} ({type(value).__name__}); it is a group of"
+      " settings, each with a name."
+    )
+  return dict(value.items())
 
 
 def section_names(config: Mapping | config_dict.ConfigDict) -> tuple[str, ...]:
-  """Names of the groups of settings that are phases."""
+  """Names of the groups of settings that are phases.
+
+  Raises:
+    TypeError: One that every config has is no group.
+  """
   groups = (Mapping, config_dict.ConfigDict)
+  for name in SECTIONS:
+    _group(config.get(name, {}), f"config.{name}")
   return tuple(
     name
     for name, value in config.items()
@@ -904,30 +311,34 @@ def section_names(config: Mapping | config_dict.ConfigDict) -> tuple[str, ...]:
   )
 
 
+_hints = functools.cache(typing.get_type_hints)  # 2 of 3 ms of `resolve`.
+
+
 def _freeze(
   cls: type,
   values: Mapping[str, Any],
   where: str,
-  skip: tuple[str, ...] = (),
   also: tuple[str, ...] = (),
+  made: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> Any:
-  hints = typing.get_type_hints(cls)
-  known = [f.name for f in dataclasses.fields(cls) if f.name not in skip]
+  """An object of a config class; its fields in `made` are complete already."""
+  hints = _hints(cls)
+  known = [f.name for f in dataclasses.fields(cls) if f.name not in made]
   result = {}
   for name, value in values.items():
     if name not in known:
       raise KeyError(
-        f"{where}.{name} is not a setting{_nearest(name, [*known, *also])}."
+        f"{where}.{name} is not a setting{nearest(name, [*known, *also])}."
         f" {where} has: {', '.join([*known, *also])}."
       )
     result[name] = _typed(hints[name], value, f"{where}.{name}")
-  return cls(**result)
+  return cls(**result, **made)
 
 
 def _typed(hint: Any, value: Any, where: str) -> Any:
   """`value` as the field's type; ints pass for floats, lists for tuples."""
   if dataclasses.is_dataclass(hint):
-    return _freeze(typing.cast(type, hint), value, where)
+    return _freeze(typing.cast(type, hint), _group(value, where), where)
   origin, arguments = typing.get_origin(hint), typing.get_args(hint)
   if origin in (types.UnionType, typing.Union):
     if value is None:
@@ -938,18 +349,33 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if not isinstance(value, (tuple, list)):
       value = (value,)
     return tuple(_typed(arguments[0], item, where) for item in value)
-  if origin is not None and isinstance(
-    value, (Mapping, config_dict.ConfigDict)
-  ):
-    return dict(value.items())
-  if hint is float and isinstance(value, int) and not isinstance(value, bool):
-    return float(value)
+  if origin is not None:
+    options = _group(value, where)
+    for name, option in options.items():
+      _fits(type(option), option, f"{where}.{name}")
+    return options
   if not isinstance(value, hint) or (isinstance(value, bool) != (hint is bool)):
-    raise TypeError(
-      f"{where} got {value!r} ({type(value).__name__}); it needs a"
-      f" {hint.__name__}."
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not (hint is float and is_whole):
+      raise TypeError(
+        f"{where} got {value!r} ({type(value).__name__}); it needs a"
+        f" {hint.__name__}."
+      )
+  _fits(hint, value, where)
+  return float(value) if hint is float else value
+
+
+def _fits(kind: type, value: Any, where: str) -> None:
+  """Raises ValueError if no number of an array on a device is this one."""
+  if kind is float and value and abs(value) not in ranges.POSITIVE:
+    raise ValueError(
+      f"{where}={value} must be 0, or a number whose size is {ranges.POSITIVE}:"
+      " float32 has no others. For no bound write a large one, such as 1e9."
     )
-  return value
+  if kind is int and abs(value) > ranges.MAX_INT:
+    raise ValueError(
+      f"{where}={value} must be a whole number of at most {ranges.MAX_INT}."
+    )
 
 
 def micro_batch_size(
@@ -975,11 +401,8 @@ def micro_batch_size(
   slots = max_new_tokens
   if phase.group_size == 1 or minibatch % phase.group_size:
     slots += max_prompt_len  # Each row is run with its prompt.
-  return max(
-    d
-    for d in range(1, minibatch + 1)
-    if minibatch % d == 0 and (d == 1 or d * slots <= _CPU_TOKENS)
-  )
+  most = min(max(_CPU_TOKENS // slots, 1), minibatch)
+  return max(d for d in range(1, most + 1) if minibatch % d == 0)
 
 
 def lengths(phase: PhaseConfig, max_new_tokens: int) -> tuple[int, ...]:

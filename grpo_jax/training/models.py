@@ -12,7 +12,6 @@ from jax.sharding import Mesh
 
 from grpo_jax.models import (
   architecture,
-  hub,
   lora,
   quantization,
   transformer,
@@ -81,13 +80,15 @@ def first_state(
 ) -> TrainState:
   """The state that a run starts with: fresh, or from a checkpoint's weights.
 
+  Adapters that the config names are read too.
+
   Raises:
     FileNotFoundError, ValueError: The checkpoint's files are at fault.
   """
   if not config.model.checkpoint:
     return initial_state(policy, config.seed)
   _, params = weights.load(
-    hub.local_directory(config.model.checkpoint),
+    config.model.directory(),
     config.model.transformer(problem.tokenizer.vocab_size),
     param_dtype=config.model.param_dtype,
     shardings=functools.partial(sharding.of_params, mesh),
@@ -99,6 +100,8 @@ def first_state(
   if adapters is not None:
     init_key, _ = jax.random.split(jax.random.key(config.seed))
     params = lora.wrap(params, adapters, init_key)
+    if config.model.adapter_checkpoint:
+      params = lora.load_peft(config.model.adapter_checkpoint, params, adapters)
   return state_of(params, policy, config.seed)
 
 

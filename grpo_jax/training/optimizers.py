@@ -16,12 +16,12 @@ import optax
 from jax import lax
 
 from grpo_jax.ops import masked
-from grpo_jax.training import config as config_lib
+from grpo_jax.training import sections
 from grpo_jax.types import PyTree
 
 
 def schedule(
-  config: config_lib.OptimizerConfig, num_updates: int
+  config: sections.OptimizerConfig, num_updates: int
 ) -> Callable[[jax.Array], jax.Array]:
   """Learning rate by gradient step, over `num_updates` steps in all."""
   peak, end = config.learning_rate, config.learning_rate * config.final_fraction
@@ -276,7 +276,7 @@ def _stochastically_rounded(
 
 
 def of_model(
-  config: config_lib.OptimizerConfig,
+  config: sections.OptimizerConfig,
   num_updates: int,
   seed: int = 0,
   owner: str = "policy",
@@ -298,7 +298,7 @@ def of_model(
 
 
 def of_scalars(
-  config: config_lib.OptimizerConfig, num_updates: int
+  config: sections.OptimizerConfig, num_updates: int
 ) -> optax.GradientTransformation:
   """Adam for the scalars that an algorithm trains beside the policy.
 

@@ -20,6 +20,7 @@ from grpo_jax.models import meshes
 from grpo_jax.training import compatibility, optimizers, players, sharding
 from grpo_jax.training import config as config_lib
 from grpo_jax.training.problem import Problem
+from grpo_jax.training.settings import REWARD_MODEL
 from grpo_jax.types import (
   ROW_AXES,
   Algorithm,
@@ -159,7 +160,7 @@ class Models:
   def is_judged_by_members(self) -> bool:
     """Whether a reward model scores completions of this phase."""
     return (
-      config_lib.REWARD_MODEL in self.config.rewards.functions
+      REWARD_MODEL in self.config.rewards.functions
       and "reward" not in self.phase.trains
     )
 

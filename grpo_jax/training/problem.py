@@ -19,11 +19,11 @@ from jax.sharding import Mesh
 
 from grpo_jax import tasks
 from grpo_jax.data import pipeline, sources, teacher, tokenizer
-from grpo_jax.models import hub
 from grpo_jax.rewards import host
 from grpo_jax.rewards import sessions as sessions_lib
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import judges, sharding, unscored
+from grpo_jax.training.settings import REWARD_MODEL
 from grpo_jax.types import (
   Compaction,
   Environment,
@@ -326,7 +326,7 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
   functions = {
     path.rpartition(":")[2]: path
     for path in config.rewards.functions
-    if path != config_lib.REWARD_MODEL
+    if path != REWARD_MODEL
   }
   if len(weights) < len(config.rewards.functions):
     raise ValueError(
@@ -366,8 +366,8 @@ def _judge(
 ) -> judges.Sum:
   """A verifier, and the reward model if the config has one."""
   found: tuple[Any, ...] = (verifier,)
-  if config_lib.REWARD_MODEL in config.rewards.functions:
-    found += (judges.ByMember(config_lib.REWARD_MODEL, "reward"),)
+  if REWARD_MODEL in config.rewards.functions:
+    found += (judges.ByMember(REWARD_MODEL, "reward"),)
   return judges.Sum(found, _weights(config), correct)
 
 
@@ -471,7 +471,7 @@ def _check_rewards(
   """Raises KeyError if a reward is none of the components of a verifier."""
   if unknown := {*config.rewards.functions} - {
     *known,
-    config_lib.REWARD_MODEL,
+    REWARD_MODEL,
   }:
     raise KeyError(
       f"config.rewards.functions: {who} has no component {sorted(unknown)}; it"
@@ -492,7 +492,7 @@ def _tokenizer_path(config: config_lib.RunConfig) -> Any:
     return tokenizer.GSM8K_BPE
   if config.data.tokenizer:
     return config.data.tokenizer
-  return hub.local_directory(config.model.checkpoint)
+  return config.model.directory()
 
 
 def _task_problem(config: config_lib.RunConfig) -> Problem:

@@ -543,6 +543,53 @@ def test_rewritten_turns_are_refused(chat):
     tok.extend([], [ASK, reply], [ASK])
 
 
+@pytest.mark.parametrize(
+  ("file", "content", "message"),
+  [
+    ("config.json", '{"text_config": 5}', r"text_config = 5"),
+    ("config.json", "[" * 99_999, r"config\.json is not JSON"),
+    ("tokenizer_config.json", b"\xff", r"tokenizer_config\.json is not JSON"),
+    ("tokenizer_config.json", '{"eos_token": 7}', r"eos_token = 7"),
+    ("tokenizer_config.json", '{"pad_token": {"a": 1}}', r"pad_token = {'a'"),
+    ("tokenizer_config.json", '{"chat_template": 5}', r"chat_template = 5"),
+    ("tokenizer_config.json", '{"chat_template": [5]}', r"chat_template = \[5"),
+    (
+      "tokenizer_config.json",
+      '{"chat_template": [{"name": "x"}]}',
+      r"chat_template = \[\{'name'",
+    ),
+    ("generation_config.json", '{"eos_token_id": {"a": 1}}', r"\{'a': 1\} as"),
+    ("generation_config.json", '{"eos_token_id": []}', r"end_tokens is empty"),
+    ("tokenizer.json", "[" * 99_999, r"is not a tokenizer\.json"),
+    ("tokenizer.json", b"\xff", r"is not a tokenizer\.json"),
+  ],
+)
+def test_files_of_another_kind_are_refused(tmp_path, file, content, message):
+  path = tmp_path / "tokenizer.json"
+  path.write_bytes(tokenizer.GSM8K_BPE.read_bytes())
+  (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<eos>"}')
+  if isinstance(content, str):
+    content = content.encode()
+  (tmp_path / file).write_bytes(content)
+  with pytest.raises(ValueError, match=r"Tokenizer: .*" + message):
+    tokenizer.Tokenizer(tmp_path)
+
+
+def test_a_pattern_that_is_too_much_is_an_error(tmp_path):
+  spec = json.loads(tokenizer.GSM8K_BPE.read_text(encoding="utf-8"))
+  spec["pre_tokenizer"] = {
+    "type": "Split",
+    "pattern": {"Regex": "(a+)+$"},
+    "behavior": "Isolated",
+    "invert": False,
+  }
+  path = tmp_path / "tokenizer.json"
+  path.write_text(json.dumps(spec))
+  text = tokenizer.Tokenizer(path)
+  with pytest.raises(ValueError, match=r"cannot encode the text 'aaa.*: Onig"):
+    text.encode("a" * 40 + "b")
+
+
 # --- Observations -------------------------------------------------------------
 
 

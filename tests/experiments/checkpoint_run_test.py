@@ -1,5 +1,6 @@
 """Runs that start from a checkpoint: mistakes, and the way in and out again."""
 
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -13,7 +14,9 @@ from configs import checkpoint as checkpoint_config
 from experiments.parity import outputs
 from grpo_jax.data import tokenizer
 from grpo_jax.models import architecture, families, lora, transformer, weights
-from grpo_jax.training import loop, metrics_log, runs
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import loop, metrics_log, models, runs, sharding
+from grpo_jax.training import problem as problem_lib
 from tests.experiments import command
 
 CHECKPOINTS = command.ROOT / "tests/data/checkpoints"
@@ -108,14 +111,63 @@ def test_weights_that_are_not_finite_are_suspected(tmp_path):
     loop.train(config, tmp_path / "run")
 
 
+def test_a_run_starts_with_the_adapters_of_a_folder(tmp_path):
+  source = make(tmp_path, "qwen3")
+  _, base = weights.load(source)
+  saved = lora.LoRAConfig(rank=2, alpha=3.0, modules=("query", "down"))
+  params = lora.wrap(base, saved, jax.random.key(1))
+  rng = np.random.default_rng(0)
+  params["trained"] = jax.tree.map(
+    lambda x: rng.normal(size=x.shape).astype(np.float32), params["trained"]
+  )
+  lora.save_peft(tmp_path / "adapters", params, saved, str(source))
+
+  def resolved(**fields):
+    fields = {"adapter_checkpoint": str(tmp_path / "adapters"), **fields}
+    config = small(tmp_path, source, **fields)
+    config.data.source = "task"  # Whose verifier needs no process.
+    config.data.name = "sort"
+    config.rewards.functions = ("accuracy",)
+    return config_lib.resolve(config)
+
+  run = resolved(param_dtype="float32")
+  with contextlib.closing(problem_lib.make_problem(run)) as problem:
+    mesh = sharding.make_mesh(1)
+    policy = models.make_policy(run, problem, mesh)
+    state = models.first_state(run, problem, policy, mesh)
+  jax.tree.map(
+    np.testing.assert_array_equal, state.members["policy"].params, params
+  )
+
+  def adapters(**fields):
+    return resolved(**fields).model.adapters()
+
+  assert adapters() == saved
+  assert adapters(lora_rank=2, lora_modules=("query", "down")) == saved
+  packed = dataclasses.replace(saved, quantization="int8")
+  assert adapters(quantization="int8") == packed
+  for fields, message in (
+    ({"lora_rank": 4}, r"lora_rank=4, and the adapters in .* have 2; leave"),
+    ({"lora_alpha": 8.0}, r"lora_alpha=8\.0, and the adapters in .* have 3\.0"),
+    ({"lora_modules": ("up",)}, r"lora_modules=\('up',\), and"),
+    ({"checkpoint": ""}, r"belong to a checkpoint; set config\.model\.checkp"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      adapters(**fields)
+  with pytest.raises(
+    FileNotFoundError, match=r"none/adapter_model.* is missing"
+  ):
+    adapters(adapter_checkpoint="none")
+
+
 @pytest.mark.slow
-def test_adapters_are_exported_merged_or_alone(tmp_path):
+def test_adapters_are_exported_merged_or_alone_and_started_from(tmp_path):
   source = make(tmp_path, "qwen3")
   config = small(
     tmp_path, source, lora_rank=2, dtype="float32", param_dtype="float32"
   )
-  config.rl.steps = 20
-  config.rl.optimizer.learning_rate = 1e-2
+  config.rl.steps = 8
+  config.rl.optimizer.learning_rate = 2e-2
   config.rl.optimizer.stochastic_rounding = False
   config.rewards.functions = ("my_rewards:vowels",)
   with pytest.MonkeyPatch.context() as patch:
@@ -145,8 +197,21 @@ def test_adapters_are_exported_merged_or_alone(tmp_path):
     merged["trained"]["embed"]["embedding"],
     base["trained"]["embed"]["embedding"],
   )
-  again = lora.load_peft(tmp_path / "alone", params, lora.LoRAConfig(rank=2))
-  jax.tree.map(np.testing.assert_array_equal, again, params)
+  # A further run goes on from there: fresh adapters would begin at B = 0.
+  config.model.lora_rank = 0
+  config.model.adapter_checkpoint = str(tmp_path / "alone")
+  config.rl.steps = 2
+  with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(tmp_path)
+    loop.train(config, tmp_path / "further")
+    with runs.load(tmp_path / "further") as loaded:
+      further = loaded.params
+  jax.tree.map(
+    np.testing.assert_array_equal, further["frozen"], params["frozen"]
+  )
+  for name, adapter in further["trained"].items():
+    change = abs(adapter["b"] - params["trained"][name]["b"]).max()
+    assert 0 < change < 0.2 * abs(params["trained"][name]["b"]).max(), name
 
 
 # Mixtures are trained in float32, and Gemma as published, in bfloat16.

@@ -76,39 +76,19 @@ def digest(directory: pathlib.Path) -> dict[str, str]:
       ValueError,
       r"schedule got 'cosin'.*mean 'cosine'\?.*constant",
     ),
-    # Numbers out of range.
+    # Numbers out of range; `hostile_config_test.py` has them all.
     (
       tiny(algorithm__clip_low=-0.1),
       ValueError,
       r"clip_low=-0\.1 .*negative.*--config\.algorithm\.clip_low",
     ),
-    (tiny(seed=-1), ValueError, r"config\.seed=-1 must be 0 or"),
-    (tiny(rl__steps=-1), ValueError, r"config\.rl\.steps=-1 must be 0 or"),
-    (tiny(sft__num_prompts=0), ValueError, r"config\.sft\.num_prompts=0 must"),
-    (tiny(rl__ema_decay=1.0), ValueError, r"config\.rl\.ema_decay=1\.0 must"),
+    (tiny(seed=-1), ValueError, r"config\.seed=-1 must be at least 0 and"),
     (
       tiny(rl__optimizer__learning_rate=-1.0),
       ValueError,
-      r"config\.rl\.optimizer\.learning_rate=-1\.0 must be greater than 0",
-    ),
-    (
-      tiny(rl__optimizer__warmup_steps=-1),
-      ValueError,
-      r"config\.rl\.optimizer\.warmup_steps=-1 must be 0 or",
-    ),
-    (
-      tiny(sft__optimizer__b2=1.0),
-      ValueError,
-      r"config\.sft\.optimizer\.b2=1\.0 must be in \[0, 1\)",
+      r"config\.rl\.optimizer\.learning_rate=-1\.0 must be at least 1e-37",
     ),
     (tiny(sampling__temperature=0.0), ValueError, r"temperature=0\.0 must be"),
-    (tiny(sampling__max_new_tokens=0), ValueError, r"max_new_tokens=0 must be"),
-    (tiny(sampling__top_p=1.5), ValueError, r"top_p is 1\.5, .*\(0, 1\]"),
-    (tiny(eval__every=-1), ValueError, r"config\.eval\.every=-1 must"),
-    (tiny(eval__temperature=-1.0), ValueError, r"eval\.temperature=-1\.0 must"),
-    (tiny(checkpoint__every=-1), ValueError, r"checkpoint\.every=-1 must"),
-    (tiny(checkpoint__keep=0), ValueError, r"checkpoint\.keep=0 must"),
-    (tiny(log__num_samples=-1), ValueError, r"log\.num_samples=-1 must"),
     (tiny(model__width=0), ValueError, r"width is 0, but must be at least 1"),
     (
       tiny(mesh__data=999),
@@ -146,7 +126,7 @@ def digest(directory: pathlib.Path) -> dict[str, str]:
       (
         tiny(rewards__max_unscored=share),
         ValueError,
-        rf"rewards\.max_unscored={share} must be in \[0, 1\]",
+        rf"rewards\.max_unscored={share} must be ",
       )
       for share in (-0.1, 1.5, float("nan"))
     ),

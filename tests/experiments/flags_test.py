@@ -141,6 +141,14 @@ def test_wrong_file_is_explained(parse, arguments, message):
     parse(*arguments)
 
 
+@pytest.mark.parametrize("arguments", [[QUICKSTART], []])
+def test_another_folder_is_explained(parse, monkeypatch, tmp_path, arguments):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(ValueError, match="run from the repository root") as found:
+    parse("--workdir=x", *arguments)
+  assert f"The folder {tmp_path} has no configs/" in str(found.value)
+
+
 @pytest.mark.parametrize(
   ("text", "message"),
   [

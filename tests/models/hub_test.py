@@ -2,10 +2,12 @@
 
 import hashlib
 
+import huggingface_hub
 import pytest
 from huggingface_hub import constants, utils
 
 from grpo_jax.models import hub
+from grpo_jax.training import config as config_lib
 
 
 def test_a_folder_comes_first(tmp_path, monkeypatch):
@@ -43,6 +45,33 @@ def test_a_name_without_network(tmp_path, monkeypatch):
     r" downloaded from the hub \(\w+: (.|\n)*Copy the checkpoint to a folder",
   ):
     hub.local_directory("nobody/nothing")
+
+
+@pytest.mark.parametrize("revision", ["", "v1.0", 40 * "a"])
+def test_a_revision_is_the_one_that_is_downloaded(
+  tmp_path, monkeypatch, revision
+):
+  asked = []
+
+  def download(name, revision, **patterns):
+    asked.append((name, revision))
+    return str(tmp_path)
+
+  monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+  monkeypatch.chdir(tmp_path)
+  assert hub.local_directory("owner/name", revision) == tmp_path
+  assert asked == [("owner/name", revision or None)]
+  model = config_lib.ModelConfig(checkpoint="owner/name", revision=revision)
+  assert model.directory() == tmp_path
+  assert asked[1:] == asked[:1]
+
+
+def test_a_folder_has_no_revision(tmp_path):
+  (tmp_path / "config.json").write_text("{}")
+  with pytest.raises(ValueError, match=r"model\.revision: 'v1' .*comes first"):
+    hub.local_directory(str(tmp_path), "v1")
+  with pytest.raises(ValueError, match=r"set config\.model\.checkpoint"):
+    config_lib.ModelConfig(revision="v1")
 
 
 def test_weights_are_downloaded_once():

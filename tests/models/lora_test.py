@@ -335,6 +335,59 @@ def test_adapters_of_another_model_raise(tmp_path):
     lora.load_peft(directory, make_params(RICH, SOME), SOME)
 
 
+def test_a_config_is_read_back(tmp_path):
+  _, directory = saved(tmp_path)
+  found = lora.peft_config(directory, "nf4")
+  assert {*found.modules} == {*SOME.modules}
+  expected = dataclasses.replace(
+    SOME, modules=found.modules, quantization="nf4"
+  )
+  assert found == expected
+  # In an order that does not depend on the file.
+  change_settings(directory, target_modules=["o_proj", "down_proj", "v_proj"])
+  assert lora.peft_config(directory, "nf4") == found
+  change_settings(directory, target_modules="all-linear")
+  assert lora.peft_config(directory).modules == ()
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"r": 10**20}, r"adapter_config\.json: lora: rank is 1000"),
+    ({"r": 0}, r"rank is 0"),
+    ({"r": True}, r"has r True and lora_alpha 6\.0"),
+    ({"r": 3.0}, r"has r 3\.0"),
+    ({"r": None}, r"has r None"),
+    ({"lora_alpha": float("nan")}, r"alpha is nan"),
+    ({"lora_alpha": 10**400}, r"alpha is 1000"),
+    ({"lora_alpha": "6"}, r"lora_alpha '6'"),
+    ({"target_modules": None}, r"target_modules None; needed is 'all-linear'"),
+    ({"target_modules": ".*proj"}, r"target_modules '\.\*proj'"),
+    ({"target_modules": ["lm_head"]}, r"target_modules \['lm_head'\]"),
+    ({"target_modules": [5]}, r"target_modules \[5\]"),
+    ({"alora_invocation_tokens": [1, 2]}, r"alora_invocation_tokens is \[1"),
+    ({"peft_type": "IA3"}, r"peft_type is 'IA3'"),
+  ],
+)
+def test_a_config_that_says_something_else_raises(tmp_path, fields, message):
+  _, directory = saved(tmp_path)
+  change_settings(directory, **fields)
+  with pytest.raises(ValueError, match=message):
+    lora.peft_config(directory)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "5", "[" * 99_999, "\xff"])
+def test_a_config_that_is_no_object_raises(tmp_path, text):
+  params, directory = saved(tmp_path)
+  (directory / "adapter_config.json").write_text(text, encoding="latin-1")
+  for read in (
+    lambda: lora.peft_config(directory),
+    lambda: lora.load_peft(directory, params, SOME),
+  ):
+    with pytest.raises(ValueError, match=r"adapter_config\.json (is no|holds)"):
+      read()
+
+
 @pytest.mark.parametrize(
   ("fields", "message"),
   [

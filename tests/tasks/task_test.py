@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import jax
 import numpy as np
 import pytest
@@ -183,6 +185,18 @@ def _a_training_problem() -> list[int]:
 def test_unknown_names_are_refused_with_the_known_ones(name, options, message):
   with pytest.raises(KeyError, match=message):
     make_task(name, **options)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_options_of_another_kind_are_refused(name):
+  for option, parameter in inspect.signature(TASKS[name]).parameters.items():
+    for value in ("x", 0.5, 1, None, [1], True):
+      kinds = type(value), type(parameter.default)
+      if kinds[0] is kinds[1] or kinds == (int, float):
+        continue
+      message = rf"option '{option}' of task '{name}' is .* it needs a"
+      with pytest.raises(TypeError, match=message):
+        make_task(name, **{option: value})
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,12 @@ import pytest
 
 from grpo_jax.learning import stages
 from grpo_jax.models import architecture, transformer
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import optimizers
+from grpo_jax.training import optimizers, sections
 from tests.training import tiny
 
 
 def _config(**fields):
-  return config_lib.OptimizerConfig(**fields)
+  return sections.OptimizerConfig(**fields)
 
 
 @pytest.mark.parametrize(

@@ -349,7 +349,7 @@ def test_staleness_needs_a_correction(monkeypatch):
 @pytest.mark.parametrize(
   ("name", "value", "message"),
   [
-    ("rl", -1, r"config\.rl\.staleness=-1 must be 0 or greater"),
+    ("rl", -1, r"config\.rl\.staleness=-1 must be at least 0"),
     ("sft", 1, r"config\.sft\.staleness=1: .*given, not drawn"),
   ],
 )

@@ -11,8 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from configs.recipes import models as known_models
 from grpo_jax.models import architecture, lora, transformer
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import models, sharding
+from grpo_jax.training import models, sections, sharding
 from tests.training import tiny
 
 FSDP = ("fsdp", "expert")
@@ -237,7 +236,7 @@ def test_moments_lie_where_their_parameters_do(name, num_moments):
   """Adafactor's are of rows and columns: no rule is about them."""
   parts = tiny.make_parts(
     policy=transformer.transformer_policy(_model(width=32)),
-    phase={"optimizer": config_lib.OptimizerConfig(name=name)},
+    phase={"optimizer": sections.OptimizerConfig(name=name)},
   )
   state = jax.eval_shape(lambda: tiny.make_state(parts))
   places = sharding.of_state(abstract_mesh(2, 2, 2, 2), state)

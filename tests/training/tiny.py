@@ -19,7 +19,7 @@ from grpo_jax.learning.stages import Parts
 from grpo_jax.models import adapter, architecture, transformer
 from grpo_jax.rollout import sampling
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import models, phases
+from grpo_jax.training import models, phases, sections
 from grpo_jax.types import (
   Critic,
   Player,
@@ -142,7 +142,7 @@ def make_parts(
     algorithm = algorithms.get_algorithm(algorithm)
   else:
     config = algorithm.config_class(**(fields or {}))
-  optimizer = config_lib.OptimizerConfig(learning_rate=learning_rate)
+  optimizer = sections.OptimizerConfig(learning_rate=learning_rate)
   phase = config_lib.PhaseConfig(
     **{
       "kind": "preference" if algorithm.policy_loss is None else "rl",

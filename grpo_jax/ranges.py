@@ -1,0 +1,56 @@
+"""Which numbers a setting may have, whether a config or a file says them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+# What arrays on a device hold: int32 and float32, the latter without the
+# numbers so small that a processor may take them for 0.
+MAX_INT = 2**31 - 1
+MIN_FLOAT, MAX_FLOAT = 1e-37, 3e38
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+  """Numbers from `low` to `high`, both included unless `below` is set."""
+
+  low: float
+  high: float
+  below: bool = False  # Whether `high` itself is out of it.
+
+  def __contains__(self, value: float) -> bool:
+    # Not a number is in no range: every comparison with it is false.
+    if self.below:
+      return self.low <= value < self.high
+    return self.low <= value <= self.high
+
+  def __str__(self) -> str:
+    until = "less than" if self.below else "at most"
+    return f"at least {self.low} and {until} {self.high}"
+
+
+COUNT = Range(0, MAX_INT)
+SIZE = Range(1, MAX_INT)
+# Rows of a batch, and slots of a sequence: what is more is a slip of the hand,
+# and would be allocated, or counted through, before anything complains.
+ROWS = Range(1, 2**20)
+SLOTS = Range(1, 2**20)
+NOT_NEGATIVE = Range(0, MAX_FLOAT)
+POSITIVE = Range(MIN_FLOAT, MAX_FLOAT)
+SHARE = Range(0, 1)
+DECAY = Range(0, 1, below=True)
+
+
+def check(config: Any, where: str, **fields: Range) -> None:
+  """Raises ValueError unless each field is in its range, or None.
+
+  Args:
+    config: Has the fields.
+    where: What the config is called, as "config.eval".
+    **fields: Name -> range.
+  """
+  for name, allowed in fields.items():
+    value = getattr(config, name)
+    if value is not None and value not in allowed:
+      raise ValueError(f"{where}.{name}={value} must be {allowed}.")

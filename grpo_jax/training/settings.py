@@ -1,0 +1,511 @@
+"""Groups of settings of a run: what it reads, draws, judges, saves and logs.
+
+Each is a frozen dataclass that checks its own numbers and names. What is
+trained, and how, is in `sections.py`; `config.py` puts all together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from grpo_jax import ranges
+from grpo_jax.models import architecture, families, hub, lora
+from grpo_jax.rollout import sampling
+from grpo_jax.training import hosts
+
+# The component of the reward that a model of the run gives.
+REWARD_MODEL = "reward_model"
+
+# Seconds. Waiting for the operating system counts them in milliseconds, of
+# which it knows 2³¹.
+_SECONDS = ranges.Range(1e-3, 1e6)
+# Logits are divided by it, and have to stay finite.
+_TEMPERATURE = ranges.Range(1e-6, ranges.MAX_FLOAT)
+# Processes of verifiers, or of sessions.
+_WORKERS = ranges.Range(1, 1024)
+
+
+def one_of(what: str, value: str, known: tuple[str, ...]) -> None:
+  """Raises ValueError unless a choice is one of those that there are."""
+  if value not in known:
+    raise ValueError(
+      f"config: {what} got {value!r}{nearest(value, known)}; choose one of"
+      f" {', '.join(known)}."
+    )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+  """A hint for a message: the known name that is most like this one."""
+  near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+  return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig(architecture.Architecture):
+  """A transformer; `models/architecture.py` says what the other fields mean.
+
+  Attributes:
+    checkpoint: Folder or hub name of a Hugging Face checkpoint to start from.
+      Its config.json then decides the architecture: of the other fields only
+      `dtype`, `param_dtype`, `attention`, `decode_attention`, `experts`,
+      `remat` and `cache_dtype` may be set. Empty: from scratch.
+    revision: Commit, tag or branch of a checkpoint on the hub; with a commit a
+      run starts from the same files on every day. Empty: the newest.
+    adapter_checkpoint: Folder with adapters to start from, as PEFT and
+      `experiments.export --adapters` write it, for this `checkpoint`. Rank, α
+      and modules are the file's, and need not be set. Empty: fresh adapters.
+    lora_rank: Of low-rank adapters, which alone are trained; 0 for none.
+    lora_alpha: Their term is multiplied by lora_alpha / lora_rank.
+    lora_modules: Projections with an adapter, of "query", "key", "value",
+      "out", "gate", "up", "down"; empty: all that the layers have.
+    quantization: Of the kernels beneath the adapters: "none", "int8" or
+      "nf4".
+  """
+
+  checkpoint: str = ""
+  revision: str = ""
+  adapter_checkpoint: str = ""
+  lora_rank: int = 0
+  lora_alpha: float = 32.0
+  lora_modules: tuple[str, ...] = ()
+  quantization: str = "none"
+
+  def __post_init__(self):
+    super().__post_init__()
+    ranges.check(self, "config.model", lora_alpha=ranges.POSITIVE)
+    if self.lora_rank:
+      ranges.check(self, "config.model", lora_rank=lora.RANKS)
+    if self.revision and not self.checkpoint:
+      raise ValueError(
+        f"config.model.revision={self.revision!r} is of a checkpoint on the"
+        " hub; set config.model.checkpoint to its name."
+      )
+    if self.adapter_checkpoint:
+      if not self.checkpoint:
+        raise ValueError(
+          f"config.model.adapter_checkpoint={self.adapter_checkpoint!r}: these"
+          " adapters belong to a checkpoint; set config.model.checkpoint to the"
+          " one that they were trained with."
+        )
+      return  # Their file is read when the run begins.
+    if not self.lora_rank and self.quantization != "none":
+      raise ValueError(
+        f"config.model.quantization={self.quantization!r} freezes the kernels"
+        " of the layers, and nothing else would be trained; set"
+        " config.model.lora_rank, or quantization='none'."
+      )
+    self.adapters()
+
+  def adapters(self) -> lora.LoRAConfig | None:
+    """The low-rank adapters, or None.
+
+    Raises:
+      FileNotFoundError: There are none in `adapter_checkpoint`.
+      ValueError: A number is out of range; or the file has another one.
+    """
+    if self.adapter_checkpoint:
+      found = lora.peft_config(self.adapter_checkpoint, self.quantization)
+      for name in ("rank", "alpha", "modules"):
+        setting, theirs = f"lora_{name}", getattr(found, name)
+        value = getattr(self, setting)
+        if value != getattr(ModelConfig, setting) and value != theirs:
+          raise ValueError(
+            f"config.model.{setting}={value}, and the adapters in"
+            f" {self.adapter_checkpoint} have {theirs}; leave the setting out:"
+            " it is taken from there."
+          )
+      return found
+    if not self.lora_rank:
+      return None
+    return lora.LoRAConfig(
+      rank=self.lora_rank,
+      alpha=self.lora_alpha,
+      modules=self.lora_modules,
+      quantization=self.quantization,
+    )
+
+  def directory(self) -> pathlib.Path:
+    """The folder of the checkpoint, downloaded if it is on the hub."""
+    return hub.local_directory(self.checkpoint, self.revision)
+
+  def transformer(self, vocab_size: int) -> architecture.TransformerConfig:
+    """The architecture, for a vocabulary of at least this size.
+
+    Raises:
+      FileNotFoundError, ValueError: The checkpoint is missing, unsupported,
+        or too small for the vocabulary; or a field contradicts it.
+    """
+    fields = {
+      field.name: getattr(self, field.name)
+      for field in dataclasses.fields(architecture.Architecture)
+    }
+    if not self.checkpoint:
+      return architecture.TransformerConfig(vocab_size=vocab_size, **fields)
+    default = ModelConfig()
+    ours = architecture.FIELDS_OF_A_RUN
+    for name, value in fields.items():
+      if name not in ours and value != getattr(default, name):
+        raise ValueError(
+          f"config.model.{name}={value} with config.model.checkpoint="
+          f"{self.checkpoint!r}: its config.json decides the architecture; of"
+          f" the model's fields only {', '.join(ours)} may be set beside it."
+          " Start from configs/checkpoint.py, which sets none."
+        )
+    theirs, _ = families.from_config_json(self.directory())
+    if theirs["vocab_size"] < vocab_size:
+      raise ValueError(
+        f"config.model.checkpoint={self.checkpoint!r} has"
+        f" {theirs['vocab_size']} token ids and the tokenizer {vocab_size};"
+        " set config.data.tokenizer to the checkpoint's own."
+      )
+    kept = {name: fields[name] for name in ours}
+    return architecture.TransformerConfig(**{**theirs, **kept})
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+  """Where prompts come from.
+
+  Attributes:
+    source: "task" (synthetic, `tasks/`), "tfds" or "jsonl".
+    name: Task name, or TFDS dataset name ("gsm8k").
+    task_options: Options of the task (`tasks/<name>.py`).
+    train_path: JSON-lines file of training prompts; local or gs://.
+    eval_path: JSON-lines file of held-out prompts; empty: the training file.
+    format: How the rows of a JSON-lines file read; empty: the fields prompt,
+      answer, completion and extras; "gsm8k": question and worked answer.
+    tokenizer: Path of a `tokenizer.json` or of a checkpoint's folder, or
+      "gsm8k" for the one that comes with the package; empty with a
+      `model.checkpoint`: that one's. Unused by tasks, which are made of ids.
+    template: How a prompt is put to the model: a text with "{prompt}", or
+      "chat" for the tokenizer's own chat template.
+    chat_options: What the chat template reads beside the messages.
+    end_tokens: Tokens that end a completion; empty: those of the tokenizer.
+    max_prompt_len: Prompt slots S; longer prompts are left out and counted.
+      None: what the task needs.
+    drop_tag_probability: How often the supervised teacher of worked answers
+      ("gsm8k") drops one of its format tags, in [0, 1].
+    environment: Import path "package.module:function" of what makes the
+      sessions of an environment on the host (`types.HostEnvironment`): episodes
+      of several turns, whose scores are the components of the reward. With a
+      task, it takes the place of the task's verifier or environment. Empty:
+      none.
+  """
+
+  source: str = "task"
+  name: str = "add"
+  task_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  train_path: str = ""
+  eval_path: str = ""
+  format: str = ""
+  tokenizer: str = ""
+  template: str = "{prompt}"
+  chat_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  end_tokens: tuple[str, ...] = ()
+  max_prompt_len: int | None = None
+  drop_tag_probability: float = 0.0
+  environment: str = ""
+
+  def __post_init__(self):
+    one_of("data.source", self.source, ("task", "tfds", "jsonl"))
+    if "{prompt}" not in self.template and self.template != "chat":
+      raise ValueError(
+        f"config.data.template={self.template!r} does not contain"
+        ' "{prompt}"; write where the prompt goes, or "chat" for the'
+        " tokenizer's own template."
+      )
+    if self.source == "jsonl" and not self.train_path:
+      raise ValueError(
+        "config.data.source='jsonl' needs config.data.train_path, a file with"
+        " one JSON object per line with a field 'prompt'."
+      )
+    ranges.check(
+      self,
+      "config.data",
+      max_prompt_len=ranges.SLOTS,
+      drop_tag_probability=ranges.SHARE,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvironmentConfig:
+  """Turns of an environment on the host (`data.environment`).
+
+  Attributes:
+    max_turns: Most actions of an episode.
+    max_action_len: Tokens after which an action ends.
+    max_observation_len: Tokens to which an observation is cut.
+    action_ends: Texts of tokens that end an action, beside the end tokens.
+
+  None, and no text, mean those of the task's own environment; where there is
+  none, the sizes are needed.
+  """
+
+  max_turns: int | None = None
+  max_action_len: int | None = None
+  max_observation_len: int | None = None
+  action_ends: tuple[str, ...] = ()
+
+  def __post_init__(self):
+    names = ("max_turns", "max_action_len", "max_observation_len")
+    ranges.check(
+      self, "config.environment", **dict.fromkeys(names, ranges.SLOTS)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingConfig:
+  """How completions are drawn.
+
+  Attributes:
+    max_new_tokens: Budget T per completion; None: what the task needs.
+    temperature: Of training rollouts, > 0.
+    top_k, top_p, min_p: Filters; None switches one off.
+    lanes: Completions that are decoded at once; None: all. With fewer, the
+      next one begins where another has ended, which pays where their lengths
+      differ, and the cache has room for as many only.
+  """
+
+  max_new_tokens: int | None = None
+  temperature: float = 1.0
+  top_k: int | None = None
+  top_p: float | None = None
+  min_p: float | None = None
+  lanes: int | None = None
+
+  def __post_init__(self):
+    if self.temperature not in _TEMPERATURE:
+      raise ValueError(
+        f"config.sampling.temperature={self.temperature} must be"
+        f" {_TEMPERATURE}: training needs samples. Evaluation is greedy by"
+        " itself."
+      )
+    share = ranges.Range(ranges.MIN_FLOAT, 1)
+    ranges.check(
+      self,
+      "config.sampling",
+      max_new_tokens=ranges.SLOTS,
+      top_k=ranges.SIZE,
+      top_p=share,
+      min_p=share,
+      lanes=ranges.ROWS,
+    )
+
+  def sampler(
+    self,
+    max_new_tokens: int,
+    end_ids: tuple[int, ...],
+    pad_id: int,
+    record_kept: bool = False,
+    record_routing: bool = False,
+  ) -> sampling.SamplingConfig:
+    """The sampler's config for a tokenizer."""
+    return sampling.SamplingConfig(
+      max_new_tokens=max_new_tokens,
+      end_ids=end_ids,
+      pad_id=pad_id,
+      temperature=self.temperature,
+      top_k=self.top_k,
+      top_p=self.top_p,
+      min_p=self.min_p,
+      record_kept=record_kept,
+      record_routing=record_routing,
+      lanes=self.lanes,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardsConfig:
+  """What the verifiers are and how they add up.
+
+  Attributes:
+    functions: For tasks, components of the task's verifier ("accuracy",
+      …), computed inside the program. With an environment on the host, scores
+      of its sessions, and "return". Otherwise host functions: a built-in
+      name ("math_accuracy", "think_answer_format") or an import path
+      ("my_pkg.rewards:brevity"). In any of these cases also "reward_model": a
+      model that was trained on pairs of completions (`config.reward_model`).
+    weights: One weight per function.
+    correct: The function whose value ≥ 1 marks a right answer (metrics
+      only); empty: the first.
+    row_timeout_s: Longest time for one try of a row on the host, seconds; with
+      an environment there for one action.
+    step_timeout_s: Longest time for all rows of a step, seconds; of an
+      evaluation, for those of a batch.
+    num_workers: Processes of verifiers, or of sessions: so many rows are worked
+      on at a time.
+    max_unscored: Share of rows, in [0, 1], that may stay unscored. With more of
+      them in three steps one after another the run is saved and ends with an
+      error; with more in an evaluation the run has failed, whatever its
+      accuracy. A policy with a share of u that nobody scored has an accuracy
+      of at most 1 − u.
+    variables: Names of environment variables that they get besides those of
+      `processes.VARIABLES`, such as an address or a key of a service.
+  """
+
+  functions: tuple[str, ...] = ("accuracy",)
+  weights: tuple[float, ...] = (1.0,)
+  correct: str = ""
+  row_timeout_s: float = 10.0
+  step_timeout_s: float = 120.0
+  num_workers: int = 2
+  max_unscored: float = 0.5
+  variables: tuple[str, ...] = ()
+
+  def __post_init__(self):
+    if len(self.functions) != len(self.weights) or not self.functions:
+      raise ValueError(
+        f"config.rewards: {len(self.functions)} functions {self.functions}"
+        f" and {len(self.weights)} weights {self.weights}; give one weight"
+        " per function, and at least one function."
+      )
+    if self.correct and self.correct not in self.functions:
+      raise ValueError(
+        f"config.rewards.correct={self.correct!r} is not one of"
+        f" config.rewards.functions={self.functions}."
+      )
+    for name, weight in zip(self.functions, self.weights, strict=True):
+      if abs(weight) not in ranges.NOT_NEGATIVE:
+        raise ValueError(
+          f"config.rewards.weights={self.weights}: the weight {weight} of"
+          f" {name!r} is no finite number; every reward would be none."
+        )
+    ranges.check(
+      self,
+      "config.rewards",
+      row_timeout_s=_SECONDS,
+      step_timeout_s=_SECONDS,
+      num_workers=_WORKERS,
+      max_unscored=ranges.SHARE,
+    )
+    if (self.correct or self.functions[0]) == REWARD_MODEL:
+      raise ValueError(
+        f"config.rewards.functions={self.functions}: what is right is not for"
+        " a reward model to say; name a verifier first, or as"
+        " config.rewards.correct."
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+  """Held-out evaluation.
+
+  Attributes:
+    num_prompts: Held-out prompts, one completion each.
+    batch_size: Prompts per evaluation batch.
+    temperature: Of the completions; 0 is greedy.
+    every: Steps of the "rl" phase between evaluations; 0: only before and
+      after the phase.
+  """
+
+  num_prompts: int = 256
+  batch_size: int = 256
+  temperature: float = 0.0
+  every: int = 0
+
+  def __post_init__(self):
+    ranges.check(
+      self,
+      "config.eval",
+      num_prompts=ranges.ROWS,
+      batch_size=ranges.ROWS,
+      every=ranges.COUNT,
+    )
+    if self.temperature and self.temperature not in _TEMPERATURE:
+      raise ValueError(
+        f"config.eval.temperature={self.temperature} must be 0, for the most"
+        f" likely tokens, or {_TEMPERATURE}."
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+  """When to save.
+
+  Attributes:
+    every: Steps between checkpoints; 0: only at the end of a phase.
+    keep: Latest checkpoints kept.
+  """
+
+  every: int = 0
+  keep: int = 2
+
+  def __post_init__(self):
+    ranges.check(
+      self, "config.checkpoint", every=ranges.COUNT, keep=ranges.SIZE
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class LogConfig:
+  """What to write beside metrics.jsonl.
+
+  Attributes:
+    tensorboard: Write TensorBoard events.
+    wandb_project: W&B project (extra `wandb`); empty: no W&B.
+    samples_every: Steps between sampled texts in samples.jsonl; 0: none.
+    num_samples: Rows each time.
+  """
+
+  tensorboard: bool = True
+  wandb_project: str = ""
+  samples_every: int = 20
+  num_samples: int = 4
+
+  def __post_init__(self):
+    ranges.check(
+      self, "config.log", samples_every=ranges.COUNT, num_samples=ranges.COUNT
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class HostsConfig:
+  """When a run on several hosts gives one of its processes up; `hosts.py`.
+
+  Attributes:
+    timeout_s: Seconds without a sign of life from the process.
+    stall_s: Seconds that it is alive and behind the others, or that none gets
+      on: more than the longest compilation, evaluation or save takes.
+  """
+
+  timeout_s: float = 60.0
+  stall_s: float = 3600.0
+
+  def __post_init__(self):
+    ranges.check(self, "config.hosts", timeout_s=_SECONDS, stall_s=_SECONDS)
+    if self.timeout_s > hosts.MAX_TIMEOUT_S:
+      raise ValueError(
+        f"config.hosts.timeout_s={self.timeout_s} must be at most"
+        f" {hosts.MAX_TIMEOUT_S}: JAX itself waits little longer."
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+  """Devices = data × fsdp × expert × tensor; see `sharding.py`.
+
+  Rows of a batch are split over data × fsdp × expert.
+
+  Attributes:
+    data: Copies of the parameters; None: as many as there are devices for.
+      With several TPU slices, a multiple of their number; the gradient of
+      every micro-batch is summed across them, so there a large
+      `micro_batch_size` saves time.
+    fsdp: Devices over which parameters, gradients and moments are split.
+    tensor: Devices over which heads, MLP width and vocabulary are split;
+      divides them, and the key/value heads.
+    expert: Devices over which experts are split; divides their number.
+  """
+
+  data: int | None = None
+  fsdp: int = 1
+  tensor: int = 1
+  expert: int = 1
+
+  def __post_init__(self):
+    names = ("data", "fsdp", "tensor", "expert")
+    ranges.check(self, "config.mesh", **dict.fromkeys(names, ranges.SIZE))
