@@ -25,6 +25,7 @@ def write_run(workdir: pathlib.Path, num_steps: int, **absent) -> None:
       "step": step,
       "phase": "rl",
       "accuracy": float(np.clip(right + 0.06 * noise[0], 0, 1)),
+      "learning_rate": 1e-3,
       "reward/mean": right + 0.1 + 0.07 * noise[1],
       "length/mean": 60 + 120 * x + 9 * noise[2],
       "length/correct": 55 + 100 * x + 8 * noise[3] if step % 7 else None,
@@ -109,7 +110,7 @@ def test_missing_file_is_named(tmp_path):
 
 def test_run_without_reinforcement_steps_is_refused(tmp_path):
   write_run(tmp_path, 0)
-  with pytest.raises(ValueError, match="no line of phase 'rl'"):
+  with pytest.raises(ValueError, match="no line of a reinforcement phase"):
     plots.plot_run(tmp_path, tmp_path / "x.png")
   assert not (tmp_path / "x.png").exists()
 
