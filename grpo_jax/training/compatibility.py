@@ -199,12 +199,6 @@ TABLE = (
     " rewards out of the loss",
   ),
   Row(
-    "compaction",
-    "environment on the host",
-    "contexts are replaced by summaries in the graph only",
-    "leave config.data.environment empty, or choose another task",
-  ),
-  Row(
     "rounds",
     "compaction",
     "a rollout whose context is compacted is several rows, which rounds do not"

@@ -381,6 +381,15 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
     KeyError: A reward is none of the scores of its sessions.
     ValueError: A size or token is missing, or there is no such environment.
   """
+  if problem.compaction is not None:
+    # Here, and not in the table of compatibilities: no session of this task can
+    # begin.
+    raise ValueError(
+      f"config.data.environment={config.data.environment!r}: the task"
+      f" {config.data.name!r} replaces its context by summaries, which is for"
+      " environments in the graph; leave the environment empty, or choose"
+      " another task."
+    )
   environment = host_environment(config, problem.tokenizer, problem.environment)
   rewards = config.rewards
   workers = sessions_lib.HostSessions(

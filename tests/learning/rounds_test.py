@@ -474,7 +474,9 @@ def test_what_contradicts_rounds_is_explained(fields, message):
 
 def test_rounds_are_counted_from_one_and_only_drawn():
   run = config_lib.RunConfig()
-  with pytest.raises(ValueError, match=r"config\.rl\.max_rounds=0 must be gr"):
+  with pytest.raises(
+    ValueError, match=r"config\.rl\.max_rounds=0 must be at least 1"
+  ):
     run.with_section("rl", max_rounds=0)
   with pytest.raises(
     ValueError, match=r"config\.sft\.max_rounds=2: .*a supervised phase"

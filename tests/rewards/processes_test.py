@@ -31,7 +31,7 @@ def test_descendants_are_found_and_killed(monkeypatch, tree, says):
   assert leaf in found
   assert len(found) == 2
   processes.end_below(parent.pid)
-  assert all(map(host_test.is_gone, found))
+  assert host_test.wait_until(lambda: all(map(host_test.is_gone, found)))
   assert processes._below(parent.pid) == set()
 
 
@@ -39,7 +39,7 @@ def test_a_tree_ends_with_its_root(tree):
   parent, leaf = tree
   processes.end_tree(parent.pid)
   assert parent.wait(timeout=5.0) is not None
-  assert host_test.is_gone(leaf)
+  assert host_test.wait_until(lambda: host_test.is_gone(leaf))
 
 
 def test_a_process_that_is_not_there_has_nothing_below_it():
