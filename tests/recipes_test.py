@@ -312,7 +312,9 @@ def _pairs():
   known = tuple(models.MODELS)
   for i, name in enumerate(NAMES):
     # So that the last, which replays routing, has the experts.
-    yield name, known[(i - len(NAMES)) % len(known)]
+    model = known[(i - len(NAMES)) % len(known)]
+    slow = i < len(NAMES) - 4
+    yield pytest.param(name, model, marks=pytest.mark.slow if slow else ())
 
 
 @pytest.mark.parametrize(("name", "model"), _pairs())

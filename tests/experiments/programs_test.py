@@ -143,6 +143,7 @@ def test_empty_workdir_is_refused(tmp_path, program):
   assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow  # A process for each mistake.
 def test_mistake_on_the_command_line_is_one_message(tmp_path):
   def train(*arguments):
     return command.run(

@@ -125,6 +125,7 @@ def test_rollouts_are_compared_and_not_their_contexts():
   )
 
 
+@pytest.mark.slow
 def test_a_greedy_rollout_is_one_row_for_each_prompt():
   """Its last context, which has the scores of the whole episode."""
   parts = make_parts("remax")
