@@ -11,19 +11,16 @@ moves all of them on by a step, and everything else is done for each.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import functools
 import os
-import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import ml_collections
-import numpy as np
 
 from grpo_jax.training import (
   checkpoints,
@@ -33,31 +30,14 @@ from grpo_jax.training import (
   models,
   paths,
   probe,
-  progress,
   runs,
   sharding,
+  steps,
 )
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.training import run as run_lib
 from grpo_jax.training.run import Result, Run
-
-
-class Crew(Protocol):
-  """What moves the runs of a phase on."""
-
-  def advance(self, batches: list[list[Any]]) -> list[drivers.Outcome]:
-    """One step of all runs.
-
-    Args:
-      batches: Of each run the batch of the step, and those that come next.
-
-    Returns:
-      What the step will have to say of each run.
-    """
-
-  def at_hand(self, run: Run) -> contextlib.AbstractContextManager[None]:
-    """Has the state of a run in `run.state`, on its devices, for a while."""
 
 
 class Alone:
@@ -69,13 +49,13 @@ class Alone:
     self._driver = drivers.make_driver(run.problem, run.mesh, parts)
 
   def advance(self, batches: list[list[Any]]) -> list[drivers.Outcome]:
-    """See `Crew`."""
+    """See `steps.Crew`."""
     self._run.state, outcome = self._driver(self._run.state, *batches[0])
     return [outcome]
 
   @contextlib.contextmanager
   def at_hand(self, run: Run) -> Iterator[None]:
-    """See `Crew`."""
+    """See `steps.Crew`."""
     del run
     yield
 
@@ -142,7 +122,9 @@ def train(
     return run_lib.result(run)
 
 
-def go_through(together: Sequence[Run], crew_of: Callable[[int], Crew]) -> None:
+def go_through(
+  together: Sequence[Run], crew_of: Callable[[int], steps.Crew]
+) -> None:
   """Takes runs that have got equally far through the phases that are left.
 
   Args:
@@ -168,7 +150,7 @@ def going_on(together: Sequence[Run]) -> list[Run]:
   return [run for run in together if run.failure is None]
 
 
-def _run_phase(together: Sequence[Run], index: int, crew: Crew) -> None:
+def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
   """Steps through one phase, from wherever the states are in it."""
   for run in going_on(together):
     with crew.at_hand(run):
@@ -187,8 +169,8 @@ def _run_phase(together: Sequence[Run], index: int, crew: Crew) -> None:
       run.before = run.before or summary
       run.log.write(offset, name, summary)
 
-  book = _Book(together, crew, name, offset, done + 1)
-  feed = _Feed(together, index)
+  book = steps.Book(together, crew, name, offset, done + 1)
+  feed = steps.Feed(together, index)
   pending: Callable[[], None] | None = None
   with jax.transfer_guard("disallow"):
     # Looked at once a step: whatever stops the loop has also been saved.
@@ -220,114 +202,12 @@ def _run_phase(together: Sequence[Run], index: int, crew: Crew) -> None:
   book.display.done()
 
 
-class _Feed:
-  """The batches of a phase, each with the stream's state before it.
-
-  Batches wait whose step is not done: the next one, and those that rollouts are
-  drawn for ahead.
-  """
-
-  def __init__(self, together: Sequence[Run], index: int):
-    self._streams = [run.streams[index] for run in together]
-    self._ahead = 1 + together[0].phases[index].parts.staleness
-    self._waiting: list[collections.deque[tuple[Any, Any]]] = [
-      collections.deque() for _ in together
-    ]
-
-  def next(self, steps_left: int) -> list[list[Any]]:
-    """Of each run the batch of this step, and those that come next."""
-    batches = []
-    for stream, waiting in zip(self._streams, self._waiting, strict=True):
-      while len(waiting) < min(self._ahead, steps_left):
-        waiting.append((stream.get_state(), next(stream)))
-      batches.append([batch for _, batch in waiting])
-      waiting.popleft()
-    return batches
-
-  def position(self, i: int) -> Any:
-    """Where the stream of run `i` goes on after this step."""
-    waiting = self._waiting[i]
-    return waiting[0][0] if waiting else self._streams[i].get_state()
-
-
-class _Book:
-  """Writes and shows what the steps of a phase have to say."""
-
-  def __init__(
-    self,
-    together: Sequence[Run],
-    crew: Crew,
-    name: str,
-    offset: int,
-    first_step: int,
-  ):
-    """Nothing has been recorded yet.
-
-    Args:
-      together: The runs.
-      crew: Moves them on.
-      name: Of the phase.
-      offset: Steps of the phases before.
-      first_step: The first one of the phase in this process.
-    """
-    self._together, self._crew = together, crew
-    self._name, self._offset, self._first = name, offset, first_step
-    self._phase = together[0].config.section(name)
-    self.display = progress.Progress(name, self._phase.steps)
-    self._clock = time.perf_counter()  # When the last step was recorded.
-
-  def record(
-    self,
-    done: int,
-    outcomes: Sequence[drivers.Outcome],
-    compile_s: float,
-    is_due: bool,
-  ) -> None:
-    """Waits for step `done` of the phase, and evaluates if that is due.
-
-    Raises:
-      FloatingPointError: The loss or gradient of the only run is not finite.
-    """
-    numbers = [outcome.metrics() for outcome in outcomes]
-    now = time.perf_counter()
-    times = {"time/step_s": now - self._clock, "time/compile_s": compile_s}
-    self._clock = now
-    if done == self._first:
-      hosts.say(f"{self._name}: traced and compiled in {compile_s:.1f} s")
-    written = []
-    for run, own, outcome in zip(
-      self._together, numbers, outcomes, strict=True
-    ):
-      if run.failure is not None:
-        continue
-      try:
-        with contextlib.ExitStack() as stack:
-          if is_due:
-            stack.enter_context(self._crew.at_hand(run))
-          step = self._offset, done
-          written.append(
-            run_lib.record(
-              run, self._name, *step, own | times, outcome.samples, is_due
-            )
-          )
-      except FloatingPointError as error:
-        if len(self._together) == 1:
-          raise
-        run.failure = error
-        print(f"{run.saved.directory.parent} is left behind: {error}")
-    if written and hosts.is_main():
-      shown = [self._phase.of_kind.shows(own) for own in written]
-      means = {key: float(np.mean([x[key] for x in shown])) for key in shown[0]}
-      self.display.update(
-        done, means, sum(own["tokens_per_second"] for own in written)
-      )
-    self._together[0].watch.step()
-    if is_due:
-      self._clock = time.perf_counter()
-
-
 def _save(
-  together: Sequence[Run], crew: Crew, index: int, step: int, feed: _Feed
+  together: Sequence[Run],
+  crew: steps.Crew,
+  index: int,
+  step: int,
+  feed: steps.Feed,
 ) -> None:
   """Saves all runs; none is a checkpoint ahead of another for long."""
   with jax.transfer_guard("allow"):

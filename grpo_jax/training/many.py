@@ -271,7 +271,7 @@ def _train_together(
 
 
 class Together:
-  """Runs that are one program; see `loop.Crew`.
+  """Runs that are one program; see `steps.Crew`.
 
   Between steps the states of all runs are one tree on the devices; a single one
   is on the host, since a device may have no room for those of all runs.
@@ -289,7 +289,7 @@ class Together:
     )
 
   def advance(self, batches: list[list[Any]]) -> list[drivers.Outcome]:
-    """See `loop.Crew`."""
+    """See `steps.Crew`."""
     if self._states is None:
       states = [run.state for run in self._together]
       self._states = _stacked(states, self._split)
@@ -311,7 +311,7 @@ class Together:
 
   @contextlib.contextmanager
   def at_hand(self, run: run_lib.Run) -> Iterator[None]:
-    """See `loop.Crew`."""
+    """See `steps.Crew`."""
     state = run.state
     if self._states is not None:
       index = next(i for i, one in enumerate(self._together) if one is run)
