@@ -63,7 +63,8 @@ class Member:
     optimizer: Over its trained leaves; None in phases that do not train it.
     schedule: (gradient step) -> learning rate, of the same.
     keeps_moments: Whether moments go on from the phase before.
-    ema_decay: Of the average of its trained leaves per step; None keeps none.
+    ema_decay: Decay per step of the average of its trained leaves; None keeps
+      no average.
     continues: Whether it goes on with what it was in the phase before, so that
       phases in between have to keep it.
     workdir: Where a frozen member comes from: the last checkpoint of this run.
@@ -95,9 +96,9 @@ def with_fields(
   """`batch` with what a member says of it; no gradient enters.
 
   Args:
-    plan: Of the update.
+    plan: How rows become micro-batches.
     member: With `fields`.
-    params: Of all members.
+    params: Parameters of all members, by name.
     batch: B rows.
     couples_group: Whether groups stay together.
   """
@@ -207,9 +208,9 @@ def fields_of_domain(
   Args:
     fields: (view, micro-batch, prefix) -> fields of all rows.
     domain: Whose rows take them.
-    view: Of the teacher.
+    view: How the teacher is run.
     part: Rows with their domains.
-    prefix: Of their prompts.
+    prefix: What the rows read of their prompts.
   """
 
   def chosen(name, new):
@@ -235,7 +236,7 @@ def enter(
   """The members at the start of a phase.
 
   Args:
-    members: Of the phase.
+    members: Models of the phase, by name.
     before: Their states, and those of others, at the end of the phase before.
     kept: Names of members that this phase does not have and a later one will.
 
@@ -291,7 +292,7 @@ def moving(params: PyTree, with_base: bool) -> PyTree:
   """A copy of what differs between two policies: all but a base of adapters.
 
   Args:
-    params: Of a policy.
+    params: Parameters of a policy.
     with_base: Whether the base is copied too: a teacher may have another one.
   """
   frozen = {
@@ -308,8 +309,8 @@ def scores(
   """What a reward model says of completions: its value at their last token.
 
   Args:
-    plan: Of the update, as which rows are run.
-    view: Of the reward model.
+    plan: How rows become micro-batches.
+    view: How the reward model is run.
     prompts: P prompts.
     rollout: B completions of them, each in one row.
   """

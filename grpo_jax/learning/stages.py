@@ -208,7 +208,7 @@ def sample_stage(
 
   Args:
     state: Before a step.
-    prompts: Of that step or a later one.
+    prompts: Those of the step, or of a later one.
     ahead: How many steps later; the draws are those of the prompts' step.
     parts: Functions of the phase.
   """

@@ -69,7 +69,7 @@ class Loss(Protocol):
     """The loss of a micro-batch, given the minibatch that it is a part of.
 
     Args:
-      params: Of all members, before the gradient step.
+      params: Parameters of all members before the gradient step.
       batch: The rows of the step, over which denominators are summed.
       is_first: True in the first gradient step of a batch.
 
@@ -79,7 +79,7 @@ class Loss(Protocol):
     """
 
   def metrics(self, total: passes.Total) -> Metrics:
-    """What is logged of a gradient step."""
+    """Numbers that a gradient step logs."""
 
 
 def _whole(params: Params, name: str, trained: PyTree) -> Params:
@@ -101,7 +101,7 @@ class PolicyLoss:
   Attributes:
     policy: The model.
     algorithm, config: The objective.
-    plan: Of the update.
+    plan: How rows become micro-batches.
     reference: View of the reference, for a KL over the whole vocabulary.
   """
 
@@ -126,9 +126,9 @@ class PolicyLoss:
     """What the loss reads of the policy with these parameters.
 
     Args:
-      params: Of all members.
+      params: Parameters of all members, by name.
       batch: The rows.
-      prefix: Of the prompts, if their rows share it; see `Policy`.
+      prefix: What rows read of shared prompts; see `Policy`.
     """
     required = options.needs(self.algorithm, self.config)
     view = self.view(params)
@@ -258,9 +258,9 @@ class Update:
 
   Attributes:
     plan: Epochs, minibatches, micro-batches.
-    members: Of the phase, by name.
+    members: Models of the phase, by name.
     losses: What trains them, in this order for each minibatch.
-    couples_group: As in `Algorithm`.
+    couples_group: See `Algorithm`.
     constrain_rows: Keeps row-indexed arrays sharded over the mesh.
     constrain_trained: Keeps {member: its trained leaves} so.
   """
@@ -287,11 +287,11 @@ def gradient(
   round-off only.
 
   Args:
-    update: Of the phase.
+    update: What the gradient steps of the phase need.
     loss: One of its losses.
-    params: Of all members.
+    params: Parameters of all members, by name.
     batch: The rows of one gradient step, prepared.
-    is_first: As in `Loss.value`.
+    is_first: See `Loss.value`.
 
   Returns:
     The gradients by member, and the metrics of the loss.
@@ -388,7 +388,7 @@ def run(
   """All gradient steps on one batch: epochs × minibatches × micro-batches.
 
   Args:
-    update: Of the phase.
+    update: What the gradient steps of the phase need.
     state: Before the update.
     batch: B rows, prepared.
     key: Orders the groups into minibatches (unused with one minibatch).

@@ -1,4 +1,4 @@
-"""What is done with a trained run: complete a prompt, evaluate.
+"""Functions for a trained run: complete a prompt, evaluate.
 
 with grpo_jax.load("runs/quickstart") as run:
   print(grpo_jax.sample(run, "dcba=", num_samples=4, temperature=1.0))
@@ -31,8 +31,9 @@ def evaluate(
   Args:
     loaded: From `load`.
     num_prompts: The first so many held-out prompts; None: as in the run.
-    temperature: Of the completions, one of each prompt; 0 is greedy.
-    seed: Of the draws.
+    temperature: Sampling temperature of the one completion of each prompt; 0
+      is greedy.
+    seed: Seed of the draws.
   """
   evaluator = evaluation.Evaluator(
     loaded.problem,
@@ -60,7 +61,7 @@ def sample(
     prompt: Text; of a toy task in its own alphabet.
     num_samples: Completions.
     temperature: 0 is greedy.
-    seed: Of the draws.
+    seed: Seed of the draws.
 
   Raises:
     ValueError: The prompt is too long, or the run's task has an environment in

@@ -19,8 +19,8 @@ class Setup:
   """What a phase is made of.
 
   Attributes:
-    config: Of the run.
-    name: Of the phase.
+    config: Settings of the run.
+    name: Name of the phase.
     phase: Its section of the config.
     problem: Prompts and judges.
     algorithm, objective: The objective of the phase and its config.

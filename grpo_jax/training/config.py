@@ -176,7 +176,7 @@ def phase_config(kind: str, **fields: Any) -> config_dict.ConfigDict:
   """A section of a config for a phase; `config.phases` puts it in its place.
 
   Args:
-    kind: As in `kinds.py`.
+    kind: A kind of `kinds.py`.
     **fields: Settings that differ from their defaults.
 
   Raises:

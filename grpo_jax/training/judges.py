@@ -68,7 +68,7 @@ class OnHost:
     """What they say of B rows, failures by kind, and example messages.
 
     Args:
-      prompts, completions, ids, extras: As in `HostScorer.score`.
+      prompts, completions, ids, extras: See `HostScorer.score`.
       again: Rows that time out are asked once more, and are then wrong by this
         component (`retries.py`); None: they are unscored.
     """
@@ -87,9 +87,9 @@ class ByMember:
   """A model of the run that scores completions: a reward model.
 
   Attributes:
-    name: Of the component.
+    name: Name of the component.
     member: Name of the member.
-    view: Of the member; None until a phase has it.
+    view: How the member is run; None until a phase has it.
     plan: How rows are run; as `view`.
   """
 
@@ -114,7 +114,7 @@ class Sum:
 
   Attributes:
     judges: They have no name of a component in common.
-    weights: Of components; those without one are watched, not rewarded.
+    weights: Weight of each component; one without is watched, not rewarded.
     correct: The component whose values of at least 1 mark a right answer.
   """
 
@@ -148,7 +148,7 @@ class Sum:
     views: Mapping[str, Callable[[members.Params], members.View]],
     plan: UpdatePlan,
   ) -> Sum:
-    """The same judges with the members of a phase."""
+    """These judges with the members of a phase."""
     judges = tuple(
       dataclasses.replace(judge, view=views[judge.member], plan=plan)
       if isinstance(judge, ByMember)
@@ -167,7 +167,7 @@ class Sum:
     """The verdict.
 
     Args:
-      params: Of all members.
+      params: Parameters of all members, by name.
       prompts: P prompts.
       rollout: B completions of them.
       said: What the host says of them, if it is asked.

@@ -40,7 +40,7 @@ class Kind:
   """One row of the table above.
 
   Attributes:
-    name: As a config has it.
+    name: What a config calls it.
     plays: Whether completions are drawn and judged, or come with the data.
     trains: Members that it may train, of "policy", "critic", "reward".
     objective: (the run's algorithm and its config) -> those of the phase.

@@ -132,11 +132,11 @@ class Models:
   """The members of a phase, and what trains them.
 
   Attributes:
-    config: Of the run.
+    config: Settings of the run.
     phase: Its section.
     policy: The model.
     algorithm, objective: The objective of the phase and its config.
-    plan: Of the update.
+    plan: How rows become micro-batches.
   """
 
   config: config_lib.RunConfig

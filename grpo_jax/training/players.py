@@ -55,7 +55,7 @@ def make_turns(
   config: sampling.SamplingConfig,
   group_size: int,
 ) -> host_turns.HostTurns:
-  """As `make_sample`, where the environment is on the host."""
+  """The compiled parts of a rollout with the environment on the host."""
   assert problem.host_environment is not None
   return host_turns.HostTurns(
     policy, config, group_size, problem.host_environment

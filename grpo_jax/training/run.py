@@ -87,19 +87,20 @@ class Run:
   """What a run keeps open, and the state as it moves on.
 
   Attributes:
-    config: Of the run.
-    config_hash: The same for all configs with which it may be continued.
+    config: Settings of the run.
+    config_hash: Hash of the settings that may not change when it continues.
     problem: Prompts and judges.
     mesh: Its devices.
     phases: Before they run.
     streams: Batches of each phase.
-    evaluator, saved, log: What is completed, kept and written.
+    evaluator, saved, log: Held-out prompts, checkpoints, and the log.
     profile_dir: Where traces go.
     stop: Whether somebody asks it to end.
     watch: Over the other processes.
     compiling: Seconds of compilation.
     state: After the last step.
-    position: Of the checkpoint that it continues from; None at the start.
+    position: Extra data of the checkpoint that it continues from; None at the
+      start.
     before, after: First evaluation of the run, last one of this phase.
     examples: Completions of the last evaluation.
     patience: Counts steps in which too many rows were unscored.
@@ -165,14 +166,14 @@ def open_run(
 
   Args:
     stack: Closes what is opened here.
-    settings: Of the run.
+    settings: Settings of the run.
     config_json: The config as it was given.
-    workdir: Of the run.
+    workdir: Folder of the run.
     saved: Its checkpoints.
     problem, policy, phases: What it solves, with what, in which phases.
     mesh: Its devices.
-    watch, stop, compiling: As in `Run`.
-    evaluator: Of another run with the same prompts and judges.
+    watch, stop, compiling: See `Run`.
+    evaluator: One of another run with the same prompts and judges.
 
   Raises:
     ValueError: The checkpoint is of another config.
@@ -235,7 +236,7 @@ def open_run(
 
 
 def config_hash(config_json: str) -> str:
-  """The same for all configs with which a run may be continued."""
+  """Hash of the settings that may not change when a run continues."""
   return metrics_log.config_hash(json.loads(config_json), MAY_CHANGE)
 
 
@@ -302,11 +303,11 @@ def record(
 
   Args:
     run: Its state is evaluated, if that is due.
-    name: Of the phase.
+    name: Name of the phase.
     offset: Steps of the phases before.
     done: Steps of this phase, this one included.
-    metrics: Of the step, with its `time/step_s`, seconds.
-    samples: As in `drivers.Outcome`.
+    metrics: Numbers of the step, with its `time/step_s`, seconds.
+    samples: See `drivers.Outcome`.
     is_due: Whether to evaluate.
 
   Returns:

@@ -48,12 +48,12 @@ class Loaded:
   """Trained models, with what they were trained on.
 
   Attributes:
-    config: Of the run.
+    config: Settings of the run.
     problem: What it was to solve.
     policy: The model.
     mesh: On which the parameters are.
     members: Parameters of all models, averaged ones where there are any.
-    step: Of the checkpoint.
+    step: Step of the checkpoint.
   """
 
   config: config_lib.RunConfig
@@ -217,7 +217,7 @@ def with_others(
 
   Args:
     state: At the start of a phase.
-    parts: Of the phase.
+    parts: Functions of the phase.
     mesh: Of this run.
 
   Raises:

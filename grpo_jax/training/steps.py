@@ -22,7 +22,7 @@ class Crew(Protocol):
     """One step of all runs.
 
     Args:
-      batches: Of each run the batch of the step, and those that come next.
+      batches: For each run the batch of the step, and those that come next.
 
     Returns:
       What the step will have to say of each run.
@@ -47,7 +47,7 @@ class Feed:
     ]
 
   def next(self, steps_left: int) -> list[list[Any]]:
-    """Of each run the batch of this step, and those that come next."""
+    """For each run the batch of this step, and those that come next."""
     batches = []
     for stream, waiting in zip(self._streams, self._waiting, strict=True):
       while len(waiting) < min(self._ahead, steps_left):
@@ -78,7 +78,7 @@ class Book:
     Args:
       together: The runs.
       crew: Moves them on.
-      name: Of the phase.
+      name: Name of the phase.
       offset: Steps of the phases before.
       first_step: The first one of the phase in this process.
     """

@@ -172,7 +172,7 @@ class Judge(Protocol):
     """The verdict on B completions.
 
     Args:
-      params: Of all members; a reward model is one of them.
+      params: Parameters of all members; a reward model is one.
       prompts: P prompts.
       rollout: Completions of them.
       said: What verifiers of text on the host say, if there are any.
