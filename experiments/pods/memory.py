@@ -334,7 +334,7 @@ def main(argv: Sequence[str]) -> int:
   settings = config_lib.resolve(config)
   mesh = mesh_of(settings)
   name = settings.phases[-1]
-  phase: config_lib.PhaseConfig = getattr(settings, name)
+  phase = settings.section(name)
   print(
     f"phase {name}: {phase.num_rows} completions per batch,"
     f" {mesh.size} device(s); per device:"

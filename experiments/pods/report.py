@@ -158,6 +158,13 @@ def described(config: config_lib.RunConfig) -> Iterator[config_lib.RunConfig]:
     yield dataclasses.replace(config, model=model)
 
 
+class _Absent:
+  """Verifiers whose processes are not started, because nothing is scored."""
+
+  def close(self) -> None:
+    """There is nothing to end."""
+
+
 def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
   """The problem of a config; of one in words, what a program knows of it."""
   if config.data.source == "task":
@@ -167,6 +174,7 @@ def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
   # Which ids end a completion are constants of the program, and any will do.
   ids: Any = types.SimpleNamespace(vocab_size=1, pad_id=0, end_ids=(0,))
   absent: Any = None
+  scorer: Any = _Absent()
   return problem_lib.Problem(
     tokenizer=ids,
     train=absent,
@@ -175,7 +183,7 @@ def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
     encoder=absent,
     max_prompt_len=config.data.max_prompt_len,
     max_new_tokens=config.sampling.max_new_tokens,
-    judge=judges.Sum((judges.OnHost(absent),), {}, ""),
+    judge=judges.Sum((judges.OnHost(scorer),), {}, ""),
     truncate_completions=True,
   )
 

@@ -161,6 +161,7 @@ class Models:
     """Whether a reward model scores completions of this phase."""
     return (
       REWARD_MODEL in self.config.rewards.functions
+      and self.phase.plays
       and "reward" not in self.phase.trains
     )
 

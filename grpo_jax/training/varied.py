@@ -123,6 +123,9 @@ class Varied:
   def __rpow__(self, other):
     return self._combined(operator.pow, other, swapped=True)
 
+  def __abs__(self):
+    return self._with(map(abs, self.values))
+
   def __neg__(self):
     return self._with(map(operator.neg, self.values))
 

@@ -89,6 +89,7 @@ def get_config(algorithm: str = "reinforce"):
   if algorithm == "stages":
     config.phases = ("sft", "rl", "sft2", "rl2")
     config.sft.steps = config.rl.steps = 4
+    config.rl.optimizer.schedule = "constant"
     config.sft2 = phase_config("supervised", steps=5, num_prompts=4)
     config.sft2.optimizer.learning_rate = 1e-3
     config.rl2 = phase_config(

@@ -40,7 +40,7 @@ def judged_phases():
 
 def test_a_verifier_and_a_reward_model_are_one_program():
   """No transfer to the host is in a step, and what it logs has both."""
-  run, made, policy, (_, rm, rl) = judged_phases()
+  run, made, policy, (sft, rm, rl) = judged_phases()
   assert isinstance(rl.parts.player, Player)
   assert made.judge.on_host is None
   assert rl.parts.members["reward"].optimizer is None
@@ -48,7 +48,7 @@ def test_a_verifier_and_a_reward_model_are_one_program():
   # Pairs are ranked by what is true, and not by the model that they train.
   assert not rm.parts.judge.by_members
   start = runs.abstract_start(policy, run.seed)
-  state = runs.abstract_state([rm, rl], start)
+  state = runs.abstract_state([sft, rm, rl], start)
   batch = next(made.prompt_stream(0, 4, None)).prompts
   step = jax.jit(functools.partial(stages.fused_step, parts=rl.parts))
   _, logged, samples = jax.eval_shape(step, state, batch)

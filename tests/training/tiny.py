@@ -166,11 +166,13 @@ def make_parts(
   )
   sample = functools.partial(sampling.sample, policy)
   greedy = dataclasses.replace(sampler, temperature=0.0)
-  trained = {"num_updates": num_critic_updates, "optimizer": optimizer}
-  run = config_lib.RunConfig(
-    critic=config_lib.CriticConfig(**trained),
-    reward_model=config_lib.RewardModelConfig(**trained),
-  )
+  run = config_lib.RunConfig()
+  if algorithm.critic_loss is not None:
+    trained = {"num_updates": num_critic_updates, "optimizer": optimizer}
+    run = config_lib.RunConfig(
+      critic=config_lib.CriticConfig(**trained),
+      reward_model=config_lib.RewardModelConfig(**trained),
+    )
   made = Models(
     run, phase, policy, algorithm, config, update_plan, steps, critic
   )
