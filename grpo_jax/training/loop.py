@@ -152,7 +152,7 @@ def going_on(together: Sequence[Run]) -> list[Run]:
 
 def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
   """Steps through one phase, from wherever the states are in it."""
-  for run in going_on(together):
+  for run in together:  # What was left behind is part of the program too.
     with crew.at_hand(run):
       run_lib.enter(run, index)
     run.after = None

@@ -24,7 +24,11 @@ from tests.training import resume_test, tiny
 def metrics(workdir, phase):
   lines = (workdir / "metrics.jsonl").read_text().splitlines()
   found = [json.loads(line) for line in lines]
-  return [line for line in found if line["phase"] == phase and "loss" in line]
+  return [
+    line
+    for line in found
+    if line["phase"] == phase and "tokens/trained" in line
+  ]
 
 
 # --- a reward model beside a verifier ----------------------------------------
