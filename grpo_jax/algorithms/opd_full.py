@@ -5,7 +5,7 @@
 The student samples; both distributions are compared over the vocabulary, in
 chunks, so that logits never exist whole. `jsd_beta` chooses the divergence: 1
 as above, 0 the other way round, between them generalised Jensen-Shannon. The
-teacher is the frozen reference (`reference_workdir` of the phase).
+teacher is the frozen reference (`reference_workdirs` of the phase).
 
 Source: Agarwal et al., "On-Policy Distillation of Language Models" (GKD),
 arXiv:2306.13649, Section 3; DeepSeek-V4, arXiv:2606.19348, Eq. 29.

@@ -7,7 +7,7 @@ The student samples, the teacher judges each token; on-policy and with the
 tokens summed, the expected gradient is that of Σ_t KL(π_θ ‖ π_teacher) with
 the prefixes held fixed; the published mean over tokens divides by a length that
 depends on what was sampled. The teacher is the frozen reference: set
-`reference_workdir` of the phase to its run. The task's reward is not used.
+`reference_workdirs` of the phase to its run. The task's reward is not used.
 Deviation: A is clamped at ±20 nats.
 
 Source: Lu et al., "On-Policy Distillation", Thinking Machines, 2025; TRL 1.16.

@@ -5,7 +5,7 @@
 The KL of the distributions that see the teacher's K tokens one by one and all
 others as one: a lower bound of the full KL, for vocabularies whose teacher
 log-probs are too large to keep. The teacher is the frozen reference
-(`reference_workdir` of the phase).
+(`reference_workdirs` of the phase).
 
 Source: Qwen3 and DeepSeek-V4 (arXiv:2606.19348) distil like this without
 printing K; 64 is ours.
