@@ -716,6 +716,7 @@ def test_bfloat16_is_widened_before_the_softmax():
   np.testing.assert_allclose(logp, expected[np.arange(5), tokens], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_benchmark_runs():
   status, out, err = command.run(
     "benchmarks.logprobs",

@@ -366,6 +366,7 @@ os.kill(os.getpid(), signal.SIGKILL)  # Step 2 is still being written.
 """
 
 
+@pytest.mark.slow
 def test_kill_while_saving_leaves_the_previous_step(tmp_path):
   directory = tmp_path / "c"
   process = subprocess.run(
