@@ -77,3 +77,10 @@ def test_completions_that_are_not_trained_are_not_short():
   *_, batch = _prepared("gfpo", case, num_kept=2, overlong_filter=True)
   assert not batch.mask[::2][:2].any()  # Six tokens, of six.
   np.testing.assert_array_equal(batch.advantages[:4] != 0, [0, 1, 0, 1])
+
+
+def test_of_equally_good_completions_the_first_is_in_the_pair():
+  case = cases.make_case()
+  case.rewards[:4] = 0, 1, 1, 0
+  *_, batch = _prepared("dpo", case)
+  np.testing.assert_array_equal(batch.pair_role[:4], [-1, 1, 0, 0])

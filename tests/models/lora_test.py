@@ -161,6 +161,17 @@ def test_merging_returns_what_was_wrapped():
   assert_same(merged, base)
 
 
+def test_merging_adds_the_scaled_product():
+  base = transformer_test.make_params(RICH)["trained"]
+  params = make_params(RICH, SOME)
+  a, b = (np.asarray(params["trained"]["down"][which]) for which in "ab")
+  merged = lora.merge(params, SOME)["trained"]
+  before, after = (
+    tree["layers"]["mlp"]["down"]["kernel"] for tree in (base, merged)
+  )
+  np.testing.assert_allclose(after, before + 6 / 3 * a @ b, 1e-5, 1e-6)
+
+
 @pytest.mark.slow
 def test_bfloat16_bases_have_float32_adapters():
   config = dataclasses.replace(RICH, dtype="bfloat16", param_dtype="bfloat16")

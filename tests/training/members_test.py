@@ -251,6 +251,10 @@ def test_stages_have_settings_of_their_own():
     [first, rl, second], runs.abstract_start(policy, run.seed)
   )
   assert isinstance(state.members["reference"], MemberState)
+  # It is kept over two phases, too.
+  run = dataclasses.replace(run, phases=("rl", "sft", "sft2", "rl2"))
+  _, *between, _ = runs.make_phases(run, made, policy, mesh)
+  assert all("reference" in phase.parts.keeps for phase in between)
 
 
 def test_a_phase_without_a_section_is_refused():

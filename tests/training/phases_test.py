@@ -201,8 +201,10 @@ def test_algorithm_state_belongs_to_its_phase():
   parts = tiny.make_parts("reinforce")
   state = _advance(parts, tiny.make_state(parts))
   assert float(state.algorithm_state["algorithm"]["weight"]) > 0
-  entered = _enter(state, parts).algorithm_state
-  assert float(entered["algorithm"]["weight"]) == 0
+  entered = _enter(state, parts)
+  assert float(entered.algorithm_state["algorithm"]["weight"]) == 0
+  # And so does the number of its steps.
+  assert (int(state.phase_step), int(entered.phase_step)) == (2, 0)
   assert _enter(state, tiny.make_parts()).algorithm_state == {
     "algorithm": {},
     "coefficients": {},

@@ -1,0 +1,29 @@
+"""What the steps of a phase are fed with."""
+
+import types
+
+from grpo_jax.training import steps
+
+
+def test_the_saved_position_of_the_data_is_that_of_the_next_step():
+  """Also where batches of later steps have been read already."""
+
+  class Stream:
+    position = 0
+
+    def get_state(self):
+      return self.position
+
+    def __next__(self):
+      self.position += 1
+      return self.position - 1
+
+  parts = types.SimpleNamespace(staleness=2)
+  phase = types.SimpleNamespace(parts=parts)
+  run = types.SimpleNamespace(streams=[Stream()], phases=[phase])
+  feed = steps.Feed([run], 0)
+  assert feed.position(0) == 0
+  for step in range(5):
+    (batches,) = feed.next(5 - step)
+    assert batches == [*range(step, min(step + 3, 5))]
+    assert feed.position(0) == step + 1
