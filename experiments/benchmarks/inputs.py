@@ -112,9 +112,9 @@ def make_parts(
   Args:
     work: Sizes and lengths.
     of: Tokens and verifier.
-    mesh: Of devices.
-    lanes: Of the sampler.
-    algorithm: Of the table.
+    mesh: Mesh of the devices.
+    lanes: Completions that the sampler decodes at once; None: all.
+    algorithm: Name of an algorithm of the table.
     critic: If it has one.
     **phase: Fields of `PhaseConfig` that differ from their defaults.
   """

@@ -109,7 +109,7 @@ class Bench:
     window: Decode steps in a run of them.
     fills: Completion slots filled in such a run, on average, by its name.
     rollouts: Ways of the same rollout.
-    metrics: Of the last step.
+    metrics: Numbers of the last step.
     peak_bytes: Most memory until one step was compiled and run.
   """
 
