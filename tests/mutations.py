@@ -943,8 +943,8 @@ MUTATIONS = [
   Mutation(
     "A second time-out leaves a row unscored.",
     "grpo_jax/rewards/retries.py",
-    "      failed[b] = False\n",
-    "      failed[b] = True\n",
+    "      failed[late] = False\n",
+    "      failed[late] = True\n",
     "tests/rewards/retries_test.py -k once_more",
   ),
   Mutation(

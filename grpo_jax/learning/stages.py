@@ -311,10 +311,13 @@ def draw_stage(
   rollout = sample_stage(state, prompts, parts=parts)
   greedy = greedy_stage(state, prompts, parts=parts)
   with jax.named_scope("verifier"):
-    scored = parts.judge.score(state.params, prompts, rollout)
+    score = functools.partial(
+      parts.judge.score, state.params, prompts, step=state.phase_step
+    )
+    scored = score(rollout)
     baseline = None
     if greedy is not None:
-      baseline = parts.judge.score(state.params, prompts, greedy)
+      baseline = score(greedy)
   return rounds.Groups(prompts, rollout, scored, baseline)
 
 

@@ -15,8 +15,8 @@ NORMALIZATIONS = ("split", "joint", "none")
 
 def soft_overlong(
   lengths: jax.Array,  # [B] int, tokens
-  max_length: int,
-  cache_length: int,
+  max_length: float,
+  cache_length: float,
 ) -> jax.Array:  # [B]
   """Penalty that grows over the last `cache_length` tokens of the budget.
 

@@ -13,7 +13,7 @@ from grpo_jax.types import Scored
 
 def combine(
   components: Mapping[str, jax.Array],  # each [B]
-  weights: Mapping[str, float],
+  weights: Mapping[str, float | jax.Array],
   failed: jax.Array | None,  # [B] bool
   correct: str | None,
 ) -> Scored:
@@ -23,7 +23,8 @@ def combine(
 
   Args:
     components: Each reward by name, before weights; NaN = not applicable.
-    weights: Weight of each component, by the same names.
+    weights: Weight of each component, by the same names; an array [] where it
+      changes between steps.
     failed: True where a component failed, so that the row is unscored; None
       if none can fail.
     correct: The component whose values of at least 1 mark a right answer;
@@ -66,8 +67,7 @@ def combine(
     applicable = ~jnp.isnan(values[name])
     infinite |= jnp.isinf(values[name])
     total += weights[name] * jnp.where(applicable, values[name], 0.0)
-    if weights[name] != 0:
-      valid |= applicable
+    valid |= applicable & (jnp.asarray(weights[name]) != 0)
   # `total` too: finite components may overflow; 0 · inf is NaN.
   valid &= ~infinite & jnp.isfinite(total)
   if failed is not None:

@@ -14,6 +14,7 @@ time from each other, and not from those that are good.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from grpo_jax.rewards import frames, pool
+from grpo_jax.rewards import functions as functions_lib
 from grpo_jax.rewards import worker as worker_lib
 
 FAILURE_KINDS = pool.FAILURE_KINDS
@@ -39,12 +41,15 @@ class HostScores(NamedTuple):
       answers twice, or nonsense), "step_timeout" (no time was left for a first
       try: a row that may have been good).
     errors: Up to 3 messages of failures.
+    steps: The scored steps of each row, (characters up to the end of the step,
+      score); None where nobody scores steps.
   """
 
   components: dict[str, np.ndarray]  # each [B] float32
   failed: np.ndarray  # [B] bool
   failures: dict[str, int]
   errors: list[str]
+  steps: list[list[tuple[int, float]]] | None = None
 
 
 # Seconds for a first try, at least. A worker that takes the place of another
@@ -55,19 +60,49 @@ _MIN_FIRST_S = 0.25
 _LONGER = 4  # By this factor is each try longer than the one before.
 
 
+# Units that wait at the same time in one worker.
+_MAX_WAITING = 64
+
+
+class _Item(NamedTuple):
+  """What a worker is asked at a time.
+
+  Attributes:
+    kind: Index of `functions.KINDS`.
+    units: Each is one row, or the rows of one prompt, by their index.
+  """
+
+  kind: int
+  units: tuple[tuple[int, ...], ...]
+
+  @property
+  def rows(self) -> list[int]:
+    return [row for unit in self.units for row in unit]
+
+  @property
+  def is_async(self) -> bool:
+    return functions_lib.KINDS[self.kind].is_async
+
+
 class _Call(pool.Call):
-  """The rows of one call of `HostScorer.score`, and their results so far."""
+  """The items of one call of `HostScorer.score`, and their results so far."""
 
   def __init__(
     self,
-    names: Sequence[str],
+    items: list[_Item],
+    names: Sequence[Sequence[int]],
+    num_functions: int,
     rows: list[worker_lib.Row],
     first_s: float,
     last_s: float,
   ):
-    super().__init__(range(len(rows)), pool.Failures(len(rows)))
+    super().__init__(range(len(items)), pool.Failures(len(rows)))
+    self.items = items
     self.rows = rows
-    self.values = np.full((len(rows), len(names)), np.nan, np.float32)
+    self.values = np.full((len(rows), num_functions), np.nan, np.float32)
+    self.steps: list[list[tuple[int, float]]] = [[] for _ in rows]
+    # Columns of `values` of the functions of each kind; -1: steps.
+    self._columns = names
     self._first_s = first_s
     self._last_s = last_s
     # Seconds for the next try of rows that were slow.
@@ -78,53 +113,103 @@ class _Call(pool.Call):
   def num_pending(self) -> int:
     return len(self.pending) + len(self._later)
 
-  def message(self, index: int) -> worker_lib.Row:
-    return self.rows[index]
+  def message(self, index: int) -> Any:
+    kind, units = self.items[index]
+    return [kind, [[self.rows[row] for row in unit] for unit in units]]
 
   def record(
     self, index: int, content: Any, failure: frames.Failure | None
   ) -> None:
-    size = self.values.shape[1]
-    if not isinstance(content, list) or len(content) != size:
-      raise ValueError(f"it said {content!r:.80} of {size} rewards")
-    values = [np.nan if x is None else frames.number(x) for x in content]
-    with np.errstate(over="ignore"):  # Beyond float32: inf, seen by `combine`.
-      self.values[index] = values
-    if failure is not None:
-      self.failures.add(index, *failure)
+    del failure  # Units have failures, and not items.
+    kind, units = self.items[index]
+    columns = self._columns[kind]
+    said = content if isinstance(content, list) else []
+    if len(said) != len(units):
+      raise ValueError(f"it said {content!r:.80} of {len(units)} units")
+    verdicts = [
+      _verdict(one, len(columns), len(unit))
+      for one, unit in zip(said, units, strict=True)
+    ]
+    for unit, (values, why) in zip(units, verdicts, strict=True):
+      for column, of_rows in zip(columns, values, strict=True):
+        self._take_column(unit, column, of_rows)
+      if why is not None:
+        for row in unit:
+          self.failures.add(row, *why)
+
+  def _take_column(
+    self, unit: Sequence[int], column: int, values: list[Any]
+  ) -> None:
+    for row, value in zip(unit, values, strict=True):
+      if column < 0:
+        self.steps[row] = [
+          (int(frames.number(end)), frames.number(score))
+          for end, score in value or ()
+        ]
+      else:
+        # Beyond float32: inf, seen by `combine`.
+        with np.errstate(over="ignore"):
+          self.values[row, column] = (
+            np.nan if value is None else frames.number(value)
+          )
+
+  def fail(self, index: int, kind: str, message: str) -> None:
+    for row in self.items[index].rows:
+      self.failures.add(row, kind, message)
 
   def take(self, slot: int, num_workers: int) -> list[int]:
-    if self.pending or not self._later:
-      return super().take(slot, num_workers)
-    return [self._later.popleft()]  # None waits behind another one.
+    if not self.pending and self._later:
+      return [self._later.popleft()]  # None waits behind another one.
+    if self.pending and self.items[self.pending[0]].is_async:
+      return [self.pending.popleft()]  # It takes a whole deadline, at worst.
+    return super().take(slot, num_workers)
 
   def timeout_s(self, index: int) -> float:
+    if self.items[index].is_async:  # Each has its deadline in the worker.
+      return 2 * self._last_s
     return self._slow_s.get(index, self._first_s)
 
   def late(self, index: int) -> None:
     seconds = self.timeout_s(index)
-    if seconds < self._last_s:
+    if seconds < self._last_s and not self.items[index].is_async:
       self._slow_s[index] = min(_LONGER * seconds, self._last_s)
       self._later.append(index)
     else:
       super().late(index)
 
   def out_of_time(self, rows: Sequence[int], message: str) -> None:
-    rows = (*self.pending, *self._later, *rows)
-    untried = [index for index in rows if index not in self._slow_s]
+    items = (*self.pending, *self._later, *rows)
+    untried = [index for index in items if index not in self._slow_s]
+    number = sum(len(self.items[index].rows) for index in untried)
     for index in untried:
-      text = f"one of {len(untried)} that were not tried; {message}"
-      self.failures.add(index, "step_timeout", text)
-    for index in set(rows).difference(untried):
-      self.failures.add(index, "timeout", f"it is slow; {message}")
+      text = f"one of {number} that were not tried; {message}"
+      self.fail(index, "step_timeout", text)
+    for index in set(items).difference(untried):
+      self.fail(index, "timeout", f"it is slow; {message}")
+
+
+def _verdict(
+  said: Any, num_functions: int, num_rows: int
+) -> tuple[list[list[Any]], frames.Failure | None]:
+  """What a worker says of a unit, if it has that form.
+
+  Raises:
+    ValueError: It has another one.
+  """
+  match said:
+    case [list(values), failure] if len(values) == num_functions and all(
+      isinstance(column, list) and len(column) == num_rows for column in values
+    ):
+      return values, frames.answer([0, None, failure]).failure
+  raise ValueError(f"it said {said!r:.80} of {num_functions} functions")
 
 
 class HostScorer:
   """Scores completions by Python functions, in a pool of worker processes.
 
   A function takes (prompts, completions, ids, extras) and returns one number,
-  or None for "not applicable", per row; it is given one row at a time. See
-  `worker.py` for the whole contract. Not reentrant.
+  or None for "not applicable", per row. See `functions.py` and `worker.py` for
+  the whole contract. Not reentrant.
 
   ```
   with HostScorer({"accuracy": "math_accuracy"}, {"accuracy": 1.0}) as scorer:
@@ -140,18 +225,27 @@ class HostScorer:
     step_timeout_s: float = 120.0,
     num_workers: int = 2,
     variables: Sequence[str] = (),
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    steps: str = "",
+    context: functions_lib.Context | None = None,
   ):
     """Starts the workers and waits until they have imported everything.
 
     Args:
-      functions: Name of each component -> "package.module:function", or
-        "math_accuracy" or "think_answer_format".
+      functions: Name of each component -> "package.module:function", or a name
+        of `functions.BUILTIN`.
       weights: Name -> finite weight in the total reward; for `combine`.
       row_timeout_s: Seconds for all functions on one row.
       step_timeout_s: Seconds for one call of `score`.
       num_workers: Processes.
       variables: Names of environment variables that the functions get besides
         those of `processes.VARIABLES`.
+      options: Name -> keyword arguments of the function.
+      steps: Import path of a function that scores steps, or a name of
+        `functions.STEPS`; empty for none. For each row it returns a list of
+        (characters of the completion up to the end of a step, its score).
+      context: What functions are given that ask for it; its deadline is
+        `row_timeout_s`.
 
     Raises:
       ValueError: A function cannot be imported, or a number is out of range.
@@ -171,16 +265,42 @@ class HostScorer:
           f"HostScorer: weight of '{name}' is {weight}; needed is a finite"
           " number."
         )
-    for path in functions.values():
-      worker_lib.load_function(path)  # Raises here, where it is read.
     self.functions = dict(functions)
     self.weights = dict(weights)
     self.step_timeout_s = step_timeout_s
     self._row_timeout_s = row_timeout_s
+    called = self.functions | ({worker_lib.STEPS: steps} if steps else {})
+    self.options = options = options or {}
+    loaded = {}
+    for name, path in called.items():  # Raises here, where it is read.
+      loaded[name] = functions_lib.load_function(path)
+      functions_lib.check_options(path, options.get(name, {}))
+    kinds = [functions_lib.kind(f) for f in loaded.values()]
+    # Of the functions of each kind, where their values go.
+    self._columns = [
+      [
+        -1 if name == worker_lib.STEPS else k
+        for k, name in enumerate(called)
+        if kinds[k] == kind
+      ]
+      for kind in functions_lib.KINDS
+    ]
+    asked = set().union(*map(functions_lib.asks_for, loaded.values()))
+    self.has_steps = bool(steps)
+    self.reads_tokens = "tokens" in asked
+    context = dataclasses.replace(
+      context or functions_lib.Context(), timeout_s=row_timeout_s
+    )
+    if "tokenizer" not in asked:
+      context = dataclasses.replace(context, tokenizer=None)
     self._pool = pool.Pool(
       "HostScorer",
       "worker",
-      self.functions,
+      {
+        "functions": called,
+        "options": {name: dict(x) for name, x in options.items()},
+        "context": dataclasses.asdict(context),
+      },
       num_workers,
       row_timeout_s,
       step_timeout_s,
@@ -197,39 +317,66 @@ class HostScorer:
     """Kills the workers. May be called again."""
     self._pool.close()
 
+  @property
+  def sees_groups(self) -> bool:
+    """Whether a function compares the completions of a prompt."""
+    return any(
+      kind.sees_group and columns
+      for kind, columns in zip(functions_lib.KINDS, self._columns, strict=True)
+    )
+
   def score(
     self,
     prompts: Sequence[str],
     completions: Sequence[str],
     ids: Sequence[int],
     extras: Sequence[Mapping[str, Any]],
+    tokens: Sequence[Sequence[int]] | None = None,
   ) -> HostScores:
     """Scores B rows, in order, within about `step_timeout_s`.
 
     Args:
       prompts: Decoded prompt of each row.
       completions: Decoded completion of each row.
-      ids: Occurrence of each row's prompt in the data stream.
+      ids: Occurrence of each row's prompt in the data stream. Rows with the
+        same one are a group.
       extras: What the functions need of each row: plain data, as in JSON. They
         get NumPy's values as numbers and lists.
+      tokens: Token ids of each completion, for functions that ask for them.
 
     Raises:
       ValueError: The arguments have unequal lengths.
       RuntimeError: The scorer is closed, or a worker cannot be replaced.
     """
-    lengths = [len(x) for x in (prompts, completions, ids, extras)]
+    columns: list[Sequence[Any]] = [prompts, completions, ids, extras]
+    if self.reads_tokens and tokens is not None:
+      columns.append(tokens)
+    lengths = [len(column) for column in columns]
     if len(set(lengths)) != 1:
       raise ValueError(
         "HostScorer.score: received prompts, completions, ids and extras of"
         f" lengths {lengths}; needed is one of each per row."
       )
+    asked: list[Any] = [None] * len(prompts)
+    if len(columns) > 4:
+      asked = [list(map(int, row)) for row in columns[4]]
     rows: list[Any] = list(
-      zip(prompts, completions, map(int, ids), map(dict, extras), strict=True)
+      zip(
+        prompts,
+        completions,
+        map(int, ids),
+        map(dict, extras),
+        asked,
+        strict=True,
+      )
     )
+    items = self._items([row[2] for row in rows])
     call = _Call(
-      tuple(self.functions),
+      items,
+      self._columns,
+      len(self.functions),
       rows,
-      self._first_s(len(rows)),
+      self._first_s(len(items)),
       self._row_timeout_s,
     )
     self._pool.run(call, self.step_timeout_s)
@@ -238,11 +385,33 @@ class HostScorer:
     }
     failures = call.failures
     return HostScores(
-      components, failures.failed, failures.counts, failures.errors
+      components,
+      failures.failed,
+      failures.counts,
+      failures.errors,
+      call.steps if self.has_steps else None,
     )
 
-  def _first_s(self, num_rows: int) -> float:
-    """Seconds for the first try of a row."""
+  def _items(self, ids: Sequence[int]) -> list[_Item]:
+    """What workers are asked of rows, those first that have to wait."""
+    groups: dict[int, list[int]] = {}
+    for row, id_ in enumerate(ids):
+      groups.setdefault(id_, []).append(row)
+    items = []
+    for k, kind in enumerate(functions_lib.KINDS):
+      if not self._columns[k]:
+        continue
+      units: list[tuple[int, ...]] = [(row,) for row in range(len(ids))]
+      if kind.sees_group:
+        units = [tuple(rows) for rows in groups.values()]
+      size = _MAX_WAITING if kind.is_async else 1
+      items += [
+        _Item(k, tuple(units[i : i + size])) for i in range(0, len(units), size)
+      ]
+    return items
+
+  def _first_s(self, num_items: int) -> float:
+    """Seconds for the first try of an item."""
     half = self.step_timeout_s * self._pool.num_workers / 2
-    seconds = max(half / max(num_rows, 1), _MIN_FIRST_S)
+    seconds = max(half / max(num_items, 1), _MIN_FIRST_S)
     return min(seconds, self._row_timeout_s)

@@ -158,6 +158,10 @@ class Call:
     """
     raise NotImplementedError
 
+  def fail(self, index: int, kind: str, message: str) -> None:
+    """A row has failed."""
+    self.failures.add(index, kind, message)
+
   def timeout_s(self, index: int) -> float:
     """Seconds for this try of a row."""
     raise NotImplementedError
@@ -165,7 +169,7 @@ class Call:
   def late(self, index: int) -> None:
     """A row has missed its deadline."""
     message = f"no answer in {self.timeout_s(index):g} s"
-    self.failures.add(index, "timeout", message)
+    self.fail(index, "timeout", message)
 
   def take(self, slot: int, num_workers: int) -> list[int]:
     """The next rows for the worker in this slot."""
@@ -186,7 +190,7 @@ class Call:
   def out_of_time(self, rows: Sequence[int], message: str) -> None:
     """The call is over, without these rows and those that are pending."""
     for index in (*self.pending, *rows):
-      self.failures.add(index, "step_timeout", message)
+      self.fail(index, "step_timeout", message)
 
 
 class Pool:
@@ -330,7 +334,7 @@ class Pool:
       try:
         messages.append(frames.encode([sent.number, call.message(index)]))
       except ValueError as error:
-        call.failures.add(index, "raised", str(error))
+        call.fail(index, "raised", str(error))
         continue
       worker.rows.append(sent)
     worker.channel.write(*messages)
@@ -383,7 +387,7 @@ class Pool:
       self._count_bad_start(why)
     rows = [sent.row for sent in worker.rows]
     if isinstance(why, _Stranger) and why.number in worker.answered:
-      call.failures.add(worker.answered[why.number], "worker_died", str(why))
+      call.fail(worker.answered[why.number], "worker_died", str(why))
     if not rows:
       pass
     elif self._is_disturbed(worker, why):
@@ -394,7 +398,7 @@ class Pool:
         call.late(rows[0])
       else:
         said = str(why) or "the process ended"
-        call.failures.add(rows[0], "worker_died", said)
+        call.fail(rows[0], "worker_died", said)
       call.put_back(slot, rows[1:])
     self._replace(slot, call)
 

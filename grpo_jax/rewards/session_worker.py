@@ -31,6 +31,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from grpo_jax.rewards import frames, processes
+from grpo_jax.rewards import functions as functions_lib
 from grpo_jax.rewards import worker as worker_lib
 
 _CLOSE_S = 5.0  # For `close` of a session whose scores are known.
@@ -120,7 +121,7 @@ def load_factory(path: str) -> Callable[..., Any]:
   Raises:
     ValueError: Nothing callable is found there.
   """
-  return worker_lib.load(path, "environment", {})
+  return functions_lib.load(path, "environment", {})
 
 
 # In the process of a session.

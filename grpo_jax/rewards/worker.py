@@ -4,15 +4,11 @@ A worker is a fresh interpreter: it imports the reward functions and their
 dependencies, and neither the main program nor jax. Functions run in its main
 thread, because math-verify ends hanging comparisons by a signal.
 
-A reward function has the signature
-
-    fn(prompts: list[str], completions: list[str], ids: list[int],
-       extras: list[dict]) -> list[float | None]
-
-and is called with lists of one row. None means that the reward does not apply
-to this row and is left out of its sum. What is no answer makes the row
-unscored, whatever its other components say: NaN, an exception, a wrong number
-of results, something that is not a number, or no result before the deadline.
+`functions.py` says what a reward function is. Of its results None means that
+the reward does not apply to this row and is left out of its sum. What is no
+answer makes the row unscored, whatever its other components say: NaN, an
+exception, a wrong number of results, something that is not a number, or no
+result before the deadline.
 Deviation from libraries that take NaN or 0 for all of these: a component that
 failed must never act as a reward.
 
@@ -29,85 +25,32 @@ needs a process of its own, at least.
 
 from __future__ import annotations
 
-import difflib
-import importlib
+import asyncio
 import math
 import os
 import signal
 import traceback
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from grpo_jax.rewards import frames, processes
+from grpo_jax.rewards import functions as functions_lib
 
-RewardFunction = Callable[..., list[float | None]]
-# (prompt, completion, id, extra)
-Row = tuple[str, str, int, dict]
+# The name of the function that scores steps; no component can have it.
+STEPS = "steps of a completion"
 
-BUILTIN = {
-  "math_accuracy": "grpo_jax.rewards.math_accuracy:math_accuracy",
-  "think_answer_format": "grpo_jax.rewards.formatting:think_answer_format",
-}
-
-
-def _nearest(name: str, names) -> str:
-  close = difflib.get_close_matches(name, [str(n) for n in names], n=1)
-  return f" Did you mean '{close[0]}'?" if close else ""
+# [prompt, completion, id, extra, token ids or None]
+Row = Sequence[typing.Any]
+# Values of each function for each row, and the first failure.
+Verdict = tuple[list[list[typing.Any]], frames.Failure | None]
 
 
-def load_function(path: str) -> RewardFunction:
-  """Imports a reward function.
-
-  Args:
-    path: "package.module:function", or a name in `BUILTIN`.
+def _number(value: typing.Any) -> float | None:
+  """A reward, or None for "does not apply".
 
   Raises:
-    ValueError: Nothing callable is found there.
+    TypeError: It is no number.
   """
-  return load(path, "reward function", BUILTIN)
-
-
-def load(
-  path: str, what: str, builtin: Mapping[str, str]
-) -> Callable[..., typing.Any]:
-  """Imports a function; see `load_function`.
-
-  Args:
-    path: "package.module:function", or a name in `builtin`.
-    what: It is, in messages.
-    builtin: Short names of paths.
-  """
-  module_name, colon, attribute = builtin.get(path, path).partition(":")
-  if not (module_name and colon and attribute):
-    known = f" or one of {sorted(builtin)}" if builtin else ""
-    raise ValueError(
-      f"{what} '{path}': needed is an import path"
-      f" 'package.module:function'{known}." + _nearest(path, builtin)
-    )
-  try:
-    module = importlib.import_module(module_name)
-  except Exception as error:
-    raise ValueError(
-      f"{what} '{path}': importing '{module_name}' failed with"
-      f" {type(error).__name__}: {error}; needed is a module that imports"
-      " here and in a process of its own."
-    ) from error
-  function = getattr(module, attribute, None)
-  if not callable(function):
-    raise ValueError(
-      f"{what} '{path}': '{module_name}' has no function"
-      f" '{attribute}'."
-      + _nearest(attribute, {k for k, v in vars(module).items() if callable(v)})
-    )
-  return function
-
-
-def _value(result: typing.Any) -> float | None:
-  if len(result) != 1:
-    raise ValueError(
-      f"returned {len(result)} results for 1 row; needed is one per row"
-    )
-  value = result[0]
   if value is None:
     return None
   if not isinstance(value, typing.SupportsFloat):
@@ -117,39 +60,103 @@ def _value(result: typing.Any) -> float | None:
   return float(value)
 
 
+def _steps(value: typing.Any) -> list[tuple[int, float]]:
+  """The scores of the steps of a completion.
+
+  Raises:
+    TypeError, ValueError: It is no list of (end, score).
+  """
+  return [(int(end), float(score)) for end, score in value]
+
+
+def _values(result: typing.Any, num_rows: int) -> list[typing.Any]:
+  if len(result) != num_rows:
+    raise ValueError(
+      f"returned {len(result)} results for {num_rows}"
+      f" row{'s' if num_rows > 1 else ''}; needed is one per row"
+    )
+  return list(result)
+
+
 def failure_of(name: str, error: BaseException) -> frames.Failure:
   """How a row has failed whose function, of this name, raised the error."""
   kind = "timeout" if isinstance(error, TimeoutError) else "raised"
-  frame = traceback.extract_tb(error.__traceback__)[-1]
-  return kind, (
-    f"{name}: {type(error).__name__}: {str(error)[:300]}"
+  place = "".join(
     f" ({os.path.basename(frame.filename)}:{frame.lineno})"
+    for frame in traceback.extract_tb(error.__traceback__)[-1:]
   )
+  return kind, f"{name}: {type(error).__name__}: {str(error)[:300]}{place}"
 
 
-def score_row(
-  functions: dict[str, RewardFunction], row: Row
-) -> tuple[list[float | None], frames.Failure | None]:
-  """Applies every function to one row.
+def score_unit(
+  called: Mapping[str, functions_lib.RewardFunction], rows: Sequence[Row]
+) -> Verdict:
+  """Applies every function to one row, or to the rows of one prompt.
 
   Returns:
-    One value per function, None where not applicable or failed, and the first
-    failure.
+    Of each function one value per row, None where it does not apply or has
+    failed; and the first failure.
   """
-  values: list[float | None] = []
-  failure = None
-  for name, function in functions.items():
+  results: dict[str, typing.Any] = {}
+  for name, function in called.items():
     try:
-      value = _value(function(*([field] for field in row)))
+      results[name] = function(*_columns(rows), **_tokens(function, rows))
     except BaseException as error:  # Also SystemExit of a verifier.
+      results[name] = error
+  return _verdict(results, len(rows))
+
+
+async def _gathered(
+  called: Mapping[str, functions_lib.RewardFunction],
+  units: Sequence[Sequence[Row]],
+  timeout_s: float,
+) -> list[Verdict]:
+  """Applies `async` functions to all units at the same time."""
+
+  async def one(function, rows):
+    asked = function(*_columns(rows), **_tokens(function, rows))
+    return await asyncio.wait_for(asked, timeout_s)
+
+  found = await asyncio.gather(
+    *(one(function, rows) for rows in units for function in called.values()),
+    return_exceptions=True,
+  )
+  results = iter(found)
+  return [
+    _verdict({name: next(results) for name in called}, len(rows))
+    for rows in units
+  ]
+
+
+def _columns(rows: Sequence[Row]) -> list[list[typing.Any]]:
+  return [[row[i] for row in rows] for i in range(4)]
+
+
+def _tokens(
+  function: functions_lib.RewardFunction, rows: Sequence[Row]
+) -> dict[str, typing.Any]:
+  if "tokens" not in functions_lib.asks_for(function):
+    return {}
+  return {"tokens": [row[4] for row in rows]}
+
+
+def _verdict(results: Mapping[str, typing.Any], num_rows: int) -> Verdict:
+  """Values of what functions have returned or, as an exception, raised."""
+  columns, failure = [], None
+  for name, result in results.items():
+    column: list[typing.Any] = [None] * num_rows
+    parse = _steps if name == STEPS else _number
+    try:
+      if isinstance(result, BaseException):
+        raise result
+      column = [parse(value) for value in _values(result, num_rows)]
+    except BaseException as error:
       failure = failure or failure_of(name, error)
-      value = None
-    else:
-      if value is not None and math.isnan(value):
-        failure = failure or ("nan", f"{name}: returned NaN")
-        value = None
-    values.append(value)
-  return values, failure
+    if any(isinstance(x, float) and math.isnan(x) for x in column):
+      failure = failure or ("nan", f"{name}: returned NaN")
+      column = [None] * num_rows
+    columns.append(column)
+  return columns, failure
 
 
 def start(fd: int, parent: int) -> frames.Channel:
@@ -190,28 +197,44 @@ def ready(
   return functions
 
 
-def main(fd: int, parent: int, paths: dict[str, str]) -> None:
+def main(fd: int, parent: int, argument: Mapping[str, typing.Any]) -> None:
   """Scores rows until the pipe closes.
 
-  Says whether it is `ready`, then answers each row, in their order.
+  Says whether it is `ready`, then answers each question, in their order. A
+  question is [kind, units]: which of `functions.KINDS`, and lists of rows.
 
   Args:
     fd: File descriptor of this end of the pipe.
     parent: Process id of the parent; when it is gone, so is the worker.
-    paths: Name of each component -> import path of its function.
+    argument: "functions": name of each component -> import path; "options":
+      name -> keyword arguments; "context": fields of `functions.Context`.
   """
   channel = start(fd, parent)
-  functions = ready(
+  context = functions_lib.Context(**argument["context"])
+  loaded = ready(
     channel,
-    lambda: {name: load_function(path) for name, path in paths.items()},
+    lambda: {
+      name: functions_lib.bound(
+        path, argument["options"].get(name, {}), context
+      )
+      for name, path in argument["functions"].items()
+    },
   )
-  if functions is None:
+  if loaded is None:
     return
+  by_kind = [
+    {name: f for name, f in loaded.items() if functions_lib.kind(f) == kind}
+    for kind in functions_lib.KINDS
+  ]
   try:
     while True:
-      number, row = channel.receive()
-      answer = score_row(functions, row)
+      number, (kind, units) = channel.receive()
+      called = by_kind[kind]
+      if functions_lib.KINDS[kind].is_async:
+        answer = asyncio.run(_gathered(called, units, context.timeout_s))
+      else:
+        answer = [score_unit(called, rows) for rows in units]
       signal.alarm(0)  # One left behind would strike the next row.
-      channel.send(frames.encode([number, *answer]))
+      channel.send(frames.encode([number, answer, None]))
   except (EOFError, OSError):  # Also of a process that a verifier has forked.
     return

@@ -22,6 +22,7 @@ from ml_collections import config_dict
 
 from grpo_jax import algorithms, ranges
 from grpo_jax.training import kinds
+from grpo_jax.training.reward_settings import RewardsConfig
 from grpo_jax.training.sections import (
   SECTIONS,
   CriticConfig,
@@ -37,7 +38,6 @@ from grpo_jax.training.settings import (
   LogConfig,
   MeshConfig,
   ModelConfig,
-  RewardsConfig,
   SamplingConfig,
   nearest,
   one_of,

@@ -214,13 +214,15 @@ class _Split:
     return rounds.Groups(prompts, drawn.rollout, scored, of_greedy), counts
 
   def _verdict(self, state, prompts, rollout, said: judges.Said) -> Scored:
-    """What all judges say together; members are asked on the device."""
-    if not self._judge.by_members:
+    """What all judges say together; others are asked on the device."""
+    if self._judge.is_host_alone:
       with jax.transfer_guard("allow"):
         alone = self._judge.score_on_host(said)
       return sharding.from_local(alone, self._judged_rows)
     said = sharding.from_local(said, self._judged_rows)
-    return self._complete(state.params, prompts, rollout, said)
+    return self._complete(
+      state.params, prompts, rollout, said, state.phase_step
+    )
 
   def _totals(self, counts: dict[str, float]) -> Callable[[], dict[str, float]]:
     """Over all processes, of which the slowest verifier is waited for."""

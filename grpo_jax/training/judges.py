@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from grpo_jax.learning import members
 from grpo_jax.learning.micro_batches import UpdatePlan
-from grpo_jax.rewards import combine, host, retries
+from grpo_jax.rewards import combine, derived, host, retries
 from grpo_jax.types import Prompts, Rollout, Scored
 
 Components = Mapping[str, jax.Array]  # each [B]
@@ -41,10 +42,12 @@ class Said(NamedTuple):
   Attributes:
     components: Rewards by name; NaN: does not apply.
     failed: Rows that could not be scored.
+    steps: Scores of steps and where steps end; None if nobody scores steps.
   """
 
   components: Components
   failed: jax.Array  # [B] bool
+  steps: tuple[jax.Array, jax.Array] | None = None  # each [B, T]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,28 +61,33 @@ class OnHost:
   scorer: host.HostScorer
 
   def ask(
-    self,
-    prompts: Sequence[str],
-    completions: Sequence[str],
-    ids: Sequence[int],
-    extras: Sequence[Mapping[str, Any]],
-    again: str | None = None,
-  ) -> tuple[Said, dict[str, int], list[str]]:
-    """What they say of B rows, failures by kind, and example messages.
+    self, *rows: Sequence[Any], again: str | None = None
+  ) -> host.HostScores:
+    """What they say of B rows.
 
     Args:
-      prompts, completions, ids, extras: See `HostScorer.score`.
+      rows: See `HostScorer.score`.
       again: Rows that time out are asked once more, and are then wrong by this
         component (`retries.py`); None: they are unscored.
     """
-    rows = prompts, completions, ids, extras
     if again is None:
-      scores = self.scorer.score(*rows)
-    else:
-      scores = retries.score(self.scorer, *rows, correct=again)
-    components: dict[str, Any] = dict(scores.components)
-    failed: Any = scores.failed
-    return Said(components, failed), scores.failures, scores.errors
+      return self.scorer.score(*rows)
+    return retries.score(self.scorer, *rows, correct=again)
+
+
+@dataclasses.dataclass(frozen=True)
+class Derived:
+  """A reward that is made of the others and of the tokens.
+
+  Attributes:
+    name: Name of the component.
+    function: See `rewards/derived.py`.
+    source: Name of the component that it cannot do without; or empty.
+  """
+
+  name: str
+  function: Callable[[derived.Seen], jax.Array]
+  source: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,11 +124,19 @@ class Sum:
     judges: They have no name of a component in common.
     weights: Weight of each component; one without is watched, not rewarded.
     correct: The component whose values of at least 1 mark a right answer.
+    schedules: Weights that change: (steps of the phase, weights at them).
+    domains: Of some components the domains of prompts that they are for.
   """
 
-  judges: tuple[InGraph | OnHost | ByMember, ...]
+  judges: tuple[InGraph | OnHost | ByMember | Derived, ...]
   weights: Mapping[str, float]
   correct: str
+  schedules: Mapping[str, tuple[Sequence[int], Sequence[float]]] = (
+    dataclasses.field(default_factory=dict)
+  )
+  domains: Mapping[str, tuple[int, ...]] = dataclasses.field(
+    default_factory=dict
+  )
 
   @property
   def on_host(self) -> OnHost | None:
@@ -133,15 +149,26 @@ class Sum:
     """The judges that are models of the run."""
     return tuple(x for x in self.judges if isinstance(x, ByMember))
 
+  @property
+  def is_host_alone(self) -> bool:
+    """Whether the verdict needs nothing but what the host says."""
+    others = [x for x in self.judges if not isinstance(x, OnHost)]
+    return not (others or self.schedules or self.domains)
+
   def without_members(self) -> Sum:
     """The judges that are no models: what is true does not change."""
-    others = tuple(x for x in self.judges if not isinstance(x, ByMember))
-    names = {judge.name for judge in self.by_members}
-    return dataclasses.replace(
-      self,
-      judges=others,
-      weights={k: v for k, v in self.weights.items() if k not in names},
-    )
+    gone = {judge.name for judge in self.by_members}
+    gone |= {
+      judge.name
+      for judge in self.judges
+      if isinstance(judge, Derived) and judge.source in gone
+    }
+    kept: dict[str, Any] = {
+      field: {k: v for k, v in getattr(self, field).items() if k not in gone}
+      for field in ("weights", "schedules", "domains")
+    }
+    judges = tuple(x for x in self.judges if getattr(x, "name", "") not in gone)
+    return dataclasses.replace(self, judges=judges, **kept)
 
   def bound(
     self,
@@ -163,6 +190,7 @@ class Sum:
     prompts: Prompts,
     rollout: Rollout,
     said: Said | None = None,
+    step: jax.Array | None = None,
   ) -> Scored:
     """The verdict.
 
@@ -171,6 +199,7 @@ class Sum:
       prompts: P prompts.
       rollout: B completions of them.
       said: What the host says of them, if it is asked.
+      step: Of the phase, for weights that change; None: they do not.
     """
     components: dict[str, jax.Array] = {}
     failed, steps = None, None
@@ -179,15 +208,20 @@ class Sum:
         assert said is not None
         components |= said.components
         failed = said.failed
+        steps = said.steps or steps
       elif isinstance(judge, ByMember):
         components |= judge.components(params, prompts, rollout)
-      else:
+      elif isinstance(judge, InGraph):
         components |= judge.components(prompts, rollout)
         if judge.steps is not None:
           steps = judge.steps(prompts, rollout)
+    for judge in self.judges:
+      if isinstance(judge, Derived):
+        seen = derived.seen(components, self.correct, rollout)
+        components[judge.name] = judge.function(seen)
     scored = combine.combine(
-      components,
-      {name: self.weights.get(name, 0.0) for name in components},
+      self._of_domains(components, prompts, rollout),
+      {name: self._weight(name, step) for name in components},
       failed,
       self.correct,
     )
@@ -197,8 +231,32 @@ class Sum:
       scored, step_rewards=steps[0], step_mask=steps[1]
     )
 
+  def _of_domains(
+    self, components: Components, prompts: Prompts, rollout: Rollout
+  ) -> Components:
+    """The components, where they are for the domain of the prompt."""
+    if not self.domains:
+      return components
+    domain = prompts.extras["domain"][rollout.prompt_index]
+    return {
+      name: jnp.where(
+        jnp.isin(domain, jnp.array(self.domains[name])), values, jnp.nan
+      )
+      if name in self.domains
+      else values
+      for name, values in components.items()
+    }
+
+  def _weight(self, name: str, step: jax.Array | None) -> Any:
+    """Weight of a component at a step."""
+    if step is None or name not in self.schedules:
+      return self.weights.get(name, 0.0)
+    steps, weights = self.schedules[name]
+    return jnp.interp(step, jnp.array(steps), jnp.array(weights))
+
   def score_on_host(self, said: Said) -> Scored:
     """The verdict of the host alone, as NumPy arrays."""
+    assert self.is_host_alone
     nothing: Any = None
     return jax.device_get(self.score(nothing, nothing, nothing, said))
 

@@ -224,7 +224,7 @@ def _train_together(
     problems = [problem_lib.make_problem(config) for config in settings]
     policy = models.make_policy(settings[0], problems[0], alone)
     programs = _programs(settings, problems[0], policy, mesh, side_by_side)
-    evaluators: dict[config_lib.RewardsConfig, evaluation.Evaluator] = {}
+    evaluators: dict[str, evaluation.Evaluator] = {}
     together = []
     for config, config_json, problem, workdir in zip(
       settings, config_jsons, problems, workdirs, strict=True
@@ -251,9 +251,9 @@ def _train_together(
         ),
         stop=stop,
         compiling=compiling,
-        evaluator=evaluators.get(config.rewards),
+        evaluator=evaluators.get(repr(config.rewards)),
       )
-      evaluators[config.rewards] = run.evaluator
+      evaluators[repr(config.rewards)] = run.evaluator
       run.state = _on_host(run.state)
       together.append(run)
 

@@ -20,7 +20,7 @@ from grpo_jax.models import meshes
 from grpo_jax.training import compatibility, optimizers, players, sharding
 from grpo_jax.training import config as config_lib
 from grpo_jax.training.problem import Problem
-from grpo_jax.training.settings import REWARD_MODEL
+from grpo_jax.training.reward_settings import REWARD_MODEL
 from grpo_jax.types import (
   ROW_AXES,
   Algorithm,
@@ -64,6 +64,12 @@ def make_parts(
         else objective_config,
         required=required,
       )
+    )
+  if problem.judge.domains and "domain" not in problem.provides:
+    raise ValueError(
+      f"config.rewards.domains={dict(config.rewards.domains)}: the records have"
+      " no domain in their extras, so nothing says which rewards are for which;"
+      " leave it empty, or give each record one."
     )
   if "domain" in required:
     weights = objective_config.kl_domain_weights

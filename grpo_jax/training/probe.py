@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from grpo_jax.rewards import worker as worker_lib
-from grpo_jax.training import escapes
+from grpo_jax.rewards import functions
+from grpo_jax.training import escapes, verifiers
 from grpo_jax.training import problem as problem_lib
 
 _NUM_RECORDS = 4
@@ -37,7 +37,9 @@ def check(problem: problem_lib.Problem) -> None:
     return
   scorer = problem.judge.on_host.scorer
   for name, path in scorer.functions.items():
-    _check_signature(name, worker_lib.load_function(path))
+    _check_signature(
+      name, functions.load_function(path), scorer.options.get(name, {})
+    )
   number = min(_NUM_RECORDS, len(problem.train))
   records = [problem.train[i] for i in range(number)]
   completions = [
@@ -48,11 +50,15 @@ def check(problem: problem_lib.Problem) -> None:
     problem.prompt_texts(records),
     completions,
     list(range(number)),
-    [{**record["extras"], "answer": record["answer"]} for record in records],
+    [verifiers.plain_extras(record) for record in records],
+    [
+      problem.encoder.completion({"completion": text}).tolist()
+      for text in completions
+    ],
   )
   if scores.failed.all():
     where = ", ".join(
-      f"{name} ({_place(worker_lib.load_function(path))})"
+      f"{name} ({_place(functions.load_function(path))})"
       for name, path in scorer.functions.items()
     )
     raise ValueError(
@@ -63,13 +69,23 @@ def check(problem: problem_lib.Problem) -> None:
     )
 
 
-def _check_signature(name: str, function: Callable[..., Any]) -> None:
+def _check_signature(
+  name: str, function: Callable[..., Any], options: Mapping[str, Any]
+) -> None:
   try:
     signature = inspect.signature(function)
   except ValueError:  # Of some functions in C nobody knows it.
     return
+  asked = functions.asks_for(function)
   try:
-    signature.bind([""], [""], [0], [{}])
+    # What `config.rewards.options` says has been checked already.
+    signature.replace(
+      parameters=[
+        p
+        for i, p in enumerate(signature.parameters.values())
+        if i < 4 or (p.name not in asked and p.name not in options)
+      ]
+    ).bind([""], [""], [0], [{}])
   except TypeError as error:
     raise ValueError(
       f"config.rewards.functions: {name} ({_place(function)}) has the arguments"

@@ -19,11 +19,9 @@ from jax.sharding import Mesh
 
 from grpo_jax import tasks
 from grpo_jax.data import pipeline, sources, teacher, tokenizer
-from grpo_jax.rewards import host
 from grpo_jax.rewards import sessions as sessions_lib
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import judges, sharding, unscored
-from grpo_jax.training.settings import REWARD_MODEL
+from grpo_jax.training import judges, sharding, unscored, verifiers
 from grpo_jax.types import (
   Compaction,
   Environment,
@@ -160,7 +158,7 @@ class Problem:
     """
     assert self.sessions is not None
     prompts = self.prompt_texts(batch.records)
-    extras = [_plain_extras(record) for record in batch.records]
+    extras = [verifiers.plain_extras(record) for record in batch.records]
     return self.sessions.begin(
       [prompts[i] for i in index], [extras[i] for i in index], seeds.tolist()
     )
@@ -172,7 +170,6 @@ class Problem:
     evaluates: bool = False,
   ) -> tuple[judges.Said, dict[str, int], list[str]]:
     """What the verifiers on the host say of fetched completions.
-
 
     Args:
       batch: The prompts with their records.
@@ -186,31 +183,27 @@ class Problem:
     index = np.asarray(rollout.prompt_index)
     prompts = self.prompt_texts(batch.records)
     ids = np.asarray(batch.prompts.ids)
-    extras = [
-      {**record["extras"], "answer": record["answer"]}
-      for record in batch.records
-    ]
-    again = self.judge.correct if evaluates else None
-    return self.judge.on_host.ask(
+    extras = [verifiers.plain_extras(record) for record in batch.records]
+    tokens = np.asarray(rollout.tokens)
+    mask = np.asarray(rollout.completion_mask)
+    scores = self.judge.on_host.ask(
       [prompts[i] for i in index],
-      self.texts(
-        np.asarray(rollout.tokens), np.asarray(rollout.completion_mask)
-      ),
+      self.texts(tokens, mask),
       [int(ids[i]) for i in index],
       [extras[i] for i in index],
-      again,
+      [row[kept].tolist() for row, kept in zip(tokens, mask, strict=True)],
+      again=self.judge.correct if evaluates else None,
     )
-
-
-def _plain_extras(record: Mapping[str, Any]) -> dict[str, Any]:
-  """What a session is told, which a process without NumPy can read."""
-  extras = {**record["extras"], "answer": record["answer"]}
-  return {
-    name: value.tolist()
-    if isinstance(value, (np.ndarray, np.generic))
-    else value
-    for name, value in extras.items()
-  }
+    steps = None
+    if scores.steps is not None:
+      steps = self.tokenizer.placed(scores.steps, tokens, mask)
+    components: dict[str, Any] = dict(scores.components)
+    failed: Any = scores.failed
+    return (
+      judges.Said(components, failed, steps),
+      scores.failures,
+      scores.errors,
+    )
 
 
 def to_judge(mesh: Mesh, rows: PyTree, num_rows: int) -> PyTree:
@@ -315,60 +308,26 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
     "max_prompt_len": data.max_prompt_len,
     "max_new_tokens": config.sampling.max_new_tokens,
     "truncate_completions": True,
-    "provides": frozenset({"domain"} if has_domain else ()),
+    "provides": frozenset(
+      name
+      for name, given in {
+        "domain": has_domain,
+        "step_rewards": bool(config.rewards.steps),
+      }.items()
+      if given
+    ),
   }
   if data.environment:
     return _with_sessions(
       config,
-      Problem(**fields, judge=judges.Sum((), {}, "accuracy")),
+      Problem(**fields, judge=verifiers.judge(config, None)),
     )
-  weights = _weights(config)
-  functions = {
-    path.rpartition(":")[2]: path
-    for path in config.rewards.functions
-    if path != REWARD_MODEL
-  }
-  if len(weights) < len(config.rewards.functions):
-    raise ValueError(
-      f"config.rewards.functions={config.rewards.functions}: two functions"
-      " have the same name after the colon; rename one."
-    )
-  correct = config.rewards.correct or config.rewards.functions[0]
-  return Problem(
-    **fields,
-    judge=_judge(
-      config,
-      judges.OnHost(
-        host.HostScorer(
-          functions,
-          {name: weights[name] for name in functions},
-          row_timeout_s=config.rewards.row_timeout_s,
-          step_timeout_s=config.rewards.step_timeout_s,
-          num_workers=config.rewards.num_workers,
-          variables=config.rewards.variables,
-        )
-      ),
-      correct.rpartition(":")[2],
-    ),
+  where = str(_tokenizer_path(config))
+  described = {"end_tokens": list(data.end_tokens) or None}
+  verifier = verifiers.on_host(
+    config, ("grpo_jax.data.tokenizer:Tokenizer", [where], described)
   )
-
-
-def _weights(config: config_lib.RunConfig) -> dict[str, float]:
-  """Weights of the components by name, which is what follows a colon."""
-  names = [path.rpartition(":")[2] for path in config.rewards.functions]
-  return dict(zip(names, config.rewards.weights, strict=True))
-
-
-def _judge(
-  config: config_lib.RunConfig,
-  verifier: judges.InGraph | judges.OnHost,
-  correct: str,
-) -> judges.Sum:
-  """A verifier, and the reward model if the config has one."""
-  found: tuple[Any, ...] = (verifier,)
-  if REWARD_MODEL in config.rewards.functions:
-    found += (judges.ByMember(REWARD_MODEL, "reward"),)
-  return judges.Sum(found, _weights(config), correct)
+  return Problem(**fields, judge=verifiers.judge(config, verifier))
 
 
 def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
@@ -402,9 +361,11 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
   try:
     first = problem.train[0]
     (prompt,) = problem.prompt_texts([first])
-    names = workers.score_names(prompt, _plain_extras(first))
+    names = workers.score_names(prompt, verifiers.plain_extras(first))
     known = sorted({*names, "return"})
-    _check_rewards(f"the environment {environment.path!r}", config, known)
+    verifiers.check_names(
+      f"the environment {environment.path!r}", config, known
+    )
   except BaseException:
     workers.close()
     raise
@@ -414,7 +375,7 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
     host_environment=environment,
     sessions=workers,
     score_names=frozenset(names),
-    judge=_judge(
+    judge=verifiers.judge(
       config,
       judges.InGraph(_of_episodes),
       config.rewards.correct or "accuracy",
@@ -474,20 +435,6 @@ def host_environment(
   )
 
 
-def _check_rewards(
-  who: str, config: config_lib.RunConfig, known: Sequence[str]
-) -> None:
-  """Raises KeyError if a reward is none of the components of a verifier."""
-  if unknown := {*config.rewards.functions} - {
-    *known,
-    REWARD_MODEL,
-  }:
-    raise KeyError(
-      f"config.rewards.functions: {who} has no component {sorted(unknown)}; it"
-      f" has {sorted(known)}."
-    )
-
-
 def _of_episodes(prompts: Prompts, rollout: Rollout) -> Mapping[str, jax.Array]:
   """What environments say of their episodes."""
   del prompts
@@ -505,6 +452,11 @@ def _tokenizer_path(config: config_lib.RunConfig) -> Any:
 
 
 def _task_problem(config: config_lib.RunConfig) -> Problem:
+  if config.rewards.steps:
+    raise ValueError(
+      f"config.rewards.steps={config.rewards.steps!r} scores steps of a text,"
+      f" and the task {config.data.name!r} is made of ids; leave it empty."
+    )
   task = tasks.make_task(config.data.name, **config.data.task_options)
   text = tokenizer.TaskTokenizer(task)
   prompt_len = config.data.max_prompt_len or task.max_prompt_len
@@ -513,7 +465,9 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
   if not config.data.environment:
     # The first record tells at once which components the verifier has.
     known = _components(task, train[0]["extras"])
-    _check_rewards(f"the verifier of task {task.name!r}", config, sorted(known))
+    verifiers.check_names(
+      f"the verifier of task {task.name!r}", config, sorted(known)
+    )
 
   def of_rows(function, prompts: Prompts, rollout: Rollout):
     extras = jax.tree.map(lambda x: x[rollout.prompt_index], prompts.extras)
@@ -539,7 +493,9 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     encoder=pipeline.Encoder(text),
     max_prompt_len=prompt_len,
     max_new_tokens=config.sampling.max_new_tokens or task.max_completion_len,
-    judge=_judge(config, verifier, config.rewards.correct or "accuracy"),
+    judge=verifiers.judge(
+      config, verifier, config.rewards.correct or "accuracy"
+    ),
     truncate_completions=False,
     environment=task.environment,
     compaction=task.compaction,

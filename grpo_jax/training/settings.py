@@ -17,16 +17,11 @@ from grpo_jax.models import architecture, families, hub, lora
 from grpo_jax.rollout import sampling
 from grpo_jax.training import hosts
 
-# The component of the reward that a model of the run gives.
-REWARD_MODEL = "reward_model"
-
 # Seconds. Waiting for the operating system counts them in milliseconds, of
 # which it knows 2³¹.
-_SECONDS = ranges.Range(1e-3, 1e6)
+SECONDS = ranges.Range(1e-3, 1e6)
 # Logits are divided by it, and have to stay finite.
 _TEMPERATURE = ranges.Range(1e-6, ranges.MAX_FLOAT)
-# Processes of verifiers, or of sessions.
-_WORKERS = ranges.Range(1, 1024)
 
 
 def one_of(what: str, value: str, known: tuple[str, ...]) -> None:
@@ -319,78 +314,6 @@ class SamplingConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class RewardsConfig:
-  """What the verifiers are and how they add up.
-
-  Attributes:
-    functions: For tasks, components of the task's verifier ("accuracy",
-      …), computed inside the program. With an environment on the host, scores
-      of its sessions, and "return". Otherwise host functions: a built-in
-      name ("math_accuracy", "think_answer_format") or an import path
-      ("my_pkg.rewards:brevity"). In any of these cases also "reward_model": a
-      model that was trained on pairs of completions (`config.reward_model`).
-    weights: One weight per function.
-    correct: The function whose value ≥ 1 marks a right answer (metrics
-      only); empty: the first.
-    row_timeout_s: Longest time for one try of a row on the host, seconds; with
-      an environment there for one action.
-    step_timeout_s: Longest time for all rows of a step, seconds; of an
-      evaluation, for those of a batch.
-    num_workers: Processes of verifiers, or of sessions: so many rows are worked
-      on at a time.
-    max_unscored: Share of rows, in [0, 1], that may stay unscored. With more of
-      them in three steps one after another the run is saved and ends with an
-      error; with more in an evaluation the run has failed, whatever its
-      accuracy. A policy with a share of u that nobody scored has an accuracy
-      of at most 1 − u.
-    variables: Names of environment variables that they get besides those of
-      `processes.VARIABLES`, such as an address or a key of a service.
-  """
-
-  functions: tuple[str, ...] = ("accuracy",)
-  weights: tuple[float, ...] = (1.0,)
-  correct: str = ""
-  row_timeout_s: float = 10.0
-  step_timeout_s: float = 120.0
-  num_workers: int = 2
-  max_unscored: float = 0.5
-  variables: tuple[str, ...] = ()
-
-  def __post_init__(self):
-    if len(self.functions) != len(self.weights) or not self.functions:
-      raise ValueError(
-        f"config.rewards: {len(self.functions)} functions {self.functions}"
-        f" and {len(self.weights)} weights {self.weights}; give one weight"
-        " per function, and at least one function."
-      )
-    if self.correct and self.correct not in self.functions:
-      raise ValueError(
-        f"config.rewards.correct={self.correct!r} is not one of"
-        f" config.rewards.functions={self.functions}."
-      )
-    for name, weight in zip(self.functions, self.weights, strict=True):
-      if abs(weight) not in ranges.NOT_NEGATIVE:
-        raise ValueError(
-          f"config.rewards.weights={self.weights}: the weight {weight} of"
-          f" {name!r} is no finite number; every reward would be none."
-        )
-    ranges.check(
-      self,
-      "config.rewards",
-      row_timeout_s=_SECONDS,
-      step_timeout_s=_SECONDS,
-      num_workers=_WORKERS,
-      max_unscored=ranges.SHARE,
-    )
-    if (self.correct or self.functions[0]) == REWARD_MODEL:
-      raise ValueError(
-        f"config.rewards.functions={self.functions}: what is right is not for"
-        " a reward model to say; name a verifier first, or as"
-        " config.rewards.correct."
-      )
-
-
-@dataclasses.dataclass(frozen=True)
 class EvalConfig:
   """Held-out evaluation.
 
@@ -476,7 +399,7 @@ class HostsConfig:
   stall_s: float = 3600.0
 
   def __post_init__(self):
-    ranges.check(self, "config.hosts", timeout_s=_SECONDS, stall_s=_SECONDS)
+    ranges.check(self, "config.hosts", timeout_s=SECONDS, stall_s=SECONDS)
     if self.timeout_s > hosts.MAX_TIMEOUT_S:
       raise ValueError(
         f"config.hosts.timeout_s={self.timeout_s} must be at most"

@@ -168,6 +168,7 @@ class Judge(Protocol):
     prompts: Prompts,
     rollout: Rollout,
     said: Any = None,
+    step: jax.Array | None = None,
   ) -> Scored:
     """The verdict on B completions.
 
@@ -176,6 +177,7 @@ class Judge(Protocol):
       prompts: P prompts.
       rollout: Completions of them.
       said: What verifiers of text on the host say, if there are any.
+      step: Of the phase, [] int; None where weights do not change.
     """
 
 

@@ -12,6 +12,8 @@ from grpo_jax.rewards import host, retries
 class Scorer:
   """Scores by words: each completion says what happens, try by try."""
 
+  sees_groups = False
+
   def __init__(self, step_timeout_s=60.0, seconds=0.0):
     self.step_timeout_s = step_timeout_s
     self.calls = []

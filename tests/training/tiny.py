@@ -217,7 +217,7 @@ class Judge:
 
   function: Callable[..., Scored]
 
-  def score(self, params, prompts, rollout, said=None):
+  def score(self, params, prompts, rollout, said=None, step=None):
     del params, said
     return self.function(prompts, rollout)
 

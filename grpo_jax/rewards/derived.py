@@ -1,0 +1,269 @@
+"""Rewards made of other rewards, and of the tokens of a completion.
+
+None of them reads text, so each is part of the compiled program, whatever the
+others are. `config.rewards.functions` names them, and `config.rewards.options`
+has their arguments:
+
+    config.rewards.functions = ("math_accuracy", "cosine_length")
+    config.rewards.weights = (0.0, 1.0)
+    config.rewards.options = {"cosine_length": {"max_len": 512}}
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.ops import baselines, returns, shaping
+from grpo_jax.types import Rollout
+
+
+class Seen(NamedTuple):
+  """What a derived reward is made of.
+
+  Attributes:
+    components: Rewards by name; NaN: does not apply.
+    correct: 1 for a right answer, 0 for a wrong one, NaN where nobody says.
+    lengths: Tokens that the policy wrote, of whole rollouts.
+    rollout: The completions.
+  """
+
+  components: Mapping[str, jax.Array]  # each [B]
+  correct: jax.Array  # [B] float32
+  lengths: jax.Array  # [B] float32
+  rollout: Rollout
+
+
+def seen(
+  components: Mapping[str, jax.Array],  # each [B]
+  correct: str,
+  rollout: Rollout,
+) -> Seen:
+  """What derived rewards of these completions are made of.
+
+  Args:
+    components: Rewards by name.
+    correct: The one whose values of at least 1 mark a right answer.
+    rollout: The completions.
+  """
+  lengths = rollout.written.sum(axis=-1).astype(jnp.float32)
+  if rollout.traces is not None:
+    lengths = returns.over_traces(lengths, rollout.traces.id)
+  values = jnp.asarray(components[correct], jnp.float32)
+  right = jnp.where(jnp.isnan(values), jnp.nan, values >= 1.0)
+  return Seen(components, right, lengths, rollout)
+
+
+def cosine(
+  correct: jax.Array,  # [B]
+  lengths: jax.Array,  # [B]
+  max_len: float,
+  right: tuple[float, float] = (1.0, 0.5),
+  wrong: tuple[float, float] = (-1.0, -0.5),
+) -> jax.Array:  # [B]
+  """A reward that falls, or rises, with the length along half a cosine.
+
+      r = long + (short − long) (1 + cos(π min(n / max_len, 1))) / 2
+
+  Args:
+    correct: 1 right, 0 wrong, NaN unknown: does not apply.
+    lengths: n, tokens.
+    max_len: Tokens.
+    right: (short, long): reward of a right answer of 0 and of `max_len` tokens.
+    wrong: The same of a wrong one.
+
+  With the defaults a right answer should be short. A wrong one should be long:
+  there may have been more to think. Swapped values give the reverse.
+
+  Source: Yeo et al., "Demystifying Long Chain-of-Thought Reasoning in LLMs",
+  arXiv:2502.03373, Section 4.1; values as in Open-R1.
+  """
+  chex.assert_equal_shape([correct, lengths])
+  share = jnp.clip(lengths / max_len, 0.0, 1.0)
+  height = (1 + jnp.cos(jnp.pi * share)) / 2
+
+  def between(short: float, long: float) -> jax.Array:
+    return long + (short - long) * height
+
+  known = jnp.where(correct == 1, between(*right), between(*wrong))
+  return jnp.where(jnp.isnan(correct), jnp.nan, known)
+
+
+def kimi(
+  correct: jax.Array,  # [B]
+  lengths: jax.Array,  # [B]
+  group_id: jax.Array,  # [B]
+  num_groups: int,
+) -> jax.Array:  # [B]
+  """A reward for being shorter than the other completions of a prompt.
+
+      λ = 1/2 − (n − n_min) / (n_max − n_min)
+      r = λ if right, min(0, λ) if wrong; 0 where all lengths are equal
+
+  Lengths are compared over the rows of which is known whether they are right;
+  the reward does not apply to others.
+
+  Source: Kimi Team, "Kimi k1.5", arXiv:2501.12599, Section 2.3.3.
+  """
+  known = ~jnp.isnan(correct)
+  group = baselines.group_statistics(lengths, known, group_id, num_groups)
+  least, most = group.least[group_id], group.greatest[group_id]
+  wide = known & (most > least)
+  share = jnp.where(wide, lengths - least, 0) / jnp.where(wide, most - least, 1)
+  reward = jnp.where(correct == 1, 0.5 - share, jnp.minimum(0, 0.5 - share))
+  return jnp.where(known, jnp.where(wide, reward, 0.0), jnp.nan)
+
+
+def repeated_ngrams(
+  tokens: jax.Array,  # [B, T] int
+  mask: jax.Array,  # [B, T] bool
+  n: int = 3,
+  penalty: float = -1.0,
+) -> jax.Array:  # [B]
+  """A penalty for saying things again.
+
+      r = penalty · (1 − different n-grams / n-grams)
+
+  0 for a completion of fewer than n tokens. n-grams are of adjacent slots that
+  are all in the mask. Deviation: of token ids, where Open-R1 counts words.
+
+  Source: as `cosine`; Open-R1's `get_repetition_penalty_reward`.
+  """
+  num_slots = tokens.shape[1] - n + 1
+  if num_slots < 1:
+    return jnp.zeros(tokens.shape[0], jnp.float32)
+  grams = jnp.stack([tokens[:, i : i + num_slots] for i in range(n)])
+  exists = jnp.stack([mask[:, i : i + num_slots] for i in range(n)]).all(axis=0)
+  order = jnp.lexsort((*grams, ~exists), axis=-1)  # Those that exist first.
+  grams = jnp.take_along_axis(grams, order[None], axis=-1)
+  total = exists.sum(axis=-1)
+  new = (grams[:, :, 1:] != grams[:, :, :-1]).any(axis=0)
+  new &= jnp.arange(1, num_slots) < total[:, None]
+  different = new.sum(axis=-1) + (total > 0)
+  share = different / jnp.maximum(total, 1)
+  return penalty * jnp.where(total > 0, 1 - share, 0.0)
+
+
+def ranks(
+  values: jax.Array,  # [B]
+  group_id: jax.Array,  # [B]
+  num_groups: int,
+) -> jax.Array:  # [B] in [0, 1]
+  """The place of each value among those of its group.
+
+      r = (number of smaller ones + half of the other equal ones) / (G − 1)
+
+  1 for the largest of a group, 0 for the smallest, 1/2 where all are equal or
+  one is alone. NaN where the value is NaN, which also nobody is compared with.
+  A monotone change of the values leaves the ranks as they are.
+  """
+  num_rows = values.shape[0]
+  applies = ~jnp.isnan(values)
+  group = jnp.where(applies, group_id, num_groups)
+  order = jnp.lexsort((values, group))
+  group, ordered = group[order], values[order]
+  place = jnp.arange(num_rows)
+  starts = jnp.concatenate([jnp.array([True]), group[1:] != group[:-1]])
+  changes = starts.at[1:].set(starts[1:] | (ordered[1:] != ordered[:-1]))
+
+  def first_of(marks: jax.Array) -> jax.Array:
+    return jax.lax.cummax(jnp.where(marks, place, 0))
+
+  ends = jnp.concatenate([changes[1:], jnp.array([True])])
+  last_equal = jax.lax.cummin(jnp.where(ends, place, num_rows), reverse=True)
+  smaller = first_of(changes) - first_of(starts)
+  others = last_equal - first_of(changes)
+  size = jax.ops.segment_sum(jnp.ones(num_rows), group, num_groups + 1)[group]
+  rank = (smaller + others / 2) / jnp.maximum(size - 1, 1)
+  rank = jnp.where(size > 1, rank, 0.5)
+  back = jnp.zeros(num_rows, jnp.float32).at[order].set(rank)
+  return jnp.where(applies, back, jnp.nan)
+
+
+# What `config.rewards.functions` names.
+
+
+def cosine_length(
+  of: Seen,
+  *,
+  max_len: float | None = None,
+  right: tuple[float, float] = (1.0, 0.5),
+  wrong: tuple[float, float] = (-1.0, -0.5),
+  exceeded: float | None = None,
+) -> jax.Array:  # [B]
+  """`cosine` of the length; `max_len`: the budget T, if nothing is said.
+
+  `exceeded` is the reward of a completion that the budget has cut off; the
+  paper has −10.
+  """
+  longest = _budget(of) if max_len is None else max_len
+  reward = cosine(of.correct, of.lengths, longest, right, wrong)
+  if exceeded is None:
+    return reward
+  known = ~of.rollout.terminated & ~jnp.isnan(of.correct)
+  return jnp.where(known, exceeded, reward)
+
+
+def kimi_length(of: Seen) -> jax.Array:  # [B]
+  """`kimi` within the groups of the rollout."""
+  rollout = of.rollout
+  return kimi(of.correct, of.lengths, rollout.group_id, rollout.num_groups)
+
+
+def soft_overlong(
+  of: Seen,
+  *,
+  max_len: float | None = None,
+  cache: float | None = None,
+) -> jax.Array:  # [B]
+  """`shaping.soft_overlong` as a reward of its own.
+
+  `max_len` is the budget T and `cache` a fifth of it, if nothing is said, as
+  in DAPO with 20 480 and 4 096 tokens.
+  """
+  longest = _budget(of) if max_len is None else max_len
+  last = longest / 5 if cache is None else cache
+  return shaping.soft_overlong(of.lengths, longest, last)
+
+
+def repetition(of: Seen, *, n: int = 3, penalty: float = -1.0) -> jax.Array:
+  """`repeated_ngrams` of what the policy wrote."""
+  return repeated_ngrams(of.rollout.tokens, of.rollout.written, n, penalty)
+
+
+def rank(of: Seen, *, source: str) -> jax.Array:  # [B]
+  """`ranks` of the component `source` within the groups of the rollout."""
+  if source not in of.components:
+    raise ValueError(
+      f"config.rewards.options: 'rank' has source={source!r}; needed is one of"
+      f" {sorted(of.components)}."
+    )
+  rollout = of.rollout
+  return ranks(of.components[source], rollout.group_id, rollout.num_groups)
+
+
+DERIVED: dict[str, Callable[..., jax.Array]] = {
+  function.__name__: function
+  for function in (cosine_length, kimi_length, rank, repetition, soft_overlong)
+}
+
+
+def check_options(name: str, options: Mapping[str, Any]) -> None:
+  """Raises ValueError unless a reward can be made with these options."""
+  try:
+    inspect.signature(DERIVED[name]).bind(None, **options)
+  except TypeError as error:
+    named = list(inspect.signature(DERIVED[name]).parameters)[1:]
+    raise ValueError(
+      f"config.rewards.options: {name!r} got {dict(options)}: {error}; it has"
+      f" {', '.join(named) or 'no options'}."
+    ) from error
+
+
+def _budget(of: Seen) -> int:
+  return of.rollout.tokens.shape[1]

@@ -1,0 +1,64 @@
+"""Reward functions that ask for more than the four arguments."""
+
+import asyncio
+import time
+
+from grpo_jax.rewards import functions
+
+
+@functions.of_group
+def shortest(prompts, completions, ids, extras):
+  """1.0 for the shortest completions of a prompt."""
+  assert len(set(ids)) == 1
+  least = min(map(len, completions))
+  return [float(len(x) == least) for x in completions]
+
+
+async def asked(prompts, completions, ids, extras):
+  """A service that answers after a while; the row says how long it takes."""
+  (extra,) = extras
+  await asyncio.sleep(extra.get("wait_s", 0.2))
+  if extra.get("broken"):
+    raise ConnectionError("no service")
+  return [float(len(completions[0]))]
+
+
+@functions.of_group
+async def asked_together(prompts, completions, ids, extras):
+  await asyncio.sleep(0.01)
+  return [float(len(completions))] * len(completions)
+
+
+async def blocking(prompts, completions, ids, extras):
+  """Does not wait as an async function does; holds up all others."""
+  time.sleep(60)
+  return [0.0]
+
+
+def counts_tokens(prompts, completions, ids, extras, *, tokens, scale=1.0):
+  return [scale * len(row) for row in tokens]
+
+
+def round_trip(prompts, completions, ids, extras, tokens, tokenizer):
+  """Whether the tokens are the completion."""
+  decoded = [tokenizer.decode(row) for row in tokens]
+  return [float(a == b) for a, b in zip(decoded, completions, strict=True)]
+
+
+def told(
+  prompts, completions, ids, extras, *, answer_after, sandbox, timeout_s
+):
+  return [float((answer_after, sandbox, timeout_s) == ("####", "process", 7.0))]
+
+
+def needs_words(prompts, completions, ids, extras, *, words):
+  return [float(words)]
+
+
+def halves(prompts, completions, ids, extras):
+  """Scores of two steps for each completion."""
+  return [[(len(x) // 2, 0.5), (len(x), 1.0)] for x in completions]
+
+
+def no_steps(prompts, completions, ids, extras):
+  return [1.0 for _ in completions]
