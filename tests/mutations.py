@@ -999,8 +999,8 @@ MUTATIONS = [
   Mutation(
     "A component of weight 0 makes a row valid.",
     "grpo_jax/rewards/combine.py",
-    ("    if weights[name] != 0:\n      valid |= applicable\n"),
-    "    valid |= applicable\n",
+    "applicable & (jnp.asarray(weights[name]) != 0)",
+    "applicable",
     "tests/rewards/combine_test.py -k only_an_observed",
   ),
   Mutation(
