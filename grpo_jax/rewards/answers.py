@@ -7,7 +7,9 @@ A completion may hold a thought, `<think>…</think>`. An answer stands after it
 
 1. the content of the last `<answer>…</answer>`, and of its last `\boxed{…}` if
    there is one; where `<answer>` is opened, nothing outside it is an answer;
-2. without `<answer>`, the last `\boxed{…}`, if no thought is left open.
+2. without `<answer>`, the last `\boxed{…}`, if no thought is left open;
+3. without a box too, what follows the last marker, as `####`, up to the end of
+   its line, if a marker is named and no thought is left open.
 
 Every function takes time linear in the text. A policy that is stuck in a loop
 writes a tag ten thousand times.
@@ -51,8 +53,13 @@ def last_boxed(text: str) -> str | None:
   return content
 
 
-def final_answer(text: str) -> str | None:
-  """The answer that a completion commits to, by the rules above, or None."""
+def final_answer(text: str, after: str = "") -> str | None:
+  """The answer that a completion commits to, by the rules above, or None.
+
+  Args:
+    text: A completion.
+    after: The marker of the third rule; empty for none.
+  """
   _, end_thought, rest = text.rpartition(_END_THINK)
   if _ANSWER in rest:
     # An answer may stand in a thought that was never closed; a box is too
@@ -66,20 +73,29 @@ def final_answer(text: str) -> str | None:
     return (content if boxed is None else boxed).strip()
   if not end_thought and _THINK in rest:
     return None
-  boxed = last_boxed(rest.partition(_THINK)[0])
-  return None if boxed is None else boxed.strip()
+  said = rest.partition(_THINK)[0]
+  answer = last_boxed(said)
+  if answer is None and after:
+    _, marker, line = said.rpartition(after)
+    answer = line.partition("\n")[0] if marker else None
+  return None if answer is None else answer.strip()
 
 
-def vote(text: str) -> str | None:
+def vote(text: str, after: str = "") -> str | None:
   """What a completion votes for, or None if its answer cannot be read.
 
   The `canonical` form of its answer. A completion without any tag or box, as
   tasks have them, is an answer as it stands, but for white space around it.
+
+  Args:
+    text: A completion.
+    after: A marker before answers, as in `final_answer`; a part like a tag.
   """
-  answer = final_answer(text)
+  answer = final_answer(text, after)
   if answer is not None:
     return canonical(answer) or None
-  return None if any(part in text for part in _PARTS) else text.strip()
+  parts = (*_PARTS, after) if after else _PARTS
+  return None if any(part in text for part in parts) else text.strip()
 
 
 def canonical(answer: str) -> str:

@@ -1,0 +1,172 @@
+r"""The answer that a completion commits to, in rows of bytes.
+
+The rules are those of `rewards.answers.final_answer`, here with sums, minima
+and maxima along the row in the place of a stack: of `\boxed{\frac{1}{2}}` the
+depth of braces is
+
+    \boxed{\frac{1}{2}}
+    0     1     2 12 10
+
+and a box is closed by the first brace behind it whose depth is less than the
+box's own. Time is linear in the bytes, and so is memory.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.rewards.arrays import strings
+from grpo_jax.rewards.arrays.text import Text
+
+# Bytes of an answer that are looked at. What is longer is no answer here.
+MAX_ANSWER = 256
+
+_BACKSLASH = ord("\\")
+
+
+class Window(NamedTuple):
+  """An answer of each row, without white space around it, W bytes at most.
+
+  Attributes:
+    bytes: Zero behind the end, and where there is no answer.
+    length: Bytes of the answer; 0 where there is none.
+    found: Whether there is one. An empty answer is one.
+  """
+
+  bytes: jax.Array  # [B, W] uint8
+  length: jax.Array  # [B] int32
+  found: jax.Array  # [B] bool
+
+
+class _Span(NamedTuple):
+  start: jax.Array  # [B] int32
+  end: jax.Array  # [B] int32
+  found: jax.Array  # [B] bool
+
+
+def _last_boxed(
+  data: jax.Array,  # [B, L] uint8
+  words: jax.Array,  # [B, L] uint32
+  space: jax.Array,  # [B, L] bool
+  start: jax.Array,  # [B]
+  end: jax.Array,  # [B]
+) -> _Span:
+  r"""Content of the last complete `\boxed{…}` in [start, end).
+
+  Every `start` is 0 or follows a `>`, and every `end` precedes a `<` or is the
+  end of the text, so that no command crosses them.
+  """
+  place = strings.places(data)
+  backslash = data == _BACKSLASH
+  # Of backslashes in a row, every other one escapes what follows it.
+  plain = jnp.where(backslash, -1, place)
+  run = place - jax.lax.cummax(plain, axis=1)  # 1 at the first of a run.
+  escapes = backslash & (run % 2 == 1)
+  escaped = strings.shifted(escapes, -1)
+  brace = strings.behind(strings.before(~escaped, end), start)
+  opens = brace & (data == ord("{"))
+  closes = brace & (data == ord("}"))
+  # \boxed, and what is nearest before each place that is no white space.
+  command = escapes & strings.starts(words, b"\\boxed")
+  command = strings.shifted(command, -5)
+  near = jax.lax.cummax(
+    jnp.where(space, 0, 2 * place + command), axis=1
+  )  # Twice the place, and 1 more if \boxed ends there.
+  boxes = opens & (strings.shifted(near, -1) % 2 == 1)
+  # A brace that closes nothing does not count.
+  height = jnp.cumsum(opens.astype(jnp.int32) - closes, axis=1)
+  lowest = jnp.minimum(jax.lax.cummin(height, axis=1), 0)
+  depth = height - lowest  # [B, L]
+  later = jax.lax.cummin(depth, axis=1, reverse=True)
+  box = strings.last(boxes & (later < depth))  # [B]
+  own = strings.at(depth, box)[:, None]
+  close = strings.first(strings.behind(depth < own, box + 1))
+  return _Span(box + 1, close, box >= 0)
+
+
+def _after_marker(
+  words: jax.Array,  # [B, L] uint32
+  start: jax.Array,  # [B]
+  end: jax.Array,  # [B]
+  after: bytes,
+) -> _Span:
+  """What follows the last `after` in [start, end), to the end of its line."""
+  marks = strings.behind(strings.starts(words, after), start)
+  mark = strings.last(strings.before(marks, end - (len(after) - 1)))
+  content = mark + len(after)
+  line = strings.first(strings.behind(words & 255 == ord("\n"), content))
+  return _Span(content, jnp.minimum(line, end), mark >= 0)
+
+
+def _span(
+  text: Text,
+  words: jax.Array,  # [B, L] uint32
+  space: jax.Array,  # [B, L] bool
+  after: bytes,
+) -> _Span:
+  """The answer with white space around it."""
+  thought = strings.last(strings.starts(words, b"</think>"))
+  rest = jnp.where(thought < 0, 0, thought + len(b"</think>"))
+  opens = strings.behind(strings.starts(words, b"<answer>"), rest)
+  closes = strings.behind(strings.starts(words, b"</answer>"), rest)
+  thinks = strings.behind(strings.starts(words, b"<think>"), rest)
+  tagged = opens.any(axis=1)
+  close = strings.last(closes)
+  content = strings.last(strings.before(opens, close - 7)) + len(b"<answer>")
+  # A box is too often a try, if the thought was never closed.
+  unfinished = (thought < 0) & thinks.any(axis=1)
+  usable = jnp.where(tagged, content >= len(b"<answer>"), ~unfinished)
+  end = jnp.where(
+    tagged, close, jnp.minimum(strings.first(thinks), text.length)
+  )
+  start = jnp.where(usable, jnp.where(tagged, content, rest), 0)
+  end = jnp.where(usable, end, 0)
+  found = _Span(start, end, usable & tagged)
+  if after:
+    marked = _after_marker(words, start, end, after)
+    marked = marked._replace(found=marked.found & ~tagged)
+    found = _either(found, marked, usable)
+  boxed = _last_boxed(text.bytes, words, space, start, end)
+  return _either(boxed, found, usable)
+
+
+def _either(one: _Span, other: _Span, allowed: jax.Array) -> _Span:
+  """`one`, or else `other`, where it is allowed."""
+  return _Span(
+    jnp.where(one.found, one.start, other.start),
+    jnp.where(one.found, one.end, other.end),
+    allowed & (one.found | other.found),
+  )
+
+
+def final_answer(
+  text: Text, after: str = "", width: int = MAX_ANSWER
+) -> Window:
+  """The answer of each row, by the rules of `rewards.answers.final_answer`.
+
+  Args:
+    text: Completions.
+    after: A marker such as "####". Where a completion has neither an answer
+      tag nor a box, its answer is what follows the last marker, up to the end
+      of that line. Empty: there is no such rule.
+    width: W, the bytes of an answer that are looked at.
+
+  Returns:
+    The answers. Deviations from the host: an answer that is longer than W is
+    none, and neither is one of a text that was cut.
+  """
+  words = strings.words(text.bytes)
+  space = strings.spaces(words)
+  span = _span(text, words, space, after.encode())
+  start, end = strings.stripped(space, span.start, span.end)
+  length = end - start
+  found = span.found & ~text.cut & (length <= width)
+  length = jnp.where(found, length, 0)
+  place = jnp.arange(width)[None, :]  # [1, W]
+  index = jnp.minimum(start[:, None] + place, text.bytes.shape[1] - 1)
+  data = jnp.take_along_axis(text.bytes, index, axis=1)
+  data = jnp.where(place < length[:, None], data, jnp.uint8(0))
+  return Window(data, length, found)
