@@ -18,7 +18,7 @@ from typing import Any
 
 from etils import epath
 
-from grpo_jax.data import templates
+from grpo_jax.data import templates, token_bytes
 from grpo_jax.data.sources import Source
 from grpo_jax.data.tokenizer_files import CheckpointFiles
 
@@ -218,6 +218,34 @@ class Tokenizer:
       "Use the tokenizer of the model.",
     ):
       return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+  @functools.cached_property
+  def _bytes(self) -> tuple[list[bytes], int]:
+    dropped = {self.pad_id, *self.end_ids}
+    made = token_bytes.token_bytes(self._tokenizer, self.vocab_size, dropped)
+    strips = token_bytes.stripped_spaces(self._tokenizer, made)
+    token_bytes.check(self.decode, self.encode, made, strips, str(self._path))
+    return made, strips
+
+  def token_bytes(self) -> list[bytes]:
+    """What each id writes in the middle of `decode`'s text; b"" for none.
+
+    Joined, they are that text in UTF-8, but for `stripped_spaces` and for
+    bytes that are no UTF-8: for these, and with SentencePiece for all byte
+    tokens beside them, `decode` writes U+FFFD.
+
+    Raises:
+      ValueError: This tokenizer's texts are not made like that.
+    """
+    return self._bytes[0]
+
+  def stripped_spaces(self) -> int:
+    """How many spaces at the beginning of a text `decode` drops, 0 to 8.
+
+    Raises:
+      ValueError: As `token_bytes`.
+    """
+    return self._bytes[1]
 
   def exact_text(self, ids: Iterable[int]) -> str:
     """Text of an action: of just these ids, end and pad tokens too."""

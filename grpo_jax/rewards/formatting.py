@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 
@@ -53,3 +55,108 @@ def think_answer_format(
   """
   del prompts, ids, extras
   return [float(_is_think_answer(text)) for text in completions]
+
+
+def tag_count(
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
+) -> list[float]:
+  """0.25 for each of `<think>`, `</think>`, `<answer>`, `</answer>` that
+  occurs exactly once: a part of the way to `think_answer_format`.
+
+  Deviation: Open-R1 counts the tags together with the newlines beside them,
+  as in "<think>\\n"; here the tags alone count.
+
+  Args:
+    prompts: Decoded prompts, ignored.
+    completions: Decoded completions.
+    ids: Occurrences in the data stream, ignored.
+    extras: What else is known of each prompt, ignored.
+
+  Returns:
+    One number per completion: 0, 0.25, 0.5, 0.75 or 1.
+
+  Source: github.com/huggingface/open-r1, `tag_count_reward`.
+  """
+  del prompts, ids, extras
+  return [
+    sum(text.count(tag) == 1 for tag in _TAGS) / len(_TAGS)
+    for text in completions
+  ]
+
+
+# What the Unicode names of a script's letters begin with, behind FULLWIDTH and
+# the like.
+_NAMES = {
+  "arabic": ("ARABIC ",),
+  "cyrillic": ("CYRILLIC ",),
+  "devanagari": ("DEVANAGARI ",),
+  "greek": ("GREEK ",),
+  "han": ("CJK UNIFIED ", "CJK COMPATIBILITY "),
+  "hangul": ("HANGUL ",),
+  "kana": ("HIRAGANA ", "KATAKANA ", "KATAKANA-HIRAGANA ", "HENTAIGANA "),
+  "latin": ("LATIN ",),
+}
+
+
+def language_consistency(
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
+  script: str = "latin",
+) -> list[float | None]:
+  """The share of the letters of the thought that belong to a script.
+
+  The thought is what stands between `<think>` and the next `</think>`. Without
+  `<think>` it begins with the completion, and without `</think>` it ends with
+  it. Digits, signs, and accents that are characters of their own are no
+  letters. A script is not a language: English and French have the same one.
+
+  Args:
+    prompts: Decoded prompts, ignored.
+    completions: Decoded completions.
+    ids: Occurrences in the data stream, ignored.
+    extras: What else is known of each prompt, ignored.
+    script: "latin", "cyrillic", "greek", "arabic", "devanagari", "han", "kana"
+      (Hiragana and Katakana) or "hangul".
+
+  Returns:
+    0 to 1 per completion; None where the thought has no letters.
+
+  Raises:
+    KeyError: No such script.
+
+  Source: DeepSeek-AI, "DeepSeek-R1", arXiv:2501.12948, Section 2.3.2: the
+  proportion of target language words. Deviation: letters, not words, for Han
+  and kana are not divided into words.
+  """
+  del prompts, ids, extras
+  if script not in _NAMES:
+    raise KeyError(
+      f"language_consistency: no script {script!r}; choose from"
+      f" {sorted(_NAMES)}."
+    )
+  return [_share_of_letters(_thought(text), script) for text in completions]
+
+
+def _thought(text: str) -> str:
+  before, tag, after = text.partition("<think>")
+  return (after if tag else before).partition("</think>")[0]
+
+
+def _share_of_letters(text: str, script: str) -> float | None:
+  letters = [x for x in text if unicodedata.category(x).startswith("L")]
+  if not letters:
+    return None
+  own = sum(_is_of(letter, script) for letter in letters)
+  return own / len(letters)
+
+
+def _is_of(letter: str, script: str) -> bool:
+  name = unicodedata.name(letter, "")
+  for form in ("FULLWIDTH ", "HALFWIDTH "):
+    name = name.removeprefix(form)
+  return name.startswith(_NAMES[script])

@@ -217,6 +217,7 @@ def math_accuracy(
   completions: list[str],
   ids: list[int],
   extras: list[dict],
+  after: str = "",
 ) -> list[float | None]:
   r"""1.0 where the final answer equals the gold answer, else 0.0.
 
@@ -234,6 +235,7 @@ def math_accuracy(
     ids: Occurrences in the data stream, ignored.
     extras: Each with "answer": the gold answer, a number or LaTeX with or
       without `$…$` or `\boxed{…}`.
+    after: A marker before answers, as in `answers.final_answer`.
 
   Returns:
     One value per completion. 0.0 for no answer, one that does not parse, or
@@ -268,7 +270,8 @@ def math_accuracy(
     boxed_gold = answers.last_boxed(gold)
     gold = gold if boxed_gold is None else boxed_gold.strip()
     try:
-      scores.append(_accuracy(answers.final_answer(completion), gold))
+      prediction = answers.final_answer(completion, after)
+      scores.append(_accuracy(prediction, gold))
     except errors.TimeoutException as error:
       raise TimeoutError(
         f"math_accuracy: math-verify took more than {_TIMEOUT_S} s."

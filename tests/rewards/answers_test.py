@@ -48,6 +48,40 @@ def test_final_answer(completion, expected):
 
 
 @pytest.mark.parametrize(
+  ("completion", "expected"),
+  [
+    ("so\n#### 5", "5"),
+    ("#### 4 \n####  5 apples\n6", "5 apples"),
+    ("##### 5", "5"),  # The last one that fits.
+    ("####", ""),
+    ("####\n5", ""),
+    (r"\boxed{4} #### 5", "4"),
+    (r"\boxed{4 #### 5", "5"),  # A box that stays open is none.
+    ("<answer>4</answer> #### 5", "4"),
+    ("<answer>4 #### 5", None),
+    ("<think>#### 4</think>#### 5", "5"),
+    ("<think>#### 4</think>5", None),
+    ("<think>#### 5", None),
+    ("#### 5 <think> #### 6</think>", None),
+    ("a</think>#### 5 <think> #### 6", "5"),
+    ("5", None),
+  ],
+)
+def test_what_follows_a_marker_is_an_answer(completion, expected):
+  assert answers.final_answer(completion, after="####") == expected
+  if "boxed" not in completion and "<answer>4</" not in completion:
+    assert answers.final_answer(completion) is None
+
+
+def test_votes_after_a_marker():
+  assert answers.vote("6\n#### 1,000.0", after="####") == "1000"
+  assert answers.vote("#### ", after="####") is None
+  assert answers.vote(" 5 ", after="####") == "5"
+  # Without the marker, it is an answer as it stands.
+  assert answers.vote("#### 5") == "#### 5"
+
+
+@pytest.mark.parametrize(
   ("answer", "value"),
   [
     *(("42", 42), ("-7.50", "-7.5"), ("1,234,567", 1234567), (".5", "1/2")),

@@ -5,7 +5,8 @@ The grammar is that part of `rewards.answers.quantity` whose value is rational:
     number   = [±] value [%]
     value    = plain | plain / plain | plain · 10^n | [plain] \frac part part
     part     = digit | { [±] plain }
-    plain    = digits [. digits] | . digits | digits . [digits] \overline{digits}
+    plain    = digits [. digits] | . digits
+             | digits . [digits] \overline{digits}
 
 with blanks between all of these. A text becomes one symbol for each byte, then
 one state for each byte, by a table that is made here in Python; whatever else

@@ -176,9 +176,7 @@ def _places(
   sign = strings.at(symbols, number.start)
   is_minus = sign == grammar.CODE["MINUS"]
   size = jnp.where(strings.at(data, number.start) == ord("-"), 1, 3)
-  start = number.start + jnp.where(
-    is_minus, size, sign == grammar.CODE["PLUS"]
-  )
+  start = number.start + jnp.where(is_minus, size, sign == grammar.CODE["PLUS"])
   point = data == ord(".")
   where = strings.first(point)
   digit = strings.digits(data)

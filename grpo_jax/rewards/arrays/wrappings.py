@@ -23,6 +23,7 @@ MAX_UNIT = 32
 DEGREE = "°".encode()
 
 _NAMES = (rb"\text", rb"\mathrm", rb"\mathbf", rb"\textbf", rb"\boldsymbol")
+_BEFORE = 8  # Bytes of the longest pattern of `_Rows.has_before`.
 _UNIT_NAMES = (rb"\text", rb"\textrm", rb"\mathrm", rb"\mbox")
 
 
@@ -48,7 +49,10 @@ class _Rows:
 
   def __init__(self, window: Window):
     self.bytes = window.bytes
-    self.words = strings.words(window.bytes)
+    # With zeros before it, for what ends near the beginning.
+    padded = jnp.pad(window.bytes, ((0, 0), (_BEFORE, 0)))
+    self._padded = strings.words(padded)
+    self.words = self._padded[:, _BEFORE:]
     self.space = strings.spaces(self.words)
     self.place = strings.places(window.bytes)
     self.start = jnp.zeros_like(window.length)
@@ -77,18 +81,31 @@ class _Rows:
     inside = (index >= self.start) & (index + len(pattern) <= self.end)
     return found & inside
 
+  def has_before(self, end: jax.Array, pattern: bytes) -> jax.Array:  # [B]
+    """Whether `pattern` stands just before `end`, in what is left."""
+    words = self._padded
+    begin = end - len(pattern)
+    found = (begin >= self.start) & (end <= self.end)
+    for k in range(0, len(pattern), 4):  # From its end, four bytes each.
+      piece = pattern[max(len(pattern) - k - 4, 0) : len(pattern) - k]
+      word = strings.at(words, end + (_BEFORE - 4 - k))
+      value = int.from_bytes(piece, "little")
+      found &= word >> (32 - 8 * len(piece)) == value
+    return found
+
   def begins(self, pattern: bytes) -> jax.Array:  # [B] bool
     return self.has(self.start, pattern)
 
   def ends(self, pattern: bytes) -> jax.Array:  # [B] bool
-    return self.has(self.end - len(pattern), pattern)
+    return self.has_before(self.end, pattern)
 
 
 def number(window: Window) -> Number:
   """Finds the number of each answer; see `rewards.answers.quantity`."""
   rows = _Rows(window)
-  _unwrap(rows)
-  _unwrap(rows)
+  rows.start, rows.end = jax.lax.fori_loop(
+    0, 2, lambda _, span: _unwrapped(rows, *span), (rows.start, rows.end)
+  )
   single = _to_formula(rows)
   _leave_name(rows)
   for prefix in (rb"\$", b"$"):
@@ -100,9 +117,11 @@ def number(window: Window) -> Number:
   return Number(rows.start, rows.end, single, unit, unit_length)
 
 
-def _unwrap(rows: _Rows) -> None:
+def _unwrapped(
+  rows: _Rows, start: jax.Array, end: jax.Array
+) -> tuple[jax.Array, jax.Array]:
   r"""Leaves $…$, $$…$$, \(…\), \[…\] or \text{…} around all of the answer."""
-  left, right = rows.start, rows.end
+  rows.start, rows.end = left, right = start, end
   done = jnp.zeros(left.shape, bool)
   brace = strings.one_of(rows.bytes, b"{}")
   single = rows.part(brace).sum(axis=1) == 2  # Those of one command.
@@ -126,6 +145,7 @@ def _unwrap(rows: _Rows) -> None:
     begins &= rows.place + len(opening) <= right[:, None]
     formula |= strings.behind(begins, left).any(axis=1)
   rows.narrow(left, right, done & (left < right) & ~formula)
+  return rows.start, rows.end
 
 
 def _to_formula(rows: _Rows) -> jax.Array:  # [B] bool
@@ -178,22 +198,15 @@ def _leave_name(rows: _Rows) -> None:
 def _leave_unit(rows: _Rows) -> tuple[jax.Array, jax.Array]:
   """Leaves the unit and blanks before it; returns the unit and its length."""
   end = rows.end - rows.ends(b".")
-  # \text{ cm}^2
-  plain = _text_unit(rows, end - 1)
-  power = _text_unit(rows, _before_power(rows, end) - 1)
-  text = _Unit(
-    *(
-      jnp.where(plain.found, one, other)
-      for one, other in zip(plain, power, strict=True)
-    )
-  )
+  text = _text_unit(rows, _before_power(rows, end) - 1)
   # ^\circ and °
-  circle = end - rows.has(end - 1, b"}") - len(rb"\circ")
-  found = rows.has(circle, rb"\circ")
-  circle -= rows.has(circle - 1, b"{")
-  found &= rows.has(circle - 1, b"^")
+  circle = end - rows.has_before(end, b"}")
+  found = rows.has_before(circle, rb"\circ")
+  circle -= len(rb"\circ")
+  circle -= rows.has_before(circle, b"{")
+  found &= rows.has_before(circle, b"^")
   degree = end - len(DEGREE)
-  is_degree = rows.has(degree, DEGREE)
+  is_degree = rows.has_before(end, DEGREE)
   start = jnp.where(
     text.found, text.start, jnp.where(found, circle - 1, degree)
   )
@@ -222,23 +235,24 @@ class _Unit(NamedTuple):
 
 
 def _before_power(rows: _Rows, end: jax.Array) -> jax.Array:  # [B]
-  """Where ^2, ^3, ^{2} or ^{3} before `end` begins; -1 if there is none."""
-  end -= rows.has(end - 1, b"}")
-  is_power = rows.has(end - 1, b"2") | rows.has(end - 1, b"3")
-  end -= 1
-  end -= rows.has(end - 1, b"{")
-  is_power &= rows.has(end - 1, b"^")
-  return jnp.where(is_power, end - 1, -1)
+  """Where the ^2, ^3, ^{2} or ^{3} of \text{…}^2 begins, or else `end`."""
+  at = end - rows.has_before(end, b"}")
+  is_power = rows.has_before(at, b"2") | rows.has_before(at, b"3")
+  at -= 1
+  at -= rows.has_before(at, b"{")
+  is_power &= rows.has_before(at, b"}^")
+  return jnp.where(is_power, at - 1, end)
 
 
 def _text_unit(rows: _Rows, close: jax.Array) -> _Unit:
   r"""The `\text{…}` whose brace closes at `close`."""
   brace = rows.part(strings.one_of(rows.bytes, b"{}"))
   opening = strings.last(strings.before(brace, close))
-  _, end = strings.stripped(rows.space, rows.start, opening)
+  word = strings.before(rows.part(~rows.space), opening)
+  end = strings.last(word) + 1
   start, found = end, jnp.zeros(end.shape, bool)
   for name in _UNIT_NAMES:
-    here = rows.has(end - len(name), name)
+    here = rows.has_before(end, name)
     start = jnp.where(here, end - len(name), start)
     found |= here
   found &= rows.has(opening, b"{") & rows.has(close, b"}")
