@@ -89,6 +89,8 @@ def rollout_metrics(
     applies = valid & ~jnp.isnan(values)
     metrics[f"reward/{name}"] = _mean_if_any(values, applies)
     metrics[f"applicable/{name}"] = masked.mean(applies, rows)
+    spread = masked.maximum(values, applies) + masked.maximum(-values, applies)
+    metrics[f"reward_range/{name}"] = jnp.where(applies.any(), spread, jnp.nan)
   return {name: x.astype(jnp.float32) for name, x in metrics.items()}
 
 

@@ -131,6 +131,18 @@ FEATURES = {
     lambda s: s.algorithm.whole_completions,
     lambda s: f"algorithm {s.algorithm.name!r}, which reads whole completions",
   ),
+  "text in the graph": Feature(
+    lambda s: s.config.rewards.in_graph,
+    lambda s: f"config.rewards.in_graph={s.config.rewards.in_graph}",
+  ),
+  "steps of a text": Feature(
+    lambda s: bool(s.config.rewards.steps),
+    lambda s: f"config.rewards.steps={s.config.rewards.steps!r}",
+  ),
+  "weights that change": Feature(
+    lambda s: bool(s.config.rewards.schedules),
+    lambda s: f"config.rewards.schedules={dict(s.config.rewards.schedules)}",
+  ),
   "verifiers in the graph only": Feature(
     lambda s: s.problem.judge.on_host is None,
     lambda s: f"config.data.source={s.config.data.source!r}",
@@ -306,6 +318,18 @@ TABLE = (
     "prompts without domains",
     "the domain of a prompt chooses its teacher",
     "give records an integer 'domain', or name one teacher",
+  ),
+  Row(
+    "text in the graph",
+    "steps of a text",
+    "steps of a text are scored by functions on the host",
+    "set config.rewards.in_graph=False, or leave config.rewards.steps empty",
+  ),
+  Row(
+    "weights that change",
+    "environment on the host",
+    "scores of sessions are added up where they come in, without the step",
+    "leave config.rewards.schedules empty",
   ),
   Row(
     "several teachers",

@@ -41,7 +41,7 @@ from typing import Any, Self
 import jax
 import tensorboardX
 
-from grpo_jax.training import paths
+from grpo_jax.training import doubts, paths
 
 METRICS = "metrics.jsonl"
 TIMINGS = "timings.jsonl"
@@ -215,7 +215,7 @@ class MetricsLog:
     before: Mapping[str, float] | None,
     after: Mapping[str, float] | None,
     num_prompts: int,
-  ) -> None:
+  ) -> list[str]:
     """Writes `result.json`, the last file of a run that has done all steps.
 
     With the arguments goes `seconds`, the sum of `time/step_s` over the steps
@@ -225,8 +225,12 @@ class MetricsLog:
       step: Steps done, over all phases.
       before, after: Held-out means; None without an "rl" phase.
       num_prompts: Held-out prompts behind them.
+
+    Returns:
+      The `doubts` of the run, which are written too.
     """
     self.flush()
+    found = doubts.of_rewards(read_lines(self._workdir / METRICS))
     timings = read_lines(self._workdir / TIMINGS)
     result = {
       "step": int(step),
@@ -234,8 +238,10 @@ class MetricsLog:
       "after": after,
       "num_prompts": num_prompts,
       "seconds": sum(line.get("time/step_s") or 0.0 for line in timings),
+      "doubts": found,
     }
     write_json(self._workdir / RESULT, _valid(result))
+    return found
 
   def _append(self, name: str, line: Mapping[str, Any]) -> None:
     text = json.dumps(_valid(line), sort_keys=True, allow_nan=False)
@@ -283,8 +289,8 @@ class NoLog:
   ) -> None:
     pass
 
-  def write_result(self, *_: Any) -> None:
-    pass
+  def write_result(self, *_: Any) -> list[str]:
+    return []
 
   def flush(self) -> None:
     pass

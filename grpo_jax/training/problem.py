@@ -81,6 +81,11 @@ class Problem:
     default_factory=unscored.Complaints
   )
 
+  @functools.cached_property
+  def pieces(self) -> list[bytes]:
+    """The bytes of each token, for scores of steps."""
+    return self.tokenizer.token_bytes()
+
   def close(self) -> None:
     """Ends the worker processes."""
     self.judge.close()
@@ -186,17 +191,18 @@ class Problem:
     extras = [verifiers.plain_extras(record) for record in batch.records]
     tokens = np.asarray(rollout.tokens)
     mask = np.asarray(rollout.completion_mask)
+    texts = self.texts(tokens, mask)
     scores = self.judge.on_host.ask(
       [prompts[i] for i in index],
-      self.texts(tokens, mask),
+      texts,
       [int(ids[i]) for i in index],
       [extras[i] for i in index],
       [row[kept].tolist() for row, kept in zip(tokens, mask, strict=True)],
       again=self.judge.correct if evaluates else None,
     )
-    steps = None
+    steps: Any = None
     if scores.steps is not None:
-      steps = self.tokenizer.placed(scores.steps, tokens, mask)
+      steps = verifiers.placed(scores.steps, texts, tokens, mask, self.pieces)
     components: dict[str, Any] = dict(scores.components)
     failed: Any = scores.failed
     return (
@@ -322,6 +328,13 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
       config,
       Problem(**fields, judge=verifiers.judge(config, None)),
     )
+  if config.rewards.in_graph:
+    fields["train"] = verifiers.WithGolds(train)
+    fields["held_out"] = verifiers.WithGolds(held_out)
+    on_arrays = verifiers.in_graph(
+      config, text.token_bytes(), text.stripped_spaces()
+    )
+    return Problem(**fields, judge=verifiers.judge(config, on_arrays))
   where = str(_tokenizer_path(config))
   described = {"end_tokens": list(data.end_tokens) or None}
   verifier = verifiers.on_host(

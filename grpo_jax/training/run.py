@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from jax.sharding import Mesh
 
 from grpo_jax.training import (
@@ -261,9 +262,11 @@ def result(run: Run) -> Result:
     # an earlier start of this run.
     after = run.after or evaluate(run)
   if not preempted:
-    run.log.write_result(
+    found = run.log.write_result(
       int(run.state.step), run.before, after, run.evaluator.num_prompts
     )
+    for doubt in found:
+      logging.warning("%s", doubt)
   return Result(
     step=int(run.state.step),
     preempted=preempted,

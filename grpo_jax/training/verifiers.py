@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import codecs
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 from grpo_jax.rewards import derived, host
 from grpo_jax.rewards import functions as functions_lib
+from grpo_jax.rewards.arrays import accuracy, forms, numbers
+from grpo_jax.rewards.arrays import text as text_lib
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import judges
 from grpo_jax.training.reward_settings import REWARD_MODEL
+from grpo_jax.types import Prompts, Rollout
 
 
 def judge(
@@ -80,6 +88,154 @@ def on_host(
       context=context,
     )
   )
+
+
+# Bytes of a completion that there is room for, for each token of the budget. A
+# longer one is white space for the most part, and has no answer.
+_BYTES_PER_TOKEN = 8
+# Golds that are looked at before anything is compiled.
+_NUM_GOLDS = 1000
+
+ArrayReward = Callable[..., jax.Array]
+# Rewards of text that can be inside the program: (text, options) -> [B].
+_ON_ARRAYS: dict[str, ArrayReward] = {
+  "language_consistency": forms.language_consistency,
+  "tag_count": forms.tag_count,
+  "think_answer_format": forms.think_answer_format,
+}
+_ACCURACY = "math_accuracy"
+_GOLD = "gold/"
+
+
+def in_graph(
+  config: config_lib.RunConfig, pieces: Sequence[bytes], strips: int
+) -> judges.InGraph:
+  """The config's functions of text, on arrays.
+
+  Args:
+    config: Of the run.
+    pieces: The bytes of each token of the tokenizer.
+    strips: Spaces that it drops at the beginning of a text.
+
+  Raises:
+    ValueError: One of them has no form for arrays.
+  """
+  functions = of_text(config)
+  known = sorted((*_ON_ARRAYS, _ACCURACY))
+  if others := sorted(set(functions.values()) - set(known)):
+    raise ValueError(
+      f"config.rewards.in_graph=True: {others} have no form for arrays, and are"
+      f" for the host; there are {known}. Leave them out, or set"
+      " config.rewards.in_graph=False."
+    )
+  for name, path in functions.items():
+    functions_lib.check_options(path, config.rewards.arguments(name))
+  table = text_lib.table(pieces, strips)
+  budget = config.sampling.max_new_tokens
+  assert budget is not None  # `RunConfig` has seen to it.
+  room = budget * min(max(map(len, pieces)), _BYTES_PER_TOKEN)
+
+  def components(prompts: Prompts, rollout: Rollout) -> dict[str, jax.Array]:
+    text = text_lib.written(
+      table, rollout.tokens, rollout.completion_mask, room
+    )
+    found = {}
+    for name, path in functions.items():
+      if path == _ACCURACY:
+        found[name] = _accuracy(prompts, rollout, text)
+      else:
+        options = config.rewards.arguments(name)
+        found[name] = _ON_ARRAYS[path](text, **options)
+    return found
+
+  def _accuracy(prompts: Prompts, rollout: Rollout, text: text_lib.Text):
+    gold = {
+      name.removeprefix(_GOLD): x[rollout.prompt_index]
+      for name, x in prompts.extras.items()
+      if name.startswith(_GOLD)
+    }
+    is_known = gold.pop("known")
+    after = config.rewards.answer_after
+    right = accuracy.accuracy(text, gold, after)
+    return jnp.where(is_known, right, jnp.nan)
+
+  return judges.InGraph(components)
+
+
+class WithGolds:
+  """Records with their gold answers as arrays, for `in_graph`."""
+
+  def __init__(self, source: Any):
+    """Looks at the first thousand golds.
+
+    Args:
+      source: Of records.
+
+    Raises:
+      ValueError: One of them is for the host.
+    """
+    self._source = source
+    number = min(len(source), _NUM_GOLDS)
+    golds = [source[i]["answer"] for i in range(number)]
+    bad = [gold for gold in golds if numbers.gold(gold) is None]
+    if bad:
+      raise ValueError(
+        f"config.rewards.in_graph=True: {len(bad)} of the first {number} golds"
+        f" are no numbers that can be compared on arrays, such as {bad[0]!r:.60};"
+        " symbols are for the host: set config.rewards.in_graph=False."
+      )
+    self._none = {
+      name: np.zeros_like(value)
+      for name, value in (numbers.gold("0") or {}).items()
+    }
+
+  def __len__(self) -> int:
+    return len(self._source)
+
+  def __getitem__(self, index: int) -> dict[str, Any]:
+    record = self._source[index]
+    gold = numbers.gold(record["answer"])
+    arrays = (self._none if gold is None else gold) | {
+      "known": np.array(gold is not None)
+    }
+    named = {f"{_GOLD}{name}": value for name, value in arrays.items()}
+    return {**record, "extras": {**record["extras"], **named}}
+
+
+def placed(
+  steps: Sequence[Sequence[tuple[int, float]]],
+  texts: Sequence[str],
+  tokens: np.ndarray,  # [B, T]
+  mask: np.ndarray,  # [B, T] bool
+  pieces: Sequence[bytes],
+) -> tuple[np.ndarray, np.ndarray]:  # [B, T] float32, [B, T] bool
+  """Scores of steps of texts at the tokens with which the steps end.
+
+  Args:
+    steps: Of each text (characters up to the end of a step, its score).
+    texts: Of the tokens.
+    tokens: Ids.
+    mask: Which of them exist.
+    pieces: The bytes of each token.
+
+  Returns:
+    The score of the step that ends with a token, and where steps end. Of
+    several steps that end with one token the lowest score counts.
+  """
+  scores = np.full(tokens.shape, np.inf, np.float32)
+  for b, (of_row, text) in enumerate(zip(steps, texts, strict=True)):
+    slots = np.flatnonzero(mask[b])
+    if not of_row or not len(slots):
+      continue
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    ends = np.cumsum([len(decoder.decode(pieces[tokens[b, t]])) for t in slots])
+    ends -= max(ends[-1] - len(text), 0)  # Spaces dropped at the beginning.
+    for end, score in of_row:
+      place = min(int(np.searchsorted(ends, end)), len(slots) - 1)
+      slot = slots[place]
+      scores[b, slot] = min(scores[b, slot], score)
+  ended = np.isfinite(scores)
+  return np.where(ended, scores, 0.0).astype(np.float32), ended
 
 
 def of_text(config: config_lib.RunConfig) -> dict[str, str]:

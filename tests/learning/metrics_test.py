@@ -97,7 +97,9 @@ def test_known_rollout():
     "advantages/std": np.sqrt(8 / 5),
     "reward/a": (1 + 0 + 0 + 2) / 4,
     "applicable/a": 4 / 6,
+    "reward_range/a": 2,
     "reward/never": NAN,
+    "reward_range/never": NAN,
     "applicable/never": 0,
   }
   assert found.keys() == expected.keys()
@@ -121,6 +123,7 @@ def test_means_over_nobody_are_absent_and_not_zero():
   absent = {name for name, value in found.items() if np.isnan(value)}
   assert absent == {
     *("reward/mean", "reward/std", "reward/a", "accuracy", "advantages/std"),
+    "reward_range/a",
     *("dead_groups", "dead_groups/all_right", "dead_groups/all_wrong"),
     *("length/correct", "length/incorrect"),
     *("entropy/correct", "entropy/incorrect"),

@@ -31,6 +31,11 @@ SWITCHES = {
   "overlong_cache": {"objective.overlong_cache": 0.2},
   "coupled groups": {"algorithm.couples_group": True},
   "whole completions": {"algorithm.whole_completions": True},
+  "text in the graph": {"config.rewards.in_graph": True},
+  "steps of a text": {"config.rewards.steps": "arithmetic_steps"},
+  "weights that change": {
+    "config.rewards.schedules": {"accuracy": ((0, 1.0), (9, 0.0))}
+  },
   "verifiers in the graph only": {"problem.judge.on_host": None},
   "no correction": {"required": {"behavior_logp": False}},
   "sampling mask": {"required": {"kept_ids": True}, "config.sampling.top_k": 5},
@@ -78,6 +83,9 @@ SHOWN = {
   "compaction": "the task 'some task', which compacts its contexts",
   "rounds": "config.again.max_rounds=2",
   "staleness": "config.again.staleness=1",
+  "text in the graph": "config.rewards.in_graph=True",
+  "steps of a text": "config.rewards.steps='arithmetic_steps'",
+  "weights that change": "config.rewards.schedules={'accuracy'",
   "single completions": "config.again.group_size=1",
   "dynamic sampling": "config.algorithm.dynamic_sampling=True",
   "no dynamic sampling": "config.algorithm.dynamic_sampling=False",
@@ -109,7 +117,9 @@ def make_setup(*switched):
     config=_space(
       sampling=_space(lanes=None, top_k=None, top_p=None, min_p=None),
       data=_space(name="some task", source="task", environment=""),
-      rewards=_space(functions=("accuracy",)),
+      rewards=_space(
+        functions=("accuracy",), in_graph=False, steps="", schedules={}
+      ),
     ),
     name="again",
     phase=_space(
