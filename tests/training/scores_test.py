@@ -230,6 +230,9 @@ def test_an_answer_that_cannot_be_read_never_votes_even_if_it_is_right():
   assert scores.ballots(group, "7") == [None] * 3 + ["3"]
   assert _majority(group, "7") == 0.0
   assert _majority(group[:3], "7") == 0.0
+  group += [_row(answer="7", correct=True), _row(answer="3")]
+  assert scores.ballots(group, "7") == [None] * 3 + ["3", "7", "3"]
+  assert _majority(group, "7") == 0.0
   # A row that has the text of a right one votes with it, scored or not.
   group = [_row(answer="7", correct=True), _row(answer="7", valid=False)]
   assert _majority([*group, _row(answer="3")], "7") == 1.0
