@@ -1127,8 +1127,15 @@ MUTATIONS = [
   Mutation(
     "A completion that was cut off votes.",
     "grpo_jax/training/evaluation.py",
-    "answer=answers.vote(text) if rollout.terminated[b] else None,",
-    "answer=answers.vote(text),",
+    "(text, answer_after)\n      if rollout.terminated[b]\n      else None,",
+    "(text, answer_after),",
+    "tests/training/evaluation_test.py -k cut_off_does_not_vote",
+  ),
+  Mutation(
+    "A vote does not know the marker of answers.",
+    "grpo_jax/training/evaluation.py",
+    "answer=answers.vote(text, answer_after)",
+    "answer=answers.vote(text)",
     "tests/training/evaluation_test.py -k cut_off_does_not_vote",
   ),
   Mutation(

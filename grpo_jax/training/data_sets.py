@@ -102,6 +102,13 @@ def opened(
     if not paths.parse(path).exists():
       raise FileNotFoundError(f"data {name}={path}: there is no such file.")
     source = sources.JsonlSource(path, config.data.format or None)
+    if config.rewards.domains and "domain" not in source[0]["extras"]:
+      raise ValueError(
+        f"data {name}={path}: its records have no 'domain' in 'extras', and the"
+        f" rewards of the policy are those of domains"
+        f" (config.rewards.domains={dict(config.rewards.domains)}); add one to"
+        " each record."
+      )
     count = min(num_prompts or len(source), len(source))
     found.append(DataSet(name, source, count))
   return found
@@ -118,11 +125,18 @@ def with_lengths(
     ValueError: Its task decides how long they are.
   """
   problem = loaded.problem
+  config = loaded.config
   same = max_prompt_len is None and max_new_tokens is None
-  if not same and loaded.config.data.source == "task":
+  if max_new_tokens is not None and config.rewards.in_graph:
+    raise ValueError(
+      f"max_new_tokens={max_new_tokens}: rewards in the graph"
+      " (config.rewards.in_graph) have room for completions of"
+      f" {problem.max_new_tokens} tokens; leave it out."
+    )
+  if not same and config.data.source == "task":
     raise ValueError(
       f"max_prompt_len={max_prompt_len}, max_new_tokens={max_new_tokens}: the"
-      f" task {loaded.config.data.name!r} decides how long its prompts and"
+      f" task {config.data.name!r} decides how long its prompts and"
       " completions are; leave both out."
     )
   problem = dataclasses.replace(

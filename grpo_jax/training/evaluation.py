@@ -201,6 +201,7 @@ class Evaluator:
       ),
       local,
       verdict,
+      problem.answer_after,
     )
     return list(zip(numbers.tolist(), rows, strict=True))
 
@@ -210,6 +211,7 @@ def completions_of(
   texts: Sequence[str],
   rollout: Rollout,
   verdict: Scored,
+  answer_after: str = "",
 ) -> list[Completion]:
   """The judged completions of a rollout, as NumPy arrays.
 
@@ -220,12 +222,15 @@ def completions_of(
     texts: One of each row.
     rollout: The rows.
     verdict: What was said of them.
+    answer_after: Marker of an answer; see `answers.vote`.
   """
   return [
     Completion(
       prompt=prompts[int(rollout.prompt_index[b])],
       text=text,
-      answer=answers.vote(text) if rollout.terminated[b] else None,
+      answer=answers.vote(text, answer_after)
+      if rollout.terminated[b]
+      else None,
       reward=float(verdict.rewards[b]),
       correct=bool(verdict.correct[b]),
       valid=bool(verdict.valid[b]),

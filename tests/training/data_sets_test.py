@@ -10,12 +10,14 @@ from grpo_jax.data import sources
 from grpo_jax.training import data_sets, evaluation
 
 
-def _loaded(source="jsonl", held_out=None):
+def _loaded(source="jsonl", held_out=None, **rewards):
+  rewards = {"domains": {}, "in_graph": False, **rewards}
   config = types.SimpleNamespace(
+    rewards=types.SimpleNamespace(**rewards),
     data=types.SimpleNamespace(source=source, name="sort", format=""),
     eval=types.SimpleNamespace(num_prompts=7),
   )
-  problem = types.SimpleNamespace(held_out=held_out)
+  problem = types.SimpleNamespace(held_out=held_out, max_new_tokens=5)
   return types.SimpleNamespace(config=config, problem=problem)
 
 
@@ -71,6 +73,10 @@ def test_mistakes_are_named(tmp_path):
     ValueError, match=r"max_new_tokens=9: the task 'sort' dec"
   ):
     data_sets.with_lengths(_loaded("task"), max_new_tokens=9)
+  with pytest.raises(ValueError, match=r"room for completions of 5 tokens"):
+    data_sets.with_lengths(_loaded(in_graph=True), max_new_tokens=9)
+  with pytest.raises(ValueError, match=r"no 'domain' in .*\{'f1': \(0, 2\)\}"):
+    data_sets.opened(_loaded(domains={"f1": (0, 2)}), {"a": path})
 
 
 def _row(text, **fields):

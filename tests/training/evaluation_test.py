@@ -83,6 +83,11 @@ def test_a_completion_that_was_cut_off_does_not_vote():
     ["prompt"], [texts[int(row[0])] for row in local.tokens], local, verdict
   )
   assert [row.answer for row in rows] == ["7", None, "3", None]
+  texts = ["so 8\n#### 1,000", r"\boxed{7}", "#### 9\n#### 5", "#### 4"]
+  for marker, votes in (("####", ["1000", None, "5", None]), ("", [*texts])):
+    rows = evaluation.completions_of(["prompt"], texts, local, verdict, marker)
+    votes = [votes[0], None, votes[2], None]
+    assert [row.answer for row in rows] == votes
   assert [row.terminated for row in rows] == [True, False, True, False]
 
 
