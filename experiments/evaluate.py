@@ -1,103 +1,255 @@
-"""Evaluates a trained policy on held-out prompts.
+"""Evaluates a policy on held-out prompts, or on files of prompts.
 
     python -m experiments.evaluate --workdir=runs/quickstart
+    python -m experiments.evaluate --workdir=runs/mine \
+        --data=math=math.jsonl --data=logic=logic.jsonl
+    python -m experiments.evaluate --checkpoint=path/of/checkpoint \
+        --config=configs/checkpoint.py --data=math=math.jsonl --out=base.json
 
-Prints greedy accuracy with its 95 % Wilson interval, over all prompts and over
-those whose completion could be scored, and pass@k and maj@k of sampled
-completions with 95 % bootstrap intervals over prompts; the same goes to
-evaluation.json in the workdir. A completion that could not be scored is not
-right. Exit status: 0; 1 if more of them could not than a share of
-config.rewards.max_unscored; 2 a mistake in the command or the workdir. Reward
-functions and environments that the workdir's config names are imported and run,
-and a warning names those that are not of this library: evaluate workdirs of
-people whom you trust. On several hosts the same command is started on each, as
-that of experiments.train.
+The policy is that of a run, or a Hugging Face checkpoint with a config that
+says what its data, rewards and lengths are. Prints greedy accuracy with its
+95 % Wilson interval, over all prompts and over those whose completion could be
+scored, and avg@n, pass@k and maj@k of sampled completions with 95 % bootstrap
+intervals over prompts; docs/evaluation.md says what all of them are. The same
+goes to evaluation.json in the workdir, or to --out. --completions=FILE.jsonl
+keeps the completions.
+
+A completion that could not be scored is not right. Exit status: 0; 1 if more of
+them could not than a share of config.rewards.max_unscored; 2 a mistake in the
+command, the data or the workdir. Reward functions and environments that the
+workdir's config names are imported and run, and a warning names those that are
+not of this library: evaluate workdirs of people whom you trust. On several
+hosts the same command is started on each, as that of experiments.train.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 
-import jax
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.training import evaluation, hosts, paths, runs, unscored
+from experiments import report
+from grpo_jax.training import data_sets, hosts, paths, runs, scores, unscored
 
+_CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(
-  "workdir", None, "Folder of the run, local or gs://.", required=True
+  "workdir", None, "Folder of the run, local or gs://."
 )
 _STEP = flags.DEFINE_integer("step", None, "Checkpoint; by default the last.")
+_CHECKPOINT = flags.DEFINE_string(
+  "checkpoint",
+  None,
+  "Folder or hub name of a Hugging Face checkpoint, instead of a run; --config"
+  " says the rest.",
+)
+_DATA = flags.DEFINE_multi_string(
+  "data",
+  [],
+  "NAME=FILE.jsonl, local or gs://, instead of the held-out prompts; may be"
+  " given several times.",
+)
 _NUM_PROMPTS = flags.DEFINE_integer(
-  "num_prompts", None, "Held-out prompts; by default as in the run.", 1
+  "num_prompts",
+  None,
+  "The first so many prompts; by default as many held-out ones as in the run,"
+  " and all of a file.",
+  1,
 )
 _NUM_SAMPLES = flags.DEFINE_integer(
   "num_samples", 16, "Sampled completions per prompt.", 1
 )
 _TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "Of the samples.", 1e-6)
-_SEED = flags.DEFINE_integer("seed", 0, "Of the samples.")
+_TOP_P = flags.DEFINE_float(
+  "top_p",
+  None,
+  "Samples are drawn from the most likely tokens that have this share of the"
+  " probability; by default from all.",
+  1e-6,
+  1.0,
+)
+_SEED = flags.DEFINE_integer("seed", 0, "Of the samples.", 0)
+_BATCH_SIZE = flags.DEFINE_integer(
+  "batch_size", None, "Prompts per batch; by default as in the run.", 1
+)
+_MAX_PROMPT_LEN = flags.DEFINE_integer(
+  "max_prompt_len", None, "Tokens; by default as in the run.", 1
+)
+_MAX_NEW_TOKENS = flags.DEFINE_integer(
+  "max_new_tokens", None, "Tokens; by default as in the run.", 1
+)
+_OUT = flags.DEFINE_string(
+  "out",
+  None,
+  "File of the figures, local or gs://; by default evaluation.json in the"
+  " workdir, and none with --checkpoint.",
+)
+_COMPLETIONS = flags.DEFINE_string(
+  "completions",
+  None,
+  "FILE.jsonl, local or gs://, for all completions; a line for each prompt.",
+)
 
 
 def main(argv: Sequence[str]) -> int:
-  """Evaluates and prints a table."""
+  """Evaluates, prints tables and saves."""
   del argv
-  workdir = paths.parse(_WORKDIR.value)
-  with runs.load(workdir, _STEP.value) as loaded:
-    num_prompts = _NUM_PROMPTS.value or loaded.config.eval.num_prompts
-
-    def results(temperature: float, num_samples: int):
-      evaluator = evaluation.Evaluator(
-        loaded.problem,
-        loaded.policy,
-        loaded.mesh,
-        num_prompts,
-        loaded.config.eval.batch_size,
-        temperature=temperature,
-        num_samples=num_samples,
-      )
-      return evaluator.completions(loaded.params, jax.random.key(_SEED.value))
-
-    greedy = results(0.0, 1)
-    sampled = results(_TEMPERATURE.value, _NUM_SAMPLES.value)
-
-  num_unscored, failures = 0, []
-  for name, results_of in (("greedy", greedy), ("sampled", sampled)):
-    valid = [completion.valid for group in results_of for completion in group]
-    num_unscored += valid.count(False)
-    excess = unscored.excess(
-      valid.count(False), len(valid), loaded.config.rewards.max_unscored
+  data = _data()
+  out, kept = _file("out", _OUT.value), _file("completions", _COMPLETIONS.value)
+  if _WORKDIR.value and out is None:
+    out = paths.parse(_WORKDIR.value) / "evaluation.json"
+  draws = data_sets.Draws(
+    _TEMPERATURE.value, _NUM_SAMPLES.value, _TOP_P.value, _SEED.value
+  )
+  with _policy(data) as loaded:
+    step, max_unscored = loaded.step, loaded.config.rewards.max_unscored
+    loaded = data_sets.with_lengths(
+      loaded, _MAX_PROMPT_LEN.value, _MAX_NEW_TOKENS.value
     )
-    if excess:
-      failures.append(f"{name}: {excess}")
+    sets = data_sets.opened(loaded, data, _NUM_PROMPTS.value)
+    greedy, sampled = (
+      data_sets.complete(loaded, sets, how, _BATCH_SIZE.value)
+      for how in (data_sets.Draws(seed=draws.seed), draws)
+    )
+  failures = _failures(sets, greedy, sampled, max_unscored)
   if not hosts.is_main():
     return int(bool(failures))
 
-  rows = evaluation.table(greedy, sampled)
-  print(
-    f"{workdir}, step {loaded.step}: {len(greedy)} held-out prompts,"
-    f" {_NUM_SAMPLES.value} samples each at temperature {_TEMPERATURE.value}"
-  )
-  for name, row in rows.items():
-    value = "  –  " if row["value"] is None else f"{row['value']:.3f}"
-    print(
-      f"  {name:<13} {value}"
-      f"   (95 % interval {row['low']:.3f}-{row['high']:.3f})"
-    )
-  print(f"  unscored      {num_unscored}")
+  source = _WORKDIR.value or str(_CHECKPOINT.value)
+  title = source if step is None else f"{source}, step {step}"
+  how = f"{draws.num_samples} samples each at temperature {draws.temperature:g}"
+  if draws.top_p is not None:
+    how += f", top_p {draws.top_p:g}"
+  said = {
+    "policy": source,
+    "step": step,
+    "num_samples": draws.num_samples,
+    "temperature": draws.temperature,
+    "top_p": draws.top_p,
+    "seed": draws.seed,
+    **_summary(sets, greedy, sampled),
+  }
+  for line in report.evaluation_tables(title, how, said):
+    print(line)
   for failure in failures:
     print(flags_lib.wrapped(f"FAIL: {failure}"))
-  table = {
-    "step": loaded.step,
-    "num_prompts": len(greedy),
-    **rows,
-    "unscored": num_unscored,
-  }
-  path = workdir / "evaluation.json"
-  paths.write(path, (json.dumps(table, indent=2) + "\n").encode())
-  print(f"saved: {path}")
+  if kept is not None:
+    lines = (
+      line
+      for arguments in zip(sets, greedy, sampled, strict=True)
+      for line in data_sets.lines(*arguments)
+    )
+    paths.write(kept, "".join(lines).encode())
+    print(f"completions: {kept}")
+  if out is not None:
+    paths.write(out, (json.dumps(said, indent=2) + "\n").encode())
+    print(f"saved: {out}")
   return int(bool(failures))
 
 
+def _file(flag: str, value: str | None) -> paths.Path | None:
+  """The file that a flag names, looked at before any work.
+
+  Raises:
+    FileNotFoundError: It could not be written.
+  """
+  if not value:
+    return None
+  path = paths.parse(value)
+  here = hosts.is_main() and not paths.is_remote(path)
+  if here and not path.parent.is_dir():
+    raise FileNotFoundError(
+      f"--{flag}={value}: there is no folder {path.parent}; make it first."
+    )
+  return path
+
+
+def _data() -> dict[str, str]:
+  """The files of --data by name.
+
+  Raises:
+    ValueError: One has no name, or two have the same.
+  """
+  found: dict[str, str] = {}
+  for given in _DATA.value:
+    name, _, path = given.partition("=")
+    if not name or not path:
+      raise ValueError(f"--data={given}: needed is NAME=FILE.jsonl.")
+    if name in found:
+      raise ValueError(
+        f"--data={given}: {found[name]} has the same name; choose another one."
+      )
+    found[name] = path
+  return found
+
+
+def _policy(
+  data: dict[str, str],
+) -> contextlib.AbstractContextManager[runs.Loaded]:
+  """The run or the checkpoint that the flags name.
+
+  Raises:
+    ValueError: They name none or two, or a config that is not needed.
+  """
+  if bool(_WORKDIR.value) == bool(_CHECKPOINT.value):
+    raise ValueError(
+      "--workdir, of a run, and --checkpoint, of Hugging Face: needed is one of"
+      " them."
+    )
+  if _WORKDIR.value:
+    if _CONFIG.value is not None:
+      raise ValueError(
+        f"--config belongs to --checkpoint: the run in {_WORKDIR.value} has its"
+        " own; leave it out."
+      )
+    return runs.load(paths.parse(_WORKDIR.value), _STEP.value)
+  config, checkpoint = _CONFIG.value, str(_CHECKPOINT.value)
+  if config is None or _STEP.value is not None:
+    raise ValueError(
+      "--checkpoint needs a --config, for data, rewards and lengths, such as"
+      " configs/checkpoint.py, and has no --step."
+    )
+  if config.data.source == "jsonl" and not config.data.train_path:
+    # Nothing is trained: the prompts that are asked for are enough.
+    config.data.train_path = next(iter(data.values()), config.data.eval_path)
+  return runs.load_checkpoint(config, checkpoint)
+
+
+def _failures(
+  sets: Sequence[data_sets.DataSet],
+  greedy: Sequence[scores.Groups],
+  sampled: Sequence[scores.Groups],
+  max_unscored: float,
+) -> list[str]:
+  """Of which completions too many could not be scored, and how many."""
+  found = []
+  for one, *both in zip(sets, greedy, sampled, strict=True):
+    for name, groups in zip(("greedy", "sampled"), both, strict=True):
+      valid = [row.valid for group in groups for row in group]
+      excess = unscored.excess(valid.count(False), len(valid), max_unscored)
+      if excess:
+        where = "" if one.name == data_sets.HELD_OUT else f"{one.name}, "
+        found.append(f"{where}{name}: {excess}")
+  return found
+
+
+def _summary(
+  sets: Sequence[data_sets.DataSet],
+  greedy: Sequence[scores.Groups],
+  sampled: Sequence[scores.Groups],
+) -> dict[str, dict]:
+  """Section of each data set, and the means of several."""
+  sections, values = {}, []
+  for one, first, several in zip(sets, greedy, sampled, strict=True):
+    values.append(scores.per_prompt(first, several, one.golds))
+    sections[one.name] = scores.section(values[-1], first, several, one.domains)
+  said: dict[str, dict] = {"data_sets": sections}
+  if len(sets) > 1:
+    said["macro"] = scores.macro(values)
+  return said
+
+
 if __name__ == "__main__":
-  flags_lib.run(main, several_processes=True)
+  flags_lib.run(main, several_processes=True, needs_config=False)

@@ -79,7 +79,9 @@ def define_topology(default: str | None = None) -> flags.FlagHolder:
 
 
 def run(
-  main: Callable[[Sequence[str]], int], several_processes: bool = False
+  main: Callable[[Sequence[str]], int],
+  several_processes: bool = False,
+  needs_config: bool = True,
 ) -> None:
   """Runs `main` with parsed flags; errors of the user's are one message.
 
@@ -90,11 +92,12 @@ def run(
     main: The program.
     several_processes: Whether several of it may work together, started with
       --coordinator, --num_processes and --process_id, or by what JAX knows.
+    needs_config: Whether --config, where it is a flag, has to be given.
   """
 
   def parser(argv: Sequence[str]) -> list[str]:
     try:
-      return parse(argv)
+      return parse(argv, needs_config=needs_config)
     except ValueError as error:
       if "--debug" in argv:
         raise
@@ -191,7 +194,9 @@ def _warn_of_strangers(folder: str) -> None:
 
 
 def parse(
-  argv: Sequence[str], flag_values: flags.FlagValues = flags.FLAGS
+  argv: Sequence[str],
+  flag_values: flags.FlagValues = flags.FLAGS,
+  needs_config: bool = True,
 ) -> list[str]:
   """Parses a command line.
 
@@ -199,6 +204,7 @@ def parse(
     argv: `sys.argv`, or what `define_config` was given; ml_collections reads
       the overrides there.
     flag_values: The flags that are defined.
+    needs_config: Whether --config, where it is a flag, has to be given.
 
   Returns:
     The name of the program.
@@ -211,7 +217,8 @@ def parse(
     rest = flag_values(list(argv))  # --help leaves here.
   except Exception as error:  # Of any kind: a config is the user's program.
     mistake = error
-  if "config" in flag_values and (problem := _config_problem(argv)):
+  has_config = "config" in flag_values and (needs_config or _configs(argv))
+  if has_config and (problem := _config_problem(argv)):
     raise ValueError(problem) from mistake
   if mistake is not None:
     text = text_of(mistake)
@@ -253,9 +260,14 @@ def text_of(error: BaseException) -> str:
   return str(error)
 
 
+def _configs(argv: Sequence[str]) -> list[str]:
+  """The values of --config."""
+  return re.findall(r"(?m)^--?config(?:=|\n)(?!-)(.+)$", "\n".join(argv))
+
+
 def _config_problem(argv: Sequence[str]) -> str | None:
   """Why --config and its overrides cannot be used, or None if they can."""
-  given = re.findall(r"(?m)^--?config(?:=|\n)(?!-)(.+)$", "\n".join(argv))
+  given = _configs(argv)
   if not given:
     return (
       "--config is missing; pass a config file, for example"

@@ -1,11 +1,18 @@
-"""What `experiments.train` says of a policy at the end, in lines of text."""
+"""What `train` and `evaluate` say of a policy, in lines of text."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
-from grpo_jax.training import escapes, evaluation, unscored
+from grpo_jax.training import (
+  data_sets,
+  escapes,
+  evaluation,
+  scores,
+  unscored,
+)
 
 
 def example(completion: evaluation.Completion) -> str:
@@ -44,7 +51,7 @@ def before_and_after(
       f"  {label:<28} {_number(before[name]):>8}  {_number(value):>8}"
     )
   accuracy = after["eval/accuracy"]
-  low, high = evaluation.wilson_interval(accuracy * num_prompts, num_prompts)
+  low, high = scores.wilson_interval(accuracy * num_prompts, num_prompts)
   return [
     *lines,
     f"accuracy {before['eval/accuracy']:.3f} -> {accuracy:.3f}"
@@ -78,3 +85,88 @@ def failure(
   if required_accuracy is not None and accuracy < required_accuracy:
     return f"accuracy {accuracy:.3f} < {required_accuracy:.3f}"
   return None
+
+
+def evaluation_tables(
+  title: str, how: str, said: Mapping[str, Any]
+) -> list[str]:
+  """What `experiments.evaluate` prints.
+
+  Args:
+    title: Names the policy.
+    how: Completions were sampled.
+    said: As in evaluation.json.
+  """
+  lines = []
+  for name, section in said["data_sets"].items():
+    prompts = "held-out prompts"
+    if name != data_sets.HELD_OUT:
+      prompts = f"prompts of {_short(name, 24)}"
+    lines += [
+      f"{title}: {section['num_prompts']} {prompts},",
+      f"greedy, and {how}",
+      *_figures(section["figures"]),
+      *_lengths(section),
+    ]
+    if "domains" in section:
+      lines += _by_part("domain", section["domains"], section["macro"])
+    lines.append("")
+  if "macro" in said:
+    lines += [*_by_part("data set", said["data_sets"], said["macro"]), ""]
+  return lines[:-1]
+
+
+def _figures(figures: Mapping[str, Mapping[str, float | None]]) -> list[str]:
+  """A line for each figure, with its interval."""
+  return [
+    f"  {name:<13} {_or_dash(row['value'], 5)}"
+    f"   (95 % interval {row['low']:.3f}-{row['high']:.3f})"
+    for name, row in figures.items()
+  ]
+
+
+def _lengths(section: Mapping[str, Any]) -> list[str]:
+  """Tokens of completions, and how many were cut off or unscored."""
+  greedy, sampled = section["greedy"], section["sampled"]
+  lines = [f"  {'':<22} {'greedy':>9} {'sampled':>9}"]
+  for name, label, digits in (
+    ("length_right", "tokens of right ones", 1),
+    ("length_wrong", "tokens of wrong ones", 1),
+    ("truncated", "share cut off", 3),
+  ):
+    shown = [_or_dash(x[name], 9, digits) for x in (greedy, sampled)]
+    lines.append(f"  {label:<22} {shown[0]} {shown[1]}")
+  counts = f"{greedy['unscored']:>9} {sampled['unscored']:>9}"
+  return [*lines, f"  {'unscored':<22} {counts}"]
+
+
+def _by_part(
+  what: str,
+  parts: Mapping[str, Mapping[str, Any]],
+  mean: Mapping[str, Mapping[str, float | None]],
+) -> list[str]:
+  """A line for each domain or data set, and the mean of them.
+
+  Args:
+    what: The parts are.
+    parts: Name -> "num_prompts" and "figures".
+    mean: `scores.macro` of them.
+  """
+  names = [name for name in mean if name.startswith(("greedy", "avg@"))]
+  count = names[-1].removeprefix("avg@")
+  names += [f"pass@{count}", f"maj@{count}"]
+  lines = [
+    f"  {what:<22} {'prompts':>8}" + "".join(f"{name:>10}" for name in names)
+  ]
+  rows = {name: (x["num_prompts"], x["figures"]) for name, x in parts.items()}
+  rows[f"mean of {what}s"] = ("", mean)
+  for name, (count, figures) in rows.items():
+    shown = "".join(_or_dash(figures[k]["value"], 10) for k in names)
+    lines.append(f"  {_short(name, 22):<22} {count:>8}{shown}")
+  return lines
+
+
+def _or_dash(value: float | None, width: int, digits: int = 3) -> str:
+  """A number; a dash for a mean over nothing."""
+  text = "  –  " if value is None else f"{value:.{digits}f}"
+  return text.rjust(width)

@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 _WHERE = {
   "train": "training.loop",
   "load": "training.runs",
+  "load_checkpoint": "training.runs",
   "sample": "training.api",
   "evaluate": "training.api",
   "default_config": "training.config",

@@ -3,11 +3,14 @@
 with grpo_jax.load("runs/quickstart") as run:
   print(grpo_jax.sample(run, "dcba=", num_samples=4, temperature=1.0))
   print(grpo_jax.evaluate(run)["eval/accuracy"])
+  print(grpo_jax.evaluate(run, num_samples=8, temperature=1.0)["eval/maj@8"])
 """
 
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -16,7 +19,14 @@ import numpy as np
 
 from grpo_jax.data import pipeline
 from grpo_jax.rollout import sampling
-from grpo_jax.training import evaluation, players, runs, sharding
+from grpo_jax.training import (
+  data_sets,
+  evaluation,
+  players,
+  runs,
+  scores,
+  sharding,
+)
 from grpo_jax.types import Prompts, Rollout
 
 
@@ -25,26 +35,71 @@ def evaluate(
   num_prompts: int | None = None,
   temperature: float = 0.0,
   seed: int = 0,
+  num_samples: int = 1,
+  data: Mapping[str, str] | None = None,
+  top_p: float | None = None,
 ) -> dict[str, float]:
-  """Held-out means of a run; `evaluation.summarize` says which.
+  """Figures of a policy on held-out prompts, or on files of prompts.
 
   Args:
-    loaded: From `load`.
-    num_prompts: The first so many held-out prompts; None: as in the run.
-    temperature: Sampling temperature of the one completion of each prompt; 0
-      is greedy.
+    loaded: From `load` or `load_checkpoint`.
+    num_prompts: The first so many prompts; None: as many held-out ones as the
+      run has, or all of a file.
+    temperature: Sampling temperature; 0 is greedy.
     seed: Seed of the draws.
+    num_samples: Completions of each prompt.
+    data: Name -> JSON-lines file, instead of the held-out prompts.
+    top_p: Tokens are drawn from the most likely ones that have this share of
+      the probability; None: from all.
+
+  Returns:
+    What `evaluation.summarize` and `scores.lengths` have; of several samples
+    also "eval/pass@4", "eval/maj@4" and so on (`scores.of_samples`). NaN is a
+    mean over nothing. With `data` they are "eval/NAME/accuracy" and so on, and
+    "eval/macro/…" are the means over the data sets.
+
+  Raises:
+    FileNotFoundError, ValueError: The data or a number is at fault.
   """
-  evaluator = evaluation.Evaluator(
-    loaded.problem,
-    loaded.policy,
-    loaded.mesh,
-    num_prompts or loaded.config.eval.num_prompts,
-    loaded.config.eval.batch_size,
-    temperature,
-  )
-  key = jax.random.key(seed)
-  return evaluation.summarize(evaluator.completions(loaded.params, key))
+  if num_samples > 1 and not temperature:
+    raise ValueError(
+      f"evaluate: num_samples={num_samples} and temperature=0: all samples of a"
+      " prompt would be the same; set a temperature, such as 1.0."
+    )
+  sets = data_sets.opened(loaded, data or {}, num_prompts)
+  draws = data_sets.Draws(temperature, num_samples, top_p, seed)
+  found = [
+    _figures(one, groups)
+    for one, groups in zip(
+      sets, data_sets.complete(loaded, sets, draws), strict=True
+    )
+  ]
+  if not data:
+    return found[0]
+  named = dict(zip((one.name for one in sets), found, strict=True))
+  named["macro"] = {
+    name: float(np.mean([figures[name] for figures in found]))
+    for name in found[0]
+    if all(name in figures for figures in found)
+  }
+  return {
+    name.replace("eval/", f"eval/{part}/", 1): value
+    for part, figures in named.items()
+    for name, value in figures.items()
+  }
+
+
+def _figures(
+  data: data_sets.DataSet, groups: scores.Groups
+) -> dict[str, float]:
+  """What `evaluate` says of a data set."""
+  figures: dict[str, float | None] = {**evaluation.summarize(groups)}
+  for name, value in scores.lengths(groups).items():
+    figures[f"eval/{name}"] = value
+  if len(groups[0]) > 1:
+    for name, column in scores.of_samples(groups, data.golds).items():
+      figures[f"eval/{name}"] = sum(column) / len(column)
+  return {k: math.nan if v is None else v for k, v in figures.items()}
 
 
 def sample(

@@ -1,8 +1,11 @@
-"""Held-out evaluation: greedy accuracy, pass@k and maj@k."""
+"""Completions of held-out prompts, with what verifiers say of them.
+
+Figures of several completions a prompt, as pass@k, are in `scores.py`.
+"""
 
 from __future__ import annotations
 
-import collections
+import copy
 import dataclasses
 import functools
 import math
@@ -12,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from grpo_jax.data import pipeline
+from grpo_jax.data import pipeline, sources
 from grpo_jax.rewards import answers
 from grpo_jax.rollout import compaction, sampling
 from grpo_jax.training import hosts, players, sharding
@@ -23,15 +26,27 @@ from grpo_jax.types import Policy, Prompts, PyTree, Rollout, Scored
 
 @dataclasses.dataclass(frozen=True)
 class Completion:
-  """One judged completion."""
+  """One judged completion.
+
+  Attributes:
+    prompt, text: As a person reads them.
+    answer: What it votes for; None if it cannot be read.
+    reward: Weighted sum of the components.
+    correct: Found right by the verifier.
+    valid: Could be scored.
+    num_tokens: With the end token.
+    terminated: It came to an end; False if it was cut off.
+    components: Rewards by name; NaN: does not apply.
+  """
 
   prompt: str
   text: str
-  answer: str | None  # what it votes for; None if it cannot be read
+  answer: str | None
   reward: float
   correct: bool
   valid: bool
   num_tokens: int
+  terminated: bool
   components: dict[str, float]
 
   @property
@@ -59,6 +74,7 @@ class Evaluator:
     batch_size: int,
     temperature: float = 0.0,
     num_samples: int = 1,
+    top_p: float | None = None,
   ):
     """Fixes the prompts and compiles nothing yet.
 
@@ -70,34 +86,19 @@ class Evaluator:
       batch_size: Prompts per batch.
       temperature: 0 for greedy completions.
       num_samples: Completions per prompt.
+      top_p: Tokens are drawn from the most likely ones that have this share of
+        the probability; None: from all.
     """
     self._problem = problem
     self._mesh = mesh
-    # Enough to fill the devices; what fills up the last batch is dropped.
-    batch_size = min(batch_size, num_prompts)
-    batch_size += -batch_size % mesh.size
-    rows = sharding.by_rows(mesh)
-    batches = pipeline.evaluation_batches(
-      problem.held_out,
-      problem.encoder,
-      num_prompts,
-      batch_size=batch_size,
-      max_prompt_len=problem.max_prompt_len,
-      pad_id=problem.tokenizer.pad_id,
-      rows=sharding.local_rows(rows, batch_size).tolist(),
-    )
-    # On the device once: the loop runs under a transfer guard.
-    self._batches = [
-      (batch, sharding.from_local(batch.prompts, rows)) for batch, _ in batches
-    ]
-    self._batch_size = batch_size
-    self.num_prompts = num_prompts
     self._num_samples = num_samples
+    self._take(problem.held_out, num_prompts, batch_size)
     config = sampling.SamplingConfig(
       max_new_tokens=problem.max_new_tokens,
       end_ids=problem.tokenizer.end_ids,
       pad_id=problem.tokenizer.pad_id,
       temperature=temperature,
+      top_p=top_p,
     )
     split = sharding.row_constraint(mesh)
     judge = self._judge_of_truth = problem.judge.without_members()
@@ -123,6 +124,39 @@ class Evaluator:
     self._complete = lambda params, prompts, key, batch: complete(
       params, prompts, key
     )
+
+  def _take(
+    self, held_out: sources.Source, num_prompts: int, batch_size: int
+  ) -> None:
+    """Makes the batches of prompts."""
+    problem, mesh = self._problem, self._mesh
+    # Enough to fill the devices; what fills up the last batch is dropped.
+    batch_size = min(batch_size, num_prompts)
+    batch_size += -batch_size % mesh.size
+    rows = sharding.by_rows(mesh)
+    batches = pipeline.evaluation_batches(
+      held_out,
+      problem.encoder,
+      num_prompts,
+      batch_size=batch_size,
+      max_prompt_len=problem.max_prompt_len,
+      pad_id=problem.tokenizer.pad_id,
+      rows=sharding.local_rows(rows, batch_size).tolist(),
+    )
+    # On the device once: the loop runs under a transfer guard.
+    self._batches = [
+      (batch, sharding.from_local(batch.prompts, rows)) for batch, _ in batches
+    ]
+    self._batch_size = batch_size
+    self.num_prompts = num_prompts
+
+  def on(
+    self, held_out: sources.Source, num_prompts: int, batch_size: int
+  ) -> Evaluator:
+    """The same for other prompts; batches of equal shapes share a program."""
+    other = copy.copy(self)
+    other._take(held_out, num_prompts, batch_size)
+    return other
 
   def completions(
     self, params: PyTree, key: jax.Array
@@ -167,6 +201,7 @@ class Evaluator:
       ),
       local,
       verdict,
+      problem.answer_after,
     )
     return list(zip(numbers.tolist(), rows, strict=True))
 
@@ -176,6 +211,7 @@ def completions_of(
   texts: Sequence[str],
   rollout: Rollout,
   verdict: Scored,
+  answer_after: str = "",
 ) -> list[Completion]:
   """The judged completions of a rollout, as NumPy arrays.
 
@@ -186,16 +222,20 @@ def completions_of(
     texts: One of each row.
     rollout: The rows.
     verdict: What was said of them.
+    answer_after: Marker of an answer; see `answers.vote`.
   """
   return [
     Completion(
       prompt=prompts[int(rollout.prompt_index[b])],
       text=text,
-      answer=answers.vote(text) if rollout.terminated[b] else None,
+      answer=answers.vote(text, answer_after)
+      if rollout.terminated[b]
+      else None,
       reward=float(verdict.rewards[b]),
       correct=bool(verdict.correct[b]),
       valid=bool(verdict.valid[b]),
       num_tokens=int(rollout.written[b].sum()),
+      terminated=bool(rollout.terminated[b]),
       components={k: float(v[b]) for k, v in verdict.components.items()},
     )
     for b, text in enumerate(texts)
@@ -220,7 +260,9 @@ def _with_host(
   return complete
 
 
-def summarize(results: list[list[Completion]]) -> dict[str, float]:
+def summarize(
+  results: Sequence[Sequence[Completion]],
+) -> dict[str, float]:
   """What a policy is worth, over all its completions.
 
   Returns:
@@ -244,137 +286,6 @@ def summarize(results: list[list[Completion]]) -> dict[str, float]:
       [value for value in values if not math.isnan(value)]
     )
   return summary
-
-
-def table(
-  greedy: list[list[Completion]], sampled: list[list[Completion]]
-) -> dict[str, dict[str, float | None]]:
-  """Accuracy of greedy completions, and pass@k and maj@k of sampled ones.
-
-  Args:
-    greedy: One completion of each prompt.
-    sampled: Several, as many of each.
-
-  Returns:
-    Name -> "value" and its 95 % interval, "low" and "high". "greedy" is over
-    all prompts and "greedy_scored" over those whose completion was scored, None
-    if there are none; the others, for k = 1, 2, 4, …, are means over all
-    prompts. A completion that could not be scored is not right.
-  """
-  firsts = [group[0] for group in greedy]
-  num_right = sum(row.right for row in firsts)
-  num_scored = sum(row.valid for row in firsts)
-  rows = {
-    "greedy": _row(
-      num_right / len(firsts), wilson_interval(num_right, len(firsts))
-    ),
-    "greedy_scored": _row(
-      num_right / num_scored if num_scored else None,
-      wilson_interval(num_right, num_scored),
-    ),
-  }
-  k = 1
-  while k <= len(sampled[0]):
-    passes = [
-      pass_at_k(len(group), sum(row.right for row in group), k)
-      for group in sampled
-    ]
-    votes = [
-      majority_at_k(
-        [row.answer for row in group], [row.right for row in group], k
-      )
-      for group in sampled
-    ]
-    for name, values in ((f"pass@{k}", passes), (f"maj@{k}", votes)):
-      rows[name] = _row(sum(values) / len(values), bootstrap_interval(values))
-    k *= 2
-  return rows
-
-
-def _row(
-  value: float | None, interval: tuple[float, float]
-) -> dict[str, float | None]:
-  return {"value": value, "low": interval[0], "high": interval[1]}
-
-
-def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-  """Chance that k of the samples, drawn without replacement, hold a right one.
-
-      1 − C(n − c, k) / C(n, k), as a product that cannot overflow.
-
-  Source: Chen et al., "Evaluating Large Language Models Trained on Code",
-  arXiv:2107.03374, Section 2.1.
-  """
-  if num_samples - num_correct < k:
-    return 1.0
-  miss = 1.0
-  for i in range(num_samples - num_correct + 1, num_samples + 1):
-    miss *= 1.0 - k / i
-  return 1.0 - miss
-
-
-def majority_at_k(
-  answers: Sequence[str | None],
-  correct: Sequence[bool],
-  k: int,
-  num_subsets: int = 256,
-  seed: int = 0,
-) -> float:
-  """Chance that the most frequent of k answers is right.
-
-  Ties are broken at random (their average counts); an answer that could not
-  be read never votes. With k below the number of samples, the mean over
-  `num_subsets` random subsets.
-  """
-  rng = np.random.default_rng(seed)
-  everything = np.arange(len(answers))
-  subsets = (
-    [everything]
-    if k >= len(answers)
-    else [rng.choice(everything, k, replace=False) for _ in range(num_subsets)]
-  )
-  right = {a for a, c in zip(answers, correct, strict=True) if c}
-  scores = []
-  for subset in subsets:
-    votes = collections.Counter(
-      answers[int(i)] for i in subset if answers[int(i)] is not None
-    )
-    most = max(votes.values(), default=0)
-    winners = [answer for answer, n in votes.items() if n == most]
-    # If nobody votes, there is no right answer.
-    scores.append(_mean([answer in right for answer in winners] or [False]))
-  return _mean(scores)
-
-
-def wilson_interval(num_correct: float, count: int) -> tuple[float, float]:
-  """95 % interval of a share.
-
-  Source: Wilson, "Probable inference, the law of succession, and statistical
-  inference", JASA 22, 1927.
-  """
-  if count == 0:
-    return 0.0, 1.0
-  z = 1.959964
-  share = num_correct / count
-  scale = 1 + z * z / count
-  center = (share + z * z / (2 * count)) / scale
-  half = (
-    z
-    * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    / scale
-  )
-  return max(0.0, center - half), min(1.0, center + half)
-
-
-def bootstrap_interval(
-  values: Sequence[float], num_resamples: int = 2000, seed: int = 0
-) -> tuple[float, float]:
-  """95 % percentile interval of the mean over prompts."""
-  rng = np.random.default_rng(seed)
-  array = np.asarray(values, float)
-  index = rng.integers(len(array), size=(num_resamples, len(array)))
-  low, high = np.percentile(array[index].mean(axis=1), [2.5, 97.5])
-  return float(low), float(high)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -53,6 +53,7 @@ class Problem:
     host_environment: The same on the host, in `sessions`; or None.
     sessions: Worker processes of that.
     score_names: Of the scores of its sessions.
+    answer_after: Marker of an answer (`config.rewards.answer_after`).
     compaction: When the context of an episode is replaced by a summary, or
       None.
     truncate_completions: Whether supervised completions are cut to the
@@ -75,6 +76,7 @@ class Problem:
   host_environment: HostEnvironment | None = None
   sessions: sessions_lib.HostSessions | None = None
   score_names: frozenset[str] = frozenset()
+  answer_after: str = ""
   compaction: Compaction | None = None
   provides: frozenset[str] = frozenset()
   complaints: unscored.Complaints = dataclasses.field(
@@ -311,6 +313,7 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
     "held_out": held_out,
     "supervised": supervised,
     "encoder": encoder,
+    "answer_after": config.rewards.answer_after,
     "max_prompt_len": data.max_prompt_len,
     "max_new_tokens": config.sampling.max_new_tokens,
     "truncate_completions": True,

@@ -53,7 +53,7 @@ class Loaded:
     policy: The model.
     mesh: On which the parameters are.
     members: Parameters of all models, averaged ones where there are any.
-    step: Step of the checkpoint.
+    step: Step of the checkpoint; None of one that no run has trained.
   """
 
   config: config_lib.RunConfig
@@ -61,7 +61,7 @@ class Loaded:
   policy: Policy
   mesh: Mesh
   members: dict[str, Any]
-  step: int
+  step: int | None
 
   @property
   def params(self) -> Any:
@@ -108,11 +108,7 @@ def load(
       workdir / "checkpoints", keep=config.checkpoint.keep
     )
     stack.callback(saved.close)
-    problem = problem_lib.make_problem(config)
-    stack.callback(problem.close)
-    mesh = _mesh_here(config.mesh)
-    stack.enter_context(jax.set_mesh(mesh))  # As in training.
-    policy = models.make_policy(config, problem, mesh)
+    problem, mesh, policy = _opened(stack, config)
     # For shapes: batches of the run need not fit the devices that are here.
     alone = sharding.make_mesh(1, devices=jax.devices()[:1])
     run_phases = make_phases(config, problem, policy, alone)
@@ -140,6 +136,52 @@ def load(
       },
       step=step,
     )
+
+
+@contextlib.contextmanager
+def load_checkpoint(
+  config: ml_collections.ConfigDict, checkpoint: str
+) -> Iterator[Loaded]:
+  """Opens a Hugging Face checkpoint for evaluation, as `load` does a run.
+
+  Args:
+    config: Data, rewards and lengths, as a run from that checkpoint would have
+      them (configs/checkpoint.py); adapters too.
+    checkpoint: Folder, or name on the hub.
+
+  Raises:
+    FileNotFoundError, ValueError: The checkpoint or the config is at fault.
+  """
+  config = config.copy_and_resolve_references()
+  config.model.checkpoint = checkpoint
+  settings = config_lib.resolve(config)
+  if settings.start_workdir:
+    raise ValueError(
+      f"config.start_workdir={settings.start_workdir!r} is another policy than"
+      f" the checkpoint {checkpoint!r}; name one of them."
+    )
+  with contextlib.ExitStack() as stack:
+    problem, mesh, policy = _opened(stack, settings)
+    state = models.first_state(settings, problem, policy, mesh)
+    yield Loaded(
+      config=settings,
+      problem=problem,
+      policy=policy,
+      mesh=mesh,
+      members={"policy": state.params["policy"]},
+      step=None,
+    )
+
+
+def _opened(
+  stack: contextlib.ExitStack, config: config_lib.RunConfig
+) -> tuple[problem_lib.Problem, Mesh, Policy]:
+  """What a config describes, on the devices that are here."""
+  problem = problem_lib.make_problem(config)
+  stack.callback(problem.close)
+  mesh = _mesh_here(config.mesh)
+  stack.enter_context(jax.set_mesh(mesh))  # As in training.
+  return problem, mesh, models.make_policy(config, problem, mesh)
 
 
 def _foreign(config: config_lib.RunConfig) -> list[str]:

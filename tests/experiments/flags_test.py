@@ -34,6 +34,25 @@ def parse(monkeypatch):
   return run
 
 
+def test_a_program_may_do_without_a_config(monkeypatch):
+  def parse(*arguments, needs_config):
+    values = flags.FlagValues()
+    monkeypatch.setattr(sys, "argv", ["evaluate", *arguments])
+    flags_lib.define_config(values)
+    flags_lib.parse(sys.argv, values, needs_config=needs_config)
+    return values.config
+
+  monkeypatch.chdir(command.ROOT)
+  assert parse(needs_config=False) is None
+  assert parse(QUICKSTART, needs_config=False).seed == 0
+  with pytest.raises(ValueError, match="no setting 'sed'"):
+    parse(QUICKSTART, "--config.sed=1", needs_config=False)
+  with pytest.raises(ValueError, match=r"'config\.seed'"):
+    parse("--config.seed=1", needs_config=False)
+  with pytest.raises(ValueError, match="--config is missing"):
+    parse(needs_config=True)
+
+
 @pytest.mark.parametrize(
   ("arguments", "where", "value"),
   [

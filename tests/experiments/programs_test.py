@@ -75,26 +75,25 @@ def test_train_fails_below_the_required_accuracy(tmp_path, finished):
 def test_evaluate_prints_and_saves_what_it_found(tmp_path, finished):
   finished.copy(tmp_path)
   status, out, err = command.run(
-    "evaluate", "--workdir=run", "--num_samples=4", cwd=tmp_path
+    "evaluate",
+    "--workdir=run",
+    "--num_samples=4",
+    "--completions=completions.jsonl",
+    cwd=tmp_path,
   )
   assert status == 0, err
   assert_fits(out, err)
-  table = json.loads((tmp_path / "run/evaluation.json").read_text())
-  names = [
-    "greedy",
-    "greedy_scored",
-    "pass@1",
-    "maj@1",
-    "pass@2",
-    "maj@2",
-    "pass@4",
-    "maj@4",
+  said = json.loads((tmp_path / "run/evaluation.json").read_text())
+  assert (said["policy"], said["step"], said["num_samples"]) == ("run", 20, 4)
+  section = said["data_sets"]["held_out"]
+  assert section["num_prompts"] == 8
+  assert section["greedy"]["unscored"] == section["sampled"]["unscored"] == 0
+  table = section["figures"]
+  assert list(table) == [
+    *("greedy", "greedy_scored", "avg@4", "pass@1", "maj@1", "pass@2"),
+    *("maj@2", "pass@4", "maj@4"),
   ]
-  assert list(table) == ["step", "num_prompts", *names, "unscored"]
-  assert (table["step"], table["num_prompts"]) == (20, 8)
-  assert table["unscored"] == 0
-  for name in names:
-    row = table[name]
+  for name, row in table.items():
     assert 0 <= row["low"] <= row["value"] <= row["high"] <= 1
     assert re.search(
       rf"  {name} +{row['value']:.3f} +\(95 % interval {row['low']:.3f}-", out
@@ -106,10 +105,17 @@ def test_evaluate_prints_and_saves_what_it_found(tmp_path, finished):
   # Some samples are right and some are not.
   assert 0 < table["pass@1"]["value"] < table["pass@2"]["value"]
   assert table["pass@2"]["value"] < table["pass@4"]["value"]
-  # A majority of one is a random sample.
-  assert table["maj@1"]["value"] == pytest.approx(
-    table["pass@1"]["value"], abs=0.1
+  # A majority of one is a random sample, here of those that ended.
+  assert table["maj@1"]["value"] <= table["pass@1"]["value"]
+  lines = (tmp_path / "completions.jsonl").read_text().splitlines()
+  rows = [json.loads(line) for line in lines]
+  assert [row["id"] for row in rows] == list(range(8))
+  assert sum(row["greedy"]["correct"] for row in rows) == (
+    8 * table["greedy"]["value"]
   )
+  right = [x["correct"] for row in rows for x in row["samples"]]
+  assert len(right) == 32
+  assert sum(right) / 32 == table["avg@4"]["value"]
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import math
 
 from experiments import report
-from grpo_jax.training import evaluation
+from grpo_jax.training import evaluation, scores
 
 AFTER = {
   "eval/accuracy": 0.25,
@@ -16,6 +16,7 @@ def completion(**fields):
   defaults = {
     **{"prompt": "1 + 1 =", "text": "2", "answer": "2", "reward": 1.0},
     **{"correct": True, "valid": True, "num_tokens": 2, "components": {}},
+    "terminated": True,
   }
   return evaluation.Completion(**defaults | fields)
 
@@ -23,7 +24,7 @@ def completion(**fields):
 def test_both_accuracies_and_the_interval_of_all_prompts():
   before = AFTER | {"eval/accuracy_scored": math.nan, "eval/accuracy": 0.0}
   lines = report.before_and_after(before, AFTER, 256, "greedy", 12.4)
-  low, high = evaluation.wilson_interval(64, 256)
+  low, high = scores.wilson_interval(64, 256)
   assert lines == [
     "held-out, greedy, n = 256        before     after",
     "  accuracy                        0.000     0.250",
@@ -55,3 +56,54 @@ def test_a_completion_is_one_line_without_escapes():
   assert line.endswith("…     1.00")
   assert len(line) <= 80
   assert report.example(completion(valid=False)).endswith("unscored")
+
+
+def test_tables_of_an_evaluation_fit_a_terminal():
+  figures = {
+    name: {"value": 0.25, "low": 0.125, "high": 0.5}
+    for name in ("greedy", "avg@128", "pass@1", "pass@128", "maj@128")
+  }
+  counts = {"length_right": None, "length_wrong": 31234.56, "truncated": 0.5}
+  section = {
+    "num_prompts": 1319,
+    "figures": {
+      **figures,
+      "greedy_scored": {"value": None, "low": 0.0, "high": 1.0},
+    },
+    "greedy": {**counts, "unscored": 12},
+    "sampled": {**counts, "length_right": 1.0, "unscored": 0},
+  }
+  parts = {"x" * 99: section, "\x1b[31m": section}
+  said = {
+    "data_sets": {
+      "held_out": section,
+      "math": {**section, "domains": parts, "macro": figures},
+    },
+    "macro": figures,
+  }
+  how = "128 samples each at temperature 0.6, top_p 0.95"
+  lines = report.evaluation_tables("runs/a, step 20", how, said)
+  assert max(map(len, lines)) <= 80
+  assert all(line.isprintable() for line in lines)
+  assert lines[:2] == [
+    "runs/a, step 20: 1319 held-out prompts,",
+    "greedy, and 128 samples each at temperature 0.6, top_p 0.95",
+  ]
+  for line in (
+    "runs/a, step 20: 1319 prompts of math,",
+    "  avg@128       0.250   (95 % interval 0.125-0.500)",
+    "  greedy_scored   –     (95 % interval 0.000-1.000)",
+    "                            greedy   sampled",
+    "  tokens of right ones         –         1.0",
+    "  tokens of wrong ones     31234.6   31234.6",
+    "  share cut off              0.500     0.500",
+    "  unscored                      12         0",
+    "  domain                  prompts    greedy   avg@128  pass@128   maj@128",
+    "  xxxxxxxxxxxxxxxxxxxxx…     1319     0.250     0.250     0.250     0.250",
+    r"  \x1b[31m".ljust(29) + "1319" + "     0.250" * 4,
+    "  mean of domains                     0.250     0.250     0.250     0.250",
+    "  data set                prompts    greedy   avg@128  pass@128   maj@128",
+    "  mean of data sets                   0.250     0.250     0.250     0.250",
+  ):
+    assert line in lines
+  assert lines[-1]

@@ -1,119 +1,14 @@
-"""pass@k, maj@k and intervals against references; answers; judged rows."""
+"""Judged completions: their means, their votes, and the evaluator."""
 
-import itertools
 import math
 import types
 
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from grpo_jax.rewards import answers
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import evaluation, models, problem, sharding
-from tests.references import metrics as reference
-
-
-@pytest.mark.parametrize(
-  ("n", "c", "k", "expected"),
-  [
-    (8, 2, 1, 0.25),
-    (8, 2, 4, 11 / 14),  # 1 − C(6, 4) / C(8, 4) = 1 − 15 / 70
-    (16, 3, 8, 0.9),  # 1 − C(13, 8) / C(16, 8) = 1 − 1287 / 12870
-    (8, 0, 8, 0.0),
-    (8, 8, 1, 1.0),
-    (8, 5, 4, 1.0),  # Three wrong ones do not fill four places.
-  ],
-)
-def test_pass_at_k_by_hand(n, c, k, expected):
-  assert evaluation.pass_at_k(n, c, k) == pytest.approx(expected, abs=1e-12)
-
-
-def test_pass_at_k_is_the_reference_and_monotone():
-  for n in range(1, 13):
-    for c, k in itertools.product(range(n + 1), range(1, n + 1)):
-      value = evaluation.pass_at_k(n, c, k)
-      assert value == pytest.approx(reference.pass_at_k(n, c, k), abs=1e-12)
-      assert value == pytest.approx(
-        1 - math.comb(n - c, k) / math.comb(n, k), abs=1e-12
-      )
-      if k < n:
-        assert value <= evaluation.pass_at_k(n, c, k + 1) + 1e-12
-      if c < n:
-        assert value <= evaluation.pass_at_k(n, c + 1, k) + 1e-12
-  assert 0 < evaluation.pass_at_k(100_000, 1, 7) < 1e-4  # No overflow.
-
-
-@pytest.mark.parametrize(
-  ("answers", "expected"),
-  [
-    (["7", "7", "3"], 1.0),
-    (["7", "3", "3"], 0.0),
-    (["7", "3"], 0.5),  # A tie between a right and a wrong answer.
-    (["7", "3", "5", "5", "7"], 0.5),
-    ([None, None, "7"], 1.0),  # Unreadable answers never vote.
-    ([None, None], 0.0),
-    (["7"], 1.0),
-  ],
-)
-def test_maj_at_n_by_hand(answers, expected):
-  correct = [answer == "7" for answer in answers]
-  k = len(answers)
-  assert evaluation.majority_at_k(answers, correct, k) == expected
-  assert reference.maj_at_k(answers, "7", k) == expected
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.sampled_from(["7", "3", "5", None]), min_size=1, max_size=7))
-def test_maj_at_n_is_the_reference(answers):
-  correct = [answer == "7" for answer in answers]
-  k = len(answers)
-  assert evaluation.majority_at_k(answers, correct, k) == pytest.approx(
-    reference.maj_at_k(answers, "7", k)
-  )
-
-
-def test_maj_at_k_of_subsets_is_the_reference():
-  answers = ["7", "7", "3", "3", "3", "7", None, "5"]
-  correct = [answer == "7" for answer in answers]
-  for k in (2, 3, 5):
-    found = evaluation.majority_at_k(answers, correct, k, num_subsets=4000)
-    wanted = reference.maj_at_k(answers, "7", k)
-    assert 0.2 < wanted < 0.8
-    # Five standard errors of a share of 4000 subsets.
-    assert found == pytest.approx(wanted, abs=0.04)
-  assert evaluation.majority_at_k(answers, correct, 3) == (
-    evaluation.majority_at_k(answers, correct, 3)
-  )
-
-
-def test_wilson_interval():
-  # By hand for 8 of 10, z² = 3.8415: centre (0.8 + 0.19207) / 1.38415, half
-  # width 1.95996 · √(0.016 + 0.0096036) / 1.38415.
-  low, high = evaluation.wilson_interval(8, 10)
-  assert low == pytest.approx(0.49016, abs=1e-4)
-  assert high == pytest.approx(0.94332, abs=1e-4)
-  for count in (1, 10, 512):
-    low, high = evaluation.wilson_interval(0, count)
-    assert low == 0
-    assert 0 < high < 1
-    mirrored = evaluation.wilson_interval(count, count)
-    assert mirrored == pytest.approx((1 - high, 1 - low))
-  narrow, wide = (evaluation.wilson_interval(n / 2, n) for n in (400, 100))
-  assert wide[1] - wide[0] == pytest.approx(2 * (narrow[1] - narrow[0]), 0.02)
-  assert evaluation.wilson_interval(0, 0) == (0, 1)
-
-
-def test_bootstrap_interval():
-  values = np.random.default_rng(0).normal(0.3, 1.0, 400)
-  low, high = evaluation.bootstrap_interval(values)
-  assert low < values.mean() < high
-  # ±1.96 σ / √n, about.
-  assert high - low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.1)
-  assert evaluation.bootstrap_interval(values) == (low, high)
-  assert evaluation.bootstrap_interval([0.5] * 9) == (0.5, 0.5)
 
 
 def _row(**fields):
@@ -125,6 +20,7 @@ def _row(**fields):
     "correct": False,
     "valid": True,
     "num_tokens": 1,
+    "terminated": True,
     "components": {"a": 0.0},
   }
   return evaluation.Completion(**defaults | fields)
@@ -168,34 +64,6 @@ def test_means_over_no_scored_row_are_absent_and_accuracy_is_0():
   assert summary["eval/unscored"] == 2
 
 
-def test_table_by_hand():
-  right, wrong = _row(correct=True, answer="7"), _row(answer="3")
-  failed = _row(answer="3", valid=False)
-  table = evaluation.table(
-    [[right], [wrong], [failed], [failed]],
-    [[right, failed], [right, wrong], [failed, failed], [right, right]],
-  )
-  assert {name: row["value"] for name, row in table.items()} == {
-    "greedy": 1 / 4,
-    "greedy_scored": 1 / 2,
-    "pass@1": 4 / 8,
-    "maj@1": pytest.approx(4 / 8, abs=0.1),  # Over random subsets.
-    "pass@2": 3 / 4,
-    "maj@2": (0.5 + 0.5 + 0 + 1) / 4,
-  }
-  greedy = table["greedy"]
-  assert (greedy["low"], greedy["high"]) == evaluation.wilson_interval(1, 4)
-  nobody = evaluation.table([[failed]], [[failed]])
-  assert nobody["greedy_scored"] == {"value": None, "low": 0.0, "high": 1.0}
-  assert nobody["pass@1"]["value"] == nobody["maj@1"]["value"] == 0
-
-
-def test_equal_answers_of_different_forms_are_one_vote():
-  texts = [r"\boxed{\frac{1}{2}}", r"\boxed{0.5}", r"\boxed{1/2}"]
-  votes = [answers.vote(text) for text in (*texts, *[r"\boxed{2}"] * 2)]
-  assert evaluation.majority_at_k(votes, [True] * 3 + [False] * 2, 5) == 1.0
-
-
 def test_a_completion_that_was_cut_off_does_not_vote():
   texts = {5: r"\boxed{7}", 6: "<answer>3</answer>"}
   local = types.SimpleNamespace(
@@ -215,6 +83,12 @@ def test_a_completion_that_was_cut_off_does_not_vote():
     ["prompt"], [texts[int(row[0])] for row in local.tokens], local, verdict
   )
   assert [row.answer for row in rows] == ["7", None, "3", None]
+  texts = ["so 8\n#### 1,000", r"\boxed{7}", "#### 9\n#### 5", "#### 4"]
+  for marker, votes in (("####", ["1000", None, "5", None]), ("", [*texts])):
+    rows = evaluation.completions_of(["prompt"], texts, local, verdict, marker)
+    votes = [votes[0], None, votes[2], None]
+    assert [row.answer for row in rows] == votes
+  assert [row.terminated for row in rows] == [True, False, True, False]
 
 
 @pytest.mark.slow
@@ -248,6 +122,14 @@ def test_evaluator_completes_the_same_prompts_in_any_batches():
     assert 1 <= row.num_tokens <= made.max_new_tokens
     # An answer votes only if the model came to an end.
     assert row.answer in (row.text, None)
+  # As another evaluator's, where the first one's were others.
+  further = evaluation.Evaluator(made, policy, mesh, 2, 2).on(
+    made.held_out, 6, 4
+  )
+  assert further.completions(params, jax.random.key(0)) == whole
+  # Of the most likely tokens, those with no probability but one.
+  narrow = completions(6, temperature=1.0, top_p=1e-6)
+  assert [group[0].text for group in narrow] == [row.text for row in rows]
   groups = completions(6, temperature=1.0, num_samples=4)
   assert [len(group) for group in groups] == [4] * 6
   assert all(len({row.prompt for row in group}) == 1 for group in groups)

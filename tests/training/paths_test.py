@@ -287,13 +287,23 @@ def test_killed_run_in_a_bucket_ends_with_the_bytes_of_a_local_one(
 
   digests = {name: hashlib.sha256(bucket.read(name)) for name in bucket.names()}
   with _program(
-    bucket, "experiments.evaluate", f"--workdir={workdir}", "--num_samples=1"
+    bucket,
+    "experiments.evaluate",
+    f"--workdir={workdir}",
+    "--num_samples=1",
+    f"--completions={workdir}/completions.jsonl",
   ) as process:
     _, err = process.communicate()
   assert process.returncode == 0, err
-  assert "greedy" in json.loads(bucket.read("runs/tiny/evaluation.json"))
+  table = json.loads(bucket.read("runs/tiny/evaluation.json"))
+  assert table["policy"] == workdir
+  lines = bucket.read("runs/tiny/completions.jsonl").splitlines()
+  assert len(lines) == table["data_sets"]["held_out"]["num_prompts"]
   # And nothing else was touched.
-  assert {*bucket.names()} - {*digests} == {"runs/tiny/evaluation.json"}
+  assert {*bucket.names()} - {*digests} == {
+    "runs/tiny/evaluation.json",
+    "runs/tiny/completions.jsonl",
+  }
   assert all(
     hashlib.sha256(bucket.read(name)).digest() == digest.digest()
     for name, digest in digests.items()
