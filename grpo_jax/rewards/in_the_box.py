@@ -8,9 +8,10 @@ then limits itself, gives up its rights, says that it is ready, and only then
 touches the program.
 
 The header has the program; the limits; the user to become; whether to close
-other descriptors; and the calls, or None. Without calls, what the program writes to its standard output is the
-answer. With calls, these are expressions; `repr` of each is sent as its length,
-a colon and its bytes, or "-:" where it raises, in their order.
+other descriptors; and the calls, or None. Without calls, what the program
+writes to its standard output is the answer. Calls are expressions; `repr` of
+each is sent as its length, a colon and its bytes, or "-:" where it raises, in
+their order.
 
 Expected outputs are never here.
 """
@@ -66,7 +67,6 @@ def main() -> None:
     resource.setrlimit(getattr(resource, name), (value, value))
   null = os.open(os.devnull, os.O_WRONLY)
   os.dup2(null, 2)
-  os.environ.clear()
   _write(1, READY)
   calls = header["calls"]
   # What `site` would add.
