@@ -57,6 +57,17 @@ def writes(name):
   won()
   existed or os.unlink(name)
 
+def fills(folder, count, size=1 << 20):
+  names = [f"{{folder}}/attack{{n}}" for n in range(count)]
+  try:
+    for name in names:
+      with open(name, "xb") as file:
+        file.write(bytes(size))
+    won()
+  finally:
+    for name in filter(os.path.exists, names):
+      os.unlink(name)
+
 def reaches(name, *arguments):
   import ctypes
   libc = ctypes.CDLL(None, use_errno=True)
@@ -78,7 +89,7 @@ _FILES = [
   Attack("read a file of the host", "reads(path)", ("files",)),
   Attack(
     "read it through a link",
-    "os.symlink(path, '/tmp/link'); reads('/tmp/link')",
+    "os.symlink(path, 'link')\ntry: reads('link')\nfinally: os.unlink('link')",
     ("files",),
   ),
   Attack(
@@ -88,7 +99,9 @@ _FILES = [
   Attack("read it by ..", "reads('/tmp' + 9 * '/..' + path)", ("files",)),
   Attack(
     "make a second name of it",
-    "os.link(path, '/tmp/name'); reads('/tmp/name')",
+    "os.link(path, path + '2')\n"
+    "try: reads(path + '2')\n"
+    "finally: os.unlink(path + '2')",
   ),
   Attack("list the users", "reads('/etc/passwd')", ("files",)),
   Attack("read the passwords", "reads('/etc/shadow')"),
@@ -105,7 +118,7 @@ _FILES = [
   Attack("write into the root folder", "writes('/attack')", _WRITES),
   Attack("write into /dev", "writes('/dev/attack')", _WRITES),
   Attack("change rights in /usr", "os.chmod('/usr/bin/env', 0o755); won()"),
-  Attack("make a device", "os.mknod('/tmp/d', 0o20600, 0x0105); won()"),
+  Attack("make a device", "os.mknod('device', 0o20600, 0x0105); won()"),
   Attack(
     "change a setting of the kernel",
     "os.open('/proc/sys/kernel/core_pattern', os.O_WRONLY); won()",
@@ -127,7 +140,7 @@ _FILES = [
     "reads('/proc/vmallocinfo')",
     ("user",) if _ROOT else (),
   ),
-  Attack("fill the root folder", "open('/x', 'w').write('x'); won()", _WRITES),
+  Attack("fill the root folder", "fills('/', 64, 1 << 10)", _WRITES),
 ]
 
 _RIGHTS = [
@@ -136,7 +149,7 @@ _RIGHTS = [
   Attack("change the root folder", "os.chroot('/tmp'); won()", ("user",)),
   Attack(
     "give a file away",
-    "open('/tmp/f', 'w').close(); os.chown('/tmp/f', 0, 0); won()",
+    "open('f', 'w').close(); os.chown('f', 0, 0); won()",
     ("user",),
   ),
   Attack(
@@ -348,28 +361,27 @@ _RESOURCES = [
   ),
   Attack(
     "write a large file",
-    "open('/tmp/f', 'wb').write(bytes(2 << 20)) == 2 << 20 and won()",
+    "fills('/tmp', 1, 2 << 20)",
     ("file size",),
   ),
   Attack(
     "write many files",
-    "for n in range(40): open(f'/tmp/{n}', 'wb').write(bytes(1 << 20))\nwon()",
+    "fills('/tmp', 40)",
     ("small files",),
   ),
   Attack(
     "write many files to /dev/shm",
-    "for n in range(40): open(f'/dev/shm/{n}', 'wb').write(bytes(1 << 20))\n"
-    "won()\n",
+    "fills('/dev/shm', 40)",
     ("small files",),
   ),
   Attack(
     "write many files to /dev",
-    "for n in range(40): open(f'/dev/{n}', 'wb').write(bytes(1 << 20))\nwon()",
+    "fills('/dev', 40)",
     _WRITES,
   ),
   Attack(
     "write a large file to /",
-    "open('/f', 'wb').write(bytes(1 << 20)); won()\n",
+    "fills('/', 1)",
     _WRITES,
   ),
   Attack(

@@ -94,6 +94,18 @@ def test_the_most_important_attacks_are_held_by_what_is_said(name, box, host):
   assert attacks.has_won(bare, attack, host)
 
 
+def test_the_variables_of_bwrap_itself_are_out_of_reach(host):
+  """Also where the program has the rights of the box's first process."""
+  (attack,) = (
+    x
+    for x in box_attacks.ATTACKS
+    if x.name == "read variables of the first process"
+  )
+  assert not attacks.has_won(boxes.Box(without=("user",)), attack, host)
+  bare = boxes.Box(without=("user", "environment"))
+  assert attacks.has_won(bare, attack, host)
+
+
 @pytest.mark.parametrize(
   ("without", "said"),
   [
@@ -114,7 +126,7 @@ def test_what_cannot_be_made_is_an_error_with_a_reason(monkeypatch, tmp_path):
   broken.write_text("#!/bin/sh\necho 'No permissions to create' >&2\nexit 1\n")
   broken.chmod(0o755)
   monkeypatch.setattr(boxes, "bwraps", lambda: [str(broken)])
-  with pytest.raises(RuntimeError, match="No permissions.*unconfined"):
+  with pytest.raises(RuntimeError, match=r"No permissions.*unconfined"):
     require("bwrap")
   monkeypatch.setattr(boxes, "bwraps", lambda: [])
   with pytest.raises(RuntimeError, match=r"grpo-jax\[code\]"):
