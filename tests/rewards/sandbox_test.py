@@ -75,7 +75,7 @@ def test_answers_are_read_as_far_as_they_are_whole(answers, rest, data):
 
 _MOST_IMPORTANT = (
   "read a file of the host",
-  "change the root folder",
+  "be root",
   "see processes of the host",
   "read variables",
   "fork",
