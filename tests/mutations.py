@@ -1648,4 +1648,63 @@ MUTATIONS = [
     "value >> 25 < 64",
     "tests/tasks/task_test.py -k a_tenth",
   ),
+  # --- the sandbox ------------------------------------------------------------
+  Mutation(
+    "A program is root's on the host.",
+    "grpo_jax/rewards/boxes.py",
+    "      self._user = NOBODY\n",
+    "",
+    "tests/rewards/sandbox_test.py -k most_important",
+  ),
+  Mutation(
+    "bwrap has the trainer's variables, and the box may read them there.",
+    "grpo_jax/rewards/boxes.py",
+    'env={} if self._has("environment") else None',
+    "env=None",
+    "tests/rewards/sandbox_test.py -k variables_of_bwrap",
+  ),
+  Mutation(
+    "A second try of seccomp finds its filter at the end.",
+    "grpo_jax/rewards/boxes.py",
+    '        os.lseek(self._fds["seccomp"], 0, os.SEEK_SET)  # bwrap reads it.\n',
+    "        pass\n",
+    "tests/rewards/sandbox_test.py -k most_important",
+  ),
+  Mutation(
+    "Numbers of the second table of x86_64 pass the filter.",
+    "grpo_jax/rewards/seccomp.py",
+    "_line(_AT_LEAST, first_foreign, no=1)",
+    "_line(_AT_LEAST, first_foreign * 2, no=1)",
+    "tests/rewards/seccomp_test.py -k other_tables",
+  ),
+  Mutation(
+    "The self-test looks for its file where no box has one.",
+    "grpo_jax/rewards/sandbox.py",
+    'VISIBLE = "/var/tmp"',
+    'VISIBLE = "/tmp"',
+    "tests/rewards/sandbox_test.py -k self_test_notices",
+  ),
+  Mutation(
+    "A program that answers and then crashes has answered.",
+    "grpo_jax/rewards/code.py",
+    'passed += outcome.status == "done" and right',
+    "passed += right",
+    "tests/rewards/code_test.py -k for_nothing",
+  ),
+  Mutation(
+    "After a loop, the other tests are run.",
+    "grpo_jax/rewards/code.py",
+    """outcome = run(test["input"].encode(), None)
+    if outcome.status in boxes.TOO_LONG:
+      break""",
+    """outcome = run(test["input"].encode(), None)""",
+    "tests/rewards/code_test.py -k first_loop",
+  ),
+  Mutation(
+    "A box that failed is a wrong program.",
+    "grpo_jax/rewards/boxes.py",
+    "  if output.startswith(ready):",
+    "  if output.startswith(ready) or not output:",
+    "tests/rewards/code_test.py -k no_wrong_answer",
+  ),
 ]

@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 RewardFunction = Callable[..., Any]
 
 BUILTIN = {
+  "code": "grpo_jax.rewards.code:code",
   "language_consistency": ("grpo_jax.rewards.formatting:language_consistency"),
   "math_accuracy": "grpo_jax.rewards.math_accuracy:math_accuracy",
   "tag_count": "grpo_jax.rewards.formatting:tag_count",
@@ -156,9 +157,16 @@ def bound(
     where, arguments, named = given["tokenizer"]
     given["tokenizer"] = _tokenizer(where, repr(arguments), repr(named))
   made = functools.partial(function, **given, **options)
-  for name in ("warm_up", "sees_group"):
-    if hasattr(function, name):
-      setattr(made, name, getattr(function, name))
+  if hasattr(function, "sees_group"):
+    made.sees_group = function.sees_group  # type: ignore[attr-defined]
+  if hasattr(function, "warm_up"):
+    warm_up = function.warm_up
+    named = {
+      name: given[name] for name in _parameters(warm_up) if name in given
+    }
+    made.warm_up = functools.partial(  # type: ignore[attr-defined]
+      warm_up, **named
+    )
   return made
 
 

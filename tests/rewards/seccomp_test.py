@@ -1,0 +1,95 @@
+"""The filter says what it should, by an interpreter of its own."""
+
+import errno
+import struct
+
+import pytest
+
+from grpo_jax.rewards import seccomp
+
+_REFUSED = 0x50000 | errno.EPERM
+
+
+def _run(program, architecture, number, argument=0):
+  """What a filter returns: the instructions that the kernel's manual names."""
+  data = struct.pack("=IIQQQ", number, architecture, 0, 0, argument)
+  lines = list(struct.iter_unpack("=HBBI", program))
+  accumulator, at = None, 0
+  while True:
+    code, yes, no, value = lines[at]
+    at += 1
+    if code == 0x06:  # BPF_RET | BPF_K
+      return value
+    if code == 0x20:  # BPF_LD | BPF_W | BPF_ABS
+      (accumulator,) = struct.unpack_from("=I", data, value)
+    else:
+      holds = {
+        0x15: accumulator == value,  # BPF_JMP | BPF_JEQ | BPF_K
+        0x25: accumulator > value,  # BPF_JGT
+        0x35: accumulator >= value,  # BPF_JGE
+      }[code]
+      at += yes if holds else no
+
+
+# Architecture -> AUDIT_ARCH_*, and some calls by their numbers there: read,
+# write, openat, execve, exit_group, ioctl; then fork or clone, socket, ptrace,
+# unshare, bpf, io_uring_setup, memfd_create, keyctl, mount.
+_KNOWN = {
+  "x86_64": (
+    0xC000003E,
+    (0, 1, 257, 59, 231),
+    16,
+    (57, 56, 435, 41, 101, 272, 321, 425, 319, 250, 165),
+  ),
+  "aarch64": (
+    0xC00000B7,
+    (63, 64, 56, 221, 94),
+    29,
+    (220, 435, 198, 117, 97, 280, 425, 279, 219, 40),
+  ),
+}
+
+
+@pytest.mark.parametrize("name", _KNOWN)
+def test_known_calls(name):
+  program = seccomp.filter_program(name)
+  audit, allowed, ioctl, refused = _KNOWN[name]
+  for number in allowed:
+    assert _run(program, audit, number) == 0x7FFF0000
+  for number in refused:
+    assert _run(program, audit, number) == _REFUSED
+  assert _run(program, audit, ioctl, 0x5401) == 0x7FFF0000  # TCGETS
+  for request in (
+    0x5412,
+    0x541C,
+    0x5412 | 1 << 32,
+  ):  # The kernel reads 32 bits.
+    assert _run(program, audit, ioctl, request) == _REFUSED
+  # Calls that the list cannot know.
+  assert _run(program, audit, 451) == 0x50000 | errno.ENOSYS
+
+
+@pytest.mark.parametrize("name", _KNOWN)
+def test_every_call_of_the_table_is_refused_and_no_other(name):
+  program = seccomp.filter_program(name)
+  audit = _KNOWN[name][0]
+  column = list(_KNOWN).index(name)
+  listed = {row[column] for row in seccomp.REFUSED.values()} - {None}
+  for number in range(451):
+    refused = _run(program, audit, number) == _REFUSED
+    assert refused == (number in listed), number
+
+
+def test_other_tables_are_no_way_around():
+  program = seccomp.filter_program("x86_64")
+  kill = 0x80000000
+  assert _run(program, 0x40000003, 1) == kill  # i386
+  assert _run(program, 0xC00000B7, 64) == kill
+  assert _run(program, 0xC000003E, 0x40000000 + 57) == kill  # x32
+  assert _run(seccomp.filter_program("aarch64"), 0xC000003E, 0) == kill
+
+
+def test_unknown_machines_are_refused(monkeypatch):
+  monkeypatch.setattr(seccomp.platform, "machine", lambda: "riscv64")
+  with pytest.raises(RuntimeError, match="'riscv64'"):
+    seccomp.machine()
