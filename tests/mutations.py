@@ -1481,7 +1481,7 @@ MUTATIONS = [
   ),
   Mutation(
     "A thousand is two numbers.",
-    "grpo_jax/data/sources.py",
+    "grpo_jax/data/formats.py",
     '"answer": answer.strip().replace(",", ""),',
     '"answer": answer.strip(),',
     "tests/data/sources_test.py -k are_parsed",

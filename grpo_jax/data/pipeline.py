@@ -5,6 +5,11 @@ its own, and row r of global batch b is position `b * P + r`. Nothing else is
 remembered, so the state of an iterator is one integer. It is the same for any
 number of processes, each of which makes only its own rows of every global
 batch.
+
+Records that are too long are left out. Of most sources they are found before
+the first batch; of those with `starts` when they are read, and another record
+of the same part takes the place of each, which depends on the seed and the
+position too.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import grain
 import numpy as np
 from absl import logging
 
+from grpo_jax.data import orders, sources
 from grpo_jax.data.sources import Record, Source, TaskSource
 from grpo_jax.types import Prompts
 
@@ -334,6 +340,73 @@ def _stream(
     rows: As in `prompt_stream`.
   """
   chosen = _rows(name, batch_size, rows)
+  if (starts := sources.starts(source)) is None:
+    find = _from_kept(name, source, encode_row, seed)
+  else:
+    order = orders.PartedOrder(len(source), starts, seed)
+    find = _on_demand(name, source, encode_row, order)
+
+  def read(index: int) -> _Row:
+    batch, row = divmod(index, len(chosen))
+    position = batch * batch_size + int(chosen[row])
+    return _Row(position, *find(position))
+
+  made = grain.MapDataset.range(sys.maxsize // batch_size).map(read)
+  # drop_remainder: else grain rounds the number of batches up, through a float,
+  # and for batches of one row it overflows.
+  batches = made.batch(len(chosen), drop_remainder=True, batch_fn=make_batch)
+  # One thread works ahead while the device computes. The state counts batches
+  # that were taken, not those that wait.
+  options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
+  return iter(batches.to_iter_dataset(options))
+
+
+# (position in the stream) -> a record and what `encode_row` makes of it.
+_Find = Callable[[int], tuple[Record, Any]]
+
+# Records in a row that may be too long, of a source that nobody reads through.
+_MAX_ATTEMPTS = 1000
+
+
+def _on_demand(
+  name: str,
+  source: Source,
+  encode_row: Callable[[Record], Any],
+  order: orders.PartedOrder,
+) -> _Find:
+  """Finds records without looking at any other; see `_stream`."""
+  num_dropped = 0
+
+  def find(position: int) -> tuple[Record, Any]:
+    nonlocal num_dropped
+    for attempt in range(_MAX_ATTEMPTS):
+      record = source[order(position, attempt)]
+      ids = encode_row(record)
+      if ids is not None:
+        return record, ids
+      num_dropped += 1
+      if num_dropped.bit_count() == 1:  # The 1st, 2nd, 4th, 8th, …
+        logging.warning(
+          "%s: left out %d records that are too long, up to position %d",
+          name,
+          num_dropped,
+          position,
+        )
+    raise ValueError(
+      f"{name}: {_MAX_ATTEMPTS} records in a row are too long; raise"
+      " max_prompt_len (and max_completion_len), or shorten the template."
+    )
+
+  return find
+
+
+def _from_kept(
+  name: str,
+  source: Source,
+  encode_row: Callable[[Record], Any],
+  seed: int,
+) -> _Find:
+  """Finds records among those that are not too long; see `_stream`."""
   kept = np.arange(len(source))
   if not isinstance(source, TaskSource):
     kept = np.array(
@@ -358,21 +431,12 @@ def _stream(
   def order(epoch: int) -> np.ndarray:  # [number of kept records]
     return np.random.default_rng((seed, epoch)).permutation(kept)
 
-  def read(index: int) -> _Row:
-    batch, row = divmod(index, len(chosen))
-    position = batch * batch_size + int(chosen[row])
+  def find(position: int) -> tuple[Record, Any]:
     epoch, i = divmod(position, len(kept))
     record = source[int(order(epoch)[i])]
-    return _Row(position, record, encode_row(record))
+    return record, encode_row(record)
 
-  made = grain.MapDataset.range(sys.maxsize // batch_size).map(read)
-  # drop_remainder: else grain rounds the number of batches up, through a float,
-  # and for batches of one row it overflows.
-  batches = made.batch(len(chosen), drop_remainder=True, batch_fn=make_batch)
-  # One thread works ahead while the device computes. The state counts batches
-  # that were taken, not those that wait.
-  options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
-  return iter(batches.to_iter_dataset(options))
+  return find
 
 
 def _prompt_batch(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from grpo_jax.data import sources
 from grpo_jax.data.sources import Record, Source
 
 # What a sloppy teacher may forget. It always begins with `<think>`.
@@ -50,6 +51,7 @@ class ThinkAnswerSource:
     self._source = source
     self._seed = seed
     self._drop_tag_probability = drop_tag_probability
+    self.starts = sources.starts(source)
 
   def __len__(self) -> int:
     return len(self._source)

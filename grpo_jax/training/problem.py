@@ -18,11 +18,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from grpo_jax import tasks
-from grpo_jax.data import pipeline, sources, teacher, tokenizer
+from grpo_jax.data import pipeline, sources, tokenizer
 from grpo_jax.rewards import host
 from grpo_jax.rewards import sessions as sessions_lib
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import judges, sharding, unscored
+from grpo_jax.training import judges, opening, sharding, unscored
 from grpo_jax.training.settings import REWARD_MODEL
 from grpo_jax.types import (
   Compaction,
@@ -291,19 +291,7 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
   )
   assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
   assert config.sampling.max_new_tokens is not None
-  if data.source == "tfds":
-    train: sources.Source = sources.TfdsSource(data.name, "train")
-    held_out: sources.Source = sources.TfdsSource(data.name, "test")
-  else:
-    layout = data.format or None
-    train = sources.JsonlSource(data.train_path, layout)
-    held_out = sources.JsonlSource(data.eval_path or data.train_path, layout)
-  supervised: sources.Source = train
-  if data.source == "tfds" or data.format:
-    # Worked answers: a teacher puts them into the format to be learnt.
-    supervised = teacher.ThinkAnswerSource(
-      train, config.seed, data.drop_tag_probability
-    )
+  train, held_out, supervised = opening.open_sources(data, config.seed)
   encoder = pipeline.Encoder(text, data.template, dict(data.chat_options))
   has_domain = "domain" in train[0]["extras"]
   fields: dict[str, Any] = {

@@ -1,0 +1,214 @@
+"""Tries every dataset of reasoning-gym and writes docs/reasoning_gym.md.
+
+    python -m experiments.rewards.gym_table
+
+Each dataset makes a few problems in two processes of its own, whose strings
+hash differently, and scores its own answers and a wrong one. A dataset can be
+trained on if all of its answers score 1, the wrong one does not, and both
+processes made the same problems. It takes about ten minutes on one CPU core.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import app, flags, logging
+
+from grpo_jax import gym
+
+_PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/reasoning_gym.md"
+
+_OUTPUT = flags.DEFINE_string("output", str(_PAGE), "Page to write.")
+_TIMEOUT_S = flags.DEFINE_float(
+  "timeout_s", 60.0, "Longest time for one process, seconds.", 1.0
+)
+_WORKERS = flags.DEFINE_integer("workers", 2, "Processes at a time.", 1)
+
+# Problems of each dataset.
+NUM_PROBLEMS = 10
+# No dataset's answer.
+WRONG = "there is no answer"
+
+# In the process of a dataset, whose name is argv[1].
+_TRY = """
+import sys
+from experiments.rewards import gym_table
+gym_table.report(sys.argv[1])
+"""
+
+_INTRODUCTION = """\
+# The datasets of reasoning-gym
+
+    config.data.source = "reasoning_gym"
+    config.data.datasets = ({{"name": "gcd"}}, {{"name": "lcm", "weight": 2.0}})
+    config.rewards.functions = ("reasoning_gym",)
+
+`python -m experiments.rewards.gym_table` has written this page with
+reasoning-gym {version}: {num} datasets with their default settings, {count}
+problems of each. **{good} of them can be trained on as they are.**
+
+- *Seconds*: to make one problem, on average, on one core of a shared CPU; a
+  training step waits for the problems of its prompts if they take longer than
+  the step before it.
+- *Own answer*: the mean score of the dataset's own answers. Below 1, no policy
+  can reach an accuracy of 1, and the warm start learns wrong answers.
+- *Wrong*: the largest score of the text "{wrong}".
+- *Same*: whether two processes made the same problems. Otherwise a run that is
+  resumed reads other problems than one that is not, and the verifier, which
+  makes a problem anew, refuses to score another one's answer.
+- *JSON*: whether all of an entry survives JSON. Nothing here needs it, since
+  records name the problem and do not hold it.
+- *Characters*: the longest of the questions.
+
+| dataset | seconds | own answer | wrong | same | JSON | characters | verdict |
+|---------|--------:|-----------:|------:|------|------|-----------:|---------|
+"""
+
+
+def attempt(name: str) -> dict[str, Any]:
+  """What a dataset does with its default settings.
+
+  Returns:
+    Numbers of the table, and a digest of all that was made.
+  """
+  gym.check(name, "{}", None)
+  digest = hashlib.sha256()
+  own, wrong, sizes, survive = [], [], [], True
+  seconds = 0.0
+  for seed in range(NUM_PROBLEMS):
+    start = time.perf_counter()
+    made = gym.problem(name, "{}", None, seed)
+    seconds += time.perf_counter() - start
+    digest.update(repr(made.entry).encode())
+    survive &= _survives_json(made.entry)
+    sizes.append(len(made.entry["question"]))
+    answer = made.entry["answer"]
+    own.append(None if answer is None else made.score(answer))
+    wrong.append(made.score(WRONG))
+  return {
+    "seconds": seconds / NUM_PROBLEMS,
+    "own": None if None in own else statistics.fmean(own),
+    "wrong": max(wrong),
+    "json": survive,
+    "characters": max(sizes),
+    "digest": digest.hexdigest(),
+  }
+
+
+def report(name: str) -> None:
+  """Prints the result of `attempt`, or what it raised, as the last line."""
+  try:
+    result = attempt(name)
+  except Exception as error:  # Of any kind: the table says which.
+    result = {"error": f"{error}"}
+  print("\n" + json.dumps(result))
+
+
+def _survives_json(entry: Mapping[str, Any]) -> bool:
+  try:
+    return json.loads(json.dumps(entry)) == entry
+  except (TypeError, ValueError):
+    return False
+
+
+def attempts(name: str, timeout_s: float) -> list[dict[str, Any]]:
+  """What two processes report of a dataset."""
+  results = []
+  for hash_seed in ("1", "2"):
+    try:
+      done = subprocess.run(
+        [sys.executable, "-c", _TRY, name],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+      )
+      last = done.stdout.strip().rpartition("\n")[2]
+      results.append(json.loads(last))
+    except subprocess.TimeoutExpired:
+      results.append({"error": f"takes more than {timeout_s:g} s"})
+    except ValueError:
+      results.append({"error": f"ended with status {done.returncode}"})
+  return results
+
+
+def verdict(results: Sequence[Mapping[str, Any]]) -> str:
+  """Why a dataset cannot be trained on as it is, or "good"."""
+  first = results[0]
+  for result in results:
+    if "error" in result:
+      # All but the last line of a message is ours.
+      return str(result["error"]).splitlines()[-1][-120:].replace("|", "/")
+  if first["digest"] != results[1]["digest"]:
+    return "other problems in every process"
+  if first["own"] is None:
+    return "gives no answers"
+  if first["own"] < 1:
+    return "its own answers are not right"
+  return "good" if first["wrong"] < 1 else "a wrong answer is right"
+
+
+def row(name: str, results: Sequence[Mapping[str, Any]]) -> str:
+  """A line of the table."""
+  first = results[0]
+  cells = [name]
+  if any("error" in result for result in results):
+    cells += [""] * 6
+  else:
+    own = "none" if first["own"] is None else f"{first['own']:.2f}"
+    same = first["digest"] == results[1]["digest"]
+    cells += [
+      f"{first['seconds']:.4f}",
+      own,
+      f"{first['wrong']:.2f}",
+      "yes" if same else "no",
+      "yes" if first["json"] else "no",
+      str(first["characters"]),
+    ]
+  return f"| {' | '.join([*cells, verdict(results)])} |"
+
+
+def page(found: Mapping[str, Sequence[Mapping[str, Any]]], version: str) -> str:
+  """The page for these results by name."""
+  good = sum(verdict(results) == "good" for results in found.values())
+  text = _INTRODUCTION.format(
+    version=version,
+    num=len(found),
+    count=NUM_PROBLEMS,
+    good=good,
+    wrong=WRONG,
+  )
+  return text + "\n".join(row(*item) for item in found.items()) + "\n"
+
+
+def main(argv: Sequence[str]) -> None:
+  del argv
+  names = gym.names()
+  with concurrent.futures.ThreadPoolExecutor(_WORKERS.value) as pool:
+    found = {}
+    for name, results in zip(
+      names,
+      pool.map(lambda name: attempts(name, _TIMEOUT_S.value), names),
+      strict=True,
+    ):
+      logging.info("%s: %s", name, verdict(results))
+      found[name] = results
+  version = importlib.metadata.version("reasoning-gym")
+  text = page(found, version)
+  pathlib.Path(_OUTPUT.value).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+  app.run(main)
