@@ -181,6 +181,7 @@ def _made_index(path: pathlib.Path, mark: _Mark) -> pathlib.Path:
       continue
     logging.info("%s: making the index of lines %s", path, place)
     try:
+      os.fchmod(descriptor, 0o644)  # Others may use it, who read the file.
       with os.fdopen(descriptor, "wb") as file:
         _write_index(file, path, mark)
       os.replace(name, place)

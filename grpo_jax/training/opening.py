@@ -63,7 +63,9 @@ def _train_and_held_out(data: DataConfig, seed: int) -> tuple[Source, Source]:
       gym.GymSource(data.datasets, "train", seed),
       gym.GymSource(data.datasets, "test", 0),
     )
-  kind = streaming.StreamedJsonlSource if data.streaming else sources.JsonlSource
+  kind = (
+    streaming.StreamedJsonlSource if data.streaming else sources.JsonlSource
+  )
   return (
     kind(data.train_path, format, data.fields),
     kind(held_out_path, format, data.fields),
