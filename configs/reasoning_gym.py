@@ -1,4 +1,4 @@
-"""Sums and divisors of reasoning-gym with a small model from scratch.
+"""Sums and words of reasoning-gym with a small model from scratch.
 
     pip install 'grpo-jax[gym,hf]'
     python -m experiments.train --config=configs/reasoning_gym.py \
@@ -13,7 +13,7 @@ from grpo_jax.training import config as config_lib
 
 
 def get_config(algorithm: str = "grpo"):
-  """Three easy datasets, with any algorithm of the table."""
+  """Two easy datasets, with any algorithm of the table."""
   config = config_lib.default_config(algorithm)
   config.phases = ("sft", "rl")
 
@@ -21,14 +21,15 @@ def get_config(algorithm: str = "grpo"):
   config.data.datasets = (
     {
       "name": "chain_sum",
-      "weight": 2.0,
       "settings": {"max_terms": 2, "min_digits": 1, "max_digits": 2},
     },
-    {"name": "gcd", "settings": {"max_value": 30}},
-    {"name": "lcm", "settings": {"max_value": 12}},
+    {
+      "name": "spell_backward",
+      "settings": {"min_word_len": 3, "max_word_len": 4},
+    },
   )
   config.data.tokenizer = "gsm8k"
-  config.data.max_prompt_len = 52
+  config.data.max_prompt_len = 32
 
   config.model.width = 128
   config.model.num_layers = 2
@@ -36,7 +37,7 @@ def get_config(algorithm: str = "grpo"):
   config.model.num_kv_heads = 2
   config.model.mlp_width = 384
 
-  config.sampling.max_new_tokens = 8
+  config.sampling.max_new_tokens = 6
 
   config.rewards.functions = ("grpo_jax.rewards.gym:reasoning_gym",)
 
@@ -46,9 +47,9 @@ def get_config(algorithm: str = "grpo"):
   config.sft.optimizer.schedule = "cosine"
   config.sft.optimizer.warmup_steps = 20
 
-  config.rl.steps = 200
-  config.rl.num_prompts = 16
-  config.rl.group_size = 16
+  config.rl.steps = 160
+  config.rl.num_prompts = 32
+  config.rl.group_size = 8
   config.rl.optimizer.learning_rate = 3e-4
   config.rl.optimizer.schedule = "linear"
   config.rl.optimizer.warmup_steps = 10
@@ -57,6 +58,7 @@ def get_config(algorithm: str = "grpo"):
 
   config.eval.num_prompts = 512
   config.eval.batch_size = 256
+  config.eval.temperature = 1.0
   config.eval.every = 40
   config.checkpoint.every = 100
   return config

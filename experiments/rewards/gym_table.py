@@ -2,18 +2,18 @@
 
     python -m experiments.rewards.gym_table
 
-Each dataset makes a few problems in two processes of its own, whose strings
-hash differently, and scores its own answers and a wrong one. A dataset can be
+Each dataset makes a few problems in two processes, whose strings hash
+differently, and scores its own answers and a wrong one. A dataset can be
 trained on if all of its answers score 1, the wrong one does not, and both
-processes made the same problems. It takes about ten minutes on one CPU core.
+processes made the same problems. It takes a few minutes on one CPU core.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import hashlib
 import importlib.metadata
 import json
+import multiprocessing
 import os
 import pathlib
 import statistics
@@ -23,7 +23,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from absl import app, flags, logging
+from absl import app, flags
 
 from grpo_jax import gym
 
@@ -31,20 +31,19 @@ _PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/reasoning_gym.md"
 
 _OUTPUT = flags.DEFINE_string("output", str(_PAGE), "Page to write.")
 _TIMEOUT_S = flags.DEFINE_float(
-  "timeout_s", 60.0, "Longest time for one process, seconds.", 1.0
+  "timeout_s", 60.0, "Longest time for a dataset, seconds.", 1.0
 )
-_WORKERS = flags.DEFINE_integer("workers", 2, "Processes at a time.", 1)
 
 # Problems of each dataset.
 NUM_PROBLEMS = 10
 # No dataset's answer.
 WRONG = "there is no answer"
 
-# In the process of a dataset, whose name is argv[1].
+# A process that imports the package once and has a child for each dataset.
 _TRY = """
 import sys
 from experiments.rewards import gym_table
-gym_table.report(sys.argv[1])
+gym_table.report(float(sys.argv[1]))
 """
 
 _INTRODUCTION = """\
@@ -90,29 +89,53 @@ def attempt(name: str) -> dict[str, Any]:
     start = time.perf_counter()
     made = gym.problem(name, "{}", None, seed)
     seconds += time.perf_counter() - start
-    digest.update(repr(made.entry).encode())
+    answer = made.entry["answer"]
+    digest.update(repr((made.entry["question"], answer)).encode())
     survive &= _survives_json(made.entry)
     sizes.append(len(made.entry["question"]))
-    answer = made.entry["answer"]
     own.append(None if answer is None else made.score(answer))
-    wrong.append(made.score(WRONG))
+    wrong.append(_score(made, WRONG))
   return {
     "seconds": seconds / NUM_PROBLEMS,
     "own": None if None in own else statistics.fmean(own),
-    "wrong": max(wrong),
+    "wrong": None if None in wrong else max(wrong),
     "json": survive,
     "characters": max(sizes),
     "digest": digest.hexdigest(),
   }
 
 
-def report(name: str) -> None:
-  """Prints the result of `attempt`, or what it raised, as the last line."""
+def report(timeout_s: float) -> None:
+  """Prints the results by name, as JSON: of `attempt`, or what it raised."""
+  found = {}
+  context = multiprocessing.get_context("fork")
+  for name in gym.names():
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_send, args=(sender, name), daemon=True)
+    child.start()
+    if receiver.poll(timeout_s):
+      found[name] = receiver.recv()
+    else:
+      found[name] = {"error": f"takes more than {timeout_s:g} s"}
+    child.kill()
+    child.join()
+  print("\n" + json.dumps(found))
+
+
+def _send(sender: Any, name: str) -> None:
   try:
     result = attempt(name)
   except Exception as error:  # Of any kind: the table says which.
-    result = {"error": f"{error}"}
-  print("\n" + json.dumps(result))
+    result = {"error": f"{error} ({type(error).__name__})"}
+  sender.send(result)
+
+
+def _score(made: gym.Problem, answer: str) -> float | None:
+  """A score, or None where the dataset fails on such an answer."""
+  try:
+    return made.score(answer)
+  except Exception:  # Of any kind, as a worker of the pool takes it.
+    return None
 
 
 def _survives_json(entry: Mapping[str, Any]) -> bool:
@@ -122,26 +145,16 @@ def _survives_json(entry: Mapping[str, Any]) -> bool:
     return False
 
 
-def attempts(name: str, timeout_s: float) -> list[dict[str, Any]]:
-  """What two processes report of a dataset."""
-  results = []
-  for hash_seed in ("1", "2"):
-    try:
-      done = subprocess.run(
-        [sys.executable, "-c", _TRY, name],
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-      )
-      last = done.stdout.strip().rpartition("\n")[2]
-      results.append(json.loads(last))
-    except subprocess.TimeoutExpired:
-      results.append({"error": f"takes more than {timeout_s:g} s"})
-    except ValueError:
-      results.append({"error": f"ended with status {done.returncode}"})
-  return results
+def attempts(hash_seed: str, timeout_s: float) -> dict[str, dict[str, Any]]:
+  """What a process of its own reports of all datasets."""
+  done = subprocess.run(
+    [sys.executable, "-c", _TRY, str(timeout_s)],
+    env={**os.environ, "PYTHONHASHSEED": hash_seed},
+    stdout=subprocess.PIPE,
+    text=True,
+    check=True,
+  )
+  return json.loads(done.stdout.strip().rpartition("\n")[2])
 
 
 def verdict(results: Sequence[Mapping[str, Any]]) -> str:
@@ -157,6 +170,8 @@ def verdict(results: Sequence[Mapping[str, Any]]) -> str:
     return "gives no answers"
   if first["own"] < 1:
     return "its own answers are not right"
+  if first["wrong"] is None:
+    return "fails on a wrong answer, which is then unscored"
   return "good" if first["wrong"] < 1 else "a wrong answer is right"
 
 
@@ -172,7 +187,7 @@ def row(name: str, results: Sequence[Mapping[str, Any]]) -> str:
     cells += [
       f"{first['seconds']:.4f}",
       own,
-      f"{first['wrong']:.2f}",
+      "fails" if first["wrong"] is None else f"{first['wrong']:.2f}",
       "yes" if same else "no",
       "yes" if first["json"] else "no",
       str(first["characters"]),
@@ -195,19 +210,10 @@ def page(found: Mapping[str, Sequence[Mapping[str, Any]]], version: str) -> str:
 
 def main(argv: Sequence[str]) -> None:
   del argv
-  names = gym.names()
-  with concurrent.futures.ThreadPoolExecutor(_WORKERS.value) as pool:
-    found = {}
-    for name, results in zip(
-      names,
-      pool.map(lambda name: attempts(name, _TIMEOUT_S.value), names),
-      strict=True,
-    ):
-      logging.info("%s: %s", name, verdict(results))
-      found[name] = results
+  first, second = (attempts(seed, _TIMEOUT_S.value) for seed in ("1", "2"))
+  found = {name: [first[name], second[name]] for name in first}
   version = importlib.metadata.version("reasoning-gym")
-  text = page(found, version)
-  pathlib.Path(_OUTPUT.value).write_text(text, encoding="utf-8")
+  pathlib.Path(_OUTPUT.value).write_text(page(found, version), encoding="utf-8")
 
 
 if __name__ == "__main__":

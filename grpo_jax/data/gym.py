@@ -190,7 +190,7 @@ def _levels(where: str, given: Any) -> tuple[tuple[int, int | None], ...]:
 
 
 def _plain(value: Any) -> Any:
-  """Settings as JSON has them; a config's groups are mappings of other kinds."""
+  """Settings as JSON has them; groups of a config are mappings of a kind."""
   if hasattr(value, "items"):
     return {name: _plain(x) for name, x in value.items()}
   if isinstance(value, (list, tuple)):

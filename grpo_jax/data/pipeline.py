@@ -45,6 +45,9 @@ class PromptBatch(NamedTuple):
 class SupervisedBatch(NamedTuple):
   """Prompts with the completions to imitate, one row per example.
 
+  Or with pairs of completions: then B is 2 P, and row 2p is what was preferred
+  to row 2p + 1.
+
   Attributes:
     prompt_tokens, prompt_mask: As in `Prompts`.
     tokens: Completions, right-padded, end token included.
@@ -52,8 +55,8 @@ class SupervisedBatch(NamedTuple):
     observed: Those of them that are read and not imitated.
   """
 
-  prompt_tokens: np.ndarray  # [B, S] int32
-  prompt_mask: np.ndarray  # [B, S] bool
+  prompt_tokens: np.ndarray  # [P, S] int32; P is B, but for pairs.
+  prompt_mask: np.ndarray  # [P, S] bool
   tokens: np.ndarray  # [B, T] int32
   completion_mask: np.ndarray  # [B, T] bool
   observed: np.ndarray  # [B, T] bool
@@ -109,6 +112,19 @@ class Encoder:
     if isinstance(value, str):
       value = self.tokenizer.encode(value)
     return np.asarray(value, np.int32)
+
+  def pair(self, record: Record) -> list[np.ndarray]:  # two of [any] int32
+    """Ids of the completion that was preferred, and of the other one."""
+    if record.get("rejected") is None:
+      raise ValueError(
+        f"Encoder: the record {record!r:.80} has no pair of completions; a"
+        " phase on pairs needs config.data.format='pairs', and rows with"
+        " 'chosen' and 'rejected'."
+      )
+    return [
+      self.completion({**record, "completion": record[field]})
+      for field in ("completion", "rejected")
+    ]
 
   def observed(self, record: Record) -> np.ndarray | None:  # [any] bool
     """Which ids of the completion are not imitated, if the record says so."""
@@ -222,8 +238,7 @@ def supervised_stream(
     completion = encode.completion(record)
     observed = encode.observed(record)
     if observed is None:
-      if not completion.size or completion[-1] != end_id:
-        completion = np.append(completion, np.int32(end_id))
+      completion = _ended(completion, end_id)
       observed = np.zeros(completion.size, bool)
     if truncate_completions:
       completion = completion[:max_completion_len]
@@ -252,6 +267,70 @@ def supervised_stream(
     seed=seed,
     rows=rows,
   )
+
+
+def pair_stream(
+  source: Source,
+  encode: Encoder,
+  *,
+  batch_size: int,
+  max_prompt_len: int,
+  max_completion_len: int,
+  seed: int,
+  pad_id: int,
+  end_id: int,
+  rows: Sequence[int] | None = None,
+) -> grain.DatasetIterator[SupervisedBatch]:
+  """Iterates over shuffled prompts with two given completions for ever.
+
+  Args:
+    source: Records with pairs.
+    encode: Turns records into token ids.
+    batch_size: P, over all processes.
+    max_prompt_len: S, in tokens.
+    max_completion_len: T, in tokens, with the end token. Where a prompt or one
+      of the two completions is longer, the pair is left out: of two texts that
+      are cut, nobody said which is better.
+    seed, pad_id, end_id, rows: As in `supervised_stream`; rows of prompts.
+
+  Raises:
+    ValueError: No pair fits, the rows are not of the batch, or a record has no
+      pair.
+  """
+
+  def encode_row(record: Record) -> tuple[np.ndarray, list[np.ndarray]] | None:
+    prompt = encode.prompt(record)
+    pair = [_ended(ids, end_id) for ids in encode.pair(record)]
+    fits = max(ids.size for ids in pair) <= max_completion_len
+    return (prompt, pair) if fits and prompt.size <= max_prompt_len else None
+
+  def make_batch(rows: Sequence[_Row]) -> SupervisedBatch:
+    prompts, pairs = zip(*(row.ids for row in rows), strict=True)
+    completions = [ids for pair in pairs for ids in pair]
+    tokens, mask = _pad(completions, max_completion_len, pad_id, left=False)
+    return SupervisedBatch(
+      *_pad(prompts, max_prompt_len, pad_id, left=True),
+      tokens,
+      mask,
+      np.zeros_like(mask),
+    )
+
+  return _stream(
+    "pair_stream",
+    source,
+    encode_row,
+    make_batch,
+    batch_size=batch_size,
+    seed=seed,
+    rows=rows,
+  )
+
+
+def _ended(ids: np.ndarray, end_id: int) -> np.ndarray:  # [any] int32
+  """A completion with an end token, as a policy writes one."""
+  if not ids.size or ids[-1] != end_id:
+    return np.append(ids, np.int32(end_id))
+  return ids
 
 
 def evaluation_batches(

@@ -191,8 +191,8 @@ def _made_index(path: pathlib.Path, mark: _Mark) -> pathlib.Path:
     return place
   raise OSError(
     f"StreamedJsonlSource: no place for the index of {path}:"
-    f" {'; '.join(complaints)}. Make its folder writable, or set the environment"
-    " variable XDG_CACHE_HOME to a folder that is."
+    f" {'; '.join(complaints)}. Make its folder writable, or set the"
+    " environment variable XDG_CACHE_HOME to a folder that is."
   )
 
 

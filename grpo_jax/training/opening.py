@@ -39,6 +39,9 @@ def open_sources(data: DataConfig, seed: int) -> Opened:
     # Worked answers: a teacher puts them into the format to be learnt.
     lessons = teacher.ThinkAnswerSource(train, seed, data.drop_tag_probability)
     return Opened(train, held_out, lessons)
+  if data.rejected_share:
+    both = teacher.RejectedSource(train, seed, data.rejected_share)
+    return Opened(train, held_out, both)
   return Opened(train, held_out, train)
 
 

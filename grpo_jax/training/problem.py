@@ -132,6 +132,28 @@ class Problem:
       )
     )
 
+  def pair_stream(
+    self,
+    seed: int,
+    num_prompts: int,
+    max_prompt_len: int | None,
+    rows: Sequence[int] | None = None,
+  ):
+    """The same with pairs: of each batch, the prompts `rows`; None: all."""
+    return iter(
+      pipeline.pair_stream(
+        self.train,
+        self.encoder,
+        batch_size=num_prompts,
+        max_prompt_len=max_prompt_len or self.max_prompt_len,
+        max_completion_len=self.max_new_tokens,
+        seed=seed,
+        pad_id=self.tokenizer.pad_id,
+        end_id=self.tokenizer.end_ids[0],
+        rows=rows,
+      )
+    )
+
   def texts(self, tokens: np.ndarray, mask: np.ndarray) -> list[str]:
     """Decodes each row's existing tokens."""
     return [
@@ -252,7 +274,9 @@ def rollout_to_judge(mesh: Mesh, rollout: Rollout) -> Rollout:
 def train_batch(
   batch: pipeline.SupervisedBatch, rows: np.ndarray, num_rows: int
 ) -> TrainBatch:
-  """A supervised batch in the layout of every other batch.
+  """A batch of given completions in the layout of every other batch.
+
+  Of a pair, the row that was preferred is right, and has the reward 1.
 
   Args:
     batch: Rows of one process.
@@ -260,21 +284,24 @@ def train_batch(
     num_rows: How many the whole batch has.
   """
   everyone = np.ones(len(rows), bool)
-  rows = rows.astype(np.int32)
+  group_size = len(batch.tokens) // len(batch.prompt_tokens)
+  is_pair = group_size == 2
+  is_chosen = (rows % group_size == 0) & is_pair
+  groups = (rows // group_size).astype(np.int32)
   arrays: dict[str, Any] = {
     "prompt_tokens": batch.prompt_tokens,
     "prompt_mask": batch.prompt_mask,
-    "prompt_index": rows,
-    "group_id": rows,
+    "prompt_index": groups,
+    "group_id": groups,
     "tokens": batch.tokens,
     "completion_mask": batch.completion_mask,
     "mask": batch.completion_mask & ~batch.observed,
-    "rewards": np.zeros(len(rows), np.float32),
+    "rewards": is_chosen.astype(np.float32),
     "valid": everyone,
     "terminated": everyone,
-    "correct": everyone,
+    "correct": is_chosen | (not is_pair),
   }
-  return TrainBatch(**arrays, num_groups=num_rows)
+  return TrainBatch(**arrays, num_groups=num_rows // group_size)
 
 
 def make_problem(config: config_lib.RunConfig) -> Problem:

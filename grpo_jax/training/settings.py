@@ -213,6 +213,8 @@ class DataConfig:
       None: what the task needs.
     drop_tag_probability: How often the supervised teacher of worked answers
       ("gsm8k") drops one of its format tags, in [0, 1].
+    rejected_share: Of a file of pairs, the share of rows in [0, 1] of which a
+      supervised phase imitates the rejected text, and not the chosen one.
     environment: Import path "package.module:function" of what makes the
       sessions of an environment on the host (`types.HostEnvironment`): episodes
       of several turns, whose scores are the components of the reward. With a
@@ -238,6 +240,7 @@ class DataConfig:
   end_tokens: tuple[str, ...] = ()
   max_prompt_len: int | None = None
   drop_tag_probability: float = 0.0
+  rejected_share: float = 0.0
   environment: str = ""
 
   def __post_init__(self):
@@ -266,11 +269,17 @@ class DataConfig:
           f" config.data.source={' or '.join(map(repr, sources))}, and it is"
           f" {self.source!r}; leave one of them as it is."
         )
+    if self.rejected_share and self.format != "pairs":
+      raise ValueError(
+        f"config.data.rejected_share={self.rejected_share} is for a file of"
+        " pairs; set config.data.format='pairs', or leave it at 0."
+      )
     ranges.check(
       self,
       "config.data",
       max_prompt_len=ranges.SLOTS,
       drop_tag_probability=ranges.SHARE,
+      rejected_share=ranges.SHARE,
     )
 
 
