@@ -12,6 +12,7 @@ _WANDB = ["wandb>=0.19"]
 # With google-cloud-storage, which Orbax and tensorboardX use.
 _GCS = ["gcsfs>=2026.10"]
 _SEARCH = ["optuna>=5"]
+_GYM = ["reasoning-gym>=0.1.25"]
 # gymnax 1.0.1 imports six without declaring it.
 _RL = ["gymnax>=1.0.1", "six>=1.16"]
 _TEST = [
@@ -24,6 +25,7 @@ _TEST = [
   *_WANDB,
   *_SEARCH,
   *_RL,
+  *_GYM,
 ]
 _LINT = ["ruff>=0.12", "mypy>=1.15", "pre-commit>=4"]
 
@@ -63,6 +65,7 @@ setuptools.setup(
     "wandb": _WANDB,
     "search": _SEARCH,
     "rl": _RL,
+    "gym": _GYM,
     "notebooks": ["jupyterlab>=4", *_PLOT],
     "test": _TEST + _MATH + _TOKENIZERS + _PLOT,
     "dev": _TEST + _MATH + _TOKENIZERS + _PLOT + _LINT,

@@ -1510,8 +1510,8 @@ MUTATIONS = [
   Mutation(
     "A completion that ends gets a second end.",
     "grpo_jax/data/pipeline.py",
-    "if not completion.size or completion[-1] != end_id:",
-    "if not completion.size or completion[-1] >= 0:",
+    "if not ids.size or ids[-1] != end_id:",
+    "if not ids.size or ids[-1] >= 0:",
     "tests/data/pipeline_test.py -k no_second_end",
   ),
   Mutation(
@@ -1537,7 +1537,7 @@ MUTATIONS = [
   ),
   Mutation(
     "A thousand is two numbers.",
-    "grpo_jax/data/sources.py",
+    "grpo_jax/data/formats.py",
     '"answer": answer.strip().replace(",", ""),',
     '"answer": answer.strip(),',
     "tests/data/sources_test.py -k are_parsed",

@@ -5,6 +5,11 @@ its own, and row r of global batch b is position `b * P + r`. Nothing else is
 remembered, so the state of an iterator is one integer. It is the same for any
 number of processes, each of which makes only its own rows of every global
 batch.
+
+Records that are too long are left out. Of most sources they are found before
+the first batch; of those with `starts` when they are read, and another record
+of the same part takes the place of each, which depends on the seed and the
+position too.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import grain
 import numpy as np
 from absl import logging
 
+from grpo_jax.data import orders, sources
 from grpo_jax.data.sources import Record, Source, TaskSource
 from grpo_jax.types import Prompts
 
@@ -39,6 +45,9 @@ class PromptBatch(NamedTuple):
 class SupervisedBatch(NamedTuple):
   """Prompts with the completions to imitate, one row per example.
 
+  Or with pairs of completions: then B is 2 P, and row 2p is what was preferred
+  to row 2p + 1.
+
   Attributes:
     prompt_tokens, prompt_mask: As in `Prompts`.
     tokens: Completions, right-padded, end token included.
@@ -46,8 +55,8 @@ class SupervisedBatch(NamedTuple):
     observed: Those of them that are read and not imitated.
   """
 
-  prompt_tokens: np.ndarray  # [B, S] int32
-  prompt_mask: np.ndarray  # [B, S] bool
+  prompt_tokens: np.ndarray  # [P, S] int32; P is B, but for pairs.
+  prompt_mask: np.ndarray  # [P, S] bool
   tokens: np.ndarray  # [B, T] int32
   completion_mask: np.ndarray  # [B, T] bool
   observed: np.ndarray  # [B, T] bool
@@ -103,6 +112,19 @@ class Encoder:
     if isinstance(value, str):
       value = self.tokenizer.encode(value)
     return np.asarray(value, np.int32)
+
+  def pair(self, record: Record) -> list[np.ndarray]:  # two of [any] int32
+    """Ids of the completion that was preferred, and of the other one."""
+    if record.get("rejected") is None:
+      raise ValueError(
+        f"Encoder: the record {record!r:.80} has no pair of completions; a"
+        " phase on pairs needs config.data.format='pairs', and rows with"
+        " 'chosen' and 'rejected'."
+      )
+    return [
+      self.completion({**record, "completion": record[field]})
+      for field in ("completion", "rejected")
+    ]
 
   def observed(self, record: Record) -> np.ndarray | None:  # [any] bool
     """Which ids of the completion are not imitated, if the record says so."""
@@ -216,8 +238,7 @@ def supervised_stream(
     completion = encode.completion(record)
     observed = encode.observed(record)
     if observed is None:
-      if not completion.size or completion[-1] != end_id:
-        completion = np.append(completion, np.int32(end_id))
+      completion = _ended(completion, end_id)
       observed = np.zeros(completion.size, bool)
     if truncate_completions:
       completion = completion[:max_completion_len]
@@ -246,6 +267,70 @@ def supervised_stream(
     seed=seed,
     rows=rows,
   )
+
+
+def pair_stream(
+  source: Source,
+  encode: Encoder,
+  *,
+  batch_size: int,
+  max_prompt_len: int,
+  max_completion_len: int,
+  seed: int,
+  pad_id: int,
+  end_id: int,
+  rows: Sequence[int] | None = None,
+) -> grain.DatasetIterator[SupervisedBatch]:
+  """Iterates over shuffled prompts with two given completions for ever.
+
+  Args:
+    source: Records with pairs.
+    encode: Turns records into token ids.
+    batch_size: P, over all processes.
+    max_prompt_len: S, in tokens.
+    max_completion_len: T, in tokens, with the end token. Where a prompt or one
+      of the two completions is longer, the pair is left out: of two texts that
+      are cut, nobody said which is better.
+    seed, pad_id, end_id, rows: As in `supervised_stream`; rows of prompts.
+
+  Raises:
+    ValueError: No pair fits, the rows are not of the batch, or a record has no
+      pair.
+  """
+
+  def encode_row(record: Record) -> tuple[np.ndarray, list[np.ndarray]] | None:
+    prompt = encode.prompt(record)
+    pair = [_ended(ids, end_id) for ids in encode.pair(record)]
+    fits = max(ids.size for ids in pair) <= max_completion_len
+    return (prompt, pair) if fits and prompt.size <= max_prompt_len else None
+
+  def make_batch(rows: Sequence[_Row]) -> SupervisedBatch:
+    prompts, pairs = zip(*(row.ids for row in rows), strict=True)
+    completions = [ids for pair in pairs for ids in pair]
+    tokens, mask = _pad(completions, max_completion_len, pad_id, left=False)
+    return SupervisedBatch(
+      *_pad(prompts, max_prompt_len, pad_id, left=True),
+      tokens,
+      mask,
+      np.zeros_like(mask),
+    )
+
+  return _stream(
+    "pair_stream",
+    source,
+    encode_row,
+    make_batch,
+    batch_size=batch_size,
+    seed=seed,
+    rows=rows,
+  )
+
+
+def _ended(ids: np.ndarray, end_id: int) -> np.ndarray:  # [any] int32
+  """A completion with an end token, as a policy writes one."""
+  if not ids.size or ids[-1] != end_id:
+    return np.append(ids, np.int32(end_id))
+  return ids
 
 
 def evaluation_batches(
@@ -334,6 +419,73 @@ def _stream(
     rows: As in `prompt_stream`.
   """
   chosen = _rows(name, batch_size, rows)
+  if (starts := sources.starts(source)) is None:
+    find = _from_kept(name, source, encode_row, seed)
+  else:
+    order = orders.PartedOrder(len(source), starts, seed)
+    find = _on_demand(name, source, encode_row, order)
+
+  def read(index: int) -> _Row:
+    batch, row = divmod(index, len(chosen))
+    position = batch * batch_size + int(chosen[row])
+    return _Row(position, *find(position))
+
+  made = grain.MapDataset.range(sys.maxsize // batch_size).map(read)
+  # drop_remainder: else grain rounds the number of batches up, through a float,
+  # and for batches of one row it overflows.
+  batches = made.batch(len(chosen), drop_remainder=True, batch_fn=make_batch)
+  # One thread works ahead while the device computes. The state counts batches
+  # that were taken, not those that wait.
+  options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
+  return iter(batches.to_iter_dataset(options))
+
+
+# (position in the stream) -> a record and what `encode_row` makes of it.
+_Find = Callable[[int], tuple[Record, Any]]
+
+# Records in a row that may be too long, of a source that nobody reads through.
+_MAX_ATTEMPTS = 1000
+
+
+def _on_demand(
+  name: str,
+  source: Source,
+  encode_row: Callable[[Record], Any],
+  order: orders.PartedOrder,
+) -> _Find:
+  """Finds records without looking at any other; see `_stream`."""
+  num_dropped = 0
+
+  def find(position: int) -> tuple[Record, Any]:
+    nonlocal num_dropped
+    for attempt in range(_MAX_ATTEMPTS):
+      record = source[order(position, attempt)]
+      ids = encode_row(record)
+      if ids is not None:
+        return record, ids
+      num_dropped += 1
+      if num_dropped.bit_count() == 1:  # The 1st, 2nd, 4th, 8th, …
+        logging.warning(
+          "%s: left out %d records that are too long, up to position %d",
+          name,
+          num_dropped,
+          position,
+        )
+    raise ValueError(
+      f"{name}: {_MAX_ATTEMPTS} records in a row are too long; raise"
+      " max_prompt_len (and max_completion_len), or shorten the template."
+    )
+
+  return find
+
+
+def _from_kept(
+  name: str,
+  source: Source,
+  encode_row: Callable[[Record], Any],
+  seed: int,
+) -> _Find:
+  """Finds records among those that are not too long; see `_stream`."""
   kept = np.arange(len(source))
   if not isinstance(source, TaskSource):
     kept = np.array(
@@ -358,21 +510,12 @@ def _stream(
   def order(epoch: int) -> np.ndarray:  # [number of kept records]
     return np.random.default_rng((seed, epoch)).permutation(kept)
 
-  def read(index: int) -> _Row:
-    batch, row = divmod(index, len(chosen))
-    position = batch * batch_size + int(chosen[row])
+  def find(position: int) -> tuple[Record, Any]:
     epoch, i = divmod(position, len(kept))
     record = source[int(order(epoch)[i])]
-    return _Row(position, record, encode_row(record))
+    return record, encode_row(record)
 
-  made = grain.MapDataset.range(sys.maxsize // batch_size).map(read)
-  # drop_remainder: else grain rounds the number of batches up, through a float,
-  # and for batches of one row it overflows.
-  batches = made.batch(len(chosen), drop_remainder=True, batch_fn=make_batch)
-  # One thread works ahead while the device computes. The state counts batches
-  # that were taken, not those that wait.
-  options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
-  return iter(batches.to_iter_dataset(options))
+  return find
 
 
 def _prompt_batch(

@@ -1,4 +1,4 @@
-"""Random-access sources of records: synthetic tasks, TFDS, JSON lines.
+"""Random-access sources of records: synthetic tasks, TFDS, JSON lines, text.
 
 A record is a dict with these keys:
 
@@ -8,27 +8,30 @@ A record is a dict with these keys:
 | answer     | the final answer as text, "" if there is none                  |
 | completion | what a teacher would write (text or int32 ids), or None        |
 | extras     | name -> value; NumPy values are batched for in-graph verifiers |
+| rejected   | what was not preferred to the completion, in pairs (text)      |
 | observed   | True on ids of the completion to read and not to imitate (the  |
 |            | environment's); None or absent if there are none               |
 
 A source has `len(source)` and `source[i]`, and `source[i]` is always the same
-record: order, epochs and batches are the business of `pipeline`.
+record: order, epochs and batches are the business of `pipeline`. Sources that
+make or read a record when it is asked for, of which no one reads all, have an
+attribute `starts`: see `streaming` and `gym`.
 """
 
 from __future__ import annotations
 
 import codecs
-import json
 import os
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
 from etils import epath
 
-Record = dict[str, Any]
+from grpo_jax.data import formats, json_lines
+from grpo_jax.data.formats import Record
 
 
 class Source(Protocol):
@@ -77,206 +80,123 @@ class TaskSource:
     }
 
 
-_CALCULATOR = re.compile(r"<<[^>]*>>")
+def starts(source: Source) -> tuple[int, ...] | None:
+  """Where the parts of a source begin that nobody reads as a whole, or None.
 
-
-def gsm8k_record(raw: dict[str, Any]) -> Record:
-  """Converts a GSM8K question with its worked solution.
-
-  The solution ends in `#### 1,234`. The answer loses its thousands separators;
-  the reasoning before it loses the calculator annotations `<<2*3=6>>`.
-
-  Args:
-    raw: `question` and `answer` as text or UTF-8 bytes.
-
-  Returns:
-    A record whose completion is the reasoning alone, for `teacher`.
-
-  Raises:
-    ValueError: A field is missing or no text, or there is no `####` line.
-
-  Source: Cobbe et al., "Training Verifiers to Solve Math Word Problems",
-  arXiv:2110.14168.
+  Each part is read in an order of its own before the next one.
   """
-  if not {"question", "answer"} <= raw.keys():
-    raise ValueError(
-      f"gsm8k_record: found the fields {sorted(raw)}; need 'question' and"
-      " 'answer'."
-    )
-  question, solution = _text_of(raw, "question"), _text_of(raw, "answer")
-  reasoning, separator, answer = solution.rpartition("####")
-  if not separator:
-    raise ValueError(
-      f"gsm8k_record: the solution {solution[-60:]!r} has no '####' before"
-      " its final answer."
-    )
-  return {
-    "prompt": question.strip(),
-    "answer": answer.strip().replace(",", ""),
-    "completion": _CALCULATOR.sub("", reasoning).strip(),
-    "extras": {},
-  }
+  return getattr(source, "starts", None)
 
 
-def _text_of(raw: dict[str, Any], field: str) -> str:
-  value = raw[field]
-  if isinstance(value, bytes):
-    value = value.decode()
-  if not isinstance(value, str):
-    raise ValueError(
-      f"gsm8k_record: found {field!r} = {value!r:.60}; need a string."
-    )
-  return value
+def largest_domain(source: Source) -> int:
+  """The largest number of a domain; all records have one.
+
+  Reads them all, unless the source knows how many there are.
+  """
+  count = getattr(source, "num_domains", None)
+  if count is not None:
+    return count - 1
+  return max(int(source[i]["extras"]["domain"]) for i in range(len(source)))
 
 
-# Raw rows of a known dataset -> records; shared by TFDS and JSON lines.
-FORMATS: dict[str, Callable[[dict[str, Any]], Record]] = {
-  "gsm8k": gsm8k_record,
-}
+def base_name(name: str) -> str:
+  """The name of a TFDS dataset without its config and version."""
+  return re.split("[:/]", name)[0]
 
 
 class TfdsSource:
   """A prepared TensorFlow Datasets split, read without TensorFlow."""
 
-  def __init__(self, name: str, split: str, data_dir: str | None = None):
+  def __init__(
+    self,
+    name: str,
+    split: str,
+    data_dir: str | None = None,
+    *,
+    format: str | None = None,
+    fields: Mapping[str, Any] | None = None,
+  ):
     """Opens a dataset that has been prepared in the array_record format.
 
     Args:
-      name: TFDS name, with an entry in `FORMATS`: "gsm8k", "gsm8k:1.0.0".
+      name: TFDS name: "gsm8k", "gsm8k:1.0.0", "ai2_arc/ARC-Easy".
       split: TFDS split, such as "train" or "train[:100]".
       data_dir: Local or `gs://` folder of datasets; by default the
         environment variable TFDS_DATA_DIR, else ~/tensorflow_datasets.
+      format, fields: As in `formats.conversion`; without both, the format of
+        the dataset's name.
 
     Raises:
-      ValueError: `FORMATS` does not know the dataset.
+      ValueError: Nothing says how its rows become records, or its rows lack a
+        field; there is no such split, or the data are no array_record.
       FileNotFoundError: The folder does not hold the dataset.
     """
-    base_name = re.split("[:/]", name)[0]
-    if base_name not in FORMATS:
-      raise ValueError(
-        f"TfdsSource: no conversion for {name!r}; known: {sorted(FORMATS)}."
-        " Add a function to sources.FORMATS, or use data.source='jsonl'."
-      )
+    base = base_name(name)
+    if not format and not fields:
+      if base not in formats.FORMATS:
+        raise ValueError(
+          f"TfdsSource: no conversion for {name!r}; known:"
+          f" {sorted(formats.FORMATS)}. Set config.data.fields to"
+          " {'prompt': …, 'answer': …} with names of the dataset's fields, or"
+          " config.data.format."
+        )
+      format = base
+    self._convert = formats.conversion(format, fields)
     data_dir = data_dir or os.environ.get(
       "TFDS_DATA_DIR", "~/tensorflow_datasets"
     )
     root = epath.Path(data_dir).expanduser()
-    if not (root / base_name).exists():
+    if not (root / base).exists():
       raise FileNotFoundError(
-        f"TfdsSource: {root} has no {base_name!r}. Set TFDS_DATA_DIR to a"
+        f"TfdsSource: {root} has no {base!r}. Set TFDS_DATA_DIR to a"
         " folder with the prepared dataset (array_record), or use"
         " data.source='jsonl'."
       )
-    # Late, so that sources without TFDS start half a second sooner.
-    import tensorflow_datasets as tfds
-
-    self._convert = FORMATS[base_name]
-    self._rows = tfds.data_source(name, split=split, data_dir=root)
+    self._name = f"{name} ({split})"
+    self._rows = _opened(name, split, root)
+    self[0]  # A misspelt field is found at once.
 
   def __len__(self) -> int:
     return len(self._rows)
 
   def __getitem__(self, index: int) -> Record:
-    return self._convert(self._rows[index])
-
-
-# Field -> (type, what the error message says, default; required if `...`).
-_FIELDS: dict[str, tuple[type, str, Any]] = {
-  "prompt": (str, "a string", ...),
-  "answer": (str, "a string", ""),
-  "completion": (str, "a string", None),
-  "extras": (dict, "an object", {}),
-}
-
-
-def _plain_record(raw: dict[str, Any]) -> Record:
-  """Checks a JSON object whose fields are those of a record."""
-  record: dict[str, Any] = {}
-  for field, (kind, description, default) in _FIELDS.items():
-    value = raw.get(field)
-    if value is None and default is not ...:
-      value = default
-    elif not isinstance(value, kind):
-      raise ValueError(f"found {field!r} = {value!r:.60}; need {description}.")
-    record[field] = value
-  if unknown := raw.keys() - _FIELDS.keys():
-    raise ValueError(
-      f"found the fields {sorted(unknown)}; need only {list(_FIELDS)}. Put"
-      " what a verifier reads under 'extras'."
-    )
-  if "domain" in (extras := record["extras"]):
-    # An array, so that it reaches the loss (weights of the KL by domain).
-    domain = extras["domain"]
-    if type(domain) is not int or not 0 <= domain <= np.iinfo(np.int32).max:
+    try:
+      return self._convert(self._rows[index])
+    except ValueError as error:
       raise ValueError(
-        f"found the domain {domain!r:.60} in 'extras'; need a number from 0 on,"
-        " of at most 31 bits."
-      )
-    record["extras"] = {**extras, "domain": np.int32(extras["domain"])}
-  return record
+        f"TfdsSource: {self._name}, row {index}: {error}"
+      ) from error
 
 
-# Lists and objects within each other: the next reader may follow them with a
-# call for each.
-_MAX_DEPTH = 64
-# Characters of a text of a record. To tokenize a million takes about a second,
-# and what is longer is a file in the place of a prompt.
-_MAX_TEXT = 2**22
+def _opened(name: str, split: str, root: epath.Path) -> Any:
+  """The rows of a split; see `TfdsSource`."""
+  # Late, so that sources without TFDS start half a second sooner.
+  import tensorflow_datasets as tfds
 
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-  """The object on a line of UTF-8; None if the line is empty.
-
-  Raises:
-    ValueError: It is none, or too deep, or has half a surrogate pair, which no
-      tokenizer and no file takes.
-  """
-  text = line.decode("utf-8")
-  if not text.strip():
-    return None
+  builder = tfds.builder(name, data_dir=root)
   try:
-    raw = json.loads(text)
-  except json.JSONDecodeError as error:
+    rows = builder.as_data_source(split=split)
+  except (ValueError, KeyError, NotImplementedError) as error:
     raise ValueError(
-      f"found {text!r:.60} ({error}); need a JSON object on one line."
+      f"TfdsSource: {root} has the splits {sorted(builder.info.splits)} of"
+      f" {name!r} and {split!r} cannot be opened: {error}. Needed is one of"
+      " them, prepared with file_format='array_record'; set"
+      " config.data.train_split and eval_split."
     ) from error
-  except RecursionError as error:
-    raise _too_deep(text) from error
-  if not isinstance(raw, dict):
-    raise ValueError(f"found {text!r:.60}; need a JSON object.")
-  level: list[Any] = [raw]
-  for _ in range(_MAX_DEPTH):
-    inside = [x.values() if isinstance(x, dict) else x for x in level]
-    level = [x for xs in inside for x in xs if isinstance(x, (dict, list))]
-  if level:
-    raise _too_deep(text)
-  if "\\ud" in text.lower():  # How JSON writes a surrogate.
-    json.dumps(raw, ensure_ascii=False).encode()
-  return raw
-
-
-def _sized(record: Record) -> Record:
-  """The record, if none of its texts is too long."""
-  for field in ("prompt", "answer", "completion"):
-    if len(record[field] or "") > _MAX_TEXT:
-      raise ValueError(
-        f"found {field!r} with {len(record[field])} characters; need at most"
-        f" {_MAX_TEXT}."
-      )
-  return record
-
-
-def _too_deep(text: str) -> ValueError:
-  return ValueError(
-    f"found {text!r:.60}, with lists and objects within each other; need at"
-    f" most {_MAX_DEPTH} of them."
-  )
+  if not len(rows):
+    raise ValueError(f"TfdsSource: the split {split!r} of {name!r} is empty.")
+  return rows
 
 
 class JsonlSource:
   """JSON objects, one a line, held in memory."""
 
-  def __init__(self, path: epath.PathLike, format: str | None = None):
+  def __init__(
+    self,
+    path: epath.PathLike,
+    format: str | None = None,
+    fields: Mapping[str, Any] | None = None,
+  ):
     """Reads and checks the whole file.
 
     Args:
@@ -285,40 +205,25 @@ class JsonlSource:
         up to 4 million characters) and `extras` (an object, which host
         verifiers see). Empty lines are skipped. The entry `domain` of all
         `extras` or of none numbers the domain of a prompt, from 0 on.
-      format: Key of `FORMATS` for a file that keeps a dataset's own fields:
-        "gsm8k" reads `question` and `answer`.
+      format, fields: Of a file that keeps a dataset's own fields, as in
+        `formats.conversion`: "gsm8k" reads `question` and `answer`.
 
     Raises:
       FileNotFoundError: There is no such file.
       ValueError: A line is malformed (the message has its number), or there
         is none; or unknown format.
     """
-    if format is not None and format not in FORMATS:
-      raise ValueError(
-        f"JsonlSource: unknown format {format!r}; known: {sorted(FORMATS)},"
-        " or none for the fields prompt, answer, completion, extras."
-      )
-    convert = FORMATS[format] if format else _plain_record
-    path = epath.Path(path)
-    if not path.exists():
-      raise FileNotFoundError(
-        f"JsonlSource: no file {path}; set config.data.train_path (and"
-        " eval_path) to a .jsonl file."
-      )
+    convert = formats.conversion(format, fields)
+    path = existing("JsonlSource", path, "a .jsonl file")
     self._records = []
     lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
     for number, line in enumerate(lines, start=1):
       try:
-        raw = _parsed(line)
-        if raw is not None:
-          self._records.append(_sized(convert(raw)))
-      except UnicodeError as error:
-        raise ValueError(
-          f"JsonlSource: {path}:{number}: {error}; need text in UTF-8, without"
-          " halves of surrogate pairs."
-        ) from error
+        record = json_lines.record(line, convert)
       except ValueError as error:
         raise ValueError(f"JsonlSource: {path}:{number}: {error}") from error
+      if record is not None:
+        self._records.append(record)
     if not self._records:
       raise ValueError(f"JsonlSource: {path} has no records; need at least 1.")
     labelled = sum("domain" in record["extras"] for record in self._records)
@@ -333,3 +238,59 @@ class JsonlSource:
 
   def __getitem__(self, index: int) -> Record:
     return self._records[index]
+
+
+def existing(who: str, path: epath.PathLike, what: str) -> epath.Path:
+  """The path, if there is a file; raises FileNotFoundError otherwise."""
+  path = epath.Path(path)
+  if not path.exists():
+    raise FileNotFoundError(
+      f"{who}: no file {path}; set config.data.train_path (and eval_path) to"
+      f" {what}."
+    )
+  return path
+
+
+class TextSource:
+  """Prompts of a text file, without answers, held in memory."""
+
+  def __init__(self, path: epath.PathLike, separator: str = "\n"):
+    """Reads the whole file.
+
+    Args:
+      path: Local or `gs://` file, in UTF-8, with or without a mark of it.
+      separator: What stands between two prompts: "\\n" for a prompt on each
+        line, "\\n\\n" for paragraphs with empty lines between them. White space
+        around a prompt is taken away, and where nothing is left there is none.
+
+    Raises:
+      FileNotFoundError: There is no such file.
+      ValueError: The separator is empty, the file is not in UTF-8, or there is
+        no prompt in it.
+    """
+    if not separator:
+      raise ValueError(
+        "TextSource: config.data.separator is empty; set it to '\\n' for a"
+        " prompt on each line, or to '\\n\\n' for paragraphs."
+      )
+    path = existing("TextSource", path, "a file with a prompt on each line")
+    try:
+      text = path.read_bytes().removeprefix(codecs.BOM_UTF8).decode("utf-8")
+    except UnicodeError as error:
+      raise ValueError(
+        f"TextSource: {path}: {error}; need text in UTF-8."
+      ) from error
+    text = text.replace("\r\n", "\n")
+    if separator == "\n\n":  # An empty line may have spaces in it.
+      text = re.sub(r"\n[ \t]+(?=\n)", "\n", text)
+    self._prompts = [part.strip() for part in text.split(separator)]
+    self._prompts = [prompt for prompt in self._prompts if prompt]
+    if not self._prompts:
+      raise ValueError(f"TextSource: {path} has no prompts; need at least 1.")
+
+  def __len__(self) -> int:
+    return len(self._prompts)
+
+  def __getitem__(self, index: int) -> Record:
+    prompt = self._prompts[index]
+    return {"prompt": prompt, "answer": "", "completion": None, "extras": {}}

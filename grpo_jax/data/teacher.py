@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from grpo_jax.data import sources
 from grpo_jax.data.sources import Record, Source
 
 # What a sloppy teacher may forget. It always begins with `<think>`.
@@ -50,6 +51,7 @@ class ThinkAnswerSource:
     self._source = source
     self._seed = seed
     self._drop_tag_probability = drop_tag_probability
+    self.starts = sources.starts(source)
 
   def __len__(self) -> int:
     return len(self._source)
@@ -64,3 +66,36 @@ class ThinkAnswerSource:
     rng = np.random.default_rng((self._seed, index))
     text = think_answer(record, rng, self._drop_tag_probability)
     return {**record, "completion": text}
+
+
+class RejectedSource:
+  """Pairs of which some have the rejected text as their completion.
+
+  A policy that prefers one text to another has to know both: DPO takes pairs
+  to be draws of the policy that it starts from.
+
+  Record i is the same in every epoch: its draw depends on (seed, i) only.
+  """
+
+  def __init__(self, source: Source, seed: int, share: float):
+    """Describes the records.
+
+    Args:
+      source: Records with pairs.
+      seed: Non-negative.
+      share: Of the records, in [0, 1], whose rejected text is imitated.
+    """
+    self._source = source
+    self._seed = seed
+    self._share = share
+    self.starts = sources.starts(source)
+
+  def __len__(self) -> int:
+    return len(self._source)
+
+  def __getitem__(self, index: int) -> Record:
+    record = self._source[index]
+    rng = np.random.default_rng((self._seed, index))
+    if rng.random() >= self._share:
+      return record
+    return {**record, "completion": record["rejected"]}

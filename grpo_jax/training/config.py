@@ -184,7 +184,8 @@ def phase_config(kind: str, **fields: Any) -> config_dict.ConfigDict:
   """
   one_of("kind", kind, tuple(kinds.KINDS))
   defaults = {section.kind: section for section in SECTIONS.values()}
-  section = defaults.get(kind, PhaseConfig(kind=kind, group_size=8))
+  size = kinds.KINDS[kind].num_given or 8
+  section = defaults.get(kind, PhaseConfig(kind=kind, group_size=size))
   return _as_config_dict(dataclasses.replace(section, **fields))
 
 

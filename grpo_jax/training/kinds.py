@@ -12,6 +12,9 @@ with a `kind` and settings of its own, so that stages may alternate freely:
 | `rl`         | are drawn and judged    | the policy, and a critic          |
 | `value`      | are drawn and judged    | the critic alone, on returns      |
 | `preference` | are drawn and judged    | a reward model, on pairs of them  |
+| `pairs`      | come with the data, two | the policy, by the run's          |
+|              | for each prompt         | algorithm, as `dpo`               |
+| `comparison` | the same                | a reward model                    |
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ class Kind:
 
   Attributes:
     name: What a config calls it.
-    plays: Whether completions are drawn and judged, or come with the data.
+    num_given: Completions of each prompt that come with the data: 1, or 2 of
+      which the first is preferred; 0 where they are drawn and judged.
     trains: Members that it may train, of "policy", "critic", "reward".
     objective: (the run's algorithm and its config) -> those of the phase.
     evaluates: Whether held-out prompts are completed before, during and after.
@@ -50,12 +54,17 @@ class Kind:
   """
 
   name: str
-  plays: bool
+  num_given: int
   trains: tuple[str, ...]
   objective: Callable[[Algorithm, Any], tuple[Algorithm, Any]]
   evaluates: bool = False
   shows: Callable[[Metrics], dict[str, float]] = _show_loss
   check: Callable[[str, Any], None] = _check_nothing
+
+  @property
+  def plays(self) -> bool:
+    """Whether completions are drawn and judged, or come with the data."""
+    return self.num_given == 0
 
 
 def _likelihood(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
@@ -65,16 +74,21 @@ def _likelihood(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
 
 
 def _check_supervised(name: str, section: Any) -> None:
+  _check_given(name, section, 1, "one")
+
+
+def _check_given(name: str, section: Any, size: int, count: str) -> None:
+  """Raises ValueError for settings of completions that are drawn."""
   for field, only, why in (
     ("staleness", 0, "are given, not drawn, and are never behind"),
-    ("group_size", 1, "are given, one for each prompt"),
+    ("group_size", size, f"are given, {count} for each prompt"),
     ("max_rounds", 1, "are given, and no round draws others"),
   ):
     value = getattr(section, field)
     if value != only:
       raise ValueError(
-        f"config.{name}.{field}={value}: the completions of a supervised phase"
-        f" {why}; set it to {only}."
+        f"config.{name}.{field}={value}: the completions of a phase of the kind"
+        f" {section.kind!r} {why}; set it to {only}."
       )
 
 
@@ -144,20 +158,45 @@ def _check_preference(name: str, section: Any) -> None:
   _check_frozen_policy(name, section, "reward_model")
 
 
+def _check_pairs(name: str, section: Any) -> None:
+  _check_given(name, section, 2, "two")
+  if section.num_minibatches > section.num_prompts:
+    raise ValueError(
+      f"config.{name}.num_minibatches={section.num_minibatches} would part the"
+      f" pairs of {section.num_prompts} prompts; set it to that or less."
+    )
+
+
+def _of_pairs(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
+  compares_given = algorithm.couples_group and "old_logp" not in algorithm.needs
+  if not compares_given or algorithm.policy_loss is None:
+    raise ValueError(
+      "a phase of the kind 'pairs' trains the policy on completions of which"
+      f" one was preferred, and algorithm {algorithm.name!r} is for completions"
+      " that it has drawn; choose 'dpo', or a phase of another kind."
+    )
+  return algorithm, config
+
+
+def _check_comparison(name: str, section: Any) -> None:
+  _check_pairs(name, section)
+  _check_frozen_policy(name, section, "reward_model")
+
+
 def _show_reward_model(metrics: Metrics) -> dict[str, float]:
   return {"reward model loss": metrics["reward_model/loss"]}
 
 
 SUPERVISED = Kind(
   "supervised",
-  plays=False,
+  num_given=1,
   trains=("policy",),
   objective=_likelihood,
   check=_check_supervised,
 )
 RL = Kind(
   "rl",
-  plays=True,
+  num_given=0,
   trains=("policy", "critic"),
   objective=_objective_of_run,
   evaluates=True,
@@ -165,7 +204,7 @@ RL = Kind(
 )
 VALUE = Kind(
   "value",
-  plays=True,
+  num_given=0,
   trains=("critic",),
   objective=_pretraining,
   shows=_show_value,
@@ -173,11 +212,30 @@ VALUE = Kind(
 )
 PREFERENCE = Kind(
   "preference",
-  plays=True,
+  num_given=0,
   trains=("reward",),
   objective=_pairs,
   shows=_show_reward_model,
   check=_check_preference,
 )
+PAIRS = Kind(
+  "pairs",
+  num_given=2,
+  trains=("policy",),
+  objective=_of_pairs,
+  evaluates=True,
+  check=_check_pairs,
+)
+COMPARISON = Kind(
+  "comparison",
+  num_given=2,
+  trains=("reward",),
+  objective=_pairs,
+  shows=_show_reward_model,
+  check=_check_comparison,
+)
 
-KINDS = {kind.name: kind for kind in (SUPERVISED, RL, VALUE, PREFERENCE)}
+KINDS = {
+  kind.name: kind
+  for kind in (SUPERVISED, RL, VALUE, PREFERENCE, PAIRS, COMPARISON)
+}

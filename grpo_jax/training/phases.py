@@ -11,6 +11,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from grpo_jax.algorithms import objective, options
+from grpo_jax.data import sources
 from grpo_jax.learning import members, update
 from grpo_jax.learning.members import Member
 from grpo_jax.learning.micro_batches import UpdatePlan
@@ -493,8 +494,7 @@ def _check_domains(problem: Problem, count: int, setting: str) -> None:
     count: How many domains the setting is about.
     setting: With its value.
   """
-  train = problem.train
-  largest = max(int(train[i]["extras"]["domain"]) for i in range(len(train)))
+  largest = sources.largest_domain(problem.train)
   if largest >= count:
     raise ValueError(
       f"{setting} is about {count} domains and a record has domain {largest};"

@@ -18,10 +18,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from grpo_jax import tasks
-from grpo_jax.data import pipeline, sources, teacher, tokenizer
+from grpo_jax.data import pipeline, sources, tokenizer
 from grpo_jax.rewards import sessions as sessions_lib
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import judges, sharding, unscored, verifiers
+from grpo_jax.training import judges, opening, sharding, unscored, verifiers
 from grpo_jax.types import (
   Compaction,
   Environment,
@@ -133,6 +133,28 @@ class Problem:
         pad_id=self.tokenizer.pad_id,
         end_id=self.tokenizer.end_ids[0],
         truncate_completions=self.truncate_completions,
+        rows=rows,
+      )
+    )
+
+  def pair_stream(
+    self,
+    seed: int,
+    num_prompts: int,
+    max_prompt_len: int | None,
+    rows: Sequence[int] | None = None,
+  ):
+    """The same with pairs: of each batch, the prompts `rows`; None: all."""
+    return iter(
+      pipeline.pair_stream(
+        self.train,
+        self.encoder,
+        batch_size=num_prompts,
+        max_prompt_len=max_prompt_len or self.max_prompt_len,
+        max_completion_len=self.max_new_tokens,
+        seed=seed,
+        pad_id=self.tokenizer.pad_id,
+        end_id=self.tokenizer.end_ids[0],
         rows=rows,
       )
     )
@@ -253,7 +275,9 @@ def rollout_to_judge(mesh: Mesh, rollout: Rollout) -> Rollout:
 def train_batch(
   batch: pipeline.SupervisedBatch, rows: np.ndarray, num_rows: int
 ) -> TrainBatch:
-  """A supervised batch in the layout of every other batch.
+  """A batch of given completions in the layout of every other batch.
+
+  Of a pair, the row that was preferred is right, and has the reward 1.
 
   Args:
     batch: Rows of one process.
@@ -261,21 +285,24 @@ def train_batch(
     num_rows: How many the whole batch has.
   """
   everyone = np.ones(len(rows), bool)
-  rows = rows.astype(np.int32)
+  group_size = len(batch.tokens) // len(batch.prompt_tokens)
+  is_pair = group_size == 2
+  is_chosen = (rows % group_size == 0) & is_pair
+  groups = (rows // group_size).astype(np.int32)
   arrays: dict[str, Any] = {
     "prompt_tokens": batch.prompt_tokens,
     "prompt_mask": batch.prompt_mask,
-    "prompt_index": rows,
-    "group_id": rows,
+    "prompt_index": groups,
+    "group_id": groups,
     "tokens": batch.tokens,
     "completion_mask": batch.completion_mask,
     "mask": batch.completion_mask & ~batch.observed,
-    "rewards": np.zeros(len(rows), np.float32),
+    "rewards": is_chosen.astype(np.float32),
     "valid": everyone,
     "terminated": everyone,
-    "correct": everyone,
+    "correct": is_chosen | (not is_pair),
   }
-  return TrainBatch(**arrays, num_groups=num_rows)
+  return TrainBatch(**arrays, num_groups=num_rows // group_size)
 
 
 def make_problem(config: config_lib.RunConfig) -> Problem:
@@ -292,19 +319,7 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
   )
   assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
   assert config.sampling.max_new_tokens is not None
-  if data.source == "tfds":
-    train: sources.Source = sources.TfdsSource(data.name, "train")
-    held_out: sources.Source = sources.TfdsSource(data.name, "test")
-  else:
-    layout = data.format or None
-    train = sources.JsonlSource(data.train_path, layout)
-    held_out = sources.JsonlSource(data.eval_path or data.train_path, layout)
-  supervised: sources.Source = train
-  if data.source == "tfds" or data.format:
-    # Worked answers: a teacher puts them into the format to be learnt.
-    supervised = teacher.ThinkAnswerSource(
-      train, config.seed, data.drop_tag_probability
-    )
+  train, held_out, supervised = opening.open_sources(data, config.seed)
   encoder = pipeline.Encoder(text, data.template, dict(data.chat_options))
   has_domain = "domain" in train[0]["extras"]
   fields: dict[str, Any] = {

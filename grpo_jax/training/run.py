@@ -52,6 +52,7 @@ class Result:
       first phase that is evaluated and at the end; None without such a phase.
     num_prompts: Held-out prompts behind them.
     examples: Held-out completions at the end, one per prompt.
+    has_drawn: Whether a phase trains the policy on what it draws.
   """
 
   step: int
@@ -60,6 +61,7 @@ class Result:
   after: dict[str, float] | None
   num_prompts: int
   examples: list[evaluation.Completion]
+  has_drawn: bool
 
 
 class CompileClock:
@@ -274,6 +276,9 @@ def result(run: Run) -> Result:
     after=after,
     num_prompts=run.evaluator.num_prompts,
     examples=run.examples,
+    has_drawn=any(
+      phase.plays and "policy" in phase.trains for phase in run.config.stages
+    ),
   )
 
 
@@ -287,7 +292,11 @@ def make_stream(
   name = config.phases[index]
   phase = config.section(name)
   seed = int(np.random.SeedSequence((config.seed, index)).generate_state(1)[0])
-  make = problem.prompt_stream if phase.plays else problem.supervised_stream
+  make = {
+    0: problem.prompt_stream,
+    1: problem.supervised_stream,
+    2: problem.pair_stream,
+  }[phase.of_kind.num_given]
   num_prompts = phase.num_prompts * phase.max_rounds
   rows = drivers.rows_to_feed(problem, mesh, phase)
   return make(seed, num_prompts, phase.max_prompt_len, rows.tolist())

@@ -161,18 +161,42 @@ class ModelConfig(architecture.Architecture):
     return architecture.TransformerConfig(**{**theirs, **kept})
 
 
+SOURCES = ("task", "tfds", "jsonl", "text", "reasoning_gym")
+# Settings that only some of these read, with their defaults.
+_OF_SOURCES: dict[str, tuple[Any, tuple[str, ...]]] = {
+  "fields": ({}, ("tfds", "jsonl")),
+  "streaming": (False, ("jsonl",)),
+  "separator": ("\n", ("text",)),
+  "datasets": ((), ("reasoning_gym",)),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
   """Where prompts come from.
 
   Attributes:
-    source: "task" (synthetic, `tasks/`), "tfds" or "jsonl".
+    source: "task" (synthetic, `tasks/`), "tfds", "jsonl", "text" (prompts
+      alone) or "reasoning_gym".
     name: Task name, or TFDS dataset name ("gsm8k").
     task_options: Options of the task (`tasks/<name>.py`).
-    train_path: JSON-lines file of training prompts; local or gs://.
-    eval_path: JSON-lines file of held-out prompts; empty: the training file.
-    format: How the rows of a JSON-lines file read; empty: the fields prompt,
-      answer, completion and extras; "gsm8k": question and worked answer.
+    train_split, eval_split: Splits of a TFDS dataset, as "train[:1000]".
+    train_path: File of training prompts, JSON lines or text; local or gs://.
+    eval_path: The same of held-out prompts; empty: the training file.
+    format: How the rows of a JSON-lines file or a TFDS dataset read; empty: the
+      fields prompt, answer, completion and extras, or, of a TFDS dataset with
+      such a name, its own. "gsm8k": question and worked answer. "math": problem
+      and solution with a box. "pairs": prompt, chosen and rejected.
+    fields: Without a format, which fields of the rows are a record's: names
+      `prompt`, `answer`, `completion` and `domain` of theirs, and `extras`, a
+      group of such names.
+    streaming: Leave a JSON-lines file on the disk and read a line when it is
+      its turn, which takes no memory; a file `.index` is made beside it.
+    separator: What stands between the prompts of a text: "\\n", or "\\n\\n" for
+      paragraphs.
+    datasets: Of reasoning-gym: each a group with a `name`, and, if they are to
+      be others than the defaults, `weight`, `settings`, and `level` or
+      `levels` of difficulty (`data/gym.py`).
     tokenizer: Path of a `tokenizer.json` or of a checkpoint's folder, or
       "gsm8k" for the one that comes with the package; empty with a
       `model.checkpoint`: that one's. Unused by tasks, which are made of ids.
@@ -184,6 +208,8 @@ class DataConfig:
       None: what the task needs.
     drop_tag_probability: How often the supervised teacher of worked answers
       ("gsm8k") drops one of its format tags, in [0, 1].
+    rejected_share: Of a file of pairs, the share of rows in [0, 1] of which a
+      supervised phase imitates the rejected text, and not the chosen one.
     environment: Import path "package.module:function" of what makes the
       sessions of an environment on the host (`types.HostEnvironment`): episodes
       of several turns, whose scores are the components of the reward. With a
@@ -197,16 +223,23 @@ class DataConfig:
   train_path: str = ""
   eval_path: str = ""
   format: str = ""
+  train_split: str = "train"
+  eval_split: str = "test"
+  fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  streaming: bool = False
+  separator: str = "\n"
+  datasets: tuple[Mapping[str, Any], ...] = ()
   tokenizer: str = ""
   template: str = "{prompt}"
   chat_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   end_tokens: tuple[str, ...] = ()
   max_prompt_len: int | None = None
   drop_tag_probability: float = 0.0
+  rejected_share: float = 0.0
   environment: str = ""
 
   def __post_init__(self):
-    one_of("data.source", self.source, ("task", "tfds", "jsonl"))
+    one_of("data.source", self.source, SOURCES)
     if "{prompt}" not in self.template and self.template != "chat":
       raise ValueError(
         f"config.data.template={self.template!r} does not contain"
@@ -218,11 +251,30 @@ class DataConfig:
         "config.data.source='jsonl' needs config.data.train_path, a file with"
         " one JSON object per line with a field 'prompt'."
       )
+    if self.source == "text" and not self.train_path:
+      raise ValueError(
+        "config.data.source='text' needs config.data.train_path, a file with a"
+        " prompt on each line."
+      )
+    for name, (default, sources) in _OF_SOURCES.items():
+      value = getattr(self, name)
+      if value != default and self.source not in sources:
+        raise ValueError(
+          f"config.data.{name}={value!r} is for"
+          f" config.data.source={' or '.join(map(repr, sources))}, and it is"
+          f" {self.source!r}; leave one of them as it is."
+        )
+    if self.rejected_share and self.format != "pairs":
+      raise ValueError(
+        f"config.data.rejected_share={self.rejected_share} is for a file of"
+        " pairs; set config.data.format='pairs', or leave it at 0."
+      )
     ranges.check(
       self,
       "config.data",
       max_prompt_len=ranges.SLOTS,
       drop_tag_probability=ranges.SHARE,
+      rejected_share=ranges.SHARE,
     )
 
 

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from grpo_jax.data import sources
+from grpo_jax.data import formats, sources
 from grpo_jax.tasks import copy
 
 SAMPLE = pathlib.Path(__file__).parent / "gsm8k_sample"
@@ -22,7 +22,7 @@ import json, sys
 import tensorflow_datasets as tfds
 from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
-from grpo_jax.data import sources
+from grpo_jax.data import formats, sources
 
 sample, root = sys.argv[1:]
 lines = epath.Path(sample).read_text(encoding="utf-8").splitlines()
@@ -89,7 +89,7 @@ def test_tfds_without_data_says_what_to_set(tmp_path, monkeypatch):
 
 
 def test_gsm8k_answers_and_reasoning_are_parsed():
-  record = sources.gsm8k_record(
+  record = formats.gsm8k_record(
     {
       "question": b" How many? ",
       "answer": b"He has 2*3=<<2*3=6>>6.\nSo <<6*200=1200>>1,200.\n#### 1,200",
@@ -102,9 +102,9 @@ def test_gsm8k_answers_and_reasoning_are_parsed():
     "extras": {},
   }
   with pytest.raises(ValueError, match="no '####'"):
-    sources.gsm8k_record({"question": "a", "answer": "6"})
+    formats.gsm8k_record({"question": "a", "answer": "6"})
   with pytest.raises(ValueError, match=r"\['q'\]; need 'question'"):
-    sources.gsm8k_record({"q": "a"})
+    formats.gsm8k_record({"q": "a"})
 
 
 @pytest.mark.parametrize(("split", "size"), [("train", 7473), ("test", 1319)])

@@ -1,0 +1,58 @@
+"""Preferences that come with the data: DPO on a file of pairs.
+
+    python scripts/make_pairs.py --output=pairs.jsonl
+    python -m experiments.train --config=configs/pairs.py --workdir=runs/pairs \
+        --config.data.train_path=pairs.jsonl
+
+Each line has `prompt`, `chosen` and `rejected`, as text or as lists of messages
+(`data/formats.py`). The made file has small sums: chosen is a thought with an
+answer in tags, rejected the same with a tag missing. The warm start imitates
+both alike, and DPO learns which of them is preferred. What rises is the share
+of well-formed completions.
+
+A reward model learns from the same file in a phase of the kind "comparison":
+
+    config.phases = ("sft", "comparison")
+    config.comparison = config_lib.phase_config("comparison", steps=100)
+"""
+
+from grpo_jax.training import config as config_lib
+
+
+def get_config(algorithm: str = "dpo"):
+  """A small run on pairs; the algorithm is one that compares two."""
+  config = config_lib.default_config(algorithm)
+  config.phases = ("sft", "pairs")
+
+  config.data.source = "jsonl"
+  config.data.format = "pairs"
+  config.data.train_path = "pairs.jsonl"
+  config.data.rejected_share = 0.5
+  config.data.tokenizer = "gsm8k"
+  config.data.max_prompt_len = 16
+
+  config.model.width = 64
+  config.model.num_layers = 2
+  config.model.num_heads = 4
+  config.model.num_kv_heads = 2
+  config.model.mlp_width = 192
+
+  config.sampling.max_new_tokens = 32
+
+  config.rewards.functions = ("think_answer_format",)
+
+  config.sft.steps = 150
+  config.sft.num_prompts = 32
+  config.sft.optimizer.learning_rate = 2e-3
+  config.sft.optimizer.warmup_steps = 10
+
+  config.pairs = config_lib.phase_config("pairs", steps=40, num_prompts=32)
+  config.pairs.optimizer.learning_rate = 1e-4
+  config.pairs.optimizer.warmup_steps = 5
+
+  config.eval.num_prompts = 128
+  config.eval.batch_size = 128
+  config.eval.temperature = 1.0
+  config.eval.every = 20
+  config.checkpoint.every = 20
+  return config

@@ -1,0 +1,220 @@
+"""Tries every dataset of reasoning-gym and writes docs/reasoning_gym.md.
+
+    python -m experiments.rewards.gym_table
+
+Each dataset makes a few problems in two processes, whose strings hash
+differently, and scores its own answers and a wrong one. A dataset can be
+trained on if all of its answers score 1, the wrong one does not, and both
+processes made the same problems. It takes a few minutes on one CPU core.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import multiprocessing
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import app, flags
+
+from grpo_jax import gym
+
+_PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/reasoning_gym.md"
+
+_OUTPUT = flags.DEFINE_string("output", str(_PAGE), "Page to write.")
+_TIMEOUT_S = flags.DEFINE_float(
+  "timeout_s", 60.0, "Longest time for a dataset, seconds.", 1.0
+)
+
+# Problems of each dataset.
+NUM_PROBLEMS = 10
+# No dataset's answer.
+WRONG = "there is no answer"
+
+# A process that imports the package once and has a child for each dataset.
+_TRY = """
+import sys
+from experiments.rewards import gym_table
+gym_table.report(float(sys.argv[1]))
+"""
+
+_INTRODUCTION = """\
+# The datasets of reasoning-gym
+
+    config.data.source = "reasoning_gym"
+    config.data.datasets = ({{"name": "gcd"}}, {{"name": "lcm", "weight": 2.0}})
+    config.rewards.functions = ("reasoning_gym",)
+
+`python -m experiments.rewards.gym_table` has written this page with
+reasoning-gym {version}: {num} datasets with their default settings, {count}
+problems of each. **{good} of them can be trained on as they are.**
+
+- *Seconds*: to make one problem, on average, on one core of a shared CPU; a
+  training step waits for the problems of its prompts if they take longer than
+  the step before it.
+- *Own answer*: the mean score of the dataset's own answers. Below 1, no policy
+  can reach an accuracy of 1, and the warm start learns wrong answers.
+- *Wrong*: the largest score of the text "{wrong}".
+- *Same*: whether two processes made the same problems. Otherwise a run that is
+  resumed reads other problems than one that is not, and the verifier, which
+  makes a problem anew, refuses to score another one's answer.
+- *JSON*: whether all of an entry survives JSON. Nothing here needs it, since
+  records name the problem and do not hold it.
+- *Characters*: the longest of the questions.
+
+| dataset | seconds | own answer | wrong | same | JSON | characters | verdict |
+|---------|--------:|-----------:|------:|------|------|-----------:|---------|
+"""
+
+
+def attempt(name: str) -> dict[str, Any]:
+  """What a dataset does with its default settings.
+
+  Returns:
+    Numbers of the table, and a digest of all that was made.
+  """
+  gym.check(name, "{}", None)
+  digest = hashlib.sha256()
+  own, wrong, sizes, survive = [], [], [], True
+  seconds = 0.0
+  for seed in range(NUM_PROBLEMS):
+    start = time.perf_counter()
+    made = gym.problem(name, "{}", None, seed)
+    seconds += time.perf_counter() - start
+    answer = made.entry["answer"]
+    digest.update(repr((made.entry["question"], answer)).encode())
+    survive &= _survives_json(made.entry)
+    sizes.append(len(made.entry["question"]))
+    own.append(None if answer is None else made.score(answer))
+    wrong.append(_score(made, WRONG))
+  return {
+    "seconds": seconds / NUM_PROBLEMS,
+    "own": None if None in own else statistics.fmean(own),
+    "wrong": None if None in wrong else max(wrong),
+    "json": survive,
+    "characters": max(sizes),
+    "digest": digest.hexdigest(),
+  }
+
+
+def report(timeout_s: float) -> None:
+  """Prints the results by name, as JSON: of `attempt`, or what it raised."""
+  found = {}
+  context = multiprocessing.get_context("fork")
+  for name in gym.names():
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_send, args=(sender, name), daemon=True)
+    child.start()
+    if receiver.poll(timeout_s):
+      found[name] = receiver.recv()
+    else:
+      found[name] = {"error": f"takes more than {timeout_s:g} s"}
+    child.kill()
+    child.join()
+  print("\n" + json.dumps(found))
+
+
+def _send(sender: Any, name: str) -> None:
+  try:
+    result = attempt(name)
+  except Exception as error:  # Of any kind: the table says which.
+    result = {"error": f"{error} ({type(error).__name__})"}
+  sender.send(result)
+
+
+def _score(made: gym.Problem, answer: str) -> float | None:
+  """A score, or None where the dataset fails on such an answer."""
+  try:
+    return made.score(answer)
+  except Exception:  # Of any kind, as a worker of the pool takes it.
+    return None
+
+
+def _survives_json(entry: Mapping[str, Any]) -> bool:
+  try:
+    return json.loads(json.dumps(entry)) == entry
+  except (TypeError, ValueError):
+    return False
+
+
+def attempts(hash_seed: str, timeout_s: float) -> dict[str, dict[str, Any]]:
+  """What a process of its own reports of all datasets."""
+  done = subprocess.run(
+    [sys.executable, "-c", _TRY, str(timeout_s)],
+    env={**os.environ, "PYTHONHASHSEED": hash_seed},
+    stdout=subprocess.PIPE,
+    text=True,
+    check=True,
+  )
+  return json.loads(done.stdout.strip().rpartition("\n")[2])
+
+
+def verdict(results: Sequence[Mapping[str, Any]]) -> str:
+  """Why a dataset cannot be trained on as it is, or "good"."""
+  first = results[0]
+  for result in results:
+    if "error" in result:
+      # All but the last line of a message is ours.
+      return str(result["error"]).splitlines()[-1][-120:].replace("|", "/")
+  if first["digest"] != results[1]["digest"]:
+    return "other problems in every process"
+  if first["own"] is None:
+    return "gives no answers"
+  if first["own"] < 1:
+    return "its own answers are not right"
+  if first["wrong"] is None:
+    return "fails on a wrong answer, which is then unscored"
+  return "good" if first["wrong"] < 1 else "a wrong answer is right"
+
+
+def row(name: str, results: Sequence[Mapping[str, Any]]) -> str:
+  """A line of the table."""
+  first = results[0]
+  cells = [name]
+  if any("error" in result for result in results):
+    cells += [""] * 6
+  else:
+    own = "none" if first["own"] is None else f"{first['own']:.2f}"
+    same = first["digest"] == results[1]["digest"]
+    cells += [
+      f"{first['seconds']:.4f}",
+      own,
+      "fails" if first["wrong"] is None else f"{first['wrong']:.2f}",
+      "yes" if same else "no",
+      "yes" if first["json"] else "no",
+      str(first["characters"]),
+    ]
+  return f"| {' | '.join([*cells, verdict(results)])} |"
+
+
+def page(found: Mapping[str, Sequence[Mapping[str, Any]]], version: str) -> str:
+  """The page for these results by name."""
+  good = sum(verdict(results) == "good" for results in found.values())
+  text = _INTRODUCTION.format(
+    version=version,
+    num=len(found),
+    count=NUM_PROBLEMS,
+    good=good,
+    wrong=WRONG,
+  )
+  return text + "\n".join(row(*item) for item in found.items()) + "\n"
+
+
+def main(argv: Sequence[str]) -> None:
+  del argv
+  first, second = (attempts(seed, _TIMEOUT_S.value) for seed in ("1", "2"))
+  found = {name: [first[name], second[name]] for name in first}
+  version = importlib.metadata.version("reasoning-gym")
+  pathlib.Path(_OUTPUT.value).write_text(page(found, version), encoding="utf-8")
+
+
+if __name__ == "__main__":
+  app.run(main)

@@ -1,0 +1,405 @@
+r"""From the fields of a dataset to those of a record.
+
+    formats.conversion("gsm8k")({"question": "1 + 1?", "answer": "#### 2"})
+    formats.conversion(fields={"prompt": "q", "answer": "a"})({"q": "1 + 1?"})
+
+A conversion takes a row as a file has it, text as `str` or UTF-8 `bytes`, and
+returns a record (`sources`). Datasets that are known have an entry in
+`FORMATS`; of others a mapping says which field is which.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Record = dict[str, Any]
+Row = Mapping[str, Any]
+Conversion = Callable[[Row], Record]
+
+# Field -> (type, what the error message says, default; required if `...`).
+_FIELDS: dict[str, tuple[type, str, Any]] = {
+  "prompt": (str, "a string", ...),
+  "answer": (str, "a string", ""),
+  "completion": (str, "a string", None),
+  "extras": (dict, "an object", {}),
+}
+_CALCULATOR = re.compile(r"<<[^>]*>>")
+
+
+def conversion(
+  format: str | None = None, fields: Mapping[str, Any] | None = None
+) -> Conversion:
+  """How rows become records.
+
+  Args:
+    format: Key of `FORMATS`, or None.
+    fields: Names of the record's fields -> those of the row, as in
+      `mapped_record`; without a format. None and {}: they are the same.
+
+  Raises:
+    ValueError: Unknown format; both are given; or a name in `fields` is none of
+      a record's.
+  """
+  if format is not None:
+    if format not in FORMATS:
+      raise ValueError(
+        f"config.data.format: unknown format {format!r}; known:"
+        f" {sorted(FORMATS)}, or none for the fields prompt, answer,"
+        " completion, extras."
+      )
+    if fields:
+      raise ValueError(
+        f"config.data.fields={dict(fields)}: the format {format!r} knows its"
+        " fields; leave one of the two empty."
+      )
+    return FORMATS[format]
+  if not fields:
+    return plain_record
+  known = (*_FIELDS, "domain")
+  if unknown := fields.keys() - {*known}:
+    raise ValueError(
+      f"config.data.fields has {sorted(unknown)}; a record has only"
+      f" {', '.join(known)}. Put what a verifier reads under 'extras'."
+    )
+  if "prompt" not in fields:
+    raise ValueError(
+      f"config.data.fields={dict(fields)} lacks 'prompt'; name the field of the"
+      " dataset that has the question."
+    )
+  return functools.partial(mapped_record, dict(fields))
+
+
+def plain_record(raw: Row) -> Record:
+  """Checks a row whose fields are those of a record."""
+  record: Record = {}
+  for field, (kind, description, default) in _FIELDS.items():
+    value = raw.get(field)
+    if value is None and default is not ...:
+      value = default
+    elif not isinstance(value, kind):
+      raise ValueError(f"found {field!r} = {value!r:.60}; need {description}.")
+    record[field] = value
+  if unknown := raw.keys() - _FIELDS.keys():
+    raise ValueError(
+      f"found the fields {sorted(unknown)}; need only {list(_FIELDS)}. Put"
+      " what a verifier reads under 'extras'; or name fields in"
+      " config.data.fields."
+    )
+  if "domain" in (extras := record["extras"]):
+    # An array, so that it reaches the loss (weights of the KL by domain).
+    domain = extras["domain"]
+    if type(domain) is not int or not 0 <= domain <= np.iinfo(np.int32).max:
+      raise ValueError(
+        f"found the domain {domain!r:.60} in 'extras'; need a number from 0 on,"
+        " of at most 31 bits."
+      )
+    record["extras"] = {**extras, "domain": np.int32(extras["domain"])}
+  return record
+
+
+def mapped_record(fields: Mapping[str, Any], raw: Row) -> Record:
+  """Takes the fields of a record from fields of other names.
+
+  Args:
+    fields: `prompt`, `answer`, `completion` and `domain` -> a name in `raw`;
+      `extras` -> a mapping of such names. An answer may be a number, and is
+      its text then.
+    raw: A row; more fields in it do not matter.
+
+  Raises:
+    ValueError: A field is missing (the message lists those that exist), or is
+      nothing that a record has there.
+  """
+
+  def found(name: str) -> Any:
+    if name not in raw:
+      raise ValueError(
+        f"found no field {name!r}; the dataset has {sorted(raw)}. Correct"
+        " config.data.fields."
+      )
+    return _plain(raw[name])
+
+  record: Record = {
+    field: found(name)
+    for field, name in fields.items()
+    if field in ("prompt", "answer", "completion")
+  }
+  answer = record.get("answer", "")
+  if isinstance(answer, (int, float)) and not isinstance(answer, bool):
+    record["answer"] = str(answer)
+  extras = {
+    name: found(theirs) for name, theirs in fields.get("extras", {}).items()
+  }
+  if "domain" in fields:
+    extras["domain"] = found(fields["domain"])
+  return plain_record({**record, "extras": extras})
+
+
+def _plain(value: Any) -> Any:
+  """A value without NumPy and bytes, as a verifier in a process reads it."""
+  if isinstance(value, np.ndarray):
+    return _plain(value.tolist())
+  if isinstance(value, np.generic):
+    return value.item()
+  if isinstance(value, bytes):
+    return value.decode()
+  if isinstance(value, Mapping):
+    return {str(name): _plain(x) for name, x in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [_plain(x) for x in value]
+  return value
+
+
+def _text(who: str, raw: Row, field: str) -> str:
+  value = raw[field]
+  if isinstance(value, bytes):
+    value = value.decode()
+  if not isinstance(value, str):
+    raise ValueError(f"{who}: found {field!r} = {value!r:.60}; need a string.")
+  return value
+
+
+def gsm8k_record(raw: Row) -> Record:
+  """Converts a GSM8K question with its worked solution.
+
+  The solution ends in `#### 1,234`. The answer loses its thousands separators;
+  the reasoning before it loses the calculator annotations `<<2*3=6>>`.
+
+  Args:
+    raw: `question` and `answer` as text or UTF-8 bytes.
+
+  Returns:
+    A record whose completion is the reasoning alone, for `teacher`.
+
+  Raises:
+    ValueError: A field is missing or no text, or there is no `####` line.
+
+  Source: Cobbe et al., "Training Verifiers to Solve Math Word Problems",
+  arXiv:2110.14168.
+  """
+  if not {"question", "answer"} <= raw.keys():
+    raise ValueError(
+      f"gsm8k_record: found the fields {sorted(raw)}; need 'question' and"
+      " 'answer'."
+    )
+  question = _text("gsm8k_record", raw, "question")
+  solution = _text("gsm8k_record", raw, "answer")
+  reasoning, separator, answer = solution.rpartition("####")
+  if not separator:
+    raise ValueError(
+      f"gsm8k_record: the solution {solution[-60:]!r} has no '####' before"
+      " its final answer."
+    )
+  return {
+    "prompt": question.strip(),
+    "answer": answer.strip().replace(",", ""),
+    "completion": _CALCULATOR.sub("", reasoning).strip(),
+    "extras": {},
+  }
+
+
+# The subjects of MATH; the number of a domain is the place in this list.
+MATH_TYPES = (
+  "Algebra",
+  "Counting & Probability",
+  "Geometry",
+  "Intermediate Algebra",
+  "Number Theory",
+  "Prealgebra",
+  "Precalculus",
+)
+_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_BARE = re.compile(r"\\[A-Za-z]+|[^\s$\\{}]+")
+
+
+def math_record(raw: Row) -> Record:
+  r"""Converts a problem of MATH with its solution.
+
+  The answer is what the solution's last box has. `level` ("Level 3", or 3) and
+  `type` ("Algebra"; MATH-500 calls it `subject`) become extras, and the type
+  also the domain: its place in `MATH_TYPES`.
+
+  Args:
+    raw: `problem` and `solution`; `answer`, where the solution has no box;
+      `level`, `type` or `subject`, if all rows have them.
+
+  Returns:
+    A record whose completion is the solution, with its box.
+
+  Raises:
+    ValueError: A field is missing or no text, there is no answer, or the type
+      is unknown.
+
+  Source: Hendrycks et al., "Measuring Mathematical Problem Solving With the
+  MATH Dataset", arXiv:2103.03874.
+  """
+  if not {"problem", "solution"} <= raw.keys():
+    raise ValueError(
+      f"math_record: found the fields {sorted(raw)}; need 'problem' and"
+      " 'solution'."
+    )
+  solution = _text("math_record", raw, "solution").strip()
+  answer = gold_box(solution)
+  if answer is None and "answer" in raw:
+    answer = _text("math_record", raw, "answer")
+  if answer is None:
+    raise ValueError(
+      f"math_record: the solution {solution[-60:]!r} has no '\\boxed{{…}}', and"
+      " there is no field 'answer'."
+    )
+  extras: dict[str, Any] = {}
+  if "level" in raw:
+    extras["level"] = _level(raw["level"])
+  if field := next((name for name in ("type", "subject") if name in raw), ""):
+    extras["type"] = _text("math_record", raw, field)
+    if extras["type"] not in MATH_TYPES:
+      raise ValueError(
+        f"math_record: found {field!r} = {extras['type']!r:.60}; known are"
+        f" {', '.join(MATH_TYPES)}. Take the field out, or use"
+        " config.data.fields."
+      )
+    extras["domain"] = np.int32(MATH_TYPES.index(extras["type"]))
+  return {
+    "prompt": _text("math_record", raw, "problem").strip(),
+    "answer": answer.strip(),
+    "completion": solution,
+    "extras": extras,
+  }
+
+
+def _level(value: Any) -> int:
+  """3 of "Level 3" or 3; 0 where it is "Level ?", as of two problems."""
+  if isinstance(value, bytes):
+    value = value.decode()
+  digits = re.fullmatch(r"(?:Level )?([0-9?])", str(value))
+  if digits is None:
+    raise ValueError(
+      f"math_record: found 'level' = {value!r:.60}; need 'Level 3', or 3."
+    )
+  return 0 if digits[1] == "?" else int(digits[1])
+
+
+def gold_box(text: str) -> str | None:
+  r"""What the last box of a solution has, or None.
+
+  More than a completion may write (`rewards/answers.py`) is a box here, since
+  solutions have it: `\fbox{2}`, `\boxed 2`. A box that is not closed is none.
+  """
+  for box in reversed(list(_BOX.finditer(text))):
+    start = box.end()
+    if not text.startswith("{", start):
+      if bare := _BARE.match(text, start):
+        return bare.group()
+      continue
+    depth = 0
+    for token in _BRACE.finditer(text, start):
+      depth += {"{": 1, "}": -1}.get(token.group(), 0)
+      if not depth:
+        return text[start + 1 : token.start()]
+  return None
+
+
+def pair_record(raw: Row) -> Record:
+  """Converts a prompt with two completions of which one was preferred.
+
+  Args:
+    raw: `prompt`, `chosen` and `rejected`, each a text or a chat: a list of
+      {"role": …, "content": …}. Of a chat of completions the last message is
+      the assistant's, and is the completion. Without `prompt`, both chats
+      begin with the same message of the user. More fields do not matter.
+
+  Returns:
+    A record with the chosen text as its completion, and `rejected`.
+
+  Raises:
+    ValueError: A field is missing or neither a text nor such a chat; the chats
+      differ before the end; or both texts are the same.
+  """
+  if not {"chosen", "rejected"} <= raw.keys():
+    raise ValueError(
+      f"pair_record: found the fields {sorted(raw)}; need 'prompt', 'chosen'"
+      " and 'rejected'."
+    )
+  chosen, before = _reply(raw, "chosen")
+  rejected, also_before = _reply(raw, "rejected")
+  prompt = raw.get("prompt")
+  if prompt is None:
+    if not before or before != also_before:
+      raise ValueError(
+        "pair_record: found no 'prompt'; need one, or 'chosen' and 'rejected'"
+        " as chats that begin with the same message of the user."
+      )
+    prompt = before
+  if not isinstance(prompt, str):
+    prompt = _question(prompt)
+  if chosen == rejected:
+    raise ValueError(
+      f"pair_record: 'chosen' and 'rejected' are the same text {chosen!r:.60};"
+      " nothing is preferred. Take the row out."
+    )
+  return {
+    "prompt": prompt,
+    "answer": "",
+    "completion": chosen,
+    "rejected": rejected,
+    "extras": {},
+  }
+
+
+def _reply(raw: Row, field: str) -> tuple[str, Sequence[Any]]:
+  """The text of a completion, and the messages before it in its chat."""
+  value = raw[field]
+  if isinstance(value, str):
+    return value, ()
+  messages = _messages(value, field)
+  if messages[-1]["role"] != "assistant":
+    raise ValueError(
+      f"pair_record: the last message of {field!r} is of"
+      f" {messages[-1]['role']!r:.20}; need one of 'assistant'."
+    )
+  return messages[-1]["content"], messages[:-1]
+
+
+def _question(value: Any) -> str:
+  """The text of a chat of one message of the user."""
+  messages = _messages(value, "prompt")
+  if len(messages) != 1 or messages[0]["role"] != "user":
+    roles = [message["role"] for message in messages]
+    raise ValueError(
+      f"pair_record: the prompt is a chat of {roles!r:.60}; need a single"
+      " message of 'user'. Write longer chats out as text."
+    )
+  return messages[0]["content"]
+
+
+def _messages(value: Any, field: str) -> list[dict[str, str]]:
+  is_chat = (
+    isinstance(value, list)
+    and value
+    and all(
+      isinstance(message, dict)
+      and isinstance(message.get("role"), str)
+      and isinstance(message.get("content"), str)
+      for message in value
+    )
+  )
+  if not is_chat:
+    raise ValueError(
+      f"pair_record: found {field!r} = {value!r:.60}; need a string, or a list"
+      " of messages with a 'role' and a 'content'."
+    )
+  return value
+
+
+# Rows of a known dataset -> records; shared by TFDS and JSON lines.
+FORMATS: dict[str, Conversion] = {
+  "gsm8k": gsm8k_record,
+  "math": math_record,
+  "pairs": pair_record,
+}

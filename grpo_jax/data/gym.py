@@ -1,0 +1,198 @@
+"""Problems of reasoning-gym as a source: endless, and the same for a seed.
+
+    GymSource(({"name": "gcd"}, {"name": "lcm", "weight": 2.0}), "train", 0)
+
+Record i is a function of (datasets, split, seed, i), so a run resumes exactly,
+and several processes need not agree on anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from grpo_jax import gym
+from grpo_jax.data.formats import Record
+
+# Records of a source: more than a run reads.
+_SIZE = 2**31 - 1
+# Of all questions one in so many is for evaluation, whatever the seed.
+_ONE_IN = 4
+# Draws of a question for the wanted split. If half of all are for evaluation or
+# for training, a thousand in a row are not: then there are too few questions.
+_MAX_DRAWS = 1000
+
+_KNOWN = ("name", "weight", "settings", "level", "levels")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Dataset:
+  """One entry of `GymSource.datasets`, checked.
+
+  Attributes:
+    name: Of the dataset.
+    weight: Its problems are drawn in proportion.
+    settings: A JSON object.
+    levels: (first record, level or None), ascending from record 0.
+  """
+
+  name: str
+  weight: float
+  settings: str
+  levels: tuple[tuple[int, int | None], ...]
+
+  def level(self, index: int) -> int | None:
+    """The level of difficulty of a record."""
+    return [level for start, level in self.levels if start <= index][-1]
+
+
+class GymSource:
+  """Problems of several datasets, drawn by their weights.
+
+  Attributes:
+    starts: Records at which the difficulty changes; all before one of them are
+      read before those behind it.
+    num_domains: The domain of a record is the place of its dataset.
+  """
+
+  def __init__(
+    self, datasets: Sequence[Mapping[str, Any]], split: str, seed: int
+  ):
+    """Checks the datasets; problems are made when they are read.
+
+    A question whose checksum is divisible by 4 is for evaluation only, and any
+    other for training only. So no question is in both, whatever the seeds; in
+    each split, a dataset of few questions repeats them.
+
+    Args:
+      datasets: Each has a `name`, and may have a `weight` (1 by default), the
+        `settings` of its config, and a `level` of difficulty of its
+        curriculum, or `levels`: pairs (n, level), of the n-th prompt of a
+        phase and those after it. The held-out split has the last level alone.
+      split: "train" or "test".
+      seed: Non-negative.
+
+    Raises:
+      ImportError: reasoning-gym is missing.
+      ValueError: There is no such dataset, setting or level; the message lists
+        those that exist.
+    """
+    self._datasets = [_checked(i, entry) for i, entry in enumerate(datasets)]
+    if not self._datasets:
+      raise ValueError(
+        "GymSource: config.data.datasets is empty; name at least one dataset,"
+        " as ({'name': 'gcd'},)."
+      )
+    weights = np.array([dataset.weight for dataset in self._datasets])
+    self._shares = weights / weights.sum()
+    self._seed = seed
+    self._split_key = zlib.crc32(split.encode())
+    self._is_held_out = split != "train"
+    firsts = {start for d in self._datasets for start, _ in d.levels}
+    self.starts = (0,) if self._is_held_out else tuple(sorted(firsts))
+    self.num_domains = len(self._datasets)
+
+  def __len__(self) -> int:
+    return _SIZE
+
+  def __getitem__(self, index: int) -> Record:
+    rng = np.random.default_rng((self._seed, index, self._split_key))
+    domain = int(rng.choice(len(self._datasets), p=self._shares))
+    dataset = self._datasets[domain]
+    level = dataset.level(_SIZE if self._is_held_out else index)
+    for _ in range(_MAX_DRAWS):
+      seed = int(rng.integers(gym.MAX_SEED))
+      made = gym.problem(dataset.name, dataset.settings, level, seed)
+      question = made.entry["question"]
+      if _for_evaluation(question) == self._is_held_out:
+        break
+    else:
+      wanted = "evaluation" if self._is_held_out else "training"
+      raise ValueError(
+        f"GymSource: the dataset {dataset.name!r} made {_MAX_DRAWS} problems"
+        f" and none for {wanted}; it has too few different questions. Widen its"
+        " 'settings', or leave it out."
+      )
+    answer = made.entry["answer"]
+    return {
+      "prompt": question,
+      "answer": "" if answer is None else str(answer),
+      "completion": None if answer is None else str(answer),
+      "extras": {
+        "dataset": dataset.name,
+        "settings": json.loads(dataset.settings),
+        "level": level,
+        "seed": seed,
+        "domain": np.int32(domain),
+      },
+    }
+
+
+def _for_evaluation(question: str) -> bool:
+  return zlib.crc32(question.encode()) % _ONE_IN == 0
+
+
+def _checked(place: int, entry: Mapping[str, Any]) -> _Dataset:
+  """An entry of `config.data.datasets`, or an error that says what it lacks."""
+  where = f"config.data.datasets[{place}]"
+  if unknown := entry.keys() - {*_KNOWN}:
+    raise ValueError(
+      f"GymSource: {where} has {sorted(unknown)}; it may have"
+      f" {', '.join(_KNOWN)}."
+    )
+  if not isinstance(entry.get("name"), str):
+    raise ValueError(
+      f"GymSource: {where} has the name {entry.get('name')!r}; needed is that"
+      f" of a dataset: one of {', '.join(gym.names())}."
+    )
+  weight = entry.get("weight", 1.0)
+  if not isinstance(weight, (int, float)) or not 0 < weight < 1e9:
+    raise ValueError(
+      f"GymSource: {where} has the weight {weight!r}; needed is a positive"
+      " number. To leave a dataset out, take its entry away."
+    )
+  if "level" in entry and "levels" in entry:
+    raise ValueError(f"GymSource: {where} has both 'level' and 'levels'.")
+  settings = entry.get("settings", {})
+  dataset = _Dataset(
+    entry["name"],
+    float(weight),
+    json.dumps(_plain(settings), sort_keys=True),
+    _levels(where, entry.get("levels", ((0, entry.get("level")),))),
+  )
+  for _, level in dataset.levels:
+    gym.check(dataset.name, dataset.settings, level)
+  return dataset
+
+
+def _levels(where: str, given: Any) -> tuple[tuple[int, int | None], ...]:
+  levels = tuple(tuple(pair) for pair in given)
+  starts = [pair[0] for pair in levels if len(pair) == 2]
+  numbers = [pair[1] for pair in levels if len(pair) == 2]
+  if (
+    len(starts) != len(levels)
+    or not all(type(start) is int and start < _SIZE for start in starts)
+    or starts[:1] != [0]
+    or starts != sorted(set(starts))
+    or not all(x is None or (type(x) is int and x >= 0) for x in numbers)
+  ):
+    raise ValueError(
+      f"GymSource: {where} has the levels {levels}; needed are pairs (prompts"
+      " read before, level) with ascending first numbers from 0 on, as ((0, 0),"
+      " (4000, 1))."
+    )
+  return levels  # type: ignore[return-value]
+
+
+def _plain(value: Any) -> Any:
+  """Settings as JSON has them; groups of a config are mappings of a kind."""
+  if hasattr(value, "items"):
+    return {name: _plain(x) for name, x in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [_plain(x) for x in value]
+  return value

@@ -1,0 +1,245 @@
+"""JSON lines that stay on disk: ten million of them take no memory.
+
+An index says where each line begins. It is made once, in one pass over the
+file, and kept beside it:
+
+    data.jsonl          the lines
+    data.jsonl.index    64 bytes that say which file it is of, then one int64
+                        for each line that is not empty: the byte it begins at
+
+A line is read, parsed and checked when its record is asked for.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import os
+import pathlib
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import logging
+from etils import epath
+
+from grpo_jax.data import formats, json_lines, sources
+from grpo_jax.data.formats import Record
+
+_BLOCK = 2**22  # Bytes that are looked at at once.
+_ENDS = 2**16  # Bytes of the head and of the tail that are part of the mark.
+_VERSION = b"grpolns1"
+_HEADER = struct.Struct("<8sqqqI28x")  # 64 bytes; see `_Mark`.
+
+
+class _Mark(NamedTuple):
+  """What tells a file from another one, or from its later self.
+
+  Attributes:
+    size: Bytes.
+    changed: Time of its last change, nanoseconds.
+    checksum: Of its first and last bytes.
+  """
+
+  size: int
+  changed: int
+  checksum: int
+
+
+class StreamedJsonlSource:
+  """JSON objects, one a line, read from the disk one at a time.
+
+  Attributes:
+    starts: One part: see `sources.starts`.
+  """
+
+  starts = (0,)
+
+  def __init__(
+    self,
+    path: epath.PathLike,
+    format: str | None = None,
+    fields: Mapping[str, Any] | None = None,
+  ):
+    """Opens the index, or makes it in one pass over the file.
+
+    Args:
+      path: Local file as for `sources.JsonlSource`; it must not change while
+        it is read. Lines are checked when they are read, and the first one
+        now.
+      format, fields: As in `formats.conversion`.
+
+    Raises:
+      FileNotFoundError: There is no such file.
+      OSError: There is no folder to keep the index in.
+      ValueError: The file lies in a bucket, or has no records; the first is
+        malformed; or unknown format.
+    """
+    self._convert = formats.conversion(format, fields)
+    if "://" in os.fspath(path):
+      raise ValueError(
+        f"StreamedJsonlSource: {path} is not on a disk of this machine, where"
+        " lines could be read one at a time. Copy it here, as `gcloud storage"
+        " cp` does, and set config.data.train_path (and eval_path) to the copy;"
+        " or set config.data.streaming=False, which holds it in memory."
+      )
+    found = sources.existing("StreamedJsonlSource", path, "a .jsonl file")
+    self._path = pathlib.Path(found).absolute()
+    mark = _mark(self._path)
+    index = _usable_index(self._path, mark) or _made_index(self._path, mark)
+    self._size = mark.size
+    num_lines = (index.stat().st_size - _HEADER.size) // 8
+    if not num_lines:
+      raise ValueError(
+        f"StreamedJsonlSource: {path} has no records; need at least 1."
+      )
+    self._begins = np.memmap(
+      index, "<i8", mode="r", offset=_HEADER.size, shape=(num_lines,)
+    )
+    self._file = os.open(self._path, os.O_RDONLY)
+    self._has_domain: bool | None = None
+    self._has_domain = "domain" in self[0]["extras"]
+
+  def __del__(self):
+    if hasattr(self, "_file"):
+      os.close(self._file)
+
+  def __len__(self) -> int:
+    return len(self._begins)
+
+  def __getitem__(self, index: int) -> Record:
+    begin = int(self._begins[index])
+    last = index + 1 == len(self._begins)
+    end = self._size if last else int(self._begins[index + 1])
+    # Empty lines may follow, which no entry begins.
+    line = os.pread(self._file, end - begin, begin).partition(b"\n")[0]
+    try:
+      record = json_lines.record(line, self._convert)
+      if record is None:
+        raise ValueError("found an empty line; has the file changed?")
+      if self._has_domain not in (None, "domain" in record["extras"]):
+        raise ValueError(
+          "found a 'domain' in 'extras' of this record or of the first one, and"
+          " not in both; need all or none."
+        )
+    except ValueError as error:
+      number = _line_number(self._path, begin)
+      raise ValueError(
+        f"StreamedJsonlSource: {self._path}:{number}: {error}"
+      ) from error
+    return record
+
+
+def _mark(path: pathlib.Path) -> _Mark:
+  found = path.stat()
+  with path.open("rb") as file:
+    checksum = zlib.crc32(file.read(_ENDS))
+    file.seek(max(found.st_size - _ENDS, 0))
+    checksum = zlib.crc32(file.read(_ENDS), checksum)
+  return _Mark(found.st_size, found.st_mtime_ns, checksum)
+
+
+def _places(path: pathlib.Path) -> list[pathlib.Path]:
+  """Where an index may lie: beside the file, or else in the user's cache."""
+  cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+  name = hashlib.sha256(os.fspath(path).encode()).hexdigest()[:32]
+  return [
+    path.with_name(path.name + ".index"),
+    pathlib.Path(cache) / "grpo_jax" / f"{name}.index",
+  ]
+
+
+def _usable_index(path: pathlib.Path, mark: _Mark) -> pathlib.Path | None:
+  """An index of this very file, or None."""
+  for place in _places(path):
+    if not place.exists():
+      continue
+    with place.open("rb") as file:
+      header = file.read(_HEADER.size)
+    size = place.stat().st_size - _HEADER.size
+    if len(header) == _HEADER.size and size % 8 == 0:
+      version, *numbers = _HEADER.unpack(header)
+      if version == _VERSION and numbers == [size // 8, *mark[:2], mark[2]]:
+        return place
+  return None
+
+
+def _made_index(path: pathlib.Path, mark: _Mark) -> pathlib.Path:
+  """Makes the index in the first place that can be written."""
+  complaints = []
+  for place in _places(path):
+    try:
+      place.parent.mkdir(parents=True, exist_ok=True)
+      # Under another name until it is complete: a killed process leaves no
+      # index that looks whole, and several processes make one each.
+      descriptor, name = tempfile.mkstemp(dir=place.parent, prefix=".index-")
+    except OSError as error:
+      complaints.append(str(error))
+      continue
+    logging.info("%s: making the index of lines %s", path, place)
+    try:
+      os.fchmod(descriptor, 0o644)  # Others may use it, who read the file.
+      with os.fdopen(descriptor, "wb") as file:
+        _write_index(file, path, mark)
+      os.replace(name, place)
+    except BaseException:
+      os.unlink(name)
+      raise
+    return place
+  raise OSError(
+    f"StreamedJsonlSource: no place for the index of {path}:"
+    f" {'; '.join(complaints)}. Make its folder writable, or set the"
+    " environment variable XDG_CACHE_HOME to a folder that is."
+  )
+
+
+def _write_index(file: Any, path: pathlib.Path, mark: _Mark) -> None:
+  file.write(bytes(_HEADER.size))
+  count = 0
+  for begins in _begins(path):
+    begins.astype("<i8").tofile(file)
+    count += len(begins)
+  file.seek(0)
+  file.write(_HEADER.pack(_VERSION, count, *mark))
+  file.flush()
+  os.fsync(file.fileno())
+
+
+def _begins(path: pathlib.Path) -> Iterator[np.ndarray]:
+  """Places in the file at which lines begin that are not empty, in order."""
+  with path.open("rb") as file:
+    at = len(codecs.BOM_UTF8) * (file.read(3) == codecs.BOM_UTF8)
+    file.seek(at)
+    rest = b""
+    while block := file.read(_BLOCK):
+      block = rest + block
+      whole, newline, rest = block.rpartition(b"\n")
+      yield at + _of_block(whole + newline)
+      at += len(whole) + len(newline)
+    yield at + _of_block(rest + b"\n")
+
+
+def _of_block(block: bytes) -> np.ndarray:
+  """As `_begins`, of a block that ends with a line."""
+  ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
+  begins = np.concatenate([[0], ends[:-1] + 1]) if ends.size else ends
+  # Nearly all lines begin with a brace: only others are looked at one by one.
+  data = np.frombuffer(block, np.uint8)
+  kept = data[begins] == ord("{")
+  for i in np.flatnonzero(~kept):
+    line = block[begins[i] : ends[i]]
+    kept[i] = bool(line.decode("utf-8", "replace").strip())
+  return begins[kept]
+
+
+def _line_number(path: pathlib.Path, begin: int) -> int:
+  """The number, from 1 on, of the line that begins at this byte."""
+  count, left = 1, begin
+  with path.open("rb") as file:
+    while left and (block := file.read(min(left, _BLOCK))):
+      count += block.count(b"\n")
+      left -= len(block)
+  return count

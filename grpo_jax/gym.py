@@ -1,0 +1,174 @@
+"""Problems of reasoning-gym, made alike wherever they are needed.
+
+    made = gym.problem("gcd", "{}", None, 7)
+    made.entry["question"], made.score("12")
+
+A problem is a function of (dataset, settings, level, seed), so the process that
+scores an answer makes the problem anew and needs no copy of it. `data` and
+`rewards` share this file; it knows neither.
+
+Source: Stojanovski et al., "Reasoning Gym: Reasoning Environments for
+Reinforcement Learning with Verifiable Rewards", arXiv:2505.24760.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import json
+import threading
+from typing import Any
+
+# Seeds of problems are below it: one of the datasets seeds NumPy's old
+# generator, which takes no more than 32 bits.
+MAX_SEED = 2**31
+
+# Datasets that read files when they begin, which takes up to half a second.
+# One object makes all their problems: of each of them a problem is a function
+# of the object's seed, which is not true of all datasets (`gym_test.py`).
+RESEEDED = (
+  *("arc_agi", "caesar_cipher", "codeio", "emoji_mystery", "figlet_font"),
+  *("group_anagrams", "letter_counting", "letter_jumble", "n_queens"),
+  *("rush_hour", "sentence_reordering", "spell_backward", "word_ladder"),
+  *("word_sequence_reversal", "word_sorting"),
+)
+_reseeding = threading.Lock()  # Streams make problems in threads of their own.
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+  """One problem with its dataset.
+
+  Attributes:
+    dataset: Of reasoning-gym, with this problem alone in it.
+    entry: Its `question`, `answer` (text, or None) and `metadata`.
+  """
+
+  dataset: Any
+  entry: dict[str, Any]
+
+  def score(self, answer: str) -> float:
+    """What the dataset says of an answer, usually in [0, 1]."""
+    return float(self.dataset.score_answer(answer, self.entry))
+
+
+def _factory() -> Any:
+  try:
+    import reasoning_gym
+  except ImportError as error:
+    raise ImportError(
+      "reasoning-gym: the package is not installed; run"
+      " `pip install 'grpo-jax[gym]'`."
+    ) from error
+  return reasoning_gym.factory
+
+
+def names() -> tuple[str, ...]:
+  """The datasets that there are, in alphabetical order.
+
+  Raises:
+    ImportError: The package is missing.
+  """
+  return tuple(sorted(_factory().DATASETS))
+
+
+def check(name: str, settings: str, level: int | None) -> None:
+  """Raises unless there is such a dataset with such settings.
+
+  Args:
+    name: Of the dataset.
+    settings: A JSON object with fields of the dataset's config.
+    level: Of difficulty, as in `problem`.
+
+  Raises:
+    ImportError: The package is missing.
+    ValueError: No such dataset, setting, value or level; the message lists
+      those that exist.
+  """
+  factory = _factory()
+  if name not in factory.DATASETS:
+    near = difflib.get_close_matches(name, factory.DATASETS, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    raise ValueError(
+      f"reasoning-gym: there is no dataset {name!r}{hint}; choose one of"
+      f" {', '.join(names())}."
+    )
+  fields = [field.name for field in dataclasses.fields(_config_class(name))]
+  known = [field for field in fields if field not in ("seed", "size")]
+  if unknown := json.loads(settings).keys() - {*known}:
+    raise ValueError(
+      f"reasoning-gym: the dataset {name!r} has no settings"
+      f" {sorted(unknown)}; it has {', '.join(known)}."
+    )
+  if level is not None and not factory.has_curriculum(name):
+    raise ValueError(
+      f"reasoning-gym: the dataset {name!r} has no levels of difficulty; give"
+      " its 'settings' instead."
+    )
+  try:
+    _dataset(name, settings, level, 0)
+  except Exception as error:  # Of any kind: datasets assert what they need.
+    raise ValueError(
+      f"reasoning-gym: the dataset {name!r} refuses the settings {settings}:"
+      f" {error} ({type(error).__name__})."
+    ) from error
+
+
+@functools.lru_cache(maxsize=64)  # The rows of a group follow each other.
+def problem(name: str, settings: str, level: int | None, seed: int) -> Problem:
+  """Makes a problem.
+
+  Args:
+    name: Of the dataset.
+    settings: A JSON object with fields of the dataset's config.
+    level: Of difficulty, from 0 on, for all that the dataset's curriculum can
+      change; its last levels where it has fewer. Settings go before it. None:
+      the defaults.
+    seed: In [0, `MAX_SEED`).
+
+  Raises:
+    ImportError: The package is missing.
+    ValueError: The dataset cannot make it.
+  """
+  try:
+    if name not in RESEEDED:
+      dataset = _dataset(name, settings, level, seed)
+      return Problem(dataset, dataset[0])
+    with _reseeding:
+      dataset = _kept(name, settings, level)
+      dataset.seed = seed
+      return Problem(dataset, dataset[0])
+  except ImportError:
+    raise
+  except Exception as error:
+    raise ValueError(
+      f"reasoning-gym: the dataset {name!r} with the settings {settings} and"
+      f" the seed {seed} makes no problem: {error} ({type(error).__name__})."
+    ) from error
+
+
+@functools.lru_cache(maxsize=16)
+def _kept(name: str, settings: str, level: int | None) -> Any:
+  """A dataset whose seed is set for each problem."""
+  return _dataset(name, settings, level, 0)
+
+
+def _config_class(name: str) -> Any:
+  return _factory().DATASETS[name][1]
+
+
+def _dataset(name: str, settings: str, level: int | None, seed: int) -> Any:
+  """The dataset whose only problem has this seed."""
+  # A dataset of size 1 for each problem: most make problem i from seed + i, so
+  # two seeds would share their problems, and some draw all when they begin.
+  fields = {**json.loads(settings), "seed": seed, "size": 1}
+  factory = _factory()
+  if level is not None:
+    curriculum = factory.create_curriculum(name)
+    for attribute in curriculum.attributes.values():
+      last = len(attribute.levels) - 1
+      curriculum.set_attr_level(attribute.name, min(level, last))
+    harder = curriculum.generate_configuration({"seed": seed, "size": 1})
+    fields = {**vars(harder), **fields}
+  return factory.create_dataset(name, **fields)

@@ -1,0 +1,81 @@
+r"""Rewards of reasoning-gym: each problem's own dataset scores the answer.
+
+The problem is made anew from what its record says (`extras`), and compared with
+the prompt, so that an answer is never scored against another problem. Scores
+are partial where a dataset gives some for an answer that is nearly right.
+"""
+
+from __future__ import annotations
+
+import json
+
+from grpo_jax import gym
+from grpo_jax.rewards import answers
+
+# A completion without any of these is an answer as it stands.
+_MARKS = ("<think>", "</think>", "<answer>", "</answer>", r"\boxed")
+
+
+def answer_of(completion: str) -> str | None:
+  """The answer of a completion, or None if it cannot be read.
+
+  That of `answers.final_answer`; of a completion without tags and boxes, all of
+  it but for white space around it.
+  """
+  answer = answers.final_answer(completion)
+  if answer is None and not any(mark in completion for mark in _MARKS):
+    return completion.strip()
+  return answer
+
+
+def reasoning_gym(
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
+) -> list[float]:
+  """Scores answers by the `score_answer` of their datasets.
+
+  Args:
+    prompts: Questions.
+    completions: Texts with an answer.
+    ids: Unused.
+    extras: Each has `dataset`, `settings`, `level` and `seed`, as records of
+      `data.source="reasoning_gym"` do.
+
+  Returns:
+    Usually in [0, 1], 1 for a right answer; 0 without an answer.
+
+  Raises:
+    ImportError: reasoning-gym is missing.
+    KeyError: The extras are not those of such a record.
+    ValueError: The problem made anew is another one.
+  """
+  del ids
+  rows = zip(prompts, completions, extras, strict=True)
+  return [_score(*row) for row in rows]
+
+
+def _score(prompt: str, completion: str, extra: dict) -> float:
+  made = gym.problem(
+    extra["dataset"],
+    json.dumps(extra["settings"], sort_keys=True),
+    extra["level"],
+    extra["seed"],
+  )
+  if made.entry["question"] != prompt:
+    raise ValueError(
+      f"the dataset {extra['dataset']!r} made {made.entry['question']!r:.80}"
+      f" for the prompt {prompt!r:.80}; needed is the same version of"
+      " reasoning-gym everywhere, and a dataset that makes the same problem in"
+      " every process (docs/reasoning_gym.md)."
+    )
+  answer = answer_of(completion)
+  return 0.0 if answer is None else made.score(answer)
+
+
+def _warm_up() -> None:
+  gym.names()
+
+
+reasoning_gym.warm_up = _warm_up  # type: ignore[attr-defined]

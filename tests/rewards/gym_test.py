@@ -1,0 +1,69 @@
+"""The datasets of reasoning-gym score answers, in processes of their own."""
+
+import math
+
+import pytest
+
+from grpo_jax.data import gym as gym_data
+from grpo_jax.rewards import gym, host
+
+
+def record(index=0, **entry):
+  return gym_data.GymSource(({"name": "gcd", **entry},), "train", 0)[index]
+
+
+def score(completion, made=None, **changes):
+  made = made or record()
+  extras = {**made["extras"], **changes}
+  prompt = changes.pop("prompt", made["prompt"])
+  return gym.reasoning_gym([prompt], [completion], [0], [extras])[0]
+
+
+@pytest.mark.parametrize(
+  "form",
+  [
+    "{}",
+    " {}\n",
+    "<think>1000?</think><answer>{}</answer>",
+    r"So it is $\boxed{{{}}}$.",
+  ],
+)
+def test_the_right_answer_scores_one_in_every_form(form):
+  made = record()
+  assert score(form.format(made["answer"]), made) == 1.0
+  assert score(form.format("1000"), made) < 1.0
+
+
+@pytest.mark.parametrize("text", ["<think>1", "<answer>", r"\boxed{1"])
+def test_an_answer_that_cannot_be_read_scores_nothing(text):
+  assert score(text) == 0.0
+
+
+def test_another_problem_is_not_scored():
+  made = record()
+  with pytest.raises(ValueError, match="the same version of reasoning-gym"):
+    score(made["answer"], made, seed=made["extras"]["seed"] + 1)
+  with pytest.raises(KeyError, match="dataset"):
+    gym.reasoning_gym(["a"], ["b"], [0], [{"answer": "b"}])
+
+
+def test_rows_are_scored_in_the_pool():
+  rows = [record(i, level=1) for i in range(4)]
+  answers = [row["answer"] if i % 2 else "wrong" for i, row in enumerate(rows)]
+  scorer = host.HostScorer(
+    {"reasoning_gym": "grpo_jax.rewards.gym:reasoning_gym"},
+    {"reasoning_gym": 1.0},
+    num_workers=1,
+  )
+  try:
+    said = scorer.score(
+      [row["prompt"] for row in rows],
+      answers,
+      list(range(4)),
+      [{**row["extras"], "answer": row["answer"]} for row in rows],
+    )
+  finally:
+    scorer.close()
+  assert not said.failed.any(), said.errors
+  found = said.components["reasoning_gym"]
+  assert [math.isclose(x, 1.0) for x in found] == [False, True, False, True]
