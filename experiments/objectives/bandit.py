@@ -3,7 +3,8 @@
 Arm k pays 1 with probability p_k and, by an independent draw, 10 with
 probability q_k. The more an arm pays of the one, the less of the other:
 
-    x_k = k / 9,   p_k = 0.1 + 0.8 (1 − (1 − x_k)³),   q_k = 0.1 + 0.8 (1 − x_k³)
+    p_k = 0.1 + 0.8 (1 − (1 − x_k)³)
+    q_k = 0.1 + 0.8 (1 − x_k³),   x_k = k / 9
 
 The arms in the middle pay well of both: whoever weighs the two alike by their
 deviations plays arm 4 or 5, and whoever adds them up plays arm 2, where the
@@ -14,6 +15,7 @@ trains it is the library's: advantages, loss and denominators.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +24,13 @@ import numpy as np
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
 from grpo_jax.rewards import combine
-from grpo_jax.types import PolicyOutputs, Prompts, Rollout, TrainBatch
+from grpo_jax.types import (
+  Algorithm,
+  PolicyOutputs,
+  Prompts,
+  Rollout,
+  TrainBatch,
+)
 
 NUM_ARMS = 10
 LOUDNESS = 10.0
@@ -48,6 +56,12 @@ def regrets(policy: jax.Array) -> jax.Array:  # [arms] -> [2]
   return means.max(axis=0) - policy @ means
 
 
+def _of(name: str) -> tuple[Algorithm, Any]:
+  """An algorithm with its defaults, but for the KL to a reference."""
+  algorithm = algorithms.get_algorithm(name)
+  return algorithm, algorithm.config_class(kl_coef=0.0)
+
+
 def make_batch(name: str, logits: jax.Array, key: jax.Array) -> TrainBatch:
   """One step's draws and rewards, with the advantages of an algorithm.
 
@@ -56,8 +70,7 @@ def make_batch(name: str, logits: jax.Array, key: jax.Array) -> TrainBatch:
     logits: [arms] of the policy that draws.
     key: Of the draws.
   """
-  algorithm = algorithms.get_algorithm(name)
-  config = algorithm.config_class()
+  algorithm, config = _of(name)
   arm_key, reward_key = jax.random.split(key)
   num_rows = NUM_GROUPS * GROUP_SIZE
   arms = jax.random.categorical(arm_key, logits, shape=(num_rows,))
@@ -100,8 +113,7 @@ def make_batch(name: str, logits: jax.Array, key: jax.Array) -> TrainBatch:
 
 def loss(name: str, logits: jax.Array, batch: TrainBatch) -> jax.Array:  # []
   """The loss of an algorithm, at the start of the update."""
-  algorithm = algorithms.get_algorithm(name)
-  config = algorithm.config_class()
+  algorithm, config = _of(name)
   logp = jax.nn.log_softmax(logits)[batch.tokens]  # [B, 1]
   found = objective.loss(algorithm, config, PolicyOutputs(logp=logp), batch)
   weights = objective.term_weights(algorithm, config, batch)
