@@ -7,6 +7,7 @@ makes, like a task that has been solved. Only a look at the completions tells.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 
 from grpo_jax.training import hosts
@@ -33,7 +34,8 @@ class PerfectScores:
     """Looks at the metrics of a step, which may have none of completions."""
     if self._num_steps >= PATIENCE:
       return
-    if metrics.get("accuracy", 0.0) > PERFECT:  # NaN: nothing was scored.
+    # NaN where no row was scored, too.
+    if metrics.get("accuracy", math.nan) > PERFECT:
       self._num_steps += 1
     else:
       self._num_steps = 0
