@@ -6,10 +6,12 @@ probability q_k. The more an arm pays of the one, the less of the other:
     p_k = 0.1 + 0.8 (1 − (1 − x_k)³)
     q_k = 0.1 + 0.8 (1 − x_k³),   x_k = k / 9
 
-The arms in the middle pay well of both: whoever weighs the two alike by their
-deviations plays arm 4 or 5, and whoever adds them up plays arm 2, where the
-loud one is nearly at its best. The policy is a softmax of ten numbers, and what
-trains it is the library's: advantages, loss and denominators.
+The arms in the middle pay well of both. Where the two have the same say, arms 4
+and 5 are the best; the sum of both rewards is largest at arm 2, where the loud
+one is nearly at its best.
+
+The policy is a softmax of ten numbers, and what trains it is the library's:
+advantages, loss and denominators.
 """
 
 from __future__ import annotations

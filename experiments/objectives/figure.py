@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.objectives import bandit
 from experiments.objectives.results import Results
 from experiments.sweeps import statistics
 
@@ -108,17 +109,28 @@ def _bandit(axes: Any, results: Results, place: int) -> None:
 
 
 def _plane(axes: Any, results: Results) -> None:
-  """Where the seeds end, in the plane of both regrets."""
+  """Where the seeds end, in the plane of both regrets, and the arms."""
+  for arm, chances in enumerate(np.eye(bandit.NUM_ARMS)):
+    place = np.asarray(bandit.regrets(chances))
+    axes.plot(*place, ".", color="#888888")
+    axes.annotate(
+      str(arm), place, (4, 4), textcoords="offset points", color="#888888"
+    )
   for name in results.bandits:
     label, colour, marker = _ALGORITHMS[name]
     _, regrets = results.regrets(name)
     axes.plot(
-      *regrets[:, -1].T, marker, color=colour, alpha=0.6, label=label, lw=0
+      *regrets[:, -1].T,
+      marker,
+      color=colour,
+      fillstyle="none",
+      ms=8 if name == "gdpo" else 5,  # They end in the same places.
+      label=label,
     )
     axes.plot(*regrets[0, 0], "x", color="black", ms=8)
   axes.set_xlabel("regret of the quiet reward")
   axes.set_ylabel("regret of the loud reward")
-  axes.set_title("Bandit: start (×) and ends of all seeds", loc="left")
+  axes.set_title("Bandit: start (×), arms, ends of all seeds", loc="left")
 
 
 def _lines(
