@@ -10,7 +10,17 @@ import inspect
 from collections.abc import Callable, Collection
 from typing import Any
 
-from grpo_jax.tasks import add, calc_tool, copy, countdown, grid, memchain, sort
+from grpo_jax.tasks import (
+  add,
+  calc_tool,
+  copy,
+  countdown,
+  grid,
+  language,
+  memchain,
+  multi,
+  sort,
+)
 from grpo_jax.tasks.task import Example, Task
 from grpo_jax.types import Compaction, Environment, Turn
 
@@ -30,7 +40,9 @@ TASKS: dict[str, Callable[..., Task]] = {
   "copy": copy.make,
   "countdown": countdown.make,
   "grid": grid.make,
+  "language": language.make,
   "memchain": memchain.make,
+  "multi": multi.make,
   "sort": sort.make,
 }
 

@@ -78,7 +78,8 @@ class Task:
       begins.
     verify: (tokens [T] int32, completion_mask [T] bool, extras) ->
       {name: [] float32}, in graph. "accuracy" is 0 or 1 and always there; the
-      others are dense shares in [0, 1].
+      others are dense shares in [0, 1], but for `multi`, which is about
+      objectives of different sizes.
     verify_numpy: The same on the host, written independently; tests compare.
     encode: (text) -> ids; ValueError if a piece is not in the vocabulary.
     decode: (ids) -> readable text.

@@ -162,6 +162,37 @@ def answer_span(
   return Span(jnp.where(ok, found.start, 0), jnp.where(ok, found.end, 0), ok)
 
 
+def thought_span(
+  tokens: jax.Array,  # [T] int32
+  completion_mask: jax.Array,  # [T] bool
+) -> Span:
+  """Finds the thought of a completion that follows the grammar to the letter.
+
+  Args:
+    tokens: As in `answer_span`.
+    completion_mask: The same.
+
+  Returns:
+    The slots of the thought, which may be empty. Not ok unless the completion
+    is `<think> … </think> <answer> … </answer> EOS`, with each tag once and
+    nothing between, before or after.
+  """
+  thought = span(tokens, completion_mask, THINK, THINK_END)
+  answer = answer_span(tokens, completion_mask, tags=True)
+  # Two spans that meet: `</think>` and `<answer>` are neighbours.
+  ok = thought.ok & answer.ok & (thought.start == 1)
+  ok &= answer.start == thought.end + 2
+  return Span(
+    jnp.where(ok, thought.start, 0), jnp.where(ok, thought.end, 0), ok
+  )
+
+
+def inside(found: Span, num_slots: int) -> jax.Array:  # [T] bool
+  """True on the slots of a span."""
+  slots = jnp.arange(num_slots)
+  return (slots >= found.start) & (slots < found.end)
+
+
 def content(
   tokens: jax.Array,  # [T] int32
   found: Span,
@@ -202,3 +233,13 @@ def answer_words(completion: list[str], tags: bool) -> list[str] | None:
   if not body or body[-1] != "</answer>":
     return None
   return words_between(body, "<answer>", "</answer>")
+
+
+def thought_words(completion: list[str]) -> list[str] | None:
+  """Twin of `thought_span`: the words of the thought, None where not ok."""
+  thought = words_between(completion, "<think>", "</think>")
+  answer = answer_words(completion, tags=True)
+  if thought is None or answer is None:
+    return None
+  whole = ["<think>", *thought, "</think>", "<answer>", *answer, "</answer>"]
+  return thought if completion == [*whole, "<eos>"] else None

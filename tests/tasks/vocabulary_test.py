@@ -88,6 +88,35 @@ def test_span_agrees_with_its_twin_on_random_strings():
     assert got == wanted, completion
 
 
+@pytest.mark.parametrize(
+  ("text", "wanted"),
+  [
+    ("<think>ab</think><answer>1</answer><eos>", (1, 3)),
+    ("<think></think><answer></answer><eos>", (1, 1)),
+    ("a<think></think><answer></answer><eos>", None),
+    ("<think></think>a<answer></answer><eos>", None),
+    ("<think>a</think><answer></answer>a<eos>", None),
+    ("<think>a</think><answer></answer>", None),
+    ("<think>a<answer>1</answer></think><eos>", None),
+    ("<answer>1</answer><think>a</think><eos>", None),
+    ("<think>a<think></think><answer></answer><eos>", None),
+    ("<think><eos></think><answer></answer><eos>", None),
+    ("<answer>1</answer><eos>", None),
+    ("", None),
+  ],
+)
+def test_thoughts_are_found_where_the_grammar_is_followed(text, wanted):
+  tokens, mask = strings.row(text, num_slots=12)
+  found = vocab.thought_span(tokens, mask)
+  got = (int(found.start), int(found.end)) if found.ok else None
+  assert got == wanted
+  completion = vocab.words(tokens, mask)
+  thought = vocab.thought_words(completion)
+  assert thought == (None if wanted is None else completion[slice(*wanted)])
+  inside = np.flatnonzero(vocab.inside(found, 12)).tolist()
+  assert inside == ([] if wanted is None else [*range(*wanted)])
+
+
 def test_content_is_cut_and_padded():
   tokens = np.array([5, 14, 15, 16, 6, 2], np.int32)
   found = vocab.span(tokens, np.ones(6, bool), 5, 6)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import pathlib
 import textwrap
 import types
@@ -11,7 +12,14 @@ import numpy as np
 import pytest
 
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import drivers, judges, loop, metrics_log, problem
+from grpo_jax.training import (
+  drivers,
+  judges,
+  loop,
+  metrics_log,
+  problem,
+  suspicion,
+)
 from tests.experiments import tiny_config
 
 
@@ -31,11 +39,33 @@ def _shrink(model):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def warnings(tmp_path_factory):
+  """What the log of `run` has of warnings; a file."""
+  return tmp_path_factory.mktemp("log") / "warnings.txt"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, warnings):
   """Ten supervised and ten reinforcement steps; see `tiny_config.py`."""
   workdir = tmp_path_factory.mktemp("loop")
-  result = loop.train(_quiet(tiny_config.get_config("grpo")), workdir)
+  handler = logging.FileHandler(warnings)
+  handler.setLevel(logging.WARNING)
+  logging.getLogger().addHandler(handler)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(suspicion, "PERFECT", -1.0)  # Any score is too good.
+    result = loop.train(_quiet(tiny_config.get_config("grpo")), workdir)
+  logging.getLogger().removeHandler(handler)
   return workdir, result
+
+
+def test_scores_that_are_too_good_are_doubted_once(run, warnings):
+  [line] = [
+    line
+    for line in warnings.read_text().splitlines()
+    if "Suspicious by default" in line
+  ]
+  assert line.startswith("step 13: 'accuracy' marks")
+  assert str(run[0] / metrics_log.SAMPLES) in line
 
 
 def test_the_result_is_written_at_the_end(run):

@@ -1,0 +1,48 @@
+"""Writes the page and the figure of the experiment on objectives.
+
+    python -m experiments.objectives.report --root=runs/objectives --out=docs
+
+Writes objectives.md and objectives.png into the folder --out, about whatever
+`experiments.objectives.run` has ended in --root. Needs the extra `plot`.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+from absl import flags
+
+from experiments import flags as flags_lib
+from experiments.objectives import figure, page
+from experiments.objectives.results import Results
+from experiments.sweeps import cells as cells_lib
+
+_ROOT = flags.DEFINE_string("root", "runs/objectives", "Folder of all runs.")
+_OUT = flags.DEFINE_string("out", "docs", "Folder of page and figure.")
+
+
+def main(argv: Sequence[str]) -> int:
+  """Writes both, and says where they are."""
+  del argv
+  root, out = cells_lib.parse_root(_ROOT.value), pathlib.Path(_OUT.value)
+  if not out.is_dir():
+    raise FileNotFoundError(
+      f"--out={_OUT.value}: there is no such folder. Start from the root of"
+      " the repository, or make the folder first."
+    )
+  results = Results(root)
+  if not results.bandits and not results.arms:
+    raise FileNotFoundError(
+      f"--root={_ROOT.value}: nothing has ended there; run"
+      " `python -m experiments.objectives.run` first."
+    )
+  written, drawn = out / "objectives.md", out / "objectives.png"
+  figure.plot(drawn, results)
+  written.write_text(page.markdown(results), encoding="utf-8")
+  print(f"{written}, {drawn}")
+  return 0
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)

@@ -1,0 +1,150 @@
+"""What the runs leave behind, and the numbers that are made of it.
+
+| in the root          | content                                               |
+|----------------------|-------------------------------------------------------|
+| `bandit-NAME.json`   | `{"seconds", "regrets"}` of all seeds                 |
+| a folder for each arm| a sweep; `output.txt`, what it printed; `seconds.json`|
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import pathlib
+import re
+
+import numpy as np
+
+from experiments.objectives import arms as arms_lib
+from experiments.objectives import bandit
+from experiments.sweeps import cells as cells_lib
+from experiments.sweeps import groups as groups_lib
+from grpo_jax.training import metrics_log
+
+OUTPUT = "output.txt"
+SECONDS = "seconds.json"  # Of each start of a sweep.
+BANDITS = ("grpo", "mo_grpo", "gdpo")
+REGRETS = ("quiet regret", "loud regret")
+EXPLOITED = "exploited"  # Answers that the bug accepts, and nothing else does.
+WARNED = "warned"  # 1 where the log doubts the scores of a run.
+_EVERY = 5  # Steps of the bandit between numbers that are kept.
+
+
+def bandit_path(root: pathlib.Path, name: str) -> pathlib.Path:
+  return root / f"bandit-{name}.json"
+
+
+def write_bandit(
+  root: pathlib.Path, name: str, regrets: np.ndarray, seconds: float
+) -> None:
+  """Writes regrets [S, steps + 1, 2], of every fifth step."""
+  kept = regrets[:, ::_EVERY].round(5).tolist()
+  text = {"seconds": round(seconds, 1), "regrets": kept}
+  metrics_log.write_json(bandit_path(root, name), text)
+
+
+def has_ended(folder: pathlib.Path) -> bool:
+  """Whether all cells of an arm have."""
+  if not (folder / cells_lib.MANIFEST).exists():
+    return False
+  return all(
+    cells_lib.read_result(folder / name) is not None
+    for name in cells_lib.read_manifest(folder)
+  )
+
+
+def warned(output: str) -> set[str]:
+  """The folders of runs that a warning about perfect scores is about."""
+  found = set()
+  for line in output.splitlines():
+    if "Suspicious by default" in line:
+      found |= {*re.findall(r"([^/\s]+)/samples\.jsonl", line)}
+  return found
+
+
+class Results:
+  """All that has ended in a root."""
+
+  def __init__(self, root: pathlib.Path):
+    self._root = root
+    self.arms = [name for name in arms_lib.ARMS if has_ended(root / name)]
+    self.bandits = [
+      name for name in BANDITS if bandit_path(root, name).exists()
+    ]
+
+  def regrets(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Steps [N] and regrets [S, N, 2] of an algorithm on the bandit."""
+    path = bandit_path(self._root, name)
+    found = np.array(json.loads(path.read_text("utf-8"))["regrets"])
+    return _EVERY * np.arange(found.shape[1]), found
+
+  def curve(self, arm: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Steps [N] and values [S, N] of a metric of the log."""
+    [group], _ = groups_lib.collect(self._root / arm, metric)
+    steps = group.curves[0][0]
+    return steps, np.array([values for _, values in group.curves])
+
+  def scores(self, arm: str, metric: str, when: str) -> np.ndarray | None:
+    """One number for each seed.
+
+    Args:
+      arm: `bandit-NAME`, or one of `ARMS`.
+      metric: One of `REGRETS` of a bandit; of an arm `EXPLOITED`, `WARNED` or a
+        held-out reward.
+      when: "before" or "after" the phase "rl".
+
+    Returns:
+      [S]; None if the arm has not ended.
+    """
+    bandit_name = arm.removeprefix("bandit-")
+    if bandit_name != arm:
+      if bandit_name not in self.bandits:
+        return None
+      _, regrets = self.regrets(bandit_name)
+      return regrets[:, 0 if when == "before" else -1, REGRETS.index(metric)]
+    if arm not in self.arms:
+      return None
+    if metric == EXPLOITED:
+      of = [
+        self._held_out(arm, x, when) for x in ("accuracy_buggy", "accuracy")
+      ]
+      return of[0] - of[1]
+    if metric == WARNED:
+      text = (self._root / arm / OUTPUT).read_text("utf-8")
+      names = cells_lib.read_manifest(self._root / arm)
+      return np.array([float(name in warned(text)) for name in names])
+    return self._held_out(arm, metric, when)
+
+  def _held_out(self, arm: str, metric: str, when: str) -> np.ndarray:
+    folder = self._root / arm
+    return np.array(
+      [
+        cells_lib.read_result(folder / name)[when][f"eval/reward/{metric}"]
+        for name in cells_lib.read_manifest(folder)
+      ]
+    )
+
+  def seconds(self, arm: str) -> float:
+    """Of all starts of an arm, with compilation and evaluation."""
+    bandit_name = arm.removeprefix("bandit-")
+    if bandit_name != arm:
+      path = bandit_path(self._root, bandit_name)
+      return json.loads(path.read_text("utf-8"))["seconds"]
+    return sum(json.loads((self._root / arm / SECONDS).read_text("utf-8")))
+
+  def all_seconds(self) -> float:
+    every = [*(f"bandit-{name}" for name in self.bandits), *self.arms]
+    return sum(map(self.seconds, every))
+
+  def date(self) -> str:
+    """When the last one ended, YYYY-MM-DD."""
+    paths = [bandit_path(self._root, name) for name in self.bandits]
+    paths += [self._root / arm / SECONDS for arm in self.arms]
+    last = max(path.stat().st_mtime for path in paths)
+    return datetime.date.fromtimestamp(last).isoformat()
+
+
+def num_seeds(arm: str) -> int:
+  """Of an arm or a bandit."""
+  is_bandit = arm.startswith("bandit-")
+  return bandit.NUM_SEEDS if is_bandit else arms_lib.NUM_SEEDS
