@@ -1347,8 +1347,8 @@ MUTATIONS = [
   Mutation(
     "A reward without a weight counts.",
     "grpo_jax/training/judges.py",
-    "{name: self.weights.get(name, 0.0) for name in components}",
-    "{name: self.weights.get(name, 1.0) for name in components}",
+    "return self.weights.get(name, 0.0)",
+    "return self.weights.get(name, 1.0)",
     "tests/training/problem_test.py -k those_of_the_twin[sort]",
   ),
   Mutation(
@@ -1715,8 +1715,8 @@ MUTATIONS = [
   Mutation(
     "A second try of seccomp finds its filter at the end.",
     "grpo_jax/rewards/boxes.py",
-    '        os.lseek(self._fds["seccomp"], 0, os.SEEK_SET)  # bwrap reads it.\n',
-    "        pass\n",
+    'os.lseek(self._fds["seccomp"], 0, os.SEEK_SET)',
+    "pass",
     "tests/rewards/sandbox_test.py -k most_important",
   ),
   Mutation(

@@ -37,6 +37,7 @@ BUILTIN = {
   "code": "grpo_jax.rewards.code:code",
   "language_consistency": ("grpo_jax.rewards.formatting:language_consistency"),
   "math_accuracy": "grpo_jax.rewards.math_accuracy:math_accuracy",
+  "reasoning_gym": "grpo_jax.rewards.gym:reasoning_gym",
   "tag_count": "grpo_jax.rewards.formatting:tag_count",
   "think_answer_format": "grpo_jax.rewards.formatting:think_answer_format",
 }

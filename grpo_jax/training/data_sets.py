@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import jax
 
 from grpo_jax.data import sources
-from grpo_jax.training import evaluation, paths, runs, scores
+from grpo_jax.training import evaluation, paths, runs, scores, verifiers
 from grpo_jax.training.evaluation import Completion
 
 HELD_OUT = "held_out"  # The name of the run's own prompts.
@@ -101,7 +101,11 @@ def opened(
       )
     if not paths.parse(path).exists():
       raise FileNotFoundError(f"data {name}={path}: there is no such file.")
-    source = sources.JsonlSource(path, config.data.format or None)
+    source: sources.Source = sources.JsonlSource(
+      path, config.data.format or None
+    )
+    if config.rewards.in_graph:
+      source = verifiers.WithGolds(source)
     if config.rewards.domains and "domain" not in source[0]["extras"]:
       raise ValueError(
         f"data {name}={path}: its records have no 'domain' in 'extras', and the"

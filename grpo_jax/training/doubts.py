@@ -1,4 +1,4 @@
-"""What a finished run should make its owner doubt: rewards that said nothing."""
+"""What a finished run makes its owner doubt: rewards that said nothing."""
 
 from __future__ import annotations
 

@@ -102,6 +102,11 @@ class Evaluator:
     )
     split = sharding.row_constraint(mesh)
     judge = self._judge_of_truth = problem.judge.without_members()
+    self._verdict = jax.jit(
+      lambda prompts, rollout, said: split(
+        judge.score({}, prompts, rollout, said)
+      )
+    )
     if problem.host_environment is not None:
       self._complete = _with_host(problem, policy, mesh, config, num_samples)
       return
@@ -168,7 +173,7 @@ class Evaluator:
       start = number * self._batch_size * self._num_samples
       own += [
         (start + index, row)
-        for index, row in self._judge(batch, rollout, scored)
+        for index, row in self._judge(batch, prompts, rollout, scored)
       ]
     told = [(number, dataclasses.asdict(row)) for number, row in own]
     everyone = [item for part in hosts.gather(told) for item in part]
@@ -178,7 +183,11 @@ class Evaluator:
     return [rows[i * size : (i + 1) * size] for i in range(self.num_prompts)]
 
   def _judge(
-    self, batch: pipeline.PromptBatch, rollout: Rollout, scored: Scored | None
+    self,
+    batch: pipeline.PromptBatch,
+    prompts: Prompts,
+    rollout: Rollout,
+    scored: Scored | None,
   ) -> list[tuple[int, Completion]]:
     """The completions that are this process's to judge, by their number."""
     problem = self._problem
@@ -188,6 +197,11 @@ class Evaluator:
     if scored is None:
       answer, _, errors = problem.ask_host(batch, local, evaluates=True)
       problem.complaints.log("a verifier failed in an evaluation", errors)
+      answer = answer._replace(steps=None)
+      if not self._judge_of_truth.is_host_alone:
+        answer = sharding.from_local(answer, sharding.by_rows_once(self._mesh))
+        scored = self._verdict(prompts, rollout, answer)
+    if scored is None:
       verdict = self._judge_of_truth.score_on_host(answer)
     else:
       said = dataclasses.replace(
