@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.rewards import attacks, box_attacks, verdict_attacks
+from experiments.rewards import attempts, box_attacks, verdict_attacks
 from grpo_jax.rewards import boxes, defences, sandbox
 
 pytestmark = pytest.mark.slow  # Together about a minute.
@@ -21,18 +21,18 @@ def box():
 
 @pytest.fixture(scope="module")
 def host():
-  with attacks.host() as of:
+  with attempts.host() as of:
     yield of
 
 
 @pytest.mark.parametrize("attack", box_attacks.ATTACKS, ids=_name)
 def test_the_box_holds(attack, box, host):
-  assert not attacks.has_won(box, attack, host)
+  assert not attempts.has_won(box, attack, host)
 
 
 @pytest.mark.parametrize("attack", _AIMED, ids=_name)
 def test_it_succeeds_without_the_defences_that_hold_it(attack, host):
-  assert attacks.has_won(boxes.Box(without=attack.held_by), attack, host)
+  assert attempts.has_won(boxes.Box(without=attack.held_by), attack, host)
 
 
 _LAYERED = [
@@ -45,13 +45,13 @@ _LAYERED = [
 
 @pytest.mark.parametrize(("attack", "left_out"), _LAYERED)
 def test_each_of_several_layers_is_enough(attack, left_out, host):
-  assert not attacks.has_won(boxes.Box(without=(left_out,)), attack, host)
+  assert not attempts.has_won(boxes.Box(without=(left_out,)), attack, host)
 
 
 @pytest.mark.parametrize("attack", verdict_attacks.VERDICTS, ids=_name)
 @pytest.mark.parametrize("kind", boxes.KINDS)
 def test_no_program_has_a_reward_for_nothing(kind, attack):
-  assert not attacks.has_scored(boxes.Box(kind), attack)
+  assert not attempts.has_scored(boxes.Box(kind), attack)
 
 
 def test_there_are_enough_and_no_defence_without_an_attack():

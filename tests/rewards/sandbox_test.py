@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from experiments.rewards import attacks, box_attacks
+from experiments.rewards import attempts, box_attacks
 from grpo_jax.rewards import boxes, defences, processes, sandbox
 
 _SHORT = defences.Limits(wall_s=20.0, cpu_s=1)
@@ -21,7 +21,7 @@ def box():
 
 @pytest.fixture(scope="module")
 def host():
-  with attacks.host() as of:
+  with attempts.host() as of:
     yield of
 
 
@@ -89,9 +89,9 @@ _MOST_IMPORTANT = (
 @pytest.mark.parametrize("name", _MOST_IMPORTANT)
 def test_the_most_important_attacks_are_held_by_what_is_said(name, box, host):
   (attack,) = (x for x in box_attacks.ATTACKS if x.name == name)
-  assert not attacks.has_won(box, attack, host)
+  assert not attempts.has_won(box, attack, host)
   bare = boxes.Box(without=attack.held_by)
-  assert attacks.has_won(bare, attack, host)
+  assert attempts.has_won(bare, attack, host)
 
 
 def test_the_variables_of_bwrap_itself_are_out_of_reach(host):
@@ -101,9 +101,9 @@ def test_the_variables_of_bwrap_itself_are_out_of_reach(host):
     for x in box_attacks.ATTACKS
     if x.name == "read variables of the first process"
   )
-  assert not attacks.has_won(boxes.Box(without=("user",)), attack, host)
+  assert not attempts.has_won(boxes.Box(without=("user",)), attack, host)
   bare = boxes.Box(without=("user", "environment"))
-  assert attacks.has_won(bare, attack, host)
+  assert attempts.has_won(bare, attack, host)
 
 
 @pytest.mark.parametrize(
