@@ -1127,8 +1127,8 @@ MUTATIONS = [
   Mutation(
     "A doubt has the step of the phase.",
     "grpo_jax/training/run.py",
-    "run.doubts.step(offset + done, metrics)",
-    "run.doubts.step(done, metrics)",
+    "run.perfection.step(offset + done, metrics)",
+    "run.perfection.step(done, metrics)",
     "tests/training/loop_test.py -k doubted",
   ),
   Mutation(

@@ -1,11 +1,12 @@
 """What is claimed, and what would confirm it.
 
-Sizes were chosen after trial runs of single arms (MO-GRPO on the bandit and on
-`multi`, the buggy verifier), and before any two were compared; the rules below
-were written then. They look at one number per seed: at the end of training
-minus at its start, or of one arm minus of another with the same seed. The mean
-over seeds has Student's 95 % interval, which of five seeds is approximate, and
-the interval decides. A claim is confirmed if all of its checks hold.
+Sizes were chosen after trial runs of one seed or a few, each of a single arm
+(MO-GRPO on the bandit and on `multi`, the reward for language A, the buggy
+verifier), and before any two were compared; the rules below were written then.
+They look at one number per seed: at the end of training minus at its start, or
+of one arm minus of another with the same seed. The mean over seeds has
+Student's 95 % interval, which of five seeds is approximate, and the interval
+decides. A claim is confirmed if all of its checks hold.
 
 B1  Two rewards on ten arms. MO-GRPO and GDPO make the regrets of both smaller.
 B2  GRPO makes the loud regret smaller, and the quiet one not; the latter ends

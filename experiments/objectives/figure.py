@@ -75,6 +75,9 @@ def plot(path: pathlib.Path, results: Results) -> None:
     one.grid(alpha=0.25, lw=0.6)
     if one.get_legend_handles_labels()[0]:
       one.legend(frameon=False)
+  for one in axes[1, ::2]:  # Its three have the same lines, and one has room.
+    if one.get_legend():
+      one.get_legend().remove()
   # Without the name of the library that drew it: the same bytes everywhere.
   canvas.savefig(path, format="png", metadata={"Software": None})
 

@@ -115,6 +115,17 @@ def _table(
   yield ""
 
 
+def _by_seed(results: Results, names: Sequence[str]) -> Iterator[str]:
+  """Right answers at the end."""
+  yield "Right answers at the end, seed by seed:"
+  yield ""
+  for name in names:
+    ends = results.scores(name, "accuracy", "after")
+    if ends is not None:
+      yield f"- `{name}`: {', '.join(f'{x:.2f}' for x in ends)}"
+  yield ""
+
+
 def _bandit(results: Results) -> Iterator[str]:
   yield "## The bandit"
   yield ""
@@ -154,13 +165,7 @@ Held-out means of 512 completions at temperature 1, with their 95 % bootstrap
 interval over seeds:""")
   names = [name for name in arms_lib.ARMS if name.startswith("multi")]
   yield from _table(results, names, _OF_MULTI)
-  yield "Right answers at the end, seed by seed:"
-  yield ""
-  for name in names:
-    ends = results.scores(name, "accuracy", "after")
-    if ends is not None:
-      yield f"- `{name}`: {', '.join(f'{x:.2f}' for x in ends)}"
-  yield ""
+  yield from _by_seed(results, names)
   yield _paragraph("""
 Brevity is no independent witness. A thought of one token is polite in all of
 its tokens as soon as that one is; so the loud reward asks for short thoughts,
@@ -185,6 +190,10 @@ the format, and the share of the thought in language A. GRPO, sizes as above,
 1:""")
   names = [name for name in arms_lib.ARMS if name.startswith("language")]
   yield from _table(results, names, OF_LANGUAGE)
+  yield from _by_seed(results, names)
+  yield _paragraph("""
+The last two begin with few right answers, so that the bug is the easier way;
+with the right verifier a seed has little to reinforce at first.""")
   yield _paragraph("""
 `accuracy_buggy` is the score of a verifier that accepts an empty answer. In
 `language-buggy` it takes the place of `accuracy`, for training and for

@@ -108,7 +108,7 @@ class Run:
     before, after: First evaluation of the run, last one of this phase.
     examples: Completions of the last evaluation.
     patience: Counts steps in which too many rows were unscored.
-    doubts: Counts steps in which nearly all rows were right.
+    perfection: Counts steps in which nearly all rows were right.
     tracing: Where a trace is being written.
     failure: Why it goes on no more, where others do.
   """
@@ -134,13 +134,13 @@ class Run:
     default_factory=list
   )
   patience: unscored.Patience = dataclasses.field(init=False)
-  doubts: suspicion.PerfectScores = dataclasses.field(init=False)
+  perfection: suspicion.PerfectScores = dataclasses.field(init=False)
   tracing: pathlib.Path | None = None
   failure: FloatingPointError | None = None
 
   def __post_init__(self):
     self.patience = unscored.Patience(self.config.rewards.max_unscored)
-    self.doubts = suspicion.PerfectScores(
+    self.perfection = suspicion.PerfectScores(
       self.problem.judge.correct,
       str(self.saved.directory.parent / metrics_log.SAMPLES),
     )
@@ -338,7 +338,7 @@ def record(
   _check_finite(run, name, done, metrics)
   num_rows = run.config.section(name).num_rows
   run.patience.step(offset + done, metrics, num_rows)
-  run.doubts.step(offset + done, metrics)
+  run.perfection.step(offset + done, metrics)
   tokens = metrics.get("tokens/generated", metrics["tokens/trained"])
   metrics["tokens_per_second"] = tokens / metrics["time/step_s"]
   if is_due:
