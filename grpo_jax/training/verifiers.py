@@ -182,7 +182,8 @@ class WithGolds:
       raise ValueError(
         f"config.rewards.in_graph=True: {len(bad)} of the first {number} golds"
         " are no numbers that can be compared on arrays, such as"
-        f" {bad[0]!r:.60}; symbols are for the host: set config.rewards.in_graph=False."
+        f" {bad[0]!r:.60}; symbols are for the host: set"
+        " config.rewards.in_graph=False."
       )
     self._none = {
       name: np.zeros_like(value)
