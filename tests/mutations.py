@@ -1025,11 +1025,11 @@ MUTATIONS = [
     "tests/rewards/arrays/find_test.py -k thousands_of_tags",
   ),
   Mutation(
-    "In the program, braces that close nothing count.",
+    "In the program, a box that stays open is one.",
     "grpo_jax/rewards/arrays/find.py",
-    "depth = height - lowest ",
-    "depth = height ",
-    "tests/rewards/arrays/find_test.py -k thousands_of_tags",
+    "strings.last(boxes & (later < depth))",
+    "strings.last(boxes)",
+    "tests/rewards/arrays/find_test.py -k random_parts",
   ),
   Mutation(
     "In the program, an answer of a text that was cut counts.",

@@ -141,6 +141,10 @@ def markdown(
     f"The program and the host agree on {same} of {len(cases)} rows.",
     "## Against what is known",
     _against_truth(cases, scores),
+    "math-verify is not made for answer tags: it finds no number in"
+    " `<answer>18</answer>`, but does in `<answer>$18$</answer>`. Most of the"
+    " right answers that it refuses are of that sort, and say nothing about"
+    " how it compares.",
     "## By kind",
     "*answer* says whether the answers of that kind are right; *open* is a"
     " matter of rules. *1 by* counts rewards, and *a = b* rows on which both"
