@@ -1010,6 +1010,71 @@ MUTATIONS = [
     "text.count(tag) < 1",
     "tests/rewards/formatting_test.py -k known_cases",
   ),
+  Mutation(
+    "A marker in an open thought comes before an answer.",
+    "grpo_jax/rewards/answers.py",
+    "_, marker, line = said.rpartition(after)",
+    "_, marker, line = rest.rpartition(after)",
+    "tests/rewards/answers_test.py -k follows_a_marker",
+  ),
+  Mutation(
+    "In the program, every backslash escapes what follows it.",
+    "grpo_jax/rewards/arrays/find.py",
+    "escapes = backslash & (run % 2 == 1)",
+    "escapes = backslash",
+    "tests/rewards/arrays/find_test.py -k thousands_of_tags",
+  ),
+  Mutation(
+    "In the program, a box that stays open is one.",
+    "grpo_jax/rewards/arrays/find.py",
+    "strings.last(boxes & (later < depth))",
+    "strings.last(boxes)",
+    "tests/rewards/arrays/find_test.py -k random_parts",
+  ),
+  Mutation(
+    "In the program, an answer of a text that was cut counts.",
+    "grpo_jax/rewards/arrays/find.py",
+    "span.found & ~text.cut & (length <= width)",
+    "span.found & (length <= width)",
+    "tests/rewards/arrays/find_test.py -k cut_texts",
+  ),
+  Mutation(
+    "In the program, a half is always rounded towards the answer.",
+    "grpo_jax/rewards/arrays/numbers.py",
+    "return (least > 0) | ((least == 0) & even)",
+    "return least >= 0",
+    "tests/rewards/arrays/numbers_test.py -k near_the_middle",
+  ),
+  Mutation(
+    "In the program, a group of thousands may have any first digits.",
+    "grpo_jax/rewards/arrays/grammar.py",
+    'for state in ("one", "two", "three", "group3"):\n'
+    '      add(f"{name}.{state}", ("COMMA"',
+    'for state in ("one", "two", "three", "many", "group3"):\n'
+    '      add(f"{name}.{state}", ("COMMA"',
+    "tests/rewards/arrays/numbers_test.py -k known_answers",
+  ),
+  Mutation(
+    "In the program, another unit is as good as the right one.",
+    "grpo_jax/rewards/arrays/numbers.py",
+    "unit = (number.unit_length == 0) | (same_unit & fits)",
+    "unit = fits | same_unit",
+    "tests/rewards/arrays/numbers_test.py -k known_answers",
+  ),
+  Mutation(
+    "In the program, the spaces that a decoder drops are part of the text.",
+    "grpo_jax/rewards/arrays/text.py",
+    "jnp.minimum(leading, table.strips)",
+    "jnp.minimum(leading, 0)",
+    "tests/rewards/arrays/text_test.py -k random_tokens",
+  ),
+  Mutation(
+    "In the program, an overlong sequence of bytes is a letter.",
+    "grpo_jax/rewards/arrays/scripts.py",
+    "(number >= least)",
+    "(number >= 0)",
+    "tests/rewards/arrays/forms_test.py -k no_utf_8",
+  ),
   # --- training ---------------------------------------------------------------
   Mutation(
     "Two runs may write in one folder.",

@@ -76,10 +76,8 @@ def _last_boxed(
     jnp.where(space, 0, 2 * place + command), axis=1
   )  # Twice the place, and 1 more if \boxed ends there.
   boxes = opens & (strings.shifted(near, -1) % 2 == 1)
-  # A brace that closes nothing does not count.
-  height = jnp.cumsum(opens.astype(jnp.int32) - closes, axis=1)
-  lowest = jnp.minimum(jax.lax.cummin(height, axis=1), 0)
-  depth = height - lowest  # [B, L]
+  # Braces that close nothing make it negative, which changes no comparison.
+  depth = jnp.cumsum(opens.astype(jnp.int32) - closes, axis=1)
   later = jax.lax.cummin(depth, axis=1, reverse=True)
   box = strings.last(boxes & (later < depth))  # [B]
   own = strings.at(depth, box)[:, None]

@@ -4,12 +4,11 @@ What `rewards.math_accuracy` says where the gold answer is a rational number.
 Both are fractions of whole numbers; they are multiplied crosswise and compared
 exactly, digit by digit. No answer of a window is too long for it.
 
-Deviations from the host, each a form that nobody writes, and no answer here:
+Deviations from the host, each a rare form, and no answer here:
 
 - a repeating decimal in a fraction or before a power of ten,
-  `\frac{1}{0.\overline{3}}` is none on the host either, `1/0.\overline{3}` is;
-- a mixed number with a decimal point in its fraction, `3\frac{0.5}{2}`;
-- of two or more formulas in `\text`, see `wrappings`.
+  `1/0.\overline{3}`;
+- a mixed number with a decimal point in its fraction, `3\frac{0.5}{2}`.
 """
 
 from __future__ import annotations

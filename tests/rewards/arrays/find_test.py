@@ -87,8 +87,9 @@ def test_all_white_space():
 def test_long_answers_and_cut_texts_are_none():
   texts = ["<answer>" + "5" * size + "</answer>" for size in (16, 17, 239, 240)]
   assert found(texts, width=16) == ["5" * 16, None, None, None]
-  # The last one has 257 bytes.
-  assert found(texts) == ["5" * 16, "5" * 17, "5" * 239, None]
+  texts.append("<answer>5</answer>" + " " * SIZE)
+  # The last two do not fit.
+  assert found(texts) == ["5" * 16, "5" * 17, "5" * 239, None, None]
 
 
 def test_rows_without_an_answer_are_empty():
