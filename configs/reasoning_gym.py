@@ -40,7 +40,7 @@ def get_config(algorithm: str = "grpo"):
 
   config.sampling.max_new_tokens = 6
 
-  config.rewards.functions = ("grpo_jax.rewards.gym:reasoning_gym",)
+  config.rewards.functions = ("reasoning_gym",)
 
   config.sft.steps = 700
   config.sft.num_prompts = 64
@@ -48,18 +48,18 @@ def get_config(algorithm: str = "grpo"):
   config.sft.optimizer.schedule = "cosine"
   config.sft.optimizer.warmup_steps = 20
 
-  config.rl.steps = 80
-  config.rl.num_prompts = 16
-  config.rl.group_size = 8
-  config.rl.optimizer.learning_rate = 3e-4
+  config.rl.steps = 300
+  config.rl.num_prompts = 32
+  config.rl.group_size = 16
+  config.rl.optimizer.learning_rate = 1e-3
   config.rl.optimizer.schedule = "linear"
   config.rl.optimizer.warmup_steps = 10
   config.rl.optimizer.final_fraction = 0.1
   config.algorithm.kl_coef = 0.0
 
-  config.eval.num_prompts = 256
+  config.eval.num_prompts = 512
   config.eval.batch_size = 256
   config.eval.temperature = 1.0
-  config.eval.every = 20
-  config.checkpoint.every = 50
+  config.eval.every = 50
+  config.checkpoint.every = 100
   return config
