@@ -7,8 +7,9 @@
 Each line has `prompt`, `chosen` and `rejected`, as text or as lists of messages
 (`data/formats.py`). The made file has small sums: chosen is a thought with an
 answer in tags, rejected the same with a tag missing. The warm start imitates
-both alike, and DPO learns which of them is preferred. What rises is the share
-of well-formed completions.
+both alike, and DPO learns which of them is preferred. Expected: the share of
+well-formed completions, sampled at temperature 1, rises from about 0.4 to 0.9
+in less than a minute of a CPU core.
 
 A reward model learns from the same file in a phase of the kind "comparison":
 

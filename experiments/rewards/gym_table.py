@@ -162,8 +162,7 @@ def verdict(results: Sequence[Mapping[str, Any]]) -> str:
   first = results[0]
   for result in results:
     if "error" in result:
-      # All but the last line of a message is ours.
-      return str(result["error"]).splitlines()[-1][-120:].replace("|", "/")
+      return " ".join(str(result["error"]).split())[:160].replace("|", "/")
   if first["digest"] != results[1]["digest"]:
     return "other problems in every process"
   if first["own"] is None:

@@ -24,6 +24,8 @@ from grpo_jax.data.tokenizer_files import CheckpointFiles
 
 # Trained by scripts/train_tokenizer.py on the GSM8K training split.
 GSM8K_BPE = epath.resource_path("grpo_jax") / "data/assets/gsm8k_bpe_2048.json"
+# The same without a merge: every byte is a token, for tasks about letters.
+BYTES = epath.resource_path("grpo_jax") / "data/assets/bytes.json"
 
 # What `train` gives the ids 0 to 5.
 SPECIAL_TOKENS = (

@@ -475,8 +475,9 @@ def _of_episodes(prompts: Prompts, rollout: Rollout) -> Mapping[str, jax.Array]:
 
 def _tokenizer_path(config: config_lib.RunConfig) -> Any:
   """File or folder of the tokenizer that a config means."""
-  if config.data.tokenizer == "gsm8k":
-    return tokenizer.GSM8K_BPE
+  ours = {"gsm8k": tokenizer.GSM8K_BPE, "bytes": tokenizer.BYTES}
+  if config.data.tokenizer in ours:
+    return ours[config.data.tokenizer]
   if config.data.tokenizer:
     return config.data.tokenizer
   return config.model.directory()

@@ -198,8 +198,9 @@ class DataConfig:
       be others than the defaults, `weight`, `settings`, and `level` or
       `levels` of difficulty (`data/gym.py`).
     tokenizer: Path of a `tokenizer.json` or of a checkpoint's folder, or
-      "gsm8k" for the one that comes with the package; empty with a
-      `model.checkpoint`: that one's. Unused by tasks, which are made of ids.
+      "gsm8k" or "bytes" (every byte is a token) for those that come with the
+      package; empty with a `model.checkpoint`: that one's. Unused by tasks,
+      which are made of ids.
     template: How a prompt is put to the model: a text with "{prompt}", or
       "chat" for the tokenizer's own chat template.
     chat_options: What the chat template reads beside the messages.

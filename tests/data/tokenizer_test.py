@@ -671,3 +671,13 @@ def test_observations_of_an_alphabet():
       task.observation_ids(text, 9)
   with pytest.raises(ValueError, match="not tokens"):
     task.observation_ids("\ud800", 9)
+
+
+def test_every_byte_is_a_token_of_the_smallest_tokenizer():
+  tok = tokenizer.Tokenizer(tokenizer.BYTES)
+  text = "Spell <answer>é\n\N{GRINNING FACE}</answer>"
+  ids = tok.encode(text)
+  inside = text.removeprefix("Spell <answer>").removesuffix("</answer>")
+  assert len(ids) == len("Spell ") + 1 + len(inside.encode()) + 1
+  assert tok.decode(ids) == text
+  assert tok.vocab_size == 256 + len(tokenizer.SPECIAL_TOKENS)

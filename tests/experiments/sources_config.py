@@ -27,7 +27,7 @@ def get_config(kind: str):
     data.source = "reasoning_gym"
     levels = {"name": "gcd", "levels": ((0, 0), (30, 1))}
     data.datasets = (levels, {"name": "spell_backward"})
-    config.rewards.functions = ("grpo_jax.rewards.gym:reasoning_gym",)
+    config.rewards.functions = ("reasoning_gym",)
   elif kind == "streaming":
     data.streaming = True
   elif kind == "math":

@@ -48,5 +48,5 @@ def test_a_killed_run_ends_with_the_same_bytes(kind, tmp_path, monkeypatch):
   found = finish(broken)
   resume_test.assert_same(found, whole)
   lines = (broken / "metrics.jsonl").read_text().splitlines()
-  losses = {json.loads(line)["loss"] for line in lines}
+  losses = {json.loads(line).get("loss") for line in lines}
   assert len(losses) > 15  # Every number moves, so other data would be seen.
