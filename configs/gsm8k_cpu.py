@@ -7,13 +7,17 @@
 Reads the 7 473 training questions through tfds.data_source (no TensorFlow).
 The warm start passes over all of them once, with worked answers from a sloppy
 teacher that drops a closing or answer tag in 60 % of them; then GRPO rewards
-accuracy (math-verify on the host) + 0.5 · format on as many as time allows.
+accuracy + 0.5 · format on as many as time allows. The answers are read inside
+the compiled program; --config.rewards.in_graph=False reads them on the host.
+An algorithm with process supervision, --config=configs/gsm8k_cpu.py:grpo_ps,
+also gets a score for each line of the thought with a sum in it, from the host.
 Expected: the share of well-formed completions, sampled at temperature 1, rises
 from below a half to above 0.9. Accuracy stays near zero: a model of a million
 parameters does not learn arithmetic in words from 7 473 examples.
 Time: under 20 minutes on 2 CPU cores.
 """
 
+from grpo_jax import algorithms
 from grpo_jax.training import config as config_lib
 
 
@@ -40,6 +44,10 @@ def get_config(algorithm: str = "grpo"):
   config.rewards.functions = ("math_accuracy", "think_answer_format")
   config.rewards.weights = (1.0, 0.5)
   config.rewards.correct = "math_accuracy"
+  if "step_rewards" in algorithms.get_algorithm(algorithm).needs:
+    config.rewards.steps = "arithmetic_steps"
+  else:
+    config.rewards.in_graph = True
 
   config.sft.steps = 468
   config.sft.num_prompts = 16  # 467.1 batches hold all 7 473 questions.

@@ -79,6 +79,7 @@ def test_the_result_is_written_at_the_end(run):
     "after": result.after,
     "num_prompts": result.num_prompts,
     "seconds": pytest.approx(seconds),
+    "doubts": [],
   }
 
 

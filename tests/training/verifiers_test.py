@@ -208,7 +208,8 @@ def test_steps_are_placed_at_the_tokens_that_end_them():
   assert not ends[1].any()
 
 
-def _small(config):
+def _small(config, algorithm="grpo"):
+  config.algorithm = config_lib.algorithm_config(algorithm, kl_coef=0.0)
   config.model.width = 16
   config.model.num_layers = 1
   config.model.num_heads = 2
@@ -251,6 +252,17 @@ def test_one_program_and_two_halves_learn_the_same(tmp_path):
         np.testing.assert_allclose(
           one[name], other[name], rtol=1e-5, atol=1e-7, err_msg=name
         )
+
+
+@pytest.mark.slow
+def test_process_supervision_learns_from_steps_of_a_text(tmp_path):
+  rewards = {"steps": "tests.rewards.reward_functions:halves"}
+  config = _small(_config(), "grpo_ps")
+  config.rewards.update(rewards, functions=("tag_count",), weights=(1.0,))
+  loop.train(config, tmp_path)
+  lines = metrics_log.read_lines(tmp_path / metrics_log.METRICS)
+  # Each first half is worth less than each second one, whatever is written.
+  assert all(row["gradient_norm"] > 1e-3 for row in lines if "loss" in row)
 
 
 @pytest.mark.slow
