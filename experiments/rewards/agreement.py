@@ -113,7 +113,10 @@ def main(argv: Sequence[str]) -> int:
   verdicts = {
     "program": in_program(cases),
     "host": on_host(cases, "math_accuracy"),
-    "math-verify": on_host(cases, "experiments.rewards.raw:math_verify"),
+    "math-verify": on_host(
+      cases, "experiments.rewards.raw:math_verify_of_answer"
+    ),
+    "math-verify alone": on_host(cases, "experiments.rewards.raw:math_verify"),
   }
   page = out / "verifiers.md"
   page.write_text(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import itertools
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -52,13 +51,17 @@ def _by_kind(cases: Sequence[Case], scores: Mapping[str, np.ndarray]) -> str:
     )
     says = [_share(scores[name][rows] == 1.0) for name in scores]
     agree = [
-      _share(scores[a][rows] == scores[b][rows])
-      for a, b in itertools.combinations(scores, 2)
+      _share(scores[a][rows] == scores[b][rows]) for a, b in _pairs(scores)
     ]
     lines.append([kind, truth, str(rows.sum()), *says, *agree])
-  pairs = [f"{a} = {b}" for a, b in itertools.combinations(scores, 2)]
+  pairs = [f"{a} = {b}" for a, b in _pairs(scores)]
   header = ["kind", "answer", "rows", *(f"1 by {x}" for x in scores), *pairs]
   return _table(header, lines)
+
+
+def _pairs(scores: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
+  """The program with each of the others."""
+  return [("program", name) for name in scores if name != "program"]
 
 
 def _classes(cases: Sequence[Case], scores: Mapping[str, np.ndarray]) -> str:
@@ -130,10 +133,11 @@ def markdown(
     "# Which verifier says what",
     "<!-- Written by `python -m experiments.rewards.agreement`. -->",
     "A reward for a right answer is only as good as what finds the answer and"
-    " compares it. Three verifiers score the same completions: *program*, the"
+    " compares it. Four verifiers score the same completions: *program*, the"
     " functions of `grpo_jax/rewards/arrays`, which can be a part of a compiled"
-    " step; *host*, `math_accuracy`; and *math-verify*, the library as it is,"
-    " which reads the gold answer from a box and the completion as it stands.",
+    " step; *host*, `math_accuracy`; *math-verify*, the library, which is given"
+    " the gold answer and the answer that *host* finds, each in a box; and"
+    " *math-verify alone*, which reads the completion as it stands.",
     f"There are {len(cases)} completions: all {num_plain} gold answers of GSM8K"
     " (training and test split) as the teacher writes them, and"
     f" {len(cases) - num_plain} mutations of them with a fixed seed. How each"
@@ -141,7 +145,7 @@ def markdown(
     f"The program and the host agree on {same} of {len(cases)} rows.",
     "## Against what is known",
     _against_truth(cases, scores),
-    "math-verify is not made for answer tags: it finds no number in"
+    "math-verify alone is not made for answer tags: it finds no number in"
     " `<answer>18</answer>`, but does in `<answer>$18$</answer>`. Most of the"
     " right answers that it refuses are of that sort, and say nothing about"
     " how it compares.",
@@ -157,7 +161,7 @@ def markdown(
     "## Speed",
     "Rows a second on the CPU that wrote this page, while other programs ran."
     " The program scores 1024 rows of 1024 bytes at a time, without the time"
-    " of compilation and of making the rows; the other two score rows one by"
+    " of compilation and of making the rows; the others score rows one by"
     " one in two processes.",
     _table(["verifier", "rows/s"], speed),
     "## Limits",

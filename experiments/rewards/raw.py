@@ -1,6 +1,8 @@
-"""math-verify as it comes, as a reward function to compare with."""
+"""math-verify, as reward functions to compare with."""
 
 from __future__ import annotations
+
+from grpo_jax.rewards import answers
 
 _TIMEOUT_S = 2
 
@@ -23,14 +25,35 @@ def math_verify(
     extras: Each with "answer", the gold answer.
   """
   del prompts, ids
+  return _verified(completions, extras)
+
+
+def math_verify_of_answer(
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
+) -> list[float]:
+  """1.0 where math-verify takes the final answer for the gold answer.
+
+  As `math_verify`, but for the prediction: the answer that
+  `answers.final_answer` finds, in a box.
+  """
+  del prompts, ids
+  found = [answers.final_answer(text) for text in completions]
+  boxed = ["" if x is None else rf"\boxed{{{x}}}" for x in found]
+  return _verified(boxed, extras)
+
+
+def _verified(predictions: list[str], extras: list[dict]) -> list[float]:
   import math_verify as library
 
   scores = []
-  for completion, extra in zip(completions, extras, strict=True):
+  for prediction, extra in zip(predictions, extras, strict=True):
     gold = library.parse(
       rf"\boxed{{{extra['answer']}}}", parsing_timeout=_TIMEOUT_S
     )
-    found = library.parse(completion, parsing_timeout=_TIMEOUT_S)
+    found = library.parse(prediction, parsing_timeout=_TIMEOUT_S)
     scores.append(
       float(library.verify(gold, found, timeout_seconds=_TIMEOUT_S))
     )
@@ -44,3 +67,4 @@ def _warm_up() -> None:
 
 # Called by each scoring process before its first row (`worker.main`).
 math_verify.warm_up = _warm_up  # type: ignore[attr-defined]
+math_verify_of_answer.warm_up = _warm_up  # type: ignore[attr-defined]
