@@ -23,6 +23,17 @@ async def asked(prompts, completions, ids, extras):
   return [float(len(completions[0]))]
 
 
+_WAITING = []
+
+
+async def meets_others(prompts, completions, ids, extras):
+  """Ends once as many rows wait as the completion says."""
+  _WAITING.append(ids[0])
+  while len(_WAITING) < int(completions[0]):
+    await asyncio.sleep(0.01)
+  return [float(ids[0])]
+
+
 @functions.of_group
 async def asked_together(prompts, completions, ids, extras):
   await asyncio.sleep(0.01)
