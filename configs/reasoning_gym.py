@@ -7,6 +7,19 @@
 Problems are made while the run goes on; no question is in both splits. The warm
 start imitates the datasets' own answers and ends early; then GRPO is rewarded
 by what the datasets say of an answer, in worker processes.
+
+Measured on 512 held-out problems, sampled at temperature 1, with 95 % intervals
+of each share, in 3 to 5 minutes on 2 shared CPU cores:
+
+| seed | reward before, after | accuracy before     | accuracy after      |
+|------|----------------------|---------------------|---------------------|
+| 0    | 0.665, 0.750         | 0.305 (0.267-0.346) | 0.414 (0.372-0.457) |
+| 1    | 0.664, 0.741         | 0.383 (0.342-0.426) | 0.416 (0.374-0.459) |
+| 2    | 0.644, 0.760         | 0.338 (0.298-0.380) | 0.430 (0.387-0.473) |
+
+The reward, which is partial for words that are nearly right, rises by 0.093
+(95 % interval over the seeds 0.04-0.14). The accuracy rises by 0.078, with an
+interval from -0.02 to 0.18: three seeds do not settle it.
 """
 
 from grpo_jax.training import config as config_lib
