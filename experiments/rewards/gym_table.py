@@ -70,8 +70,8 @@ problems of each. **{good} of them can be trained on as they are.**
   records name the problem and do not hold it.
 - *Characters*: the longest of the questions.
 
-A run of [configs/reasoning_gym.py](../configs/reasoning_gym.py), whose docstring
-has the figures:
+A run of [configs/reasoning_gym.py](../configs/reasoning_gym.py), which says how
+far it gets:
 
 ![Reward, accuracy, length and entropy](reasoning_gym.png)
 
