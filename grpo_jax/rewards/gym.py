@@ -33,6 +33,8 @@ def reasoning_gym(
   completions: list[str],
   ids: list[int],
   extras: list[dict],
+  *,
+  exact: bool = False,
 ) -> list[float]:
   """Scores answers by the `score_answer` of their datasets.
 
@@ -42,6 +44,7 @@ def reasoning_gym(
     ids: Unused.
     extras: Each has `dataset`, `settings`, `level` and `seed`, as records of
       `data.source="reasoning_gym"` do.
+    exact: Whether only a score of 1 counts, as 1, and any other one as 0.
 
   Returns:
     Usually in [0, 1], 1 for a right answer; 0 without an answer.
@@ -53,7 +56,8 @@ def reasoning_gym(
   """
   del ids
   rows = zip(prompts, completions, extras, strict=True)
-  return [_score(*row) for row in rows]
+  scores = [_score(*row) for row in rows]
+  return [float(x >= 1) for x in scores] if exact else scores
 
 
 def _score(prompt: str, completion: str, extra: dict) -> float:

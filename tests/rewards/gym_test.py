@@ -67,3 +67,14 @@ def test_rows_are_scored_in_the_pool():
   assert not said.failed.any(), said.errors
   found = said.components["reasoning_gym"]
   assert [math.isclose(x, 1.0) for x in found] == [False, True, False, True]
+
+
+def test_only_exact_answers_count_where_a_config_says_so():
+  made = record(name="spell_backward")
+  nearly = made["answer"][:-1] + "?"
+  rows = ([made["prompt"]] * 2, [made["answer"], nearly], [0, 0])
+  extras = [made["extras"]] * 2
+  partial = gym.reasoning_gym(*rows, extras)
+  assert partial[0] == 1
+  assert 0 < partial[1] < 1
+  assert gym.reasoning_gym(*rows, extras, exact=True) == [1, 0]
