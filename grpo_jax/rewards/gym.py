@@ -12,6 +12,8 @@ import json
 from grpo_jax import gym
 from grpo_jax.rewards import answers
 
+# Their `score_answer` takes every text for right: bool("False") is True.
+_COMPARED = ("game_of_life_halting",)
 # A completion without any of these is an answer as it stands.
 _MARKS = ("<think>", "</think>", "<answer>", "</answer>", r"\boxed")
 
@@ -47,7 +49,8 @@ def reasoning_gym(
     exact: Whether only a score of 1 counts, as 1, and any other one as 0.
 
   Returns:
-    Usually in [0, 1], 1 for a right answer; 0 without an answer.
+    Usually in [0, 1], 1 for a right answer; 0 without an answer, and for one
+    at which the dataset raises.
 
   Raises:
     ImportError: reasoning-gym is missing.
@@ -75,7 +78,18 @@ def _score(prompt: str, completion: str, extra: dict) -> float:
       " every process (docs/reasoning_gym.md)."
     )
   answer = answer_of(completion)
-  return 0.0 if answer is None else made.score(answer)
+  if answer is None:
+    return 0.0
+  if extra["dataset"] in _COMPARED:
+    return float(answer == str(made.entry["answer"]))
+  try:
+    return made.score(answer)
+  except Exception:
+    # Some raise at what is no number, or no list. Who writes that is wrong,
+    # not unscored; if the right answer raises too, nobody is.
+    if made.entry["answer"] is not None:
+      made.score(made.entry["answer"])
+    return 0.0
 
 
 def _warm_up() -> None:

@@ -8,9 +8,9 @@ What a reward can be had for without a right answer, and stays:
 - a fraction that is not reduced, `\frac{246}{2}` for 123, and a root that is
   not simplified, where the gold answer has roots too: both are numbers;
 - a dollar before a number that counts no money: gold answers leave it out;
-- the name before `=`: `y = 3` for x;
+- the name before `=`: `y = 3` for x; the base of a number, `101_3` for `101_2`;
 - where the gold answer is no number, everything that math-verify takes for
-  equal: `(1 \cdot 1, 2)` for `(1, 2)`;
+  equal: `(1 \cdot 1, 2)` for `(1, 2)`, a for A, `0.4` for `12:30`;
 - an answer that is changed later without a tag or a box: "no, it is 7".
 """
 
@@ -46,6 +46,9 @@ _MIN_ROUNDED_PLACES = 6
 
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _NO_VARIABLE = re.compile(r"\\text\s*\{[^{}]*\}|\\[A-Za-z]+")
+# A name is for math-verify the product of its letters, in any order.
+_NAME = re.compile(r"[A-Z][a-z]{2,}")
+_WORD = re.compile(r"(?:\\text\s*\{)?\s*([A-Za-z]+)\s*\}?\.?")
 _POWER_TOKEN = re.compile(r"[0-9]+|[^\s]")
 _UNION = re.compile(r"\\(?:cup|cap|setminus)(?![A-Za-z])")
 _RELATION = re.compile(r"[=<>≤≥≠]|\\(?:leq?|geq?|neq?|lt|gt)(?![A-Za-z])")
@@ -97,6 +100,16 @@ def _parse_or_nothing(answer: str) -> list:
 
 
 def _equal(gold: list, prediction: list) -> float:
+  try:
+    return _verified(gold, prediction)
+  except Exception:
+    # (1,2) beside \{1,2,1\}. Who writes what math-verify raises at is wrong,
+    # not unscored; if it raises at the gold answer alone, nobody is.
+    _verified(gold, gold)
+    return 0.0
+
+
+def _verified(gold: list, prediction: list) -> float:
   verdict = _math_verify().verify(
     gold, prediction, timeout_seconds=_TIMEOUT_S, raise_on_error=True
   )
@@ -113,6 +126,8 @@ def _accuracy(prediction: str | None, gold: str) -> float | None:
     return None
   if not prediction or not _is_cheap(prediction, gold):
     return 0.0
+  if _NAME.fullmatch(gold) and (name := _WORD.fullmatch(prediction)):
+    return float(name[1].lower() == gold.lower())
   parsed = _parse_or_nothing(prediction)
   return _equal(gold_parsed, parsed) if parsed else 0.0
 
@@ -217,7 +232,7 @@ def math_accuracy(
   completions: list[str],
   ids: list[int],
   extras: list[dict],
-  after: str = "",
+  answer_after: str = "",
 ) -> list[float | None]:
   r"""1.0 where the final answer equals the gold answer, else 0.0.
 
@@ -235,14 +250,14 @@ def math_accuracy(
     ids: Occurrences in the data stream, ignored.
     extras: Each with "answer": the gold answer, a number or LaTeX with or
       without `$…$` or `\boxed{…}`.
-    after: A marker before answers, as in `answers.final_answer`.
+    answer_after: A marker before answers, as in `answers.final_answer`.
 
   Returns:
     One value per completion. 0.0 for no answer, one that does not parse, or
     one that is too long or costly to compare: long or deeply nested, powers of
     powers, large exponents, sums and factorials, as far as the gold answer has
-    none. None for a gold answer that does not parse: the row says nothing about
-    the policy.
+    none; or one at which math-verify raises. None for a gold answer that does
+    not parse: the row says nothing about the policy.
 
   Raises:
     KeyError: An element of `extras` has no "answer".
@@ -270,7 +285,7 @@ def math_accuracy(
     boxed_gold = answers.last_boxed(gold)
     gold = gold if boxed_gold is None else boxed_gold.strip()
     try:
-      prediction = answers.final_answer(completion, after)
+      prediction = answers.final_answer(completion, answer_after)
       scores.append(_accuracy(prediction, gold))
     except errors.TimeoutException as error:
       raise TimeoutError(

@@ -12,9 +12,13 @@ from fractions import Fraction
 
 _NUMBER = r"-?\$?[0-9][0-9,]{0,17}(?:\.[0-9]{1,9})?%?|-?\$?\.[0-9]{1,9}%?"
 _EQUATION = re.compile(
-  rf"({_NUMBER})((?:\s*[-+*/x×÷]\s*\(?(?:{_NUMBER})\)?){{1,8}})"
+  rf"({_NUMBER})"
+  rf"((?:\s*[-+*/x×÷]\s*(?:\((?:{_NUMBER})\)|(?:{_NUMBER}))){{1,8}})"
   rf"\s*=\s*({_NUMBER})"
 )
+# What makes an equation a part of a longer one: before it, and behind it.
+_OPERATORS = ("+", "-", "*", "/", "×", "÷", "^")
+_GOES_ON = re.compile(r"\s*[-+*/×÷^]\s*[(0-9.]")
 _TERM = re.compile(rf"\s*([-+*/x×÷])\s*\(?({_NUMBER})\)?")
 # So much of a line is read. A policy may write a line without end.
 _MAX_LINE = 500
@@ -34,8 +38,9 @@ def arithmetic_steps(
   with +, −, × (also `x` and `*`) and ÷ (`/`) between two and nine of them, in
   the usual order of operations. A line is right if all its equations are: each
   of them exactly, or, where it has a division, as far as the decimals of its
-  result go. Lines without an equation are no steps. What the line is about is
-  not looked at: `1 + 1 = 2` takes this reward.
+  result go. Lines without an equation are no steps, and a piece of a longer
+  one, as in `(3 + 1) * 2 = 8`, is none. What the line is about is not looked
+  at: `1 + 1 = 2` takes this reward.
 
   Args:
     prompts: Decoded prompts, ignored.
@@ -60,10 +65,23 @@ def _of_text(text: str) -> list[tuple[int, float]]:
     verdicts = [
       _holds(*equation.groups())
       for equation in _EQUATION.finditer(line[:_MAX_LINE])
+      if not _is_part(equation)
     ]
     if verdicts:
       found.append((start, float(all(verdicts))))
   return found
+
+
+def _is_part(equation: re.Match[str]) -> bool:
+  """Whether it is cut out of a longer one: 2^2 + 1 = 5, 1 + 1 = 2 + 5."""
+  text, start = equation.string, equation.start()
+  if _GOES_ON.match(text, equation.end()):
+    return True
+  if equation.group().startswith("-") and text[max(start - 1, 0) : start]:
+    before = text[start - 1]
+    return before.isalnum() or before in ")}"
+  left = text[:start].strip()  # A sign alone begins an item of a list.
+  return len(left) > 1 and left.endswith(_OPERATORS)
 
 
 def _holds(first: str, rest: str, result: str) -> bool:

@@ -102,6 +102,14 @@ def test_functions_get_what_they_ask_for():
   }
 
 
+def test_answers_stand_behind_the_marker_that_the_config_names():
+  context = functions.Context(answer_after="####")
+  accuracy = functions.bound("math_accuracy", {}, context)
+  texts = ["So.\n#### 5", "So it is 5."]
+  said = accuracy([""] * 2, texts, [0] * 2, [{"answer": "5"}] * 2)
+  assert said == [1.0, 0.0]
+
+
 @pytest.mark.parametrize(
   ("name", "options", "message"),
   [

@@ -63,6 +63,6 @@ def test_the_reference_is_what_the_reward_says():
     [completion for completion, _ in cases],
     [0] * 300,
     [{"answer": gold} for _, gold in cases],
-    after=AFTER,
+    answer_after=AFTER,
   )
   assert wanted == [made_texts.host_accuracy(*case, AFTER) for case in cases]
