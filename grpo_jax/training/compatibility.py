@@ -173,6 +173,10 @@ FEATURES = {
     lambda s: len(s.phase.reference_workdirs) > 1,
     _phase_setting("reference_workdirs"),
   ),
+  "rewards by domain": Feature(
+    lambda s: bool(s.config.rewards.domains),
+    lambda s: f"config.rewards.domains={dict(s.config.rewards.domains)}",
+  ),
   "prompts without domains": Feature(
     lambda s: "domain" not in s.problem.provides,
     lambda s: f"config.data.source={s.config.data.source!r} without domains",
@@ -318,6 +322,12 @@ TABLE = (
     "prompts without domains",
     "the domain of a prompt chooses its teacher",
     "give records an integer 'domain', or name one teacher",
+  ),
+  Row(
+    "rewards by domain",
+    "prompts without domains",
+    "the domain of a prompt says which rewards are for it",
+    "give records an integer 'domain', or leave config.rewards.domains empty",
   ),
   Row(
     "text in the graph",

@@ -46,6 +46,7 @@ SWITCHES = {
   },
   "recorded log-probs": {"required": {"behavior_logp": True}},
   "several teachers": {"phase.reference_workdirs": ("a", "b")},
+  "rewards by domain": {"config.rewards.domains": {"accuracy": (0,)}},
   "prompts without domains": {"problem.provides": frozenset()},
   "distributions of the reference": {"required": {"ref_kl": True}},
   "reward model": {
@@ -101,6 +102,7 @@ SHOWN = {
   "filters without a record": "config.sampling, which filters tokens",
   "recorded log-probs": "algorithm 'some', which compares log-probs",
   "several teachers": "config.again.reference_workdirs=('a', 'b')",
+  "rewards by domain": "config.rewards.domains={'accuracy': (0,)}",
   "prompts without domains": "config.data.source='task' without domains",
   "distributions of the reference": "which compares whole distributions",
   "reward model": "config.rewards.functions=('accuracy', 'reward_model')",
@@ -118,7 +120,11 @@ def make_setup(*switched):
       sampling=_space(lanes=None, top_k=None, top_p=None, min_p=None),
       data=_space(name="some task", source="task", environment=""),
       rewards=_space(
-        functions=("accuracy",), in_graph=False, steps="", schedules={}
+        functions=("accuracy",),
+        in_graph=False,
+        steps="",
+        schedules={},
+        domains={},
       ),
     ),
     name="again",
