@@ -29,6 +29,7 @@ def _score(completion, tests, **options):
     ("x = 1", "x = 1"),
     ("so <answer> x = 1 </answer>", "x = 1"),
     ("<answer>1</answer> no, <answer>2</answer>", "2"),
+    ("<answer>1 no, <answer>2</answer> <answer>", "2"),
     ("first\n```python\na\n```\nthen\n```py\nb\nc\n```\n", "b\nc\n"),
     ("```\na\n```\n```text\nb\n```", "a\n"),
     ("```python\na\n", "a\n"),  # It was cut off.
