@@ -73,7 +73,11 @@ def test_rewards_of_ones_own(module):
     context=context,
   ) as scorer:
     said = scorer.score(
-      ["?"] * 4, completions, [0, 0, 1, 1], [{"rubric": "4"}] * 4, tokens
+      ["?"] * 4,
+      completions,
+      [0, 0, 1, 1],
+      [{"rubric": "4", "brief": i != 1} for i in range(4)],
+      tokens,
     )
   assert not said.failed.any(), said.errors
   np.testing.assert_allclose(
