@@ -331,7 +331,7 @@ class _Judge:
   """What the host says is the verdict."""
 
   on_host = object()
-  by_members = ()
+  is_host_alone = True
 
   def score_on_host(self, said):
     return said
@@ -479,6 +479,6 @@ def test_rounds_are_counted_from_one_and_only_drawn():
   ):
     run.with_section("rl", max_rounds=0)
   with pytest.raises(
-    ValueError, match=r"config\.sft\.max_rounds=2: .*a supervised phase"
+    ValueError, match=r"config\.sft\.max_rounds=2: .*'supervised' are given"
   ):
     run.with_section("sft", max_rounds=2)

@@ -91,7 +91,8 @@ def test_the_most_important_attacks_are_held_by_what_is_said(name, box, host):
   (attack,) = (x for x in box_attacks.ATTACKS if x.name == name)
   assert not attempts.has_won(box, attack, host)
   bare = boxes.Box(without=attack.held_by)
-  assert attempts.has_won(bare, attack, host)
+  # On a busy machine its time may be over before it has begun.
+  assert any(attempts.has_won(bare, attack, host) for _ in range(3))
 
 
 def test_the_variables_of_bwrap_itself_are_out_of_reach(host):

@@ -58,6 +58,7 @@ MAY_BE_ZERO = {
   "rewards.weights",
   "rewards.max_unscored",
   "data.drop_tag_probability",
+  "data.rejected_share",
   "optimizer.warmup_steps",
   "optimizer.final_fraction",
   "optimizer.b1",

@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 
-from experiments.rewards import agreement, agreement_page, mutations
+from experiments.rewards import agreement_page, mutations, verdicts
 from grpo_jax.rewards import answers, math_accuracy
 
 GOLDS = ["18", "5", "-7", "1200", "70000"]
@@ -46,7 +46,7 @@ def test_right_and_wrong_numbers_by_fractions():
 
 def test_the_program_says_what_the_host_does():
   cases = mutations.plain(GOLDS) + mutations.mutated(GOLDS, 800, seed=2)
-  found = agreement.in_program(cases)
+  found = verdicts.in_program(cases)
   assert found.scores.tolist() == host(cases)
   assert found.rows_per_s > 0
 
@@ -66,7 +66,7 @@ def test_the_page_counts_and_quotes():
   speed = {"program": 1000.4, "host": 20.0, "math-verify": 3.0}
   page = agreement_page.markdown(cases, scores, speed)
   assert "agree on 4 of 4 rows" in page
-  assert "| plain | right | 2 | 2 | 2 | 1 | 2 | 1 | 1 |" in page
+  assert "| plain | right | 2 | 2 | 2 | 1 | 2 | 1 |" in page
   assert r"| unit | 1 | 0 | 0 | 1 | a matter of rules | `` 18\|m ``" in page
   assert "| chain | 1 | 0 | 0 | 1 | 0: program, host |" in page
   assert "| plain | 1 | 1 | 1 | failed | 1: program, host |" in page
