@@ -28,7 +28,7 @@ _PAIRS = (  # What may stand around a whole answer.
   *((b"$$", b"$$"), (b"$", b"$"), (rb"\(", rb"\)"), (rb"\[", rb"\]")),
   *((name + b"{", b"}") for name in _NAMES),
 )
-_DOLLARS = (rb"\$$", rb"\$", b"$")  # Before an amount; the longest first.
+_DOLLARS = (rb"\$$", rb"\$", b"$")  # Before an amount.
 _UNIT_NAMES = (rb"\text", rb"\textrm", rb"\mathrm", rb"\mbox")
 # Of \text{…}^2, and degrees.
 _POWERS = tuple(
@@ -64,7 +64,16 @@ class _Rows:
     self.bytes = window.bytes
     self.words = strings.words(window.bytes)
     self.space = strings.spaces(self.words)
-    self.place = strings.places(window.bytes)
+    self.place = place = strings.places(window.bytes)
+    # For each place, where the next byte of a word is, and the end of the
+    # last one: white space is taken off often.
+    size = window.bytes.shape[1]
+    self.next_word = jax.lax.cummin(
+      jnp.where(self.space, size, place), axis=1, reverse=True
+    )
+    self.word_end = jax.lax.cummax(
+      jnp.where(self.space, 0, place + 1), axis=1
+    )
     self.start = jnp.zeros_like(window.length)
     self.end = window.length
     # The byte before a place, and pairs of bytes that begin there.
@@ -78,11 +87,18 @@ class _Rows:
 
   def narrow(self, start: jax.Array, end: jax.Array, where: jax.Array) -> None:
     """Sets [start, end) where it is said, and takes white space off."""
-    self.start, self.end = strings.stripped(
-      self.space,
-      jnp.where(where, start, self.start),
-      jnp.where(where, end, self.end),
+    self.start, self.end = self.stripped(
+      jnp.where(where, start, self.start), jnp.where(where, end, self.end)
     )
+
+  def stripped(
+    self, start: jax.Array, end: jax.Array
+  ) -> tuple[jax.Array, jax.Array]:  # [B], [B]
+    """[start, end) without the white space at its ends."""
+    begin = strings.at(self.next_word, start)
+    found = (start < end) & (begin < end)
+    end = strings.at(self.word_end, end - 1)
+    return jnp.where(found, begin, start), jnp.where(found, end, start)
 
   def part(self, mask: jax.Array, size: int = 1) -> jax.Array:  # [B, W] bool
     """Where something of `size` bytes lies in what is left."""
@@ -126,9 +142,8 @@ def _size(
   found: jax.Array,  # [B, patterns] bool
   patterns: Sequence[bytes],
 ) -> jax.Array:  # [B]
-  """Bytes of the first pattern that was found; 0 if none was."""
-  sizes = jnp.asarray(_sizes(patterns))[jnp.argmax(found, axis=1)]
-  return jnp.where(found.any(axis=1), sizes, 0)
+  """Bytes of the longest pattern that was found; 0 if none was."""
+  return jnp.where(found, _sizes(patterns), 0).max(axis=1)
 
 
 def number(window: Window) -> Number:
@@ -168,7 +183,7 @@ def _unwrapped(
   inner = strings.before(rows.dollar, right)
   inner |= strings.before(rows.opens, right - 1)
   formula = strings.behind(inner, left).any(axis=1)
-  rows.narrow(left, right, found.any(axis=1) & (left < right) & ~formula)
+  rows.narrow(left, right, (left > start) & (left < right) & ~formula)
   return rows.start, rows.end
 
 
@@ -179,22 +194,20 @@ def _to_formula(rows: _Rows) -> jax.Array:  # [B] bool
   dollar = rows.part(rows.dollar)
   inside = rows.place > rows.start[:, None]
   escaped = inside & (rows.previous == ord("\\"))
-  closes = dollar & ~escaped & ~(inside & (rows.previous == ord("$")))
-  nearest = jnp.where(dollar, 2 * rows.place + closes, 2 * dollar.shape[1])
+  good = dollar & ~escaped & ~(inside & (rows.previous == ord("$")))
+  nearest = jnp.where(dollar, 2 * rows.place + good, 2 * dollar.shape[1])
   nearest = jax.lax.cummin(nearest, axis=1, reverse=True)
   found = dollar & ~escaped & (strings.shifted(nearest, 1) % 2 == 1)
-  ends = [dollar]
-  for opening, closing in ((rb"\(", rb"\)"), (rb"\[", rb"\]")):
-    close = rows.part(strings.starts(rows.words, closing), 2)
-    last = strings.last(close)
-    opens = rows.part(strings.starts(rows.words, opening), 2)
-    found |= strings.before(opens, last - 1)
-    ends.append(close)
+  opens, closes = (
+    rows.part(jnp.stack([strings.starts(rows.words, x) for x in brackets]), 2)
+    for brackets in ((rb"\(", rb"\["), (rb"\)", rb"\]"))
+  )  # [2, B, W]
+  found |= strings.before(opens, strings.last(closes) - 1).any(axis=0)
   start = strings.first(found)  # [B]
   is_dollar = strings.at(rows.bytes, start) == ord("$")
   is_round = strings.at(rows.bytes, start + 1) == ord("(")
   size = jnp.where(is_dollar, 1, 2)
-  close = jnp.where(is_round[:, None], ends[1], ends[2])
+  close = jnp.where(is_round[:, None], closes[0], closes[1])
   close = jnp.where(is_dollar[:, None], dollar, close)
   end = strings.first(strings.behind(close, start + size))
   several = strings.behind(found, end + size).any(axis=1)
@@ -207,7 +220,7 @@ def _leave_name(rows: _Rows) -> None:
   r"""Leaves `x =` or `\theta =`, of an answer with one `=`."""
   equals = rows.part(rows.bytes == ord("="))
   sign = strings.first(equals)
-  _, end = strings.stripped(rows.space, rows.start, sign)
+  _, end = rows.stripped(rows.start, sign)
   initial = strings.at(rows.bytes, rows.start)
   letter = (initial | 32 >= ord("a")) & (initial | 32 <= ord("z"))
   small = strings.behind(
