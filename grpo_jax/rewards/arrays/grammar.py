@@ -11,8 +11,9 @@ The grammar is that part of `rewards.answers.quantity` whose value is rational:
 with blanks between all of these. A text becomes one symbol for each byte, then
 one state for each byte, by a table that is made here in Python. A second table
 says what a byte in that state is to the number, the denominator's digit, say;
-whatever else is asked of the text is asked of these roles. What Python's regular expressions try out (whether three digits follow
-a comma) is decided by what stands next to the byte.
+whatever else is asked of the text is asked of these roles. What Python's
+regular expressions try out (whether three digits follow a comma) is decided by
+what stands next to the byte.
 """
 
 from __future__ import annotations
@@ -287,8 +288,7 @@ def roles(symbols: jax.Array) -> jax.Array:  # [B, W] -> [B, W] int32
     codes = [CODE[symbol] for symbol in of]
     bits[np.ix_([names.index(state) for state in states], codes)] |= 1 << bit
   # One gather for both: the next state, and the bits of the move to it.
-  table = np.stack([moves, bits[moves, np.arange(len(SYMBOLS))]], axis=-1)
-  table = jnp.asarray(table)
+  table = jnp.stack([moves, bits[moves, np.arange(len(SYMBOLS))]], axis=-1)
 
   def step(state: jax.Array, symbol: jax.Array) -> tuple[jax.Array, jax.Array]:
     found = table[state, symbol]  # [B, 2]

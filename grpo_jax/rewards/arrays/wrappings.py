@@ -71,9 +71,7 @@ class _Rows:
     self.next_word = jax.lax.cummin(
       jnp.where(self.space, size, place), axis=1, reverse=True
     )
-    self.word_end = jax.lax.cummax(
-      jnp.where(self.space, 0, place + 1), axis=1
-    )
+    self.word_end = jax.lax.cummax(jnp.where(self.space, 0, place + 1), axis=1)
     self.start = jnp.zeros_like(window.length)
     self.end = window.length
     # The byte before a place, and pairs of bytes that begin there.
