@@ -1111,7 +1111,7 @@ MUTATIONS = [
     "tests/rewards/arrays/numbers_test.py -k known_answers",
   ),
   Mutation(
-    "In the program, two minus signs in the fraction of a mixed number are bad.",
+    "In the program, two minus signs in a mixed number are refused.",
     "grpo_jax/rewards/arrays/numbers.py",
     'simple &= count["inner minus"] % 2 == 0',
     'simple &= count["inner minus"] == 0',
