@@ -1111,6 +1111,27 @@ MUTATIONS = [
     "tests/rewards/arrays/numbers_test.py -k known_answers",
   ),
   Mutation(
+    "In the program, two minus signs in a mixed number are refused.",
+    "grpo_jax/rewards/arrays/numbers.py",
+    'simple &= count["inner minus"] % 2 == 0',
+    'simple &= count["inner minus"] == 0',
+    "tests/rewards/arrays/numbers_test.py -k known_answers",
+  ),
+  Mutation(
+    "In the program, a decimal with blanks around it is rounded.",
+    "grpo_jax/rewards/arrays/numbers.py",
+    'alone &= count["blank"] + count["loose comma"] == 0',
+    'alone &= count["loose comma"] == 0',
+    "tests/rewards/arrays/numbers_test.py -k known_answers",
+  ),
+  Mutation(
+    "In the program, a token begins where the next one does.",
+    "grpo_jax/rewards/arrays/text.py",
+    "np.cumsum(lengths, dtype=np.int32) - lengths",
+    "np.cumsum(lengths, dtype=np.int32)",
+    "tests/rewards/arrays/text_test.py -k random_tokens",
+  ),
+  Mutation(
     "In the program, the spaces that a decoder drops are part of the text.",
     "grpo_jax/rewards/arrays/text.py",
     "jnp.minimum(leading, table.strips)",

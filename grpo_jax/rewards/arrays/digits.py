@@ -23,24 +23,23 @@ def constant(value: int, size: int) -> np.ndarray | None:  # [size] int32
 
 
 def read(
-  data: jax.Array,  # [B, W] int32, 0 to 9
+  data: jax.Array,  # [B, W] int32, 0 to 9 where `mask` is True
   mask: jax.Array,  # [B, W] bool
+  shift: jax.Array,  # [B] int32
   size: int,
-  shift: jax.Array | None = None,  # [B] int32
 ) -> jax.Array:  # [B, size] int32
   """The number whose digits stand where `mask` is True, times 10^shift.
 
   What does not fit is lost: choose `size` for it.
   """
   from_right = jnp.cumsum(mask, axis=1, dtype=jnp.int32)
-  rank = from_right[:, -1:] - from_right  # Of the last digit it is 0.
-  if shift is not None:
-    rank += shift[:, None]
+  # Of the last digit the rank is `shift`.
+  rank = shift[:, None] + from_right[:, -1:] - from_right
   value = data * jnp.array([1, 10, 100], jnp.int32)[rank % 3]
-  limb = jnp.where(mask & (rank < 3 * size), rank // 3, size)
+  limb = jnp.where(mask, rank // 3, size)  # Beyond the end it is dropped.
   row = jnp.arange(len(data))[:, None]
-  limbs = jnp.zeros((len(data), size + 1), jnp.int32)
-  return limbs.at[row, limb].add(value)[:, :size]
+  limbs = jnp.zeros((len(data), size), jnp.int32)
+  return limbs.at[row, limb].add(value, mode="drop")
 
 
 def padded(limbs: jax.Array, size: int) -> jax.Array:  # [B, n] -> [B, size]
@@ -49,12 +48,12 @@ def padded(limbs: jax.Array, size: int) -> jax.Array:  # [B, n] -> [B, size]
   return jnp.pad(limbs, ((0, 0), (0, max(missing, 0))))[:, :size]
 
 
-def product(one: jax.Array, other: jax.Array, size: int) -> jax.Array:
-  """[B, n] · [B, m] -> [B, size], with carries still to be made.
+def product(one: jax.Array, other: jax.Array) -> jax.Array:
+  """[B, n] · [B, size] -> [B, size], with carries still to be made.
 
-  Both need limbs below 1000; the shorter should be the first.
+  Both need limbs below 1000; the shorter should be the first. What does not
+  fit is lost.
   """
-  other = padded(other, size)
 
   def step(total: jax.Array, limb: jax.Array) -> tuple[jax.Array, None]:
     total = jnp.pad(total[:, :-1], ((0, 0), (1, 0)))

@@ -106,29 +106,28 @@ def _span(
   after: bytes,
 ) -> _Span:
   """The answer with white space around it."""
-  thought = strings.last(strings.starts(words, b"</think>"))
+  tags = (b"<think>", b"</think>", b"<answer>", b"</answer>")
+  found = jnp.stack([strings.starts(words, tag) for tag in tags])
+  think, thought, answer, close = strings.last(found)  # Each [B].
   rest = jnp.where(thought < 0, 0, thought + len(b"</think>"))
-  opens = strings.behind(strings.starts(words, b"<answer>"), rest)
-  closes = strings.behind(strings.starts(words, b"</answer>"), rest)
-  thinks = strings.behind(strings.starts(words, b"<think>"), rest)
-  tagged = opens.any(axis=1)
-  close = strings.last(closes)
-  content = strings.last(strings.before(opens, close - 7)) + len(b"<answer>")
+  tagged = answer >= rest
+  end = jnp.where(close >= rest, close, -1)
+  opens = strings.behind(found[2], rest)
+  content = strings.last(strings.before(opens, end - 7)) + len(b"<answer>")
   # A box is too often a try, if the thought was never closed.
-  unfinished = (thought < 0) & thinks.any(axis=1)
+  unfinished = (thought < 0) & (think >= 0)
   usable = jnp.where(tagged, content >= len(b"<answer>"), ~unfinished)
-  end = jnp.where(
-    tagged, close, jnp.minimum(strings.first(thinks), text.length)
-  )
+  thinks = strings.first(strings.behind(found[0], rest))
+  end = jnp.where(tagged, end, jnp.minimum(thinks, text.length))
   start = jnp.where(usable, jnp.where(tagged, content, rest), 0)
   end = jnp.where(usable, end, 0)
-  found = _Span(start, end, usable & tagged)
+  span = _Span(start, end, usable & tagged)
   if after:
     marked = _after_marker(words, start, end, after)
     marked = marked._replace(found=marked.found & ~tagged)
-    found = _either(found, marked, usable)
+    span = _either(span, marked, usable)
   boxed = _last_boxed(text.bytes, words, space, start, end)
-  return _either(boxed, found, usable)
+  return _either(boxed, span, usable)
 
 
 def _either(one: _Span, other: _Span, allowed: jax.Array) -> _Span:
@@ -163,8 +162,7 @@ def final_answer(
   length = end - start
   found = span.found & ~text.cut & (length <= width)
   length = jnp.where(found, length, 0)
-  place = jnp.arange(width)[None, :]  # [1, W]
-  index = jnp.minimum(start[:, None] + place, text.bytes.shape[1] - 1)
-  data = jnp.take_along_axis(text.bytes, index, axis=1)
+  place = jnp.arange(width)  # [W]
+  data = strings.at(text.bytes, start[:, None] + place)
   data = jnp.where(place < length[:, None], data, jnp.uint8(0))
   return Window(data, length, found)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from grpo_jax.rewards.arrays import scripts, strings
 from grpo_jax.rewards.arrays.text import Text
@@ -14,10 +15,10 @@ from grpo_jax.rewards.arrays.text import Text
 _TAGS = (b"<think>", b"</think>", b"<answer>", b"</answer>")
 
 
-def _found(text: Text) -> list[jax.Array]:
-  """Where each of the four tags begins, each [B, L]."""
+def _found(text: Text) -> jax.Array:  # [4, B, L] bool
+  """Where each of the four tags begins."""
   words = strings.words(text.bytes)
-  return [strings.starts(words, tag) for tag in _TAGS]
+  return jnp.stack([strings.starts(words, tag) for tag in _TAGS])
 
 
 def tag_count(text: Text) -> jax.Array:  # [B] float32
@@ -25,8 +26,8 @@ def tag_count(text: Text) -> jax.Array:  # [B] float32
 
   See `rewards.formatting.tag_count`.
   """
-  once = [mask.sum(axis=1) == 1 for mask in _found(text)]
-  return 0.25 * jnp.stack(once).sum(axis=0).astype(jnp.float32)
+  once = _found(text).sum(axis=2) == 1  # [4, B]
+  return 0.25 * once.sum(axis=0).astype(jnp.float32)
 
 
 def think_answer_format(text: Text) -> jax.Array:  # [B] float32
@@ -35,18 +36,15 @@ def think_answer_format(text: Text) -> jax.Array:  # [B] float32
   See `rewards.formatting.think_answer_format`. A text that was cut is neither.
   """
   found = _found(text)
-  once = jnp.stack([mask.sum(axis=1) == 1 for mask in found]).all(axis=0)
-  starts = [strings.first(mask) for mask in found]
-  think, end_think, answer, end_answer = starts
-  ends = [x + len(tag) for x, tag in zip(starts, _TAGS, strict=True)]
+  once = (found.sum(axis=2) == 1).all(axis=0)
+  think, end_think, answer, end_answer = starts = strings.first(found)
+  # Each tag, and the words between it and what is next.
+  begins = starts + np.array([len(tag) for tag in _TAGS])[:, None]
+  ends = jnp.stack([end_think, answer, end_answer, text.length])
   word = ~strings.spaces(strings.words(text.bytes))
-
-  def any_word(start: jax.Array, end: jax.Array) -> jax.Array:  # [B]
-    return strings.behind(strings.before(word, end), start).any(axis=1)
-
+  words = strings.behind(strings.before(word, ends), begins).any(axis=2)
   good = once & ~text.cut & (think == 0)
-  good &= any_word(ends[0], end_think) & any_word(ends[2], end_answer)
-  good &= ~any_word(ends[1], answer) & ~any_word(ends[3], text.length)
+  good &= words[0] & ~words[1] & words[2] & ~words[3]
   good &= (end_think < answer) & (answer < end_answer)
   return good.astype(jnp.float32)
 

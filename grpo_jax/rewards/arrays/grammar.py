@@ -9,10 +9,11 @@ The grammar is that part of `rewards.answers.quantity` whose value is rational:
              | digits . [digits] \overline{digits}
 
 with blanks between all of these. A text becomes one symbol for each byte, then
-one state for each byte, by a table that is made here in Python; whatever else
-is asked of the text (which digits are the denominator's, say) is asked of the
-states. What Python's regular expressions try out (whether three digits follow
-a comma) is decided by what stands next to the byte.
+one state for each byte, by a table that is made here in Python. A second table
+says what a byte in that state is to the number, the denominator's digit, say;
+whatever else is asked of the text is asked of these roles. What Python's
+regular expressions try out (whether three digits follow a comma) is decided by
+what stands next to the byte.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from grpo_jax.rewards.arrays import strings
 SYMBOLS = (
   *("NONE", "OTHER", "WHITE", "BLANK", "THIN", "SIZE", "ZERO", "ONE"),
   *("DIGIT", "DOT", "SLASH", "PLUS", "MINUS", "OPEN", "CLOSE", "FRACTION"),
-  *("TIMES", "REPEAT", "PERCENT", "POWER", "COMMA"),
+  *("TIMES", "REPEAT", "PERCENT", "POWER", "COMMA", "LOOSE"),
 )
 CODE = {name: code for code, name in enumerate(SYMBOLS)}
 _DIGITS = ("ZERO", "ONE", "DIGIT")
@@ -93,10 +94,10 @@ def symbols(
   # Separators of thousands, longest last: 1,234 1,\!234 1{,}234.
   three = digit & strings.shifted(digit, 1) & strings.shifted(digit, 2)
   three = jax.lax.optimization_barrier(three)
-  for pattern in (rb",", rb",\!", rb"{,}"):
+  for name, pattern in (("COMMA", b","), ("LOOSE", rb",\!"), ("COMMA", b"{,}")):
     found = strings.starts(words, pattern) & strings.shifted(digit, -1)
     found &= strings.shifted(three, len(pattern))
-    code = jnp.where(found, CODE["COMMA"], code)
+    code = jnp.where(found, CODE[name], code)
     size = jnp.where(found, len(pattern), size)
   # \, is a blank, unless three digits follow.
   blank = (code == CODE["THIN"]) & ~strings.shifted(three, 2)
@@ -138,7 +139,7 @@ class _Builder:
     ):
       add(f"{name}.{state}", _DIGITS, f"{name}.{following}")
     for state in ("one", "two", "three", "group3"):
-      add(f"{name}.{state}", ("COMMA", "THIN"), f"{name}.comma")
+      add(f"{name}.{state}", ("COMMA", "LOOSE", "THIN"), f"{name}.comma")
     for state in ("one", "two", "three", "many", "group3"):
       add(f"{name}.{state}", ("DOT",), f"{name}.point")
     add(f"{name}.point", _DIGITS, f"{name}.decimal")
@@ -276,32 +277,69 @@ def automaton() -> _Automaton:
   return _Automaton(names, table)
 
 
-def states(symbols: jax.Array) -> jax.Array:  # [B, W] -> [B, W] int32
-  """The state after each symbol."""
-  table = jnp.asarray(automaton().table)
+def roles(symbols: jax.Array) -> jax.Array:  # [B, W] -> [B, W] int32
+  """What each byte is to the number: one bit for each name of `ROLES`.
+
+  They depend on the symbol and on the state after it.
+  """
+  names, moves = automaton()
+  bits = np.zeros(moves.shape, np.int32)  # [states, symbols]
+  for bit, (states, of) in enumerate(ROLES.values()):
+    codes = [CODE[symbol] for symbol in of]
+    bits[np.ix_([names.index(state) for state in states], codes)] |= 1 << bit
+  # One gather for both: the next state, and the bits of the move to it.
+  table = jnp.stack([moves, bits[moves, np.arange(len(SYMBOLS))]], axis=-1)
 
   def step(state: jax.Array, symbol: jax.Array) -> tuple[jax.Array, jax.Array]:
-    state = table[state, symbol]
-    return state, state
+    found = table[state, symbol]  # [B, 2]
+    return found[:, 0], found[:, 1]
 
   start = jnp.zeros_like(symbols[:, 0])
   return jax.lax.scan(step, start, symbols.T)[1].T
 
 
-def among(states: jax.Array, names: Iterable[str]) -> jax.Array:  # bool
-  """Where the state is one of these."""
-  known = automaton().names
-  member = np.zeros(len(known), bool)
-  member[[known.index(name) for name in names]] = True
-  return jnp.asarray(member)[states]
+def has(roles: jax.Array, *names: str) -> jax.Array:  # bool
+  """Where a byte has one of these roles."""
+  bits = sum(1 << list(ROLES).index(name) for name in names)
+  return roles & bits != 0
 
 
-def whole_digits(name: str) -> list[str]:
-  """States after a digit before the point."""
-  single = [f"{name}.digit"] if name in ("over", "under") else []
-  return [*(f"{name}.{x}" for x in _WHOLE), *single]
+def counted(roles: jax.Array) -> dict[str, jax.Array]:  # each [B] int32
+  """How many bytes of a row have each role."""
+  bit = jnp.arange(len(ROLES))[:, None, None]
+  counts = ((roles >> bit) & 1).sum(axis=2, dtype=jnp.int32)
+  return dict(zip(ROLES, counts, strict=True))
 
 
-def decimals(name: str) -> list[str]:
-  """States after a digit behind the point that is not repeated."""
-  return [f"{name}.decimal", f"{name}.bare"]
+def _roles() -> dict[str, tuple[Iterable[str], Iterable[str]]]:
+  """For each role, states and the symbols that lead to them."""
+  whole, places = {}, {}
+  for name in _PLAIN:
+    single = [f"{name}.digit"] if name in ("over", "under") else []
+    whole[name] = [*(f"{name}.{x}" for x in _WHOLE), *single]
+    places[name] = [f"{name}.decimal", f"{name}.bare"]
+  ends = accepting()
+  return {
+    **{x: ((*whole[x], *places[x]), _DIGITS) for x in _PLAIN},
+    **{f"{x}.places": (places[x], _DIGITS) for x in _PLAIN},
+    "repeat": (("first.repeat",), _DIGITS),
+    "nonzero": (whole["first"], ("ONE", "DIGIT")),
+    "zero": (whole["first"], ("ZERO",)),
+    "minus": (("signed",), ("MINUS",)),
+    "inner minus": (("over.signed", "under.signed"), ("MINUS",)),
+    "fraction": (("fraction",), ("FRACTION",)),
+    "times": (("times",), ("TIMES",)),
+    "power minus": (("power.signed",), ("MINUS",)),
+    "power 1": (("power.single", "power.one"), _DIGITS),
+    "power 2": (("power.two",), _DIGITS),
+    "power 3": (("power.three",), _DIGITS),
+    "percent": (("percent",), ("PERCENT",)),
+    "blank": (("start", "signed"), _ALL_BLANKS),
+    "loose comma": (("first.comma",), ("LOOSE",)),
+    # Of the last byte they say where the text ends, for NONE changes nothing.
+    "end": (ends, SYMBOLS),
+    "decimal end": (places["first"], SYMBOLS),
+  }
+
+
+ROLES = _roles()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import chex
 import jax
@@ -80,138 +81,129 @@ def equal(
   chex.assert_rank([window.bytes, gold["numerator"]], 2)
   number = wrappings.number(window)
   symbols = grammar.symbols(window.bytes, number.start, number.end)
-  value = _Value(window.bytes, symbols, grammar.states(symbols))
-  places = _places(window.bytes, symbols, number)
+  value = _value(window.bytes, grammar.roles(symbols))
   same_unit = (number.unit == gold["unit"]).all(axis=1)
   fits = number.unit_length <= wrappings.MAX_UNIT
   unit = (number.unit_length == 0) | (same_unit & fits)
-  same = _compared(value, places, gold)
+  same = _compared(value, gold)
   return window.found & number.single & unit & value.valid & same
 
 
-class _Value:
+class _Value(NamedTuple):
   """A fraction, (whole · below + above) / below · 10^exponent, of each row.
 
   Attributes:
-    whole, above, below: Masks of their digits [B, W].
-    data: The digits [B, W].
-    exponent: [B] int32
-    negative: [B] bool
-    valid: Whether it is a number at all [B]; that `below` is not zero, and a
-      part of a mixed number less than one, is still to be seen.
-    mixed: [B] bool
+    digits: Of the numbers `below`, `whole` and `above`.
+    masks: Where these digits stand.
+    exponent: Of ten.
+    negative: Its sign.
+    valid: Whether it is a number at all; that `below` is not zero, and a part
+      of a mixed number less than one, is still to be seen.
+    mixed: Whether it is a mixed number.
+    places: Decimals of a number that is one decimal alone; 0 for any other.
   """
 
-  def __init__(self, data: jax.Array, symbols: jax.Array, states: jax.Array):
-    digit = strings.digits(data) & (symbols != grammar.CODE["NONE"])
-
-    def of(*names: str) -> jax.Array:  # [B, W]
-      return digit & grammar.among(states, names)
-
-    def count(mask: jax.Array) -> jax.Array:  # [B]
-      return mask.sum(axis=1, dtype=jnp.int32)
-
-    def seen(*names: str) -> jax.Array:  # [B]
-      return grammar.among(states, names).any(axis=1)
-
-    def minus(*names: str) -> jax.Array:  # [B]
-      is_minus = symbols == grammar.CODE["MINUS"]
-      return count(is_minus & grammar.among(states, names)) % 2 == 1
-
-    plain = {
-      name: of(*grammar.whole_digits(name), *grammar.decimals(name))
-      for name in ("first", "below", "over", "under")
-    }
-    point = {name: count(of(*grammar.decimals(name))) for name in plain}
-    repeat = of("first.repeat")
-    repeated, fraction = repeat.any(axis=1), seen("fraction")
-    parts = repeated | fraction
-    self.data = jnp.where(digit, data - ord("0"), 0).astype(jnp.int32)
-    self.whole = plain["first"] & parts[:, None]
-    self.above = plain["over"] | repeat | (plain["first"] & ~parts[:, None])
-    self.below = plain["under"] | plain["below"] | repeat
-    # 0.1\overline{6} is (1 · 9 + 6) / 9 / 10: as many nines as digits.
-    self.below_data = jnp.where(repeat, 9, self.data)
-    self.mixed = fraction & plain["first"].any(axis=1)
-    power = self._power(
-      of("power.single", *(f"power.{x}" for x in ("one", "two", "three")))
-    )
-    power = jnp.where(minus("power.signed"), -power, power)
-    percent = seen("percent")
-    self.exponent = (
-      power
-      - jnp.where(percent, 2, 0)
-      - point["first"]
-      - point["over"]
-      + point["below"]
-      + point["under"]
-    )
-    inner = minus("over.signed") ^ minus("under.signed")
-    self.negative = minus("signed") ^ inner
-    ends = grammar.among(states[:, -1], grammar.accepting())
-    size = of(*grammar.whole_digits("first"))
-    single = ~seen("times") | self._is_mantissa(size)
-    simple = (point["over"] + point["under"] == 0) & ~inner
-    self.valid = ends & single & (jnp.abs(power) <= _MAX_EXPONENT)
-    self.valid &= ~self.mixed | simple
-
-  def _power(self, mask: jax.Array) -> jax.Array:  # [B]
-    return digits.read(self.data, mask, 1)[:, 0]
-
-  def _is_mantissa(self, mask: jax.Array) -> jax.Array:  # [B]
-    """Whether the digits at `mask` are a number from 1 to 9."""
-    last = strings.last(mask)
-    small = strings.before(mask & (self.data > 0), last).any(axis=1)
-    return (strings.at(self.data, last) > 0) & ~small & (last >= 0)
+  digits: jax.Array  # [3, B, W] int32
+  masks: jax.Array  # [3, B, W] bool
+  exponent: jax.Array  # [B] int32
+  negative: jax.Array  # [B] bool
+  valid: jax.Array  # [B] bool
+  mixed: jax.Array  # [B] bool
+  places: jax.Array  # [B] int32
 
 
-def _places(
+def _value(
+  data: jax.Array,  # [B, W] uint8
+  roles: jax.Array,  # [B, W]
+) -> _Value:
+  count = grammar.counted(roles)
+  data = data.astype(jnp.int32) - ord("0")
+  fraction = count["fraction"] > 0
+  parts = fraction | (count["repeat"] > 0)
+  first, repeat = grammar.has(roles, "first"), grammar.has(roles, "repeat")
+  whole = first & parts[:, None]
+  above = grammar.has(roles, "over", "repeat") | (first & ~parts[:, None])
+  below = grammar.has(roles, "under", "below", "repeat")
+  # Without a denominator it is 1, which is written over the first byte.
+  no_below = count["under"] + count["below"] + count["repeat"] == 0
+  one = no_below[:, None] & (strings.places(data) == 0)
+  # 0.1\overline{6} is (1 · 9 + 6) / 9 / 10: as many nines as digits.
+  below_data = jnp.where(one, 1, jnp.where(repeat, 9, data))
+  power = _power(data, roles, count)
+  exponent = (
+    power
+    - 2 * count["percent"]
+    - count["first.places"]
+    - count["over.places"]
+    + count["below.places"]
+    + count["under.places"]
+  )
+  mixed = fraction & (count["first"] > 0)
+  simple = count["over.places"] + count["under.places"] == 0
+  simple &= count["inner minus"] % 2 == 0
+  ends = roles[:, -1]
+  valid = grammar.has(ends, "end") & (jnp.abs(power) <= _MAX_EXPONENT)
+  valid &= (count["times"] == 0) | _is_mantissa(roles, count)
+  alone = grammar.has(ends, "decimal end")
+  alone &= count["blank"] + count["loose comma"] == 0
+  return _Value(
+    jnp.stack([below_data, data, data]),
+    jnp.stack([below | one, whole, above]),
+    exponent,
+    (count["minus"] + count["inner minus"]) % 2 == 1,
+    valid & (~mixed | simple),
+    mixed,
+    jnp.where(alone, count["first.places"], 0),
+  )
+
+
+def _power(
   data: jax.Array,  # [B, W]
-  symbols: jax.Array,  # [B, W]
-  number: wrappings.Number,
+  roles: jax.Array,  # [B, W]
+  count: Mapping[str, jax.Array],
 ) -> jax.Array:  # [B] int32
-  """Decimals of a number that is one decimal alone; 0 for any other."""
-  data = strings.kept(data, number.start, number.end)
-  sign = strings.at(symbols, number.start)
-  is_minus = sign == grammar.CODE["MINUS"]
-  size = jnp.where(strings.at(data, number.start) == ord("-"), 1, 3)
-  start = number.start + jnp.where(is_minus, size, sign == grammar.CODE["PLUS"])
-  point = data == ord(".")
-  where = strings.first(point)
-  digit = strings.digits(data)
-  before = strings.before(digit | strings.one_of(data, b",{}\\"), where)
-  good = strings.behind(before, start).sum(axis=1) == where - start
-  decimals = number.end - where - 1
-  good &= strings.behind(digit, where).sum(axis=1) == decimals
-  return jnp.where(good & (decimals > 0), decimals, 0)
+  """The exponent that is written after 10^, of three digits at most."""
+  power = jnp.zeros_like(count["times"])
+  for name in ("power 1", "power 2", "power 3"):
+    digit = jnp.where(grammar.has(roles, name), data, 0).sum(axis=1)
+    power = jnp.where(count[name] > 0, 10 * power + digit, power)
+  return jnp.where(count["power minus"] > 0, -power, power)
+
+
+def _is_mantissa(
+  roles: jax.Array,  # [B, W]
+  count: Mapping[str, jax.Array],
+) -> jax.Array:  # [B] bool
+  """Whether the digits before the point are a number from 1 to 9."""
+  last = strings.last(grammar.has(roles, "nonzero"))
+  zeros = strings.behind(grammar.has(roles, "zero"), last)
+  return (count["nonzero"] == 1) & ~zeros.any(axis=1)
 
 
 def _compared(
-  value: _Value,
-  places: jax.Array,  # [B]
-  gold: Mapping[str, jax.Array],
+  value: _Value, gold: Mapping[str, jax.Array]
 ) -> jax.Array:  # [B] bool
   """Whether both are equal, or one is the other one rounded."""
-  width = value.data.shape[1]
+  width = value.digits.shape[-1]
   # All digits of a window, shifted by a power of ten, times those of the gold.
   size = (width + _MAX_EXPONENT + 3 * _GOLD_LIMBS) // 3 + 3
   up = jnp.maximum(value.exponent, 0)
   down = jnp.maximum(-value.exponent, 0)
-  parts = (width + 2) // 3
-  # A number of the window without a denominator has the denominator 1.
-  one = (~value.below.any(axis=1)).astype(jnp.int32)
-  below = digits.read(value.below_data, value.below, parts)
-  below = below.at[:, 0].add(one)
-  below_shifted = digits.read(value.below_data, value.below, size, down)
-  below_shifted += _power_of_ten(down, size) * one[:, None]
-  whole = digits.read(value.data, value.whole, size, up)
-  above = digits.read(value.data, value.above, size, up)
-  total = digits.carried(digits.product(below, whole, size) + above)
-  left = digits.product(gold["denominator"], total, size)
-  right = digits.product(gold["numerator"], below_shifted, size)
+  which = np.array([0, 0, 1, 2])
+  below, below_shifted, whole, above = jax.vmap(digits.read, (0, 0, 0, None))(
+    value.digits[which],
+    value.masks[which],
+    jnp.stack([jnp.zeros_like(up), down, up, up]),
+    size,
+  )
+  some_below = below[:, : (width + 2) // 3]
+  total = digits.carried(digits.product(some_below, whole) + above)
+  left, right = jax.vmap(digits.product)(
+    jnp.stack([gold["denominator"], gold["numerator"]]),
+    jnp.stack([total, below_shifted]),
+  )
   difference = left - right
   gold_below = digits.padded(gold["denominator"], size)
-  rest = digits.padded(below, size) - above
   signs = digits.sign(
     jnp.stack(
       [
@@ -220,32 +212,27 @@ def _compared(
         gold_below + 2 * difference,
         below_shifted - 2 * difference,
         below_shifted + 2 * difference,
-        rest,
+        below - above,
+        below,
+        above,
+        total,
+        digits.padded(gold["numerator"], size),
       ]
     )
-  )  # [6, B]
+  )  # [10, B]
   same = signs[0] == 0
-  found_zero = (total == 0).all(axis=1)
-  gold_zero = (gold["numerator"] == 0).all(axis=1)
+  found_zero, gold_zero = signs[8] == 0, signs[9] == 0
   # Half of the last place belongs to the even neighbour.
   to_found = _rounds(signs[1], signs[2], above[:, 0] % 2 == 0)
-  to_found &= (places >= _MIN_ROUNDED_PLACES) & ~found_zero
+  to_found &= (value.places >= _MIN_ROUNDED_PLACES) & ~found_zero
   to_gold = _rounds(signs[3], signs[4], gold["numerator"][:, 0] % 2 == 0)
   to_gold &= (gold["places"] >= _MIN_ROUNDED_PLACES) & ~gold_zero
-  defined = (below != 0).any(axis=1)
-  proper = ~value.mixed | ((signs[5] > 0) & (above != 0).any(axis=1))
+  proper = ~value.mixed | ((signs[5] > 0) & (signs[7] > 0))
   sign = (value.negative == gold["negative"]) | (found_zero & gold_zero)
-  return defined & proper & sign & (same | to_found | to_gold)
+  return (signs[6] > 0) & proper & sign & (same | to_found | to_gold)
 
 
 def _rounds(one: jax.Array, other: jax.Array, even: jax.Array) -> jax.Array:
   """Whether |difference| is less than half, or just half and `even` [B]."""
   least = jnp.minimum(one, other)
   return (least > 0) | ((least == 0) & even)
-
-
-def _power_of_ten(exponent: jax.Array, size: int) -> jax.Array:
-  """10^exponent, [B] -> [B, size]."""
-  unit = jnp.array([1, 10, 100], jnp.int32)[exponent % 3]
-  limb = jnp.arange(size)[None, :] == (exponent // 3)[:, None]
-  return jnp.where(limb, unit[:, None], 0)

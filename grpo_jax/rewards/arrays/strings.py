@@ -56,18 +56,6 @@ def starts(words: jax.Array, pattern: bytes) -> jax.Array:  # [B, L] bool
   return found
 
 
-def is_at(
-  words: jax.Array,  # [B, L] uint32
-  index: jax.Array,  # [B]
-  pattern: bytes,
-) -> jax.Array:  # [B] bool
-  """Whether `pattern` begins at `index`."""
-  found = jnp.ones(index.shape, bool)
-  for offset, bits, value in _pieces(pattern):
-    found &= at(words, index + offset) & bits == value
-  return found
-
-
 def one_of(data: jax.Array, characters: bytes) -> jax.Array:  # [B, L] bool
   """Where one of these bytes stands."""
   found = jnp.zeros(data.shape, bool)
@@ -109,36 +97,38 @@ def _general(last: jax.Array) -> jax.Array:
   return listed | ((last >= 0x80) & (last <= 0x8A))
 
 
-def places(data: jax.Array) -> jax.Array:  # [1, L] int32
+def places(data: jax.Array) -> jax.Array:  # [L] int32
   """The position of each byte."""
-  return jnp.arange(data.shape[1], dtype=jnp.int32)[None, :]
+  return jnp.arange(data.shape[-1], dtype=jnp.int32)
 
 
-def first(mask: jax.Array) -> jax.Array:  # [B, L] -> [B] int32
+def first(mask: jax.Array) -> jax.Array:  # [..., L] -> [...] int32
   """Position of the first True; L if there is none."""
-  return jnp.min(jnp.where(mask, places(mask), mask.shape[1]), axis=1)
+  return jnp.min(jnp.where(mask, places(mask), mask.shape[-1]), axis=-1)
 
 
-def last(mask: jax.Array) -> jax.Array:  # [B, L] -> [B] int32
+def last(mask: jax.Array) -> jax.Array:  # [..., L] -> [...] int32
   """Position of the last True; -1 if there is none."""
-  return jnp.max(jnp.where(mask, places(mask), -1), axis=1)
+  return jnp.max(jnp.where(mask, places(mask), -1), axis=-1)
 
 
-def before(mask: jax.Array, end: jax.Array) -> jax.Array:  # [B, L] bool
-  """The part of `mask` [B, L] that lies before `end` [B]."""
-  return mask & (places(mask) < end[:, None])
+def before(mask: jax.Array, end: jax.Array) -> jax.Array:  # [..., L] bool
+  """The part of `mask` [..., L] that lies before `end` [...]."""
+  return mask & (places(mask) < end[..., None])
 
 
-def behind(mask: jax.Array, start: jax.Array) -> jax.Array:  # [B, L] bool
-  """The part of `mask` [B, L] that lies at `start` [B] or behind it."""
-  return mask & (places(mask) >= start[:, None])
+def behind(mask: jax.Array, start: jax.Array) -> jax.Array:  # [..., L] bool
+  """The part of `mask` [..., L] that lies at `start` [...] or behind it."""
+  return mask & (places(mask) >= start[..., None])
 
 
-def at(data: jax.Array, index: jax.Array) -> jax.Array:  # [B]
-  """One element of each row; zero outside the row."""
+def at(data: jax.Array, index: jax.Array) -> jax.Array:  # as `index`
+  """Elements of each row, at `index` [B] or [B, n]; zero outside the row."""
   size = data.shape[1]
-  clipped = jnp.clip(index, 0, size - 1)[:, None]
-  value = jnp.take_along_axis(data, clipped, axis=1)[:, 0]
+  clipped = jnp.clip(index, 0, size - 1).reshape(len(data), -1)
+  value = jnp.take_along_axis(
+    data, clipped, axis=1, mode="promise_in_bounds"
+  ).reshape(index.shape)
   inside = (index >= 0) & (index < size)
   return jnp.where(inside, value, jnp.zeros_like(value))
 
@@ -160,8 +150,6 @@ def stripped(
 ) -> tuple[jax.Array, jax.Array]:  # [B], [B]
   """[start, end) without the white space at its ends."""
   word = behind(before(~space, end), start)
-  found = word.any(axis=1)
-  return (
-    jnp.where(found, first(word), start),
-    jnp.where(found, last(word) + 1, start),
-  )
+  end = last(word) + 1
+  found = end > 0
+  return jnp.where(found, first(word), start), jnp.where(found, end, start)

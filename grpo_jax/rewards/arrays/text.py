@@ -23,15 +23,17 @@ _MAX_STRIPS = 8
 
 
 class Table(NamedTuple):
-  """What each token writes, M bytes at most.
+  """What each token writes, N bytes together.
 
   Attributes:
-    bytes: Behind the end of a token there are zeros.
+    bytes: Of all tokens, one after another, and a zero.
+    starts: Where the bytes of each token begin.
     lengths: Bytes of each token; 0 for tokens that are not written.
     strips: Spaces that are dropped at the beginning of a text, at most.
   """
 
-  bytes: jax.Array  # [V, M] uint8
+  bytes: jax.Array  # [N + 1] uint8
+  starts: jax.Array  # [V] int32
   lengths: jax.Array  # [V] int32
   strips: jax.Array  # [] int32
 
@@ -68,11 +70,13 @@ def table(tokens: Sequence[bytes], strips: int = 0) -> Table:
   if not tokens:
     raise ValueError("text.table: received no tokens; pass at least one.")
   lengths = np.array([len(token) for token in tokens], np.int32)
-  size = max(int(lengths.max()), 1)
-  joined = np.zeros((len(tokens), size), np.uint8)
-  inside = np.arange(size) < lengths[:, None]
-  joined[inside] = np.frombuffer(b"".join(tokens), np.uint8)
-  return Table(jnp.asarray(joined), jnp.asarray(lengths), jnp.int32(strips))
+  joined = np.frombuffer(b"".join(tokens) + b"\0", np.uint8)
+  return Table(
+    jnp.asarray(joined),
+    jnp.asarray(np.cumsum(lengths, dtype=np.int32) - lengths),
+    jnp.asarray(lengths),
+    jnp.int32(strips),
+  )
 
 
 def _lengths(
@@ -118,9 +122,8 @@ def _bytes(
     return jnp.take_along_axis(x, which, axis=1)
 
   offset = places - of(ends - lengths)
-  size = table.lengths.shape[0]
-  token = jnp.clip(of(tokens), 0, size - 1)
-  value = table.bytes[token, jnp.clip(offset, 0, table.bytes.shape[1] - 1)]
+  token = jnp.clip(of(tokens), 0, table.lengths.shape[0] - 1)
+  value = table.bytes[table.starts[token] + offset]
   return jnp.where(inside, value, jnp.uint8(0))
 
 

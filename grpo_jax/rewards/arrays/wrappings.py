@@ -8,6 +8,7 @@ with strings, in the same order.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -23,8 +24,20 @@ MAX_UNIT = 32
 DEGREE = "°".encode()
 
 _NAMES = (rb"\text", rb"\mathrm", rb"\mathbf", rb"\textbf", rb"\boldsymbol")
-_BEFORE = 8  # Bytes of the longest pattern of `_Rows.has_before`.
+_PAIRS = (  # What may stand around a whole answer.
+  *((b"$$", b"$$"), (b"$", b"$"), (rb"\(", rb"\)"), (rb"\[", rb"\]")),
+  *((name + b"{", b"}") for name in _NAMES),
+)
+_DOLLARS = (rb"\$$", rb"\$", b"$")  # Before an amount.
 _UNIT_NAMES = (rb"\text", rb"\textrm", rb"\mathrm", rb"\mbox")
+# Of \text{…}^2, and degrees.
+_POWERS = tuple(
+  f"}}^{opening}{power}{closing}".encode()
+  for opening in ("", "{")
+  for power in "23"
+  for closing in ("", "}")
+)
+_DEGREES = (rb"^\circ", rb"^\circ}", rb"^{\circ", rb"^{\circ}", DEGREE)
 
 
 class Number(NamedTuple):
@@ -49,55 +62,86 @@ class _Rows:
 
   def __init__(self, window: Window):
     self.bytes = window.bytes
-    # With zeros before it, for what ends near the beginning.
-    padded = jnp.pad(window.bytes, ((0, 0), (_BEFORE, 0)))
-    self._padded = strings.words(padded)
-    self.words = self._padded[:, _BEFORE:]
+    self.words = strings.words(window.bytes)
     self.space = strings.spaces(self.words)
-    self.place = strings.places(window.bytes)
+    self.place = place = strings.places(window.bytes)
+    # For each place, where the next byte of a word is, and the end of the
+    # last one: white space is taken off often.
+    size = window.bytes.shape[1]
+    self.next_word = jax.lax.cummin(
+      jnp.where(self.space, size, place), axis=1, reverse=True
+    )
+    self.word_end = jax.lax.cummax(jnp.where(self.space, 0, place + 1), axis=1)
     self.start = jnp.zeros_like(window.length)
     self.end = window.length
+    # The byte before a place, and pairs of bytes that begin there.
+    self.previous = strings.shifted(window.bytes, -1)
+    backslash = window.bytes == ord("\\")
+    following = strings.shifted(window.bytes, 1)
+    self.opens = backslash & strings.one_of(following, b"([")
+    self.blank = backslash & strings.one_of(following, b" ,;")
+    self.brace = strings.one_of(window.bytes, b"{}")
+    self.dollar = window.bytes == ord("$")
 
   def narrow(self, start: jax.Array, end: jax.Array, where: jax.Array) -> None:
     """Sets [start, end) where it is said, and takes white space off."""
-    self.start, self.end = strings.stripped(
-      self.space,
-      jnp.where(where, start, self.start),
-      jnp.where(where, end, self.end),
+    self.start, self.end = self.stripped(
+      jnp.where(where, start, self.start), jnp.where(where, end, self.end)
     )
+
+  def stripped(
+    self, start: jax.Array, end: jax.Array
+  ) -> tuple[jax.Array, jax.Array]:  # [B], [B]
+    """[start, end) without the white space at its ends."""
+    begin = strings.at(self.next_word, start)
+    found = (start < end) & (begin < end)
+    end = strings.at(self.word_end, end - 1)
+    return jnp.where(found, begin, start), jnp.where(found, end, start)
 
   def part(self, mask: jax.Array, size: int = 1) -> jax.Array:  # [B, W] bool
     """Where something of `size` bytes lies in what is left."""
     whole = self.place + size <= self.end[:, None]
     return mask & whole & (self.place >= self.start[:, None])
 
-  def all(self, pattern: bytes) -> jax.Array:  # [B, W] bool
-    """Where `pattern` begins in what is left."""
-    return self.part(strings.starts(self.words, pattern), len(pattern))
+  def begins(
+    self, index: jax.Array, patterns: Sequence[bytes]
+  ) -> jax.Array:  # [B, patterns] bool
+    """Which patterns stand at `index` [B], in what is left."""
+    return self._stand(index[:, None], patterns)
 
-  def has(self, index: jax.Array, pattern: bytes) -> jax.Array:  # [B] bool
-    """Whether `pattern` stands at `index`, in what is left."""
-    found = strings.is_at(self.words, index, pattern)
-    inside = (index >= self.start) & (index + len(pattern) <= self.end)
-    return found & inside
+  def ends(
+    self, index: jax.Array, patterns: Sequence[bytes]
+  ) -> jax.Array:  # [B, patterns] bool
+    """Which patterns stand just before `index` [B], in what is left."""
+    return self._stand(index[:, None] - _sizes(patterns), patterns)
 
-  def has_before(self, end: jax.Array, pattern: bytes) -> jax.Array:  # [B]
-    """Whether `pattern` stands just before `end`, in what is left."""
-    words = self._padded
-    begin = end - len(pattern)
-    found = (begin >= self.start) & (end <= self.end)
-    for k in range(0, len(pattern), 4):  # From its end, four bytes each.
-      piece = pattern[max(len(pattern) - k - 4, 0) : len(pattern) - k]
-      word = strings.at(words, end + (_BEFORE - 4 - k))
-      value = int.from_bytes(piece, "little")
-      found &= word >> (32 - 8 * len(piece)) == value
-    return found
+  def _stand(
+    self,
+    start: jax.Array,  # [B, 1 or patterns]
+    patterns: Sequence[bytes],
+  ) -> jax.Array:  # [B, patterns] bool
+    """Which patterns stand at `start`, in what is left."""
+    size = max(map(len, patterns))
+    wanted = np.array([[*x.ljust(size, b"\0")] for x in patterns], np.uint8)
+    place = start[:, :, None] + np.arange(size)  # [B, patterns, size]
+    found = strings.at(self.bytes, place.reshape(len(start), -1))
+    same = (found.reshape(place.shape) == wanted) | (wanted == 0)
+    inside = (start >= self.start[:, None]) & (
+      start + _sizes(patterns) <= self.end[:, None]
+    )
+    return same.all(axis=2) & inside
 
-  def begins(self, pattern: bytes) -> jax.Array:  # [B] bool
-    return self.has(self.start, pattern)
 
-  def ends(self, pattern: bytes) -> jax.Array:  # [B] bool
-    return self.has_before(self.end, pattern)
+def _sizes(patterns: Sequence[bytes]) -> np.ndarray:  # [patterns] int32
+  return np.array([len(x) for x in patterns], np.int32)
+
+
+def _size(
+  found: jax.Array,  # [B, patterns] bool
+  patterns: Sequence[bytes],
+) -> jax.Array:  # [B]
+  """Bytes of the longest pattern that was found; 0 if none was."""
+  return jnp.where(found, _sizes(patterns), 0).max(axis=1)
 
 
 def number(window: Window) -> Number:
@@ -108,43 +152,36 @@ def number(window: Window) -> Number:
   )
   single = _to_formula(rows)
   _leave_name(rows)
-  for prefix in (rb"\$", b"$"):
-    rows.start += jnp.where(rows.begins(prefix), len(prefix), 0)
-  rows.narrow(rows.start, rows.end, single)
+  dollars = _size(rows.begins(rows.start, _DOLLARS), _DOLLARS)
+  rows.narrow(rows.start + dollars, rows.end, single)
   unit, unit_length = _leave_unit(rows)
-  rows.end -= rows.ends(b".").astype(jnp.int32)
-  rows.narrow(rows.start, rows.end, single)
+  rows.narrow(rows.start, rows.end - _dot(rows), single)
   return Number(rows.start, rows.end, single, unit, unit_length)
+
+
+def _dot(rows: _Rows) -> jax.Array:  # [B] int32
+  """1 where what is left ends in a full stop, or else 0."""
+  dot = strings.at(rows.bytes, rows.end - 1) == ord(".")
+  return (dot & (rows.start < rows.end)).astype(jnp.int32)
 
 
 def _unwrapped(
   rows: _Rows, start: jax.Array, end: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
   r"""Leaves $…$, $$…$$, \(…\), \[…\] or \text{…} around all of the answer."""
-  rows.start, rows.end = left, right = start, end
-  done = jnp.zeros(left.shape, bool)
-  brace = strings.one_of(rows.bytes, b"{}")
-  single = rows.part(brace).sum(axis=1) == 2  # Those of one command.
-  for opening, closing in (
-    (b"$$", b"$$"),
-    (b"$", b"$"),
-    (rb"\(", rb"\)"),
-    (rb"\[", rb"\]"),
-    *((name + b"{", b"}") for name in _NAMES),
-  ):
-    found = rows.begins(opening) & rows.ends(closing) & ~done
-    found &= rows.start + len(opening) + len(closing) <= rows.end
-    if closing == b"}":
-      found &= single
-    left = jnp.where(found, rows.start + len(opening), left)
-    right = jnp.where(found, rows.end - len(closing), right)
-    done |= found
-  formula = jnp.zeros(left.shape, bool)
-  for opening in (b"$", rb"\(", rb"\["):
-    begins = strings.starts(rows.words, opening)
-    begins &= rows.place + len(opening) <= right[:, None]
-    formula |= strings.behind(begins, left).any(axis=1)
-  rows.narrow(left, right, done & (left < right) & ~formula)
+  rows.start, rows.end = start, end
+  openings, closings = zip(*_PAIRS, strict=True)
+  both = _sizes(openings) + _sizes(closings)
+  found = rows.begins(start, openings) & rows.ends(end, closings)
+  found &= start[:, None] + both <= end[:, None]
+  single = rows.part(rows.brace).sum(axis=1) == 2  # Those of one command.
+  found &= single[:, None] | (np.array(closings) != b"}")
+  left = start + _size(found, openings)
+  right = end - _size(found, closings)
+  inner = strings.before(rows.dollar, right)
+  inner |= strings.before(rows.opens, right - 1)
+  formula = strings.behind(inner, left).any(axis=1)
+  rows.narrow(left, right, (left > start) & (left < right) & ~formula)
   return rows.start, rows.end
 
 
@@ -152,28 +189,27 @@ def _to_formula(rows: _Rows) -> jax.Array:  # [B] bool
   """Goes to the one formula of a sentence; False where there are several."""
   # A dollar opens a formula if it has no backslash before it, and neither a
   # backslash nor a dollar stands before the next one.
-  dollar = rows.part(rows.bytes == ord("$"))
-  previous = strings.shifted(rows.bytes, -1)
-  previous = jnp.where(rows.place > rows.start[:, None], previous, 0)
-  escaped = previous == ord("\\")
-  closes = dollar & ~escaped & (previous != ord("$"))
-  nearest = jnp.where(dollar, 2 * rows.place + closes, 2 * dollar.shape[1])
+  dollar = rows.part(rows.dollar)
+  inside = rows.place > rows.start[:, None]
+  escaped = inside & (rows.previous == ord("\\"))
+  good = dollar & ~escaped & ~(inside & (rows.previous == ord("$")))
+  nearest = jnp.where(dollar, 2 * rows.place + good, 2 * dollar.shape[1])
   nearest = jax.lax.cummin(nearest, axis=1, reverse=True)
   found = dollar & ~escaped & (strings.shifted(nearest, 1) % 2 == 1)
-  ends = [dollar]
-  for opening, closing in ((rb"\(", rb"\)"), (rb"\[", rb"\]")):
-    close = rows.all(closing)
-    last = strings.last(close)[:, None]
-    found |= rows.all(opening) & (rows.place + 2 <= last)
-    ends.append(close)
+  opens, closes = (
+    rows.part(jnp.stack([strings.starts(rows.words, x) for x in brackets]), 2)
+    for brackets in ((rb"\(", rb"\["), (rb"\)", rb"\]"))
+  )  # [2, B, W]
+  found |= strings.before(opens, strings.last(closes) - 1).any(axis=0)
   start = strings.first(found)  # [B]
-  is_dollar, is_round = rows.has(start, b"$"), rows.has(start, rb"\(")
+  is_dollar = strings.at(rows.bytes, start) == ord("$")
+  is_round = strings.at(rows.bytes, start + 1) == ord("(")
   size = jnp.where(is_dollar, 1, 2)
-  close = jnp.where(is_round[:, None], ends[1], ends[2])
+  close = jnp.where(is_round[:, None], closes[0], closes[1])
   close = jnp.where(is_dollar[:, None], dollar, close)
   end = strings.first(strings.behind(close, start + size))
   several = strings.behind(found, end + size).any(axis=1)
-  any_found = found.any(axis=1)
+  any_found = start < found.shape[1]
   rows.narrow(start + size, end, any_found)
   return ~(any_found & several)
 
@@ -182,7 +218,7 @@ def _leave_name(rows: _Rows) -> None:
   r"""Leaves `x =` or `\theta =`, of an answer with one `=`."""
   equals = rows.part(rows.bytes == ord("="))
   sign = strings.first(equals)
-  _, end = strings.stripped(rows.space, rows.start, sign)
+  _, end = rows.stripped(rows.start, sign)
   initial = strings.at(rows.bytes, rows.start)
   letter = (initial | 32 >= ord("a")) & (initial | 32 <= ord("z"))
   small = strings.behind(
@@ -197,29 +233,21 @@ def _leave_name(rows: _Rows) -> None:
 
 def _leave_unit(rows: _Rows) -> tuple[jax.Array, jax.Array]:
   """Leaves the unit and blanks before it; returns the unit and its length."""
-  end = rows.end - rows.ends(b".")
-  text = _text_unit(rows, _before_power(rows, end) - 1)
-  # ^\circ and °
-  circle = end - rows.has_before(end, b"}")
-  found = rows.has_before(circle, rb"\circ")
-  circle -= len(rb"\circ")
-  circle -= rows.has_before(circle, b"{")
-  found &= rows.has_before(circle, b"^")
-  degree = end - len(DEGREE)
-  is_degree = rows.has_before(end, DEGREE)
-  start = jnp.where(
-    text.found, text.start, jnp.where(found, circle - 1, degree)
-  )
-  has_unit = text.found | found | is_degree
+  end = rows.end - _dot(rows)
+  tails = rows.ends(end, (*_POWERS, *_DEGREES))
+  power = _size(tails[:, : len(_POWERS)], _POWERS)
+  # The brace that closes \text{…} is the first byte of a power.
+  text = _text_unit(rows, end - jnp.maximum(power, 1))
+  degree = _size(tails[:, len(_POWERS) :], _DEGREES)
+  start = jnp.where(text.found, text.start, end - degree)
+  has_unit = text.found | (degree > 0)
   unit, length = _normal_unit(rows, text, end)
   degrees = np.zeros(MAX_UNIT, np.uint8)
   degrees[: len(DEGREE)] = [*DEGREE]
   unit = jnp.where(text.found[:, None], unit, degrees)
   length = jnp.where(text.found, length, jnp.where(has_unit, 2, 0))
   # Blanks before it: \ , \, , \; , ~ and white space.
-  begins = jnp.zeros_like(rows.space)
-  for blank in (rb"\ ", rb"\,", rb"\;"):
-    begins |= rows.all(blank)
+  begins = rows.part(rows.blank, 2)
   blanks = rows.space | (rows.bytes == ord("~")) | begins
   blanks |= strings.shifted(begins, -1)
   new_end = strings.last(strings.before(~blanks, start)) + 1
@@ -234,29 +262,16 @@ class _Unit(NamedTuple):
   found: jax.Array  # [B] bool
 
 
-def _before_power(rows: _Rows, end: jax.Array) -> jax.Array:  # [B]
-  """Where the ^2, ^3, ^{2} or ^{3} of \text{…}^2 begins, or else `end`."""
-  at = end - rows.has_before(end, b"}")
-  is_power = rows.has_before(at, b"2") | rows.has_before(at, b"3")
-  at -= 1
-  at -= rows.has_before(at, b"{")
-  is_power &= rows.has_before(at, b"}^")
-  return jnp.where(is_power, at - 1, end)
-
-
 def _text_unit(rows: _Rows, close: jax.Array) -> _Unit:
   r"""The `\text{…}` whose brace closes at `close`."""
-  brace = rows.part(strings.one_of(rows.bytes, b"{}"))
-  opening = strings.last(strings.before(brace, close))
+  opening = strings.last(strings.before(rows.part(rows.brace), close))
   word = strings.before(rows.part(~rows.space), opening)
   end = strings.last(word) + 1
-  start, found = end, jnp.zeros(end.shape, bool)
-  for name in _UNIT_NAMES:
-    here = rows.has_before(end, name)
-    start = jnp.where(here, end - len(name), start)
-    found |= here
-  found &= rows.has(opening, b"{") & rows.has(close, b"}")
-  return _Unit(start, opening, close, found)
+  name = _size(rows.ends(end, _UNIT_NAMES), _UNIT_NAMES)
+  braces = strings.at(rows.bytes, opening) == ord("{")
+  braces &= strings.at(rows.bytes, close) == ord("}")
+  braces &= (opening >= rows.start) & (close < rows.end)
+  return _Unit(end - name, opening, close, (name > 0) & braces)
 
 
 def _normal_unit(
@@ -280,10 +295,8 @@ def _normal_unit(
   gap = word & before & (place > strings.first(word)[:, None])
   target = jnp.cumsum(word.astype(jnp.int32) + gap, axis=1) - 1
   length = jnp.max(jnp.where(word, target + 1, 0), axis=1)
+  # Where no word is, there is a gap.
+  made = jnp.where(np.arange(MAX_UNIT) < length[:, None], np.uint8(ord(" ")), 0)
   row = jnp.arange(len(data))[:, None]
   index = jnp.where(word, target, MAX_UNIT)  # Beyond the end it is dropped.
-  made = jnp.zeros((len(data), MAX_UNIT), jnp.uint8)
-  made = made.at[row, index].set(data, mode="drop")
-  index = jnp.where(gap, target - 1, MAX_UNIT)
-  made = made.at[row, index].set(jnp.uint8(ord(" ")), mode="drop")
-  return made, length
+  return made.at[row, index].set(data, mode="drop"), length

@@ -19,6 +19,8 @@ TOKENS = [
   b"####",
 ]
 
+WRITTEN = jax.jit(text.written, static_argnums=3)
+
 
 def loop(tokens, mask, strips, size):
   """The same with loops: (bytes, length, cut, ends)."""
@@ -39,7 +41,7 @@ def test_random_tokens(strips):
   tokens = rng.integers(-1, len(TOKENS) + 2, (64, 12)).astype(np.int32)
   mask = rng.random((64, 12)) < 0.8
   table = text.table(TOKENS, strips)
-  got = jax.jit(text.written, static_argnums=3)(table, tokens, mask, 20)
+  got = WRITTEN(table, tokens, mask, 20)
   ends = np.asarray(jax.jit(text.ends)(table, tokens, mask))
   assert got.bytes.shape == (64, 20)
   for b in range(64):
@@ -54,10 +56,19 @@ def test_random_tokens(strips):
 def test_no_token_writes_nothing():
   table = text.table([b"", b"a"])
   none = np.zeros((2, 3), bool)
-  got = text.written(table, np.ones((2, 3), np.int32), none, 4)
+  got = WRITTEN(table, np.ones((2, 3), np.int32), none, 4)
   assert not np.asarray(got.bytes).any()
   assert got.length.tolist() == [0, 0]
   assert not got.cut.any()
+
+
+def test_the_table_is_as_large_as_its_tokens():
+  """One long token does not make room for all to be as long."""
+  table = text.table([b"ab", b"", b"c" * 128, b"d"])
+  assert table.bytes.shape == (132,)
+  tokens = np.array([[3, 2, 1, 0]])
+  got = WRITTEN(table, tokens, np.ones_like(tokens, bool), 140)
+  assert bytes(got.bytes[0, : int(got.length[0])]) == b"d" + b"c" * 128 + b"ab"
 
 
 def test_encoded_texts_are_the_same_rows():
@@ -79,6 +90,6 @@ def test_texts_longer_than_a_batch_of_tokens():
   rng = random.Random(0)
   tokens = np.array([[rng.randrange(len(TOKENS)) for _ in range(8192)]])
   mask = np.ones_like(tokens, bool)
-  got = text.written(text.table(TOKENS), tokens, mask, 57344)
+  got = WRITTEN(text.table(TOKENS), tokens, mask, 57344)
   data = b"".join(TOKENS[x] for x in tokens[0])
   assert bytes(got.bytes[0, : int(got.length[0])]) == data
