@@ -70,10 +70,10 @@ problems of each. **{good} of them can be trained on as they are.**
   records name the problem and do not hold it.
 - *Characters*: the longest of the questions.
 
-A run of [configs/reasoning_gym.py](../configs/reasoning_gym.py), which says how
-far it gets:
+Five seeds of [configs/reasoning_gym.py](../configs/reasoning_gym.py), which says
+more of them, by `configs/sweeps/reasoning_gym.py`:
 
-![Reward, accuracy, length and entropy](reasoning_gym.png)
+![Accuracy on held-out problems over the steps of five runs](reasoning_gym.png)
 
 | dataset | seconds | own answer | wrong | same | JSON | characters | verdict |
 |---------|--------:|-----------:|------:|------|------|-----------:|---------|
