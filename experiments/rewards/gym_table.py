@@ -70,8 +70,8 @@ problems of each. **{good} of them can be trained on as they are.**
   records name the problem and do not hold it.
 - *Characters*: the longest of the questions.
 
-Five seeds of [configs/reasoning_gym.py](../configs/reasoning_gym.py), which says
-more of them, by `configs/sweeps/reasoning_gym.py`:
+Five seeds of [configs/reasoning_gym.py](../configs/reasoning_gym.py), which
+says more of them, by `configs/sweeps/reasoning_gym.py`:
 
 ![Accuracy on held-out problems over the steps of five runs](reasoning_gym.png)
 
