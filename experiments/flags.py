@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib.util
 import os
@@ -14,6 +15,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 from absl import app, flags, logging
@@ -37,6 +39,15 @@ _PLUGINS = {
   "tpu": ("libtpu", "tpu"),
   "cuda": ("jax_cuda13_plugin", "gpu"),
   "gpu": ("jax_cuda13_plugin", "gpu"),
+}
+# Groups whose settings have names of the user's own, and what one looks like.
+FREE_GROUPS = {
+  "data.chat_options": "{'enable_thinking': False}",
+  "data.fields": "{'prompt': 'question', 'answer': 'answer'}",
+  "data.task_options": "{'level': 2}",
+  "rewards.domains": "{'math_accuracy': (0, 2)}",
+  "rewards.options": "{'cosine_length': {'max_len': 64}}",
+  "rewards.schedules": "{'think_answer_format': ((0, 1.0), (100, 0.0))}",
 }
 _PARSERS = {
   int: (flags.IntegerParser(), "a whole number"),
@@ -213,6 +224,9 @@ def parse(
     ValueError: What was received, what is known and what to do.
   """
   mistake = None
+  groups = _groups(argv)
+  if groups and isinstance(argv, list):  # ml_collections reads this very list.
+    argv[:] = [argument for argument in argv if argument not in groups]
   try:
     rest = flag_values(list(argv))  # --help leaves here.
   except Exception as error:  # Of any kind: a config is the user's program.
@@ -225,12 +239,52 @@ def parse(
     if missing := re.search(r"Flag --(\w+) must have a value", text):
       text = f"--{missing[1]} is missing: {flag_values[missing[1]].help}"
     raise ValueError(text) from mistake
+  for given, (name, value) in groups.items():
+    _set_group(flag_values["config"].value, given, name, value)
   if len(rest) > 1:
     raise ValueError(
       f"unexpected arguments {rest[1:]}; settings are written"
       " --config.name=value."
     )
   return rest
+
+
+def _groups(argv: Sequence[str]) -> dict[str, tuple[str, str]]:
+  """The overrides of whole groups: argument -> (name of the group, text)."""
+  found = {}
+  for argument in argv:
+    match = re.match(r"--?config\.([\w.]+)=(\{.*\})$", argument, re.DOTALL)
+    if match and match[1] in FREE_GROUPS:
+      found[argument] = (match[1], match[2])
+  return found
+
+
+def _set_group(
+  config: config_dict.ConfigDict, given: str, name: str, text: str
+) -> None:
+  """Sets a group whose keys are not known beforehand.
+
+  Raises:
+    ValueError: The text is no dictionary with text for keys.
+  """
+  try:
+    value = ast.literal_eval(text)
+    group = config_dict.ConfigDict(value)
+  except (ValueError, SyntaxError, TypeError) as error:
+    raise ValueError(
+      f"{given}: needed is a dictionary as Python writes it,"
+      f" {_example(name)} ({text_of(error)})."
+    ) from error
+  where, _, last = name.rpartition(".")
+  parent = config
+  for part in where.split("."):
+    parent = parent[part]
+  with parent.unlocked():
+    parent[last] = group
+
+
+def _example(name: str) -> str:
+  return f'--config.{name}="{FREE_GROUPS[name]}"'
 
 
 def _leave(message: str) -> None:
@@ -284,6 +338,14 @@ def _config_problem(argv: Sequence[str]) -> str | None:
   return None
 
 
+def _is_empty(config: config_dict.ConfigDict, name: str) -> bool:
+  """Whether a group of settings has none."""
+  node: Any = config
+  for part in name.split("."):
+    node = node.get(part, {})
+  return not len(node)
+
+
 def _config_files() -> list[str]:
   return sorted(
     str(path)
@@ -330,6 +392,13 @@ def _override_problem(
   """Why `--config.name=value` does not fit, or None if it does."""
   given = f"--config.{name}" + (f"={value}" if value is not None else "")
   where, node = "config", config
+  for group in FREE_GROUPS:
+    is_inside = name.startswith(f"{group}.") and _is_empty(config, group)
+    if name == group or is_inside:
+      return (
+        f"{given}: the settings of config.{group} have names of your own; write"
+        f" it whole: {_example(group)}."
+      )
   for part in name.split("."):
     if not isinstance(node, config_dict.ConfigDict):
       return f"{given}: {where} is a value; it has no settings of its own."

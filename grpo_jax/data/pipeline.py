@@ -107,7 +107,8 @@ class Encoder:
     if value is None:
       raise ValueError(
         f"Encoder: the record {record!r:.80} has no completion; supervised"
-        " training needs one in every record."
+        " training needs one in every record. Or leave supervised phases out:"
+        " --config.phases=\"('rl',)\"."
       )
     if isinstance(value, str):
       value = self.tokenizer.encode(value)

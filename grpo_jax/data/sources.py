@@ -135,10 +135,10 @@ class TfdsSource:
     if not format and not fields:
       if base not in formats.FORMATS:
         raise ValueError(
-          f"TfdsSource: no conversion for {name!r}; known:"
-          f" {sorted(formats.FORMATS)}. Set config.data.fields to"
-          " {'prompt': …, 'answer': …} with names of the dataset's fields, or"
-          " config.data.format."
+          f"TfdsSource: {name!r} is none of the datasets whose fields are"
+          f" known here, {sorted(formats.FORMATS)}. If it is another one, set"
+          " config.data.fields to {'prompt': …, 'answer': …} with names of the"
+          " dataset's fields, or config.data.format."
         )
       format = base
     self._convert = formats.conversion(format, fields)

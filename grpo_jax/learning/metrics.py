@@ -91,6 +91,11 @@ def rollout_metrics(
     metrics[f"applicable/{name}"] = masked.mean(applies, rows)
     spread = masked.maximum(values, applies) + masked.maximum(-values, applies)
     metrics[f"reward_range/{name}"] = jnp.where(applies.any(), spread, jnp.nan)
+  if scored.step_rewards is not None:
+    assert scored.step_mask is not None
+    ends = scored.step_mask & rows[:, None]
+    metrics["reasoning_steps/per_completion"] = ends.sum() / rows.sum()
+    metrics["reasoning_steps/score"] = _mean_if_any(scored.step_rewards, ends)
   return {name: x.astype(jnp.float32) for name, x in metrics.items()}
 
 

@@ -91,7 +91,11 @@ KINDS = tuple(
 
 
 def of_group(function: RewardFunction) -> RewardFunction:
-  """Declares that a function is called with all completions of a prompt."""
+  """Declares that a function is called with all completions of a prompt.
+
+  In training these are the `group_size` of a step. An evaluation has as many as
+  it draws of each prompt: one, where it is greedy.
+  """
   function.sees_group = True  # type: ignore[attr-defined]
   return function
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 _APPLICABLE, _RANGE, _REWARD = "applicable/", "reward_range/", "reward/"
+_STEPS = "reasoning_steps/per_completion"
 # Completions of fewer steps may be equal by chance.
 _MIN_STEPS = 3
 
@@ -20,6 +21,7 @@ def of_rewards(lines: Iterable[Mapping[str, Any]]) -> list[str]:
     A sentence for each such component; none for a run of fewer than three
     steps with completions.
   """
+  lines = list(lines)
   steps: dict[str, int] = {}
   applied: dict[str, int] = {}
   values: dict[str, set[float]] = {}
@@ -37,7 +39,7 @@ def of_rewards(lines: Iterable[Mapping[str, Any]]) -> list[str]:
         seen.add(line.get(_REWARD + name) or 0.0)
         if line.get(_RANGE + name):
           seen.update((0.0, 1.0))  # Not the same for all.
-  found = []
+  found = _of_steps(lines)
   for name, number in sorted(steps.items()):
     if number < _MIN_STEPS:
       continue
@@ -52,7 +54,19 @@ def of_rewards(lines: Iterable[Mapping[str, Any]]) -> list[str]:
       found.append(
         f"The reward {name!r} was {value:g} for every completion in"
         f" {applied[name]} steps, so nothing was learnt from it. Look at"
-        " samples.jsonl: either nobody ever did what it rewards, or everybody"
-        " always did, or it does not look at the completion."
+        " samples.jsonl: nobody did what it rewards or punishes, or everybody"
+        " did, or it does not look at the completion."
       )
   return found
+
+
+def _of_steps(lines: Iterable[Mapping[str, Any]]) -> list[str]:
+  """A sentence if steps are scored, and no completion has had one."""
+  numbers = [line[_STEPS] for line in lines if _STEPS in line]
+  if len(numbers) < _MIN_STEPS or any(numbers):
+    return []
+  return [
+    f"No completion had a step of reasoning that was scored, in {len(numbers)}"
+    " steps of training. Look at samples.jsonl, and at what"
+    " config.rewards.steps takes for a step."
+  ]

@@ -100,7 +100,8 @@ def train(
     stack.callback(saved.close)
     problem = problem_lib.make_problem(settings)
     stack.callback(problem.close)
-    probe.check(problem)
+    sizes = [phase.group_size for phase in settings.stages if phase.plays]
+    probe.check(problem, *sizes[:1])
     policy = models.make_policy(settings, problem, mesh)
     run = run_lib.open_run(
       stack,

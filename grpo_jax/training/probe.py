@@ -14,11 +14,12 @@ from grpo_jax.training import problem as problem_lib
 _NUM_RECORDS = 4
 _NEEDED = (
   "needed is a function (prompts, completions, ids, extras), all lists of one"
-  " row, that returns a list of one number, or of None where it does not apply"
+  " row (or, with functions.of_group, of all completions of a prompt), that"
+  " returns a number for each row, or None where it does not apply"
 )
 
 
-def check(problem: problem_lib.Problem) -> None:
+def check(problem: problem_lib.Problem, group_size: int = 1) -> None:
   """Scores the first training records with their reference answers.
 
   A verifier may fail on a row that nobody has foreseen; one that fails on each
@@ -28,6 +29,7 @@ def check(problem: problem_lib.Problem) -> None:
   Args:
     problem: Those whose verifiers are in the program, or are sessions, are not
       looked at: tracing and the first session find the same mistakes.
+    group_size: Completions of a prompt, for functions that compare them.
 
   Raises:
     ValueError: A function cannot be called as it is, or each row failed; says
@@ -41,15 +43,17 @@ def check(problem: problem_lib.Problem) -> None:
       name, functions.load_function(path), scorer.options.get(name, {})
     )
   number = min(_NUM_RECORDS, len(problem.train))
-  records = [problem.train[i] for i in range(number)]
+  copies = group_size if scorer.sees_groups else 1
+  chosen = [i for i in range(number) for _ in range(copies)]
+  records = [problem.train[i] for i in chosen]
   completions = [
     problem.supervised[i]["completion"] or record["answer"]
-    for i, record in enumerate(records)
+    for i, record in zip(chosen, records, strict=True)
   ]
   scores = scorer.score(
     problem.prompt_texts(records),
     completions,
-    list(range(number)),
+    chosen,
     [verifiers.plain_extras(record) for record in records],
     [
       problem.encoder.completion({"completion": text}).tolist()

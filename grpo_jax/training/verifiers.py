@@ -45,6 +45,13 @@ def judge(
       function = functools.partial(derived.DERIVED[name], **options)
       source = str(options.get("source", ""))
       found.append(judges.Derived(name, function, source))
+  named = rewards.right if correct is None else correct
+  if named in derived.DERIVED:
+    raise ValueError(
+      f"config.rewards.functions={rewards.functions}: what is right is not for"
+      f" {named!r} to say, which is made of it; name a verifier first, or as"
+      " config.rewards.correct."
+    )
   schedules: dict[str, Any] = {
     name: tuple(zip(*points, strict=True))
     for name, points in rewards.schedules.items()
@@ -52,7 +59,7 @@ def judge(
   return judges.Sum(
     tuple(found),
     dict(zip(rewards.names, rewards.weights, strict=True)),
-    rewards.right if correct is None else correct,
+    named,
     schedules,
     {name: tuple(domains) for name, domains in rewards.domains.items()},
   )
@@ -69,6 +76,14 @@ def on_host(
   """
   rewards = config.rewards
   functions = of_text(config)
+  right = functions_lib.load_function(functions.get(rewards.right, _ACCURACY))
+  if functions_lib.kind(right).sees_group:
+    raise ValueError(
+      f"config.rewards.functions={rewards.functions}: what is right is not for"
+      f" {rewards.right!r} to say, which compares the completions of a prompt;"
+      " name a verifier first, or as config.rewards.correct, with a weight of 0"
+      " if it is only watched."
+    )
   context = functions_lib.Context(
     tokenizer=tokenizer,
     answer_after=rewards.answer_after,

@@ -34,6 +34,21 @@ def parse(monkeypatch):
   return run
 
 
+def test_groups_with_names_of_the_user_are_written_whole(parse):
+  config = parse(
+    QUICKSTART,
+    "--workdir=x",
+    "--config.rewards.options={'rank': {'source': 'f1'}}",
+    "--config.rl.steps=5",
+    "--config.rewards.schedules={'f1': ((0, 1.0), (9, 0.5))}",
+    "--config.data.task_options={'max_len': 3}",
+  )
+  assert config.rewards.options.rank.source == "f1"
+  assert config.rewards.schedules.f1 == ((0, 1.0), (9, 0.5))
+  assert config.data.task_options.to_dict() == {"max_len": 3}
+  assert config.rl.steps == 5
+
+
 def test_a_program_may_do_without_a_config(monkeypatch):
   def parse(*arguments, needs_config):
     values = flags.FlagValues()
@@ -107,6 +122,12 @@ def test_a_recipe_takes_a_model_and_overrides(parse):
     ),
     (["--config.data.task_options.min_ln=2"], ["task_options.min_len?"]),
     (["--config.rl.steps.more=4"], ["config.rl.steps is a value"]),
+    (
+      ["--config.rewards.options.rank.source=a"],
+      ["names of your own", "write it whole: --config.rewards.options="],
+    ),
+    (["--config.rewards.domains=3"], ["write it whole", "(0, 2)"]),
+    (["--config.data.fields={x}"], ["needed is a dictionary", "'question'"]),
     (["--wrkdir=y"], ["wrkdir", "workdir"]),
     (["more"], ["unexpected arguments ['more']", "--config.name=value"]),
     # Values.

@@ -44,6 +44,14 @@ def test_a_reward_that_varies_is_not_doubted(said):
   assert doubts.of_rewards(_lines(3, a=said)) == []
 
 
+def test_steps_of_reasoning_that_nobody_had_are_named():
+  lines = [{"reasoning_steps/per_completion": 0.0}] * 4
+  (found,) = doubts.of_rewards(lines)
+  assert found.startswith("No completion had a step of reasoning")
+  lines[2] = {"reasoning_steps/per_completion": 0.1}
+  assert doubts.of_rewards(lines) == []
+
+
 def test_a_short_run_and_a_phase_without_completions_say_nothing():
   assert doubts.of_rewards(_lines(2, a=(1.0, 0.5, 0.0))) == []
   assert doubts.of_rewards([{"loss": 1.0}] * 9) == []

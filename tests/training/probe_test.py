@@ -10,6 +10,8 @@ from grpo_jax.training import problem as problem_lib
 from tests.experiments import errors_test
 
 REWARDS = """
+  from grpo_jax.rewards import functions
+
   def scalar(prompts, completions, ids, extras):
     return 1.0
 
@@ -28,6 +30,15 @@ REWARDS = """
       raise ValueError("some records are bad")
     assert completion.startswith("<think>") and "<answer>88" in completion
     return [None]
+
+  @functions.of_group
+  def deviation(prompts, completions, ids, extras):
+    assert len(completions) == 4, len(completions)
+    return [0.0 for _ in completions]
+
+  @functions.of_group
+  def of_one(prompts, completions, ids, extras):
+    return [0.0]
 """
 
 
@@ -48,13 +59,13 @@ def config(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   ("name", "message"),
   [
-    ("scalar", r"scalar \(probed_rewards\.py:2\).*raised: scalar: TypeError"),
+    ("scalar", r"scalar \(probed_rewards\.py:4\).*raised: scalar: TypeError"),
     (
       "too_few",
-      r"too_few \(probed_rewards\.py:5\) has the arguments \(completions\):"
+      r"too_few \(probed_rewards\.py:7\) has the arguments \(completions\):"
       r" too many positional arguments; needed is",
     ),
-    ("typo", r"NameError: name 'completion' .*\(probed_rewards\.py:9\)"),
+    ("typo", r"NameError: name 'completion' .*\(probed_rewards\.py:11\)"),
     ("never_a_number", r"never_a_number: returned NaN"),
   ],
 )
@@ -82,5 +93,25 @@ def test_the_functions_of_the_package_pass(function):
   problem = problem_lib.make_problem(config_lib.resolve(config))
   try:
     probe.check(problem)
+  finally:
+    problem.close()
+
+
+def test_functions_of_groups_are_asked_about_groups(config):
+  problem = problem_lib.make_problem(
+    config_lib.resolve(config("picky", "deviation"))
+  )
+  try:
+    probe.check(problem, group_size=4)
+    with pytest.raises(ValueError, match="deviation: AssertionError: 2"):
+      probe.check(problem, group_size=2)
+  finally:
+    problem.close()
+  problem = problem_lib.make_problem(
+    config_lib.resolve(config("picky", "of_one"))
+  )
+  try:
+    with pytest.raises(ValueError, match="returned 1 results for 4 rows"):
+      probe.check(problem, group_size=4)
   finally:
     problem.close()

@@ -121,6 +121,7 @@ def test_the_program_says_what_the_host_says():
   [
     (("math_accuracy", "tests.rewards.reward_functions:shortest"), "shortest"),
     (("repetition",), "none of them reads what was written"),
+    (("repetition", "math_accuracy"), "is not for 'repetition' to say"),
   ],
 )
 def test_what_has_no_form_for_arrays_is_refused(functions, message):
@@ -130,6 +131,15 @@ def test_what_has_no_form_for_arrays_is_refused(functions, message):
     rewards__weights=(1.0,) * len(functions),
   )
   with pytest.raises(ValueError, match=message):
+    problem_lib.make_problem(config_lib.resolve(config))
+
+
+def test_what_is_right_is_not_for_a_comparison_to_say():
+  config = _config(
+    rewards__functions=("tests.rewards.reward_functions:shortest",),
+    rewards__weights=(1.0,),
+  )
+  with pytest.raises(ValueError, match="not for 'shortest' to say"):
     problem_lib.make_problem(config_lib.resolve(config))
 
 
@@ -262,7 +272,10 @@ def test_process_supervision_learns_from_steps_of_a_text(tmp_path):
   loop.train(config, tmp_path)
   lines = metrics_log.read_lines(tmp_path / metrics_log.METRICS)
   # Each first half is worth less than each second one, whatever is written.
-  assert all(row["gradient_norm"] > 1e-3 for row in lines if "loss" in row)
+  trained = [row for row in lines if "loss" in row]
+  assert all(row["gradient_norm"] > 1e-3 for row in trained)
+  assert {row["reasoning_steps/per_completion"] for row in trained} <= {1, 2}
+  assert all(0 <= row["reasoning_steps/score"] <= 1 for row in trained)
 
 
 @pytest.mark.slow
