@@ -557,11 +557,47 @@ def _clip_metrics(
   policy: PolicyOutputs,
   batch: TrainBatch,
 ) -> dict[str, Weighted]:
-  """Share of tokens that the surrogate gives no gradient, by direction.
+  """Share of tokens that the surrogate gives no gradient, by direction."""
+  policy, batch = jax.lax.stop_gradient((policy, batch))
+  found = clipped(algorithm, config, policy, batch)
+  advantages = batch.advantages
+  if advantages.ndim == 1:
+    advantages = advantages[:, None]
+  positive = advantages > 0
+  dtype = policy.logp.dtype
+
+  def share(x):
+    return aggregation.over_tokens(
+      jnp.broadcast_to(x, batch.mask.shape).astype(dtype), batch.mask
+    )
+
+  return {
+    "clip_fraction": share(found),
+    # With one clip per side, a positive advantage is cut from above and a
+    # negative one from below.
+    "clip_fraction/high": share(found & positive),
+    "clip_fraction/low": share(found & ~positive),
+  }
+
+
+def clipped(
+  algorithm: Algorithm,
+  config: Any,
+  policy: PolicyOutputs,
+  batch: TrainBatch,
+) -> jax.Array:  # [B, T] bool
+  """Which trained tokens the surrogate gives no gradient.
 
   Measured, not re-derived: a trained token with a non-zero advantage whose
   derivative of the policy loss is exactly 0 was clipped, whatever the
   algorithm's ratio and bounds are.
+
+  Args:
+    algorithm: The objective; has a `policy_loss` and ratios.
+    config: Its config.
+    policy: Outputs of the policy for the rows; see `sanitize`.
+    batch: Prepared rows. What is said of tokens that are not trained means
+      nothing.
   """
   fixed = jax.lax.stop_gradient((policy, batch))
 
@@ -576,19 +612,4 @@ def _clip_metrics(
   advantages = batch.advantages
   if advantages.ndim == 1:
     advantages = advantages[:, None]
-  clipped = (slope == 0) & (advantages != 0)
-  positive = advantages > 0
-  dtype = policy.logp.dtype
-
-  def share(x):
-    return aggregation.over_tokens(
-      jnp.broadcast_to(x, batch.mask.shape).astype(dtype), batch.mask
-    )
-
-  return {
-    "clip_fraction": share(clipped),
-    # With one clip per side, a positive advantage is cut from above and a
-    # negative one from below.
-    "clip_fraction/high": share(clipped & positive),
-    "clip_fraction/low": share(clipped & ~positive),
-  }
+  return (slope == 0) & (advantages != 0)

@@ -89,7 +89,19 @@ def frozen(
   outputs: Callable[[TrainBatch, PyTree], dict[str, jax.Array]],
   couples_group: bool,
 ) -> TrainBatch:
-  """`batch` with fields from a pass that no gradient enters.
+  """`batch` with fields from a pass that no gradient enters; see `fields`."""
+  found = fields(plan, trunk, batch, outputs, couples_group)
+  return dataclasses.replace(batch, **found)
+
+
+def fields(
+  plan: UpdatePlan,
+  trunk: Trunk,
+  batch: TrainBatch,
+  outputs: Callable[[TrainBatch, PyTree], dict[str, jax.Array]],
+  couples_group: bool,
+) -> dict[str, Any]:
+  """What a pass that no gradient enters says of rows, by name.
 
   The same functions at the same shapes as in the update, so that the anchor
   of the ratio carries the same rounding. Slots that are not trained may be 0.
@@ -98,7 +110,7 @@ def frozen(
     plan: Of the update.
     trunk: What is run.
     batch: B rows.
-    outputs: (micro-batch, its prefix) -> fields of a `TrainBatch`.
+    outputs: (micro-batch, its prefix) -> arrays [rows, slots, ...] by name.
     couples_group: Whether groups stay together.
   """
   num_slots = batch.mask.shape[1]
@@ -118,13 +130,13 @@ def frozen(
     return jax.tree.map(put, fields, of_rows(part))
 
   shape = *rows.length.shape, num_slots
-  fields = jax.tree.map(
+  found = jax.tree.map(
     lambda x: jnp.zeros((*shape, *x.shape[2:]), x.dtype),
     jax.eval_shape(of_rows, local),
   )
-  fields = micro_batches.sweep(plan, local, rows, write, fields)
-  fields = {name: micro_batches.restored(rows, x) for name, x in fields.items()}
-  return dataclasses.replace(batch, **jax.lax.stop_gradient(fields))
+  found = micro_batches.sweep(plan, local, rows, write, found)
+  found = {name: micro_batches.restored(rows, x) for name, x in found.items()}
+  return jax.lax.stop_gradient(found)
 
 
 class Total(NamedTuple):

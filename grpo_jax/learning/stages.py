@@ -21,7 +21,9 @@ from grpo_jax.algorithms import objective, options
 from grpo_jax.learning import members, rounds
 from grpo_jax.learning import metrics as metrics_lib
 from grpo_jax.learning import update as update_lib
+from grpo_jax.learning import written as written_lib
 from grpo_jax.learning.micro_batches import UpdatePlan
+from grpo_jax.learning.written import Written
 from grpo_jax.ops import routing
 from grpo_jax.rollout import compaction, host_turns
 from grpo_jax.types import (
@@ -57,7 +59,6 @@ class Parts:
     keeps: Names of members that a later phase needs and this one has not.
     constrain_rows: Keeps row-indexed arrays sharded over the mesh.
     constrain_trained: Keeps {member: its trained leaves} so.
-    num_samples: Rows of each step that are handed out for inspection.
     max_rounds: R. A step gets R · P prompts and trains on P groups, which it
       draws in up to R rounds; see `rounds.py`.
     staleness: Updates between the parameters that draw a rollout and those
@@ -75,7 +76,6 @@ class Parts:
   keeps: frozenset[str] = frozenset()
   constrain_rows: Callable[[PyTree], PyTree] = lambda rows: rows
   constrain_trained: Callable[[PyTree], PyTree] = lambda trained: trained
-  num_samples: int = 4
   max_rounds: int = 1
   staleness: int = 0
 
@@ -250,12 +250,11 @@ def learn_stage(
   greedy: Scored | None = None,
   *,
   parts: Parts,
-) -> tuple[TrainState, Metrics, PyTree]:
+) -> tuple[TrainState, Metrics, Written]:
   """Advantages and update from a scored rollout; jit with donated state.
 
   Returns:
-    The next state, the metrics, and the first `num_samples` rows for
-    inspection.
+    The next state, the metrics, and the rows for whoever looks at them.
   """
   batch = objective.make_train_batch(
     parts.algorithm,
@@ -288,19 +287,9 @@ def learn_stage(
         rollout.is_last.sum(),
       ),
     )
-  samples = jax.tree.map(
-    lambda x: x[: parts.num_samples],
-    {
-      "tokens": rollout.tokens,
-      "mask": rollout.completion_mask,
-      "prompt_id": prompts.ids[rollout.prompt_index],
-      "reward": scored.rewards,
-      "valid": scored.valid,
-      "correct": scored.correct,
-      "components": scored.components,
-    },
-  )
-  return state, metrics, samples
+  required = options.needs(parts.algorithm, parts.config)
+  rows = written_lib.written(prompts, rollout, scored, batch, required)
+  return state, metrics, rows
 
 
 def draw_stage(
@@ -323,7 +312,7 @@ def draw_stage(
 
 def fused_step(
   state: TrainState, prompts: Prompts, *, parts: Parts
-) -> tuple[TrainState, Metrics, PyTree]:
+) -> tuple[TrainState, Metrics, Written]:
   """Samples, scores and updates once; jit with `donate_argnums=0`."""
   draw = functools.partial(draw_stage, state, parts=parts)
   if parts.max_rounds == 1:
@@ -333,7 +322,7 @@ def fused_step(
       draw, prompts, parts.max_rounds, parts.constrain_rows
     )
     groups, drawn = collected.groups, rounds.metrics(collected)
-  state, metrics, samples = learn_stage(
+  state, metrics, rows = learn_stage(
     state,
     groups.prompts,
     groups.rollout,
@@ -341,7 +330,7 @@ def fused_step(
     groups.greedy,
     parts=parts,
   )
-  return state, metrics | drawn, samples
+  return state, metrics | drawn, rows
 
 
 def supervised_step(

@@ -25,6 +25,7 @@ from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
 from grpo_jax.learning import rounds, stages
+from grpo_jax.learning.written import Written
 from grpo_jax.rollout import host_turns
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import hosts, judges, players, sharding
@@ -38,11 +39,14 @@ class Outcome:
 
   Attributes:
     metrics: Waits for the step; its numbers.
-    samples: Waits for the step; some of its completions as texts.
+    written: Waits for what made it; its rows, on the devices of one run. None
+      in phases whose completions are given.
+    batch: The prompts of the rows that this process feeds.
   """
 
   metrics: Callable[[], dict[str, float]]
-  samples: Callable[[], list[dict[str, Any]]]
+  written: Callable[[], Written] | None = None
+  batch: pipeline.PromptBatch | None = None
 
 
 # (state, batch, *batches that come next) -> the state one step on, and more.
@@ -58,7 +62,7 @@ def make_driver(
   on_host = isinstance(parts.player, host_turns.HostPlayer)
   if on_host or problem.judge.on_host is not None:
     return _Split(problem, mesh, parts)
-  return _fused(problem, mesh, parts)
+  return _fused(mesh, parts)
 
 
 def rows_to_feed(
@@ -89,24 +93,20 @@ def _supervised(mesh: Mesh, parts: stages.Parts) -> Driver:
       problem_lib.train_batch(batch, chosen, num_rows), rows
     )
     state, metrics = advance(state, placed)
-    return state, Outcome(lambda: _numbers(metrics), lambda: [])
+    return state, Outcome(lambda: _numbers(metrics))
 
   return driver
 
 
-def _fused(
-  problem: problem_lib.Problem, mesh: Mesh, parts: stages.Parts
-) -> Driver:
+def _fused(mesh: Mesh, parts: stages.Parts) -> Driver:
   """Advances the state by the one program: sample, score, update."""
   advance = jit_step(mesh, stages.fused_step, parts)
   rows = sharding.by_rows(mesh)
 
   def driver(state: TrainState, batch: pipeline.PromptBatch):
     prompts = sharding.from_local(batch.prompts, rows)
-    state, metrics, samples = advance(state, prompts)
-    return state, Outcome(
-      lambda: _numbers(metrics), lambda: texts(problem, batch, samples)
-    )
+    state, metrics, written = advance(state, prompts)
+    return state, Outcome(lambda: _numbers(metrics), lambda: written, batch)
 
   return driver
 
@@ -170,13 +170,14 @@ class _Split:
         self._parts.max_rounds,
       )
       groups, of_rounds = collected.groups, self._describe(collected)
-    state, metrics, samples = self._learn(
+    state, metrics, written = self._learn(
       state, groups.prompts, groups.rollout, groups.scored, groups.greedy
     )
     total = self._totals(counts)
     return dataclasses.replace(state, queue=tuple(queue)), Outcome(
       lambda: _numbers(metrics | of_rounds) | total(),
-      lambda: texts(self._problem, batch, samples),
+      lambda: written,
+      batch,
     )
 
   def _draw(
@@ -310,12 +311,14 @@ def jit_step(mesh: Mesh, function: Callable, parts: stages.Parts) -> Callable:
     )
 
   def stage(state, *inputs):
-    state, *others = function(state, *inputs, parts=parts)
+    state, metrics, *written = function(state, *inputs, parts=parts)
     # The new state lies where the old one did; left to itself the compiler
     # may choose another layout, and the next step would not fit it.
     state = sharding.constrain_state(mesh, state)
-    whole = sharding.replicated(mesh)
-    return state, *jax.lax.with_sharding_constraint(tuple(others), whole)
+    metrics = jax.lax.with_sharding_constraint(
+      metrics, sharding.replicated(mesh)
+    )
+    return state, metrics, *(sharding.constrain_written(mesh, written))
 
   stage.__name__ = function.__name__
   return jax.jit(stage, donate_argnums=0)
@@ -323,29 +326,3 @@ def jit_step(mesh: Mesh, function: Callable, parts: stages.Parts) -> Callable:
 
 def _numbers(metrics: dict[str, jax.Array]) -> dict[str, float]:
   return {k: float(v) for k, v in jax.device_get(metrics).items()}
-
-
-def texts(
-  problem: problem_lib.Problem, batch: pipeline.PromptBatch, samples: Any
-) -> list[dict[str, Any]]:
-  """The sampled rows of a step as a person reads them.
-
-  Of several processes, each knows the texts of the prompts that it feeds, and
-  leaves out the others.
-  """
-  rows = jax.device_get(samples)
-  ids = batch.prompts.ids.tolist()
-  prompts = dict(zip(ids, problem.prompt_texts(batch.records), strict=True))
-  texts = problem.texts(rows["tokens"], rows["mask"])
-  return [
-    {
-      "prompt": prompts[int(rows["prompt_id"][i])],
-      "completion": text,
-      "reward": float(rows["reward"][i]),
-      "valid": bool(rows["valid"][i]),
-      "correct": bool(rows["correct"][i]),
-      "components": {k: float(v[i]) for k, v in rows["components"].items()},
-    }
-    for i, text in enumerate(texts)
-    if int(rows["prompt_id"][i]) in prompts
-  ]

@@ -296,7 +296,7 @@ class Together:
     rows = [batch for (batch,) in batches]
     inputs = jax.tree.map(lambda *x: np.stack(x), *map(_arrays, rows))
     with jax.set_mesh(self._mesh):
-      self._states, metrics, samples = self._program(
+      self._states, metrics, written = self._program(
         self._numbers, self._states, jax.device_put(inputs, self._split)
       )
     fetched = functools.cache(lambda: jax.device_get(metrics))
@@ -304,7 +304,10 @@ class Together:
     def outcome(i: int, run: run_lib.Run) -> drivers.Outcome:
       return drivers.Outcome(
         lambda: {key: float(x[i]) for key, x in fetched().items()},
-        functools.partial(_samples, run.problem, rows, samples, i),
+        functools.partial(_written, written, i, self._mesh, run.mesh)
+        if written is not None
+        else None,
+        rows[i],
       )
 
     return [outcome(i, run) for i, run in enumerate(self._together)]
@@ -349,7 +352,7 @@ def _program(
   mesh: Mesh,
   side_by_side: bool,
 ) -> Any:
-  """(numbers of the runs, states, batches) -> states, metrics, samples.
+  """(numbers of the runs, states, batches) -> states, metrics, rows.
 
   Every array has a leading axis of runs; states are donated.
   """
@@ -449,11 +452,9 @@ def _at_hand(run: run_lib.Run, state: TrainState) -> Iterator[None]:
     run.state = _on_host(run.state)
 
 
-def _samples(
-  problem: problem_lib.Problem, batches: list[Any], samples: PyTree, i: int
-) -> list[dict[str, Any]]:
-  """The sampled rows of run `i`, of those of all runs."""
-  if samples is None:
-    return []
-  own = jax.tree.map(lambda x: x[i], jax.device_get(samples))
-  return drivers.texts(problem, batches[i], own)
+def _written(rows: PyTree, i: int, mesh: Mesh, own: Mesh) -> PyTree:
+  """The rows of run `i`, of those of all runs, on its own device."""
+  with jax.transfer_guard("allow"):
+    with jax.set_mesh(mesh):
+      one = jax.tree.map(lambda x: x[i], rows)
+    return jax.device_put(one, sharding.replicated(own))

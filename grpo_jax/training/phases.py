@@ -109,7 +109,6 @@ def make_parts(
     losses=models.losses(),
     constrain_rows=sharding.row_constraint(mesh),
     constrain_trained=sharding.trained_constraint(mesh),
-    num_samples=config.log.num_samples,
   )
   if not any(loss.num_updates for loss in parts.losses):
     raise ValueError(

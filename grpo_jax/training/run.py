@@ -7,7 +7,7 @@ import dataclasses
 import json
 import math
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -23,6 +23,7 @@ from grpo_jax.training import (
   metrics_log,
   models,
   paths,
+  rows,
   runs,
   sharding,
   suspicion,
@@ -315,7 +316,7 @@ def record(
   offset: int,
   done: int,
   metrics: dict[str, float],
-  samples: Callable[[], list[dict[str, Any]]],
+  outcome: drivers.Outcome,
   is_due: bool,
 ) -> dict[str, float]:
   """Writes what a step has to say.
@@ -326,7 +327,7 @@ def record(
     offset: Steps of the phases before.
     done: Steps of this phase, this one included.
     metrics: Numbers of the step, with its `time/step_s`, seconds.
-    samples: See `drivers.Outcome`.
+    outcome: Has its rows.
     is_due: Whether to evaluate.
 
   Returns:
@@ -345,9 +346,19 @@ def record(
     metrics |= evaluate(run)
   run.log.write(offset + done, name, metrics)
   every = run.config.log.samples_every
-  if hosts.is_main() and every and (done == 1 or done % every == 0):
-    run.log.write_samples(offset + done, samples())
+  if outcome.written is not None and is_looked_at(every, done):
+    assert outcome.batch is not None
+    samples = rows.samples(
+      *(run.problem, run.mesh, outcome.batch, outcome.written()),
+      run.config.log.num_samples,
+    )
+    run.log.write_samples(offset + done, samples)
   return metrics
+
+
+def is_looked_at(every: int, done: int) -> bool:
+  """Whether rows of a step are written: of the first, and every so many."""
+  return every > 0 and (done == 1 or done % every == 0)
 
 
 def due(every: int, done: int, steps: int) -> bool:

@@ -34,7 +34,9 @@ from grpo_jax.types import (
   MemberState,
   Policy,
   PyTree,
+  TrainBatch,
   TrainState,
+  fields_where,
 )
 
 AXES = ("data", "fsdp", "expert", "tensor")  # The closest devices last.
@@ -200,6 +202,23 @@ def row_constraint(mesh: Mesh) -> Callable[[PyTree], PyTree]:
     lambda x: lax.with_sharding_constraint(x, sharding) if x.ndim else x,
     rows,
   )
+
+
+def constrain_written(mesh: Mesh, rows: PyTree) -> PyTree:
+  """Inside jit: what a step hands out, split by rows.
+
+  What batches share, as the state of an algorithm, is on every device.
+  """
+  shared = fields_where(TrainBatch, kind="shared")
+
+  def place(path, x):
+    is_shared = any(getattr(key, "name", None) in shared for key in path)
+    whole = is_shared or not x.ndim
+    return lax.with_sharding_constraint(
+      x, replicated(mesh) if whole else by_rows(mesh)
+    )
+
+  return jax.tree_util.tree_map_with_path(place, rows)
 
 
 def of_rows(mesh: Mesh, tree: PyTree) -> PyTree:

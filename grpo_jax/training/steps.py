@@ -118,9 +118,7 @@ class Book:
             stack.enter_context(self._crew.at_hand(run))
           step = self._offset, done
           written.append(
-            run_lib.record(
-              run, self._name, *step, own | times, outcome.samples, is_due
-            )
+            run_lib.record(run, self._name, *step, own | times, outcome, is_due)
           )
       except FloatingPointError as error:
         if len(self._together) == 1:

@@ -29,6 +29,7 @@ from grpo_jax.training import (
   sharding,
   unscored,
 )
+from grpo_jax.training import rows as rows_lib
 from grpo_jax.types import Prompts, Rollout, Scored
 from tests.experiments import tiny_config
 from tests.training import tiny
@@ -178,7 +179,7 @@ def _score(prompts, rollout):
 def _parts(max_rounds, algorithm="grpo", **options):
   fields = {"dynamic_sampling": True, **options.pop("fields", {})}
   parts = tiny.make_parts(algorithm, fields=fields, score=_score, **options)
-  return dataclasses.replace(parts, max_rounds=max_rounds, num_samples=16)
+  return dataclasses.replace(parts, max_rounds=max_rounds)
 
 
 def _prompts(live_ids, first=0):
@@ -224,17 +225,17 @@ def test_rounds_end_with_enough_live_groups_or_at_the_bound(
 ):
   fused, fused_once, sample = programs
   prompts = _prompts(live_ids)
-  state, metrics, samples = fused(prompts)
+  state, metrics, written = fused(prompts)
   assert metrics["drawn/rounds"] == num_rounds
   assert metrics["drawn/groups"] == 4 * num_rounds
   num_live = sum(i < 4 * num_rounds for i in live_ids)
   np.testing.assert_allclose(metrics["drawn/live"], num_live / 4 / num_rounds)
-  assert samples["prompt_id"].tolist() == np.repeat(kept, 4).tolist()
+  assert written.prompt_id.tolist() == np.repeat(kept, 4).tolist()
 
   # The tokens are those of one batch with all prompts.
   rollout = sample(prompts)
   rows = np.add.outer(4 * np.array(kept), np.arange(4)).ravel()
-  np.testing.assert_array_equal(samples["tokens"], rollout.tokens[rows])
+  np.testing.assert_array_equal(written.batch.tokens, rollout.tokens[rows])
   lengths = np.asarray(rollout.completion_mask).sum(1)
   assert metrics["tokens/generated"] == lengths[: 16 * num_rounds].sum()
   trained = [i for i in kept if i in live_ids]
@@ -369,7 +370,8 @@ def _steps(of, parts, live_ids):
     batch = pipeline.PromptBatch(jax.device_get(prompts), records)
     with jax.transfer_guard("disallow"):
       state, outcome = advance(state, batch)
-      history.append((outcome.metrics(), outcome.samples()))
+      samples = rows_lib.samples(of, mesh, batch, outcome.written(), 16)
+      history.append((outcome.metrics(), samples))
   return jax.device_get(_numbers(state)), history
 
 

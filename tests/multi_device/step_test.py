@@ -83,7 +83,13 @@ def _run(
   history = []
   for number in range(num_steps):
     prompts = make_prompts(num_prompts, first=num_prompts * number)
-    state, metrics, samples = advance(state, jax.device_put(prompts, rows))
+    state, metrics, written = advance(state, jax.device_put(prompts, rows))
+    samples = {
+      "tokens": written.batch.tokens,
+      "mask": written.batch.completion_mask,
+      "reward": written.rewards,
+      "prompt_id": written.prompt_id,
+    }
     history.append(jax.tree.map(np.array, (state.params, metrics, samples)))
     assert all(
       leaf.sharding.is_fully_replicated and len(leaf.devices()) == devices
@@ -102,10 +108,8 @@ def _assert_alike(one, other):
     one,
     other,
   )
-  for name in ("tokens", "mask", "reward", "prompt_id"):
-    np.testing.assert_array_equal(
-      other_samples[name], samples[name], err_msg=name
-    )
+  for name, value in samples.items():
+    np.testing.assert_array_equal(other_samples[name], value, err_msg=name)
   jax.tree.map(
     functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12),
     others,
@@ -125,7 +129,6 @@ def test_fused_steps_are_those_of_one_device(caplog):
     parts = tiny.make_parts(
       policy=_transformer("float64"), micro_batch_size=MICRO
     )
-    parts = dataclasses.replace(parts, num_samples=8 * 4)
     one = _run(1, parts)
     with jax.log_compiles():
       eight = _run(8, parts)
@@ -168,7 +171,6 @@ def test_agents_with_a_critic_are_those_of_one_device(trunk, module):
       num_critic_updates=2,
       micro_batch_size=MICRO,
     )
-    parts = dataclasses.replace(parts, num_samples=8 * 4)
     one = _run(1, parts, make_prompts=module.make_prompts)
     eight = _run(8, parts, make_prompts=module.make_prompts)
   for of_one, of_eight in zip(one, eight, strict=True):
@@ -261,7 +263,7 @@ def test_rounds_keep_the_groups_that_one_device_keeps():
       score=score,
       num_shards=8,
     )
-    parts = dataclasses.replace(parts, num_samples=8 * 4, max_rounds=3)
+    parts = dataclasses.replace(parts, max_rounds=3)
     one, eight = (
       _run(devices, parts, num_steps=2, num_prompts=24) for devices in (1, 8)
     )

@@ -18,6 +18,7 @@ from grpo_jax.training import (
   metrics_log,
   phases,
   players,
+  rows,
   sharding,
 )
 from grpo_jax.training import problem as problem_lib
@@ -221,7 +222,7 @@ def steps_of(name, problem, parts, count=2):
     with jax.transfer_guard("disallow"):
       state, outcome = advance(state, batch)
     history.append(outcome.metrics())
-    samples += outcome.samples()
+    samples += rows.samples(problem, mesh, batch, outcome.written(), 4)
   return history, samples
 
 

@@ -55,9 +55,9 @@ def test_a_verifier_and_a_reward_model_are_one_program():
   state = runs.abstract_state([sft, rm, rl], start)
   batch = next(made.prompt_stream(0, 4, None)).prompts
   step = jax.jit(functools.partial(stages.fused_step, parts=rl.parts))
-  _, logged, samples = jax.eval_shape(step, state, batch)
+  _, logged, written = jax.eval_shape(step, state, batch)
   assert {"reward/f1", "reward/reward_model", "reward/mean"} <= logged.keys()
-  assert samples["components"].keys() >= {"f1", "reward_model"}
+  assert written.components.keys() >= {"f1", "reward_model"}
   text = step.lower(state, batch).as_text()
   assert "callback" not in text
   assert "send" not in text

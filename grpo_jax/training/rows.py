@@ -1,0 +1,95 @@
+"""Rows of a step on the host: those that somebody looks at.
+
+A step leaves its rows on the devices (`learning/written.py`). Whoever looks at
+some of them fetches these, and not all.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from grpo_jax.data import pipeline
+from grpo_jax.learning.written import Written
+from grpo_jax.training import problem as problem_lib
+from grpo_jax.training import sharding
+from grpo_jax.types import PyTree
+
+
+@functools.cache
+def _taker(mesh: Mesh) -> Any:
+  return jax.jit(
+    lambda tree, rows: jax.tree.map(lambda x: x[rows], tree),
+    out_shardings=sharding.replicated(mesh),
+  )
+
+
+def take(mesh: Mesh, tree: PyTree, rows: Sequence[int] | np.ndarray) -> PyTree:
+  """Some rows of arrays as NumPy arrays, in every process.
+
+  All processes call it with the same rows.
+
+  Args:
+    mesh: Of the run.
+    tree: Arrays on its devices, with rows first.
+    rows: Which ones; as many each time, or it is compiled again.
+  """
+  with jax.transfer_guard("allow"):
+    index = jax.device_put(
+      np.asarray(rows, np.int32), sharding.replicated(mesh)
+    )
+    return jax.device_get(_taker(mesh)(tree, index))
+
+
+def samples(
+  problem: problem_lib.Problem,
+  mesh: Mesh,
+  batch: pipeline.PromptBatch,
+  rows: Written,
+  count: int,
+) -> list[dict[str, Any]]:
+  """The first rows of a step as a person reads them.
+
+  Of several processes, each knows the texts of the prompts that it feeds, and
+  leaves out the others.
+
+  Args:
+    problem: Prompts and tokens.
+    mesh: Of the run.
+    batch: The prompts that this process feeds.
+    rows: Of the step.
+    count: How many, at most.
+  """
+  found = take(
+    mesh,
+    {
+      "tokens": rows.batch.tokens,
+      "mask": rows.batch.completion_mask,
+      "prompt_id": rows.prompt_id,
+      "reward": rows.rewards,
+      "valid": rows.batch.valid,
+      "correct": rows.batch.correct,
+      "components": rows.components,
+    },
+    np.arange(min(count, len(rows.prompt_id))),
+  )
+  ids = batch.prompts.ids.tolist()
+  prompts = dict(zip(ids, problem.prompt_texts(batch.records), strict=True))
+  texts = problem.texts(found["tokens"], found["mask"])
+  return [
+    {
+      "prompt": prompts[int(found["prompt_id"][i])],
+      "completion": text,
+      "reward": float(found["reward"][i]),
+      "valid": bool(found["valid"][i]),
+      "correct": bool(found["correct"][i]),
+      "components": {k: float(v[i]) for k, v in found["components"].items()},
+    }
+    for i, text in enumerate(texts)
+    if int(found["prompt_id"][i]) in prompts
+  ]
