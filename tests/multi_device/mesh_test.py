@@ -39,7 +39,6 @@ def _run(mesh, num_steps=2, model=None, **options):
     parts,
     constrain_rows=sharding.row_constraint(mesh),
     constrain_trained=sharding.trained_constraint(mesh),
-    num_samples=8 * 4,
   )
   history = []
   with jax.set_mesh(mesh):
@@ -50,7 +49,10 @@ def _run(mesh, num_steps=2, model=None, **options):
     for number in range(num_steps):
       prompts = tiny.make_prompts(8, first=8 * number)
       prompts = jax.device_put(prompts, sharding.by_rows(mesh))
-      state, metrics, samples = advance(state, prompts)
+      state, metrics, written = advance(state, prompts)
+      batch = written.batch
+      assert batch.tokens.sharding == sharding.by_rows(mesh)
+      samples = {"tokens": batch.tokens, "mask": batch.mask}
       history.append(jax.tree.map(np.array, (state.params, metrics, samples)))
       # The new state lies where the old one did.
       jax.tree.map(_assert_at, state, places)
