@@ -24,7 +24,6 @@ hosts the same command is started on each, as that of experiments.train.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Sequence
 
@@ -32,7 +31,15 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from experiments import report
-from grpo_jax.training import data_sets, hosts, paths, runs, scores, unscored
+from grpo_jax.training import (
+  api,
+  data_sets,
+  handle,
+  hosts,
+  paths,
+  scores,
+  unscored,
+)
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(
@@ -103,10 +110,10 @@ def main(argv: Sequence[str]) -> int:
   draws = data_sets.Draws(
     _TEMPERATURE.value, _NUM_SAMPLES.value, _TOP_P.value, _SEED.value
   )
-  with _policy(data) as loaded:
-    step, max_unscored = loaded.step, loaded.config.rewards.max_unscored
+  with _policy(data) as run:
+    step, max_unscored = run.step, run.config.rewards.max_unscored
     loaded = data_sets.with_lengths(
-      loaded, _MAX_PROMPT_LEN.value, _MAX_NEW_TOKENS.value
+      run.loaded, _MAX_PROMPT_LEN.value, _MAX_NEW_TOKENS.value
     )
     sets = data_sets.opened(loaded, data, _NUM_PROMPTS.value)
     greedy, sampled = (
@@ -185,9 +192,7 @@ def _data() -> dict[str, str]:
   return found
 
 
-def _policy(
-  data: dict[str, str],
-) -> contextlib.AbstractContextManager[runs.Loaded]:
+def _policy(data: dict[str, str]) -> handle.Run:
   """The run or the checkpoint that the flags name.
 
   Raises:
@@ -204,7 +209,7 @@ def _policy(
         f"--config belongs to --checkpoint: the run in {_WORKDIR.value} has its"
         " own; leave it out."
       )
-    return runs.load(paths.parse(_WORKDIR.value), _STEP.value)
+    return api.load(_WORKDIR.value, _STEP.value)
   config, checkpoint = _CONFIG.value, str(_CHECKPOINT.value)
   if config is None or _STEP.value is not None:
     raise ValueError(
@@ -214,7 +219,7 @@ def _policy(
   if config.data.source == "jsonl" and not config.data.train_path:
     # Nothing is trained: the prompts that are asked for are enough.
     config.data.train_path = next(iter(data.values()), config.data.eval_path)
-  return runs.load_checkpoint(config, checkpoint)
+  return api.load_checkpoint(config, checkpoint)
 
 
 def _failures(

@@ -17,7 +17,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from grpo_jax.models import lora, weights
-from grpo_jax.training import paths, runs
+from grpo_jax.training import api, paths
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run, local or gs://.", required=True
@@ -43,8 +43,8 @@ def main(argv: Sequence[str]) -> int:
       f"--out={out} exists; nothing was changed. Pass another one."
     )
   folder = paths.scratch(out)
-  with runs.load(_WORKDIR.value, _STEP.value) as loaded:
-    model = loaded.config.model
+  with api.load(_WORKDIR.value, _STEP.value) as run:
+    model = run.config.model
     if not model.checkpoint:
       raise ValueError(
         f"--workdir={_WORKDIR.value}: this run started from scratch, so there"
@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
         " run with config.model.checkpoint."
       )
     adapters = model.adapters()
-    params = loaded.params
+    params = run.params
     if _ADAPTERS.value:
       if adapters is None:
         raise ValueError(
@@ -61,19 +61,19 @@ def main(argv: Sequence[str]) -> int:
         )
       lora.save_peft(folder, params, adapters, model.checkpoint, model.revision)
       paths.publish(folder, out)
-      print(f"adapters of step {loaded.step} -> {_OUT.value}")
+      print(f"adapters of step {run.step} -> {_OUT.value}")
       return 0
     if adapters is not None:
       params = lora.merge(params, adapters)
     weights.export(
       params,
-      model.transformer(loaded.problem.tokenizer.vocab_size),
+      model.transformer(run.loaded.problem.tokenizer.vocab_size),
       model.directory(),
       folder,
       dtype=_DTYPE.value,
     )
     paths.publish(folder, out)
-    print(f"step {loaded.step} of {_WORKDIR.value} -> {_OUT.value}")
+    print(f"step {run.step} of {_WORKDIR.value} -> {_OUT.value}")
   return 0
 
 

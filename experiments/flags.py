@@ -9,19 +9,17 @@ import os
 import pathlib
 import platform
 import re
-import runpy
 import stat
 import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 from absl import app, flags, logging
 from ml_collections import config_dict, config_flags
 
-from grpo_jax.training import hosts
+from grpo_jax.training import hosts, named
 
 # What a bad config, data set or checkpoint raises; anything else is a defect
 # of ours and keeps its traceback.
@@ -34,20 +32,12 @@ USER_ERRORS = (
   ImportError,
 )
 _COLUMNS = 80
+_INTERRUPTED = 130  # As a shell has it.
 # Platform -> what JAX needs for it, and the extra that installs it.
 _PLUGINS = {
   "tpu": ("libtpu", "tpu"),
   "cuda": ("jax_cuda13_plugin", "gpu"),
   "gpu": ("jax_cuda13_plugin", "gpu"),
-}
-# Groups whose settings have names of the user's own, and what one looks like.
-FREE_GROUPS = {
-  "data.chat_options": "{'enable_thinking': False}",
-  "data.fields": "{'prompt': 'question', 'answer': 'answer'}",
-  "data.task_options": "{'level': 2}",
-  "rewards.domains": "{'math_accuracy': (0, 2)}",
-  "rewards.options": "{'cosine_length': {'max_len': 64}}",
-  "rewards.schedules": "{'think_answer_format': ((0, 1.0), (100, 0.0))}",
 }
 _PARSERS = {
   int: (flags.IntegerParser(), "a whole number"),
@@ -97,7 +87,8 @@ def run(
   """Runs `main` with parsed flags; errors of the user's are one message.
 
   Exit status: what `main` returns, or 2 after a bad command line, config,
-  data set or checkpoint; 75 if another process of the run was lost.
+  data set or checkpoint; 75 if another process of the run was lost; 130 after
+  Ctrl-C.
 
   Args:
     main: The program.
@@ -122,6 +113,8 @@ def run(
       if several_processes:
         hosts.start(given.coordinator, given.num_processes, given.process_id)
       return main(argv)
+    except KeyboardInterrupt:
+      _leave("stopped by Ctrl-C.", status=_INTERRUPTED)
     except Exception as error:
       if (no_device := _device_problem(error)) and not given.debug:
         print(wrapped(f"error: {no_device}"), file=sys.stderr)
@@ -135,7 +128,7 @@ def run(
         print(f"{hosts.label()}error:", file=sys.stderr)
         traceback.print_exc()
         hosts.leave(2 if user_error else 1)
-      _leave(f"{text_of(error)}\n(--debug shows the traceback.)")
+      _leave(f"{named.text_of(error)}\n(--debug shows the traceback.)")
 
   flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
   if several_processes:
@@ -235,7 +228,7 @@ def parse(
   if has_config and (problem := _config_problem(argv)):
     raise ValueError(problem) from mistake
   if mistake is not None:
-    text = text_of(mistake)
+    text = named.text_of(mistake)
     if missing := re.search(r"Flag --(\w+) must have a value", text):
       text = f"--{missing[1]} is missing: {flag_values[missing[1]].help}"
     raise ValueError(text) from mistake
@@ -254,7 +247,7 @@ def _groups(argv: Sequence[str]) -> dict[str, tuple[str, str]]:
   found = {}
   for argument in argv:
     match = re.match(r"--?config\.([\w.]+)=(\{.*\})$", argument, re.DOTALL)
-    if match and match[1] in FREE_GROUPS:
+    if match and match[1] in named.FREE_GROUPS:
       found[argument] = (match[1], match[2])
   return found
 
@@ -273,7 +266,7 @@ def _set_group(
   except (ValueError, SyntaxError, TypeError) as error:
     raise ValueError(
       f"{given}: needed is a dictionary as Python writes it,"
-      f" {_example(name)} ({text_of(error)})."
+      f" {named.whole(name, _spelled)} ({named.text_of(error)})."
     ) from error
   where, _, last = name.rpartition(".")
   parent = config
@@ -283,17 +276,13 @@ def _set_group(
     parent[last] = group
 
 
-def _example(name: str) -> str:
-  return f'--config.{name}="{FREE_GROUPS[name]}"'
-
-
-def _leave(message: str) -> None:
+def _leave(message: str, status: int = 2) -> None:
   several = jax.distributed.is_initialized()
   where = hosts.label() if several else ""
   print(wrapped(f"{where}error: {message}"), file=sys.stderr)
   if several:
-    hosts.leave(2)
-  sys.exit(2)
+    hosts.leave(status)
+  sys.exit(status)
 
 
 def wrapped(text: str) -> str:
@@ -304,14 +293,6 @@ def wrapped(text: str) -> str:
     )
     for line in text.splitlines()
   )
-
-
-def text_of(error: BaseException) -> str:
-  """The message of an error."""
-  # str(KeyError("x")) is "'x'": take the argument itself.
-  if isinstance(error, KeyError) and error.args:
-    return str(error.args[0])
-  return str(error)
 
 
 def _configs(argv: Sequence[str]) -> list[str]:
@@ -336,14 +317,6 @@ def _config_problem(argv: Sequence[str]) -> str | None:
     if match and (problem := _override_problem(config, path, *match.groups())):
       return problem
   return None
-
-
-def _is_empty(config: config_dict.ConfigDict, name: str) -> bool:
-  """Whether a group of settings has none."""
-  node: Any = config
-  for part in name.split("."):
-    node = node.get(part, {})
-  return not len(node)
 
 
 def _config_files() -> list[str]:
@@ -371,19 +344,14 @@ def _load(path: str, algorithm: str) -> config_dict.ConfigDict | str:
     hint = f" Did you mean {near[0]}?" if near else ""
     return f"there is no config file {path}.{hint} {_config_files_here()}"
   try:
-    module = runpy.run_path(path)
-    if "get_config" not in module:
-      return f"{path}: it defines no get_config(); see configs/quickstart.py."
-    arguments = [algorithm] if algorithm else []
-    config = module["get_config"](*arguments)
-  except Exception as error:  # Of any kind: it is the user's program.
-    return f"{path}: {text_of(error)} ({type(error).__name__})"
-  if not isinstance(config, config_dict.ConfigDict):
-    return (
-      f"{path}: get_config() returned {config!r}; needed is a ConfigDict, as"
-      " configs/quickstart.py makes it."
-    )
-  return config
+    return named.load(path, *([algorithm] if algorithm else []))
+  except ValueError as error:
+    return str(error)
+
+
+def _spelled(name: str) -> str:
+  """A setting as the command line has it."""
+  return f"--config.{name}"
 
 
 def _override_problem(
@@ -391,25 +359,11 @@ def _override_problem(
 ) -> str | None:
   """Why `--config.name=value` does not fit, or None if it does."""
   given = f"--config.{name}" + (f"={value}" if value is not None else "")
-  where, node = "config", config
-  for group in FREE_GROUPS:
-    is_inside = name.startswith(f"{group}.") and _is_empty(config, group)
-    if name == group or is_inside:
-      return (
-        f"{given}: the settings of config.{group} have names of your own; write"
-        f" it whole: {_example(group)}."
-      )
-  for part in name.split("."):
-    if not isinstance(node, config_dict.ConfigDict):
-      return f"{given}: {where} is a value; it has no settings of its own."
-    if part not in node:
-      near = difflib.get_close_matches(part, list(node), n=1, cutoff=0.5)
-      hint = f" Did you mean --{where}.{near[0]}?" if near else ""
-      return (
-        f"{given}: {where} has no setting {part!r}.{hint} It has:"
-        f" {', '.join(node)}."
-      )
-    parent, node, where = node, node[part], f"{where}.{part}"
+  if name in named.FREE_GROUPS:
+    return (
+      f"{given}: the settings of config.{name} have names of your own; write it"
+      f" whole: {named.whole(name, _spelled)}."
+    )
   if name in ("algorithm", "algorithm.name"):
     # The fields of one algorithm must not stay with another.
     return (
@@ -417,12 +371,11 @@ def _override_problem(
       f" its own defaults: --config={path}:{value or 'NAME'}. A file of"
       " configs/recipes has that of its paper."
     )
-  if isinstance(node, config_dict.ConfigDict):
-    return (
-      f"{given}: {where} is a group of settings; set them one by one:"
-      f" {', '.join(f'--{where}.{key}' for key in node)}."
-    )
-  kind = parent.get_type(name.split(".")[-1])
+  if problem := named.complaint(config, name, _spelled):
+    return f"{given}: {problem}"
+  *groups, last = name.split(".")
+  parent = named.at(config, ".".join(groups)) if groups else config
+  kind = parent.get_type(last)
   if kind in _PARSERS and value is not None:
     parser, needed = _PARSERS[kind]
     try:

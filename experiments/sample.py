@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.training import api, escapes, runs
+from grpo_jax.training import api, escapes
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run, local or gs://.", required=True
@@ -31,15 +31,12 @@ _SEED = flags.DEFINE_integer("seed", 0, "Of the samples.")
 def main(argv: Sequence[str]) -> int:
   """Prints the completions, one per line."""
   del argv
-  with runs.load(_WORKDIR.value, _STEP.value) as loaded:
-    for text in api.sample(
-      loaded,
-      _PROMPT.value,
-      _NUM_SAMPLES.value,
-      _TEMPERATURE.value,
-      _SEED.value,
-    ):
-      print(escapes.escaped(text))
+  with api.load(_WORKDIR.value, _STEP.value) as run:
+    (texts,) = run.sample(
+      _PROMPT.value, _NUM_SAMPLES.value, _TEMPERATURE.value, _SEED.value
+    ).texts
+  for text in texts:
+    print(escapes.escaped(text))
   return 0
 
 

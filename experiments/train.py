@@ -8,8 +8,8 @@ Any setting can be changed: --config.rl.steps=100; the algorithm by
 unfinished run continues. Exit status: 0 done (and accurate enough, if the
 config asks), 1 not accurate enough, or too many held-out completions that
 nobody could score, 2 a mistake in the command, the config, the data or a
-verifier, 75 another process of the run was lost, 143 stopped by SIGTERM after
-saving. After 75 and 143 the same command continues.
+verifier, 75 another process of the run was lost, 130 stopped by Ctrl-C or 143
+by SIGTERM, after saving. After 75, 130 and 143 the same command continues.
 
 On several hosts the same command is started on each. On Cloud TPU and under
 SLURM the processes find each other; elsewhere each is told where:
@@ -55,11 +55,12 @@ def main(argv: Sequence[str]) -> int:
   )
   result = loop.train(config, workdir)
   if result.preempted:
+    by_hand = result.stopped_by == "SIGINT"
     hosts.say(
-      f"stopped by SIGTERM after step {result.step}, and saved; run the same"
-      " command again to continue."
+      f"stopped by {'Ctrl-C' if by_hand else 'SIGTERM'} after step"
+      f" {result.step}, and saved; run the same command again to continue."
     )
-    return 143
+    return 130 if by_hand else 143
   if result.after is None or result.before is None:
     hosts.say(f"done: {result.step} steps in {time.time() - started:.0f} s")
     return 0

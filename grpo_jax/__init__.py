@@ -1,13 +1,13 @@
 """grpo_jax: GRPO, its descendants and PPO in JAX.
 
-    import grpo_jax
+    import grpo_jax as g
 
-    config = grpo_jax.default_config("gspo")
-    grpo_jax.train(config, "runs/mine")
-    with grpo_jax.load("runs/mine") as run:
-      print(grpo_jax.evaluate(run), grpo_jax.sample(run, "dcba="))
+    config = g.config("quickstart", "gspo", **{"rl.steps": 50})
+    run = g.train(config)
+    print(run.evaluate(), run.sample("dcba="))
 
-The names below are loaded when they are first used.
+docs/python.md has the rest. The names below are loaded when they are first
+used.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 __version__ = "0.1.0"
 
 _WHERE = {
-  "train": "training.loop",
-  "load": "training.runs",
-  "load_checkpoint": "training.runs",
-  "sample": "training.api",
-  "evaluate": "training.api",
+  "config": "training.api",
+  "train": "training.api",
+  "load": "training.api",
+  "load_checkpoint": "training.api",
+  "Run": "training.handle",
   "default_config": "training.config",
   "phase_config": "training.config",
   "algorithm_config": "training.config",

@@ -41,7 +41,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import metrics_log
+from grpo_jax.training import metrics_log, named
 from grpo_jax.training import run as run_lib
 
 MANIFEST = "sweep.json"
@@ -138,7 +138,7 @@ class Source:
       flags_lib.parse(["sweep", *arguments], values)
       config_lib.resolve(values.config)
     except (KeyError, TypeError, ValueError) as error:
-      raise ValueError(f"{where}: {flags_lib.text_of(error)}") from error
+      raise ValueError(f"{where}: {named.text_of(error)}") from error
     workdir = root / (prefix + folder_name(overrides))
     return Cell(overrides, arguments, values.config, workdir)
 

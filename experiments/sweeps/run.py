@@ -37,7 +37,7 @@ from experiments import flags as flags_lib
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import pool
 from experiments.sweeps.cells import Cell, Source
-from grpo_jax.training import many
+from grpo_jax.training import many, named
 
 _CONFIG = flags_lib.define_config()
 _ROOT = flags.DEFINE_string("root", None, "Folder of the sweep.", required=True)
@@ -178,7 +178,7 @@ def _run_vmapped(
           cell.workdir.mkdir(parents=True, exist_ok=True)
           path = cell.workdir / cells_lib.LOG
           with path.open("a", encoding="utf-8") as log:
-            text = f"error: {flags_lib.text_of(result)}"
+            text = f"error: {named.text_of(result)}"
             print(flags_lib.wrapped(text), file=log)
         elif result.preempted:
           return _finish(root, cells, stopped=True)

@@ -1,219 +1,178 @@
-"""Functions for a trained run: complete a prompt, evaluate.
+"""What a notebook or a script calls: configs, training, runs.
 
-with grpo_jax.load("runs/quickstart") as run:
-  print(grpo_jax.sample(run, "dcba=", num_samples=4, temperature=1.0))
-  print(grpo_jax.evaluate(run)["eval/accuracy"])
-  print(grpo_jax.evaluate(run, num_samples=8, temperature=1.0)["eval/maj@8"])
+import grpo_jax as g
+
+config = g.config("quickstart", "gspo", **{"rl.steps": 50})
+run = g.train(config)
+run.plot()
 """
 
 from __future__ import annotations
 
+import difflib
 import functools
-import math
-from collections.abc import Mapping
+import os
+import pathlib
+import tempfile
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
+import ml_collections
 
-from grpo_jax.data import pipeline
-from grpo_jax.rollout import sampling
-from grpo_jax.training import (
-  data_sets,
-  evaluation,
-  players,
-  runs,
-  scores,
-  sharding,
-)
-from grpo_jax.types import Prompts, Rollout
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import handle, hosts, loop, named, paths, runs
+
+# Beside the package in a checkout, and where pip has installed both.
+_CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
+# Folders of runs that have none of their own; removed with the process.
+_FOLDERS: list[tempfile.TemporaryDirectory] = []
 
 
-def evaluate(
-  loaded: runs.Loaded,
-  num_prompts: int | None = None,
-  temperature: float = 0.0,
-  seed: int = 0,
-  num_samples: int = 1,
-  data: Mapping[str, str] | None = None,
-  top_p: float | None = None,
-) -> dict[str, float]:
-  """Figures of a policy on held-out prompts, or on files of prompts.
+def config(
+  name: str | os.PathLike, algorithm: Any = None, **settings: Any
+) -> ml_collections.ConfigDict:
+  """A config of a file, with some settings changed.
+
+      config("quickstart", "gspo", **{"rl.steps": 50, "seed": 1})
+
+  More are changed by assignment, `config.rl.steps = 100`. There a name that no
+  setting has is an AttributeError; a new phase, as `phase_config` makes it, is
+  added `with config.unlocked()`.
 
   Args:
-    loaded: From `load` or `load_checkpoint`.
-    num_prompts: The first so many prompts; None: as many held-out ones as the
-      run has, or all of a file.
-    temperature: Sampling temperature; 0 is greedy.
-    seed: Seed of the draws.
-    num_samples: Completions of each prompt.
-    data: Name -> JSON-lines file, instead of the held-out prompts.
-    top_p: Tokens are drawn from the most likely ones that have this share of
-      the probability; None: from all.
+    name: Of a file in configs/, as "quickstart" or "recipes/dapo"; or the path
+      of another one, which ends in ".py".
+    algorithm: What the file's `get_config` takes: an algorithm, or a model for
+      a recipe; None: its default.
+    **settings: By their names; those with dots as `**{"rl.steps": 50}`.
+
+  Raises:
+    FileNotFoundError: There is no such file.
+    KeyError: There is no such setting, or it is a group of them; the message
+      has the nearest one.
+    TypeError: A value is of another kind.
+    ValueError: The file makes no config, or `settings` has the algorithm.
+  """
+  arguments = () if algorithm is None else (algorithm,)
+  found = named.load(str(_file(name)), *arguments)
+  named.apply(found, settings)
+  named.lock(found)
+  return found
+
+
+def _file(name: str | os.PathLike) -> pathlib.Path:
+  """The config file that a name or a path means.
+
+  Raises:
+    FileNotFoundError: There is none.
+  """
+  text = os.fspath(name)
+  path = pathlib.Path(text) if text.endswith(".py") else _CONFIGS / f"{text}.py"
+  if path.is_file():
+    return path
+  if text.endswith(".py"):
+    raise FileNotFoundError(
+      f"config: there is no file {path} (the folder here is"
+      f" {pathlib.Path.cwd()}). Pass its whole path, or the name of a file in"
+      f" {_CONFIGS}, as 'quickstart'."
+    )
+  known = sorted(
+    file.relative_to(_CONFIGS).with_suffix("").as_posix()
+    for file in _CONFIGS.rglob("*.py")
+    if "def get_config(" in file.read_text(encoding="utf-8")
+  )
+  near = difflib.get_close_matches(text, known, n=1, cutoff=0.5)
+  hint = f" Did you mean {near[0]!r}?" if near else ""
+  there = (
+    f"It has: {', '.join(known)}."
+    if known
+    else ("That folder, which is installed beside grpo_jax, is missing.")
+  )
+  raise FileNotFoundError(
+    f"config: there is no {text!r} in {_CONFIGS}.{hint} {there} A path of"
+    " another file ends in '.py'."
+  )
+
+
+def train(
+  config: ml_collections.ConfigDict, workdir: str | os.PathLike | None = None
+) -> handle.Run:
+  """Runs the phases of a config, or what is left of them.
+
+  Ctrl-C, or interrupting the kernel, finishes the step and saves; a second one
+  is a KeyboardInterrupt. The same call continues: of a run without a folder of
+  its own `train(config, run.workdir)`.
+
+  Args:
+    config: From `config`, or another one with its settings.
+    workdir: Folder of the run, local or gs://; an unfinished run in it is
+      continued. None: a temporary folder, which is removed when the process
+      ends.
 
   Returns:
-    What `evaluation.summarize` and `scores.lengths` have; of several samples
-    also "eval/pass@4", "eval/maj@4" and so on (`scores.of_samples`). NaN is a
-    mean over nothing. With `data` they are "eval/NAME/accuracy" and so on, and
-    "eval/macro/…" are the means over the data sets.
+    The run, to look at and to sample from. Its `result` is None if it was
+    stopped.
 
   Raises:
-    FileNotFoundError, ValueError: The data or a number is at fault.
+    KeyError, TypeError, ValueError: The config, data, checkpoint or a verifier
+      is at fault, or another process trains in `workdir`; nothing that was
+      written is lost.
+    FloatingPointError: The loss or gradient is not finite.
   """
-  if num_samples > 1 and not temperature:
-    raise ValueError(
-      f"evaluate: num_samples={num_samples} and temperature=0: all samples of a"
-      " prompt would be the same; set a temperature, such as 1.0."
+  if workdir is None:
+    if jax.process_count() > 1:
+      raise ValueError(
+        f"train: workdir=None, and {jax.process_count()} processes, which share"
+        " one; pass a folder that all of them see."
+      )
+    _FOLDERS.append(tempfile.TemporaryDirectory(prefix="grpo_jax_"))
+    workdir = _FOLDERS[-1].name
+    hosts.say(f"workdir: {workdir}, until this process ends")
+  result = loop.train(config, workdir)
+  if result.preempted:
+    hosts.say(
+      f"stopped after step {result.step}, and saved; train(config,"
+      f" {str(workdir)!r}) continues."
     )
-  sets = data_sets.opened(loaded, data or {}, num_prompts)
-  draws = data_sets.Draws(temperature, num_samples, top_p, seed)
-  found = [
-    _figures(one, groups)
-    for one, groups in zip(
-      sets, data_sets.complete(loaded, sets, draws), strict=True
-    )
-  ]
-  if not data:
-    return found[0]
-  named = dict(zip((one.name for one in sets), found, strict=True))
-  named["macro"] = {
-    name: float(np.mean([figures[name] for figures in found]))
-    for name in found[0]
-    if all(name in figures for figures in found)
-  }
-  return {
-    name.replace("eval/", f"eval/{part}/", 1): value
-    for part, figures in named.items()
-    for name, value in figures.items()
-  }
+  return load(workdir)
 
 
-def _figures(
-  data: data_sets.DataSet, groups: scores.Groups
-) -> dict[str, float]:
-  """What `evaluate` says of a data set."""
-  figures: dict[str, float | None] = {**evaluation.summarize(groups)}
-  for name, value in scores.lengths(groups).items():
-    figures[f"eval/{name}"] = value
-  if len(groups[0]) > 1:
-    for name, column in scores.of_samples(groups, data.golds).items():
-      figures[f"eval/{name}"] = sum(column) / len(column)
-  return {k: math.nan if v is None else v for k, v in figures.items()}
-
-
-def sample(
-  loaded: runs.Loaded,
-  prompt: str,
-  num_samples: int = 1,
-  temperature: float = 0.0,
-  seed: int = 0,
-) -> list[str]:
-  """Completions of a prompt.
+def load(workdir: str | os.PathLike, step: int | None = None) -> handle.Run:
+  """A run, to look at and to sample from.
 
   Args:
-    loaded: From `load`.
-    prompt: Text; of a toy task in its own alphabet.
-    num_samples: Completions.
-    temperature: 0 is greedy.
-    seed: Seed of the draws.
+    workdir: Folder of the run, local or gs://.
+    step: Checkpoint of the policy; None: the last one.
 
   Raises:
-    ValueError: The prompt is too long, or the run's task has an environment in
-      the graph, which a text cannot begin.
+    FileNotFoundError: There is no run.
+    ValueError: Its config is damaged.
   """
-  problem = loaded.problem
-  if problem.environment is not None:
-    raise ValueError(
-      "sample: this run's task has an environment, which needs more than a text"
-      " to begin with; experiments.evaluate plays its held-out problems."
-    )
-  ids = problem.encoder.prompt({"prompt": prompt})
-  if len(ids) > problem.max_prompt_len:
-    raise ValueError(
-      f"sample: the prompt has {len(ids)} tokens; this run was trained with at"
-      f" most {problem.max_prompt_len} (config.data.max_prompt_len)."
-    )
-  config = sampling.SamplingConfig(
-    max_new_tokens=problem.max_new_tokens,
-    end_ids=problem.tokenizer.end_ids,
-    pad_id=problem.tokenizer.pad_id,
-    temperature=temperature,
-  )
-  draw = _with_host if problem.host_environment is not None else _drawn
-  batch = _batch(loaded, prompt, ids)
-  rollout = draw(loaded, config, batch, num_samples, seed)
-  return problem.texts(
-    np.asarray(rollout.tokens[:num_samples]),
-    np.asarray(rollout.completion_mask[:num_samples]),
-  )
+  folder = paths.parse(workdir)
+  opened = functools.partial(runs.opened, workdir=folder, step=step)
+  return handle.Run(runs.settings_of(folder), folder, opened)
 
 
-def _batch(
-  loaded: runs.Loaded, prompt: str, ids: np.ndarray
-) -> pipeline.PromptBatch:
-  """The prompt, as often as rows are split: the first has the draws of one."""
-  copies = sharding.num_row_shards(loaded.mesh)
-  # As the records of the run have it: ids of a task, or else the text.
-  is_text = isinstance(loaded.problem.train[0]["prompt"], str)
-  record: dict[str, Any] = {
-    "prompt": prompt if is_text else ids,
-    "answer": "",
-    "extras": {},
-  }
-  arrays: Any = {
-    "tokens": np.tile(ids, (copies, 1)),
-    "mask": np.ones((copies, len(ids)), bool),
-    "ids": np.zeros(copies, np.int32),
-  }
-  prompts = Prompts(**arrays, extras={})
-  return pipeline.PromptBatch(prompts, [record] * copies)
+def load_checkpoint(
+  config: ml_collections.ConfigDict, checkpoint: str
+) -> handle.Run:
+  """A Hugging Face checkpoint, to evaluate and to sample from.
 
-
-def _drawn(
-  loaded: runs.Loaded,
-  config: sampling.SamplingConfig,
-  batch: pipeline.PromptBatch,
-  num_samples: int,
-  seed: int,
-) -> Rollout:
-  """Completions of the prompt."""
-  sample = functools.partial(
-    sampling.sample,
-    loaded.policy,
-    config=config,
-    group_size=num_samples,
-  )
-  prompts = jax.tree.map(jnp.asarray, batch.prompts)
-  return jax.jit(sample)(loaded.params, prompts, jax.random.key(seed))
-
-
-def _with_host(
-  loaded: runs.Loaded,
-  config: sampling.SamplingConfig,
-  batch: pipeline.PromptBatch,
-  num_samples: int,
-  seed: int,
-) -> Rollout:
-  """Episodes of the prompt; its sessions get no extras.
+  Args:
+    config: Data, rewards and lengths, as a run from that checkpoint would have
+      them (configs/checkpoint.py); adapters too.
+    checkpoint: Folder, or name on the hub.
 
   Raises:
-    ValueError: One has failed.
+    ValueError: The config is at fault.
   """
-  player = players.HostEpisodes(
-    loaded.problem,
-    loaded.mesh,
-    players.make_turns(loaded.policy, loaded.problem, config, num_samples),
-  )
-  played = player.play(
-    loaded.params,
-    sharding.from_local(batch.prompts, sharding.by_rows(loaded.mesh)),
-    jax.random.key(seed),
-    batch,
-  )
-  if any(played.failures.values()):
+  config = config.copy_and_resolve_references()
+  config.model.checkpoint = checkpoint
+  settings = config_lib.resolve(config)
+  if settings.start_workdir:
     raise ValueError(
-      "sample: a session of the environment failed, as said above; one that"
-      " begins with a prompt of yours has no answer and no extras."
+      f"config.start_workdir={settings.start_workdir!r} is another policy than"
+      f" the checkpoint {checkpoint!r}; name one of them."
     )
-  return played.rollout
+  opened = functools.partial(runs.opened_checkpoint, config=settings)
+  return handle.Run(settings, None, opened)

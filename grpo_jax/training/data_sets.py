@@ -101,21 +101,38 @@ def opened(
       )
     if not paths.parse(path).exists():
       raise FileNotFoundError(f"data {name}={path}: there is no such file.")
-    source: sources.Source = sources.JsonlSource(
-      path, config.data.format or None
+    source = verified(
+      loaded,
+      sources.JsonlSource(path, config.data.format or None),
+      f"data {name}={path}",
     )
-    if config.rewards.in_graph:
-      source = verifiers.WithGolds(source)
-    if config.rewards.domains and "domain" not in source[0]["extras"]:
-      raise ValueError(
-        f"data {name}={path}: its records have no 'domain' in 'extras', and the"
-        f" rewards of the policy are those of domains"
-        f" (config.rewards.domains={dict(config.rewards.domains)}); add one to"
-        " each record."
-      )
     count = min(num_prompts or len(source), len(source))
     found.append(DataSet(name, source, count))
   return found
+
+
+def verified(
+  loaded: runs.Loaded, source: sources.Source, where: str
+) -> sources.Source:
+  """Records with what the verifiers of the policy need.
+
+  Args:
+    loaded: The policy.
+    source: Records.
+    where: They come from, for messages.
+
+  Raises:
+    ValueError: They lack something.
+  """
+  rewards = loaded.config.rewards
+  if rewards.domains and "domain" not in source[0]["extras"]:
+    raise ValueError(
+      f"{where}: its records have no 'domain' in 'extras', and the rewards of"
+      " the policy are those of domains"
+      f" (config.rewards.domains={dict(rewards.domains)}); add one to each"
+      " record."
+    )
+  return verifiers.WithGolds(source) if rewards.in_graph else source
 
 
 def with_lengths(
@@ -179,10 +196,11 @@ def complete(
   )
   key = jax.random.key(draws.seed)
   results = []
-  for number, one in enumerate(data):
-    if number:
-      evaluator = evaluator.on(one.source, one.num_prompts, batch_size)
-    results.append(evaluator.completions(loaded.params, key))
+  with jax.set_mesh(loaded.mesh):  # As in training.
+    for number, one in enumerate(data):
+      if number:
+        evaluator = evaluator.on(one.source, one.num_prompts, batch_size)
+      results.append(evaluator.completions(loaded.params, key))
   return results
 
 

@@ -9,7 +9,8 @@ import copy
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -53,6 +54,21 @@ class Completion:
   def right(self) -> bool:
     """Scored, and found correct."""
     return self.valid and self.correct
+
+
+class Played(NamedTuple):
+  """A batch of prompts that was completed.
+
+  Attributes:
+    prompts: On the devices; the last ones may be there to fill them.
+    rollout: Completions, on the devices; of compacted contexts the last.
+    completions: Those that this process has judged, by their number among the
+      completions of all batches.
+  """
+
+  prompts: Prompts
+  rollout: Rollout
+  completions: list[tuple[int, Completion]]
 
 
 class Evaluator:
@@ -167,20 +183,22 @@ class Evaluator:
     self, params: PyTree, key: jax.Array
   ) -> list[list[Completion]]:
     """For each held-out prompt its judged completions."""
-    own: list[tuple[int, Completion]] = []
-    for number, (batch, prompts) in enumerate(self._batches):
-      rollout, scored = self._complete(params, prompts, key, batch)
-      start = number * self._batch_size * self._num_samples
-      own += [
-        (start + index, row)
-        for index, row in self._judge(batch, prompts, rollout, scored)
-      ]
+    own = [row for part in self.played(params, key) for row in part.completions]
     told = [(number, dataclasses.asdict(row)) for number, row in own]
     everyone = [item for part in hosts.gather(told) for item in part]
     everyone.sort(key=lambda item: item[0])
     rows = [Completion(**row) for _, row in everyone]
     size = self._num_samples
     return [rows[i * size : (i + 1) * size] for i in range(self.num_prompts)]
+
+  def played(self, params: PyTree, key: jax.Array) -> Iterator[Played]:
+    """The same, a batch at a time, with its arrays."""
+    for number, (batch, prompts) in enumerate(self._batches):
+      rollout, scored = self._complete(params, prompts, key, batch)
+      start = number * self._batch_size * self._num_samples
+      judged = self._judge(batch, prompts, rollout, scored)
+      completions = [(start + index, row) for index, row in judged]
+      yield Played(prompts, rollout, completions)
 
   def _judge(
     self,

@@ -20,6 +20,7 @@ import socket
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
@@ -258,14 +259,19 @@ class Exchange:
 
 
 class Stop:
-  """SIGTERM in any process: all finish the same step, save, and leave.
+  """SIGTERM or Ctrl-C in any process: all finish the same step, and save.
+
+  A second Ctrl-C is a KeyboardInterrupt, at once.
 
   Args:
     mesh: Of the run.
 
   Attributes:
     asked: Set in the process that has had the signal.
+    by: Name of the first signal here; "SIGTERM" where another process had it.
   """
+
+  by = "SIGTERM"
 
   def __init__(self, mesh: Mesh):
     self.asked = threading.Event()
@@ -293,14 +299,29 @@ class Stop:
     # Only the main thread may handle signals.
     self._handles = threading.current_thread() is threading.main_thread()
     if self._handles:
-      self._previous = signal.signal(
-        signal.SIGTERM, lambda *_: self.asked.set()
-      )
+      self._previous = {
+        number: signal.signal(number, self._hear)
+        for number in (signal.SIGTERM, signal.SIGINT)
+      }
     return self
+
+  def _hear(self, number: int, frame: types.FrameType | None) -> None:
+    """What either signal does."""
+    del frame
+    if self.asked.is_set():
+      if number == signal.SIGINT:
+        raise KeyboardInterrupt
+      return
+    self.by = signal.Signals(number).name
+    self.asked.set()
+    if number == signal.SIGINT:
+      # No `print`: the signal may come while one is writing.
+      os.write(2, b"\nstopping after this step, to save; Ctrl-C again: now\n")
 
   def __exit__(self, *_: object) -> None:
     if self._handles:
-      signal.signal(signal.SIGTERM, self._previous)
+      for number, previous in self._previous.items():
+        signal.signal(number, previous)
 
 
 class Watch:

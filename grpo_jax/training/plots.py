@@ -4,24 +4,42 @@ from __future__ import annotations
 
 import io
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from grpo_jax.training import metrics_log, paths
 
+if TYPE_CHECKING:
+  from matplotlib.figure import Figure
+
 _BLUE, _ORANGE, _GREEN, _RED = "#3566a5", "#d1701b", "#2f8f5b", "#c23b3b"
 
 
 def plot_run(workdir: str | os.PathLike, path: str | os.PathLike) -> None:
-  """Draws reward, accuracy, completion length and entropy as a PNG.
+  """Writes `figure_of` a run as a PNG.
+
+  Args:
+    workdir: Folder of the run, local or gs://.
+    path: PNG to write, the same; its folder must exist.
+
+  Raises:
+    ImportError, FileNotFoundError, ValueError: See `figure_of`.
+  """
+  paths.parse(path).write_bytes(_png(figure_of(workdir)))
+
+
+def figure_of(workdir: str | os.PathLike) -> Figure:
+  """Reward, accuracy, completion length and entropy of a run.
 
   Covers the steps of the reinforcement phases. A faint line shows every step,
   a strong one its moving average.
 
   Args:
     workdir: Folder of the run, local or gs://.
-    path: PNG to write, the same; its folder must exist.
+
+  Returns:
+    A figure of matplotlib, which a notebook shows.
 
   Raises:
     ImportError: If matplotlib is not installed.
@@ -54,8 +72,14 @@ def plot_run(workdir: str | os.PathLike, path: str | os.PathLike) -> None:
       " its first step."
     )
 
-  # A figure of its own, not pyplot: no display and no global state.
-  canvas = figure.Figure(figsize=(11, 7.5), dpi=130, layout="constrained")
+  class Shown(figure.Figure):
+    """A figure of its own, not pyplot's: no display and no global state."""
+
+    def _repr_png_(self) -> bytes:
+      """What notebooks show, whatever their backend is."""
+      return _png(self)
+
+  canvas = Shown(figsize=(11, 7.5), dpi=130, layout="constrained")
   name = source.parent.resolve().name
   canvas.suptitle(f"Reinforcement phase of {name}", fontsize=14)
   reward, accuracy, length, entropy = canvas.subplots(2, 2).flat
@@ -80,10 +104,13 @@ def plot_run(workdir: str | os.PathLike, path: str | os.PathLike) -> None:
 
   _curve(entropy, lines, "entropy/mean", _BLUE, "training")
   _finish(entropy, "Entropy", "mean entropy (nats per token)")
+  return canvas
 
+
+def _png(canvas: Figure) -> bytes:
   picture = io.BytesIO()
   canvas.savefig(picture, format="png")
-  paths.parse(path).write_bytes(picture.getvalue())
+  return picture.getvalue()
 
 
 def _series(

@@ -49,7 +49,8 @@ class Result:
 
   Attributes:
     step: Steps done, over all phases.
-    preempted: True if SIGTERM stopped it; the same command continues.
+    preempted: True if a signal stopped it; the same command continues.
+    stopped_by: Name of that signal, "SIGTERM" or "SIGINT"; or empty.
     before, after: Held-out means (`evaluation.summarize`) at the start of the
       first phase that is evaluated and at the end; None without such a phase.
     num_prompts: Held-out prompts behind them.
@@ -64,6 +65,7 @@ class Result:
   num_prompts: int
   examples: list[evaluation.Completion]
   has_drawn: bool
+  stopped_by: str = ""
 
 
 class CompileClock:
@@ -287,6 +289,7 @@ def result(run: Run) -> Result:
     has_drawn=any(
       phase.plays and "policy" in phase.trains for phase in run.config.stages
     ),
+    stopped_by=run.stop.by if preempted else "",
   )
 
 

@@ -6,8 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -69,16 +68,37 @@ class Loaded:
     return self.members["policy"]
 
 
-@contextlib.contextmanager
-def load(
-  workdir: str | os.PathLike, step: int | None = None
-) -> Iterator[Loaded]:
+def settings_of(workdir: paths.Path) -> config_lib.RunConfig:
+  """The settings of a run.
+
+  Args:
+    workdir: Folder of the run, local or gs://.
+
+  Raises:
+    FileNotFoundError: There is no run.
+    ValueError: Its config is damaged.
+  """
+  path = workdir / metrics_log.CONFIG
+  if not path.exists():
+    raise FileNotFoundError(
+      f"{workdir} holds no run: {path} is missing. Pass the --workdir of"
+      " experiments.train."
+    )
+  return config_lib.resolve(
+    ml_collections.ConfigDict(metrics_log.read_json(path, dict))
+  )
+
+
+def opened(
+  stack: contextlib.ExitStack, workdir: paths.Path, step: int | None = None
+) -> Loaded:
   """Opens a run for evaluation; the parameters are the averaged ones, if any.
 
   What its config names by import path is imported, as in training: a warning
   says what.
 
   Args:
+    stack: Closes what is opened here.
     workdir: Folder of the run, local or gs://.
     step: Checkpoint; None: the last.
 
@@ -86,31 +106,23 @@ def load(
     FileNotFoundError: There is no run or no such checkpoint.
     ValueError: Its config is damaged.
   """
-  workdir = paths.parse(workdir)
-  path = workdir / "config.json"
-  if not path.exists():
-    raise FileNotFoundError(
-      f"{workdir} holds no run: {path} is missing. Pass the --workdir of"
-      " experiments.train."
-    )
-  config = config_lib.resolve(
-    ml_collections.ConfigDict(metrics_log.read_json(path, dict))
-  )
+  config = settings_of(workdir)
   if names := _foreign(config):
     logging.warning(
       "%s names %s, which will be imported and run: use workdirs of people"
       " whom you trust.",
-      path,
+      workdir / metrics_log.CONFIG,
       ", ".join(names),
     )
-  with contextlib.ExitStack() as stack:
+  problem, mesh, policy = _described(stack, config)
+  # For shapes: batches of the run need not fit the devices that are here.
+  alone = sharding.make_mesh(1, devices=jax.devices()[:1])
+  with contextlib.ExitStack() as reading:
     saved = checkpoints.Checkpoints(
       workdir / "checkpoints", keep=config.checkpoint.keep
     )
-    stack.callback(saved.close)
-    problem, mesh, policy = _opened(stack, config)
-    # For shapes: batches of the run need not fit the devices that are here.
-    alone = sharding.make_mesh(1, devices=jax.devices()[:1])
+    reading.callback(saved.close)
+    reading.enter_context(jax.set_mesh(mesh))  # As in training.
     run_phases = make_phases(config, problem, policy, alone)
     step = saved.latest_step() if step is None else step
     if step is None:
@@ -118,70 +130,43 @@ def load(
         f"{workdir} has no checkpoint yet; wait for the first one"
         " (config.checkpoint.every)."
       )
-    state = restore(
-      saved,
-      step,
-      run_phases,
-      abstract_start(policy, config.seed),
-      mesh,
-    )
-    yield Loaded(
-      config=config,
-      problem=problem,
-      policy=policy,
-      mesh=mesh,
-      members={
-        name: models.evaluation_params(member)
-        for name, member in state.members.items()
-      },
-      step=step,
-    )
+    shapes = abstract_start(policy, config.seed)
+    state = restore(saved, step, run_phases, shapes, mesh)
+    members = {
+      name: models.evaluation_params(member)
+      for name, member in state.members.items()
+    }
+  return Loaded(config, problem, policy, mesh, members, step)
 
 
-@contextlib.contextmanager
-def load_checkpoint(
-  config: ml_collections.ConfigDict, checkpoint: str
-) -> Iterator[Loaded]:
-  """Opens a Hugging Face checkpoint for evaluation, as `load` does a run.
+def opened_checkpoint(
+  stack: contextlib.ExitStack, config: config_lib.RunConfig
+) -> Loaded:
+  """Opens a Hugging Face checkpoint for evaluation, as `opened` does a run.
 
   Args:
-    config: Data, rewards and lengths, as a run from that checkpoint would have
-      them (configs/checkpoint.py); adapters too.
-    checkpoint: Folder, or name on the hub.
+    stack: Closes what is opened here.
+    config: As a run from that checkpoint would have it (`model.checkpoint`).
 
   Raises:
     FileNotFoundError, ValueError: The checkpoint or the config is at fault.
   """
-  config = config.copy_and_resolve_references()
-  config.model.checkpoint = checkpoint
-  settings = config_lib.resolve(config)
-  if settings.start_workdir:
-    raise ValueError(
-      f"config.start_workdir={settings.start_workdir!r} is another policy than"
-      f" the checkpoint {checkpoint!r}; name one of them."
-    )
-  with contextlib.ExitStack() as stack:
-    problem, mesh, policy = _opened(stack, settings)
-    state = models.first_state(settings, problem, policy, mesh)
-    yield Loaded(
-      config=settings,
-      problem=problem,
-      policy=policy,
-      mesh=mesh,
-      members={"policy": state.params["policy"]},
-      step=None,
-    )
+  problem, mesh, policy = _described(stack, config)
+  with jax.set_mesh(mesh):  # As in training.
+    state = models.first_state(config, problem, policy, mesh)
+  members = {"policy": state.params["policy"]}
+  return Loaded(config, problem, policy, mesh, members, step=None)
 
 
-def _opened(
+def _described(
   stack: contextlib.ExitStack, config: config_lib.RunConfig
 ) -> tuple[problem_lib.Problem, Mesh, Policy]:
   """What a config describes, on the devices that are here."""
   problem = problem_lib.make_problem(config)
   stack.callback(problem.close)
   mesh = _mesh_here(config.mesh)
-  stack.enter_context(jax.set_mesh(mesh))  # As in training.
-  return problem, mesh, models.make_policy(config, problem, mesh)
+  with jax.set_mesh(mesh):
+    return problem, mesh, models.make_policy(config, problem, mesh)
 
 
 def _foreign(config: config_lib.RunConfig) -> list[str]:
@@ -287,7 +272,8 @@ def _member_of(
       for path, x in jax.tree_util.tree_leaves_with_path(params)
     }
 
-  with load(workdir) as other:
+  with contextlib.ExitStack() as stack:
+    other = opened(stack, paths.parse(workdir))
     if name not in other.members:
       raise ValueError(
         f"{setting}={workdir}: its last checkpoint has no {name!r}, but"

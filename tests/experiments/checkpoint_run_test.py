@@ -14,8 +14,8 @@ from configs import checkpoint as checkpoint_config
 from experiments.parity import outputs
 from grpo_jax.data import tokenizer
 from grpo_jax.models import architecture, families, lora, transformer, weights
+from grpo_jax.training import api, loop, metrics_log, models, sharding
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import loop, metrics_log, models, runs, sharding
 from grpo_jax.training import problem as problem_lib
 from tests.experiments import command
 
@@ -173,8 +173,8 @@ def test_adapters_are_exported_merged_or_alone_and_started_from(tmp_path):
   with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(tmp_path)
     loop.train(config, tmp_path / "run")
-    with runs.load(tmp_path / "run") as loaded:
-      policy, params = loaded.policy, loaded.params
+    with api.load(tmp_path / "run") as loaded:
+      policy, params = loaded.loaded.policy, loaded.params
   for arguments in (["--out=merged"], ["--out=alone", "--adapters"]):
     status, _, err = command.run(
       "export", "--workdir=run", *arguments, cwd=tmp_path
@@ -204,7 +204,7 @@ def test_adapters_are_exported_merged_or_alone_and_started_from(tmp_path):
   with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(tmp_path)
     loop.train(config, tmp_path / "further")
-    with runs.load(tmp_path / "further") as loaded:
+    with api.load(tmp_path / "further") as loaded:
       further = loaded.params
   jax.tree.map(
     np.testing.assert_array_equal, further["frozen"], params["frozen"]
@@ -275,9 +275,9 @@ def test_a_run_ends_as_the_checkpoint_of_what_it_trained(
     # Where the run's paths and its rewards are.
     patch.chdir(tmp_path)
     patch.syspath_prepend(tmp_path)
-    with runs.load("run") as loaded:
+    with api.load("run") as loaded:
       trained = loaded.params
-      assert loaded.problem.tokenizer.encode(text) == ids[0].tolist()
+      assert loaded.loaded.problem.tokenizer.encode(text) == ids[0].tolist()
   np.testing.assert_array_equal(
     outputs.logits(ours, params, ids, mask),
     outputs.logits(ours, trained, ids, mask),

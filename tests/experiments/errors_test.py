@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from configs import jsonl
-from grpo_jax.training import checkpoints, loop, metrics_log, runs
+from grpo_jax.training import api, checkpoints, loop, metrics_log
 from tests.experiments import tiny_config
 
 SAMPLE = pathlib.Path(__file__).parent.parent / "data/gsm8k_sample/train.jsonl"
@@ -242,11 +242,8 @@ def test_another_config_is_refused_without_the_stored_one(
     loop.train(config, workdir)
   assert digest(workdir) == before
   if content is not None:
-    with (
-      pytest.raises(ValueError, match=r"config\.json is damaged"),
-      runs.load(workdir),
-    ):
-      pass
+    with pytest.raises(ValueError, match=r"config\.json is damaged"):
+      api.load(workdir)
 
 
 def test_checkpoints_of_someone_else_are_refused(tmp_path):
@@ -266,28 +263,22 @@ def test_load_says_what_is_missing(tmp_path, finished, step):
   else:
     message = r"holds no step 7; it holds steps \[19, 20\]"
     workdir = finished.cwd / "run"
-  with (
-    pytest.raises(FileNotFoundError, match=message),
-    runs.load(workdir, step),
-  ):
-    pass
+  with pytest.raises(FileNotFoundError, match=message):
+    _ = api.load(workdir, step).params
 
 
 def test_load_before_the_first_checkpoint(tmp_path):
   metrics_log.save_run_info(tmp_path, tiny().to_json())
-  with (
-    pytest.raises(FileNotFoundError, match="has no checkpoint yet"),
-    runs.load(tmp_path),
-  ):
-    pass
+  with pytest.raises(FileNotFoundError, match="has no checkpoint yet"):
+    _ = api.load(tmp_path).params
 
 
 def test_load_warns_of_what_a_workdir_has_it_import(tmp_path, caplog):
   config = text(rewards__functions=("no_such_module:f", "grpo_jax.no:g"))
   config.rewards.weights = (1.0, 1.0)
   metrics_log.save_run_info(tmp_path, config.to_json())
-  with pytest.raises(ValueError, match="no_such_module"), runs.load(tmp_path):
-    pass
+  with pytest.raises(ValueError, match="no_such_module"):
+    _ = api.load(tmp_path).params
   (warning,) = [r.getMessage() for r in caplog.records]
   assert f"{tmp_path / 'config.json'} names no_such_module:f, which" in warning
 

@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def loaded(folder):
+def opened(folder):
   config = checkpoint_run_test.small(folder, "")
   config.rewards.functions = ("evaluate_rewards:letters",)
   config.data.train_path = str(folder / "long.jsonl")
@@ -62,16 +62,16 @@ def loaded(folder):
       yield found
 
 
-def test_a_checkpoint_has_its_own_weights_and_no_step(folder, loaded):
+def test_a_checkpoint_has_its_own_weights_and_no_step(folder, opened):
   _, params = weights.load(folder / "model", param_dtype="float32")
-  jax.tree.map(np.testing.assert_array_equal, loaded.params, params)
-  assert loaded.step is None
+  jax.tree.map(np.testing.assert_array_equal, opened.params, params)
+  assert opened.step is None
 
 
 @pytest.mark.slow
-def test_a_checkpoint_completes_prompts_as_the_model_does_alone(folder, loaded):
-  (one,) = data_sets.opened(loaded, {}, 3)
-  (groups,) = data_sets.complete(loaded, [one], data_sets.Draws())
+def test_a_checkpoint_completes_prompts_as_the_model_does_alone(folder, opened):
+  (one,) = data_sets.opened(opened.loaded, {}, 3)
+  (groups,) = data_sets.complete(opened.loaded, [one], data_sets.Draws())
   ours, params = weights.load(folder / "model", param_dtype="float32")
   text = tokenizer.Tokenizer(folder / "model")
   prompts = [f"Greet {name}: " for name in NAMES["long"][:3]]
@@ -87,9 +87,9 @@ def test_a_checkpoint_completes_prompts_as_the_model_does_alone(folder, loaded):
   ]
 
 
-def test_data_sets_and_samples_from_python(folder, loaded):
+def test_data_sets_and_samples_from_python(folder, opened):
   data = {name: str(folder / f"{name}.jsonl") for name in NAMES}
-  found = grpo_jax.evaluate(loaded, temperature=1.0, num_samples=4, data=data)
+  found = opened.evaluate(temperature=1.0, num_samples=4, data=data)
   for name in NAMES:
     of = f"eval/{name}/"
     assert found[f"{of}pass@1"] == pytest.approx(found[f"{of}accuracy"])
@@ -102,26 +102,26 @@ def test_data_sets_and_samples_from_python(folder, loaded):
       (found[f"eval/long/{figure}"] + found[f"eval/short/{figure}"]) / 2
     )
   # One data set alone has the same draws, whatever was before it.
-  alone = grpo_jax.evaluate(
-    loaded, temperature=1.0, num_samples=4, data={"short": data["short"]}
+  alone = opened.evaluate(
+    temperature=1.0, num_samples=4, data={"short": data["short"]}
   )
   for name in ("accuracy", "maj@4", "length"):
     assert alone[f"eval/short/{name}"] == found[f"eval/short/{name}"]
-  one = grpo_jax.evaluate(loaded, num_prompts=2)
+  one = opened.evaluate(num_prompts=2)
   assert one["eval/accuracy"] in (0.0, 0.5, 1.0)
   assert not any(re.search("@|macro", name) for name in one)
   assert math.isnan(one["eval/length_right"]) == (one["eval/accuracy"] == 0)
   with pytest.raises(ValueError, match="all samples of a prompt would be the"):
-    grpo_jax.evaluate(loaded, num_samples=2)
+    opened.evaluate(num_samples=2)
 
 
-def test_lengths_may_differ_from_those_of_the_run(loaded):
-  (one,) = data_sets.opened(loaded, {}, 2)
-  longer = data_sets.with_lengths(loaded, max_new_tokens=7)
+def test_lengths_may_differ_from_those_of_the_run(opened):
+  (one,) = data_sets.opened(opened.loaded, {}, 2)
+  longer = data_sets.with_lengths(opened.loaded, max_new_tokens=7)
   (groups,) = data_sets.complete(longer, [one], data_sets.Draws())
   assert {row.num_tokens for (row,) in groups if not row.terminated} == {7}
-  assert loaded.problem.max_new_tokens == 4
-  shorter = data_sets.with_lengths(loaded, max_prompt_len=2)
+  assert opened.loaded.problem.max_new_tokens == 4
+  shorter = data_sets.with_lengths(opened.loaded, max_prompt_len=2)
   with pytest.raises(ValueError, match="max_prompt_len is 2, raise it"):
     data_sets.complete(shorter, [one], data_sets.Draws())
 

@@ -8,13 +8,7 @@ import numpy as np
 import orbax.checkpoint.experimental.v1 as ocp
 import pytest
 
-from grpo_jax.training import (
-  checkpoints,
-  loop,
-  metrics_log,
-  runs,
-  sharding,
-)
+from grpo_jax.training import api, checkpoints, loop, metrics_log, sharding
 from tests.experiments import tiny_config
 
 
@@ -102,6 +96,6 @@ def test_run_continues_on_another_mesh(tmp_path, monkeypatch):
   assert tuple(config["mesh"][k] for k in ("data", "fsdp", "tensor")) == after
   config["mesh"]["fsdp"] = 64
   path.write_text(json.dumps(config))
-  with runs.load(workdir) as loaded:
+  with api.load(workdir) as loaded:
     assert loaded.step == 10
     assert len(jax.tree.leaves(loaded.params)[0].sharding.device_set) == 8

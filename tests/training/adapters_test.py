@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from grpo_jax.learning import members, stages
+from grpo_jax.training import api, loop, models, phases, problem, sharding
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import loop, models, phases, problem, runs, sharding
 from tests.experiments import tiny_config
 
 
@@ -48,7 +48,7 @@ def _assert_same(one, other):
 @pytest.mark.slow
 def test_the_base_is_untouched_and_the_adapters_are_not(workdir):
   before, _, _ = _state(_config(quantization="nf4"))
-  with runs.load(workdir) as loaded:
+  with api.load(workdir) as loaded:
     assert loaded.step == 20
     after = loaded.params
   _assert_same(after["frozen"], before.params["policy"]["frozen"])
@@ -63,7 +63,7 @@ def test_a_stopped_run_ends_with_the_same_bytes(workdir, tmp_path):
     if folder.name.isdigit() and int(folder.name) > 13:
       shutil.rmtree(folder)
   loop.train(_config(quantization="nf4"), copy)
-  with runs.load(workdir) as one, runs.load(copy) as other:
+  with api.load(workdir) as one, api.load(copy) as other:
     _assert_same(one.params, other.params)
   name = "metrics.jsonl"
   assert (copy / name).read_bytes() == (workdir / name).read_bytes()

@@ -7,7 +7,7 @@ import signal
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from grpo_jax.training import loop, many, metrics_log, runs
+from grpo_jax.training import api, loop, many, metrics_log
 from grpo_jax.training import run as run_lib
 from tests.experiments import tiny_config
 from tests.training import resume_test
@@ -138,7 +138,7 @@ def test_eight_seeds_end_as_runs_of_their_own(tmp_path):
       assert_close_run(workdirs[seed], alone)
   finally:
     compilation_cache.reset_cache()
-  with runs.load(workdirs[3]) as trained:
+  with api.load(workdirs[3]) as trained:
     assert trained.step == 3
     assert trained.config.seed == 3
 

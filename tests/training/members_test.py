@@ -14,8 +14,8 @@ import pytest
 
 from grpo_jax.learning import members, stages
 from grpo_jax.models import critic as critic_lib
+from grpo_jax.training import api, loop, models, phases, problem, runs, sharding
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import loop, models, phases, problem, runs, sharding
 from grpo_jax.types import MemberState, Player, Rollout
 from tests.experiments import tiny_config
 from tests.training import resume_test, tiny
@@ -150,11 +150,11 @@ def test_a_run_with_a_reward_model_adds_up_and_resumes(tmp_path):
   config.reward_model.workdir = str(whole)
   other = tmp_path / "other"
   loop.train(config, other)
-  with runs.load(whole) as first, runs.load(other) as second:
+  with api.load(whole) as first, api.load(other) as second:
     jax.tree.map(
       np.testing.assert_array_equal,
-      first.members["reward"],
-      second.members["reward"],
+      first.loaded.members["reward"],
+      second.loaded.members["reward"],
     )
 
 

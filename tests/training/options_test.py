@@ -18,6 +18,7 @@ from grpo_jax.learning import stages
 from grpo_jax.ops import aggregation
 from grpo_jax.rollout import sampling
 from grpo_jax.training import (
+  api,
   checkpoints,
   drivers,
   judges,
@@ -666,7 +667,7 @@ def test_run_starts_with_the_policy_of_another(teacher, tmp_path):
   config.rl.optimizer.learning_rate = 1e-30
   config.seed = 5  # Not the teacher's.
   loop.train(config, tmp_path)
-  with runs.load(teacher) as before, runs.load(tmp_path) as after:
+  with api.load(teacher) as before, api.load(tmp_path) as after:
     chex.assert_trees_all_equal(before.params, after.params)
   config.model.width = 8
   with pytest.raises(ValueError, match=r"start_workdir=.*its policy differ"):

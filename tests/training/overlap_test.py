@@ -13,6 +13,7 @@ import pytest
 from grpo_jax.data import pipeline
 from grpo_jax.learning import stages
 from grpo_jax.training import (
+  api,
   checkpoints,
   drivers,
   judges,
@@ -20,7 +21,6 @@ from grpo_jax.training import (
   metrics_log,
   phases,
   problem,
-  runs,
   sharding,
   unscored,
 )
@@ -279,7 +279,7 @@ def test_sigterm_leaves_what_was_drawn_ahead(
   assert store.extra()["queue"] == queue
   store.close()
   on_host(monkeypatch)
-  with runs.load(tmp_path) as loaded:
+  with api.load(tmp_path) as loaded:
     assert loaded.step == saved
   loop.train(get_config(2), tmp_path)
   resume_test.assert_same(resume_test.everything(tmp_path, 6), unbroken)

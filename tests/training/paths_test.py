@@ -15,14 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.training import (
-  checkpoints,
-  loop,
-  metrics_log,
-  paths,
-  plots,
-  runs,
-)
+from grpo_jax.training import api, checkpoints, loop, metrics_log, paths, plots
 from tests import fake_gcs
 from tests.experiments import command, tiny_config
 from tests.training import resume_test
@@ -66,7 +59,7 @@ def test_missing_gcsfs_names_the_extra(monkeypatch):
   "use",
   [
     lambda path: loop.train(tiny_config.get_config(), path),
-    lambda path: runs.load(path).__enter__(),
+    api.load,
     lambda path: checkpoints.Checkpoints(path, keep=1),
     lambda path: metrics_log.MetricsLog(path),
     lambda path: plots.plot_run(path, "curves.png"),

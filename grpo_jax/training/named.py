@@ -1,0 +1,186 @@
+"""Settings that are named one by one, as `rl.steps`, in a config of a file.
+
+The command line and `grpo_jax.config` find and check them here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import runpy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from ml_collections import config_dict
+
+# Groups whose settings have names of the user's own, and what one looks like.
+FREE_GROUPS = {
+  "data.chat_options": "{'enable_thinking': False}",
+  "data.fields": "{'prompt': 'question', 'answer': 'answer'}",
+  "data.task_options": "{'level': 2}",
+  "rewards.domains": "{'math_accuracy': (0, 2)}",
+  "rewards.options": "{'cosine_length': {'max_len': 64}}",
+  "rewards.schedules": "{'think_answer_format': ((0, 1.0), (100, 0.0))}",
+}
+_NEEDED = {
+  int: "a whole number",
+  float: "a number",
+  bool: "True or False",
+  str: "a text",
+  tuple: "a tuple",
+}
+
+
+def text_of(error: BaseException) -> str:
+  """The message of an error."""
+  # str(KeyError("x")) is "'x'": take the argument itself.
+  if isinstance(error, KeyError) and error.args:
+    return str(error.args[0])
+  return str(error)
+
+
+def load(path: str, *arguments: Any) -> config_dict.ConfigDict:
+  """The config of a file.
+
+  Args:
+    path: Of a Python file with `get_config`.
+    arguments: What `get_config` is called with.
+
+  Raises:
+    ValueError: There is none, or it cannot be made.
+  """
+  try:
+    module = runpy.run_path(path)
+    if "get_config" not in module:
+      raise ValueError("it defines no get_config(); see configs/quickstart.py.")
+    config = module["get_config"](*arguments)
+  except Exception as error:  # Of any kind: it is the user's program.
+    kind = type(error).__name__
+    raise ValueError(f"{path}: {text_of(error)} ({kind})") from error
+  if not isinstance(config, config_dict.ConfigDict):
+    raise ValueError(
+      f"{path}: get_config() returned {config!r}; needed is a ConfigDict, as"
+      " configs/quickstart.py makes it."
+    )
+  return config
+
+
+def at(config: config_dict.ConfigDict, name: str) -> Any:
+  """The setting or the group of this name; an empty group where none is."""
+  node: Any = config
+  for part in name.split("."):
+    node = node.get(part, {})
+  return node
+
+
+def complaint(
+  config: config_dict.ConfigDict, name: str, spelled: Callable[[str], str]
+) -> str | None:
+  """Why a name is that of no single setting, or None if it is.
+
+  Args:
+    config: All settings.
+    name: As "rl.steps".
+    spelled: How its writer would write another one.
+  """
+  for group in FREE_GROUPS:
+    is_inside = name.startswith(f"{group}.") and not len(at(config, group))
+    if is_inside:
+      return (
+        f"the settings of config.{group} have names of your own; write it"
+        f" whole: {whole(group, spelled)}."
+      )
+  node: Any = config
+  where = ""
+  for part in name.split("."):
+    if not isinstance(node, config_dict.ConfigDict):
+      return f"config{where} is a value; it has no settings of its own."
+    if part not in node:
+      near = difflib.get_close_matches(part, list(node), n=1, cutoff=0.5)
+      hint = ""
+      if near:
+        hint = f" Did you mean {spelled(f'{where}.{near[0]}'[1:])}?"
+      return (
+        f"config{where} has no setting {part!r}.{hint} It has:"
+        f" {', '.join(node)}."
+      )
+    node, where = node[part], f"{where}.{part}"
+  if isinstance(node, config_dict.ConfigDict) and name not in FREE_GROUPS:
+    keys = (spelled(f"{name}.{key}") for key in node)
+    return (
+      f"config.{name} is a group of settings; set them one by one:"
+      f" {', '.join(keys)}."
+    )
+  return None
+
+
+def whole(group: str, spelled: Callable[[str], str]) -> str:
+  """How a free group is written; quoted for a shell."""
+  quote = '"' if spelled(group).startswith("-") else ""
+  return f"{spelled(group)}={quote}{FREE_GROUPS[group]}{quote}"
+
+
+def lock(config: config_dict.ConfigDict) -> None:
+  """Lets no setting be added whose name is not the user's own to choose."""
+  config.lock()
+  for group in FREE_GROUPS:
+    found = at(config, group)
+    if isinstance(found, config_dict.ConfigDict):
+      found.unlock()
+
+
+def apply(config: config_dict.ConfigDict, given: Mapping[str, Any]) -> None:
+  """Sets settings by their names.
+
+  Args:
+    config: All settings.
+    given: Name, as "rl.steps" -> value.
+
+  Raises:
+    KeyError: There is no such setting, or it is a group of them; the message
+      has the nearest one.
+    TypeError: A value is of another kind.
+    ValueError: A name is that of the algorithm.
+  """
+  for name, value in given.items():
+    said = f"config: {name}={value!r}: "
+    if name in ("algorithm", "algorithm.name"):
+      # The fields of one algorithm must not stay with another.
+      raise ValueError(
+        f"{said}the algorithm is chosen with the file, so that it comes with"
+        f" its own defaults: config(FILE, {value!r})."
+      )
+    if problem := complaint(config, name, lambda name: name):
+      raise KeyError(f"{said}{problem}")
+    *groups, last = name.split(".")
+    parent = at(config, ".".join(groups)) if groups else config
+    if name in FREE_GROUPS:
+      if not isinstance(value, Mapping):
+        raise TypeError(
+          f"{said}needed is a dictionary, as {FREE_GROUPS[name]}."
+        )
+      with parent.unlocked():
+        parent[last] = config_dict.ConfigDict(dict(value))
+      continue
+    parent[last] = _fitting(parent.get_type(last), value, said)
+
+
+def _fitting(kind: type, value: Any, said: str) -> Any:
+  """The value as a setting of this kind takes it.
+
+  Raises:
+    TypeError: It is of another kind.
+  """
+  if isinstance(value, np.generic):
+    value = value.item()
+  if isinstance(value, list):
+    value = tuple(value)
+  if kind is tuple and not isinstance(value, tuple):
+    value = (value,)
+  is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+  fits = is_number if kind is float else isinstance(value, kind)
+  if isinstance(value, bool) and kind is int:
+    fits = False
+  if kind in _NEEDED and value is not None and not fits:
+    raise TypeError(f"{said}needed is {_NEEDED[kind]}.")
+  return value
