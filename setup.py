@@ -19,6 +19,7 @@ _TEST = [
   "pytest>=8",
   "pytest-xdist>=3.6",
   "hypothesis>=6",
+  "pyte>=0.8",
   "safetensors>=0.5",
   *_CODE,
   *_GCS,
@@ -50,6 +51,7 @@ setuptools.setup(
     "numpy>=2.0",
     "optax>=0.2.8",
     "orbax-checkpoint>=0.12",
+    "rich>=14",
     "scipy>=1.15",  # JAX needs it too.
     "tensorflow-datasets>=4.9.9",
     *_TENSORBOARD,

@@ -11,7 +11,6 @@ import platform
 import re
 import stat
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 
@@ -19,7 +18,7 @@ import jax
 from absl import app, flags, logging
 from ml_collections import config_dict, config_flags
 
-from grpo_jax.training import hosts, named
+from grpo_jax.training import console, hosts, named
 
 # What a bad config, data set or checkpoint raises; anything else is a defect
 # of ours and keeps its traceback.
@@ -31,7 +30,6 @@ USER_ERRORS = (
   FloatingPointError,
   ImportError,
 )
-_COLUMNS = 80
 _INTERRUPTED = 130  # As a shell has it.
 # Platform -> what JAX needs for it, and the extra that installs it.
 _PLUGINS = {
@@ -107,6 +105,7 @@ def run(
 
   def guarded(argv: Sequence[str]) -> int:
     logging.set_verbosity(logging.WARNING)  # Libraries chat at INFO.
+    console.take_over_logging()
     cache_compilations()
     given = flags.FLAGS
     try:
@@ -287,12 +286,7 @@ def _leave(message: str, status: int = 2) -> None:
 
 def wrapped(text: str) -> str:
   """The text in lines that fit a terminal; words, as paths, stay whole."""
-  return "\n".join(
-    textwrap.fill(
-      line, _COLUMNS, break_long_words=False, break_on_hyphens=False
-    )
-    for line in text.splitlines()
-  )
+  return console.wrapped(text)
 
 
 def _configs(argv: Sequence[str]) -> list[str]:

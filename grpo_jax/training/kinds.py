@@ -35,7 +35,16 @@ def _check_nothing(name: str, section: Any) -> None:
 
 
 def _show_loss(metrics: Metrics) -> dict[str, float]:
-  return {"loss": metrics["loss"]}
+  return {"loss": metrics["loss"]} | _found(
+    metrics, {"held-out": "eval/accuracy"}
+  )
+
+
+def _found(metrics: Metrics, names: Mapping[str, str]) -> dict[str, float]:
+  """What the display calls it -> value, of those metrics that there are."""
+  return {
+    label: metrics[name] for label, name in names.items() if name in metrics
+  }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,9 +113,19 @@ def _objective_of_run(
 
 
 def _show_rewards(metrics: Metrics) -> dict[str, float]:
+  unscored = metrics.get("unscored", 0.0)
   return {
     "reward": metrics.get("drawn/reward", metrics["reward/mean"]),
     "accuracy": metrics.get("drawn/accuracy", metrics["accuracy"]),
+    **({"unscored": unscored} if unscored else {}),
+    **_found(
+      metrics,
+      {
+        "held-out": "eval/accuracy",
+        "length": "length/mean",
+        "entropy": "entropy/mean",
+      },
+    ),
   }
 
 

@@ -24,6 +24,8 @@ import ml_collections
 
 from grpo_jax.training import (
   checkpoints,
+  compiling,
+  console,
   drivers,
   hosts,
   lock,
@@ -98,7 +100,8 @@ def train(
     stack.enter_context(lock.held(workdir))
     saved = checkpoints.Checkpoints(directory, keep=settings.checkpoint.keep)
     stack.callback(saved.close)
-    problem = problem_lib.make_problem(settings)
+    with console.waiting("reading the data"):
+      problem = problem_lib.make_problem(settings)
     stack.callback(problem.close)
     sizes = [phase.group_size for phase in settings.stages if phase.plays]
     probe.check(problem, *sizes[:1])
@@ -115,7 +118,7 @@ def train(
       mesh=mesh,
       watch=watch,
       stop=stack.enter_context(hosts.Stop(mesh)),
-      compiling=stack.enter_context(run_lib.compile_clock()),
+      compiling=stack.enter_context(compiling.clock()),
     )
     stack.push(watch.failing)  # Before whatever waits for other processes.
     go_through([run], functools.partial(Alone, run))
@@ -173,24 +176,23 @@ def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
   book = steps.Book(together, crew, name, offset, done + 1)
   feed = steps.Feed(together, index)
   pending: Callable[[], None] | None = None
-  with jax.transfer_guard("disallow"):
+  with book.display, jax.transfer_guard("disallow"):
     # Looked at once a step: whatever stops the loop has also been saved.
     stopping = first.stop.look()
     while done < phase.steps and not stopping and going_on(together):
       with run_lib.profiled(first, offset + done + 1):
         batches = feed.next(phase.steps - done)
-        compiled = first.compiling.seconds
-        outcomes = crew.advance(batches)
-        compile_s = first.compiling.seconds - compiled
+        compiled = first.compiling.count
+        with book.advancing():
+          outcomes = crew.advance(batches)
+        of_step = first.compiling.count - compiled
       if pending is not None:
         pending()
       done += 1
       is_due = phase.of_kind.evaluates and run_lib.due(
         first.config.eval.every, done, phase.steps
       )
-      pending = functools.partial(
-        book.record, done, outcomes, compile_s, is_due
-      )
+      pending = functools.partial(book.record, done, outcomes, of_step, is_due)
       stopping = first.stop.look() or first.stopping
       is_saved = stopping or run_lib.due(
         first.config.checkpoint.every, done, phase.steps
@@ -200,7 +202,6 @@ def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
         pending = None
       if is_saved:
         _save(together, crew, index, offset + done, feed)
-  book.display.done()
 
 
 def _save(

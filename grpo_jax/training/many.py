@@ -51,6 +51,7 @@ from grpo_jax.training import (
   sharding,
   varied,
 )
+from grpo_jax.training import compiling as compiling_lib
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.training import run as run_lib
@@ -220,7 +221,7 @@ def _train_together(
   )
   with contextlib.ExitStack() as stack:
     stack.enter_context(jax.set_mesh(alone))
-    compiling = stack.enter_context(run_lib.compile_clock())
+    compiling = stack.enter_context(compiling_lib.clock())
     problems = [problem_lib.make_problem(config) for config in settings]
     policy = models.make_policy(settings[0], problems[0], alone)
     programs = _programs(settings, problems[0], policy, mesh, side_by_side)

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import pathlib
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from jax.sharding import Mesh
 
 from grpo_jax.training import (
   checkpoints,
+  console,
   drivers,
   evaluation,
   hosts,
@@ -29,6 +31,7 @@ from grpo_jax.training import (
   suspicion,
   unscored,
 )
+from grpo_jax.training import compiling as compiling_lib
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import Policy, TrainState
@@ -68,27 +71,6 @@ class Result:
   stopped_by: str = ""
 
 
-class CompileClock:
-  """Seconds that JAX has spent on tracing and compiling."""
-
-  def __init__(self):
-    self.seconds = 0.0
-
-  def __call__(self, event: str, duration_secs: float, **_: Any) -> None:
-    if event.startswith("/jax/core/compile/"):
-      self.seconds += duration_secs
-
-
-@contextlib.contextmanager
-def compile_clock() -> Iterator[CompileClock]:
-  clock = CompileClock()
-  jax.monitoring.register_event_duration_secs_listener(clock)
-  try:
-    yield clock
-  finally:
-    jax.monitoring.unregister_event_duration_listener(clock)
-
-
 @dataclasses.dataclass
 class Run:
   """What a run keeps open, and the state as it moves on.
@@ -104,7 +86,7 @@ class Run:
     profile_dir: Where traces go.
     stop: Whether somebody asks it to end.
     watch: Over the other processes.
-    compiling: Seconds of compilation.
+    compiling: What has been compiled.
     state: After the last step.
     position: Extra data of the checkpoint that it continues from; None at the
       start.
@@ -114,6 +96,7 @@ class Run:
     perfection: Counts steps in which nearly all rows were right.
     tracing: Where a trace is being written.
     failure: Why it goes on no more, where others do.
+    evaluation_s: Seconds of the last evaluation, without compilation.
   """
 
   config: config_lib.RunConfig
@@ -128,7 +111,7 @@ class Run:
   profile_dir: paths.Path
   stop: hosts.Stop
   watch: hosts.Watch
-  compiling: CompileClock
+  compiling: compiling_lib.Clock
   state: TrainState
   position: dict[str, Any] | None = None
   before: dict[str, float] | None = None
@@ -140,6 +123,7 @@ class Run:
   perfection: suspicion.PerfectScores = dataclasses.field(init=False)
   tracing: pathlib.Path | None = None
   failure: FloatingPointError | None = None
+  evaluation_s: float = 0.0
 
   def __post_init__(self):
     self.patience = unscored.Patience(self.config.rewards.max_unscored)
@@ -172,7 +156,7 @@ def open_run(
   mesh: Mesh,
   watch: hosts.Watch,
   stop: hosts.Stop,
-  compiling: CompileClock,
+  compiling: compiling_lib.Clock,
   evaluator: evaluation.Evaluator | None = None,
 ) -> Run:
   """A run at its start, or where its last checkpoint is.
@@ -371,10 +355,13 @@ def due(every: int, done: int, steps: int) -> bool:
 
 def evaluate(run: Run) -> dict[str, float]:
   """Held-out means; keeps the completions for the summary."""
-  with jax.transfer_guard("allow"):
+  start, compiled = time.perf_counter(), run.compiling.seconds
+  with console.waiting("evaluating"), jax.transfer_guard("allow"):
     results = run.evaluator.completions(
       models.evaluation_params(run.state.members["policy"]), jax.random.key(0)
     )
+  run.evaluation_s = time.perf_counter() - start
+  run.evaluation_s -= run.compiling.seconds - compiled
   run.examples = [group[0] for group in results]
   run.after = evaluation.summarize(results)
   return run.after

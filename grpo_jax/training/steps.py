@@ -5,12 +5,16 @@ from __future__ import annotations
 import collections
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
-from grpo_jax.training import drivers, hosts, progress
+from grpo_jax.training import (
+  compiling,
+  console,
+  drivers,
+  hosts,
+  progress,
+)
 from grpo_jax.training import run as run_lib
 from grpo_jax.training.run import Run
 
@@ -86,13 +90,24 @@ class Book:
     self._name, self._offset, self._first = name, offset, first_step
     self._phase = together[0].config.section(name)
     self.display = progress.Progress(name, self._phase.steps)
+    self._pace = progress.Pace()
+    self._is_compiled = False
     self._clock = time.perf_counter()  # When the last step was recorded.
+
+  @contextlib.contextmanager
+  def advancing(self) -> Iterator[None]:
+    """While a step is started: the first one is compiled there."""
+    with contextlib.ExitStack() as stack:
+      if not self._is_compiled:
+        stack.enter_context(console.waiting(f"{self._name}: compiling"))
+      yield
+    self._is_compiled = True
 
   def record(
     self,
     done: int,
     outcomes: Sequence[drivers.Outcome],
-    compile_s: float,
+    compiled: compiling.Count,
     is_due: bool,
   ) -> None:
     """Waits for step `done` of the phase, and evaluates if that is due.
@@ -102,10 +117,14 @@ class Book:
     """
     numbers = [outcome.metrics() for outcome in outcomes]
     now = time.perf_counter()
-    times = {"time/step_s": now - self._clock, "time/compile_s": compile_s}
+    times = {
+      "time/step_s": now - self._clock,
+      "time/compile_s": compiled.seconds,
+    }
+    self._pace.step(times["time/step_s"] - compiled.seconds)
     self._clock = now
     if done == self._first:
-      hosts.say(f"{self._name}: traced and compiled in {compile_s:.1f} s")
+      hosts.say(f"{self._name}: {compiled.describe()}")
     written = []
     for run, own, outcome in zip(
       self._together, numbers, outcomes, strict=True
@@ -117,20 +136,35 @@ class Book:
           if is_due:
             stack.enter_context(self._crew.at_hand(run))
           step = self._offset, done
-          written.append(
-            run_lib.record(run, self._name, *step, own | times, outcome, is_due)
+          said = run_lib.record(
+            run, self._name, *step, own | times, outcome, is_due
           )
+          # The last evaluation stays on the screen until the next.
+          written.append((run.after or {}) | said)
       except FloatingPointError as error:
         if len(self._together) == 1:
           raise
         run.failure = error
-        print(f"{run.saved.directory.parent} is left behind: {error}")
+        self.display.alarm(
+          f"{run.saved.directory.parent} is left behind: {error}"
+        )
+    if is_due:
+      self._pace.evaluation(sum(run.evaluation_s for run in self._together))
     if written and hosts.is_main():
-      shown = [self._phase.of_kind.shows(own) for own in written]
-      means = {key: float(np.mean([x[key] for x in shown])) for key in shown[0]}
-      self.display.update(
-        done, means, sum(own["tokens_per_second"] for own in written)
-      )
+      self._show(done, written)
     self._together[0].watch.step()
     if is_due:
       self._clock = time.perf_counter()
+
+  def _show(self, done: int, written: Sequence[Mapping[str, float]]) -> None:
+    """Shows what has been written of a step."""
+    evaluations = 0
+    if self._phase.of_kind.evaluates:
+      every = self._together[0].config.eval.every
+      evaluations = progress.num_due(every, done, self._phase.steps)
+    self.display.update(
+      done,
+      progress.together([self._phase.of_kind.shows(own) for own in written]),
+      sum(own["tokens_per_second"] for own in written),
+      self._pace.left(self._phase.steps - done, evaluations),
+    )

@@ -1,0 +1,111 @@
+"""How long JAX traces and compiles, and what it finds compiled already."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import jax
+
+_DURATIONS = "/jax/core/compile/"
+_BACKEND = "/jax/core/compile/backend_compile_duration"
+_HIT = "/jax/compilation_cache/cache_hits"
+# Programs that are compiled sooner are not kept: looking for them takes longer.
+_SMALL_S = 1.0
+_NESTED = 10_000  # Events that may lie within one.
+
+
+@dataclasses.dataclass(frozen=True)
+class Count:
+  """What has been compiled.
+
+  Attributes:
+    seconds: Of tracing and compiling, and of reading compiled programs.
+    large: Programs that took longer than a second to compile.
+    found: Programs that were read from the cache.
+  """
+
+  seconds: float = 0.0
+  large: int = 0
+  found: int = 0
+
+  def __sub__(self, other: Self) -> Count:
+    return Count(
+      self.seconds - other.seconds,
+      self.large - other.large,
+      self.found - other.found,
+    )
+
+  def describe(self) -> str:
+    """In words: "traced and compiled in 12.3 s"."""
+    if self.found and self.large:
+      source = f" ({self.found} of {self.found + self.large} from the cache)"
+    elif self.found:
+      source = " (from the cache of compiled programs)"
+    else:
+      source = ""
+    return f"traced and compiled in {self.seconds:.1f} s{source}"
+
+
+class Clock:
+  """Counts what JAX compiles in this process.
+
+  Attributes:
+    count: Since the clock was made.
+  """
+
+  def __init__(self, clock: Callable[[], float] = time.perf_counter):
+    self.count = Count()
+    self._clock = clock
+    # When the latest ones began, and their seconds.
+    self._within: collections.deque[tuple[float, float]] = collections.deque(
+      maxlen=_NESTED
+    )
+    self._is_found = False  # The program that is being made.
+
+  @property
+  def seconds(self) -> float:
+    """Of tracing and compiling."""
+    return self.count.seconds
+
+  def on_event(self, event: str, **_: Any) -> None:
+    """Hears that something has happened."""
+    if event == _HIT:
+      self._is_found = True
+
+  def on_duration(self, event: str, duration_secs: float, **_: Any) -> None:
+    """Hears how long something has taken that is over now."""
+    if not event.startswith(_DURATIONS):
+      return
+    seconds = duration_secs
+    large = found = 0
+    if event == _BACKEND:
+      found = int(self._is_found)
+      large = int(not found and seconds > _SMALL_S)
+      self._is_found = False
+    now, new = self._clock(), seconds
+    # A function is traced while another one is: no second counts twice.
+    while self._within and self._within[-1][0] >= now - seconds:
+      new -= self._within.pop()[1]
+    self._within.append((now - seconds, seconds))
+    old = self.count
+    self.count = Count(
+      old.seconds + max(new, 0.0), old.large + large, old.found + found
+    )
+
+
+@contextlib.contextmanager
+def clock() -> Iterator[Clock]:
+  """A clock that runs until the context is left."""
+  counting = Clock()
+  jax.monitoring.register_event_listener(counting.on_event)
+  jax.monitoring.register_event_duration_secs_listener(counting.on_duration)
+  try:
+    yield counting
+  finally:
+    jax.monitoring.unregister_event_duration_listener(counting.on_duration)
+    jax.monitoring.unregister_event_listener(counting.on_event)
