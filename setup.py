@@ -43,6 +43,7 @@ setuptools.setup(
   install_requires=[
     "absl-py>=2.1",
     "chex>=0.1.90",
+    "cloudpickle>=3.1",  # Of notebooks' objects; grain needs it too.
     "etils[epath]>=1.9",
     "flax>=0.12",
     "grain>=0.2.12",

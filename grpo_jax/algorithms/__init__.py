@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 from typing import Any
 
+from grpo_jax import objects
+from grpo_jax.algorithms import options
 from grpo_jax.algorithms.bradley_terry import BRADLEY_TERRY
 from grpo_jax.algorithms.cispo import CISPO
 from grpo_jax.algorithms.clip_cov import CLIP_COV
@@ -107,19 +110,68 @@ ALGORITHMS: dict[str, Algorithm] = {
 }
 
 
-def get_algorithm(name: str) -> Algorithm:
-  """Returns the algorithm called `name`; KeyError names the nearest one."""
+def get_algorithm(name: str | Algorithm) -> Algorithm:
+  """An algorithm of the table, or one that lives elsewhere.
+
+  Args:
+    name: A key of `ALGORITHMS`, an import path, "my_pkg.foo:FOO", or an
+      `Algorithm`. Of those that are not in the table the path is also the
+      `name`; one of a notebook is pickled (`objects.name_of`).
+
+  Raises:
+    KeyError: The table has no such name; the message has the nearest one.
+    ValueError: Nothing can be imported from there, it is no `Algorithm`, or it
+      is called as one of the table.
+  """
+  name = name_of(name)
+  if ":" in name:
+    return _from_outside(objects.load(name, "algorithm"), name)
   if name not in ALGORITHMS:
     near = difflib.get_close_matches(name, ALGORITHMS, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise KeyError(
       f"algorithms: no algorithm is called {name!r}.{hint} Known:"
-      f" {', '.join(ALGORITHMS)}."
+      f" {', '.join(ALGORITHMS)}. One that lives elsewhere has an import path,"
+      " my_pkg.foo:FOO."
     )
   return ALGORITHMS[name]
 
 
-def make_config(name: str, **fields: Any) -> Any:
+@functools.lru_cache
+def _from_outside(found: Any, path: str) -> Algorithm:
+  if not isinstance(found, Algorithm):
+    raise ValueError(
+      f"algorithm {path!r} is {found!r:.200} ({type(found).__name__}); needed"
+      " is an Algorithm, such as FOO = Algorithm(name='foo', config_class=…)."
+    )
+  if found.name in ALGORITHMS and ALGORITHMS[found.name] != found:
+    raise ValueError(
+      f"algorithm {path!r} is called {found.name!r}, and so is another one of"
+      " the table; give it a name of its own."
+    )
+  if not (
+    isinstance(found.config_class, type)
+    and issubclass(found.config_class, options.CommonConfig)
+    and dataclasses.is_dataclass(found.config_class)
+  ):
+    raise ValueError(
+      f"algorithm {path!r} has config_class={found.config_class!r}; needed is a"
+      " frozen dataclass that derives from options.CommonConfig, or from"
+      " options.ClipConfig if it clips."
+    )
+  return dataclasses.replace(found, name=path)
+
+
+def name_of(algorithm: str | Algorithm) -> str:
+  """What a config calls an algorithm: its name in the table, or its path."""
+  if isinstance(algorithm, Algorithm) and (
+    ALGORITHMS.get(algorithm.name) is algorithm or ":" in algorithm.name
+  ):
+    return algorithm.name
+  return objects.name_of(algorithm)
+
+
+def make_config(name: str | Algorithm, **fields: Any) -> Any:
   """The frozen config of an algorithm; unknown fields raise with the known."""
   config_class = get_algorithm(name).config_class
   known = {field.name for field in dataclasses.fields(config_class)}

@@ -24,12 +24,12 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import functools
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+
+from grpo_jax import objects
 
 RewardFunction = Callable[..., Any]
 
@@ -191,35 +191,23 @@ def load(
     what: It is, in messages.
     builtin: Short names of paths.
   """
-  module_name, colon, attribute = builtin.get(path, path).partition(":")
-  if not (module_name and colon and attribute):
-    known = f" or one of {sorted(builtin)}" if builtin else ""
+  known = f" or one of {sorted(builtin)}" if builtin else ""
+  full = builtin.get(path, path)
+  if not all(full.partition(":")):
     raise ValueError(
       f"{what} '{path}': needed is an import path"
       f" 'package.module:function'{known}." + nearest(path, builtin)
     )
-  try:
-    module = importlib.import_module(module_name)
-  except Exception as error:
-    raise ValueError(
-      f"{what} '{path}': importing '{module_name}' failed with"
-      f" {type(error).__name__}: {error}; needed is a module that imports"
-      " here and in a process of its own."
-    ) from error
-  function = getattr(module, attribute, None)
+  function = objects.load(full, what, where="here and in a process of its own")
   if not callable(function):
     raise ValueError(
-      f"{what} '{path}': '{module_name}' has no function"
-      f" '{attribute}'."
-      + nearest(attribute, {k for k, v in vars(module).items() if callable(v)})
+      f"{what} '{path}' is {function!r:.80} ({type(function).__name__}); needed"
+      " is a function."
     )
   return function
 
 
-def nearest(name: str, names) -> str:
-  """A hint for a message: the name that is most like this one."""
-  close = difflib.get_close_matches(name, [str(n) for n in names], n=1)
-  return f" Did you mean '{close[0]}'?" if close else ""
+nearest = objects.nearest
 
 
 def _parameters(function: RewardFunction) -> Mapping[str, inspect.Parameter]:

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from grpo_jax import objects
 from grpo_jax.rewards import frames, processes
 
 FAILURE_KINDS = frames.FAILURE_KINDS
@@ -78,6 +79,8 @@ def _start_process(
         sys.executable,
         "-c",
         f"import sys; sys.path[:] = {sys.path!r};"
+        " from grpo_jax import objects;"
+        f" objects.look_in({objects.folder()!r});"
         f" from grpo_jax.rewards import {module};"
         f" {module}.main({theirs.fileno()}, {os.getpid()}, {argument!r})",
       ],

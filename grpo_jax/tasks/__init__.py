@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Collection
 from typing import Any
 
+from grpo_jax import objects
 from grpo_jax.tasks import (
   add,
   calc_tool,
@@ -51,27 +53,52 @@ def make_task(name: str, **options: Any) -> Task:
   """Makes the task called `name`.
 
   Args:
-    name: Key of `TASKS`.
+    name: Key of `TASKS`, or the import path of a `Task`, or of a function that
+      makes one: "my_pkg.tasks:make".
     **options: Arguments of that task's `make`.
 
   Raises:
     KeyError: If the task or an option is unknown; names the known ones.
     TypeError: If an option is of another kind than its default.
-    ValueError: If an option is out of range.
+    ValueError: If an option is out of range, or nothing is at the path.
   """
-  if name not in TASKS:
+  if ":" in name:
+    make = objects.load(name, "task")
+    if isinstance(make, Task):
+      make = functools.partial(_made, make)
+    if not callable(make):
+      raise TypeError(
+        f"make_task: {name!r} is {make!r:.80} ({type(make).__name__}); needed"
+        " is a Task, or a function that makes one."
+      )
+  elif name in TASKS:
+    make = TASKS[name]
+  else:
     raise KeyError(_unknown("task", name, TASKS))
-  known = inspect.signature(TASKS[name]).parameters
+  known = inspect.signature(make).parameters
   for option, value in options.items():
     if option not in known:
       raise KeyError(_unknown(f"option of task {name!r}", option, known))
     kind = type(known[option].default)
+    if known[option].default is inspect.Parameter.empty:
+      continue
     if type(value) is not kind and (type(value), kind) != (int, float):
       raise TypeError(
         f"make_task: option {option!r} of task {name!r} is {value!r}; it needs"
         f" a {kind.__name__}, as {known[option].default!r}."
       )
-  return TASKS[name](**options)
+  task = make(**options)
+  if not isinstance(task, Task):
+    raise TypeError(
+      f"make_task: {name!r} gave {task!r:.80} ({type(task).__name__}); needed"
+      " is a Task, or a function that makes one."
+    )
+  return task
+
+
+def _made(task: Task) -> Task:
+  """What makes a task that is made already: it has no options."""
+  return task
 
 
 def _unknown(what: str, name: str, known: Collection[str]) -> str:

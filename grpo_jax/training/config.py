@@ -20,7 +20,7 @@ from typing import Any
 import ml_collections
 from ml_collections import config_dict
 
-from grpo_jax import algorithms, ranges
+from grpo_jax import algorithms, objects, ranges
 from grpo_jax.training import kinds
 from grpo_jax.training.reward_settings import RewardsConfig
 from grpo_jax.training.sections import (
@@ -42,6 +42,7 @@ from grpo_jax.training.settings import (
   nearest,
   one_of,
 )
+from grpo_jax.types import Algorithm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,21 +190,27 @@ def phase_config(kind: str, **fields: Any) -> config_dict.ConfigDict:
   return _as_config_dict(dataclasses.replace(section, **fields))
 
 
-def algorithm_config(name: str, **fields: Any) -> config_dict.ConfigDict:
+def algorithm_config(
+  name: str | Algorithm, **fields: Any
+) -> config_dict.ConfigDict:
   """An algorithm's config as a ConfigDict, with its name.
 
   Args:
-    name: Of an entry of `ALGORITHMS`.
+    name: Of an entry of `ALGORITHMS`, an import path, "my_pkg.foo:FOO", or an
+      `Algorithm`.
     **fields: Fields that differ from the paper's defaults.
 
   Raises:
     KeyError: Unknown name or field; the message lists the known ones.
+    ValueError: There is no algorithm at the path.
   """
   config = algorithms.make_config(name, **fields)
-  return _as_config_dict(config, name=name)
+  return _as_config_dict(config, name=algorithms.name_of(name))
 
 
-def default_config(algorithm: str = "grpo") -> config_dict.ConfigDict:
+def default_config(
+  algorithm: str | Algorithm = "grpo",
+) -> config_dict.ConfigDict:
   """Every field of `RunConfig` with its default, and the algorithm's."""
   config = _as_config_dict(RunConfig())
   del config["sections"]
@@ -213,10 +220,17 @@ def default_config(algorithm: str = "grpo") -> config_dict.ConfigDict:
   return config
 
 
+class _Settings(config_dict.ConfigDict):
+  """A ConfigDict that has the names of objects in their place."""
+
+  def __setitem__(self, key: str, value: Any) -> None:
+    super().__setitem__(key, objects.named(value))
+
+
 def _as_config_dict(config: Any, **extra: Any) -> config_dict.ConfigDict:
   """A dataclass as a ConfigDict; optional numbers become placeholders."""
   hints = typing.get_type_hints(type(config))
-  result = config_dict.ConfigDict(extra)
+  result = _Settings(extra)
   for field in dataclasses.fields(config):
     value = getattr(config, field.name)
     if dataclasses.is_dataclass(value):

@@ -16,6 +16,7 @@ import numpy as np
 from absl import logging
 from jax.sharding import Mesh
 
+from grpo_jax import objects
 from grpo_jax.training import (
   checkpoints,
   console,
@@ -210,6 +211,7 @@ def open_run(
       resume_step=last_step,
       resume_position=position["log"] if position else None,
     )
+    objects.keep(config_json, workdir)
     metrics_log.save_run_info(workdir, config_json)
   stack.enter_context(log)
   return Run(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import ml_collections
 from jax.sharding import Mesh
 
+from grpo_jax import objects
 from grpo_jax.learning import stages
 from grpo_jax.training import (
   checkpoints,
@@ -69,14 +71,16 @@ class Loaded:
 
 
 def settings_of(workdir: paths.Path) -> config_lib.RunConfig:
-  """The settings of a run.
+  """The settings of a run, with all that they name at hand.
+
+  A warning says what is imported that this process has not imported yet.
 
   Args:
     workdir: Folder of the run, local or gs://.
 
   Raises:
-    FileNotFoundError: There is no run.
-    ValueError: Its config is damaged.
+    FileNotFoundError: There is no run, or an object that it names is missing.
+    ValueError: Its config is damaged, or what it names cannot be imported.
   """
   path = workdir / metrics_log.CONFIG
   if not path.exists():
@@ -84,9 +88,16 @@ def settings_of(workdir: paths.Path) -> config_lib.RunConfig:
       f"{workdir} holds no run: {path} is missing. Pass the --workdir of"
       " experiments.train."
     )
-  return config_lib.resolve(
-    ml_collections.ConfigDict(metrics_log.read_json(path, dict))
-  )
+  values = metrics_log.read_json(path, dict)
+  if names := [x for x in _foreign(values) if not objects.is_known(x)]:
+    logging.warning(
+      "%s names %s, which will be imported and run: use workdirs of people"
+      " whom you trust.",
+      path,
+      ", ".join(names),
+    )
+  objects.fetch(json.dumps(values), workdir)
+  return config_lib.resolve(ml_collections.ConfigDict(values))
 
 
 def opened(
@@ -107,13 +118,6 @@ def opened(
     ValueError: Its config is damaged.
   """
   config = settings_of(workdir)
-  if names := _foreign(config):
-    logging.warning(
-      "%s names %s, which will be imported and run: use workdirs of people"
-      " whom you trust.",
-      workdir / metrics_log.CONFIG,
-      ", ".join(names),
-    )
   problem, mesh, policy = _described(stack, config)
   # For shapes: batches of the run need not fit the devices that are here.
   alone = sharding.make_mesh(1, devices=jax.devices()[:1])
@@ -169,11 +173,27 @@ def _described(
     return problem, mesh, models.make_policy(config, problem, mesh)
 
 
-def _foreign(config: config_lib.RunConfig) -> list[str]:
-  """Functions that a config names by their import path, but for ours."""
-  names = (*config.rewards.functions, config.data.environment)
+def _foreign(values: Mapping[str, Any]) -> list[str]:
+  """What a config names by its import path, but for ours."""
+
+  def found(group: str, key: str) -> Any:
+    settings = values.get(group)
+    return settings.get(key) if isinstance(settings, Mapping) else None
+
+  functions = found("rewards", "functions")
+  names = [
+    found("algorithm", "name"),
+    found("data", "name"),
+    *(functions if isinstance(functions, Sequence) else ()),
+    found("rewards", "steps"),
+    found("data", "environment"),
+  ]
   return [
-    name for name in names if ":" in name and not name.startswith("grpo_jax.")
+    name
+    for name in names
+    if isinstance(name, str)
+    and ":" in name
+    and not name.startswith("grpo_jax.")
   ]
 
 

@@ -178,7 +178,8 @@ class DataConfig:
   Attributes:
     source: "task" (synthetic, `tasks/`), "tfds", "jsonl", "text" (prompts
       alone) or "reasoning_gym".
-    name: Task name, or TFDS dataset name ("gsm8k").
+    name: Task name, or the import path of a task ("my_pkg.tasks:make"), or TFDS
+      dataset name ("gsm8k").
     task_options: Options of the task (`tasks/<name>.py`).
     train_split, eval_split: Splits of a TFDS dataset, as "train[:1000]".
     train_path: File of training prompts, JSON lines or text; local or gs://.
