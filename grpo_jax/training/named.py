@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from ml_collections import config_dict
 
+from grpo_jax import objects
+
 # Groups whose settings have names of the user's own, and what one looks like.
 FREE_GROUPS = {
   "data.chat_options": "{'enable_thinking': False}",
@@ -171,6 +173,7 @@ def _fitting(kind: type, value: Any, said: str) -> Any:
   Raises:
     TypeError: It is of another kind.
   """
+  value = objects.named(value)  # Before it is a text.
   if isinstance(value, np.generic):
     value = value.item()
   if isinstance(value, list):

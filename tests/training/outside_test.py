@@ -99,16 +99,18 @@ def test_what_is_missing_tells_apart_the_module_and_what_it_imports():
 
 def test_a_run_of_others_warns_before_it_imports(tmp_path, caplog):
   config = config_lib.default_config(PATH)
-  config.data.name = "outside_pkg.foo:TASK"
-  config.data.environment = "outside_pkg.foo:make"
+  config.data.name = "outside_pkg.new:TASK"
+  config.data.environment = "outside_pkg.new:make"
+  config.rewards.functions = ("outside_pkg.foo:reward",)
   config.rewards.steps = "outside_pkg.torn:steps"
   values = json.loads(config.to_json())
   values["algorithm"]["name"] = "outside_pkg.torn:FOO"
   metrics_log.write_json(tmp_path / "config.json", values)
   with pytest.raises(ValueError, match="nothing_of_this_name"):
     runs.settings_of(tmp_path)
-  for name in ("torn:FOO", "foo:TASK", "foo:make", "torn:steps"):
+  for name in ("torn:FOO", "torn:steps", "new:TASK", "new:make"):
     assert f"outside_pkg.{name}" in caplog.text
+  assert "outside_pkg.foo:reward" not in caplog.text  # Imported already.
   assert "people whom you trust" in caplog.text
 
 
@@ -128,8 +130,14 @@ def test_settings_take_objects_of_a_notebook():
   )
   config = json.loads(config.to_json())
   assert tasks.make_task(config["data"]["name"]).vocab_size == 40
-  settings = config_lib.default_config(algorithms.ALGORITHMS["gspo"])
-  assert settings.algorithm.name == "gspo"
+  config = grpo_jax.config(
+    command.ROOT / "configs/quickstart.py",
+    algorithms.ALGORITHMS["gspo"],
+    **{"data.name": copy_task.make, "rewards.functions": (brevity,)},
+  )
+  assert config.algorithm.name == "gspo"
+  assert config.data.name == "grpo_jax.tasks.copy:make"
+  assert config.rewards.functions == (objects.name_of(brevity),)
 
 
 def test_tasks_have_import_paths():
