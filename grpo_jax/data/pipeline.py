@@ -36,10 +36,12 @@ class PromptBatch(NamedTuple):
     prompts: NumPy arrays. `extras` has the NumPy values of the records'
       extras; text and other Python values stay in `records`.
     records: The P records, for host verifiers and for printing samples.
+    numbers: Which records of the source they are; empty where nobody asks.
   """
 
   prompts: Prompts
   records: list[Record]
+  numbers: tuple[int, ...] = ()
 
 
 class SupervisedBatch(NamedTuple):
@@ -384,7 +386,8 @@ def evaluation_batches(
           f" max_prompt_len is {max_prompt_len}, raise it. (Left out, the"
           " score would be that of an easier set.)"
         )
-      made.append(_Row(position, record, ids))
+      number = min(position, num_prompts - 1)
+      made.append(_Row(position, number, record, ids))
     num_real = int((start + chosen < num_prompts).sum())
     batches.append((_prompt_batch(made, max_prompt_len, pad_id), num_real))
   return batches
@@ -394,6 +397,7 @@ class _Row(NamedTuple):
   """A record at its place in the stream, with its token ids."""
 
   position: int
+  number: int  # Of the record, in its source.
   record: Record
   ids: Any  # Of the prompt, or (prompt, completion, observed).
 
@@ -441,8 +445,9 @@ def _stream(
   return iter(batches.to_iter_dataset(options))
 
 
-# (position in the stream) -> a record and what `encode_row` makes of it.
-_Find = Callable[[int], tuple[Record, Any]]
+# (position in the stream) -> number of a record in the source, the record, and
+# what `encode_row` makes of it.
+_Find = Callable[[int], tuple[int, Record, Any]]
 
 # Records in a row that may be too long, of a source that nobody reads through.
 _MAX_ATTEMPTS = 1000
@@ -457,13 +462,14 @@ def _on_demand(
   """Finds records without looking at any other; see `_stream`."""
   num_dropped = 0
 
-  def find(position: int) -> tuple[Record, Any]:
+  def find(position: int) -> tuple[int, Record, Any]:
     nonlocal num_dropped
     for attempt in range(_MAX_ATTEMPTS):
-      record = source[order(position, attempt)]
+      number = order(position, attempt)
+      record = source[number]
       ids = encode_row(record)
       if ids is not None:
-        return record, ids
+        return number, record, ids
       num_dropped += 1
       if num_dropped.bit_count() == 1:  # The 1st, 2nd, 4th, 8th, …
         logging.warning(
@@ -511,10 +517,11 @@ def _from_kept(
   def order(epoch: int) -> np.ndarray:  # [number of kept records]
     return np.random.default_rng((seed, epoch)).permutation(kept)
 
-  def find(position: int) -> tuple[Record, Any]:
+  def find(position: int) -> tuple[int, Record, Any]:
     epoch, i = divmod(position, len(kept))
-    record = source[int(order(epoch)[i])]
-    return record, encode_row(record)
+    number = int(order(epoch)[i])
+    record = source[number]
+    return number, record, encode_row(record)
 
   return find
 
@@ -542,7 +549,8 @@ def _prompt_batch(
       for name in in_graph
     },
   }
-  return PromptBatch(Prompts(**arrays), records)
+  numbers = tuple(row.number for row in rows)
+  return PromptBatch(Prompts(**arrays), records, numbers)
 
 
 def _pad(

@@ -41,6 +41,7 @@ class HostScores(NamedTuple):
       answers twice, or nonsense), "step_timeout" (no time was left for a first
       try: a row that may have been good).
     errors: Up to 3 messages of failures.
+    messages: Of each failed row: its kind and what was said.
     steps: The scored steps of each row, (characters up to the end of the step,
       score); None where nobody scores steps.
   """
@@ -49,6 +50,7 @@ class HostScores(NamedTuple):
   failed: np.ndarray  # [B] bool
   failures: dict[str, int]
   errors: list[str]
+  messages: dict[int, str]
   steps: list[list[tuple[int, float]]] | None = None
 
 
@@ -389,6 +391,7 @@ class HostScorer:
       failures.failed,
       failures.counts,
       failures.errors,
+      failures.messages,
       call.steps if self.has_steps else None,
     )
 

@@ -32,6 +32,7 @@ from grpo_jax.rewards import frames, processes
 FAILURE_KINDS = frames.FAILURE_KINDS
 
 MAX_CHUNK = 8  # Rows that a worker is sent at a time.
+_MAX_MESSAGE = 1000  # Characters.
 _MAX_ERRORS = 3
 _START_TIMEOUT_S = 300.0  # What a worker imports may be a large framework.
 _MAX_BAD_STARTS = 3  # In a row, of workers that take the place of others.
@@ -113,13 +114,15 @@ class Failures:
     failed: True where a row has.
     counts: Number of failed rows by kind: "raised", "timeout", "nan",
       "worker_died", "step_timeout" (there was no time to try the row).
-    errors: Up to 3 messages.
+    errors: Up to 3 messages, with their rows.
+    messages: Of each failed row, cut to a size that can be kept.
   """
 
   def __init__(self, num_rows: int):
     self.failed = np.zeros(num_rows, bool)
     self.counts = dict.fromkeys(FAILURE_KINDS, 0)
     self.errors: list[str] = []
+    self.messages: dict[int, str] = {}
 
   def add(self, index: int, kind: str, message: str) -> None:
     """Counts a row once, by what happened first."""
@@ -127,6 +130,7 @@ class Failures:
       return
     self.failed[index] = True
     self.counts[kind] += 1
+    self.messages[index] = f"{kind}: {message}"[:_MAX_MESSAGE]
     if len(self.errors) < _MAX_ERRORS:
       self.errors.append(f"row {index}: {kind}: {message}")
 

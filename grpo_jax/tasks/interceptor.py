@@ -152,4 +152,5 @@ def guard(environment: Environment, interceptor: Interceptor) -> Environment:
     scores=scores,
     action_len=of_inner(environment.action_len),
     state_id=of_inner(environment.state_id),
+    dummy=tuple(interceptor.dummy),
   )

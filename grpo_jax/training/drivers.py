@@ -28,7 +28,7 @@ from grpo_jax.learning import rounds, stages
 from grpo_jax.learning.written import Written
 from grpo_jax.rollout import host_turns
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import hosts, judges, players, sharding
+from grpo_jax.training import hosts, judges, players, sharding, unscored
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import Drawn, Scored, TrainState
 
@@ -42,11 +42,13 @@ class Outcome:
     written: Waits for what made it; its rows, on the devices of one run. None
       in phases whose completions are given.
     batch: The prompts of the rows that this process feeds.
+    errors: Why rows could not be scored that this process judges.
   """
 
   metrics: Callable[[], dict[str, float]]
   written: Callable[[], Written] | None = None
   batch: pipeline.PromptBatch | None = None
+  errors: problem_lib.Errors = dataclasses.field(default_factory=dict)
 
 
 # (state, batch, *batches that come next) -> the state one step on, and more.
@@ -155,16 +157,19 @@ class _Split:
     queue = list(state.queue)
     state = dataclasses.replace(state, queue=())
     of_rounds: dict[str, jax.Array] = {}
+    errors: problem_lib.Errors = {}
     if self._play is not None:
-      groups, counts = self._play(state, batch)
+      groups, counts = self._play(state, batch, errors)
     elif self._parts.max_rounds == 1:
       for ahead, one in enumerate((batch, *following)):
         if ahead >= len(queue):
           queue.append(self._draw(state, one, ahead))
-      groups, counts = self._judged(state, batch, queue.pop(0))
+      groups, counts = self._judged(state, batch, queue.pop(0), errors)
     else:
       collected, counts = _collect(
-        lambda batch: self._judged(state, batch, self._draw(state, batch, 0)),
+        lambda batch: self._judged(
+          state, batch, self._draw(state, batch, 0), errors
+        ),
         self._add,
         batch,
         self._parts.max_rounds,
@@ -178,6 +183,7 @@ class _Split:
       lambda: _numbers(metrics | of_rounds) | total(),
       lambda: written,
       batch,
+      errors,
     )
 
   def _draw(
@@ -190,23 +196,29 @@ class _Split:
     )
 
   def _judged(
-    self, state: TrainState, batch: pipeline.PromptBatch, drawn: Drawn
+    self,
+    state: TrainState,
+    batch: pipeline.PromptBatch,
+    drawn: Drawn,
+    errors: problem_lib.Errors,
   ) -> tuple[rounds.Groups, dict[str, float]]:
-    """Scored groups of the batch, and what is counted on the way."""
+    """Scored groups of the batch, and what is counted; adds to `errors`."""
     fetched = problem_lib.rollout_to_judge(self._mesh, drawn.rollout)
     fetched_greedy = baseline = None
     if drawn.greedy is not None:
       fetched_greedy = problem_lib.rollout_to_judge(self._mesh, drawn.greedy)
     started = time.perf_counter()
     with jax.transfer_guard("allow"):
-      said, failures, errors = self._problem.ask_host(batch, fetched)
+      said, failures, messages = self._problem.ask_host(batch, fetched)
       if fetched_greedy is not None:
         baseline, *_ = self._problem.ask_host(batch, fetched_greedy)
     counts = {f"unscored/{kind}": float(n) for kind, n in failures.items()}
     counts["time/verifier_s"] = time.perf_counter() - started
     self._problem.complaints.log(
-      "a verifier failed, its row is unscored", errors
+      "a verifier failed, its row is unscored", unscored.some(messages)
     )
+    num_rows = len(drawn.rollout.prompt_index)
+    errors |= problem_lib.errors_of(self._mesh, batch, num_rows, messages)
     prompts = sharding.from_local(batch.prompts, self._rows)
     scored = self._verdict(state, prompts, drawn.rollout, said)
     of_greedy = None
@@ -244,9 +256,9 @@ class _Split:
 def _play(
   problem: problem_lib.Problem, mesh: Mesh, parts: stages.Parts
 ) -> Callable[..., tuple[rounds.Groups, dict[str, float]]]:
-  """(state, batch) -> scored groups, with an environment on the host.
+  """(state, batch, errors) -> scored groups, with an environment on the host.
 
-  And what is counted on the way.
+  And what is counted on the way. Adds to `errors` why rows have failed.
   """
   rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
   assert isinstance(parts.player, host_turns.HostPlayer)
@@ -259,10 +271,13 @@ def _play(
   )
   stamp = jax.jit(stages.with_version, out_shardings=rows)
 
-  def play(state: TrainState, batch: pipeline.PromptBatch):
+  def play(
+    state: TrainState, batch: pipeline.PromptBatch, errors: problem_lib.Errors
+  ):
     prompts = sharding.from_local(batch.prompts, rows)
     inputs = state.params["policy"], prompts, key_of(state), batch
     played = sampled.play(*inputs)
+    errors |= played.errors
     counts = {f"unscored/{k}": float(n) for k, n in played.failures.items()}
     counts["time/environment_s"] = played.seconds
     baseline = None

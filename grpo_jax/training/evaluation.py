@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from grpo_jax.data import pipeline, sources
 from grpo_jax.rewards import answers
 from grpo_jax.rollout import compaction, sampling
-from grpo_jax.training import hosts, players, sharding
+from grpo_jax.training import hosts, players, sharding, unscored
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.training.problem import Problem
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout, Scored
@@ -38,6 +38,10 @@ class Completion:
     num_tokens: With the end token.
     terminated: It came to an end; False if it was cut off.
     components: Rewards by name; NaN: does not apply.
+    ids: Token ids of the text, with the end token, where they are kept.
+    observed: Of each of them, whether an environment wrote it; empty without
+      one.
+    error: Why it could not be scored; empty where it could, or nobody says.
   """
 
   prompt: str
@@ -49,6 +53,9 @@ class Completion:
   num_tokens: int
   terminated: bool
   components: dict[str, float]
+  ids: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
+  observed: tuple[bool, ...] = dataclasses.field(default=(), kw_only=True)
+  error: str = dataclasses.field(default="", kw_only=True)
 
   @property
   def right(self) -> bool:
@@ -91,6 +98,7 @@ class Evaluator:
     temperature: float = 0.0,
     num_samples: int = 1,
     top_p: float | None = None,
+    keeps_ids: bool = False,
   ):
     """Fixes the prompts and compiles nothing yet.
 
@@ -104,10 +112,12 @@ class Evaluator:
       num_samples: Completions per prompt.
       top_p: Tokens are drawn from the most likely ones that have this share of
         the probability; None: from all.
+      keeps_ids: Whether completions have their token ids.
     """
     self._problem = problem
     self._mesh = mesh
     self._num_samples = num_samples
+    self._keeps_ids = keeps_ids
     self._take(problem.held_out, num_prompts, batch_size)
     config = sampling.SamplingConfig(
       max_new_tokens=problem.max_new_tokens,
@@ -142,8 +152,9 @@ class Evaluator:
         scored = judge.score({}, prompts, rollout)
       return split(rollout), split(scored)
 
-    self._complete = lambda params, prompts, key, batch: complete(
-      params, prompts, key
+    self._complete = lambda params, prompts, key, batch: (
+      *complete(params, prompts, key),
+      {},
     )
 
   def _take(
@@ -194,9 +205,9 @@ class Evaluator:
   def played(self, params: PyTree, key: jax.Array) -> Iterator[Played]:
     """The same, a batch at a time, with its arrays."""
     for number, (batch, prompts) in enumerate(self._batches):
-      rollout, scored = self._complete(params, prompts, key, batch)
+      rollout, scored, errors = self._complete(params, prompts, key, batch)
       start = number * self._batch_size * self._num_samples
-      judged = self._judge(batch, prompts, rollout, scored)
+      judged = self._judge(batch, prompts, rollout, scored, errors)
       completions = [(start + index, row) for index, row in judged]
       yield Played(prompts, rollout, completions)
 
@@ -206,6 +217,7 @@ class Evaluator:
     prompts: Prompts,
     rollout: Rollout,
     scored: Scored | None,
+    errors: problem_lib.Errors,
   ) -> list[tuple[int, Completion]]:
     """The completions that are this process's to judge, by their number."""
     problem = self._problem
@@ -213,8 +225,11 @@ class Evaluator:
     numbers = problem_lib.judged_rows(self._mesh, num_rows)
     local = problem_lib.rollout_to_judge(self._mesh, rollout)
     if scored is None:
-      answer, _, errors = problem.ask_host(batch, local, evaluates=True)
-      problem.complaints.log("a verifier failed in an evaluation", errors)
+      answer, _, said = problem.ask_host(batch, local, evaluates=True)
+      errors = problem_lib.errors_of(self._mesh, batch, num_rows, said)
+      problem.complaints.log(
+        "a verifier failed in an evaluation", unscored.some(said)
+      )
       answer = answer._replace(steps=None)
       if not self._judge_of_truth.is_host_alone:
         answer = sharding.from_local(answer, sharding.by_rows_once(self._mesh))
@@ -222,10 +237,10 @@ class Evaluator:
     if scored is None:
       verdict = self._judge_of_truth.score_on_host(answer)
     else:
-      said = dataclasses.replace(
+      kept = dataclasses.replace(
         scored, weights={}, step_rewards=None, step_mask=None
       )
-      verdict = problem_lib.to_judge(self._mesh, said, num_rows)
+      verdict = problem_lib.to_judge(self._mesh, kept, num_rows)
     rows = completions_of(
       problem.prompt_texts(batch.records),
       problem.texts(
@@ -234,8 +249,25 @@ class Evaluator:
       local,
       verdict,
       problem.answer_after,
+      _by_row(batch, local, numbers % self._num_samples, errors),
     )
+    if not self._keeps_ids:
+      rows = [dataclasses.replace(x, ids=(), observed=()) for x in rows]
     return list(zip(numbers.tolist(), rows, strict=True))
+
+
+def _by_row(
+  batch: pipeline.PromptBatch,
+  rollout: Rollout,
+  places: np.ndarray,  # [B], in the group of each row.
+  errors: problem_lib.Errors,
+) -> list[str]:
+  """The message of each row that this process judges, or ""."""
+  ids = np.asarray(batch.prompts.ids)[np.asarray(rollout.prompt_index)]
+  return [
+    errors.get((int(id_), int(place)), "")
+    for id_, place in zip(ids, places, strict=True)
+  ]
 
 
 def completions_of(
@@ -244,6 +276,7 @@ def completions_of(
   rollout: Rollout,
   verdict: Scored,
   answer_after: str = "",
+  errors: Sequence[str] | None = None,
 ) -> list[Completion]:
   """The judged completions of a rollout, as NumPy arrays.
 
@@ -255,7 +288,10 @@ def completions_of(
     rollout: The rows.
     verdict: What was said of them.
     answer_after: Marker of an answer; see `answers.vote`.
+    errors: Why each row could not be scored; None: nobody says.
   """
+  exists = np.asarray(rollout.completion_mask)
+  observed = rollout.observed
   return [
     Completion(
       prompt=prompts[int(rollout.prompt_index[b])],
@@ -269,6 +305,11 @@ def completions_of(
       num_tokens=int(rollout.written[b].sum()),
       terminated=bool(rollout.terminated[b]),
       components={k: float(v[b]) for k, v in verdict.components.items()},
+      ids=tuple(rollout.tokens[b][exists[b]].tolist()),
+      observed=()
+      if observed is None
+      else tuple(observed[b][exists[b]].tolist()),
+      error=errors[b] if errors else "",
     )
     for b, text in enumerate(texts)
   ]
@@ -280,14 +321,17 @@ def _with_host(
   mesh: Mesh,
   config: sampling.SamplingConfig,
   num_samples: int,
-) -> Callable[..., tuple[Rollout, Scored | None]]:
-  """(params, prompts, key, batch) -> judged episodes of a host environment."""
+) -> Callable[..., tuple[Rollout, Scored | None, problem_lib.Errors]]:
+  """(params, prompts, key, batch) -> judged episodes of a host environment.
+
+  And why some of them could not be judged.
+  """
   turns = players.make_turns(policy, problem, config, num_samples)
   player = players.HostEpisodes(problem, mesh, turns)
 
   def complete(params, prompts, key, batch):
     played = player.play(params, prompts, key, batch)
-    return played.rollout, played.scored
+    return played.rollout, played.scored, played.errors
 
   return complete
 

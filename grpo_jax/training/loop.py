@@ -35,6 +35,7 @@ from grpo_jax.training import (
   runs,
   sharding,
   steps,
+  tracing,
 )
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
@@ -172,8 +173,9 @@ def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
         summary = run_lib.evaluate(run)
       run.before = run.before or summary
       run.log.write(offset, name, summary)
+      tracing.write_evaluation(run, name, offset, at_start=True)
 
-  book = steps.Book(together, crew, name, offset, done + 1)
+  book = steps.Book(together, crew, index, offset, done + 1)
   feed = steps.Feed(together, index)
   pending: Callable[[], None] | None = None
   with book.display, jax.transfer_guard("disallow"):
@@ -197,7 +199,7 @@ def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
       is_saved = stopping or run_lib.due(
         first.config.checkpoint.every, done, phase.steps
       )
-      if is_due or is_saved:
+      if is_due or is_saved or tracing.is_traced(first.config, name, done):
         pending()
         pending = None
       if is_saved:

@@ -5,13 +5,14 @@
 | `metrics.jsonl`      | metrics of each step; equal runs write equal bytes  |
 | `timings.jsonl`      | `time/…` and `tokens_per_second…` of each step      |
 | `samples.jsonl`      | sampled completions and their rewards               |
+| `traces.jsonl.gz`    | groups of completions, token by token: `traces.py`  |
 | `tensorboard/`       | the same metrics as scalars                         |
 | `wandb_id.txt`       | W&B run to continue, where W&B is used              |
 | `config.json`        | resolved config                                     |
 | `environment.json`   | versions, devices and arguments, one entry a start  |
 | `result.json`        | how the run ended; absent while it has not          |
 
-A resumed run cuts the `.jsonl` files back to where they were when its
+A resumed run cuts these files back to where they were when its
 checkpoint was saved, so that they read as if it had never stopped.
 
 In a bucket a `.jsonl` file is an object, which cannot be appended to: it is
@@ -41,7 +42,7 @@ from typing import Any, Self
 import jax
 import tensorboardX
 
-from grpo_jax.training import doubts, paths
+from grpo_jax.training import doubts, paths, traces
 
 METRICS = "metrics.jsonl"
 TIMINGS = "timings.jsonl"
@@ -111,9 +112,9 @@ class MetricsLog:
     # A run that has started again has not ended.
     (self._workdir / RESULT).unlink(missing_ok=True)
     self._files: dict[str, _File | _Object] = {}
-    for name in (METRICS, TIMINGS, SAMPLES):
+    for name in (METRICS, TIMINGS, SAMPLES, traces.FILE):
       path = self._workdir / name
-      size = None if resume_position is None else resume_position[name]
+      size = None if resume_position is None else resume_position.get(name, 0)
       self._files[name] = (
         _File(path, size)
         if isinstance(path, pathlib.Path)
@@ -209,6 +210,10 @@ class MetricsLog:
     for sample in samples:
       self._append(SAMPLES, {**sample, "step": int(step)})
 
+  def write_traces(self, content: bytes) -> None:
+    """Adds a member to `traces.jsonl.gz`; see `traces.member`."""
+    self._files[traces.FILE].append(content)
+
   def write_result(
     self,
     step: int,
@@ -287,6 +292,9 @@ class NoLog:
   def write_samples(
     self, step: int, samples: Sequence[Mapping[str, Any]]
   ) -> None:
+    pass
+
+  def write_traces(self, content: bytes) -> None:
     pass
 
   def write_result(self, *_: Any) -> list[str]:
@@ -377,7 +385,9 @@ def _check_kept(path: paths.Path, size: int, step: int | None) -> None:
   """Raises unless the first `size` bytes of a log are whole lines of JSON."""
   content = path.read_bytes() if path.exists() else b""
   kept = content[:size]
-  if len(kept) < size or (size and not kept.endswith(b"\n")):
+  is_gzip = path.name == traces.FILE
+  ends = is_gzip or kept.endswith(b"\n")
+  if len(kept) < size or (size and not ends):
     found = f"has {len(content)} bytes" if content else "is missing or empty"
     if len(kept) == size:
       found = "has other lines"
@@ -388,6 +398,8 @@ def _check_kept(path: paths.Path, size: int, step: int | None) -> None:
       f" --config.start_workdir={path.parent} a new run starts from the policy"
       " of this one."
     )
+  if is_gzip:
+    kept = b"".join(traces.members(kept, path))
   _parsed(kept, path)
 
 

@@ -108,12 +108,14 @@ class Played(NamedTuple):
     rollout: On the devices, split by rows.
     scored: What the sessions said of it, as rewards; the same.
     failures: Failed rows of this process by kind; some are logged.
+    errors: Why they have failed.
     seconds: That the sessions were waited for.
   """
 
   rollout: Rollout
   scored: Scored
   failures: dict[str, int]
+  errors: problem_lib.Errors
   seconds: float
 
 
@@ -204,7 +206,8 @@ class HostEpisodes:
       "an episode failed, its row is unscored", failures.errors
     )
     scored = self._score(prompts, rollout)
-    return Played(rollout, scored, failures.counts, host.seconds)
+    errors = problem_lib.errors_of(mesh, batch, num_rows, failures.messages)
+    return Played(rollout, scored, failures.counts, errors, host.seconds)
 
   def _scalar(self, value: int) -> jax.Array:
     return jax.device_put(np.int32(value), self._whole)

@@ -213,7 +213,7 @@ class Problem:
     batch: pipeline.PromptBatch,
     rollout: Rollout,
     evaluates: bool = False,
-  ) -> tuple[judges.Said, dict[str, int], list[str]]:
+  ) -> tuple[judges.Said, dict[str, int], dict[int, str]]:
     """What the verifiers on the host say of fetched completions.
 
     Args:
@@ -222,7 +222,7 @@ class Problem:
       evaluates: Whether a row that times out twice is wrong (`retries.py`).
 
     Returns:
-      NumPy arrays, failures by kind, and example messages.
+      NumPy arrays, failures by kind, and the messages of failed rows.
     """
     assert self.judge.on_host is not None
     index = np.asarray(rollout.prompt_index)
@@ -248,7 +248,7 @@ class Problem:
     return (
       judges.Said(components, failed, steps),
       scores.failures,
-      scores.errors,
+      scores.messages,
     )
 
 
@@ -271,6 +271,36 @@ def to_judge(mesh: Mesh, rows: PyTree, num_rows: int) -> PyTree:
 def judged_rows(mesh: Mesh, num_rows: int) -> np.ndarray:
   """The rows of a rollout that this process judges, and no other one."""
   return sharding.local_rows(sharding.by_rows_once(mesh), num_rows)
+
+
+# Messages of rows, by the id of their prompt and their place in its group.
+Errors = dict[tuple[int, int], str]
+
+
+def errors_of(
+  mesh: Mesh,
+  batch: pipeline.PromptBatch,
+  num_rows: int,
+  messages: Mapping[int, str],
+) -> Errors:
+  """Messages of rows that this process judges, whatever becomes of the rows.
+
+  Args:
+    mesh: Of the run.
+    batch: The prompts that this process feeds.
+    num_rows: Rows of the rollout, over all processes.
+    messages: By number of the row among those `judged_rows`.
+  """
+  split = sharding.by_rows(mesh)
+  num_prompts = sharding.num_rows(split, len(batch.prompts.ids))
+  fed = sharding.local_rows(split, num_prompts)
+  rows = judged_rows(mesh, num_rows)
+  size = num_rows // num_prompts
+  ids = np.asarray(batch.prompts.ids)
+  return {
+    (int(ids[np.searchsorted(fed, rows[i] // size)]), int(rows[i] % size)): text
+    for i, text in messages.items()
+  }
 
 
 def rollout_to_judge(mesh: Mesh, rollout: Rollout) -> Rollout:

@@ -93,6 +93,8 @@ class Run:
       start.
     before, after: First evaluation of the run, last one of this phase.
     examples: Completions of the last evaluation.
+    rewards: Of each held-out prompt in the last evaluation that was traced;
+      None where a prompt was not scored, or where none was traced.
     patience: Counts steps in which too many rows were unscored.
     perfection: Counts steps in which nearly all rows were right.
     tracing: Where a trace is being written.
@@ -120,6 +122,7 @@ class Run:
   examples: list[evaluation.Completion] = dataclasses.field(
     default_factory=list
   )
+  rewards: list[float | None] | None = None
   patience: unscored.Patience = dataclasses.field(init=False)
   perfection: suspicion.PerfectScores = dataclasses.field(init=False)
   tracing: pathlib.Path | None = None
@@ -201,6 +204,7 @@ def open_run(
       settings.eval.num_prompts,
       settings.eval.batch_size,
       settings.eval.temperature,
+      keeps_ids=settings.log.traces_every > 0,
     )
   log: metrics_log.MetricsLog | metrics_log.NoLog = metrics_log.NoLog()
   if hosts.is_main():
@@ -231,6 +235,7 @@ def open_run(
     state=state,
     position=position,
     before=position["before"] if position else None,
+    rewards=position.get("rewards") if position else None,
   )
 
 
@@ -379,6 +384,8 @@ def save(run: Run, index: int, global_step: int, stream_state: Any) -> None:
     "before": run.before,
     "config": run.config_hash,
   }
+  if run.rewards is not None:
+    extra["rewards"] = run.rewards
   if run.state.queue:
     extra["queue"] = len(run.state.queue)
   run.saved.save(global_step, run.state, extra)

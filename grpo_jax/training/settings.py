@@ -426,16 +426,35 @@ class LogConfig:
     wandb_project: W&B project (extra `wandb`); empty: no W&B.
     samples_every: Steps between sampled texts in samples.jsonl; 0: none.
     num_samples: Rows each time.
+    traces_every: Steps between groups of completions in traces.jsonl.gz, token
+      by token, of which each evaluation has some too; 0: none. The first and
+      the last step of a phase are among them.
+    trace_groups: Groups each time at most, beside those of `trace_prompts`;
+      and as many prompts of each evaluation.
+    trace_prompts: Prompts that are always among them when they come: numbers
+      of their records, or texts that they contain.
+    traces_max_mib: Most MiB of that file. Each time gets an equal part of what
+      is left; groups that do not fit are left out, and rows are cut.
   """
 
   tensorboard: bool = True
   wandb_project: str = ""
   samples_every: int = 20
   num_samples: int = 4
+  traces_every: int = 20
+  trace_groups: int = 4
+  trace_prompts: tuple[str, ...] = ()
+  traces_max_mib: int = 64
 
   def __post_init__(self):
     ranges.check(
-      self, "config.log", samples_every=ranges.COUNT, num_samples=ranges.COUNT
+      self,
+      "config.log",
+      samples_every=ranges.COUNT,
+      num_samples=ranges.COUNT,
+      traces_every=ranges.COUNT,
+      trace_groups=ranges.COUNT,
+      traces_max_mib=ranges.SIZE,
     )
 
 

@@ -14,6 +14,7 @@ from grpo_jax.training import (
   drivers,
   hosts,
   progress,
+  tracing,
 )
 from grpo_jax.training import run as run_lib
 from grpo_jax.training.run import Run
@@ -73,7 +74,7 @@ class Book:
     self,
     together: Sequence[Run],
     crew: Crew,
-    name: str,
+    index: int,
     offset: int,
     first_step: int,
   ):
@@ -82,14 +83,17 @@ class Book:
     Args:
       together: The runs.
       crew: Moves them on.
-      name: Name of the phase.
+      index: Of the phase.
       offset: Steps of the phases before.
       first_step: The first one of the phase in this process.
     """
     self._together, self._crew = together, crew
-    self._name, self._offset, self._first = name, offset, first_step
-    self._phase = together[0].config.section(name)
-    self.display = progress.Progress(name, self._phase.steps)
+    config = together[0].config
+    self._name, self._offset = config.phases[index], offset
+    self._first = first_step
+    self._phase = config.section(self._name)
+    self._tracers = [tracing.Tracer(run, index) for run in together]
+    self.display = progress.Progress(self._name, self._phase.steps)
     self._pace = progress.Pace()
     self._is_compiled = False
     self._clock = time.perf_counter()  # When the last step was recorded.
@@ -126,19 +130,25 @@ class Book:
     if done == self._first:
       hosts.say(f"{self._name}: {compiled.describe()}")
     written = []
-    for run, own, outcome in zip(
-      self._together, numbers, outcomes, strict=True
+    config = self._together[0].config
+    is_traced = tracing.is_traced(config, self._name, done)
+    for run, own, outcome, tracer in zip(
+      self._together, numbers, outcomes, self._tracers, strict=True
     ):
       if run.failure is not None:
         continue
       try:
         with contextlib.ExitStack() as stack:
-          if is_due:
+          if is_due or is_traced:
             stack.enter_context(self._crew.at_hand(run))
           step = self._offset, done
           said = run_lib.record(
             run, self._name, *step, own | times, outcome, is_due
           )
+          if is_due:
+            tracing.write_evaluation(run, self._name, sum(step))
+          if is_traced:
+            tracer.write(sum(step), outcome)
           # The last evaluation stays on the screen until the next.
           written.append((run.after or {}) | said)
       except FloatingPointError as error:

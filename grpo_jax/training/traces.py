@@ -42,19 +42,35 @@ class Row:
     sample: Place in its group.
     context: 0, or which context of a rollout whose contexts are compacted.
     text: As verifiers read it; end and pad tokens are not in it.
-    tokens: Text of each token; see `texts_of_tokens`.
+    tokens: Text of each token, see `texts_of_tokens`; of a token that ends a
+      row, its name.
     ids: Token ids, [n] int32.
     reward: Weighted sum of the components; None if the row is unscored.
     correct: Found right by the verifier; None if the row is unscored.
     terminated: It came to an end; False if it was cut off.
     components: Rewards by name, before weights; None: does not apply.
     error: Of a verifier or a session; "" if there was none.
-    calls: Of tools, in their order: "turn", "in" and "out" (texts), "blocked"
-      (bool: the environment took no action), and "reward" of the action.
-    values: Per token [n], by name, each where it is known: "sampler_logp",
-      "old_logp", "new_logp" and "kl" (nats), "ratio", "entropy" (nats),
-      "advantage", "value" are float32; "clipped", "trained" and "observed" are
-      bool; "turn" and "version" are int32.
+    calls: What was said to an environment, by turns: "turn", "in" and "out"
+      (texts), "reward" of the action, and "blocked": whether an interceptor
+      has answered in the place of the environment; None where it is not known,
+      as of tools on the host.
+    values: Per token [n], by name, each where it is known; an evaluation has
+      "observed" alone. NaN where a number is of other tokens: what the policy
+      writes has "sampler_logp", "new_logp" and "entropy", what is trained has
+      the others. Bool are "clipped", "trained" and "observed"; int32 "turn"
+      and "version", the step of the parameters that drew it; float32:
+      - "sampler_logp", "old_logp", "new_logp" (nats): by the sampler, before
+        the update, and after it, by a pass of the same shapes.
+      - "ratio": exp(new_logp − old_logp). Where an update has one gradient
+        step it makes no pass before; the sampler's is then in the place of
+        old_logp, in "kl" too.
+      - "kl": old_logp − log-prob of the reference (nats), whose mean over
+        tokens is an estimate of the KL.
+      - "entropy" (nats): of the distribution that the token was drawn from.
+      - "advantage", "value": of the update, and of the critic before it.
+      "clipped": the loss would push the token no further after the update.
+    opening: What a context after the first begins with: head, summary and last
+      turns; "" of the first, which begins with the prompt.
     cut: Tokens that were left out at the end, because the file is bounded.
       `tokens`, `ids` and `values` are of the others.
   """
@@ -72,6 +88,7 @@ class Row:
   error: str = ""
   calls: tuple[dict[str, Any], ...] = ()
   values: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  opening: str = ""
   cut: int = 0
 
 
@@ -162,7 +179,8 @@ def members(content: bytes, path: Any) -> Iterator[bytes]:
 
 def member(lines: Sequence[bytes]) -> bytes:
   """Lines of a step as one gzip member."""
-  return gzip.compress(b"".join(line + b"\n" for line in lines), mtime=0)
+  content = b"".join(line + b"\n" for line in lines)
+  return gzip.compress(content, compresslevel=6, mtime=0)
 
 
 def encode(group: Group) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from grpo_jax.training import escapes, hosts
 
 # Steps in a row: one may be the fault of a machine that was busy.
 PATIENCE = 3
+_NUM_SHOWN = 3  # Messages of a step that are logged.
 
 
 class Complaints:
@@ -38,6 +39,11 @@ class Complaints:
   def commonest(self) -> str:
     """The message that was heard most often; empty if there was none."""
     return next((text for text, _ in self._counts.most_common(1)), "")
+
+
+def some(messages: Mapping[int, str]) -> list[str]:
+  """The messages of a few rows, with their numbers."""
+  return [f"row {row}: {text}" for row, text in messages.items()][:_NUM_SHOWN]
 
 
 class Patience:

@@ -52,6 +52,8 @@ class Environment:
     state_id: None, or (state) -> [] int32: number of the state before the next
       action, the same for the same state of the same problem; it groups visits
       (GAGPO, GiGPO).
+    dummy: What is observed after an action that an interceptor has blocked;
+      empty without one.
   """
 
   max_turns: int
@@ -63,6 +65,7 @@ class Environment:
   scores: Callable[[PyTree], dict[str, jax.Array]]
   action_len: Callable[[PyTree], jax.Array] | None = None
   state_id: Callable[[PyTree], jax.Array] | None = None
+  dummy: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

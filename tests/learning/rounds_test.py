@@ -349,7 +349,7 @@ class _OnHost:
 
   def ask_host(self, batch, rollout, evaluates=False):
     scored = self.score(batch.prompts, rollout)
-    return jax.device_get(scored), {"raised": 1}, []
+    return jax.device_get(scored), {"raised": 1}, {}
 
   def texts(self, tokens, mask):
     return [str(row[m].tolist()) for row, m in zip(tokens, mask, strict=True)]

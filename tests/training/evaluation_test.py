@@ -72,6 +72,7 @@ def test_a_completion_that_was_cut_off_does_not_vote():
     completion_mask=np.ones((4, 1), bool),
     written=np.ones((4, 1), bool),
     terminated=np.array([True, False, True, False]),
+    observed=None,
   )
   verdict = types.SimpleNamespace(
     rewards=np.zeros(4),

@@ -54,6 +54,8 @@ MAY_BE_ZERO = {
   "checkpoint.every",
   "log.samples_every",
   "log.num_samples",
+  "log.traces_every",
+  "log.trace_groups",
   "required_accuracy",
   "rewards.weights",
   "rewards.max_unscored",

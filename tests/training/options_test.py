@@ -396,7 +396,7 @@ def test_remax_on_the_host_is_remax_in_the_program():
     def ask_host(self, batch, rollout):
       components = jax.device_get(jax.jit(even_tokens)(batch.prompts, rollout))
       nothing = np.zeros(len(rollout.tokens), bool)
-      return judges.Said(components, failed=nothing), {}, []
+      return judges.Said(components, failed=nothing), {}, {}
 
   made, parts = _rl_parts(_rl_setting("remax", task_options={"length": 2}))
   in_graph, on_host = (

@@ -46,7 +46,7 @@ JUDGE = judges.Sum(
 def _count_tokens(batch, rollout):
   scored = tiny.count_token(batch.prompts, rollout)
   said = judges.Said(scored.components, ~scored.valid)
-  return jax.device_get(said), {}, []
+  return jax.device_get(said), {}, {}
 
 
 class OnHost:

@@ -1,0 +1,343 @@
+"""Chooses the groups of a step that are traced, and writes them.
+
+A step is traced while its state is there: the host waits for it, and runs the
+new policy over its rows before the next step takes the state. So a traced step
+costs a forward pass over its rows and a pause, and no other step costs
+anything. The step's own program is the same whatever is traced.
+
+What a step may write is its part of `config.log.traces_max_mib`: what is left
+of it, over the steps and evaluations that are still to be traced. All of this
+is a function of the config and of what was written before, so a run that was
+killed writes what it would have written.
+
+Phases whose completions come with the data have no traces, since nothing in
+them was written by the policy. In those that train no policy, as where a reward
+model learns, tokens have no numbers of after the update.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from grpo_jax.learning import after as after_lib
+from grpo_jax.learning.written import Written
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import (
+  drivers,
+  hosts,
+  rows,
+  sharding,
+  trace_rows,
+  trace_rules,
+  traces,
+)
+from grpo_jax.training import run as run_lib
+from grpo_jax.types import TrainState
+
+_MIB = 2**20
+
+
+def is_traced(config: config_lib.RunConfig, name: str, done: int) -> bool:
+  """Whether step `done` of a phase is traced if nothing happens."""
+  phase = config.section(name)
+  every = config.log.traces_every
+  if not every or not phase.plays:
+    return False
+  return done == 1 or run_lib.due(every, done, phase.steps)
+
+
+class Tracer:
+  """Traces the steps of one phase of a run."""
+
+  def __init__(self, run: run_lib.Run, index: int):
+    """Compiles nothing yet.
+
+    Args:
+      run: The run.
+      index: Of the phase.
+    """
+    self._run = run
+    self._name = run.config.phases[index]
+    self._parts = run.phases[index].parts
+    mesh = run.mesh
+    self._after = jax.jit(
+      functools.partial(_after, parts=self._parts),
+      out_shardings=(sharding.by_rows(mesh), sharding.replicated(mesh)),
+    )
+    self._heads = jax.jit(_heads, out_shardings=sharding.replicated(mesh))
+
+  def write(
+    self,
+    step: int,
+    outcome: drivers.Outcome,
+    is_current: bool = True,
+    is_alarm: bool = False,
+  ) -> None:
+    """Writes groups of a step.
+
+    Args:
+      step: Over all phases.
+      outcome: Of the step.
+      is_current: Whether the state of the run is the one after this step;
+        otherwise tokens have no numbers of after the update.
+      is_alarm: Whether it has raised an alarm.
+    """
+    assert outcome.written is not None
+    log = self._run.config.log
+    with jax.transfer_guard("allow"):
+      written = outcome.written()
+      found, heads = self._looked_at(written, is_current)
+      size = len(heads["reward"]) // self._num_prompts
+      chosen = trace_rules.choose(
+        trace_rules.Numbers(
+          heads["reward"], heads["scored"], heads.get("clipped")
+        ),
+        size,
+        log.trace_groups,
+        self._named(outcome, heads["prompt_id"][::size].tolist()),
+        (self._run.config.seed, step),
+        is_alarm,
+      )
+      groups = self._groups(step, outcome, written, found, chosen, heads)
+    if hosts.is_main():
+      _write(self._run, groups, step, 1)
+
+  def group(
+    self, step: int, outcome: drivers.Outcome, prompt_id: int
+  ) -> traces.Group | None:
+    """The group of a prompt in a step whose state the run has now.
+
+    Returns:
+      None if the step has no such prompt.
+    """
+    assert outcome.written is not None
+    with jax.transfer_guard("allow"):
+      written = outcome.written()
+      found, heads = self._looked_at(written, is_current=True)
+      size = len(heads["reward"]) // self._num_prompts
+      ids = heads["prompt_id"][::size].tolist()
+      if prompt_id not in ids:
+        return None
+      chosen: dict[int, tuple[str, ...]] = {ids.index(prompt_id): ()}
+      (made,) = self._groups(step, outcome, written, found, chosen, heads)
+      return made
+
+  @property
+  def _num_prompts(self) -> int:
+    return self._run.config.section(self._name).num_prompts
+
+  def _looked_at(
+    self, written: Written, is_current: bool
+  ) -> tuple[after_lib.After | None, dict[str, np.ndarray]]:
+    """What a pass says of the rows, and what rules read of them."""
+    found = None
+    if is_current:
+      found, heads = self._after(self._run.state, written)
+    else:
+      heads = self._heads(written, None)
+    return found, jax.device_get(heads)
+
+  def _named(self, outcome: drivers.Outcome, ids: Sequence[int]) -> list[int]:
+    """The groups of prompts that the config names."""
+    names = self._run.config.log.trace_prompts
+    if not names:
+      return []
+    found = [
+      prompt_id
+      for prompt_id, (number, record) in _fed(outcome).items()
+      if trace_rules.is_named(names, number, self._text(record))
+    ]
+    everywhere = {x for part in hosts.gather(found) for x in part}
+    return [at for at, prompt_id in enumerate(ids) if prompt_id in everywhere]
+
+  def _text(self, record: dict) -> str:
+    return self._run.problem.prompt_texts([record])[0]
+
+  def _groups(
+    self,
+    step: int,
+    outcome: drivers.Outcome,
+    written: Written,
+    found: after_lib.After | None,
+    chosen: dict[int, tuple[str, ...]],
+    heads: dict[str, np.ndarray],
+  ) -> list[traces.Group]:
+    """The chosen groups; every process calls this, and gets all of them."""
+    size = len(heads["reward"]) // self._num_prompts
+    logp, clipped = (None, None) if found is None else found
+    arrays = trace_rows.read_arrays(written, logp, clipped)
+    fetched = [
+      rows.take(
+        self._run.mesh, arrays, np.arange(number * size, (number + 1) * size)
+      )
+      for number in chosen
+    ]
+    ids = [int(heads["prompt_id"][number * size]) for number in chosen]
+    told = self._told(outcome, ids)
+    return [
+      traces.Group(
+        step=step,
+        phase=self._name,
+        split="train",
+        prompt_id=prompt_id,
+        record=told[prompt_id][0],
+        prompt=told[prompt_id][1],
+        chosen=rules,
+        rows=trace_rows.make_rows(
+          self._run.problem, one, number * size, dict(told[prompt_id][2])
+        ),
+      )
+      for (number, rules), one, prompt_id in zip(
+        chosen.items(), fetched, ids, strict=True
+      )
+    ]
+
+  def _told(
+    self, outcome: drivers.Outcome, ids: Sequence[int]
+  ) -> dict[int, tuple[int, str, list]]:
+    """Record, text and errors of prompts, from the processes that know them."""
+    fed = _fed(outcome)
+    own = [
+      [prompt_id, fed[prompt_id][0], self._text(fed[prompt_id][1])]
+      for prompt_id in ids
+      if prompt_id in fed
+    ]
+    errors = [
+      [prompt_id, place, text]
+      for (prompt_id, place), text in outcome.errors.items()
+      if prompt_id in ids
+    ]
+    found: dict[int, tuple[int, str, list]] = {}
+    everyone = hosts.gather([own, errors])
+    for records, _ in everyone:
+      for prompt_id, number, text in records:
+        found[prompt_id] = (number, text, [])
+    for _, messages in everyone:
+      for prompt_id, place, text in messages:
+        found[prompt_id][2].append((place, text))
+    return found
+
+
+def _fed(outcome: drivers.Outcome) -> dict[int, tuple[int, dict]]:
+  """Number and record of the prompts that this process feeds, by their id."""
+  batch = outcome.batch
+  assert batch is not None
+  numbers = batch.numbers or [-1] * len(batch.records)
+  ids = batch.prompts.ids.tolist()
+  return dict(zip(ids, zip(numbers, batch.records, strict=True), strict=True))
+
+
+def _after(
+  state: TrainState, written: Written, *, parts: Any
+) -> tuple[after_lib.After | None, dict[str, jax.Array]]:
+  found = after_lib.after_update(state, written, parts=parts)
+  return found, _heads(written, found)
+
+
+def _heads(
+  written: Written, found: after_lib.After | None
+) -> dict[str, jax.Array]:  # each [B]
+  """What rules read of rows."""
+  batch = written.batch
+  scored = batch.valid if batch.is_last is None else batch.valid & batch.is_last
+  heads = {
+    "reward": written.rewards,
+    "scored": scored,
+    "prompt_id": written.prompt_id,
+  }
+  if found is not None and found.clipped is not None:
+    heads["clipped"] = found.clipped.sum(axis=1)
+  return heads
+
+
+def write_evaluation(
+  run: run_lib.Run, name: str, step: int, at_start: bool = False
+) -> None:
+  """Writes some of the held-out prompts of the run's last evaluation.
+
+  Args:
+    run: The run, which has just been evaluated.
+    name: Of the phase.
+    step: Over all phases.
+    at_start: Whether the phase has made no step yet.
+  """
+  log, completions = run.config.log, run.examples
+  if not log.traces_every:
+    return
+  reward = np.array([row.reward for row in completions], np.float32)
+  scored = np.array([row.valid for row in completions])
+  lost = None
+  if run.rewards is not None:
+    lost = np.array([_nan(x) for x in run.rewards], np.float32) - reward
+    lost = np.where(np.isnan(lost), -np.inf, lost)
+  run.rewards = [
+    float(x) if valid else None for x, valid in zip(reward, scored, strict=True)
+  ]
+  if not hosts.is_main():
+    return
+  named = [
+    at
+    for at, row in enumerate(completions)
+    if trace_rules.is_named(log.trace_prompts, at, row.prompt)
+  ]
+  chosen = trace_rules.choose(
+    trace_rules.Numbers(reward, scored, lost=lost),
+    1,
+    log.trace_groups,
+    named,
+    (run.config.seed,),
+  )
+  groups = [
+    trace_rows.of_evaluation(
+      *(run.problem, step, name, at, completions[at], rules)
+    )
+    for at, rules in chosen.items()
+  ]
+  _write(run, groups, step, 2 if at_start else 0)
+
+
+def _nan(x: float | None) -> float:
+  return np.nan if x is None else x
+
+
+def _write(
+  run: run_lib.Run, groups: Sequence[traces.Group], step: int, order: int
+) -> None:
+  """Writes groups, in what is their part of the file."""
+  total = run.config.log.traces_max_mib * _MIB
+  left = max(total - run.log.position()[traces.FILE], 0)
+  size = left // max(num_left(run.config, step, order), 1)
+  if content := trace_rows.bounded(groups, size):
+    run.log.write_traces(content)
+
+
+def num_left(config: config_lib.RunConfig, step: int, order: int) -> int:
+  """How often the run writes traces from a point on, this time included.
+
+  Args:
+    config: Of the run.
+    step: Over all phases.
+    order: 0 for the evaluation after the step, 1 for the step itself, 2 for the
+      evaluation before the first step of the phase that follows.
+  """
+  count = offset = 0
+  for name in config.phases:
+    phase = config.section(name)
+    evaluates = phase.of_kind.evaluates
+    for done in range(max(step - offset, 0), phase.steps + 1):
+      here = [
+        evaluates
+        and done > 0
+        and run_lib.due(config.eval.every, done, phase.steps),
+        done > 0 and is_traced(config, name, done),
+        evaluates and done == 0,
+      ]
+      first = order if offset + done == step else 0
+      count += sum(here[first:])
+    offset += phase.steps
+  return count
