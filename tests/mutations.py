@@ -1220,7 +1220,7 @@ MUTATIONS = [
   Mutation(
     "A log that has lost lines is continued.",
     "grpo_jax/training/metrics_log.py",
-    'if len(kept) < size or (size and not ends):',
+    "if len(kept) < size or (size and not ends):",
     "if size and not content:",
     "tests/training/metrics_log_test.py -k has_lost_lines",
   ),
