@@ -27,8 +27,12 @@ _TEST = [
   *_SEARCH,
   *_RL,
   *_GYM,
+  "ipykernel>=7",
+  "mypy>=1.15",
+  "nbclient>=0.11",
+  "pandas>=2.2",
 ]
-_LINT = ["ruff>=0.12", "mypy>=1.15", "pre-commit>=4"]
+_LINT = ["ruff>=0.12", "pre-commit>=4"]
 
 setuptools.setup(
   name="grpo_jax",
@@ -39,7 +43,9 @@ setuptools.setup(
   packages=setuptools.find_namespace_packages(  # `configs` is files to run.
     include=["grpo_jax*", "experiments*", "configs*"]
   ),
-  package_data={"grpo_jax": ["py.typed", "data/assets/*"]},
+  package_data={
+    "grpo_jax": ["py.typed", "*.pyi", "training/*.pyi", "data/assets/*"]
+  },
   install_requires=[
     "absl-py>=2.1",
     "chex>=0.1.90",

@@ -17,10 +17,9 @@ import tempfile
 from typing import Any
 
 import jax
-import ml_collections
 
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import handle, hosts, loop, named, paths, runs
+from grpo_jax.training import handle, hosts, loop, named, paths, runs, typed
 
 # Beside the package in a checkout, and where pip has installed both.
 _CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
@@ -30,7 +29,7 @@ _FOLDERS: list[tempfile.TemporaryDirectory] = []
 
 def config(
   name: str | os.PathLike, algorithm: Any = None, **settings: Any
-) -> ml_collections.ConfigDict:
+) -> typed.Config:
   """A config of a file, with some settings changed.
 
       config("quickstart", "gspo", **{"rl.steps": 50, "seed": 1})
@@ -95,7 +94,7 @@ def _file(name: str | os.PathLike) -> pathlib.Path:
 
 
 def train(
-  config: ml_collections.ConfigDict, workdir: str | os.PathLike | None = None
+  config: typed.Config, workdir: str | os.PathLike | None = None
 ) -> handle.Run:
   """Runs the phases of a config, or what is left of them.
 
@@ -153,9 +152,7 @@ def load(workdir: str | os.PathLike, step: int | None = None) -> handle.Run:
   return handle.Run(runs.settings_of(folder), folder, opened)
 
 
-def load_checkpoint(
-  config: ml_collections.ConfigDict, checkpoint: str
-) -> handle.Run:
+def load_checkpoint(config: typed.Config, checkpoint: str) -> handle.Run:
   """A Hugging Face checkpoint, to evaluate and to sample from.
 
   Args:

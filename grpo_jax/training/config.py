@@ -21,7 +21,7 @@ import ml_collections
 from ml_collections import config_dict
 
 from grpo_jax import algorithms, objects, ranges
-from grpo_jax.training import kinds
+from grpo_jax.training import kinds, typed
 from grpo_jax.training.reward_settings import RewardsConfig
 from grpo_jax.training.sections import (
   SECTIONS,
@@ -173,7 +173,7 @@ class RunConfig:
     return dataclasses.replace(self, sections={**self.sections, name: changed})
 
 
-def phase_config(kind: str, **fields: Any) -> config_dict.ConfigDict:
+def phase_config(kind: str, **fields: Any) -> typed.Phase:
   """A section of a config for a phase; `config.phases` puts it in its place.
 
   Args:
@@ -190,9 +190,7 @@ def phase_config(kind: str, **fields: Any) -> config_dict.ConfigDict:
   return _as_config_dict(dataclasses.replace(section, **fields))
 
 
-def algorithm_config(
-  name: str | Algorithm, **fields: Any
-) -> config_dict.ConfigDict:
+def algorithm_config(name: str | Algorithm, **fields: Any) -> typed.Algorithm:
   """An algorithm's config as a ConfigDict, with its name.
 
   Args:
@@ -208,9 +206,7 @@ def algorithm_config(
   return _as_config_dict(config, name=algorithms.name_of(name))
 
 
-def default_config(
-  algorithm: str | Algorithm = "grpo",
-) -> config_dict.ConfigDict:
+def default_config(algorithm: str | Algorithm = "grpo") -> typed.Config:
   """Every field of `RunConfig` with its default, and the algorithm's."""
   config = _as_config_dict(RunConfig())
   del config["sections"]

@@ -176,7 +176,7 @@ class Problem:
   def token_texts(self, ids: Sequence[int]) -> tuple[str, ...]:
     """The text of each token; see `traces.texts_of_tokens`."""
     if not hasattr(self.tokenizer, "token_bytes"):  # Of a task.
-      return tuple(self.tokenizer.decode([i]) for i in ids)
+      return tuple(self.tokenizer.exact_text([i]) for i in ids)
     pieces = self.pieces  # A checkpoint may have more ids than its tokenizer.
     return traces.texts_of_tokens(
       [pieces[i] if i < len(pieces) else b"" for i in ids]

@@ -67,14 +67,21 @@ def test_one_process_has_nobody_to_wait_for():
   assert hosts.label() == ""
 
 
-def test_sigterm_is_heard_while_a_run_lasts():
-  before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_are_heard_while_a_run_lasts(number, capfd):
+  before = signal.getsignal(number)
   with hosts.Stop(sharding.make_mesh(1)) as stop:
     assert not stop.look()
-    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(number)
     assert stop.look()
     assert stop.agreed()
-  assert signal.getsignal(signal.SIGTERM) == before
+    assert stop.by == number.name
+    signal.raise_signal(signal.SIGTERM)  # It is asked already.
+    with pytest.raises(KeyboardInterrupt):
+      signal.raise_signal(signal.SIGINT)
+  assert signal.getsignal(number) == before
+  said = capfd.readouterr().err
+  assert ("Ctrl-C again: now" in said) == (number == signal.SIGINT)
 
 
 def test_a_timeout_that_jax_would_not_wait_for_is_refused():

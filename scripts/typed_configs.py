@@ -1,0 +1,146 @@
+"""Writes `grpo_jax/training/typed.pyi`: the settings, for editors and mypy.
+
+    python scripts/typed_configs.py
+
+It is made of the dataclasses of settings and of their docstrings, and a test
+sees that it is what they say.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import pathlib
+import re
+import textwrap
+import typing
+from typing import Any
+
+from grpo_jax import algorithms
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import documented, sections
+
+FILE = (
+  pathlib.Path(__file__).resolve().parents[1] / "grpo_jax/training/typed.pyi"
+)
+_HEAD = '''"""Every setting of a config, for editors and mypy.
+
+`scripts/typed_configs.py` has written this file, from the dataclasses of
+settings and their docstrings. Do not edit it.
+"""
+
+from collections.abc import ItemsView, Iterator, KeysView, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Self
+
+class Group:
+  """A group of settings; `config["name"]` is one whose name is not known."""
+
+  @property
+  def is_locked(self) -> bool: ...
+  def __getitem__(self, name: str) -> Any: ...
+  def __setitem__(self, name: str, value: Any) -> None: ...
+  def __contains__(self, name: str) -> bool: ...
+  def __iter__(self) -> Iterator[str]: ...
+  def __len__(self) -> int: ...
+  def get(self, name: str, default: Any = None) -> Any: ...
+  def items(self) -> ItemsView[str, Any]: ...
+  def keys(self) -> KeysView[str]: ...
+  def update(self, *settings: Mapping[str, Any], **named: Any) -> None: ...
+  def lock(self) -> Self: ...
+  def unlock(self) -> Self: ...
+  def unlocked(self) -> AbstractContextManager[None]: ...
+  def copy_and_resolve_references(self) -> Self: ...
+  def to_dict(self) -> dict[str, Any]: ...
+  def to_json(self) -> str: ...
+'''
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+  """A line of a class: its name, its type as text, what it means."""
+
+  name: str
+  hint: str
+  text: str
+
+
+def stub() -> str:
+  """The whole file."""
+  classes: dict[str, list[Field]] = {}
+  phase = _name(sections.PhaseConfig)
+  run = [
+    field
+    for field in _fields(config_lib.RunConfig, classes)
+    if field.name not in ("sections", "algorithm")
+  ]
+  _fields(sections.PhaseConfig, classes)
+  of_algorithms = {"name": Field("name", "str", "Name of the algorithm.")}
+  for entry in algorithms.ALGORITHMS.values():
+    for field in _fields(entry.config_class, {}):
+      of_algorithms.setdefault(field.name, field)
+  classes["Algorithm"] = list(of_algorithms.values())
+  run += [Field("algorithm", "Algorithm", "Objective of what is drawn.")]
+  run += [Field(name, phase, "A phase.") for name in sections.SECTIONS]
+  classes["Config"] = run
+  return "\n".join(
+    [_HEAD, *(_class(name, fields) for name, fields in classes.items())]
+  )
+
+
+def _name(cls: type) -> str:
+  return cls.__name__.removesuffix("Config")
+
+
+def _fields(cls: type, classes: dict[str, list[Field]]) -> list[Field]:
+  """The fields of a class; those of the groups in it go to `classes`."""
+  hints = typing.get_type_hints(cls)
+  found = []
+  for field in dataclasses.fields(cls):
+    hint = hints[field.name]
+    text = documented.text(cls, field.name)
+    if dataclasses.is_dataclass(hint):
+      _fields(typing.cast(type, hint), classes)
+      found.append(Field(field.name, _name(typing.cast(type, hint)), text))
+      continue
+    shown = _hint(hint)
+    found.append(Field(field.name, shown, text))
+  if cls is not config_lib.RunConfig:
+    classes[_name(cls)] = found
+  return found
+
+
+def _hint(hint: Any) -> str:
+  """A type as it is written; groups with names of the user's own are groups."""
+  if isinstance(hint, type) and not typing.get_args(hint):
+    return hint.__name__
+  if typing.get_origin(hint) is collections.abc.Mapping:
+    return "Group"
+  return re.sub(r"(collections\.abc|typing)\.", "", str(hint))
+
+
+def _class(name: str, fields: list[Field]) -> str:
+  lines = [f"class {name}(Group):"]
+  for field in fields:
+    lines.append(f"  {field.name}: {field.hint}")
+    if field.text:
+      lines += _docstring(field.text)
+  return "\n".join(lines) + "\n"
+
+
+def _docstring(text: str) -> list[str]:
+  escaped = text.replace("\\", "\\\\")
+  if escaped.startswith('"'):
+    escaped = f" {escaped}"
+  return textwrap.wrap(
+    f'"""{escaped}"""',
+    78,
+    initial_indent="  ",
+    subsequent_indent="  ",
+    break_long_words=False,
+    break_on_hyphens=False,
+  )
+
+
+if __name__ == "__main__":
+  FILE.write_text(stub(), encoding="utf-8")
