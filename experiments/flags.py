@@ -368,7 +368,7 @@ def _override_problem(
   if problem := named.complaint(config, name, _spelled):
     return f"{given}: {problem}"
   *groups, last = name.split(".")
-  parent = named.at(config, ".".join(groups)) if groups else config
+  parent = named.at(config, ".".join(groups))
   kind = parent.get_type(last)
   if kind in _PARSERS and value is not None:
     parser, needed = _PARSERS[kind]

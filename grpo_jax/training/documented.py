@@ -14,6 +14,12 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ml_collections import config_dict
+
+from grpo_jax import algorithms
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import named, sections
+
 _ENTRY = re.compile(r"(\w+(?:, \w+)*): (.*)")
 
 
@@ -23,15 +29,20 @@ class Setting:
 
   Attributes:
     name: As "rl.optimizer.b1".
-    hint: Its type.
+    value: Its value in a config.
     default: Its value where nothing is said.
-    text: What it means; empty if its class does not say.
+    text: What it means.
   """
 
   name: str
-  hint: Any
+  value: Any
   default: Any
   text: str
+
+  @property
+  def is_changed(self) -> bool:
+    """Whether the value is another one than the default."""
+    return self.value != self.default
 
 
 @functools.cache
@@ -56,21 +67,62 @@ def attributes(cls: type) -> Mapping[str, str]:
 
 
 def text(cls: type, field: str) -> str:
-  """What a class, or the nearest one that it derives from, says of a field."""
-  return next(
-    (found[field] for c in cls.__mro__ if field in (found := attributes(c))), ""
-  )
+  """What a class, or the nearest one that it derives from, says of a field.
+
+  Where none says anything: which file has the equation that it is part of.
+  """
+  for base in cls.__mro__:
+    if field in (found := attributes(base)):
+      return found[field]
+  (owner,) = [c for c in cls.__mro__ if field in c.__dict__][-1:]
+  path = owner.__module__.replace(".", "/")
+  return f"See the equation in {path}.py."
 
 
-def of_class(cls: type, prefix: str = "") -> Iterator[Setting]:
-  """The settings of a class and of the groups in it, in their order."""
-  hints = typing.get_type_hints(cls)
-  default = cls()
-  for field in dataclasses.fields(cls):
-    value = getattr(default, field.name)
-    if dataclasses.is_dataclass(hints[field.name]):
-      yield from of_class(hints[field.name], f"{prefix}{field.name}.")
-      continue
-    yield Setting(
-      f"{prefix}{field.name}", hints[field.name], value, text(cls, field.name)
+def of_config(config: config_dict.ConfigDict) -> Iterator[Setting]:
+  """The settings of a config, group by group.
+
+  The default of a phase that not every config has is that of its kind.
+
+  Raises:
+    KeyError: The config has a setting that there is not, or no algorithm.
+  """
+  name = config.algorithm.name
+  default = config_lib.default_config(name)
+  phases = config_lib.section_names(config)
+  for phase in phases:
+    if phase not in default:
+      default[phase] = config_lib.phase_config(config[phase].kind)
+  for group, cls in (
+    ("", config_lib.RunConfig),
+    ("algorithm", algorithms.get_algorithm(name).config_class),
+    *((phase, sections.PhaseConfig) for phase in phases),
+  ):
+    yield from _settings(
+      cls, named.at(config, group), named.at(default, group), group
     )
+
+
+def _settings(
+  cls: type, config: Any, default: Any, where: str
+) -> Iterator[Setting]:
+  """The settings of a group and of those in it."""
+  hints = typing.get_type_hints(cls)
+  prefix = f"{where}." if where else ""
+  for field in dataclasses.fields(cls):
+    if field.name in ("sections", "algorithm"):
+      continue  # Groups of their own.
+    hint, name = hints[field.name], f"{prefix}{field.name}"
+    if dataclasses.is_dataclass(hint):
+      yield from _settings(
+        typing.cast(type, hint), config[field.name], default[field.name], name
+      )
+      continue
+    value, usual = (_plain(x.get(field.name)) for x in (config, default))
+    yield Setting(name, value, usual, text(cls, field.name))
+
+
+def _plain(value: Any) -> Any:
+  """A setting as Python has it."""
+  is_group = isinstance(value, config_dict.ConfigDict)
+  return value.to_dict() if is_group else value

@@ -70,7 +70,7 @@ def load(path: str, *arguments: Any) -> config_dict.ConfigDict:
 def at(config: config_dict.ConfigDict, name: str) -> Any:
   """The setting or the group of this name; an empty group where none is."""
   node: Any = config
-  for part in name.split("."):
+  for part in name.split(".") if name else ():
     node = node.get(part, {})
   return node
 
@@ -155,7 +155,7 @@ def apply(config: config_dict.ConfigDict, given: Mapping[str, Any]) -> None:
     if problem := complaint(config, name, lambda name: name):
       raise KeyError(f"{said}{problem}")
     *groups, last = name.split(".")
-    parent = at(config, ".".join(groups)) if groups else config
+    parent = at(config, ".".join(groups))
     if name in FREE_GROUPS:
       if not isinstance(value, Mapping):
         raise TypeError(

@@ -558,37 +558,69 @@ class Algorithm(Group):
   log_ratio_clamp: float
   """Largest |log ratio|, nats, so that exp cannot overflow."""
   ratio_min: float
+  """See the equation in grpo_jax/algorithms/cispo.py."""
   ratio_max: float
+  """See the equation in grpo_jax/algorithms/cispo.py."""
   tau_positive: float
+  """See the equation in grpo_jax/algorithms/sapo.py."""
   tau_negative: float
+  """See the equation in grpo_jax/algorithms/sapo.py."""
   k_positive: float
+  """See the equation in grpo_jax/algorithms/vespo.py."""
   lambda_positive: float
+  """See the equation in grpo_jax/algorithms/vespo.py."""
   k_negative: float
+  """See the equation in grpo_jax/algorithms/vespo.py."""
   lambda_negative: float
+  """See the equation in grpo_jax/algorithms/vespo.py."""
   length_corrected: bool
+  """See the equation in grpo_jax/algorithms/tic_grpo.py."""
   rho: float
+  """See the equation in grpo_jax/algorithms/lambda_grpo.py."""
   learn_lambda: bool
+  """See the equation in grpo_jax/algorithms/lambda_grpo.py."""
   cov_low: float
+  """See the equation in grpo_jax/algorithms/clip_cov.py."""
   cov_high: float
+  """See the equation in grpo_jax/algorithms/clip_cov.py."""
   cov_fraction: float
+  """See the equation in grpo_jax/algorithms/clip_cov.py."""
   cov_kl_coef: float
+  """See the equation in grpo_jax/algorithms/kl_cov.py."""
   factor_min: float
+  """See the equation in grpo_jax/algorithms/edge_grpo.py."""
   factor_max: float
+  """See the equation in grpo_jax/algorithms/edge_grpo.py."""
   alpha1: float
+  """See the equation in grpo_jax/algorithms/gtpo.py."""
   alpha2: float
+  """See the equation in grpo_jax/algorithms/gtpo.py."""
   normalization: str
+  """See the equation in grpo_jax/algorithms/gtpo.py."""
   batch_eps: float
+  """See the equation in grpo_jax/algorithms/gdpo.py."""
   num_kept: int
+  """See the equation in grpo_jax/algorithms/gfpo.py."""
   metric: str
+  """See the equation in grpo_jax/algorithms/gfpo.py."""
   dpo_coef: float
+  """See the equation in grpo_jax/algorithms/two_grpo_dpo.py."""
   beta: float
+  """See the equation in grpo_jax/algorithms/two_grpo_dpo.py."""
   kind: str
+  """See the equation in grpo_jax/algorithms/dpo.py."""
   label_smoothing: float
+  """See the equation in grpo_jax/algorithms/dpo.py."""
   f_divergence: str
+  """See the equation in grpo_jax/algorithms/dpo.py."""
   baseline_decay: float
+  """See the equation in grpo_jax/algorithms/reinforce.py."""
   gamma: float
+  """See the equation in grpo_jax/algorithms/reinforce_pp.py."""
   normalizer: float
+  """See the equation in grpo_jax/algorithms/gpg.py."""
   zero_tail: bool
+  """See the equation in grpo_jax/algorithms/otb.py."""
   lam: float
   """λ of the policy's advantages, in [0, 1]."""
   lam_critic: float
@@ -607,12 +639,19 @@ class Algorithm(Group):
   """The critic's error is not made smaller by moving a value further than
   this from where it was; 0 for no clip."""
   weight: str
+  """See the equation in grpo_jax/algorithms/compaction_rl.py."""
   omega: float
+  """See the equation in grpo_jax/algorithms/gigpo.py."""
   normalize: bool
+  """See the equation in grpo_jax/algorithms/gigpo.py."""
   teacher_clamp: float
+  """See the equation in grpo_jax/algorithms/opd_token.py."""
   topk: int
+  """See the equation in grpo_jax/algorithms/opd_topk.py."""
   margin: float
+  """See the equation in grpo_jax/algorithms/bradley_terry.py."""
   center_coef: float
+  """See the equation in grpo_jax/algorithms/bradley_terry.py."""
 
 class Config(Group):
   seed: int

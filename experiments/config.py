@@ -1,0 +1,86 @@
+r"""Prints the settings of a config, with what they mean.
+
+    python -m experiments.config --config=configs/quickstart.py
+    python -m experiments.config --config=configs/quickstart.py:gspo --changed
+    python -m experiments.config --config=configs/quickstart.py --search=kl \
+        --config.algorithm.kl_coef=0.1
+
+A setting is changed by --config.NAME=VALUE, here and in every program, or in
+Python by config.NAME = VALUE. The default is that of the library, for the
+algorithm of the config; what a config has instead is marked with *.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from absl import flags
+
+from experiments import flags as flags_lib
+from grpo_jax.training import documented, escapes
+
+_CONFIG = flags_lib.define_config()
+_CHANGED = flags.DEFINE_bool(
+  "changed", False, "Only settings that are not at their defaults."
+)
+_SEARCH = flags.DEFINE_string(
+  "search", "", "Only settings with this in their names or descriptions."
+)
+_COLUMNS = 80
+_NAME, _VALUE = 38, 20  # Columns.
+
+
+def main(argv: Sequence[str]) -> int:
+  """Prints the table; exit status 1 if there is nothing in it."""
+  del argv
+  every = list(documented.of_config(_CONFIG.value))
+  chosen = [
+    setting
+    for setting in every
+    if (setting.is_changed or not _CHANGED.value)
+    and _SEARCH.value.lower() in f"{setting.name} {setting.text}".lower()
+  ]
+  for line in table(chosen):
+    print(line)
+  print(f"{len(chosen)} of {len(every)} settings.")
+  return int(not chosen)
+
+
+def table(settings: Iterable[documented.Setting]) -> list[str]:
+  """The settings in lines of at most 80 columns, but for long names."""
+  lines = [_row("setting", "value", "default").rstrip(), "─" * _COLUMNS]
+  for one in settings:
+    mark = "* " if one.is_changed else "  "
+    lines.append(_row(mark + one.name, _shown(one.value), _shown(one.default)))
+    lines += textwrap.wrap(
+      one.text,
+      _COLUMNS,
+      initial_indent="      ",
+      subsequent_indent="      ",
+      break_on_hyphens=False,
+    )
+  return lines
+
+
+def _row(name: str, value: str, default: str) -> str:
+  """Three columns; what does not fit goes on below."""
+  columns = [
+    [name],
+    textwrap.wrap(value, _VALUE - 1) or [""],
+    textwrap.wrap(default, _COLUMNS - _NAME - _VALUE) or [""],
+  ]
+  height = max(map(len, columns))
+  cells = [column + [""] * (height - len(column)) for column in columns]
+  return "\n".join(
+    f"{a:<{_NAME}}{b:<{_VALUE}}{c}".rstrip()
+    for a, b, c in zip(*cells, strict=True)
+  )
+
+
+def _shown(value: object) -> str:
+  return escapes.escaped(repr(value))
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)
