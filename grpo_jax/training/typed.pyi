@@ -89,7 +89,8 @@ class Data(Group):
   """ "task" (synthetic, `tasks/`), "tfds", "jsonl", "text" (prompts alone) or
   "reasoning_gym"."""
   name: str
-  """Task name, or TFDS dataset name ("gsm8k")."""
+  """Task name, or the import path of a task ("my_pkg.tasks:make"), or TFDS
+  dataset name ("gsm8k")."""
   task_options: Group
   """Options of the task (`tasks/<name>.py`)."""
   train_path: str
@@ -374,6 +375,19 @@ class Log(Group):
   """Steps between sampled texts in samples.jsonl; 0: none."""
   num_samples: int
   """Rows each time."""
+  traces_every: int
+  """Steps between groups of completions in traces.jsonl.gz, token by token,
+  of which each evaluation has some too; 0: none. The first and the last step
+  of a phase are among them."""
+  trace_groups: int
+  """Groups each time at most, beside those of `trace_prompts`; and as many
+  prompts of each evaluation."""
+  trace_prompts: tuple[str, ...]
+  """Prompts that are always among them when they come: numbers of their
+  records, or texts that they contain."""
+  traces_max_mib: int
+  """Most MiB of that file. Each time gets an equal part of what is left;
+  groups that do not fit are left out, and rows are cut."""
 
 class Hosts(Group):
   timeout_s: float
