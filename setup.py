@@ -44,7 +44,8 @@ setuptools.setup(
     include=["grpo_jax*", "experiments*", "configs*"]
   ),
   package_data={
-    "grpo_jax": ["py.typed", "*.pyi", "training/*.pyi", "data/assets/*"]
+    "grpo_jax": ["py.typed", "*.pyi", "training/*.pyi", "data/assets/*"],
+    "experiments.traces": ["*.html", "*.css", "*.js"],
   },
   install_requires=[
     "absl-py>=2.1",

@@ -20,6 +20,49 @@ class Mutation(NamedTuple):
 
 
 MUTATIONS = [
+  # --- traces as a page -------------------------------------------------------
+  Mutation(
+    "A text can end the script tag that holds the data of a page.",
+    "experiments/traces/page.py",
+    'for character in "<\\u2028\\u2029":',
+    'for character in "\\u2028\\u2029":',
+    "tests/experiments/traces/page_test.py -k nothing_embedded",
+  ),
+  Mutation(
+    "Numbers left out of a page are those of the end of the run.",
+    "experiments/traces/pack.py",
+    "return np.floor((at + 1) * share) > np.floor(at * share)",
+    "return at < number * share",
+    "tests/experiments/traces/page_test.py -k pages_fit",
+  ),
+  Mutation(
+    "A page may be larger than it is asked to be.",
+    "experiments/traces/pack.py",
+    "if _size(packed) <= max_bytes:",
+    "if _size(packed) <= 2 * max_bytes:",
+    "tests/experiments/traces/page_test.py -k pages_fit",
+  ),
+  Mutation(
+    "A bonus for the format counts as a reward for wrong completions.",
+    "experiments/traces/filters.py",
+    "return row.reward > _mean(rewards)",
+    "return row.reward > 0.0",
+    "tests/experiments/traces/filters_test.py -k wrong_but_rewarded",
+  ),
+  Mutation(
+    "A prompt is compared with its best time instead of its last one.",
+    "experiments/traces/filters.py",
+    "before[key(group)] = value",
+    "before[key(group)] = max(value, before.get(key(group), 0.0))",
+    "tests/experiments/traces/filters_test.py -k loop_over_pairs",
+  ),
+  Mutation(
+    "A completion is printed to the terminal as it is.",
+    "experiments/traces/terminal.py",
+    "      escapes.escaped(line),",
+    "      line,",
+    "tests/experiments/traces/terminal_test.py -k acts_upon_it",
+  ),
   # --- ops --------------------------------------------------------------------
   Mutation(
     "The variance that whitens is the population's.",

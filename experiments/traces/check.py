@@ -1,0 +1,292 @@
+"""Looks at pages in a browser: attacks, exact numbers, filters, keys, load.
+
+    python -m experiments.traces.check --pictures=/tmp/pictures
+
+Needs Chromium on the PATH. The runs are made for it: texts that would run, end
+the page, turn its writing round or flood it; and 50 000 completions. Prints one
+line for each check. Exit status: 0 if all hold, 1 if one does not.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import tempfile
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from absl import flags
+
+from experiments import flags as flags_lib
+from experiments.traces import attacks, filters, page, source, terminal
+from experiments.traces.chromium import Browser
+
+_PICTURES = flags.DEFINE_string(
+  "pictures", None, "Folder for pictures on desktop, phone and in the dark."
+)
+_ROWS = flags.DEFINE_integer("rows", 50_000, "Completions of the long log.", 8)
+
+Check = tuple[str, bool, str]  # What should hold, whether it does, a detail.
+_PAGE_BYTES = 5_000_000
+_LOAD_SECONDS = 5.0
+
+
+def main(argv: Sequence[str]) -> int:
+  """Makes the pages, opens them, and says what holds."""
+  del argv
+  failed = 0
+  with tempfile.TemporaryDirectory() as name, Browser() as browser:
+    for found in (
+      _attacked(browser, pathlib.Path(name)),
+      _asked(browser, pathlib.Path(name)),
+      _flooded(browser, pathlib.Path(name), _ROWS.value),
+      _complaints(browser),
+    ):
+      for what, holds, detail in found:
+        failed += not holds
+        print(f"{'ok' if holds else 'FAIL':<5}{what:<50} {detail}", flush=True)
+  print(f"{failed} failed")
+  return int(failed > 0)
+
+
+def _open(
+  browser: Browser,
+  folder: pathlib.Path,
+  runs: Sequence[source.Run],
+  max_bytes: int = _PAGE_BYTES,
+) -> tuple[float, int]:
+  """Writes and opens a page; seconds and bytes."""
+  path = folder / "page.html"
+  content = page.write(runs, max_bytes).encode()
+  path.write_bytes(content)
+  return browser.open(path), len(content)
+
+
+def _attacked(browser: Browser, folder: pathlib.Path) -> Iterator[Check]:
+  """Texts that attack the page, in every place that shows text."""
+  browser.size(1280, 860)
+  run = attacks.run()
+  _open(browser, folder, [run])
+  elements = "document.querySelectorAll('script, img, iframe, a, b > b').length"
+  before = browser.value(elements)
+  for group in range(len(run.groups)):
+    browser.value(
+      f"app.select(app.runs[0].groups[{group}],"
+      f" app.runs[0].groups[{group}].first)"
+    )
+    for key in "ncdn":
+      browser.press(key)
+  yield "no text has become markup", browser.value(elements) == before, ""
+  ran = browser.value("window.attacked === undefined")
+  yield "no text has run", ran and not browser.dialogs, str(browser.dialogs)
+  hidden = browser.value(
+    "[...document.documentElement.textContent.matchAll("
+    r"/[\u202a-\u202e\u2066-\u2069\u200b-\u200f\u061c\ufeff\u0000-\u0008\u001b]"
+    "/gu)].length"
+  )
+  yield "nothing that turns or hides text is in the page", hidden == 0, ""
+  yield from _shown(browser, run)
+  yield from _long_row(browser, run)
+  yield from _guarded(browser)
+
+
+def _shown(browser: Browser, run: source.Run) -> Iterator[Check]:
+  """Each text is there, character for character, with escapes for some."""
+  wrong = 0
+  for number, group in enumerate(run.groups):
+    for place, row in enumerate(group.rows):
+      if len(row.text) > 1000:
+        continue
+      shown = browser.value(
+        f"(() => {{ const group = app.runs[0].groups[{number}];"
+        f" app.select(group, group.first + {place});"
+        " const box = document.querySelector('.completion .text')"
+        ".cloneNode(true); box.querySelectorAll('.escape, .label, .more')"
+        ".forEach((x) => x.remove()); return box.textContent; })()"
+      )
+      shown = attacks.without_marks(shown)
+      wrong += shown != attacks.without_hidden(row.text)
+  yield "every text is shown", wrong == 0, f"{wrong} differ"
+
+
+def _long_row(browser: Browser, run: source.Run) -> Iterator[Check]:
+  number = next(
+    i for i, x in enumerate(run.groups) if len(x.rows[0].text) > 1e6
+  )
+  browser.value(
+    f"app.select(app.runs[0].groups[{number}],"
+    f" app.runs[0].groups[{number}].first)"
+  )
+  size = "document.querySelector('.completion .text').textContent.length"
+  short = browser.value(size)
+  browser.value("document.querySelector('.completion .more').click()")
+  longer = browser.value(size)
+  yield (
+    "1 MB is cut, and more is shown",
+    short < 30_000 < longer,
+    (f"{short}, then {longer} characters"),
+  )
+  wide = browser.value("document.documentElement.scrollWidth")
+  yield "no text makes the page wider", wide <= 1280, f"{wide} pixels"
+
+
+def _guarded(browser: Browser) -> Iterator[Check]:
+  """Even with a mistake in the scripts the browser would not obey."""
+  known = len(browser.messages)
+  for what, code in (
+    (
+      "markup made of strings is refused",
+      "(() => { try { document.createElement('p').innerHTML = '<i>x</i>';"
+      " return false; } catch { return true; } })()",
+    ),
+    (
+      "a script that is added does not run",
+      "(() => { try { const x = document.createElement('script');"
+      " x.append('window.attacked = 1'); document.body.append(x); x.remove();"
+      " } catch {} return window.attacked === undefined; })()",
+    ),
+    (
+      "no address can be asked",
+      "fetch('https://example.org/').then(() => false, () => true)",
+    ),
+    (
+      "no picture is loaded",
+      "new Promise((done) => { const x = new Image(); x.onerror = () =>"
+      " done(true); x.onload = () => done(false);"
+      " x.src = 'data:image/gif;base64,R0lGODlhAQABAAAAACw='; })",
+    ),
+  ):
+    yield what, browser.value(code) is True, ""
+  del browser.messages[known:]  # They were asked for.
+  browser.requests = [x for x in browser.requests if x.startswith("file:")]
+
+
+def _asked(browser: Browser, folder: pathlib.Path) -> Iterator[Check]:
+  """Filters, search, numbers, keys and two runs."""
+  runs = [attacks.plain_run("one", 0), attacks.plain_run("two", 1)]
+  _open(browser, folder, runs)
+  run = runs[0]
+  questions = [
+    *(
+      (x.name, f"{{flags: {1 << i}}}", terminal.Question((x.name,)))
+      for i, x in enumerate(filters.FILTERS)
+    ),
+    ("search", "{search: 'THE 7'}", terminal.Question(search="THE 7")),
+    ("since", "{since: '20'}", terminal.Question(since=20)),
+    ("split", "{split: 'eval'}", terminal.Question(split="eval")),
+  ]
+  for name, patch, question in questions:
+    browser.value("app.clear()")
+    browser.value(f"app.change({patch})")
+    found = browser.value("app.found.map((x) => x.rows.length)")
+    wanted = [len(rows) for _, rows in terminal.matches(run, question)]
+    yield f"{name}: as in the terminal", found == wanted, f"{sum(wanted)} rows"
+  browser.value("app.clear()")
+  yield from _numbers(browser, run)
+  yield from _keys(browser)
+  browser.press("o")
+  panes = browser.value("document.querySelectorAll('.pane').length")
+  yield "two runs are side by side", panes == 2, f"{panes} panes"
+  yield from _looked_at(browser)
+
+
+def _numbers(browser: Browser, run: source.Run) -> Iterator[Check]:
+  """The card's numbers are those of the run, to the last bit of float32."""
+  browser.value(
+    "app.select(app.runs[0].groups[0], app.runs[0].groups[0].first)"
+  )
+  row = run.groups[0].rows[0]
+  wrong = 0
+  for at in range(len(row.tokens)):
+    browser.value(f"document.querySelectorAll('.token[data-at]')[{at}].focus()")
+    card = browser.value(
+      "Object.fromEntries([...document.querySelectorAll('#card dt')].map("
+      "(x) => [x.textContent, x.nextSibling.textContent]))"
+    )
+    for name, values in row.values.items():
+      label = browser.value(f"COLOURS['{name}'] || '{name}'")
+      if values.dtype == np.float32:
+        wrong += np.float32(card[label]) != values[at]
+        wrong += len(card[label]) > len(np.format_float_scientific(values[at]))
+  yield "numbers are exact and short", wrong == 0, f"{wrong} are not"
+
+
+def _keys(browser: Browser) -> Iterator[Check]:
+  at = "app.found.findIndex((x) => x.group === app.state.group)"
+  seen = [browser.value(at)]
+  for key in "jjk":
+    browser.press(key)
+    seen.append(browser.value(at))
+  yield "j and k move", seen == [0, 1, 2, 1], str(seen)
+  browser.press("?")
+  yield "? explains", browser.value("document.querySelector('dialog').open"), ""
+  browser.press("Escape")
+  browser.press("e")
+  browser.press("ArrowRight")
+  at = browser.value("document.activeElement.dataset.at")
+  yield "e and arrows reach tokens", at == "1", f"token {at}"
+  browser.press("/")
+  name = browser.value("document.activeElement.id")
+  yield "/ searches", name == "search", name
+  browser.press("Escape")
+
+
+def _looked_at(browser: Browser) -> Iterator[Check]:
+  """Widths and themes; pictures, where they are asked for."""
+  for name, width, theme in (
+    ("desktop", 1280, "light"),
+    ("dark", 1280, "dark"),
+    ("phone", 400, "light"),
+  ):
+    browser.size(width, 860)
+    browser.theme(theme)
+    browser.value("document.activeElement.blur(); window.scrollTo(0, 0)")
+    wide = browser.value("document.documentElement.scrollWidth")
+    yield f"{name}: nothing is beside the page", wide <= width, f"{wide} px"
+    worst = browser.value(attacks.CONTRAST)
+    yield f"{name}: contrast is 4.5 or more", worst >= 4.5, f"{worst:.2f}"
+    if _PICTURES.value:
+      folder = pathlib.Path(_PICTURES.value)
+      folder.mkdir(parents=True, exist_ok=True)
+      browser.picture(folder / f"{name}.png")
+      browser.value("document.querySelector('main').scrollIntoView()")
+      browser.picture(folder / f"{name}_below.png")
+  browser.size(1280, 860)
+  browser.theme("light")
+
+
+def _flooded(
+  browser: Browser, folder: pathlib.Path, rows: int
+) -> Iterator[Check]:
+  """A long log: bytes, seconds, and what is in the page at a time."""
+  what, run = f"{rows} rows", attacks.long_run(rows)
+  for max_bytes in (_PAGE_BYTES, 10 * _PAGE_BYTES):
+    seconds, size = _open(browser, folder, [run], max_bytes)
+    yield f"{what}: bytes", size <= max_bytes, f"{size / 1e6:.2f} MB"
+    yield f"{what}: loaded", seconds < _LOAD_SECONDS, f"{seconds:.2f} s"
+    there = browser.value("app.runs[0].rows.length")
+    left = browser.value("app.runs[0].leftOut")
+    yield f"{what}: some are there", there > 0, f"{there}; left out: {left}"
+  yield f"{what}: all are there", there == rows, f"of {size / 1e6:.2f} MB"
+  items = browser.value("document.querySelectorAll('.item').length")
+  yield f"{what}: only what is seen is drawn", items < 60, f"{items} items"
+  for name, code in (
+    ("filtered", "app.change({flags: 1})"),
+    ("searched", "app.change({search: 'needle'})"),
+    ("moved", "app.goToStep(3)"),
+  ):
+    spent = browser.value(
+      f"(() => {{ const t = performance.now(); {code};"
+      " return performance.now() - t; })()"
+    )
+    yield f"{what}: {name}", spent < 2000.0, f"{spent:.0f} ms"
+
+
+def _complaints(browser: Browser) -> Iterator[Check]:
+  """What the browser had to say about all of it."""
+  others = [x for x in browser.requests if not x.startswith("file:")]
+  yield "nothing was asked of a network", not others, str(others[:3])
+  yield "no error was reported", not browser.messages, str(browser.messages[:3])
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)

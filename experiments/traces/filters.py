@@ -1,0 +1,151 @@
+"""Which completions and groups a reader looks for.
+
+A filter of completions is decided here, once, for the page and the terminal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from grpo_jax.training import traces
+
+
+class Filter(NamedTuple):
+  """A question about a completion, within its group."""
+
+  name: str  # As --filter takes it.
+  label: str
+  meaning: str
+  holds: Callable[[traces.Row, traces.Group], bool]
+
+
+def _wrong_but_rewarded(row: traces.Row, group: traces.Group) -> bool:
+  if row.reward is None or row.correct is not False:
+    return False
+  rewards = _rewards(group.rows)
+  if min(rewards) == max(rewards):
+    return row.reward > 0.0
+  return row.reward > _mean(rewards)
+
+
+def _cut_off(row: traces.Row, group: traces.Group) -> bool:
+  del group
+  return not row.terminated
+
+
+def _unscored(row: traces.Row, group: traces.Group) -> bool:
+  del group
+  return row.reward is None
+
+
+def _clipped(row: traces.Row, group: traces.Group) -> bool:
+  del group
+  return bool(np.any(row.values.get("clipped", False)))
+
+
+def _intercepted(row: traces.Row, group: traces.Group) -> bool:
+  del group
+  return any(call.get("blocked") for call in row.calls)
+
+
+def _disagreeing(row: traces.Row, group: traces.Group) -> bool:
+  """One component finds no better row in the group, another no worse one."""
+  is_best = is_worst = False
+  for name, value in row.components.items():
+    others = [x.components.get(name) for x in group.rows]
+    known = [x for x in others if x is not None]
+    if value is None or min(known) == max(known):
+      continue
+    is_best |= value == max(known)
+    is_worst |= value == min(known)
+  return is_best and is_worst
+
+
+def _failed(row: traces.Row, group: traces.Group) -> bool:
+  del group
+  return bool(row.error)
+
+
+FILTERS = (
+  Filter(
+    "wrong-rewarded",
+    "wrong but rewarded",
+    "not correct, yet the reward is above the mean of its group, or above 0"
+    " where all rewards of the group are equal",
+    _wrong_but_rewarded,
+  ),
+  Filter("cut-off", "cut off", "the completion has no end", _cut_off),
+  Filter("unscored", "unscored", "no verifier gave a reward", _unscored),
+  Filter("clipped", "clipped", "a token's ratio was clipped", _clipped),
+  Filter("intercepted", "intercepted", "a call was blocked", _intercepted),
+  Filter(
+    "disagreeing",
+    "components disagree",
+    "best of its group for one component, and worst for another",
+    _disagreeing,
+  ),
+  Filter("error", "error", "a verifier or a session failed", _failed),
+)
+
+
+def bits(row: traces.Row, group: traces.Group) -> int:
+  """Bit i is set if `FILTERS[i]` holds."""
+  return sum(x.holds(row, group) << i for i, x in enumerate(FILTERS))
+
+
+def score(group: traces.Group) -> float | None:
+  """Share of correct completions, or their mean reward where that is unknown.
+
+  None if no row was scored.
+  """
+  right = [float(row.correct) for row in group.rows if row.correct is not None]
+  found = right or _rewards(group.rows)
+  return _mean(found) if found else None
+
+
+def regressed(groups: Sequence[traces.Group], since: int) -> list[bool]:
+  """Which groups score less than their prompt did at a step.
+
+  Args:
+    groups: In the order of steps.
+    since: A step. A prompt is compared with its last group up to it.
+
+  Returns:
+    For each group whether it is later than `since` and has a lower `score`.
+  """
+  before: dict[tuple[str, int | str], float] = {}
+  found = []
+  for group in groups:
+    value = score(group)
+    if value is not None and group.step <= since:
+      before[key(group)] = value
+    found.append(
+      value is not None
+      and group.step > since
+      and value < before.get(key(group), -math.inf)
+    )
+  return found
+
+
+def key(group: traces.Group) -> tuple[str, int | str]:
+  """The same for all groups of a prompt: its record, or else its text."""
+  return group.split, group.record if group.record >= 0 else group.prompt
+
+
+def has_text(row: traces.Row, group: traces.Group, text: str) -> bool:
+  """Whether prompt, completion, error or calls have a text, in any case."""
+  calls = [str(value) for call in row.calls for value in call.values()]
+  parts = [group.prompt, row.text, row.error, *calls]
+  return any(text.lower() in part.lower() for part in parts)
+
+
+def _rewards(rows: Iterable[traces.Row]) -> list[float]:
+  return [row.reward for row in rows if row.reward is not None]
+
+
+def _mean(values: Sequence[float]) -> float:
+  return sum(values) / len(values)

@@ -1,0 +1,169 @@
+"""A run as its page shows it: metrics, alarms and what the policy wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from grpo_jax.training import metrics_log, paths, traces
+
+# Of groups that come from samples.jsonl, where nothing chose them.
+SAMPLED = "sample"
+_ALARM = "alarm/"
+
+
+@dataclasses.dataclass(frozen=True)
+class Alarm:
+  """A rule that a run has broken.
+
+  Attributes:
+    step: The first one at which it was.
+    rule: Its name.
+    text: What it says; one sentence or a few.
+  """
+
+  step: int
+  rule: str
+  text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """What is known of a run.
+
+  Attributes:
+    name: Of its folder.
+    algorithm: By name; "" if there is no config.
+    metrics: Lines of metrics.jsonl, in the order of steps.
+    alarms: In the order of steps.
+    doubts: Sentences of result.json.
+    groups: Traced ones, and those of samples.jsonl that were not traced; in
+      the order of steps.
+  """
+
+  name: str
+  algorithm: str
+  metrics: tuple[dict[str, Any], ...]
+  alarms: tuple[Alarm, ...]
+  doubts: tuple[str, ...]
+  groups: tuple[traces.Group, ...]
+
+
+def read(workdir: str | os.PathLike) -> Run:
+  """Reads a run, which may still be going on.
+
+  Args:
+    workdir: Its folder, local or gs://.
+
+  Raises:
+    FileNotFoundError: There is no such folder, or no log in it.
+    ValueError: A file is damaged.
+  """
+  folder = paths.parse(workdir)
+  if not (folder / metrics_log.METRICS).exists():
+    raise FileNotFoundError(
+      f"traces: there is no {metrics_log.METRICS} in {folder}; pass the"
+      " --workdir of a run that has done a step."
+    )
+  traced = traces.read(folder)
+  sampled: list[traces.Group] = []
+  if (folder / metrics_log.SAMPLES).exists():
+    lines = metrics_log.read_lines(folder / metrics_log.SAMPLES)
+    sampled = of_samples(lines, {(x.step, x.prompt) for x in traced})
+  config = _json(folder / metrics_log.CONFIG)
+  result = _json(folder / metrics_log.RESULT)
+  metrics = metrics_log.read_lines(folder / metrics_log.METRICS)
+  return Run(
+    name=folder.absolute().name if not paths.is_remote(folder) else folder.name,
+    algorithm=str(config.get("algorithm", {}).get("name", "")),
+    metrics=tuple(metrics),
+    alarms=tuple(alarms(metrics, result)),
+    doubts=tuple(str(x) for x in result.get("doubts") or ()),
+    groups=tuple(sorted([*traced, *sampled], key=lambda group: group.step)),
+  )
+
+
+def _json(path: paths.Path) -> dict[str, Any]:
+  return metrics_log.read_json(path, dict) if path.exists() else {}
+
+
+def of_samples(
+  lines: Sequence[Mapping[str, Any]], traced: Iterable[tuple[int, str]]
+) -> list[traces.Group]:
+  """The groups of samples.jsonl, without numbers for tokens.
+
+  The file says neither whether a completion came to an end nor which record
+  its prompt is.
+
+  Args:
+    lines: Of the file; the rows of a group are neighbours.
+    traced: Steps and prompts of groups that are left out.
+  """
+  known = set(traced)
+  groups: list[traces.Group] = []
+  for line in lines:
+    step, prompt = int(line["step"]), str(line["prompt"])
+    if (step, prompt) in known:
+      continue
+    if not groups or (groups[-1].step, groups[-1].prompt) != (step, prompt):
+      groups.append(
+        traces.Group(step, "", "train", -1, -1, prompt, (SAMPLED,), ())
+      )
+    last = groups[-1]
+    row = _of_sample(line, len(last.rows))
+    groups[-1] = dataclasses.replace(last, rows=(*last.rows, row))
+  return groups
+
+
+def _of_sample(line: Mapping[str, Any], sample: int) -> traces.Row:
+  scored = bool(line["valid"])
+  return traces.Row(
+    row=-1,
+    sample=sample,
+    context=0,
+    text=str(line["completion"]),
+    tokens=(),
+    ids=np.zeros((0,), np.int32),
+    reward=line["reward"] if scored else None,
+    correct=bool(line["correct"]) if scored else None,
+    terminated=True,
+    components=dict(line.get("components", {})),
+  )
+
+
+def alarms(
+  metrics: Iterable[Mapping[str, Any]], result: Mapping[str, Any]
+) -> list[Alarm]:
+  """What has warned, in the order of steps.
+
+  Args:
+    metrics: Lines of metrics.jsonl. `alarm/NAME` is in the line of the step.
+    result: A result.json, which says more, once a run has ended.
+  """
+  said = {
+    (int(x["step"]), str(x["name"])): f"{x['meaning']} {x['advice']}"
+    for x in result.get("alarms") or ()
+  }
+  found = {
+    (int(line["step"]), name.removeprefix(_ALARM))
+    for line in metrics
+    for name, value in line.items()
+    if name.startswith(_ALARM) and value
+  }
+  return [
+    Alarm(step, name, said.get((step, name), ""))
+    for step, name in sorted(found | said.keys())
+  ]
+
+
+def call_texts(call: Mapping[str, Any]) -> dict[str, str]:
+  """A call of a tool as texts by name, in the order of writing."""
+  return {
+    str(name): value if isinstance(value, str) else json.dumps(value)
+    for name, value in call.items()
+  }
