@@ -125,6 +125,21 @@ class Source:
         f"{where} sets {', '.join(both)}, which the command line sets for all"
         f" cells; leave --config.{both[0]} out of it."
       )
+    try:
+      arguments, config = self._parsed(overrides)
+      if config.log.wandb_project and not config.log.wandb_group:
+        # W&B shows the cells of a sweep together.
+        group = {"log.wandb_group": root.absolute().name}
+        arguments, config = self._parsed({**overrides, **group})
+    except (KeyError, TypeError, ValueError) as error:
+      raise ValueError(f"{where}: {named.text_of(error)}") from error
+    workdir = root / (prefix + folder_name(overrides))
+    return Cell(overrides, arguments, config, workdir)
+
+  def _parsed(
+    self, overrides: Mapping[str, Any]
+  ) -> tuple[tuple[str, ...], ml_collections.ConfigDict]:
+    """Arguments of a cell, and the config that they amount to."""
     arguments = (
       f"--config={self.config}",
       *(
@@ -134,13 +149,9 @@ class Source:
     )
     values = flags.FlagValues()
     flags_lib.define_config(values, ["sweep", *arguments])
-    try:
-      flags_lib.parse(["sweep", *arguments], values)
-      config_lib.resolve(values.config)
-    except (KeyError, TypeError, ValueError) as error:
-      raise ValueError(f"{where}: {named.text_of(error)}") from error
-    workdir = root / (prefix + folder_name(overrides))
-    return Cell(overrides, arguments, values.config, workdir)
+    flags_lib.parse(["sweep", *arguments], values)
+    config_lib.resolve(values.config)
+    return arguments, values.config
 
   def cells(self, root: pathlib.Path) -> list[Cell]:
     """The cells of `sweep`, in its order.

@@ -6,7 +6,7 @@
 | `timings.jsonl`      | `time/…` and `tokens_per_second…` of each step      |
 | `samples.jsonl`      | sampled completions and their rewards               |
 | `traces.jsonl.gz`    | groups of completions, token by token: `traces.py`  |
-| `tensorboard/`       | the same metrics as scalars                         |
+| `tensorboard/`       | the same metrics, settings and sampled texts        |
 | `wandb_id.txt`       | W&B run to continue, where W&B is used              |
 | `config.json`        | resolved config                                     |
 | `environment.json`   | versions, devices and arguments, one entry a start  |
@@ -31,18 +31,15 @@ import math
 import os
 import pathlib
 import platform
-import secrets
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
 import jax
-import tensorboardX
 
-from grpo_jax.training import doubts, paths, traces
+from grpo_jax.training import doubts, paths, settings, traces, trackers
 
 METRICS = "metrics.jsonl"
 TIMINGS = "timings.jsonl"
@@ -50,7 +47,6 @@ SAMPLES = "samples.jsonl"
 CONFIG = "config.json"
 RESULT = "result.json"
 _ENVIRONMENT = "environment.json"
-_WANDB_ID = "wandb_id.txt"
 _UPLOAD_SECONDS = 60.0  # Between two writings of an object that grows.
 # They differ between equal runs, and metrics.jsonl must not.
 _TIMING_PREFIXES = ("time/", "tokens_per_second")
@@ -73,8 +69,9 @@ class MetricsLog:
 
   Args:
     workdir: Folder of the run, local or gs://; made if missing.
-    tensorboard: Whether to write TensorBoard scalars too.
-    wandb_project: W&B project to log to as well; None: no W&B.
+    tensorboard: Whether to write TensorBoard events too.
+    wandb: Names the W&B project to log to as well; None: no W&B.
+    config: Settings of the run as JSON has them, for both.
     resume_step: Step of the checkpoint that was restored; None: a run from
       the start. Files of an earlier attempt are then renamed to end in
       `.old`.
@@ -91,7 +88,8 @@ class MetricsLog:
     self,
     workdir: str | os.PathLike,
     tensorboard: bool = True,
-    wandb_project: str | None = None,
+    wandb: settings.LogConfig | None = None,
+    config: Mapping[str, Any] | None = None,
     resume_step: int | None = None,
     resume_position: Mapping[str, int] | None = None,
   ):
@@ -106,9 +104,11 @@ class MetricsLog:
     for name, kept in (resume_position or {}).items():
       _check_kept(self._workdir / name, kept, resume_step)
     self._workdir.mkdir(parents=True, exist_ok=True)
-    self._wandb = (
-      None if not wandb_project else self._start_wandb(wandb_project)
-    )
+    self._trackers: list[trackers.TensorBoard | trackers.Wandb] = []
+    if wandb is not None:
+      self._trackers.append(
+        trackers.Wandb(self._workdir, wandb, config, _git())
+      )
     # A run that has started again has not ended.
     (self._workdir / RESULT).unlink(missing_ok=True)
     self._files: dict[str, _File | _Object] = {}
@@ -120,36 +120,10 @@ class MetricsLog:
         if isinstance(path, pathlib.Path)
         else _Object(path, size)
       )
-    self._tensorboard = None
     if tensorboard:
-      self._tensorboard = tensorboardX.SummaryWriter(
-        str(self._workdir / "tensorboard"),
-        # TensorBoard then hides the later points of the killed run.
-        purge_step=0 if resume_step is None else resume_step + 1,
-        # tensorboardX names files by the second, and overwrites.
-        filename_suffix=f".{secrets.token_hex(4)}",
+      self._trackers.append(
+        trackers.TensorBoard(self._workdir, resume_step, config)
       )
-
-  def _start_wandb(self, project: str) -> Any:
-    try:
-      import wandb
-    except ImportError as error:
-      raise ImportError(
-        "MetricsLog: the config asks for Weights & Biases, but wandb is not"
-        " installed; run `pip install 'grpo_jax[wandb]'`, or unset the"
-        " project."
-      ) from error
-    path = self._workdir / _WANDB_ID
-    if not path.exists():
-      paths.write(path, secrets.token_hex(4).encode())
-    # It writes to a disk only, and sends what it has written.
-    remote = paths.is_remote(self._workdir)
-    return wandb.init(
-      project=project,
-      dir=tempfile.gettempdir() if remote else str(self._workdir),
-      id=path.read_text(encoding="utf-8").strip(),
-      resume="allow",
-    )
 
   def __enter__(self) -> Self:
     return self
@@ -191,17 +165,8 @@ class MetricsLog:
       self._append(METRICS, head | rest)
     if timings:
       self._append(TIMINGS, head | timings)
-    if self._tensorboard is not None:
-      for name, value in values.items():
-        # It warns on the console about every other value.
-        if math.isfinite(value):
-          self._tensorboard.add_scalar(name, value, step)
-    if self._wandb is not None:
-      # Steps that W&B has already seen are dropped there; they are the same.
-      # It would take NaN for a measurement.
-      self._wandb.log(
-        {name: x for name, x in values.items() if math.isfinite(x)}, step=step
-      )
+    for tracker in self._trackers:
+      tracker.write(step, trackers.finite(values))
 
   def write_samples(
     self, step: int, samples: Sequence[Mapping[str, Any]]
@@ -209,6 +174,14 @@ class MetricsLog:
     """Writes sampled completions, one line each, with their step."""
     for sample in samples:
       self._append(SAMPLES, {**sample, "step": int(step)})
+    for tracker in self._trackers:
+      if isinstance(tracker, trackers.TensorBoard):
+        tracker.samples(step, samples)
+
+  def alert(self, step: int, title: str, text: str) -> None:
+    """Shows an alarm where the curves are: in W&B, and in TensorBoard."""
+    for tracker in self._trackers:
+      tracker.alert(step, title, text)
 
   def write_traces(self, content: bytes) -> None:
     """Adds a member to `traces.jsonl.gz`; see `traces.member`."""
@@ -246,6 +219,8 @@ class MetricsLog:
       "doubts": found,
     }
     write_json(self._workdir / RESULT, _valid(result))
+    for tracker in self._trackers:
+      tracker.end()
     return found
 
   def _append(self, name: str, line: Mapping[str, Any]) -> None:
@@ -259,8 +234,9 @@ class MetricsLog:
     """
     for file in self._files.values():
       file.flush()
-    if self._tensorboard is not None:
-      self._tensorboard.flush()
+    for tracker in self._trackers:
+      if isinstance(tracker, trackers.TensorBoard):
+        tracker.flush()
 
   def position(self) -> dict[str, int]:
     """Bytes in each file; belongs into the checkpoint saved after a flush."""
@@ -271,10 +247,8 @@ class MetricsLog:
     self.flush()
     for file in self._files.values():
       file.close()
-    if self._tensorboard is not None:
-      self._tensorboard.close()
-    if self._wandb is not None:
-      self._wandb.finish()
+    for tracker in self._trackers:
+      tracker.close()
 
 
 class NoLog:
@@ -295,6 +269,9 @@ class NoLog:
     pass
 
   def write_traces(self, content: bytes) -> None:
+    pass
+
+  def alert(self, step: int, title: str, text: str) -> None:
     pass
 
   def write_result(self, *_: Any) -> list[str]:

@@ -211,7 +211,8 @@ def open_run(
     log = metrics_log.MetricsLog(
       workdir,
       tensorboard=settings.log.tensorboard,
-      wandb_project=settings.log.wandb_project,
+      wandb=settings.log if settings.log.wandb_project else None,
+      config=json.loads(config_json),
       resume_step=last_step,
       resume_position=position["log"] if position else None,
     )

@@ -424,6 +424,9 @@ class LogConfig:
   Attributes:
     tensorboard: Write TensorBoard events.
     wandb_project: W&B project (extra `wandb`); empty: no W&B.
+    wandb_name: Of the run there; empty: the name of its folder.
+    wandb_group: Of runs that belong together; a sweep sets it to its own name.
+    wandb_tags: Of the run.
     samples_every: Steps between sampled texts in samples.jsonl; 0: none.
     num_samples: Rows each time.
     traces_every: Steps between groups of completions in traces.jsonl.gz, token
@@ -439,6 +442,9 @@ class LogConfig:
 
   tensorboard: bool = True
   wandb_project: str = ""
+  wandb_name: str = ""
+  wandb_group: str = ""
+  wandb_tags: tuple[str, ...] = ()
   samples_every: int = 20
   num_samples: int = 4
   traces_every: int = 20

@@ -371,6 +371,12 @@ class Log(Group):
   """Write TensorBoard events."""
   wandb_project: str
   """W&B project (extra `wandb`); empty: no W&B."""
+  wandb_name: str
+  """Of the run there; empty: the name of its folder."""
+  wandb_group: str
+  """Of runs that belong together; a sweep sets it to its own name."""
+  wandb_tags: tuple[str, ...]
+  """Of the run."""
   samples_every: int
   """Steps between sampled texts in samples.jsonl; 0: none."""
   num_samples: int

@@ -124,6 +124,21 @@ def test_a_setting_of_all_cells_may_not_be_one_of_a_cell(source, tmp_path):
     source(add('{"seed": 1}'), seed=2).cells(tmp_path)
 
 
+def test_cells_are_a_group_of_wandb_with_the_name_of_the_sweep(
+  source, tmp_path
+):
+  text, root = add('{"seed": 1}'), tmp_path / "by_rate"
+  (cell,) = source(text).cells(root)
+  assert cell.config.log.wandb_group == ""
+  (cell,) = source(text, **{"log.wandb_project": "p"}).cells(root)
+  assert cell.config.log.wandb_group == "by_rate"
+  assert cell.arguments[-1] == "--config.log.wandb_group=by_rate"
+  assert cell.workdir == root / "seed=1"
+  own = {"log.wandb_project": "p", "log.wandb_group": "mine"}
+  (cell,) = source(text, **own).cells(root)
+  assert cell.config.log.wandb_group == "mine"
+
+
 def test_the_shipped_sweep_has_three_seeds_of_six_groups(tmp_path):
   cells = cells_lib.Source(LR_BY_CLIP, {}).cells(tmp_path)
   groups = {

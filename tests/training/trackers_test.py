@@ -1,0 +1,190 @@
+"""What TensorBoard and Weights & Biases are told of a run."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+import wandb
+from tensorboardX.proto import event_pb2, plugin_hparams_pb2
+from wandb.proto import wandb_internal_pb2
+
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import metrics_log, paths, settings, traces, trackers
+
+
+def events(folder):
+  """Events of all TensorBoard files below a folder."""
+  found = []
+  for path in sorted(folder.rglob("events.*")):
+    data = path.read_bytes()
+    while data:
+      (size,) = struct.unpack_from("<Q", data)
+      found.append(event_pb2.Event.FromString(data[12 : 12 + size]))
+      data = data[12 + size + 4 :]
+  return found
+
+
+def values(folder, tag):
+  return [
+    (event.step, value)
+    for event in events(folder)
+    for value in event.summary.value
+    if value.tag == tag
+  ]
+
+
+def texts(folder, tag):
+  return [
+    (step, value.tensor.string_val[0].decode())
+    for step, value in values(folder, f"{tag}/text_summary")
+  ]
+
+
+def config(**changes):
+  made = config_lib.default_config("grpo")
+  made.update_from_flattened_dict(changes)
+  return json.loads(made.to_json())
+
+
+def wandb_records(path):
+  """The records of an offline run: a header, and blocks as of LevelDB."""
+  data, at, parts = path.read_bytes(), 7, b""
+  while at + 7 <= len(data):
+    if (left := -at % 32768 or 32768) < 7:
+      at += left
+      continue
+    _, size, kind = struct.unpack_from("<IHB", data, at)
+    parts += data[at + 7 : at + 7 + size]
+    at += 7 + size
+    if kind in (1, 4):  # Whole, or the last part.
+      record = wandb_internal_pb2.Record.FromString(parts)
+      parts = b""
+      yield record.WhichOneof("record_type"), record
+
+
+def traced(step, text="2", reward=1.0):
+  row = traces.Row(
+    0, 0, 0, text, ("2",), np.array([5], np.int32), reward, True, True, {}
+  )
+  return traces.Group(step, "rl", "train", 3, -1, "1+1=", ("best",), (row,))
+
+
+@pytest.fixture
+def offline(monkeypatch):
+  monkeypatch.setenv("WANDB_MODE", "offline")
+  monkeypatch.setenv("WANDB_SILENT", "true")
+
+
+def test_a_run_of_wandb_has_everything_and_is_continued(tmp_path, offline):
+  workdir = tmp_path / "my run"
+  workdir.mkdir()
+  log_config = settings.LogConfig(
+    wandb_project="project", wandb_group="sweep", wandb_tags=("a", "b")
+  )
+  with metrics_log.MetricsLog(
+    workdir, tensorboard=False, wandb=log_config, config=config(seed=7)
+  ) as log:
+    log.write(1, "rl", {"loss": 1.0})
+    log.alert(1, "entropy", "it has collapsed")
+    log.write_traces(traces.member([*map(traces.line, map(traced, (1, 2)))]))
+    position = log.position()
+  identity = (workdir / "wandb_id.txt").read_text()
+  assert len(identity) == 8
+  (path,) = (workdir / "wandb").glob(f"offline-run-*/run-{identity}.wandb")
+  wandb.teardown()  # The file is written by a process of its own.
+  records = list(wandb_records(path))
+  (run,) = (record.run for kind, record in records if kind == "run")
+  assert (run.project, run.run_group) == ("project", "sweep")
+  assert (run.display_name, list(run.tags)) == ("my run", ["a", "b"])
+  said = {
+    entry.key: json.loads(entry.value_json) for entry in run.config.update
+  }
+  assert said["seed"] == 7
+  assert said["rl"]["optimizer"]["learning_rate"] > 0  # Nested.
+  assert "commit" in said["grpo_jax"] or not said["grpo_jax"]
+  (alert,) = (record.alert for kind, record in records if kind == "alert")
+  assert (alert.title, alert.text) == ("entropy", "step 1: it has collapsed")
+
+  with metrics_log.MetricsLog(
+    workdir,
+    tensorboard=False,
+    wandb=log_config,
+    config=config(seed=7, **{"mesh.fsdp": 2}),
+    resume_step=1,
+    resume_position=position,
+  ) as log:
+    log.write_result(1, None, None, 0)
+  assert (workdir / "wandb_id.txt").read_text() == identity
+  (table,) = workdir.glob("wandb/offline-run-*/files/media/table/*.json")
+  table = json.loads(table.read_text())
+  assert len(table["data"]) == 2
+  first = dict(zip(table["columns"], table["data"][0], strict=True))
+  assert first["completion"] == "2"
+  assert (first["step"], first["reward"], first["chosen"]) == (1, 1.0, "best")
+
+
+def test_a_table_has_the_last_groups_whole():
+  few = [traced(step) for step in range(3)]
+  assert [row[0] for row in trackers.trace_rows(few)] == [0, 1, 2]
+  many = [traced(step) for step in range(1000)]
+  assert [row[0] for row in trackers.trace_rows(many)] == [*range(500, 1000)]
+  assert trackers.trace_rows([]) == []
+  (row,) = trackers.trace_rows([traced(1, reward=None)])
+  assert row[8] is None  # Unscored is not 0.
+
+
+def test_runs_of_a_folder_can_be_compared_by_their_settings(tmp_path):
+  """TensorBoard finds what differs, where no run says what there is."""
+  found = {}
+  for seed in (1, 2):
+    with metrics_log.MetricsLog(
+      tmp_path / str(seed), config=config(seed=seed)
+    ) as log:
+      log.write(1, "rl", {"loss": 1.0})
+      if seed == 1:
+        log.write_result(1, None, None, 0)
+    folder = tmp_path / str(seed)
+    ((_, value),) = values(folder, "_hparams_/session_start_info")
+    content = plugin_hparams_pb2.HParamsPluginData.FromString(
+      value.metadata.plugin_data.content
+    )
+    found[seed] = content.session_start_info.hparams
+    assert len(values(folder, "_hparams_/session_end_info")) == (seed == 1)
+    assert not values(folder, "_hparams_/experiment")
+  first, second = found[1], found[2]
+  assert first.keys() == second.keys()
+  differing = [k for k in first if str(first[k]) != str(second[k])]
+  assert differing == ["seed"]
+  assert first["seed"].number_value == 1
+  assert first["algorithm.name"].string_value == "grpo"
+  assert not any(name.startswith(("log.", "hosts.")) for name in first)
+  ((_, text),) = texts(tmp_path / "1", "config")
+  assert "    seed = 1\n" in text
+
+
+def test_texts_are_code_and_cannot_leave_it(tmp_path):
+  with metrics_log.MetricsLog(tmp_path) as log:
+    completion = "a\n# head\n<script>\x1b[31m" + "x" * 2000
+    log.write_samples(
+      5, [{"prompt": "p", "completion": completion, "reward": 0.5}] * 2
+    )
+    log.alert(6, "entropy", "it has\ncollapsed")
+  ((step, text),) = texts(tmp_path, "samples")
+  assert step == 5
+  assert all(line.startswith("    ") for line in text.split("\n"))
+  assert "\x1b" not in text
+  assert "    reward: 0.5" in text
+  assert len(text) < 1200
+  ((step, text),) = texts(tmp_path, "alarms")
+  assert (step, text) == (6, "    entropy: it has\n    collapsed")
+
+
+def test_files_stay_small_whatever_is_sampled(tmp_path):
+  board = trackers.TensorBoard(paths.parse(tmp_path), None, None)
+  rows = [{"prompt": "é" * 9999, "completion": "é" * 9999, "reward": 1.0}] * 8
+  for step in range(500):
+    board.samples(step, rows)
+  board.close()
+  size = sum(path.stat().st_size for path in tmp_path.rglob("events.*"))
+  assert 0.9e6 < size < 1.2e6
