@@ -5,11 +5,8 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib.util
-import os
 import pathlib
-import platform
 import re
-import stat
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -18,7 +15,7 @@ import jax
 from absl import app, flags, logging
 from ml_collections import config_dict, config_flags
 
-from grpo_jax.training import console, hosts, named
+from grpo_jax.training import console, hosts, named, program_cache
 
 # What a bad config, data set or checkpoint raises; anything else is a defect
 # of ours and keeps its traceback.
@@ -106,7 +103,7 @@ def run(
   def guarded(argv: Sequence[str]) -> int:
     logging.set_verbosity(logging.WARNING)  # Libraries chat at INFO.
     console.take_over_logging()
-    cache_compilations()
+    program_cache.use()
     given = flags.FLAGS
     try:
       if several_processes:
@@ -163,37 +160,6 @@ def _device_problem(error: Exception) -> str | None:
     f"JAX_PLATFORMS={asked or ''}: there is no {platform} device here"
     f" ({reason.rstrip('.')}). {advice}set JAX_PLATFORMS=cpu to use the CPU."
   )
-
-
-def cache_compilations() -> None:
-  """Keeps compiled programs for the next run, unless JAX was told where.
-
-  In `$XDG_CACHE_HOME` or `~/.cache`, apart for each machine: homes are shared
-  by machines whose processors differ. JAX_COMPILATION_CACHE_DIR names another
-  folder, and JAX_ENABLE_COMPILATION_CACHE=false switches the cache off.
-  """
-  if jax.config.jax_compilation_cache_dir is None:
-    caches = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    folder = caches.expanduser() / "grpo_jax" / "programs" / platform.node()
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-  _warn_of_strangers(jax.config.jax_compilation_cache_dir)
-
-
-def _warn_of_strangers(folder: str) -> None:
-  """Warns of compiled programs, which are run as they are, of other users."""
-  path = pathlib.Path(folder)
-  if not path.is_dir():
-    return  # It will be made, or it is in a bucket.
-  found = path.stat()
-  # A group that has the number of a user is that user's own.
-  by_group = found.st_mode & stat.S_IWGRP and found.st_gid != found.st_uid
-  if by_group or found.st_mode & stat.S_IWOTH or found.st_uid != os.getuid():
-    logging.warning(
-      "%s, with compiled programs of JAX, can be written by other users: what"
-      " they put there is run. Share it with those you trust, or set"
-      " JAX_COMPILATION_CACHE_DIR to a folder of your own.",
-      folder,
-    )
 
 
 def parse(

@@ -19,7 +19,16 @@ from typing import Any
 import jax
 
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import handle, hosts, loop, named, paths, runs, typed
+from grpo_jax.training import (
+  handle,
+  hosts,
+  loop,
+  named,
+  paths,
+  program_cache,
+  runs,
+  typed,
+)
 
 # Beside the package in a checkout, and where pip has installed both.
 _CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
@@ -98,7 +107,8 @@ def train(
 ) -> handle.Run:
   """Runs the phases of a config, or what is left of them.
 
-  Ctrl-C, or interrupting the kernel, finishes the step and saves; a second one
+  Compiled programs are kept for the next process (`program_cache.use`). Ctrl-C,
+  or interrupting the kernel, finishes the step and saves; a second one
   is a KeyboardInterrupt. The same call continues: of a run without a folder of
   its own `train(config, run.workdir)`.
 
@@ -127,6 +137,7 @@ def train(
     _FOLDERS.append(tempfile.TemporaryDirectory(prefix="grpo_jax_"))
     workdir = _FOLDERS[-1].name
     hosts.say(f"workdir: {workdir}, until this process ends")
+  program_cache.use()
   result = loop.train(config, workdir)
   if result.preempted:
     hosts.say(
@@ -147,6 +158,7 @@ def load(workdir: str | os.PathLike, step: int | None = None) -> handle.Run:
     FileNotFoundError: There is no run.
     ValueError: Its config is damaged.
   """
+  program_cache.use()
   folder = paths.parse(workdir)
   opened = functools.partial(runs.opened, workdir=folder, step=step)
   return handle.Run(runs.settings_of(folder), folder, opened)
@@ -171,5 +183,6 @@ def load_checkpoint(config: typed.Config, checkpoint: str) -> handle.Run:
       f"config.start_workdir={settings.start_workdir!r} is another policy than"
       f" the checkpoint {checkpoint!r}; name one of them."
     )
+  program_cache.use()
   opened = functools.partial(runs.opened_checkpoint, config=settings)
   return handle.Run(settings, None, opened)
