@@ -10,6 +10,8 @@ import stat
 import jax
 from absl import logging
 
+_FOLDER = "jax_compilation_cache_dir"
+
 
 def use() -> None:
   """Keeps compiled programs for the next run, unless JAX was told where.
@@ -18,11 +20,11 @@ def use() -> None:
   by machines whose processors differ. JAX_COMPILATION_CACHE_DIR names another
   folder, and JAX_ENABLE_COMPILATION_CACHE=false switches the cache off.
   """
-  if jax.config.jax_compilation_cache_dir is None:
+  if jax.config.values[_FOLDER] is None:
     caches = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     folder = caches.expanduser() / "grpo_jax" / "programs" / platform.node()
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-  _warn_of_strangers(jax.config.jax_compilation_cache_dir)
+    jax.config.update(_FOLDER, str(folder))
+  _warn_of_strangers(jax.config.values[_FOLDER])
 
 
 def _warn_of_strangers(folder: str) -> None:
