@@ -179,7 +179,7 @@ def _sum(
     text="".join(tokens),
     tokens=tokens,
     ids=rng.integers(0, 999, size).astype(np.int32),
-    reward=float(right) if scored else None,
+    reward=float(right or sample == 5) if scored else None,
     correct=right if scored else None,
     terminated=bool(rng.random() > 0.1),
     components={"sum": float(right), "brevity": -float(rng.random())},

@@ -271,7 +271,9 @@ def _flooded(
   yield f"{what}: only what is seen is drawn", items < 60, f"{items} items"
   for name, code in (
     ("filtered", "app.change({flags: 1})"),
-    ("searched", "app.change({search: 'needle'})"),
+    ("cleared", "app.clear()"),
+    ("searched for the first time", "app.change({search: 'needle'})"),
+    ("searched again", "app.change({search: 'needle w'})"),
     ("moved", "app.goToStep(3)"),
   ):
     spent = browser.value(

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from experiments.traces import filters
@@ -80,6 +80,9 @@ def test_search_looks_everywhere_in_any_case():
   assert not filters.has_text(row, group, "elsewhere")
 
 
+# The last time counts, and not the best one; nor one of another prompt.
+@example([(1, 0, 1), (2, 0, 0), (3, 0, 0)], 2)
+@example([(1, 0, 0), (2, 0, 1), (3, 0, 0), (3, 1, 0)], 2)
 @given(
   st.lists(
     st.tuples(
