@@ -120,8 +120,11 @@ function plot(app, name, svg, height) {
   }
   if (isMain) {
     for (const tick of ticks(first, last, Math.max(2, width / 120))) {
-      label(svg, x(tick), height - 3, String(tick), "middle");
+      const isLast = x(tick) > width - 24;
+      label(svg, isLast ? width - 2 : x(tick), height - 3, String(tick),
+        isLast ? "end" : "middle");
     }
+    phases(app.runs[0], svg, x, height - bottom);
     tracedSteps(app, svg, x, height - bottom);
   }
   lines.forEach((line, run) => curve(svg, line, x, y, run));
@@ -143,6 +146,18 @@ function plot(app, name, svg, height) {
     line.setAttribute("x1", x(step));
     line.setAttribute("x2", x(step));
   };
+}
+
+// Where a phase begins, and its name.
+function phases(run, svg, x, bottom) {
+  const { steps, phases: names } = run.metrics;
+  names.forEach((name, i) => {
+    if (name === names[i - 1] || (i === 0 && name === names.at(-1))) return;
+    const at = x(steps[i]);
+    svg.append(svgEl("line", { class: "phase", x1: at, x2: at, y1: MARGIN.top,
+      y2: bottom }));
+    label(svg, at + 4, MARGIN.top + 9, visibleString(name), "start");
+  });
 }
 
 // Small ticks where groups were traced.

@@ -94,6 +94,7 @@ function drawItems(app) {
   const items = app.found.slice(from, from + number)
     .map((entry, i) => item(app, entry, from + i));
   list.firstChild.replaceChildren(...items);
+  list.setAttribute("aria-activedescendant", "selected");
 }
 
 function item(app, { group, rows }, at) {

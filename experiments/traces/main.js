@@ -227,8 +227,8 @@ function drawHeader() {
   const names = app.runs.map((run) => visibleString(run.name));
   document.getElementById("title").textContent = names.join(" and ");
   const about = app.runs.map((run) => {
-    const steps = run.metrics.steps.length + run.metrics.left;
-    return `${visibleString(run.algorithm)}, ${steps.toLocaleString("en")} steps`;
+    const last = run.metrics.steps.at(-1) ?? 0;
+    return `${visibleString(run.algorithm)}, ${last.toLocaleString("en")} steps`;
   });
   document.getElementById("about").textContent = about.join("; ");
 }

@@ -161,7 +161,6 @@ def _metrics(run: source.Run, steps: set[int]) -> dict[str, Any]:
   return {
     "steps": [line["step"] for line in lines],
     "phases": [line["phase"] for line in lines],
-    "left": len(run.metrics) - len(lines),
     "series": {n: [_short(line.get(n)) for line in lines] for n in names},
   }
 

@@ -74,7 +74,8 @@ function rowsTable(app, group, selected) {
   const { run } = group;
   const names = run.components.filter((_, i) =>
     rowsOf(group).some((row) => row.components[i] !== null));
-  const head = ["#", "", "reward", ...names, "tokens", "", "text"];
+  const hasSizes = rowsOf(group).some((row) => row.size);
+  const head = ["#", "", "reward", ...names, hasSizes ? "tokens" : "", "", "text"];
   const matching = new Set(app.found.find((x) => x.group === group)?.rows);
   const rows = rowsOf(group);
   const at = rows.indexOf(selected);
