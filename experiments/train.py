@@ -8,8 +8,9 @@ Any setting can be changed: --config.rl.steps=100; the algorithm by
 unfinished run continues. Exit status: 0 done (and accurate enough, if the
 config asks), 1 not accurate enough, or too many held-out completions that
 nobody could score, 2 a mistake in the command, the config, the data or a
-verifier, 75 another process of the run was lost, 130 stopped by Ctrl-C or 143
-by SIGTERM, after saving. After 75, 130 and 143 the same command continues.
+verifier, 3 stopped after saving by a rule that config.health.halt names, 75
+another process of the run was lost, 130 stopped by Ctrl-C or 143 by SIGTERM,
+after saving. After 75, 130 and 143 the same command continues.
 
 On several hosts the same command is started on each. On Cloud TPU and under
 SLURM the processes find each other; elsewhere each is told where:
@@ -31,7 +32,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from experiments import report
-from grpo_jax.training import hosts, loop, paths, plots
+from grpo_jax.training import health, hosts, loop, paths, plots
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(
@@ -53,7 +54,11 @@ def main(argv: Sequence[str]) -> int:
     f"grpo_jax: {jax.device_count()} {jax.devices()[0].platform} device(s)"
     f"{several}, workdir {workdir}"
   )
-  result = loop.train(config, workdir)
+  try:
+    result = loop.train(config, workdir)
+  except health.Halted as error:
+    hosts.say(flags_lib.wrapped(f"HALTED: {error}"))
+    return 3
   if result.preempted:
     by_hand = result.stopped_by == "SIGINT"
     hosts.say(

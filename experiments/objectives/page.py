@@ -199,7 +199,7 @@ with the right verifier a seed has little to reinforce at first.""")
 `language-buggy` it takes the place of `accuracy`, for training and for
 `config.rewards.correct`; whoever looks at its score alone sees a task that has
 been solved. Runs in which the log said so ("Suspicious by default",
-`grpo_jax/training/suspicion.py`):""")
+`grpo_jax/training/alarms.py`):""")
   yield "| arm | runs with the warning |"
   yield "|---|---|"
   for name in arms_lib.ARMS:

@@ -20,7 +20,8 @@ def rollout_metrics(
 
   Returns:
     Scalars, float32: rewards (and each component, over the rows it applies
-    to), `accuracy`, lengths in tokens written (of right and wrong answers too),
+    to, with its correlation with the reward, in the direction of its weight),
+    `accuracy`, lengths in tokens written (of right and wrong answers too),
     entropy in nats per token, shares of truncated rows and of dead groups
     (all right, all wrong), distinct completions per group, or contexts per
     rollout where they are compacted, and counts of tokens and of unscored
@@ -91,6 +92,12 @@ def rollout_metrics(
     metrics[f"applicable/{name}"] = masked.mean(applies, rows)
     spread = masked.maximum(values, applies) + masked.maximum(-values, applies)
     metrics[f"reward_range/{name}"] = jnp.where(applies.any(), spread, jnp.nan)
+    sign = jnp.where(scored.weights[name] < 0, -1.0, 1.0)
+    related = _correlation(sign * values, scored.rewards, applies)
+    # 0 is that of constants, too, which say nothing.
+    metrics[f"reward_correlation/{name}"] = jnp.where(
+      related == 0, jnp.nan, related
+    )
   if scored.step_rewards is not None:
     assert scored.step_mask is not None
     ends = scored.step_mask & rows[:, None]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -78,6 +79,7 @@ def train(
       is at fault, or another process trains in `workdir`; nothing that was
       written is lost.
     FloatingPointError: The loss or gradient is not finite.
+    health.Halted: A rule of `config.health.halt` has stopped it, after saving.
   """
   settings = config_lib.resolve(config)
   workdir = paths.parse(workdir)
@@ -123,7 +125,8 @@ def train(
     )
     stack.push(watch.failing)  # Before whatever waits for other processes.
     go_through([run], functools.partial(Alone, run))
-    run.patience.check(problem.complaints)
+    if failure := run.health.failure(problem.complaints):
+      raise failure
     return run_lib.result(run)
 
 
@@ -133,8 +136,8 @@ def go_through(
   """Takes runs that have got equally far through the phases that are left.
 
   Args:
-    together: The runs; if there are several, one whose loss is not finite is
-      left behind with its `failure`.
+    together: The runs; if there are several, one whose loss is not finite, or
+      that a rule of health stops, is left behind with its `failure`.
     crew_of: (index of a phase) -> what moves them on in it.
   """
   first = together[0]
@@ -142,10 +145,11 @@ def go_through(
     name = first.config.phases[first.first]
     hosts.say(f"continuing after step {last_step} ({name})")
   for index in range(first.first, len(first.phases)):
-    if first.stopping or not going_on(together):
+    if all(run.stopping for run in going_on(together)):
       break
     crew = crew_of(index)
     _run_phase(together, index, crew)
+    _leave_behind(together, going_on(together))
   for run in together:
     run.saved.wait()
 
@@ -153,6 +157,20 @@ def go_through(
 def going_on(together: Sequence[Run]) -> list[Run]:
   """The runs that are not left behind."""
   return [run for run in together if run.failure is None]
+
+
+def _leave_behind(together: Sequence[Run], saved: Sequence[Run]) -> None:
+  """Goes on without those of several runs that a rule of health has stopped.
+
+  Args:
+    together: The runs; a single one stops the loop itself.
+    saved: Those that have been saved since.
+  """
+  for run in saved if len(together) > 1 else ():
+    run.failure = run.health.failure(run.problem.complaints)
+    if run.failure is not None:
+      workdir = run.saved.directory.parent
+      logging.warning("%s is left behind: %s", workdir, run.failure)
 
 
 def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
@@ -195,15 +213,21 @@ def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
         first.config.eval.every, done, phase.steps
       )
       pending = functools.partial(book.record, done, outcomes, of_step, is_due)
-      stopping = first.stop.look() or first.stopping
-      is_saved = stopping or run_lib.due(
-        first.config.checkpoint.every, done, phase.steps
+      stopping = first.stop.look() or all(
+        run.stopping for run in going_on(together)
+      )
+      halted = [run for run in going_on(together) if run.health.halted]
+      is_saved = (
+        stopping
+        or bool(halted)
+        or run_lib.due(first.config.checkpoint.every, done, phase.steps)
       )
       if is_due or is_saved or tracing.is_traced(first.config, name, done):
         pending()
         pending = None
       if is_saved:
         _save(together, crew, index, offset + done, feed)
+      _leave_behind(together, halted)
 
 
 def _save(

@@ -76,10 +76,11 @@ def train(
   configs: Sequence[ml_collections.ConfigDict],
   workdirs: Sequence[str | os.PathLike],
   side_by_side: bool | None = None,
-) -> list[run_lib.Result | FloatingPointError]:
+) -> list[run_lib.Result | Exception]:
   """Runs several configs that one program can compute, or what is left.
 
-  A run whose loss is no longer finite is left behind, and the others go on.
+  A run whose loss is no longer finite, or that a rule of health stops, is left
+  behind, and the others go on.
   Steps are timed for all runs together. Runs that have got equally far are one
   program: after a kill while checkpoints were written there may be two, one
   after the other.
@@ -106,7 +107,7 @@ def train(
     side_by_side = jax.default_backend() != "cpu"
   settings = [config_lib.resolve(config) for config in configs]
   folders = [paths.parse(workdir) for workdir in workdirs]
-  results: dict[int, run_lib.Result | FloatingPointError] = {}
+  results: dict[int, run_lib.Result | Exception] = {}
   with contextlib.ExitStack() as stack:
     for folder in folders:
       stack.enter_context(lock.held(folder))
@@ -210,7 +211,7 @@ def _train_together(
   workdirs: list[paths.Path],
   side_by_side: bool,
   stop: hosts.Stop,
-) -> list[run_lib.Result | FloatingPointError]:
+) -> list[run_lib.Result | Exception]:
   """Trains runs that have all got to the same step."""
   mesh = _make_mesh(len(settings), settings[0].mesh)
   alone = sharding.make_mesh(1)
@@ -261,7 +262,7 @@ def _train_together(
     loop.go_through(
       together, lambda index: Together(together, programs[index], mesh)
     )
-    results: list[run_lib.Result | FloatingPointError] = []
+    results: list[run_lib.Result | Exception] = []
     for run in together:
       if run.failure is not None:
         results.append(run.failure)

@@ -39,7 +39,7 @@ from typing import Any, Self
 
 import jax
 
-from grpo_jax.training import doubts, paths, settings, traces, trackers
+from grpo_jax.training import paths, settings, traces, trackers
 
 METRICS = "metrics.jsonl"
 TIMINGS = "timings.jsonl"
@@ -193,7 +193,8 @@ class MetricsLog:
     before: Mapping[str, float] | None,
     after: Mapping[str, float] | None,
     num_prompts: int,
-  ) -> list[str]:
+    alarms: Sequence[Mapping[str, Any]] = (),
+  ) -> None:
     """Writes `result.json`, the last file of a run that has done all steps.
 
     With the arguments goes `seconds`, the sum of `time/step_s` over the steps
@@ -203,12 +204,9 @@ class MetricsLog:
       step: Steps done, over all phases.
       before, after: Held-out means; None without an "rl" phase.
       num_prompts: Held-out prompts behind them.
-
-    Returns:
-      The `doubts` of the run, which are written too.
+      alarms: What rules of health have said, in its order.
     """
     self.flush()
-    found = doubts.of_rewards(read_lines(self._workdir / METRICS))
     timings = read_lines(self._workdir / TIMINGS)
     result = {
       "step": int(step),
@@ -216,12 +214,11 @@ class MetricsLog:
       "after": after,
       "num_prompts": num_prompts,
       "seconds": sum(line.get("time/step_s") or 0.0 for line in timings),
-      "doubts": found,
+      "alarms": alarms,
     }
     write_json(self._workdir / RESULT, _valid(result))
     for tracker in self._trackers:
       tracker.end()
-    return found
 
   def _append(self, name: str, line: Mapping[str, Any]) -> None:
     text = json.dumps(_valid(line), sort_keys=True, allow_nan=False)
@@ -271,11 +268,11 @@ class NoLog:
   def write_traces(self, content: bytes) -> None:
     pass
 
-  def alert(self, step: int, title: str, text: str) -> None:
+  def write_result(self, *_: Any) -> None:
     pass
 
-  def write_result(self, *_: Any) -> list[str]:
-    return []
+  def alert(self, step: int, title: str, text: str) -> None:
+    pass
 
   def flush(self) -> None:
     pass

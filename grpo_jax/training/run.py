@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import logging
 from jax.sharding import Mesh
 
 from grpo_jax import objects
@@ -29,11 +28,10 @@ from grpo_jax.training import (
   rows,
   runs,
   sharding,
-  suspicion,
-  unscored,
 )
 from grpo_jax.training import compiling as compiling_lib
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import health as health_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import Policy, TrainState
 
@@ -41,7 +39,8 @@ from grpo_jax.types import Policy, TrainState
 # that compute it, on which its numbers depend by round-off alone.
 MAY_CHANGE = frozenset(
   (
-    *("hosts", "log", "mesh", "profile_steps", "required_accuracy"),
+    *("health", "hosts", "log", "mesh", "profile_steps"),
+    "required_accuracy",
     "rewards.max_unscored",
   )
 )
@@ -95,8 +94,7 @@ class Run:
     examples: Completions of the last evaluation.
     rewards: Of each held-out prompt in the last evaluation that was traced;
       None where a prompt was not scored, or where none was traced.
-    patience: Counts steps in which too many rows were unscored.
-    perfection: Counts steps in which nearly all rows were right.
+    health: Looks at the numbers of each step.
     tracing: Where a trace is being written.
     failure: Why it goes on no more, where others do.
     evaluation_s: Seconds of the last evaluation, without compilation.
@@ -123,23 +121,31 @@ class Run:
     default_factory=list
   )
   rewards: list[float | None] | None = None
-  patience: unscored.Patience = dataclasses.field(init=False)
-  perfection: suspicion.PerfectScores = dataclasses.field(init=False)
+  health: health_lib.Monitor = dataclasses.field(init=False)
   tracing: pathlib.Path | None = None
-  failure: FloatingPointError | None = None
+  failure: Exception | None = None
   evaluation_s: float = 0.0
 
   def __post_init__(self):
-    self.patience = unscored.Patience(self.config.rewards.max_unscored)
-    self.perfection = suspicion.PerfectScores(
-      self.problem.judge.correct,
-      str(self.saved.directory.parent / metrics_log.SAMPLES),
+    self.health = self._monitor()
+
+  def _monitor(self) -> health_lib.Monitor:
+    """What rules know of the steps so far."""
+    workdir = self.saved.directory.parent
+    monitor = health_lib.Monitor(
+      health_lib.stages_of(self.config, self.problem.judge.correct),
+      self.config.health,
+      str(workdir / metrics_log.SAMPLES),
     )
+    if self.position is not None:
+      lines = metrics_log.read_lines(workdir / metrics_log.METRICS)
+      monitor.replay(lines, int(self.state.step))
+    return monitor
 
   @property
   def stopping(self) -> bool:
     """Whether it ends after this step, as of the last `look`."""
-    return self.stop.agreed() or self.patience.exhausted
+    return self.stop.agreed() or self.health.halted is not None
 
   @property
   def first(self) -> int:
@@ -266,11 +272,13 @@ def result(run: Run) -> Result:
     # an earlier start of this run.
     after = run.after or evaluate(run)
   if not preempted:
-    found = run.log.write_result(
-      int(run.state.step), run.before, after, run.evaluator.num_prompts
+    run.log.write_result(
+      int(run.state.step),
+      run.before,
+      after,
+      run.evaluator.num_prompts,
+      [alarm.as_json() for alarm in run.health.alarms],
     )
-    for doubt in found:
-      logging.warning("%s", doubt)
   return Result(
     step=int(run.state.step),
     preempted=preempted,
@@ -332,13 +340,13 @@ def record(
     FloatingPointError: The loss or the gradient is not finite.
   """
   _check_finite(run, name, done, metrics)
-  num_rows = run.config.section(name).num_rows
-  run.patience.step(offset + done, metrics, num_rows)
-  run.perfection.step(offset + done, metrics)
   tokens = metrics.get("tokens/generated", metrics["tokens/trained"])
   metrics["tokens_per_second"] = tokens / metrics["time/step_s"]
   if is_due:
     metrics |= evaluate(run)
+  for alarm in run.health.step(offset + done, metrics):
+    metrics[alarm.rule.key] = 1.0
+    run.log.alert(offset + done, alarm.rule.name, alarm.text())
   run.log.write(offset + done, name, metrics)
   every = run.config.log.samples_every
   if outcome.written is not None and is_looked_at(every, done):

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 
 from grpo_jax.training import escapes, hosts
 
-# Steps in a row: one may be the fault of a machine that was busy.
-PATIENCE = 3
 _NUM_SHOWN = 3  # Messages of a step that are logged.
 
 
@@ -46,53 +44,29 @@ def some(messages: Mapping[int, str]) -> list[str]:
   return [f"row {row}: {text}" for row, text in messages.items()][:_NUM_SHOWN]
 
 
-class Patience:
-  """Counts steps in which too many rows were unscored.
+def too_many(
+  numbers: Mapping[str, float], max_unscored: float, why: str
+) -> str:
+  """What a run ends with that the rule `too_many_unscored` has stopped.
 
-  Attributes:
-    exhausted: There have been `PATIENCE` of them, one after another.
+  Args:
+    numbers: Of its alarm: "rows" of a batch, and unscored ones by "step N".
+    max_unscored: Share of rows, as `RewardsConfig` has it.
+    why: The commonest message of verifiers; empty if there was none.
   """
-
-  def __init__(self, max_unscored: float):
-    """Begins to count.
-
-    Args:
-      max_unscored: Share of rows, as `RewardsConfig` has it.
-    """
-    self._max_unscored = max_unscored
-    self._steps: list[str] = []
-
-  @property
-  def exhausted(self) -> bool:
-    return len(self._steps) >= PATIENCE
-
-  def step(
-    self, step: int, metrics: Mapping[str, float], num_rows: int
-  ) -> None:
-    """Looks at the metrics of a step that drew so many rows, if it drew any."""
-    count = metrics.get("unscored", 0.0)
-    if self.exhausted:
-      return
-    if count > self._max_unscored * num_rows:
-      self._steps.append(f"{count:.0f} of {num_rows} in step {step}")
-    else:
-      self._steps.clear()
-
-  def check(self, complaints: Complaints) -> None:
-    """Raises once it is exhausted.
-
-    Raises:
-      ValueError: Says how many rows were unscored, and why most of them.
-    """
-    if self.exhausted:
-      why = complaints.commonest()
-      raise ValueError(
-        f"{', '.join(self._steps)}: so many rows could not be scored; allowed"
-        f" is a share of config.rewards.max_unscored={self._max_unscored:g}."
-        + (f" The commonest error: {why}" if why else _NO_ERROR)
-        + " The run is saved. Correct the verifier, and start it again with the"
-        " same command; or set --config.rewards.max_unscored."
-      )
+  rows = numbers["rows"]
+  steps = [
+    f"{count:.0f} of {rows:.0f} in {step}"
+    for step, count in numbers.items()
+    if step != "rows"
+  ]
+  return (
+    f"{', '.join(steps)}: so many rows could not be scored; allowed is a share"
+    f" of config.rewards.max_unscored={max_unscored:g}."
+    + (f" The commonest error: {why}" if why else _NO_ERROR)
+    + " The run is saved. Correct the verifier, and start it again with the"
+    " same command; or set --config.rewards.max_unscored."
+  )
 
 
 _NO_ERROR = (

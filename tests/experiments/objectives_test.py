@@ -203,7 +203,9 @@ def _plant(root: pathlib.Path, arm: str, accuracy: float) -> None:
     after["eval/reward/accuracy_buggy"] = 1.0
     result = {"before": before, "after": after, "seconds": 1.0}
     (workdir / "result.json").write_text(json.dumps(result))
-  text = "W suspicion.py] step 323: 'x' is. Suspicious by default: look in"
+  text = (
+    "warning: rl, step 323: H12 perfect_score. Suspicious by default: look in"
+  )
   lines = [f"{text} {root / arm}/seed={s}/samples.jsonl (log)" for s in (1, 3)]
   (root / arm / results.OUTPUT).write_text("\n".join([*lines, *lines, "end"]))
   (root / arm / results.SECONDS).write_text("[30, 60]")

@@ -98,6 +98,8 @@ def test_known_rollout():
     "reward/a": (1 + 0 + 0 + 2) / 4,
     "applicable/a": 4 / 6,
     "reward_range/a": 2,
+    "reward_correlation/a": 1,  # It is the reward where it applies.
+    "reward_correlation/never": NAN,
     "reward/never": NAN,
     "reward_range/never": NAN,
     "applicable/never": 0,
@@ -124,6 +126,7 @@ def test_means_over_nobody_are_absent_and_not_zero():
   assert absent == {
     *("reward/mean", "reward/std", "reward/a", "accuracy", "advantages/std"),
     "reward_range/a",
+    "reward_correlation/a",
     *("dead_groups", "dead_groups/all_right", "dead_groups/all_wrong"),
     *("length/correct", "length/incorrect"),
     *("entropy/correct", "entropy/incorrect"),
@@ -131,6 +134,35 @@ def test_means_over_nobody_are_absent_and_not_zero():
   # What is known without a verifier stays.
   assert found["length/mean"] == 15 / 6
   assert found["applicable/a"] == 0
+
+
+def test_a_component_against_the_reward_has_a_negative_correlation():
+  rewards = jnp.array([1.0, 0.0, 0.5, 0.0, 2.0, 0.0])
+  components = {
+    "against": 3 - rewards,
+    "penalty": 3 - rewards,  # Its weight is negative, so it is with it.
+    "constant": jnp.ones(6),
+    "loose": jnp.array([0.0, 1.0, 0.0, 3.0, 1.0, 9.0]),
+  }
+  scored = Scored(
+    rewards=rewards,
+    valid=SCORED.valid,
+    correct=rewards > 1,
+    components=components,
+    weights={
+      name: jnp.float32(-1.0 if name == "penalty" else 1.0)
+      for name in components
+    },
+  )
+  found = _metrics(scored=scored)
+  assert found["reward_correlation/against"] == -1
+  assert found["reward_correlation/penalty"] == 1
+  assert np.isnan(found["reward_correlation/constant"])
+  np.testing.assert_allclose(
+    found["reward_correlation/loose"],
+    np.corrcoef(rewards[:5], components["loose"][:5])[0, 1],
+    rtol=1e-5,
+  )
 
 
 def test_an_update_without_trained_tokens_has_no_means():

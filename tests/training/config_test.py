@@ -41,6 +41,7 @@ _CALLED = {
   config_lib.EvalConfig: {"eval"},
   config_lib.CheckpointConfig: {"checkpoint"},
   config_lib.LogConfig: {"log"},
+  config_lib.HealthConfig: {"health"},
 }
 # Reading a field to complain about its value is not using it.
 _CHECKS = ("__post_init__", "check", "one_of")
@@ -87,7 +88,8 @@ def _readers() -> str:
     path
     for folder in ("grpo_jax/training", "experiments")
     for path in sorted((_ROOT / folder).rglob("*.py"))
-    if path.name not in ("config.py", "sections.py", "settings.py")
+    if path.name
+    not in ("config.py", "sections.py", "settings.py", "health_settings.py")
   ]
   functions = [
     config_lib.micro_batch_size,

@@ -11,15 +11,16 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.training import config as config_lib
+from grpo_jax.training import alarm_checks as checks
 from grpo_jax.training import (
+  alarms,
   drivers,
   judges,
   loop,
   metrics_log,
   problem,
-  suspicion,
 )
+from grpo_jax.training import config as config_lib
 from tests.experiments import tiny_config
 
 
@@ -52,7 +53,14 @@ def run(tmp_path_factory, warnings):
   handler.setLevel(logging.WARNING)
   logging.getLogger().addHandler(handler)
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(suspicion, "PERFECT", -1.0)  # Any score is too good.
+    # Any score is too good.
+    rules = [
+      dataclasses.replace(rule, check=checks.above("accuracy", -1.0))
+      if rule.name == "perfect_score"
+      else rule
+      for rule in alarms.RULES
+    ]
+    patch.setattr(alarms, "RULES", tuple(rules))
     result = loop.train(_quiet(tiny_config.get_config("grpo")), workdir)
   logging.getLogger().removeHandler(handler)
   return workdir, result
@@ -64,8 +72,12 @@ def test_scores_that_are_too_good_are_doubted_once(run, warnings):
     for line in warnings.read_text().splitlines()
     if "Suspicious by default" in line
   ]
-  assert line.startswith("step 13: 'accuracy' marks")
+  assert "rl, step 13: H12 perfect_score." in line
   assert str(run[0] / metrics_log.SAMPLES) in line
+  marked = [
+    row["step"] for row in _rows(run[0]) if "alarm/perfect_score" in row
+  ]
+  assert marked == [13]
 
 
 def test_the_result_is_written_at_the_end(run):
@@ -79,8 +91,10 @@ def test_the_result_is_written_at_the_end(run):
     "after": result.after,
     "num_prompts": result.num_prompts,
     "seconds": pytest.approx(seconds),
-    "doubts": [],
+    "alarms": written["alarms"],
   }
+  (alarm,) = written["alarms"]
+  assert (alarm["step"], alarm["rule"]) == (13, "H12")
 
 
 def test_every_step_has_a_row(run):

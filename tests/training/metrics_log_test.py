@@ -314,7 +314,7 @@ def test_the_result_has_the_seconds_of_all_starts(tmp_path):
     "after": {"eval/accuracy": None},
     "num_prompts": 8,
     "seconds": 3.5,
-    "doubts": [],
+    "alarms": [],
   }
 
 

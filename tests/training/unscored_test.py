@@ -2,39 +2,16 @@
 
 import logging
 
-import pytest
-
 from grpo_jax.training import unscored
 
 
-def steps(patience, *shares):
-  for number, share in enumerate(shares, start=1):
-    patience.step(number, {"unscored": 16 * share}, 16)
-  return patience.exhausted
-
-
-def test_three_steps_in_a_row_are_too_many():
-  assert not steps(unscored.Patience(0.5), 0.75, 0.75)
-  assert not steps(unscored.Patience(0.5), 0.75, 0.75, 0.5, 0.75, 0.75)
-  assert steps(unscored.Patience(0.5), 0.25, 0.75, 0.75, 0.75)
-  assert not steps(unscored.Patience(1.0), 1.0, 1.0, 1.0)
-  assert steps(unscored.Patience(0.0), 0.1, 0.1, 0.1)
-  patience = unscored.Patience(0.0)
-  patience.step(1, {"loss": 1.0}, 16)  # A step that drew nothing.
-  assert not steps(patience, 0.1, 0.1)
-
-
 def test_the_error_says_where_why_and_what_to_do():
-  patience, complaints = unscored.Patience(0.5), unscored.Complaints()
-  steps(patience, 0.75, 1.0)
-  patience.check(complaints)  # Not yet.
+  complaints = unscored.Complaints()
   complaints.log("x", ["row 3: raised: a: IndexError: no such (a.py:7)"])
   complaints.log("x", ["row 4: timeout: no answer in 10 s"])
   complaints.log("x", ["row 5: raised: a: IndexError: no such (a.py:7)"])
-  patience.step(3, {"unscored": 9}, 16)
-  with pytest.raises(ValueError, match="could not be scored") as caught:
-    patience.check(complaints)
-  message = str(caught.value)
+  numbers = {"rows": 16.0, "step 1": 12.0, "step 2": 16.0, "step 3": 9.0}
+  message = unscored.too_many(numbers, 0.5, complaints.commonest())
   assert message.startswith("12 of 16 in step 1, 16 of 16 in step 2, 9 of 16")
   assert "The commonest error: raised: a: IndexError: no such (a.py:7)" in (
     message
@@ -44,10 +21,9 @@ def test_the_error_says_where_why_and_what_to_do():
 
 
 def test_rewards_that_do_not_apply_are_named_too():
-  patience = unscored.Patience(0.5)
-  steps(patience, 1.0, 1.0, 1.0)
-  with pytest.raises(ValueError, match=r"did not apply \(None\)"):
-    patience.check(unscored.Complaints())
+  why = unscored.Complaints().commonest()
+  message = unscored.too_many({"rows": 16.0, "step 3": 16.0}, 0.5, why)
+  assert "did not apply (None)" in message
 
 
 def test_an_error_is_one_line_of_the_log(caplog):
