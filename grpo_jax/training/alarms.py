@@ -19,6 +19,7 @@ from grpo_jax.training import trends
 
 # The rule that always stops a run.
 UNSCORED = "too_many_unscored"
+PREFIX = "alarm/"  # Of the metrics of alarms.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Rule:
   @property
   def key(self) -> str:
     """The metric of the alarm."""
-    return f"alarm/{self.name}"
+    return f"{PREFIX}{self.name}"
 
 
 _SIGMA = f"z > {trends.SIGNIFICANT:g}"

@@ -70,6 +70,11 @@ def of_step(line: Mapping[str, Any]) -> dict[str, Any] | None:
   return None if all(name.startswith("eval/") for name in found) else found
 
 
+def has_alarm(metrics: Mapping[str, Any]) -> bool:
+  """Whether the metrics of a step have an alarm."""
+  return any(name.startswith(alarms.PREFIX) for name in metrics)
+
+
 class Monitor:
   """Watches a run.
 

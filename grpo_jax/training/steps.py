@@ -12,6 +12,7 @@ from grpo_jax.training import (
   compiling,
   console,
   drivers,
+  health,
   hosts,
   progress,
   tracing,
@@ -147,8 +148,9 @@ class Book:
           )
           if is_due:
             tracing.write_evaluation(run, self._name, sum(step))
-          if is_traced:
-            tracer.write(sum(step), outcome)
+          is_alarm = config.log.traces_every > 0 and health.has_alarm(said)
+          if is_traced or (is_alarm and outcome.written is not None):
+            tracer.write(sum(step), outcome, is_traced, is_alarm)
           # The last evaluation stays on the screen until the next.
           written.append((run.after or {}) | said)
       except FloatingPointError as error:

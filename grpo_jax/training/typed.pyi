@@ -395,6 +395,13 @@ class Log(Group):
   """Most MiB of that file. Each time gets an equal part of what is left;
   groups that do not fit are left out, and rows are cut."""
 
+class Health(Group):
+  halt: tuple[str, ...]
+  """Rules, by name or number ("perfect_score", "H12"), that stop the run
+  after saving. Too many rows without a score always do."""
+  off: tuple[str, ...]
+  """Rules that say nothing."""
+
 class Hosts(Group):
   timeout_s: float
   """Seconds without a sign of life from the process."""
@@ -701,6 +708,8 @@ class Config(Group):
   checkpoint: Checkpoint
   """As named."""
   log: Log
+  """As named."""
+  health: Health
   """As named."""
   hosts: Hosts
   """As named."""
