@@ -23,13 +23,19 @@ from grpo_jax.training import documented, sections
 FILE = (
   pathlib.Path(__file__).resolve().parents[1] / "grpo_jax/training/typed.pyi"
 )
+# Settings that take a Python object too, and become its name.
+_OBJECTS = {
+  "Data.name": "str | Callable[..., Any]",
+  "Data.environment": "str | Callable[..., Any]",
+  "Rewards.functions": "tuple[str | Callable[..., Any], ...]",
+}
 _HEAD = '''"""Every setting of a config, for editors and mypy.
 
 `scripts/typed_configs.py` has written this file, from the dataclasses of
 settings and their docstrings. Do not edit it.
 """
 
-from collections.abc import ItemsView, Iterator, KeysView, Mapping
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Self
 
@@ -103,7 +109,7 @@ def _fields(cls: type, classes: dict[str, list[Field]]) -> list[Field]:
       _fields(typing.cast(type, hint), classes)
       found.append(Field(field.name, _name(typing.cast(type, hint)), text))
       continue
-    shown = _hint(hint)
+    shown = _OBJECTS.get(f"{_name(cls)}.{field.name}") or _hint(hint)
     found.append(Field(field.name, shown, text))
   if cls is not config_lib.RunConfig:
     classes[_name(cls)] = found
