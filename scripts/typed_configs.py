@@ -25,8 +25,8 @@ FILE = (
 )
 # Settings that take a Python object too, and become its name.
 _OBJECTS = {
-  "Data.name": "str | Callable[..., Any]",
-  "Data.environment": "str | Callable[..., Any]",
+  "Data.name": "Any",
+  "Data.environment": "Any",
   "Rewards.functions": "tuple[str | Callable[..., Any], ...]",
 }
 _HEAD = '''"""Every setting of a config, for editors and mypy.

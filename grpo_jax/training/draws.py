@@ -26,6 +26,7 @@ from grpo_jax.training import (
   evaluation,
   judges,
   runs,
+  trace_rows,
 )
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout
 
@@ -166,7 +167,9 @@ class Sampler:
 
     return Sample(
       **known,
-      tokens=self._loaded.problem.token_texts(rollout.tokens[b][kept].tolist()),
+      tokens=trace_rows.texts_of(
+        self._loaded.problem, np.asarray(rollout.tokens[b][kept])
+      ),
       logprobs=values(rollout.sampler_logp),
       entropies=values(rollout.entropy, self._has_entropy),
     )

@@ -21,14 +21,7 @@ from grpo_jax import tasks
 from grpo_jax.data import pipeline, sources, tokenizer
 from grpo_jax.rewards import sessions as sessions_lib
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  judges,
-  opening,
-  sharding,
-  traces,
-  unscored,
-  verifiers,
-)
+from grpo_jax.training import judges, opening, sharding, unscored, verifiers
 from grpo_jax.types import (
   Compaction,
   Environment,
@@ -172,15 +165,6 @@ class Problem:
       self.tokenizer.decode(row[kept].tolist())
       for row, kept in zip(tokens, mask, strict=True)
     ]
-
-  def token_texts(self, ids: Sequence[int]) -> tuple[str, ...]:
-    """The text of each token; see `traces.texts_of_tokens`."""
-    if not hasattr(self.tokenizer, "token_bytes"):  # Of a task.
-      return tuple(self.tokenizer.exact_text([i]) for i in ids)
-    pieces = self.pieces  # A checkpoint may have more ids than its tokenizer.
-    return traces.texts_of_tokens(
-      [pieces[i] if i < len(pieces) else b"" for i in ids]
-    )
 
   def prompt_texts(self, records: Sequence[dict]) -> list[str]:
     """Each prompt as a person reads it."""

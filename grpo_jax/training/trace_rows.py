@@ -178,6 +178,8 @@ def texts_of(
     # of which nobody can say which bytes a token writes.
     return tuple(text.exact_text([int(id_)]) for id_ in ids)
   named = {text.pad_id, *text.end_ids}
+  # A checkpoint may have more ids than its tokenizer.
+  named |= {int(id_) for id_ in ids if int(id_) >= len(pieces)}
   return traces.texts_of_tokens(
     [
       text.exact_text([int(id_)]).encode("utf-8", "replace")

@@ -4,7 +4,7 @@
 settings and their docstrings. Do not edit it.
 """
 
-from collections.abc import ItemsView, Iterator, KeysView, Mapping
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Self
 
@@ -88,7 +88,7 @@ class Data(Group):
   source: str
   """ "task" (synthetic, `tasks/`), "tfds", "jsonl", "text" (prompts alone) or
   "reasoning_gym"."""
-  name: str
+  name: Any
   """Task name, or the import path of a task ("my_pkg.tasks:make"), or TFDS
   dataset name ("gsm8k")."""
   task_options: Group
@@ -141,7 +141,7 @@ class Data(Group):
   rejected_share: float
   """Of a file of pairs, the share of rows in [0, 1] of which a supervised
   phase imitates the rejected text, and not the chosen one."""
-  environment: str
+  environment: Any
   """Import path "package.module:function" of what makes the sessions of an
   environment on the host (`types.HostEnvironment`): episodes of several
   turns, whose scores are the components of the reward. With a task, it takes
@@ -294,7 +294,7 @@ class Sampling(Group):
   the cache has room for as many only."""
 
 class Rewards(Group):
-  functions: tuple[str, ...]
+  functions: tuple[str | Callable[..., Any], ...]
   """For tasks, components of the task's verifier ("accuracy", …), computed
   inside the program. With an environment on the host, scores of its sessions,
   and "return". Otherwise functions of text: a built-in name
