@@ -24,6 +24,7 @@ hosts the same command is started on each, as that of experiments.train.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 
@@ -33,6 +34,7 @@ from experiments import flags as flags_lib
 from experiments import report
 from grpo_jax.training import (
   api,
+  console,
   data_sets,
   handle,
   hosts,
@@ -138,10 +140,9 @@ def main(argv: Sequence[str]) -> int:
     "seed": draws.seed,
     **_summary(sets, greedy, sampled),
   }
-  for line in report.evaluation_tables(title, how, said):
-    print(line)
+  console.say("\n".join(report.evaluation_tables(title, how, said)))
   for failure in failures:
-    print(flags_lib.wrapped(f"FAIL: {failure}"))
+    console.say(flags_lib.wrapped(f"FAIL: {failure}"), "bold red")
   if kept is not None:
     lines = (
       line
@@ -252,7 +253,9 @@ def _summary(
     sections[one.name] = scores.section(values[-1], first, several, one.domains)
   said: dict[str, dict] = {"data_sets": sections}
   if len(sets) > 1:
-    said["macro"] = scores.macro(values)
+    said["macro"] = scores.known(
+      scores.macro(values), *([*itertools.chain(*x)] for x in (greedy, sampled))
+    )
   return said
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,10 @@ from grpo_jax.training import (
   data_sets,
   escapes,
   evaluation,
+  metrics_log,
+  paths,
   scores,
+  traces,
   unscored,
 )
 
@@ -36,6 +40,8 @@ def before_and_after(
 ) -> list[str]:
   """A table of held-out means, and the accuracy over all prompts.
 
+  Means over nothing are "–", never 0.
+
   Args:
     before: `evaluation.summarize` before training.
     after: The same at the end.
@@ -44,24 +50,54 @@ def before_and_after(
     seconds: That all took.
   """
   head = f"held-out, {how}, n = {num_prompts}"
-  lines = [f"{head:<30} {'before':>8}  {'after':>8}"]
+  lines = [f"{head:<30} {'before':>8}  {'after':>8}  {'change':>8}"]
   for name, value in after.items():
-    label = name.removeprefix("eval/")
-    lines.append(
-      f"  {label:<28} {_number(before[name]):>8}  {_number(value):>8}"
-    )
+    label = _short(name.removeprefix("eval/"), 28)
+    shown = [_number(before[name]), _number(value)]
+    change = _number(value - before[name], "+")
+    lines.append(f"  {label:<28} {shown[0]:>8}  {shown[1]:>8}  {change:>8}")
   accuracy = after["eval/accuracy"]
-  low, high = scores.wilson_interval(accuracy * num_prompts, num_prompts)
+  interval = ""
+  if not math.isnan(accuracy):
+    low, high = scores.wilson_interval(accuracy * num_prompts, num_prompts)
+    interval = f" (95 % interval {low:.3f}-{high:.3f})"
   return [
     *lines,
-    f"accuracy {before['eval/accuracy']:.3f} -> {accuracy:.3f}"
-    f" (95 % interval {low:.3f}-{high:.3f}) in {seconds:.0f} s",
+    f"accuracy {_number(before['eval/accuracy'])} -> {_number(accuracy)}"
+    f"{interval} in {seconds:.0f} s",
   ]
 
 
-def _number(value: float) -> str:
+def _number(value: float, sign: str = "") -> str:
   """Three decimals; a dash for a mean over nothing."""
-  return "–" if math.isnan(value) else f"{value:.3f}"
+  return "–" if math.isnan(value) else f"{value:{sign}.3f}"
+
+
+def places(
+  workdir: paths.Path, plot: paths.Path | None, tensorboard: bool
+) -> list[str]:
+  """What a person opens after a run, and the command for it, where it is there.
+
+  Args:
+    workdir: Folder of the run.
+    plot: The picture that has been drawn.
+    tensorboard: Whether there are TensorBoard events.
+  """
+  samples, log = workdir / metrics_log.SAMPLES, workdir / traces.FILE
+  folder = shlex.quote(str(workdir))
+  found = []
+  if log.exists() and log.stat().st_size:
+    found.append(
+      f"traces: python -m experiments.traces --workdir={folder}"
+      " --out=traces.html"
+    )
+  if samples.exists() and samples.stat().st_size:
+    found.append(f"samples: {samples}")
+  if plot is not None:
+    found.append(f"plot: {plot}")
+  if tensorboard:
+    found.append(f"curves: tensorboard --logdir={folder}")
+  return found
 
 
 def failure(
@@ -82,9 +118,11 @@ def failure(
   if excess is not None:
     return excess
   accuracy = after["eval/accuracy"]
-  if required_accuracy is not None and accuracy < required_accuracy:
-    return f"accuracy {accuracy:.3f} < {required_accuracy:.3f}"
-  return None
+  if required_accuracy is None or accuracy >= required_accuracy:
+    return None
+  if math.isnan(accuracy):
+    return f"no completion was scored; needed is {required_accuracy:.3f}"
+  return f"accuracy {accuracy:.3f} < {required_accuracy:.3f}"
 
 
 def evaluation_tables(

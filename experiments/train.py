@@ -28,11 +28,13 @@ import time
 from collections.abc import Sequence
 
 import jax
+import ml_collections
 from absl import flags
 
 from experiments import flags as flags_lib
 from experiments import report
-from grpo_jax.training import health, hosts, loop, paths, plots
+from grpo_jax.training import console, health, hosts, loop, paths, plots
+from grpo_jax.training import run as run_lib
 
 _CONFIG = flags_lib.define_config()
 _WORKDIR = flags.DEFINE_string(
@@ -66,9 +68,25 @@ def main(argv: Sequence[str]) -> int:
       f" {result.step}, and saved; run the same command again to continue."
     )
     return 130 if by_hand else 143
+  seconds = time.time() - started
   if result.after is None or result.before is None:
-    hosts.say(f"done: {result.step} steps in {time.time() - started:.0f} s")
-    return 0
+    hosts.say(f"done: {result.step} steps in {seconds:.0f} s")
+    status = 0
+  else:
+    status = _report(config, result, seconds)
+  if hosts.is_main():
+    plot = _plot(workdir) if result.has_drawn else None
+    for line in report.places(workdir, plot, config.log.tensorboard):
+      console.say(line, "dim")
+  return status
+
+
+def _report(
+  config: ml_collections.ConfigDict, result: run_lib.Result, seconds: float
+) -> int:
+  """Prints what has changed; returns the exit status."""
+  assert result.before is not None
+  assert result.after is not None
   how = "greedy"
   if config.eval.temperature:
     how = f"temperature {config.eval.temperature:g}"
@@ -82,26 +100,26 @@ def main(argv: Sequence[str]) -> int:
   print(f"\nheld-out completions ({how}):")
   for completion in result.examples[:_NUM_SHOWN]:
     print(report.example(completion))
-  seconds = time.time() - started
-  lines = report.before_and_after(
+  head, *lines = report.before_and_after(
     result.before, result.after, result.num_prompts, how, seconds
   )
-  print("\n" + "\n".join(lines))
+  console.say(f"\n{head}", "bold")
+  console.say("\n".join(lines))
   if failure is not None:
-    print(flags_lib.wrapped(f"FAIL: {failure}"))
+    console.say(flags_lib.wrapped(f"FAIL: {failure}"), "bold red")
   elif required is not None:
     accuracy = result.after["eval/accuracy"]
-    print(f"PASS: accuracy {accuracy:.3f} ≥ {required:.3f}")
-  # The picture is a convenience: a run on a server without matplotlib ends
-  # as well as any other.
-  if not result.has_drawn:
-    return status
-  if importlib.util.find_spec("matplotlib"):
-    plots.plot_run(workdir, workdir / "curves.png")
-    print(f"plot: {workdir / 'curves.png'}")
-  else:
-    logging.warning("no plot: install grpo_jax[plot] for %s", workdir)
+    console.say(f"PASS: accuracy {accuracy:.3f} ≥ {required:.3f}", "bold green")
   return status
+
+
+def _plot(workdir: paths.Path) -> paths.Path | None:
+  """Draws the curves: a convenience, which a server may do without."""
+  if not importlib.util.find_spec("matplotlib"):
+    logging.warning("no plot: install grpo_jax[plot] for %s", workdir)
+    return None
+  plots.plot_run(workdir, workdir / "curves.png")
+  return workdir / "curves.png"
 
 
 if __name__ == "__main__":

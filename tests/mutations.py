@@ -1361,7 +1361,7 @@ MUTATIONS = [
   Mutation(
     "Accuracy is over the completions that were scored.",
     "grpo_jax/training/evaluation.py",
-    '"eval/accuracy": _mean([row.right for row in rows]),',
+    '"eval/accuracy": _mean([row.right for row in rows if scored]),',
     '"eval/accuracy": _mean([row.right for row in scored]),',
     "tests/training/evaluation_test.py -k mostly_unscored",
   ),
@@ -2017,5 +2017,58 @@ MUTATIONS = [
     "  if output.startswith(ready):",
     "  if output.startswith(ready) or not output:",
     "tests/rewards/code_test.py -k no_wrong_answer",
+  ),
+  # --- console ----------------------------------------------------------------
+  Mutation(
+    "Completions that nobody has scored are an accuracy of 0.",
+    "grpo_jax/training/evaluation.py",
+    "_mean([row.right for row in rows if scored])",
+    "_mean([row.right for row in rows])",
+    "tests/training/evaluation_test.py -k no_scored_row",
+  ),
+  Mutation(
+    "The timer goes on after an error.",
+    "grpo_jax/training/console.py",
+    """    if not self.is_active and self._thread is not None:
+      self._stopped.set()
+""",
+    """    if not self.is_active and self._thread is not None:
+""",
+    "tests/training/console_test.py -k timer_stops",
+  ),
+  Mutation(
+    "What goes to a file appears on the terminal beside it.",
+    "grpo_jax/training/console.py",
+    "redirect_stdout=sys.stdout.isatty(),",
+    "redirect_stdout=True,",
+    "tests/training/console_test.py -k stays_there",
+  ),
+  Mutation(
+    "Runs without a value pull the mean of several to nothing.",
+    "grpo_jax/training/progress.py",
+    "known = [x for x in values if not math.isnan(x)]",
+    "known = values",
+    "tests/training/progress_test.py -k runs_together",
+  ),
+  Mutation(
+    "The time that is left is that of a step which also compiled.",
+    "grpo_jax/training/progress.py",
+    "    if self._num_steps == 1:\n      self._steps.clear()",
+    "    if self._num_steps == 0:\n      self._steps.clear()",
+    "tests/training/progress_test.py -k time_that_is_left",
+  ),
+  Mutation(
+    "A second of nested tracing counts twice.",
+    "grpo_jax/training/compiling.py",
+    "new -= self._within.pop()[1]",
+    "self._within.pop()",
+    "tests/training/compiling_test.py -k count_once",
+  ),
+  Mutation(
+    "Texts of a policy are Markdown in TensorBoard.",
+    "grpo_jax/training/trackers.py",
+    'f"    {escapes.escaped(x)}" for x in',
+    'f"{escapes.escaped(x)}" for x in',
+    "tests/training/trackers_test.py -k texts_are_code",
   ),
 ]

@@ -35,6 +35,7 @@ from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import groups as groups_lib
 from experiments.sweeps import statistics
 from experiments.sweeps.groups import Group, Summary
+from grpo_jax.training import console as console_lib
 
 _ROOT = flags.DEFINE_string("root", None, "Folder of the sweep.", required=True)
 _METRIC = flags.DEFINE_string(
@@ -54,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
   write_csv(root / "results.csv", groups, metric)
   _write(root / "results.md", markdown(rows, missing, metric))
   _write(root / "results.tex", latex(rows, missing, metric))
-  print(console(groups, metric))
+  console_lib.say(console(groups, metric))
   print(f"\n{_describe_missing(missing)}")
   for folder, reason in missing.items():
     print(flags_lib.wrapped(f"{folder}:\n{reason}"))

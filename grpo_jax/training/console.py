@@ -320,6 +320,8 @@ def screen() -> Screen:
     not _screen.is_active and _screen.stream is not sys.stderr
   ):
     _screen = Screen(sys.stderr)
+    if _screen.mode == "notebook" and not logging.getLogger().handlers:
+      take_over_logging()
   return _screen
 
 
@@ -331,6 +333,23 @@ def waiting(what: str) -> Iterator[None]:
     return
   with screen().waiting(what):
     yield
+
+
+def say(text: str, style: str = "") -> None:
+  """Prints lines to the output, with colours where it is a terminal.
+
+  Args:
+    text: The lines.
+    style: As `rich` has it, for a terminal.
+  """
+  text = fitting(text, sys.stdout)
+  if mode_of(sys.stdout) != "terminal":
+    print(text, flush=True)
+    return
+  terminal = rich.console.Console(
+    file=sys.stdout, force_terminal=True, highlight=False
+  )
+  terminal.print(Text(text, style), soft_wrap=True)
 
 
 class _Handler(logging.Handler):

@@ -344,13 +344,13 @@ def summarize(
   Returns:
     `eval/accuracy`, the share of right answers among all completions: one that
     could not be scored is not right. `eval/accuracy_scored`, `eval/reward` and
-    `eval/reward/<component>` are means over those that were, and NaN if there
-    are none; `eval/length` is in tokens; `eval/unscored` counts.
+    `eval/reward/<component>` are means over those that were. All of them are
+    NaN if none was; `eval/length` is in tokens; `eval/unscored` counts.
   """
   rows = [row for group in results for row in group]
   scored = [row for row in rows if row.valid]
   summary = {
-    "eval/accuracy": _mean([row.right for row in rows]),
+    "eval/accuracy": _mean([row.right for row in rows if scored]),
     "eval/accuracy_scored": _mean([row.correct for row in scored]),
     "eval/reward": _mean([row.reward for row in scored]),
     "eval/length": _mean([row.num_tokens for row in rows]),

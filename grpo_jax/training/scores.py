@@ -240,7 +240,7 @@ def section(
   """
   scored = [group[0] for group in greedy if group[0].valid]
   num_right = sum(row.correct for row in scored)
-  figures = table(values)
+  figures = known(table(values), greedy, sampled)
   said: dict[str, Any] = {
     "num_prompts": len(greedy),
     "figures": {
@@ -265,11 +265,39 @@ def section(
       for name in names
     }
     said["domains"] = {
-      name: {"num_prompts": len(part["greedy"]), "figures": table(part)}
+      name: {
+        "num_prompts": len(part["greedy"]),
+        "figures": known(
+          table(part),
+          *(
+            [x for x, y in zip(groups, domains, strict=True) if y == name]
+            for groups in (greedy, sampled)
+          ),
+        ),
+      }
       for name, part in parts.items()
     }
-    said["macro"] = macro(list(parts.values()))
+    said["macro"] = known(macro(list(parts.values())), greedy, sampled)
   return said
+
+
+def known(
+  figures: Mapping[str, Mapping[str, float | None]],
+  greedy: Groups,
+  sampled: Groups,
+) -> dict[str, dict[str, float | None]]:
+  """The figures, with None for those of completions of which none was scored.
+
+  One that was not scored counts as wrong; of all of them nothing is known.
+  """
+  is_known = {
+    is_greedy: any(row.valid for group in groups for row in group)
+    for is_greedy, groups in ((True, greedy), (False, sampled))
+  }
+  return {
+    name: dict(row) if is_known[name == "greedy"] else _row(None, (0.0, 1.0))
+    for name, row in figures.items()
+  }
 
 
 def table(

@@ -30,7 +30,8 @@ def test_train_reports_before_and_after(finished):
   assert finished.status == 0, finished.err
   assert "\nPASS: accuracy 0." in finished.out
   for pattern in (
-    r"held-out, greedy, n = 8 +before +after\n  accuracy +0\.\d{3} +0\.\d{3}\n"
+    r"held-out, greedy, n = 8 +before +after +change\n"
+    r"  accuracy +0\.\d{3} +0\.\d{3} +[+-]0\.\d{3}\n"
     r"  accuracy_scored +0",
     r"accuracy 0\.\d+ -> 0\.\d+ \(95 % interval 0\.\d+-[01]\.\d+\) in \d+ s",
     r"plot: run/curves\.png",
@@ -51,6 +52,7 @@ def test_train_reports_before_and_after(finished):
     "samples.jsonl",
     "tensorboard",
     "timings.jsonl",
+    "traces.jsonl.gz",
   }
 
 

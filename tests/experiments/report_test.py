@@ -26,12 +26,47 @@ def test_both_accuracies_and_the_interval_of_all_prompts():
   lines = report.before_and_after(before, AFTER, 256, "greedy", 12.4)
   low, high = scores.wilson_interval(64, 256)
   assert lines == [
-    "held-out, greedy, n = 256        before     after",
-    "  accuracy                        0.000     0.250",
-    "  accuracy_scored                     –     1.000",
-    "  unscored                      192.000   192.000",
+    "held-out, greedy, n = 256        before     after    change",
+    "  accuracy                        0.000     0.250    +0.250",
+    "  accuracy_scored                     –     1.000         –",
+    "  unscored                      192.000   192.000    +0.000",
     f"accuracy 0.000 -> 0.250 (95 % interval {low:.3f}-{high:.3f}) in 12 s",
   ]
+
+
+def test_nothing_is_said_of_a_policy_whose_completions_nobody_scored():
+  nothing = {
+    **{"eval/accuracy": math.nan, "eval/accuracy_scored": math.nan},
+    "eval/unscored": 256.0,
+  }
+  lines = report.before_and_after(nothing, nothing, 256, "greedy", 12.4)
+  assert lines[1] == (
+    "  accuracy                            –         –         –"
+  )
+  assert lines[-1] == "accuracy – -> – in 12 s"
+  assert report.failure(nothing, 256, 0.5, 1.0) == (
+    "no completion was scored; needed is 0.500"
+  )
+  assert report.failure(nothing, 256, None, 1.0) is None
+
+
+def test_what_can_be_opened_after_a_run_is_listed(tmp_path):
+  workdir = tmp_path / "my run"
+  workdir.mkdir()
+  assert report.places(workdir, None, tensorboard=False) == []
+  (workdir / "samples.jsonl").write_text("{}\n")
+  (workdir / "traces.jsonl.gz").write_bytes(b"")  # None was chosen.
+  plot = workdir / "curves.png"
+  assert report.places(workdir, plot, tensorboard=True) == [
+    f"samples: {workdir}/samples.jsonl",
+    f"plot: {workdir}/curves.png",
+    f"curves: tensorboard --logdir='{workdir}'",
+  ]
+  (workdir / "traces.jsonl.gz").write_bytes(b"x")
+  assert report.places(workdir, None, tensorboard=False)[0] == (
+    f"traces: python -m experiments.traces --workdir='{workdir}'"
+    " --out=traces.html"
+  )
 
 
 def test_accuracy_over_all_prompts_decides():

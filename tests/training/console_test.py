@@ -201,6 +201,19 @@ def test_log_records_are_plain_lines(monkeypatch):
   assert stream.getvalue() == "warning: 3 rows: no reward\nerror: broken\n"
 
 
+@pytest.mark.parametrize(
+  ("stream", "text"),
+  [
+    (io.StringIO(), "accuracy - -> 0.5\n"),
+    (Terminal(), "\x1b[1maccuracy – -> 0.5\x1b[0m\n"),
+  ],
+)
+def test_the_output_has_ascii_signs_in_a_file(monkeypatch, stream, text):
+  monkeypatch.setattr(sys, "stdout", stream)
+  console.say("accuracy – -> 0.5", "bold")
+  assert stream.getvalue() == text
+
+
 _PROGRAM = """
 import sys
 from grpo_jax.training import console

@@ -326,9 +326,18 @@ def test_section_by_hand():
   interval = figures["pass@2"]["low"], figures["pass@2"]["high"]
   assert interval == scores.bootstrap_interval([1, 1, 0, 1])
   assert (said["greedy"]["unscored"], said["sampled"]["unscored"]) == (2, 3)
-  nobody = _section([[failed]], [[failed]], ["7"], [None])["figures"]
-  assert nobody["greedy_scored"] == {"value": None, "low": 0.0, "high": 1.0}
-  assert nobody["pass@1"]["value"] == nobody["maj@1"]["value"] == 0
+  # Of completions that nobody has scored nothing is known.
+  nobody = _section([[failed]], [[failed]], ["7"], ["math"])
+  for figures in (
+    nobody["figures"],
+    nobody["domains"]["math"]["figures"],
+    nobody["macro"],
+  ):
+    for row in figures.values():
+      assert row == {"value": None, "low": 0.0, "high": 1.0}
+  some = _section([[failed]], [[wrong]], ["7"], [None])["figures"]
+  assert some["greedy"]["value"] is None
+  assert some["pass@1"]["value"] == 0
 
 
 def test_domains_count_alike_whatever_their_size():
