@@ -209,7 +209,7 @@ def test_an_interrupted_run_saves_and_the_same_call_continues(
   assert 1 <= stopped.step < 3
   again = g.train(tiny(), stopped.workdir)
   assert again.result["step"] == 3
-  for name in ("metrics.jsonl", "samples.jsonl"):
+  for name in ("metrics.jsonl", "samples.jsonl", "traces.jsonl.gz"):
     whole_bytes = (tmp_path / "whole" / name).read_bytes()
     assert (tmp_path / "run" / name).read_bytes() == whole_bytes
   jax.tree.map(np.testing.assert_array_equal, whole.params, again.params)

@@ -18,6 +18,7 @@ from grpo_jax.training import (
   evaluation,
   loop,
   metrics_log,
+  traces,
 )
 from tests.experiments import command, tiny_config
 
@@ -53,7 +54,7 @@ def everything(
     jax.tree_util.keystr(path): np.asarray(leaf).tobytes()
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays)
   }
-  for name in (metrics_log.METRICS, metrics_log.SAMPLES):
+  for name in (metrics_log.METRICS, metrics_log.SAMPLES, traces.FILE):
     result[name] = (workdir / name).read_bytes()
   result["config.json"] = (workdir / "config.json").read_bytes()
   return result | {"extra": extra}

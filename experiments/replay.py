@@ -1,0 +1,104 @@
+"""Draws a completion of a run again, and prints it with all its numbers.
+
+    python -m experiments.replay --workdir=runs/quickstart \
+        --step=120 --prompt=17 --sample=3
+
+The prompt is its occurrence in the stream, `prompt_id` in traces.jsonl.gz;
+samples of a prompt are counted from 0. The run is repeated from the last
+checkpoint before the step, or from its start, and left as it is. Where the step
+was traced, what was drawn is compared with the trace, bit for bit.
+
+Numbers are written so that they stand for exactly one float32. Exit status: 0;
+1 if it differs from its trace; 2 a mistake in the command or the workdir.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from absl import flags
+
+from experiments import flags as flags_lib
+from grpo_jax.training import escapes, replay, traces
+
+_WORKDIR = flags.DEFINE_string(
+  "workdir", None, "Folder of the run, local or gs://.", required=True
+)
+_STEP = flags.DEFINE_integer(
+  "step", None, "Over all phases, from 1.", 1, required=True
+)
+_PROMPT = flags.DEFINE_integer(
+  "prompt", None, "Occurrence in the stream.", 0, required=True
+)
+_SAMPLE = flags.DEFINE_integer("sample", 0, "Of the prompt, from 0.", 0)
+_COLUMNS = 4  # Of numbers, side by side.
+_WIDTH = 16  # Characters of each.
+
+
+def main(argv: Sequence[str]) -> int:
+  """Prints the completion, and whether it is the one that was traced."""
+  del argv
+  workdir, step, prompt = _WORKDIR.value, _STEP.value, _PROMPT.value
+  (group,) = replay.replay(workdir, step, prompt)
+  rows = _rows(group)
+  if not rows:
+    count = 1 + max(row.sample for row in group.rows)
+    raise ValueError(
+      f"--sample={_SAMPLE.value}: prompt {prompt} has {count} samples in step"
+      f" {step}, 0 to {count - 1}."
+    )
+  print(f"step {step} ({group.phase}), prompt {prompt}, record {group.record}:")
+  print(f"  {escapes.escaped(group.prompt)}")
+  for row in rows:
+    print("\n".join(_described(row)))
+  expected = replay.recorded(workdir, step, prompt)
+  if expected is None:
+    print("the step was not traced with this prompt: nothing to compare with")
+    return 0
+  differing = [
+    name
+    for row, traced in zip(rows, _rows(expected), strict=True)
+    for name in replay.differences(row, traced)
+  ]
+  if differing:
+    print(f"FAIL: it differs from its trace in {', '.join(differing)}")
+    return 1
+  print("equal to its trace, bit for bit")
+  return 0
+
+
+def _rows(group: traces.Group) -> list[traces.Row]:
+  return [row for row in group.rows if row.sample == _SAMPLE.value]
+
+
+def _described(row: traces.Row) -> list[str]:
+  """A row with its numbers, as lines."""
+  context = f", context {row.context}" if row.context else ""
+  lines = [f"sample {row.sample}{context}: {escapes.escaped(row.text)}"]
+  said = {"reward": row.reward, "correct": row.correct, **row.components}
+  said["terminated"] = row.terminated
+  lines += [f"  {name}: {'–' if x is None else x}" for name, x in said.items()]
+  if row.error:
+    lines.append(f"  error: {escapes.escaped(row.error)}")
+  for call in row.calls:
+    asked, answer = escapes.escaped(call["in"]), escapes.escaped(call["out"])
+    lines.append(f"  turn {call['turn']}: {asked} -> {answer}")
+  names = sorted(row.values)
+  for start in range(0, len(names), _COLUMNS):
+    shown = names[start : start + _COLUMNS]
+    head = "".join(name.rjust(_WIDTH) for name in shown)
+    lines.append(f"{'token'.ljust(14)}{head}")
+    for at, token in enumerate(row.tokens):
+      numbers = "".join(_exact(row.values[k][at]).rjust(_WIDTH) for k in shown)
+      lines.append(f"{escapes.escaped(token)[:13].ljust(14)}{numbers}")
+  return lines
+
+
+def _exact(x: np.generic) -> str:
+  """A number that is no other one of its dtype."""
+  return "–" if x != x else str(x)
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)

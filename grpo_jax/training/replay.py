@@ -1,0 +1,197 @@
+"""Draws a completion of a run again, bit for bit.
+
+A step is a function of the state before it, of its prompts and of the seed. So
+from the last checkpoint before the step, or from the start of the run, the run
+is repeated up to it; nothing is written, and the run is left as it is. The same
+versions on the same kind and number of devices give the same bits. A run of a
+sweep that was one program with others (`many.py`) is repeated alone, and may
+differ from itself by round-off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from grpo_jax.training import (
+  checkpoints,
+  drivers,
+  loop,
+  metrics_log,
+  models,
+  paths,
+  runs,
+  sharding,
+  steps,
+  traces,
+  tracing,
+)
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import problem as problem_lib
+from grpo_jax.training import run as run_lib
+
+
+def replay(
+  workdir: str | os.PathLike, step: int, *prompt_ids: int
+) -> list[traces.Group]:
+  """The completions of prompts in a step, with all their numbers.
+
+  Args:
+    workdir: Folder of the run, local or gs://.
+    step: Over all phases, from 1.
+    *prompt_ids: Occurrences of prompts in the stream of its phase.
+
+  Raises:
+    FileNotFoundError: There is no run.
+    ValueError: It has no such step or prompt, or the step has drawn nothing; or
+      there are fewer devices than the run had.
+  """
+  folder = paths.parse(workdir)
+  settings = runs.settings_of(folder)
+  index, offset = _phase_of(settings, step)
+  with opened(folder, settings, step) as run:
+    for earlier in range(run.first, index):
+      for _ in _outcomes(run, earlier):
+        pass
+    outcome = next(
+      outcome
+      for done, outcome in _outcomes(run, index)
+      if offset + done == step
+    )
+    tracer = tracing.Tracer(run, index)
+    found = []
+    for prompt_id in prompt_ids:
+      group = tracer.group(step, outcome, prompt_id)
+      if group is None:
+        raise ValueError(
+          f"replay: step {step} of {folder} has no prompt {prompt_id}, but"
+          f" {_ids(outcome)}, occurrences in the stream of its phase."
+        )
+      found.append(group)
+    return found
+
+
+def _outcomes(
+  run: run_lib.Run, index: int
+) -> Iterator[tuple[int, drivers.Outcome]]:
+  """Takes the steps of a phase that are left: their numbers and outcomes."""
+  run_lib.enter(run, index)
+  crew, feed = loop.Alone(run, index), steps.Feed([run], index)
+  num_steps = run.config.section(run.config.phases[index]).steps
+  for done in range(int(run.state.phase_step), num_steps):
+    (outcome,) = crew.advance(feed.next(num_steps - done))
+    yield done + 1, outcome
+
+
+def _ids(outcome: drivers.Outcome) -> str:
+  assert outcome.batch is not None
+  ids = sorted(outcome.batch.prompts.ids.tolist())
+  return ", ".join(map(str, ids[:10])) + (", …" if len(ids) > 10 else "")
+
+
+def _phase_of(settings: config_lib.RunConfig, step: int) -> tuple[int, int]:
+  """Index of the phase that a step is in, and the steps before the phase.
+
+  Raises:
+    ValueError: There is none, or its completions come with the data.
+  """
+  before = 0
+  for index, name in enumerate(settings.phases):
+    phase = settings.section(name)
+    if before < step <= before + phase.steps:
+      if not phase.plays:
+        raise ValueError(
+          f"replay: step {step} is in phase {name}, whose completions come with"
+          " the data: the policy wrote none."
+        )
+      return index, before
+    before += phase.steps
+  raise ValueError(f"replay: step {step} is none of the run's, 1 to {before}.")
+
+
+@contextlib.contextmanager
+def opened(
+  folder: paths.Path, settings: config_lib.RunConfig, step: int
+) -> Iterator[run_lib.Run]:
+  """The run as it was at its last checkpoint before a step."""
+  mesh = sharding.make_mesh(**dataclasses.asdict(settings.mesh))
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(jax.set_mesh(mesh))
+    saved = checkpoints.Checkpoints(
+      folder / "checkpoints", keep=settings.checkpoint.keep
+    )
+    stack.callback(saved.close)
+    problem = problem_lib.make_problem(settings)
+    stack.callback(problem.close)
+    policy = models.make_policy(settings, problem, mesh)
+    phases = runs.make_phases(settings, problem, policy, mesh)
+    start = max((x for x in saved.steps() if x < step), default=None)
+    position = None
+    if start is None:
+      state = runs.first_state(settings, problem, policy, mesh)
+    else:
+      position = saved.extra(start)
+      shapes = runs.abstract_start(policy, settings.seed)
+      state = runs.restore(saved, start, phases, shapes, mesh)
+    nobody: Any = None  # Who watches, saves or evaluates.
+    yield run_lib.Run(
+      config=settings,
+      config_hash="",
+      problem=problem,
+      mesh=mesh,
+      phases=phases,
+      streams=[
+        run_lib.make_stream(settings, problem, mesh, index)
+        for index in range(len(phases))
+      ],
+      evaluator=nobody,
+      saved=saved,
+      log=metrics_log.NoLog(),
+      profile_dir=folder,
+      stop=nobody,
+      watch=nobody,
+      compiling=nobody,
+      state=state,
+      position=position,
+    )
+
+
+def recorded(
+  workdir: str | os.PathLike, step: int, prompt_id: int
+) -> traces.Group | None:
+  """The group as the run has traced it, if it has."""
+  for group in traces.read(workdir):
+    key = group.split, group.step, group.prompt_id
+    if key == ("train", step, prompt_id):
+      return group
+  return None
+
+
+def differences(found: traces.Row, expected: traces.Row) -> list[str]:
+  """What differs between a row that was drawn again and its trace.
+
+  Args:
+    found: Drawn again.
+    expected: Traced, and perhaps cut.
+
+  Returns:
+    Names of fields and of numbers of tokens; empty if all bits are equal.
+  """
+  count = len(expected.ids)
+  names = ["reward", "correct", "terminated", "components", "context"]
+  if not expected.cut:
+    names += ["text", "tokens", "calls", "opening"]
+  differing = [x for x in names if getattr(found, x) != getattr(expected, x)]
+  if found.ids[:count].tobytes() != expected.ids.tobytes():
+    differing.append("ids")
+  return differing + [
+    name
+    for name, values in expected.values.items()
+    if name not in found.values
+    or found.values[name][:count].tobytes() != values.tobytes()
+  ]

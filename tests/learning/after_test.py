@@ -1,0 +1,82 @@
+"""A step hands out its rows, and a pass says what they are after the update."""
+
+import functools
+
+import jax
+import numpy as np
+
+from grpo_jax.learning import after, stages
+from grpo_jax.types import TrainBatch, fields_where
+from tests.training import tiny
+
+
+def _step(learning_rate, **options):
+  parts = tiny.make_parts(
+    "grpo",
+    num_minibatches=2,
+    micro_batch_size=4,
+    learning_rate=learning_rate,
+    **options,
+  )
+  state = tiny.make_state(parts)
+  step = jax.jit(functools.partial(stages.fused_step, parts=parts))
+  new, _, written = step(state, tiny.make_prompts(4))
+  found = jax.jit(functools.partial(after.after_update, parts=parts))(
+    new, written
+  )
+  return parts, new, written, jax.device_get(found)
+
+
+def test_a_policy_that_does_not_move_says_the_same_bits():
+  _, _, written, found = _step(0.0)
+  exists = np.asarray(written.batch.completion_mask)
+  assert exists.any()
+  assert np.asarray(written.batch.mask).all() == exists.all()
+  old_logp = np.asarray(written.batch.old_logp)
+  assert found.logp[exists].tobytes() == old_logp[exists].tobytes()
+  assert (found.logp[~exists] == 0).all()
+  assert not found.clipped.any()
+
+
+def test_log_probs_and_clips_are_those_of_the_new_policy():
+  parts, new, written, found = _step(0.5)
+  batch = jax.device_get(written.batch)
+  h, _ = parts.policy.hidden(
+    new.params["policy"],
+    batch.prompt_tokens,
+    batch.prompt_mask,
+    batch.tokens,
+    batch.completion_mask,
+    batch.prompt_index,
+  )
+  logits = np.asarray(parts.policy.head(new.params["policy"], h), np.float64)
+  logits -= logits.max(axis=-1, keepdims=True)
+  logp = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+  chosen = np.take_along_axis(logp, batch.tokens[..., None], axis=-1)[..., 0]
+  exists = batch.completion_mask
+  np.testing.assert_allclose(found.logp[exists], chosen[exists], 1e-4, 1e-5)
+  config = parts.config
+  expected = np.zeros(exists.shape, bool)
+  for b, t in zip(*np.nonzero(batch.mask), strict=True):
+    ratio = np.exp(float(found.logp[b, t]) - float(batch.old_logp[b, t]))
+    advantage = float(batch.advantages[b])
+    expected[b, t] = (advantage > 0 and ratio > 1 + config.clip_high) or (
+      advantage < 0 and ratio < 1 - config.clip_low
+    )
+  assert expected.any()
+  assert not expected.all()
+  np.testing.assert_array_equal(found.clipped, expected)
+
+
+def test_what_is_large_is_not_handed_out():
+  parts = tiny.make_parts("grpo", fields={"keep_sampling_mask": True}, top_k=2)
+  step = functools.partial(stages.fused_step, parts=parts)
+  state, prompts = tiny.make_state(parts), tiny.make_prompts(4)
+  new, _, written = jax.eval_shape(step, state, prompts)
+  assert written.batch.kept_ids is None
+  # Nor are log-probs that depend on it.
+  assert after.after_update(new, written, parts=parts) is None
+  tokens = fields_where(TrainBatch, kind="token")
+  for name in tokens:
+    x = getattr(written.batch, name)
+    assert x is None or x.ndim <= 2
