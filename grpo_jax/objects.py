@@ -115,7 +115,7 @@ def name_of(value: Any) -> str:
 def load(
   path: str,
   what: str,
-  needed: str = "an import path 'package.module:name'",
+  kind: str = "object",
   where: str = "here",
 ) -> Any:
   """The object of a name: imported, or read from its pickle.
@@ -123,7 +123,7 @@ def load(
   Args:
     path: "package.module:name", or what `name_of` gave.
     what: It is, in messages.
-    needed: In the place of a text that is no path, in messages.
+    kind: Of object, in messages.
     where: The module must import, in messages.
 
   Raises:
@@ -131,7 +131,9 @@ def load(
   """
   module_name, colon, attribute = path.partition(":")
   if not (module_name and colon and attribute):
-    raise ValueError(f"{what} '{path}': needed is {needed}.")
+    raise ValueError(
+      f"{what} '{path}': needed is an import path 'package.module:name'."
+    )
   if is_object(path):
     return _unpickled(path, what)
   try:
@@ -152,7 +154,7 @@ def load(
     ) from error
   if not hasattr(module, attribute):
     raise ValueError(
-      f"{what} '{path}': '{module_name}' has no '{attribute}'."
+      f"{what} '{path}': '{module_name}' has no {kind} '{attribute}'."
       + nearest(attribute, vars(module))
     )
   return getattr(module, attribute)

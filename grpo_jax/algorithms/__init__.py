@@ -125,7 +125,7 @@ def get_algorithm(name: str | Algorithm) -> Algorithm:
   """
   name = name_of(name)
   if ":" in name:
-    return _from_outside(objects.load(name, "algorithm"), name)
+    return _from_outside(objects.load(name, "algorithm", "algorithm"), name)
   if name not in ALGORITHMS:
     near = difflib.get_close_matches(name, ALGORITHMS, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""

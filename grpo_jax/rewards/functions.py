@@ -18,6 +18,8 @@ and is called with lists of one row. Three things may differ:
 
 is given the token ids of each completion, and `words` by
 `config.rewards.options = {"spelling": {"words": 50}}`.
+
+Functions with the keyword arguments of TRL are taken too: see `keywords.py`.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from grpo_jax import objects
+from grpo_jax.rewards import keywords
 
 RewardFunction = Callable[..., Any]
 
@@ -65,12 +68,15 @@ class Context:
     answer_after: Marker of an answer; see `answers.final_answer`.
     sandbox: How programs are kept apart; see `sandbox.py`.
     timeout_s: Deadline of a row, seconds.
+    conversational: Whether functions that are called with keywords get lists of
+      messages.
   """
 
   tokenizer: tuple[str, list, dict] | None = None
   answer_after: str = ""
   sandbox: str = "bwrap"
   timeout_s: float = 10.0
+  conversational: bool = False
 
 
 class Kind(NamedTuple):
@@ -100,16 +106,27 @@ def of_group(function: RewardFunction) -> RewardFunction:
   return function
 
 
+def plain_of(function: RewardFunction) -> Any:
+  """What somebody has written, below decorators and given arguments."""
+  plain: Any = function
+  while isinstance(plain, functools.partial):
+    plain = plain.func
+  return inspect.unwrap(plain)
+
+
 def kind(function: RewardFunction) -> Kind:
   """How a function is called."""
-  plain = inspect.unwrap(function)
+  plain = plain_of(function)
   is_async = inspect.iscoroutinefunction(plain)
   return Kind(getattr(function, "sees_group", False), is_async)
 
 
 @functools.cache
 def asks_for(function: RewardFunction) -> set[str]:
-  """The names of `CONTEXT` that are arguments of a function."""
+  """The names of `CONTEXT` that a function is given."""
+  if keywords.uses(function):
+    found = set(_parameters(function)) & set(CONTEXT)
+    return found | ({"tokens"} if keywords.reads_tokens(function) else set())
   return set(_named(function)) & set(CONTEXT)
 
 
@@ -128,7 +145,8 @@ def load_function(path: str) -> RewardFunction:
 def check_options(path: str, options: Mapping[str, Any]) -> None:
   """Raises ValueError if a function has no argument of some option's name."""
   function = load_function(path)
-  named = _named(function)
+  by_keyword = keywords.uses(function)
+  named = dict(_parameters(function)) if by_keyword else _named(function)
   own = [name for name in named if name not in CONTEXT]
   takes_any = any(
     p.kind is p.VAR_KEYWORD for p in _parameters(function).values()
@@ -139,6 +157,8 @@ def check_options(path: str, options: Mapping[str, Any]) -> None:
         f"config.rewards.options: {path!r} got {name!r}; it has"
         f" {', '.join(own) or 'no options'}.{nearest(name, own)}"
       )
+  if by_keyword:  # What is no option may be a column of the records.
+    return
   needed = {
     name
     for name in own
@@ -161,7 +181,15 @@ def bound(
   if given.get("tokenizer") is not None:
     where, arguments, named = given["tokenizer"]
     given["tokenizer"] = _tokenizer(where, repr(arguments), repr(named))
-  made = functools.partial(function, **given, **options)
+  if keywords.uses(function):
+    # Its options are named, and so is what else it is given.
+    own = _parameters(function)
+    wanted = {name: x for name, x in given.items() if name in own}
+    made = functools.partial(
+      keywords.adapted(function, {**wanted, **options}, context.conversational)
+    )
+  else:
+    made = functools.partial(function, **given, **options)
   if hasattr(function, "sees_group"):
     made.sees_group = function.sees_group  # type: ignore[attr-defined]
   if hasattr(function, "warm_up"):
@@ -198,7 +226,9 @@ def load(
       f"{what} '{path}': needed is an import path"
       f" 'package.module:function'{known}." + nearest(path, builtin)
     )
-  function = objects.load(full, what, where="here and in a process of its own")
+  function = objects.load(
+    full, what, "function", where="here and in a process of its own"
+  )
   if not callable(function):
     raise ValueError(
       f"{what} '{path}' is {function!r:.80} ({type(function).__name__}); needed"

@@ -26,6 +26,7 @@ needs a process of its own, at least.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import os
 import signal
@@ -33,7 +34,7 @@ import traceback
 import typing
 from collections.abc import Callable, Mapping, Sequence
 
-from grpo_jax.rewards import frames, processes
+from grpo_jax.rewards import frames, keywords, processes
 from grpo_jax.rewards import functions as functions_lib
 
 # The name of the function that scores steps; no component can have it.
@@ -43,6 +44,16 @@ STEPS = "steps of a completion"
 Row = Sequence[typing.Any]
 # Values of each function for each row, and the first failure.
 Verdict = tuple[list[list[typing.Any]], frames.Failure | None]
+
+
+# Frames of these are not the user's.
+_HERE = (
+  __file__,
+  keywords.__file__,
+  asyncio.runners.__file__,
+  asyncio.tasks.__file__,
+  asyncio.base_events.__file__,
+)
 
 
 def _number(value: typing.Any) -> float | None:
@@ -55,7 +66,7 @@ def _number(value: typing.Any) -> float | None:
     return None
   if not isinstance(value, typing.SupportsFloat):
     raise TypeError(
-      f"returned {type(value).__name__}; needed is a number or None"
+      f"returned {_shown(value)} for a row; needed is a number or None"
     )
   return float(value)
 
@@ -70,22 +81,83 @@ def _steps(value: typing.Any) -> list[tuple[int, float]]:
 
 
 def _values(result: typing.Any, num_rows: int) -> list[typing.Any]:
-  if len(result) != num_rows:
+  """The results of a function.
+
+  Raises:
+    TypeError, ValueError: It has returned something else.
+  """
+  needed = (
+    f"needed is a list with a number, or None, for each row ({num_rows} here)"
+  )
+  if result is None:
+    raise TypeError(f"returned None: is a `return` missing? {needed}")
+  is_list = hasattr(result, "__len__") and hasattr(result, "__iter__")
+  if not is_list or isinstance(result, (str, bytes, Mapping)):
+    raise TypeError(f"returned {_shown(result)}; {needed}")
+  if getattr(result, "ndim", 1) == 0 or len(result) != num_rows:
+    count = 1 if getattr(result, "ndim", 1) == 0 else len(result)
     raise ValueError(
-      f"returned {len(result)} results for {num_rows}"
+      f"returned {count} results for {num_rows}"
       f" row{'s' if num_rows > 1 else ''}; needed is one per row"
     )
   return list(result)
 
 
-def failure_of(name: str, error: BaseException) -> frames.Failure:
-  """How a row has failed whose function, of this name, raised the error."""
+def _shown(value: typing.Any) -> str:
+  """A value that is not what it should be, for a message."""
+  if inspect.iscoroutine(value):
+    value.close()
+    return "a coroutine: write `async def`, so that it is awaited"
+  return f"{value!r:.60} ({type(value).__name__})"
+
+
+def failure_of(
+  name: str,
+  error: BaseException,
+  function: Callable[..., typing.Any] | None = None,
+) -> frames.Failure:
+  """How a row has failed.
+
+  Args:
+    name: Of the function.
+    error: What it raised, or what is wrong with its result.
+    function: The function, to say where it is.
+  """
   kind = "timeout" if isinstance(error, TimeoutError) else "raised"
-  place = "".join(
-    f" ({os.path.basename(frame.filename)}:{frame.lineno})"
-    for frame in traceback.extract_tb(error.__traceback__)[-1:]
-  )
+  place = place_of(error, function)
   return kind, f"{name}: {type(error).__name__}: {str(error)[:300]}{place}"
+
+
+def place_of(
+  error: BaseException, function: Callable[..., typing.Any] | None
+) -> str:
+  """Where a function has failed: its own line, and the one below it.
+
+  Of an error that it did not raise, as of a wrong result, where it begins.
+  """
+  found = [
+    frame
+    for frame in traceback.extract_tb(error.__traceback__)
+    if frame.filename not in _HERE
+  ]
+  # Of a library its caller says more.
+  found = [x for x in found if "site-packages" not in x.filename] or found
+  plain = functions_lib.plain_of(function) if function else None
+  code = getattr(plain, "__code__", None)
+  if code is None:
+    return "".join(_line(x.filename, x.lineno, x.line) for x in found[-1:])
+  if not found:
+    return _line(code.co_filename, code.co_firstlineno, "")
+  own = [x for x in found if x.filename == code.co_filename][-1:]
+  return "".join(
+    _line(x.filename, x.lineno, x.line)
+    for x in (*own, *(found[-1:] if found[-1:] != own else ()))
+  )
+
+
+def _line(filename: str, number: int | None, text: str | None) -> str:
+  quoted = f": `{text[:80]}`" if text else ""
+  return f" ({os.path.basename(filename)}:{number}{quoted})"
 
 
 def score_unit(
@@ -103,7 +175,7 @@ def score_unit(
       results[name] = function(*_columns(rows), **_tokens(function, rows))
     except BaseException as error:  # Also SystemExit of a verifier.
       results[name] = error
-  return _verdict(results, len(rows))
+  return _verdict(results, len(rows), called)
 
 
 async def _gathered(
@@ -123,7 +195,7 @@ async def _gathered(
   )
   results = iter(found)
   return [
-    _verdict({name: next(results) for name in called}, len(rows))
+    _verdict({name: next(results) for name in called}, len(rows), called)
     for rows in units
   ]
 
@@ -140,7 +212,11 @@ def _tokens(
   return {"tokens": [row[4] for row in rows]}
 
 
-def _verdict(results: Mapping[str, typing.Any], num_rows: int) -> Verdict:
+def _verdict(
+  results: Mapping[str, typing.Any],
+  num_rows: int,
+  called: Mapping[str, functions_lib.RewardFunction],
+) -> Verdict:
   """Values of what functions have returned or, as an exception, raised."""
   columns, failure = [], None
   for name, result in results.items():
@@ -151,9 +227,10 @@ def _verdict(results: Mapping[str, typing.Any], num_rows: int) -> Verdict:
         raise result
       column = [parse(value) for value in _values(result, num_rows)]
     except BaseException as error:
-      failure = failure or failure_of(name, error)
+      failure = failure or failure_of(name, error, called[name])
     if any(isinstance(x, float) and math.isnan(x) for x in column):
-      failure = failure or ("nan", f"{name}: returned NaN")
+      where = place_of(ValueError(), called[name])
+      failure = failure or ("nan", f"{name}: returned NaN{where}")
       column = [None] * num_rows
     columns.append(column)
   return columns, failure

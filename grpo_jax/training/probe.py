@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from grpo_jax.rewards import functions
+from grpo_jax.data import sources
+from grpo_jax.rewards import functions, host, keywords
 from grpo_jax.training import escapes, verifiers
 from grpo_jax.training import problem as problem_lib
 
 _NUM_RECORDS = 4
 _NEEDED = (
-  "needed is a function (prompts, completions, ids, extras), all lists of one"
-  " row (or, with functions.of_group, of all completions of a prompt), that"
-  " returns a number for each row, or None where it does not apply"
+  "Needed is a function (prompts, completions, ids, extras) or, as in TRL,"
+  " (prompts, completions, answer, **kwargs), all lists of one row (with"
+  " functions.of_group of all completions of a prompt), that returns a list"
+  " with a number for each row, or None where it does not apply."
 )
 
 
 def check(problem: problem_lib.Problem, group_size: int = 1) -> None:
-  """Scores the first training records with their reference answers.
+  """Scores the first records with their reference answers.
 
   A verifier may fail on a row that nobody has foreseen; one that fails on each
   of these is broken. The completion of a record is what a teacher would write,
   or else its answer.
 
   Args:
-    problem: Those whose verifiers are in the program, or are sessions, are not
-      looked at: tracing and the first session find the same mistakes.
+    problem: Verifiers of tasks, and sessions, have been tried where it was
+      made.
     group_size: Completions of a prompt, for functions that compare them.
 
   Raises:
@@ -38,18 +41,46 @@ def check(problem: problem_lib.Problem, group_size: int = 1) -> None:
   if problem.judge.on_host is None:
     return
   scorer = problem.judge.on_host.scorer
+  columns = verifiers.plain_extras(problem.train[0])
   for name, path in scorer.functions.items():
     _check_signature(
-      name, functions.load_function(path), scorer.options.get(name, {})
+      name,
+      functions.load_function(path),
+      scorer.options.get(name, {}),
+      columns,
     )
-  number = min(_NUM_RECORDS, len(problem.train))
   copies = group_size if scorer.sees_groups else 1
+  _score(problem, problem.train, copies, "training")
+  _score(problem, problem.held_out, copies, "held-out")
+
+
+def _score(
+  problem: problem_lib.Problem,
+  source: sources.Source,
+  copies: int,
+  split: str,
+) -> None:
+  """Asks for the rewards of the first records of a split.
+
+  Args:
+    problem: Its verifiers. Held-out records have no teacher, and are completed
+      as the training records are: a wrong answer is no failure.
+    source: Records.
+    copies: Completions of each record.
+    split: What the records are called in a message.
+
+  Raises:
+    ValueError: Each row failed.
+  """
+  assert problem.judge.on_host is not None
+  number = min(_NUM_RECORDS, len(source), len(problem.train))
   chosen = [i for i in range(number) for _ in range(copies)]
-  records = [problem.train[i] for i in chosen]
+  records = [source[i] for i in chosen]
   completions = [
-    problem.supervised[i]["completion"] or record["answer"]
-    for i, record in zip(chosen, records, strict=True)
+    problem.supervised[i]["completion"] or problem.train[i]["answer"]
+    for i in chosen
   ]
+  scorer = problem.judge.on_host.scorer
   scores = scorer.score(
     problem.prompt_texts(records),
     completions,
@@ -60,25 +91,54 @@ def check(problem: problem_lib.Problem, group_size: int = 1) -> None:
       for text in completions
     ],
   )
-  if scores.failed.all():
-    where = ", ".join(
-      f"{name} ({_place(functions.load_function(path))})"
-      for name, path in scorer.functions.items()
-    )
-    raise ValueError(
-      f"config.rewards.functions: {where}: no score for any of the first"
-      f" {number} training records, completed by their reference answers;"
-      f" {_NEEDED}. Failed with:\n"
-      + "\n".join(escapes.escaped(message) for message in scores.errors)
-    )
+  if number and scores.failed.all():
+    raise ValueError(_message(scorer, scores, number, split))
+
+
+def _message(
+  scorer: host.HostScorer, scores: host.HostScores, number: int, split: str
+) -> str:
+  said: dict[str, str] = {}  # Of each function the first message.
+  for error in scores.errors:
+    text = escapes.escaped(re.sub(r"^row \d+: \w+: ", "", error))
+    said.setdefault(text.partition(":")[0], text)
+  broken = [
+    f"{name} ({_place(functions.load_function(path))})"
+    for name, path in scorer.functions.items()
+    if name in said
+  ] or sorted(scorer.functions)
+  return (
+    f"config.rewards.functions: {', '.join(broken)}: no score for any of the"
+    f" first {number} {split} records, completed by reference answers:\n"
+    + "\n".join(f"  {text}" for text in said.values())
+    + f"\n{_NEEDED}"
+  )
 
 
 def _check_signature(
-  name: str, function: Callable[..., Any], options: Mapping[str, Any]
+  name: str,
+  function: Callable[..., Any],
+  options: Mapping[str, Any],
+  columns: Collection[str],
 ) -> None:
+  """Raises ValueError if a function cannot be called with what there is."""
   try:
     signature = inspect.signature(function)
   except ValueError:  # Of some functions in C nobody knows it.
+    return
+  where = f"config.rewards.functions: {name} ({_place(function)}) has the"
+  if keywords.uses(function):
+    given = {*options, *functions.asks_for(function)}
+    if absent := keywords.missing(function, given, columns):
+      near = functions.nearest(absent[0], columns)
+      raise ValueError(
+        f"{where} arguments {signature}, and records have no"
+        f" {', '.join(map(repr, absent))}, only {', '.join(sorted(columns))}."
+        f"{near} Name the field in config.data.fields, as {{'prompt': 'prompt',"
+        f" 'extras': {{{absent[0]!r}: {absent[0]!r}}}}}; or write it under"
+        " 'extras' of each record; or, if it is the same for all, set"
+        f" config.rewards.options = {{{name!r}: {{{absent[0]!r}: …}}}}."
+      )
     return
   asked = functions.asks_for(function)
   try:
@@ -92,14 +152,16 @@ def _check_signature(
     ).bind([""], [""], [0], [{}])
   except TypeError as error:
     raise ValueError(
-      f"config.rewards.functions: {name} ({_place(function)}) has the arguments"
-      f" {signature}: {error}; {_NEEDED}."
+      f"{where} arguments {signature}: {error}. {_NEEDED}"
     ) from error
 
 
 def _place(function: Callable[..., Any]) -> str:
   """File and line of a function, as far as it is known."""
-  code = getattr(inspect.unwrap(function), "__code__", None)
+  code = getattr(functions.plain_of(function), "__code__", None)
   if code is None:
     return repr(function)
-  return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+  path = code.co_filename
+  if os.path.exists(path):
+    path = min(path, os.path.relpath(path), key=len)
+  return f"{path}:{code.co_firstlineno}"

@@ -526,7 +526,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
   lessons = dataclasses.replace(task, example=task.lesson or task.example)
   if not config.data.environment:
     # The first record tells at once which components the verifier has.
-    known = _components(task, train[0]["extras"])
+    known = task_scores.names(task, train[0]["extras"])
     verifiers.check_names(
       f"the verifier of task {task.name!r}", config, sorted(known)
     )
@@ -574,16 +574,3 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     ),
   )
   return _with_sessions(config, problem) if config.data.environment else problem
-
-
-def _components(task: tasks.Task, extras: Mapping[str, np.ndarray]) -> set[str]:
-  """The names of what a task's verifier, or its environment, says."""
-  environment = task.environment
-  if environment is None:
-    assert task.verify_numpy is not None
-    empty = np.zeros(task.max_completion_len, np.int32)
-    return set(task.verify_numpy(empty, empty.astype(bool), extras))
-  said = jax.eval_shape(
-    lambda: environment.scores(environment.reset(jax.random.key(0), extras))
-  )
-  return {*said, "return"}

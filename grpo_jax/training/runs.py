@@ -29,6 +29,9 @@ from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import Drawn, Policy, Prompts, PyTree, TrainState
 
+# (Config, what it names) of which a warning has been given.
+_warned: set[tuple[str, str]] = set()
+
 
 class Phase(NamedTuple):
   """A phase before it runs.
@@ -89,7 +92,9 @@ def settings_of(workdir: paths.Path) -> config_lib.RunConfig:
       " experiments.train."
     )
   values = metrics_log.read_json(path, dict)
-  if names := [x for x in _foreign(values) if not objects.is_known(x)]:
+  names = [x for x in _foreign(values) if not objects.is_known(x)]
+  if new := {(str(path), name) for name in names} - _warned:
+    _warned.update(new)
     logging.warning(
       "%s names %s, which will be imported and run: use workdirs of people"
       " whom you trust.",

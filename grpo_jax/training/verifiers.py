@@ -88,6 +88,7 @@ def on_host(
     tokenizer=tokenizer,
     answer_after=rewards.answer_after,
     sandbox=rewards.sandbox,
+    conversational=config.data.template == "chat",
   )
   weights = dict(zip(rewards.names, rewards.weights, strict=True))
   return judges.OnHost(

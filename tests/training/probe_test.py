@@ -15,8 +15,8 @@ REWARDS = """
   def scalar(prompts, completions, ids, extras):
     return 1.0
 
-  def too_few(completions):
-    return [1.0 for _ in completions]
+  def too_few(words):
+    return [1.0 for _ in words]
 
   def typo(prompts, completions, ids, extras):
     return [float(len(completion)) for _ in completions]
@@ -59,13 +59,20 @@ def config(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   ("name", "message"),
   [
-    ("scalar", r"scalar \(probed_rewards\.py:4\).*raised: scalar: TypeError"),
+    (
+      "scalar",
+      r"scalar \(.*probed_rewards\.py:4\): no score.*"
+      r"  scalar: TypeError: returned 1\.0 \(float\); needed is a list",
+    ),
     (
       "too_few",
-      r"too_few \(probed_rewards\.py:7\) has the arguments \(completions\):"
-      r" too many positional arguments; needed is",
+      r"too_few \(.*probed_rewards\.py:7\) has the arguments \(words\):"
+      r" too many positional arguments\. Needed is",
     ),
-    ("typo", r"NameError: name 'completion' .*\(probed_rewards\.py:11\)"),
+    (
+      "typo",
+      r"NameError: name 'completion' .*\(probed_rewards\.py:11: `return \[",
+    ),
     ("never_a_number", r"never_a_number: returned NaN"),
   ],
 )

@@ -1,0 +1,43 @@
+"""The page of broken verifiers says what they say."""
+
+import re
+import sys
+
+import pytest
+
+from experiments import flags as flags_lib
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import probe
+from grpo_jax.training import problem as problem_lib
+from tests.experiments import command, errors_test
+
+PAGE = (command.ROOT / "docs/verifier_errors.md").read_text()
+(CODE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SAID = dict(re.findall(r"## `(\w+)`.*?```text\n(.*?)```", PAGE, re.DOTALL))
+NAMES = re.findall(r"^def (\w+)", CODE, re.MULTILINE)
+
+
+def message(folder, monkeypatch, name):
+  """What a person reads below the command."""
+  (folder / "my_rewards.py").write_text(CODE)
+  monkeypatch.syspath_prepend(folder)
+  monkeypatch.delitem(sys.modules, "my_rewards", raising=False)
+  config = errors_test.text(rewards__functions=(f"my_rewards:{name}",))
+  problem = problem_lib.make_problem(config_lib.resolve(config))
+  monkeypatch.chdir(folder)
+  try:
+    with pytest.raises(ValueError, match=name) as caught:
+      probe.check(problem)
+  finally:
+    problem.close()
+  return flags_lib.wrapped(f"error: {caught.value}") + "\n"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_has_the_message(tmp_path, monkeypatch, name):
+  assert message(tmp_path, monkeypatch, name) == SAID[name]
+
+
+def test_the_page_is_whole():
+  assert list(SAID) == NAMES
+  assert len(NAMES) >= 5
