@@ -99,8 +99,8 @@ def _message(
   scorer: host.HostScorer, scores: host.HostScores, number: int, split: str
 ) -> str:
   said: dict[str, str] = {}  # Of each function the first message.
-  for error in scores.errors:
-    text = escapes.escaped(re.sub(r"^row \d+: \w+: ", "", error))
+  for _, message in sorted(scores.messages.items()):
+    text = escapes.escaped(re.sub(r"^\w+: ", "", message))
     said.setdefault(text.partition(":")[0], text)
   broken = [
     f"{name} ({_place(functions.load_function(path))})"

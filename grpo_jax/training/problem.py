@@ -21,7 +21,14 @@ from grpo_jax import tasks
 from grpo_jax.data import pipeline, sources, tokenizer
 from grpo_jax.rewards import sessions as sessions_lib
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import judges, opening, sharding, unscored, verifiers
+from grpo_jax.training import (
+  judges,
+  opening,
+  sharding,
+  task_scores,
+  unscored,
+  verifiers,
+)
 from grpo_jax.types import (
   Compaction,
   Environment,

@@ -1,8 +1,9 @@
-"""What the verifier or the environment of a task says, before it is compiled."""
+"""What a task says of completions, tried before anything is compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,12 +20,12 @@ def names(task: tasks.Task, extras: Mapping[str, np.ndarray]) -> set[str]:
     ValueError: It cannot be traced, or does not give a number for each name.
   """
 
-  def of_environment() -> Mapping[str, jax.Array]:
+  def of_environment(extras: Any) -> Mapping[str, jax.Array]:
     environment = task.environment
     assert environment is not None
     return environment.scores(environment.reset(jax.random.key(0), extras))
 
-  def of_verifier() -> Mapping[str, jax.Array]:
+  def of_verifier(extras: Any) -> Mapping[str, jax.Array]:
     assert task.verify is not None
     empty = jax.numpy.zeros(task.max_completion_len, np.int32)
     return task.verify(empty, empty.astype(bool), extras)
@@ -32,7 +33,7 @@ def names(task: tasks.Task, extras: Mapping[str, np.ndarray]) -> set[str]:
   function = of_verifier if task.environment is None else of_environment
   who = "environment" if task.environment else "verify"
   try:
-    said = jax.eval_shape(function)
+    said = jax.eval_shape(function, dict(extras))
   except Exception as error:
     # With the line: a task may be of a notebook.
     raise ValueError(
@@ -46,7 +47,7 @@ def names(task: tasks.Task, extras: Mapping[str, np.ndarray]) -> set[str]:
   if bad or not scores:
     raise ValueError(
       f"task {task.name!r}: its {who} gave {said!r:.200}; needed is a"
-      " dictionary with a name and a number, an array of shape [], for each score, such as"
-      " {'accuracy': …}."
+      " dictionary with a name and a number, an array of shape [], for each"
+      " score, such as {'accuracy': …}."
     )
   return {*scores, *(() if task.environment is None else ("return",))}
