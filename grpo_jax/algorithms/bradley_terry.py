@@ -26,6 +26,14 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BradleyTerryConfig(CommonConfig):
+  """Options of the loss of pairs.
+
+  Attributes:
+    margin: By how much the chosen score should be above the other one.
+    center_coef: c of the equation: weight of the part that keeps scores
+      centred.
+  """
+
   margin: float = 0.0
   center_coef: float = 0.0  # 0.01 in arXiv:2312.09244.
   scale_free = True  # Rewards order completions, no more.

@@ -22,6 +22,14 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CISPOConfig(CommonConfig):
+  """Bounds of the weight.
+
+  Attributes:
+    ratio_min, ratio_max: The ratio of a token is clipped to [min, max] before
+      it is its weight: ρ of the equation; 0 for no lower bound.
+    log_ratio_clamp: Largest |log ratio|, nats, so that exp cannot overflow.
+  """
+
   ratio_min: float = 0.0  # Section 3.1: no lower bound.
   ratio_max: float = 5.0
   log_ratio_clamp: float = 20.0  # Nats, before exp.

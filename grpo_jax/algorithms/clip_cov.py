@@ -26,6 +26,14 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClipCovConfig(ClipConfig):
+  """Which tokens are dropped.
+
+  Attributes:
+    cov_low, cov_high: Tokens whose covariance lies between these may be
+      dropped.
+    cov_fraction: Share of the trained tokens that are.
+  """
+
   advantage_scale: str = "group"
   cov_low: float = 1.0  # Section 4.3.
   cov_high: float = 5.0

@@ -33,6 +33,13 @@ WEIGHTS = ("token", "context")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompactionRLConfig(ClipConfig, CriticConfig):
+  """PPO's options, and what weighs as much.
+
+  Attributes:
+    weight: What weighs as much as any other in the loss: a "token", or a whole
+      "context".
+  """
+
   lam_critic: float = 1.0
   length_adaptive_alpha: float = 1.5
   boundary: str = "compaction_rl"  # Eq. 14.

@@ -28,6 +28,15 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DPOConfig(CommonConfig):
+  """Which loss of the difference d.
+
+  Attributes:
+    beta: β of the equation: how much d counts, per nat.
+    kind: "sigmoid" (DPO), "hinge", "ipo" or "robust".
+    label_smoothing: Share of pairs that the rewards order wrongly, below 0.5.
+    f_divergence: "reverse_kl" (DPO), "forward_kl" or "js_divergence".
+  """
+
   beta: float = 0.1  # Section 6.
   kind: str = "sigmoid"  # Or "hinge", "ipo", "robust".
   label_smoothing: float = 0.0

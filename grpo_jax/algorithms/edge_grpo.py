@@ -24,6 +24,12 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EDGEGRPOConfig(ClipConfig):
+  """Bounds of the factor.
+
+  Attributes:
+    factor_min, factor_max: The factor of an advantage is clipped to [min, max].
+  """
+
   advantage_scale: str = "group"
   factor_min: float = 0.1  # grpo_aha_trainer.py, commented out.
   factor_max: float = 10.0

@@ -28,6 +28,13 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GAGPOConfig(ClipConfig):
+  """Estimation over turns.
+
+  Attributes:
+    gamma: Discount per turn, in [0, 1].
+    lam: λ of the advantages over turns, in [0, 1].
+  """
+
   gamma: float = 0.95
   lam: float = 0.9
   kl_coef: float = 0.01

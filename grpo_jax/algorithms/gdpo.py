@@ -22,6 +22,12 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GDPOConfig(MOGRPOConfig):
+  """MO-GRPO's options, and one more.
+
+  Attributes:
+    batch_eps: Added to the deviation of the sums over the batch.
+  """
+
   batch_eps: float = 1e-4
 
 

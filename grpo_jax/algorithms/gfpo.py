@@ -26,6 +26,14 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GFPOConfig(ClipConfig):
+  """Which completions are kept.
+
+  Attributes:
+    num_kept: Completions of a group that are learned from, at least 2.
+    metric: Kept are the best by "length" (the shortest) or by "efficiency" (the
+      largest reward per token).
+  """
+
   num_kept: int = 8  # Section 4: k ≤ 8 of 8, 16 or 24.
   metric: str = "length"  # Or "efficiency".
   kl_coef: float = 1e-3  # Section 4.

@@ -32,6 +32,14 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GiGPOConfig(ClipConfig):
+  """Episodes and states.
+
+  Attributes:
+    gamma: Discount per turn, in [0, 1].
+    omega: ω of the equation: weight of the advantage among actions of a state.
+    normalize: Whether F is the deviation; otherwise it is 1.
+  """
+
   gamma: float = 0.95
   omega: float = 1.0
   normalize: bool = True  # F is the deviation.

@@ -21,6 +21,13 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GMPOConfig(CommonConfig):
+  """The range is one of log-ratios.
+
+  Attributes:
+    clip_low, clip_high: Log-ratios of tokens are clipped to [−low, high], nats.
+    log_ratio_clamp: Largest |Δ|, nats, on its unclipped side too.
+  """
+
   clip_low: float = 0.4  # Section 4.1, nats of the log-ratio.
   clip_high: float = 0.4
   log_ratio_clamp: float = 20.0  # Nats.

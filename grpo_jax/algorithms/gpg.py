@@ -23,6 +23,12 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GPGConfig(CommonConfig):
+  """The constant F.
+
+  Attributes:
+    normalizer: F of the equation, which divides advantages; > 0.
+  """
+
   normalizer: float = 1.0  # F.
 
   def __post_init__(self):

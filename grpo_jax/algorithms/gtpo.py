@@ -26,6 +26,15 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GTPOConfig(ClipConfig):
+  """Rewards of tokens.
+
+  Attributes:
+    alpha1: α_1 of the equation: what the outcome alone gives to a token.
+    alpha2: α_2: what the entropy adds on average.
+    normalization: Over which tokens r̃ is standardised: "joint" (the group),
+      "split" (right and wrong ones apart) or "none".
+  """
+
   clip_high: float = 0.28  # DAPO's.
   alpha1: float = 1.0  # Section 4.
   alpha2: float = 0.1

@@ -25,6 +25,14 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KLCovConfig(CommonConfig):
+  """Which tokens are held back, and how.
+
+  Attributes:
+    cov_fraction: Share of the trained tokens, those of the largest covariance.
+    cov_kl_coef: κ of the equation, per nat of |log r|.
+    log_ratio_clamp: Largest |log ratio|, nats, so that exp cannot overflow.
+  """
+
   advantage_scale: str = "group"
   cov_fraction: float = 2e-4  # Section 4.3.
   cov_kl_coef: float = 1.0  # κ, per nat.

@@ -27,6 +27,14 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LambdaGRPOConfig(ClipConfig):
+  """Options of the length weights.
+
+  Attributes:
+    rho: ρ of the equation: how far a length one deviation from the mean moves
+      h.
+    learn_lambda: Whether λ is trained; otherwise it stays 0.
+  """
+
   clip_high: float = 0.28  # DAPO's.
   advantage_scale: str = "group"
   rho: float = 1 / 9

@@ -28,6 +28,12 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OPDTokenConfig(ClipConfig):
+  """Bounds of the teacher's word.
+
+  Attributes:
+    teacher_clamp: Largest |A| of a token, nats.
+  """
+
   teacher_clamp: float = 20.0  # Nats.
   scale_free = True  # The teacher judges.
 

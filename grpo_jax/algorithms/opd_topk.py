@@ -25,6 +25,13 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OPDTopKConfig(CommonConfig):
+  """How much of the teacher is seen.
+
+  Attributes:
+    topk: K of the equation: tokens of the teacher that are seen one by one; all
+      if the vocabulary is smaller.
+  """
+
   topk: int = 64  # Of the teacher; all tokens if the vocabulary is smaller.
   scale_free = True  # No reward is read.
 

@@ -24,6 +24,12 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OTBConfig(ClipConfig):
+  """What is done where one row is left.
+
+  Attributes:
+    zero_tail: Whether the baseline is 0 where one row of a group alone goes on.
+  """
+
   zero_tail: bool = False  # A = R where one row of a group alone goes on.
 
 

@@ -24,6 +24,13 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class REINFORCEConfig(CommonConfig):
+  """The running baseline.
+
+  Attributes:
+    baseline_decay: Of the average of the mean reward, per step, in [0, 1); 0:
+      no baseline.
+  """
+
   baseline_decay: float = 0.9  # 0: no baseline. Williams, Section 4.
 
   def __post_init__(self):

@@ -23,6 +23,12 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class REINFORCEPPConfig(ClipConfig):
+  """A discount, and the KL in the reward.
+
+  Attributes:
+    gamma: Discount per trained token, in [0, 1].
+  """
+
   gamma: float = 1.0
   kl_coef: float = 1e-3
   kl_kind: str = "k1"

@@ -31,6 +31,14 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SAOConfig(CriticConfig):
+  """The band of ratios, and the critic's options.
+
+  Attributes:
+    clip_low, clip_high: Tokens whose ratio to the sampler is not in (1 − low, 1
+      + high) are left out.
+    log_ratio_clamp: Largest |log ratio|, nats, so that exp cannot overflow.
+  """
+
   clip_low: float = 0.3  # Widths of the band, Section 4.
   clip_high: float = 5.0
   log_ratio_clamp: float = 20.0  # Nats, before exp.

@@ -21,6 +21,15 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SAPOConfig(CommonConfig):
+  """Temperatures of the gate.
+
+  Attributes:
+    tau_positive, tau_negative: How soon the gate closes as the ratio leaves 1,
+      for tokens with a positive advantage and for the others: τ of the
+      equation.
+    log_ratio_clamp: Largest |log ratio|, nats, so that exp cannot overflow.
+  """
+
   tau_positive: float = 1.0  # Section 5.
   tau_negative: float = 1.05
   log_ratio_clamp: float = 20.0  # Nats, before exp.

@@ -28,6 +28,14 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TICGRPOConfig(CommonConfig):
+  """The upper bound alone.
+
+  Attributes:
+    clip_high: The trajectory's ratio is clipped to at most 1 + high.
+    log_ratio_clamp: Largest |log w| of a whole trajectory, nats.
+    length_corrected: Whether advantages are of R_i / |y_i|.
+  """
+
   clip_high: float = 0.28
   log_ratio_clamp: float = 20.0  # Nats, of the whole trajectory.
   length_corrected: bool = False

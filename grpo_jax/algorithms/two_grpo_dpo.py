@@ -20,6 +20,13 @@ from grpo_jax.types import Algorithm, Term, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TwoGRPODPOConfig(TwoGRPOConfig):
+  """What DPO adds.
+
+  Attributes:
+    dpo_coef: α of the equation: weight of DPO's loss.
+    beta: β of DPO: how much a difference of log-ratios counts, per nat.
+  """
+
   dpo_coef: float = 0.1
   beta: float = 0.1  # arXiv:2305.18290, Section 6.
 

@@ -24,6 +24,14 @@ from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VESPOConfig(CommonConfig):
+  """Shape of the weight φ.
+
+  Attributes:
+    k_positive, lambda_positive: k and λ of φ where the advantage is ≥ 0.
+    k_negative, lambda_negative: k and λ of φ where it is negative.
+    log_ratio_clamp: Largest log W, nats.
+  """
+
   k_positive: float = 2.0
   lambda_positive: float = 3.0
   k_negative: float = 3.0

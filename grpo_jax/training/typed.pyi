@@ -585,69 +585,77 @@ class Algorithm(Group):
   log_ratio_clamp: float
   """Largest |log ratio|, nats, so that exp cannot overflow."""
   ratio_min: float
-  """See the equation in grpo_jax/algorithms/cispo.py."""
+  """The ratio of a token is clipped to [min, max] before it is its weight: ρ
+  of the equation; 0 for no lower bound."""
   ratio_max: float
-  """See the equation in grpo_jax/algorithms/cispo.py."""
+  """The ratio of a token is clipped to [min, max] before it is its weight: ρ
+  of the equation; 0 for no lower bound."""
   tau_positive: float
-  """See the equation in grpo_jax/algorithms/sapo.py."""
+  """How soon the gate closes as the ratio leaves 1, for tokens with a
+  positive advantage and for the others: τ of the equation."""
   tau_negative: float
-  """See the equation in grpo_jax/algorithms/sapo.py."""
+  """How soon the gate closes as the ratio leaves 1, for tokens with a
+  positive advantage and for the others: τ of the equation."""
   k_positive: float
-  """See the equation in grpo_jax/algorithms/vespo.py."""
+  """k and λ of φ where the advantage is ≥ 0."""
   lambda_positive: float
-  """See the equation in grpo_jax/algorithms/vespo.py."""
+  """k and λ of φ where the advantage is ≥ 0."""
   k_negative: float
-  """See the equation in grpo_jax/algorithms/vespo.py."""
+  """k and λ of φ where it is negative."""
   lambda_negative: float
-  """See the equation in grpo_jax/algorithms/vespo.py."""
+  """k and λ of φ where it is negative."""
   length_corrected: bool
-  """See the equation in grpo_jax/algorithms/tic_grpo.py."""
+  """Whether advantages are of R_i / |y_i|."""
   rho: float
-  """See the equation in grpo_jax/algorithms/lambda_grpo.py."""
+  """ρ of the equation: how far a length one deviation from the mean moves
+  h."""
   learn_lambda: bool
-  """See the equation in grpo_jax/algorithms/lambda_grpo.py."""
+  """Whether λ is trained; otherwise it stays 0."""
   cov_low: float
-  """See the equation in grpo_jax/algorithms/clip_cov.py."""
+  """Tokens whose covariance lies between these may be dropped."""
   cov_high: float
-  """See the equation in grpo_jax/algorithms/clip_cov.py."""
+  """Tokens whose covariance lies between these may be dropped."""
   cov_fraction: float
-  """See the equation in grpo_jax/algorithms/clip_cov.py."""
+  """Share of the trained tokens that are."""
   cov_kl_coef: float
-  """See the equation in grpo_jax/algorithms/kl_cov.py."""
+  """κ of the equation, per nat of |log r|."""
   factor_min: float
-  """See the equation in grpo_jax/algorithms/edge_grpo.py."""
+  """The factor of an advantage is clipped to [min, max]."""
   factor_max: float
-  """See the equation in grpo_jax/algorithms/edge_grpo.py."""
+  """The factor of an advantage is clipped to [min, max]."""
   alpha1: float
-  """See the equation in grpo_jax/algorithms/gtpo.py."""
+  """α_1 of the equation: what the outcome alone gives to a token."""
   alpha2: float
-  """See the equation in grpo_jax/algorithms/gtpo.py."""
+  """α_2: what the entropy adds on average."""
   normalization: str
-  """See the equation in grpo_jax/algorithms/gtpo.py."""
+  """Over which tokens r̃ is standardised: "joint" (the group), "split" (right
+  and wrong ones apart) or "none"."""
   batch_eps: float
-  """See the equation in grpo_jax/algorithms/gdpo.py."""
+  """Added to the deviation of the sums over the batch."""
   num_kept: int
-  """See the equation in grpo_jax/algorithms/gfpo.py."""
+  """Completions of a group that are learned from, at least 2."""
   metric: str
-  """See the equation in grpo_jax/algorithms/gfpo.py."""
+  """Kept are the best by "length" (the shortest) or by "efficiency" (the
+  largest reward per token)."""
   dpo_coef: float
-  """See the equation in grpo_jax/algorithms/two_grpo_dpo.py."""
+  """α of the equation: weight of DPO's loss."""
   beta: float
-  """See the equation in grpo_jax/algorithms/two_grpo_dpo.py."""
+  """β of DPO: how much a difference of log-ratios counts, per nat."""
   kind: str
-  """See the equation in grpo_jax/algorithms/dpo.py."""
+  """ "sigmoid" (DPO), "hinge", "ipo" or "robust"."""
   label_smoothing: float
-  """See the equation in grpo_jax/algorithms/dpo.py."""
+  """Share of pairs that the rewards order wrongly, below 0.5."""
   f_divergence: str
-  """See the equation in grpo_jax/algorithms/dpo.py."""
+  """ "reverse_kl" (DPO), "forward_kl" or "js_divergence"."""
   baseline_decay: float
-  """See the equation in grpo_jax/algorithms/reinforce.py."""
+  """Of the average of the mean reward, per step, in [0, 1); 0: no
+  baseline."""
   gamma: float
-  """See the equation in grpo_jax/algorithms/reinforce_pp.py."""
+  """Discount per trained token, in [0, 1]."""
   normalizer: float
-  """See the equation in grpo_jax/algorithms/gpg.py."""
+  """F of the equation, which divides advantages; > 0."""
   zero_tail: bool
-  """See the equation in grpo_jax/algorithms/otb.py."""
+  """Whether the baseline is 0 where one row of a group alone goes on."""
   lam: float
   """λ of the policy's advantages, in [0, 1]."""
   lam_critic: float
@@ -666,19 +674,21 @@ class Algorithm(Group):
   """The critic's error is not made smaller by moving a value further than
   this from where it was; 0 for no clip."""
   weight: str
-  """See the equation in grpo_jax/algorithms/compaction_rl.py."""
+  """What weighs as much as any other in the loss: a "token", or a whole
+  "context"."""
   omega: float
-  """See the equation in grpo_jax/algorithms/gigpo.py."""
+  """ω of the equation: weight of the advantage among actions of a state."""
   normalize: bool
-  """See the equation in grpo_jax/algorithms/gigpo.py."""
+  """Whether F is the deviation; otherwise it is 1."""
   teacher_clamp: float
-  """See the equation in grpo_jax/algorithms/opd_token.py."""
+  """Largest |A| of a token, nats."""
   topk: int
-  """See the equation in grpo_jax/algorithms/opd_topk.py."""
+  """K of the equation: tokens of the teacher that are seen one by one; all if
+  the vocabulary is smaller."""
   margin: float
-  """See the equation in grpo_jax/algorithms/bradley_terry.py."""
+  """By how much the chosen score should be above the other one."""
   center_coef: float
-  """See the equation in grpo_jax/algorithms/bradley_terry.py."""
+  """c of the equation: weight of the part that keeps scores centred."""
 
 class Config(Group):
   seed: int

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import grpo_jax
+from grpo_jax import algorithms
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import documented, named
 from scripts import typed_configs
@@ -110,6 +111,16 @@ def test_every_setting_is_there_with_its_value_and_its_meaning():
   assert (found["rl.steps"].value, found["rl.steps"].default) == (7, 100)
   assert found["algorithm.ratio_max"].value == 5.0
   assert found["rl.optimizer.b1"].text == "AdamW's."
+
+
+@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
+def test_algorithms_say_what_their_own_options_are(name):
+  cls = algorithms.get_algorithm(name).config_class
+  texts = {
+    x.name: documented.text(cls, x.name) for x in dataclasses.fields(cls)
+  }
+  silent = [name for name, text in texts.items() if text.startswith("See the")]
+  assert silent == [], f"{cls.__name__}: write them under 'Attributes:'"
 
 
 def test_the_types_are_those_of_the_settings():
