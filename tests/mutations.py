@@ -20,6 +20,56 @@ class Mutation(NamedTuple):
 
 
 MUTATIONS = [
+  # --- runs and configs in Python ---------------------------------------------
+  Mutation(
+    "A second Ctrl-C does not end a run at once.",
+    "grpo_jax/training/hosts.py",
+    "      if number == signal.SIGINT:\n        raise KeyboardInterrupt\n",
+    "",
+    "tests/training/hosts_test.py -k signals_are_heard",
+  ),
+  Mutation(
+    "A text without a right answer is scored with 0.",
+    "grpo_jax/training/draws.py",
+    "if not (self._is_scored and completion.valid):",
+    "if self._is_scored and not completion.valid:",
+    "tests/experiments/python_test.py -k not_scored",
+  ),
+  Mutation(
+    "The entropy of greedy samples is that of the choice, which is none.",
+    "grpo_jax/training/draws.py",
+    "self._adds_entropy = is_greedy and not is_compacted",
+    "self._adds_entropy = False",
+    "tests/experiments/python_test.py -k numbers_of_the_policy",
+  ),
+  Mutation(
+    "Two lines of a history with the same step are one.",
+    "grpo_jax/training/history.py",
+    'lines.setdefault((line["phase"], line["step"]), {}).update(line)',
+    'lines.setdefault(("", line["step"]), {}).update(line)',
+    "tests/training/history_test.py -k value_for_each_line",
+  ),
+  Mutation(
+    "A truth value is a whole number to a config.",
+    "grpo_jax/training/named.py",
+    "  if isinstance(value, bool) and kind is int:\n    fits = False\n",
+    "",
+    "tests/training/named_test.py -k cannot_be_set",
+  ),
+  Mutation(
+    "A misspelt name is a new setting of a config.",
+    "grpo_jax/training/named.py",
+    "  config.lock()\n",
+    "",
+    "tests/training/named_test.py -k locked",
+  ),
+  Mutation(
+    "What a class says of a setting of another one is not found.",
+    "grpo_jax/training/documented.py",
+    "for base in cls.__mro__:",
+    "for base in cls.__mro__[:1]:",
+    "tests/training/documented_test.py -k entry_by_entry",
+  ),
   # --- traces as a page -------------------------------------------------------
   Mutation(
     "A text can end the script tag that holds the data of a page.",
