@@ -20,6 +20,7 @@ TEXTS = (
   "{{data}} {{script}} ${attacked} \\u003cscript\\u003e &lt;b&gt; &#60;i&#62;",
   "right \u202eto left\u202c, \u2067isolated\u2069, \u200fmark, \u061cmark",
   "שלום עולם 123 مرحبا 456 left again",
+  "אבגדהוזחטיכלמנסעפצקרשתאבגדהוזחטיכלמנסעפצקרשת",
   "zero\u200bwidth\u200d \ufeff soft\u00adhyphen \u2028 line \u2029 paragraph",
   "bell\x07 null\x00 escape\x1b[31mred\x1b[0m back\x08 \r return \x85 \x9b",
   "a" + "\u0301" * 60 + " pile " + "\u0e49" * 40 + " tag\U000e0041\U000e0042",
@@ -28,6 +29,24 @@ TEXTS = (
   "x" * 900,
 )
 LONG = "word <b>\u202e " * 120_000  # More than 1 MB.
+
+# Tokens that stand left of the one before them, in the same line.
+TURNED = """(() => {
+  const boxes = [...document.querySelectorAll(".completion .token[data-at]")]
+    .map((x) => [...x.getClientRects()]);
+  return boxes.filter((box, i) => i && box.length === 1
+    && boxes[i - 1].length === 1 && Math.abs(box[0].top - boxes[i - 1][0].top)
+    < 4 && box[0].left < boxes[i - 1][0].left).length;
+})()"""
+
+# The same, if the style of the page let texts turn what is round them.
+TURNED_OTHERWISE = f"""(() => {{
+  const sheet = document.styleSheets[0];
+  sheet.insertRule("body * {{ unicode-bidi: normal !important; }}", 0);
+  const found = {TURNED};
+  sheet.deleteRule(0);
+  return found;
+}})()"""
 
 # The least contrast of tokens, marks and muted text with what is behind them.
 CONTRAST = """(() => {

@@ -91,7 +91,7 @@ def _attacked(browser: Browser, folder: pathlib.Path) -> Iterator[Check]:
 
 def _shown(browser: Browser, run: source.Run) -> Iterator[Check]:
   """Each text is there, character for character, with escapes for some."""
-  wrong = 0
+  wrong = turned = otherwise = 0
   for number, group in enumerate(run.groups):
     for place, row in enumerate(group.rows):
       if len(row.text) > 1000:
@@ -105,7 +105,14 @@ def _shown(browser: Browser, run: source.Run) -> Iterator[Check]:
       )
       shown = attacks.without_marks(shown)
       wrong += shown != attacks.without_hidden(row.text)
+      turned += browser.value(attacks.TURNED)
+      otherwise += browser.value(attacks.TURNED_OTHERWISE)
   yield "every text is shown", wrong == 0, f"{wrong} differ"
+  yield (
+    "tokens stand in their order",
+    turned == 0 < otherwise,
+    (f"{turned} do not, of {otherwise} that would not"),
+  )
 
 
 def _long_row(browser: Browser, run: source.Run) -> Iterator[Check]:

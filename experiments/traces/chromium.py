@@ -62,7 +62,8 @@ class Browser:
         f'exec "$0" "$@" 3<&{to_browser} 4>&{from_browser}',
         find(),
         "--headless=new",
-        "--no-sandbox",
+        # Its sandbox does not start for the superuser.
+        *(["--no-sandbox"] if os.geteuid() == 0 else []),
         "--disable-gpu",
         "--disable-dev-shm-usage",
         "--no-first-run",

@@ -260,7 +260,7 @@ async function start() {
   const content = await loadData();
   app.runs = content.runs;
   app.filters = content.filters;
-  const names = colourNames(app.runs[0]);
+  const names = colourNames(app.runs[0]).filter((name) => varies(app, name));
   Object.assign(app.state, { metrics: usualMetrics(app.runs),
     colour: names[0] || "", step: stepRange(app.runs)[1] });
   drawHeader();

@@ -32,6 +32,13 @@ function sampled(app, name) {
   return found;
 }
 
+// Whether a number differs between tokens; with one update a step, ratios do
+// not.
+function varies(app, name) {
+  const values = sampled(app, name);
+  return values.some((x) => x !== values[0]);
+}
+
 function makeScale(name, values) {
   const quantile = (list, part) => {
     const sorted = Float64Array.from(list).sort();
