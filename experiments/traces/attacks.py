@@ -112,6 +112,7 @@ def _row(text: str, sample: int, rng: np.random.Generator) -> traces.Row:
     terminated=True,
     components={text[:60]: 1.0, "other": 0.0},
     error=text,
+    opening=text,
     calls=({"turn": 0, "in": text, "out": text, "blocked": True},),
     values={
       "ratio": np.exp(rng.normal(size=size)).astype(np.float32),

@@ -3,7 +3,7 @@
 const GROUP_FIELDS = ["step", "phase", "split", "promptId", "record", "prompt",
   "chosen", "first", "count", "score"];
 const ROW_FIELDS = ["sample", "context", "reward", "correct", "ended", "cut",
-  "components", "error", "calls", "flags", "text", "start", "size", "names"];
+  "components", "opening", "error", "calls", "flags", "text", "start", "size", "names"];
 
 async function loadData() {
   const packed = JSON.parse(document.getElementById("data").textContent);

@@ -80,7 +80,9 @@ FILTERS = (
   ),
   Filter("cut-off", "cut off", "the completion has no end", _cut_off),
   Filter("unscored", "unscored", "no verifier gave a reward", _unscored),
-  Filter("clipped", "clipped", "a token's ratio was clipped", _clipped),
+  Filter(
+    "clipped", "clipped", "the loss would push a token no further", _clipped
+  ),
   Filter("intercepted", "intercepted", "a call was blocked", _intercepted),
   Filter(
     "disagreeing",
@@ -139,7 +141,7 @@ def key(group: traces.Group) -> tuple[str, int | str]:
 def has_text(row: traces.Row, group: traces.Group, text: str) -> bool:
   """Whether prompt, completion, error or calls have a text, in any case."""
   calls = [str(value) for call in row.calls for value in call.values()]
-  parts = [group.prompt, row.text, row.error, *calls]
+  parts = [group.prompt, row.opening, row.text, row.error, *calls]
   return any(text.lower() in part.lower() for part in parts)
 
 

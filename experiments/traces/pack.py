@@ -244,6 +244,7 @@ class _Columns:
       int(row.terminated),
       row.cut,
       [_finite(row.components.get(name)) for name in self._components],
+      row.opening,
       row.error,
       [source.call_texts(call) for call in row.calls],
       filters.bits(row, group),

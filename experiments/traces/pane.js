@@ -149,7 +149,8 @@ function bar(run, name, row) {
 function completion(app, row) {
   const { state } = app;
   const names = colourNames(row.group.run);
-  const parts = [];
+  const parts = row.opening
+    ? [el("h3", { text: "begins with" }), longText(row.opening, "prompt")] : [];
   if (hasTokens(row)) {
     const select = el("select", {
       "aria-label": "colour of tokens",
@@ -195,16 +196,13 @@ function about(row) {
 
 // What the marks of tokens mean, as far as the row has them.
 function key(row) {
-  const has = (name, wanted) => {
-    if (!hasValue(row, name)) return false;
-    const column = row.group.run.columns[name];
-    return column.subarray(row.start, row.start + row.size).includes(wanted);
-  };
   const parts = [];
-  if (has("clipped", 1)) {
+  if (anyToken(row, "clipped", 1)) {
     parts.push(el("span", { class: "token clipped", text: "clipped" }));
   }
-  if (has("trained", 0)) {
+  if (!anyToken(row, "trained", 1) && hasValue(row, "trained")) {
+    parts.push("none of it is trained");
+  } else if (anyToken(row, "trained", 0)) {
     parts.push(el("span", { class: "token untrained", text: "not trained" }));
   }
   return el("span", { class: "legend" }, ...parts);

@@ -29,7 +29,7 @@ function query(run, state) {
 function haystack(row) {
   if (row.haystack === undefined) {
     const calls = row.calls.flatMap((call) => Object.values(call));
-    row.haystack = [textOf(row), row.error, ...calls].join("\n").toLowerCase();
+    row.haystack = [row.opening, textOf(row), row.error, ...calls].join("\n").toLowerCase();
   }
   return row.haystack;
 }

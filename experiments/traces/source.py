@@ -162,8 +162,9 @@ def alarms(
 
 
 def call_texts(call: Mapping[str, Any]) -> dict[str, str]:
-  """A call of a tool as texts by name, in the order of writing."""
+  """What is known of a call of a tool, as texts by name."""
   return {
     str(name): value if isinstance(value, str) else json.dumps(value)
     for name, value in call.items()
+    if value is not None
   }

@@ -117,6 +117,8 @@ def _row(row: traces.Row, group: traces.Group) -> Iterator[str]:
       for name, x in row.components.items()
     ]
     yield from _wrapped(", ".join(parts), "    ")
+  if row.opening:
+    yield from _wrapped(f"begins with: {row.opening}", "    ")
   yield from _wrapped(row.text, "    ")
   for call in row.calls:
     for name, text in source.call_texts(call).items():

@@ -86,6 +86,7 @@ function tokensView(app, row) {
   const box = el("div", { class: "text tokens", role: "group",
     "aria-label": "tokens; arrow keys move between them" });
   let at = 0;
+  const isTrained = anyToken(row, "trained", 1);
   let place = { node: box, observed: false, turn: null };
   const button = el("button", { class: "more", type: "button",
     on: { click: () => grow(10 * MAX_TOKENS) } });
@@ -97,7 +98,11 @@ function tokensView(app, row) {
     for (; at < end && room > 0; at++) {
       room -= tokenText(row, at).length;
       place = placeOf(row, at, box, place);
-      place.node.append(tokenSpan(app, row, at, scale));
+      const span = tokenSpan(app, row, at, scale);
+      if (isTrained && !valueAt(row, "trained", at)) {
+        span.classList.add("untrained");
+      }
+      place.node.append(span);
     }
     if (at < row.size) {
       button.textContent = moreLabel(row.size - at, "tokens");
@@ -140,10 +145,14 @@ function tokenSpan(app, row, at, scale) {
   if (hasValue(row, "clipped") && valueAt(row, "clipped", at)) {
     span.classList.add("clipped");
   }
-  if (hasValue(row, "trained") && !valueAt(row, "trained", at)) {
-    span.classList.add("untrained");
-  }
   return span;
+}
+
+// Whether a token of a row has a value that is wanted.
+function anyToken(row, name, wanted) {
+  if (!hasValue(row, name)) return false;
+  const column = row.group.run.columns[name];
+  return column.subarray(row.start, row.start + row.size).includes(wanted);
 }
 
 // The numbers of a token, exact to float32.
@@ -156,7 +165,9 @@ function card(app, row, target) {
   const lines = [...new Set([...first, ...known])].map((name) => {
     const value = valueAt(row, name, at);
     const isFlag = ["clipped", "trained", "observed"].includes(name);
-    return [COLOURS[name] || name, isFlag ? (value ? "yes" : "no") : exact(value)];
+    if (isFlag) return [name, value ? "yes" : "no"];
+    // Numbers of the policy are not known of what an environment wrote.
+    return [COLOURS[name] || name, Number.isNaN(value) ? "–" : exact(value)];
   });
   const place = document.getElementById("card");
   place.replaceChildren(el("p", {}, el("b", {},

@@ -73,9 +73,11 @@ def test_score_is_the_share_of_right_ones_or_else_the_reward():
 
 def test_search_looks_everywhere_in_any_case():
   calls = ({"turn": 0, "in": "Lookup(x)", "out": "NOTHING"},)
-  row = examples.row("The Answer", error="KeyError", calls=calls)
+  row = examples.row(
+    "The Answer", error="KeyError", calls=calls, opening="Before"
+  )
   group = examples.group(row, prompt="What?")
-  for text in ("answer", "WHAT", "keyerror", "lookup", "nothing", ""):
+  for text in ("answer", "WHAT", "keyerror", "before", "lookup", "nothing", ""):
     assert filters.has_text(row, group, text)
   assert not filters.has_text(row, group, "elsewhere")
 

@@ -117,6 +117,7 @@ def test_every_place_for_text_is_escaped():
     [_EVIL, "x"],
     rng,
     error=_EVIL,
+    opening=_EVIL,
     components={_EVIL: 1.0},
     calls=({"turn": 0, "in": _EVIL, "out": _EVIL, "blocked": True},),
   )

@@ -9,7 +9,8 @@ def test_a_completion_in_words():
     examples.row(
       "think\n42",
       components={"sum": 1.0, "form": None},
-      calls=({"turn": 0, "in": "6*7", "blocked": True},),
+      calls=({"turn": 0, "in": "6*7", "blocked": True, "out": None},),
+      opening="summary",
     ),
     examples.row(
       "43", sample=1, context=2, reward=None, correct=None, error="Oh"
@@ -29,6 +30,7 @@ def test_a_completion_in_words():
     "  6 * 7 =",
     "  #0  1.000  right  intercepted",
     "    sum 1.000, form –",
+    "    begins with: summary",
     "    think",
     "    42",
     "      turn: 0",
