@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from grpo_jax.training import alarms as alarms_lib
 from grpo_jax.training import metrics_log, paths, traces
 
 # Of groups that come from samples.jsonl, where nothing chose them.
@@ -82,7 +83,7 @@ def read(workdir: str | os.PathLike) -> Run:
     name=folder.absolute().name if not paths.is_remote(folder) else folder.name,
     algorithm=str(config.get("algorithm", {}).get("name", "")),
     metrics=tuple(metrics),
-    alarms=tuple(alarms(metrics, result)),
+    alarms=tuple(alarms(metrics)),
     doubts=tuple(str(x) for x in result.get("doubts") or ()),
     groups=tuple(sorted([*traced, *sampled], key=lambda group: group.step)),
   )
@@ -136,29 +137,23 @@ def _of_sample(line: Mapping[str, Any], sample: int) -> traces.Row:
   )
 
 
-def alarms(
-  metrics: Iterable[Mapping[str, Any]], result: Mapping[str, Any]
-) -> list[Alarm]:
+def alarms(metrics: Iterable[Mapping[str, Any]]) -> list[Alarm]:
   """What has warned, in the order of steps.
 
   Args:
     metrics: Lines of metrics.jsonl. `alarm/NAME` is in the line of the step.
-    result: A result.json, which says more, once a run has ended.
   """
-  said = {
-    (int(x["step"]), str(x["name"])): f"{x['meaning']} {x['advice']}"
-    for x in result.get("alarms") or ()
-  }
-  found = {
-    (int(line["step"]), name.removeprefix(_ALARM))
-    for line in metrics
-    for name, value in line.items()
-    if name.startswith(_ALARM) and value
-  }
-  return [
-    Alarm(step, name, said.get((step, name), ""))
-    for step, name in sorted(found | said.keys())
-  ]
+  found = []
+  for line in metrics:
+    for key in sorted(line):
+      if not key.startswith(_ALARM) or not line[key]:
+        continue
+      name = key.removeprefix(_ALARM)
+      # Another version of the library may have others.
+      rule = alarms_lib.BY_NAME.get(name)
+      text = f"{rule.meaning} {rule.advice}" if rule else ""
+      found.append(Alarm(line["step"], name, text))
+  return found
 
 
 def call_texts(call: Mapping[str, Any]) -> dict[str, str]:

@@ -137,7 +137,7 @@ def test_every_place_for_text_is_escaped():
   assert not {*"\u2028\u2029\u202e\x00\ud800"} & {*text}
   content, _ = unpacked(text)
   assert content["runs"][1]["prompts"] == [_EVIL]
-  assert content["runs"][0]["rows"][0][7] == _EVIL
+  assert content["runs"][0]["rows"][0][7:9] == [_EVIL, _EVIL]
 
 
 def test_the_policy_allows_one_script_and_one_style_by_hash():

@@ -3,6 +3,7 @@
 import pytest
 
 from experiments.traces import source
+from grpo_jax.training import alarms
 from tests.experiments.traces import examples
 
 
@@ -42,21 +43,19 @@ def test_groups_of_both_files_in_the_order_of_steps(tmp_path):
   assert (bad.reward, bad.correct, bad.sample) == (None, None, 1)
 
 
-def test_alarms_of_a_run_that_has_not_ended_and_of_one_that_has(tmp_path):
+def test_alarms_are_in_the_metrics_and_say_what_their_rules_mean(tmp_path):
   metrics = [
-    {"step": 1, "phase": "rl", "reward/mean": 0.0},
-    {"step": 2, "phase": "rl", "alarm/cut_off": 1.0},
+    {"step": 1, "phase": "rl", "reward/mean": 0.0, "alarm/cut_off": 0.0},
+    {"step": 2, "phase": "rl", "alarm/of_tomorrow": 1.0, "alarm/cut_off": 1.0},
   ]
-  run = source.read(examples.write(tmp_path / "a", metrics=metrics))
-  assert run.alarms == (source.Alarm(2, "cut_off", ""),)
-  alarm = {
-    **{"step": 2, "phase": "rl", "rule": "H04", "name": "cut_off"},
-    **{"meaning": "No end.", "advice": "Raise it.", "numbers": {}},
-  }
-  result = {"alarms": [alarm], "doubts": ["perfect"]}
-  folder = examples.write(tmp_path / "b", metrics=metrics, result=result)
+  result = {"doubts": ["perfect"]}
+  folder = examples.write(tmp_path, metrics=metrics, result=result)
   run = source.read(folder)
-  assert run.alarms == (source.Alarm(2, "cut_off", "No end. Raise it."),)
+  (rule,) = (x for x in alarms.RULES if x.name == "cut_off")
+  assert run.alarms == (
+    source.Alarm(2, "cut_off", f"{rule.meaning} {rule.advice}"),
+    source.Alarm(2, "of_tomorrow", ""),
+  )
   assert run.doubts == ("perfect",)
 
 
