@@ -112,16 +112,19 @@ def main(argv: Sequence[str]) -> int:
   draws = data_sets.Draws(
     _TEMPERATURE.value, _NUM_SAMPLES.value, _TOP_P.value, _SEED.value
   )
-  with _policy(data) as run:
+  with console.waiting("loading"):
+    loaded_run = _policy(data)
+  with loaded_run as run:
     step, max_unscored = run.step, run.config.rewards.max_unscored
     loaded = data_sets.with_lengths(
       run.loaded, _MAX_PROMPT_LEN.value, _MAX_NEW_TOKENS.value
     )
     sets = data_sets.opened(loaded, data, _NUM_PROMPTS.value)
-    greedy, sampled = (
-      data_sets.complete(loaded, sets, how, _BATCH_SIZE.value)
-      for how in (data_sets.Draws(seed=draws.seed), draws)
-    )
+    with console.waiting("completing and scoring"):
+      greedy, sampled = (
+        data_sets.complete(loaded, sets, how, _BATCH_SIZE.value)
+        for how in (data_sets.Draws(seed=draws.seed), draws)
+      )
   failures = _failures(sets, greedy, sampled, max_unscored)
   if not hosts.is_main():
     return int(bool(failures))

@@ -19,11 +19,19 @@ from grpo_jax.training import (
 )
 
 
-def example(completion: evaluation.Completion) -> str:
-  """A held-out completion and its reward."""
-  prompt, text = _short(completion.prompt, 30), _short(completion.text, 34)
+def example(completion: evaluation.Completion, width: int = 80) -> str:
+  """A held-out completion and its reward, in a line.
+
+  Args:
+    completion: Is cut where it is too long.
+    width: Columns of the line, at most.
+  """
+  room = min(width, 76) - 12  # Beside blanks and the reward.
+  sizes = room * 30 // 64, room - room * 30 // 64
+  prompt = _short(completion.prompt, sizes[0])
+  text = _short(completion.text, sizes[1])
   verdict = f"{completion.reward:.2f}" if completion.valid else "unscored"
-  return f"  {prompt:<30} {text:<34} {verdict:>8}"
+  return f"  {prompt:<{sizes[0]}} {text:<{sizes[1]}} {verdict:>8}"
 
 
 def _short(text: str, width: int) -> str:

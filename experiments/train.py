@@ -99,7 +99,7 @@ def _report(
     return status
   print(f"\nheld-out completions ({how}):")
   for completion in result.examples[:_NUM_SHOWN]:
-    print(report.example(completion))
+    print(report.example(completion, console.columns()))
   head, *lines = report.before_and_after(
     result.before, result.after, result.num_prompts, how, seconds
   )

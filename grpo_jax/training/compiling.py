@@ -45,7 +45,7 @@ class Count:
     if self.found and self.large:
       source = f" ({self.found} of {self.found + self.large} from the cache)"
     elif self.found:
-      source = " (from the cache of compiled programs)"
+      source = " (from the cache)"
     else:
       source = ""
     return f"traced and compiled in {self.seconds:.1f} s{source}"

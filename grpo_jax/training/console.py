@@ -335,6 +335,14 @@ def waiting(what: str) -> Iterator[None]:
     yield
 
 
+def columns() -> int:
+  """Of the terminal that the output is; 80 of a file."""
+  if mode_of(sys.stdout) != "terminal":
+    return COLUMNS
+  width = rich.console.Console(file=sys.stdout, force_terminal=True).width
+  return min(max(width, _MIN_COLUMNS), _MAX_COLUMNS)
+
+
 def say(text: str, style: str = "") -> None:
   """Prints lines to the output, with colours where it is a terminal.
 

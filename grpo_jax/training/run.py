@@ -199,9 +199,11 @@ def open_run(
     metrics_log.check_config(
       workdir, json.loads(config_json), MAY_CHANGE, position["config"]
     )
-    state = runs.restore(saved, last_step, phases, shapes, mesh)
+    with console.waiting(f"loading the checkpoint of step {last_step}"):
+      state = runs.restore(saved, last_step, phases, shapes, mesh)
   else:
-    state = runs.first_state(settings, problem, policy, mesh)
+    with console.waiting("making or loading the policy"):
+      state = runs.first_state(settings, problem, policy, mesh)
   if evaluator is None:
     evaluator = evaluation.Evaluator(
       problem,

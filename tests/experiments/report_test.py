@@ -91,6 +91,10 @@ def test_a_completion_is_one_line_without_escapes():
   assert line.endswith("…     1.00")
   assert len(line) <= 80
   assert report.example(completion(valid=False)).endswith("unscored")
+  for width in (40, 60, 80, 200):
+    line = report.example(completion(text="x" * 99, prompt="y" * 99), width)
+    assert len(line) == min(width, 76)
+    assert line.endswith("…     1.00")
 
 
 def test_tables_of_an_evaluation_fit_a_terminal():
