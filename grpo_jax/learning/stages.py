@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from grpo_jax.algorithms import objective, options
+from grpo_jax.learning import guards as guards_lib
 from grpo_jax.learning import members, rounds
 from grpo_jax.learning import metrics as metrics_lib
 from grpo_jax.learning import update as update_lib
@@ -63,6 +64,7 @@ class Parts:
       draws in up to R rounds; see `rounds.py`.
     staleness: Updates between the parameters that draw a rollout and those
       that it trains, at most.
+    guards: Bounds of what one prompt can do; None: none.
   """
 
   policy: Policy
@@ -78,6 +80,7 @@ class Parts:
   constrain_trained: Callable[[PyTree], PyTree] = lambda trained: trained
   max_rounds: int = 1
   staleness: int = 0
+  guards: guards_lib.Guards | None = None
 
   def __post_init__(self):
     required = options.needs(self.algorithm, self.config)
@@ -112,6 +115,8 @@ def enter_phase(state: TrainState, parts: Parts, index: int) -> TrainState:
   A pure function, so that `jax.eval_shape` of it describes a checkpoint.
   """
   _, algorithm_state = objective.init(parts.algorithm, parts.config)
+  if parts.guards is not None:
+    algorithm_state = algorithm_state | {"guards": parts.guards.init()}
   entered = members.enter(parts.members, state.members, parts.keeps)
   return dataclasses.replace(
     state,
@@ -268,8 +273,17 @@ def learn_stage(
   batch = dataclasses.replace(batch, **parts.constrain_rows(row_arrays(batch)))
   _, update_key = step_keys(state)
   order_key, draw_key = jax.random.split(update_key)
+  guards = parts.guards
+  guarded: dict[str, PyTree] = {}
+  said: Metrics = {}
+  if guards is not None:
+    past = state.algorithm_state["guards"]
+    batch, said = guards.admit(past, prompts, rollout, batch)
   batch = prepare(state, batch, draw_key, parts=parts)
-  metrics = metrics_lib.rollout_metrics(rollout, scored, batch)
+  if guards is not None:
+    batch, past, said = guards.weigh(past, batch, said)
+    guarded = {"guards": past}
+  metrics = metrics_lib.rollout_metrics(rollout, scored, batch) | said
   if batch.values is not None:
     metrics |= metrics_lib.critic_metrics(batch)
   if parts.staleness:
@@ -285,7 +299,8 @@ def learn_stage(
         state.algorithm_state,
         metrics,
         rollout.is_last.sum(),
-      ),
+      )
+      | guarded,
     )
   required = options.needs(parts.algorithm, parts.config)
   rows = written_lib.written(prompts, rollout, scored, batch, required)

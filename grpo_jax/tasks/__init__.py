@@ -14,6 +14,7 @@ from typing import Any
 from grpo_jax import objects
 from grpo_jax.tasks import (
   add,
+  bias_mcq,
   calc_tool,
   copy,
   countdown,
@@ -38,6 +39,7 @@ __all__ = [
 
 TASKS: dict[str, Callable[..., Task]] = {
   "add": add.make,
+  "bias_mcq": bias_mcq.make,
   "calc_tool": calc_tool.make,
   "copy": copy.make,
   "countdown": countdown.make,

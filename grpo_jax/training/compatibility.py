@@ -191,9 +191,23 @@ FEATURES = {
     lambda s: bool(s.problem.judge.by_members),
     lambda s: f"config.rewards.functions={s.config.rewards.functions}",
   ),
+  "canaries with a KL": Feature(
+    lambda s: (
+      s.config.guards.on
+      and s.config.guards.canary_every > 0
+      and s.config.guards.canary_max_kl > 0
+    ),
+    lambda s: f"config.guards.canary_max_kl={s.config.guards.canary_max_kl}",
+  ),
 }
 
 TABLE = (
+  Row(
+    "canaries with a KL",
+    "compaction",
+    "the KL of a canary is of completions in one row",
+    "set config.guards.canary_max_kl=0, or choose another task",
+  ),
   Row(
     "lanes",
     "environment",

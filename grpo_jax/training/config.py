@@ -22,6 +22,7 @@ from ml_collections import config_dict
 
 from grpo_jax import algorithms, objects, ranges
 from grpo_jax.training import kinds, typed
+from grpo_jax.training.guard_settings import GuardsConfig
 from grpo_jax.training.health_settings import HealthConfig
 from grpo_jax.training.reward_settings import RewardsConfig
 from grpo_jax.training.sections import (
@@ -63,8 +64,8 @@ class RunConfig:
     critic: Of an algorithm that has one.
     reward_model: Where a model scores completions, or learns to.
     environment: Turns, where data.environment is set.
-    data, model, sampling, rewards, eval, checkpoint, log, health, hosts: As
-      named.
+    data, model, sampling, rewards, eval, checkpoint, log, health, guards,
+    hosts: As named.
     mesh: How the devices share the work.
     profile_steps: (first, last) step of a trace for xprof, or ().
     required_accuracy: Held-out accuracy below which the command fails; None:
@@ -98,6 +99,7 @@ class RunConfig:
   )
   log: LogConfig = dataclasses.field(default_factory=LogConfig)
   health: HealthConfig = dataclasses.field(default_factory=HealthConfig)
+  guards: GuardsConfig = dataclasses.field(default_factory=GuardsConfig)
   hosts: HostsConfig = dataclasses.field(default_factory=HostsConfig)
   mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
   profile_steps: tuple[int, ...] = ()

@@ -340,4 +340,9 @@ def jit_step(mesh: Mesh, function: Callable, parts: stages.Parts) -> Callable:
 
 
 def _numbers(metrics: dict[str, jax.Array]) -> dict[str, float]:
-  return {k: float(v) for k, v in jax.device_get(metrics).items()}
+  return numbers(jax.device_get(metrics))
+
+
+def numbers(fetched: dict[str, Any]) -> dict[str, Any]:
+  """What was fetched as Python numbers; arrays, as those of guards, stay."""
+  return {k: x if np.ndim(x) else float(x) for k, x in fetched.items()}

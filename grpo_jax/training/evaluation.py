@@ -211,6 +211,15 @@ class Evaluator:
       completions = [(start + index, row) for index, row in judged]
       yield Played(prompts, rollout, completions)
 
+  def rollouts(
+    self, params: PyTree, key: jax.Array
+  ) -> list[tuple[Prompts, Rollout]]:
+    """What `completions` judges, on the devices, with the last batch whole."""
+    return [
+      (prompts, self._complete(params, prompts, key, batch)[0])
+      for batch, prompts in self._batches
+    ]
+
   def _judge(
     self,
     batch: pipeline.PromptBatch,

@@ -125,7 +125,7 @@ def train(
     )
     stack.push(watch.failing)  # Before whatever waits for other processes.
     go_through([run], functools.partial(Alone, run))
-    if failure := run.health.failure(problem.complaints):
+    if failure := run.health.failure(problem.complaints) or run.failure:
       raise failure
     return run_lib.result(run)
 
@@ -137,7 +137,8 @@ def go_through(
 
   Args:
     together: The runs; if there are several, one whose loss is not finite, or
-      that a rule of health stops, is left behind with its `failure`.
+      that a rule of health stops, is left behind with its `failure`. So is any
+      that a guard has halted.
     crew_of: (index of a phase) -> what moves them on in it.
   """
   first = together[0]
@@ -189,7 +190,10 @@ def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
     for run in going_on(together):
       with crew.at_hand(run):
         summary = run_lib.evaluate(run)
-      run.before = run.before or summary
+        run.before = run.before or summary
+        if run.guards.probes(name, done, phase.steps, True):
+          with jax.transfer_guard("allow"):
+            summary = summary | run.guards.look(run.state)[0]
       run.log.write(offset, name, summary)
       tracing.write_evaluation(run, name, offset, at_start=True)
 
@@ -212,22 +216,36 @@ def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
       is_due = phase.of_kind.evaluates and run_lib.due(
         first.config.eval.every, done, phase.steps
       )
-      pending = functools.partial(book.record, done, outcomes, of_step, is_due)
+      is_kept = run_lib.due(first.config.checkpoint.every, done, phase.steps)
+      is_probed = first.guards.probes(name, done, phase.steps, is_kept)
+      pending = functools.partial(
+        book.record, done, outcomes, of_step, is_due, is_probed
+      )
       stopping = first.stop.look() or all(
         run.stopping for run in going_on(together)
       )
       halted = [run for run in going_on(together) if run.health.halted]
-      is_saved = (
-        stopping
-        or bool(halted)
-        or run_lib.due(first.config.checkpoint.every, done, phase.steps)
-      )
-      if is_due or is_saved or tracing.is_traced(first.config, name, done):
+      is_saved = stopping or bool(halted) or is_kept
+      is_traced = tracing.is_traced(first.config, name, done)
+      if is_due or is_saved or is_traced or is_probed:
         pending()
         pending = None
-      if is_saved:
+      _leave_halted(together)
+      # What canaries have not looked at is not saved: it is done again.
+      if is_saved and (is_probed or not first.guards.watches(name)):
         _save(together, crew, index, offset + done, feed)
       _leave_behind(together, halted)
+
+
+def _leave_halted(together: Sequence[Run]) -> None:
+  """Leaves runs behind that a guard has halted; their checkpoints stay."""
+  for run in going_on(together):
+    if run.guards.halted:
+      run.saved.wait()
+      run.failure = run.guards.error(run.saved.latest_step())
+      if len(together) > 1:
+        workdir = run.saved.directory.parent
+        logging.warning("%s is left behind: %s", workdir, run.failure)
 
 
 def _save(

@@ -305,7 +305,7 @@ class Together:
 
     def outcome(i: int, run: run_lib.Run) -> drivers.Outcome:
       return drivers.Outcome(
-        lambda: {key: float(x[i]) for key, x in fetched().items()},
+        lambda: drivers.numbers({key: x[i] for key, x in fetched().items()}),
         functools.partial(_written, written, i, self._mesh, run.mesh)
         if written is not None
         else None,

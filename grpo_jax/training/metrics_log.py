@@ -6,6 +6,7 @@
 | `timings.jsonl`      | `time/…` and `tokens_per_second…` of each step      |
 | `samples.jsonl`      | sampled completions and their rewards               |
 | `traces.jsonl.gz`    | groups of completions, token by token: `traces.py`  |
+| `audit.jsonl`        | verdicts of guards on each step, where they are on  |
 | `tensorboard/`       | the same metrics, settings and sampled texts        |
 | `wandb_id.txt`       | W&B run to continue, where W&B is used              |
 | `config.json`        | resolved config                                     |
@@ -77,6 +78,7 @@ class MetricsLog:
       `.old`.
     resume_position: `position()` at that checkpoint; what was written later
       is cut. None exactly if `resume_step` is.
+    more: Names of further files of lines.
 
   Raises:
     ImportError: If W&B is asked for and not installed.
@@ -92,6 +94,7 @@ class MetricsLog:
     config: Mapping[str, Any] | None = None,
     resume_step: int | None = None,
     resume_position: Mapping[str, int] | None = None,
+    more: Sequence[str] = (),
   ):
     if (resume_step is None) != (resume_position is None):
       raise ValueError(
@@ -112,7 +115,7 @@ class MetricsLog:
     # A run that has started again has not ended.
     (self._workdir / RESULT).unlink(missing_ok=True)
     self._files: dict[str, _File | _Object] = {}
-    for name in (METRICS, TIMINGS, SAMPLES, traces.FILE):
+    for name in (METRICS, TIMINGS, SAMPLES, traces.FILE, *more):
       path = self._workdir / name
       size = None if resume_position is None else resume_position.get(name, 0)
       self._files[name] = (
@@ -162,9 +165,9 @@ class MetricsLog:
     }
     if len(timings) < len(values):
       rest = {name: values[name] for name in values.keys() - timings.keys()}
-      self._append(METRICS, head | rest)
+      self.append(METRICS, head | rest)
     if timings:
-      self._append(TIMINGS, head | timings)
+      self.append(TIMINGS, head | timings)
     for tracker in self._trackers:
       tracker.write(step, trackers.finite(values))
 
@@ -173,7 +176,7 @@ class MetricsLog:
   ) -> None:
     """Writes sampled completions, one line each, with their step."""
     for sample in samples:
-      self._append(SAMPLES, {**sample, "step": int(step)})
+      self.append(SAMPLES, {**sample, "step": int(step)})
     for tracker in self._trackers:
       if isinstance(tracker, trackers.TensorBoard):
         tracker.samples(step, samples)
@@ -220,7 +223,8 @@ class MetricsLog:
     for tracker in self._trackers:
       tracker.end()
 
-  def _append(self, name: str, line: Mapping[str, Any]) -> None:
+  def append(self, name: str, line: Mapping[str, Any]) -> None:
+    """Adds a line to one of the files."""
     text = json.dumps(_valid(line), sort_keys=True, allow_nan=False)
     self._files[name].append(text.encode() + b"\n")
 
@@ -263,6 +267,9 @@ class NoLog:
   def write_samples(
     self, step: int, samples: Sequence[Mapping[str, Any]]
   ) -> None:
+    pass
+
+  def append(self, name: str, line: Mapping[str, Any]) -> None:
     pass
 
   def write_traces(self, content: bytes) -> None:

@@ -130,6 +130,7 @@ def make_parts(
     judge=judge,
     max_rounds=phase.max_rounds,
     staleness=phase.staleness,
+    guards=config.guards.of_phase(phase),
   )
 
 

@@ -31,6 +31,7 @@ from grpo_jax.training import (
 )
 from grpo_jax.training import compiling as compiling_lib
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import guards as guards_lib
 from grpo_jax.training import health as health_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import Policy, TrainState
@@ -95,6 +96,7 @@ class Run:
     rewards: Of each held-out prompt in the last evaluation that was traced;
       None where a prompt was not scored, or where none was traced.
     health: Looks at the numbers of each step.
+    guards: Verdicts on its steps.
     tracing: Where a trace is being written.
     failure: Why it goes on no more, where others do.
     evaluation_s: Seconds of the last evaluation, without compilation.
@@ -122,12 +124,18 @@ class Run:
   )
   rewards: list[float | None] | None = None
   health: health_lib.Monitor = dataclasses.field(init=False)
+  guards: guards_lib.Guards = dataclasses.field(init=False)
   tracing: pathlib.Path | None = None
   failure: Exception | None = None
   evaluation_s: float = 0.0
 
   def __post_init__(self):
     self.health = self._monitor()
+    self.guards = guards_lib.open_guards(
+      *(self.config, self.problem, self.phases, self.mesh, self.evaluator),
+      self.saved.directory.parent,
+      self.position,
+    )
 
   def _monitor(self) -> health_lib.Monitor:
     """What rules know of the steps so far."""
@@ -223,6 +231,7 @@ def open_run(
       config=json.loads(config_json),
       resume_step=last_step,
       resume_position=position["log"] if position else None,
+      more=(guards_lib.AUDIT,) if settings.guards.on else (),
     )
     objects.keep(config_json, workdir)
     metrics_log.save_run_info(workdir, config_json)
@@ -323,17 +332,19 @@ def record(
   metrics: dict[str, float],
   outcome: drivers.Outcome,
   is_due: bool,
+  is_probed: bool = False,
 ) -> dict[str, float]:
   """Writes what a step has to say.
 
   Args:
-    run: Its state is evaluated, if that is due.
+    run: Its state is evaluated, or looked at, if that is due.
     name: Name of the phase.
     offset: Steps of the phases before.
     done: Steps of this phase, this one included.
     metrics: Numbers of the step, with its `time/step_s`, seconds.
     outcome: Has its rows.
     is_due: Whether to evaluate.
+    is_probed: Whether to look at canaries.
 
   Returns:
     All that was written.
@@ -346,6 +357,16 @@ def record(
   metrics["tokens_per_second"] = tokens / metrics["time/step_s"]
   if is_due:
     metrics |= evaluate(run)
+  fallen: tuple[str, ...] = ()
+  if is_probed:
+    with jax.transfer_guard("allow"):
+      found, fallen = run.guards.look(run.state)
+    metrics |= found
+  verdict = run.guards.judge(offset + done, name, metrics, fallen)
+  if verdict is not None:
+    run.log.append(guards_lib.AUDIT, verdict)
+    if run.guards.halted:
+      run.log.alert(offset + done, "guards", run.guards.halted)
   for alarm in run.health.step(offset + done, metrics):
     metrics[alarm.rule.key] = 1.0
     run.log.alert(offset + done, alarm.rule.name, alarm.text())
@@ -397,6 +418,8 @@ def save(run: Run, index: int, global_step: int, stream_state: Any) -> None:
   }
   if run.rewards is not None:
     extra["rewards"] = run.rewards
+  if run.guards.canaries is not None:
+    extra["canaries"] = run.guards.canaries.position()
   if run.state.queue:
     extra["queue"] = len(run.state.queue)
   run.saved.save(global_step, run.state, extra)

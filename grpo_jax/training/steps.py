@@ -114,8 +114,9 @@ class Book:
     outcomes: Sequence[drivers.Outcome],
     compiled: compiling.Count,
     is_due: bool,
+    is_probed: bool,
   ) -> None:
-    """Waits for step `done` of the phase, and evaluates if that is due.
+    """Waits for step `done` of the phase; evaluates, looks at canaries if due.
 
     Raises:
       FloatingPointError: The loss or gradient of the only run is not finite.
@@ -140,11 +141,12 @@ class Book:
         continue
       try:
         with contextlib.ExitStack() as stack:
-          if is_due or is_traced:
+          if is_due or is_traced or is_probed:
             stack.enter_context(self._crew.at_hand(run))
           step = self._offset, done
           said = run_lib.record(
-            run, self._name, *step, own | times, outcome, is_due
+            *(run, self._name, *step, own | times, outcome),
+            *(is_due, is_probed),
           )
           if is_due:
             tracing.write_evaluation(run, self._name, sum(step))
@@ -165,7 +167,7 @@ class Book:
     if written and hosts.is_main():
       self._show(done, written)
     self._together[0].watch.step()
-    if is_due:
+    if is_due or is_probed:
       self._clock = time.perf_counter()
 
   def _show(self, done: int, written: Sequence[Mapping[str, float]]) -> None:

@@ -20,6 +20,7 @@ VARIANTS = {
   ),
   "add-one-digit-scratchpad": ("add", {"level": 1, "scratchpad": True}),
   "add-eight-digits": ("add", {"level": 8}),
+  "bias_mcq": ("bias_mcq", {"teacher_bias": 0.3, "flipped_share": 0.3}),
   "copy": ("copy", {}),
   "countdown": ("countdown", {"teacher_error": 0.2}),
   "countdown-4": ("countdown", {"num_numbers": 4}),
@@ -39,9 +40,16 @@ MULTI_TURN = {
   ),
 }
 # What a teacher has to be told besides, so that all shares are 1.
-RIGHT = {"language": {"mixing": 0.0, "teacher_empty": 0.0}}
+RIGHT = {
+  "bias_mcq": {"teacher_bias": 0.0, "flipped_share": 0.0},
+  "copy": {},
+  "language": {"teacher_error": 0.0, "mixing": 0.0, "teacher_empty": 0.0},
+}
 # Scores that are no shares in [0, 1]; right answers have none of a kind.
-OBJECTIVES = {"multi": ("brevity", "politeness", "first_half")}
+OBJECTIVES = {
+  "bias_mcq": ("biased",),
+  "multi": ("brevity", "politeness", "first_half"),
+}
 over_variants = pytest.mark.parametrize("variant", VARIANTS)
 # Long completions: a verifier of them takes half a minute to compile.
 over_short_variants = pytest.mark.parametrize(
@@ -92,7 +100,7 @@ def test_verifiers_agree_with_their_twins_and_ignore_empty_slots(variant):
       assert ((scores >= 0) & (scores <= 1)).all(), name
     np.testing.assert_allclose(scores, wanted[name], atol=1e-6, err_msg=name)
   # The comparison means something: many strings are right, many are wrong.
-  assert 0.2 < got["accuracy"].mean() < 0.8
+  assert 0.15 < got["accuracy"].mean() < 0.8
   assert set(np.unique(got["accuracy"])) == {0.0, 1.0}
 
   others = np.where(mask, tokens, np.roll(tokens, 1, axis=0))
@@ -114,8 +122,7 @@ def test_verifiers_agree_with_their_twins_and_ignore_empty_slots(variant):
 
 @over_variants
 def test_examples_fit_and_right_teachers_score_one(variant):
-  right = {"teacher_error": 0.0} if variant != "copy" else {}
-  made = make(variant, **right | RIGHT.get(variant, {}))
+  made = make(variant, **RIGHT.get(variant, {"teacher_error": 0.0}))
   rng = np.random.default_rng(2)
   longest = [0, 0]
   for i in range(300):
@@ -185,8 +192,8 @@ def _a_training_problem() -> list[int]:
 @pytest.mark.parametrize(
   ("name", "options", "message"),
   [
-    ("ad", {}, r"unknown task: 'ad'; known are add, calc.*mean 'add'"),
-    ("xyz", {}, r"unknown task: 'xyz'; known are add, calc"),
+    ("ad", {}, r"unknown task: 'ad'; known are add, bias.*mean 'add'"),
+    ("xyz", {}, r"unknown task: 'xyz'; known are add, bias"),
     ("sort", {"maxlen": 3}, r"option of task 'sort': 'maxlen'.*'max_len'"),
   ],
 )
@@ -219,6 +226,8 @@ def test_options_of_another_kind_are_refused(name):
       {"interceptor": "all"},
       r"interceptor 'all'; use one of \('n",
     ),
+    ("bias_mcq", {"teacher_bias": 2}, "teacher_bias is 2"),
+    ("bias_mcq", {"flipped_share": -1}, r"flipped_share is -1.*\[0.0, 1.0\]"),
     ("calc_tool", {"penalty": -1.0}, "penalty is -1.0"),
     ("calc_tool", {"teacher_error": 2}, "teacher_error is 2"),
     ("calc_tool", {"teacher_leak": 2}, "teacher_leak is 2"),

@@ -49,6 +49,10 @@ SWITCHES = {
   "rewards by domain": {"config.rewards.domains": {"accuracy": (0,)}},
   "prompts without domains": {"problem.provides": frozenset()},
   "distributions of the reference": {"required": {"ref_kl": True}},
+  "canaries with a KL": {
+    "config.guards.on": True,
+    "config.guards.canary_max_kl": 0.5,
+  },
   "reward model": {
     "problem.judge.by_members": (object(),),
     "config.rewards.functions": ("accuracy", "reward_model"),
@@ -105,6 +109,7 @@ SHOWN = {
   "rewards by domain": "config.rewards.domains={'accuracy': (0,)}",
   "prompts without domains": "config.data.source='task' without domains",
   "distributions of the reference": "which compares whole distributions",
+  "canaries with a KL": "config.guards.canary_max_kl=0.5",
   "reward model": "config.rewards.functions=('accuracy', 'reward_model')",
 }
 
@@ -126,6 +131,7 @@ def make_setup(*switched):
         schedules={},
         domains={},
       ),
+      guards=_space(on=False, canary_every=20, canary_max_kl=0.0),
     ),
     name="again",
     phase=_space(

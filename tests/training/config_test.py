@@ -19,7 +19,7 @@ from grpo_jax.algorithms import objective
 from grpo_jax.learning import members, update
 from grpo_jax.models import architecture, attention, blocks, transformer
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import optimizers, phases, sections
+from grpo_jax.training import guard_settings, optimizers, phases, sections
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAMES = tuple(algorithms.ALGORITHMS)
@@ -42,6 +42,7 @@ _CALLED = {
   config_lib.CheckpointConfig: {"checkpoint"},
   config_lib.LogConfig: {"log"},
   config_lib.HealthConfig: {"health"},
+  guard_settings.GuardsConfig: {"guards"},
 }
 # Reading a field to complain about its value is not using it.
 _CHECKS = ("__post_init__", "check", "one_of")

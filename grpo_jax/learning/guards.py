@@ -1,0 +1,175 @@
+"""Bounds of what one prompt can do to a policy, inside the step.
+
+Three guards look at the prompts of a step, by what they say (`fingerprint`):
+a batch of too few different prompts trains nothing, a prompt that came too
+often is left out, and one whose share of the influence is too large is scaled
+down. What they remember is in the state, so a run that is killed goes on
+exactly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.ops import influence
+from grpo_jax.types import Metrics, Prompts, PyTree, Rollout, TrainBatch
+
+# What a step says of each of its groups, beside its metrics.
+PROMPTS = "guards/prompts"
+IDS = "guards/ids"  # Occurrences in the stream.
+INFLUENCE = "guards/influence"
+SCALE = "guards/scale"
+KEPT = "guards/kept"
+ARRAYS = (PROMPTS, IDS, INFLUENCE, SCALE, KEPT)
+
+
+@dataclasses.dataclass(frozen=True)
+class Guards:
+  """What is asked of the prompts of a phase.
+
+  Attributes:
+    num_prompts: Groups of a step.
+    min_distinct: Different prompts that a step must have.
+    cap: Largest share of the influence over a window; 0: no bound.
+    window: Its steps, this one included.
+    repeats: Steps of a second window in which a prompt is used at most as
+      often; 0: no bound.
+    repeat_window: Steps of that window, this one included.
+  """
+
+  num_prompts: int
+  min_distinct: int = 0
+  cap: float = 0.0
+  window: int = 20
+  repeats: int = 0
+  repeat_window: int = 1000
+
+  def init(self) -> PyTree:
+    """What the guards remember at the start of a phase.
+
+    The steps before, the latest last: `keys` and `influence` of their groups,
+    as it was after scaling, and `used`, the prompts that were trained on. Key
+    0 is an empty place.
+    """
+    # What is off has no array: one of no size cannot be saved.
+    state = {}
+    if self.cap:
+      past = (self.window - 1, self.num_prompts)
+      state["keys"] = jnp.zeros(past, jnp.uint32)
+      state["influence"] = jnp.zeros(past, jnp.float32)
+    if self.repeats:
+      past = (self.repeat_window - 1, self.num_prompts)
+      state["used"] = jnp.zeros(past, jnp.uint32)
+    return state
+
+  def admit(
+    self, state: PyTree, prompts: Prompts, rollout: Rollout, batch: TrainBatch
+  ) -> tuple[TrainBatch, Metrics]:
+    """Leaves out groups whose prompt came too often, or the whole batch.
+
+    Args:
+      state: As `init` made it.
+      prompts: Of the step.
+      rollout: Completions of them.
+      batch: The same rows, before advantages.
+
+    Returns:
+      The batch, and what there is to say of its groups.
+    """
+    of_groups = jnp.zeros(rollout.num_groups, jnp.int32)
+    of_groups = of_groups.at[rollout.group_id].set(rollout.prompt_index)
+    keys = fingerprints(prompts)[of_groups]  # [P]
+    distinct = _num_distinct(keys)
+    kept = jnp.broadcast_to(distinct >= self.min_distinct, keys.shape)
+    if self.repeats:
+      earlier = jnp.tri(len(keys), k=-1, dtype=bool)  # [P, P]
+      times = (state["used"][..., None] == keys).sum((0, 1))
+      times += (earlier & (keys[:, None] == keys)).sum(-1)
+      kept &= times < self.repeats
+    rows = kept[batch.group_id]  # [B]
+    batch = dataclasses.replace(
+      batch,
+      mask=batch.mask & rows[:, None],
+      valid=batch.valid & rows,
+      rewards=jnp.where(rows, batch.rewards, 0.0),
+    )
+    return batch, {
+      PROMPTS: keys,
+      IDS: prompts.ids[of_groups],
+      KEPT: kept,
+      "guards/distinct": distinct.astype(jnp.float32),
+      "guards/dropped": (~kept).sum().astype(jnp.float32),
+    }
+
+  def weigh(
+    self, state: PyTree, batch: TrainBatch, said: Metrics
+  ) -> tuple[TrainBatch, PyTree, Metrics]:
+    """Scales the policy loss of prompts with too much influence.
+
+    Args:
+      state: Before the step.
+      batch: With advantages.
+      said: By `admit`.
+
+    Returns:
+      The batch, the state after the step, and what there is to say.
+    """
+    keys, kept = said[PROMPTS], said[KEPT]
+    sizes = influence.of_groups(
+      batch.advantages, batch.mask, batch.group_id, len(keys)
+    ).astype(jnp.float32)
+    scale = jnp.ones_like(sizes)
+    following = dict(state)
+    if self.cap:
+      found = influence.capped(
+        keys, sizes, state["keys"], state["influence"], self.cap
+      )
+      scale = found.scale
+      weight = jnp.broadcast_to(scale[batch.group_id, None], batch.mask.shape)
+      if batch.policy_weight is not None:
+        weight = weight * batch.policy_weight
+      batch = dataclasses.replace(batch, policy_weight=weight)
+      following["keys"] = _after(state["keys"], keys)
+      following["influence"] = _after(state["influence"], sizes * scale)
+      said = said | {
+        "guards/max_share": found.share.max(),
+        "guards/cap": found.cap,
+        "guards/scaled": (scale < 1).sum().astype(jnp.float32),
+      }
+    if self.repeats:
+      used = jnp.where(kept, keys, jnp.uint32(0))
+      following["used"] = _after(state["used"], used)
+    return batch, following, said | {INFLUENCE: sizes * scale, SCALE: scale}
+
+
+def fingerprints(prompts: Prompts) -> jax.Array:  # [P] uint32
+  """One number for each prompt and what its verifier is given in arrays.
+
+  A question with another label is another prompt; a copy is the same one,
+  however far to the left it is padded.
+  """
+  tokens = jnp.where(prompts.mask, prompts.tokens + 1, 0)  # [P, S]
+  columns = [tokens[:, ::-1]]
+  for name in sorted(prompts.extras):
+    values = jnp.asarray(prompts.extras[name])
+    if jnp.issubdtype(values.dtype, jnp.floating):
+      values = jax.lax.bitcast_convert_type(
+        values.astype(jnp.float32), jnp.int32
+      )
+    columns.append(values.reshape(len(tokens), -1).astype(jnp.int32))
+  # Apart, so that the width of one moves no other.
+  digests = [influence.fingerprint(column) for column in columns]
+  return influence.fingerprint(jnp.stack(digests, axis=-1))
+
+
+def _num_distinct(keys: jax.Array) -> jax.Array:  # [P] -> []
+  ordered = jnp.sort(keys)
+  return 1 + (ordered[1:] != ordered[:-1]).sum()
+
+
+def _after(past: jax.Array, new: jax.Array) -> jax.Array:  # [W, P], [P]
+  """The window one step on."""
+  return jnp.concatenate([past, new[None].astype(past.dtype)])[1:]

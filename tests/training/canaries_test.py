@@ -1,0 +1,76 @@
+"""Canaries: what falls is found, and what does not is left alone."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from grpo_jax.training import canaries, evaluation
+
+
+def first_alarm(rates, size, seed, fall=0.05, sigmas=3.0):
+  """Index of the first look that does not pass, of shares of right answers."""
+  rng = np.random.default_rng(seed)
+  past = canaries.Tally()
+  for number, rate in enumerate(rates):
+    scores = (rng.random(size) < rate).astype(float)
+    if scores.mean() < canaries.bound(past, scores, fall, sigmas):
+      return number
+    past = past.with_scores(scores)
+  return None
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("size", [32, 256])
+def test_a_constant_rate_is_alarmed_about_in_less_than_1_of_100_looks(
+  rate, size
+):
+  runs = [first_alarm([rate] * 8, size, seed) for seed in range(400)]
+  num_looks = sum(8 if alarm is None else alarm + 1 for alarm in runs)
+  num_alarms = sum(alarm is not None for alarm in runs)
+  assert num_alarms / num_looks < 0.01
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.95, 0.8), (0.5, 0.25)])
+def test_a_planted_drop_is_found_at_the_next_look(before, after):
+  rates = [before] * 5 + [after] * 3
+  alarms = [first_alarm(rates, 256, seed) for seed in range(50)]
+  assert alarms == [5] * 50
+
+
+def test_small_falls_pass_and_five_points_do_not():
+  past = canaries.Tally().with_scores([1.0] * 1000)
+  assert canaries.bound(past, [1.0] * 1000, 0.05, 3.0) == pytest.approx(0.95)
+  # 12 of 64 wrong: s² = p q with p = 1052 / 1064.
+  scores = [1.0] * 52 + [0.0] * 12
+  p = 1052 / 1064
+  sigma = math.sqrt(p * (1 - p) * (1 / 64 + 1 / 1000))
+  assert canaries.bound(past, scores, 0.0, 3.0) == pytest.approx(1 - 3 * sigma)
+  assert canaries.bound(past, scores, 0.05, 3.0) == pytest.approx(0.95)
+  # Before the first look, and without any score, there is nothing to compare.
+  assert canaries.bound(canaries.Tally(), scores, 0.05, 3.0) == -math.inf
+  assert canaries.bound(past, [], 0.05, 3.0) == -math.inf
+
+
+def row(correct, valid=True, **components):
+  return evaluation.Completion(
+    *("prompt", "text", None, 0.0, correct, valid, 3, True, components)
+  )
+
+
+def test_a_canary_is_a_component_and_a_direction():
+  rows = [
+    row(True, biased=0.0, format=1.0),
+    row(False, biased=1.0, format=math.nan),
+    row(True, valid=False, biased=1.0, format=1.0),
+  ]
+  parse = canaries.Canary.parse
+  # What nobody could score is not right, and has no other score.
+  assert parse("correct").scores(rows) == [1.0, 0.0, 0.0]
+  assert parse("-biased").scores(rows) == [0.0, -1.0]
+  assert parse("format@probes.jsonl").scores(rows) == [1.0]
+  assert parse("format@probes.jsonl").path == "probes.jsonl"
+  with pytest.raises(ValueError, match=r"'fluency' is no.*biased, format, and"):
+    parse("fluency").scores(rows)
