@@ -7,6 +7,7 @@ import dataclasses
 from grpo_jax import ranges
 from grpo_jax.learning import guards as guards_lib
 from grpo_jax.training.sections import PhaseConfig
+from grpo_jax.training.settings import one_of
 
 _WINDOW = ranges.Range(2, 2**20)  # Steps; one of them is the present one.
 
@@ -16,6 +17,9 @@ class GuardsConfig:
   """Guards against bad data and bad rewards; docs/guards.md.
 
   Attributes:
+    lint: What becomes of too few prompts, or one that is most of them, before
+      training: "warn", "refuse", or "off", which does not look. Where guards
+      are `on`, a warning is a refusal.
     on: Switch all of what follows on. Each is switched off by 0.
     min_distinct_prompts: Different prompts that a step must have, or the run
       halts; None: half of `num_prompts`, and at least 4.
@@ -39,6 +43,7 @@ class GuardsConfig:
       prompt that halts the run; not looked at in phases without a reference.
   """
 
+  lint: str = "warn"
   on: bool = False
   min_distinct_prompts: int | None = None
   influence_cap: float = 0.05
@@ -53,6 +58,7 @@ class GuardsConfig:
   canary_max_kl: float = 0.5
 
   def __post_init__(self):
+    one_of("guards.lint", self.lint, ("off", "warn", "refuse"))
     ranges.check(
       self,
       "config.guards",

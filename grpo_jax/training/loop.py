@@ -29,6 +29,7 @@ from grpo_jax.training import (
   console,
   drivers,
   hosts,
+  lint,
   lock,
   models,
   paths,
@@ -108,6 +109,7 @@ def train(
     stack.callback(problem.close)
     sizes = [phase.group_size for phase in settings.stages if phase.plays]
     probe.check(problem, *sizes[:1])
+    lint.check(settings, problem)
     policy = models.make_policy(settings, problem, mesh)
     run = run_lib.open_run(
       stack,

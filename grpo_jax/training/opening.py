@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from grpo_jax.data import gym, sources, streaming, teacher
+from grpo_jax.data import gym, quarantine, sources, streaming, teacher
 from grpo_jax.data.sources import Source
 from grpo_jax.training.settings import DataConfig
 
@@ -34,6 +34,8 @@ def open_sources(data: DataConfig, seed: int) -> Opened:
     FileNotFoundError, ImportError, OSError, ValueError: From the source.
   """
   train, held_out = _train_and_held_out(data, seed)
+  if data.quarantine:
+    train = quarantine.Without(train, data.quarantine)
   named = sources.base_name(data.name) if data.source == "tfds" else ""
   if (data.format or (not data.fields and named)) == "gsm8k":
     # Worked answers: a teacher puts them into the format to be learnt.

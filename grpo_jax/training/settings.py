@@ -168,6 +168,7 @@ _OF_SOURCES: dict[str, tuple[Any, tuple[str, ...]]] = {
   "streaming": (False, ("jsonl",)),
   "separator": ("\n", ("text",)),
   "datasets": ((), ("reasoning_gym",)),
+  "quarantine": ("", ("tfds", "jsonl", "text")),
 }
 
 
@@ -212,6 +213,8 @@ class DataConfig:
       ("gsm8k") drops one of its format tags, in [0, 1].
     rejected_share: Of a file of pairs, the share of rows in [0, 1] of which a
       supervised phase imitates the rejected text, and not the chosen one.
+    quarantine: JSON file with records to leave out of training, as
+      `experiments.lint` writes it; empty: none.
     environment: Import path "package.module:function" of what makes the
       sessions of an environment on the host (`types.HostEnvironment`): episodes
       of several turns, whose scores are the components of the reward. With a
@@ -238,6 +241,7 @@ class DataConfig:
   max_prompt_len: int | None = None
   drop_tag_probability: float = 0.0
   rejected_share: float = 0.0
+  quarantine: str = ""
   environment: str = ""
 
   def __post_init__(self):
@@ -266,6 +270,12 @@ class DataConfig:
           f" config.data.source={' or '.join(map(repr, sources))}, and it is"
           f" {self.source!r}; leave one of them as it is."
         )
+    if self.quarantine and self.streaming:
+      raise ValueError(
+        f"config.data.quarantine={self.quarantine!r} is for data in memory;"
+        " set config.data.streaming=False, or leave the records out of the"
+        " file."
+      )
     if self.rejected_share and self.format != "pairs":
       raise ValueError(
         f"config.data.rejected_share={self.rejected_share} is for a file of"

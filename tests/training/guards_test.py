@@ -145,6 +145,7 @@ def test_settings_out_of_range_are_refused():
     {"influence_cap": 1.5},
     {"influence_window": 1},
     {"canary_every": -1},
+    {"lint": "loud"},
   ):
     with pytest.raises(ValueError, match=f"guards.{next(iter(settings))}"):
       guard_settings.GuardsConfig(**settings)

@@ -1,0 +1,94 @@
+"""Looks for what is wrong with data and verifiers, before anybody trains.
+
+    python -m experiments.lint --config=configs/jsonl.py
+    python -m experiments.lint --config=configs/jsonl.py \
+        --workdir=runs/mine --out=quarantine.json
+
+Copies and near-copies of prompts, too few prompts for the size of a step, one
+prompt that is most of the data, one prompt with two labels, attributes that
+give the label away, and verifiers that accept wrong answers. With --workdir,
+the policy of a run answers each prompt 16 times, and labels that 12 of its
+answers contradict are doubted. --out writes the records that were found; with
+--config.data.quarantine=FILE a run leaves them out.
+
+Exit status: 0, 1 if there are errors, 2 a mistake in the command or the config.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from absl import flags
+
+from experiments import flags as flags_lib
+from grpo_jax.data import quarantine
+from grpo_jax.data.lint import Finding
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import data_sets, lint, paths, runs
+from grpo_jax.training import problem as problem_lib
+
+_CONFIG = flags_lib.define_config()
+_WORKDIR = flags.DEFINE_string(
+  "workdir", None, "A run whose policy is trusted, local or gs://."
+)
+_NUM_RECORDS = flags.DEFINE_integer(
+  "num_records", 20_000, "The first so many training records.", 1
+)
+_NUM_SAMPLED = flags.DEFINE_integer(
+  "num_sampled", 512, "Of these, so many for the policy of --workdir.", 1
+)
+_OUT = flags.DEFINE_string(
+  "out", None, "JSON file for the records that were found, local or gs://."
+)
+_NUM_SAMPLES = 16
+
+
+def main(argv: Sequence[str]) -> int:
+  """Looks, prints, and writes."""
+  del argv
+  config = config_lib.resolve(_CONFIG.value)
+  problem = problem_lib.make_problem(config)
+  try:
+    number = min(_NUM_RECORDS.value, len(problem.train))
+    found = lint.records(config, problem, number)
+    found += lint.verifier(config, problem)
+    if _WORKDIR.value:
+      found += _disagreements(problem, min(_NUM_SAMPLED.value, number))
+    for finding in found:
+      kind = "ERROR" if finding.is_error else "warning"
+      print(flags_lib.wrapped(f"{kind}, {finding.check}: {finding.message}"))
+    num_errors = sum(finding.is_error for finding in found)
+    print(
+      f"{number} records: {num_errors} errors,"
+      f" {len(found) - num_errors} warnings"
+    )
+    if _OUT.value:
+      _write(problem, found)
+  finally:
+    problem.close()
+  return int(num_errors > 0)
+
+
+def _disagreements(problem: problem_lib.Problem, number: int) -> list[Finding]:
+  draws = data_sets.Draws(temperature=1.0, num_samples=_NUM_SAMPLES)
+  with runs.load(_WORKDIR.value) as loaded:
+    train = data_sets.DataSet("train", problem.train, number)
+    (completions,) = data_sets.complete(loaded, [train], draws)
+  return lint.disagreements(completions)
+
+
+def _write(problem: problem_lib.Problem, found: Sequence[Finding]) -> None:
+  """Writes each record that was found, with the reasons."""
+  why: dict[int, list[str]] = {}
+  for finding in found:
+    for number in finding.records:
+      why.setdefault(number, []).append(finding.check)
+  lines = quarantine.described(problem.train, why)
+  path = paths.parse(_OUT.value)
+  paths.write(path, (json.dumps(lines, indent=2) + "\n").encode())
+  print(f"{len(lines)} records: {path}")
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)
