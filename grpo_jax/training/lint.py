@@ -1,14 +1,16 @@
 """Looks at the data of a run, and at its verifier, before it trains.
 
-`check` is what every run does first: it reads as many records as tell whether
-there are enough different prompts. `records` and `verifier` look at more, for
-`experiments.lint`; `disagreements` asks a policy that is there already.
+`before_training` is what every run does first: it reads as many records as tell
+whether there are enough different prompts. `records` and `verifier` look at
+more, for `experiments.lint`; `disagreements` asks a policy that is there
+already.
 """
 
 from __future__ import annotations
 
 import collections
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,7 +33,7 @@ _NUM_GOLDS = 16  # That a verifier is tried on.
 _MAX_TRIES = 256  # Records among which a task's teacher is right so often.
 
 
-def check(config: config_lib.RunConfig, problem: Problem) -> None:
+def before_training(config: config_lib.RunConfig, problem: Problem) -> None:
   """Warns of too few prompts, or refuses them, before anything is compiled.
 
   Raises:
@@ -128,16 +130,20 @@ def verifier(config: config_lib.RunConfig, problem: Problem) -> list[Finding]:
   """Errors of a verifier that accepts what it should not, or refuses golds.
 
   Golds are teachers' completions that are right, or reference answers. Each is
-  changed in five ways: left empty, cut in half, turned round, with one token
-  replaced, and replaced by the gold of another record that it is not. Most of
-  each kind should be wrong.
+  changed in six ways: left empty, with nothing between its tags of an answer or
+  in its box, cut in half, turned round, with one token replaced, and replaced
+  by the gold of another record that it is not. Most of each kind should be
+  wrong.
   """
   if problem.sessions is not None or problem.environment is not None:
     return []  # Sessions judge what an environment has seen.
   if isinstance(problem.train, sources.TaskSource):
-    judge, golds = _of_task(config, problem)
+    task = tasks.make_task(config.data.name, **config.data.task_options)
+    judge, golds = _of_task(task, problem)
+    emptied = [(i, task.encode(_emptied(task.decode(x)))) for i, x in golds]
   elif problem.judge.on_host is not None:
     judge, golds = _on_host(problem)
+    emptied = [(i, _emptied(x)) for i, x in golds]
   else:
     return []
   marks = judge(golds)
@@ -166,7 +172,7 @@ def verifier(config: config_lib.RunConfig, problem: Problem) -> list[Finding]:
     )
   passed = {
     name: float(np.mean(judge(changed)))
-    for name, changed in _mutated(golds).items()
+    for name, changed in _mutated(golds, emptied).items()
     if changed
   }
   bad = {name: share for name, share in passed.items() if share > 0.5}
@@ -192,9 +198,8 @@ def verifier(config: config_lib.RunConfig, problem: Problem) -> list[Finding]:
 _Completed = tuple[int, Any]
 
 
-def _of_task(config: config_lib.RunConfig, problem: Problem):
+def _of_task(task: tasks.Task, problem: Problem):
   """(judge of completions, right ones) of a task, by the twin on the host."""
-  task = tasks.make_task(config.data.name, **config.data.task_options)
   assert task.verify_numpy is not None
   verify = task.verify_numpy
 
@@ -248,12 +253,21 @@ def _on_host(problem: Problem):
   return judge, golds
 
 
-def _mutated(golds: Sequence[_Completed]) -> dict[str, list[_Completed]]:
+def _emptied(text: str) -> str:
+  """A completion whose answer is there, and empty."""
+  text = re.sub(r"<answer>.*</answer>", "<answer></answer>", text, flags=re.S)
+  return re.sub(r"\\boxed\{.*\}", r"\\boxed{}", text, flags=re.S)
+
+
+def _mutated(
+  golds: Sequence[_Completed], emptied: Sequence[_Completed]
+) -> dict[str, list[_Completed]]:
   """Wrong answers that are made of right ones, by what was done to them."""
-  changed: dict[str, list[_Completed]] = {
-    name: []
-    for name in ("empty", "cut in half", "turned round", "replaced", "swapped")
-  }
+  names = "empty", "cut in half", "turned round", "replaced", "swapped"
+  changed: dict[str, list[_Completed]] = {name: [] for name in names}
+  changed["without an answer"] = [
+    x for x, gold in zip(emptied, golds, strict=True) if x != gold
+  ]
   for i, (number, gold) in enumerate(golds):
     empty = gold[:0]
     other = next(

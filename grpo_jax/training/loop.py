@@ -109,7 +109,7 @@ def train(
     stack.callback(problem.close)
     sizes = [phase.group_size for phase in settings.stages if phase.plays]
     probe.check(problem, *sizes[:1])
-    lint.check(settings, problem)
+    lint.before_training(settings, problem)
     policy = models.make_policy(settings, problem, mesh)
     run = run_lib.open_run(
       stack,
