@@ -64,8 +64,9 @@ class RunConfig:
     critic: Of an algorithm that has one.
     reward_model: Where a model scores completions, or learns to.
     environment: Turns, where data.environment is set.
-    data, model, sampling, rewards, eval, checkpoint, log, health, guards,
-    hosts: As named.
+    data, model, sampling, rewards, eval, checkpoint, log, health, hosts: As
+      named.
+    guards: Against data and rewards that would spoil the policy.
     mesh: How the devices share the work.
     profile_steps: (first, last) step of a trace for xprof, or ().
     required_accuracy: Held-out accuracy below which the command fails; None:

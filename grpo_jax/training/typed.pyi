@@ -141,6 +141,9 @@ class Data(Group):
   rejected_share: float
   """Of a file of pairs, the share of rows in [0, 1] of which a supervised
   phase imitates the rejected text, and not the chosen one."""
+  quarantine: str
+  """JSON file with records to leave out of training, as `experiments.lint`
+  writes it; empty: none."""
   environment: Any
   """Import path "package.module:function" of what makes the sessions of an
   environment on the host (`types.HostEnvironment`): episodes of several
@@ -401,6 +404,45 @@ class Health(Group):
   after saving. Too many rows without a score always do."""
   off: tuple[str, ...]
   """Rules that say nothing."""
+
+class Guards(Group):
+  lint: str
+  """What becomes of too few prompts, or one that is most of them, before
+  training: "warn", "refuse", or "off", which does not look. Where guards are
+  `on`, a warning is a refusal."""
+  on: bool
+  """Switch all of what follows on. Each is switched off by 0."""
+  min_distinct_prompts: int | None
+  """Different prompts that a step must have, or the run halts; None: half of
+  `num_prompts`, and at least 4."""
+  influence_cap: float
+  """Largest share that a prompt has of Σ |advantage| · tokens over a window
+  of steps; what is above is scaled down."""
+  influence_window: int
+  """Steps of that window."""
+  repeat_cap: int
+  """How often a prompt is trained on in the steps of a second window; later
+  ones are left out."""
+  repeat_window: int
+  """Steps of that window."""
+  canary_every: int
+  """Steps between looks at the canaries. Every checkpoint is looked at as
+  well, and saved only if it passes, so that a run which halts is where its
+  last checkpoint is."""
+  canary_prompts: int
+  """Held-out prompts of each canary."""
+  canaries: tuple[str, ...]
+  """What must not fall: components of the reward, or "correct". A minus says
+  that less is better, and @FILE which prompts (JSON lines) are asked instead
+  of held-out ones: ("correct", "-biased", "format@probes")."""
+  canary_fall: float
+  """By how much, below the mean of what has passed, a canary may fall if its
+  standard deviation allows less."""
+  canary_sigmas: float
+  """By how many standard deviations of that difference."""
+  canary_max_kl: float
+  """KL to the reference in nats per completion of a canary's prompt that
+  halts the run; not looked at in phases without a reference."""
 
 class Hosts(Group):
   timeout_s: float
@@ -721,6 +763,8 @@ class Config(Group):
   """As named."""
   health: Health
   """As named."""
+  guards: Guards
+  """Against data and rewards that would spoil the policy."""
   hosts: Hosts
   """As named."""
   mesh: Mesh

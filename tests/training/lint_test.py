@@ -100,7 +100,7 @@ def stand_in(judge):
     def score(self, prompts, completions, ids, extras, tokens):
       assert len(prompts) == len(ids) == len(extras) == len(tokens)
       return types.SimpleNamespace(
-        components={"mine": [float(judge(text)) for text in completions]}
+        components={"mine": [float(bool(judge(x))) for x in completions]}
       )
 
   golds = [
