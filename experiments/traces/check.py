@@ -65,7 +65,7 @@ def _attacked(browser: Browser, folder: pathlib.Path) -> Iterator[Check]:
   """Texts that attack the page, in every place that shows text."""
   browser.size(1280, 860)
   run = attacks.run()
-  _open(browser, folder, [run])
+  _open(browser, folder, [run], 10 * _PAGE_BYTES)
   elements = "document.querySelectorAll('script, img, iframe, a, b > b').length"
   before = browser.value(elements)
   for group in range(len(run.groups)):
@@ -231,9 +231,18 @@ def _keys(browser: Browser) -> Iterator[Check]:
   browser.press("ArrowRight")
   at = browser.value("document.activeElement.dataset.at")
   yield "e and arrows reach tokens", at == "1", f"token {at}"
+  browser.press("c")
+  at = browser.value("document.activeElement.dataset.at")
+  yield "the focus stays where it was", at == "1", f"token {at}"
   browser.press("/")
   name = browser.value("document.activeElement.id")
   yield "/ searches", name == "search", name
+  browser.value("document.getElementById('since').focus()")
+  for key in "20":
+    browser.press(key)
+  since = browser.value("app.state.since")
+  yield "a step can be typed", since == "20", since
+  browser.value("app.clear()")
   browser.press("Escape")
 
 

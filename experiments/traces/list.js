@@ -9,51 +9,41 @@ function drawFilters(app) {
   const run = runs[state.run];
   const chips = filters.map(([, label, meaning], i) => el("button", {
     type: "button", class: "chip", text: label,
-    title: `${meaning} (${i + 1})`,
+    title: `${meaning} (${i + 1})`, data: { key: `flag-${i}` },
     "aria-pressed": String(Boolean((state.flags >> i) & 1)),
     on: { click: () => app.change({ flags: state.flags ^ (1 << i) }) },
   }));
-  const since = el("input", {
-    type: "number", id: "since", placeholder: "step", value: state.since,
-    "aria-label": "regressed since this step", min: 0,
-    on: { input: () => app.change({ since: since.value }) },
-  });
   const select = (name, title, options) => {
     const node = el("select", {
-      "aria-label": title, on: { change: () => app.change({ [name]: node.value }) },
+      "aria-label": title, data: { key: name },
+      on: { change: () => app.change({ [name]: node.value }) },
     }, ...options.map(([value, text]) => el("option", {
       value, text, selected: String(state[name]) === String(value) && "",
     })));
     return node;
   };
-  const parts = [
-    ...chips,
-    el("label", { class: "chip", title: "groups that score less than their"
-      + " prompt did at that step" }, "regressed since ", since),
+  if (runs.length > 1) {
+    chips.unshift(select("run", "run", runs.map((x) => [x.index,
+      visibleString(x.name)])));
+  }
+  const choices = [
     select("split", "split", [["", "train and eval"], ["train", "train"],
       ["eval", "eval"]]),
     select("rule", "why it was traced", [["", "all rules"],
       ...run.rules.map((rule, i) => [i, visibleString(rule)])]),
   ];
-  if (runs.length > 1) {
-    parts.unshift(select("run", "run", runs.map((x) => [x.index,
-      visibleString(x.name)])));
-  }
   if (state.prompt !== null) {
-    parts.push(el("button", {
+    choices.push(el("button", {
       type: "button", class: "chip", "aria-pressed": "true",
       text: "only this prompt ×", on: { click: () => app.change({ prompt: null }) },
     }));
   }
   if (isFiltered(state)) {
-    parts.push(el("button", { type: "button", class: "plain",
+    choices.push(el("button", { type: "button", class: "plain",
       text: "clear all", on: { click: () => app.clear() } }));
   }
-  // A field that is written in stays in its place.
-  const place = document.getElementById("filters");
-  const isTyping = document.activeElement?.id === "since";
-  place.replaceChildren(...parts);
-  if (isTyping) since.focus();
+  document.getElementById("chips").replaceChildren(...chips);
+  document.getElementById("choices").replaceChildren(...choices);
 }
 
 function isFiltered(state) {

@@ -21,9 +21,14 @@ app.change = (patch) => {
   const asksAnew = QUESTION.some(isNew);
   const drawsAnew = isNew("metrics");
   Object.assign(state, patch);
+  const key = document.activeElement?.dataset.key;
   if (asksAnew) ask();
   if (drawsAnew) drawCurves(app);
   draw();
+  // What had the focus of the keyboard is drawn anew, and has it again.
+  if (key && document.activeElement === document.body) {
+    document.querySelector(`[data-key="${key}"]`)?.focus();
+  }
 };
 
 // Finds the groups that the reader asks for; one of them is chosen.
@@ -65,6 +70,7 @@ app.goToStep = (step) => {
 
 app.clear = () => {
   document.getElementById("search").value = "";
+  document.getElementById("since").value = "";
   app.change({ flags: 0, search: "", since: "", split: "", rule: "", prompt: null });
 };
 
@@ -242,6 +248,8 @@ function listen() {
     clearTimeout(timer);
     timer = setTimeout(() => app.change({ search: search.value }), 150);
   });
+  const since = document.getElementById("since");
+  since.addEventListener("input", () => app.change({ since: since.value }));
   document.getElementById("theme").addEventListener("click", switchTheme);
   document.getElementById("help").addEventListener("click", () =>
     document.getElementById("keys").showModal());

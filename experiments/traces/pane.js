@@ -25,11 +25,12 @@ function heading(app, group, title) {
   const tools = [
     el("button", {
       type: "button", text: isPinned ? "unpin" : "pin", "aria-pressed": String(isPinned),
-      title: "keep it beside what is chosen next (b)",
+      title: "keep it beside what is chosen next (b)", data: { key: "pin" },
       on: { click: () => app.pin(group) },
     }),
     el("button", {
       type: "button", text: "only this prompt", title: "through training (p)",
+      data: { key: "follow" },
       on: { click: () => app.follow(group) },
     }),
   ];
@@ -37,6 +38,7 @@ function heading(app, group, title) {
     tools.push(el("button", {
       type: "button", text: "other run", "aria-pressed": String(app.state.other),
       title: "the same prompt in the other run, beside it (o)",
+      data: { key: "other" },
       on: { click: () => app.change({ other: !app.state.other }) },
     }));
   }
@@ -61,6 +63,7 @@ function timeline(app, group) {
     return el("button", {
       type: "button", class: "time", "aria-current": x === group && "true",
       title: `step ${x.step}, score ${brief(x.score)}`,
+      data: { key: `group-${x.index}` },
       on: { click: () => app.select(x, x.first) },
     }, el("span", { class: "column" }, bar),
     el("span", { class: "step", text: x.step }));
@@ -116,6 +119,7 @@ function tableRow(app, row, isSelected, matching, names) {
   },
   el("td", { class: "number" }, el("button", {
     type: "button", class: "plain", text: number, title: `sample ${number}`,
+    data: { key: `row-${row.index}` },
   })),
   el("td", {}, el("span", { class: `verdict ${verdict(row)}`, title: verdict(row),
     text: VERDICTS[verdict(row)] })),
@@ -153,7 +157,7 @@ function completion(app, row) {
     ? [el("h3", { text: "begins with" }), longText(row.opening, "prompt")] : [];
   if (hasTokens(row)) {
     const select = el("select", {
-      "aria-label": "colour of tokens",
+      "aria-label": "colour of tokens", data: { key: "colour" },
       on: { change: () => app.change({ colour: select.value }) },
     }, el("option", { value: "", text: "no colour" }), ...names.map((name) =>
       el("option", { value: name, text: COLOURS[name],
@@ -183,6 +187,7 @@ function completion(app, row) {
         type: "button", text: state.base === row ? "compared from here" : "compare",
         "aria-pressed": String(state.base === row),
         title: "compare what is chosen next with this completion (d)",
+        data: { key: "compare" },
         on: { click: () => app.compare(row) },
       })), ...parts, ...calls(row));
 }

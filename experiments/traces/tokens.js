@@ -136,7 +136,7 @@ function placeOf(row, at, box, place) {
 }
 
 function tokenSpan(app, row, at, scale) {
-  const span = el("span", { class: "token", tabindex: "-1", data: { at } });
+  const span = el("span", { class: "token", tabindex: "-1", data: { at, key: `token-${at}` } });
   const text = tokenText(row, at);
   span.append(text ? visible(cutText(text, 2000)) : el("span", {
     class: "escape", text: "·",
