@@ -12,7 +12,7 @@ import pytest
 from tensorboardX.proto import event_pb2
 from tensorboardX.record_writer import masked_crc32c
 
-from grpo_jax.training import metrics_log, settings
+from grpo_jax.training import metrics_log, settings, traces
 
 _PROJECT = settings.LogConfig(wandb_project="test")
 
@@ -23,6 +23,7 @@ def write_steps(log, first: int, last: int) -> None:
     timings = {"time/step": 0.5 * step, "tokens_per_second": 1e4}
     log.write(step, "rl", metrics | timings)
     log.write_samples(step, [{"text": f"ü{step}", "reward": 0.5}])
+    log.write_traces(traces.member([json.dumps({"step": step}).encode()]))
 
 
 def read(workdir: pathlib.Path) -> dict[str, bytes]:
@@ -32,6 +33,7 @@ def read(workdir: pathlib.Path) -> dict[str, bytes]:
       metrics_log.METRICS,
       metrics_log.TIMINGS,
       metrics_log.SAMPLES,
+      traces.FILE,
     )
   }
 
@@ -109,7 +111,7 @@ def test_resumed_run_writes_the_same_bytes(tmp_path):
     # A later line of the same step, as an evaluation writes it, goes too.
     log.write(4, "rl", {"eval/accuracy": 0.5})
     write_steps(log, 5, 7)
-  for name in (metrics_log.METRICS, metrics_log.SAMPLES):
+  for name in (metrics_log.METRICS, metrics_log.SAMPLES, traces.FILE):
     with (resumed / name).open("ab") as file:
       file.write(b'{"half": 0.')  # Killed inside a line.
   position = json.loads(json.dumps(position))
@@ -141,6 +143,8 @@ def test_resumed_run_writes_the_same_bytes(tmp_path):
     ),
     ("metrics.jsonl", lambda x: x[9:] + b"n" * 9, "has other lines, and had"),
     ("timings.jsonl", lambda x: b"\0" * 8 + x[8:], "line 1 of .* is not JSON"),
+    ("traces.jsonl.gz", lambda x: x[:-1], "has {less} bytes, and had {size}"),
+    ("traces.jsonl.gz", lambda x: b"\0" * 8 + x[8:], "is damaged"),
     (
       "metrics.jsonl",
       lambda x: x[:-30] + b"\0" * 29 + x[-1:],

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import types
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ from grpo_jax import tasks
 from grpo_jax.data import sources, tokenizer
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
+from grpo_jax.training import sharding
 from grpo_jax.types import Prompts, Rollout
 from tests.tasks import strings
 
@@ -320,3 +322,12 @@ def test_wrong_components_and_names_are_refused():
     )
   with pytest.raises(ValueError, match=r"needs config\.data\.max_prompt_len"):
     problem_lib.make_problem(_text_config(data__max_prompt_len=None))
+
+
+def test_messages_of_rows_are_kept_by_prompt_and_place():
+  ids = types.SimpleNamespace(ids=np.array([7, 9, 30], np.int32))
+  batch = types.SimpleNamespace(prompts=ids)
+  found = problem_lib.errors_of(
+    sharding.make_mesh(1), batch, 12, {0: "a", 6: "b", 11: "c"}
+  )
+  assert found == {(7, 0): "a", (9, 2): "b", (30, 3): "c"}
