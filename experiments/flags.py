@@ -78,6 +78,7 @@ def run(
   main: Callable[[Sequence[str]], int],
   several_processes: bool = False,
   needs_config: bool = True,
+  takes_arguments: bool = False,
 ) -> None:
   """Runs `main` with parsed flags; errors of the user's are one message.
 
@@ -90,11 +91,14 @@ def run(
     several_processes: Whether several of it may work together, started with
       --coordinator, --num_processes and --process_id, or by what JAX knows.
     needs_config: Whether --config, where it is a flag, has to be given.
+    takes_arguments: Whether it has arguments beside its flags.
   """
 
   def parser(argv: Sequence[str]) -> list[str]:
     try:
-      return parse(argv, needs_config=needs_config)
+      return parse(
+        argv, needs_config=needs_config, takes_arguments=takes_arguments
+      )
     except ValueError as error:
       if "--debug" in argv:
         raise
@@ -166,6 +170,7 @@ def parse(
   argv: Sequence[str],
   flag_values: flags.FlagValues = flags.FLAGS,
   needs_config: bool = True,
+  takes_arguments: bool = False,
 ) -> list[str]:
   """Parses a command line.
 
@@ -174,9 +179,10 @@ def parse(
       the overrides there.
     flag_values: The flags that are defined.
     needs_config: Whether --config, where it is a flag, has to be given.
+    takes_arguments: Whether there may be others than flags.
 
   Returns:
-    The name of the program.
+    The name of the program, and its arguments.
 
   Raises:
     ValueError: What was received, what is known and what to do.
@@ -199,7 +205,7 @@ def parse(
     raise ValueError(text) from mistake
   for given, (name, value) in groups.items():
     _set_group(flag_values["config"].value, given, name, value)
-  if len(rest) > 1:
+  if len(rest) > 1 and not takes_arguments:
     raise ValueError(
       f"unexpected arguments {rest[1:]}; settings are written"
       " --config.name=value."

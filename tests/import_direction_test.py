@@ -38,6 +38,7 @@ _BELOW = {
   "tasks": {"types", "ops", "objects"},
   "data": {"types", "ops", "gym"},
 }
+_BELOW["contract"] = {"types", "ops", "algorithms"}
 _BELOW["learning"] = {"types", "ops", "algorithms", "rollout"}
 _BELOW["training"] = {*_BELOW}
 

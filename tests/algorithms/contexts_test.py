@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from grpo_jax import algorithms
+from grpo_jax.contract import cases
 from grpo_jax.types import Traces
-from tests.algorithms import cases
 from tests.training import tiny
 
 OPTIONS = {

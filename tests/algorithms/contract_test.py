@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms.options import ClipConfig
+from grpo_jax.contract import cases, checks
 from grpo_jax.ops import aggregation
 from grpo_jax.types import PolicyOutputs
-from tests.algorithms import cases
 from tests.training import tiny
 
 NAMES = tuple(algorithms.ALGORITHMS)
@@ -27,7 +27,6 @@ OWN_LOSS = {
   }.values(),
   *tiny.VARIED,
 }
-GARBAGE = (np.nan, np.inf, -np.inf, -1e9, 1e9)
 
 # Trained without comparing the completions of a group, or on more than their
 # rewards: equal rewards leave a gradient.
@@ -78,115 +77,40 @@ def _plain(name):
   return algorithm, config
 
 
-def _assert_same(one, other, rtol=1e-5):
-  np.testing.assert_allclose(one.loss, other.loss, rtol, 1e-7)
-  np.testing.assert_allclose(one.gradient, other.gradient, rtol, 1e-7)
-
-
 @pytest.mark.parametrize("name", tiny.each(NAMES, OWN_LOSS))
 class TestContract:
   """What one program for each algorithm shows."""
 
   def test_masked_garbage_reaches_neither_loss_nor_gradient(self, name):
-    algorithm, config = _make(name)
-    case = cases.make_case()
-    clean = cases.evaluate(algorithm, config, case)
-    assert np.any(clean.gradient != 0)
-    for value in GARBAGE:
-      everywhere = {
-        field: np.where(case.mask, getattr(case, field), value)
-        for field in cases.TOKEN_FIELDS
-      }
-      dirty = dataclasses.replace(case, **everywhere)
-      outcome = cases.evaluate(algorithm, config, dirty)
-      np.testing.assert_array_equal(outcome.loss, clean.loss)
-      np.testing.assert_array_equal(outcome.gradient, clean.gradient)
+    checks.masked_garbage_reaches_neither_loss_nor_gradient(*_make(name))
 
   def test_unscored_rows_are_out(self, name):
-    algorithm, config = _make(name)
-    case = cases.make_case()
-    clean = cases.evaluate(algorithm, config, case)
-    for value in (1e9, np.nan):
-      dirty = dataclasses.replace(
-        case,
-        rewards=np.where(case.valid, case.rewards, value),
-        components=np.where(case.valid[:, None], case.components, value),
-      )
-      outcome = cases.evaluate(algorithm, config, dirty)
-      assert not outcome.gradient[~case.valid].any()
-      _assert_same(outcome, clean)
+    checks.unscored_rows_are_out(*_make(name))
 
   def test_order_of_rows_and_names_of_groups_are_irrelevant(self, name):
     algorithm, config = _make(name)
     if name == "clip_cov":  # Draws by place: let it take every candidate.
       config = dataclasses.replace(config, cov_fraction=1.0, cov_low=0.1)
-    case = cases.make_case()
-    order = np.random.default_rng(1).permutation(len(case.mask))
-    shuffled = case.take(order)
-    shuffled.group_id = np.array([2, 3, 0, 1])[shuffled.group_id]
-    outcome = cases.evaluate(algorithm, config, shuffled)
-    expected = cases.evaluate(algorithm, config, case)
-    np.testing.assert_allclose(outcome.loss, expected.loss, 1e-5, 1e-7)
-    np.testing.assert_allclose(
-      outcome.gradient, expected.gradient[order], 1e-5, 1e-6
-    )
+    checks.order_of_rows_and_names_of_groups_are_irrelevant(algorithm, config)
 
   def test_degenerate_batches_give_zero_not_nan(self, name):
-    algorithm, config = _make(name)
-    case = cases.make_case()
-    empty = dataclasses.replace(case, mask=np.zeros_like(case.mask))
-    unscored = dataclasses.replace(case, valid=np.zeros_like(case.valid))
-    for batch in (empty, unscored):
-      outcome = cases.evaluate(algorithm, config, batch)
-      assert outcome.loss == 0
-      assert not outcome.gradient.any()
+    checks.degenerate_batches_give_zero_not_nan(*_make(name))
 
   def test_constants_get_no_gradient(self, name):
-    algorithm, config = _make(name)
-    case = cases.make_case()
-    case.rewards[:4] = 0.5  # A group whose deviation is 0, too.
-    outcome = cases.evaluate(algorithm, config, case)
-    given = {"ref_logp"} if algorithm.name == "opd_full" else set()
-    for field, gradient in outcome.constants.items():
-      # What compares with the teacher over the vocabulary is made before the
-      # loss; here it is a function of both.
-      assert field in given or not np.nan_to_num(gradient).any(), field
+    # What compares with the teacher over the vocabulary is made before the
+    # loss; here it is a function of both.
+    given = {"ref_logp"} if name == "opd_full" else set()
+    checks.constants_get_no_gradient(*_make(name), given)
 
   def test_completions_of_one_token_are_finite(self, name):
-    algorithm, config = _make(name)
-    case = cases.make_case()
-    short = dataclasses.replace(case, mask=np.arange(cases.BUDGET) < 1)
-    short.mask = np.tile(short.mask, (len(case.rewards), 1))
-    outcome = cases.evaluate(algorithm, config, short)
-    assert np.isfinite(outcome.loss)
-    assert np.isfinite(outcome.gradient).all()
-    assert outcome.gradient[:, 0].any()
-    assert not outcome.gradient[:, 1:].any()
+    checks.completions_of_one_token_are_finite(*_make(name))
 
-  @pytest.mark.parametrize("shift", [30.0, -30.0, 100.0, -100.0])
+  @pytest.mark.parametrize("shift", checks.SHIFTS)
   def test_extreme_ratios_stay_finite(self, name, shift):
-    algorithm, config = _make(name)
-    case = cases.make_case()
-    far = dataclasses.replace(
-      case,
-      old_logp=case.old_logp + np.float32(shift),
-      ref_logp=case.ref_logp - np.float32(shift),
-    )
-    outcome = cases.evaluate(algorithm, config, far)
-    assert np.isfinite(outcome.loss)
-    assert np.isfinite(outcome.gradient).all()
+    checks.extreme_ratios_stay_finite(*_make(name), (shift,))
 
   def test_impossible_tokens_are_left_out(self, name):
-    algorithm, config = _make(name)
-    case = cases.make_case()
-    impossible = case.logp.copy()
-    impossible[0, 2] = -np.inf
-    outcome = cases.evaluate(
-      algorithm, config, dataclasses.replace(case, logp=impossible)
-    )
-    assert np.isfinite(outcome.loss)
-    assert np.isfinite(outcome.gradient).all()
-    assert outcome.gradient[0, 2] == 0
+    checks.impossible_tokens_are_left_out(*_make(name))
 
 
 @pytest.mark.parametrize("name", tiny.each(NAMES))
@@ -197,39 +121,13 @@ class TestPrograms:
     algorithm, config = _make(name)
     if name == "dapo":  # Punishes near the budget, which is what grows here.
       config = dataclasses.replace(config, overlong_cache=0.0)
-    case = cases.make_case()
-    padded = dataclasses.replace(
-      case,
-      **{
-        field: np.pad(getattr(case, field), ((0, 0), (0, 3)))
-        for field in cases.SLOT_FIELDS
-      },
-    )
-    scale = 1.0
     if algorithm.aggregate is aggregation.over_budget:
-      # Divides by the budget, by definition; the other terms do not.
+      # The other terms are not divided by the budget.
       algorithm, config = _plain(name)
-      scale = (cases.BUDGET + 3) / cases.BUDGET
-    narrow = cases.evaluate(algorithm, config, case)
-    wide = cases.evaluate(algorithm, config, padded)
-    assert not wide.gradient[:, -3:].any()
-    np.testing.assert_allclose(scale * wide.loss, narrow.loss, 1e-5, 1e-7)
-    np.testing.assert_allclose(
-      scale * wide.gradient[:, :-3], narrow.gradient, 1e-5, 1e-7
-    )
+    checks.padding_columns_change_nothing(algorithm, config)
 
   def test_micro_batches_add_up(self, name):
-    algorithm, config = _make(name)
-    case = cases.make_case()
-    splits = ((0, 1, 2, 9), (3, 4, 5, 6, 7, 8))
-    if algorithm.couples_group:
-      splits = ((0, 1, 2, 3), (4, 5, 6, 7, 8, 9))
-    whole = cases.evaluate(algorithm, config, case, trainable=0.3)
-    parts = cases.evaluate(algorithm, config, case, True, splits, 0.3)
-    _assert_same(parts, whole)
-    np.testing.assert_allclose(parts.trainable, whole.trainable, 1e-4, 1e-7)
-    # Its gradient exists where the algorithm has parameters of its own.
-    assert (whole.trainable != 0) == bool(algorithm.init(config)[0])
+    checks.micro_batches_add_up(*_make(name))
 
   def test_equal_rewards_give_no_policy_gradient(self, name):
     algorithm, config = _plain(name)
@@ -316,7 +214,7 @@ class TestLoss:
   def test_jit_changes_round_off_only(self, name):
     algorithm, config = _make(name)
     case = cases.make_case()
-    _assert_same(
+    checks.assert_same(
       cases.evaluate_without_jit(algorithm, config, case),
       cases.evaluate(algorithm, config, case),
     )

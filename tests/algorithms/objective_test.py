@@ -9,8 +9,8 @@ import numpy as np
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
+from grpo_jax.contract import cases
 from grpo_jax.types import PolicyOutputs
-from tests.algorithms import cases
 
 ALL_ROWS = np.arange(len(cases.LENGTHS))
 

@@ -14,8 +14,8 @@ import pytest
 
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective
+from grpo_jax.contract import cases
 from grpo_jax.ops import divergences
-from tests.algorithms import cases
 from tests.references import common, grpo
 from tests.training import tiny
 

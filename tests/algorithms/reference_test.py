@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from grpo_jax import algorithms
-from tests.algorithms import cases
+from grpo_jax.contract import cases
+from grpo_jax.contract import reference as reference_lib
 from tests.references import common
 
 NAMES = tuple(algorithms.ALGORITHMS)
@@ -48,14 +49,6 @@ NARROW = ("gspo", "gspo_token", "luspo")
 
 def _reference(name):
   return importlib.import_module(f"tests.references.{name}")
-
-
-def _filled(function, arrays, config, **given):
-  """Calls a reference with whatever its parameters name."""
-  known = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
-  known = {**known, **arrays, **given}
-  names = inspect.signature(function).parameters
-  return function(**{name: known[name] for name in names if name in known})
 
 
 # Further settings, each with a program of its own.
@@ -115,7 +108,7 @@ def _compare(name, seed, more):
     mask = reference.overlong_filter(mask, case.terminated)
     arrays |= {"rewards": np.array(punished), "mask": mask}
   # λ would be one for both: it belongs to GAE here, to the weights there.
-  advantages = _filled(
+  advantages = reference_lib.filled(
     reference.advantages, arrays, config, **_own(config, "lam")
   )
   if name not in ("sft", "opd_full", "opd_topk"):
@@ -127,7 +120,7 @@ def _compare(name, seed, more):
       1e-8,
     )
   if "returns" in inspect.signature(reference.loss).parameters:
-    arrays["returns"] = _filled(reference.returns, arrays, config)
+    arrays["returns"] = reference_lib.filled(reference.returns, arrays, config)
   if name not in ("dpo", "bradley_terry"):  # They train pairs only.
     np.testing.assert_array_equal(outcome.mask, mask)
   if name == "clip_cov":
@@ -142,7 +135,7 @@ def _compare(name, seed, more):
   def loss(logp):
     more = cases.derived(np, logp, case.ref_logp, case.values)
     constant = {"frozen_logp": case.logp}  # Under a stop_gradient.
-    return _filled(
+    return reference_lib.filled(
       reference.loss, {**arrays, **more, **constant}, config, logp=logp
     )
 

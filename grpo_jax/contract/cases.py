@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -215,7 +216,8 @@ def prepared(algorithm, config, case, use_anchor=True, key=None, traces=None):
   batch = dataclasses.replace(batch, **frozen)
   batch = objective.prepare(algorithm, config, batch)
   if not use_anchor:
-    batch = dataclasses.replace(batch, old_logp=None)
+    without: dict[str, Any] = {"old_logp": None}
+    batch = dataclasses.replace(batch, **without)
   return batch
 
 
@@ -253,7 +255,8 @@ def terms_of(
     more.pop("ref_topk_logp")
     values = more.pop("values")
     policy = {"logp": changed.logp, "entropy": changed.entropy, **more}
-    outputs, of_critic = [], 0.0
+    of_critic: Any = 0.0
+    outputs = []
     for rows in splits or (slice(None),):
       rows = rows if isinstance(rows, slice) else np.array(rows)
       part = PolicyOutputs(

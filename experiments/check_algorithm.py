@@ -1,0 +1,130 @@
+"""Checks an algorithm of your own against what every algorithm owes.
+
+    python -m experiments.check_algorithm my_pkg.foo:FOO \
+        --reference=my_pkg.foo_reference:loss
+
+The contract: masked tokens and unscored rows reach neither loss nor gradient,
+micro-batches add up, nothing is NaN, and so on; it is that of the tests of the
+algorithms in the table. With --reference value and gradient are compared with a
+loss in NumPy, and advantages with the function `advantages` beside it, if there
+is one. Works from an installed package.
+
+Exit status: 0 if all of it holds, 1 if not, 2 if there is no such algorithm.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from absl import flags
+
+from experiments import flags as flags_lib
+from grpo_jax import algorithms, objects
+from grpo_jax.contract import checks, reference
+from grpo_jax.ops import aggregation
+from grpo_jax.types import Algorithm
+
+_REFERENCE = flags.DEFINE_string(
+  "reference",
+  None,
+  "Import path of a loss in NumPy, my_pkg.foo_reference:loss, whose parameters"
+  " have the names of arrays (logp, mask, advantages, …) and of settings.",
+)
+_MAX_CHARS = 600  # Of what is said of a failure.
+
+Check = Callable[[], None]
+
+
+def main(argv: Sequence[str]) -> int:
+  if len(argv) != 2:
+    raise ValueError(
+      f"received the arguments {list(argv[1:])}; needed is one algorithm:"
+      " python -m experiments.check_algorithm my_pkg.foo:FOO"
+      " [--reference=my_pkg.foo_reference:loss]."
+    )
+  return 0 if report(argv[1], _REFERENCE.value) else 1
+
+
+def report(path: str, expected: str | None) -> bool:
+  """Prints what holds, and returns whether all of it does.
+
+  Args:
+    path: Of the algorithm.
+    expected: Of a reference, or None.
+
+  Raises:
+    ValueError: There is no algorithm, or no reference.
+  """
+  algorithm = algorithms.get_algorithm(path)
+  config = algorithm.config_class()
+  found = [*_contract(algorithm, config)]
+  if expected is not None:
+    found += _comparisons(algorithm, config, expected)
+  print(f"{path}: {type(config).__name__}")
+  failed = 0
+  for name, check in found:
+    problem = _problem(check)
+    failed += problem is not None
+    print(f"  {'FAILS' if problem else 'holds'}  {name}")
+    if problem:
+      print(flags_lib.wrapped(problem))
+  if expected is None:
+    print("  not compared with a reference: pass --reference=my_pkg.foo:loss")
+  many = f"{failed} of {len(found)} checks fail"
+  print(many if failed else "all of it holds")
+  return not failed
+
+
+def _contract(algorithm: Algorithm, config: Any) -> Iterator[tuple[str, Check]]:
+  """The contract, by name, with KL and entropy terms."""
+  common = dataclasses.replace(config, kl_coef=0.1, entropy_coef=0.01)
+  for check in checks.ALL:
+    chosen = algorithm, common
+    if (
+      check is checks.padding_columns_change_nothing
+      and algorithm.aggregate is aggregation.over_budget
+    ):
+      chosen = checks.plain(algorithm, config)
+    yield check.__name__.replace("_", " "), functools.partial(check, *chosen)
+
+
+def _comparisons(
+  algorithm: Algorithm, config: Any, path: str
+) -> Iterator[tuple[str, Check]]:
+  """Comparisons with a reference, by name, on two batches."""
+  loss = objects.load(path, "--reference", "function")
+  advantages = getattr(sys.modules.get(loss.__module__), "advantages", None)
+  for seed in (0, 1):
+    yield (
+      f"loss, gradient{' and advantages' if advantages else ''} equal the"
+      f" reference (batch {seed})",
+      functools.partial(
+        reference.compare, algorithm, config, loss, advantages, seed
+      ),
+    )
+
+
+def _problem(check: Check) -> str | None:
+  """Why a check fails, or None."""
+  try:
+    check()
+  except Exception as error:  # Of any kind: it runs the user's program.
+    frames = traceback.extract_tb(error.__traceback__)
+    # Of a library its caller says more.
+    own = [x for x in frames if "site-packages" not in x.filename]
+    place = (own or frames)[-1]
+    text = " ".join(str(error).split())[:_MAX_CHARS]
+    return (
+      f"    {type(error).__name__}: {text or place.line}"
+      f" ({place.filename}:{place.lineno})"
+    )
+  return None
+
+
+if __name__ == "__main__":
+  flags_lib.run(main, takes_arguments=True)
