@@ -4,6 +4,7 @@ They are environment variables, so that programs started by a test inherit
 them.
 """
 
+import functools
 import gc
 import importlib.metadata
 import itertools
@@ -97,6 +98,26 @@ def pytest_terminal_summary(terminalreporter):
     for function, count in sorted(counts.items()):
       terminalreporter.line(f"{count:6d}  {function}")
     terminalreporter.line(f"{sum(counts.values()):6d}  in all")
+
+
+def pytest_runtest_setup():
+  """Whatever a run of a test logs has to be in the table of metrics."""
+  run = sys.modules.get("grpo_jax.training.run")
+  if run is not None and not hasattr(run.record, "__wrapped__"):
+    run.record = _described(run.record)
+
+
+def _described(record):
+  from grpo_jax.training import metric_table
+
+  @functools.wraps(record)
+  def checked(*arguments):
+    metrics = record(*arguments)
+    unknown = metric_table.unknown(metrics)
+    assert not unknown, f"add to grpo_jax/training/metric_table.py: {unknown}"
+    return metrics
+
+  return checked
 
 
 _MAPS = pathlib.Path("/proc/self/maps")
