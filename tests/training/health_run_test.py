@@ -13,13 +13,13 @@ def _config():
   config = language.get_config("grpo")
   config.data.task_options.teacher_error = 0.0
   config.data.task_options.teacher_empty = 1.0
-  config.data.task_options.min_len = config.data.task_options.max_len = 1
+  config.data.task_options.min_len = config.data.task_options.max_len = 2
   config.rewards.functions = ("accuracy_buggy", "format", "language")
   config.rewards.correct = "accuracy_buggy"
   config.model.width, config.model.mlp_width = 32, 64
   config.model.num_layers, config.model.num_heads = 1, 2
   config.model.num_kv_heads = 1
-  config.sft.steps, config.sft.num_prompts = 120, 32
+  config.sft.steps, config.sft.num_prompts = 60, 32
   config.sft.optimizer.learning_rate = 2e-2
   config.sft.num_lengths = config.rl.num_lengths = 1
   config.rl.steps, config.rl.num_prompts, config.rl.group_size = 12, 4, 4
@@ -33,7 +33,7 @@ def _config():
 
 @pytest.mark.slow
 def test_a_run_stops_at_a_perfect_score_and_goes_on_to_the_same_bytes(
-  tmp_path, capfd
+  tmp_path,
 ):
   whole, stopped = tmp_path / "whole", tmp_path / "stopped"
   loop.train(_config(), whole)

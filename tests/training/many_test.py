@@ -1,5 +1,6 @@
 """Runs as one program end as runs of their own."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -7,7 +8,14 @@ import signal
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from grpo_jax.training import api, loop, many, metrics_log
+from grpo_jax.training import (
+  alarms,
+  api,
+  health,
+  loop,
+  many,
+  metrics_log,
+)
 from grpo_jax.training import run as run_lib
 from tests.experiments import tiny_config
 from tests.training import resume_test
@@ -232,3 +240,37 @@ def test_every_run_needs_a_workdir_of_its_own(tmp_path):
   configs = [make_config(seed=seed) for seed in (0, 1)]
   with pytest.raises(ValueError, match="2 configs and 1 different workdirs"):
     many.train(configs, [tmp_path / "a", tmp_path / "a"])
+
+
+@pytest.mark.slow
+def test_a_run_that_a_rule_stops_is_saved_and_left_behind(
+  tmp_path, monkeypatch
+):
+  """The other one goes on."""
+  configs = [make_config(seed=seed, sft__steps=8) for seed in (0, 1)]
+  seen = []
+
+  def first_only(history):
+    # Of the runs, which take turns, the first one.
+    seen.append(history)
+    return {"loss": 1.0} if history is seen[0] else None
+
+  rule = dataclasses.replace(
+    alarms.BY_NAME["cut_off"], check=first_only, patience=2
+  )
+  monkeypatch.setattr(alarms, "RULES", (rule,))
+  for config in configs:
+    config.health.halt = ("cut_off",)
+  workdirs = [tmp_path / "stopped", tmp_path / "whole"]
+  failure, result = many.train(configs, workdirs)
+  assert isinstance(failure, health.Halted)
+  assert result.step == 8
+  assert [row["step"] for row in rows(workdirs[1])] == [*range(1, 9)]
+  stopped = rows(workdirs[0])
+  assert [row["step"] for row in stopped if "alarm/cut_off" in row] == [2]
+  assert len(stopped) < 8
+  monkeypatch.undo()
+  for config in configs:
+    config.health.halt = ()
+  assert [x.step for x in many.train(configs, workdirs)] == [8, 8]
+  assert [row["step"] for row in rows(workdirs[0])] == [*range(1, 9)]
