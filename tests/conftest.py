@@ -111,10 +111,10 @@ def _described(record):
   from grpo_jax.training import metric_table
 
   @functools.wraps(record)
-  def checked(*arguments):
-    metrics = record(*arguments)
+  def checked(*arguments, **named):
+    metrics = record(*arguments, **named)
     unknown = metric_table.unknown(metrics)
-    assert not unknown, f"add to grpo_jax/training/metric_table.py: {unknown}"
+    assert not unknown, f"add to grpo_jax/training/metric_rows.py: {unknown}"
     return metrics
 
   return checked

@@ -67,7 +67,8 @@ def of_step(line: Mapping[str, Any]) -> dict[str, Any] | None:
     None of an evaluation before a phase, which is no step of it.
   """
   found = {name: x for name, x in line.items() if name not in _FIELDS}
-  return None if all(name.startswith("eval/") for name in found) else found
+  of_evaluation = ("eval/", "canary/")
+  return None if all(x.startswith(of_evaluation) for x in found) else found
 
 
 def has_alarm(metrics: Mapping[str, Any]) -> bool:

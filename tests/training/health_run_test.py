@@ -19,7 +19,7 @@ def _config():
   config.model.width, config.model.mlp_width = 32, 64
   config.model.num_layers, config.model.num_heads = 1, 2
   config.model.num_kv_heads = 1
-  config.sft.steps, config.sft.num_prompts = 60, 32
+  config.sft.steps, config.sft.num_prompts = 150, 32
   config.sft.optimizer.learning_rate = 2e-2
   config.sft.num_lengths = config.rl.num_lengths = 1
   config.rl.steps, config.rl.num_prompts, config.rl.group_size = 12, 4, 4

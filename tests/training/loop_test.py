@@ -293,7 +293,7 @@ def test_a_verifier_that_fails_on_most_rows_ends_the_run(tmp_path, monkeypatch):
   with pytest.raises(ValueError, match="8 of 8 in step 1, 8 of 8") as caught:
     loop.train(config, tmp_path / "run")
   message = str(caught.value)
-  assert "raised: moody: ValueError: no such answer (bad_verifiers.py:" in (
+  assert "raised: moody: ValueError: no such answer (moody_rewards.py:" in (
     message
   )
   rows = _rows(tmp_path / "run")

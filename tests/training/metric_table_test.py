@@ -19,7 +19,8 @@ from tests.training import tiny
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# Metrics of phases that cost much to set up -> a test that reads them.
+# Metrics of phases that cost much to set up -> a test that reads them, or the
+# code that writes them.
 ELSEWHERE = {
   "contexts/mean": "tests/training/compaction_test.py",
   "unscored/timeout": "tests/training/loop_test.py",
@@ -29,6 +30,15 @@ ELSEWHERE = {
   "time/environment_s": "tests/training/host_environment_test.py",
   "tokens_per_second": "tests/training/loop_test.py",
   "alarm/perfect_score": "tests/training/loop_test.py",
+  **dict.fromkeys(
+    (
+      *("guards/distinct", "guards/dropped", "guards/max_share", "guards/cap"),
+      *("guards/scaled", "guards/all_time_share"),
+    ),
+    "tests/training/guards_test.py",
+  ),
+  "canary/kl": "grpo_jax/training/canaries.py",
+  "canary/{canary.text}": "grpo_jax/training/canaries.py",
 }
 _COEFFICIENTS = {"kl_coef": 0.1, "entropy_coef": 0.1}
 _EXPERTS = functools.partial(
