@@ -37,6 +37,11 @@ def finite(values: Mapping[str, float]) -> dict[str, float]:
   return {name: x for name, x in values.items() if math.isfinite(x)}
 
 
+def _code(text: str) -> str:
+  """Text as code: Markdown is made of nothing that a policy has written."""
+  return "\n".join(f"    {escapes.escaped(x)}" for x in text.split("\n"))
+
+
 class TensorBoard:
   """Event files in `tensorboard/`.
 
@@ -86,11 +91,11 @@ class TensorBoard:
 
   def alert(self, step: int, title: str, text: str) -> None:
     """Adds an alarm to the texts."""
-    self._text("alarms", f"{title}: {text}", step)
+    # However much was sampled before: rules warn once a phase.
+    self._writer.add_text("alarms", _code(f"{title}: {text}"), step)
 
   def _text(self, tag: str, text: str, step: int) -> None:
-    # As code: Markdown is made of nothing that a policy has written.
-    code = "\n".join(f"    {escapes.escaped(x)}" for x in text.split("\n"))
+    code = _code(text)
     self._left -= len(code.encode())
     if self._left >= 0:
       self._writer.add_text(tag, code, step)

@@ -185,6 +185,8 @@ def test_files_stay_small_whatever_is_sampled(tmp_path):
   rows = [{"prompt": "é" * 9999, "completion": "é" * 9999, "reward": 1.0}] * 8
   for step in range(500):
     board.samples(step, rows)
+  board.alert(500, "entropy", "it has collapsed")
   board.close()
+  assert texts(tmp_path, "alarms") == [(500, "    entropy: it has collapsed")]
   size = sum(path.stat().st_size for path in tmp_path.rglob("events.*"))
   assert 0.9e6 < size < 1.2e6
