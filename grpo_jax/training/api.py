@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import logging
 import os
 import pathlib
 import tempfile
@@ -20,6 +21,7 @@ import jax
 
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
+  console,
   handle,
   hosts,
   loop,
@@ -66,6 +68,24 @@ def config(
   named.apply(found, settings)
   named.lock(found)
   return found
+
+
+def _prepare() -> None:
+  """What the commands do before anything else, where nobody has done it."""
+  program_cache.use()
+  root = logging.getLogger()
+  # Libraries configure it when they are imported. What a person has chosen
+  # stays.
+  of_libraries = [
+    handler
+    for handler in root.handlers
+    if type(handler) is logging.StreamHandler
+    and getattr(handler.formatter, "_fmt", None) == logging.BASIC_FORMAT
+  ]
+  if root.handlers == of_libraries:
+    for handler in of_libraries:
+      root.removeHandler(handler)
+    console.take_over_logging()
 
 
 def _file(name: str | os.PathLike) -> pathlib.Path:
@@ -137,7 +157,7 @@ def train(
     _FOLDERS.append(tempfile.TemporaryDirectory(prefix="grpo_jax_"))
     workdir = _FOLDERS[-1].name
     hosts.say(f"workdir: {workdir}, until this process ends")
-  program_cache.use()
+  _prepare()
   result = loop.train(config, workdir)
   if result.preempted:
     hosts.say(
@@ -158,7 +178,7 @@ def load(workdir: str | os.PathLike, step: int | None = None) -> handle.Run:
     FileNotFoundError: There is no run.
     ValueError: Its config is damaged.
   """
-  program_cache.use()
+  _prepare()
   folder = paths.parse(workdir)
   opened = functools.partial(runs.opened, workdir=folder, step=step)
   return handle.Run(runs.settings_of(folder), folder, opened)
@@ -183,6 +203,6 @@ def load_checkpoint(config: typed.Config, checkpoint: str) -> handle.Run:
       f"config.start_workdir={settings.start_workdir!r} is another policy than"
       f" the checkpoint {checkpoint!r}; name one of them."
     )
-  program_cache.use()
+  _prepare()
   opened = functools.partial(runs.opened_checkpoint, config=settings)
   return handle.Run(settings, None, opened)

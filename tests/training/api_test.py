@@ -30,3 +30,18 @@ def test_importing_the_package_imports_nothing_else():
   assert (
     subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
   )
+
+
+@pytest.mark.parametrize("is_chosen", [False, True])
+def test_warnings_are_plain_lines_unless_somebody_has_chosen(is_chosen):
+  code = "import logging, sys; from grpo_jax.training import api;"
+  if is_chosen:
+    code += "logging.basicConfig(format='mine %(message)s', force=True);"
+  else:
+    code += "logging.basicConfig();"
+  code += "api._prepare(); logging.warning('%d of them', 3)"
+  done = subprocess.run(
+    [sys.executable, "-c", code], check=True, capture_output=True, text=True
+  )
+  expected = "mine 3 of them" if is_chosen else "warning: 3 of them"
+  assert done.stderr.strip() == expected
