@@ -59,6 +59,12 @@ class Group:
   def copy_and_resolve_references(self) -> Self: ...
   def to_dict(self) -> dict[str, Any]: ...
   def to_json(self) -> str: ...
+
+class Free(Group):
+  """A group whose settings have names of your own."""
+
+  def __getattr__(self, name: str) -> Any: ...
+  def __setattr__(self, name: str, value: Any) -> None: ...
 '''
 
 
@@ -117,11 +123,11 @@ def _fields(cls: type, classes: dict[str, list[Field]]) -> list[Field]:
 
 
 def _hint(hint: Any) -> str:
-  """A type as it is written; groups with names of the user's own are groups."""
+  """A type as it is written; mappings have names of the user's own."""
   if isinstance(hint, type) and not typing.get_args(hint):
     return hint.__name__
   if typing.get_origin(hint) is collections.abc.Mapping:
-    return "Group"
+    return "Free"
   return re.sub(r"(collections\.abc|typing)\.", "", str(hint))
 
 

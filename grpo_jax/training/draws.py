@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +61,13 @@ class Samples(Sequence[list[Sample]]):
   def __init__(self, groups: Sequence[list[Sample]]):
     self._groups = groups
 
-  def __getitem__(self, index: Any) -> Any:
+  @overload
+  def __getitem__(self, index: int) -> list[Sample]: ...
+  @overload
+  def __getitem__(self, index: slice) -> Samples: ...
+  def __getitem__(self, index: int | slice) -> list[Sample] | Samples:
+    if isinstance(index, slice):
+      return Samples(self._groups[index])
     return self._groups[index]
 
   def __len__(self) -> int:

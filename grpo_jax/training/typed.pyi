@@ -29,6 +29,12 @@ class Group:
   def to_dict(self) -> dict[str, Any]: ...
   def to_json(self) -> str: ...
 
+class Free(Group):
+  """A group whose settings have names of your own."""
+
+  def __getattr__(self, name: str) -> Any: ...
+  def __setattr__(self, name: str, value: Any) -> None: ...
+
 class Optimizer(Group):
   name: str
   """ "adamw"; "adafactor" (factored second moments, no first ones: the least
@@ -91,7 +97,7 @@ class Data(Group):
   name: Any
   """Task name, or the import path of a task ("my_pkg.tasks:make"), or TFDS
   dataset name ("gsm8k")."""
-  task_options: Group
+  task_options: Free
   """Options of the task (`tasks/<name>.py`)."""
   train_path: str
   """File of training prompts, JSON lines or text; local or gs://."""
@@ -106,7 +112,7 @@ class Data(Group):
   """Splits of a TFDS dataset, as "train[:1000]"."""
   eval_split: str
   """Splits of a TFDS dataset, as "train[:1000]"."""
-  fields: Group
+  fields: Free
   """Without a format, which fields of the rows are a record's: names
   `prompt`, `answer`, `completion` and `domain` of theirs, and `extras`, a
   group of such names."""
@@ -128,7 +134,7 @@ class Data(Group):
   template: str
   """How a prompt is put to the model: a text with "{prompt}", or "chat" for
   the tokenizer's own chat template."""
-  chat_options: Group
+  chat_options: Free
   """What the chat template reads beside the messages."""
   end_tokens: tuple[str, ...]
   """Tokens that end a completion; empty: those of the tokenizer."""
@@ -308,13 +314,13 @@ class Rewards(Group):
   pairs of completions (`config.reward_model`)."""
   weights: tuple[float, ...]
   """One weight per function; with 0 it is watched and not rewarded."""
-  schedules: Group
+  schedules: Free
   """Weights that change: {"think_answer_format": ((0, 1.0), (100, 0.0))} goes
   from 1 to 0 in the first hundred steps of a phase. Between two steps it is
   linear, and outside of them constant. Evaluations keep to `weights`."""
-  options: Group
+  options: Free
   """Arguments of functions by name: {"cosine_length": {"max_len": 64}}."""
-  domains: Group
+  domains: Free
   """Which kinds of prompts a reward is for, as numbers of `extras["domain"]`:
   {"math_accuracy": (0, 2)}. To the others it does not apply."""
   in_graph: bool

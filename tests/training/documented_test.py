@@ -23,7 +23,8 @@ config.rl.steps = 100
 config.rl.optimizer.learning_rate = 1e-4
 config.rl.micro_batch_size = None
 config.algorithm.clip_high = 4e-4
-config.data.task_options["min_len"] = 3
+config.data.task_options.min_len = 3
+config.rewards.options["cosine_length"] = {"max_len": 64}
 with config.unlocked():
   config["warmup"] = g.phase_config("supervised", steps=5)
 run = g.train(config)
@@ -45,6 +46,7 @@ g.default_config("gspo").rl.optimizer.lerning_rate = 0.1
 run = g.train(config)
 run.histroy
 g.trian(config)
+run.sample("a=")[0][0].logprob
 """
 
 
@@ -166,8 +168,9 @@ def test_mypy_passes_what_is_right_and_refuses_misspelt_names(tmp_path):
     (9, 'maybe "learning_rate"?'),
     (11, 'maybe "history"?'),
     (12, 'maybe "train"?'),
+    (13, 'maybe "logprobs"?'),
   ):
     line = lines.pop(0)
     assert line.startswith(f"bad.py:{number}: error: ")
     assert message in line
-  assert lines == ["Found 7 errors in 1 file (checked 2 source files)"]
+  assert lines == ["Found 8 errors in 1 file (checked 2 source files)"]
