@@ -18,6 +18,7 @@ import tempfile
 from typing import Any
 
 import jax
+from ml_collections import config_dict
 
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
@@ -148,6 +149,11 @@ def train(
       written is lost.
     FloatingPointError: The loss or gradient is not finite.
   """
+  if not isinstance(config, config_dict.ConfigDict):
+    raise TypeError(
+      f"train: config={config!r:.80} ({type(config).__name__}); needed are"
+      ' settings, as grpo_jax.config("quickstart") gives them.'
+    )
   if workdir is None:
     if jax.process_count() > 1:
       raise ValueError(

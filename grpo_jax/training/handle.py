@@ -193,6 +193,10 @@ class Run:
       ValueError: A prompt or a number is at fault, or the run's task has an
         environment in the graph, which a text cannot begin.
     """
+    if n < 1:
+      raise ValueError(
+        f"sample: n={n} completions of each prompt; needed is at least 1."
+      )
     if n > 1 and not temperature:
       raise ValueError(
         f"sample: n={n} and temperature=0: all completions of a prompt would be"

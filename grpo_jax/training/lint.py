@@ -137,8 +137,11 @@ def verifier(config: config_lib.RunConfig, problem: Problem) -> list[Finding]:
   """
   if problem.sessions is not None or problem.environment is not None:
     return []  # Sessions judge what an environment has seen.
+  emptied: list[_Completed]
   if isinstance(problem.train, sources.TaskSource):
     task = tasks.make_task(config.data.name, **config.data.task_options)
+    if task.verify_numpy is None:
+      return []  # There is nothing to judge with on the host.
     judge, golds = _of_task(task, problem)
     emptied = [(i, task.encode(_emptied(task.decode(x)))) for i, x in golds]
   elif problem.judge.on_host is not None:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from grpo_jax import objects
 from grpo_jax.rewards import derived, host
 from grpo_jax.rewards import functions as functions_lib
 from grpo_jax.rewards.arrays import accuracy, forms, numbers
@@ -280,10 +281,21 @@ def check_names(
   """Raises KeyError if a reward is none of the components of a verifier."""
   others = {REWARD_MODEL, *derived.DERIVED}
   if unknown := {*config.rewards.functions} - {*known, *others}:
+    hint = ""
+    if any(":" in name for name in unknown):
+      hint = (
+        " A function of text scores records of text, as those of"
+        ' config.data.source="jsonl"; what a task rewards is returned by its'
+        " own verifier."
+      )
+    shown = sorted(
+      name.rpartition(":")[2] if objects.is_object(name) else name
+      for name in unknown
+    )
     raise KeyError(
-      f"config.rewards.functions: {who} has no component {sorted(unknown)}; it"
-      f" has {sorted(known)}. Made of these and of the tokens:"
-      f" {sorted(derived.DERIVED)}."
+      f"config.rewards.functions: {who} has no component {shown}; it has"
+      f" {sorted(known)}. Made of these and of the tokens:"
+      f" {sorted(derived.DERIVED)}.{hint}"
     )
 
 

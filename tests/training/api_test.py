@@ -45,3 +45,10 @@ def test_warnings_are_plain_lines_unless_somebody_has_chosen(is_chosen):
   )
   expected = "mine 3 of them" if is_chosen else "warning: 3 of them"
   assert done.stderr.strip() == expected
+
+
+@pytest.mark.parametrize("given", ["quickstart", None, config.RunConfig])
+def test_what_is_no_config_is_refused_before_there_is_a_folder(given, capsys):
+  with pytest.raises(TypeError, match=r"train: config=.*grpo_jax.config\("):
+    api.train(given)
+  assert capsys.readouterr().out == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import re
@@ -10,6 +11,7 @@ import types
 import pytest
 
 from configs import bias_mcq, language, quickstart
+from grpo_jax import tasks
 from grpo_jax.data import pipeline, quarantine, sources
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import evaluation, lint
@@ -65,6 +67,13 @@ def checks(config):
 def test_right_verifiers_pass():
   for made in (quickstart, language, bias_mcq):
     assert checks(made.get_config()) == []
+
+
+def test_a_task_without_a_twin_on_the_host_is_not_tried():
+  task = dataclasses.replace(tasks.make_task("sort"), verify_numpy=None)
+  config = quickstart.get_config()
+  config.data.name, config.data.task_options = task, {}
+  assert checks(config) == []
 
 
 def test_a_verifier_that_accepts_an_empty_answer_is_an_error():

@@ -293,3 +293,16 @@ def test_nothing_is_sent_to_the_host_inside_the_step():
     text = step.lower(state, prompts).compile().as_text()
   assert not HOST_TRAFFIC.search(text)
   assert "verifier" in text  # Its operations have names.
+
+
+def test_a_function_of_text_is_no_reward_of_a_task():
+  config = config_lib.default_config("grpo")
+  config.rewards.functions = ("accuracy", lambda prompts, completions: [0.0])
+  config.rewards.weights = (1.0, 1.0)
+  settings = config_lib.resolve(config)
+  with pytest.raises(KeyError, match=r"lambda.*own verifier"):
+    verifiers.check_names("task 'sort'", settings, ["accuracy"])
+  settings = config_lib.resolve(config_lib.default_config("grpo"))
+  with pytest.raises(KeyError) as error:
+    verifiers.check_names("task 'sort'", settings, ["speed"])
+  assert "own verifier" not in str(error.value)
