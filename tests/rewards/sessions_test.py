@@ -243,7 +243,7 @@ def test_names_of_scores_are_known_before_any_action(workers):
 
 def test_a_factory_that_is_not_there_raises():
   with pytest.raises(
-    ValueError, match=r"environment 'tests.rewards.*has no 'mak'"
+    ValueError, match=r"environment 'tests.rewards.*has no function 'mak'"
   ):
     sessions.HostSessions(f"{PATH}:mak")
 

@@ -42,6 +42,8 @@ MAY_BE_HUGE = {
   "model.attention_scale",
   "model.attention_softcap",
   "model.final_softcap",
+  "guards.canary_sigmas",
+  "guards.canary_max_kl",
 }
 MAY_BE_ZERO = {
   "seed",
@@ -68,6 +70,13 @@ MAY_BE_ZERO = {
   "optimizer.weight_decay",
   "model.lora_rank",
   "model.num_experts",
+  "guards.min_distinct_prompts",
+  "guards.influence_cap",
+  "guards.repeat_cap",
+  "guards.canary_every",
+  "guards.canary_fall",
+  "guards.canary_sigmas",
+  "guards.canary_max_kl",
 }
 MAY_BE_NEGATIVE = {"rewards.weights"}
 
