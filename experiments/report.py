@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from collections.abc import Mapping
@@ -106,6 +107,23 @@ def places(
   if tensorboard:
     found.append(f"curves: tensorboard --logdir={folder}")
   return found
+
+
+def alarms(workdir: paths.Path) -> str | None:
+  """The rules of health that have warned, as result.json has them.
+
+  Args:
+    workdir: Folder of a run that has ended.
+
+  Returns:
+    "alarms: H01 all_groups_dead (rl, step 110), …"; None if none has warned.
+  """
+  result = json.loads((workdir / metrics_log.RESULT).read_text())
+  said = [
+    f"{alarm['rule']} {alarm['name']} ({alarm['phase']}, step {alarm['step']})"
+    for alarm in result["alarms"]
+  ]
+  return f"alarms: {', '.join(said)}" if said else None
 
 
 def failure(

@@ -75,6 +75,8 @@ def main(argv: Sequence[str]) -> int:
   else:
     status = _report(config, result, seconds)
   if hosts.is_main():
+    if said := report.alarms(workdir):
+      console.say(flags_lib.wrapped(said), "bold yellow")
     plot = _plot(workdir) if result.has_drawn else None
     for line in report.places(workdir, plot, config.log.tensorboard):
       console.say(line, "dim")

@@ -1,13 +1,16 @@
 r"""How often rules of health warn of runs that are well.
 
     python -m experiments.health.false_alarms
-    python -m experiments.health.false_alarms --runs=50 runs/a runs/b
+    python -m experiments.health.false_alarms runs/a runs/b
+    python -m experiments.health.false_alarms --runs=500 \
+        --out=docs/false_alarms.md runs/healthy/*
 
-First it makes up metrics of healthy runs (`series.py`): ones that stay where
-they are, ones that learn, and imitation. It counts the share of runs of 1000
-steps in which each rule warns, with the upper end of its 95 % interval. With
-workdirs, it then asks the rules about the runs that are logged there, as if
-nobody had asked before.
+First it makes up metrics of healthy runs (`series.py`), and counts the share of
+them in which each rule warns, with the upper end of its 95 % interval. With
+folders, each that of a run or of several, it then asks the rules about the runs
+that are logged there, as if nobody had asked before, and prints what they say.
+With --out it writes a page. Exit status: 1 if a rule warns of more than 1 % of
+the runs that are made up.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import dataclasses
 import json
 import logging
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import ml_collections
 import numpy as np
@@ -26,6 +29,52 @@ import numpy as np
 from experiments.health import series
 from grpo_jax.training import alarms, health, metrics_log, scores
 from grpo_jax.training import config as config_lib
+
+MOST = 0.01  # Share of runs of which a rule may be wrong.
+
+_PAGE = """# False alarms
+
+<!-- Written by the last command below. -->
+
+How often the rules of [metrics.md](metrics.md#rules) warn of runs in which
+nothing is wrong: the share of runs, in per cent, with at least one alarm of the
+rule, and in brackets the upper end of its 95 % interval (Wilson).
+
+```
+{logged}
+python -m experiments.health.false_alarms --runs={runs} \\
+    --out=docs/false_alarms.md {folders}
+```
+
+*constant*, *slow*, *learning* and *supervised* are metrics that are made up
+([series.py](../experiments/health/series.py)), {steps} steps a run: ones that
+stay where they are, with a memory of 5 and of 30 steps; ones that get better;
+and imitation. They say how often chance alone looks like a trend. They do not
+say that the bounds are right: no run is made up whose metrics stay beyond one,
+for of that a rule is meant to warn.{real}
+
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+  """Runs of a kind.
+
+  Attributes:
+    name: Of the kind.
+    runs: How many there are.
+    counts: In how many of them each rule warns, by its name.
+  """
+
+  name: str
+  runs: int
+  counts: Mapping[str, int]
+
+  def cell(self, rule: alarms.Rule) -> str:
+    """Share of the runs, and the upper end of its interval, in per cent."""
+    count = self.counts.get(rule.name, 0)
+    _, bound = scores.wilson_interval(count, self.runs)
+    return f"{100 * count / self.runs:.1f} ({100 * bound:.1f})"
 
 
 def simulated(
@@ -58,41 +107,92 @@ def logged(workdir: pathlib.Path) -> list[alarms.Alarm]:
   values.pop("health", None)
   config = config_lib.resolve(ml_collections.ConfigDict(values))
   monitor = health.Monitor(health.stages_of(config, config.rewards.correct))
-  found = []
+  level = logging.root.manager.disable
+  logging.disable(logging.WARNING)
   for line in metrics_log.read_lines(workdir / metrics_log.METRICS):
     if (metrics := health.of_step(line)) is not None:
-      found += monitor.step(line["step"], metrics)
+      monitor.step(line["step"], metrics)
+  logging.disable(level)
+  return monitor.alarms
+
+
+def runs_in(folder: pathlib.Path) -> list[pathlib.Path]:
+  """Workdirs in a folder, which may be one itself.
+
+  Raises:
+    FileNotFoundError: There is none.
+  """
+  found = sorted(x.parent for x in folder.rglob(metrics_log.METRICS))
+  if not found:
+    raise FileNotFoundError(
+      f"false_alarms: {folder} has no {metrics_log.METRICS}; pass the folder of"
+      " a run, or one with the folders of runs in it."
+    )
   return found
+
+
+def of_folder(folder: pathlib.Path) -> Column:
+  """Counts the alarms of the runs in a folder, and prints them."""
+  counts: collections.Counter[str] = collections.Counter()
+  workdirs = runs_in(folder)
+  for workdir in workdirs:
+    found = logged(workdir)
+    counts.update({alarm.rule.name for alarm in found})
+    print(f"{workdir}: {len(found)} alarm(s)")
+    for alarm in found:
+      print(f"  {alarm.text()}")
+  return Column(folder.name, len(workdirs), counts)
+
+
+def table(columns: Iterable[Column]) -> str:
+  """A row for each rule, a column for each kind of runs."""
+  columns = list(columns)
+  names = "".join(f" {x.name}, {x.runs} runs |" for x in columns)
+  lines = [f"| rule | alarm |{names}", "|---|---|" + "---:|" * len(columns)]
+  for rule in alarms.RULES:
+    cells = "".join(f" {x.cell(rule)} |" for x in columns)
+    lines.append(f"| {rule.number} | `{rule.name}` |{cells}")
+  return "\n".join(lines) + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Prints a table; 1 if a rule warns of more than 1 % of the runs."""
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-  parser.add_argument("workdirs", nargs="*", type=pathlib.Path)
+  parser.add_argument("folders", nargs="*", type=pathlib.Path)
   parser.add_argument("--runs", type=int, default=200)
   parser.add_argument("--steps", type=int, default=1000)
+  parser.add_argument("--out", type=pathlib.Path)
   given = parser.parse_args(argv)
-  counts = {
-    kind: simulated(kind, given.runs, given.steps) for kind in series.KINDS
-  }
-  print(f"share of {given.runs} runs of {given.steps} steps with an alarm (%)")
-  print(f"{'':32}" + "".join(f"{kind:>12}" for kind in counts))
-  most = 0.0
-  for rule in alarms.RULES:
-    shares = [count[rule.name] / given.runs for count in counts.values()]
-    most = max(most, *shares)
-    print(
-      f"{rule.number} {rule.name:28}"
-      + "".join(f"{100 * share:12.1f}" for share in shares)
-    )
-  _, bound = scores.wilson_interval(most * given.runs, given.runs)
-  print(f"most: {100 * most:.1f} %; 95 % interval up to {100 * bound:.1f} %")
-  for workdir in given.workdirs:
-    found = logged(workdir)
-    print(f"{workdir}: {len(found)} alarm(s)")
-    for alarm in found:
-      print(f"  {alarm.text()}")
-  return int(most > 0.01)
+  made_up = [
+    Column(kind, given.runs, simulated(kind, given.runs, given.steps))
+    for kind in series.KINDS
+  ]
+  text = table([*made_up, *map(of_folder, given.folders)])
+  print(text)
+  if given.out:
+    given.out.write_text(_page(given) + text, encoding="utf-8")
+  most = max(max(x.counts.values(), default=0) for x in made_up)
+  return int(most > MOST * given.runs)
+
+
+def _page(given: argparse.Namespace) -> str:
+  """What stands above the table."""
+  commands = "".join(
+    "python -m experiments.sweeps.run --launcher=vmap \\\n"
+    f"    --config=configs/sweeps/healthy.py:{folder.name} --root={folder}\n"
+    for folder in given.folders
+  )
+  real = (
+    " The\ncolumns after them are real runs of"
+    " [healthy.py](../configs/sweeps/healthy.py)."
+  )
+  return _PAGE.format(
+    logged=commands.strip(),
+    runs=given.runs,
+    steps=given.steps,
+    folders=" ".join(map(str, given.folders)),
+    real=real if given.folders else "",
+  )
 
 
 if __name__ == "__main__":

@@ -35,12 +35,13 @@ on ten means of the window (`grpo_jax/training/trends.py`).
 `halt` names rules that stop the run after saving, with exit status 3; it goes
 on with the same command and another `config.health`. A run that continues reads
 the lines of its phases again, so it warns at the same steps as one that was
-never stopped. How often a rule warns of healthy runs, made-up and logged ones:
+never stopped. [How often a rule warns of healthy runs](false_alarms.md) is
+measured, and of runs of your own the second command says it:
 
     python -m experiments.health.false_alarms
     python -m experiments.health.false_alarms runs/a runs/b
 
-| rule | alarm | warns when | for | reads | means | what to do |
+| rule | alarm | warns when | how long | reads | means | what to do |
 |---|---|---|---|---|---|---|
 """
 
@@ -64,9 +65,8 @@ def page() -> str:
 
 
 def _rule(rule: alarms.Rule) -> str:
-  wait = f"{rule.patience} steps in a row" if rule.patience > 1 else ""
-  if rule.every > 1:
-    wait = f"looked at every {rule.every} steps"
+  looks = f"looked at every {rule.every} steps" if rule.every > 1 else ""
+  wait = rule.wait.removeprefix("for ") or looks
   reads = ", ".join(f"`{name}`" for name in rule.reads)
   cells = (rule.threshold, wait, reads, rule.meaning, rule.advice)
   text = " | ".join(cell.replace("|z|", "the size of z") for cell in cells)

@@ -44,6 +44,14 @@ def constant(rng: np.random.Generator, steps: int) -> Lines:
   return _lines(rng, np.full(steps, level), np.full(steps, 0.9))
 
 
+def slow(rng: np.random.Generator, steps: int) -> Lines:
+  """The same, but what is drawn remembers the last thirty steps."""
+  level = rng.uniform(0.15, 0.85)
+  return _lines(
+    rng, np.full(steps, level), np.full(steps, 0.9), memory=1 - 1 / 30
+  )
+
+
 def learning(rng: np.random.Generator, steps: int) -> Lines:
   """Accuracy rises, the format is learnt first, entropy and length move.
 
@@ -74,30 +82,34 @@ def _lines(
   form: np.ndarray,
   entropy: np.ndarray | float = 1.0,
   length: np.ndarray | float = 0.0,
+  memory: float = 0.8,
 ) -> Lines:
   """Lines of a run with these means, each [steps]."""
   steps = len(accuracy)
   groups = ROWS // GROUP
 
+  def wandering():
+    return noise(rng, steps, memory)
+
   def level(mean, deviation):
-    return mean * np.exp(deviation * noise(rng, steps))
+    return mean * np.exp(deviation * wandering())
 
   # The policy wanders: batches are drawn around a moving mean.
-  mean = np.clip(accuracy + 0.03 * noise(rng, steps), 0.01, 0.97)
+  mean = np.clip(accuracy + 0.03 * wandering(), 0.01, 0.97)
   # Prompts are harder or easier than the mean, so groups differ.
   own = rng.beta(2 * mean[:, None], 2 * (1 - mean)[:, None], (steps, groups))
   right = rng.binomial(GROUP, own)  # [steps, groups]
   share = right.sum(axis=1) / ROWS
   good = rng.binomial(ROWS, np.clip(form, 0, 0.999)) / ROWS
-  lengths = 120 * (1 + length) + 6 * noise(rng, steps)
+  lengths = 120 * (1 + length) + 6 * wandering()
   columns = {
     "accuracy": share,
     "reward/accuracy": share,
     "reward/format": good,
     "reward_range/accuracy": ((share > 0) & (share < 1)).astype(float),
     "reward_range/format": ((good > 0) & (good < 1)).astype(float),
-    "reward_correlation/accuracy": 0.9 + 0.02 * noise(rng, steps),
-    "reward_correlation/format": 0.15 + 0.12 * noise(rng, steps),
+    "reward_correlation/accuracy": 0.9 + 0.02 * wandering(),
+    "reward_correlation/format": 0.15 + 0.12 * wandering(),
     "applicable/accuracy": np.ones(steps),
     "applicable/format": np.ones(steps),
     "reward/mean": share + good,
@@ -106,7 +118,7 @@ def _lines(
     "unscored": rng.binomial(ROWS, 0.01, steps).astype(float),
     "entropy/mean": level(0.5 * entropy, 0.1),
     "length/mean": lengths,
-    "length/min": lengths - 40 + noise(rng, steps),
+    "length/min": lengths - 40 + wandering(),
     "length/max": lengths + 60,
     "truncated": rng.binomial(ROWS, 0.1, steps) / ROWS,
     "gradient_norm": level(0.4, 0.4),
@@ -130,6 +142,7 @@ def _lines(
 
 KINDS: dict[str, Callable[[np.random.Generator, int], Lines]] = {
   "constant": constant,
+  "slow": slow,
   "learning": learning,
   "supervised": supervised,
 }

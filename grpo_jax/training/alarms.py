@@ -34,7 +34,7 @@ class Rule:
     threshold: When its condition holds, in words.
     advice: What to look at, and which settings to change.
     check: The condition.
-    patience: Steps in a row, in each of which the condition holds.
+    patience: Looks in a row, at each of which the condition holds.
     every: Steps between two looks; more than 1 for conditions on a window.
   """
 
@@ -53,7 +53,18 @@ class Rule:
     """The metric of the alarm."""
     return f"{PREFIX}{self.name}"
 
+  @property
+  def wait(self) -> str:
+    """For how long the condition holds before the rule warns; may be empty."""
+    if self.patience == 1:
+      return ""
+    if self.every == 1:
+      return f"for {self.patience} steps in a row"
+    return f"at {self.patience} looks in a row, {self.every} steps apart"
 
+
+# What grows, goes on; a wave that lasts some thirty steps is gone by then.
+_LOOKS = 3
 _SIGMA = f"z > {trends.SIGNIFICANT:g}"
 
 RULES = (
@@ -126,6 +137,7 @@ RULES = (
     "As for H05; a gap that grows is a sign of precision lost in sharp"
     " distributions, or of parameters that the sampler does not have.",
     checks.grows("sampler_gap/mean", 3, 5e-3),
+    patience=_LOOKS,
     every=10,
   ),
   Rule(
@@ -148,6 +160,7 @@ RULES = (
     "As for H07; --config.algorithm.clip_high and dual_clip bound what such"
     " tokens do.",
     checks.grows("ratio/max_deviation", 5, 2.0),
+    patience=_LOOKS,
     every=10,
   ),
   Rule(
@@ -258,6 +271,7 @@ RULES = (
     "Read the calls in samples.jsonl. A penalty for blocked calls, or an end of"
     " the episode (config.data.task_options), takes away what they pay.",
     checks.grows("reward/blocked", 3, 0.05),
+    patience=_LOOKS,
     every=10,
   ),
   Rule(
@@ -354,9 +368,7 @@ class Alarm:
   def evidence(self) -> str:
     """The numbers in words."""
     said = ", ".join(f"{name} {x:.4g}" for name, x in self.numbers.items())
-    if self.rule.patience > 1:
-      said += f", for {self.rule.patience} steps in a row"
-    return said
+    return f"{said}, {self.rule.wait}" if self.rule.wait else said
 
   def text(self) -> str:
     """What a person is told."""

@@ -1,5 +1,6 @@
 """What a run says at its end."""
 
+import json
 import math
 
 from experiments import report
@@ -146,3 +147,18 @@ def test_tables_of_an_evaluation_fit_a_terminal():
   ):
     assert line in lines
   assert lines[-1]
+
+
+def test_rules_that_have_warned_are_named_at_the_end(tmp_path):
+  alarm = {"rule": "H04", "name": "cut_off", "phase": "rl", "step": 30}
+  later = {**alarm, "phase": "more", "step": 70}
+  for alarms, said in (
+    ([], None),
+    (
+      [alarm, later],
+      "alarms: H04 cut_off (rl, step 30), H04 cut_off (more, step 70)",
+    ),
+  ):
+    result = json.dumps({"alarms": alarms})
+    (tmp_path / "result.json").write_text(result)
+    assert report.alarms(tmp_path) == said

@@ -317,6 +317,31 @@ def test_a_run_that_was_stopped_stops_again_or_goes_on():
   assert [alarm.step for alarm in again.alarms] == [3]
 
 
+def test_a_wave_is_no_growth():
+  """Ratios that wander, with a memory of thirty steps, and come back."""
+  noise = series.noise(np.random.default_rng(6), 1000, 1 - 1 / 30)
+  ratios = 0.8 * np.exp(0.6 * noise)
+  lines = [{"ratio/max_deviation": float(x)} for x in ratios]
+  assert names(watched([series.STAGE], lines)) == []
+  # The same noise around what doubles every fifty steps.
+  grown = [
+    {"ratio/max_deviation": float(x * 2 ** (i / 50))}
+    for i, x in enumerate(ratios[:400])
+  ]
+  assert names(watched([series.STAGE], grown)) == ["ratio_growing"]
+
+
+def test_what_is_measured_before_a_phase_is_no_step_of_it():
+  before = {"step": 0, "phase": "rl", "eval/accuracy": 1.0, "canary/kl": 0.0}
+  assert health.of_step(before) is None
+  step = {**before, "step": 1, "loss": 0.5}
+  assert health.of_step(step) == {
+    "eval/accuracy": 1.0,
+    "canary/kl": 0.0,
+    "loss": 0.5,
+  }
+
+
 def test_stages_are_those_of_the_config():
   config = config_lib.default_config()
   config.phases = ("sft", "rl", "rl")

@@ -107,8 +107,8 @@ def test_rules_read_metrics_that_there_are():
 
 
 def test_what_is_not_described_is_found():
-  found = metric_table.unknown(["loss", "rewards/a", "nonsense"])
-  assert found == ["nonsense", "rewards/a"]
+  found = metric_table.unknown(["loss", "rewards/a", "nonsense", "accuracy_2"])
+  assert found == ["accuracy_2", "nonsense", "rewards/a"]
 
 
 def test_a_name_of_its_own_comes_before_a_pattern():
