@@ -19,7 +19,7 @@ from experiments.benchmarks import inputs, workload
 from grpo_jax.algorithms import objective, options
 from grpo_jax.learning import members, stages
 from grpo_jax.rollout import sampling
-from grpo_jax.training import drivers, problem, sharding
+from grpo_jax.training import drivers, problem, programs, sharding
 from grpo_jax.types import Drawn, Prompts, TrainBatch, TrainState
 
 # More than caches hold.
@@ -51,7 +51,10 @@ def compiled(function: Any, *arguments: Any) -> Program:
     + memory.temp_size_in_bytes
     - memory.alias_size_in_bytes  # Donated: an argument that is an output.
   )
-  return Program(program, seconds, held)
+  call: Callable[..., Any] = program
+  if isinstance(function, programs.Program):
+    call = functools.partial(program, function.inputs)
+  return Program(call, seconds, held)
 
 
 def peak_bytes() -> int | None:

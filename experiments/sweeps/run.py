@@ -37,7 +37,7 @@ from experiments import flags as flags_lib
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import pool
 from experiments.sweeps.cells import Cell, Source
-from grpo_jax.training import many, named
+from grpo_jax.training import many, named, varied
 
 _CONFIG = flags_lib.define_config()
 _ROOT = flags.DEFINE_string("root", None, "Folder of the sweep.", required=True)
@@ -166,7 +166,7 @@ def _run_vmapped(
   programs = collections.defaultdict(list)
   for cell in left:
     key = cells_lib.program(
-      cell.config, many.may_differ(cell.config), many.CONSTANT
+      cell.config, many.may_differ(cell.config), varied.CONSTANT
     )
     programs[key].append(cell)
   report = _Report(len(left))

@@ -7,8 +7,6 @@ the order of ids, and `top_k` may keep more than k.
 
 from __future__ import annotations
 
-import math
-
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -48,5 +46,5 @@ def min_p(logits: jax.Array, p: float) -> jax.Array:  # [B, V]
   Source: Nguyen et al., "Turning Up the Heat: Min-p Sampling for Creative and
   Coherent LLM Outputs", arXiv:2407.01082.
   """
-  threshold = logits.max(axis=-1, keepdims=True) + math.log(p)
+  threshold = logits.max(axis=-1, keepdims=True) + jnp.log(p)
   return jnp.where(logits >= threshold, logits, -jnp.inf)

@@ -28,7 +28,14 @@ from grpo_jax.learning import rounds, stages
 from grpo_jax.learning.written import Written
 from grpo_jax.rollout import host_turns
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import hosts, judges, players, sharding, unscored
+from grpo_jax.training import (
+  hosts,
+  judges,
+  players,
+  programs,
+  sharding,
+  unscored,
+)
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import Drawn, Scored, TrainState
 
@@ -132,14 +139,18 @@ class _Split:
     self._judged_rows = sharding.by_rows_once(mesh)
     self._exchange = hosts.Exchange(mesh) if jax.process_count() > 1 else None
     self._sample, self._greedy = (
-      jax.jit(functools.partial(stage, parts=parts), out_shardings=rows)
+      programs.Program(
+        functools.partial(stage, parts=parts), whole, out_shardings=rows
+      )
       for stage in (stages.sample_stage, stages.greedy_stage)
     )
     self._learn = jit_step(mesh, stages.learn_stage, parts)
     judge: Any = parts.judge
     self._judge = judge
     constrain = sharding.row_constraint(mesh)
-    self._complete = jax.jit(lambda *inputs: constrain(judge.score(*inputs)))
+    self._complete = programs.Program(
+      lambda *inputs: constrain(judge.score(*inputs)), whole
+    )
     self._add, self._describe = (
       jax.jit(function, out_shardings=whole)
       for function in (rounds.add, rounds.metrics)
@@ -316,13 +327,17 @@ def _collect(
   return collected, dict(counts)
 
 
-def jit_step(mesh: Mesh, function: Callable, parts: stages.Parts) -> Callable:
+def jit_step(
+  mesh: Mesh, function: Callable, parts: stages.Parts
+) -> programs.Program:
   """Compiles a stage that consumes the state and returns the next one."""
+  whole = sharding.replicated(mesh)
   if mesh.size == 1:
-    return jax.jit(
+    return programs.Program(
       functools.partial(function, parts=parts),
-      donate_argnums=0,
-      out_shardings=sharding.replicated(mesh),
+      whole,
+      donate=0,
+      out_shardings=whole,
     )
 
   def stage(state, *inputs):
@@ -330,13 +345,11 @@ def jit_step(mesh: Mesh, function: Callable, parts: stages.Parts) -> Callable:
     # The new state lies where the old one did; left to itself the compiler
     # may choose another layout, and the next step would not fit it.
     state = sharding.constrain_state(mesh, state)
-    metrics = jax.lax.with_sharding_constraint(
-      metrics, sharding.replicated(mesh)
-    )
+    metrics = jax.lax.with_sharding_constraint(metrics, whole)
     return state, metrics, *(sharding.constrain_written(mesh, written))
 
   stage.__name__ = function.__name__
-  return jax.jit(stage, donate_argnums=0)
+  return programs.Program(stage, whole, donate=0)
 
 
 def _numbers(metrics: dict[str, jax.Array]) -> dict[str, float]:

@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from grpo_jax.data import pipeline, sources
 from grpo_jax.rewards import answers
 from grpo_jax.rollout import compaction, sampling
-from grpo_jax.training import hosts, players, sharding, unscored
+from grpo_jax.training import hosts, players, programs, sharding, unscored
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.training.problem import Problem
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout, Scored
@@ -123,15 +123,16 @@ class Evaluator:
       max_new_tokens=problem.max_new_tokens,
       end_ids=problem.tokenizer.end_ids,
       pad_id=problem.tokenizer.pad_id,
-      temperature=temperature,
-      top_p=top_p,
+      temperature=programs.number("eval.temperature", temperature),
+      top_p=programs.number("eval.top_p", top_p),
     )
     split = sharding.row_constraint(mesh)
     judge = self._judge_of_truth = problem.judge.without_members()
-    self._verdict = jax.jit(
+    self._verdict = programs.Program(
       lambda prompts, rollout, said: split(
         judge.score({}, prompts, rollout, said)
-      )
+      ),
+      sharding.replicated(mesh),
     )
     if problem.host_environment is not None:
       self._complete = _with_host(problem, policy, mesh, config, num_samples)
@@ -142,7 +143,6 @@ class Evaluator:
       group_size=num_samples,
     )
 
-    @jax.jit
     def complete(
       params: PyTree, prompts: Prompts, key: jax.Array
     ) -> tuple[Rollout, Scored | None]:
@@ -152,8 +152,9 @@ class Evaluator:
         scored = judge.score({}, prompts, rollout)
       return split(rollout), split(scored)
 
+    program = programs.Program(complete, sharding.replicated(mesh))
     self._complete = lambda params, prompts, key, batch: (
-      *complete(params, prompts, key),
+      *program(params, prompts, key),
       {},
     )
 

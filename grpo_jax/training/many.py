@@ -47,6 +47,7 @@ from grpo_jax.training import (
   models,
   paths,
   phases,
+  programs,
   runs,
   sharding,
   varied,
@@ -67,8 +68,6 @@ _MAY_DIFFER = (
   "reward_model",
   "rewards.weights",
 )
-# Numbers that are part of how the program differentiates itself.
-CONSTANT = frozenset({"algorithm.jsd_beta"})
 _AXIS = "runs"
 
 
@@ -156,15 +155,15 @@ def _check(
   wrong = [
     f"config.{name} ({', '.join(settings.get(name, '-') for settings in flat)})"
     for name in differing
-    if name in CONSTANT
+    if name in varied.CONSTANT
     or not any(f"{name}.".startswith(f"{group}.") for group in allowed)
   ]
   if wrong:
     raise ValueError(
       f"many.train: the runs differ in {'; '.join(wrong)}; one program allows"
       f" it in {', '.join(allowed)} only, and not in"
-      f" {', '.join(CONSTANT)}. Train them one by one, or those that agree in"
-      " one program."
+      f" {', '.join(varied.CONSTANT)}. Train them one by one, or those that"
+      " agree in one program."
     )
   first = configs[0]
   for name, value, needed, why in (
@@ -390,7 +389,7 @@ def _program(
       out_specs=P(_AXIS),
       check_vma=False,
     )
-  return jax.jit(program, donate_argnums=1)
+  return programs.Program(program, NamedSharding(mesh, P()), donate=1)
 
 
 def _check_program(
@@ -402,9 +401,7 @@ def _check_program(
     (state, batch),
   )
   with jax.set_mesh(mesh):
-    jax.eval_shape(
-      program, np.arange(num_runs, dtype=np.int32), states, batches
-    )
+    program.eval_shape(np.arange(num_runs, dtype=np.int32), states, batches)
 
 
 def _arrays(batch: pipeline.PromptBatch | pipeline.SupervisedBatch) -> PyTree:

@@ -18,7 +18,7 @@ from grpo_jax.models import (
   weights,
 )
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import sharding
+from grpo_jax.training import programs, sharding
 from grpo_jax.training.problem import Problem
 from grpo_jax.types import MemberState, Policy, PyTree, TrainState
 
@@ -33,7 +33,11 @@ def make_policy(
   """
   model = config.model.transformer(problem.tokenizer.vocab_size)
   check_model(model, mesh)
-  return sharding.on_mesh(policy_of(model, config.model.adapters()), mesh)
+  adapters = config.model.adapters()
+  if adapters is not None:
+    alpha = programs.number("model.lora_alpha", adapters.alpha)
+    adapters = dataclasses.replace(adapters, alpha=alpha)
+  return sharding.on_mesh(policy_of(model, adapters), mesh)
 
 
 def check_model(model: architecture.TransformerConfig, mesh: Mesh) -> None:

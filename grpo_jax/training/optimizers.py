@@ -16,7 +16,7 @@ import optax
 from jax import lax
 
 from grpo_jax.ops import masked
-from grpo_jax.training import sections
+from grpo_jax.training import sections, varied
 from grpo_jax.types import PyTree
 
 
@@ -25,7 +25,7 @@ def schedule(
 ) -> Callable[[jax.Array], jax.Array]:
   """Learning rate by gradient step, over `num_updates` steps in all."""
   peak, end = config.learning_rate, config.learning_rate * config.final_fraction
-  decay_steps = max(num_updates - config.warmup_steps, 1)
+  decay_steps = varied.at_least(num_updates - config.warmup_steps, 1)
   if config.schedule == "constant":
     decay = optax.constant_schedule(peak)
   elif config.schedule == "linear":
@@ -38,7 +38,9 @@ def schedule(
     return decay
   # Step 0 already moves: (n + 1) / warmup.
   warmup = optax.linear_schedule(
-    peak / config.warmup_steps, peak, max(config.warmup_steps - 1, 1)
+    peak / config.warmup_steps,
+    peak,
+    varied.at_least(config.warmup_steps - 1, 1),
   )
   return optax.join_schedules([warmup, decay], [config.warmup_steps])
 

@@ -18,7 +18,13 @@ from grpo_jax.learning.micro_batches import UpdatePlan
 from grpo_jax.learning.stages import Parts
 from grpo_jax.models import critic as critic_lib
 from grpo_jax.models import meshes
-from grpo_jax.training import compatibility, optimizers, players, sharding
+from grpo_jax.training import (
+  compatibility,
+  optimizers,
+  players,
+  programs,
+  sharding,
+)
 from grpo_jax.training import config as config_lib
 from grpo_jax.training.problem import Problem
 from grpo_jax.training.reward_settings import REWARD_MODEL
@@ -45,6 +51,7 @@ def make_parts(
     ValueError: The phase's prompts do not split over the mesh, or two features
       do not go together.
   """
+  config = programs.with_inputs(config, name)
   phase = config.section(name)
   algorithm, objective_config = phase.objective(config.algorithm)
   _check_devices(config, problem, name, mesh)

@@ -30,7 +30,7 @@ from grpo_jax.rewards import sessions
 from grpo_jax.rollout import compaction, host_turns, sampling
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.training import sharding
+from grpo_jax.training import programs, sharding
 from grpo_jax.types import Player, Policy, Prompts, PyTree, Rollout, Scored
 
 
@@ -142,14 +142,16 @@ class HostEpisodes:
     self._judged = sharding.by_rows_once(mesh)
     self._whole = sharding.replicated(mesh)
     self._begin = jax.jit(turns.begin, out_shardings=self._rows)
-    self._act = jax.jit(turns.act, donate_argnums=3, out_shardings=self._rows)
+    self._act = programs.Program(
+      turns.act, self._whole, donate=3, out_shardings=self._rows
+    )
     self._finish = jax.jit(
       turns.finish, donate_argnums=1, out_shardings=self._rows
     )
     split = sharding.row_constraint(mesh)
     score = problem.judge.without_members().score
-    self._score = jax.jit(
-      lambda prompts, rollout: split(score({}, prompts, rollout))
+    self._score = programs.Program(
+      lambda prompts, rollout: split(score({}, prompts, rollout)), self._whole
     )
     self._any = jax.jit(lambda rows: rows.any(), out_shardings=self._whole)
 

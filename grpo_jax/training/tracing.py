@@ -30,6 +30,7 @@ from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
   drivers,
   hosts,
+  programs,
   rows,
   sharding,
   trace_rows,
@@ -65,11 +66,13 @@ class Tracer:
     self._name = run.config.phases[index]
     self._parts = run.phases[index].parts
     mesh = run.mesh
-    self._after = jax.jit(
+    whole = sharding.replicated(mesh)
+    self._after = programs.Program(
       functools.partial(_after, parts=self._parts),
-      out_shardings=(sharding.by_rows(mesh), sharding.replicated(mesh)),
+      whole,
+      out_shardings=(sharding.by_rows(mesh), whole),
     )
-    self._heads = jax.jit(_heads, out_shardings=sharding.replicated(mesh))
+    self._heads = jax.jit(_heads, out_shardings=whole)
 
   def write(
     self,

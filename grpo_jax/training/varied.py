@@ -1,56 +1,177 @@
-"""Numbers that differ between the runs of one compiled program.
+"""Numbers that differ between runs of one compiled program.
 
 A hyperparameter is a Python number: code computes with it, branches on it and
-closes over it. `Varied` stands for such numbers of several runs at once.
-Arithmetic with Python numbers is done for every run, in the float64 that a run
-of its own would use; only where the result meets an array does it become one, a
-scalar of the run that the program is working on. Where Python branches on it,
-all runs have to go the same way, because the program has one way only.
+closes over it. `Varied` stands for such a number of a run, or of several runs
+that are one program. Arithmetic with Python numbers is done on the host, in the
+float64 that a plain number would have; only where the result meets an array
+does it become one, and there it is an input of the program and no constant of
+it (`Slots`). So `1 - config.clip_low` is as exact as it always was, and the
+program is the same for every `clip_low`. Where Python branches on a number, its
+value decides, and so the program is another one; several runs all have to go
+the same way, because their program has one way only.
 """
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+# Settings that are part of how a program differentiates itself.
+CONSTANT = frozenset({"algorithm.jsd_beta"})
+# What numbers become where a program is traced; None elsewhere.
+_reading: contextvars.ContextVar[Callable[[str, Any], Any] | None] = (
+  contextvars.ContextVar("reading", default=None)
+)
+
+
+class Slots:
+  """Which number each input of a program is.
+
+  A trace asks for numbers by what they were computed from, such as
+  "sub(1, config.algorithm.clip_low)", and gets inputs in the order in which it
+  asks. The order depends on the code alone, so runs with other numbers have the
+  same program. What is left when inputs run out, or is first asked for once the
+  inputs were filled, is a constant: right, and not shared.
+  """
+
+  def __init__(self, num_floats: int = 128, num_whole: int = 32):
+    """Nothing was asked for yet.
+
+    Args:
+      num_floats, num_whole: Inputs of either kind, at most; those that no trace
+        asks for are dropped by `jax.jit`.
+    """
+    self._sizes = {float: num_floats, int: num_whole}
+    self._numbers: dict[type, dict[str, Any]] = {float: {}, int: {}}
+    self._is_filled = False
+
+  def empty(self) -> tuple[tuple[Any, ...], ...]:
+    """Inputs of zeros, for the first trace."""
+    return tuple((kind(),) * size for kind, size in self._sizes.items())
+
+  def filled(self) -> tuple[tuple[Any, ...], ...]:
+    """The numbers as inputs; from now on there are no others."""
+    self._is_filled = True
+    return tuple(
+      (*numbers.values(), *(kind() for _ in range(len(numbers), size)))
+      for (kind, size), numbers in zip(
+        self._sizes.items(), self._numbers.values(), strict=True
+      )
+    )
+
+  @property
+  def names(self) -> tuple[str, ...]:
+    """What the inputs were computed from."""
+    return tuple(name for own in self._numbers.values() for name in own)
+
+  @contextlib.contextmanager
+  def reading(self, inputs: Sequence[Sequence[Any]]) -> Iterator[None]:
+    """Gives a trace its inputs, as traced scalars of a weak type."""
+    arrays = dict(zip(self._sizes, inputs, strict=True))
+
+    def read(name: str, value: Any) -> Any:
+      kind = type(value)
+      if kind not in arrays:
+        return value
+      own = self._numbers[kind]
+      is_new = name not in own and len(own) < self._sizes[kind]
+      if is_new and not self._is_filled:
+        own[name] = value
+      if name not in own or own[name] != value:
+        return value
+      return arrays[kind][list(own).index(name)]
+
+    token = _reading.set(read)
+    try:
+      yield
+    finally:
+      _reading.reset(token)
+
+
+def _number(name: str, value: Any) -> Any:
+  """The input of the program that is traced here, or the number itself."""
+  read = _reading.get()
+  return value if read is None else read(name, value)
+
 
 # A pytree, because functions of jax.numpy that are jitted take no other objects
 # than arrays and trees of arrays; within them `__jax_array__` is asked for.
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, eq=False)
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Varied:
-  """A number for each run, and the run whose turn it is.
+  """A number of a run, or a number for each run and the run whose turn it is.
 
   Attributes:
     name: Settings that it comes from.
     values: Of every run.
-    run: Index into `values`, traced.
+    run: Index into `values`, traced; None: there is one run.
+    formula: How it was computed from settings; empty: it is one.
+    array: Its value where a function was traced that it is an argument of.
   """
 
-  name: str = dataclasses.field(metadata={"static": True})
-  values: tuple[Any, ...] = dataclasses.field(metadata={"static": True})
-  run: jax.Array  # [] int32
+  name: str
+  values: tuple[Any, ...]
+  run: jax.Array | None = None  # [] int32
+  formula: str = ""
+  array: jax.Array | None = None  # []
 
   # NumPy would make an array of objects; without this it asks `Varied` first.
   __array_ufunc__ = None
 
-  def __jax_array__(self) -> jax.Array:  # [], of a weak type like a number
-    number: Any = self.values[0]
-    for run, value in enumerate(self.values[1:], start=1):
-      number = jnp.where(self.run == run, value, number)
-    return number
+  def tree_flatten(self):
+    return (self.run, self.__jax_array__()), (
+      self.name,
+      self.values,
+      self.formula,
+    )
 
-  def _with(self, results: Iterable[Any], name: str | None = None) -> Any:
-    """The results of every run: one plain value if they are all the same."""
+  @classmethod
+  def tree_unflatten(cls, fixed, children):
+    name, values, formula = fixed
+    return cls(name, values, children[0], formula, children[1])
+
+  def __jax_array__(self) -> jax.Array:  # [], of a weak type like a number
+    if self.array is not None:
+      return self.array
+    if self.run is None:
+      return jnp.asarray(_number(str(self.formula or self.name), self.value))
+    number: Any = None
+    for run, value in enumerate(self.values):
+      own = _number(f"{self.formula or self.name} of run {run}", value)
+      number = jnp.where(self.run == run, own, number) if run else own
+    return jnp.asarray(number)
+
+  @property
+  def value(self) -> Any:
+    """The first run's."""
+    return self.values[0]
+
+  def __repr__(self) -> str:
+    return ", ".join(map(repr, self.values))
+
+  def __format__(self, spec: str) -> str:
+    return ", ".join(format(value, spec) for value in self.values)
+
+  def _with(
+    self,
+    results: Iterable[Any],
+    formula: str,
+    name: str = "",
+    run: jax.Array | None = None,
+  ) -> Any:
+    """The results of every run: one plain value if several agree."""
     values = tuple(results)
-    if all(value == values[0] for value in values):
+    if len(values) > 1 and all(value == values[0] for value in values):
       return values[0]
-    return Varied(name or self.name, values, self.run)
+    run = self.run if run is None else run
+    return Varied(name or self.name, values, run, formula)
 
   def _the_same(self, results: Iterable[Any], what: str) -> Any:
     """What all runs agree on.
@@ -68,30 +189,45 @@ class Varied:
       )
     return values[0]
 
+  def _beside(self, other: Any) -> list[tuple[Any, Any]]:
+    """For each run its number, and that of `other`."""
+    theirs = other.values if isinstance(other, Varied) else (other,)
+    count = max(len(self.values), len(theirs))
+    own, theirs = (
+      x * count if len(x) == 1 else x for x in (self.values, theirs)
+    )
+    return list(zip(own, theirs, strict=True))
+
   def _combined(self, function, other: Any, swapped: bool = False) -> Any:
     """function(self, other), for every run or of arrays."""
-    if isinstance(other, Varied):
-      others, name = other.values, _joined(self.name, other.name)
-    elif isinstance(other, (bool, int, float)):
-      others, name = (other,) * len(self.values), self.name
-    else:
+    if not isinstance(other, (Varied, bool, int, float)):
       number = jnp.asarray(self)
       return function(other, number) if swapped else function(number, other)
-    pairs = zip(self.values, others, strict=True)
+    name, run, formula = self.name, self.run, repr(other)
+    if isinstance(other, Varied):
+      name = " and ".join(dict.fromkeys((self.name, other.name)))
+      run = other.run if run is None else run
+      formula = other.formula or other.name
+    terms = [self.formula or self.name, formula]
+    pairs = self._beside(other)
+    if swapped:
+      terms, pairs = terms[::-1], [(y, x) for x, y in pairs]
     return self._with(
-      (function(y, x) if swapped else function(x, y) for x, y in pairs), name
+      (function(x, y) for x, y in pairs),
+      f"{function.__name__}({', '.join(terms)})",
+      name,
+      run,
     )
 
   def _compared(self, function, other: Any, sign: str) -> Any:
-    if isinstance(other, Varied):
-      others: tuple[Any, ...] = other.values
-    elif isinstance(other, (bool, int, float)) or other is None:
-      others = (other,) * len(self.values)
-    else:
+    known = isinstance(other, (Varied, bool, int, float)) or other is None
+    if not known:
       return function(jnp.asarray(self), other)
-    results = (function(x, y) for x, y in zip(self.values, others, strict=True))
     shown = other.name if isinstance(other, Varied) else other
-    return self._the_same(results, f"whether it is {sign} {shown}")
+    return self._the_same(
+      (function(x, y) for x, y in self._beside(other)),
+      f"whether it is {sign} {shown}",
+    )
 
   def __add__(self, other):
     return self._combined(operator.add, other)
@@ -124,10 +260,14 @@ class Varied:
     return self._combined(operator.pow, other, swapped=True)
 
   def __abs__(self):
-    return self._with(map(abs, self.values))
+    return self._with(
+      map(abs, self.values), f"abs({self.formula or self.name})"
+    )
 
   def __neg__(self):
-    return self._with(map(operator.neg, self.values))
+    return self._with(
+      map(operator.neg, self.values), f"neg({self.formula or self.name})"
+    )
 
   def __lt__(self, other):
     return self._compared(operator.lt, other, "<")
@@ -159,8 +299,11 @@ class Varied:
     return self._the_same(map(round, self.values), "it as a whole number")
 
 
-def _joined(*names: str) -> str:
-  return " and ".join(dict.fromkeys(names))
+def at_least(number: Any, low: float) -> Any:
+  """The larger one, without a branch of Python: both are the same program."""
+  if not isinstance(number, Varied):
+    return max(number, low)
+  return number._combined(max, low)
 
 
 def merged(values: list[Any], name: str, run: jax.Array) -> Any:
@@ -196,8 +339,14 @@ def merged(values: list[Any], name: str, run: jax.Array) -> Any:
       for key in first
     }
   if kinds == {tuple} and len({len(value) for value in values}) == 1:
-    return tuple(
+    found = [
       merged(list(items), name, run) for items in zip(*values, strict=True)
+    ]
+    return tuple(
+      dataclasses.replace(x, formula=f"{name}.{index}")
+      if isinstance(x, Varied)
+      else x
+      for index, x in enumerate(found)
     )
   raise ValueError(
     f"{name} is {', '.join(map(str, values))} in runs that are to be one"

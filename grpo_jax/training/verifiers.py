@@ -17,7 +17,7 @@ from grpo_jax.rewards import functions as functions_lib
 from grpo_jax.rewards.arrays import accuracy, forms, numbers
 from grpo_jax.rewards.arrays import text as text_lib
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import judges
+from grpo_jax.training import judges, programs
 from grpo_jax.training.reward_settings import REWARD_MODEL
 from grpo_jax.types import Prompts, Rollout
 
@@ -43,7 +43,10 @@ def judge(
     if name in derived.DERIVED:
       options = rewards.arguments(name)
       derived.check_options(name, options)
-      function = functools.partial(derived.DERIVED[name], **options)
+      function = functools.partial(
+        derived.DERIVED[name],
+        **programs.numbers(f"rewards.options.{name}", options),
+      )
       source = str(options.get("source", ""))
       found.append(judges.Derived(name, function, source))
   named = rewards.right if correct is None else correct
@@ -54,12 +57,14 @@ def judge(
       " config.rewards.correct."
     )
   schedules: dict[str, Any] = {
-    name: tuple(zip(*points, strict=True))
+    name: tuple(zip(*programs.schedule(name, points), strict=True))
     for name, points in rewards.schedules.items()
   }
   return judges.Sum(
     tuple(found),
-    dict(zip(rewards.names, rewards.weights, strict=True)),
+    programs.numbers(
+      "rewards.weights", dict(zip(rewards.names, rewards.weights, strict=True))
+    ),
     named,
     schedules,
     {name: tuple(domains) for name, domains in rewards.domains.items()},

@@ -11,7 +11,7 @@ import pytest
 from experiments.long_horizon import arms, claims, page
 from experiments.sweeps import cells as cells_lib
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import many, metrics_log
+from grpo_jax.training import many, metrics_log, varied
 
 VARIANTS = [
   f"{name},{profile},{arm.name}"
@@ -50,7 +50,9 @@ def test_cells_are_seeds_and_values_and_seeds_share_a_program(tmp_path):
   assert [x["num_steps"] for x in chains[:: arms.NUM_SEEDS]] == [8, 16, 32]
   assert all(x["num_steps"] == 4 * x["every"] for x in chains)
   programs = {
-    cells_lib.program(cell.config, many.may_differ(cell.config), many.CONSTANT)
+    cells_lib.program(
+      cell.config, many.may_differ(cell.config), varied.CONSTANT
+    )
     for cell in cells
   }
   assert len(programs) == 3

@@ -11,7 +11,7 @@ import pytest
 from experiments.objectives import arms, bandit, claims, page, results
 from experiments.sweeps import cells as cells_lib
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import many
+from grpo_jax.training import many, varied
 
 SEEDS = np.arange(5) / 1000
 
@@ -99,7 +99,9 @@ def test_seeds_of_an_arm_are_one_program(tmp_path):
   cells = source.cells(tmp_path)
   assert [cell.overrides["seed"] for cell in cells] == [*range(5)]
   programs = {
-    cells_lib.program(cell.config, many.may_differ(cell.config), many.CONSTANT)
+    cells_lib.program(
+      cell.config, many.may_differ(cell.config), varied.CONSTANT
+    )
     for cell in cells
   }
   assert len(programs) == 1

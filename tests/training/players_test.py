@@ -187,7 +187,7 @@ def test_draws_are_those_of_the_environment_in_the_graph(kind, slots, options):
     )
   # One program for all turns, and another rollout.
   play(sessions, make_batch(seed=1), slots, kind, **options)
-  assert player._act._cache_size() == player._finish._cache_size() == 1
+  assert player._act._jitted._cache_size() == player._finish._cache_size() == 1
   assert not any(played.failures.values())
 
 

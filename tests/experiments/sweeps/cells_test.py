@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.sweeps import cells as cells_lib
-from grpo_jax.training import many, metrics_log
+from grpo_jax.training import many, metrics_log, varied
 from tests.experiments import command
 
 LR_BY_CLIP = str(command.ROOT / "configs/sweeps/lr_by_clip.py")
@@ -212,7 +212,7 @@ def test_another_sweep_in_the_root_is_refused(
 def test_seeds_and_floats_share_a_program(source, tmp_path, override, same):
   cells = source(add("{}", f"{{{override}}}")).cells(tmp_path)
   first, second = (
-    cells_lib.program(c.config, many.may_differ(c.config), many.CONSTANT)
+    cells_lib.program(c.config, many.may_differ(c.config), varied.CONSTANT)
     for c in cells
   )
   assert (first == second) is same
