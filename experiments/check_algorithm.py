@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
+import pathlib
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +25,7 @@ from typing import Any
 
 from absl import flags
 
+import grpo_jax
 from experiments import flags as flags_lib
 from grpo_jax import algorithms, objects
 from grpo_jax.contract import checks, reference
@@ -36,6 +39,10 @@ _REFERENCE = flags.DEFINE_string(
   " have the names of arrays (logp, mask, advantages, …) and of settings.",
 )
 _MAX_CHARS = 600  # Of what is said of a failure.
+
+_FIRST = checks.ALL[0].__name__.replace("_", " ")
+# What is said of these is about what is checked, and not about a line of ours.
+_OURS = (f"{pathlib.Path(grpo_jax.__file__).parent}{os.sep}", __file__)
 
 Check = Callable[[], None]
 
@@ -65,17 +72,25 @@ def report(path: str, expected: str | None) -> bool:
   found = [*_contract(algorithm, config)]
   if expected is not None:
     found += _comparisons(algorithm, config, expected)
-  print(f"{path}: {type(config).__name__}")
-  failed = 0
+  print(f"{path}: {type(config).__name__}", flush=True)
+  said: dict[str, str] = {}  # Problem -> the check that had it first.
+  failed = tried = 0
   for name, check in found:
     problem = _problem(check)
+    tried += 1
     failed += problem is not None
-    print(f"  {'FAILS' if problem else 'holds'}  {name}")
-    if problem:
-      print(flags_lib.wrapped(problem))
+    print(f"  {'FAILS' if problem else 'holds'}  {name}", flush=True)
+    if not problem:
+      continue
+    again = said.setdefault(problem, name)
+    same = f"    as above: {again}"
+    print(flags_lib.wrapped(problem) if again == name else same)
+    if name == _FIRST:
+      print("  the others need that first")
+      break
   if expected is None:
     print("  not compared with a reference: pass --reference=my_pkg.foo:loss")
-  many = f"{failed} of {len(found)} checks fail"
+  many = f"{failed} of {tried} checks fail"
   print(many if failed else "all of it holds")
   return not failed
 
@@ -114,15 +129,26 @@ def _problem(check: Check) -> str | None:
   try:
     check()
   except Exception as error:  # Of any kind: it runs the user's program.
+    if flags.FLAGS.is_parsed() and flags.FLAGS.debug:
+      traceback.print_exc()
+    kind = type(error).__name__
+    notes = [
+      note
+      for note in getattr(error, "__notes__", [])
+      if not note.startswith("-----")  # JAX, of its tracebacks.
+    ]
+    text = " ".join(" ".join([str(error)[:_MAX_CHARS], *notes]).split())
     frames = traceback.extract_tb(error.__traceback__)
-    # Of a library its caller says more.
-    own = [x for x in frames if "site-packages" not in x.filename]
-    place = (own or frames)[-1]
-    text = " ".join(str(error).split())[:_MAX_CHARS]
-    return (
-      f"    {type(error).__name__}: {text or place.line}"
-      f" ({place.filename}:{place.lineno})"
-    )
+    own = [
+      frame
+      for frame in frames
+      if not frame.filename.startswith(_OURS)
+      and "site-packages" not in frame.filename
+    ][-1:]
+    where = "".join(f" ({x.filename}:{x.lineno})" for x in own)
+    if isinstance(error, AssertionError) and not own:
+      return f"    {text or frames[-1].line}"
+    return f"    {kind}: {text or frames[-1].line}{where}"
   return None
 
 

@@ -30,6 +30,7 @@ import pickle
 import re
 import sys
 import tempfile
+import traceback
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -149,8 +150,8 @@ def load(
       )
     raise ValueError(
       f"{what} '{path}': importing '{module_name}' failed with"
-      f" {type(error).__name__}: {error}; needed is a module that imports"
-      f" {where}.{hint}"
+      f" {type(error).__name__}: {error}{_line(error)}; needed is a module that"
+      f" imports {where}.{hint}"
     ) from error
   if not hasattr(module, attribute):
     raise ValueError(
@@ -158,6 +159,20 @@ def load(
       + nearest(attribute, vars(module))
     )
   return getattr(module, attribute)
+
+
+def _line(error: Exception) -> str:
+  """The line of a module at which its import has failed; "" if none has."""
+  own = [
+    frame
+    for frame in traceback.extract_tb(error.__traceback__)
+    if not frame.filename.startswith("<frozen")
+    and frame.filename not in (__file__, importlib.__file__)
+  ]
+  return "".join(
+    f" ({os.path.basename(frame.filename)}:{frame.lineno}: `{frame.line}`)"
+    for frame in own[-1:]
+  )
 
 
 def nearest(name: str, names: Iterable[Any]) -> str:

@@ -59,7 +59,7 @@ def test_a_package_of_ones_own_holds_the_contract(package, capsys):
   assert check(*COMMANDS[1][3:])
   said = capsys.readouterr().out
   assert "FAILS" not in said
-  assert said.count("  holds  ") == 13
+  assert said.count("  holds  ") == 15
   assert "gradient and advantages equal the reference (batch 1)" in said
 
 
@@ -73,7 +73,7 @@ def test_mistakes_are_told(package, capsys):
   said = capsys.readouterr().out
   assert "FAILS  padding columns change nothing" in said
   assert "FAILS  loss, gradient and advantages equal the reference" in said
-  assert "3 of 13 checks fail" in said
+  assert "3 of 15 checks fail" in said
   with pytest.raises(ValueError, match="no algorithm 'FO'"):
     check("my_pkg.foo:FO")
   with pytest.raises(ValueError, match="needed is one algorithm"):

@@ -159,6 +159,16 @@ def _from_outside(found: Any, path: str) -> Algorithm:
       " frozen dataclass that derives from options.CommonConfig, or from"
       " options.ClipConfig if it clips."
     )
+  bare = [
+    field.name
+    for field in dataclasses.fields(found.config_class)
+    if field.default is field.default_factory is dataclasses.MISSING
+  ]
+  if bare:
+    raise ValueError(
+      f"algorithm {path!r}: {found.config_class.__name__} has no default for"
+      f" {', '.join(bare)}; needed is one for each setting, that of the paper."
+    )
   return dataclasses.replace(found, name=path)
 
 

@@ -7,14 +7,18 @@ its gradient with respect to the log-probs.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 from collections.abc import Callable, Collection
 from typing import Any
 
+import jax
 import numpy as np
 
+from grpo_jax.algorithms import options
 from grpo_jax.contract import cases
 from grpo_jax.ops import aggregation
-from grpo_jax.types import Algorithm
+from grpo_jax.types import Algorithm, Weighted
 
 GARBAGE = (np.nan, np.inf, -np.inf, -1e9, 1e9)
 SHIFTS = (30.0, -30.0, 100.0, -100.0)  # Nats.
@@ -32,6 +36,82 @@ def assert_finite(outcome: cases.Outcome) -> None:
   """Neither NaN nor infinite."""
   assert np.isfinite(outcome.loss), f"the loss is {outcome.loss}"
   assert np.isfinite(outcome.gradient).all(), "the gradient is not finite"
+
+
+def functions_return_what_is_needed(algorithm: Algorithm, config: Any) -> None:
+  """A number for each row or token, and of `aggregate` total and weight.
+
+  Nothing is computed: what is wrong here would be an error somewhere else.
+  """
+  case = cases.make_case()
+  per_row = [(len(case.mask),), case.mask.shape]
+
+  def checked(name: str, needed: str, fits: Callable[[Any], bool]) -> Any:
+    function = getattr(algorithm, name)
+    if function is None:
+      return None
+
+    def call(*arguments):
+      try:
+        inspect.signature(function).bind(*arguments)
+      except TypeError as error:
+        raise AssertionError(
+          f"{name} ({place_of(function)}) has the arguments"
+          f" {inspect.signature(function)}: {error}"
+        ) from error
+      try:
+        found = function(*arguments)
+      except Exception as error:
+        error.add_note(_unasked(algorithm, config, function))
+        raise
+      shape = getattr(found, "shape", None)
+      assert fits(found), (
+        f"{name} ({place_of(function)}) returned"
+        f" {type(found).__name__ if shape is None else f'the shape {shape}'};"
+        f" needed is {needed}"
+      )
+      return found
+
+    return call
+
+  def has_rows(found: Any) -> bool:
+    return getattr(found, "shape", None) in per_row
+
+  array = "an array [B] or [B, T], here {} or {}".format(*per_row)
+  guarded = dataclasses.replace(
+    algorithm,
+    advantages=checked("advantages", array, has_rows),
+    policy_loss=checked("policy_loss", array, has_rows),
+    critic_loss=checked("critic_loss", array, has_rows),
+    aggregate=checked(
+      "aggregate",
+      "Weighted(total, weight), two scalars that are not divided yet",
+      lambda found: isinstance(found, Weighted) and np.shape(found.total) == (),
+    ),
+  )
+  terms = functools.partial(cases.terms_of, guarded, config)
+  jax.eval_shape(terms, cases.arrays_of(case))
+
+
+def _unasked(algorithm: Algorithm, config: Any, function: Any) -> str:
+  """What a function may have missed, since `needs` does not name it."""
+  code = getattr(function, "__code__", None)
+  names = set(code.co_names if code else ()) & set(options.NEEDS)
+  absent = sorted(names - set(options.needs(algorithm, config)))
+  if not absent:
+    return ""
+  return (
+    f"It reads {', '.join(absent)}, which {algorithm.name!r} does not have in"
+    " `needs`."
+  )
+
+
+def place_of(function: Any) -> str:
+  """File and line of a function, for people; its name if nobody knows."""
+  while isinstance(function, functools.partial):
+    function = function.func
+  code = getattr(inspect.unwrap(function), "__code__", None)
+  return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
 
 
 def has_a_gradient(algorithm: Algorithm, config: Any) -> None:
@@ -116,6 +196,33 @@ def constants_get_no_gradient(
     )
 
 
+def better_rewards_make_completions_likelier(
+  algorithm: Algorithm, config: Any
+) -> None:
+  """At ratio 1 a row's loss falls the faster, the more it is rewarded.
+
+  A sign that is wrong passes everything else. It says nothing of a loss that
+  reads no rewards.
+  """
+  case = cases.make_case()
+  case.old_logp = case.behavior_logp = case.logp
+  for row in (0, 3, 4, 7):
+
+    def slope(reward: float, row: int = row) -> float:
+      changed = dataclasses.replace(
+        case, rewards=case.rewards.copy(), components=case.components.copy()
+      )
+      changed.rewards[row] = changed.components[row] = reward
+      return cases.evaluate(algorithm, config, changed).gradient[row].sum()
+
+    low, high = slope(-3.0), slope(3.0)
+    assert high <= low, (
+      f"with a reward of 3 in the place of −3 row {row} becomes less likely:"
+      f" its Σ dL/dlogp is {high:.3g} in the place of {low:.3g}; is a sign"
+      " wrong?"
+    )
+
+
 def completions_of_one_token_are_finite(
   algorithm: Algorithm, config: Any
 ) -> None:
@@ -197,7 +304,9 @@ def micro_batches_add_up(algorithm: Algorithm, config: Any) -> None:
 
 # What holds for any algorithm, in the order in which a mistake is understood.
 ALL: tuple[Callable[[Algorithm, Any], None], ...] = (
+  functions_return_what_is_needed,
   has_a_gradient,
+  better_rewards_make_completions_likelier,
   completions_of_one_token_are_finite,
   degenerate_batches_give_zero_not_nan,
   masked_garbage_reaches_neither_loss_nor_gradient,

@@ -7,6 +7,7 @@ case, or with the field of the config, that has its name.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 import itertools
 from collections.abc import Callable, Mapping
@@ -15,8 +16,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from grpo_jax.contract import cases
+from grpo_jax.contract import cases, checks
 from grpo_jax.types import Algorithm
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def filled(
@@ -28,7 +31,21 @@ def filled(
   """Calls a reference with whatever its parameters name."""
   known = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
   known = {**known, **arrays, **given}
-  names = inspect.signature(function).parameters
+  parameters = inspect.signature(function).parameters.values()
+  unknown = [
+    p.name
+    for p in parameters
+    if p.name not in known and p.default is p.empty and p.kind not in _VARIADIC
+  ]
+  if unknown:
+    near = difflib.get_close_matches(unknown[0], known, n=1)
+    raise TypeError(
+      f"{function.__name__} ({checks.place_of(function)}) has the parameter"
+      f" {unknown[0]!r}, which is no array and no setting."
+      + (f" Did you mean {near[0]!r}?" if near else "")
+      + f" There are {', '.join(sorted(known))}."
+    )
+  names = (p.name for p in parameters)
   return function(**{name: known[name] for name in names if name in known})
 
 
@@ -65,23 +82,50 @@ def compare(
   if advantages is not None:
     found = np.asarray(filled(advantages, arrays, config), np.float64)
     trained = mask if found.ndim == 2 else mask.any(axis=1)
-    np.testing.assert_allclose(
+    _assert_close(
+      "advantages",
       np.where(trained, outcome.advantages, 0.0),
       np.where(trained, found, 0.0),
       1e-9,
       1e-8,
-      err_msg="advantages",
     )
   arrays["advantages"] = found
 
   def of(logp: np.ndarray) -> float:
-    return float(filled(loss, arrays, config, logp=logp))
+    said = filled(loss, arrays, config, logp=logp)
+    if np.shape(said) != () or said is None:
+      raise TypeError(
+        f"{loss.__name__} ({checks.place_of(loss)}) returned"
+        f" {type(said).__name__} of shape {np.shape(said)}; needed is the loss"
+        " of the batch, one number."
+      )
+    return float(said)
 
-  np.testing.assert_allclose(
-    outcome.loss, of(case.logp), 1e-9, 1e-12, err_msg="loss"
-  )
-  np.testing.assert_allclose(
-    outcome.gradient, _slope(of, case.logp), 1e-5, 1e-8, err_msg="gradient"
+  _assert_close("loss", outcome.loss, of(case.logp), 1e-9, 1e-12)
+  slope = _slope(of, case.logp)
+  _assert_close("gradient", outcome.gradient, slope, 1e-5, 1e-8)
+
+
+def _assert_close(
+  what: str, ours: np.ndarray, theirs: Any, rtol: float, atol: float
+) -> None:
+  """Raises AssertionError with the largest difference."""
+  ours, theirs = np.asarray(ours), np.asarray(theirs)
+  if ours.shape != theirs.shape:
+    raise AssertionError(
+      f"{what}: the algorithm has the shape {ours.shape}, the reference"
+      f" {theirs.shape}"
+    )
+  good = np.isclose(ours, theirs, rtol, atol, equal_nan=True)
+  if good.all():
+    return
+  gap = np.where(good, -1.0, np.nan_to_num(np.abs(ours - theirs), nan=np.inf))
+  worst = np.unravel_index(gap.argmax(), gap.shape)
+  place = f" at {[int(i) for i in worst]}" if worst else ""
+  raise AssertionError(
+    f"{what}: the algorithm has {ours[worst]:.10g}, the reference"
+    f" {theirs[worst]:.10g}{place}; {(~good).sum()} of {good.size} differ by"
+    f" more than {rtol:g} of the value + {atol:g}"
   )
 
 

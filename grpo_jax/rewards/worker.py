@@ -27,9 +27,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import io
 import math
 import os
 import signal
+import sys
 import traceback
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -45,6 +47,9 @@ Row = Sequence[typing.Any]
 # Values of each function for each row, and the first failure.
 Verdict = tuple[list[list[typing.Any]], frames.Failure | None]
 
+
+# Characters that a worker passes on of what its functions print.
+_MAX_PRINTED = 20_000
 
 # Frames of these are not the user's.
 _HERE = (
@@ -228,12 +233,37 @@ def _verdict(
       column = [parse(value) for value in _values(result, num_rows)]
     except BaseException as error:
       failure = failure or failure_of(name, error, called[name])
-    if any(isinstance(x, float) and math.isnan(x) for x in column):
+    bad = [x for x in column if isinstance(x, float) and not math.isfinite(x)]
+    if bad:
       where = place_of(ValueError(), called[name])
-      failure = failure or ("nan", f"{name}: returned NaN{where}")
+      said = "NaN" if math.isnan(bad[0]) else f"{bad[0]:g}"
+      failure = failure or ("nan", f"{name}: returned {said}{where}")
       column = [None] * num_rows
     columns.append(column)
   return columns, failure
+
+
+class _Brief(io.TextIOBase):
+  """Passes on what is printed, up to a limit: a run has many rows."""
+
+  def __init__(self, stream: typing.TextIO, left: int = _MAX_PRINTED):
+    self._stream = stream
+    self._left = left
+
+  def write(self, text: str) -> int:
+    if self._left > 0:
+      self._stream.write(text[: self._left])
+      self._left -= len(text)
+      if self._left <= 0:
+        self._stream.write(
+          f"\nwarning: reward functions have printed {_MAX_PRINTED} characters"
+          " in this process; it prints no more.\n"
+        )
+      self._stream.flush()
+    return len(text)
+
+  def fileno(self) -> int:
+    return self._stream.fileno()
 
 
 def start(fd: int, parent: int) -> frames.Channel:
@@ -248,6 +278,7 @@ def start(fd: int, parent: int) -> frames.Channel:
   for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda *_: None)
   processes.keep(parent, [fd])
+  sys.stdout, sys.stderr = _Brief(sys.stdout), _Brief(sys.stderr)
   channel = frames.Channel(fd)
   channel.close_in_forks()
   return channel

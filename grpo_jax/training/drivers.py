@@ -225,9 +225,7 @@ class _Split:
         baseline, *_ = self._problem.ask_host(batch, fetched_greedy)
     counts = {f"unscored/{kind}": float(n) for kind, n in failures.items()}
     counts["time/verifier_s"] = time.perf_counter() - started
-    self._problem.complaints.log(
-      "a verifier failed, its row is unscored", unscored.some(messages)
-    )
+    self._problem.complaints.log("a verifier failed: unscored", messages)
     num_rows = len(drawn.rollout.prompt_index)
     errors |= problem_lib.errors_of(self._mesh, batch, num_rows, messages)
     prompts = sharding.from_local(batch.prompts, self._rows)

@@ -237,9 +237,7 @@ class Evaluator:
     if scored is None:
       answer, _, said = problem.ask_host(batch, local, evaluates=True)
       errors = problem_lib.errors_of(self._mesh, batch, num_rows, said)
-      problem.complaints.log(
-        "a verifier failed in an evaluation", unscored.some(said)
-      )
+      problem.complaints.log("a verifier failed in an evaluation", said)
       answer = answer._replace(steps=None)
       if not self._judge_of_truth.is_host_alone:
         answer = sharding.from_local(answer, sharding.by_rows_once(self._mesh))

@@ -205,7 +205,7 @@ class HostEpisodes:
     )
     failures = host.episodes.failures
     self._problem.complaints.log(
-      "an episode failed, its row is unscored", failures.errors
+      "an episode failed: unscored", failures.messages
     )
     scored = self._score(prompts, rollout)
     errors = problem_lib.errors_of(mesh, batch, num_rows, failures.messages)

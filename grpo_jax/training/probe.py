@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
+
+import numpy as np
 
 from grpo_jax.data import sources
 from grpo_jax.rewards import functions, host, keywords
@@ -93,6 +96,16 @@ def _score(
   )
   if number and scores.failed.all():
     raise ValueError(_message(scorer, scores, number, split))
+  applies = [np.isfinite(values) for values in scores.components.values()]
+  if number and not np.any(applies):
+    logging.warning(
+      "config.rewards.functions: %s: none applied to any of the first %d %s"
+      " records (None for each). Rows to which no reward applies are unscored,"
+      " and are not learnt from.",
+      ", ".join(scorer.functions),
+      number,
+      split,
+    )
 
 
 def _message(
@@ -105,13 +118,19 @@ def _message(
   broken = [
     f"{name} ({_place(functions.load_function(path))})"
     for name, path in scorer.functions.items()
-    if name in said
-  ] or sorted(scorer.functions)
+    if name in said or not said.keys() & scorer.functions.keys()
+  ]
+  slow = (
+    "If it needs more time, set config.rewards.row_timeout_s. What it waits for"
+    " once, as a model that is read, belongs into FUNCTION.warm_up. "
+    if any("no answer in" in text for text in said.values())
+    else ""
+  )
   return (
     f"config.rewards.functions: {', '.join(broken)}: no score for any of the"
     f" first {number} {split} records, completed by reference answers:\n"
     + "\n".join(f"  {text}" for text in said.values())
-    + f"\n{_NEEDED}"
+    + f"\n{slow}{_NEEDED}"
   )
 
 

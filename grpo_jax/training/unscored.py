@@ -8,40 +8,54 @@ from __future__ import annotations
 
 import collections
 import logging
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from grpo_jax.training import escapes, hosts
 
-_NUM_SHOWN = 3  # Messages of a step that are logged.
+_NUM_SHOWN = 3  # Different messages of a step that are logged.
+_NUM_KEPT = 10_000  # Different messages that are counted: some quote a row.
 
 
 class Complaints:
   """Messages of verifiers: logged, and counted by what they say."""
 
   def __init__(self):
-    self._counts: collections.Counter[str] = collections.Counter()
+    self._counts: collections.Counter[tuple[str, str]] = collections.Counter()
 
-  def log(self, what: str, messages: Sequence[str]) -> None:
-    """Logs messages of failed rows.
+  def log(self, what: str, messages: Mapping[int, str]) -> None:
+    """Logs messages of failed rows: what is new, and then each tenfold.
+
+    A verifier that is broken says the same of each row of each step.
 
     Args:
       what: Has failed.
-      messages: Some of them; text of a verifier, which may quote a completion.
+      messages: Of each row; text of a verifier, which may quote a completion.
     """
-    for message in messages:
-      text = escapes.escaped(message)
-      logging.warning("%s%s: %s", hosts.label(), what, text)
-      self._counts[re.sub(r"^row \d+: ", "", text)] += 1
+    rows: dict[str, list[int]] = {}
+    for row, message in messages.items():
+      rows.setdefault(escapes.escaped(message), []).append(row)
+    shown = 0
+    for text, of_text in rows.items():
+      key = what, text
+      before = self._counts[key]
+      now = before + len(of_text)
+      if before or len(self._counts) < _NUM_KEPT:
+        self._counts[key] = now
+      is_new = not before or len(str(now)) > len(str(before))
+      if not is_new or shown == _NUM_SHOWN:
+        continue
+      shown += 1
+      where = f"row {of_text[0]}"
+      if now > 1:
+        where += f" ({now} rows by now)"
+      logging.warning("%s%s, %s: %s", hosts.label(), what, where, text)
 
   def commonest(self) -> str:
     """The message that was heard most often; empty if there was none."""
-    return next((text for text, _ in self._counts.most_common(1)), "")
-
-
-def some(messages: Mapping[int, str]) -> list[str]:
-  """The messages of a few rows, with their numbers."""
-  return [f"row {row}: {text}" for row, text in messages.items()][:_NUM_SHOWN]
+    by_text: collections.Counter[str] = collections.Counter()
+    for (_, text), count in self._counts.items():
+      by_text[text] += count
+    return next((text for text, _ in by_text.most_common(1)), "")
 
 
 def too_many(

@@ -50,6 +50,11 @@ PUSHED_BY_EQUAL_REWARDS = {
 }
 # No policy gradient at ratio 1: preferences, and distances to a teacher.
 NO_POLICY_GRADIENT = {"dpo", "bradley_terry", "opd_full", "opd_topk"}
+# Their loss does not follow the reward of a row: see above, and turns.
+NOT_FOLLOWING_REWARDS = {
+  *("gagpo", "gigpo", "gtpo", "grpo_s", "grpo_ps", "sft"),
+  *("opd_token", "opd_full", "opd_topk"),
+}
 # What switches off the terms that are not the policy gradient.
 PLAIN = {
   "kl_cov": {"cov_kl_coef": 0.0},
@@ -101,6 +106,20 @@ class TestContract:
     # loss; here it is a function of both.
     given = {"ref_logp"} if name == "opd_full" else set()
     checks.constants_get_no_gradient(*_make(name), given)
+
+  def test_better_rewards_make_completions_likelier(self, name):
+    algorithm, config = _make(name)
+    checks.better_rewards_make_completions_likelier(algorithm, config)
+    flipped = dataclasses.replace(
+      algorithm, advantages=lambda *x: -algorithm.advantages(*x)
+    )
+    if name in NOT_FOLLOWING_REWARDS or name not in tiny.FAST:
+      return
+    with pytest.raises(AssertionError, match="is a sign wrong"):
+      checks.better_rewards_make_completions_likelier(flipped, config)
+
+  def test_functions_return_what_is_needed(self, name):
+    checks.functions_return_what_is_needed(*_make(name))
 
   def test_completions_of_one_token_are_finite(self, name):
     checks.completions_of_one_token_are_finite(*_make(name))

@@ -31,6 +31,11 @@ FOO = """
 
   FOO = dataclasses.replace(grpo.GRPO, name="foo", config_class=FooConfig)
   CLASH = dataclasses.replace(FOO, name="gspo")
+  @dataclasses.dataclass(frozen=True, kw_only=True)
+  class BareConfig(ClipConfig):
+    beta: float
+
+  BARE = dataclasses.replace(FOO, name="bare", config_class=BareConfig)
   PLAIN = dataclasses.replace(FOO, name="plain", config_class=dict)
   COPY = grpo.GRPO
   TEXT = "foo"
@@ -81,6 +86,7 @@ def test_an_import_path_takes_the_place_of_a_name(tmp_path):
     ("outside_pkg.foo:TEXT", r"is 'foo' \(str\); needed is an Algorithm"),
     ("outside_pkg.foo:CLASH", r"called 'gspo', and so is another one of the"),
     ("outside_pkg.foo:PLAIN", r"config_class=<class 'dict'>; needed is a froz"),
+    ("outside_pkg.foo:BARE", r"BareConfig has no default for beta; needed is"),
     ("object@0123456789abcdef:foo", r"an object that another process has pick"),
   ],
 )
