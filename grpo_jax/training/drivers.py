@@ -28,14 +28,7 @@ from grpo_jax.learning import rounds, stages
 from grpo_jax.learning.written import Written
 from grpo_jax.rollout import host_turns
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import (
-  hosts,
-  judges,
-  players,
-  programs,
-  sharding,
-  unscored,
-)
+from grpo_jax.training import hosts, judges, players, programs, sharding
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import Drawn, Scored, TrainState
 

@@ -100,8 +100,8 @@ def _score(
   if number and not np.any(applies):
     logging.warning(
       "config.rewards.functions: %s: none applied to any of the first %d %s"
-      " records (None for each). Rows to which no reward applies are unscored,"
-      " and are not learnt from.",
+      " records (None, or an error, for each). Rows to which no reward applies"
+      " are unscored, and are not learnt from.",
       ", ".join(scorer.functions),
       number,
       split,

@@ -240,6 +240,27 @@ def test_an_error_message_says_which_row_function_and_line(scorer):
   assert "bad_verifiers.py:" in message
 
 
+def test_what_functions_print_is_bounded(tmp_path, monkeypatch, capfd):
+  (tmp_path / "loud.py").write_text(
+    "import sys\n"
+    "def loud(completions, **kwargs):\n"
+    "  print('heard')\n"
+    "  for _ in range(100):\n"
+    "    print('x' * 10_000)\n"
+    "    print('y' * 10_000, file=sys.stderr)\n"
+    "  return [1.0]\n"
+  )
+  monkeypatch.syspath_prepend(tmp_path)
+  with host.HostScorer({"a": "loud:loud"}, {"a": 1.0}, num_workers=1) as scorer:
+    assert score(scorer, ["", ""]).components["a"].tolist() == [1.0, 1.0]
+  for said in capfd.readouterr():
+    assert 20_000 < len(said) < 20_500
+    assert said.count("it prints no more") == 1
+  with host.HostScorer({"a": "loud:loud"}, {"a": 1.0}, num_workers=1) as scorer:
+    score(scorer, [""])
+  assert capfd.readouterr().out.startswith("heard\n")
+
+
 def test_unequal_lengths_raise(scorer):
   with pytest.raises(ValueError, match=r"lengths \[2, 1, 1, 1\]"):
     scorer.score(["", ""], ["1"], [0], [{}])

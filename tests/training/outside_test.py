@@ -80,7 +80,10 @@ def test_an_import_path_takes_the_place_of_a_name(tmp_path):
   [
     ("outside_pkg.bar:FOO", r"ModuleNotFoundError: No .*add its folder to"),
     ("no_pkg.foo:FOO", r"'no_pkg\.foo' failed .*folder that holds it, install"),
-    ("outside_pkg.torn:FOO", r"No module named 'nothing_of_this_name'"),
+    (
+      "outside_pkg.torn:FOO",
+      r"No module named 'nothing_of_this_name' \(torn\.py:1: `import n",
+    ),
     ("outside_pkg.foo:FO", r"has no algorithm 'FO'\. Did you mean 'FOO'\?"),
     ("outside_pkg.foo:", r"needed is an import path"),
     ("outside_pkg.foo:TEXT", r"is 'foo' \(str\); needed is an Algorithm"),

@@ -24,6 +24,13 @@ REWARDS = """
   def never_a_number(prompts, completions, ids, extras):
     return [float("nan")]
 
+  def infinite(completions, **kwargs):
+    return [float("inf") for _ in completions]
+
+  def slow(completions, **kwargs):
+    import time
+    time.sleep(100)
+
   def picky(prompts, completions, ids, extras):
     (extra,), (completion,) = extras, completions
     if extra["answer"] != "88":  # Of the first record.
@@ -73,7 +80,8 @@ def config(tmp_path, monkeypatch):
       "typo",
       r"NameError: name 'completion' .*\(probed_rewards\.py:11: `return \[",
     ),
-    ("never_a_number", r"never_a_number: returned NaN"),
+    ("never_a_number", r"never_a_number: returned NaN \(probed_rewards"),
+    ("infinite", r"infinite: returned inf \(probed_rewards\.py:16\)"),
   ],
 )
 def test_a_broken_verifier_is_named_with_its_line(
@@ -92,6 +100,30 @@ def test_one_good_record_is_enough_and_is_completed_by_its_teacher(config):
     probe.check(problem)
   finally:
     problem.close()
+
+
+def test_rewards_that_never_apply_are_told(config, caplog):
+  problem = problem_lib.make_problem(config_lib.resolve(config("picky")))
+  try:
+    probe.check(problem)
+  finally:
+    problem.close()
+  said, of_held_out = (record.getMessage() for record in caplog.records)
+  assert "4 held-out records" in of_held_out
+  assert "picky: none applied to any of the first 4 training records" in said
+
+
+def test_a_slow_function_is_named_with_its_setting(config):
+  settings = config("slow")
+  settings.rewards.row_timeout_s = 0.3
+  problem = problem_lib.make_problem(config_lib.resolve(settings))
+  try:
+    with pytest.raises(ValueError, match=r"rewards\.row_timeout_s") as e:
+      probe.check(problem)
+  finally:
+    problem.close()
+  assert "slow (" in str(e.value)
+  assert "probed_rewards.py:19): no score" in str(e.value)
 
 
 @pytest.mark.parametrize("function", ["math_accuracy", "think_answer_format"])

@@ -4,7 +4,6 @@ import logging
 
 from grpo_jax.training import unscored
 
-
 INDEX = "raised: a: IndexError: no such (a.py:7)"
 
 

@@ -23,6 +23,7 @@ def message(folder, monkeypatch, name):
   monkeypatch.syspath_prepend(folder)
   monkeypatch.delitem(sys.modules, "my_rewards", raising=False)
   config = errors_test.text(rewards__functions=(f"my_rewards:{name}",))
+  config.rewards.row_timeout_s = 0.5  # Of the page, for a test.
   problem = problem_lib.make_problem(config_lib.resolve(config))
   monkeypatch.chdir(folder)
   try:
