@@ -2,11 +2,13 @@
 
     python -m experiments.replay --workdir=runs/quickstart \
         --step=120 --prompt=17 --sample=3
+    python -m experiments.replay --workdir=runs/quickstart --check=10
 
 The prompt is its occurrence in the stream, `prompt_id` in traces.jsonl.gz;
 samples of a prompt are counted from 0. The run is repeated from the last
 checkpoint before the step, or from its start, and left as it is. Where the step
-was traced, what was drawn is compared with the trace, bit for bit.
+was traced, what was drawn is compared with the trace, bit for bit. `--check`
+does so with as many traced completions, chosen at random from the whole run.
 
 Numbers are written so that they stand for exactly one float32. Exit status: 0;
 1 if it differs from its trace; 2 a mistake in the command or the workdir.
@@ -25,21 +27,31 @@ from grpo_jax.training import escapes, replay, traces
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run, local or gs://.", required=True
 )
-_STEP = flags.DEFINE_integer(
-  "step", None, "Over all phases, from 1.", 1, required=True
-)
-_PROMPT = flags.DEFINE_integer(
-  "prompt", None, "Occurrence in the stream.", 0, required=True
-)
+_STEP = flags.DEFINE_integer("step", None, "Over all phases, from 1.", 1)
+_PROMPT = flags.DEFINE_integer("prompt", None, "Occurrence in the stream.", 0)
 _SAMPLE = flags.DEFINE_integer("sample", 0, "Of the prompt, from 0.", 0)
+_CHECK = flags.DEFINE_integer(
+  "check", None, "Instead: compare as many traced completions, at random.", 1
+)
 _COLUMNS = 4  # Of numbers, side by side.
 _WIDTH = 16  # Characters of each.
 
 
 def main(argv: Sequence[str]) -> int:
-  """Prints the completion, and whether it is the one that was traced."""
+  """Prints what was drawn again, and whether it is what was traced."""
   del argv
-  workdir, step, prompt = _WORKDIR.value, _STEP.value, _PROMPT.value
+  if _CHECK.value is not None:
+    return _check(_WORKDIR.value, _CHECK.value)
+  if _STEP.value is None or _PROMPT.value is None:
+    raise ValueError(
+      "replay: --step and --prompt say which completion is drawn again; pass"
+      " both, or --check=10 for ten traced ones at random."
+    )
+  return _show(_WORKDIR.value, _STEP.value, _PROMPT.value)
+
+
+def _show(workdir: str, step: int, prompt: int) -> int:
+  """Prints one completion, and whether it is the one that was traced."""
   (group,) = replay.replay(workdir, step, prompt)
   rows = _rows(group)
   if not rows:
@@ -66,6 +78,52 @@ def main(argv: Sequence[str]) -> int:
     return 1
   print("equal to its trace, bit for bit")
   return 0
+
+
+def _check(workdir: str, number: int) -> int:
+  """Draws traced completions again, and says of each whether it is equal."""
+  traced = [
+    (group, at)
+    for group in traces.read(workdir)
+    if group.split == "train"
+    for at in range(len(group.rows))
+  ]
+  if not traced:
+    raise ValueError(
+      f"replay: {workdir} has no traced completion of a training step; a run"
+      " with --config.log.traces_every of 1 or more has some."
+    )
+  order = np.random.default_rng(0).permutation(len(traced))[:number]
+  chosen = [traced[at] for at in sorted(order)]
+  wanted: dict[int, dict[int, None]] = {}
+  for group, _ in chosen:
+    wanted.setdefault(group.step, {})[group.prompt_id] = None
+  again = {
+    (group.step, group.prompt_id): group
+    for group in replay.replay_steps(
+      workdir, {step: list(ids) for step, ids in wanted.items()}
+    )
+  }
+  failed = tokens = numbers = 0
+  for group, at in chosen:
+    row = group.rows[at]
+    found = again[group.step, group.prompt_id].rows[at]
+    differing = replay.differences(found, row)
+    failed += bool(differing)
+    tokens += len(row.ids)
+    numbers += len(row.ids) * len(row.values)
+    context = f", context {row.context}" if row.context else ""
+    verdict = f"FAIL: {', '.join(differing)}" if differing else "equal"
+    print(
+      f"step {group.step}, prompt {group.prompt_id}, sample {row.sample}"
+      f"{context}: {verdict}"
+    )
+  equal = len(chosen) - failed
+  print(
+    f"{equal} of {len(chosen)} are equal, bit for bit: {tokens} tokens and"
+    f" {numbers} of their numbers were compared"
+  )
+  return int(failed > 0)
 
 
 def _rows(group: traces.Group) -> list[traces.Row]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -51,41 +51,55 @@ def replay(
     ValueError: It has no such step or prompt, or the step has drawn nothing; or
       there are fewer devices than the run had.
   """
+  return replay_steps(workdir, {step: prompt_ids})
+
+
+def replay_steps(
+  workdir: str | os.PathLike, wanted: Mapping[int, Sequence[int]]
+) -> list[traces.Group]:
+  """As `replay`, of several steps in one pass through the run.
+
+  Args:
+    workdir: Folder of the run, local or gs://.
+    wanted: Step -> prompts in it; not empty.
+
+  Returns:
+    Groups in the order of steps.
+  """
   folder = paths.parse(workdir)
   settings = runs.settings_of(folder)
-  index, offset = _phase_of(settings, step)
-  with opened(folder, settings, step) as run:
-    for earlier in range(run.first, index):
-      for _ in _outcomes(run, earlier):
-        pass
-    outcome = next(
-      outcome
-      for done, outcome in _outcomes(run, index)
-      if offset + done == step
-    )
-    tracer = tracing.Tracer(run, index)
-    found = []
-    for prompt_id in prompt_ids:
-      group = tracer.group(step, outcome, prompt_id)
-      if group is None:
-        raise ValueError(
-          f"replay: step {step} of {folder} has no prompt {prompt_id}, but"
-          f" {_ids(outcome)}, occurrences in the stream of its phase."
-        )
-      found.append(group)
-    return found
+  for step in wanted:
+    _check_step(settings, step)
+  found: list[traces.Group] = []
+  with opened(folder, settings, min(wanted)) as run:
+    for index in range(run.first, len(settings.phases)):
+      tracer = tracing.Tracer(run, index)
+      for step, outcome in _outcomes(run, index):
+        for prompt_id in wanted.get(step, ()):
+          group = tracer.group(step, outcome, prompt_id)
+          if group is None:
+            raise ValueError(
+              f"replay: step {step} of {folder} has no prompt {prompt_id}, but"
+              f" {_ids(outcome)}, occurrences in the stream of its phase."
+            )
+          found.append(group)
+        if step == max(wanted):
+          return found
+  raise AssertionError("a step that the run has is taken")
 
 
 def _outcomes(
   run: run_lib.Run, index: int
 ) -> Iterator[tuple[int, drivers.Outcome]]:
-  """Takes the steps of a phase that are left: their numbers and outcomes."""
+  """Takes the steps of a phase that are left: their numbers over all phases,
+  and outcomes."""
   run_lib.enter(run, index)
   crew, feed = loop.Alone(run, index), steps.Feed([run], index)
-  num_steps = run.config.section(run.config.phases[index]).steps
-  for done in range(int(run.state.phase_step), num_steps):
-    (outcome,) = crew.advance(feed.next(num_steps - done))
-    yield done + 1, outcome
+  counts = [run.config.section(name).steps for name in run.config.phases]
+  offset = sum(counts[:index])
+  for done in range(int(run.state.phase_step), counts[index]):
+    (outcome,) = crew.advance(feed.next(counts[index] - done))
+    yield offset + done + 1, outcome
 
 
 def _ids(outcome: drivers.Outcome) -> str:
@@ -94,14 +108,14 @@ def _ids(outcome: drivers.Outcome) -> str:
   return ", ".join(map(str, ids[:10])) + (", …" if len(ids) > 10 else "")
 
 
-def _phase_of(settings: config_lib.RunConfig, step: int) -> tuple[int, int]:
-  """Index of the phase that a step is in, and the steps before the phase.
+def _check_step(settings: config_lib.RunConfig, step: int) -> None:
+  """Refuses a step in which a run has drawn nothing.
 
   Raises:
     ValueError: There is none, or its completions come with the data.
   """
   before = 0
-  for index, name in enumerate(settings.phases):
+  for name in settings.phases:
     phase = settings.section(name)
     if before < step <= before + phase.steps:
       if not phase.plays:
@@ -109,7 +123,7 @@ def _phase_of(settings: config_lib.RunConfig, step: int) -> tuple[int, int]:
           f"replay: step {step} is in phase {name}, whose completions come with"
           " the data: the policy wrote none."
         )
-      return index, before
+      return
     before += phase.steps
   raise ValueError(f"replay: step {step} is none of the run's, 1 to {before}.")
 

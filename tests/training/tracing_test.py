@@ -187,4 +187,4 @@ def test_what_is_not_the_same_is_seen(trained):
 def test_steps_that_drew_nothing_are_refused(step, message):
   settings = config_lib.resolve(_config())
   with pytest.raises(ValueError, match=message):
-    replay._phase_of(settings, step)
+    replay._check_step(settings, step)
