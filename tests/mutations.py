@@ -100,6 +100,20 @@ MUTATIONS = [
     "tests/experiments/traces/filters_test.py -k wrong_but_rewarded",
   ),
   Mutation(
+    "A text that is not its tokens is taken for them.",
+    "experiments/traces/pack.py",
+    'if row.text == "".join(row.tokens[:count]):',
+    "if count < size:",
+    "tests/experiments/traces/page_test.py -k kept_apart",
+  ),
+  Mutation(
+    "Where a text does not fit, a page has no groups at all.",
+    "experiments/traces/pack.py",
+    "return shares._replace(groups=groups if groups > 1e-4 else 0.0)",
+    "return shares._replace(groups=0.0)",
+    "tests/experiments/traces/page_test.py -k pages_fit",
+  ),
+  Mutation(
     "A prompt is compared with its best time instead of its last one.",
     "experiments/traces/filters.py",
     "before[key(group)] = value",

@@ -224,6 +224,7 @@ def _keys(browser: Browser) -> Iterator[Check]:
     browser.press(key)
     seen.append(browser.value(at))
   yield "j and k move", seen == [0, 1, 2, 1], str(seen)
+  yield from _other_keys(browser)
   browser.press("?")
   yield "? explains", browser.value("document.querySelector('dialog').open"), ""
   browser.press("Escape")
@@ -244,6 +245,53 @@ def _keys(browser: Browser) -> Iterator[Check]:
   yield "a step can be typed", since == "20", since
   browser.value("app.clear()")
   browser.press("Escape")
+
+
+def _other_keys(browser: Browser) -> Iterator[Check]:
+  """Each key changes what it says that it does, and what undoes it does."""
+  step, row = "app.state.step", "app.state.row"
+  for first, second, what in (
+    ("n", "m", row),
+    ("h", "l", step),
+    ("p", "p", "app.found.length"),
+    ("d", "d", "app.state.base === null"),
+    ("b", "b", "app.state.pinned === null"),
+    ("o", "o", "document.querySelectorAll('.pane').length"),
+    ("t", "t", "getComputedStyle(document.body.parentNode).backgroundColor"),
+    *((str(i + 1), str(i + 1), "app.state.flags") for i in range(7)),
+  ):
+    browser.value("app.clear(); app.goToStep(22)")
+    seen = [browser.value(what)]
+    for key in (first, second):
+      browser.press(key)
+      seen.append(browser.value(what))
+    holds = seen[0] != seen[1] and seen[0] == seen[2]
+    yield f"{first} and {second}: there and back", holds, str(seen)
+  browser.value("app.clear(); app.goToStep(22)")
+  before = browser.value(step)
+  browser.press("[")
+  earlier = browser.value(step)
+  browser.press("]")
+  holds = earlier <= before == browser.value(step)
+  yield "[ and ] follow the prompt", holds, f"{before}, {earlier}"
+  browser.press("1")
+  browser.press("x")
+  browser.press("c")
+  flags = browser.value("app.state.flags")
+  yield "x clears", flags == 0, str(flags)
+  shown = browser.value(
+    "(() => { const box = document.getElementById('selected')"
+    ".getBoundingClientRect(); const list = document.getElementById('list')"
+    ".getBoundingClientRect(); return box.top >= list.top - 1"
+    " && box.bottom <= list.bottom + 1; })()"
+  )
+  yield "after clearing, the chosen group is in sight", shown is True, ""
+  browser.value("app.select(app.found[1].group, app.found[1].rows[0])")
+  # What the key has kept would win over what the reader's system prefers.
+  browser.value(
+    "delete document.documentElement.dataset.theme;"
+    " localStorage.removeItem('traces-theme')"
+  )
 
 
 def _looked_at(browser: Browser) -> Iterator[Check]:

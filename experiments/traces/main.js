@@ -35,6 +35,7 @@ app.change = (patch) => {
 function ask() {
   const { state } = app;
   app.found = query(app.runs[state.run], state);
+  app.shownAt = null; // Other groups are above it: it is scrolled to.
   drawFilters(app);
   drawCount(app);
   const here = app.found.find((x) => x.group === state.group);
@@ -52,9 +53,11 @@ function choose(entry) {
   Object.assign(app.state, { group, row: rows[0], step: group.step });
 }
 
+// The nearest in steps; of these one of training, whose tokens have numbers.
 function nearest(step) {
-  return app.found.reduce((best, x) =>
-    Math.abs(x.group.step - step) < Math.abs(best.group.step - step) ? x : best);
+  const far = ({ group }) => 2 * Math.abs(group.step - step)
+    + (group.split === "train" ? 0 : 1);
+  return app.found.reduce((best, x) => (far(x) < far(best) ? x : best));
 }
 
 app.select = (group, row) => app.change({

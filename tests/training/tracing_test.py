@@ -167,6 +167,22 @@ def test_completions_are_drawn_again_bit_for_bit(trained, algorithm):
 
 
 @pytest.mark.slow
+def test_steps_are_drawn_again_in_one_pass(trained):
+  workdir = trained("grpo")
+  traced = [group for group in traces.read(workdir) if group.split == "train"]
+  wanted = {}
+  for group in traced:
+    wanted.setdefault(group.step, []).append(group.prompt_id)
+  again = replay.replay_steps(workdir, wanted)
+  assert [(x.step, x.prompt_id) for x in again] == [
+    (x.step, x.prompt_id) for x in traced
+  ]
+  for found, expected in zip(again, traced, strict=True):
+    for row, one in zip(found.rows, expected.rows, strict=True):
+      assert replay.differences(row, one) == []
+
+
+@pytest.mark.slow
 def test_what_is_not_the_same_is_seen(trained):
   groups = [x for x in traces.read(trained("grpo")) if x.split == "train"]
   row = groups[-1].rows[0]

@@ -189,6 +189,19 @@ def test_pages_fit_their_bytes_and_keep_what_is_spread_over_the_run():
       assert max(steps) == 7
 
 
+def test_a_row_of_a_megabyte_is_whole_or_left_out():
+  letters = np.random.default_rng(0).integers(0x4E00, 0x9FA5, 400_000)
+  text = "".join(map(chr, letters))  # More than 1 MB, and not compressible.
+  run = run_of(examples.group(examples.row(text)), examples.group(step=2))
+  (whole,) = unpacked(page.write([run], 5 * 10**6))[0]["runs"]
+  assert whole["rows"][0][-4] == text
+  small = page.write([run], 500_000)
+  assert len(small.encode()) <= 500_000
+  (left,) = unpacked(small)[0]["runs"]
+  assert left["leftOut"]["groups"] + len(left["groups"]) == 2
+  assert text not in [row[-4] for row in left["rows"]]
+
+
 def test_a_page_without_room_for_metrics_is_refused():
   with pytest.raises(ValueError, match="--megabytes"):
     page.write([run_of(examples.group(examples.row()))], 1000)
