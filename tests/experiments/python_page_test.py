@@ -1,4 +1,4 @@
-"""The examples of docs/python.md run, in their order, in one namespace."""
+"""The examples of docs/python.md and README.md run, in their order."""
 
 import pathlib
 import re
@@ -11,6 +11,8 @@ from tests.experiments import command
 
 PAGE = (command.ROOT / "docs/python.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE)
+README = (command.ROOT / "README.md").read_text(encoding="utf-8")
+(IN_README,) = re.findall(r"(?ms)^```python\n(import .*?)^```$", README)
 # Three steps of imitation, where the page has the whole quickstart.
 QUICKSTART = """
 from tests.experiments import tiny_config
@@ -55,3 +57,6 @@ def test_the_page_runs_from_top_to_bottom(
   assert pathlib.Path("runs/mine/result.json").exists()
   (name,) = namespace["config"].rewards.functions
   assert name.endswith(":brevity")
+
+  exec(compile(IN_README, "README.md", "exec"), {"__name__": "__main__"})
+  assert pathlib.Path("runs/gspo/result.json").exists()
