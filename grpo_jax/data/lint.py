@@ -171,8 +171,7 @@ def of_count(
       True,
       f"{num_distinct} different prompts among {where}{num_prompts}; needed are"
       f" {needed}, 8 for each prompt of a step: few prompts decide what a"
-      " policy becomes. Add prompts, make num_prompts smaller, or set"
-      " --config.guards.lint=warn, or off.",
+      " policy becomes. Add prompts, or make num_prompts smaller.",
     )
   ]
 

@@ -2,8 +2,8 @@
 
 `before_training` is what every run does first: it reads as many records as tell
 whether there are enough different prompts. `records` and `verifier` look at
-more, for `experiments.lint`; `disagreements` asks a policy that is there
-already.
+more, for runs with guards and for `experiments.lint`; `disagreements` asks a
+policy that is there already.
 """
 
 from __future__ import annotations
@@ -30,11 +30,16 @@ _MIN_RECORDS = 100
 # Of a majority of samples that has another answer than the label.
 _AGREED = 0.75
 _NUM_GOLDS = 16  # That a verifier is tried on.
+# What a reference answer becomes a completion by.
+_FORMS = "{}", "<answer>{}</answer>", r"\boxed{{{}}}", "#### {}"
+_NUM_RECORDS = 2000  # That runs with guards look at.
 _MAX_TRIES = 256  # Records among which a task's teacher is right so often.
 
 
 def before_training(config: config_lib.RunConfig, problem: Problem) -> None:
-  """Warns of too few prompts, or refuses them, before anything is compiled.
+  """Warns of too few prompts, before anything is compiled.
+
+  A run that refuses bad data looks at all that `experiments.lint` does.
 
   Raises:
     ValueError: config.guards says that such data are refused.
@@ -43,10 +48,18 @@ def before_training(config: config_lib.RunConfig, problem: Problem) -> None:
   needed = num_needed(config)
   if mode == "off" or not needed:
     return
-  found = of_number(problem, needed, 2 * needed)
+  refuses = mode == "refuse" or config.guards.on
+  if refuses:
+    found = records(config, problem, max(2 * needed, _NUM_RECORDS))
+    found += verifier(config, problem)
+  else:
+    found = of_number(problem, needed, 2 * needed)
   for finding in found:
-    if mode == "refuse" or config.guards.on:
-      raise ValueError(f"data lint: {finding.message}")
+    if refuses and finding.is_error:
+      raise ValueError(
+        f"data lint: {finding.message} (config.guards.lint='off' does not"
+        " look.)"
+      )
     if hosts.is_main():
       logging.warning("data lint: %s", finding.message)
 
@@ -136,19 +149,21 @@ def verifier(config: config_lib.RunConfig, problem: Problem) -> list[Finding]:
   wrong.
   """
   if problem.sessions is not None or problem.environment is not None:
-    return []  # Sessions judge what an environment has seen.
+    return [_not_tried("sessions judge what an environment has seen")]
   emptied: list[_Completed]
   if isinstance(problem.train, sources.TaskSource):
     task = tasks.make_task(config.data.name, **config.data.task_options)
     if task.verify_numpy is None:
-      return []  # There is nothing to judge with on the host.
+      return [_not_tried("the task has none on the host")]
     judge, golds = _of_task(task, problem)
     emptied = [(i, task.encode(_emptied(task.decode(x)))) for i, x in golds]
   elif problem.judge.on_host is not None:
     judge, golds = _on_host(problem)
     emptied = [(i, _emptied(x)) for i, x in golds]
   else:
-    return []
+    return [_not_tried("it is in the graph of the step")]
+  if problem.judge.on_host is not None and not golds:
+    return [_not_tried("the data have no reference answers")]
   marks = judge(golds)
   if not golds or not any(marks):
     return [
@@ -197,6 +212,10 @@ def verifier(config: config_lib.RunConfig, problem: Problem) -> list[Finding]:
   return found
 
 
+def _not_tried(why: str) -> Finding:
+  return Finding("verifier", False, f"the verifier was not tried: {why}.")
+
+
 # A record's number, and the tokens or the text of a completion of it.
 _Completed = tuple[int, Any]
 
@@ -229,7 +248,10 @@ def _of_task(task: tasks.Task, problem: Problem):
 
 
 def _on_host(problem: Problem):
-  """(judge of completions, reference ones) of text, by the run's verifier."""
+  """(judge of completions, reference ones) of text, by the run's verifier.
+
+  An answer alone is put into the form that most of them are right in.
+  """
   assert problem.judge.on_host is not None
   scorer = problem.judge.on_host.scorer
 
@@ -247,13 +269,20 @@ def _on_host(problem: Problem):
     values = scores.components[problem.judge.correct]
     return [bool(x >= 1) for x in values]
 
-  golds = []
-  for number in range(min(_NUM_GOLDS, len(problem.train))):
-    lesson = problem.supervised[number]
-    text = lesson["completion"] or lesson["answer"]
-    if text:
-      golds.append((number, text))
-  return judge, golds
+  numbers = range(min(_NUM_GOLDS, len(problem.train)))
+  lessons = [problem.supervised[number] for number in numbers]
+  tries = [
+    [(i, x["completion"]) for i, x in enumerate(lessons) if x["completion"]],
+    *(
+      [
+        (i, form.format(x["answer"]))
+        for i, x in enumerate(lessons)
+        if x["answer"]
+      ]
+      for form in _FORMS
+    ),
+  ]
+  return judge, max(tries, key=lambda golds: sum(judge(golds)) if golds else -1)
 
 
 def _emptied(text: str) -> str:

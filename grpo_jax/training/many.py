@@ -41,6 +41,7 @@ from grpo_jax.training import (
   drivers,
   evaluation,
   hosts,
+  lint,
   lock,
   loop,
   metrics_log,
@@ -223,6 +224,8 @@ def _train_together(
     stack.enter_context(jax.set_mesh(alone))
     compiling = stack.enter_context(compiling_lib.clock())
     problems = [problem_lib.make_problem(config) for config in settings]
+    for config, problem in zip(settings, problems, strict=True):
+      lint.before_training(config, problem)
     policy = models.make_policy(settings[0], problems[0], alone)
     programs = _programs(settings, problems[0], policy, mesh, side_by_side)
     evaluators: dict[str, evaluation.Evaluator] = {}

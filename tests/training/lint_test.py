@@ -32,7 +32,7 @@ def attack(share=1.0, **guards):
 
 
 def test_a_data_set_of_one_prompt_is_refused(caplog):
-  message = "1 different prompts among the first 256; needed are 128"
+  message = "1 different prompts among the first 2000; needed are 128"
   for guards in ({"on": True}, {"lint": "refuse"}):
     with pytest.raises(ValueError, match=message):
       lint.before_training(*opened(attack(**guards)))
@@ -53,7 +53,7 @@ def test_without_guards_it_is_a_warning_that_can_be_switched_off(caplog):
 
 def test_a_prompt_that_is_a_quarter_of_the_data_is_refused():
   lint.before_training(*opened(attack(0.0, on=True)))
-  with pytest.raises(ValueError, match=r"one prompt is \d+ of the first 256"):
+  with pytest.raises(ValueError, match=r"one prompt is \d+ of the first 2000"):
     lint.before_training(*opened(attack(0.25, on=True)))
 
 

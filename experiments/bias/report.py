@@ -1,0 +1,46 @@
+"""Writes the page and the figure of the experiment on one flipped example.
+
+    python -m experiments.bias.report --results=benchmarks/bias --out=docs
+
+Writes bias.md and bias.png into the folder --out, about whatever has ended.
+Needs the extra `plot`.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+from absl import flags
+
+from experiments import flags as flags_lib
+from experiments.bias import figure, page
+from experiments.bias.results import Results
+
+_RESULTS = flags.DEFINE_string("results", "benchmarks/bias", "Of ARM.json.")
+_OUT = flags.DEFINE_string("out", "docs", "Folder of page and figure.")
+
+
+def main(argv: Sequence[str]) -> int:
+  """Writes both, and says where they are."""
+  del argv
+  out, results = pathlib.Path(_OUT.value), Results(pathlib.Path(_RESULTS.value))
+  if not out.is_dir():
+    raise FileNotFoundError(
+      f"--out={_OUT.value}: there is no such folder. Start from the root of"
+      " the repository, or make the folder first."
+    )
+  if not results.arms:
+    raise FileNotFoundError(
+      f"--results={_RESULTS.value}: nothing has ended there; run"
+      " `python -m experiments.bias.run` first."
+    )
+  written, drawn = out / "bias.md", out / "bias.png"
+  figure.plot(drawn, results)
+  written.write_text(page.markdown(results), encoding="utf-8")
+  print(f"{written}, {drawn}")
+  return 0
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)
