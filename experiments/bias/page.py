@@ -54,8 +54,8 @@ The attack is that of Michigan's "one-shot GRPO bias" (arXiv:2606.10931) in
 small: a transformer of two layers on the task
 [`bias_mcq`](../grpo_jax/tasks/bias_mcq.py), 40 steps of 16 prompts × 16
 completions, a reward of 2 for the label and of ½ each for format and a valid
-choice. Held out are other pairs of groups and other traits. The data lint, which
-refuses such data before training, is off, and so is the least number of
+choice. Held out are other pairs of groups and other traits. The data lint,
+which refuses such data before training, is off, and so is the least number of
 different prompts: what is tried are the guards behind them.
 """
   minutes = sum(map(results.seconds, results.arms)) / 60

@@ -73,7 +73,9 @@ def test_a_task_without_a_twin_on_the_host_is_not_tried():
   task = dataclasses.replace(tasks.make_task("sort"), verify_numpy=None)
   config = quickstart.get_config()
   config.data.name, config.data.task_options = task, {}
-  assert checks(config) == []
+  (found,) = lint.verifier(*opened(config))
+  assert not found.is_error
+  assert "was not tried: the task has none on the host" in found.message
 
 
 def test_a_verifier_that_accepts_an_empty_answer_is_an_error():
@@ -142,6 +144,22 @@ def test_verifiers_on_the_host_are_tried_too(judge, found):
   problem = stand_in(judge)
   result = lint.verifier(None, problem)
   assert [(one.check, one.is_error) for one in result] == found
+
+
+@pytest.mark.parametrize("form", ["{}", "<answer>{}</answer>", r"\boxed{{{}}}"])
+def test_an_answer_is_put_into_the_form_that_is_right(form):
+  def right(text):
+    return re.fullmatch(form.format("[0-9]+").replace("\\", "\\\\"), text)
+
+  problem = stand_in(right)
+  problem.supervised = [{**gold, "completion": ""} for gold in problem.train]
+  # Any answer is right, so that only a swapped one is marked as it should not.
+  (found,) = lint.verifier(None, problem)
+  assert found.is_error
+  assert "marks wrong answers as right" in found.message
+  problem.supervised = [{"completion": "", "answer": ""}] * 40
+  (found,) = lint.verifier(None, problem)
+  assert "no reference answers" in found.message
 
 
 RECORDS = [
