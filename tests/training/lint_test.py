@@ -14,7 +14,7 @@ from configs import bias_mcq, language, quickstart
 from grpo_jax import tasks
 from grpo_jax.data import pipeline, quarantine, sources
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import evaluation, lint
+from grpo_jax.training import evaluation, lint, many
 from grpo_jax.training import problem as problem_lib
 
 
@@ -37,6 +37,14 @@ def test_a_data_set_of_one_prompt_is_refused(caplog):
     with pytest.raises(ValueError, match=message):
       lint.before_training(*opened(attack(**guards)))
   assert not caplog.records
+
+
+def test_runs_that_are_one_program_are_looked_at_too(tmp_path):
+  configs = [attack(lint="refuse"), attack(lint="refuse")]
+  configs[1].seed = 1
+  folders = [tmp_path / "0", tmp_path / "1"]
+  with pytest.raises(ValueError, match="data lint: 1 different prompts"):
+    many.train(configs, folders)
 
 
 def test_without_guards_it_is_a_warning_that_can_be_switched_off(caplog):
