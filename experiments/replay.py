@@ -22,7 +22,7 @@ import numpy as np
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.training import escapes, replay, traces
+from grpo_jax.training import escapes, metrics_log, replay, traces
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run, local or gs://.", required=True
@@ -75,6 +75,7 @@ def _show(workdir: str, step: int, prompt: int) -> int:
   ]
   if differing:
     print(f"FAIL: it differs from its trace in {', '.join(differing)}")
+    _print_changes(workdir)
     return 1
   print("equal to its trace, bit for bit")
   return 0
@@ -123,7 +124,16 @@ def _check(workdir: str, number: int) -> int:
     f"{equal} of {len(chosen)} are equal, bit for bit: {tokens} tokens and"
     f" {numbers} of their numbers were compared"
   )
+  if failed:
+    _print_changes(workdir)
   return int(failed > 0)
+
+
+def _print_changes(workdir: str) -> None:
+  """Prints what else is not as it was: numbers are equal on equal versions."""
+  changes = metrics_log.changes_since(workdir)
+  for line in changes or ["versions, devices and commit are those of the run"]:
+    print(f"  {line}")
 
 
 def _rows(group: traces.Group) -> list[traces.Row]:

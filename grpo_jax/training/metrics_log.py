@@ -532,6 +532,25 @@ def save_run_info(workdir: str | os.PathLike, config_json: str) -> None:
   write_json(path, [*starts, _environment()])
 
 
+def changes_since(workdir: str | os.PathLike) -> list[str]:
+  """What differs between the last start of a run and this process.
+
+  Args:
+    workdir: Folder of the run, local or gs://.
+
+  Returns:
+    Lines such as "packages.jax: 0.10.0 then, 0.10.1 now"; empty if versions,
+    devices and commit are those of then.
+  """
+  then = flatten(read_json(paths.parse(workdir) / _ENVIRONMENT, list)[-1])
+  now = flatten(_environment())
+  return [
+    f"{name}: {then.get(name, 'unknown')} then, {now.get(name, 'unknown')} now"
+    for name in sorted(then.keys() | now.keys())
+    if name != "argv" and then.get(name) != now.get(name)
+  ]
+
+
 def write_json(path: paths.Path, value: Any) -> None:
   """Writes a value as JSON; a kill leaves the old file or the new one."""
   text = json.dumps(value, indent=2, sort_keys=True) + "\n"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import types
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -362,6 +363,20 @@ def test_run_info_describes_the_run_and_each_start(tmp_path, monkeypatch):
   if start["git"] is not None:  # None where the package is not a checkout.
     assert len(start["git"]["commit"]) == 40
     assert isinstance(start["git"]["dirty"], bool)
+
+
+def test_what_changed_since_the_last_start_is_named(tmp_path):
+  metrics_log.save_run_info(tmp_path, json.dumps(CONFIG))
+  assert metrics_log.changes_since(tmp_path) == []
+  path = tmp_path / "environment.json"
+  (start,) = json.loads(path.read_text())
+  older = start | {"git": {"commit": "0" * 40, "dirty": False}}
+  older["packages"] = start["packages"] | {"jax": "0.0.1"}
+  path.write_text(json.dumps([start, older]))
+  changes = metrics_log.changes_since(tmp_path)
+  assert f'packages.jax: "0.0.1" then, "{jax.__version__}" now' in changes
+  assert any(line.startswith("git") and "0" * 40 in line for line in changes)
+  assert not any("argv" in line for line in changes)
 
 
 def test_changed_config_is_refused_with_both_values(tmp_path):
