@@ -113,7 +113,9 @@ def _comparisons(
 ) -> Iterator[tuple[str, Check]]:
   """Comparisons with a reference, by name, on two batches."""
   loss = objects.load(path, "--reference", "function")
-  advantages = getattr(sys.modules.get(loss.__module__), "advantages", None)
+  # Of the module that was named: the loss may come from another one.
+  module = sys.modules[path.partition(":")[0]]
+  advantages = getattr(module, "advantages", None)
   for seed in (0, 1):
     yield (
       f"loss, gradient{' and advantages' if advantages else ''} equal the"

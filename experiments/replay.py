@@ -1,7 +1,7 @@
 """Draws a completion of a run again, and prints it with all its numbers.
 
     python -m experiments.replay --workdir=runs/quickstart \
-        --step=120 --prompt=17 --sample=3
+        --step=320 --prompt=312 --sample=7
     python -m experiments.replay --workdir=runs/quickstart --check=10
 
 The prompt is its occurrence in the stream, `prompt_id` in traces.jsonl.gz;

@@ -24,7 +24,7 @@ class Alarm:
 
   Attributes:
     step: The first one at which it was.
-    rule: Its name.
+    rule: Its number and name.
     text: What it says; one sentence or a few.
   """
 
@@ -152,7 +152,8 @@ def alarms(metrics: Iterable[Mapping[str, Any]]) -> list[Alarm]:
       # Another version of the library may have others.
       rule = alarms_lib.BY_NAME.get(name)
       text = f"{rule.meaning} {rule.advice}" if rule else ""
-      found.append(Alarm(line["step"], name, text))
+      known_as = f"{rule.number} {name}" if rule else name
+      found.append(Alarm(line["step"], known_as, text))
   return found
 
 

@@ -95,6 +95,8 @@ def _group(group: traces.Group, rows: list[traces.Row]) -> Iterator[str]:
   about = [f"step {group.step}", group.phase, group.split]
   if group.record >= 0:
     about.append(f"record {group.record}")
+  if group.split == "train":
+    about.append(f"prompt {group.prompt_id}")
   about += group.chosen
   yield from _wrapped("── " + " · ".join(x for x in about if x), "")
   yield from _wrapped(group.prompt.strip(), "  ")

@@ -29,8 +29,10 @@ def filled(
   **given: Any,
 ) -> Any:
   """Calls a reference with whatever its parameters name."""
-  known = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
-  known = {**known, **arrays, **given}
+  settings = {
+    f.name: getattr(config, f.name) for f in dataclasses.fields(config)
+  }
+  known = {**settings, **arrays, **given}
   parameters = inspect.signature(function).parameters.values()
   unknown = [
     p.name
@@ -43,7 +45,8 @@ def filled(
       f"{function.__name__} ({checks.place_of(function)}) has the parameter"
       f" {unknown[0]!r}, which is no array and no setting."
       + (f" Did you mean {near[0]!r}?" if near else "")
-      + f" There are {', '.join(sorted(known))}."
+      + f" Arrays are {', '.join(sorted(known.keys() - settings.keys()))};"
+      f" settings are {', '.join(sorted(settings))}."
     )
   names = (p.name for p in parameters)
   return function(**{name: known[name] for name in names if name in known})
@@ -101,9 +104,26 @@ def compare(
       )
     return float(said)
 
-  _assert_close("loss", outcome.loss, of(case.logp), 1e-9, 1e-12)
+  _assert_close(
+    f"loss{_unread(config, loss)}",
+    *(outcome.loss, of(case.logp), 1e-9, 1e-12),
+  )
   slope = _slope(of, case.logp)
   _assert_close("gradient", outcome.gradient, slope, 1e-5, 1e-8)
+
+
+def _unread(config: Any, loss: Callable[..., float]) -> str:
+  """Says which terms the config has that a reference cannot know of."""
+  names = inspect.signature(loss).parameters
+  unread = [
+    f"{name}={getattr(config, name)}"
+    for name in ("kl_coef", "entropy_coef", "positive_nll_coef")
+    if getattr(config, name, 0.0) and name not in names
+  ]
+  if not unread:
+    return ""
+  left_out = ", ".join(unread)
+  return f" (the config has {left_out}, which the reference leaves out)"
 
 
 def _assert_close(

@@ -541,7 +541,7 @@ class TaskTokenizer:
     begin = self._task.bos_id  # Padding between two of them is not dropped.
     tag = self._task.decode([begin])
     text = self._task.decode([begin, *map(int, ids), begin])
-    return text[len(tag) : -len(tag)]
+    return text[len(tag) : len(text) - len(tag)]  # The tag may be empty.
 
   def markup_ids(self, text: str) -> list[int]:
     """Token ids of text whose special tokens are meant."""

@@ -78,7 +78,15 @@ def make_task(name: str, **options: Any) -> Task:
   else:
     raise KeyError(_unknown("task", name, TASKS))
   known = inspect.signature(make).parameters
+  takes_any = any(x.kind is x.VAR_KEYWORD for x in known.values())
   for option, value in options.items():
+    if option not in known and takes_any:
+      continue
+    if option not in known and not known:
+      raise KeyError(
+        f"make_task: option {option!r}: the task {name!r} has no options; set"
+        " config.data.task_options to {}."
+      )
     if option not in known:
       raise KeyError(_unknown(f"option of task {name!r}", option, known))
     kind = type(known[option].default)

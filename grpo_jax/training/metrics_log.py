@@ -471,10 +471,13 @@ def check_config(
     if path.exists() and stored.get(name) != given.get(name)
   ]
   if differing:
+    edited = "object@" in "".join(differing)
     raise ValueError(
       f"check_config: {path} is of a run with another config:"
       f" {'; '.join(differing)}. Start it with the stored values, or pass"
       " another --workdir."
+      + edited
+      * " An object of a notebook is another one after an edit."
     )
   if saved_hash not in (None, config_hash(config, allowed)):
     raise ValueError(

@@ -80,7 +80,8 @@ def replay_steps(
           if group is None:
             raise ValueError(
               f"replay: step {step} of {folder} has no prompt {prompt_id}, but"
-              f" {_ids(outcome)}, occurrences in the stream of its phase."
+              f" {_ids(outcome)}. These are occurrences in the stream of its"
+              " phase, `prompt` on the page of traces; a record is not one."
             )
           found.append(group)
         if step == max(wanted):
@@ -105,7 +106,7 @@ def _outcomes(
 def _ids(outcome: drivers.Outcome) -> str:
   assert outcome.batch is not None
   ids = sorted(outcome.batch.prompts.ids.tolist())
-  return ", ".join(map(str, ids[:10])) + (", …" if len(ids) > 10 else "")
+  return ", ".join(map(str, ids[:32])) + (", …" if len(ids) > 32 else "")
 
 
 def _check_step(settings: config_lib.RunConfig, step: int) -> None:

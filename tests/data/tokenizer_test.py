@@ -1,5 +1,6 @@
 """The shipped tokenizer, training, toy alphabets, checkpoints and chats."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -681,3 +682,14 @@ def test_every_byte_is_a_token_of_the_smallest_tokenizer():
   assert len(ids) == len("Spell ") + 1 + len(inside.encode()) + 1
   assert tok.decode(ids) == text
   assert tok.vocab_size == 256 + len(tokenizer.SPECIAL_TOKENS)
+
+
+def test_tokens_have_text_where_the_begin_token_has_none():
+  made = copy.make()
+  silent = dataclasses.replace(
+    made,
+    decode=lambda ids: made.decode([i for i in ids if i != made.bos_id]),
+  )
+  tok = tokenizer.TaskTokenizer(silent)
+  ids = made.encode("ab")
+  assert [tok.exact_text([i]) for i in ids] == ["a", "b"]

@@ -109,6 +109,38 @@ def test_a_wrong_reference_is_named(package, monkeypatch, name, message):
     )
 
 
+def test_terms_that_a_reference_leaves_out_are_named():
+  from grpo_jax import algorithms
+
+  algorithm = algorithms.get_algorithm("gpg")
+  config = algorithm.config_class(kl_coef=0.5)
+  with pytest.raises(
+    AssertionError, match=r"loss \(the config has kl_coef=0.5"
+  ):
+    reference.compare(algorithm, config, lambda logp: 0.0)
+  with pytest.raises(AssertionError, match="loss: the"):
+    reference.compare(algorithm, config, lambda logp, kl_coef: 0.0)
+
+
+def test_advantages_are_those_of_the_module_that_was_named(
+  tmp_path, monkeypatch
+):
+  from grpo_jax import algorithms
+
+  (tmp_path / "aliased_losses.py").write_text(
+    "from tests.references import gpg\n"
+    "loss = gpg.loss\n"
+    "def advantages(rewards): return rewards\n"
+  )
+  monkeypatch.syspath_prepend(tmp_path)
+  algorithm = algorithms.get_algorithm("gpg")
+  comparisons = check_algorithm._comparisons(
+    algorithm, algorithm.config_class(), "aliased_losses:loss"
+  )
+  check = next(comparisons)[1]
+  assert check.args[3].__module__ == "aliased_losses"
+
+
 def test_the_largest_difference_is_told():
   ours, theirs = [[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.5], [3.0, 9.0]]
   with pytest.raises(AssertionError) as caught:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from grpo_jax import objects
 from grpo_jax.tasks import TASKS, make_task, task, vocabulary
 from tests.tasks import strings
 
@@ -200,6 +201,21 @@ def _a_training_problem() -> list[int]:
 def test_unknown_names_are_refused_with_the_known_ones(name, options, message):
   with pytest.raises(KeyError, match=message):
     make_task(name, **options)
+
+
+def test_options_of_a_task_that_is_an_object():
+  made = make_task("copy", length=3)
+  with pytest.raises(KeyError, match=r"no options; set config.data.task_opt"):
+    make_task(objects.name_of(made), max_len=5)
+  given = {}
+
+  def any_options(**options):
+    given.update(options)
+    return made
+
+  name = objects.name_of(any_options)
+  assert make_task(name, max_len=5) is made
+  assert given == {"max_len": 5}
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -53,7 +53,7 @@ def test_alarms_are_in_the_metrics_and_say_what_their_rules_mean(tmp_path):
   run = source.read(folder)
   (rule,) = (x for x in alarms.RULES if x.name == "cut_off")
   assert run.alarms == (
-    source.Alarm(2, "cut_off", f"{rule.meaning} {rule.advice}"),
+    source.Alarm(2, "H04 cut_off", f"{rule.meaning} {rule.advice}"),
     source.Alarm(2, "of_tomorrow", ""),
   )
   assert run.doubts == ("perfect",)

@@ -26,7 +26,7 @@ def test_a_completion_in_words():
     "alarm at step 5: cut_off",
     "  Most have no end.",
     "",
-    "── step 7 · rl · train · record 3 · random",
+    "── step 7 · rl · train · record 3 · prompt 0 · random",
     "  6 * 7 =",
     "  #0  1.000  right  intercepted",
     "    sum 1.000, form –",
