@@ -70,6 +70,8 @@ def _row(name: str, value: str, default: str) -> str:
     textwrap.wrap(value, _VALUE - 1) or [""],
     textwrap.wrap(default, _COLUMNS - _NAME - _VALUE) or [""],
   ]
+  if len(name) >= _NAME:  # The value begins a line of its own.
+    columns = [[name], ["", *columns[1]], ["", *columns[2]]]
   height = max(map(len, columns))
   cells = [column + [""] * (height - len(column)) for column in columns]
   return "\n".join(

@@ -45,3 +45,10 @@ def test_long_values_go_on_below(size):
   lines = "\n".join(program.table([one])).splitlines()
   assert all(len(line) <= 80 for line in lines)
   assert "".join(lines).count("x") == size
+
+
+def test_long_names_do_not_touch_their_values():
+  name = "reward_model.optimizer.stochastic_rounding"
+  one = program.documented.Setting(name, False, False, "What it is.")
+  row = program.table([one])[2]
+  assert row.splitlines() == [f"  {name}", " " * 38 + f"{False!s:<20}False"]
