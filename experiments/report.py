@@ -95,18 +95,26 @@ def places(
   samples, log = workdir / metrics_log.SAMPLES, workdir / traces.FILE
   folder = shlex.quote(str(workdir))
   found = []
-  if log.exists() and log.stat().st_size:
+  if _has_content(log):
     found.append(
       f"traces: python -m experiments.traces --workdir={folder}"
       " --out=traces.html"
     )
-  if samples.exists() and samples.stat().st_size:
+  if _has_content(samples):
     found.append(f"samples: {samples}")
   if plot is not None:
     found.append(f"plot: {plot}")
   if tensorboard:
     found.append(f"curves: tensorboard --logdir={folder}")
   return found
+
+
+def _has_content(path: paths.Path) -> bool:
+  """Whether there is a file that is not empty, on a disk or in a bucket."""
+  if not path.exists():
+    return False
+  with path.open("rb") as file:
+    return bool(file.read(1))
 
 
 def alarms(workdir: paths.Path) -> str | None:

@@ -32,11 +32,15 @@ def main(argv: Sequence[str]) -> int:
   """Prints the completions, one per line."""
   del argv
   with api.load(_WORKDIR.value, _STEP.value) as run:
-    (texts,) = run.sample(
+    (rows,) = run.sample(
       _PROMPT.value, _NUM_SAMPLES.value, _TEMPERATURE.value, _SEED.value
-    ).texts
-  for text in texts:
-    print(escapes.escaped(text))
+    )
+  if all(row.error for row in rows):  # What is left of them says nothing.
+    raise ValueError(
+      f"sample: a session of the environment failed: {rows[0].error}"
+    )
+  for row in rows:
+    print(escapes.escaped(row.text))
   return 0
 
 

@@ -321,7 +321,7 @@ def test_a_run_says_what_its_sessions_say(whole):
 def test_programs_play_with_the_policy_of_a_run(whole):
   workdir = f"--workdir={whole}"
   for program, arguments in (
-    ("sample", ["--prompt=12+34*5=", "--num_samples=2"]),
+    ("sample", ["--prompt=12+34*5=", "--num_samples=2", "--temperature=1"]),
     ("evaluate", ["--num_prompts=4"]),
   ):
     with command.start(program, workdir, *arguments) as process:
