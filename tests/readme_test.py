@@ -134,6 +134,7 @@ def test_the_table_has_every_algorithm_with_its_file_config_and_test():
       assert resolved.algorithm[0] == name
 
 
+@pytest.mark.slow
 def test_the_algorithm_of_the_guide_passes_all_that_others_do(
   tmp_path, monkeypatch
 ):

@@ -317,6 +317,7 @@ def _pairs():
     yield pytest.param(name, model, marks=pytest.mark.slow if slow else ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "model"), _pairs())
 def test_every_recipe_is_assembled_with_a_model(tmp_path, name, model):
   """All that a run does before it loads weights, with other questions."""

@@ -72,6 +72,7 @@ def small(root: pathlib.Path, model: pathlib.Path | str, **fields):
   return config
 
 
+@pytest.mark.slow
 def test_mistakes_are_named_and_nothing_is_written(tmp_path):
   model = make(tmp_path, "qwen2")
 

@@ -32,6 +32,7 @@ def test_changed_settings_are_printed_with_what_they_mean():
   assert lines[-1].endswith(" settings.")
 
 
+@pytest.mark.slow
 def test_nothing_found_is_status_1_and_a_wrong_name_2():
   status, out, _ = command.run("config", QUICKSTART, "--search=no such thing")
   assert (status, out.splitlines()[-1][:5]) == (1, "0 of ")

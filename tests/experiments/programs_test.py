@@ -140,6 +140,7 @@ def test_sample_completes_a_prompt_as_the_evaluation_did(finished, devices):
   assert out == f"{shown[2]}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["evaluate", "sample"])
 def test_empty_workdir_is_refused(tmp_path, program):
   arguments = ["--workdir=run", *["--prompt=ab="][: program == "sample"]]

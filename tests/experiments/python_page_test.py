@@ -37,6 +37,7 @@ def configs(tmp_path, monkeypatch):
   monkeypatch.setattr(api, "_CONFIGS", folder)
 
 
+@pytest.mark.slow
 def test_the_page_runs_from_top_to_bottom(
   configs, finished, tmp_path, monkeypatch, capsys
 ):

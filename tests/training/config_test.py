@@ -176,6 +176,7 @@ def test_every_setting_is_read(cls):
   assert _dead_fields(cls) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", _CALLED, ids=lambda cls: cls.__name__)
 def test_a_setting_that_nothing_reads_is_found(cls, monkeypatch):
   planted = dataclasses.make_dataclass(
