@@ -142,6 +142,21 @@ def run(
   app.run(guarded, flags_parser=parser)
 
 
+def existing_folder(flag: flags.FlagHolder[str]) -> pathlib.Path:
+  """The folder that a flag names.
+
+  Raises:
+    FileNotFoundError: There is no such folder.
+  """
+  folder = pathlib.Path(flag.value)
+  if not folder.is_dir():
+    raise FileNotFoundError(
+      f"--{flag.name}={flag.value}: there is no such folder. Start from the"
+      " root of the repository, or make the folder first."
+    )
+  return folder
+
+
 def _device_problem(error: Exception) -> str | None:
   """What to do about missing devices; None if the error is another one."""
   asked = jax.config.jax_platforms

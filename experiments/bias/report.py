@@ -24,12 +24,8 @@ _OUT = flags.DEFINE_string("out", "docs", "Folder of page and figure.")
 def main(argv: Sequence[str]) -> int:
   """Writes both, and says where they are."""
   del argv
-  out, results = pathlib.Path(_OUT.value), Results(pathlib.Path(_RESULTS.value))
-  if not out.is_dir():
-    raise FileNotFoundError(
-      f"--out={_OUT.value}: there is no such folder. Start from the root of"
-      " the repository, or make the folder first."
-    )
+  out = flags_lib.existing_folder(_OUT)
+  results = Results(pathlib.Path(_RESULTS.value))
   if not results.arms:
     raise FileNotFoundError(
       f"--results={_RESULTS.value}: nothing has ended there; run"

@@ -10,7 +10,6 @@ estimators.png into the folder --out; takes one to three minutes on two cores.
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Sequence
 
 import jax
@@ -29,7 +28,6 @@ _ALGORITHMS = flags.DEFINE_list(
 def main(argv: Sequence[str]) -> int:
   """Measures, writes the page and the figure, and says where they are."""
   del argv
-  out = pathlib.Path(_OUT.value)
   chosen = _ALGORITHMS.value or measurements.names()
   for name in chosen:
     algorithms.get_algorithm(name)  # Raises with the nearest name.
@@ -44,11 +42,7 @@ def main(argv: Sequence[str]) -> int:
       f"--algorithms={','.join(chosen)}: the page in {_OUT.value} is about all"
       " of them; pass --out=FOLDER for one about these."
     )
-  if not out.is_dir():
-    raise FileNotFoundError(
-      f"--out={_OUT.value}: there is no such folder. Start from the root of"
-      " the repository, or make the folder first."
-    )
+  out = flags_lib.existing_folder(_OUT)
   with jax.enable_x64(True):
     rows = measurements.measure_all(chosen)
     reference = _reference_variance()

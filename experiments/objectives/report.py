@@ -8,7 +8,6 @@ Writes objectives.md and objectives.png into the folder --out, about whatever
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Sequence
 
 from absl import flags
@@ -25,12 +24,8 @@ _OUT = flags.DEFINE_string("out", "docs", "Folder of page and figure.")
 def main(argv: Sequence[str]) -> int:
   """Writes both, and says where they are."""
   del argv
-  root, out = cells_lib.parse_root(_ROOT.value), pathlib.Path(_OUT.value)
-  if not out.is_dir():
-    raise FileNotFoundError(
-      f"--out={_OUT.value}: there is no such folder. Start from the root of"
-      " the repository, or make the folder first."
-    )
+  root = cells_lib.parse_root(_ROOT.value)
+  out = flags_lib.existing_folder(_OUT)
   results = Results(root)
   if not results.bandits and not results.arms:
     raise FileNotFoundError(

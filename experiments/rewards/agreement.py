@@ -10,7 +10,6 @@ into the folder --out. Needs GSM8K under TFDS_DATA_DIR, and takes a few minutes.
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Sequence
 
 from absl import flags
@@ -35,12 +34,7 @@ def _golds() -> list[str]:
 def main(argv: Sequence[str]) -> int:
   """Compares, writes the page, and says where it is."""
   del argv
-  out = pathlib.Path(_OUT.value)
-  if not out.is_dir():
-    raise FileNotFoundError(
-      f"--out={_OUT.value}: there is no such folder. Start from the root of"
-      " the repository, or make the folder first."
-    )
+  out = flags_lib.existing_folder(_OUT)
   golds = _golds()
   cases = mutations.plain(golds)
   cases += mutations.mutated(golds, _MUTATIONS.value, _SEED.value)
