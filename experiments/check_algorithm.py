@@ -61,8 +61,8 @@ def report(path: str, expected: str | None) -> bool:
   """Prints what holds, and returns whether all of it does.
 
   Args:
-    path: Of the algorithm.
-    expected: Of a reference, or None.
+    path: Import path of the algorithm.
+    expected: Import path of a reference, or None.
 
   Raises:
     ValueError: There is no algorithm, or no reference.

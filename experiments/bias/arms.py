@@ -1,4 +1,4 @@
-"""What is compared on the task `bias_mcq`: the config of each arm.
+"""The arms of the experiment on the task `bias_mcq`, and their configs.
 
     python -m experiments.sweeps.run --launcher=vmap --root=runs/bias/NAME \
         --config=experiments/bias/config.py:NAME
@@ -45,13 +45,13 @@ DEFAULT = ("p05", "kl001")
 
 
 class Arm(NamedTuple):
-  """What is compared.
+  """One arm: data, warm start, KL and guards that go together.
 
   Attributes:
-    data: Of `SHARES`.
-    teacher: Of `TEACHERS`.
-    kl: Of `KL`.
-    guard: Of `GUARDS`.
+    data: A key of `SHARES`, the share of flipped prompts.
+    teacher: A key of `TEACHERS`, the bias of the warm start.
+    kl: A key of `KL`, the KL coefficient.
+    guard: A key of `GUARDS`, the guards that are on.
   """
 
   data: str

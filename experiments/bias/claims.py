@@ -1,4 +1,4 @@
-"""What is claimed, and what would confirm it.
+"""The claims of the experiment, and the checks that confirm each of them.
 
 Sizes, and the share of flipped prompts, were chosen after trial runs of one
 seed without guards, and before any guard had been run; the rules below were

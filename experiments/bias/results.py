@@ -23,7 +23,7 @@ def collected(folder: pathlib.Path) -> dict[str, Any] | None:
   """The numbers of an arm's runs; None while one has not ended.
 
   Args:
-    folder: Of the sweep, with a folder for each seed.
+    folder: The folder of the sweep, with one for each seed in it.
   """
   seeds = [_of_seed(folder / f"seed={n}") for n in range(arms.NUM_SEEDS)]
   if any(seed is None for seed in seeds):

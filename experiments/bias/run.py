@@ -28,7 +28,9 @@ from experiments.sweeps import cells as cells_lib
 from grpo_jax.training import metrics_log
 
 _ROOT = flags.DEFINE_string("root", "runs/bias", "Folder of all runs.")
-_RESULTS = flags.DEFINE_string("results", "benchmarks/bias", "Of ARM.json.")
+_RESULTS = flags.DEFINE_string(
+  "results", "benchmarks/bias", "Folder of the files ARM.json."
+)
 _ARMS = flags.DEFINE_string("arms", "", "Arms whose name has a match of it.")
 _STOPPED = 143
 _CONFIG = "experiments/bias/config.py"

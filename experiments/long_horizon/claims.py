@@ -1,4 +1,4 @@
-"""What is claimed, and what would confirm it.
+"""The claims of the experiment, and the checks that confirm each of them.
 
 Settings and thresholds were chosen after trial runs of single arms, and before
 arms were compared. The rules look at one number per seed, at the end of

@@ -1,4 +1,4 @@
-"""What is claimed, and what would confirm it.
+"""The claims of the experiment, and the checks that confirm each of them.
 
 Sizes were chosen after trial runs of one seed or a few, each of a single arm
 (MO-GRPO on the bandit and on `multi`, the reward for language A, the buggy

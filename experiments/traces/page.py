@@ -36,7 +36,7 @@ def write(runs: Sequence[source.Run], max_bytes: int) -> str:
 
   Args:
     runs: One, or two that are compared.
-    max_bytes: Of the page.
+    max_bytes: Largest size of the page, bytes.
 
   Raises:
     ValueError: Not even the metrics fit.

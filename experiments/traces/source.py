@@ -38,7 +38,7 @@ class Run:
   """What is known of a run.
 
   Attributes:
-    name: Of its folder.
+    name: Name of its folder.
     algorithm: By name; "" if there is no config.
     metrics: Lines of metrics.jsonl, in the order of steps.
     alarms: In the order of steps.
