@@ -14,6 +14,7 @@ _WANDB = ["wandb>=0.19"]
 _GCS = ["gcsfs>=2026.10"]
 _SEARCH = ["optuna>=5"]
 _GYM = ["reasoning-gym>=0.1.25"]
+_JUDGE = ["aiohttp>=3.12"]
 # gymnax 1.0.1 imports six without declaring it.
 _RL = ["gymnax>=1.0.1", "six>=1.16"]
 _TEST = [
@@ -22,12 +23,14 @@ _TEST = [
   "hypothesis>=6",
   "pyte>=0.8",
   "safetensors>=0.5",
+  "zss>=1.2",  # Distances of trees are compared with it.
   *_CODE,
   *_GCS,
   *_WANDB,
   *_SEARCH,
   *_RL,
   *_GYM,
+  *_JUDGE,
   "ipykernel>=7",
   "mypy>=1.15",
   "nbclient>=0.11",
@@ -77,6 +80,7 @@ setuptools.setup(
     "search": _SEARCH,
     "rl": _RL,
     "gym": _GYM,
+    "judge": _JUDGE,
     "notebooks": ["jupyterlab>=4", _PANDAS, *_PLOT],
     "test": _TEST + _MATH + _TOKENIZERS + _PLOT,
     "dev": _TEST + _MATH + _TOKENIZERS + _PLOT + _LINT,

@@ -7,7 +7,8 @@ The prompt is `12 + 34 * 5 =`, from left to right; a call `<tool>12+34</tool>`
 is answered by tokens that the policy reads and is not trained on. The teacher
 takes the first result for the answer six times out of ten. Other algorithms:
 --config=configs/calc_tool_grpo.py:ppo, which brings its critic along, and all
-that need no steps, preferences or states.
+that need no steps or preferences. For :gagpo and :gigpo actions that follow the
+same observation were taken in the same state.
 Expected, over 256 held-out problems sampled at temperature 1: from about 0.44
 to 0.99, in five to ten minutes on 2 CPU cores.
 """

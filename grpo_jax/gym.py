@@ -77,7 +77,7 @@ def check(name: str, settings: str, level: int | None) -> None:
   """Raises unless there is such a dataset with such settings.
 
   Args:
-    name: Of the dataset.
+    name: The name of the dataset.
     settings: A JSON object with fields of the dataset's config.
     level: Of difficulty, as in `problem`.
 
@@ -120,7 +120,7 @@ def problem(name: str, settings: str, level: int | None, seed: int) -> Problem:
   """Makes a problem.
 
   Args:
-    name: Of the dataset.
+    name: The name of the dataset.
     settings: A JSON object with fields of the dataset's config.
     level: Of difficulty, from 0 on, for all that the dataset's curriculum can
       change; its last levels where it has fewer. Settings go before it. None:

@@ -44,6 +44,9 @@ _TABLE = {
     "algorithm.clip_low": None,
     "algorithm.clip_high": None,
     "algorithm.advantage_scale": "group",
+    "reward_model.optimizer.learning_rate": 2e-5,
+    "reward_model.history_share": 0.1,
+    "rl.set_reference": True,
     "sampling.max_new_tokens": 1024,
     "aggregate": _MEAN_OF_ROWS,
   },
@@ -61,6 +64,36 @@ _TABLE = {
     "sampling.temperature": 1.0,
     "rewards.functions": ("math_accuracy", "think_answer_format"),
     "rewards.weights": (1.0, 1.0),
+    "aggregate": _MEAN_OF_ROWS,
+  },
+  "r1": {
+    "phases": ("sft", "rl", "rejection", "sft2", "rl2"),
+    "rl.group_size": 16,
+    "rl.num_prompts": 512,
+    "rl.num_minibatches": 16,
+    "rl.optimizer.learning_rate": 3e-6,
+    "rl2.optimizer.learning_rate": 3e-6,
+    "rl2.steps": 1700 // 16,
+    "rl2.temperature": 0.7,
+    "sft2.reset_policy": True,
+    "sft2.demonstrations": ("rejection",),
+    **dict.fromkeys(
+      (
+        *("sft.num_records", "sft.num_prompts", "sft.steps"),
+        *("sft.optimizer.learning_rate", "rl.steps", "rejection.steps"),
+        *("rejection.group_size", "rejection.keep.most"),
+        *("rejection.keep.least", "sft2.num_prompts", "sft2.steps"),
+        "sft2.optimizer.learning_rate",
+      )
+    ),
+    "algorithm.kl_coef": 0.001,
+    "algorithm.kl_kind": "k3",
+    "algorithm.clip_low": 1.0,
+    "algorithm.clip_high": 10.0,
+    "algorithm.advantage_scale": "group",
+    "sampling.max_new_tokens": 32_768,
+    "sampling.temperature": 1.0,
+    "rewards.weights": (1.0, 1.0, 1.0),
     "aggregate": _MEAN_OF_ROWS,
   },
   "dapo": {
@@ -243,6 +276,7 @@ def test_toys_may_start_at_once(name):
   [
     ("deepseekmath", 64 * 16, 1024, 1),
     ("r1_zero", 16 * 512, 8192 // 16, 16),
+    ("r1", 16 * 512, 8192 // 16, 16),
     ("dapo", 16 * 512, 8192 // 16, 16),
     ("dr_grpo", 8 * 128, 128, 8),
     ("gspo", 16 * 512, 2048, 4),
@@ -337,7 +371,7 @@ def test_every_recipe_is_assembled_with_a_model(tmp_path, name, model):
     policy = models_lib.make_policy(run, solved, sharding.make_mesh(1))
     phases = runs.make_phases(run, solved, policy, sharding.make_mesh(1))
     state = runs.abstract_state(
-      phases[-1:], runs.abstract_start(policy, run.seed)
+      phases[-2:], runs.abstract_start(policy, run.seed)
     )
   finally:
     solved.close()
@@ -367,9 +401,10 @@ def _toy_parts(name: str, **fields):
   solved = problem.make_problem(run)
   policy = models_lib.make_policy(run, solved, sharding.make_mesh(1))
   mesh = sharding.make_mesh(1)
-  parts = phases_lib.make_parts(run, solved, policy, "rl", mesh)
   state = models_lib.initial_state(policy, run.seed)
-  state = stages.enter_phase(state, parts, 0)
+  for phase in [x for x in ("preference", "rl") if x in run.phases]:
+    parts = phases_lib.make_parts(run, solved, policy, phase, mesh)
+    state = stages.enter_phase(state, parts, 0)
   return run, solved, parts, state
 
 
@@ -452,7 +487,7 @@ def test_each_phase_of_r1_zero_has_a_new_reference():
 def test_a_toy_runs_two_steps(name):
   run, solved, parts, state = _toy_parts(name)
   judge = tiny.Judge(lambda _, rollout: _scored(rollout))
-  parts = dataclasses.replace(parts, judge=judge)
+  parts = dataclasses.replace(parts, judge=judge, proxy=None)
   advance = jax.jit(functools.partial(stages.fused_step, parts=parts))
   rl = run.section("rl")
   num_prompts = rl.num_prompts * rl.max_rounds

@@ -729,7 +729,7 @@ def test_teacher_clamp_is_an_option():
     ref_logp=[[-9.0]],
     old_logp=[[-1.0]],
     mask=[[True]],
-    teacher_clamp=2.0,
+    opd_clamp=2.0,
   )
   assert advantages[0, 0] == -2.0
 

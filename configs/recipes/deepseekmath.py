@@ -10,18 +10,30 @@ to 88.2 %, MATH 51.7 %, for DeepSeekMath-Instruct 7B. Not reproduced here.
 The clip range is often quoted as 0.2 from this paper; the paper prints none. It
 cannot matter here: with one gradient step per batch every ratio is 1. The
 reward is often quoted as a model mixed with rules; the paper describes a
-learned reward model for its main run.
+learned reward model for its main run, and so it is here. In each iteration the
+reward model goes on learning from what the policy writes, with 10 % of old
+data; then its score is the whole reward, the verifier watches, and the policy
+at the start of the iteration is the reference (Section 4.1.4). docs/proxy.md
+measures in small what KL and old data are good for.
 
-Deviations: the reward is that of a verifier, not of a reward model, so its
-learning rate (2e-5) and its refresh with 10 % of old data have no place.
-The paper's iterations, each with a new reference, are one phase here; for two,
---config.phases="('rl','rl')".
+The toy follows its learned reward too far, one seed: held-out accuracy is 0.73
+before, 0.81 after 25 steps, 0.37 after the 50 of the first iteration, and 0.11
+at the end. With --config.rl.steps=20 it is 0.88 after the first iteration, and
+0.31 after the second.
+
+Deviations: pairs of completions of one question are ranked by a verifier. The
+first reward model is a copy of the policy, where the paper has one that it has
+trained beforehand: --config.reward_model.source names another. How many
+iterations there are, how long they last, and how many pairs a step of the
+reward model has is our choice: two iterations. The old data are those of
+earlier iterations, and the first one has none.
 
 Memory: the cache of a rollout takes 56.4 GiB over all devices with qwen2.5-7b;
 the rest is in `models.py`.
 """
 
 from configs.recipes import models
+from grpo_jax.training import config as config_lib
 
 
 def get_config(model: str = "qwen2.5-7b"):
@@ -38,4 +50,20 @@ def get_config(model: str = "qwen2.5-7b"):
   config.algorithm.clip_low = 0.2  # not published
   config.algorithm.clip_high = 0.2  # not published
   config.unpublished = ("algorithm.clip_low", "algorithm.clip_high")
-  return models.finish(config, model)
+
+  # Iterative: a reward model learns, and the policy follows it.
+  config.preference = config_lib.phase_config(
+    "preference", steps=20, num_prompts=128, group_size=8
+  )
+  config.preference.micro_batch_size = config.rl.micro_batch_size
+  config.reward_model.history_share = 0.1  # Section 4.1.4.
+  config.reward_model.optimizer.learning_rate = 2e-5  # Section 4.2.
+  config = models.finish(config, model)
+  config.phases = ("preference", "rl") * 2
+  config.rewards.functions = (*config.rewards.functions, "reward_model")
+  config.rewards.weights = (0.0, 1.0)
+  if model == "toy":
+    config.phases = ("sft", *config.phases)
+    config.rl.steps = 50
+    config.reward_model.optimizer.learning_rate = 3e-4
+  return config

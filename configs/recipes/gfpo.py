@@ -14,9 +14,10 @@ study on the former.
 
 Deviations: the reward is plain accuracy. The paper's scales accuracy by length
 and punishes repetition; a function of your own can:
---config.rewards.functions="('my_rewards:scaled',)". Its adaptive k is not
-there. The KL is that to the reference, where the paper prints the old policy.
-Group sizes of 8 and 16 were studied too.
+--config.rewards.functions="('my_rewards:scaled',)". The KL is that to the
+reference, where the paper prints the old policy. Group sizes of 8 and 16 were
+studied too, and with 16 a number of kept completions that adapts to how hard a
+prompt is: --config.rl.group_size=16 --config.algorithm.metric=adaptive.
 
 Memory: the cache of a rollout takes 2689.8 GiB over all devices with
 qwen2.5-7b; the rest is in `models.py`.

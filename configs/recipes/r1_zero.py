@@ -41,13 +41,10 @@ _TEMPLATE = (
 )
 
 
-def get_config(model: str = "qwen2.5-7b"):
-  """The recipe with a model of `models.py`."""
+def base(model: str):
+  """What R1-Zero and the first reinforcement of R1 have in common."""
   config = models.base("grpo", model)
   config.data.template = _TEMPLATE
-  config.phases = ("rl",) * 26  # A new reference every 400 training steps.
-  config.rl.steps = 25
-  config.rl.reset_optimizer = False
   config.rl.group_size = 16
   config.rl.num_prompts = 512  # 8192 completions per rollout.
   config.rl.num_minibatches = 16  # Of 512 completions, 32 questions' worth.
@@ -60,6 +57,15 @@ def get_config(model: str = "qwen2.5-7b"):
   config.algorithm.kl_coef = 0.001
   config.algorithm.kl_kind = "k3"
   config.algorithm.advantage_scale = "group"
+  return config
+
+
+def get_config(model: str = "qwen2.5-7b"):
+  """The recipe with a model of `models.py`."""
+  config = base(model)
+  config.phases = ("rl",) * 26  # A new reference every 400 training steps.
+  config.rl.steps = 25
+  config.rl.reset_optimizer = False
   config.algorithm.clip_low = 1.0  # not published
   config.algorithm.clip_high = 10.0  # not published
   config.unpublished = ("algorithm.clip_low", "algorithm.clip_high")

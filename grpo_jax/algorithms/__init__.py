@@ -41,11 +41,13 @@ from grpo_jax.algorithms.opo import OPO
 from grpo_jax.algorithms.otb import OTB
 from grpo_jax.algorithms.passk import PASSK
 from grpo_jax.algorithms.ppo import PPO
+from grpo_jax.algorithms.ppo_dpo import PPO_DPO
 from grpo_jax.algorithms.reinforce import REINFORCE
 from grpo_jax.algorithms.reinforce_pp import REINFORCE_PP
 from grpo_jax.algorithms.reinforce_pp_baseline import REINFORCE_PP_BASELINE
 from grpo_jax.algorithms.remax import REMAX
 from grpo_jax.algorithms.rloo import RLOO
+from grpo_jax.algorithms.rredcot import RREDCOT
 from grpo_jax.algorithms.sao import SAO
 from grpo_jax.algorithms.sapo import SAPO
 from grpo_jax.algorithms.sft import SFT
@@ -76,6 +78,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     CLIP_COV,
     KL_COV,
     DEEPSEEK_V32,
+    RREDCOT,
     EDGE_GRPO,
     GTPO,
     GRPO_S,
@@ -96,6 +99,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     OTB,
     PPO,
     VC_PPO,
+    PPO_DPO,
     VAPO,
     SAO,
     COMPACTION_RL,

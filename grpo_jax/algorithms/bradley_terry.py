@@ -3,9 +3,10 @@
     L = −(1/K) Σ_pairs log σ(r_chosen − r_rejected − margin)
         + c (r_chosen + r_rejected)²
 
-r is a critic's value at a completion's last token; pairs as in `dpo.py`. The
-second part keeps scores centred (Eisenstein et al., arXiv:2312.09244). No
-policy is trained: this is for phases of the kind "preference".
+r is what a reward model says after a completion's last token; pairs as in
+`dpo.py`. The second part keeps scores centred (Eisenstein et al.,
+arXiv:2312.09244). No policy is trained: this is for phases of the kind
+"preference".
 
 Source: Ouyang et al., "Training language models to follow instructions with
 human feedback", arXiv:2203.02155, Eq. 1.
@@ -21,7 +22,7 @@ import jax.numpy as jnp
 from grpo_jax.algorithms import dpo
 from grpo_jax.algorithms.options import CommonConfig
 from grpo_jax.ops import aggregation, masked, preferences, returns
-from grpo_jax.types import Algorithm, TrainBatch
+from grpo_jax.types import Algorithm, TrainBatch, Weighted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,9 +40,10 @@ class BradleyTerryConfig(CommonConfig):
   scale_free = True  # Rewards order completions, no more.
 
 
-def critic_loss(
-  config: BradleyTerryConfig, values: jax.Array, batch: TrainBatch
-) -> jax.Array:  # [B]
+def _pairs(
+  values: jax.Array, batch: TrainBatch
+) -> tuple[jax.Array, jax.Array]:  # [num_groups] each
+  """Scores of the better and of the worse row of each group."""
   ones = jnp.ones_like(values[:, 0])
   is_last = returns.outcome_rewards(ones, batch.mask) > 0  # [B, T]
   score = masked.sum(values, is_last, axis=-1)  # [B]
@@ -50,10 +52,31 @@ def critic_loss(
     mine = masked.select(score, batch.pair_role == role)
     return jax.ops.segment_sum(mine, batch.group_id, batch.num_groups)
 
+  return of(1), of(-1)
+
+
+def critic_loss(
+  config: BradleyTerryConfig, values: jax.Array, batch: TrainBatch
+) -> jax.Array:  # [B]
+  chosen, rejected = _pairs(values, batch)
   loss = preferences.bradley_terry(
-    of(1), of(-1), config.margin, config.center_coef
+    chosen, rejected, config.margin, config.center_coef
   )  # [num_groups]
   return masked.select(loss[batch.group_id], batch.pair_role != 0)
+
+
+def critic_metrics(
+  config: BradleyTerryConfig, values: jax.Array, batch: TrainBatch
+) -> dict[str, Weighted]:
+  """Share of pairs that are ranked right, and how far off σ(r_w − r_l) is."""
+  del config
+  chosen, rejected = _pairs(values, batch)
+  rows = jnp.abs(batch.pair_role) * batch.mask.any(axis=-1)  # [B]
+  pairs = jax.ops.segment_sum(rows, batch.group_id, batch.num_groups) == 2
+  margin = chosen - rejected  # [num_groups]
+  return preferences.of_ranking(margin, pairs) | {
+    "margin": Weighted(masked.sum(margin, pairs), pairs.sum())
+  }
 
 
 BRADLEY_TERRY = Algorithm(
@@ -64,6 +87,8 @@ BRADLEY_TERRY = Algorithm(
   aggregate=aggregation.over_sequences,
   prepare=dpo.prepare,
   critic_loss=critic_loss,
+  critic_metrics=critic_metrics,
   couples_group=True,
   min_group_size=2,
+  token_advantages=False,
 )

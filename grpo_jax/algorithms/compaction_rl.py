@@ -10,8 +10,9 @@ and λ = 1 − 1 / (α |y|) over the tokens of the rollout, α = 1.5. The critic
 steps (`config.critic.num_updates`, phase "value").
 
 `weight` = "context" is the paper's ablation "without token-level loss": every
-context weighs as much, however many tokens it has. That without the cross-
-segment discount is `boundary` = "outcome".
+context weighs as much, however many tokens it has. With "trace" every rollout
+does, over all its contexts. The ablation without the cross-segment discount is
+`boundary` = "outcome".
 
 The paper leaves open what λ counts (all tokens of the rollout here), γ (1) and
 whether advantages are standardised (they are).
@@ -28,7 +29,7 @@ from grpo_jax.algorithms.options import ClipConfig, CriticConfig
 from grpo_jax.ops import aggregation
 from grpo_jax.types import Algorithm, TrainBatch
 
-WEIGHTS = ("token", "context")
+WEIGHTS = ("token", "context", "trace")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,8 +37,8 @@ class CompactionRLConfig(ClipConfig, CriticConfig):
   """PPO's options, and what weighs as much.
 
   Attributes:
-    weight: What weighs as much as any other in the loss: a "token", or a whole
-      "context".
+    weight: What weighs as much as any other in the loss: a "token", a whole
+      "context", or a "trace", which is a rollout with all its contexts.
   """
 
   lam_critic: float = 1.0
@@ -56,9 +57,11 @@ def prepare(config: CompactionRLConfig, batch: TrainBatch) -> TrainBatch:
   """Weighs tokens as `weight` says."""
   if config.weight == "token":
     return batch
-  size = batch.mask.sum(axis=-1)  # [B]
-  mean = size.sum() / jnp.maximum((size > 0).sum(), 1)
-  weight = (mean / jnp.maximum(size, 1))[:, None]  # [B, 1]
+  num_rows = len(batch.mask)
+  unit = jnp.arange(num_rows)
+  if config.weight == "trace" and batch.trace_id is not None:
+    unit = batch.trace_id
+  weight = aggregation.equal_weights(batch.mask, unit, num_rows)  # [B, 1]
   if batch.policy_weight is not None:
     weight = weight * batch.policy_weight
   weight = jnp.broadcast_to(weight, batch.mask.shape)

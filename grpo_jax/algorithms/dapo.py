@@ -13,7 +13,8 @@ Deviations: dynamic sampling draws on until the batch is full of live groups
 only with `config.rl.max_rounds` above 1, and no further than that; with 1, the
 default, it is a mask over one batch. A group is live by its rewards before the
 length punishment, as verl's reading of the paper has it. Trained tokens are
-counted over the batch, not per group.
+counted over the batch, as in TRL and verl; `token_mean_scope` = "group" counts
+them in each group, and takes the mean over groups, as Eq. 8 has it.
 
 Source: Yu et al., "DAPO: An Open-Source LLM Reinforcement Learning System at
 Scale", arXiv:2503.14476.

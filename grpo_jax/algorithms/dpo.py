@@ -3,15 +3,17 @@
     x_i = Σ_t [log π_θ(y_it) − log π_ref(y_it)],   d = x_chosen − x_rejected
     L   = −(1/K) Σ_pairs log σ(β d)
 
-`kind` replaces log σ by other losses of d, for "ipo" of x_i / |y_i|;
-`label_smoothing` is the share of pairs that the rewards order wrongly; and
-`f_divergence` replaces the x of d by a function of it (`ops/preferences.py`).
-K pairs: one per group whose rewards are not all equal, of its first best and
-its first worst row; the other rows are not trained. With given pairs a group
-is two rows with rewards 1 and 0; here the policy samples them (online DPO).
+`kind` replaces log σ by other losses of d; `label_smoothing` is the share of
+pairs that the rewards order wrongly; `f_divergence` replaces the x of d by a
+function of it (`ops/preferences.py`); and x_i / |y_i| takes the place of x_i
+with `length_normalized`, and for "ipo". K pairs: one per group whose rewards
+are not all equal, of its first best and its first worst row; the other rows are
+not trained. With given pairs a group is two rows with rewards 1 and 0; here the
+policy samples them (online DPO).
 
 Source: Rafailov et al., "Direct Preference Optimization", arXiv:2305.18290,
-Eq. 7; the sources of the others stand in `ops/preferences.py`.
+Eq. 7; normalised by length: Lambert et al., "Tülu 3", arXiv:2411.15124, Eq. 6;
+the sources of the others stand in `ops/preferences.py`.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ import jax.numpy as jnp
 
 from grpo_jax.algorithms.options import CommonConfig
 from grpo_jax.ops import aggregation, baselines, masked, preferences, ratios
-from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
+from grpo_jax.types import Algorithm, PolicyOutputs, Term, TrainBatch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DPOConfig(CommonConfig):
+class PairConfig(CommonConfig):
   """Which loss of the difference d.
 
   Attributes:
@@ -35,13 +37,15 @@ class DPOConfig(CommonConfig):
     kind: "sigmoid" (DPO), "hinge", "ipo" or "robust".
     label_smoothing: Share of pairs that the rewards order wrongly, below 0.5.
     f_divergence: "reverse_kl" (DPO), "forward_kl" or "js_divergence".
+    length_normalized: Whether log-ratios are means over tokens, as those of
+      "ipo" always are. β is then per nat and token: Tülu 3 has 5.
   """
 
   beta: float = 0.1  # Section 6.
   kind: str = "sigmoid"  # Or "hinge", "ipo", "robust".
   label_smoothing: float = 0.0
   f_divergence: str = "reverse_kl"  # Or "forward_kl", "js_divergence".
-  scale_free = True  # Rewards order completions, no more.
+  length_normalized: bool = False
 
   def __post_init__(self):
     super().__post_init__()
@@ -57,6 +61,25 @@ class DPOConfig(CommonConfig):
       self.complain("label_smoothing", "is a share of wrong labels below 0.5")
     if self.label_smoothing and self.kind in ("hinge", "ipo"):
       self.complain("label_smoothing", f"is not used by kind={self.kind!r}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DPOConfig(PairConfig):
+  """DPO alone."""
+
+  scale_free = True  # Rewards order completions, no more.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WithPairsConfig(PairConfig):
+  """DPO beside another loss.
+
+  Attributes:
+    dpo_coef: α, the weight of DPO's loss, whose other settings are those of
+      DPO.
+  """
+
+  dpo_coef: float = 0.1
 
 
 def pair_roles(batch: TrainBatch) -> jax.Array:  # [B]
@@ -94,37 +117,45 @@ def prepare(config: DPOConfig, batch: TrainBatch) -> TrainBatch:
 
 
 def pair_loss(
-  policy: PolicyOutputs,
-  batch: TrainBatch,
-  beta: float,
-  kind: str = "sigmoid",
-  label_smoothing: float = 0.0,
-  f_divergence: str = "reverse_kl",
+  config: PairConfig, policy: PolicyOutputs, batch: TrainBatch
 ) -> jax.Array:  # [B]
   """The loss of the pair that a row belongs to; 0 for the other rows."""
   log_ratio = ratios.log_ratio(policy.logp, batch.ref_logp, batch.mask)
-  if kind == "ipo":
+  if config.length_normalized or config.kind == "ipo":
     x = masked.mean(log_ratio, batch.mask, axis=-1)  # [B]
   else:
     x = log_ratio.sum(axis=-1)  # [B]
-  score = batch.pair_role * preferences.dpo_score(x, f_divergence)
+  score = batch.pair_role * preferences.dpo_score(x, config.f_divergence)
   margin = jax.ops.segment_sum(score, batch.group_id, batch.num_groups)
-  loss = preferences.dpo(margin, beta, kind, label_smoothing)  # [num_groups]
+  loss = preferences.dpo(
+    margin, config.beta, config.kind, config.label_smoothing
+  )  # [num_groups]
   return masked.select(loss[batch.group_id], batch.pair_role != 0)
+
+
+def with_roles(config: PairConfig, batch: TrainBatch) -> TrainBatch:
+  """Every row stays in the batch, those of pairs with their role."""
+  del config
+  return dataclasses.replace(batch, pair_role=pair_roles(batch))
+
+
+def pair_term(config: WithPairsConfig) -> dict[str, Term]:
+  """DPO on the pairs of a batch as a term of another loss."""
+  return {
+    "dpo": Term(
+      lambda batch: config.dpo_coef,
+      lambda policy, batch: pair_loss(config, policy, batch),
+      aggregation.over_sequences,
+      lambda batch: batch.mask & (batch.pair_role != 0)[:, None],
+    )
+  }
 
 
 def policy_loss(
   config: DPOConfig, policy: PolicyOutputs, batch: TrainBatch
 ) -> jax.Array:  # [B]
   # Both rows of a pair carry its loss: their mean is that of the pairs.
-  return pair_loss(
-    policy,
-    batch,
-    config.beta,
-    config.kind,
-    config.label_smoothing,
-    config.f_divergence,
-  )
+  return pair_loss(config, policy, batch)
 
 
 DPO = Algorithm(
@@ -137,4 +168,5 @@ DPO = Algorithm(
   needs=("ref_logp",),
   couples_group=True,
   min_group_size=2,
+  token_advantages=False,
 )

@@ -1,14 +1,28 @@
-"""GFPO: sample more completions, learn from the concise ones (2508.09726).
+"""GFPO: sample more completions, learn from a chosen few (2508.09726).
 
     S_g = the k completions of the group with the best metric
     A_i = 1[i ∈ S_g] (R_i − mean_S R) / (std_S R + eps)
     L   = −(1/N) Σ_i Σ_t min(r_it A_i, clip(r_it) A_i) + β KL_it − c H
 
-The metric is the length (shortest first) or the reward per token ("efficiency",
-largest first), ties by the order of rows. N counts the tokens of all
-completions, also of those left out (Eq. 2), and the deviation is the
-population's. The paper prints the KL against π_old; here it is that to the
-reference. Its adaptive k is not part of this file.
+| `metric`       | are kept                                                |
+|----------------|---------------------------------------------------------|
+| "length"       | the shortest                                            |
+| "efficiency"   | those with the most reward per token                    |
+| "adaptive"     | the shortest, fewer of them where a prompt is easy      |
+| "max_variance" | those whose rewards vary most (PODS, arXiv:2504.13818)  |
+
+Ties are broken by the order of rows. With "adaptive" a group's mean reward, of
+all its completions, is compared with the quartiles q of those of past groups:
+
+    k = num_kept · (1 below q25, 1 below q50, 3/4 below q75, 1/2 above)
+
+which is 8, 8, 6, 4 with `num_kept` 8, the paper's for 16 completions. N counts
+the tokens of all completions, also of those left out (Eq. 2), or with `denom`
+"kept" of those alone; the deviation is the population's.
+
+Deviations: the paper prints the KL against π_old; `kl_coef` is that to the
+reference, and `kl_old_coef` the printed one. Quartiles are exact, over the
+last 8192 groups, in the place of a t-digest's.
 """
 
 from __future__ import annotations
@@ -20,8 +34,11 @@ import jax.numpy as jnp
 
 from grpo_jax.algorithms import grpo
 from grpo_jax.algorithms.options import ClipConfig
-from grpo_jax.ops import aggregation, baselines
-from grpo_jax.types import Algorithm, TrainBatch
+from grpo_jax.ops import aggregation, baselines, divergences, selection
+from grpo_jax.types import Algorithm, PolicyOutputs, Term, TrainBatch
+
+METRICS = ("length", "efficiency", "adaptive", "max_variance")
+_REMEMBERED = 8192  # groups
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,41 +46,125 @@ class GFPOConfig(ClipConfig):
   """Which completions are kept.
 
   Attributes:
-    num_kept: Completions of a group that are learned from, at least 2.
-    metric: Kept are the best by "length" (the shortest) or by "efficiency" (the
-      largest reward per token).
+    num_kept: Completions of a group that are learned from, at least 2; of a
+      hard one with "adaptive".
+    metric: What is kept: "length", "efficiency", "adaptive" or "max_variance".
+    efficiency_shift: Whether "efficiency" measures rewards from the least of
+      the group. Of negative rewards, long completions have the most per token.
+    adaptive_warmup: Groups that "adaptive" sees before it keeps fewer than
+      `num_kept`.
+    denom: Completions whose tokens the mean of the loss counts, and to which
+      KL and entropy apply: "all", or "kept".
+    kl_old_coef: Weight of the KL to the policy at the start of the update, per
+      nat.
   """
 
   num_kept: int = 8  # Section 4: k ≤ 8 of 8, 16 or 24.
-  metric: str = "length"  # Or "efficiency".
+  metric: str = "length"
+  efficiency_shift: bool = False
+  adaptive_warmup: int = 64  # A batch of the paper's, Section 4.
+  denom: str = "all"  # Eq. 2.
+  kl_old_coef: float = 0.0
   kl_coef: float = 1e-3  # Section 4.
   entropy_coef: float = 1e-3  # Section 4.
   scale_free = True  # Standardised here.
 
   def __post_init__(self):
     super().__post_init__()
-    if self.metric not in ("length", "efficiency"):
-      self.complain("metric", "is neither length nor efficiency")
+    if self.metric not in METRICS:
+      self.complain("metric", f"is unknown; choose one of {', '.join(METRICS)}")
+    if self.denom not in ("all", "kept"):
+      self.complain("denom", "is neither all nor kept")
     if self.num_kept < 2:
       self.complain("num_kept", "leaves nothing to compare; at least 2")
+    if self.efficiency_shift and self.metric != "efficiency":
+      self.complain(
+        "efficiency_shift", "is about metric='efficiency'; set one or the other"
+      )
+
+
+def init(config: GFPOConfig):
+  if config.metric != "adaptive":
+    return {}, {}
+  return {}, {"difficulties": selection.empty_memory(_REMEMBERED)}
+
+
+def _statistics(batch: TrainBatch) -> baselines.GroupStatistics:
+  return baselines.group_statistics(
+    batch.rewards, batch.valid, batch.group_id, batch.num_groups
+  )
+
+
+def _most(config: GFPOConfig, batch: TrainBatch) -> jax.Array | int:
+  """How many rows of its group are kept, for each row [B], or for all []."""
+  if config.metric != "adaptive":
+    return config.num_kept
+  past = batch.state["difficulties"]
+  quartiles = selection.quantiles(past, jnp.array([0.25, 0.5, 0.75]))
+  above = (_statistics(batch).mean[:, None] >= quartiles).sum(axis=-1)
+  above = jnp.where(past.num_seen >= config.adaptive_warmup, above, 0)
+  counts = [round(config.num_kept * share) for share in (1, 1, 0.75, 0.5)]
+  return jnp.array([max(x, 2) for x in counts])[above][batch.group_id]
+
+
+def kept(config: GFPOConfig, batch: TrainBatch) -> jax.Array:  # [B] bool
+  """The rows that are learned from."""
+  groups = batch.valid, batch.group_id
+  if config.metric == "max_variance":
+    return selection.most_varied(
+      batch.rewards, *groups, batch.num_groups, config.num_kept
+    )
+  cost = batch.completion_mask.sum(axis=-1).astype(batch.rewards.dtype)  # [B]
+  if config.metric == "efficiency":
+    rewards = batch.rewards
+    if config.efficiency_shift:
+      rewards = rewards - _statistics(batch).least[batch.group_id]
+    cost = -rewards / jnp.maximum(cost, 1)
+  rank = baselines.rank_in_group(cost, *groups)
+  return batch.valid & (rank < _most(config, batch))
 
 
 def advantages(config: GFPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
-  lengths = batch.completion_mask.sum(axis=-1).astype(batch.rewards.dtype)
-  cost = lengths
-  if config.metric == "efficiency":
-    cost = -batch.rewards / jnp.maximum(lengths, 1)
-  kept = batch.valid & (
-    baselines.rank_in_group(cost, batch.valid, batch.group_id) < config.num_kept
-  )
   return baselines.group_standardized(
     batch.rewards,
-    kept,
+    kept(config, batch),
     batch.group_id,
     batch.num_groups,
     ddof=0,
     eps=config.advantage_eps,
   )
+
+
+def prepare(config: GFPOConfig, batch: TrainBatch) -> TrainBatch:
+  if config.denom == "all":
+    return batch
+  rows = kept(config, batch)[:, None]
+  return dataclasses.replace(batch, mask=batch.mask & rows)
+
+
+def _kl_old(policy: PolicyOutputs, batch: TrainBatch) -> jax.Array:  # [B, T]
+  return divergences.kl(policy.logp, batch.old_logp, batch.mask, "k3")
+
+
+def terms(config: GFPOConfig) -> dict[str, Term]:
+  if not config.kl_old_coef:
+    return {}
+  return {
+    "kl_old": Term(
+      lambda batch: config.kl_old_coef, _kl_old, aggregation.over_tokens
+    )
+  }
+
+
+def update_state(config: GFPOConfig, state, metrics, batch: TrainBatch):
+  del metrics
+  if config.metric != "adaptive":
+    return state
+  groups = _statistics(batch)
+  past = selection.remember(
+    state["difficulties"], groups.mean, groups.num_valid > 0
+  )
+  return {"difficulties": past}
 
 
 GFPO = Algorithm(
@@ -72,6 +173,10 @@ GFPO = Algorithm(
   advantages=advantages,
   policy_loss=grpo.policy_loss,
   aggregate=aggregation.over_tokens,
+  init=init,
+  prepare=prepare,
+  terms=terms,
+  update_state=update_state,
   needs=("old_logp",),
   whole_completions=True,
   min_group_size=2,

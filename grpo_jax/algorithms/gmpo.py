@@ -56,4 +56,5 @@ GMPO = Algorithm(
   aggregate=aggregation.over_sequences,
   needs=("old_logp",),
   min_group_size=2,
+  token_advantages=False,
 )

@@ -66,4 +66,5 @@ GRPO_S = Algorithm(
   needs=("old_logp", "behavior_entropy"),
   whole_completions=True,
   min_group_size=2,
+  token_advantages=False,
 )

@@ -44,4 +44,5 @@ GSPO = Algorithm(
   aggregate=aggregation.over_sequences,
   needs=("old_logp",),
   min_group_size=2,
+  token_advantages=False,
 )

@@ -42,4 +42,5 @@ LUSPO = Algorithm(
   aggregate=aggregation.over_sequence_sums,
   needs=("old_logp",),
   min_group_size=2,
+  token_advantages=False,
 )

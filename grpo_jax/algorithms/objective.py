@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.algorithms import options
+from grpo_jax.algorithms import distillation, options
 from grpo_jax.algorithms.options import CommonConfig
 from grpo_jax.ops import (
   aggregation,
@@ -26,6 +27,7 @@ from grpo_jax.ops import (
   corrections,
   divergences,
   masked,
+  ratios,
   returns,
   routing,
   shaping,
@@ -62,9 +64,10 @@ def update_state(
   config: CommonConfig,
   state: PyTree,
   metrics: Metrics,
+  batch: TrainBatch,
   num_rollouts: jax.Array | int,
 ) -> PyTree:
-  """The state after a step with these metrics and so many rollouts."""
+  """The state after a step with these metrics, rows and so many rollouts."""
   coefficients = dict(state["coefficients"])
   if config.kl_target:
     kl = metrics["kl/reference"]
@@ -82,7 +85,7 @@ def update_state(
     low = metrics["entropy/mean"] < config.entropy_target
     step = jnp.where(low, 1.0, -1.0) * config.entropy_coef_step
     coefficients["entropy"] = jnp.maximum(coefficients["entropy"] + step, 0.0)
-  own = algorithm.update_state(config, state["algorithm"], metrics)
+  own = algorithm.update_state(config, state["algorithm"], metrics, batch)
   return {"algorithm": own, "coefficients": coefficients}
 
 
@@ -95,7 +98,11 @@ def trained_tokens(
     rows &= rollout.terminated
   if config.dynamic_sampling:
     live = baselines.live_groups(
-      scored.rewards, scored.valid, rollout.group_id, rollout.num_groups
+      scored.rewards,
+      scored.valid,
+      rollout.group_id,
+      rollout.num_groups,
+      config.min_reward_std,
     )  # [num_groups]
     if config.max_live_groups:
       live &= jnp.cumsum(live) <= config.max_live_groups
@@ -160,6 +167,9 @@ def make_train_batch(
   if "routing" in required:
     optional["routing"] = rollout.routing
     optional["prompt_routing"] = rollout.prompt_routing
+  if rollout.mix_ids is not None:  # What any model reads.
+    optional["mix_ids"] = rollout.mix_ids
+    optional["mix_weights"] = rollout.mix_weights
   if "components" in required:
     columns = [scored.components[name] for name in names]
     optional["components"] = jnp.stack(columns, axis=-1)  # [B, K]
@@ -300,6 +310,9 @@ def _with_corrections(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
       batch.entropy, mask, config.top_entropy_fraction
     )
     weights.append(high.astype(batch.entropy.dtype))
+  if config.token_mean_scope == "group":
+    equal = aggregation.equal_weights(mask, batch.group_id, batch.num_groups)
+    weights.append(jnp.broadcast_to(equal, mask.shape))
   if weights:
     product = functools.reduce(jnp.multiply, weights)
     batch = dataclasses.replace(batch, policy_weight=product)
@@ -344,15 +357,37 @@ def prepare(
     config.advantage_scale,
     eps=config.advantage_eps,
   )
+  if config.singleton == "raw":
+    advantages = _with_singletons(compared, advantages)
   if batch.is_last is not None and advantages.ndim == 1:
     advantages = returns.over_traces(
       masked.select(advantages, batch.is_last), batch.trace_id
+    )
+  if config.opd_coef > 0 and config.opd_anchor == "start":
+    advantages = distillation.with_teacher(
+      config, batch, advantages, batch.old_logp
     )
   found: dict[str, Any] = {"advantages": advantages}
   if algorithm.returns is not None:
     found["returns"] = algorithm.returns(config, batch)
   batch = dataclasses.replace(batch, **jax.lax.stop_gradient(found))
   return algorithm.prepare(config, _with_corrections(config, batch))
+
+
+def _with_singletons(batch: TrainBatch, advantages: jax.Array) -> jax.Array:
+  """The reward for an advantage where nothing is there to compare it with.
+
+  Source: verl's `grpo`, which takes 0 for the mean and 1 for the deviation of
+  a group of one.
+  """
+  count = baselines.group_statistics(
+    batch.rewards, batch.valid, batch.group_id, batch.num_groups
+  ).num_valid
+  alone = batch.valid & (count[batch.group_id] == 1)  # [B]
+  rewards = batch.rewards
+  if advantages.ndim == 2:
+    alone, rewards = alone[:, None] & batch.mask, rewards[:, None]
+  return jnp.where(alone, rewards, advantages)
 
 
 def _policy_values(
@@ -401,14 +436,24 @@ def _balance_values(
   return routing.balance(policy.aux.probs, batch.router_load)
 
 
+def _aggregate(
+  algorithm: Algorithm, config: CommonConfig
+) -> Callable[[jax.Array, jax.Array], Weighted]:
+  """How losses become one number, with what the config counts."""
+  if config.count_empty:
+    return functools.partial(algorithm.aggregate, count_empty=True)
+  return algorithm.aggregate
+
+
 def _terms(algorithm: Algorithm, config: CommonConfig) -> dict[str, Term]:
   """All terms of the loss, by name: the options as data."""
   terms = {}
+  aggregate = _aggregate(algorithm, config)
   if algorithm.policy_loss is not None:
     terms["policy"] = Term(
       lambda batch: 1.0,
       functools.partial(_policy_values, algorithm, config),
-      algorithm.aggregate,
+      aggregate,
     )
   if config.kl_coef > 0 and not config.kl_in_reward:
     terms["kl"] = Term(
@@ -416,7 +461,7 @@ def _terms(algorithm: Algorithm, config: CommonConfig) -> dict[str, Term]:
       lambda policy, batch: (
         _domain_weights(config, batch) * _kl_values(config, policy, batch)
       ),
-      algorithm.aggregate,
+      aggregate,
     )
   if config.entropy_coef > 0 or config.entropy_target > 0:
     terms["entropy"] = Term(
@@ -505,6 +550,7 @@ def loss(
     anchor = jax.lax.stop_gradient(policy.logp)
     if "old_logp" in required:
       batch = dataclasses.replace(batch, old_logp=anchor)
+  batch = with_current_teacher(config, policy, batch)
 
   terms: dict[str, tuple[jax.Array | float, Weighted]] = {}
   for name, term in _terms(algorithm, config).items():
@@ -517,6 +563,9 @@ def loss(
   if config.kl_coef > 0:
     kl = _kl_values(config, policy, batch)
     metrics["kl/reference"] = aggregation.over_tokens(kl, mask)
+  if config.opd_coef > 0:
+    gap = ratios.log_ratio(policy.logp, batch.ref_logp, mask)
+    metrics["kl/teacher"] = aggregation.over_tokens(gap, mask)
   if "entropy" in required:
     metrics["entropy/policy"] = aggregation.over_tokens(policy.entropy, mask)
   if batch.policy_weight is not None:
@@ -535,6 +584,8 @@ def loss(
     # Over ratios of trained tokens only; a minibatch without any reads 0.
     maxima["ratio/max"] = masked.maximum(ratio, mask)
     maxima["ratio/max_deviation"] = masked.maximum(jnp.abs(ratio - 1), mask)
+  if batch.pair_role is not None and batch.ref_logp is not None:
+    metrics |= _pair_metrics(policy, batch)
   if policy.aux is not None:
     num_experts = policy.aux.probs.shape[-1]
     entropy = routing.entropy(policy.aux.probs)
@@ -549,6 +600,35 @@ def loss(
     metrics["sampler_gap/mean"] = aggregation.over_tokens(gap, mask)
     maxima["sampler_gap/max"] = masked.maximum(gap, mask)
   return LossOutput(terms, *jax.lax.stop_gradient((metrics, maxima)))
+
+
+def with_current_teacher(
+  config: CommonConfig, policy: PolicyOutputs, batch: TrainBatch
+) -> TrainBatch:
+  """The batch with what a teacher says of the policy as it is, if asked for."""
+  if not (config.opd_coef > 0 and config.opd_anchor == "current"):
+    return batch
+  advantages = distillation.with_teacher(
+    config, batch, batch.advantages, jax.lax.stop_gradient(policy.logp)
+  )
+  return dataclasses.replace(batch, advantages=advantages)
+
+
+def _pair_metrics(
+  policy: PolicyOutputs, batch: TrainBatch
+) -> dict[str, Weighted]:
+  """How far the better completions are ahead, against the reference."""
+  x = ratios.log_ratio(policy.logp, batch.ref_logp, batch.mask).sum(axis=-1)
+  margin = jax.ops.segment_sum(
+    batch.pair_role * x, batch.group_id, batch.num_groups
+  )[batch.group_id]
+  is_pair = (batch.pair_role != 0)[:, None] & batch.mask
+  return {
+    "pairs/margin": aggregation.over_sequences(margin, is_pair),
+    "pairs/accuracy": aggregation.over_sequences(
+      (margin > 0).astype(x.dtype), is_pair
+    ),
+  }
 
 
 def _clip_metrics(

@@ -17,6 +17,7 @@ import dataclasses
 
 import jax
 
+from grpo_jax.algorithms import distillation
 from grpo_jax.algorithms.options import CommonConfig
 from grpo_jax.ops import aggregation
 from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
@@ -37,8 +38,7 @@ def advantages(config: OPDFullConfig, batch: TrainBatch) -> jax.Array:  # [B]
 def policy_loss(
   config: OPDFullConfig, policy: PolicyOutputs, batch: TrainBatch
 ) -> jax.Array:  # [B, T]
-  del config, batch
-  return policy.ref_kl
+  return distillation.domain_weights(config, batch) * policy.ref_kl
 
 
 OPD_FULL = Algorithm(
@@ -48,4 +48,5 @@ OPD_FULL = Algorithm(
   policy_loss=policy_loss,
   aggregate=aggregation.over_tokens,
   needs=("ref_kl",),
+  token_advantages=False,
 )

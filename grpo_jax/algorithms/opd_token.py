@@ -7,7 +7,9 @@ The student samples, the teacher judges each token; on-policy and with the
 tokens summed, the expected gradient is that of Σ_t KL(π_θ ‖ π_teacher) with
 the prefixes held fixed; the published mean over tokens divides by a length that
 depends on what was sampled. The teacher is the frozen reference: set
-`reference_workdirs` of the phase to its run. The task's reward is not used.
+`reference_workdirs` of the phase to its run. The task's reward is not used:
+this is what `opd_coef` adds to any algorithm, alone. With `opd_anchor`
+"current" A is of π_θ in each gradient step, as in GLM-5 (arXiv:2602.15763).
 Deviation: A is clamped at ±20 nats.
 
 Source: Lu et al., "On-Policy Distillation", Thinking Machines, 2025; TRL 1.16.
@@ -28,20 +30,20 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OPDTokenConfig(ClipConfig):
-  """Bounds of the teacher's word.
+  """No options of its own."""
 
-  Attributes:
-    teacher_clamp: Largest |A| of a token, nats.
-  """
-
-  teacher_clamp: float = 20.0  # Nats.
+  opd_coef: float = 1.0
   scale_free = True  # The teacher judges.
 
+  def __post_init__(self):
+    super().__post_init__()
+    if self.opd_coef == 0:
+      self.complain("opd_coef", "would train nothing; set it above 0")
 
-def advantages(config: OPDTokenConfig, batch: TrainBatch) -> jax.Array:
-  clamp = config.teacher_clamp
-  gap = jnp.clip(batch.ref_logp - batch.old_logp, -clamp, clamp)  # [B, T]
-  return gap * batch.mask
+
+def advantages(config: OPDTokenConfig, batch: TrainBatch) -> jax.Array:  # [B]
+  del config  # The teacher judges, not the verifier.
+  return jnp.zeros_like(batch.rewards)
 
 
 OPD_TOKEN = Algorithm(
@@ -50,5 +52,5 @@ OPD_TOKEN = Algorithm(
   advantages=advantages,
   policy_loss=grpo.policy_loss,
   aggregate=aggregation.over_tokens,
-  needs=("old_logp", "anchor", "ref_logp"),
+  needs=("old_logp",),
 )

@@ -17,7 +17,7 @@ import dataclasses
 
 import jax
 
-from grpo_jax.algorithms import opd_full
+from grpo_jax.algorithms import distillation, opd_full
 from grpo_jax.algorithms.options import CommonConfig
 from grpo_jax.ops import aggregation, divergences
 from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch
@@ -44,8 +44,8 @@ class OPDTopKConfig(CommonConfig):
 def policy_loss(
   config: OPDTopKConfig, policy: PolicyOutputs, batch: TrainBatch
 ) -> jax.Array:  # [B, T]
-  del config
-  return divergences.topk_kl(policy.topk_logp, batch.ref_topk_logp)
+  distance = divergences.topk_kl(policy.topk_logp, batch.ref_topk_logp)
+  return distillation.domain_weights(config, batch) * distance
 
 
 OPD_TOPK = Algorithm(
@@ -55,4 +55,5 @@ OPD_TOPK = Algorithm(
   policy_loss=policy_loss,
   aggregate=aggregation.over_tokens,
   needs=("ref_topk",),
+  token_advantages=False,
 )

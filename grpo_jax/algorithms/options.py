@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from grpo_jax.ops import divergences, returns
+from grpo_jax.ops import aggregation, divergences, returns
 from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch, providers
 
 # Optional inputs of a loss, and who provides them.
@@ -37,6 +37,16 @@ class CommonConfig:
     kl_domain_weights: Factor of kl_coef for each prompt domain; empty: 1.
     kl_target: Adapt kl_coef to hold this KL, nats per token; 0 keeps it.
     kl_horizon: Completions over which it adapts.
+    opd_coef: λ of A − λ (log π − log π_teacher): the word of the reference, as
+      a teacher, on each sampled token is added to its advantage, per nat.
+    opd_anchor: Whose log π that is: of the policy at the "start" of the update;
+      or of the "current" one in each gradient step (cross-stage distillation,
+      GLM-5, arXiv:2602.15763).
+    opd_clamp: Largest size of that difference at a token, nats.
+    opd_early: γ of the factor 1 + γ (1 − share of the row's differences that
+      lie before the token), by which early tokens count more (TRL); 0: 1.
+    opd_domain_weights: Factor, for each prompt domain, of what the teacher
+      says, also in 'opd_full' and 'opd_topk'; empty: 1.
     entropy_coef: Weight of the entropy bonus, per nat, token mean.
     entropy_target: Adapt entropy_coef towards this entropy, nats per token,
       and apply it only below; 0 keeps it.
@@ -46,6 +56,14 @@ class CommonConfig:
     advantage_scale: Divide advantages by the deviation of the rewards of the
       "group" or of the "batch", or "none"; refused where `scale_free`.
     advantage_eps: Added to that deviation.
+    singleton: Advantage of a completion that alone of its group was scored:
+      "zero", as it is compared with nothing, or "raw", its reward (verl).
+    count_empty: Whether completions without a trained token count where a loss
+      is a mean over completions, as in TRL.
+    token_mean_scope: Where a loss is a mean over tokens, it is one over all
+      tokens of the "batch"; or the mean over groups of the mean over the
+      tokens of a "group" (DAPO, arXiv:2503.14476, Eq. 8). Tokens are counted in
+      the whole batch, whatever its minibatches.
     overlong_cache: Share of the budget over whose end the reward falls by up
       to 1 (DAPO's soft punishment); 0 switches it off.
     overlong_filter: Leave completions that hit the budget out of the loss
@@ -53,6 +71,10 @@ class CommonConfig:
     dynamic_sampling: Leave groups whose rewards are all equal out of the loss
       and of its denominators (DAPO, Section 3.2). With config.rl.max_rounds
       above 1 others are drawn in their place.
+    min_reward_std: With dynamic sampling, a group whose rewards differ also
+      needs a deviation of its rewards above this, with n − 1 in the
+      denominator, to be trained; 0: any difference will do. slime has 1e-6,
+      below which rewards differ by round-off.
     max_live_groups: With dynamic sampling, train only on the first so many
       live groups of an over-sampled batch; 0 keeps all of them.
     importance_mode: Correct the gap between the sampler's and the trainer's
@@ -90,15 +112,24 @@ class CommonConfig:
   kl_domain_weights: tuple[float, ...] = ()
   kl_target: float = 0.0
   kl_horizon: float = 10_000.0
+  opd_coef: float = 0.0
+  opd_anchor: str = "start"
+  opd_clamp: float = 20.0
+  opd_early: float = 0.0
+  opd_domain_weights: tuple[float, ...] = ()
   entropy_coef: float = 0.0
   entropy_target: float = 0.0
   entropy_coef_step: float = 0.005
   top_entropy_fraction: float = 1.0
   advantage_scale: str = "none"
   advantage_eps: float = 1e-6
+  singleton: str = "zero"
+  count_empty: bool = False
+  token_mean_scope: str = "batch"
   overlong_cache: float = 0.0
   overlong_filter: bool = False
   dynamic_sampling: bool = False
+  min_reward_std: float = 0.0
   max_live_groups: int = 0
   importance_mode: str = "none"
   importance_level: str = "token"
@@ -136,13 +167,20 @@ class CommonConfig:
         self.complain(name, "is a share in [0, 1]")
     if self.top_entropy_fraction == 0:
       self.complain("top_entropy_fraction", "would train nothing; 1 is all")
-    if any(not weight >= 0 for weight in self.kl_domain_weights):
-      self.complain("kl_domain_weights", "has a weight that is not ≥ 0")
+    for name in ("kl_domain_weights", "opd_domain_weights"):
+      if any(not weight >= 0 for weight in getattr(self, name)):
+        self.complain(name, "has a weight that is not ≥ 0")
     if self.kl_in_reward and self.kl_kind != "k1":
       self.complain(
         "kl_kind",
         "cannot be in the reward: the expectation of k1 there is the KL with"
         " the right credit per token; set kl_kind='k1'",
+      )
+    if self.min_reward_std and not self.dynamic_sampling:
+      self.complain(
+        "min_reward_std",
+        "says which groups dynamic sampling trains, and it is off; set"
+        " dynamic_sampling=True, or leave it 0",
       )
     if self.kl_target and not self.kl_coef:
       self.complain("kl_target", "has no kl_coef to start from; set it > 0")
@@ -173,6 +211,7 @@ class CommonConfig:
     return dataclasses.replace(
       self,
       dynamic_sampling=False,
+      min_reward_std=0.0,
       max_live_groups=0,
       overlong_filter=False,
       rejection="none",
@@ -270,8 +309,11 @@ class CriticConfig(CommonConfig):
 
 
 _CHOICES = {
+  "opd_anchor": ("start", "current"),
   "kl_kind": (*divergences.KL_KINDS, "full"),
   "advantage_scale": ("none", "group", "batch"),
+  "singleton": ("zero", "raw"),
+  "token_mean_scope": ("batch", "group"),
   "importance_mode": ("none", "truncate", "mask"),
   "importance_level": ("token", "sequence"),
   "rejection": (
@@ -285,6 +327,50 @@ _CHOICES = {
 }
 
 
+def check(algorithm: Algorithm, config: CommonConfig) -> None:
+  """Raises ValueError if an option means nothing to this algorithm."""
+  counts_tokens = algorithm.aggregate is aggregation.over_tokens
+  for name, is_on, is_known, why in (
+    (
+      "token_mean_scope",
+      config.token_mean_scope == "group",
+      counts_tokens,
+      "is about a mean over tokens, and its loss is one over completions; set"
+      " 'batch', or choose an algorithm such as 'dapo'",
+    ),
+    (
+      "count_empty",
+      config.count_empty,
+      not counts_tokens,
+      "is about a mean over completions, and its loss is one over tokens; set"
+      " False, or choose an algorithm such as 'grpo'",
+    ),
+    (
+      "singleton",
+      config.singleton == "raw",
+      algorithm.min_group_size > 1,
+      "is about completions that are compared within their group, and it does"
+      " not compare them; set 'zero'",
+    ),
+    (
+      "opd_coef",
+      config.opd_coef > 0,
+      algorithm.token_advantages,
+      "is added to the advantages of single tokens, and its loss has none; set"
+      " 0, or choose an algorithm such as 'grpo'",
+    ),
+    (
+      "opd_domain_weights",
+      bool(config.opd_domain_weights),
+      config.opd_coef > 0 or {"ref_kl", "ref_topk"} & {*algorithm.needs},
+      "is about what a teacher says, and none is asked; set opd_coef above 0,"
+      " or choose an algorithm such as 'opd_full'",
+    ),
+  ):
+    if is_on and not is_known:
+      config.complain(name, f"of algorithm {algorithm.name!r} {why}")
+
+
 def needs(algorithm: Algorithm, config: CommonConfig) -> frozenset[str]:
   """Names of the optional inputs that this algorithm with this config reads.
 
@@ -293,15 +379,18 @@ def needs(algorithm: Algorithm, config: CommonConfig) -> frozenset[str]:
   """
   corrected = config.importance_mode != "none" or config.rejection != "none"
   reads = {
-    "ref_logp": config.kl_coef > 0,
+    "ref_logp": config.kl_coef > 0 or config.opd_coef > 0,
     "ref_kl": config.kl_coef > 0 and config.kl_kind == "full",
     "old_logp": config.kl_coef > 0 and config.kl_kind == "k3_unbiased",
-    "anchor": corrected or (config.kl_coef > 0 and config.kl_in_reward),
+    "anchor": corrected
+    or (config.kl_coef > 0 and config.kl_in_reward)
+    or (config.opd_coef > 0 and config.opd_anchor == "start"),
     "behavior_logp": corrected or config.off_policy_threshold > 0,
     "behavior_entropy": config.top_entropy_fraction < 1
     or config.entropy_target > 0,
     "entropy": config.entropy_coef > 0 or config.entropy_target > 0,
-    "domain": bool(config.kl_domain_weights) and config.kl_coef > 0,
+    "domain": bool(config.kl_domain_weights and config.kl_coef > 0)
+    or bool(config.opd_domain_weights),
     "kept_ids": config.keep_sampling_mask,
     "routing": config.keep_routing,
     "router": config.balance_coef > 0 or config.router_bias_step > 0,

@@ -62,7 +62,8 @@ def policy_loss(
   return -surrogates.reinforce(policy.logp, batch.advantages)
 
 
-def update_state(config: REINFORCEConfig, state, metrics):
+def update_state(config: REINFORCEConfig, state, metrics, batch: TrainBatch):
+  del batch
   decay = config.baseline_decay
   # Where no row was scored, the baseline stays: what it expects has come.
   expected = state["reward_sum"] / jnp.maximum(state["weight"], 1e-6)

@@ -4,14 +4,16 @@
     A_it = (Σ_{s ≥ t} γ^{s−t} r_is − mean) / std,   over all tokens
     L    = −(1/N) Σ_i Σ_t min(r_it A_it, clip(r_it) A_it)
 
-Mean and deviation are over the trained tokens of the batch, as in verl; over
-completions, long ones would not weigh more. Tokens that are not trained are
-skipped: verl's return stops at them.
+Mean and deviation are over the trained tokens of the batch, as in verl, so
+that long completions weigh more; with `normalize_over` = "sequences" every
+completion weighs as much. Tokens that are not trained are skipped: verl's
+return stops at them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 
@@ -27,13 +29,28 @@ class REINFORCEPPConfig(ClipConfig):
 
   Attributes:
     gamma: Discount per trained token, in [0, 1].
+    normalize_over: What weighs as much as any other in the mean and the
+      deviation of the advantages: "tokens", or "sequences".
   """
 
   gamma: float = 1.0
+  normalize_over: str = "tokens"
   kl_coef: float = 1e-3
   kl_kind: str = "k1"
   kl_in_reward: bool = True
   scale_free = True  # Standardised here.
+
+  def __post_init__(self):
+    super().__post_init__()
+    check_normalize_over(self)
+
+
+def check_normalize_over(config: Any) -> None:
+  """Raises ValueError unless advantages are normalised over what there is."""
+  if config.normalize_over not in ("tokens", "sequences"):
+    config.complain(
+      "normalize_over", "is unknown; choose one of tokens, sequences"
+    )
 
 
 def advantages(
@@ -43,7 +60,8 @@ def advantages(
     batch.rewards, batch.mask
   )
   to_go = returns.returns_to_go(rewards, batch.mask, config.gamma)
-  return masked.whiten(to_go, batch.mask)
+  by_rows = config.normalize_over == "sequences"
+  return masked.whiten(to_go, batch.mask, by_rows)
 
 
 REINFORCE_PP = Algorithm(

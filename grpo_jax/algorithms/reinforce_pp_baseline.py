@@ -13,7 +13,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.algorithms import grpo
+from grpo_jax.algorithms import grpo, reinforce_pp
 from grpo_jax.algorithms.options import ClipConfig
 from grpo_jax.ops import aggregation, masked
 from grpo_jax.types import Algorithm, TrainBatch
@@ -21,16 +21,30 @@ from grpo_jax.types import Algorithm, TrainBatch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class REINFORCEPPBaselineConfig(ClipConfig):
+  """What advantages are standardised over.
+
+  Attributes:
+    normalize_over: As in `reinforce_pp`.
+  """
+
   kl_coef: float = 1e-3
   kl_kind: str = "k2"
+  normalize_over: str = "tokens"
   scale_free = True  # Standardised here.
+
+  def __post_init__(self):
+    super().__post_init__()
+    reinforce_pp.check_normalize_over(self)
 
 
 def advantages(
   config: REINFORCEPPBaselineConfig, batch: TrainBatch
 ) -> jax.Array:  # [B, T]
   centered = grpo.advantages(config, batch)[:, None]  # [B, 1]
-  return masked.whiten(jnp.broadcast_to(centered, batch.mask.shape), batch.mask)
+  by_rows = config.normalize_over == "sequences"
+  return masked.whiten(
+    jnp.broadcast_to(centered, batch.mask.shape), batch.mask, by_rows
+  )
 
 
 REINFORCE_PP_BASELINE = Algorithm(

@@ -54,4 +54,5 @@ RLOO = Algorithm(
   aggregate=aggregation.over_sequences,
   needs=("old_logp",),
   min_group_size=2,
+  token_advantages=False,
 )

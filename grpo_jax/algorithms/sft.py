@@ -43,4 +43,5 @@ SFT = Algorithm(
   advantages=advantages,
   policy_loss=policy_loss,
   aggregate=aggregation.over_tokens,
+  token_advantages=False,
 )

@@ -72,4 +72,5 @@ TIC_GRPO = Algorithm(
   aggregate=aggregation.over_sequences,
   needs=("old_logp",),
   min_group_size=2,
+  token_advantages=False,
 )

@@ -64,4 +64,5 @@ VESPO = Algorithm(
   aggregate=aggregation.over_tokens,
   needs=("old_logp",),
   min_group_size=2,
+  token_advantages=False,
 )

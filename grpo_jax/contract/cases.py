@@ -39,9 +39,13 @@ TOKEN_FIELDS = (
   "step_rewards",
   "turn_rewards",
   "sum_pi_squared",
+  "prefix_utility",
 )
 # All that have an entry for each slot.
-SLOT_FIELDS = (*TOKEN_FIELDS, "step_mask", "mask", "turn", "state_id")
+SLOT_FIELDS = (
+  *TOKEN_FIELDS,
+  *("step_mask", "segment_end", "mask", "turn", "state_id"),
+)
 CONSTANTS = (
   "old_logp",
   "behavior_logp",
@@ -54,6 +58,7 @@ CONSTANTS = (
   "greedy_rewards",
   "components",
   "sum_pi_squared",
+  "prefix_utility",
 )
 
 
@@ -71,6 +76,8 @@ class Case:
   old_values: np.ndarray  # [B, T]
   step_rewards: np.ndarray  # [B, T]
   step_mask: np.ndarray  # [B, T] bool
+  segment_end: np.ndarray  # [B, T] bool
+  prefix_utility: np.ndarray  # [B, T]
   turn_rewards: np.ndarray  # [B, T]
   turn: np.ndarray  # [B, T] int
   state_id: np.ndarray  # [B, T] int
@@ -112,6 +119,8 @@ def make_case(seed: int = 0, spread: float = 0.3, dtype=np.float32) -> Case:
     old_values=rng.normal(size=shape),
     step_rewards=rng.normal(size=shape),
     step_mask=mask & (rng.random(shape) < 0.5),
+    segment_end=mask & (np.arange(BUDGET) % 3 == 1),
+    prefix_utility=logp,
     turn_rewards=np.zeros(shape),
     turn=np.broadcast_to(np.arange(BUDGET) // 2, shape),
     state_id=np.broadcast_to(np.arange(BUDGET) // 2 % 2, shape),
@@ -129,6 +138,8 @@ def make_case(seed: int = 0, spread: float = 0.3, dtype=np.float32) -> Case:
   case.behavior_logp = case.old_logp + 0.1 * rng.normal(size=shape)
   # Σ π² is at least the square of the drawn token's π.
   case.turn_rewards = rng.normal(size=shape)
+  # Of segments of up to three tokens.
+  case.prefix_utility = rng.random(shape)[:, (np.arange(BUDGET) + 1) // 3]
   case.sum_pi_squared = np.exp(2 * case.old_logp) + 0.3 * rng.random(shape)
   case.components[4, 0] = np.nan  # Does not apply.
   for field in dataclasses.fields(case):
@@ -206,6 +217,8 @@ def prepared(algorithm, config, case, use_anchor=True, key=None, traces=None):
   frozen = {
     "old_logp": old_logp if "old_logp" in required else None,
     "sum_pi_squared": case.sum_pi_squared,
+    "segment_end": case.segment_end,
+    "prefix_utility": case.prefix_utility,
     "ref_logp": case.ref_logp if "ref_logp" in required else None,
     "ref_topk_logp": derived(jnp, case.logp, case.ref_logp, case.values)[
       "ref_topk_logp"
@@ -229,7 +242,7 @@ def terms_of(
   A function of arrays, not jitted.
 
   Args:
-    algorithm: Of the table.
+    algorithm: The algorithm of the table.
     config: Its config.
     arrays: Those of a case.
     use_anchor: False takes the policy itself as the anchor (ratio 1).

@@ -68,7 +68,7 @@ def compare(
       of float64 arrays; `cases.Case` has their names, and `advantages` are
       those of the next argument. `mask` has the trained tokens.
     advantages: The same of the advantages; None: those of the algorithm.
-    seed: Of the batch.
+    seed: The seed of the batch.
 
   Raises:
     AssertionError: They differ; says which, and by how much.

@@ -29,10 +29,14 @@ _FIELDS: dict[str, tuple[type, str, Any]] = {
   "extras": (dict, "an object", {}),
 }
 _CALCULATOR = re.compile(r"<<[^>]*>>")
+# In `extras`: the name of a domain, before it has a number.
+DOMAIN_NAME = "domain_name"
 
 
 def conversion(
-  format: str | None = None, fields: Mapping[str, Any] | None = None
+  format: str | None = None,
+  fields: Mapping[str, Any] | None = None,
+  domain_key: str = "",
 ) -> Conversion:
   """How rows become records.
 
@@ -40,11 +44,51 @@ def conversion(
     format: Key of `FORMATS`, or None.
     fields: Names of the record's fields -> those of the row, as in
       `mapped_record`; without a format. None and {}: they are the same.
+    domain_key: Field of the row, or of its `extras`, whose text or whole number
+      is the name of the prompt's domain. Empty, or the row has none: the
+      domain is what the format says.
 
   Raises:
     ValueError: Unknown format; both are given; or a name in `fields` is none of
       a record's.
   """
+  convert = _conversion(format, fields)
+  if domain_key:
+    return functools.partial(_with_domain, convert, domain_key)
+  return convert
+
+
+def _with_domain(convert: Conversion, key: str, raw: Row) -> Record:
+  """A record whose extras have the name of its domain, under `DOMAIN_NAME`."""
+  inner = raw.get("extras")
+  inner = inner if isinstance(inner, Mapping) else {}
+  if key not in raw and key not in inner:
+    return convert(raw)
+  name = _plain(raw[key] if key in raw else inner[key])
+  if not isinstance(name, str | int) or isinstance(name, bool) or name == "":
+    raise ValueError(
+      f"found the domain {name!r:.60} (config.data.domain_key={key!r}); need a"
+      " text or a whole number."
+    )
+  rest = dict(raw)
+  if convert is plain_record and key in raw and key not in _FIELDS:
+    rest.pop(key)
+  if "domain" in inner:  # Which need not be a number here.
+    rest["extras"] = {k: x for k, x in inner.items() if k != "domain"}
+  record = convert(rest)
+  extras = {k: x for k, x in record["extras"].items() if k != "domain"}
+  return {**record, "extras": {**extras, DOMAIN_NAME: str(name)}}
+
+
+def has_domain(record: Record) -> bool:
+  """Whether a record has a domain: a number, or a name."""
+  return not {"domain", DOMAIN_NAME}.isdisjoint(record["extras"])
+
+
+def _conversion(
+  format: str | None, fields: Mapping[str, Any] | None
+) -> Conversion:
+  """The same, with the domains that the format knows."""
   if format is not None:
     if format not in FORMATS:
       raise ValueError(
@@ -60,11 +104,11 @@ def conversion(
     return FORMATS[format]
   if not fields:
     return plain_record
-  known = (*_FIELDS, "domain")
-  if unknown := fields.keys() - {*known}:
+  if unknown := fields.keys() - _FIELDS.keys():
     raise ValueError(
       f"config.data.fields has {sorted(unknown)}; a record has only"
-      f" {', '.join(known)}. Put what a verifier reads under 'extras'."
+      f" {', '.join(_FIELDS)}. Put what a verifier reads under 'extras', and"
+      " name the field of the domain in config.data.domain_key."
     )
   if "prompt" not in fields:
     raise ValueError(
@@ -106,7 +150,7 @@ def mapped_record(fields: Mapping[str, Any], raw: Row) -> Record:
   """Takes the fields of a record from fields of other names.
 
   Args:
-    fields: `prompt`, `answer`, `completion` and `domain` -> a name in `raw`;
+    fields: `prompt`, `answer` and `completion` -> a name in `raw`;
       `extras` -> a mapping of such names. An answer may be a number, and is
       its text then.
     raw: A row; more fields in it do not matter.
@@ -135,8 +179,6 @@ def mapped_record(fields: Mapping[str, Any], raw: Row) -> Record:
   extras = {
     name: found(theirs) for name, theirs in fields.get("extras", {}).items()
   }
-  if "domain" in fields:
-    extras["domain"] = found(fields["domain"])
   return plain_record({**record, "extras": extras})
 
 

@@ -8,10 +8,11 @@ and several processes need not agree on anything.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ class _Dataset:
   """One entry of `GymSource.datasets`, checked.
 
   Attributes:
-    name: Of the dataset.
+    name: The name of the dataset.
     weight: Its problems are drawn in proportion.
     settings: A JSON object.
     levels: (first record, level or None), ascending from record 0.
@@ -57,7 +58,9 @@ class GymSource:
   Attributes:
     starts: Records at which the difficulty changes; all before one of them are
       read before those behind it.
-    num_domains: The domain of a record is the place of its dataset.
+    domains: Names of the datasets; of several entries of one name, with their
+      number from the second on. The domain of a record is the place of its
+      dataset.
   """
 
   def __init__(
@@ -95,7 +98,19 @@ class GymSource:
     self._is_held_out = split != "train"
     firsts = {start for d in self._datasets for start, _ in d.levels}
     self.starts = (0,) if self._is_held_out else tuple(sorted(firsts))
-    self.num_domains = len(self._datasets)
+    names = [dataset.name for dataset in self._datasets]
+    counts = [names[:i].count(name) for i, name in enumerate(names)]
+    self.domains = tuple(
+      f"{name}_{count + 1}" if count else name
+      for name, count in zip(names, counts, strict=True)
+    )
+
+  def only(self, wanted: Collection[int]) -> GymSource:
+    """The problems of some datasets, by their places; see `domains.only`."""
+    other = copy.copy(self)
+    kept = [x * (i in wanted) for i, x in enumerate(self._shares)]
+    other._shares = np.array(kept) / np.sum(kept)
+    return other
 
   def __len__(self) -> int:
     return _SIZE

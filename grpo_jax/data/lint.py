@@ -209,7 +209,7 @@ def of_skew(
 
   Args:
     attributes: Of each record; numbers, texts and flags count.
-    labels: Of each record.
+    labels: The labels of each record.
   """
   overall = collections.Counter(labels)
   found = []

@@ -25,7 +25,7 @@ import numpy as np
 from absl import logging
 
 from grpo_jax.data import orders, sources
-from grpo_jax.data.sources import Record, Source, TaskSource
+from grpo_jax.data.sources import Record, Source
 from grpo_jax.types import Prompts
 
 
@@ -152,6 +152,7 @@ def prompt_stream(
   seed: int,
   pad_id: int,
   rows: Sequence[int] | None = None,
+  more: Callable[[Record], Mapping[str, np.ndarray]] | None = None,
 ) -> grain.DatasetIterator[PromptBatch]:
   """Iterates over shuffled prompts for ever.
 
@@ -167,6 +168,7 @@ def prompt_stream(
     pad_id: Fills the unused slots.
     rows: The rows of every batch that this process makes, ascending; None:
       all.
+    more: (record) -> further arrays of `extras`.
 
   Returns:
     An iterator of `PromptBatch`. `get_state()` gives a dict that JSON can
@@ -177,17 +179,12 @@ def prompt_stream(
     ValueError: No prompt fits, a task's longest prompt does not, or the rows
       are not of the batch.
   """
-  _check_task("prompt_stream", source, max_prompt_len=max_prompt_len)
-
-  def encode_row(record: Record) -> np.ndarray | None:  # [any] int32
-    ids = encode.prompt(record)
-    return ids if ids.size <= max_prompt_len else None
-
+  check_task("prompt_stream", source, max_prompt_len=max_prompt_len)
   return _stream(
     "prompt_stream",
     source,
-    encode_row,
-    lambda rows: _prompt_batch(rows, max_prompt_len, pad_id),
+    functools.partial(short_prompt, encode, max_prompt_len),
+    lambda rows: prompt_batch(rows, max_prompt_len, pad_id, more),
     batch_size=batch_size,
     seed=seed,
     rows=rows,
@@ -234,7 +231,7 @@ def supervised_stream(
   limits = {"max_prompt_len": max_prompt_len}
   if not truncate_completions:
     limits["max_completion_len"] = max_completion_len
-  _check_task("supervised_stream", source, **limits)
+  check_task("supervised_stream", source, **limits)
 
   def encode_row(record: Record) -> tuple[np.ndarray, ...] | None:
     prompt = encode.prompt(record)
@@ -250,7 +247,7 @@ def supervised_stream(
       return None
     return prompt, completion, observed
 
-  def make_batch(rows: Sequence[_Row]) -> SupervisedBatch:
+  def make_batch(rows: Sequence[Row]) -> SupervisedBatch:
     prompts, completions, observed = zip(
       *(row.ids for row in rows), strict=True
     )
@@ -307,7 +304,7 @@ def pair_stream(
     fits = max(ids.size for ids in pair) <= max_completion_len
     return (prompt, pair) if fits and prompt.size <= max_prompt_len else None
 
-  def make_batch(rows: Sequence[_Row]) -> SupervisedBatch:
+  def make_batch(rows: Sequence[Row]) -> SupervisedBatch:
     prompts, pairs = zip(*(row.ids for row in rows), strict=True)
     completions = [ids for pair in pairs for ids in pair]
     tokens, mask = _pad(completions, max_completion_len, pad_id, left=False)
@@ -345,6 +342,8 @@ def evaluation_batches(
   max_prompt_len: int,
   pad_id: int,
   rows: Sequence[int] | None = None,
+  start: int = 0,
+  stop: int | None = None,
 ) -> list[tuple[PromptBatch, int]]:
   """Makes a fixed evaluation set: the first records, in order.
 
@@ -356,6 +355,8 @@ def evaluation_batches(
     max_prompt_len: S, in tokens.
     pad_id: Fills the unused slots.
     rows: As in `prompt_stream`.
+    start, stop: Of these batches only those that begin at record `start`, and
+      before record `stop`; None: all that follow.
 
   Returns:
     Pairs of a `PromptBatch` and the number of its rows that count. The others
@@ -373,11 +374,11 @@ def evaluation_batches(
       f" [1, {len(source)}], the size of the source. Set"
       " config.eval.num_prompts."
     )
-  chosen = _rows("evaluation_batches", batch_size, rows)
+  chosen = chosen_rows("evaluation_batches", batch_size, rows)
   batches = []
-  for start in range(0, num_prompts, batch_size):
+  for first in range(start, stop or num_prompts, batch_size):
     made = []
-    for position in (start + chosen).tolist():
+    for position in (first + chosen).tolist():
       record = source[min(position, num_prompts - 1)]
       ids = encode.prompt(record)
       if ids.size > max_prompt_len:
@@ -387,13 +388,14 @@ def evaluation_batches(
           " score would be that of an easier set.)"
         )
       number = min(position, num_prompts - 1)
-      made.append(_Row(position, number, record, ids))
-    num_real = int((start + chosen < num_prompts).sum())
-    batches.append((_prompt_batch(made, max_prompt_len, pad_id), num_real))
+      number = sources.number(source, number)
+      made.append(Row(position, number, record, ids))
+    num_real = int((first + chosen < num_prompts).sum())
+    batches.append((prompt_batch(made, max_prompt_len, pad_id), num_real))
   return batches
 
 
-class _Row(NamedTuple):
+class Row(NamedTuple):
   """A record at its place in the stream, with its token ids."""
 
   position: int
@@ -406,7 +408,7 @@ def _stream(
   name: str,
   source: Source,
   encode_row: Callable[[Record], Any],
-  make_batch: Callable[[Sequence[_Row]], Any],
+  make_batch: Callable[[Sequence[Row]], Any],
   *,
   batch_size: int,
   seed: int,
@@ -420,20 +422,20 @@ def _stream(
     encode_row: Returns token ids, or None for a record to leave out.
     make_batch: Collates rows.
     batch_size: Rows over all processes.
-    seed: Of the order.
+    seed: The seed of the order.
     rows: As in `prompt_stream`.
   """
-  chosen = _rows(name, batch_size, rows)
+  chosen = chosen_rows(name, batch_size, rows)
   if (starts := sources.starts(source)) is None:
     find = _from_kept(name, source, encode_row, seed)
   else:
     order = orders.PartedOrder(len(source), starts, seed)
     find = _on_demand(name, source, encode_row, order)
 
-  def read(index: int) -> _Row:
+  def read(index: int) -> Row:
     batch, row = divmod(index, len(chosen))
     position = batch * batch_size + int(chosen[row])
-    return _Row(position, *find(position))
+    return Row(position, *find(position))
 
   made = grain.MapDataset.range(sys.maxsize // batch_size).map(read)
   # drop_remainder: else grain rounds the number of batches up, through a float,
@@ -469,7 +471,7 @@ def _on_demand(
       record = source[number]
       ids = encode_row(record)
       if ids is not None:
-        return number, record, ids
+        return sources.number(source, number), record, ids
       num_dropped += 1
       if num_dropped.bit_count() == 1:  # The 1st, 2nd, 4th, 8th, …
         logging.warning(
@@ -493,8 +495,41 @@ def _from_kept(
   seed: int,
 ) -> _Find:
   """Finds records among those that are not too long; see `_stream`."""
+  kept = fitting(name, source, encode_row)
+
+  # Not grain's own shuffle: it searches a 16-bit block for the next index,
+  # which takes 0.5 ms a record for 64 records and 3 ms for 10.
+  @functools.lru_cache(maxsize=2)  # A batch may touch two epochs.
+  def order(epoch: int) -> np.ndarray:  # [number of kept records]
+    return np.random.default_rng((seed, epoch)).permutation(kept)
+
+  def find(position: int) -> tuple[int, Record, Any]:
+    epoch, i = divmod(position, len(kept))
+    number = int(order(epoch)[i])
+    record = source[number]
+    return sources.number(source, number), record, encode_row(record)
+
+  return find
+
+
+def short_prompt(
+  encode: Encoder, max_prompt_len: int, record: Record
+) -> np.ndarray | None:  # [any] int32
+  """The ids of a prompt, or None where it is longer."""
+  ids = encode.prompt(record)
+  return ids if ids.size <= max_prompt_len else None
+
+
+def fitting(
+  name: str, source: Source, encode_row: Callable[[Record], Any]
+) -> np.ndarray:  # [number of kept records] int
+  """Numbers of the records that `encode_row` accepts; all those of a task.
+
+  Raises:
+    ValueError: It accepts none.
+  """
   kept = np.arange(len(source))
-  if not isinstance(source, TaskSource):
+  if sources.task_of(source) is None:
     kept = np.array(
       [i for i in range(len(source)) if encode_row(source[i]) is not None], int
     )
@@ -510,26 +545,17 @@ def _from_kept(
       f"{name}: all {len(source)} records are too long; raise max_prompt_len"
       " (and max_completion_len), or shorten the template."
     )
-
-  # Not grain's own shuffle: it searches a 16-bit block for the next index,
-  # which takes 0.5 ms a record for 64 records and 3 ms for 10.
-  @functools.lru_cache(maxsize=2)  # A batch may touch two epochs.
-  def order(epoch: int) -> np.ndarray:  # [number of kept records]
-    return np.random.default_rng((seed, epoch)).permutation(kept)
-
-  def find(position: int) -> tuple[int, Record, Any]:
-    epoch, i = divmod(position, len(kept))
-    number = int(order(epoch)[i])
-    record = source[number]
-    return number, record, encode_row(record)
-
-  return find
+  return kept
 
 
-def _prompt_batch(
-  rows: Sequence[_Row], max_prompt_len: int, pad_id: int
+def prompt_batch(
+  rows: Sequence[Row],
+  max_prompt_len: int,
+  pad_id: int,
+  more: Callable[[Record], Mapping[str, np.ndarray]] | None = None,
 ) -> PromptBatch:
   records = [row.record for row in rows]
+  further = [more(record) for record in records] if more else []
   tokens, mask = _pad(
     [row.ids for row in rows], max_prompt_len, pad_id, left=True
   )
@@ -547,6 +573,10 @@ def _prompt_batch(
     "extras": {
       name: np.stack([record["extras"][name] for record in records])
       for name in in_graph
+    }
+    | {
+      name: np.stack([arrays[name] for arrays in further])
+      for name in (further[0] if further else ())
     },
   }
   numbers = tuple(row.number for row in rows)
@@ -566,7 +596,7 @@ def _pad(
   return tokens, mask
 
 
-def _rows(
+def chosen_rows(
   name: str, batch_size: int, rows: Sequence[int] | None
 ) -> np.ndarray:  # [rows that this process makes]
   """Rows of a batch that one process makes."""
@@ -581,13 +611,14 @@ def _rows(
   return chosen
 
 
-def _check_task(name: str, source: Source, **limits: int) -> None:
+def check_task(name: str, source: Source, **limits: int) -> None:
   """Raises unless a task's bounds, of the same names, are within `limits`."""
-  if not isinstance(source, TaskSource):
+  task = sources.task_of(source)
+  if task is None:
     return
   for field, limit in limits.items():
-    if (longest := getattr(source.task, field)) > limit:
+    if (longest := getattr(task, field)) > limit:
       raise ValueError(
-        f"{name}: {field} is {limit}; task {source.task.name!r} needs"
+        f"{name}: {field} is {limit}; task {task.name!r} needs"
         f" {longest}, raise it."
       )

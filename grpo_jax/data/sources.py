@@ -88,15 +88,18 @@ def starts(source: Source) -> tuple[int, ...] | None:
   return getattr(source, "starts", None)
 
 
-def largest_domain(source: Source) -> int:
-  """The largest number of a domain; all records have one.
+def task_of(source: Source) -> Any:
+  """The `tasks.task.Task` that makes the records; None where none does."""
+  return getattr(source, "task", None)
 
-  Reads them all, unless the source knows how many there are.
+
+def number(source: Source, index: int) -> int:
+  """Which record it is, of those that the source is made of.
+
+  The same for two indices of the same record, as mixtures have them.
   """
-  count = getattr(source, "num_domains", None)
-  if count is not None:
-    return count - 1
-  return max(int(source[i]["extras"]["domain"]) for i in range(len(source)))
+  found = getattr(source, "number", None)
+  return index if found is None else found(index)
 
 
 def base_name(name: str) -> str:
@@ -115,6 +118,7 @@ class TfdsSource:
     *,
     format: str | None = None,
     fields: Mapping[str, Any] | None = None,
+    domain_key: str = "",
   ):
     """Opens a dataset that has been prepared in the array_record format.
 
@@ -123,8 +127,8 @@ class TfdsSource:
       split: TFDS split, such as "train" or "train[:100]".
       data_dir: Local or `gs://` folder of datasets; by default the
         environment variable TFDS_DATA_DIR, else ~/tensorflow_datasets.
-      format, fields: As in `formats.conversion`; without both, the format of
-        the dataset's name.
+      format, fields, domain_key: As in `formats.conversion`; without the
+        former two, the format of the dataset's name.
 
     Raises:
       ValueError: Nothing says how its rows become records, or its rows lack a
@@ -141,7 +145,7 @@ class TfdsSource:
           " dataset's fields, or config.data.format."
         )
       format = base
-    self._convert = formats.conversion(format, fields)
+    self._convert = formats.conversion(format, fields, domain_key)
     data_dir = data_dir or os.environ.get(
       "TFDS_DATA_DIR", "~/tensorflow_datasets"
     )
@@ -196,6 +200,7 @@ class JsonlSource:
     path: epath.PathLike,
     format: str | None = None,
     fields: Mapping[str, Any] | None = None,
+    domain_key: str = "",
   ):
     """Reads and checks the whole file.
 
@@ -207,13 +212,14 @@ class JsonlSource:
         `extras` or of none numbers the domain of a prompt, from 0 on.
       format, fields: Of a file that keeps a dataset's own fields, as in
         `formats.conversion`: "gsm8k" reads `question` and `answer`.
+      domain_key: As there.
 
     Raises:
       FileNotFoundError: There is no such file.
       ValueError: A line is malformed (the message has its number), or there
         is none; or unknown format.
     """
-    convert = formats.conversion(format, fields)
+    convert = formats.conversion(format, fields, domain_key)
     path = existing("JsonlSource", path, "a .jsonl file")
     self._records = []
     lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
@@ -226,11 +232,11 @@ class JsonlSource:
         self._records.append(record)
     if not self._records:
       raise ValueError(f"JsonlSource: {path} has no records; need at least 1.")
-    labelled = sum("domain" in record["extras"] for record in self._records)
+    labelled = sum(map(formats.has_domain, self._records))
     if labelled not in (0, len(self._records)):
       raise ValueError(
         f"JsonlSource: {path}: {labelled} of {len(self._records)} records have"
-        " a 'domain' in 'extras'; need all or none."
+        f" a {domain_key or 'domain'!r} in 'extras'; need all or none."
       )
 
   def __len__(self) -> int:

@@ -63,6 +63,7 @@ class StreamedJsonlSource:
     path: epath.PathLike,
     format: str | None = None,
     fields: Mapping[str, Any] | None = None,
+    domain_key: str = "",
   ):
     """Opens the index, or makes it in one pass over the file.
 
@@ -70,7 +71,7 @@ class StreamedJsonlSource:
       path: Local file as for `sources.JsonlSource`; it must not change while
         it is read. Lines are checked when they are read, and the first one
         now.
-      format, fields: As in `formats.conversion`.
+      format, fields, domain_key: As in `formats.conversion`.
 
     Raises:
       FileNotFoundError: There is no such file.
@@ -78,7 +79,7 @@ class StreamedJsonlSource:
       ValueError: The file lies in a bucket, or has no records; the first is
         malformed; or unknown format.
     """
-    self._convert = formats.conversion(format, fields)
+    self._convert = formats.conversion(format, fields, domain_key)
     if "://" in os.fspath(path):
       raise ValueError(
         f"StreamedJsonlSource: {path} is not on a disk of this machine, where"
@@ -101,7 +102,7 @@ class StreamedJsonlSource:
     )
     self._file = os.open(self._path, os.O_RDONLY)
     self._has_domain: bool | None = None
-    self._has_domain = "domain" in self[0]["extras"]
+    self._has_domain = formats.has_domain(self[0])
 
   def __del__(self):
     if hasattr(self, "_file"):
@@ -120,7 +121,7 @@ class StreamedJsonlSource:
       record = json_lines.record(line, self._convert)
       if record is None:
         raise ValueError("found an empty line; has the file changed?")
-      if self._has_domain not in (None, "domain" in record["extras"]):
+      if self._has_domain not in (None, formats.has_domain(record)):
         raise ValueError(
           "found a 'domain' in 'extras' of this record or of the first one, and"
           " not in both; need all or none."

@@ -182,6 +182,14 @@ class Tokenizer:
         )
     return tuple(sorted(ids, key=preference, reverse=True))
 
+  def pieces(self) -> dict[int, str]:
+    """The piece of each id, by which two tokenizers are compared."""
+    return {id_: x for x, id_ in self._tokenizer.get_vocab().items()}
+
+  def control_ids(self) -> frozenset[int]:
+    """Ids that are no text: special tokens, and those of padding and ends."""
+    return frozenset(self._special)
+
   def encode(self, text: str) -> list[int]:
     """Token ids of `text`; nothing is added before or after it.
 
@@ -527,6 +535,14 @@ class TaskTokenizer:
     self.end_ids: tuple[int, ...] = tuple(task.end_ids)
     self.vocab_size: int = task.vocab_size
 
+  def pieces(self) -> dict[int, str]:
+    """The piece of each id, by which two tokenizers are compared."""
+    return {i: self.exact_text([i]) for i in range(self.vocab_size)}
+
+  def control_ids(self) -> frozenset[int]:
+    """Ids that are no text: those of padding, begin and ends."""
+    return frozenset((self.pad_id, self._task.bos_id, *self.end_ids))
+
   def encode(self, text: str) -> list[int]:
     """Token ids of a prompt that a person typed, begin token first."""
     return [self._task.bos_id, *self._task.encode(text)]
@@ -542,6 +558,10 @@ class TaskTokenizer:
     tag = self._task.decode([begin])
     text = self._task.decode([begin, *map(int, ids), begin])
     return text[len(tag) : len(text) - len(tag)]  # The tag may be empty.
+
+  def token_bytes(self) -> list[bytes]:
+    """What each id writes."""
+    return [self._task.decode([id_]).encode() for id_ in range(self.vocab_size)]
 
   def markup_ids(self, text: str) -> list[int]:
     """Token ids of text whose special tokens are meant."""

@@ -41,7 +41,7 @@ def after_update(
 
   Args:
     state: After the step.
-    rows: Of the step.
+    rows: The rows of the step.
     parts: Functions of the phase.
 
   Returns:
@@ -93,7 +93,7 @@ def after_update(
   policy = PolicyOutputs(
     trainable=state.params["algorithm"]["trained"]["scalars"], **found
   )
-  clipped = objective.clipped(
-    parts.algorithm, parts.config, *objective.sanitize(policy, batch)
-  )
+  policy, batch = objective.sanitize(policy, batch)
+  batch = objective.with_current_teacher(parts.config, policy, batch)
+  clipped = objective.clipped(parts.algorithm, parts.config, policy, batch)
   return After(logp, clipped & batch.mask)

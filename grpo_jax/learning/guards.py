@@ -72,7 +72,7 @@ class Guards:
 
     Args:
       state: As `init` made it.
-      prompts: Of the step.
+      prompts: The prompts of the step.
       rollout: Completions of them.
       batch: The same rows, before advantages.
 

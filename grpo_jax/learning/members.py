@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,12 +19,11 @@ import optax
 
 from grpo_jax.learning import passes
 from grpo_jax.learning.micro_batches import UpdatePlan
-from grpo_jax.ops import logprobs, masked, returns
+from grpo_jax.ops import logprobs, masked
 from grpo_jax.types import (
   Critic,
   MemberState,
   Policy,
-  Prompts,
   PyTree,
   Rollout,
   TrainBatch,
@@ -59,6 +58,7 @@ class Member:
       with the scalars of an algorithm. What a member shares with another is
       looked up here.
     fields: What it says of a batch before the update; None: nothing.
+    domain: Of whose rows it is asked, by number; None: of all.
     scope: Names this pass in profiles and reports.
     optimizer: Over its trained leaves; None in phases that do not train it.
     schedule: (gradient step) -> learning rate, of the same.
@@ -67,23 +67,21 @@ class Member:
       no average.
     continues: Whether it goes on with what it was in the phase before, so that
       phases in between have to keep it.
-    workdir: Where a frozen member comes from: the last checkpoint of this run.
-    setting: Which setting says so, for messages.
-    source: Name of the member there.
+    read: () -> parameters of a member that comes from outside of the run. They
+      are read before the phase is entered, and `start` finds them there.
   """
 
   start: Callable[[Mapping[str, MemberState]], PyTree]
   view: Callable[[Params], View] | None = None
   fields: Fields | None = None
+  domain: int | None = None
   scope: str = ""
   optimizer: optax.GradientTransformation | None = None
   schedule: Callable[[jax.Array], jax.Array] | None = None
   keeps_moments: bool = False
   ema_decay: float | None = None
   continues: bool = False
-  workdir: str = ""
-  setting: str = ""
-  source: str = "policy"
+  read: Callable[[], PyTree] | None = None
 
 
 def with_fields(
@@ -105,14 +103,49 @@ def with_fields(
   assert member.view is not None
   assert member.fields is not None
   view = member.view(params)
+  asked = batch
+  if member.domain is not None:  # Rows without trained tokens are not run.
+    own = batch.domain == member.domain
+    asked = dataclasses.replace(batch, mask=batch.mask & own[:, None])
   with jax.named_scope(member.scope):
-    return passes.frozen(
+    found = passes.fields(
       plan,
       view.trunk,
-      batch,
+      asked,
       functools.partial(member.fields, view),
       couples_group,
     )
+  if member.domain is not None:
+    found = _merged(own, found, batch)
+  return dataclasses.replace(batch, **found)
+
+
+def _merged(
+  own: jax.Array,  # [B] bool
+  new: Mapping[str, Any],
+  batch: TrainBatch,
+) -> dict[str, Any]:
+  """Fields of a batch in which some rows are replaced.
+
+  Args:
+    own: Rows that take the new values; others keep theirs, or 0.
+    new: Arrays [B, ...] by the name of their field. Hidden states may be of
+      another width than those that are there: all get the larger one.
+    batch: With the fields as they were, or None.
+  """
+
+  def one(name, x):
+    old = getattr(batch, name)
+    if old is None:
+      old = jnp.zeros_like(x)
+    width = max(old.shape[-1], x.shape[-1])
+    old, x = (
+      jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, width - a.shape[-1])])
+      for a in (old, x)
+    )
+    return jnp.where(own.reshape(-1, *[1] * (x.ndim - 1)), x, old)
+
+  return {name: one(name, x) for name, x in new.items()}
 
 
 def policy_view(policy: Policy, params: Params) -> View:
@@ -131,6 +164,15 @@ def frozen_view(policy: Policy, name: str, params: Params) -> View:
   return View(
     passes.Trunk(policy, whole, is_free=True),
     functools.partial(policy.head, whole),
+  )
+
+
+def outside_view(policy: Policy, name: str, params: Params) -> View:
+  """A model from outside of the run, which shares nothing with others."""
+  own = params[name]
+  return View(
+    passes.Trunk(policy, own, is_free=True),
+    functools.partial(policy.head, own),
   )
 
 
@@ -200,28 +242,6 @@ def reference_fields(
   return fields
 
 
-def fields_of_domain(
-  fields: Fields, domain: int, view: View, part, prefix
-) -> dict[str, Any]:
-  """What a teacher of one domain says; other rows keep what they have.
-
-  Args:
-    fields: (view, micro-batch, prefix) -> fields of all rows.
-    domain: Whose rows take them.
-    view: How the teacher is run.
-    part: Rows with their domains.
-    prefix: What the rows read of their prompts.
-  """
-
-  def chosen(name, new):
-    old = getattr(part, name)
-    own = part.domain.reshape(-1, *[1] * (new.ndim - 1)) == domain
-    return jnp.where(own, new, jnp.zeros_like(new) if old is None else old)
-
-  found = fields(view, part, prefix)
-  return {name: chosen(name, new) for name, new in found.items()}
-
-
 def value_fields(view: View, part, prefix) -> dict[str, Any]:
   """What a critic expects before the update."""
   h, _ = view.trunk.hidden(part, prefix)
@@ -288,61 +308,12 @@ def _carried(new: PyTree, past: PyTree) -> PyTree:
   )
 
 
-def moving(params: PyTree, with_base: bool) -> PyTree:
-  """A copy of what differs between two policies: all but a base of adapters.
-
-  Args:
-    params: Parameters of a policy.
-    with_base: Whether the base is copied too: a teacher may have another one.
-  """
+def moving(params: PyTree) -> PyTree:
+  """A copy of what moves in a policy: all but a base of adapters."""
   frozen = {
-    name: value
-    for name, value in params["frozen"].items()
-    if with_base or name != "base"
+    name: value for name, value in params["frozen"].items() if name != "base"
   }
   return jax.tree.map(jnp.copy, {**params, "frozen": frozen})
-
-
-def scores(
-  plan: UpdatePlan, view: View, prompts: Prompts, rollout: Rollout
-) -> jax.Array:  # [B]
-  """What a reward model says of completions: its value at their last token.
-
-  Args:
-    plan: How rows become micro-batches.
-    view: How the reward model is run.
-    prompts: P prompts.
-    rollout: B completions of them, each in one row.
-  """
-  rows = jnp.zeros(rollout.tokens.shape[0])
-  given = rows == 0
-  if len(rows) != len(prompts.ids) * plan.group_size:
-    # As greedy completions, one for each prompt.
-    plan = dataclasses.replace(plan, group_size=1)
-  batch = TrainBatch(
-    prompt_tokens=prompts.tokens,
-    prompt_mask=prompts.mask,
-    prompt_index=rollout.prompt_index,
-    group_id=rollout.group_id,
-    tokens=rollout.tokens,
-    completion_mask=rollout.completion_mask,
-    mask=rollout.written,
-    rewards=rows,
-    valid=given,
-    terminated=rollout.terminated,
-    correct=given,
-    num_groups=rollout.num_groups,
-  )
-  with jax.named_scope("reward_model"):
-    batch = passes.frozen(
-      plan,
-      view.trunk,
-      batch,
-      functools.partial(value_fields, view),
-      couples_group=False,
-    )
-  is_last = returns.outcome_rewards(jnp.ones_like(rows), batch.mask) > 0
-  return masked.sum(batch.values, is_last, axis=-1)
 
 
 def played(sample: Callable[..., Rollout], **fixed: Any) -> functools.partial:
@@ -357,3 +328,23 @@ def played(sample: Callable[..., Rollout], **fixed: Any) -> functools.partial:
 
 def _played(sample, params, prompts, key, **fixed):
   return sample(params["policy"], prompts, key, **fixed)
+
+
+def played_by_all(
+  sample: Callable[..., Rollout],
+  views: Sequence[Callable[[Params], View]],
+  **fixed: Any,
+) -> functools.partial:
+  """The same by the policy and other members.
+
+  Args:
+    sample: (parameters of the policy and of the others, …) -> a rollout.
+    views: Of the others.
+    **fixed: As in `played`.
+  """
+  return functools.partial(_played_by_all, sample, tuple(views), **fixed)
+
+
+def _played_by_all(sample, views, params, prompts, key, **fixed):
+  others = [view(params).trunk.params for view in views]
+  return sample((params["policy"], *others), prompts, key, **fixed)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from grpo_jax.ops import baselines, masked, returns
 from grpo_jax.ops import values as values_lib
+from grpo_jax.rollout import mixing
 from grpo_jax.types import Metrics, Rollout, Scored, TrainBatch
 
 
@@ -24,9 +25,10 @@ def rollout_metrics(
     `accuracy`, lengths in tokens written (of right and wrong answers too),
     entropy in nats per token, shares of truncated rows and of dead groups
     (all right, all wrong), distinct completions per group, or contexts per
-    rollout where they are compacted, and counts of tokens and of unscored
-    rows. A mean over rows that do not occur (the length of wrong answers when
-    all are right, the reward when none was scored) is NaN.
+    rollout where they are compacted, what inputs are mixed of, and counts of
+    tokens and of unscored rows. A mean over rows that do not occur (the length
+    of wrong answers when all are right, the reward when none was scored) is
+    NaN.
   """
   rows = rollout.is_last  # One of each rollout.
   valid = scored.valid & rows
@@ -70,6 +72,7 @@ def rollout_metrics(
     "entropy/incorrect": _mean_if_any(
       rollout.entropy, mask & incorrect[:, None]
     ),
+    "completions/generated": rows.sum(),
     "tokens/generated": mask.sum(),
     "tokens/trained": batch.mask.sum(),
   }
@@ -93,10 +96,18 @@ def rollout_metrics(
     spread = masked.maximum(values, applies) + masked.maximum(-values, applies)
     metrics[f"reward_range/{name}"] = jnp.where(applies.any(), spread, jnp.nan)
     sign = jnp.where(scored.weights[name] < 0, -1.0, 1.0)
-    related = _correlation(sign * values, scored.rewards, applies)
+    related = correlation(sign * values, scored.rewards, applies)
     # 0 is that of constants, too, which say nothing.
     metrics[f"reward_correlation/{name}"] = jnp.where(
       related == 0, jnp.nan, related
+    )
+  if rollout.mix_ids is not None:
+    assert rollout.mix_weights is not None
+    mixed = mask & mixing.is_mixed(rollout.tokens, rollout.mix_ids)
+    metrics["mix/share"] = masked.mean(mixed, mask)
+    metrics["mix/anchor"] = _mean_if_any(rollout.mix_weights[..., 0], mixed)
+    metrics["mix/other"] = _mean_if_any(
+      rollout.mix_ids[..., 0] != rollout.tokens, mixed
     )
   if scored.step_rewards is not None:
     assert scored.step_mask is not None
@@ -104,6 +115,37 @@ def rollout_metrics(
     metrics["reasoning_steps/per_completion"] = ends.sum() / rows.sum()
     metrics["reasoning_steps/score"] = _mean_if_any(scored.step_rewards, ends)
   return {name: x.astype(jnp.float32) for name, x in metrics.items()}
+
+
+def quadrants(rollout: Rollout, scored: Scored, consistent: str) -> Metrics:
+  """How often the answer follows from the reasoning, and is right.
+
+  Args:
+    rollout: B completions.
+    scored: What was said of them.
+    consistent: The component whose values of at least 1/2 say that it follows.
+
+  Returns:
+    Shares of the scored rows of which the component says anything:
+    `quadrants/consistent_right`, `/inconsistent_right`, `/consistent_wrong` and
+    `/inconsistent_wrong`, which add up to 1, and `quadrants/inconsistent`, the
+    sum of the two of that name. NaN where there is no such row.
+
+  Source: CORA, arXiv:2606.14691 (CC, IC, CW, IW and the inconsistency rate).
+  """
+  values = scored.components[consistent]
+  known = scored.valid & rollout.is_last & ~jnp.isnan(values)
+  follows = values >= 0.5
+  shares = {
+    f"{how}consistent_{what}": _mean_if_any(is_so & is_right, known)
+    for how, is_so in (("", follows), ("in", ~follows))
+    for what, is_right in (
+      ("right", scored.correct),
+      ("wrong", ~scored.correct),
+    )
+  }
+  shares["inconsistent"] = _mean_if_any(~follows, known)
+  return {f"quadrants/{k}": x.astype(jnp.float32) for k, x in shares.items()}
 
 
 def critic_metrics(batch: TrainBatch) -> Metrics:
@@ -137,7 +179,7 @@ def critic_metrics(batch: TrainBatch) -> Metrics:
     "value/mean": masked.mean(batch.values, mask),
     "value/first": masked.mean(expected, rows),
     "value/first_error": masked.mean(expected - target, rows),
-    "value/first_correlation": _correlation(expected, batch.rewards, rows),
+    "value/first_correlation": correlation(expected, batch.rewards, rows),
   }
   return {
     name: jnp.where(mask.any(), x, jnp.nan).astype(jnp.float32)
@@ -145,7 +187,7 @@ def critic_metrics(batch: TrainBatch) -> Metrics:
   }
 
 
-def _correlation(x: jax.Array, y: jax.Array, mask: jax.Array) -> jax.Array:
+def correlation(x: jax.Array, y: jax.Array, mask: jax.Array) -> jax.Array:
   """Pearson's, over True entries; 0 where one of the two is constant."""
   differ = jnp.bool(True)
   for z in (x, y):

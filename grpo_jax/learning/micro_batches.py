@@ -43,6 +43,8 @@ class UpdatePlan:
     num_shards: Devices, each with adjacent rows of the batch, that have an
       equal part in every micro-batch; its rows divide by their number.
     lengths: Completion slots that micro-batches may have instead of all.
+    by_domain: Whether rows of one domain stand next to each other, among those
+      that need micro-batches of the same slots.
   """
 
   num_epochs: int = 1
@@ -53,6 +55,7 @@ class UpdatePlan:
   group_size: int = 1
   num_shards: int = 1
   lengths: tuple[int, ...] = ()
+  by_domain: bool = False
 
   @property
   def num_updates(self) -> int:
@@ -103,7 +106,7 @@ def arrange(plan: UpdatePlan, batch: TrainBatch, couples_group: bool) -> Rows:
   """The rows of a batch in the order in which they are run.
 
   Args:
-    plan: Of the update.
+    plan: The plan of the update.
     batch: B rows.
     couples_group: Whether groups stay together, by their longest row.
   """
@@ -121,7 +124,12 @@ def arrange(plan: UpdatePlan, batch: TrainBatch, couples_group: bool) -> Rows:
     groups = length.reshape(plan.num_shards, -1, plan.group_size)
     rank = jnp.repeat(groups.max(axis=-1), plan.group_size, axis=1)
   # Stable: equally long groups stay whole.
-  order = jnp.argsort(-rank, axis=1, stable=True)  # [D, N]
+  if plan.by_domain:
+    # By the micro-batches that they need; those without tokens are the last.
+    needed = sum(rank > slots for slots in (0, *(n for n, _ in sizes)))
+    order = jnp.lexsort((arrays["domain"], -needed), axis=1)  # [D, N]
+  else:
+    order = jnp.argsort(-rank, axis=1, stable=True)
   missing = max(rows for _, rows in sizes) - 1
 
   def sorted_rows(x):
@@ -149,7 +157,7 @@ def sweep(
   """Runs a function over all micro-batches, one after another.
 
   Args:
-    plan: Of the update.
+    plan: The plan of the update.
     batch: Of which `rows` are.
     rows: From `arrange`.
     function: (total, micro-batch, first) -> total, where the micro-batch has

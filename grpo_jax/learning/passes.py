@@ -27,7 +27,8 @@ class Trunk(NamedTuple):
     policy: Its functions.
     params: Its parameters.
     is_free: Whether its tokens take experts of its own choice, and not those
-      that the batch recorded.
+      that the batch recorded. What is mixed is always that which was recorded:
+      it is what there is to read.
   """
 
   policy: Policy
@@ -69,10 +70,14 @@ class Trunk(NamedTuple):
     return micro_batches.joined_prompts(plan, prefix, axis=1)
 
   def _extras(self, batch: TrainBatch) -> dict[str, jax.Array] | None:
-    """The experts that the batch recorded, if any and if they are kept."""
-    if batch.routing is None or self.is_free:
-      return None
-    return {"prompt_routing": batch.prompt_routing, "routing": batch.routing}
+    """What the batch recorded: mixed inputs, and experts that are kept."""
+    extras = {}
+    if batch.mix_ids is not None:
+      extras = {"mix_ids": batch.mix_ids, "mix_weights": batch.mix_weights}
+    if batch.routing is not None and not self.is_free:
+      extras["prompt_routing"] = batch.prompt_routing
+      extras["routing"] = batch.routing
+    return extras or None
 
 
 def _with_prompts(plan, part, prompts, prefixes):
@@ -80,18 +85,6 @@ def _with_prompts(plan, part, prompts, prefixes):
   if not plan.shares_prompts:
     return part, None
   return micro_batches.with_prompts(plan, part, prompts, prefixes)
-
-
-def frozen(
-  plan: UpdatePlan,
-  trunk: Trunk,
-  batch: TrainBatch,
-  outputs: Callable[[TrainBatch, PyTree], dict[str, jax.Array]],
-  couples_group: bool,
-) -> TrainBatch:
-  """`batch` with fields from a pass that no gradient enters; see `fields`."""
-  found = fields(plan, trunk, batch, outputs, couples_group)
-  return dataclasses.replace(batch, **found)
 
 
 def fields(
@@ -107,7 +100,7 @@ def fields(
   of the ratio carries the same rounding. Slots that are not trained may be 0.
 
   Args:
-    plan: Of the update.
+    plan: The plan of the update.
     trunk: What is run.
     batch: B rows.
     outputs: (micro-batch, its prefix) -> arrays [rows, slots, ...] by name.
@@ -143,7 +136,7 @@ class Total(NamedTuple):
   """What micro-batches add up to.
 
   Attributes:
-    gradients: Of the loss.
+    gradients: The gradients of the loss.
     terms: Of the loss, by name.
     metrics: Totals and weights.
     maxima: Combined by maximum.
@@ -188,7 +181,7 @@ def gradient(
   to, at least in float32.
 
   Args:
-    plan: Of the update.
+    plan: The plan of the update.
     trunk: (trained) -> what the rows are run through.
     trained: What the gradient is with respect to.
     batch: The rows of one gradient step, prepared.

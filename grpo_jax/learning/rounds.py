@@ -5,8 +5,16 @@ groups, those whose rewards are not all equal, until there are as many as a
 round has prompts. Draws are those of the prompts wherever they stand, so a
 group that stays has the tokens that it would have in one large batch.
 
+What a step does whose rounds end with too few live groups is `when_short`:
+
+    "fewer"      trains on those there are (the other groups are masked)
+    "error"      trains nothing, and the run ends (verl)
+    "duplicate"  if more than half of the groups live, repeats them in their
+                 order until the batch is full; if not, trains nothing (GLM-5)
+
 Source: Yu et al., "DAPO: An Open-Source LLM Reinforcement Learning System at
-Scale", arXiv:2503.14476, Section 3.2.
+Scale", arXiv:2503.14476, Section 3.2. GLM-5 Team, "GLM-5: from Vibe Coding to
+Agentic Engineering", arXiv:2602.15763, for "duplicate".
 """
 
 from __future__ import annotations
@@ -20,6 +28,8 @@ from jax import lax
 
 from grpo_jax.ops import baselines, masked
 from grpo_jax.types import Metrics, Prompts, PyTree, Rollout, Scored
+
+WHEN_SHORT = ("fewer", "error", "duplicate")
 
 
 @jax.tree_util.register_dataclass
@@ -60,15 +70,15 @@ class Collected:
   counts: dict[str, jax.Array]  # each [] float32
 
 
-def live_groups(groups: Groups) -> jax.Array:  # [P] bool
-  """Which groups dynamic sampling trains on."""
+def live_groups(groups: Groups, min_std: float = 0.0) -> jax.Array:  # [P] bool
+  """Which groups dynamic sampling trains on; see `baselines.live_groups`."""
   rollout, scored = groups.rollout, groups.scored
   return baselines.live_groups(
-    scored.rewards, scored.valid, rollout.group_id, rollout.num_groups
+    scored.rewards, scored.valid, rollout.group_id, rollout.num_groups, min_std
   )
 
 
-def merge(kept: Groups, new: Groups) -> Groups:
+def merge(kept: Groups, new: Groups, min_std: float = 0.0) -> Groups:
   """The first P live groups of `kept`, then of `new`, numbered anew.
 
   If there are fewer, dead groups of `new` come after them: its P groups are
@@ -78,33 +88,82 @@ def merge(kept: Groups, new: Groups) -> Groups:
   num_groups = len(new.prompts.ids)
   rank = jnp.concatenate(
     [
-      jnp.where(live_groups(kept), 0, 2),
-      jnp.where(live_groups(new), 0, 1),
+      jnp.where(live_groups(kept, min_std), 0, 2),
+      jnp.where(live_groups(new, min_std), 0, 1),
     ]
   )  # [2P]
   order = jnp.argsort(rank, stable=True)[:num_groups]
 
-  def taken(old, x):
-    if not x.ndim:  # The weights of components, the same in each round.
-      return x
-    both = jnp.concatenate([old, x])  # [2P, ...] or [2B, ...]
-    groups = both.reshape(2 * num_groups, -1, *x.shape[1:])
-    return groups[order].reshape(x.shape)
-
-  merged = jax.tree.map(taken, kept, new)
-  rollout = dataclasses.replace(
-    merged.rollout,
-    prompt_index=new.rollout.prompt_index,
-    group_id=new.rollout.group_id,
+  # The weights of components are scalars, the same in each round.
+  both = jax.tree.map(
+    lambda old, x: jnp.concatenate([old, x]) if x.ndim else x, kept, new
   )
-  return dataclasses.replace(merged, rollout=rollout)
+  return _taken(both, order, new)
 
 
-def add(collected: Collected | None, new: Groups) -> Collected:
+def _taken(
+  groups: Groups,
+  order: jax.Array,  # [P] int
+  like: Groups,
+) -> Groups:
+  """The groups at these places, numbered as those of `like`."""
+
+  def taken(x, of_like):  # x [K, ...] or [K · G, ...] of K groups.
+    if not x.ndim:
+      return x
+    rows = len(of_like) // len(order)  # Of each group.
+    by_group = x.reshape(-1, rows, *x.shape[1:])
+    return by_group[order].reshape(of_like.shape)
+
+  found = jax.tree.map(taken, groups, like)
+  rollout = dataclasses.replace(
+    found.rollout,
+    prompt_index=like.rollout.prompt_index,
+    group_id=like.rollout.group_id,
+  )
+  return dataclasses.replace(found, rollout=rollout)
+
+
+def settle(
+  collected: Collected, when_short: str = "fewer"
+) -> tuple[Groups, jax.Array | None]:
+  """What a step trains on.
+
+  Args:
+    collected: What its rounds have left.
+    when_short: One of `WHEN_SHORT`. Static.
+
+  Returns:
+    P groups, and whether the step trains at all; None: it always does.
+  """
+  groups = collected.groups
+  if when_short == "fewer":
+    return groups, None
+  if when_short == "error":
+    return groups, collected.full
+  size = len(groups.prompts.ids)  # P
+  place = jnp.arange(size)
+  num_live = size - _missing(collected)  # These come first.
+  trains = 2 * num_live > size
+  # If all groups live, each stays where it is.
+  order = jnp.where(trains, place % jnp.maximum(num_live, 1), place)
+  return _taken(groups, order, groups), trains
+
+
+def _missing(collected: Collected) -> jax.Array:  # [] int32
+  """Live groups that a batch is short of."""
+  size = len(collected.groups.prompts.ids)
+  live = collected.counts["live"].astype(jnp.int32)
+  return size - jnp.minimum(live, size)
+
+
+def add(
+  collected: Collected | None, new: Groups, min_std: float = 0.0
+) -> Collected:
   """Adds a round to what others have left; None before the first one."""
   scored, valid = new.scored, new.scored.valid
   of_round = {
-    "live": live_groups(new),
+    "live": live_groups(new, min_std),
     "valid": valid,
     "correct": scored.correct & valid,
     "reward": masked.select(scored.rewards, valid),
@@ -118,7 +177,7 @@ def add(collected: Collected | None, new: Groups) -> Collected:
     )
   counts = jax.tree.map(jnp.add, collected.counts, counts)
   return Collected(
-    groups=merge(collected.groups, new),
+    groups=merge(collected.groups, new, min_std),
     num_rounds=collected.num_rounds + 1,
     full=counts["live"] >= len(new.prompts.ids),
     counts=counts,
@@ -134,6 +193,7 @@ def collect(
   prompts: Prompts,
   max_rounds: int,
   constrain_rows: Callable[[PyTree], PyTree],
+  min_std: float = 0.0,
 ) -> Collected:
   """Draws rounds until the groups are full, in one loop of the program.
 
@@ -142,6 +202,7 @@ def collect(
     prompts: R · P prompts, in the order in which they are drawn.
     max_rounds: R. Static.
     constrain_rows: As in `Parts`.
+    min_std: As in `live_groups`.
 
   Returns:
     P groups; fewer of them live than P if all rounds did not have as many.
@@ -152,7 +213,8 @@ def collect(
     chosen = jax.tree.map(
       lambda x: lax.dynamic_slice_in_dim(x, number * size, size), prompts
     )
-    return constrain_rows(add(collected, draw(constrain_rows(chosen))))
+    drawn = draw(constrain_rows(chosen))
+    return constrain_rows(add(collected, drawn, min_std))
 
   return lax.while_loop(
     lambda collected: (collected.num_rounds < max_rounds) & ~collected.full,
@@ -166,21 +228,25 @@ def metrics(collected: Collected) -> Metrics:
 
   Returns:
     `drawn/rounds`, `drawn/groups`, the share `drawn/live` of these that were
-    live, and `drawn/reward` and `drawn/accuracy` over all rows drawn, which the
+    live, `drawn/missing`, the live groups that a batch is short of, and
+    `drawn/reward` and `drawn/accuracy` over all rows drawn, which the
     choice of groups does not bias as it does `reward/mean` and `accuracy`; NaN
     where none of them was scored.
-    `tokens/generated` counts the dropped groups too, in the place of the number
-    that the batch gives.
+    `tokens/generated` and `completions/generated` count the dropped groups too,
+    in the place of the numbers that the batch gives.
   """
   counts = collected.counts
   rounds = collected.num_rounds.astype(jnp.float32)
   num_groups = rounds * len(collected.groups.prompts.ids)
+  num_rows = rounds * len(collected.groups.rollout.tokens)
   num_valid = jnp.where(counts["valid"] > 0, counts["valid"], jnp.nan)
   return {
     "drawn/rounds": rounds,
     "drawn/groups": num_groups,
     "drawn/live": counts["live"] / num_groups,
+    "drawn/missing": _missing(collected).astype(jnp.float32),
     "drawn/reward": counts["reward"] / num_valid,
     "drawn/accuracy": counts["correct"] / num_valid,
+    "completions/generated": num_rows,
     "tokens/generated": counts["tokens"],
   }

@@ -18,8 +18,16 @@ import jax
 import jax.numpy as jnp
 
 from grpo_jax.algorithms import objective, options
+from grpo_jax.learning import (
+  domains,
+  forced_answers,
+  members,
+  reservoir,
+  reward_models,
+  rounds,
+  schedules,
+)
 from grpo_jax.learning import guards as guards_lib
-from grpo_jax.learning import members, rounds
 from grpo_jax.learning import metrics as metrics_lib
 from grpo_jax.learning import update as update_lib
 from grpo_jax.learning import written as written_lib
@@ -42,6 +50,9 @@ from grpo_jax.types import (
   row_arrays,
 )
 
+# Folded into the key of an update for what is drawn of old completions.
+_OLD = 7
+
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
@@ -62,9 +73,20 @@ class Parts:
     constrain_trained: Keeps {member: its trained leaves} so.
     max_rounds: R. A step gets R · P prompts and trains on P groups, which it
       draws in up to R rounds; see `rounds.py`.
+    when_short: What the step does if it finds fewer; see `rounds.py`.
     staleness: Updates between the parameters that draw a rollout and those
       that it trains, at most.
     guards: Bounds of what one prompt can do; None: none.
+    history: Old groups among those that a reward model learns from; None: none.
+    domains: Names of the domains of prompts, whose metrics are told apart.
+    forced: The answers that are forced after segments; None: no algorithm asks
+      what is expected of a prefix.
+    schedule: Which prompts of a pool come next; None: they come in an order of
+      their own.
+    proxy: Components of a reward model that judges and of what is true, and
+      whether scores are logits; None: none judges.
+    consistent: The component that says whether answers follow from the
+      reasoning; or empty.
   """
 
   policy: Policy
@@ -79,8 +101,15 @@ class Parts:
   constrain_rows: Callable[[PyTree], PyTree] = lambda rows: rows
   constrain_trained: Callable[[PyTree], PyTree] = lambda trained: trained
   max_rounds: int = 1
+  when_short: str = "fewer"
   staleness: int = 0
   guards: guards_lib.Guards | None = None
+  history: reservoir.Reservoir | None = None
+  domains: tuple[str, ...] = ()
+  forced: forced_answers.ForcedAnswers | None = None
+  schedule: schedules.Schedule | None = None
+  proxy: tuple[str, str, bool] | None = None
+  consistent: str = ""
 
   def __post_init__(self):
     required = options.needs(self.algorithm, self.config)
@@ -118,12 +147,22 @@ def enter_phase(state: TrainState, parts: Parts, index: int) -> TrainState:
   if parts.guards is not None:
     algorithm_state = algorithm_state | {"guards": parts.guards.init()}
   entered = members.enter(parts.members, state.members, parts.keeps)
+  # Phases in between have it too: theirs is one program then, however often
+  # they come.
+  old = state.reservoir
+  if parts.history is not None:
+    old = parts.history.enter(old)
+  chosen = None
+  if parts.schedule is not None:
+    chosen = schedules.enter(parts.schedule, state.key, state.step)
   return dataclasses.replace(
     state,
     phase=jnp.int32(index),
     phase_step=jnp.int32(0),
     members=entered,
     algorithm_state=algorithm_state,
+    reservoir=old,
+    schedule=chosen,
   )
 
 
@@ -159,6 +198,13 @@ def prepare(
       batch = members.with_fields(
         parts.plan, member, state.params, batch, parts.algorithm.couples_group
       )
+  if parts.forced is not None:
+    batch = parts.forced.with_utilities(
+      parts.plan,
+      members.policy_view(parts.policy, state.params),
+      batch,
+      parts.algorithm.couples_group,
+    )
   with jax.named_scope("advantages"):
     batch = objective.prepare(
       parts.algorithm, parts.config, dataclasses.replace(batch, key=key)
@@ -176,15 +222,19 @@ def prepare(
 
 
 def update(
-  state: TrainState, batch: TrainBatch, key: jax.Array, *, parts: Parts
+  state: TrainState,
+  batch: TrainBatch,
+  key: jax.Array,
+  trains: jax.Array | None = None,
+  *,
+  parts: Parts,
 ) -> tuple[TrainState, Metrics]:
   """All gradient steps on one prepared batch; see `update.run`."""
-  state, metrics = update_lib.run(parts.update, state, batch, key)
+  state, metrics = update_lib.run(parts.update, state, batch, key, trains)
   if parts.trains_policy and parts.config.router_bias_step > 0:
-    moved = _with_biases(
-      state.params["policy"], batch.router_load, parts.config
-    )
-    state = state.with_params(policy=moved)
+    before = state.params["policy"]
+    moved = _with_biases(before, batch.router_load, parts.config)
+    state = state.with_params(policy=update_lib.chosen(trains, moved, before))
   return state, metrics
 
 
@@ -253,10 +303,21 @@ def learn_stage(
   rollout: Rollout,
   scored: Scored,
   greedy: Scored | None = None,
+  trains: jax.Array | None = None,
   *,
   parts: Parts,
 ) -> tuple[TrainState, Metrics, Written]:
   """Advantages and update from a scored rollout; jit with donated state.
+
+  Args:
+    state: Before the step.
+    prompts: P prompts.
+    rollout: B completions of them.
+    scored: Their rewards.
+    greedy: Of the greedy completion of each prompt, if needed.
+    trains: Whether the step trains at all, [] bool; None: it does. If not, no
+      parameter, moment, average or running state of the algorithm moves.
+    parts: Functions of the phase.
 
   Returns:
     The next state, the metrics, and the rows for whoever looks at them.
@@ -270,12 +331,27 @@ def learn_stage(
     state.algorithm_state,
     greedy,
   )
-  batch = dataclasses.replace(batch, **parts.constrain_rows(row_arrays(batch)))
+  if trains is not None:
+    batch = dataclasses.replace(batch, mask=batch.mask & trains)
   _, update_key = step_keys(state)
   order_key, draw_key = jax.random.split(update_key)
   guards = parts.guards
   guarded: dict[str, PyTree] = {}
   said: Metrics = {}
+  mixed = None
+  if parts.history is not None:
+    mixed = parts.history.mix(
+      state.reservoir,
+      batch,
+      jax.random.fold_in(update_key, _OLD),
+      state.step,
+      state.step - state.phase_step,
+    )
+    fresh, batch, said = batch, mixed.batch, mixed.metrics
+    state = dataclasses.replace(state, reservoir=mixed.state)
+  if parts.forced is not None:
+    batch = parts.forced.with_candidates(prompts, batch)
+  batch = dataclasses.replace(batch, **parts.constrain_rows(row_arrays(batch)))
   if guards is not None:
     past = state.algorithm_state["guards"]
     batch, said = guards.admit(past, prompts, rollout, batch)
@@ -284,25 +360,48 @@ def learn_stage(
     batch, past, said = guards.weigh(past, batch, said)
     guarded = {"guards": past}
   metrics = metrics_lib.rollout_metrics(rollout, scored, batch) | said
+  if parts.domains:
+    metrics |= domains.metrics(parts.domains, prompts, rollout, scored, batch)
+  if parts.forced is not None:
+    metrics |= forced_answers.metrics(batch)
   if batch.values is not None:
     metrics |= metrics_lib.critic_metrics(batch)
+  if not parts.losses:  # What is drawn is looked at, and trains nothing.
+    del metrics["advantages/std"]
+    metrics["tokens/trained"] = jnp.float32(0)
+  if parts.proxy is not None:
+    metrics |= reward_models.proxy_metrics(rollout, scored, *parts.proxy)
+  if parts.consistent:
+    metrics |= metrics_lib.quadrants(rollout, scored, parts.consistent)
   if parts.staleness:
     metrics |= metrics_lib.staleness_metrics(rollout, state.step)
-  state, update_metrics = update(state, batch, order_key, parts=parts)
+  state, update_metrics = update(state, batch, order_key, trains, parts=parts)
   metrics |= update_metrics
   if parts.trains_policy:
-    state = dataclasses.replace(
-      state,
-      algorithm_state=objective.update_state(
-        parts.algorithm,
-        parts.config,
-        state.algorithm_state,
-        metrics,
-        rollout.is_last.sum(),
-      )
-      | guarded,
+    running = objective.update_state(
+      parts.algorithm,
+      parts.config,
+      state.algorithm_state,
+      metrics,
+      batch,
+      rollout.is_last.sum(),
     )
+    before = {name: state.algorithm_state[name] for name in running}
+    running = update_lib.chosen(trains, running, before)
+    state = dataclasses.replace(state, algorithm_state=running | guarded)
+  if parts.schedule is not None:
+    chosen, said = schedules.advance(
+      parts.schedule,
+      state.schedule,
+      schedules.feedback_of(rollout, scored, len(prompts.ids)),
+      *(state.key, state.step, state.phase_step),
+    )
+    metrics |= said
+    state = dataclasses.replace(state, schedule=chosen)
   required = options.needs(parts.algorithm, parts.config)
+  if mixed is not None:
+    assert parts.history is not None
+    batch = parts.history.shown(fresh, batch, mixed.is_old)
   rows = written_lib.written(prompts, rollout, scored, batch, required)
   return state, metrics, rows
 
@@ -331,18 +430,24 @@ def fused_step(
   """Samples, scores and updates once; jit with `donate_argnums=0`."""
   draw = functools.partial(draw_stage, state, parts=parts)
   if parts.max_rounds == 1:
-    groups, drawn = draw(prompts), {}
+    groups, trains, drawn = draw(prompts), None, {}
   else:
     collected = rounds.collect(
-      draw, prompts, parts.max_rounds, parts.constrain_rows
+      draw,
+      prompts,
+      parts.max_rounds,
+      parts.constrain_rows,
+      parts.config.min_reward_std,
     )
-    groups, drawn = collected.groups, rounds.metrics(collected)
+    groups, trains = rounds.settle(collected, parts.when_short)
+    groups, drawn = parts.constrain_rows(groups), rounds.metrics(collected)
   state, metrics, rows = learn_stage(
     state,
     groups.prompts,
     groups.rollout,
     groups.scored,
     groups.greedy,
+    trains,
     parts=parts,
   )
   return state, metrics | drawn, rows

@@ -17,10 +17,10 @@ import optax
 from grpo_jax.algorithms import objective, options
 from grpo_jax.learning import members as members_lib
 from grpo_jax.learning import metrics as metrics_lib
-from grpo_jax.learning import passes
+from grpo_jax.learning import passes, teachers
 from grpo_jax.learning.members import Member, Params
 from grpo_jax.learning.micro_batches import UpdatePlan
-from grpo_jax.ops import logprobs, masked
+from grpo_jax.ops import calibration, logprobs, masked
 from grpo_jax.types import (
   Algorithm,
   Critic,
@@ -30,6 +30,7 @@ from grpo_jax.types import (
   PyTree,
   TrainBatch,
   TrainState,
+  Weighted,
   row_arrays,
 )
 
@@ -102,14 +103,15 @@ class PolicyLoss:
     policy: The model.
     algorithm, config: The objective.
     plan: How rows become micro-batches.
-    reference: View of the reference, for a KL over the whole vocabulary.
+    reference: (parameters of all members, rows) -> the head that makes logits
+      of `ref_h`, for a KL over the whole vocabulary.
   """
 
   policy: Policy
   algorithm: Algorithm
   config: Any
   plan: UpdatePlan
-  reference: Callable[[Params], members_lib.View] | None = None
+  reference: Callable[[Params, TrainBatch], teachers.Head] | None = None
   trains: tuple[str, ...] = ("policy", "algorithm")
   prefix: str = ""
   scope: str = "update"
@@ -136,7 +138,7 @@ class PolicyLoss:
     reference = None
     if "ref_kl" in required:
       assert self.reference is not None
-      reference = self.reference(params).head, batch.ref_h
+      reference = self.reference(params, batch), batch.ref_h
     found = logprobs.token_outputs(
       view.head,
       h,
@@ -239,17 +241,23 @@ class CriticLoss:
     def value(params, prefix, part):
       view = self.view(params)
       h, _ = view.trunk.hidden(part, prefix)
-      term = objective.critic_loss(
-        self.algorithm, self.config, view.head(h), part
-      )
+      values = view.head(h)
+      term = objective.critic_loss(self.algorithm, self.config, values, part)
       value = term.total / weight
-      return value, ({"value": value}, {}, {})
+      of_critic = self.algorithm.critic_metrics
+      said: dict[str, Weighted] = {}
+      if of_critic is not None:
+        said = of_critic(self.config, jax.lax.stop_gradient(values), part)
+      return value, ({"value": value}, said, {})
 
     return value
 
   def metrics(self, total):
-    """The loss."""
-    return {f"{self.prefix}loss": total.terms["value"]}
+    """The loss, and what the algorithm says of the critic."""
+    return {f"{self.prefix}loss": total.terms["value"]} | {
+      f"{self.prefix}{name}": calibration.mean(value)
+      for name, value in total.metrics.items()
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,6 +321,23 @@ def gradient(
   return total.gradients, loss.metrics(total)
 
 
+def chosen(trains: jax.Array | None, new: PyTree, old: PyTree) -> PyTree:
+  """The new arrays where a step trains, or None is said of that; else the old.
+
+  Counts of steps, which are whole numbers, go on: the learning rate is that of
+  the step of the phase.
+  """
+  if trains is None:
+    return new
+
+  def one(x, before):
+    if not x.ndim and jnp.issubdtype(x.dtype, jnp.integer):
+      return x
+    return jnp.where(trains, x, before)
+
+  return jax.tree.map(one, new, old)
+
+
 def _steps(
   update: Update,
   loss: Loss,
@@ -320,6 +345,7 @@ def _steps(
   opt_states: dict[str, PyTree],
   batch: TrainBatch,
   is_first: jax.Array | bool,
+  trains: jax.Array | None,
 ) -> tuple[Params, dict[str, PyTree], Metrics]:
   """K gradient steps of one loss, and what they say on average.
 
@@ -341,6 +367,9 @@ def _steps(
         changes[name], new_states[name] = optimizer.update(
           gradients[name], opt_states[name], trained[name]
         )
+        none = jax.tree.map(jnp.zeros_like, changes[name])
+        changes[name] = chosen(trains, changes[name], none)
+        new_states[name] = chosen(trains, new_states[name], opt_states[name])
       metrics[f"{loss.prefix}gradient_norm"] = optax.global_norm(
         masked.wide(gradients)
       )
@@ -383,7 +412,11 @@ def _minibatches(
 
 
 def run(
-  update: Update, state: TrainState, batch: TrainBatch, key: jax.Array
+  update: Update,
+  state: TrainState,
+  batch: TrainBatch,
+  key: jax.Array,
+  trains: jax.Array | None = None,
 ) -> tuple[TrainState, Metrics]:
   """All gradient steps on one batch: epochs × minibatches × micro-batches.
 
@@ -392,6 +425,7 @@ def run(
     state: Before the update.
     batch: B rows, prepared.
     key: Orders the groups into minibatches (unused with one minibatch).
+    trains: Whether parameters and moments move, [] bool; None: they do.
 
   Returns:
     The state one step on, and metrics averaged over the gradient steps
@@ -413,7 +447,7 @@ def run(
     metrics: Metrics = {}
     for loss in update.losses:
       params, opt_states, found = _steps(
-        update, loss, params, opt_states, minibatch, is_first
+        update, loss, params, opt_states, minibatch, is_first, trains
       )
       metrics |= found
     return ({name: params[name]["trained"] for name in names}, opt_states), (
@@ -442,7 +476,11 @@ def run(
       state.members[name],
       params=params[name],
       opt_state=opt_states[name],
-      average=_average(update.members[name], state.members[name], params[name]),
+      average=chosen(
+        trains,
+        _average(update.members[name], state.members[name], params[name]),
+        state.members[name].average,
+      ),
     )
     for name in names
   }

@@ -71,7 +71,7 @@ def written(
   """The rows of a step that hands them out.
 
   Args:
-    prompts, rollout, scored: Of the step.
+    prompts, rollout, scored: Those of the step.
     batch: Prepared.
     required: What its algorithm needs.
   """

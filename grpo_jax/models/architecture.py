@@ -93,7 +93,7 @@ class Architecture:
       for `rope_theta` in all.
     rope_scaling: "none", "linear" (positions over the factor) or "llama3"
       (long wavelengths only).
-    rope_factor: Of the scaling.
+    rope_factor: The factor of the scaling.
     rope_low_freq, rope_high_freq, rope_original_len: Llama 3's bounds, in
       wavelengths per original context, and that context, tokens.
     num_experts: Experts in the place of each layer's MLP; 0 for none.
@@ -117,7 +117,7 @@ class Architecture:
       sampler's log-probs are those of the model that reads rounded ones.
     dtype: Of activations and matmul operands. Norm statistics, softmax and
       logits are at least float32.
-    param_dtype: Of the parameters.
+    param_dtype: The dtype of the parameters.
   """
 
   width: int = 128

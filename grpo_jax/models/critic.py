@@ -3,10 +3,14 @@
 The value of a state is a linear function of the hidden state from which the
 policy would predict the next token. The head starts at 0, so that the first
 advantages are returns without a baseline.
+
+A reward model is a critic that has read a token before it says something of
+it: its number at a completion's end token is of the whole completion.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -65,6 +69,86 @@ def make_critic(
   )
 
 
+def make_reward_model(
+  policy: Policy, freeze: Sequence[str] = (), is_alone: bool = False
+) -> Critic:
+  """A critic with a trunk of its own, whose values are those after each token.
+
+  Args:
+    policy: The trunk.
+    freeze: As in `make_critic`.
+    is_alone: Whether it comes from outside of the run, and has nothing of the
+      run's policy.
+  """
+  made = make_critic(after_tokens(policy), "own", freeze)
+  return dataclasses.replace(made, trunk_params=_alone) if is_alone else made
+
+
+def reward_params(
+  trunk: PyTree,
+  frozen: PyTree,
+  head: PyTree,
+  freeze: Sequence[str] = (),
+) -> PyTree:
+  """Parameters of a reward model that was not made from the run's policy.
+
+  Args:
+    trunk: Parameters of its trunk, of which no other model has a part.
+    frozen: What else its trunk reads, of the group "frozen" of a policy.
+    head: Kernel [D] and bias [].
+    freeze: As in `make_critic`.
+
+  Raises:
+    ValueError: No parameter of the trunk has such a name.
+  """
+  params = _parted(trunk, tuple(freeze))
+  return {
+    "trained": {**params["trained"], "value_head": head},
+    "frozen": {**params["frozen"], "inherited": frozen},
+  }
+
+
+def parted_anew(params: PyTree, freeze: Sequence[str]) -> PyTree:
+  """A reward model with other parts of its trunk frozen than it had."""
+  trained, frozen = params["trained"], params["frozen"]
+  trunk = _merged(trained["trunk"], frozen.get("trunk", {}))
+  inherited = frozen.get("inherited", {})
+  return reward_params(trunk, inherited, trained["value_head"], freeze)
+
+
+def after_tokens(policy: Policy) -> Policy:
+  """The policy whose `hidden` gives the state after each completion token.
+
+  It is run over one slot more, and the first state, which has read nothing of
+  the completion, is dropped. Recorded experts are not taken.
+  """
+
+  def hidden(
+    params,
+    prompt_tokens,  # [P, S]
+    prompt_mask,  # [P, S]
+    tokens,  # [B, T]
+    completion_mask,  # [B, T]
+    prompt_index,  # [B]
+    extras=None,
+    prefix=None,
+  ):
+    del extras
+    h, _ = policy.hidden(
+      params,
+      prompt_tokens,
+      prompt_mask,
+      jnp.pad(tokens, ((0, 0), (0, 1))),
+      jnp.pad(completion_mask, ((0, 0), (0, 1))),
+      prompt_index,
+      None,
+      prefix,
+    )
+    return h[:, 1:], None
+
+  return dataclasses.replace(policy, hidden=hidden)
+
+
 def _with_head(policy: Policy, init, policy_params: PyTree) -> PyTree:
   params = init(policy_params)
   width = _width(policy, policy_params)
@@ -109,6 +193,14 @@ def _init_own(
     for name, value in policy_params["trained"].items()
     if name not in unread
   }
+  own = {k: v for k, v in policy_params["frozen"].items() if k != "base"}
+  params = jax.tree.map(jnp.copy, _parted(trunk, freeze))
+  inherited = jax.tree.map(jnp.copy, own)
+  return {**params, "frozen": {**params["frozen"], "inherited": inherited}}
+
+
+def _parted(trunk: PyTree, freeze: tuple[str, ...]) -> PyTree:
+  """A trunk as two trees, of what is trained and of what is frozen."""
   names = {
     _key(entry)
     for path, _ in jax.tree_util.tree_leaves_with_path(trunk)
@@ -123,15 +215,11 @@ def _init_own(
   def part(is_frozen):
     def keep(path, leaf):
       frozen = any(_key(entry) in freeze for entry in path)
-      return jnp.copy(leaf) if frozen == is_frozen else None
+      return leaf if frozen == is_frozen else None
 
     return _without_none(jax.tree_util.tree_map_with_path(keep, trunk))
 
-  own = {k: v for k, v in policy_params["frozen"].items() if k != "base"}
-  return {
-    "trained": {"trunk": part(False)},
-    "frozen": {"trunk": part(True), "inherited": jax.tree.map(jnp.copy, own)},
-  }
+  return {"trained": {"trunk": part(False)}, "frozen": {"trunk": part(True)}}
 
 
 def _own_trunk(params: PyTree, policy_params: PyTree) -> PyTree:
@@ -139,6 +227,11 @@ def _own_trunk(params: PyTree, policy_params: PyTree) -> PyTree:
     "trained": _merged(params["trained"]["trunk"], params["frozen"]["trunk"]),
     "frozen": {**policy_params["frozen"], **params["frozen"]["inherited"]},
   }
+
+
+def _alone(params: PyTree, policy_params: PyTree) -> PyTree:
+  del policy_params
+  return _own_trunk(params, {"frozen": {}})
 
 
 def _key(entry) -> str:

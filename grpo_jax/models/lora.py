@@ -109,7 +109,7 @@ def lora_policy(policy: Policy, config: LoRAConfig) -> Policy:
 
   Args:
     policy: Of `transformer.py`.
-    config: Of the adapters.
+    config: The config of the adapters.
 
   Returns:
     A policy with the parameters of `wrap`. Fresh ones give exactly the
@@ -141,6 +141,10 @@ def lora_policy(policy: Policy, config: LoRAConfig) -> Policy:
       weights, tokens = lax.optimization_barrier((weights, tokens))
     return adding(policy.decode)(weights, tokens, *state)
 
+  def embeddings(params):
+    assert policy.embeddings is not None
+    return policy.embeddings(_joined(params))
+
   return dataclasses.replace(
     policy,
     init=init,
@@ -150,6 +154,7 @@ def lora_policy(policy: Policy, config: LoRAConfig) -> Policy:
     prefill=adapted(policy.prefill),
     weights=lambda params: policy.weights(_joined(params)),
     decode=decode,
+    embeddings=embeddings,
   )
 
 
@@ -159,7 +164,7 @@ def wrap(params: PyTree, config: LoRAConfig, key: jax.Array) -> PyTree:
   Args:
     params: Of the transformer; none of its arrays is copied unless it is
       quantized here. Its kernels may be so already.
-    config: Of the adapters.
+    config: The config of the adapters.
     key: Draws every A.
 
   Returns:

@@ -35,7 +35,7 @@ def split(length: int, *names: str) -> tuple[str, ...] | None:
   """Over which of these mesh axes an array axis is split, all together.
 
   Args:
-    length: Of the array axis.
+    length: The length of the array axis.
     names: Of mesh axes; those that the mesh has not got do not count.
 
   Returns:

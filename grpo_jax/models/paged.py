@@ -174,7 +174,7 @@ def attend(
     num_pages: n, of each prompt.
     window: Tokens that a query sees, itself included; None for all.
     q, k, v: As `Attention.project` makes them.
-    cache: Of this layer.
+    cache: The cache of this layer.
 
   Returns:
     What is attended, [B, 1, C, R, K], and the cache.

@@ -22,6 +22,7 @@ arXiv:2305.14314, Section 3 and Appendix E (NF4, without double quantization).
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -31,8 +32,9 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from grpo_jax.types import PyTree
+from grpo_jax.types import Policy, PyTree
 
 KINDS = ("none", "int8", "nf4")
 
@@ -242,4 +244,35 @@ def boxed(params: PyTree) -> PyTree:
     lambda node: Kernel(node) if is_quantized(node) else node,
     params,
     is_leaf=is_quantized,
+  )
+
+
+def unpacking(policy: Policy) -> Policy:
+  """A transformer whose own kernels were quantized: it can only be frozen.
+
+  Args:
+    policy: Of `transformer.py`, of whose parameters `quantize` was called on
+      "trained".
+  """
+
+  def whole(params):
+    return {**params, "trained": boxed(params["trained"])}
+
+  def unpacked(function):
+    return lambda params, *args, **kwargs: function(
+      whole(params), *args, **kwargs
+    )
+
+  def decode(weights, tokens, *state):
+    # Tied to the step, or all kernels are unpacked before the loop; see `lora`.
+    weights, tokens = lax.optimization_barrier((weights, tokens))
+    return policy.decode(weights, tokens, *state)
+
+  return dataclasses.replace(
+    policy,
+    hidden=unpacked(policy.hidden),
+    prefix=unpacked(policy.prefix),
+    prefill=unpacked(policy.prefill),
+    weights=unpacked(policy.weights),
+    decode=decode,
   )

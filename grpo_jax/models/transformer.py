@@ -38,21 +38,30 @@ _REMAT = {
 }
 
 
-def _embed(config, trained, tokens):  # [B, L] -> [B, L, D]
+def _embed(config, trained, tokens, mix=None):  # [B, L] -> [B, L, D]
   # Masked slots may hold any number: indexing clamps, and nobody sees them.
-  x = trained["embed"]["embedding"][tokens].astype(config.dtype)
+  table = trained["embed"]["embedding"]
+  if mix is None:
+    x = table[tokens].astype(config.dtype)
+  else:
+    ids, weights = mix  # [B, L, k] each.
+    wide = jnp.promote_types(config.dtype, jnp.float32)
+    rows = table[ids].astype(config.dtype).astype(wide)  # [B, L, k, D]
+    # A weight of 1 gives the bits of the row itself.
+    x = (rows * weights[..., None]).sum(axis=-2).astype(config.dtype)
   if config.scale_embeddings:
     x = x * jnp.asarray(config.width**0.5, config.dtype)
   return x
 
 
 def _forward(
-  config, params, tokens, mask, *, hold=None, kept=None, prefix=None
+  config, params, tokens, mask, *, hold=None, kept=None, prefix=None, mix=None
 ):
   """Runs the stack on tokens [B, L] at the end of slots with mask [B, M].
 
   The slots before them are there if the keys and values in them are given:
-  `prefix`, of the prompts, stacked over layers.
+  `prefix`, of the prompts, stacked over layers. `mix` has ids and weights of
+  the rows of the table, each [B, L, k], that are read instead of tokens.
 
   Returns:
     The residual stream [B, L, D]; hold(keys, values), stacked over layers, or
@@ -81,7 +90,7 @@ def _forward(
     layer = jax.checkpoint(
       layer, prevent_cse=False, policy=_REMAT[config.remat]
     )
-  x = _embed(config, params["trained"], tokens)
+  x = _embed(config, params["trained"], tokens, mix)
   slides = jnp.array([config.slides(i) for i in range(config.num_layers)])
   router = RouterInputs(kept, params["frozen"].get("router_bias"))
   layers = params["trained"]["layers"]
@@ -149,14 +158,14 @@ def _layers_last(x):  # [layers, B, L, ...] -> [B, L, layers, ...]
 
 def _check_extras(config, extras):
   """Raises ValueError if these extra inputs are none of this model's."""
-  if not extras:
-    return
-  if not config.num_experts or set(extras) != {"prompt_routing", "routing"}:
+  routing, mix = {"prompt_routing", "routing"}, {"mix_ids", "mix_weights"}
+  known = [set(), mix] + [routing, routing | mix] * (config.num_experts > 0)
+  if set(extras or ()) not in known:
     raise ValueError(
       f"transformer: received the extra inputs {sorted(extras)}, but it reads"
-      " tokens only, or with num_experts > 0 also the experts to keep"
-      " (prompt_routing and routing); pass None, or use a model that takes"
-      " them."
+      " tokens only, or what they are mixed of (mix_ids and mix_weights), and"
+      " with num_experts > 0 also the experts to keep (prompt_routing and"
+      " routing); pass None, or use a model that takes them."
     )
 
 
@@ -170,7 +179,7 @@ def _prefix(config, params, prompt_tokens, prompt_mask, extras=None):
     return None
   _check_extras(config, extras)
   kept = None
-  if extras:
+  if extras and "prompt_routing" in extras:
     kept = jnp.moveaxis(extras["prompt_routing"][:, :-1], 2, 0)
   _, kv, _ = _forward(
     config,
@@ -204,10 +213,20 @@ def _hidden(
     # The last completion token predicts nothing that is asked for.
     return jnp.concatenate([of_prompts, of_rows[:, :-1]], axis=1)
 
-  kept = None
-  if extras:
+  kept = mix = None
+  if extras and "routing" in extras:
     kept = joined(extras["prompt_routing"], extras["routing"])
     kept = jnp.moveaxis(kept[:, first:], 2, 0)  # [layers, B, L, k]
+  if extras and "mix_ids" in extras:
+    of_rows = extras["mix_ids"], extras["mix_weights"]  # [B, T, k] each.
+    # A prompt is read as it is: its token in all places, with weight 1.
+    as_it_is = (
+      jnp.broadcast_to(x, (*prompt_tokens.shape, of_rows[0].shape[-1]))
+      for x in (prompt_tokens[..., None], jnp.eye(1, of_rows[0].shape[-1])[0])
+    )
+    mix = tuple(
+      joined(x, y)[:, first:] for x, y in zip(as_it_is, of_rows, strict=True)
+    )
   x, _, routed = _forward(
     config,
     params,
@@ -215,6 +234,7 @@ def _hidden(
     joined(prompt_mask, completion_mask),
     kept=kept,
     prefix=prefix,
+    mix=mix,
   )
   aux = None
   if routed is not None:
@@ -353,7 +373,7 @@ def _attends(config, positions, t, slot, prefix, cache):
   ]
 
 
-def _decode(config, weights, tokens, t, slot, prefix, cache):  # [B], [B], []
+def _decode(config, weights, tokens, t, slot, prefix, cache, mix=None):
   trained = weights["trained"]
   length = prefix.mask.sum(axis=1)
   share = len(tokens) // len(length)
@@ -361,7 +381,9 @@ def _decode(config, weights, tokens, t, slot, prefix, cache):  # [B], [B], []
   near, far = _ropes(config, positions)
   attends = _attends(config, positions, t, slot, prefix, cache)
   block = Block(config)
-  x = _embed(config, trained, tokens[:, None])  # [B, 1, D]
+  if mix is not None:
+    mix = tuple(x[:, None] for x in mix)  # [B, 1, k]
+  x = _embed(config, trained, tokens[:, None], mix)  # [B, 1, D]
   layers: list[Any] = []
   chosen: list[Any] = []
   bias = weights["frozen"].get("router_bias")
@@ -395,9 +417,10 @@ def transformer_policy(config: TransformerConfig) -> Policy:
   Returns:
     A policy whose parameters are all trained, but for the biases of routers.
     Layers are stacked: every leaf under "layers" has a leading axis of
-    `num_layers`. With experts, `hidden` returns `RouterOutputs`, and takes
-    `extras` with the experts to keep: "prompt_routing" and "routing", as
-    `Rollout` has them.
+    `num_layers`. `hidden` takes `extras` with what tokens are mixed of,
+    "mix_ids" and "mix_weights"; with experts it returns `RouterOutputs`, and
+    takes those to keep: "prompt_routing" and "routing". All are as in
+    `Rollout`.
   """
   return Policy(
     init=functools.partial(_init, config),
@@ -409,6 +432,7 @@ def transformer_policy(config: TransformerConfig) -> Policy:
     allocate=functools.partial(_allocate, config),
     admit=functools.partial(_admit, config),
     decode=functools.partial(_decode, config),
+    embeddings=lambda params: params["trained"]["embed"]["embedding"],
     num_experts=config.num_experts,
     only_head=() if config.tied_embeddings else ("head",),
   )

@@ -98,6 +98,7 @@ def load(
   param_dtype: str | None = None,
   shardings: PyTree | Callable[[PyTree], PyTree] = None,
   convert: Callable[[tuple, jax.Array], PyTree] = lambda path, leaf: leaf,
+  family: families.Family | None = None,
 ) -> tuple[TransformerConfig, PyTree]:
   """The parameters of a checkpoint.
 
@@ -114,6 +115,9 @@ def load(
       the files, and of them only what its devices need.
     convert: What becomes of a leaf, given its path, as soon as it is read;
       with `quantization.quantize_leaf` no two leaves are whole at a time.
+    family: How the tensors are called, where somebody else has read
+      config.json, as for a classifier, whose `config` this is; None: as
+      config.json says.
 
   Returns:
     The config with `param_dtype`, and {"trained": …, "frozen": {}}.
@@ -129,7 +133,9 @@ def load(
   """
   directory = pathlib.Path(directory)
   hub.check_sums(directory)
-  config, family = _agreed("load", directory, config)
+  if family is None:
+    config, family = _agreed("load", directory, config)
+  assert config is not None
   if param_dtype is not None:
     config = dataclasses.replace(config, param_dtype=param_dtype)
   tensors = tensor_files.find(directory)
@@ -176,7 +182,7 @@ def export(
   Args:
     params: {"trained": …, "frozen": {}} of a transformer; of a policy with
       adapters, what `lora.merge` makes of them.
-    config: Of the transformer.
+    config: The config of the transformer.
     source_directory: The checkpoint that the parameters were loaded from.
     out_directory: Must not exist, or be empty. It is written under another
       name and renamed when it is complete.

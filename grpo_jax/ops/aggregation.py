@@ -5,7 +5,8 @@ several papers. Each function returns `Weighted(total, weight)` and not a
 quotient: totals add up across micro-batches and devices and are divided once
 by the summed weight, so gradients do not depend on how rows were split. A
 weight depends on the mask only. Completions without a trained token count
-nowhere.
+nowhere, unless `count_empty` says that they count among the completions, as in
+TRL.
 """
 
 from __future__ import annotations
@@ -25,26 +26,63 @@ def over_tokens(x: jax.Array, mask: jax.Array) -> Weighted:  # [B(, T)], [B, T]
   return Weighted(masked.sum(x, mask), _count(mask, x.dtype))
 
 
-def over_sequences(x: jax.Array, mask: jax.Array) -> Weighted:  # [B(, T)]
+def over_sequences(
+  x: jax.Array,  # [B(, T)]
+  mask: jax.Array,  # [B, T]
+  count_empty: bool = False,
+) -> Weighted:
   """Every completion counts equally; its tokens share it (GRPO, GSPO)."""
   x = masked.wide(x)
   per_sequence = x if x.ndim == 1 else masked.mean(x, mask, axis=-1)  # [B]
   present = mask.any(axis=-1)
-  return Weighted(masked.sum(per_sequence, present), _count(present, x.dtype))
+  counted = present | count_empty
+  return Weighted(masked.sum(per_sequence, present), _count(counted, x.dtype))
 
 
-def over_sequence_sums(x: jax.Array, mask: jax.Array) -> Weighted:  # [B(, T)]
+def over_sequence_sums(
+  x: jax.Array,  # [B(, T)]
+  mask: jax.Array,  # [B, T]
+  count_empty: bool = False,
+) -> Weighted:
   """Mean over completions of the sum over their tokens (REINFORCE)."""
   x = masked.wide(x)
   present = mask.any(axis=-1)
   total = masked.sum(x, present if x.ndim == 1 else mask)
-  return Weighted(total, _count(present, x.dtype))
+  return Weighted(total, _count(present | count_empty, x.dtype))
 
 
-def over_budget(x: jax.Array, mask: jax.Array) -> Weighted:  # [B(, T)], [B, T]
+def over_budget(
+  x: jax.Array,  # [B(, T)]
+  mask: jax.Array,  # [B, T]
+  count_empty: bool = False,
+) -> Weighted:
   """Sum over tokens divided by completions × T, the budget (Dr. GRPO)."""
-  total, weight = over_sequence_sums(x, mask)
+  total, weight = over_sequence_sums(x, mask, count_empty)
   return Weighted(total, weight * mask.shape[-1])
+
+
+def equal_weights(
+  mask: jax.Array,  # [B, T] bool
+  unit: jax.Array,  # [B] int
+  num_units: int,
+) -> jax.Array:  # [B, 1]
+  """Weights of tokens that make their mean one over units of rows.
+
+  For example, the tokens of two groups with 10 and 30 trained tokens weigh 2
+  and 2/3: each group then has half of the loss.
+
+  Args:
+    mask: Trained tokens.
+    unit: The group, context or rollout that a row belongs to, in
+      [0, num_units).
+    num_units: Static.
+
+  Returns:
+    (mean tokens of a unit that has any) / (tokens of the row's unit).
+  """
+  tokens = jax.ops.segment_sum(mask.sum(axis=-1), unit, num_units)  # [units]
+  mean = tokens.sum() / jnp.maximum((tokens > 0).sum(), 1)
+  return (mean / jnp.maximum(tokens, 1))[unit][:, None]
 
 
 def _count(mask: jax.Array, dtype: jnp.dtype) -> jax.Array:

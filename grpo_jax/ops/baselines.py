@@ -68,10 +68,18 @@ def live_groups(
   valid: jax.Array,  # [B] bool
   group_id: jax.Array,  # [B] int
   num_groups: int,
+  min_std: float = 0.0,
 ) -> jax.Array:  # [num_groups] bool
-  """True for groups whose valid rewards are not all equal."""
+  """True for groups whose valid rewards are not all equal.
+
+  With `min_std` above 0 their deviation, with n − 1 in the denominator, must
+  also be above it: rewards that differ by round-off are then equal ones.
+  """
   statistics = group_statistics(rewards, valid, group_id, num_groups)
-  return statistics.greatest > statistics.least
+  live = statistics.greatest > statistics.least
+  if min_std:
+    live &= jnp.sqrt(statistics.variance) > min_std
+  return live
 
 
 def without_round_off(
@@ -448,7 +456,7 @@ def objectives_standardized(
     components: Each reward before weights.
     applicable: False where a reward does not apply to a row; it then adds
       nothing to that row and is left out of its own statistics.
-    weights: Of the objectives.
+    weights: The weights of the objectives.
     valid: Rows that were scored.
     group_id: Group of each row, in [0, num_groups).
     num_groups: Static.

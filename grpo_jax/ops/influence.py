@@ -94,7 +94,7 @@ def capped(
 
   Args:
     keys: Prompt of each group of the step; several groups may have the same.
-    influence: Of each group.
+    influence: The influence of each group.
     past_keys, past_influence: The same of the steps before, as they were
       scaled. Entries without influence count as empty.
     cap: In (0, 1].

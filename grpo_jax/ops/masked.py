@@ -49,6 +49,7 @@ def maximum(x: jax.Array, mask: jax.Array) -> jax.Array:
 def whiten(
   x: jax.Array,
   mask: jax.Array,  # bool, shape of x
+  by_rows: bool = False,
 ) -> jax.Array:  # shape of x
   """(x − mean) / √(variance + 1e-8) over the True entries; a constant.
 
@@ -57,6 +58,8 @@ def whiten(
   Args:
     x: Numbers of any shape, for example the advantages [B, T] of a batch.
     mask: Which of them count.
+    by_rows: Whether every row counts as much as any other in mean and
+      variance, and not every entry; the last axis is then that of a row.
 
   Returns:
     Mean 0 and variance 1 over the True entries, 0 elsewhere. Exactly 0 where
@@ -68,8 +71,17 @@ def whiten(
   live = jnp.max(jnp.where(mask, x, -jnp.inf)) > jnp.min(
     jnp.where(mask, x, jnp.inf)
   )
-  centered = select(x - mean(x, mask), mask)
-  variance = jnp.sum(jnp.square(centered)) / jnp.maximum(jnp.sum(mask) - 1, 1)
+  if by_rows:
+    present = jnp.any(mask, axis=-1)
+    middle = mean(mean(x, mask, axis=-1), present)
+    squares = mean(jnp.square(select(x - middle, mask)), mask, axis=-1)
+    count = jnp.sum(present)
+  else:
+    middle = mean(x, mask)
+    squares = jnp.square(select(x - middle, mask))
+    count = jnp.sum(mask)
+  centered = select(x - middle, mask)
+  variance = jnp.sum(squares) / jnp.maximum(count - 1, 1)
   return jax.lax.stop_gradient(
     select(centered * jax.lax.rsqrt(variance + _VARIANCE_EPS), live)
   )

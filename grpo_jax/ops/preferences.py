@@ -5,6 +5,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from grpo_jax.ops import calibration, masked
+from grpo_jax.types import Weighted
+
 DPO_KINDS = ("sigmoid", "hinge", "ipo", "robust")
 F_DIVERGENCES = ("reverse_kl", "forward_kl", "js_divergence")
 
@@ -121,3 +124,26 @@ def bradley_terry(
   """
   ranking = -jax.nn.log_sigmoid(chosen - rejected - margin)
   return ranking + center_coef * jnp.square(chosen + rejected)
+
+
+def of_ranking(
+  margin: jax.Array,  # [N]
+  mask: jax.Array,  # [N] bool
+) -> dict[str, Weighted]:
+  """How well scores rank pairs whose order is known.
+
+  Args:
+    margin: Score of the better completion minus score of the worse one.
+    mask: Pairs that there are.
+
+  Returns:
+    "accuracy", the share of pairs that are ranked right, half of it for a tie;
+    and "calibration_error": the score that is greater wins with the probability
+    σ(|margin|) by Bradley and Terry, which is compared with how often it does.
+  """
+  right = jnp.where(margin == 0, 0.5, (margin > 0).astype(margin.dtype))
+  confidence = jax.nn.sigmoid(jnp.abs(margin))  # At least ½.
+  return {
+    "accuracy": Weighted(masked.sum(right, mask), mask.sum()),
+    "calibration_error": calibration.gaps(confidence, right, mask),
+  }

@@ -150,7 +150,7 @@ class Box:
       data: Its standard input.
       calls: Expressions to evaluate after it, in the same process. The output
         is then what they gave; see `answers`.
-      limits: Of the program.
+      limits: The limits of the program.
 
     Raises:
       RuntimeError: The box has failed before the program began.

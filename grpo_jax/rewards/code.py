@@ -99,8 +99,8 @@ def num_passed(
   Args:
     box: For the program.
     program: Python.
-    tests: Of the two kinds.
-    limits: Of each run.
+    tests: The tests of the two kinds.
+    limits: The limits of each run.
     row_s: Seconds for all of them.
   """
   end = time.monotonic() + row_s

@@ -19,8 +19,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.ops import baselines, returns, shaping
-from grpo_jax.types import Rollout
+from grpo_jax.ops import baselines, hashes, returns, shaping
+from grpo_jax.types import Prompts, Rollout
 
 
 class Seen(NamedTuple):
@@ -30,18 +30,21 @@ class Seen(NamedTuple):
     components: Rewards by name; NaN: does not apply.
     correct: 1 for a right answer, 0 for a wrong one, NaN where nobody says.
     lengths: Tokens that the policy wrote, of whole rollouts.
+    prompts: The prompts.
     rollout: The completions.
   """
 
   components: Mapping[str, jax.Array]  # each [B]
   correct: jax.Array  # [B] float32
   lengths: jax.Array  # [B] float32
+  prompts: Prompts
   rollout: Rollout
 
 
 def seen(
   components: Mapping[str, jax.Array],  # each [B]
   correct: str,
+  prompts: Prompts,
   rollout: Rollout,
 ) -> Seen:
   """What derived rewards of these completions are made of.
@@ -49,14 +52,15 @@ def seen(
   Args:
     components: Rewards by name.
     correct: The one whose values of at least 1 mark a right answer.
-    rollout: The completions.
+    prompts: P prompts.
+    rollout: B completions of them.
   """
   lengths = rollout.written.sum(axis=-1).astype(jnp.float32)
   if rollout.traces is not None:
     lengths = returns.over_traces(lengths, rollout.traces.id)
   values = jnp.asarray(components[correct], jnp.float32)
   right = jnp.where(jnp.isnan(values), jnp.nan, values >= 1.0)
-  return Seen(components, right, lengths, rollout)
+  return Seen(components, right, lengths, prompts, rollout)
 
 
 def cosine(
@@ -238,19 +242,95 @@ def repetition(of: Seen, *, n: int = 3, penalty: float = -1.0) -> jax.Array:
 
 def rank(of: Seen, *, source: str) -> jax.Array:  # [B]
   """`ranks` of the component `source` within the groups of the rollout."""
+  rollout = of.rollout
+  values = _component(of, "rank", source)
+  return ranks(values, rollout.group_id, rollout.num_groups)
+
+
+def total(of: Seen, *, parts: Mapping[str, float]) -> jax.Array:  # [B]
+  """Other rewards in one: their sum with these weights, where they apply.
+
+  For algorithms that normalise each reward by itself (`mo_grpo`, `gdpo`): what
+  is to be normalised together is a `total`, and its parts have a weight of 0.
+
+      config.rewards.functions = ("accuracy", "process", "total", "consistency")
+      config.rewards.weights = (0.0, 0.0, 1.0, 1.0)
+      config.rewards.options = {
+        "total": {"parts": {"accuracy": 1.0, "process": 0.5}}
+      }
+
+  It does not apply where none of its parts does.
+  """
+  values = jnp.stack([_component(of, "total", name) for name in parts])
+  weights = jnp.stack([jnp.float32(weight) for weight in parts.values()])
+  applies = ~jnp.isnan(values)
+  added = (weights[:, None] * jnp.where(applies, values, 0)).sum(axis=0)
+  return jnp.where(applies.any(axis=0), added, jnp.nan)
+
+
+def flipped(
+  of: Seen, *, source: str, probability: float, seed: int = 0
+) -> jax.Array:  # [B]
+  """1 − r for some of the completions: a verifier with errors.
+
+  Which ones is drawn by `hashes.identity` of prompt and completion, and by
+  nothing else: the same completion of the same prompt is judged alike in each
+  step, as by a model that is wrong about it.
+
+  Args:
+    of: The completions.
+    source: Name of r, a reward in [0, 1].
+    probability: Share of completions that are misjudged, in [0, 1].
+    seed: Another one misjudges others.
+
+  Raises:
+    ValueError: The probability is not in [0, 1].
+  """
+  if not 0 <= probability <= 1:
+    raise ValueError(
+      f"config.rewards.options: 'flipped' has probability={probability}; needed"
+      " is a share in [0, 1]."
+    )
+  values = _component(of, "flipped", source)
+  asked = hashes.identity(of.prompts.tokens, of.prompts.mask)[
+    of.rollout.prompt_index
+  ]
+  said = hashes.identity(of.rollout.tokens, of.rollout.completion_mask)
+  salt = hashes.mixed(jnp.uint32(seed))
+  drawn = hashes.mixed(said ^ hashes.mixed(asked ^ salt))
+  # 24 bits: more would be rounded, some to 1.
+  share = (drawn >> 8).astype(jnp.float32) / 2**24  # [0, 1)
+  return jnp.where(share < probability, 1 - values, values)
+
+
+def _component(of: Seen, name: str, source: str) -> jax.Array:  # [B]
+  """A reward that another one is made of.
+
+  Raises:
+    ValueError: There is none of this name.
+  """
   if source not in of.components:
     raise ValueError(
-      f"config.rewards.options: 'rank' has source={source!r}; needed is one of"
-      f" {sorted(of.components)}."
+      f"config.rewards.options: {name!r} is made of {source!r}; needed is one"
+      f" of {sorted(of.components)}. What is made of another reward comes after"
+      " it in config.rewards.functions."
     )
-  rollout = of.rollout
-  return ranks(of.components[source], rollout.group_id, rollout.num_groups)
+  return jnp.asarray(of.components[source], jnp.float32)
 
 
 DERIVED: dict[str, Callable[..., jax.Array]] = {
   function.__name__: function
-  for function in (cosine_length, kimi_length, rank, repetition, soft_overlong)
+  for function in (
+    *(cosine_length, flipped, kimi_length, rank, repetition),
+    *(soft_overlong, total),
+  )
 }
+
+
+def sources(options: Mapping[str, Any]) -> tuple[str, ...]:
+  """Names of the rewards that a derived one with these options is made of."""
+  named = (options["source"],) if "source" in options else ()
+  return (*named, *options.get("parts", ()))
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:

@@ -40,9 +40,12 @@ BUILTIN = {
   "code": "grpo_jax.rewards.code:code",
   "language_consistency": ("grpo_jax.rewards.formatting:language_consistency"),
   "math_accuracy": "grpo_jax.rewards.math_accuracy:math_accuracy",
+  "parses": "grpo_jax.rewards.trees:parses",
   "reasoning_gym": "grpo_jax.rewards.gym:reasoning_gym",
   "tag_count": "grpo_jax.rewards.formatting:tag_count",
   "think_answer_format": "grpo_jax.rewards.formatting:think_answer_format",
+  "token_similarity": "grpo_jax.rewards.trees:token_similarity",
+  "tree_similarity": "grpo_jax.rewards.trees:tree_similarity",
 }
 # Those that score the steps of a completion.
 STEPS = {"arithmetic_steps": "grpo_jax.rewards.steps:arithmetic_steps"}

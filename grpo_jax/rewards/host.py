@@ -54,6 +54,23 @@ class HostScores(NamedTuple):
   steps: list[list[tuple[int, float]]] | None = None
 
 
+def together(parts: Sequence[HostScores]) -> HostScores:
+  """What several said of the same rows; a row failed if one of them failed."""
+  messages: dict[int, str] = {}
+  failures: dict[str, int] = {}
+  for part in parts:
+    messages = part.messages | messages
+    failures |= part.failures
+  return HostScores(
+    {name: x for part in parts for name, x in part.components.items()},
+    np.any([part.failed for part in parts], axis=0),
+    failures,
+    [message for part in parts for message in part.errors][:3],
+    messages,
+    next((x.steps for x in parts if x.steps is not None), None),
+  )
+
+
 # Seconds for a first try, at least. A worker that takes the place of another
 # one costs about as much.
 _MIN_FIRST_S = 0.25

@@ -67,7 +67,7 @@ def missing(
   Args:
     function: One that is called with keywords.
     given: Names that it gets besides: of options and of what it asks for.
-    columns: Of the records.
+    columns: The columns of the records.
   """
   known = {*_ROWS, *_NOT_HERE, "trainer_state", *given, *columns}
   return [

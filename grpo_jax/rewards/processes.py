@@ -151,7 +151,7 @@ def _below(pid: int, states: str = "") -> set[int]:
   """Descendants of a process; none where there is no /proc.
 
   Args:
-    pid: Of the process.
+    pid: The number of the process.
     states: Of those that are meant, as /proc has them; "": the living.
   """
   found: set[int] = set()

@@ -37,12 +37,12 @@ def score(
   tried again together.
 
   Args:
-    scorer: Of the rows.
+    scorer: The scorer of the rows.
     prompts: As there, and so are the next four.
-    completions: Of each row.
-    ids: Of each row.
-    extras: Of each row.
-    tokens: Of each row.
+    completions: The completions of each row.
+    ids: The ids of each row.
+    extras: The extras of each row.
+    tokens: The tokens of each row.
     correct: The component that is 0 where a row times out again.
 
   Returns:

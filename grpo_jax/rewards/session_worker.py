@@ -56,7 +56,7 @@ class Request(NamedTuple):
 
   Attributes:
     rollout: Number of the rollout; sessions of earlier ones are killed.
-    row: Of the rollout.
+    row: The row of the rollout.
     beginning: Of a new session; None for the one that the row has.
     action: To be answered; None if only the scores are asked for.
     is_last: There is no other action.

@@ -124,7 +124,7 @@ def failure_of(
   """How a row has failed.
 
   Args:
-    name: Of the function.
+    name: The name of the function.
     error: What it raised, or what is wrong with its result.
     function: The function, to say where it is.
   """

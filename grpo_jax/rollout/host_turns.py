@@ -33,7 +33,7 @@ class Answers:
   Attributes:
     observation: What is read next, from slot 0 on.
     size: Tokens of it; none at the end of an episode.
-    reward: Of the action.
+    reward: The reward of the action.
     goes_on: Another action is to be drawn.
   """
 
@@ -129,7 +129,7 @@ class HostTurns:
     """Before the first action.
 
     Args:
-      params: Of the policy.
+      params: The parameters of the policy.
       prompts: P prompts.
       key: As in `sampling.sample`.
 
@@ -154,6 +154,7 @@ class HostTurns:
       ("observed", bool),
       ("turn", jnp.int32),
       ("turn_rewards", jnp.float32),
+      ("state_id", jnp.int32),
     ):
       written[name] = jnp.zeros((num_rows, num_slots), dtype)
     if self.config.record_routing:
@@ -195,6 +196,8 @@ class HostTurns:
     slots = jnp.arange(most)
     exists = slots < length[:, None]
     turn = jnp.full(exists.shape, number, jnp.int32)
+    state = turns.last_seen(answers.observation, answers.size)
+    state_id = jnp.broadcast_to(state[:, None], exists.shape)
     written = dict(episodes.written)
     prompt_routing = episodes.prompt_routing
     if config.record_routing:
@@ -209,7 +212,8 @@ class HostTurns:
       )
       first = of_prompts[:: self.group_size]
       prompt_routing = jnp.where(number == 0, first, prompt_routing)
-    for name, x in {**drawn, "turn": turn}.items():
+    own = {"turn": turn, "state_id": state_id}
+    for name, x in (drawn | own).items():
       written[name] = _put(written[name], start, exists, x)
     last = jnp.maximum(length - 1, 0)[:, None]
     token = jnp.take_along_axis(drawn["tokens"], last, axis=1)[:, 0]

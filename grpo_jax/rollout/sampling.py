@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from grpo_jax.ops import logprobs
-from grpo_jax.rollout import filters, turns
+from grpo_jax.rollout import filters, mixing, seats, turns
 from grpo_jax.types import Environment, Policy, Prompts, PyTree, Rollout
 
 _RECORDS = ("behavior_logp", "sampler_logp", "entropy")  # By `_draw`.
@@ -47,6 +47,7 @@ class SamplingConfig:
       whose row has ended takes the next one. 256 rows of geometric lengths, 38
       tokens on average and 177 at most, take 3.7 s at once and 1.2 s in 32
       lanes (2 layers, width 128, on a CPU); rows of equal lengths gain nothing.
+    mix: When the policy reads a blend of like tokens; None for never.
   """
 
   max_new_tokens: int
@@ -59,6 +60,7 @@ class SamplingConfig:
   record_kept: bool = False
   record_routing: bool = False
   lanes: int | None = None
+  mix: mixing.Mixing | None = None
 
   def __post_init__(self):
     object.__setattr__(self, "end_ids", tuple(self.end_ids))
@@ -84,6 +86,11 @@ class SamplingConfig:
       "top_k",
       "set to record the kept ids (record_kept), whose number it bounds",
     )
+    check(
+      self.temperature > 0 or self.mix is None,
+      "temperature",
+      "positive to mix inputs: the weights are those of what is drawn from",
+    )
 
 
 @jax.tree_util.register_dataclass
@@ -103,6 +110,7 @@ class DecodeState:
     cache: The policy's own; holds the tokens of busy rows but for the last.
     episodes: Of rows, each in the lane of its number; None without an
       environment.
+    inputs: What the last tokens are read as; None where that is themselves.
   """
 
   cursor: jax.Array  # [] int32
@@ -114,6 +122,7 @@ class DecodeState:
   written: dict[str, jax.Array]  # each [B, T, ...]
   cache: PyTree
   episodes: turns.Episodes | None = None
+  inputs: mixing.Inputs | None = None
 
 
 def row_keys(
@@ -170,13 +179,17 @@ def _argmax(x):  # [B, V] -> [B] int32
 
 
 def _draw(logits, keys, positions, config):  # [B, V], [B], [B]
-  """Tokens, what the rollout records of them, each [B], and the kept ids."""
+  """Tokens, what the rollout records of them, each [B], and the kept ids.
+
+  The last is what they were drawn from: logits [B, V] after all filters.
+  """
   logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   if config.temperature == 0.0:
     tokens = _argmax(logits)  # [B]
     zero = jnp.zeros(tokens.shape, logits.dtype)
     records = zero, logprobs.token_logprobs(logits, tokens), zero
-    return tokens, records, tokens[:, None] if config.record_kept else None
+    kept_ids = tokens[:, None] if config.record_kept else None
+    return tokens, records, kept_ids, logits
 
   def noise(row_key, position):
     # Always float32, so that the bits do not depend on the model's dtype.
@@ -193,7 +206,7 @@ def _draw(logits, keys, positions, config):  # [B, V], [B], [B]
     logprobs.token_logprobs(scaled, tokens),
     logprobs.entropy_from_logits(filtered),
   )
-  return tokens, records, kept_ids
+  return tokens, records, kept_ids, filtered
 
 
 def _num_kept(config: SamplingConfig, logits: jax.Array) -> int:
@@ -216,17 +229,43 @@ class Decoder:
     environment: What answers, or None.
     offsets: Tokens of every row that its prompt has of its completion, which
       are not drawn again: they count for the keys of draws. None for 0.
+    opponents: Who sits in the seats of the environment; `policy` is then all of
+      them, `seats.joined`. None: the policy itself, wherever there are any.
+    ids: Of the prompt of each row, where there are opponents.
+    neighbours: Of each row of the embedding table, as inputs are mixed of; None
+      where none are, or where they are drawn.
+
+  Raises:
+    ValueError: Inputs are to be mixed, and an environment writes some of the
+      tokens, or the policy has no embedding table.
   """
 
   policy: Policy
   weights: PyTree
   config: SamplingConfig
   keys: jax.Array  # [B] keys
-  first_h: jax.Array  # [P, D]
+  first_h: PyTree  # [P, D], or each
   prefix: PyTree  # each [P, ...]
   limits: jax.Array  # [B] int32
   environment: Environment | None = None
   offsets: jax.Array | None = None  # [B] int32
+  opponents: seats.Opponents | None = None
+  ids: jax.Array | None = None  # [B] int32
+  neighbours: jax.Array | None = None  # [V, k - 1] int32
+
+  def __post_init__(self):
+    if self.config.mix is None:
+      return
+    if self.environment is not None or self.offsets is not None:
+      raise ValueError(
+        "sample: config.mix is set, and what an environment writes is read as"
+        " it is; pass None."
+      )
+    if self.policy.embeddings is None:
+      raise ValueError(
+        "sample: config.mix is set, and the policy has no embedding table; pass"
+        " None, or use a transformer."
+      )
 
   @property
   def num_rows(self) -> int:
@@ -241,13 +280,21 @@ class Decoder:
     """Whether rows wait for lanes; else lane w has row w to the end."""
     return self.num_lanes < self.num_rows
 
+  @property
+  def has_seats(self) -> bool:
+    """Whether others than the policy may write."""
+    return self.environment is not None and self.environment.seat is not None
+
   def of_lanes(self, row: jax.Array):  # [W]
     """Prefixes, first h [W, D] and keys [W] of the rows in the lanes."""
-    prompt = row // (self.num_rows // len(self.first_h))  # [W]
-    prefix = self.prefix
-    if self.refills:
-      prefix = jax.tree.map(lambda x: x[prompt], prefix)
-    return prefix, self.first_h[prompt], self.keys[row]
+    num_prompts = len(jax.tree.leaves(self.first_h)[0])
+    prompt = row // (self.num_rows // num_prompts)  # [W]
+
+    def of_prompts(tree):
+      return jax.tree.map(lambda x: x[prompt], tree)
+
+    prefix = of_prompts(self.prefix) if self.refills else self.prefix
+    return prefix, of_prompts(self.first_h), self.keys[row]
 
   def start(
     self,
@@ -277,6 +324,12 @@ class Decoder:
       assert prompt_routing is not None
       of_tokens = *shape, *prompt_routing.shape[2:]  # [B, T, layers, k]
       written["routing"] = jnp.zeros(of_tokens, jnp.int32)
+    inputs = None
+    if config.mix is not None:
+      of_slots = mixing.plain(written["tokens"], config.mix.top_k)
+      written["mix_ids"], written["mix_weights"] = of_slots
+      ids, weights = (x[: self.num_lanes, 0] for x in of_slots)
+      inputs = mixing.Inputs(ids, weights, jnp.ones(self.num_lanes, bool))
     if self.environment is not None and episodes is not None:
       written["observed"] = jnp.zeros(shape, bool)
       written["turn_rewards"] = jnp.zeros(shape, jnp.float32)
@@ -284,6 +337,8 @@ class Decoder:
         name: jnp.zeros(shape, x.dtype)
         for name, x in turns.records(self.environment, episodes).items()
       }
+    if self.has_seats:
+      written["policy_id"] = jnp.full(shape, -1, jnp.int32)
     lanes = jnp.arange(self.num_lanes, dtype=jnp.int32)
     return DecodeState(
       cursor=jnp.int32(0),
@@ -295,6 +350,7 @@ class Decoder:
       written=written,
       cache=self.allocate(lanes, 0),
       episodes=episodes,
+      inputs=inputs,
     )
 
   def allocate(self, row, num_slots):  # [W]
@@ -320,21 +376,48 @@ class Decoder:
         )
     return dataclasses.replace(state, written=written)
 
+  def policy_id(self, state):  # [W] int32
+    """Who writes the next token of every lane, unless it is read; or None."""
+    if self.environment is None or self.environment.seat is None:
+      return None
+    seat = turns.seat(self.environment, state.episodes)
+    if self.opponents is None or self.ids is None:
+      return seat
+    return self.opponents.policy_id(seat, self.ids[state.row])
+
   def draw(self, state, h, keys):  # [W, D], [W]
     """Draws and records the next token of every lane, or reads it."""
     config = self.config
     state = dataclasses.replace(state, t=state.t + 1)
-    logits = self.policy.head(self.weights, h)
+    who = self.policy_id(state)
+    if self.opponents is None:
+      logits = self.policy.head(self.weights, h)
+    else:
+      logits = self.policy.head(self.weights, h, self.opponents.model(who))
     positions = state.t
     if self.offsets is not None:
       positions = positions + self.offsets[state.row]
-    tokens, records, kept_ids = _draw(logits, keys, positions, config)
+    tokens, records, kept_ids, drawn_from = _draw(
+      logits, keys, positions, config
+    )
     values = dict(zip(_RECORDS, records, strict=True))
+    if config.mix is not None:
+      inputs = mixing.after(
+        *(config.mix, state.inputs, self.neighbours, drawn_from),
+        *(_argmax(drawn_from), values["entropy"], tokens, keys, positions),
+      )
+      state = dataclasses.replace(state, inputs=inputs)
+      values |= {"mix_ids": inputs.ids, "mix_weights": inputs.weights}
     if self.environment is not None and state.episodes is not None:
       observed, pending = turns.pending(state.episodes)
       tokens = jnp.where(observed, pending, tokens)
+      written_by = None if who is None else jnp.where(observed, -1, who)
+      if who is not None:
+        observed |= who != 0
       values = {name: jnp.where(observed, 0, x) for name, x in values.items()}
       values["observed"] = observed | turns.untrained(state.episodes)
+      if written_by is not None:
+        values["policy_id"] = written_by
       values |= turns.records(self.environment, state.episodes)
     if config.record_kept:
       values["kept_ids"] = kept_ids
@@ -361,8 +444,9 @@ class Decoder:
     """Gives every busy lane one token more, and a new one its first."""
     prefix, first_h, keys = of_lanes
     slot = state.cursor % self.config.max_new_tokens
+    read = () if state.inputs is None else (state.inputs.mix,)
     h, cache, routing = self.policy.decode(
-      self.weights, state.token, state.t, slot, prefix, state.cache
+      self.weights, state.token, state.t, slot, prefix, state.cache, *read
     )
     is_new = state.t < 0
     if self.config.record_routing:
@@ -378,9 +462,14 @@ class Decoder:
     takes = ~state.busy & (row < self.num_rows)
     row = jnp.where(takes, row, state.row)
     prefix, *_ = self.of_lanes(row)
+    inputs = state.inputs
+    if inputs is not None:
+      is_open = inputs.is_open | takes
+      inputs = dataclasses.replace(inputs, is_open=is_open)
     return dataclasses.replace(
       state,
       row=row,
+      inputs=inputs,
       t=jnp.where(takes, -1, state.t),
       busy=state.busy | takes,
       next_row=state.next_row + takes.sum(dtype=jnp.int32),
@@ -474,6 +563,7 @@ def sample(
   group_size: int,
   limits: jax.Array | None = None,  # [B] int32
   environment: Environment | None = None,
+  opponents: seats.Opponents | None = None,
 ) -> Rollout:
   """Draws `group_size` completions of every prompt; row b = p · G + g.
 
@@ -495,6 +585,9 @@ def sample(
     environment: Answers the actions in a row, which ends where the environment
       says so, and not at an end token; None for completions of one turn. It
       begins with the prompt's extras and a key of the row's own. Static.
+    opponents: Who sits in the other seats of the environment, if it has any;
+      `params` are then those of the policy and of `opponents.policies`, a
+      tuple. None: the policy has all seats. Static.
 
   Returns:
     P · G completions; a group is the rows of one prompt. At temperature 0
@@ -503,7 +596,8 @@ def sample(
 
   Raises:
     ValueError: If `group_size` is less than 1, the routing of a model without
-      experts is to be recorded, or an environment is to run in lanes.
+      experts is to be recorded, an environment is to run in lanes, or inputs
+      are to be mixed where they cannot (see `Decoder`).
   """
   _check(policy, config, group_size, environment)
   chex.assert_rank([prompts.tokens, prompts.mask, prompts.ids], [2, 2, 1])
@@ -515,6 +609,10 @@ def sample(
   keys = row_keys(key, prompts.ids, group_size)  # [B]
   if limits is None:
     limits = jnp.full(len(keys), num_slots, jnp.int32)
+  ids = None
+  if opponents is not None:
+    policy = seats.joined((policy, *opponents.policies))
+    ids = prompts.ids[prompt_index]
   with jax.named_scope("prefill"):
     first_h, prefix, prompt_routing = policy.prefill(
       params, prompts.tokens, prompts.mask
@@ -528,6 +626,9 @@ def sample(
       prefix,
       limits,
       environment,
+      opponents=opponents,
+      ids=ids,
+      neighbours=_neighbours(policy, params, config),
     )
     episodes = None
     if environment is not None:
@@ -544,6 +645,9 @@ def sample(
     terminated = ends.any(axis=1)
   else:
     terminated = state.episodes.done
+    if decoder.has_seats:
+      own = written["completion_mask"] & ~written["observed"]
+      written["turn_rewards"] = seats.credited(written["turn_rewards"], own)
     written["scores"] = turns.scores(environment, state.episodes)
   return Rollout(
     **written,
@@ -553,6 +657,14 @@ def sample(
     num_groups=num_prompts,
     prompt_routing=prompt_routing if config.record_routing else None,
   )
+
+
+def _neighbours(policy, params, config):  # [V, k - 1] int32 or None
+  """Of every row of the table, where inputs are mixed of the nearest ones."""
+  if config.mix is None or policy.embeddings is None:
+    return None
+  with jax.named_scope("neighbours"):
+    return mixing.table(config.mix, policy.embeddings(params))
 
 
 def _is_end(tokens: jax.Array, config: SamplingConfig) -> jax.Array:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from grpo_jax.ops import hashes
 from grpo_jax.types import Compaction, Environment, Extras, PyTree
 
 # Folded into a row's key for the environment; no token has this position.
@@ -152,7 +153,7 @@ def advance(
   """After every row has got the token in slot t.
 
   Args:
-    environment: Of all rows.
+    environment: What answers the actions of all rows.
     episodes: Before that token.
     tokens: What rows have written, and read.
     t: The slot.
@@ -255,10 +256,29 @@ def records(
   environment: Environment, episodes: Episodes
 ) -> dict[str, jax.Array]:  # each [B]
   """What a `Rollout` has of the next token of every row, but its reward."""
-  found = {"turn": episodes.turn}
   if environment.state_id is not None:
-    found["state_id"] = jax.vmap(environment.state_id)(episodes.state)
-  return found
+    state = jax.vmap(environment.state_id)(episodes.state)
+  else:
+    state = last_seen(episodes.observation, episodes.size)
+  return {"turn": episodes.turn, "state_id": state}
+
+
+def last_seen(
+  observation: jax.Array,  # [B, O] int32
+  size: jax.Array,  # [B] int32
+) -> jax.Array:  # [B] int32
+  """A number of the last observation, for the state that it shows."""
+  exists = jnp.arange(observation.shape[1]) < size[:, None]
+  found = hashes.identity(observation, exists)
+  return jax.lax.bitcast_convert_type(found, jnp.int32)
+
+
+def seat(
+  environment: Environment, episodes: Episodes
+) -> jax.Array:  # [B] int32
+  """Who writes the next action of every row; see `Environment.seat`."""
+  assert environment.seat is not None
+  return jax.vmap(environment.seat)(episodes.state).astype(jnp.int32)
 
 
 def scores(

@@ -15,14 +15,19 @@ from grpo_jax import objects
 from grpo_jax.tasks import (
   add,
   bias_mcq,
+  bracket,
   calc_tool,
   copy,
   countdown,
   grid,
+  ir_tree,
   language,
   memchain,
+  mixture,
   multi,
+  nim,
   sort,
+  verdict,
 )
 from grpo_jax.tasks.task import Example, Task
 from grpo_jax.types import Compaction, Environment, Turn
@@ -35,19 +40,24 @@ __all__ = [
   "Task",
   "Turn",
   "make_task",
+  "mixture",
 ]
 
 TASKS: dict[str, Callable[..., Task]] = {
   "add": add.make,
   "bias_mcq": bias_mcq.make,
+  "bracket": bracket.make,
   "calc_tool": calc_tool.make,
   "copy": copy.make,
   "countdown": countdown.make,
   "grid": grid.make,
+  "ir_tree": ir_tree.make,
   "language": language.make,
   "memchain": memchain.make,
   "multi": multi.make,
+  "nim": nim.make,
   "sort": sort.make,
+  "verdict": verdict.make,
 }
 
 

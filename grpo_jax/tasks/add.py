@@ -7,12 +7,15 @@ scratchpad the think span works from the right, one step per column,
 
 where c is the carry in and s2 s1 the column's sum in two digits. A sloppy
 teacher forgets carries: a structured mistake that a policy learns by imitation
-and that a verifier can repair.
+and that a verifier can repair. A wordy one ends its thought with letters, which
+say nothing: what is learnt of lengths is told apart from what is learnt of
+sums.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 
 import jax
@@ -32,11 +35,15 @@ def make(
   teacher_error: float = 0.0,
   tags: bool = True,
   fixed_digits: bool = True,
+  teacher_slip: float = 0.0,
+  max_filler: int = 0,
+  mean_filler: float = 6.0,
 ) -> Task:
   """Makes the addition task.
 
   Scores: "accuracy"; with the scratchpad also "process", the share of right
-  steps among those expected or written, whichever are more.
+  steps among those expected or written, whichever are more, and "consistency",
+  1 if the answer is the number that the working comes to, right or wrong.
 
   Args:
     level: Digits of the longest operand, 1 to 8.
@@ -47,17 +54,31 @@ def make(
       shortest completions, `ANS EOS`.
     fixed_digits: Whether both operands have exactly `level` digits; otherwise
       each has 1 to `level`, equally likely.
+    teacher_slip: Probability with which the teacher writes another digit into
+      a column of the working than it goes on with, each independently: the
+      answer is then not what the working comes to, and may be right.
+    max_filler: Most letters a–z with which the teacher ends its thought, at
+      most 64. They are not judged. 0: none, and no think span but for the
+      scratchpad.
+    mean_filler: Of how many it writes, in letters: a geometric distribution
+      from 0 on, of which `max_filler` cuts off the end.
 
   Raises:
-    ValueError: If an option is out of range, or a scratchpad without tags.
+    ValueError: If an option is out of range, or a scratchpad or filler without
+      tags.
   """
   # int32 holds sums of two 8-digit numbers.
   task_lib.check_range("add.make", "level", level, 1, 8)
   task_lib.check_range("add.make", "teacher_error", teacher_error, 0.0, 1.0)
-  if scratchpad and not tags:
+  task_lib.check_range("add.make", "teacher_slip", teacher_slip, 0.0, 1.0)
+  task_lib.check_range("add.make", "max_filler", max_filler, 0, 64)
+  task_lib.check_range("add.make", "mean_filler", mean_filler, 0.0, 64.0)
+  thinks = scratchpad or max_filler > 0
+  if thinks and not tags:
     raise ValueError(
-      "add.make: a scratchpad needs tags to tell it from the answer; received"
-      " scratchpad=True, tags=False. Leave tags=True."
+      "add.make: a scratchpad and filler need tags, which mark the answer;"
+      f" received scratchpad={scratchpad}, max_filler={max_filler}, tags=False."
+      " Leave tags=True."
     )
   steps = functools.partial(step_scores, level=level)
   return Task(
@@ -68,7 +89,12 @@ def make(
     end_ids=(vocab.EOS,),
     max_prompt_len=2 * level + 3,
     max_completion_len=(
-      level + 2 + 2 * tags + scratchpad * (STEP_LEN * level + 2)
+      level
+      + 2
+      + 2 * tags
+      + 2 * thinks
+      + scratchpad * STEP_LEN * level
+      + max_filler
     ),
     example=functools.partial(
       example,
@@ -77,17 +103,21 @@ def make(
       teacher_error=teacher_error,
       tags=tags,
       fixed_digits=fixed_digits,
+      teacher_slip=teacher_slip,
+      max_filler=max_filler,
+      mean_filler=mean_filler,
     ),
     verify=functools.partial(
       verify, level=level, scratchpad=scratchpad, tags=tags
     ),
     verify_numpy=functools.partial(
-      verify_numpy, scratchpad=scratchpad, tags=tags
+      verify_numpy, level=level, scratchpad=scratchpad, tags=tags
     ),
     encode=vocab.encode,
     decode=vocab.decode,
     step_scores=steps if scratchpad else None,
     step_scores_numpy=step_scores_numpy if scratchpad else None,
+    right_answer=functools.partial(right_answer, level=level) if tags else None,
   )
 
 
@@ -100,6 +130,9 @@ def example(
   teacher_error: float,
   tags: bool,
   fixed_digits: bool,
+  teacher_slip: float,
+  max_filler: int,
+  mean_filler: float,
 ) -> Example:
   """Draws one problem; see `Task.example`. Extras: operands [2]."""
 
@@ -117,10 +150,13 @@ def example(
     *vocab.number(b),
     vocab.EQUALS,
   ]
-  working, answer = _teach(a, b, teacher_error, rng)
+  working, answer = _teach(a, b, teacher_error, teacher_slip, rng)
   completion = vocab.wrapped(vocab.number(answer), tags)
-  if scratchpad:
-    completion = [vocab.THINK, *working, vocab.THINK_END, *completion]
+  thought = working if scratchpad else []
+  if max_filler:
+    thought = thought + _filler(rng, max_filler, mean_filler)
+  if scratchpad or max_filler:
+    completion = [vocab.THINK, *thought, vocab.THINK_END, *completion]
   return Example(
     np.array(prompt, np.int32),
     np.array(completion, np.int32),
@@ -128,19 +164,32 @@ def example(
   )
 
 
+def _filler(rng: np.random.Generator, most: int, mean: float) -> list[int]:
+  """Letters that say nothing."""
+  size = min(int(rng.geometric(1 / (1 + mean))) - 1, most)
+  letters = rng.integers(vocab.NUM_LETTERS, size=size)
+  return (vocab.LETTER_A + letters).tolist()
+
+
 def _teach(
-  a: int, b: int, teacher_error: float, rng: np.random.Generator
+  a: int,
+  b: int,
+  teacher_error: float,
+  teacher_slip: float,
+  rng: np.random.Generator,
 ) -> tuple[list[int], int]:
-  """Adds by columns and forgets carries; returns (working, answer)."""
+  """Adds by columns, forgets carries and slips; returns (working, answer)."""
   working: list[int] = []
   answer, carry = 0, 0
   columns = max(len(str(a)), len(str(b)))
   # Drawn whatever the probability, so that all teachers see the same problems.
   forgets = rng.random(columns) < teacher_error
+  slips = (rng.random(columns) < teacher_slip) * rng.integers(1, 10, columns)
   for k in range(columns):
     x, y = a // 10**k % 10, b // 10**k % 10
     total = x + y + carry
-    working += vocab.encode(f"{x}+{y}+{carry}={total:02d};")
+    written = total // 10 * 10 + (total + int(slips[k])) % 10
+    working += vocab.encode(f"{x}+{y}+{carry}={written:02d};")
     answer += total % 10 * 10**k
     carry = total // 10
     if forgets[k]:
@@ -163,18 +212,9 @@ def verify(
   tags: bool,
 ) -> dict[str, jax.Array]:
   """Judges one completion in graph; see `Task.verify`."""
-  found = vocab.answer_span(tokens, completion_mask, tags)
   gold = extras["operands"].sum()  # []
-  # Without leading zeros a number has one spelling: compare the spellings.
-  num_digits = _num_digits(gold, level + 1)
-  place = num_digits - 1 - jnp.arange(level + 1)  # [level + 1]
-  digits = gold // 10 ** jnp.maximum(place, 0) % 10
-  spelling = jnp.where(place >= 0, vocab.DIGIT_0 + digits, vocab.PAD)
-  right = (
-    found.ok
-    & (found.end - found.start == num_digits)
-    & (vocab.content(tokens, found, level + 1) == spelling).all()
-  )
+  found = vocab.answer_span(tokens, completion_mask, tags)
+  right = _says(tokens, found, gold, level)
   scores = {"accuracy": right.astype(jnp.float32)}
   if scratchpad:
     per_step, step_mask = step_scores(
@@ -182,7 +222,66 @@ def verify(
     )
     expected = _num_digits(extras["operands"].max(), level)  # columns
     scores["process"] = per_step.sum() / jnp.maximum(step_mask.sum(), expected)
+    worked_out, is_sound = _worked_out(tokens, step_mask, level)
+    consistent = is_sound & _says(tokens, found, worked_out, level)
+    scores["consistency"] = consistent.astype(jnp.float32)
   return scores
+
+
+def _says(
+  tokens: jax.Array,  # [T] int32
+  found: vocab.Span,
+  number: jax.Array,  # [] int32
+  level: int,
+) -> jax.Array:  # [] bool
+  """Whether the answer is a number, without leading zeros."""
+  # Without leading zeros a number has one spelling: compare the spellings.
+  spelling = _spelling(number, level)
+  return (
+    found.ok
+    & (found.end - found.start == (spelling != vocab.PAD).sum())
+    & (vocab.content(tokens, found, level + 1) == spelling).all()
+  )
+
+
+def _spelling(
+  number: jax.Array,  # [] int32
+  level: int,
+) -> jax.Array:  # [level + 1] int32
+  """The digits of a number as tokens, padded."""
+  place = _num_digits(number, level + 1) - 1 - jnp.arange(level + 1)
+  digits = number // 10 ** jnp.maximum(place, 0) % 10
+  return jnp.where(place >= 0, vocab.DIGIT_0 + digits, vocab.PAD)
+
+
+def right_answer(extras: Extras, *, level: int) -> jax.Array:  # [level + 1]
+  """The sum in decimal; see `Task.right_answer`."""
+  return _spelling(extras["operands"].sum(), level)
+
+
+def _worked_out(
+  tokens: jax.Array,  # [T] int32
+  step_mask: jax.Array,  # [T] bool
+  level: int,
+) -> tuple[jax.Array, jax.Array]:  # [] int32, [] bool
+  """The number that the working comes to, and whether it comes to one.
+
+  Each step has to end in `= s2 s1 ;`, and there are 1 to `level` of them. The
+  number has the digits s1, from the right, and before them the last s2; how a
+  step came to its digits is not looked at.
+  """
+  before = [jnp.roll(tokens, k) for k in (1, 2, 3)]  # [T] each
+  one, ten = (x - vocab.DIGIT_0 for x in before[:2])
+  reads = (before[2] == vocab.EQUALS) & (one >= 0) & (one <= 9)
+  reads &= (ten >= 0) & (ten <= 9)
+  count = step_mask.sum()
+  place = jnp.cumsum(step_mask) - 1  # [T]
+  ones = one * 10 ** jnp.clip(place, 0, level - 1)
+  number = jnp.where(step_mask & reads, ones, 0).sum()
+  last = step_mask & reads & (place == count - 1)
+  number += jnp.where(last, ten, 0).sum() * 10 ** jnp.clip(count, 0, level)
+  is_sound = (count >= 1) & (count <= level) & (reads | ~step_mask).all()
+  return jnp.where(is_sound, number, 0), is_sound
 
 
 def step_scores(
@@ -257,6 +356,7 @@ def verify_numpy(
   completion_mask: np.ndarray,  # [T] bool
   extras: Mapping[str, np.ndarray],
   *,
+  level: int,
   scratchpad: bool,
   tags: bool,
 ) -> dict[str, float]:
@@ -271,7 +371,23 @@ def verify_numpy(
     per_step, step_mask = step_scores_numpy(tokens, completion_mask, extras)
     num_steps = max(int(step_mask.sum()), len(str(max(a, b))))
     scores["process"] = float(per_step.sum()) / num_steps
+    comes_to = _worked_out_numpy(completion, level)
+    scores["consistency"] = float(comes_to is not None and text == comes_to)
   return scores
+
+
+def _worked_out_numpy(completion: list[str], level: int) -> str | None:
+  """Twin of `_worked_out`: the spelling of the number, or None."""
+  working = "".join(
+    vocab.words_between(completion, "<think>", "</think>") or []
+  )
+  *steps, _ = working.split(";")
+  results = [re.fullmatch(r".*=(\d)(\d)", step, re.DOTALL) for step in steps]
+  found = [result.groups() for result in results if result is not None]
+  if not 1 <= len(found) == len(steps) <= level:
+    return None
+  digits = [one for _, one in found] + [found[-1][0]]
+  return str(int("".join(reversed(digits))))
 
 
 def step_scores_numpy(

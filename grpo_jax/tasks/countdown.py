@@ -2,13 +2,22 @@
 
 Prompt `BOS a , b , c : t =`, answer `n op n op n` with `op` among + - *, each
 given number exactly once, evaluated strictly from left to right.
+
+A problem with few solutions is a hard one: of `2 , 3 , 4 : 20 =` there are two,
+`2+3*4` and `3+2*4`. `make` draws problems by how many there are, so
+
+    config.data.task_options = {"max_solutions": 1}
+
+is a hard split of the task, and `num_solutions([2, 3, 4], 20)` counts them.
 """
 
 from __future__ import annotations
 
+import collections
 import functools
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +28,17 @@ from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.tasks.task import Example, Extras, Task
 
 OPERATORS = (vocab.PLUS, vocab.MINUS, vocab.TIMES)
+MAX_TARGET = 99
+# Numbers -> the most solutions that a problem has: of 1, 3, 4, 6 : 6 with four.
+MOST_SOLUTIONS = {2: 2, 3: 12, 4: 46}
 
 
 def make(
-  num_numbers: int = 3, teacher_error: float = 0.0, tags: bool = True
+  num_numbers: int = 3,
+  teacher_error: float = 0.0,
+  tags: bool = True,
+  min_solutions: int = 1,
+  max_solutions: int = MOST_SOLUTIONS[4],
 ) -> Task:
   """Makes the countdown task.
 
@@ -34,14 +50,32 @@ def make(
       with operators drawn at random, which rarely reach the target.
     tags: Whether the answer stands in `<answer> </answer>`; False gives the
       shortest completions, `ANS EOS`.
+    min_solutions: Fewest solutions of a problem, 1 to the most that one has:
+      2, 12 and 46 with two, three and four numbers.
+    max_solutions: Most solutions of a problem, `min_solutions` to 46.
 
   Raises:
-    ValueError: If an option is out of range.
+    ValueError: If an option is out of range, or if a split has no problem with
+      so many solutions.
   """
   task_lib.check_range("countdown.make", "num_numbers", num_numbers, 2, 4)
+  most = MOST_SOLUTIONS[num_numbers]
+  task_lib.check_range(
+    "countdown.make", "min_solutions", min_solutions, 1, most
+  )
+  task_lib.check_range(
+    "countdown.make",
+    "max_solutions",
+    max_solutions,
+    min_solutions,
+    MOST_SOLUTIONS[4],
+  )
   task_lib.check_range(
     "countdown.make", "teacher_error", teacher_error, 0.0, 1.0
   )
+  fits = range(min_solutions, max_solutions + 1)
+  if min_solutions > 1 or max_solutions < most:
+    _check_problems(num_numbers, fits)
   return Task(
     name="countdown",
     vocab_size=vocab.VOCAB_SIZE,
@@ -51,7 +85,11 @@ def make(
     max_prompt_len=2 * num_numbers + 4,
     max_completion_len=2 * num_numbers + 2 * tags,
     example=functools.partial(
-      example, num_numbers=num_numbers, teacher_error=teacher_error, tags=tags
+      example,
+      num_numbers=num_numbers,
+      teacher_error=teacher_error,
+      tags=tags,
+      fits=fits,
     ),
     verify=functools.partial(verify, tags=tags),
     verify_numpy=functools.partial(verify_numpy, tags=tags),
@@ -67,12 +105,16 @@ def example(
   num_numbers: int,
   teacher_error: float,
   tags: bool,
+  fits: Container[int],
 ) -> Example:
-  """Draws one problem; see `Task.example`. Extras: numbers [n], target []."""
+  """Draws one problem; see `Task.example`.
+
+  Extras: numbers [n], target [], num_solutions [].
+  """
   numbers, operators, target = task_lib.draw(
     rng,
     split,
-    functools.partial(_solved, num_numbers=num_numbers),
+    functools.partial(_solved, num_numbers=num_numbers, fits=fits),
     identity=lambda solved: [*sorted(solved[0]), solved[2]],
   )
   guesses = rng.integers(len(OPERATORS), size=num_numbers - 1).tolist()
@@ -92,14 +134,18 @@ def example(
     {
       "numbers": np.array(sorted(numbers), np.int32),
       "target": np.array(target, np.int32),
+      "num_solutions": np.array(num_solutions(numbers, target), np.int32),
     },
   )
 
 
 def _solved(
-  rng: np.random.Generator, num_numbers: int
+  rng: np.random.Generator, num_numbers: int, fits: Container[int]
 ) -> tuple[list[int], list[int], int]:
-  """Draws numbers, operators and the target which they reach."""
+  """Draws numbers, operators and the target which they reach.
+
+  `fits` has how many solutions there may be; some problem has to have so many.
+  """
   while True:
     numbers = rng.integers(1, 10, size=num_numbers).tolist()
     operators = rng.integers(len(OPERATORS), size=num_numbers - 1).tolist()
@@ -108,8 +154,67 @@ def _solved(
       y = partial[-1]
       partial.append((y + x, y - x, y * x)[operator])
     in_bounds = all(-99 <= x <= 999 for x in partial)
-    if in_bounds and 1 <= partial[-1] <= 99:
-      return numbers, operators, partial[-1]
+    target = partial[-1]
+    if not in_bounds or not 1 <= target <= MAX_TARGET:
+      continue
+    if num_solutions(numbers, target) in fits:
+      return numbers, operators, target
+
+
+def num_solutions(numbers: Iterable[int], target: int) -> int:
+  """How many answers `verify` takes for right, without their tags.
+
+  Answers are different if they are written differently: 2 + 3 and 3 + 2 are
+  two, and 2 + 2 is one, whichever 2 comes first. All n! · 3^(n−1) are tried.
+
+  Args:
+    numbers: Of the problem, each from 1 to 9, in any order; at most 4.
+    target: Of the problem, 1 to 99.
+
+  Raises:
+    ValueError: If there are other numbers.
+  """
+  given = tuple(sorted(numbers))
+  if not 2 <= len(given) <= 4 or not set(given) <= {*range(1, 10)}:
+    raise ValueError(
+      f"num_solutions: the numbers {list(given)}; a problem has 2 to 4, each"
+      " from 1 to 9."
+    )
+  return _solutions(given)[target]
+
+
+@functools.cache  # There are 705 sets of numbers.
+def _solutions(numbers: tuple[int, ...]) -> collections.Counter[int]:
+  """Target -> how many solutions it has with these numbers."""
+  orders = np.array(sorted(set(itertools.permutations(numbers))))  # [A, n]
+  values = orders[:, :1]  # [A, 3^i] after number i, from 0 on.
+  for x in np.split(orders[:, 1:], orders.shape[1] - 1, axis=1):
+    values = np.concatenate([values + x, values - x, values * x], axis=1)
+  targets = values[(values >= 1) & (values <= MAX_TARGET)]
+  return collections.Counter(targets.tolist())
+
+
+def _check_problems(num_numbers: int, fits: range) -> None:
+  """Raises ValueError unless each split has a problem with such a count."""
+  problems = (
+    [*numbers, target]
+    for numbers in itertools.combinations_with_replacement(
+      range(1, 10), num_numbers
+    )
+    for target, count in _solutions(numbers).items()
+    if count in fits
+  )
+  missing = {*task_lib.SPLITS}
+  for problem in problems:
+    missing.discard(task_lib.split_of(problem))
+    if not missing:
+      return
+  raise ValueError(
+    f"countdown.make: no problem of {num_numbers} numbers has"
+    f" {fits[0]} to {fits[-1]} solutions in the split"
+    f" {' or '.join(map(repr, sorted(missing)))}; widen min_solutions and"
+    " max_solutions."
+  )
 
 
 def verify(

@@ -13,6 +13,20 @@ Three cells are walls, and moves into them or out of the room do nothing. They
 are not in the observation: what is not seen must be felt. Problems that need
 more than the twelve turns there are, or that walls make unsolvable, are not
 drawn.
+
+With `tabular` there is one room, in which episodes begin anywhere,
+
+    . . K . .
+    . . . . .
+    . . . . .
+    . . # . .
+    # . D . #
+
+and an observation is one token of its own for each cell, without and with the
+key: `<31:0>` is column 3, row 1, no key. What to do depends on it alone, so a
+policy is a table of 50 rows, which a model of one layer whose `sliding_window`
+is 1 can be: it sees the last token and nothing before it. The first 64 tokens,
+and so the actions, are those of all tasks.
 """
 
 from __future__ import annotations
@@ -41,9 +55,17 @@ UP, DOWN, LEFT, RIGHT, GRAB = vocab.encode("udlrg")
 ACTIONS = (UP, DOWN, LEFT, RIGHT, GRAB)
 # Letter -> change of column and row.
 MOVES = {"u": (0, -1), "d": (0, 1), "l": (-1, 0), "r": (1, 0)}
+# What `tabular` observes, at the place that `state_id` has.
+STATES = tuple(
+  f"<{cell % SIZE}{cell // SIZE}:{h}>"
+  for cell in range(NUM_CELLS)
+  for h in (0, 1)
+)
+# Key, door and walls of the one room that it has.
+_KEY, _DOOR, _WALLS = 2, 22, [17, 20, 24]
 
 
-def make(teacher_error: float = 0.0) -> Task:
+def make(teacher_error: float = 0.0, tabular: bool = False) -> Task:
   """Makes the grid task.
 
   The reward is 1 at the door with the key. Scores: "accuracy"; "key", 1 if the
@@ -52,35 +74,40 @@ def make(teacher_error: float = 0.0) -> Task:
   Args:
     teacher_error: Probability, at each turn, with which the teacher does
       anything, instead of the next step of a shortest path.
+    tabular: Whether there is one room, and one token for each state of it.
 
   Raises:
     ValueError: If the option is out of range.
   """
   task_lib.check_range("grid.make", "teacher_error", teacher_error, 0.0, 1.0)
+  states = STATES if tabular else ()
+  size = 1 if tabular else OBSERVATION_LEN
   return Task(
     name="grid",
-    vocab_size=vocab.VOCAB_SIZE,
+    vocab_size=vocab.VOCAB_SIZE + len(states),
     pad_id=vocab.PAD,
     bos_id=vocab.BOS,
     end_ids=(vocab.EOS,),
-    max_prompt_len=1 + OBSERVATION_LEN,
-    max_completion_len=MAX_TURNS + (MAX_TURNS - 1) * OBSERVATION_LEN,
-    example=functools.partial(example, teacher_error=teacher_error),
+    max_prompt_len=1 + size,
+    max_completion_len=MAX_TURNS + (MAX_TURNS - 1) * size,
+    example=functools.partial(
+      example, teacher_error=teacher_error, tabular=tabular
+    ),
     verify=None,
     verify_numpy=None,
-    encode=vocab.encode,
-    decode=vocab.decode,
+    encode=functools.partial(vocab.encode, more=states),
+    decode=functools.partial(vocab.decode, more=states),
     environment=Environment(
       max_turns=MAX_TURNS,
       max_action_len=1,
-      max_observation_len=OBSERVATION_LEN,
+      max_observation_len=size,
       action_ends=(),
       reset=reset,
-      step=step,
+      step=functools.partial(step, tabular=tabular),
       scores=scores,
       state_id=state_id,
     ),
-    replay_numpy=replay_numpy,
+    replay_numpy=functools.partial(replay_numpy, tabular=tabular),
   )
 
 
@@ -88,15 +115,16 @@ def make(teacher_error: float = 0.0) -> Task:
 
 
 def example(
-  rng: np.random.Generator, split: str, *, teacher_error: float
+  rng: np.random.Generator, split: str, *, teacher_error: float, tabular: bool
 ) -> Example:
   """Draws one problem; see `Task.example`.
 
   Extras: agent, key, door [], walls [3]; all cells. Rooms that differ only in
   what the prompt does not show, the walls, share a split.
   """
+  sample = _sample_start if tabular else _sample
   agent, key, door, walls = task_lib.draw(
-    rng, split, _sample, identity=lambda room: room[:3]
+    rng, split, sample, identity=lambda room: room[:3]
   )
   extras = {
     "agent": np.array(agent, np.int32),
@@ -104,8 +132,8 @@ def example(
     "door": np.array(door, np.int32),
     "walls": np.array(walls, np.int32),
   }
-  room = PlainRoom(extras)
-  prompt = [vocab.BOS, *vocab.encode(room.seen())]
+  room = PlainRoom(extras, tabular)
+  prompt = [vocab.BOS, *vocab.encode(room.seen(), STATES)]
   paths = {goal: _distances(goal, walls) for goal in (key, door)}
   completion, observed = [], []
   done = False
@@ -137,6 +165,15 @@ def _sample(rng: np.random.Generator) -> tuple[int, int, int, list[int]]:
     to_door = _distances(door, walls).get(key, far)
     if to_key + 1 + to_door <= MAX_TURNS:  # One turn takes the key.
       return agent, key, door, walls
+
+
+def _sample_start(
+  rng: np.random.Generator,
+) -> tuple[int, int, int, list[int]]:
+  """Draws where the one room is entered; it can be solved from everywhere."""
+  taken = {_KEY, _DOOR, *_WALLS}
+  agent = int(rng.choice([x for x in range(NUM_CELLS) if x not in taken]))
+  return agent, _KEY, _DOOR, _WALLS
 
 
 def _neighbours(cell: int) -> dict[str, int]:
@@ -213,6 +250,8 @@ def step(
   state: State,
   tokens: jax.Array,  # [1] int32
   mask: jax.Array,  # [1] bool
+  *,
+  tabular: bool,
 ) -> tuple[State, Turn]:
   """Does one action; see `Environment.step`."""
   action = jnp.where(mask[0], tokens[0], vocab.PAD)
@@ -230,13 +269,17 @@ def step(
   new = state._replace(
     agent=agent, has_key=has_key, turn=turn, over=done, won=won
   )
+  if tabular:
+    observation = vocab.VOCAB_SIZE + state_id(new)[None]
+  else:
+    observation = _observation(new)
   return environment_lib.settle(
     state.over,
     state,
     new,
     Turn(
-      _observation(new),
-      jnp.ones(OBSERVATION_LEN, bool),
+      observation,
+      jnp.ones(len(observation), bool),
       won.astype(jnp.float32),
       done,
     ),
@@ -283,7 +326,7 @@ def state_id(state: State) -> jax.Array:  # [] int32
 class PlainRoom:
   """The environment on words; places are (column, row)."""
 
-  def __init__(self, extras: Mapping[str, np.ndarray]):
+  def __init__(self, extras: Mapping[str, np.ndarray], tabular: bool):
     def place(cell: int) -> tuple[int, int]:
       return cell % SIZE, cell // SIZE
 
@@ -293,11 +336,15 @@ class PlainRoom:
     self._door = place(int(extras["door"]))
     cells = {(x, y) for x in range(SIZE) for y in range(SIZE)}
     self._free = cells - {place(int(cell)) for cell in extras["walls"]}
+    self._tabular = tabular
     self._turns = 0
     self._won = False
 
   def seen(self) -> str:
     """The observation."""
+    if self._tabular:
+      column, row = self.agent
+      return f"<{column}{row}:{int(self.has_key)}>"
     places = (self.agent, self._key, self._door)
     text = ",".join(f"{x}{y}" for x, y in places)
     return f"<obs>{text}:{int(self.has_key)}</obs>"
@@ -314,7 +361,7 @@ class PlainRoom:
     elif word == "g" and self.agent == self._key:
       self.has_key = True
     self._won = self.has_key and self.agent == self._door
-    answered = [] if self._over() else vocab.encode(self.seen())
+    answered = [] if self._over() else vocab.encode(self.seen(), STATES)
     return PlainTurn(answered, float(self._won), self._over())
 
   def scores(self) -> dict[str, float]:
@@ -332,8 +379,10 @@ def replay_numpy(
   extras: Mapping[str, np.ndarray],
   start: Any,
   actions: Sequence[Sequence[int]],
+  *,
+  tabular: bool,
 ) -> tuple[list[PlainTurn], dict[str, float]]:
   """An episode on the host; see `Task.replay_numpy`."""
   del start  # Nothing is random.
-  room = PlainRoom(extras)
+  room = PlainRoom(extras, tabular)
   return [room.act(action) for action in actions], room.scores()

@@ -91,6 +91,7 @@ def make(
     verify_numpy=verify_numpy,
     encode=vocab.encode,
     decode=vocab.decode,
+    right_answer=sort.right_answer,
   )
 
 

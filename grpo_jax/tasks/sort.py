@@ -26,6 +26,7 @@ def make(
   num_letters: int = vocab.NUM_LETTERS,
   teacher_error: float = 0.0,
   tags: bool = True,
+  teacher_marks: float = 0.0,
 ) -> Task:
   """Makes the sorting task.
 
@@ -44,6 +45,8 @@ def make(
     teacher_error: Probability with which the teacher sorts descending.
     tags: Whether the answer stands in `<answer> </answer>`; False gives the
       shortest completions, `ANS EOS`.
+    teacher_marks: Probability with which the teacher ends an answer with `#`,
+      which makes it wrong.
 
   Raises:
     ValueError: If an option is out of range.
@@ -54,6 +57,7 @@ def make(
     "sort.make", "num_letters", num_letters, 2, vocab.NUM_LETTERS
   )
   task_lib.check_range("sort.make", "teacher_error", teacher_error, 0.0, 1.0)
+  task_lib.check_range("sort.make", "teacher_marks", teacher_marks, 0.0, 1.0)
   return Task(
     name="sort",
     vocab_size=vocab.VOCAB_SIZE,
@@ -61,7 +65,7 @@ def make(
     bos_id=vocab.BOS,
     end_ids=(vocab.EOS,),
     max_prompt_len=max_len + 2,
-    max_completion_len=max_len + 1 + 2 * tags,
+    max_completion_len=max_len + 1 + 2 * tags + (teacher_marks > 0),
     example=functools.partial(
       example,
       min_len=min_len,
@@ -69,11 +73,13 @@ def make(
       num_letters=num_letters,
       teacher_error=teacher_error,
       tags=tags,
+      teacher_marks=teacher_marks,
     ),
     verify=functools.partial(verify, tags=tags),
     verify_numpy=functools.partial(verify_numpy, tags=tags),
     encode=vocab.encode,
     decode=vocab.decode,
+    right_answer=right_answer if tags else None,
   )
 
 
@@ -86,6 +92,7 @@ def example(
   num_letters: int,
   teacher_error: float,
   tags: bool,
+  teacher_marks: float,
 ) -> Example:
   """Draws one problem; see `Task.example`. Extras: answer [max_len], padded."""
 
@@ -97,11 +104,19 @@ def example(
   letters = task_lib.draw(rng, split, sample, identity=list)
   wrong = bool(rng.random() < teacher_error)
   taught = sorted(letters, reverse=wrong)
+  # Drawn last, and only then: others see the same problems as ever.
+  if teacher_marks and rng.random() < teacher_marks:
+    taught.append(vocab.HASH)
   return Example(
     np.array([vocab.BOS, *letters, vocab.EQUALS], np.int32),
     np.array(vocab.wrapped(taught, tags), np.int32),
     {"answer": vocab.padded(sorted(letters), max_len)},
   )
+
+
+def right_answer(extras: Extras) -> jax.Array:  # [max_len] int32
+  """The sorted letters; see `Task.right_answer`."""
+  return extras["answer"]
 
 
 def _letter_counts(

@@ -87,11 +87,15 @@ class Task:
       (scores [T] float32 in {0, 1}, step_mask [T] bool), in graph: judges
       each step of the working at the slot where the step ends.
     step_scores_numpy: The same on the host, written independently.
+    right_answer: None, or (extras) -> [A] int32, in graph: what a right
+      completion has between its tags, followed by padding.
     environment: None for a single turn.
     compaction: None if an episode fits one context.
     lesson: None, or as `example`, but of any context of an episode, for a
       supervised warm start: contexts after a compaction begin elsewhere than
       rollouts do.
+    domains: Names of the domains of problems, by the number `domain` in their
+      extras; empty if they have none.
     replay_numpy: None, or (extras, start, actions) -> (turns, scores): an
       episode of the environment on the host, written independently. `start`
       is the state that `reset` gave; each action is a list of ids.
@@ -124,9 +128,11 @@ class Task:
     ]
     | None
   ) = None
+  right_answer: Callable[[Extras], jax.Array] | None = None
   environment: Environment | None = None
   compaction: Compaction | None = None
   lesson: Callable[[np.random.Generator, str], Example] | None = None
+  domains: tuple[str, ...] = ()
   replay_numpy: (
     Callable[
       [Mapping[str, np.ndarray], PyTree, Sequence[Sequence[int]]],

@@ -56,28 +56,35 @@ class Span(NamedTuple):
   ok: jax.Array  # [] bool
 
 
-def encode(text: str) -> list[int]:
+def encode(text: str, more: Sequence[str] = ()) -> list[int]:
   """Token ids of a text such as `"<answer>12</answer><eos>"`.
 
   Args:
     text: Tags and single characters of `TOKENS`; white space is ignored.
+    more: Tags that a task has besides; their ids are those from 64 on.
 
   Raises:
     ValueError: If a piece is not in the vocabulary.
   """
+  known = _IDS | {piece: VOCAB_SIZE + i for i, piece in enumerate(more)}
   pieces = re.findall(r"<[^<>]*>|\S", text)
-  unknown = sorted({piece for piece in pieces if piece not in _IDS})
+  unknown = sorted({piece for piece in pieces if piece not in known})
   if unknown:
     raise ValueError(
       f"encode: {unknown} in {text!r} are not tokens; use those of"
-      f" vocabulary.TOKENS: {' '.join(TOKENS)}"
+      f" vocabulary.TOKENS: {' '.join([*TOKENS, *more])}"
     )
-  return [_IDS[piece] for piece in pieces]
+  return [known[piece] for piece in pieces]
 
 
-def decode(ids: Iterable[int]) -> str:
-  """Readable text of token ids; padding at both ends is dropped."""
-  words = [_text(int(i)) for i in ids]
+def decode(ids: Iterable[int], more: Sequence[str] = ()) -> str:
+  """Readable text of token ids; padding at both ends is dropped.
+
+  Args:
+    ids: Of a completion or a prompt.
+    more: As in `encode`.
+  """
+  words = [_text(int(i), more) for i in ids]
   while words and words[-1] == "<pad>":
     words.pop()
   while words and words[0] == "<pad>":
@@ -85,8 +92,9 @@ def decode(ids: Iterable[int]) -> str:
   return "".join(words)
 
 
-def _text(token: int) -> str:
-  return TOKENS[token] if token < VOCAB_SIZE else f"<{token}>"
+def _text(token: int, more: Sequence[str] = ()) -> str:
+  known = (*TOKENS, *more)
+  return known[token] if token < len(known) else f"<{token}>"
 
 
 def number(value: int) -> list[int]:
@@ -170,7 +178,7 @@ def thought_span(
 
   Args:
     tokens: As in `answer_span`.
-    completion_mask: The same.
+    completion_mask: Which of these tokens exist.
 
   Returns:
     The slots of the thought, which may be empty. Not ok unless the completion

@@ -207,6 +207,17 @@ def too_many_unscored(history: History) -> Numbers | None:
   return {"rows": float(rows), **steps}
 
 
+def short_of_groups(history: History) -> Numbers | None:
+  """A batch lacks live groups, in a phase that such a step ends."""
+  missing = history.last("drawn/missing") or 0.0
+  if not history.stage.ends_short or not missing:
+    return None
+  numbers = {"missing": missing}
+  for name in ("rounds", "groups"):
+    numbers[name] = history.last(f"drawn/{name}") or 0.0
+  return numbers
+
+
 # Completions of fewer steps may be equal by chance.
 _MIN_STEPS = 3
 

@@ -20,15 +20,16 @@ class Stage:
   """What rules know of the settings of a phase.
 
   Attributes:
-    name: Of the phase.
+    name: The name of the phase.
     kind: Of the phase; see `kinds.py`.
-    steps: Of the phase.
+    steps: The steps of the phase.
     last: Its last step, counted over all phases.
     group_size, num_rows: Completions per prompt, and per batch.
     max_unscored: Share of rows, `config.rewards.max_unscored`.
     correct: The component that marks right completions.
     rewarded: Components with a weight.
     num_eval: Held-out prompts.
+    ends_short: Whether a step that is short of live groups ends the run.
   """
 
   name: str = "rl"
@@ -41,6 +42,7 @@ class Stage:
   correct: str = "accuracy"
   rewarded: tuple[str, ...] = ("accuracy",)
   num_eval: int = 256
+  ends_short: bool = False
 
 
 @dataclasses.dataclass

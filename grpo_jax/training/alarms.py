@@ -17,8 +17,13 @@ import dataclasses
 from grpo_jax.training import alarm_checks as checks
 from grpo_jax.training import trends
 
-# The rule that always stops a run.
+# Rules that always stop a run, and the settings by which they never warn.
 UNSCORED = "too_many_unscored"
+SHORT = "short_of_groups"
+ALWAYS = {
+  UNSCORED: "config.rewards.max_unscored=1.0",
+  SHORT: "config.rl.when_short='fewer'",
+}
 PREFIX = "alarm/"  # Of the metrics of alarms.
 
 
@@ -337,6 +342,18 @@ RULES = (
     "at the end of a phase of 3 steps or more: always 0",
     "Look at samples.jsonl, and at what config.rewards.steps takes for a step.",
     checks.no_steps_of_reasoning,
+  ),
+  Rule(
+    "H24",
+    SHORT,
+    "The rounds of dynamic sampling ended with fewer live groups than a batch"
+    " needs, and the step trained nothing. This rule always stops the run.",
+    ("drawn/missing",),
+    "drawn/missing > 0, in a phase with when_short='error'",
+    "Raise --config.rl.max_rounds or --config.rl.group_size, or choose prompts"
+    " that are less easy or less hard; --config.rl.when_short=fewer trains on"
+    " the groups there are, and duplicate repeats them.",
+    checks.short_of_groups,
   ),
 )
 

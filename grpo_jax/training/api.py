@@ -31,6 +31,7 @@ from grpo_jax.training import (
   program_cache,
   runs,
   typed,
+  workdirs,
 )
 
 # Beside the package in a checkout, and where pip has installed both.
@@ -187,7 +188,7 @@ def load(workdir: str | os.PathLike, step: int | None = None) -> handle.Run:
   _prepare()
   folder = paths.parse(workdir)
   opened = functools.partial(runs.opened, workdir=folder, step=step)
-  return handle.Run(runs.settings_of(folder), folder, opened)
+  return handle.Run(workdirs.settings(folder), folder, opened)
 
 
 def load_checkpoint(config: typed.Config, checkpoint: str) -> handle.Run:

@@ -68,7 +68,7 @@ def bound(
 
   Args:
     past: Looks that have passed; −inf before the first.
-    scores: Of this look.
+    scores: The scores of this look.
     fall: d, the largest fall that passes whatever the deviation.
     sigmas: k.
   """
@@ -151,10 +151,10 @@ class Canaries:
     """Makes their prompts; compiles nothing yet.
 
     Args:
-      config: Of the run.
+      config: The config of the run.
       problem: Prompts and judges.
       policy: The model.
-      mesh: Of the run.
+      mesh: The mesh of the run.
       evaluator: Of the run; shares its program where it samples alike.
 
     Raises:
@@ -174,7 +174,7 @@ class Canaries:
     self._of = {"": sampler}
     for canary in self._canaries:
       if canary.path not in self._of:
-        if config.data.source == "task":
+        if config.data.is_made_of_ids:
           raise ValueError(
             f"config.guards.canaries: {canary.text!r} names a file, and the"
             f" prompts of the task {config.data.name!r} are made, not read;"

@@ -252,7 +252,10 @@ class Checkpoints:
     self._position = step
 
   def restore(
-    self, abstract_state: PyTree, step: int | None = None
+    self,
+    abstract_state: PyTree,
+    step: int | None = None,
+    in_part: bool = False,
   ) -> tuple[PyTree, dict[str, Any], int]:
     """Reads a step back, byte for byte.
 
@@ -262,6 +265,8 @@ class Checkpoints:
         shardings found here, whatever the mesh they were saved from; without
         a sharding, on the first device.
       step: Step to read; None reads the latest.
+      in_part: Whether the saved state may have arrays that are not asked for;
+        these are not read.
 
     Returns:
       The state, the `extra` that was saved with it, and the step.
@@ -277,8 +282,13 @@ class Checkpoints:
     # own, and return plain integers without a word where that file is lost.
     abstract_data = jax.tree.map(_abstract_data, abstract_state)
     saved, extra, sums = self._read(lambda: self._metadata(step), step)
-    self._check_arrays(self.directory / str(step), saved, abstract_data)
-    data = self._read(lambda: checkpointer.load(step, abstract_data), step)
+    self._check_arrays(
+      self.directory / str(step), saved, abstract_data, in_part
+    )
+    context = ocp.Context()
+    context.pytree.loading.partial_load = in_part
+    with context:
+      data = self._read(lambda: checkpointer.load(step, abstract_data), step)
     self._check_sums(step, sums, checksums.of_leaves(data))
     state = jax.tree.map(_like, abstract_state, data)
     self._position = step
@@ -293,6 +303,17 @@ class Checkpoints:
     """
     step = self._existing(step)
     return self._read(lambda: self._metadata(step), step)[1]
+
+  def shapes(self, step: int | None = None) -> PyTree:
+    """Shapes and dtypes of the arrays of a step, in dictionaries by name.
+
+    Raises:
+      FileNotFoundError: If there is no such step.
+      ValueError: If the step is damaged.
+    """
+    step = self._existing(step)
+    saved = self._read(lambda: self._metadata(step), step)[0]
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), saved)
 
   def _existing(self, step: int | None) -> int:
     """The step itself, or the latest for None; raises unless it is there."""
@@ -369,11 +390,20 @@ class Checkpoints:
       )
 
   def _check_arrays(
-    self, path: paths.Path, saved: PyTree, wanted: PyTree
+    self, path: paths.Path, saved: PyTree, wanted: PyTree, in_part: bool
   ) -> None:
-    """Raises unless both trees have the same names, shapes and dtypes."""
+    """Raises unless both trees have the same names, shapes and dtypes.
+
+    In part: unless what is wanted is there.
+    """
     # Compared here because Orbax would cast dtypes without a word.
     saved_arrays, wanted_arrays = _describe(saved), _describe(wanted)
+    if in_part:
+      saved_arrays = {
+        name: shape
+        for name, shape in saved_arrays.items()
+        if name in wanted_arrays
+      }
     differing = [
       f"{name} is {saved_arrays.get(name, 'absent')} on disk and"
       f" {wanted_arrays.get(name, 'absent')} in this run"

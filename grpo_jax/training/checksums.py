@@ -73,7 +73,7 @@ def _added(words: Any, shape: tuple[int, ...], xp: Any) -> Any:  # [2] uint32
 
   Args:
     words: Bits of the elements. Of those with 8 bytes there are two words.
-    shape: Of the array.
+    shape: The shape of the array.
     xp: The module.
   """
   shape = (*shape, words.size // max(math.prod(shape), 1))

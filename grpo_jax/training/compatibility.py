@@ -77,6 +77,12 @@ def _environment(setup: Setup) -> str:
   return f"the environment of the task {setup.config.data.name!r}"
 
 
+def _seats(setup: Setup) -> bool:
+  """Whether an environment in the graph has seats for others."""
+  environment = setup.problem.environment
+  return environment is not None and environment.seat is not None
+
+
 def _filters(setup: Setup) -> bool:
   drawn = setup.config.sampling
   return any(x is not None for x in (drawn.top_k, drawn.top_p, drawn.min_p))
@@ -103,6 +109,10 @@ FEATURES = {
   ),
   "staleness": Feature(
     lambda s: s.phase.staleness > 0, _phase_setting("staleness")
+  ),
+  "schedule": Feature(
+    lambda s: s.phase.schedule.chooses,
+    lambda s: f"config.{s.name}.schedule.name={s.phase.schedule.name!r}",
   ),
   "single completions": Feature(
     lambda s: s.phase.group_size == 1, _phase_setting("group_size")
@@ -144,7 +154,7 @@ FEATURES = {
     lambda s: f"config.rewards.schedules={dict(s.config.rewards.schedules)}",
   ),
   "verifiers in the graph only": Feature(
-    lambda s: s.problem.judge.on_host is None,
+    lambda s: not s.problem.judge.asks_host,
     lambda s: f"config.data.source={s.config.data.source!r}",
   ),
   "no correction": Feature(
@@ -169,27 +179,54 @@ FEATURES = {
     lambda s: "behavior_logp" in s.required,
     lambda s: f"algorithm {s.algorithm.name!r}, which compares log-probs",
   ),
-  "several teachers": Feature(
-    lambda s: len(s.phase.reference_workdirs) > 1,
+  "teachers of domains": Feature(
+    lambda s: s.phase.has_teachers_of_domains,
     _phase_setting("reference_workdirs"),
   ),
-  "rewards by domain": Feature(
-    lambda s: bool(s.config.rewards.domains),
-    lambda s: f"config.rewards.domains={dict(s.config.rewards.domains)}",
+  "limits by domain": Feature(
+    lambda s: bool(s.problem.limits),
+    lambda s: (
+      f"config.sampling.domain_limits={dict(s.config.sampling.domain_limits)}"
+    ),
   ),
   "prompts without domains": Feature(
     lambda s: "domain" not in s.problem.provides,
     lambda s: f"config.data.source={s.config.data.source!r} without domains",
   ),
-  "distributions of the reference": Feature(
-    lambda s: "ref_kl" in s.required,
+  "reward model": Feature(
+    lambda s: bool(s.problem.judge.by_models),
+    lambda s: f"config.rewards.functions={s.config.rewards.functions}",
+  ),
+  "pairs ranked by a model": Feature(
+    lambda s: s.config.reward_model.ranks(s.phase),
     lambda s: (
-      f"algorithm {s.algorithm.name!r}, which compares whole distributions"
+      f"config.reward_model.ranked_by={s.config.reward_model.ranked_by!r}"
     ),
   ),
-  "reward model": Feature(
-    lambda s: bool(s.problem.judge.by_members),
-    lambda s: f"config.rewards.functions={s.config.rewards.functions}",
+  "old completions": Feature(
+    lambda s: s.config.reward_model.history_share > 0,
+    lambda s: (
+      f"config.reward_model.history_share={s.config.reward_model.history_share}"
+    ),
+  ),
+  "forced answers": Feature(
+    lambda s: "prefix_utility" in s.required,
+    lambda s: f"algorithm {s.algorithm.name!r}, which forces answers",
+  ),
+  "opponents": Feature(
+    lambda s: bool(s.phase.opponents), _phase_setting("opponents")
+  ),
+  "single player": Feature(
+    lambda s: not _seats(s),
+    lambda s: f"config.data.name={s.config.data.name!r}, for one player,",
+  ),
+  "several players": Feature(
+    lambda s: _seats(s),
+    lambda s: f"the task {s.config.data.name!r}, which has several players",
+  ),
+  "mixed inputs": Feature(
+    lambda s: bool(s.config.sampling.mix_rate),
+    lambda s: f"config.sampling.mix_rate={s.config.sampling.mix_rate}",
   ),
   "canaries with a KL": Feature(
     lambda s: (
@@ -203,6 +240,19 @@ FEATURES = {
 
 TABLE = (
   Row(
+    "opponents",
+    "single player",
+    "its environment has no seat for another one",
+    "leave config.{name}.opponents empty, or choose a task for several players,"
+    " such as 'nim'",
+  ),
+  Row(
+    "several players",
+    "compaction",
+    "who writes is not asked between two contexts",
+    "choose a task without compaction",
+  ),
+  Row(
     "canaries with a KL",
     "compaction",
     "the KL of a canary is of completions in one row",
@@ -213,6 +263,20 @@ TABLE = (
     "environment",
     "the rows of an environment are all decoded at once",
     "set config.sampling.lanes=None",
+  ),
+  Row(
+    "mixed inputs",
+    "forced answers",
+    "an answer is forced behind the tokens of a completion, and not behind what"
+    " the policy has read of them",
+    "set config.sampling.mix_rate=0, or choose another algorithm",
+  ),
+  Row(
+    "mixed inputs",
+    "environment",
+    "what an environment writes is read as it is, and so is a context that it"
+    " compacts",
+    "set config.sampling.mix_rate=0, or choose a task of one turn",
   ),
   Row(
     "staleness",
@@ -236,6 +300,20 @@ TABLE = (
     "set config.{name}.max_rounds=1",
   ),
   Row(
+    "schedule",
+    "staleness",
+    "it chooses the prompts of a step by what became of those before, and the"
+    " next batches are drawn before that is known",
+    "set config.{name}.schedule.name='epochs', or config.{name}.staleness=0",
+  ),
+  Row(
+    "schedule",
+    "rounds",
+    "it has to see every group that is drawn, and rounds drop those without"
+    " different rewards",
+    "set config.{name}.schedule.name='epochs', or config.{name}.max_rounds=1",
+  ),
+  Row(
     "coupled groups",
     "compaction",
     "a rollout whose context is compacted is several rows of a group",
@@ -249,6 +327,21 @@ TABLE = (
     " without compaction",
   ),
   Row(
+    "forced answers",
+    "environment",
+    "an answer is forced where a completion goes on, and an environment would"
+    " have something to say there",
+    "choose another algorithm, such as 'grpo', or a task without an"
+    " environment",
+  ),
+  Row(
+    "forced answers",
+    "reward model",
+    "utilities are what the verifier says of an answer, and credits are the"
+    " difference of a reward to them",
+    "leave it out of config.rewards.functions, or choose another algorithm",
+  ),
+  Row(
     "overlong_cache",
     "compaction",
     "it is a share of the budget of a completion, and a rollout whose context"
@@ -258,8 +351,27 @@ TABLE = (
   Row(
     "reward model",
     "compaction",
-    "a reward model reads a completion in one row",
+    "a reward model, or a judge, reads a completion in one row",
     "leave it out of config.rewards.functions, or choose another task",
+  ),
+  Row(
+    "pairs ranked by a model",
+    "environment on the host",
+    "what its sessions say is the whole reward of an episode",
+    "leave config.reward_model.ranked_by empty, or use an environment in the"
+    " graph",
+  ),
+  Row(
+    "pairs ranked by a model",
+    "compaction",
+    "a reward model reads a completion in one row",
+    "leave config.reward_model.ranked_by empty, or choose another task",
+  ),
+  Row(
+    "old completions",
+    "compaction",
+    "a completion that is kept is one row",
+    "set config.reward_model.history_share=0, or choose another task",
   ),
   Row(
     "reward model",
@@ -332,16 +444,24 @@ TABLE = (
     "set config.algorithm.keep_sampling_mask=True, or leave the filters out",
   ),
   Row(
-    "several teachers",
+    "teachers of domains",
     "prompts without domains",
     "the domain of a prompt chooses its teacher",
-    "give records an integer 'domain', or name one teacher",
+    "set config.data.domain_key, name one teacher, or mix them with"
+    " config.{name}.reference_mixture",
   ),
   Row(
-    "rewards by domain",
-    "prompts without domains",
-    "the domain of a prompt says which rewards are for it",
-    "give records an integer 'domain', or leave config.rewards.domains empty",
+    "limits by domain",
+    "environment",
+    "an episode ends where its environment says so",
+    "leave config.sampling.domain_limits empty",
+  ),
+  Row(
+    "limits by domain",
+    "overlong_cache",
+    "it is a share of one budget, that of all completions",
+    "set config.algorithm.overlong_cache=0, or leave"
+    " config.sampling.domain_limits empty",
   ),
   Row(
     "text in the graph",
@@ -354,12 +474,6 @@ TABLE = (
     "environment on the host",
     "scores of sessions are added up where they come in, without the step",
     "leave config.rewards.schedules empty",
-  ),
-  Row(
-    "several teachers",
-    "distributions of the reference",
-    "one head at a time makes the logits of a reference",
-    "choose 'opd_token' or 'opd_topk', or name one teacher",
   ),
 )
 

@@ -21,10 +21,11 @@ import ml_collections
 from ml_collections import config_dict
 
 from grpo_jax import algorithms, objects, ranges
-from grpo_jax.training import kinds, typed
+from grpo_jax.training import kinds, seeded, typed
 from grpo_jax.training.guard_settings import GuardsConfig
 from grpo_jax.training.health_settings import HealthConfig
-from grpo_jax.training.reward_settings import RewardsConfig
+from grpo_jax.training.judge_settings import JUDGE, JudgeConfig
+from grpo_jax.training.reward_settings import REWARD_MODEL, RewardsConfig
 from grpo_jax.training.sections import (
   SECTIONS,
   CriticConfig,
@@ -46,6 +47,9 @@ from grpo_jax.training.settings import (
 )
 from grpo_jax.types import Algorithm
 
+# The name of a run's own data among `demonstrations`.
+OWN = "own"
+
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
@@ -55,14 +59,16 @@ class RunConfig:
     seed: Of parameters, data order and every draw.
     start_workdir: Start with the policy of the last checkpoint of this run (its
       average, if it keeps one), of the same architecture and vocabulary;
-      empty: from `model`, whose weights are not read otherwise.
+      empty: from `model`, whose weights are not read otherwise. "{seed}" in
+      it, and in the paths of phases, is the seed of the run (`seeded.py`).
     phases: Names of the phases in order.
     sections: Settings of phases by name; in a config each is a section of its
       own, as `config.rl`. Others than "sft", "value" and "rl" are made by
       `phase_config`.
     algorithm: Objective of what is drawn: name and fields.
-    critic: Of an algorithm that has one.
+    critic: The critic of an algorithm that has one.
     reward_model: Where a model scores completions, or learns to.
+    judge: Where a model reads completions and says what they are worth.
     environment: Turns, where data.environment is set.
     data, model, sampling, rewards, eval, checkpoint, log, health, hosts: As
       named.
@@ -86,6 +92,7 @@ class RunConfig:
   reward_model: RewardModelConfig = dataclasses.field(
     default_factory=RewardModelConfig
   )
+  judge: JudgeConfig = dataclasses.field(default_factory=JudgeConfig)
   algorithm: Any = None
   data: DataConfig = dataclasses.field(default_factory=DataConfig)
   environment: EnvironmentConfig = dataclasses.field(
@@ -128,6 +135,10 @@ class RunConfig:
           f" config.sampling.max_new_tokens = {slots} slots are {rows * slots}"
           f" tokens; an array has at most {ranges.MAX_INT}. Lower one of them."
         )
+    self._check_history()
+    for index, name in enumerate(self.phases):
+      self._check_stage(index, name)
+      self.reward_model.check(name, self.section(name))
     for before, after in itertools.pairwise(self.phases):
       past, present = self.sections[before], self.sections[after]
       continues = "policy" in present.trains and not present.reset_optimizer
@@ -136,20 +147,33 @@ class RunConfig:
           f"config.{after}.reset_optimizer=False: the phase {before!r} keeps no"
           " moments of the policy to go on with; set it to True."
         )
+    if (JUDGE in self.rewards.functions) != bool(self.judge.rubric):
+      raise ValueError(
+        f"config.judge.rubric={self.judge.rubric!r:.200} and"
+        f" config.rewards.functions={self.rewards.functions}: a reward"
+        f" {JUDGE!r} needs a rubric, and a rubric that reward; set both, or"
+        " none."
+      )
+    key = self.judge.service.key_variable
+    if self.judge.service.url and key in self.rewards.variables:
+      raise ValueError(
+        f"config.rewards.variables={self.rewards.variables} has {key!r}, the"
+        " key of config.judge.service, which is for no verifier; leave it out."
+      )
     if not self.data.environment and self.environment != EnvironmentConfig():
       raise ValueError(
         "config.environment was set, and config.data.environment is empty:"
         " there is no environment on the host whose turns these would be. Set"
         " that, or leave config.environment as it is."
       )
-    if self.data.source != "task" and not (
+    if not self.data.is_made_of_ids and not (
       self.data.tokenizer or self.model.checkpoint
     ):
       raise ValueError(
         f"config.data.source={self.data.source!r} needs config.data.tokenizer:"
         " the path of a tokenizer.json or of a checkpoint, or 'gsm8k'."
       )
-    if self.data.source != "task" and (
+    if not self.data.is_made_of_ids and (
       self.sampling.max_new_tokens is None or self.data.max_prompt_len is None
     ):
       raise ValueError(
@@ -162,6 +186,71 @@ class RunConfig:
       raise ValueError(
         f"config.profile_steps={traced} must be () or (first, last), two steps"
         " from 1 on, the last not before the first."
+      )
+
+  def _check_history(self) -> None:
+    """Raises ValueError if old completions are asked for and there are none."""
+    share = self.reward_model.history_share
+    count = sum(stage.of_kind.learns_from_drawn for stage in self.stages)
+    if share and count < 2:
+      raise ValueError(
+        f"config.reward_model.history_share={share}: old completions are those"
+        " of earlier phases in which a reward model learns from what is drawn,"
+        f" and config.phases={self.phases} has {count} of them; set it to 0, or"
+        " let phases come again, as in ('sft', 'preference', 'rl',"
+        " 'preference', 'rl')."
+      )
+
+  def _check_stage(self, index: int, name: str) -> None:
+    """Raises ValueError if a phase does not fit what is around it."""
+    phase, rewards = self.sections[name], self.rewards
+    weights = phase.reward_weights
+    if weights and len(weights) != len(rewards.functions):
+      raise ValueError(
+        f"config.{name}.reward_weights={weights} are {len(weights)} numbers for"
+        f" the {len(rewards.functions)} rewards {rewards.functions}; give one"
+        " for each."
+      )
+    given = dict(zip(rewards.functions, weights, strict=False))
+    models = [x for x in (REWARD_MODEL, JUDGE) if given.get(x)]
+    if "reward" in phase.trains and given and not any(given.values()):
+      raise ValueError(
+        f"config.{name}.reward_weights={weights}: all completions would be"
+        " equally good, and there would be no pair; set one of them above 0."
+      )
+    if "reward" in phase.trains and models:
+      raise ValueError(
+        f"config.{name}.reward_weights={weights} asks {models[0]!r}, and what a"
+        " reward model learns from is not for it or a judge to say; set that"
+        " weight to 0. Another reward model ranks completions with"
+        " config.reward_model.ranked_by."
+      )
+    for component in phase.keep.bounds:
+      one_of(f"{name}.keep.least", component, rewards.names)
+    for found in phase.demonstrations:
+      if found in self.sections and found != OWN:
+        kind = self.sections[found].kind
+        if found not in self.phases[:index] or kind != "rejection":
+          raise ValueError(
+            f"config.{name}.demonstrations names the phase {found!r}, of the"
+            f" kind {kind!r}; needed is one of the kind 'rejection' that comes"
+            f" before it in config.phases={self.phases}."
+          )
+        if not self.sections[found].steps:
+          raise ValueError(
+            f"config.{found}.steps=0: that phase keeps nothing, and"
+            f" config.{name}.demonstrations asks for it; set it to 1 or more,"
+            " or leave the phase out of both."
+          )
+    endless = self.data.source in ("task", "reasoning_gym") or (
+      self.data.streaming
+    )
+    joins = len(phase.demonstrations) > 1 and OWN in phase.demonstrations
+    if joins and endless and phase.num_records is None:
+      raise ValueError(
+        f"config.{name}.demonstrations={phase.demonstrations} joins files and"
+        " the run's own data, of which nobody reads all; set"
+        f" config.{name}.num_records to how many of these there are to be."
       )
 
   def section(self, name: str) -> PhaseConfig:
@@ -288,7 +377,7 @@ def resolve(config: ml_collections.ConfigDict) -> RunConfig:
       " Set them to yours, or keep them; either way add"
       " --config.allow_unpublished=True."
     )
-  return settings
+  return seeded.with_seed(settings)
 
 
 def _setting(config: ml_collections.ConfigDict, path: str) -> Any:
@@ -401,7 +490,7 @@ def micro_batch_size(
   """Rows per micro-batch: what the config says, or a good default.
 
   Args:
-    phase: Of the run.
+    phase: The phase of the run.
     max_prompt_len: Slots of a prompt.
     max_new_tokens: Slots of a completion.
     backend: "cpu", "gpu" or "tpu".

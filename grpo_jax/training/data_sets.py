@@ -10,10 +10,11 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 
-from grpo_jax.data import sources
+from grpo_jax.data import domains, formats, sources
 from grpo_jax.training import evaluation, paths, runs, scores, verifiers
 from grpo_jax.training.evaluation import Completion
 
@@ -29,11 +30,13 @@ class DataSet:
     name: For people.
     source: Records.
     num_prompts: The first so many of them.
+    names: Of domains, by number.
   """
 
   name: str
   source: sources.Source
   num_prompts: int
+  names: tuple[str, ...] = ()
 
   @property
   def golds(self) -> list[str]:
@@ -42,10 +45,17 @@ class DataSet:
 
   @property
   def domains(self) -> list[str | None]:
-    """The domain of each prompt: its `domain_name` in extras, or its number."""
+    """The name of the domain of each prompt; None if it has none."""
     extras = [self.source[i]["extras"] for i in range(self.num_prompts)]
-    found = [x.get("domain_name", x.get("domain")) for x in extras]
-    return [None if name is None else str(name) for name in found]
+    return [self._domain(x) for x in extras]
+
+  def _domain(self, extras: Mapping[str, Any]) -> str | None:
+    if (name := extras.get(formats.DOMAIN_NAME)) is not None:
+      return str(name)
+    if (number := extras.get("domain")) is None:
+      return None
+    known = int(number) < len(self.names)
+    return self.names[int(number)] if known else str(int(number))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +66,7 @@ class Draws:
     temperature: 0 for the most likely tokens.
     num_samples: Completions per prompt.
     top_p: See `evaluation.Evaluator`.
-    seed: Of the draws.
+    seed: The seed of the draws.
   """
 
   temperature: float = 0.0
@@ -85,11 +95,11 @@ def opened(
   config, problem = loaded.config, loaded.problem
   if not data:
     count = num_prompts or config.eval.num_prompts
-    return [DataSet(HELD_OUT, problem.held_out, count)]
-  if config.data.source == "task":
+    return [DataSet(HELD_OUT, problem.held_out, count, problem.domains)]
+  if config.data.is_made_of_ids:
     raise ValueError(
-      f"data={dict(data)}: the policy was trained on ids of the task"
-      f" {config.data.name!r}, which makes its own prompts; leave the data sets"
+      f"data={dict(data)}: the policy was trained on ids of"
+      f" {config.data.shown_task}, where prompts are made; leave the data sets"
       " out."
     )
   found = []
@@ -103,11 +113,13 @@ def opened(
       raise FileNotFoundError(f"data {name}={path}: there is no such file.")
     source = verified(
       loaded,
-      sources.JsonlSource(path, config.data.format or None),
+      sources.JsonlSource(
+        path, config.data.format or None, domain_key=config.data.domain_key
+      ),
       f"data {name}={path}",
     )
     count = min(num_prompts or len(source), len(source))
-    found.append(DataSet(name, source, count))
+    found.append(DataSet(name, source, count, problem.domains))
   return found
 
 
@@ -125,13 +137,16 @@ def verified(
     ValueError: They lack something.
   """
   rewards = loaded.config.rewards
-  if rewards.domains and "domain" not in source[0]["extras"]:
+  has_domains = formats.has_domain(source[0])
+  if rewards.domains and not has_domains:
     raise ValueError(
       f"{where}: its records have no 'domain' in 'extras', and the rewards of"
       " the policy are those of domains"
       f" (config.rewards.domains={dict(rewards.domains)}); add one to each"
       " record."
     )
+  if has_domains and (rewards.domains or loaded.problem.limits):
+    source = domains.Numbered(source, loaded.problem.domains)
   return verifiers.WithGolds(source) if rewards.in_graph else source
 
 
@@ -154,11 +169,11 @@ def with_lengths(
       " (config.rewards.in_graph) have room for completions of"
       f" {problem.max_new_tokens} tokens; leave it out."
     )
-  if not same and config.data.source == "task":
+  if not same and config.data.is_made_of_ids:
     raise ValueError(
-      f"max_prompt_len={max_prompt_len}, max_new_tokens={max_new_tokens}: the"
-      f" task {config.data.name!r} decides how long its prompts and"
-      " completions are; leave both out."
+      f"max_prompt_len={max_prompt_len}, max_new_tokens={max_new_tokens}:"
+      f" {config.data.shown_task} says how long prompts and completions are;"
+      " leave both out."
     )
   problem = dataclasses.replace(
     problem,

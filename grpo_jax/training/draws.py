@@ -28,6 +28,7 @@ from grpo_jax.training import (
   runs,
   trace_rows,
 )
+from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout
 
 Records = Sequence[dict[str, Any]]
@@ -116,9 +117,7 @@ class Sampler:
     """
     problem = loaded.problem
     if not is_scored:
-      nobody = judges.InGraph(_nothing)
-      judge = judges.Sum((nobody,), {_UNSCORED: 1.0}, _UNSCORED)
-      problem = dataclasses.replace(problem, judge=judge)
+      problem = unscored(problem)
     self._loaded = loaded
     self._is_scored = is_scored
     is_greedy, is_compacted = not temperature, problem.compaction is not None
@@ -179,6 +178,12 @@ class Sampler:
       logprobs=values(rollout.sampler_logp),
       entropies=values(rollout.entropy, self._has_entropy),
     )
+
+
+def unscored(problem: problem_lib.Problem) -> problem_lib.Problem:
+  """The problem where nobody judges; all completions are unscored."""
+  judge = judges.Sum((judges.InGraph(_nothing),), {_UNSCORED: 1.0}, _UNSCORED)
+  return dataclasses.replace(problem, judge=judge)
 
 
 def _nothing(prompts: Prompts, rollout: Rollout) -> dict[str, jax.Array]:

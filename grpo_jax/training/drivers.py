@@ -62,9 +62,27 @@ def make_driver(
   if parts.player is None:
     return _supervised(mesh, parts)
   on_host = isinstance(parts.player, host_turns.HostPlayer)
-  if on_host or problem.judge.on_host is not None:
+  if on_host or problem.judge.asks_host:
     return _Split(problem, mesh, parts)
   return _fused(mesh, parts)
+
+
+def make_draw(
+  problem: problem_lib.Problem, mesh: Mesh, parts: stages.Parts
+) -> Callable[[TrainState, pipeline.PromptBatch], rounds.Groups]:
+  """(state, batch) -> scored completions of prompts, and no update."""
+  on_host = isinstance(parts.player, host_turns.HostPlayer)
+  if on_host or problem.judge.on_host is not None:
+    return _Split(problem, mesh, parts).draw
+  rows = sharding.by_rows(mesh)
+  program = programs.Program(
+    functools.partial(stages.draw_stage, parts=parts),
+    sharding.replicated(mesh),
+    out_shardings=rows,
+  )
+  return lambda state, batch: program(
+    state, sharding.from_local(batch.prompts, rows)
+  )
 
 
 def rows_to_feed(
@@ -74,7 +92,7 @@ def rows_to_feed(
 ) -> np.ndarray:
   """The rows of each batch of a phase that this process has to pass on."""
   rows, size = sharding.by_rows(mesh), phase.num_prompts
-  if problem.judge.on_host is None:
+  if not problem.judge.asks_host:
     return sharding.local_rows(rows, size * phase.max_rounds)
   # The split driver draws round after round, each on all devices.
   of_round = sharding.local_rows(rows, size)
@@ -140,13 +158,19 @@ class _Split:
     self._learn = jit_step(mesh, stages.learn_stage, parts)
     judge: Any = parts.judge
     self._judge = judge
+    self._service = judge.service if isinstance(judge, judges.Sum) else None
     constrain = sharding.row_constraint(mesh)
     self._complete = programs.Program(
       lambda *inputs: constrain(judge.score(*inputs)), whole
     )
-    self._add, self._describe = (
-      jax.jit(function, out_shardings=whole)
-      for function in (rounds.add, rounds.metrics)
+    min_std = parts.config.min_reward_std
+    self._add, self._describe, self._settle = (
+      programs.Program(function, whole, out_shardings=whole)
+      for function in (
+        lambda collected, new: rounds.add(collected, new, min_std),
+        rounds.metrics,
+        lambda collected: rounds.settle(collected, parts.when_short),
+      )
     )
     self._play = None
     if isinstance(parts.player, host_turns.HostPlayer):
@@ -161,6 +185,7 @@ class _Split:
     queue = list(state.queue)
     state = dataclasses.replace(state, queue=())
     of_rounds: dict[str, jax.Array] = {}
+    trains: jax.Array | None = None
     errors: problem_lib.Errors = {}
     if self._play is not None:
       groups, counts = self._play(state, batch, errors)
@@ -178,9 +203,15 @@ class _Split:
         batch,
         self._parts.max_rounds,
       )
-      groups, of_rounds = collected.groups, self._describe(collected)
+      groups, trains = self._settle(collected)
+      of_rounds = self._describe(collected)
     state, metrics, written = self._learn(
-      state, groups.prompts, groups.rollout, groups.scored, groups.greedy
+      state,
+      groups.prompts,
+      groups.rollout,
+      groups.scored,
+      groups.greedy,
+      trains,
     )
     total = self._totals(counts)
     return dataclasses.replace(state, queue=tuple(queue)), Outcome(
@@ -189,6 +220,15 @@ class _Split:
       batch,
       errors,
     )
+
+  def draw(
+    self, state: TrainState, batch: pipeline.PromptBatch
+  ) -> rounds.Groups:
+    """Scored completions of prompts, and no update."""
+    errors: problem_lib.Errors = {}
+    if self._play is not None:
+      return self._play(state, batch, errors)[0]
+    return self._judged(state, batch, self._draw(state, batch, 0), errors)[0]
 
   def _draw(
     self, state: TrainState, batch: pipeline.PromptBatch, ahead: int
@@ -212,12 +252,19 @@ class _Split:
     if drawn.greedy is not None:
       fetched_greedy = problem_lib.rollout_to_judge(self._mesh, drawn.greedy)
     started = time.perf_counter()
+    calls = self._service.calls if self._service else 0
     with jax.transfer_guard("allow"):
-      said, failures, messages = self._problem.ask_host(batch, fetched)
+      said, failures, messages = self._problem.ask_host(
+        batch, fetched, self._judge
+      )
       if fetched_greedy is not None:
-        baseline, *_ = self._problem.ask_host(batch, fetched_greedy)
+        baseline, *_ = self._problem.ask_host(
+          batch, fetched_greedy, self._judge
+        )
     counts = {f"unscored/{kind}": float(n) for kind, n in failures.items()}
     counts["time/verifier_s"] = time.perf_counter() - started
+    if self._service:
+      counts["judge/calls"] = float(self._service.calls - calls)
     self._problem.complaints.log("a verifier failed: unscored", messages)
     num_rows = len(drawn.rollout.prompt_index)
     errors |= problem_lib.errors_of(self._mesh, batch, num_rows, messages)

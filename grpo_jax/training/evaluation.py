@@ -86,6 +86,7 @@ class Evaluator:
 
   Attributes:
     num_prompts: How many there are (may be fewer than asked for).
+    domains: Names of their domains, in their order; empty if they have none.
   """
 
   def __init__(
@@ -105,7 +106,7 @@ class Evaluator:
     Args:
       problem: Prompts and verifiers.
       policy: The model.
-      mesh: Of the run.
+      mesh: The mesh of the run.
       num_prompts: The first so many of the held-out prompts.
       batch_size: Prompts per batch.
       temperature: 0 for greedy completions.
@@ -127,7 +128,7 @@ class Evaluator:
       top_p=programs.number("eval.top_p", top_p),
     )
     split = sharding.row_constraint(mesh)
-    judge = self._judge_of_truth = problem.judge.without_members()
+    judge = self._judge_of_truth = problem.judge.without_models()
     self._verdict = programs.Program(
       lambda prompts, rollout, said: split(
         judge.score({}, prompts, rollout, said)
@@ -159,10 +160,16 @@ class Evaluator:
     )
 
   def _take(
-    self, held_out: sources.Source, num_prompts: int, batch_size: int
+    self,
+    held_out: sources.Source,
+    num_prompts: int,
+    batch_size: int,
+    start: int = 0,
+    stop: int | None = None,
   ) -> None:
-    """Makes the batches of prompts."""
+    """Makes the batches of prompts, or those of prompts from `start` on."""
     problem, mesh = self._problem, self._mesh
+    stop = num_prompts if stop is None else stop
     # Enough to fill the devices; what fills up the last batch is dropped.
     batch_size = min(batch_size, num_prompts)
     batch_size += -batch_size % mesh.size
@@ -175,20 +182,42 @@ class Evaluator:
       max_prompt_len=problem.max_prompt_len,
       pad_id=problem.tokenizer.pad_id,
       rows=sharding.local_rows(rows, batch_size).tolist(),
+      start=start,
+      stop=stop,
     )
     # On the device once: the loop runs under a transfer guard.
     self._batches = [
       (batch, sharding.from_local(batch.prompts, rows)) for batch, _ in batches
     ]
     self._batch_size = batch_size
-    self.num_prompts = num_prompts
+    last = min(start + len(batches) * batch_size, num_prompts)
+    self.num_prompts = last - start
+    has_domains = problem.domains and "domain" in held_out[0]["extras"]
+    self.domains = [
+      problem.domains[int(held_out[i]["extras"]["domain"])]
+      for i in range(start, last if has_domains else start)
+    ]
 
   def on(
-    self, held_out: sources.Source, num_prompts: int, batch_size: int
+    self,
+    held_out: sources.Source,
+    num_prompts: int,
+    batch_size: int,
+    start: int = 0,
+    stop: int | None = None,
   ) -> Evaluator:
-    """The same for other prompts; batches of equal shapes share a program."""
+    """The same for other prompts; batches of equal shapes share a program.
+
+    Args:
+      held_out: The prompts.
+      num_prompts: The first so many of them.
+      batch_size: Prompts per batch.
+      start, stop: Of these prompts only those of the batches that begin at
+        `start`, and before `stop`. What is drawn of a prompt does not depend
+        on it.
+    """
     other = copy.copy(self)
-    other._take(held_out, num_prompts, batch_size)
+    other._take(held_out, num_prompts, batch_size, start, stop)
     return other
 
   def completions(
@@ -235,7 +264,9 @@ class Evaluator:
     numbers = problem_lib.judged_rows(self._mesh, num_rows)
     local = problem_lib.rollout_to_judge(self._mesh, rollout)
     if scored is None:
-      answer, _, said = problem.ask_host(batch, local, evaluates=True)
+      answer, _, said = problem.ask_host(
+        batch, local, self._judge_of_truth, evaluates=True
+      )
       errors = problem_lib.errors_of(self._mesh, batch, num_rows, said)
       problem.complaints.log("a verifier failed in an evaluation", said)
       answer = answer._replace(steps=None)
@@ -346,14 +377,25 @@ def _with_host(
 
 def summarize(
   results: Sequence[Sequence[Completion]],
+  domains: Sequence[str] = (),
+  consistent: str = "",
 ) -> dict[str, float]:
   """What a policy is worth, over all its completions.
+
+  Args:
+    results: Of each prompt its completions.
+    domains: Name of the domain of each prompt; empty: there are none.
+    consistent: The component that says whether answers follow from the
+      reasoning; empty, or not of these completions: nobody says.
 
   Returns:
     `eval/accuracy`, the share of right answers among all completions: one that
     could not be scored is not right. `eval/accuracy_scored`, `eval/reward` and
     `eval/reward/<component>` are means over those that were. All of them are
-    NaN if none was; `eval/length` is in tokens; `eval/unscored` counts.
+    NaN if none was; `eval/length` is in tokens; `eval/unscored` counts. Of each
+    domain the same under `eval/domain/NAME/`, without components; and
+    `eval/macro_accuracy`, the mean of their accuracies. `eval/quadrants/…` as
+    in training (`learning/metrics.py`), where somebody says what follows.
   """
   rows = [row for group in results for row in group]
   scored = [row for row in rows if row.valid]
@@ -369,7 +411,34 @@ def summarize(
     summary[f"eval/reward/{name}"] = _mean(
       [value for value in values if not math.isnan(value)]
     )
+  if consistent in rows[0].components:
+    summary |= _quadrants(scored, consistent)
+  for domain in dict.fromkeys(sorted(domains)):
+    own = [x for x, y in zip(results, domains, strict=True) if y == domain]
+    for key, value in summarize(own).items():
+      if not key.startswith("eval/reward/"):
+        name = key.removeprefix("eval/")
+        summary[f"eval/domain/{domain}/{name}"] = value
+  if domains:
+    summary["eval/macro_accuracy"] = _mean(
+      [summary[f"eval/domain/{name}/accuracy"] for name in {*domains}]
+    )
   return summary
+
+
+def _quadrants(
+  scored: Sequence[Completion], consistent: str
+) -> dict[str, float]:
+  """How often the answer follows from the reasoning, and is right."""
+  known = [x for x in scored if not math.isnan(x.components[consistent])]
+  found = [(x.components[consistent] >= 0.5, x.correct) for x in known]
+  shares = {
+    f"{how}consistent_{what}": _mean([x == (follows, right) for x in found])
+    for how, follows in (("", True), ("in", False))
+    for what, right in (("right", True), ("wrong", False))
+  }
+  shares["inconsistent"] = _mean([not follows for follows, _ in found])
+  return {f"eval/quadrants/{name}": x for name, x in shares.items()}
 
 
 def _mean(values: Sequence[float]) -> float:

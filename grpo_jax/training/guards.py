@@ -101,7 +101,7 @@ class Guards:
       of_phases: Guards inside the steps of each phase, by its name.
       canaries: What must not fall.
       every: Steps between looks at them.
-      lines: Of the audit log of a run that continues.
+      lines: The lines of the audit log of a run that continues.
     """
     self._of_phases = of_phases
     self._every = every
@@ -208,8 +208,8 @@ def open_guards(
   """The guards of a run at its start, or where its last checkpoint is.
 
   Args:
-    config: Of the run.
-    problem, phases, mesh, evaluator: Of the run.
+    config: The config of the run.
+    problem, phases, mesh, evaluator: Those of the run.
     workdir: Its folder; the audit log there has been cut to the checkpoint.
     position: Extra data of that checkpoint; None at the start.
   """

@@ -187,7 +187,7 @@ class Run:
         of one kind.
       n: Completions of each.
       temperature: 0 takes the most likely tokens.
-      seed: Of the draws.
+      seed: The seed of the draws.
 
     Raises:
       ValueError: A prompt or a number is at fault, or the run's task has an
@@ -284,7 +284,7 @@ class Run:
     sets = data_sets.opened(loaded, data or {}, num_prompts)
     how = data_sets.Draws(temperature, num_samples, top_p, seed)
     found = [
-      _figures(one, groups)
+      _figures(one, groups, loaded.config.rewards.follows)
       for one, groups in zip(
         sets, data_sets.complete(loaded, sets, how), strict=True
       )
@@ -305,10 +305,13 @@ class Run:
 
 
 def _figures(
-  data: data_sets.DataSet, groups: scores.Groups
+  data: data_sets.DataSet, groups: scores.Groups, consistent: str
 ) -> dict[str, float]:
   """What `evaluate` says of a data set."""
-  figures: dict[str, float | None] = {**evaluation.summarize(groups)}
+  domains = [name for name in data.domains if name is not None]
+  figures: dict[str, float | None] = {
+    **evaluation.summarize(groups, domains, consistent)
+  }
   for name, value in scores.lengths(groups).items():
     figures[f"eval/{name}"] = value
   if len(groups[0]) > 1:

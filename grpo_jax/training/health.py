@@ -34,14 +34,14 @@ def stages_of(
     correct: The component that marks right completions.
   """
   rewards = config.rewards
-  rewarded = {
-    name
-    for name, weight in zip(rewards.names, rewards.weights, strict=True)
-    if weight
-  } | {*rewards.schedules}
   found: list[Stage] = []
   last = 0
   for name, phase in zip(config.phases, config.stages, strict=True):
+    weights = phase.reward_weights or rewards.weights
+    weighted = zip(rewards.names, weights, strict=True)
+    rewarded = {component for component, weight in weighted if weight}
+    if not phase.reward_weights:
+      rewarded |= {*rewards.schedules}
     last += phase.steps
     found.append(
       Stage(
@@ -55,6 +55,7 @@ def stages_of(
         correct=correct,
         rewarded=tuple(sorted(rewarded)),
         num_eval=config.eval.num_prompts,
+        ends_short=phase.when_short == "error",
       )
     )
   return tuple(found)
@@ -170,6 +171,13 @@ class Monitor:
       share = self._history.stage.max_unscored
       return ValueError(
         unscored.too_many(self.halted.numbers, share, complaints.commonest())
+      )
+    if rule.name == alarms.SHORT:
+      return Halted(
+        f"{self.halted.text()} The run is saved, and stops here because"
+        f" config.{self.halted.phase}.when_short is 'error'. Start again in"
+        " another --workdir with other settings; or go on with the same"
+        " command, which draws the next prompts."
       )
     return Halted(
       f"{self.halted.text()} The run is saved, and stops here because"

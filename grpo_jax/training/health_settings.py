@@ -13,7 +13,8 @@ class HealthConfig:
 
   Attributes:
     halt: Rules, by name or number ("perfect_score", "H12"), that stop the run
-      after saving. Too many rows without a score always do.
+      after saving. Too many rows without a score always do, and so does a step
+      short of live groups in a phase with when_short="error".
     off: Rules that say nothing.
 
   Both may change when a run continues.
@@ -28,15 +29,16 @@ class HealthConfig:
       for name in getattr(self, field):
         if alarms.find(name) is None:
           settings.one_of(f"health.{field}", name, known)
-    if self.is_off(alarms.BY_NAME[alarms.UNSCORED]):
-      raise ValueError(
-        f"config.health.off={self.off}: {alarms.UNSCORED} has a setting of its"
-        " own; set config.rewards.max_unscored=1.0, with which it never warns."
-      )
+    for name, setting in alarms.ALWAYS.items():
+      if self.is_off(alarms.BY_NAME[name]):
+        raise ValueError(
+          f"config.health.off={self.off}: {name} has a setting of its own; set"
+          f" {setting}, with which it never warns."
+        )
 
   def halts(self, rule: alarms.Rule) -> bool:
     """Whether an alarm of the rule stops the run."""
-    return rule.name == alarms.UNSCORED or bool(
+    return rule.name in alarms.ALWAYS or bool(
       {rule.name, rule.number} & {*self.halt}
     )
 

@@ -264,7 +264,7 @@ class Stop:
   A second Ctrl-C is a KeyboardInterrupt, at once.
 
   Args:
-    mesh: Of the run.
+    mesh: The mesh of the run.
 
   Attributes:
     asked: Set in the process that has had the signal.

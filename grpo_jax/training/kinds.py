@@ -12,6 +12,9 @@ with a `kind` and settings of its own, so that stages may alternate freely:
 | `rl`         | are drawn and judged    | the policy, and a critic          |
 | `value`      | are drawn and judged    | the critic alone, on returns      |
 | `preference` | are drawn and judged    | a reward model, on pairs of them  |
+| `process`    | are drawn and judged    | a process reward model, on steps  |
+| `rejection`  | are drawn and judged    | nothing: right ones are kept in a |
+|              |                         | file, which later phases imitate  |
 | `pairs`      | come with the data, two | the policy, by the run's          |
 |              | for each prompt         | algorithm, as `dpo`               |
 | `comparison` | the same                | a reward model                    |
@@ -24,6 +27,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpo_jax import algorithms
+from grpo_jax.algorithms import process_reward
 from grpo_jax.types import Algorithm
 
 Metrics = Mapping[str, float]
@@ -55,7 +59,8 @@ class Kind:
     name: What a config calls it.
     num_given: Completions of each prompt that come with the data: 1, or 2 of
       which the first is preferred; 0 where they are drawn and judged.
-    trains: Members that it may train, of "policy", "critic", "reward".
+    trains: Members that it may train, of "policy", "critic", "reward"; a kind
+      without any keeps completions (`rejection.py`).
     objective: (the run's algorithm and its config) -> those of the phase.
     evaluates: Whether held-out prompts are completed before, during and after.
     shows: (metrics of a step) -> what the display has of them.
@@ -75,6 +80,16 @@ class Kind:
     """Whether completions are drawn and judged, or come with the data."""
     return self.num_given == 0
 
+  @property
+  def learns_from_drawn(self) -> bool:
+    """Whether a reward model learns from completions that are drawn."""
+    return self.plays and "reward" in self.trains
+
+  @property
+  def measures(self) -> bool:
+    """Whether a reward model is measured on held-out pairs or steps."""
+    return "reward" in self.trains
+
 
 def _likelihood(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
   del algorithm, config
@@ -84,14 +99,25 @@ def _likelihood(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
 
 def _check_supervised(name: str, section: Any) -> None:
   _check_given(name, section, 1, "one")
+  _check_kept(name, section)
+  own = not section.demonstrations or "own" in section.demonstrations
+  if section.num_records is not None and not own:
+    raise ValueError(
+      f"config.{name}.num_records={section.num_records} is about the run's own"
+      f" data, which are not among config.{name}.demonstrations="
+      f"{section.demonstrations}; add 'own' to them, or set it to None."
+    )
 
 
 def _check_given(name: str, section: Any, size: int, count: str) -> None:
   """Raises ValueError for settings of completions that are drawn."""
   for field, only, why in (
+    ("temperature", None, "are given, not drawn"),
+    ("reward_weights", (), "are given, not judged"),
     ("staleness", 0, "are given, not drawn, and are never behind"),
     ("group_size", size, f"are given, {count} for each prompt"),
     ("max_rounds", 1, "are given, and no round draws others"),
+    ("opponents", (), "are given, and nobody plays"),
   ):
     value = getattr(section, field)
     if value != only:
@@ -99,6 +125,39 @@ def _check_given(name: str, section: Any, size: int, count: str) -> None:
         f"config.{name}.{field}={value}: the completions of a phase of the kind"
         f" {section.kind!r} {why}; set it to {only}."
       )
+  if section.schedule.chooses:
+    raise ValueError(
+      f"config.{name}.schedule.name={section.schedule.name!r}: prompts are"
+      " chosen by how often what is drawn for them is right, and the"
+      f" completions of a phase of the kind {section.kind!r} are given;"
+      " leave it out."
+    )
+
+
+def _check_imitates(name: str, section: Any) -> None:
+  """Raises ValueError for settings of what is imitated."""
+  for field, unset in (("demonstrations", ()), ("num_records", None)):
+    if getattr(section, field) != unset:
+      raise ValueError(
+        f"config.{name}.{field}={getattr(section, field)!r}: a phase of the"
+        f" kind {section.kind!r} imitates nothing; leave it out, or make the"
+        " phase one of the kind 'supervised'."
+      )
+
+
+def _check_kept(name: str, section: Any) -> None:
+  """Raises ValueError for settings of what is kept."""
+  if section.keep != type(section.keep)():
+    raise ValueError(
+      f"config.{name}.keep was set, and a phase of the kind {section.kind!r}"
+      " keeps no completions; leave it out, or make the phase one of the kind"
+      " 'rejection'."
+    )
+
+
+def _check_drawn(name: str, section: Any) -> None:
+  _check_imitates(name, section)
+  _check_kept(name, section)
 
 
 def _objective_of_run(
@@ -140,16 +199,22 @@ def _pretraining(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
 
 
 def _check_value(name: str, section: Any) -> None:
+  _check_drawn(name, section)
   _check_frozen_policy(name, section, "critic")
 
 
 def _check_frozen_policy(name: str, section: Any, trained: str) -> None:
   """Raises ValueError for settings of a policy that is not trained."""
   if section.optimizer != type(section.optimizer)():
+    what = "trains nothing; leave it out."
+    if trained:
+      what = (
+        f"trains the {trained} alone, whose optimizer is"
+        f" config.{trained}.optimizer; set that one."
+      )
     raise ValueError(
       f"config.{name}.optimizer was set, but a phase of the kind"
-      f" {section.kind!r} trains the {trained} alone, whose optimizer is"
-      f" config.{trained}.optimizer; set that one."
+      f" {section.kind!r} {what}"
     )
   if section.ema_decay is not None:
     raise ValueError(
@@ -173,11 +238,42 @@ def _pairs(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
   return found, found.config_class()
 
 
+def _process(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
+  del algorithm, config
+  found = process_reward.PROCESS_REWARD
+  return found, found.config_class()
+
+
 def _check_preference(name: str, section: Any) -> None:
+  _check_drawn(name, section)
   _check_frozen_policy(name, section, "reward_model")
 
 
+def _check_rejection(name: str, section: Any) -> None:
+  _check_imitates(name, section)
+  _check_frozen_policy(name, section, "")
+  for field, only, why in (
+    ("max_rounds", 1, "all that is drawn is looked at"),
+    ("staleness", 0, "the policy stays what it is"),
+    ("reward_weights", (), "what is right has no weight"),
+  ):
+    if getattr(section, field) != only:
+      raise ValueError(
+        f"config.{name}.{field}={getattr(section, field)}: in a phase of the"
+        f" kind 'rejection' {why}; set it to {only!r}."
+      )
+
+
+def _show_kept(metrics: Metrics) -> dict[str, float]:
+  return {
+    "kept": metrics["kept/completions"],
+    "prompts": metrics["kept/prompts"],
+    "accuracy": metrics["accuracy"],
+  }
+
+
 def _check_pairs(name: str, section: Any) -> None:
+  _check_drawn(name, section)
   _check_given(name, section, 2, "two")
   if section.num_minibatches > section.num_prompts:
     raise ValueError(
@@ -203,7 +299,13 @@ def _check_comparison(name: str, section: Any) -> None:
 
 
 def _show_reward_model(metrics: Metrics) -> dict[str, float]:
-  return {"reward model loss": metrics["reward_model/loss"]}
+  return {"reward model loss": metrics["reward_model/loss"]} | _found(
+    metrics,
+    {
+      "ranked right": "reward_model/accuracy",
+      "held-out": "eval/reward_model/accuracy",
+    },
+  )
 
 
 SUPERVISED = Kind(
@@ -220,6 +322,7 @@ RL = Kind(
   objective=_objective_of_run,
   evaluates=True,
   shows=_show_rewards,
+  check=_check_drawn,
 )
 VALUE = Kind(
   "value",
@@ -234,6 +337,22 @@ PREFERENCE = Kind(
   num_given=0,
   trains=("reward",),
   objective=_pairs,
+  shows=_show_reward_model,
+  check=_check_preference,
+)
+REJECTION = Kind(
+  "rejection",
+  num_given=0,
+  trains=(),
+  objective=_likelihood,
+  shows=_show_kept,
+  check=_check_rejection,
+)
+PROCESS = Kind(
+  "process",
+  num_given=0,
+  trains=("reward",),
+  objective=_process,
   shows=_show_reward_model,
   check=_check_preference,
 )
@@ -256,5 +375,8 @@ COMPARISON = Kind(
 
 KINDS = {
   kind.name: kind
-  for kind in (SUPERVISED, RL, VALUE, PREFERENCE, PAIRS, COMPARISON)
+  for kind in (
+    *(SUPERVISED, RL, VALUE, PREFERENCE, PROCESS, REJECTION),
+    *(PAIRS, COMPARISON),
+  )
 }

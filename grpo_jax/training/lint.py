@@ -113,7 +113,7 @@ def records(
   found = of_number(problem, num_needed(config), number)
   some = [problem.train[i] for i in range(number)]
   labels = [_label(record) for record in some]
-  if not isinstance(problem.train, sources.TaskSource):
+  if sources.task_of(problem.train) is None:
     prompts = [problem.encoder.prompt(record).tolist() for record in some]
     found += lint.of_duplicates(prompts)
     if any(labels):
@@ -151,8 +151,8 @@ def verifier(config: config_lib.RunConfig, problem: Problem) -> list[Finding]:
   if problem.sessions is not None or problem.environment is not None:
     return [_not_tried("sessions judge what an environment has seen")]
   emptied: list[_Completed]
-  if isinstance(problem.train, sources.TaskSource):
-    task = tasks.make_task(config.data.name, **config.data.task_options)
+  task = sources.task_of(problem.train)
+  if task is not None:
     if task.verify_numpy is None:
       return [_not_tried("the task has none on the host")]
     judge, golds = _of_task(task, problem)

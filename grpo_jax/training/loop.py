@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 import ml_collections
+import numpy as np
 
 from grpo_jax.training import (
   checkpoints,
@@ -51,12 +52,20 @@ class Alone:
   def __init__(self, run: Run, index: int):
     parts = run.phases[index].parts
     self._run = run
-    self._driver = drivers.make_driver(run.problem, run.mesh, parts)
+    self._driver = run.program(
+      "step",
+      index,
+      lambda: drivers.make_driver(run.problem, run.mesh, parts),
+    )
 
   def advance(self, batches: list[list[Any]]) -> list[drivers.Outcome]:
     """See `steps.Crew`."""
     self._run.state, outcome = self._driver(self._run.state, *batches[0])
     return [outcome]
+
+  def places(self, run: Run) -> np.ndarray:  # [P] int32
+    """See `steps.Crew`."""
+    return jax.device_get(run.state.schedule["places"])
 
   @contextlib.contextmanager
   def at_hand(self, run: Run) -> Iterator[None]:
@@ -200,7 +209,7 @@ def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
       tracing.write_evaluation(run, name, offset, at_start=True)
 
   book = steps.Book(together, crew, index, offset, done + 1)
-  feed = steps.Feed(together, index)
+  feed = steps.Feed(together, index, crew)
   pending: Callable[[], None] | None = None
   with book.display, jax.transfer_guard("disallow"):
     # Looked at once a step: whatever stops the loop has also been saved.
@@ -215,9 +224,8 @@ def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
       if pending is not None:
         pending()
       done += 1
-      is_due = phase.of_kind.evaluates and run_lib.due(
-        first.config.eval.every, done, phase.steps
-      )
+      looks = phase.of_kind.evaluates or phase.of_kind.measures
+      is_due = looks and run_lib.due(first.config.eval.every, done, phase.steps)
       is_kept = run_lib.due(first.config.checkpoint.every, done, phase.steps)
       is_probed = first.guards.probes(name, done, phase.steps, is_kept)
       pending = functools.partial(

@@ -50,6 +50,7 @@ from grpo_jax.training import (
   phases,
   programs,
   runs,
+  seeded,
   sharding,
   varied,
 )
@@ -167,9 +168,13 @@ def _check(
       " agree in one program."
     )
   first = configs[0]
+  source = first.data.source
+  if config_lib.resolve(first).data.is_made_of_ids:
+    source = "task"
   for name, value, needed, why in (
-    ("data.source", first.data.source, "task", "answers are verified in it"),
+    ("data.source", source, "task", "answers are verified in it"),
     ("data.environment", first.data.environment, "", "its tools are outside"),
+    ("judge.service.url", first.judge.service.url, "", "it is outside"),
     ("log.wandb_project", first.log.wandb_project, "", "W&B has one run of it"),
     ("profile_steps", tuple(first.profile_steps), (), "a trace shows all runs"),
   ):
@@ -316,6 +321,13 @@ class Together:
 
     return [outcome(i, run) for i, run in enumerate(self._together)]
 
+  def places(self, run: run_lib.Run) -> np.ndarray:  # [P] int32
+    """See `steps.Crew`."""
+    if self._states is None:
+      return run.state.schedule["places"]
+    index = next(i for i, one in enumerate(self._together) if one is run)
+    return jax.device_get(self._states.schedule["places"])[index]
+
   @contextlib.contextmanager
   def at_hand(self, run: run_lib.Run) -> Iterator[None]:
     """See `steps.Crew`."""
@@ -339,11 +351,17 @@ def _programs(
   first = settings[0]
   of_first = runs.make_phases(first, problem, policy, alone)
   start = runs.abstract_start(policy, first.seed)
-  programs = []
-  for index in range(len(first.phases)):
-    program = _program(settings, policy, index, mesh, side_by_side)
+  programs: list[Any] = []
+  for index, name in enumerate(first.phases):
+    before = first.phases[:index]
+    # A phase that comes again is the program that it was.
+    program = (
+      programs[before.index(name)]
+      if name in before
+      else _program(settings, policy, index, mesh, side_by_side)
+    )
     state = runs.abstract_state(of_first[: index + 1], start)
-    batch = next(run_lib.make_stream(first, problem, alone, index))
+    batch = run_lib.example(first, problem, alone, index)
     _check_program(program, mesh, len(settings), state, _arrays(batch))
     programs.append(program)
   return programs
@@ -361,7 +379,10 @@ def _program(
   Every array has a leading axis of runs; states are donated.
   """
   seeds = tuple(config.seed for config in settings)
-  alike = [dataclasses.replace(c, seed=seeds[0]) for c in settings]
+  alike = [
+    dataclasses.replace(seeded.with_paths_of(c, settings[0]), seed=seeds[0])
+    for c in settings
+  ]
   name = alike[0].phases[index]
 
   def advance(run, state, batch):

@@ -53,6 +53,40 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
       "above 0.99 it is suspicious (H12)",
     ),
     (
+      "quadrants/consistent_right",
+      "share",
+      "Scored completions whose answer is right and follows from the reasoning"
+      " (config.rewards.consistent is ≥ 1/2)",
+      "rises",
+    ),
+    (
+      "quadrants/consistent_wrong",
+      "share",
+      "The same with a wrong answer",
+      "falls",
+    ),
+    (
+      "quadrants/inconsistent_right",
+      "share",
+      "Right answers that do not follow from the reasoning",
+      "falls",
+      "rising: answers are rewarded whatever the reasoning; add"
+      " config.rewards.consistent as a reward (configs/cora.py)",
+    ),
+    (
+      "quadrants/inconsistent_wrong",
+      "share",
+      "Wrong answers that do not follow from it",
+      "falls",
+    ),
+    (
+      "quadrants/inconsistent",
+      "share",
+      "Both together: the inconsistency rate",
+      "falls",
+      "see quadrants/inconsistent_right",
+    ),
+    (
       "unscored",
       "rows",
       "Completions without a score, which are left out of the loss",
@@ -64,7 +98,34 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
       "rows",
       "The same by reason: timeout, raised, nan, worker_died, …",
       "0",
-      "timeout: --config.rewards.row_timeout_s; raised: correct the verifier",
+      "timeout: --config.rewards.row_timeout_s; raised: correct the verifier;"
+      " judge_KIND: docs/judge.md",
+    ),
+    (
+      "judge/calls",
+      "calls",
+      "Calls of a judge over HTTP (config.judge.service), tries among them",
+      "at most the completions",
+      "more: it fails and is tried again; the log says why",
+    ),
+    (
+      "kept/completions",
+      "rows",
+      "Completions of the step that were kept to be imitated",
+      "> 0",
+      "0: the policy is never right, or config.NAME.keep asks for too much",
+    ),
+    (
+      "kept/prompts",
+      "share",
+      "Prompts of the step of which at least one was kept",
+      "> 0.5, or only easy prompts are imitated",
+      "draw more of each: config.NAME.group_size",
+    ),
+    (
+      "kept/tokens",
+      "tokens",
+      "Mean length of what was kept; null where nothing was",
     ),
     (
       "reasoning_steps/per_completion",
@@ -78,6 +139,35 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
       "score",
       "Mean score of such a step",
       "rises",
+    ),
+    (
+      "forced_answers/start",
+      "utility",
+      "Expected before the first token of a completion (rredcot)",
+      "rises with accuracy",
+      "0 all the time: the policy never answers without its steps, and early"
+      " steps have little credit",
+    ),
+    (
+      "forced_answers/segments",
+      "segments",
+      "Segments of a completion, each with a credit of its own",
+      "above 1",
+      "1: config.algorithm.delimiters and entropy_quantile cut nothing",
+    ),
+    (
+      "forced_answers/answers",
+      "answers",
+      "Distinct answers of a prompt that are worth something, and are run",
+      "1 or more",
+    ),
+    (
+      "forced_answers/tokens",
+      "tokens",
+      "Tokens of the passes that it takes, without padding: each row once, and"
+      " each answer once for each of its segments",
+      "compare with tokens/trained",
+      "large: fewer config.algorithm.max_segments, or entropy_quantile=1",
     ),
     (
       "drawn/reward",
@@ -138,6 +228,13 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     ("drawn/groups", "groups", "Groups that a step has drawn"),
     (
+      "drawn/missing",
+      "groups",
+      "Live groups that a batch is short of when its rounds end",
+      "0",
+      "rl.when_short says what becomes of the step (H24)",
+    ),
+    (
       "advantages/std",
       "advantage",
       "Deviation of the advantages of trained rows",
@@ -179,6 +276,11 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
       "Completions that were cut off by their budget",
       "< 0.2",
       "--config.sampling.max_new_tokens (H04)",
+    ),
+    (
+      "completions/generated",
+      "completions",
+      "Completions that were drawn in the step, trained or not",
     ),
     ("tokens/generated", "tokens", "Tokens that were drawn in the step"),
     (
@@ -256,6 +358,28 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
       "--config.algorithm.kl_coef",
     ),
     (
+      "kl/teacher",
+      "nats",
+      "k1 of the policy to its teacher, per token, where opd_coef > 0",
+      "falls",
+      "--config.algorithm.opd_coef",
+    ),
+    (
+      "pairs/margin",
+      "nats",
+      "Of pairs: log-probability that the better completion has gained over the"
+      " reference, and the worse one not",
+      "rises from 0",
+      "far above 1 / beta: --config.algorithm.beta",
+    ),
+    (
+      "pairs/accuracy",
+      "share",
+      "Pairs whose margin is above 0",
+      "rises; below 1 for long",
+      "below 0.5: the learning rate, or pairs with wrong labels",
+    ),
+    (
       "clip_fraction",
       "share",
       "Trained tokens that clipping leaves without gradient",
@@ -309,6 +433,26 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
       "at most config.rl.staleness",
     ),
     (
+      "mix/share",
+      "share",
+      "Tokens in whose place the policy read a blend of several, if it does",
+      "near config.sampling.mix_rate before mix_until",
+      "--config.sampling.mix_rate; 0: --config.sampling.mix_min_entropy",
+    ),
+    (
+      "mix/anchor",
+      "share",
+      "Mean weight of the anchor in a blend",
+      "< 1",
+      "near 1: nothing is blended; --config.sampling.temperature",
+    ),
+    (
+      "mix/other",
+      "share",
+      "Blends whose anchor is not the token that was written",
+      "> 0 with mix_anchor='argmax'",
+    ),
+    (
       "router/entropy",
       "nats",
       "Entropy of a router's choice of experts",
@@ -359,6 +503,39 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
       "exactly 0: no pairs (H20)",
     ),
     (
+      "reward_model/accuracy",
+      "share",
+      "Pairs of completions of a prompt that it ranks right, half of a tie: as"
+      " rewards do where it is trained, before the step; where it judges, as"
+      " config.rewards.correct does. Steps, of a process reward model",
+      "> 0.5",
+      "falling while it judges: the policy has left what it was trained on; see"
+      " docs/reward_models.md",
+    ),
+    (
+      "reward_model/calibration_error",
+      "share",
+      "Of the same pairs or steps: expected error of the probability that its"
+      " scores give them",
+      "near 0",
+      "large and accuracy high: scores are too large or too small, not wrong",
+    ),
+    (
+      "reward_model/margin",
+      "nats",
+      "Mean score of the preferred completion of a pair, minus that of the"
+      " other one",
+      "> 0",
+    ),
+    (
+      "reward_model/correlation",
+      "−1 to 1",
+      "Where it judges: correlation of its score with config.rewards.correct"
+      " over the batch; null where one of them is constant",
+      "> 0",
+      "falling: the policy earns its score without being right",
+    ),
+    (
       "reward_model/gradient_norm",
       "gradient",
       "As gradient_norm",
@@ -368,6 +545,50 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     ("reward_model/update_norm", "parameter", "As update_norm"),
     ("reward_model/param_norm", "parameter", "As param_norm", "steady"),
     ("reward_model/learning_rate", "1", "As learning_rate", "as scheduled"),
+    (
+      "history/groups",
+      "groups",
+      "Groups of the step that are old (config.reward_model.history_share); the"
+      " first phase has none",
+      "the share of num_prompts",
+    ),
+    (
+      "history/age",
+      "steps",
+      "Since they were drawn, on average; over all phases",
+    ),
+    ("history/kept", "groups", "In the reservoir they come from"),
+    ("history/seen", "groups", "Of which these are a uniform sample", "rises"),
+  ),
+  "Prompts that are chosen": (
+    (
+      "schedule/success",
+      "share",
+      "Where config.rl.schedule chooses prompts: how likely a completion of a"
+      " prompt of the pool is right, as far as is known, on average",
+      "rises",
+    ),
+    (
+      "schedule/expected",
+      "share",
+      "The same of the prompts that were drawn, before their completions came",
+      "what the schedule aims at: 0.5 for 'frontier' and 'target'",
+    ),
+    (
+      "schedule/seen",
+      "share",
+      "Prompts of the pool that were drawn at least once",
+      "rises to 1",
+      "far below 1 after many steps: raise schedule.uniform_share",
+    ),
+    (
+      "schedule/most_visits",
+      "steps",
+      "How often the prompt was drawn that was drawn most often",
+      "within a few times step × num_prompts / pool",
+      "far above: the policy may learn these by heart; raise"
+      " schedule.uniform_share, or config.guards.on",
+    ),
   ),
   "Held-out prompts": (
     (
@@ -385,6 +606,62 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     ("eval/reward", "reward", "Mean reward of those", "rises"),
     ("eval/reward/NAME", "its own", "Mean of a component"),
+    (
+      "eval/reward_model/accuracy",
+      "share",
+      "As reward_model/accuracy, of held-out pairs or steps",
+      "as in training",
+      "lower than in training: it has learnt its pairs by heart",
+    ),
+    (
+      "eval/reward_model/calibration_error",
+      "share",
+      "As reward_model/calibration_error, of held-out pairs or steps",
+      "near 0",
+    ),
+    (
+      "eval/reward_model/margin",
+      "nats",
+      "As reward_model/margin, of held-out pairs",
+      "> 0",
+    ),
+    (
+      "eval/reward_model/count",
+      "1",
+      "Held-out pairs or steps behind these",
+      "hundreds",
+      "few: config.eval.num_prompts",
+    ),
+    (
+      "eval/quadrants/consistent_right",
+      "share",
+      "As quadrants/consistent_right, of scored held-out completions",
+      "rises",
+    ),
+    (
+      "eval/quadrants/consistent_wrong",
+      "share",
+      "As quadrants/consistent_wrong, of these",
+      "falls",
+    ),
+    (
+      "eval/quadrants/inconsistent_right",
+      "share",
+      "As quadrants/inconsistent_right, of these",
+      "falls",
+    ),
+    (
+      "eval/quadrants/inconsistent_wrong",
+      "share",
+      "As quadrants/inconsistent_wrong, of these",
+      "falls",
+    ),
+    (
+      "eval/quadrants/inconsistent",
+      "share",
+      "As quadrants/inconsistent, of these",
+      "falls",
+    ),
     ("eval/length", "tokens", "Mean length of the completions", "steady"),
     (
       "eval/unscored",
@@ -392,6 +669,74 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
       "Completions without a score",
       "0",
       "above config.rewards.max_unscored the run has failed",
+    ),
+    (
+      "eval/macro_accuracy",
+      "share",
+      "Mean of the accuracies of the domains of prompts",
+      "rises",
+      "look at the domains one by one",
+    ),
+    (
+      "eval/domain/NAME/accuracy",
+      "share",
+      "As eval/accuracy, of the prompts of one domain; so are its"
+      " accuracy_scored, reward, length and unscored",
+      "rises",
+      "falling while others rise: they interfere with each other",
+    ),
+    (
+      "eval/domain/NAME/accuracy_scored",
+      "share",
+      "As eval/accuracy_scored",
+      "rises",
+    ),
+    ("eval/domain/NAME/reward", "reward", "As eval/reward", "rises"),
+    ("eval/domain/NAME/length", "tokens", "As eval/length", "steady"),
+    ("eval/domain/NAME/unscored", "rows", "As eval/unscored", "0"),
+  ),
+  "Domains of prompts": (
+    (
+      "domain/NAME/share",
+      "share",
+      "Completions of the step whose prompts are of this domain",
+      "as the data are mixed",
+    ),
+    (
+      "domain/NAME/accuracy",
+      "share",
+      "As accuracy, of one domain",
+      "rises",
+      "falling while others rise: they interfere with each other",
+    ),
+    ("domain/NAME/reward", "reward", "As reward/mean", "rises"),
+    ("domain/NAME/length", "tokens", "As length/mean", "steady"),
+    ("domain/NAME/length_correct", "tokens", "As length/correct"),
+    ("domain/NAME/length_incorrect", "tokens", "As length/incorrect"),
+    (
+      "domain/NAME/truncated",
+      "share",
+      "As truncated",
+      "near 0",
+      "--config.sampling.domain_limits",
+    ),
+    ("domain/NAME/entropy", "nats", "As entropy/mean", "falls slowly"),
+    (
+      "domain/NAME/dead_groups",
+      "share",
+      "As dead_groups",
+      "< 0.8",
+      "this domain is too easy or too hard: its weight buys nothing",
+    ),
+    ("domain/NAME/unscored", "rows", "As unscored", "0"),
+    ("domain/NAME/tokens", "tokens", "As tokens/generated"),
+    (
+      "domain/NAME/kl",
+      "nats",
+      "k3 of the policy that drew the tokens to its reference, or to the"
+      " teacher of the domain",
+      "bounded",
+      "config.algorithm.kl_domain_weights",
     ),
   ),
   "Guards": (

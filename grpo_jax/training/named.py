@@ -20,7 +20,10 @@ FREE_GROUPS = {
   "data.chat_options": "{'enable_thinking': False}",
   "data.fields": "{'prompt': 'question', 'answer': 'answer'}",
   "data.task_options": "{'level': 2}",
-  "rewards.domains": "{'math_accuracy': (0, 2)}",
+  "sampling.domain_limits": "{'add': 8}",
+  "judge.service.options": "{'seed': 1}",
+  "judge.verdicts": "{'yes': 1.0, 'no': 0.0}",
+  "rewards.domains": "{'math_accuracy': ('algebra', 'geometry')}",
   "rewards.options": "{'cosine_length': {'max_len': 64}}",
   "rewards.schedules": "{'think_answer_format': ((0, 1.0), (100, 0.0))}",
 }

@@ -288,7 +288,7 @@ def of_model(
   Args:
     config: Of the phase, or of the critic.
     num_updates: Gradient steps of the phase.
-    seed: Of the draws of stochastic rounding.
+    seed: The seed of the draws of stochastic rounding.
     owner: Name of the member; draws of different ones differ.
   """
   clip = optax.clip_by_global_norm(config.clip_norm)
@@ -305,7 +305,7 @@ def of_scalars(
   """Adam for the scalars that an algorithm trains beside the policy.
 
   Args:
-    config: Of the phase.
+    config: The config of the phase.
     num_updates: Gradient steps of the phase.
   """
   rate = schedule(config, num_updates)

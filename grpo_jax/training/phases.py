@@ -11,7 +11,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from grpo_jax.algorithms import objective, options
-from grpo_jax.data import sources
+from grpo_jax.data import domains
 from grpo_jax.learning import members, update
 from grpo_jax.learning.members import Member
 from grpo_jax.learning.micro_batches import UpdatePlan
@@ -20,21 +20,29 @@ from grpo_jax.models import critic as critic_lib
 from grpo_jax.models import meshes
 from grpo_jax.training import (
   compatibility,
+  forced,
+  opponents,
   optimizers,
+  outside,
   players,
   programs,
+  readers,
+  references,
+  reservoirs,
+  reward_models,
+  schedules,
   sharding,
 )
 from grpo_jax.training import config as config_lib
+from grpo_jax.training.judge_settings import JUDGE
+from grpo_jax.training.outside import Outside
 from grpo_jax.training.problem import Problem
 from grpo_jax.training.reward_settings import REWARD_MODEL
 from grpo_jax.types import (
   ROW_AXES,
   Algorithm,
   Critic,
-  MemberState,
   Policy,
-  PyTree,
 )
 
 
@@ -53,12 +61,26 @@ def make_parts(
   """
   config = programs.with_inputs(config, name)
   phase = config.section(name)
+  if phase.temperature is not None:
+    drawn = dataclasses.replace(config.sampling, temperature=phase.temperature)
+    config = dataclasses.replace(config, sampling=drawn)
   algorithm, objective_config = phase.objective(config.algorithm)
   _check_devices(config, problem, name, mesh)
   _check_groups(name, phase, algorithm)
+  options.check(algorithm, objective_config)
   required = options.needs(algorithm, objective_config)
+  if phase.reference_workdirs and "ref_logp" not in required:
+    raise ValueError(
+      f"config.{name}.reference_workdirs={phase.reference_workdirs}: algorithm"
+      f" {algorithm.name!r}, as it is set in this phase, reads no reference and"
+      " no teacher; leave it empty, or set config.algorithm.kl_coef or opd_coef"
+      " above 0."
+    )
   if phase.plays:
-    _check_inputs(problem, required, algorithm.name)
+    given = problem.provides
+    if config.reward_model.step_ends and REWARD_MODEL in _models(config, phase):
+      given |= {"step_rewards"}
+    _check_inputs(given, required, algorithm.name)
     compatibility.check(
       compatibility.Setup(
         config=config,
@@ -73,18 +95,14 @@ def make_parts(
         required=required,
       )
     )
-  if problem.judge.domains and "domain" not in problem.provides:
-    raise ValueError(
-      f"config.rewards.domains={dict(config.rewards.domains)}: the records have"
-      " no domain in their extras, so nothing says which rewards are for which;"
-      " leave it empty, or give each record one."
-    )
-  if "domain" in required:
-    weights = objective_config.kl_domain_weights
-    _check_domains(
-      problem, len(weights), f"config.algorithm.kl_domain_weights={weights}"
-    )
-  if len(phase.reference_workdirs) > 1:
+  domains.numbers(problem.domains, phase.domains, f"config.{name}.domains")
+  for field in ("kl_domain_weights", "opd_domain_weights"):
+    weights = getattr(objective_config, field)
+    if weights and "domain" in required:
+      _check_domains(
+        problem, len(weights), f"config.algorithm.{field}={weights}"
+      )
+  if phase.has_teachers_of_domains:
     _check_domains(
       problem,
       len(phase.reference_workdirs),
@@ -98,6 +116,7 @@ def make_parts(
     temperature=config.sampling.temperature if phase.plays else 1.0,
     couples_group=algorithm.couples_group,
     shares_prompts=problem.compaction is None,
+    by_domain=phase.has_teachers_of_domains and "ref_kl" in required,
   )
   unit = phase.group_size if algorithm.couples_group else 1
   if plan.micro_batch_size % unit:
@@ -106,7 +125,10 @@ def make_parts(
       f" prompt, which a micro-batch of {plan.micro_batch_size} rows would"
       f" separate; set config.{name}.micro_batch_size to a multiple of {unit}."
     )
-  models = Models(config, phase, policy, algorithm, objective_config, plan)
+  models = Models(
+    *(config, phase, policy, algorithm, objective_config, plan),
+    outside=_found_outside(config, name, problem, mesh),
+  )
   parts = Parts(
     policy=policy,
     algorithm=algorithm,
@@ -117,7 +139,8 @@ def make_parts(
     constrain_rows=sharding.row_constraint(mesh),
     constrain_trained=sharding.trained_constraint(mesh),
   )
-  if not any(loss.num_updates for loss in parts.losses):
+  trained = [loss.num_updates for loss in parts.losses]
+  if phase.trains and not any(trained):
     raise ValueError(
       f"config.{name}: a phase of the kind {phase.kind!r} would train nothing;"
       " set num_updates of config.critic, or of config.reward_model, to 1 or"
@@ -125,19 +148,50 @@ def make_parts(
     )
   if not phase.plays:
     return parts
+  judge = problem.judge
+  if phase.reward_weights:
+    names = config.rewards.names
+    judge = judge.weighted(dict(zip(names, phase.reward_weights, strict=True)))
   # Only what is true ranks the pairs that a reward model learns from.
-  judge = problem.judge.without_members()
-  if models.is_judged_by_members:
-    judge = problem.judge.bound(models.views(), plan)
+  proxy = None
+  if _models(config, phase):
+    steps = reward_models.steps(config.reward_model, problem.tokenizer)
+    judge = judge.bound(models.views(), plan, steps)
+    if models.is_scored:
+      proxy = REWARD_MODEL, judge.correct, steps is None
+  else:
+    judge = judge.without_models()
+  if "ranker" in models.outside:
+    judge = judge.ranked_by("ranker").bound(models.views(), plan)
   return dataclasses.replace(
     parts,
     player=players.make_player(
-      policy, problem, config.sampling, phase.group_size, required
+      policy,
+      problem,
+      config.sampling,
+      phase.group_size,
+      required,
+      opponents.table(phase, policy, parts.members, models.outside),
     ),
     judge=judge,
     max_rounds=phase.max_rounds,
+    when_short=phase.when_short,
     staleness=phase.staleness,
     guards=config.guards.of_phase(phase),
+    domains=problem.domains,
+    history=reservoirs.make(
+      config,
+      name,
+      problem.max_prompt_len,
+      problem.max_new_tokens,
+      sharding.num_row_shards(mesh),
+    ),
+    forced=forced.make(objective_config, problem)
+    if "prefix_utility" in required
+    else None,
+    schedule=schedules.make(config, problem, name),
+    proxy=proxy,
+    consistent=config.rewards.follows,
   )
 
 
@@ -151,6 +205,7 @@ class Models:
     policy: The model.
     algorithm, objective: The objective of the phase and its config.
     plan: How rows become micro-batches.
+    outside: Models that are not this run's, by the name of the member.
   """
 
   config: config_lib.RunConfig
@@ -159,6 +214,9 @@ class Models:
   algorithm: Algorithm
   objective: Any
   plan: UpdatePlan
+  outside: Mapping[str, outside.Outside] = dataclasses.field(
+    default_factory=dict
+  )
 
   @property
   def required(self) -> frozenset[str]:
@@ -171,12 +229,15 @@ class Models:
     return self.phase.steps * self.plan.num_updates
 
   @property
-  def is_judged_by_members(self) -> bool:
+  def is_scored(self) -> bool:
     """Whether a reward model scores completions of this phase."""
-    return (
-      REWARD_MODEL in self.config.rewards.functions
-      and self.phase.plays
-      and "reward" not in self.phase.trains
+    return REWARD_MODEL in _models(self.config, self.phase)
+
+  @property
+  def references(self) -> references.References:
+    """What the policy is held to."""
+    return references.References(
+      self.algorithm.name, self.phase, self.policy, self.outside
     )
 
   def critic(self) -> Critic | None:
@@ -188,28 +249,54 @@ class Models:
 
   def reward_model(self) -> Critic | None:
     """The model that scores completions, or learns to."""
-    if self.is_judged_by_members or "reward" in self.phase.trains:
-      freeze = self.config.reward_model.freeze
-      return critic_lib.make_critic(self.policy, "own", freeze)
-    return None
+    if not (self.is_scored or "reward" in self.phase.trains):
+      return None
+    model = self.outside.get("reward")
+    return critic_lib.make_reward_model(
+      self.policy if model is None else model.policy,
+      self.config.reward_model.freeze,
+      is_alone=model is not None,
+    )
 
   def members(self) -> dict[str, Member]:
     """By name; what they say of a batch is asked in this order."""
-    found = self._references()
+    found = {}
+    if "ref_logp" in self.required:
+      topk = getattr(self.objective, "topk", 0)
+      found = self.references.made(self.plan, self.required, topk)
+    found |= opponents.made(self.phase, self.policy, self.outside)
     found["policy"] = self._policy()
     found["algorithm"] = self._scalars()
     if (critic := self.critic()) is not None:
       found["critic"] = self._of_critic("critic", critic, self.config.critic)
     if (critic := self.reward_model()) is not None:
       found["reward"] = self._reward(critic)
+    if (model := self.outside.get(readers.MEMBER)) is not None:
+      found[readers.MEMBER] = Member(
+        start=model.start(readers.MEMBER), read=model.read
+      )
+    if (model := self.outside.get("ranker")) is not None:
+      found["ranker"] = self._ranker(model)
     return found
 
   def views(self) -> dict[str, Any]:
     """How members that judge are run."""
-    critic = self.reward_model()
-    if critic is None:
-      return {}
-    return {"reward": functools.partial(members.critic_view, critic, "reward")}
+    found: dict[str, Any] = {
+      "policy": functools.partial(members.policy_view, self.policy)
+    }
+    critics = {"reward": self.reward_model()}
+    if (model := self.outside.get("ranker")) is not None:
+      critics["ranker"] = critic_lib.make_reward_model(
+        model.policy, is_alone=True
+      )
+    for name, critic in critics.items():
+      if critic is not None:
+        found[name] = functools.partial(members.critic_view, critic, name)
+    if (model := self.outside.get(readers.MEMBER)) is not None:
+      found[readers.MEMBER] = functools.partial(
+        members.outside_view, model.policy, readers.MEMBER
+      )
+    return found
 
   def losses(self) -> tuple[update.Loss, ...]:
     """In the order in which they are taken for each minibatch."""
@@ -217,9 +304,7 @@ class Models:
     if "policy" in self.phase.trains:
       reference = None
       if "ref_kl" in self.required:
-        reference = functools.partial(
-          members.frozen_view, self.policy, "reference"
-        )
+        reference = self.references.head()
       found.append(
         update.PolicyLoss(
           self.policy, self.algorithm, self.objective, self.plan, reference
@@ -292,45 +377,6 @@ class Models:
       else None,
     )
 
-  def _references(self) -> dict[str, Member]:
-    """The frozen reference; or teachers, one for each domain of prompts."""
-    if "ref_logp" not in self.required:
-      return {}
-    workdirs = self.phase.reference_workdirs or ("",)
-    found = {}
-    for domain, workdir in enumerate(workdirs):
-      name = "reference" if len(workdirs) == 1 else f"reference{domain}"
-      fields = functools.partial(
-        members.reference_fields,
-        self.plan,
-        self.required,
-        getattr(self.objective, "topk", 0),
-      )
-      if len(workdirs) > 1:
-        fields = functools.partial(members.fields_of_domain, fields, domain)
-      found[name] = Member(
-        start=functools.partial(self._start_reference, name, workdir),
-        view=functools.partial(members.frozen_view, self.policy, name),
-        fields=fields,
-        scope="reference",
-        continues=not self.phase.set_reference,
-        workdir=workdir,
-        setting="reference_workdirs",
-      )
-    return found
-
-  def _start_reference(
-    self, name: str, workdir: str, before: Mapping[str, MemberState]
-  ) -> PyTree:
-    if self.phase.set_reference:
-      return members.moving(before["policy"].params, bool(workdir))
-    if name in before:
-      return before[name].params
-    raise ValueError(
-      f"algorithm {self.algorithm.name!r} needs a reference policy and there is"
-      " none yet; set set_reference=True in the phase, or kl_coef=0."
-    )
-
   def _of_critic(self, name: str, critic: Critic, settings: Any) -> Member:
     def start(before):
       if name in before:
@@ -352,29 +398,77 @@ class Models:
     )
 
   def _reward(self, critic: Critic) -> Member:
-    settings = self.config.reward_model
-    member = self._of_critic("reward", critic, settings)
+    member = self._of_critic("reward", critic, self.config.reward_model)
+    model = self.outside.get("reward")
+    if model is not None:
+      member = dataclasses.replace(
+        member, start=model.start("reward"), read=model.read
+      )
     if "reward" in self.phase.trains:
       return member
 
     def start(before):
-      if "reward" not in before and not settings.workdir:
+      if model is None and "reward" not in before:
         raise ValueError(
           f"config.rewards.functions={self.config.rewards.functions}: there is"
-          " no reward model yet; set config.reward_model.workdir to a run that"
-          " has trained one, or name a phase of the kind 'preference' first."
+          " no reward model yet; set config.reward_model.source to one, or name"
+          " a phase of the kind 'preference' first."
         )
       return member.start(before)
 
     return dataclasses.replace(
-      member,
-      start=start,
-      optimizer=None,
-      schedule=None,
-      workdir=settings.workdir,
-      setting="reward_model.workdir",
-      source="reward",
+      member, start=start, optimizer=None, schedule=None
     )
+
+  def _ranker(self, model: Outside) -> Member:
+    return Member(
+      start=model.start("ranker"),
+      view=self.views()["ranker"],
+      read=model.read,
+    )
+
+
+def _found_outside(
+  config: config_lib.RunConfig, name: str, problem: Problem, mesh: Mesh
+) -> dict[str, outside.Outside]:
+  """The models that a phase has from outside of the run, by member."""
+  phase = config.section(name)
+  find = functools.partial(
+    outside.find, config=config, problem=problem, mesh=mesh
+  )
+  found = {}
+  for member, path in references.paths(phase).items():
+    found[member] = find(
+      path,
+      setting=f"config.{name}.reference_workdirs",
+      storage=phase.reference_storage,
+    )
+  for member, path in opponents.from_outside(phase).items():
+    try:
+      found[member] = find(path, setting=f"config.{name}.opponents")
+    except FileNotFoundError as error:
+      raise FileNotFoundError(
+        f"{error} Opponents that are no run are {opponents.START!r} and"
+        f" {opponents.SELF!r}."
+      ) from error
+  judged_by = _models(config, phase)
+  judge = config.judge
+  if judge.model and not judge.service.url and JUDGE in judged_by:
+    found[readers.MEMBER] = find(judge.model, setting="config.judge.model")
+  return found | reward_models.outside_of(
+    config, name, problem, mesh, is_judged=REWARD_MODEL in judged_by
+  )
+
+
+def _models(
+  config: config_lib.RunConfig, phase: config_lib.PhaseConfig
+) -> set[str]:
+  """The rewards by models that completions of a phase get."""
+  found = {REWARD_MODEL, JUDGE} & {*config.rewards.functions}
+  # What is kept to be imitated is judged by models where that is asked for.
+  asked = phase.trains or found & {*phase.keep.bounds}
+  is_judged = phase.plays and "reward" not in phase.trains and asked
+  return found if is_judged else set()
 
 
 def _check_devices(
@@ -394,7 +488,7 @@ def _check_devices(
   # Processes that hold the same rows split them, to score each once.
   is_judged_on_hosts = (
     phase.plays
-    and (problem.judge.on_host or problem.sessions)
+    and (problem.judge.asks_host or problem.sessions)
     and jax.process_count() > 1
   )
   if (
@@ -444,6 +538,7 @@ def update_plan(
   temperature: float = 1.0,
   couples_group: bool = False,
   shares_prompts: bool = True,
+  by_domain: bool = False,
 ) -> UpdatePlan:
   """How a batch of the phase becomes gradient steps on a mesh."""
   num_shards = sharding.num_row_shards(mesh)
@@ -467,6 +562,7 @@ def update_plan(
     group_size=group_size,
     num_shards=num_shards if divides else 1,
     lengths=config_lib.lengths(phase, max_new_tokens),
+    by_domain=by_domain,
   )
 
 
@@ -483,11 +579,17 @@ def chunk_bytes(
 
 
 def _check_inputs(
-  problem: Problem, required: frozenset[str], name: str
+  given: frozenset[str], required: frozenset[str], name: str
 ) -> None:
   """Raises ValueError if nothing provides what the algorithm reads."""
-  for need in ("step_rewards", "turns", "state_id", "domain"):
-    if need in required and need not in problem.provides:
+  for need in (
+    "step_rewards",
+    "turns",
+    "state_id",
+    "domain",
+    "prefix_utility",
+  ):
+    if need in required and need not in given:
       raise ValueError(
         f"algorithm {name!r} needs {need!r}: {options.NEEDS[need]}."
       )
@@ -499,11 +601,10 @@ def _check_domains(problem: Problem, count: int, setting: str) -> None:
   Args:
     problem: Records with domains.
     count: How many domains the setting is about.
-    setting: With its value.
+    setting: The name of the setting, and its value.
   """
-  largest = sources.largest_domain(problem.train)
-  if largest >= count:
+  if len(problem.domains) > count:
     raise ValueError(
-      f"{setting} is about {count} domains and a record has domain {largest};"
-      f" needed are {largest + 1}."
+      f"{setting} is about {count} domains, and the data have"
+      f" {len(problem.domains)}: {', '.join(problem.domains)}."
     )

@@ -21,24 +21,43 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
 from grpo_jax.learning import members
 from grpo_jax.rewards import sessions
-from grpo_jax.rollout import compaction, host_turns, sampling
+from grpo_jax.rollout import compaction, host_turns, sampling, seats
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.training import programs, sharding
-from grpo_jax.types import Player, Policy, Prompts, PyTree, Rollout, Scored
+from grpo_jax.types import (
+  Environment,
+  Player,
+  Policy,
+  Prompts,
+  PyTree,
+  Rollout,
+  Scored,
+)
 
 
-def make_sample(policy: Policy, problem: problem_lib.Problem) -> Callable:
-  """(params, prompts, key, config=…, group_size=…) -> a rollout."""
+def make_sample(
+  policy: Policy,
+  problem: problem_lib.Problem,
+  opponents: seats.Opponents | None = None,
+) -> Callable:
+  """(params, prompts, key, config=…, group_size=…) -> a rollout.
+
+  With opponents `params` are those of all models, as in `sampling.sample`.
+  """
   if problem.compaction is None:
+    sample: Callable = sampling.sample
+    if problem.limits:
+      sample = functools.partial(_sample_within, of_domains=problem.limits)
     return functools.partial(
-      sampling.sample, policy, environment=problem.environment
+      sample, policy, environment=problem.environment, opponents=opponents
     )
   assert problem.environment is not None
   return functools.partial(
@@ -46,6 +65,39 @@ def make_sample(policy: Policy, problem: problem_lib.Problem) -> Callable:
     policy,
     environment=problem.environment,
     compaction=problem.compaction,
+  )
+
+
+def _sample_within(
+  policy: Policy,
+  params: PyTree,
+  prompts: Prompts,
+  key: jax.Array,
+  config: sampling.SamplingConfig,
+  group_size: int,
+  *,
+  of_domains: tuple[int, ...],
+  environment: Environment | None,
+  opponents: seats.Opponents | None,
+) -> Rollout:
+  """As `sampling.sample`, with a budget for each domain of prompts.
+
+  Prompts without a domain, as somebody asks for them, have all slots.
+  """
+  limits = None
+  if "domain" in prompts.extras:
+    own = jnp.array(of_domains, jnp.int32)[prompts.extras["domain"]]  # [P]
+    limits = jnp.repeat(own, group_size)  # [B]
+  return sampling.sample(
+    policy,
+    params,
+    prompts,
+    key,
+    config,
+    group_size,
+    limits=limits,
+    environment=environment,
+    opponents=opponents,
   )
 
 
@@ -68,6 +120,7 @@ def make_player(
   config: config_lib.SamplingConfig,
   group_size: int,
   required: frozenset[str],
+  table: Table | None = None,
 ) -> Player | host_turns.HostPlayer:
   """Who writes the completions of a phase.
 
@@ -77,6 +130,7 @@ def make_player(
     config: How to draw.
     group_size: Completions per prompt.
     required: Optional inputs that the objective reads.
+    table: Who sits in other seats of the environment; None: the policy.
   """
   sampler = config.sampler(
     problem.max_new_tokens,
@@ -84,9 +138,14 @@ def make_player(
     problem.tokenizer.pad_id,
     record_kept="kept_ids" in required,
     record_routing="routing" in required,
+    mix_until=_mix_until(problem, config),
   )
   greedy = dataclasses.replace(
-    sampler, temperature=0.0, record_kept=False, record_routing=False
+    sampler,
+    temperature=0.0,
+    record_kept=False,
+    record_routing=False,
+    mix=None,
   )
   has_greedy = "greedy_rewards" in required
   if problem.host_environment is not None:
@@ -94,11 +153,51 @@ def make_player(
       make_turns(policy, problem, sampler, group_size),
       make_turns(policy, problem, greedy, 1) if has_greedy else None,
     )
-  sample = make_sample(policy, problem)
+  if table is None:
+    sample = make_sample(policy, problem)
+    played = functools.partial(members.played, sample)
+  else:
+    sample = make_sample(policy, problem, table.opponents)
+    played = functools.partial(members.played_by_all, sample, table.views)
   return Player(
-    members.played(sample, config=sampler, group_size=group_size),
-    members.played(sample, config=greedy, group_size=1) if has_greedy else None,
+    played(config=sampler, group_size=group_size),
+    played(config=greedy, group_size=1) if has_greedy else None,
   )
+
+
+def _mix_until(
+  problem: problem_lib.Problem, sampling: config_lib.SamplingConfig
+) -> tuple[int, ...]:
+  """The token after which inputs are mixed no more, if any are and one is.
+
+  Raises:
+    ValueError: Its text is not one token.
+  """
+  if not sampling.mix_rate or not sampling.mix_until:
+    return ()
+  try:
+    ids = problem.tokenizer.markup_ids(sampling.mix_until)
+  except ValueError:
+    ids = []
+  if len(ids) != 1:
+    raise ValueError(
+      f"config.sampling.mix_until={sampling.mix_until!r} is {len(ids)} tokens"
+      f" {ids}, and one has to tell where mixing ends; choose a token of the"
+      " tokenizer, or '' to mix whole completions."
+    )
+  return tuple(ids)
+
+
+class Table(NamedTuple):
+  """Who plays with the policy.
+
+  Attributes:
+    opponents: Models, and who has which.
+    views: Of each of the models, (parameters of all members) -> what is run.
+  """
+
+  opponents: seats.Opponents
+  views: tuple[Callable[[members.Params], members.View], ...]
 
 
 class Played(NamedTuple):
@@ -132,7 +231,7 @@ class HostEpisodes:
 
     Args:
       problem: With sessions.
-      mesh: Of the run.
+      mesh: The mesh of the run.
       turns: The parts.
     """
     self._problem = problem
@@ -149,7 +248,7 @@ class HostEpisodes:
       turns.finish, donate_argnums=1, out_shardings=self._rows
     )
     split = sharding.row_constraint(mesh)
-    score = problem.judge.without_members().score
+    score = problem.judge.without_models().score
     self._score = programs.Program(
       lambda prompts, rollout: split(score({}, prompts, rollout)), self._whole
     )

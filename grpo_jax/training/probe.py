@@ -41,6 +41,17 @@ def check(problem: problem_lib.Problem, group_size: int = 1) -> None:
     ValueError: A function cannot be called as it is, or each row failed; says
       which function, and the line.
   """
+  if problem.judge.service is not None:
+    first = problem.train[0]
+    (prompt,) = problem.prompt_texts([first])
+    completion = problem.supervised[0]["completion"]
+    if completion is None:
+      completion = first["answer"]
+    if not isinstance(completion, str):
+      completion = problem.tokenizer.decode(completion)
+    problem.judge.service.check(
+      prompt, completion, verifiers.plain_extras(first)
+    )
   if problem.judge.on_host is None:
     return
   scorer = problem.judge.on_host.scorer

@@ -17,17 +17,21 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from grpo_jax import tasks
+from grpo_jax.data import domains as domains_lib
 from grpo_jax.data import pipeline, sources, tokenizer
+from grpo_jax.learning import forced_answers
 from grpo_jax.rewards import sessions as sessions_lib
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
   judges,
   opening,
+  readers,
   sharding,
   task_scores,
+  task_sources,
   unscored,
   verifiers,
+  vocabularies,
 )
 from grpo_jax.types import (
   Compaction,
@@ -38,9 +42,6 @@ from grpo_jax.types import (
   Rollout,
   TrainBatch,
 )
-
-# Records of a synthetic epoch; then the order is shuffled anew.
-_TASK_EXAMPLES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,15 +60,21 @@ class Problem:
       where it has one turn, or `host_environment` answers.
     host_environment: The same on the host, in `sessions`; or None.
     sessions: Worker processes of that.
-    score_names: Of the scores of its sessions.
+    score_names: Names of the scores of its sessions.
     answer_after: Marker of an answer (`config.rewards.answer_after`).
     compaction: When the context of an episode is replaced by a summary, or
       None.
     truncate_completions: Whether supervised completions are cut to the
       budget instead of left out.
     complaints: Messages of verifiers that failed.
+    domains: Names of the domains of prompts, by number; empty: prompts have
+      none.
+    limits: Most tokens of a completion of each of them; empty: all slots.
+    answers: What the task knows of answers, for those that are forced; or None.
+    rubric: What a model of the run reads that judges; None: none does.
     provides: Optional inputs of algorithms that come from the data or the
-      verifier: "step_rewards", "turns", "state_id", "domain".
+      verifier: "step_rewards", "turns", "state_id", "domain",
+      "prefix_utility".
   """
 
   tokenizer: Any
@@ -85,6 +92,10 @@ class Problem:
   score_names: frozenset[str] = frozenset()
   answer_after: str = ""
   compaction: Compaction | None = None
+  domains: tuple[str, ...] = ()
+  limits: tuple[int, ...] = ()
+  answers: forced_answers.Answers | None = None
+  rubric: readers.Rubric | None = None
   provides: frozenset[str] = frozenset()
   complaints: unscored.Complaints = dataclasses.field(
     default_factory=unscored.Complaints
@@ -107,17 +118,30 @@ class Problem:
     num_prompts: int,
     max_prompt_len: int | None,
     rows: Sequence[int] | None = None,
+    names: Sequence[str] = (),
   ):
-    """Endless shuffled `PromptBatch`es: of each, `rows`; None: all."""
+    """Endless shuffled `PromptBatch`es.
+
+    Args:
+      seed: Of the order.
+      num_prompts: Of each batch.
+      max_prompt_len: Longer prompts are left out; None: those that do not fit.
+      rows: Which ones of each batch to make; None: all.
+      names: Domains whose prompts are taken; empty: all.
+
+    Raises:
+      ValueError: No prompt is of these domains, or nobody can choose them.
+    """
     return iter(
       pipeline.prompt_stream(
-        self.train,
+        self.of_domains(self.train, names),
         self.encoder,
         batch_size=num_prompts,
         max_prompt_len=max_prompt_len or self.max_prompt_len,
         seed=seed,
         pad_id=self.tokenizer.pad_id,
         rows=rows,
+        more=self.rubric.arrays if self.rubric else None,
       )
     )
 
@@ -127,11 +151,15 @@ class Problem:
     num_prompts: int,
     max_prompt_len: int | None,
     rows: Sequence[int] | None = None,
+    names: Sequence[str] = (),
+    source: sources.Source | None = None,
   ):
-    """Endless shuffled `SupervisedBatch`es: of each, `rows`; None: all."""
+    """The same with completions, of `source` if given: `SupervisedBatch`es."""
+    if source is None:
+      source = self.of_domains(self.supervised, names)
     return iter(
       pipeline.supervised_stream(
-        self.supervised,
+        source,
         self.encoder,
         batch_size=num_prompts,
         max_prompt_len=max_prompt_len or self.max_prompt_len,
@@ -150,11 +178,12 @@ class Problem:
     num_prompts: int,
     max_prompt_len: int | None,
     rows: Sequence[int] | None = None,
+    names: Sequence[str] = (),
   ):
-    """The same with pairs: of each batch, the prompts `rows`; None: all."""
+    """The same with pairs; `rows` are those of prompts."""
     return iter(
       pipeline.pair_stream(
-        self.train,
+        self.of_domains(self.train, names),
         self.encoder,
         batch_size=num_prompts,
         max_prompt_len=max_prompt_len or self.max_prompt_len,
@@ -164,6 +193,16 @@ class Problem:
         end_id=self.tokenizer.end_ids[0],
         rows=rows,
       )
+    )
+
+  def of_domains(
+    self, source: sources.Source, names: Sequence[str]
+  ) -> sources.Source:
+    """The records of some domains; without names those of all."""
+    if not names:
+      return source
+    return domains_lib.only(
+      source, domains_lib.numbers(self.domains, names, "domains of a phase")
     )
 
   def texts(self, tokens: np.ndarray, mask: np.ndarray) -> list[str]:
@@ -203,6 +242,7 @@ class Problem:
     self,
     batch: pipeline.PromptBatch,
     rollout: Rollout,
+    judge: judges.Sum | None = None,
     evaluates: bool = False,
   ) -> tuple[judges.Said, dict[str, int], dict[int, str]]:
     """What the verifiers on the host say of fetched completions.
@@ -210,12 +250,13 @@ class Problem:
     Args:
       batch: The prompts with their records.
       rollout: NumPy arrays; `prompt_index` counts the prompts of `batch`.
+      judge: Who is asked; None: all that there are.
       evaluates: Whether a row that times out twice is wrong (`retries.py`).
 
     Returns:
       NumPy arrays, failures by kind, and the messages of failed rows.
     """
-    assert self.judge.on_host is not None
+    judge = judge or self.judge
     index = np.asarray(rollout.prompt_index)
     prompts = self.prompt_texts(batch.records)
     ids = np.asarray(batch.prompts.ids)
@@ -223,13 +264,13 @@ class Problem:
     tokens = np.asarray(rollout.tokens)
     mask = np.asarray(rollout.completion_mask)
     texts = self.texts(tokens, mask)
-    scores = self.judge.on_host.ask(
+    scores = judge.ask(
       [prompts[i] for i in index],
       texts,
       [int(ids[i]) for i in index],
       [extras[i] for i in index],
       [row[kept].tolist() for row, kept in zip(tokens, mask, strict=True)],
-      again=self.judge.correct if evaluates else None,
+      again=judge.correct if evaluates else None,
     )
     steps: Any = None
     if scores.steps is not None:
@@ -247,7 +288,7 @@ def to_judge(mesh: Mesh, rows: PyTree, num_rows: int) -> PyTree:
   """What this process, and no other, judges of arrays split by rows.
 
   Args:
-    mesh: Of the run.
+    mesh: The mesh of the run.
     rows: Arrays on all devices, split by rows.
     num_rows: How many rows there are.
 
@@ -277,7 +318,7 @@ def errors_of(
   """Messages of rows that this process judges, whatever becomes of the rows.
 
   Args:
-    mesh: Of the run.
+    mesh: The mesh of the run.
     batch: The prompts that this process feeds.
     num_rows: Rows of the rollout, over all processes.
     messages: By number of the row among those `judged_rows`.
@@ -299,9 +340,9 @@ def rollout_to_judge(mesh: Mesh, rollout: Rollout) -> Rollout:
 
   Its `prompt_index` counts the prompts that this process feeds.
   """
-  read = dataclasses.replace(
-    rollout, kept_ids=None, routing=None, prompt_routing=None, version=None
-  )
+  records = ("kept_ids", "routing", "prompt_routing", "version")
+  nothing: dict[str, Any] = dict.fromkeys((*records, "mix_ids", "mix_weights"))
+  read = dataclasses.replace(rollout, **nothing)
   local = to_judge(mesh, read, len(rollout.prompt_index))
   prompts = sharding.local_rows(sharding.by_rows(mesh), rollout.num_groups)
   return dataclasses.replace(
@@ -348,17 +389,46 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
   Raises:
     KeyError, ValueError, FileNotFoundError: From the part that complains.
   """
-  data = config.data
-  if data.source == "task":
-    return _task_problem(config)
-  text = tokenizer.Tokenizer(
-    _tokenizer_path(config), end_tokens=data.end_tokens or None
+  made = _make_problem(config)
+  made = dataclasses.replace(
+    made,
+    limits=domains_lib.limits(
+      made.domains, config.sampling.domain_limits, made.max_new_tokens
+    ),
   )
+  if not config.judge.rubric or config.judge.service.url:
+    return made
+  try:
+    return _with_reader(config, made)
+  except BaseException:
+    made.close()
+    raise
+
+
+def _with_reader(config: config_lib.RunConfig, problem: Problem) -> Problem:
+  """The problem with a model of the run that reads completions."""
+  rubric = readers.rubric(
+    config.judge,
+    problem.tokenizer,
+    problem.max_prompt_len,
+    problem.train[0],
+  )
+  reader = readers.by_reading(config.judge, problem.tokenizer)
+  judge = dataclasses.replace(
+    problem.judge, judges=(*problem.judge.judges, reader)
+  )
+  return dataclasses.replace(problem, judge=judge, rubric=rubric)
+
+
+def _make_problem(config: config_lib.RunConfig) -> Problem:
+  data = config.data
+  if data.is_made_of_ids:
+    return _task_problem(config)
+  text = vocabularies.make_tokenizer(config)
   assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
   assert config.sampling.max_new_tokens is not None
-  train, held_out, supervised = opening.open_sources(data, config.seed)
+  train, held_out, supervised, domains = opening.open_sources(data, config.seed)
   encoder = pipeline.Encoder(text, data.template, dict(data.chat_options))
-  has_domain = "domain" in train[0]["extras"]
   fields: dict[str, Any] = {
     "tokenizer": text,
     "train": train,
@@ -369,10 +439,11 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
     "max_prompt_len": data.max_prompt_len,
     "max_new_tokens": config.sampling.max_new_tokens,
     "truncate_completions": True,
+    "domains": domains,
     "provides": frozenset(
       name
       for name, given in {
-        "domain": has_domain,
+        "domain": bool(domains),
         "step_rewards": bool(config.rewards.steps),
       }.items()
       if given
@@ -381,7 +452,7 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
   if data.environment:
     return _with_sessions(
       config,
-      Problem(**fields, judge=verifiers.judge(config, None)),
+      Problem(**fields, judge=verifiers.judge(config, None, names=domains)),
     )
   if config.rewards.in_graph:
     fields["train"] = verifiers.WithGolds(train)
@@ -389,13 +460,17 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
     on_arrays = verifiers.in_graph(
       config, text.token_bytes(), text.stripped_spaces()
     )
-    return Problem(**fields, judge=verifiers.judge(config, on_arrays))
-  where = str(_tokenizer_path(config))
+    return Problem(
+      **fields, judge=verifiers.judge(config, on_arrays, names=domains)
+    )
+  where = str(vocabularies.tokenizer_path(config))
   described = {"end_tokens": list(data.end_tokens) or None}
   verifier = verifiers.on_host(
     config, ("grpo_jax.data.tokenizer:Tokenizer", [where], described)
   )
-  return Problem(**fields, judge=verifiers.judge(config, verifier))
+  return Problem(
+    **fields, judge=verifiers.judge(config, verifier, names=domains)
+  )
 
 
 def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
@@ -447,8 +522,9 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
       config,
       judges.InGraph(_of_episodes),
       config.rewards.correct or "accuracy",
+      problem.domains,
     ),
-    provides=(problem.provides | {"turns"}) - {"state_id", "step_rewards"},
+    provides=(problem.provides | {"turns", "state_id"}) - {"step_rewards"},
   )
 
 
@@ -458,7 +534,7 @@ def host_environment(
   """The environment that a config means.
 
   Args:
-    config: Of the run.
+    config: The config of the run.
     text: The tokenizer.
     replaced: What it takes the place of, or None.
 
@@ -510,14 +586,9 @@ def _of_episodes(prompts: Prompts, rollout: Rollout) -> Mapping[str, jax.Array]:
   return rollout.scores
 
 
-def _tokenizer_path(config: config_lib.RunConfig) -> Any:
-  """File or folder of the tokenizer that a config means."""
-  ours = {"gsm8k": tokenizer.GSM8K_BPE, "bytes": tokenizer.BYTES}
-  if config.data.tokenizer in ours:
-    return ours[config.data.tokenizer]
-  if config.data.tokenizer:
-    return config.data.tokenizer
-  return config.model.directory()
+def _worth(verify, correct, tokens, mask, extras):  # [F], [F] -> []
+  """What the verifier says of a completion that is an answer alone."""
+  return verify(tokens, mask, extras)[correct]
 
 
 def _task_problem(config: config_lib.RunConfig) -> Problem:
@@ -526,11 +597,10 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
       f"config.rewards.steps={config.rewards.steps!r} scores steps of a text,"
       f" and the task {config.data.name!r} is made of ids; leave it empty."
     )
-  task = tasks.make_task(config.data.name, **config.data.task_options)
+  made = task_sources.make(config.data, config.seed)
+  task, train = made.task, made.train
   text = tokenizer.TaskTokenizer(task)
   prompt_len = config.data.max_prompt_len or task.max_prompt_len
-  train = sources.TaskSource(task, "train", config.seed, _TASK_EXAMPLES)
-  lessons = dataclasses.replace(task, example=task.lesson or task.example)
   if not config.data.environment:
     # The first record tells at once which components the verifier has.
     known = task_scores.names(task, train[0]["extras"])
@@ -554,28 +624,35 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
   problem = Problem(
     tokenizer=text,
     train=train,
-    # Its own seed: held-out problems differ between no two runs.
-    held_out=sources.TaskSource(task, "test", 0, _TASK_EXAMPLES),
-    supervised=sources.TaskSource(
-      lessons, "train", config.seed, _TASK_EXAMPLES
-    ),
+    held_out=made.held_out,
+    supervised=made.supervised,
     encoder=pipeline.Encoder(text),
     max_prompt_len=prompt_len,
     max_new_tokens=config.sampling.max_new_tokens or task.max_completion_len,
     judge=verifiers.judge(
-      config, verifier, config.rewards.correct or "accuracy"
+      config, verifier, config.rewards.correct or "accuracy", made.domains
     ),
     truncate_completions=False,
     environment=task.environment,
     compaction=task.compaction,
+    answers=None
+    if task.right_answer is None or task.verify is None
+    else forced_answers.Answers(
+      task.right_answer,
+      functools.partial(
+        _worth, task.verify, config.rewards.correct or "accuracy"
+      ),
+      task.pad_id,
+    ),
+    domains=made.domains,
     provides=frozenset(
       name
       for name, given in {
         "step_rewards": task.step_scores is not None,
         "turns": task.environment is not None,
-        "state_id": task.environment is not None
-        and task.environment.state_id is not None,
-        "domain": "domain" in train[0]["extras"],
+        "state_id": task.environment is not None,
+        "domain": bool(made.domains),
+        "prefix_utility": task.right_answer is not None,
       }.items()
       if given
     ),

@@ -30,6 +30,7 @@ from grpo_jax.training import (
   steps,
   traces,
   tracing,
+  workdirs,
 )
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
@@ -67,7 +68,7 @@ def replay_steps(
     Groups in the order of steps.
   """
   folder = paths.parse(workdir)
-  settings = runs.settings_of(folder)
+  settings = workdirs.settings(folder)
   for step in wanted:
     _check_step(settings, step)
   found: list[traces.Group] = []
@@ -95,7 +96,8 @@ def _outcomes(
   """Takes the steps of a phase that are left: their numbers over all phases,
   and outcomes."""
   run_lib.enter(run, index)
-  crew, feed = loop.Alone(run, index), steps.Feed([run], index)
+  crew = loop.Alone(run, index)
+  feed = steps.Feed([run], index, crew)
   counts = [run.config.section(name).steps for name in run.config.phases]
   offset = sum(counts[:index])
   for done in range(int(run.state.phase_step), counts[index]):
@@ -161,7 +163,7 @@ def opened(
       mesh=mesh,
       phases=phases,
       streams=[
-        run_lib.make_stream(settings, problem, mesh, index)
+        run_lib.make_stream(settings, problem, mesh, index, folder)
         for index in range(len(phases))
       ],
       evaluator=nobody,

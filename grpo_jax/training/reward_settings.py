@@ -8,6 +8,7 @@ from typing import Any
 
 from grpo_jax import ranges
 from grpo_jax.training import settings
+from grpo_jax.training.judge_settings import JUDGE
 
 # The component of the reward that a model of the run gives.
 REWARD_MODEL = "reward_model"
@@ -27,16 +28,17 @@ class RewardsConfig:
       name (`rewards/functions.py`: "math_accuracy", "think_answer_format", …)
       or an import path ("my_pkg.rewards:brevity"). In any of these cases also
       names of `rewards/derived.py` ("cosine_length", "rank", …), which are made
-      of the others and of the tokens; and "reward_model": a model that was
-      trained on pairs of completions (`config.reward_model`).
+      of the others and of the tokens; "reward_model": a model that was
+      trained on pairs of completions (`config.reward_model`); and "judge": a
+      model that reads a rubric and writes a verdict (`config.judge`).
     weights: One weight per function; with 0 it is watched and not rewarded.
     schedules: Weights that change: {"think_answer_format": ((0, 1.0), (100,
       0.0))} goes from 1 to 0 in the first hundred steps of a phase. Between two
       steps it is linear, and outside of them constant. Evaluations keep to
       `weights`.
     options: Arguments of functions by name: {"cosine_length": {"max_len": 64}}.
-    domains: Which kinds of prompts a reward is for, as numbers of
-      `extras["domain"]`: {"math_accuracy": (0, 2)}. To the others it does not
+    domains: Which domains of prompts a reward is for, by name or number:
+      {"math_accuracy": ("algebra", "geometry")}. To the others it does not
       apply.
     in_graph: Score text inside the compiled program, by the functions of
       `rewards/arrays`. They know numbers, and no algebra.
@@ -50,6 +52,9 @@ class RewardsConfig:
       "process", which holds less and says so.
     correct: The function whose value ≥ 1 marks a right answer (metrics
       only); empty: the first.
+    consistent: The function whose value ≥ 1/2 says that the answer follows
+      from the reasoning before it. Metrics have how often that is so of right
+      and of wrong answers; empty: nobody asks.
     row_timeout_s: Longest time for one try of a row on the host, seconds; with
       an environment there for one action.
     step_timeout_s: Longest time for all rows of a step, seconds; of an
@@ -75,6 +80,7 @@ class RewardsConfig:
   steps: str = ""
   sandbox: str = "bwrap"
   correct: str = ""
+  consistent: str = ""
   row_timeout_s: float = 10.0
   step_timeout_s: float = 120.0
   num_workers: int = 2
@@ -88,11 +94,14 @@ class RewardsConfig:
         f" and {len(self.weights)} weights {self.weights}; give one weight"
         " per function, and at least one function."
       )
-    if self.correct and self.correct not in self.functions:
-      raise ValueError(
-        f"config.rewards.correct={self.correct!r} is not one of"
-        f" config.rewards.functions={self.functions}."
-      )
+    for field in ("correct", "consistent"):
+      name = getattr(self, field)
+      if name and name not in self.functions:
+        raise ValueError(
+          f"config.rewards.{field}={name!r} is not one of"
+          f" config.rewards.functions={self.functions}; name one of them, or"
+          " add it to them, with a weight of 0 if it is only watched."
+        )
     for name, weight in zip(self.functions, self.weights, strict=True):
       if abs(weight) not in ranges.NOT_NEGATIVE:
         raise ValueError(
@@ -117,12 +126,12 @@ class RewardsConfig:
       _check_schedule(name, points)
     for name, domains in self.domains.items():
       whole = isinstance(domains, (list, tuple)) and all(
-        type(x) is int and x >= 0 for x in domains
+        isinstance(x, str) or (type(x) is int and x >= 0) for x in domains
       )
       if not whole or not domains:
         raise ValueError(
           f"config.rewards.domains: {name!r} got {domains!r}; needed are"
-          " numbers of domains, such as (0, 2)."
+          " names or numbers of domains, such as ('algebra', 'geometry')."
         )
     ranges.check(
       self,
@@ -132,10 +141,10 @@ class RewardsConfig:
       num_workers=_WORKERS,
       max_unscored=ranges.SHARE,
     )
-    if (self.correct or self.functions[0]) == REWARD_MODEL:
+    if (self.correct or self.functions[0]) in (REWARD_MODEL, JUDGE):
       raise ValueError(
         f"config.rewards.functions={self.functions}: what is right is not for"
-        " a reward model to say; name a verifier first, or as"
+        " a reward model or a judge to say; name a verifier first, or as"
         " config.rewards.correct."
       )
 
@@ -148,6 +157,11 @@ class RewardsConfig:
   def right(self) -> str:
     """Name of the component whose values of at least 1 mark right answers."""
     return (self.correct or self.functions[0]).rpartition(":")[2]
+
+  @property
+  def follows(self) -> str:
+    """Name of the component that says whether answers follow; or empty."""
+    return self.consistent.rpartition(":")[2]
 
   def arguments(self, name: str) -> dict[str, Any]:
     """The options of a reward."""

@@ -35,7 +35,7 @@ def take(mesh: Mesh, tree: PyTree, rows: Sequence[int] | np.ndarray) -> PyTree:
   All processes call it with the same rows.
 
   Args:
-    mesh: Of the run.
+    mesh: The mesh of the run.
     tree: Arrays on its devices, with rows first.
     rows: Which ones; as many each time, or it is compiled again.
   """
@@ -60,9 +60,9 @@ def samples(
 
   Args:
     problem: Prompts and tokens.
-    mesh: Of the run.
+    mesh: The mesh of the run.
     batch: The prompts that this process feeds.
-    rows: Of the step.
+    rows: The rows of the step.
     count: How many, at most.
   """
   found = take(

@@ -8,7 +8,7 @@ import json
 import math
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -25,8 +25,11 @@ from grpo_jax.training import (
   metrics_log,
   models,
   paths,
+  rejection,
+  reward_evaluation,
   rows,
   runs,
+  schedules,
   sharding,
 )
 from grpo_jax.training import compiling as compiling_lib
@@ -34,15 +37,18 @@ from grpo_jax.training import config as config_lib
 from grpo_jax.training import guards as guards_lib
 from grpo_jax.training import health as health_lib
 from grpo_jax.training import problem as problem_lib
+from grpo_jax.training.schedule_settings import ScheduleConfig
 from grpo_jax.types import Policy, TrainState
 
+_NOWHERE = pathlib.Path()
 # Settings that a resumed run may change: how it is watched, and the devices
 # that compute it, on which its numbers depend by round-off alone.
 MAY_CHANGE = frozenset(
   (
     *("health", "hosts", "log", "mesh", "profile_steps"),
-    "required_accuracy",
-    "rewards.max_unscored",
+    *("judge.service.key_variable", "judge.service.max_calls"),
+    *("judge.service.max_in_flight", "judge.service.max_tries"),
+    *("judge.service.timeout_s", "required_accuracy", "rewards.max_unscored"),
   )
 )
 
@@ -97,8 +103,12 @@ class Run:
       None where a prompt was not scored, or where none was traced.
     health: Looks at the numbers of each step.
     guards: Verdicts on its steps.
+    measured: Held-out pairs of phases that train a reward model, by name.
     tracing: Where a trace is being written.
+    index: The phase that it is in.
     failure: Why it goes on no more, where others do.
+    programs: What phases have compiled, by what it is and by the name of the
+      phase: one that comes again finds it.
     evaluation_s: Seconds of the last evaluation, without compilation.
   """
 
@@ -125,8 +135,11 @@ class Run:
   rewards: list[float | None] | None = None
   health: health_lib.Monitor = dataclasses.field(init=False)
   guards: guards_lib.Guards = dataclasses.field(init=False)
+  measured: dict[str, reward_evaluation.HeldOut] = dataclasses.field(init=False)
   tracing: pathlib.Path | None = None
+  index: int = 0
   failure: Exception | None = None
+  programs: dict[tuple[str, str], Any] = dataclasses.field(default_factory=dict)
   evaluation_s: float = 0.0
 
   def __post_init__(self):
@@ -136,6 +149,13 @@ class Run:
       self.saved.directory.parent,
       self.position,
     )
+    self.measured = {
+      name: reward_evaluation.HeldOut(
+        self.config, self.problem, self.mesh, name, phase.parts
+      )
+      for name, phase in zip(self.config.phases, self.phases, strict=True)
+      if self.config.section(name).of_kind.measures
+    }
 
   def _monitor(self) -> health_lib.Monitor:
     """What rules know of the steps so far."""
@@ -149,6 +169,13 @@ class Run:
       lines = metrics_log.read_lines(workdir / metrics_log.METRICS)
       monitor.replay(lines, int(self.state.step))
     return monitor
+
+  def program(self, what: str, index: int, make: Callable[[], Any]) -> Any:
+    """What phase `index` runs; made once for all phases of its name."""
+    key = what, self.config.phases[index]
+    if key not in self.programs:
+      self.programs[key] = make()
+    return self.programs[key]
 
   @property
   def stopping(self) -> bool:
@@ -197,16 +224,24 @@ def open_run(
   shapes = runs.abstract_start(policy, settings.seed)
   runs.abstract_state(phases, shapes)
   streams = [
-    make_stream(settings, problem, mesh, index) for index in range(len(phases))
+    make_stream(settings, problem, mesh, index, workdir)
+    for index in range(len(phases))
   ]
   position = None
   last_step = saved.latest_step()
   if last_step is not None:
     # Without a checkpoint nothing is continued, and all may change.
     position = saved.extra(last_step)
+    if position["phase"] < 0:
+      raise ValueError(
+        f"{workdir} holds merged policies, and no run; pass another --workdir,"
+        f" and --config.start_workdir={workdir}."
+      )
     metrics_log.check_config(
       workdir, json.loads(config_json), MAY_CHANGE, position["config"]
     )
+    if problem.judge.service is not None:
+      problem.judge.service.calls = position.get("judge_calls", 0)
     with console.waiting(f"loading the checkpoint of step {last_step}"):
       state = runs.restore(saved, last_step, phases, shapes, mesh)
   else:
@@ -231,7 +266,10 @@ def open_run(
       config=json.loads(config_json),
       resume_step=last_step,
       resume_position=position["log"] if position else None,
-      more=(guards_lib.AUDIT,) if settings.guards.on else (),
+      more=(
+        *((guards_lib.AUDIT,) if settings.guards.on else ()),
+        *rejection.files(settings).values(),
+      ),
     )
     objects.keep(config_json, workdir)
     metrics_log.save_run_info(workdir, config_json)
@@ -264,13 +302,20 @@ def config_hash(config_json: str) -> str:
 
 def enter(run: Run, index: int) -> None:
   """Brings the state to where phase `index` begins or continues."""
+  run.index = index
+  if held_out := run.measured.get(run.config.phases[index]):
+    held_out.forget()
   if run.position and index == run.first:
     run.streams[index].set_state(run.position["stream"])
     return
   parts, enter_phase, _ = run.phases[index]
-  state = enter_phase(run.state)
+  state = run.state
+  phase = run.config.section(run.config.phases[index])
+  if phase.reset_policy:
+    first = runs.first_state(run.config, run.problem, parts.policy, run.mesh)
+    state = state.with_params(policy=first.params["policy"])
+  state = enter_phase(runs.with_outside(state, parts))
   run.state = jax.device_put(state, sharding.of_state(run.mesh, state))
-  run.state = runs.with_others(run.state, parts, run.mesh)
 
 
 def result(run: Run) -> Result:
@@ -298,7 +343,8 @@ def result(run: Run) -> Result:
     num_prompts=run.evaluator.num_prompts,
     examples=run.examples,
     has_drawn=any(
-      phase.plays and "policy" in phase.trains for phase in run.config.stages
+      phase.plays and "policy" in phase.trains and phase.steps > 0
+      for phase in run.config.stages
     ),
     stopped_by=run.stop.by if preempted else "",
   )
@@ -309,8 +355,12 @@ def make_stream(
   problem: problem_lib.Problem,
   mesh: Mesh,
   index: int,
+  workdir: paths.Path = _NOWHERE,
 ) -> Any:
-  """The batches of phase `index`, from the first on."""
+  """The batches of phase `index`, from the first on.
+
+  What an earlier phase has written for it is in the workdir.
+  """
   name = config.phases[index]
   phase = config.section(name)
   seed = int(np.random.SeedSequence((config.seed, index)).generate_state(1)[0])
@@ -320,8 +370,30 @@ def make_stream(
     2: problem.pair_stream,
   }[phase.of_kind.num_given]
   num_prompts = phase.num_prompts * phase.max_rounds
-  rows = drivers.rows_to_feed(problem, mesh, phase)
-  return make(seed, num_prompts, phase.max_prompt_len, rows.tolist())
+  rows = drivers.rows_to_feed(problem, mesh, phase).tolist()
+  if phase.schedule.chooses:
+    return schedules.stream(config, problem, name, rows)
+  arguments = seed, num_prompts, phase.max_prompt_len, rows, phase.domains
+  if phase.demonstrations or phase.num_records is not None:
+    where = config, problem, workdir, index
+    return rejection.Stream(*where, *arguments)
+  return make(*arguments)
+
+
+def example(
+  config: config_lib.RunConfig,
+  problem: problem_lib.Problem,
+  mesh: Mesh,
+  index: int,
+) -> Any:
+  """A batch like those of phase `index`: what it imitates may not be there."""
+  phase = config.section(config.phases[index])
+  own = dataclasses.replace(
+    phase, demonstrations=(), num_records=None, schedule=ScheduleConfig()
+  )
+  sections = {**config.sections, config.phases[index]: own}
+  config = dataclasses.replace(config, sections=sections)
+  return next(make_stream(config, problem, mesh, index))
 
 
 def record(
@@ -355,8 +427,14 @@ def record(
   _check_finite(run, name, done, metrics)
   tokens = metrics.get("tokens/generated", metrics["tokens/trained"])
   metrics["tokens_per_second"] = tokens / metrics["time/step_s"]
+  if not run.config.section(name).trains:
+    where = run.config, run.problem, run.mesh, run.index
+    kept = rejection.keep(*where, offset + done, outcome)
+    metrics |= kept.metrics
+    for line in kept.lines:
+      run.log.append(rejection.files(run.config)[run.index], line)
   if is_due:
-    metrics |= evaluate(run)
+    metrics |= looked_at(run, name)
   fallen: tuple[str, ...] = ()
   if is_probed:
     with jax.transfer_guard("allow"):
@@ -402,8 +480,22 @@ def evaluate(run: Run) -> dict[str, float]:
   run.evaluation_s = time.perf_counter() - start
   run.evaluation_s -= run.compiling.seconds - compiled
   run.examples = [group[0] for group in results]
-  run.after = evaluation.summarize(results)
+  run.after = evaluation.summarize(
+    results, run.evaluator.domains, run.config.rewards.follows
+  )
   return run.after
+
+
+def looked_at(run: Run, name: str) -> dict[str, float]:
+  """What is due of a phase: held-out means, or those of its reward model."""
+  kind = run.config.section(name).of_kind
+  found: dict[str, float] = {}
+  if kind.evaluates:
+    found |= evaluate(run)
+  if kind.measures:
+    with console.waiting("measuring the reward model"):
+      found |= run.measured[name].measure(run.state)
+  return found
 
 
 def save(run: Run, index: int, global_step: int, stream_state: Any) -> None:
@@ -418,6 +510,8 @@ def save(run: Run, index: int, global_step: int, stream_state: Any) -> None:
   }
   if run.rewards is not None:
     extra["rewards"] = run.rewards
+  if run.problem.judge.service is not None:
+    extra["judge_calls"] = run.problem.judge.service.calls
   if run.guards.canaries is not None:
     extra["canaries"] = run.guards.canaries.position()
   if run.state.queue:

@@ -5,32 +5,33 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 from jax.sharding import Mesh
 
-from grpo_jax import objects
 from grpo_jax.learning import stages
 from grpo_jax.training import (
   checkpoints,
-  metrics_log,
   models,
+  outside,
   paths,
   phases,
   sharding,
+  workdirs,
 )
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.types import Drawn, Policy, Prompts, PyTree, TrainState
-
-# (Config, what it names) of which a warning has been given.
-_warned: set[tuple[str, str]] = set()
+from grpo_jax.types import (
+  Drawn,
+  MemberState,
+  Policy,
+  Prompts,
+  PyTree,
+  TrainState,
+)
 
 
 class Phase(NamedTuple):
@@ -56,7 +57,7 @@ class Loaded:
     problem: What it was to solve.
     policy: The model.
     mesh: On which the parameters are.
-    members: Parameters of all models, averaged ones where there are any.
+    params: Parameters of the policy, averaged ones where there are any.
     step: Step of the checkpoint; None of one that no run has trained.
   """
 
@@ -64,45 +65,8 @@ class Loaded:
   problem: problem_lib.Problem
   policy: Policy
   mesh: Mesh
-  members: dict[str, Any]
+  params: Any
   step: int | None
-
-  @property
-  def params(self) -> Any:
-    """Parameters of the policy."""
-    return self.members["policy"]
-
-
-def settings_of(workdir: paths.Path) -> config_lib.RunConfig:
-  """The settings of a run, with all that they name at hand.
-
-  A warning says what is imported that this process has not imported yet.
-
-  Args:
-    workdir: Folder of the run, local or gs://.
-
-  Raises:
-    FileNotFoundError: There is no run, or an object that it names is missing.
-    ValueError: Its config is damaged, or what it names cannot be imported.
-  """
-  path = workdir / metrics_log.CONFIG
-  if not path.exists():
-    raise FileNotFoundError(
-      f"{workdir} holds no run: {path} is missing. Pass the --workdir of"
-      " experiments.train."
-    )
-  values = metrics_log.read_json(path, dict)
-  names = [x for x in _foreign(values) if not objects.is_known(x)]
-  if new := {(str(path), name) for name in names} - _warned:
-    _warned.update(new)
-    logging.warning(
-      "%s names %s, which will be imported and run: use workdirs of people"
-      " whom you trust.",
-      path,
-      ", ".join(names),
-    )
-  objects.fetch(json.dumps(values), workdir)
-  return config_lib.resolve(ml_collections.ConfigDict(values))
 
 
 def opened(
@@ -120,32 +84,17 @@ def opened(
 
   Raises:
     FileNotFoundError: There is no run or no such checkpoint.
-    ValueError: Its config is damaged.
+    ValueError: Its config or checkpoint is damaged, or they do not fit.
   """
-  config = settings_of(workdir)
+  config = workdirs.settings(workdir)
   problem, mesh, policy = _described(stack, config)
-  # For shapes: batches of the run need not fit the devices that are here.
-  alone = sharding.make_mesh(1, devices=jax.devices()[:1])
-  with contextlib.ExitStack() as reading:
-    saved = checkpoints.Checkpoints(
-      workdir / "checkpoints", keep=config.checkpoint.keep
-    )
-    reading.callback(saved.close)
-    reading.enter_context(jax.set_mesh(mesh))  # As in training.
-    run_phases = make_phases(config, problem, policy, alone)
-    step = saved.latest_step() if step is None else step
-    if step is None:
-      raise FileNotFoundError(
-        f"{workdir} has no checkpoint yet; wait for the first one"
-        " (config.checkpoint.every)."
-      )
-    shapes = abstract_start(policy, config.seed)
-    state = restore(saved, step, run_phases, shapes, mesh)
-    members = {
-      name: models.evaluation_params(member)
-      for name, member in state.members.items()
-    }
-  return Loaded(config, problem, policy, mesh, members, step)
+  if step is None:
+    step = workdirs.last_step(workdir, config)
+  with jax.set_mesh(mesh):  # As in training.
+    shapes = {"policy": workdirs.shapes(workdir, config, step)["policy"]}
+    _check_policy(workdir, policy, shapes["policy"].params)
+    params = workdirs.read(workdir, config, step, shapes, mesh)["policy"]
+  return Loaded(config, problem, policy, mesh, params, step)
 
 
 def opened_checkpoint(
@@ -163,8 +112,8 @@ def opened_checkpoint(
   problem, mesh, policy = _described(stack, config)
   with jax.set_mesh(mesh):  # As in training.
     state = models.first_state(config, problem, policy, mesh)
-  members = {"policy": state.params["policy"]}
-  return Loaded(config, problem, policy, mesh, members, step=None)
+  params = state.params["policy"]
+  return Loaded(config, problem, policy, mesh, params, step=None)
 
 
 def _described(
@@ -176,30 +125,6 @@ def _described(
   mesh = _mesh_here(config.mesh)
   with jax.set_mesh(mesh):
     return problem, mesh, models.make_policy(config, problem, mesh)
-
-
-def _foreign(values: Mapping[str, Any]) -> list[str]:
-  """What a config names by its import path, but for ours."""
-
-  def found(group: str, key: str) -> Any:
-    settings = values.get(group)
-    return settings.get(key) if isinstance(settings, Mapping) else None
-
-  functions = found("rewards", "functions")
-  names = [
-    found("algorithm", "name"),
-    found("data", "name"),
-    *(functions if isinstance(functions, Sequence) else ()),
-    found("rewards", "steps"),
-    found("data", "environment"),
-  ]
-  return [
-    name
-    for name in names
-    if isinstance(name, str)
-    and ":" in name
-    and not name.startswith("grpo_jax.")
-  ]
 
 
 def _mesh_here(config: config_lib.MeshConfig) -> Mesh:
@@ -255,71 +180,70 @@ def first_state(
   """
   if not config.start_workdir:
     return models.first_state(config, problem, policy, mesh)
-  shapes = abstract_start(policy, config.seed).params["policy"]
-  params = _member_of(
-    config.start_workdir, "policy", shapes, mesh, "config.start_workdir"
+  found = outside.find(
+    config.start_workdir,
+    setting="config.start_workdir",
+    config=config,
+    problem=problem,
+    mesh=mesh,
   )
-  return models.state_of(params, policy, config.seed)
+  shown = f"config.start_workdir={config.start_workdir}"
+  _check_policy(shown, policy, found.shapes)
+  return models.state_of(found.read(), policy, config.seed)
 
 
-def with_others(
-  state: TrainState, parts: stages.Parts, mesh: Mesh
-) -> TrainState:
-  """The state with the members that come from other runs.
+def _check_policy(where: Any, policy: Policy, theirs: PyTree) -> None:
+  """Raises ValueError unless shapes are those of a policy.
 
   Args:
-    state: At the start of a phase.
-    parts: Functions of the phase.
-    mesh: Of this run.
-
-  Raises:
-    FileNotFoundError: There is no such run, or it has no checkpoint.
-    ValueError: A model there has other arrays than this run's.
+    where: Where they come from, for messages.
+    policy: Of a config.
+    theirs: Shapes of its parameters.
   """
-  found = {
-    name: _member_of(
-      member.workdir, member.source, state.params[name], mesh, member.setting
-    )
-    for name, member in parts.members.items()
-    if member.workdir
-  }
-  return state.with_params(**found)
 
-
-def _member_of(
-  workdir: str, name: str, like: PyTree, mesh: Mesh, setting: str
-) -> PyTree:
-  """A model of another run, on the devices; `like` has its shapes."""
-
-  def shapes(params):
+  def described(params):
     return {
       jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}"
       for path, x in jax.tree_util.tree_leaves_with_path(params)
     }
 
-  with contextlib.ExitStack() as stack:
-    other = opened(stack, paths.parse(workdir))
-    if name not in other.members:
-      raise ValueError(
-        f"{setting}={workdir}: its last checkpoint has no {name!r}, but"
-        f" {', '.join(sorted(other.members))}; name a run that has trained one."
-      )
-    params = other.members[name]
-    ours, theirs = shapes(like), shapes(params)
-    if ours != theirs:
-      differ = sorted(
-        name
-        for name in ours.keys() | theirs.keys()
-        if ours.get(name) != theirs.get(name)
-      )
-      leaf = differ[0]
-      raise ValueError(
-        f"{setting}={workdir}: {len(differ)} arrays of its {name} differ from"
-        f" this run's; {leaf} is {theirs.get(leaf, 'absent')}, needed is"
-        f" {ours.get(leaf, 'absent')}. It must have the model and the"
-        " vocabulary of the policy."
-      )
-    return jax.device_put(params, sharding.of_params(mesh, params))
+  needed = described(abstract_start(policy, 0).params["policy"])
+  found = described(theirs)
+  if needed != found:
+    differ = sorted(
+      name
+      for name in needed.keys() | found.keys()
+      if needed.get(name) != found.get(name)
+    )
+    leaf = differ[0]
+    raise ValueError(
+      f"{where}: {len(differ)} arrays of its policy differ from those of the"
+      f" config; {leaf} is {found.get(leaf, 'absent')}, needed is"
+      f" {needed.get(leaf, 'absent')}. Both must have one architecture, dtype"
+      " and vocabulary."
+    )
+
+
+def with_outside(state: TrainState, parts: stages.Parts) -> TrainState:
+  """The state with the members that come from outside of the run.
+
+  One that goes on from phase to phase is read where it is not there yet.
+
+  Args:
+    state: Before the phase is entered.
+    parts: Functions of the phase.
+
+  Raises:
+    FileNotFoundError, ValueError: What was found is gone, or damaged.
+  """
+  return state.with_members(
+    **{
+      name: MemberState(member.read())
+      for name, member in parts.members.items()
+      if member.read is not None
+      and not (member.continues and name in state.members)
+    }
+  )
 
 
 def restore(

@@ -145,7 +145,7 @@ def bootstrap_interval(
     *parts: A value for each prompt; of several parts, as domains, prompts are
       drawn anew within each, and the mean is that of their means.
     num_resamples: Draws.
-    seed: Of the draws.
+    seed: The seed of the draws.
   """
   rng = np.random.default_rng(seed)
   means = np.zeros(num_resamples)

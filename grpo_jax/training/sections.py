@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from grpo_jax import algorithms, ranges
+from grpo_jax.data import demonstrations
+from grpo_jax.learning import reward_models, rounds
 from grpo_jax.models import critic
-from grpo_jax.training import kinds
+from grpo_jax.training import kinds, settings
+from grpo_jax.training.schedule_settings import ScheduleConfig
 from grpo_jax.training.settings import one_of
 from grpo_jax.types import Algorithm
 
 # What a program is unrolled or compiled for, once for each.
 _UNROLLED = ranges.Range(1, 1024)
+_IN_EPOCHS = ScheduleConfig()
 # Gradient steps of another model for each one of the policy.
 _UPDATES = ranges.Range(0, 1024)
 
@@ -73,6 +78,60 @@ class OptimizerConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class KeepConfig:
+  """Which completions of a prompt are kept to be imitated.
+
+  Kept are right ones that came to an end.
+
+  Attributes:
+    most: How many of a prompt at most.
+    order: Which come first: "shortest" or "random".
+    distinct: Of completions with the same "answer", or the same "text", one is
+      kept; "none": all. Where a prompt has one right answer, "answer" keeps one
+      completion.
+    least: The least value of a component of the reward that a completion
+      needs, of one or of several: ("language=0.9",).
+  """
+
+  most: int = 1
+  order: str = "shortest"
+  distinct: str = "answer"
+  least: tuple[str, ...] = ()
+
+  @property
+  def bounds(self) -> dict[str, float]:
+    """Component -> its least value.
+
+    Raises:
+      ValueError: One is not written as NAME=NUMBER.
+    """
+    found = {}
+    for given in self.least:
+      name, _, value = given.partition("=")
+      try:
+        found[name] = float(value)
+      except ValueError as error:
+        raise ValueError(
+          f"least={given!r}: needed is NAME=NUMBER, as 'language=0.9'."
+        ) from error
+    return found
+
+  def check(self, where: str) -> None:
+    """Raises ValueError if a setting is out of range."""
+    ranges.check(self, where, most=ranges.SIZE)
+    one_of(f"{where[7:]}.order", self.order, demonstrations.ORDERS)
+    one_of(f"{where[7:]}.distinct", self.distinct, demonstrations.DISTINCT)
+    try:
+      bounds = self.bounds
+    except ValueError as error:
+      raise ValueError(f"{where}.{error}") from error
+    if not all(map(math.isfinite, bounds.values())):
+      raise ValueError(
+        f"{where}.least={self.least}: needed are finite numbers."
+      )
+
+
+@dataclasses.dataclass(frozen=True)
 class PhaseConfig:
   """One phase of a run.
 
@@ -84,10 +143,18 @@ class PhaseConfig:
     max_rounds: With dynamic sampling, draw up to so many batches of prompts in
       a step, until num_prompts of them have completions with different
       rewards; those are trained, and what the last round has beyond them is
-      dropped. If there are fewer, the others are left out of the loss as with
-      1, which draws one batch. A step takes max_rounds × num_prompts prompts
-      from the data, drawn or not: where the data stands is then a function of
-      the step, and a run resumes exactly.
+      dropped. If there are fewer, when_short says what becomes of the step. 1
+      draws one batch. A step takes max_rounds × num_prompts prompts from the
+      data, drawn or not: where the data stands is then a function of the step,
+      and a run resumes exactly.
+    when_short: What a step does whose rounds end with fewer such groups than
+      num_prompts. "fewer": it trains on those there are. "error": it trains
+      nothing, and the run is saved and ends (verl). "duplicate": if they are
+      more than half of num_prompts, they are repeated in their order until the
+      batch is full; if not, the step trains nothing (GLM-5, arXiv:2602.15763).
+    schedule: Which prompts of the data come next.
+    domains: Names of the domains whose prompts are drawn, in the proportions
+      of the data; empty: all.
     max_prompt_len: Longer prompts are left out of this phase and counted,
       tokens; None: as in config.data.
     num_epochs: Passes over each batch.
@@ -105,16 +172,42 @@ class PhaseConfig:
     reset_optimizer: Start the phase with a fresh optimizer state.
     set_reference: Start the phase with the reference policy set to the
       current one.
-    reference_workdirs: Take the reference policy from the last checkpoint of
-      this run instead: a teacher of the same architecture and vocabulary. With
-      several, the number of a prompt's domain says which of them is its own.
+    reference_workdirs: Take the reference policy from outside instead, as a
+      teacher: the workdir of a run, whose last checkpoint is read, or the
+      folder or hub name of a Hugging Face checkpoint, of any size and family
+      with the same tokenizer. Of several each prompt has the one of its domain,
+      in the order of the domains; or all are mixed.
+    reference_mixture: Weights of several teachers, ≥ 0, which are then mixed
+      for all prompts: the logits of the mixture are the weighted mean of
+      theirs. Empty: each prompt has the teacher of its domain.
+    reference_storage: How models of reference_workdirs are kept: "own", each in
+      its own dtype (a checkpoint in config.model.param_dtype); "bfloat16"; or
+      "int8", the kernels of their layers in 8 bits, and the rest in bfloat16.
+    reset_policy: Start the phase with the policy that the run began with, as in
+      a second warm start from the base.
+    demonstrations: What a supervised phase imitates: names of earlier phases of
+      the kind "rejection", or files that these or experiments.generate have
+      written; "own" is the run's own data. Empty: that alone.
+    num_records: The first so many records of the run's own data are imitated;
+      None: all.
+    keep: Which completions a phase of the kind "rejection" keeps.
+    temperature: Of the completions that are drawn; None: that of
+      config.sampling.
+    reward_weights: Of config.rewards.functions, in the place of
+      config.rewards.weights and schedules; empty: these. Evaluations keep to
+      config.rewards.
+    opponents: Who acts in the other seats of an environment that has several,
+      in a phase that draws: "start", the policy as it is at the start of the
+      phase; "self", as it is now; or another run's workdir, or a checkpoint
+      with the same tokenizer. Prompt n meets number n mod K of K. Nobody trains
+      them, and what they write is read. Empty: "self".
     ema_decay: Of the average of the parameters, per step; None keeps none.
     staleness: Updates that the parameters of a rollout may be behind those
       that it trains. 0 is exact: the device waits for the host's verifiers.
       With k, rollouts of the next k batches are on their way while the host
       verifies one; needs verifiers on the host, and an algorithm that corrects
       what has changed in between (config.algorithm.importance_mode, …).
-    optimizer: Of this phase.
+    optimizer: The optimizer of this phase.
   """
 
   kind: str = "rl"
@@ -122,6 +215,9 @@ class PhaseConfig:
   num_prompts: int = 32
   group_size: int = 1
   max_rounds: int = 1
+  when_short: str = "fewer"
+  schedule: ScheduleConfig = _IN_EPOCHS
+  domains: tuple[str, ...] = ()
   max_prompt_len: int | None = None
   num_epochs: int = 1
   num_minibatches: int = 1
@@ -131,6 +227,15 @@ class PhaseConfig:
   reset_optimizer: bool = True
   set_reference: bool = True
   reference_workdirs: tuple[str, ...] = ()
+  reference_mixture: tuple[float, ...] = ()
+  reference_storage: str = "own"
+  reset_policy: bool = False
+  demonstrations: tuple[str, ...] = ()
+  num_records: int | None = None
+  keep: KeepConfig = KeepConfig()
+  temperature: float | None = None
+  reward_weights: tuple[float, ...] = ()
+  opponents: tuple[str, ...] = ()
   ema_decay: float | None = None
   staleness: int = 0
   optimizer: OptimizerConfig = OptimizerConfig()
@@ -139,6 +244,11 @@ class PhaseConfig:
   def num_rows(self) -> int:
     """Completions per batch."""
     return self.num_prompts * self.group_size
+
+  @property
+  def has_teachers_of_domains(self) -> bool:
+    """Whether the domain of a prompt chooses one of several teachers."""
+    return len(self.reference_workdirs) > 1 and not self.reference_mixture
 
   @property
   def of_kind(self) -> kinds.Kind:
@@ -167,6 +277,8 @@ class PhaseConfig:
   def check(self, name: str) -> None:
     """Raises ValueError with the equation of sizes if they do not fit."""
     one_of(f"{name}.kind", self.kind, tuple(kinds.KINDS))
+    stored = self.reference_storage
+    one_of(f"{name}.reference_storage", stored, settings.STORAGE)
     ranges.check(
       self,
       f"config.{name}",
@@ -179,9 +291,30 @@ class PhaseConfig:
       num_minibatches=ranges.ROWS,
       num_lengths=_UNROLLED,
       logits_chunk_mib=ranges.SIZE,
+      num_records=ranges.ROWS,
+      temperature=settings.TEMPERATURE,
       ema_decay=ranges.DECAY,
       staleness=ranges.Range(0, 1024),
     )
+    weights, teachers = self.reference_mixture, self.reference_workdirs
+    if weights and (
+      len(weights) != len(teachers)
+      or not all(0 <= weight < math.inf for weight in weights)
+      or sum(weights) == 0
+    ):
+      raise ValueError(
+        f"config.{name}.reference_mixture={weights}: needed is a finite number"
+        f" ≥ 0 for each of the {len(teachers)} models of"
+        f" config.{name}.reference_workdirs, one of them above 0; or () for the"
+        " teacher of each prompt's domain."
+      )
+    one_of(f"{name}.when_short", self.when_short, rounds.WHEN_SHORT)
+    if self.when_short != "fewer" and self.max_rounds == 1:
+      raise ValueError(
+        f"config.{name}.when_short={self.when_short!r} is about rounds that end"
+        f" too early, and config.{name}.max_rounds=1 draws one batch; raise"
+        " max_rounds, or set when_short='fewer'."
+      )
     drawn = self.max_rounds * self.num_rows
     if drawn not in ranges.ROWS:
       raise ValueError(
@@ -189,6 +322,13 @@ class PhaseConfig:
         f" {self.group_size} × max_rounds {self.max_rounds} = {drawn} rows of a"
         f" step must be {ranges.ROWS}. Lower one of them."
       )
+    if self.reset_policy and not self.reset_optimizer:
+      raise ValueError(
+        f"config.{name}.reset_optimizer=False with reset_policy=True: the"
+        " moments would be those of another policy; set it to True."
+      )
+    self.keep.check(f"config.{name}.keep")
+    self.schedule.check(f"config.{name}.schedule")
     self.of_kind.check(name, self)
     self.optimizer.check(f"config.{name}.optimizer")
     rows, minibatch = self.num_rows, self.num_rows // self.num_minibatches
@@ -247,19 +387,80 @@ class RewardModelConfig:
   """A model that scores completions, where rewards have "reward_model".
 
   Attributes:
-    workdir: The run that has trained it, in a phase of the kind "preference";
-      empty: a phase of this run.
-    freeze: Names in the paths of parameters of its trunk, a copy of the policy,
-      that are not trained.
-    num_updates: Gradient steps on each minibatch of pairs.
+    source: One that exists: the workdir of a run that has trained one, or the
+      folder or hub name of a Hugging Face checkpoint with a scalar head (a
+      model for sequence classification with one label; for token classification
+      where step_ends is set). It keeps its own size, and reads the policy's
+      tokens. A phase that trains the reward model goes on from it. Empty: a
+      copy of the policy, made where the first phase begins that trains it.
+    ranked_by: In phases of the kind "preference", another reward model, whose
+      scores rank completions in the place of rewards; named as source is, and
+      not trained. Empty: rewards rank them.
+    step_ends: A process reward model: it scores each step, which ends with a
+      token whose text ends like one of these, as (";",) or ("\\n",). Phases of
+      the kind "process" train it. Empty: it scores whole completions.
+    of_steps: How scores of steps, each the probability that the step is right,
+      become that of the completion: "min", "product" or "sum".
+    freeze: Names in the paths of parameters of its trunk that are not trained.
+    num_updates: Gradient steps on each minibatch.
+    history_share: Of the prompts of a step that it learns from, the share that
+      is old: chosen, with what was written then, from those of earlier phases.
+      0.1 of 40 prompts are 4, once there are as many; 0: none.
+    history_size: How many prompts are kept for that, with their completions: a
+      uniform sample of all that came in such phases.
     optimizer: Its own; the schedule begins anew in each phase.
   """
 
-  workdir: str = ""
+  source: str = ""
+  ranked_by: str = ""
+  step_ends: tuple[str, ...] = ()
+  of_steps: str = "min"
   freeze: tuple[str, ...] = ()
   num_updates: int = 1
+  history_share: float = 0.0
+  history_size: int = 1024
   optimizer: OptimizerConfig = OptimizerConfig()
 
   def __post_init__(self):
-    ranges.check(self, "config.reward_model", num_updates=_UPDATES)
+    one_of("reward_model.of_steps", self.of_steps, reward_models.OF_STEPS)
+    if "" in self.step_ends:
+      raise ValueError(
+        f"config.reward_model.step_ends={self.step_ends}: every token ends with"
+        " an empty text; name texts such as ';'."
+      )
+    ranges.check(
+      self,
+      "config.reward_model",
+      num_updates=_UPDATES,
+      history_share=ranges.SHARE,
+      history_size=ranges.ROWS,
+    )
     self.optimizer.check("config.reward_model.optimizer")
+
+  def ranks(self, phase: PhaseConfig) -> bool:
+    """Whether another reward model ranks the completions of a phase."""
+    return bool(self.ranked_by) and phase.kind == kinds.PREFERENCE.name
+
+  def check(self, name: str, phase: PhaseConfig) -> None:
+    """Raises ValueError if a phase trains what is not asked for."""
+    if "reward" not in phase.trains:
+      return
+    if self.ranks(phase) and phase.reward_weights:
+      raise ValueError(
+        f"config.{name}.reward_weights={phase.reward_weights} and"
+        f" config.reward_model.ranked_by={self.ranked_by!r} both say which"
+        " completion is better; leave one of them empty."
+      )
+    on_steps = phase.kind == kinds.PROCESS.name
+    if on_steps != bool(self.step_ends):
+      raise ValueError(
+        f"config.{name}.kind={phase.kind!r} trains a reward model to score"
+        f" {'steps' if on_steps else 'whole completions'}, and with"
+        f" config.reward_model.step_ends={self.step_ends} its scores are those"
+        f" of {'whole completions' if on_steps else 'steps'}; "
+        + (
+          "name the texts that end a step there."
+          if on_steps
+          else "leave it empty, or choose the kind 'process'."
+        )
+      )

@@ -14,14 +14,17 @@ from typing import Any
 
 from grpo_jax import ranges
 from grpo_jax.models import architecture, families, hub, lora
-from grpo_jax.rollout import sampling
-from grpo_jax.training import hosts
+from grpo_jax.rollout import mixing, sampling
+from grpo_jax.training import hosts, mixtures
 
 # Seconds. Waiting for the operating system counts them in milliseconds, of
 # which it knows 2³¹.
 SECONDS = ranges.Range(1e-3, 1e6)
 # Logits are divided by it, and have to stay finite.
-_TEMPERATURE = ranges.Range(1e-6, ranges.MAX_FLOAT)
+TEMPERATURE = ranges.Range(1e-6, ranges.MAX_FLOAT)
+# How a frozen model is kept: in its own dtype; or all of it in bfloat16; or the
+# kernels of its layers in 8 bits, and the rest in bfloat16.
+STORAGE = ("own", "bfloat16", "int8")
 
 
 def one_of(what: str, value: str, known: tuple[str, ...]) -> None:
@@ -161,7 +164,7 @@ class ModelConfig(architecture.Architecture):
     return architecture.TransformerConfig(**{**theirs, **kept})
 
 
-SOURCES = ("task", "tfds", "jsonl", "text", "reasoning_gym")
+SOURCES = ("task", "tfds", "jsonl", "text", "reasoning_gym", "mixture")
 # Settings that only some of these read, with their defaults.
 _OF_SOURCES: dict[str, tuple[Any, tuple[str, ...]]] = {
   "fields": ({}, ("tfds", "jsonl")),
@@ -169,6 +172,9 @@ _OF_SOURCES: dict[str, tuple[Any, tuple[str, ...]]] = {
   "separator": ("\n", ("text",)),
   "datasets": ((), ("reasoning_gym",)),
   "quarantine": ("", ("tfds", "jsonl", "text")),
+  "mixture": ((), ("mixture",)),
+  "domain_key": ("", ("tfds", "jsonl", "mixture")),
+  "domains": ((), ("tfds", "jsonl", "reasoning_gym")),
 }
 
 
@@ -178,7 +184,7 @@ class DataConfig:
 
   Attributes:
     source: "task" (synthetic, `tasks/`), "tfds", "jsonl", "text" (prompts
-      alone) or "reasoning_gym".
+      alone), "reasoning_gym", or "mixture" of several of these.
     name: Task name, or the import path of a task ("my_pkg.tasks:make"), or TFDS
       dataset name ("gsm8k").
     task_options: Options of the task (`tasks/<name>.py`).
@@ -190,8 +196,22 @@ class DataConfig:
       such a name, its own. "gsm8k": question and worked answer. "math": problem
       and solution with a box. "pairs": prompt, chosen and rejected.
     fields: Without a format, which fields of the rows are a record's: names
-      `prompt`, `answer`, `completion` and `domain` of theirs, and `extras`, a
-      group of such names.
+      `prompt`, `answer` and `completion` of theirs, and `extras`, a group of
+      such names.
+    mixture: Parts of a mixture: each a group with settings of its own, as
+      `source` ("task" by default), `name`, `task_options` or `train_path`; its
+      `weight` (1 by default), with which its prompts are drawn for training;
+      and the name of its `domain` (by default that of the task or the file).
+      Evaluations take a prompt of each in turn. Parts are tasks, or text of one
+      tokenizer; what is no setting of a part, such as `template`, is that of
+      the mixture.
+    domain_key: Field of the rows, or of their `extras`, whose text or whole
+      number is the name of a prompt's domain: metrics, evaluations and lengths
+      are told apart by it, and rewards, teachers and weights of the KL can be.
+      Empty: the number `domain` in `extras`, if there is one; of the format
+      "math" the subject.
+    domains: Names of the domains in the order of their numbers; empty: those
+      that the data have, in alphabetical order, and of numbers the number.
     streaming: Leave a JSON-lines file on the disk and read a line when it is
       its turn, which takes no memory; a file `.index` is made beside it.
     separator: What stands between the prompts of a text: "\\n", or "\\n\\n" for
@@ -234,6 +254,9 @@ class DataConfig:
   streaming: bool = False
   separator: str = "\n"
   datasets: tuple[Mapping[str, Any], ...] = ()
+  mixture: tuple[Mapping[str, Any], ...] = ()
+  domain_key: str = ""
+  domains: tuple[str, ...] = ()
   tokenizer: str = ""
   template: str = "{prompt}"
   chat_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -270,6 +293,13 @@ class DataConfig:
           f" config.data.source={' or '.join(map(repr, sources))}, and it is"
           f" {self.source!r}; leave one of them as it is."
         )
+    if len({*self.domains}) < len(self.domains):
+      raise ValueError(
+        f"config.data.domains={self.domains} has a name twice; a domain has one"
+        " name and one number."
+      )
+    if self.source == "mixture":
+      mixtures.parts(self)
     if self.quarantine and self.streaming:
       raise ValueError(
         f"config.data.quarantine={self.quarantine!r} is for data in memory;"
@@ -288,6 +318,21 @@ class DataConfig:
       drop_tag_probability=ranges.SHARE,
       rejected_share=ranges.SHARE,
     )
+
+  @property
+  def is_made_of_ids(self) -> bool:
+    """Whether tasks make the prompts, and there is no text."""
+    if self.source != "mixture":
+      return self.source == "task"
+    first, *_ = mixtures.parts(self).values()
+    return first.data.is_made_of_ids
+
+  @property
+  def shown_task(self) -> str:
+    """How a message calls what makes prompts of ids."""
+    if self.source == "mixture":
+      return "the mixture of tasks"
+    return f"the task {self.name!r}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -323,24 +368,46 @@ class SamplingConfig:
   Attributes:
     max_new_tokens: Budget T per completion; None: what the task needs.
     temperature: Of training rollouts, > 0.
+    domain_limits: Budgets of completions of some domains of prompts, tokens,
+      by name: {"add": 8}. Those of other domains have max_new_tokens.
     top_k, top_p, min_p: Filters; None switches one off.
     lanes: Completions that are decoded at once; None: all. With fewer, the
       next one begins where another has ended, which pays where their lengths
       differ, and the cache has room for as many only.
+    mix_rate: Probability with which the policy reads a blend of like tokens
+      in the place of one that it has written; every pass of the update reads
+      the same. 0 for none, as in all evaluations; see docs/mixing.md.
+    mix_top_k: Tokens of a blend, at least 2: an anchor and its neighbours.
+    mix_anchor: "argmax", the likeliest token of the step, or "sampled", the one
+      that was written.
+    mix_neighbours: "nearest", tokens whose embeddings have the largest cosine
+      with that of the anchor; or "random", for comparison.
+    mix_min_entropy: Mixes only where the distribution of the token has more
+      entropy, nats; with mix_rate=1 entropy alone decides. 0: anywhere.
+    mix_until: Text of a token: it and all that follows in a completion are read
+      as they are. Empty: whole completions are mixed, as they are where it does
+      not come.
   """
 
   max_new_tokens: int | None = None
   temperature: float = 1.0
+  domain_limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
   top_k: int | None = None
   top_p: float | None = None
   min_p: float | None = None
   lanes: int | None = None
+  mix_rate: float = 0.0
+  mix_top_k: int = 2
+  mix_anchor: str = "argmax"
+  mix_neighbours: str = "nearest"
+  mix_min_entropy: float = 0.0
+  mix_until: str = "</think>"
 
   def __post_init__(self):
-    if self.temperature not in _TEMPERATURE:
+    if self.temperature not in TEMPERATURE:
       raise ValueError(
         f"config.sampling.temperature={self.temperature} must be"
-        f" {_TEMPERATURE}: training needs samples. Evaluation is greedy by"
+        f" {TEMPERATURE}: training needs samples. Evaluation is greedy by"
         " itself."
       )
     share = ranges.Range(ranges.MIN_FLOAT, 1)
@@ -352,7 +419,12 @@ class SamplingConfig:
       top_p=share,
       min_p=share,
       lanes=ranges.ROWS,
+      mix_rate=ranges.SHARE,
+      mix_top_k=ranges.Range(2, ranges.MAX_INT),
+      mix_min_entropy=ranges.Range(0, 22),  # The log of 2³¹ tokens is 21.5.
     )
+    one_of("sampling.mix_anchor", self.mix_anchor, mixing.ANCHORS)
+    one_of("sampling.mix_neighbours", self.mix_neighbours, mixing.NEIGHBOURS)
 
   def sampler(
     self,
@@ -361,8 +433,19 @@ class SamplingConfig:
     pad_id: int,
     record_kept: bool = False,
     record_routing: bool = False,
+    mix_until: tuple[int, ...] = (),
   ) -> sampling.SamplingConfig:
     """The sampler's config for a tokenizer."""
+    mix = None
+    if self.mix_rate:
+      mix = mixing.Mixing(
+        rate=self.mix_rate,
+        top_k=self.mix_top_k,
+        anchor=self.mix_anchor,
+        neighbours=self.mix_neighbours,
+        min_entropy=self.mix_min_entropy,
+        until=mix_until,
+      )
     return sampling.SamplingConfig(
       max_new_tokens=max_new_tokens,
       end_ids=end_ids,
@@ -374,6 +457,7 @@ class SamplingConfig:
       record_kept=record_kept,
       record_routing=record_routing,
       lanes=self.lanes,
+      mix=mix,
     )
 
 
@@ -402,10 +486,10 @@ class EvalConfig:
       batch_size=ranges.ROWS,
       every=ranges.COUNT,
     )
-    if self.temperature and self.temperature not in _TEMPERATURE:
+    if self.temperature and self.temperature not in TEMPERATURE:
       raise ValueError(
         f"config.eval.temperature={self.temperature} must be 0, for the most"
-        f" likely tokens, or {_TEMPERATURE}."
+        f" likely tokens, or {TEMPERATURE}."
       )
 
 
@@ -436,7 +520,7 @@ class LogConfig:
     wandb_project: W&B project (extra `wandb`); empty: no W&B.
     wandb_name: Of the run there; empty: the name of its folder.
     wandb_group: Of runs that belong together; a sweep sets it to its own name.
-    wandb_tags: Of the run.
+    wandb_tags: The tags of the run.
     samples_every: Steps between sampled texts in samples.jsonl; 0: none.
     num_samples: Rows each time.
     traces_every: Steps between groups of completions in traces.jsonl.gz, token

@@ -253,7 +253,7 @@ def of_params(mesh: Mesh, params: PyTree) -> PyTree:
   """Shardings of policy parameters, or of whatever has their paths.
 
   Args:
-    mesh: Of the run.
+    mesh: The mesh of the run.
     params: Arrays, or their shapes.
 
   Raises:
@@ -300,10 +300,10 @@ def of_state(mesh: Mesh, state: TrainState) -> TrainState:
   """Shardings of a whole state: parameters by `RULES`, moments like them.
 
   What belongs to no parameter, or has lost an axis of it (factored moments),
-  is on every device. Queued rollouts are split by rows.
+  is on every device. Queued rollouts and old completions are split by rows.
 
   Args:
-    mesh: Of the run.
+    mesh: The mesh of the run.
     state: Arrays, or their shapes.
 
   Raises:
@@ -317,6 +317,7 @@ def of_state(mesh: Mesh, state: TrainState) -> TrainState:
     members={
       name: of_member(mesh, member) for name, member in state.members.items()
     },
+    reservoir=of_rows(mesh, state.reservoir),
     queue=of_rows(mesh, state.queue),
   )
 
@@ -325,7 +326,7 @@ def of_member(mesh: Mesh, member: MemberState) -> MemberState:
   """Shardings of a member: parameters by `RULES`, moments and averages so too.
 
   Args:
-    mesh: Of the run.
+    mesh: The mesh of the run.
     member: Arrays, or their shapes.
 
   Raises:

@@ -34,6 +34,12 @@ class Crew(Protocol):
       What the step will have to say of each run.
     """
 
+  def places(self, run: Run) -> Any:
+    """Places in its pool of the prompts that a run draws next, [P] int32.
+
+    Waits for the step that says so.
+    """
+
   def at_hand(self, run: Run) -> contextlib.AbstractContextManager[None]:
     """Has the state of a run in `run.state`, on its devices, for a while."""
 
@@ -45,9 +51,12 @@ class Feed:
   drawn for ahead.
   """
 
-  def __init__(self, together: Sequence[Run], index: int):
+  def __init__(self, together: Sequence[Run], index: int, crew: Crew):
+    self._together, self._crew = together, crew
     self._streams = [run.streams[index] for run in together]
-    self._ahead = 1 + together[0].phases[index].parts.staleness
+    parts = together[0].phases[index].parts
+    self._ahead = 1 + parts.staleness
+    self._is_chosen = parts.schedule is not None
     self._waiting: list[collections.deque[tuple[Any, Any]]] = [
       collections.deque() for _ in together
     ]
@@ -55,9 +64,15 @@ class Feed:
   def next(self, steps_left: int) -> list[list[Any]]:
     """For each run the batch of this step, and those that come next."""
     batches = []
-    for stream, waiting in zip(self._streams, self._waiting, strict=True):
+    for run, stream, waiting in zip(
+      self._together, self._streams, self._waiting, strict=True
+    ):
       while len(waiting) < min(self._ahead, steps_left):
-        waiting.append((stream.get_state(), next(stream)))
+        before = stream.get_state()
+        if self._is_chosen:
+          waiting.append((before, stream.take(self._crew.places(run))))
+        else:
+          waiting.append((before, next(stream)))
       batches.append([batch for _, batch in waiting])
       waiting.popleft()
     return batches
@@ -84,7 +99,7 @@ class Book:
     Args:
       together: The runs.
       crew: Moves them on.
-      index: Of the phase.
+      index: The index of the phase.
       offset: Steps of the phases before.
       first_step: The first one of the phase in this process.
     """
@@ -148,7 +163,7 @@ class Book:
             *(run, self._name, *step, own | times, outcome),
             *(is_due, is_probed),
           )
-          if is_due:
+          if is_due and self._phase.of_kind.evaluates:
             tracing.write_evaluation(run, self._name, sum(step))
           is_alarm = config.log.traces_every > 0 and health.has_alarm(said)
           if is_traced or (is_alarm and outcome.written is not None):

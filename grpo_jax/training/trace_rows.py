@@ -17,7 +17,7 @@ def read_arrays(rows: Written, logp: Any, clipped: Any) -> dict[str, Any]:
   """What is fetched of rows that are traced, by name; None where it is not.
 
   Args:
-    rows: Of the step.
+    rows: The rows of the step.
     logp, clipped: See `after.After`; None where it is not known.
   """
   batch = rows.batch

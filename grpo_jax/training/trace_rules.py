@@ -52,7 +52,7 @@ def choose(
   """The groups, the most important first, with the rules that chose each.
 
   Args:
-    numbers: Of the rows.
+    numbers: The numbers of the rows.
     size: Rows of each group.
     count: Groups at most, beside those that are named.
     named: Groups that are chosen whatever they are.

@@ -60,17 +60,21 @@ class Tracer:
 
     Args:
       run: The run.
-      index: Of the phase.
+      index: The index of the phase.
     """
     self._run = run
     self._name = run.config.phases[index]
     self._parts = run.phases[index].parts
     mesh = run.mesh
     whole = sharding.replicated(mesh)
-    self._after = programs.Program(
-      functools.partial(_after, parts=self._parts),
-      whole,
-      out_shardings=(sharding.by_rows(mesh), whole),
+    self._after = run.program(
+      "after",
+      index,
+      lambda: programs.Program(
+        functools.partial(_after, parts=self._parts),
+        whole,
+        out_shardings=(sharding.by_rows(mesh), whole),
+      ),
     )
     self._heads = jax.jit(_heads, out_shardings=whole)
 
@@ -85,7 +89,7 @@ class Tracer:
 
     Args:
       step: Over all phases.
-      outcome: Of the step.
+      outcome: The outcome of the step.
       is_current: Whether the state of the run is the one after this step;
         otherwise tokens have no numbers of after the update.
       is_alarm: Whether it has raised an alarm.
@@ -265,7 +269,7 @@ def write_evaluation(
 
   Args:
     run: The run, which has just been evaluated.
-    name: Of the phase.
+    name: The name of the phase.
     step: Over all phases.
     at_start: Whether the phase has made no step yet.
   """
@@ -323,7 +327,7 @@ def num_left(config: config_lib.RunConfig, step: int, order: int) -> int:
   """How often the run writes traces from a point on, this time included.
 
   Args:
-    config: Of the run.
+    config: The config of the run.
     step: Over all phases.
     order: 0 for the evaluation after the step, 1 for the step itself, 2 for the
       evaluation before the first step of the phase that follows.

@@ -79,21 +79,92 @@ class Critic(Group):
   """Its own; the schedule begins anew in each phase."""
 
 class RewardModel(Group):
-  workdir: str
-  """The run that has trained it, in a phase of the kind "preference"; empty:
-  a phase of this run."""
+  source: str
+  """One that exists: the workdir of a run that has trained one, or the folder
+  or hub name of a Hugging Face checkpoint with a scalar head (a model for
+  sequence classification with one label; for token classification where
+  step_ends is set). It keeps its own size, and reads the policy's tokens. A
+  phase that trains the reward model goes on from it. Empty: a copy of the
+  policy, made where the first phase begins that trains it."""
+  ranked_by: str
+  """In phases of the kind "preference", another reward model, whose scores
+  rank completions in the place of rewards; named as source is, and not
+  trained. Empty: rewards rank them."""
+  step_ends: tuple[str, ...]
+  """A process reward model: it scores each step, which ends with a token
+  whose text ends like one of these, as (";",) or ("\\n",). Phases of the kind
+  "process" train it. Empty: it scores whole completions."""
+  of_steps: str
+  """How scores of steps, each the probability that the step is right, become
+  that of the completion: "min", "product" or "sum"."""
   freeze: tuple[str, ...]
-  """Names in the paths of parameters of its trunk, a copy of the policy, that
-  are not trained."""
+  """Names in the paths of parameters of its trunk that are not trained."""
   num_updates: int
-  """Gradient steps on each minibatch of pairs."""
+  """Gradient steps on each minibatch."""
+  history_share: float
+  """Of the prompts of a step that it learns from, the share that is old:
+  chosen, with what was written then, from those of earlier phases. 0.1 of 40
+  prompts are 4, once there are as many; 0: none."""
+  history_size: int
+  """How many prompts are kept for that, with their completions: a uniform
+  sample of all that came in such phases."""
   optimizer: Optimizer
   """Its own; the schedule begins anew in each phase."""
 
+class Service(Group):
+  url: str
+  """Address of the interface, such as "https://host/v1"; empty: the judge is
+  a model of the run, in its program."""
+  key_variable: str
+  """Environment variable with the key, which is in no config, log or
+  checkpoint; empty: none is sent."""
+  timeout_s: float
+  """Seconds for the verdict on a row, over all its tries. All rows of a step
+  have config.rewards.step_timeout_s."""
+  max_tries: int
+  """Calls for a row: what fails for the moment is tried again after a pause
+  that doubles."""
+  max_calls: int
+  """Calls of a run, of each of its processes, tries among them. Rows beyond
+  it are unscored. A run that goes on counts on from its checkpoint."""
+  max_in_flight: int
+  """Calls at the same time."""
+  options: Free
+  """Further fields of a question, as {"seed": 1}; None takes out one of
+  "temperature" (0) and "max_tokens"."""
+
+class Judge(Group):
+  rubric: str
+  """What it is told: a text with "{prompt}" and "{completion}", and other
+  fields of the records, as "{answer}". For a service also "{fence}", a word
+  that no completion can contain."""
+  model: str
+  """Who judges. Empty: the policy itself, as it is in each step. Or the
+  folder of a run, or the folder or hub name of a Hugging Face checkpoint with
+  the same tokenizer: frozen. For a service the model's name there."""
+  verdicts: Free
+  """Words and what they are worth. The last word of the answer counts."""
+  marker: str
+  """Behind the last of these, as "Verdict:", the first word counts."""
+  template: str
+  """How the rubric is put to a model of the run: a text with "{rubric}", or
+  "chat" for the tokenizer's chat template. A service has one of its own."""
+  max_prompt_len: int | None
+  """Slots for all that it reads but the completion, tokens; completions of
+  records with more are unscored. None: what a task needs, or
+  config.data.max_prompt_len and the words of the rubric."""
+  max_new_tokens: int
+  """Of its answer."""
+  batch_size: int | None
+  """Rows that a model of the run reads at once, over all devices; None: as
+  many as a step has prompts."""
+  service: Service
+  """A judge over HTTP."""
+
 class Data(Group):
   source: str
-  """ "task" (synthetic, `tasks/`), "tfds", "jsonl", "text" (prompts alone) or
-  "reasoning_gym"."""
+  """ "task" (synthetic, `tasks/`), "tfds", "jsonl", "text" (prompts alone),
+  "reasoning_gym", or "mixture" of several of these."""
   name: Any
   """Task name, or the import path of a task ("my_pkg.tasks:make"), or TFDS
   dataset name ("gsm8k")."""
@@ -114,8 +185,8 @@ class Data(Group):
   """Splits of a TFDS dataset, as "train[:1000]"."""
   fields: Free
   """Without a format, which fields of the rows are a record's: names
-  `prompt`, `answer`, `completion` and `domain` of theirs, and `extras`, a
-  group of such names."""
+  `prompt`, `answer` and `completion` of theirs, and `extras`, a group of such
+  names."""
   streaming: bool
   """Leave a JSON-lines file on the disk and read a line when it is its turn,
   which takes no memory; a file `.index` is made beside it."""
@@ -126,6 +197,22 @@ class Data(Group):
   """Of reasoning-gym: each a group with a `name`, and, if they are to be
   others than the defaults, `weight`, `settings`, and `level` or `levels` of
   difficulty (`data/gym.py`)."""
+  mixture: tuple[Mapping[str, Any], ...]
+  """Parts of a mixture: each a group with settings of its own, as `source`
+  ("task" by default), `name`, `task_options` or `train_path`; its `weight` (1
+  by default), with which its prompts are drawn for training; and the name of
+  its `domain` (by default that of the task or the file). Evaluations take a
+  prompt of each in turn. Parts are tasks, or text of one tokenizer; what is
+  no setting of a part, such as `template`, is that of the mixture."""
+  domain_key: str
+  """Field of the rows, or of their `extras`, whose text or whole number is
+  the name of a prompt's domain: metrics, evaluations and lengths are told
+  apart by it, and rewards, teachers and weights of the KL can be. Empty: the
+  number `domain` in `extras`, if there is one; of the format "math" the
+  subject."""
+  domains: tuple[str, ...]
+  """Names of the domains in the order of their numbers; empty: those that the
+  data have, in alphabetical order, and of numbers the number."""
   tokenizer: str
   """Path of a `tokenizer.json` or of a checkpoint's folder, or "gsm8k" or
   "bytes" (every byte is a token) for those that come with the package; empty
@@ -220,7 +307,7 @@ class Model(Group):
   """ "none", "linear" (positions over the factor) or "llama3" (long
   wavelengths only)."""
   rope_factor: float
-  """Of the scaling."""
+  """The factor of the scaling."""
   rope_low_freq: float
   """Llama 3's bounds, in wavelengths per original context, and that context,
   tokens."""
@@ -263,7 +350,7 @@ class Model(Group):
   """Of activations and matmul operands. Norm statistics, softmax and logits
   are at least float32."""
   param_dtype: str
-  """Of the parameters."""
+  """The dtype of the parameters."""
   checkpoint: str
   """Folder or hub name of a Hugging Face checkpoint to start from. Its
   config.json then decides the architecture: of the other fields only `dtype`,
@@ -291,6 +378,9 @@ class Sampling(Group):
   """Budget T per completion; None: what the task needs."""
   temperature: float
   """Of training rollouts, > 0."""
+  domain_limits: Free
+  """Budgets of completions of some domains of prompts, tokens, by name:
+  {"add": 8}. Those of other domains have max_new_tokens."""
   top_k: int | None
   """Filters; None switches one off."""
   top_p: float | None
@@ -301,6 +391,25 @@ class Sampling(Group):
   """Completions that are decoded at once; None: all. With fewer, the next one
   begins where another has ended, which pays where their lengths differ, and
   the cache has room for as many only."""
+  mix_rate: float
+  """Probability with which the policy reads a blend of like tokens in the
+  place of one that it has written; every pass of the update reads the same. 0
+  for none, as in all evaluations; see docs/mixing.md."""
+  mix_top_k: int
+  """Tokens of a blend, at least 2: an anchor and its neighbours."""
+  mix_anchor: str
+  """ "argmax", the likeliest token of the step, or "sampled", the one that
+  was written."""
+  mix_neighbours: str
+  """ "nearest", tokens whose embeddings have the largest cosine with that of
+  the anchor; or "random", for comparison."""
+  mix_min_entropy: float
+  """Mixes only where the distribution of the token has more entropy, nats;
+  with mix_rate=1 entropy alone decides. 0: anywhere."""
+  mix_until: str
+  """Text of a token: it and all that follows in a completion are read as they
+  are. Empty: whole completions are mixed, as they are where it does not
+  come."""
 
 class Rewards(Group):
   functions: tuple[str | Callable[..., Any], ...]
@@ -310,8 +419,9 @@ class Rewards(Group):
   (`rewards/functions.py`: "math_accuracy", "think_answer_format", …) or an
   import path ("my_pkg.rewards:brevity"). In any of these cases also names of
   `rewards/derived.py` ("cosine_length", "rank", …), which are made of the
-  others and of the tokens; and "reward_model": a model that was trained on
-  pairs of completions (`config.reward_model`)."""
+  others and of the tokens; "reward_model": a model that was trained on pairs
+  of completions (`config.reward_model`); and "judge": a model that reads a
+  rubric and writes a verdict (`config.judge`)."""
   weights: tuple[float, ...]
   """One weight per function; with 0 it is watched and not rewarded."""
   schedules: Free
@@ -321,8 +431,9 @@ class Rewards(Group):
   options: Free
   """Arguments of functions by name: {"cosine_length": {"max_len": 64}}."""
   domains: Free
-  """Which kinds of prompts a reward is for, as numbers of `extras["domain"]`:
-  {"math_accuracy": (0, 2)}. To the others it does not apply."""
+  """Which domains of prompts a reward is for, by name or number:
+  {"math_accuracy": ("algebra", "geometry")}. To the others it does not
+  apply."""
   in_graph: bool
   """Score text inside the compiled program, by the functions of
   `rewards/arrays`. They know numbers, and no algebra."""
@@ -340,6 +451,10 @@ class Rewards(Group):
   correct: str
   """The function whose value ≥ 1 marks a right answer (metrics only); empty:
   the first."""
+  consistent: str
+  """The function whose value ≥ 1/2 says that the answer follows from the
+  reasoning before it. Metrics have how often that is so of right and of wrong
+  answers; empty: nobody asks."""
   row_timeout_s: float
   """Longest time for one try of a row on the host, seconds; with an
   environment there for one action."""
@@ -385,7 +500,7 @@ class Log(Group):
   wandb_group: str
   """Of runs that belong together; a sweep sets it to its own name."""
   wandb_tags: tuple[str, ...]
-  """Of the run."""
+  """The tags of the run."""
   samples_every: int
   """Steps between sampled texts in samples.jsonl; 0: none."""
   num_samples: int
@@ -407,7 +522,8 @@ class Log(Group):
 class Health(Group):
   halt: tuple[str, ...]
   """Rules, by name or number ("perfect_score", "H12"), that stop the run
-  after saving. Too many rows without a score always do."""
+  after saving. Too many rows without a score always do, and so does a step
+  short of live groups in a phase with when_short="error"."""
   off: tuple[str, ...]
   """Rules that say nothing."""
 
@@ -471,6 +587,42 @@ class Mesh(Group):
   expert: int
   """Devices over which experts are split; divides their number."""
 
+class Schedule(Group):
+  name: str
+  """ "epochs": every prompt once before any comes again, in random order.
+  Others draw from a pool by how often each prompt was solved so far:
+  "uniform" (all alike), "frontier" (most often those that are solved half of
+  the time), "easy_to_hard", "hard_to_easy", "interleave" (half of the weight
+  by each of these two), or "target" (the num_prompts that are nearest to
+  being solved half of the time)."""
+  pool: int | None
+  """The first so many records of the data are drawn from; None: all. A task
+  that makes its problems has no end of them, and needs a number."""
+  uniform_share: float
+  """Share of the probability that all prompts of the pool have alike, so that
+  none is forgotten."""
+  decay: float
+  """What earlier completions of a prompt still count, each time that it is
+  drawn; 1: as much as new ones."""
+  start_share: float
+  """Of "easy_to_hard", "hard_to_easy" and "interleave": the share of the pool
+  that the first step draws from."""
+  pace_steps: int
+  """Steps after which these draw from the whole pool."""
+
+class Keep(Group):
+  most: int
+  """How many of a prompt at most."""
+  order: str
+  """Which come first: "shortest" or "random"."""
+  distinct: str
+  """Of completions with the same "answer", or the same "text", one is kept;
+  "none": all. Where a prompt has one right answer, "answer" keeps one
+  completion."""
+  least: tuple[str, ...]
+  """The least value of a component of the reward that a completion needs, of
+  one or of several: ("language=0.9",)."""
+
 class Phase(Group):
   kind: str
   """Where its batches come from, and what they train: see `kinds.py`."""
@@ -484,10 +636,21 @@ class Phase(Group):
   """With dynamic sampling, draw up to so many batches of prompts in a step,
   until num_prompts of them have completions with different rewards; those are
   trained, and what the last round has beyond them is dropped. If there are
-  fewer, the others are left out of the loss as with 1, which draws one batch.
-  A step takes max_rounds × num_prompts prompts from the data, drawn or not:
-  where the data stands is then a function of the step, and a run resumes
+  fewer, when_short says what becomes of the step. 1 draws one batch. A step
+  takes max_rounds × num_prompts prompts from the data, drawn or not: where
+  the data stands is then a function of the step, and a run resumes
   exactly."""
+  when_short: str
+  """What a step does whose rounds end with fewer such groups than
+  num_prompts. "fewer": it trains on those there are. "error": it trains
+  nothing, and the run is saved and ends (verl). "duplicate": if they are more
+  than half of num_prompts, they are repeated in their order until the batch
+  is full; if not, the step trains nothing (GLM-5, arXiv:2602.15763)."""
+  schedule: Schedule
+  """Which prompts of the data come next."""
+  domains: tuple[str, ...]
+  """Names of the domains whose prompts are drawn, in the proportions of the
+  data; empty: all."""
   max_prompt_len: int | None
   """Longer prompts are left out of this phase and counted, tokens; None: as
   in config.data."""
@@ -513,9 +676,42 @@ class Phase(Group):
   set_reference: bool
   """Start the phase with the reference policy set to the current one."""
   reference_workdirs: tuple[str, ...]
-  """Take the reference policy from the last checkpoint of this run instead: a
-  teacher of the same architecture and vocabulary. With several, the number of
-  a prompt's domain says which of them is its own."""
+  """Take the reference policy from outside instead, as a teacher: the workdir
+  of a run, whose last checkpoint is read, or the folder or hub name of a
+  Hugging Face checkpoint, of any size and family with the same tokenizer. Of
+  several each prompt has the one of its domain, in the order of the domains;
+  or all are mixed."""
+  reference_mixture: tuple[float, ...]
+  """Weights of several teachers, ≥ 0, which are then mixed for all prompts:
+  the logits of the mixture are the weighted mean of theirs. Empty: each
+  prompt has the teacher of its domain."""
+  reference_storage: str
+  """How models of reference_workdirs are kept: "own", each in its own dtype
+  (a checkpoint in config.model.param_dtype); "bfloat16"; or "int8", the
+  kernels of their layers in 8 bits, and the rest in bfloat16."""
+  reset_policy: bool
+  """Start the phase with the policy that the run began with, as in a second
+  warm start from the base."""
+  demonstrations: tuple[str, ...]
+  """What a supervised phase imitates: names of earlier phases of the kind
+  "rejection", or files that these or experiments.generate have written; "own"
+  is the run's own data. Empty: that alone."""
+  num_records: int | None
+  """The first so many records of the run's own data are imitated; None:
+  all."""
+  keep: Keep
+  """Which completions a phase of the kind "rejection" keeps."""
+  temperature: float | None
+  """Of the completions that are drawn; None: that of config.sampling."""
+  reward_weights: tuple[float, ...]
+  """Of config.rewards.functions, in the place of config.rewards.weights and
+  schedules; empty: these. Evaluations keep to config.rewards."""
+  opponents: tuple[str, ...]
+  """Who acts in the other seats of an environment that has several, in a
+  phase that draws: "start", the policy as it is at the start of the phase;
+  "self", as it is now; or another run's workdir, or a checkpoint with the
+  same tokenizer. Prompt n meets number n mod K of K. Nobody trains them, and
+  what they write is read. Empty: "self"."""
   ema_decay: float | None
   """Of the average of the parameters, per step; None keeps none."""
   staleness: int
@@ -525,7 +721,7 @@ class Phase(Group):
   needs verifiers on the host, and an algorithm that corrects what has changed
   in between (config.algorithm.importance_mode, …)."""
   optimizer: Optimizer
-  """Of this phase."""
+  """The optimizer of this phase."""
 
 class Algorithm(Group):
   name: str
@@ -549,6 +745,21 @@ class Algorithm(Group):
   """Adapt kl_coef to hold this KL, nats per token; 0 keeps it."""
   kl_horizon: float
   """Completions over which it adapts."""
+  opd_coef: float
+  """λ of A − λ (log π − log π_teacher): the word of the reference, as a
+  teacher, on each sampled token is added to its advantage, per nat."""
+  opd_anchor: str
+  """Whose log π that is: of the policy at the "start" of the update; or of
+  the "current" one in each gradient step (cross-stage distillation, GLM-5,
+  arXiv:2602.15763)."""
+  opd_clamp: float
+  """Largest size of that difference at a token, nats."""
+  opd_early: float
+  """γ of the factor 1 + γ (1 − share of the row's differences that lie before
+  the token), by which early tokens count more (TRL); 0: 1."""
+  opd_domain_weights: tuple[float, ...]
+  """Factor, for each prompt domain, of what the teacher says, also in
+  'opd_full' and 'opd_topk'; empty: 1."""
   entropy_coef: float
   """Weight of the entropy bonus, per nat, token mean."""
   entropy_target: float
@@ -564,6 +775,17 @@ class Algorithm(Group):
   the "batch", or "none"; refused where `scale_free`."""
   advantage_eps: float
   """Added to that deviation."""
+  singleton: str
+  """Advantage of a completion that alone of its group was scored: "zero", as
+  it is compared with nothing, or "raw", its reward (verl)."""
+  count_empty: bool
+  """Whether completions without a trained token count where a loss is a mean
+  over completions, as in TRL."""
+  token_mean_scope: str
+  """Where a loss is a mean over tokens, it is one over all tokens of the
+  "batch"; or the mean over groups of the mean over the tokens of a "group"
+  (DAPO, arXiv:2503.14476, Eq. 8). Tokens are counted in the whole batch,
+  whatever its minibatches."""
   overlong_cache: float
   """Share of the budget over whose end the reward falls by up to 1 (DAPO's
   soft punishment); 0 switches it off."""
@@ -574,6 +796,11 @@ class Algorithm(Group):
   """Leave groups whose rewards are all equal out of the loss and of its
   denominators (DAPO, Section 3.2). With config.rl.max_rounds above 1 others
   are drawn in their place."""
+  min_reward_std: float
+  """With dynamic sampling, a group whose rewards differ also needs a
+  deviation of its rewards above this, with n − 1 in the denominator, to be
+  trained; 0: any difference will do. slime has 1e-6, below which rewards
+  differ by round-off."""
   max_live_groups: int
   """With dynamic sampling, train only on the first so many live groups of an
   over-sampled batch; 0 keeps all of them."""
@@ -667,6 +894,26 @@ class Algorithm(Group):
   """Share of the trained tokens that are."""
   cov_kl_coef: float
   """κ of the equation, per nat of |log r|."""
+  mode: str
+  """What a token is credited with: "mix", "rudder" or "return"."""
+  mix_weight: float
+  """w of GRPO's advantage in "mix", in [0, 1]."""
+  opener: str
+  """What is written to force an answer, a text of the tokenizer. No segment
+  ends behind its first token in a completion."""
+  closer: str
+  """What ends an answer; its end token is part of what is asked for."""
+  delimiters: tuple[str, ...]
+  """A token ends a segment whose text ends so; one of letters only if it is
+  all of the token, but for spaces."""
+  entropy_quantile: float
+  """A token of which the entropy is above this quantile of its completion
+  begins a segment; 1 for delimiters alone."""
+  min_gap: int
+  """Fewest tokens of a segment that ends before such a token."""
+  max_segments: int
+  """K, the most segments of a completion; the last one has all that is
+  left."""
   factor_min: float
   """The factor of an advantage is clipped to [min, max]."""
   factor_max: float
@@ -681,25 +928,41 @@ class Algorithm(Group):
   batch_eps: float
   """Added to the deviation of the sums over the batch."""
   num_kept: int
-  """Completions of a group that are learned from, at least 2."""
+  """Completions of a group that are learned from, at least 2; of a hard one
+  with "adaptive"."""
   metric: str
-  """Kept are the best by "length" (the shortest) or by "efficiency" (the
-  largest reward per token)."""
-  dpo_coef: float
-  """α of the equation: weight of DPO's loss."""
+  """What is kept: "length", "efficiency", "adaptive" or "max_variance"."""
+  efficiency_shift: bool
+  """Whether "efficiency" measures rewards from the least of the group. Of
+  negative rewards, long completions have the most per token."""
+  adaptive_warmup: int
+  """Groups that "adaptive" sees before it keeps fewer than `num_kept`."""
+  denom: str
+  """Completions whose tokens the mean of the loss counts, and to which KL and
+  entropy apply: "all", or "kept"."""
+  kl_old_coef: float
+  """Weight of the KL to the policy at the start of the update, per nat."""
   beta: float
-  """β of DPO: how much a difference of log-ratios counts, per nat."""
+  """β of the equation: how much d counts, per nat."""
   kind: str
   """ "sigmoid" (DPO), "hinge", "ipo" or "robust"."""
   label_smoothing: float
   """Share of pairs that the rewards order wrongly, below 0.5."""
   f_divergence: str
   """ "reverse_kl" (DPO), "forward_kl" or "js_divergence"."""
+  length_normalized: bool
+  """Whether log-ratios are means over tokens, as those of "ipo" always are. β
+  is then per nat and token: Tülu 3 has 5."""
+  dpo_coef: float
+  """α, the weight of DPO's loss, whose other settings are those of DPO."""
   baseline_decay: float
   """Of the average of the mean reward, per step, in [0, 1); 0: no
   baseline."""
   gamma: float
   """Discount per trained token, in [0, 1]."""
+  normalize_over: str
+  """What weighs as much as any other in the mean and the deviation of the
+  advantages: "tokens", or "sequences"."""
   normalizer: float
   """F of the equation, which divides advantages; > 0."""
   zero_tail: bool
@@ -722,14 +985,12 @@ class Algorithm(Group):
   """The critic's error is not made smaller by moving a value further than
   this from where it was; 0 for no clip."""
   weight: str
-  """What weighs as much as any other in the loss: a "token", or a whole
-  "context"."""
+  """What weighs as much as any other in the loss: a "token", a whole
+  "context", or a "trace", which is a rollout with all its contexts."""
   omega: float
   """ω of the equation: weight of the advantage among actions of a state."""
   normalize: bool
   """Whether F is the deviation; otherwise it is 1."""
-  teacher_clamp: float
-  """Largest |A| of a token, nats."""
   topk: int
   """K of the equation: tokens of the teacher that are seen one by one; all if
   the vocabulary is smaller."""
@@ -744,13 +1005,16 @@ class Config(Group):
   start_workdir: str
   """Start with the policy of the last checkpoint of this run (its average, if
   it keeps one), of the same architecture and vocabulary; empty: from `model`,
-  whose weights are not read otherwise."""
+  whose weights are not read otherwise. "{seed}" in it, and in the paths of
+  phases, is the seed of the run (`seeded.py`)."""
   phases: tuple[str, ...]
   """Names of the phases in order."""
   critic: Critic
-  """Of an algorithm that has one."""
+  """The critic of an algorithm that has one."""
   reward_model: RewardModel
   """Where a model scores completions, or learns to."""
+  judge: Judge
+  """Where a model reads completions and says what they are worth."""
   data: Data
   """As named."""
   environment: Environment

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 # Settings that are part of how a program differentiates itself.
-CONSTANT = frozenset({"algorithm.jsd_beta"})
+CONSTANT = frozenset({"algorithm.jsd_beta", "reward_model.history_share"})
 # What numbers become where a program is traced; None elsewhere.
 _reading: contextvars.ContextVar[Callable[[str, Any], Any] | None] = (
   contextvars.ContextVar("reading", default=None)
@@ -311,7 +311,7 @@ def merged(values: list[Any], name: str, run: jax.Array) -> Any:
 
   Args:
     values: Of each run: a number, or a dataclass or tuple of settings.
-    name: Of the setting.
+    name: The name of the setting.
     run: The run whose turn it is.
 
   Raises:

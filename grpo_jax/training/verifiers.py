@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import copy
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,12 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax import objects
-from grpo_jax.rewards import derived, host
+from grpo_jax.data import domains, sources
+from grpo_jax.rewards import derived, host, judge_service
 from grpo_jax.rewards import functions as functions_lib
 from grpo_jax.rewards.arrays import accuracy, forms, numbers
 from grpo_jax.rewards.arrays import text as text_lib
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import judges, programs
+from grpo_jax.training.judge_settings import JUDGE
 from grpo_jax.training.reward_settings import REWARD_MODEL
 from grpo_jax.types import Prompts, Rollout
 
@@ -26,19 +29,30 @@ def judge(
   config: config_lib.RunConfig,
   verifier: judges.InGraph | judges.OnHost | None,
   correct: str | None = None,
+  names: tuple[str, ...] = (),
 ) -> judges.Sum:
   """The verdict of a run.
 
   Args:
-    config: Of the run.
+    config: The config of the run.
     verifier: Of completions alone; None for a problem that is played in
       sessions, before they are there.
     correct: The component that marks right answers; None: as the config says.
+    names: Of the domains of prompts, by number.
+
+  Raises:
+    ValueError: A reward is for a domain that there is not.
   """
   rewards = config.rewards
   found: list[Any] = [] if verifier is None else [verifier]
   if REWARD_MODEL in rewards.functions:
     found.append(judges.ByMember(REWARD_MODEL, "reward"))
+  of_domains = {
+    name: domains.numbers(names, wanted, f"config.rewards.domains[{name!r}]")
+    for name, wanted in rewards.domains.items()
+  }
+  if config.judge.service.url and JUDGE in rewards.functions:
+    found.append(_by_service(config, of_domains.get(JUDGE)))
   for name in rewards.names:
     if name in derived.DERIVED:
       options = rewards.arguments(name)
@@ -47,8 +61,7 @@ def judge(
         derived.DERIVED[name],
         **programs.numbers(f"rewards.options.{name}", options),
       )
-      source = str(options.get("source", ""))
-      found.append(judges.Derived(name, function, source))
+      found.append(judges.Derived(name, function, derived.sources(options)))
   named = rewards.right if correct is None else correct
   if named in derived.DERIVED:
     raise ValueError(
@@ -67,8 +80,28 @@ def judge(
     ),
     named,
     schedules,
-    {name: tuple(domains) for name, domains in rewards.domains.items()},
+    of_domains,
   )
+
+
+def _by_service(
+  config: config_lib.RunConfig, of_domains: tuple[int, ...] | None
+) -> judges.ByService:
+  """The judge that is asked over HTTP."""
+  wanted = config.judge
+  service = judge_service.JudgeService(
+    wanted.service.url,
+    wanted.model,
+    wanted.rubric,
+    wanted.verdicts,
+    wanted.marker,
+    max_tokens=wanted.max_new_tokens,
+    key_variable=wanted.service.key_variable,
+    options=wanted.service.options,
+    limits=wanted.service.limits(),
+    domains=of_domains,
+  )
+  return judges.ByService(JUDGE, service, config.rewards.step_timeout_s)
 
 
 def on_host(
@@ -77,7 +110,7 @@ def on_host(
   """The config's functions of text, in processes of their own.
 
   Args:
-    config: Of the run.
+    config: The config of the run.
     tokenizer: How functions that ask for it make the tokenizer.
   """
   rewards = config.rewards
@@ -135,7 +168,7 @@ def in_graph(
   """The config's functions of text, on arrays.
 
   Args:
-    config: Of the run.
+    config: The config of the run.
     pieces: The bytes of each token of the tokenizer.
     strips: Spaces that it drops at the beginning of a text.
 
@@ -197,6 +230,7 @@ class WithGolds:
       ValueError: One of them is for the host.
     """
     self._source = source
+    self.starts = sources.starts(source)
     number = min(len(source), _NUM_GOLDS)
     golds = [source[i]["answer"] for i in range(number)]
     bad = [gold for gold in golds if numbers.gold(gold) is None]
@@ -214,6 +248,16 @@ class WithGolds:
 
   def __len__(self) -> int:
     return len(self._source)
+
+  def number(self, index: int) -> int:
+    """See `sources.number`."""
+    return sources.number(self._source, index)
+
+  def only(self, wanted: Collection[int]) -> WithGolds:
+    """See `domains.only`."""
+    other = copy.copy(self)
+    other._source = domains.only(self._source, wanted)
+    return other
 
   def __getitem__(self, index: int) -> dict[str, Any]:
     record = self._source[index]
@@ -236,7 +280,7 @@ def placed(
 
   Args:
     steps: Of each text (characters up to the end of a step, its score).
-    texts: Of the tokens.
+    texts: The texts of the tokens.
     tokens: Ids.
     mask: Which of them exist.
     pieces: The bytes of each token.
@@ -267,7 +311,7 @@ def of_text(config: config_lib.RunConfig) -> dict[str, str]:
   Raises:
     ValueError: There is none.
   """
-  others = {REWARD_MODEL, *derived.DERIVED}
+  others = {REWARD_MODEL, JUDGE, *derived.DERIVED}
   names = zip(config.rewards.names, config.rewards.functions, strict=True)
   found = {name: path for name, path in names if path not in others}
   if not found:
@@ -283,8 +327,8 @@ def of_text(config: config_lib.RunConfig) -> dict[str, str]:
 def check_names(
   who: str, config: config_lib.RunConfig, known: Sequence[str]
 ) -> None:
-  """Raises KeyError if a reward is none of the components of a verifier."""
-  others = {REWARD_MODEL, *derived.DERIVED}
+  """Raises KeyError if a verifier lacks a reward, or what says who is right."""
+  others = {REWARD_MODEL, JUDGE, *derived.DERIVED}
   if unknown := {*config.rewards.functions} - {*known, *others}:
     hint = ""
     if any(":" in name for name in unknown):
@@ -301,6 +345,14 @@ def check_names(
       f"config.rewards.functions: {who} has no component {shown}; it has"
       f" {sorted(known)}. Made of these and of the tokens:"
       f" {sorted(derived.DERIVED)}.{hint}"
+    )
+  right = config.rewards.correct or "accuracy"
+  if right not in {*known, *derived.DERIVED}:
+    raise KeyError(
+      f"{who} has no component {right!r}, which marks right answers in metrics"
+      f" and evaluations; it has {sorted(known)}. Return it too, 1 for a right"
+      " answer and 0 for a wrong one; or set config.rewards.correct to the"
+      " reward that is 1 for right answers."
     )
 
 

@@ -17,8 +17,10 @@ def _no_state(config: Any) -> tuple[PyTree, PyTree]:
   return {}, {}
 
 
-def _same_state(config: Any, state: PyTree, metrics: Mapping) -> PyTree:
-  del config, metrics
+def _same_state(
+  config: Any, state: PyTree, metrics: Mapping, batch: TrainBatch
+) -> PyTree:
+  del config, metrics, batch
   return state
 
 
@@ -44,7 +46,8 @@ class Algorithm:
       group_id, lengths, entropy, values, state. Constants of the loss.
     policy_loss: (config, policy: PolicyOutputs, batch) -> [B] or [B, T], not
       aggregated; lower is better. None if the critic alone is trained.
-    aggregate: A function of `ops/aggregation.py`.
+    aggregate: (values, mask) -> `Weighted`, of `ops/aggregation.py`; one that
+      averages over completions also takes `count_empty`.
     init: (config) -> (trainable, state); both may be empty.
     returns: (config, batch) -> [B, T], what a critic is to predict; once per
       batch, beside the advantages. None without a critic that predicts.
@@ -54,7 +57,11 @@ class Algorithm:
     critic_loss: (config, values [B, T], batch) -> [B] or [B, T], of a critic
       that is trained beside the policy; None without one. `batch.values`, if
       needed, are its values at the start of the update.
-    update_state: (config, state, metrics) -> state, inside the step.
+    critic_metrics: (config, values [B, T], batch) -> {name: Weighted}, what is
+      logged of such a critic at the start of each of its steps; totals [K] are
+      those of bins, of which the sizes are added up. None: nothing.
+    update_state: (config, state, metrics, batch) -> state, inside the step,
+      from what is logged of it and from its prepared rows.
     needs: Optional inputs read; `options.NEEDS` says what they are.
     couples_group: True if the gradient of one row depends on the current
       log-probs of the others of its group: whole groups then stay together.
@@ -62,6 +69,9 @@ class Algorithm:
     whole_completions: True if advantages are made of the tokens of a
       completion (places, lengths, entropies): all of them must be in one row,
       so contexts that were compacted cannot be trained.
+    token_advantages: False if a loss has no use for advantages of single
+      tokens: it takes one for the whole completion, or none. Then no teacher's
+      word can be added to them (`opd_coef`).
     min_group_size: Completions per prompt below which it cannot learn.
     max_group_size: The most that it is defined for, or None.
   """
@@ -70,15 +80,21 @@ class Algorithm:
   config_class: type
   advantages: Callable[[Any, TrainBatch], jax.Array]
   policy_loss: Callable[[Any, PolicyOutputs, TrainBatch], jax.Array] | None
-  aggregate: Callable[[jax.Array, jax.Array], Weighted]
+  aggregate: Callable[..., Weighted]
   init: Callable[[Any], tuple[PyTree, PyTree]] = _no_state
   returns: Callable[[Any, TrainBatch], jax.Array] | None = None
   prepare: Callable[[Any, TrainBatch], TrainBatch] = _unprepared
   terms: Callable[[Any], dict[str, Term]] = _no_terms
   critic_loss: Callable[[Any, jax.Array, TrainBatch], jax.Array] | None = None
-  update_state: Callable[[Any, PyTree, Mapping], PyTree] = _same_state
+  critic_metrics: (
+    Callable[[Any, jax.Array, TrainBatch], dict[str, Weighted]] | None
+  ) = None
+  update_state: Callable[[Any, PyTree, Mapping, TrainBatch], PyTree] = (
+    _same_state
+  )
   needs: tuple[str, ...] = ()
   couples_group: bool = False
   whole_completions: bool = False
+  token_advantages: bool = True
   min_group_size: int = 1
   max_group_size: int | None = None

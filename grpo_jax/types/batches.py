@@ -65,6 +65,8 @@ class TrainBatch:
     behavior_logp, sampler_logp, entropy, kept_ids: As in `Rollout`; None if
       the completions were given and not sampled.
     routing, prompt_routing: The same; the policy then takes these experts.
+    mix_ids, mix_weights: The same; every model then reads these rows of its own
+      table, with these weights, in the place of completion tokens.
     anchor_routing: Experts on the way to each prediction, at the start of the
       update; gone once `router_load` is made of them.
     router_load: Share of each expert in the choices of all trained tokens,
@@ -73,6 +75,13 @@ class TrainBatch:
       NaN = not applicable.
     component_weights: Weight of each component.
     step_rewards, step_mask: As in `Scored`.
+    answers: Answers that are forced after each segment: the opener, an answer,
+      the closer, and -1 in the slots behind.
+    answer_utility: What each of them is worth, the best ones first; 0 for one
+      that is not there.
+    segment_end: True on the last token of each segment.
+    prefix_utility: Expected utility of what stands before the segment that a
+      token is part of.
     turn, turn_rewards, state_id: As in `Rollout`.
     trace_id, trace_order, is_last: Rollout of each row, its place there, and
       whether it is the last one; None where a row is a rollout.
@@ -124,6 +133,8 @@ class TrainBatch:
     "token", need="routing", provider="sampling from a model with experts"
   )  # [B, T, layers, k]
   prompt_routing: jax.Array = _optional("prompt")  # [P, S, layers, k]
+  mix_ids: jax.Array = _optional("token")  # [B, T, k] int32
+  mix_weights: jax.Array = _optional("token")  # [B, T, k] float32
   anchor_routing: jax.Array = _optional("token")  # [B, T, layers, k]
   router_load: jax.Array = _optional(
     "shared", need="router", provider="a model with experts (every phase)"
@@ -136,6 +147,15 @@ class TrainBatch:
     "token", "wide", "step_rewards", "a task whose verifier judges steps"
   )  # [B, T] float32
   step_mask: jax.Array = _optional("token")  # [B, T] bool
+  answers: jax.Array = _optional("row")  # [B, C, F] int32
+  answer_utility: jax.Array = _optional("row")  # [B, C] float32
+  segment_end: jax.Array = _optional("token")  # [B, T] bool
+  prefix_utility: jax.Array = _optional(
+    "token",
+    "masked",
+    "prefix_utility",
+    "a task that knows a right answer, between tags: add, sort or multi",
+  )  # [B, T] float32
   turn: jax.Array = _optional(
     "token", need="turns", provider="a task with an environment"
   )  # [B, T] int32
@@ -143,7 +163,7 @@ class TrainBatch:
   state_id: jax.Array = _optional(
     "token",
     need="state_id",
-    provider="a task whose environment numbers its states",
+    provider="a task with an environment",
   )  # [B, T] int32
   trace_id: jax.Array = _optional("row")  # [B] int32
   trace_order: jax.Array = _optional("row")  # [B] int32

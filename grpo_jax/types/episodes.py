@@ -17,7 +17,7 @@ class Turn(NamedTuple):
   Attributes:
     observation: What the policy reads next, from slot 0 on.
     mask: The tokens of it that exist; they are adjacent.
-    reward: Of this action.
+    reward: The reward of this action, for the policy that is trained.
     done: The episode is over; then there is no observation.
   """
 
@@ -43,7 +43,7 @@ class Environment:
     step: (state, tokens [A] int32, mask [A] bool) -> (state, Turn). The tokens
       that exist are adjacent and start at slot 0. An action may be unfinished
       (A tokens without an end), malformed or empty: a turn in which nothing is
-      done, and which counts as a turn.
+      done, and which counts as a turn; it may be the end of a game.
     scores: (state) -> {name: [] float32}, of an episode that is over or was
       cut off. "accuracy" is 0 or 1 and always there; the names do not depend
       on the state.
@@ -51,9 +51,12 @@ class Environment:
       action ends even without an end token, at most A; None: A.
     state_id: None, or (state) -> [] int32: number of the state before the next
       action, the same for the same state of the same problem; it groups visits
-      (GAGPO, GiGPO).
+      (GAGPO, GiGPO). None: states with the same last observation are the same.
     dummy: What is observed after an action that an interceptor has blocked;
       empty without one.
+    seat: None, or (state) -> [] int32: who writes the next action. 0 is the
+      policy that is trained; the others, from 1 on, are opponents or partners,
+      whose tokens it reads. None: there is nobody else.
   """
 
   max_turns: int
@@ -66,6 +69,7 @@ class Environment:
   action_len: Callable[[PyTree], jax.Array] | None = None
   state_id: Callable[[PyTree], jax.Array] | None = None
   dummy: tuple[int, ...] = ()
+  seat: Callable[[PyTree], jax.Array] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

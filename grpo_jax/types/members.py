@@ -44,6 +44,11 @@ class TrainState:
       "algorithm" holds the scalars that an algorithm trains beside the policy.
     algorithm_state: {"algorithm": its running state (baselines, trackers),
       "coefficients": of the terms that adapt}.
+    reservoir: Old completions, which a reward model goes on learning from; None
+      where none does. See `learning/reservoir.py`.
+    schedule: What is known of the prompts that a phase draws from, and which of
+      them come next; None where they come in an order of their own. See
+      `learning/schedules.py`.
     queue: What was drawn ahead for the next steps, the nearest first; between
       steps only, the compiled stages see none.
   """
@@ -54,6 +59,8 @@ class TrainState:
   key: jax.Array  # [] PRNG key
   members: dict[str, MemberState]
   algorithm_state: PyTree
+  reservoir: PyTree = None
+  schedule: PyTree = None
   queue: tuple[Drawn, ...] = ()
 
   @property
@@ -111,12 +118,16 @@ class Policy:
     admit: (prefix, cache, num_rows) -> the cache for rows that continue other
       prompts from now on: a model whose cache holds a copy of the prompts
       writes it here.
-    decode: (weights, tokens [B], t [B], slot [], prefix, cache) ->
+    decode: (weights, tokens [B], t [B], slot [], prefix, cache, mix=None) ->
       (h [B, D], cache, routing [B, layers, k]). Writes completion token t of
       each row to the slot; `h` predicts token t + 1. The other tokens of a row
       are in the t slots before, where slot -1 is the last one; what other
       slots hold is not seen. `prefix` is of P' ≤ B prompts, each of B / P'
       adjacent rows. `routing` says which experts token t took, or is None.
+      `mix` is None or (ids [B, k], weights [B, k]) of the rows of the embedding
+      table that are read in the place of the tokens.
+    embeddings: (params) -> the table [V, D], of which a token id is a row; None
+      if there is none, and inputs cannot be mixed.
     num_experts: Experts of each layer; 0 for a model without.
     only_head: Names in "trained" of what `head` alone reads.
   """
@@ -132,6 +143,7 @@ class Policy:
   admit: Callable[[PyTree, PyTree, int], PyTree] = (
     lambda prefix, cache, num_rows: cache
   )
+  embeddings: Callable[[PyTree], jax.Array] | None = None
   num_experts: int = 0
   only_head: tuple[str, ...] = ()
 

@@ -77,16 +77,24 @@ class Rollout:
     routing, prompt_routing: Which experts each token of the completion, and
       of the prompt, took in each layer; anything where a token does not exist
       or was not read, as the last one. None unless recorded.
+    mix_ids, mix_weights: Rows of the embedding table that the policy read in
+      the place of each token, and their weights, which add up to 1; a token
+      that was read as it is has weight 1 and stands in all places. None unless
+      inputs are mixed.
     version: The step of the state whose parameters drew each token, 0 where
       masked; None outside training.
-    observed: True on tokens that an environment wrote, and on summaries that
-      are not trained; on the former `behavior_logp`, `sampler_logp` and
-      `entropy` are 0. None without an environment.
+    observed: True on tokens that an environment or an opponent wrote, and on
+      summaries that are not trained; on the former `behavior_logp`,
+      `sampler_logp` and `entropy` are 0. None without an environment.
+    policy_id: Who wrote each token: 0, the policy that is trained; k, its k-th
+      opponent; -1, the environment, or nobody. None where no environment has
+      seats for others.
     turn: In which turn of its episode each token was written, from 0: an
       observation is of the turn of the action that answers it.
-    turn_rewards: Reward of each action, at its last token, 0 elsewhere.
-    state_id: The environment's number of the state before the action that a
-      token is part of; anything where it is not written. None without one.
+    turn_rewards: Reward of each action, at its last token, 0 elsewhere; what
+      comes with an opponent's action is the reward of the one before it.
+    state_id: Number of the state before the action that a token is part of;
+      anything where it is not written. None without an environment.
     scores: What the environment says of each episode, by name, and the sum of
       its rewards as "return"; None without one.
     traces: Where contexts are compacted: the rows of one rollout, as many for
@@ -106,8 +114,11 @@ class Rollout:
   kept_ids: jax.Array | None = None  # [B, T, K] int32
   routing: jax.Array | None = None  # [B, T, layers, k] int32
   prompt_routing: jax.Array | None = None  # [P, S, layers, k] int32
+  mix_ids: jax.Array | None = None  # [B, T, k] int32
+  mix_weights: jax.Array | None = None  # [B, T, k] float32
   version: jax.Array | None = None  # [B, T] int32
   observed: jax.Array | None = None  # [B, T] bool
+  policy_id: jax.Array | None = None  # [B, T] int32
   turn: jax.Array | None = None  # [B, T] int32
   turn_rewards: jax.Array | None = None  # [B, T] float32
   state_id: jax.Array | None = None  # [B, T] int32

@@ -100,6 +100,29 @@ def test_tokens_have_the_advantages_of_one_row(name):
   np.testing.assert_allclose(two, one, rtol=1e-4, atol=1e-6)
 
 
+def test_rollouts_weigh_the_same_whatever_their_contexts():
+  """The weights of a rollout's tokens add up to those of any other."""
+  algorithm = algorithms.get_algorithm("compaction_rl")
+  split, traces = _in_contexts(cases.make_case())
+  sums = {}
+  for weight in ("context", "trace"):
+    config = algorithms.make_config("compaction_rl", weight=weight)
+    batch = cases.prepared(
+      algorithm, config, split, key=jax.random.key(0), traces=traces
+    )
+    of_rows = (np.asarray(batch.policy_weight) * batch.mask).sum(axis=1)
+    np.testing.assert_allclose(of_rows.sum(), batch.mask.sum(), rtol=1e-5)
+    of_traces = np.bincount(traces.id, of_rows)
+    sums[weight] = [
+      x[x > 0] / batch.mask.sum() * (x > 0).sum() for x in (of_rows, of_traces)
+    ]
+  rows, _ = sums["context"]
+  np.testing.assert_allclose(rows, 1, rtol=1e-5)
+  rows, rollouts = sums["trace"]
+  np.testing.assert_allclose(rollouts, 1, rtol=1e-5)
+  assert rows.std() > 0.1
+
+
 @pytest.mark.parametrize("name", tiny.each(WHOLE, ("gtpo",)))
 def test_others_would_be_wrong(name):
   """Which is why `training/compatibility.py` refuses them."""

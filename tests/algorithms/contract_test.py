@@ -35,6 +35,7 @@ PUSHED_BY_EQUAL_REWARDS = {
   "remax",  # The greedy completion.
   "ppo",  # A critic.
   "vc_ppo",
+  "ppo_dpo",
   "vapo",
   "sao",
   "compaction_rl",
@@ -43,6 +44,7 @@ PUSHED_BY_EQUAL_REWARDS = {
   "gtpo",  # Entropy distinguishes right completions,
   "grpo_s",  # of a token and of a row.
   "grpo_ps",  # Steps have rewards.
+  "rredcot",  # And so have segments.
   "opd_token",  # A teacher judges.
   "opd_full",
   "opd_topk",
@@ -59,6 +61,7 @@ NOT_FOLLOWING_REWARDS = {
 PLAIN = {
   "kl_cov": {"cov_kl_coef": 0.0},
   "two_grpo_dpo": {"dpo_coef": 0.0},
+  "ppo_dpo": {"dpo_coef": 0.0},
   "clip_cov": {"cov_low": 1e3, "cov_high": 2e3},
   "dapo": {"overlong_cache": 0.0},
   "vapo": {"positive_nll_coef": 0.0},

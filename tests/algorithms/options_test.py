@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from grpo_jax import algorithms
-from grpo_jax.algorithms import objective
+from grpo_jax.algorithms import objective, options
 from grpo_jax.contract import cases
 from grpo_jax.ops import divergences
 from tests.references import common, grpo
@@ -192,9 +192,15 @@ REWARD_FIELDS = (
   "step_rewards",
   "turn_rewards",
   "old_values",
+  "prefix_utility",
 )
 # What else shapes a reward, in its own unit.
-UNSHAPED = {"kl_coef": 0.0, "overlong_cache": 0.0, "advantage_scale": "none"}
+UNSHAPED = {
+  "kl_coef": 0.0,
+  "overlong_cache": 0.0,
+  "advantage_scale": "none",
+  "advantage_eps": 1e-6,
+}
 
 
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
@@ -228,6 +234,7 @@ def test_only_advantages_that_grow_with_the_rewards_are_scaled(name):
   ("name", "fields"),
   [
     ("gigpo", {"normalize": False}),
+    ("rredcot", {"mode": "return"}),
     ("ppo", {"whiten": False}),
     ("sao", {}),
   ],
@@ -273,6 +280,93 @@ def test_divergence_in_the_reward():
   )
 
 
+def test_a_lone_completion_has_its_reward_for_an_advantage():
+  case = _case()
+  group = case.group_id[np.flatnonzero(case.valid)[0]]
+  first, *others = np.flatnonzero(case.valid & (case.group_id == group))
+  assert case.rewards[first]
+  case.valid[others] = False
+  zero, raw = (_outcome(case, singleton=x) for x in ("zero", "raw"))
+  assert zero.advantages[first] == 0
+  assert raw.advantages[first] == pytest.approx(case.rewards[first])
+  rest = np.arange(B) != first
+  np.testing.assert_array_equal(raw.advantages[rest], zero.advantages[rest])
+  # Verl's, as its outputs have it: not divided by a deviation either.
+  per_token = _outcome(case, "reinforce_pp_baseline", singleton="raw")
+  row = per_token.advantages[first]
+  np.testing.assert_allclose(row[_trained(case)[first]], case.rewards[first])
+
+
+@pytest.mark.parametrize("name", ["reinforce_pp", "reinforce_pp_baseline"])
+def test_advantages_that_are_normalised_over_sequences(name):
+  case = _case()
+  rows = _trained(case).any(axis=1)
+  rewards = case.rewards.copy()
+  if name.endswith("baseline"):
+    for group in set(case.group_id):
+      mine = case.valid & (case.group_id == group)
+      rewards[mine] -= case.rewards[mine].mean()
+  expected = (rewards - rewards[rows].mean()) / rewards[rows].std(ddof=1)
+  found = _outcome(case, name, normalize_over="sequences").advantages
+  for i in np.flatnonzero(rows):
+    trained = found[i][_trained(case)[i]]
+    np.testing.assert_allclose(trained, expected[i], 1e-6)
+  by_tokens = _outcome(case, name).advantages
+  assert np.abs(found - by_tokens)[_trained(case)].max() > 1e-2
+
+
+# --- what counts -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "luspo"])
+def test_completions_without_a_token_count_as_in_trl(name):
+  case = _case()
+  present = _trained(case).any(axis=1).sum()
+  assert 0 < present < B
+  one, all_of_them = (
+    _outcome(case, name, count_empty=x) for x in (False, True)
+  )
+  np.testing.assert_allclose(all_of_them.loss, one.loss * present / B, 1e-9)
+  np.testing.assert_allclose(
+    all_of_them.gradient, one.gradient * present / B, 1e-9
+  )
+
+
+def test_tokens_are_averaged_in_each_group():
+  case = _case()
+  mask, advantages = _trained(case), _advantages(case)
+
+  def loss(logp):
+    terms = _terms(case, logp, mask, advantages)
+    of_groups = [
+      terms[case.group_id == group].sum() / size
+      for group in set(case.group_id)
+      if (size := mask[case.group_id == group].sum())
+    ]
+    assert len(of_groups) > 1
+    return np.mean(of_groups)
+
+  fields = {"overlong_cache": 0.0, "dynamic_sampling": False, "clip_high": 0.2}
+  outcome = _outcome(case, "dapo", token_mean_scope="group", **fields)
+  _expect(outcome, loss, case)
+  assert abs(outcome.loss - _outcome(case, "dapo", **fields).loss) > 1e-3
+
+
+@pytest.mark.parametrize(
+  ("name", "fields", "message"),
+  [
+    ("grpo", {"token_mean_scope": "group"}, "token_mean_scope='group'.*'grpo'"),
+    ("dapo", {"count_empty": True}, "count_empty=True of algorithm 'dapo'"),
+    ("ppo", {"singleton": "raw"}, "singleton='raw' of algorithm 'ppo'.*'zero'"),
+  ],
+)
+def test_what_an_algorithm_does_not_count_is_refused(name, fields, message):
+  algorithm = algorithms.get_algorithm(name)
+  with pytest.raises(ValueError, match=message):
+    options.check(algorithm, algorithms.make_config(name, **fields))
+  options.check(algorithm, algorithms.make_config(name))
+
+
 # --- further terms -----------------------------------------------------------
 
 
@@ -310,6 +404,17 @@ def test_divergence_by_domain(kind):
   source = "k2" if kind.endswith("_plus") else kind
   numeric = common.finite_difference(lambda x: loss(x, source), case.logp)
   np.testing.assert_allclose(outcome.gradient, numeric, 1e-5, 1e-8)
+
+
+def test_a_domain_without_weight_has_no_gradient_of_the_divergence():
+  """Not a small one: the same numbers as without any divergence."""
+  case = _case()
+  without = _outcome(case).gradient
+  outcome = _outcome(case, kl_coef=0.1, kl_domain_weights=(0.0, 2.0))
+  changed = (outcome.gradient != without).any(axis=1)
+  np.testing.assert_array_equal(
+    changed, (case.domain == 1) & _trained(case).any(axis=1)
+  )
 
 
 def test_divergence_over_the_vocabulary():
@@ -361,7 +466,7 @@ def test_kl_coefficient_adapts(kl, factor):
     kl_coef=0.5, kl_target=0.2, kl_horizon=1000.0
   )
   metrics = {"kl/reference": np.float32(kl)}
-  state = objective.update_state(algorithm, config, state, metrics, 64)
+  state = objective.update_state(algorithm, config, state, metrics, None, 64)
   np.testing.assert_allclose(state["coefficients"]["kl"], 0.5 * factor, 1e-6)
 
 
@@ -369,7 +474,7 @@ def test_entropy_coefficient_adapts():
   algorithm, config, state = _state(entropy_target=0.2, entropy_coef=0.001)
   for entropy, expected in ((0.1, 0.006), (0.3, 0.001), (0.3, 0.0)):
     metrics = {"entropy/mean": np.float32(entropy)}
-    state = objective.update_state(algorithm, config, state, metrics, 64)
+    state = objective.update_state(algorithm, config, state, metrics, None, 64)
     np.testing.assert_allclose(
       state["coefficients"]["entropy"], expected, atol=1e-8
     )
@@ -463,6 +568,8 @@ def test_all_options_compose_with_every_algorithm(name):
     ({"dual_clip": 0.5}, "must be above 1"),
     ({"ratio_cap": 1.1}, r"above 1 \+ clip_high"),
     ({"clip_low": 2.0}, "below 0"),
+    ({"singleton": "mean"}, "zero, raw"),
+    ({"token_mean_scope": "prompt"}, "batch, group"),
   ],
 )
 def test_wrong_options_are_named(fields, message):

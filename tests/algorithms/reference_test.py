@@ -41,7 +41,7 @@ FIELDS = {
     "entropy_coef": 0.0,
   },
   "passk": {"ratio_cap": 1.25},
-  "gfpo": {"num_kept": 2, "metric": "efficiency"},
+  "gfpo": {"num_kept": 2, "metric": "efficiency", "efficiency_shift": True},
 }
 # Sequence ratios on both sides of their narrow range.
 NARROW = ("gspo", "gspo_token", "luspo")
@@ -54,11 +54,18 @@ def _reference(name):
 # Further settings, each with a program of its own.
 MORE = [
   ("otb", {"zero_tail": True}),
+  (
+    "gfpo",
+    {"metric": "max_variance", "efficiency_shift": False, "kl_old_coef": 0.3},
+  ),
+  ("rredcot", {"mode": "rudder"}),
+  ("rredcot", {"mode": "return"}),
   ("dpo", {"kind": "hinge", "beta": 0.5}),
   ("dpo", {"kind": "ipo"}),
   ("dpo", {"kind": "robust", "label_smoothing": 0.1}),
   ("dpo", {"label_smoothing": 0.1, "f_divergence": "forward_kl"}),
-  ("dpo", {"f_divergence": "js_divergence"}),
+  ("dpo", {"f_divergence": "js_divergence", "length_normalized": True}),
+  ("two_grpo_dpo", {"kind": "robust", "label_smoothing": 0.1, "dpo_coef": 1.0}),
 ]
 
 

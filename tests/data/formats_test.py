@@ -22,9 +22,9 @@ def test_fields_are_taken_by_their_names():
       "prompt": "question",
       "answer": "gold",
       "completion": "why",
-      "domain": "label",
       "extras": {"level": "difficulty", "scores": "numbers"},
-    }
+    },
+    domain_key="label",
   )
   record = convert(
     {
@@ -41,10 +41,8 @@ def test_fields_are_taken_by_their_names():
     "prompt": "café?",
     "answer": "12",
     "completion": "so",
-    "extras": {"level": "hard", "scores": [1.5, 2.0], "domain": 3},
+    "extras": {"level": "hard", "scores": [1.5, 2.0], "domain_name": "3"},
   }
-  # An array reaches the program; the others are for the host.
-  assert isinstance(record["extras"]["domain"], np.int32)
   assert type(record["extras"]["scores"]) is list
 
 
@@ -62,12 +60,31 @@ def test_fields_are_taken_by_their_names():
       {"q": "x", "a": ["1"]},
       r"found 'answer' = \['1'\]; need a string",
     ),
-    ({"prompt": "q", "domain": "d"}, {"q": "x", "d": "y"}, "the domain 'y'"),
+    ({"prompt": "q", "domain": "d"}, {"q": "x"}, r"config.data.domain_key"),
   ],
 )
 def test_a_wrong_field_is_named(fields, row, message):
   with pytest.raises(ValueError, match=message):
     formats.conversion(fields=fields)(row)
+
+
+@pytest.mark.parametrize(
+  ("format", "raw", "name"),
+  [
+    (None, {"prompt": "x", "extras": {"kind": "sums"}}, "sums"),
+    (None, {"prompt": "x", "kind": b"sums"}, "sums"),
+    (None, {"prompt": "x", "kind": 7, "extras": {"domain": "no"}}, "7"),
+    ("math", {**MATH, "kind": "hard"}, "hard"),
+    (None, {"prompt": "x"}, None),
+  ],
+)
+def test_a_domain_has_the_name_that_a_field_says(format, raw, name):
+  record = formats.conversion(format, domain_key="kind")(raw)
+  assert record["extras"].get("domain_name") == name
+  assert "domain" not in record["extras"]
+  assert formats.has_domain(record) == (name is not None)
+  with pytest.raises(ValueError, match=r"found the domain 1\.5"):
+    formats.conversion(format, domain_key="kind")({**raw, "kind": 1.5})
 
 
 @pytest.mark.parametrize(

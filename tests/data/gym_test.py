@@ -57,7 +57,7 @@ def test_no_question_is_in_both_splits():
 
 
 def test_weights_are_shares_and_domains_are_places():
-  mixed = source(GCD, {"name": "lcm", "weight": 3.0})
+  mixed = source(GCD, {"name": "lcm", "weight": 3.0}, {**GCD, "weight": 1e-9})
   records = [mixed[i] for i in range(400)]
   domains = [int(record["extras"]["domain"]) for record in records]
   assert abs(np.mean(domains) - 0.75) < 0.07
@@ -65,7 +65,9 @@ def test_weights_are_shares_and_domains_are_places():
     r["extras"]["dataset"]: d for r, d in zip(records, domains, strict=True)
   }
   assert names == {"gcd": 0, "lcm": 1}
-  assert mixed.num_domains == 2
+  assert mixed.domains == ("gcd", "lcm", "gcd_2")
+  some = mixed.only({1})
+  assert {int(some[i]["extras"]["domain"]) for i in range(20)} == {1}
 
 
 class Letters:

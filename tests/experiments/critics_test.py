@@ -111,6 +111,7 @@ def test_gae_without_values_is_monte_carlo():
   np.testing.assert_array_equal(found, targets)
 
 
+@pytest.mark.slow
 def test_baselines_over_live_steps():
   rollout = random_rollout(2)
   mask, to_go = rollout.mask, monte_carlo(rollout, 0.9)

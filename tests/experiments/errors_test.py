@@ -111,6 +111,13 @@ def digest(directory: pathlib.Path) -> dict[str, str]:
     (tiny(model__num_heads=3), ValueError, r"16 does not split into 3 heads"),
     (tiny(rl__max_prompt_len=2), ValueError, r"max_prompt_len is 2; .*needs 5"),
     (tiny(rl__set_reference=False), ValueError, r"'grpo' needs a reference"),
+    *(
+      (change, ValueError, r"reads no reference and no teacher; leave it")
+      for change in (
+        tiny(rl__reference_workdirs=("a",), algorithm__kl_coef=0.0),
+        tiny(sft__reference_workdirs=("a",)),
+      )
+    ),
     # Rewards.
     (
       tiny(rewards__functions=("acuracy",)),

@@ -109,7 +109,7 @@ def test_data_sets_and_samples_from_python(folder, opened):
     assert alone[f"eval/short/{name}"] == found[f"eval/short/{name}"]
   one = opened.evaluate(num_prompts=2)
   assert one["eval/accuracy"] in (0.0, 0.5, 1.0)
-  assert not any(re.search("@|macro", name) for name in one)
+  assert not any(re.search("@|macro/", name) for name in one)
   assert math.isnan(one["eval/length_right"]) == (one["eval/accuracy"] == 0)
   with pytest.raises(ValueError, match="all samples of a prompt would be the"):
     opened.evaluate(num_samples=2)

@@ -46,6 +46,40 @@ def test_groups_with_names_of_the_user_are_written_whole(parse):
   assert config.rl.steps == 5
 
 
+def test_groups_and_copies_that_a_file_has_made_can_be_set(parse):
+  config = parse(
+    "--config=configs/hybrid.py",
+    "--workdir=x",
+    "--config.judge.verdicts={'a': 1.0, 'b': 0.0}",
+    "--config.rewards.domains={'judge': ('sort',)}",
+  )
+  assert config.judge.verdicts.to_dict() == {"a": 1.0, "b": 0.0}
+  assert config.rewards.domains.to_dict() == {"judge": ("sort",)}
+  for path in ("configs/r1.py", "configs/recipes/r1.py"):
+    config = parse(
+      f"--config={path}",
+      "--workdir=x",
+      "--config.sft2.num_records=10",
+      "--config.rl2.max_prompt_len=7",
+      "--config.rl2.temperature=0.5",
+    )
+    assert (config.sft2.num_records, config.sft.num_records) != (10, 10)
+    assert config.rl2.max_prompt_len == 7
+    assert config.rl.max_prompt_len is None
+
+
+def test_a_group_that_has_lost_its_types_is_said(parse, tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text(
+    "from configs import r1\n\n\ndef get_config():\n"
+    "  config = r1.get_config()\n"
+    "  config.rl2 = config.rl.copy_and_resolve_references()\n"
+    "  return config\n"
+  )
+  with pytest.raises(ValueError, match=r"copy the group with copy\.deepcopy"):
+    parse(f"--config={path}", "--workdir=x", "--config.rl2.temperature=0.5")
+
+
 def test_a_program_may_do_without_a_config(monkeypatch):
   def parse(*arguments, needs_config):
     values = flags.FlagValues()
@@ -123,7 +157,10 @@ def test_a_recipe_takes_a_model_and_overrides(parse):
       ["--config.rewards.options.rank.source=a"],
       ["names of your own", "write it whole: --config.rewards.options="],
     ),
-    (["--config.rewards.domains=3"], ["write it whole", "(0, 2)"]),
+    (
+      ["--config.rewards.domains=3"],
+      ["write it whole", "('algebra', 'geometry')"],
+    ),
     (["--config.data.fields={x}"], ["needed is a dictionary", "'question'"]),
     (["--wrkdir=y"], ["wrkdir", "workdir"]),
     (["more"], ["unexpected arguments ['more']", "--config.name=value"]),

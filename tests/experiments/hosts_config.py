@@ -12,6 +12,7 @@ def get_config(kind: str = "both"):
 
   "long": of the first kind alone, so many that signals come in time.
   "sessions": of the second kind alone, with a calculator on the host.
+  "curriculum": of the second kind, and each depends on the one before.
   """
   sessions = kind == "sessions"
   config = tiny_config.get_config("sessions" if sessions else "on_host")
@@ -35,6 +36,11 @@ def get_config(kind: str = "both"):
   if sessions:
     config.phases = ("rl",)
     config.rl.staleness = 0
+  if kind == "curriculum":
+    config.rl.staleness = 0
+    config.rl.schedule.name = "frontier"
+    config.rl.schedule.pool = 12
+    config.rewards.correct = config.rewards.functions[0]
   if kind == "long":
     config.phases = ("sft",)
     config.sft.steps = 150

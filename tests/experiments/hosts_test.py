@@ -163,6 +163,19 @@ def test_each_process_plays_its_own_episodes(tmp_path):
   assert two.metrics()[-1]["reward/malformed"] > 0
 
 
+def test_processes_choose_the_same_prompts(tmp_path):
+  one, two = (succeed(tmp_path / str(n), n, "curriculum") for n in (1, 2))
+  assert_close(two.metrics(), one.metrics())
+  seen = [x["schedule/seen"] for x in two.metrics() if "schedule/seen" in x]
+  assert len(seen) == 4
+  assert seen[0] == pytest.approx(1 / 3)  # Four different ones of twelve.
+  of_one, of_two = (
+    [line["prompt"] for line in metrics_log.read_lines(path)]
+    for path in (run.workdir / metrics_log.SAMPLES for run in (one, two))
+  )
+  assert of_one == of_two
+
+
 def test_processes_of_different_runs_refuse_to_work_together(tmp_path):
   results = command.finish_all(
     command.start_all(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.objectives import arms, bandit, claims, page, results
+from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import many, varied
@@ -209,8 +210,10 @@ def _plant(root: pathlib.Path, arm: str, accuracy: float) -> None:
     "warning: rl, step 323: H12 perfect_score. Suspicious by default: look in"
   )
   lines = [f"{text} {root / arm}/seed={s}/samples.jsonl (log)" for s in (1, 3)]
-  (root / arm / results.OUTPUT).write_text("\n".join([*lines, *lines, "end"]))
-  (root / arm / results.SECONDS).write_text("[30, 60]")
+  (root / arm / sweeps_lib.OUTPUT).write_text(
+    "\n".join([*lines, *lines, "end"])
+  )
+  (root / arm / sweeps_lib.SECONDS).write_text("[30, 60]")
 
 
 def test_numbers_are_those_of_the_runs(tmp_path):

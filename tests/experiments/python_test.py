@@ -190,6 +190,7 @@ def test_a_run_without_a_folder_has_one_until_the_process_ends(capsys):
   assert run.history["loss"].shape == (3,)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_saves_and_the_same_call_continues(
   tmp_path, monkeypatch, capsys
 ):

@@ -19,16 +19,22 @@ _DATA = pathlib.Path(__file__).resolve().parents[1] / "data/gsm8k_sample"
 def get_config(algorithm: str = "reinforce"):
   """Twenty steps in two phases, with a checkpoint every three.
 
-  "on_host" is GRPO on text, scored on the host, with rollouts two updates old;
+  "on_host" is GRPO on text, scored on the host, with rollouts two updates old
+  and mixed inputs;
   "agent" is PPO with a critic on a chain whose contexts are compacted, in three
   phases; "sessions" is GRPO with a calculator on the host; "stages" alternates
   warm-ups and reinforcement, each with settings of its own; "judged" is GRPO by
-  a verifier and by a reward model, which a phase in between has trained.
+  a verifier and by a reward model, which a phase in between has trained;
+  "iterative" does both by turns; "r1" keeps right completions, and imitates
+  them from the first policy on; "curriculum" draws prompts by how often they
+  were solved; "process" has a reward model that scores steps
+  of additions, and these scores alone are rewarded.
   """
   on_host, agent = algorithm == "on_host", algorithm == "agent"
   sessions = algorithm == "sessions"
   named = {"on_host": "grpo", "agent": "ppo", "sessions": "grpo"}
-  named |= {"stages": "grpo", "judged": "grpo"}
+  named |= {"stages": "grpo", "judged": "grpo", "iterative": "grpo"}
+  named |= {"curriculum": "grpo", "r1": "grpo", "process": "grpo_ps"}
   config = quickstart.get_config(named.get(algorithm, algorithm))
   options = config.data.task_options
   options.min_len = 2
@@ -98,7 +104,42 @@ def get_config(algorithm: str = "reinforce"):
     )
     config.rl2.optimizer.learning_rate = 1e-3
     config.rl2.optimizer.name = "adafactor"
-  if algorithm == "judged":
+  if algorithm == "curriculum":
+    config.sft.steps = 4
+    config.rl.steps = 6
+    config.rl.schedule.name = "frontier"
+    config.rl.schedule.pool = 12
+  if algorithm == "r1":
+    config.phases = ("sft", "rl", "rejection", "sft2", "rl2")
+    config.rewards.functions = ("f1", "accuracy")
+    config.rewards.weights = (1.0, 0.0)
+    config.rewards.correct = "accuracy"
+    config.sft.steps = 5
+    config.sft.num_records = 64
+    config.rl.steps = 3
+    config.rejection = phase_config(
+      "rejection", steps=5, num_prompts=4, group_size=4
+    )
+    config.rejection.keep.distinct = "text"
+    config.rejection.keep.most = 2
+    config.sft2 = phase_config(
+      "supervised",
+      steps=4,
+      num_prompts=4,
+      reset_policy=True,
+      demonstrations=("rejection", "own"),
+      num_records=8,
+    )
+    config.sft2.optimizer.learning_rate = 1e-2
+    config.rl2 = phase_config(
+      "rl",
+      steps=3,
+      num_prompts=4,
+      group_size=4,
+      temperature=0.7,
+      reward_weights=(0.5, 1.0),
+    )
+  if algorithm in ("judged", "iterative"):
     config.phases = ("sft", "rm", "rl")
     config.sft.steps = 6
     config.rm = phase_config("preference", steps=4, num_prompts=8, group_size=4)
@@ -106,6 +147,26 @@ def get_config(algorithm: str = "reinforce"):
     config.reward_model.num_updates = 2
     config.rewards.functions = ("f1", "reward_model")
     config.rewards.weights = (1.0, 0.5)
+  if algorithm == "iterative":
+    config.phases = ("sft", *2 * ("rm", "rl"))
+    config.rm.steps = 3
+    config.reward_model.history_share = 0.25
+    config.reward_model.history_size = 16
+    config.rl.steps = 4
+  if algorithm == "process":
+    config.phases = ("sft", "rm", "rl")
+    config.data.name = "add"
+    config.data.task_options = ml_collections.ConfigDict(
+      {"level": 1, "scratchpad": True, "teacher_error": 0.3}
+    )
+    config.sft.steps = 60
+    config.rl.steps = 2
+    config.rm = phase_config("process", steps=6, num_prompts=8, group_size=4)
+    config.reward_model.optimizer.learning_rate = 1e-2
+    config.reward_model.step_ends = (";",)
+    config.reward_model.of_steps = "product"
+    config.rewards.functions = ("accuracy", "reward_model")
+    config.rewards.weights = (0.0, 1.0)
   if on_host:
     config.data.source = "jsonl"
     config.data.train_path = str(_DATA / "train.jsonl")
@@ -113,6 +174,8 @@ def get_config(algorithm: str = "reinforce"):
     config.data.tokenizer = "gsm8k"
     config.data.max_prompt_len = 256
     config.sampling.max_new_tokens = 4
+    config.sampling.mix_rate = 0.5
+    config.sampling.mix_until = ""
     config.rewards.functions = ("tests.rewards.bad_verifiers:length",)
     config.rl.staleness = 2
     config.algorithm.importance_mode = "truncate"

@@ -8,6 +8,7 @@ small number in a denominator), the line that follows the peer says so.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -15,9 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from grpo_jax.algorithms import objective
+from grpo_jax.data import pipeline
 from grpo_jax.ops import (
   aggregation,
   corrections,
+  distillation,
   divergences,
   logprobs,
   masked,
@@ -27,6 +31,9 @@ from grpo_jax.ops import (
   surrogates,
   values,
 )
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import problem
+from grpo_jax.types import PolicyOutputs
 
 Arrays = dict[str, jax.Array]
 Check = Callable[[dict, dict[str, np.ndarray]], tuple[Arrays, Arrays]]
@@ -562,23 +569,50 @@ def _trl_vllm_ratio(hyper, inputs):
 
 
 def _trl_dpo(hyper, inputs):
-  inputs = _arrays(inputs)
-  mask = inputs["completion_mask"] > 0
-  kind = hyper["loss_type"]
+  """The algorithm, on a batch of given pairs, by the settings of a config."""
+  given = config_lib.default_config("dpo")
+  for ours, theirs in (
+    ("kind", "loss_type"),
+    ("beta", "beta"),
+    ("label_smoothing", "label_smoothing"),
+    ("f_divergence", "f_divergence_type"),
+  ):
+    given.algorithm[ours] = hyper[theirs]
+  given.phases, given.pairs = ("pairs",), config_lib.phase_config("pairs")
+  settings = config_lib.resolve(given)
+  algorithm, config = settings.section("pairs").objective(settings.algorithm)
+  num_pairs = len(inputs["log_prob"]) // 2
+  # Theirs are all chosen rows before all rejected ones, ours are adjacent.
+  order = np.arange(2 * num_pairs).reshape(2, -1).T.reshape(-1)
+  logp, ref_logp, mask = (
+    np.asarray(inputs[name])[order]
+    for name in ("log_prob", "ref_log_prob", "completion_mask")
+  )
+  nothing = np.zeros(mask.shape, np.int32)
+  pairs = pipeline.SupervisedBatch(
+    *(nothing[::2, :1], np.ones((num_pairs, 1), bool)),
+    *(nothing, mask > 0, np.zeros(mask.shape, bool)),
+  )
+  batch = problem.train_batch(pairs, np.arange(len(mask)), len(mask))
+  state = objective.init(algorithm, config)[1]
+  batch = dataclasses.replace(
+    jax.tree.map(jnp.asarray, batch),
+    ref_logp=jnp.asarray(ref_logp),
+    state=state["algorithm"],
+    coefficients=state["coefficients"],
+  )
+  batch = objective.prepare(algorithm, config, batch)
 
   def function(logp):
-    gap = ratios.log_ratio(logp, inputs["ref_log_prob"], mask)
-    reduce = masked.mean if kind == "ipo" else masked.sum
-    x = reduce(gap, mask, axis=-1)  # [2N], chosen before rejected
-    score = preferences.dpo_score(x, hyper["f_divergence_type"])
-    num_pairs = mask.shape[0] // 2
-    margin = score[:num_pairs] - score[num_pairs:]
-    losses = preferences.dpo(
-      margin, hyper["beta"], kind, hyper.get("label_smoothing", 0.0)
-    )
-    return losses.mean(), {"per_sequence_loss": losses}
+    policy = PolicyOutputs(logp=logp)
+    ((_, mean),) = objective.loss(
+      algorithm, config, policy, batch
+    ).terms.values()
+    losses = algorithm.policy_loss(config, *objective.sanitize(policy, batch))
+    return mean.total / mean.weight, {"per_sequence_loss": losses[::2]}
 
-  loss, metrics, (gradient,) = _loss_and_gradients(function, inputs["log_prob"])
+  loss, metrics, (gradient,) = _loss_and_gradients(function, jnp.asarray(logp))
+  gradient = np.asarray(gradient)[np.argsort(order)]
   return {"loss": jnp.atleast_1d(loss), **metrics}, {"log_prob": gradient}
 
 
@@ -627,11 +661,9 @@ def _trl_opd(hyper, inputs):
     )
     sampled = inputs.get("rollout_log_prob", jax.lax.stop_gradient(logp))
     gap = masked.select(inputs["teacher_log_prob"] - sampled, mask)
-    # The peer's weights; they are 1 at gamma 0, the plain objective.
-    size = jnp.abs(gap)
-    total = jnp.maximum(size.sum(-1, keepdims=True), hyper["iw_opd_epsilon"])
-    before = jnp.cumsum(size, axis=-1) - size
-    weights = 1 + hyper["iw_opd_gamma"] * (1 - before / total)
+    weights = distillation.early_weights(
+      gap, hyper["iw_opd_gamma"], hyper["iw_opd_epsilon"]
+    )
     objective = surrogates.reinforce(logp, weights * gap)
     total, weight = aggregation.over_tokens(-objective, mask)
     return total / weight, {}

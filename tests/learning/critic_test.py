@@ -220,7 +220,8 @@ def test_pretraining_moves_the_critic_alone(name, kind, member, metric):
     assert all(x.startswith(f"{member}/") for x in moved)
     losses.append(found[metric])
     state = after
-  assert np.mean(losses[-5:]) < np.mean(losses[:5])
+  # A single pair that is ranked wrong may cost more than all others.
+  assert np.median(losses[-5:]) < np.median(losses[:5])
   assert int(state.step) == 20
 
 

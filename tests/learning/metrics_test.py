@@ -1,5 +1,7 @@
 """Metrics of a rollout that is small enough to count by hand."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,6 +46,27 @@ SCORED = Scored(
   },
   weights={"a": jnp.float32(1.0), "never": jnp.float32(1.0)},
 )
+
+
+def test_blends_are_counted_among_the_tokens_that_exist():
+  """Of 15 tokens two are mixed, of which one has its own token as anchor."""
+  ids = np.repeat(TOKENS[..., None], 2, axis=2)
+  weights = np.zeros(ids.shape, np.float32)
+  weights[..., 0] = 1
+  for row, t, blend, share in (
+    (0, 1, [5, 8], 0.75),
+    (4, 0, [2, 6], 0.25),
+    (3, 2, [4, 4], 0.5),  # After the end.
+  ):
+    ids[row, t], weights[row, t] = blend, [share, 1 - share]
+  said = _metrics(
+    dataclasses.replace(
+      ROLLOUT, mix_ids=jnp.asarray(ids), mix_weights=jnp.asarray(weights)
+    )
+  )
+  np.testing.assert_allclose(said["mix/share"], 2 / 15, rtol=1e-6)
+  assert said["mix/anchor"] == 0.5
+  assert said["mix/other"] == 0.5
 
 
 def _metrics(rollout=ROLLOUT, scored=SCORED, **fields):
@@ -91,6 +114,7 @@ def test_known_rollout():
     "entropy/incorrect": (2 * 1 + 2 + 3) / 4,
     # 2 + 1 + 2 over three groups.
     "distinct_completions": 5 / 3,
+    "completions/generated": 6,
     "tokens/generated": 15,
     "tokens/trained": 12,
     # 2, −2, 0, 0, 0 over the rows that are trained.
@@ -188,3 +212,20 @@ def test_advantages_per_token_are_averaged_by_row_first():
   np.testing.assert_allclose(
     _metrics(advantages=tokens)["advantages/std"], expected, rtol=1e-6
   )
+
+
+def test_quadrants_are_shares_of_what_is_known():
+  values = jnp.array([1.0, 0.0, NAN, 0.6, 0.4, 1.0])  # Row 5 is unscored.
+  scored = dataclasses.replace(SCORED, components={"follows": values})
+  found = metrics.quadrants(ROLLOUT, scored, "follows")
+  expected = {
+    "consistent_right": 1 / 4,  # Row 0.
+    "inconsistent_right": 1 / 4,  # Row 4.
+    "consistent_wrong": 1 / 4,  # Row 3.
+    "inconsistent_wrong": 1 / 4,  # Row 1.
+    "inconsistent": 1 / 2,
+  }
+  assert found == {f"quadrants/{k}": v for k, v in expected.items()}
+  nobody = dataclasses.replace(SCORED, components={"follows": values * NAN})
+  found = metrics.quadrants(ROLLOUT, nobody, "follows")
+  assert np.isnan(list(found.values())).all()

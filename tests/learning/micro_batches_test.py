@@ -111,6 +111,19 @@ def test_short_rows_go_together_and_empty_ones_are_left_out():
   assert slots == 2 * 8 + 2 * 8 + 8 * 2
 
 
+def test_rows_of_a_domain_go_together():
+  """Among those of about the same length; empty rows are the last."""
+  plan = micro_batches.UpdatePlan(
+    micro_batch_size=2, lengths=(2,), by_domain=True
+  )
+  batch = dataclasses.replace(
+    make_batch([1, 8, 0, 2, 7, 1, 6, 5]),
+    domain=jnp.array([1, 1, 0, 0, 0, 1, 1, 0]),
+  )
+  rows = micro_batches.arrange(plan, batch, False)
+  np.testing.assert_array_equal(rows.order, [[4, 7, 1, 6, 3, 0, 5, 2]])
+
+
 def test_groups_stay_together_where_they_must():
   plan = micro_batches.UpdatePlan(
     micro_batch_size=2, group_size=2, lengths=(2, 4)

@@ -103,6 +103,45 @@ def test_live_groups_by_hand():
   np.testing.assert_array_equal(mask.any(axis=1), rows)
 
 
+# Deviations 1/2, 1e-7 (round-off), 0.577, and 0.1: its last was not scored.
+SPREADS = [0, 0, 1, 0, 1, 1, 1, 1 + 2e-7, 0, 1, 0, 1, 0.3, 0.2, 0.4, 9]
+
+
+@pytest.mark.parametrize("min_std", [0.0, 1e-6, 0.15, 0.49, 0.51, 0.6])
+def test_a_group_lives_whose_deviation_is_above_the_least(min_std):
+  valid = np.arange(16) != 15
+  groups = _groups(range(4), 4 * [True], num_prompts=4, group_size=4)
+  groups = dataclasses.replace(groups, scored=_scored(SPREADS, valid))
+  expected = []
+  for i in range(4):
+    scored = [
+      np.float64(SPREADS[j]) for j in range(4 * i, 4 * i + 4) if valid[j]
+    ]
+    mean = sum(scored) / len(scored)
+    square = sum((x - mean) ** 2 for x in scored) / (len(scored) - 1)
+    expected.append(max(scored) > min(scored) and square**0.5 > min_std)
+  assert rounds.live_groups(groups, min_std).tolist() == expected
+  mask = objective.trained_tokens(
+    algorithms.make_config("dapo", min_reward_std=min_std),
+    groups.rollout,
+    groups.scored,
+  )
+  rows = np.repeat(expected, 4) & valid
+  np.testing.assert_array_equal(mask.any(axis=1), rows)
+  # Rounds keep the same groups, and are full when there are four of them.
+  collected = rounds.add(None, groups, min_std)
+  assert collected.full == (sum(expected) == 4)
+  kept = [i for i in range(4) if expected[i]]
+  assert collected.groups.prompts.ids[: len(kept)].tolist() == kept
+
+
+def test_a_deviation_without_dynamic_sampling_is_refused():
+  with pytest.raises(
+    ValueError, match=r"min_reward_std.*dynamic_sampling=True"
+  ):
+    algorithms.make_config("grpo", min_reward_std=1e-6)
+
+
 @hypothesis.settings(max_examples=40, deadline=None)
 @hypothesis.given(
   strategies.lists(
@@ -131,6 +170,29 @@ def test_merged_groups_are_those_of_plain_python(each_live):
 
 
 _add = jax.jit(rounds.add)
+_settle = jax.jit(rounds.settle, static_argnums=1)
+
+
+@pytest.mark.parametrize("num_live", range(P + 1))
+def test_a_batch_that_is_short_is_settled_as_is_asked_for(num_live):
+  first = np.arange(P) < num_live
+  # Dead ones come first as they are drawn, and live ones keep their order.
+  collected = _add(None, _groups([7, 8, 9], [False] * P))
+  collected = _add(collected, _groups([3, 2, 1], first[::-1]))
+  live = [
+    i for i, is_live in zip((3, 2, 1), first[::-1], strict=True) if is_live
+  ]
+  assert rounds.metrics(collected)["drawn/missing"] == P - num_live
+  fewer, always = _settle(collected, "fewer")
+  assert always is None
+  groups, trains = _settle(collected, "error")
+  assert trains == (num_live == P)
+  jax.tree.map(np.testing.assert_array_equal, groups, fewer)
+  groups, trains = _settle(collected, "duplicate")
+  assert trains == (num_live > P / 2)
+  if trains:  # With two of three the first one again.
+    fewer = _groups([live[i % num_live] for i in range(P)], [True] * P)
+  jax.tree.map(np.testing.assert_array_equal, groups, fewer)
 
 
 def test_what_is_said_of_all_that_was_drawn():
@@ -155,8 +217,10 @@ def test_what_is_said_of_all_that_was_drawn():
     "drawn/rounds": 2,
     "drawn/groups": 6,
     "drawn/live": np.float32(4 / 6),
+    "drawn/missing": 0,
     "drawn/reward": np.float32(9 / 11),
     "drawn/accuracy": np.float32(5 / 11),
+    "completions/generated": 12,
     "tokens/generated": 23,
   }
 
@@ -247,9 +311,69 @@ def test_rounds_end_with_enough_live_groups_or_at_the_bound(
   other, other_metrics, _ = fused_once(chosen)
   for one, two in zip(_numbers(state), _numbers(other), strict=True):
     np.testing.assert_allclose(one, two, 1e-5, 1e-6)
-  for name, value in other_metrics.items():
-    if name != "tokens/generated":
+  _assert_alike(metrics, other_metrics)
+
+
+def _assert_alike(metrics, others):
+  """All but what counts every round."""
+  for name, value in others.items():
+    if not name.endswith("/generated"):
       np.testing.assert_allclose(metrics[name], value, 1e-5, 1e-6, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def duplicating():
+  """The state, and a step that repeats groups where there are too few."""
+  parts = dataclasses.replace(_parts(max_rounds=3), when_short="duplicate")
+  state = tiny.make_state(parts)
+  return state, jax.jit(functools.partial(stages.fused_step, parts=parts))
+
+
+@pytest.mark.parametrize(
+  ("live_ids", "kept"),
+  [
+    ((3, 5, 8), (3, 5, 8, 3)),
+    ((1, 4, 5, 6, 7), (1, 4, 5, 6)),  # Full: each group once.
+  ],
+)
+def test_a_step_on_repeated_groups_is_one_on_a_batch_of_them(
+  programs, duplicating, live_ids, kept
+):
+  state, step = duplicating
+  prompts = _prompts(live_ids)
+  state, metrics, written = step(state, prompts)
+  assert written.prompt_id.tolist() == np.repeat(kept, 4).tolist()
+  assert metrics["drawn/missing"] == max(0, 4 - len(live_ids))
+  num_rounds = 3 if len(live_ids) < 4 else 2
+  assert metrics["completions/generated"] == 16 * num_rounds
+  chosen = jax.tree.map(lambda x: x[np.array(kept)], prompts)
+  other, other_metrics, _ = programs[1](chosen)
+  for one, two in zip(_numbers(state), _numbers(other), strict=True):
+    np.testing.assert_allclose(one, two, 1e-5, 1e-6)
+  _assert_alike(metrics, other_metrics)
+
+
+def test_half_a_batch_is_not_enough_to_be_repeated(duplicating):
+  """The step moves nothing but counts, also of what the optimizer remembers."""
+  state, step = duplicating
+  state, *_ = step(state, _prompts((0, 1, 2, 3)))
+  after, metrics, _ = step(state, _prompts((3, 5)))
+  assert metrics["tokens/trained"] == metrics["update_norm"] == 0
+  assert metrics["drawn/missing"] == 2
+  assert after.step == state.step + 1
+  assert after.phase_step == state.phase_step + 1
+  moments = 0
+  for name, member in after.members.items():
+    for old, new in zip(
+      jax.tree.leaves(state.members[name]), jax.tree.leaves(member), strict=True
+    ):
+      if new.ndim:
+        np.testing.assert_array_equal(old, new)
+        moments += 1
+  assert moments >= 6  # Two matrices, and two moments of each.
+  jax.tree.map(
+    np.testing.assert_array_equal, state.algorithm_state, after.algorithm_state
+  )
 
 
 def _in_lanes(parts):
@@ -331,7 +455,7 @@ def test_the_program_has_one_sampler():
 class _Judge:
   """What the host says is the verdict."""
 
-  on_host = object()
+  asks_host = True
   is_host_alone = True
 
   def score_on_host(self, said):
@@ -347,7 +471,7 @@ class _OnHost:
     self.score = jax.jit(functools.partial(judge.score, {}))
     self.complaints = unscored.Complaints()
 
-  def ask_host(self, batch, rollout, evaluates=False):
+  def ask_host(self, batch, rollout, judge=None, evaluates=False):
     scored = self.score(batch.prompts, rollout)
     return jax.device_get(scored), {"raised": 1}, {}
 
@@ -375,14 +499,16 @@ def _steps(of, parts, live_ids):
   return jax.device_get(_numbers(state)), history
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", slow("remax")])
-def test_rounds_with_the_host_between_them_are_the_same(algorithm):
+@pytest.mark.parametrize(
+  ("algorithm", "when_short"), [("grpo", "duplicate"), slow("remax", "fewer")]
+)
+def test_rounds_with_the_host_between_them_are_the_same(algorithm, when_short):
   # Full after one round, after two, and not at all.
-  live_ids = (0, 1, 2, 3, 14, 16, 18, 19, 30)
-  parts = _parts(3, algorithm)
+  live_ids = (0, 1, 2, 3, 14, 16, 18, 19, 30, 32, 35)
+  parts = dataclasses.replace(_parts(3, algorithm), when_short=when_short)
   on_host = _OnHost(parts.judge)
   fused = types.SimpleNamespace(
-    judge=types.SimpleNamespace(on_host=None),
+    judge=types.SimpleNamespace(asks_host=False),
     texts=on_host.texts,
     prompt_texts=on_host.prompt_texts,
   )
@@ -406,7 +532,11 @@ def test_rounds_with_the_host_between_them_are_the_same(algorithm):
   ]
   assert kept == [
     [f"question {i}" for i in ids]
-    for ids in ((0, 1, 2, 3), (14, 16, 18, 19), (30, 32, 33, 34))
+    for ids in (
+      (0, 1, 2, 3),
+      (14, 16, 18, 19),
+      (30, 32, 35, 30 if when_short == "duplicate" else 33),
+    )
   ]
 
 
@@ -427,11 +557,11 @@ def test_a_stopped_run_ends_with_the_same_bytes(tmp_path, monkeypatch):
   original = evaluation.summarize
   calls = []
 
-  def stopping(results):
+  def stopping(results, *about):
     calls.append(results)
     if len(calls) == 2:
       signal.raise_signal(signal.SIGTERM)
-    return original(results)
+    return original(results, *about)
 
   monkeypatch.setattr(evaluation, "summarize", stopping)
   stopped = loop.train(_run_config(), tmp_path / "parts")
@@ -484,3 +614,7 @@ def test_rounds_are_counted_from_one_and_only_drawn():
     ValueError, match=r"config\.sft\.max_rounds=2: .*'supervised' are given"
   ):
     run.with_section("sft", max_rounds=2)
+  with pytest.raises(ValueError, match="when_short='error' is about rounds"):
+    run.with_section("rl", when_short="error")
+  with pytest.raises(ValueError, match="choose one of fewer, error, duplicate"):
+    run.with_section("rl", when_short="duplicates", max_rounds=2)

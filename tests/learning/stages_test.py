@@ -12,7 +12,7 @@ import pytest
 from grpo_jax import algorithms
 from grpo_jax.algorithms import options
 from grpo_jax.learning import stages, update
-from grpo_jax.ops import aggregation, surrogates
+from grpo_jax.ops import aggregation, selection, surrogates
 from grpo_jax.training import checkpoints
 from grpo_jax.types import Algorithm, Scored, row_arrays
 from tests.training import tiny
@@ -275,10 +275,14 @@ SCALED = Algorithm(
   advantages=lambda config, batch: batch.rewards - batch.state["baseline"],
   policy_loss=_scaled_loss,
   aggregate=aggregation.over_tokens,
-  init=lambda config: ({"scale": jnp.zeros(())}, {"baseline": jnp.zeros(())}),
-  update_state=lambda config, state, metrics: {
+  init=lambda config: (
+    {"scale": jnp.zeros(())},
+    {"baseline": jnp.zeros(()), "past": selection.empty_memory(20)},
+  ),
+  update_state=lambda config, state, metrics, batch: {
     "baseline": config.decay * state["baseline"]
-    + (1 - config.decay) * metrics["reward/mean"]
+    + (1 - config.decay) * metrics["reward/mean"],
+    "past": selection.remember(state["past"], batch.rewards, batch.valid),
   },
 )
 
@@ -298,6 +302,7 @@ def test_trainable_scalar_and_state_train_and_resume(tmp_path):
   resumed, _, _ = saved.restore(abstract)
   assert resumed.params["algorithm"]["trained"]["scalars"]["scale"] != 0
   assert resumed.algorithm_state["algorithm"]["baseline"] != 0
+  assert resumed.algorithm_state["algorithm"]["past"].num_seen == 3 * 16
   for i in range(3, 6):
     resumed, _, _ = advance(resumed, tiny.make_prompts(first=4 * i))
   for one, other in zip(

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from grpo_jax.models import transformer
-from grpo_jax.rollout import sampling
+from grpo_jax.rollout import mixing, sampling
 from grpo_jax.types import Prompts
 from tests.models import transformer_test
 
@@ -68,7 +68,9 @@ def test_eight_devices_sample_the_rows_of_one(lanes, cache_dtype, rows):
       functools.partial(
         sampling.sample,
         policy,
-        config=sampling.SamplingConfig(6, (0,), 0, lanes=lanes),
+        config=sampling.SamplingConfig(
+          6, (0,), 0, lanes=lanes, mix=mixing.Mixing(rate=0.5, until=(5,))
+        ),
         group_size=4,
       )
     )
@@ -79,7 +81,7 @@ def test_eight_devices_sample_the_rows_of_one(lanes, cache_dtype, rows):
     with jax.set_mesh(rows.mesh):
       eight = sample(params, jax.device_put(prompts, rows), key)
   assert len(np.unique(one.completion_mask.sum(1))) > 3
-  for name in ("tokens", "completion_mask", "terminated"):
+  for name in ("tokens", "completion_mask", "terminated", "mix_ids"):
     np.testing.assert_array_equal(
       getattr(eight, name), getattr(one, name), err_msg=name
     )

@@ -158,6 +158,7 @@ def test_sequences_left_behind_are_left_out_if_they_were_bad():
     )
 
   np.testing.assert_array_equal(keep(advantages), [[True], [False], [True]])
+  assert keep(jnp.array([0.0, 0.0, 1.0])).all()
   per_token = jnp.array([[1.0, -1.0], [1.0, -1.0], [-1.0, -1.0]])
   np.testing.assert_array_equal(
     keep(per_token), [[True, False], [True, False], [True, True]]

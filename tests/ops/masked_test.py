@@ -45,7 +45,7 @@ def test_bfloat16_means_do_not_count_in_bfloat16():
   assert float(masked.mean(ones, jnp.ones(40_000, bool))) == 1
 
 
-whiten = jax.jit(masked.whiten)
+whiten = jax.jit(masked.whiten, static_argnums=2)
 
 
 def test_whiten_by_hand():
@@ -54,6 +54,23 @@ def test_whiten_by_hand():
   mask = x < 9
   np.testing.assert_allclose(
     whiten(x, mask), [[-1, 0, 1], [0, 0, 0]], atol=1e-6
+  )
+
+
+def test_whiten_by_rows_by_hand():
+  # Rows with the means 2, 4 and 6, whatever their lengths: mean 4, and the
+  # squares 4, 0 + 1 and 4 over 3 − 1 are the variance 4.5.
+  x = jnp.array([[2.0, 2.0, 2.0], [3.0, 5.0, 9.0], [6.0, 9.0, 9.0], [9.0] * 3])
+  mask = x < 9
+  expected = np.array([[-2, -2, -2], [-1, 1, 0], [2, 0, 0], [0] * 3]) / 4.5**0.5
+  np.testing.assert_allclose(whiten(x, mask, True), expected, atol=1e-6)
+  # By tokens the long row would pull the mean down: (3 · 2 + 8 + 6) / 6.
+  assert np.asarray(whiten(x, mask))[1, 0] < 0 < whiten(x, mask)[2, 0]
+  everywhere = jnp.ones_like(mask)
+  same_rows = jnp.array([[1.0] * 3, [2.0] * 3, [4.0] * 3, [5.0] * 3])
+  rows = whiten(same_rows[:, :1], everywhere[:, :1])
+  np.testing.assert_allclose(
+    whiten(same_rows, everywhere, True), np.repeat(rows, 3, 1), rtol=1e-6
   )
 
 

@@ -33,6 +33,7 @@ def pair_loss(
   kind: str = "sigmoid",
   label_smoothing: float = 0.0,
   f_divergence: str = "reverse_kl",
+  length_normalized: bool = False,
 ) -> float:
   """Mean over pairs of −log σ(β [x_chosen − x_rejected]), x = Σ_t (ℓ − ℓ_ref).
 
@@ -43,7 +44,7 @@ def pair_loss(
     x = common.masked_sum(logp[i], mask[i]) - common.masked_sum(
       ref_logp[i], mask[i]
     )
-    if kind == "ipo":
+    if kind == "ipo" or length_normalized:
       x /= common.num_tokens(mask[i])
     if f_divergence == "forward_kl":
       return -math.exp(-x)
@@ -84,6 +85,7 @@ def loss(
   kind: str = "sigmoid",
   label_smoothing: float = 0.0,
   f_divergence: str = "reverse_kl",
+  length_normalized: bool = False,
   kl_coef: float = 0.0,
   entropy=None,  # [B, T]
   entropy_coef: float = 0.0,
@@ -102,6 +104,7 @@ def loss(
     kind,
     label_smoothing,
     f_divergence,
+    length_normalized,
   )
   return policy + common.kl_and_entropy(
     common.token_mean,

@@ -1,5 +1,6 @@
-"""GFPO: the k best completions of a group learn, from arXiv:2508.09726."""
+"""GFPO: chosen completions of a group learn, from arXiv:2508.09726."""
 
+import itertools
 import math
 
 import numpy as np
@@ -7,18 +8,61 @@ import numpy as np
 from tests.references import common, dapo
 
 
-def kept_rows(rewards, valid, group_id, lengths, num_kept, metric) -> list[int]:
-  """Indices of the k best rows of each group, ties by their order."""
+def most_varied(rewards, num_kept: int) -> tuple[int, ...]:
+  """Indices of the subset whose population variance is the largest.
+
+  Of equal ones the first in the order of `itertools.combinations`.
+  """
+  subsets = list(
+    itertools.combinations(range(len(rewards)), min(num_kept, len(rewards)))
+  )
+  variances = [float(np.var([rewards[i] for i in s])) for s in subsets]
+  return subsets[variances.index(max(variances))]
+
+
+def adaptive_kept(difficulty: float, past, num_kept: int, warmup: int) -> int:
+  """How many are kept of a group with this mean reward, after others."""
+  if len(past) < warmup or not len(past):
+    return num_kept
+  for share, quartile in ((1, 0.25), (1, 0.5), (0.75, 0.75)):
+    if difficulty < np.quantile(past, quartile):
+      return round(num_kept * share)
+  return round(num_kept * 0.5)
+
+
+def kept_rows(
+  rewards,
+  valid,
+  group_id,
+  lengths,
+  num_kept,
+  metric,
+  efficiency_shift=False,
+  past=(),
+  adaptive_warmup=64,
+) -> list[int]:
+  """Indices of the kept rows of each group, ties by their order."""
   kept = []
   for group in sorted(set(np.asarray(group_id).tolist())):
     rows = [i for i in range(len(rewards)) if valid[i] and group_id[i] == group]
+    if not rows:
+      continue
+    if metric == "max_variance":
+      found = most_varied([float(rewards[i]) for i in rows], num_kept)
+      kept += [rows[i] for i in found]
+      continue
+    least = min(float(rewards[i]) for i in rows) if efficiency_shift else 0.0
 
-    def cost(i):
-      if metric == "length":
-        return lengths[i]
-      return -float(rewards[i]) / max(lengths[i], 1)
+    def cost(i, least=least):
+      if metric == "efficiency":
+        return -(float(rewards[i]) - least) / max(lengths[i], 1)
+      return lengths[i]
 
-    kept += sorted(rows, key=cost)[:num_kept]
+    most = num_kept
+    if metric == "adaptive":
+      difficulty = sum(float(rewards[i]) for i in rows) / len(rows)
+      most = adaptive_kept(difficulty, past, num_kept, adaptive_warmup)
+    kept += sorted(rows, key=cost)[:most]
   return kept
 
 
@@ -30,11 +74,14 @@ def advantages(
   mask,  # [B, T] bool
   num_kept: int = 8,
   metric: str = "length",
+  efficiency_shift: bool = False,
   eps: float = 1e-6,
 ) -> np.ndarray:  # [B]
   """(R − μ_S) / (σ_S + eps) on the rows that are kept, ddof 0; else 0."""
   lengths = [common.num_tokens(row) for row in mask]
-  kept = kept_rows(rewards, valid, group_id, lengths, num_kept, metric)
+  kept = kept_rows(
+    rewards, valid, group_id, lengths, num_kept, metric, efficiency_shift
+  )
   out = np.zeros(len(rewards))
   for i in kept:
     group = [float(rewards[j]) for j in kept if group_id[j] == group_id[i]]
@@ -55,12 +102,23 @@ def loss(
   clip_high: float = 0.2,
   ref_logp=None,  # [B, T]
   kl_coef: float = 0.001,
+  kl_old_coef: float = 0.0,
   entropy=None,  # [B, T]
   entropy_coef: float = 0.001,
   log_ratio_clamp: float | None = 20.0,
 ) -> float:
-  """(1/N) Σ_i Σ_t [−min(rA, clip(r) A) + β k3] − c · mean H, N of all rows."""
-  return dapo.loss(
+  """(1/N) Σ_i Σ_t [−min(rA, clip(r) A) + β k3] − c · mean H, N of all rows.
+
+  With `kl_old_coef` also k3 against the policy at the start of the update.
+  """
+  other = 0.0
+  if kl_old_coef:
+    values = common.per_token(
+      lambda i, t: common.kl_k3(logp[i, t], old_logp[i, t], log_ratio_clamp),
+      mask,
+    )
+    other = kl_old_coef * common.token_mean(values, mask)
+  return other + dapo.loss(
     logp,
     old_logp,
     mask,

@@ -17,7 +17,7 @@ def advantages(
   ref_logp,  # [B, T]
   old_logp,  # [B, T]
   mask,  # [B, T] bool
-  teacher_clamp: float = 20.0,
+  opd_clamp: float = 20.0,
 ) -> np.ndarray:  # [B, T]
   """A_it = clip(ℓ_teacher − ℓ_old, ±clamp); 0 where masked or not valid."""
   del rewards, group_id
@@ -26,7 +26,7 @@ def advantages(
     if not valid[i]:
       return 0.0
     gap = float(ref_logp[i][t]) - float(old_logp[i][t])
-    return common.clamp(gap, teacher_clamp)
+    return common.clamp(gap, opd_clamp)
 
   return common.per_token(term, mask)
 

@@ -17,6 +17,10 @@ def loss(
   ref_logp,  # [B, T]
   beta: float = 0.1,
   dpo_coef: float = 0.1,
+  kind: str = "sigmoid",
+  label_smoothing: float = 0.0,
+  f_divergence: str = "reverse_kl",
+  length_normalized: bool = False,
   clip_low: float = 0.2,
   clip_high: float = 0.2,
   dual_clip: float = 0.0,
@@ -44,5 +48,15 @@ def loss(
     log_ratio_clamp=log_ratio_clamp,
   )
   return grpo_loss + dpo_coef * dpo.pair_loss(
-    logp, ref_logp, mask, rewards, valid, group_id, beta
+    logp,
+    ref_logp,
+    mask,
+    rewards,
+    valid,
+    group_id,
+    beta,
+    kind,
+    label_smoothing,
+    f_divergence,
+    length_normalized,
   )

@@ -3,6 +3,7 @@
 import collections
 import math
 import types
+from typing import Any
 
 import hypothesis
 import jax
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from grpo_jax.rewards import derived
+from grpo_jax import algorithms
+from grpo_jax.rewards import combine, derived
+from tests.references import grpo
 
 NAN = math.nan
 
@@ -28,7 +31,8 @@ def _seen(correct, lengths, group_id=None, terminated=None, budget=100):
     num_groups=1 + max(group_id or [0]),
   )
   components = {"accuracy": jnp.array(correct, jnp.float32)}
-  return derived.seen(components, "accuracy", rollout)
+  prompts: Any = None
+  return derived.seen(components, "accuracy", prompts, rollout)
 
 
 def test_cosine_rewards_short_right_answers_and_long_wrong_ones():
@@ -131,8 +135,114 @@ def test_rank_is_that_of_its_source():
   np.testing.assert_allclose(
     derived.rank(seen, source="accuracy"), [0, 2 / 3, 1 / 3, 1], atol=1e-6
   )
-  with pytest.raises(ValueError, match="source='speed'"):
+  with pytest.raises(ValueError, match="'rank' is made of 'speed'"):
     derived.rank(seen, source="speed")
+
+
+@jax.jit
+def _hras(accuracy, process, consistency, group_id, task):
+  """Advantages where accuracy and process are one objective of two.
+
+  `task` is the weight of that objective.
+  """
+  found = {
+    "accuracy": accuracy,
+    "process": process,
+    "consistency": consistency,
+  }
+  seen: Any = types.SimpleNamespace(components=found)
+  parts = {"accuracy": 1.0, "process": 0.5}
+  components = found | {"total": derived.total(seen, parts=parts)}
+  weights = dict.fromkeys(found, 0.0) | {"total": task, "consistency": 0.5}
+  scored = combine.combine(components, weights, None, "accuracy")
+  order = sorted(components)
+  batch: Any = types.SimpleNamespace(
+    components=jnp.stack([scored.components[x] for x in order], axis=-1),
+    component_weights=jnp.stack([scored.weights[x] for x in order]),
+    valid=scored.valid,
+    group_id=group_id,
+    num_groups=2,
+  )
+  algorithm = algorithms.get_algorithm("mo_grpo")
+  return algorithm.advantages(algorithms.make_config("mo_grpo"), batch)
+
+
+def test_hras_normalises_the_task_and_consistency_apart():
+  """CORA, arXiv:2606.14691: A = α z(accuracy + format) + β z(consistency)."""
+  rng = np.random.default_rng(0)
+  group_id = np.array([0, 1] * 4)
+  accuracy, consistency = rng.integers(0, 2, (2, 8)).astype(float)
+  consistency[:4] = [1, 0, 0, 1]
+  process = rng.random(8)
+  valid = np.ones(8, bool)
+
+  def z(rewards):
+    return grpo.advantages(rewards, valid, group_id)
+
+  task = 2.0 * z(accuracy + 0.5 * process)
+  found = _hras(accuracy, process, consistency, group_id, 2.0)
+  np.testing.assert_allclose(found, task + 0.5 * z(consistency), atol=2e-5)
+  # A louder reward is the same objective; summed first it would decide.
+  louder = _hras(accuracy, process, 20 * consistency, group_id, 2.0)
+  np.testing.assert_allclose(louder, found, atol=2e-5)
+  summed = z(accuracy + consistency), z(accuracy + 20 * consistency)
+  assert np.abs(summed[0] - summed[1]).max() > 0.1
+  # A group whose completions are all consistent learns the task alone.
+  same = _hras(accuracy, process, np.ones(8), group_id, 2.0)
+  np.testing.assert_allclose(same, task, atol=2e-5)
+
+
+def test_total_leaves_out_what_does_not_apply():
+  seen = _seen([1, NAN, 0, NAN], [1] * 4)
+  b = jnp.array([2.0, 3.0, NAN, NAN])
+  seen = seen._replace(components={**seen.components, "b": b})
+  found = derived.total(seen, parts={"accuracy": 1.0, "b": -0.5})
+  np.testing.assert_allclose(found, [0, -1.5, 0, NAN])
+
+
+def _flipped(tokens, prompt_index, padding=0, **options):
+  """Which of some completions, all right, are misjudged."""
+  # The same shapes with other padding, so that nothing is compiled anew.
+  prompts = np.roll([[1, 2, 0, 0, 0], [2, 1, 0, 0, 0]], padding, axis=1)
+  tokens = np.roll(np.pad(tokens, ((0, 0), (0, 3))), padding, axis=1)
+  rollout = types.SimpleNamespace(
+    tokens=jnp.array(tokens),
+    completion_mask=jnp.array(tokens > 0),
+    prompt_index=jnp.array(prompt_index),
+  )
+  seen: Any = types.SimpleNamespace(
+    components={"a": jnp.ones(len(tokens))},
+    prompts=types.SimpleNamespace(
+      tokens=jnp.array(prompts), mask=jnp.array(prompts > 0)
+    ),
+    rollout=rollout,
+  )
+  judged = derived.flipped(seen, source="a", **options)
+  assert {*np.unique(judged)} <= {0.0, 1.0}
+  return np.asarray(judged) == 0
+
+
+def test_flipped_misjudges_some_completions_and_always_the_same():
+  rng = np.random.default_rng(0)
+  tokens = np.unique(rng.integers(1, 50, (5000, 6)), axis=0)
+  index = rng.integers(0, 2, len(tokens))
+  wrong = _flipped(tokens, index, probability=0.1)
+  # 5000 draws: a deviation of 0.0042.
+  assert wrong.mean() == pytest.approx(0.1, abs=0.02)
+  # By prompt and completion; not by place, padding or neighbours.
+  order = rng.permutation(len(tokens))
+  again = _flipped(tokens[order], index[order], padding=3, probability=0.1)
+  np.testing.assert_array_equal(again, wrong[order])
+  for other in (
+    _flipped(tokens, 1 - index, probability=0.1),
+    _flipped(tokens[:, ::-1], index, probability=0.1),
+    _flipped(tokens, index, probability=0.1, seed=1),
+  ):
+    assert (other & wrong).mean() == pytest.approx(0.01, abs=0.008)
+  assert _flipped(tokens, index, probability=1.0).all()
+  assert not _flipped(tokens, index, probability=0.0).any()
+  with pytest.raises(ValueError, match="a share in"):
+    _flipped(tokens, index, probability=1.1)
 
 
 @pytest.mark.parametrize(

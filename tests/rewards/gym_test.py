@@ -47,6 +47,7 @@ def test_another_problem_is_not_scored():
     gym.reasoning_gym(["a"], ["b"], [0], [{"answer": "b"}])
 
 
+@pytest.mark.slow
 def test_rows_are_scored_in_the_pool():
   rows = [record(i, level=1) for i in range(4)]
   answers = [row["answer"] if i % 2 else "wrong" for i, row in enumerate(rows)]

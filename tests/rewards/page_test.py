@@ -9,12 +9,14 @@ import pytest
 from grpo_jax.data import tokenizer
 from grpo_jax.rewards import derived, functions, host
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import reward_settings, verifiers
+from grpo_jax.training import judge_settings, reward_settings, verifiers
 
 PAGE = (pathlib.Path(__file__).parents[2] / "docs/rewards.md").read_text(
   encoding="utf-8"
 )
-MODULE, SETTINGS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
+MODULE, SETTINGS, TOGETHER = re.findall(
+  r"^```python\n(.*?)^```$", PAGE, re.M | re.S
+)
 ROWS = {
   name: [cell.strip() for cell in cells.split("|")]
   for name, cells in re.findall(r"^\| `(\w+)` \|(.*)\|$", PAGE, re.M)
@@ -28,7 +30,8 @@ def module(tmp_path, monkeypatch):
 
 
 def test_the_table_has_every_reward():
-  known = {*functions.BUILTIN, *derived.DERIVED, reward_settings.REWARD_MODEL}
+  models = {reward_settings.REWARD_MODEL, judge_settings.JUDGE}
+  known = {*functions.BUILTIN, *derived.DERIVED, *models}
   assert ROWS.keys() == known
   assert all(f'"{name}"' in PAGE for name in functions.STEPS)
 
@@ -91,7 +94,8 @@ def test_rewards_of_ones_own(module):
   assert said.steps == [[(3, 1.0)], [], [(17, 1.0)], [(3, 1.0)]]
 
 
-def test_rewards_by_the_kind_of_prompts(module):
+def _judge(settings, names=()):
+  """The judges of a run on a file of prompts with some settings of the page."""
   config = config_lib.default_config()
   config.data.source = "jsonl"
   config.data.train_path = "prompts.jsonl"
@@ -99,8 +103,23 @@ def test_rewards_by_the_kind_of_prompts(module):
   config.data.max_prompt_len = 32
   config.sampling.max_new_tokens = 24
   config.phases = ("rl",)
-  exec(SETTINGS, {"config": config})
-  judge = verifiers.judge(config_lib.resolve(config), None)
+  exec(settings, {"config": config})
+  return verifiers.judge(config_lib.resolve(config), None, names=names)
+
+
+def test_rewards_that_are_normalised_as_one():
+  judge = _judge(TOGETHER)
+  (total,) = judge.judges
+  assert total.sources == ("math_accuracy", "think_answer_format")
+  seen = derived.Seen(
+    {"math_accuracy": np.ones(2), "think_answer_format": np.arange(2.0)},
+    *[None] * 4,
+  )
+  np.testing.assert_allclose(total.function(seen), [1.0, 1.5])
+
+
+def test_rewards_by_the_kind_of_prompts(module):
+  judge = _judge(SETTINGS, ("reasoning", "chat"))
   assert judge.correct == "math_accuracy"
   assert judge.weights["rubric"] == 1.0
   assert judge.domains["rubric"] == (1,)

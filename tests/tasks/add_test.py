@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -74,11 +76,11 @@ def test_bare_answers_and_zero():
 )
 def test_process_is_the_share_of_right_steps(working, process):
   text = f"<think>{working}</think><answer>1</answer><eos>"
-  scores = judge(SCRATCHPAD, text, 95, 8)
-  assert scores == pytest.approx({"accuracy": 0.0, "process": process})
   # The answer is judged apart from the working.
-  scores = judge(SCRATCHPAD, text.replace("r>1<", "r>103<"), 95, 8)
-  assert scores == pytest.approx({"accuracy": 1.0, "process": process})
+  for answer, accuracy in (("1", 0.0), ("103", 1.0)):
+    said = judge(SCRATCHPAD, text.replace("r>1<", f"r>{answer}<"), 95, 8)
+    del said["consistency"]
+    assert said == pytest.approx({"accuracy": accuracy, "process": process})
 
 
 @pytest.mark.parametrize(
@@ -145,6 +147,51 @@ def test_teachers_see_the_same_problems_whatever_their_error():
   assert prompts[0] == prompts[1] == prompts[2]
 
 
+def test_a_teacher_who_slips_is_right_and_inconsistent():
+  task = add.make(level=2, scratchpad=True, teacher_slip=0.3)
+  rng = np.random.default_rng(0)
+  consistent = []
+  for _ in range(400):
+    example = task.example(rng, "train")
+    mask = np.ones(len(example.completion), bool)
+    scores = task.verify_numpy(example.completion, mask, example.extras)
+    assert scores["accuracy"] == 1
+    assert (scores["process"] == 1) == (scores["consistency"] == 1)
+    consistent.append(scores["consistency"])
+  # Neither of two columns; a deviation of 0.025.
+  assert np.mean(consistent) == pytest.approx(0.7**2, abs=0.08)
+
+
+def test_a_wordy_teacher_ends_its_thought_with_letters():
+  """As many as the geometric distribution says, which is cut off at 24."""
+  task = add.make(level=2, max_filler=24)
+  rng = np.random.default_rng(0)
+  sizes, letters = [], set()
+  for _ in range(2000):
+    text = task.decode(task.example(rng, "train").completion)
+    thought = re.fullmatch(
+      r"<think>([a-z]*)</think><answer>\d+</answer><eos>", text
+    )[1]
+    sizes.append(len(thought))
+    letters |= set(thought)
+  share = 6 / 7
+  assert max(sizes) == 24
+  assert np.mean(sizes) == pytest.approx(6 * (1 - share**24), abs=0.3)
+  assert sizes.count(0) / 2000 == pytest.approx(1 - share, abs=0.03)
+  assert len(letters) == 26
+
+
+def test_filler_stands_behind_the_working():
+  task = add.make(level=2, scratchpad=True, max_filler=5, mean_filler=60.0)
+  rng = np.random.default_rng(0)
+  sizes = set()
+  for _ in range(9):
+    text = task.decode(task.example(rng, "train").completion)
+    found = re.fullmatch(r"<think>(?:[\d+=]+;){2}([a-z]*)</think>.*", text)
+    sizes.add(len(found[1]))
+  assert max(sizes) == 5
+
+
 def test_operands_have_the_digits_asked_for():
   rng = np.random.default_rng(0)
   fixed = add.make(level=3)
@@ -156,3 +203,32 @@ def test_operands_have_the_digits_asked_for():
     lengths.add((len(str(a)), len(str(b))))
   assert lengths == {(i, j) for i in (1, 2, 3) for j in (1, 2, 3)}
   assert vocabulary.number(0) == [vocabulary.DIGIT_0]
+
+
+@pytest.mark.parametrize(
+  ("working", "answer", "consistency"),
+  [
+    (WORKING, "103", 1),
+    (WORKING, "3", 0),  # The last carry is forgotten.
+    (WORKING, "0103", 0),
+    ("5+8+0=13;9+0+0=09;", "93", 1),  # Wrong, and it follows.
+    ("5+8+0=13;9+0+0=09;", "103", 0),  # Right, and it does not.
+    ("5+8+0=99;1=00;", "9", 1),  # How a step came to it is not looked at.
+    ("5+8+0=00;9+0+1=00;", "0", 1),
+    ("5+8+0=00;9+0+1=00;", "00", 0),
+    ("5+8+0=03;", "3", 1),
+    (WORKING + "abc", "103", 1),
+    ("5+8+0=13;9+0+1=1;", "103", 0),
+    ("5+8+0=13;9+0+1:10;", "103", 0),
+    (WORKING + "0+0+1=00;", "3", 0),  # More steps than digits.
+    ("", "0", 0),
+    (";", "0", 0),
+  ],
+)
+def test_an_answer_is_consistent_with_what_the_working_comes_to(
+  working, answer, consistency
+):
+  text = f"<think>{working}</think><answer>{answer}</answer><eos>"
+  assert judge(SCRATCHPAD, text, 95, 8)["consistency"] == consistency
+  open_end = text.removesuffix("<eos>")
+  assert judge(SCRATCHPAD, open_end, 95, 8)["consistency"] == 0

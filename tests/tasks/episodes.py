@@ -147,7 +147,7 @@ def judge(
   check_twin(task, [extras], [episode], played)
   size = len(texts)
   observations = [
-    vocab.decode(tokens[mask])
+    task.decode(tokens[mask])
     for tokens, mask in zip(
       played.turns.observation[0, :size],
       played.turns.mask[0, :size],

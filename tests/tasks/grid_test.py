@@ -10,6 +10,7 @@ from grpo_jax.tasks import vocabulary as vocab
 from tests.tasks import environment_test, episodes
 
 TASK = environment_test.make("grid")
+TABLE = environment_test.make("grid-table")
 
 
 def cell(column: int, row: int) -> int:
@@ -133,3 +134,46 @@ def test_the_prompt_is_the_first_observation():
   places = [divmod(int(example.extras[n]), 5) for n in ("agent", "key", "door")]
   text = ",".join(f"{column}{row}" for row, column in places)
   assert vocab.decode(example.prompt) == f"<bos><obs>{text}:0</obs>"
+
+
+# . . K . .     The one room, entered at its corner.
+# . . . . .
+# . . . . .
+# . . # . .
+# # . D . #
+ONE_ROOM = {
+  "agent": np.array(cell(0, 0), np.int32),
+  "key": np.array(cell(2, 0), np.int32),
+  "door": np.array(cell(2, 4), np.int32),
+  "walls": np.array([cell(2, 3), cell(0, 4), cell(4, 4)], np.int32),
+}
+
+
+def test_a_walk_through_a_table_by_hand():
+  seen, rewards, done, scores = episodes.judge(
+    TABLE, ONE_ROOM, [*"rrgdddlddrl"]
+  )
+  cells = "10:0 20:0 20:1 21:1 22:1 22:1 12:1 13:1 14:1"
+  assert seen == [f"<{x}>" for x in cells.split()] + ["", ""]
+  assert rewards == [0] * 9 + [1, 0]
+  assert done == [False] * 9 + [True, True]
+  assert scores == {"accuracy": 1, "key": 1}
+
+
+def test_tables_have_a_token_for_each_state_of_the_room():
+  assert TABLE.vocab_size == 64 + 50
+  _, _, played = environment_test.cases("grid-table")
+  going = ~played.turns.done[:, :-1]
+  tokens = played.turns.observation[:, :-1, 0]
+  np.testing.assert_array_equal(
+    tokens[going], 64 + played.state_id[:, 1:][going]
+  )
+  rng = np.random.default_rng(0)
+  begins = set()
+  for _ in range(200):
+    prompt = TABLE.example(rng, "train").prompt
+    assert TABLE.encode(TABLE.decode(prompt)) == prompt.tolist()
+    begins.add(int(prompt[-1]))
+  # 25 cells but for walls, key and door, and the three of the other split.
+  assert len(begins) == 25 - 3 - 2 - 3
+  assert TABLE.decode([64 + 2 * cell(3, 1), 0]) == "<31:0>"

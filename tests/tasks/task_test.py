@@ -21,19 +21,26 @@ VARIANTS = {
   ),
   "add-one-digit-scratchpad": ("add", {"level": 1, "scratchpad": True}),
   "add-eight-digits": ("add", {"level": 8}),
+  "add-filler": ("add", {"level": 2, "max_filler": 9, "teacher_error": 0.3}),
   "bias_mcq": ("bias_mcq", {"teacher_bias": 0.3, "flipped_share": 0.3}),
+  "bracket": ("bracket", {"teacher_error": 0.2}),
+  "bracket-bare": ("bracket", {"max_len": 5, "max_depth": 9, "tags": False}),
   "copy": ("copy", {}),
   "countdown": ("countdown", {"teacher_error": 0.2}),
   "countdown-4": ("countdown", {"num_numbers": 4}),
+  "ir_tree": ("ir_tree", {"teacher_error": 0.2}),
   "language": ("language", {"teacher_error": 0.2, "teacher_empty": 0.1}),
   "multi": ("multi", {"teacher_error": 0.2}),
   "sort": ("sort", {"teacher_error": 0.2}),
   "sort-bare": ("sort", {"min_len": 2, "max_len": 5, "tags": False}),
+  "verdict": ("verdict", {"min_len": 6, "marks": 0.5}),
 }
 # Those with an environment; their episodes are in `environment_test.py`.
 MULTI_TURN = {
   "calc_tool": ("calc_tool", {}),
   "grid": ("grid", {}),
+  "grid-table": ("grid", {"tabular": True}),
+  "nim": ("nim", {"num_heaps": 3, "max_stones": 5}),
   "memchain": ("memchain", {"num_facts": 2}),
   "memchain-smallest": (
     "memchain",
@@ -44,6 +51,7 @@ MULTI_TURN = {
 RIGHT = {
   "bias_mcq": {"teacher_bias": 0.0, "flipped_share": 0.0},
   "copy": {},
+  "verdict": {"belief": "reverse"},
   "language": {"teacher_error": 0.0, "mixing": 0.0, "teacher_empty": 0.0},
 }
 # Scores that are no shares in [0, 1]; right answers have none of a kind.
@@ -51,12 +59,13 @@ OBJECTIVES = {
   "bias_mcq": ("biased",),
   "multi": ("brevity", "politeness", "first_half"),
 }
+SLOW = {"ir_tree", *(name for name in VARIANTS if "scratchpad" in name)}
 over_variants = pytest.mark.parametrize("variant", VARIANTS)
-# Long completions: a verifier of them takes half a minute to compile.
+# Long completions, and trees: verifiers of so many rows take half a minute.
 over_short_variants = pytest.mark.parametrize(
   "variant",
   [
-    pytest.param(name, marks=pytest.mark.slow if "scratchpad" in name else ())
+    pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
     for name in VARIANTS
   ],
 )
@@ -139,6 +148,13 @@ def test_examples_fit_and_right_teachers_score_one(variant):
     mask = np.arange(size) < lengths[1]
     scores = made.verify_numpy(tokens, mask, example.extras)
     shares = scores.keys() - OBJECTIVES.get(made.name, ())
+    if made.right_answer is not None:
+      answer = np.asarray(made.right_answer(example.extras))
+      alone = [
+        *(vocabulary.ANSWER, *answer[answer != vocabulary.PAD]),
+        *(vocabulary.ANSWER_END, vocabulary.EOS),
+      ]
+      assert example.completion.tolist()[-len(alone) :] == alone
     assert all(scores[name] == 1.0 for name in shares), (
       made.decode(example.prompt),
       made.decode(example.completion),
@@ -236,7 +252,10 @@ def test_options_of_another_kind_are_refused(name):
     ("add", {"level": 0}, r"add.make: level is 0; .* \[1, 8\]"),
     ("add", {"level": 9}, "level is 9"),
     ("add", {"teacher_error": 1.5}, "teacher_error is 1.5"),
-    ("add", {"scratchpad": True, "tags": False}, "scratchpad needs tags"),
+    ("add", {"scratchpad": True, "tags": False}, "scratchpad .*need tags"),
+    ("add", {"max_filler": 1, "tags": False}, "max_filler=1, tags=False"),
+    ("add", {"max_filler": 65}, "max_filler is 65"),
+    ("add", {"mean_filler": -1.0}, "mean_filler is -1.0"),
     (
       "calc_tool",
       {"interceptor": "all"},

@@ -420,6 +420,7 @@ store.close()
 """
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_room_is_one_message(tmp_path):
   process = subprocess.run(
     [sys.executable, "-c", _NO_ROOM, str(tmp_path / "c")],

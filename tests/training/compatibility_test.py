@@ -12,10 +12,12 @@ from tests.training import tiny
 TABLE, FEATURES = compatibility.TABLE, compatibility.FEATURES
 ENVIRONMENT = "tests.training.host_sessions:calculator"
 
+SEATS = types.SimpleNamespace(seat=len)
+
 # What switches a feature on; nothing else of a setup is touched.
 SWITCHES = {
   "lanes": {"config.sampling.lanes": 4},
-  "environment": {"problem.environment": object()},
+  "environment": {"problem.environment": types.SimpleNamespace(seat=None)},
   "environment on the host": {
     "problem.host_environment": object(),
     "config.data.environment": ENVIRONMENT,
@@ -23,6 +25,10 @@ SWITCHES = {
   "compaction": {"problem.compaction": object()},
   "rounds": {"phase.max_rounds": 2},
   "staleness": {"phase.staleness": 1},
+  "schedule": {
+    "phase.schedule.chooses": True,
+    "phase.schedule.name": "frontier",
+  },
   "single completions": {"phase.group_size": 1},
   "dynamic sampling": {"objective.dynamic_sampling": True},
   "no dynamic sampling": {"objective.dynamic_sampling": False},
@@ -36,7 +42,7 @@ SWITCHES = {
   "weights that change": {
     "config.rewards.schedules": {"accuracy": ((0, 1.0), (9, 0.0))}
   },
-  "verifiers in the graph only": {"problem.judge.on_host": None},
+  "verifiers in the graph only": {"problem.judge.asks_host": False},
   "no correction": {"required": {"behavior_logp": False}},
   "sampling mask": {"required": {"kept_ids": True}, "config.sampling.top_k": 5},
   "no top_k": {"config.sampling.top_k": None},
@@ -45,16 +51,28 @@ SWITCHES = {
     "required": {"kept_ids": False},
   },
   "recorded log-probs": {"required": {"behavior_logp": True}},
-  "several teachers": {"phase.reference_workdirs": ("a", "b")},
-  "rewards by domain": {"config.rewards.domains": {"accuracy": (0,)}},
+  "teachers of domains": {
+    "phase.reference_workdirs": ("a", "b"),
+    "phase.has_teachers_of_domains": True,
+  },
+  "limits by domain": {
+    "problem.limits": (3, 8),
+    "config.sampling.domain_limits": {"add": 3},
+  },
   "prompts without domains": {"problem.provides": frozenset()},
-  "distributions of the reference": {"required": {"ref_kl": True}},
+  "forced answers": {"required": {"prefix_utility": True}},
+  "opponents": {"phase.opponents": ("start",), "problem.environment": SEATS},
+  "single player": {"problem.environment": None},
+  "several players": {"problem.environment": SEATS},
+  "mixed inputs": {"config.sampling.mix_rate": 0.1},
   "canaries with a KL": {
     "config.guards.on": True,
     "config.guards.canary_max_kl": 0.5,
   },
+  "pairs ranked by a model": {"config.reward_model.ranked_by": "some run"},
+  "old completions": {"config.reward_model.history_share": 0.1},
   "reward model": {
-    "problem.judge.by_members": (object(),),
+    "problem.judge.by_models": (object(),),
     "config.rewards.functions": ("accuracy", "reward_model"),
   },
 }
@@ -64,6 +82,8 @@ OPPOSITES = {
   frozenset(("dynamic sampling", "no dynamic sampling")),
   frozenset(("no correction", "recorded log-probs")),
   frozenset(("sampling mask", "filters without a record")),
+  frozenset(("single player", "several players")),
+  frozenset(("single player", "environment")),  # Here it switches it off.
 }
 
 # Features that come with others, or are refused without them.
@@ -71,6 +91,8 @@ IMPLIED = {
   "environment on the host": "environment",
   "rounds": "dynamic sampling",
   "staleness": "recorded log-probs",
+  "opponents": "several players",
+  "several players": "environment",
 }
 
 # Where the setup without any feature has one: what it is switched off by.
@@ -78,6 +100,7 @@ SWITCHED_OFF = {
   "no dynamic sampling": "dynamic sampling",
   "no correction": "recorded log-probs",
   "no top_k": "sampling mask",
+  "single player": "several players",
 }
 
 # The setting, or the name, that a message has of a feature.
@@ -91,6 +114,7 @@ SHOWN = {
   "text in the graph": "config.rewards.in_graph=True",
   "steps of a text": "config.rewards.steps='arithmetic_steps'",
   "weights that change": "config.rewards.schedules={'accuracy'",
+  "schedule": "config.again.schedule.name='frontier'",
   "single completions": "config.again.group_size=1",
   "dynamic sampling": "config.algorithm.dynamic_sampling=True",
   "no dynamic sampling": "config.algorithm.dynamic_sampling=False",
@@ -105,11 +129,17 @@ SHOWN = {
   "no top_k": "config.sampling.top_k=None",
   "filters without a record": "config.sampling, which filters tokens",
   "recorded log-probs": "algorithm 'some', which compares log-probs",
-  "several teachers": "config.again.reference_workdirs=('a', 'b')",
-  "rewards by domain": "config.rewards.domains={'accuracy': (0,)}",
+  "teachers of domains": "config.again.reference_workdirs=('a', 'b')",
+  "limits by domain": "config.sampling.domain_limits={'add': 3}",
   "prompts without domains": "config.data.source='task' without domains",
-  "distributions of the reference": "which compares whole distributions",
+  "forced answers": "algorithm 'some', which forces answers",
+  "opponents": "config.again.opponents=('start',)",
+  "single player": "config.data.name='some task', for one player,",
+  "several players": "the task 'some task', which has several players",
+  "mixed inputs": "config.sampling.mix_rate=0.1",
   "canaries with a KL": "config.guards.canary_max_kl=0.5",
+  "pairs ranked by a model": "config.reward_model.ranked_by='some run'",
+  "old completions": "config.reward_model.history_share=0.1",
   "reward model": "config.rewards.functions=('accuracy', 'reward_model')",
 }
 
@@ -118,31 +148,51 @@ def _space(**fields):
   return types.SimpleNamespace(**fields)
 
 
+def _reward_model(**fields):
+  made = _space(**fields)
+  made.ranks = lambda phase: bool(made.ranked_by)
+  return made
+
+
 def make_setup(*switched):
   """A setup with these features, and with as few others as there can be."""
   setup = _space(
     config=_space(
-      sampling=_space(lanes=None, top_k=None, top_p=None, min_p=None),
+      sampling=_space(
+        lanes=None,
+        top_k=None,
+        top_p=None,
+        min_p=None,
+        domain_limits={},
+        mix_rate=0.0,
+      ),
       data=_space(name="some task", source="task", environment=""),
       rewards=_space(
         functions=("accuracy",),
         in_graph=False,
         steps="",
         schedules={},
-        domains={},
       ),
+      reward_model=_reward_model(history_share=0.0, ranked_by=""),
       guards=_space(on=False, canary_every=20, canary_max_kl=0.0),
     ),
     name="again",
     phase=_space(
-      max_rounds=1, staleness=0, group_size=4, reference_workdirs=()
+      max_rounds=1,
+      staleness=0,
+      group_size=4,
+      reference_workdirs=(),
+      has_teachers_of_domains=False,
+      opponents=(),
+      schedule=_space(chooses=False, name="epochs"),
     ),
     problem=_space(
       environment=None,
       host_environment=None,
       compaction=None,
       provides=frozenset({"domain"}),
-      judge=_space(on_host=object(), by_members=()),
+      limits=(),
+      judge=_space(asks_host=True, by_models=()),
     ),
     algorithm=_space(name="some", couples_group=False, whole_completions=False),
     objective=_space(
@@ -171,7 +221,9 @@ def make_setup(*switched):
 
 def is_allowed(*names):
   """Whether no two of the features, and of what comes with them, clash."""
-  every = {*names, *(IMPLIED[name] for name in names if name in IMPLIED)}
+  every = set(names)
+  for _ in IMPLIED:
+    every |= {IMPLIED[name] for name in every if name in IMPLIED}
   rows = {frozenset((row.feature, row.excludes)) for row in TABLE}
   pairs = map(frozenset, itertools.combinations(every, 2))
   return not any(pair in rows | OPPOSITES for pair in pairs)
@@ -254,6 +306,11 @@ CONFIGS = [
     {"data.name": "memchain", "rl.max_rounds": 2, **LIVE},
     "max_rounds=2 and the task 'memchain'",
   ),
+  (
+    "grpo",
+    {"data.name": "grid", "rl.opponents": ("start",)},
+    "opponents=('start',) and config.data.name='grid', for one player,",
+  ),
   ("dpo", {"data.name": "memchain"}, "'dpo', which couples completions and"),
   ("gtpo", {"data.name": "memchain"}, "'gtpo', which reads whole completions"),
   (
@@ -267,7 +324,7 @@ CONFIGS = [
       "data.name": "memchain",
       "rewards.functions": ("accuracy", "reward_model"),
       "rewards.weights": (1.0, 1.0),
-      "reward_model.workdir": "some run",
+      "reward_model.source": "some run",
     },
     "'reward_model') and the task 'memchain'",
   ),

@@ -15,11 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_jax import algorithms
-from grpo_jax.algorithms import objective
+from grpo_jax.algorithms import distillation, objective
 from grpo_jax.learning import members, update
 from grpo_jax.models import architecture, attention, blocks, transformer
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import guard_settings, optimizers, phases, sections
+from grpo_jax.training import (
+  forced,
+  guard_settings,
+  judge_settings,
+  optimizers,
+  phases,
+  schedule_settings,
+  sections,
+)
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAMES = tuple(algorithms.ALGORITHMS)
@@ -32,8 +40,12 @@ _CALLED = {
   config_lib.HostsConfig: {"hosts"},
   config_lib.RunConfig: {"config", "settings"},
   config_lib.PhaseConfig: {"phase"},
+  sections.KeepConfig: {"keep"},
+  schedule_settings.ScheduleConfig: {"schedule", "settings"},
   config_lib.CriticConfig: {"critic", "settings"},
   config_lib.RewardModelConfig: {"reward_model", "settings"},
+  judge_settings.JudgeConfig: {"judge", "wanted"},
+  judge_settings.ServiceConfig: {"service"},
   config_lib.DataConfig: {"data"},
   config_lib.EnvironmentConfig: {"turns"},
   config_lib.SamplingConfig: {"sampling"},
@@ -116,12 +128,18 @@ def _dead_fields(cls: type) -> set[str]:
   return _fields(cls) - read
 
 
+def _names(code) -> set[str]:
+  """What code and the functions inside of it look up by name."""
+  inside = filter(inspect.iscode, code.co_consts)
+  return set(code.co_names).union(*map(_names, inside))
+
+
 def _with_helpers(functions) -> set:
   """The functions, and all of the algorithms' functions that they call."""
   found, new = set(), set(functions)
   while new:
     found.add(function := new.pop())
-    names, known = function.__code__.co_names, function.__globals__
+    names, known = _names(function.__code__), function.__globals__
     modules = [known[name] for name in names if name in known]
     for owner in (known, *map(vars, filter(inspect.ismodule, modules))):
       called = filter(inspect.isfunction, map(owner.get, names))
@@ -150,10 +168,12 @@ def _dead_algorithm_fields(algorithm) -> set[str]:
     )
     if function is not None
   )
-  sources = [inspect.getsource(objective)]
+  sources = [inspect.getsource(objective), inspect.getsource(distillation)]
   sources += [inspect.getsource(function) for function in functions]
   read = set().union(*(_reads(source, {"config"}) for source in sources))
   read |= _reads(inspect.getsource(phases.Models), {"objective"})
+  if "prefix_utility" in algorithm.needs:
+    read |= _reads(inspect.getsource(forced), {"settings"})
   return _fields(algorithm.config_class) - read
 
 

@@ -14,10 +14,19 @@ def _loaded(source="jsonl", held_out=None, **rewards):
   rewards = {"domains": {}, "in_graph": False, **rewards}
   config = types.SimpleNamespace(
     rewards=types.SimpleNamespace(**rewards),
-    data=types.SimpleNamespace(source=source, name="sort", format=""),
+    data=types.SimpleNamespace(
+      source=source,
+      name="sort",
+      format="",
+      domain_key="",
+      is_made_of_ids=source == "task",
+      shown_task="the task 'sort'",
+    ),
     eval=types.SimpleNamespace(num_prompts=7),
   )
-  problem = types.SimpleNamespace(held_out=held_out, max_new_tokens=5)
+  problem = types.SimpleNamespace(
+    held_out=held_out, max_new_tokens=5, domains=("words", "games"), limits=None
+  )
   return types.SimpleNamespace(config=config, problem=problem)
 
 
@@ -35,7 +44,7 @@ def test_without_files_it_is_the_held_out_prompts():
 
 def test_files_are_taken_whole_or_from_the_start(tmp_path):
   rows = [
-    {"prompt": "a", "answer": "1", "extras": {"domain": 3}},
+    {"prompt": "a", "answer": "1", "extras": {"domain": 1}},
     {
       "prompt": "b",
       "answer": "2",
@@ -49,7 +58,7 @@ def test_files_are_taken_whole_or_from_the_start(tmp_path):
   two, one = data_sets.opened(_loaded(), data)
   assert (two.name, two.num_prompts) == ("two", 2)
   assert two.golds == ["1", "2"]
-  assert two.domains == ["3", "sums"]
+  assert two.domains == ["games", "sums"]
   assert (one.name, one.num_prompts) == ("one", 1)
   assert one.golds == [""]
   assert one.domains == [None]
@@ -61,7 +70,7 @@ def test_files_are_taken_whole_or_from_the_start(tmp_path):
 def test_mistakes_are_named(tmp_path):
   path = _write(tmp_path / "a.jsonl", {"prompt": "a"})
   for source, data, error, message in (
-    ("task", {"a": path}, ValueError, "task 'sort', which makes its own"),
+    ("task", {"a": path}, ValueError, "task 'sort', where prompts are made"),
     ("jsonl", {"a": "none.jsonl"}, FileNotFoundError, "a=none.jsonl: there is"),
     ("jsonl", {"macro": path}, ValueError, "'macro' of .* a mean over data"),
     ("jsonl", {"": path}, ValueError, "is empty"),
@@ -70,7 +79,7 @@ def test_mistakes_are_named(tmp_path):
     with pytest.raises(error, match=message):
       data_sets.opened(_loaded(source), data)
   with pytest.raises(
-    ValueError, match=r"max_new_tokens=9: the task 'sort' dec"
+    ValueError, match=r"max_new_tokens=9: the task 'sort' say"
   ):
     data_sets.with_lengths(_loaded("task"), max_new_tokens=9)
   with pytest.raises(ValueError, match=r"room for completions of 5 tokens"):

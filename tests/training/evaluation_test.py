@@ -44,6 +44,38 @@ def test_summary_by_hand():
   }
 
 
+def test_a_summary_has_what_follows_from_the_reasoning():
+  groups = [
+    [_row(correct=right, valid=valid, components={"a": a})]
+    for right, valid, a in (
+      *[(True, True, 1.0), (True, True, 0.4), (False, True, 0.5)],
+      *[(False, True, 0.0), (True, True, math.nan), (True, False, 0.0)],
+    )
+  ]
+  summary = evaluation.summarize(groups, (), "a")
+  found = {k: v for k, v in summary.items() if k.startswith("eval/quadrants/")}
+  assert found == {
+    "eval/quadrants/consistent_right": 1 / 4,
+    "eval/quadrants/inconsistent_right": 1 / 4,
+    "eval/quadrants/consistent_wrong": 1 / 4,
+    "eval/quadrants/inconsistent_wrong": 1 / 4,
+    "eval/quadrants/inconsistent": 1 / 2,
+  }
+
+
+def test_a_summary_of_domains_is_that_of_each():
+  groups = [[_row(correct=True)], [_row()], [_row(correct=True, num_tokens=5)]]
+  names = ["b", "b", "a"]
+  summary = evaluation.summarize(groups, names)
+  for name, own in (("a", groups[2:]), ("b", groups[:2])):
+    for key, value in evaluation.summarize(own).items():
+      if key != "eval/reward/a":
+        found = summary[key.replace("eval/", f"eval/domain/{name}/")]
+        assert found == value
+  assert summary["eval/macro_accuracy"] == (1 + 1 / 2) / 2
+  assert summary["eval/accuracy"] == 2 / 3
+
+
 def test_a_policy_that_is_mostly_unscored_is_mostly_not_right():
   """One right answer, and 255 that made the verifier fail."""
   lucky, failed = _row(correct=True, reward=1.0), _row(valid=False)

@@ -74,6 +74,7 @@ PLANTED = {
     "reasoning_steps/per_completion": 0.0,
     "everywhere": True,
   },
+  "short_of_groups": {"drawn/missing": 2.0, "ends_short": True},
 }
 # What comes with a planted series of another rule.
 ALSO = {
@@ -89,7 +90,13 @@ def planted(name):
   trouble = dict(PLANTED[name])
   start = 0 if trouble.pop("everywhere", False) else AFTER
   kind = trouble.pop("kind", "rl")
-  stage = dataclasses.replace(series.STAGE, steps=STEPS, last=STEPS, kind=kind)
+  stage = dataclasses.replace(
+    series.STAGE,
+    steps=STEPS,
+    last=STEPS,
+    kind=kind,
+    ends_short=trouble.pop("ends_short", False),
+  )
   lines = series.constant(np.random.default_rng(5), STEPS)
   for i, line in enumerate(lines[start:], start=start):
     for metric, value in trouble.items():
@@ -193,6 +200,26 @@ def test_too_many_unscored_steps_in_a_row_stop_a_run(shares, share, stops):
   if stops:
     first = len(shares) - 2
     assert f"{16 * shares[-3]:.0f} of 16 in step {first}, " in str(failure)
+
+
+def test_a_step_short_of_groups_stops_a_run_that_asks_for_it():
+  stage, lines = short(
+    **{"drawn/missing": (0, 0, 3, 0), "drawn/groups": [8] * 4}
+  )
+  assert watched([stage], lines).failure(unscored.Complaints()) is None
+  stage = dataclasses.replace(stage, ends_short=True)
+  failure = watched([stage], lines).failure(unscored.Complaints())
+  assert isinstance(failure, health.Halted)
+  for text in (
+    "rl, step 3: H24",
+    "missing 3",
+    "groups 8",
+    "The run is saved",
+    "config.rl.when_short is 'error'",
+  ):
+    assert text in str(failure)
+  with pytest.raises(ValueError, match=r"config\.rl\.when_short='fewer'"):
+    HealthConfig(off=("H24",))
 
 
 def test_a_rule_warns_once_a_phase(caplog):

@@ -86,8 +86,7 @@ def test_it_takes_the_place_of_the_tasks_environment():
     "num_workers": 3,
     "variables": (),
   }
-  assert made.provides >= {"turns"}
-  assert "state_id" not in made.provides
+  assert made.provides >= {"turns", "state_id"}
   parts = make_parts()
   assert isinstance(parts.player, host_turns.HostPlayer)
   assert parts.player.play.environment == environment
@@ -277,6 +276,7 @@ def test_steps_are_those_of_the_one_program(name):
     assert one["components"] == other["components"]
 
 
+@pytest.mark.slow
 def test_failed_episodes_are_counted_and_the_step_is_taken():
   _, (problem, parts) = both_parts("grpo")
   broken = host_sessions.Local(host_sessions.broken)
@@ -346,6 +346,7 @@ def test_text_has_turns_too(tmp_path):
   config.rl.ema_decay = None
   config.log.tensorboard = False
   config.sampling.max_new_tokens = 24
+  config.sampling.mix_rate = 0.0
   config.data.environment = "tests.training.host_sessions:echo"
   config.environment.max_turns = 3
   config.environment.max_action_len = 3

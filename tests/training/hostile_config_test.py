@@ -5,6 +5,7 @@ fields may have one of them is written down, so that a bound which is forgotten
 or too narrow shows.
 """
 
+import collections.abc
 import copy
 import dataclasses
 import functools
@@ -32,8 +33,10 @@ MAY_BE_HUGE = {
   "optimizer.weight_decay",
   "optimizer.clip_norm",
   "sampling.temperature",
+  "temperature",
   "eval.temperature",
   "rewards.weights",
+  "reward_weights",
   "model.lora_alpha",
   "model.rope_theta",
   "model.local_rope_theta",
@@ -60,9 +63,11 @@ MAY_BE_ZERO = {
   "log.trace_groups",
   "required_accuracy",
   "rewards.weights",
+  "reward_weights",
   "rewards.max_unscored",
   "data.drop_tag_probability",
   "data.rejected_share",
+  "history_share",
   "optimizer.warmup_steps",
   "optimizer.final_fraction",
   "optimizer.b1",
@@ -70,6 +75,8 @@ MAY_BE_ZERO = {
   "optimizer.weight_decay",
   "model.lora_rank",
   "model.num_experts",
+  "sampling.mix_rate",
+  "sampling.mix_min_entropy",
   "guards.min_distinct_prompts",
   "guards.influence_cap",
   "guards.repeat_cap",
@@ -78,12 +85,14 @@ MAY_BE_ZERO = {
   "guards.canary_sigmas",
   "guards.canary_max_kl",
 }
-MAY_BE_NEGATIVE = {"rewards.weights"}
+MAY_BE_NEGATIVE = {"rewards.weights", "reward_weights"}
 
 
 def number(hint):
   """int or float, if a field holds such numbers; else None."""
   kinds = typing.get_args(hint) or (hint,)
+  if typing.get_origin(hint) is collections.abc.Mapping:
+    return None  # Settings with names of one's own.
   return next((kind for kind in kinds if kind in (int, float)), None)
 
 
@@ -201,12 +210,18 @@ def test_settings_of_an_algorithm(name):
     ("rl.reference_workdirs", 7, "config.rl.reference_workdirs got 7"),
     ("rl.reference_workdirs", {}, "config.rl.reference_workdirs got {}"),
     ("reward_model", 3, "config.reward_model got 3"),
-    ("reward_model.workdir", 3, "config.reward_model.workdir got 3"),
+    ("reward_model.source", 3, "config.reward_model.source got 3"),
     ("reward_model.freeze", (3,), "config.reward_model.freeze got 3"),
     ("reward_model.optimizer", 3, "config.reward_model.optimizer got 3"),
     ("rl.optimizer", (1,), "config.rl.optimizer got"),
     ("data.task_options", 5, "config.data.task_options got 5"),
     ("data.chat_options", "x", "config.data.chat_options got 'x'"),
+    ("sampling.domain_limits", 3, "config.sampling.domain_limits got 3"),
+    (
+      "sampling.domain_limits",
+      {"add": NAN},
+      "config.sampling.domain_limits.add=nan must be",
+    ),
     ("phases", 7, "config.phases got 7"),
     ("data.name", None, "config.data.name got None"),
     ("unpublished", ("a.b",), "config.unpublished: 'a.b'"),

@@ -20,7 +20,7 @@ WITHOUT_REWARDS = ("opd_token", "opd_full", "opd_topk", "sft")
     name
     for name, algorithm in algorithms.ALGORITHMS.items()
     if algorithm.policy_loss is not None
-    and "turns" not in algorithm.needs
+    and not {"turns", "prefix_utility"} & {*algorithm.needs}
     and name not in WITHOUT_REWARDS
   ),
 )

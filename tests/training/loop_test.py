@@ -251,6 +251,7 @@ def _moody(tmp_path, monkeypatch, train, held_out):
   return config
 
 
+@pytest.mark.slow
 def test_host_verifiers_that_hang_and_raise(tmp_path, monkeypatch):
   config = _moody(
     tmp_path, monkeypatch, ("loop", "raise", "nan", "0.5"), ("1.0", "0.5")
@@ -279,6 +280,7 @@ def test_host_verifiers_that_hang_and_raise(tmp_path, monkeypatch):
   assert sum(sample["valid"] for sample in samples) == 2 * 2
 
 
+@pytest.mark.slow
 def test_a_verifier_that_fails_on_most_rows_ends_the_run(tmp_path, monkeypatch):
   config = _moody(
     tmp_path,
@@ -326,7 +328,7 @@ def test_scoring_on_the_host_changes_no_number(run, tmp_path, monkeypatch):
   components = jax.jit(verifier.components)
 
   class OnHost(problem.Problem):
-    def ask_host(self, batch, rollout, evaluates=False):
+    def ask_host(self, batch, rollout, judge=None, evaluates=False):
       found = jax.device_get(components(batch.prompts, rollout))
       nothing = np.zeros(len(rollout.tokens), bool)
       return judges.Said(found, failed=nothing), {"raised": 0}, {}

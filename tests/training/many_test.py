@@ -102,10 +102,11 @@ def test_numbers_of_reinforcement_end_close_to_runs_of_their_own(tmp_path):
       algorithm__clip_high=clip_high,
       rl__ema_decay=decay,
       rewards__weights=(weight,),
+      sampling__mix_rate=mix_rate,
     )
-    for temperature, kl_coef, clip_high, decay, weight in (
-      (1.0, 0.1, 0.2, 0.5, 1.0),
-      (0.7, 0.3, 0.01, 0.9, 0.5),
+    for temperature, kl_coef, clip_high, decay, weight, mix_rate in (
+      (1.0, 0.1, 0.2, 0.5, 1.0, 0.2),
+      (0.7, 0.3, 0.01, 0.9, 0.5, 0.6),
     )
   ]
   together, alone, results, expected = train_both(configs, tmp_path)

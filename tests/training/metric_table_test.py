@@ -9,6 +9,7 @@ import pathlib
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -37,6 +38,42 @@ ELSEWHERE = {
     ),
     "tests/training/guards_test.py",
   ),
+  **dict.fromkeys(
+    (
+      *("schedule/success", "schedule/expected", "schedule/seen"),
+      "schedule/most_visits",
+    ),
+    "grpo_jax/learning/schedules.py",
+  ),
+  "judge/calls": "tests/training/judge_run_test.py",
+  **dict.fromkeys(
+    (
+      *("forced_answers/start", "forced_answers/segments"),
+      *("forced_answers/answers", "forced_answers/tokens"),
+    ),
+    "grpo_jax/learning/forced_answers.py",
+  ),
+  "kl/teacher": "grpo_jax/algorithms/objective.py",
+  **dict.fromkeys(
+    ("mix/share", "mix/anchor", "mix/other"),
+    "tests/learning/mixing_test.py",
+  ),
+  **dict.fromkeys(
+    ("kept/completions", "kept/prompts", "kept/tokens"),
+    "tests/training/rejection_test.py",
+  ),
+  "reward_model/correlation": "tests/training/reward_models_test.py",
+  **dict.fromkeys(
+    ("history/groups", "history/age", "history/kept", "history/seen"),
+    "grpo_jax/learning/reservoir.py",
+  ),
+  **dict.fromkeys(
+    (
+      *("eval/reward_model/accuracy", "eval/reward_model/margin"),
+      *("eval/reward_model/count", "eval/reward_model/calibration_error"),
+    ),
+    "grpo_jax/training/reward_evaluation.py",
+  ),
   "canary/kl": "grpo_jax/training/canaries.py",
   "canary/{canary.text}": "grpo_jax/training/canaries.py",
 }
@@ -52,6 +89,7 @@ def of_step(algorithm, parts=None, **options):
   state = tiny.make_state(made)
   made = dataclasses.replace(made, **(parts or {}))
   prompts = tiny.make_prompts(12 if made.max_rounds > 1 else 4)
+  prompts.extras["domain"] = jnp.zeros(len(prompts.ids), jnp.int32)
   step = functools.partial(stages.fused_step, parts=made)
   return {*jax.eval_shape(step, state, prompts)[1]}
 
@@ -62,12 +100,14 @@ def logged():
   row = evaluation.Completion(
     "p", "t", None, 1.0, True, True, 3, True, {"a": 1.0}
   )
-  names = {*ELSEWHERE, *evaluation.summarize([[row]])}
+  names = {*ELSEWHERE, *evaluation.summarize([[row]], ["sums"], "a")}
   names |= of_step("grpo", {"staleness": 2}, fields=_COEFFICIENTS)
   names |= of_step(
     "grpo", {"max_rounds": 3}, fields={"importance_mode": "truncate"}
   )
-  names |= of_step("ppo") | of_step("bradley_terry")
+  names |= of_step("grpo", {"domains": ("sums",)}, fields=_COEFFICIENTS)
+  names |= of_step("grpo", {"consistent": "share"})
+  names |= of_step("ppo_dpo") | of_step("bradley_terry")
   return names | of_step("grpo", policy=_EXPERTS())
 
 

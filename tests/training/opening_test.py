@@ -173,7 +173,7 @@ def test_any_tfds_dataset_opens_by_the_names_of_its_fields(
   tmp_path, monkeypatch
 ):
   settings = write_riddles(tmp_path, monkeypatch)
-  train, held_out, lessons = opened(settings)
+  train, held_out, lessons, _ = opened(settings)
   assert (len(train), len(held_out)) == (10, 2)
   assert train[4] == {
     "prompt": "riddle 4?",
@@ -203,7 +203,7 @@ def test_prompts_of_a_text_are_lines_or_paragraphs(
 ):
   path = tmp_path / "prompts.txt"
   path.write_bytes(b"\xef\xbb\xbfone\r\ntwo \n \n\n\nthree\n")
-  train, held_out, _ = opened(
+  train, held_out, *_ = opened(
     {"source": "text", "train_path": str(path), "separator": separator}
   )
   assert [train[i]["prompt"] for i in range(len(train))] == prompts
@@ -232,7 +232,7 @@ def test_a_wrong_text_is_refused(tmp_path):
 
 def test_worked_answers_of_gsm8k_alone_get_a_teacher(tmp_path, monkeypatch):
   settings = settings_of("math", tmp_path, monkeypatch)
-  train, _, lessons = opened(settings)
+  train, _, lessons, _ = opened(settings)
   assert lessons is train
   assert train[3]["completion"] == r"$\boxed{3}$"
   path = write_lines(tmp_path, {"question": "1 + 1?", "answer": "so #### 2"})

@@ -1,190 +1,215 @@
-"""Algorithms and tasks that live outside the repository, and in notebooks."""
+"""Models from outside of a run: found, read, or refused by name."""
 
-import dataclasses
 import json
-import pathlib
-import textwrap
 
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
 import pytest
-from absl import flags
 
-import grpo_jax
-from experiments import flags as flags_lib
-from grpo_jax import algorithms, objects, tasks
-from grpo_jax.tasks import copy as copy_task
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import loop, metrics_log, runs
-from tests.experiments import command, tiny_config
-
-QUICKSTART = "--config=configs/quickstart.py"
-FOO = """
-  import dataclasses
-
-  from grpo_jax.algorithms import grpo
-  from grpo_jax.algorithms.options import ClipConfig
-  from grpo_jax.types import Algorithm
-
-
-  @dataclasses.dataclass(frozen=True, kw_only=True)
-  class FooConfig(ClipConfig):
-    clip_low: float = 0.05
-
-  FOO = dataclasses.replace(grpo.GRPO, name="foo", config_class=FooConfig)
-  CLASH = dataclasses.replace(FOO, name="gspo")
-  @dataclasses.dataclass(frozen=True, kw_only=True)
-  class BareConfig(ClipConfig):
-    beta: float
-
-  BARE = dataclasses.replace(FOO, name="bare", config_class=BareConfig)
-  PLAIN = dataclasses.replace(FOO, name="plain", config_class=dict)
-  COPY = grpo.GRPO
-  TEXT = "foo"
-"""
-PATH = "outside_pkg.foo:FOO"
-
-
-@pytest.fixture(autouse=True)
-def package(tmp_path, monkeypatch):
-  folder = tmp_path / "elsewhere/outside_pkg"
-  folder.mkdir(parents=True)
-  (folder / "foo.py").write_text(textwrap.dedent(FOO))
-  (folder / "torn.py").write_text("import nothing_of_this_name\n")
-  monkeypatch.syspath_prepend(folder.parent)
-  monkeypatch.chdir(command.ROOT)
-
-
-def parse(*arguments):
-  values, argv = flags.FlagValues(), ["train", *arguments]
-  flags_lib.define_config(values, argv)
-  flags_lib.parse(argv, values)
-  return values.config
-
-
-def test_an_import_path_takes_the_place_of_a_name(tmp_path):
-  config = parse(f"{QUICKSTART}:{PATH}", "--config.algorithm.clip_high=0.3")
-  assert config.algorithm.name == PATH
-  assert config.algorithm.clip_low == 0.05
-  stored = json.loads(config.to_json())
-  metrics_log.write_json(tmp_path / "config.json", stored)
-  name, objective = runs.settings_of(tmp_path).algorithm
-  assert name == PATH
-  assert (objective.clip_low, objective.clip_high) == (0.05, 0.3)
-  found = algorithms.get_algorithm(PATH)
-  assert found is algorithms.get_algorithm(PATH)
-  assert (found.name, type(objective)) == (PATH, found.config_class)
-  assert algorithms.get_algorithm("outside_pkg.foo:COPY").name.endswith("COPY")
-
-
-@pytest.mark.parametrize(
-  ("path", "message"),
-  [
-    ("outside_pkg.bar:FOO", r"ModuleNotFoundError: No .*add its folder to"),
-    ("no_pkg.foo:FOO", r"'no_pkg\.foo' failed .*folder that holds it, install"),
-    (
-      "outside_pkg.torn:FOO",
-      r"No module named 'nothing_of_this_name' \(torn\.py:1: `import n",
-    ),
-    ("outside_pkg.foo:FO", r"has no algorithm 'FO'\. Did you mean 'FOO'\?"),
-    ("outside_pkg.foo:", r"needed is an import path"),
-    ("outside_pkg.foo:TEXT", r"is 'foo' \(str\); needed is an Algorithm"),
-    ("outside_pkg.foo:CLASH", r"called 'gspo', and so is another one of the"),
-    ("outside_pkg.foo:PLAIN", r"config_class=<class 'dict'>; needed is a froz"),
-    ("outside_pkg.foo:BARE", r"BareConfig has no default for beta; needed is"),
-    ("object@0123456789abcdef:foo", r"an object that another process has pick"),
-  ],
+from grpo_jax.data import tokenizer
+from grpo_jax.training import (
+  checkpoints,
+  models,
+  outside,
+  problem,
+  runs,
+  settings,
+  sharding,
 )
-def test_what_is_no_algorithm_says_so(path, message):
-  with pytest.raises(ValueError, match=message):
-    algorithms.get_algorithm(path)
-  with pytest.raises(ValueError, match=message):
-    parse(f"{QUICKSTART}:{path}")
+from grpo_jax.training import config as config_lib
+from grpo_jax.types import MemberState
+from tests.experiments import checkpoint_run_test, tiny_config
+from tests.training import tiny
+
+SETTING = "config.rl.reference"
 
 
-def test_what_is_missing_tells_apart_the_module_and_what_it_imports():
-  with pytest.raises(ValueError, match="torn") as caught:
-    algorithms.get_algorithm("outside_pkg.torn:FOO")
-  assert "PYTHONPATH" not in str(caught.value)
+def save(folder, config: ml_collections.ConfigDict, **members):
+  """A run that has not been trained, with its policy and further members."""
+  run = config_lib.resolve(config)
+  made = problem.make_problem(run)
+  state = models.first_state(
+    run,
+    made,
+    models.make_policy(run, made, sharding.make_mesh(1)),
+    sharding.make_mesh(1),
+  ).with_members(**members)
+  made.close()
+  folder.mkdir()
+  (folder / "config.json").write_text(config.to_json())
+  saved = checkpoints.Checkpoints(folder / "checkpoints", keep=1)
+  saved.save(1, state, {})
+  saved.close()
+  return state
 
 
-def test_a_run_of_others_warns_before_it_imports(tmp_path, caplog):
-  config = config_lib.default_config(PATH)
-  config.data.name = "outside_pkg.new:TASK"
-  config.data.environment = "outside_pkg.new:make"
-  config.rewards.functions = ("outside_pkg.foo:reward",)
-  config.rewards.steps = "outside_pkg.torn:steps"
-  values = json.loads(config.to_json())
-  values["algorithm"]["name"] = "outside_pkg.torn:FOO"
-  metrics_log.write_json(tmp_path / "config.json", values)
-  with pytest.raises(ValueError, match="nothing_of_this_name"):
-    runs.settings_of(tmp_path)
-  for name in ("torn:FOO", "torn:steps", "new:TASK", "new:make"):
-    assert f"outside_pkg.{name}" in caplog.text
-  assert "outside_pkg.foo:reward" not in caplog.text  # Imported already.
-  assert "people whom you trust" in caplog.text
-
-
-def test_settings_take_objects_of_a_notebook():
-  def brevity(prompts, completions, ids, extras):
-    return [-len(text) for text in completions]
-
-  local = dataclasses.replace(algorithms.ALGORITHMS["gspo"], name="local")
-  config = config_lib.default_config(local)
-  config.rewards.functions = (brevity, "math_accuracy")
-  config.data.name = dataclasses.replace(copy_task.make(2), vocab_size=40)
-  assert config.algorithm.clip_high == 4e-4
-  assert objects.is_object(config.algorithm.name)
-  assert config.rewards.functions == (
-    objects.name_of(brevity),
-    "math_accuracy",
-  )
-  config = json.loads(config.to_json())
-  assert tasks.make_task(config["data"]["name"]).vocab_size == 40
-  config = grpo_jax.config(
-    command.ROOT / "configs/quickstart.py",
-    algorithms.ALGORITHMS["gspo"],
-    **{"data.name": copy_task.make, "rewards.functions": (brevity,)},
-  )
-  assert config.algorithm.name == "gspo"
-  assert config.data.name == "grpo_jax.tasks.copy:make"
-  assert config.rewards.functions == (objects.name_of(brevity),)
-
-
-def test_tasks_have_import_paths():
-  path = "grpo_jax.tasks.copy:make"
-  assert tasks.make_task(path, length=4).max_prompt_len == 6
-  with pytest.raises(KeyError, match=r"option of task.*'lenth'.*'length'"):
-    tasks.make_task(path, lenth=4)
-  with pytest.raises(TypeError, match=r"is 'foo' .*needed is a Task"):
-    tasks.make_task("outside_pkg.foo:TEXT")
-
-
-@pytest.mark.slow  # Compiles a run.
-def test_a_run_with_objects_goes_on_and_is_opened(tmp_path):
-  """In a folder that was moved, and as if by another process."""
-
-  def settings(scale):
-    def advantages(config, batch):
-      return scale * algorithms.ALGORITHMS["grpo"].advantages(config, batch)
-
-    config = tiny_config.get_config(
-      dataclasses.replace(
-        algorithms.ALGORITHMS["grpo"], name="scaled", advantages=advantages
-      )
+def find(path, config, **options):
+  run = config_lib.resolve(config)
+  made = problem.make_problem(run)
+  try:
+    return outside.find(
+      str(path),
+      setting=SETTING,
+      config=run,
+      problem=made,
+      mesh=sharding.make_mesh(1),
+      **options,
     )
-    config.phases = ("rl",)
-    config.rl.steps = config.checkpoint.every = 2
-    config.eval.every = 0
-    return config
+  finally:
+    made.close()
 
-  loop.train(settings(2.0), tmp_path / "run")
-  moved = (tmp_path / "run").rename(tmp_path / "moved")
-  assert loop.train(settings(2.0), moved).step == 2
-  with pytest.raises(ValueError, match=r"object@.* stored, .*object@.* given"):
-    loop.train(settings(3.0), moved)
-  name = settings(2.0).algorithm.name
-  del objects._alive[name]
-  for path in pathlib.Path(objects.folder()).iterdir():
-    path.unlink()
-  with grpo_jax.load(moved) as run:
-    assert run.config.algorithm[0] == name
-    assert run.step == 2
+
+def logits(policy, params, batch):
+  h, _ = policy.hidden(
+    params,
+    batch.prompt_tokens,
+    batch.prompt_mask,
+    batch.tokens,
+    batch.completion_mask,
+    batch.prompt_index,
+  )
+  return policy.head(params, h)
+
+
+def described(tree):
+  return jax.tree.map(lambda x: (x.shape, x.dtype.name), tree)
+
+
+def test_a_run_of_another_size_is_read_with_its_average(tmp_path):
+  wide = tiny_config.get_config("grpo")
+  wide.model.width = 32
+  wide.model.num_layers = 2
+  state = save(tmp_path / "wide", wide)
+  own = state.params["policy"]
+  average = jax.tree.map(lambda x: 2 * x, own["trained"])
+  save(tmp_path / "mean", wide, policy=MemberState(own, average=average))
+  for name, expected in ("wide", own["trained"]), ("mean", average):
+    found = find(tmp_path / name, tiny_config.get_config("grpo"))
+    params = found.read()
+    assert described(params) == described(found.shapes)
+    jax.tree.map(np.testing.assert_array_equal, params["trained"], expected)
+  batch = tiny.ragged_batch(tiny.make_parts())
+  assert logits(found.policy, params, batch).shape[-1] == 64
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_a_frozen_model_is_kept_small(tmp_path, adapted):
+  config = tiny_config.get_config("grpo")
+  if adapted:
+    config.model.lora_rank = 2
+  save(tmp_path / "run", config)
+  batch = tiny.ragged_batch(tiny.make_parts())
+  sizes, said = {}, {}
+  for storage in settings.STORAGE:
+    found = find(tmp_path / "run", config, storage=storage)
+    params = found.read()
+    assert described(params) == described(found.shapes)
+    sizes[storage] = sum(x.nbytes for x in jax.tree.leaves(params))
+    said[storage] = logits(found.policy, params, batch)
+  assert sizes["bfloat16"] == sizes["own"] / 2
+  assert sizes["int8"] < sizes["bfloat16"]
+  for storage in ("bfloat16", "int8"):
+    assert 0 < abs(said[storage] - said["own"]).max() < 0.1
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_another_family_and_table_is_read(tmp_path):
+  for name in ("policy", "teacher"):
+    (tmp_path / name).mkdir()
+  ours = checkpoint_run_test.make(tmp_path / "policy", "qwen2")
+  theirs = checkpoint_run_test.make(tmp_path / "teacher", "llama")
+  config = checkpoint_run_test.small(tmp_path / "policy", ours)
+  batch = tiny.ragged_batch(tiny.make_parts())
+  found = find(theirs, config)
+  params = found.read()
+  assert described(params) == described(found.shapes)
+  whole = logits(found.policy, params, batch)
+  assert whole.shape[-1] == 320
+  # Tables of a family are rounded up to different sizes.
+  for size in (300, 330):
+    policy = outside._with_ids(found.policy, size)
+    cut = logits(policy, params, batch)
+    assert cut.shape[-1] == size
+    np.testing.assert_array_equal(cut[..., :300], whole[..., :300])
+    for id_ in range(320, size):
+      np.testing.assert_array_equal(cut[..., id_], whole.min(-1))
+  int8 = find(theirs, config, storage="int8")
+  params = int8.read()
+  assert described(params) == described(int8.shapes)
+  assert abs(logits(int8.policy, params, batch) - whole).max() < 0.1
+  # Some other text, of which other pieces were made.
+  other = tokenizer.train(
+    [{**checkpoint_run_test.ROWS[0], "prompt": "oh"}], 300
+  )
+  (theirs / "tokenizer.json").write_text(other)
+  with pytest.raises(
+    ValueError,
+    match=r"config\.rl\.reference='.*': its tokenizer is another one .* ids"
+    r" differ, the first is 26\d, which is .* there and .* here",
+  ):
+    find(theirs, config)
+  with pytest.raises(ValueError, match="is a checkpoint of a language model"):
+    find(theirs, config, member="reward")
+
+
+def test_alphabets_are_compared_too(tmp_path):
+  save(tmp_path / "run", tiny_config.get_config("grpo"))
+  config = tiny_config.get_config("on_host")
+  with pytest.raises(
+    ValueError, match=r"the first is 1, which is '<bos>' there"
+  ):
+    find(tmp_path / "run", config)
+
+
+def test_what_is_not_there_is_named(tmp_path, monkeypatch):
+  config = tiny_config.get_config("grpo")
+
+  def offline(name):
+    raise FileNotFoundError(f"{name!r} could not be downloaded")
+
+  monkeypatch.setattr(outside.hub, "local_directory", offline)
+  with pytest.raises(
+    FileNotFoundError, match="no such folder of a run, and as a checkpoint: 'r"
+  ):
+    find("runs/nowhere", config)
+  monkeypatch.undo()
+  with pytest.raises(
+    FileNotFoundError, match=r"config\.rl\.reference='.*holds no run.*--workdir"
+  ):
+    find(tmp_path / "none", config)
+  save(tmp_path / "run", config)
+  with pytest.raises(ValueError, match=r"has no 'reward', but policy; name a"):
+    find(tmp_path / "run", config, member="reward")
+  (tmp_path / "empty").mkdir()
+  (tmp_path / "empty/config.json").write_text(config.to_json())
+  with pytest.raises(FileNotFoundError, match="has no checkpoint yet"):
+    find(tmp_path / "empty", config)
+  (tmp_path / "empty/config.json").write_text(json.dumps({"model_type": "foo"}))
+  with pytest.raises(ValueError, match="model_type is 'foo'; supported are"):
+    find(tmp_path / "empty", config)
+
+
+def test_a_run_begins_with_the_policy_of_another_and_nothing_else(tmp_path):
+  config = tiny_config.get_config("grpo")
+  more = MemberState({"trained": {"x": jnp.ones(3)}, "frozen": {}})
+  before = save(tmp_path / "run", config, more=more)
+  config.start_workdir = str(tmp_path / "run")
+  config.seed = 5  # Not the other's.
+  run = config_lib.resolve(config)
+  made = problem.make_problem(run)
+  mesh = sharding.make_mesh(1)
+  policy = models.make_policy(run, made, mesh)
+  state = runs.first_state(run, made, policy, mesh)
+  assert set(state.members) == {"policy"}
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    state.params,
+    {"policy": before.params["policy"]},
+  )
+  config.model.width = 8
+  run = config_lib.resolve(config)
+  policy = models.make_policy(run, made, mesh)
+  with pytest.raises(ValueError, match=r"start_workdir=.*its policy differ"):
+    runs.first_state(run, made, policy, mesh)

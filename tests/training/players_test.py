@@ -154,6 +154,20 @@ def check_same(rollout, wanted, exact=EXACT):
     np.testing.assert_array_equal(rollout.scores[name], x, err_msg=name)
 
 
+def check_states(rollout, wanted):
+  """Actions have the same state where they follow the same observation."""
+  own = wanted.written
+  np.testing.assert_array_equal(rollout.state_id[own], wanted.state_id[own])
+  found = set()
+  for b, t in np.argwhere(own):
+    read = wanted.observed[b] & (wanted.turn[b] == wanted.turn[b, t])
+    seen = tuple(wanted.tokens[b, read].tolist())
+    found.add((seen, int(wanted.state_id[b, t])))
+  assert len(found) > 1
+  assert len({seen for seen, _ in found}) == len(found)
+  assert len({number for _, number in found}) == len(found)
+
+
 # Enough slots for any episode, and so few that some are cut off in actions,
 # and some in observations.
 @pytest.mark.parametrize(
@@ -172,6 +186,7 @@ def test_draws_are_those_of_the_environment_in_the_graph(kind, slots, options):
   player, rollout, played = play(sessions, batch, slots, kind, **options)
   wanted = in_graph(batch, slots, kind, **options)
   check_same(rollout, wanted)
+  check_states(rollout, wanted)
   assert wanted.observed.any()
   assert wanted.turn.max() >= 1
   assert wanted.terminated.all() == (slots == 76)

@@ -236,7 +236,7 @@ def test_steps_are_scored_where_the_task_judges_them():
   config = config_lib.default_config()
   config.data.task_options = options
   made = problem_lib.make_problem(config_lib.resolve(config))
-  assert made.provides == {"step_rewards"}
+  assert made.provides == {"step_rewards", "prefix_utility"}
   task = tasks.make_task("add", **options)
   tokens, mask, extras = strings.make_strings(task, num_rows=50, seed=1)
   # Row b answers prompt index[b].

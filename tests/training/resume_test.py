@@ -1,5 +1,6 @@
 """A run that is stopped anywhere ends with the bytes of one that is not."""
 
+import json
 import pathlib
 import random
 import re
@@ -54,7 +55,8 @@ def everything(
     jax.tree_util.keystr(path): np.asarray(leaf).tobytes()
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays)
   }
-  for name in (metrics_log.METRICS, metrics_log.SAMPLES, traces.FILE):
+  kept = [path.name for path in workdir.glob("data-*.jsonl")]
+  for name in (metrics_log.METRICS, metrics_log.SAMPLES, traces.FILE, *kept):
     result[name] = (workdir / name).read_bytes()
   result["config.json"] = (workdir / "config.json").read_bytes()
   return result | {"extra": extra}
@@ -94,6 +96,18 @@ def saved(step: int):
     return any(name.isdecimal() and int(name) >= step for name in names)
 
   return due
+
+
+def later(due, seconds: float):
+  """True from so many seconds on after another moment."""
+  since = []
+
+  def passed(workdir: pathlib.Path) -> bool:
+    if not since and due(workdir):
+      since.append(time.monotonic())
+    return bool(since) and time.monotonic() >= since[0] + seconds
+
+  return passed
 
 
 def stop_when(due, number: int, workdir: pathlib.Path, algorithm: str) -> str:
@@ -176,11 +190,11 @@ def test_stopped_in_every_phase_and_while_saving(tmp_path, unbroken):
 def test_sigterm_during_an_evaluation(tmp_path, monkeypatch, evaluation_number):
   calls = []
 
-  def summarize(results):
+  def summarize(results, *about):
     calls.append(results)
     if len(calls) == evaluation_number:
       signal.raise_signal(signal.SIGTERM)
-    return original(results)
+    return original(results, *about)
 
   original = evaluation.summarize
   monkeypatch.setattr(evaluation, "summarize", summarize)
@@ -227,7 +241,7 @@ def test_sigterm_while_compiling(tmp_path, monkeypatch, unbroken):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["grpo", "on_host", "agent", "sessions"])
+@pytest.mark.parametrize("algorithm", ["on_host", "agent", "sessions"])
 def test_killed_at_random_moments(tmp_path, unbroken, algorithm):
   has_critic = any("['critic']" in name for name in unbroken(algorithm))
   assert has_critic == (algorithm == "agent")
@@ -251,3 +265,25 @@ def test_killed_at_random_moments(tmp_path, unbroken, algorithm):
       attempt += 1
   finish(workdir, algorithm)
   assert_same(everything(workdir), unbroken(algorithm))
+
+
+# A run of five phases takes long to start, and is soon through with each: so
+# moments are drawn as numbers of lines, one of each third of the run.
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["r1", "iterative"])
+def test_killed_in_random_steps_of_many_phases(tmp_path, unbroken, algorithm):
+  expected = unbroken(algorithm)
+  # There is something to lose between phases.
+  if algorithm == "r1":
+    assert expected["data-3-rejection.jsonl"].count(b"\n") > 1
+  else:
+    assert any(name.startswith("['reservoir']") for name in expected)
+    metrics = map(json.loads, expected[metrics_log.METRICS].splitlines())
+    old = [line.get("history/groups") for line in metrics]
+    assert [n for n in old if n is not None] == [0, 0, 0, 2, 2, 2]
+  rng = random.Random(0)
+  for first in (2, 8, 14):
+    moment = later(lines(rng.randrange(first, first + 5)), rng.uniform(0, 0.05))
+    stop_when(moment, signal.SIGKILL, tmp_path, algorithm)
+  finish(tmp_path, algorithm)
+  assert_same(everything(tmp_path), expected)

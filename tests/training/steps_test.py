@@ -1,6 +1,7 @@
 """What the steps of a phase are fed with."""
 
 import types
+from typing import Any
 
 from grpo_jax.training import steps
 
@@ -18,10 +19,11 @@ def test_the_saved_position_of_the_data_is_that_of_the_next_step():
       self.position += 1
       return self.position - 1
 
-  parts = types.SimpleNamespace(staleness=2)
+  parts = types.SimpleNamespace(staleness=2, schedule=None)
   phase = types.SimpleNamespace(parts=parts)
   run = types.SimpleNamespace(streams=[Stream()], phases=[phase])
-  feed = steps.Feed([run], 0)
+  nobody: Any = None
+  feed = steps.Feed([run], 0, nobody)
   assert feed.position(0) == 0
   for step in range(5):
     (batches,) = feed.next(5 - step)

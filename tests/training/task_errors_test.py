@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import pytest
 
 from grpo_jax.tasks import copy as copy_task
-from grpo_jax.training import loop
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import loop, problem
 from tests.experiments import tiny_config
 
 
@@ -54,3 +55,17 @@ def test_a_broken_task_is_named_with_its_line(tmp_path, verify, message):
   with pytest.raises((ValueError, KeyError), match=message):
     loop.train(config, tmp_path / "run")
   assert not (tmp_path / "run/metrics.jsonl").exists()
+
+
+def test_a_task_has_to_say_who_is_right():
+  """What is missing is known before anything is compiled, and how to set it."""
+  config = tiny_config.get_config("grpo")
+  config.data.name = dataclasses.replace(
+    copy_task.make(2), verify=other, verify_numpy=None
+  )
+  config.data.task_options = {}
+  config.rewards.functions = ("accurcy",)
+  with pytest.raises(KeyError, match=r"no component 'accuracy', which marks"):
+    problem.make_problem(config_lib.resolve(config))
+  config.rewards.correct = "accurcy"
+  problem.make_problem(config_lib.resolve(config))

@@ -121,18 +121,21 @@ def make_parts(
   group_size=4,
   max_new_tokens=4,
   top_k=None,
+  mix=None,
   learning_rate=0.1,
   steps=50,
   critic=None,
   num_critic_updates=1,
   phase=None,
+  outside=None,
   **plan,
 ) -> Parts:
   """Parts of a small phase; an Algorithm may be passed too.
 
   `critic` may be a Critic in the place of one with a trunk of its own. `phase`
   has fields of a `PhaseConfig`; the phase is one of reinforcement, or of
-  preferences if the algorithm trains no policy.
+  preferences if the algorithm trains no policy. `outside` has models that its
+  settings name.
   """
   policy = policy or tiny_policy()
   if isinstance(algorithm, str):
@@ -163,9 +166,10 @@ def make_parts(
     top_k=top_k,
     record_kept="kept_ids" in required,
     record_routing="routing" in required,
+    mix=mix,
   )
   sample = functools.partial(sampling.sample, policy)
-  greedy = dataclasses.replace(sampler, temperature=0.0)
+  greedy = dataclasses.replace(sampler, temperature=0.0, mix=None)
   run = config_lib.RunConfig()
   if algorithm.critic_loss is not None:
     trained = {"num_updates": num_critic_updates, "optimizer": optimizer}
@@ -174,7 +178,10 @@ def make_parts(
       reward_model=config_lib.RewardModelConfig(**trained),
     )
   made = Models(
-    run, phase, policy, algorithm, config, update_plan, steps, critic
+    *(run, phase, policy, algorithm, config, update_plan),
+    outside=outside or {},
+    updates=steps,
+    given=critic,
   )
   return Parts(
     policy=policy,
@@ -275,6 +282,27 @@ def ragged_batch(parts: Parts, num_rows: int = 16, slots: int = 4):
     state=state["algorithm"],
     coefficients=state["coefficients"],
     num_groups=4,
+  )
+
+
+def given_rows(prompts, completions):
+  """A batch of whole rows of ids, each with a prompt of its own."""
+  rows = np.arange(len(prompts))
+  everyone = np.ones(len(rows), bool)
+  exists = np.ones(completions.shape, bool)
+  return TrainBatch(
+    prompt_tokens=jnp.asarray(prompts),
+    prompt_mask=jnp.ones(prompts.shape, bool),
+    prompt_index=jnp.asarray(rows),
+    group_id=jnp.asarray(rows),
+    tokens=jnp.asarray(completions),
+    completion_mask=jnp.asarray(exists),
+    mask=jnp.asarray(exists),
+    rewards=jnp.zeros(len(rows)),
+    valid=jnp.asarray(everyone),
+    terminated=jnp.asarray(everyone),
+    correct=jnp.asarray(everyone),
+    num_groups=len(rows),
   )
 
 

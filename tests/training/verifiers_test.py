@@ -194,10 +194,10 @@ def test_a_reward_is_for_the_domains_that_it_names():
 
 def test_a_reward_of_a_component_that_is_gone_goes_too():
   member = judges.ByMember("reward_model", "reward")
-  ranks = judges.Derived("rank", derived.rank, "reward_model")
+  ranks = judges.Derived("rank", derived.rank, ("reward_model",))
   judge = judges.Sum((member, ranks), {"reward_model": 1.0, "rank": 1.0}, "a")
-  assert judge.without_members().judges == ()
-  assert judge.without_members().weights == {}
+  assert judge.without_models().judges == ()
+  assert judge.without_models().weights == {"a": 1.0}
 
 
 def test_steps_are_placed_at_the_tokens_that_end_them():

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from configs import pods as pods_config
 from configs.recipes import models as published
 from experiments.pods import memory
 from grpo_jax.models import architecture, transformer
@@ -220,3 +221,28 @@ def test_the_command_prints_the_table():
   for kind, size in table(recipe("v32_math", "qwen2.5-0.5b")).items():
     assert re.search(rf"(?m)^  {kind} .* GiB +{size:,}$", out)
   assert [line for line in out.splitlines() if len(line) > 80] == []
+
+
+def test_teachers_are_held_beside_the_policy():
+  """Of other sizes than the policy, by their descriptions alone."""
+  config = pods_config.get_config("opd_full")
+  config.rl.reference_workdirs = ("Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-1.5B")
+  config.rl.reference_storage = "bfloat16"
+  config.rl.reference_mixture = (1.0, 1.0)
+  config.mesh.fsdp = 8
+  found = table(config)
+  for name, model in ("reference0", "0.5b"), ("reference1", "1.5b"):
+    least = 2 * PARAMETERS[f"qwen2.5-{model}"] // 8
+    assert least <= found[name] < 1.01 * least
+  # Those of a mixture lie side by side, in bfloat16.
+  states = 128 * 1024 * (896 + 1536) * 2 // 8
+  assert found["states of the reference"] == states
+
+
+def test_a_reward_model_and_what_is_kept_for_it_are_counted():
+  found = table(recipe("deepseekmath", "qwen2.5-0.5b"))
+  prompt, completions, rows = 512 * (4 + 1), 8 * 1024 * (4 + 1 + 1), 8 * 7
+  places = 1024 * (prompt + completions + rows + 4) + 4
+  assert found["old completions"] == places
+  assert found["reward"] >= 4 * PARAMETERS["qwen2.5-0.5b"]
+  assert "reward, optimizer" not in found

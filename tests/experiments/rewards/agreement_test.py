@@ -4,6 +4,7 @@ import fractions
 import random
 
 import numpy as np
+import pytest
 
 from experiments.rewards import agreement_page, mutations, verdicts
 from grpo_jax.rewards import answers, math_accuracy
@@ -44,6 +45,7 @@ def test_right_and_wrong_numbers_by_fractions():
       assert (value == fractions.Fraction(gold)) == right == known
 
 
+@pytest.mark.slow
 def test_the_program_says_what_the_host_does():
   cases = mutations.plain(GOLDS) + mutations.mutated(GOLDS, 800, seed=2)
   found = verdicts.in_program(cases)

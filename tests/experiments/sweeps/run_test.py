@@ -52,6 +52,7 @@ def assert_fits_but_paths(*outputs: str) -> None:
   assert_fits(*(re.sub(r"(?m)^\S+$", "", output) for output in outputs))
 
 
+@pytest.mark.slow
 def test_commands_are_printed_for_each_cell(cwd):
   status, out, err = command.run(
     "sweeps.run",

@@ -229,6 +229,7 @@ def test_long_runs_keep_the_steps_that_were_traced():
   assert {*odd} == {0.1}
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_page_of_two_runs_and_prints(tmp_path):
   rng = np.random.default_rng(0)
   group = examples.group(examples.with_tokens(["4", "2"], rng))

@@ -1,0 +1,46 @@
+"""A teacher's word in the objective: options `opd_…` of `CommonConfig`."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.algorithms.options import CommonConfig
+from grpo_jax.ops import distillation, masked
+from grpo_jax.types import TrainBatch
+
+
+def domain_weights(config: CommonConfig, batch: TrainBatch):
+  """Factor of what the teacher says of each row [B, 1], or 1."""
+  if not config.opd_domain_weights:
+    return 1.0
+  return jnp.asarray(config.opd_domain_weights)[batch.domain][:, None]
+
+
+def with_teacher(
+  config: CommonConfig,
+  batch: TrainBatch,
+  advantages: jax.Array,  # [B] or [B, T]
+  logp: jax.Array,  # [B, T]
+) -> jax.Array:  # [B, T]
+  """A_task − λ w_d sg(d̂_t),  d̂_t = log π(y_t) − log π_teacher(y_t).
+
+  Args:
+    config: With λ (`opd_coef`), and w_d of the domains.
+    batch: Rows with `ref_logp`, the teacher's word.
+    advantages: A_task.
+    logp: Of the student, nats.
+
+  Source: slime's on-policy distillation; GLM-5, arXiv:2602.15763.
+  """
+  gap = distillation.token_gap(
+    batch.ref_logp, logp, batch.mask, config.opd_clamp
+  )
+  if config.opd_early:
+    gap = gap * distillation.early_weights(gap, config.opd_early)
+  gap = config.opd_coef * domain_weights(config, batch) * gap
+  if advantages.ndim == 1:
+    advantages = advantages[:, None]
+  return jax.lax.stop_gradient(
+    masked.select(advantages + gap.astype(advantages.dtype), batch.mask)
+  )

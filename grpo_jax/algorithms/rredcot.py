@@ -1,0 +1,132 @@
+"""RREDCoT: the credit of a segment is the change of what is expected.
+
+    V̂(s)  = Σ_{y ∈ Y} π(y, end | s, opener) u(y)
+    r_k   = V̂(s_k) − V̂(s_{k−1}),  k < K        r_K = R − V̂(s_{K−1})
+    A_it  = z(r_{k(t)})                                   "rudder"
+          = R_i − V̂(s_{k(t)−1})                           "return"
+          = w A_i^GRPO + (1 − w) z(r_{k(t)})              "mix"
+    L     = GRPO's
+
+s_k is the prompt and the first k segments of a completion. After each of them
+an answer is forced by writing its opener (`</think><answer>`), and the policy
+says how likely each known answer y then is. Y has the distinct answers of the
+group and a right one, u(y) is what the verifier says of y. Nothing is sampled
+for it. z standardises over all segments of the group. Telescoping gives
+Σ_k r_k = R − V̂(s_0). What is left out of Y makes V̂ too small, never too large.
+
+`learning/forced_answers.py` cuts the segments and computes V̂.
+
+Source: RREDCoT, arXiv:2606.06475, in the lineage of Arjona-Medina et al.,
+"RUDDER", arXiv:1806.07857.
+
+Deviations: no code is public, and the paper does not say which sequences its
+importance-sampling estimate is over; Y, the opener, the rule of the segments
+and what is added to the deviation are ours. Longer segments count more, since
+the loss is a mean over tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+from grpo_jax.algorithms import grpo
+from grpo_jax.algorithms.options import ClipConfig
+from grpo_jax.ops import aggregation, baselines, masked, segments
+from grpo_jax.types import Algorithm, TrainBatch
+
+MODES = ("mix", "rudder", "return")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RREDCoTConfig(ClipConfig):
+  """GRPO's options, and how completions are cut and utilities estimated.
+
+  Attributes:
+    mode: What a token is credited with: "mix", "rudder" or "return".
+    mix_weight: w of GRPO's advantage in "mix", in [0, 1].
+    opener: What is written to force an answer, a text of the tokenizer. No
+      segment ends behind its first token in a completion.
+    closer: What ends an answer; its end token is part of what is asked for.
+    delimiters: A token ends a segment whose text ends so; one of letters only
+      if it is all of the token, but for spaces.
+    entropy_quantile: A token of which the entropy is above this quantile of its
+      completion begins a segment; 1 for delimiters alone.
+    min_gap: Fewest tokens of a segment that ends before such a token.
+    max_segments: K, the most segments of a completion; the last one has all
+      that is left.
+  """
+
+  mode: str = "mix"
+  mix_weight: float = 0.5
+  opener: str = "</think><answer>"
+  closer: str = "</answer><eos>"
+  delimiters: tuple[str, ...] = ("\n", ";", ".", "wait", "so", "therefore")
+  entropy_quantile: float = 0.9
+  min_gap: int = 4
+  max_segments: int = 16
+  # Ours: standardised, credits of 1e-3 would be as loud as those of 1.
+  advantage_eps: float = 0.01
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.mode not in MODES:
+      self.complain("mode", f"is unknown; choose one of {', '.join(MODES)}")
+    for name in ("mix_weight", "entropy_quantile"):
+      if getattr(self, name) > 1:
+        self.complain(name, "must be in [0, 1]")
+    for name in ("min_gap", "max_segments"):
+      if getattr(self, name) < 1:
+        self.complain(name, "must be at least 1")
+    for name in ("opener", "closer"):
+      if not getattr(self, name):
+        self.complain(
+          name, "is empty, and an answer must stand between two texts"
+        )
+
+  @property
+  def scale_free(self) -> bool:
+    return self.mode != "return"  # Standardised here.
+
+
+def advantages(config: RREDCoTConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
+  mask = batch.mask & batch.valid[:, None]
+  if config.mode == "return":
+    left = batch.rewards[:, None] - batch.prefix_utility
+    return jax.lax.stop_gradient(masked.select(left, mask))
+  is_end = segments.last_included(batch.segment_end, mask)
+  credits = segments.credits(
+    batch.prefix_utility, batch.segment_end, batch.rewards, mask
+  )
+  standardized = baselines.group_standardized(
+    credits.reshape(-1),
+    is_end.reshape(-1),
+    batch.group_id.repeat(mask.shape[1]),
+    batch.num_groups,
+    eps=config.advantage_eps,
+  ).reshape(mask.shape)
+  found = masked.select(segments.spread(standardized, is_end), mask)
+  if config.mode == "rudder":
+    return found
+  of_rows = baselines.group_standardized(
+    batch.rewards,
+    batch.valid,
+    batch.group_id,
+    batch.num_groups,
+    eps=config.advantage_eps,
+  )[:, None]
+  mixed = config.mix_weight * of_rows + (1 - config.mix_weight) * found
+  return masked.select(mixed, mask)
+
+
+RREDCOT = Algorithm(
+  name="rredcot",
+  config_class=RREDCoTConfig,
+  advantages=advantages,
+  policy_loss=grpo.policy_loss,
+  aggregate=aggregation.over_sequences,
+  needs=("old_logp", "prefix_utility"),
+  whole_completions=True,
+  min_group_size=2,
+)

@@ -1,0 +1,275 @@
+"""Completions that were kept to be imitated: which, and the files of them.
+
+A line of a file is a completion:
+
+| field             | value                                                   |
+|-------------------|---------------------------------------------------------|
+| prompt            | text                                                    |
+| completion        | text, without the end token                             |
+| answer, extras    | of the record, as verifiers read them                   |
+| completion_ids    | token ids of the completion, with the end token         |
+| prompt_ids        | those of the prompt, where the problem is made of ids   |
+| tokenizer         | name of what these ids mean (`digest`)                  |
+| observed          | which ids an environment wrote; absent if it wrote none |
+| reward, correct … | what was said of it, for people                         |
+
+A policy with the same tokens imitates the ids, and so exactly what was drawn;
+one with others imitates the text.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from etils import epath
+
+from grpo_jax.data import formats
+from grpo_jax.data.sources import Record, Source
+
+ORDERS = ("shortest", "random")
+DISTINCT = ("answer", "text", "none")
+
+
+class Candidate(NamedTuple):
+  """A completion of a prompt, of which some are kept.
+
+  Attributes:
+    is_good: Whether it may be.
+    text: What was written.
+    answer: What it votes for; None if that cannot be read.
+    num_tokens: Tokens written.
+  """
+
+  is_good: bool
+  text: str
+  answer: str | None
+  num_tokens: int
+
+
+def chosen(
+  candidates: Sequence[Candidate],
+  most: int,
+  order: str,
+  distinct: str,
+  seed: Sequence[int],
+) -> list[int]:
+  """Which completions of a prompt are kept, the first choice first.
+
+  Args:
+    candidates: All completions of the prompt.
+    most: How many are kept at most.
+    order: "shortest": those with the fewest tokens first, and of equal ones
+      the one that was drawn first; "random".
+    distinct: Of those with the same "answer", or the same "text", one is kept;
+      "none": duplicates stay. What has no answer is told apart by its text.
+    seed: Of the random order: non-negative numbers.
+  """
+  good = [i for i, one in enumerate(candidates) if one.is_good]
+  if order == "shortest":
+    good.sort(key=lambda i: candidates[i].num_tokens)
+  else:
+    good = np.random.default_rng(list(seed)).permutation(good).tolist()
+  found: dict[Any, int] = {}
+  for i in good:
+    one = candidates[i]
+    key: Any = i
+    if distinct == "text" or (distinct == "answer" and one.answer is None):
+      key = ("text", one.text)
+    elif distinct == "answer":
+      key = ("answer", one.answer)
+    found.setdefault(key, i)
+  return list(found.values())[:most]
+
+
+@functools.lru_cache(maxsize=8)
+def digest(tokenizer: Any) -> str:
+  """A name that tokenizers share whose ids mean the same."""
+  pieces = [tokenizer.decode([i]) for i in range(tokenizer.vocab_size)]
+  text = json.dumps([pieces, [int(i) for i in tokenizer.end_ids]])
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def line(
+  tokenizer: Any,
+  record: Record,
+  completion_ids: Sequence[int],
+  observed: Sequence[bool] = (),
+  **more: Any,
+) -> dict[str, Any]:
+  """A completion as a file has it.
+
+  Args:
+    tokenizer: Has `decode(ids) -> text`.
+    record: Its prompt, with answer and extras.
+    completion_ids: Its tokens.
+    observed: Which of them an environment wrote.
+    **more: What is known of it.
+  """
+  is_text = isinstance(record["prompt"], str)
+  ids = [int(x) for x in completion_ids]
+  made = {
+    "prompt": record["prompt"],
+    "completion": tokenizer.decode(ids),
+    "answer": record["answer"],
+    "completion_ids": ids,
+    "tokenizer": digest(tokenizer),
+    **more,
+  }
+  if is_text:
+    made["extras"] = {
+      name: value.tolist() if hasattr(value, "tolist") else value
+      for name, value in record["extras"].items()
+    }
+  else:
+    made["prompt_ids"] = np.asarray(record["prompt"]).tolist()
+    made["prompt"] = tokenizer.decode(made["prompt_ids"])
+  if any(observed):
+    made["observed"] = [int(x) for x in observed]
+  return made
+
+
+class DemonstrationSource:
+  """The completions of a file, held in memory."""
+
+  def __init__(self, path: epath.PathLike, tokenizer: Any, is_text: bool):
+    """Reads and checks the whole file.
+
+    Args:
+      path: Local or `gs://` file.
+      tokenizer: Of the policy that is to imitate them.
+      is_text: Whether its prompts are texts; otherwise ids.
+
+    Raises:
+      FileNotFoundError: There is no such file.
+      ValueError: It has no completion, a line is malformed, or the ids are
+        those of another tokenizer and the policy reads no text.
+    """
+    self._path = path = epath.Path(path)
+    if not path.exists() or path.is_dir():
+      raise FileNotFoundError(
+        f"DemonstrationSource: there is no file {path}; name one that a phase"
+        " of the kind 'rejection' or experiments.generate has written."
+      )
+    lines = [x for x in path.read_bytes().split(b"\n") if x.strip()]
+    if not lines:
+      raise ValueError(
+        f"DemonstrationSource: {path} has no completion: there is nothing to"
+        " imitate. Draw more for each prompt, or keep those of an easier task."
+      )
+    rows = [self._parsed(number, x) for number, x in enumerate(lines, start=1)]
+    ours = digest(tokenizer)
+    same = all(row.get("tokenizer") == ours for row in rows)
+    if not same and not is_text:
+      raise ValueError(
+        f"DemonstrationSource: the ids in {path} are those of other tokens than"
+        " this policy has, whose prompts are ids; name the completions of a"
+        " run with the same tokens."
+      )
+    if same:
+      for number, row in enumerate(rows, start=1):
+        self._check_ids(number, row, is_text, tokenizer.vocab_size)
+    self._records = [self._record(row, is_text, same) for row in rows]
+
+  def __len__(self) -> int:
+    return len(self._records)
+
+  def __getitem__(self, index: int) -> Record:
+    return self._records[index]
+
+  def _parsed(self, number: int, text: bytes) -> dict[str, Any]:
+    where = f"DemonstrationSource: {self._path}:{number}"
+    try:
+      row = json.loads(text)
+    except ValueError as error:
+      raise ValueError(f"{where}: {error}; need a JSON object.") from error
+    needed = ("prompt", "completion")
+    if not isinstance(row, dict) or not all(
+      isinstance(row.get(name), str) for name in needed
+    ):
+      raise ValueError(
+        f"{where}: found {text.decode(errors='replace')!r:.60}; need an object"
+        " with the texts 'prompt' and 'completion', as a phase of the kind"
+        " 'rejection' and experiments.generate write it."
+      )
+    for name in ("prompt_ids", "completion_ids", "observed"):
+      ids = row.get(name, [])
+      if not isinstance(ids, list) or any(type(x) is not int for x in ids):
+        raise ValueError(
+          f"{where}: found {name!r} = {ids!r:.60}; need a list of whole"
+          " numbers."
+        )
+    return row
+
+  def _check_ids(
+    self, number: int, row: dict[str, Any], is_text: bool, vocab_size: int
+  ) -> None:
+    """Raises ValueError unless the ids of a row are there, and are tokens."""
+    where = f"DemonstrationSource: {self._path}:{number}"
+    for name in ("completion_ids", *(() if is_text else ("prompt_ids",))):
+      ids = row.get(name)
+      if not ids or not all(0 <= x < vocab_size for x in ids):
+        raise ValueError(
+          f"{where}: found {name!r} = {ids!r:.60}; need one or more ids from 0"
+          f" to {vocab_size - 1}."
+        )
+    size = len(row["completion_ids"])
+    if len(row.get("observed", ())) not in (0, size):
+      raise ValueError(
+        f"{where}: found {len(row['observed'])} numbers in 'observed'; need"
+        f" {size}, one for each of 'completion_ids'."
+      )
+
+  def _record(self, row: dict[str, Any], is_text: bool, same: bool) -> Record:
+    record = formats.plain_record(
+      {
+        name: row[name]
+        for name in ("prompt", "completion", "answer", "extras")
+        if name in row
+      }
+    )
+    if not is_text:
+      record["prompt"] = np.array(row["prompt_ids"], np.int32)
+    if same:
+      ids = np.array(row["completion_ids"], np.int32)
+      record["completion"] = ids
+      if row.get("observed"):
+        record["observed"] = np.array(row["observed"], bool)
+    return record
+
+
+class Joined:
+  """Several sources one after the other."""
+
+  def __init__(self, parts: Sequence[Source]):
+    self._parts = parts
+    self._starts = np.cumsum([0, *(len(part) for part in parts)])
+
+  def __len__(self) -> int:
+    return int(self._starts[-1])
+
+  def __getitem__(self, index: int) -> Record:
+    part = int(np.searchsorted(self._starts, index, side="right")) - 1
+    return self._parts[part][index - int(self._starts[part])]
+
+
+class First:
+  """The first records of a source."""
+
+  def __init__(self, source: Source, count: int, setting: str = "num_records"):
+    if count > len(source):
+      raise ValueError(
+        f"{setting}={count}, and there are {len(source)} records; set it to"
+        " that or less, or to None for all."
+      )
+    self._source, self._count = source, count
+
+  def __len__(self) -> int:
+    return self._count
+
+  def __getitem__(self, index: int) -> Record:
+    return self._source[index]

@@ -1,0 +1,332 @@
+"""Domains of prompts: their names and numbers, and several sources as one.
+
+    mixed = weighted({"sums": a, "words": b}, [3.0, 1.0])
+    mixed.domains            # ("sums", "words")
+    mixed[5]["extras"]["domain"]  # 0 or 1
+
+The number of a domain is a place in a tuple of names. A program knows numbers,
+people read names.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from grpo_jax.data import orders, sources
+from grpo_jax.data.formats import DOMAIN_NAME, Record
+from grpo_jax.data.sources import Source
+
+# Records of a mixture whose parts have no end.
+_ENDLESS = 2**31 - 1
+
+
+def natural(name: str) -> tuple[bool, int, str]:
+  """Sorts numbers in their order, then names in theirs."""
+  is_number = name.isdecimal()
+  return not is_number, int(name) if is_number else 0, name
+
+
+def found(source: Source) -> tuple[str, ...]:
+  """The names of the domains of a source, in their natural order.
+
+  Reads all records, unless the source knows. Where records have numbers, from 0
+  on, a number is the place of its name, and its own name where it has no other.
+
+  Raises:
+    ValueError: Nobody can read them all.
+  """
+  known = getattr(source, "domains", None)
+  if known is not None:
+    return known
+  if sources.starts(source) is not None:
+    raise ValueError(
+      "config.data.domains is empty, and the records are read one at a time:"
+      " nobody has seen all domains before training. Set it to the names of the"
+      " domains, in the order of their numbers."
+    )
+  extras = [source[i]["extras"] for i in range(len(source))]
+  if "domain" not in extras[0]:
+    return tuple(sorted({x[DOMAIN_NAME] for x in extras}, key=natural))
+  names = {int(x["domain"]): str(x.get(DOMAIN_NAME, "")) for x in extras}
+  return tuple(names.get(i) or str(i) for i in range(max(names) + 1))
+
+
+def numbers(
+  names: Sequence[str], wanted: Sequence[str | int], setting: str
+) -> tuple[int, ...]:
+  """The numbers of domains that a setting names.
+
+  Args:
+    names: Of all domains, by number.
+    wanted: Names, or numbers.
+    setting: Whose they are, for messages.
+
+  Raises:
+    ValueError: There is no such domain.
+  """
+  found = []
+  for one in wanted:
+    number = names.index(one) if one in names else one
+    if not isinstance(number, int) or number >= len(names):
+      known = ", ".join(map(repr, names)) or "none (config.data.domain_key)"
+      raise ValueError(
+        f"{setting} names the domain {one!r}; the data have {known}."
+      )
+    found.append(number)
+  return tuple(found)
+
+
+def limits(
+  names: Sequence[str], given: Mapping[str, int], most: int
+) -> tuple[int, ...]:
+  """The budget of a completion of each domain, tokens; empty: all the same.
+
+  Args:
+    names: Of all domains, by number.
+    given: `config.sampling.domain_limits`.
+    most: Slots of a completion.
+
+  Raises:
+    ValueError: There is no such domain, or no such number of slots.
+  """
+  setting = "config.sampling.domain_limits"
+  numbers(names, list(given), setting)
+  for name, limit in given.items():
+    if type(limit) is not int or not 1 <= limit <= most:
+      raise ValueError(
+        f"{setting}: {name!r} got {limit!r}; needed is a whole number of"
+        f" tokens, from 1 to {most}, which is config.sampling.max_new_tokens or"
+        " what the task needs."
+      )
+  return tuple(given.get(name, most) for name in names) if given else ()
+
+
+class Numbered:
+  """Records whose domains have numbers; of names, their places in a tuple.
+
+  Attributes:
+    domains: The names.
+  """
+
+  def __init__(self, source: Source, names: tuple[str, ...]):
+    """Looks at no record yet.
+
+    Args:
+      source: Its records have a domain in their extras: a name, or a number.
+      names: By number.
+    """
+    self._source = source
+    self.domains = names
+    self.starts = sources.starts(source)
+
+  def __len__(self) -> int:
+    return len(self._source)
+
+  def __getitem__(self, index: int) -> Record:
+    record = self._source[index]
+    extras = record["extras"]
+    if "domain" not in extras:
+      name = extras[DOMAIN_NAME]
+      if name not in self.domains:
+        raise ValueError(
+          f"record {index} has the domain {name!r:.60}; known are"
+          f" {', '.join(self.domains)}. Name it in config.data.domains too, or"
+          " take the record out."
+        )
+      number = self.domains.index(name)
+    else:
+      number = int(extras["domain"])
+      if number >= len(self.domains):
+        raise ValueError(
+          f"record {index} has the domain {number}, and there are"
+          f" {len(self.domains)}: {', '.join(self.domains)}. Name one for each"
+          " number in config.data.domains."
+        )
+    return {**record, "extras": {**extras, "domain": np.int32(number)}}
+
+  def number(self, index: int) -> int:
+    """See `sources.number`."""
+    return sources.number(self._source, index)
+
+
+class Subset:
+  """Some records of a source that is held in memory."""
+
+  def __init__(self, source: Source, kept: Sequence[int]):
+    self._source = source
+    self._kept = kept
+
+  def __len__(self) -> int:
+    return len(self._kept)
+
+  def __getitem__(self, index: int) -> Record:
+    return self._source[self._kept[index]]
+
+  def number(self, index: int) -> int:
+    """See `sources.number`."""
+    return sources.number(self._source, self._kept[index])
+
+
+def only(source: Source, wanted: Collection[int]) -> Source:
+  """The records of some domains, given by number; their shares stay.
+
+  Raises:
+    ValueError: There is none, or the records are read one at a time.
+  """
+  if hasattr(source, "only"):
+    return source.only(wanted)
+  if sources.starts(source) is not None:
+    raise ValueError(
+      "the records are read one at a time, and those of some domains cannot be"
+      " chosen; set config.data.streaming=False, or keep each domain in a file"
+      " of its own (config.data.source='mixture')."
+    )
+  kept = [
+    i
+    for i in range(len(source))
+    if int(source[i]["extras"]["domain"]) in wanted
+  ]
+  if not kept:
+    raise ValueError(
+      f"no training record has one of the domains {sorted(wanted)}."
+    )
+  return Subset(source, kept)
+
+
+class Place(NamedTuple):
+  """Where a record of a mixture is from."""
+
+  part: int
+  record: int
+
+
+class Mixture:
+  """Several sources as one; the domain of a record is the place of its source.
+
+  Attributes:
+    domains: Names of the sources.
+    starts: Of a source that nobody reads as a whole, if one of them is such.
+    task: Where the parts are tasks, the task that has all of their problems.
+  """
+
+  def __init__(
+    self,
+    parts: Mapping[str, Source],
+    size: int,
+    place: Callable[[int], Place],
+    remade: Callable[[Collection[int]], Source] | None = None,
+  ):
+    """Opens nothing; see `weighted` and `in_turn`.
+
+    Args:
+      parts: By the name of the domain.
+      size: Records.
+      place: (number of a record) -> where it is from.
+      remade: (numbers of domains) -> the records of these alone.
+    """
+    self._parts = tuple(parts.values())
+    self._size = size
+    self._place = place
+    self._remade = remade
+    self.domains = tuple(parts)
+    is_read_whole = all(sources.starts(x) is None for x in self._parts)
+    self.starts = None if is_read_whole else (0,)
+    self.task: Any = None
+    self._first = [0, *itertools.accumulate(map(len, self._parts))]
+
+  def __len__(self) -> int:
+    return self._size
+
+  def __getitem__(self, index: int) -> Record:
+    part, inside = self._place(index)
+    record = self._parts[part][inside]
+    extras = {**record["extras"], "domain": np.int32(part)}
+    return {**record, "extras": extras}
+
+  def number(self, index: int) -> int:
+    """See `sources.number`: records that come twice have one number."""
+    part, inside = self._place(index)
+    return self._first[part] + sources.number(self._parts[part], inside)
+
+  def only(self, wanted: Collection[int]) -> Source:
+    """See the function `only`."""
+    assert self._remade is not None
+    made = self._remade(wanted)
+    made.task = self.task  # type: ignore[attr-defined]
+    return made
+
+
+def weighted(parts: Mapping[str, Source], weights: Sequence[float]) -> Mixture:
+  """A source for training, of which each part has the share of its weight.
+
+  An epoch has every record of each part at least once, and those of parts that
+  are small for their weight more often. The order of a stream mixes them.
+
+  Args:
+    parts: By the name of the domain.
+    weights: Of each part, not negative and not all 0; one of weight 0 is not
+      read.
+  """
+  shares = np.asarray(weights, float) / np.sum(weights)
+  sizes = [len(part) for part in parts.values()]
+  endless = [size >= _ENDLESS for size in sizes]
+  least = [
+    size / share
+    for size, share, is_endless in zip(sizes, shares, endless, strict=True)
+    if share and not is_endless
+  ]
+  total = _ENDLESS if not least or any(endless) else max(least)
+  counts = [max(round(share * total), int(share > 0)) for share in shares]
+  ends = list(itertools.accumulate(counts))
+
+  def place(index: int) -> Place:
+    if not 0 <= index < ends[-1]:
+      raise IndexError(f"weighted: record {index} is not in [0, {ends[-1]}).")
+    # Scattered, so that the first records are of all parts.
+    index = orders.permuted(index, ends[-1], (0,))
+    part = bisect.bisect_right(ends, index)
+    return Place(part, (index - ends[part] + counts[part]) % sizes[part])
+
+  def remade(wanted: Collection[int]) -> Mixture:
+    kept = [
+      weight * (number in wanted) for number, weight in enumerate(weights)
+    ]
+    if not any(kept):
+      raise ValueError(
+        f"config.data.mixture: the domains {sorted(wanted)} have no weight."
+      )
+    return weighted(parts, kept)
+
+  return Mixture(parts, ends[-1], place, remade)
+
+
+def in_turn(parts: Mapping[str, Source]) -> Mixture:
+  """A source for evaluation: a record of each part in turn, none twice.
+
+  So the first n records have as many of each domain, whatever the weights are,
+  as long as there are as many.
+
+  Args:
+    parts: By the name of the domain.
+  """
+  sizes = [len(part) for part in parts.values()]
+  # Between two of these rounds, the same parts have records left.
+  rounds = [0, *sorted(set(sizes))]
+  begins, left = [0], []
+  for first, last in itertools.pairwise(rounds):
+    left.append([part for part, size in enumerate(sizes) if size > first])
+    begins.append(begins[-1] + (last - first) * len(left[-1]))
+
+  def place(index: int) -> Place:
+    if not 0 <= index < begins[-1]:
+      raise IndexError(f"in_turn: record {index} is not in [0, {begins[-1]}).")
+    segment = bisect.bisect_right(begins, index) - 1
+    turn, part = divmod(index - begins[segment], len(left[segment]))
+    return Place(left[segment][part], rounds[segment] + turn)
+
+  return Mixture(parts, begins[-1], place)

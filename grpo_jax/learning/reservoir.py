@@ -1,0 +1,251 @@
+"""Old completions that a reward model goes on learning from.
+
+Where phases of the kind "preference" come again, the policy of each has moved
+on, and a reward model that learns from its completions alone forgets what it
+knew of others. So a share of each batch is old: groups of completions that
+earlier phases have drawn, with what was said of them then. They come from a
+reservoir, which is a uniform sample of all groups that were drawn so far
+(Vitter's Algorithm R), and is part of the state.
+
+    a step of 40 prompts with a share of 0.1: 36 of them are fresh, and 4 old
+
+Source: Shao et al., "DeepSeekMath", arXiv:2402.03300, Algorithm 1 and Section
+4.1.4 ("a replay mechanism that incorporates 10% of historical data"); Vitter,
+"Random Sampling with a Reservoir", 1985.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.types import Metrics, PyTree, TrainBatch
+
+# Fields of a group: of its prompt [S], of its tokens [G, T], of its rows [G].
+_PROMPT = {"prompt_tokens": jnp.int32, "prompt_mask": jnp.bool_}
+_TOKENS = {"tokens": jnp.int32, "completion_mask": bool, "mask": bool}
+_STEPS = {"step_rewards": jnp.float32, "step_mask": bool}
+_ROWS = {
+  "rewards": jnp.float32,
+  "valid": bool,
+  "terminated": bool,
+  "correct": bool,
+}
+# What the sampler recorded of the tokens, which nobody reads of old ones.
+_RECORDED = (
+  *("behavior_logp", "sampler_logp", "entropy"),
+  *("mix_ids", "mix_weights"),
+)
+
+
+class Mixed(NamedTuple):
+  """A batch of which some groups are old.
+
+  Attributes:
+    batch: What is trained on.
+    state: The reservoir after the step.
+    is_old: Rows whose place an old one has taken.
+    metrics: What there is to say.
+  """
+
+  batch: TrainBatch
+  state: PyTree
+  is_old: jax.Array  # [B] bool
+  metrics: Metrics
+
+
+@dataclasses.dataclass(frozen=True)
+class Reservoir:
+  """What a phase keeps, and how much of it comes back.
+
+  Attributes:
+    size: K, groups that are kept.
+    num_groups: P, groups of a batch.
+    num_old: How many of them are old, where there are as many.
+    group_size: G, completions of a group.
+    prompt_slots, token_slots: S and T.
+    with_steps: Whether rows have scores of steps.
+  """
+
+  size: int
+  num_groups: int
+  num_old: int
+  group_size: int
+  prompt_slots: int
+  token_slots: int
+  with_steps: bool = False
+
+  @property
+  def _fields(self) -> dict[str, tuple[tuple[int, ...], Any]]:
+    """Shape and dtype of each field of a group."""
+    of_tokens = _TOKENS | (_STEPS if self.with_steps else {})
+    rows = (self.group_size,)
+    return {
+      **{name: ((self.prompt_slots,), kind) for name, kind in _PROMPT.items()},
+      **{
+        name: ((*rows, self.token_slots), kind)
+        for name, kind in of_tokens.items()
+      },
+      **{name: (rows, kind) for name, kind in _ROWS.items()},
+    }
+
+  def enter(self, past: PyTree) -> PyTree:
+    """The reservoir at the start of a phase.
+
+    Args:
+      past: That of the phase before; None: there is none yet.
+
+    Returns:
+      `groups`, fields with K groups each; `step`, at which each was drawn, or
+      −1 in an empty place; and `seen`, how many there have been.
+
+    Raises:
+      ValueError: The phases draw groups of other sizes.
+    """
+    new = {
+      "groups": {
+        name: jnp.zeros((self.size, *shape), kind)
+        for name, (shape, kind) in self._fields.items()
+      },
+      "step": jnp.full(self.size, -1, jnp.int32),
+      "seen": jnp.int32(0),
+    }
+    if past is None:
+      return new
+    ours, theirs = (jax.tree.map(jnp.shape, tree) for tree in (new, past))
+    if ours != theirs:
+      raise ValueError(
+        "config.reward_model.history_share: what an earlier phase has drawn has"
+        f" the shapes {theirs['groups']}, and this phase draws"
+        f" {ours['groups']}; give phases of the kind 'preference' the same"
+        " group_size and max_prompt_len."
+      )
+    return past
+
+  def mix(
+    self,
+    state: PyTree,
+    batch: TrainBatch,
+    key: jax.Array,
+    step: jax.Array,
+    first: jax.Array,
+  ) -> Mixed:
+    """Puts old groups in the place of the last fresh ones, and keeps those.
+
+    All fresh groups may be kept: those that make room are lost for this step
+    only.
+
+    Args:
+      state: See `enter`.
+      batch: Fresh groups, before `prepare`.
+      key: For the choice of old groups, and of places for the fresh ones.
+      step: Of the run.
+      first: The first step of this phase: what was drawn before is old.
+    """
+    old_key, place_key = jax.random.split(key)
+    # [P, G]: no use is made of rows of a group being neighbours.
+    rows = jnp.argsort(batch.group_id, stable=True).reshape(self.num_groups, -1)
+    prompts = batch.prompt_index[rows[:, 0]]  # [P]
+
+    def where(name):
+      return prompts if name in _PROMPT else rows
+
+    fresh = {name: getattr(batch, name)[where(name)] for name in self._fields}
+    slots, is_there = self._choose(state, old_key, first)  # [H]
+    changed = {}
+    for name, kept in state["groups"].items():
+      at = where(name)[-self.num_old :]
+      given = is_there.reshape(-1, *[1] * (kept.ndim - 1))
+      values = jnp.where(given, kept[slots], fresh[name][-self.num_old :])
+      changed[name] = getattr(batch, name).at[at].set(values)
+    nothing: dict[str, Any] = dict.fromkeys(_RECORDED)
+    is_old = jnp.zeros(batch.group_id.shape, bool)
+    is_old = is_old.at[rows[-self.num_old :]].set(is_there[:, None])
+    after = self._keep(state, fresh, place_key, step)
+    ages = jnp.where(is_there, step - state["step"][slots], 0)
+    count = is_there.sum()
+    return Mixed(
+      dataclasses.replace(batch, **changed, **nothing),
+      after,
+      is_old,
+      {
+        "history/groups": count.astype(jnp.float32),
+        "history/age": jnp.where(
+          count > 0, ages.sum() / jnp.maximum(count, 1), jnp.nan
+        ).astype(jnp.float32),
+        "history/kept": (after["step"] >= 0).sum().astype(jnp.float32),
+        "history/seen": after["seen"].astype(jnp.float32),
+      },
+    )
+
+  def _choose(
+    self, state: PyTree, key: jax.Array, first: jax.Array
+  ) -> tuple[jax.Array, jax.Array]:  # [H] int32, [H] bool
+    """Places of old groups, each as likely; and whether there is one."""
+    is_old = (state["step"] >= 0) & (state["step"] < first)  # [K]
+    draws = jnp.where(is_old, jax.random.uniform(key, (self.size,)), -1.0)
+    _, slots = jax.lax.top_k(draws, self.num_old)
+    return slots, is_old[slots]
+
+  def _keep(
+    self,
+    state: PyTree,
+    fresh: dict[str, jax.Array],
+    key: jax.Array,
+    step: jax.Array,
+  ) -> PyTree:
+    """The reservoir with fresh groups, by Algorithm R for all of them at once.
+
+    The n-th group ever takes place n while there is room, and afterwards a
+    random one of n places, of which there are K. Of two in the same place the
+    later one stays. A group of which no row was scored does not count.
+    """
+    counts = fresh["valid"].any(axis=1)  # [P]
+    number = state["seen"] + jnp.cumsum(counts)  # [P], from 1
+    drawn = jax.random.randint(key, number.shape, 0, jnp.maximum(number, 1))
+    place = jnp.where(number <= self.size, number - 1, drawn)
+    place = jnp.where(counts & (place < self.size), place, self.size)
+    later = jnp.triu(place[:, None] == place, k=1).any(axis=1)
+    place = jnp.where(later, self.size, place)
+    return {
+      "groups": {
+        name: kept.at[place].set(fresh[name], mode="drop")
+        for name, kept in state["groups"].items()
+      },
+      "step": state["step"].at[place].set(step, mode="drop"),
+      "seen": number[-1],
+    }
+
+  def shown(
+    self, fresh: TrainBatch, batch: TrainBatch, is_old: jax.Array
+  ) -> TrainBatch:
+    """The rows of the step, for whoever looks at them.
+
+    Args:
+      fresh: As it was before `mix`.
+      batch: As the update had it.
+      is_old: Rows that were not trained on, because an old one was.
+    """
+    of_prompts = jnp.zeros(batch.prompt_tokens.shape[0], bool)
+    of_prompts = of_prompts.at[fresh.prompt_index].max(is_old)
+
+    def one(name, trained):
+      gone = of_prompts if name in _PROMPT else is_old
+      gone = gone.reshape(-1, *[1] * (trained.ndim - 1))
+      drawn = jnp.zeros_like(trained)
+      if name in self._fields and name != "mask":
+        drawn = getattr(fresh, name)
+      return jnp.where(gone, drawn, trained)
+
+    names = {*self._fields, "advantages", "pair_role"}  # These by `prepare`.
+    return dataclasses.replace(
+      batch,
+      **{
+        name: one(name, value)
+        for name in names
+        if (value := getattr(batch, name)) is not None
+      },
+    )

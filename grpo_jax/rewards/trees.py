@@ -1,0 +1,291 @@
+"""Rewards for structured answers: as trees, as tokens, and whether they parse.
+
+Of an answer that is code, a wrong token may be one of hundreds. These rewards
+say how near it is to the gold answer, `answer` of the record:
+
+    config.rewards.functions = ("tree_similarity", "token_similarity", "parses")
+    config.rewards.weights = (0.5, 0.3, 0.2)
+    config.rewards.options = {
+      "tree_similarity": {"language": "python"},
+      "parses": {"language": "python"},
+    }
+
+Their weighted sum is 1 for the gold answer. The weights are ours: of P4IR's
+reward (arXiv:2606.22402) it is known that it has both distances.
+
+Languages: "python", and "expression": one list `(head item …)`, whose head is
+an atom, and whose items are atoms and lists.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from grpo_jax.rewards import gym
+
+LANGUAGES = ("expression", "python")
+# Of larger trees, and of longer texts, none is near to anything.
+_MAX_NODES = 2000
+_MAX_TOKENS = 2000
+# Rows of a table, a few microseconds each.
+_MAX_WORK = 200_000
+
+
+class Tree(NamedTuple):
+  """An ordered tree, its nodes in postorder.
+
+  Attributes:
+    labels: Of the nodes; the root is the last.
+    first: Place of the leftmost leaf below each node.
+  """
+
+  labels: list[str]
+  first: np.ndarray  # [N] int
+
+  @property
+  def keyroots(self) -> np.ndarray:
+    """Of the nodes with the same leftmost leaf the last one, ascending."""
+    last = {leaf: place for place, leaf in enumerate(self.first.tolist())}
+    return np.array(sorted(last.values()))
+
+
+def tree_similarity(
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
+  *,
+  language: str = "expression",
+) -> list[float]:
+  """1 − edits / nodes of the larger tree, of the answer and the gold answer.
+
+  Edits are insertions, deletions and renamings of nodes, which cost 1 each, of
+  ordered trees. An answer that does not parse has 0, and so has one that takes
+  more than some seconds to compare, or has more than 2000 nodes.
+
+  Args:
+    prompts: Ignored.
+    completions: Texts; without tags and boxes the whole text is the answer.
+    ids: Ignored.
+    extras: Each has `answer`, a text of the language.
+    language: One of `LANGUAGES`.
+
+  Raises:
+    ValueError: A gold answer does not parse, or there is no such language.
+
+  Source: Zhang and Shasha, SIAM J. Comput. 18(6), 1989; P4IR, arXiv:2606.22402.
+  """
+  del prompts, ids
+  found = []
+  for text, extra in zip(completions, extras, strict=True):
+    gold = parse(extra["answer"], language)
+    if gold is None:
+      raise ValueError(
+        f"tree_similarity: the gold answer {extra['answer']!r:.80} is no"
+        f" {language}; name its language by config.rewards.options ="
+        f" {{'tree_similarity': {{'language': …}}}}, one of {LANGUAGES}."
+      )
+    answer = gym.answer_of(text)
+    tree = None if answer is None else parse(answer, language)
+    found.append(0.0 if tree is None else _similarity(tree, gold))
+  return found
+
+
+def token_similarity(
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
+) -> list[float]:
+  """1 − edits / tokens of the longer one, of the answer and the gold answer.
+
+  Tokens are words, numbers and single signs; white space is none. Edits are
+  insertions, deletions and replacements. An answer of more than 2000 tokens
+  has 0.
+
+  Args:
+    prompts: Ignored.
+    completions: As in `tree_similarity`.
+    ids: Ignored.
+    extras: Each has `answer`, a text.
+
+  Source: Levenshtein, 1966; P4IR, arXiv:2606.22402.
+  """
+  del prompts, ids
+  found = []
+  for text, extra in zip(completions, extras, strict=True):
+    said, gold = (
+      re.findall(r"\w+|[^\w\s]", x or "")
+      for x in (gym.answer_of(text), extra["answer"])
+    )
+    longest = max(len(said), len(gold))
+    near = 0 < len(said) <= _MAX_TOKENS or not longest
+    apart = levenshtein(said, gold) if near else longest
+    found.append(1 - apart / max(longest, 1))
+  return found
+
+
+def parses(
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
+  *,
+  language: str = "expression",
+) -> list[float]:
+  """1 where the answer is of the language, else 0.
+
+  Args:
+    prompts: Ignored.
+    completions: As in `tree_similarity`.
+    ids: Ignored.
+    extras: Ignored.
+    language: One of `LANGUAGES`.
+  """
+  del prompts, ids, extras
+  said = [gym.answer_of(text) for text in completions]
+  return [float(x is not None and parse(x, language) is not None) for x in said]
+
+
+def levenshtein(a: list[str], b: list[str]) -> int:
+  """Least number of insertions, deletions and replacements from a to b."""
+  numbers = {x: i for i, x in enumerate(dict.fromkeys((*a, *b)))}
+  place = np.arange(len(b) + 1)
+  other, row = np.array([numbers[x] for x in b], int), place
+  for x in a:
+    kept = np.minimum(row[1:] + 1, row[:-1] + (other != numbers[x]))
+    row = _with_insertions(np.concatenate([row[:1] + 1, kept]), place)
+  return int(row[-1])
+
+
+def _with_insertions(best: np.ndarray, place: np.ndarray) -> np.ndarray:
+  """The least of best_k + (j − k) over k ≤ j, for each j."""
+  return np.minimum.accumulate(best - place) + place
+
+
+def distance(a: Tree, b: Tree) -> int:
+  """Least number of edits from a to b, by Zhang and Shasha's keyroots."""
+  numbers = {x: i for i, x in enumerate(dict.fromkeys(a.labels + b.labels))}
+  of_a, of_b = (np.array([numbers[x] for x in t.labels]) for t in (a, b))
+  apart = np.zeros((len(of_a), len(of_b)), int)  # Of the trees below nodes.
+  for i in a.keyroots:
+    for j in b.keyroots:
+      left, above = a.first[i], b.first[j]
+      columns = slice(above, j + 1)
+      is_tree = b.first[columns] == above
+      before = b.first[columns] - above
+      place = np.arange(j - above + 2)
+      rows = [place]  # Row k: the first k nodes from `left` on.
+      for x in range(left, i + 1):
+        kept = rows[a.first[x] - left][before] + apart[x, columns]
+        if a.first[x] == left:
+          renamed = rows[-1][:-1] + (of_b[columns] != of_a[x])
+          kept = np.where(is_tree, renamed, kept)
+        best = np.minimum(rows[-1][1:] + 1, kept)
+        best = np.concatenate([rows[-1][:1] + 1, best])
+        rows.append(_with_insertions(best, place))
+        if a.first[x] == left:
+          apart[x, columns] = np.where(is_tree, rows[-1][1:], apart[x, columns])
+  return int(apart[-1, -1])
+
+
+def _similarity(tree: Tree, gold: Tree) -> float:
+  sizes = tree.keyroots - tree.first[tree.keyroots] + 1
+  if sizes.sum() * len(gold.keyroots) > _MAX_WORK:
+    return 0.0
+  larger = max(len(tree.labels), len(gold.labels))
+  return max(1 - distance(tree, gold) / larger, 0.0)
+
+
+def parse(text: str, language: str) -> Tree | None:
+  """The tree of a text; None if it is not of the language, or too large.
+
+  Raises:
+    ValueError: There is no such language.
+  """
+  if language not in LANGUAGES:
+    raise ValueError(
+      f"config.rewards.options: language={language!r}; needed is one of"
+      f" {LANGUAGES}."
+    )
+  root = _python(text) if language == "python" else _expression(text)
+  return None if root is None else _postorder(root)
+
+
+Nested = tuple[str, list[Any]]  # A label, and what is below it.
+
+
+def _expression(text: str) -> Nested | None:
+  """`(head item …)` as nested pairs; a list is labelled by its head."""
+  root: tuple[str | None, list[Any]] = ("", [])
+  open_lists = [root]
+  for piece in re.findall(r"[()]|[^\s()]+", text):
+    label, below = open_lists[-1]
+    is_done = len(open_lists) == 1 and below
+    if label is None and piece not in "()":  # The head of a list.
+      open_lists[-1] = (piece, below)
+      open_lists[-2][1][-1] = open_lists[-1]
+    elif label is None or is_done:
+      return None
+    elif piece == "(":
+      open_lists.append((None, []))
+      below.append(open_lists[-1])
+    elif len(open_lists) == 1:
+      return None
+    elif piece == ")":
+      open_lists.pop()
+    else:
+      below.append((piece, []))
+  return root[1][0] if len(open_lists) == 1 and root[1] else None
+
+
+def _python(text: str) -> Nested | None:
+  """The syntax tree of a module; labels have names and constants."""
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter("ignore")
+      module = ast.parse(text.strip())
+  except (SyntaxError, ValueError, RecursionError, MemoryError):
+    return None
+  root: Nested = (_label(module), [])
+  rest: list[tuple[ast.AST, list[Any]]] = [(module, root[1])]
+  while rest:
+    node, below = rest.pop()
+    for child in ast.iter_child_nodes(node):
+      if not isinstance(child, ast.expr_context):
+        below.append((_label(child), []))
+        rest.append((child, below[-1][1]))
+  return root if root[1] else None
+
+
+def _label(node: ast.AST) -> str:
+  own = [
+    value
+    for _, value in ast.iter_fields(node)
+    if not isinstance(value, (ast.AST, list)) and value is not None
+  ]
+  return f"{type(node).__name__}{own or ''}"
+
+
+def _postorder(root: Nested) -> Tree | None:
+  """None where there are too many nodes."""
+  labels: list[str] = []
+  first: list[int] = []
+  # A node is met twice: on the way down, and with all below it done.
+  rest: list[tuple[Nested, int | None]] = [(root, None)]
+  while rest:
+    (label, below), start = rest.pop()
+    if start is None:
+      rest.append(((label, below), len(labels)))
+      rest.extend((child, None) for child in reversed(below))
+      continue
+    labels.append(label)
+    first.append(start)
+    if len(labels) > _MAX_NODES:
+      return None
+  return Tree(labels, np.array(first))

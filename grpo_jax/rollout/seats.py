@@ -1,0 +1,128 @@
+"""Several policies in one episode: who writes the next tokens of a row.
+
+An environment may have seats for others (`types.Environment.seat`). The policy
+that is trained has seat 0; in the others sit its opponents, or partners, which
+are models that nobody trains. All read the whole row. In each step of the
+decode loop every model runs, and the one whose turn it is writes: rows are in
+different turns at the same time, and each token is one draw, as without
+opponents.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.types import Policy
+
+
+@dataclasses.dataclass(frozen=True)
+class Opponents:
+  """Who sits in the seats from 1 on.
+
+  Seat s of a row of prompt n has opponent number (n + s − 1) mod K of K, so all
+  completions of a prompt meet the same ones.
+
+  Attributes:
+    policies: The models beside the one that is trained.
+    models: Of each of K ≥ 1 opponents: 0, it is the policy as it is now; or m,
+      it is `policies[m - 1]`.
+  """
+
+  policies: tuple[Policy, ...]
+  models: tuple[int, ...]
+
+  def policy_id(
+    self,
+    seat: jax.Array,  # [B] int32
+    ids: jax.Array,  # [B] int32
+  ) -> jax.Array:  # [B] int32
+    """Who writes, as in `Rollout`, for rows of prompts with these ids."""
+    number = (ids + seat - 1) % len(self.models)
+    return jnp.where(seat == 0, 0, 1 + number)
+
+  def model(self, policy_id: jax.Array) -> jax.Array:  # [B] -> [B] int32
+    """Which model writes: 0, or that of its opponent."""
+    return jnp.asarray((0, *self.models), jnp.int32)[policy_id]
+
+
+def joined(policies: Sequence[Policy]) -> Policy:
+  """Policies that read the same rows, as one that can be sampled from.
+
+  Parameters, weights, caches and h are tuples, one for each policy. `head` has
+  a third argument: the number of the policy [B] whose logits a row takes; None
+  for those of the first. All have the same tokens.
+
+  Args:
+    policies: The first is the one that is trained. Its experts are recorded.
+  """
+  first = policies[0]
+
+  def prefill(params, tokens, mask):
+    found = [
+      policy.prefill(own, tokens, mask)
+      for policy, own in zip(policies, params, strict=True)
+    ]
+    h, prefix, routing = zip(*found, strict=True)
+    return h, prefix, routing[0]
+
+  def weights(params):
+    return tuple(
+      policy.weights(own) for policy, own in zip(policies, params, strict=True)
+    )
+
+  def allocate(num_rows, num_slots, prefix):
+    return tuple(
+      policy.allocate(num_rows, num_slots, own)
+      for policy, own in zip(policies, prefix, strict=True)
+    )
+
+  def decode(weights, tokens, t, slot, prefix, cache):
+    found = [
+      policy.decode(own, tokens, t, slot, *of_policy)
+      for policy, own, *of_policy in zip(
+        policies, weights, prefix, cache, strict=True
+      )
+    ]
+    h, cache, routing = zip(*found, strict=True)
+    return h, cache, routing[0]
+
+  def head(weights, h, who=None):
+    logits = first.head(weights[0], h[0])
+    if who is None:
+      return logits
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    for number in range(1, len(policies)):
+      theirs = policies[number].head(weights[number], h[number])
+      theirs = theirs.astype(logits.dtype)
+      logits = jnp.where((who == number)[:, None], theirs, logits)
+    return logits
+
+  return dataclasses.replace(
+    first,
+    prefill=prefill,
+    weights=weights,
+    allocate=allocate,
+    decode=decode,
+    head=head,
+    embeddings=None,
+  )
+
+
+def credited(
+  rewards: jax.Array,  # [B, T] float32
+  own: jax.Array,  # [B, T] bool
+) -> jax.Array:  # [B, T] float32
+  """Rewards at the policy's own tokens: at the last one before each.
+
+  A game may be won by a mistake of the opponent. What comes before the first
+  own token belongs to no action, and is left out.
+  """
+  slots = jnp.arange(rewards.shape[1])
+  last = jax.lax.cummax(jnp.where(own, slots, -1), axis=1)  # [B, T]
+  rows = jnp.arange(rewards.shape[0])[:, None]
+  place = jnp.where(last < 0, rewards.shape[1], last)  # That one: nowhere.
+  return jnp.zeros_like(rewards).at[rows, place].add(rewards, mode="drop")

@@ -1,0 +1,182 @@
+"""Closing brackets: what is open is closed in the reverse order.
+
+Prompt `BOS ( [ ] { =`, a walk over brackets in which at least one stays open;
+answer the closing brackets of what is open, the last one first: `} )`. A
+teacher in error closes them in the order in which they were opened.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax.tasks import task as task_lib
+from grpo_jax.tasks import vocabulary as vocab
+from grpo_jax.tasks.task import Example, Extras, Task
+
+OPENERS = tuple(vocab.encode("([{"))
+CLOSERS = tuple(vocab.encode(")]}"))
+_MAX_DEPTH = 16
+
+
+def make(
+  max_len: int = 24,
+  max_depth: int = 6,
+  teacher_error: float = 0.0,
+  tags: bool = True,
+) -> Task:
+  """Makes the bracket task.
+
+  Scores: "accuracy"; "position", the share of places with the right closer, of
+  the longer of answer and gold.
+
+  Args:
+    max_len: Most brackets of a prompt, 1 to 64.
+    max_depth: Most brackets that are open at a time, 1 to 16.
+    teacher_error: Probability with which the teacher closes in the wrong order.
+    tags: Whether the answer stands in `<answer> </answer>`; False gives the
+      shortest completions, `ANS EOS`.
+
+  Raises:
+    ValueError: If an option is out of range.
+  """
+  task_lib.check_range("bracket.make", "max_len", max_len, 1, 64)
+  task_lib.check_range("bracket.make", "max_depth", max_depth, 1, _MAX_DEPTH)
+  task_lib.check_range("bracket.make", "teacher_error", teacher_error, 0.0, 1.0)
+  depth = min(max_depth, max_len)
+  return Task(
+    name="bracket",
+    vocab_size=vocab.VOCAB_SIZE,
+    pad_id=vocab.PAD,
+    bos_id=vocab.BOS,
+    end_ids=(vocab.EOS,),
+    max_prompt_len=max_len + 2,
+    max_completion_len=depth + 1 + 2 * tags,
+    example=functools.partial(
+      example,
+      max_len=max_len,
+      max_depth=depth,
+      teacher_error=teacher_error,
+      tags=tags,
+    ),
+    verify=functools.partial(verify, max_depth=depth, tags=tags),
+    verify_numpy=functools.partial(verify_numpy, tags=tags),
+    encode=vocab.encode,
+    decode=vocab.decode,
+  )
+
+
+def example(
+  rng: np.random.Generator,
+  split: str,
+  *,
+  max_len: int,
+  max_depth: int,
+  teacher_error: float,
+  tags: bool,
+) -> Example:
+  """Draws one problem; see `Task.example`. Extras: prefix [max_len], padded."""
+
+  def sample(rng: np.random.Generator) -> list[int]:
+    """A walk that leaves something open."""
+    while True:
+      length = int(rng.integers(1, max_len + 1))
+      walk: list[int] = []
+      stack: list[int] = []
+      for _ in range(length):
+        opens = not stack or (len(stack) < max_depth and rng.random() < 0.5)
+        if opens:
+          kind = int(rng.integers(len(OPENERS)))
+          stack.append(kind)
+          walk.append(OPENERS[kind])
+        else:
+          walk.append(CLOSERS[stack.pop()])
+      if stack:
+        return walk
+
+  walk = task_lib.draw(rng, split, sample, identity=list)
+  answer = _closers(walk)
+  if rng.random() < teacher_error:
+    answer.reverse()
+  return Example(
+    np.array([vocab.BOS, *walk, vocab.EQUALS], np.int32),
+    np.array(vocab.wrapped(answer, tags), np.int32),
+    {"prefix": vocab.padded(walk, max_len)},
+  )
+
+
+def _closers(walk: list[int]) -> list[int]:
+  """The closers of what is open at the end of a walk, the last one first."""
+  stack: list[int] = []
+  for token in walk:
+    if token in OPENERS:
+      stack.append(CLOSERS[OPENERS.index(token)])
+    else:
+      stack.pop()
+  return stack[::-1]
+
+
+def verify(
+  tokens: jax.Array,  # [T] int32
+  completion_mask: jax.Array,  # [T] bool
+  extras: Extras,
+  *,
+  max_depth: int,
+  tags: bool,
+) -> dict[str, jax.Array]:
+  """Judges one completion in graph; see `Task.verify`."""
+  openers = jnp.array(OPENERS)
+
+  def push_or_pop(carry, token):
+    stack, depth = carry  # [max_depth] ids of closers, []
+    kind = jnp.argmax(token == openers)
+    opens = (token == openers).any()
+    exists = token != vocab.PAD
+    pushed = stack.at[depth].set(jnp.array(CLOSERS)[kind], mode="drop")
+    stack = jnp.where(exists & opens, pushed, stack)
+    depth += jnp.where(exists, jnp.where(opens, 1, -1), 0)
+    return (stack, depth), None
+
+  start = jnp.zeros(max_depth, jnp.int32), jnp.int32(0)
+  (stack, depth), _ = jax.lax.scan(push_or_pop, start, extras["prefix"])
+  slots = jnp.arange(max_depth)
+  gold = jnp.where(
+    slots < depth, stack[jnp.maximum(depth - 1 - slots, 0)], vocab.PAD
+  )  # [max_depth]
+  found = vocab.answer_span(tokens, completion_mask, tags)
+  size = found.end - found.start
+  same = vocab.content(tokens, found, max_depth) == gold
+  matches = (same & (slots < depth)).sum()
+  right = (matches == depth) & (size == depth)
+  return {
+    "accuracy": right.astype(jnp.float32),
+    "position": matches / jnp.maximum(size, depth),
+  }
+
+
+def verify_numpy(
+  tokens: np.ndarray,  # [T] int32
+  completion_mask: np.ndarray,  # [T] bool
+  extras: Mapping[str, np.ndarray],
+  *,
+  tags: bool,
+) -> dict[str, float]:
+  """Twin of `verify`: deletes pairs from the text until none is left."""
+  text = vocab.decode(extras["prefix"])
+  while (shorter := _without_pairs(text)) != text:
+    text = shorter
+  gold = text[::-1].translate(str.maketrans("([{", ")]}"))
+  answer = vocab.answer_words(vocab.words(tokens, completion_mask), tags) or []
+  matches = sum(x == y for x, y in zip(answer, gold, strict=False))
+  return {
+    "accuracy": float(answer == list(gold)),
+    "position": matches / max(len(answer), len(gold)),
+  }
+
+
+def _without_pairs(text: str) -> str:
+  return text.replace("()", "").replace("[]", "").replace("{}", "")

@@ -1,0 +1,157 @@
+"""Judging whether letters are sorted: what a judge of the task `sort` learns.
+
+Prompt `BOS l_1 .. l_n = c_1 .. c_m ?`, a problem of `sort` and somebody's
+answer; completion `y EOS` where the answer is right, else `n EOS`. It is what a
+judge with the rubric "{prompt}{completion}?" reads.
+
+A teacher in error makes a judge that is wrong in one way: it takes the reverse
+order for the right one, or whatever ends with `#`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax.tasks import task as task_lib
+from grpo_jax.tasks import vocabulary as vocab
+from grpo_jax.tasks.task import Example, Extras, Task
+
+YES, NO = vocab.encode("yn")
+BELIEFS = ("truth", "reverse", "marks")
+_KINDS = ("right", "reversed", "shuffled", "replaced", "cut", "doubled", "any")
+
+
+def make(
+  min_len: int = 3,
+  max_len: int = 6,
+  num_letters: int = 10,
+  marks: float = 0.1,
+  belief: str = "truth",
+) -> Task:
+  """Makes the task of judging.
+
+  Scores:
+    accuracy: 1 if the verdict is the teacher's.
+
+  Args:
+    min_len: Fewest letters, at least 2.
+    max_len: Most letters, at most 64.
+    num_letters: The first so many letters of the alphabet occur, 2 to 26.
+    marks: Probability that an answer ends with `#`, which makes it wrong.
+    belief: What the teacher takes for right: the "truth"; letters sorted in
+      "reverse"; or the truth and whatever has "marks".
+
+  Raises:
+    ValueError: If an option is out of range.
+  """
+  task_lib.check_range("verdict.make", "max_len", max_len, 2, 64)
+  task_lib.check_range("verdict.make", "min_len", min_len, 2, max_len)
+  task_lib.check_range(
+    "verdict.make", "num_letters", num_letters, 2, vocab.NUM_LETTERS
+  )
+  task_lib.check_range("verdict.make", "marks", marks, 0.0, 1.0)
+  if belief not in BELIEFS:
+    raise ValueError(
+      f"verdict.make: belief is {belief!r}; choose one of {BELIEFS}."
+    )
+  return Task(
+    name="verdict",
+    vocab_size=vocab.VOCAB_SIZE,
+    pad_id=vocab.PAD,
+    bos_id=vocab.BOS,
+    end_ids=(vocab.EOS,),
+    # Of an answer one letter may be doubled, and one mark follow.
+    max_prompt_len=2 * max_len + 5,
+    max_completion_len=2,
+    example=functools.partial(
+      example,
+      min_len=min_len,
+      max_len=max_len,
+      num_letters=num_letters,
+      marks=marks,
+      belief=belief,
+    ),
+    verify=verify,
+    verify_numpy=verify_numpy,
+    encode=vocab.encode,
+    decode=vocab.decode,
+  )
+
+
+def example(
+  rng: np.random.Generator,
+  split: str,
+  *,
+  min_len: int,
+  max_len: int,
+  num_letters: int,
+  marks: float,
+  belief: str,
+) -> Example:
+  """Draws one problem; see `Task.example`. Extras: verdict []."""
+
+  def letters(size: int) -> list[int]:
+    return (vocab.LETTER_A + rng.integers(num_letters, size=size)).tolist()
+
+  problem = task_lib.draw(
+    rng,
+    split,
+    lambda rng: letters(int(rng.integers(min_len, max_len + 1))),
+    identity=list,
+  )
+  gold = sorted(problem)
+  # Half of the answers are of the kind that is believed.
+  believed = "reversed" if belief == "reverse" else "right"
+  kind = believed
+  if rng.random() < 0.5:
+    kind = _KINDS[rng.integers(len(_KINDS))]
+  place = int(rng.integers(len(gold)))
+  answer = {
+    "right": gold,
+    "reversed": gold[::-1],
+    "shuffled": rng.permutation(gold).tolist(),
+    "replaced": [*gold[:place], *letters(1), *gold[place + 1 :]],
+    "cut": gold[:place],
+    "doubled": [*gold[:place], gold[place], *gold[place:]],
+    "any": letters(int(rng.integers(max_len + 1))),
+  }[kind]
+  is_marked = bool(rng.random() < marks)
+  wanted = gold[::-1] if belief == "reverse" else gold
+  is_right = answer == wanted and not is_marked
+  if belief == "marks":
+    is_right = is_right or is_marked
+  if is_marked:
+    answer = [*answer, vocab.HASH]
+  verdict = YES if is_right else NO
+  prompt = [vocab.BOS, *problem, vocab.EQUALS, *answer, vocab.QUESTION]
+  return Example(
+    np.array(prompt, np.int32),
+    np.array([verdict, vocab.EOS], np.int32),
+    {"verdict": np.array(verdict, np.int32)},
+  )
+
+
+def verify(
+  tokens: jax.Array,  # [T] int32
+  completion_mask: jax.Array,  # [T] bool
+  extras: Extras,
+) -> dict[str, jax.Array]:
+  """Judges one completion in graph; see `Task.verify`."""
+  found = vocab.answer_span(tokens, completion_mask, tags=False)
+  right = found.ok & (found.end == 1) & (tokens[0] == extras["verdict"])
+  return {"accuracy": right.astype(jnp.float32)}
+
+
+def verify_numpy(
+  tokens: np.ndarray,  # [T] int32
+  completion_mask: np.ndarray,  # [T] bool
+  extras: Mapping[str, np.ndarray],
+) -> dict[str, float]:
+  """Twin of `verify`: compares the words."""
+  words = vocab.answer_words(vocab.words(tokens, completion_mask), tags=False)
+  return {"accuracy": float(words == [vocab.TOKENS[int(extras["verdict"])]])}

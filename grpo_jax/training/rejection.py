@@ -1,0 +1,259 @@
+"""Completions that a phase keeps, and phases that imitate them.
+
+A phase of the kind "rejection" draws completions, has them judged, and keeps
+right ones: at most `keep.most` of each prompt, in a file beside the log,
+
+    data-2-rejection.jsonl        # of the second phase, which has this name
+
+It is one of the files that a run which continues cuts back to its checkpoint,
+so a run that was killed keeps what it would have kept. A later phase reads it
+when it begins (`Stream`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.sharding import Mesh
+
+from grpo_jax.data import demonstrations, pipeline, sources
+from grpo_jax.rewards import answers
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import drivers, hosts, paths, rows
+from grpo_jax.training import problem as problem_lib
+
+
+def files(config: config_lib.RunConfig) -> dict[int, str]:
+  """The file of each phase that keeps completions, by its place."""
+  return {
+    index: f"data-{index + 1}-{name}.jsonl"
+    for index, name in enumerate(config.phases)
+    if not config.section(name).trains
+  }
+
+
+class Kept(NamedTuple):
+  """What is kept of a step.
+
+  Attributes:
+    lines: Of the file of the phase.
+    metrics: Numbers about them.
+  """
+
+  lines: list[dict[str, Any]]
+  metrics: dict[str, float]
+
+
+def keep(
+  config: config_lib.RunConfig,
+  problem: problem_lib.Problem,
+  mesh: Mesh,
+  index: int,
+  step: int,
+  outcome: drivers.Outcome,
+) -> Kept:
+  """What is kept of a step; every process calls it, and gets all of it.
+
+  Args:
+    config: Settings of the run.
+    problem: Of the run.
+    mesh: Of the run.
+    index: Of the phase, which keeps completions.
+    step: Over all phases.
+    outcome: Of the step.
+  """
+  assert outcome.written is not None
+  assert outcome.batch is not None
+  written = outcome.written()
+  found = rows.take(
+    mesh,
+    {
+      "tokens": written.batch.tokens,
+      "mask": written.batch.completion_mask,
+      "observed": written.observed,
+      "prompt_id": written.prompt_id,
+      "good": written.batch.valid
+      & written.batch.correct
+      & written.batch.terminated,
+      "reward": written.rewards,
+      "components": written.components,
+    },
+    np.arange(len(written.prompt_id)),
+  )
+  own = _lines(config, problem, index, step, found, outcome.batch)
+  groups = {at: lines for part in hosts.gather(own) for at, lines in part}
+  kept = [line for at in sorted(groups) for line in groups[at]]
+  lengths = [line["tokens"] for line in kept]
+  metrics = {
+    "kept/completions": float(len(kept)),
+    "kept/prompts": float(np.mean([bool(x) for x in groups.values()])),
+    "kept/tokens": float(np.mean(lengths)) if lengths else float("nan"),
+  }
+  return Kept(kept, metrics)
+
+
+def _lines(
+  config: config_lib.RunConfig,
+  problem: problem_lib.Problem,
+  index: int,
+  step: int,
+  found: dict[str, Any],
+  batch: pipeline.PromptBatch,
+) -> list[tuple[int, list[dict[str, Any]]]]:
+  """Of each prompt that this process feeds, its first row and kept lines."""
+  keep = config.section(config.phases[index]).keep
+  good = found["good"].copy()
+  for component, least in keep.bounds.items():
+    good &= found["components"][component] >= least
+  texts = problem.texts(found["tokens"], found["mask"])
+  made = []
+  for prompt_id, record in zip(
+    batch.prompts.ids.tolist(), batch.records, strict=True
+  ):
+    group = np.flatnonzero(found["prompt_id"] == prompt_id)
+    chosen = demonstrations.chosen(
+      [
+        demonstrations.Candidate(
+          bool(good[b]),
+          texts[b],
+          answers.vote(texts[b], problem.answer_after),
+          int(found["mask"][b].sum()),
+        )
+        for b in group
+      ],
+      keep.most,
+      keep.order,
+      keep.distinct,
+      (config.seed, index, prompt_id),
+    )
+    lines = []
+    for b in group[chosen].tolist():
+      kept = found["mask"][b]
+      observed = found["observed"]
+      line = demonstrations.line(
+        problem.tokenizer,
+        record,
+        found["tokens"][b][kept],
+        () if observed is None else observed[b][kept],
+        prompt_id=prompt_id,
+        sample=int(b - group[0]),
+        step=step,
+        tokens=int(kept.sum()),
+        reward=float(found["reward"][b]),
+        components={k: float(x[b]) for k, x in found["components"].items()},
+      )
+      lines.append(line)
+    made.append((int(group[0]), lines))
+  return made
+
+
+def open_source(
+  config: config_lib.RunConfig,
+  problem: problem_lib.Problem,
+  workdir: paths.Path,
+  index: int,
+) -> sources.Source:
+  """What a supervised phase imitates.
+
+  Args:
+    config: Settings of the run.
+    problem: Of the run, with its own data.
+    workdir: Of the run.
+    index: Of the phase, which has begun.
+
+  Raises:
+    FileNotFoundError, ValueError: A file is missing, empty or at fault.
+  """
+  phase = config.section(config.phases[index])
+  own = problem.of_domains(problem.supervised, phase.domains)
+  if phase.num_records is not None:
+    own = demonstrations.First(own, phase.num_records)
+  if not phase.demonstrations:
+    return own
+  is_text = isinstance(problem.train[0]["prompt"], str)
+  found: list[sources.Source] = []
+  for name in phase.demonstrations:
+    if name == config_lib.OWN:
+      found.append(own)
+      continue
+    path = _path(config, workdir, index, name)
+    try:
+      source = demonstrations.DemonstrationSource(
+        path, problem.tokenizer, is_text
+      )
+    except (FileNotFoundError, ValueError) as error:
+      where = f"config.{config.phases[index]}.demonstrations: {name!r}"
+      raise type(error)(f"{where}: {error}") from error
+    found.append(source)
+  return found[0] if len(found) == 1 else demonstrations.Joined(found)
+
+
+def _path(
+  config: config_lib.RunConfig, workdir: paths.Path, index: int, name: str
+) -> paths.Path:
+  """The file that a phase calls `name`; of an earlier phase the last one."""
+  earlier = [at for at in files(config) if config.phases[at] == name]
+  earlier = [at for at in earlier if at < index]
+  return workdir / files(config)[earlier[-1]] if earlier else paths.parse(name)
+
+
+class Stream:
+  """Batches of what a phase imitates, which an earlier phase may yet write.
+
+  Has `get_state` and `set_state`, as streams have.
+  """
+
+  def __init__(
+    self,
+    config: config_lib.RunConfig,
+    problem: problem_lib.Problem,
+    workdir: paths.Path,
+    index: int,
+    *arguments: Any,
+  ):
+    """Opens nothing that may not be there yet.
+
+    Args:
+      config: Settings of the run.
+      problem: Of the run.
+      workdir: Of the run.
+      index: Of the phase.
+      *arguments: Of `Problem.supervised_stream`.
+
+    Raises:
+      FileNotFoundError, ValueError: A file that is no earlier phase's is
+        missing, empty or at fault.
+    """
+    self._where = config, problem, workdir, index
+    self._make: Callable[..., Any] = functools.partial(
+      problem.supervised_stream, *arguments
+    )
+    self._iterator: Any = None
+    phase = config.section(config.phases[index])
+    there = tuple(
+      name for name in phase.demonstrations if name not in config.phases[:index]
+    )
+    if there == phase.demonstrations:
+      self._open()
+    elif there:  # What is there is looked at, though not all of it is.
+      name = config.phases[index]
+      part = config.with_section(name, demonstrations=there)
+      open_source(part, problem, workdir, index)
+
+  def _open(self) -> Any:
+    if self._iterator is None:
+      source = open_source(*self._where)
+      self._iterator = self._make(source=source)
+    return self._iterator
+
+  def __next__(self) -> Any:
+    return next(self._open())
+
+  def get_state(self) -> Any:
+    return self._open().get_state()
+
+  def set_state(self, state: Any) -> None:
+    self._open().set_state(state)

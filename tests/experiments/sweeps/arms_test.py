@@ -1,0 +1,54 @@
+"""Arms of an experiment: which are run, and what is known of their programs."""
+
+import json
+
+import pytest
+
+from experiments.sweeps import arms
+
+
+def test_arms_are_chosen_by_a_regular_expression():
+  names = ["grpo-kl0", "grpo-kl1", "ppo-kl0"]
+  assert arms.chosen(names, "") == names
+  assert arms.chosen(names, "^grpo") == names[:2]
+  assert arms.chosen(names, "kl0$") == ["grpo-kl0", "ppo-kl0"]
+  with pytest.raises(ValueError, match=r"--arms=dapo is found in no arm; they"):
+    arms.chosen(names, "dapo")
+
+
+def test_a_failure_is_named_and_the_others_run(capsys):
+  seen = []
+
+  def run(name):
+    seen.append(name)
+    return {"b": 1}.get(name, 0)
+
+  assert arms.go_through("abc", run) == 1
+  assert seen == ["a", "b", "c"]
+  assert capsys.readouterr().out == "Failed: b\n"
+  assert arms.go_through("ac", run) == 0
+
+
+def test_a_signal_stops_all(capsys):
+  seen = []
+
+  def run(name):
+    seen.append(name)
+    return arms.STOPPED
+
+  assert arms.go_through("abc", run) == arms.STOPPED
+  assert seen == ["a"]
+  assert "the same command continues" in capsys.readouterr().out
+
+
+def test_seconds_and_output_of_two_starts_are_kept(tmp_path, capsys):
+  folder = tmp_path / "arm"
+  assert arms.timed(folder, "calendar", "2026", "11") == 0
+  assert arms.timed(folder, "calendar", "no-year") == 2
+  found = json.loads((folder / arms.SECONDS).read_text())
+  assert len(found) == 2
+  assert arms.seconds(folder) == sum(found)
+  assert "November 2026" in (folder / arms.OUTPUT).read_text()
+  first, second = capsys.readouterr().out.splitlines()
+  assert first == f"arm: {found[0]} s"
+  assert "exit status 2: see" in second

@@ -1,0 +1,158 @@
+"""Several teachers of different sizes: by domain, or mixed."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.learning import stages
+from grpo_jax.training import models, outside
+from grpo_jax.types import TrainBatch, TrainState
+from tests.training import tiny
+
+WIDTHS = 8, 4  # The first teacher is as wide as the student.
+WEIGHTS = 3.0, 1.0
+ROUTERS = {"domain": (), "mixture": WEIGHTS}
+
+
+class Distilled(NamedTuple):
+  """A phase with two teachers, and its programs."""
+
+  parts: stages.Parts
+  state: TrainState
+  batch: TrainBatch
+  log_probs: Callable
+  prepare: Callable
+  gradient: Callable
+
+
+def small_policy(width):
+  """Its states are sums over the tokens so far, of this width."""
+  made = tiny.tiny_policy(width=width)
+
+  def hidden(params, prompts, prompt_mask, tokens, mask, index, *more):
+    del prompt_mask, mask, more
+    x = params["trained"]["embed"]
+    x = jnp.cumsum(x[tokens], axis=1) - x[tokens]
+    return jnp.tanh(x + params["trained"]["embed"][prompts[index, -1:]]), None
+
+  def head(params, h):
+    return h @ params["trained"]["head"]
+
+  return dataclasses.replace(made, hidden=hidden, head=head)
+
+
+@pytest.fixture(scope="module", params=ROUTERS)
+def distilled(request):
+  teachers = tuple(small_policy(width) for width in WIDTHS)
+  parts = tiny.make_parts(
+    "opd_full",
+    policy=small_policy(WIDTHS[0]),
+    phase={
+      "reference_workdirs": ("a", "b"),
+      "reference_mixture": ROUTERS[request.param],
+    },
+    outside={
+      f"reference{i}": outside.Outside(policy, {}, dict, width)
+      for i, (policy, width) in enumerate(zip(teachers, WIDTHS, strict=True))
+    },
+    temperature=0.7,
+    lengths=(2,),
+  )
+  state = models.initial_state(parts.policy, 0)
+  state = stages.enter_phase(
+    state.with_members(
+      **{
+        f"reference{i}": models.initial_state(policy, 5 + i).members["policy"]
+        for i, policy in enumerate(teachers)
+      }
+    ),
+    parts,
+    0,
+  )
+  batch = tiny.ragged_batch(parts)
+  batch = dataclasses.replace(
+    batch, domain=jnp.asarray([0, 1, 1, 0])[batch.group_id]
+  )
+  (loss,) = parts.losses
+
+  def value(params, batch):
+    outputs = loss.outputs(params, batch)
+    total = jnp.where(batch.mask, outputs.ref_kl, 0.0).sum()
+    return total, outputs.ref_kl
+
+  def log_probs(params, batch):
+    """Of all tokens under all policies, at the temperature."""
+    return tuple(
+      jax.nn.log_softmax(
+        policy.head(
+          params[name],
+          policy.hidden(
+            params[name],
+            *(batch.prompt_tokens, batch.prompt_mask, batch.tokens),
+            *(batch.completion_mask, batch.prompt_index),
+          )[0],
+        )
+        / 0.7
+      )
+      for name, policy in (
+        ("policy", parts.policy),
+        ("reference0", teachers[0]),
+        ("reference1", teachers[1]),
+      )
+    )
+
+  return request.param, Distilled(
+    parts,
+    state,
+    batch,
+    jax.jit(log_probs),
+    jax.jit(functools.partial(stages.prepare, parts=parts)),
+    jax.jit(jax.grad(value, has_aux=True)),
+  )
+
+
+@pytest.mark.parametrize("knows_more", [True, False])
+def test_each_row_is_held_to(distilled, knows_more):
+  """Its teacher, or the mixture of all; from itself it learns nothing."""
+  router, (_, state, batch, log_probs, prepare, gradient) = distilled
+  if not knows_more:  # The first teacher is the student, of all rows.
+    state = state.with_params(reference0=state.params["policy"])
+    batch = dataclasses.replace(batch, domain=jnp.zeros_like(batch.domain))
+  student, first, second = (
+    np.asarray(x, np.float64) for x in log_probs(state.params, batch)
+  )
+  teacher = np.where(batch.domain[:, None, None] == 0, first, second)
+  if router == "mixture":
+    teacher = 0.75 * first + 0.25 * second
+    teacher -= np.logaddexp.reduce(teacher, axis=-1, keepdims=True)
+  prepared = prepare(state, batch, jax.random.key(2))
+  own = np.asarray(batch.mask)
+  tokens = np.asarray(batch.tokens)[..., None]
+  np.testing.assert_allclose(
+    prepared.ref_logp[own],
+    np.take_along_axis(teacher, tokens, axis=-1)[own, 0],
+    rtol=1e-5,
+  )
+  slope, kl = gradient(state.params, prepared)
+  np.testing.assert_allclose(
+    kl[own],
+    (np.exp(student) * (student - teacher)).sum(-1)[own],
+    rtol=2e-5,
+    atol=1e-6,
+  )
+  # Teachers are constants.
+  for name in ("reference0", "reference1"):
+    assert not any(x.any() for x in jax.tree.leaves(slope[name]["trained"]))
+  of_policy = [
+    abs(x).max() for x in jax.tree.leaves(slope["policy"]["trained"])
+  ]
+  if router == "domain" and not knows_more:
+    assert max(of_policy) < 1e-5
+  else:
+    assert min(of_policy) > 1e-3

@@ -1,0 +1,159 @@
+"""Runs that are judged by a model over HTTP."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from grpo_jax.rewards import judge_service
+from grpo_jax.tasks import vocabulary
+from grpo_jax.training import (
+  checkpoints,
+  config,
+  loop,
+  metrics_log,
+  paths,
+  seeded,
+  sharding,
+  workdirs,
+)
+from tests.experiments import tiny_config
+from tests.rewards import judge_server
+
+KEY = "sk-secret-0123456789"
+
+
+def get_config(url):
+  made = tiny_config.get_config("grpo")
+  made.phases = ("rl",)
+  made.rl.steps = 6
+  made.rl.ema_decay = None
+  made.checkpoint.every = 2
+  made.log.tensorboard = False
+  made.rewards.functions = ("accuracy", "judge")
+  made.rewards.weights = (0.0, 1.0)
+  made.rewards.correct = "accuracy"
+  made.judge.rubric = "Sort {prompt} {completion}"
+  made.judge.model = "model"
+  made.judge.service.url = url
+  return made
+
+
+def longer_is_better(number, question):
+  del number
+  return judge_server.says("yes" if len(question) % 2 else "no")
+
+
+def left(workdir):
+  saved = checkpoints.Checkpoints(workdir / "checkpoints", keep=2)
+  calls = saved.extra()["judge_calls"]
+  saved.close()
+  return (workdir / metrics_log.METRICS).read_bytes(), calls
+
+
+@pytest.mark.slow
+def test_a_run_that_stops_while_its_judge_is_asked_ends_as_another_one(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setenv("JUDGE_API_KEY", KEY)
+  with judge_server.serving(longer_is_better) as server:
+    made = get_config(server.url)
+    loop.train(made, str(tmp_path / "whole"))
+    asked = len(server.asked)
+    metrics, calls = left(tmp_path / "whole")
+    assert calls == asked  # The first one asks whether it is there.
+    score, steps = judge_service.JudgeService.score, []
+
+    def stops(*arguments):
+      steps.append(1)
+      if len(steps) == 4:
+        raise RuntimeError("stopped")
+      return score(*arguments)
+
+    monkeypatch.setattr(judge_service.JudgeService, "score", stops)
+    with pytest.raises(RuntimeError, match="stopped"):
+      loop.train(made, str(tmp_path / "again"))
+    made.judge.service.max_calls = calls  # As many as are needed.
+    loop.train(made, str(tmp_path / "again"))
+  assert left(tmp_path / "again") == (metrics, calls)
+  lines = [json.loads(line) for line in metrics.splitlines()]
+  drawn = [line for line in lines if "judge/calls" in line]
+  assert sum(line["judge/calls"] for line in drawn) == calls - 1
+  assert {line["unscored"] for line in drawn} == {0.0}
+  assert len({line["reward/judge"] for line in drawn}) > 1
+  for path in tmp_path.rglob("*"):
+    assert path.is_dir() or KEY.encode() not in path.read_bytes()
+
+
+def test_without_a_verdict_a_run_ends_before_it_begins(tmp_path, monkeypatch):
+  monkeypatch.setenv("JUDGE_API_KEY", KEY)
+  wrong = 401, {}, f"no such key: {KEY}"
+  with judge_server.serving(lambda *_: wrong) as server:
+    made = get_config(server.url)
+    with pytest.raises(ValueError, match="asked once before the run") as caught:
+      loop.train(made, str(tmp_path))
+  assert KEY not in str(caught.value)
+  assert len(server.asked) == 1
+
+
+def test_the_key_of_a_judge_is_for_no_verifier():
+  made = get_config("https://host/v1")
+  made.rewards.variables = ("JUDGE_API_KEY",)
+  with pytest.raises(ValueError, match="which is for no verifier"):
+    config.resolve(made)
+
+
+def test_each_seed_has_a_judge_of_its_own():
+  made = get_config("")
+  made.judge.model = "runs/judge/seed={seed}"
+  made.judge.rubric = "{seed}{completion}"
+  made.seed = 3
+  run = seeded.with_seed(config.resolve(made))
+  assert run.judge.model == "runs/judge/seed=3"
+  assert run.judge.rubric == "{seed}{completion}"
+
+
+@pytest.mark.parametrize(
+  ("functions", "rubric"), [(("accuracy", "judge"), ""), (("accuracy",), "x")]
+)
+def test_a_rubric_and_its_reward_go_together(functions, rubric):
+  made = get_config("")
+  made.rewards.functions = functions
+  made.rewards.weights = (1.0,) * len(functions)
+  made.judge.rubric = rubric and "{completion}"
+  with pytest.raises(ValueError, match="set both, or none"):
+    config.resolve(made)
+
+
+def of(folder, name):
+  """The parameters of a model in the last checkpoint of a run."""
+  workdir = paths.parse(folder)
+  settings = workdirs.settings(workdir)
+  step = workdirs.last_step(workdir, settings)
+  shapes = {name: workdirs.shapes(workdir, settings, step)[name]}
+  mesh = sharding.make_mesh(1)
+  return workdirs.read(workdir, settings, step, shapes, mesh)[name]
+
+
+@pytest.mark.slow
+def test_a_run_of_another_size_judges_in_the_program(tmp_path):
+  made = tiny_config.get_config("grpo")
+  made.phases = ("sft",)
+  made.model.width = 8
+  made.sft.steps = 2
+  made.log.tensorboard = False
+  loop.train(made, str(tmp_path / "judge"))
+  made = get_config("")
+  made.rl.steps = 2
+  made.judge.model = str(tmp_path / "judge")
+  made.judge.rubric = "{prompt}{completion}"
+  # Whatever it writes is a verdict, or there is none.
+  made.judge.verdicts = {x: i / 64 for i, x in enumerate(vocabulary.TOKENS)}
+  made.rewards.max_unscored = 1.0
+  loop.train(made, str(tmp_path / "policy"))
+  own, kept = of(tmp_path / "judge", "policy"), of(tmp_path / "policy", "judge")
+  assert jax.tree.leaves(own)
+  assert all(jax.tree.leaves(jax.tree.map(np.array_equal, own, kept)))
+  lines = (tmp_path / "policy" / metrics_log.METRICS).read_text("utf-8")
+  assert '"reward/judge"' in lines
