@@ -31,9 +31,8 @@ from collections.abc import Sequence
 from absl import flags
 
 from experiments import flags as flags_lib
-from experiments import report
+from experiments import policies, report
 from grpo_jax.training import (
-  api,
   console,
   data_sets,
   handle,
@@ -202,28 +201,13 @@ def _policy(data: dict[str, str]) -> handle.Run:
   Raises:
     ValueError: They name none or two, or a config that is not needed.
   """
-  if bool(_WORKDIR.value) == bool(_CHECKPOINT.value):
-    raise ValueError(
-      "--workdir, of a run, and --checkpoint, of Hugging Face: needed is one of"
-      " them."
-    )
-  if _WORKDIR.value:
-    if _CONFIG.value is not None:
-      raise ValueError(
-        f"--config belongs to --checkpoint: the run in {_WORKDIR.value} has its"
-        " own; leave it out."
-      )
-    return api.load(_WORKDIR.value, _STEP.value)
-  config, checkpoint = _CONFIG.value, str(_CHECKPOINT.value)
-  if config is None or _STEP.value is not None:
-    raise ValueError(
-      "--checkpoint needs a --config, for data, rewards and lengths, such as"
-      " configs/checkpoint.py, and has no --step."
-    )
-  if config.data.source == "jsonl" and not config.data.train_path:
-    # Nothing is trained: the prompts that are asked for are enough.
-    config.data.train_path = next(iter(data.values()), config.data.eval_path)
-  return api.load_checkpoint(config, checkpoint)
+  return policies.opened(
+    _WORKDIR.value,
+    _STEP.value,
+    _CHECKPOINT.value,
+    _CONFIG.value,
+    next(iter(data.values()), ""),
+  )
 
 
 def _failures(

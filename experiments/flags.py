@@ -15,7 +15,7 @@ import jax
 from absl import app, flags, logging
 from ml_collections import config_dict, config_flags
 
-from grpo_jax.training import console, hosts, named, program_cache
+from grpo_jax.training import console, hosts, named, paths, program_cache
 
 # What a bad config, data set or checkpoint raises; anything else is a defect
 # of ours and keeps its traceback.
@@ -72,6 +72,22 @@ def define_topology(default: str | None = None) -> flags.FlagHolder:
     "TPUs to compile for: v5p:4x4x4, or the name of a product, v5litepod-16.",
     required=default is None,
   )
+
+
+def file_to_write(name: str, value: str | None) -> paths.Path | None:
+  """The file of a flag, looked at before any work; None without one.
+
+  Raises:
+    FileNotFoundError: It could not be written.
+  """
+  if not value:
+    return None
+  out = paths.parse(value)
+  if not paths.is_remote(out) and not out.parent.is_dir():
+    raise FileNotFoundError(
+      f"--{name}={out}: there is no folder {out.parent}; make it first."
+    )
+  return out
 
 
 def run(
@@ -258,7 +274,8 @@ def _set_group(
   parent = config
   for part in where.split("."):
     parent = parent[part]
-  with parent.unlocked():
+  # A group of the file may be of another class of groups.
+  with parent.unlocked(), parent.ignore_type():
     parent[last] = group
 
 
@@ -357,6 +374,11 @@ def _override_problem(
   *groups, last = name.split(".")
   parent = named.at(config, ".".join(groups))
   kind = parent.get_type(last)
+  if kind is type(None):
+    return (
+      f"{given}: it is None in {path}, where nothing says what it may be; set"
+      " it in that file, or have the file copy the group with copy.deepcopy."
+    )
   if kind in _PARSERS and value is not None:
     parser, needed = _PARSERS[kind]
     try:

@@ -61,6 +61,8 @@ def before_and_after(
   head = f"held-out, {how}, n = {num_prompts}"
   lines = [f"{head:<30} {'before':>8}  {'after':>8}  {'change':>8}"]
   for name, value in after.items():
+    if name.startswith("eval/domain/") and not name.endswith("/accuracy"):
+      continue  # In metrics.jsonl; here they would be most of the lines.
     label = _short(name.removeprefix("eval/"), 28)
     shown = [_number(before[name]), _number(value)]
     change = _number(value - before[name], "+")

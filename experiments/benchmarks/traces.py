@@ -87,7 +87,8 @@ def _measured(
 
   The first round of each kind is not counted.
   """
-  crew, feed = loop.Alone(run, index), steps.Feed([run], index)
+  crew = loop.Alone(run, index)
+  feed = steps.Feed([run], index, crew)
   tracer = tracing.Tracer(run, index)
   seconds: dict[bool, list[float]] = {True: [], False: []}
   writing = []
@@ -117,7 +118,7 @@ def _sizes(
 ) -> tuple[dict[str, int], dict[str, int]]:
   """Bytes of the step's program, with its rows and without; see JAX."""
   parts = run.phases[index].parts
-  if run.problem.judge.on_host or run.problem.host_environment:
+  if run.problem.judge.asks_host or run.problem.host_environment:
     return {}, {}  # The host is in the middle of it.
   batch = next(run_lib.make_stream(run.config, run.problem, run.mesh, index))
   prompts = sharding.from_local(batch.prompts, sharding.by_rows(run.mesh))

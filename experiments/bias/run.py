@@ -12,11 +12,8 @@ Exit status: 0 all has ended, 1 something has failed, 143 stopped.
 
 from __future__ import annotations
 
+import functools
 import pathlib
-import re
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 
 from absl import flags
@@ -24,6 +21,7 @@ from absl import flags
 from experiments import flags as flags_lib
 from experiments.bias import arms as arms_lib
 from experiments.bias import results
+from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
 from grpo_jax.training import metrics_log
 
@@ -32,7 +30,6 @@ _RESULTS = flags.DEFINE_string(
   "results", "benchmarks/bias", "Folder of the files ARM.json."
 )
 _ARMS = flags.DEFINE_string("arms", "", "Arms whose name has a match of it.")
-_STOPPED = 143
 _CONFIG = "experiments/bias/config.py"
 
 
@@ -40,50 +37,27 @@ def main(argv: Sequence[str]) -> int:
   """Runs what is missing, one after another."""
   del argv
   root, out = cells_lib.parse_root(_ROOT.value), pathlib.Path(_RESULTS.value)
-  chosen = [name for name in arms_lib.ARMS if re.search(_ARMS.value, name)]
-  if not chosen:
-    raise ValueError(
-      f"run: --arms={_ARMS.value} is found in no arm; they are"
-      f" {', '.join(arms_lib.ARMS)}."
-    )
+  chosen = sweeps_lib.chosen(arms_lib.ARMS, _ARMS.value)
   out.mkdir(parents=True, exist_ok=True)
-  failed = []
-  for name in chosen:
-    if (out / f"{name}.json").exists():
-      continue
-    status = _run_arm(root / name, name, out / f"{name}.json")
-    if status == _STOPPED:
-      print("Stopped by a signal; the same command continues.")
-      return status
-    if status:
-      failed.append(name)
-  if failed:
-    print(f"Failed: {', '.join(failed)}")
-  return int(bool(failed))
+  run = functools.partial(_run_arm, root, out)
+  return sweeps_lib.go_through(chosen, run)
 
 
-def _run_arm(folder: pathlib.Path, name: str, out: pathlib.Path) -> int:
+def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
   """Runs the sweep of an arm, and writes its numbers; the exit status.
 
   A run that a guard halts counts as failed for the sweep, and not here.
   """
-  folder.mkdir(parents=True, exist_ok=True)
-  started = time.monotonic()
-  command = [
-    *(sys.executable, "-m", "experiments.sweeps.run", "--launcher=vmap"),
-    *(f"--root={folder}", f"--config={_CONFIG}:{name}"),
-  ]
-  with (folder / "output.txt").open("ab") as output:
-    status = subprocess.run(
-      command, check=False, stdout=output, stderr=subprocess.STDOUT
-    ).returncode
+  path = out / f"{name}.json"
+  if path.exists():
+    return 0
+  folder = root / name
+  status = sweeps_lib.sweep(folder, f"{_CONFIG}:{name}")
   found = results.collected(folder)
   if found is None:
-    print(f"{name}: exit status {status}, see {folder / 'output.txt'}")
     return status or 1
-  seconds = round(time.monotonic() - started)
-  metrics_log.write_json(out, found | {"seconds": seconds})
-  print(f"{name}: {seconds} s", flush=True)
+  seconds = sweeps_lib.seconds(folder)
+  metrics_log.write_json(path, found | {"seconds": seconds})
   return 0
 
 

@@ -30,9 +30,9 @@ def markdown(
   """The whole page.
 
   Args:
-    name: Of the profile.
+    name: The name of the profile.
     command: That made it.
-    cells: Of the profile.
+    cells: The cells of the profile.
     records: Of those cells that were trained; not empty.
     figures: Beside the page.
     all_hours: What all cells are expected to take.

@@ -66,10 +66,10 @@ def make(name: str, out: pathlib.Path, only: str, num_seeds: int) -> None:
   """Trains what is missing of a profile, and writes its page and figures.
 
   Args:
-    name: Of the profile.
+    name: The name of the profile.
     out: Folder of all files; made if need be.
     only: Regular expression; cells without a match in their name wait.
-    num_seeds: Of each cell.
+    num_seeds: The number of seeds of each cell.
 
   Raises:
     ValueError: No cell has a match.

@@ -16,8 +16,8 @@ class Record:
   """What a trained cell left behind; the fields are those of its JSON file.
 
   Attributes:
-    key: Of the cell.
-    name: Of the cell.
+    key: The key of the cell.
+    name: The name of the cell.
     means: Mean return of the episodes that ended in each part of the budget,
       for each seed [S][NUM_BINS]; 0 where there were none.
     counts: Number of these episodes [S][NUM_BINS].

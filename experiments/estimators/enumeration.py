@@ -41,7 +41,7 @@ class Problem:
   Attributes:
     logits: Of the policy that is differentiated; row 0 is the empty prefix,
       rows 1 to V are those of one token, and so on.
-    rewards: Of each completion.
+    rewards: The rewards of each completion.
     correct: Which of them are right; by default those with a reward > 0.
     step_rewards: Reward of the step that ends at a token; every token ends
       one. By default the reward, at the last token.

@@ -30,6 +30,7 @@ WITHOUT = {
   "compaction_rl": "is about rollouts of several contexts, not of one",
   "gagpo": "compares states of several turns, and these completions have one",
   "gigpo": "compares actions of several turns, and these completions have one",
+  "rredcot": "forces answers after segments, and these completions have one",
 }
 # What an algorithm claims to follow, where it is not the mean reward J.
 TARGETS = {
@@ -242,7 +243,7 @@ def measure(
   """One row of the table.
 
   Args:
-    name: Of the algorithm.
+    name: The name of the algorithm.
     group_sizes: The G to enumerate; `MAIN_SIZE`, or the nearest that the
       algorithm is defined for, is what most columns are about.
     baseline: Give REINFORCE the exact mean reward as baseline.

@@ -61,7 +61,7 @@ class Column:
   """Runs of a kind.
 
   Attributes:
-    name: Of the kind.
+    name: The name of the kind.
     runs: How many there are.
     counts: In how many of them each rule warns, by its name.
   """

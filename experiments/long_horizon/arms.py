@@ -57,7 +57,7 @@ class Experiment:
   Attributes:
     title: In a few words.
     base: Module of `configs` with `get_config(algorithm)`.
-    arms: Of the comparison.
+    arms: The arms of the comparison.
     settings: Of all arms, by profile.
     varied: Name of a setting that each arm is run with several values of, or
       "".

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import pathlib
@@ -14,24 +13,13 @@ import numpy as np
 from experiments.long_horizon import arms as arms_lib
 from experiments.long_horizon import claims, figure
 from experiments.long_horizon.arms import Arm
-from experiments.sweeps import cells as cells_lib
+from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import groups as groups_lib
 from experiments.sweeps import statistics
 from experiments.sweeps.groups import Group
 from experiments.sweeps.statistics import Conclusion
 
-SECONDS = "seconds.json"  # In the root of an arm: of each start.
 _NONE = "–"
-
-
-def has_ended(folder: pathlib.Path) -> bool:
-  """Whether all cells of an arm have."""
-  if not (folder / cells_lib.MANIFEST).exists():
-    return False
-  return all(
-    cells_lib.read_result(folder / name) is not None
-    for name in cells_lib.read_manifest(folder)
-  )
 
 
 class Results:
@@ -39,7 +27,7 @@ class Results:
 
   Attributes:
     arms: Those that have ended.
-    folders: Where.
+    folders: Their folders, by name.
     values: Of what is varied; (None,) if nothing is.
     warm_start: Where that of all arms is; None if each has its own.
   """
@@ -54,7 +42,7 @@ class Results:
     self.warm_start = root / arms_lib.key(warm) if warm else None
     for arm in self.experiment.chosen(profile):
       folder = root / arms_lib.key(f"{name},{profile},{arm.name}")
-      if has_ended(folder):
+      if sweeps_lib.has_ended(folder):
         self.folders[arm.name] = folder
         self.arms.append(arm)
     self._groups: dict[tuple[str, str], list[Group]] = {}
@@ -81,24 +69,18 @@ class Results:
 
   def seconds(self, arm: str) -> float:
     """Of all starts of an arm, with compilation and evaluation."""
-    return _seconds(self.folders[arm])
+    return sweeps_lib.seconds(self.folders[arm])
 
   def all_seconds(self) -> float:
     """Of all arms, with the warm start that they share."""
     own = sum(map(self.seconds, self.folders))
-    return own + (_seconds(self.warm_start) if self.warm_start else 0.0)
+    return own + (
+      sweeps_lib.seconds(self.warm_start) if self.warm_start else 0.0
+    )
 
   def date(self) -> str:
     """When the last arm ended, YYYY-MM-DD."""
-    last = max(
-      (folder / SECONDS).stat().st_mtime for folder in self.folders.values()
-    )
-    return datetime.date.fromtimestamp(last).isoformat()
-
-
-def _seconds(folder: pathlib.Path) -> float:
-  path = folder / SECONDS
-  return sum(json.loads(path.read_text())) if path.exists() else float("nan")
+    return sweeps_lib.date(list(self.folders.values()))
 
 
 def write(

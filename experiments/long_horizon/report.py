@@ -13,12 +13,8 @@ pages (`page.py`). Needs the extra `plot`.
 
 from __future__ import annotations
 
-import json
+import functools
 import pathlib
-import re
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 
 from absl import flags
@@ -26,6 +22,7 @@ from absl import flags
 from experiments import flags as flags_lib
 from experiments.long_horizon import arms as arms_lib
 from experiments.long_horizon import page
+from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
 
 _EXPERIMENT = flags.DEFINE_enum(
@@ -37,7 +34,6 @@ _PROFILE = flags.DEFINE_enum(
 _ROOT = flags.DEFINE_string("root", None, "Folder of all runs.", required=True)
 _OUT = flags.DEFINE_string("out", None, "Folder of all pages.", required=True)
 _ARMS = flags.DEFINE_string("arms", "", "Arms whose name has a match of it.")
-_STOPPED = 143  # Exit status of a sweep, or a run, that a signal stopped.
 _CONFIG = "experiments/long_horizon/config.py"
 
 
@@ -47,43 +43,28 @@ def main(argv: Sequence[str]) -> int:
   root = cells_lib.parse_root(_ROOT.value)
   name, profile = _EXPERIMENT.value, _PROFILE.value
   experiment = arms_lib.EXPERIMENTS[name]
-  chosen = [
-    arm
-    for arm in experiment.chosen(profile)
-    if re.search(_ARMS.value, arm.name)
-  ]
-  if not chosen:
-    known = ", ".join(arm.name for arm in experiment.chosen(profile))
-    raise ValueError(
-      f"report: --arms={_ARMS.value} is found in no arm of {name}; its arms"
-      f" are {known}."
-    )
-  failed = []
-  for arm in chosen:
-    status = _run(root, f"{name},{profile},{arm.name}")
-    if status == _STOPPED:
-      print("Stopped by a signal; the same command continues.")
-      return status
-    if status:
-      failed.append(arm.name)
-  page.write(name, profile, root, pathlib.Path(_OUT.value))
-  if failed:
-    print(f"Failed: {', '.join(failed)}")
-  return int(bool(failed))
+  known = [arm.name for arm in experiment.chosen(profile)]
+  chosen = sweeps_lib.chosen(known, _ARMS.value)
+  run = functools.partial(_run, root, f"{name},{profile}")
+  status = sweeps_lib.go_through(chosen, run)
+  if status != sweeps_lib.STOPPED:
+    page.write(name, profile, root, pathlib.Path(_OUT.value))
+  return status
 
 
-def _run(root: pathlib.Path, variant: str) -> int:
+def _run(root: pathlib.Path, experiment: str, arm: str) -> int:
   """Runs the sweep of an arm, if need be; its exit status."""
+  variant = f"{experiment},{arm}"
   folder = root / arms_lib.key(variant)
   print(f"{variant}: {folder}", flush=True)
-  if page.has_ended(folder):
+  if sweeps_lib.has_ended(folder):
     return 0
-  command = [f"--config={_CONFIG}:{variant}"]
+  overrides = []
   warm = arms_lib.warm_start(variant)
   if warm is not None:
     start = root / arms_lib.key(warm)
     if cells_lib.read_result(start) is None:
-      status = _timed(
+      status = sweeps_lib.timed(
         start,
         "experiments.train",
         f"--config={_CONFIG}:{warm}",
@@ -91,24 +72,8 @@ def _run(root: pathlib.Path, variant: str) -> int:
       )
       if status:
         return status
-    command.append(f"--config.start_workdir={start}")
-  return _timed(
-    folder,
-    *("experiments.sweeps.run", "--launcher=vmap", f"--root={folder}"),
-    *command,
-  )
-
-
-def _timed(folder: pathlib.Path, module: str, *arguments: str) -> int:
-  """Runs a program, adds to the seconds of its folder; its exit status."""
-  folder.mkdir(parents=True, exist_ok=True)
-  started = time.monotonic()
-  command = [sys.executable, "-m", module, *arguments]
-  status = subprocess.run(command, check=False).returncode
-  path = folder / page.SECONDS
-  seconds = json.loads(path.read_text()) if path.exists() else []
-  path.write_text(json.dumps([*seconds, round(time.monotonic() - started)]))
-  return status
+    overrides.append(f"--config.start_workdir={start}")
+  return sweeps_lib.sweep(folder, f"{_CONFIG}:{variant}", *overrides)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def make_batch(name: str, logits: jax.Array, key: jax.Array) -> TrainBatch:
   Args:
     name: Key of `ALGORITHMS`.
     logits: [arms] of the policy that draws.
-    key: Of the draws.
+    key: The key of the draws.
   """
   algorithm, config = _of(name)
   arm_key, reward_key = jax.random.split(key)

@@ -38,7 +38,7 @@ def plot(path: pathlib.Path, results: Results) -> None:
 
   Args:
     path: PNG to write.
-    results: Of the runs.
+    results: The results of the runs.
 
   Raises:
     ImportError: matplotlib is not installed.

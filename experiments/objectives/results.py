@@ -17,12 +17,11 @@ import numpy as np
 
 from experiments.objectives import arms as arms_lib
 from experiments.objectives import bandit
+from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import groups as groups_lib
 from grpo_jax.training import metrics_log
 
-OUTPUT = "output.txt"
-SECONDS = "seconds.json"  # Of each start of a sweep.
 BANDITS = ("grpo", "mo_grpo", "gdpo")
 REGRETS = ("quiet regret", "loud regret")
 EXPLOITED = "exploited"  # Answers that the bug accepts, and nothing else does.
@@ -43,16 +42,6 @@ def write_bandit(
   metrics_log.write_json(bandit_path(root, name), text)
 
 
-def has_ended(folder: pathlib.Path) -> bool:
-  """Whether all cells of an arm have."""
-  if not (folder / cells_lib.MANIFEST).exists():
-    return False
-  return all(
-    cells_lib.read_result(folder / name) is not None
-    for name in cells_lib.read_manifest(folder)
-  )
-
-
 def warned(output: str) -> set[str]:
   """The folders of runs that a warning about perfect scores is about."""
   found = set()
@@ -67,7 +56,9 @@ class Results:
 
   def __init__(self, root: pathlib.Path):
     self._root = root
-    self.arms = [name for name in arms_lib.ARMS if has_ended(root / name)]
+    self.arms = [
+      name for name in arms_lib.ARMS if sweeps_lib.has_ended(root / name)
+    ]
     self.bandits = [
       name for name in BANDITS if bandit_path(root, name).exists()
     ]
@@ -110,7 +101,7 @@ class Results:
       ]
       return of[0] - of[1]
     if metric == WARNED:
-      text = (self._root / arm / OUTPUT).read_text("utf-8")
+      text = (self._root / arm / sweeps_lib.OUTPUT).read_text("utf-8")
       names = cells_lib.read_manifest(self._root / arm)
       return np.array([float(name in warned(text)) for name in names])
     return self._held_out(arm, metric, when)
@@ -130,7 +121,7 @@ class Results:
     if bandit_name != arm:
       path = bandit_path(self._root, bandit_name)
       return json.loads(path.read_text("utf-8"))["seconds"]
-    return sum(json.loads((self._root / arm / SECONDS).read_text("utf-8")))
+    return sweeps_lib.seconds(self._root / arm)
 
   def all_seconds(self) -> float:
     every = [*(f"bandit-{name}" for name in self.bandits), *self.arms]
@@ -139,7 +130,7 @@ class Results:
   def date(self) -> str:
     """When the last one ended, YYYY-MM-DD."""
     paths = [bandit_path(self._root, name) for name in self.bandits]
-    paths += [self._root / arm / SECONDS for arm in self.arms]
+    paths += [self._root / arm / sweeps_lib.SECONDS for arm in self.arms]
     last = max(path.stat().st_mtime for path in paths)
     return datetime.date.fromtimestamp(last).isoformat()
 

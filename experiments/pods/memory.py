@@ -27,7 +27,9 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,9 +43,17 @@ from grpo_jax.models import lora
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import logprobs, masked
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import models, phases, runs, sharding
+from grpo_jax.training import (
+  models,
+  outside,
+  phases,
+  references,
+  reservoirs,
+  runs,
+  sharding,
+)
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.types import Policy, PyTree
+from grpo_jax.types import MemberState, Policy, PyTree
 
 _CONFIG = flags_lib.define_config()
 
@@ -67,12 +77,15 @@ class Sizes:
 
 def sizes(config: config_lib.RunConfig) -> Sizes:
   """The sizes of a run, without its data where they are not needed."""
+  with published.described(config) as described:
+    return _sizes(described)
+
+
+def _sizes(config: config_lib.RunConfig) -> Sizes:
   data = config.data
-  if data.source != "task" and config.model.checkpoint:
-    with published.architecture(config.model.checkpoint) as folder:
-      model = dataclasses.replace(config.model, checkpoint=folder)
-      # The tokenizer is the checkpoint's.
-      architecture = model.transformer(vocab_size=1)
+  if not data.is_made_of_ids and config.model.checkpoint:
+    # The tokenizer is the checkpoint's.
+    architecture = config.model.transformer(vocab_size=1)
     assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
     assert config.sampling.max_new_tokens is not None
     return Sizes(
@@ -119,7 +132,10 @@ def table(
     mesh,
     couples_group=algorithm.couples_group,
   )
-  made = phases.Models(config, phase, policy, algorithm, objective, plan)
+  teachers = _references(config, name, size)
+  made = phases.Models(
+    *(config, phase, policy, algorithm, objective, plan), outside=teachers
+  )
   parts = stages.Parts(
     policy=policy,
     algorithm=algorithm,
@@ -128,9 +144,14 @@ def table(
     members=made.members(),
     losses=made.losses(),
   )
+  start = runs.abstract_start(parts.policy, config.seed)
+  if (model := made.reward_model()) is not None:
+    # So does a reward model, and what an earlier phase has kept for it.
+    params = jax.eval_shape(model.init, start.params["policy"])
+    start = start.with_members(reward=MemberState(params))
+  start = dataclasses.replace(start, reservoir=_kept_of_old(config, size, mesh))
   state = jax.eval_shape(
-    functools.partial(stages.enter_phase, parts=parts, index=0),
-    runs.abstract_start(parts.policy, config.seed),
+    functools.partial(stages.enter_phase, parts=parts, index=0), start
   )
   places = sharding.of_state(mesh, state)
   members = {}
@@ -162,6 +183,7 @@ def table(
   )
   found = {
     **members,
+    "old completions": (_ALWAYS, _bytes(state.reservoir, places.reservoir)),
     "gradients": (_LEARNING, _bytes(trained, place)),
     "gradients from the prompts": (
       _LEARNING,
@@ -172,6 +194,12 @@ def table(
       _bytes(jax.eval_shape(masked.wide, trained), place) * (num_micro > 1),
     ),
     "gradient of the head, float32": (_LEARNING, -(-head_gradient // tensor)),
+    "states of the reference": (
+      _LEARNING,
+      _states(size, phase, teachers) // num_shards
+      if "ref_kl" in made.required
+      else 0,
+    ),
     "a chunk of logits": (_LEARNING, -(-chunk // mesh.size)),
     "prompts, and their gradient": (_LEARNING, of_prompts),
     "kept for the backward pass": (
@@ -194,6 +222,58 @@ def table(
       ),
     )
   return {kind: row for kind, row in found.items() if row[1]}
+
+
+def _references(
+  config: config_lib.RunConfig, name: str, size: Sizes
+) -> dict[str, outside.Outside]:
+  """The references of a phase that are not of the run, by member."""
+  ids: Any = types.SimpleNamespace(
+    vocab_size=size.model.vocab_size, pieces=dict
+  )
+  problem: Any = types.SimpleNamespace(tokenizer=ids)
+  with published.described(config) as described:
+    phase = described.section(name)
+    return {
+      member: outside.find(
+        path,
+        setting=f"config.{name}.reference_workdirs",
+        config=described,
+        problem=problem,
+        mesh=sharding.make_mesh(1),
+        storage=phase.reference_storage,
+      )
+      for member, path in references.paths(phase).items()
+    }
+
+
+def _states(
+  size: Sizes,
+  phase: config_lib.PhaseConfig,
+  teachers: Mapping[str, outside.Outside],
+) -> int:
+  """Bytes of the states that logits of the reference are made of."""
+  widths = [model.width for model in teachers.values()] or [size.model.width]
+  width = sum(widths) if phase.reference_mixture else max(widths)
+  itemsize = jnp.dtype(size.model.dtype).itemsize
+  return phase.num_rows * size.max_new_tokens * width * itemsize
+
+
+def _kept_of_old(
+  config: config_lib.RunConfig, size: Sizes, mesh: AbstractMesh
+) -> PyTree:
+  """Shapes of what a reward model keeps; None if it keeps nothing."""
+  for name in config.phases:
+    found = reservoirs.make(
+      config,
+      name,
+      size.max_prompt_len,
+      size.max_new_tokens,
+      sharding.num_row_shards(mesh),
+    )
+    if found is not None:
+      return jax.eval_shape(functools.partial(found.enter, None))
+  return None
 
 
 def _bytes(tree: PyTree, places: PyTree = None) -> int:
@@ -232,7 +312,7 @@ def _cache(
   """Bytes of the keys and values of prompts, and of completions at length T.
 
   Args:
-    size: Of the policy and of the slots.
+    size: The size of the policy and of the slots.
     num_prompts: Prompts.
     num_rows: Completions of them all.
     num_lanes: How many are decoded at once; None for all. With fewer, each
@@ -280,7 +360,7 @@ def _kept(
   """Bytes that a micro-batch keeps for its backward pass; see above.
 
   Args:
-    size: Of the policy and of the slots.
+    size: The size of the policy and of the slots.
     num_prompts: Prompts that are run at a time, where rows share them.
     num_rows: Completions that are run at a time.
     shares_prompts: Whether they do.

@@ -45,8 +45,8 @@ import re
 import textwrap
 import time
 import types
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -110,7 +110,7 @@ class Target:
   Attributes:
     slice: Kind and shape of the chips.
     num_slices: How many of them.
-    devices: Of all slices.
+    devices: The devices of all slices.
   """
 
   slice: chips.Slice
@@ -150,14 +150,6 @@ class Compiled:
   most_tokens: int
 
 
-@contextlib.contextmanager
-def described(config: config_lib.RunConfig) -> Iterator[config_lib.RunConfig]:
-  """The config with a description in the place of a known checkpoint."""
-  with published.architecture(config.model.checkpoint) as folder:
-    model = dataclasses.replace(config.model, checkpoint=folder)
-    yield dataclasses.replace(config, model=model)
-
-
 class _Absent:
   """Verifiers whose processes are not started, because nothing is scored."""
 
@@ -167,12 +159,22 @@ class _Absent:
 
 def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
   """The problem of a config; of one in words, what a program knows of it."""
-  if config.data.source == "task":
-    return problem_lib.make_problem(config)
+  if config.data.is_made_of_ids:
+    made = problem_lib.make_problem(config)
+    # A description of a teacher has no tokens that could be compared.
+    ids = types.SimpleNamespace(
+      vocab_size=made.tokenizer.vocab_size,
+      pad_id=made.tokenizer.pad_id,
+      end_ids=made.tokenizer.end_ids,
+      pieces=dict,
+    )
+    return dataclasses.replace(made, tokenizer=cast("Any", ids))
   assert config.data.max_prompt_len is not None  # `RunConfig` has seen to it.
   assert config.sampling.max_new_tokens is not None
   # Which ids end a completion are constants of the program, and any will do.
-  ids: Any = types.SimpleNamespace(vocab_size=1, pad_id=0, end_ids=(0,))
+  ids: Any = types.SimpleNamespace(
+    vocab_size=1, pad_id=0, end_ids=(0,), pieces=dict
+  )
   absent: Any = None
   scorer: Any = _Absent()
   return problem_lib.Problem(
@@ -206,7 +208,7 @@ def scored_step(
 
 def _prompts(problem: problem_lib.Problem, num_prompts: int, seed: int):
   """Shapes of a batch, with what a verifier in the program reads."""
-  if problem.judge.on_host is not None:
+  if problem.judge.asks_host:
     shape = num_prompts, problem.max_prompt_len
     return Prompts(
       tokens=jax.ShapeDtypeStruct(shape, jnp.int32),
@@ -250,7 +252,7 @@ def compile_step(
     ValueError: The config and the mesh do not go together.
   """
   with contextlib.ExitStack() as stack:
-    config = stack.enter_context(described(config))
+    config = stack.enter_context(published.described(config))
     problem = stack.enter_context(contextlib.closing(make_problem(config)))
     mesh = sharding.make_mesh(
       **dataclasses.asdict(config.mesh), devices=devices
@@ -271,7 +273,7 @@ def compile_step(
     state = sharding.abstract(state, sharding.of_state(mesh, state))
     function: Callable = stages.fused_step
     rows = [_prompts(problem, phase.num_prompts * phase.max_rounds, 0)]
-    if problem.judge.on_host is not None:
+    if problem.judge.asks_host:
       function = scored_step
       rows = [
         _prompts(problem, phase.num_prompts, 0),

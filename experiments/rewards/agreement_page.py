@@ -124,7 +124,7 @@ def markdown(
   Args:
     cases: N completions.
     scores: Of each verifier [N]; "program" and "host" are among them.
-    rows_per_s: Of each verifier.
+    rows_per_s: The rows a second of each verifier.
   """
   num_plain = sum(case.kind == "plain" for case in cases)
   same = int((scores["program"] == scores["host"]).sum())

@@ -21,7 +21,7 @@ class Step(NamedTuple):
 
   Attributes:
     words: As an order.
-    sign: Of the operation.
+    sign: The sign of the operation.
     number: Its second operand.
   """
 

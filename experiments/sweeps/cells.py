@@ -106,7 +106,7 @@ class Source:
     Args:
       root: Folder of the sweep.
       overrides: Dotted name -> number, text, bool or tuple of them.
-      prefix: Of the name of its folder.
+      prefix: The prefix of the name of its folder.
 
     Raises:
       ValueError: A name or a value does not fit the config, or is also set for
@@ -245,7 +245,7 @@ def program(
   """Equal for configs that one program can compute, as far as numbers tell.
 
   Args:
-    config: Of a run.
+    config: The config of a run.
     may_differ: Settings that may differ between runs of one program; where
       they are groups, in their floats, but not between 0, which leaves a
       term out, and another value.

@@ -44,7 +44,7 @@ def pack(runs: Sequence[source.Run], max_bytes: int) -> dict[str, str]:
 
   Args:
     runs: One or two.
-    max_bytes: Of the result as text.
+    max_bytes: The most bytes that the result has as text.
 
   Raises:
     ValueError: Not even the metrics fit.

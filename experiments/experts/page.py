@@ -1,0 +1,184 @@
+"""The page about the experiment, in Markdown."""
+
+from __future__ import annotations
+
+import collections
+import os
+import textwrap
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from experiments.experts import arms as arms_lib
+from experiments.experts import claims
+from experiments.experts.results import Results
+from experiments.sweeps import statistics
+from experiments.sweeps.statistics import Conclusion
+
+
+def markdown(results: Results) -> str:
+  """The whole page, about all that has ended."""
+  found = claims.conclude(results.scores)
+  lines = [
+    *_head(results, found),
+    *_accuracies(results),
+    *_forgetting(results),
+    *_cosines(results),
+    *_checks(found),
+  ]
+  return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _paragraph(text: str) -> str:
+  """Lines of at most 80 columns, and an empty one."""
+  return (
+    textwrap.fill(" ".join(text.split()), 80, break_on_hyphens=False) + "\n"
+  )
+
+
+def _head(results: Results, found: Sequence[Conclusion]) -> Iterator[str]:
+  yield """# Four domains in one model
+
+<!-- Written by `python -m experiments.experts.report`. -->
+
+Sums, sorting, brackets and countdown are to be learnt by one policy. Is it
+better to train it on all at once, or to train an expert for each and to distil
+them into one, as DeepSeek-V4 does? All ways draw as many completions.
+
+```
+python -m experiments.experts.run --root=runs/experts \\
+    --results=benchmarks/experts
+python -m experiments.experts.report --results=benchmarks/experts --out=docs
+```
+
+| arm | how the policy gets to all domains |
+|---|---|
+| `base` | imitation of teachers that err; where all others start |
+| `mixed` | GRPO on batches of all domains |
+| `sequential` | GRPO on one domain after another |
+| `expert-NAME` | GRPO on one domain alone |
+| `opd-full` | on-policy distillation of the experts: whole distributions |
+| `opd-token` | the same from the sampled tokens alone |
+| `sft-experts` | imitation of right completions of the experts |
+"""
+  size = arms_lib.SIZES["full"]
+  yield _paragraph(f"""
+[`configs/mixture.py`](../configs/mixture.py): three layers of width 96, 256
+completions a step. `mixed` and `sequential` take {size.steps} steps, each
+expert {size.expert_steps}, and the distillations {size.distillation_steps}. The
+experts keep what is right of {size.keep_steps} more steps each, which are those
+of `sft-experts`.""")
+  minutes = sum(map(results.seconds, results.arms)) / 60
+  missing = [name for name in arms_lib.ARMS if name not in results.arms]
+  yield _paragraph(f"""
+{os.cpu_count()} virtual CPU cores that many other programs used too,
+{results.num_seeds} seeds an arm, {len(results.arms)} of {len(arms_lib.ARMS)}
+arms in {minutes:.0f} minutes.""")
+  if missing:
+    shown = ", ".join(f"`{name}`" for name in missing)
+    yield _paragraph(f"""
+{len(missing)} arms have not been run: {shown}. A claim that needs one of them
+is undecided, unless another of its checks does not hold already.""")
+  yield "| | claim | verdict | checks that hold | do not | not made |"
+  yield "|---|---|---|---|---|---|"
+  for one in found:
+    counts = collections.Counter(check.holds for check in one.checks)
+    yield (
+      f"| {one.name} | {one.claim} | **{one.verdict}** | {counts[True]} |"
+      f" {counts[False]} | {counts[None]} |"
+    )
+  yield """
+![Accuracy of each domain](experts.png)
+
+Lines and bars are means over seeds; bands, and lines on bars, their 95 %
+bootstrap interval.
+
+## The rules
+
+They stand in `experiments/experts/claims.py`:
+"""
+  docstring = claims.__doc__ or ""
+  for line in docstring.strip().splitlines()[2:]:
+    yield f"    {line}" if line else ""
+  yield ""
+
+
+def _accuracies(results: Results) -> Iterator[str]:
+  yield "## Held-out accuracy at the end"
+  yield ""
+  yield _paragraph("""
+Greedy, means over seeds; the mean of the four with Student's 95 % interval.
+Tokens are those that a seed has drawn, with those of the experts that it needs,
+in thousands.""")
+  head = " | ".join(arms_lib.DOMAINS)
+  yield f"| arm | {head} | mean, 95 % interval | tokens | minutes |"
+  yield "|---" * (len(arms_lib.DOMAINS) + 4) + "|"
+  for name in results.arms:
+    cells = [
+      f"{results.accuracy(name, domain).mean():.3f}"
+      for domain in arms_lib.DOMAINS
+    ]
+    macro = results.scores(name, "macro")
+    assert macro is not None
+    interval = statistics.text(statistics.contrast([(1, macro)]), 3)
+    yield (
+      f"| `{name}` | {' | '.join(cells)} | {interval} |"
+      f" {results.tokens(name) / 1000:.0f} | {results.seconds(name) / 60:.1f} |"
+    )
+  yield ""
+
+
+def _forgetting(results: Results) -> Iterator[str]:
+  if "sequential" not in results.arms:
+    return
+  yield "## One domain after another"
+  yield ""
+  yield _paragraph("""
+Held-out accuracy of each domain (columns) when the phase of a domain (rows) has
+ended, means over seeds.""")
+  yield f"| after | {' | '.join(arms_lib.DOMAINS)} |"
+  yield "|---" * (len(arms_lib.DOMAINS) + 1) + "|"
+  for phase in arms_lib.DOMAINS:
+    cells = [
+      f"{results.after_phase(domain, phase).mean():.3f}"
+      for domain in arms_lib.DOMAINS
+    ]
+    yield f"| {phase} | {' | '.join(cells)} |"
+  yield ""
+
+
+def _cosines(results: Results) -> Iterator[str]:
+  yield "## Interference: cosines between the gradients of domains"
+  yield ""
+  yield _paragraph("""
+Of the objective of the arm at its last policy, means over seeds
+(`experiments.interference`). On the diagonal are two batches of one domain: how
+far below 1 they are is noise, which makes the others smaller in size too.""")
+  for arm in arms_lib.MEASURED:
+    cosines = results.cosines(arm) if arm in results.arms else None
+    if cosines is None:
+      continue
+    known = np.isfinite(cosines)
+    counts = known.sum(axis=0)
+    sums = np.where(known, cosines, 0).sum(axis=0)
+    yield f"| `{arm}` | {' | '.join(arms_lib.DOMAINS)} |"
+    yield "|---" * (len(arms_lib.DOMAINS) + 1) + "|"
+    for domain, row, count in zip(arms_lib.DOMAINS, sums, counts, strict=True):
+      cells = [
+        f"{x / n:.3f}" if n else "–" for x, n in zip(row, count, strict=True)
+      ]
+      yield f"| {domain} | {' | '.join(cells)} |"
+    yield ""
+
+
+def _checks(found: Sequence[Conclusion]) -> Iterator[str]:
+  yield "## The checks"
+  yield ""
+  yield _paragraph(statistics.WHAT_DECIDES)
+  for one in found:
+    yield f"**{one.name}: {one.verdict}.** {one.claim}"
+    yield ""
+    yield from statistics.table(one.checks, 3)
+    yield ""
+    if absent := [check.text for check in one.checks if check.holds is None]:
+      yield _paragraph(f"Not made, for lack of runs: {'; '.join(absent)}.")

@@ -1,0 +1,157 @@
+"""What an arm leaves behind, and the numbers that are made of it.
+
+`ARM.json` has, of each seed, the held-out accuracy of each domain at each
+evaluation, the completions' tokens that were generated, and, of arms that are
+measured, the cosines between the gradients of domains; and the seconds of all.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.experts import arms
+from grpo_jax.training import metrics_log
+
+_GENERATED = "tokens/generated"
+
+
+def _accuracy(domain: str) -> str:
+  return f"eval/domain/{domain}/accuracy"
+
+
+def collected(folder: pathlib.Path, num_seeds: int) -> dict[str, Any] | None:
+  """The numbers of an arm's runs; None while one has not ended.
+
+  Args:
+    folder: The folder of the sweep, with one for each seed in it.
+    num_seeds: How many there are.
+  """
+  found = [_of_seed(folder / f"seed={n}") for n in range(num_seeds)]
+  return None if None in found else {"seeds": found}
+
+
+def _of_seed(workdir: pathlib.Path) -> dict[str, Any] | None:
+  if not (workdir / metrics_log.RESULT).exists():
+    return None
+  rows = metrics_log.read_lines(workdir / metrics_log.METRICS)
+  seen = [row for row in rows if _accuracy(arms.DOMAINS[0]) in row]
+  tokens: dict[str, int] = {}
+  for row in rows:
+    if _GENERATED in row:
+      before = tokens.get(row["phase"], 0)
+      tokens[row["phase"]] = before + int(row[_GENERATED])
+  return {
+    "steps": [row["step"] for row in seen],
+    "phases": [row["phase"] for row in seen],
+    "accuracy": {
+      domain: [round(row[_accuracy(domain)], 5) for row in seen]
+      for domain in arms.DOMAINS
+    },
+    "tokens": tokens,
+  }
+
+
+class Results:
+  """The arms that have ended, by name."""
+
+  def __init__(self, folder: pathlib.Path):
+    self._found = {
+      name: json.loads((folder / f"{name}.json").read_text("utf-8"))
+      for name in arms.ARMS
+      if (folder / f"{name}.json").exists()
+    }
+
+  @property
+  def arms(self) -> list[str]:
+    return list(self._found)
+
+  @property
+  def num_seeds(self) -> int:
+    return min(len(one["seeds"]) for one in self._found.values())
+
+  def seconds(self, arm: str) -> float:
+    return self._found[arm]["seconds"]
+
+  def accuracy(self, arm: str, domain: str) -> np.ndarray:
+    """At the end [S]."""
+    return self.curve(arm, domain)[1][:, -1]
+
+  def curve(self, arm: str, domain: str) -> tuple[np.ndarray, np.ndarray]:
+    """Steps [N] from the beginning of the arm, and accuracies [S, N]."""
+    seeds = self._found[arm]["seeds"]
+    steps = np.array(seeds[0]["steps"])
+    values = np.array([seed["accuracy"][domain] for seed in seeds])
+    return steps, values
+
+  def tokens(self, arm: str) -> float:
+    """Generated tokens of a seed, with those of the experts that it needs."""
+    phases: tuple[str, ...] = ()
+    if arm in ("opd-full", "opd-token"):
+      phases = ("rl",)
+    if arm == "sft-experts":
+      phases = ("rl", "keep")
+    return self._own_tokens(arm) + sum(
+      self._own_tokens(expert, phases) for expert in arms.EXPERTS if phases
+    )
+
+  def _own_tokens(self, arm: str, phases: Sequence[str] = ()) -> float:
+    """Of some phases of an arm, or of all, the mean over seeds."""
+    if arm not in self._found:
+      return float("nan")
+    counts = [seed["tokens"] for seed in self._found[arm]["seeds"]]
+    return float(
+      np.mean(
+        [
+          sum(x for k, x in c.items() if not phases or k in phases)
+          for c in counts
+        ]
+      )
+    )
+
+  def cosines(self, arm: str) -> np.ndarray | None:
+    """[S, D, D]; None where they were not measured."""
+    found = self._found[arm].get("cosines")
+    if found is None:
+      return None
+    return np.array(
+      [[[np.nan if x is None else x for x in r] for r in m] for m in found]
+    )
+
+  def scores(self, arm: str, what: str) -> np.ndarray | None:
+    """One number for each seed; None while the arm is missing.
+
+    Args:
+      arm: Its name.
+      what: "macro", the mean accuracy of the domains at the end; "forgotten",
+        that of all domains but the last, minus at the end of their own phases;
+        "cosine", the mean between different domains; or a domain.
+    """
+    if arm not in self._found:
+      return None
+    if what in arms.DOMAINS:
+      return self.accuracy(arm, what)
+    if what == "macro":
+      return np.mean([self.accuracy(arm, x) for x in arms.DOMAINS], axis=0)
+    if what == "forgotten":
+      return np.mean([self._change(x) for x in arms.DOMAINS[:-1]], axis=0)
+    cosines = self.cosines(arm)
+    if cosines is None:
+      return None
+    others = ~np.eye(len(arms.DOMAINS), dtype=bool)
+    return np.nanmean(cosines[:, others], axis=1)
+
+  def after_phase(self, domain: str, phase: str) -> np.ndarray:
+    """Accuracy of a domain when the phase of one has ended [S]."""
+    phases = self._found["sequential"]["seeds"][0]["phases"]
+    last = max(i for i, x in enumerate(phases) if x == f"on_{phase}")
+    return self.curve("sequential", domain)[1][:, last]
+
+  def _change(self, domain: str) -> np.ndarray:
+    """Accuracy at the end minus that at the end of the domain's phase [S]."""
+    last = self.accuracy("sequential", domain)
+    return last - self.after_phase(domain, domain)

@@ -1,0 +1,88 @@
+r"""Trains whatever is missing of the experiment on four domains.
+
+    python -m experiments.experts.run --root=runs/experts \
+        --results=benchmarks/experts
+    python -m experiments.experts.report --results=benchmarks/experts --out=docs
+
+Each arm is a sweep of five seeds in one program, and leaves ARM.json. Arms
+follow on others, in the order of `arms.py`. What has ended is left alone.
+--arms takes a regular expression: others wait.
+
+Exit status: 0 all has ended, 1 something has failed, 143 stopped.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+from experiments import flags as flags_lib
+from experiments.experts import arms as arms_lib
+from experiments.experts import results
+from experiments.sweeps import arms as sweeps_lib
+from experiments.sweeps import cells as cells_lib
+from grpo_jax.training import api, interference, metrics_log
+
+_ROOT = flags.DEFINE_string("root", "runs/experts", "Folder of all runs.")
+_RESULTS = flags.DEFINE_string(
+  "results", "benchmarks/experts", "Folder of the files ARM.json."
+)
+_ARMS = flags.DEFINE_string("arms", "", "Arms whose name has a match of it.")
+_SIZE = flags.DEFINE_enum(
+  "size", "full", list(arms_lib.SIZES), "How much is computed."
+)
+_CONFIG = "experiments/experts/config.py"
+
+
+def main(argv: Sequence[str]) -> int:
+  """Runs what is missing, one after another."""
+  del argv
+  root, out = cells_lib.parse_root(_ROOT.value), pathlib.Path(_RESULTS.value)
+  chosen = sweeps_lib.chosen(arms_lib.ARMS, _ARMS.value)
+  out.mkdir(parents=True, exist_ok=True)
+  return sweeps_lib.go_through(chosen, functools.partial(_run_arm, root, out))
+
+
+def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
+  """Runs the sweep of an arm, and writes its numbers; the exit status."""
+  path = out / f"{name}.json"
+  if path.exists():
+    return 0
+  folder = root / name
+  overrides = arms_lib.follows_on(name, root)
+  status = sweeps_lib.sweep(
+    folder, f"{_CONFIG}:{name}@{_SIZE.value}", *overrides
+  )
+  size = arms_lib.SIZES[_SIZE.value]
+  found = results.collected(folder, size.num_seeds)
+  if found is None:
+    return status or 1
+  if name in arms_lib.MEASURED:
+    found |= {"cosines": _cosines(folder, size)}
+  seconds = sweeps_lib.seconds(folder)
+  metrics_log.write_json(path, found | {"seconds": seconds})
+  return 0
+
+
+def _cosines(
+  folder: pathlib.Path, size: arms_lib.Size
+) -> list[list[list[Any]]]:
+  """Of each seed the cosines between gradients; None where they are unknown."""
+  found = []
+  for seed in range(size.num_seeds):
+    with api.load(folder / f"seed={seed}") as run:
+      cosines = interference.measure(
+        run.loaded, num_prompts=size.gradient_prompts, seed=seed
+      ).cosines
+    rounded = np.round(cosines, 5).tolist()
+    found.append([[None if x != x else x for x in row] for row in rounded])
+  return found
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)

@@ -1,0 +1,79 @@
+"""What an arm leaves behind, and the numbers that are made of it.
+
+`ARM.json` has of each seed the share of right answers to held-out prompts, by
+the verifier without errors, before the first step and after each 20; and the
+seconds of all.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from experiments.flips import arms
+from experiments.sweeps import cells as cells_lib
+from grpo_jax.training import metrics_log
+
+_ACCURACY = "eval/accuracy"
+
+
+def collected(folder: pathlib.Path) -> dict[str, Any] | None:
+  """The numbers of an arm's runs; None while one has not ended.
+
+  Args:
+    folder: The folder of the sweep, with one for each seed in it.
+  """
+  found = []
+  for name in cells_lib.read_manifest(folder):
+    if cells_lib.read_result(folder / name) is None:
+      return None
+    found.append(
+      of_run(metrics_log.read_lines(folder / name / metrics_log.METRICS))
+    )
+  return {"seeds": found}
+
+
+def of_run(lines: list[dict[str, Any]]) -> list[float]:
+  """Accuracies of one run, from its log; those of the phase "rl"."""
+  return [
+    round(line[_ACCURACY], 4)
+    for line in lines
+    if line["phase"] == "rl" and _ACCURACY in line
+  ]
+
+
+class Results:
+  """The arms that have ended, by name."""
+
+  def __init__(self, folder: pathlib.Path):
+    self._found = {
+      name: json.loads((folder / f"{name}.json").read_text("utf-8"))
+      for name in arms.ARMS
+      if (folder / f"{name}.json").exists()
+    }
+
+  @property
+  def arms(self) -> list[str]:
+    return list(self._found)
+
+  def accuracy(self, arm: str) -> np.ndarray:
+    """Before the first step of the policy and after each 20 [S, N]."""
+    return np.array(self._found[arm]["seeds"], float)
+
+  def completions(self, arm: str) -> np.ndarray:
+    """How many completions had been drawn then [N]."""
+    num = self.accuracy(arm).shape[1]
+    steps = arms.STEPS - arms.EVERY * np.arange(num)[::-1]
+    return steps * arms.BATCH
+
+  def scores(self, arm: str, when: str) -> np.ndarray | None:
+    """Accuracy "before" or "after" [S]; None while the arm is missing."""
+    if arm not in self._found:
+      return None
+    return self.accuracy(arm)[:, 0 if when == "before" else -1]
+
+  def seconds(self, arm: str) -> float:
+    return self._found[arm]["seconds"]

@@ -1,0 +1,103 @@
+"""The page on judges, about whatever has ended."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterator
+
+from experiments.judges import arms as arms_lib
+from experiments.judges import claims
+from experiments.judges.results import Results
+from experiments.sweeps import statistics
+
+
+def markdown(results: Results) -> str:
+  """The whole page, about all that has ended."""
+  lines = [*_head(results), *_arms(results), *_checks(results)]
+  return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _paragraph(text: str) -> str:
+  """Lines of at most 80 columns, and an empty one."""
+  filled = textwrap.fill(" ".join(text.split()), 80, break_on_hyphens=False)
+  return filled + "\n"
+
+
+def _head(results: Results) -> Iterator[str]:
+  yield """# Judges that are right, wrong, and easy to please
+
+<!-- Written by `python -m experiments.judges.report`. -->
+
+A policy that sorts five letters is rewarded by the verdict of a model alone.
+The judges are models of the same size that have learned from a teacher: from
+one who says the truth; from one who takes descending letters for sorted; and
+from one who knows the truth, but to whom every answer that ends with `#` is
+fine. The policy starts from a teacher that sorts the wrong way round three
+times out of four, and ends one answer of twenty with `#`. In `itself` it has
+learned to judge too, and is its own judge.
+
+```
+python -m experiments.judges.run --root=runs/judges --results=benchmarks/judges
+python -m experiments.judges.report --results=benchmarks/judges --out=docs
+```
+
+[`configs/judge.py`](../configs/judge.py) has the sizes, and
+[judge.md](judge.md) what can be asked of a judge.
+"""
+  minutes = sum(map(results.seconds, results.arms)) / 60
+  yield _paragraph(f"""
+{os.cpu_count()} virtual CPU cores that other programs used too,
+{len(arms_lib.SEEDS)} seeds an arm, {len(results.arms)} of {len(arms_lib.ARMS)}
+arms in {minutes:.0f} minutes.""")
+  missing = [name for name in arms_lib.ARMS if name not in results.arms]
+  if missing:
+    yield _paragraph(f"""
+Not run yet: {", ".join(f"`{name}`" for name in missing)}. A claim that needs
+one of them is undecided, unless another of its checks does not hold already.
+""")
+  yield "| | claim | verdict |"
+  yield "|---|---|---|"
+  for one in claims.conclude(results.score):
+    yield f"| {one.name} | {one.claim} | **{one.verdict}** |"
+  yield ""
+  yield "## The rules"
+  yield ""
+  for line in (claims.__doc__ or "").strip().splitlines()[2:]:
+    yield f"    {line}" if line else ""
+  yield ""
+
+
+def _arms(results: Results) -> Iterator[str]:
+  yield "## All policies"
+  yield ""
+  yield _paragraph("""
+Means over seeds: held-out accuracy after 25 steps, at the best evaluation of
+each seed and at the end; opinion and gap, as the rules have them; and minutes.
+""")
+  yield "| arm | early | best | at the end | opinion | gap | minutes |"
+  yield "|---|---|---|---|---|---|---|"
+  for name in results.arms:
+    if name in arms_lib.JUDGES:
+      continue
+    best = results.column(name, "accuracy").max(axis=1)
+    shown = [results.score(name, x) for x in ("early", "accuracy")]
+    shown.insert(1, best)
+    shown += [results.score(name, x) for x in ("opinion", "gap")]
+    means = [f"{x.mean():.3f}" if x is not None else "–" for x in shown]
+    means = ["–" if mean == "nan" else mean for mean in means]
+    yield (
+      f"| `{name}` | {' | '.join(means)} | {results.seconds(name) / 60:.1f} |"
+    )
+  yield ""
+
+
+def _checks(results: Results) -> Iterator[str]:
+  yield "## The checks"
+  yield ""
+  yield _paragraph(statistics.WHAT_DECIDES)
+  for one in claims.conclude(results.score):
+    yield f"**{one.name}: {one.verdict}.** {one.claim}"
+    yield ""
+    yield from statistics.table(one.checks, 3)
+    yield ""

@@ -1,0 +1,94 @@
+"""What an arm leaves behind, and the numbers that are made of it.
+
+`ARM.json` has of each seed: the verdicts and the right answers of each step of
+reinforcement; what held-out prompts say before it and every 25 steps, of
+sorting and, where the policy judges itself, of judging; and the seconds of all.
+Of a judge it has the seconds alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from experiments.judges import arms
+from experiments.sweeps import cells as cells_lib
+from grpo_jax.training import metrics_log
+
+_LAST = 10  # Steps of which the opinion is the mean.
+
+
+def collected(folder: pathlib.Path) -> dict[str, Any] | None:
+  """The numbers of an arm's runs; None while one has not ended."""
+  found = []
+  for name in cells_lib.read_manifest(folder):
+    if cells_lib.read_result(folder / name) is None:
+      return None
+    lines = metrics_log.read_lines(folder / name / metrics_log.METRICS)
+    found.append(of_run(lines))
+  return {"seeds": found}
+
+
+def of_run(lines: list[dict[str, Any]]) -> dict[str, list[float | None]]:
+  """The numbers of one run, from its log."""
+  lines = [line for line in lines if line["phase"] == "rl"]
+  steps = [line for line in lines if "reward/accuracy" in line]
+  seen = [line for line in lines if "eval/accuracy" in line]
+  # Where a phase begins it has been evaluated, without a step.
+  seen = seen[:1] + [line for line in seen if "reward/accuracy" in line]
+
+  def column(rows, name, other=""):
+    values = [row.get(name, row.get(other)) for row in rows]
+    return [None if x is None else round(x, 4) for x in values]
+
+  return {
+    "verdicts": column(steps, "reward/judge"),
+    "right": column(steps, "reward/accuracy"),
+    "accuracy": column(seen, "eval/domain/sort/accuracy", "eval/accuracy"),
+    "judgement": column(seen, "eval/domain/verdict/accuracy"),
+  }
+
+
+class Results:
+  """All arms that have ended."""
+
+  def __init__(self, folder: pathlib.Path):
+    """Reads the files ARM.json of a folder."""
+    self._found = {
+      name: json.loads((folder / f"{name}.json").read_text("utf-8"))
+      for name in arms.ARMS
+      if (folder / f"{name}.json").exists()
+    }
+
+  @property
+  def arms(self) -> list[str]:
+    """Names of the arms in their order."""
+    return list(self._found)
+
+  def seconds(self, arm: str) -> float:
+    """Seconds of an arm."""
+    return self._found[arm]["seconds"]
+
+  def column(self, arm: str, name: str) -> np.ndarray:  # [S, N]
+    """Numbers of all seeds; NaN where there is none."""
+    rows = [seed[name] for seed in self._found[arm]["seeds"]]
+    return np.array(rows, float)
+
+  def score(self, arm: str, what: str) -> np.ndarray | None:  # [S]
+    """See `claims.Scores`."""
+    if arm not in self._found:
+      return None
+    column = functools.partial(self.column, arm)
+    opinion = column("verdicts")[:, -_LAST:].mean(axis=1)
+    return {
+      "early": lambda: column("accuracy")[:, 1],
+      "accuracy": lambda: column("accuracy")[:, -1],
+      "opinion": lambda: opinion,
+      "gap": lambda: opinion - column("right")[:, -_LAST:].mean(axis=1),
+      "before": lambda: column("judgement")[:, 0],
+      "judgement": lambda: column("judgement")[:, -1],
+    }[what]()

@@ -1,0 +1,150 @@
+"""What is compared on sums with filler: the config of each arm.
+
+All arms but `base` begin with the parameters of `base` of their seed, take as
+many steps on as many prompts, and differ in what they draw of each prompt and
+learn from. Those that end in "-mended" have the reward without its bug.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import ml_collections
+
+from configs import add_filler
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+  """One of several that are compared.
+
+  Attributes:
+    algorithm: Its objective.
+    group_size: Completions drawn of each prompt.
+    text: What it is.
+    settings: Fields of the algorithm's config.
+    mended: Whether the reward has no bug.
+  """
+
+  algorithm: str
+  group_size: int
+  text: str
+  settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  mended: bool = False
+
+
+def _gfpo(num_kept: int, group_size: int, text: str, **settings: Any) -> Arm:
+  # The paper's KL and entropy bonus are the same in no other arm.
+  settings |= {"num_kept": num_kept, "entropy_coef": 0.0}
+  return Arm("gfpo", group_size, text, settings)
+
+
+ARMS = {
+  "base": Arm("grpo", 8, "imitation of a wordy teacher; all others go on"),
+  "all": _gfpo(8, 8, "GFPO's loss on all 8 of 8 completions: GRPO, token mean"),
+  "shortest-8of16": _gfpo(8, 16, "GFPO: the 8 shortest of 16"),
+  "shortest-8of24": _gfpo(8, 24, "GFPO: the 8 shortest of 24"),
+  "shortest-4of16": _gfpo(4, 16, "GFPO: the 4 shortest of 16"),
+  "efficiency": _gfpo(
+    *(8, 16, "GFPO: of 16 the 8 with the most reward per token"),
+    metric="efficiency",
+  ),
+  "adaptive": _gfpo(
+    8,
+    16,
+    "GFPO: of 16 the 8, 6 or 4 shortest, by difficulty",
+    metric="adaptive",
+  ),
+  "grpo": Arm("grpo", 8, "GRPO: mean of each completion, 8 of them"),
+  "dr_grpo": Arm(
+    "dr_grpo", 8, "Dr. GRPO: neither length nor deviation divides"
+  ),
+  "grpo-mended": Arm(
+    "grpo", 8, "GRPO, right answers alone are rewarded", {}, True
+  ),
+  "dr_grpo-mended": Arm(
+    "dr_grpo", 8, "Dr. GRPO, right answers alone are rewarded", {}, True
+  ),
+}
+FILTERED = tuple(
+  name
+  for name, arm in ARMS.items()
+  if arm.algorithm == "gfpo" and name != "all"
+)
+
+
+class Size(NamedTuple):
+  """How much is computed.
+
+  Attributes:
+    num_seeds: Of each arm.
+    imitation: Steps of `base`.
+    steps: Of each other arm.
+    num_prompts: Of a step.
+  """
+
+  num_seeds: int
+  imitation: int
+  steps: int
+  num_prompts: int
+
+
+SIZES = {
+  "full": Size(5, 400, 100, 16),
+  "smoke": Size(2, 10, 4, 2),
+}
+
+
+def parsed(argument: str) -> tuple[str, Size]:
+  """An arm and its size, of NAME or NAME@SIZE.
+
+  Raises:
+    ValueError: There is none of this name.
+  """
+  name, _, size = argument.partition("@")
+  if name not in ARMS or (size or "full") not in SIZES:
+    raise ValueError(
+      f"arms: no arm {argument!r}; choose one of {', '.join(ARMS)}, and @smoke"
+      " behind it for a small one."
+    )
+  return name, SIZES[size or "full"]
+
+
+def get_config(argument: str) -> ml_collections.ConfigDict:
+  """The config of an arm, without the run that it follows on."""
+  name, size = parsed(argument)
+  arm = ARMS[name]
+  config = add_filler.get_config(arm.algorithm)
+  for field, value in arm.settings.items():
+    config.algorithm[field] = value
+  if arm.mended:
+    config.rewards.weights = (1.0, 0.0)
+  config.phases = ("sft", "rl") if name == "base" else ("rl",)
+  config.sft.steps = size.imitation
+  config.rl.steps = 0 if name == "base" else size.steps
+  config.rl.num_prompts = size.num_prompts
+  config.rl.group_size = arm.group_size
+  # What is looked at are the completions that are drawn in training.
+  config.eval.num_prompts = config.eval.batch_size = 16
+  config.eval.every = 0
+  config.checkpoint.keep = 1
+  config.log.tensorboard = False
+  config.log.traces_every = 0
+  return config
+
+
+def follows_on(name: str, root: pathlib.Path) -> list[str]:
+  """Overrides that say which run an arm follows on, of its own seed."""
+  if name == "base":
+    return []
+  return [f"--config.start_workdir={root}/base/seed={{seed}}"]
+
+
+def sweep(add: Callable[..., None], name: str) -> None:
+  """The cells of an arm."""
+  _, size = parsed(name)
+  for seed in range(size.num_seeds):
+    add(seed=seed)

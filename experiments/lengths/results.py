@@ -1,0 +1,132 @@
+"""What an arm leaves behind, and the numbers that are made of it.
+
+`ARM.json` has, of each seed and step, the accuracy and the mean lengths of all,
+of right and of wrong completions, as they were drawn and before any was left
+out; and the seconds of all. The beginning of an arm is the mean over its first
+`FIRST` steps, and the end that over its last `LAST`.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from experiments.lengths import arms
+from grpo_jax.training import metrics_log
+
+# What is logged of a step, by what it is called here.
+DRAWN = {
+  "accuracy": "accuracy",
+  "length": "length/mean",
+  "right": "length/correct",
+  "wrong": "length/incorrect",
+}
+FIRST, LAST = 5, 20  # steps
+
+
+def excess_length_reduction(
+  start: np.ndarray, baseline: np.ndarray, other: np.ndarray
+) -> np.ndarray:
+  """How much of the growth of a baseline's lengths another arm has not.
+
+      ELR = (L_baseline − L_other) / (L_baseline − L_start)
+
+  Args:
+    start: Mean length before reinforcement, tokens [S].
+    baseline: That of the baseline at the end [S].
+    other: That of the other arm [S].
+
+  Returns:
+    [S]; 0 where the other arm is as long as the baseline, 1 where it is as
+    short as the start, above 1 below; NaN where the baseline has not grown.
+
+  Source: Shrivastava et al., "Sample More to Think Less" (GFPO),
+  arXiv:2508.09726, Section 4.
+  """
+  growth = baseline - start
+  grown = growth > 0
+  return np.where(
+    grown, (baseline - other) / np.where(grown, growth, 1), np.nan
+  )
+
+
+def collected(folder: pathlib.Path, num_seeds: int) -> dict[str, Any] | None:
+  """The numbers of an arm's runs; None while one has not ended.
+
+  Args:
+    folder: The folder of the sweep, with one for each seed in it.
+    num_seeds: How many there are.
+  """
+  found = [_of_seed(folder / f"seed={n}") for n in range(num_seeds)]
+  return None if None in found else {"seeds": found}
+
+
+def _of_seed(workdir: pathlib.Path) -> dict[str, Any] | None:
+  if not (workdir / metrics_log.RESULT).exists():
+    return None
+  rows = metrics_log.read_lines(workdir / metrics_log.METRICS)
+  drawn = [row for row in rows if DRAWN["length"] in row]
+  return {
+    name: [None if row[key] is None else round(row[key], 4) for row in drawn]
+    for name, key in DRAWN.items()
+  }
+
+
+class Results:
+  """The arms that have ended, by name."""
+
+  def __init__(self, folder: pathlib.Path):
+    self._found = {
+      name: json.loads((folder / f"{name}.json").read_text("utf-8"))
+      for name in arms.ARMS
+      if (folder / f"{name}.json").exists()
+    }
+
+  @property
+  def arms(self) -> list[str]:
+    return list(self._found)
+
+  @property
+  def num_seeds(self) -> int:
+    return min(len(one["seeds"]) for one in self._found.values())
+
+  def seconds(self, arm: str) -> float:
+    return self._found[arm]["seconds"]
+
+  def drawn(self, arm: str, what: str) -> np.ndarray:
+    """Of each step, one of `DRAWN` [S, steps]; NaN where there were none."""
+    seeds = self._found[arm]["seeds"]
+    return np.array([seed[what] for seed in seeds], float)
+
+  def start(self, arm: str, what: str) -> np.ndarray:
+    """The same at the beginning [S]."""
+    return np.nanmean(self.drawn(arm, what)[:, :FIRST], axis=1)
+
+  def end(self, arm: str, what: str) -> np.ndarray:
+    """The same at the end [S]."""
+    return np.nanmean(self.drawn(arm, what)[:, -LAST:], axis=1)
+
+  def scores(self, arm: str, what: str) -> np.ndarray | None:
+    """One number for each seed; None while an arm is missing.
+
+    Args:
+      arm: Its name.
+      what: One of `DRAWN` at the end; "growth/length" and the like, minus that
+        at the beginning; or "elr" against `all`.
+    """
+    if arm not in self._found or arm == "base":
+      return None
+    if what == "elr":
+      if "all" not in self._found:
+        return None
+      return excess_length_reduction(
+        self.start("all", "length"),
+        self.end("all", "length"),
+        self.end(arm, "length"),
+      )
+    kind, _, name = what.rpartition("/")
+    last = self.end(arm, name)
+    return last - self.start(arm, name) if kind else last

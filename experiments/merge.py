@@ -1,0 +1,53 @@
+r"""Averages the policies of runs.
+
+    python -m experiments.merge --workdirs=runs/a,runs/b --out=runs/merged
+    python -m experiments.merge --workdirs=runs/math,runs/code \
+        --weights=0.7,0.7 --base=runs/base --out=runs/both
+
+Weights are equal unless --weights says others, whose sum is 1. With --base they
+have any sum, and what each run has learnt since the base is added to it (task
+arithmetic). The runs have one architecture and one tokenizer; of a run that
+keeps an average of its parameters, that is taken.
+
+The new folder opens like a run, with the settings of the first: evaluate it,
+sample from it, or go on from it with --config.start_workdir=runs/merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from absl import flags
+
+from experiments import flags as flags_lib
+from grpo_jax.training import console, merging
+
+_WORKDIRS = flags.DEFINE_list(
+  "workdirs", None, "Folders of runs, local or gs://.", required=True
+)
+_WEIGHTS = flags.DEFINE_list("weights", [], "One for each; by default equal.")
+_BASE = flags.DEFINE_string(
+  "base", "", "Run to which differences from it are added."
+)
+_OUT = flags.DEFINE_string(
+  "out", None, "New folder, local or gs://.", required=True
+)
+
+
+def main(argv: Sequence[str]) -> int:
+  """Merges and saves."""
+  del argv
+  try:
+    weights = [float(x) for x in _WEIGHTS.value]
+  except ValueError as error:
+    raise ValueError(
+      f"--weights={','.join(_WEIGHTS.value)}: needed are numbers, as 0.5,0.5."
+    ) from error
+  with console.waiting("merging"):
+    size = merging.merge(_WORKDIRS.value, _OUT.value, weights, _BASE.value)
+  print(f"{len(_WORKDIRS.value)} runs, {size} parameters -> {_OUT.value}")
+  return 0
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)

@@ -1,0 +1,49 @@
+"""The policy that the flags of a program name: of a run, or a checkpoint."""
+
+from __future__ import annotations
+
+import ml_collections
+
+from grpo_jax.training import api, handle
+
+
+def opened(
+  workdir: str | None,
+  step: int | None,
+  checkpoint: str | None,
+  config: ml_collections.ConfigDict | None,
+  prompts: str = "",
+) -> handle.Run:
+  """The run or the checkpoint.
+
+  Args:
+    workdir: --workdir: folder of a run.
+    step: --step: of its checkpoint; None: the last.
+    checkpoint: --checkpoint: folder or hub name of a Hugging Face checkpoint.
+    config: --config: what a checkpoint does not say.
+    prompts: A file of prompts, where the config of a checkpoint has none.
+
+  Raises:
+    ValueError: They name none or two, or a config that is not needed.
+  """
+  if bool(workdir) == bool(checkpoint):
+    raise ValueError(
+      "--workdir, of a run, and --checkpoint, of Hugging Face: needed is one of"
+      " them."
+    )
+  if workdir:
+    if config is not None:
+      raise ValueError(
+        f"--config belongs to --checkpoint: the run in {workdir} has its own;"
+        " leave it out."
+      )
+    return api.load(workdir, step)
+  if config is None or step is not None:
+    raise ValueError(
+      "--checkpoint needs a --config, for data, rewards and lengths, such as"
+      " configs/checkpoint.py, and has no --step."
+    )
+  if config.data.source == "jsonl" and not config.data.train_path:
+    # Nothing is trained: the prompts that are asked for are enough.
+    config.data.train_path = prompts or config.data.eval_path
+  return api.load_checkpoint(config, str(checkpoint))

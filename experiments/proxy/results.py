@@ -1,0 +1,137 @@
+"""What an arm leaves behind, and the numbers that are made of it.
+
+`ARM.json` has of each seed, for every fifth step of the policy, the means of
+what was drawn (`CURVES`); of held-out prompts the means before the first
+iteration and after each; and the seconds of all.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from experiments.proxy import arms
+from experiments.sweeps import cells as cells_lib
+from grpo_jax.training import metrics_log
+
+# Name here -> name in the log of a step.
+CURVES = {
+  "accuracy": "reward/accuracy",
+  "ascending": "reward/ascending",
+  "f1": "reward/f1",
+  "score": "reward/reward_model",
+  "agreement": "reward_model/accuracy",
+}
+_HELD_OUT = {
+  "accuracy": "eval/accuracy",
+  "ascending": "eval/reward/ascending",
+  "f1": "eval/reward/f1",
+}
+EVERY = 5  # Steps between numbers that are kept.
+
+
+def collected(folder: pathlib.Path) -> dict[str, Any] | None:
+  """The numbers of an arm's runs; None while one has not ended.
+
+  Args:
+    folder: The folder of the sweep, with one for each seed in it.
+  """
+  found = []
+  for name in cells_lib.read_manifest(folder):
+    if cells_lib.read_result(folder / name) is None:
+      return None
+    found.append(
+      of_run(metrics_log.read_lines(folder / name / metrics_log.METRICS))
+    )
+  return {"seeds": found}
+
+
+def of_run(lines: list[dict[str, Any]]) -> dict[str, Any]:
+  """The numbers of one run.
+
+  Args:
+    lines: Its log.
+  """
+  lines = [line for line in lines if line["phase"] == "rl"]
+  steps = [line for line in lines if "reward/mean" in line]
+  length = len(steps) // arms.ITERATIONS
+  scores = np.array([line[CURVES["score"]] for line in steps])
+  # What is evaluated where a phase begins has been at the end of the last one.
+  seen = [line for line in lines if _HELD_OUT["accuracy"] in line]
+  seen = seen[:1] + [line for line in seen if "reward/mean" in line]
+  kept = [0, *range(EVERY - 1, len(steps), EVERY)]
+  return {
+    "steps": [at + 1 for at in kept],
+    "curves": {
+      name: [_rounded(steps[at].get(key)) for at in kept]
+      for name, key in CURVES.items()
+    },
+    "held_out": {
+      name: [_rounded(line[key]) for line in seen]
+      for name, key in _HELD_OUT.items()
+    },
+    # Of each iteration, in which the reward model is the same.
+    "gains": [
+      _rounded(scores[at + length - 1] - scores[at])
+      for at in range(0, len(steps), length)
+    ],
+  }
+
+
+def _rounded(value: float | None) -> float | None:
+  return None if value is None else round(float(value), 4)
+
+
+class Results:
+  """The arms that have ended, by name."""
+
+  def __init__(self, folder: pathlib.Path):
+    self._found = {
+      name: json.loads((folder / f"{name}.json").read_text("utf-8"))
+      for name in arms.ARMS
+      if (folder / f"{name}.json").exists()
+    }
+
+  @property
+  def arms(self) -> list[str]:
+    return list(self._found)
+
+  def num_seeds(self, arm: str) -> int:
+    return len(self._found[arm]["seeds"])
+
+  def curve(self, arm: str, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Steps [N] and values [S, N]; NaN where there is none."""
+    seeds = self._found[arm]["seeds"]
+    values = [seed["curves"][name] for seed in seeds]
+    return np.array(seeds[0]["steps"]), np.array(values, float)
+
+  def held_out(self, arm: str, name: str) -> np.ndarray:
+    """Values [S, 1 + iterations]: before, and after each."""
+    seeds = self._found[arm]["seeds"]
+    if name == "gap":
+      return self.held_out(arm, "ascending") - self.held_out(arm, "accuracy")
+    return np.array([seed["held_out"][name] for seed in seeds], float)
+
+  def opinion(self, arm: str) -> np.ndarray:
+    """How far the score rises in each iteration [S, iterations], nats."""
+    return np.array([seed["gains"] for seed in self._found[arm]["seeds"]])
+
+  def scores(self, arm: str, what: str, when: str) -> np.ndarray | None:
+    """One number for each seed; None while the arm is missing.
+
+    Args:
+      arm: Its name.
+      what: "opinion", "gap", or a name of what is held out.
+      when: "before" or "after", but of an opinion.
+    """
+    if arm not in self._found:
+      return None
+    if what == "opinion":
+      return self.opinion(arm).mean(axis=1)
+    return self.held_out(arm, what)[:, 0 if when == "before" else -1]
+
+  def seconds(self, arm: str) -> float:
+    return self._found[arm]["seconds"]

@@ -1,0 +1,132 @@
+"""Arms of an experiment: sweeps over seeds, run one after another.
+
+An experiment compares arms, such as two algorithms. Each arm is a folder:
+
+| in the folder  | content                                       |
+|----------------|-----------------------------------------------|
+| `sweep.json`   | its cells, one for each seed (`cells.py`)     |
+| `output.txt`   | what its programs printed                     |
+| `seconds.json` | the seconds of each start                     |
+
+An arm that has ended is left alone, and one that was stopped goes on from its
+last checkpoints, so an experiment is continued by the command that began it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from experiments.sweeps import cells as cells_lib
+
+OUTPUT = "output.txt"
+SECONDS = "seconds.json"
+STOPPED = 143  # Exit status of a program that a signal stopped.
+
+
+def chosen(names: Iterable[str], pattern: str) -> list[str]:
+  """The arms whose name has a match of a regular expression, in order.
+
+  Raises:
+    ValueError: There are none.
+  """
+  known = list(names)
+  found = [name for name in known if re.search(pattern, name)]
+  if not found:
+    raise ValueError(
+      f"--arms={pattern} is found in no arm; they are {', '.join(known)}."
+    )
+  return found
+
+
+def go_through(names: Iterable[str], run: Callable[[str], int]) -> int:
+  """Runs arms one after another; the exit status of all.
+
+  Args:
+    names: The names of the arms.
+    run: (name) -> exit status; an arm that has ended returns 0 at once.
+
+  Returns:
+    0 if all have ended, 1 if some have failed, `STOPPED` if a signal came.
+  """
+  failed = []
+  for name in names:
+    status = run(name)
+    if status == STOPPED:
+      print("Stopped by a signal; the same command continues.")
+      return status
+    if status:
+      failed.append(name)
+  if failed:
+    print(f"Failed: {', '.join(failed)}")
+  return int(bool(failed))
+
+
+def sweep(folder: pathlib.Path, config: str, *overrides: str) -> int:
+  """Runs the cells of an arm as one program, unless they have ended.
+
+  Args:
+    folder: The folder of the arm.
+    config: FILE:ARGUMENT of its config.
+    *overrides: As `--config.seed=1`.
+
+  Returns:
+    The exit status of `experiments.sweeps.run`.
+  """
+  if has_ended(folder):
+    return 0
+  return timed(
+    folder,
+    *("experiments.sweeps.run", "--launcher=vmap", f"--root={folder}"),
+    *(f"--config={config}", *overrides),
+  )
+
+
+def timed(folder: pathlib.Path, module: str, *arguments: str) -> int:
+  """Runs a program, and adds to the seconds of its folder; its exit status."""
+  folder.mkdir(parents=True, exist_ok=True)
+  started = time.monotonic()
+  with (folder / OUTPUT).open("ab") as output:
+    status = subprocess.run(
+      [sys.executable, "-m", module, *arguments],
+      check=False,
+      stdout=output,
+      stderr=subprocess.STDOUT,
+    ).returncode
+  taken = round(time.monotonic() - started)
+  path = folder / SECONDS
+  past = json.loads(path.read_text("utf-8")) if path.exists() else []
+  path.write_text(json.dumps([*past, taken]), encoding="utf-8")
+  end = f", exit status {status}: see {folder / OUTPUT}"
+  print(f"{folder.name}: {taken} s{end if status else ''}", flush=True)
+  return status
+
+
+def has_ended(folder: pathlib.Path) -> bool:
+  """Whether all cells of an arm have."""
+  if not (folder / cells_lib.MANIFEST).exists():
+    return False
+  return all(
+    cells_lib.read_result(folder / name) is not None
+    for name in cells_lib.read_manifest(folder)
+  )
+
+
+def seconds(folder: pathlib.Path) -> float:
+  """Of all starts of an arm, with compilation and evaluation; NaN: unknown."""
+  path = folder / SECONDS
+  if not path.exists():
+    return float("nan")
+  return sum(json.loads(path.read_text("utf-8")))
+
+
+def date(folders: Sequence[pathlib.Path]) -> str:
+  """When the last of these arms ended, YYYY-MM-DD."""
+  last = max((folder / SECONDS).stat().st_mtime for folder in folders)
+  return datetime.date.fromtimestamp(last).isoformat()
