@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from experiments.bias import arms as arms_lib
 from experiments.bias import claims
 from experiments.bias.results import Results
-from experiments.sweeps import statistics
+from experiments.sweeps import pages, statistics
 from experiments.sweeps.statistics import Conclusion
 
 
@@ -23,16 +23,9 @@ def markdown(results: Results) -> str:
     *_surprises(results, found),
     *_arms(results),
     *_halts(results),
-    *_checks(found),
+    *pages.checks(found),
   ]
-  return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def _paragraph(text: str) -> str:
-  """Lines of at most 80 columns, and an empty one."""
-  return (
-    textwrap.fill(" ".join(text.split()), 80, break_on_hyphens=False) + "\n"
-  )
+  return pages.joined(lines)
 
 
 def _head(results: Results, found: Sequence[Conclusion]) -> Iterator[str]:
@@ -59,24 +52,12 @@ which refuses such data before training, is off, and so is the least number of
 different prompts: what is tried are the guards behind them.
 """
   minutes = sum(map(results.seconds, results.arms)) / 60
-  missing = [name for name in arms_lib.ARMS if name not in results.arms]
-  yield _paragraph(f"""
+  yield pages.paragraph(f"""
 {os.cpu_count()} virtual CPU cores that many other programs used too,
 {arms_lib.NUM_SEEDS} seeds an arm, {len(results.arms)} of {len(arms_lib.ARMS)}
 arms in {minutes:.0f} minutes.""")
-  if missing:
-    shown = ", ".join(f"`{name}`" for name in missing)
-    yield _paragraph(f"""
-{len(missing)} arms have not been run: {shown}. A claim that needs one of them
-is undecided, unless another of its checks does not hold already.""")
-  yield "| | claim | verdict | checks that hold | do not | not made |"
-  yield "|---|---|---|---|---|---|"
-  for one in found:
-    counts = collections.Counter(check.holds for check in one.checks)
-    yield (
-      f"| {one.name} | {one.claim} | **{one.verdict}** | {counts[True]} |"
-      f" {counts[False]} | {counts[None]} |"
-    )
+  yield from pages.missing(arms_lib.ARMS, results.arms)
+  yield from pages.verdicts(found)
   yield """
 ![Held-out bias over the steps](bias.png)
 
@@ -88,10 +69,7 @@ guard halted goes on as a level line at the checkpoint that is left of it.
 They were written before any guard had been run, and stand in
 `experiments/bias/claims.py`:
 """
-  docstring = claims.__doc__ or ""
-  for line in docstring.strip().splitlines()[2:]:
-    yield f"    {line}" if line else ""
-  yield ""
+  yield from pages.rules(claims)
 
 
 def _surprises(results: Results, found: Sequence[Conclusion]) -> Iterator[str]:
@@ -141,7 +119,7 @@ def _surprises(results: Results, found: Sequence[Conclusion]) -> Iterator[str]:
 def _arms(results: Results) -> Iterator[str]:
   yield "## All arms"
   yield ""
-  yield _paragraph("""
+  yield pages.paragraph("""
 Means over seeds: how often the stereotype is named before and after GRPO, and
 how often "unknown" after it.""")
   yield "| arm | before | after | rise, 95 % interval | unknown | minutes |"
@@ -175,16 +153,3 @@ def _halts(results: Results) -> Iterator[str]:
     shown = ", ".join(f"{n} × step {step}" for step, n in sorted(kept.items()))
     yield f"- `{name}`: {len(halted)} of {len(seeds)} runs; kept is {shown}."
   yield ""
-
-
-def _checks(found: Sequence[Conclusion]) -> Iterator[str]:
-  yield "## The checks"
-  yield ""
-  yield _paragraph(statistics.WHAT_DECIDES)
-  for one in found:
-    yield f"**{one.name}: {one.verdict}.** {one.claim}"
-    yield ""
-    yield from statistics.table(one.checks, 3)
-    yield ""
-    if absent := [check.text for check in one.checks if check.holds is None]:
-      yield _paragraph(f"Not made, for lack of runs: {'; '.join(absent)}.")

@@ -23,7 +23,6 @@ from experiments.bias import arms as arms_lib
 from experiments.bias import results
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
-from grpo_jax.training import metrics_log
 
 _ROOT = flags.DEFINE_string("root", "runs/bias", "Folder of all runs.")
 _RESULTS = flags.DEFINE_string(
@@ -44,21 +43,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
-  """Runs the sweep of an arm, and writes its numbers; the exit status.
-
-  A run that a guard halts counts as failed for the sweep, and not here.
-  """
-  path = out / f"{name}.json"
-  if path.exists():
-    return 0
-  folder = root / name
-  status = sweeps_lib.sweep(folder, f"{_CONFIG}:{name}")
-  found = results.collected(folder)
-  if found is None:
-    return status or 1
-  seconds = sweeps_lib.seconds(folder)
-  metrics_log.write_json(path, found | {"seconds": seconds})
-  return 0
+  """Runs the sweep of an arm, and writes its numbers; the exit status."""
+  return sweeps_lib.record(
+    out, root / name, f"{_CONFIG}:{name}", (), results.collected
+  )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import collections
 import os
-import textwrap
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -12,7 +10,7 @@ import numpy as np
 from experiments.experts import arms as arms_lib
 from experiments.experts import claims
 from experiments.experts.results import Results
-from experiments.sweeps import statistics
+from experiments.sweeps import pages, statistics
 from experiments.sweeps.statistics import Conclusion
 
 
@@ -24,16 +22,9 @@ def markdown(results: Results) -> str:
     *_accuracies(results),
     *_forgetting(results),
     *_cosines(results),
-    *_checks(found),
+    *pages.checks(found),
   ]
-  return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def _paragraph(text: str) -> str:
-  """Lines of at most 80 columns, and an empty one."""
-  return (
-    textwrap.fill(" ".join(text.split()), 80, break_on_hyphens=False) + "\n"
-  )
+  return pages.joined(lines)
 
 
 def _head(results: Results, found: Sequence[Conclusion]) -> Iterator[str]:
@@ -62,31 +53,19 @@ python -m experiments.experts.report --results=benchmarks/experts --out=docs
 | `sft-experts` | imitation of right completions of the experts |
 """
   size = arms_lib.SIZES["full"]
-  yield _paragraph(f"""
+  yield pages.paragraph(f"""
 [`configs/mixture.py`](../configs/mixture.py): three layers of width 96, 256
 completions a step. `mixed` and `sequential` take {size.steps} steps, each
 expert {size.expert_steps}, and the distillations {size.distillation_steps}. The
 experts keep what is right of {size.keep_steps} more steps each, which are those
 of `sft-experts`.""")
   minutes = sum(map(results.seconds, results.arms)) / 60
-  missing = [name for name in arms_lib.ARMS if name not in results.arms]
-  yield _paragraph(f"""
+  yield pages.paragraph(f"""
 {os.cpu_count()} virtual CPU cores that many other programs used too,
 {results.num_seeds} seeds an arm, {len(results.arms)} of {len(arms_lib.ARMS)}
 arms in {minutes:.0f} minutes.""")
-  if missing:
-    shown = ", ".join(f"`{name}`" for name in missing)
-    yield _paragraph(f"""
-{len(missing)} arms have not been run: {shown}. A claim that needs one of them
-is undecided, unless another of its checks does not hold already.""")
-  yield "| | claim | verdict | checks that hold | do not | not made |"
-  yield "|---|---|---|---|---|---|"
-  for one in found:
-    counts = collections.Counter(check.holds for check in one.checks)
-    yield (
-      f"| {one.name} | {one.claim} | **{one.verdict}** | {counts[True]} |"
-      f" {counts[False]} | {counts[None]} |"
-    )
+  yield from pages.missing(arms_lib.ARMS, results.arms)
+  yield from pages.verdicts(found)
   yield """
 ![Accuracy of each domain](experts.png)
 
@@ -97,16 +76,13 @@ bootstrap interval.
 
 They stand in `experiments/experts/claims.py`:
 """
-  docstring = claims.__doc__ or ""
-  for line in docstring.strip().splitlines()[2:]:
-    yield f"    {line}" if line else ""
-  yield ""
+  yield from pages.rules(claims)
 
 
 def _accuracies(results: Results) -> Iterator[str]:
   yield "## Held-out accuracy at the end"
   yield ""
-  yield _paragraph("""
+  yield pages.paragraph("""
 Greedy, means over seeds; the mean of the four with Student's 95 % interval.
 Tokens are those that a seed has drawn, with those of the experts that it needs,
 in thousands.""")
@@ -133,7 +109,7 @@ def _forgetting(results: Results) -> Iterator[str]:
     return
   yield "## One domain after another"
   yield ""
-  yield _paragraph("""
+  yield pages.paragraph("""
 Held-out accuracy of each domain (columns) when the phase of a domain (rows) has
 ended, means over seeds.""")
   yield f"| after | {' | '.join(arms_lib.DOMAINS)} |"
@@ -150,7 +126,7 @@ ended, means over seeds.""")
 def _cosines(results: Results) -> Iterator[str]:
   yield "## Interference: cosines between the gradients of domains"
   yield ""
-  yield _paragraph("""
+  yield pages.paragraph("""
 Of the objective of the arm at its last policy, means over seeds
 (`experiments.interference`). On the diagonal are two batches of one domain: how
 far below 1 they are is noise, which makes the others smaller in size too.""")
@@ -169,16 +145,3 @@ far below 1 they are is noise, which makes the others smaller in size too.""")
       ]
       yield f"| {domain} | {' | '.join(cells)} |"
     yield ""
-
-
-def _checks(found: Sequence[Conclusion]) -> Iterator[str]:
-  yield "## The checks"
-  yield ""
-  yield _paragraph(statistics.WHAT_DECIDES)
-  for one in found:
-    yield f"**{one.name}: {one.verdict}.** {one.claim}"
-    yield ""
-    yield from statistics.table(one.checks, 3)
-    yield ""
-    if absent := [check.text for check in one.checks if check.holds is None]:
-      yield _paragraph(f"Not made, for lack of runs: {'; '.join(absent)}.")

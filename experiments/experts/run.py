@@ -26,7 +26,7 @@ from experiments.experts import arms as arms_lib
 from experiments.experts import results
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
-from grpo_jax.training import api, interference, metrics_log
+from grpo_jax.training import api, interference
 
 _ROOT = flags.DEFINE_string("root", "runs/experts", "Folder of all runs.")
 _RESULTS = flags.DEFINE_string(
@@ -50,23 +50,24 @@ def main(argv: Sequence[str]) -> int:
 
 def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
   """Runs the sweep of an arm, and writes its numbers; the exit status."""
-  path = out / f"{name}.json"
-  if path.exists():
-    return 0
-  folder = root / name
-  overrides = arms_lib.follows_on(name, root)
-  status = sweeps_lib.sweep(
-    folder, f"{_CONFIG}:{name}@{_SIZE.value}", *overrides
-  )
   size = arms_lib.SIZES[_SIZE.value]
+  return sweeps_lib.record(
+    out,
+    root / name,
+    f"{_CONFIG}:{name}@{_SIZE.value}",
+    arms_lib.follows_on(name, root),
+    functools.partial(_collected, size),
+  )
+
+
+def _collected(
+  size: arms_lib.Size, folder: pathlib.Path
+) -> dict[str, Any] | None:
+  """The numbers of an arm's runs; None while one has not ended."""
   found = results.collected(folder, size.num_seeds)
-  if found is None:
-    return status or 1
-  if name in arms_lib.MEASURED:
+  if found is not None and folder.name in arms_lib.MEASURED:
     found |= {"cosines": _cosines(folder, size)}
-  seconds = sweeps_lib.seconds(folder)
-  metrics_log.write_json(path, found | {"seconds": seconds})
-  return 0
+  return found
 
 
 def _cosines(

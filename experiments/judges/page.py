@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import os
-import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from experiments.judges import arms as arms_lib
 from experiments.judges import claims
 from experiments.judges.results import Results
-from experiments.sweeps import statistics
+from experiments.sweeps import pages
+from experiments.sweeps.statistics import Conclusion
 
 
 def markdown(results: Results) -> str:
   """The whole page, about all that has ended."""
-  lines = [*_head(results), *_arms(results), *_checks(results)]
-  return "\n".join(lines).rstrip("\n") + "\n"
+  found = claims.conclude(results.score)
+  return pages.joined(
+    [*_head(results, found), *_arms(results), *pages.checks(found)]
+  )
 
 
-def _paragraph(text: str) -> str:
-  """Lines of at most 80 columns, and an empty one."""
-  filled = textwrap.fill(" ".join(text.split()), 80, break_on_hyphens=False)
-  return filled + "\n"
-
-
-def _head(results: Results) -> Iterator[str]:
+def _head(results: Results, found: Sequence[Conclusion]) -> Iterator[str]:
   yield """# Judges that are right, wrong, and easy to please
 
 <!-- Written by `python -m experiments.judges.report`. -->
@@ -46,32 +42,22 @@ python -m experiments.judges.report --results=benchmarks/judges --out=docs
 [judge.md](judge.md) what can be asked of a judge.
 """
   minutes = sum(map(results.seconds, results.arms)) / 60
-  yield _paragraph(f"""
+  yield pages.paragraph(f"""
 {os.cpu_count()} virtual CPU cores that other programs used too,
 {len(arms_lib.SEEDS)} seeds an arm, {len(results.arms)} of {len(arms_lib.ARMS)}
 arms in {minutes:.0f} minutes.""")
-  missing = [name for name in arms_lib.ARMS if name not in results.arms]
-  if missing:
-    yield _paragraph(f"""
-Not run yet: {", ".join(f"`{name}`" for name in missing)}. A claim that needs
-one of them is undecided, unless another of its checks does not hold already.
-""")
-  yield "| | claim | verdict |"
-  yield "|---|---|---|"
-  for one in claims.conclude(results.score):
-    yield f"| {one.name} | {one.claim} | **{one.verdict}** |"
+  yield from pages.missing(arms_lib.ARMS, results.arms)
+  yield from pages.verdicts(found)
   yield ""
   yield "## The rules"
   yield ""
-  for line in (claims.__doc__ or "").strip().splitlines()[2:]:
-    yield f"    {line}" if line else ""
-  yield ""
+  yield from pages.rules(claims)
 
 
 def _arms(results: Results) -> Iterator[str]:
   yield "## All policies"
   yield ""
-  yield _paragraph("""
+  yield pages.paragraph("""
 Means over seeds: held-out accuracy after 25 steps, at the best evaluation of
 each seed and at the end; opinion and gap, as the rules have them; and minutes.
 """)
@@ -90,14 +76,3 @@ each seed and at the end; opinion and gap, as the rules have them; and minutes.
       f"| `{name}` | {' | '.join(means)} | {results.seconds(name) / 60:.1f} |"
     )
   yield ""
-
-
-def _checks(results: Results) -> Iterator[str]:
-  yield "## The checks"
-  yield ""
-  yield _paragraph(statistics.WHAT_DECIDES)
-  for one in claims.conclude(results.score):
-    yield f"**{one.name}: {one.verdict}.** {one.claim}"
-    yield ""
-    yield from statistics.table(one.checks, 3)
-    yield ""

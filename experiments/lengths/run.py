@@ -24,7 +24,6 @@ from experiments.lengths import arms as arms_lib
 from experiments.lengths import results
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
-from grpo_jax.training import metrics_log
 
 _ROOT = flags.DEFINE_string("root", "runs/lengths", "Folder of all runs.")
 _RESULTS = flags.DEFINE_string(
@@ -48,21 +47,14 @@ def main(argv: Sequence[str]) -> int:
 
 def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
   """Runs the sweep of an arm, and writes its numbers; the exit status."""
-  path = out / f"{name}.json"
-  if path.exists():
-    return 0
-  folder = root / name
-  status = sweeps_lib.sweep(
-    folder,
+  size = arms_lib.SIZES[_SIZE.value]
+  return sweeps_lib.record(
+    out,
+    root / name,
     f"{_CONFIG}:{name}@{_SIZE.value}",
-    *arms_lib.follows_on(name, root),
+    arms_lib.follows_on(name, root),
+    functools.partial(results.collected, num_seeds=size.num_seeds),
   )
-  found = results.collected(folder, arms_lib.SIZES[_SIZE.value].num_seeds)
-  if found is None:
-    return status or 1
-  seconds = sweeps_lib.seconds(folder)
-  metrics_log.write_json(path, found | {"seconds": seconds})
-  return 0
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -12,7 +11,7 @@ from experiments.objectives import arms as arms_lib
 from experiments.objectives import bandit, claims
 from experiments.objectives import results as results_lib
 from experiments.objectives.results import Results
-from experiments.sweeps import statistics
+from experiments.sweeps import pages, statistics
 from experiments.sweeps.statistics import Conclusion
 
 _OF_MULTI = ("accuracy", "brevity", "politeness", "first_half")
@@ -33,13 +32,6 @@ def markdown(results: Results) -> str:
   return "\n".join(lines) + "\n"
 
 
-def _paragraph(text: str) -> str:
-  """Lines of at most 80 columns, and an empty one."""
-  return (
-    textwrap.fill(" ".join(text.split()), 80, break_on_hyphens=False) + "\n"
-  )
-
-
 def _head(results: Results, found: Sequence[Conclusion]) -> Iterator[str]:
   yield """# Does a loud objective decide alone?
 
@@ -56,7 +48,7 @@ python -m experiments.objectives.run --root=runs/objectives
 python -m experiments.objectives.report --root=runs/objectives --out=docs
 ```
 """
-  yield _paragraph(f"""
+  yield pages.paragraph(f"""
 {results.date()}, {os.cpu_count()} virtual CPU cores that other programs used
 too, {results.all_seconds() / 60:.0f} minutes in all.""")
   yield "| | claim | verdict |"
@@ -74,16 +66,13 @@ over five steps of the completions that are trained on.
 They were written before any two arms were compared, and stand in
 `experiments/objectives/claims.py`:
 """
-  docstring = claims.__doc__ or ""
-  for line in docstring.strip().splitlines()[2:]:
-    yield f"    {line}" if line else ""
-  yield ""
+  yield from pages.rules(claims)
 
 
 def _checks(found: Sequence[Conclusion]) -> Iterator[str]:
   yield "## The checks"
   yield ""
-  yield _paragraph(f"""
+  yield pages.paragraph(f"""
 {statistics.WHAT_DECIDES} "Open" is an interval that 0 lies in.""")
   for one in found:
     yield f"**{one.name}: {one.verdict}.** {one.claim}"
@@ -129,7 +118,7 @@ def _by_seed(results: Results, names: Sequence[str]) -> Iterator[str]:
 def _bandit(results: Results) -> Iterator[str]:
   yield "## The bandit"
   yield ""
-  yield _paragraph(f"""
+  yield pages.paragraph(f"""
 Ten arms; arm k pays 1 with probability p, and {bandit.LOUDNESS:g} with
 probability q, by independent draws (`experiments/objectives/bandit.py`):""")
   chances = bandit.probabilities()
@@ -139,7 +128,7 @@ probability q, by independent draws (`experiments/objectives/bandit.py`):""")
     cells = " | ".join(f"{x:.2f}" for x in chances[:, place])
     yield f"| {name} | {cells} |"
   yield ""
-  yield _paragraph(f"""
+  yield pages.paragraph(f"""
 The policy is a softmax of ten numbers that begins uniform. A step is
 {bandit.NUM_GROUPS} groups of {bandit.GROUP_SIZE} draws, the loss of the
 algorithm with its defaults but without a KL, and gradient descent at a rate of
@@ -155,7 +144,7 @@ bootstrap interval] over seeds:""")
 def _multi(results: Results) -> Iterator[str]:
   yield "## MULTI: right, brief, polite"
   yield ""
-  yield _paragraph(f"""
+  yield pages.paragraph(f"""
 Five letters are to be sorted, after a thought that helps nobody
 (`grpo_jax/tasks/multi.py`, `configs/multi.py`). Rewards are 1 for a right
 answer, −1/8 for each token of the thought, and 20 times the share of `z` in it,
@@ -166,12 +155,12 @@ interval over seeds:""")
   names = [name for name in arms_lib.ARMS if name.startswith("multi")]
   yield from _table(results, names, _OF_MULTI)
   yield from _by_seed(results, names)
-  yield _paragraph("""
+  yield pages.paragraph("""
 Brevity is no independent witness. A thought of one token is polite in all of
 its tokens as soon as that one is; so the loud reward asks for short thoughts,
 too. And once nearly all thoughts are polite, the loud reward does not differ
 within most groups: what is left there is the sum of the others.""")
-  yield _paragraph("""
+  yield pages.paragraph("""
 The arm `multi-mo_grpo-empty` has a teacher whose thoughts may be empty. The
 first trial run was of this kind, and because of what came out the shortest
 thought of the other arms has one token: an empty thought is as brief as can be
@@ -181,7 +170,7 @@ and not polite at all.""")
 def _language(results: Results) -> Iterator[str]:
   yield "## LANGUAGE: mixed languages, and a verifier with a bug"
   yield ""
-  yield _paragraph(f"""
+  yield pages.paragraph(f"""
 A word of four letters is to be reversed, after a thought that spells it
 (`grpo_jax/tasks/language.py`, `configs/language.py`); the teacher spells each
 letter in language A or B at random. Rewards are 1 for a right answer, 0.5 for
@@ -191,10 +180,10 @@ the format, and the share of the thought in language A. GRPO, sizes as above,
   names = [name for name in arms_lib.ARMS if name.startswith("language")]
   yield from _table(results, names, OF_LANGUAGE)
   yield from _by_seed(results, names)
-  yield _paragraph("""
+  yield pages.paragraph("""
 The last two begin with few right answers, so that the bug is the easier way;
 with the right verifier a seed has little to reinforce at first.""")
-  yield _paragraph("""
+  yield pages.paragraph("""
 `accuracy_buggy` is the score of a verifier that accepts an empty answer. In
 `language-buggy` it takes the place of `accuracy`, for training and for
 `config.rewards.correct`; whoever looks at its score alone sees a task that has
@@ -207,7 +196,7 @@ been solved. Runs in which the log said so ("Suspicious by default",
     if count is not None:
       yield f"| `{name}` | {count.sum():.0f} of {len(count)} |"
   yield ""
-  yield _paragraph("""
+  yield pages.paragraph("""
 The warning is a reason to read completions and not a proof: it would come where
 a task is solved, too.""")
 

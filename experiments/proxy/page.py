@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import collections
 import os
-import textwrap
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -12,7 +10,7 @@ import numpy as np
 from experiments.proxy import arms as arms_lib
 from experiments.proxy import claims
 from experiments.proxy.results import Results
-from experiments.sweeps import statistics
+from experiments.sweeps import pages, statistics
 from experiments.sweeps.statistics import Conclusion
 
 _AGAIN_AND_ONCE = ("kl0-r0", "kl0-once")
@@ -21,15 +19,8 @@ _AGAIN_AND_ONCE = ("kl0-r0", "kl0-once")
 def markdown(results: Results) -> str:
   """The whole page, about all that has ended."""
   found = claims.conclude(results.scores)
-  lines = [*_head(results, found), *_arms(results), *_checks(found)]
-  return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def _paragraph(text: str) -> str:
-  """Lines of at most 80 columns, and an empty one."""
-  return (
-    textwrap.fill(" ".join(text.split()), 80, break_on_hyphens=False) + "\n"
-  )
+  lines = [*_head(results, found), *_arms(results), *pages.checks(found)]
+  return pages.joined(lines)
 
 
 def _head(results: Results, found: Sequence[Conclusion]) -> Iterator[str]:
@@ -58,24 +49,12 @@ policy takes its 150 steps after that, and the reference is the warm start.
 """
   seeds = sorted({results.num_seeds(name) for name in results.arms})
   minutes = sum(map(results.seconds, results.arms)) / 60
-  missing = [name for name in arms_lib.ARMS if name not in results.arms]
-  yield _paragraph(f"""
+  yield pages.paragraph(f"""
 {len(results.arms)} of {len(arms_lib.ARMS)} arms, {" or ".join(map(str, seeds))}
 seeds an arm, in {minutes:.0f} minutes on one of {os.cpu_count()} virtual CPU
 cores, which other programs used too.""")
-  if missing:
-    shown = ", ".join(f"`{name}`" for name in missing)
-    yield _paragraph(f"""
-{len(missing)} arms have not been run: {shown}. A claim that needs one of them
-is undecided, unless another of its checks does not hold already.""")
-  yield "| | claim | verdict | checks that hold | do not | not made |"
-  yield "|---|---|---|---|---|---|"
-  for one in found:
-    counts = collections.Counter(check.holds for check in one.checks)
-    yield (
-      f"| {one.name} | {one.claim} | **{one.verdict}** | {counts[True]} |"
-      f" {counts[False]} | {counts[None]} |"
-    )
+  yield from pages.missing(arms_lib.ARMS, results.arms)
+  yield from pages.verdicts(found)
   yield """
 ![Score, ascending neighbours and accuracy over the steps](proxy.png)
 
@@ -89,10 +68,7 @@ their line begins anew with each iteration.
 They were written before any arm but the first had been run with these sizes,
 and stand in `experiments/proxy/claims.py`:
 """
-  docstring = claims.__doc__ or ""
-  for line in docstring.strip().splitlines()[2:]:
-    yield f"    {line}" if line else ""
-  yield ""
+  yield from pages.rules(claims)
 
 
 def _afterwards(results: Results) -> Iterator[str]:
@@ -104,7 +80,7 @@ def _afterwards(results: Results) -> Iterator[str]:
   first, second = (
     ", ".join(f"{x:.2f}" for x in found.mean(axis=0)) for found in (again, once)
   )
-  yield _paragraph(f"""
+  yield pages.paragraph(f"""
 Seen afterwards, and so no claim. Before the first 25 steps and after each 25,
 the shares of right answers to held-out prompts are {first} where the reward
 model learns again, and {second} where it learned once, both without KL. At the
@@ -114,7 +90,7 @@ end the former is larger by {statistics.text(more, 3)}.""")
 def _arms(results: Results) -> Iterator[str]:
   yield "## All arms"
   yield ""
-  yield _paragraph("""
+  yield pages.paragraph("""
 Means over seeds on held-out prompts: of right answers before the first
 iteration, at the best evaluation of each seed and at the end, and of the gap
 before and at the end; how far the score rises in an iteration; and in which
@@ -145,16 +121,3 @@ def _last(values: np.ndarray) -> str:  # [S, N]
   known = [row[~np.isnan(row)][-5:] for row in values]
   found = [row.mean() for row in known if len(row)]
   return f"{np.mean(found):.2f}" if found else "–"
-
-
-def _checks(found: Sequence[Conclusion]) -> Iterator[str]:
-  yield "## The checks"
-  yield ""
-  yield _paragraph(statistics.WHAT_DECIDES)
-  for one in found:
-    yield f"**{one.name}: {one.verdict}.** {one.claim}"
-    yield ""
-    yield from statistics.table(one.checks, 3)
-    yield ""
-    if absent := [check.text for check in one.checks if check.holds is None]:
-      yield _paragraph(f"Not made, for lack of runs: {'; '.join(absent)}.")

@@ -13,7 +13,7 @@ from experiments.stages import claims
 from experiments.stages import results as results_lib
 from experiments.stages.results import Results
 from experiments.sweeps import arms as sweeps_lib
-from experiments.sweeps import statistics
+from experiments.sweeps import pages, statistics
 from experiments.sweeps.statistics import Conclusion
 
 
@@ -58,9 +58,7 @@ bands their 95 % bootstrap interval.
 They were written before any arm had run, and stand in
 `experiments/stages/claims.py`:
 """
-  for line in (claims.__doc__ or "").strip().splitlines()[2:]:
-    yield f"    {line}" if line else ""
-  yield ""
+  yield from pages.rules(claims)
 
 
 def spread(values: np.ndarray) -> str:

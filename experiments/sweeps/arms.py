@@ -22,8 +22,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from experiments.sweeps import cells as cells_lib
+from grpo_jax.training import metrics_log
 
 OUTPUT = "output.txt"
 SECONDS = "seconds.json"
@@ -86,6 +88,40 @@ def sweep(folder: pathlib.Path, config: str, *overrides: str) -> int:
     *("experiments.sweeps.run", "--launcher=vmap", f"--root={folder}"),
     *(f"--config={config}", *overrides),
   )
+
+
+def record(
+  out: pathlib.Path,
+  folder: pathlib.Path,
+  config: str,
+  overrides: Sequence[str],
+  collected: Callable[[pathlib.Path], dict[str, Any] | None],
+) -> int:
+  """Runs the sweep of an arm and writes `ARM.json`, unless the file is there.
+
+  A run that halted itself counts as failed for the sweep, and not here: the
+  numbers decide whether an arm has ended.
+
+  Args:
+    out: Where the file belongs.
+    folder: The folder of the arm, whose name is that of the file.
+    config, overrides: As in `sweep`.
+    collected: (folder) -> what the file has beside "seconds"; None while a run
+      has not ended.
+
+  Returns:
+    The exit status.
+  """
+  path = out / f"{folder.name}.json"
+  if path.exists():
+    return 0
+  status = sweep(folder, config, *overrides)
+  has_begun = (folder / cells_lib.MANIFEST).exists()
+  found = collected(folder) if has_begun else None
+  if found is None:
+    return status or 1
+  metrics_log.write_json(path, found | {"seconds": seconds(folder)})
+  return 0
 
 
 def timed(folder: pathlib.Path, module: str, *arguments: str) -> int:

@@ -114,4 +114,5 @@ def test_numbers_are_those_of_the_log(tmp_path):
   text = page.markdown(known)
   assert "| `by-truth` | 0.260 | 0.510 | 0.510 | 0.465 | 0.215 | 1.5 |" in text
   assert "| T1 | A judge that has learned from the truth teaches. |" in text
-  assert max(map(len, text.split("## All policies")[0].splitlines())) <= 84
+  lines = text.split("## All policies")[0].splitlines()
+  assert max(len(line) for line in lines if not line.startswith("|")) <= 84

@@ -52,3 +52,41 @@ def test_seconds_and_output_of_two_starts_are_kept(tmp_path, capsys):
   first, second = capsys.readouterr().out.splitlines()
   assert first == f"arm: {found[0]} s"
   assert "exit status 2: see" in second
+
+
+@pytest.mark.parametrize(
+  ("status", "has_begun", "found", "returned"),
+  [
+    (0, True, {"seeds": [1]}, 0),
+    (1, True, {"seeds": [1]}, 0),  # A guard halted a run: that is a result.
+    (1, True, None, 1),
+    (0, True, None, 1),
+    (2, False, {"seeds": [1]}, 2),  # There is nothing to collect.
+  ],
+)
+def test_numbers_of_an_arm_are_written_once(
+  tmp_path, monkeypatch, status, has_begun, found, returned
+):
+  started = []
+
+  def sweep(folder, config, *overrides):
+    started.append((folder.name, config, *overrides))
+    if has_begun:
+      folder.mkdir(exist_ok=True)
+      (folder / "sweep.json").write_text("{}")
+      (folder / arms.SECONDS).write_text("[7]")
+    return status
+
+  monkeypatch.setattr(arms, "sweep", sweep)
+
+  def record():
+    folder = tmp_path / "ppo"
+    return arms.record(tmp_path, folder, "c.py", ["--a=1"], lambda _: found)
+
+  assert record() == returned
+  path = tmp_path / "ppo.json"
+  assert path.exists() == (returned == 0)
+  if path.exists():
+    assert json.loads(path.read_text()) == {"seeds": [1], "seconds": 7}
+    assert record() == 0
+  assert started == [("ppo", "c.py", "--a=1")]

@@ -1,0 +1,55 @@
+"""What pages about experiments have in common."""
+
+import types
+
+import numpy as np
+
+from experiments.sweeps import pages, statistics
+
+FOUND = (
+  statistics.Conclusion(
+    "A1",
+    "It rises.",
+    (
+      statistics.check("`a`", "above", (1, np.array([1.0, 2.0, 3.0]))),
+      statistics.check("`b`", "above", (1, None)),
+    ),
+  ),
+  statistics.Conclusion(
+    "A2",
+    "It falls.",
+    (statistics.check("`a`", "below", (1, np.array([4.0, 4.0]))),),
+  ),
+)
+
+
+def test_verdicts_count_the_checks():
+  assert list(pages.verdicts(FOUND))[2:] == [
+    # Student's interval of 1, 2, 3 is 2 ± 2.48, and has 0 in it.
+    "| A1 | It rises. | **not confirmed** | 0 | 1 | 1 |",
+    "| A2 | It falls. | **not confirmed** | 0 | 1 | 0 |",
+  ]
+
+
+def test_checks_that_lack_runs_are_named():
+  text = pages.joined(pages.checks(FOUND, digits=2))
+  assert "| `a` | 2.00 [-0.48, 4.48] | [1.00, 3.00] | above | open |" in text
+  assert "| `a` | 4.00 [4.00, 4.00] | [4.00, 4.00] | below | **no** |" in text
+  assert "Not made, for lack of runs: `b`.\n" in text
+  assert text.endswith("|\n")
+
+
+def test_missing_arms_are_named():
+  (line,) = pages.missing(("a", "b", "c"), ["b"])
+  assert line.startswith("2 arms have not been run: `a`, `c`. A claim")
+  assert list(pages.missing(("a",), ["a"])) == []
+
+
+def test_rules_are_the_docstring_without_its_first_sentence():
+  claims = types.ModuleType("claims", "The claims.\n\nThe rules.\n\nA1  So.\n")
+  assert list(pages.rules(claims)) == ["    The rules.", "", "    A1  So.", ""]
+
+
+def test_a_cell_is_a_mean_with_its_interval():
+  assert pages.cell(np.array([1.0, 2.0, 3.0]), 2) == "2.00 [-0.48, 4.48]"
+  assert pages.cell(None) == "–"
