@@ -1,52 +1,59 @@
-"""Whether credits of segments find an error that was planted into a working.
+r"""Trains and measures whatever is missing of the experiment on planted errors.
 
-    python -m experiments.planted_errors.run --workdir=runs/planted
+    python -m experiments.planted_errors.run --root=runs/planted_errors \
+        --results=benchmarks/planted_errors
+    python -m experiments.planted_errors.report \
+        --results=benchmarks/planted_errors --out=docs
 
-A model is taught addition with a scratchpad. In right workings of held-out
-problems one carry is then flipped, and whatever follows from it follows: the
-rest of the working is consistent, and the answer is wrong. RREDCoT's most
-negative credit should be that of the step with the flip. It can only be where
-the model has something to expect before the flip, so the teacher leaves steps
-out with the probability `skip`, and answers all the same.
+Each arm is a sweep of five seeds in one program, and leaves ARM.json, but for
+`start`, which the learners follow on. What has ended is left alone, and what
+was stopped goes on with the same command. --arms takes a regular expression:
+others wait.
+
+Exit status: 0 all has ended, 1 something has failed, 143 stopped.
 """
 
 from __future__ import annotations
 
-import json
+import functools
+import pathlib
 from collections.abc import Sequence
 
 from absl import flags
 
-import grpo_jax
 from experiments import flags as flags_lib
-from experiments.planted_errors import errors
+from experiments.planted_errors import arms as arms_lib
+from experiments.planted_errors import results
+from experiments.sweeps import arms as sweeps_lib
+from experiments.sweeps import cells as cells_lib
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.")
-_LEVEL = flags.DEFINE_integer("level", 2, "Digits of both operands.")
-_SKIP = flags.DEFINE_float(
-  "skip", 0.5, "Probability that the teacher leaves the last steps out."
+_ROOT = flags.DEFINE_string(
+  "root", "runs/planted_errors", "Folder of all runs."
 )
-_STEPS = flags.DEFINE_integer("steps", 600, "Supervised steps.")
-_NUM_PROBLEMS = flags.DEFINE_integer("num_problems", 512, "Planted errors.")
-_SEED = flags.DEFINE_integer("seed", 0, "Of the run and of the errors.")
+_RESULTS = flags.DEFINE_string(
+  "results", "benchmarks/planted_errors", "Folder of the files ARM.json."
+)
+_ARMS = flags.DEFINE_string("arms", "", "Arms whose name has a match of it.")
+_CONFIG = "experiments/planted_errors/config.py"
 
 
 def main(argv: Sequence[str]) -> int:
-  """Trains, plants and prints a line of JSON."""
+  """Runs what is missing, one after another."""
   del argv
-  config = grpo_jax.config("rredcot_add")
-  config.data.name = "experiments.planted_errors.task:make"
-  config.data.task_options = {"level": _LEVEL.value, "skip": _SKIP.value}
-  config.phases = ("sft",)
-  config.sft.steps = _STEPS.value
-  config.eval.every = 0
-  config.seed = _SEED.value
-  with grpo_jax.train(config, _WORKDIR.value) as run:
-    said = errors.measure(run, _LEVEL.value, _NUM_PROBLEMS.value, _SEED.value)
-  print(json.dumps({"level": _LEVEL.value, "skip": _SKIP.value, **said}))
-  return 0
+  root, out = cells_lib.parse_root(_ROOT.value), pathlib.Path(_RESULTS.value)
+  chosen = sweeps_lib.chosen(arms_lib.ARMS, _ARMS.value)
+  out.mkdir(parents=True, exist_ok=True)
+  return sweeps_lib.go_through(chosen, functools.partial(_run_arm, root, out))
+
+
+def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
+  """Runs the sweep of an arm, and writes its numbers; the exit status."""
+  folder, config = root / name, f"{_CONFIG}:{name}"
+  if name == arms_lib.BASE:
+    return sweeps_lib.sweep(folder, config)
+  overrides = arms_lib.follows_on(name, root)
+  return sweeps_lib.record(out, folder, config, overrides, results.collected)
 
 
 if __name__ == "__main__":
-  flags.mark_flag_as_required("workdir")
-  flags_lib.run(main, needs_config=False)
+  flags_lib.run(main)

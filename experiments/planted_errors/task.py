@@ -10,15 +10,16 @@ from grpo_jax.tasks import add
 from grpo_jax.tasks.task import Example, Task
 
 
-def make(level: int = 2, skip: float = 0.5) -> Task:
+def make(level: int = 2, skip: float = 0.5, teacher_error: float = 0.0) -> Task:
   """Addition with a scratchpad by a teacher who may leave out its last steps.
 
   Args:
     level: Digits of both operands.
     skip: Probability of a working without its last steps; how many there are
       is uniform, from none to all but one.
+    teacher_error: Probability with which the teacher forgets a carry.
   """
-  task = add.make(level=level, scratchpad=True)
+  task = add.make(level=level, scratchpad=True, teacher_error=teacher_error)
 
   def example(rng: np.random.Generator, split: str) -> Example:
     made = task.example(rng, split)
