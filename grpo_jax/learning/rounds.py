@@ -12,6 +12,11 @@ What a step does whose rounds end with too few live groups is `when_short`:
     "duplicate"  if more than half of the groups live, repeats them in their
                  order until the batch is full; if not, trains nothing (GLM-5)
 
+Live groups beyond a batch are dropped, or are recycled: they wait in the state,
+and the rounds of the next step begin with them. There are fewer of them than a
+batch has, and they come first, so none waits for longer than one step. What a
+step has drawn that trains nothing is no surplus, and is gone.
+
 Source: Yu et al., "DAPO: An Open-Source LLM Reinforcement Learning System at
 Scale", arXiv:2503.14476, Section 3.2. GLM-5 Team, "GLM-5: from Vibe Coding to
 Agentic Engineering", arXiv:2602.15763, for "duplicate".
@@ -58,6 +63,9 @@ class Collected:
   Attributes:
     groups: The first P live groups, in the order in which they were drawn; as
       long as there are fewer, dead ones of the last round after them.
+    surplus: P groups, of which the live ones come first: those beyond the
+      batch, in their order. None where these are dropped.
+    num_recycled: Live groups that the step has begun with.
     num_rounds: Rounds drawn.
     full: P groups are live.
     counts: Sums over all that was drawn, kept or not: "live" groups, "valid"
@@ -65,6 +73,8 @@ class Collected:
   """
 
   groups: Groups
+  surplus: Groups | None
+  num_recycled: jax.Array  # [] int32
   num_rounds: jax.Array  # [] int32
   full: jax.Array  # [] bool
   counts: dict[str, jax.Array]  # each [] float32
@@ -78,12 +88,14 @@ def live_groups(groups: Groups, min_std: float = 0.0) -> jax.Array:  # [P] bool
   )
 
 
-def merge(kept: Groups, new: Groups, min_std: float = 0.0) -> Groups:
-  """The first P live groups of `kept`, then of `new`, numbered anew.
+def merge(
+  kept: Groups, new: Groups, min_std: float = 0.0
+) -> tuple[Groups, Groups]:
+  """The first P live groups of `kept`, then of `new`; and P that are left over.
 
-  If there are fewer, dead groups of `new` come after them: its P groups are
-  always enough, so no dead one of `kept` stays. Live groups beyond P are
-  dropped.
+  If fewer live, dead groups of `new` come after them: its P groups are always
+  enough, so no dead one of `kept` stays. Of those that are left over the live
+  ones come first. Both are numbered anew.
   """
   num_groups = len(new.prompts.ids)
   rank = jnp.concatenate(
@@ -92,30 +104,37 @@ def merge(kept: Groups, new: Groups, min_std: float = 0.0) -> Groups:
       jnp.where(live_groups(new, min_std), 0, 1),
     ]
   )  # [2P]
-  order = jnp.argsort(rank, stable=True)[:num_groups]
-
-  # The weights of components are scalars, the same in each round.
-  both = jax.tree.map(
-    lambda old, x: jnp.concatenate([old, x]) if x.ndim else x, kept, new
+  order = jnp.argsort(rank, stable=True)
+  both = joined(kept, new)
+  return (
+    taken(both, order[:num_groups], new),
+    taken(both, order[num_groups:], new),
   )
-  return _taken(both, order, new)
 
 
-def _taken(
+def joined(one: Groups, other: Groups) -> Groups:
+  """The groups of two, with the numbers of rows that each had."""
+  # The weights of components are scalars, the same in each round.
+  return jax.tree.map(
+    lambda x, y: jnp.concatenate([x, y]) if y.ndim else y, one, other
+  )
+
+
+def taken(
   groups: Groups,
   order: jax.Array,  # [P] int
   like: Groups,
 ) -> Groups:
   """The groups at these places, numbered as those of `like`."""
 
-  def taken(x, of_like):  # x [K, ...] or [K · G, ...] of K groups.
+  def one(x, of_like):  # x [K, ...] or [K · G, ...] of K groups.
     if not x.ndim:
       return x
     rows = len(of_like) // len(order)  # Of each group.
     by_group = x.reshape(-1, rows, *x.shape[1:])
     return by_group[order].reshape(of_like.shape)
 
-  found = jax.tree.map(taken, groups, like)
+  found = jax.tree.map(one, groups, like)
   rollout = dataclasses.replace(
     found.rollout,
     prompt_index=like.rollout.prompt_index,
@@ -147,20 +166,35 @@ def settle(
   trains = 2 * num_live > size
   # If all groups live, each stays where it is.
   order = jnp.where(trains, place % jnp.maximum(num_live, 1), place)
-  return _taken(groups, order, groups), trains
+  return taken(groups, order, groups), trains
 
 
 def _missing(collected: Collected) -> jax.Array:  # [] int32
   """Live groups that a batch is short of."""
-  size = len(collected.groups.prompts.ids)
-  live = collected.counts["live"].astype(jnp.int32)
-  return size - jnp.minimum(live, size)
+  return jnp.maximum(-_beyond(collected), 0)
+
+
+def _beyond(collected: Collected) -> jax.Array:  # [] int32
+  """Live groups beyond a batch; negative where there are not enough."""
+  live = collected.counts["live"].astype(jnp.int32) + collected.num_recycled
+  return live - len(collected.groups.prompts.ids)
 
 
 def add(
-  collected: Collected | None, new: Groups, min_std: float = 0.0
+  collected: Collected | None,
+  new: Groups,
+  min_std: float = 0.0,
+  recycled: Groups | None = None,
 ) -> Collected:
-  """Adds a round to what others have left; None before the first one."""
+  """Adds a round to what others have left.
+
+  Args:
+    collected: None before the first round.
+    new: The round.
+    min_std: As in `live_groups`.
+    recycled: The surplus that the step begins with, if it is the first round;
+      None: no surplus is kept.
+  """
   scored, valid = new.scored, new.scored.valid
   of_round = {
     "live": live_groups(new, min_std),
@@ -173,15 +207,38 @@ def add(
   if collected is None:
     # Groups of nothing are dead, and no dead one of the past is kept.
     collected = Collected(
-      _zeros(new), jnp.int32(0), jnp.bool(False), _zeros(counts)
+      groups=_zeros(new),
+      surplus=None,
+      num_recycled=jnp.int32(0),
+      num_rounds=jnp.int32(0),
+      full=jnp.bool(False),
+      counts=_zeros(counts),
     )
+    if recycled is not None:
+      collected = _begun(collected, recycled, min_std)
   counts = jax.tree.map(jnp.add, collected.counts, counts)
-  return Collected(
-    groups=merge(collected.groups, new, min_std),
+  groups, surplus = merge(collected.groups, new, min_std)
+  added = dataclasses.replace(
+    collected,
+    groups=groups,
+    surplus=None if collected.surplus is None else surplus,
     num_rounds=collected.num_rounds + 1,
-    full=counts["live"] >= len(new.prompts.ids),
     counts=counts,
   )
+  return dataclasses.replace(added, full=_beyond(added) >= 0)
+
+
+def _begun(collected: Collected, recycled: Groups, min_std: float) -> Collected:
+  """No round yet, and the live groups of an earlier step's surplus."""
+  count = live_groups(recycled, min_std).sum(dtype=jnp.int32)
+  return dataclasses.replace(
+    collected, groups=recycled, surplus=recycled, num_recycled=count
+  )
+
+
+def nothing(like: Groups) -> Groups:
+  """Groups of these shapes, all of which are dead."""
+  return _zeros(like)
 
 
 def _zeros(like: PyTree) -> PyTree:
@@ -194,6 +251,7 @@ def collect(
   max_rounds: int,
   constrain_rows: Callable[[PyTree], PyTree],
   min_std: float = 0.0,
+  recycled: Groups | None = None,
 ) -> Collected:
   """Draws rounds until the groups are full, in one loop of the program.
 
@@ -203,6 +261,8 @@ def collect(
     max_rounds: R. Static.
     constrain_rows: As in `Parts`.
     min_std: As in `live_groups`.
+    recycled: The surplus of an earlier step, which is fewer than P groups: one
+      round is always drawn. None: no surplus is kept.
 
   Returns:
     P groups; fewer of them live than P if all rounds did not have as many.
@@ -214,12 +274,15 @@ def collect(
       lambda x: lax.dynamic_slice_in_dim(x, number * size, size), prompts
     )
     drawn = draw(constrain_rows(chosen))
-    return constrain_rows(add(collected, drawn, min_std))
+    return constrain_rows(add(collected, drawn, min_std, recycled))
 
+  start = _zeros(jax.eval_shape(lambda: with_round(None, 0)))
+  if recycled is not None:
+    start = _begun(start, recycled, min_std)
   return lax.while_loop(
     lambda collected: (collected.num_rounds < max_rounds) & ~collected.full,
     lambda collected: with_round(collected, collected.num_rounds),
-    _zeros(jax.eval_shape(lambda: with_round(None, 0))),
+    start,
   )
 
 
@@ -228,25 +291,31 @@ def metrics(collected: Collected) -> Metrics:
 
   Returns:
     `drawn/rounds`, `drawn/groups`, the share `drawn/live` of these that were
-    live, `drawn/missing`, the live groups that a batch is short of, and
-    `drawn/reward` and `drawn/accuracy` over all rows drawn, which the
-    choice of groups does not bias as it does `reward/mean` and `accuracy`; NaN
-    where none of them was scored.
+    live, `drawn/missing`, the live groups that a batch is short of,
+    `drawn/surplus`, those beyond it, and `drawn/reward` and `drawn/accuracy`
+    over all rows drawn, which the choice of groups does not bias as it does
+    `reward/mean` and `accuracy`; NaN where none of them was scored.
     `tokens/generated` and `completions/generated` count the dropped groups too,
-    in the place of the numbers that the batch gives.
+    in the place of the numbers that the batch gives. Where a surplus is kept,
+    `drawn/recycled` are the groups of the batch that an earlier step has drawn,
+    and all others are of what this step has.
   """
   counts = collected.counts
   rounds = collected.num_rounds.astype(jnp.float32)
   num_groups = rounds * len(collected.groups.prompts.ids)
   num_rows = rounds * len(collected.groups.rollout.tokens)
   num_valid = jnp.where(counts["valid"] > 0, counts["valid"], jnp.nan)
-  return {
+  found = {
     "drawn/rounds": rounds,
     "drawn/groups": num_groups,
     "drawn/live": counts["live"] / num_groups,
     "drawn/missing": _missing(collected).astype(jnp.float32),
+    "drawn/surplus": jnp.maximum(_beyond(collected), 0).astype(jnp.float32),
     "drawn/reward": counts["reward"] / num_valid,
     "drawn/accuracy": counts["correct"] / num_valid,
     "completions/generated": num_rows,
     "tokens/generated": counts["tokens"],
   }
+  if collected.surplus is not None:
+    found["drawn/recycled"] = collected.num_recycled.astype(jnp.float32)
+  return found

@@ -21,6 +21,7 @@ from grpo_jax.algorithms import objective, options
 from grpo_jax.learning import (
   domains,
   forced_answers,
+  kept,
   members,
   reservoir,
   reward_models,
@@ -50,8 +51,10 @@ from grpo_jax.types import (
   row_arrays,
 )
 
-# Folded into the key of an update for what is drawn of old completions.
+# Folded into the key of an update for what is drawn of old completions, and of
+# groups to be replayed.
 _OLD = 7
+_REPLAYED = 13
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +81,8 @@ class Parts:
       that it trains, at most.
     guards: Bounds of what one prompt can do; None: none.
     history: Old groups among those that a reward model learns from; None: none.
+    kept: What waits of the groups that are drawn for later steps; None:
+      nothing does.
     domains: Names of the domains of prompts, whose metrics are told apart.
     forced: The answers that are forced after segments; None: no algorithm asks
       what is expected of a prefix.
@@ -105,6 +110,7 @@ class Parts:
   staleness: int = 0
   guards: guards_lib.Guards | None = None
   history: reservoir.Reservoir | None = None
+  kept: kept.Kept | None = None
   domains: tuple[str, ...] = ()
   forced: forced_answers.ForcedAnswers | None = None
   schedule: schedules.Schedule | None = None
@@ -155,7 +161,7 @@ def enter_phase(state: TrainState, parts: Parts, index: int) -> TrainState:
   chosen = None
   if parts.schedule is not None:
     chosen = schedules.enter(parts.schedule, state.key, state.step)
-  return dataclasses.replace(
+  state = dataclasses.replace(
     state,
     phase=jnp.int32(index),
     phase_step=jnp.int32(0),
@@ -163,7 +169,15 @@ def enter_phase(state: TrainState, parts: Parts, index: int) -> TrainState:
     algorithm_state=algorithm_state,
     reservoir=old,
     schedule=chosen,
+    kept=None,
   )
+  if parts.kept is None:
+    return state
+  drawn = jax.eval_shape(
+    functools.partial(draw_stage, parts=parts),
+    *(state, parts.kept.prompts, parts.kept.said),
+  )
+  return dataclasses.replace(state, kept=parts.kept.enter(drawn))
 
 
 def step_keys(
@@ -322,6 +336,21 @@ def learn_stage(
   Returns:
     The next state, the metrics, and the rows for whoever looks at them.
   """
+  feedback = None
+  if parts.schedule is not None:  # Of what it has chosen, and no other.
+    feedback = schedules.feedback_of(rollout, scored, len(prompts.ids))
+  _, update_key = step_keys(state)
+  order_key, draw_key = jax.random.split(update_key)
+  replayed: Metrics = {}
+  if parts.kept is not None and parts.kept.replay is not None:
+    state, groups, replayed = _with_replayed(
+      state,
+      rounds.Groups(prompts, rollout, scored, greedy),
+      jax.random.fold_in(update_key, _REPLAYED),
+      parts=parts,
+    )
+    prompts, rollout = groups.prompts, groups.rollout
+    scored, greedy = groups.scored, groups.greedy
   batch = objective.make_train_batch(
     parts.algorithm,
     parts.config,
@@ -333,8 +362,6 @@ def learn_stage(
   )
   if trains is not None:
     batch = dataclasses.replace(batch, mask=batch.mask & trains)
-  _, update_key = step_keys(state)
-  order_key, draw_key = jax.random.split(update_key)
   guards = parts.guards
   guarded: dict[str, PyTree] = {}
   said: Metrics = {}
@@ -359,22 +386,8 @@ def learn_stage(
   if guards is not None:
     batch, past, said = guards.weigh(past, batch, said)
     guarded = {"guards": past}
-  metrics = metrics_lib.rollout_metrics(rollout, scored, batch) | said
-  if parts.domains:
-    metrics |= domains.metrics(parts.domains, prompts, rollout, scored, batch)
-  if parts.forced is not None:
-    metrics |= forced_answers.metrics(batch)
-  if batch.values is not None:
-    metrics |= metrics_lib.critic_metrics(batch)
-  if not parts.losses:  # What is drawn is looked at, and trains nothing.
-    del metrics["advantages/std"]
-    metrics["tokens/trained"] = jnp.float32(0)
-  if parts.proxy is not None:
-    metrics |= reward_models.proxy_metrics(rollout, scored, *parts.proxy)
-  if parts.consistent:
-    metrics |= metrics_lib.quadrants(rollout, scored, parts.consistent)
-  if parts.staleness:
-    metrics |= metrics_lib.staleness_metrics(rollout, state.step)
+  metrics = _before_update(state, prompts, rollout, scored, batch, parts=parts)
+  metrics |= said
   state, update_metrics = update(state, batch, order_key, trains, parts=parts)
   metrics |= update_metrics
   if parts.trains_policy:
@@ -390,10 +403,11 @@ def learn_stage(
     running = update_lib.chosen(trains, running, before)
     state = dataclasses.replace(state, algorithm_state=running | guarded)
   if parts.schedule is not None:
+    assert feedback is not None
     chosen, said = schedules.advance(
       parts.schedule,
       state.schedule,
-      schedules.feedback_of(rollout, scored, len(prompts.ids)),
+      feedback,
       *(state.key, state.step, state.phase_step),
     )
     metrics |= said
@@ -403,19 +417,78 @@ def learn_stage(
     assert parts.history is not None
     batch = parts.history.shown(fresh, batch, mixed.is_old)
   rows = written_lib.written(prompts, rollout, scored, batch, required)
-  return state, metrics, rows
+  return state, metrics | replayed, rows
+
+
+def _before_update(
+  state: TrainState,
+  prompts: Prompts,
+  rollout: Rollout,
+  scored: Scored,
+  batch: TrainBatch,
+  *,
+  parts: Parts,
+) -> Metrics:
+  """What there is to say of a prepared batch."""
+  metrics = metrics_lib.rollout_metrics(rollout, scored, batch)
+  if parts.domains:
+    metrics |= domains.metrics(parts.domains, prompts, rollout, scored, batch)
+  if parts.forced is not None:
+    metrics |= forced_answers.metrics(batch)
+  if batch.values is not None:
+    metrics |= metrics_lib.critic_metrics(batch)
+  if not parts.losses:  # What is drawn is looked at, and trains nothing.
+    del metrics["advantages/std"]
+    metrics["tokens/trained"] = jnp.float32(0)
+  if parts.proxy is not None:
+    metrics |= reward_models.proxy_metrics(rollout, scored, *parts.proxy)
+  if parts.consistent:
+    metrics |= metrics_lib.quadrants(rollout, scored, parts.consistent)
+  if parts.staleness or parts.kept is not None:
+    metrics |= metrics_lib.staleness_metrics(rollout, state.step)
+  return metrics
+
+
+def _with_replayed(
+  state: TrainState, fresh: rounds.Groups, key: jax.Array, *, parts: Parts
+) -> tuple[TrainState, rounds.Groups, Metrics]:
+  """Groups of which dead ones are replaced, and what is said of them.
+
+  Numbers of a batch are then not those of what was drawn, as with rounds.
+  """
+  assert parts.kept is not None
+  assert parts.kept.replay is not None
+  found = parts.kept.replay.mix(state.kept["replay"], fresh, key, state.step)
+  drawn = rounds.metrics(rounds.add(None, fresh, parts.config.min_reward_std))
+  return (
+    dataclasses.replace(state, kept=state.kept | {"replay": found.state}),
+    parts.constrain_rows(found.groups),
+    drawn | found.metrics,
+  )
 
 
 def draw_stage(
-  state: TrainState, prompts: Prompts, *, parts: Parts
+  state: TrainState, prompts: Prompts, said: Any = None, *, parts: Parts
 ) -> rounds.Groups:
-  """Completions of the prompts, and what the in-graph verifier says of them."""
+  """Completions of the prompts, and the verdict on them.
+
+  Args:
+    state: Before a step.
+    prompts: Those of a round.
+    said: What verifiers on the host say, where shapes alone are asked for;
+      None: none is asked.
+    parts: Functions of the phase.
+  """
   assert parts.judge is not None
   rollout = sample_stage(state, prompts, parts=parts)
   greedy = greedy_stage(state, prompts, parts=parts)
   with jax.named_scope("verifier"):
     score = functools.partial(
-      parts.judge.score, state.params, prompts, step=state.phase_step
+      parts.judge.score,
+      state.params,
+      prompts,
+      said=said,
+      step=state.phase_step,
     )
     scored = score(rollout)
     baseline = None
@@ -438,6 +511,10 @@ def fused_step(
       parts.max_rounds,
       parts.constrain_rows,
       parts.config.min_reward_std,
+      kept.surplus(state.kept),
+    )
+    state = dataclasses.replace(
+      state, kept=kept.with_surplus(state.kept, collected)
     )
     groups, trains = rounds.settle(collected, parts.when_short)
     groups, drawn = parts.constrain_rows(groups), rounds.metrics(collected)

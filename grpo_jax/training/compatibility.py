@@ -107,6 +107,12 @@ FEATURES = {
   "rounds": Feature(
     lambda s: s.phase.max_rounds > 1, _phase_setting("max_rounds")
   ),
+  "recycled surplus": Feature(
+    lambda s: s.phase.recycle_surplus, _phase_setting("recycle_surplus")
+  ),
+  "replay": Feature(
+    lambda s: s.phase.replay_size > 0, _phase_setting("replay_size")
+  ),
   "staleness": Feature(
     lambda s: s.phase.staleness > 0, _phase_setting("staleness")
   ),
@@ -430,6 +436,53 @@ TABLE = (
     "completions of earlier parameters would be taken for the current ones'",
     "set config.algorithm.importance_mode='truncate' or 'mask', or"
     " config.algorithm.rejection; or set config.{name}.staleness=0",
+  ),
+  Row(
+    "recycled surplus",
+    "no correction",
+    "groups of the last step's parameters would be taken for the current ones'",
+    "set config.algorithm.importance_mode='truncate' or 'mask', or"
+    " config.algorithm.rejection; or set config.{name}.recycle_surplus=False",
+  ),
+  Row(
+    "recycled surplus",
+    "weights that change",
+    "the rewards of a step would be sums with the weights of two",
+    "leave config.rewards.schedules empty, or set"
+    " config.{name}.recycle_surplus=False",
+  ),
+  Row(
+    "replay",
+    "no correction",
+    "groups of earlier parameters would be taken for the current ones'",
+    "set config.algorithm.importance_mode='truncate' or 'mask', or"
+    " config.algorithm.rejection; or set config.{name}.replay_size=0",
+  ),
+  Row(
+    "replay",
+    "weights that change",
+    "the rewards of a step would be sums with the weights of several",
+    "leave config.rewards.schedules empty, or set config.{name}.replay_size=0",
+  ),
+  Row(
+    "replay",
+    "single completions",
+    "it keeps groups whose rewards differ, and no group would",
+    "set config.{name}.replay_size=0, or config.{name}.group_size to 2 or more",
+  ),
+  Row(
+    "replay",
+    "environment on the host",
+    "what is kept of a group are arrays of the compiled program, and its"
+    " episodes are put together outside of it",
+    "set config.{name}.replay_size=0, or use an environment in the graph",
+  ),
+  Row(
+    "replay",
+    "compaction",
+    "a rollout whose context is compacted is several rows, which are not put in"
+    " the place of one",
+    "set config.{name}.replay_size=0, or choose another task",
   ),
   Row(
     "sampling mask",

@@ -24,7 +24,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
-from grpo_jax.learning import rounds, stages
+from grpo_jax.learning import kept, rounds, stages
 from grpo_jax.learning.written import Written
 from grpo_jax.rollout import host_turns
 from grpo_jax.training import config as config_lib
@@ -167,7 +167,9 @@ class _Split:
     self._add, self._describe, self._settle = (
       programs.Program(function, whole, out_shardings=whole)
       for function in (
-        lambda collected, new: rounds.add(collected, new, min_std),
+        lambda collected, new, recycled: rounds.add(
+          collected, new, min_std, recycled
+        ),
         rounds.metrics,
         lambda collected: rounds.settle(collected, parts.when_short),
       )
@@ -202,6 +204,10 @@ class _Split:
         self._add,
         batch,
         self._parts.max_rounds,
+        kept.surplus(state.kept),
+      )
+      state = dataclasses.replace(
+        state, kept=kept.with_surplus(state.kept, collected)
       )
       groups, trains = self._settle(collected)
       of_rounds = self._describe(collected)
@@ -342,9 +348,10 @@ def _play(
 
 def _collect(
   draw: Callable[[pipeline.PromptBatch], tuple[rounds.Groups, dict]],
-  add: Callable[[rounds.Collected | None, rounds.Groups], rounds.Collected],
+  add: Callable[..., rounds.Collected],
   batch: pipeline.PromptBatch,
   max_rounds: int,
+  recycled: rounds.Groups | None,
 ) -> tuple[rounds.Collected, dict[str, float]]:
   """`rounds.collect` with the host between the rounds; sums what they count."""
   size = len(batch.records) // max_rounds
@@ -358,7 +365,7 @@ def _collect(
     )
     for name, value in of_round.items():
       counts[name] += value
-    collected = add(collected, groups)
+    collected = add(collected, groups, recycled if collected is None else None)
     if jax.device_get(collected.full):
       break
   assert collected is not None  # There is at least one round.

@@ -87,7 +87,14 @@ def measure(
       " tell a difference from noise."
     )
   name = _phase(loaded, phase)
-  config = config.with_section(name, num_prompts=num_prompts, max_rounds=1)
+  config = config.with_section(
+    name,
+    num_prompts=num_prompts,
+    max_rounds=1,
+    when_short="fewer",
+    recycle_surplus=False,
+    replay_size=0,
+  )
   index = config.phases.index(name)
   mesh = loaded.mesh
   with jax.set_mesh(mesh):

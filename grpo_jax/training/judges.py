@@ -213,6 +213,24 @@ class Sum:
     others = [x for x in self.judges if not isinstance(x, OnHost)]
     return not (others or self.schedules or self.domains)
 
+  def said_shapes(self, num_rows: int, num_slots: int) -> Said | None:
+    """Shapes of what the host says of so many rows; None: it is not asked."""
+    if not self.asks_host:
+      return None
+
+    def of_rows(kind: Any, *shape: int) -> Any:
+      return jax.ShapeDtypeStruct((num_rows, *shape), kind)
+
+    names = [x.name for x in self.judges if isinstance(x, ByService)]
+    steps = None
+    if self.on_host is not None:
+      scorer = self.on_host.scorer
+      names += scorer.functions
+      if scorer.has_steps:
+        steps = of_rows(jnp.float32, num_slots), of_rows(jnp.bool_, num_slots)
+    components = {name: of_rows(jnp.float32) for name in names}
+    return Said(components, of_rows(jnp.bool_), steps)
+
   def without_models(self) -> Sum:
     """The judges that are no models: what is true does not change.
 

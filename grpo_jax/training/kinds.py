@@ -117,6 +117,7 @@ def _check_given(name: str, section: Any, size: int, count: str) -> None:
     ("staleness", 0, "are given, not drawn, and are never behind"),
     ("group_size", size, f"are given, {count} for each prompt"),
     ("max_rounds", 1, "are given, and no round draws others"),
+    ("replay_size", 0, "are given, and none is trained again"),
     ("opponents", (), "are given, and nobody plays"),
   ):
     value = getattr(section, field)
@@ -216,6 +217,13 @@ def _check_frozen_policy(name: str, section: Any, trained: str) -> None:
       f"config.{name}.optimizer was set, but a phase of the kind"
       f" {section.kind!r} {what}"
     )
+  for field, only in (("recycle_surplus", False), ("replay_size", 0)):
+    if getattr(section, field) != only:
+      raise ValueError(
+        f"config.{name}.{field}={getattr(section, field)} is about groups that"
+        " the policy learns from in later steps, and it stays what it is in a"
+        f" phase of the kind {section.kind!r}; set it to {only}."
+      )
   if section.ema_decay is not None:
     raise ValueError(
       f"config.{name}.ema_decay={section.ema_decay}: the policy stays what it"

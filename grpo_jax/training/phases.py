@@ -21,6 +21,7 @@ from grpo_jax.models import meshes
 from grpo_jax.training import (
   compatibility,
   forced,
+  kept_groups,
   opponents,
   optimizers,
   outside,
@@ -184,6 +185,14 @@ def make_parts(
       name,
       problem.max_prompt_len,
       problem.max_new_tokens,
+      sharding.num_row_shards(mesh),
+    ),
+    kept=kept_groups.make(
+      config,
+      problem,
+      name,
+      objective_config,
+      judge,
       sharding.num_row_shards(mesh),
     ),
     forced=forced.make(objective_config, problem)

@@ -56,7 +56,7 @@ def samples(
   """The first rows of a step as a person reads them.
 
   Of several processes, each knows the texts of the prompts that it feeds, and
-  leaves out the others.
+  leaves out the others. A prompt of an earlier step is read from its tokens.
 
   Args:
     problem: Prompts and tokens.
@@ -71,6 +71,7 @@ def samples(
       "tokens": rows.batch.tokens,
       "mask": rows.batch.completion_mask,
       "prompt_id": rows.prompt_id,
+      "prompt_index": rows.batch.prompt_index,
       "reward": rows.rewards,
       "valid": rows.batch.valid,
       "correct": rows.batch.correct,
@@ -80,6 +81,10 @@ def samples(
   )
   ids = batch.prompts.ids.tolist()
   prompts = dict(zip(ids, problem.prompt_texts(batch.records), strict=True))
+  read = texts_of_prompts(problem, mesh, rows, found["prompt_index"])
+  for prompt_id, text in zip(found["prompt_id"].tolist(), read, strict=True):
+    if prompt_id < min(ids):  # They ascend along the stream.
+      prompts[prompt_id] = text
   texts = problem.texts(found["tokens"], found["mask"])
   return [
     {
@@ -93,3 +98,26 @@ def samples(
     for i, text in enumerate(texts)
     if int(found["prompt_id"][i]) in prompts
   ]
+
+
+def texts_of_prompts(
+  problem: problem_lib.Problem,
+  mesh: Mesh,
+  rows: Written,
+  places: Sequence[int] | np.ndarray,
+) -> list[str]:
+  """Prompts of a step from their tokens, where their records are not at hand.
+
+  All processes call it with the same places.
+
+  Args:
+    problem: Has the tokenizer.
+    mesh: The mesh of the run.
+    rows: The rows of the step.
+    places: Of the prompts in its batch.
+  """
+  batch = rows.batch
+  found = take(
+    mesh, {"tokens": batch.prompt_tokens, "mask": batch.prompt_mask}, places
+  )
+  return problem.texts(found["tokens"], found["mask"])

@@ -143,15 +143,24 @@ class PhaseConfig:
     max_rounds: With dynamic sampling, draw up to so many batches of prompts in
       a step, until num_prompts of them have completions with different
       rewards; those are trained, and what the last round has beyond them is
-      dropped. If there are fewer, when_short says what becomes of the step. 1
-      draws one batch. A step takes max_rounds × num_prompts prompts from the
-      data, drawn or not: where the data stands is then a function of the step,
-      and a run resumes exactly.
+      dropped, unless recycle_surplus keeps it. If there are fewer, when_short
+      says what becomes of the step. 1 draws one batch. A step takes max_rounds
+      × num_prompts prompts from the data, drawn or not: where the data stands
+      is then a function of the step, and a run resumes exactly.
     when_short: What a step does whose rounds end with fewer such groups than
       num_prompts. "fewer": it trains on those there are. "error": it trains
       nothing, and the run is saved and ends (verl). "duplicate": if they are
       more than half of num_prompts, they are repeated in their order until the
       batch is full; if not, the step trains nothing (GLM-5, arXiv:2602.15763).
+    recycle_surplus: Begin the rounds of a step with what the last one had
+      beyond num_prompts. It was drawn one update earlier, so the algorithm has
+      to correct for that (config.algorithm.importance_mode, …).
+    replay_size: Groups of completions that are kept to be trained again, in the
+      place of groups whose rewards are all equal: those with the highest sum of
+      absolute advantages, times the deviation of their rewards, of all that
+      were drawn in the phase. Which of them come is drawn in proportion to
+      that. They are of any age, so the algorithm has to correct for it. 0:
+      none.
     schedule: Which prompts of the data come next.
     domains: Names of the domains whose prompts are drawn, in the proportions
       of the data; empty: all.
@@ -216,6 +225,8 @@ class PhaseConfig:
   group_size: int = 1
   max_rounds: int = 1
   when_short: str = "fewer"
+  recycle_surplus: bool = False
+  replay_size: int = 0
   schedule: ScheduleConfig = _IN_EPOCHS
   domains: tuple[str, ...] = ()
   max_prompt_len: int | None = None
@@ -286,6 +297,7 @@ class PhaseConfig:
       num_prompts=ranges.ROWS,
       group_size=ranges.ROWS,
       max_rounds=_UNROLLED,
+      replay_size=ranges.Range(0, ranges.ROWS.high),
       max_prompt_len=ranges.SLOTS,
       num_epochs=_UNROLLED,
       num_minibatches=ranges.ROWS,
@@ -314,6 +326,19 @@ class PhaseConfig:
         f"config.{name}.when_short={self.when_short!r} is about rounds that end"
         f" too early, and config.{name}.max_rounds=1 draws one batch; raise"
         " max_rounds, or set when_short='fewer'."
+      )
+    if self.recycle_surplus and self.max_rounds == 1:
+      raise ValueError(
+        f"config.{name}.recycle_surplus=True is about what rounds have beyond a"
+        f" batch, and config.{name}.max_rounds=1 draws one batch, no more;"
+        " raise max_rounds, or set recycle_surplus=False."
+      )
+    if self.replay_size and self.when_short != "fewer":
+      raise ValueError(
+        f"config.{name}.replay_size={self.replay_size} and"
+        f" config.{name}.when_short={self.when_short!r} both say what becomes"
+        " of a batch that is short of groups; set when_short='fewer', or"
+        " replay_size=0."
       )
     drawn = self.max_rounds * self.num_rows
     if drawn not in ranges.ROWS:

@@ -300,7 +300,8 @@ def of_state(mesh: Mesh, state: TrainState) -> TrainState:
   """Shardings of a whole state: parameters by `RULES`, moments like them.
 
   What belongs to no parameter, or has lost an axis of it (factored moments),
-  is on every device. Queued rollouts and old completions are split by rows.
+  is on every device. Queued rollouts, old completions and groups that wait are
+  split by rows.
 
   Args:
     mesh: The mesh of the run.
@@ -318,6 +319,7 @@ def of_state(mesh: Mesh, state: TrainState) -> TrainState:
       name: of_member(mesh, member) for name, member in state.members.items()
     },
     reservoir=of_rows(mesh, state.reservoir),
+    kept=of_rows(mesh, state.kept),
     queue=of_rows(mesh, state.queue),
   )
 

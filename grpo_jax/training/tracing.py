@@ -186,6 +186,15 @@ class Tracer:
     ]
     ids = [int(heads["prompt_id"][number * size]) for number in chosen]
     told = self._told(outcome, ids)
+    places = [int(heads["prompt"][number * size]) for number in chosen]
+    missing = {x: at for x, at in zip(ids, places, strict=True) if x not in told}
+    if missing:  # Drawn by an earlier step, whose records are gone.
+      read = rows.texts_of_prompts(
+        *(self._run.problem, self._run.mesh, written, [*missing.values()])
+      )
+      told |= {
+        x: (-1, text, []) for x, text in zip(missing, read, strict=True)
+      }
     return [
       traces.Group(
         step=step,
@@ -256,6 +265,7 @@ def _heads(
     "reward": written.rewards,
     "scored": scored,
     "prompt_id": written.prompt_id,
+    "prompt": batch.prompt_index,
   }
   if found is not None and found.clipped is not None:
     heads["clipped"] = found.clipped.sum(axis=1)

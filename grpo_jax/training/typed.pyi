@@ -635,17 +635,27 @@ class Phase(Group):
   max_rounds: int
   """With dynamic sampling, draw up to so many batches of prompts in a step,
   until num_prompts of them have completions with different rewards; those are
-  trained, and what the last round has beyond them is dropped. If there are
-  fewer, when_short says what becomes of the step. 1 draws one batch. A step
-  takes max_rounds × num_prompts prompts from the data, drawn or not: where
-  the data stands is then a function of the step, and a run resumes
-  exactly."""
+  trained, and what the last round has beyond them is dropped, unless
+  recycle_surplus keeps it. If there are fewer, when_short says what becomes
+  of the step. 1 draws one batch. A step takes max_rounds × num_prompts
+  prompts from the data, drawn or not: where the data stands is then a
+  function of the step, and a run resumes exactly."""
   when_short: str
   """What a step does whose rounds end with fewer such groups than
   num_prompts. "fewer": it trains on those there are. "error": it trains
   nothing, and the run is saved and ends (verl). "duplicate": if they are more
   than half of num_prompts, they are repeated in their order until the batch
   is full; if not, the step trains nothing (GLM-5, arXiv:2602.15763)."""
+  recycle_surplus: bool
+  """Begin the rounds of a step with what the last one had beyond num_prompts.
+  It was drawn one update earlier, so the algorithm has to correct for that
+  (config.algorithm.importance_mode, …)."""
+  replay_size: int
+  """Groups of completions that are kept to be trained again, in the place of
+  groups whose rewards are all equal: those with the highest sum of absolute
+  advantages, times the deviation of their rewards, of all that were drawn in
+  the phase. Which of them come is drawn in proportion to that. They are of
+  any age, so the algorithm has to correct for it. 0: none."""
   schedule: Schedule
   """Which prompts of the data come next."""
   domains: tuple[str, ...]

@@ -49,6 +49,8 @@ class TrainState:
     schedule: What is known of the prompts that a phase draws from, and which of
       them come next; None where they come in an order of their own. See
       `learning/schedules.py`.
+    kept: Groups of completions that wait for a later step, by what they are
+      kept for; None where a phase keeps none. See `learning/kept.py`.
     queue: What was drawn ahead for the next steps, the nearest first; between
       steps only, the compiled stages see none.
   """
@@ -61,6 +63,7 @@ class TrainState:
   algorithm_state: PyTree
   reservoir: PyTree = None
   schedule: PyTree = None
+  kept: PyTree = None
   queue: tuple[Drawn, ...] = ()
 
   @property

@@ -218,6 +218,7 @@ def test_what_is_said_of_all_that_was_drawn():
     "drawn/groups": 6,
     "drawn/live": np.float32(4 / 6),
     "drawn/missing": 0,
+    "drawn/surplus": 1,
     "drawn/reward": np.float32(9 / 11),
     "drawn/accuracy": np.float32(5 / 11),
     "completions/generated": 12,

@@ -24,6 +24,8 @@ SWITCHES = {
   },
   "compaction": {"problem.compaction": object()},
   "rounds": {"phase.max_rounds": 2},
+  "recycled surplus": {"phase.recycle_surplus": True},
+  "replay": {"phase.replay_size": 8},
   "staleness": {"phase.staleness": 1},
   "schedule": {
     "phase.schedule.chooses": True,
@@ -90,6 +92,8 @@ OPPOSITES = {
 IMPLIED = {
   "environment on the host": "environment",
   "rounds": "dynamic sampling",
+  "recycled surplus": "recorded log-probs",
+  "replay": "recorded log-probs",
   "staleness": "recorded log-probs",
   "opponents": "several players",
   "several players": "environment",
@@ -110,6 +114,8 @@ SHOWN = {
   "environment on the host": f"config.data.environment='{ENVIRONMENT}'",
   "compaction": "the task 'some task', which compacts its contexts",
   "rounds": "config.again.max_rounds=2",
+  "recycled surplus": "config.again.recycle_surplus=True",
+  "replay": "config.again.replay_size=8",
   "staleness": "config.again.staleness=1",
   "text in the graph": "config.rewards.in_graph=True",
   "steps of a text": "config.rewards.steps='arithmetic_steps'",
@@ -179,6 +185,8 @@ def make_setup(*switched):
     name="again",
     phase=_space(
       max_rounds=1,
+      recycle_surplus=False,
+      replay_size=0,
       staleness=0,
       group_size=4,
       reference_workdirs=(),
@@ -202,7 +210,9 @@ def make_setup(*switched):
       overlong_cache=0.0,
       keep_sampling_mask=True,
     ),
-    required={"behavior_logp"} if "staleness" in switched else set(),
+    required={"behavior_logp"}
+    if {"staleness", "recycled surplus", "replay"} & {*switched}
+    else set(),
   )
   for name in switched:
     for path, value in SWITCHES[name].items():
@@ -352,6 +362,16 @@ CONFIGS = [
     "grpo",
     {"rl.staleness": 1, "algorithm.importance_mode": "truncate"},
     "staleness=1 and config.data.source='task'",
+  ),
+  (
+    "grpo",
+    {"rl.max_rounds": 2, "rl.recycle_surplus": True, **LIVE},
+    "recycle_surplus=True and algorithm 'grpo' without a correction",
+  ),
+  (
+    "grpo",
+    {"rl.replay_size": 8},
+    "replay_size=8 and algorithm 'grpo' without a correction",
   ),
   (
     "grpo",

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from experiments.health import page, series
-from grpo_jax.learning import stages
+from grpo_jax.learning import kept, replay, stages
 from grpo_jax.training import alarms, evaluation, metric_table
 from tests.training import tiny
 
@@ -83,13 +83,18 @@ _EXPERTS = functools.partial(
 )
 
 
+def _prompts(count):
+  prompts = tiny.make_prompts(count)
+  prompts.extras["domain"] = jnp.zeros(count, jnp.int32)
+  return prompts
+
+
 def of_step(algorithm, parts=None, **options):
   """Names of the metrics of a step of some small phase; nothing is compiled."""
   made = tiny.make_parts(algorithm, **options)
-  state = tiny.make_state(made)
   made = dataclasses.replace(made, **(parts or {}))
-  prompts = tiny.make_prompts(12 if made.max_rounds > 1 else 4)
-  prompts.extras["domain"] = jnp.zeros(len(prompts.ids), jnp.int32)
+  state = tiny.make_state(made)
+  prompts = _prompts(12 if made.max_rounds > 1 else 4)
   step = functools.partial(stages.fused_step, parts=made)
   return {*jax.eval_shape(step, state, prompts)[1]}
 
@@ -103,7 +108,12 @@ def logged():
   names = {*ELSEWHERE, *evaluation.summarize([[row]], ["sums"], "a")}
   names |= of_step("grpo", {"staleness": 2}, fields=_COEFFICIENTS)
   names |= of_step(
-    "grpo", {"max_rounds": 3}, fields={"importance_mode": "truncate"}
+    "grpo",
+    {
+      "max_rounds": 3,
+      "kept": kept.Kept(_prompts(4), recycles=True, replay=replay.Replay(8)),
+    },
+    fields={"importance_mode": "truncate"},
   )
   names |= of_step("grpo", {"domains": ("sums",)}, fields=_COEFFICIENTS)
   names |= of_step("grpo", {"consistent": "share"})
