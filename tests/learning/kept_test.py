@@ -2,26 +2,25 @@
 
 import dataclasses
 import functools
+import types
 
 import hypothesis
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies
 
 from grpo_jax.learning import kept, rounds, stages
-from grpo_jax.types import Scored
 from tests.learning import rounds_test
 from tests.training import tiny
 
-P, LIVES = rounds_test.P, rounds_test.P
+P = rounds_test.P
 _groups = rounds_test._groups
-_add = jax.jit(rounds.add)
+_add, _metrics = jax.jit(rounds.add), jax.jit(rounds.metrics)
 BOOLS = strategies.lists(strategies.booleans(), min_size=P, max_size=P)
 
 
-@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.settings(max_examples=15, deadline=None)
 @hypothesis.given(
   strategies.lists(strategies.lists(BOOLS, min_size=3, max_size=3), max_size=4)
 )
@@ -47,7 +46,7 @@ def test_steps_with_a_surplus_are_those_of_plain_python(steps):
     ids = collected.groups.prompts.ids.tolist()
     assert ids[: len(batch)] == batch
     assert collected.full == (len(batch) == P)
-    found = rounds.metrics(collected)
+    found = _metrics(collected)
     assert found["drawn/recycled"] == begun
     assert found["drawn/surplus"] == len(waiting)
     assert found["drawn/missing"] == P - len(batch)
@@ -67,8 +66,11 @@ def test_steps_with_a_surplus_are_those_of_plain_python(steps):
       np.testing.assert_array_equal(
         surplus.prompts.extras["gold"][: len(waiting)], 2 * np.array(waiting)
       )
-    assert surplus.rollout.group_id.tolist() == (
-      expected if False else collected.groups.rollout.group_id.tolist()
+    # And it is numbered as a batch of its own.
+    jax.tree.map(
+      np.testing.assert_array_equal,
+      (surplus.rollout.group_id, surplus.rollout.prompt_index),
+      (collected.groups.rollout.group_id,) * 2,
     )
 
 
@@ -157,3 +159,35 @@ def test_a_phase_begins_with_nothing_that_waits(recycling):
   entered = stages.enter_phase(state, _parts(True), 1)
   assert not rounds.live_groups(entered.kept["surplus"]).any()
   assert stages.enter_phase(state, _parts(False), 1).kept is None
+
+
+@pytest.mark.slow
+def test_with_the_host_between_the_rounds_a_surplus_is_the_same():
+  # Two rounds and two left over; one round with them; none live.
+  live_ids = (0, 1, 4, 5, 6, 7, 12, 13)
+  parts = _parts(True)
+  on_host = rounds_test._OnHost(parts.judge)
+  fused = types.SimpleNamespace(
+    judge=types.SimpleNamespace(asks_host=False),
+    texts=on_host.texts,
+    prompt_texts=on_host.prompt_texts,
+  )
+  one, history = rounds_test._steps(fused, parts, live_ids)
+  parts = dataclasses.replace(parts, judge=on_host.judge)
+  other, others = rounds_test._steps(on_host, parts, live_ids)
+  for x, y in zip(one, other, strict=True):
+    np.testing.assert_allclose(x, y, 1e-5, 1e-6)
+  recycled = [metrics["drawn/recycled"] for metrics, _ in history]
+  assert recycled == [0, 2, 0]
+  for (metrics, samples), (theirs, their_samples) in zip(
+    history, others, strict=True
+  ):
+    for name, value in metrics.items():
+      np.testing.assert_allclose(theirs[name], value, 1e-4, 1e-5, err_msg=name)
+    assert samples == their_samples
+    assert len(samples) == 16
+  # Prompts of an earlier step are read from their tokens.
+  shown = [sample["prompt"] for sample in history[1][1][::4]]
+  prompts = rounds_test._prompts(())
+  expected = on_host.texts(*map(np.asarray, (prompts.tokens, prompts.mask)))
+  assert shown == [*expected[6:8], "question 12", "question 13"]

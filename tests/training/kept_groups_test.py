@@ -1,0 +1,167 @@
+"""Groups that wait: settings that fit, and runs that are stopped and go on."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from grpo_jax.learning import rounds, stages
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import (
+  kept_groups,
+  loop,
+  metrics_log,
+  models,
+  problem,
+  rows,
+  runs,
+  sections,
+  sharding,
+  traces,
+)
+from grpo_jax.training import run as run_lib
+from tests.experiments import tiny_config
+from tests.training import resume_test
+
+STEPS = 12
+
+
+def get_config(name):
+  """Six steps of pairs, whose rewards are often equal, in up to two rounds."""
+  config = tiny_config.get_config(name)
+  config.sft.steps = config.rl.steps = STEPS // 2
+  config.rl.group_size = 2
+  config.rl.num_minibatches = 1
+  config.rl.staleness = 0
+  config.rl.max_rounds = 2
+  config.rl.recycle_surplus = True
+  config.rl.replay_size = 6
+  config.rl.optimizer.learning_rate = 0.05
+  config.algorithm.dynamic_sampling = True
+  config.algorithm.importance_mode = "truncate"
+  config.algorithm.entropy_coef = 0.1
+  config.eval.every = 0
+  config.checkpoint.every = 2
+  config.log.tensorboard = False
+  config.log.traces_every = 1
+  return config
+
+
+def _shapes(tree):
+  return jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree)
+
+
+@pytest.mark.parametrize("name", ["grpo", "on_host"])
+def test_what_waits_has_the_shapes_of_what_is_drawn(name):
+  config = config_lib.resolve(get_config(name))
+  made = problem.make_problem(config)
+  mesh = sharding.make_mesh(1)
+  try:
+    policy = models.make_policy(config, made, mesh)
+    (phase,) = runs.make_phases(config, made, policy, mesh)
+    example = run_lib.example(config, made, mesh, 0)
+    start = runs.abstract_start(policy, 0)
+    state = runs.abstract_state([phase], start)
+    one_round = jax.tree.map(lambda x: x[:4], example.prompts)
+    said = None
+    if made.judge.asks_host:
+      rollout = jax.eval_shape(
+        functools.partial(stages.sample_stage, parts=phase.parts),
+        *(state, one_round),
+      )
+      rollout = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), rollout)
+      batch = example._replace(prompts=one_round, records=example.records[:4])
+      said, *_ = made.ask_host(batch, rollout)
+      assert _shapes(phase.parts.kept.said) == _shapes(said)
+  finally:
+    made.close()
+  drawn = jax.eval_shape(
+    functools.partial(stages.draw_stage, parts=phase.parts),
+    *(state, one_round, said),
+  )
+  assert _shapes(state.kept["surplus"]) == _shapes(drawn)
+  kept = state.kept["replay"]["groups"]
+  assert kept.prompts.tokens.shape[0] == 6
+  assert kept.rollout.tokens.shape[0] == 12
+
+
+@pytest.mark.slow
+def test_a_run_that_crashes_ends_with_the_same_bytes(tmp_path, monkeypatch):
+  loop.train(get_config("grpo"), tmp_path / "whole")
+  original, calls = rows.samples, []
+
+  def crashing(*arguments):
+    calls.append(arguments)
+    if len(calls) == 4:  # Of step 4 of the phase, before it is saved.
+      raise RuntimeError("out of luck")
+    return original(*arguments)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(rows, "samples", crashing)
+    with pytest.raises(RuntimeError, match="out of luck"):
+      loop.train(get_config("grpo"), tmp_path / "parts")
+  loop.train(get_config("grpo"), tmp_path / "parts")
+  resume_test.assert_same(
+    *(resume_test.everything(tmp_path / x, STEPS) for x in ("parts", "whole"))
+  )
+  lines = metrics_log.read_lines(tmp_path / "whole/metrics.jsonl")
+  lines = [line for line in lines if "drawn/rounds" in line]
+  assert len(lines) == STEPS // 2
+  # What step 3 begins with, and replays, has been in the checkpoint.
+  assert lines[2]["drawn/recycled"] > 0
+  assert lines[2]["replay/groups"] > 0
+  assert lines[2]["replay/age"] > 0
+  old = [
+    group
+    for group in traces.read(tmp_path / "whole")
+    if group.split == "train"
+    and group.rows[0].values["version"].max() < group.step - 1
+  ]
+  assert old
+  assert all(group.prompt for group in old)
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"recycle_surplus": True}, "is about what rounds have beyond a batch"),
+    ({"replay_size": -1}, r"config\.rl\.replay_size=-1 must be at least 0"),
+    (
+      {"replay_size": 8, "max_rounds": 2, "when_short": "duplicate"},
+      "both say what becomes of a batch that is short",
+    ),
+  ],
+)
+def test_settings_that_contradict_each_other_are_refused(fields, message):
+  with pytest.raises(ValueError, match=message):
+    config_lib.RunConfig().with_section("rl", **fields)
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"replay_size": 8}, "none is trained again; set it to 0"),
+    ({"recycle_surplus": True, "max_rounds": 2}, "no round draws others"),
+  ],
+)
+def test_given_completions_do_not_wait(fields, message):
+  with pytest.raises(ValueError, match=message):
+    config_lib.RunConfig().with_section("sft", **fields)
+
+
+def test_a_policy_that_is_not_trained_keeps_nothing():
+  with pytest.raises(ValueError, match="it stays what it is in a phase of the"):
+    sections.PhaseConfig(kind="value", replay_size=8).check("value")
+
+
+def test_a_buffer_splits_over_the_devices():
+  config = config_lib.RunConfig().with_section("rl", replay_size=9)
+  with pytest.raises(ValueError, match="9 does not split over the 2 devices"):
+    kept_groups.make(config, None, "rl", None, None, num_shards=2)
+
+
+def test_nothing_is_kept_that_is_not_asked_for():
+  config = config_lib.RunConfig()
+  assert kept_groups.make(config, None, "rl", None, None, 1) is None
+  assert rounds.WHEN_SHORT[0] == config.section("rl").when_short
