@@ -187,14 +187,14 @@ class Tracer:
     ids = [int(heads["prompt_id"][number * size]) for number in chosen]
     told = self._told(outcome, ids)
     places = [int(heads["prompt"][number * size]) for number in chosen]
-    missing = {x: at for x, at in zip(ids, places, strict=True) if x not in told}
+    missing = {
+      x: at for x, at in zip(ids, places, strict=True) if x not in told
+    }
     if missing:  # Drawn by an earlier step, whose records are gone.
       read = rows.texts_of_prompts(
         *(self._run.problem, self._run.mesh, written, [*missing.values()])
       )
-      told |= {
-        x: (-1, text, []) for x, text in zip(missing, read, strict=True)
-      }
+      told |= {x: (-1, text, []) for x, text in zip(missing, read, strict=True)}
     return [
       traces.Group(
         step=step,

@@ -59,10 +59,11 @@ def test_what_waits_has_the_shapes_of_what_is_drawn(name):
   mesh = sharding.make_mesh(1)
   try:
     policy = models.make_policy(config, made, mesh)
-    (phase,) = runs.make_phases(config, made, policy, mesh)
-    example = run_lib.example(config, made, mesh, 0)
+    each = runs.make_phases(config, made, policy, mesh)
+    phase = each[-1]
+    example = run_lib.example(config, made, mesh, len(each) - 1)
     start = runs.abstract_start(policy, 0)
-    state = runs.abstract_state([phase], start)
+    state = runs.abstract_state(each, start)
     one_round = jax.tree.map(lambda x: x[:4], example.prompts)
     said = None
     if made.judge.asks_host:

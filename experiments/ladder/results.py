@@ -1,0 +1,127 @@
+"""What an arm leaves behind, and the numbers that are made of it.
+
+`ARM.json` has of each seed and step how many completions were drawn, and what
+they were like before any was left out; and the seconds of all. The end of an
+arm is the mean over its last `WINDOW` steps. At equal completions it is that
+over as many steps before the step in which the arm has drawn as many as `grpo`
+has in all.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from experiments.ladder import arms
+from experiments.sweeps import cells as cells_lib
+from grpo_jax.training import metrics_log
+
+# What is logged of a step, by what it is called here; the first that there is.
+LOGGED = {
+  "accuracy": ("drawn/accuracy", "accuracy"),
+  "completions": ("completions/generated",),
+  "tokens": ("tokens/generated",),
+  "entropy": ("entropy/mean",),
+  "truncated": ("truncated",),
+  "length": ("length/mean",),
+  "dead": ("dead_groups",),
+  "age": ("staleness/mean",),
+}
+WINDOW = 10  # steps
+REFERENCE = "grpo"  # As many completions as this arm has drawn.
+
+
+def collected(folder: pathlib.Path) -> dict[str, Any] | None:
+  """The numbers of an arm's runs; None while one has not ended.
+
+  Args:
+    folder: The folder of the sweep, with one for each seed in it.
+  """
+  found = []
+  for name in cells_lib.read_manifest(folder):
+    if cells_lib.read_result(folder / name) is None:
+      return None
+    lines = metrics_log.read_lines(folder / name / metrics_log.METRICS)
+    found.append(of_run(lines))
+  return {"seeds": found}
+
+
+def of_run(lines: list[dict[str, Any]]) -> dict[str, list[float | None]]:
+  """The numbers of one run, from its log; those of the phase "rl"."""
+  steps = [line for line in lines if "completions/generated" in line]
+  return {
+    name: [_rounded(_first(line, keys)) for line in steps]
+    for name, keys in LOGGED.items()
+  }
+
+
+def _first(line: dict[str, Any], keys: tuple[str, ...]) -> float | None:
+  return next((line[key] for key in keys if key in line), None)
+
+
+def _rounded(value: float | None) -> float | None:
+  return None if value is None else round(value, 4)
+
+
+class Results:
+  """The arms that have ended, by name."""
+
+  def __init__(self, folder: pathlib.Path):
+    self._found = {
+      name: json.loads((folder / f"{name}.json").read_text("utf-8"))
+      for name in arms.ARMS
+      if (folder / f"{name}.json").exists()
+    }
+
+  @property
+  def arms(self) -> list[str]:
+    return list(self._found)
+
+  def seconds(self, arm: str) -> float:
+    return self._found[arm]["seconds"]
+
+  def logged(self, arm: str, what: str) -> np.ndarray:
+    """Of each step, one of `LOGGED` [S, steps]; NaN where there is none."""
+    return np.array([seed[what] for seed in self._found[arm]["seeds"]], float)
+
+  def drawn(self, arm: str) -> np.ndarray:
+    """Completions drawn until after each step [S, steps]."""
+    return np.cumsum(self.logged(arm, "completions"), axis=1)
+
+  def end(self, arm: str, what: str) -> np.ndarray:
+    """One of `LOGGED` after as many updates as all arms take [S]."""
+    return self.logged(arm, what)[:, -WINDOW:].mean(axis=1)
+
+  def at_equal_completions(self, arm: str, what: str) -> np.ndarray:
+    """The same after as many completions as `REFERENCE` has drawn [S]."""
+    total = self.drawn(REFERENCE)[:, -1]
+    values, drawn = self.logged(arm, what), self.drawn(arm)
+    found = []
+    for seed, most in enumerate(total):
+      steps = max(int((drawn[seed] <= most).sum()), 1)
+      found.append(values[seed, max(steps - WINDOW, 0) : steps].mean())
+    return np.array(found)
+
+  def scores(self, arm: str, what: str) -> np.ndarray | None:
+    """One number for each seed; None while an arm is missing.
+
+    Args:
+      arm: Its name.
+      what: One of `LOGGED` at the end; "start/accuracy" and the like in the
+        first `WINDOW` steps; "equal/accuracy" and the like at equal
+        completions; "drawn", completions in all.
+    """
+    needed = {arm, REFERENCE} if what.startswith("equal/") else {arm}
+    if not needed <= self._found.keys():
+      return None
+    when, _, name = what.rpartition("/")
+    if what == "drawn":
+      return self.drawn(arm)[:, -1]
+    if when == "start":
+      return self.logged(arm, name)[:, :WINDOW].mean(axis=1)
+    if when == "equal":
+      return self.at_equal_completions(arm, name)
+    return self.end(arm, name)
