@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import signal
 import types
@@ -101,6 +102,20 @@ def test_live_groups_by_hand():
   )
   rows = np.repeat(expected, 4) & valid
   np.testing.assert_array_equal(mask.any(axis=1), rows)
+
+
+@pytest.mark.parametrize(
+  ("p", "share"), [(0.02, 0.149), (0.1, 0.570), (0.5, 0.992)]
+)
+def test_how_many_groups_live_is_known(p, share):
+  """1 − pᴳ − (1 − p)ᴳ: over all outcomes of eight rows, with their chances."""
+  outcomes = np.array(list(itertools.product([0.0, 1.0], repeat=8)))  # [256, 8]
+  groups = _groups(range(256), 256 * [True], num_prompts=256, group_size=8)
+  groups = dataclasses.replace(groups, scored=_scored(outcomes.ravel()))
+  chance = np.where(outcomes == 1, p, 1 - p).prod(axis=1)
+  live = np.asarray(rounds.live_groups(groups))
+  np.testing.assert_allclose((chance * live).sum(), share, atol=5e-4)
+  np.testing.assert_allclose((chance * live).sum(), 1 - p**8 - (1 - p) ** 8)
 
 
 # Deviations 1/2, 1e-7 (round-off), 0.577, and 0.1: its last was not scored.
