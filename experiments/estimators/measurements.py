@@ -30,6 +30,7 @@ WITHOUT = {
   "compaction_rl": "is about rollouts of several contexts, not of one",
   "gagpo": "compares states of several turns, and these completions have one",
   "gigpo": "compares actions of several turns, and these completions have one",
+  "spo": "compares with earlier steps, and here there are none",
   "rredcot": "forces answers after segments, and these completions have one",
 }
 # What an algorithm claims to follow, where it is not the mean reward J.

@@ -51,6 +51,7 @@ from grpo_jax.algorithms.rredcot import RREDCOT
 from grpo_jax.algorithms.sao import SAO
 from grpo_jax.algorithms.sapo import SAPO
 from grpo_jax.algorithms.sft import SFT
+from grpo_jax.algorithms.spo import SPO
 from grpo_jax.algorithms.tic_grpo import TIC_GRPO
 from grpo_jax.algorithms.two_grpo import TWO_GRPO
 from grpo_jax.algorithms.two_grpo_dpo import TWO_GRPO_DPO
@@ -94,6 +95,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     REINFORCE_PP,
     REINFORCE_PP_BASELINE,
     REMAX,
+    SPO,
     OPO,
     GPG,
     OTB,

@@ -56,6 +56,7 @@ CONSTANTS = (
   "step_rewards",
   "turn_rewards",
   "greedy_rewards",
+  "expected",
   "components",
   "sum_pi_squared",
   "prefix_utility",
@@ -85,6 +86,7 @@ class Case:
   mask: np.ndarray  # [B, T] bool
   rewards: np.ndarray  # [B]
   greedy_rewards: np.ndarray  # [B]
+  expected: np.ndarray  # [B]
   components: np.ndarray  # [B, 2]
   domain: np.ndarray  # [B] int
   valid: np.ndarray  # [B] bool
@@ -128,6 +130,7 @@ def make_case(seed: int = 0, spread: float = 0.3, dtype=np.float32) -> Case:
     mask=mask,
     rewards=rng.normal(size=shape[0]),
     greedy_rewards=rng.normal(size=shape[0]),
+    expected=np.linspace(0.1, 0.9, shape[0]),
     components=rng.normal(size=(shape[0], len(COMPONENTS))),
     domain=np.arange(shape[0]) % 2,
     valid=np.array([True] * 9 + [False]),
@@ -219,6 +222,7 @@ def prepared(algorithm, config, case, use_anchor=True, key=None, traces=None):
     "sum_pi_squared": case.sum_pi_squared,
     "segment_end": case.segment_end,
     "prefix_utility": case.prefix_utility,
+    "expected": case.expected,
     "ref_logp": case.ref_logp if "ref_logp" in required else None,
     "ref_topk_logp": derived(jnp, case.logp, case.ref_logp, case.values)[
       "ref_topk_logp"

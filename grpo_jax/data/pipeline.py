@@ -234,28 +234,17 @@ def supervised_stream(
   check_task("supervised_stream", source, **limits)
 
   def encode_row(record: Record) -> tuple[np.ndarray, ...] | None:
-    prompt = encode.prompt(record)
-    completion = encode.completion(record)
-    observed = encode.observed(record)
-    if observed is None:
-      completion = _ended(completion, end_id)
-      observed = np.zeros(completion.size, bool)
-    if truncate_completions:
-      completion = completion[:max_completion_len]
-      observed = observed[:max_completion_len]
+    prompt, completion, observed = given_row(
+      *(encode, record, end_id),
+      max_completion_len if truncate_completions else None,
+    )
     if prompt.size > max_prompt_len or completion.size > max_completion_len:
       return None
     return prompt, completion, observed
 
   def make_batch(rows: Sequence[Row]) -> SupervisedBatch:
-    prompts, completions, observed = zip(
-      *(row.ids for row in rows), strict=True
-    )
-    flags, _ = _pad(observed, max_completion_len, False, left=False)
-    return SupervisedBatch(
-      *_pad(prompts, max_prompt_len, pad_id, left=True),
-      *_pad(completions, max_completion_len, pad_id, left=False),
-      flags.astype(bool),
+    return supervised_batch(
+      [row.ids for row in rows], max_prompt_len, max_completion_len, pad_id
     )
 
   return _stream(
@@ -266,6 +255,47 @@ def supervised_stream(
     batch_size=batch_size,
     seed=seed,
     rows=rows,
+  )
+
+
+def given_row(
+  encode: Encoder, record: Record, end_id: int, most: int | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """A prompt and the completion that is given, as a policy would write it.
+
+  Args:
+    encode: Turns records into token ids.
+    record: With a completion.
+    end_id: As in `supervised_stream`.
+    most: Tokens after which the completion is cut; None: nowhere.
+
+  Returns:
+    Ids of both, and which ones of the latter an environment wrote.
+
+  Raises:
+    ValueError: The record has no completion.
+  """
+  completion = encode.completion(record)
+  observed = encode.observed(record)
+  if observed is None:
+    completion = _ended(completion, end_id)
+    observed = np.zeros(completion.size, bool)
+  return encode.prompt(record), completion[:most], observed[:most]
+
+
+def supervised_batch(
+  rows: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
+  max_prompt_len: int,
+  max_completion_len: int,
+  pad_id: int,
+) -> SupervisedBatch:
+  """What `given_row` says of several records, padded."""
+  prompts, completions, observed = zip(*rows, strict=True)
+  flags, _ = _pad(observed, max_completion_len, False, left=False)
+  return SupervisedBatch(
+    *_pad(prompts, max_prompt_len, pad_id, left=True),
+    *_pad(completions, max_completion_len, pad_id, left=False),
+    flags.astype(bool),
   )
 
 

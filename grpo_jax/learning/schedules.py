@@ -13,7 +13,7 @@ without asking each other.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -28,20 +28,51 @@ PRIOR = 1.0
 _LEAST = 1e-3
 
 
+class Samples(NamedTuple):
+  """A completion of each prompt, and how likely the policy was to write it.
+
+  Attributes:
+    tokens: Token ids.
+    completion_mask: Tokens that exist.
+    mask: Those of them that the policy wrote.
+    logp: Of each token at the temperature of training when it was written, 0
+      where there is none, nats.
+  """
+
+  tokens: jax.Array  # [P, T] int32
+  completion_mask: jax.Array  # [P, T] bool
+  mask: jax.Array  # [P, T] bool
+  logp: jax.Array  # [P, T] float32
+
+
 class Feedback(NamedTuple):
   """What became of the prompts of a step.
 
   Attributes:
     right: Completions of each prompt that are right.
     scored: Completions of each prompt that could be scored.
+    samples: One completion of each; None unless the schedule keeps them.
+    drift: How far the policy has moved since the one that was kept of each
+      before, nats per token; 0 if there is none. None with `samples`.
   """
 
   right: jax.Array  # [P] float32
   scored: jax.Array  # [P] float32
+  samples: Samples | None = None
+  drift: jax.Array | None = None  # [P] float32
 
 
 class Schedule(Protocol):
-  """Draws P different places of a pool of N."""
+  """Draws P different places of a pool of N.
+
+  Attributes:
+    tracks: Whether its state says of each prompt how likely a completion is
+      right; see `success`.
+    keeps_samples: Whether it asks for `Feedback.samples`.
+  """
+
+  tracks: ClassVar[bool]
+  keeps_samples: ClassVar[bool]
 
   def init(self) -> dict[str, jax.Array]:
     """What is known before the first step."""
@@ -113,6 +144,11 @@ def feedback_of(rollout: Rollout, scored: Scored, num_prompts: int) -> Feedback:
 def success(state: PyTree) -> jax.Array:  # [N]
   """φ = a / (a + b): how likely a completion of each prompt is right."""
   return state["a"] / (state["a"] + state["b"])
+
+
+def expected(state: PyTree, rollout: Rollout) -> jax.Array:  # [B]
+  """φ of the prompt of each row, of a schedule that tracks."""
+  return success(state)[state["places"][rollout.prompt_index]]
 
 
 def track(
@@ -214,6 +250,9 @@ class Curriculum:
   start_share: Any = 0.2
   pace_steps: Any = 100
 
+  tracks: ClassVar[bool] = True
+  keeps_samples: ClassVar[bool] = False
+
   def init(self) -> dict[str, jax.Array]:
     """See `Schedule`."""
     return untried(self.size, PRIOR)
@@ -291,6 +330,13 @@ def metrics(before: PyTree, after: PyTree) -> Metrics:
   return {
     "schedule/success": success(after).mean(),
     "schedule/expected": success(before)[before["places"]].mean(),
-    "schedule/seen": (after["visits"] > 0).mean(dtype=jnp.float32),
-    "schedule/most_visits": after["visits"].max().astype(jnp.float32),
+    **coverage(after["visits"]),
+  }
+
+
+def coverage(visits: jax.Array) -> Metrics:  # [N]
+  """`schedule/seen` and `schedule/most_visits`, from how often each came."""
+  return {
+    "schedule/seen": (visits > 0).mean(dtype=jnp.float32),
+    "schedule/most_visits": visits.max().astype(jnp.float32),
   }

@@ -27,6 +27,7 @@ from grpo_jax.learning import (
   reward_models,
   rounds,
   schedules,
+  single_stream,
 )
 from grpo_jax.learning import guards as guards_lib
 from grpo_jax.learning import metrics as metrics_lib
@@ -362,6 +363,10 @@ def learn_stage(
   )
   if trains is not None:
     batch = dataclasses.replace(batch, mask=batch.mask & trains)
+  required = options.needs(parts.algorithm, parts.config)
+  if "expected" in required:
+    expected = schedules.expected(state.schedule, rollout)
+    batch = dataclasses.replace(batch, expected=expected)
   guards = parts.guards
   guarded: dict[str, PyTree] = {}
   said: Metrics = {}
@@ -379,6 +384,10 @@ def learn_stage(
   if parts.forced is not None:
     batch = parts.forced.with_candidates(prompts, batch)
   batch = dataclasses.replace(batch, **parts.constrain_rows(row_arrays(batch)))
+  if parts.schedule is not None and parts.schedule.keeps_samples:
+    feedback = single_stream.with_samples(
+      parts.plan, parts.policy, state, rollout, batch, feedback
+    )
   if guards is not None:
     past = state.algorithm_state["guards"]
     batch, said = guards.admit(past, prompts, rollout, batch)
@@ -402,17 +411,13 @@ def learn_stage(
     before = {name: state.algorithm_state[name] for name in running}
     running = update_lib.chosen(trains, running, before)
     state = dataclasses.replace(state, algorithm_state=running | guarded)
-  if parts.schedule is not None:
-    assert feedback is not None
+  if parts.schedule is not None and feedback is not None:
     chosen, said = schedules.advance(
-      parts.schedule,
-      state.schedule,
-      feedback,
+      *(parts.schedule, state.schedule, feedback),
       *(state.key, state.step, state.phase_step),
     )
     metrics |= said
     state = dataclasses.replace(state, schedule=chosen)
-  required = options.needs(parts.algorithm, parts.config)
   if mixed is not None:
     assert parts.history is not None
     batch = parts.history.shown(fresh, batch, mixed.is_old)

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from grpo_jax.training.schedule_settings import SPO
 from grpo_jax.types import Algorithm
 
 
@@ -118,6 +119,10 @@ FEATURES = {
   ),
   "schedule": Feature(
     lambda s: s.phase.schedule.chooses,
+    lambda s: f"config.{s.name}.schedule.name={s.phase.schedule.name!r}",
+  ),
+  "past completions": Feature(
+    lambda s: s.phase.schedule.name == SPO,
     lambda s: f"config.{s.name}.schedule.name={s.phase.schedule.name!r}",
   ),
   "single completions": Feature(
@@ -320,6 +325,21 @@ TABLE = (
     "set config.{name}.schedule.name='epochs', or config.{name}.max_rounds=1",
   ),
   Row(
+    "past completions",
+    "environment",
+    "it asks the policy again about completions of earlier steps, which have"
+    " one turn",
+    "set config.{name}.schedule.name='frontier', or choose a task without an"
+    " environment",
+  ),
+  Row(
+    "past completions",
+    "mixed inputs",
+    "it asks the policy again about the tokens of earlier completions, and not"
+    " about what was read of them",
+    "set config.{name}.schedule.name='frontier', or config.sampling.mix_rate=0",
+  ),
+  Row(
     "coupled groups",
     "compaction",
     "a rollout whose context is compacted is several rows of a group",
@@ -469,6 +489,13 @@ TABLE = (
     "single completions",
     "it keeps groups whose rewards differ, and no group would",
     "set config.{name}.replay_size=0, or config.{name}.group_size to 2 or more",
+  ),
+  Row(
+    "replay",
+    "past completions",
+    "the schedule keeps what was written for the prompts of a step, and some"
+    " of a batch would be of other prompts",
+    "set config.{name}.schedule.name='frontier', or config.{name}.replay_size=0",
   ),
   Row(
     "replay",

@@ -593,14 +593,15 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
       "schedule/success",
       "share",
       "Where config.rl.schedule chooses prompts: how likely a completion of a"
-      " prompt of the pool is right, as far as is known, on average",
+      " prompt of the pool is right, as far as is known, on average; with 'ads'"
+      " of clusters",
       "rises",
     ),
     (
       "schedule/expected",
       "share",
       "The same of the prompts that were drawn, before their completions came",
-      "what the schedule aims at: 0.5 for 'frontier' and 'target'",
+      "what the schedule aims at: 0.5 for 'frontier', 'target' and 'ads'",
     ),
     (
       "schedule/seen",
@@ -616,6 +617,32 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
       "within a few times step × num_prompts / pool",
       "far above: the policy may learn these by heart; raise"
       " schedule.uniform_share, or config.guards.on",
+    ),
+    (
+      "schedule/depth",
+      "share",
+      "Where 'ads' draws windows of clusters: where they are on average, from"
+      " 0, the easiest prompts of a cluster, to 1, the hardest",
+      "rises within a period, and then begins anew",
+    ),
+    (
+      "schedule/largest_share",
+      "share",
+      "With 'ads', the largest probability of a cluster",
+      "a few times 1 / clusters",
+    ),
+    (
+      "schedule/drift",
+      "nats per token",
+      "Where 'spo' asks the policy again: how far the log-probs of the last"
+      " completion of a prompt have moved; 0 where there is none",
+      "below 0.06: half is forgotten there",
+    ),
+    (
+      "schedule/memory",
+      "share",
+      "What earlier completions of the prompts of a step still count",
+      "between schedule.memory_low and 0.96",
     ),
   ),
   "Held-out prompts": (

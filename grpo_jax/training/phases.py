@@ -81,6 +81,8 @@ def make_parts(
     given = problem.provides
     if config.reward_model.step_ends and REWARD_MODEL in _models(config, phase):
       given |= {"step_rewards"}
+    if phase.schedule.tracks:
+      given |= {"expected"}
     _check_inputs(given, required, algorithm.name)
     compatibility.check(
       compatibility.Setup(
@@ -596,6 +598,7 @@ def _check_inputs(
     "turns",
     "state_id",
     "domain",
+    "expected",
     "prefix_utility",
   ):
     if need in required and need not in given:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from grpo_jax.data import chosen, demonstrations, pipeline, sources
-from grpo_jax.learning import schedules
+from grpo_jax.data import chosen, clusters, demonstrations, pipeline, sources
+from grpo_jax.learning import ads, schedules, single_stream
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import paths
 from grpo_jax.training.problem import Problem
+from grpo_jax.training.schedule_settings import ADS, SPO
 
 
 class Pool(NamedTuple):
@@ -79,15 +82,115 @@ def make(
   settings = phase.schedule
   if not settings.chooses:
     return None
+  found = pool(config, problem, name)
+  if settings.name == ADS:
+    return _ads(found, settings, f"config.{name}.schedule")
+  if settings.name == SPO:
+    counts = None
+    if settings.samples:
+      setting = f"config.{name}.schedule.samples"
+      right, scored = counted(found, problem, settings.samples, setting)
+      counts = single_stream.start_counts(right, scored, settings.memory_low)
+    return single_stream.SingleStream(
+      size=len(found.numbers),
+      num_prompts=phase.num_prompts,
+      num_slots=problem.max_new_tokens,
+      memory_low=settings.memory_low,
+      counts=counts,
+    )
   return schedules.Curriculum(
     rule=settings.name,
-    size=len(pool(config, problem, name).numbers),
+    size=len(found.numbers),
     num_prompts=phase.num_prompts,
     uniform_share=settings.uniform_share,
     decay=settings.decay,
     start_share=settings.start_share,
     pace_steps=settings.pace_steps,
   )
+
+
+def _ads(found: Pool, settings: Any, where: str) -> ads.Ads:
+  """The clusters of a pool; reads their file.
+
+  Raises:
+    FileNotFoundError, ValueError: It is not there, of other data, or does not
+      fit the sizes of a step.
+  """
+  setting = f"{where}.clusters"
+  records = [found.source[int(number)] for number in found.numbers]
+  known = clusters.read(settings.clusters, records, setting)
+  order, sizes = clusters.ranked(known)
+  there = sizes[sizes > 0]
+  if len(there) < settings.drawn_clusters:
+    raise ValueError(
+      f"{setting}={settings.clusters!r} has {len(there)} clusters of the pool,"
+      f" and a step draws {settings.drawn_clusters} different ones"
+      f" ({where}.drawn_clusters); lower that, or write a file with more."
+    )
+  if there.min() < settings.window:
+    raise ValueError(
+      f"{setting}={settings.clusters!r}: a cluster has {there.min()} prompts of"
+      f" the pool, and a step draws {settings.window} of each"
+      f" ({where}.window); lower that, or write a file with fewer clusters or"
+      f" with --least={settings.window}."
+    )
+  return ads.Ads(
+    order,
+    sizes,
+    num_drawn=settings.drawn_clusters,
+    window=settings.window,
+    rate=settings.rate,
+    tolerance=settings.tolerance,
+  )
+
+
+def counted(
+  found: Pool, problem: Problem, path: str, setting: str
+) -> tuple[np.ndarray, np.ndarray]:  # [N], [N]
+  """Right and scored completions of each prompt in a file of them.
+
+  Prompts are told apart by their text; one that is in the pool several times
+  has the completions of all.
+
+  Args:
+    found: The N prompts.
+    problem: Of the run.
+    path: A file that `experiments.generate` has written.
+    setting: That names it, for messages.
+
+  Raises:
+    FileNotFoundError: There is no such file.
+    ValueError: It has no verdicts, or none of a prompt of the pool.
+  """
+  file, where = paths.parse(path), f"{setting}={path!r}"
+  if not file.exists():
+    raise FileNotFoundError(
+      f"{where}: there is no such file; experiments.generate --prompts=train"
+      " writes it."
+    )
+  counts: dict[str, tuple[int, int]] = {}
+  for number, line in enumerate(file.read_text("utf-8").splitlines(), start=1):
+    try:
+      row = json.loads(line)
+      prompt, valid = row["prompt"], row["valid"]
+      right, scored = counts.get(prompt, (0, 0))
+      counts[prompt] = right + (valid and row["correct"]), scored + valid
+    except (ValueError, KeyError, TypeError) as error:
+      raise ValueError(
+        f"{where}:{number} is no completion with a verdict ({error!r});"
+        " needed is a file of experiments.generate --prompts=train, scored."
+      ) from error
+  prompts = problem.prompt_texts(
+    [found.source[int(number)] for number in found.numbers]
+  )
+  known = np.array([counts.get(prompt, (0, 0)) for prompt in prompts], float)
+  if not known.any():
+    raise ValueError(
+      f"{where} has {len(counts)} prompts, and none of the {len(prompts)} of"
+      " the pool: it was drawn of other data, or of a run with another seed."
+      " Name one of this data."
+    )
+  return known[:, 0], known[:, 1]
 
 
 def stream(

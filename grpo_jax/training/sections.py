@@ -353,7 +353,7 @@ class PhaseConfig:
         " moments would be those of another policy; set it to True."
       )
     self.keep.check(f"config.{name}.keep")
-    self.schedule.check(f"config.{name}.schedule")
+    self.schedule.check(f"config.{name}.schedule", self.num_prompts)
     self.of_kind.check(name, self)
     self.optimizer.check(f"config.{name}.optimizer")
     rows, minibatch = self.num_rows, self.num_rows // self.num_minibatches

@@ -4,7 +4,7 @@
 
 Runs that differ in their seeds alone, as those of a sweep, then follow each on
 a run of its own, or learn from teachers of their own. "{seed}" stands for the
-seed in every path to another run or to a file of completions: in
+seed in every path to another run or to a file of completions or clusters: in
 `start_workdir`, in `reward_model`, in `judge.model`, and in the sections of
 phases.
 """
@@ -14,6 +14,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from typing import Any
+
+from grpo_jax.training import schedule_settings
 
 SEED = "{seed}"
 
@@ -30,10 +32,19 @@ def with_paths_of(config: Any, other: Any) -> Any:
 
 
 def _changed(config: Any, other: Any, change: Callable[[str, str], str]) -> Any:
-  sections = {
-    name: _texts(section, other.sections[name], change)
-    for name, section in config.sections.items()
-  }
+  sections = {}
+  for name, section in config.sections.items():
+    theirs = other.sections[name]
+    schedule = {
+      field: change(
+        getattr(section.schedule, field), getattr(theirs.schedule, field)
+      )
+      for field in schedule_settings.PATHS
+    }
+    sections[name] = dataclasses.replace(
+      _texts(section, theirs, change),
+      schedule=dataclasses.replace(section.schedule, **schedule),
+    )
   return dataclasses.replace(
     config,
     start_workdir=change(config.start_workdir, other.start_workdir),

@@ -593,8 +593,11 @@ class Schedule(Group):
   Others draw from a pool by how often each prompt was solved so far:
   "uniform" (all alike), "frontier" (most often those that are solved half of
   the time), "easy_to_hard", "hard_to_easy", "interleave" (half of the weight
-  by each of these two), or "target" (the num_prompts that are nearest to
-  being solved half of the time)."""
+  by each of these two), "target" (the num_prompts that are nearest to being
+  solved half of the time), or "spo" (by the deviation of right and wrong, and
+  it forgets by how far the policy moved: arXiv:2509.13232). "ads" draws
+  clusters of like prompts, and of each a window that moves to harder or
+  easier ones (arXiv:2606.22305)."""
   pool: int | None
   """The first so many records of the data are drawn from; None: all. A task
   that makes its problems has no end of them, and needs a number."""
@@ -609,6 +612,27 @@ class Schedule(Group):
   that the first step draws from."""
   pace_steps: int
   """Steps after which these draw from the whole pool."""
+  clusters: str
+  """Of "ads": the file that experiments.embed has written of the data.
+  "{seed}" in it stands for the seed of the run."""
+  drawn_clusters: int
+  """Of "ads": clusters of a step (C). Times `window` they are num_prompts."""
+  window: int
+  """Of "ads": prompts of a cluster that a step draws (B)."""
+  rate: float
+  """Of "ads": how fast the probability of a cluster follows the share of
+  right completions (α)."""
+  tolerance: float
+  """Of "ads": by how much that share of a prompt may be off ½ before the
+  window moves on."""
+  samples: str
+  """Of "spo": a file that experiments.generate has written of the training
+  prompts, with verdicts, from which counts begin; empty: from one half right
+  and one half wrong. "{seed}" stands for the seed."""
+  memory_low: float
+  """Of "spo": the least that earlier completions of a prompt count when it is
+  drawn, however far the policy has moved (ρ_low); below 0.96, what they count
+  at most."""
 
 class Keep(Group):
   most: int

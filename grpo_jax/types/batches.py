@@ -86,6 +86,8 @@ class TrainBatch:
     trace_id, trace_order, is_last: Rollout of each row, its place there, and
       whether it is the last one; None where a row is a rollout.
     greedy_rewards: Reward of the greedy completion of the row's prompt.
+    expected: How likely a completion of the row's prompt is right, as far as
+      earlier steps know.
     domain: Which domain the row's prompt belongs to, from 0.
     old_logp: Log-probs at the start of the update (the anchor of ratios).
     sum_pi_squared: Σ_v π(v)² at the start of the update.
@@ -170,6 +172,13 @@ class TrainBatch:
   is_last: jax.Array = _optional("row")  # [B] bool
   greedy_rewards: jax.Array = _optional(
     "row", "wide", "greedy_rewards", "a greedy rollout (phase rl)"
+  )  # [B] float32
+  expected: jax.Array = _optional(
+    "row",
+    "wide",
+    "expected",
+    "a schedule that counts what became of each prompt"
+    " (config.rl.schedule.name='spo', 'uniform', …)",
   )  # [B] float32
   domain: jax.Array = _optional(
     "row", need="domain", provider="records with an integer 'domain'"

@@ -188,6 +188,7 @@ def test_advantage_scale(scale):
 REWARD_FIELDS = (
   "rewards",
   "greedy_rewards",
+  "expected",
   "components",
   "step_rewards",
   "turn_rewards",

@@ -41,6 +41,7 @@ def make_batch(lengths):
     step_rewards=None,
     step_mask=None,
     greedy_rewards=None,
+    expected=None,
     prompt_index=jnp.arange(num_rows),
     group_id=jnp.arange(num_rows),
   )

@@ -31,6 +31,10 @@ SWITCHES = {
     "phase.schedule.chooses": True,
     "phase.schedule.name": "frontier",
   },
+  "past completions": {
+    "phase.schedule.chooses": True,
+    "phase.schedule.name": "spo",
+  },
   "single completions": {"phase.group_size": 1},
   "dynamic sampling": {"objective.dynamic_sampling": True},
   "no dynamic sampling": {"objective.dynamic_sampling": False},
@@ -90,6 +94,7 @@ OPPOSITES = {
 
 # Features that come with others, or are refused without them.
 IMPLIED = {
+  "past completions": "schedule",
   "environment on the host": "environment",
   "rounds": "dynamic sampling",
   "recycled surplus": "recorded log-probs",
@@ -121,6 +126,7 @@ SHOWN = {
   "steps of a text": "config.rewards.steps='arithmetic_steps'",
   "weights that change": "config.rewards.schedules={'accuracy'",
   "schedule": "config.again.schedule.name='frontier'",
+  "past completions": "config.again.schedule.name='spo'",
   "single completions": "config.again.group_size=1",
   "dynamic sampling": "config.algorithm.dynamic_sampling=True",
   "no dynamic sampling": "config.algorithm.dynamic_sampling=False",

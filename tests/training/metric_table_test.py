@@ -45,6 +45,13 @@ ELSEWHERE = {
     ),
     "grpo_jax/learning/schedules.py",
   ),
+  **dict.fromkeys(
+    ("schedule/depth", "schedule/largest_share"), "grpo_jax/learning/ads.py"
+  ),
+  **dict.fromkeys(
+    ("schedule/drift", "schedule/memory"),
+    "grpo_jax/learning/single_stream.py",
+  ),
   "judge/calls": "tests/training/judge_run_test.py",
   **dict.fromkeys(
     (

@@ -1,22 +1,59 @@
 """Runs whose prompts depend on what became of those before."""
 
+import dataclasses
+import json
 import signal
 
+import numpy as np
 import pytest
 
+from grpo_jax.data import clusters
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import loop, metrics_log, problem, schedules
+from grpo_jax.training import (
+  loop,
+  metrics_log,
+  phases,
+  problem,
+  schedules,
+  sharding,
+)
 from grpo_jax.training.schedule_settings import ScheduleConfig
 from tests.experiments import tiny_config
-from tests.training import resume_test
+from tests.training import resume_test, tiny
 
 
-@pytest.mark.slow
-def test_a_run_that_was_stopped_chooses_the_same_prompts(tmp_path, monkeypatch):
+def write_clusters(path, records, labels):
+  """A file in which later records are harder."""
+  losses = np.arange(len(records)) / 10
+  known = clusters.Clusters(np.array(labels), losses, 4)
+  path.write_bytes(clusters.packed(records, known, {}))
+
+
+def small(name, folder):
+  """A phase of six steps in which a schedule draws four of twelve prompts."""
   config = tiny_config.get_config("curriculum")
   config.phases = ("rl",)
   config.eval.every = config.log.traces_every = 0
   config.checkpoint.every = 0
+  config.rl.schedule.name = name
+  if name == "spo":
+    config.algorithm = config_lib.algorithm_config("spo")
+    config.rl.group_size = 1
+  if name == "ads":
+    config.rl.schedule.drawn_clusters = config.rl.schedule.window = 2
+    config.rl.schedule.clusters = str(folder / "clusters.npz")
+    made = problem.make_problem(config_lib.resolve(config))
+    records = [made.train[i] for i in range(12)]
+    write_clusters(folder / "clusters.npz", records, 3 * [0, 1, 2, 1])
+  return config
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["frontier", "ads", "spo"])
+def test_a_run_that_was_stopped_chooses_the_same_prompts(
+  tmp_path, monkeypatch, name
+):
+  config = small(name, tmp_path)
   loop.train(config, tmp_path / "whole")
   write = metrics_log.MetricsLog.write
 
@@ -35,7 +72,10 @@ def test_a_run_that_was_stopped_chooses_the_same_prompts(tmp_path, monkeypatch):
   resume_test.assert_same(
     resume_test.everything(tmp_path / "stopped", 6), expected
   )
-  assert {"['schedule']['a']", "['schedule']['places']"} <= expected.keys()
+  kept = {"frontier": "a", "ads": "windows", "spo": "logp"}[name]
+  assert {f"['schedule']['{kept}']", "['schedule']['places']"} <= (
+    expected.keys()
+  )
   lines = metrics_log.read_lines(tmp_path / "whole" / metrics_log.METRICS)
   seen = [line["schedule/seen"] for line in lines if "schedule/seen" in line]
   assert seen == sorted(seen)
@@ -105,3 +145,98 @@ def test_what_nobody_can_choose_from_is_refused(text):
   config.sft.schedule.name = "uniform"
   with pytest.raises(ValueError, match=r"sft\.schedule\.name='uniform': prom"):
     config_lib.resolve(config)
+
+
+def ads_of(settings, made, path, **fields):
+  own = ScheduleConfig(
+    "ads", clusters=str(path), drawn_clusters=2, window=2, pool=12
+  )
+  own = dataclasses.replace(own, **fields)
+  size = own.drawn_clusters * own.window
+  changed = settings.with_section("rl", schedule=own, num_prompts=size)
+  return schedules.make(changed, made, "rl")
+
+
+def test_clusters_are_those_of_the_pool(text, tmp_path):
+  settings, made = text
+  path = tmp_path / "clusters.npz"
+  records = [made.train[i] for i in range(12)]
+  write_clusters(path, records, 3 * [0, 1, 2, 1])
+  found = ads_of(settings, made, path)
+  assert found.sizes.tolist() == [3, 6, 3, 0]
+  assert found.order.tolist() == [0, 4, 8, 1, 3, 5, 7, 9, 11, 2, 6, 10]
+  assert found.period == 3
+  with pytest.raises(ValueError, match="a cluster has 3 prompts of the pool,"):
+    ads_of(settings, made, path, window=4)
+  with pytest.raises(ValueError, match="has 3 clusters of the pool"):
+    ads_of(settings, made, path, drawn_clusters=4, window=1)
+  with pytest.raises(ValueError, match="is of other data: it knows 12 records"):
+    ads_of(settings, made, path, pool=13)
+
+
+def test_counts_begin_with_the_completions_of_a_file(text, tmp_path):
+  settings, made = text
+  path = tmp_path / "samples.jsonl"
+  texts = made.prompt_texts([made.train[i] for i in range(3)])
+  lines = [
+    {"prompt": texts[place], "valid": valid, "correct": correct}
+    for place, valid, correct in (
+      (2, True, True),
+      (2, True, False),
+      (2, False, False),
+      (0, True, False),
+    )
+  ]
+  lines.append({"prompt": "another", "valid": True, "correct": True})
+  path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+
+  def spo(**fields):
+    own = ScheduleConfig("spo", pool=12, samples=str(path), **fields)
+    changed = settings.with_section("rl", schedule=own)
+    return schedules.make(changed, made, "rl")
+
+  found = spo(memory_low=0.5)
+  # n₀ = 2: 2 · 1.5 / 3 of one in two; 2 · 0.5 / 2 and 2 · 1.5 / 2 of none.
+  assert found.counts[:3].tolist() == [[0.5, 1.5], [0.5, 0.5], [1, 1]]
+  assert found.num_slots == made.max_new_tokens
+  path.write_text(json.dumps(lines[-1]), encoding="utf-8")
+  with pytest.raises(ValueError, match="has 1 prompts, and none of the 12"):
+    spo()
+  path.write_text('{"prompt": "unscored"}', encoding="utf-8")
+  with pytest.raises(ValueError, match=r"samples\.jsonl':1 is no completion"):
+    spo()
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"name": "ads"}, "'ads' needs config.rl.schedule.clusters"),
+    (
+      {"name": "ads", "clusters": "x", "window": 9},
+      "drawn_clusters 4 × window 9 = 36 prompts of a step, and num_prompts is",
+    ),
+    (
+      {"name": "spo", "decay": 0.5},
+      "has decay, which config.rl.schedule.name='spo' does not read",
+    ),
+    ({"name": "frontier", "clusters": "x"}, "has clusters, which"),
+  ],
+)
+def test_settings_of_another_schedule_are_refused(fields, message):
+  config = tiny_config.get_config("curriculum")
+  for name, value in fields.items():
+    config.rl.schedule[name] = value
+  with pytest.raises(ValueError, match=message):
+    config_lib.resolve(config)
+
+
+def test_what_is_known_of_prompts_is_asked_of_a_schedule_that_knows_it():
+  config = tiny_config.get_config("curriculum")
+  config.algorithm = config_lib.algorithm_config("spo")
+  config.rl.group_size = 1
+  config.rl.schedule = config_lib.default_config().rl.schedule
+  settings = config_lib.resolve(config)
+  made = problem.make_problem(settings)
+  policy = tiny.tiny_policy(made.tokenizer.vocab_size)
+  with pytest.raises(ValueError, match="needs 'expected': a schedule"):
+    phases.make_parts(settings, made, policy, "rl", sharding.make_mesh(1))

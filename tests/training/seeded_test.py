@@ -12,6 +12,9 @@ def _resolved(seed):
   config.start_workdir = "runs/base/seed={seed}"
   config.rl.reference_workdirs = ("a/{seed}", "b")
   config.reward_model.source = "rm-{seed}"
+  config.rl.schedule.name = "ads"
+  config.rl.schedule.clusters = "c-{seed}.npz"
+  config.rl.num_prompts = 128
   config.data.task_options.level = 3
   return config_lib.resolve(config)
 
@@ -21,6 +24,7 @@ def test_the_seed_stands_in_paths_of_other_runs():
   assert found.start_workdir == "runs/base/seed=7"
   assert found.section("rl").reference_workdirs == ("a/7", "b")
   assert found.reward_model.source == "rm-7"
+  assert found.section("rl").schedule.clusters == "c-7.npz"
   # Other texts are nobody's path.
   config = config_lib.default_config()
   config.data.template = "{prompt} {seed}"

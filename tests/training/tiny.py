@@ -279,6 +279,7 @@ def ragged_batch(parts: Parts, num_rows: int = 16, slots: int = 4):
     step_rewards=jnp.asarray(logp),
     step_mask=jnp.asarray(completion_mask),
     greedy_rewards=jnp.zeros(num_rows),
+    expected=jnp.full(num_rows, 0.5),
     state=state["algorithm"],
     coefficients=state["coefficients"],
     num_groups=4,

@@ -1,0 +1,26 @@
+"""SPO: one completion of each prompt, against what is known of the prompt.
+
+    python -m experiments.train --config=configs/spo_add.py --workdir=runs/spo
+
+Sums of one to four digits from a pool of 512, as in `configs/curriculum.py`,
+and as many completions of a step: 256, each of another prompt. The schedule
+counts right and wrong completions of each prompt and forgets them by how far
+the policy has moved since; the algorithm takes their share for the baseline
+(docs/schedules.md). Counts may begin with completions that were drawn before:
+
+    python -m experiments.generate --workdir=runs/base --prompts=train \
+        --num_prompts=512 --num_samples=8 --out=samples.jsonl
+
+and --config.rl.schedule.samples=samples.jsonl.
+"""
+
+from configs import curriculum
+
+
+def get_config(algorithm: str = "spo"):
+  """Additions of mixed difficulty, and groups of one."""
+  config = curriculum.get_config(algorithm)
+  config.rl.schedule.name = "spo"
+  config.rl.num_prompts *= 8
+  config.rl.group_size = 1
+  return config

@@ -1,0 +1,125 @@
+r"""Clusters prompts by what a policy makes of them, from easy to hard ones.
+
+    python -m experiments.embed --workdir=runs/base --num_prompts=2048 \
+        --out=clusters.npz
+    python -m experiments.embed --checkpoint=path/of/checkpoint \
+        --config=configs/checkpoint.py --out=clusters.npz
+
+The policy is that of a run, or a Hugging Face checkpoint with a config that
+says what its data are. Of each training prompt the mean final hidden state is
+its embedding, by which k-means finds clusters; and the mean negative log-prob
+of its reference solution, in nats per token, is its difficulty. That solution
+is what supervised phases would imitate: the data's, or the trace of a task's
+teacher. A schedule draws by the file:
+
+    --config.rl.schedule.name=ads --config.rl.schedule.clusters=clusters.npz
+
+It knows which records it is about, and is refused with others: the run has the
+same data, and of a task the same seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from absl import flags
+
+from experiments import flags as flags_lib
+from experiments import policies
+from grpo_jax.data import clusters, demonstrations, sources
+from grpo_jax.training import console, embeddings, paths
+
+_CONFIG = flags_lib.define_config()
+_WORKDIR = flags.DEFINE_string(
+  "workdir", None, "Folder of the run, local or gs://."
+)
+_STEP = flags.DEFINE_integer("step", None, "Checkpoint; by default the last.")
+_CHECKPOINT = flags.DEFINE_string(
+  "checkpoint",
+  None,
+  "Folder or hub name of a Hugging Face checkpoint, instead of a run; --config"
+  " says the rest.",
+)
+_OUT = flags.DEFINE_string(
+  "out", None, "FILE.npz, local or gs://.", required=True
+)
+_NUM_PROMPTS = flags.DEFINE_integer(
+  "num_prompts",
+  None,
+  "The first so many training prompts; by default all of a file.",
+  1,
+)
+_NUM_CLUSTERS = flags.DEFINE_integer(
+  "num_clusters", 64, "Clusters that k-means begins with.", 1
+)
+_LEAST = flags.DEFINE_integer(
+  "least",
+  32,
+  "Prompts of a cluster; the members of smaller ones go to the nearest others.",
+  1,
+)
+_SEED = flags.DEFINE_integer("seed", 0, "Of the clusters.", 0)
+_BATCH_SIZE = flags.DEFINE_integer(
+  "batch_size", None, "Prompts at a time; by default config.eval.batch_size.", 1
+)
+
+
+def main(argv: Sequence[str]) -> int:
+  """Writes the file, and says what is in it."""
+  del argv
+  out = flags_lib.file_to_write("out", _OUT.value)
+  assert out is not None
+  with console.waiting("loading"):
+    policy = policies.opened(
+      _WORKDIR.value, _STEP.value, _CHECKPOINT.value, _CONFIG.value
+    )
+  with policy as run:
+    records = _records(run.loaded)
+    with console.waiting(f"running the policy over {len(records)} prompts"):
+      measured = embeddings.measure(
+        run.loaded, records, _BATCH_SIZE.value or run.config.eval.batch_size
+      )
+    about = {
+      "policy": _WORKDIR.value or _CHECKPOINT.value,
+      "step": run.step,
+      "least": _LEAST.value,
+      "seed": _SEED.value,
+    }
+  labels = clusters.found(
+    measured.embeddings, _NUM_CLUSTERS.value, _LEAST.value, _SEED.value
+  )
+  known = clusters.Clusters(labels, measured.losses, _NUM_CLUSTERS.value)
+  paths.write(out, clusters.packed(records, known, about))
+  sizes = np.bincount(labels)
+  print(
+    f"{len(records)} prompts in {len(sizes)} clusters of {sizes.min()} to"
+    f" {sizes.max()}, {measured.losses.mean():.3f} nats per token of their"
+    f" solutions: {out}"
+  )
+  return 0
+
+
+def _records(loaded) -> list[sources.Record]:
+  """The first training records, but for those whose prompts are too long.
+
+  Raises:
+    ValueError: Nobody says how many, and there is no end of them; or there are
+      fewer.
+  """
+  source = loaded.problem.train
+  endless = sources.task_of(source) is not None or sources.starts(source)
+  if _NUM_PROMPTS.value is not None:
+    source = demonstrations.First(source, _NUM_PROMPTS.value, "--num_prompts")
+  elif endless:
+    raise ValueError(
+      f"the {len(source)} training prompts are made when they are asked for;"
+      " set --num_prompts to as many as config.rl.schedule.pool."
+    )
+  most = loaded.problem.max_prompt_len
+  records = [source[i] for i in range(len(source))]
+  return [x for x in records if loaded.problem.encoder.prompt(x).size <= most]
+
+
+if __name__ == "__main__":
+  flags_lib.run(main, needs_config=False)
