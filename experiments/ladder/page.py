@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import collections
 import os
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from experiments.ladder import arms as arms_lib
 from experiments.ladder import claims
 from experiments.ladder.results import REFERENCE, WINDOW, Results
-from experiments.sweeps import statistics
+from experiments.sweeps import pages, statistics
 from experiments.sweeps.statistics import Conclusion
 
 _SIZE = arms_lib.SIZES["full"]
@@ -19,15 +17,8 @@ _SIZE = arms_lib.SIZES["full"]
 def markdown(results: Results) -> str:
   """The whole page, about all that has ended."""
   found = claims.conclude(results.scores)
-  lines = [*_head(results, found), *_ends(results), *_checks(found)]
-  return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def _paragraph(text: str) -> str:
-  """Lines of at most 80 columns, and an empty one."""
-  return (
-    textwrap.fill(" ".join(text.split()), 80, break_on_hyphens=False) + "\n"
-  )
+  lines = [*_head(results, found), *_ends(results), *pages.checks(found)]
+  return pages.joined(lines)
 
 
 def _head(results: Results, found: Sequence[Conclusion]) -> Iterator[str]:
@@ -44,7 +35,7 @@ python -m experiments.ladder.run --root=runs/ladder --results=benchmarks/ladder
 python -m experiments.ladder.report --results=benchmarks/ladder --out=docs
 ```
 """
-  yield _paragraph(f"""
+  yield pages.paragraph(f"""
 A transformer of two layers of width 64 adds two digits. Its warm start has
 imitated a teacher who writes 0 to 24 letters before the answer, and a wrong sum
 every other time; it is the same for all arms of a seed. A completion may have
@@ -57,25 +48,13 @@ of them, and nothing is said of held-out sums. Other settings are those of
 [`configs/add_filler.py`](../configs/add_filler.py), with a reward that has no
 bug.""")
   names = [name for name in arms_lib.ARMS if name != arms_lib.BASE]
-  missing = [name for name in names if name not in results.arms]
   minutes = sum(map(results.seconds, results.arms)) / 60
-  yield _paragraph(f"""
+  yield pages.paragraph(f"""
 {len(results.arms)} of {len(names)} arms, {_SIZE.num_seeds} seeds an arm, in
 {minutes:.0f} minutes on one of {os.cpu_count()} virtual CPU cores, which other
 programs used too.""")
-  if missing:
-    shown = ", ".join(f"`{name}`" for name in missing)
-    yield _paragraph(f"""
-{len(missing)} arms have not been run: {shown}. A claim that needs one of them
-is undecided, unless another of its checks does not hold already.""")
-  yield "| | claim | verdict | checks that hold | do not | not made |"
-  yield "|---|---|---|---|---|---|"
-  for one in found:
-    counts = collections.Counter(check.holds for check in one.checks)
-    yield (
-      f"| {one.name} | {one.claim} | **{one.verdict}** | {counts[True]} |"
-      f" {counts[False]} | {counts[None]} |"
-    )
+  yield from pages.missing(names, results.arms)
+  yield from pages.verdicts(found)
   yield """
 ![Accuracy over updates and over completions](ladder.png)
 
@@ -85,16 +64,13 @@ Lines are means over seeds and ten updates, bands their 95 % bootstrap interval.
 
 They stand in `experiments/ladder/claims.py`:
 """
-  docstring = claims.__doc__ or ""
-  for line in docstring.strip().splitlines()[2:]:
-    yield f"    {line}" if line else ""
-  yield ""
+  yield from pages.rules(claims)
 
 
 def _ends(results: Results) -> Iterator[str]:
   yield "## At equal updates, and at equal completions"
   yield ""
-  yield _paragraph(f"""
+  yield pages.paragraph(f"""
 Accuracy in the last {WINDOW} of {_SIZE.steps} updates, what had been drawn by
 then, and the share that was cut off; and accuracy in the {WINDOW} updates
 before the arm had drawn as many completions as `{REFERENCE}` has in all. Means
@@ -127,16 +103,3 @@ def _cell(results: Results, arm: str, what: str, digits: int) -> str:
   if found is None:
     return "–"
   return statistics.text(statistics.contrast([(1, found)]), digits)
-
-
-def _checks(found: Sequence[Conclusion]) -> Iterator[str]:
-  yield "## The checks"
-  yield ""
-  yield _paragraph(statistics.WHAT_DECIDES)
-  for one in found:
-    yield f"**{one.name}: {one.verdict}.** {one.claim}"
-    yield ""
-    yield from statistics.table(one.checks, 3)
-    yield ""
-    if absent := [check.text for check in one.checks if check.holds is None]:
-      yield _paragraph(f"Not made, for lack of runs: {'; '.join(absent)}.")

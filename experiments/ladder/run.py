@@ -25,7 +25,6 @@ from experiments.ladder import arms as arms_lib
 from experiments.ladder import results
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
-from grpo_jax.training import metrics_log
 
 _ROOT = flags.DEFINE_string("root", "runs/ladder", "Folder of all runs.")
 _RESULTS = flags.DEFINE_string(
@@ -49,20 +48,11 @@ def main(argv: Sequence[str]) -> int:
 
 def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
   """Runs the sweep of an arm, and writes its numbers; the exit status."""
-  path, folder = out / f"{name}.json", root / name
-  if path.exists():
-    return 0
+  folder, config = root / name, f"{_CONFIG}:{name}@{_SIZE.value}"
+  if name == arms_lib.BASE:
+    return sweeps_lib.sweep(folder, config)
   overrides = arms_lib.follows_on(name, root)
-  argument = f"{_CONFIG}:{name}@{_SIZE.value}"
-  status = sweeps_lib.sweep(folder, argument, *overrides)
-  if status or name == arms_lib.BASE:
-    return status
-  found = results.collected(folder)
-  if found is None:
-    return 1
-  seconds = sweeps_lib.seconds(folder)
-  metrics_log.write_json(path, found | {"seconds": seconds})
-  return 0
+  return sweeps_lib.record(out, folder, config, overrides, results.collected)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def test_a_run_that_was_stopped_chooses_the_same_prompts(
   seen = [line["schedule/seen"] for line in lines if "schedule/seen" in line]
   assert seen == sorted(seen)
   assert seen[0] == pytest.approx(4 / 12)
-  assert len({line["schedule/expected"] for line in lines[1:]}) > 3
+  assert len({line["schedule/expected"] for line in lines[1:]}) > 2
 
 
 @pytest.fixture(scope="module")

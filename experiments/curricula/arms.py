@@ -1,0 +1,148 @@
+"""The arms of the experiment on the choice of prompts, and their configs.
+
+An arm is a sweep over seeds. All but `base`, which imitates a teacher, begin
+with the policy of `base` of their seed, draw from the same pool of prompts, and
+generate as many completions. They differ in `config.rl.schedule`; `spo` draws
+one completion of each prompt and has an algorithm of its own for that, all
+others draw eight of each and are GRPO.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import ml_collections
+
+from configs import curriculum
+
+NUM_SEEDS = 5
+BASE = "base"
+# What each schedule is called on the page.
+ARMS = {
+  BASE: "imitation of a teacher; all others go on",
+  "uniform": "all prompts alike",
+  "ads": "windows of clusters that move to harder prompts (ADS)",
+  "frontier": "most often those that are solved half of the time",
+  "easy_to_hard": "the easiest fifth at first, all at the end",
+  "target": "those nearest to being solved half of the time",
+  "spo": "one completion per prompt against a tracker (SPO)",
+}
+CLUSTERS = "clusters.npz"
+
+
+class Size(NamedTuple):
+  """How much is computed.
+
+  Attributes:
+    num_seeds: Of each arm.
+    imitation: Steps of `base`.
+    steps: Of each other arm.
+    every: Steps between evaluations.
+    batch: Completions of a step.
+    pool: Prompts to choose from.
+    held_out: Prompts of an evaluation, as many of each number of digits.
+  """
+
+  num_seeds: int
+  imitation: int
+  steps: int
+  every: int
+  batch: int
+  pool: int
+  held_out: int
+
+
+SIZES = {
+  "full": Size(NUM_SEEDS, 400, 100, 20, 256, 1024, 512),
+  "smoke": Size(2, 5, 4, 2, 64, 64, 16),
+}
+DIGITS = (1, 2, 3, 4)
+DOMAINS = tuple(f"digits_{n}" for n in DIGITS)
+_GROUP = 8  # Completions of a prompt.
+_DRAWN = 4  # Clusters of a step of `ads`.
+
+
+def parsed(argument: str) -> tuple[str, Size]:
+  """An arm and its size, of NAME or NAME@SIZE.
+
+  Raises:
+    ValueError: There is none of this name.
+  """
+  name, _, size = argument.partition("@")
+  if name not in ARMS or (size or "full") not in SIZES:
+    raise ValueError(
+      f"arms: no arm {argument!r}; choose one of {', '.join(ARMS)}, and @smoke"
+      " behind it for a small one."
+    )
+  return name, SIZES[size or "full"]
+
+
+def get_config(argument: str) -> ml_collections.ConfigDict:
+  """The config of an arm, without the run that it follows on."""
+  name, size = parsed(argument)
+  config = curriculum.get_config("spo" if name == "spo" else "grpo")
+  config.data.source = "mixture"
+  config.data.mixture = tuple(
+    {
+      "name": "add",
+      "domain": domain,
+      "task_options": {"level": digits, "tags": False},
+    }
+    for digits, domain in zip(DIGITS, DOMAINS, strict=True)
+  )
+  config.rewards.functions = ("accuracy",)
+  config.phases = ("sft",) if name == BASE else ("rl",)
+  config.sft.steps = size.imitation
+  config.rl.steps = size.steps
+  config.rl.num_lengths = 1  # Compiles faster.
+  config.rl.group_size = 1 if name == "spo" else _GROUP
+  config.rl.num_prompts = size.batch // config.rl.group_size
+  schedule = config.rl.schedule
+  schedule.name = "uniform" if name == BASE else name
+  schedule.pool = size.pool
+  if name == "easy_to_hard":
+    schedule.pace_steps = size.steps // 2
+  if name == "ads":
+    schedule.drawn_clusters = _DRAWN
+    schedule.window = window(size)
+  config.eval.num_prompts = config.eval.batch_size = size.held_out
+  config.eval.every = 0 if name == BASE else size.every
+  config.checkpoint.every = 0
+  config.checkpoint.keep = 1
+  config.log.tensorboard = False
+  config.log.traces_every = 0
+  return config
+
+
+def window(size: Size) -> int:
+  """Prompts of a cluster that a step of `ads` draws."""
+  return size.batch // _GROUP // _DRAWN
+
+
+def embedding(size: Size) -> list[str]:
+  """How `experiments.embed` is asked for the clusters of a pool."""
+  return [
+    f"--num_prompts={size.pool}",
+    f"--num_clusters={size.pool // (4 * window(size))}",
+    f"--least={window(size)}",
+  ]
+
+
+def follows_on(name: str, root: pathlib.Path) -> list[str]:
+  """Overrides that say which run an arm follows on, of its own seed."""
+  if name == BASE:
+    return []
+  start = f"{root}/{BASE}/seed={{seed}}"
+  found = [f"--config.start_workdir={start}"]
+  if name == "ads":
+    found.append(f"--config.rl.schedule.clusters={start}/{CLUSTERS}")
+  return found
+
+
+def sweep(add: Callable[..., None], name: str) -> None:
+  """The cells of an arm."""
+  _, size = parsed(name)
+  for seed in range(size.num_seeds):
+    add(seed=seed)

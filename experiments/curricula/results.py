@@ -1,0 +1,99 @@
+"""What an arm leaves behind, and the numbers that are made of it.
+
+`ARM.json` has of each seed the share of right answers to held-out prompts, of
+all and of each number of digits, before the first step and after each 20; the
+share of groups in each step whose rewards differ; and the seconds of all.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from experiments.curricula import arms
+from grpo_jax.training import metrics_log
+
+ALL = "all"
+_ACCURACY = {
+  ALL: "eval/accuracy",
+  **{name: f"eval/domain/{name}/accuracy" for name in arms.DOMAINS},
+}
+_DEAD = "dead_groups"
+
+
+def collected(folder: pathlib.Path, num_seeds: int) -> dict[str, Any] | None:
+  """The numbers of an arm's runs; None while one has not ended.
+
+  Args:
+    folder: The folder of the sweep, with one for each seed in it.
+    num_seeds: How many there are.
+  """
+  found = []
+  for number in range(num_seeds):
+    workdir = folder / f"seed={number}"
+    if not (workdir / metrics_log.RESULT).exists():
+      return None
+    found.append(of_run(metrics_log.read_lines(workdir / metrics_log.METRICS)))
+  return {"seeds": found}
+
+
+def of_run(lines: list[dict[str, Any]]) -> dict[str, Any]:
+  """The numbers of one run, from its log."""
+  measured = [line for line in lines if _ACCURACY[ALL] in line]
+  found: dict[str, Any] = {
+    name: [round(line[key], 4) for line in measured]
+    for name, key in _ACCURACY.items()
+  }
+  found["live"] = [round(1 - x[_DEAD], 4) for x in lines if _DEAD in x]
+  return found
+
+
+class Results:
+  """The arms that have ended, by name."""
+
+  def __init__(self, folder: pathlib.Path):
+    self._found = {
+      name: json.loads((folder / f"{name}.json").read_text("utf-8"))
+      for name in arms.ARMS
+      if (folder / f"{name}.json").exists()
+    }
+
+  @property
+  def arms(self) -> list[str]:
+    return list(self._found)
+
+  def seconds(self, arm: str) -> float:
+    return self._found[arm]["seconds"]
+
+  def series(self, arm: str, what: str) -> np.ndarray:  # [S, N]
+    """Accuracies at each evaluation, of "all" or a number of digits; or "live",
+    the share of groups whose rewards differ in each step."""
+    return np.array([seed[what] for seed in self._found[arm]["seeds"]], float)
+
+  def completions(self, arm: str) -> np.ndarray:  # [N]
+    """How many had been generated at each evaluation."""
+    size = arms.SIZES["full"]
+    return np.arange(self.series(arm, ALL).shape[1]) * size.every * size.batch
+
+  def scores(self, arm: str, what: str) -> np.ndarray | None:  # [S]
+    """One number for each seed; None while an arm is missing.
+
+    Args:
+      arm: Its name.
+      what: "area/NAME", the mean height of an accuracy over completions, by
+        trapezoids; "start/NAME" and "end/NAME", that accuracy then; or "live",
+        the mean over all steps, None where no prompt has a group.
+    """
+    if arm not in self._found or (what == "live" and arm == "spo"):
+      return None
+    if what == "live":
+      return self.series(arm, what).mean(axis=1)
+    kind, _, name = what.partition("/")
+    values = self.series(arm, name)
+    if kind == "area":
+      middle = (values[:, 1:] + values[:, :-1]) / 2
+      return middle.mean(axis=1)
+    return values[:, 0 if kind == "start" else -1]

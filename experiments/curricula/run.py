@@ -1,0 +1,86 @@
+r"""Trains whatever is missing of the experiment on the choice of prompts.
+
+    python -m experiments.curricula.run --root=runs/curricula \
+        --results=benchmarks/curricula
+    python -m experiments.curricula.report --results=benchmarks/curricula \
+        --out=docs
+
+Each arm is a sweep of five seeds in one program, and leaves ARM.json. All
+follow on `base`, which is run first; `ads` clusters the prompts by what that
+policy makes of them. What has ended is left alone, and what was stopped goes on
+with the same command. --arms takes a regular expression: others wait.
+
+Exit status: 0 all has ended, 1 something has failed, 143 stopped.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from collections.abc import Sequence
+
+from absl import flags
+
+from experiments import flags as flags_lib
+from experiments.curricula import arms as arms_lib
+from experiments.curricula import results
+from experiments.sweeps import arms as sweeps_lib
+from experiments.sweeps import cells as cells_lib
+
+_ROOT = flags.DEFINE_string("root", "runs/curricula", "Folder of all runs.")
+_RESULTS = flags.DEFINE_string(
+  "results", "benchmarks/curricula", "Folder of the files ARM.json."
+)
+_ARMS = flags.DEFINE_string("arms", "", "Arms whose name has a match of it.")
+_SIZE = flags.DEFINE_enum(
+  "size", "full", list(arms_lib.SIZES), "How much is computed."
+)
+_CONFIG = "experiments/curricula/config.py"
+
+
+def main(argv: Sequence[str]) -> int:
+  """Runs what is missing, one after another."""
+  del argv
+  root, out = cells_lib.parse_root(_ROOT.value), pathlib.Path(_RESULTS.value)
+  chosen = sweeps_lib.chosen(arms_lib.ARMS, _ARMS.value)
+  out.mkdir(parents=True, exist_ok=True)
+  return sweeps_lib.go_through(chosen, functools.partial(_run_arm, root, out))
+
+
+def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
+  """Runs the sweep of an arm, and writes its numbers; the exit status."""
+  folder, size = root / name, arms_lib.SIZES[_SIZE.value]
+  config = f"{_CONFIG}:{name}@{_SIZE.value}"
+  if name == arms_lib.BASE:
+    return sweeps_lib.sweep(folder, config)
+  is_there = (out / f"{name}.json").exists()
+  if name == "ads" and not is_there and (status := _embed(root, size)):
+    return status
+  return sweeps_lib.record(
+    out,
+    folder,
+    config,
+    arms_lib.follows_on(name, root),
+    functools.partial(results.collected, num_seeds=size.num_seeds),
+  )
+
+
+def _embed(root: pathlib.Path, size: arms_lib.Size) -> int:
+  """Clusters the prompts of each seed, as far as they are not yet."""
+  for seed in range(size.num_seeds):
+    start = root / arms_lib.BASE / f"seed={seed}"
+    out = start / arms_lib.CLUSTERS
+    if out.exists():
+      continue
+    status = sweeps_lib.timed(
+      root / "ads",
+      *("experiments.embed", f"--workdir={start}", f"--out={out}"),
+      *arms_lib.embedding(size),
+    )
+    if status:
+      return status
+  return 0
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)
