@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from experiments.ladder import arms as arms_lib
 from experiments.ladder import claims
 from experiments.ladder.results import REFERENCE, WINDOW, Results
-from experiments.sweeps import pages, statistics
+from experiments.sweeps import pages
 from experiments.sweeps.statistics import Conclusion
 
 _SIZE = arms_lib.SIZES["full"]
@@ -82,7 +82,7 @@ over seeds with Student's 95 % interval.""")
   yield "|---" * 7 + "|"
   for name in results.arms:
     cells = [
-      _cell(results, name, what, digits)
+      pages.cell(results.scores(name, what), digits)
       for what, digits in (
         ("accuracy", 3),
         ("drawn", 0),
@@ -96,10 +96,3 @@ over seeds with Student's 95 % interval.""")
       f" {minutes:.1f} |"
     )
   yield ""
-
-
-def _cell(results: Results, arm: str, what: str, digits: int) -> str:
-  found = results.scores(arm, what)
-  if found is None:
-    return "–"
-  return statistics.text(statistics.contrast([(1, found)]), digits)

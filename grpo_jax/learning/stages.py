@@ -337,8 +337,8 @@ def learn_stage(
   Returns:
     The next state, the metrics, and the rows for whoever looks at them.
   """
-  feedback = None
-  if parts.schedule is not None:  # Of what it has chosen, and no other.
+  schedule, feedback = parts.schedule, None
+  if schedule is not None:  # Of what it has chosen, and no other.
     feedback = schedules.feedback_of(rollout, scored, len(prompts.ids))
   _, update_key = step_keys(state)
   order_key, draw_key = jax.random.split(update_key)
@@ -384,7 +384,7 @@ def learn_stage(
   if parts.forced is not None:
     batch = parts.forced.with_candidates(prompts, batch)
   batch = dataclasses.replace(batch, **parts.constrain_rows(row_arrays(batch)))
-  if parts.schedule is not None and parts.schedule.keeps_samples:
+  if feedback is not None and schedule is not None and schedule.keeps_samples:
     feedback = single_stream.with_samples(
       parts.plan, parts.policy, state, rollout, batch, feedback
     )
@@ -411,9 +411,9 @@ def learn_stage(
     before = {name: state.algorithm_state[name] for name in running}
     running = update_lib.chosen(trains, running, before)
     state = dataclasses.replace(state, algorithm_state=running | guarded)
-  if parts.schedule is not None and feedback is not None:
+  if schedule is not None and feedback is not None:
     chosen, said = schedules.advance(
-      *(parts.schedule, state.schedule, feedback),
+      *(schedule, state.schedule, feedback),
       *(state.key, state.step, state.phase_step),
     )
     metrics |= said

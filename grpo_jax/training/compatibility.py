@@ -495,7 +495,8 @@ TABLE = (
     "past completions",
     "the schedule keeps what was written for the prompts of a step, and some"
     " of a batch would be of other prompts",
-    "set config.{name}.schedule.name='frontier', or config.{name}.replay_size=0",
+    "set config.{name}.schedule.name='frontier', or"
+    " config.{name}.replay_size=0",
   ),
   Row(
     "replay",

@@ -26,8 +26,8 @@ pytestmark = pytest.mark.slow
 
 CONFIG = f"--config={command.ROOT / 'tests/experiments/hosts_config.py'}"
 TIMEOUT_S = 10.0  # Of the config.
-# Silence, words to the others, a save that is waited for and looked at, and what
-# the process that serves the others stays for; a hang lasts minutes.
+# Silence, words to the others, a save that is waited for and looked at, and how
+# long the process that serves the others stays; a hang lasts minutes.
 LOST_S = TIMEOUT_S + hosts._TELL_S + 2 * hosts._SAVE_S + hosts._LINGER_S
 
 
