@@ -936,6 +936,13 @@ MUTATIONS = [
     " gradient_equal_the_reference[bradley_terry-0]",
   ),
   Mutation(
+    "A margin of a reward model stays in the config.",
+    "grpo_jax/training/config.py",
+    "if found.name == kinds.OF_PAIRS != own:",
+    "if found.name == kinds.OF_PAIRS == own:",
+    "tests/training/reward_models_test.py -k options_of_the_loss_of_pairs",
+  ),
+  Mutation(
     "DPO takes the completion that comes last of equally good ones.",
     "grpo_jax/algorithms/dpo.py",
     "earliest = jax.ops.segment_min(places, *group)",

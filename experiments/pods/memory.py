@@ -124,7 +124,7 @@ def table(
   # Earlier phases are left out, so a reference begins here.
   phase = dataclasses.replace(config.section(name), set_reference=True)
   policy = size.policy()
-  algorithm, objective = phase.objective(config.algorithm)
+  algorithm, objective = config.objective(name)
   plan = phases.update_plan(
     phase,
     size.max_prompt_len,

@@ -136,6 +136,7 @@ class RunConfig:
           f" tokens; an array has at most {ranges.MAX_INT}. Lower one of them."
         )
     self._check_history()
+    self._check_pairs()
     for index, name in enumerate(self.phases):
       self._check_stage(index, name)
       self.reward_model.check(name, self.section(name))
@@ -201,6 +202,26 @@ class RunConfig:
         " 'preference', 'rl')."
       )
 
+  def _check_pairs(self) -> None:
+    """Raises ValueError for options of a loss of pairs that nobody reads."""
+    given = self.reward_model.of_pairs
+    if not given:
+      return
+    option, value = next(iter(given.items()))
+    if self.algorithm[0] == kinds.OF_PAIRS:
+      raise ValueError(
+        f"config.reward_model.{option}={value}: the run's algorithm is that"
+        f" loss itself; set config.algorithm.{option}, and this one to 0."
+      )
+    learn_pairs = kinds.PREFERENCE.name, kinds.COMPARISON.name
+    if not any(stage.kind in learn_pairs for stage in self.stages):
+      raise ValueError(
+        f"config.reward_model.{option}={value} is about the loss of pairs, and"
+        f" no phase of config.phases={self.phases} trains a reward model on"
+        " them; set it to 0, or add a phase of the kind 'preference' or"
+        " 'comparison'."
+      )
+
   def _check_stage(self, index: int, name: str) -> None:
     """Raises ValueError if a phase does not fit what is around it."""
     phase, rewards = self.sections[name], self.rewards
@@ -256,6 +277,19 @@ class RunConfig:
   def section(self, name: str) -> PhaseConfig:
     """The settings of a phase."""
     return self.sections[name]
+
+  def objective(self, name: str) -> tuple[Algorithm, Any]:
+    """The objective of a phase and its config.
+
+    Raises:
+      ValueError: The run's algorithm has nothing that this phase trains.
+    """
+    own, options = self.algorithm
+    kind = self.sections[name].of_kind
+    found, options = kind.objective(algorithms.get_algorithm(own), options)
+    if found.name == kinds.OF_PAIRS != own:
+      options = dataclasses.replace(options, **self.reward_model.of_pairs)
+    return found, options
 
   @property
   def stages(self) -> tuple[PhaseConfig, ...]:

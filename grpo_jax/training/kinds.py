@@ -31,6 +31,7 @@ from grpo_jax.algorithms import process_reward
 from grpo_jax.types import Algorithm
 
 Metrics = Mapping[str, float]
+OF_PAIRS = "bradley_terry"  # By which a reward model learns from pairs.
 
 
 def _check_nothing(name: str, section: Any) -> None:
@@ -242,7 +243,7 @@ def _show_value(metrics: Metrics) -> dict[str, float]:
 def _pairs(algorithm: Algorithm, config: Any) -> tuple[Algorithm, Any]:
   if algorithm.policy_loss is None:
     return algorithm, config
-  found = algorithms.get_algorithm("bradley_terry")
+  found = algorithms.get_algorithm(OF_PAIRS)
   return found, found.config_class()
 
 

@@ -65,7 +65,7 @@ def make_parts(
   if phase.temperature is not None:
     drawn = dataclasses.replace(config.sampling, temperature=phase.temperature)
     config = dataclasses.replace(config, sampling=drawn)
-  algorithm, objective_config = phase.objective(config.algorithm)
+  algorithm, objective_config = config.objective(name)
   _check_devices(config, problem, name, mesh)
   _check_groups(name, phase, algorithm)
   options.check(algorithm, objective_config)

@@ -43,7 +43,7 @@ def make(
       f" {num_shards} devices that share rows; needed: history_size = devices ×"
       " (a whole number)."
     )
-  required = options.needs(*phase.objective(config.algorithm))
+  required = options.needs(*config.objective(name))
   return reservoir.Reservoir(
     size=size,
     num_groups=phase.num_prompts,

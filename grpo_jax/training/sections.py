@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
-from grpo_jax import algorithms, ranges
+from grpo_jax import ranges
 from grpo_jax.data import demonstrations
 from grpo_jax.learning import reward_models, rounds
 from grpo_jax.models import critic
 from grpo_jax.training import kinds, settings
 from grpo_jax.training.schedule_settings import ScheduleConfig
 from grpo_jax.training.settings import one_of
-from grpo_jax.types import Algorithm
 
 # What a program is unrolled or compiled for, once for each.
 _UNROLLED = ranges.Range(1, 1024)
@@ -276,15 +274,6 @@ class PhaseConfig:
     """Members that it may train."""
     return self.of_kind.trains
 
-  def objective(self, algorithm: tuple[str, Any]) -> tuple[Algorithm, Any]:
-    """The objective of the phase and its config, from those of the run.
-
-    Raises:
-      ValueError: The run's algorithm has nothing that this kind trains.
-    """
-    name, config = algorithm
-    return self.of_kind.objective(algorithms.get_algorithm(name), config)
-
   def check(self, name: str) -> None:
     """Raises ValueError with the equation of sizes if they do not fit."""
     one_of(f"{name}.kind", self.kind, tuple(kinds.KINDS))
@@ -428,6 +417,8 @@ class RewardModelConfig:
       become that of the completion: "min", "product" or "sum".
     freeze: Names in the paths of parameters of its trunk that are not trained.
     num_updates: Gradient steps on each minibatch.
+    margin: Of the loss of pairs: by how much the better score should be ahead.
+    center_coef: Of the same: weight of the part that keeps scores centred.
     history_share: Of the prompts of a step that it learns from, the share that
       is old: chosen, with what was written then, from those of earlier phases.
       0.1 of 40 prompts are 4, once there are as many; 0: none.
@@ -442,6 +433,8 @@ class RewardModelConfig:
   of_steps: str = "min"
   freeze: tuple[str, ...] = ()
   num_updates: int = 1
+  margin: float = 0.0
+  center_coef: float = 0.0  # 0.01 in arXiv:2312.09244.
   history_share: float = 0.0
   history_size: int = 1024
   optimizer: OptimizerConfig = OptimizerConfig()
@@ -457,10 +450,18 @@ class RewardModelConfig:
       self,
       "config.reward_model",
       num_updates=_UPDATES,
+      margin=ranges.NOT_NEGATIVE,
+      center_coef=ranges.NOT_NEGATIVE,
       history_share=ranges.SHARE,
       history_size=ranges.ROWS,
     )
     self.optimizer.check("config.reward_model.optimizer")
+
+  @property
+  def of_pairs(self) -> dict[str, float]:
+    """Options of the loss of pairs that are set, by their name there."""
+    given = {"margin": self.margin, "center_coef": self.center_coef}
+    return {name: value for name, value in given.items() if value}
 
   def ranks(self, phase: PhaseConfig) -> bool:
     """Whether another reward model ranks the completions of a phase."""

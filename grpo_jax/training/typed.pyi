@@ -101,6 +101,10 @@ class RewardModel(Group):
   """Names in the paths of parameters of its trunk that are not trained."""
   num_updates: int
   """Gradient steps on each minibatch."""
+  margin: float
+  """Of the loss of pairs: by how much the better score should be ahead."""
+  center_coef: float
+  """Of the same: weight of the part that keeps scores centred."""
   history_share: float
   """Of the prompts of a step that it learns from, the share that is old:
   chosen, with what was written then, from those of earlier phases. 0.1 of 40

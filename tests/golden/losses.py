@@ -580,7 +580,7 @@ def _trl_dpo(hyper, inputs):
     given.algorithm[ours] = hyper[theirs]
   given.phases, given.pairs = ("pairs",), config_lib.phase_config("pairs")
   settings = config_lib.resolve(given)
-  algorithm, config = settings.section("pairs").objective(settings.algorithm)
+  algorithm, config = settings.objective("pairs")
   num_pairs = len(inputs["log_prob"]) // 2
   # Theirs are all chosen rows before all rejected ones, ours are adjacent.
   order = np.arange(2 * num_pairs).reshape(2, -1).T.reshape(-1)

@@ -181,7 +181,7 @@ def test_an_algorithm_that_draws_is_refused_on_pairs():
   for name in ("grpo", "lambda_grpo", "bradley_terry"):
     run = config_of(name)
     with pytest.raises(ValueError, match="choose 'dpo'"):
-      run.section("first").objective(run.algorithm)
+      run.objective("first")
   run = config_of("grpo", "comparison")
-  algorithm, _ = run.section("first").objective(run.algorithm)
+  algorithm, _ = run.objective("first")
   assert algorithm.name == "bradley_terry"

@@ -110,9 +110,31 @@ def test_each_phase_has_its_weights():
   assert weights == {"f1": 0.0, "reward_model": 1.0}
 
 
+def test_options_of_the_loss_of_pairs_reach_it():
+  """Also in a run whose algorithm is another one."""
+  options = {"reward_model.margin": 0.5, "reward_model.center_coef": 0.01}
+  _, phases, _ = made("judged", options)
+  loss = phases["rm"].config
+  assert (loss.margin, loss.center_coef) == (0.5, 0.01)
+  assert phases["rl"].algorithm.name == "grpo"
+
+
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
+    ({"reward_model.margin": -1.0}, "margin=-1.0 must be at least 0"),
+    (
+      {"reward_model.center_coef": 0.1, "phases": ("sft", "rl")},
+      "no phase .* trains a reward model on them",
+    ),
+    (
+      {
+        "reward_model.margin": 0.5,
+        "phases": ("rm",),
+        "algorithm": config_lib.algorithm_config("bradley_terry"),
+      },
+      "that loss itself; set config.algorithm.margin",
+    ),
     ({"reward_model.of_steps": "mean"}, "choose one of min, product, sum"),
     ({"reward_model.step_ends": ("",)}, "every token ends with an empty text"),
     ({"reward_model.step_ends": (";",)}, "choose the kind 'process'"),
