@@ -1,4 +1,4 @@
-"""Preferences that come with the data: DPO on a file of pairs.
+"""Preferences that come with the data: DPO, or a reward model, on pairs.
 
     python scripts/make_pairs.py --output=pairs.jsonl
     python -m experiments.train --config=configs/pairs.py --workdir=runs/pairs \
@@ -11,19 +11,21 @@ both alike, and DPO learns which of them is preferred. Expected: the share of
 well-formed completions, sampled at temperature 1, rises from about 0.4 to 0.9
 in less than a minute of a CPU core.
 
-A reward model learns from the same file in a phase of the kind "comparison":
-
-    config.phases = ("sft", "comparison")
-    config.comparison = config_lib.phase_config("comparison", steps=100)
+With an algorithm that draws completions, as --config=configs/pairs.py:grpo, a
+reward model learns from the same file in a phase of the kind "comparison", and
+its score is then the whole reward of the policy. Expected: the same share rises
+from about 0.4 to 0.97 in two minutes (one seed).
 """
 
+from grpo_jax import algorithms
 from grpo_jax.training import config as config_lib
 
 
 def get_config(algorithm: str = "dpo"):
-  """A small run on pairs; the algorithm is one that compares two."""
+  """A small run on pairs, with an algorithm that compares two or draws."""
   config = config_lib.default_config(algorithm)
-  config.phases = ("sft", "pairs")
+  compares = algorithms.get_algorithm(algorithm).couples_group
+  config.phases = ("sft", "pairs") if compares else ("sft", "comparison", "rl")
 
   config.data.source = "jsonl"
   config.data.format = "pairs"
@@ -50,6 +52,19 @@ def get_config(algorithm: str = "dpo"):
   config.pairs = config_lib.phase_config("pairs", steps=40, num_prompts=32)
   config.pairs.optimizer.learning_rate = 1e-4
   config.pairs.optimizer.warmup_steps = 5
+
+  if not compares:
+    config.comparison = config_lib.phase_config(
+      "comparison", steps=60, num_prompts=32
+    )
+    config.reward_model.optimizer.learning_rate = 1e-3
+    config.rl.steps = 40
+    config.rl.num_prompts = 16
+    config.rl.optimizer.learning_rate = 3e-4
+    config.rl.optimizer.warmup_steps = 5
+    config.rewards.functions = ("think_answer_format", "reward_model")
+    config.rewards.weights = (0.0, 1.0)
+    config.rewards.correct = "think_answer_format"
 
   config.eval.num_prompts = 128
   config.eval.batch_size = 128

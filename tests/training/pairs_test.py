@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from configs import pairs
 from grpo_jax.data import pipeline, sources, teacher
 from grpo_jax.learning import stages
 from grpo_jax.training import config as config_lib
@@ -162,6 +163,16 @@ def test_a_phase_on_pairs_has_two_rows_of_each_prompt():
   phase = config_of().section("first")
   assert (phase.group_size, phase.plays) == (2, False)
   assert config_of(kind="comparison").section("first").trains == ("reward",)
+
+
+def test_pairs_train_a_policy_or_a_reward_model_that_it_follows():
+  run = config_lib.resolve(pairs.get_config())
+  assert run.phases == ("sft", "pairs")
+  run = config_lib.resolve(pairs.get_config("grpo"))
+  assert run.phases == ("sft", "comparison", "rl")
+  assert run.objective("comparison")[0].name == "bradley_terry"
+  weights = dict(zip(run.rewards.functions, run.rewards.weights, strict=True))
+  assert weights == {"think_answer_format": 0.0, "reward_model": 1.0}
 
 
 @pytest.mark.parametrize(
