@@ -16,10 +16,9 @@ data; then its score is the whole reward, the verifier watches, and the policy
 at the start of the iteration is the reference (Section 4.1.4). docs/proxy.md
 measures in small what KL and old data are good for.
 
-The toy follows its learned reward too far, one seed: held-out accuracy is 0.73
-before, 0.81 after 25 steps, 0.37 after the 50 of the first iteration, and 0.11
-at the end. With --config.rl.steps=20 it is 0.88 after the first iteration, and
-0.31 after the second.
+The toy follows its learned reward too far, one seed: held-out accuracy is 0.75
+before, 0.55 after 25 steps, 0.32 after the 50 of the first iteration, and 0.20
+at the end. The best batch that it draws, with 0.92, is the sixth.
 
 Deviations: pairs of completions of one question are ranked by a verifier. The
 first reward model is a copy of the policy, where the paper has one that it has
