@@ -1444,8 +1444,8 @@ MUTATIONS = [
   Mutation(
     "Padding counts as an end where its id is one of an end.",
     "grpo_jax/rollout/sampling.py",
-    '_is_end(written["tokens"], config) & written["completion_mask"]',
-    '_is_end(written["tokens"], config)',
+    'is_end(written["tokens"], config) & written["completion_mask"]',
+    'is_end(written["tokens"], config)',
     "tests/rollout/sampling_test.py -k limits_of_their_own",
   ),
   Mutation(

@@ -317,7 +317,7 @@ def moving(params: PyTree) -> PyTree:
 
 
 def played(sample: Callable[..., Rollout], **fixed: Any) -> functools.partial:
-  """(parameters of members, prompts, key) -> a rollout by the policy.
+  """(parameters of members, prompts, key, …) -> a rollout by the policy.
 
   Args:
     sample: (parameters of the policy, prompts, key, …) -> a rollout.
@@ -326,8 +326,8 @@ def played(sample: Callable[..., Rollout], **fixed: Any) -> functools.partial:
   return functools.partial(_played, sample, **fixed)
 
 
-def _played(sample, params, prompts, key, **fixed):
-  return sample(params["policy"], prompts, key, **fixed)
+def _played(sample, params, *inputs, **fixed):
+  return sample(params["policy"], *inputs, **fixed)
 
 
 def played_by_all(

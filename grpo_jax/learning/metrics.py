@@ -73,7 +73,7 @@ def rollout_metrics(
       rollout.entropy, mask & incorrect[:, None]
     ),
     "completions/generated": rows.sum(),
-    "tokens/generated": mask.sum(),
+    "tokens/generated": rollout.num_drawn.sum(),
     "tokens/trained": batch.mask.sum(),
   }
   if rollout.traces is None:

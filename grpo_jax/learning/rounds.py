@@ -201,7 +201,7 @@ def add(
     "valid": valid,
     "correct": scored.correct & valid,
     "reward": masked.select(scored.rewards, valid),
-    "tokens": new.rollout.written,
+    "tokens": new.rollout.num_drawn,
   }
   counts = {name: x.sum().astype(jnp.float32) for name, x in of_round.items()}
   if collected is None:

@@ -130,15 +130,19 @@ def feedback_of(rollout: Rollout, scored: Scored, num_prompts: int) -> Feedback:
   """Counts right and scored completions of each prompt.
 
   A completion in several rows counts once; one that nobody could score not at
-  all.
+  all. Of one that was corrected the draft counts, which the policy has written
+  by itself.
   """
-  counted = scored.valid & rollout.is_last  # [B]
+  valid, correct = scored.valid, scored.correct
+  if rollout.corrections is not None:
+    valid, correct = rollout.corrections.valid, rollout.corrections.correct
+  counted = valid & rollout.is_last  # [B]
 
   def total(rows):
     count = jnp.zeros(num_prompts, jnp.float32)
     return count.at[rollout.prompt_index].add(rows.astype(jnp.float32))
 
-  return Feedback(total(counted & scored.correct), total(counted))
+  return Feedback(total(counted & correct), total(counted))
 
 
 def success(state: PyTree) -> jax.Array:  # [N]

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from grpo_jax.algorithms import objective, options
 from grpo_jax.learning import (
+  corrections,
   domains,
   forced_answers,
   kept,
@@ -436,6 +437,8 @@ def _before_update(
 ) -> Metrics:
   """What there is to say of a prepared batch."""
   metrics = metrics_lib.rollout_metrics(rollout, scored, batch)
+  if rollout.corrections is not None:
+    metrics |= corrections.metrics(rollout, scored)
   if parts.domains:
     metrics |= domains.metrics(parts.domains, prompts, rollout, scored, batch)
   if parts.forced is not None:
@@ -485,6 +488,7 @@ def draw_stage(
     parts: Functions of the phase.
   """
   assert parts.judge is not None
+  assert isinstance(parts.player, Player)
   rollout = sample_stage(state, prompts, parts=parts)
   greedy = greedy_stage(state, prompts, parts=parts)
   with jax.named_scope("verifier"):
@@ -496,6 +500,15 @@ def draw_stage(
       step=state.phase_step,
     )
     scored = score(rollout)
+    if parts.player.correct is not None:
+      rollout_key, _ = step_keys(state)
+      rollout = with_version(
+        state,
+        parts.player.correct(
+          state.params, prompts, rollout_key, rollout, scored
+        ),
+      )
+      scored = score(rollout)
     baseline = None
     if greedy is not None:
       baseline = score(greedy)

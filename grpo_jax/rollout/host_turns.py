@@ -15,13 +15,12 @@ gives the same answers.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.rollout import sampling, turns
+from grpo_jax.rollout import contexts, sampling, turns
 from grpo_jax.types import HostEnvironment, Policy, Prompts, PyTree, Rollout
 
 
@@ -214,7 +213,7 @@ class HostTurns:
       prompt_routing = jnp.where(number == 0, first, prompt_routing)
     own = {"turn": turn, "state_id": state_id}
     for name, x in (drawn | own).items():
-      written[name] = _put(written[name], start, exists, x)
+      written[name] = contexts.put(written[name], start, exists, x)
     last = jnp.maximum(length - 1, 0)[:, None]
     token = jnp.take_along_axis(drawn["tokens"], last, axis=1)[:, 0]
     ends = jnp.asarray(self.environment.action_ends, jnp.int32)
@@ -279,7 +278,9 @@ class HostTurns:
   ) -> tuple[dict[str, jax.Array], jax.Array | None]:
     """The next actions as a `Rollout` has them, and the routing of contexts."""
     environment = self.environment
-    tokens, mask = self._contexts(prompts, written["tokens"], size)
+    tokens, mask = contexts.joined(
+      prompts, written["tokens"], size, self.config.pad_id
+    )
     with jax.named_scope("prefill"):
       first_h, prefix, routing = self.policy.prefill(params, tokens, mask)
     left = self.config.max_new_tokens - size
@@ -303,51 +304,18 @@ class HostTurns:
       state = decoder.run_all(decoder.draw(state, *first))
     return state.written, routing
 
-  def _contexts(
-    self,
-    prompts: Prompts,
-    tokens: jax.Array,  # [B, T] int32
-    size: jax.Array,  # [B] int32
-  ) -> tuple[jax.Array, jax.Array]:  # [B, S + T] int32, [B, S + T] bool
-    """Each row's prompt and what has been written, left-padded."""
-    num_slots = tokens.shape[1]
-    repeat = functools.partial(jnp.repeat, repeats=self.group_size, axis=0)
-    exists = jnp.arange(num_slots) < size[:, None]
-    joined = jnp.concatenate([repeat(prompts.tokens), tokens], axis=1)
-    mask = jnp.concatenate([repeat(prompts.mask), exists], axis=1)
-    # Prompts end where completions begin: a shift makes the context end last.
-    place = jnp.arange(joined.shape[1]) - (num_slots - size)[:, None]
-    at = jnp.maximum(place, 0)
-    mask = jnp.take_along_axis(mask, at, axis=1) & (place >= 0)
-    joined = jnp.take_along_axis(joined, at, axis=1)
-    return jnp.where(mask, joined, self.config.pad_id), mask
-
   def _split(
     self,
     x: jax.Array,  # [B, S + T, ...], of contexts
     size: jax.Array,  # [B] int32
   ) -> tuple[jax.Array, jax.Array]:  # [B, S, ...], [B, T, ...]
-    """The inverse of `_contexts`; anything where there is no token."""
+    """The inverse of `contexts.joined`; anything where there is no token."""
     num_slots = self.config.max_new_tokens
     place = jnp.arange(x.shape[1]) + (num_slots - size)[:, None]
     place = jnp.minimum(place, x.shape[1] - 1)
     place = place.reshape(*place.shape, *[1] * (x.ndim - 2))
     x = jnp.take_along_axis(x, place, axis=1)
     return x[:, :-num_slots], x[:, -num_slots:]
-
-
-def _put(
-  buffer: jax.Array,  # [B, T, ...]
-  start: jax.Array,  # [B] int32
-  exists: jax.Array,  # [B, n] bool
-  x: jax.Array,  # [B, n, ...]
-) -> jax.Array:  # [B, T, ...]
-  """Writes what exists into each row from a slot on, as far as it fits."""
-  num_rows, num_slots = buffer.shape[:2]
-  slots = start[:, None] + jnp.arange(exists.shape[1])
-  slots = jnp.where(exists, slots, num_slots)  # That one: nowhere.
-  rows = jnp.arange(num_rows)[:, None]
-  return buffer.at[rows, slots].set(x.astype(buffer.dtype), mode="drop")
 
 
 def _read(episodes: Episodes, answers: Answers, number: jax.Array) -> Episodes:
@@ -362,7 +330,7 @@ def _read(episodes: Episodes, answers: Answers, number: jax.Array) -> Episodes:
     ("observed", exists),
     ("turn", jnp.full(exists.shape, number, jnp.int32)),
   ):
-    written[name] = _put(written[name], episodes.size, exists, x)
+    written[name] = contexts.put(written[name], episodes.size, exists, x)
   rows = jnp.arange(len(size))
   last = jnp.maximum(episodes.size - 1, 0)
   written["turn_rewards"] = (

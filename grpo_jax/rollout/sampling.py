@@ -426,7 +426,7 @@ class Decoder:
     )
     is_full = state.t >= self.limits[state.row] - 1
     if self.environment is None:
-      ended = _is_end(tokens, config) | is_full
+      ended = is_end(tokens, config) | is_full
     else:
       episodes = turns.advance(
         self.environment,
@@ -641,7 +641,7 @@ def sample(
     state = decoder.run_all(state)
   written: dict[str, Any] = dict(state.written)
   if environment is None or state.episodes is None:
-    ends = _is_end(written["tokens"], config) & written["completion_mask"]
+    ends = is_end(written["tokens"], config) & written["completion_mask"]
     terminated = ends.any(axis=1)
   else:
     terminated = state.episodes.done
@@ -667,7 +667,8 @@ def _neighbours(policy, params, config):  # [V, k - 1] int32 or None
     return mixing.table(config.mix, policy.embeddings(params))
 
 
-def _is_end(tokens: jax.Array, config: SamplingConfig) -> jax.Array:
+def is_end(tokens: jax.Array, config: SamplingConfig) -> jax.Array:
+  """Which tokens, of any shape, end a completion."""
   end_ids = jnp.asarray(config.end_ids, jnp.int32)
   return (tokens[..., None] == end_ids).any(axis=-1)
 

@@ -9,6 +9,9 @@ A problem with few solutions is a hard one: of `2 , 3 , 4 : 20 =` there are two,
     config.data.task_options = {"max_solutions": 1}
 
 is a hard split of the task, and `num_solutions([2, 3, 4], 20)` counts them.
+
+A completion may think better of it where `last_answer` is on: then the last
+answer between tags counts, and others before it do not matter.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import numpy as np
 
 from grpo_jax.tasks import task as task_lib
 from grpo_jax.tasks import vocabulary as vocab
-from grpo_jax.tasks.task import Example, Extras, Task
+from grpo_jax.tasks.task import Example, Extras, Solution, Task
 
 OPERATORS = (vocab.PLUS, vocab.MINUS, vocab.TIMES)
 MAX_TARGET = 99
@@ -39,6 +42,7 @@ def make(
   tags: bool = True,
   min_solutions: int = 1,
   max_solutions: int = MOST_SOLUTIONS[4],
+  last_answer: bool = False,
 ) -> Task:
   """Makes the countdown task.
 
@@ -53,6 +57,8 @@ def make(
     min_solutions: Fewest solutions of a problem, 1 to the most that one has:
       2, 12 and 46 with two, three and four numbers.
     max_solutions: Most solutions of a problem, `min_solutions` to 46.
+    last_answer: Whether the last answer counts of a completion with several;
+      otherwise such a completion is wrong. Needs tags.
 
   Raises:
     ValueError: If an option is out of range, or if a split has no problem with
@@ -73,6 +79,11 @@ def make(
   task_lib.check_range(
     "countdown.make", "teacher_error", teacher_error, 0.0, 1.0
   )
+  if last_answer and not tags:
+    raise ValueError(
+      "countdown.make: last_answer is True and tags is False, and without tags"
+      " the whole completion is the answer; set tags to True."
+    )
   fits = range(min_solutions, max_solutions + 1)
   if min_solutions > 1 or max_solutions < most:
     _check_problems(num_numbers, fits)
@@ -91,10 +102,13 @@ def make(
       tags=tags,
       fits=fits,
     ),
-    verify=functools.partial(verify, tags=tags),
-    verify_numpy=functools.partial(verify_numpy, tags=tags),
+    verify=functools.partial(verify, tags=tags, of_several=last_answer),
+    verify_numpy=functools.partial(
+      verify_numpy, tags=tags, of_several=last_answer
+    ),
     encode=vocab.encode,
     decode=vocab.decode,
+    solution=functools.partial(solution, tags=tags),
   )
 
 
@@ -161,6 +175,37 @@ def _solved(
       return numbers, operators, target
 
 
+def solution(extras: Mapping[str, np.ndarray], *, tags: bool) -> Solution:
+  """The first solution by the order of numbers, then of + - *.
+
+  Args:
+    extras: Of the problem.
+    tags: As in `make`.
+  """
+  numbers = tuple(sorted(np.asarray(extras["numbers"]).tolist()))
+  answer = _first_solution(numbers, int(extras["target"]))
+  return Solution(list(answer), vocab.wrapped(answer, tags))
+
+
+@functools.cache
+def _first_solution(numbers: tuple[int, ...], target: int) -> tuple[int, ...]:
+  """Ids of an answer; every problem has one."""
+  signs = itertools.product(OPERATORS, repeat=len(numbers) - 1)
+  tried = itertools.product(itertools.permutations(numbers), signs)
+  for (first, *others), operators in tried:
+    value, answer = first, [vocab.DIGIT_0 + first]
+    for operator, x in zip(operators, others, strict=True):
+      results = {vocab.PLUS: value + x, vocab.MINUS: value - x}
+      value = results.get(operator, value * x)
+      answer += [operator, vocab.DIGIT_0 + x]
+    if value == target:
+      return tuple(answer)
+  raise ValueError(
+    f"countdown.solution: no expression of {[*numbers]} is {target}; problems"
+    " that this task has drawn have one."
+  )
+
+
 def num_solutions(numbers: Iterable[int], target: int) -> int:
   """How many answers `verify` takes for right, without their tags.
 
@@ -223,11 +268,12 @@ def verify(
   extras: Extras,
   *,
   tags: bool,
+  of_several: bool = False,
 ) -> dict[str, jax.Array]:
   """Judges one completion in graph; see `Task.verify`."""
   numbers = extras["numbers"]  # [n], ascending
   size = 2 * len(numbers) - 1
-  found = vocab.answer_span(tokens, completion_mask, tags)
+  found = vocab.answer_span(tokens, completion_mask, tags, of_several)
   answer = vocab.content(tokens, found, size)  # [2n - 1]
   used = answer[0::2] - vocab.DIGIT_0  # [n]
   operators = answer[1::2]  # [n - 1]
@@ -256,10 +302,11 @@ def verify_numpy(
   extras: Mapping[str, np.ndarray],
   *,
   tags: bool,
+  of_several: bool = False,
 ) -> dict[str, float]:
   """Twin of `verify`: a pocket calculator."""
   completion = vocab.words(tokens, completion_mask)
-  text = "".join(vocab.answer_words(completion, tags) or [])
+  text = "".join(vocab.answer_words(completion, tags, of_several) or [])
   if not re.fullmatch(r"[0-9]([-+*][0-9])*", text):
     return {"accuracy": 0.0}
   result = 0

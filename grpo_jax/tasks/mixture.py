@@ -67,6 +67,7 @@ def make(parts: Mapping[str, Task]) -> Task:
     if judged
     else None,
     right_answer=None,
+    solution=None,
     lesson=None,
   )
 

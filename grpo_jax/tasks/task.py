@@ -45,6 +45,18 @@ class Example(NamedTuple):
   observed: np.ndarray | None = None  # [m] bool
 
 
+class Solution(NamedTuple):
+  """One right answer to a problem, of which there may be several.
+
+  Attributes:
+    answer: Token ids of it alone, without tags.
+    completion: Token ids of a whole right completion, end token included.
+  """
+
+  answer: list[int]
+  completion: list[int]
+
+
 class PlainTurn(NamedTuple):
   """An `environment.Turn` on the host, as the twins write it."""
 
@@ -89,6 +101,8 @@ class Task:
     step_scores_numpy: The same on the host, written independently.
     right_answer: None, or (extras) -> [A] int32, in graph: what a right
       completion has between its tags, followed by padding.
+    solution: None, or (extras) -> Solution, on the host: always the same one of
+      a problem, whatever its teacher has written.
     environment: None for a single turn.
     compaction: None if an episode fits one context.
     lesson: None, or as `example`, but of any context of an episode, for a
@@ -129,6 +143,7 @@ class Task:
     | None
   ) = None
   right_answer: Callable[[Extras], jax.Array] | None = None
+  solution: Callable[[Mapping[str, np.ndarray]], Solution] | None = None
   environment: Environment | None = None
   compaction: Compaction | None = None
   lesson: Callable[[np.random.Generator, str], Example] | None = None

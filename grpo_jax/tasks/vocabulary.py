@@ -139,10 +139,37 @@ def span(
   return Span(jnp.where(ok, start, 0), jnp.where(ok, end, 0), ok)
 
 
+def last_span(
+  tokens: jax.Array,  # [T] int32
+  completion_mask: jax.Array,  # [T] bool
+  opening: int,
+  closing: int,
+) -> Span:
+  """Finds what stands between the last `opening` and the only `closing` after.
+
+  Args:
+    tokens, completion_mask, opening, closing: As in `span`.
+
+  Returns:
+    The slots between the tags; not ok where there is no opening one, or not one
+    closing one behind it.
+  """
+  chex.assert_rank([tokens, completion_mask], 1)
+  chex.assert_equal_shape([tokens, completion_mask])
+  slots = jnp.arange(len(tokens))
+  is_open = completion_mask & (tokens == opening)  # [T]
+  start = jnp.max(jnp.where(is_open, slots, -1)) + 1
+  is_close = completion_mask & (tokens == closing) & (slots >= start)  # [T]
+  ok = is_open.any() & (is_close.sum() == 1)
+  end = jnp.argmax(is_close)
+  return Span(jnp.where(ok, start, 0), jnp.where(ok, end, 0), ok)
+
+
 def answer_span(
   tokens: jax.Array,  # [T] int32
   completion_mask: jax.Array,  # [T] bool
   tags: bool,
+  of_several: bool = False,
 ) -> Span:
   """Finds the answer of a completion that is properly ended.
 
@@ -152,6 +179,8 @@ def answer_span(
       slot 0.
     tags: Whether the answer stands in `<answer> </answer>`; otherwise the
       whole completion before the end token is the answer.
+    of_several: Whether the last of several answers between tags counts;
+      otherwise there may be no other.
 
   Returns:
     The slots of the answer. Not ok unless the last token is the only end token
@@ -165,7 +194,8 @@ def answer_span(
   ended = is_eos.any() & (jnp.argmax(is_eos) == last)  # argmax: the first
   if not tags:
     return Span(jnp.zeros_like(last), jnp.where(ended, last, 0), ended)
-  found = span(tokens, completion_mask, ANSWER, ANSWER_END)
+  find = last_span if of_several else span
+  found = find(tokens, completion_mask, ANSWER, ANSWER_END)
   ok = ended & found.ok & (found.end == last - 1)
   return Span(jnp.where(ok, found.start, 0), jnp.where(ok, found.end, 0), ok)
 
@@ -231,7 +261,9 @@ def words_between(
   return completion[before + 1 : after] if before < after else None
 
 
-def answer_words(completion: list[str], tags: bool) -> list[str] | None:
+def answer_words(
+  completion: list[str], tags: bool, of_several: bool = False
+) -> list[str] | None:
   """Twin of `answer_span`: the words of the answer, None where not ok."""
   if completion.count("<eos>") != 1 or completion[-1] != "<eos>":
     return None
@@ -240,6 +272,8 @@ def answer_words(completion: list[str], tags: bool) -> list[str] | None:
     return body
   if not body or body[-1] != "</answer>":
     return None
+  if of_several and "<answer>" in body:
+    body = body[len(body) - 1 - body[::-1].index("<answer>") :]
   return words_between(body, "<answer>", "</answer>")
 
 

@@ -239,6 +239,25 @@ FEATURES = {
     lambda s: bool(s.config.sampling.mix_rate),
     lambda s: f"config.sampling.mix_rate={s.config.sampling.mix_rate}",
   ),
+  "correction": Feature(
+    lambda s: s.phase.correction.corrects,
+    lambda s: (
+      f"config.{s.name}.correction with p_cue={s.phase.correction.p_cue},"
+      f" p_answer={s.phase.correction.p_answer} and"
+      f" p_reference={s.phase.correction.p_reference}"
+    ),
+  ),
+  "text": Feature(
+    lambda s: not s.config.data.is_made_of_ids,
+    lambda s: f"config.data.source={s.config.data.source!r}, which is text,",
+  ),
+  "verifiers on the host": Feature(
+    lambda s: s.problem.judge.asks_host,
+    lambda s: f"config.rewards.functions={s.config.rewards.functions}",
+  ),
+  "kept routing": Feature(
+    lambda s: "routing" in s.required, _option("keep_routing")
+  ),
   "canaries with a KL": Feature(
     lambda s: (
       s.config.guards.on
@@ -274,6 +293,62 @@ TABLE = (
     "environment",
     "the rows of an environment are all decoded at once",
     "set config.sampling.lanes=None",
+  ),
+  Row(
+    "correction",
+    "environment",
+    "an episode goes on by what its environment says, and not by a hint",
+    "leave config.{name}.correction out, or choose a task of one turn",
+  ),
+  Row(
+    "correction",
+    "text",
+    "right answers are put in where tasks make the prompts, whose verifiers are"
+    " in the program",
+    "leave config.{name}.correction out, or choose a task",
+  ),
+  Row(
+    "correction",
+    "verifiers on the host",
+    "what was written is judged twice within one step, which does not leave the"
+    " device",
+    "leave config.{name}.correction out, or config.rewards.functions that ask"
+    " the host",
+  ),
+  Row(
+    "correction",
+    "mixed inputs",
+    "a draft is read again as it is written, and not as it was read",
+    "leave config.{name}.correction out, or set config.sampling.mix_rate=0",
+  ),
+  Row(
+    "correction",
+    "kept routing",
+    "nobody has recorded which experts what was put in takes",
+    "leave config.{name}.correction out, or set"
+    " config.algorithm.keep_routing=False",
+  ),
+  Row(
+    "correction",
+    "recycled surplus",
+    "what is said of corrections is about the draws of the step, and some groups"
+    " of its batch would be of the step before",
+    "leave config.{name}.correction out, or set"
+    " config.{name}.recycle_surplus=False",
+  ),
+  Row(
+    "correction",
+    "replay",
+    "what is said of corrections is about the draws of the step, and some groups"
+    " of its batch would be of earlier steps",
+    "leave config.{name}.correction out, or set config.{name}.replay_size=0",
+  ),
+  Row(
+    "correction",
+    "forced answers",
+    "what the policy expects after a prefix is asked of its own words, and a"
+    " hint is not its own",
+    "leave config.{name}.correction out, or choose another algorithm",
   ),
   Row(
     "mixed inputs",

@@ -26,7 +26,7 @@ from grpo_jax.algorithms import objective
 from grpo_jax.learning import stages
 from grpo_jax.learning import update as update_lib
 from grpo_jax.ops import masked
-from grpo_jax.training import models, programs, runs, sharding
+from grpo_jax.training import corrections, models, programs, runs, sharding
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import (
   Prompts,
@@ -104,7 +104,13 @@ def measure(
     gradient = _gradient(loaded, entered.parts)
     found = []  # [D][batches], each a flat vector.
     for domain in problem.domains:
-      stream = problem.prompt_stream(seed, num_prompts, None, names=(domain,))
+      stream = problem.prompt_stream(
+        seed,
+        num_prompts,
+        None,
+        names=(domain,),
+        hints=corrections.arrays(config, problem, name),
+      )
       own = []
       for _ in range(num_batches):
         batch = next(stream)

@@ -20,6 +20,7 @@ from grpo_jax.models import critic as critic_lib
 from grpo_jax.models import meshes
 from grpo_jax.training import (
   compatibility,
+  corrections,
   forced,
   kept_groups,
   opponents,
@@ -175,6 +176,7 @@ def make_parts(
       phase.group_size,
       required,
       opponents.table(phase, policy, parts.members, models.outside),
+      corrections.make(config, problem, name),
     ),
     judge=judge,
     max_rounds=phase.max_rounds,

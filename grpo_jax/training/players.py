@@ -28,7 +28,13 @@ from jax.sharding import Mesh
 from grpo_jax.data import pipeline
 from grpo_jax.learning import members
 from grpo_jax.rewards import sessions
-from grpo_jax.rollout import compaction, host_turns, sampling, seats
+from grpo_jax.rollout import (
+  compaction,
+  correction,
+  host_turns,
+  sampling,
+  seats,
+)
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.training import programs, sharding
@@ -121,6 +127,7 @@ def make_player(
   group_size: int,
   required: frozenset[str],
   table: Table | None = None,
+  corrects: correction.Correction | None = None,
 ) -> Player | host_turns.HostPlayer:
   """Who writes the completions of a phase.
 
@@ -131,6 +138,7 @@ def make_player(
     group_size: Completions per prompt.
     required: Optional inputs that the objective reads.
     table: Who sits in other seats of the environment; None: the policy.
+    corrects: What is done with wrong completions; None: nothing.
   """
   sampler = config.sampler(
     problem.max_new_tokens,
@@ -162,6 +170,13 @@ def make_player(
   return Player(
     played(config=sampler, group_size=group_size),
     played(config=greedy, group_size=1) if has_greedy else None,
+    None
+    if corrects is None
+    else members.played(
+      functools.partial(correction.correct, policy),
+      config=sampler,
+      correction=corrects,
+    ),
   )
 
 

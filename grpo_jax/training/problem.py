@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ from grpo_jax.training import (
   opening,
   readers,
   sharding,
+  solutions,
   task_scores,
   task_sources,
   unscored,
@@ -42,6 +43,9 @@ from grpo_jax.types import (
   Rollout,
   TrainBatch,
 )
+
+# (record) -> arrays for the program, by name.
+Arrays = Callable[[Mapping[str, Any]], Mapping[str, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +75,7 @@ class Problem:
       none.
     limits: Most tokens of a completion of each of them; empty: all slots.
     answers: What the task knows of answers, for those that are forced; or None.
+    solutions: The same for those that are put into wrong completions; or None.
     rubric: What a model of the run reads that judges; None: none does.
     provides: Optional inputs of algorithms that come from the data or the
       verifier: "step_rewards", "turns", "state_id", "domain",
@@ -95,6 +100,7 @@ class Problem:
   domains: tuple[str, ...] = ()
   limits: tuple[int, ...] = ()
   answers: forced_answers.Answers | None = None
+  solutions: solutions.Solutions | None = None
   rubric: readers.Rubric | None = None
   provides: frozenset[str] = frozenset()
   complaints: unscored.Complaints = dataclasses.field(
@@ -119,6 +125,7 @@ class Problem:
     max_prompt_len: int | None,
     rows: Sequence[int] | None = None,
     names: Sequence[str] = (),
+    hints: Arrays | None = None,
   ):
     """Endless shuffled `PromptBatch`es.
 
@@ -128,6 +135,7 @@ class Problem:
       max_prompt_len: Longer prompts are left out; None: those that do not fit.
       rows: Which ones of each batch to make; None: all.
       names: Domains whose prompts are taken; empty: all.
+      hints: Arrays of a record that are put into its completions.
 
     Raises:
       ValueError: No prompt is of these domains, or nobody can choose them.
@@ -141,9 +149,20 @@ class Problem:
         seed=seed,
         pad_id=self.tokenizer.pad_id,
         rows=rows,
-        more=self.rubric.arrays if self.rubric else None,
+        more=self.arrays(hints),
       )
     )
+
+  def arrays(self, hints: Arrays | None = None) -> Arrays | None:
+    """What a record has beside its extras, for the program; None: nothing."""
+    made: list[Arrays] = [self.rubric.arrays] if self.rubric else []
+    if hints is not None:
+      made.append(hints)
+    if not made:
+      return None
+    return lambda record: {
+      name: x for of in made for name, x in of(record).items()
+    }
 
   def supervised_stream(
     self,
@@ -586,11 +605,6 @@ def _of_episodes(prompts: Prompts, rollout: Rollout) -> Mapping[str, jax.Array]:
   return rollout.scores
 
 
-def _worth(verify, correct, tokens, mask, extras):  # [F], [F] -> []
-  """What the verifier says of a completion that is an answer alone."""
-  return verify(tokens, mask, extras)[correct]
-
-
 def _task_problem(config: config_lib.RunConfig) -> Problem:
   if config.rewards.steps:
     raise ValueError(
@@ -621,6 +635,8 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     else functools.partial(of_rows, task.step_scores),
   )
 
+  correct = config.rewards.correct or "accuracy"
+  worth = solutions.worth(task, correct)
   problem = Problem(
     tokenizer=text,
     train=train,
@@ -629,21 +645,14 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     encoder=pipeline.Encoder(text),
     max_prompt_len=prompt_len,
     max_new_tokens=config.sampling.max_new_tokens or task.max_completion_len,
-    judge=verifiers.judge(
-      config, verifier, config.rewards.correct or "accuracy", made.domains
-    ),
+    judge=verifiers.judge(config, verifier, correct, made.domains),
     truncate_completions=False,
     environment=task.environment,
     compaction=task.compaction,
     answers=None
-    if task.right_answer is None or task.verify is None
-    else forced_answers.Answers(
-      task.right_answer,
-      functools.partial(
-        _worth, task.verify, config.rewards.correct or "accuracy"
-      ),
-      task.pad_id,
-    ),
+    if task.right_answer is None or worth is None
+    else forced_answers.Answers(task.right_answer, worth, task.pad_id),
+    solutions=solutions.of_task(task, correct),
     domains=made.domains,
     provides=frozenset(
       name

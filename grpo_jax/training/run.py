@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -19,6 +20,7 @@ from grpo_jax import objects
 from grpo_jax.training import (
   checkpoints,
   console,
+  corrections,
   drivers,
   evaluation,
   hosts,
@@ -364,11 +366,13 @@ def make_stream(
   name = config.phases[index]
   phase = config.section(name)
   seed = int(np.random.SeedSequence((config.seed, index)).generate_state(1)[0])
-  make = {
-    0: problem.prompt_stream,
+  hints = corrections.arrays(config, problem, name)
+  streams: dict[int, Callable[..., Any]] = {
+    0: functools.partial(problem.prompt_stream, hints=hints),
     1: problem.supervised_stream,
     2: problem.pair_stream,
-  }[phase.of_kind.num_given]
+  }
+  make = streams[phase.of_kind.num_given]
   num_prompts = phase.num_prompts * phase.max_rounds
   rows = drivers.rows_to_feed(problem, mesh, phase).tolist()
   if phase.schedule.chooses:

@@ -12,7 +12,7 @@ import numpy as np
 from grpo_jax.data import chosen, clusters, demonstrations, pipeline, sources
 from grpo_jax.learning import ads, schedules, single_stream
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import paths
+from grpo_jax.training import corrections, paths
 from grpo_jax.training.problem import Problem
 from grpo_jax.training.schedule_settings import ADS, SPO
 
@@ -216,5 +216,5 @@ def stream(
     max_prompt_len=phase.max_prompt_len or problem.max_prompt_len,
     pad_id=problem.tokenizer.pad_id,
     rows=rows,
-    more=problem.rubric.arrays if problem.rubric else None,
+    more=problem.arrays(corrections.arrays(config, problem, name)),
   )

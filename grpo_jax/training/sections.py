@@ -10,12 +10,14 @@ from grpo_jax.data import demonstrations
 from grpo_jax.learning import reward_models, rounds
 from grpo_jax.models import critic
 from grpo_jax.training import kinds, settings
+from grpo_jax.training.correction_settings import CorrectionConfig
 from grpo_jax.training.schedule_settings import ScheduleConfig
 from grpo_jax.training.settings import one_of
 
 # What a program is unrolled or compiled for, once for each.
 _UNROLLED = ranges.Range(1, 1024)
 _IN_EPOCHS = ScheduleConfig()
+_AS_THEY_ARE = CorrectionConfig()
 # Gradient steps of another model for each one of the policy.
 _UPDATES = ranges.Range(0, 1024)
 
@@ -160,6 +162,7 @@ class PhaseConfig:
       that. They are of any age, so the algorithm has to correct for it. 0:
       none.
     schedule: Which prompts of the data come next.
+    correction: What is done with completions that are wrong.
     domains: Names of the domains whose prompts are drawn, in the proportions
       of the data; empty: all.
     max_prompt_len: Longer prompts are left out of this phase and counted,
@@ -226,6 +229,7 @@ class PhaseConfig:
   recycle_surplus: bool = False
   replay_size: int = 0
   schedule: ScheduleConfig = _IN_EPOCHS
+  correction: CorrectionConfig = _AS_THEY_ARE
   domains: tuple[str, ...] = ()
   max_prompt_len: int | None = None
   num_epochs: int = 1
@@ -343,6 +347,13 @@ class PhaseConfig:
       )
     self.keep.check(f"config.{name}.keep")
     self.schedule.check(f"config.{name}.schedule", self.num_prompts)
+    self.correction.check(f"config.{name}.correction")
+    if self.correction.corrects and self.kind != kinds.RL.name:
+      raise ValueError(
+        f"config.{name}.correction was set, and in a phase of the kind"
+        f" {self.kind!r} nothing that the policy has drawn trains it; leave it"
+        " out, or make the phase one of the kind 'rl'."
+      )
     self.of_kind.check(name, self)
     self.optimizer.check(f"config.{name}.optimizer")
     rows, minibatch = self.num_rows, self.num_rows // self.num_minibatches

@@ -638,6 +638,28 @@ class Schedule(Group):
   drawn, however far the policy has moved (ρ_low); below 0.96, what they count
   at most."""
 
+class Correction(Group):
+  p_cue: float
+  """Probability that a wrong completion has the cue appended, after which the
+  policy goes on."""
+  p_answer: float
+  """That it has the sentence with the right answer appended."""
+  p_reference: float
+  """That it is replaced by a whole right completion."""
+  cue: str
+  """Text of the cue."""
+  sentence: str
+  """Text of the sentence, in which "{answer}" stands for the answer. An end
+  token follows."""
+  max_new_tokens: int
+  """Most tokens that the policy writes after a cue. A completion has room for
+  it if draft, cue and these are within the budget of completions; else it
+  stays as it is, and is counted."""
+  max_prompt_len: int
+  """Completions of longer prompts stay as they are, tokens."""
+  train_injected: bool
+  """Whether what was put in is trained, as in the paper."""
+
 class Keep(Group):
   most: int
   """How many of a prompt at most."""
@@ -686,6 +708,8 @@ class Phase(Group):
   any age, so the algorithm has to correct for it. 0: none."""
   schedule: Schedule
   """Which prompts of the data come next."""
+  correction: Correction
+  """What is done with completions that are wrong."""
   domains: tuple[str, ...]
   """Names of the domains whose prompts are drawn, in the proportions of the
   data; empty: all."""

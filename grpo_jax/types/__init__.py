@@ -54,6 +54,7 @@ from grpo_jax.types.members import (
   TrainState,
 )
 from grpo_jax.types.rollouts import (
+  Corrections,
   Drawn,
   Prompts,
   Rollout,
@@ -65,6 +66,7 @@ __all__ = [
   "ROW_AXES",
   "Algorithm",
   "Compaction",
+  "Corrections",
   "Critic",
   "Drawn",
   "Environment",

@@ -203,7 +203,11 @@ class Player:
   Attributes:
     play: (parameters of members by name, prompts, key) -> a rollout.
     greedy: The greedy completion of each prompt; None if no algorithm needs it.
+    correct: (parameters of members by name, prompts, key, rollout, what was
+      said of it) -> the rollout with some of its wrong rows corrected; None
+      where all stay as they are.
   """
 
   play: Callable[..., Rollout]
   greedy: Callable[..., Rollout] | None = None
+  correct: Callable[..., Rollout] | None = None

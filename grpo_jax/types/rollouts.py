@@ -53,6 +53,32 @@ class Traces:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Corrections:
+  """What became of the drafts of a rollout whose wrong rows were corrected.
+
+  Attributes:
+    kind: 0 where a draft was left as it was; else what was put in: 1, a cue,
+      after which the policy went on; 2, a sentence with the right answer; 3, a
+      whole right completion in the place of the draft.
+    unfit: Drafts that were to be corrected, and for which the budget of T
+      tokens has no room.
+    injected: True on tokens that were put in.
+    removed: Tokens that the policy has drawn and that are gone: the end token
+      of a draft, or all of it.
+    rewards, valid, correct: Of the drafts, as in `Scored`.
+  """
+
+  kind: jax.Array  # [B] int32
+  unfit: jax.Array  # [B] bool
+  injected: jax.Array  # [B, T] bool
+  removed: jax.Array  # [B] int32
+  rewards: jax.Array  # [B] float32
+  valid: jax.Array  # [B] bool
+  correct: jax.Array  # [B] bool
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Rollout:
   """Sampled completions, right-padded, one per row.
 
@@ -83,9 +109,10 @@ class Rollout:
       inputs are mixed.
     version: The step of the state whose parameters drew each token, 0 where
       masked; None outside training.
-    observed: True on tokens that an environment or an opponent wrote, and on
-      summaries that are not trained; on the former `behavior_logp`,
-      `sampler_logp` and `entropy` are 0. None without an environment.
+    observed: True on tokens that an environment or an opponent wrote, on those
+      that a correction has put in and that are not trained, and on summaries
+      that are not trained; on all but the last `behavior_logp`, `sampler_logp`
+      and `entropy` are 0. None without an environment or corrections.
     policy_id: Who wrote each token: 0, the policy that is trained; k, its k-th
       opponent; -1, the environment, or nobody. None where no environment has
       seats for others.
@@ -100,6 +127,7 @@ class Rollout:
     traces: Where contexts are compacted: the rows of one rollout, as many for
       each; those that do not exist have no tokens. None where a row is a
       rollout.
+    corrections: What became of wrong drafts; None where none is corrected.
   """
 
   tokens: jax.Array  # [B, T] int32
@@ -124,6 +152,7 @@ class Rollout:
   state_id: jax.Array | None = None  # [B, T] int32
   scores: dict[str, jax.Array] | None = None  # each [B] float32
   traces: Traces | None = None
+  corrections: Corrections | None = None
 
   @property
   def is_last(self) -> jax.Array:  # [B] bool
@@ -138,6 +167,15 @@ class Rollout:
     if self.observed is None:
       return self.completion_mask
     return self.completion_mask & ~self.observed
+
+  @property
+  def num_drawn(self) -> jax.Array:  # [B] int32
+    """Tokens that were drawn of the policy, also where they are gone."""
+    written = self.written
+    if self.corrections is None:
+      return written.sum(axis=1, dtype=jnp.int32)
+    own = written & ~self.corrections.injected
+    return own.sum(axis=1, dtype=jnp.int32) + self.corrections.removed
 
 
 class Drawn(NamedTuple):

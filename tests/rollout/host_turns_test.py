@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.rollout import host_turns, sampling
+from grpo_jax.rollout import contexts, host_turns, sampling
 from grpo_jax.types import HostEnvironment, Prompts
 from tests.training import tiny
 
@@ -32,8 +32,8 @@ TOKENS = jnp.array([[0, 0, 0, 0], [7, 8, 0, 0], [7, 0, 0, 0], [7, 8, 9, 7]])
 SIZE = jnp.array([0, 2, 1, 4])
 
 
-def test_a_context_is_a_prompt_and_what_was_written_to_the_last_slot(turns):
-  tokens, mask = turns._contexts(PROMPTS, TOKENS, SIZE)
+def test_a_context_is_a_prompt_and_what_was_written_to_the_last_slot():
+  tokens, mask = contexts.joined(PROMPTS, TOKENS, SIZE, pad_id=0)
   np.testing.assert_array_equal(
     tokens,
     [
@@ -47,7 +47,7 @@ def test_a_context_is_a_prompt_and_what_was_written_to_the_last_slot(turns):
 
 
 def test_what_contexts_have_goes_back_to_prompts_and_rows(turns):
-  tokens, _ = turns._contexts(PROMPTS, TOKENS, SIZE)
+  tokens, _ = contexts.joined(PROMPTS, TOKENS, SIZE, pad_id=0)
   of_prompts, of_rows = turns._split(tokens[..., None], SIZE)
   np.testing.assert_array_equal(
     of_prompts[..., 0], [[0, 2, 3], [0, 2, 3], [4, 5, 6], [4, 5, 6]]

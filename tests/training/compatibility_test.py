@@ -71,6 +71,14 @@ SWITCHES = {
   "single player": {"problem.environment": None},
   "several players": {"problem.environment": SEATS},
   "mixed inputs": {"config.sampling.mix_rate": 0.1},
+  "correction": {
+    "phase.correction.corrects": True,
+    "phase.correction.p_cue": 0.5,
+    "problem.judge.asks_host": False,
+  },
+  "text": {"config.data.is_made_of_ids": False, "config.data.source": "jsonl"},
+  "verifiers on the host": {"problem.judge.asks_host": True},
+  "kept routing": {"required": {"routing": True}},
   "canaries with a KL": {
     "config.guards.on": True,
     "config.guards.canary_max_kl": 0.5,
@@ -89,6 +97,7 @@ OPPOSITES = {
   frozenset(("no correction", "recorded log-probs")),
   frozenset(("sampling mask", "filters without a record")),
   frozenset(("single player", "several players")),
+  frozenset(("verifiers on the host", "verifiers in the graph only")),
   frozenset(("single player", "environment")),  # Here it switches it off.
 }
 
@@ -102,6 +111,7 @@ IMPLIED = {
   "staleness": "recorded log-probs",
   "opponents": "several players",
   "several players": "environment",
+  "correction": "verifiers in the graph only",
 }
 
 # Where the setup without any feature has one: what it is switched off by.
@@ -110,6 +120,7 @@ SWITCHED_OFF = {
   "no correction": "recorded log-probs",
   "no top_k": "sampling mask",
   "single player": "several players",
+  "verifiers on the host": "verifiers in the graph only",
 }
 
 # The setting, or the name, that a message has of a feature.
@@ -149,6 +160,10 @@ SHOWN = {
   "single player": "config.data.name='some task', for one player,",
   "several players": "the task 'some task', which has several players",
   "mixed inputs": "config.sampling.mix_rate=0.1",
+  "correction": "config.again.correction with p_cue=0.5, p_answer=0.0 and",
+  "text": "config.data.source='jsonl', which is text,",
+  "verifiers on the host": "config.rewards.functions=('accuracy',)",
+  "kept routing": "config.algorithm.keep_routing=False",
   "canaries with a KL": "config.guards.canary_max_kl=0.5",
   "pairs ranked by a model": "config.reward_model.ranked_by='some run'",
   "old completions": "config.reward_model.history_share=0.1",
@@ -178,7 +193,12 @@ def make_setup(*switched):
         domain_limits={},
         mix_rate=0.0,
       ),
-      data=_space(name="some task", source="task", environment=""),
+      data=_space(
+        name="some task",
+        source="task",
+        environment="",
+        is_made_of_ids=True,
+      ),
       rewards=_space(
         functions=("accuracy",),
         in_graph=False,
@@ -199,6 +219,9 @@ def make_setup(*switched):
       has_teachers_of_domains=False,
       opponents=(),
       schedule=_space(chooses=False, name="epochs"),
+      correction=_space(
+        corrects=False, p_cue=0.0, p_answer=0.0, p_reference=0.0
+      ),
     ),
     problem=_space(
       environment=None,
@@ -215,6 +238,7 @@ def make_setup(*switched):
       max_live_groups=0,
       overlong_cache=0.0,
       keep_sampling_mask=True,
+      keep_routing=False,
     ),
     required={"behavior_logp"}
     if {"staleness", "recycled surplus", "replay"} & {*switched}

@@ -20,6 +20,7 @@ from grpo_jax.learning import members, update
 from grpo_jax.models import architecture, attention, blocks, transformer
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
+  correction_settings,
   forced,
   guard_settings,
   judge_settings,
@@ -42,6 +43,7 @@ _CALLED = {
   config_lib.PhaseConfig: {"phase"},
   sections.KeepConfig: {"keep"},
   schedule_settings.ScheduleConfig: {"schedule", "settings"},
+  correction_settings.CorrectionConfig: {"correction", "settings"},
   config_lib.CriticConfig: {"critic", "settings"},
   config_lib.RewardModelConfig: {"reward_model", "settings"},
   judge_settings.JudgeConfig: {"judge", "wanted"},
