@@ -97,7 +97,7 @@ MUTATIONS = [
   Mutation(
     "Completions that nobody could score count as wrong.",
     "grpo_jax/learning/schedules.py",
-    "  counted = scored.valid & rollout.is_last  # [B]\n",
+    "  counted = valid & rollout.is_last  # [B]\n",
     "  counted = rollout.is_last  # [B]\n",
     "tests/learning/schedules_test.py -k counts_its_right",
   ),

@@ -48,7 +48,7 @@ class CorrectionConfig:
     return bool(self.p_cue or self.p_answer or self.p_reference)
 
   def check(self, where: str) -> None:
-    """Raises ValueError if a setting is out of range, or none reads it."""
+    """Raises ValueError if a setting is out of range."""
     ranges.check(
       self,
       where,
@@ -70,16 +70,4 @@ class CorrectionConfig:
         f"{where}.sentence={self.sentence!r} has {ANSWER!r}"
         f" {self.sentence.count(ANSWER)} times; write it once, where the answer"
         " goes."
-      )
-    unused = [
-      field.name
-      for field in dataclasses.fields(self)
-      if not field.name.startswith("p_")
-      and getattr(self, field.name) != field.default
-    ]
-    if not self.corrects and unused:
-      raise ValueError(
-        f"{where} has {', '.join(unused)}, and with p_cue, p_answer and"
-        " p_reference 0 nothing is corrected; set one of these, or leave the"
-        " others as they are."
       )

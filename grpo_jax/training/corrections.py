@@ -158,6 +158,11 @@ def _ids(
     raise ValueError(
       f"{setting}={text!r} is not made of tokens of this run: {error}"
     ) from error
+  if {*found}.intersection(problem.tokenizer.end_ids):
+    raise ValueError(
+      f"{setting}={text!r} has a token that ends a completion; leave it out:"
+      " the policy goes on after a cue, and behind an answer one is put anyway."
+    )
   if not found and not may_be_empty:
     raise ValueError(
       f"{setting}={text!r} is no token; write at least one, after which the"

@@ -175,9 +175,11 @@ def _objective_of_run(
 
 def _show_rewards(metrics: Metrics) -> dict[str, float]:
   unscored = metrics.get("unscored", 0.0)
+  accuracy = metrics.get("drawn/accuracy", metrics["accuracy"])
   return {
     "reward": metrics.get("drawn/reward", metrics["reward/mean"]),
-    "accuracy": metrics.get("drawn/accuracy", metrics["accuracy"]),
+    # What the policy has written by itself, before any correction.
+    "accuracy": metrics.get("correction/draft_accuracy", accuracy),
     **({"unscored": unscored} if unscored else {}),
     **_found(
       metrics,

@@ -481,6 +481,66 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
       "> 0 with mix_anchor='argmax'",
     ),
     (
+      "correction/share",
+      "share",
+      "Completions that were wrong and were corrected (docs/correction.md), if"
+      " any are",
+      "near (p_cue + p_answer + p_reference) × (1 − draft_accuracy)",
+      "less: see correction/unfit",
+    ),
+    (
+      "correction/unfit",
+      "completions",
+      "Wrong ones that were to be corrected, and for which the budget has no"
+      " room",
+      "0 or few",
+      "many: --config.sampling.max_new_tokens",
+    ),
+    (
+      "correction/right",
+      "share",
+      "Corrected completions that are right now",
+      "above the share that has the answer",
+    ),
+    (
+      "correction/right_after_cue",
+      "share",
+      "The same of those with a cue, after which the policy has gone on",
+      "rises",
+      "0: the policy does not know what to write after the cue;"
+      " --config.rl.correction.cue",
+    ),
+    (
+      "correction/draft_accuracy",
+      "share",
+      "`accuracy` before corrections: what the policy can do by itself",
+      "rises",
+    ),
+    (
+      "correction/draft_dead_groups",
+      "share",
+      "`dead_groups` before corrections",
+      "falls",
+    ),
+    (
+      "correction/made_live",
+      "share",
+      "Groups that were dead and are not after corrections",
+      "near correction/draft_dead_groups",
+    ),
+    (
+      "correction/injected",
+      "tokens",
+      "Tokens that were put in; none of them was generated",
+      "> 0 while completions are wrong",
+    ),
+    (
+      "correction/generated",
+      "tokens",
+      "Tokens that the policy wrote after cues; among tokens/generated",
+      "> 0 with p_cue > 0 while completions are wrong",
+    ),
+    (
       "router/entropy",
       "nats",
       "Entropy of a router's choice of experts",

@@ -350,9 +350,11 @@ class PhaseConfig:
     self.correction.check(f"config.{name}.correction")
     if self.correction.corrects and self.kind != kinds.RL.name:
       raise ValueError(
-        f"config.{name}.correction was set, and in a phase of the kind"
-        f" {self.kind!r} nothing that the policy has drawn trains it; leave it"
-        " out, or make the phase one of the kind 'rl'."
+        f"config.{name}.correction has p_cue={self.correction.p_cue},"
+        f" p_answer={self.correction.p_answer} and"
+        f" p_reference={self.correction.p_reference}, and a phase of the kind"
+        f" {self.kind!r} trains no policy on what it has drawn; leave them 0,"
+        " or make the phase one of the kind 'rl'."
       )
     self.of_kind.check(name, self)
     self.optimizer.check(f"config.{name}.optimizer")

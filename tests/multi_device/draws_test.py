@@ -10,8 +10,8 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from grpo_jax.models import transformer
-from grpo_jax.rollout import mixing, sampling
-from grpo_jax.types import Prompts
+from grpo_jax.rollout import correction, mixing, sampling
+from grpo_jax.types import Prompts, Scored
 from tests.models import transformer_test
 
 
@@ -82,6 +82,44 @@ def test_eight_devices_sample_the_rows_of_one(lanes, cache_dtype, rows):
       eight = sample(params, jax.device_put(prompts, rows), key)
   assert len(np.unique(one.completion_mask.sum(1))) > 3
   for name in ("tokens", "completion_mask", "terminated", "mix_ids"):
+    np.testing.assert_array_equal(
+      getattr(eight, name), getattr(one, name), err_msg=name
+    )
+  np.testing.assert_allclose(eight.sampler_logp, one.sampler_logp, atol=1e-6)
+
+
+def test_eight_devices_correct_the_rows_of_one(rows):
+  """In float64; all completions are wrong."""
+  with jax.enable_x64(True):
+    config = transformer_test.float64(transformer_test.PLAIN)
+    policy = transformer.transformer_policy(config)
+    params = transformer_test.make_params(config)
+    tokens = jax.random.randint(jax.random.key(4), (8, 3), 1, 13)
+    hints = jnp.tile(jnp.array([9, 9, 1, -1], jnp.int32), (8, 1))
+    extras = {correction.ANSWER: hints, correction.REFERENCE: hints}
+    prompts = Prompts(tokens, tokens > 0, jnp.arange(8), extras)
+    sampler = sampling.SamplingConfig(8, (0, 1, 2), 0)
+    settings = correction.Correction(0.5, 0.2, 0.2, (11,), 3, 3)
+
+    @jax.jit
+    def run(params, prompts, key):
+      draft = sampling.sample(policy, params, prompts, key, sampler, 4)
+      wrong = jnp.zeros(32, bool)
+      scored = Scored(jnp.zeros(32), ~wrong, wrong, {}, {})
+      return correction.correct(
+        *(policy, params, prompts, key, draft, scored),
+        config=sampler,
+        correction=settings,
+      )
+
+    key = jax.random.key(5)
+    one = run(params, prompts, key)
+    whole = NamedSharding(rows.mesh, PartitionSpec())
+    params, key = jax.device_put((params, key), whole)
+    with jax.set_mesh(rows.mesh):
+      eight = run(params, jax.device_put(prompts, rows), key)
+  assert {*np.asarray(one.corrections.kind).tolist()} == {0, 1, 2, 3}
+  for name in ("tokens", "completion_mask", "terminated", "observed"):
     np.testing.assert_array_equal(
       getattr(eight, name), getattr(one, name), err_msg=name
     )

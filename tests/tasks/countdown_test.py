@@ -56,6 +56,39 @@ def test_known_bare_answers(text, accuracy):
   assert strings.judge(BARE, text, extras) == {"accuracy": accuracy}
 
 
+@pytest.mark.parametrize(
+  ("first", "last", "accuracy"),
+  [("2+3*4", "4*5", 0), ("4*5", "2+3*4", 1), ("", "3+2*4", 1)],
+)
+def test_the_last_answer_counts_where_it_may(first, last, accuracy):
+  text = f"<answer>{first}</answer>=<answer>{last}</answer><eos>"
+  extras = {"numbers": np.array([2, 3, 4]), "target": np.array(20)}
+  task = countdown.make(last_answer=True)
+  assert strings.judge(task, text, extras) == {"accuracy": accuracy}
+  assert strings.judge(TASK, text, extras) == {"accuracy": 0}
+
+
+@pytest.mark.parametrize("options", [{}, {"num_numbers": 2, "tags": False}])
+def test_solutions_are_right_whatever_the_teacher_writes(options):
+  task = countdown.make(teacher_error=1.0, **options)
+  rng = np.random.default_rng(0)
+  for _ in range(50):
+    extras = task.example(rng, "train").extras
+    found = task.solution(extras)
+    assert found == task.solution({**extras, "num_solutions": np.array(1)})
+    text = task.decode(found.completion)
+    assert strings.judge(task, text, extras) == {"accuracy": 1}
+    alone = task.decode(found.answer)
+    assert text in (f"<answer>{alone}</answer><eos>", f"{alone}<eos>")
+
+
+def test_the_first_solution_is_given_and_there_has_to_be_one():
+  extras = {"numbers": np.array([2, 3, 4]), "target": np.array(20)}
+  assert TASK.decode(TASK.solution(extras).answer) == "2+3*4"
+  with pytest.raises(ValueError, match=r"no expression of \[1, 3\] is 99"):
+    BARE.solution({"numbers": np.array([1, 3]), "target": np.array(99)})
+
+
 def test_prompts_show_the_numbers_and_the_target():
   task = countdown.make(num_numbers=4)
   rng = np.random.default_rng(0)

@@ -72,6 +72,54 @@ def test_answers_are_found_or_not(text, tagged, bare):
     )
 
 
+@pytest.mark.parametrize(
+  ("text", "wanted"),
+  [
+    ("<answer>12</answer><eos>", (1, 3)),
+    ("<answer>1</answer><answer>2</answer><eos>", (4, 5)),
+    ("<answer>1</answer>=<answer></answer><eos>", (5, 5)),
+    ("<answer>1<answer>2</answer><eos>", (3, 4)),
+    ("</answer></answer><answer>2</answer><eos>", (3, 4)),
+    ("<answer>1</answer><answer>2<eos>", None),
+    ("<answer>1</answer></answer><eos>", None),
+    ("<answer>1</answer><answer>2</answer>3<eos>", None),
+    ("<answer>1</answer><eos><answer>2</answer><eos>", None),
+    ("<answer>1</answer><answer>2</answer>", None),
+    ("</answer><eos>", None),
+    ("<eos>", None),
+    ("", None),
+  ],
+)
+def test_the_last_of_several_answers_is_found_or_none(text, wanted):
+  tokens, mask = strings.row(text, num_slots=12)
+  found = vocab.answer_span(tokens, mask, tags=True, of_several=True)
+  assert ((int(found.start), int(found.end)) if found.ok else None) == wanted
+  words = vocab.words(tokens, mask)
+  assert vocab.answer_words(words, tags=True, of_several=True) == (
+    None if wanted is None else words[slice(*wanted)]
+  )
+
+
+def test_last_answers_agree_with_the_twin_on_random_strings():
+  rng = np.random.default_rng(1)
+  kinds = np.array([vocab.ANSWER, vocab.ANSWER_END, vocab.DIGIT_0], np.int32)
+  tokens = rng.choice(kinds, size=(4_000, 8))
+  size = rng.integers(3, 9, size=(4_000, 1))
+  tokens = np.where(np.arange(8) == size - 1, vocab.EOS, tokens)
+  tokens = np.where(np.arange(8) == size - 2, vocab.ANSWER_END, tokens)
+  mask = np.arange(8) < size
+  spans = jax.jit(
+    jax.vmap(lambda t, m: vocab.answer_span(t, m, tags=True, of_several=True))
+  )(tokens, mask)
+  start, end, ok = jax.device_get(spans)
+  assert 0.2 < ok.mean() < 0.9
+  for i in range(len(tokens)):
+    completion = vocab.words(tokens[i], mask[i])
+    wanted = vocab.answer_words(completion, tags=True, of_several=True)
+    got = completion[start[i] : end[i]] if ok[i] else None
+    assert got == wanted, completion
+
+
 def test_span_agrees_with_its_twin_on_random_strings():
   rng = np.random.default_rng(0)
   tokens = rng.integers(3, 11, size=(10_000, 8), dtype=np.int32)

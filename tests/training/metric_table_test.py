@@ -66,6 +66,15 @@ ELSEWHERE = {
     "tests/learning/mixing_test.py",
   ),
   **dict.fromkeys(
+    (
+      *("correction/share", "correction/unfit", "correction/right"),
+      *("correction/right_after_cue", "correction/draft_accuracy"),
+      *("correction/draft_dead_groups", "correction/made_live"),
+      *("correction/injected", "correction/generated"),
+    ),
+    "tests/learning/corrections_test.py",
+  ),
+  **dict.fromkeys(
     ("kept/completions", "kept/prompts", "kept/tokens"),
     "tests/training/rejection_test.py",
   ),

@@ -1,0 +1,290 @@
+"""A step with corrections: what is trained, what is said, and what goes on."""
+
+import dataclasses
+import functools
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.algorithms import objective
+from grpo_jax.learning import corrections, members, rounds, schedules, stages
+from grpo_jax.rollout import correction, sampling
+from grpo_jax.types import Corrections, PolicyOutputs, Rollout, Scored
+from tests.training import tiny
+
+T = 8
+SETTINGS = correction.Correction(
+  p_cue=0.5,
+  p_answer=0.25,
+  p_reference=0.25,
+  cue=(5,),
+  max_new_tokens=3,
+  max_prompt_len=3,
+)
+
+
+def few_twos(prompts, rollout):
+  """Right is a completion that ends, and holds a single token 2."""
+  hits = ((rollout.tokens == 2) & rollout.completion_mask).sum(axis=1)
+  share = ((hits == 1) & rollout.terminated).astype(jnp.float32)
+  return dataclasses.replace(
+    tiny.count_token(prompts, rollout), rewards=share, correct=share > 0
+  )
+
+
+def make_parts(settings=SETTINGS, **options):
+  parts = tiny.make_parts(
+    policy=tiny.tiny_transformer(),
+    max_new_tokens=T,
+    score=few_twos,
+    **options,
+  )
+  sampler = sampling.SamplingConfig(T, (tiny.END,), tiny.PAD)
+  player = dataclasses.replace(
+    parts.player,
+    correct=members.played(
+      functools.partial(correction.correct, parts.policy),
+      config=sampler,
+      correction=settings,
+    ),
+  )
+  return dataclasses.replace(parts, player=player)
+
+
+def make_prompts(first=0, num_prompts=4):
+  prompts = tiny.make_prompts(num_prompts, first=first)
+
+  def hint(*ids):
+    row = np.array([*ids, *[-1] * (T - len(ids))], np.int32)
+    return jnp.broadcast_to(jnp.asarray(row), (num_prompts, T))
+
+  extras = {
+    correction.ANSWER: hint(6, 2, tiny.END),
+    correction.REFERENCE: hint(2, tiny.END),
+  }
+  return dataclasses.replace(prompts, extras=extras)
+
+
+@pytest.fixture(scope="module")
+def stepped():
+  """Two steps on four groups of four completions."""
+  parts = make_parts(micro_batch_size=8)
+  step = jax.jit(functools.partial(stages.fused_step, parts=parts))
+  state = tiny.make_state(parts)
+  draw = jax.jit(functools.partial(stages.draw_stage, parts=parts))
+  found = []
+  for number in range(2):
+    before, prompts = state, make_prompts(first=4 * number)
+    groups = draw(before, prompts)
+    state, metrics, rows = step(before, prompts)
+    found.append(
+      types.SimpleNamespace(
+        parts=parts,
+        before=before,
+        prompts=prompts,
+        groups=groups,
+        metrics=metrics,
+        rows=rows,
+      )
+    )
+  assert step._cache_size() == 1
+  return found
+
+
+def test_the_first_update_is_on_policy_in_every_bit(stepped):
+  for one in stepped:
+    made = one.groups.rollout.corrections
+    assert {*np.asarray(made.kind).tolist()} >= {1, 2}
+    assert one.metrics["ratio/max_deviation"] == 0
+    assert one.metrics["sampler_gap/max"] < 1e-4
+    assert one.metrics["gradient_norm"] > 0
+
+
+def test_injected_tokens_are_read_and_not_trained(stepped):
+  for one in stepped:
+    batch, rollout = one.rows.batch, one.groups.rollout
+    injected = np.asarray(rollout.corrections.injected)
+    np.testing.assert_array_equal(batch.tokens, rollout.tokens)
+    assert np.asarray(batch.completion_mask)[injected].all()
+    np.testing.assert_array_equal(
+      batch.mask, np.asarray(rollout.completion_mask) & ~injected
+    )
+    kind = np.asarray(rollout.corrections.kind)
+    assert not np.asarray(batch.mask)[kind == 3].any()
+    # All that exists was there when the step began.
+    version = np.asarray(rollout.version)
+    step = int(one.before.step)
+    mask = np.asarray(rollout.completion_mask)
+    np.testing.assert_array_equal(version, np.where(mask, step, 0))
+
+
+@pytest.mark.parametrize("train_injected", [False, True])
+def test_the_gradient_at_injected_tokens(stepped, train_injected):
+  """None, unless they are trained; tokens of the policy have one always."""
+  one = stepped[0]
+  parts = one.parts
+  rollout = one.groups.rollout
+  if train_injected:
+    rollout = dataclasses.replace(rollout, observed=None)
+  state = objective.init(parts.algorithm, parts.config)[1]
+  batch = objective.make_train_batch(
+    *(parts.algorithm, parts.config, one.prompts, rollout, one.groups.scored),
+    state,
+  )
+  batch = objective.prepare(parts.algorithm, parts.config, batch)
+
+  def total(logp):
+    policy = PolicyOutputs(logp=logp, trainable={})
+    said = objective.loss(parts.algorithm, parts.config, policy, batch)
+    return said.terms["policy"][1].total
+
+  slope = np.asarray(jax.grad(total)(rollout.sampler_logp))
+  assert batch.old_logp is None  # The ratio is that of this pass, and 1.
+  made = rollout.corrections
+  injected = np.asarray(made.injected)
+  moved = np.asarray(batch.advantages != 0)[:, None]
+  own = np.asarray(rollout.completion_mask) & ~injected & moved
+  assert (slope[own] != 0).all()
+  with_hint = injected & moved
+  assert with_hint.sum() > 5
+  assert (slope[with_hint] != 0).all() == train_injected
+  assert (slope[with_hint] != 0).any() == train_injected
+
+
+def test_counts_of_a_step(stepped):
+  play = jax.jit(stepped[0].parts.player.play)
+  for one in stepped:
+    key, _ = stages.step_keys(one.before)
+    drafts = play(one.before.params, one.prompts, key)
+    injected = np.asarray(one.groups.rollout.corrections.injected)
+    after = (np.cumsum(injected, axis=1) > 0) & ~injected
+    mask = np.asarray(one.groups.rollout.completion_mask)
+    more = (after & mask).sum()
+    assert one.metrics["correction/injected"] == injected.sum()
+    assert one.metrics["correction/generated"] == more > 0
+    size = np.asarray(drafts.completion_mask).sum()
+    assert one.metrics["tokens/generated"] == size + more
+
+
+def rollout_of(kind, injected, mask):
+  """Two groups of three rows, of which numbers of corrections are made."""
+  kind = jnp.asarray(kind)
+  mask = jnp.asarray(mask, bool)
+  zeros = jnp.zeros(mask.shape)
+  group = jnp.array([0, 0, 0, 1, 1, 1])
+  return Rollout(
+    tokens=jnp.zeros(mask.shape, jnp.int32),
+    completion_mask=mask,
+    behavior_logp=zeros,
+    sampler_logp=zeros,
+    entropy=zeros,
+    terminated=jnp.ones(6, bool),
+    prompt_index=group,
+    group_id=group,
+    num_groups=2,
+    observed=jnp.asarray(injected, bool),
+    corrections=Corrections(
+      kind=kind,
+      unfit=jnp.array([0, 0, 0, 1, 0, 0], bool),
+      injected=jnp.asarray(injected, bool),
+      removed=jnp.array([0, 1, 0, 0, 1, 3]),
+      rewards=jnp.array([0, 0, 0, 0, 0, 1.0]),
+      valid=jnp.array([1, 1, 1, 1, 1, 0], bool),
+      correct=jnp.array([0, 0, 0, 0, 0, 1], bool),
+    ),
+  )
+
+
+def scored_of(right):
+  right = jnp.asarray(right, bool)
+  return Scored(
+    rewards=right.astype(jnp.float32),
+    valid=jnp.ones(6, bool),
+    correct=right,
+    components={},
+    weights={},
+  )
+
+
+ROLLOUT = rollout_of(
+  [0, 1, 0, 0, 1, 2],
+  [[0] * 4, [0, 1, 0, 0], [0] * 4, [0] * 4, [1, 1, 0, 0], [0, 0, 1, 1]],
+  [
+    [1, 1, 0, 0],
+    [1, 1, 1, 1],
+    [1, 0, 0, 0],
+    [1, 1, 1, 1],
+    [1, 1, 1, 0],
+    [1, 1, 1, 1],
+  ],
+)
+
+
+def test_metrics_by_hand():
+  found = corrections.metrics(ROLLOUT, scored_of([0, 1, 0, 0, 0, 1]))
+  assert {name: float(value) for name, value in found.items()} == {
+    "correction/share": 0.5,
+    "correction/unfit": 1,
+    "correction/right": pytest.approx(2 / 3),
+    "correction/right_after_cue": 0.5,
+    "correction/draft_accuracy": 0,  # The one that was right is not scored.
+    "correction/draft_dead_groups": 1,
+    "correction/made_live": 1,
+    "correction/injected": 5,
+    "correction/generated": 3,
+  }
+  # A group all of whose rows are right now is as dead as before.
+  found = corrections.metrics(ROLLOUT, scored_of([1, 1, 1, 0, 0, 1]))
+  assert found["correction/made_live"] == 0.5
+  nothing = dataclasses.replace(
+    ROLLOUT,
+    corrections=dataclasses.replace(
+      ROLLOUT.corrections, kind=jnp.zeros(6, jnp.int32)
+    ),
+  )
+  found = corrections.metrics(nothing, scored_of([0] * 6))
+  assert np.isnan(found["correction/right"])
+  assert np.isnan(found["correction/right_after_cue"])
+  # 2, 3, 1, 4, 1 and 2 tokens that are there, and 5 that are not.
+  assert ROLLOUT.num_drawn.tolist() == [2, 4, 1, 4, 2, 5]
+
+
+def test_schedules_learn_what_the_policy_can_do_by_itself():
+  said = schedules.feedback_of(ROLLOUT, scored_of([1] * 6), 2)
+  np.testing.assert_array_equal(said.right, [0, 0])
+  np.testing.assert_array_equal(said.scored, [3, 2])
+  without = dataclasses.replace(ROLLOUT, corrections=None)
+  said = schedules.feedback_of(without, scored_of([1] * 6), 2)
+  np.testing.assert_array_equal(said.right, [3, 3])
+
+
+@pytest.mark.slow
+def test_rounds_draw_until_groups_live_by_corrections():
+  parts = dataclasses.replace(
+    make_parts(fields={"dynamic_sampling": True}), max_rounds=3
+  )
+  state = tiny.make_state(parts)
+  prompts = make_prompts(num_prompts=12)
+  step = jax.jit(functools.partial(stages.fused_step, parts=parts))
+  _, metrics, rows = step(state, prompts)
+  draw = jax.jit(functools.partial(stages.draw_stage, parts=parts))
+  tokens, live, drafts_live = 0, 0, 0
+  for number in range(int(metrics["drawn/rounds"])):
+    part = jax.tree.map(lambda x, n=number: x[4 * n : 4 * n + 4], prompts)
+    groups = draw(state, part)
+    tokens += int(groups.rollout.num_drawn.sum())
+    live += int(rounds.live_groups(groups).sum())
+    made = groups.rollout.corrections
+    of_drafts = dataclasses.replace(
+      groups.scored, rewards=made.rewards, valid=made.valid
+    )
+    drafts_live += int(
+      rounds.live_groups(dataclasses.replace(groups, scored=of_drafts)).sum()
+    )
+  assert metrics["tokens/generated"] == tokens
+  assert live >= 4 > drafts_live
+  assert metrics["drawn/missing"] == 0
+  assert np.asarray(rows.batch.mask).any(axis=1).reshape(4, 4).any(axis=1).all()
