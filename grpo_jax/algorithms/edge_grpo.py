@@ -6,8 +6,8 @@
 H_i is the mean entropy of the completion's tokens when it was sampled.
 Deviations from the authors' code: no mean over padding, no gradient through
 H_i, and the bounds that stand there commented out are on. The guided
-correction of wrong completions changes the rollout and is not part of this
-file.
+correction of wrong completions changes the rollout, and is a setting of it:
+`config.rl.correction`, docs/correction.md.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ ZhangXJ199/EDGE-GRPO. There `cue` is " Wait! Something is wrong here.", the
 probabilities are 1/2, 1/4 and 1/4, and all tokens are trained, with a ratio of
 1. Deviations: a row is wrong where the judge says so, and not where its reward
 is below the largest possible one, which nobody knows of a sum of rewards; and
-injected tokens are not trained by default.
+injected tokens are not trained by default; where they are, their ratio is 1
+before the first gradient step only.
 """
 
 from __future__ import annotations

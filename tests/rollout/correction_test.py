@@ -234,6 +234,24 @@ def test_what_is_trained_of_a_hint_has_the_log_probs_of_the_policy(drawn):
   np.testing.assert_array_equal(drawn_of_policy, drawn.rollout.num_drawn)
 
 
+def test_positions_count_on_after_a_cue(drawn):
+  """The noise of a draw is that of its place in the row."""
+  found = drawn.rollout
+  keys = sampling.row_keys(drawn.key, drawn.prompts.ids, G)
+  injected = np.asarray(found.corrections.injected)
+  own = (np.cumsum(injected, axis=1) > 0) & ~injected
+  own &= np.asarray(found.completion_mask)
+  with jax.enable_x64(True):
+    logits = teacher_forced(drawn, found)
+    cut = np.sort(np.asarray(logits))[..., -SAMPLER.top_k, None]
+    kept = np.where(logits >= cut, logits, -np.inf)
+    for row, t in zip(*np.nonzero(own), strict=True):
+      key = jax.random.fold_in(keys[row], t)
+      noise = jax.random.gumbel(key, kept.shape[-1:], jnp.float32)
+      assert (kept[row, t] + noise).argmax() == found.tokens[row, t]
+  assert own.sum() > 10
+
+
 def test_tokens_that_are_gone_were_drawn_too(drawn):
   """The draft, whatever becomes of it, and what comes after cues."""
   size = np.asarray(drawn.draft.completion_mask.sum(1))
