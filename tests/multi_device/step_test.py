@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from grpo_jax.learning import stages, update
+from grpo_jax.learning import kept, replay, stages, update
 from grpo_jax.models import critic
 from grpo_jax.rollout import sampling
 from grpo_jax.training import sharding
@@ -244,8 +244,12 @@ def test_minibatches_of_groups_are_those_of_one_device():
 
 
 @pytest.mark.slow
-def test_rounds_keep_the_groups_that_one_device_keeps():
-  """Eight live groups of up to sixteen, from other devices than keep them."""
+@pytest.mark.parametrize("waits", [False, True])
+def test_rounds_keep_the_groups_that_one_device_keeps(waits):
+  """Eight live groups of up to sixteen, from other devices than keep them.
+
+  And those that wait for a later step, recycled or replayed.
+  """
 
   def score(prompts, rollout):
     scored = tiny.count_token(prompts, rollout)
@@ -259,11 +263,19 @@ def test_rounds_keep_the_groups_that_one_device_keeps():
     parts = tiny.make_parts(
       policy=_transformer("float64"),
       micro_batch_size=MICRO,
-      fields={"dynamic_sampling": True},
+      fields={"dynamic_sampling": True, "importance_mode": "truncate"},
       score=score,
       num_shards=8,
     )
-    parts = dataclasses.replace(parts, max_rounds=3)
+    parts = dataclasses.replace(
+      parts,
+      max_rounds=3,
+      kept=kept.Kept(
+        tiny.make_prompts(8), recycles=True, replay=replay.Replay(8)
+      )
+      if waits
+      else None,
+    )
     one, eight = (
       _run(devices, parts, num_steps=2, num_prompts=24) for devices in (1, 8)
     )
@@ -271,6 +283,8 @@ def test_rounds_keep_the_groups_that_one_device_keeps():
     _, metrics, _ = of_one
     assert metrics["drawn/rounds"] > 1
     _assert_alike(of_one, of_eight)
+  # Ten of the sixteen of the first step live, and it trains eight.
+  assert metrics.get("drawn/recycled", 0) == 2 * waits
 
 
 def test_noise_of_the_sampler_has_the_same_bits():
