@@ -130,10 +130,10 @@ MUTATIONS = [
     "tests/learning/ads_test.py -k three_to_five",
   ),
   Mutation(
-    "Prompts that become easier take their places before those that stay.",
+    "A prompt that finds no easier place has none.",
     "grpo_jax/learning/ads.py",
-    "  turn = jnp.where(move < 0, 1, 2 * (move > 0))\n",
-    "  turn = jnp.where(move < 0, -1, 2 * (move > 0))\n",
+    "jnp.where(move[i] > 0, harder < size, easier < 0)",
+    "jnp.where(move[i] > 0, harder < size, False)",
     "tests/learning/ads_test.py -k stay_whole",
   ),
   Mutation(
