@@ -331,16 +331,16 @@ TABLE = (
   Row(
     "correction",
     "recycled surplus",
-    "what is said of corrections is about the draws of the step, and some groups"
-    " of its batch would be of the step before",
+    "what is said of corrections is about the draws of the step, and some"
+    " groups of its batch would be of the step before",
     "leave config.{name}.correction out, or set"
     " config.{name}.recycle_surplus=False",
   ),
   Row(
     "correction",
     "replay",
-    "what is said of corrections is about the draws of the step, and some groups"
-    " of its batch would be of earlier steps",
+    "what is said of corrections is about the draws of the step, and some"
+    " groups of its batch would be of earlier steps",
     "leave config.{name}.correction out, or set config.{name}.replay_size=0",
   ),
   Row(
