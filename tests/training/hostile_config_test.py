@@ -70,6 +70,7 @@ MAY_BE_ZERO = {
   "data.drop_tag_probability",
   "data.rejected_share",
   "history_share",
+  "replay_size",
   "margin",
   "center_coef",
   "optimizer.warmup_steps",
