@@ -55,7 +55,7 @@ class Size(NamedTuple):
 
 
 SIZES = {
-  "full": Size(NUM_SEEDS, 400, 100, 20, 256, 1024, 512),
+  "full": Size(NUM_SEEDS, 1000, 100, 20, 256, 1024, 512),
   "smoke": Size(2, 5, 4, 2, 64, 64, 16),
 }
 DIGITS = (1, 2, 3, 4)
@@ -95,6 +95,7 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
   config.rewards.functions = ("accuracy",)
   config.phases = ("sft",) if name == BASE else ("rl",)
   config.sft.steps = size.imitation
+  config.sft.optimizer.schedule = "cosine"
   config.rl.steps = size.steps
   config.rl.num_lengths = 1  # Compiles faster.
   config.rl.group_size = 1 if name == "spo" else _GROUP
@@ -108,6 +109,7 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
     schedule.drawn_clusters = _DRAWN
     schedule.window = window(size)
   config.eval.num_prompts = config.eval.batch_size = size.held_out
+  config.eval.temperature = 1.0
   config.eval.every = 0 if name == BASE else size.every
   config.checkpoint.every = 0
   config.checkpoint.keep = 1

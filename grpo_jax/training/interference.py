@@ -176,6 +176,12 @@ def _gradient(
       f"interference: algorithm {parts.algorithm.name!r} compares with greedy"
       " completions, which this program does not draw; choose another one."
     )
+  if "expected" in parts.algorithm.needs:
+    raise ValueError(
+      f"interference: algorithm {parts.algorithm.name!r} compares with what a"
+      " schedule knows of its prompts, and these prompts are drawn by none;"
+      " choose another one."
+    )
   (loss,) = [one for one in parts.losses if "policy" in one.trains]
 
   def of_rows(
