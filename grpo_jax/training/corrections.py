@@ -7,7 +7,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax.rollout import correction
@@ -105,10 +104,8 @@ class Hints:
     found = self.solutions.find(record["extras"])
     draft = found.completion[:-1]
     ids = np.array([*draft, *self.before, *found.answer, *self.after], np.int32)
-    worth = self.solutions.worth(
-      jnp.asarray(ids), jnp.ones(len(ids), bool), record["extras"]
-    )
-    if not worth > 0:
+    everything = np.ones(len(ids), bool)
+    if not self.solutions.worth(ids, everything, record["extras"]):
       raise ValueError(
         f"{self.where}.sentence: behind a completion with an answer it gives"
         " one more, and the verifier does not take that one; set"

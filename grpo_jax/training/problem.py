@@ -605,6 +605,11 @@ def _of_episodes(prompts: Prompts, rollout: Rollout) -> Mapping[str, jax.Array]:
   return rollout.scores
 
 
+def _worth(verify, correct, tokens, mask, extras):  # [F], [F] -> []
+  """What the verifier says of a completion that is an answer alone."""
+  return verify(tokens, mask, extras)[correct]
+
+
 def _task_problem(config: config_lib.RunConfig) -> Problem:
   if config.rewards.steps:
     raise ValueError(
@@ -636,7 +641,6 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
   )
 
   correct = config.rewards.correct or "accuracy"
-  worth = solutions.worth(task, correct)
   problem = Problem(
     tokenizer=text,
     train=train,
@@ -650,8 +654,12 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     environment=task.environment,
     compaction=task.compaction,
     answers=None
-    if task.right_answer is None or worth is None
-    else forced_answers.Answers(task.right_answer, worth, task.pad_id),
+    if task.right_answer is None or task.verify is None
+    else forced_answers.Answers(
+      task.right_answer,
+      functools.partial(_worth, task.verify, correct),
+      task.pad_id,
+    ),
     solutions=solutions.of_task(task, correct),
     domains=made.domains,
     provides=frozenset(

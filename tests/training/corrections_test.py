@@ -10,6 +10,7 @@ import pytest
 
 from configs import edge_countdown
 from grpo_jax.rollout import correction
+from grpo_jax.tasks import countdown
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
   corrections,
@@ -42,16 +43,20 @@ def made():
   return config, problem.make_problem(config)
 
 
-def judge(made, tokens):
-  """(ids [N, T], -1 behind; records) -> what the verifier says of each."""
-  rows, records = tokens
+def judge(made, rows, records):
+  """What the verifier in the graph says of rows [N, T], -1 behind."""
   rows = jnp.asarray(rows)
   extras = jax.tree.map(
     lambda *x: jnp.stack(x), *[dict(record["extras"]) for record in records]
   )
-  return np.asarray(
-    jax.jit(jax.vmap(made.solutions.worth))(rows, rows >= 0, extras)
-  )
+  task = countdown.make(last_answer=True)
+  said = jax.jit(jax.vmap(task.verify))(rows, rows >= 0, extras)["accuracy"]
+  twin = [
+    made.solutions.worth(row, row >= 0, record["extras"])
+    for row, record in zip(np.asarray(rows), records, strict=True)
+  ]
+  np.testing.assert_array_equal(said, twin)
+  return np.asarray(said)
 
 
 def test_rows_with_a_hint_that_has_the_answer_are_right(made):
@@ -78,9 +83,9 @@ def test_rows_with_a_hint_that_has_the_answer_are_right(made):
     references.append(said[correction.REFERENCE])
     teacher = record["completion"]
     teachers.append([*teacher, *[-1] * (T - len(teacher))])
-  assert judge(found, (after_draft, records)).all()
-  assert judge(found, (references, records)).all()
-  assert judge(found, (teachers, records)).mean() < 0.5
+  assert judge(found, after_draft, records).all()
+  assert judge(found, references, records).all()
+  assert judge(found, teachers, records).mean() < 0.5
 
 
 def test_a_hint_that_is_longer_than_a_completion_is_not_there(made):

@@ -1,0 +1,159 @@
+"""What is compared on countdown: the config of each arm.
+
+All arms but `base`, which imitates a teacher, begin with the policy of `base`
+of their seed, take as many steps on as many prompts, and differ in what they
+do about entropy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import ml_collections
+
+from configs import quickstart
+
+BASE = "base"
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+  """One of several that are compared.
+
+  Attributes:
+    algorithm: Its objective.
+    text: What it is.
+    settings: Fields of the algorithm's config.
+    corrects: Whether wrong completions are corrected.
+    train_injected: Whether what is put into them is trained.
+  """
+
+  algorithm: str
+  text: str
+  settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  corrects: bool = False
+  train_injected: bool = False
+
+
+ARMS = {
+  BASE: Arm("grpo", "imitation of a teacher; all others go on"),
+  "grpo": Arm("grpo", "GRPO"),
+  "clip-higher": Arm(
+    "grpo", "GRPO that clips ratios at 0.8 and 1.28", {"clip_high": 0.28}
+  ),
+  "gtpo": Arm("gtpo", "GTPO: rewards of tokens by their entropy"),
+  "grpo_s": Arm("grpo_s", "GRPO-S: rewards of completions by their entropy"),
+  "edge": Arm("edge_grpo", "EDGE: larger advantages of confident completions"),
+  "edge-gec": Arm(
+    "edge_grpo",
+    "EDGE with guided error correction; hints are not trained",
+    corrects=True,
+  ),
+  "edge-gec-trained": Arm(
+    "edge_grpo",
+    "the same, and hints are trained, as in the paper",
+    corrects=True,
+    train_injected=True,
+  ),
+  "bonus": Arm("grpo", "GRPO with an entropy bonus", {"entropy_coef": 1e-3}),
+}
+
+
+class Size(NamedTuple):
+  """How much is computed.
+
+  Attributes:
+    num_seeds: Of each arm.
+    imitation: Steps of `base`.
+    steps: Of each other arm, an even number.
+    num_prompts: Of a step.
+    num_held_out: Prompts of an evaluation.
+  """
+
+  num_seeds: int
+  imitation: int
+  steps: int
+  num_prompts: int
+  num_held_out: int
+
+
+SIZES = {
+  "full": Size(5, 200, 160, 8, 256),
+  "smoke": Size(2, 10, 4, 2, 16),
+}
+GROUP_SIZE = 16
+EVALUATIONS = 8  # Within the steps of an arm.
+
+
+def parsed(argument: str) -> tuple[str, Size]:
+  """An arm and its size, of NAME or NAME@SIZE.
+
+  Raises:
+    ValueError: There is none of this name.
+  """
+  name, _, size = argument.partition("@")
+  if name not in ARMS or (size or "full") not in SIZES:
+    raise ValueError(
+      f"arms: no arm {argument!r}; choose one of {', '.join(ARMS)}, and @smoke"
+      " behind it for a small one."
+    )
+  return name, SIZES[size or "full"]
+
+
+def get_config(argument: str) -> ml_collections.ConfigDict:
+  """The config of an arm, without the run that it follows on."""
+  name, size = parsed(argument)
+  arm = ARMS[name]
+  config = quickstart.get_config(arm.algorithm)
+  for field, value in arm.settings.items():
+    config.algorithm[field] = value
+  config.data.name = "countdown"
+  config.data.task_options = ml_collections.ConfigDict(
+    {"num_numbers": 3, "teacher_error": 0.75, "last_answer": True}
+  )
+  config.model.width = 64
+  config.model.mlp_width = 192
+  config.sampling.max_new_tokens = 16
+  config.phases = ("sft",) if name == BASE else ("rl",)
+  config.sft.steps = size.imitation
+  config.rl.steps = size.steps
+  config.rl.num_prompts = size.num_prompts
+  config.rl.group_size = GROUP_SIZE
+  config.rl.num_minibatches = 2  # With one step nothing is ever clipped.
+  config.rl.num_lengths = 1  # Compiles faster.
+  config.rl.optimizer.final_fraction = 1.0  # No end of learning by itself.
+  if arm.corrects:
+    correction = config.rl.correction
+    correction.p_cue = 0.5
+    correction.p_answer = 0.25
+    correction.p_reference = 0.25
+    correction.cue = "="
+    correction.sentence = "=<answer>{answer}</answer>"
+    correction.max_new_tokens = 8
+    correction.train_injected = arm.train_injected
+  config.eval.num_prompts = config.eval.batch_size = size.num_held_out
+  config.eval.temperature = 1.0
+  config.eval.every = max(1, size.steps // EVALUATIONS)
+  config.checkpoint.every = size.steps // 2
+  config.checkpoint.keep = 2
+  config.log.tensorboard = False
+  config.log.traces_every = 0
+  config.required_accuracy = None
+  return config
+
+
+def follows_on(name: str, root: pathlib.Path) -> list[str]:
+  """Overrides that say which run an arm follows on, of its own seed."""
+  if name == BASE:
+    return []
+  return [f"--config.start_workdir={root}/{BASE}/seed={{seed}}"]
+
+
+def sweep(add: Callable[..., None], name: str) -> None:
+  """The cells of an arm."""
+  _, size = parsed(name)
+  for seed in range(size.num_seeds):
+    add(seed=seed)

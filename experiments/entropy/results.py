@@ -1,0 +1,166 @@
+"""What an arm leaves behind, and the numbers that are made of it.
+
+`ARM.json` has of each seed, for each step, entropy, accuracy before
+corrections, and shares of groups; the accuracy on held-out problems as it was
+logged; and pass@k of held-out problems in the middle and at the end. And the
+seconds of all. `base.json` has the pass@k that all others began with.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.entropy import arms
+from grpo_jax.training import api, metrics_log
+
+# What is logged of a step, by what it is called here; of several names the
+# first one that there is.
+LOGGED = {
+  "entropy": ("entropy/mean",),
+  "accuracy": ("correction/draft_accuracy", "accuracy"),
+  "dead": ("correction/draft_dead_groups", "dead_groups"),
+  "made_live": ("correction/made_live",),
+}
+_EVALUATED = "eval/accuracy"
+SAMPLES = 16
+PASSES = ("pass@1", "pass@16")
+WINDOWS = 10
+
+
+def windows(values: np.ndarray) -> np.ndarray:  # [S, steps] -> [S, WINDOWS]
+  """Means over tenths of the steps."""
+  parts = np.array_split(values, WINDOWS, axis=1)
+  return np.stack([np.nanmean(part, axis=1) for part in parts], axis=1)
+
+
+def rebound(values: np.ndarray) -> np.ndarray:  # [S, WINDOWS] -> [S]
+  """The last window over the least, if that is an inner one; else 1."""
+  least = values.argmin(axis=1)
+  inner = (least > 0) & (least < values.shape[1] - 1)
+  return np.where(inner, values[:, -1] / values.min(axis=1), 1.0)
+
+
+def of_run(lines: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:
+  """The numbers of one run, from its log."""
+  rows = [line for line in lines if line["phase"] == "rl"]
+  steps = [row for row in rows if LOGGED["entropy"][0] in row]
+  found: dict[str, list[float | None]] = {}
+  for name, keys in LOGGED.items():
+    key = next((key for key in keys if key in steps[0]), None)
+    if key is not None:
+      found[name] = [
+        None if row[key] is None else round(row[key], 5) for row in steps
+      ]
+  found["held_out"] = [
+    round(row[_EVALUATED], 4) for row in rows if _EVALUATED in row
+  ]
+  return found
+
+
+def passes(
+  workdir: pathlib.Path, step: int | None, num_prompts: int
+) -> list[float]:
+  """Each of `PASSES` of a checkpoint, on held-out problems.
+
+  Args:
+    workdir: Of the run.
+    step: Of the checkpoint; None: the last one.
+    num_prompts: How many problems.
+  """
+  with api.load(workdir, step=step) as run:
+    said = run.evaluate(num_prompts, temperature=1.0, num_samples=SAMPLES)
+  return [round(said[f"eval/{name}"], 4) for name in PASSES]
+
+
+def collected(
+  folder: pathlib.Path, name: str, size: arms.Size
+) -> dict[str, Any] | None:
+  """The numbers of an arm's runs; None while one has not ended.
+
+  Args:
+    folder: The folder of the sweep, with one for each seed in it.
+    name: The arm.
+    size: How much was computed.
+  """
+  seeds = []
+  for seed in range(size.num_seeds):
+    workdir = folder / f"seed={seed}"
+    if not (workdir / metrics_log.RESULT).exists():
+      return None
+    found: dict[str, Any] = {}
+    steps: tuple[int | None, ...] = (None,)
+    if name != arms.BASE:
+      lines = metrics_log.read_lines(workdir / metrics_log.METRICS)
+      found |= of_run(lines)
+      steps = size.steps // 2, None
+    found["passes"] = [
+      passes(workdir, step, size.num_held_out) for step in steps
+    ]
+    seeds.append(found)
+  return {"seeds": seeds}
+
+
+class Results:
+  """The arms that have ended, by name."""
+
+  def __init__(self, folder: pathlib.Path):
+    self._found: dict[str, Any] = {
+      name: json.loads((folder / f"{name}.json").read_text("utf-8"))
+      for name in arms.ARMS
+      if (folder / f"{name}.json").exists()
+    }
+
+  @property
+  def arms(self) -> list[str]:
+    """But for `base`, which is what all others had before the first step."""
+    return [name for name in self._found if name != arms.BASE]
+
+  def seconds(self, arm: str) -> float:
+    return self._found[arm]["seconds"]
+
+  def logged(self, arm: str, what: str) -> np.ndarray | None:
+    """Of each step, one of `LOGGED`, or "held_out" of each evaluation [S, N].
+
+    NaN where there was nothing to average; None where the arm has no such
+    number.
+    """
+    seeds = self._found[arm]["seeds"]
+    if what not in seeds[0]:
+      return None
+    return np.array([seed[what] for seed in seeds], float)
+
+  def passes(self, arm: str, what: str) -> np.ndarray:
+    """Before the first step, in the middle and at the end [S, 3]."""
+    every = [
+      np.array([seed["passes"] for seed in self._found[name]["seeds"]], float)
+      for name in (arms.BASE, arm)
+    ]
+    return np.concatenate(every, axis=1)[:, :, PASSES.index(what)]
+
+  def scores(self, arm: str, what: str) -> np.ndarray | None:
+    """One number for each seed; None while the arm is missing.
+
+    Args:
+      arm: Its name.
+      what: "rebound", or "growth" of the entropy from the first window to the
+        last; "made_live", the share of dead groups of the first window; or one
+        of `PASSES` at the end.
+    """
+    if arm not in self._found:
+      return None
+    if what in PASSES:
+      return self.passes(arm, what)[:, -1]
+    if what == "made_live":
+      made, dead = (self.logged(arm, name) for name in (what, "dead"))
+      assert made is not None
+      assert dead is not None
+      return windows(made)[:, 0] / np.maximum(windows(dead)[:, 0], 1e-9)
+    entropy = self.logged(arm, "entropy")
+    assert entropy is not None
+    means = windows(entropy)
+    return rebound(means) if what == "rebound" else means[:, -1] - means[:, 0]

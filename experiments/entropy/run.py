@@ -1,0 +1,72 @@
+r"""Trains whatever is missing of the experiment on entropy.
+
+    python -m experiments.entropy.run --root=runs/entropy \
+        --results=benchmarks/entropy
+    python -m experiments.entropy.report --results=benchmarks/entropy --out=docs
+
+Each arm is a sweep of five seeds in one program, and leaves ARM.json. All
+follow on `base`. What has ended is left alone, and what was stopped goes on
+with the same command. --arms takes a regular expression: others wait.
+
+Exit status: 0 all has ended, 1 something has failed, 143 stopped.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import time
+from collections.abc import Sequence
+
+from absl import flags
+
+from experiments import flags as flags_lib
+from experiments.entropy import arms as arms_lib
+from experiments.entropy import results
+from experiments.sweeps import arms as sweeps_lib
+from experiments.sweeps import cells as cells_lib
+from grpo_jax.training import metrics_log
+
+_ROOT = flags.DEFINE_string("root", "runs/entropy", "Folder of all runs.")
+_RESULTS = flags.DEFINE_string(
+  "results", "benchmarks/entropy", "Folder of the files ARM.json."
+)
+_ARMS = flags.DEFINE_string("arms", "", "Arms whose name has a match of it.")
+_SIZE = flags.DEFINE_enum(
+  "size", "full", list(arms_lib.SIZES), "How much is computed."
+)
+_CONFIG = "experiments/entropy/config.py"
+
+
+def main(argv: Sequence[str]) -> int:
+  """Runs what is missing, one after another."""
+  del argv
+  root, out = cells_lib.parse_root(_ROOT.value), pathlib.Path(_RESULTS.value)
+  chosen = sweeps_lib.chosen(arms_lib.ARMS, _ARMS.value)
+  out.mkdir(parents=True, exist_ok=True)
+  return sweeps_lib.go_through(chosen, functools.partial(_run_arm, root, out))
+
+
+def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
+  """Runs the sweep of an arm, and writes its numbers; the exit status."""
+  path, folder = out / f"{name}.json", root / name
+  if path.exists():
+    return 0
+  status = sweeps_lib.sweep(
+    folder,
+    f"{_CONFIG}:{name}@{_SIZE.value}",
+    *arms_lib.follows_on(name, root),
+  )
+  if status:
+    return status
+  started = time.monotonic()
+  found = results.collected(folder, name, arms_lib.SIZES[_SIZE.value])
+  if found is None:
+    return 1
+  seconds = sweeps_lib.seconds(folder) + round(time.monotonic() - started)
+  metrics_log.write_json(path, found | {"seconds": seconds})
+  return 0
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)
