@@ -2,6 +2,31 @@
 
     python -m experiments.train --config=configs/edge_countdown.py \
         --workdir=runs/edge
+
+Three numbers and a target; the teacher draws the operators at random three
+times in four. EDGE-GRPO makes advantages of confident completions larger, and
+some completions that are wrong are given a hint (docs/correction.md).
+Settings, and what they are in the paper:
+
+| `rl.correction`  | here                         | paper                      |
+|------------------|------------------------------|----------------------------|
+| `p_cue`          | 0.2                          | 0.5                        |
+| `p_answer`       | 0.05                         | 0.25                       |
+| `p_reference`    | 0.05                         | 0.25                       |
+| `cue`            | `=`                          | " Wait! Something is …"    |
+| `sentence`       | `=<answer>{answer}</answer>` | " After verification, …"   |
+| `train_injected` | False                        | True                       |
+
+One run of seed 0: the share of right drafts (`correction/draft_accuracy`) rises
+from 0.09 to above 0.2, greedy held-out accuracy from 0.12 to 0.18, and of the
+groups without a signal, two in five, corrections leave one in twenty. With the
+paper's probabilities more is put in than the policy writes right by itself, and
+in the same steps it learns less: held-out 0.09, with hints trained 0.12. With
+none, --config.rl.correction.p_cue=0 and so on, it is 0.22 after 120 steps: this
+small policy has little to say after a cue. Any algorithm of the table:
+--config=configs/edge_countdown.py:grpo.
+
+Source: "EDGE-GRPO", arXiv:2507.21848, and its code, ZhangXJ199/EDGE-GRPO.
 """
 
 import ml_collections
@@ -14,23 +39,18 @@ def get_config(algorithm: str = "edge_grpo"):
   config = quickstart.get_config(algorithm)
   config.data.name = "countdown"
   config.data.task_options = ml_collections.ConfigDict(
-    {
-      "num_numbers": 3,
-      "teacher_error": 0.9,
-      "max_solutions": 4,
-      "last_answer": True,
-    }
+    {"num_numbers": 3, "teacher_error": 0.75, "last_answer": True}
   )
   config.model.width = 64
   config.model.mlp_width = 192
   config.sft.steps = 300
-  config.rl.steps = 100
-  config.sampling.max_new_tokens = 16
+  config.rl.steps = 150
+  config.sampling.max_new_tokens = 16  # Two answers, the cue and an end.
 
   correction = config.rl.correction
-  correction.p_cue = 0.5
-  correction.p_answer = 0.25
-  correction.p_reference = 0.25
+  correction.p_cue = 0.2
+  correction.p_answer = 0.05
+  correction.p_reference = 0.05
   correction.cue = "="
   correction.sentence = "=<answer>{answer}</answer>"
   correction.max_new_tokens = 8

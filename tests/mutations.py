@@ -3250,4 +3250,18 @@ MUTATIONS = [
     "  start = jnp.argmax(is_open) + 1\n",
     "tests/tasks/vocabulary_test.py -k last_of_several",
   ),
+  Mutation(
+    "A minimum at the end is a rebound.",
+    "experiments/entropy/results.py",
+    "inner = (least > 0) & (least < values.shape[1] - 1)",
+    "inner = least > 0",
+    "tests/experiments/entropy_test.py -k a_rebound",
+  ),
+  Mutation(
+    "A minimum at the beginning is a rebound.",
+    "experiments/entropy/results.py",
+    "inner = (least > 0) & (least < values.shape[1] - 1)",
+    "inner = least < values.shape[1] - 1",
+    "tests/experiments/entropy_test.py -k a_rebound",
+  ),
 ]

@@ -100,9 +100,9 @@ def test_settings_become_ids(made):
   config, found = made
   settings = corrections.make(config, found, "rl")
   assert settings == correction.Correction(
-    p_cue=0.5,
-    p_answer=0.25,
-    p_reference=0.25,
+    p_cue=0.2,
+    p_answer=0.05,
+    p_reference=0.05,
     cue=tuple(found.tokenizer.markup_ids("=")),
     max_new_tokens=8,
     max_prompt_len=256,
@@ -162,7 +162,7 @@ def test_the_display_has_what_the_policy_can_do_by_itself():
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"rl__correction__p_cue": 0.6}, "probabilities of what happens to one"),
+    ({"rl__correction__p_cue": 0.95}, "probabilities of what happens to one"),
     ({"rl__correction__p_cue": 1.5}, "p_cue=1.5 must be"),
     ({"rl__correction__sentence": "="}, "0 times; write it once"),
     ({"rl__correction__cue": "Wait!"}, "cue='Wait!' is not made of tokens"),
