@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import collections
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from experiments.entropy import arms as arms_lib
 from experiments.entropy import claims
 from experiments.entropy.results import Results, windows
-from experiments.sweeps import statistics
+from experiments.sweeps import pages
 from experiments.sweeps.statistics import Conclusion
 
 
 def markdown(results: Results) -> str:
   """The whole page, about all that has ended."""
   found = claims.conclude(results.scores)
-  lines = [*_head(results, found), *_numbers(results), *_checks(found)]
-  return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def _paragraph(text: str) -> str:
-  """Lines of at most 80 columns, and an empty one."""
-  return (
-    textwrap.fill(" ".join(text.split()), 80, break_on_hyphens=False) + "\n"
-  )
+  lines = [*_head(results, found), *_numbers(results), *pages.checks(found)]
+  return pages.joined(lines)
 
 
 def _head(results: Results, found: Sequence[Conclusion]) -> Iterator[str]:
@@ -50,7 +41,7 @@ python -m experiments.entropy.report --results=benchmarks/entropy --out=docs
     yield f"| `{name}` | {arm.text} |"
   size = arms_lib.SIZES["full"]
   yield ""
-  yield _paragraph(f"""
+  yield pages.paragraph(f"""
 A transformer of two layers of width 64 reaches a target with three numbers
 (COUNTDOWN). `base` has imitated for {size.imitation} steps a teacher who draws
 the operators at random three times in four. Then {size.steps} steps of
@@ -61,24 +52,12 @@ paper's probabilities 1/2, 1/4 and 1/4, and what is shown is of the drafts
 before them. All arms are counted by steps: corrections draw more tokens in
 each.""")
   names = [name for name in arms_lib.ARMS if name != arms_lib.BASE]
-  missing = [name for name in names if name not in results.arms]
   minutes = sum(map(results.seconds, results.arms)) / 60
-  yield _paragraph(f"""
+  yield pages.paragraph(f"""
 {len(results.arms)} of {len(names)} arms, {size.num_seeds} seeds an arm, in
 {minutes:.0f} minutes on CPU cores that other programs used too.""")
-  if missing:
-    shown = ", ".join(f"`{name}`" for name in missing)
-    yield _paragraph(f"""
-{len(missing)} arms have not been run: {shown}. A claim that needs one of them
-is undecided, unless another of its checks does not hold already.""")
-  yield "| | claim | verdict | checks that hold | do not | not made |"
-  yield "|---|---|---|---|---|---|"
-  for one in found:
-    counts = collections.Counter(check.holds for check in one.checks)
-    yield (
-      f"| {one.name} | {one.claim} | **{one.verdict}** | {counts[True]} |"
-      f" {counts[False]} | {counts[None]} |"
-    )
+  yield from pages.missing(names, results.arms)
+  yield from pages.verdicts(found)
   yield """
 ![Entropy, accuracy and groups without a signal over steps](entropy.png)
 
@@ -88,16 +67,13 @@ Lines are means over seeds, bands their 95 % bootstrap interval.
 
 They stand in `experiments/entropy/claims.py`:
 """
-  docstring = claims.__doc__ or ""
-  for line in docstring.strip().splitlines()[2:]:
-    yield f"    {line}" if line else ""
-  yield ""
+  yield from pages.rules(claims)
 
 
 def _numbers(results: Results) -> Iterator[str]:
   yield "## Numbers"
   yield ""
-  yield _paragraph("""
+  yield pages.paragraph("""
 Entropy in the first and the last tenth of the steps, nats per token; its
 rebound; and pass@1 and pass@16 on held-out problems before the first step and
 after the last. Means over seeds; those after the last step with Student's 95 %
@@ -108,28 +84,10 @@ interval.""")
     entropy = results.logged(name, "entropy")
     assert entropy is not None
     means = windows(entropy).mean(axis=0)
-    cells = [f"{means[0]:.3f}", f"{means[-1]:.3f}", _cell(results, name)]
+    cells = [f"{means[0]:.3f}", f"{means[-1]:.3f}"]
+    cells.append(pages.cell(results.scores(name, "rebound")))
     for what in ("pass@1", "pass@16"):
       cells.append(f"{results.passes(name, what)[:, 0].mean():.3f}")
-      cells.append(_cell(results, name, what))
+      cells.append(pages.cell(results.scores(name, what)))
     yield f"| `{name}` | {' | '.join(cells)} |"
   yield ""
-
-
-def _cell(results: Results, arm: str, what: str = "rebound") -> str:
-  found = results.scores(arm, what)
-  assert found is not None
-  return statistics.text(statistics.contrast([(1, found)]), 3)
-
-
-def _checks(found: Sequence[Conclusion]) -> Iterator[str]:
-  yield "## The checks"
-  yield ""
-  yield _paragraph(statistics.WHAT_DECIDES)
-  for one in found:
-    yield f"**{one.name}: {one.verdict}.** {one.claim}"
-    yield ""
-    yield from statistics.table(one.checks, 3)
-    yield ""
-    if absent := [check.text for check in one.checks if check.holds is None]:
-      yield _paragraph(f"Not made, for lack of runs: {'; '.join(absent)}.")

@@ -77,14 +77,12 @@ def passes(
   return [round(said[f"eval/{name}"], 4) for name in PASSES]
 
 
-def collected(
-  folder: pathlib.Path, name: str, size: arms.Size
-) -> dict[str, Any] | None:
+def collected(folder: pathlib.Path, size: arms.Size) -> dict[str, Any] | None:
   """The numbers of an arm's runs; None while one has not ended.
 
   Args:
-    folder: The folder of the sweep, with one for each seed in it.
-    name: The arm.
+    folder: The folder of the sweep, which has the name of the arm, with one
+      for each seed in it.
     size: How much was computed.
   """
   seeds = []
@@ -94,7 +92,7 @@ def collected(
       return None
     found: dict[str, Any] = {}
     steps: tuple[int | None, ...] = (None,)
-    if name != arms.BASE:
+    if folder.name != arms.BASE:
       lines = metrics_log.read_lines(workdir / metrics_log.METRICS)
       found |= of_run(lines)
       steps = size.steps // 2, None

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import pathlib
-import time
 from collections.abc import Sequence
 
 from absl import flags
@@ -25,7 +24,6 @@ from experiments.entropy import arms as arms_lib
 from experiments.entropy import results
 from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
-from grpo_jax.training import metrics_log
 
 _ROOT = flags.DEFINE_string("root", "runs/entropy", "Folder of all runs.")
 _RESULTS = flags.DEFINE_string(
@@ -49,23 +47,14 @@ def main(argv: Sequence[str]) -> int:
 
 def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
   """Runs the sweep of an arm, and writes its numbers; the exit status."""
-  path, folder = out / f"{name}.json", root / name
-  if path.exists():
-    return 0
-  status = sweeps_lib.sweep(
-    folder,
+  size = arms_lib.SIZES[_SIZE.value]
+  return sweeps_lib.record(
+    out,
+    root / name,
     f"{_CONFIG}:{name}@{_SIZE.value}",
-    *arms_lib.follows_on(name, root),
+    arms_lib.follows_on(name, root),
+    functools.partial(results.collected, size=size),
   )
-  if status:
-    return status
-  started = time.monotonic()
-  found = results.collected(folder, name, arms_lib.SIZES[_SIZE.value])
-  if found is None:
-    return 1
-  seconds = sweeps_lib.seconds(folder) + round(time.monotonic() - started)
-  metrics_log.write_json(path, found | {"seconds": seconds})
-  return 0
 
 
 if __name__ == "__main__":

@@ -44,12 +44,12 @@ def make_prompts():
 
 
 def scored_of(rollout):
-  """Every fifth completion is right, and nobody has scored the eighth."""
+  """Every fifth completion is right, and nobody has scored some others."""
   rows = jnp.arange(len(rollout.tokens))
   right = rows % 5 == 0
   return Scored(
     rewards=right.astype(jnp.float32),
-    valid=rows != 8,
+    valid=rows % 7 != 3,
     correct=right,
     components={},
     weights={},

@@ -359,7 +359,7 @@ def test_the_page_names_the_settings_that_are_inputs():
     }
 
   rule = inputs("rl.optimizer", sections.OptimizerConfig())
-  groups = {"optimizer", "schedule"}
+  groups = {"optimizer", "schedule", "correction"}
   assert rows["each phase"] - groups == rule | inputs(
     "rl", config_lib.PhaseConfig(ema_decay=0.5)
   )
