@@ -989,8 +989,8 @@ MUTATIONS = [
   Mutation(
     "The current policy is not compared with its teacher.",
     "grpo_jax/algorithms/objective.py",
-    "  batch = with_current_teacher(config, policy, batch)\n\n  terms",
-    "\n  terms",
+    "  batch = distillation.with_current_teacher(config, policy, batch)\n",
+    "",
     "tests/algorithms/distillation_test.py -k as_it_is",
   ),
   Mutation(
@@ -1294,7 +1294,7 @@ MUTATIONS = [
   ),
   Mutation(
     "What is replayed needs no correction.",
-    "grpo_jax/training/compatibility.py",
+    "grpo_jax/training/features.py",
     "lambda s: s.phase.replay_size > 0,",
     "lambda s: s.phase.replay_size > 9,",
     "tests/training/compatibility_test.py -k replay",
@@ -1436,7 +1436,7 @@ MUTATIONS = [
   ),
   Mutation(
     "The first of several end tokens ends a row, and no other.",
-    "grpo_jax/rollout/sampling.py",
+    "grpo_jax/rollout/drawing.py",
     "end_ids = jnp.asarray(config.end_ids, jnp.int32)",
     "end_ids = jnp.asarray(config.end_ids[:1], jnp.int32)",
     "tests/rollout/sampling_test.py -k several_end_tokens",
@@ -1477,21 +1477,21 @@ MUTATIONS = [
   ),
   Mutation(
     "Every token of a row draws with the same numbers.",
-    "grpo_jax/rollout/sampling.py",
+    "grpo_jax/rollout/drawing.py",
     "token_key = jax.random.fold_in(row_key, position)",
     "token_key = jax.random.fold_in(row_key, 0 * position)",
     "tests/rollout/sampling_test.py -k logits_and_noise",
   ),
   Mutation(
     "The samples of a prompt are all the same.",
-    "grpo_jax/rollout/sampling.py",
+    "grpo_jax/rollout/drawing.py",
     "folded = (prompt_id, sample_index, turn)",
     "folded = (prompt_id, 0 * sample_index, turn)",
     "tests/rollout/sampling_test.py -k row_keys_depend",
   ),
   Mutation(
     "The recorded log-prob is that before the filters.",
-    "grpo_jax/rollout/sampling.py",
+    "grpo_jax/rollout/drawing.py",
     "    logprobs.token_logprobs(filtered, tokens),\n",
     "    logprobs.token_logprobs(scaled, tokens),\n",
     "tests/rollout/sampling_test.py -k frequencies_and_records",
@@ -1506,8 +1506,8 @@ MUTATIONS = [
   Mutation(
     "Every context draws with the same numbers.",
     "grpo_jax/rollout/compaction.py",
-    "sampling.row_keys(key, prompts.ids, group_size, number),",
-    "sampling.row_keys(key, prompts.ids, group_size),",
+    "drawing.row_keys(key, prompts.ids, group_size, number),",
+    "drawing.row_keys(key, prompts.ids, group_size),",
     "tests/rollout/compaction_test.py -k draws",
   ),
   Mutation(
@@ -2234,14 +2234,14 @@ MUTATIONS = [
   ),
   Mutation(
     "One step of staleness needs no correction.",
-    "grpo_jax/training/compatibility.py",
+    "grpo_jax/training/features.py",
     "lambda s: s.phase.staleness > 0,",
     "lambda s: s.phase.staleness > 1,",
     "tests/training/compatibility_test.py -k switched_on",
   ),
   Mutation(
     "Single completions may have advantages of a group.",
-    "grpo_jax/training/compatibility.py",
+    "grpo_jax/training/features.py",
     'lambda s: s.objective.advantage_scale == "group",',
     'lambda s: s.objective.advantage_scale == "batch",',
     "tests/training/compatibility_test.py -k switched_on",
@@ -2516,7 +2516,7 @@ MUTATIONS = [
   ),
   Mutation(
     "The rejected text of a pair has the reward.",
-    "grpo_jax/training/problem.py",
+    "grpo_jax/training/given_batches.py",
     "is_chosen = (rows % group_size == 0) & is_pair",
     "is_chosen = (rows % group_size == 1) & is_pair",
     "tests/training/pairs_test.py -k batch_of_one",
@@ -2847,7 +2847,7 @@ MUTATIONS = [
   ),
   Mutation(
     "Messages of rows are those of other rows.",
-    "grpo_jax/training/problem.py",
+    "grpo_jax/training/judging.py",
     "int(rows[i] % size)): text",
     "int(rows[i])): text",
     "tests/training/problem_test.py -k by_prompt_and_place",

@@ -17,9 +17,9 @@ from configs.recipes import models
 from grpo_jax import algorithms
 from grpo_jax.learning import stages, update
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import given_batches, problem, runs, sharding
 from grpo_jax.training import models as models_lib
 from grpo_jax.training import phases as phases_lib
-from grpo_jax.training import problem, runs, sharding
 from grpo_jax.types import Scored
 from tests.training import tiny
 
@@ -428,7 +428,7 @@ def _first_gradient(name: str, **fields):
   plan = dataclasses.replace(parts.plan, group_size=1)
   parts = dataclasses.replace(parts, plan=plan)
   rows = next(solved.supervised_stream(0, 8, None))
-  batch = problem.train_batch(rows, np.arange(8), 8)
+  batch = given_batches.train_batch(rows, np.arange(8), 8)
   batch = dataclasses.replace(
     jax.tree.map(jnp.asarray, batch),
     group_id=jnp.arange(8) // 4,

@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 from experiments.benchmarks import workload
 from grpo_jax import algorithms
 from grpo_jax.data import pipeline
+from grpo_jax.data.encoder import Encoder
 from grpo_jax.learning import stages
 from grpo_jax.rewards import host
 from grpo_jax.training import config as config_lib
@@ -89,7 +90,7 @@ def make_problem(
     train=[],
     held_out=[],
     supervised=[],
-    encoder=pipeline.Encoder(tokenizer),
+    encoder=Encoder(tokenizer),
     max_prompt_len=work.prompt_len,
     max_new_tokens=work.completion_len,
     judge=judges.Sum((verifier,), {"even": 1.0}, "even"),

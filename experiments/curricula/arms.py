@@ -30,6 +30,7 @@ ARMS = {
   "spo": "one completion per prompt against a tracker (SPO)",
 }
 CLUSTERS = "clusters.npz"
+TEACHER_ERROR = 0.6  # Probability of a carry that the teacher forgets.
 
 
 class Size(NamedTuple):
@@ -55,7 +56,7 @@ class Size(NamedTuple):
 
 
 SIZES = {
-  "full": Size(NUM_SEEDS, 1000, 100, 20, 256, 1024, 512),
+  "full": Size(NUM_SEEDS, 2000, 100, 20, 256, 1024, 512),
   "smoke": Size(2, 5, 4, 2, 64, 64, 16),
 }
 DIGITS = (1, 2, 3, 4)
@@ -88,7 +89,11 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
     {
       "name": "add",
       "domain": domain,
-      "task_options": {"level": digits, "tags": False},
+      "task_options": {
+        "level": digits,
+        "tags": False,
+        "teacher_error": TEACHER_ERROR,
+      },
     }
     for digits, domain in zip(DIGITS, DOMAINS, strict=True)
   )

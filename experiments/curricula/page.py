@@ -44,13 +44,14 @@ python -m experiments.curricula.report --results=benchmarks/curricula --out=docs
   yield pages.paragraph(f"""
 A transformer of two layers of width 64, as in
 [`configs/curriculum.py`](../configs/curriculum.py). `base` imitates
-{size.imitation} steps of right sums; all others go on from it for {size.steps}
-steps of {size.batch} completions, with prompts of the same {size.pool}, as many
-of each number of digits: GRPO with 8 completions of a prompt, and SPO with one.
-`ads` draws {arms_lib.window(size)} prompts of each of 4 clusters. The clusters
-are made once, with the policy of `base`, and their time is counted; its cost is
-no generated completion. {len(results.arms)} of {len(names)} arms,
-{size.num_seeds} seeds an arm, in {minutes:.0f} minutes on CPU cores that other
+{size.imitation} steps of sums in which six carries of ten are forgotten; all
+others go on from it for {size.steps} steps of {size.batch} completions, with
+prompts of the same {size.pool}, as many of each number of digits: GRPO with 8
+completions of a prompt, and SPO with one. `ads` draws {arms_lib.window(size)}
+prompts of each of 4 clusters. The clusters are made once, with the policy of
+`base`, and their time is counted; its cost is no generated completion.
+{len(results.arms)} of {len(names)} arms, {size.num_seeds} seeds an arm, in
+{minutes:.0f} minutes on CPU cores that other
 programs used too.""")
   yield from pages.missing(names, results.arms)
   yield from pages.verdicts(found)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
 from grpo_jax.algorithms.options import CommonConfig
 from grpo_jax.ops import distillation, masked
-from grpo_jax.types import TrainBatch
+from grpo_jax.types import PolicyOutputs, TrainBatch
 
 
 def domain_weights(config: CommonConfig, batch: TrainBatch):
@@ -44,3 +46,15 @@ def with_teacher(
   return jax.lax.stop_gradient(
     masked.select(advantages + gap.astype(advantages.dtype), batch.mask)
   )
+
+
+def with_current_teacher(
+  config: CommonConfig, policy: PolicyOutputs, batch: TrainBatch
+) -> TrainBatch:
+  """The batch with what a teacher says of the policy as it is, if asked for."""
+  if not (config.opd_coef > 0 and config.opd_anchor == "current"):
+    return batch
+  advantages = with_teacher(
+    config, batch, batch.advantages, jax.lax.stop_gradient(policy.logp)
+  )
+  return dataclasses.replace(batch, advantages=advantages)

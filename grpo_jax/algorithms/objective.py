@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.algorithms import distillation, options
+from grpo_jax.algorithms import distillation, options, policy_metrics
 from grpo_jax.algorithms.options import CommonConfig
 from grpo_jax.ops import (
   aggregation,
@@ -550,7 +550,7 @@ def loss(
     anchor = jax.lax.stop_gradient(policy.logp)
     if "old_logp" in required:
       batch = dataclasses.replace(batch, old_logp=anchor)
-  batch = with_current_teacher(config, policy, batch)
+  batch = distillation.with_current_teacher(config, policy, batch)
 
   terms: dict[str, tuple[jax.Array | float, Weighted]] = {}
   for name, term in _terms(algorithm, config).items():
@@ -574,7 +574,7 @@ def loss(
     )
   if "old_logp" in required:
     if algorithm.policy_loss is not None:
-      metrics |= _clip_metrics(algorithm, config, policy, batch)
+      metrics |= policy_metrics.of_clips(algorithm, config, policy, batch)
     log_ratio = jax.lax.stop_gradient(policy.logp) - anchor  # [B, T]
     ratio = jnp.exp(jnp.clip(log_ratio, -20.0, 20.0))
     metrics["ratio/mean"] = aggregation.over_tokens(ratio, mask)
@@ -585,7 +585,7 @@ def loss(
     maxima["ratio/max"] = masked.maximum(ratio, mask)
     maxima["ratio/max_deviation"] = masked.maximum(jnp.abs(ratio - 1), mask)
   if batch.pair_role is not None and batch.ref_logp is not None:
-    metrics |= _pair_metrics(policy, batch)
+    metrics |= policy_metrics.of_pairs(policy, batch)
   if policy.aux is not None:
     num_experts = policy.aux.probs.shape[-1]
     entropy = routing.entropy(policy.aux.probs)
@@ -600,96 +600,3 @@ def loss(
     metrics["sampler_gap/mean"] = aggregation.over_tokens(gap, mask)
     maxima["sampler_gap/max"] = masked.maximum(gap, mask)
   return LossOutput(terms, *jax.lax.stop_gradient((metrics, maxima)))
-
-
-def with_current_teacher(
-  config: CommonConfig, policy: PolicyOutputs, batch: TrainBatch
-) -> TrainBatch:
-  """The batch with what a teacher says of the policy as it is, if asked for."""
-  if not (config.opd_coef > 0 and config.opd_anchor == "current"):
-    return batch
-  advantages = distillation.with_teacher(
-    config, batch, batch.advantages, jax.lax.stop_gradient(policy.logp)
-  )
-  return dataclasses.replace(batch, advantages=advantages)
-
-
-def _pair_metrics(
-  policy: PolicyOutputs, batch: TrainBatch
-) -> dict[str, Weighted]:
-  """How far the better completions are ahead, against the reference."""
-  x = ratios.log_ratio(policy.logp, batch.ref_logp, batch.mask).sum(axis=-1)
-  margin = jax.ops.segment_sum(
-    batch.pair_role * x, batch.group_id, batch.num_groups
-  )[batch.group_id]
-  is_pair = (batch.pair_role != 0)[:, None] & batch.mask
-  return {
-    "pairs/margin": aggregation.over_sequences(margin, is_pair),
-    "pairs/accuracy": aggregation.over_sequences(
-      (margin > 0).astype(x.dtype), is_pair
-    ),
-  }
-
-
-def _clip_metrics(
-  algorithm: Algorithm,
-  config: Any,
-  policy: PolicyOutputs,
-  batch: TrainBatch,
-) -> dict[str, Weighted]:
-  """Share of tokens that the surrogate gives no gradient, by direction."""
-  policy, batch = jax.lax.stop_gradient((policy, batch))
-  found = clipped(algorithm, config, policy, batch)
-  advantages = batch.advantages
-  if advantages.ndim == 1:
-    advantages = advantages[:, None]
-  positive = advantages > 0
-  dtype = policy.logp.dtype
-
-  def share(x):
-    return aggregation.over_tokens(
-      jnp.broadcast_to(x, batch.mask.shape).astype(dtype), batch.mask
-    )
-
-  return {
-    "clip_fraction": share(found),
-    # With one clip per side, a positive advantage is cut from above and a
-    # negative one from below.
-    "clip_fraction/high": share(found & positive),
-    "clip_fraction/low": share(found & ~positive),
-  }
-
-
-def clipped(
-  algorithm: Algorithm,
-  config: Any,
-  policy: PolicyOutputs,
-  batch: TrainBatch,
-) -> jax.Array:  # [B, T] bool
-  """Which trained tokens the surrogate gives no gradient.
-
-  Measured, not re-derived: a trained token with a non-zero advantage whose
-  derivative of the policy loss is exactly 0 was clipped, whatever the
-  algorithm's ratio and bounds are.
-
-  Args:
-    algorithm: The objective; has a `policy_loss` and ratios.
-    config: Its config.
-    policy: Outputs of the policy for the rows; see `sanitize`.
-    batch: Prepared rows. What is said of tokens that are not trained means
-      nothing.
-  """
-  fixed = jax.lax.stop_gradient((policy, batch))
-
-  def total(logp):
-    policy, batch = fixed
-    outputs = dataclasses.replace(policy, logp=logp)
-    assert algorithm.policy_loss is not None
-    return algorithm.policy_loss(config, outputs, batch).sum()
-
-  policy, batch = fixed
-  slope = jax.grad(total)(policy.logp)  # [B, T]
-  advantages = batch.advantages
-  if advantages.ndim == 1:
-    advantages = advantages[:, None]
-  return (slope == 0) & (advantages != 0)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from grpo_jax.data import pipeline, sources
+from grpo_jax.data.encoder import Encoder
 from grpo_jax.data.formats import Record
 from grpo_jax.data.sources import Source
 
@@ -25,7 +26,7 @@ class ChosenPrompts:
   def __init__(
     self,
     source: Source,
-    encode: pipeline.Encoder,
+    encode: Encoder,
     pool: np.ndarray,  # [N] int
     *,
     batch_size: int,

@@ -14,7 +14,6 @@ position too.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ import numpy as np
 from absl import logging
 
 from grpo_jax.data import orders, sources
+from grpo_jax.data.encoder import Encoder
 from grpo_jax.data.sources import Record, Source
 from grpo_jax.types import Prompts
 
@@ -62,85 +62,6 @@ class SupervisedBatch(NamedTuple):
   tokens: np.ndarray  # [B, T] int32
   completion_mask: np.ndarray  # [B, T] bool
   observed: np.ndarray  # [B, T] bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Encoder:
-  """Token ids of a record's fields; fields that are ids already pass through.
-
-  Attributes:
-    tokenizer: Has `encode(text) -> ids`.
-    template: What the policy is shown; "{prompt}" stands for the record's
-      prompt, all other text (markers, instructions) is literal. Or "chat": the
-      tokenizer's chat template, with the prompt as the user's message and the
-      assistant's turn opened.
-    chat_options: What else that template reads ("enable_thinking", …).
-  """
-
-  tokenizer: Any
-  template: str = "{prompt}"
-  chat_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-  def __post_init__(self):
-    if self.template != "chat" and "{prompt}" not in self.template:
-      raise ValueError(
-        f"Encoder: the template {self.template!r} lacks '{{prompt}}', where"
-        " the question goes; or use 'chat'."
-      )
-
-  def prompt(self, record: Record) -> np.ndarray:  # [any] int32
-    value = record["prompt"]
-    if isinstance(value, str) and self.template == "chat":
-      message = {"role": "user", "content": value}
-      value = self.tokenizer.chat_ids([message], **self.chat_options)
-    elif isinstance(value, str):
-      # Not str.format: templates and prompts may contain other braces.
-      value = self.tokenizer.encode(self.template.replace("{prompt}", value))
-    ids = np.asarray(value, np.int32)
-    if not ids.size:
-      raise ValueError(
-        f"Encoder: the record {record!r:.80} has no prompt tokens; a policy"
-        " needs at least one to start from."
-      )
-    return ids
-
-  def completion(self, record: Record) -> np.ndarray:  # [any] int32
-    value = record["completion"]
-    if value is None:
-      raise ValueError(
-        f"Encoder: the record {record!r:.80} has no completion; supervised"
-        " training needs one in every record. Or leave supervised phases out:"
-        " --config.phases=\"('rl',)\"."
-      )
-    if isinstance(value, str):
-      value = self.tokenizer.encode(value)
-    return np.asarray(value, np.int32)
-
-  def pair(self, record: Record) -> list[np.ndarray]:  # two of [any] int32
-    """Ids of the completion that was preferred, and of the other one."""
-    if record.get("rejected") is None:
-      raise ValueError(
-        f"Encoder: the record {record!r:.80} has no pair of completions; a"
-        " phase on pairs needs config.data.format='pairs', and rows with"
-        " 'chosen' and 'rejected'."
-      )
-    return [
-      self.completion({**record, "completion": record[field]})
-      for field in ("completion", "rejected")
-    ]
-
-  def observed(self, record: Record) -> np.ndarray | None:  # [any] bool
-    """Which ids of the completion are not imitated, if the record says so."""
-    value = record.get("observed")
-    if value is None:
-      return None
-    if np.shape(value) != np.shape(record["completion"]):
-      raise ValueError(
-        f"Encoder: the record {record!r:.80} has {np.size(value)} flags"
-        f" 'observed' for a completion of {np.size(record['completion'])};"
-        " needed is one for each of its ids."
-      )
-    return np.asarray(value, bool)
 
 
 def prompt_stream(

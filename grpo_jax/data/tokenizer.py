@@ -1,10 +1,11 @@
 """Text to token ids and back, behind one small interface.
 
 `Tokenizer` wraps a `tokenizer.json` file or the tokenizer of a checkpoint, with
-its chat template; `TaskTokenizer` speaks the alphabet of a synthetic task. Both
-have `encode`, `decode`, `pad_id`, `end_ids` and `vocab_size`, and for turns
-`exact_text`, `markup_ids` and `observation_ids`. Neither adds special tokens by
-itself: a template in the config says what surrounds a prompt.
+its chat template; `task_tokenizer.TaskTokenizer` speaks the alphabet of a
+synthetic task. Both have `encode`, `decode`, `pad_id`, `end_ids` and
+`vocab_size`, and for turns `exact_text`, `markup_ids` and `observation_ids`.
+Neither adds special tokens by itself: a template in the config says what
+surrounds a prompt.
 `train` makes a small file for small models.
 """
 
@@ -18,7 +19,8 @@ from typing import Any
 
 from etils import epath
 
-from grpo_jax.data import templates, token_bytes
+from grpo_jax.data import observations, templates, token_bytes
+from grpo_jax.data.observations import Observation
 from grpo_jax.data.sources import Source
 from grpo_jax.data.tokenizer_files import CheckpointFiles
 
@@ -41,14 +43,7 @@ SPECIAL_TOKENS = (
 # template reads.
 Message = Mapping[str, Any]
 
-# What a tool says: text, or (before, text, after), where a chat surrounds the
-# text by special tokens.
-Observation = str | tuple[str, str, str]
 
-# Of an observation so many characters are read for each token that there is
-# room for; if they make too few tokens, more of them are, up to the second.
-_CHARS_PER_TOKEN = 16
-_MOST_CHARS_PER_TOKEN = 256
 # A cut may change the tokens of the last word before it.
 _TOKENS_BEFORE_CUT = 32
 
@@ -290,7 +285,7 @@ class Tokenizer:
         row for one of the tokens; or this tokenizer has no other way to write
         what looks like a special token.
     """
-    return _observation_ids(self, said, max_len)
+    return observations.ids_of(self, said, max_len)
 
   @functools.cached_property
   def _plain(self) -> Any:
@@ -309,20 +304,22 @@ class Tokenizer:
     return special
 
   def _plain_ids(self, text: str, max_len: int) -> list[int]:
-    size = _CHARS_PER_TOKEN * max_len
+    size = observations.CHARS_PER_TOKEN * max_len
     while True:
       code_units = text[:size].encode("utf-16", "surrogatepass")
       piece = code_units.decode("utf-16", "replace")
       ids = self._encode(self._plain, piece)
       enough = len(ids) >= max_len + _TOKENS_BEFORE_CUT
-      if enough or not size < min(len(text), _MOST_CHARS_PER_TOKEN * max_len):
+      if enough or size >= min(
+        len(text), observations.MOST_CHARS_PER_TOKEN * max_len
+      ):
         break
       size *= 4
     ids = self._of_model(ids[:max_len], piece)
     for id_ in ids:
       # A token for unknown characters is special too, and none of these.
       if id_ in self._special and self._special[id_] in piece:
-        raise ValueError(_cannot_write(self._special[id_]))
+        raise ValueError(observations.cannot_write(self._special[id_]))
     return ids
 
   def chat_text(
@@ -523,87 +520,3 @@ def _import_tokenizers() -> Any:
       " grpo_jax[math] or grpo_jax[hf]."
     ) from error
   return tokenizers
-
-
-class TaskTokenizer:
-  """The interface of `Tokenizer` over the alphabet of a synthetic task."""
-
-  def __init__(self, task: Any):
-    """Wraps a `tasks.task.Task`, whose records hold token ids already."""
-    self._task = task
-    self.pad_id: int = task.pad_id
-    self.end_ids: tuple[int, ...] = tuple(task.end_ids)
-    self.vocab_size: int = task.vocab_size
-
-  def pieces(self) -> dict[int, str]:
-    """The piece of each id, by which two tokenizers are compared."""
-    return {i: self.exact_text([i]) for i in range(self.vocab_size)}
-
-  def control_ids(self) -> frozenset[int]:
-    """Ids that are no text: those of padding, begin and ends."""
-    return frozenset((self.pad_id, self._task.bos_id, *self.end_ids))
-
-  def encode(self, text: str) -> list[int]:
-    """Token ids of a prompt that a person typed, begin token first."""
-    return [self._task.bos_id, *self._task.encode(text)]
-
-  def decode(self, ids: Iterable[int]) -> str:
-    """Text of `ids`; pad, begin and end tokens vanish."""
-    dropped = {self.pad_id, self._task.bos_id, *self.end_ids}
-    return self._task.decode([int(i) for i in ids if int(i) not in dropped])
-
-  def exact_text(self, ids: Iterable[int]) -> str:
-    """Text of an action: of just these ids, end and pad tokens too."""
-    begin = self._task.bos_id  # Padding between two of them is not dropped.
-    tag = self._task.decode([begin])
-    text = self._task.decode([begin, *map(int, ids), begin])
-    return text[len(tag) : len(text) - len(tag)]  # The tag may be empty.
-
-  def token_bytes(self) -> list[bytes]:
-    """What each id writes."""
-    return [self._task.decode([id_]).encode() for id_ in range(self.vocab_size)]
-
-  def markup_ids(self, text: str) -> list[int]:
-    """Token ids of text whose special tokens are meant."""
-    return self._task.encode(text)
-
-  def observation_ids(self, said: Observation, max_len: int) -> list[int]:
-    """As `Tokenizer.observation_ids`; an alphabet has no other way to write
-    the begin, end and pad tokens, so that a text with one is refused."""
-    return _observation_ids(self, said, max_len)
-
-  def _plain_ids(self, text: str, max_len: int) -> list[int]:
-    piece = text[: _CHARS_PER_TOKEN * max_len]
-    if len(piece) < len(text) and piece.rfind("<") > piece.rfind(">"):
-      piece = piece[: piece.rfind("<")]  # A tag that was cut.
-    ids = self._task.encode(piece)[:max_len]
-    for id_ in {self.pad_id, self._task.bos_id, *self.end_ids}.intersection(
-      ids
-    ):
-      raise ValueError(_cannot_write(self._task.decode([id_]) or "<pad>"))
-    return ids
-
-
-def _cannot_write(token: str) -> str:
-  return (
-    f"observation_ids: the text has {token!r}, which this tokenizer cannot"
-    " write without meaning it; take it out of what tools say."
-  )
-
-
-def _observation_ids(text: Any, said: Observation, max_len: int) -> list[int]:
-  """See `Tokenizer.observation_ids`."""
-  before, content, after = ("", said, "") if isinstance(said, str) else said
-  room = max_len
-  if len(before) + len(after) <= _MOST_CHARS_PER_TOKEN * max_len:
-    opening, closing = text.markup_ids(before), text.markup_ids(after)
-    room -= len(opening) + len(closing)
-  else:
-    room = -1
-  if room < 0:
-    raise ValueError(
-      f"observation_ids: what stands before and after the text"
-      f" ({before!r:.40}, {after!r:.40}) has no room in {max_len} tokens; raise"
-      " config.environment.max_observation_len."
-    )
-  return [*opening, *text._plain_ids(content, room), *closing]

@@ -8,7 +8,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.algorithms import objective, options
+from grpo_jax.algorithms import (
+  distillation,
+  objective,
+  options,
+  policy_metrics,
+)
 from grpo_jax.learning import passes, stages
 from grpo_jax.learning.written import Written
 from grpo_jax.ops import logprobs
@@ -94,6 +99,6 @@ def after_update(
     trainable=state.params["algorithm"]["trained"]["scalars"], **found
   )
   policy, batch = objective.sanitize(policy, batch)
-  batch = objective.with_current_teacher(parts.config, policy, batch)
-  clipped = objective.clipped(parts.algorithm, parts.config, policy, batch)
+  batch = distillation.with_current_teacher(parts.config, policy, batch)
+  clipped = policy_metrics.clipped(parts.algorithm, parts.config, policy, batch)
   return After(logp, clipped & batch.mask)

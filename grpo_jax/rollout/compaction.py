@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.rollout import sampling, turns
+from grpo_jax.rollout import drawing, sampling, turns
 from grpo_jax.rollout.sampling import SamplingConfig
 from grpo_jax.types import (
   Compaction,
@@ -98,7 +98,7 @@ def sample(
       policy,
       weights,
       config,
-      sampling.row_keys(key, prompts.ids, group_size, number),
+      drawing.row_keys(key, prompts.ids, group_size, number),
       first_h,
       prefix,
       room,
@@ -126,7 +126,7 @@ def sample(
 
   episodes = turns.begin(
     environment,
-    sampling.row_keys(key, prompts.ids, group_size),
+    drawing.row_keys(key, prompts.ids, group_size),
     extras,
     compaction,
   )

@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 
 from grpo_jax.ops import logprobs
-from grpo_jax.rollout import contexts, sampling
+from grpo_jax.rollout import contexts, drawing, sampling
 from grpo_jax.types import (
   Corrections,
   Policy,
@@ -217,7 +217,7 @@ def correct(
       " is read again as it is written; set neither."
     )
   group_size = len(rollout.tokens) // len(prompts.ids)
-  keys = sampling.row_keys(key, prompts.ids, group_size)
+  keys = drawing.row_keys(key, prompts.ids, group_size)
   is_wrong = scored.valid & ~scored.correct
   found = plan(correction, prompts, keys, rollout, is_wrong)
   whole, injected, removed = _with_hints(rollout, found, config.pad_id)
@@ -322,7 +322,7 @@ def _continued(
     name: contexts.put(getattr(rollout, name), size, exists, x)
     for name, x in state.written.items()
   }
-  ends = sampling.is_end(state.written["tokens"], config) & exists
+  ends = drawing.is_end(state.written["tokens"], config) & exists
   return dataclasses.replace(
     rollout, **fields, terminated=rollout.terminated | ends.any(axis=1)
   )

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.rollout import contexts, sampling, turns
+from grpo_jax.rollout import contexts, drawing, sampling, turns
 from grpo_jax.types import HostEnvironment, Policy, Prompts, PyTree, Rollout
 
 
@@ -136,7 +136,7 @@ class HostTurns:
       Episodes, of which nothing is written, and a seed for the session of each
       row [B] uint32.
     """
-    keys = sampling.row_keys(key, prompts.ids, self.group_size)
+    keys = drawing.row_keys(key, prompts.ids, self.group_size)
     num_rows, num_slots = len(keys), self.config.max_new_tokens
     zero = jnp.zeros(num_rows, jnp.int32)
     shapes, routing = jax.eval_shape(
@@ -187,7 +187,7 @@ class HostTurns:
     episodes = _read(episodes, answers, number)
     start = episodes.size
     goes_on = answers.goes_on & (start < config.max_new_tokens)
-    keys = sampling.row_keys(key, prompts.ids, self.group_size)
+    keys = drawing.row_keys(key, prompts.ids, self.group_size)
     drawn, routing = self._draw(
       params, prompts, keys, episodes.written, start, goes_on
     )

@@ -18,11 +18,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.ops import logprobs
-from grpo_jax.rollout import filters, mixing, seats, turns
+from grpo_jax.rollout import drawing, mixing, seats, turns
 from grpo_jax.types import Environment, Policy, Prompts, PyTree, Rollout
 
-_RECORDS = ("behavior_logp", "sampler_logp", "entropy")  # By `_draw`.
+_RECORDS = ("behavior_logp", "sampler_logp", "entropy")  # By `drawing.draw`.
 _INTERVAL = 4  # Decode steps between looks for free lanes.
 _SMALLEST = 128  # Slots of a cache that may grow.
 
@@ -123,96 +122,6 @@ class DecodeState:
   cache: PyTree
   episodes: turns.Episodes | None = None
   inputs: mixing.Inputs | None = None
-
-
-def row_keys(
-  key: jax.Array,  # [] key of (seed, step)
-  ids: jax.Array,  # [P] int32
-  group_size: int,
-  turn: jax.Array | int = 0,
-) -> jax.Array:  # [P * G] keys
-  """One key per row b = p · G + g, from (key, ids[p], g, turn).
-
-  `turn` counts the rows of one rollout, which are more than one where its
-  context is compacted; turns within a row are told apart by position.
-  """
-
-  def row_key(prompt_id, sample_index):
-    folded = (prompt_id, sample_index, turn)
-    return functools.reduce(jax.random.fold_in, folded, key)
-
-  samples = jnp.tile(jnp.arange(group_size), len(ids))  # [B]
-  return jax.vmap(row_key)(jnp.repeat(ids, group_size), samples)
-
-
-def _filtered(logits, config):  # [B, V] -> [B, V], at temperature 1
-  for function, value in (
-    (filters.top_k, config.top_k),
-    (filters.top_p, config.top_p),
-    (filters.min_p, config.min_p),
-  ):
-    if value is not None:
-      logits = function(logits, value)
-  return logits
-
-
-def _only_top(logits, count):  # [B, V] -> [B, V], [B, K]
-  """The K largest logits, and their ids; -1 for those that are -inf.
-
-  `filters.top_k` keeps ties, so it may keep more than K.
-  """
-  largest, ids = lax.top_k(logits, count)  # [B, K]
-  rows = jnp.arange(logits.shape[0])[:, None]
-  logits = jnp.full_like(logits, -jnp.inf).at[rows, ids].set(largest)
-  return logits, jnp.where(jnp.isneginf(largest), -1, ids).astype(jnp.int32)
-
-
-def _argmax(x):  # [B, V] -> [B] int32
-  """The first of the largest, as `jnp.argmax`; the last id if there is a NaN.
-
-  Two reductions of numbers. XLA:CPU runs that of pairs (number, index) one by
-  one, and draws the noise within it: three times as long as all of this.
-  """
-  ids = jnp.arange(x.shape[-1], dtype=jnp.int32)
-  is_largest = x == x.max(axis=-1, keepdims=True)
-  return jnp.where(is_largest, ids, ids[-1]).min(axis=-1)
-
-
-def _draw(logits, keys, positions, config):  # [B, V], [B], [B]
-  """Tokens, what the rollout records of them, each [B], and the kept ids.
-
-  The last is what they were drawn from: logits [B, V] after all filters.
-  """
-  logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-  if config.temperature == 0.0:
-    tokens = _argmax(logits)  # [B]
-    zero = jnp.zeros(tokens.shape, logits.dtype)
-    records = zero, logprobs.token_logprobs(logits, tokens), zero
-    kept_ids = tokens[:, None] if config.record_kept else None
-    return tokens, records, kept_ids, logits
-
-  def noise(row_key, position):
-    # Always float32, so that the bits do not depend on the model's dtype.
-    token_key = jax.random.fold_in(row_key, position)
-    return jax.random.gumbel(token_key, logits.shape[-1:], jnp.float32)
-
-  scaled = filters.temperature(logits, config.temperature)
-  filtered, kept_ids = _filtered(scaled, config), None
-  if config.record_kept:
-    filtered, kept_ids = _only_top(filtered, _num_kept(config, logits))
-  tokens = _argmax(filtered + jax.vmap(noise)(keys, positions))  # [B]
-  records = (
-    logprobs.token_logprobs(filtered, tokens),
-    logprobs.token_logprobs(scaled, tokens),
-    logprobs.entropy_from_logits(filtered),
-  )
-  return tokens, records, kept_ids, filtered
-
-
-def _num_kept(config: SamplingConfig, logits: jax.Array) -> int:
-  """K of `Rollout.kept_ids`."""
-  assert config.top_k is not None
-  return 1 if config.temperature == 0 else min(config.top_k, logits.shape[-1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -318,7 +227,7 @@ class Decoder:
     }
     if config.record_kept:
       logits = jax.eval_shape(self.policy.head, self.weights, self.first_h)
-      kept = *shape, _num_kept(config, logits)
+      kept = *shape, drawing.num_kept(config, logits)
       written["kept_ids"] = jnp.full(kept, -1, jnp.int32)
     if config.record_routing:
       assert prompt_routing is not None
@@ -397,14 +306,15 @@ class Decoder:
     positions = state.t
     if self.offsets is not None:
       positions = positions + self.offsets[state.row]
-    tokens, records, kept_ids, drawn_from = _draw(
+    tokens, records, kept_ids, drawn_from = drawing.draw(
       logits, keys, positions, config
     )
     values = dict(zip(_RECORDS, records, strict=True))
     if config.mix is not None:
       inputs = mixing.after(
         *(config.mix, state.inputs, self.neighbours, drawn_from),
-        *(_argmax(drawn_from), values["entropy"], tokens, keys, positions),
+        *(drawing.argmax(drawn_from), values["entropy"]),
+        *(tokens, keys, positions),
       )
       state = dataclasses.replace(state, inputs=inputs)
       values |= {"mix_ids": inputs.ids, "mix_weights": inputs.weights}
@@ -426,7 +336,7 @@ class Decoder:
     )
     is_full = state.t >= self.limits[state.row] - 1
     if self.environment is None:
-      ended = is_end(tokens, config) | is_full
+      ended = drawing.is_end(tokens, config) | is_full
     else:
       episodes = turns.advance(
         self.environment,
@@ -606,7 +516,7 @@ def sample(
   prompt_index = jnp.repeat(
     jnp.arange(num_prompts, dtype=jnp.int32), group_size
   )  # [B]
-  keys = row_keys(key, prompts.ids, group_size)  # [B]
+  keys = drawing.row_keys(key, prompts.ids, group_size)  # [B]
   if limits is None:
     limits = jnp.full(len(keys), num_slots, jnp.int32)
   ids = None
@@ -641,7 +551,9 @@ def sample(
     state = decoder.run_all(state)
   written: dict[str, Any] = dict(state.written)
   if environment is None or state.episodes is None:
-    ends = is_end(written["tokens"], config) & written["completion_mask"]
+    ends = (
+      drawing.is_end(written["tokens"], config) & written["completion_mask"]
+    )
     terminated = ends.any(axis=1)
   else:
     terminated = state.episodes.done
@@ -665,12 +577,6 @@ def _neighbours(policy, params, config):  # [V, k - 1] int32 or None
     return None
   with jax.named_scope("neighbours"):
     return mixing.table(config.mix, policy.embeddings(params))
-
-
-def is_end(tokens: jax.Array, config: SamplingConfig) -> jax.Array:
-  """Which tokens, of any shape, end a completion."""
-  end_ids = jnp.asarray(config.end_ids, jnp.int32)
-  return (tokens[..., None] == end_ids).any(axis=-1)
 
 
 def cache_sizes(num_slots: int) -> list[int]:

@@ -25,6 +25,7 @@ from grpo_jax.training import kinds, seeded, typed
 from grpo_jax.training.guard_settings import GuardsConfig
 from grpo_jax.training.health_settings import HealthConfig
 from grpo_jax.training.judge_settings import JUDGE, JudgeConfig
+from grpo_jax.training.mesh_settings import MeshConfig
 from grpo_jax.training.reward_settings import REWARD_MODEL, RewardsConfig
 from grpo_jax.training.sections import (
   SECTIONS,
@@ -39,7 +40,6 @@ from grpo_jax.training.settings import (
   EvalConfig,
   HostsConfig,
   LogConfig,
-  MeshConfig,
   ModelConfig,
   SamplingConfig,
   nearest,

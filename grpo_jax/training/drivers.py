@@ -28,7 +28,15 @@ from grpo_jax.learning import kept, rounds, stages
 from grpo_jax.learning.written import Written
 from grpo_jax.rollout import host_turns
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import hosts, judges, players, programs, sharding
+from grpo_jax.training import (
+  given_batches,
+  hosts,
+  judges,
+  judging,
+  players,
+  programs,
+  sharding,
+)
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import Drawn, Scored, TrainState
 
@@ -48,7 +56,7 @@ class Outcome:
   metrics: Callable[[], dict[str, float]]
   written: Callable[[], Written] | None = None
   batch: pipeline.PromptBatch | None = None
-  errors: problem_lib.Errors = dataclasses.field(default_factory=dict)
+  errors: judging.Errors = dataclasses.field(default_factory=dict)
 
 
 # (state, batch, *batches that come next) -> the state one step on, and more.
@@ -110,7 +118,7 @@ def _supervised(mesh: Mesh, parts: stages.Parts) -> Driver:
     num_rows = sharding.num_rows(rows, len(batch.tokens))
     chosen = sharding.local_rows(rows, num_rows)
     placed = sharding.from_local(
-      problem_lib.train_batch(batch, chosen, num_rows), rows
+      given_batches.train_batch(batch, chosen, num_rows), rows
     )
     state, metrics = advance(state, placed)
     return state, Outcome(lambda: _numbers(metrics))
@@ -188,7 +196,7 @@ class _Split:
     state = dataclasses.replace(state, queue=())
     of_rounds: dict[str, jax.Array] = {}
     trains: jax.Array | None = None
-    errors: problem_lib.Errors = {}
+    errors: judging.Errors = {}
     if self._play is not None:
       groups, counts = self._play(state, batch, errors)
     elif self._parts.max_rounds == 1:
@@ -231,7 +239,7 @@ class _Split:
     self, state: TrainState, batch: pipeline.PromptBatch
   ) -> rounds.Groups:
     """Scored completions of prompts, and no update."""
-    errors: problem_lib.Errors = {}
+    errors: judging.Errors = {}
     if self._play is not None:
       return self._play(state, batch, errors)[0]
     return self._judged(state, batch, self._draw(state, batch, 0), errors)[0]
@@ -250,13 +258,13 @@ class _Split:
     state: TrainState,
     batch: pipeline.PromptBatch,
     drawn: Drawn,
-    errors: problem_lib.Errors,
+    errors: judging.Errors,
   ) -> tuple[rounds.Groups, dict[str, float]]:
     """Scored groups of the batch, and what is counted; adds to `errors`."""
-    fetched = problem_lib.rollout_to_judge(self._mesh, drawn.rollout)
+    fetched = judging.rollout_to_judge(self._mesh, drawn.rollout)
     fetched_greedy = baseline = None
     if drawn.greedy is not None:
-      fetched_greedy = problem_lib.rollout_to_judge(self._mesh, drawn.greedy)
+      fetched_greedy = judging.rollout_to_judge(self._mesh, drawn.greedy)
     started = time.perf_counter()
     calls = self._service.calls if self._service else 0
     with jax.transfer_guard("allow"):
@@ -273,7 +281,7 @@ class _Split:
       counts["judge/calls"] = float(self._service.calls - calls)
     self._problem.complaints.log("a verifier failed: unscored", messages)
     num_rows = len(drawn.rollout.prompt_index)
-    errors |= problem_lib.errors_of(self._mesh, batch, num_rows, messages)
+    errors |= judging.errors_of(self._mesh, batch, num_rows, messages)
     prompts = sharding.from_local(batch.prompts, self._rows)
     scored = self._verdict(state, prompts, drawn.rollout, said)
     of_greedy = None
@@ -327,7 +335,7 @@ def _play(
   stamp = jax.jit(stages.with_version, out_shardings=rows)
 
   def play(
-    state: TrainState, batch: pipeline.PromptBatch, errors: problem_lib.Errors
+    state: TrainState, batch: pipeline.PromptBatch, errors: judging.Errors
   ):
     prompts = sharding.from_local(batch.prompts, rows)
     inputs = state.params["policy"], prompts, key_of(state), batch

@@ -19,8 +19,7 @@ from jax.sharding import Mesh
 from grpo_jax.data import pipeline, sources
 from grpo_jax.rewards import answers
 from grpo_jax.rollout import compaction, sampling
-from grpo_jax.training import hosts, players, programs, sharding
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.training import hosts, judging, players, programs, sharding
 from grpo_jax.training.problem import Problem
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout, Scored
 
@@ -256,18 +255,18 @@ class Evaluator:
     prompts: Prompts,
     rollout: Rollout,
     scored: Scored | None,
-    errors: problem_lib.Errors,
+    errors: judging.Errors,
   ) -> list[tuple[int, Completion]]:
     """The completions that are this process's to judge, by their number."""
     problem = self._problem
     num_rows = len(rollout.prompt_index)
-    numbers = problem_lib.judged_rows(self._mesh, num_rows)
-    local = problem_lib.rollout_to_judge(self._mesh, rollout)
+    numbers = judging.judged_rows(self._mesh, num_rows)
+    local = judging.rollout_to_judge(self._mesh, rollout)
     if scored is None:
       answer, _, said = problem.ask_host(
         batch, local, self._judge_of_truth, evaluates=True
       )
-      errors = problem_lib.errors_of(self._mesh, batch, num_rows, said)
+      errors = judging.errors_of(self._mesh, batch, num_rows, said)
       problem.complaints.log("a verifier failed in an evaluation", said)
       answer = answer._replace(steps=None)
       if not self._judge_of_truth.is_host_alone:
@@ -279,7 +278,7 @@ class Evaluator:
       kept = dataclasses.replace(
         scored, weights={}, step_rewards=None, step_mask=None
       )
-      verdict = problem_lib.to_judge(self._mesh, kept, num_rows)
+      verdict = judging.to_judge(self._mesh, kept, num_rows)
     rows = completions_of(
       problem.prompt_texts(batch.records),
       problem.texts(
@@ -299,7 +298,7 @@ def _by_row(
   batch: pipeline.PromptBatch,
   rollout: Rollout,
   places: np.ndarray,  # [B], in the group of each row.
-  errors: problem_lib.Errors,
+  errors: judging.Errors,
 ) -> list[str]:
   """The message of each row that this process judges, or ""."""
   ids = np.asarray(batch.prompts.ids)[np.asarray(rollout.prompt_index)]
@@ -360,7 +359,7 @@ def _with_host(
   mesh: Mesh,
   config: sampling.SamplingConfig,
   num_samples: int,
-) -> Callable[..., tuple[Rollout, Scored | None, problem_lib.Errors]]:
+) -> Callable[..., tuple[Rollout, Scored | None, judging.Errors]]:
   """(params, prompts, key, batch) -> judged episodes of a host environment.
 
   And why some of them could not be judged.

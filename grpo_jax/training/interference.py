@@ -26,8 +26,14 @@ from grpo_jax.algorithms import objective
 from grpo_jax.learning import stages
 from grpo_jax.learning import update as update_lib
 from grpo_jax.ops import masked
-from grpo_jax.training import corrections, models, programs, runs, sharding
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.training import (
+  corrections,
+  judging,
+  models,
+  programs,
+  runs,
+  sharding,
+)
 from grpo_jax.types import (
   Prompts,
   PyTree,
@@ -223,7 +229,7 @@ def _gradient(
     rollout = sample(state, prompts)
     said = None
     if problem.judge.on_host is not None:
-      local = problem_lib.rollout_to_judge(mesh, rollout)
+      local = judging.rollout_to_judge(mesh, rollout)
       answer, _, _ = problem.ask_host(batch, local)
       said = sharding.from_local(answer, sharding.by_rows_once(mesh))
     return np.asarray(learn(state, prompts, rollout, said))

@@ -40,6 +40,7 @@ from grpo_jax.training import (
   checkpoints,
   drivers,
   evaluation,
+  given_batches,
   hosts,
   lint,
   lock,
@@ -433,7 +434,7 @@ def _arrays(batch: pipeline.PromptBatch | pipeline.SupervisedBatch) -> PyTree:
   if isinstance(batch, pipeline.PromptBatch):
     return batch.prompts
   num_rows = len(batch.tokens)
-  return problem_lib.train_batch(batch, np.arange(num_rows), num_rows)
+  return given_batches.train_batch(batch, np.arange(num_rows), num_rows)
 
 
 def _on_host(state: TrainState) -> TrainState:

@@ -14,7 +14,7 @@ import functools
 import re
 from collections.abc import Iterable
 
-from grpo_jax.training import metric_rows
+from grpo_jax.training import metric_rows, more_metric_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Metric:
 
 SECTIONS: dict[str, tuple[Metric, ...]] = {
   section: tuple(Metric(*row) for row in rows)
-  for section, rows in metric_rows.SECTIONS.items()
+  for table in (metric_rows, more_metric_rows)
+  for section, rows in table.SECTIONS.items()
 }
 METRICS = tuple(row for rows in SECTIONS.values() for row in rows)
 

@@ -7,7 +7,6 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from grpo_jax.algorithms import objective, options
@@ -21,11 +20,13 @@ from grpo_jax.models import meshes
 from grpo_jax.training import (
   compatibility,
   corrections,
+  features,
   forced,
   kept_groups,
   opponents,
   optimizers,
   outside,
+  phase_checks,
   players,
   programs,
   readers,
@@ -41,7 +42,6 @@ from grpo_jax.training.outside import Outside
 from grpo_jax.training.problem import Problem
 from grpo_jax.training.reward_settings import REWARD_MODEL
 from grpo_jax.types import (
-  ROW_AXES,
   Algorithm,
   Critic,
   Policy,
@@ -67,8 +67,8 @@ def make_parts(
     drawn = dataclasses.replace(config.sampling, temperature=phase.temperature)
     config = dataclasses.replace(config, sampling=drawn)
   algorithm, objective_config = config.objective(name)
-  _check_devices(config, problem, name, mesh)
-  _check_groups(name, phase, algorithm)
+  phase_checks.devices(config, problem, name, mesh)
+  phase_checks.groups(name, phase, algorithm)
   options.check(algorithm, objective_config)
   required = options.needs(algorithm, objective_config)
   if phase.reference_workdirs and "ref_logp" not in required:
@@ -84,9 +84,9 @@ def make_parts(
       given |= {"step_rewards"}
     if phase.schedule.tracks:
       given |= {"expected"}
-    _check_inputs(given, required, algorithm.name)
+    phase_checks.inputs(given, required, algorithm.name)
     compatibility.check(
-      compatibility.Setup(
+      features.Setup(
         config=config,
         name=name,
         phase=phase,
@@ -103,11 +103,11 @@ def make_parts(
   for field in ("kl_domain_weights", "opd_domain_weights"):
     weights = getattr(objective_config, field)
     if weights and "domain" in required:
-      _check_domains(
+      phase_checks.domains(
         problem, len(weights), f"config.algorithm.{field}={weights}"
       )
   if phase.has_teachers_of_domains:
-    _check_domains(
+    phase_checks.domains(
       problem,
       len(phase.reference_workdirs),
       f"config.{name}.reference_workdirs={phase.reference_workdirs}",
@@ -484,64 +484,6 @@ def _models(
   return found if is_judged else set()
 
 
-def _check_devices(
-  config: config_lib.RunConfig, problem: Problem, name: str, mesh: Mesh
-) -> None:
-  """Raises ValueError if rows or lanes do not split over the devices."""
-  phase = config.section(name)
-  num_shards = sharding.num_row_shards(mesh)
-  if phase.num_prompts % num_shards:
-    shown = " × ".join(f"{axis} {mesh.shape[axis]}" for axis in ROW_AXES)
-    raise ValueError(
-      f"config.{name}.num_prompts={phase.num_prompts} does not split over"
-      f" the {num_shards} devices of {shown}; needed: num_prompts = devices ×"
-      " (a whole number), so that each has whole groups. Change it or"
-      " config.mesh."
-    )
-  # Processes that hold the same rows split them, to score each once.
-  is_judged_on_hosts = (
-    phase.plays
-    and (problem.judge.asks_host or problem.sessions)
-    and jax.process_count() > 1
-  )
-  if (
-    is_judged_on_hosts
-    and sharding.by_rows_once(mesh) != sharding.by_rows(mesh)
-    and phase.num_prompts % mesh.size
-  ):
-    raise ValueError(
-      f"config.{name}.num_prompts={phase.num_prompts} does not split over"
-      f" all {mesh.size} devices, and config.mesh.tensor reaches over several"
-      " hosts, which share the scoring of rows; needed: num_prompts = devices ×"
-      " (a whole number), or a tensor axis within each host."
-    )
-  lanes = config.sampling.lanes
-  if lanes is not None and lanes % num_shards:
-    raise ValueError(
-      f"config.sampling.lanes={lanes} do not split over {num_shards} devices;"
-      " needed: lanes = devices × (a whole number)."
-    )
-
-
-def _check_groups(
-  name: str, phase: config_lib.PhaseConfig, algorithm: Algorithm
-) -> None:
-  """Raises ValueError if an algorithm is not for groups of this size."""
-  if phase.group_size < algorithm.min_group_size:
-    raise ValueError(
-      f"config.{name}.group_size={phase.group_size}: algorithm"
-      f" {algorithm.name!r} compares the completions of a prompt and needs at"
-      f" least {algorithm.min_group_size}; every advantage would be 0."
-    )
-  most = algorithm.max_group_size
-  if most is not None and phase.group_size > most:
-    raise ValueError(
-      f"config.{name}.group_size={phase.group_size}: algorithm"
-      f" {algorithm.name!r} is defined for at most {most} completions per"
-      f" prompt; set config.{name}.group_size={most}."
-    )
-
-
 def update_plan(
   phase: config_lib.PhaseConfig,
   max_prompt_len: int,
@@ -589,36 +531,3 @@ def chunk_bytes(
     # accelerator that would take longer than the products of 64 MiB.
     mebibytes = 64 if meshes.platform(mesh) == "cpu" else 1024
   return mebibytes * mesh.size * 2**20
-
-
-def _check_inputs(
-  given: frozenset[str], required: frozenset[str], name: str
-) -> None:
-  """Raises ValueError if nothing provides what the algorithm reads."""
-  for need in (
-    "step_rewards",
-    "turns",
-    "state_id",
-    "domain",
-    "expected",
-    "prefix_utility",
-  ):
-    if need in required and need not in given:
-      raise ValueError(
-        f"algorithm {name!r} needs {need!r}: {options.NEEDS[need]}."
-      )
-
-
-def _check_domains(problem: Problem, count: int, setting: str) -> None:
-  """Raises ValueError if there is nothing for a domain; indexing would clamp.
-
-  Args:
-    problem: Records with domains.
-    count: How many domains the setting is about.
-    setting: The name of the setting, and its value.
-  """
-  if len(problem.domains) > count:
-    raise ValueError(
-      f"{setting} is about {count} domains, and the data have"
-      f" {len(problem.domains)}: {', '.join(problem.domains)}."
-    )

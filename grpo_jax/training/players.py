@@ -36,8 +36,8 @@ from grpo_jax.rollout import (
   seats,
 )
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import judging, programs, sharding
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.training import programs, sharding
 from grpo_jax.types import (
   Environment,
   Player,
@@ -229,7 +229,7 @@ class Played(NamedTuple):
   rollout: Rollout
   scored: Scored
   failures: dict[str, int]
-  errors: problem_lib.Errors
+  errors: judging.Errors
   seconds: float
 
 
@@ -287,7 +287,7 @@ class HostEpisodes:
     turns, mesh = self._turns, self._mesh
     written, seeds = self._begin(params, prompts, key)
     num_rows = len(seeds)
-    rows = problem_lib.judged_rows(mesh, num_rows)
+    rows = judging.judged_rows(mesh, num_rows)
     fed = sharding.local_rows(self._rows, len(prompts.ids))
     host = _Host(
       self._problem,
@@ -295,7 +295,7 @@ class HostEpisodes:
       self._problem.begin_sessions(
         batch,
         np.searchsorted(fed, rows // turns.group_size),
-        problem_lib.to_judge(mesh, seeds, num_rows),
+        judging.to_judge(mesh, seeds, num_rows),
       ),
       len(rows),
     )
@@ -309,7 +309,7 @@ class HostEpisodes:
       )
       number += 1
       said = host.answer(
-        problem_lib.to_judge(mesh, actions, num_rows),
+        judging.to_judge(mesh, actions, num_rows),
         is_last=number == turns.environment.max_turns,
       )
       answers = sharding.from_local(said, self._judged)
@@ -322,7 +322,7 @@ class HostEpisodes:
       "an episode failed: unscored", failures.messages
     )
     scored = self._score(prompts, rollout)
-    errors = problem_lib.errors_of(mesh, batch, num_rows, failures.messages)
+    errors = judging.errors_of(mesh, batch, num_rows, failures.messages)
     return Played(rollout, scored, failures.counts, errors, host.seconds)
 
   def _scalar(self, value: int) -> jax.Array:

@@ -15,10 +15,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from grpo_jax.data import domains as domains_lib
-from grpo_jax.data import pipeline, sources, tokenizer
+from grpo_jax.data import pipeline, sources, task_tokenizer
+from grpo_jax.data.encoder import Encoder
 from grpo_jax.learning import forced_answers
 from grpo_jax.rewards import sessions as sessions_lib
 from grpo_jax.training import config as config_lib
@@ -26,7 +26,6 @@ from grpo_jax.training import (
   judges,
   opening,
   readers,
-  sharding,
   solutions,
   task_scores,
   task_sources,
@@ -39,9 +38,7 @@ from grpo_jax.types import (
   Environment,
   HostEnvironment,
   Prompts,
-  PyTree,
   Rollout,
-  TrainBatch,
 )
 
 # (record) -> arrays for the program, by name.
@@ -86,7 +83,7 @@ class Problem:
   train: sources.Source
   held_out: sources.Source
   supervised: sources.Source
-  encoder: pipeline.Encoder
+  encoder: Encoder
   max_prompt_len: int
   max_new_tokens: int
   judge: judges.Sum
@@ -303,105 +300,6 @@ class Problem:
     )
 
 
-def to_judge(mesh: Mesh, rows: PyTree, num_rows: int) -> PyTree:
-  """What this process, and no other, judges of arrays split by rows.
-
-  Args:
-    mesh: The mesh of the run.
-    rows: Arrays on all devices, split by rows.
-    num_rows: How many rows there are.
-
-  Returns:
-    NumPy arrays of the rows `judged_rows`.
-  """
-  held = sharding.local_rows(sharding.by_rows(mesh), num_rows)
-  index = np.searchsorted(held, judged_rows(mesh, num_rows))
-  return jax.tree.map(lambda x: x[index], sharding.to_local(rows))
-
-
-def judged_rows(mesh: Mesh, num_rows: int) -> np.ndarray:
-  """The rows of a rollout that this process judges, and no other one."""
-  return sharding.local_rows(sharding.by_rows_once(mesh), num_rows)
-
-
-# Messages of rows, by the id of their prompt and their place in its group.
-Errors = dict[tuple[int, int], str]
-
-
-def errors_of(
-  mesh: Mesh,
-  batch: pipeline.PromptBatch,
-  num_rows: int,
-  messages: Mapping[int, str],
-) -> Errors:
-  """Messages of rows that this process judges, whatever becomes of the rows.
-
-  Args:
-    mesh: The mesh of the run.
-    batch: The prompts that this process feeds.
-    num_rows: Rows of the rollout, over all processes.
-    messages: By number of the row among those `judged_rows`.
-  """
-  split = sharding.by_rows(mesh)
-  num_prompts = sharding.num_rows(split, len(batch.prompts.ids))
-  fed = sharding.local_rows(split, num_prompts)
-  rows = judged_rows(mesh, num_rows)
-  size = num_rows // num_prompts
-  ids = np.asarray(batch.prompts.ids)
-  return {
-    (int(ids[np.searchsorted(fed, rows[i] // size)]), int(rows[i] % size)): text
-    for i, text in messages.items()
-  }
-
-
-def rollout_to_judge(mesh: Mesh, rollout: Rollout) -> Rollout:
-  """As `to_judge`, without the large records, which no verifier reads.
-
-  Its `prompt_index` counts the prompts that this process feeds.
-  """
-  records = ("kept_ids", "routing", "prompt_routing", "version")
-  nothing: dict[str, Any] = dict.fromkeys((*records, "mix_ids", "mix_weights"))
-  read = dataclasses.replace(rollout, **nothing)
-  local = to_judge(mesh, read, len(rollout.prompt_index))
-  prompts = sharding.local_rows(sharding.by_rows(mesh), rollout.num_groups)
-  return dataclasses.replace(
-    local, prompt_index=np.searchsorted(prompts, local.prompt_index)
-  )
-
-
-def train_batch(
-  batch: pipeline.SupervisedBatch, rows: np.ndarray, num_rows: int
-) -> TrainBatch:
-  """A batch of given completions in the layout of every other batch.
-
-  Of a pair, the row that was preferred is right, and has the reward 1.
-
-  Args:
-    batch: Rows of one process.
-    rows: Which ones of the whole batch they are.
-    num_rows: How many the whole batch has.
-  """
-  everyone = np.ones(len(rows), bool)
-  group_size = len(batch.tokens) // len(batch.prompt_tokens)
-  is_pair = group_size == 2
-  is_chosen = (rows % group_size == 0) & is_pair
-  groups = (rows // group_size).astype(np.int32)
-  arrays: dict[str, Any] = {
-    "prompt_tokens": batch.prompt_tokens,
-    "prompt_mask": batch.prompt_mask,
-    "prompt_index": groups,
-    "group_id": groups,
-    "tokens": batch.tokens,
-    "completion_mask": batch.completion_mask,
-    "mask": batch.completion_mask & ~batch.observed,
-    "rewards": is_chosen.astype(np.float32),
-    "valid": everyone,
-    "terminated": everyone,
-    "correct": is_chosen | (not is_pair),
-  }
-  return TrainBatch(**arrays, num_groups=num_rows // group_size)
-
-
 def make_problem(config: config_lib.RunConfig) -> Problem:
   """Opens data, tokenizer and verifiers.
 
@@ -447,7 +345,7 @@ def _make_problem(config: config_lib.RunConfig) -> Problem:
   assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
   assert config.sampling.max_new_tokens is not None
   train, held_out, supervised, domains = opening.open_sources(data, config.seed)
-  encoder = pipeline.Encoder(text, data.template, dict(data.chat_options))
+  encoder = Encoder(text, data.template, dict(data.chat_options))
   fields: dict[str, Any] = {
     "tokenizer": text,
     "train": train,
@@ -618,7 +516,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     )
   made = task_sources.make(config.data, config.seed)
   task, train = made.task, made.train
-  text = tokenizer.TaskTokenizer(task)
+  text = task_tokenizer.TaskTokenizer(task)
   prompt_len = config.data.max_prompt_len or task.max_prompt_len
   if not config.data.environment:
     # The first record tells at once which components the verifier has.
@@ -646,7 +544,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     train=train,
     held_out=made.held_out,
     supervised=made.supervised,
-    encoder=pipeline.Encoder(text),
+    encoder=Encoder(text),
     max_prompt_len=prompt_len,
     max_new_tokens=config.sampling.max_new_tokens or task.max_completion_len,
     judge=verifiers.judge(config, verifier, correct, made.domains),

@@ -22,7 +22,7 @@ from grpo_jax.data import pipeline
 from grpo_jax.learning import members, reward_models, stages
 from grpo_jax.ops import calibration
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import drivers, programs, sharding
+from grpo_jax.training import drivers, given_batches, programs, sharding
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import Prompts, TrainBatch, TrainState, Weighted
 
@@ -114,7 +114,7 @@ class HeldOut:
     rows = sharding.by_rows(self._mesh)
     num_rows = sharding.num_rows(rows, len(batch.tokens))
     chosen = sharding.local_rows(rows, num_rows)
-    made = problem_lib.train_batch(batch, chosen, num_rows)
+    made = given_batches.train_batch(batch, chosen, num_rows)
     return sharding.from_local(made, rows)
 
   def _drawn(

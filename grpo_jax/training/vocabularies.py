@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from grpo_jax.data import tokenizer
+from grpo_jax.data import task_tokenizer, tokenizer
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import task_sources
 
@@ -27,7 +27,7 @@ def make_tokenizer(config: config_lib.RunConfig) -> Any:
       such task.
   """
   if config.data.is_made_of_ids:
-    return tokenizer.TaskTokenizer(task_sources.make_task(config.data))
+    return task_tokenizer.TaskTokenizer(task_sources.make_task(config.data))
   return tokenizer.Tokenizer(
     tokenizer_path(config), end_tokens=config.data.end_tokens or None
   )

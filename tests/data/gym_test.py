@@ -9,6 +9,7 @@ import pytest
 
 from grpo_jax import gym as problems
 from grpo_jax.data import gym, pipeline
+from grpo_jax.data.encoder import Encoder
 
 GCD = {"name": "gcd", "settings": {"max_value": 20}}
 
@@ -83,7 +84,7 @@ def test_levels_begin_after_so_many_prompts_of_a_stream():
   assert train.starts == (0, 12)
   stream = pipeline.prompt_stream(
     train,
-    pipeline.Encoder(Letters()),
+    Encoder(Letters()),
     batch_size=4,
     max_prompt_len=400,
     seed=3,

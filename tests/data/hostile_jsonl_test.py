@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grpo_jax.data import pipeline, sources, tokenizer
+from grpo_jax.data import sources, tokenizer
+from grpo_jax.data.encoder import Encoder
 
 FINE = {"prompt": "x", "answer": "1"}
 VALUES = st.recursive(
@@ -115,6 +116,6 @@ def test_a_pair_of_surrogates_is_a_character(path):
 
 
 def test_half_a_pair_in_a_template_is_refused():
-  encoder = pipeline.Encoder(tokenizer.Tokenizer(), "\ud800{prompt}")
+  encoder = Encoder(tokenizer.Tokenizer(), "\ud800{prompt}")
   with pytest.raises(ValueError, match=r"cannot encode the text '\\ud800x'"):
     encoder.prompt(FINE)

@@ -7,13 +7,14 @@ import jax
 import numpy as np
 import pytest
 
-from grpo_jax.data import pipeline, sources, tokenizer
+from grpo_jax.data import pipeline, sources, task_tokenizer, tokenizer
+from grpo_jax.data.encoder import Encoder
 from grpo_jax.tasks import copy, countdown
 
 SAMPLE = pathlib.Path(__file__).parent / "gsm8k_sample"
 TASK = copy.make(length=3)
 PAD, END = TASK.pad_id, TASK.end_ids[0]
-ENCODE = pipeline.Encoder(tokenizer.TaskTokenizer(TASK))
+ENCODE = Encoder(task_tokenizer.TaskTokenizer(TASK))
 
 
 class Words:
@@ -74,7 +75,7 @@ def assert_same(batches, others):
 
 def test_prompts_are_left_padded_with_extras_and_records():
   task = countdown.make()  # Prompts of 9 or 10 tokens.
-  encode = pipeline.Encoder(tokenizer.TaskTokenizer(task))
+  encode = Encoder(task_tokenizer.TaskTokenizer(task))
   batch = next(prompts(task_source(50, task), encode, max_prompt_len=12))
   tokens, mask = batch.prompts.tokens, batch.prompts.mask
   assert tokens.shape == mask.shape == (4, 12)
@@ -97,7 +98,7 @@ def test_text_goes_through_template_and_tokenizer(tmp_path):
     "extras": {"level": 3},
   }
   source = jsonl(tmp_path, record)
-  encode = pipeline.Encoder(Words(), template="{x} {prompt} !")
+  encode = Encoder(Words(), template="{x} {prompt} !")
   batch = next(prompts(source, encode, batch_size=2, max_prompt_len=6))
   np.testing.assert_array_equal(
     batch.prompts.tokens, [[PAD, 3, 1, 3, 3, 1]] * 2
@@ -114,7 +115,7 @@ def test_text_goes_through_the_chat_template(tmp_path):
   )
   tok = tokenizer.Tokenizer(chat_template=template)
   source = jsonl(tmp_path, {"prompt": "{a}?", "completion": "{b}"})
-  encode = pipeline.Encoder(tok, "chat", {"sign": "<think>"})
+  encode = Encoder(tok, "chat", {"sign": "<think>"})
   ends = {"end_id": tok.end_ids[0], "pad_id": tok.pad_id}
   batch = next(supervised(source, encode, max_prompt_len=16, **ends))
   for row in batch.prompt_tokens:
@@ -184,12 +185,12 @@ def test_long_prompts_are_left_out_and_counted(tmp_path, caplog):
     tmp_path, *({"prompt": "word " * size} for size in (1, 6, 5, 7))
   )
   with caplog.at_level("INFO", logger="absl"):
-    iterator = prompts(source, pipeline.Encoder(Words()))
+    iterator = prompts(source, Encoder(Words()))
   assert "prompt_stream: left out 2 of 4 records" in caplog.text
   batch = next(iterator)
   assert sorted(batch.prompts.mask.sum(axis=1)) == [1, 1, 5, 5]
   with pytest.raises(ValueError, match="all 4 records are too long"):
-    prompts(source, pipeline.Encoder(Words(), "a b c d e {prompt}"))
+    prompts(source, Encoder(Words(), "a b c d e {prompt}"))
 
 
 def test_completions_end_with_the_end_token(tmp_path):
@@ -198,7 +199,7 @@ def test_completions_end_with_the_end_token(tmp_path):
     {"prompt": "a", "completion": "four four"},
     {"prompt": "a bb", "completion": ""},
   )
-  batch = next(supervised(source, pipeline.Encoder(Words()), batch_size=2))
+  batch = next(supervised(source, Encoder(Words()), batch_size=2))
   order = np.argsort(batch.prompt_mask.sum(axis=1))
   np.testing.assert_array_equal(
     batch.prompt_tokens[order],
@@ -254,7 +255,7 @@ def test_long_completions_are_left_out_or_cut(tmp_path, caplog):
     {"prompt": "a", "completion": "a bb ccc"},  # Fits with the end token.
     {"prompt": "a", "completion": "a bb ccc dddd"},
   )
-  encode = pipeline.Encoder(Words())
+  encode = Encoder(Words())
   with caplog.at_level("INFO", logger="absl"):
     batch = next(supervised(source, encode, batch_size=2))
   assert "supervised_stream: left out 1 of 2 records" in caplog.text
@@ -302,7 +303,7 @@ def test_evaluation_splits_over_processes():
 def test_evaluation_refuses_to_leave_questions_out(tmp_path):
   source = jsonl(tmp_path, {"prompt": "a"}, {"prompt": "a b c d e f"})
   options = {"batch_size": 2, "max_prompt_len": 5, "pad_id": 0}
-  encode = pipeline.Encoder(Words())
+  encode = Encoder(Words())
   with pytest.raises(ValueError, match="prompt 1 has 6 tokens"):
     pipeline.evaluation_batches(source, encode, **options)
   with pytest.raises(ValueError, match=r"num_prompts is 3; .* \[1, 2\]"):
@@ -312,7 +313,7 @@ def test_evaluation_refuses_to_leave_questions_out(tmp_path):
 def test_gsm8k_sample_runs_through_the_shipped_tokenizer():
   tok = tokenizer.Tokenizer()
   source = sources.JsonlSource(SAMPLE / "train.jsonl", format="gsm8k")
-  encode = pipeline.Encoder(tok, template="{prompt}\n")
+  encode = Encoder(tok, template="{prompt}\n")
   batch = next(prompts(source, encode, batch_size=8, max_prompt_len=256))
   for row, record in zip(batch.prompts.tokens, batch.records, strict=True):
     assert tok.decode(row) == record["prompt"] + "\n"
@@ -326,13 +327,13 @@ def test_gsm8k_sample_runs_through_the_shipped_tokenizer():
     (lambda: prompts(rows=[1, 0]), "in ascending order"),
     (lambda: prompts(max_prompt_len=4), "task 'copy' needs 5, raise it"),
     (lambda: supervised(max_completion_len=3), "task 'copy' needs 4"),
-    (lambda: pipeline.Encoder(Words(), "Q:"), "lacks '{prompt}'"),
+    (lambda: Encoder(Words(), "Q:"), "lacks '{prompt}'"),
     (
-      lambda: pipeline.Encoder(Words()).prompt({"prompt": " "}),
+      lambda: Encoder(Words()).prompt({"prompt": " "}),
       "no prompt tokens",
     ),
     (
-      lambda: pipeline.Encoder(Words()).completion({"completion": None}),
+      lambda: Encoder(Words()).completion({"completion": None}),
       "no completion",
     ),
   ],

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_jax.data import pipeline, sources, streaming
+from grpo_jax.data.encoder import Encoder
 
 
 @pytest.fixture(autouse=True)
@@ -172,7 +173,7 @@ def stream(path, **changes):
   options = {"batch_size": 4, "max_prompt_len": 3, "seed": 5, "pad_id": 0}
   source = streaming.StreamedJsonlSource(path)
   return pipeline.prompt_stream(
-    source, pipeline.Encoder(Words()), **{**options, **changes}
+    source, Encoder(Words()), **{**options, **changes}
   )
 
 

@@ -8,7 +8,7 @@ import pathlib
 import pytest
 import tokenizers
 
-from grpo_jax.data import sources, teacher, tokenizer
+from grpo_jax.data import sources, task_tokenizer, teacher, tokenizer
 from grpo_jax.tasks import copy
 from grpo_jax.tasks import vocabulary as vocab
 
@@ -82,7 +82,7 @@ def test_unusable_files_are_refused(tmp_path):
 
 def test_toy_alphabet_has_the_same_interface():
   task = copy.make(length=3)
-  tok = tokenizer.TaskTokenizer(task)
+  tok = task_tokenizer.TaskTokenizer(task)
   source = sources.TaskSource(task, "train", 0, num_examples=1)
   record = source[0]
   letters = task.decode(record["extras"]["answer"])
@@ -660,7 +660,7 @@ def test_what_cannot_be_written_without_meaning_it_is_refused(tmp_path):
 
 
 def test_observations_of_an_alphabet():
-  task = tokenizer.TaskTokenizer(copy.make())
+  task = task_tokenizer.TaskTokenizer(copy.make())
   assert task.observation_ids("<obs>12</obs>", 3) == vocab.encode("<obs>12")
   assert task.observation_ids("1" * 15 + "</answer>" * 99, 1) == [
     vocab.DIGIT_0 + 1
@@ -690,6 +690,6 @@ def test_tokens_have_text_where_the_begin_token_has_none():
     made,
     decode=lambda ids: made.decode([i for i in ids if i != made.bos_id]),
   )
-  tok = tokenizer.TaskTokenizer(silent)
+  tok = task_tokenizer.TaskTokenizer(silent)
   ids = made.encode("ab")
   assert [tok.exact_text([i]) for i in ids] == ["a", "b"]

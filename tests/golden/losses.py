@@ -32,7 +32,7 @@ from grpo_jax.ops import (
   values,
 )
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import problem
+from grpo_jax.training import given_batches
 from grpo_jax.types import PolicyOutputs
 
 Arrays = dict[str, jax.Array]
@@ -593,7 +593,7 @@ def _trl_dpo(hyper, inputs):
     *(nothing[::2, :1], np.ones((num_pairs, 1), bool)),
     *(nothing, mask > 0, np.zeros(mask.shape, bool)),
   )
-  batch = problem.train_batch(pairs, np.arange(len(mask)), len(mask))
+  batch = given_batches.train_batch(pairs, np.arange(len(mask)), len(mask))
   state = objective.init(algorithm, config)[1]
   batch = dataclasses.replace(
     jax.tree.map(jnp.asarray, batch),

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from grpo_jax.learning import kept, replay, stages, update
 from grpo_jax.models import critic
-from grpo_jax.rollout import sampling
+from grpo_jax.rollout import drawing
 from grpo_jax.training import sharding
 from grpo_jax.types import row_arrays
 from tests.training import compaction_test, tiny, turns_test
@@ -291,7 +291,7 @@ def test_noise_of_the_sampler_has_the_same_bits():
   """Row keys and the noise drawn from them, on rows split over the mesh."""
 
   def noise(key, ids):
-    keys = sampling.row_keys(key, ids, 4)  # [B]
+    keys = drawing.row_keys(key, ids, 4)  # [B]
     draw = jax.vmap(lambda k: jax.random.gumbel(k, (tiny.VOCAB,), jnp.float32))
     return draw(jax.vmap(jax.random.fold_in, (0, None))(keys, 2))
 

@@ -11,7 +11,7 @@ import pytest
 
 from grpo_jax.models import transformer
 from grpo_jax.ops import baselines, logprobs
-from grpo_jax.rollout import correction, mixing, sampling
+from grpo_jax.rollout import correction, drawing, mixing, sampling
 from grpo_jax.types import Prompts, Scored
 from tests.models import transformer_test
 from tests.rollout import sampling_test
@@ -154,7 +154,7 @@ def test_drafts_without_room_are_those_that_would_not_fit(drawn):
     drawn.prompts,
     extras={**drawn.prompts.extras, "domain": jnp.array([0, 0, 1])},
   )
-  keys = sampling.row_keys(drawn.key, prompts.ids, G)
+  keys = drawing.row_keys(drawn.key, prompts.ids, G)
   draft, everyone = drawn.draft, jnp.ones(3 * G, bool)
   for limits in ((T, T), (9, 12)):
     settings = dataclasses.replace(
@@ -237,7 +237,7 @@ def test_what_is_trained_of_a_hint_has_the_log_probs_of_the_policy(drawn):
 def test_positions_count_on_after_a_cue(drawn):
   """The noise of a draw is that of its place in the row."""
   found = drawn.rollout
-  keys = sampling.row_keys(drawn.key, drawn.prompts.ids, G)
+  keys = drawing.row_keys(drawn.key, drawn.prompts.ids, G)
   injected = np.asarray(found.corrections.injected)
   own = (np.cumsum(injected, axis=1) > 0) & ~injected
   own &= np.asarray(found.completion_mask)
@@ -328,7 +328,7 @@ def test_groups_without_any_right_row_live_where_some_rows_have_the_answer():
   settings = dataclasses.replace(
     CORRECTION, p_cue=0.0, p_answer=q, p_reference=0.0
   )
-  keys = sampling.row_keys(jax.random.key(1), jnp.arange(num_groups), size)
+  keys = drawing.row_keys(jax.random.key(1), jnp.arange(num_groups), size)
   kinds = correction.kinds(settings, keys, jnp.zeros(len(keys), bool))
   right = (np.asarray(kinds) == correction.BY_ANSWER).astype(np.float32)
   group = jnp.repeat(jnp.arange(num_groups), size)

@@ -16,7 +16,7 @@ import pytest
 
 from grpo_jax.models import adapter, transformer
 from grpo_jax.ops import logprobs
-from grpo_jax.rollout import sampling
+from grpo_jax.rollout import drawing, sampling
 from grpo_jax.types import Prompts
 from tests.models import transformer_test
 
@@ -167,7 +167,7 @@ def test_draws_follow_the_id_and_not_the_place():
 
 def test_row_keys_depend_on_id_and_sample_index_only():
   def bits(ids, group_size):
-    keys = sampling.row_keys(jax.random.key(0), jnp.asarray(ids), group_size)
+    keys = drawing.row_keys(jax.random.key(0), jnp.asarray(ids), group_size)
     return np.asarray(jax.random.key_data(keys)).reshape(
       len(ids), group_size, -1
     )
@@ -190,7 +190,7 @@ def test_a_token_is_where_logits_and_noise_are_largest():
     sampling.SamplingConfig(4, (), 0, temperature=0.5),
     2,
   )
-  for b, row_key in enumerate(sampling.row_keys(key, prompts.ids, 2)):
+  for b, row_key in enumerate(drawing.row_keys(key, prompts.ids, 2)):
     last = (5, 7)[b // 2]
     for t in range(4):
       noise = jax.random.gumbel(jax.random.fold_in(row_key, t), (10,))

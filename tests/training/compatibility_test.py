@@ -5,11 +5,11 @@ import types
 
 import pytest
 
-from grpo_jax.training import compatibility, phases, problem, sharding
+from grpo_jax.training import compatibility, features, phases, problem, sharding
 from grpo_jax.training import config as config_lib
 from tests.training import tiny
 
-TABLE, FEATURES = compatibility.TABLE, compatibility.FEATURES
+TABLE, FEATURES = compatibility.TABLE, features.FEATURES
 ENVIRONMENT = "tests.training.host_sessions:calculator"
 
 SEATS = types.SimpleNamespace(seat=len)

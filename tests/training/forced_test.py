@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from grpo_jax import algorithms, tasks
-from grpo_jax.data import tokenizer
+from grpo_jax.data import task_tokenizer
 from grpo_jax.learning import forced_answers
 from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.training import forced
 
 
 def _problem(pieces=None):
-  text = tokenizer.TaskTokenizer(tasks.make_task("add", scratchpad=True))
+  text = task_tokenizer.TaskTokenizer(tasks.make_task("add", scratchpad=True))
   return types.SimpleNamespace(
     tokenizer=text,
     pieces=text.token_bytes() if pieces is None else pieces,

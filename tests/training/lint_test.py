@@ -12,7 +12,8 @@ import pytest
 
 from configs import bias_mcq, language, quickstart
 from grpo_jax import tasks
-from grpo_jax.data import pipeline, quarantine, sources
+from grpo_jax.data import quarantine, sources
+from grpo_jax.data.encoder import Encoder
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import evaluation, lint, many
 from grpo_jax.training import problem as problem_lib
@@ -132,7 +133,7 @@ def stand_in(judge):
     train=golds,
     supervised=golds,
     prompt_texts=lambda some: [record["prompt"] for record in some],
-    encoder=pipeline.Encoder(types.SimpleNamespace(encode=_encode)),
+    encoder=Encoder(types.SimpleNamespace(encode=_encode)),
     judge=types.SimpleNamespace(
       correct="mine", on_host=types.SimpleNamespace(scorer=Scorer())
     ),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.data import pipeline
+from grpo_jax.data.encoder import Encoder
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import opening
 
@@ -142,7 +143,7 @@ def test_a_stream_goes_on_where_it_was(kind, tmp_path, monkeypatch):
   def stream(**changes):
     return pipeline.prompt_stream(
       opened(settings).train,
-      pipeline.Encoder(Letters()),
+      Encoder(Letters()),
       **{
         "batch_size": 4,
         "max_prompt_len": 400,

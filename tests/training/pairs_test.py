@@ -8,9 +8,10 @@ import pytest
 
 from configs import pairs
 from grpo_jax.data import pipeline, sources, teacher
+from grpo_jax.data.encoder import Encoder
 from grpo_jax.learning import stages
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.training import given_batches
 from tests.training import tiny
 
 ROWS = [
@@ -42,7 +43,7 @@ def stream(tmp_path, records=ROWS, **changes):
   }
   return pipeline.pair_stream(
     sources.JsonlSource(path, "pairs"),
-    pipeline.Encoder(Letters()),
+    Encoder(Letters()),
     **{**options, **changes},
   )
 
@@ -81,7 +82,7 @@ def test_records_without_a_pair_are_refused(tmp_path):
   path = tmp_path / "data.jsonl"
   path.write_text('{"prompt": "a", "completion": "b"}')
   with pytest.raises(ValueError, match=r"needs config.data.format='pairs'"):
-    pipeline.Encoder(Letters()).pair(sources.JsonlSource(path)[0])
+    Encoder(Letters()).pair(sources.JsonlSource(path)[0])
 
 
 def test_processes_together_make_the_batch_of_one(tmp_path):
@@ -91,7 +92,7 @@ def test_processes_together_make_the_batch_of_one(tmp_path):
     np.testing.assert_array_equal(own.prompt_tokens, both.prompt_tokens[2:])
     np.testing.assert_array_equal(own.tokens, both.tokens[4:])
   rows = np.arange(4, 8)
-  batch = problem_lib.train_batch(own, rows, 8)
+  batch = given_batches.train_batch(own, rows, 8)
   np.testing.assert_array_equal(batch.group_id, [2, 2, 3, 3])
   np.testing.assert_array_equal(batch.prompt_index, [2, 2, 3, 3])
   np.testing.assert_array_equal(batch.rewards, [1, 0, 1, 0])
@@ -125,7 +126,7 @@ def _batch(first: int):
     np.ones((16, 2), bool),
     np.zeros((16, 2), bool),
   )
-  return problem_lib.train_batch(made, np.arange(16), 16)
+  return given_batches.train_batch(made, np.arange(16), 16)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from grpo_jax import tasks
-from grpo_jax.data import sources, tokenizer
+from grpo_jax.data import sources, task_tokenizer
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import given_batches, judging, sharding
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.training import sharding
 from grpo_jax.types import Prompts, Rollout
 from tests.tasks import strings
 
@@ -286,13 +286,13 @@ def test_domains_of_records_reach_the_program(tmp_path):
 def test_supervised_rows_are_batches_like_any_other():
   made = _task_problem("copy")
   rows = next(made.supervised_stream(0, 4, None))
-  batch = problem_lib.train_batch(rows, np.arange(4), 4)
+  batch = given_batches.train_batch(rows, np.arange(4), 4)
   np.testing.assert_array_equal(batch.prompt_index, np.arange(4))
   np.testing.assert_array_equal(batch.mask, rows.completion_mask)
   assert batch.valid.all()
   observed = np.zeros_like(rows.observed)
   observed[:, 1] = True
-  read = problem_lib.train_batch(
+  read = given_batches.train_batch(
     rows._replace(observed=observed), np.arange(4), 4
   )
   np.testing.assert_array_equal(read.mask, [[1, 0, 1, 1]] * 4)
@@ -300,7 +300,7 @@ def test_supervised_rows_are_batches_like_any_other():
   # The end token is a target too.
   ends = batch.tokens[np.arange(4), batch.mask.sum(1) - 1]
   np.testing.assert_array_equal(ends, made.tokenizer.end_ids[0])
-  assert isinstance(made.tokenizer, tokenizer.TaskTokenizer)
+  assert isinstance(made.tokenizer, task_tokenizer.TaskTokenizer)
   assert isinstance(made.supervised, sources.TaskSource)
 
 
@@ -327,7 +327,7 @@ def test_wrong_components_and_names_are_refused():
 def test_messages_of_rows_are_kept_by_prompt_and_place():
   ids = types.SimpleNamespace(ids=np.array([7, 9, 30], np.int32))
   batch = types.SimpleNamespace(prompts=ids)
-  found = problem_lib.errors_of(
+  found = judging.errors_of(
     sharding.make_mesh(1), batch, 12, {0: "a", 6: "b", 11: "c"}
   )
   assert found == {(7, 0): "a", (9, 2): "b", (30, 3): "c"}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_jax import tasks
-from grpo_jax.data import tokenizer
+from grpo_jax.data import task_tokenizer, tokenizer
 from grpo_jax.learning import members, passes
 from grpo_jax.learning.micro_batches import UpdatePlan
 from grpo_jax.models import adapter
@@ -17,7 +17,7 @@ from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.training import judge_settings, judges, readers
 from grpo_jax.types import Prompts, Rollout
 
-TASK = tokenizer.TaskTokenizer(tasks.make_task("add", level=1))
+TASK = task_tokenizer.TaskTokenizer(tasks.make_task("add", level=1))
 BYTES = tokenizer.Tokenizer(tokenizer.BYTES)
 WORDS = {"y": 1.0, "n": 0.0}
 

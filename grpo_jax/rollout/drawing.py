@@ -1,0 +1,112 @@
+"""Tokens that are drawn from logits, with keys of the rows alone.
+
+`config` is a `sampling.SamplingConfig`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from grpo_jax.ops import logprobs
+from grpo_jax.rollout import filters
+
+
+def row_keys(
+  key: jax.Array,  # [] key of (seed, step)
+  ids: jax.Array,  # [P] int32
+  group_size: int,
+  turn: jax.Array | int = 0,
+) -> jax.Array:  # [P * G] keys
+  """One key per row b = p · G + g, from (key, ids[p], g, turn).
+
+  `turn` counts the rows of one rollout, which are more than one where its
+  context is compacted; turns within a row are told apart by position.
+  """
+
+  def row_key(prompt_id, sample_index):
+    folded = (prompt_id, sample_index, turn)
+    return functools.reduce(jax.random.fold_in, folded, key)
+
+  samples = jnp.tile(jnp.arange(group_size), len(ids))  # [B]
+  return jax.vmap(row_key)(jnp.repeat(ids, group_size), samples)
+
+
+def _filtered(logits, config):  # [B, V] -> [B, V], at temperature 1
+  for function, value in (
+    (filters.top_k, config.top_k),
+    (filters.top_p, config.top_p),
+    (filters.min_p, config.min_p),
+  ):
+    if value is not None:
+      logits = function(logits, value)
+  return logits
+
+
+def _only_top(logits, count):  # [B, V] -> [B, V], [B, K]
+  """The K largest logits, and their ids; -1 for those that are -inf.
+
+  `filters.top_k` keeps ties, so it may keep more than K.
+  """
+  largest, ids = lax.top_k(logits, count)  # [B, K]
+  rows = jnp.arange(logits.shape[0])[:, None]
+  logits = jnp.full_like(logits, -jnp.inf).at[rows, ids].set(largest)
+  return logits, jnp.where(jnp.isneginf(largest), -1, ids).astype(jnp.int32)
+
+
+def argmax(x):  # [B, V] -> [B] int32
+  """The first of the largest, as `jnp.argmax`; the last id if there is a NaN.
+
+  Two reductions of numbers. XLA:CPU runs that of pairs (number, index) one by
+  one, and draws the noise within it: three times as long as all of this.
+  """
+  ids = jnp.arange(x.shape[-1], dtype=jnp.int32)
+  is_largest = x == x.max(axis=-1, keepdims=True)
+  return jnp.where(is_largest, ids, ids[-1]).min(axis=-1)
+
+
+def draw(logits, keys, positions, config):  # [B, V], [B], [B]
+  """Tokens, what the rollout records of them, each [B], and the kept ids.
+
+  The last is what they were drawn from: logits [B, V] after all filters.
+  """
+  logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+  if config.temperature == 0.0:
+    tokens = argmax(logits)  # [B]
+    zero = jnp.zeros(tokens.shape, logits.dtype)
+    records = zero, logprobs.token_logprobs(logits, tokens), zero
+    kept_ids = tokens[:, None] if config.record_kept else None
+    return tokens, records, kept_ids, logits
+
+  def noise(row_key, position):
+    # Always float32, so that the bits do not depend on the model's dtype.
+    token_key = jax.random.fold_in(row_key, position)
+    return jax.random.gumbel(token_key, logits.shape[-1:], jnp.float32)
+
+  scaled = filters.temperature(logits, config.temperature)
+  filtered, kept_ids = _filtered(scaled, config), None
+  if config.record_kept:
+    filtered, kept_ids = _only_top(filtered, num_kept(config, logits))
+  tokens = argmax(filtered + jax.vmap(noise)(keys, positions))  # [B]
+  records = (
+    logprobs.token_logprobs(filtered, tokens),
+    logprobs.token_logprobs(scaled, tokens),
+    logprobs.entropy_from_logits(filtered),
+  )
+  return tokens, records, kept_ids, filtered
+
+
+def num_kept(config: Any, logits: jax.Array) -> int:
+  """K of `Rollout.kept_ids`."""
+  assert config.top_k is not None
+  return 1 if config.temperature == 0 else min(config.top_k, logits.shape[-1])
+
+
+def is_end(tokens: jax.Array, config: Any) -> jax.Array:
+  """Which tokens, of any shape, end a completion."""
+  end_ids = jnp.asarray(config.end_ids, jnp.int32)
+  return (tokens[..., None] == end_ids).any(axis=-1)

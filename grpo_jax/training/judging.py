@@ -1,0 +1,81 @@
+"""Which rows of a rollout a process judges, and what it says of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from grpo_jax.data import pipeline
+from grpo_jax.training import sharding
+from grpo_jax.types import PyTree, Rollout
+
+
+def to_judge(mesh: Mesh, rows: PyTree, num_rows: int) -> PyTree:
+  """What this process, and no other, judges of arrays split by rows.
+
+  Args:
+    mesh: The mesh of the run.
+    rows: Arrays on all devices, split by rows.
+    num_rows: How many rows there are.
+
+  Returns:
+    NumPy arrays of the rows `judged_rows`.
+  """
+  held = sharding.local_rows(sharding.by_rows(mesh), num_rows)
+  index = np.searchsorted(held, judged_rows(mesh, num_rows))
+  return jax.tree.map(lambda x: x[index], sharding.to_local(rows))
+
+
+def judged_rows(mesh: Mesh, num_rows: int) -> np.ndarray:
+  """The rows of a rollout that this process judges, and no other one."""
+  return sharding.local_rows(sharding.by_rows_once(mesh), num_rows)
+
+
+# Messages of rows, by the id of their prompt and their place in its group.
+Errors = dict[tuple[int, int], str]
+
+
+def errors_of(
+  mesh: Mesh,
+  batch: pipeline.PromptBatch,
+  num_rows: int,
+  messages: Mapping[int, str],
+) -> Errors:
+  """Messages of rows that this process judges, whatever becomes of the rows.
+
+  Args:
+    mesh: The mesh of the run.
+    batch: The prompts that this process feeds.
+    num_rows: Rows of the rollout, over all processes.
+    messages: By number of the row among those `judged_rows`.
+  """
+  split = sharding.by_rows(mesh)
+  num_prompts = sharding.num_rows(split, len(batch.prompts.ids))
+  fed = sharding.local_rows(split, num_prompts)
+  rows = judged_rows(mesh, num_rows)
+  size = num_rows // num_prompts
+  ids = np.asarray(batch.prompts.ids)
+  return {
+    (int(ids[np.searchsorted(fed, rows[i] // size)]), int(rows[i] % size)): text
+    for i, text in messages.items()
+  }
+
+
+def rollout_to_judge(mesh: Mesh, rollout: Rollout) -> Rollout:
+  """As `to_judge`, without the large records, which no verifier reads.
+
+  Its `prompt_index` counts the prompts that this process feeds.
+  """
+  records = ("kept_ids", "routing", "prompt_routing", "version")
+  nothing: dict[str, Any] = dict.fromkeys((*records, "mix_ids", "mix_weights"))
+  read = dataclasses.replace(rollout, **nothing)
+  local = to_judge(mesh, read, len(rollout.prompt_index))
+  prompts = sharding.local_rows(sharding.by_rows(mesh), rollout.num_groups)
+  return dataclasses.replace(
+    local, prompt_index=np.searchsorted(prompts, local.prompt_index)
+  )

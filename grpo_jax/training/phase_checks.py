@@ -1,0 +1,101 @@
+"""What has to fit together before a phase is made."""
+
+from __future__ import annotations
+
+import jax
+from jax.sharding import Mesh
+
+from grpo_jax.algorithms import options
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import sharding
+from grpo_jax.training.problem import Problem
+from grpo_jax.types import ROW_AXES, Algorithm
+
+
+def devices(
+  config: config_lib.RunConfig, problem: Problem, name: str, mesh: Mesh
+) -> None:
+  """Raises ValueError if rows or lanes do not split over the devices."""
+  phase = config.section(name)
+  num_shards = sharding.num_row_shards(mesh)
+  if phase.num_prompts % num_shards:
+    shown = " × ".join(f"{axis} {mesh.shape[axis]}" for axis in ROW_AXES)
+    raise ValueError(
+      f"config.{name}.num_prompts={phase.num_prompts} does not split over"
+      f" the {num_shards} devices of {shown}; needed: num_prompts = devices ×"
+      " (a whole number), so that each has whole groups. Change it or"
+      " config.mesh."
+    )
+  # Processes that hold the same rows split them, to score each once.
+  is_judged_on_hosts = (
+    phase.plays
+    and (problem.judge.asks_host or problem.sessions)
+    and jax.process_count() > 1
+  )
+  if (
+    is_judged_on_hosts
+    and sharding.by_rows_once(mesh) != sharding.by_rows(mesh)
+    and phase.num_prompts % mesh.size
+  ):
+    raise ValueError(
+      f"config.{name}.num_prompts={phase.num_prompts} does not split over"
+      f" all {mesh.size} devices, and config.mesh.tensor reaches over several"
+      " hosts, which share the scoring of rows; needed: num_prompts = devices ×"
+      " (a whole number), or a tensor axis within each host."
+    )
+  lanes = config.sampling.lanes
+  if lanes is not None and lanes % num_shards:
+    raise ValueError(
+      f"config.sampling.lanes={lanes} do not split over {num_shards} devices;"
+      " needed: lanes = devices × (a whole number)."
+    )
+
+
+def groups(
+  name: str, phase: config_lib.PhaseConfig, algorithm: Algorithm
+) -> None:
+  """Raises ValueError if an algorithm is not for groups of this size."""
+  if phase.group_size < algorithm.min_group_size:
+    raise ValueError(
+      f"config.{name}.group_size={phase.group_size}: algorithm"
+      f" {algorithm.name!r} compares the completions of a prompt and needs at"
+      f" least {algorithm.min_group_size}; every advantage would be 0."
+    )
+  most = algorithm.max_group_size
+  if most is not None and phase.group_size > most:
+    raise ValueError(
+      f"config.{name}.group_size={phase.group_size}: algorithm"
+      f" {algorithm.name!r} is defined for at most {most} completions per"
+      f" prompt; set config.{name}.group_size={most}."
+    )
+
+
+def inputs(given: frozenset[str], required: frozenset[str], name: str) -> None:
+  """Raises ValueError if nothing provides what the algorithm reads."""
+  for need in (
+    "step_rewards",
+    "turns",
+    "state_id",
+    "domain",
+    "expected",
+    "prefix_utility",
+  ):
+    if need in required and need not in given:
+      raise ValueError(
+        f"algorithm {name!r} needs {need!r}: {options.NEEDS[need]}."
+      )
+
+
+def domains(problem: Problem, count: int, setting: str) -> None:
+  """Raises ValueError if there is nothing for a domain; indexing would clamp.
+
+  Args:
+    problem: Records with domains.
+    count: How many domains the setting is about.
+    setting: The name of the setting, and its value.
+  """
+  if len(problem.domains) > count:
+    raise ValueError(
+      f"{setting} is about {count} domains, and the data have"
+      f" {len(problem.domains)}: {', '.join(problem.domains)}."
+    )
