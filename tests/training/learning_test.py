@@ -1,13 +1,15 @@
 """Every objective finds the arm that pays, or comes closer to its teacher."""
 
+import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from grpo_jax import algorithms
-from grpo_jax.learning import stages
+from grpo_jax.learning import schedules, stages
 from tests.training import tiny
 
 # A teacher judges these, or nobody does.
@@ -39,6 +41,10 @@ def test_bandit(name):
     functools.partial(stages.fused_step, parts=parts), donate_argnums=0
   )
   state = tiny.make_state(parts)
+  if "expected" in parts.algorithm.needs:  # Of prompts that nobody knows.
+    known = schedules.untried(num_prompts, schedules.PRIOR)
+    known["places"] = jnp.arange(num_prompts)
+    state = dataclasses.replace(state, schedule=known)
   history = []
   for i in range(40):
     prompts = tiny.make_prompts(num_prompts, first=num_prompts * i)
