@@ -76,7 +76,7 @@ def _numbers(results: Results) -> Iterator[str]:
 The area under the curve, the accuracy at the end, of all and by the number of
 digits, and the share of live groups. Before, the accuracy is
 {first.mean():.3f}. Means over seeds with Student's 95 % interval.""")
-  digits = [f"{n} digits" for n in arms_lib.DIGITS]
+  digits = [f"{n} digit{'s' * (n > 1)}" for n in arms_lib.DIGITS]
   yield f"| arm | area | end | {' | '.join(digits)} | live |"
   yield "|---" * (4 + len(digits)) + "|"
   ends = [f"end/{name}" for name in (ALL, *arms_lib.DOMAINS)]

@@ -107,7 +107,7 @@ class Size(NamedTuple):
 
 
 SIZES = {
-  "full": Size(5, 200, 60, 16),
+  "full": Size(5, 200, 40, 16),
   "smoke": Size(2, 10, 4, 4),
 }
 
@@ -148,10 +148,11 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
     config.sampling.max_new_tokens = BUDGET
   config.rl.steps = size.steps
   config.rl.num_prompts = size.num_prompts
-  # With 3e-4 nearly all is right after ten updates, and no arm has more to do.
-  config.rl.optimizer.learning_rate = 5e-5
+  config.rl.optimizer.learning_rate = 3e-4
   config.rl.group_size = GROUP_SIZE
-  config.rl.num_minibatches = 4  # Ratios other than 1, which can be clipped.
+  # 16 gradient steps on a batch: of fewer and smaller ones none is clipped.
+  config.rl.num_epochs = 4
+  config.rl.num_minibatches = 4
   config.rl.num_lengths = 1  # Compiles faster.
   # What is looked at are the completions that are drawn in training.
   config.eval.num_prompts = config.eval.batch_size = 16

@@ -40,8 +40,8 @@ A transformer of two layers of width 64 adds two digits. Its warm start has
 imitated a teacher who writes 0 to 24 letters before the answer, and a wrong sum
 every other time; it is the same for all arms of a seed. A completion may have
 {arms_lib.BUDGET} tokens, and who has not answered by then is wrong. Each of
-{_SIZE.steps} updates, of four gradient steps, is on {_SIZE.num_prompts} groups
-of {arms_lib.GROUP_SIZE}. Where groups are drawn until a batch of them lives,
+{_SIZE.steps} updates, of 16 gradient steps, is on {_SIZE.num_prompts} groups of
+{arms_lib.GROUP_SIZE}. Where groups are drawn until a batch of them lives,
 there are up to four rounds. There are a hundred sums, which a model of this
 size learns by heart, so accuracy is that of the completions that are drawn, all
 of them, and nothing is said of held-out sums. Other settings are those of

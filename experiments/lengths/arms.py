@@ -36,10 +36,16 @@ class Arm:
   mended: bool = False
 
 
-def _gfpo(num_kept: int, group_size: int, text: str, **settings: Any) -> Arm:
+def _gfpo(
+  num_kept: int,
+  group_size: int,
+  text: str,
+  mended: bool = False,
+  **settings: Any,
+) -> Arm:
   # The paper's KL and entropy bonus are the same in no other arm.
   settings |= {"num_kept": num_kept, "entropy_coef": 0.0}
-  return Arm("gfpo", group_size, text, settings)
+  return Arm("gfpo", group_size, text, settings, mended)
 
 
 ARMS = {
@@ -68,11 +74,15 @@ ARMS = {
   "dr_grpo-mended": Arm(
     "dr_grpo", 8, "Dr. GRPO, right answers alone are rewarded", {}, True
   ),
+  "all-mended": _gfpo(8, 8, "`all`, right answers alone are rewarded", True),
+  "shortest-mended": _gfpo(
+    8, 16, "GFPO: the 8 shortest of 16, right answers alone are rewarded", True
+  ),
 }
 FILTERED = tuple(
   name
   for name, arm in ARMS.items()
-  if arm.algorithm == "gfpo" and name != "all"
+  if arm.algorithm == "gfpo" and name != "all" and not arm.mended
 )
 
 

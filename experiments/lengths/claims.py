@@ -28,6 +28,15 @@ G9  Dr. GRPO, which does not divide by the deviation, grows less from the bug:
 G10 GRPO makes wrong answers longer even without the bug, as it divides by
     lengths: the growth of wrong completions in `grpo-mended` is above 0.
 G11 Dr. GRPO does so less: the same growth in `dr_grpo-mended` is smaller.
+
+The last two were added when all others were known, and G2 to G6 had failed:
+does GFPO fail because of the bug, which its kept completions share, or because
+it never trains on a long wrong completion? Their rules were written before
+their two arms were run.
+
+G12 Without the bug the shortest 8 of 16 are shorter: the length of
+    `shortest-mended` − `all-mended` is below 0.
+G13 And as often right: the same of accuracies is not below 0.
 """
 
 from __future__ import annotations
@@ -90,6 +99,10 @@ def _wrong_grow_less(of: Scores) -> Iterator[Check]:
   )
 
 
+def _mended(what: str, needed: str, of: Scores) -> Iterator[Check]:
+  yield _difference(of, what, "shortest-mended", "all-mended", needed)
+
+
 _TEXTS = {
   "shortest-8of16": "The shortest 8 of 16",
   "shortest-8of24": "The shortest 8 of 24",
@@ -112,6 +125,14 @@ CLAIMS: dict[str, tuple[str, Callable[[Scores], Iterator[Check]]]] = {
   "G9": ("Dr. GRPO grows less from the bug.", _undivided),
   "G10": ("GRPO makes wrong answers longer without the bug.", _wrong_grow),
   "G11": ("Dr. GRPO does so less.", _wrong_grow_less),
+  "G12": (
+    "Without the bug the shortest 8 of 16 are shorter.",
+    functools.partial(_mended, "length", "below"),
+  ),
+  "G13": (
+    "Without the bug they are as often right.",
+    functools.partial(_mended, "accuracy", "not below"),
+  ),
 }
 
 
