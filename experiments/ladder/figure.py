@@ -40,6 +40,7 @@ def plot(path: pathlib.Path, results: Results) -> None:
   for axes in (rungs, updates):
     axes.set_xlabel("updates")
   completions.set_xlabel("completions drawn, mean over seeds")
+  completions.locator_params(axis="x", nbins=5)
   for axes in (rungs, updates, completions):
     axes.set_ylim(-0.02, 1.02)
     axes.spines[["top", "right"]].set_visible(False)
