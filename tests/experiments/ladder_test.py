@@ -58,7 +58,7 @@ def test_all_arms_take_as_many_updates_on_as_many_groups():
   for name in arms.ARMS:
     run = config_lib.resolve(arms.get_config(name))
     phase = run.section("rl")
-    assert (phase.steps, phase.num_prompts, phase.group_size) == (60, 16, 8)
+    assert (phase.steps, phase.num_prompts, phase.group_size) == (40, 16, 8)
     assert run.phases == (("sft",) if name == arms.BASE else ("rl",))
     assert run.rewards.functions == ("accuracy",)
   assert arms.follows_on("dapo", pathlib.Path("x")) == [
