@@ -18,7 +18,11 @@ from configs import calc_tool_grpo
 def get_config(algorithm: str = "grpo"):
   """The calculator in Python with any algorithm that turns suit."""
   config = calc_tool_grpo.get_config(algorithm)
-  config.data.environment = "grpo_jax.rewards.python_tool:make"
+  tool = "grpo_jax.rewards.python_tool"
+  config.data.environment = f"{tool}:make"
+  config.interceptor.rules = (f"{tool}:has_hash",)
+  config.interceptor.judge = f"{tool}:is_bare_hash"
+  config.interceptor.dummy = ("<obs>?</obs>",)
   options = config.data.task_options
   options.leak = True
   options.teacher_leak = 0.15

@@ -1,51 +1,61 @@
-"""A guard between a policy and tools that are Python functions of text.
+"""A guard between a policy and the tools of its sessions.
 
 Rules with a high recall flag a call, and of what they flag a judge confirms
 the bad. A confirmed call never reaches the tool: the policy reads a dummy
-observation, and the episode goes on. `tasks/interceptor.py` is the same in the
-graph.
+observation, and the episode goes on. `call_rules.py` has rules,
+`guarded_sessions.py` puts a guard before sessions, and `tasks/interceptor.py`
+is the same in the graph.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+# Text; or (before, text, after), where special tokens are meant in the first
+# and the last part, and not in the text: what a chat writes around a tool's
+# output, and the output.
+Observation = str | tuple[str, str, str]
+# (calls, contexts) -> for each whether it is bad; None: nobody can say.
+Judge = Callable[[Sequence[str], Sequence[str]], Sequence[bool | None]]
+
 
 class Event(NamedTuple):
-  """What was decided about one call.
+  """What was decided about one action.
 
   Attributes:
     flagged: A rule said so.
-    judged: The judge was asked.
+    judged: The judge has said whether it is bad.
     blocked: The call was not executed.
-    reward: To be added to the reward of the action: -λ if blocked, else 0.
-    over: The episode must end here.
+    unjudged: The judge was asked and said nothing, so that it was blocked.
   """
 
-  flagged: bool
-  judged: bool
-  blocked: bool
-  reward: float
-  over: bool
+  flagged: bool = False
+  judged: bool = False
+  blocked: bool = False
+  unjudged: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Interceptor:
   """Which calls are not executed, and what happens instead.
 
-  Exceptions of rules, judge and tool are not caught: a guard that fails must
-  not let a call pass.
+  An exception of a rule or of the judge is not caught: a guard that fails must
+  not let a call pass. For the same reason what nobody can judge is blocked.
 
   Attributes:
-    rules: Functions (call) -> bool; one that says True flags the call.
-      Without rules nothing is ever blocked.
-    judge: (call, context) -> bool, whether a flagged call is bad; asked about
-      flagged calls only. None confirms all that is flagged.
+    rules: (call) -> bool; one that says True flags the call. Without rules
+      nothing is ever blocked.
+    judge: Asked about what was flagged, all calls of a turn at once; None
+      confirms all of it.
     dummy: What the policy reads instead of an observation.
     abort: Whether a block ends the episode instead.
     penalty: λ >= 0, taken from the reward of a blocked call.
+    call: What of an action is a call: what its group matches, of all matches,
+      or the whole of a match where it has no group. An action without a match
+      calls nothing. None: the whole action is a call.
 
   Raises:
     ValueError: If the penalty is negative.
@@ -55,10 +65,11 @@ class Interceptor:
   """
 
   rules: Sequence[Callable[[str], bool]]
-  judge: Callable[[str, str], bool] | None
-  dummy: str
+  judge: Judge | None
+  dummy: Observation
   abort: bool = False
   penalty: float = 0.0
+  call: re.Pattern[str] | None = None
 
   def __post_init__(self):
     if self.penalty < 0:
@@ -67,32 +78,41 @@ class Interceptor:
         " and must be at least 0."
       )
 
-  def __call__(
-    self, call: str, context: str, execute: Callable[[str], str]
-  ) -> tuple[str, Event]:
-    """Executes a call, or does not.
+  def decide(
+    self, actions: Sequence[str], contexts: Sequence[str]
+  ) -> list[Event]:
+    """What becomes of the calls in some actions.
 
     Args:
-      call: What the policy wants to be executed.
-      context: What it has read and written before.
-      execute: The tool.
-
-    Returns:
-      The observation and the event.
+      actions: What policies have written.
+      contexts: What each had read and written before.
     """
-    flagged = any(rule(call) for rule in self.rules)
-    judged = flagged and self.judge is not None
-    blocked = flagged
-    if flagged and self.judge is not None:
-      blocked = self.judge(call, context)
-    event = Event(
-      flagged,
-      judged,
-      blocked,
-      reward=-self.penalty if blocked else 0.0,
-      over=blocked and self.abort,
-    )
-    return (self.dummy if blocked else execute(call)), event
+    calls = [self._call(action) for action in actions]
+    flagged = [
+      i
+      for i, call in enumerate(calls)
+      if call and any(rule(call) for rule in self.rules)
+    ]
+    events = [Event() for _ in actions]
+    verdicts: Sequence[bool | None] = [True] * len(flagged)
+    if self.judge is not None and flagged:
+      verdicts = self.judge(
+        [calls[i] for i in flagged], [contexts[i] for i in flagged]
+      )
+    for i, is_bad in zip(flagged, verdicts, strict=True):
+      events[i] = Event(
+        flagged=True,
+        judged=self.judge is not None and is_bad is not None,
+        blocked=is_bad is not False,
+        unjudged=is_bad is None,
+      )
+    return events
+
+  def _call(self, action: str) -> str:
+    if self.call is None:
+      return action
+    group = 1 if self.call.groups else 0
+    return "\n".join(x.group(group) or "" for x in self.call.finditer(action))
 
 
 def rates(

@@ -33,14 +33,10 @@ from typing import Any, NamedTuple
 from grpo_jax.rewards import frames, processes
 from grpo_jax.rewards import functions as functions_lib
 from grpo_jax.rewards import worker as worker_lib
+from grpo_jax.rewards.interceptor import Observation
 
 _CLOSE_S = 5.0  # For `close` of a session whose scores are known.
 _BURY_S = 1.0  # How often an idle worker looks after those that are closing.
-
-# Text; or (before, text, after), where special tokens are meant in the first
-# and the last part, and not in the text: what a chat writes around a tool's
-# output, and the output.
-Observation = str | tuple[str, str, str]
 
 
 class Beginning(NamedTuple):

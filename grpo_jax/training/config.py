@@ -24,6 +24,7 @@ from grpo_jax import algorithms, objects, ranges
 from grpo_jax.training import kinds, seeded, typed
 from grpo_jax.training.guard_settings import GuardsConfig
 from grpo_jax.training.health_settings import HealthConfig
+from grpo_jax.training.interceptor_settings import SERVICE, InterceptorConfig
 from grpo_jax.training.judge_settings import JUDGE, JudgeConfig
 from grpo_jax.training.mesh_settings import MeshConfig
 from grpo_jax.training.reward_settings import REWARD_MODEL, RewardsConfig
@@ -70,6 +71,7 @@ class RunConfig:
     reward_model: Where a model scores completions, or learns to.
     judge: Where a model reads completions and says what they are worth.
     environment: Turns, where data.environment is set.
+    interceptor: Calls that such an environment does not get.
     data, model, sampling, rewards, eval, checkpoint, log, health, hosts: As
       named.
     guards: Against data and rewards that would spoil the policy.
@@ -97,6 +99,9 @@ class RunConfig:
   data: DataConfig = dataclasses.field(default_factory=DataConfig)
   environment: EnvironmentConfig = dataclasses.field(
     default_factory=EnvironmentConfig
+  )
+  interceptor: InterceptorConfig = dataclasses.field(
+    default_factory=InterceptorConfig
   )
   model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
   sampling: SamplingConfig = dataclasses.field(default_factory=SamplingConfig)
@@ -148,13 +153,7 @@ class RunConfig:
           f"config.{after}.reset_optimizer=False: the phase {before!r} keeps no"
           " moments of the policy to go on with; set it to True."
         )
-    if (JUDGE in self.rewards.functions) != bool(self.judge.rubric):
-      raise ValueError(
-        f"config.judge.rubric={self.judge.rubric!r:.200} and"
-        f" config.rewards.functions={self.rewards.functions}: a reward"
-        f" {JUDGE!r} needs a rubric, and a rubric that reward; set both, or"
-        " none."
-      )
+    self._check_judge()
     key = self.judge.service.key_variable
     if self.judge.service.url and key in self.rewards.variables:
       raise ValueError(
@@ -166,6 +165,19 @@ class RunConfig:
         "config.environment was set, and config.data.environment is empty:"
         " there is no environment on the host whose turns these would be. Set"
         " that, or leave config.environment as it is."
+      )
+    if given := self.interceptor.in_vain:
+      raise ValueError(
+        f"config.interceptor.{given[0]} was set, and config.interceptor.rules"
+        " is empty: without a rule nothing is flagged. Name some rules, or"
+        " leave the others as they are."
+      )
+    if self.interceptor.rules and not self.data.environment:
+      raise ValueError(
+        f"config.interceptor.rules={self.interceptor.rules} are for the calls"
+        " of an environment on the host, and config.data.environment is empty;"
+        " set that, or leave the rules empty. A task in the graph may have an"
+        " interceptor of its own (config.data.task_options)."
       )
     if not self.data.is_made_of_ids and not (
       self.data.tokenizer or self.model.checkpoint
@@ -187,6 +199,27 @@ class RunConfig:
       raise ValueError(
         f"config.profile_steps={traced} must be () or (first, last), two steps"
         " from 1 on, the last not before the first."
+      )
+
+  def _check_judge(self) -> None:
+    """Raises ValueError unless somebody asks the judge, and one alone does."""
+    rewards, guards = JUDGE in self.rewards.functions, False
+    if self.interceptor.judge == SERVICE:
+      guards = True
+      if rewards or not self.judge.service.url:
+        raise ValueError(
+          f"config.interceptor.judge={SERVICE!r} is config.judge, with"
+          f" service.url={self.judge.service.url!r}, and"
+          f" config.rewards.functions={self.rewards.functions}: needed are an"
+          f" address and no reward {JUDGE!r}, because one rubric cannot ask"
+          " both whether a call is bad and how good a completion is."
+        )
+    if (rewards or guards) != bool(self.judge.rubric):
+      raise ValueError(
+        f"config.judge.rubric={self.judge.rubric!r:.200} and"
+        f" config.rewards.functions={self.rewards.functions}: a reward"
+        f" {JUDGE!r} needs a rubric, and a rubric that reward or"
+        f" config.interceptor.judge={SERVICE!r}; set both, or none."
       )
 
   def _check_history(self) -> None:

@@ -27,7 +27,7 @@ from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
 from grpo_jax.learning import members
-from grpo_jax.rewards import sessions
+from grpo_jax.rewards import guarded_sessions
 from grpo_jax.rollout import (
   compaction,
   correction,
@@ -342,7 +342,7 @@ class _Host:
     self,
     problem: problem_lib.Problem,
     turns: host_turns.HostTurns,
-    episodes: sessions.Episodes,
+    episodes: guarded_sessions.Episodes,
     num_rows: int,
   ):
     self.episodes = episodes

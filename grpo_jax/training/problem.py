@@ -20,9 +20,11 @@ from grpo_jax.data import domains as domains_lib
 from grpo_jax.data import pipeline, sources, task_tokenizer
 from grpo_jax.data.encoder import Encoder
 from grpo_jax.learning import forced_answers
+from grpo_jax.rewards import guarded_sessions
 from grpo_jax.rewards import sessions as sessions_lib
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
+  interceptor_settings,
   judges,
   opening,
   readers,
@@ -90,7 +92,7 @@ class Problem:
   truncate_completions: bool
   environment: Environment | None = None
   host_environment: HostEnvironment | None = None
-  sessions: sessions_lib.HostSessions | None = None
+  sessions: guarded_sessions.Sessions | None = None
   score_names: frozenset[str] = frozenset()
   answer_after: str = ""
   compaction: Compaction | None = None
@@ -239,7 +241,7 @@ class Problem:
 
   def begin_sessions(
     self, batch: pipeline.PromptBatch, index: np.ndarray, seeds: np.ndarray
-  ) -> sessions_lib.Episodes:
+  ) -> guarded_sessions.Episodes:
     """A session for each row.
 
     Args:
@@ -411,13 +413,16 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
     )
   environment = host_environment(config, problem.tokenizer, problem.environment)
   rewards = config.rewards
-  workers = sessions_lib.HostSessions(
+  # Raises, if at all, before there is a process.
+  guarded = _behind_interceptor(config)
+  held = sessions_lib.HostSessions(
     environment.path,
     row_timeout_s=rewards.row_timeout_s,
     step_timeout_s=rewards.step_timeout_s,
     num_workers=rewards.num_workers,
     variables=rewards.variables,
   )
+  workers = guarded(held)
   try:
     first = problem.train[0]
     (prompt,) = problem.prompt_texts([first])
@@ -445,6 +450,25 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
   )
 
 
+def _behind_interceptor(
+  config: config_lib.RunConfig,
+) -> Callable[[sessions_lib.HostSessions], guarded_sessions.Sessions]:
+  """Puts the interceptor of a config before sessions, where it has one."""
+  wanted = config.interceptor
+  if not wanted.rules:
+    return lambda workers: workers
+  timeout_s = config.rewards.step_timeout_s
+  if wanted.judge != interceptor_settings.SERVICE:
+    guard = wanted.make(None, timeout_s)
+    return lambda workers: guarded_sessions.GuardedSessions(workers, guard)
+  service = verifiers.service(config)
+  service.check("", "ls", {})  # Not to block all calls of a whole run.
+  guard = wanted.make(service, timeout_s)
+  return lambda workers: guarded_sessions.GuardedSessions(
+    workers, guard, service.close
+  )
+
+
 def host_environment(
   config: config_lib.RunConfig, text: Any, replaced: Environment | None
 ) -> HostEnvironment:
@@ -456,7 +480,8 @@ def host_environment(
     replaced: What it takes the place of, or None.
 
   Raises:
-    ValueError: A size is missing, or the text of an end is not one token.
+    ValueError: A size is missing, the text of an end is not one token, or the
+      tokenizer cannot write what is read after a blocked call.
   """
   turns = config.environment
   sizes: dict[str, Any] = {
@@ -489,10 +514,21 @@ def host_environment(
           " tokenizer."
         )
       ends += ids
+  dummy: list[int] = []
+  if config.interceptor.rules:
+    try:
+      dummy = text.observation_ids(
+        config.interceptor.observation, sizes["max_observation_len"]
+      )
+    except ValueError as error:
+      raise ValueError(
+        f"config.interceptor.dummy={config.interceptor.dummy}: {error}"
+      ) from None
   return HostEnvironment(
     **sizes,
     action_ends=tuple(dict.fromkeys(ends)),
     path=config.data.environment,
+    dummy=tuple(dummy),
   )
 
 

@@ -200,8 +200,11 @@ def _calls(
   turn, observed = arrays["turn"][exists], arrays["observed"][exists]
   rewards = arrays["turn_rewards"]
   say = problem.tokenizer.exact_text
-  environment = problem.environment
-  dummy = None if environment is None else list(environment.dummy)
+  dummy = None
+  if problem.environment is not None:
+    dummy = list(problem.environment.dummy)
+  elif problem.host_environment is not None and problem.host_environment.dummy:
+    dummy = list(problem.host_environment.dummy)
   found = []
   for number in np.unique(turn).tolist():
     said, answer = (

@@ -53,7 +53,7 @@ class Row:
     calls: What was said to an environment, by turns: "turn", "in" and "out"
       (texts), "reward" of the action, and "blocked": whether an interceptor
       has answered in the place of the environment; None where it is not known,
-      as of tools on the host.
+      as of tools on the host without `config.interceptor`.
     values: Per token [n], by name, each where it is known; an evaluation has
       "observed" alone. NaN where a number is of other tokens: what the policy
       writes has "sampler_logp", "new_logp" and "entropy", what is trained has

@@ -257,6 +257,29 @@ class Environment(Group):
   action_ends: tuple[str, ...]
   """Texts of tokens that end an action, beside the end tokens."""
 
+class Interceptor(Group):
+  rules: tuple[str, ...]
+  """Sets of `rewards/call_rules.py`: "shell", "files", "network", "tests",
+  "golds"; or rules of yours, (call) -> bool, as "package.module:function". A
+  call that one of them flags is judged. Empty: there is no interceptor."""
+  call: str
+  """Regular expression of a call in an action, as
+  "(?s)<tool_call>(.*?)</tool_call>": what its group matches is looked at.
+  Empty: the whole action is."""
+  judge: str
+  """Whether a flagged call is bad. Empty: all of them are. "service": a model
+  over HTTP says so, by config.judge, whose rubric gets the call as
+  {completion} and the last 4096 characters before it as {prompt}; a verdict
+  worth 0.5 or more means bad. Otherwise a function (call, context) -> bool,
+  as "package.module:function"."""
+  dummy: tuple[str, ...]
+  """What the policy reads after a blocked call: one text, or three (before,
+  text, after) as the observations of a chat."""
+  abort: bool
+  """Whether a block ends the episode instead."""
+  penalty: float
+  """λ >= 0, taken from the reward of a blocked call."""
+
 class Model(Group):
   width: int
   """Width of the residual stream."""
@@ -1081,6 +1104,8 @@ class Config(Group):
   """As named."""
   environment: Environment
   """Turns, where data.environment is set."""
+  interceptor: Interceptor
+  """Calls that such an environment does not get."""
   model: Model
   """As named."""
   sampling: Sampling

@@ -52,7 +52,8 @@ def judge(
     for name, wanted in rewards.domains.items()
   }
   if config.judge.service.url and JUDGE in rewards.functions:
-    found.append(_by_service(config, of_domains.get(JUDGE)))
+    asked = service(config, of_domains.get(JUDGE))
+    found.append(judges.ByService(JUDGE, asked, rewards.step_timeout_s))
   for name in rewards.names:
     if name in derived.DERIVED:
       options = rewards.arguments(name)
@@ -84,12 +85,12 @@ def judge(
   )
 
 
-def _by_service(
-  config: config_lib.RunConfig, of_domains: tuple[int, ...] | None
-) -> judges.ByService:
+def service(
+  config: config_lib.RunConfig, of_domains: tuple[int, ...] | None = None
+) -> judge_service.JudgeService:
   """The judge that is asked over HTTP."""
   wanted = config.judge
-  service = judge_service.JudgeService(
+  return judge_service.JudgeService(
     wanted.service.url,
     wanted.model,
     wanted.rubric,
@@ -101,7 +102,6 @@ def _by_service(
     limits=wanted.service.limits(),
     domains=of_domains,
   )
-  return judges.ByService(JUDGE, service, config.rewards.step_timeout_s)
 
 
 def on_host(

@@ -107,6 +107,8 @@ class HostEnvironment:
     max_observation_len: O, tokens.
     action_ends: Ids that end an action and belong to it; may be empty.
     path: "package.module:function".
+    dummy: What is observed after an action that an interceptor has blocked;
+      empty without one.
   """
 
   max_turns: int
@@ -114,6 +116,7 @@ class HostEnvironment:
   max_observation_len: int
   action_ends: tuple[int, ...]
   path: str
+  dummy: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -90,7 +90,11 @@ def get_config(algorithm: str = "reinforce"):
   if sessions:
     config.data.name = "calc_tool"
     config.data.task_options = ml_collections.ConfigDict({"leak": True})
-    config.data.environment = "grpo_jax.rewards.python_tool:make"
+    tool = "grpo_jax.rewards.python_tool"
+    config.data.environment = f"{tool}:make"
+    config.interceptor.rules = (f"{tool}:has_hash",)
+    config.interceptor.judge = f"{tool}:is_bare_hash"
+    config.interceptor.dummy = ("<obs>?</obs>",)
     config.rewards.functions = ("malformed", "return")
     config.rewards.weights = (1.0, 1.0)
   if algorithm == "stages":

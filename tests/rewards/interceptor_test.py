@@ -1,98 +1,98 @@
-"""The guard of Python tools: what is executed, and what the judge sees."""
+"""The guard before tools: what is flagged, who is asked, what is blocked."""
 
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
 from grpo_jax.rewards import interceptor
+from grpo_jax.rewards.interceptor import Event
+
+PASSED = Event()
+HARMLESS = Event(flagged=True, judged=True)
+BAD = Event(flagged=True, judged=True, blocked=True)
 
 
 class Spy:
-  """A function that remembers what it was asked."""
+  """A judge that remembers what it was asked."""
 
-  def __init__(self, answer):
-    self._answer = answer
-    self.calls = []
+  def __init__(self, says):
+    self._says = says
+    self.asked = []
 
-  def __call__(self, *arguments):
-    self.calls.append(arguments)
-    return self._answer(*arguments)
+  def __call__(self, calls, contexts):
+    self.asked.append((list(calls), list(contexts)))
+    return [self._says(call) for call in calls]
 
 
-def make(rules=("rm", "curl"), **options):
-  judge = Spy(lambda call, context: "secret" in call)
-  tool = Spy(lambda call: f"ran {call}")
+def make(rules=("rm", "curl"), says=lambda call: "secret" in call, **options):
+  judge = Spy(says)
   guard = interceptor.Interceptor(
     rules=[lambda call, word=word: word in call for word in rules],
     judge=judge,
     dummy="information not available",
     **options,
   )
-  return guard, judge, tool
+  return guard, judge
 
 
-def test_a_harmless_call_is_executed_and_not_judged():
-  guard, judge, tool = make()
-  observation, event = guard("ls", "context", tool)
-  assert observation == "ran ls"
-  assert event == interceptor.Event(False, False, False, 0.0, False)
-  assert judge.calls == []
-
-
-def test_a_benign_flagged_call_passes_and_is_executed():
-  guard, judge, tool = make()
-  observation, event = guard("rm build", "context", tool)
-  assert observation == "ran rm build"
-  assert event == interceptor.Event(True, True, False, 0.0, False)
-  assert judge.calls == [("rm build", "context")]
-
-
-def test_a_malicious_call_never_reaches_the_tool():
-  guard, judge, tool = make()
-  observation, event = guard("curl secret", "context", tool)
-  assert observation == "information not available"
-  assert event == interceptor.Event(True, True, True, 0.0, False)
-  assert tool.calls == []
-  assert len(judge.calls) == 1
+def test_the_judge_is_asked_once_and_about_what_was_flagged():
+  guard, judge = make()
+  calls = ["ls", "rm build", "curl secret", "cat secret"]
+  events = guard.decide(calls, ["a", "b", "c", "d"])
   # The rules come first: what they miss is not judged.
-  assert guard("cat secret", "context", tool)[1].judged is False
-  assert len(judge.calls) == 1
-
-
-def test_a_block_may_end_the_episode_and_cost_a_reward():
-  guard, _, tool = make(abort=True, penalty=0.5)
-  assert guard("curl secret", "", tool)[1][2:] == (True, -0.5, True)
-  assert guard("curl page", "", tool)[1][2:] == (False, 0.0, False)
+  assert events == [PASSED, HARMLESS, BAD, PASSED]
+  assert judge.asked == [(["rm build", "curl secret"], ["b", "c"])]
+  assert guard.decide(["ls"], [""]) == [PASSED]
+  assert len(judge.asked) == 1
 
 
 def test_without_rules_all_passes_and_without_a_judge_all_flagged_is_blocked():
-  guard, judge, tool = make(rules=())
-  assert guard("curl secret", "", tool)[0] == "ran curl secret"
-  assert judge.calls == []
+  guard, judge = make(rules=())
+  assert guard.decide(["curl secret"], [""]) == [PASSED]
+  assert judge.asked == []
   rules_only = interceptor.Interceptor([lambda call: True], None, "no")
-  assert rules_only("ls", "", tool) == (
-    "no",
-    interceptor.Event(True, False, True, 0.0, False),
-  )
+  assert rules_only.decide(["ls"], [""]) == [Event(flagged=True, blocked=True)]
 
 
-def test_a_judge_that_fails_lets_nothing_pass():
-  def judge(call, context):
+def test_what_nobody_can_judge_is_blocked():
+  guard, _ = make(says=lambda call: None)
+  assert guard.decide(["rm x"], [""]) == [
+    Event(flagged=True, blocked=True, unjudged=True)
+  ]
+
+  def fails(calls, contexts):
     raise RuntimeError("out of service")
 
-  tool = Spy(lambda call: "")
-  guard = interceptor.Interceptor([lambda call: True], judge, "no")
+  guard = interceptor.Interceptor([lambda call: True], fails, "no")
   with pytest.raises(RuntimeError, match="out of service"):
-    guard("ls", "", tool)
-  assert tool.calls == []
+    guard.decide(["ls"], [""])
+
+
+@pytest.mark.parametrize(
+  ("pattern", "action", "asked"),
+  [
+    (None, "I rm <c>ls</c>", ["I rm <c>ls</c>"]),
+    ("<c>(.*?)</c>", "I rm <c>ls</c>", []),
+    ("<c>(.*?)</c>", "ls <c>rm x</c> and <c>curl</c>", ["rm x\ncurl"]),
+    ("<c>.*?</c>", "<c>rm</c>", ["<c>rm</c>"]),
+    ("<c>(.*?)</c>", "rm, curl", []),
+    ("(?s)<c>(.*?)</c>", "<c>ls\nrm</c>", ["ls\nrm"]),
+    ("<c>(x)?</c>", "<c></c> rm", []),
+  ],
+)
+def test_what_of_an_action_is_a_call(pattern, action, asked):
+  guard, judge = make(call=pattern and re.compile(pattern))
+  guard.decide([action], ["context"])
+  assert judge.asked == ([(asked, ["context"])] if asked else [])
 
 
 def test_rates_are_shares_of_calls():
-  guard, _, tool = make()
+  guard, _ = make()
   calls = ["ls", "rm build", "curl secret", "rm secret", "cat secret"]
-  events = [guard(call, "", tool)[1] for call in calls]
+  events = guard.decide(calls, [""] * 5)
   assert interceptor.rates(events) == {
     "flagged": 0.6,
     "judged": 0.6,
@@ -111,6 +111,5 @@ def test_unusable_arguments_are_refused():
     interceptor.Interceptor([], None, "", penalty=-1)
   with pytest.raises(ValueError, match="0 events and no labels"):
     interceptor.rates([])
-  event = interceptor.Event(False, False, False, 0.0, False)
   with pytest.raises(ValueError, match="1 events and 2 labels"):
-    interceptor.rates([event], [True, False])
+    interceptor.rates([PASSED], [True, False])

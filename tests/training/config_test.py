@@ -50,6 +50,7 @@ _CALLED = {
   judge_settings.ServiceConfig: {"service"},
   config_lib.DataConfig: {"data"},
   config_lib.EnvironmentConfig: {"turns"},
+  config_lib.InterceptorConfig: {"interceptor", "wanted", "self"},
   config_lib.SamplingConfig: {"sampling"},
   config_lib.RewardsConfig: {"rewards"},
   config_lib.EvalConfig: {"eval"},

@@ -27,6 +27,7 @@ def _problem(text=None, dummy=()):
   return types.SimpleNamespace(
     tokenizer=text,
     environment=types.SimpleNamespace(dummy=dummy),
+    host_environment=None,
     texts=lambda tokens, mask: [
       text.exact_text([i for i in row if i > 1]) for row in tokens
     ],
@@ -116,9 +117,13 @@ def test_turns_are_calls_with_their_answers():
   np.testing.assert_array_equal(
     row.values["sampler_logp"], [0, NAN, 0, NAN, NAN]
   )
-  unknown = types.SimpleNamespace(**vars(_problem()) | {"environment": None})
-  (row,) = trace_rows.make_rows(unknown, arrays, 0, {})
-  assert [call["blocked"] for call in row.calls] == [None, None]
+  for dummy, blocked in (((), [None, None]), ((4, 3), [False, True])):
+    host = types.SimpleNamespace(dummy=dummy)
+    fields = vars(_problem()) | {"environment": None, "host_environment": host}
+    (row,) = trace_rows.make_rows(
+      types.SimpleNamespace(**fields), arrays, 0, {}
+    )
+    assert [call["blocked"] for call in row.calls] == blocked
 
 
 def test_contexts_that_do_not_exist_are_left_out():

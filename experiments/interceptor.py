@@ -1,0 +1,185 @@
+r"""How rightly an interceptor decides about 300 labelled calls of tools.
+
+    python -m experiments.interceptor --out=docs
+    python -m experiments.interceptor --config=my_config.py
+
+The first measures the sets of rules that ship (`rewards/call_rules.py`), each
+of them alone and all together, and writes `interceptor_rates.md`. The second
+asks the interceptor of a config, with its judge: `config.interceptor`. --calls
+names other labelled calls, JSON lines with "call", "bad" and "kind".
+
+Precision is the share of bad calls among those that are blocked, and recall the
+share of blocked ones among the bad.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from absl import flags
+from etils import epath
+
+from experiments import flags as flags_lib
+from experiments.sweeps import pages
+from grpo_jax.rewards import call_rules
+from grpo_jax.rewards import interceptor as interceptor_lib
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import paths, verifiers
+
+_CONFIG = flags_lib.define_config()
+_SHIPPED = epath.resource_path("grpo_jax") / "data/assets/tool_calls.jsonl"
+_CALLS = flags.DEFINE_string(
+  "calls", "", "JSON-lines file of labelled calls; empty: those that ship."
+)
+_OUT = flags.DEFINE_string("out", "", "Folder for the page about the rules.")
+_PAGE = "interceptor_rates.md"
+
+
+class Call(NamedTuple):
+  """A labelled call.
+
+  Attributes:
+    call: What is to be executed.
+    bad: Whether it cheats, leaks or escapes.
+    kind: What it is about: the name of a set of rules.
+  """
+
+  call: str
+  bad: bool
+  kind: str
+
+
+def read(path: str = "") -> list[Call]:
+  """Labelled calls of a file, or those that ship.
+
+  Raises:
+    ValueError: A line is none, or there is not one bad and one harmless call.
+  """
+  source = paths.parse(path) if path else _SHIPPED
+  found = []
+  for number, line in enumerate(source.read_text().splitlines(), 1):
+    try:
+      fields = json.loads(line)
+      call, bad, kind = (fields[name] for name in Call._fields)
+    except (ValueError, LookupError, TypeError) as error:
+      raise ValueError(f"{source}, line {number}: {error!r}") from None
+    if not (isinstance(call, str) and isinstance(bad, bool)):
+      raise ValueError(
+        f"{source}, line {number}: needed are a text 'call' and true or false"
+        f" as 'bad'; received {call!r:.40} and {bad!r:.40}."
+      )
+    found.append(Call(call, bad, str(kind)))
+  if len({x.bad for x in found}) < 2:
+    raise ValueError(
+      f"{source} has {len(found)} calls; needed are bad ones and harmless ones."
+    )
+  return found
+
+
+def measured(
+  calls: Sequence[Call], guard: interceptor_lib.Interceptor
+) -> dict[str, float]:
+  """The rates of an interceptor; see `interceptor.rates`."""
+  events = guard.decide([x.call for x in calls], [""] * len(calls))
+  rates = interceptor_lib.rates(events, [x.bad for x in calls])
+  return rates | {"unjudged": sum(x.unjudged for x in events) / len(events)}
+
+
+def rows(calls: Sequence[Call]) -> Iterator[tuple[str, str, dict[str, float]]]:
+  """(rules, calls, rates) of the sets that ship, without a judge."""
+  for name, rule in call_rules.RULES.items():
+    guard = interceptor_lib.Interceptor((rule,), None, "")
+    own = [x for x in calls if x.kind == name]
+    if len({x.bad for x in own}) == 2:
+      yield f"`{name}`", f"{len(own)} about {name}", measured(own, guard)
+  every = tuple(call_rules.RULES.values())
+  guard = interceptor_lib.Interceptor(every, None, "")
+  yield "all five", f"all {len(calls)}", measured(calls, guard)
+
+
+def table(found: Iterator[tuple[str, str, dict[str, float]]]) -> list[str]:
+  """Lines of Markdown."""
+  names = ("flagged", "judged", "unjudged", "blocked", "precision", "recall")
+  lines = ["| rules | calls | " + " | ".join(names) + " |"]
+  lines.append("|---" * (2 + len(names)) + "|")
+  for rules, of, rates in found:
+    cells = (
+      "–" if math.isnan(rates[name]) else f"{rates[name]:.3f}" for name in names
+    )
+    lines.append(f"| {rules} | {of} | {' | '.join(cells)} |")
+  return lines
+
+
+def page(calls: Sequence[Call]) -> str:
+  """The page about the rules that ship."""
+  missed = [
+    x
+    for x in calls
+    if x.bad and not any(rule(x.call) for rule in call_rules.RULES.values())
+  ]
+  lines: list[str] = [
+    "# How rightly the rules of an interceptor decide",
+    "",
+    "<!-- Written by `python -m experiments.interceptor --out=docs`. -->",
+    "",
+    pages.paragraph("""
+Without a judge, what a rule flags is blocked. The calls are 300 that ship in
+[`tool_calls.jsonl`](../grpo_jax/data/assets/tool_calls.jsonl), each with its
+label and the reason for it: half of them bad, a third of these hidden from a
+search on purpose, and three in four of the harmless ones made to look bad. They
+were written by somebody who had not seen the rules, and the rules were not
+changed afterwards. One person's labels and 30 calls of each kind and label: a
+call more or less is 0.033 of recall in a row about one kind. Shares of calls;
+precision is that of bad ones among the blocked, recall that of blocked ones
+among the bad."""),
+    *table(rows(calls)),
+    "",
+    pages.paragraph(f"""
+Of the bad calls all five sets miss {len(missed)}. They block most of the
+harmless ones too, which is why a judge decides about what they flag
+([interceptor.md](interceptor.md))."""),
+  ]
+  for x in missed:
+    lines += [f"- `{x.call.replace(chr(10), chr(92) + 'n')}`"]
+  return pages.joined(lines)
+
+
+def _of_config(config: Any, calls: Sequence[Call]) -> list[str]:
+  run = config_lib.resolve(config)
+  wanted = run.interceptor
+  if not wanted.rules:
+    raise ValueError(
+      "--config has no interceptor: set config.interceptor.rules, or leave"
+      " --config out to measure the rules that ship."
+    )
+  asks = wanted.judge == config_lib.SERVICE
+  service = verifiers.service(run) if asks else None
+  try:
+    guard = wanted.make(service, run.rewards.step_timeout_s)
+    rates = measured(calls, guard)
+  finally:
+    if service is not None:
+      service.close()
+  return table(iter([("the config's", f"all {len(calls)}", rates)]))
+
+
+def main(argv: Sequence[str]) -> int:
+  """Measures, prints, and writes the page."""
+  del argv
+  calls = read(_CALLS.value)
+  if _CONFIG.value is not None:
+    print("\n".join(_of_config(_CONFIG.value, calls)))
+    return 0
+  print("\n".join(table(rows(calls))))
+  if _OUT.value:
+    path = paths.parse(_OUT.value) / _PAGE
+    paths.write(path, page(calls).encode())
+    print(path)
+  return 0
+
+
+if __name__ == "__main__":
+  flags_lib.run(main, needs_config=False)

@@ -1,0 +1,155 @@
+"""Sessions behind an interceptor: what is blocked never reaches a tool.
+
+The interceptor is asked in the process that trains, and not in that of a
+session, which may run what a policy wrote. A blocked call is not told to the
+session: the policy reads the dummy observation, and the episode goes on.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from grpo_jax.rewards import interceptor as interceptor_lib
+from grpo_jax.rewards import pool, sessions
+from grpo_jax.rewards.session_worker import Answer
+
+EVENTS = interceptor_lib.Event._fields
+_CONTEXT = 4096  # Last characters of what was read and written before.
+
+
+class GuardedSessions:
+  """As `sessions.HostSessions`, with an interceptor before them."""
+
+  def __init__(
+    self,
+    inner: sessions.HostSessions,
+    interceptor: interceptor_lib.Interceptor,
+    close: Callable[[], None] = lambda: None,
+  ):
+    """Takes the sessions over.
+
+    Args:
+      inner: Whom calls are told that pass.
+      interceptor: Who decides.
+      close: Called at the end, after that of the sessions.
+    """
+    self._inner = inner
+    self._interceptor = interceptor
+    self._close = close
+
+  def close(self) -> None:
+    """Ends the sessions and their workers. May be called again."""
+    self._inner.close()
+    self._close()
+
+  def begin(
+    self,
+    prompts: Sequence[str],
+    extras: Sequence[Mapping[str, Any]],
+    seeds: Sequence[int],
+  ) -> GuardedEpisodes:
+    """One episode for each row, as there."""
+    episodes = self._inner.begin(prompts, extras, seeds)
+    return GuardedEpisodes(episodes, self._interceptor, prompts)
+
+  def score_names(self, prompt: str, extras: Mapping[str, Any]) -> list[str]:
+    """Names of the scores, with those of the interceptor.
+
+    Raises:
+      ValueError: There is no such session, or a score of its own has the name
+        of one of the interceptor's.
+    """
+    names = self._inner.score_names(prompt, extras)
+    if taken := sorted({*names} & {*EVENTS}):
+      raise ValueError(
+        f"config.interceptor: the environment {self._inner.path!r} has scores"
+        f" {taken} of its own, and so has an interceptor; rename them there, or"
+        " leave config.interceptor.rules empty."
+      )
+    return sorted([*names, *EVENTS])
+
+
+class GuardedEpisodes:
+  """As `sessions.Episodes`; the scores of each row have the interceptor's.
+
+  These are the numbers of its actions that were "flagged", "judged", "blocked"
+  and "unjudged"; see `interceptor.Event`.
+  """
+
+  def __init__(
+    self,
+    inner: sessions.Episodes,
+    interceptor: interceptor_lib.Interceptor,
+    prompts: Sequence[str],
+  ):
+    self.scores: dict[int, dict[str, float | None]] = {}
+    self._inner = inner
+    self._interceptor = interceptor
+    self._contexts = dict(enumerate(prompts))
+    self._counts = [collections.Counter[str]() for _ in prompts]
+
+  @property
+  def failures(self) -> pool.Failures:
+    """Rows that have failed; their episodes are over."""
+    return self._inner.failures
+
+  def step(
+    self, actions: Mapping[int, str], is_last: bool
+  ) -> dict[int, Answer]:  # By row; those that are missing have failed.
+    """Answers an action of some rows, or blocks it."""
+    guard = self._interceptor
+    blocked = self._blocked(actions)
+    passed = {row: x for row, x in actions.items() if row not in blocked}
+    answers = self._inner.step(passed, is_last)
+    over = is_last or guard.abort
+    if over:
+      self._inner.end(blocked)
+    for row in blocked:
+      if not over:
+        answers[row] = Answer(guard.dummy, -guard.penalty, False, None)
+      elif row in self._inner.scores:
+        answers[row] = Answer("", -guard.penalty, True, self._inner.scores[row])
+    self._settle()
+    for row, answer in answers.items():
+      said = answer.observation
+      text = actions[row] + (said if isinstance(said, str) else "".join(said))
+      self._contexts[row] = (self._contexts[row] + text)[-_CONTEXT:]
+    return answers
+
+  def end(self, rows: Iterable[int]) -> dict[int, dict[str, float | None]]:
+    """Ends episodes that were cut off; their scores by row, as in `step`."""
+    rows = list(rows)
+    self._inner.end(rows)
+    self._settle()
+    return {row: self.scores[row] for row in rows if row in self.scores}
+
+  def fail(self, row: int, message: str) -> None:
+    """Ends an episode whose session has said what nothing can be made of."""
+    self.scores.pop(row, None)
+    self._inner.fail(row, message)
+
+  def _blocked(self, actions: Mapping[int, str]) -> list[int]:
+    """The rows whose calls are not executed; counts what was decided."""
+    rows = list(actions)
+    events = self._interceptor.decide(
+      list(actions.values()), [self._contexts[row] for row in rows]
+    )
+    for row, event in zip(rows, events, strict=True):
+      self._counts[row].update(event._asdict())
+    return [
+      row for row, event in zip(rows, events, strict=True) if event.blocked
+    ]
+
+  def _settle(self) -> None:
+    """Adds the interceptor's counts to scores that have come."""
+    for row, scores in self._inner.scores.items():
+      if row not in self.scores and not self.failures.failed[row]:
+        counts = self._counts[row]
+        self.scores[row] = scores | {x: float(counts[x]) for x in EVENTS}
+
+
+# With an interceptor or without.
+Sessions = sessions.HostSessions | GuardedSessions
+Episodes = sessions.Episodes | GuardedEpisodes

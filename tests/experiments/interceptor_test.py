@@ -1,0 +1,82 @@
+"""The command that measures interceptors, its calls and its page."""
+
+from __future__ import annotations
+
+import collections
+import json
+
+import pytest
+
+from experiments import interceptor
+from tests.experiments import command
+
+PAGE = command.ROOT / "docs/interceptor_rates.md"
+
+
+def test_labelled_calls_are_half_bad_and_half_harmless_of_each_kind():
+  calls = interceptor.read()
+  counts = collections.Counter((x.kind, x.bad) for x in calls)
+  assert len(calls) == len({x.call for x in calls}) == 300
+  assert len(counts) == 10
+  assert set(counts.values()) == {30}
+
+
+def test_the_page_is_what_the_rules_do_now():
+  assert PAGE.read_text("utf-8") == interceptor.page(interceptor.read())
+
+
+def test_rates_by_hand():
+  calls = [
+    interceptor.Call("curl x", True, "network"),
+    interceptor.Call("wget x", False, "network"),
+    interceptor.Call("ls", False, "network"),
+    interceptor.Call("echo", True, "network"),
+    interceptor.Call("import this", False, "golds"),
+  ]
+  found = {rules: (of, rates) for rules, of, rates in interceptor.rows(calls)}
+  assert found.keys() == {"`network`", "all five"}
+  of, rates = found["`network`"]
+  assert of == "4 about network"
+  assert (rates["flagged"], rates["blocked"]) == (0.5, 0.5)
+  assert (rates["precision"], rates["recall"]) == (0.5, 0.5)
+  assert found["all five"][1]["flagged"] == 0.4
+
+
+@pytest.mark.parametrize(
+  ("lines", "message"),
+  [
+    (["{"], "line 1: JSONDecodeError"),
+    ([{"call": "ls", "bad": True}], r"line 1: KeyError\('kind'\)"),
+    ([{"call": "ls", "bad": 1, "kind": "x"}], "received 'ls' and 1"),
+    ([{"call": "ls", "bad": True, "kind": "x"}], "has 1 calls; needed are bad"),
+  ],
+)
+def test_unusable_calls_are_refused(tmp_path, lines, message):
+  path = tmp_path / "calls.jsonl"
+  path.write_text(
+    "\n".join(x if isinstance(x, str) else json.dumps(x) for x in lines)
+  )
+  with pytest.raises(ValueError, match=message):
+    interceptor.read(str(path))
+
+
+def test_an_interceptor_of_a_config_is_measured(tmp_path):
+  path = tmp_path / "calls.jsonl"
+  calls = {"<tool>#</tool>": True, "<tool>#a</tool>": False, "ls": False}
+  path.write_text(
+    "\n".join(
+      json.dumps({"call": call, "bad": bad, "kind": "leak"})
+      for call, bad in calls.items()
+    )
+  )
+  config = f"--config={command.ROOT / 'configs/calc_python_grpo.py'}"
+  status, out, err = command.run("interceptor", config, f"--calls={path}")
+  assert status == 0, err
+  assert out.splitlines()[-1] == (
+    "| the config's | all 3 | 0.667 | 0.667 | 0.000 | 0.333 | 1.000 | 1.000 |"
+  )
+  status, _, err = command.run(
+    "interceptor", f"--config={command.ROOT / 'configs/quickstart.py'}"
+  )
+  assert status == 2
+  assert "has no interceptor" in err
