@@ -10,9 +10,7 @@ import numpy as np
 
 from experiments.stages import arms as arms_lib
 from experiments.stages import claims
-from experiments.stages import results as results_lib
 from experiments.stages.results import Results
-from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import pages, statistics
 from experiments.sweeps.statistics import Conclusion
 
@@ -24,7 +22,6 @@ def markdown(results: Results) -> str:
 
 
 def _head(results: Results, found: Sequence[Conclusion]) -> Iterator[str]:
-  folders = [results.root / name for name in results.arms]
   yield f"""# When to imitate, and when to reinforce?
 
 <!-- Written by `python -m experiments.stages.report`. -->
@@ -35,12 +32,13 @@ with some labelled examples, with GRPO, or with both; and a smaller model
 imitates what came of it.
 
 ```
-python -m experiments.stages.run --root=runs/stages
-python -m experiments.stages.report --root=runs/stages --out=docs
+python -m experiments.stages.run --root=runs/stages \\
+    --results=benchmarks/stages
+python -m experiments.stages.report --results=benchmarks/stages --out=docs
 ```
 
-{sweeps_lib.date(folders)}, {os.cpu_count()} virtual CPU cores that other
-programs used too, {results.seconds() / 60:.0f} minutes in all; five seeds each.
+{results.seconds() / 60:.0f} minutes in all on one of {os.cpu_count()} virtual
+CPU cores, which other programs used too; five seeds each.
 
 | | claim | verdict |
 |---|---|---|"""
@@ -76,7 +74,7 @@ def _ends(results: Results) -> Iterator[str]:
   yield ""
   yield "| arm | | before GRPO | after | tokens generated, millions |"
   yield "|---|---|---|---|---|"
-  drawn = results_lib.num_drawn(results.root) or 0
+  drawn = results.num_drawn
   for arm in results.arms:
     tokens, _ = results.curve(arm)
     count = tokens[:, -1].mean()

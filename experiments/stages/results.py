@@ -5,18 +5,22 @@
 | `base/run`           | the run of the base                                  |
 | a folder for each arm| a sweep of seeds                                     |
 | `kept/kept.jsonl`    | right completions of an arm, for the smaller model   |
+
+`ARM.json` has of each seed the tokens that were drawn until each evaluation,
+and the share of right answers there; `base.json` that share alone, and
+`kept.json` the tokens that were drawn for the smaller model; all of them the
+seconds.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import pathlib
+from typing import Any
 
 import numpy as np
 
 from experiments.stages import arms as arms_lib
-from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
 from grpo_jax.training import generation, metrics_log
 
@@ -42,20 +46,48 @@ def num_drawn(root: pathlib.Path) -> int | None:
   return done["tokens"] if done["prompts"] == NUM_DRAWN else None
 
 
+def collected(folder: pathlib.Path) -> dict[str, Any] | None:
+  """The numbers of an arm's runs; None while one has not ended.
+
+  Args:
+    folder: The folder of the sweep, with one for each seed in it.
+  """
+  seeds = []
+  for name in cells_lib.read_manifest(folder):
+    if cells_lib.read_result(folder / name) is None:
+      return None
+    drawn, points = 0.0, []
+    for line in metrics_log.read_lines(folder / name / metrics_log.METRICS):
+      drawn += line.get("tokens/generated") or 0.0
+      if "eval/accuracy" in line:
+        points.append([drawn, round(line["eval/accuracy"], 4)])
+    seeds.append(points)
+  return {"seeds": seeds}
+
+
 class Results:
-  """All that has ended in a root."""
+  """All that has left numbers in a folder."""
 
-  def __init__(self, root: pathlib.Path):
-    self.root = root
-    self.arms = [
-      name for name in arms_lib.ARMS if sweeps_lib.has_ended(root / name)
-    ]
+  def __init__(self, folder: pathlib.Path):
+    self._found = {
+      name: json.loads((folder / f"{name}.json").read_text("utf-8"))
+      for name in (arms_lib.BASE, arms_lib.KEPT, *arms_lib.ARMS)
+      if (folder / f"{name}.json").exists()
+    }
 
-  @functools.cached_property
+  @property
+  def arms(self) -> list[str]:
+    return [name for name in self._found if name in arms_lib.ARMS]
+
+  @property
   def base_accuracy(self) -> float:
     """Of the base; NaN while it is missing."""
-    found = cells_lib.read_result(base(self.root))
-    return float("nan") if found is None else found["after"]["eval/accuracy"]
+    return self._found.get(arms_lib.BASE, {"accuracy": np.nan})["accuracy"]
+
+  @property
+  def num_drawn(self) -> int:
+    """Tokens that were drawn for the smaller model; 0 while some miss."""
+    return self._found.get(arms_lib.KEPT, {"tokens": 0})["tokens"]
 
   def curve(self, arm: str) -> tuple[np.ndarray, np.ndarray]:
     """What each seed has generated, and how often it is right.
@@ -64,17 +96,8 @@ class Results:
       Tokens [S, N] that were drawn in training until an evaluation, and the
       held-out accuracy [S, N] there. The first one is before reinforcement.
     """
-    folder = self.root / arm
-    tokens, accuracy = [], []
-    for name in cells_lib.read_manifest(folder):
-      drawn, points = 0.0, []
-      for line in metrics_log.read_lines(folder / name / metrics_log.METRICS):
-        drawn += line.get("tokens/generated") or 0.0
-        if "eval/accuracy" in line:
-          points.append((drawn, line["eval/accuracy"]))
-      tokens.append([x for x, _ in points])
-      accuracy.append([x for _, x in points])
-    return np.array(tokens), np.array(accuracy)
+    points = np.array(self._found[arm]["seeds"], float)
+    return points[..., 0], points[..., 1]
 
   def scores(self, arm: str, when: str) -> np.ndarray | None:
     """Held-out accuracy of each seed [S]; None while the arm is missing.
@@ -83,13 +106,10 @@ class Results:
       arm: One of `ARMS`.
       when: "before" or "after" reinforcement.
     """
-    if arm not in self.arms:
+    if arm not in self._found:
       return None
     return self.curve(arm)[1][:, 0 if when == "before" else -1]
 
   def seconds(self) -> float:
     """Of all starts of everything."""
-    names = (*self.arms, arms_lib.BASE, arms_lib.KEPT)
-    return float(
-      np.nansum([sweeps_lib.seconds(self.root / name) for name in names])
-    )
+    return float(np.nansum([x["seconds"] for x in self._found.values()]))

@@ -99,7 +99,16 @@ def test_the_page_says_what_has_ended(tmp_path, monkeypatch):
     done = {"prompts": prompts, "tokens": 123}
     position.write_text(json.dumps({"done": done}))
     assert results.num_drawn(tmp_path) == expected
+  for name, numbers in {
+    "base": {"accuracy": 0.27},
+    "kept": {"tokens": 123},
+    **{x: results.collected(tmp_path / x) for x in ("rl-0", "sft-512")},
+  }.items():
+    path = tmp_path / f"{name}.json"
+    path.write_text(json.dumps(numbers | {"seconds": 60}))
   found = results.Results(tmp_path)
+  assert (found.base_accuracy, found.num_drawn) == (0.27, 123)
+  assert found.seconds() == 240
   assert found.arms == ["rl-0", "sft-512"]
   tokens, accuracy = found.curve("rl-0")
   np.testing.assert_allclose(tokens, [[0, 1e5, 2e5]] * 2)
