@@ -19,6 +19,7 @@ def run(finished):
     yield found
 
 
+@pytest.mark.slow
 def test_embeddings_and_losses_are_those_of_single_prompts(run):
   loaded = run.loaded
   records = [loaded.problem.train[i] for i in range(NUM_PROMPTS)]

@@ -7,14 +7,14 @@ import json
 
 import pytest
 
-from experiments import interceptor
+from experiments.interceptor import rates as rates_lib
 from tests.experiments import command
 
 PAGE = command.ROOT / "docs/interceptor_rates.md"
 
 
 def test_labelled_calls_are_half_bad_and_half_harmless_of_each_kind():
-  calls = interceptor.read()
+  calls = rates_lib.read()
   counts = collections.Counter((x.kind, x.bad) for x in calls)
   assert len(calls) == len({x.call for x in calls}) == 300
   assert len(counts) == 10
@@ -22,18 +22,18 @@ def test_labelled_calls_are_half_bad_and_half_harmless_of_each_kind():
 
 
 def test_the_page_is_what_the_rules_do_now():
-  assert PAGE.read_text("utf-8") == interceptor.page(interceptor.read())
+  assert PAGE.read_text("utf-8") == rates_lib.page(rates_lib.read())
 
 
 def test_rates_by_hand():
   calls = [
-    interceptor.Call("curl x", True, "network"),
-    interceptor.Call("wget x", False, "network"),
-    interceptor.Call("ls", False, "network"),
-    interceptor.Call("echo", True, "network"),
-    interceptor.Call("import this", False, "golds"),
+    rates_lib.Call("curl x", True, "network"),
+    rates_lib.Call("wget x", False, "network"),
+    rates_lib.Call("ls", False, "network"),
+    rates_lib.Call("echo", True, "network"),
+    rates_lib.Call("import this", False, "golds"),
   ]
-  found = {rules: (of, rates) for rules, of, rates in interceptor.rows(calls)}
+  found = {rules: (of, rates) for rules, of, rates in rates_lib.rows(calls)}
   assert found.keys() == {"`network`", "all five"}
   of, rates = found["`network`"]
   assert of == "4 about network"
@@ -57,7 +57,7 @@ def test_unusable_calls_are_refused(tmp_path, lines, message):
     "\n".join(x if isinstance(x, str) else json.dumps(x) for x in lines)
   )
   with pytest.raises(ValueError, match=message):
-    interceptor.read(str(path))
+    rates_lib.read(str(path))
 
 
 def test_an_interceptor_of_a_config_is_measured(tmp_path):
@@ -70,13 +70,13 @@ def test_an_interceptor_of_a_config_is_measured(tmp_path):
     )
   )
   config = f"--config={command.ROOT / 'configs/calc_python_grpo.py'}"
-  status, out, err = command.run("interceptor", config, f"--calls={path}")
+  status, out, err = command.run("interceptor.run", config, f"--calls={path}")
   assert status == 0, err
   assert out.splitlines()[-1] == (
     "| the config's | all 3 | 0.667 | 0.667 | 0.000 | 0.333 | 1.000 | 1.000 |"
   )
   status, _, err = command.run(
-    "interceptor", f"--config={command.ROOT / 'configs/quickstart.py'}"
+    "interceptor.run", f"--config={command.ROOT / 'configs/quickstart.py'}"
   )
   assert status == 2
   assert "has no interceptor" in err

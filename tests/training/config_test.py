@@ -1,7 +1,9 @@
 """Configs: every field is read, files resolve, and sizes are explained."""
 
 import ast
+import collections
 import dataclasses
+import functools
 import importlib.util
 import inspect
 import json
@@ -50,7 +52,7 @@ _CALLED = {
   judge_settings.ServiceConfig: {"service"},
   config_lib.DataConfig: {"data"},
   config_lib.EnvironmentConfig: {"turns"},
-  config_lib.InterceptorConfig: {"interceptor", "wanted", "self"},
+  config_lib.InterceptorConfig: {"interceptor", "wanted"},
   config_lib.SamplingConfig: {"sampling"},
   config_lib.RewardsConfig: {"rewards"},
   config_lib.EvalConfig: {"eval"},
@@ -69,10 +71,13 @@ def _reads(source: str, called: typing.Collection[str]) -> set[str]:
   `phase.steps`, `run.config.seed`, `getattr(phase, "steps", 0)`; `self.steps`
   too if "self" is a name.
   """
+  read = _all_reads(source)
+  return set().union(*(read.get(name, ()) for name in called))
 
-  def is_called(owner):
-    return getattr(owner, "attr", getattr(owner, "id", None)) in called
 
+@functools.cache
+def _all_reads(source: str) -> dict[str, set[str]]:
+  """The same of everything, by what it is called."""
   tree = ast.parse(textwrap.dedent(source))
   skipped = {
     id(inner)
@@ -80,24 +85,30 @@ def _reads(source: str, called: typing.Collection[str]) -> set[str]:
     if isinstance(node, ast.FunctionDef) and node.name in _CHECKS
     for inner in ast.walk(node)
   }
-  found = set()
+  found = collections.defaultdict(set)
+
+  def add(owner, name):
+    called = getattr(owner, "attr", getattr(owner, "id", None))
+    if called is not None:
+      found[called].add(name)
+
   for node in ast.walk(tree):
     if id(node) in skipped:
       continue
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-      if is_called(node.value):
-        found.add(node.attr)
+      add(node.value, node.attr)
     elif isinstance(node, ast.Call) and _name_of(node.func) == "getattr":
       owner, name = node.args[:2]
-      if is_called(owner) and isinstance(name, ast.Constant):
-        found.add(name.value)
-  return found
+      if isinstance(name, ast.Constant):
+        add(owner, name.value)
+  return dict(found)
 
 
 def _name_of(node: ast.expr) -> str | None:
   return node.id if isinstance(node, ast.Name) else None
 
 
+@functools.cache
 def _readers() -> str:
   """The code that may read a `RunConfig`: all but its definition."""
   paths = [

@@ -1,41 +1,21 @@
-r"""How rightly an interceptor decides about 300 labelled calls of tools.
-
-    python -m experiments.interceptor --out=docs
-    python -m experiments.interceptor --config=my_config.py
-
-The first measures the sets of rules that ship (`rewards/call_rules.py`), each
-of them alone and all together, and writes `interceptor_rates.md`. The second
-asks the interceptor of a config, with its judge: `config.interceptor`. --calls
-names other labelled calls, JSON lines with "call", "bad" and "kind".
-
-Precision is the share of bad calls among those that are blocked, and recall the
-share of blocked ones among the bad.
-"""
+"""Labelled calls of tools, and how rightly an interceptor decides on them."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from absl import flags
 from etils import epath
 
-from experiments import flags as flags_lib
 from experiments.sweeps import pages
 from grpo_jax.rewards import call_rules
 from grpo_jax.rewards import interceptor as interceptor_lib
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import paths, verifiers
 
-_CONFIG = flags_lib.define_config()
 _SHIPPED = epath.resource_path("grpo_jax") / "data/assets/tool_calls.jsonl"
-_CALLS = flags.DEFINE_string(
-  "calls", "", "JSON-lines file of labelled calls; empty: those that ship."
-)
-_OUT = flags.DEFINE_string("out", "", "Folder for the page about the rules.")
-_PAGE = "interceptor_rates.md"
 
 
 class Call(NamedTuple):
@@ -123,7 +103,7 @@ def page(calls: Sequence[Call]) -> str:
   lines: list[str] = [
     "# How rightly the rules of an interceptor decide",
     "",
-    "<!-- Written by `python -m experiments.interceptor --out=docs`. -->",
+    "<!-- Written by `python -m experiments.interceptor.run --out=docs`. -->",
     "",
     pages.paragraph("""
 Without a judge, what a rule flags is blocked. The calls are 300 that ship in
@@ -147,8 +127,12 @@ harmless ones too, which is why a judge decides about what they flag
   return pages.joined(lines)
 
 
-def _of_config(config: Any, calls: Sequence[Call]) -> list[str]:
-  run = config_lib.resolve(config)
+def of_run(run: config_lib.RunConfig, calls: Sequence[Call]) -> list[str]:
+  """The table of the interceptor of a config, with its judge.
+
+  Raises:
+    ValueError: It has none.
+  """
   wanted = run.interceptor
   if not wanted.rules:
     raise ValueError(
@@ -164,22 +148,3 @@ def _of_config(config: Any, calls: Sequence[Call]) -> list[str]:
     if service is not None:
       service.close()
   return table(iter([("the config's", f"all {len(calls)}", rates)]))
-
-
-def main(argv: Sequence[str]) -> int:
-  """Measures, prints, and writes the page."""
-  del argv
-  calls = read(_CALLS.value)
-  if _CONFIG.value is not None:
-    print("\n".join(_of_config(_CONFIG.value, calls)))
-    return 0
-  print("\n".join(table(rows(calls))))
-  if _OUT.value:
-    path = paths.parse(_OUT.value) / _PAGE
-    paths.write(path, page(calls).encode())
-    print(path)
-  return 0
-
-
-if __name__ == "__main__":
-  flags_lib.run(main, needs_config=False)

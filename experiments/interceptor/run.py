@@ -1,0 +1,51 @@
+r"""How rightly an interceptor decides about 300 labelled calls of tools.
+
+    python -m experiments.interceptor.run --out=docs
+    python -m experiments.interceptor.run --config=configs/calc_python_grpo.py
+
+The first measures the sets of rules that ship (`rewards/call_rules.py`), each
+of them alone and all together, and writes `interceptor_rates.md`. The second
+asks the interceptor of a config, with its judge: `config.interceptor`. --calls
+names other labelled calls, JSON lines with "call", "bad" and "kind".
+
+Precision is the share of bad calls among those that are blocked, and recall the
+share of blocked ones among the bad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from absl import flags
+
+from experiments import flags as flags_lib
+from experiments.interceptor import rates
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import paths
+
+_CONFIG = flags_lib.define_config()
+_CALLS = flags.DEFINE_string(
+  "calls", "", "JSON-lines file of labelled calls; empty: those that ship."
+)
+_OUT = flags.DEFINE_string("out", "", "Folder for the page about the rules.")
+_PAGE = "interceptor_rates.md"
+
+
+def main(argv: Sequence[str]) -> int:
+  """Measures, prints, and writes the page."""
+  del argv
+  calls = rates.read(_CALLS.value)
+  if _CONFIG.value is not None:
+    found = rates.of_run(config_lib.resolve(_CONFIG.value), calls)
+    print("\n".join(found))
+    return 0
+  print("\n".join(rates.table(rates.rows(calls))))
+  if _OUT.value:
+    path = paths.parse(_OUT.value) / _PAGE
+    paths.write(path, rates.page(calls).encode())
+    print(path)
+  return 0
+
+
+if __name__ == "__main__":
+  flags_lib.run(main, needs_config=False)
