@@ -22,7 +22,7 @@ def markdown(results: Results) -> str:
 
 
 def _head(results: Results, found: Sequence[Conclusion]) -> Iterator[str]:
-  yield f"""# When to imitate, and when to reinforce?
+  yield """# When to imitate, and when to reinforce?
 
 <!-- Written by `python -m experiments.stages.report`. -->
 
@@ -36,11 +36,11 @@ python -m experiments.stages.run --root=runs/stages \\
     --results=benchmarks/stages
 python -m experiments.stages.report --results=benchmarks/stages --out=docs
 ```
-
+"""
+  yield pages.paragraph(f"""
 {results.seconds() / 60:.0f} minutes in all on one of {os.cpu_count()} virtual
-CPU cores, which other programs used too; five seeds each.
-
-| | claim | verdict |
+CPU cores, which other programs used too; five seeds an arm.""")
+  yield """| | claim | verdict |
 |---|---|---|"""
   for one in found:
     yield f"| {one.name} | {one.claim} | **{one.verdict}** |"

@@ -4,6 +4,10 @@ One supervised step, then steps whose rollouts are drawn ahead. The sum of
 lengths is a reward in which every row has a part.
 """
 
+import os
+import pathlib
+
+from grpo_jax.training.config import algorithm_config
 from tests.experiments import tiny_config
 
 
@@ -12,7 +16,9 @@ def get_config(kind: str = "both"):
 
   "long": of the first kind alone, so many that signals come in time.
   "sessions": of the second kind alone, with a calculator on the host.
-  "curriculum": of the second kind, and each depends on the one before.
+  "frontier", "ads", "spo": of the second kind, and each depends on the one
+  before, by a schedule of this name; "ads" has its clusters beside the file
+  that the environment variable SCORED names.
   """
   sessions = kind == "sessions"
   config = tiny_config.get_config("sessions" if sessions else "on_host")
@@ -36,11 +42,19 @@ def get_config(kind: str = "both"):
   if sessions:
     config.phases = ("rl",)
     config.rl.staleness = 0
-  if kind == "curriculum":
+  if kind in ("frontier", "ads", "spo"):
     config.rl.staleness = 0
-    config.rl.schedule.name = "frontier"
+    config.rl.schedule.name = kind
     config.rl.schedule.pool = 12
     config.rewards.correct = config.rewards.functions[0]
+  if kind == "ads":
+    config.rl.schedule.drawn_clusters = config.rl.schedule.window = 2
+    scored = pathlib.Path(os.environ["SCORED"])
+    config.rl.schedule.clusters = str(scored.with_name("clusters.npz"))
+  if kind == "spo":
+    config.algorithm = algorithm_config("spo")
+    config.rl.group_size = 1
+    config.sampling.mix_rate = 0.0
   if kind == "long":
     config.phases = ("sft",)
     config.sft.steps = 150

@@ -19,8 +19,10 @@ import numpy as np
 import orbax.checkpoint.experimental.v1 as ocp
 import pytest
 
-from grpo_jax.training import checkpoints, hosts, lock, metrics_log
-from tests.experiments import command
+from grpo_jax.training import checkpoints, hosts, lock, metrics_log, problem
+from grpo_jax.training import config as config_lib
+from tests.experiments import command, hosts_config
+from tests.training import schedules_test
 
 pytestmark = pytest.mark.slow
 
@@ -166,17 +168,37 @@ def test_each_process_plays_its_own_episodes(tmp_path):
   assert two.metrics()[-1]["reward/malformed"] > 0
 
 
-def test_processes_choose_the_same_prompts(tmp_path):
-  one, two = (succeed(tmp_path / str(n), n, "curriculum") for n in (1, 2))
+def prompts_of_steps(run):
+  found = collections.defaultdict(list)
+  for line in metrics_log.read_lines(run.workdir / metrics_log.SAMPLES):
+    found[line["step"]].append(line["prompt"])
+  return found
+
+
+@pytest.mark.parametrize("name", ["frontier", "ads", "spo"])
+def test_processes_choose_the_same_prompts(tmp_path, monkeypatch, name):
+  if name == "ads":
+    for folder in (tmp_path / "1", tmp_path / "2"):
+      folder.mkdir()
+      monkeypatch.setenv("SCORED", str(folder / "scored"))
+      settings = config_lib.resolve(hosts_config.get_config(name))
+      made = problem.make_problem(settings)
+      schedules_test.write_clusters(
+        folder / "clusters.npz",
+        [made.train[i] for i in range(12)],
+        3 * [0, 1, 2, 1],
+      )
+      made.close()
+  one, two = (succeed(tmp_path / str(n), n, name) for n in (1, 2))
   assert_close(two.metrics(), one.metrics())
   seen = [x["schedule/seen"] for x in two.metrics() if "schedule/seen" in x]
   assert len(seen) == 4
   assert seen[0] == pytest.approx(1 / 3)  # Four different ones of twelve.
-  of_one, of_two = (
-    [line["prompt"] for line in metrics_log.read_lines(path)]
-    for path in (run.workdir / metrics_log.SAMPLES for run in (one, two))
-  )
-  assert of_one == of_two
+  of_one, of_two = map(prompts_of_steps, (one, two))
+  assert of_one.keys() == of_two.keys()
+  for step, prompts in of_two.items():  # Samples are of the first process.
+    assert prompts
+    assert of_one[step][: len(prompts)] == prompts
 
 
 def test_processes_of_different_runs_refuse_to_work_together(tmp_path):
