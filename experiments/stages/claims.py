@@ -8,10 +8,10 @@ seeds has Student's 95 % interval, and the interval decides. A claim is
 confirmed if all of its checks hold. All arms but those of the smaller model
 begin with the same base, so that an interval is about what follows.
 
-Everything was run a second time, with the same rules, after changes of the code
-that had moved the draws. The verdict of S6 is another one since: the first time
-it was not confirmed, with 0.169 [-0.088, 0.425] in the place of what stands
-below. All others are the same.
+Everything was run a second time, with the same rules, on another machine and
+after changes of the code, so that draws are others. The verdict of S6 is
+another one since: the first time it was not confirmed, with 0.169
+[-0.088, 0.425] in the place of what stands below. All others are the same.
 
 S1  More labelled examples make a better warm start: 512 are better than 64, and
     4096 better than 512.
