@@ -251,7 +251,7 @@ def sparkline(values: Sequence[float]) -> str:
   for i in range(size):
     chunk = values[i * len(values) // size : (i + 1) * len(values) // size]
     finite = [x for x in chunk if math.isfinite(x)]
-    means.append(statistics.fmean(finite) if finite else math.nan)
+    means.append(_mean(finite) if finite else math.nan)
   known = [x for x in means if math.isfinite(x)]
   if not known:
     return ""
@@ -268,6 +268,13 @@ def sparkline(values: Sequence[float]) -> str:
     return _SPARKS[round((value - low) / span * (len(_SPARKS) - 1))]
 
   return "".join(map(spark, means))
+
+
+def _mean(values: Sequence[float]) -> float:
+  try:
+    return statistics.fmean(values)
+  except OverflowError:  # Of the sum.
+    return sum(x / len(values) for x in values)
 
 
 def arrow(values: Sequence[float], ascii: bool = False) -> str:

@@ -199,6 +199,12 @@ def test_unscored_rows_are_kept_where_further_numbers_are_not():
     assert "unscored 3" in progress.live(width, view())[1].plain
 
 
+def test_a_sum_that_overflows_has_a_mean():
+  values = [0.0, 1.5e299, 1.7976931333622667e308, *[0.0] * 9]
+  assert progress.sparkline(values) == "▁█▁▁▁▁▁▁"
+  assert len(progress.sparkline([1.7976931348623157e308] * 20)) == 8
+
+
 @hypothesis.settings(deadline=None)
 @hypothesis.given(st.lists(st.floats(-1e300, 1e300), min_size=2, max_size=100))
 def test_a_sparkline_is_highest_and_lowest_where_the_means_are(values):
