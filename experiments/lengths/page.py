@@ -85,3 +85,14 @@ longer since those. Means over seeds, with Student's 95 % interval.""")
     minutes = results.seconds(name) / 60
     yield f"| `{name}` | {' | '.join(cells)} | {minutes:.1f} |"
   yield ""
+  if {"all-mended", "shortest-mended"} <= set(results.arms):
+    of_all, of_short = (
+      pages.cell(results.scores(name, "growth/wrong"), 2)
+      for name in ("all-mended", "shortest-mended")
+    )
+    yield pages.paragraph(f"""
+The last two arms hint at why the filters do worse here, and prove nothing. GFPO
+never trains on the completions that it leaves out, which are the long ones, so
+nothing speaks against a long wrong one. What fits that: without the bug wrong
+completions grow by {of_short} tokens in `shortest-mended`, and by
+{of_all} in `all-mended`.""")
