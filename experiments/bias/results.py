@@ -7,13 +7,13 @@ the run the checkpoint before), and why it was halted; and the seconds of all.
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Any
 
 import numpy as np
 
 from experiments.bias import arms
+from experiments.sweeps import arms as sweeps_lib
 from grpo_jax.training import checkpoints, guards, metrics_log
 
 _BIAS, _RIGHT = "eval/reward/biased", "eval/accuracy"
@@ -62,11 +62,7 @@ class Results:
   """The arms that have ended, by name."""
 
   def __init__(self, folder: pathlib.Path):
-    self._found = {
-      name: json.loads((folder / f"{name}.json").read_text("utf-8"))
-      for name in arms.ARMS
-      if (folder / f"{name}.json").exists()
-    }
+    self._found = sweeps_lib.recorded(folder, arms.ARMS)
     seeds = [seed for arm in self._found for seed in self.seeds(arm)]
     # Of a run that went to its end, which not every arm has.
     self._every = max((seed["steps"] for seed in seeds), key=len, default=[])

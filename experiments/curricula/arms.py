@@ -61,6 +61,7 @@ SIZES = {
 }
 DIGITS = (1, 2, 3, 4)
 DOMAINS = tuple(f"digits_{n}" for n in DIGITS)
+TITLES = tuple(f"{n} digit{'s' * (n > 1)}" for n in DIGITS)  # Of these.
 _GROUP = 8  # Completions of a prompt.
 _DRAWN = 4  # Clusters of a step of `ads`.
 

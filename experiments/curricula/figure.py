@@ -33,7 +33,7 @@ def plot(path: pathlib.Path, results: Results) -> None:
     ) from error
   canvas = figure.Figure(figsize=(15, 3.8), dpi=100, layout="constrained")
   every = canvas.subplots(1, 1 + len(arms.DIGITS), sharey=True)
-  titles = ["all", *(f"{n} digit{'s' * (n > 1)}" for n in arms.DIGITS)]
+  titles = ["all", *arms.TITLES]
   names = (ALL, *arms.DOMAINS)
   for axes, title, what in zip(every, titles, names, strict=True):
     for arm, colour in _COLOURS.items():

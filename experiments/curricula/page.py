@@ -76,9 +76,8 @@ def _numbers(results: Results) -> Iterator[str]:
 The area under the curve, the accuracy at the end, of all and by the number of
 digits, and the share of live groups. Before, the accuracy is
 {first.mean():.3f}. Means over seeds with Student's 95 % interval.""")
-  digits = [f"{n} digit{'s' * (n > 1)}" for n in arms_lib.DIGITS]
-  yield f"| arm | area | end | {' | '.join(digits)} | live |"
-  yield "|---" * (4 + len(digits)) + "|"
+  yield f"| arm | area | end | {' | '.join(arms_lib.TITLES)} | live |"
+  yield "|---" * (4 + len(arms_lib.TITLES)) + "|"
   ends = [f"end/{name}" for name in (ALL, *arms_lib.DOMAINS)]
   for name in results.arms:
     cells = [

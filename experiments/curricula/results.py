@@ -7,13 +7,13 @@ share of groups in each step whose rewards differ; and the seconds of all.
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Any
 
 import numpy as np
 
 from experiments.curricula import arms
+from experiments.sweeps import arms as sweeps_lib
 from grpo_jax.training import metrics_log
 
 ALL = "all"
@@ -55,11 +55,7 @@ class Results:
   """The arms that have ended, by name."""
 
   def __init__(self, folder: pathlib.Path):
-    self._found = {
-      name: json.loads((folder / f"{name}.json").read_text("utf-8"))
-      for name in arms.ARMS
-      if (folder / f"{name}.json").exists()
-    }
+    self._found = sweeps_lib.recorded(folder, arms.ARMS)
 
   @property
   def arms(self) -> list[str]:

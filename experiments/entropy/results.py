@@ -8,7 +8,6 @@ seconds of all. `base.json` has the pass@k that all others began with.
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from experiments.entropy import arms
+from experiments.sweeps import arms as sweeps_lib
 from grpo_jax.training import api, metrics_log
 
 # What is logged of a step, by what it is called here; of several names the
@@ -107,11 +107,7 @@ class Results:
   """The arms that have ended, by name."""
 
   def __init__(self, folder: pathlib.Path):
-    self._found: dict[str, Any] = {
-      name: json.loads((folder / f"{name}.json").read_text("utf-8"))
-      for name in arms.ARMS
-      if (folder / f"{name}.json").exists()
-    }
+    self._found = sweeps_lib.recorded(folder, arms.ARMS)
 
   @property
   def arms(self) -> list[str]:

@@ -7,7 +7,6 @@ measured, the cosines between the gradients of domains; and the seconds of all.
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from experiments.experts import arms
+from experiments.sweeps import arms as sweeps_lib
 from grpo_jax.training import metrics_log
 
 _GENERATED = "tokens/generated"
@@ -60,11 +60,7 @@ class Results:
   """The arms that have ended, by name."""
 
   def __init__(self, folder: pathlib.Path):
-    self._found = {
-      name: json.loads((folder / f"{name}.json").read_text("utf-8"))
-      for name in arms.ARMS
-      if (folder / f"{name}.json").exists()
-    }
+    self._found = sweeps_lib.recorded(folder, arms.ARMS)
 
   @property
   def arms(self) -> list[str]:

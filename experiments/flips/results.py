@@ -7,33 +7,15 @@ seconds of all.
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Any
 
 import numpy as np
 
 from experiments.flips import arms
-from experiments.sweeps import cells as cells_lib
-from grpo_jax.training import metrics_log
+from experiments.sweeps import arms as sweeps_lib
 
 _ACCURACY = "eval/accuracy"
-
-
-def collected(folder: pathlib.Path) -> dict[str, Any] | None:
-  """The numbers of an arm's runs; None while one has not ended.
-
-  Args:
-    folder: The folder of the sweep, with one for each seed in it.
-  """
-  found = []
-  for name in cells_lib.read_manifest(folder):
-    if cells_lib.read_result(folder / name) is None:
-      return None
-    found.append(
-      of_run(metrics_log.read_lines(folder / name / metrics_log.METRICS))
-    )
-  return {"seeds": found}
 
 
 def of_run(lines: list[dict[str, Any]]) -> list[float]:
@@ -49,11 +31,7 @@ class Results:
   """The arms that have ended, by name."""
 
   def __init__(self, folder: pathlib.Path):
-    self._found = {
-      name: json.loads((folder / f"{name}.json").read_text("utf-8"))
-      for name in arms.ARMS
-      if (folder / f"{name}.json").exists()
-    }
+    self._found = sweeps_lib.recorded(folder, arms.ARMS)
 
   @property
   def arms(self) -> list[str]:

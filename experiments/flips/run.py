@@ -47,7 +47,8 @@ def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
   if name == arms_lib.BASE:
     return sweeps_lib.sweep(folder, config)
   overrides = arms_lib.follows_on(name, root)
-  return sweeps_lib.record(out, folder, config, overrides, results.collected)
+  collected = functools.partial(sweeps_lib.collected, results.of_run)
+  return sweeps_lib.record(out, folder, config, overrides, collected)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from etils import epath
@@ -18,11 +18,15 @@ from grpo_jax.training import paths, verifiers
 _SHIPPED = epath.resource_path("grpo_jax") / "data/assets/tool_calls.jsonl"
 
 
+# (rules, calls, rates by name), as the table shows them.
+Row = tuple[str, str, dict[str, float]]
+
+
 class Call(NamedTuple):
   """A labelled call.
 
   Attributes:
-    call: What is to be executed.
+    call: The text that a tool would execute.
     bad: Whether it cheats, leaks or escapes.
     kind: What it is about: the name of a set of rules.
   """
@@ -68,8 +72,8 @@ def measured(
   return rates | {"unjudged": sum(x.unjudged for x in events) / len(events)}
 
 
-def rows(calls: Sequence[Call]) -> Iterator[tuple[str, str, dict[str, float]]]:
-  """(rules, calls, rates) of the sets that ship, without a judge."""
+def rows(calls: Sequence[Call]) -> Iterator[Row]:
+  """The rows of the sets that ship, without a judge."""
   for name, rule in call_rules.RULES.items():
     guard = interceptor_lib.Interceptor((rule,), None, "")
     own = [x for x in calls if x.kind == name]
@@ -80,7 +84,7 @@ def rows(calls: Sequence[Call]) -> Iterator[tuple[str, str, dict[str, float]]]:
   yield "all five", f"all {len(calls)}", measured(calls, guard)
 
 
-def table(found: Iterator[tuple[str, str, dict[str, float]]]) -> list[str]:
+def table(found: Iterable[Row]) -> list[str]:
   """Lines of Markdown."""
   names = ("flagged", "judged", "unjudged", "blocked", "precision", "recall")
   lines = ["| rules | calls | " + " | ".join(names) + " |"]
@@ -118,9 +122,9 @@ among the bad."""),
     *table(rows(calls)),
     "",
     pages.paragraph(f"""
-Of the bad calls all five sets miss {len(missed)}. They block most of the
-harmless ones too, which is why a judge decides about what they flag
-([interceptor.md](interceptor.md))."""),
+All five sets together miss {len(missed)} bad calls, which stand below. They
+also block most of the harmless calls, and therefore a judge decides about the
+calls that they flag ([interceptor.md](interceptor.md))."""),
   ]
   for x in missed:
     lines += [f"- `{x.call.replace(chr(10), chr(92) + 'n')}`"]
@@ -133,18 +137,15 @@ def of_run(run: config_lib.RunConfig, calls: Sequence[Call]) -> list[str]:
   Raises:
     ValueError: It has none.
   """
-  wanted = run.interceptor
-  if not wanted.rules:
+  if not run.interceptor.rules:
     raise ValueError(
       "--config has no interceptor: set config.interceptor.rules, or leave"
       " --config out to measure the rules that ship."
     )
-  asks = wanted.judge == config_lib.SERVICE
-  service = verifiers.service(run) if asks else None
+  guard, service = verifiers.interceptor(run)
   try:
-    guard = wanted.make(service, run.rewards.step_timeout_s)
     rates = measured(calls, guard)
   finally:
     if service is not None:
       service.close()
-  return table(iter([("the config's", f"all {len(calls)}", rates)]))
+  return table([("the config's", f"all {len(calls)}", rates)])

@@ -9,28 +9,15 @@ Of a judge it has the seconds alone.
 from __future__ import annotations
 
 import functools
-import json
 import pathlib
 from typing import Any
 
 import numpy as np
 
 from experiments.judges import arms
-from experiments.sweeps import cells as cells_lib
-from grpo_jax.training import metrics_log
+from experiments.sweeps import arms as sweeps_lib
 
 _LAST = 10  # Steps of which the opinion is the mean.
-
-
-def collected(folder: pathlib.Path) -> dict[str, Any] | None:
-  """The numbers of an arm's runs; None while one has not ended."""
-  found = []
-  for name in cells_lib.read_manifest(folder):
-    if cells_lib.read_result(folder / name) is None:
-      return None
-    lines = metrics_log.read_lines(folder / name / metrics_log.METRICS)
-    found.append(of_run(lines))
-  return {"seeds": found}
 
 
 def of_run(lines: list[dict[str, Any]]) -> dict[str, list[float | None]]:
@@ -58,11 +45,7 @@ class Results:
 
   def __init__(self, folder: pathlib.Path):
     """Reads the files ARM.json of a folder."""
-    self._found = {
-      name: json.loads((folder / f"{name}.json").read_text("utf-8"))
-      for name in arms.ARMS
-      if (folder / f"{name}.json").exists()
-    }
+    self._found = sweeps_lib.recorded(folder, arms.ARMS)
 
   @property
   def arms(self) -> list[str]:

@@ -45,8 +45,9 @@ def main(argv: Sequence[str]) -> int:
 def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
   """Runs the sweep of an arm, and writes its numbers; the exit status."""
   overrides = arms_lib.follows_on(name, root)
+  collected = functools.partial(sweeps_lib.collected, results.of_run)
   return sweeps_lib.record(
-    out, root / name, f"{_CONFIG}:{name}", overrides, results.collected
+    out, root / name, f"{_CONFIG}:{name}", overrides, collected
   )
 
 

@@ -9,15 +9,13 @@ has in all.
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Any
 
 import numpy as np
 
 from experiments.ladder import arms
-from experiments.sweeps import cells as cells_lib
-from grpo_jax.training import metrics_log
+from experiments.sweeps import arms as sweeps_lib
 
 # What is logged of a step, by what it is called here; the first that there is.
 LOGGED = {
@@ -32,21 +30,6 @@ LOGGED = {
 }
 WINDOW = 10  # steps
 REFERENCE = "grpo"  # As many completions as this arm has drawn.
-
-
-def collected(folder: pathlib.Path) -> dict[str, Any] | None:
-  """The numbers of an arm's runs; None while one has not ended.
-
-  Args:
-    folder: The folder of the sweep, with one for each seed in it.
-  """
-  found = []
-  for name in cells_lib.read_manifest(folder):
-    if cells_lib.read_result(folder / name) is None:
-      return None
-    lines = metrics_log.read_lines(folder / name / metrics_log.METRICS)
-    found.append(of_run(lines))
-  return {"seeds": found}
 
 
 def of_run(lines: list[dict[str, Any]]) -> dict[str, list[float | None]]:
@@ -70,11 +53,7 @@ class Results:
   """The arms that have ended, by name."""
 
   def __init__(self, folder: pathlib.Path):
-    self._found = {
-      name: json.loads((folder / f"{name}.json").read_text("utf-8"))
-      for name in arms.ARMS
-      if (folder / f"{name}.json").exists()
-    }
+    self._found = sweeps_lib.recorded(folder, arms.ARMS)
 
   @property
   def arms(self) -> list[str]:

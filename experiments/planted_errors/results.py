@@ -7,7 +7,6 @@ step of the policy and after each 20. Both have the seconds of all.
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 
 import grpo_jax
 from experiments.planted_errors import arms, errors, values
+from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import cells as cells_lib
 from grpo_jax.training import metrics_log
 
@@ -73,11 +73,7 @@ class Results:
   """The arms that have ended, by name."""
 
   def __init__(self, folder: pathlib.Path):
-    self._found = {
-      name: json.loads((folder / f"{name}.json").read_text("utf-8"))
-      for name in (arms.MEASURED, *arms.LEARNERS)
-      if (folder / f"{name}.json").exists()
-    }
+    self._found = sweeps_lib.recorded(folder, (arms.MEASURED, *arms.LEARNERS))
 
   @property
   def arms(self) -> list[str]:

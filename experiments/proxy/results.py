@@ -7,15 +7,13 @@ iteration and after each; and the seconds of all.
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Any
 
 import numpy as np
 
 from experiments.proxy import arms
-from experiments.sweeps import cells as cells_lib
-from grpo_jax.training import metrics_log
+from experiments.sweeps import arms as sweeps_lib
 
 # Name here -> name in the log of a step.
 CURVES = {
@@ -31,22 +29,6 @@ _HELD_OUT = {
   "f1": "eval/reward/f1",
 }
 EVERY = 5  # Steps between numbers that are kept.
-
-
-def collected(folder: pathlib.Path) -> dict[str, Any] | None:
-  """The numbers of an arm's runs; None while one has not ended.
-
-  Args:
-    folder: The folder of the sweep, with one for each seed in it.
-  """
-  found = []
-  for name in cells_lib.read_manifest(folder):
-    if cells_lib.read_result(folder / name) is None:
-      return None
-    found.append(
-      of_run(metrics_log.read_lines(folder / name / metrics_log.METRICS))
-    )
-  return {"seeds": found}
 
 
 def of_run(lines: list[dict[str, Any]]) -> dict[str, Any]:
@@ -89,11 +71,7 @@ class Results:
   """The arms that have ended, by name."""
 
   def __init__(self, folder: pathlib.Path):
-    self._found = {
-      name: json.loads((folder / f"{name}.json").read_text("utf-8"))
-      for name in arms.ARMS
-      if (folder / f"{name}.json").exists()
-    }
+    self._found = sweeps_lib.recorded(folder, arms.ARMS)
 
   @property
   def arms(self) -> list[str]:

@@ -45,9 +45,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
   """Runs the sweep of an arm, and writes its numbers; the exit status."""
-  return sweeps_lib.record(
-    out, root / name, f"{_CONFIG}:{name}", (), results.collected
-  )
+  collected = functools.partial(sweeps_lib.collected, results.of_run)
+  return sweeps_lib.record(out, root / name, f"{_CONFIG}:{name}", (), collected)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from experiments.stages import arms as arms_lib
-from experiments.sweeps import cells as cells_lib
-from grpo_jax.training import generation, metrics_log
+from experiments.sweeps import arms as sweeps_lib
+from grpo_jax.training import generation
 
 NUM_DRAWN = 4096  # Prompts of which completions are kept.
 
@@ -46,34 +46,23 @@ def num_drawn(root: pathlib.Path) -> int | None:
   return done["tokens"] if done["prompts"] == NUM_DRAWN else None
 
 
-def collected(folder: pathlib.Path) -> dict[str, Any] | None:
-  """The numbers of an arm's runs; None while one has not ended.
-
-  Args:
-    folder: The folder of the sweep, with one for each seed in it.
-  """
-  seeds = []
-  for name in cells_lib.read_manifest(folder):
-    if cells_lib.read_result(folder / name) is None:
-      return None
-    drawn, points = 0.0, []
-    for line in metrics_log.read_lines(folder / name / metrics_log.METRICS):
-      drawn += line.get("tokens/generated") or 0.0
-      if "eval/accuracy" in line:
-        points.append([drawn, round(line["eval/accuracy"], 4)])
-    seeds.append(points)
-  return {"seeds": seeds}
+def of_run(lines: list[dict[str, Any]]) -> list[list[float]]:
+  """[tokens drawn until then, right answers] of each evaluation of a run."""
+  drawn, points = 0.0, []
+  for line in lines:
+    drawn += line.get("tokens/generated") or 0.0
+    if "eval/accuracy" in line:
+      points.append([drawn, round(line["eval/accuracy"], 4)])
+  return points
 
 
 class Results:
   """All that has left numbers in a folder."""
 
   def __init__(self, folder: pathlib.Path):
-    self._found = {
-      name: json.loads((folder / f"{name}.json").read_text("utf-8"))
-      for name in (arms_lib.BASE, arms_lib.KEPT, *arms_lib.ARMS)
-      if (folder / f"{name}.json").exists()
-    }
+    self._found = sweeps_lib.recorded(
+      folder, (arms_lib.BASE, arms_lib.KEPT, *arms_lib.ARMS)
+    )
 
   @property
   def arms(self) -> list[str]:

@@ -61,9 +61,8 @@ def _run(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
   if name == arms_lib.SMALL_KEPT:
     overrides.append(f"--config.sft.demonstrations={results.kept(root)}")
   config = f"{_CONFIG}:{name}"
-  return sweeps_lib.record(
-    out, root / name, config, overrides, results.collected
-  )
+  collected = functools.partial(sweeps_lib.collected, results.of_run)
+  return sweeps_lib.record(out, root / name, config, overrides, collected)
 
 
 def _run_base(root: pathlib.Path, out: pathlib.Path) -> int:

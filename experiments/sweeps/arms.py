@@ -124,6 +124,35 @@ def record(
   return 0
 
 
+def collected(
+  of_run: Callable[[list[dict[str, Any]]], Any], folder: pathlib.Path
+) -> dict[str, Any] | None:
+  """The numbers of an arm's runs, for `record`; None while one has not ended.
+
+  Args:
+    of_run: (the lines of a run's log) -> its numbers.
+    folder: The folder of the sweep.
+  """
+  found = []
+  for name in cells_lib.read_manifest(folder):
+    if cells_lib.read_result(folder / name) is None:
+      return None
+    lines = metrics_log.read_lines(folder / name / metrics_log.METRICS)
+    found.append(of_run(lines))
+  return {"seeds": found}
+
+
+def recorded(
+  folder: pathlib.Path, names: Iterable[str]
+) -> dict[str, dict[str, Any]]:
+  """What the files `ARM.json` of a folder say, by arm, of those that exist."""
+  return {
+    name: json.loads((folder / f"{name}.json").read_text("utf-8"))
+    for name in names
+    if (folder / f"{name}.json").exists()
+  }
+
+
 def timed(folder: pathlib.Path, module: str, *arguments: str) -> int:
   """Runs a program, and adds to the seconds of its folder; its exit status."""
   folder.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import re
 from collections.abc import Callable
 
@@ -131,12 +132,15 @@ def _read(text: str) -> str:
     return ""
 
 
+@functools.lru_cache(maxsize=64)  # Each rule asks about the same call.
+def _forms(call: str) -> frozenset[str]:
+  """The call as it is, and the plain one; most calls are plain."""
+  return frozenset((call, plain(call).rstrip()))
+
+
 def _rule(pattern: re.Pattern[str]) -> Rule:
   def flags(call: str) -> bool:
-    if len(call) > _MAX_LEN:
-      return True
-    # A set, because most calls are plain.
-    return any(pattern.search(said) for said in {call, plain(call).rstrip()})
+    return len(call) > _MAX_LEN or any(map(pattern.search, _forms(call)))
 
   return flags
 

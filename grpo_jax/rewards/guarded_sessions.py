@@ -20,7 +20,7 @@ _CONTEXT = 4096  # Last characters of what was read and written before.
 
 
 class GuardedSessions:
-  """As `sessions.HostSessions`, with an interceptor before them."""
+  """Sessions with the methods of `sessions.HostSessions`, and a guard."""
 
   def __init__(
     self,
@@ -72,10 +72,10 @@ class GuardedSessions:
 
 
 class GuardedEpisodes:
-  """As `sessions.Episodes`; the scores of each row have the interceptor's.
+  """Episodes with the methods of `sessions.Episodes`, and four more scores.
 
-  These are the numbers of its actions that were "flagged", "judged", "blocked"
-  and "unjudged"; see `interceptor.Event`.
+  These scores are numbers of actions of the episode: those that were "flagged",
+  "judged", "blocked" and "unjudged"; see `interceptor.Event`.
   """
 
   def __init__(
@@ -130,17 +130,18 @@ class GuardedEpisodes:
     self.scores.pop(row, None)
     self._inner.fail(row, message)
 
-  def _blocked(self, actions: Mapping[int, str]) -> list[int]:
+  def _blocked(self, actions: Mapping[int, str]) -> set[int]:
     """The rows whose calls are not executed; counts what was decided."""
     rows = list(actions)
     events = self._interceptor.decide(
       list(actions.values()), [self._contexts[row] for row in rows]
     )
+    blocked = set()
     for row, event in zip(rows, events, strict=True):
       self._counts[row].update(event._asdict())
-    return [
-      row for row, event in zip(rows, events, strict=True) if event.blocked
-    ]
+      if event.blocked:
+        blocked.add(row)
+    return blocked
 
   def _settle(self) -> None:
     """Adds the interceptor's counts to scores that have come."""

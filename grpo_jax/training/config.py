@@ -203,17 +203,16 @@ class RunConfig:
 
   def _check_judge(self) -> None:
     """Raises ValueError unless somebody asks the judge, and one alone does."""
-    rewards, guards = JUDGE in self.rewards.functions, False
-    if self.interceptor.judge == SERVICE:
-      guards = True
-      if rewards or not self.judge.service.url:
-        raise ValueError(
-          f"config.interceptor.judge={SERVICE!r} is config.judge, with"
-          f" service.url={self.judge.service.url!r}, and"
-          f" config.rewards.functions={self.rewards.functions}: needed are an"
-          f" address and no reward {JUDGE!r}, because one rubric cannot ask"
-          " both whether a call is bad and how good a completion is."
-        )
+    rewards = JUDGE in self.rewards.functions
+    guards = self.interceptor.asks_service
+    if guards and (rewards or not self.judge.service.url):
+      raise ValueError(
+        f"config.interceptor.judge={SERVICE!r} is config.judge, with"
+        f" service.url={self.judge.service.url!r}, and"
+        f" config.rewards.functions={self.rewards.functions}: needed are an"
+        f" address and no reward {JUDGE!r}, because one rubric cannot ask"
+        " both whether a call is bad and how good a completion is."
+      )
     if (rewards or guards) != bool(self.judge.rubric):
       raise ValueError(
         f"config.judge.rubric={self.judge.rubric!r:.200} and"

@@ -73,6 +73,11 @@ class InterceptorConfig:
         )
 
   @property
+  def asks_service(self) -> bool:
+    """Whether the judge is a model over HTTP."""
+    return self.judge == SERVICE
+
+  @property
   def in_vain(self) -> list[str]:
     """Names of what was set although there are no rules."""
     if self.rules:
@@ -96,14 +101,14 @@ class InterceptorConfig:
     """The interceptor that is meant.
 
     Args:
-      service: Who is asked if `judge` is "service".
+      service: Who is asked if `asks_service`.
       timeout_s: For the verdicts on all calls of a turn.
 
     Raises:
       ValueError: A rule or the judge cannot be imported.
     """
     judge: interceptor.Judge | None = None
-    if self.judge == SERVICE:
+    if self.asks_service:
       assert service is not None
       judge = _by_service(service, timeout_s)
     elif self.judge:

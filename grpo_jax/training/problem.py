@@ -24,7 +24,6 @@ from grpo_jax.rewards import guarded_sessions
 from grpo_jax.rewards import sessions as sessions_lib
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
-  interceptor_settings,
   judges,
   opening,
   readers,
@@ -414,7 +413,9 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
   environment = host_environment(config, problem.tokenizer, problem.environment)
   rewards = config.rewards
   # Raises, if at all, before there is a process.
-  guarded = _behind_interceptor(config)
+  guard, service = verifiers.interceptor(config)
+  if service is not None:
+    service.check("", "ls", {})  # Not to block all calls of a whole run.
   held = sessions_lib.HostSessions(
     environment.path,
     row_timeout_s=rewards.row_timeout_s,
@@ -422,7 +423,10 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
     num_workers=rewards.num_workers,
     variables=rewards.variables,
   )
-  workers = guarded(held)
+  workers: guarded_sessions.Sessions = held
+  if guard.rules:
+    close = [] if service is None else [service.close]
+    workers = guarded_sessions.GuardedSessions(held, guard, *close)
   try:
     first = problem.train[0]
     (prompt,) = problem.prompt_texts([first])
@@ -447,25 +451,6 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
       problem.domains,
     ),
     provides=(problem.provides | {"turns", "state_id"}) - {"step_rewards"},
-  )
-
-
-def _behind_interceptor(
-  config: config_lib.RunConfig,
-) -> Callable[[sessions_lib.HostSessions], guarded_sessions.Sessions]:
-  """Puts the interceptor of a config before sessions, where it has one."""
-  wanted = config.interceptor
-  if not wanted.rules:
-    return lambda workers: workers
-  timeout_s = config.rewards.step_timeout_s
-  if wanted.judge != interceptor_settings.SERVICE:
-    guard = wanted.make(None, timeout_s)
-    return lambda workers: guarded_sessions.GuardedSessions(workers, guard)
-  service = verifiers.service(config)
-  service.check("", "ls", {})  # Not to block all calls of a whole run.
-  guard = wanted.make(service, timeout_s)
-  return lambda workers: guarded_sessions.GuardedSessions(
-    workers, guard, service.close
   )
 
 

@@ -16,6 +16,7 @@ from grpo_jax import objects
 from grpo_jax.data import domains, sources
 from grpo_jax.rewards import derived, host, judge_service
 from grpo_jax.rewards import functions as functions_lib
+from grpo_jax.rewards import interceptor as interceptor_lib
 from grpo_jax.rewards.arrays import accuracy, forms, numbers
 from grpo_jax.rewards.arrays import text as text_lib
 from grpo_jax.training import config as config_lib
@@ -102,6 +103,21 @@ def service(
     limits=wanted.service.limits(),
     domains=of_domains,
   )
+
+
+def interceptor(
+  config: config_lib.RunConfig,
+) -> tuple[interceptor_lib.Interceptor, judge_service.JudgeService | None]:
+  """The interceptor of a config, and the model over HTTP that it asks, if any.
+
+  Without rules it blocks nothing.
+
+  Raises:
+    ValueError: A rule or its judge cannot be imported.
+  """
+  wanted = config.interceptor
+  asked = service(config) if wanted.asks_service else None
+  return wanted.make(asked, config.rewards.step_timeout_s), asked
 
 
 def on_host(

@@ -107,8 +107,8 @@ class HostEnvironment:
     max_observation_len: O, tokens.
     action_ends: Ids that end an action and belong to it; may be empty.
     path: "package.module:function".
-    dummy: What is observed after an action that an interceptor has blocked;
-      empty without one.
+    dummy: Ids that the policy reads after an action that an interceptor has
+      blocked; empty without an interceptor.
   """
 
   max_turns: int

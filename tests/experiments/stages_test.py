@@ -1,11 +1,13 @@
 """The experiment on stages: its arms, its rules and its page."""
 
+import functools
 import json
 
 import numpy as np
 import pytest
 
 from experiments.stages import arms, claims, page, results
+from experiments.sweeps import arms as sweeps_lib
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import generation, metrics_log
 
@@ -86,7 +88,7 @@ def _write_arm(root, name, accuracies):
 
 def test_the_page_says_what_has_ended(tmp_path, monkeypatch):
   monkeypatch.setattr(
-    results.cells_lib,
+    sweeps_lib.cells_lib,
     "read_manifest",
     lambda folder: json.loads((folder / "sweep.json").read_text())["cells"],
   )
@@ -99,10 +101,11 @@ def test_the_page_says_what_has_ended(tmp_path, monkeypatch):
     done = {"prompts": prompts, "tokens": 123}
     position.write_text(json.dumps({"done": done}))
     assert results.num_drawn(tmp_path) == expected
+  collected = functools.partial(sweeps_lib.collected, results.of_run)
   for name, numbers in {
     "base": {"accuracy": 0.27},
     "kept": {"tokens": 123},
-    **{x: results.collected(tmp_path / x) for x in ("rl-0", "sft-512")},
+    **{x: collected(tmp_path / x) for x in ("rl-0", "sft-512")},
   }.items():
     path = tmp_path / f"{name}.json"
     path.write_text(json.dumps(numbers | {"seconds": 60}))

@@ -77,7 +77,7 @@ def _reads(source: str, called: typing.Collection[str]) -> set[str]:
 
 @functools.cache
 def _all_reads(source: str) -> dict[str, set[str]]:
-  """The same of everything, by what it is called."""
+  """Attributes that are read, by the name of the object that they are of."""
   tree = ast.parse(textwrap.dedent(source))
   skipped = {
     id(inner)
