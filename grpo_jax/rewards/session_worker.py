@@ -12,13 +12,15 @@ forks anything and outside any deadline: the place for slow imports. Threads
 that are started there do not exist in the sessions. If it has an attribute
 `before_session`, a worker calls it each time before it forks: the place to
 replace what sessions share and one of them may have broken. An exception there
-is a failure of the row.
+is a failure of the row. Both are called with the options of the factory.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import functools
+import inspect
 import math
 import os
 import random
@@ -111,13 +113,48 @@ def _finite(value: Any) -> float:
   return found
 
 
-def load_factory(path: str) -> Callable[..., Any]:
-  """Imports the factory of sessions.
+def load_factory(
+  path: str, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+  """Imports the factory of sessions, and gives it its options.
+
+  Args:
+    path: "package.module:function".
+    options: By name, for the factory and for its `warm_up` and
+      `before_session`.
 
   Raises:
-    ValueError: Nothing callable is found there.
+    ValueError: Nothing callable is found there, or it has no argument of some
+      option's name, or needs one that is not given.
   """
-  return functions_lib.load(path, "environment", {})
+  factory = functions_lib.load(path, "environment", {})
+  options = dict(options or {})
+  _check_options(path, factory, options)
+  if not options:
+    return factory
+  made = functools.partial(factory, **options)
+  for name in ("warm_up", "before_session"):
+    if hasattr(factory, name):
+      setattr(made, name, functools.partial(getattr(factory, name), **options))
+  return made
+
+
+def _check_options(
+  path: str, factory: Callable[..., Any], options: Mapping[str, Any]
+) -> None:
+  try:
+    signature = inspect.signature(factory)
+  except ValueError:  # Of some functions in C nobody knows it.
+    return
+  try:
+    signature.bind("", {}, 0, **options)
+  except TypeError as error:
+    own = list(signature.parameters)[len(Beginning._fields) :]
+    raise ValueError(
+      f"environment '{path}' with config.environment.options={options}:"
+      f" {error}; beside the prompt, the extras and the seed it takes"
+      f" {', '.join(own) or 'nothing'}."
+    ) from None
 
 
 # In the process of a session.
@@ -330,11 +367,13 @@ def main(fd: int, parent: int, arguments: Mapping[str, Any]) -> None:
   Args:
     fd: File descriptor of this end of the pipe.
     parent: Process id of the parent; when it is gone, so is the worker.
-    arguments: "path" of the factory and "timeout_s", seconds for a request.
+    arguments: "path" and "options" of the factory, and "timeout_s", seconds
+      for a request.
   """
   channel = worker_lib.start(fd, parent)
   functions = worker_lib.ready(
-    channel, lambda: {"make": load_factory(arguments["path"])}
+    channel,
+    lambda: {"make": load_factory(arguments["path"], arguments["options"])},
   )
   if functions is None:
     return

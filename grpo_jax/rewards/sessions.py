@@ -37,6 +37,7 @@ class HostSessions:
     step_timeout_s: float = 120.0,
     num_workers: int = 2,
     variables: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
   ):
     """Starts the workers and waits until they have imported everything.
 
@@ -48,12 +49,16 @@ class HostSessions:
       num_workers: Processes, each of which waits for one session at a time.
       variables: Names of environment variables that sessions get besides those
         of `processes.VARIABLES`.
+      options: Arguments of the factory after its first three, by name; plain
+        data.
 
     Raises:
-      ValueError: The factory cannot be imported, or a number is out of range.
+      ValueError: The factory cannot be imported, does not take the options, or
+        a number is out of range.
       RuntimeError: A worker could not import what the parent could.
     """
-    session_worker.load_factory(path)  # Raises here, where it is read.
+    options = dict(options or {})
+    session_worker.load_factory(path, options)  # Raises where it is read.
     self.path = path
     self.row_timeout_s = row_timeout_s
     self.step_timeout_s = step_timeout_s
@@ -61,7 +66,7 @@ class HostSessions:
     self.pool = pool.Pool(
       "HostSessions",
       "session_worker",
-      {"path": path, "timeout_s": row_timeout_s},
+      {"path": path, "options": options, "timeout_s": row_timeout_s},
       num_workers,
       row_timeout_s,
       step_timeout_s,

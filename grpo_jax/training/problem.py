@@ -422,6 +422,7 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
     step_timeout_s=rewards.step_timeout_s,
     num_workers=rewards.num_workers,
     variables=rewards.variables,
+    options=config.environment.options,
   )
   workers: guarded_sessions.Sessions = held
   if guard.rules:

@@ -344,6 +344,8 @@ class EnvironmentConfig:
     max_action_len: Tokens after which an action ends.
     max_observation_len: Tokens to which an observation is cut.
     action_ends: Texts of tokens that end an action, beside the end tokens.
+    options: What the factory takes beside the prompt, the extras and the seed,
+      by name; plain data.
 
   None, and no text, mean those of the task's own environment; where there is
   none, the sizes are needed.
@@ -353,6 +355,7 @@ class EnvironmentConfig:
   max_action_len: int | None = None
   max_observation_len: int | None = None
   action_ends: tuple[str, ...] = ()
+  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
     names = ("max_turns", "max_action_len", "max_observation_len")

@@ -256,6 +256,9 @@ class Environment(Group):
   """Tokens to which an observation is cut."""
   action_ends: tuple[str, ...]
   """Texts of tokens that end an action, beside the end tokens."""
+  options: Free
+  """What the factory takes beside the prompt, the extras and the seed, by
+  name; plain data."""
 
 class Interceptor(Group):
   rules: tuple[str, ...]

@@ -78,7 +78,7 @@ class HostEnvironment:
 
   `path` is the import path of a factory
 
-      make(prompt: str, extras: dict, seed: int) -> session
+      make(prompt: str, extras: dict, seed: int, **options) -> session
 
   of sessions with the methods
 
@@ -88,9 +88,10 @@ class HostEnvironment:
 
   Text goes in, text comes out. `prompt` is as the data has it, `extras` is what
   verifiers get too, plain data, and `seed` is a function of what keys the draws
-  of the row. An action is what its ids say, with its end token and without what
-  the model reads around it; an observation has all that the policy is to read,
-  and is cut to O tokens. It is a str, in which nothing is a special token,
+  of the row; the options are the run's. An action is what its ids say, with its
+  end token and without what the model reads around it; an observation has all
+  that the policy is to read, and is cut to O tokens. It is a str, in which
+  nothing is a special token,
   whatever a tool has put into it; or three of them, (before, text, after),
   where a chat writes roles around the text: in the first and the last special
   tokens are meant, and only the text is cut. `scores` may be asked for at any

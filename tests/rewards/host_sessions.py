@@ -145,3 +145,28 @@ def calculator(prompt, extras, seed):
 
 
 vars(calculator).update(vars(python_tool.make))
+
+
+class Greeting(Session):
+  def __init__(self, said):
+    self._said = said
+
+  def step(self, action):
+    return f"{self._said}, {action}", 0.0, False
+
+  def scores(self):
+    return {"accuracy": 0.0}
+
+
+_greetings = []
+
+
+def greet(prompt, extras, seed, *, word, times=1):
+  del prompt, extras, seed
+  assert _greetings == [word, times]  # As in the worker's warm-up.
+  return Greeting(" ".join([word] * times))
+
+
+greet.warm_up = lambda **options: _greetings.extend(
+  (options["word"], options["times"])
+)

@@ -321,3 +321,24 @@ def test_what_fails_before_a_session_is_its_failure():
     assert episodes.step({0: "x"}, True) == {}
     assert episodes.failures.counts["raised"] == 1
     assert "no tool for this session" in episodes.failures.errors[0]
+
+
+def test_options_reach_the_factory_and_its_warm_up():
+  with sessions.HostSessions(
+    f"{PATH}:greet", num_workers=1, options={"word": "hey", "times": 2}
+  ) as workers:
+    answers = begin(workers, 1).step({0: "Ann"}, False)
+  assert answers[0].observation == "hey hey, Ann"
+
+
+@pytest.mark.parametrize(
+  ("options", "said"),
+  [
+    ({}, "missing a required argument: 'word'; .* takes word, times"),
+    ({"word": "hey", "tims": 2}, "unexpected keyword argument 'tims'"),
+    ({"word": "hey", "prompt": "x"}, "multiple values for argument 'prompt'"),
+  ],
+)
+def test_options_that_the_factory_does_not_take(options, said):
+  with pytest.raises(ValueError, match=said):
+    sessions.HostSessions(f"{PATH}:greet", options=options)
