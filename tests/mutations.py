@@ -1559,6 +1559,20 @@ MUTATIONS = [
     "last = jnp.minimum(episodes.size, num_slots - 1)\n",
     "tests/rollout/host_turns_test.py -k as_there_is_room",
   ),
+  Mutation(
+    "A row whose answer has not come reads an empty one.",
+    "grpo_jax/rollout/host_turns.py",
+    "doing = jnp.where(came, jnp.where(goes_on, WRITES, OVER), doing)",
+    "doing = jnp.where(goes_on, WRITES, OVER)",
+    "tests/rollout/host_turns_test.py -k as_there_is_room",
+  ),
+  Mutation(
+    "A token that is read with others sees those after it.",
+    "grpo_jax/models/transformer.py",
+    "[of_prompt, slots <= place[..., None]], axis=-1",
+    "[of_prompt, slots <= place[:, -1:, None] + 0 * place[..., None]], axis=-1",
+    "tests/models/transformer_test.py -k pieces",
+  ),
   # --- rewards ----------------------------------------------------------------
   Mutation(
     "The last box that is opened wins inside of another one.",

@@ -78,6 +78,22 @@ def policy_from_logits(
     last = prefix[0].shape[1] + t[:, None, None]
     return jnp.take_along_axis(logits, last, axis=1)[:, 0], cache, None
 
+  def extend(params, tokens, t, count, prefix, cache):  # [B, L], [B], [B]
+    num_rows, num_slots = cache.shape
+    offsets = jnp.arange(tokens.shape[1])
+    place = jnp.where(offsets < count[:, None], t[:, None] + offsets, num_slots)
+    rows = jnp.arange(num_rows)[:, None]
+    cache = cache.at[rows, place].set(tokens, mode="drop")
+    size = t + count
+    own = cache, jnp.arange(num_slots) < size[:, None]
+    tokens, mask = (
+      jnp.concatenate([jnp.repeat(x, num_rows // len(x), axis=0), y], axis=1)
+      for x, y in zip(prefix, own, strict=True)
+    )
+    logits = logits_of(params, tokens, mask)  # [B, S + T, V]
+    last = prefix[0].shape[1] + size[:, None, None] - 1
+    return jnp.take_along_axis(logits, last, axis=1)[:, 0], cache, None
+
   return Policy(
     init=lambda key: {"trained": init(key), "frozen": {}},
     hidden=hidden,
@@ -85,4 +101,5 @@ def policy_from_logits(
     prefill=prefill,
     allocate=allocate,
     decode=decode,
+    extend=extend,
   )

@@ -11,7 +11,7 @@ same sum in three forms:
 | cudnn  | NVIDIA GPU | cuDNN's fused kernel, as a custom call   | B·H·L·K  |
 
 `plain` is what the others are tested against. A decode step has the same sum in
-the form of `one_token`, or in that of `paged.py`.
+the form of `cached`, or in that of `paged.py`.
 The kernels skip the blocks that the causal mask or the window hides, and know
 of padding only through [B, M]: no mask [B, L, M] exists. cuDNN's counts the
 first query as the first key, so it serves where every slot has a query, L = M.
@@ -108,7 +108,7 @@ def held(
   Returns:
     Two arrays of `config.cache_dtype`; or for "int8" two of {"int8": codes,
     "scale": [..., 1, M] or [..., M, 1]}, a scale for each token and head, by
-    which no code is ever multiplied (see `one_token`).
+    which no code is ever multiplied (see `cached`).
 
   Memory is saved, and time where the product can read what is narrow. Compiled
   by libtpu 0.0.42 for TPU v5e (2 layers of 8 key/value heads of 128, bfloat16,
@@ -138,14 +138,14 @@ def _weighted(weights, values, dtype):  # [..., N, M], held [..., M, K]
   return weights.astype(dtype) @ values["int8"].astype(dtype)
 
 
-def one_token(
+def cached(
   config: TransformerConfig,
-  q: jax.Array,  # [B, 1, C, R, K]
+  q: jax.Array,  # [B, L, C, R, K]
   prefix: tuple[PyTree, PyTree],  # held [P, C, K, S] and [P, C, S, K]
   own: tuple[PyTree, PyTree],  # held [B, C, K, M] and [B, C, M, K]
-  mask: jax.Array,  # [B, 1, S + M] bool
-) -> jax.Array:  # [B, 1, C, R, K]
-  """`plain` for one query a row, whose first keys are shared.
+  mask: jax.Array,  # [B, L, S + M] bool
+) -> jax.Array:  # [B, L, C, R, K]
+  """`plain` for a few queries a row, whose first keys are shared.
 
   With codes in the cache the scale of a key multiplies its scores, and the
   scale of a value its weights:
@@ -156,32 +156,36 @@ def one_token(
   rows of 8 prompts of 512 tokens and 64 tokens more (4 layers, width 256) a
   decode step takes 16 ms on a CPU; with a copy for each row it took 26.
   """
-  num_rows, _, num_kv_heads, queries, width = q.shape
+  num_rows, length, num_kv_heads, queries, width = q.shape
   num_prefixes, _, _, num_shared = jax.tree.leaves(prefix[0])[0].shape
-  shared = (num_prefixes, num_rows // num_prefixes, num_kv_heads, queries)
+  of_row = queries * length
+  shared = (num_prefixes, num_rows // num_prefixes, num_kv_heads, of_row)
 
-  def by_prefix(x):  # [B, C, R, N] -> [P, C, B / P · R, N]
+  def by_prefix(x):  # [B, C, R · L, N] -> [P, C, B / P · R · L, N]
     x = jnp.swapaxes(x.reshape(*shared, -1), 1, 2)
     return x.reshape(num_prefixes, num_kv_heads, -1, x.shape[-1])
 
   def by_row(x):  # The reverse.
-    x = x.reshape(num_prefixes, num_kv_heads, shared[1], queries, -1)
-    return jnp.swapaxes(x, 1, 2).reshape(num_rows, num_kv_heads, queries, -1)
+    x = x.reshape(num_prefixes, num_kv_heads, shared[1], of_row, -1)
+    return jnp.swapaxes(x, 1, 2).reshape(num_rows, num_kv_heads, of_row, -1)
 
-  q = q[:, 0]  # [B, C, R, K]
+  q = jnp.moveaxis(q, 1, 3).reshape(num_rows, num_kv_heads, of_row, width)
   scores = jnp.concatenate(
     [by_row(_scores(by_prefix(q), prefix[0])), _scores(q, own[0])], axis=-1
-  )  # [B, C, R, S + M]
-  weights = _weights(config, scores[..., None, :], mask, width)
-  of_prefix, of_own = jnp.split(weights[..., 0, :], [num_shared], axis=-1)
+  )  # [B, C, R · L, S + M]
+  scores = scores.reshape(num_rows, num_kv_heads, queries, length, -1)
+  weights = _weights(config, scores, mask, width)
+  weights = weights.reshape(num_rows, num_kv_heads, of_row, -1)
+  of_prefix, of_own = jnp.split(weights, [num_shared], axis=-1)
   attended = by_row(_weighted(by_prefix(of_prefix), prefix[1], q.dtype))
-  attended += _weighted(of_own, own[1], q.dtype)  # [B, C, R, K]
-  return attended[:, None]
+  attended += _weighted(of_own, own[1], q.dtype)  # [B, C, R · L, K]
+  attended = attended.reshape(num_rows, num_kv_heads, queries, length, width)
+  return jnp.moveaxis(attended, 3, 1)
 
 
 def ring(
   config: TransformerConfig,
-  prefix: tuple[PyTree, PyTree],  # As in `one_token`.
+  prefix: tuple[PyTree, PyTree],  # As in `cached`.
   own: tuple[PyTree, PyTree],
   slot: jax.Array,  # [] int32
   mask: jax.Array,  # [B, 1, S + M] bool
@@ -189,7 +193,7 @@ def ring(
   k: jax.Array,  # [B, C, K, 1]
   v: jax.Array,  # [B, C, 1, K]
 ) -> tuple[jax.Array, tuple[PyTree, PyTree]]:
-  """`one_token` after its key and value are written to a slot of all rows.
+  """`cached` after a key and a value are written to a slot of all rows.
 
   Returns:
     What is attended, [B, 1, C, R, K], and `own` with the token.
@@ -204,7 +208,43 @@ def ring(
     )
 
   own = written(0, axis=-1), written(1, axis=-2)
-  return one_token(config, q, prefix, own, mask), own
+  return cached(config, q, prefix, own, mask), own
+
+
+def in_places(
+  config: TransformerConfig,
+  prefix: tuple[PyTree, PyTree],  # As in `cached`.
+  own: tuple[PyTree, PyTree],
+  places: jax.Array,  # [B, L] int32
+  mask: jax.Array,  # [B, L, S + M] bool
+  q: jax.Array,  # [B, L, C, R, K]
+  k: jax.Array,  # [B, C, K, L]
+  v: jax.Array,  # [B, C, L, K]
+) -> tuple[jax.Array, tuple[PyTree, PyTree]]:
+  """`cached` after keys and values are written, each row's to its own slots.
+
+  Args:
+    places: Slots of the tokens; those of M or more are nowhere.
+
+  Returns:
+    What is attended, [B, L, C, R, K], and `own` with the tokens.
+  """
+  keys, values = held(config, k, v)
+  rows = jnp.arange(len(places))[:, None]
+
+  def with_keys(into, x):  # [B, C, K, M], [B, C, K, L]
+    x = jnp.moveaxis(x, -1, 1)
+    return into.at[rows, :, :, places].set(x, mode="drop")
+
+  def with_values(into, x):  # [B, C, M, K], [B, C, L, K]
+    x = jnp.moveaxis(x, -2, 1)
+    return into.at[rows, :, places].set(x, mode="drop")
+
+  own = (
+    jax.tree.map(with_keys, own[0], keys),
+    jax.tree.map(with_values, own[1], values),
+  )
+  return cached(config, q, prefix, own, mask), own
 
 
 def views(config, visible, of_query, of_key):

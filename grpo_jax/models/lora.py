@@ -133,13 +133,16 @@ def lora_policy(policy: Policy, config: LoRAConfig) -> Policy:
     base_key, adapter_key = jax.random.split(key)
     return wrap(policy.init(base_key), config, adapter_key)
 
-  def decode(weights, tokens, *state):
-    if config.quantization != "none":
-      # Tied to the step. A compiler that sees that all steps have the same
-      # kernels unpacks them before the loop and holds every one as floats: in
-      # a rollout with 25 MB of int8, 105 MB of temporaries instead of 8.
-      weights, tokens = lax.optimization_barrier((weights, tokens))
-    return adding(policy.decode)(weights, tokens, *state)
+  def step(function: Callable) -> Callable:
+    def call(weights, tokens, *state):
+      if config.quantization != "none":
+        # Tied to the step. A compiler that sees that all steps have the same
+        # kernels unpacks them before the loop and holds every one as floats: in
+        # a rollout with 25 MB of int8, 105 MB of temporaries instead of 8.
+        weights, tokens = lax.optimization_barrier((weights, tokens))
+      return adding(function)(weights, tokens, *state)
+
+    return call
 
   def embeddings(params):
     assert policy.embeddings is not None
@@ -153,7 +156,8 @@ def lora_policy(policy: Policy, config: LoRAConfig) -> Policy:
     head=adapted(policy.head),
     prefill=adapted(policy.prefill),
     weights=lambda params: policy.weights(_joined(params)),
-    decode=decode,
+    decode=step(policy.decode),
+    extend=step(policy.extend),
     embeddings=embeddings,
   )
 

@@ -11,10 +11,10 @@ what of the prompt did not fill a page. In a prompt of 70 tokens, of two rows:
 
 In the cache of a layer, [P, n + G · m, 32, 2 · C, K'], a prompt has n pages and
 each of its G rows m; with lanes that take new rows each lane is a prompt of its
-own (G = 1), as it is for `attention.one_token`. Keys and values of a head lie
+own (G = 1), as it is for `attention.cached`. Keys and values of a head lie
 beside each other, and K' is K in whole lanes of 128 channels.
 
-Against `attention.one_token`:
+Against `attention.cached`:
 
 - The kernel reads a row's tokens and nothing else: no slots beyond its length,
   none before the window (which it skips the scores of, and not the reading).

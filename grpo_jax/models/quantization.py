@@ -263,10 +263,14 @@ def unpacking(policy: Policy) -> Policy:
       whole(params), *args, **kwargs
     )
 
-  def decode(weights, tokens, *state):
-    # Tied to the step, or all kernels are unpacked before the loop; see `lora`.
-    weights, tokens = lax.optimization_barrier((weights, tokens))
-    return policy.decode(weights, tokens, *state)
+  def step(function):
+    def call(weights, tokens, *state):
+      # Tied to the step, or all kernels are unpacked before the loop; see
+      # `lora`.
+      weights, tokens = lax.optimization_barrier((weights, tokens))
+      return function(weights, tokens, *state)
+
+    return call
 
   return dataclasses.replace(
     policy,
@@ -274,5 +278,6 @@ def unpacking(policy: Policy) -> Policy:
     prefix=unpacked(policy.prefix),
     prefill=unpacked(policy.prefill),
     weights=unpacked(policy.weights),
-    decode=decode,
+    decode=step(policy.decode),
+    extend=step(policy.extend),
   )

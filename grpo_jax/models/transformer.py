@@ -380,10 +380,23 @@ def _decode(config, weights, tokens, t, slot, prefix, cache, mix=None):
   positions = (jnp.repeat(length, share) + t)[:, None]  # [B, 1]
   near, far = _ropes(config, positions)
   attends = _attends(config, positions, t, slot, prefix, cache)
-  block = Block(config)
   if mix is not None:
     mix = tuple(x[:, None] for x in mix)  # [B, 1, k]
   x = _embed(config, trained, tokens[:, None], mix)  # [B, 1, D]
+  x, cache, routing = _through(config, weights, x, (near, far), attends)
+  h = _final_norm(config, trained, x[:, 0])  # [B, D]
+  return h, cache, None if routing is None else routing[:, 0]
+
+
+def _through(config, weights, x, ropes, attends):  # [B, L, D]
+  """The layers on tokens that `attends` also write to the cache.
+
+  Returns:
+    The residual stream [B, L, D], the cache, and the routing [B, L, layers, k]
+    or None.
+  """
+  trained, (near, far) = weights["trained"], ropes
+  block = Block(config)
   layers: list[Any] = []
   chosen: list[Any] = []
   bias = weights["frozen"].get("router_bias")
@@ -399,9 +412,70 @@ def _decode(config, weights, tokens, t, slot, prefix, cache, mix=None):
     x, extended, routed = outputs
     layers.append(extended)
     if routed is not None:
-      chosen.append(routed[1][:, 0])  # [B, k]
-  h = _final_norm(config, trained, x[:, 0])  # [B, D]
-  return h, tuple(layers), jnp.stack(chosen, axis=1) if chosen else None
+      chosen.append(routed[1])  # [B, L, k]
+  return x, tuple(layers), jnp.stack(chosen, axis=2) if chosen else None
+
+
+def _extend(config, weights, tokens, t, count, prefix, cache):  # [B, L]
+  if config.decode_attention == "paged":
+    return _extend_paged(config, weights, tokens, t, count, prefix, cache)
+  trained = weights["trained"]
+  length = prefix.mask.sum(axis=1)
+  share = len(tokens) // len(length)
+  repeat = functools.partial(jnp.repeat, repeats=share, axis=0)
+  num_slots = jax.tree.leaves(cache)[0].shape[-1]
+  offsets, slots = jnp.arange(tokens.shape[1]), jnp.arange(num_slots)
+  length, place = repeat(length)[:, None], t[:, None] + offsets  # [B, L]
+  positions = length + place
+  shape = *tokens.shape, prefix.mask.shape[1]
+  of_prompt = jnp.broadcast_to(repeat(prefix.mask)[:, None], shape)
+  visible = jnp.concatenate(
+    [of_prompt, slots <= place[..., None]], axis=-1
+  )  # [B, L, S + T]
+  of_key = jnp.concatenate(
+    [repeat(_positions(prefix.mask)), length + slots], axis=1
+  )  # [B, S + T]
+  near, far = attention.views(config, visible, positions[..., None], of_key)
+  place = jnp.where(offsets < count[:, None], place, num_slots)
+  attends = [
+    functools.partial(
+      attention.in_places,
+      config,
+      prefix.layers[layer],
+      cache[layer],
+      place,
+      near if config.slides(layer) else far,
+    )
+    for layer in range(config.num_layers)
+  ]
+  x = _embed(config, trained, tokens)
+  x, cache, routing = _through(
+    config, weights, x, _ropes(config, positions), attends
+  )
+  last = jnp.maximum(count - 1, 0)[:, None, None]
+  h = jnp.take_along_axis(x, last, axis=1)[:, 0]
+  return _final_norm(config, trained, h), cache, routing
+
+
+def _extend_paged(config, weights, tokens, t, count, prefix, cache):
+  """Token by token: the kernel is called with one query of each row."""
+
+  def step(carry, inputs):
+    cache, h = carry
+    token, number = inputs
+    exists = number < count
+    # A token before the first slot is not written.
+    place = jnp.where(exists, t + number, -1)
+    new, cache, routing = _decode(
+      config, weights, token, place, place, prefix, cache
+    )
+    return (cache, jnp.where(exists[:, None], new, h)), routing
+
+  h = jnp.zeros((len(tokens), config.width), config.dtype)
+  (cache, h), routing = lax.scan(
+    step, (cache, h), (tokens.T, jnp.arange(tokens.shape[1]))
+  )
+  return h, cache, None if routing is None else jnp.swapaxes(routing, 0, 1)
 
 
 def _layer(stacked, index):
@@ -432,6 +506,7 @@ def transformer_policy(config: TransformerConfig) -> Policy:
     allocate=functools.partial(_allocate, config),
     admit=functools.partial(_admit, config),
     decode=functools.partial(_decode, config),
+    extend=functools.partial(_extend, config),
     embeddings=lambda params: params["trained"]["embed"]["embedding"],
     num_experts=config.num_experts,
     only_head=() if config.tied_embeddings else ("head",),

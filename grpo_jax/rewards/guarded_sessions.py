@@ -8,7 +8,7 @@ session: the policy reads the dummy observation, and the episode goes on.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from grpo_jax.rewards import interceptor as interceptor_lib
@@ -71,7 +71,7 @@ class GuardedSessions:
     return sorted([*names, *EVENTS])
 
 
-class GuardedEpisodes:
+class GuardedEpisodes(sessions.Asked):
   """Episodes with the methods of `sessions.Episodes`, and four more scores.
 
   These scores are numbers of actions of the episode: those that were "flagged",
@@ -89,41 +89,49 @@ class GuardedEpisodes:
     self._interceptor = interceptor
     self._contexts = dict(enumerate(prompts))
     self._counts = [collections.Counter[str]() for _ in prompts]
+    self._actions: dict[int, str] = {}
+    self._dummies: dict[int, Answer | None] = {}
+    self._ended: set[int] = set()  # By a blocked call; scores are awaited.
 
   @property
   def failures(self) -> pool.Failures:
     """Rows that have failed; their episodes are over."""
     return self._inner.failures
 
-  def step(
-    self, actions: Mapping[int, str], is_last: bool
-  ) -> dict[int, Answer]:  # By row; those that are missing have failed.
-    """Answers an action of some rows, or blocks it."""
-    guard = self._interceptor
-    blocked = self._blocked(actions)
-    passed = {row: x for row, x in actions.items() if row not in blocked}
-    answers = self._inner.step(passed, is_last)
-    over = is_last or guard.abort
-    if over:
-      self._inner.end(blocked)
-    for row in blocked:
-      if not over:
-        answers[row] = Answer(guard.dummy, -guard.penalty, False, None)
-      elif row in self._inner.scores:
-        answers[row] = Answer("", -guard.penalty, True, self._inner.scores[row])
-    self._settle()
-    for row, answer in answers.items():
-      said = answer.observation
-      text = actions[row] + (said if isinstance(said, str) else "".join(said))
-      self._contexts[row] = (self._contexts[row] + text)[-_CONTEXT:]
-    return answers
+  @property
+  def pending(self) -> frozenset[int]:
+    return self._inner.pending | self._dummies.keys()
 
-  def end(self, rows: Iterable[int]) -> dict[int, dict[str, float | None]]:
-    """Ends episodes that were cut off; their scores by row, as in `step`."""
-    rows = list(rows)
-    self._inner.end(rows)
+  def ask(self, actions: Mapping[int, tuple[str | None, bool]]) -> None:
+    """Asks for answers to what passes; a blocked call has one already."""
+    guard = self._interceptor
+    texts = {row: x for row, (x, _) in actions.items() if x is not None}
+    self._actions |= texts
+    passed = dict(actions)
+    for row in self._blocked(texts):
+      if actions[row][1] or guard.abort:
+        passed[row] = None, True
+        self._ended.add(row)
+      else:
+        passed.pop(row)
+        self._dummies[row] = Answer(guard.dummy, -guard.penalty, False, None)
+    self._inner.ask(passed)
+
+  def poll(self, timeout_s: float) -> dict[int, Answer | None]:
+    dummies, self._dummies = self._dummies, {}
+    found = self._inner.poll(0.0 if dummies else timeout_s) | dummies
+    for row, answer in found.items():
+      if row in self._ended and answer is not None:
+        penalty = self._interceptor.penalty
+        found[row] = Answer("", -penalty, True, answer.scores)
     self._settle()
-    return {row: self.scores[row] for row in rows if row in self.scores}
+    for row, answer in found.items():
+      if answer is not None:
+        said = answer.observation
+        text = self._actions.pop(row, "")
+        text += said if isinstance(said, str) else "".join(said)
+        self._contexts[row] = (self._contexts[row] + text)[-_CONTEXT:]
+    return found
 
   def fail(self, row: int, message: str) -> None:
     """Ends an episode whose session has said what nothing can be made of."""

@@ -176,12 +176,14 @@ class _Call(pool.Call):
     for row in self.items[index].rows:
       self.failures.add(row, kind, message)
 
-  def take(self, slot: int, num_workers: int) -> list[int]:
+  def take(self, slot: int, num_workers: int, num_open: int) -> list[int]:
+    if num_open:
+      return []
     if not self.pending and self._later:
       return [self._later.popleft()]  # None waits behind another one.
     if self.pending and self.items[self.pending[0]].is_async:
       return [self.pending.popleft()]  # It takes a whole deadline, at worst.
-    return super().take(slot, num_workers)
+    return super().take(slot, num_workers, num_open)
 
   def timeout_s(self, index: int) -> float:
     if self.items[index].is_async:  # Each has its deadline in the worker.

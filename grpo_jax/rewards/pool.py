@@ -41,6 +41,7 @@ _MAX_BAD_STARTS = 3  # In a row, of workers that take the place of others.
 class _Sent(NamedTuple):
   number: int  # Of the question; see `frames.py`.
   row: int  # Its index in the call.
+  at: float  # time.monotonic().
 
 
 @dataclasses.dataclass(eq=False)
@@ -50,7 +51,8 @@ class _Worker:
   # Of its greeting, then of the first row; time.monotonic().
   deadline: float
   ready: bool = False
-  # Rows sent and not yet answered; the first is the one being worked on.
+  # Rows sent and not yet answered; the first is the one being worked on, or,
+  # in a call that is concurrent, the one that was sent first.
   rows: collections.deque[_Sent] = dataclasses.field(
     default_factory=collections.deque
   )
@@ -141,7 +143,11 @@ class Call:
   Attributes:
     pending: Rows that no worker has.
     failures: Of rows so far.
+    is_concurrent: Workers have several rows at work, and answer them in any
+      order. Else they work on one after another.
   """
+
+  is_concurrent = False
 
   def __init__(self, rows: Iterable[int], failures: Failures):
     self.pending = collections.deque(rows)
@@ -178,16 +184,22 @@ class Call:
     message = f"no answer in {self.timeout_s(index):g} s"
     self.fail(index, "timeout", message)
 
-  def take(self, slot: int, num_workers: int) -> list[int]:
-    """The next rows for the worker in this slot."""
+  def take(self, slot: int, num_workers: int, num_open: int) -> list[int]:
+    """The next rows for the worker in this slot, which has some already."""
     del slot
+    if num_open:
+      return []
     # Smaller towards the end, so that the workers finish together.
     size = len(self.pending) // (2 * num_workers)
     size = min(max(size, 1), MAX_CHUNK, len(self.pending))
     return [self.pending.popleft() for _ in range(size)]
 
   def put_back(self, slot: int, rows: Sequence[int]) -> None:
-    """Rows that a worker took and did not begin; they come first again."""
+    """Rows that a worker took and did not begin; they come first again.
+
+    In a call that is concurrent: rows that a worker has had at work when it was
+    lost.
+    """
     del slot
     self.pending.extendleft(reversed(rows))
 
@@ -286,38 +298,63 @@ class Pool:
     Raises:
       RuntimeError: The pool is closed, or a worker cannot be replaced.
     """
-    self.check_open()
     start = time.monotonic()
     end = start + timeout_s - used_s
+    self.open(call)
+    try:
+      while self.goes_on(call) and time.monotonic() < end:
+        self.advance(call, end)
+      if self.goes_on(call):
+        self.give_up(call, timeout_s)
+    finally:
+      self.settle(call)
+    return time.monotonic() - start
+
+  # The same in parts, for a call that gets rows while it goes on.
+
+  def open(self, call: Call) -> None:
+    """Before a call.
+
+    Raises:
+      RuntimeError: The pool is closed.
+    """
+    self.check_open()
+    self.settle(call)  # A call before was perhaps interrupted.
     self._disturbed.clear()
     for worker in self._workers:
       worker.answered.clear()
-    try:
-      while self._goes_on(call) and time.monotonic() < end:
-        self._advance(call, end)
-      if self._goes_on(call):
-        rows = [sent.row for worker in self._workers for sent in worker.rows]
-        call.out_of_time(
-          rows,
-          f"the {timeout_s} s for all rows are over"
-          " (config.rewards.step_timeout_s)",
-        )
-    finally:
-      # Whoever still works on rows of this call must not answer in the next.
-      for slot, worker in enumerate(self._workers):
-        if worker.rows:
-          self._replace(slot, call)
-    return time.monotonic() - start
 
-  def _goes_on(self, call: Call) -> bool:
+  def goes_on(self, call: Call) -> bool:
+    """Whether there are rows that have neither an answer nor failed."""
     return bool(call.num_pending) or any(w.rows for w in self._workers)
 
-  def _advance(self, call: Call, end: float) -> None:
-    """Hands out rows, waits for one event, and handles what happened."""
+  def give_up(self, call: Call, timeout_s: float) -> None:
+    """All rows that are left have failed: so many seconds are over."""
+    rows = [sent.row for worker in self._workers for sent in worker.rows]
+    call.out_of_time(
+      rows,
+      f"the {timeout_s} s for all rows are over"
+      " (config.rewards.step_timeout_s)",
+    )
+    self.settle(call)
+
+  def settle(self, call: Call) -> None:
+    """Whoever still works on rows of a call must not answer in the next."""
     for slot, worker in enumerate(self._workers):
-      if worker.ready and not worker.rows:
+      if worker.rows:
+        self._replace(slot, call)
+
+  def advance(self, call: Call, end: float) -> None:
+    """Hands out rows, waits for one event, and handles what happened.
+
+    Args:
+      call: The rows.
+      end: Waits until then at most; time.monotonic().
+    """
+    for slot, worker in enumerate(self._workers):
+      if worker.ready:
         self._send(slot, call)
-    if not self._goes_on(call):
+    if not self.goes_on(call):
       return
     watched = [*self._workers, *([self._spare] if self._spare else ())]
     wake = min(end, *(worker.deadline for worker in watched))
@@ -335,22 +372,25 @@ class Pool:
 
   def _send(self, slot: int, call: Call) -> None:
     worker, messages = self._workers[slot], []
-    for index in call.take(slot, self.num_workers):
+    for index in call.take(slot, self.num_workers, len(worker.rows)):
       self._num_questions += 1
-      sent = _Sent(self._num_questions, index)
+      sent = _Sent(self._num_questions, index, time.monotonic())
       try:
         messages.append(frames.encode([sent.number, call.message(index)]))
       except ValueError as error:
         call.fail(index, "raised", str(error))
         continue
       worker.rows.append(sent)
-    worker.channel.write(*messages)
-    worker.deadline = self._deadline(worker, call)
+    if messages:
+      worker.channel.write(*messages)
+      worker.deadline = self._deadline(worker, call)
 
   def _deadline(self, worker: _Worker, call: Call) -> float:
     if not worker.rows:
       return math.inf
-    return time.monotonic() + call.timeout_s(worker.rows[0].row)
+    sent = worker.rows[0]
+    begun = sent.at if call.is_concurrent else time.monotonic()
+    return begun + call.timeout_s(sent.row)
 
   def _hear(self, worker: _Worker, call: Call) -> Exception | None:
     """Reads what a worker says, as far as it has arrived.
@@ -371,11 +411,13 @@ class Pool:
     return None
 
   def _record(self, worker: _Worker, call: Call, answer: frames.Answer) -> None:
-    if not worker.rows or worker.rows[0].number != answer.number:
+    known = list(worker.rows if call.is_concurrent else [*worker.rows][:1])
+    sent = next((x for x in known if x.number == answer.number), None)
+    if sent is None:
       raise _Stranger(answer.number)
-    index = worker.rows[0].row
+    index = sent.row
     call.record(index, answer.content, answer.failure)
-    worker.rows.popleft()
+    worker.rows.remove(sent)
     worker.answered[answer.number] = index
     worker.deadline = self._deadline(worker, call)
 
@@ -397,6 +439,8 @@ class Pool:
       call.fail(worker.answered[why.number], "worker_died", str(why))
     if not rows:
       pass
+    elif call.is_concurrent:
+      call.put_back(slot, rows)
     elif self._is_disturbed(worker, why):
       self._disturbed.add(rows[0])
       call.put_back(slot, rows)
@@ -415,7 +459,7 @@ class Pool:
     So it is if an earlier question was answered again, unless this happens to
     the row for the second time.
     """
-    number, row = worker.rows[0]
+    number, row, _ = worker.rows[0]
     earlier = isinstance(why, _Stranger) and why.number < number
     return earlier and row not in self._disturbed
 

@@ -336,4 +336,5 @@ def make(prompt: str, extras: dict[str, Any], seed: int) -> Session:
 
 
 make.warm_up = _SHARED.start  # type: ignore[attr-defined]
+make.serial = True  # type: ignore[attr-defined]
 make.before_session = _SHARED.revive  # type: ignore[attr-defined]

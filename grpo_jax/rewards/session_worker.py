@@ -4,8 +4,8 @@ A worker is a fresh interpreter that imports the factory, and jax only if that
 does. Each session runs in a process of its own, which the worker forks, in its
 main thread, and in which nothing of another session can be seen. So one that
 hangs or crashes, or says what it was not asked (`frames.py`), is killed with
-all that it started (`processes.py`), and its neighbours go on. A worker works
-on one row at a time.
+all that it started (`processes.py`), and its neighbours go on. Several rows may
+be at work at the same time; each has a deadline of its own.
 
 If the factory has an attribute `warm_up`, a worker calls it once, before it
 forks anything and outside any deadline: the place for slow imports. Threads
@@ -238,24 +238,43 @@ class _Session(NamedTuple):
   channel: frames.Channel
 
 
+class _Asked(NamedTuple):
+  number: int  # Of the question.
+  end: float  # Deadline of its answer; time.monotonic().
+
+
 class _Sessions:
   """Of the rows of one rollout, as far as this worker has them."""
 
-  def __init__(self, make: Callable[..., Any], timeout_s: float):
+  def __init__(
+    self,
+    make: Callable[..., Any],
+    timeout_s: float,
+    say: Callable[[int, Answer | None, frames.Failure | None], None],
+  ):
     self._make = make
     self._timeout_s = timeout_s
+    self._say = say
     self._rollout = -1
     self._live: dict[int, _Session] = {}
+    self._asked: dict[int, _Asked] = {}  # By row; of live sessions.
     # Those that are closing, with the time at which they have to be gone.
     self._closing: collections.deque[tuple[float, _Session]] = (
       collections.deque()
     )
 
-  def serve(
-    self, number: int, request: Request
-  ) -> tuple[Answer | None, frames.Failure | None]:
-    """What the row's session answers before the deadline, or how it failed."""
-    self.bury()
+  @property
+  def channels(self) -> dict[frames.Channel, int]:
+    """Of sessions that somebody waits for, with their rows."""
+    return {self._live[row].channel: row for row in self._asked}
+
+  @property
+  def end(self) -> float:
+    """When the next answer is late; time.monotonic()."""
+    return min((asked.end for asked in self._asked.values()), default=math.inf)
+
+  def ask(self, number: int, request: Request) -> None:
+    """Tells a session of a request, or says why there is no session."""
     row = request.row
     if request.rollout != self._rollout:
       self.kill()
@@ -263,28 +282,50 @@ class _Sessions:
     if request.beginning is not None:
       failure = self._begin(row)
       if failure is not None:
-        return None, failure
+        self._say(number, None, failure)
+        return
     if row not in self._live:
-      return None, ("worker_died", "the session ended with its worker")
-    channel = self._live[row].channel
-    end = time.monotonic() + self._timeout_s
+      failure = "worker_died", "the session ended with its worker"
+      self._say(number, None, failure)
+      return
+    self._asked[row] = _Asked(number, time.monotonic() + self._timeout_s)
+    self._live[row].channel.write(frames.encode([number, request]))
+
+  def hear(self, row: int) -> None:
+    """Takes what a session says, and passes its answer on."""
+    channel, number = self._live[row].channel, self._asked[row].number
+    channel.flush()
     try:
-      channel.send(frames.encode([number, request]), end)
-      said = frames.answer(channel.receive(end))
+      channel.read()
+      message = next(channel.messages(), None)
+      if message is None:
+        return
+      said = frames.answer(message)
       if said.number != number:
         raise ValueError("it answered what it was not asked")
       answer = None if said.failure else answer_of(said.content)
-    except TimeoutError:
-      self._kill(self._live.pop(row))
-      return None, ("timeout", f"environment: {self._timeout_s} s are over")
     except (EOFError, ValueError) as error:
-      self._kill(self._live.pop(row))
       why = str(error) or "the session's process ended"
-      return None, ("worker_died", f"environment: {why}")
+      self._lose(row, ("worker_died", f"environment: {why}"))
+      return
+    self._asked.pop(row)
     if answer is None or answer.scores is not None:
       end = time.monotonic() + _CLOSE_S
       self._closing.append((end, self._live.pop(row)))
-    return answer, said.failure
+    self._say(number, answer, said.failure)
+
+  def lose_late(self) -> None:
+    """Kills sessions that have not answered in time."""
+    now = time.monotonic()
+    for row, asked in list(self._asked.items()):
+      if now >= asked.end:
+        message = f"environment: {self._timeout_s} s are over"
+        self._lose(row, ("timeout", message))
+
+  def _lose(self, row: int, failure: frames.Failure) -> None:
+    number = self._asked.pop(row).number
+    self._kill(self._live.pop(row))
+    self._say(number, None, failure)
 
   def _begin(self, row: int) -> frames.Failure | None:
     """Forks a session, or says why there is none."""
@@ -354,6 +395,7 @@ class _Sessions:
     """Ends all sessions."""
     for session in (*self._live.values(), *(s for _, s in self._closing)):
       self._kill(session)
+    self._asked.clear()
     self._live.clear()
     self._closing.clear()
 
@@ -377,16 +419,27 @@ def main(fd: int, parent: int, arguments: Mapping[str, Any]) -> None:
   )
   if functions is None:
     return
-  sessions = _Sessions(functions["make"], arguments["timeout_s"])
+
+  def say(number, answer, failure):
+    channel.write(frames.encode([number, answer, failure]))
+
+  sessions = _Sessions(functions["make"], arguments["timeout_s"], say)
   try:
     while True:
-      try:
-        number, request = channel.receive(time.monotonic() + _BURY_S)
-      except TimeoutError:
-        sessions.bury()
-        continue
-      answer = sessions.serve(number, _request(request))
-      channel.send(frames.encode([number, *answer]))
+      asked = sessions.channels
+      now = time.monotonic()
+      wake = min(sessions.end, now + _BURY_S)
+      active = frames.wait([channel, *asked], wake - now)
+      # Answers first: what comes from the pool may end a rollout.
+      for heard in active - {channel}:
+        sessions.hear(asked[heard])
+      sessions.lose_late()
+      if channel in active:
+        channel.flush()
+        channel.read()
+        for number, request in channel.messages():
+          sessions.ask(number, _request(request))
+      sessions.bury()
   except (EOFError, OSError):
     return
   finally:

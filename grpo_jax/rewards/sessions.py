@@ -4,11 +4,17 @@
 worker, in a process of its own (`session_worker.py`). An exception, a hang, a
 process that ends or a number that is none ends the episode of that row as
 failed: it is unscored and never rewarded. The other rows and the run go on.
+
+Nobody waits for the slowest: rows are asked when they have something to ask
+(`ask`), and answers are taken as they come (`poll`). A worker has several
+sessions at work, up to `concurrency`.
 """
 
 from __future__ import annotations
 
 import collections
+import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,8 +31,10 @@ class HostSessions:
   ```
   with HostSessions("package.module:make") as sessions:
     episodes = sessions.begin(prompts, extras, seeds)
-    answers = episodes.step({0: "<tool>1+2</tool>"}, is_last=False)
-    scores = episodes.end([0])
+    episodes.ask({0: ("<tool>1+2</tool>", False), 1: ("<tool>3", False)})
+    while episodes.pending:
+      answers = episodes.poll(timeout_s=1.0)  # Of row 0, of row 1, or of both.
+    scores = episodes.end([0, 1])
   ```
   """
 
@@ -38,6 +46,7 @@ class HostSessions:
     num_workers: int = 2,
     variables: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
+    concurrency: int = 16,
   ):
     """Starts the workers and waits until they have imported everything.
 
@@ -45,12 +54,15 @@ class HostSessions:
       path: "package.module:function", the factory of sessions.
       row_timeout_s: Seconds for the answer to one action; for the first with
         the making of the session, for the last with the scores.
-      step_timeout_s: Seconds for all answers of a rollout.
-      num_workers: Processes, each of which waits for one session at a time.
+      step_timeout_s: Seconds that may be waited for answers of a rollout.
+      num_workers: Processes that hold sessions.
       variables: Names of environment variables that sessions get besides those
         of `processes.VARIABLES`.
       options: Arguments of the factory after its first three, by name; plain
         data.
+      concurrency: Sessions that each worker has at work at the same time, at
+        least 1. It is 1 where the factory has a true attribute `serial`, as one
+        has whose sessions share a tool.
 
     Raises:
       ValueError: The factory cannot be imported, does not take the options, or
@@ -58,7 +70,15 @@ class HostSessions:
       RuntimeError: A worker could not import what the parent could.
     """
     options = dict(options or {})
-    session_worker.load_factory(path, options)  # Raises where it is read.
+    factory = session_worker.load_factory(path, options)  # Raises here.
+    if concurrency < 1:
+      raise ValueError(
+        f"HostSessions: concurrency is {concurrency}; needed is a number of"
+        " sessions, at least 1."
+      )
+    if getattr(factory, "serial", False):
+      concurrency = 1
+    self.concurrency = concurrency
     self.path = path
     self.row_timeout_s = row_timeout_s
     self.step_timeout_s = step_timeout_s
@@ -132,25 +152,24 @@ class HostSessions:
 
 
 class _Call(pool.Call):
-  """The requests of one turn; each row has its worker."""
+  """The requests of a rollout; each row has its worker."""
 
-  def __init__(
-    self,
-    requests: Mapping[int, Request],
-    failures: pool.Failures,
-    num_workers: int,
-    row_timeout_s: float,
-  ):
+  is_concurrent = True
+
+  def __init__(self, owner: HostSessions, failures: pool.Failures):
     super().__init__((), failures)
-    self._row_timeout_s = row_timeout_s
-    self.requests = requests
+    self._owner = owner
+    self.requests: dict[int, Request] = {}  # Not answered, and not failed.
     self.answers: dict[int, Answer] = {}
-    self._num_workers = num_workers
     self._of_slot: dict[int, collections.deque[int]] = collections.defaultdict(
       collections.deque
     )
+
+  def add(self, requests: Mapping[int, Request]) -> None:
+    """Rows that ask for something, each of which waits for nothing else."""
+    self.requests |= requests
     for row in requests:
-      self._of_slot[row % num_workers].append(row)
+      self._of_slot[row % self._owner.pool.num_workers].append(row)
 
   @property
   def num_pending(self) -> int:
@@ -163,37 +182,101 @@ class _Call(pool.Call):
     self, index: int, content: Any, failure: frames.Failure | None
   ) -> None:
     if failure is not None:
-      self.failures.add(index, *failure)
+      self.fail(index, *failure)
     else:
       self.answers[index] = session_worker.answer_of(content)
+      self.requests.pop(index)
+
+  def fail(self, index: int, kind: str, message: str) -> None:
+    # What was answered more than once has failed after all.
+    self.answers.pop(index, None)
+    self.requests.pop(index, None)
+    super().fail(index, kind, message)
 
   def timeout_s(self, index: int) -> float:
-    return self._row_timeout_s + _SLACK_S
+    return self._owner.row_timeout_s + _SLACK_S
 
-  def take(self, slot: int, num_workers: int) -> list[int]:
+  def take(self, slot: int, num_workers: int, num_open: int) -> list[int]:
     waiting = self._of_slot[slot]
-    size = min(len(waiting), pool.MAX_CHUNK)
+    size = min(len(waiting), max(self._owner.concurrency - num_open, 0))
     return [waiting.popleft() for _ in range(size)]
 
   def put_back(self, slot: int, rows: Sequence[int]) -> None:
-    self._of_slot[slot].extendleft(reversed(rows))
+    for row in rows:
+      self.fail(row, "worker_died", "the worker of its session ended")
 
   def lost(self, slot: int) -> None:
     # Sessions that have begun ended with their worker; others can still begin.
     waiting, self._of_slot[slot] = self._of_slot[slot], collections.deque()
     for row in waiting:
       if self.requests[row].beginning is None:
-        self.failures.add(row, "worker_died", "the worker of its session ended")
+        self.put_back(slot, [row])
       else:
         self._of_slot[slot].append(row)
 
   def out_of_time(self, rows: Sequence[int], message: str) -> None:
     for waiting in self._of_slot.values():
       rows = [*rows, *waiting]
+      waiting.clear()
     super().out_of_time(rows, message)
 
 
-class Episodes:
+class Asked:
+  """Episodes that are asked in turns; what can be said with `ask` and `poll`.
+
+  Attributes:
+    scores: Of rows whose episodes are over and have not failed.
+  """
+
+  scores: dict[int, dict[str, float | None]]
+
+  @property
+  def pending(self) -> frozenset[int]:
+    """Rows that have asked, and of which `poll` has said nothing yet."""
+    raise NotImplementedError
+
+  def ask(self, actions: Mapping[int, tuple[str | None, bool]]) -> None:
+    """Asks for answers, and does not wait for them.
+
+    Args:
+      actions: By row, none of which is pending, and whose episodes are not
+        over: an action, or None if only the scores are asked for; and whether
+        it is the last one of the episode.
+    """
+    raise NotImplementedError
+
+  def poll(self, timeout_s: float) -> dict[int, Answer | None]:
+    """What has come since; rows that have failed have None.
+
+    Args:
+      timeout_s: Seconds until there is at least one; 0 for what is there.
+    """
+    raise NotImplementedError
+
+  def step(
+    self, actions: Mapping[int, str], is_last: bool
+  ) -> dict[int, Answer]:  # By row; those that are missing have failed.
+    """Asks some rows, and waits for all of them."""
+    return self._wait({row: (x, is_last) for row, x in actions.items()})
+
+  def end(self, rows: Iterable[int]) -> dict[int, dict[str, float | None]]:
+    """Ends episodes that were cut off; their scores by row, as in `step`."""
+    rows = list(rows)
+    self._wait({row: (None, True) for row in rows})
+    return {row: self.scores[row] for row in rows if row in self.scores}
+
+  def _wait(
+    self, actions: Mapping[int, tuple[str | None, bool]]
+  ) -> dict[int, Answer]:
+    self.ask(actions)
+    found: dict[int, Answer] = {}
+    while self.pending & actions.keys():
+      said = self.poll(math.inf)
+      found |= {row: x for row, x in said.items() if x is not None}
+    return {row: found[row] for row in actions if row in found}
+
+
+class Episodes(Asked):
   """The sessions of one rollout.
 
   Attributes:
@@ -210,51 +293,56 @@ class Episodes:
     self._number = number
     self._beginnings: dict[int, Beginning] = dict(enumerate(beginnings))
     self._used_s = 0.0
+    self._call = _Call(owner, self.failures)
+    self._asked: set[int] = set()
+    owner.pool.open(self._call)
 
-  def step(
-    self, actions: Mapping[int, str], is_last: bool
-  ) -> dict[int, Answer]:  # By row; those that are missing have failed.
-    """Answers an action of some rows.
+  @property
+  def pending(self) -> frozenset[int]:
+    return frozenset(self._asked)
 
-    Args:
-      actions: By row, each of an episode that is not over.
-      is_last: There is no other action, and the episodes are over.
-    """
-    return self._ask(
-      {row: (action, is_last) for row, action in actions.items()}
+  def ask(self, actions: Mapping[int, tuple[str | None, bool]]) -> None:
+    self._asked |= actions.keys()
+    self._call.add(
+      {
+        row: Request(
+          self._number, row, self._beginnings.pop(row, None), action, is_last
+        )
+        for row, (action, is_last) in actions.items()
+        if not self.failures.failed[row]
+      }
     )
+    if actions:  # They work while others are asked.
+      self._owner.pool.advance(self._call, time.monotonic())
 
-  def end(self, rows: Iterable[int]) -> dict[int, dict[str, float | None]]:
-    """Ends episodes that were cut off; their scores by row, as in `step`."""
-    self._ask({row: (None, True) for row in rows})
-    return {row: self.scores[row] for row in rows if row in self.scores}
+  def poll(self, timeout_s: float) -> dict[int, Answer | None]:
+    workers, call = self._owner.pool, self._call
+    start = time.monotonic()
+    limit = self._owner.step_timeout_s
+    end = start + min(timeout_s, limit - self._used_s)
+    while workers.goes_on(call):
+      has_some = bool(self._come())
+      workers.advance(call, time.monotonic() if has_some else end)
+      if has_some or time.monotonic() >= end:
+        break
+    self._used_s += time.monotonic() - start
+    if self._used_s >= limit and workers.goes_on(call):
+      workers.give_up(call, limit)
+    # What has failed may have been answered before.
+    come = self._come()
+    self._asked -= come
+    found: dict[int, Answer | None] = {}
+    for row in sorted(come):
+      answer = call.answers.pop(row, None)
+      found[row] = answer
+      if answer is not None and answer.scores is not None:
+        self.scores[row] = answer.scores
+    return found
+
+  def _come(self) -> set[int]:
+    return {row for row in self._asked if row not in self._call.requests}
 
   def fail(self, row: int, message: str) -> None:
     """Ends an episode whose session has said what nothing can be made of."""
     self.scores.pop(row, None)
     self.failures.add(row, "raised", message)
-
-  def _ask(
-    self, asked: Mapping[int, tuple[str | None, bool]]
-  ) -> dict[int, Answer]:
-    workers = self._owner.pool
-    requests = {
-      row: Request(
-        self._number, row, self._beginnings.pop(row, None), action, is_last
-      )
-      for row, (action, is_last) in asked.items()
-    }
-    call = _Call(
-      requests, self.failures, workers.num_workers, self._owner.row_timeout_s
-    )
-    self._used_s += workers.run(call, self._owner.step_timeout_s, self._used_s)
-    # What was answered more than once has failed after all.
-    answers = {
-      row: answer
-      for row, answer in call.answers.items()
-      if not self.failures.failed[row]
-    }
-    for row, answer in answers.items():
-      if answer.scores is not None:
-        self.scores[row] = answer.scores
-    return answers

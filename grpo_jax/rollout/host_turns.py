@@ -1,15 +1,22 @@
 """Rollouts of several turns whose environment is on the host.
 
-The host loops over turns. In each, one program draws the next action of every
-row whose episode goes on, from the whole context: prompt and all that has been
-written are run again, and then the action is decoded. Shapes are the same in
-all turns, so it is compiled once. Nothing of the cache is kept in between: each
-turn prefills B · (S + T) slots, where a rollout in the graph prefills P · S
-once, and for as long keys and values of as many exist.
+A row is an episode: the policy writes an action, the host answers it, and so
+on. The sampler lives on the device between the calls of one program, `advance`,
+with the keys and values of all that rows have read. So a turn runs its new
+tokens and nothing else: those of an observation in chunks, those of an action
+one by one.
 
-The key of a draw has the place of a token in its completion, as everywhere, so
-the tokens are those of `sampling.sample` with an environment in the graph that
-gives the same answers.
+Rows do not wait for each other. Each call first takes the answers that have
+come. Rows with an answer go on, the others stay where they are, until the
+program returns with the actions that have ended: when nobody has anything to
+do, or some steps after the first end. Where rows are more than lanes, a lane
+whose row is over takes the next row.
+
+What a row writes does not depend on when answers come. The key of a draw has
+the place of a token in its completion, as everywhere; token n of a row is in
+slot n of its lane, and what of its tokens are read together depends on the
+row alone. So the tokens are those of `sampling.sample` with an environment in
+the graph that gives the same answers.
 """
 
 from __future__ import annotations
@@ -19,53 +26,100 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from grpo_jax.rollout import contexts, drawing, sampling, turns
 from grpo_jax.types import HostEnvironment, Policy, Prompts, PyTree, Rollout
+
+_CHUNK = 32  # Most tokens of an observation that are read at once.
+_INTERVAL = 8  # Decode steps between looks for actions that have ended.
+_RECORDS = ("behavior_logp", "sampler_logp", "entropy")  # By `drawing.draw`.
+
+# What a row is doing.
+WRITES = 0  # An action; also before it has a lane.
+ENDED = 1  # Its action has ended in this call.
+WAITS = 2  # For an answer, which the host knows.
+OVER = 3
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Answers:
-  """What the host says of the actions of a turn.
+  """What the host says of actions.
 
   Attributes:
     observation: What is read next, from slot 0 on.
     size: Tokens of it; none at the end of an episode.
     reward: The reward of the action.
     goes_on: Another action is to be drawn.
+    came: There is an answer; without one nothing else of a row is read.
   """
 
   observation: jax.Array  # [B, O] int32
   size: jax.Array  # [B] int32
   reward: jax.Array  # [B] float32
   goes_on: jax.Array  # [B] bool
+  came: jax.Array  # [B] bool
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Episodes:
-  """Of every row, between two actions.
+class Fixed:
+  """What does not change while episodes are played.
 
   Attributes:
-    written: By name, as in `Rollout`; what does not exist holds its fill.
-    size: Tokens written, or read.
-    prompt_routing: As in `Rollout`.
+    weights: Of the policy, of its parameters.
+    keys: Of every row.
+    first_h: What predicts the first token after each prompt.
+    prefix: Of the policy, of each prompt.
+    prompt_routing: As in `Rollout`; None if it is not recorded.
   """
 
-  written: dict[str, jax.Array]  # each [B, T, ...]
-  size: jax.Array  # [B] int32
+  weights: PyTree
+  keys: jax.Array  # [B] keys
+  first_h: PyTree  # [P, D]
+  prefix: PyTree  # each [P, ...]
   prompt_routing: jax.Array | None  # [P, S, layers, k] int32
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Episodes:
+  """All rows between two calls, and W lanes that each have one of them.
+
+  Attributes:
+    written: By name, as in `Rollout`; what does not exist holds its fill.
+    size: Tokens written, or observed.
+    start: Slot of the first token of the action that is, or was last, written.
+    turn: Actions before that.
+    state: A number of the last observation.
+    doing: `WRITES`, `ENDED`, `WAITS` or `OVER`.
+    row: What each lane works on.
+    read: Tokens of that row which the cache holds.
+    next_row: The first row that no lane has taken.
+    cache: The policy's own; token n of a row is in slot n of its lane.
+  """
+
+  written: dict[str, jax.Array]  # each [B, T, ...]
+  size: jax.Array  # [B] int32
+  start: jax.Array  # [B] int32
+  turn: jax.Array  # [B] int32
+  state: jax.Array  # [B] int32
+  doing: jax.Array  # [B] int32
+  row: jax.Array  # [W] int32
+  read: jax.Array  # [W] int32
+  next_row: jax.Array  # [] int32
+  cache: PyTree
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Actions:
-  """What rows have done in a turn.
+  """Actions that have ended in a call.
 
   Attributes:
     tokens: From slot 0 on.
-    length: Tokens that exist; 0 where an episode is over.
+    length: Tokens that exist; 0 where no action has ended.
     ended: The action is whole: the budget of T tokens did not cut it off.
     size: Tokens of the completion so far, with these.
   """
@@ -76,12 +130,29 @@ class Actions:
   size: jax.Array  # [B] int32
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Left:
+  """What is left to do, of the rows of all processes.
+
+  Attributes:
+    writes: Some row has a token to write before the next answer comes.
+    goes_on: Some row is not over.
+    steps: Decode steps of the call; `chunks`: of observations read at once.
+  """
+
+  writes: jax.Array  # [] bool
+  goes_on: jax.Array  # [] bool
+  steps: jax.Array  # [] int32
+  chunks: jax.Array  # [] int32
+
+
 @dataclasses.dataclass(frozen=True)
 class HostTurns:
   """The compiled parts of such a rollout; pure functions.
 
-  `begin`, then `act` once per turn, each with the answers to the turn before
-  (for the first one nothing is read and all go on), then `finish`.
+  `begin`, then `advance` until no row goes on, each with the answers that have
+  come since the one before, then `finish`.
 
   Attributes:
     policy: What to sample from.
@@ -91,8 +162,8 @@ class HostTurns:
     environment: Sizes of turns.
 
   Raises:
-    ValueError: Rows are to be decoded in lanes, a size is less than 1, or
-      experts of a model without them are to be recorded.
+    ValueError: A size is less than 1, or experts of a model without them are to
+      be recorded.
   """
 
   policy: Policy
@@ -101,11 +172,6 @@ class HostTurns:
   environment: HostEnvironment
 
   def __post_init__(self):
-    if self.config.lanes is not None:
-      raise ValueError(
-        f"HostTurns: lanes is {self.config.lanes}, and the rows of an"
-        " environment are all decoded at once; pass None."
-      )
     if self.config.record_routing and not self.policy.num_experts:
       raise ValueError(
         "HostTurns: record_routing is True, but the model has no experts;"
@@ -124,8 +190,8 @@ class HostTurns:
 
   def begin(
     self, params: PyTree, prompts: Prompts, key: jax.Array
-  ) -> tuple[Episodes, jax.Array]:
-    """Before the first action.
+  ) -> tuple[Fixed, Episodes, jax.Array]:
+    """Runs the prompts; no action is drawn yet.
 
     Args:
       params: The parameters of the policy.
@@ -133,120 +199,290 @@ class HostTurns:
       key: As in `sampling.sample`.
 
     Returns:
-      Episodes, of which nothing is written, and a seed for the session of each
-      row [B] uint32.
+      What stays, the episodes, and a seed for the session of each row [B]
+      uint32.
     """
+    config = self.config
     keys = drawing.row_keys(key, prompts.ids, self.group_size)
-    num_rows, num_slots = len(keys), self.config.max_new_tokens
-    zero = jnp.zeros(num_rows, jnp.int32)
-    shapes, routing = jax.eval_shape(
-      self._draw, params, prompts, keys, self._nothing(num_rows), zero, zero > 0
-    )
-    fills = {"tokens": self.config.pad_id, "kept_ids": -1}
-    written = {
-      name: jnp.full(
-        (num_rows, num_slots, *x.shape[2:]), fills.get(name, 0), x.dtype
+    num_rows = len(keys)
+    with jax.named_scope("prefill"):
+      first_h, prefix, routing = self.policy.prefill(
+        params, prompts.tokens, prompts.mask
       )
-      for name, x in shapes.items()
-    }
-    for name, dtype in (
-      ("observed", bool),
-      ("turn", jnp.int32),
-      ("turn_rewards", jnp.float32),
-      ("state_id", jnp.int32),
-    ):
-      written[name] = jnp.zeros((num_rows, num_slots), dtype)
-    if self.config.record_routing:
-      assert routing is not None
-      shape = *prompts.tokens.shape, *routing.shape[2:]
-      routing = jnp.zeros(shape, jnp.int32)
+    fixed = Fixed(
+      self.policy.weights(params),
+      keys,
+      first_h,
+      prefix,
+      routing if config.record_routing else None,
+    )
+    num_lanes = min(config.lanes or num_rows, num_rows)
+    lanes = jnp.arange(num_lanes, dtype=jnp.int32)
+    of_lanes, _ = self._of_lanes(fixed, lanes)
+    zero = jnp.zeros(num_rows, jnp.int32)
     episodes = Episodes(
-      written, zero, routing if self.config.record_routing else None
+      written=self._empty(fixed, routing, num_rows),
+      size=zero,
+      start=zero,
+      turn=zero,
+      state=turns.last_seen(zero[:, None], zero),
+      doing=zero + WRITES,
+      row=lanes,
+      read=jnp.zeros_like(lanes),
+      next_row=jnp.int32(num_lanes),
+      cache=self.policy.allocate(num_lanes, config.max_new_tokens, of_lanes),
     )
-    return episodes, jax.vmap(turns.seed)(keys)
+    return fixed, episodes, jax.vmap(turns.seed)(keys)
 
-  def act(
-    self,
-    params: PyTree,
-    prompts: Prompts,
-    key: jax.Array,
-    episodes: Episodes,
-    answers: Answers,
-    number: jax.Array,  # [] int32
-  ) -> tuple[Episodes, Actions]:
-    """Reads the answers to the turn before, and draws the next actions.
-
-    Args:
-      params, prompts, key: As in `begin`.
-      episodes: After the turn before.
-      answers: To its actions.
-      number: Of this turn, from 0.
-    """
-    config, most = self.config, self.environment.max_action_len
-    unread = jnp.maximum(episodes.size - 1, 0)  # The last token drawn.
-    episodes = _read(episodes, answers, number)
-    start = episodes.size
-    goes_on = answers.goes_on & (start < config.max_new_tokens)
-    keys = drawing.row_keys(key, prompts.ids, self.group_size)
-    drawn, routing = self._draw(
-      params, prompts, keys, episodes.written, start, goes_on
-    )
-    length = drawn["completion_mask"].sum(axis=1, dtype=jnp.int32)
-    slots = jnp.arange(most)
-    exists = slots < length[:, None]
-    turn = jnp.full(exists.shape, number, jnp.int32)
-    state = turns.last_seen(answers.observation, answers.size)
-    state_id = jnp.broadcast_to(state[:, None], exists.shape)
-    written = dict(episodes.written)
-    prompt_routing = episodes.prompt_routing
+  def _empty(
+    self, fixed: Fixed, routing: jax.Array | None, num_rows: int
+  ) -> dict[str, jax.Array]:
+    """What nobody has written yet."""
+    config = self.config
+    shape = num_rows, config.max_new_tokens
+    written = {
+      "tokens": jnp.full(shape, config.pad_id, jnp.int32),
+      "completion_mask": jnp.zeros(shape, bool),
+      **{name: jnp.zeros(shape, jnp.float32) for name in _RECORDS},
+      "observed": jnp.zeros(shape, bool),
+      "turn": jnp.zeros(shape, jnp.int32),
+      "turn_rewards": jnp.zeros(shape, jnp.float32),
+      "state_id": jnp.zeros(shape, jnp.int32),
+    }
+    if config.record_kept:
+      logits = jax.eval_shape(self.policy.head, fixed.weights, fixed.first_h)
+      kept = *shape, drawing.num_kept(config, logits)
+      written["kept_ids"] = jnp.full(kept, -1, jnp.int32)
     if config.record_routing:
       assert routing is not None
-      assert prompt_routing is not None
-      of_prompts, of_rows = self._split(routing, start)
-      # What was not read when it was drawn is read now.
-      known = jnp.arange(config.max_new_tokens)
-      new = (known >= unread[:, None]) & (known < start[:, None])
-      written["routing"] = jnp.where(
-        new[:, :, None, None], of_rows, written["routing"]
+      written["routing"] = jnp.zeros((*shape, *routing.shape[2:]), jnp.int32)
+    return written
+
+  def _of_lanes(
+    self, fixed: Fixed, row: jax.Array
+  ) -> tuple[PyTree, PyTree]:  # [W] -> each [P', ...], [W, D]
+    """Prefixes of the rows in the lanes, and what predicts their first tokens.
+
+    Where each row has a lane, prefixes are shared by the rows of a prompt.
+    """
+    num_rows = len(fixed.keys)
+    prompt = row // self.group_size
+
+    def of_prompts(tree):
+      return jax.tree.map(lambda x: x[prompt], tree)
+
+    has_all = len(row) == num_rows
+    prefix = fixed.prefix if has_all else of_prompts(fixed.prefix)
+    return prefix, of_prompts(fixed.first_h)
+
+  def advance(
+    self, fixed: Fixed, episodes: Episodes, answers: Answers
+  ) -> tuple[Episodes, Actions, Left]:
+    """Reads the answers that have come, and writes actions.
+
+    Args:
+      fixed: From `begin`.
+      episodes: After the call before.
+      answers: Those that have come since.
+    """
+    episodes = _with_answers(episodes, answers)
+    episodes = self._refilled(fixed, episodes)
+    of_lanes = self._of_lanes(fixed, episodes.row)
+    chunks = steps = jnp.int32(0)
+    if self.environment.max_observation_len > 1:
+      with jax.named_scope("read"):
+        episodes, chunks = self._read(fixed, of_lanes, episodes)
+    with jax.named_scope("decode"):
+      episodes, steps = self._write(fixed, of_lanes, episodes)
+    doing = episodes.doing[episodes.row]
+    waiting = episodes.next_row < len(fixed.keys)  # For a lane.
+    left = Left(
+      writes=((doing == WRITES) | ((doing == OVER) & waiting)).any(),
+      goes_on=(episodes.doing != OVER).any(),
+      steps=steps,
+      chunks=chunks,
+    )
+    return episodes, self._ended(episodes), left
+
+  def _refilled(self, fixed: Fixed, episodes: Episodes) -> Episodes:
+    """Gives lanes whose rows are over the next rows, while there are any."""
+    num_rows, num_lanes = len(fixed.keys), len(episodes.row)
+    if num_lanes == num_rows:
+      return episodes
+    free = episodes.doing[episodes.row] == OVER
+    row = episodes.next_row + jnp.cumsum(free, dtype=jnp.int32) - 1
+    takes = free & (row < num_rows)
+    row = jnp.where(takes, row, episodes.row)
+    prefix, _ = self._of_lanes(fixed, row)
+    return dataclasses.replace(
+      episodes,
+      row=row,
+      read=jnp.where(takes, 0, episodes.read),
+      next_row=episodes.next_row + takes.sum(dtype=jnp.int32),
+      cache=self.policy.admit(prefix, episodes.cache, num_lanes),
+    )
+
+  def _extended(
+    self,
+    fixed: Fixed,
+    of_lanes: tuple[PyTree, PyTree],
+    episodes: Episodes,
+    count: jax.Array,  # [W] int32
+    most: int,
+  ) -> tuple[Episodes, PyTree]:
+    """The next tokens of some lanes are read; what predicts those after."""
+    num_slots = self.config.max_new_tokens
+    row, place = episodes.row[:, None], episodes.read[:, None]
+    place = place + jnp.arange(most)  # [W, L]
+    at = jnp.minimum(place, num_slots - 1)
+    h, cache, routing = self.policy.extend(
+      fixed.weights,
+      episodes.written["tokens"][row, at],
+      episodes.read,
+      count,
+      of_lanes[0],
+      episodes.cache,
+    )
+    written = dict(episodes.written)
+    if self.config.record_routing:
+      exists = jnp.arange(most) < count[:, None]
+      place = jnp.where(exists, place, num_slots)  # That one: nowhere.
+      written["routing"] = (
+        written["routing"].at[row, place].set(routing, mode="drop")
       )
-      first = of_prompts[:: self.group_size]
-      prompt_routing = jnp.where(number == 0, first, prompt_routing)
-    own = {"turn": turn, "state_id": state_id}
-    for name, x in (drawn | own).items():
-      written[name] = contexts.put(written[name], start, exists, x)
+    episodes = dataclasses.replace(
+      episodes, written=written, cache=cache, read=episodes.read + count
+    )
+    return episodes, h
+
+  def _read(
+    self, fixed: Fixed, of_lanes: tuple[PyTree, PyTree], episodes: Episodes
+  ) -> tuple[Episodes, jax.Array]:
+    """All that rows have not read but for its last token, in chunks."""
+    most = min(self.environment.max_observation_len, _CHUNK)
+
+    def unread(episodes):  # [W] int32
+      row = episodes.row
+      writes = episodes.doing[row] == WRITES
+      left = episodes.size[row] - 1 - episodes.read
+      return jnp.where(writes, jnp.clip(left, 0, most), 0)
+
+    def step(carry):
+      episodes, number = carry
+      episodes, _ = self._extended(
+        fixed, of_lanes, episodes, unread(episodes), most
+      )
+      return episodes, number + 1
+
+    return lax.while_loop(
+      lambda carry: unread(carry[0]).any(), step, (episodes, jnp.int32(0))
+    )
+
+  def _write(
+    self, fixed: Fixed, of_lanes: tuple[PyTree, PyTree], episodes: Episodes
+  ) -> tuple[Episodes, jax.Array]:
+    """Draws tokens, one of each lane at a time."""
+
+    def step(carry):
+      episodes, number = carry
+      writes = episodes.doing[episodes.row] == WRITES
+      is_first = episodes.size[episodes.row] == 0
+      count = (writes & ~is_first).astype(jnp.int32)
+      episodes, h = self._extended(fixed, of_lanes, episodes, count, 1)
+      h = jax.tree.map(
+        lambda first, x: jnp.where(is_first[:, None], first, x), of_lanes[1], h
+      )
+      return self._drawn(fixed, episodes, h, writes), number + 1
+
+    def goes_on(carry):
+      episodes, number = carry
+      writes = (episodes.doing[episodes.row] == WRITES).any()
+      is_due = (number % _INTERVAL == 0) & (number > 0)
+      return writes & ~(is_due & (episodes.doing == ENDED).any())
+
+    return lax.while_loop(goes_on, step, (episodes, jnp.int32(0)))
+
+  def _drawn(
+    self,
+    fixed: Fixed,
+    episodes: Episodes,
+    h: PyTree,  # [W, D]
+    writes: jax.Array,  # [W] bool
+  ) -> Episodes:
+    """With one token more in every lane that writes."""
+    config, environment = self.config, self.environment
+    num_rows = len(fixed.keys)
+    row = episodes.row
+    place = episodes.size[row]  # [W]
+    tokens, records, kept_ids, _ = drawing.draw(
+      self.policy.head(fixed.weights, h), fixed.keys[row], place, config
+    )
+    values: dict[str, Any] = {
+      "tokens": tokens,
+      "completion_mask": writes,
+      **dict(zip(_RECORDS, records, strict=True)),
+      "turn": episodes.turn[row],
+      "state_id": episodes.state[row],
+    }
+    if config.record_kept:
+      values["kept_ids"] = kept_ids
+    to = jnp.where(writes, row, num_rows)  # That one: nowhere.
+    written = dict(episodes.written)
+    for name, x in values.items():
+      buffer = written[name]
+      written[name] = buffer.at[to, place].set(
+        x.astype(buffer.dtype), mode="drop"
+      )
+    size = place + 1
+    length = size - episodes.start[row]
+    ends = jnp.asarray(environment.action_ends, jnp.int32)
+    is_end = (tokens[:, None] == ends).any(axis=-1)
+    is_end |= (length == environment.max_action_len) | (
+      size == config.max_new_tokens
+    )
+    return dataclasses.replace(
+      episodes,
+      written=written,
+      size=episodes.size.at[to].set(size, mode="drop"),
+      doing=episodes.doing.at[jnp.where(is_end, to, num_rows)].set(
+        ENDED, mode="drop"
+      ),
+    )
+
+  def _ended(self, episodes: Episodes) -> Actions:
+    """The actions of rows whose action has ended in this call."""
+    most = self.environment.max_action_len
+    length = jnp.where(
+      episodes.doing == ENDED, episodes.size - episodes.start, 0
+    )
+    slots = jnp.arange(most)
+    num_slots = self.config.max_new_tokens
+    at = jnp.minimum(episodes.start[:, None] + slots, num_slots - 1)
+    tokens = jnp.take_along_axis(episodes.written["tokens"], at, axis=1)
+    tokens = jnp.where(slots < length[:, None], tokens, self.config.pad_id)
     last = jnp.maximum(length - 1, 0)[:, None]
-    token = jnp.take_along_axis(drawn["tokens"], last, axis=1)[:, 0]
+    token = jnp.take_along_axis(tokens, last, axis=1)[:, 0]
     ends = jnp.asarray(self.environment.action_ends, jnp.int32)
     is_end = (token[:, None] == ends).any(axis=-1) | (length == most)
-    size = start + length
-    return Episodes(written, size, prompt_routing), Actions(
-      tokens=drawn["tokens"],
-      length=length,
-      ended=is_end & (length > 0),
-      size=size,
-    )
+    return Actions(tokens, length, is_end & (length > 0), episodes.size)
 
   def finish(
     self,
     prompts: Prompts,
+    fixed: Fixed,
     episodes: Episodes,
-    answers: Answers,
-    number: jax.Array,  # [] int32
     done: jax.Array,  # [B] bool
     scores: dict[str, jax.Array],  # each [B]
   ) -> Rollout:
     """The rollout, once no episode goes on.
 
     Args:
-      prompts: As in `begin`.
-      episodes: After the last turn.
-      answers: To its actions.
-      number: Turns.
+      prompts, fixed: As in `begin`.
+      episodes: After the last call.
       done: The environment has ended the episode, or its last turn has.
       scores: Of the sessions, and "return"; NaN where one does not apply, and
         all of them where a row has failed.
     """
-    episodes = _read(episodes, answers, number)
     fields: dict[str, Any] = episodes.written
     num_prompts = len(prompts.ids)
     index = jnp.repeat(
@@ -258,86 +494,44 @@ class HostTurns:
       prompt_index=index,
       group_id=index,
       num_groups=num_prompts,
-      prompt_routing=episodes.prompt_routing,
+      prompt_routing=fixed.prompt_routing,
       scores=scores,
     )
 
-  def _nothing(self, num_rows: int) -> dict[str, jax.Array]:
-    """As much of what is written as `_draw` reads."""
-    shape = num_rows, self.config.max_new_tokens
-    return {"tokens": jnp.zeros(shape, jnp.int32)}
 
-  def _draw(
-    self,
-    params: PyTree,
-    prompts: Prompts,
-    keys: jax.Array,  # [B] keys
-    written: dict[str, jax.Array],
-    size: jax.Array,  # [B] int32
-    goes_on: jax.Array,  # [B] bool
-  ) -> tuple[dict[str, jax.Array], jax.Array | None]:
-    """The next actions as a `Rollout` has them, and the routing of contexts."""
-    environment = self.environment
-    tokens, mask = contexts.joined(
-      prompts, written["tokens"], size, self.config.pad_id
-    )
-    with jax.named_scope("prefill"):
-      first_h, prefix, routing = self.policy.prefill(params, tokens, mask)
-    left = self.config.max_new_tokens - size
-    decoder = sampling.Decoder(
-      self.policy,
-      self.policy.weights(params),
-      dataclasses.replace(
-        self.config,
-        max_new_tokens=environment.max_action_len,
-        end_ids=environment.action_ends,
-      ),
-      keys,
-      first_h,
-      prefix,
-      jnp.clip(left, 1, environment.max_action_len),
-      offsets=size,
-    )
-    with jax.named_scope("decode"):
-      state = decoder.start(routing, busy=goes_on)
-      _, *first = decoder.of_lanes(state.row)
-      state = decoder.run_all(decoder.draw(state, *first))
-    return state.written, routing
-
-  def _split(
-    self,
-    x: jax.Array,  # [B, S + T, ...], of contexts
-    size: jax.Array,  # [B] int32
-  ) -> tuple[jax.Array, jax.Array]:  # [B, S, ...], [B, T, ...]
-    """The inverse of `contexts.joined`; anything where there is no token."""
-    num_slots = self.config.max_new_tokens
-    place = jnp.arange(x.shape[1]) + (num_slots - size)[:, None]
-    place = jnp.minimum(place, x.shape[1] - 1)
-    place = place.reshape(*place.shape, *[1] * (x.ndim - 2))
-    x = jnp.take_along_axis(x, place, axis=1)
-    return x[:, :-num_slots], x[:, -num_slots:]
-
-
-def _read(episodes: Episodes, answers: Answers, number: jax.Array) -> Episodes:
+def _with_answers(episodes: Episodes, answers: Answers) -> Episodes:
   """Rewards at the ends of actions, and the observations after them."""
   written: dict[str, Any] = dict(episodes.written)
   num_slots = written["tokens"].shape[1]
+  came = answers.came
   size = jnp.minimum(answers.size, num_slots - episodes.size)
+  size = jnp.where(came, size, 0)
   exists = jnp.arange(answers.observation.shape[1]) < size[:, None]
+  turn = episodes.turn + came
   for name, x in (
     ("tokens", answers.observation),
     ("completion_mask", exists),
     ("observed", exists),
-    ("turn", jnp.full(exists.shape, number, jnp.int32)),
+    ("turn", jnp.broadcast_to(turn[:, None], exists.shape)),
   ):
     written[name] = contexts.put(written[name], episodes.size, exists, x)
   rows = jnp.arange(len(size))
   last = jnp.maximum(episodes.size - 1, 0)
-  written["turn_rewards"] = (
-    written["turn_rewards"].at[rows, last].add(answers.reward)
-  )
+  reward = jnp.where(came, answers.reward, 0)
+  written["turn_rewards"] = written["turn_rewards"].at[rows, last].add(reward)
+  start = jnp.where(came, episodes.size + size, episodes.start)
+  goes_on = answers.goes_on & (start < num_slots)
+  doing = jnp.where(episodes.doing == ENDED, WAITS, episodes.doing)
+  doing = jnp.where(came, jnp.where(goes_on, WRITES, OVER), doing)
+  seen = turns.last_seen(answers.observation, answers.size)
   return dataclasses.replace(
-    episodes, written=written, size=episodes.size + size
+    episodes,
+    written=written,
+    size=episodes.size + size,
+    start=start,
+    turn=turn,
+    state=jnp.where(came, seen, episodes.state),
+    doing=doing,
   )
 
 

@@ -90,6 +90,16 @@ def joined(policies: Sequence[Policy]) -> Policy:
     h, cache, routing = zip(*found, strict=True)
     return h, cache, routing[0]
 
+  def extend(weights, tokens, t, count, prefix, cache):
+    found = [
+      policy.extend(own, tokens, t, count, *of_policy)
+      for policy, own, *of_policy in zip(
+        policies, weights, prefix, cache, strict=True
+      )
+    ]
+    h, cache, routing = zip(*found, strict=True)
+    return h, cache, routing[0]
+
   def head(weights, h, who=None):
     logits = first.head(weights[0], h[0])
     if who is None:
@@ -107,6 +117,7 @@ def joined(policies: Sequence[Policy]) -> Policy:
     weights=weights,
     allocate=allocate,
     decode=decode,
+    extend=extend,
     head=head,
     embeddings=None,
   )

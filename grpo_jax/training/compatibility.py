@@ -50,8 +50,8 @@ TABLE = (
   ),
   Row(
     "lanes",
-    "environment",
-    "the rows of an environment are all decoded at once",
+    "environment in the graph",
+    "the rows of an environment in the graph are all decoded at once",
     "set config.sampling.lanes=None",
   ),
   Row(

@@ -78,6 +78,9 @@ FEATURES = {
     lambda s: bool(s.problem.environment or s.problem.host_environment),
     _environment,
   ),
+  "environment in the graph": Feature(
+    lambda s: s.problem.environment is not None, _environment
+  ),
   "environment on the host": Feature(
     lambda s: s.problem.host_environment is not None, _environment
   ),

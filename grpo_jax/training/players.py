@@ -3,11 +3,11 @@
 In the graph a player is a function of arrays (`make_player`). With an
 environment on the host, episodes are played turn after turn (`HostEpisodes`).
 
-The device draws an action of every row (`rollout/host_turns.py`), each process
-has those of its own rows answered by their sessions (`rewards/sessions.py`),
-and the answers go back to the device. What comes out is a `Rollout` as any
-other; of a row whose session has failed all scores are NaN, so that it is
-unscored.
+The device draws actions (`rollout/host_turns.py`), each process has those of
+its own rows answered by their sessions (`rewards/sessions.py`), and the answers
+go back to the device as they come: a row whose tool is slow holds up no other
+one. What comes out is a `Rollout` as any other; of a row whose session has
+failed all scores are NaN, so that it is unscored.
 
 Of several processes, all go on until no row of any of them does.
 """
@@ -203,6 +203,10 @@ def _mix_until(
   return tuple(ids)
 
 
+# Seconds after which the device is asked whether other processes have answers.
+_PATIENCE_S = 1.0
+
+
 class Table(NamedTuple):
   """Who plays with the policy.
 
@@ -223,7 +227,10 @@ class Played(NamedTuple):
     scored: What the sessions said of it, as rewards; the same.
     failures: Failed rows of this process by kind; some are logged.
     errors: Why they have failed.
-    seconds: That the sessions were waited for.
+    seconds: That the device had nothing to do, because sessions were asked or
+      waited for.
+    calls: Of the program that advances the episodes.
+    steps: Decode steps of all calls; `chunks`: of observations read at once.
   """
 
   rollout: Rollout
@@ -231,6 +238,9 @@ class Played(NamedTuple):
   failures: dict[str, int]
   errors: judging.Errors
   seconds: float
+  calls: int
+  steps: int
+  chunks: int
 
 
 class HostEpisodes:
@@ -255,19 +265,31 @@ class HostEpisodes:
     self._rows = sharding.by_rows(mesh)
     self._judged = sharding.by_rows_once(mesh)
     self._whole = sharding.replicated(mesh)
-    self._begin = jax.jit(turns.begin, out_shardings=self._rows)
-    self._act = programs.Program(
-      turns.act, self._whole, donate=3, out_shardings=self._rows
+    constrain = sharding.episodes_constraint(mesh)
+
+    def begin(params, prompts, key):
+      fixed, episodes, seeds = turns.begin(params, prompts, key)
+      return fixed, constrain(episodes), seeds
+
+    def advance(fixed, episodes, answers):
+      episodes, actions, left = turns.advance(fixed, episodes, answers)
+      return constrain(episodes), actions, left
+
+    self._begin = jax.jit(begin, out_shardings=(None, None, self._rows))
+    self._advance = programs.Program(
+      advance,
+      self._whole,
+      donate=1,
+      out_shardings=(None, self._rows, self._whole),
     )
     self._finish = jax.jit(
-      turns.finish, donate_argnums=1, out_shardings=self._rows
+      turns.finish, donate_argnums=2, out_shardings=self._rows
     )
     split = sharding.row_constraint(mesh)
     score = problem.judge.without_models().score
     self._score = programs.Program(
       lambda prompts, rollout: split(score({}, prompts, rollout)), self._whole
     )
-    self._any = jax.jit(lambda rows: rows.any(), out_shardings=self._whole)
 
   def play(
     self,
@@ -285,7 +307,7 @@ class HostEpisodes:
       batch: The prompts that this process feeds.
     """
     turns, mesh = self._turns, self._mesh
-    written, seeds = self._begin(params, prompts, key)
+    fixed, written, seeds = self._begin(params, prompts, key)
     num_rows = len(seeds)
     rows = judging.judged_rows(mesh, num_rows)
     fed = sharding.local_rows(self._rows, len(prompts.ids))
@@ -299,34 +321,36 @@ class HostEpisodes:
       ),
       len(rows),
     )
-    answers = sharding.from_local(host.nothing(goes_on=True), self._judged)
-    number = 0
-    while number < turns.environment.max_turns:
-      if number and not jax.device_get(self._any(answers.goes_on)):
+    calls = steps = chunks = 0
+    idle_s = 0.0
+    said = host.nothing()
+    while True:
+      written, actions, left = self._advance(
+        fixed, written, sharding.from_local(said, self._judged)
+      )
+      calls += 1
+      left = jax.device_get(left)
+      steps, chunks = steps + int(left.steps), chunks + int(left.chunks)
+      if not left.goes_on:
         break
-      written, actions = self._act(
-        params, prompts, key, written, answers, self._scalar(number)
-      )
-      number += 1
-      said = host.answer(
-        judging.to_judge(mesh, actions, num_rows),
-        is_last=number == turns.environment.max_turns,
-      )
-      answers = sharding.from_local(said, self._judged)
+      started = time.perf_counter()
+      host.ask(judging.to_judge(mesh, actions, num_rows))
+      said = host.answers(is_idle=not left.writes)
+      if not left.writes:
+        idle_s += time.perf_counter() - started
+    host.end()
     done, scores = sharding.from_local((host.done, host.scores()), self._judged)
-    rollout = self._finish(
-      prompts, written, answers, self._scalar(number), done, scores
-    )
+    rollout = self._finish(prompts, fixed, written, done, scores)
     failures = host.episodes.failures
     self._problem.complaints.log(
       "an episode failed: unscored", failures.messages
     )
     scored = self._score(prompts, rollout)
     errors = judging.errors_of(mesh, batch, num_rows, failures.messages)
-    return Played(rollout, scored, failures.counts, errors, host.seconds)
-
-  def _scalar(self, value: int) -> jax.Array:
-    return jax.device_put(np.int32(value), self._whole)
+    return Played(
+      *(rollout, scored, failures.counts, errors, idle_s),
+      *(calls, steps, chunks),
+    )
 
 
 class _Host:
@@ -335,7 +359,6 @@ class _Host:
   Attributes:
     episodes: Their sessions.
     done: Episodes that were not cut off.
-    seconds: Spent here.
   """
 
   def __init__(
@@ -347,14 +370,19 @@ class _Host:
   ):
     self.episodes = episodes
     self.done = np.zeros(num_rows, bool)
-    self.seconds = 0.0
     self._problem = problem
     self._environment = turns.environment
     self._num_slots = turns.config.max_new_tokens
     self._returns = np.zeros(num_rows, np.float32)
+    self._size = np.zeros(num_rows, np.int32)
+    self._turns = np.zeros(num_rows, np.int32)  # Actions that were asked.
+    self._over = np.zeros(num_rows, bool)  # And the device knows, or will.
+    self._cut = np.zeros(num_rows, bool)  # Actions without an end.
+    self._called_at = time.perf_counter()
+    self._call_s = 0.0
 
-  def nothing(self, goes_on: bool) -> host_turns.Answers:
-    """No observation and no reward; NumPy arrays, as all here."""
+  def nothing(self) -> host_turns.Answers:
+    """No answer to any row; NumPy arrays, as all here."""
     num_rows = len(self.done)
     fields: dict[str, Any] = {
       "observation": np.zeros(
@@ -362,34 +390,74 @@ class _Host:
       ),
       "size": np.zeros(num_rows, np.int32),
       "reward": np.zeros(num_rows, np.float32),
-      "goes_on": np.full(num_rows, goes_on),
+      "goes_on": np.zeros(num_rows, bool),
+      "came": np.zeros(num_rows, bool),
     }
     return host_turns.Answers(**fields)
 
-  def answer(
-    self, actions: host_turns.Actions, is_last: bool
-  ) -> host_turns.Answers:
-    """What the sessions say of a turn.
+  def ask(self, actions: host_turns.Actions) -> None:
+    """Tells the sessions what rows have done.
 
     Args:
-      actions: NumPy arrays; no action where an episode is over.
-      is_last: No other turn comes.
+      actions: NumPy arrays; no action where a row still writes, waits, or is
+        over.
     """
-    started = time.perf_counter()
+    self._call_s = time.perf_counter() - self._called_at
     length, ended = np.asarray(actions.length), np.asarray(actions.ended)
     tokens: Any = actions.tokens
-    answers: Any = self.nothing(goes_on=False)
-    texts = {
-      int(row): self._problem.tokenizer.exact_text(
+    acts = length > 0
+    self._size[acts] = np.asarray(actions.size)[acts]
+    self._turns += acts
+    asked: dict[int, tuple[str | None, bool]] = {}
+    for row in map(int, np.flatnonzero(ended)):
+      text = self._problem.tokenizer.exact_text(
         tokens[row, : length[row]].tolist()
       )
-      for row in np.flatnonzero(ended)
-    }
-    cut = np.flatnonzero((length > 0) & ~ended).tolist()
-    for row, said in self.episodes.step(texts, is_last).items():
+      asked[row] = text, self._turns[row] >= self._environment.max_turns
+    self.episodes.ask(asked)
+    self._cut = acts & ~ended
+
+  def answers(self, is_idle: bool) -> host_turns.Answers:
+    """What has come since the call before.
+
+    Whoever is idle waits for the first answer, and then for more of them as
+    long as the call took: it takes as long for one row as for all of them.
+
+    Args:
+      is_idle: No row of any process has something to do on the device.
+    """
+    answers: Any = self.nothing()
+    self._end(answers, np.flatnonzero(self._cut).tolist())
+    if is_idle and not answers.came.any():
+      self._take(answers, _PATIENCE_S)
+      end = time.perf_counter() + min(self._call_s, _PATIENCE_S)
+      while self.episodes.pending and time.perf_counter() < end:
+        self._take(answers, end - time.perf_counter())
+    else:
+      self._take(answers, 0.0)
+    self._returns += answers.reward
+    self._called_at = time.perf_counter()
+    return answers
+
+  def _end(self, answers: Any, rows: list[int]) -> None:
+    """Ends episodes that are cut off; their scores are waited for later."""
+    answers.came[rows] = True
+    self._over[rows] = True
+    self.episodes.ask({row: (None, True) for row in rows})
+
+  def _take(self, answers: Any, timeout_s: float) -> None:
+    """Adds what has come until then to the answers."""
+    cut = []
+    for row, said in self.episodes.poll(timeout_s).items():
+      if self._over[row]:
+        continue  # Its scores, after it was cut off.
+      answers.came[row] = True
+      if said is None:
+        self._over[row] = True
+        continue
       answers.reward[row] = said.reward
-      if said.done or is_last:
-        self.done[row] = True
+      if said.done or self._turns[row] >= self._environment.max_turns:
+        self.done[row] = self._over[row] = True
         continue
       try:
         ids = self._problem.tokenizer.observation_ids(
@@ -397,17 +465,19 @@ class _Host:
         )
       except ValueError as error:
         self.episodes.fail(row, f"environment: its observation: {error}")
+        self._over[row] = True
         continue
       answers.size[row] = len(ids)
       answers.observation[row, : len(ids)] = ids
-      answers.goes_on[row] = actions.size[row] + len(ids) < self._num_slots
+      answers.goes_on[row] = self._size[row] + len(ids) < self._num_slots
       if not answers.goes_on[row]:
         cut.append(row)
-    if cut:
-      self.episodes.end(cut)
-    self._returns += answers.reward
-    self.seconds += time.perf_counter() - started
-    return answers
+    self._end(answers, cut)
+
+  def end(self) -> None:
+    """Waits for the scores of episodes that were cut off."""
+    while self.episodes.pending:
+      self.episodes.poll(_PATIENCE_S)
 
   def scores(self) -> dict[str, np.ndarray]:  # each [B] float32
     """Of each row, with "return"; all NaN where a row has failed."""

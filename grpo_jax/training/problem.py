@@ -423,6 +423,7 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
     num_workers=rewards.num_workers,
     variables=rewards.variables,
     options=config.environment.options,
+    concurrency=config.environment.concurrency,
   )
   workers: guarded_sessions.Sessions = held
   if guard.rules:

@@ -29,6 +29,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from grpo_jax.rollout import host_turns
 from grpo_jax.types import (
   ROW_AXES,
   MemberState,
@@ -202,6 +203,23 @@ def row_constraint(mesh: Mesh) -> Callable[[PyTree], PyTree]:
     lambda x: lax.with_sharding_constraint(x, sharding) if x.ndim else x,
     rows,
   )
+
+
+def episodes_constraint(
+  mesh: Mesh,
+) -> Callable[[host_turns.Episodes], host_turns.Episodes]:
+  """Inside jit: keeps episodes between two turns where their rows are."""
+  if mesh.size == 1:
+    return lambda episodes: episodes
+  of_rows = row_constraint(mesh)
+
+  def constrain(episodes):
+    cache = lax.with_sharding_constraint(
+      episodes.cache, of_cache(mesh, episodes.cache)
+    )
+    return dataclasses.replace(of_rows(episodes), cache=cache)
+
+  return constrain
 
 
 def constrain_written(mesh: Mesh, rows: PyTree) -> PyTree:

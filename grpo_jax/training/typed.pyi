@@ -259,6 +259,10 @@ class Environment(Group):
   options: Free
   """What the factory takes beside the prompt, the extras and the seed, by
   name; plain data."""
+  concurrency: int
+  """Sessions that each of `rewards.num_workers` processes has at work at the
+  same time. More of them hide the time for which tools wait; fewer leave each
+  the cores that it needs to answer in time."""
 
 class Interceptor(Group):
   rules: tuple[str, ...]

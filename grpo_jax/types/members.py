@@ -129,6 +129,12 @@ class Policy:
       adjacent rows. `routing` says which experts token t took, or is None.
       `mix` is None or (ids [B, k], weights [B, k]) of the rows of the embedding
       table that are read in the place of the tokens.
+    extend: (weights, tokens [B, L], t [B], count [B], prefix, cache) ->
+      (h [B, D], cache, routing [B, L, layers, k]). As `decode` for the first
+      `count` of L tokens, which are the tokens t, t + 1, … of each row, with
+      token n of a row in slot n: rows may be at different places, and none
+      moves if its count is 0. `h` predicts token t + count, and is anything
+      where that is 0.
     embeddings: (params) -> the table [V, D], of which a token id is a row; None
       if there is none, and inputs cannot be mixed.
     num_experts: Experts of each layer; 0 for a model without.
@@ -141,6 +147,7 @@ class Policy:
   prefill: Callable[..., tuple[jax.Array, PyTree, jax.Array | None]]
   allocate: Callable[..., PyTree]
   decode: Callable[..., tuple[jax.Array, PyTree, jax.Array | None]]
+  extend: Callable[..., tuple[jax.Array, PyTree, jax.Array | None]]
   prefix: Callable[..., PyTree] = lambda *args: None
   weights: Callable[[PyTree], PyTree] = lambda params: params
   admit: Callable[[PyTree, PyTree, int], PyTree] = (

@@ -363,7 +363,7 @@ def test_codes_in_a_cache_mean_the_numbers_that_they_stand_for():
     )
     q, *caches, mask = make_cache()
     held = [attention.held(config, *k_v) for k_v in caches]
-    attended = attention.one_token(config, q, *held, mask)
+    attended = attention.cached(config, q, *held, mask)
     for floats, codes, axis in zip(
       [*caches[0], *caches[1]], [*held[0], *held[1]], [-2, -1] * 2, strict=True
     ):
@@ -392,7 +392,7 @@ def test_no_code_is_multiplied_by_its_scale():
     jax.eval_shape(functools.partial(attention.held, config), *k_v)
     for k_v in caches
   ]
-  program = jax.make_jaxpr(functools.partial(attention.one_token, config))(
+  program = jax.make_jaxpr(functools.partial(attention.cached, config))(
     q, *held, mask
   )
   products = [e for e in program.eqns if e.primitive.name == "mul"]

@@ -251,3 +251,40 @@ def test_what_the_kernel_cannot_serve_raises(
 def test_an_unknown_form_raises():
   with pytest.raises(ValueError, match="decode_attention is 'pages'"):
     dataclasses.replace(CONFIG, decode_attention="pages")
+
+
+@pytest.mark.slow
+def test_pieces_are_read_as_by_the_plain_form(interpreted):
+  """Rows at different places, across a page's end, and one that reads none."""
+  lengths = np.array([1, 33, 6, 32])
+  mask = jnp.arange(34) >= 34 - lengths[:, None]
+  prompts = jax.random.randint(jax.random.key(2), (4, 34), 0, 29)
+  tokens = jax.random.randint(jax.random.key(3), (8, 12), 0, 29)
+  pieces = np.array([[3, 1, 0, 2, 3, 0, 1, 3], [2, 3, 0, 3, 0, 1, 1, 3]])
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def read(config, params):
+    policy = transformer.transformer_policy(config)
+    _, prefix, _ = policy.prefill(params, prompts, mask)
+    cache, found, t = policy.allocate(8, 12, prefix), [], jnp.zeros(8, int)
+    for count in jnp.asarray(pieces):
+      piece = jnp.take_along_axis(tokens, t[:, None] + jnp.arange(3), axis=1)
+      h, cache, _ = policy.extend(
+        policy.weights(params), piece, t, count, prefix, cache
+      )
+      found.append(policy.head(params, h))
+      t += count
+    return jnp.stack(found)
+
+  config = dataclasses.replace(
+    CONFIG, sliding_window=9, sliding_layers=(True, False)
+  )
+  params = transformer.transformer_policy(config).init(jax.random.key(1))
+  got = read(config, params)
+  expected = read(dataclasses.replace(config, decode_attention="plain"), params)
+  np.testing.assert_allclose(
+    np.asarray(got)[pieces > 0],
+    np.asarray(expected)[pieces > 0],
+    rtol=1e-4,
+    atol=1e-4,
+  )

@@ -117,9 +117,49 @@ def step_by_step(config, params, batch):
   return policy.head(params, h)
 
 
+# How many tokens of each row are read next, up to all but its last one.
+PIECES = np.array([[2, 0, 1, 0], [0, 0, 1, 1], [1, 0, 0, 0]])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def in_pieces(config, params, batch):
+  """The same after each of `PIECES`, [pieces, B, V]."""
+  policy = transformer.transformer_policy(config)
+  prompt_tokens, prompt_mask, tokens, _, prompt_index = batch
+  _, prefix, _ = policy.prefill(params, prompt_tokens, prompt_mask)
+  prefix = jax.tree.map(lambda x: x[prompt_index], prefix)
+  weights = policy.weights(params)
+
+  def read(carry, count):
+    t, cache = carry
+    place = jnp.minimum(t[:, None] + jnp.arange(2), T - 1)
+    piece = jnp.take_along_axis(tokens, place, axis=1)
+    h, cache, _ = policy.extend(weights, piece, t, count, prefix, cache)
+    return (t + count, cache), h
+
+  start = jnp.zeros(len(tokens), int), policy.allocate(len(tokens), T)
+  _, h = jax.lax.scan(read, start, jnp.asarray(PIECES))
+  return policy.head(params, h)
+
+
 def existing(x):
   """Positions that predict a token that exists."""
   return np.concatenate([x[b, :n] for b, n in enumerate(LENGTHS)])
+
+
+@pytest.mark.parametrize("config", [RICH, LOCAL])
+def test_reading_in_pieces_equals_teacher_forcing_in_float64(config):
+  with jax.enable_x64(True):
+    config = float64(config)
+    params, batch = make_params(config), make_batch()
+    found = in_pieces(config, params, batch)
+    wanted = teacher_forced(config, params, batch)
+    size = np.cumsum(PIECES, axis=0)
+    np.testing.assert_array_equal(size[-1], np.array(LENGTHS) - 1)
+    for piece, row in np.argwhere(PIECES):
+      np.testing.assert_allclose(
+        found[piece, row], wanted[row, size[piece, row]], rtol=0, atol=1e-10
+      )
 
 
 @pytest.mark.parametrize("config", [PLAIN, RICH, LOCAL])

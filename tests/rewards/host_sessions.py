@@ -54,6 +54,8 @@ class Session:
       return "\ud800", 1 / 3, False
     elif action == "hold the lock":
       re.match("(a+)+$", "a" * 64 + "b")
+    elif action == "nap":
+      time.sleep(1.0)
     elif action == "raise":
       raise ValueError("no such tool")
     elif action == "sys.exit":
@@ -89,6 +91,13 @@ class Session:
 
 def make(prompt, extras, seed):
   return Session(prompt, extras, seed)
+
+
+def alone(prompt, extras, seed):
+  return Session(prompt, extras, seed)
+
+
+alone.serial = True
 
 
 def with_return(prompt, extras, seed):

@@ -94,7 +94,7 @@ def test_others_go_on_whatever_a_row_does(impatient):
   scores = episodes.end(list(rows)[1::2])
   assert {x["turns"] for x in scores.values()} == {2.0}
   assert len(episodes.failures.errors) == 3
-  assert "host_sessions.py:" in episodes.failures.errors[0]
+  assert "host_sessions.py:" in episodes.failures.messages[0]
 
 
 def test_a_worker_that_dies_takes_its_own_sessions_and_is_replaced(workers):
@@ -102,8 +102,8 @@ def test_a_worker_that_dies_takes_its_own_sessions_and_is_replaced(workers):
   episodes.step({row: "first" for row in range(6)}, False)
   actions = {row: "second" for row in range(6)} | {2: "kill the worker"}
   answers = episodes.step(actions, False)
-  # Rows of one parity share a worker; of these the first was answered.
-  assert {1, 3, 5} <= answers.keys() <= {0, 1, 3, 5}
+  # Rows of one parity share a worker; of these some were answered.
+  assert {1, 3, 5} <= answers.keys() <= {0, 1, 3, 4, 5}
   later = episodes.step({row: "third" for row in answers}, True)
   assert {1, 3, 5} == later.keys()
   assert episodes.failures.counts["worker_died"] == 3
@@ -224,11 +224,11 @@ def test_the_step_deadline_is_over_all_turns():
     episodes = begin(workers, 4)
     assert len(episodes.step({row: "x" for row in range(4)}, False)) == 4
     answers = episodes.step({0: "loop", 1: "x", 2: "x", 3: "x"}, False)
-    assert answers.keys() == {1, 3}
-    assert episodes.failures.counts["step_timeout"] == 2
+    assert answers.keys() == {1, 2, 3}
+    assert episodes.failures.counts["step_timeout"] == 1
     assert "the 2.0 s for all" in episodes.failures.errors[0]
     assert "config.rewards.step_timeout_s" in episodes.failures.errors[0]
-    assert episodes.step({1: "x", 3: "x"}, False) == {}
+    assert episodes.step({1: "x", 2: "x", 3: "x"}, False) == {}
     assert episodes.failures.failed.all()
     workers.step_timeout_s = 60.0
     again = begin(workers, 4)
@@ -342,3 +342,58 @@ def test_options_reach_the_factory_and_its_warm_up():
 def test_options_that_the_factory_does_not_take(options, said):
   with pytest.raises(ValueError, match=said):
     sessions.HostSessions(f"{PATH}:greet", options=options)
+
+
+def test_nobody_waits_for_the_slowest(workers):
+  episodes = begin(workers, 6)
+  start = time.monotonic()
+  asked = dict.fromkeys(range(6), ("nap", False)) | {4: ("x", False)}
+  episodes.ask(asked)
+  assert episodes.pending == {*range(6)}
+  # Those of its own worker are asked before it, and answer after it.
+  assert episodes.poll(60.0).keys() == {4}
+  assert time.monotonic() - start < 0.9
+  assert episodes.pending == {0, 1, 2, 3, 5}
+  assert episodes.poll(0.0) == {}
+  episodes.ask({4: ("y", False)})
+  assert episodes.poll(60.0)[4].observation == "e2:y"
+  found = {}
+  while episodes.pending:
+    found |= episodes.poll(60.0)
+  assert found.keys() == {0, 1, 2, 3, 5}
+  # Together, and not one after another.
+  assert time.monotonic() - start < 2.5
+
+
+@pytest.mark.parametrize(("name", "concurrency"), [("make", 1), ("alone", 8)])
+def test_sessions_that_share_a_tool_are_asked_one_after_another(
+  name, concurrency
+):
+  with sessions.HostSessions(
+    f"{PATH}:{name}", num_workers=1, concurrency=concurrency
+  ) as workers:
+    assert workers.concurrency == 1
+    episodes = begin(workers, 2)
+    start = time.monotonic()
+    answers = episodes.step(dict.fromkeys(range(2), "nap"), True)
+    assert time.monotonic() - start > 2.0
+    assert len(answers) == 2
+
+
+def test_without_a_session_at_work_nothing_would_come():
+  with pytest.raises(ValueError, match="concurrency is 0; needed is"):
+    sessions.HostSessions(f"{PATH}:make", concurrency=0)
+
+
+def test_a_row_that_fails_is_said_to_have_failed_once(workers):
+  episodes = begin(workers, 2)
+  episodes.ask({0: ("raise", False), 1: ("x", False)})
+  found = {}
+  while episodes.pending:
+    found |= episodes.poll(60.0)
+  assert found[0] is None
+  assert found[1].observation == "b1:x"
+  # Whoever asks a failed row once more is told so at once.
+  episodes.ask({0: ("x", False)})
+  assert episodes.poll(60.0) == {0: None}
+  assert episodes.failures.counts["raised"] == 1

@@ -18,6 +18,9 @@ SEATS = types.SimpleNamespace(seat=len)
 SWITCHES = {
   "lanes": {"config.sampling.lanes": 4},
   "environment": {"problem.environment": types.SimpleNamespace(seat=None)},
+  "environment in the graph": {
+    "problem.environment": types.SimpleNamespace(seat=None)
+  },
   "environment on the host": {
     "problem.host_environment": object(),
     "config.data.environment": ENVIRONMENT,
@@ -103,15 +106,17 @@ OPPOSITES = {
 
 # Features that come with others, or are refused without them.
 IMPLIED = {
-  "past completions": "schedule",
-  "environment on the host": "environment",
-  "rounds": "dynamic sampling",
-  "recycled surplus": "recorded log-probs",
-  "replay": "recorded log-probs",
-  "staleness": "recorded log-probs",
-  "opponents": "several players",
-  "several players": "environment",
-  "correction": "verifiers in the graph only",
+  "past completions": ("schedule",),
+  "environment": ("environment in the graph",),
+  "environment in the graph": ("environment",),
+  "environment on the host": ("environment",),
+  "rounds": ("dynamic sampling",),
+  "recycled surplus": ("recorded log-probs",),
+  "replay": ("recorded log-probs",),
+  "staleness": ("recorded log-probs",),
+  "opponents": ("several players", "environment", "environment in the graph"),
+  "several players": ("environment", "environment in the graph"),
+  "correction": ("verifiers in the graph only",),
 }
 
 # Where the setup without any feature has one: what it is switched off by.
@@ -127,6 +132,7 @@ SWITCHED_OFF = {
 SHOWN = {
   "lanes": "config.sampling.lanes=4",
   "environment": "the environment of the task 'some task'",
+  "environment in the graph": "the environment of the task 'some task'",
   "environment on the host": f"config.data.environment='{ENVIRONMENT}'",
   "compaction": "the task 'some task', which compacts its contexts",
   "rounds": "config.again.max_rounds=2",
@@ -261,9 +267,7 @@ def make_setup(*switched):
 
 def is_allowed(*names):
   """Whether no two of the features, and of what comes with them, clash."""
-  every = set(names)
-  for _ in IMPLIED:
-    every |= {IMPLIED[name] for name in every if name in IMPLIED}
+  every = {*names, *(x for name in names for x in IMPLIED.get(name, ()))}
   rows = {frozenset((row.feature, row.excludes)) for row in TABLE}
   pairs = map(frozenset, itertools.combinations(every, 2))
   return not any(pair in rows | OPPOSITES for pair in pairs)

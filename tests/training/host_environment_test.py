@@ -74,7 +74,12 @@ def make_parts(**changes):
 
 @pytest.mark.usefixtures("no_processes")
 def test_it_takes_the_place_of_the_tasks_environment():
-  made = make_problem(rewards__num_workers=3, rewards__row_timeout_s=2.0)
+  made = make_problem(
+    rewards__num_workers=3,
+    rewards__row_timeout_s=2.0,
+    environment__concurrency=5,
+    environment__options={"word": "hey"},
+  )
   assert made.environment is None
   assert made.judge.on_host is None
   environment = made.host_environment
@@ -85,6 +90,8 @@ def test_it_takes_the_place_of_the_tasks_environment():
     "step_timeout_s": 120.0,
     "num_workers": 3,
     "variables": (),
+    "concurrency": 5,
+    "options": {"word": "hey"},
   }
   assert made.provides >= {"turns", "state_id"}
   parts = make_parts()
@@ -137,12 +144,6 @@ def test_text_needs_sizes_and_ends_of_one_token():
       ValueError,
       r"config\.rl\.staleness=1 and config\.data\.environment='tests\.training"
       r".*' do not go together: its rollouts .*set config\.rl\.staleness=0",
-    ),
-    (
-      {"sampling__lanes": 4},
-      ValueError,
-      r"config\.sampling\.lanes=4 and config\.data\.environment='tests\..*' do"
-      " not go together: the rows of an environ.*lanes=None",
     ),
     ({"data__name": "memchain"}, ValueError, "'memchain' replaces its context"),
     ({"data__name": "sort"}, ValueError, r"needs config\.environment\.max_tur"),

@@ -106,28 +106,38 @@ class Local:
     ]
     self.failures = pool.Failures(len(prompts))
     self.scores: dict[int, Any] = {}
+    self._come: dict[int, Answer | None] = {}
     return self
 
-  def step(self, actions, is_last):
-    answers = {}
-    self.asked.append(("step", len(actions)))
-    for row, action in actions.items():
-      assert row not in self.scores
-      self.actions[row].append(action)
-      try:
-        observation, reward, done = self._sessions[row].step(action)
-      except ValueError as error:
-        self.failures.add(row, "raised", str(error))
-        continue
-      answers[row] = Answer(observation, reward, done, None)
-      if done or is_last:
-        self.end([row])
-    return answers
+  @property
+  def pending(self):
+    return frozenset(self._come)
 
-  def end(self, rows):
-    for row in rows:
+  def ask(self, actions):
+    if actions:
+      self.asked.append(("ask", len(actions)))
+    for row, (action, is_last) in actions.items():
+      assert row not in self.scores
+      assert row not in self._come
+      self._come[row] = self._answer(row, action, is_last)
+
+  def _answer(self, row, action, is_last):
+    if action is None:
       self.scores[row] = self._sessions[row].scores()
-    return self.scores
+      return Answer("", 0.0, False, self.scores[row])
+    self.actions[row].append(action)
+    try:
+      observation, reward, done = self._sessions[row].step(action)
+    except ValueError as error:
+      self.failures.add(row, "raised", str(error))
+      return None
+    if done or is_last:
+      self.scores[row] = self._sessions[row].scores()
+    return Answer(observation, reward, done, self.scores.get(row))
+
+  def poll(self, timeout_s):
+    come, self._come = self._come, {}
+    return come
 
   def fail(self, row, message):
     self.scores.pop(row, None)
