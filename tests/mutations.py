@@ -31,8 +31,8 @@ MUTATIONS = [
   Mutation(
     "An action on the host has the state before the action before it.",
     "grpo_jax/rollout/host_turns.py",
-    "state = turns.last_seen(answers.observation, answers.size)",
-    "state = turns.last_seen(answers.observation, 0 * answers.size)",
+    "seen = turns.last_seen(answers.observation, answers.size)",
+    "seen = turns.last_seen(answers.observation, 0 * answers.size)",
     "tests/training/players_test.py -k draws_are_those",
   ),
   # --- distances of trees and of tokens ---------------------------------------
