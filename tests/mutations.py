@@ -1703,8 +1703,8 @@ MUTATIONS = [
   Mutation(
     "Any answer is that to the first question.",
     "grpo_jax/rewards/pool.py",
-    "if not worker.rows or worker.rows[0].number != answer.number:",
-    "if not worker.rows:",
+    "sent = next((x for x in known if x.number == answer.number), None)",
+    "sent = next(iter(known), None)",
     "tests/rewards/host_test.py -k late_word",
   ),
   Mutation(
