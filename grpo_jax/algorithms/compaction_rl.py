@@ -14,8 +14,11 @@ context weighs as much, however many tokens it has. With "trace" every rollout
 does, over all its contexts. The ablation without the cross-segment discount is
 `boundary` = "outcome".
 
-The paper leaves open what λ counts (all tokens of the rollout here), γ (1) and
-whether advantages are standardised (they are).
+The paper leaves open what λ counts (all tokens of the rollout here; those of a
+context with `length_adaptive_unit` = "context"), whether a context ends with
+the value of the next one (it does not; `boundary` = "compaction_rl_bootstrap",
+where that value takes the place of R), γ (1) and whether advantages are
+standardised (they are). `reward` = "split" pays a context its share of R.
 """
 
 from __future__ import annotations

@@ -269,9 +269,16 @@ class CriticConfig(CommonConfig):
       whatever the critic says (decoupled GAE, VC-PPO, arXiv:2503.01491).
     length_adaptive_alpha: α of λ_i = 1 − 1 / (α |y_i|) in the place of `lam`
       (VAPO, arXiv:2504.05118), within [0, 1]; 0 keeps `lam`.
-    boundary: What the end of a context means where a rollout was compacted
-      into several: "outcome", "chain", "bootstrap" or "compaction_rl"
+    length_adaptive_unit: Whose tokens |y_i| counts where a rollout was
+      compacted into several contexts: those of the whole "trace", which is the
+      rollout, so that all of its contexts have one λ; or those of each
+      "context".
+    boundary: What the end of a context means there: "outcome", "chain",
+      "bootstrap", "compaction_rl" or "compaction_rl_bootstrap"
       (`returns.subtrace_advantages`).
+    reward: What a context is paid at its last trained token there: "terminal",
+      the rollout's R wherever `boundary` says so; or "split", R / K each, K
+      the contexts of the rollout (slime).
     whiten: Standardise advantages over all trained tokens of the batch.
     value_clip: The critic's error is not made smaller by moving a value further
       than this from where it was; 0 for no clip.
@@ -281,7 +288,9 @@ class CriticConfig(CommonConfig):
   lam: float = 0.95
   lam_critic: float = 0.95
   length_adaptive_alpha: float = 0.0
+  length_adaptive_unit: str = "trace"
   boundary: str = "outcome"
+  reward: str = "terminal"
   whiten: bool = True
   value_clip: float = 0.2
 
@@ -290,9 +299,13 @@ class CriticConfig(CommonConfig):
     for name in ("gamma", "lam", "lam_critic"):
       if getattr(self, name) > 1:
         self.complain(name, "must be in [0, 1]")
-    if self.boundary not in returns.BOUNDARIES:
-      known = ", ".join(returns.BOUNDARIES)
-      self.complain("boundary", f"is unknown; choose one of {known}")
+    for name, known in (
+      ("boundary", returns.BOUNDARIES),
+      ("reward", returns.REWARDS),
+      ("length_adaptive_unit", ("trace", "context")),
+    ):
+      if getattr(self, name) not in known:
+        self.complain(name, f"is unknown; choose one of {', '.join(known)}")
 
   @property
   def scale_free(self) -> bool:
@@ -301,11 +314,19 @@ class CriticConfig(CommonConfig):
   def for_pretraining(self) -> CriticConfig:
     """And on the returns themselves, and without a clip.
 
+    Where contexts end with the value of the next one, the return goes on.
+
     Source: VC-PPO, arXiv:2503.01491, Section 3.2.
     """
     on_all_rows = super().for_pretraining()
     assert isinstance(on_all_rows, CriticConfig)
-    return dataclasses.replace(on_all_rows, lam_critic=1.0, value_clip=0.0)
+    bootstraps = self.boundary.endswith("bootstrap")
+    return dataclasses.replace(
+      on_all_rows,
+      lam_critic=1.0,
+      value_clip=0.0,
+      boundary="chain" if bootstraps else self.boundary,
+    )
 
 
 _CHOICES = {

@@ -9,9 +9,10 @@ A is Â, whitened over all tokens; R̂ = Â(λ_critic) + V_old is the critic's
 target. Defaults are those of TRL 1.16: KL in the reward, λ = λ_critic = 0.95.
 `dual_clip` = 3 is verl's default.
 
-Where contexts are compacted, R_i is that of the rollout, and `boundary` says
-what the end of a context means. `length_adaptive_alpha` counts all tokens of a
-rollout.
+Where contexts are compacted, R_i is that of the rollout, `boundary` says what
+the end of a context means, and `reward` whether each is paid R_i or its share.
+`length_adaptive_alpha` counts all tokens of a rollout, or those of a context
+(`length_adaptive_unit`).
 
 Deviation: L_V has no coefficient. TRL adds 0.1 L_V to L, for one optimizer;
 here the critic has an optimizer and gradient clipping of its own
@@ -51,6 +52,7 @@ def _generalized(config: CriticConfig, batch: TrainBatch, lam):
       config.gamma,
       lam,
       config.boundary,
+      config.reward,
     )
   rewards = batch.token_rewards + returns_lib.outcome_rewards(
     batch.rewards, batch.mask
@@ -64,7 +66,7 @@ def advantages(config: CriticConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
   lam: float | jax.Array = config.lam
   if config.length_adaptive_alpha:
     lengths = batch.mask.sum(axis=-1)  # [B]
-    if batch.trace_id is not None:  # Of whole rollouts.
+    if batch.trace_id is not None and config.length_adaptive_unit == "trace":
       lengths = returns_lib.over_traces(lengths, batch.trace_id)
     lam = returns_lib.length_adaptive_lambda(
       lengths, config.length_adaptive_alpha

@@ -16,7 +16,11 @@ import jax.numpy as jnp
 from grpo_jax.ops import masked
 
 HOLES = ("skip", "reset")
-BOUNDARIES = ("outcome", "chain", "bootstrap", "compaction_rl")
+BOUNDARIES = (
+  *("outcome", "chain", "bootstrap"),
+  *("compaction_rl", "compaction_rl_bootstrap"),
+)
+REWARDS = ("terminal", "split")
 
 
 @jax.jit  # A scan is dozens of operations: slow one by one outside of jit.
@@ -45,6 +49,13 @@ def successor(
     [mask, jnp.ones_like(mask, shape=(*mask.shape[:-1], 1))], axis=-1
   )
   return recurrence(x, 1.0 - stop.astype(x.dtype))[..., 1:]
+
+
+def _check(name: str, value: str, known: tuple[str, ...]) -> None:
+  if value not in known:
+    raise ValueError(
+      f"{name}={value!r} is unknown; choose one of {list(known)}."
+    )
 
 
 def _last(mask: jax.Array) -> jax.Array:  # [B, T] bool
@@ -103,10 +114,7 @@ def returns_to_go(
   Raises:
     ValueError: If `holes` is not one of `HOLES`.
   """
-  if holes not in HOLES:
-    raise ValueError(
-      f"returns_to_go: holes={holes!r} is unknown; choose one of {list(HOLES)}."
-    )
+  _check("returns_to_go: holes", holes, HOLES)
   (rewards,) = _prepared(mask, token_rewards)
   at_hole = 1.0 if holes == "skip" else 0.0
   decay = jnp.where(mask, jnp.asarray(gamma, rewards.dtype), at_hole)
@@ -194,22 +202,30 @@ def subtrace_advantages(
   gamma: float | jax.Array,
   lam: float | jax.Array,  # [] or [B]
   boundary: str = "outcome",
+  reward: str = "terminal",
 ) -> tuple[jax.Array, jax.Array]:  # [B, T], [B, T]
   """Generalised advantages of rollouts that were compacted into several rows.
 
   The rows of one `trace_id`, in ascending `order`, are one rollout with one
   outcome R. `boundary` says what the end of a row means to the next one:
 
-  | boundary        | R is paid at the end of | V_t⁺ there  | A_t⁺ there |
-  |-----------------|-------------------------|-------------|------------|
-  | "outcome"       | every row               | 0           | 0          |
-  | "chain"         | the last row            | of next row | next row's |
-  | "bootstrap"     | the last row            | of next row | 0          |
-  | "compaction_rl" | every row               | 0           | 0          |
+  | boundary                  | R is paid at the end of | V_t⁺ there  | A_t⁺  |
+  |---------------------------|-------------------------|-------------|-------|
+  | "outcome"                 | every row               | 0           | 0     |
+  | "chain"                   | the last row            | of next row | there |
+  | "bootstrap"               | the last row            | of next row | 0     |
+  | "compaction_rl"           | every row               | 0           | 0     |
+  | "compaction_rl_bootstrap" | the last row            | of next row | 0     |
 
-  and "compaction_rl" then multiplies the advantages of a row by (γ λ)^N, N
-  the number of trained tokens in later rows of its rollout. "chain" is plain
-  estimation on the concatenation of the rows.
+  and the last two then multiply the advantages of a row by (γ λ)^N, N the
+  number of trained tokens in later rows of its rollout, λ the row's own. So
+  without values, "compaction_rl" gives token i of the n_s of row s
+
+      A_{s,i} = R (γ λ)^{N_{>s} + n_s − i}
+
+  as one long row would. "chain" is plain estimation on the concatenation of
+  the rows. With `reward` "split", each of the K rows that have a trained token
+  is paid R / K at its end in the place of this, whatever the boundary.
 
   Args:
     token_rewards: Rewards beside the outcome; all zeros if there are none.
@@ -221,30 +237,31 @@ def subtrace_advantages(
     gamma: Discount per trained token, in [0, 1].
     lam: λ in [0, 1].
     boundary: One of `BOUNDARIES`.
+    reward: One of `REWARDS`.
 
   Returns:
-    Advantages, and the targets of the critic: A + V, for "compaction_rl" with
-    the A before its factor. 0 where masked.
+    Advantages, and the targets of the critic: A + V, with the A before the
+    factor (γ λ)^N. 0 where masked.
 
   Raises:
-    ValueError: If `boundary` is not one of `BOUNDARIES`.
+    ValueError: If `boundary` or `reward` is none of these.
 
   Source: "outcome", "chain", "bootstrap": own definitions after the GLM-5.2
-  release notes; "compaction_rl": "CompactionRL", arXiv:2607.05378, Eq. 14.
+  release notes; "compaction_rl": "CompactionRL", arXiv:2607.05378, Eq. 14 and
+  15, which leaves open whether a row ends with the value of the next one;
+  "split": slime, which divides a reward by the samples of its rollout.
   """
-  if boundary not in BOUNDARIES:
-    raise ValueError(
-      f"subtrace_advantages: boundary={boundary!r} is unknown; choose one of"
-      f" {list(BOUNDARIES)}."
-    )
+  _check("subtrace_advantages: boundary", boundary, BOUNDARIES)
+  _check("subtrace_advantages: reward", reward, REWARDS)
   rewards, values = _prepared(mask, token_rewards, values)
   discount = gamma * _per_row(lam, values.dtype)  # [] or [B, 1]
-  is_later = (trace_id == trace_id[:, None]) & (order > order[:, None])
+  is_same = trace_id == trace_id[:, None]  # [B, B]
+  is_later = is_same & (order > order[:, None])
   num_later = jnp.where(is_later, mask.sum(axis=-1), 0).sum(axis=-1)  # [B]
   row_ends = _last(mask)
   trace_ends = row_ends & (num_later == 0)[:, None]
-  joined = boundary in ("chain", "bootstrap")
-  ends = trace_ends if joined else row_ends
+  joined = boundary not in ("outcome", "compaction_rl")
+  ends = pays = trace_ends if joined else row_ends
   cuts = trace_ends if boundary == "chain" else row_ends
 
   # All rows as one sequence: rollout by rollout, each in its time order.
@@ -259,13 +276,17 @@ def subtrace_advantages(
 
   end = jnp.zeros((), values.dtype)
   successors = unflat(successor(flat(values), flat(mask), end))
-  rewards += masked.select(masked.wide(outcome)[:, None], ends)
+  paid = masked.wide(outcome)  # [B]
+  if reward == "split":
+    num_rows = jnp.where(is_same, mask.any(axis=-1), 0).sum(axis=-1)  # K
+    paid, pays = paid / jnp.maximum(num_rows, 1), row_ends
+  rewards += masked.select(paid[:, None], pays)
   errors = rewards + gamma * masked.select(successors, ~ends) - values
   decay = jnp.where(mask, jnp.where(cuts, 0.0, discount), 1.0)
   advantages = unflat(
     recurrence(flat(masked.select(errors, mask)), flat(decay))
   )
   returns = masked.select(advantages + values, mask)
-  if boundary == "compaction_rl":
+  if boundary.startswith("compaction_rl"):
     advantages = advantages * discount ** num_later[:, None]
   return jax.lax.stop_gradient((masked.select(advantages, mask), returns))

@@ -1067,10 +1067,18 @@ class Algorithm(Group):
   length_adaptive_alpha: float
   """α of λ_i = 1 − 1 / (α |y_i|) in the place of `lam` (VAPO,
   arXiv:2504.05118), within [0, 1]; 0 keeps `lam`."""
+  length_adaptive_unit: str
+  """Whose tokens |y_i| counts where a rollout was compacted into several
+  contexts: those of the whole "trace", which is the rollout, so that all of
+  its contexts have one λ; or those of each "context"."""
   boundary: str
-  """What the end of a context means where a rollout was compacted into
-  several: "outcome", "chain", "bootstrap" or "compaction_rl"
+  """What the end of a context means there: "outcome", "chain", "bootstrap",
+  "compaction_rl" or "compaction_rl_bootstrap"
   (`returns.subtrace_advantages`)."""
+  reward: str
+  """What a context is paid at its last trained token there: "terminal", the
+  rollout's R wherever `boundary` says so; or "split", R / K each, K the
+  contexts of the rollout (slime)."""
   whiten: bool
   """Standardise advantages over all trained tokens of the batch."""
   value_clip: float

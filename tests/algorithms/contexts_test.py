@@ -1,12 +1,17 @@
 """Advantages where a rollout is several rows, each a context of it."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
 
 from grpo_jax import algorithms
+from grpo_jax.algorithms import ppo
 from grpo_jax.contract import cases
+from grpo_jax.ops import returns
 from grpo_jax.types import Traces
+from tests.references import contexts
 from tests.training import tiny
 
 OPTIONS = {
@@ -37,6 +42,11 @@ FIELDS = {
   "dapo": {"overlong_cache": 0.0},
   "gfpo": {"num_kept": 2},
 }
+WITH_CRITIC = [
+  name
+  for name in TAKE_CONTEXTS
+  if algorithms.get_algorithm(name).critic_loss is not None
+]
 # Tokens of a row that are in its first context; the others are in a second.
 FIRST = np.where(
   np.arange(len(cases.LENGTHS)) % 2, cases.LENGTHS // 2, cases.LENGTHS - 1
@@ -98,6 +108,143 @@ def test_tokens_have_the_advantages_of_one_row(name):
   one, two = _advantages(name, **OPTIONS)
   assert np.any(one != 0)
   np.testing.assert_allclose(two, one, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("reward", returns.REWARDS)
+@pytest.mark.parametrize("unit", ["trace", "context"])
+@pytest.mark.parametrize(
+  ("name", "boundary"),
+  [
+    *(("ppo", boundary) for boundary in returns.BOUNDARIES),
+    *((name, "compaction_rl") for name in WITH_CRITIC if name != "ppo"),
+  ],
+)
+def test_options_of_contexts_are_those_of_plain_loops(
+  name, boundary, unit, reward
+):
+  """The advantages of the policy, and the targets of the critic."""
+  config = algorithms.make_config(
+    name,
+    boundary=boundary,
+    reward=reward,
+    length_adaptive_unit=unit,
+    length_adaptive_alpha=0.4,
+    gamma=0.9,
+    lam_critic=0.8,
+    whiten=False,
+    kl_coef=0.0,
+  )
+  split, traces = _in_contexts(cases.make_case())
+  batch = cases.prepared(
+    algorithms.get_algorithm(name), config, split, traces=traces
+  )
+  mask = np.asarray(batch.mask)
+  lams = contexts.lambdas(mask, traces.id, 0.4, unit)
+  arrays = (split.rewards, mask, split.old_values, traces.id, traces.order)
+  fields = {"gamma": 0.9, "boundary": boundary, "reward": reward}
+  expected, _ = contexts.advantages(*arrays, lams=lams, **fields)
+  targets = contexts.advantages(*arrays, lams=[0.8] * len(lams), **fields)[1]
+  np.testing.assert_allclose(batch.advantages, expected, 1e-4, 1e-6)
+  np.testing.assert_allclose(batch.returns, targets, 1e-4, 1e-6)
+  assert expected.any()
+
+
+def _three_and_two(**fields):
+  """A rollout with R = 1 in contexts of 3 and 2 tokens, and its config."""
+  config = algorithms.make_config("sao", **fields)
+  mask = np.array([[True] * 3, [True, True, False]])
+  batch = types.SimpleNamespace(
+    token_rewards=np.zeros((2, 3)),
+    rewards=np.ones(2),
+    values=np.array([[0.2, 0.5, 0.6], [0.0, 0.0, 9.0]]),
+    mask=mask,
+    trace_id=np.zeros(2, int),
+    trace_order=np.arange(2),
+  )
+  return config, batch
+
+
+def test_lambda_by_the_length_of_a_context_by_hand():
+  # λ = 1 − 1/(1.5 · 3) = 7/9; errors 0.3, 0.1 and 1 − 0.6.
+  found = ppo.advantages(*_three_and_two(length_adaptive_unit="context"))
+  np.testing.assert_allclose(found[0], [0.619753, 0.411111, 0.4], rtol=1e-5)
+  # λ = 1 − 1/(1.5 · 2) = 2/3, without values.
+  np.testing.assert_allclose(found[1], [2 / 3, 1, 0], rtol=1e-6)
+
+
+def test_lambda_by_the_length_of_a_rollout_by_hand():
+  # λ = 1 − 1/(1.5 · 5) = 13/15 in both.
+  found = ppo.advantages(*_three_and_two())
+  last = 0.1 + 13 / 15 * 0.4
+  np.testing.assert_allclose(
+    found[0], [0.3 + 13 / 15 * last, last, 0.4], rtol=1e-6
+  )
+  np.testing.assert_allclose(found[1], [13 / 15, 1, 0], rtol=1e-6)
+
+
+def test_shares_of_a_reward_by_hand():
+  # Errors 0.3, 0.1 and 1/2 − 0.6; λ = 7/9 and 2/3.
+  found = ppo.advantages(
+    *_three_and_two(length_adaptive_unit="context", reward="split")
+  )
+  middle = 0.1 - 7 / 9 * 0.1
+  np.testing.assert_allclose(
+    found[0], [0.3 + 7 / 9 * middle, middle, -0.1], rtol=1e-5
+  )
+  np.testing.assert_allclose(found[1], [1 / 3, 1 / 2, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", WITH_CRITIC)
+def test_options_of_contexts_mean_nothing_without_them(name):
+  case = cases.make_case()
+  found = []
+  for fields in ({}, {"reward": "split", "length_adaptive_unit": "context"}):
+    config = algorithms.make_config(name, **fields)
+    algorithm = algorithms.get_algorithm(name)
+    found.append(cases.prepared(algorithm, config, case, key=jax.random.key(0)))
+  for field in ("advantages", "returns"):
+    np.testing.assert_array_equal(*(getattr(x, field) for x in found))
+
+
+@pytest.mark.parametrize(
+  ("boundary", "pretrained"),
+  [
+    ("outcome", "outcome"),
+    ("chain", "chain"),
+    ("bootstrap", "chain"),
+    ("compaction_rl", "compaction_rl"),
+    ("compaction_rl_bootstrap", "chain"),
+  ],
+)
+def test_a_critic_is_pretrained_on_returns_whatever_it_says(
+  boundary, pretrained
+):
+  config = algorithms.make_config("ppo", boundary=boundary, reward="split")
+  config = config.for_pretraining()
+  assert config.boundary == pretrained
+  assert config.reward == "split"
+  split, traces = _in_contexts(cases.make_case())
+  algorithm = algorithms.get_algorithm("ppo")
+  targets = []
+  for scale in (1, 3):
+    split.old_values = scale * split.old_values
+    batch = cases.prepared(algorithm, config, split, traces=traces)
+    targets.append(np.asarray(batch.returns))
+  np.testing.assert_allclose(*targets, rtol=1e-4, atol=1e-5)
+  assert targets[0].any()
+
+
+@pytest.mark.parametrize(
+  ("field", "message"),
+  [
+    ("boundary", "'half' is unknown; choose one of outcome, chain"),
+    ("reward", "'half' is unknown; choose one of terminal, split"),
+    ("length_adaptive_unit", "'half' is unknown; choose one of trace, context"),
+  ],
+)
+def test_options_of_contexts_name_what_there_is(field, message):
+  with pytest.raises(ValueError, match=f"{field}={message}"):
+    algorithms.make_config("ppo", **{field: "half"})
 
 
 def test_rollouts_weigh_the_same_whatever_their_contexts():

@@ -8,11 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_jax.ops import returns
+from tests.references import contexts
 
 # One program for all tests of the same shapes.
 advantages_of = jax.jit(returns.generalized_advantages)
 to_go_of = jax.jit(returns.returns_to_go, static_argnames="holes")
-subtraces_of = jax.jit(returns.subtrace_advantages, static_argnames="boundary")
+subtraces_of = jax.jit(
+  returns.subtrace_advantages, static_argnames=("boundary", "reward")
+)
 
 GARBAGE = (np.nan, np.inf, -np.inf, 1e9)
 
@@ -271,6 +274,58 @@ def test_boundaries_by_hand():
   np.testing.assert_allclose(compacted, local * factors, rtol=1e-12)
 
 
+def test_a_value_of_the_next_row_in_the_place_of_the_outcome_by_hand():
+  rewards, outcome, _, mask, trace, order = _two_rows()
+  values = np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 9.0]])
+  arguments = (rewards, outcome, values, mask, trace, order)
+  found, targets = _subtraces(
+    *arguments, "compaction_rl_bootstrap", gamma=1.0, lam=0.5
+  )
+  # Errors 0.1, 0.1 and 0.4 − 0.3; two tokens later: a quarter of each.
+  local = np.array([[0.175, 0.15, 0.1], [0.35, 0.5, 0.0]])
+  np.testing.assert_allclose(found, local * [[0.25], [1.0]], rtol=1e-12)
+  np.testing.assert_allclose(
+    targets, [[0.275, 0.35, 0.4], [0.75, 1.0, 0.0]], rtol=1e-12
+  )
+
+
+@pytest.mark.parametrize(
+  ("boundary", "first", "second"),
+  [
+    ("outcome", [0.405, 0.45, 0.5], [0.45, 0.5, 0]),  # 0.5 · 0.9^n.
+    # Half of Eq. 15.
+    ("compaction_rl", [0.32805, 0.3645, 0.405], [0.45, 0.5, 0]),
+    # 0.9^(2, 1, 0) of what is paid there and of 0.9 · 0.45 after it.
+    ("chain", [0.73305, 0.8145, 0.905], [0.45, 0.5, 0]),
+    ("bootstrap", [0.405, 0.45, 0.5], [0.45, 0.5, 0]),
+  ],
+)
+def test_shares_of_a_reward_by_hand(boundary, first, second):
+  found, _ = _subtraces(
+    *_two_rows(), boundary, gamma=0.9, lam=1.0, reward="split"
+  )
+  np.testing.assert_allclose(found, [first, second], rtol=1e-12)
+
+
+@pytest.mark.parametrize("boundary", returns.BOUNDARIES)
+def test_shares_add_up_to_the_reward(boundary):
+  """Also where rows have no trained token: those get no share."""
+  mask = np.array([[1, 1], [0, 0], [1, 0], [0, 1], [1, 1]], bool)
+  trace, order = np.array([4, 4, 4, 4, 9]), np.array([0, 1, 2, 3, 0])
+  outcome, blank = np.array([2.0, 2.0, 2.0, 2.0, 5.0]), np.zeros((5, 2))
+  found, _ = _subtraces(
+    *(blank, outcome, blank, mask, trace, order, boundary),
+    gamma=1.0,
+    lam=0.0,
+    reward="split",
+  )
+  # λ = 0 and no values: a token has what it is paid; 0^N of earlier rows is 0.
+  if boundary.startswith("compaction_rl"):
+    np.testing.assert_allclose(found[3:], [[0, 2 / 3], [0, 5]])
+    return
+  np.testing.assert_allclose(found.sum(1), [2 / 3, 0, 2 / 3, 2 / 3, 5])
+
+
 def _random_traces(seed, num_rows=6, num_slots=5):
   rewards, values, mask = _random_case(seed, num_rows, num_slots)
   rng = np.random.default_rng(seed)
@@ -304,6 +359,33 @@ def test_a_chain_is_one_long_sequence(seed, gamma, lam):
     np.testing.assert_allclose(
       targets[rows][at], expected + values[rows][at], atol=1e-12
     )
+
+
+@settings(deadline=None, max_examples=10)
+@given(
+  seed=st.integers(0, 10_000),
+  gamma=st.sampled_from([1.0, 0.9]),
+  alpha=st.sampled_from([0.3, 1.5]),
+  unit=st.sampled_from(["trace", "context"]),
+)
+@pytest.mark.parametrize("reward", returns.REWARDS)
+@pytest.mark.parametrize("boundary", returns.BOUNDARIES)
+def test_every_boundary_is_that_of_plain_loops(
+  boundary, reward, seed, gamma, alpha, unit
+):
+  case = _random_traces(seed)
+  rewards, outcome, values, mask, trace, order = case
+  lams = np.array(contexts.lambdas(mask, trace, alpha, unit))
+  found = _subtraces(*case, boundary, gamma=gamma, lam=lams, reward=reward)
+  expected = contexts.advantages(
+    *(outcome, mask, values, trace, order),
+    token_rewards=rewards,
+    gamma=gamma,
+    lams=lams,
+    boundary=boundary,
+    reward=reward,
+  )
+  np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 @settings(deadline=None, max_examples=10)
@@ -345,9 +427,11 @@ def test_the_order_of_rows_in_the_batch_is_irrelevant(boundary):
     np.testing.assert_allclose(a[shuffle], b, atol=1e-12)
 
 
-def test_subtraces_name_the_boundaries():
+def test_subtraces_name_the_boundaries_and_the_rewards():
   with pytest.raises(ValueError, match=r"'none'.*outcome.*compaction_rl"):
     _subtraces(*_two_rows(), "none")
+  with pytest.raises(ValueError, match=r"reward='half'.*terminal.*split"):
+    _subtraces(*_two_rows(), "chain", reward="half")
 
 
 def test_the_same_without_jit():
