@@ -16,11 +16,19 @@ from configs import ppo_add
 from configs.recipes import models
 from grpo_jax import algorithms
 from grpo_jax.learning import stages, update
+from grpo_jax.training import (
+  api,
+  given_batches,
+  loop,
+  problem,
+  runs,
+  sharding,
+)
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import given_batches, problem, runs, sharding
 from grpo_jax.training import models as models_lib
 from grpo_jax.training import phases as phases_lib
 from grpo_jax.types import Scored
+from tests.experiments import checkpoint_run_test
 from tests.training import tiny
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -198,6 +206,53 @@ _TABLE = {
     "sampling.top_p": None,
     "aggregate": _MEAN_OF_ROWS,
   },
+  "sao": {
+    "phases": ("value", "warm_up", "rl"),
+    "rl.group_size": 1,
+    "rl.num_prompts": 128,
+    "rl.num_minibatches": 1,
+    "rl.optimizer.learning_rate": 1e-6,
+    "rl.staleness": None,
+    "algorithm.clip_low": 0.3,
+    "algorithm.clip_high": 5.0,
+    "algorithm.length_adaptive_alpha": 1.5,
+    "algorithm.lam_critic": 1.0,
+    "algorithm.gamma": None,
+    "algorithm.kl_coef": None,
+    "critic.freeze": ("attention",),
+    "critic.num_updates": 2,
+    "critic.optimizer.learning_rate": 5e-6,
+    "value.num_prompts": 128,
+    "value.steps": -(-6000 // 128),
+    "warm_up.kind": "value",
+    "warm_up.steps": 10,
+    "warm_up.num_prompts": 128,
+    "sampling.max_new_tokens": 128 * 1024,
+    "aggregate": _MEAN_OF_TOKENS,
+  },
+  "compaction_rl": {
+    "phases": ("value", "rl"),
+    "rl.group_size": 1,
+    "rl.num_prompts": 128,
+    "rl.num_minibatches": 1,
+    "rl.optimizer.learning_rate": 2e-6,
+    "algorithm.boundary": "compaction_rl",
+    "algorithm.reward": "terminal",
+    "algorithm.weight": "token",
+    "algorithm.length_adaptive_alpha": 1.5,
+    "algorithm.length_adaptive_unit": None,
+    "algorithm.lam_critic": 1.0,
+    "algorithm.gamma": None,
+    "algorithm.kl_coef": None,
+    "algorithm.clip_low": None,
+    "algorithm.clip_high": None,
+    "critic.num_updates": 2,
+    "critic.optimizer.learning_rate": 3e-6,
+    "value.steps": 50,
+    "value.num_prompts": 128,
+    "sampling.max_new_tokens": None,
+    "aggregate": _MEAN_OF_TOKENS,
+  },
 }
 NAMES = tuple(_TABLE)
 
@@ -224,6 +279,51 @@ def test_sao_has_the_critic_of_its_paper():
   rates = (x.optimizer.learning_rate for x in (config.critic, config.rl))
   assert next(rates) == 5 * next(rates)
   assert config.phases == ("sft", "value", "rl")
+
+
+@pytest.mark.parametrize(
+  ("name", "phases", "ratio"),
+  [
+    ("sao", ("sft", "value", "warm_up", "rl"), 5.0),
+    ("compaction_rl", ("sft", "value", "rl"), 1.5),
+  ],
+)
+def test_a_toy_has_the_critic_of_its_recipe(name, phases, ratio):
+  """As many steps, as many updates, and as much faster than the policy."""
+  full, toy = _get_config(name), _get_config(name, "toy")
+  assert toy.phases == phases
+  assert toy.phases[1:] == full.phases
+  for phase in phases[1:-1]:
+    assert toy[phase].steps == full[phase].steps
+    assert toy[phase].num_prompts == 128
+  assert toy.rl.num_prompts == 128
+  assert toy.critic.freeze == full.critic.freeze
+  assert toy.critic.num_updates == 2
+  for config in (full, toy):
+    rates = (x.optimizer.learning_rate for x in (config.critic, config.rl))
+    assert next(rates) / next(rates) == pytest.approx(ratio)
+
+
+def test_sao_for_programs_has_another_band():
+  config = _get_config("sao", "qwen2.5-7b,code")
+  band = config.algorithm.clip_low, config.algorithm.clip_high
+  assert band == (0.8, 3.0)
+  assert config.rewards.functions == ("code",)
+  assert "```python" in config.data.template
+  assert "boxed" not in config.data.template
+  toy = _get_config("sao", "toy,code").algorithm
+  assert (toy.clip_low, toy.clip_high) == band
+  assert _get_config("sao", "toy,math") == _get_config("sao", "toy")
+  _resolved(config)
+  with pytest.raises(ValueError, match=r"'toy,prose' ends with 'prose'.*math"):
+    _get_config("sao", "toy,prose")
+
+
+def test_the_toy_of_compaction_rl_is_compacted_as_in_the_paper():
+  run = config_lib.resolve(_get_config("compaction_rl", "toy"))
+  solved = problem.make_problem(run)
+  assert solved.compaction.max_compactions == 3
+  assert solved.compaction.keep_turns == 2
 
 
 def _resolved(config) -> config_lib.RunConfig:
@@ -281,6 +381,8 @@ def test_toys_may_start_at_once(name):
     ("dr_grpo", 8 * 128, 128, 8),
     ("gspo", 16 * 512, 2048, 4),
     ("gfpo", 24 * 64, 1536, 1),
+    ("sao", 128, 128, 1),
+    ("compaction_rl", 128, 128, 1),
   ],
 )
 def test_derived_sizes(name, trained, minibatch, updates):
@@ -501,3 +603,61 @@ def test_a_toy_runs_two_steps(name):
   assert int(state.step) == 2
   moved = jax.tree.map(lambda a, b: bool((a != b).any()), before, state.params)
   assert any(jax.tree.leaves(moved))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sao", "compaction_rl"])
+def test_a_toy_with_a_critic_runs_from_start_to_end(tmp_path, name):
+  """All of its phases, in fewer steps and with a smaller model."""
+  config = _get_config(name, "toy")
+  config.model.width = 16
+  config.model.mlp_width = 32
+  config.model.num_layers = 1
+  config.eval.num_prompts = config.eval.batch_size = 8
+  config.log.tensorboard = False
+  for phase in config.phases:
+    config[phase].steps = 2
+    config[phase].num_prompts = 8
+  if name == "compaction_rl":
+    config.data.task_options.num_steps = 16
+    config.data.task_options.every = 4
+  loop.train(config, tmp_path)
+  lines = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+  rows = [row for row in map(json.loads, lines) if "value/loss" in row]
+  assert len(rows) == 2 * len(config.phases[1:])
+  assert all(np.isfinite(row["value/loss"]) for row in rows)
+  assert [row["step"] for row in rows if "loss/policy" in row] == [
+    row["step"] for row in rows[-2:]
+  ]
+  if name == "compaction_rl":
+    assert all(row["contexts/mean"] == 4 for row in rows)
+  with api.load(tmp_path) as loaded:
+    assert loaded.step == 2 * len(config.phases)
+
+
+@pytest.mark.slow
+def test_sao_starts_from_a_checkpoint_and_trains_on_old_rollouts(tmp_path):
+  """With a model of yours, on text that the host scores."""
+  config = _get_config("sao", "qwen2.5-0.5b")
+  config.allow_unpublished = True
+  config.model.checkpoint = str(checkpoint_run_test.make(tmp_path, "qwen2"))
+  config.data.source = "jsonl"
+  config.data.train_path = str(tmp_path / "prompts.jsonl")
+  config.data.max_prompt_len = 96
+  config.sampling.max_new_tokens = 4
+  config.rewards.functions = ("my_rewards:vowels",)
+  config.eval.num_prompts = config.eval.batch_size = 8
+  config.log.tensorboard = False
+  for phase in config.phases:
+    config[phase].steps = 3
+    config[phase].num_prompts = 8
+  with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(tmp_path)
+    loop.train(config, tmp_path / "run")
+  text = (tmp_path / "run/metrics.jsonl").read_text(encoding="utf-8")
+  rows = [
+    row for row in map(json.loads, text.splitlines()) if "value/loss" in row
+  ]
+  phases = [name for name in config.phases for _ in range(3)]
+  assert [row["phase"] for row in rows] == phases
+  assert [row.get("staleness/max", 0) for row in rows[-3:]] == [0, 1, 1]

@@ -49,9 +49,10 @@ smaller --config.rl.micro_batch_size, down to one row per device, helps.
 No recipe has been run here on these models: only the toys have. Their held-out
 accuracy, over 256 sums sampled at temperature 1, rose from 0.75 to 0.80
 (r1_zero), 0.92 (dapo, when it drew all prompts at once), 0.93 (dr_grpo), 0.97
-(gfpo, trl), 0.98 (v32_math) and 0.99 (gspo), one seed each, in two to ten
+(gfpo, trl), 0.98 (sao, v32_math) and 0.99 (gspo), one seed each, in two to ten
 minutes on 2 CPU cores that others used too. That of deepseekmath, which follows
-a learned reward, does not rise to the end: see there.
+a learned reward, does not rise to the end: see there. The toy of compaction_rl
+is another task, with its own numbers.
 """
 
 from __future__ import annotations
@@ -70,10 +71,14 @@ import ml_collections
 from grpo_jax.training import config as config_lib
 
 # The sentence that the model cards of Qwen recommend for mathematics.
-_QUESTION = (
-  "{prompt}\nPlease reason step by step, and put your final answer within"
-  " \\boxed{}."
+_MATHEMATICS = (
+  "Please reason step by step, and put your final answer within \\boxed{}."
 )
+_PROGRAM = (
+  "Please reason step by step, and end with a program in Python between"
+  " ```python and ```."
+)
+_QUESTION = "{prompt}\n" + _MATHEMATICS
 # Qwen3 without a system message; its own template takes no instruction.
 _CHAT = f"<|im_start|>user\n{_QUESTION}<|im_end|>\n<|im_start|>assistant\n"
 
@@ -252,6 +257,19 @@ def base(algorithm: str, model: str) -> ml_collections.ConfigDict:
   return config
 
 
+def on_programs(config: ml_collections.ConfigDict) -> None:
+  """Makes a recipe one on programs that hidden tests judge.
+
+  Problems are those of `experiments.rewards.code_task`, or of another file with
+  `tests` in its extras (docs/sandbox.md).
+  """
+  config.data.source = "jsonl"
+  config.data.train_path = "runs/code_task/train.jsonl"
+  config.data.eval_path = "runs/code_task/test.jsonl"
+  config.data.template = config.data.template.replace(_MATHEMATICS, _PROGRAM)
+  config.rewards.functions = ("code",)
+
+
 @contextlib.contextmanager
 def described(config: config_lib.RunConfig) -> Iterator[config_lib.RunConfig]:
   """The config with descriptions in the place of known checkpoints.
@@ -304,14 +322,16 @@ def finish(
   The twin adds two-digit numbers column by column, after a warm start with a
   teacher that forgets carries. It has the recipe's algorithm, group size,
   rounds and gradient steps per batch, with fewer prompts, a learning rate for a
-  model from scratch, and the verifier's accuracy as the only reward. Minutes on
-  a CPU.
+  model from scratch, and the verifier's accuracy as the only reward. Its critic
+  is as much faster than the policy as the recipe's. Minutes on a CPU.
   """
   if model != "toy":
     return config
   config.unpublished = ()
   # A phase that is repeated is so once.
-  config.phases = ("sft", *config.phases[:2])
+  phases = config.phases
+  kept = [x for i, x in enumerate(phases) if phases[:i].count(x) < 2]
+  config.phases = ("sft", *kept)
   config.data = config_lib.default_config().data
   config.data.task_options = ml_collections.ConfigDict(
     {"level": 2, "scratchpad": True, "teacher_error": 0.3}
@@ -328,6 +348,10 @@ def finish(
   rows = config.rl.num_prompts * config.rl.group_size
   config.rl.num_prompts //= max(1, rows // _TOY_ROWS)
   config.rl.steps = min(config.rl.steps, 100)
+  config.rl.staleness = 0  # Its verifiers are in the program of the step.
+  if "value" in config.phases:
+    published = config.rl.optimizer.learning_rate
+    config.critic.optimizer.learning_rate *= 1e-4 / published
   config.rl.optimizer.learning_rate = 1e-4
   config.eval.num_prompts = 256
   config.eval.batch_size = 256

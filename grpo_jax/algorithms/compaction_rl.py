@@ -7,7 +7,8 @@ Every context is a row; Â is estimated within it, with the outcome of the
 rollout as its terminal reward and nothing beyond. One completion per prompt,
 and λ = 1 − 1 / (α |y|) over the tokens of the rollout, α = 1.5. The critic has
 λ = 1; the paper trains it twice as often as the policy and pre-trains it for 50
-steps (`config.critic.num_updates`, phase "value").
+steps (`config.critic.num_updates`, phase "value"): `compaction_rl.py` of the
+recipes.
 
 `weight` = "context" is the paper's ablation "without token-level loss": every
 context weighs as much, however many tokens it has. With "trace" every rollout

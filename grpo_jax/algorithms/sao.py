@@ -13,8 +13,9 @@ are those for mathematics; for code the paper uses (0.8, 3).
 The paper trains the critic with its attention frozen, two updates for each of
 the policy and five times its learning rate, after pre-training it:
 `config.critic.freeze=("attention",)`, `num_updates=2`, phase "value", which
-`configs/ppo_add.py:sao` sets. γ and the KL are not stated; 1 and none are our
-choice.
+`configs/recipes/sao.py` sets, and `configs/ppo_add.py:sao` in small. γ and the
+KL are not stated; 1 and none are our choice. Where contexts are compacted,
+`boundary` = "compaction_rl" has CompactionRL's discount with this band.
 """
 
 from __future__ import annotations
