@@ -21,6 +21,7 @@ FREE_GROUPS = {
   "data.fields": "{'prompt': 'question', 'answer': 'answer'}",
   "data.task_options": "{'level': 2}",
   "sampling.domain_limits": "{'add': 8}",
+  "environment.options": "{'word': 'hey'}",
   "judge.service.options": "{'seed': 1}",
   "judge.verdicts": "{'yes': 1.0, 'no': 0.0}",
   "rewards.domains": "{'math_accuracy': ('algebra', 'geometry')}",

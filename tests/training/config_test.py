@@ -51,7 +51,7 @@ _CALLED = {
   judge_settings.JudgeConfig: {"judge", "wanted"},
   judge_settings.ServiceConfig: {"service"},
   config_lib.DataConfig: {"data"},
-  config_lib.EnvironmentConfig: {"turns"},
+  config_lib.EnvironmentConfig: {"turns", "environment"},
   config_lib.InterceptorConfig: {"interceptor", "wanted"},
   config_lib.SamplingConfig: {"sampling"},
   config_lib.RewardsConfig: {"rewards"},
