@@ -85,6 +85,7 @@ class GuardedEpisodes(sessions.Asked):
     prompts: Sequence[str],
   ):
     self.scores: dict[int, dict[str, float | None]] = {}
+    self.blocked: set[int] = set()
     self._inner = inner
     self._interceptor = interceptor
     self._contexts = dict(enumerate(prompts))
@@ -108,7 +109,9 @@ class GuardedEpisodes(sessions.Asked):
     texts = {row: x for row, (x, _) in actions.items() if x is not None}
     self._actions |= texts
     passed = dict(actions)
-    for row in self._blocked(texts):
+    found = self._blocked(texts)
+    self.blocked = (self.blocked - texts.keys()) | found
+    for row in found:
       if actions[row][1] or guard.abort:
         passed[row] = None, True
         self._ended.add(row)

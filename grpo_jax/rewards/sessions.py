@@ -226,9 +226,11 @@ class Asked:
 
   Attributes:
     scores: Of rows whose episodes are over and have not failed.
+    blocked: Rows whose last action an interceptor has blocked.
   """
 
   scores: dict[int, dict[str, float | None]]
+  blocked: set[int]
 
   @property
   def pending(self) -> frozenset[int]:
@@ -289,6 +291,7 @@ class Episodes(Asked):
   ):
     self.failures = pool.Failures(len(beginnings))
     self.scores: dict[int, dict[str, float | None]] = {}
+    self.blocked: set[int] = set()
     self._owner = owner
     self._number = number
     self._beginnings: dict[int, Beginning] = dict(enumerate(beginnings))

@@ -343,6 +343,7 @@ def _play(
     errors |= played.errors
     counts = {f"unscored/{k}": float(n) for k, n in played.failures.items()}
     counts["time/environment_s"] = played.seconds
+    counts |= played.turns
     baseline = None
     if greedy is not None:
       of_greedy = greedy.play(*inputs)

@@ -339,6 +339,25 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
       "the run halts above it",
     ),
   ),
+  "Turns of an environment on the host": (
+    (
+      "turn/TURN/calls",
+      "actions",
+      "Answered, or failed, in a turn of all episodes: 0 for the first, up to"
+      " 7, and `later`",
+      "at most the rows",
+    ),
+    ("turn/TURN/blocked", "actions", "That the interceptor has blocked", "0"),
+    (
+      "turn/TURN/failed",
+      "actions",
+      "That have ended an episode as failed",
+      "0",
+      "unscored/KIND and the log say why",
+    ),
+    ("turn/TURN/tokens", "tokens", "Written by the policy"),
+    ("turn/TURN/observed", "tokens", "Read by it in the answers"),
+  ),
   "Time, in timings.jsonl": (
     ("time/step_s", "seconds", "From one recorded step to the next", "steady"),
     (
@@ -358,9 +377,17 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "time/environment_s",
       "seconds",
-      "Environment on the host",
+      "The device had nothing to do, for an environment on the host",
       "below time/step_s",
-      "--config.rewards.num_workers",
+      "--config.environment.concurrency, --config.rewards.num_workers",
+    ),
+    (
+      "time/answer_s/TURN",
+      "seconds",
+      "Mean from the end of an action to the environment's answer; of several"
+      " processes the largest",
+      "steady",
+      "a tool is slow, or too many run at once",
     ),
     (
       "tokens_per_second",

@@ -36,7 +36,7 @@ from grpo_jax.rollout import (
   seats,
 )
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import judging, programs, sharding
+from grpo_jax.training import judging, programs, sharding, turn_counts
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import (
   Environment,
@@ -231,6 +231,7 @@ class Played(NamedTuple):
       waited for.
     calls: Of the program that advances the episodes.
     steps: Decode steps of all calls; `chunks`: of observations read at once.
+    turns: What was counted of each turn, by names of metrics.
   """
 
   rollout: Rollout
@@ -241,6 +242,7 @@ class Played(NamedTuple):
   calls: int
   steps: int
   chunks: int
+  turns: dict[str, float]
 
 
 class HostEpisodes:
@@ -349,7 +351,7 @@ class HostEpisodes:
     errors = judging.errors_of(mesh, batch, num_rows, failures.messages)
     return Played(
       *(rollout, scored, failures.counts, errors, idle_s),
-      *(calls, steps, chunks),
+      *(calls, steps, chunks, host.counts.metrics()),
     )
 
 
@@ -359,6 +361,7 @@ class _Host:
   Attributes:
     episodes: Their sessions.
     done: Episodes that were not cut off.
+    counts: Of their turns.
   """
 
   def __init__(
@@ -370,6 +373,8 @@ class _Host:
   ):
     self.episodes = episodes
     self.done = np.zeros(num_rows, bool)
+    self.counts = turn_counts.TurnCounts(turns.environment.max_turns)
+    self._asked_at = np.zeros(num_rows)  # time.perf_counter().
     self._problem = problem
     self._environment = turns.environment
     self._num_slots = turns.config.max_new_tokens
@@ -414,6 +419,9 @@ class _Host:
         tokens[row, : length[row]].tolist()
       )
       asked[row] = text, self._turns[row] >= self._environment.max_turns
+    for row in map(int, np.flatnonzero(acts)):
+      self.counts.add("tokens", self._turns[row] - 1, float(length[row]))
+    self._asked_at[list(asked)] = time.perf_counter()
     self.episodes.ask(asked)
     self._cut = acts & ~ended
 
@@ -452,6 +460,7 @@ class _Host:
       if self._over[row]:
         continue  # Its scores, after it was cut off.
       answers.came[row] = True
+      self._count(row, has_failed=said is None)
       if said is None:
         self._over[row] = True
         continue
@@ -467,12 +476,22 @@ class _Host:
         self.episodes.fail(row, f"environment: its observation: {error}")
         self._over[row] = True
         continue
+      self.counts.add("observed", self._turns[row] - 1, float(len(ids)))
       answers.size[row] = len(ids)
       answers.observation[row, : len(ids)] = ids
       answers.goes_on[row] = self._size[row] + len(ids) < self._num_slots
       if not answers.goes_on[row]:
         cut.append(row)
     self._end(answers, cut)
+
+  def _count(self, row: int, has_failed: bool) -> None:
+    """A call of a row has come to its end."""
+    turn = self._turns[row] - 1
+    seconds = time.perf_counter() - self._asked_at[row]
+    self.counts.add("calls", turn)
+    self.counts.add("seconds", turn, seconds)
+    self.counts.add("failed", turn, float(has_failed))
+    self.counts.add("blocked", turn, float(row in self.episodes.blocked))
 
   def end(self) -> None:
     """Waits for the scores of episodes that were cut off."""

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from grpo_jax.data import pipeline
 from grpo_jax.learning.written import Written
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.training import sharding
+from grpo_jax.training import sharding, trace_rows
 from grpo_jax.types import PyTree
 
 
@@ -76,6 +76,9 @@ def samples(
       "valid": rows.batch.valid,
       "correct": rows.batch.correct,
       "components": rows.components,
+      "turn": rows.turn,
+      "observed": rows.observed,
+      "turn_rewards": rows.turn_rewards,
     },
     np.arange(min(count, len(rows.prompt_id))),
   )
@@ -94,10 +97,26 @@ def samples(
       "valid": bool(found["valid"][i]),
       "correct": bool(found["correct"][i]),
       "components": {k: float(v[i]) for k, v in found["components"].items()},
+      **_turns(problem, found, i),
     }
     for i, text in enumerate(texts)
     if int(found["prompt_id"][i]) in prompts
   ]
+
+
+def _turns(
+  problem: problem_lib.Problem, found: dict[str, Any], row: int
+) -> dict[str, Any]:
+  """What a row said to an environment, if any, and what it has answered."""
+  if found["turn"] is None:
+    return {}
+  arrays = {
+    name: found[name][row] for name in ("turn", "observed", "turn_rewards")
+  }
+  exists = found["mask"][row]
+  ids = found["tokens"][row][exists]
+  arrays["exists"] = exists
+  return {"turns": list(trace_rows.calls(problem, arrays, ids))}
 
 
 def texts_of_prompts(

@@ -116,7 +116,7 @@ def _row(
       name: traces.number(x) for name, x in arrays["components"].items()
     },
     error=error,
-    calls=_calls(problem, arrays, ids),
+    calls=calls(problem, arrays, ids),
     values=_values(arrays),
     opening=opening,
   )
@@ -190,10 +190,17 @@ def texts_of(
   )
 
 
-def _calls(
+def calls(
   problem: problem_lib.Problem, arrays: dict[str, Any], ids: np.ndarray
 ) -> tuple[dict[str, Any], ...]:
-  """What was said to the environment in each turn, and what it has answered."""
+  """What was said to the environment in each turn, and what it has answered.
+
+  Args:
+    problem: Tokens, and the environment.
+    arrays: Of one row: "exists", "turn", "observed" and "turn_rewards" [T],
+      None where there is no environment.
+    ids: Its tokens that exist.
+  """
   if arrays["turn"] is None:
     return ()
   exists = arrays["exists"]

@@ -261,12 +261,31 @@ def both_parts(name):
   return (of_graph, graph), (here, host)
 
 
+def check_turns(counts):
+  """Each call ends an action of a row that was not over."""
+  calls = [counts[f"turn/{turn}/calls"] for turn in range(4)]
+  assert calls[0] > calls[1] > 0
+  assert calls == sorted(calls, reverse=True)
+  for turn, number in enumerate(calls):
+    assert number <= counts[f"turn/{turn}/tokens"]
+    assert counts[f"turn/{turn}/failed"] == 0
+    assert counts[f"turn/{turn}/blocked"] == 0
+  # After the last action nothing is read.
+  assert counts["turn/0/observed"] > 0 == counts["turn/3/observed"]
+  assert len(counts) == 4 * 5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["remax", "ppo"])
 def test_steps_are_those_of_the_one_program(name):
   expected, found = (steps_of(name, *of) for of in both_parts(name))
   for one, other in zip(expected[0], found[0], strict=True):
     assert other.pop("time/environment_s") > 0
+    check_turns(
+      {key: other.pop(key) for key in list(other) if key[:5] == "turn/"}
+    )
+    for key in [key for key in other if key.startswith("time/answer_s/")]:
+      assert other.pop(key) >= 0
     for kind in host_sessions.pool.FAILURE_KINDS:
       assert other.pop(f"unscored/{kind}") == 0
     assert one.keys() == other.keys()
@@ -274,6 +293,7 @@ def test_steps_are_those_of_the_one_program(name):
       assert other[key] == pytest.approx(value, rel=1e-3, abs=1e-4, nan_ok=True)
   for one, other in zip(expected[1], found[1], strict=True):
     assert one["completion"] == other["completion"]
+    assert one["turns"] == other["turns"]
     assert one["components"] == other["components"]
 
 

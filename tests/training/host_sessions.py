@@ -106,6 +106,7 @@ class Local:
     ]
     self.failures = pool.Failures(len(prompts))
     self.scores: dict[int, Any] = {}
+    self.blocked: set[int] = set()
     self._come: dict[int, Answer | None] = {}
     return self
 
