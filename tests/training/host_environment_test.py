@@ -293,6 +293,9 @@ def test_steps_are_those_of_the_one_program(name):
       assert other[key] == pytest.approx(value, rel=1e-3, abs=1e-4, nan_ok=True)
   for one, other in zip(expected[1], found[1], strict=True):
     assert one["completion"] == other["completion"]
+    # Without an interceptor nobody says whether a call was blocked.
+    assert all(turn.pop("blocked") is None for turn in other["turns"])
+    assert not any(turn.pop("blocked") for turn in one["turns"])
     assert one["turns"] == other["turns"]
     assert one["components"] == other["components"]
 
