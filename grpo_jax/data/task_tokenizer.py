@@ -51,6 +51,11 @@ class TaskTokenizer:
     """Token ids of text whose special tokens are meant."""
     return self._task.encode(text)
 
+  def split_markup(self, text: str) -> tuple[str, list[int], str]:
+    """As `Tokenizer.split_markup`; of an alphabet no two signs are one token,
+    so that all of it is ids."""
+    return "", self.markup_ids(text), ""
+
   def observation_ids(self, said: Observation, max_len: int) -> list[int]:
     """As `Tokenizer.observation_ids`; an alphabet has no other way to write
     the begin, end and pad tokens, so that a text with one is refused."""

@@ -3,7 +3,8 @@
 `Tokenizer` wraps a `tokenizer.json` file or the tokenizer of a checkpoint, with
 its chat template; `task_tokenizer.TaskTokenizer` speaks the alphabet of a
 synthetic task. Both have `encode`, `decode`, `pad_id`, `end_ids` and
-`vocab_size`, and for turns `exact_text`, `markup_ids` and `observation_ids`.
+`vocab_size`, and for turns `exact_text`, `markup_ids`, `split_markup` and
+`observation_ids`.
 Neither adds special tokens by itself: a template in the config says what
 surrounds a prompt.
 `train` makes a small file for small models.
@@ -277,15 +278,41 @@ class Tokenizer:
 
     Args:
       said: Text, which is cut; or (before, text, after), of which only the text
-        is, and whose first and last part may have special tokens.
+        is, and whose first and last part may have special tokens. Of several
+        texts, (before, text, between, text, after), the longest are cut.
       max_len: Tokens, at most. The time does not depend on what is cut away.
 
+    Returns:
+      Where nothing is cut, the ids are those of the whole as one text, but for
+      special tokens in what is said.
+
     Raises:
-      ValueError: `before` and `after` are longer than that; the model has no
-        row for one of the tokens; or this tokenizer has no other way to write
-        what looks like a special token.
+      ValueError: The markup is longer than that, or there is not one part more
+        of it than of texts; the model has no row for one of the tokens; or this
+        tokenizer has no other way to write what looks like a special token.
     """
     return observations.ids_of(self, said, max_len)
+
+  def split_markup(self, text: str) -> tuple[str, list[int], str]:
+    """Markup as plain text, ids of special tokens, and plain text again.
+
+    The ids are those from the first special token to the last. Without one, all
+    of it is plain, and is the first part.
+    """
+    with _complaining(
+      f"{self._path} cannot encode the text {text[:80]!r}",
+      "Take what it does not know out of the text.",
+    ):
+      found = self._tokenizer.encode(text, add_special_tokens=False)
+    spans = [
+      span
+      for id_, span in zip(found.ids, found.offsets, strict=True)
+      if id_ in self._special
+    ]
+    if not spans:
+      return text, [], ""
+    start, end = spans[0][0], spans[-1][1]
+    return text[:start], self.markup_ids(text[start:end]), text[end:]
 
   @functools.cached_property
   def _plain(self) -> Any:

@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 # Text; or (before, text, after), where special tokens are meant in the first
 # and the last part, and not in the text: what a chat writes around a tool's
-# output, and the output.
-Observation = str | tuple[str, str, str]
+# output, and the output. Of several outputs, (before, text, between, text,
+# after), and so on.
+Observation = str | tuple[str, ...]
 # (calls, contexts) -> for each whether it is bad; None: nobody can say.
 Judge = Callable[[Sequence[str], Sequence[str]], Sequence[bool | None]]
 

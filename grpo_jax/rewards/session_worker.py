@@ -102,9 +102,19 @@ def _observation(said: Any) -> Observation:
   match said:
     case str():
       return said
-    case [str(before), str(text), str(after)]:
-      return before, text, after
+    case [*parts] if _is_markup(parts):
+      return tuple(parts)
   raise ValueError(f"no observation: {said!r:.80}")
+
+
+def _is_markup(parts: Any) -> bool:
+  """Whether they are markup and texts by turns, with markup at both ends."""
+  return (
+    isinstance(parts, (list, tuple))
+    and len(parts) >= 3
+    and len(parts) % 2 == 1
+    and all(isinstance(part, str) for part in parts)
+  )
 
 
 def _finite(value: Any) -> float:
@@ -120,8 +130,8 @@ def load_factory(
 
   Args:
     path: "package.module:function".
-    options: By name, for the factory and for its `warm_up` and
-      `before_session`.
+    options: By name, for the factory and for its attributes `warm_up`,
+      `before_session`, `schemas` and `in_chat`, as far as it has them.
 
   Raises:
     ValueError: Nothing callable is found there, or it has no argument of some
@@ -133,7 +143,7 @@ def load_factory(
   if not options:
     return factory
   made = functools.partial(factory, **options)
-  for name in ("warm_up", "before_session"):
+  for name in ("warm_up", "before_session", "schemas", "in_chat"):
     if hasattr(factory, name):
       setattr(made, name, functools.partial(getattr(factory, name), **options))
   return made
@@ -170,11 +180,11 @@ def _answer(session: Any, request: Request) -> Answer:
   reward, done = 0.0, False
   if request.action is not None:
     observation, reward, done = session.step(request.action)
-    parts = (observation,) if isinstance(observation, str) else observation
-    if len(parts) not in (1, 3) or not all(isinstance(x, str) for x in parts):
+    if not (isinstance(observation, str) or _is_markup(observation)):
       raise TypeError(
         f"step returned {observation!r:.80} for an observation; needed is a"
-        " str, or three of them: before the text, the text, after it"
+        " str, or three of them: before the text, the text, after it; or five,"
+        " seven, …, of several texts"
       )
     reward, done = float(reward), bool(done)
   scores = None

@@ -30,6 +30,7 @@ from grpo_jax.training import (
   solutions,
   task_scores,
   task_sources,
+  tool_prompts,
   unscored,
   verifiers,
   vocabularies,
@@ -346,7 +347,8 @@ def _make_problem(config: config_lib.RunConfig) -> Problem:
   assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
   assert config.sampling.max_new_tokens is not None
   train, held_out, supervised, domains = opening.open_sources(data, config.seed)
-  encoder = Encoder(text, data.template, dict(data.chat_options))
+  chat = tool_prompts.chat_options(config, text)
+  encoder = Encoder(text, data.template, chat)
   fields: dict[str, Any] = {
     "tokenizer": text,
     "train": train,

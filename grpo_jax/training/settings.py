@@ -225,7 +225,9 @@ class DataConfig:
       which are made of ids.
     template: How a prompt is put to the model: a text with "{prompt}", or
       "chat" for the tokenizer's own chat template.
-    chat_options: What the chat template reads beside the messages.
+    chat_options: What the chat template reads beside the messages. Of an
+      environment with tools (`grpo_jax/rewards/tools.py`) their schemas are
+      among it as `tools`, if none are named here.
     end_tokens: Tokens that end a completion; empty: those of the tokenizer.
     max_prompt_len: Prompt slots S; longer prompts are left out and counted.
       None: what the task needs.

@@ -91,13 +91,14 @@ class HostEnvironment:
   of the row; the options are the run's. An action is what its ids say, with its
   end token and without what the model reads around it; an observation has all
   that the policy is to read, and is cut to O tokens. It is a str, in which
-  nothing is a special token,
-  whatever a tool has put into it; or three of them, (before, text, after),
-  where a chat writes roles around the text: in the first and the last special
-  tokens are meant, and only the text is cut. `scores` may be asked for at any
-  time, and its names are always the same; "accuracy", 0 or 1, is one of them;
-  None is a score that does not apply. It is called once, when the episode is
-  over or was cut off, and nothing after it but `close`.
+  nothing is a special token, whatever a tool has put into it; or three of them,
+  (before, text, after), where a chat writes roles around the text: in the first
+  and the last special tokens are meant, and only the text is cut. Of several
+  tools' results it is (before, text, between, text, after), and so on, and the
+  longest texts are cut. `scores` may be asked for at any time, and its names
+  are always the same; "accuracy", 0 or 1, is one of them; None is a score that
+  does not apply. It is called once, when the episode is over or was cut off,
+  and nothing after it but `close`.
 
   An exception, a deadline that passes, a process that ends and a number that is
   not finite end the episode as failed: the row is unscored.

@@ -1,12 +1,15 @@
 """The shipped tokenizer, training, toy alphabets, checkpoints and chats."""
 
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
 
 import pytest
 import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grpo_jax.data import sources, task_tokenizer, teacher, tokenizer
 from grpo_jax.tasks import copy
@@ -616,6 +619,54 @@ def test_a_chat_around_what_a_tool_says_is_meant_and_is_not_cut():
       tok.observation_ids((before, "", ""), max_len)
 
 
+MARKUP = ["", " ", "<eos>\n ", " .<answer>", "\n<eos><pad>x\n"]
+
+
+@given(
+  first=st.sampled_from(MARKUP),
+  rest=st.lists(
+    st.tuples(
+      st.lists(st.sampled_from(["the", *" \n.<7é"]), max_size=6).map("".join),
+      st.sampled_from(MARKUP),
+    ),
+    min_size=1,
+    max_size=3,
+  ),
+)
+def test_what_is_not_cut_has_the_ids_of_the_whole_conversation(first, rest):
+  tok = tokenizer.Tokenizer()
+  parts = (first, *itertools.chain(*rest))
+  assert tok.observation_ids(parts, 200) == tok.encode("".join(parts))
+
+
+def test_a_sign_of_markup_may_be_one_token_with_a_text():
+  tok = tokenizer.Tokenizer()
+  said = ("<eos> ", "the", "<answer>")
+  together, apart = tok.encode("<eos> the<answer>"), tok.encode("the")
+  assert len(together) == 3
+  assert tok.observation_ids(said, 3) == together
+  # Where there is no room, the text is cut, and the markup is not.
+  said = ("<eos> ", "the" + "1" * 9, "<answer>")
+  space = tok.encode(" ")
+  assert tok.observation_ids(said, 5) == [1, *space, *apart, 4]
+
+
+def test_of_several_texts_the_longest_are_cut():
+  tok = tokenizer.Tokenizer()
+  said = ("<eos>", "7", "<think>", "1" * 9, "</think>", "2" * 999, "<pad>")
+  ids = tok.observation_ids(said, 15)
+  assert tok.exact_text(ids) == (
+    "<eos>7<think>" + "1" * 5 + "</think>" + "2" * 5 + "<pad>"
+  )
+  assert tok.observation_ids(("", "12", "", "3", ""), 2) == tok.encode("13")
+
+
+@pytest.mark.parametrize("said", [(), ("a",), ("a", "b"), ("a", "b", "c", "d")])
+def test_markup_stands_at_both_ends(said):
+  with pytest.raises(ValueError, match=f"received {len(said)} parts; needed"):
+    tokenizer.Tokenizer().observation_ids(said, 9)
+
+
 @pytest.mark.parametrize("piece", ["word ", "7", " ", "é", "ab\n", "\u4e2d"])
 @pytest.mark.parametrize("max_len", [0, 1, 7, 64])
 def test_what_is_cut_away_does_not_change_the_tokens_before(piece, max_len):
@@ -667,6 +718,10 @@ def test_observations_of_an_alphabet():
   ]
   said = ("<eos><obs>", "1" * 10**6, "</obs>")
   assert task.observation_ids(said, 5) == vocab.encode("<eos><obs>11</obs>")
+  said = ("<obs>", "12", "</obs><obs>", "3" * 99, "</obs>")
+  assert task.observation_ids(said, 8) == vocab.encode(
+    "<obs>12</obs><obs>33</obs>"
+  )
   for text in ("<eos>", "1<pad>", "<bos>"):
     with pytest.raises(ValueError, match=f"the text has '{text[-5:]}'"):
       task.observation_ids(text, 9)

@@ -48,6 +48,8 @@ class Session:
       return "x" * 2**25, 0.0, False
     elif action == "chat":
       return ("<tool>", self.prompt, "</tool>"), 0.0, False
+    elif action == "two tools":
+      return ["<tool>", "1", "</tool><tool>", "2", "</tool>"], 0.0, False
     elif action == "two texts":
       return ("a", "b"), 0.0, False
     elif action == "surrogate":

@@ -167,10 +167,12 @@ def test_text_and_numbers_arrive_as_they_are(workers):
 
 
 def test_an_observation_is_text_or_text_in_a_chat(workers):
-  episodes = begin(workers, 2)
-  answers = episodes.step({0: "chat", 1: "two texts"}, False)
-  assert answers.keys() == {0}
+  episodes = begin(workers, 3)
+  answers = episodes.step({0: "chat", 1: "two texts", 2: "two tools"}, False)
+  assert answers.keys() == {0, 2}
   assert answers[0].observation == ("<tool>", "a", "</tool>")
+  said = ("<tool>", "1", "</tool><tool>", "2", "</tool>")
+  assert answers[2].observation == said
   assert "needed is a str, or three of them" in episodes.failures.errors[0]
 
 

@@ -1,0 +1,394 @@
+r"""How models write calls of tools, and read results, in chats of three kinds.
+
+    qwen     <tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>, any
+             number of them; results in one turn of the user, each as
+             <tool_response>\n…\n</tool_response>    (Qwen2.5, Qwen3)
+    hermes   the same calls; results in one turn of the role `tool`
+             (Hermes 2 Pro, Hermes 3)
+    llama    {"name": …, "parameters": {…}} is the whole message, one call; the
+             result in a turn of the role `ipython`, as a JSON string
+             (Llama 3.1, 3.2, 3.3)
+
+`Format.parse` reads an action, and `Format.render` writes what the policy reads
+next: markup and results by turns (`types.HostEnvironment`). So prompt, action
+and rendered results, one after the other, are the text that the chat template
+of the model gives for the same messages with a generation prompt; `difference`
+checks it with the template of a checkpoint.
+
+An action stays as the policy wrote it. Where a template writes a call again,
+the text may be another one, and ours is the policy's:
+
+- JSON is written anew: with one space after `:` and `,`, keys in their order,
+  `é` for `\u00e9`, and nothing around `name` and `arguments`.
+- Text between calls and behind the last is left out, and Llama's templates
+  strip the white space around a message.
+- Qwen3 writes a thought as `<think>\n…\n</think>\n\n` whatever line breaks it
+  had, drops thoughts before the last question of a user, and leaves out the
+  empty thought of `enable_thinking=False` once the turn is over.
+- Hermes writes a line break behind the last `</tool_response>` of a turn, once
+  another turn follows. While the next action is written, and always here, there
+  is none.
+
+Sources: the templates in the tokenizers of Qwen/Qwen2.5-7B-Instruct,
+Qwen/Qwen3-8B, Qwen/Qwen3-4B-Instruct-2507, NousResearch/Hermes-3-Llama-3.1-8B
+(`tool_use`) and meta-llama/Llama-3.1-8B-Instruct and -3.2-3B-Instruct.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+# (name, arguments) -> what is wrong with them, or "".
+Check = Callable[[str, Mapping[str, Any]], str]
+
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_THINK, _END_THINK = "<think>", "</think>"
+_PYTHON_TAG = "<|python_tag|>"
+# What comes first: a thought, or something like a call.
+_FIRST = re.compile(r"<think>|<tool_call>|<\|python_tag\|>|\{\s*\"")
+_OBJECT = re.compile(r"\{\s*\"")
+_SPACE = re.compile(r"\s*")
+_BUILTIN = re.compile(r"\w+\.call\(.*\)", re.DOTALL)
+_MAX_SHOWN = 300  # Characters of a message about a call.
+
+
+class Call(NamedTuple):
+  """A call that an action makes.
+
+  Attributes:
+    name: Of the tool; "" where it could not be read.
+    arguments: By name.
+    error: What is wrong, for the policy to read; "" if the call can be made.
+    malformed: It could not be read at all.
+  """
+
+  name: str
+  arguments: dict[str, Any]
+  error: str = ""
+  malformed: bool = False
+
+
+class Parsed(NamedTuple):
+  """What an action says.
+
+  Attributes:
+    text: What is no call, thoughts too, without end tokens.
+    calls: In the order in which they stand.
+    error: The first one of a call, or "".
+    ended: It has the end token of a turn.
+  """
+
+  text: str
+  calls: tuple[Call, ...]
+  error: str
+  ended: bool
+
+
+def _nothing_wrong(name: str, arguments: Mapping[str, Any]) -> str:
+  del name, arguments
+  return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+  """Calls and results of a kind of chat.
+
+  Attributes:
+    name: Of `FORMATS`.
+    read: (text without end tokens) -> (what is no call, calls).
+    ends: Tokens that end a turn; the template writes the first.
+    before, between, after: What stands around results, from the end of the
+      policy's turn up to where it writes again.
+    written: (result) -> as it stands there.
+    most_calls: Calls of an action, at most; None: any number.
+    opening: What the template writes at the beginning of each turn of the
+      policy, behind its role: `<think>\n\n</think>\n\n` of Qwen3 without
+      thinking, `<think>\n` of models that always think.
+  """
+
+  name: str
+  read: Callable[[str], tuple[str, list[Call]]]
+  ends: tuple[str, ...]
+  before: str
+  between: str
+  after: str
+  written: Callable[[str], str] = str
+  most_calls: int | None = None
+  opening: str = ""
+
+  def parse(self, action: str, check: Check = _nothing_wrong) -> Parsed:
+    """Reads an action; a call with a mistake has an error, and none is raised.
+
+    Calls in a thought are none, and one that is not closed is all thought. It
+    begins where `opening` does it, or with a `<think>` before any call.
+
+    Args:
+      action: What the policy wrote, with its end token if it wrote one.
+      check: Says what is wrong with a call that can be read.
+    """
+    end = next((x for x in self.ends if action.endswith(x)), "")
+    said = action.removesuffix(end)
+    start = self._end_of_thought(said)
+    text, found = self.read(said[start:])
+    calls = [
+      call if call.error else call._replace(error=check(*call[:2]))
+      for call in found
+    ]
+    if self.most_calls is not None and len(calls) > self.most_calls:
+      wrong = f"Error: a message has at most {self.most_calls} call."
+      calls = [Call(calls[0].name, {}, wrong, malformed=True)]
+    errors = [call.error for call in calls if call.error]
+    return Parsed(
+      (said[:start] + text).strip(),
+      tuple(calls),
+      errors[0] if errors else "",
+      bool(end),
+    )
+
+  def _end_of_thought(self, said: str) -> int:
+    """Where what is no thought begins; at the end, if it is never closed."""
+    start = 0
+    if self.opening.rfind(_THINK) <= self.opening.rfind(_END_THINK):
+      first = _FIRST.search(said)
+      if first is None or first.group() != _THINK:
+        return 0
+      start = first.start()
+    end = said.find(_END_THINK, start)
+    return len(said) if end < 0 else end + len(_END_THINK)
+
+  def render(
+    self, results: Sequence[str], ended: bool = True
+  ) -> tuple[str, ...]:
+    """What is read after an action: (markup, result, markup, …, markup).
+
+    Args:
+      results: Of the calls of the action, in their order; at least one.
+      ended: Whether the action has the end token of its turn.
+    """
+    parts = ["" if ended else self.ends[0]]
+    for number, result in enumerate(results):
+      parts[-1] += self.between if number else self.before
+      parts += [self.written(result), ""]
+    parts[-1] += self.after + self.opening
+    return tuple(parts)
+
+
+def named(
+  name: str, opening: str = "", markup: Sequence[str] | None = None
+) -> Format:
+  """A format by its name.
+
+  Args:
+    name: Of `FORMATS`.
+    opening: See `Format`.
+    markup: (before, between, after), in the place of the format's own.
+
+  Raises:
+    ValueError: There is none, or the markup is not three texts.
+  """
+  if name not in FORMATS:
+    raise ValueError(
+      f"call_formats: unknown format {name!r}; known are"
+      f" {', '.join(map(repr, FORMATS))}."
+    )
+  found = dataclasses.replace(FORMATS[name], opening=opening)
+  if markup is None:
+    return found
+  if (
+    isinstance(markup, str)
+    or len(markup) != 3
+    or not all(isinstance(part, str) for part in markup)
+  ):
+    raise ValueError(
+      f"call_formats: markup={markup!r:.80}; needed are three texts: before the"
+      " first result, between two, and after the last."
+    )
+  before, between, after = markup
+  return dataclasses.replace(found, before=before, between=between, after=after)
+
+
+# What a template is tried with.
+_QUESTION = {"role": "user", "content": "One?"}
+_PROBES = (("lookup", {"query": "one"}, "First."), ("add", {"x": 1}, "Second."))
+
+
+def difference(format: Format, chat_text: Callable[..., str]) -> str:
+  """How a chat template writes calls and results otherwise; "" if it does not.
+
+  Args:
+    format: What is expected.
+    chat_text: (messages) -> text with a generation prompt, as of
+      `Tokenizer.chat_text` with the tools of the run.
+  """
+  probes = _PROBES[: format.most_calls]
+  calls: list[dict[str, Any]] = [
+    {
+      "type": "function",
+      "id": f"call{number:05}",
+      "function": {"name": name, "arguments": arguments},
+    }
+    for number, (name, arguments, _) in enumerate(probes)
+  ]
+  results = [
+    {
+      "role": "tool",
+      "name": name,
+      "tool_call_id": f"call{number:05}",
+      "content": result,
+    }
+    for number, (name, _, result) in enumerate(probes)
+  ]
+  reply = {"role": "assistant", "content": "", "tool_calls": calls}
+  # Of turns that are over Qwen3 leaves out the empty thought.
+  start = chat_text([_QUESTION]).removesuffix(format.opening)
+  whole = chat_text([_QUESTION, reply, *results])
+  ending = "".join(format.render([result for _, _, result in probes]))
+  if not whole.endswith(ending):
+    shown = whole[-len(ending) - 20 :]
+    return f"it writes calls and results as {shown!r}, and not as {ending!r}"
+  if not whole.startswith(start):
+    return "it writes a question in another way once it is answered"
+  action = whole[len(start) : -len(ending)]
+  parsed = format.parse(action)
+  wanted = tuple(Call(name, arguments) for name, arguments, _ in probes)
+  if parsed.calls != wanted or not parsed.ended:
+    return f"it writes calls as {action!r}"
+  return ""
+
+
+# Readers: (text without end tokens) -> (what is no call, calls).
+
+
+def _tagged(said: str) -> tuple[str, list[Call]]:
+  """Calls in tags; JSON may have the tags within its texts."""
+  texts: list[str] = []
+  calls: list[Call] = []
+  at, start = 0, said.find(_OPEN)
+  while start >= 0:
+    texts.append(said[at:start])
+    begin = start + len(_OPEN)
+    value, at, wrong = _json(said, begin)
+    if not wrong and not said.startswith(_CLOSE, at):
+      wrong = f"{_CLOSE} has to follow the JSON"
+    if wrong:
+      end = said.find(_CLOSE, begin)
+      if end < 0:
+        wrong, end = f"{_CLOSE} is missing", len(said)
+      at = end
+    calls.append(_malformed(wrong) if wrong else _call(value, ("arguments",)))
+    at = min(at + len(_CLOSE), len(said))
+    start = said.find(_OPEN, at)
+  texts.append(said[at:])
+  return "".join(texts), calls
+
+
+def _whole(said: str) -> tuple[str, list[Call]]:
+  """A message that is one call, or code behind the tag of Python."""
+  text = said.strip()
+  code = text.removeprefix(_PYTHON_TAG).strip()
+  if _OBJECT.match(code):
+    value, at, wrong = _json(code, 0)
+    if not wrong and at < len(code):
+      wrong = f"nothing may follow the call, and {code[at:]!r:.40} does"
+    keys = ("parameters", "arguments")
+    return "", [_malformed(wrong) if wrong else _call(value, keys)]
+  if not text.startswith(_PYTHON_TAG):
+    return said, []
+  return "", [_builtin(code) or Call("python", {"code": code})]
+
+
+def _builtin(code: str) -> Call | None:
+  """`tool.call(query="…")`, as Llama calls tools that it was trained with."""
+  if not _BUILTIN.fullmatch(code):
+    return None
+  try:
+    match ast.parse(code, mode="eval").body:
+      case ast.Call(ast.Attribute(ast.Name(name), "call"), [], keywords):
+        arguments = {
+          str(x.arg): ast.literal_eval(x.value) for x in keywords if x.arg
+        }
+        if len(arguments) == len(keywords):
+          return Call(name, arguments)
+  except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+    pass
+  return None
+
+
+def _json(text: str, at: int) -> tuple[Any, int, str]:
+  """A value, where it and the white space after it end, and what is wrong."""
+  at = _end_of_space(text, at)
+  try:
+    value, end = _DECODER.raw_decode(text, at)
+  except json.JSONDecodeError as error:
+    return None, at, f"it is no JSON: {error.msg} at character {error.pos - at}"
+  except (ValueError, RecursionError) as error:
+    return None, at, f"it is no JSON: {error}"
+  return value, _end_of_space(text, end), ""
+
+
+def _end_of_space(text: str, at: int) -> int:
+  space = _SPACE.match(text, at)
+  assert space is not None  # It may be empty.
+  return space.end()
+
+
+def _no_number(name: str) -> Any:
+  raise ValueError(f"{name} is no number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
+
+
+def _call(value: Any, keys: Sequence[str]) -> Call:
+  """The call that a value of JSON means; the first of the keys is asked for."""
+  if isinstance(value, dict):
+    name = value.get("name")
+    arguments = next((value[key] for key in keys if key in value), None)
+    if isinstance(name, str) and isinstance(arguments, dict):
+      return Call(name, arguments)
+  return _malformed(f'it needs a text "name" and an object "{keys[0]}"')
+
+
+def _malformed(wrong: str) -> Call:
+  shown = f"Error: the call cannot be read: {wrong[:_MAX_SHOWN]}."
+  return Call("", {}, shown, malformed=True)
+
+
+def _as_json(result: str) -> str:
+  """A text as it stands in a JSON string; the quotes are markup."""
+  return json.dumps(result, ensure_ascii=False)[1:-1]
+
+
+FORMATS: dict[str, Format] = {
+  "qwen": Format(
+    "qwen",
+    _tagged,
+    ends=("<|im_end|>", "<|endoftext|>"),
+    before="\n<|im_start|>user\n<tool_response>\n",
+    between="\n</tool_response>\n<tool_response>\n",
+    after="\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
+  ),
+  "hermes": Format(
+    "hermes",
+    _tagged,
+    ends=("<|im_end|>", "<|end_of_text|>", "<|endoftext|>"),
+    before="\n<|im_start|>tool\n<tool_response>\n",
+    between="\n</tool_response>\n<tool_response>\n",
+    after="\n</tool_response><|im_end|><|im_start|>assistant\n",
+  ),
+  "llama": Format(
+    "llama",
+    _whole,
+    ends=("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
+    before='<|start_header_id|>ipython<|end_header_id|>\n\n"',
+    between='"<|eot_id|><|start_header_id|>ipython<|end_header_id|>\n\n"',
+    after='"<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n',
+    written=_as_json,
+    most_calls=1,
+  ),
+}
