@@ -17,6 +17,8 @@ _GYM = ["reasoning-gym>=0.1.25"]
 _JUDGE = ["aiohttp>=3.12"]
 # gymnax 1.0.1 imports six without declaring it.
 _RL = ["gymnax>=1.0.1", "six>=1.16"]
+# Search, and the check of what models call tools with.
+_TOOLS = ["bm25s>=0.3.9", "jsonschema>=4.23"]
 _TEST = [
   "pytest>=8",
   "pytest-xdist>=3.6",
@@ -31,6 +33,7 @@ _TEST = [
   *_RL,
   *_GYM,
   *_JUDGE,
+  *_TOOLS,
   "ipykernel>=7",
   "mypy>=1.15",
   "nbclient>=0.11",
@@ -81,6 +84,7 @@ setuptools.setup(
     "rl": _RL,
     "gym": _GYM,
     "judge": _JUDGE,
+    "tools": _TOOLS + _CODE + _TOKENIZERS,
     "notebooks": ["jupyterlab>=4", _PANDAS, *_PLOT],
     "test": _TEST + _MATH + _TOKENIZERS + _PLOT,
     "dev": _TEST + _MATH + _TOKENIZERS + _PLOT + _LINT,

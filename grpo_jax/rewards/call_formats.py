@@ -223,7 +223,8 @@ def difference(format: Format, chat_text: Callable[..., str]) -> str:
   Args:
     format: What is expected.
     chat_text: (messages) -> text with a generation prompt, as of
-      `Tokenizer.chat_text` with the tools of the run.
+      `Tokenizer.chat_text` with the tools of the run; ValueError where the
+      template refuses them.
   """
   probes = _PROBES[: format.most_calls]
   calls: list[dict[str, Any]] = [
@@ -246,7 +247,10 @@ def difference(format: Format, chat_text: Callable[..., str]) -> str:
   reply = {"role": "assistant", "content": "", "tool_calls": calls}
   # Of turns that are over Qwen3 leaves out the empty thought.
   start = chat_text([_QUESTION]).removesuffix(format.opening)
-  whole = chat_text([_QUESTION, reply, *results])
+  try:
+    whole = chat_text([_QUESTION, reply, *results])
+  except ValueError as error:  # As Llama's does of two calls.
+    return f"it refuses {len(probes)} calls: {error}"
   ending = "".join(format.render([result for _, _, result in probes]))
   if not whole.endswith(ending):
     shown = whole[-len(ending) - 20 :]

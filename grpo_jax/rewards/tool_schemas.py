@@ -1,7 +1,7 @@
 '''What tools look like to a model: JSON schemas, and the check of arguments.
 
 A schema is made of a function's type hints and docstring, as `get_json_schema`
-of transformers makes it:
+of transformers makes it, but for what the function returns:
 
     def convert(amount: float, unit: Literal["m", "km"] = "m") -> str:
       """Converts a length to feet.

@@ -312,3 +312,14 @@ def test_a_template_of_the_format_is_known(format, opening):
 def test_a_template_of_another_format_is_found_out(format, written, message):
   said = call_formats.difference(call_formats.named(format), written)
   assert re.search(message, said)
+
+
+def test_a_template_may_refuse_what_it_is_tried_with():
+  def chat_text(messages):
+    if len(messages) > 3:
+      raise ValueError("one call only")
+    return template("llama")(messages)
+
+  said = call_formats.difference(call_formats.named("qwen"), chat_text)
+  assert said == "it refuses 2 calls: one call only"
+  assert not call_formats.difference(call_formats.named("llama"), chat_text)
