@@ -256,30 +256,11 @@ def test_an_unknown_format_is_refused():
 # --- The template of a checkpoint --------------------------------------------
 
 
-def template(format, opening="", call="{}", again="Q"):
-  """A chat template, as `Tokenizer.chat_text`."""
-
-  def chat_text(messages):
-    functions = [
-      (call["function"]["name"], call["function"]["arguments"])
-      for message in messages
-      for call in message.get("tool_calls", ())
-    ]
-    results = [x["content"] for x in messages if x["role"] == "tool"]
-    if not functions:
-      return "Q" + opening
-    rounds = [("", [(*x, y) for x, y in zip(functions, results, strict=True)])]
-    text = chats.conversation(format, rounds)
-    return again + call.format(text) + opening
-
-  return chat_text
-
-
 @pytest.mark.parametrize("format", call_formats.FORMATS)
 @pytest.mark.parametrize("opening", ["", "<think>\n\n</think>\n\n"])
 def test_a_template_of_the_format_is_known(format, opening):
   made = call_formats.named(format, opening)
-  assert call_formats.difference(made, template(format, opening)) == ""
+  assert call_formats.difference(made, chats.template(format, opening)) == ""
 
 
 @pytest.mark.parametrize(
@@ -287,24 +268,28 @@ def test_a_template_of_the_format_is_known(format, opening):
   [
     (
       "qwen",
-      template("hermes"),
+      chats.template("hermes"),
       "writes calls and results as '.*<.im_start.>t",
     ),
     (
       "hermes",
-      template("qwen"),
+      chats.template("qwen"),
       "writes calls and results as '.*<.im_start.>u",
     ),
-    ("llama", template("qwen"), "and not as '<.start_header_id.>ipython"),
+    ("llama", chats.template("qwen"), "and not as '<.start_header_id.>ipython"),
     (
       "qwen",
-      template("qwen", "<think>"),
+      chats.template("qwen", "<think>"),
       "writes calls and results as .*think",
     ),
-    ("qwen", template("qwen", again="q"), "writes a question in another way"),
     (
       "qwen",
-      template("qwen", call="<tool_call>{}"),
+      chats.template("qwen", again="q"),
+      "writes a question in another way",
+    ),
+    (
+      "qwen",
+      chats.template("qwen", call="<tool_call>{}"),
       "writes calls as '<tool_c",
     ),
   ],
@@ -318,7 +303,7 @@ def test_a_template_may_refuse_what_it_is_tried_with():
   def chat_text(messages):
     if len(messages) > 3:
       raise ValueError("one call only")
-    return template("llama")(messages)
+    return chats.template("llama")(messages)
 
   said = call_formats.difference(call_formats.named("qwen"), chat_text)
   assert said == "it refuses 2 calls: one call only"

@@ -63,3 +63,29 @@ def conversation(format, rounds):
     text += "<|im_end|>" if format == "hermes" else "<|im_end|>\n"
     text += "<|im_start|>assistant\n"
   return text
+
+
+def template(format, opening="", call="{}", again="Q"):
+  """(messages) -> text, as of `Tokenizer.chat_text`, for one round.
+
+  Args:
+    format: Of calls and results.
+    opening: What each turn of the assistant begins with.
+    call: What stands around calls.
+    again: How the question is written once it is answered.
+  """
+
+  def chat_text(messages):
+    functions = [
+      (call["function"]["name"], call["function"]["arguments"])
+      for message in messages
+      for call in message.get("tool_calls", ())
+    ]
+    results = [x["content"] for x in messages if x["role"] == "tool"]
+    if not functions:
+      return "Q" + opening
+    rounds = [("", [(*x, y) for x, y in zip(functions, results, strict=True)])]
+    text = conversation(format, rounds)
+    return again + call.format(text) + opening
+
+  return chat_text
