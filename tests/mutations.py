@@ -2750,14 +2750,14 @@ MUTATIONS = [
   Mutation(
     "bwrap has the trainer's variables, and the box may read them there.",
     "grpo_jax/rewards/boxes.py",
-    'env={} if self._has("environment") else None',
+    'env=variables if self._has("environment") else None',
     "env=None",
     "tests/rewards/sandbox_test.py -k variables_of_bwrap",
   ),
   Mutation(
     "A second try of seccomp finds its filter at the end.",
     "grpo_jax/rewards/boxes.py",
-    'os.lseek(self._fds["seccomp"], 0, os.SEEK_SET)',
+    'fds["seccomp"] = _opened_again(fds["seccomp"], until_started)',
     "pass",
     "tests/rewards/sandbox_test.py -k most_important",
   ),
@@ -2797,6 +2797,38 @@ MUTATIONS = [
     "  if output.startswith(ready):",
     "  if output.startswith(ready) or not output:",
     "tests/rewards/code_test.py -k no_wrong_answer",
+  ),
+  Mutation(
+    "An end that was written for an earlier call ends this one.",
+    "grpo_jax/rewards/interpreter.py",
+    "return _drop(_fileno(process.stderr)) or process.poll() is not None",
+    "_drop(_fileno(process.stderr)); return process.poll() is not None",
+    "tests/rewards/interpreter_test.py -k for_a_later_call",
+  ),
+  Mutation(
+    "Any number of a call is that of this one.",
+    "grpo_jax/rewards/interpreter.py",
+    "nonce = secrets.token_bytes(_NONCE)",
+    "nonce = bytes(_NONCE)",
+    "tests/rewards/interpreter_test.py -k for_a_later_call",
+  ),
+  Mutation(
+    "An interpreter that is new does not say so.",
+    "grpo_jax/rewards/interpreter.py",
+    "    self._is_new = True\n",
+    "",
+    "tests/rewards/interpreter_test.py -k hangs_is_killed",
+  ),
+  Mutation(
+    "Whatever a block writes is read for ever.",
+    "grpo_jax/rewards/interpreter.py",
+    """      output.add(part or b"")
+      if output.size > _FLOOD:
+        return "flood"
+""",
+    """      output.add(part or b"")
+""",
+    "tests/rewards/interpreter_test.py -k flood_is_stopped",
   ),
   # --- console ----------------------------------------------------------------
   Mutation(

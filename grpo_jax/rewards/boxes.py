@@ -5,6 +5,8 @@ box = sandbox.require("bwrap")  # A `Box` that was tested.
 box.run("print(2 * int(input()))", b"4").output  # b"8\\n"
 outcome = box.run("f = lambda x: 2 * x", calls=["f(4)"])
 boxes.answers(outcome, 1)  # ["8"]
+with contextlib.ExitStack() as stack:
+  process = box.start("print(input())", stack)  # To be talked to.
 ```
 
 What a box consists of is the list `defences.DEFENCES`, so that a test can leave
@@ -27,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from grpo_jax.rewards import defences, in_the_box, seccomp
@@ -36,6 +38,12 @@ KINDS = ("bwrap", "process")
 NOBODY = 65534
 TOO_LONG = ("killed", "late")  # Statuses after which trying more costs time.
 
+# How the interpreter is started: isolated, and without site packages.
+_ALONE = ("-I", "-S", "-X", "utf8")
+# The same, but that it reads its variables, of which there is one.
+_ALONE_AND_SEEDED = ("-P", "-s", "-S", "-X", "utf8")
+# So that a set is written in the same order in all boxes.
+_SEED = ("PYTHONHASHSEED", "0")
 _RUNNER = pathlib.Path(in_the_box.__file__).read_text(encoding="utf-8")
 _PYTHON = "/python"  # Where an interpreter outside /usr is in the box.
 
@@ -133,7 +141,6 @@ class Box:
       "may become nobody": may_become,
       "system": _system(),
       "python": () if _in_usr() else ("--ro-bind", sys.base_prefix, _PYTHON),
-      "seccomp": (str(self._fds.get("seccomp")),),
     }
 
   def run(
@@ -158,31 +165,93 @@ class Box:
     """
     payload = self._payload(program, data, calls, limits)
     with contextlib.ExitStack() as stack:
-      folder = None
-      if self.kind == "process":
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-      if "seccomp" in self._fds:
-        os.lseek(self._fds["seccomp"], 0, os.SEEK_SET)  # bwrap reads it.
-      closes = self._has("descriptors")
-      process = stack.enter_context(
-        subprocess.Popen(
-          self._command(limits),
-          stdin=_read_only(payload, stack),
-          stdout=subprocess.PIPE,
-          stderr=subprocess.PIPE,
-          # Also for bwrap itself, whose variables the box could read.
-          env={} if self._has("environment") else None,
-          cwd=folder,
-          close_fds=closes,
-          pass_fds=tuple(self._fds.values()) if closes else (),
-          start_new_session=self.kind == "process",
-        )
-      )
+      stdin = _read_only(payload, stack)
+      process = self._spawn(stdin, _ALONE, limits, stack)
       try:
         status, output = self._listen(process, limits)
       finally:
         self._kill(process)
       return _outcome(process, status, output, limits)
+
+  def start(
+    self,
+    program: str,
+    stack: contextlib.ExitStack,
+    limits: defences.Limits = defences.LIMITS,
+  ) -> subprocess.Popen:
+    """Starts a program that is talked to, in a box of its own.
+
+    Its standard input, output and error output are pipes, of which it has the
+    other ends. Whoever has called this reads no more than it wants, and waits
+    no longer; `limits.output` does not count.
+
+    Args:
+      program: Python.
+      stack: At its end the program is killed, with its box.
+      limits: The limits of the program. `wall_s` is for its start.
+
+    Raises:
+      RuntimeError: The box has failed before the program began.
+      TimeoutError: The box had not begun in `limits.wall_s`.
+    """
+    process = self._spawn(
+      subprocess.PIPE, _ALONE_AND_SEEDED, limits, stack, bufsize=0
+    )
+    stack.callback(self._kill, process)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    payload = self._payload(program, b"", None, limits, talks=True)
+    with contextlib.suppress(BrokenPipeError):  # Then it says why.
+      while payload:
+        payload = payload[process.stdin.write(payload) :]
+    end = time.monotonic() + limits.wall_s
+    status, said = "late", b""
+    while _can_read(process.stdout, end):
+      part = process.stdout.read(len(in_the_box.READY) - len(said))
+      said += part
+      if not part or said == in_the_box.READY:
+        status = "done"
+        break
+    if said != in_the_box.READY:
+      self._kill(process)
+    _outcome(process, status, said, limits)
+    return process
+
+  def _spawn(
+    self,
+    stdin: int,
+    flags: Sequence[str],
+    limits: defences.Limits,
+    stack: contextlib.ExitStack,
+    bufsize: int = -1,
+  ) -> subprocess.Popen:
+    """Starts the interpreter in its box; waits for it with the stack."""
+    folder = None
+    if self.kind == "process":
+      folder = stack.enter_context(tempfile.TemporaryDirectory())
+    closes = self._has("descriptors")
+    variables = dict([_SEED] if self.kind == "process" else [])
+    with contextlib.ExitStack() as until_started:
+      fds = dict(self._fds)
+      if "seccomp" in fds:
+        # bwrap reads it to its end, and a process that was forked from this one
+        # may be making a box as well: each has a position of its own.
+        fds["seccomp"] = _opened_again(fds["seccomp"], until_started)
+      return stack.enter_context(
+        subprocess.Popen(
+          self._command(limits, flags, fds),
+          bufsize=bufsize,
+          stdin=stdin,
+          stdout=subprocess.PIPE,
+          stderr=subprocess.PIPE,
+          # Also for bwrap itself, whose variables the box could read.
+          env=variables if self._has("environment") else None,
+          cwd=folder,
+          close_fds=closes,
+          pass_fds=tuple(fds.values()) if closes else (),
+          start_new_session=self.kind == "process",
+        )
+      )
 
   def _has(self, name: str) -> bool:
     return name not in self.without
@@ -193,6 +262,7 @@ class Box:
     data: bytes,
     calls: Sequence[str] | None,
     limits: defences.Limits,
+    talks: bool = False,
   ) -> bytes:
     """What `in_the_box` reads."""
     values = dataclasses.asdict(limits)
@@ -207,6 +277,7 @@ class Box:
         "user": self._user,
         "closes": self._has("descriptors"),
         "calls": None if calls is None else list(calls),
+        "talks": talks,
       }
     )
     return b"%010d%s%s" % (len(header), header, data)
@@ -214,14 +285,21 @@ class Box:
   def _defences(self) -> Iterator[defences.Defence]:
     return (d for d in defences.DEFENCES if self._has(d.name))
 
-  def _command(self, limits: defences.Limits) -> list[str]:
-    runner = ("-I", "-S", "-X", "utf8", "-c", _RUNNER)
+  def _command(
+    self,
+    limits: defences.Limits,
+    flags: Sequence[str],
+    fds: Mapping[str, int],
+  ) -> list[str]:
+    runner = (*flags, "-c", _RUNNER)
     if self.kind == "process":
       return [_python(), *runner]
     sizes = {
       name: (str(value),) for name, value in dataclasses.asdict(limits).items()
     }
     values = {**self._values, **sizes}
+    if "seccomp" in fds:
+      values["seccomp"] = (str(fds["seccomp"]),)
     command = [self._bwrap]
     for defence in defences.DEFENCES:
       kept = self._has(defence.name)
@@ -234,7 +312,8 @@ class Box:
     # An interpreter may have its library there, and the box has no /etc, which
     # would say so.
     library = os.path.join(prefix, "lib")
-    command += ["--setenv", "LD_LIBRARY_PATH", library, "--chdir", "/tmp"]
+    command += ["--setenv", "LD_LIBRARY_PATH", library, "--setenv", *_SEED]
+    command += ["--chdir", "/tmp"]
     return [*command, "--", python, *runner]
 
   def _listen(
@@ -345,6 +424,14 @@ def _read_only(data: bytes, stack: contextlib.ExitStack) -> int:
     os.unlink(path)
   stack.callback(os.close, fd)
   return fd
+
+
+def _opened_again(fd: int, stack: contextlib.ExitStack) -> int:
+  """The file of a descriptor from its beginning; closed with the stack."""
+  again = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
+  stack.callback(os.close, again)
+  os.set_inheritable(again, True)
+  return again
 
 
 def _python() -> str:

@@ -8,10 +8,11 @@ then limits itself, gives up its rights, says that it is ready, and only then
 touches the program.
 
 The header has the program; the limits; the user to become; whether to close
-other descriptors; and the calls, or None. Without calls, what the program
-writes to its standard output is the answer. Calls are expressions; `repr` of
-each is sent as its length, a colon and its bytes, or "-:" where it raises, in
-their order.
+other descriptors; the calls, or None; and whether the program is talked to.
+Without calls, what the program writes to its standard output is the answer, and
+one that is talked to has the error output as well. Calls are expressions;
+`repr` of each is sent as its length, a colon and its bytes, or "-:" where it
+raises, in their order.
 
 Expected outputs are never here.
 """
@@ -66,7 +67,8 @@ def main() -> None:
   for name, value in header["limits"]:
     resource.setrlimit(getattr(resource, name), (value, value))
   null = os.open(os.devnull, os.O_WRONLY)
-  os.dup2(null, 2)
+  if not header["talks"]:
+    os.dup2(null, 2)
   _write(1, READY)
   calls = header["calls"]
   # What `site` would add.

@@ -128,7 +128,7 @@ def test_rows_without_tests_are_errors(extra, error):
 
 def test_a_failed_box_is_no_wrong_answer(monkeypatch):
   class Broken(boxes.Box):
-    def _command(self, limits):
+    def _command(self, *arguments):
       return ["/bin/false"]
 
   monkeypatch.setattr(

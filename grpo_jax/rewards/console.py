@@ -1,0 +1,132 @@
+"""What an interpreter in a box does: it runs one block of Python after another.
+
+`interpreter.py` hands this text to `boxes.Box.start`. Like `in_the_box.py`,
+which runs it, it imports nothing of this package, and little else: a module
+takes milliseconds, and each session pays for them.
+
+Descriptor 0 brings a call: 16 bytes that nobody can guess, the length of the
+block in ten digits, and the block. What the block writes to its standard
+outputs goes to descriptor 1, with the `repr` of an expression at its end, and
+what it raised in a few lines. When all is written, the 16 bytes of the call go
+to descriptor 2, and "." or, if it raised, "!".
+
+A block can reach all of this, and answer later calls in our place. Then it
+deceives the policy that wrote it, and nobody else: see `interpreter.py`.
+"""
+
+import _ast
+import builtins
+import os
+import sys
+
+_NONCE = 16
+_ONLY_AST = 0x400  # ast.PyCF_ONLY_AST
+_FRAMES = 3  # Lines of the program that are said to have raised.
+_LINE = 120  # Characters of each.
+
+
+def _read(fd: int, size: int) -> bytes:
+  data = b""
+  while len(data) < size:
+    part = os.read(fd, size - len(data))
+    if not part:
+      os._exit(0)  # The host has closed it.
+    data += part
+  return data
+
+
+def _run(code: str, name: str, names: dict) -> None:
+  """Runs a block; shows an expression at its end, as a notebook does."""
+  tree = compile(code, name, "exec", _ONLY_AST, dont_inherit=True)
+  last = []
+  if tree.body and isinstance(tree.body[-1], _ast.Expr):
+    last = [tree.body.pop()]
+  exec(compile(tree, name, "exec", dont_inherit=True), names)
+  if last:
+    shown = _ast.Interactive(last)
+    exec(compile(shown, name, "single", dont_inherit=True), names)
+
+
+def _line(source: dict, name: str, number: object, function: str) -> str:
+  """Where it was: "line 2, in f: return 1 / x"."""
+  lines = source[name]
+  text = ""
+  if isinstance(number, int) and 0 < number <= len(lines):
+    text = lines[number - 1].strip()[:_LINE]
+  where = f"line {number}"
+  if name != next(reversed(source)):
+    where = f"{name[1:-1]}, {where}"
+  if function != "<module>":
+    where += f", in {function}"
+  return f"{where}: {text}"
+
+
+def _failure(error: BaseException, source: dict) -> str:
+  """What was raised, where in the program, and nothing of the library."""
+  lines = []
+  trace = error.__traceback__
+  while trace is not None:
+    code = trace.tb_frame.f_code
+    if code.co_filename in source:
+      name, number = code.co_filename, trace.tb_lineno
+      lines.append(_line(source, name, number, code.co_name))
+    trace = trace.tb_next
+  text = ""
+  try:
+    text = str(error)
+    if isinstance(error, SyntaxError) and error.filename in source:
+      text = str(error.msg)
+      where = error.filename or ""
+      lines.append(_line(source, where, error.lineno, "<module>"))
+  except BaseException as other:  # Of a class of the program.
+    text = type(other).__name__
+  kind = type(error).__name__
+  return "\n".join([*lines[-_FRAMES:], f"{kind}: {text}" if text else kind])
+
+
+def _answer(code: str, name: str, names: dict, source: dict) -> bytes:
+  """Runs a block and writes what it gave; says whether it raised."""
+  # New streams for each: a block may have closed or replaced those before.
+  said = open(1, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
+  for stream in ("stdout", "stderr", "__stdout__", "__stderr__"):
+    setattr(sys, stream, said)
+  source[name] = code.split("\n")
+  how, report = b".", ""
+  try:
+    _run(code, name, names)
+    sys.stdout.flush()
+  except BaseException as error:  # Also SystemExit: the names stay.
+    how, report = b"!", _failure(error, source)
+  try:
+    said.write(report)
+    said.flush()
+  except BaseException:
+    return b"!"
+  return how
+
+
+def main() -> None:
+  """Answers calls until there is no other."""
+  asks, output, channel = os.dup(0), os.dup(1), os.dup(2)
+  null = os.open(os.devnull, os.O_RDONLY)
+  # A module of its own, as classes of the program expect to have.
+  module = type(sys)("__main__")
+  module.__dict__["__builtins__"] = builtins
+  sys.modules["__main__"] = module
+  source: dict = {}
+  count = 0
+  while True:
+    # A block cannot read the next call by `input`, and whatever it has done to
+    # its descriptors, the next one has some again.
+    os.dup2(null, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    nonce = _read(asks, _NONCE)
+    code = _read(asks, int(_read(asks, 10))).decode()
+    count += 1
+    how = _answer(code, f"<call {count}>", module.__dict__, source)
+    os.write(channel, nonce + how)
+
+
+if __name__ == "__main__":
+  main()
