@@ -131,7 +131,8 @@ def load_factory(
   Args:
     path: "package.module:function".
     options: By name, for the factory and for its attributes `warm_up`,
-      `before_session`, `schemas` and `in_chat`, as far as it has them.
+      `before_session`, `schemas`, `in_chat`, `problem` and `lesson`, as far as
+      it has them.
 
   Raises:
     ValueError: Nothing callable is found there, or it has no argument of some
@@ -143,7 +144,9 @@ def load_factory(
   if not options:
     return factory
   made = functools.partial(factory, **options)
-  for name in ("warm_up", "before_session", "schemas", "in_chat"):
+  for name in (
+    *("warm_up", "before_session", "schemas", "in_chat", "problem", "lesson"),
+  ):
     if hasattr(factory, name):
       setattr(made, name, functools.partial(getattr(factory, name), **options))
   return made

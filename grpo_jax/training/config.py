@@ -295,8 +295,8 @@ class RunConfig:
             f" config.{name}.demonstrations asks for it; set it to 1 or more,"
             " or leave the phase out of both."
           )
-    endless = self.data.source in ("task", "reasoning_gym") or (
-      self.data.streaming
+    endless = self.data.streaming or (
+      self.data.source in ("task", "reasoning_gym", "environment")
     )
     joins = len(phase.demonstrations) > 1 and OWN in phase.demonstrations
     if joins and endless and phase.num_records is None:

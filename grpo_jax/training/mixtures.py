@@ -89,6 +89,11 @@ def _part(where: str, data: Any, entry: Mapping[str, Any]) -> tuple[str, Part]:
       f"{where} has {sorted(unknown)}; it may have domain, weight and"
       f" {', '.join(OWN)}. All else is set once, in config.data."
     )
+  if settings.get("source") == "environment":
+    raise ValueError(
+      f"{where} has the prompts of an environment, which answers all prompts of"
+      " a run; set config.data.source='environment' instead."
+    )
   if settings.get("source") == "mixture":
     raise ValueError(f"{where} is a mixture itself; name its parts instead.")
   usual = type(data)()

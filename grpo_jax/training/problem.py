@@ -24,6 +24,7 @@ from grpo_jax.rewards import guarded_sessions
 from grpo_jax.rewards import sessions as sessions_lib
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
+  environment_data,
   judges,
   opening,
   readers,
@@ -346,7 +347,13 @@ def _make_problem(config: config_lib.RunConfig) -> Problem:
   text = vocabularies.make_tokenizer(config)
   assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
   assert config.sampling.max_new_tokens is not None
-  train, held_out, supervised, domains = opening.open_sources(data, config.seed)
+  if data.source == "environment":
+    opened = environment_data.open_sources(
+      config, text, host_environment(config, text, None)
+    )
+  else:
+    opened = opening.open_sources(data, config.seed)
+  train, held_out, supervised, domains = opened
   chat = tool_prompts.chat_options(config, text)
   encoder = Encoder(text, data.template, chat)
   fields: dict[str, Any] = {

@@ -164,7 +164,10 @@ class ModelConfig(architecture.Architecture):
     return architecture.TransformerConfig(**{**theirs, **kept})
 
 
-SOURCES = ("task", "tfds", "jsonl", "text", "reasoning_gym", "mixture")
+SOURCES = (
+  *("task", "tfds", "jsonl", "text", "reasoning_gym"),
+  *("environment", "mixture"),
+)
 # Settings that only some of these read, with their defaults.
 _OF_SOURCES: dict[str, tuple[Any, tuple[str, ...]]] = {
   "fields": ({}, ("tfds", "jsonl")),
@@ -184,7 +187,8 @@ class DataConfig:
 
   Attributes:
     source: "task" (synthetic, `tasks/`), "tfds", "jsonl", "text" (prompts
-      alone), "reasoning_gym", or "mixture" of several of these.
+      alone), "reasoning_gym", "environment" (what `environment` shows first),
+      or "mixture" of several of these but the last.
     name: Task name, or the import path of a task ("my_pkg.tasks:make"), or TFDS
       dataset name ("gsm8k").
     task_options: Options of the task (`tasks/<name>.py`).
@@ -286,6 +290,12 @@ class DataConfig:
       raise ValueError(
         "config.data.source='text' needs config.data.train_path, a file with a"
         " prompt on each line."
+      )
+    if self.source == "environment" and not self.environment:
+      raise ValueError(
+        "config.data.source='environment' needs config.data.environment, whose"
+        " first observations are the prompts, as"
+        " 'grpo_jax.rewards.text_games:make'."
       )
     for name, (default, sources) in _OF_SOURCES.items():
       value = getattr(self, name)

@@ -1,0 +1,147 @@
+"""Prompts that an environment on the host makes, and games to imitate.
+
+    EnvironmentSource(factory.problem, "train", seed=0)[5]["prompt"]
+
+An environment that others wrote has no file of prompts: what it shows first is
+the prompt, and a number, its seed, says which one. So a source is endless.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from grpo_jax.data.formats import Record
+from grpo_jax.data.observations import Observation
+from grpo_jax.data.sources import Source
+
+# Seeds of episodes to learn from are below it, those of others from it on.
+FIRST_HELD_OUT = 2**30
+# Records of a source: more than a run reads, and not more than there are seeds.
+_SIZE = 2**30
+
+# Draws of a seed for a record.
+_MAX_DRAWS = 100
+
+# (seed) -> (prompt, extras), always the same, or None: that seed has none.
+Problem = Callable[[int], tuple[str, dict[str, Any]] | None]
+# (prompt, extras) -> actions of a teacher, with what is read after each.
+Lesson = Callable[[str, Mapping[str, Any]], Sequence[tuple[str, Observation]]]
+
+
+class EnvironmentSource:
+  """First observations of episodes.
+
+  Attributes:
+    starts: Records are made when they are read; see `pipeline`.
+  """
+
+  starts = (0,)
+
+  def __init__(self, problem: Problem, split: str, seed: int):
+    """Makes nothing yet.
+
+    Args:
+      problem: Of the environment.
+      split: "train": seeds are drawn from those below `FIRST_HELD_OUT`; or
+        "test": they are `FIRST_HELD_OUT`, the one after it, and so on, but for
+        those without a problem, in whose place others from there on are drawn.
+        So no episode is in both.
+      seed: Non-negative. Of the draws; record i is a function of (seed, i).
+    """
+    self._problem = problem
+    self._is_held_out = split != "train"
+    self._key = seed, zlib.crc32(split.encode())
+
+  def __len__(self) -> int:
+    return _SIZE
+
+  def __getitem__(self, index: int) -> Record:
+    if not 0 <= index < _SIZE:
+      raise IndexError(f"EnvironmentSource: there is no record {index}.")
+    rng = np.random.default_rng((*self._key, index))
+    for draw in range(_MAX_DRAWS):
+      number = int(rng.integers(FIRST_HELD_OUT))
+      if self._is_held_out:
+        number = FIRST_HELD_OUT + (number if draw else index)
+      if (made := self._problem(number)) is not None:
+        break
+    else:
+      raise ValueError(
+        f"EnvironmentSource: of {_MAX_DRAWS} seeds none has a problem; the last"
+        f" was {number}. Let the environment's `problem` return a prompt for"
+        " most of them."
+      )
+    prompt, extras = made
+    return {
+      "prompt": prompt,
+      "answer": "",
+      "completion": None,
+      "extras": dict(extras),
+    }
+
+
+class PlayedSource:
+  """The same prompts, with episodes that a teacher has played.
+
+  A completion has the ids of the teacher's actions, each up to a token that
+  ends actions, and between them those of what it has read, which are `observed`
+  and not imitated: a policy writes and reads the same in an episode.
+  """
+
+  def __init__(
+    self,
+    source: Source,
+    lesson: Lesson,
+    tokenizer: Any,
+    action_ends: Sequence[int],
+    max_turns: int,
+    max_observation_len: int,
+  ):
+    """Plays nothing yet.
+
+    Args:
+      source: Prompts.
+      lesson: Of their environment.
+      tokenizer: Of the policy.
+      action_ends: Ids; the first is written after an action that does not end
+        with one of them.
+      max_turns: Actions, at most.
+      max_observation_len: Tokens to which what is read is cut.
+    """
+    self._source = source
+    self._lesson = lesson
+    self._tokenizer = tokenizer
+    self._action_ends = action_ends
+    self._max_turns = max_turns
+    self._max_observation_len = max_observation_len
+    self.starts = (0,)
+
+  def __len__(self) -> int:
+    return len(self._source)
+
+  def __getitem__(self, index: int) -> Record:
+    record = self._source[index]
+    ids: list[int] = []
+    observed: list[bool] = []
+    turns = self._lesson(record["prompt"], record["extras"])
+    for number, (action, said) in enumerate(turns[: self._max_turns], start=1):
+      written = self._tokenizer.encode(action)
+      if not written or written[-1] not in self._action_ends:
+        written.append(self._action_ends[0])
+      is_last = number in (len(turns), self._max_turns)
+      read = (
+        []
+        if is_last
+        else self._tokenizer.observation_ids(said, self._max_observation_len)
+      )
+      ids += [*written, *read]
+      observed += [False] * len(written) + [True] * len(read)
+    return {
+      **record,
+      "completion": np.array(ids, np.int32),
+      "observed": np.array(observed, bool),
+    }
