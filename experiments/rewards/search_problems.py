@@ -1,0 +1,166 @@
+"""The problems of the small search task; see `search_task.py`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pathlib
+import random
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import tokenizers
+
+from grpo_jax.data import demonstrations, tokenizer
+from grpo_jax.rewards import tools
+
+NUM_TRAIN, NUM_TEST = 448, 64  # Names.
+NUM_TAUGHT = 6  # Episodes of the teacher for each name.
+OPTIONS = {
+  "format": "qwen",
+  "tools": ("search",),
+  "grade": "exact",
+  "top_k": 1,
+  "max_calls": 2,
+  "max_parallel": 1,
+}
+MAX_OBSERVATION = 48
+# Each is always a token of its own: no other text has capitals side by side.
+_LETTERS = "BCDFGHKL"
+_VOCAB_SIZE = 480
+_SPECIAL = ("<|im_start|>", "<|im_end|>")
+# As in Qwen's tokenizers, these are tokens and not special.
+_TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+_END = "<|im_end|>"
+_ERROR = (
+  "Error: the call cannot be read: it is no JSON: Expecting ',' delimiter at"
+  " character"
+)
+
+TEMPLATE = (
+  "{% if tools %}<|im_start|>system{% for tool in tools %}"
+  "{{ '\\n' + (tool | tojson) }}{% endfor %}{{ '<|im_end|>\\n' }}{% endif %}"
+  "{% for message in messages %}{% if message.role == 'tool' %}"
+  "{% if loop.previtem.role != 'tool' %}<|im_start|>user{% endif %}"
+  "{{ '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}"
+  "{% if loop.last or loop.nextitem.role != 'tool' %}"
+  "{{ '<|im_end|>\\n' }}{% endif %}"
+  "{% else %}{{ '<|im_start|>' + message.role + '\\n' + message.content }}"
+  "{% for call in message.tool_calls or [] %}"
+  "{{ '\\n' if message.content or not loop.first else '' }}"
+  '{{ \'<tool_call>\\n{"name": "\' + call.function.name }}'
+  '{{ \'", "arguments": \' + (call.function.arguments | tojson) }}'
+  "{{ '}\\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\\n' }}{% endif %}"
+  "{% endfor %}"
+  "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def problems() -> list[tuple[str, str]]:
+  """Names and codes, in a random order that is always the same."""
+  draw = random.Random(0)
+  names = ["".join(x) for x in itertools.product(_LETTERS, repeat=3)]
+  return [
+    (name, f"{draw.randrange(100):02}")
+    for name in draw.sample(names, NUM_TRAIN + NUM_TEST)
+  ]
+
+
+def _call(name: str) -> str:
+  arguments = json.dumps({"query": name})
+  return (
+    f'<tool_call>\n{{"name": "search", "arguments": {arguments}}}\n</tool_call>'
+    + _END
+  )
+
+
+def _train_tokenizer(folder: pathlib.Path, passages: str) -> None:
+  """A tokenizer for what is written here, and names letter by letter."""
+  schema = json.dumps(tools.schemas(**OPTIONS, corpus=passages))
+  texts = [
+    *[f'Code of "{one}"? {_call(one)} [1] {one}' for one in _LETTERS],
+    *["the code is 47. system user assistant", schema, _ERROR] * 40,
+  ]
+  trained = tokenizers.Tokenizer.from_str(
+    tokenizer.train(
+      [{"prompt": x, "completion": "", "answer": ""} for x in texts],
+      _VOCAB_SIZE,
+    )
+  )
+  trained.add_special_tokens(list(_SPECIAL))
+  trained.add_tokens(list(_TAGS))
+  folder.mkdir(exist_ok=True)
+  trained.save(str(folder / "tokenizer.json"))
+  (folder / "tokenizer_config.json").write_text(
+    json.dumps(
+      {"eos_token": _END, "pad_token": "<pad>", "chat_template": TEMPLATE}
+    )
+  )
+
+
+def _episodes(
+  draw: random.Random, name: str, code: str
+) -> Iterator[tuple[str, ...]]:
+  """What the teacher writes, one action after the other."""
+  for _ in range(NUM_TAUGHT):
+    guess = f"{draw.randrange(100):02}{_END}"
+    call = _call(name)
+    yield draw.choice(
+      [(guess,), (call.replace("}}", "}"), guess), (call, code + _END)]
+    )
+
+
+def _demonstration(
+  text: tokenizer.Tokenizer,
+  record: dict[str, Any],
+  actions: Iterable[str],
+  corpus: str,
+) -> dict[str, Any]:
+  """An episode of the teacher, with what the tools say of it."""
+  session = tools.make(record["prompt"], record, 0, **OPTIONS, corpus=corpus)
+  ids: list[int] = []
+  observed: list[bool] = []
+  for action in actions:
+    said, _, done = session.step(action)
+    written = text.markup_ids(action)
+    read = [] if done else text.observation_ids(said, MAX_OBSERVATION)
+    ids += [*written, *read]
+    observed += [*[False] * len(written), *[True] * len(read)]
+  return demonstrations.line(text, record, ids, observed)
+
+
+def _write_lines(path: pathlib.Path, rows: Iterable[dict[str, Any]]) -> None:
+  path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write(folder: pathlib.Path) -> None:
+  """Writes the task; `search_task.py` says which files."""
+  folder.mkdir(parents=True, exist_ok=True)
+  found = problems()
+  corpus = folder / "passages.jsonl"
+  _write_lines(
+    corpus,
+    (
+      {"id": name, "text": f"{name}: the code is {code}."}
+      for name, code in found
+    ),
+  )
+  records = [
+    {"prompt": f'Code of "{name}"?', "answer": code, "extras": {}}
+    for name, code in found
+  ]
+  _write_lines(folder / "train.jsonl", records[:NUM_TRAIN])
+  _write_lines(folder / "test.jsonl", records[NUM_TRAIN:])
+  _train_tokenizer(folder / "tokenizer", str(corpus))
+  text = tokenizer.Tokenizer(folder / "tokenizer")
+  draw = random.Random(1)
+  _write_lines(
+    folder / "demonstrations.jsonl",
+    (
+      _demonstration(text, record, actions, str(corpus))
+      for record, problem in zip(
+        records[:NUM_TRAIN], found[:NUM_TRAIN], strict=True
+      )
+      for actions in _episodes(draw, *problem)
+    ),
+  )
