@@ -20,6 +20,70 @@ class Mutation(NamedTuple):
 
 
 MUTATIONS = [
+  # --- calls of tools ---------------------------------------------------------
+  Mutation(
+    "Calls in a thought are made.",
+    "grpo_jax/rewards/call_formats.py",
+    "return len(said) if end < 0 else end + len(_END_THINK)",
+    "return 0",
+    "tests/rewards/call_formats_test.py -k in_a_thought",
+  ),
+  Mutation(
+    "A tag within the JSON of a call ends it.",
+    "grpo_jax/rewards/call_formats.py",
+    "    value, at, wrong = _json(said, begin)\n",
+    "    value, at, wrong = _json(said.partition(_CLOSE)[0], begin)\n",
+    "tests/rewards/call_formats_test.py -k what_templates_of_models",
+  ),
+  Mutation(
+    "A result of Llama's tools is no JSON string.",
+    "grpo_jax/rewards/call_formats.py",
+    "    written=_as_json,\n",
+    "",
+    "tests/rewards/call_formats_test.py -k what_templates_of_models",
+  ),
+  Mutation(
+    "Results and markup are tokenized apart.",
+    "grpo_jax/data/observations.py",
+    "    whole = _whole_ids(text, markup, texts, max_len)\n",
+    "    whole = None\n",
+    "tests/data/tokenizer_test.py -k one_token_with_a_text",
+  ),
+  Mutation(
+    "The first of several results takes all the room.",
+    "grpo_jax/data/observations.py",
+    "kept[i] = min(sizes[i], room // (len(sizes) - n))",
+    "kept[i] = min(sizes[i], room)",
+    "tests/data/tokenizer_test.py -k longest_are_cut",
+  ),
+  Mutation(
+    "Passages of equal scores come in any order.",
+    "grpo_jax/rewards/search.py",
+    "best += np.flatnonzero(scores == least)[: count - len(best)].tolist()",
+    "best += np.flatnonzero(scores == least)[len(best) - count :].tolist()",
+    "tests/rewards/search_test.py -k ties",
+  ),
+  Mutation(
+    "Calls beyond the last one are made.",
+    "grpo_jax/rewards/tools.py",
+    'if self._counts["tool_calls"] >= options.max_calls:',
+    'if self._counts["tool_calls"] > options.max_calls:',
+    "tests/rewards/tools_test.py -k beyond_a_limit",
+  ),
+  Mutation(
+    "Words within words are an answer.",
+    "grpo_jax/rewards/tools.py",
+    'return float(any(f" {one} " in f" {said} " for one in right))',
+    "return float(any(one in said for one in right))",
+    "tests/rewards/tools_test.py -k are_graded",
+  ),
+  Mutation(
+    "A format that the chat template does not have is taken.",
+    "grpo_jax/training/tool_prompts.py",
+    "    markup = factory.in_chat(chat_text)\n",
+    '    markup = ("", "", "")\n',
+    "tests/training/tool_prompts_test.py -k refused_before",
+  ),
   # --- states of environments that number none --------------------------------
   Mutation(
     "All states of an environment in the graph are the same.",

@@ -41,6 +41,7 @@ from typing import Any, NamedTuple
 from grpo_jax.rewards import (
   answers,
   call_formats,
+  interpreter,
   search,
   tool_schemas,
 )
@@ -171,6 +172,10 @@ class _Said(NamedTuple):
   failed: bool = False
 
 
+# (seconds, arguments) -> what it says.
+_Tool = Callable[[float, Mapping[str, Any]], _Said]
+
+
 class _OutOfTimeError(BaseException):
   """A call took too long; no `except Exception` of a tool catches it."""
 
@@ -200,13 +205,13 @@ class Session:
     self._prompt, self._extras, self._options = prompt, extras, options
     self._format = options.chat_format()
     self._check = _checker(tuple(options.tools))
-    self._tools = {
+    self._tools: dict[str, _Tool] = {
       name: functools.partial(_call_own, path)
       for name, path in _own(tuple(options.tools)).items()
     }
     if "search" in options.tools:
       self._tools["search"] = functools.partial(_find, options)
-    self._python: Any = None
+    self._python: interpreter.Interpreter | None = None
     if "python" in options.tools:
       self._tools["python"] = self._run
     self._counts = dict.fromkeys(_COUNTS, 0)
@@ -284,8 +289,6 @@ class Session:
 
   def _run(self, seconds: float, arguments: Mapping[str, Any]) -> _Said:
     """The tool "python"; its box is made when it is first asked for."""
-    from grpo_jax.rewards import interpreter
-
     options = self._options
     if self._python is None:
       self._python = interpreter.Interpreter(

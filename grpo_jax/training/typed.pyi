@@ -226,7 +226,9 @@ class Data(Group):
   """How a prompt is put to the model: a text with "{prompt}", or "chat" for
   the tokenizer's own chat template."""
   chat_options: Free
-  """What the chat template reads beside the messages."""
+  """What the chat template reads beside the messages. Of an environment with
+  tools (`grpo_jax/rewards/tools.py`) their schemas are among it as `tools`,
+  if none are named here."""
   end_tokens: tuple[str, ...]
   """Tokens that end a completion; empty: those of the tokenizer."""
   max_prompt_len: int | None

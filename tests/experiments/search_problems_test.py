@@ -106,8 +106,10 @@ def test_a_run_searches(folder, tmp_path, monkeypatch):
     "train",
     "--config=configs/search_agent.py",
     *[f"--config.{name}={folder / file}" for name, file in files.items()],
-    "--config.sft.steps=100",
-    "--config.rl.steps=2",
+    "--config.sft.steps=60",
+    "--config.rl.steps=1",
+    "--config.sft.num_lengths=1",  # Compiles faster.
+    "--config.rl.num_lengths=1",
     f"--workdir={tmp_path / 'run'}",
   )
   assert status == 0, err
