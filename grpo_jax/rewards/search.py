@@ -6,9 +6,10 @@ are any, `id` and `title`. Of any other file each line is a passage.
     index = search.Index("passages.jsonl")
     index.find("capital of France", count=3)
 
-The index is in memory, about as large as the file, and is made once in each
-worker before sessions are forked, which share it. Passages of equal scores come
-in the order of the file.
+The index is in memory, and is made once in each worker before sessions are
+forked, which share it: of 100,000 passages of 100 words (61 MiB) it takes half
+a minute and at most 740 MiB, and a search of six words 7 ms (2 shared cores).
+Passages of equal scores come in the order of the file.
 
 Source: Lù, "BM25S: Orders of magnitude faster lexical search via eager sparse
 scoring", arXiv:2407.03618, with its defaults: Lucene's variant with k1 = 1.5

@@ -307,7 +307,7 @@ def _find(
   options: Options, seconds: float, arguments: Mapping[str, Any]
 ) -> _Said:
   """The tool "search"."""
-  del seconds  # It takes a millisecond for each 100,000 passages.
+  del seconds  # It takes milliseconds; see `search.py`.
   found = _index(options.corpus).find(arguments["query"], options.top_k)
   if not found:
     return _Said("No passage has any of these words.")
