@@ -14,7 +14,7 @@ _WANDB = ["wandb>=0.19"]
 _GCS = ["gcsfs>=2026.10"]
 _SEARCH = ["optuna>=5"]
 _GYM = ["reasoning-gym>=0.1.25"]
-_JUDGE = ["aiohttp>=3.12"]
+_JUDGE = ["aiohttp>=3.12"]  # Client and server.
 # gymnax 1.0.1 imports six without declaring it.
 _RL = ["gymnax>=1.0.1", "six>=1.16"]
 # Search, and the check of what models call tools with.
@@ -84,6 +84,7 @@ setuptools.setup(
     "rl": _RL,
     "gym": _GYM,
     "judge": _JUDGE,
+    "serve": _JUDGE + _TOKENIZERS,
     "tools": _TOOLS + _CODE + _TOKENIZERS,
     "notebooks": ["jupyterlab>=4", _PANDAS, *_PLOT],
     "test": _TEST + _MATH + _TOKENIZERS + _PLOT,

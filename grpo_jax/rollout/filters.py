@@ -23,7 +23,10 @@ def top_k(logits: jax.Array, k: int) -> jax.Array:  # [B, V]
   return jnp.where(logits >= largest[:, -1:], logits, -jnp.inf)
 
 
-def top_p(logits: jax.Array, p: float) -> jax.Array:  # [B, V]
+def top_p(
+  logits: jax.Array,  # [B, V]
+  p: float | jax.Array,  # or [B, 1]
+) -> jax.Array:  # [B, V]
   """Keeps the likeliest tokens until the mass before the next one reaches p.
 
   The smallest set with mass of at least p, up to ties and rounding.

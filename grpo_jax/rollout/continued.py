@@ -1,0 +1,160 @@
+"""Contexts that are continued one by one, as somebody asks for them.
+
+Rows have nothing in common: each has its context, its key, the position of its
+first draw, its limit, and its own temperature and top_p, all of which are
+arrays. So one program of fixed shape serves any requests. As in `sampling`, a
+row's draws depend on its key and its positions alone, never on what else is in
+the batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from grpo_jax.ops import logprobs
+from grpo_jax.rollout import drawing, filters, sampling
+from grpo_jax.types import Policy, PyTree
+
+RECORDS = ("behavior_logp", "sampler_logp", "entropy")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Contexts:
+  """What is to be continued.
+
+  Attributes:
+    tokens: Left-padded, as prompts are.
+    mask: True on the tokens that exist.
+    keys: Data of the key of each row, as `jax.random.key_data` gives it.
+    first: Position of the first draw: 0, or the tokens of a completion that
+      are in the context already.
+    limits: Most tokens to draw, at least 1.
+    exists: Rows that are drawn at all.
+    temperature: Of each row; 0 takes the most likely token. Not read where the
+      config decides.
+    top_p: Of each row, in (0, 1]; the same.
+  """
+
+  tokens: jax.Array  # [B, C] int32
+  mask: jax.Array  # [B, C] bool
+  keys: jax.Array  # [B, ...] uint32
+  first: jax.Array  # [B] int32
+  limits: jax.Array  # [B] int32
+  exists: jax.Array  # [B] bool
+  temperature: jax.Array  # [B] float32
+  top_p: jax.Array  # [B] float32
+
+
+@dataclasses.dataclass(frozen=True)
+class _Each(sampling.Decoder):
+  """A decoder whose rows have a temperature and a top_p of their own."""
+
+  contexts: Contexts | None = None
+
+  def draw(self, state, h, keys):  # [W, D], [W]
+    """Draws and records the next token of every lane."""
+    assert self.contexts is not None
+    state = dataclasses.replace(state, t=state.t + 1)
+    row = state.row
+    tokens, values = draw_each(
+      self.policy.head(self.weights, h),
+      keys,
+      state.t + self.contexts.first[row],
+      self.contexts.temperature[row],
+      self.contexts.top_p[row],
+    )
+    state = self.put(
+      state, state.busy, tokens=tokens, completion_mask=state.busy, **values
+    )
+    ended = drawing.is_end(tokens, self.config)
+    ended |= state.t >= self.limits[row] - 1
+    return dataclasses.replace(state, token=tokens, busy=state.busy & ~ended)
+
+
+def draw_each(
+  logits: jax.Array,  # [B, V]
+  keys: jax.Array,  # [B] keys
+  positions: jax.Array,  # [B] int32
+  temperature: jax.Array,  # [B] float32
+  top_p: jax.Array,  # [B] float32
+) -> tuple[jax.Array, dict[str, jax.Array]]:  # [B], each [B]
+  """As `drawing.draw`, with a temperature and a top_p for each row.
+
+  Returns:
+    Tokens, and what is recorded of them: where the temperature is 0, as there,
+    0 and the log-prob at temperature 1.
+  """
+  logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+  drawn = (temperature > 0)[:, None]  # [B, 1]
+  scaled = logits / jnp.where(drawn, temperature[:, None], 1.0)
+
+  def filtered_by_mass():
+    p = top_p[:, None]  # [B, 1]
+    return jnp.where(drawn & (p < 1), filters.top_p(scaled, p), scaled)
+
+  # A sort of the vocabulary, in which most requests have no interest.
+  filtered = lax.cond((top_p < 1).any(), filtered_by_mass, lambda: scaled)
+
+  def noise(key, position):
+    token_key = jax.random.fold_in(key, position)
+    return jax.random.gumbel(token_key, logits.shape[-1:], jnp.float32)
+
+  noises = jax.vmap(noise)(keys, positions)  # [B, V]
+  tokens = drawing.argmax(filtered + jnp.where(drawn, noises, 0.0))  # [B]
+  drawn = drawn[:, 0]
+  values = (
+    jnp.where(drawn, logprobs.token_logprobs(filtered, tokens), 0.0),
+    logprobs.token_logprobs(scaled, tokens),
+    jnp.where(drawn, logprobs.entropy_from_logits(filtered), 0.0),
+  )
+  return tokens, dict(zip(RECORDS, values, strict=True))
+
+
+def draw(
+  policy: Policy,
+  params: PyTree,
+  contexts: Contexts,
+  config: sampling.SamplingConfig,
+  is_own: bool,
+) -> dict[str, jax.Array]:  # each [B, T]
+  """Continues every context.
+
+  Args:
+    policy: What to sample from.
+    params: Its parameters.
+    contexts: The rows.
+    config: How many tokens, which of them end a row, and, unless `is_own`, how
+      they are drawn. Static; without lanes.
+    is_own: Whether rows have temperatures and a top_p of their own.
+
+  Returns:
+    "tokens", "completion_mask" and `RECORDS`, as in a `Rollout`.
+  """
+  with jax.named_scope("prefill"):
+    first_h, prefix, routing = policy.prefill(
+      params, contexts.tokens, contexts.mask
+    )
+  fields: dict[str, Any] = {
+    "policy": policy,
+    "weights": policy.weights(params),
+    "config": config,
+    "keys": jax.random.wrap_key_data(contexts.keys),
+    "first_h": first_h,
+    "prefix": prefix,
+    "limits": jnp.clip(contexts.limits, 1, config.max_new_tokens),
+    "offsets": contexts.first,
+  }
+  decoder = (
+    _Each(**fields, contexts=contexts) if is_own else sampling.Decoder(**fields)
+  )
+  with jax.named_scope("decode"):
+    state = decoder.start(routing, busy=contexts.exists)
+    _, *first = decoder.of_lanes(state.row)
+    state = decoder.run_all(decoder.draw(state, *first))
+  return state.written

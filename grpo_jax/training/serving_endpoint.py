@@ -1,0 +1,243 @@
+"""From requests to rows of a sampler, and from what it draws to answers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from grpo_jax.data.encoder import Encoder
+from grpo_jax.training import conversations, serving, serving_requests
+from grpo_jax.training.serving_requests import BadRequest, Reply, Request
+
+# (text of a reply) -> what is no call, and calls: (name, arguments as JSON).
+Calls = Callable[[str], tuple[str, Sequence[tuple[str, str]]]]
+
+
+class Speaker:
+  """What requests say as ids, and what ids say as replies."""
+
+  def __init__(
+    self,
+    encoder: Encoder,
+    pieces: Callable[[Sequence[int]], Sequence[bytes]],
+    calls: Calls | None = None,
+  ):
+    """Takes over an encoder.
+
+    Args:
+      encoder: With the tokenizer and the template of the policy.
+      pieces: (ids) -> the bytes of each token.
+      calls: Finds calls of tools in a reply; None: they are text.
+    """
+    self.writer = conversations.Writer(encoder)
+    self._text = encoder.tokenizer
+    self._pieces, self._calls = pieces, calls
+
+  def prompts(self, request: Request) -> list[list[int]]:
+    """Ids of the prompts of a request.
+
+    Raises:
+      BadRequest: The tokenizer or its template refuses them.
+    """
+    try:
+      if request.messages is not None:
+        return [self.writer.ids(request.messages, **template_options(request))]
+      return [self._prompt(prompt) for prompt in request.prompts]
+    except ValueError as error:
+      raise BadRequest(str(error), "messages") from error
+
+  def _prompt(self, prompt: str | list[int]) -> list[int]:
+    if isinstance(prompt, str):
+      return self._text.encode(prompt)
+    if max(prompt) >= self._text.vocab_size:
+      raise BadRequest(
+        f"the prompt has the id {max(prompt)}, and the policy has"
+        f" {self._text.vocab_size} of them.",
+        "prompt",
+      )
+    return prompt
+
+  def reply(
+    self, request: Request, drawn: serving.Drawn, name: str, is_greedy: bool
+  ) -> Reply:
+    """What is sent of a completion.
+
+    Args:
+      request: What was asked for.
+      drawn: The completion.
+      name: Of the answer, which is in the names of calls.
+      is_greedy: The most likely tokens were taken.
+    """
+    drawn, text, is_stopped = self._stopped(drawn, request.stop)
+    ended = drawn.ended or is_stopped
+    said = self._text.decode(drawn.ids)
+    calls: list[dict[str, Any]] = []
+    if self._calls is not None and request.tools:
+      text, found = self._calls(text)
+      calls = [
+        {
+          "id": f"call_{name}_{number}",
+          "type": "function",
+          "function": {"name": called, "arguments": arguments},
+        }
+        for number, (called, arguments) in enumerate(found)
+      ]
+    reason = ("tool_calls" if calls else "stop") if ended else "length"
+    return Reply(
+      drawn=drawn,
+      said=said,
+      text=text,
+      pieces=self._pieces(drawn.ids),
+      finish_reason=reason,
+      calls=tuple(calls),
+      is_greedy=is_greedy,
+    )
+
+  def _stopped(
+    self, drawn: serving.Drawn, stops: Sequence[str]
+  ) -> tuple[serving.Drawn, str, bool]:
+    """What is left before the first stop text, and whether there is one."""
+    text = self._text.decode(drawn.ids)
+    places = [at for stop in stops if (at := text.find(stop)) >= 0]
+    if not places:
+      return drawn, text, False
+
+    # The token with which the stop text is whole is the last that counts.
+    def is_there(size: int) -> bool:
+      said = self._text.decode(drawn.ids[:size])
+      return any(stop in said for stop in stops)
+
+    size = next(n for n in range(1, len(drawn.ids) + 1) if is_there(n))
+    return drawn.cut(size), text[: min(places)], True
+
+
+def template_options(request: Request) -> dict[str, Any]:
+  """What a chat template reads of a request beside its messages."""
+  tools = {} if request.tools is None else {"tools": request.tools}
+  return {**request.chat_options, **tools}
+
+
+class Completions:
+  """Answers requests that have nothing to do with each other."""
+
+  def __init__(
+    self,
+    speaker: Speaker,
+    sampler: serving.Sampler,
+    model: str,
+    seed: int = 0,
+  ):
+    """Takes requests at once; somebody has to call `sampler.work`.
+
+    Args:
+      speaker: Reads and writes.
+      sampler: Draws, with temperatures of the requests.
+      model: Its name.
+      seed: Requests without one have seeds from here on.
+    """
+    self._speaker, self._sampler, self._model = speaker, sampler, model
+    self._seeds = itertools.count(seed)
+
+  def models(self) -> list[str]:
+    """The name of the model."""
+    return [self._model]
+
+  async def complete(
+    self, body: Any, is_chat: bool, rollout: str | None
+  ) -> dict[str, Any]:
+    """Answers a request; see `serving_http.Endpoint`."""
+    if rollout is not None:
+      raise BadRequest("there are no rollouts here.", status=404)
+    request = serving_requests.parse(body, is_chat)
+    if request.model not in ("", self._model):
+      raise BadRequest(
+        f"there is no model {request.model!r:.80}; there is {self._model!r}.",
+        "model",
+        "model_not_found",
+        status=404,
+      )
+    prompts = self._speaker.prompts(request)
+    for ids in prompts:
+      check_length(ids, self._sampler.context_len)
+    seed = next(self._seeds) if request.seed is None else request.seed
+    temperature = 1.0 if request.temperature is None else request.temperature
+    most = self._sampler.config.max_new_tokens
+    asks = [
+      serving.Ask(
+        ids,
+        serving.key_of(seed, number, sample, 0),
+        min(request.limit or most, most),
+        temperature=temperature,
+        top_p=1.0 if request.top_p is None else request.top_p,
+      )
+      for number, ids in enumerate(prompts)
+      for sample in range(request.num_samples)
+    ]
+    drawn = await drawn_of(self._sampler, asks)
+    name = uuid.uuid4().hex[:16]
+    replies = [
+      self._speaker.reply(request, one, name, temperature == 0) for one in drawn
+    ]
+    size = request.num_samples
+    groups = [replies[i : i + size] for i in range(0, len(replies), size)]
+    kind = "chatcmpl" if is_chat else "cmpl"
+    answer = serving_requests.answer(
+      request, f"{kind}-{name}", self._model, prompts, groups
+    )
+    return {**answer, "seed": seed}
+
+
+def check_length(ids: Sequence[int], most: int) -> None:
+  """Raises BadRequest for a context that is too long.
+
+  The message is what clients look for to find this out.
+  """
+  if len(ids) > most:
+    raise BadRequest(
+      f"This model's maximum context length is {most} tokens, and the messages"
+      f" have {len(ids)}; shorten them.",
+      "messages",
+      "context_length_exceeded",
+    )
+
+
+async def drawn_of(
+  sampler: serving.Sampler, asks: Sequence[serving.Ask]
+) -> list[serving.Drawn]:
+  """What a sampler draws, once somebody has called `work`.
+
+  Raises:
+    BadRequest: Too many rows wait, or nobody will draw them.
+  """
+  try:
+    return await asyncio.wrap_future(sampler.submit(asks))
+  except serving.Full as error:
+    raise BadRequest(str(error), status=429) from None
+  except serving.Closed as error:
+    raise BadRequest(str(error), status=503) from None
+
+
+def calls_of(parse: Callable[[str], Any]) -> Calls:
+  """Calls as `rewards.call_formats` finds them.
+
+  A reply with a call that cannot be read is text, as it is with other servers.
+
+  Args:
+    parse: (action) -> text and calls, each with a name, arguments and whether
+      it is malformed.
+  """
+
+  def calls(text: str) -> tuple[str, Sequence[tuple[str, str]]]:
+    parsed = parse(text)
+    if any(call.malformed for call in parsed.calls):
+      return text, ()
+    return parsed.text, [
+      (call.name, json.dumps(call.arguments, ensure_ascii=False))
+      for call in parsed.calls
+    ]
+
+  return calls

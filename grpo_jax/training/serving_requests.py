@@ -1,0 +1,422 @@
+"""Requests and answers of OpenAI's interface, as `experiments.serve` has them.
+
+A body becomes a `Request`, or a `BadRequest` that says what is wrong with it:
+nothing that would change an answer is passed over in silence. Beside what
+OpenAI has, `return_token_ids` is vLLM's: the answer then has the ids of prompt
+and completion. Log-probs are those of the distribution that a token was drawn
+from, with temperature and top_p applied; of a greedy completion, at temperature
+1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grpo_jax.training import conversations, serving
+
+MAX_SEED = 2**31 - 1
+MAX_SAMPLES = 128
+_MAX_STOPS = 16
+# Of these an answer does not depend.
+_IGNORED = frozenset(
+  (
+    *("user", "metadata", "store", "service_tier", "safety_identifier"),
+    *("prompt_cache_key", "parallel_tool_calls", "priority", "cache_salt"),
+    *("stream_options", "include_stop_str_in_output", "skip_special_tokens"),
+    *("spaces_between_special_tokens", "add_generation_prompt"),
+  )
+)
+# These may be said, with the value that changes nothing.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+  "stream": (False,),
+  "best_of": (1,),
+  "echo": (False,),
+  "suffix": ("",),
+  "presence_penalty": (0,),
+  "frequency_penalty": (0,),
+  "repetition_penalty": (1,),
+  "length_penalty": (1,),
+  "logit_bias": ({},),
+  "min_tokens": (0,),
+  "min_p": (0,),
+  "top_k": (-1, 0),
+  "ignore_eos": (False,),
+  "use_beam_search": (False,),
+  "top_logprobs": (0,),
+  "prompt_logprobs": (0,),
+  "tool_choice": ("auto", "none"),
+  "functions": ([],),
+  "modalities": (["text"],),
+  "response_format": ({"type": "text"},),
+  "continue_final_message": (False,),
+}
+
+
+class BadRequest(Exception):
+  """What is asked for cannot be had.
+
+  Attributes:
+    status: Of HTTP.
+    param: The field that is at fault, if it is one.
+    code: A word for programs, or None.
+  """
+
+  def __init__(
+    self,
+    message: str,
+    param: str | None = None,
+    code: str | None = None,
+    status: int = 400,
+  ):
+    super().__init__(message)
+    self.status, self.param, self.code = status, param, code
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """What is asked for.
+
+  Attributes:
+    model: As it was named; "" if it was not.
+    messages: Of a chat; None for a prompt that is there as it is.
+    tools: Their descriptions, as the chat template reads them, or None.
+    chat_options: What else the chat template reads.
+    prompts: Texts or ids; empty for a chat.
+    num_samples: Completions of each prompt.
+    limit: Most tokens of each; None: as many as there may be.
+    temperature, top_p: As in `sampling.SamplingConfig`; None where nothing was
+      said of them.
+    stop: Texts before which a completion is cut.
+    seed: Of its draws; None: any.
+    logprobs: Whether the answer has log-probs.
+    token_ids: Whether it has ids.
+  """
+
+  model: str
+  messages: list[conversations.Message] | None
+  tools: list[Any] | None
+  chat_options: dict[str, Any]
+  prompts: list[str | list[int]]
+  num_samples: int
+  limit: int | None
+  temperature: float | None
+  top_p: float | None
+  stop: tuple[str, ...]
+  seed: int | None
+  logprobs: bool
+  token_ids: bool
+
+
+def parse(body: Any, is_chat: bool) -> Request:
+  """Reads a body.
+
+  Args:
+    body: JSON data.
+    is_chat: Of /chat/completions; else of /completions.
+
+  Raises:
+    BadRequest: It is none, or asks for what there is not.
+  """
+  if not isinstance(body, Mapping):
+    raise BadRequest("the body is no JSON object; needed is one with a prompt.")
+  # A field that is null is as one that is missing.
+  given = {name: x for name, x in body.items() if x is not None}
+  reader = _Fields(given)
+  for name, neutral in _NEUTRAL.items():
+    value = reader.take(name)
+    if value is not None and value not in neutral:
+      raise BadRequest(
+        f"{name}={value!r:.80} is not supported; leave it out.",
+        name,
+        "unsupported",
+      )
+  names = ("max_tokens", *("max_completion_tokens",) * is_chat)
+  found = [reader.whole(name, 1, math.inf) for name in names]
+  limits = [limit for limit in found if limit is not None]
+  logprobs: Any = (
+    reader.flag("logprobs") if is_chat else reader.whole("logprobs", 0, 1)
+  )
+  chat: Any = (None, None, {})
+  prompts: list[str | list[int]] = []
+  if is_chat:
+    chat = _chat(reader)
+  else:
+    prompts = _prompts(reader.take("prompt"))
+  messages, tools, options = chat
+  request = Request(
+    model=reader.text("model"),
+    messages=messages,
+    tools=tools,
+    chat_options=options,
+    prompts=prompts,
+    num_samples=reader.whole("n", 1, MAX_SAMPLES) or 1,
+    limit=min(limits, default=None),
+    temperature=reader.number("temperature", 0, 100),
+    top_p=reader.number("top_p", 1e-6, 1),
+    stop=_stops(reader.take("stop")),
+    seed=reader.whole("seed", 0, MAX_SEED),
+    logprobs=bool(logprobs) if is_chat else logprobs is not None,
+    token_ids=reader.flag("return_token_ids"),
+  )
+  if left := sorted(given.keys() - reader.taken - _IGNORED):
+    raise BadRequest(
+      f"unknown: {', '.join(map(str, left))[:200]}; leave it out.",
+      str(left[0]),
+      "unknown",
+    )
+  return request
+
+
+class _Fields:
+  """Fields of a body, and which of them somebody has looked at."""
+
+  def __init__(self, given: Mapping[str, Any]):
+    self._given = given
+    self.taken: set[str] = set()
+
+  def take(self, name: str) -> Any:
+    """The value of a field, or None."""
+    self.taken.add(name)
+    return self._given.get(name)
+
+  def flag(self, name: str) -> bool:
+    value = self.take(name)
+    if value is not None and not isinstance(value, bool):
+      raise BadRequest(f"{name}={value!r:.80} must be true or false.", name)
+    return bool(value)
+
+  def text(self, name: str) -> str:
+    value = self.take(name)
+    if value is not None and not isinstance(value, str):
+      raise BadRequest(f"{name}={value!r:.80} must be text.", name)
+    return value or ""
+
+  def whole(self, name: str, least: float, most: float) -> int | None:
+    value = self.take(name)
+    if value is None:
+      return None
+    if type(value) is not int or not least <= value <= most:
+      raise BadRequest(
+        f"{name}={value!r:.80} must be a whole number from {least}"
+        + (f" to {most}." if math.isfinite(most) else " on."),
+        name,
+      )
+    return value
+
+  def number(self, name: str, least: float, most: float) -> float | None:
+    value = self.take(name)
+    if value is None:
+      return None
+    if type(value) not in (int, float) or not least <= value <= most:
+      raise BadRequest(
+        f"{name}={value!r:.80} must be a number from {least} to {most}.", name
+      )
+    return float(value)
+
+
+def _chat(
+  reader: _Fields,
+) -> tuple[list[conversations.Message], list[Any] | None, dict[str, Any]]:
+  """Messages, tools, and what else the chat template reads."""
+  try:
+    messages = conversations.checked(reader.take("messages"))
+  except ValueError as error:
+    raise BadRequest(str(error), "messages") from None
+  tools = reader.take("tools")
+  if tools is not None and not (
+    isinstance(tools, list) and all(isinstance(x, Mapping) for x in tools)
+  ):
+    raise BadRequest(
+      f"tools={tools!r:.80} must be a list of descriptions.", "tools"
+    )
+  options = reader.take("chat_template_kwargs") or {}
+  if not isinstance(options, Mapping) or {"messages", "tools"} & options.keys():
+    raise BadRequest(
+      f"chat_template_kwargs={options!r:.80} must be an object with what the"
+      " template reads beside messages and tools.",
+      "chat_template_kwargs",
+    )
+  return messages, tools or None, dict(options)
+
+
+def _prompts(value: Any) -> list[str | list[int]]:
+  """One prompt or several, each text or ids."""
+
+  def is_ids(x: Any) -> bool:
+    return isinstance(x, list) and all(type(i) is int and i >= 0 for i in x)
+
+  found = value
+  if isinstance(value, str) or (is_ids(value) and value):
+    found = [value]
+  if (
+    not isinstance(found, list)
+    or not found
+    or not all(x and (isinstance(x, str) or is_ids(x)) for x in found)
+  ):
+    raise BadRequest(
+      f"prompt={value!r:.80} must be a text that is not empty, or a list of"
+      " token ids, or a list of these.",
+      "prompt",
+    )
+  return found
+
+
+def _stops(value: Any) -> tuple[str, ...]:
+  found = [value] if isinstance(value, str) else value or []
+  if (
+    not isinstance(found, list)
+    or len(found) > _MAX_STOPS
+    or not all(isinstance(x, str) and x for x in found)
+  ):
+    raise BadRequest(
+      f"stop={value!r:.80} must be a text, or at most {_MAX_STOPS} of them,"
+      " and none of them empty.",
+      "stop",
+    )
+  return tuple(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+  """A completion as it is sent.
+
+  Attributes:
+    drawn: Its tokens, up to the one with which a stop text is whole.
+    said: All of their text, but for the end token.
+    text: Of that what is no call, up to a stop text.
+    pieces: The text of each token.
+    finish_reason: "stop", "length" or "tool_calls".
+    calls: Calls of tools, as OpenAI has them.
+    is_greedy: The most likely tokens were taken.
+  """
+
+  drawn: serving.Drawn
+  said: str
+  text: str
+  pieces: Sequence[bytes]
+  finish_reason: str
+  calls: Sequence[Mapping[str, Any]] = ()
+  is_greedy: bool = False
+
+  @property
+  def message(self) -> conversations.Message:
+    """The assistant's message."""
+    message: conversations.Message = {
+      "role": "assistant",
+      "content": self.text,
+    }
+    if self.calls:
+      message["tool_calls"] = list(self.calls)
+    return message
+
+  @property
+  def logps(self) -> list[float]:
+    """Of each token, nats."""
+    drawn = self.drawn
+    x = drawn.sampler_logp if self.is_greedy else drawn.behavior_logp
+    return x.tolist()
+
+
+def answer(
+  request: Request,
+  name: str,
+  model: str,
+  prompts: Sequence[Sequence[int]],
+  replies: Sequence[Sequence[Reply]],
+) -> dict[str, Any]:
+  """The body of an answer.
+
+  Args:
+    request: What was asked for.
+    name: Of the answer.
+    model: That has answered.
+    prompts: Ids of each prompt.
+    replies: Of each of them.
+  """
+  choices: list[dict[str, Any]] = []
+  for ids, group in zip(prompts, replies, strict=True):
+    for reply in group:
+      choice: dict[str, Any] = {
+        "index": len(choices),
+        "finish_reason": reply.finish_reason,
+        "stop_reason": None,
+        "logprobs": None,
+      }
+      if request.messages is not None:
+        choice["message"] = reply.message
+        if request.logprobs:
+          choice["logprobs"] = {"content": _chat_logprobs(reply)}
+      else:
+        choice["text"] = reply.text
+        if request.logprobs:
+          choice["logprobs"] = _logprobs(reply)
+      if request.token_ids:
+        choice["token_ids"] = list(reply.drawn.ids)
+        if request.messages is None:
+          choice["prompt_token_ids"] = list(ids)
+      choices.append(choice)
+  count = sum(map(len, prompts))
+  written = sum(len(x.drawn.ids) for group in replies for x in group)
+  is_chat = request.messages is not None
+  body: dict[str, Any] = {
+    "id": name,
+    "object": "chat.completion" if is_chat else "text_completion",
+    "created": int(time.time()),
+    "model": model,
+    "choices": choices,
+    "usage": {
+      "prompt_tokens": count,
+      "completion_tokens": written,
+      "total_tokens": count + written,
+    },
+  }
+  if request.token_ids and is_chat:
+    body["prompt_token_ids"] = list(prompts[0])
+  return body
+
+
+def _shown(piece: bytes) -> str:
+  return piece.decode("utf-8", errors="replace")
+
+
+def _chat_logprobs(reply: Reply) -> list[dict[str, Any]]:
+  return [
+    {
+      "token": _shown(piece),
+      "bytes": list(piece),
+      "logprob": logp,
+      "top_logprobs": [],
+    }
+    for piece, logp in zip(reply.pieces, reply.logps, strict=True)
+  ]
+
+
+def _logprobs(reply: Reply) -> dict[str, Any]:
+  texts = [_shown(piece) for piece in reply.pieces]
+  offsets = [0]
+  for text in texts[:-1]:
+    offsets.append(offsets[-1] + len(text))
+  return {
+    "tokens": texts,
+    "token_logprobs": reply.logps,
+    "top_logprobs": None,
+    "text_offset": offsets[: len(texts)],
+  }
+
+
+def error(problem: BadRequest) -> dict[str, Any]:
+  """The body of a refusal."""
+  kinds = {401: "authentication_error", 429: "rate_limit_error"}
+  kind = "server_error" if problem.status >= 500 else "invalid_request_error"
+  return {
+    "error": {
+      "message": str(problem),
+      "type": kinds.get(problem.status, kind),
+      "param": problem.param,
+      "code": problem.code,
+    }
+  }

@@ -1,0 +1,137 @@
+"""A policy of bytes that nobody has trained, and a server of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import urllib.error
+import urllib.request
+
+import jax
+
+from grpo_jax.rollout import sampling
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import (
+  models,
+  runs,
+  serving,
+  serving_endpoint,
+  serving_http,
+  sharding,
+  trace_rows,
+)
+from grpo_jax.training import problem as problem_lib
+
+MAX_PROMPT_LEN, MAX_NEW_TOKENS = 24, 6
+
+
+def write_prompts(path, prompts) -> None:
+  """A file of records with these prompts."""
+  lines = [json.dumps({"prompt": x, "answer": "1"}) for x in prompts]
+  path.write_text("\n".join(lines))
+
+
+def config_of(path, **changes):
+  """A tiny policy of bytes, with prompts of a file."""
+  config = config_lib.default_config()
+  config.data.source = "jsonl"
+  config.data.train_path = str(path)
+  config.data.tokenizer = "bytes"
+  config.data.max_prompt_len = MAX_PROMPT_LEN
+  config.sampling.max_new_tokens = MAX_NEW_TOKENS
+  for name in ("width", "mlp_width"):
+    config.model[name] = 16
+  config.model.num_layers = 1
+  config.model.num_heads = 2
+  config.model.num_kv_heads = 1
+  config.rewards.functions = ("math_accuracy",)
+  config.rewards.in_graph = True  # No processes.
+  for key, value in changes.items():
+    section, _, name = key.partition("__")
+    config[section][name] = value
+  return config
+
+
+def loaded_of(config) -> runs.Loaded:
+  """Its parameters are those of the first step."""
+  resolved = config_lib.resolve(config)
+  problem = problem_lib.make_problem(resolved)
+  mesh = sharding.make_mesh(1, devices=jax.devices()[:1])
+  with jax.set_mesh(mesh):
+    policy = models.make_policy(resolved, problem, mesh)
+    state = models.first_state(resolved, problem, policy, mesh)
+  return runs.Loaded(
+    resolved, problem, policy, mesh, state.params["policy"], None
+  )
+
+
+def sampler_of(loaded: runs.Loaded, num_rows: int = 4, **options):
+  text = loaded.problem.tokenizer
+  return serving.Sampler(
+    loaded.policy,
+    loaded.mesh,
+    sampling.SamplingConfig(MAX_NEW_TOKENS, text.end_ids, text.pad_id),
+    num_rows,
+    MAX_PROMPT_LEN,
+    **options,
+  )
+
+
+def speaker_of(loaded: runs.Loaded, calls=None) -> serving_endpoint.Speaker:
+  return serving_endpoint.Speaker(
+    loaded.problem.encoder,
+    lambda ids: trace_rows.bytes_of(loaded.problem, ids),
+    calls,
+  )
+
+
+@contextlib.contextmanager
+def working(loaded: runs.Loaded, sampler: serving.Sampler):
+  """A thread that draws what is asked for."""
+  over = threading.Event()
+
+  def work():
+    with jax.set_mesh(loaded.mesh):
+      while not over.is_set():
+        sampler.work(loaded.params, timeout_s=0.02)
+
+  thread = threading.Thread(target=work)
+  thread.start()
+  try:
+    yield
+  finally:
+    over.set()
+    thread.join()
+
+
+@contextlib.contextmanager
+def server_of(loaded: runs.Loaded, sampler, calls=None, **options):
+  """A server whose requests are answered."""
+  endpoint = serving_endpoint.Completions(
+    speaker_of(loaded, calls), sampler, "tiny", seed=100
+  )
+  server = serving_http.Server(endpoint, **options)
+  try:
+    with working(loaded, sampler):
+      yield server
+  finally:
+    server.close()
+
+
+def post(url: str, body, token: str = "") -> tuple[int, dict]:
+  """The status of an answer, and its body."""
+  data = body if isinstance(body, bytes) else json.dumps(body).encode()
+  headers = {"Content-Type": "application/json"}
+  if token:
+    headers["Authorization"] = f"Bearer {token}"
+  return get(urllib.request.Request(url, data, headers))
+
+
+def get(request) -> tuple[int, dict]:
+  try:
+    with urllib.request.urlopen(request, timeout=60) as answer:
+      return answer.status, json.load(answer)
+  except urllib.error.HTTPError as error:
+    with error:
+      return error.code, json.load(error)

@@ -1,0 +1,270 @@
+"""The server as its clients see it."""
+
+import concurrent.futures
+import socket
+import urllib.request
+
+import numpy as np
+import pytest
+
+from grpo_jax.rewards import judge_service
+from grpo_jax.training import draws, serving_endpoint, serving_http
+from tests.training import served
+
+CHAT = "/v1/chat/completions"
+ASK = {"messages": [{"role": "user", "content": "ab cd"}]}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+  path = tmp_path_factory.mktemp("served") / "prompts.jsonl"
+  served.write_prompts(path, ["ab cd"])
+  return served.loaded_of(served.config_of(path))
+
+
+@pytest.fixture(scope="module")
+def sampler(loaded):
+  return served.sampler_of(loaded)
+
+
+@pytest.fixture(scope="module")
+def server(loaded, sampler):
+  def calls(text):
+    return text[1:], [("first", '{"x": 1}')]
+
+  with served.server_of(loaded, sampler, calls) as server:
+    yield server
+
+
+def test_health_and_models(server):
+  assert served.get(f"{server.url}/health") == (200, {"status": "ok"})
+  status, body = served.get(f"{server.url}/v1/models")
+  assert status == 200
+  assert [one["id"] for one in body["data"]] == ["tiny"]
+
+
+def test_a_chat_has_the_tokens_of_run_sample(loaded, server):
+  record = {"prompt": "ab cd", "answer": "", "extras": {}}
+  sampler = draws.Sampler(loaded, [record], False, 2, 1.0)
+  ((*rows,),) = sampler.draw([record], seed=3)
+  body = {
+    **ASK,
+    **{"seed": 3, "n": 2, "logprobs": True, "return_token_ids": True},
+  }
+  status, answer = served.post(server.url + CHAT, body)
+  assert status == 200
+  assert answer["object"] == "chat.completion"
+  text = loaded.problem.tokenizer
+  assert answer["prompt_token_ids"] == text.encode("ab cd")
+  for row, choice in zip(rows, answer["choices"], strict=True):
+    assert choice["message"] == {"role": "assistant", "content": row.text}
+    assert choice["finish_reason"] == ("stop" if row.terminated else "length")
+    assert len(choice["token_ids"]) == row.num_tokens
+    assert text.decode(choice["token_ids"]) == row.text
+    found = choice["logprobs"]["content"]
+    np.testing.assert_allclose(
+      [x["logprob"] for x in found], row.logprobs, atol=2e-6
+    )
+    pieces = b"".join(bytes(x["bytes"]) for x in found)
+    assert pieces.decode("utf-8", "replace").startswith(row.text[:1])
+  usage = answer["usage"]
+  assert usage["prompt_tokens"] == 5
+  assert usage["completion_tokens"] == sum(row.num_tokens for row in rows)
+  # The same again.
+  again = served.post(server.url + CHAT, body)[1]
+  assert again["choices"] == answer["choices"]
+
+
+def test_completions_of_several_prompts(loaded, server):
+  ids = loaded.problem.tokenizer.encode("ab")
+  status, answer = served.post(
+    f"{server.url}/v1/completions",
+    {"prompt": ["ab", ids], "temperature": 0, "max_tokens": 3, "logprobs": 0}
+    | {"return_token_ids": True},
+  )
+  assert status == 200
+  first, second = answer["choices"]
+  assert first["text"] == second["text"]
+  assert first["token_ids"] == second["token_ids"]
+  assert first["prompt_token_ids"] == ids
+  assert first["finish_reason"] == "length"
+  assert len(first["logprobs"]["token_logprobs"]) == 3
+  # Those of a greedy completion are at temperature 1, and not 0.
+  assert max(first["logprobs"]["token_logprobs"]) < -0.1
+
+
+def test_requests_without_a_seed_differ_and_say_theirs(server):
+  answers = [served.post(server.url + CHAT, ASK)[1] for _ in range(2)]
+  seeds = [answer["seed"] for answer in answers]
+  assert seeds[0] != seeds[1]
+  again = served.post(server.url + CHAT, {**ASK, "seed": seeds[0]})[1]
+  assert again["choices"] == answers[0]["choices"]
+
+
+def test_a_stop_text_ends_a_completion(server):
+  body = {**ASK, "seed": 3, "return_token_ids": True}
+  (whole,) = served.post(server.url + CHAT, body)[1]["choices"]
+  text = whole["message"]["content"]
+  (cut,) = served.post(server.url + CHAT, {**body, "stop": [text[1]]})[1][
+    "choices"
+  ]
+  assert cut["message"]["content"] == text[: text.index(text[1])]
+  assert cut["finish_reason"] == "stop"
+  size = len(cut["token_ids"])
+  assert 0 < size < len(whole["token_ids"])
+  assert cut["token_ids"] == whole["token_ids"][:size]
+
+
+def test_calls_are_found_where_there_are_tools(loaded, server):
+  tools = [{"type": "function", "function": {"name": "first"}}]
+  body = {**ASK, "seed": 3}
+  assert (
+    "tool_calls"
+    not in (served.post(server.url + CHAT, body)[1]["choices"][0]["message"])
+  )
+  status, answer = served.post(server.url + CHAT, {**body, "tools": tools})
+  assert status == 400  # This policy has no template that would write them.
+  assert "without a chat template" in answer["error"]["message"]
+
+
+def test_a_reply_with_calls_says_so(loaded):
+  class Parsed:
+    text = "thought"
+
+    class Call:
+      name, arguments, malformed = "add", {"x": 1}, False
+
+    calls = (Call,)
+
+  speaker = served.speaker_of(
+    loaded, serving_endpoint.calls_of(lambda text: Parsed)
+  )
+  request = serving_endpoint.serving_requests.parse(
+    {**ASK, "tools": [{"function": {}}]}, True
+  )
+  ids = loaded.problem.tokenizer.encode("abc")
+  numbers = np.zeros(3, np.float32)
+  drawn = serving_endpoint.serving.Drawn(ids, numbers, numbers, numbers, True)
+  reply = speaker.reply(request, drawn, "n", False)
+  assert reply.finish_reason == "tool_calls"
+  assert reply.said == "abc"
+  assert reply.message == {
+    "role": "assistant",
+    "content": "thought",
+    "tool_calls": [
+      {
+        "id": "call_n_0",
+        "type": "function",
+        "function": {"name": "add", "arguments": '{"x": 1}'},
+      }
+    ],
+  }
+  Parsed.Call.malformed = True
+  assert speaker.reply(request, drawn, "n", False).message == {
+    "role": "assistant",
+    "content": "abc",
+  }
+
+
+@pytest.mark.parametrize(
+  ("path", "body", "status", "message"),
+  [
+    (CHAT, b"{", 400, "no JSON"),
+    (CHAT, [], 400, "no JSON object"),
+    (CHAT, {"messages": []}, 400, "at least one message"),
+    (CHAT, {**ASK, "stream": True}, 400, "stream=True is not supported"),
+    (CHAT, {**ASK, "model": "other"}, 404, "no model 'other'"),
+    (
+      CHAT,
+      {"messages": [{"role": "user", "content": "x" * 25}]},
+      400,
+      "This model's maximum context length is 24 tokens",
+    ),
+    ("/v1/completions", {"prompt": [10**6]}, 400, "the id 1000000"),
+    ("/v1/embeddings", {}, 404, "there is no POST /v1/embeddings"),
+    ("/rollouts/0" + CHAT, ASK, 404, "no rollouts"),
+    (CHAT, b" " * (serving_http.MAX_BYTES + 1), 413, "more than"),
+  ],
+)
+def test_bad_requests_get_an_error_object(server, path, body, status, message):
+  code, answer = served.post(server.url + path, body)
+  assert code == status
+  assert message in answer["error"]["message"]
+  assert answer["error"]["type"] == "invalid_request_error"
+
+
+def test_many_requests_at_once_are_all_answered(server):
+  bodies = [{**ASK, "seed": seed} for seed in range(12)]
+  with concurrent.futures.ThreadPoolExecutor(12) as pool:
+    answers = list(
+      pool.map(lambda x: served.post(server.url + CHAT, x), bodies)
+    )
+  assert {status for status, _ in answers} == {200}
+  alone = served.post(server.url + CHAT, bodies[5])[1]
+  assert alone["choices"] == answers[5][1]["choices"]
+
+
+def test_what_has_no_room_is_told_to_come_again(loaded):
+  sampler = served.sampler_of(loaded, max_waiting=2)
+  endpoint = serving_endpoint.Completions(
+    served.speaker_of(loaded), sampler, "tiny"
+  )
+  server = serving_http.Server(endpoint, timeout_s=0.2, max_requests=1)
+  try:
+    status, answer = served.post(server.url + CHAT, {**ASK, "n": 3})
+    assert status == 429
+    assert answer["error"]["type"] == "rate_limit_error"
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+      found = pool.map(
+        lambda x: served.post(server.url + CHAT, x)[0], [ASK, ASK]
+      )
+      assert sorted(found) == [429, 504]  # Nobody draws.
+    sampler.close("the server ends.")
+    status, answer = served.post(server.url + CHAT, ASK)
+    assert status == 503
+    assert "the server ends" in answer["error"]["message"]
+  finally:
+    server.close()
+  with pytest.raises(OSError, match="refused"):
+    urllib.request.urlopen(f"{server.url}/health", timeout=5)
+
+
+def test_a_token_is_asked_for(loaded, sampler):
+  with served.server_of(loaded, sampler, token="secret") as server:
+    assert served.get(f"{server.url}/health")[0] == 200
+    for token in ("", "other"):
+      status, answer = served.post(server.url + CHAT, ASK, token)
+      assert status == 401
+      assert answer["error"]["type"] == "authentication_error"
+      assert "secret" not in str(answer)
+    assert served.post(server.url + CHAT, ASK, "secret")[0] == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "a.example"])
+def test_other_machines_reach_it_with_a_token_only(host):
+  with pytest.raises(ValueError, match=r"--token_file"):
+    serving_http.Server(None, host)
+  serving_http.check_address(host, "secret")
+  serving_http.check_address("localhost", "")
+  serving_http.check_address("::1", "")
+
+
+def test_a_taken_port_is_an_error(server):
+  with pytest.raises(OSError, match="in use"):
+    serving_http.Server(None, port=server.port)
+  with socket.create_connection((server.host, server.port)):
+    pass  # The first one is there all the same.
+
+
+def test_the_judge_of_another_run_can_be_this_server(server):
+  asks = judge_service.JudgeService(
+    f"{server.url}/v1",
+    "tiny",
+    "{prompt}{completion}",
+    {"yes": 1.0, "no": 0.0},
+    max_tokens=4,
+  )
+  scores = asks.score("judge", ["a"], ["b"], [{}], step_timeout_s=30)
+  # It writes no verdict, having learnt nothing, but it was read.
+  assert scores.failures["judge_unread"] + (~scores.failed).sum() == 1
+  asks.close()
