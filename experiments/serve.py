@@ -27,6 +27,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from experiments import policies
+from grpo_jax.rewards import call_formats
 from grpo_jax.rollout import sampling
 from grpo_jax.training import (
   console,
@@ -55,6 +56,12 @@ _TOKEN_FILE = flags.DEFINE_string(
   "token_file", None, "File with a token that requests have to bring."
 )
 _MODEL = flags.DEFINE_string("model", "policy", "Name of the model.")
+_CALLS = flags.DEFINE_enum(
+  "calls",
+  None,
+  sorted(call_formats.FORMATS),
+  "How the policy writes calls of tools; by default they are text.",
+)
 _ROWS = flags.DEFINE_integer("rows", 8, "Completions drawn at a time.", 1)
 _MAX_PROMPT_LEN = flags.DEFINE_integer(
   "max_prompt_len", None, "Tokens; by default as in the run.", 1
@@ -110,7 +117,9 @@ def _serve(loaded: runs.Loaded, token: str, stop: threading.Event) -> None:
     max_waiting=_MAX_WAITING.value,
   )
   speaker = serving_endpoint.Speaker(
-    problem.encoder, lambda ids: trace_rows.bytes_of(problem, ids)
+    problem.encoder,
+    lambda ids: trace_rows.bytes_of(problem, ids),
+    serving_endpoint.calls_named(_CALLS.value or ""),
   )
   endpoint = serving_endpoint.Completions(
     speaker, sampler, _MODEL.value, _SEED.value

@@ -34,6 +34,7 @@ from grpo_jax.training.sections import (
   PhaseConfig,
   RewardModelConfig,
 )
+from grpo_jax.training.served_settings import ServedConfig
 from grpo_jax.training.settings import (
   CheckpointConfig,
   DataConfig,
@@ -72,6 +73,7 @@ class RunConfig:
     judge: Where a model reads completions and says what they are worth.
     environment: Turns, where data.environment is set.
     interceptor: Calls that such an environment does not get.
+    served: How one of the package verifiers is run.
     data, model, sampling, rewards, eval, checkpoint, log, health, hosts: As
       named.
     guards: Against data and rewards that would spoil the policy.
@@ -103,6 +105,7 @@ class RunConfig:
   interceptor: InterceptorConfig = dataclasses.field(
     default_factory=InterceptorConfig
   )
+  served: ServedConfig = dataclasses.field(default_factory=ServedConfig)
   model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
   sampling: SamplingConfig = dataclasses.field(default_factory=SamplingConfig)
   rewards: RewardsConfig = dataclasses.field(default_factory=RewardsConfig)
@@ -166,6 +169,7 @@ class RunConfig:
         " there is no environment on the host whose turns these would be. Set"
         " that, or leave config.environment as it is."
       )
+    self.served.check(self.data, self.environment, self.interceptor)
     if given := self.interceptor.in_vain:
       raise ValueError(
         f"config.interceptor.{given[0]} was set, and config.interceptor.rules"

@@ -39,6 +39,13 @@ class InGraph:
   steps: Callable[[Prompts, Rollout], tuple[jax.Array, jax.Array]] | None = None
 
 
+def of_episodes(prompts: Prompts, rollout: Rollout) -> Components:
+  """What environments say of their episodes."""
+  del prompts
+  assert rollout.scores is not None
+  return rollout.scores
+
+
 class Said(NamedTuple):
   """What the host says of rows.
 

@@ -28,6 +28,9 @@ from grpo_jax.training import (
   judges,
   opening,
   readers,
+  served_problem,
+  served_rollouts,
+  served_settings,
   solutions,
   task_scores,
   task_sources,
@@ -93,7 +96,7 @@ class Problem:
   truncate_completions: bool
   environment: Environment | None = None
   host_environment: HostEnvironment | None = None
-  sessions: guarded_sessions.Sessions | None = None
+  sessions: guarded_sessions.Sessions | served_rollouts.Served | None = None
   score_names: frozenset[str] = frozenset()
   answer_after: str = ""
   compaction: Compaction | None = None
@@ -250,7 +253,7 @@ class Problem:
       index: [B] Prompt of each row.
       seeds: [B] uint32.
     """
-    assert self.sessions is not None
+    assert isinstance(self.sessions, guarded_sessions.Sessions)
     prompts = self.prompt_texts(batch.records)
     extras = [verifiers.plain_extras(record) for record in batch.records]
     return self.sessions.begin(
@@ -347,6 +350,8 @@ def _make_problem(config: config_lib.RunConfig) -> Problem:
   text = vocabularies.make_tokenizer(config)
   assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
   assert config.sampling.max_new_tokens is not None
+  if served_settings.is_served(data.environment):
+    return Problem(**served_problem.fields(config, text))
   if data.source == "environment":
     opened = environment_data.open_sources(
       config, text, host_environment(config, text, None)
@@ -457,7 +462,7 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
     score_names=frozenset(names),
     judge=verifiers.judge(
       config,
-      judges.InGraph(_of_episodes),
+      judges.InGraph(judges.of_episodes),
       config.rewards.correct or "accuracy",
       problem.domains,
     ),
@@ -528,13 +533,6 @@ def host_environment(
   )
 
 
-def _of_episodes(prompts: Prompts, rollout: Rollout) -> Mapping[str, jax.Array]:
-  """What environments say of their episodes."""
-  del prompts
-  assert rollout.scores is not None
-  return rollout.scores
-
-
 def _worth(verify, correct, tokens, mask, extras):  # [F], [F] -> []
   """What the verifier says of a completion that is an answer alone."""
   return verify(tokens, mask, extras)[correct]
@@ -562,7 +560,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     return jax.vmap(function)(rollout.tokens, rollout.completion_mask, extras)
 
   verifier = judges.InGraph(
-    _of_episodes
+    judges.of_episodes
     if task.verify is None
     else functools.partial(of_rows, task.verify),
     None

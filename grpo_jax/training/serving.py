@@ -182,18 +182,19 @@ class Sampler:
       self._changed.notify_all()
     return job.future
 
+  def drop(self, why: str) -> None:
+    """Fails what waits."""
+    with self._changed:
+      waiting, self._waiting = self._waiting, collections.deque()
+    for job, *_ in waiting:
+      _fail(job, Closed(why))
+
   def close(self, why: str) -> None:
     """Fails what waits, and whatever is asked for from now on."""
     with self._changed:
       self._closed = why
-      waiting, self._waiting = self._waiting, collections.deque()
       self._changed.notify_all()
-    for job, *_ in waiting:
-      _fail(job, Closed(why))
-
-  @property
-  def num_waiting(self) -> int:
-    return len(self._waiting)
+    self.drop(why)
 
   def work(self, params: PyTree, timeout_s: float) -> int:
     """Draws what is in the queue, up to `num_rows`.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpo_jax.data.encoder import Encoder
+from grpo_jax.rewards import call_formats
 from grpo_jax.training import conversations, serving, serving_requests
 from grpo_jax.training.serving_requests import BadRequest, Reply, Request
 
@@ -50,9 +51,13 @@ class Speaker:
     except ValueError as error:
       raise BadRequest(str(error), "messages") from error
 
+  def encode(self, text: str) -> list[int]:
+    """Ids of a text."""
+    return self._text.encode(text)
+
   def _prompt(self, prompt: str | list[int]) -> list[int]:
     if isinstance(prompt, str):
-      return self._text.encode(prompt)
+      return self.encode(prompt)
     if max(prompt) >= self._text.vocab_size:
       raise BadRequest(
         f"the prompt has the id {max(prompt)}, and the policy has"
@@ -241,3 +246,12 @@ def calls_of(parse: Callable[[str], Any]) -> Calls:
     ]
 
   return calls
+
+
+def calls_named(name: str) -> Calls | None:
+  """Calls in a form of `rewards.call_formats`; None without a name.
+
+  Raises:
+    ValueError: There is no such form.
+  """
+  return calls_of(call_formats.named(name).parse) if name else None

@@ -187,8 +187,9 @@ class DataConfig:
 
   Attributes:
     source: "task" (synthetic, `tasks/`), "tfds", "jsonl", "text" (prompts
-      alone), "reasoning_gym", "environment" (what `environment` shows first),
-      or "mixture" of several of these but the last.
+      alone), "reasoning_gym", "environment" (what `environment` shows first,
+      or the data set of one of the package verifiers), or "mixture" of several
+      of these but the last.
     name: Task name, or the import path of a task ("my_pkg.tasks:make"), or TFDS
       dataset name ("gsm8k").
     task_options: Options of the task (`tasks/<name>.py`).
@@ -244,8 +245,9 @@ class DataConfig:
     environment: Import path "package.module:function" of what makes the
       sessions of an environment on the host (`types.HostEnvironment`): episodes
       of several turns, whose scores are the components of the reward. With a
-      task, it takes the place of the task's verifier or environment. Empty:
-      none.
+      task, it takes the place of the task's verifier or environment.
+      "verifiers:module" is an environment of that package (docs/serving.md).
+      Empty: none.
   """
 
   source: str = "task"

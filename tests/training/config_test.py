@@ -53,6 +53,7 @@ _CALLED = {
   config_lib.DataConfig: {"data"},
   config_lib.EnvironmentConfig: {"turns", "environment"},
   config_lib.InterceptorConfig: {"interceptor", "wanted"},
+  config_lib.ServedConfig: {"served", "wanted"},
   config_lib.SamplingConfig: {"sampling"},
   config_lib.RewardsConfig: {"rewards"},
   config_lib.EvalConfig: {"eval"},
