@@ -36,7 +36,7 @@ from grpo_jax.training import (
   serving,
   serving_endpoint,
   serving_http,
-  trace_rows,
+  token_texts,
 )
 
 _CONFIG = flags_lib.define_config()
@@ -118,7 +118,7 @@ def _serve(loaded: runs.Loaded, token: str, stop: threading.Event) -> None:
   )
   speaker = serving_endpoint.Speaker(
     problem.encoder,
-    lambda ids: trace_rows.bytes_of(problem, ids),
+    lambda ids: token_texts.bytes_of(problem, ids),
     serving_endpoint.calls_named(_CALLS.value or ""),
   )
   endpoint = serving_endpoint.Completions(

@@ -56,6 +56,7 @@ class Environment:
       Whatever it raises.
     """
     os.environ.setdefault("VF_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     package = importlib.import_module("verifiers")
     self.version = str(getattr(package, "__version__", "?"))
     if not hasattr(package, "MultiTurnEnv"):
@@ -216,7 +217,7 @@ def ending(state: Mapping[str, Any]) -> tuple[str, bool]:
 
 def _shown(error: BaseException) -> str:
   """An error with what has caused it."""
-  parts = []
+  parts: list[str] = []
   one: BaseException | None = error
   while one is not None and len(parts) < 4:
     parts.append(f"{type(one).__name__}: {one}".strip(": "))

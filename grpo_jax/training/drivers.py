@@ -33,8 +33,8 @@ from grpo_jax.training import (
   hosts,
   judges,
   judging,
-  players,
   programs,
+  served_episodes,
   sharding,
 )
 from grpo_jax.training import problem as problem_lib
@@ -325,10 +325,10 @@ def _play(
   """
   rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
   assert isinstance(parts.player, host_turns.HostPlayer)
-  sampled = players.HostEpisodes(problem, mesh, parts.player.play)
+  sampled = served_episodes.host_episodes(problem, mesh, parts.player.play)
   greedy = None
   if parts.player.greedy is not None:
-    greedy = players.HostEpisodes(problem, mesh, parts.player.greedy)
+    greedy = served_episodes.host_episodes(problem, mesh, parts.player.greedy)
   key_of = jax.jit(
     lambda state: stages.step_keys(state)[0], out_shardings=whole
   )

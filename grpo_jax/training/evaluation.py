@@ -19,7 +19,14 @@ from jax.sharding import Mesh
 from grpo_jax.data import pipeline, sources
 from grpo_jax.rewards import answers
 from grpo_jax.rollout import compaction, sampling
-from grpo_jax.training import hosts, judging, players, programs, sharding
+from grpo_jax.training import (
+  hosts,
+  judging,
+  players,
+  programs,
+  served_episodes,
+  sharding,
+)
 from grpo_jax.training.problem import Problem
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout, Scored
 
@@ -365,7 +372,7 @@ def _with_host(
   And why some of them could not be judged.
   """
   turns = players.make_turns(policy, problem, config, num_samples)
-  player = players.HostEpisodes(problem, mesh, turns)
+  player = served_episodes.host_episodes(problem, mesh, turns)
 
   def complete(params, prompts, key, batch):
     played = player.play(params, prompts, key, batch)

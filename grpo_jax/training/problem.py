@@ -253,7 +253,8 @@ class Problem:
       index: [B] Prompt of each row.
       seeds: [B] uint32.
     """
-    assert isinstance(self.sessions, guarded_sessions.Sessions)
+    assert self.sessions is not None
+    assert not isinstance(self.sessions, served_rollouts.Served)
     prompts = self.prompt_texts(batch.records)
     extras = [verifiers.plain_extras(record) for record in batch.records]
     return self.sessions.begin(

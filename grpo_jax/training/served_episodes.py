@@ -33,7 +33,7 @@ from grpo_jax.training import (
   serving,
   serving_endpoint,
   sharding,
-  trace_rows,
+  token_texts,
 )
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import Prompts, PyTree, Rollout
@@ -75,7 +75,7 @@ class ServedEpisodes:
     self._sampler: serving.Sampler | None = None
     self._speaker = serving_endpoint.Speaker(
       problem.encoder,
-      lambda ids: trace_rows.bytes_of(problem, ids),
+      lambda ids: token_texts.bytes_of(problem, ids),
       serving_endpoint.calls_named(self._served.config.calls),
     )
     self._keys = jax.jit(
@@ -119,6 +119,7 @@ class ServedEpisodes:
     )
     rollouts = self._served.rollouts
     number = rollouts.begin(episodes, self._speaker, sampler, limits)
+    calls, steps = sampler.calls, sampler.steps
     try:
       one.run(number, sampler, params)
     finally:
@@ -136,7 +137,10 @@ class ServedEpisodes:
       judging.errors_of(
         self._mesh, batch, len(episodes), one.failures.messages
       ),
-      rollouts.now,
+      seconds=rollouts.now,
+      calls=sampler.calls - calls,
+      steps=sampler.steps - steps,
+      chunks=0,  # Each request is read as a whole.
     )
 
   def _sampler_for(self, num_rows: int) -> serving.Sampler:
@@ -358,3 +362,12 @@ def _write(
   for name in continued.RECORDS:
     made[name][row, middle:end] = getattr(turn.drawn, name)
   return end
+
+
+def host_episodes(
+  problem: problem_lib.Problem, mesh: Mesh, turns: host_turns.HostTurns
+) -> players.HostEpisodes | ServedEpisodes:
+  """The player of the environment that a problem has on the host."""
+  if isinstance(problem.sessions, served_rollouts.Served):
+    return ServedEpisodes(problem, mesh, turns)
+  return players.HostEpisodes(problem, mesh, turns)

@@ -162,12 +162,12 @@ class Rollouts:
 
   def _found(self, rollout: str | None) -> Episode:
     number, _, row = (rollout or "").partition("-")
-    if number == str(self._number) and row.isdecimal():
-      if int(row) < len(self._episodes):
-        return self._episodes[int(row)]
-    raise BadRequest(
-      f"there is no episode {rollout!r:.40}, or it is over.", status=404
-    )
+    is_here = number == str(self._number) and row.isdecimal()
+    if not is_here or int(row) >= len(self._episodes):
+      raise BadRequest(
+        f"there is no episode {rollout!r:.40}, or it is over.", status=404
+      )
+    return self._episodes[int(row)]
 
   async def _answer(self, request: Request, episode: Episode) -> dict[str, Any]:
     assert self._player is not None
@@ -202,7 +202,7 @@ class Rollouts:
 
 
 def check(request: Request, limits: Limits) -> None:
-  """Raises BadRequest for a request that would not be trained as it is drawn."""
+  """Raises BadRequest for a request that no row can be drawn for."""
   asked = {"temperature": request.temperature, "top_p": request.top_p}
   trained = {
     "temperature": limits.temperature,

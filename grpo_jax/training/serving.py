@@ -107,7 +107,12 @@ class _Job:
 
 
 class Sampler:
-  """A queue of contexts, and the program that continues them."""
+  """A queue of contexts, and the program that continues them.
+
+  Attributes:
+    calls: Of the program, so far.
+    steps: Decode steps of all calls.
+  """
 
   def __init__(
     self,
@@ -159,6 +164,7 @@ class Sampler:
       collections.deque()
     )
     self._closed = ""
+    self.calls = self.steps = 0
 
   def submit(self, asks: Sequence[Ask]) -> concurrent.futures.Future:
     """Puts rows into the queue; the future gets a `Drawn` for each.
@@ -246,6 +252,8 @@ class Sampler:
     written = sharding.to_local(
       self._program(params, sharding.from_local(self._arrays(asks), self._rows))
     )
+    self.calls += 1
+    self.steps += int(written["completion_mask"].sum(axis=1).max())
     ends = set(self.config.end_ids)
     found = []
     for row in range(len(asks)):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from grpo_jax.learning.written import Written
-from grpo_jax.training import evaluation, traces
+from grpo_jax.training import evaluation, token_texts, traces
 from grpo_jax.training import problem as problem_lib
 
 
@@ -170,29 +170,7 @@ def texts_of(
   problem: problem_lib.Problem, ids: Sequence[int] | np.ndarray
 ) -> tuple[str, ...]:
   """The text of each token; of those that end a row, their names."""
-  return traces.texts_of_tokens(bytes_of(problem, ids))
-
-
-def bytes_of(
-  problem: problem_lib.Problem, ids: Sequence[int] | np.ndarray
-) -> list[bytes]:
-  """The same as bytes, which need not be whole characters."""
-  text = problem.tokenizer
-  try:
-    pieces = problem.pieces
-  except (AttributeError, ValueError):
-    # An alphabet, whose texts are joined from those of the ids; or a tokenizer
-    # of which nobody can say which bytes a token writes.
-    pieces = []
-  named = {text.pad_id, *text.end_ids}
-  # A checkpoint may have more ids than its tokenizer.
-  named |= {int(id_) for id_ in ids if int(id_) >= len(pieces)}
-  return [
-    text.exact_text([int(id_)]).encode("utf-8", "replace")
-    if int(id_) in named
-    else pieces[int(id_)]
-    for id_ in ids
-  ]
+  return traces.texts_of_tokens(token_texts.bytes_of(problem, ids))
 
 
 def calls(

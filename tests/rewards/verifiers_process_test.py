@@ -112,6 +112,7 @@ def test_a_single_turn_is_played_and_scored(url):
     environment.close()
 
 
+@pytest.mark.slow  # A process for each.
 def test_tools_are_called_and_described(url):
   environment = open_("load_tools")
   try:
@@ -126,6 +127,7 @@ def test_tools_are_called_and_described(url):
     environment.close()
 
 
+@pytest.mark.slow  # A process for each.
 def test_a_reward_function_that_raises_is_no_reward_of_zero(url):
   environment = open_("load_echo", act="rubric")
   try:
@@ -135,6 +137,7 @@ def test_a_reward_function_that_raises_is_no_reward_of_zero(url):
     environment.close()
 
 
+@pytest.mark.slow  # A process for each.
 def test_an_error_of_an_environment_is_told(url):
   environment = open_("load_echo", act="raise")
   try:
@@ -147,6 +150,7 @@ def test_an_error_of_an_environment_is_told(url):
     environment.close()
 
 
+@pytest.mark.slow  # A process for each.
 @pytest.mark.parametrize(
   ("path", "options", "message"),
   [

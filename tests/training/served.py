@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import threading
 import urllib.error
 import urllib.request
 
 import jax
 
+from grpo_jax.data import tokenizer
 from grpo_jax.rollout import sampling
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
@@ -19,11 +21,26 @@ from grpo_jax.training import (
   serving_endpoint,
   serving_http,
   sharding,
-  trace_rows,
+  token_texts,
 )
 from grpo_jax.training import problem as problem_lib
 
 MAX_PROMPT_LEN, MAX_NEW_TOKENS = 24, 6
+# Roles by a letter; of tools their names.
+TEMPLATE = (
+  "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}"
+  "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}"
+  "{% if m.role == 'assistant' %}<eos>{% endif %}|{% endfor %}"
+  "{% if add_generation_prompt %}a:{% endif %}"
+)
+
+
+def write_tokenizer(folder) -> None:
+  """The folder of a tokenizer of bytes with a chat template."""
+  shutil.copy(tokenizer.BYTES, folder / "tokenizer.json")
+  described = {"eos_token": "<eos>", "pad_token": "<pad>"}
+  described["chat_template"] = TEMPLATE
+  (folder / "tokenizer_config.json").write_text(json.dumps(described))
 
 
 def write_prompts(path, prompts) -> None:
@@ -81,7 +98,7 @@ def sampler_of(loaded: runs.Loaded, num_rows: int = 4, **options):
 def speaker_of(loaded: runs.Loaded, calls=None) -> serving_endpoint.Speaker:
   return serving_endpoint.Speaker(
     loaded.problem.encoder,
-    lambda ids: trace_rows.bytes_of(loaded.problem, ids),
+    lambda ids: token_texts.bytes_of(loaded.problem, ids),
     calls,
   )
 

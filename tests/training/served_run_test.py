@@ -1,0 +1,148 @@
+"""Runs whose environment is one of the package `verifiers`, unchanged."""
+
+import os
+import pathlib
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from grpo_jax.training import api, loop, metrics_log, serving_endpoint
+from tests.experiments import command
+from tests.training import served, served_config
+
+pytestmark = pytest.mark.slow
+pytest.importorskip("verifiers")
+
+
+def read(workdir):
+  """What was logged of steps; an evaluation at the start has a line too."""
+  lines = metrics_log.read_lines(workdir / metrics_log.METRICS)
+  return [line for line in lines if "unscored" in line]
+
+
+def rewards_of(workdir):
+  return [row["reward/return"] for row in read(workdir)]
+
+
+def train(*arguments):
+  config = f"--config={command.ROOT / 'tests/training/served_config.py'}"
+  return command.start("train", config, *arguments)
+
+
+def below(pid):
+  """Processes below one, by number."""
+  found = []
+  for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+    for child in map(int, task.read_text().split()):
+      found += [child, *below(child)]
+  return found
+
+
+def wait_for(condition, seconds=120):
+  end = time.monotonic() + seconds
+  while not condition():
+    assert time.monotonic() < end
+    time.sleep(0.05)
+
+
+def test_one_turn_is_learnt_and_a_killed_run_ends_as_one_that_was_not(tmp_path):
+  whole, killed = tmp_path / "whole", tmp_path / "killed"
+  (done,) = command.finish_all([train(f"--workdir={whole}")])
+  assert done[0] == 0, done[2]
+  rewards = rewards_of(whole)
+  assert len(rewards) == served_config.STEPS
+  # By chance a letter is "a" in 1 of 262 draws.
+  assert np.mean(rewards[-3:]) > np.mean(rewards[:3]) + 0.1
+  assert read(whole)[-1]["unscored"] == 0
+  assert max(row["sampler_gap/max"] for row in read(whole)) < 1e-4
+
+  process = train(f"--workdir={killed}")
+  metrics = killed / metrics_log.METRICS
+  wait_for(lambda: metrics.exists() and len(read(killed)) >= 7)
+  children = below(process.pid)
+  assert children
+  process.kill()
+  process.communicate()
+  # The process of the environment does not outlive its run.
+  wait_for(lambda: not any(os.path.exists(f"/proc/{x}") for x in children), 10)
+  assert len(read(killed)) < served_config.STEPS
+  (done,) = command.finish_all([train(f"--workdir={killed}")])
+  assert done[0] == 0, done[2]
+  np.testing.assert_array_equal(rewards_of(killed), rewards)
+
+  with api.load(killed) as run:
+    (group,) = run.sample(run.prompts(1), n=2, temperature=1.0)
+    assert all(row.valid for row in group)
+    with pytest.raises(ValueError, match="plays its own examples"):
+      run.sample("say a")
+
+
+def test_turns_and_tools_are_trained(tmp_path, monkeypatch):
+  monkeypatch.setattr(
+    serving_endpoint,
+    "calls_named",
+    lambda name: lambda text: (text, [("add", '{"a": 1, "b": 2}')]),
+  )
+  served.write_tokenizer(tmp_path)
+  for function in ("load_echo", "load_tools"):
+    config = served_config.get_config(function)
+    config.rl.steps = 2
+    config.data.tokenizer = str(tmp_path)
+    config.data.template = "chat"
+    config.data.max_prompt_len = 48
+    config.environment.max_action_len = 4
+    config.sampling.max_new_tokens = 40
+    loop.train(config, tmp_path / function)
+    row = read(tmp_path / function)[-1]
+    assert row["unscored"] == 0
+    assert row["sampler_gap/max"] < 1e-4
+    turns = {"load_echo": 2, "load_tools": 3}[function]
+    assert row["reward/num_turns"] == turns
+    samples = metrics_log.read_lines(tmp_path / function / metrics_log.SAMPLES)
+    sample = samples[-1]
+    wanted = {"load_echo": "?|a:", "load_tools": "|t:3|a:"}[function]
+    assert sample["completion"].count(wanted) == turns - 1
+    if function == "load_tools":
+      assert sample["prompt"].startswith("[add]u:1 + 2 = ?|a:")
+      assert row["reward/total_tool_calls"] == turns
+
+
+def test_what_an_environment_does_wrong_is_survived(tmp_path):
+  for act, kind in (
+    ("die", "worker_died"),
+    ("block", "timeout"),
+    ("rewrite", "rewritten"),
+  ):
+    config = served_config.get_config("load_echo")
+    config.environment.options.act = act
+    config.rl.steps = 1
+    config.rewards.row_timeout_s = 1.0
+    config.rewards.max_unscored = 1.0
+    loop.train(config, tmp_path / act)
+    (row,) = read(tmp_path / act)
+    counts = {
+      name.removeprefix("unscored/"): n
+      for name, n in row.items()
+      if name.startswith("unscored/") and n
+    }
+    assert set(counts) == {kind}, act
+    # The first example is at fault; a process takes the others with it.
+    assert counts[kind] == row["unscored"] >= 4
+
+
+def test_a_process_that_is_killed_in_a_step_costs_that_step(tmp_path):
+  process = train(f"--workdir={tmp_path}", "--config.rl.steps=8")
+  metrics = tmp_path / metrics_log.METRICS
+  wait_for(lambda: metrics.exists() and read(tmp_path))
+  for child in below(process.pid):
+    with_it = pathlib.Path(f"/proc/{child}/cmdline")
+    if with_it.exists() and b"verifiers_worker" in with_it.read_bytes():
+      os.kill(child, signal.SIGKILL)
+  _, err = process.communicate()
+  assert process.returncode == 0, err
+  lost = [row["unscored/worker_died"] for row in read(tmp_path)]
+  assert len(lost) == 8
+  assert sum(lost) in (0, 16)  # Between two steps nothing is lost.
+  assert read(tmp_path)[-1]["unscored"] == 0
