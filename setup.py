@@ -15,6 +15,9 @@ _GCS = ["gcsfs>=2026.10"]
 _SEARCH = ["optuna>=5"]
 _GYM = ["reasoning-gym>=0.1.25"]
 _JUDGE = ["aiohttp>=3.12"]  # Client and server.
+# Environments of this kind; 0.1.11 to 0.3.1 need a virtual environment of their
+# own (config.served.python), and 0.4 has others.
+_VERIFIERS = ["verifiers>=0.1.9.post3,<0.1.11"]
 # gymnax 1.0.1 imports six without declaring it.
 _RL = ["gymnax>=1.0.1", "six>=1.16"]
 # Search, and the check of what models call tools with.
@@ -33,6 +36,7 @@ _TEST = [
   *_RL,
   *_GYM,
   *_JUDGE,
+  *_VERIFIERS,
   *_TOOLS,
   "ipykernel>=7",
   "mypy>=1.15",
@@ -85,6 +89,7 @@ setuptools.setup(
     "gym": _GYM,
     "judge": _JUDGE,
     "serve": _JUDGE + _TOKENIZERS,
+    "verifiers": _VERIFIERS + _JUDGE + _TOKENIZERS,
     "tools": _TOOLS + _CODE + _TOKENIZERS,
     "notebooks": ["jupyterlab>=4", _PANDAS, *_PLOT],
     "test": _TEST + _MATH + _TOKENIZERS + _PLOT,

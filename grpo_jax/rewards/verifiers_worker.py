@@ -5,7 +5,7 @@ model. This file needs the standard library, two neighbours of it and
 `verifiers`, so that it runs with an interpreter that has no more than that.
 
 `verifiers_process.py` has the other end. Of the package it uses what all
-versions with `Environment.rollout` have, 0.1.9 to 0.2.1: `load_environment`,
+versions with `Environment.rollout` have, 0.1.9 to 0.3.1: `load_environment`,
 `get_dataset`, `rollout`, and `score_group` of the rubric.
 """
 
@@ -62,7 +62,7 @@ class Environment:
     if not hasattr(package, "MultiTurnEnv"):
       raise ImportError(
         f"verifiers {self.version} has no MultiTurnEnv and no rollout();"
-        " install a version from 0.1.9 to 0.2.1"
+        " install a version from 0.1.9 to 0.3.1"
       )
     logger = logging.getLogger("verifiers")
     logger.handlers[:] = [_Listener(logging.ERROR)]

@@ -205,7 +205,21 @@ class Server:
       ) from None
     finally:
       self._num_requests -= 1
+    if body.get("stream"):
+      usage = serving_requests.wants_usage(body.get("stream_options"))
+      return await self._stream(request, serving_requests.events(answer, usage))
     return self._web.json_response(answer)
+
+  async def _stream(self, request: Any, events: list[dict[str, Any]]) -> Any:
+    """Sends events, of which each is JSON, and at last [DONE]."""
+    response = self._web.StreamResponse(
+      headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+    )
+    await response.prepare(request)
+    for text in (*map(json.dumps, events), "[DONE]"):
+      await response.write(f"data: {text}\n\n".encode())
+    await response.write_eof()
+    return response
 
   def _guarded(self, handler: Callable) -> Callable:
     """The handler behind the token; whatever it raises is an answer too."""

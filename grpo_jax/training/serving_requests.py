@@ -26,13 +26,12 @@ _IGNORED = frozenset(
   (
     *("user", "metadata", "store", "service_tier", "safety_identifier"),
     *("prompt_cache_key", "parallel_tool_calls", "priority", "cache_salt"),
-    *("stream_options", "include_stop_str_in_output", "skip_special_tokens"),
+    *("include_stop_str_in_output", "skip_special_tokens"),
     *("spaces_between_special_tokens", "add_generation_prompt"),
   )
 )
 # These may be said, with the value that changes nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-  "stream": (False,),
   "best_of": (1,),
   "echo": (False,),
   "suffix": ("",),
@@ -162,6 +161,8 @@ def parse(body: Any, is_chat: bool) -> Request:
     logprobs=bool(logprobs) if is_chat else logprobs is not None,
     token_ids=reader.flag("return_token_ids"),
   )
+  reader.flag("stream")  # The server sends the answer in pieces.
+  wants_usage(reader.take("stream_options"))
   if left := sorted(given.keys() - reader.taken - _IGNORED):
     raise BadRequest(
       f"unknown: {', '.join(map(str, left))[:200]}; leave it out.",
@@ -263,6 +264,19 @@ def _prompts(value: Any) -> list[str | list[int]]:
       "prompt",
     )
   return found
+
+
+def wants_usage(options: Any) -> bool:
+  """Whether the last event of a stream has the numbers of tokens."""
+  match options:
+    case None:
+      return False
+    case {"include_usage": bool(wanted)}:
+      return wanted
+  raise BadRequest(
+    f"stream_options={options!r:.80} may have include_usage, true or false.",
+    "stream_options",
+  )
 
 
 def _stops(value: Any) -> tuple[str, ...]:
@@ -377,6 +391,39 @@ def answer(
   if request.token_ids and is_chat:
     body["prompt_token_ids"] = list(prompts[0])
   return body
+
+
+def events(answer: Mapping[str, Any], usage: bool) -> list[dict[str, Any]]:
+  """An answer as the events of a stream.
+
+  Args:
+    answer: See above.
+    usage: Whether the last one has the numbers of tokens.
+  """
+  is_chat = answer["object"] == "chat.completion"
+  same = {
+    name: answer[name] for name in answer.keys() - {"choices", "usage"}
+  } | ({"object": "chat.completion.chunk"} if is_chat else {})
+  found = []
+  for choice in answer["choices"]:
+    said = dict(choice)
+    end: dict[str, Any] = {"text": ""}
+    if is_chat:
+      message = said.pop("message")
+      calls = [
+        {"index": number, **call}
+        for number, call in enumerate(message.get("tool_calls", ()))
+      ]
+      said["delta"] = {**message, **({"tool_calls": calls} if calls else {})}
+      end = {"delta": {}}
+    end |= {"index": said["index"], "finish_reason": said["finish_reason"]}
+    found += [
+      {**same, "choices": [{**said, "finish_reason": None}]},
+      {**same, "choices": [end]},
+    ]
+  if usage:
+    found.append({**same, "choices": [], "usage": answer["usage"]})
+  return found
 
 
 def _shown(piece: bytes) -> str:

@@ -1,6 +1,7 @@
 """The server as its clients see it."""
 
 import concurrent.futures
+import json
 import socket
 import urllib.request
 
@@ -8,7 +9,12 @@ import numpy as np
 import pytest
 
 from grpo_jax.rewards import judge_service
-from grpo_jax.training import draws, serving_endpoint, serving_http
+from grpo_jax.training import (
+  draws,
+  serving_endpoint,
+  serving_http,
+  serving_requests,
+)
 from tests.training import served
 
 CHAT = "/v1/chat/completions"
@@ -73,6 +79,40 @@ def test_a_chat_has_the_tokens_of_run_sample(loaded, server):
   # The same again.
   again = served.post(server.url + CHAT, body)[1]
   assert again["choices"] == answer["choices"]
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+def test_a_stream_says_the_same_in_events(server, path):
+  body = {**ASK, "seed": 3} if path == CHAT else {"prompt": "ab", "seed": 3}
+  (whole,) = served.post(server.url + path, body)[1]["choices"]
+  asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+  with urllib.request.urlopen(
+    urllib.request.Request(server.url + path, json.dumps(asked).encode()),
+    timeout=60,
+  ) as answer:
+    assert answer.headers["Content-Type"] == "text/event-stream"
+    lines = answer.read().decode().split("\n\n")
+  assert lines[-2:] == ["data: [DONE]", ""]
+  said, end, usage = (json.loads(x.removeprefix("data: ")) for x in lines[:-2])
+  if path == CHAT:
+    assert said["object"] == "chat.completion.chunk"
+    assert said["choices"][0]["delta"] == whole["message"]
+  else:
+    assert said["choices"][0]["text"] == whole["text"]
+  assert said["choices"][0]["finish_reason"] is None
+  assert end["choices"][0]["finish_reason"] == whole["finish_reason"]
+  assert usage["choices"] == []
+  assert usage["usage"]["completion_tokens"] > 0
+
+
+def test_calls_of_a_stream_are_numbered():
+  call = {"id": "1", "function": {"name": "f", "arguments": "{}"}}
+  message = {"role": "assistant", "content": "", "tool_calls": [call]}
+  choice = {"index": 0, "finish_reason": "tool_calls", "message": message}
+  answer = {"object": "chat.completion", "id": "x", "choices": [choice]}
+  said, _ = serving_requests.events(answer, usage=False)
+  (found,) = said["choices"][0]["delta"]["tool_calls"]
+  assert found == {"index": 0, **call}
 
 
 def test_completions_of_several_prompts(loaded, server):
@@ -172,7 +212,7 @@ def test_a_reply_with_calls_says_so(loaded):
     (CHAT, b"{", 400, "no JSON"),
     (CHAT, [], 400, "no JSON object"),
     (CHAT, {"messages": []}, 400, "at least one message"),
-    (CHAT, {**ASK, "stream": True}, 400, "stream=True is not supported"),
+    (CHAT, {**ASK, "top_k": 5}, 400, "top_k=5 is not supported"),
     (CHAT, {**ASK, "model": "other"}, 404, "no model 'other'"),
     (
       CHAT,
