@@ -76,7 +76,7 @@ class ServedEpisodes:
     self._speaker = serving_endpoint.Speaker(
       problem.encoder,
       lambda ids: token_texts.bytes_of(problem, ids),
-      serving_endpoint.calls_named(self._served.config.calls),
+      serving_endpoint.calls_named(self._served.wanted.calls),
     )
     self._keys = jax.jit(
       lambda key, ids: jax.random.key_data(
@@ -146,7 +146,7 @@ class ServedEpisodes:
   def _sampler_for(self, num_rows: int) -> serving.Sampler:
     """The sampler, whose program is made for the first number of rows."""
     if self._sampler is None:
-      turns, wanted = self._turns, self._served.config
+      turns, wanted = self._turns, self._served.wanted
       self._sampler = serving.Sampler(
         turns.policy,
         self._mesh,

@@ -297,7 +297,7 @@ class Served:
 
   Attributes:
     environment: In its process.
-    config: How it is run.
+    wanted: How it is run.
     row_timeout_s: For what an episode does between two requests.
     step_timeout_s: For all that the episodes of a step do.
     rollouts: Episodes that are played.
@@ -307,12 +307,12 @@ class Served:
   def __init__(
     self,
     environment: verifiers_process.Environment,
-    config: ServedConfig,
+    wanted: ServedConfig,
     row_timeout_s: float,
     step_timeout_s: float,
   ):
     """Takes over the environment; the server starts with the first play."""
-    self.environment, self.config = environment, config
+    self.environment, self.wanted = environment, wanted
     self.row_timeout_s, self.step_timeout_s = row_timeout_s, step_timeout_s
     self.rollouts = Rollouts()
     self.token = secrets.token_urlsafe(32)

@@ -67,12 +67,15 @@ class ServedConfig:
         f" package verifiers has prompts of its own; set the source to"
         f" {SOURCE!r}."
       )
-    if not named and self != ServedConfig():
-      raise ValueError(
-        "config.served was set, and config.data.environment is not"
-        f" '{PREFIX}MODULE': nobody asks over HTTP. Leave config.served as it"
-        " is."
-      )
+    usual = ServedConfig()
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if not named and value != getattr(usual, field.name):
+        raise ValueError(
+          f"config.served.{field.name}={value!r}, and config.data.environment"
+          f" is not '{PREFIX}MODULE': nobody asks over HTTP. Leave config.served"
+          " as it is."
+        )
     if not named:
       return
     for name in _ITS_OWN:
