@@ -34,6 +34,7 @@ from grpo_jax.training import (
   serving_endpoint,
   sharding,
   token_texts,
+  turn_counts,
 )
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import Prompts, PyTree, Rollout
@@ -141,6 +142,7 @@ class ServedEpisodes:
       calls=sampler.calls - calls,
       steps=sampler.steps - steps,
       chunks=0,  # Each request is read as a whole.
+      turns=one.counts().metrics(),
     )
 
   def _sampler_for(self, num_rows: int) -> serving.Sampler:
@@ -260,6 +262,8 @@ class _Play:
     episode = self._episodes[row]
     self._pending.discard(row)
     episode.is_over = True
+    if len(episode.answer_s) < len(episode.turns):
+      episode.answer_s.append(time.monotonic() - episode.answered_at)
     if episode.failed:
       self.failures.add(row, served_rollouts.REWRITTEN, episode.failed)
     elif played.error:
@@ -289,6 +293,21 @@ class _Play:
       self._episodes[row].is_over = True
       self.failures.add(row, kind, message)
     self._pending.clear()
+
+  def counts(self) -> turn_counts.TurnCounts:
+    """What is counted of each turn; a call is an action that was answered."""
+    counts = turn_counts.TurnCounts(self._turns.environment.max_turns)
+    for row, episode in enumerate(self._episodes):
+      for number, turn in enumerate(episode.turns):
+        counts.add("tokens", number, len(turn.drawn.ids))
+        if number:
+          counts.add("observed", number - 1, len(turn.observed))
+      for number, seconds in enumerate(episode.answer_s):
+        counts.add("calls", number)
+        counts.add("seconds", number, seconds)
+      if self.failures.failed[row]:
+        counts.add("failed", max(len(episode.turns) - 1, 0))
+    return counts
 
   def arrays(self) -> dict[str, Any]:
     """The rows of a `Rollout`, as NumPy arrays."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import secrets
+import time
 import uuid
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -59,6 +60,8 @@ class Episode:
     is_over: Nothing more is drawn for it.
     waits: A request of it is being answered.
     seen: When it was last heard of; see `Rollouts.now`.
+    answered_at: When its last reply was sent, by the clock of `time`.
+    answer_s: Of each turn but the last, seconds until the next request.
   """
 
   prompt: list[int]
@@ -69,6 +72,8 @@ class Episode:
   is_over: bool = False
   waits: bool = False
   seen: float = 0.0
+  answered_at: float = 0.0
+  answer_s: list[float] = dataclasses.field(default_factory=list)
   # All ids; the messages that they stand for, as they were sent, and with all
   # that the policy has written; of a prompt without messages its text.
   ids: list[int] = dataclasses.field(default_factory=list)
@@ -155,10 +160,13 @@ class Rollouts:
     # One after the other: what is written depends on what was.
     async with episode.lock:
       episode.waits, episode.seen = True, self.now
+      if len(episode.answer_s) < len(episode.turns):
+        episode.answer_s.append(time.monotonic() - episode.answered_at)
       try:
         return await self._answer(request, episode)
       finally:
         episode.waits, episode.seen = False, self.now
+        episode.answered_at = time.monotonic()
 
   def _found(self, rollout: str | None) -> Episode:
     number, _, row = (rollout or "").partition("-")

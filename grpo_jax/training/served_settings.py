@@ -73,8 +73,8 @@ class ServedConfig:
       if not named and value != getattr(usual, field.name):
         raise ValueError(
           f"config.served.{field.name}={value!r}, and config.data.environment"
-          f" is not '{PREFIX}MODULE': nobody asks over HTTP. Leave config.served"
-          " as it is."
+          f" is not '{PREFIX}MODULE': nobody asks over HTTP. Leave"
+          " config.served as it is."
         )
     if not named:
       return

@@ -168,7 +168,8 @@ class Judge(Group):
 class Data(Group):
   source: str
   """ "task" (synthetic, `tasks/`), "tfds", "jsonl", "text" (prompts alone),
-  "reasoning_gym", or "mixture" of several of these."""
+  "reasoning_gym", or "mixture" of several of these; "environment": those of
+  an environment of the package verifiers."""
   name: Any
   """Task name, or the import path of a task ("my_pkg.tasks:make"), or TFDS
   dataset name ("gsm8k")."""
@@ -247,7 +248,8 @@ class Data(Group):
   """Import path "package.module:function" of what makes the sessions of an
   environment on the host (`types.HostEnvironment`): episodes of several
   turns, whose scores are the components of the reward. With a task, it takes
-  the place of the task's verifier or environment. Empty: none."""
+  the place of the task's verifier or environment. "verifiers:module" is an
+  environment of that package (docs/serving.md). Empty: none."""
 
 class Environment(Group):
   max_turns: int | None
@@ -288,6 +290,20 @@ class Interceptor(Group):
   """Whether a block ends the episode instead."""
   penalty: float
   """λ >= 0, taken from the reward of a blocked call."""
+
+class Served(Group):
+  calls: str
+  """How the policy writes calls of tools, a name of
+  `rewards/call_formats.py`; empty: calls are text."""
+  python: str
+  """Interpreter with the package, of a virtual environment of its own if its
+  versions do not go with those here; empty: this one."""
+  num_rows: int | None
+  """Requests that are answered at a time, at most; None: as many as there are
+  completions in a step."""
+  pause_s: float
+  """Requests that come within so many seconds of each other are answered
+  together."""
 
 class Model(Group):
   width: int
@@ -1123,6 +1139,8 @@ class Config(Group):
   """Turns, where data.environment is set."""
   interceptor: Interceptor
   """Calls that such an environment does not get."""
+  served: Served
+  """How one of the package verifiers is run."""
   model: Model
   """As named."""
   sampling: Sampling

@@ -246,7 +246,14 @@ def test_one_turn_has_the_draws_of_the_sampler(loaded, game):
 def test_turns_are_one_row_whose_log_probs_are_those_of_the_update(
   loaded, game
 ):
-  rollout, _ = game.play(talk)
+  rollout, played = game.play(talk)
+  own = rollout.completion_mask & ~rollout.observed
+  for turn in (0, 1):
+    assert played.turns[f"turn/{turn}/calls"] == 4
+    tokens = (own & (rollout.turn == turn)).sum()
+    assert played.turns[f"turn/{turn}/tokens"] == tokens
+  assert played.turns["turn/0/observed"] == rollout.observed.sum()
+  assert played.turns["turn/2/calls"] == 0
   text = loaded.problem.tokenizer
   for row in range(4):
     mask = rollout.completion_mask[row]
@@ -274,7 +281,6 @@ def test_turns_are_one_row_whose_log_probs_are_those_of_the_update(
     temperature=1.0,
     with_entropy=False,
   )
-  own = rollout.completion_mask & ~rollout.observed
   np.testing.assert_allclose(
     np.asarray(found.logp)[own], rollout.behavior_logp[own], atol=1e-5
   )
@@ -348,6 +354,7 @@ def test_rows_that_fail_are_unscored_and_counted(
   np.testing.assert_array_equal(~np.asarray(played.scored.valid), unscored)
   assert {k: n for k, n in played.failures.items() if n} == {kind: len(failed)}
   assert message in played.errors[5, 0]
+  assert played.turns["turn/0/failed"] == len(failed)
   assert not rollout.terminated[failed].any()
   # What hangs is ended; what has failed by itself is left alone.
   assert game.environment.killed - before == (script is hangs)
