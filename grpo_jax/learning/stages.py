@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -24,26 +23,22 @@ from grpo_jax.learning import (
   forced_answers,
   kept,
   members,
-  reservoir,
   reward_models,
   rounds,
   schedules,
   single_stream,
 )
-from grpo_jax.learning import guards as guards_lib
 from grpo_jax.learning import metrics as metrics_lib
 from grpo_jax.learning import update as update_lib
 from grpo_jax.learning import written as written_lib
-from grpo_jax.learning.micro_batches import UpdatePlan
+from grpo_jax.learning.parts import Parts
 from grpo_jax.learning.written import Written
 from grpo_jax.ops import routing
-from grpo_jax.rollout import compaction, host_turns
+from grpo_jax.rollout import compaction
 from grpo_jax.types import (
-  Algorithm,
-  Judge,
+  Drawn,
   Metrics,
   Player,
-  Policy,
   Prompts,
   PyTree,
   Rollout,
@@ -57,93 +52,6 @@ from grpo_jax.types import (
 # groups to be replayed.
 _OLD = 7
 _REPLAYED = 13
-
-
-@dataclasses.dataclass(frozen=True)
-class Parts:
-  """The fixed functions of a phase.
-
-  Attributes:
-    policy: The model.
-    algorithm: The objective.
-    config: Its config.
-    plan: Epochs, minibatches, micro-batches.
-    members: The models of the phase, by name; what they say of a batch is asked
-      in this order.
-    losses: What trains them.
-    player: Who writes completions; None in phases whose completions are given.
-    judge: Who scores them; None in phases whose completions are given.
-    keeps: Names of members that a later phase needs and this one has not.
-    constrain_rows: Keeps row-indexed arrays sharded over the mesh.
-    constrain_trained: Keeps {member: its trained leaves} so.
-    max_rounds: R. A step gets R · P prompts and trains on P groups, which it
-      draws in up to R rounds; see `rounds.py`.
-    when_short: What the step does if it finds fewer; see `rounds.py`.
-    staleness: Updates between the parameters that draw a rollout and those
-      that it trains, at most.
-    guards: Bounds of what one prompt can do; None: none.
-    history: Old groups among those that a reward model learns from; None: none.
-    kept: What waits of the groups that are drawn for later steps; None:
-      nothing does.
-    domains: Names of the domains of prompts, whose metrics are told apart.
-    forced: The answers that are forced after segments; None: no algorithm asks
-      what is expected of a prefix.
-    schedule: Which prompts of a pool come next; None: they come in an order of
-      their own.
-    proxy: Components of a reward model that judges and of what is true, and
-      whether scores are logits; None: none judges.
-    consistent: The component that says whether answers follow from the
-      reasoning; or empty.
-  """
-
-  policy: Policy
-  algorithm: Algorithm
-  config: Any
-  plan: UpdatePlan
-  members: dict[str, members.Member]
-  losses: tuple[update_lib.Loss, ...]
-  player: Player | host_turns.HostPlayer | None = None
-  judge: Judge | None = None
-  keeps: frozenset[str] = frozenset()
-  constrain_rows: Callable[[PyTree], PyTree] = lambda rows: rows
-  constrain_trained: Callable[[PyTree], PyTree] = lambda trained: trained
-  max_rounds: int = 1
-  when_short: str = "fewer"
-  staleness: int = 0
-  guards: guards_lib.Guards | None = None
-  history: reservoir.Reservoir | None = None
-  kept: kept.Kept | None = None
-  domains: tuple[str, ...] = ()
-  forced: forced_answers.ForcedAnswers | None = None
-  schedule: schedules.Schedule | None = None
-  proxy: tuple[str, str, bool] | None = None
-  consistent: str = ""
-
-  def __post_init__(self):
-    required = options.needs(self.algorithm, self.config)
-    if required & {"routing", "router"} and not self.policy.num_experts:
-      raise ValueError(
-        f"algorithm {self.algorithm.name!r}: keep_routing, balance_coef and"
-        " router_bias_step are about experts, and the model has none; leave"
-        " them out, or use a model with experts (config.model.num_experts)."
-      )
-
-  @property
-  def update(self) -> update_lib.Update:
-    """What the gradient steps need."""
-    return update_lib.Update(
-      self.plan,
-      self.members,
-      self.losses,
-      self.algorithm.couples_group,
-      self.constrain_rows,
-      self.constrain_trained,
-    )
-
-  @property
-  def trains_policy(self) -> bool:
-    """Whether some loss changes what draws completions."""
-    return any("policy" in loss.trains for loss in self.losses)
 
 
 def enter_phase(state: TrainState, parts: Parts, index: int) -> TrainState:
@@ -475,6 +383,63 @@ def _with_replayed(
   )
 
 
+def drawn_stage(
+  state: TrainState,
+  prompts: Prompts,
+  ahead: jax.Array | int = 0,
+  said: Any = None,
+  *,
+  parts: Parts,
+) -> Drawn:
+  """What the policy writes for a step, with its wrong rows corrected.
+
+  Args:
+    state, prompts, ahead, parts: As in `sample_stage`.
+    said: As in `draw_stage`.
+  """
+  assert isinstance(parts.player, Player)
+  rollout = sample_stage(state, prompts, ahead, parts=parts)
+  greedy = greedy_stage(state, prompts, ahead, parts=parts)
+  if parts.player.correct is not None:
+    scored = _scored(state, prompts, rollout, said, parts)
+    rollout_key, _ = step_keys(state, ahead)
+    with jax.named_scope("verifier"):
+      rollout = with_version(
+        state,
+        parts.player.correct(
+          state.params, prompts, rollout_key, rollout, scored
+        ),
+      )
+  return Drawn(rollout, greedy)
+
+
+def judged_stage(
+  state: TrainState,
+  prompts: Prompts,
+  drawn: Drawn,
+  said: Any = None,
+  *,
+  parts: Parts,
+) -> rounds.Groups:
+  """The verdict on what was drawn for a step; see `draw_stage`."""
+  scored = _scored(state, prompts, drawn.rollout, said, parts)
+  baseline = None
+  if drawn.greedy is not None:
+    baseline = _scored(state, prompts, drawn.greedy, said, parts)
+  return rounds.Groups(prompts, drawn.rollout, scored, baseline)
+
+
+def _scored(
+  state: TrainState, prompts: Prompts, rollout: Rollout, said: Any, parts: Parts
+) -> Scored:
+  """What verifiers in the graph say of a rollout, in the step of the state."""
+  assert parts.judge is not None
+  with jax.named_scope("verifier"):
+    return parts.judge.score(
+      state.params, prompts, rollout, said=said, step=state.phase_step
+    )
+
+
 def draw_stage(
   state: TrainState, prompts: Prompts, said: Any = None, *, parts: Parts
 ) -> rounds.Groups:
@@ -487,32 +452,23 @@ def draw_stage(
       None: none is asked.
     parts: Functions of the phase.
   """
-  assert parts.judge is not None
-  assert isinstance(parts.player, Player)
-  rollout = sample_stage(state, prompts, parts=parts)
-  greedy = greedy_stage(state, prompts, parts=parts)
-  with jax.named_scope("verifier"):
-    score = functools.partial(
-      parts.judge.score,
-      state.params,
-      prompts,
-      said=said,
-      step=state.phase_step,
-    )
-    scored = score(rollout)
-    if parts.player.correct is not None:
-      rollout_key, _ = step_keys(state)
-      rollout = with_version(
-        state,
-        parts.player.correct(
-          state.params, prompts, rollout_key, rollout, scored
-        ),
-      )
-      scored = score(rollout)
-    baseline = None
-    if greedy is not None:
-      baseline = score(greedy)
-  return rounds.Groups(prompts, rollout, scored, baseline)
+  drawn = drawn_stage(state, prompts, 0, said, parts=parts)
+  return judged_stage(state, prompts, drawn, said, parts=parts)
+
+
+def stale_step(
+  state: TrainState, prompts: Prompts, drawn: Drawn, *, parts: Parts
+) -> tuple[TrainState, Metrics, Written]:
+  """Scores what was drawn ahead, and updates; jit with `donate_argnums=0`."""
+  groups = judged_stage(state, prompts, drawn, parts=parts)
+  return learn_stage(
+    state,
+    groups.prompts,
+    groups.rollout,
+    groups.scored,
+    groups.greedy,
+    parts=parts,
+  )
 
 
 def fused_step(

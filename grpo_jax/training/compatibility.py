@@ -272,14 +272,6 @@ TABLE = (
   ),
   Row(
     "staleness",
-    "verifiers in the graph only",
-    "the device goes on while the host verifies, and these answers are"
-    " verified on the device, in the program of the step",
-    "set config.{name}.staleness=0, or take data with verifiers on the host"
-    " (config.data.source='jsonl' or 'tfds')",
-  ),
-  Row(
-    "staleness",
     "rounds",
     "the next batches are drawn before this one is verified, and rounds draw"
     " more of this one after that",

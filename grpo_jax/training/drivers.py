@@ -1,10 +1,13 @@
 """How a batch advances the state: one program, or two with the host between.
 
 A driver takes the state and a batch from the stream, dispatches the compiled
-stages of `step.py` and returns at once: what the step will have to say is
+stages of `stages.py` and returns at once: what the step will have to say is
 fetched later, while the next step runs. Only the split driver waits, for the
-host's verifiers. If it is given the batches that come next too, the device
-draws their rollouts meanwhile; they wait in `TrainState.queue`.
+host's verifiers. A driver that is given the batches that come next too draws
+their rollouts ahead; they wait in `TrainState.queue`. While the host verifies,
+the device would have nothing else to do. Where verifiers are in the program,
+nothing is gained by it but what is to be studied: the same order of draws and
+updates, and the same queue.
 
 Of several processes, each passes the rows of a batch that its devices hold
 (`rows_to_feed`), and scores the completions of these.
@@ -16,7 +19,7 @@ import collections
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -66,13 +69,13 @@ Driver = Callable[..., tuple[TrainState, Outcome]]
 def make_driver(
   problem: problem_lib.Problem, mesh: Mesh, parts: stages.Parts
 ) -> Driver:
-  """The driver of a phase: given completions, fused, or split."""
+  """The driver of a phase: given completions, fused, ahead, or split."""
   if parts.player is None:
     return _supervised(mesh, parts)
   on_host = isinstance(parts.player, host_turns.HostPlayer)
   if on_host or problem.judge.asks_host:
     return _Split(problem, mesh, parts)
-  return _fused(mesh, parts)
+  return _ahead(mesh, parts) if parts.staleness else _fused(mesh, parts)
 
 
 def make_draw(
@@ -139,6 +142,61 @@ def _fused(mesh: Mesh, parts: stages.Parts) -> Driver:
   return driver
 
 
+def _ahead(mesh: Mesh, parts: stages.Parts) -> Driver:
+  """Advances the state by two programs: one draws ahead, one learns.
+
+  Nothing stands between them, and the device runs one after the other. As one
+  program they would take as long, and it would be compiled three times: the
+  first steps draw several batches, and the last ones none.
+  """
+  rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
+  sample = programs.Program(
+    functools.partial(stages.drawn_stage, parts=parts),
+    whole,
+    out_shardings=rows,
+  )
+  learn = jit_step(mesh, stages.stale_step, parts)
+
+  def driver(
+    state: TrainState,
+    batch: pipeline.PromptBatch,
+    *following: pipeline.PromptBatch,
+  ):
+    placed = sharding.from_local(batch.prompts, rows)
+
+    def draw(state: TrainState, one: pipeline.PromptBatch, ahead: int):
+      prompts = placed
+      if one is not batch:
+        prompts = sharding.from_local(one.prompts, rows)
+      return sample(state, prompts, jax.device_put(np.int32(ahead), whole))
+
+    state, queue = with_queue(state, (batch, *following), draw)
+    state, metrics, written = learn(state, placed, queue[0])
+    state = dataclasses.replace(state, queue=queue[1:])
+    return state, Outcome(lambda: _numbers(metrics), lambda: written, batch)
+
+  return driver
+
+
+def with_queue(
+  state: TrainState,
+  batches: Sequence[Any],
+  draw: Callable[[TrainState, Any, int], Drawn],
+) -> tuple[TrainState, tuple[Drawn, ...]]:
+  """The state without its queue, and the queue with what was missing.
+
+  Args:
+    state: Before a step.
+    batches: Of the step, and those that come next.
+    draw: (state without a queue, batch, steps until it is trained) -> what the
+      policy writes for it.
+  """
+  queue = state.queue
+  state = dataclasses.replace(state, queue=())
+  missing = range(len(queue), len(batches))
+  return state, (*queue, *(draw(state, batches[n], n) for n in missing))
+
+
 class _Split:
   """The same stages with the host's verifiers between them.
 
@@ -192,18 +250,15 @@ class _Split:
     batch: pipeline.PromptBatch,
     *following: pipeline.PromptBatch,
   ) -> tuple[TrainState, Outcome]:
-    queue = list(state.queue)
-    state = dataclasses.replace(state, queue=())
+    queue: tuple[Drawn, ...] = ()
     of_rounds: dict[str, jax.Array] = {}
     trains: jax.Array | None = None
     errors: judging.Errors = {}
     if self._play is not None:
       groups, counts = self._play(state, batch, errors)
     elif self._parts.max_rounds == 1:
-      for ahead, one in enumerate((batch, *following)):
-        if ahead >= len(queue):
-          queue.append(self._draw(state, one, ahead))
-      groups, counts = self._judged(state, batch, queue.pop(0), errors)
+      state, queue = with_queue(state, (batch, *following), self._draw)
+      groups, counts = self._judged(state, batch, queue[0], errors)
     else:
       collected, counts = _collect(
         lambda batch: self._judged(
@@ -228,7 +283,7 @@ class _Split:
       trains,
     )
     total = self._totals(counts)
-    return dataclasses.replace(state, queue=tuple(queue)), Outcome(
+    return dataclasses.replace(state, queue=queue[1:]), Outcome(
       lambda: _numbers(metrics | of_rounds) | total(),
       lambda: written,
       batch,

@@ -147,10 +147,6 @@ FEATURES = {
     lambda s: bool(s.config.rewards.schedules),
     lambda s: f"config.rewards.schedules={dict(s.config.rewards.schedules)}",
   ),
-  "verifiers in the graph only": Feature(
-    lambda s: not s.problem.judge.asks_host,
-    lambda s: f"config.data.source={s.config.data.source!r}",
-  ),
   "no correction": Feature(
     lambda s: "behavior_logp" not in s.required,
     lambda s: f"algorithm {s.algorithm.name!r} without a correction",

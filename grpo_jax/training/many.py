@@ -25,7 +25,7 @@ import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ from grpo_jax.training import compiling as compiling_lib
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.training import run as run_lib
-from grpo_jax.types import Policy, PyTree, TrainState
+from grpo_jax.types import Drawn, Policy, PyTree, TrainState
 
 # Settings that may differ, beside those of phases; where they are groups, in
 # their numbers.
@@ -233,7 +233,9 @@ def _train_together(
     for config, problem in zip(settings, problems, strict=True):
       lint.before_training(config, problem)
     policy = models.make_policy(settings[0], problems[0], alone)
-    programs = _programs(settings, problems[0], policy, mesh, side_by_side)
+    of_phases = _make_programs(
+      settings, problems[0], policy, mesh, side_by_side
+    )
     evaluators: dict[str, evaluation.Evaluator] = {}
     together = []
     for config, config_json, problem, workdir in zip(
@@ -268,7 +270,7 @@ def _train_together(
       together.append(run)
 
     loop.go_through(
-      together, lambda index: Together(together, programs[index], mesh)
+      together, lambda index: Together(together, of_phases[index], mesh)
     )
     results: list[run_lib.Result | Exception] = []
     for run in together:
@@ -288,10 +290,10 @@ class Together:
   """
 
   def __init__(
-    self, together: Sequence[run_lib.Run], program: Callable, mesh: Mesh
+    self, together: Sequence[run_lib.Run], of_phase: Programs, mesh: Mesh
   ):
     self._together = list(together)
-    self._program, self._mesh = program, mesh
+    self._programs, self._mesh = of_phase, mesh
     self._split = NamedSharding(mesh, P(_AXIS))
     self._states: TrainState | None = None
     self._numbers = jax.device_put(
@@ -303,12 +305,12 @@ class Together:
     if self._states is None:
       states = [run.state for run in self._together]
       self._states = _stacked(states, self._split)
-    rows = [batch for (batch,) in batches]
-    inputs = jax.tree.map(lambda *x: np.stack(x), *map(_arrays, rows))
+    # For each step the batches of all runs; steps that come next are there
+    # where rollouts are drawn ahead.
+    of_steps = list(zip(*batches, strict=True))
+    rows = of_steps[0]
     with jax.set_mesh(self._mesh):
-      self._states, metrics, written = self._program(
-        self._numbers, self._states, jax.device_put(inputs, self._split)
-      )
+      self._states, metrics, written = self._step(self._states, of_steps)
     fetched = functools.cache(lambda: jax.device_get(metrics))
 
     def outcome(i: int, run: run_lib.Run) -> drivers.Outcome:
@@ -321,6 +323,33 @@ class Together:
       )
 
     return [outcome(i, run) for i, run in enumerate(self._together)]
+
+  def _step(
+    self, states: TrainState, of_steps: Sequence[Sequence[Any]]
+  ) -> tuple[TrainState, PyTree, PyTree]:
+    """The states of all runs one step on, metrics and rows."""
+
+    @functools.cache
+    def placed(step: int) -> PyTree:
+      inputs = jax.tree.map(
+        lambda *x: np.stack(x), *map(_arrays, of_steps[step])
+      )
+      return jax.device_put(inputs, self._split)
+
+    if self._programs.draw is None:
+      return self._programs.step(self._numbers, states, placed(0))
+    draw = self._programs.draw
+
+    def drawn(states: TrainState, step: int, ahead: int) -> Drawn:
+      ahead_of_runs = np.full(len(self._together), ahead, np.int32)
+      placed_ahead = jax.device_put(ahead_of_runs, self._split)
+      return draw(self._numbers, states, placed(step), placed_ahead)
+
+    states, queue = drivers.with_queue(states, range(len(of_steps)), drawn)
+    states, *said = self._programs.step(
+      self._numbers, states, placed(0), queue[0]
+    )
+    return dataclasses.replace(states, queue=queue[1:]), *said
 
   def places(self, run: run_lib.Run) -> np.ndarray:  # [P] int32
     """See `steps.Crew`."""
@@ -340,45 +369,56 @@ class Together:
       yield
 
 
-def _programs(
+class Programs(NamedTuple):
+  """What all runs of a phase are computed by; each array has an axis of runs.
+
+  Attributes:
+    step: (numbers of the runs, states, batches, what was drawn ahead for them
+      if anything is) -> states, metrics, rows; states are donated.
+    draw: (numbers, states, batches, steps until they are trained) -> what the
+      policies write; None where a step draws what it trains.
+  """
+
+  step: Callable
+  draw: Callable | None
+
+
+def _make_programs(
   settings: list[config_lib.RunConfig],
   problem: problem_lib.Problem,
   policy: Policy,
   mesh: Mesh,
   side_by_side: bool,
-) -> list[Callable]:
-  """The program of each phase, traced once to find where the runs part."""
+) -> list[Programs]:
+  """The programs of each phase, traced once to find where the runs part."""
   alone = sharding.make_mesh(1)
   first = settings[0]
   of_first = runs.make_phases(first, problem, policy, alone)
   start = runs.abstract_start(policy, first.seed)
-  programs: list[Any] = []
+  found: list[Programs] = []
   for index, name in enumerate(first.phases):
     before = first.phases[:index]
     # A phase that comes again is the program that it was.
-    program = (
-      programs[before.index(name)]
+    of_phase = (
+      found[before.index(name)]
       if name in before
-      else _program(settings, policy, index, mesh, side_by_side)
+      else _of_phase(settings, policy, index, mesh, side_by_side)
     )
     state = runs.abstract_state(of_first[: index + 1], start)
-    batch = run_lib.example(first, problem, alone, index)
-    _check_program(program, mesh, len(settings), state, _arrays(batch))
-    programs.append(program)
-  return programs
+    batch = _arrays(run_lib.example(first, problem, alone, index))
+    _check_programs(of_phase, mesh, len(settings), state, batch)
+    found.append(of_phase)
+  return found
 
 
-def _program(
+def _of_phase(
   settings: list[config_lib.RunConfig],
   policy: Policy,
   index: int,
   mesh: Mesh,
   side_by_side: bool,
-) -> Any:
-  """(numbers of the runs, states, batches) -> states, metrics, rows.
-
-  Every array has a leading axis of runs; states are donated.
-  """
+) -> Programs:
+  """The programs of one phase."""
   seeds = tuple(config.seed for config in settings)
   alike = [
     dataclasses.replace(seeded.with_paths_of(c, settings[0]), seed=seeds[0])
@@ -386,7 +426,7 @@ def _program(
   ]
   name = alike[0].phases[index]
 
-  def advance(run, state, batch):
+  def parts_of(run):
     # With numbers of the run whose turn it is; the problem for its verifier.
     config = varied.merged(alike, "config", run)
     problem = problem_lib.make_problem(config)
@@ -394,15 +434,32 @@ def _program(
       seed: Any = varied.Varied("config.seed", seeds, run)
       config = dataclasses.replace(config, seed=seed)
     alone = sharding.make_mesh(1)
-    parts = phases.make_parts(config, problem, policy, name, alone)
-    if parts.player is not None:
-      return stages.fused_step(state, batch, parts=parts)
-    return *stages.supervised_step(state, batch, parts=parts), None
+    return phases.make_parts(config, problem, policy, name, alone)
+
+  def advance(run, state, batch, *drawn):
+    parts = parts_of(run)
+    if parts.player is None:
+      return *stages.supervised_step(state, batch, parts=parts), None
+    step = stages.stale_step if drawn else stages.fused_step
+    return step(state, batch, *drawn, parts=parts)
+
+  def draw(run, state, batch, ahead):
+    return stages.drawn_stage(state, batch, ahead, parts=parts_of(run))
+
+  make = functools.partial(_of_runs, mesh=mesh, side_by_side=side_by_side)
+  is_ahead = alike[0].section(name).staleness > 0
+  return Programs(make(advance, donate=1), make(draw) if is_ahead else None)
+
+
+def _of_runs(
+  of_one: Callable, *, mesh: Mesh, side_by_side: bool, donate: int | None = None
+) -> Any:
+  """The program of a function of one run; arrays have an axis of runs more."""
 
   def on_device(*inputs):
     if side_by_side:
-      return jax.vmap(advance)(*inputs)
-    return jax.lax.map(lambda x: advance(*x), inputs)
+      return jax.vmap(of_one)(*inputs)
+    return jax.lax.map(lambda x: of_one(*x), inputs)
 
   program: Callable = on_device
   if mesh.size > 1:
@@ -414,19 +471,24 @@ def _program(
       out_specs=P(_AXIS),
       check_vma=False,
     )
-  return programs.Program(program, NamedSharding(mesh, P()), donate=1)
+  return programs.Program(program, NamedSharding(mesh, P()), donate=donate)
 
 
-def _check_program(
-  program: Any, mesh: Mesh, num_runs: int, state: PyTree, batch: PyTree
+def _check_programs(
+  of_phase: Programs, mesh: Mesh, num_runs: int, state: PyTree, batch: PyTree
 ) -> None:
-  """Traces the program for shapes of one run; finds where the runs part."""
+  """Traces them for shapes of one run; finds where the runs part."""
   states, batches = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct((num_runs, *x.shape), x.dtype),
     (state, batch),
   )
+  numbers: Any = np.arange(num_runs, dtype=np.int32)
+  step, draw = (cast(Any, program) for program in of_phase)
   with jax.set_mesh(mesh):
-    program.eval_shape(np.arange(num_runs, dtype=np.int32), states, batches)
+    drawn = ()
+    if draw is not None:
+      drawn = (draw.eval_shape(numbers, states, batches, numbers),)
+    step.eval_shape(numbers, states, batches, *drawn)
 
 
 def _arrays(batch: pipeline.PromptBatch | pipeline.SupervisedBatch) -> PyTree:

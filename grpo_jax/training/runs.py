@@ -25,7 +25,6 @@ from grpo_jax.training import (
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import (
-  Drawn,
   MemberState,
   Policy,
   Prompts,
@@ -259,11 +258,8 @@ def restore(
   abstract = abstract_state(entered, initial)
   if count := extra.get("queue", 0):  # Absent where nothing was drawn ahead.
     parts, _, prompts = entered[-1]
-    drawn = Drawn(
-      *(
-        jax.eval_shape(functools.partial(stage, parts=parts), abstract, prompts)
-        for stage in (stages.sample_stage, stages.greedy_stage)
-      )
+    drawn = jax.eval_shape(
+      functools.partial(stages.drawn_stage, parts=parts), abstract, prompts
     )
     abstract = dataclasses.replace(abstract, queue=(drawn,) * count)
   state, _, _ = saved.restore(

@@ -51,7 +51,6 @@ SWITCHES = {
   "weights that change": {
     "config.rewards.schedules": {"accuracy": ((0, 1.0), (9, 0.0))}
   },
-  "verifiers in the graph only": {"problem.judge.asks_host": False},
   "no correction": {"required": {"behavior_logp": False}},
   "sampling mask": {"required": {"kept_ids": True}, "config.sampling.top_k": 5},
   "no top_k": {"config.sampling.top_k": None},
@@ -77,7 +76,6 @@ SWITCHES = {
   "correction": {
     "phase.correction.corrects": True,
     "phase.correction.p_cue": 0.5,
-    "problem.judge.asks_host": False,
   },
   "text": {"config.data.is_made_of_ids": False, "config.data.source": "jsonl"},
   "verifiers on the host": {"problem.judge.asks_host": True},
@@ -100,7 +98,6 @@ OPPOSITES = {
   frozenset(("no correction", "recorded log-probs")),
   frozenset(("sampling mask", "filters without a record")),
   frozenset(("single player", "several players")),
-  frozenset(("verifiers on the host", "verifiers in the graph only")),
   frozenset(("single player", "environment")),  # Here it switches it off.
 }
 
@@ -116,7 +113,6 @@ IMPLIED = {
   "staleness": ("recorded log-probs",),
   "opponents": ("several players", "environment", "environment in the graph"),
   "several players": ("environment", "environment in the graph"),
-  "correction": ("verifiers in the graph only",),
 }
 
 # Where the setup without any feature has one: what it is switched off by.
@@ -125,7 +121,6 @@ SWITCHED_OFF = {
   "no correction": "recorded log-probs",
   "no top_k": "sampling mask",
   "single player": "several players",
-  "verifiers on the host": "verifiers in the graph only",
 }
 
 # The setting, or the name, that a message has of a feature.
@@ -152,7 +147,6 @@ SHOWN = {
   "overlong_cache": "config.algorithm.overlong_cache=0.2",
   "coupled groups": "algorithm 'some', which couples completions",
   "whole completions": "algorithm 'some', which reads whole completions",
-  "verifiers in the graph only": "config.data.source='task'",
   "no correction": "algorithm 'some' without a correction",
   "sampling mask": "config.algorithm.keep_sampling_mask=True",
   "no top_k": "config.sampling.top_k=None",
@@ -235,7 +229,7 @@ def make_setup(*switched):
       compaction=None,
       provides=frozenset({"domain"}),
       limits=(),
-      judge=_space(asks_host=True, by_models=()),
+      judge=_space(asks_host=False, by_models=()),
     ),
     algorithm=_space(name="some", couples_group=False, whole_completions=False),
     objective=_space(
@@ -394,8 +388,8 @@ CONFIGS = [
   ),
   (
     "grpo",
-    {"rl.staleness": 1, "algorithm.importance_mode": "truncate"},
-    "staleness=1 and config.data.source='task'",
+    {"rl.staleness": 1},
+    "staleness=1 and algorithm 'grpo' without a correction",
   ),
   (
     "grpo",

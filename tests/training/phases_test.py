@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from grpo_jax.learning import stages
+from grpo_jax.learning import micro_batches, stages
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import models, phases, problem, runs, sharding
 from tests.training import tiny
@@ -264,7 +264,9 @@ def test_parts_of_the_phases_are_those_of_the_config():
   rl = phases.make_parts(run, made, policy, "rl", mesh)
   assert rl.algorithm.name == "dapo"
   assert rl.config == run.algorithm[1]
-  assert rl.plan == stages.UpdatePlan(2, 4, 1, 0.7, 3 * 2**20, group_size=2)
+  assert rl.plan == micro_batches.UpdatePlan(
+    2, 4, 1, 0.7, 3 * 2**20, group_size=2
+  )
   assert rl.judge == made.judge
   sft = phases.make_parts(run, made, policy, "sft", mesh)
   assert sft.algorithm.name == "sft"

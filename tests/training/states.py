@@ -36,7 +36,6 @@ def of_a_run() -> TrainState:
   from grpo_jax.training import config as config_lib
   from grpo_jax.training import models, runs, sharding
   from grpo_jax.training import problem as problem_lib
-  from grpo_jax.types import Drawn
   from tests.experiments import tiny_config
 
   config = tiny_config.get_config("on_host")
@@ -52,11 +51,8 @@ def of_a_run() -> TrainState:
   start = runs.abstract_start(policy, settings.seed)
   state = runs.abstract_state(phases, start)
   parts, _, prompts = phases[-1]
-  drawn = Drawn(
-    *(
-      jax.eval_shape(functools.partial(stage, parts=parts), state, prompts)
-      for stage in (stages.sample_stage, stages.greedy_stage)
-    )
+  drawn = jax.eval_shape(
+    functools.partial(stages.drawn_stage, parts=parts), state, prompts
   )
   problem.close()
   return dataclasses.replace(
