@@ -1,0 +1,181 @@
+"""What is compared on brackets: the config of each arm.
+
+All arms but `base`, which imitates a teacher, begin with the policy of `base`
+of their seed, and take as many steps on as many prompts. They differ in how
+many updates their completions are old, and in what is done about it.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import ml_collections
+
+from configs import quickstart
+
+BASE = "base"
+STALENESS = (0, 1, 4, 16)  # Updates.
+
+
+class Correction(NamedTuple):
+  """What is done about completions of earlier parameters.
+
+  Attributes:
+    text: What it is.
+    settings: Fields of the algorithm's config.
+  """
+
+  text: str
+  settings: Mapping[str, Any]
+
+
+# One of these must be on where completions are old. The first leaves out what
+# is 10⁶ nats a token away, which nothing is: it takes old completions for new.
+CORRECTIONS = {
+  "none": Correction(
+    "nothing: old completions are taken for new ones",
+    {"off_policy_threshold": 1e6},
+  ),
+  "tis": Correction(
+    "weights of tokens, truncated at 2 (TIS)",
+    {"importance_mode": "truncate", "importance_max": 2.0},
+  ),
+  "dis": Correction(
+    "weights of tokens, 0 outside of 0.7 to 6 (the DIS of SAO, for one gradient"
+    " step on each batch)",
+    {
+      "importance_mode": "mask",
+      "importance_min": 0.7,
+      "importance_max": 6.0,
+    },
+  ),
+  "mis": Correction(
+    "weights of completions, 0 above 3 (MIS)",
+    {
+      "importance_mode": "mask",
+      "importance_level": "sequence",
+      "importance_max": 3.0,
+    },
+  ),
+  "opsm": Correction(
+    "bad completions that have become less likely by more than 0.5 nats a token"
+    " are left out (OPSM)",
+    {"off_policy_threshold": 0.5},
+  ),
+  "reject": Correction(
+    "completions whose geometric mean ratio is not in 0.5 to 2 are left out",
+    {"rejection": "seq_mean_k1", "rejection_low": 0.5, "rejection_high": 2.0},
+  ),
+}
+
+
+def name_of(correction: str, staleness: int) -> str:
+  """The name of an arm."""
+  return f"{correction}-s{staleness}"
+
+
+# Name -> (correction, staleness).
+ARMS: dict[str, tuple[str, int] | None] = {
+  BASE: None,
+  **{
+    name_of(correction, staleness): (correction, staleness)
+    for correction in CORRECTIONS
+    for staleness in STALENESS
+  },
+}
+
+
+class Size(NamedTuple):
+  """How much is computed.
+
+  Attributes:
+    num_seeds: Of each arm.
+    imitation: Steps of `base`.
+    steps: Of each other arm.
+    num_prompts: Of a step.
+    num_held_out: Prompts of an evaluation.
+  """
+
+  num_seeds: int
+  imitation: int
+  steps: int
+  num_prompts: int
+  num_held_out: int
+
+
+SIZES = {
+  "full": Size(6, 200, 96, 8, 512),
+  "smoke": Size(2, 10, 4, 2, 16),
+}
+GROUP_SIZE = 16
+EVALUATIONS = 16  # Within the steps of an arm.
+LEARNING_RATE = 3e-4
+
+
+def parsed(argument: str) -> tuple[str, Size]:
+  """An arm and its size, of NAME or NAME@SIZE.
+
+  Raises:
+    ValueError: There is none of this name.
+  """
+  name, _, size = argument.partition("@")
+  if name not in ARMS or (size or "full") not in SIZES:
+    raise ValueError(
+      f"arms: no arm {argument!r}; choose one of {', '.join(ARMS)}, and @smoke"
+      " behind it for a small one."
+    )
+  return name, SIZES[size or "full"]
+
+
+def get_config(argument: str) -> ml_collections.ConfigDict:
+  """The config of an arm, without the run that it follows on."""
+  name, size = parsed(argument)
+  config = quickstart.get_config("grpo")
+  config.data.name = "bracket"
+  config.data.task_options = ml_collections.ConfigDict(
+    {"max_len": 16, "max_depth": 6, "teacher_error": 0.75, "tags": False}
+  )
+  config.model.width = 64
+  config.model.mlp_width = 192
+  config.phases = ("sft",) if name == BASE else ("rl",)
+  config.sft.steps = size.imitation
+  config.sft.num_prompts = 64
+  config.rl.steps = size.steps
+  config.rl.num_prompts = size.num_prompts
+  config.rl.group_size = GROUP_SIZE
+  # One gradient step on a batch: old completions are all that is off-policy.
+  config.rl.num_minibatches = config.rl.num_epochs = 1
+  config.rl.num_lengths = 1  # Compiles faster.
+  config.rl.optimizer.learning_rate = LEARNING_RATE
+  config.rl.optimizer.schedule = "constant"
+  config.rl.optimizer.final_fraction = 1.0  # No end of learning by itself.
+  config.algorithm.kl_coef = 0.0
+  if (arm := ARMS[name]) is not None:
+    correction, config.rl.staleness = arm
+    for field, value in CORRECTIONS[correction].settings.items():
+      config.algorithm[field] = value
+  config.eval.num_prompts = config.eval.batch_size = size.num_held_out
+  config.eval.temperature = 1.0
+  config.eval.every = max(1, size.steps // EVALUATIONS)
+  config.checkpoint.every = 0
+  config.checkpoint.keep = 1
+  config.log.tensorboard = False
+  config.log.traces_every = 0
+  config.required_accuracy = None
+  return config
+
+
+def follows_on(name: str, root: pathlib.Path) -> list[str]:
+  """Overrides that say which run an arm follows on, of its own seed."""
+  if name == BASE:
+    return []
+  return [f"--config.start_workdir={root}/{BASE}/seed={{seed}}"]
+
+
+def sweep(add: Callable[..., None], name: str) -> None:
+  """The cells of an arm."""
+  _, size = parsed(name)
+  for seed in range(size.num_seeds):
+    add(seed=seed)
