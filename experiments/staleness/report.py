@@ -1,6 +1,7 @@
-"""Writes the page and the figure of the experiment on staleness.
+r"""Writes the page and the figure of the experiment on staleness.
 
-    python -m experiments.staleness.report --results=benchmarks/staleness --out=docs
+    python -m experiments.staleness.report --results=benchmarks/staleness \
+        --out=docs
 
 Writes staleness.md and staleness.png into the folder --out, about whatever has
 ended. Needs the extra `plot`.

@@ -377,11 +377,7 @@ def _stream(
     rows: As in `prompt_stream`.
   """
   chosen = chosen_rows(name, batch_size, rows)
-  if (starts := sources.starts(source)) is None:
-    find = _from_kept(name, source, encode_row, seed)
-  else:
-    order = orders.PartedOrder(len(source), starts, seed)
-    find = _on_demand(name, source, encode_row, order)
+  find = finder(name, source, encode_row, seed)
 
   def read(index: int) -> Row:
     batch, row = divmod(index, len(chosen))
@@ -400,10 +396,23 @@ def _stream(
 
 # (position in the stream) -> number of a record in the source, the record, and
 # what `encode_row` makes of it.
-_Find = Callable[[int], tuple[int, Record, Any]]
+Find = Callable[[int], tuple[int, Record, Any]]
 
 # Records in a row that may be too long, of a source that nobody reads through.
 _MAX_ATTEMPTS = 1000
+
+
+def finder(
+  name: str,
+  source: Source,
+  encode_row: Callable[[Record], Any],
+  seed: int,
+) -> Find:
+  """Finds the record at a position of the stream; see `_stream`."""
+  if (starts := sources.starts(source)) is None:
+    return _from_kept(name, source, encode_row, seed)
+  order = orders.PartedOrder(len(source), starts, seed)
+  return _on_demand(name, source, encode_row, order)
 
 
 def _on_demand(
@@ -411,7 +420,7 @@ def _on_demand(
   source: Source,
   encode_row: Callable[[Record], Any],
   order: orders.PartedOrder,
-) -> _Find:
+) -> Find:
   """Finds records without looking at any other; see `_stream`."""
   num_dropped = 0
 
@@ -444,7 +453,7 @@ def _from_kept(
   source: Source,
   encode_row: Callable[[Record], Any],
   seed: int,
-) -> _Find:
+) -> Find:
   """Finds records among those that are not too long; see `_stream`."""
   kept = fitting(name, source, encode_row)
 

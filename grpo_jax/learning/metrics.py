@@ -263,5 +263,10 @@ def _distinct(rollout: Rollout) -> jax.Array:
   order = jnp.lexsort((digest, rollout.group_id))
   group, digest = rollout.group_id[order], digest[order]
   new = (group[1:] != group[:-1]) | (digest[1:] != digest[:-1])
-  groups = 1 + (group[1:] != group[:-1]).sum()
+  first = group[1:] != group[:-1]
+  if rollout.whole is not None:  # Of a group, all rows or none.
+    whole = rollout.whole[order]
+    num = jnp.maximum(whole[0] + (first & whole[1:]).sum(), 1)
+    return (whole[0] + (new & whole[1:]).sum()) / num
+  groups = 1 + first.sum()
   return (1 + new.sum()) / groups

@@ -11,6 +11,7 @@ from grpo_jax.learning import (
   forced_answers,
   kept,
   members,
+  partial,
   reservoir,
   schedules,
 )
@@ -43,6 +44,7 @@ class Parts:
     when_short: What the step does if it finds fewer; see `rounds.py`.
     staleness: Updates between the parameters that draw a rollout and those
       that it trains, at most.
+    partial: How rollouts are cut where a step ends; None: they are drawn whole.
     guards: Bounds of what one prompt can do; None: none.
     history: Old groups among those that a reward model learns from; None: none.
     kept: What waits of the groups that are drawn for later steps; None:
@@ -72,6 +74,7 @@ class Parts:
   max_rounds: int = 1
   when_short: str = "fewer"
   staleness: int = 0
+  partial: partial.Partial | None = None
   guards: guards_lib.Guards | None = None
   history: reservoir.Reservoir | None = None
   kept: kept.Kept | None = None
@@ -101,6 +104,16 @@ class Parts:
       self.constrain_rows,
       self.constrain_trained,
     )
+
+  @property
+  def num_ahead(self) -> int:
+    """Batches whose rollouts are drawn before their step."""
+    return 0 if self.partial is not None else self.staleness
+
+  @property
+  def is_told_prompts(self) -> bool:
+    """Whether the state says which prompts a step has."""
+    return self.schedule is not None or self.partial is not None
 
   @property
   def trains_policy(self) -> bool:

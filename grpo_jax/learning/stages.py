@@ -29,6 +29,7 @@ from grpo_jax.learning import (
   single_stream,
 )
 from grpo_jax.learning import metrics as metrics_lib
+from grpo_jax.learning import partial as partial_lib
 from grpo_jax.learning import update as update_lib
 from grpo_jax.learning import written as written_lib
 from grpo_jax.learning.parts import Parts
@@ -81,6 +82,11 @@ def enter_phase(state: TrainState, parts: Parts, index: int) -> TrainState:
     schedule=chosen,
     kept=None,
   )
+  if parts.partial is not None:
+    shapes = jax.eval_shape(
+      functools.partial(sample_stage, parts=parts), state, parts.partial.prompts
+    )
+    return parts.partial.enter(state, shapes)
   if parts.kept is None:
     return state
   drawn = jax.eval_shape(
@@ -475,6 +481,8 @@ def fused_step(
   state: TrainState, prompts: Prompts, *, parts: Parts
 ) -> tuple[TrainState, Metrics, Written]:
   """Samples, scores and updates once; jit with `donate_argnums=0`."""
+  if parts.partial is not None:
+    return _partial_step(state, prompts, parts.partial, parts)
   draw = functools.partial(draw_stage, state, parts=parts)
   if parts.max_rounds == 1:
     groups, trains, drawn = draw(prompts), None, {}
@@ -501,6 +509,37 @@ def fused_step(
     trains,
     parts=parts,
   )
+  return state, metrics | drawn, rows
+
+
+def _partial_step(
+  state: TrainState,
+  prompts: Prompts,
+  partial: partial_lib.Partial,
+  parts: Parts,
+) -> tuple[TrainState, Metrics, Written]:
+  """A step in which rows get a few tokens more; see `partial.py`."""
+  with jax.named_scope("rollout"):
+    following, rollout, is_whole, drawn = partial.advance(state, prompts)
+    following = dataclasses.replace(
+      following, kept=parts.constrain_rows(following.kept)
+    )
+  greedy = greedy_stage(state, prompts, parts=parts)
+  groups = judged_stage(state, prompts, Drawn(rollout, greedy), parts=parts)
+  assert rollout.whole is not None
+  scored = dataclasses.replace(
+    groups.scored, valid=groups.scored.valid & rollout.whole
+  )
+  state, metrics, rows = learn_stage(
+    following,
+    prompts,
+    rollout,
+    scored,
+    groups.greedy,
+    is_whole.any(),
+    parts=parts,
+  )
+  metrics = partial_lib.of_trained_groups(metrics, is_whole)
   return state, metrics | drawn, rows
 
 

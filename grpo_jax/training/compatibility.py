@@ -132,6 +132,89 @@ TABLE = (
     "set config.{name}.staleness=0",
   ),
   Row(
+    "partial rollouts",
+    "environment",
+    "what an episode has come to is not kept from step to step",
+    "set config.{name}.partial_len=None, or choose a task without an "
+    "environment",
+  ),
+  Row(
+    "partial rollouts",
+    "lanes",
+    "the rows that go on are all decoded at once",
+    "set config.sampling.lanes=None",
+  ),
+  Row(
+    "partial rollouts",
+    "verifiers on the host",
+    "completions are decoded and judged in one program",
+    "set config.{name}.partial_len=None, or take verifiers of the task",
+  ),
+  Row(
+    "partial rollouts",
+    "correction",
+    "a draft is judged when it has ended, and would go on in another step",
+    "leave config.{name}.correction out, or set config.{name}.partial_len=None",
+  ),
+  Row(
+    "partial rollouts",
+    "mixed inputs",
+    "what is written is read again as it is, and not as it was read",
+    "set config.sampling.mix_rate=0, or config.{name}.partial_len=None",
+  ),
+  Row(
+    "partial rollouts",
+    "kept routing",
+    "what is written is read again, through whichever experts it takes then",
+    "set config.algorithm.keep_routing=False, or "
+    "config.{name}.partial_len=None",
+  ),
+  Row(
+    "partial rollouts",
+    "forced answers",
+    "an answer is forced behind completions that have all ended",
+    "set config.{name}.partial_len=None, or choose another algorithm",
+  ),
+  Row(
+    "partial rollouts",
+    "rounds",
+    "a round is drawn to its end, and rows that go on are not",
+    "set config.{name}.max_rounds=1, or config.{name}.partial_len=None",
+  ),
+  Row(
+    "partial rollouts",
+    "replay",
+    "groups that wait would stand beside those that are replayed",
+    "set config.{name}.replay_size=0, or config.{name}.partial_len=None",
+  ),
+  Row(
+    "partial rollouts",
+    "schedule",
+    "both say which prompts come next",
+    "set config.{name}.schedule.name='epochs', or "
+    "config.{name}.partial_len=None",
+  ),
+  Row(
+    "partial rollouts",
+    "old completions",
+    "a completion that is kept is whole",
+    "set config.reward_model.history_share=0, or "
+    "config.{name}.partial_len=None",
+  ),
+  Row(
+    "partial rollouts",
+    "guards",
+    "they count the prompts of a step, and some would be there again "
+    "without being trained",
+    "set config.guards.on=False, or config.{name}.partial_len=None",
+  ),
+  Row(
+    "partial rollouts",
+    "empty rows count",
+    "completions that go on have no tokens in a step, and would count",
+    "set config.algorithm.count_empty=False, or config.{name}.partial_len=None",
+  ),
+  Row(
     "rounds",
     "environment on the host",
     "its episodes are drawn in one round",

@@ -75,7 +75,7 @@ def make_driver(
   on_host = isinstance(parts.player, host_turns.HostPlayer)
   if on_host or problem.judge.asks_host:
     return _Split(problem, mesh, parts)
-  return _ahead(mesh, parts) if parts.staleness else _fused(mesh, parts)
+  return _ahead(mesh, parts) if parts.num_ahead else _fused(mesh, parts)
 
 
 def make_draw(

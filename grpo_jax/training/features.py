@@ -100,6 +100,13 @@ FEATURES = {
   "staleness": Feature(
     lambda s: s.phase.staleness > 0, _phase_setting("staleness")
   ),
+  "partial rollouts": Feature(
+    lambda s: s.phase.partial_len is not None, _phase_setting("partial_len")
+  ),
+  "guards": Feature(lambda s: s.config.guards.on, lambda s: "config.guards"),
+  "empty rows count": Feature(
+    lambda s: s.objective.count_empty, _option("count_empty")
+  ),
   "schedule": Feature(
     lambda s: s.phase.schedule.chooses,
     lambda s: f"config.{s.name}.schedule.name={s.phase.schedule.name!r}",

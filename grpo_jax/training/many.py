@@ -447,7 +447,7 @@ def _of_phase(
     return stages.drawn_stage(state, batch, ahead, parts=parts_of(run))
 
   make = functools.partial(_of_runs, mesh=mesh, side_by_side=side_by_side)
-  is_ahead = alike[0].section(name).staleness > 0
+  is_ahead = alike[0].section(name).num_ahead > 0
   return Programs(make(advance, donate=1), make(draw) if is_ahead else None)
 
 

@@ -461,6 +461,26 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
       "at most config.rl.staleness; 1 with rl.recycle_surplus",
     ),
     (
+      "partial/trained_groups",
+      "groups",
+      "Groups that have ended in the step, and are trained (rl.partial_len)",
+      "about rl.num_prompts × rl.partial_len / length/mean",
+      "often 0: --config.rl.partial_len, --config.rl.num_prompts",
+    ),
+    (
+      "partial/waiting_tokens",
+      "tokens",
+      "Tokens of the groups that go on in the next step",
+    ),
+    (
+      "partial/finished_at_once",
+      "rows",
+      "Rows that got more than rl.partial_len tokens, as they might not wait"
+      " longer",
+      "few: such a step takes as long as the longest",
+      "--config.rl.staleness, --config.rl.partial_len",
+    ),
+    (
       "mix/share",
       "share",
       "Tokens in whose place the policy read a blend of several, if it does",

@@ -26,6 +26,7 @@ from grpo_jax.training import (
   opponents,
   optimizers,
   outside,
+  partials,
   phase_checks,
   players,
   programs,
@@ -182,6 +183,7 @@ def make_parts(
     max_rounds=phase.max_rounds,
     when_short=phase.when_short,
     staleness=phase.staleness,
+    partial=partials.make(config, problem, policy, name, required),
     guards=config.guards.of_phase(phase),
     domains=problem.domains,
     history=reservoirs.make(

@@ -57,6 +57,7 @@ def samples(
 
   Of several processes, each knows the texts of the prompts that it feeds, and
   leaves out the others. A prompt of an earlier step is read from its tokens.
+  Rows that are still being written are left out.
 
   Args:
     problem: Prompts and tokens.
@@ -89,6 +90,7 @@ def samples(
     if prompt_id < min(ids):  # They ascend along the stream.
       prompts[prompt_id] = text
   texts = problem.texts(found["tokens"], found["mask"])
+  is_there = found["valid"] | found["mask"].any(axis=1)
   return [
     {
       "prompt": prompts[int(found["prompt_id"][i])],
@@ -100,7 +102,7 @@ def samples(
       **_turns(problem, found, i),
     }
     for i, text in enumerate(texts)
-    if int(found["prompt_id"][i]) in prompts
+    if int(found["prompt_id"][i]) in prompts and is_there[i]
   ]
 
 

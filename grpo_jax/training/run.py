@@ -26,6 +26,7 @@ from grpo_jax.training import (
   hosts,
   metrics_log,
   models,
+  partials,
   paths,
   rejection,
   reward_evaluation,
@@ -377,6 +378,8 @@ def make_stream(
   rows = drivers.rows_to_feed(problem, mesh, phase).tolist()
   if phase.schedule.chooses:
     return schedules.stream(config, problem, name, rows)
+  if phase.partial_len is not None:
+    return partials.stream(problem, phase, seed, rows)
   arguments = seed, num_prompts, phase.max_prompt_len, rows, phase.domains
   if phase.demonstrations or phase.num_records is not None:
     where = config, problem, workdir, index
@@ -393,7 +396,11 @@ def example(
   """A batch like those of phase `index`: what it imitates may not be there."""
   phase = config.section(config.phases[index])
   own = dataclasses.replace(
-    phase, demonstrations=(), num_records=None, schedule=ScheduleConfig()
+    phase,
+    demonstrations=(),
+    num_records=None,
+    schedule=ScheduleConfig(),
+    partial_len=None,
   )
   sections = {**config.sections, config.phases[index]: own}
   config = dataclasses.replace(config, sections=sections)

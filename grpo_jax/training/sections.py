@@ -214,9 +214,17 @@ class PhaseConfig:
     ema_decay: Of the average of the parameters, per step; None keeps none.
     staleness: Updates that the parameters of a rollout may be behind those
       that it trains. 0 is exact: the device waits for the host's verifiers.
-      With k, rollouts of the next k batches are on their way while the host
-      verifies one; needs verifiers on the host, and an algorithm that corrects
-      what has changed in between (config.algorithm.importance_mode, …).
+      With k, the rollouts of the next k batches are drawn before one is
+      trained, so that they are on their way while the host verifies; where
+      verifiers are in the program, for the sake of the study alone. Needs an
+      algorithm that corrects what has changed in between
+      (config.algorithm.importance_mode, …).
+    partial_len: Decode at most so many tokens of each completion in a step,
+      and go on in the next one, with its parameters. Groups are trained when
+      all of their completions have ended, and wait for `staleness` updates at
+      most: in the last of these steps they are decoded to their end, whatever
+      that takes. Their places take the next prompts. None: completions are
+      drawn whole.
     optimizer: The optimizer of this phase.
   """
 
@@ -251,12 +259,18 @@ class PhaseConfig:
   opponents: tuple[str, ...] = ()
   ema_decay: float | None = None
   staleness: int = 0
+  partial_len: int | None = None
   optimizer: OptimizerConfig = OptimizerConfig()
 
   @property
   def num_rows(self) -> int:
     """Completions per batch."""
     return self.num_prompts * self.group_size
+
+  @property
+  def num_ahead(self) -> int:
+    """Batches whose rollouts are drawn before their step."""
+    return self.staleness if self.partial_len is None else 0
 
   @property
   def has_teachers_of_domains(self) -> bool:
@@ -300,7 +314,15 @@ class PhaseConfig:
       temperature=settings.TEMPERATURE,
       ema_decay=ranges.DECAY,
       staleness=ranges.Range(0, 1024),
+      partial_len=ranges.SLOTS,
     )
+    if self.partial_len is not None and not self.staleness:
+      raise ValueError(
+        f"config.{name}.partial_len={self.partial_len} lets completions go on"
+        f" with later parameters, and config.{name}.staleness=0 allows no"
+        " update in between; set staleness to the updates that they may wait"
+        " for, at least 1, or partial_len=None."
+      )
     weights, teachers = self.reference_mixture, self.reference_workdirs
     if weights and (
       len(weights) != len(teachers)

@@ -55,8 +55,8 @@ class Feed:
     self._together, self._crew = together, crew
     self._streams = [run.streams[index] for run in together]
     parts = together[0].phases[index].parts
-    self._ahead = 1 + parts.staleness
-    self._is_chosen = parts.schedule is not None
+    self._ahead = 1 + parts.num_ahead
+    self._is_chosen = parts.is_told_prompts
     self._waiting: list[collections.deque[tuple[Any, Any]]] = [
       collections.deque() for _ in together
     ]

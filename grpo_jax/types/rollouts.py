@@ -128,6 +128,8 @@ class Rollout:
       each; those that do not exist have no tokens. None where a row is a
       rollout.
     corrections: What became of wrong drafts; None where none is corrected.
+    whole: False on rows that are still being written: they have no tokens here,
+      and take part in nothing. None where rollouts are not cut.
   """
 
   tokens: jax.Array  # [B, T] int32
@@ -153,10 +155,13 @@ class Rollout:
   scores: dict[str, jax.Array] | None = None  # each [B] float32
   traces: Traces | None = None
   corrections: Corrections | None = None
+  whole: jax.Array | None = None  # [B] bool
 
   @property
   def is_last(self) -> jax.Array:  # [B] bool
-    """True on one row of each rollout, the last one."""
+    """True on one row of each rollout that is there, the last one."""
+    if self.whole is not None:
+      return self.whole
     if self.traces is None:
       return jnp.ones(self.tokens.shape[0], bool)
     return self.traces.is_last

@@ -30,6 +30,9 @@ SWITCHES = {
   "recycled surplus": {"phase.recycle_surplus": True},
   "replay": {"phase.replay_size": 8},
   "staleness": {"phase.staleness": 1},
+  "partial rollouts": {"phase.staleness": 1, "phase.partial_len": 8},
+  "guards": {"config.guards.on": True},
+  "empty rows count": {"objective.count_empty": True},
   "schedule": {
     "phase.schedule.chooses": True,
     "phase.schedule.name": "frontier",
@@ -111,6 +114,8 @@ IMPLIED = {
   "recycled surplus": ("recorded log-probs",),
   "replay": ("recorded log-probs",),
   "staleness": ("recorded log-probs",),
+  "partial rollouts": ("staleness", "recorded log-probs"),
+  "canaries with a KL": ("guards",),
   "opponents": ("several players", "environment", "environment in the graph"),
   "several players": ("environment", "environment in the graph"),
 }
@@ -134,6 +139,9 @@ SHOWN = {
   "recycled surplus": "config.again.recycle_surplus=True",
   "replay": "config.again.replay_size=8",
   "staleness": "config.again.staleness=1",
+  "partial rollouts": "config.again.partial_len=8",
+  "guards": "config.guards",
+  "empty rows count": "config.algorithm.count_empty=True",
   "text in the graph": "config.rewards.in_graph=True",
   "steps of a text": "config.rewards.steps='arithmetic_steps'",
   "weights that change": "config.rewards.schedules={'accuracy'",
@@ -214,6 +222,7 @@ def make_setup(*switched):
       recycle_surplus=False,
       replay_size=0,
       staleness=0,
+      partial_len=None,
       group_size=4,
       reference_workdirs=(),
       has_teachers_of_domains=False,
@@ -239,9 +248,11 @@ def make_setup(*switched):
       overlong_cache=0.0,
       keep_sampling_mask=True,
       keep_routing=False,
+      count_empty=False,
     ),
     required={"behavior_logp"}
-    if {"staleness", "recycled surplus", "replay"} & {*switched}
+    if {"staleness", "partial rollouts", "recycled surplus", "replay"}
+    & {*switched}
     else set(),
   )
   for name in switched:

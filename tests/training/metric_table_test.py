@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from experiments.health import page, series
-from grpo_jax.learning import kept, replay, stages
+from grpo_jax.learning import kept, partial, replay, stages
 from grpo_jax.training import alarms, evaluation, metric_table
 from tests.training import tiny
 
@@ -132,6 +132,12 @@ def logged():
     fields={"importance_mode": "truncate"},
   )
   names |= of_step("grpo", {"domains": ("sums",)}, fields=_COEFFICIENTS)
+  cut = partial.Partial(
+    lambda params, prompts, keys, rollout, limits, step: rollout,
+    _prompts(4),
+    *(4, tiny.PAD, 2, 1),
+  )
+  names |= of_step("grpo", {"partial": cut, "staleness": 1})
   names |= of_step("grpo", {"consistent": "share"})
   names |= of_step("ppo_dpo") | of_step("bradley_terry")
   return names | of_step("grpo", policy=_EXPERTS())

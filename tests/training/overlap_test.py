@@ -315,15 +315,6 @@ def _make_parts(config, patch=None):
   return phases.make_parts(settings, made, policy, "rl", sharding.make_mesh(1))
 
 
-def test_verifiers_in_the_program_leave_nothing_to_overlap():
-  with pytest.raises(
-    ValueError,
-    match=r"config\.rl\.staleness=1 and config\.data\.source='task' do not go"
-    r" together: .*verified on the device.*set config\.rl\.staleness=0",
-  ):
-    _make_parts(get_config(1))
-
-
 def test_staleness_needs_a_correction(monkeypatch):
   config = get_config(1)
   config.algorithm.importance_mode = "none"

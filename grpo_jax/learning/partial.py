@@ -1,0 +1,187 @@
+"""Partial rollouts: a step decodes a few tokens of each row, and trains groups.
+
+P·G places hold the completions of P prompts. In a step each row that has not
+ended gets at most N tokens more (`rollout/resumed.py`); then the groups whose
+rows have all ended are trained, and the others wait, with the tokens, the
+log-probs and the versions that they have. For P = 2 places of one row, N = 4:
+
+    step      0        1        2        3
+    place 0   a 4..    a 7 END  c 4..    c 8..       a is trained in step 1
+    place 1   b 3 END  d 4..    d 6 END  e 2 END     b in 0, d in 2, e in 3
+
+A place that is free takes the next prompt of the stream, the first place first,
+so no prompt is lost, and the prompts of a step are a function of what became of
+those before. They are in the state (`TrainState.schedule`): the host reads the
+prompts of all places for each step, again those of groups that go on.
+
+A group waits for `staleness` updates at most. In its last step its rows are
+decoded to their end, however many tokens that takes, so every token is trained,
+with parameters that are at most as many updates newer.
+
+A group that waits takes no part in a step: its rows have no tokens there, and
+no reward. A step in which no group has ended changes no parameter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.rollout import drawing, resumed
+from grpo_jax.types import Metrics, Prompts, Rollout, TrainState
+
+_NAME = "partial"  # In `TrainState.kept`.
+
+
+@dataclasses.dataclass(frozen=True)
+class Partial:
+  """How rollouts are cut.
+
+  Attributes:
+    go_on: (parameters of members, prompts, keys, rollout, limits, step) -> the
+      rollout, as `resumed.goes_on`.
+    prompts: Shapes of the prompts of a step.
+    group_size: G.
+    pad_id: In empty slots.
+    length: N, tokens of a row in a step.
+    staleness: Updates that a group waits for at most.
+    limits: Most tokens of a completion for each domain of prompts; empty: all
+      slots.
+  """
+
+  go_on: Callable[..., Rollout]
+  prompts: Prompts
+  group_size: int
+  pad_id: int
+  length: int
+  staleness: int
+  limits: tuple[int, ...] = ()
+
+  @property
+  def num_prompts(self) -> int:
+    """P."""
+    return len(self.prompts.ids)
+
+  def enter(self, state: TrainState, shapes: Rollout) -> TrainState:
+    """The state at the start of a phase: all places take a prompt.
+
+    Args:
+      state: Before the first step.
+      shapes: Of a rollout that is drawn whole.
+    """
+    places = jnp.arange(self.num_prompts, dtype=jnp.int32)
+    return dataclasses.replace(
+      state,
+      schedule={"places": places, "next": jnp.int32(self.num_prompts)},
+      kept={
+        _NAME: {
+          "rollout": resumed.nothing(shapes, self.pad_id),
+          "began": jnp.full(self.num_prompts, state.step, jnp.int32),
+        }
+      },
+    )
+
+  def advance(
+    self, state: TrainState, prompts: Prompts
+  ) -> tuple[TrainState, Rollout, jax.Array, Metrics]:
+    """Decodes in all places.
+
+    Args:
+      state: Before a step.
+      prompts: Of all places; ids are places in the stream.
+
+    Returns:
+      The state, with the prompts of the next step; the rollout of the step, in
+      which rows that wait are not whole; which groups are trained [P] bool; and
+      what is said of all that was drawn.
+    """
+    waiting = state.kept[_NAME]
+    before, began = waiting["rollout"], waiting["began"]
+    budget = self._budget(prompts, before.tokens.shape[1])  # [B]
+    size = before.completion_mask.sum(axis=1, dtype=jnp.int32)
+    is_last = self._of_rows(state.step - began >= self.staleness)
+    limits = jnp.where(is_last, budget, jnp.minimum(budget, size + self.length))
+    keys = self._keys(state.key, began, prompts.ids)
+    rollout = self.go_on(
+      state.params, prompts, keys, before, limits, state.step
+    )
+    drawn = rollout.completion_mask.sum(axis=1, dtype=jnp.int32)
+    ended = rollout.terminated | (drawn >= budget)
+    is_whole = ended.reshape(-1, self.group_size).all(axis=1)  # [P]
+    rows = self._of_rows(is_whole)
+    trained = dataclasses.replace(
+      resumed.cleared(rollout, ~rows, self.pad_id), whole=rows
+    )
+    metrics = {
+      "partial/trained_groups": is_whole.sum(),
+      "partial/waiting_tokens": jnp.where(rows, 0, drawn).sum(),
+      "partial/finished_at_once": (drawn > size + self.length).sum(),
+      "tokens/generated": (drawn - size).sum(),
+    }
+    rank = jnp.cumsum(is_whole, dtype=jnp.int32) - 1
+    places, following = state.schedule["places"], state.schedule["next"]
+    state = dataclasses.replace(
+      state,
+      schedule={
+        "places": jnp.where(is_whole, following + rank, places),
+        "next": following + is_whole.sum(dtype=jnp.int32),
+      },
+      kept={
+        _NAME: {
+          "rollout": resumed.cleared(rollout, rows, self.pad_id),
+          "began": jnp.where(is_whole, state.step + 1, began),
+        }
+      },
+    )
+    metrics = {name: x.astype(jnp.float32) for name, x in metrics.items()}
+    return state, trained, is_whole, metrics
+
+  def _of_rows(self, x: jax.Array) -> jax.Array:  # [P] -> [B]
+    return jnp.repeat(x, self.group_size)
+
+  def _budget(self, prompts: Prompts, num_slots: int) -> jax.Array:  # [B] int32
+    if not self.limits:
+      num_rows = self.num_prompts * self.group_size
+      return jnp.full(num_rows, num_slots, jnp.int32)
+    of_domains = jnp.array(self.limits, jnp.int32)
+    return self._of_rows(of_domains[prompts.extras["domain"]])
+
+  def _keys(
+    self,
+    key: jax.Array,  # [] key of the run
+    began: jax.Array,  # [P] int32
+    ids: jax.Array,  # [P] int32
+  ) -> jax.Array:  # [B] keys
+    """Those that a rollout has which is drawn whole in the step it began in."""
+
+    def of_group(began, prompt_id):
+      # As `stages.step_keys`.
+      rollout_key, _ = jax.random.split(jax.random.fold_in(key, began))
+      return drawing.row_keys(rollout_key, prompt_id[None], self.group_size)
+
+    return jax.vmap(of_group)(began, ids).reshape(-1)
+
+
+def of_trained_groups(metrics: Metrics, is_whole: jax.Array) -> Metrics:
+  """The metrics of a step; NaN for means over rows where none was trained."""
+  return {
+    name: jnp.where(is_whole.any(), x, jnp.nan) if _is_mean(name) else x
+    for name, x in metrics.items()
+  }
+
+
+def _is_mean(name: str) -> bool:
+  """Whether a number is a mean, or an extreme, over rows or their tokens."""
+  return name in _MEANS or name.startswith("applicable/")
+
+
+_MEANS = frozenset(
+  (
+    *("length/mean", "length/min", "length/max", "truncated", "entropy/mean"),
+    *("distinct_completions", "staleness/mean", "staleness/max"),
+    *("sampler_gap/mean", "sampler_gap/max"),
+  )
+)

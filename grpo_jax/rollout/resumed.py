@@ -1,0 +1,130 @@
+"""Rollouts that are cut where a step ends, and go on in the next one.
+
+    step 7    a b c d            4 tokens, drawn by the weights of step 7
+    step 8            e f </s>   3 more, by those of step 8
+
+A row that goes on reads its prompt and its tokens again, with the weights of
+now, as a prompt of its own; keys and values of older weights are not kept. The
+key of a draw has the place of a token in its completion and the step in which
+the completion began, so with weights that have not changed the tokens are those
+of a rollout that was never cut. What is recorded of a token stays as it was
+when it was drawn.
+
+Source: Kimi Team, "Kimi k1.5: Scaling Reinforcement Learning with LLMs",
+arXiv:2501.12599, Section 2.6.2 (partial rollouts). There what was written in
+earlier steps is kept out of the loss; here it is trained with the log-probs of
+the weights that drew it, and corrected for like all that is old.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.rollout import contexts, drawing, sampling
+from grpo_jax.types import Policy, Prompts, PyTree, Rollout
+
+# What tokens that are not there hold, by name, as in `sampling`; others: 0.
+_FILLS = {"kept_ids": -1}
+
+
+def nothing(like: Rollout, pad_id: int) -> Rollout:
+  """Rows of which nothing is written yet.
+
+  Args:
+    like: A rollout with them, or its shapes.
+    pad_id: In empty slots.
+  """
+  num_rows = like.tokens.shape[0]
+  rows = jnp.arange(num_rows, dtype=jnp.int32) // (num_rows // like.num_groups)
+  fills = _FILLS | {"tokens": pad_id}
+  fields: dict[str, Any] = {
+    field.name: jnp.full(x.shape, fills.get(field.name, 0), x.dtype)
+    for field in dataclasses.fields(like)
+    if isinstance(
+      x := getattr(like, field.name), jax.Array | jax.ShapeDtypeStruct
+    )
+  }
+  fields["version"] = jnp.zeros(like.tokens.shape, jnp.int32)
+  # Two arrays: where they are donated, each is given away once.
+  fields["prompt_index"], fields["group_id"] = rows, jnp.copy(rows)
+  return dataclasses.replace(like, **fields)
+
+
+def cleared(
+  rollout: Rollout,
+  rows: jax.Array,  # [B] bool
+  pad_id: int,
+) -> Rollout:
+  """The rollout, with nothing written in these rows."""
+  empty = nothing(rollout, pad_id)
+  return jax.tree.map(
+    lambda x, y: jnp.where(rows.reshape(-1, *[1] * (x.ndim - 1)), x, y),
+    empty,
+    rollout,
+  )
+
+
+def goes_on(
+  policy: Policy,
+  params: PyTree,
+  prompts: Prompts,
+  keys: jax.Array,  # [B] keys
+  rollout: Rollout,
+  limits: jax.Array,  # [B] int32
+  step: jax.Array,  # [] int32
+  *,
+  config: sampling.SamplingConfig,
+  most: int,
+) -> Rollout:
+  """A rollout with up to so many tokens more in each row that has not ended.
+
+  All rows that go on do so at once.
+
+  Args:
+    policy: What to sample from.
+    params: Its parameters.
+    prompts: P prompts.
+    keys: Of the rows, from the step in which each one began.
+    rollout: What is written, maybe nothing, the G of each prompt adjacent.
+    limits: Tokens of each row after which it is cut, at most T.
+    step: The version of the tokens that are drawn.
+    config: How to draw. Static.
+    most: Tokens that a row can lack of its limit at most. Static.
+  """
+  size = rollout.completion_mask.sum(axis=1, dtype=jnp.int32)
+  is_open = ~rollout.terminated & (size < limits)
+  with jax.named_scope("prefill"):
+    first_h, prefix, routing = policy.prefill(
+      params, *contexts.joined(prompts, rollout.tokens, size, config.pad_id)
+    )
+  decoder = sampling.Decoder(
+    policy,
+    policy.weights(params),
+    dataclasses.replace(config, max_new_tokens=most),
+    keys,
+    first_h,
+    prefix,
+    limits - size,
+    offsets=size,
+  )
+  with jax.named_scope("decode"):
+    state = decoder.start(routing, busy=is_open)
+    _, *first = decoder.of_lanes(state.row)
+    state = decoder.run_all(decoder.draw(state, *first))
+  exists = state.written["completion_mask"]
+  fields: dict[str, Any] = {
+    name: contexts.put(getattr(rollout, name), size, exists, x)
+    for name, x in state.written.items()
+  }
+  assert rollout.version is not None
+  fields["version"] = contexts.put(
+    rollout.version, size, exists, jnp.broadcast_to(step, exists.shape)
+  )
+  ends = drawing.is_end(state.written["tokens"], config) & exists
+  return dataclasses.replace(
+    rollout, **fields, terminated=rollout.terminated | ends.any(axis=1)
+  )

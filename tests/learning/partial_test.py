@@ -1,0 +1,199 @@
+"""Partial rollouts: what is cut goes on, and groups are trained when whole."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.learning import members, partial, stages
+from grpo_jax.rollout import resumed, sampling
+from grpo_jax.types import Prompts
+from tests.training import tiny
+
+P, G, T, S = 4, 2, 8, 3
+STILL = 1e-30  # A learning rate that moves no parameter.
+
+
+@functools.cache
+def prompt(number):
+  """A prompt of the stream: tokens and mask."""
+  rng = np.random.default_rng(number)
+  mask = np.arange(S) >= S - 1 - number % S
+  return rng.integers(2, tiny.VOCAB, S).astype(np.int32), mask
+
+
+def prompts_at(places):
+  tokens, mask = zip(*(prompt(int(n)) for n in places), strict=True)
+  return Prompts(
+    jnp.asarray(np.stack(tokens)),
+    jnp.asarray(np.stack(mask)),
+    jnp.asarray(places, jnp.int32),
+    {},
+  )
+
+
+@functools.cache
+def make_parts(length, staleness, learning_rate=0.1):
+  policy = tiny.tiny_transformer()
+  parts = tiny.make_parts(
+    "grpo",
+    policy=policy,
+    fields={"importance_mode": "truncate"},
+    max_new_tokens=T,
+    group_size=G,
+    learning_rate=learning_rate,
+  )
+  made = partial.Partial(
+    go_on=members.played(
+      functools.partial(resumed.goes_on, policy),
+      config=sampling.SamplingConfig(T, (tiny.END,), tiny.PAD),
+      most=T,
+    ),
+    prompts=jax.eval_shape(lambda: prompts_at(range(P))),
+    group_size=G,
+    pad_id=tiny.PAD,
+    length=length,
+    staleness=staleness,
+  )
+  return dataclasses.replace(parts, staleness=staleness, partial=made)
+
+
+@functools.cache
+def train(length, staleness, learning_rate=0.1, steps=8):
+  """The states before and after each step, and what each step says."""
+  parts = make_parts(length, staleness, learning_rate)
+  step = jax.jit(functools.partial(stages.fused_step, parts=parts))
+  state, found = tiny.make_state(parts), []
+  for _ in range(steps):
+    places = jax.device_get(state.schedule["places"])
+    after, metrics, rows = step(state, prompts_at(places))
+    found.append((places, state, after, jax.device_get(metrics), rows))
+    state = after
+  return found
+
+
+@functools.cache
+def _whole(began, number):
+  """A group that is drawn at once in a step, by the parameters of the start."""
+  parts = dataclasses.replace(make_parts(2, 3, STILL), partial=None)
+  sample = jax.jit(functools.partial(stages.sample_stage, parts=parts))
+  state = dataclasses.replace(tiny.make_state(parts), step=jnp.int32(began))
+  return jax.device_get(sample(state, prompts_at([number])))
+
+
+@pytest.mark.parametrize(
+  ("length", "staleness"), [(2, 3), pytest.param(3, 1, marks=pytest.mark.slow)]
+)
+def test_without_learning_groups_are_those_that_are_drawn_whole(
+  length, staleness
+):
+  """And they come and go as in plain Python."""
+  waiting = {place: (place, 0) for place in range(P)}  # Prompt, and its step.
+  following, at_once = P, 0
+  for step, (places, _, _, metrics, rows) in enumerate(
+    train(length, staleness, STILL)
+  ):
+    trained = carried = drawn = 0
+    assert places.tolist() == [waiting[place][0] for place in range(P)]
+    for place in range(P):
+      number, began = waiting[place]
+      whole, age = _whole(began, number), step - began
+      sizes = whole.completion_mask.sum(axis=1)
+      before = np.minimum(sizes, age * length)
+      if age == staleness:
+        after = sizes
+        at_once += (sizes > before + length).sum()
+      else:
+        after = np.minimum(sizes, before + length)
+      drawn += (after - before).sum()
+      mine = slice(G * place, G * (place + 1))
+      mask = np.asarray(rows.batch.completion_mask[mine])
+      if (after == sizes).all():
+        np.testing.assert_array_equal(rows.batch.tokens[mine], whole.tokens)
+        np.testing.assert_array_equal(mask, whole.completion_mask)
+        np.testing.assert_array_equal(
+          rows.batch.terminated[mine], whole.terminated
+        )
+        np.testing.assert_allclose(
+          rows.batch.behavior_logp[mine], whole.behavior_logp, atol=1e-5
+        )
+        version = began + np.minimum(np.arange(T) // length, staleness)
+        np.testing.assert_array_equal(
+          rows.version[mine], np.where(mask, version, 0)
+        )
+        assert rows.batch.valid[mine].all()
+        waiting[place] = following, step + 1
+        following += 1
+        trained += 1
+      else:
+        assert not mask.any()
+        assert not rows.batch.valid[mine].any()
+        carried += after.sum()
+    assert metrics["partial/trained_groups"] == trained
+    assert metrics["partial/waiting_tokens"] == carried
+    assert metrics["tokens/generated"] == drawn
+    assert metrics["completions/generated"] == trained * G
+    assert metrics["unscored"] == 0
+  assert following > 2 * P
+  # Only where the bound is close does it do anything.
+  assert (at_once > 0) == (length * (staleness + 1) < T)
+  said = [
+    metrics["partial/finished_at_once"]
+    for *_, metrics, _ in train(length, staleness, STILL)
+  ]
+  assert sum(said) == at_once
+
+
+def test_tokens_have_the_version_that_drew_them():
+  ages = []
+  for step, (*_, metrics, rows) in enumerate(train(2, 3)):
+    exists = np.asarray(rows.batch.completion_mask)
+    age = step - np.asarray(rows.version)[exists]
+    if not exists.any():
+      assert np.isnan(metrics["staleness/max"])
+      continue
+    assert metrics["staleness/max"] == age.max()
+    assert metrics["staleness/mean"] == pytest.approx(age.mean())
+    assert (age >= 0).all()
+    ages.append(age.max())
+  assert max(ages) > 1
+  *_, metrics, rows = train(2, 3)[-1]
+  assert metrics["sampler_gap/max"] > 0.1  # Old tokens, and new weights.
+
+
+def test_a_step_without_a_whole_group_moves_nothing():
+  place, before, after, metrics, _ = train(2, 3)[0]
+  assert metrics["partial/trained_groups"] == 0
+  assert metrics["gradient_norm"] == metrics["loss"] == 0
+  assert np.isnan(metrics["length/mean"])
+  jax.tree.map(np.testing.assert_array_equal, before.params, after.params)
+  assert after.step == before.step + 1
+  assert place.tolist() == list(range(P))
+
+
+def test_what_waits_takes_no_part():
+  parts = make_parts(2, 3)
+  step = jax.jit(functools.partial(stages.fused_step, parts=parts))
+  places, before, after, metrics, _ = next(
+    one
+    for one in train(2, 3)
+    if 0 < one[3]["partial/trained_groups"] < P and one[3]["gradient_norm"] > 0
+  )
+  trained = np.asarray(after.schedule["places"]) != places
+  rows = np.repeat(~trained, G)
+  kept = before.kept["partial"]
+  poisoned = {
+    name: jnp.where(rows[:, None], jnp.nan, getattr(kept["rollout"], name))
+    for name in ("behavior_logp", "sampler_logp", "entropy")
+  }
+  rollout = dataclasses.replace(kept["rollout"], **poisoned)
+  state = dataclasses.replace(
+    before, kept={"partial": {**kept, "rollout": rollout}}
+  )
+  again, said, _ = step(state, prompts_at(places))
+  jax.tree.map(np.testing.assert_array_equal, again.params, after.params)
+  for name, value in metrics.items():
+    np.testing.assert_array_equal(said[name], value, err_msg=name)

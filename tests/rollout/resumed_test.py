@@ -1,0 +1,114 @@
+"""Rollouts that are cut: with the same weights they are those that are not."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from grpo_jax.rollout import drawing, resumed, sampling
+from tests.training import tiny
+
+T, G = 8, 3
+KEY = jax.random.key(5)
+
+
+def _config(**fields):
+  return sampling.SamplingConfig(T, (tiny.END,), tiny.PAD, **fields)
+
+
+@functools.cache
+def _start(top_k=None):
+  """A policy, prompts, the rollout that is drawn at once, and its keys."""
+  policy = tiny.tiny_transformer()
+  params = policy.init(jax.random.key(0))
+  prompts = tiny.make_prompts()
+  config = _config(top_k=top_k, record_kept=top_k is not None)
+  whole = jax.jit(
+    lambda params: sampling.sample(policy, params, prompts, KEY, config, G)
+  )(params)
+  keys = drawing.row_keys(KEY, prompts.ids, G)
+  return policy, params, prompts, config, whole, keys
+
+
+def _go_on(top_k, most):
+  policy, _, prompts, config, _, keys = _start(top_k)
+  return jax.jit(
+    lambda params, rollout, limits, step: resumed.goes_on(
+      policy,
+      params,
+      prompts,
+      keys,
+      rollout,
+      limits,
+      step,
+      config=config,
+      most=most,
+    )
+  )
+
+
+@pytest.mark.parametrize(
+  ("top_k", "length"), [(None, 3), pytest.param(3, 1, marks=pytest.mark.slow)]
+)
+def test_pieces_are_the_whole(top_k, length):
+  _, params, prompts, _, whole, _ = _start(top_k)
+  go_on = _go_on(top_k, length)
+  rollout = resumed.nothing(whole, tiny.PAD)
+  for step in range(-(-T // length)):
+    limits = jnp.full(len(whole.tokens), min((step + 1) * length, T))
+    rollout = go_on(params, rollout, limits, jnp.int32(step))
+    slots = np.arange(T) < (step + 1) * length
+    np.testing.assert_array_equal(
+      rollout.completion_mask, np.asarray(whole.completion_mask) & slots
+    )
+  exists = np.asarray(whole.completion_mask)
+  assert (exists.sum(axis=1) > length).any()
+  assert whole.terminated.any()
+  slots = np.broadcast_to(np.arange(T), exists.shape)
+  np.testing.assert_array_equal(
+    rollout.version, np.where(exists, slots // length, 0)
+  )
+  assert rollout.num_groups == len(prompts.ids)
+  for field in dataclasses.fields(whole):
+    mine, expected = (getattr(x, field.name) for x in (rollout, whole))
+    if expected is not None and field.name != "version":
+      np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_written_stays_when_the_weights_have_changed():
+  policy, params, _, _, whole, _ = _start()
+  go_on = _go_on(None, T)
+  empty = resumed.nothing(whole, tiny.PAD)
+  num_rows = len(whole.tokens)
+  cut = go_on(params, empty, jnp.full(num_rows, 2), jnp.int32(0))
+  other = policy.init(jax.random.key(9))
+  limits = jnp.arange(num_rows) % 2 * T  # Every second row is done, for now.
+  after = go_on(other, cut, limits, jnp.int32(4))
+  for name in ("tokens", "behavior_logp", "sampler_logp", "entropy"):
+    np.testing.assert_array_equal(
+      getattr(after, name)[:, :2], getattr(cut, name)[:, :2]
+    )
+  np.testing.assert_array_equal(after.tokens[::2], cut.tokens[::2])
+  more = np.asarray(after.completion_mask) & ~np.asarray(cut.completion_mask)
+  assert more[1::2].any()
+  assert not more[::2].any()
+  np.testing.assert_array_equal(after.version[more], 4)
+  assert (after.tokens != whole.tokens)[1::2].any()
+
+
+def test_rows_are_cleared_alone():
+  *_, whole, _ = _start()
+  whole = dataclasses.replace(
+    whole, version=jnp.ones(whole.tokens.shape, jnp.int32)
+  )
+  rows = jnp.arange(len(whole.tokens)) % 2 == 0
+  cleared = resumed.cleared(whole, rows, tiny.PAD)
+  assert (cleared.tokens[::2] == tiny.PAD).all()
+  assert not cleared.completion_mask[::2].any()
+  assert not cleared.terminated[::2].any()
+  np.testing.assert_array_equal(cleared.tokens[1::2], whole.tokens[1::2])
+  np.testing.assert_array_equal(cleared.version[1::2], whole.version[1::2])
+  np.testing.assert_array_equal(cleared.group_id, whole.group_id)

@@ -1,0 +1,196 @@
+"""Runs whose rollouts are cut at the end of each step."""
+
+import jax
+import ml_collections
+import pytest
+
+from grpo_jax.training import (
+  checkpoints,
+  loop,
+  many,
+  metrics_log,
+  phases,
+  problem,
+  sharding,
+)
+from grpo_jax.training import config as config_lib
+from tests.training import many_test, resume_test, stale_test, tiny
+
+STEPS = 8  # After as many of imitation, so that completions come to an end.
+
+
+def get_config(seed=0, **settings):
+  """Eight steps on short completions, two tokens at a time."""
+  config = stale_test.get_config(staleness=4)
+  config.seed = seed
+  config.phases = ("sft", "rl")
+  config.sft.steps = config.rl.steps = STEPS
+  config.data.task_options.min_len = 2
+  config.data.task_options.max_len = 6
+  config.rl.partial_len = 2
+  config.sampling.max_new_tokens = 8
+  config.checkpoint.every = 3
+  if settings.get("data__name"):
+    config.data.task_options = ml_collections.ConfigDict()
+  with config.unlocked():
+    config.update_from_flattened_dict(
+      {name.replace("__", "."): value for name, value in settings.items()}
+    )
+  return config
+
+
+def rows(workdir):
+  lines = metrics_log.read_lines(workdir / metrics_log.METRICS)
+  return [line for line in lines if "partial/trained_groups" in line]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp("unbroken")
+  loop.train(get_config(), workdir)
+  return workdir
+
+
+@pytest.mark.slow
+def test_groups_are_trained_as_they_end_and_no_prompt_is_lost(unbroken):
+  said = rows(unbroken)
+  assert len(said) == STEPS
+  trained = [int(row["partial/trained_groups"]) for row in said]
+  # Nothing can have ended before; and not all groups end together.
+  assert trained[0] < 4
+  assert len({*trained}) > 2
+  assert any(row["partial/waiting_tokens"] > 0 for row in said)
+  ages = [row["staleness/max"] for row in said if row["staleness/max"]]
+  assert 1 <= max(ages) <= 4
+  assert [row["completions/generated"] for row in said] == [
+    4 * count for count in trained
+  ]
+  with checkpoints_of(unbroken) as store:
+    assert store.extra()["stream"] == {}
+  samples = metrics_log.read_lines(unbroken / metrics_log.SAMPLES)
+  assert samples
+  assert all(sample["completion"] for sample in samples)
+
+
+class checkpoints_of:
+  """The checkpoints of a run, closed at the end."""
+
+  def __init__(self, workdir):
+    self._store = checkpoints.Checkpoints(workdir / "checkpoints", keep=2)
+
+  def __enter__(self):
+    return self._store
+
+  def __exit__(self, *_):
+    self._store.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [2, 5])
+def test_a_run_that_is_stopped_ends_with_the_bytes_of_one_that_is_not(
+  tmp_path, unbroken, step
+):
+  with pytest.MonkeyPatch.context() as patch:
+    stale_test.stopped_after(step, patch)
+    with jax.transfer_guard("allow"):
+      assert loop.train(get_config(), tmp_path).preempted
+  with checkpoints_of(tmp_path) as store:
+    assert store.latest_step() == STEPS + step
+  loop.train(get_config(), tmp_path)
+  resume_test.assert_same(
+    resume_test.everything(tmp_path, 2 * STEPS),
+    resume_test.everything(unbroken, 2 * STEPS),
+  )
+
+
+@pytest.mark.slow
+def test_runs_as_one_program_end_as_runs_of_their_own(tmp_path):
+  configs = [get_config(seed=seed, rl__steps=4) for seed in range(2)]
+  together = [tmp_path / f"together{i}" for i in range(2)]
+  many.train(configs, together)
+  for config, workdir in zip(configs, together, strict=True):
+    alone = tmp_path / f"alone_{workdir.name}"
+    loop.train(config, alone)
+    many_test.assert_close_run(workdir, alone)
+
+
+# --- what makes no sense is said before anything is compiled -----------------
+
+
+def _make_parts(config):
+  settings = config_lib.resolve(config)
+  made = problem.make_problem(settings)
+  policy = tiny.tiny_policy(made.tokenizer.vocab_size)
+  return phases.make_parts(settings, made, policy, "rl", sharding.make_mesh(1))
+
+
+@pytest.mark.parametrize(
+  ("settings", "most"),
+  [
+    ({}, 2),  # 2 × 5 tokens are enough for 8.
+    ({"rl__staleness": 3}, 2),
+    ({"rl__staleness": 2}, 8),  # The last step may need up to 8 − 2 × 2.
+    ({"rl__partial_len": 100}, 8),
+  ],
+)
+def test_a_row_has_room_for_what_it_may_get_in_a_step(settings, most):
+  parts = _make_parts(get_config(**settings))
+  assert parts.partial.go_on.keywords["most"] == most
+  assert parts.num_ahead == 0
+  assert parts.is_told_prompts
+
+
+def test_whole_rollouts_are_drawn_ahead():
+  parts = _make_parts(get_config(rl__partial_len=None))
+  assert parts.partial is None
+  assert parts.num_ahead == 4
+  assert not parts.is_told_prompts
+
+
+@pytest.mark.parametrize(
+  ("settings", "message"),
+  [
+    ({"rl__staleness": 0}, r"staleness=0 allows no update in between; set"),
+    ({"rl__partial_len": 0}, r"config\.rl\.partial_len=0 must be at least 1"),
+    (
+      {"data__name": "calc_tool", "rewards__functions": ("return",)},
+      r"partial_len=2 and the environment of the task 'calc_tool' do not go",
+    ),
+    ({"sampling__lanes": 2}, r"partial_len=2 and config\.sampling\.lanes=2"),
+    (
+      {"algorithm__importance_mode": "none"},
+      r"staleness=4 and algorithm 'grpo' without a correction do not go",
+    ),
+    ({"rl__replay_size": 4}, r"partial_len=2 and config\.rl\.replay_size=4"),
+    (
+      {"guards__on": True, "guards__canary_every": 0},
+      r"partial_len=2 and config\.guards do not go together",
+    ),
+  ],
+)
+def test_what_does_not_go_together_is_refused(settings, message):
+  with pytest.raises(ValueError, match=message):
+    _make_parts(get_config(**settings))
+
+
+def test_tokens_are_those_of_whole_rollouts_where_nothing_is_learnt(tmp_path):
+  """What the first groups have written, at a rate that moves no parameter."""
+  found = {}
+  for length in (None, 2):
+    config = get_config(
+      rl__optimizer__learning_rate=1e-30,
+      rl__steps=4,
+      rl__partial_len=length,
+      rl__staleness=3,
+      log__samples_every=1,
+      log__num_samples=16,
+    )
+    workdir = tmp_path / str(length)
+    loop.train(config, workdir)
+    lines = metrics_log.read_lines(workdir / metrics_log.SAMPLES)
+    found[length] = [
+      (line["step"], line["prompt"], line["completion"]) for line in lines
+    ]
+  whole = {said[1:] for said in found[None] if said[0] == STEPS + 1}
+  cut = {said[1:] for said in found[2]}
+  assert len(whole & cut) == len(whole)

@@ -1,0 +1,276 @@
+"""Rollouts drawn ahead where verifiers are in the program: which, and how."""
+
+import dataclasses
+import functools
+import signal
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import pytest
+
+from grpo_jax.data import pipeline
+from grpo_jax.learning import stages
+from grpo_jax.training import (
+  checkpoints,
+  drivers,
+  loop,
+  many,
+  metrics_log,
+  sharding,
+)
+from tests.experiments import tiny_config
+from tests.learning import corrections_test
+from tests.training import many_test, resume_test, tiny, turns_test
+
+STEPS = 5
+CORRECTED = {"importance_mode": "truncate"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """A phase whose rollouts are drawn ahead.
+
+  Attributes:
+    parts: Of (staleness, learning rate).
+    prompts: Of the number of the first one.
+  """
+
+  parts: Callable
+  prompts: Callable = tiny.make_prompts
+
+
+def _plain(name, fields, **options):
+  def parts(staleness, learning_rate=0.1):
+    made = tiny.make_parts(
+      name, fields=fields, learning_rate=learning_rate, **options
+    )
+    return dataclasses.replace(made, staleness=staleness)
+
+  return Case(parts)
+
+
+def _with_turns(staleness, learning_rate=0.1):
+  made = turns_test.make_parts(
+    "grpo", fields=CORRECTED, learning_rate=learning_rate
+  )
+  return dataclasses.replace(made, staleness=staleness)
+
+
+def _with_corrections(staleness, learning_rate=0.1):
+  made = corrections_test.make_parts(
+    micro_batch_size=8, fields=CORRECTED, learning_rate=learning_rate
+  )
+  return dataclasses.replace(made, staleness=staleness)
+
+
+CASES = {
+  "grpo": _plain("grpo", CORRECTED),
+  "greedy": _plain("remax", CORRECTED, group_size=1),
+  "critic": _plain("sao", {}, group_size=1),
+  "turns": Case(_with_turns, turns_test.make_prompts),
+  "hints": Case(_with_corrections, corrections_test.make_prompts),
+}
+
+
+def _batches(case):
+  made = [case.prompts(first=4 * i) for i in range(STEPS)]
+  return [pipeline.PromptBatch(jax.device_get(x), []) for x in made]
+
+
+@functools.cache
+def train(name, staleness, learning_rate=0.1):
+  """States, metrics and rows of a few steps of the driver."""
+  case = CASES[name]
+  parts = case.parts(staleness, learning_rate)
+  on_device = dataclasses.make_dataclass("Problem", ["judge"])
+  judge = dataclasses.make_dataclass("Judge", ["asks_host"])(False)
+  advance = drivers.make_driver(on_device(judge), sharding.make_mesh(1), parts)
+  batches, state, found = _batches(case), tiny.make_state(parts), []
+  for t in range(STEPS):
+    state, outcome = advance(state, *batches[t : t + 1 + staleness])
+    kept = jax.device_get(dataclasses.replace(state, key=None))
+    found.append((kept, outcome.metrics(), jax.device_get(outcome.written())))
+  return found
+
+
+@pytest.mark.parametrize("name", tiny.each(CASES, fast=("grpo",)))
+def test_a_step_trains_what_so_many_updates_before_has_drawn(name):
+  staleness, case = 2, CASES[name]
+  parts = case.parts(staleness)
+  draw = jax.jit(functools.partial(stages.drawn_stage, parts=parts))
+  learn = jax.jit(functools.partial(stages.stale_step, parts=parts))
+  states = [tiny.make_state(parts)]
+  moved = []
+  for t, batch in enumerate(_batches(case)):
+    first = max(t - staleness, 0)
+    drawn = draw(states[first], batch.prompts, t - first)
+    state, *_ = learn(states[t], batch.prompts, drawn)
+    states.append(state)
+    trained, metrics, rows = train(name, staleness)[t]
+    np.testing.assert_array_equal(rows.batch.tokens, drawn.rollout.tokens)
+    exists = np.asarray(drawn.rollout.completion_mask)
+    np.testing.assert_array_equal(rows.version[exists], first)
+    assert metrics["staleness/max"] == t - first
+    assert metrics["staleness/mean"] == t - first
+    jax.tree.map(
+      functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5),
+      trained.params,
+      state.params,
+    )
+    assert len(trained.queue) == min(staleness, STEPS - 1 - t)
+    moved.append(metrics["gradient_norm"] > 0)
+  assert any(moved[staleness:])
+
+
+def test_what_waits_has_the_version_that_drew_it():
+  for t, (state, _, _) in enumerate(train("grpo", 2)):
+    for ahead, drawn in enumerate(state.queue, 1):
+      exists = drawn.rollout.completion_mask
+      assert (drawn.rollout.version[exists] == max(t + ahead - 2, 0)).all()
+
+
+@pytest.mark.parametrize("name", tiny.each(CASES, fast=("grpo",)))
+def test_without_learning_what_is_drawn_ahead_is_what_the_step_would_draw(name):
+  fresh, stale = train(name, 0, 1e-30), train(name, 2, 1e-30)
+  for (_, _, now), (_, _, ahead) in zip(fresh, stale, strict=True):
+    np.testing.assert_array_equal(now.batch.tokens, ahead.batch.tokens)
+    np.testing.assert_array_equal(now.rewards, ahead.rewards)
+  # While something is learnt, it is another one.
+  *_, now = train(name, 0)[-1]
+  *_, ahead = train(name, 2)[-1]
+  assert (now.batch.tokens != ahead.batch.tokens).any()
+
+
+def test_weights_correct_from_the_sampling_to_the_current_policy():
+  case, t = CASES["grpo"], STEPS - 1
+  parts, found = case.parts(2), train("grpo", 2)
+  rows, batch = found[t][2].batch, _batches(case)[t]
+  before = found[t - 1][0].params["policy"]
+  h, _ = parts.policy.hidden(
+    before,
+    batch.prompts.tokens,
+    batch.prompts.mask,
+    rows.tokens,
+    rows.completion_mask,
+    rows.prompt_index,
+  )
+  logp = jax.nn.log_softmax(parts.policy.head(before, h))
+  logp = jnp.take_along_axis(logp, rows.tokens[..., None], axis=-1)[..., 0]
+  ratio = np.exp(logp - rows.behavior_logp)[rows.completion_mask]
+  weights = np.minimum(ratio, parts.config.importance_max)
+  metrics = found[t][1]
+  assert metrics["policy_weight/mean"] == pytest.approx(weights.mean(), 1e-4)
+  assert abs(weights - 1).max() > 0.2
+  # The ratio of the surrogate is anchored at the current policy.
+  assert metrics["ratio/max_deviation"] == 0
+
+
+# --- runs --------------------------------------------------------------------
+
+
+def get_config(name="sort", staleness=2):
+  """Six steps of a task, or of an environment in the graph."""
+  config = tiny_config.get_config("grpo")
+  config.phases = ("rl",)
+  config.rl.steps = 6
+  config.rl.staleness = staleness
+  config.rl.num_minibatches = 1
+  config.rl.num_lengths = 1  # Compiles faster.
+  config.rl.optimizer.learning_rate = 0.05
+  config.algorithm.entropy_coef = 0.1
+  config.algorithm.importance_mode = "truncate"
+  config.eval.every = 0
+  config.checkpoint.every = 2
+  config.log.tensorboard = False
+  if name == "calc_tool":
+    config.data.name = name
+    config.data.task_options = ml_collections.ConfigDict()
+    config.rewards.functions = ("return",)
+  return config
+
+
+def stopped_after(step, patch):
+  """Lets a run be stopped by a signal in a step of reinforcement."""
+  made = loop.Alone.advance
+
+  def advance(self, batches):
+    outcomes = made(self, batches)
+    state = self._run.state
+    is_last_phase = int(state.phase) + 1 == len(self._run.phases)
+    if is_last_phase and int(state.phase_step) == step:
+      signal.raise_signal(signal.SIGTERM)
+    return outcomes
+
+  patch.setattr(loop.Alone, "advance", advance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("name", "step", "queue"), [("sort", 3, 2), ("calc_tool", 5, 1)]
+)
+def test_a_run_that_is_stopped_ends_with_the_bytes_of_one_that_is_not(
+  tmp_path, name, step, queue
+):
+  config = get_config(name)
+  loop.train(config, tmp_path / "unbroken")
+  rows = metrics_log.read_lines(tmp_path / "unbroken" / metrics_log.METRICS)
+  assert rows[-1]["staleness/mean"] == 2
+  assert rows[-1]["policy_weight/mean"] != 1
+  workdir = tmp_path / "stopped"
+  with pytest.MonkeyPatch.context() as patch:
+    stopped_after(step, patch)
+    with jax.transfer_guard("allow"):
+      assert loop.train(config, workdir).preempted
+  store = checkpoints.Checkpoints(workdir / "checkpoints", keep=2)
+  assert store.latest_step() == step
+  assert store.extra()["queue"] == queue
+  store.close()
+  loop.train(config, workdir)
+  resume_test.assert_same(
+    resume_test.everything(workdir, 6),
+    resume_test.everything(tmp_path / "unbroken", 6),
+  )
+
+
+@pytest.mark.slow
+def test_runs_as_one_program_end_as_runs_of_their_own(tmp_path):
+  configs = [get_config() for _ in range(2)]
+  for seed, config in enumerate(configs):
+    config.seed = seed
+    config.rl.steps = 4
+  together, alone, results, expected = many_test.train_both(configs, tmp_path)
+  assert [x.after for x in results] == [
+    pytest.approx(x.after) for x in expected
+  ]
+  for actual, other in zip(together, alone, strict=True):
+    many_test.assert_close_run(actual, other)
+    assert many_test.rows(actual)[-1]["staleness/mean"] == 2
+  assert many_test.rows(together[0]) != many_test.rows(together[1])
+
+
+@pytest.mark.slow
+def test_runs_as_one_program_go_on_with_what_waits(tmp_path):
+  configs = [get_config(), get_config()]
+  configs[1].seed = 1
+  unbroken = [tmp_path / f"unbroken{i}" for i in range(2)]
+  many.train(configs, unbroken)
+  stopped = [tmp_path / f"stopped{i}" for i in range(2)]
+  made, calls = many.Together.advance, []
+
+  def advance(self, batches):
+    calls.append(batches)
+    if len(calls) == 3:
+      signal.raise_signal(signal.SIGTERM)
+    return made(self, batches)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(many.Together, "advance", advance)
+    assert all(result.preempted for result in many.train(configs, stopped))
+  many.train(configs, stopped)
+  for actual, other in zip(stopped, unbroken, strict=True):
+    resume_test.assert_same(
+      resume_test.everything(actual, 6), resume_test.everything(other, 6)
+    )
