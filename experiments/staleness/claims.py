@@ -4,7 +4,7 @@ The rules below were written before any arm had been run with the seeds that are
 shown, 0 to 5, and none was changed. Seeds 100 and 101 were for trials, of which
 nothing is shown: `none-s0` at a learning rate of 1e-3 on a teacher in error
 every second time, where accuracy fell on policy too; then `none-s0`, `none-s16`
-and `tis-s16` at 3e-4 on the teacher of `arms.py`, and `none-s16` at 6e-4. At
+and `tis-s16` at 3e-4 on the teacher that is shown, and `none-s16` at 6e-4. At
 3e-4 `none-s0` rose, `none-s16` fell, and `tis-s16` fell and came back; so that
 rate was taken.
 

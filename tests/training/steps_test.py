@@ -19,7 +19,7 @@ def test_the_saved_position_of_the_data_is_that_of_the_next_step():
       self.position += 1
       return self.position - 1
 
-  parts = types.SimpleNamespace(staleness=2, schedule=None)
+  parts = types.SimpleNamespace(num_ahead=2, is_told_prompts=False)
   phase = types.SimpleNamespace(parts=parts)
   run = types.SimpleNamespace(streams=[Stream()], phases=[phase])
   nobody: Any = None
