@@ -485,7 +485,7 @@ def _check_programs(
   numbers: Any = np.arange(num_runs, dtype=np.int32)
   step, draw = (cast(Any, program) for program in of_phase)
   with jax.set_mesh(mesh):
-    drawn = ()
+    drawn: tuple[Any, ...] = ()
     if draw is not None:
       drawn = (draw.eval_shape(numbers, states, batches, numbers),)
     step.eval_shape(numbers, states, batches, *drawn)

@@ -168,8 +168,9 @@ class Judge(Group):
 class Data(Group):
   source: str
   """ "task" (synthetic, `tasks/`), "tfds", "jsonl", "text" (prompts alone),
-  "reasoning_gym", or "mixture" of several of these; "environment": those of
-  an environment of the package verifiers."""
+  "reasoning_gym", "environment" (what `environment` shows first, or the data
+  set of one of the package verifiers), or "mixture" of several of these but
+  the last."""
   name: Any
   """Task name, or the import path of a task ("my_pkg.tasks:make"), or TFDS
   dataset name ("gsm8k")."""
@@ -826,10 +827,17 @@ class Phase(Group):
   """Of the average of the parameters, per step; None keeps none."""
   staleness: int
   """Updates that the parameters of a rollout may be behind those that it
-  trains. 0 is exact: the device waits for the host's verifiers. With k,
-  rollouts of the next k batches are on their way while the host verifies one;
-  needs verifiers on the host, and an algorithm that corrects what has changed
-  in between (config.algorithm.importance_mode, …)."""
+  trains. 0 is exact: the device waits for the host's verifiers. With k, the
+  rollouts of the next k batches are drawn before one is trained, so that they
+  are on their way while the host verifies; where verifiers are in the
+  program, for the sake of the study alone. Needs an algorithm that corrects
+  what has changed in between (config.algorithm.importance_mode, …)."""
+  partial_len: int | None
+  """Decode at most so many tokens of each completion in a step, and go on in
+  the next one, with its parameters. Groups are trained when all of their
+  completions have ended, and wait for `staleness` updates at most: in the
+  last of these steps they are decoded to their end, whatever that takes.
+  Their places take the next prompts. None: completions are drawn whole."""
   optimizer: Optimizer
   """The optimizer of this phase."""
 

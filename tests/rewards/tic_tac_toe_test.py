@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from grpo_jax.rewards import tic_tac_toe
 
-BOARD = " {} | {} | {} \n---+---+---\n {} | {} | {} \n---+---+---\n {} | {} | {} "
+BOARD = (
+  " {} | {} | {} \n---+---+---\n {} | {} | {} \n---+---+---\n {} | {} | {} "
+)
 
 
 def said(cells, mark="O"):
@@ -32,7 +34,8 @@ def test_the_view_is_the_last_board_with_the_players_own_mark_as_x(marks, mark):
 
 
 @pytest.mark.parametrize(
-  "wrong", ["", "Welcome to Nim", BOARD.format(*"012345678"), said("x12345678")[:80]]
+  "wrong",
+  ["", "Welcome to Nim", BOARD.format(*"012345678"), said("x12345678")[:80]],
 )
 def test_another_game_has_no_view(wrong):
   with pytest.raises(ValueError, match="no board of Tic Tac Toe"):
