@@ -18,6 +18,8 @@ _JUDGE = ["aiohttp>=3.12"]  # Client and server.
 # Environments of this kind; 0.1.11 to 0.3.1 need a virtual environment of their
 # own (config.served.python), and 0.4 has others.
 _VERIFIERS = ["verifiers>=0.1.9.post3,<0.1.11"]
+# Games and other environments as sessions.
+_GAMES = ["textarena>=0.7.4", "gymnasium>=1.0"]
 # gymnax 1.0.1 imports six without declaring it.
 _RL = ["gymnax>=1.0.1", "six>=1.16"]
 # Search, and the check of what models call tools with.
@@ -38,6 +40,7 @@ _TEST = [
   *_JUDGE,
   *_VERIFIERS,
   *_TOOLS,
+  *_GAMES,
   "ipykernel>=7",
   "mypy>=1.15",
   "nbclient>=0.11",
@@ -90,6 +93,7 @@ setuptools.setup(
     "judge": _JUDGE,
     "serve": _JUDGE + _TOKENIZERS,
     "verifiers": _VERIFIERS + _JUDGE + _TOKENIZERS,
+    "games": _GAMES,
     "tools": _TOOLS + _CODE + _TOKENIZERS,
     "notebooks": ["jupyterlab>=4", _PANDAS, *_PLOT],
     "test": _TEST + _MATH + _TOKENIZERS + _PLOT,

@@ -10,6 +10,19 @@ numbers are too large for the model. The warm start imitates traces of a teacher
 who does without the tool in four of ten problems, and in three more asks it for
 something wrong; then GRPO rewards right answers. The tool is an interpreter of
 Python, one for each episode, which keeps names from one call to the next.
+
+Measured over 128 held-out problems sampled at temperature 1, before and after
+40 steps of GRPO. A run took 160 s, with 160 s of a core, on 2 cores that other
+programs used too, and 300 s with all compilations.
+
+| seed                        | 0             | 1             | 2             |
+|-----------------------------|---------------|---------------|---------------|
+| right answers               | 0.242 → 0.953 | 0.195 → 0.914 | 0.242 → 0.961 |
+| episodes that used the tool | 0.578 → 0.969 | 0.547 → 0.984 | 0.594 → 0.992 |
+| calls in an episode         | 0.83 → 1.53   | 0.79 → 1.87   | 0.84 → 1.95   |
+
+A run of seed 0 that was killed (SIGKILL) after step 20 of GRPO and started
+again had the same metrics, samples and parameters, byte for byte.
 """
 
 from grpo_jax.training import config as config_lib
@@ -71,6 +84,6 @@ def get_config(algorithm: str = "grpo"):
   config.eval.num_prompts = 128
   config.eval.batch_size = 128
   config.eval.temperature = 1.0
-  config.eval.every = 20
+  config.eval.every = 10
   config.checkpoint.every = 20
   return config

@@ -3,6 +3,12 @@
     pip install 'grpo-jax[games,hf]'
     python -m experiments.train --config=configs/textarena.py \
         --workdir=runs/textarena
+
+A small text model imitates random moves, and then GRPO rewards games that are
+won against an opponent who moves at random. Measured over 512 held-out games,
+moves drawn at temperature 1: won 0.422 → 0.742, 0.434 → 0.764 and 0.410 → 0.777
+(seeds 0, 1, 2), in five to nine minutes on 2 cores that other programs used;
+see docs/games.md.
 """
 
 import ml_collections
@@ -45,14 +51,14 @@ def get_config(algorithm: str = "grpo"):
   config.rewards.weights = (1.0, 0.0, 0.0, 0.0)
   config.rewards.correct = "accuracy"
 
-  config.sft.steps = 300
+  config.sft.steps = 400
   config.sft.num_prompts = 64
   config.sft.optimizer.learning_rate = 3e-3
   config.sft.optimizer.schedule = "cosine"
   config.sft.optimizer.warmup_steps = 20
 
-  config.rl.steps = 150
-  config.rl.num_prompts = 32
+  config.rl.steps = 80
+  config.rl.num_prompts = 24
   config.rl.group_size = 8
   config.rl.optimizer.learning_rate = 1e-3
   config.rl.optimizer.schedule = "linear"
@@ -63,6 +69,6 @@ def get_config(algorithm: str = "grpo"):
   config.eval.num_prompts = 512
   config.eval.batch_size = 256
   config.eval.temperature = 1.0
-  config.eval.every = 50
-  config.checkpoint.every = 50
+  config.eval.every = 40
+  config.checkpoint.every = 80
   return config
