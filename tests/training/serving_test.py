@@ -93,6 +93,7 @@ def test_limits_and_filters_are_those_of_each_row(loaded, sampler):
     ],
   )
   assert len(short.ids) <= 2
+  assert (short.entropy > 0.1).all()  # Drawn at its own temperature.
   # With next to no mass only the most likely token is left.
   assert sharp.ids == greedy.ids
   np.testing.assert_array_equal(sharp.behavior_logp, 0.0)
