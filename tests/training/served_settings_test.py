@@ -22,7 +22,6 @@ def test_an_environment_has_prompts_of_its_own():
   ("changes", "message"),
   [
     ({"data__source": "text", "data__train_path": "x"}, "prompts of its own"),
-    ({"data__environment": "my_pkg.tools:make"}, "prompts of its own"),
     ({"environment__max_turns": 3}, r"config\.environment\.max_turns=3"),
     ({"environment__action_ends": ("x",)}, "decides that by itself"),
     ({"interceptor__rules": ("shell",)}, "nothing stands between"),
