@@ -110,16 +110,6 @@ class HostEnvironment:
   of which a warm start needs the second: an episode of a teacher, with what it
   reads after each action.
 
-  A factory that makes its own prompts (config.data.source = "environment") has
-  the attributes
-
-      problem(seed: int, **options) -> (prompt, extras), always the same; or
-        None: this seed has none
-      lesson(prompt, extras, **options) -> [(action, observation), …]
-
-  of which a warm start needs the second: an episode of a teacher, with what it
-  reads after each action.
-
   An exception, a deadline that passes, a process that ends and a number that is
   not finite end the episode as failed: the row is unscored.
 

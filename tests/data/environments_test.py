@@ -94,7 +94,7 @@ def test_a_lesson_is_what_a_policy_would_write_and_read():
     ("[5]", 0),
   ]
   ids = [BYTES.encode(text) for text, _ in texts]
-  assert record["completion"].tolist() == sum(ids, [])
+  assert record["completion"].tolist() == [x for one in ids for x in one]
   assert record["observed"].tolist() == [
     bool(flag) for (_, flag), one in zip(texts, ids, strict=True) for _ in one
   ]

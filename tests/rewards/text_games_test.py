@@ -96,7 +96,7 @@ def test_only_an_end_token_is_taken_away():
 
 def test_other_types_need_functions():
   numbers = {"env": f"gymnasium:{_HERE}:Numbers"}
-  with pytest.raises(ValueError, match="3, which is no text.*options.view"):
+  with pytest.raises(ValueError, match=r"3, which is no text.*options.view"):
     session(seed=3, **numbers)
   numbers |= {"view": f"{_HERE}:spelt", "action": f"{_HERE}:first_digit"}
   made = session(seed=3, **numbers)
@@ -217,7 +217,7 @@ def test_what_is_wrong_is_told(prompt, extras, options, message):
 
 
 def test_a_wrong_option_is_told_before_there_is_a_process():
-  with pytest.raises(ValueError, match="'oponent'.*takes env, kwargs, players"):
+  with pytest.raises(ValueError, match=r"'oponent'.*takes env, kwargs, pl"):
     session_worker.load_factory(PATH, {**TIC_TAC_TOE, "oponent": "random"})
 
 
