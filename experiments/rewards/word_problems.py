@@ -222,14 +222,12 @@ def write(folder: pathlib.Path, sandbox: str = "bwrap") -> None:
 def main(argv: list[str]) -> None:
   """Writes them to --out."""
   del argv
-  write(pathlib.Path(_OUT.value), _SANDBOX.value)
+  write(pathlib.Path(flags.FLAGS.out), flags.FLAGS.sandbox)
 
-
-_OUT = flags.DEFINE_string("out", None, "Folder to write.")
-_SANDBOX = flags.DEFINE_string(
-  "sandbox", "bwrap", "Of the teacher's tool; 'process' holds nothing."
-)
 
 if __name__ == "__main__":
-  flags.mark_flag_as_required("out")
+  flags.DEFINE_string("out", None, "Folder to write.", required=True)
+  flags.DEFINE_string(
+    "sandbox", "bwrap", "Of the teacher's tool; 'process' holds nothing."
+  )
   app.run(main)
