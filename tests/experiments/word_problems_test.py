@@ -152,4 +152,4 @@ def test_a_run_that_is_killed_ends_with_the_same_bytes(tmp_path):
   lines = _records(whole / "metrics.jsonl")
   calls = [x["reward/tool_calls"] for x in lines if "reward/tool_calls" in x]
   assert any(calls)
-  assert any(x.get("grad_norm") for x in lines if x["phase"] == "rl")
+  assert any(x.get("gradient_norm") for x in lines if x["phase"] == "rl")
