@@ -3487,4 +3487,79 @@ MUTATIONS = [
     "inner = least < values.shape[1] - 1",
     "tests/experiments/entropy_test.py -k a_rebound",
   ),
+  # --- rollouts that are drawn ahead, or cut ---------------------------------
+  Mutation(
+    "What waits longest is trained last.",
+    "grpo_jax/training/drivers.py",
+    "    state, metrics, written = learn(state, placed, queue[0])\n",
+    "    state, metrics, written = learn(state, placed, queue[-1])\n",
+    "tests/training/stale_test.py -k so_many_updates_before",
+  ),
+  Mutation(
+    "All batches are drawn with the key of the step.",
+    "grpo_jax/training/drivers.py",
+    "draw(state, batches[n], n) for n in missing",
+    "draw(state, batches[n], 0) for n in missing",
+    "tests/training/stale_test.py -k so_many_updates_before",
+  ),
+  Mutation(
+    "A row that goes on draws as if it began.",
+    "grpo_jax/rollout/resumed.py",
+    "    offsets=size,\n",
+    "    offsets=0 * size,\n",
+    "tests/rollout/resumed_test.py -k pieces_are",
+  ),
+  Mutation(
+    "All tokens of a row have the version of its last ones.",
+    "grpo_jax/rollout/resumed.py",
+    "  assert rollout.version is not None\n",
+    (
+      "  rollout = dataclasses.replace(\n"
+      "    rollout, version=0 * rollout.tokens + step\n"
+      "  )\n"
+    ),
+    "tests/rollout/resumed_test.py -k stays_when",
+  ),
+  Mutation(
+    "Groups wait for ever.",
+    "grpo_jax/learning/partial.py",
+    "state.step - began >= self.staleness",
+    "state.step - began > self.staleness + 100",
+    "tests/learning/partial_test.py -k drawn_whole",
+  ),
+  Mutation(
+    "A group is trained when its first row has ended.",
+    "grpo_jax/learning/partial.py",
+    "is_whole = ended.reshape(-1, self.group_size).all(axis=1)",
+    "is_whole = ended.reshape(-1, self.group_size).any(axis=1)",
+    "tests/learning/partial_test.py -k drawn_whole",
+  ),
+  Mutation(
+    "A place that is free leaves out a prompt.",
+    "grpo_jax/learning/partial.py",
+    '"next": following + is_whole.sum(dtype=jnp.int32),',
+    '"next": following + 1 + is_whole.sum(dtype=jnp.int32),',
+    "tests/learning/partial_test.py -k drawn_whole",
+  ),
+  Mutation(
+    "A step without a whole group moves the policy.",
+    "grpo_jax/learning/stages.py",
+    "    is_whole.any(),\n",
+    "    None,\n",
+    "tests/learning/partial_test.py -k moves_nothing",
+  ),
+  Mutation(
+    "Rows that wait have rewards.",
+    "grpo_jax/learning/stages.py",
+    "valid=groups.scored.valid & rollout.whole",
+    "valid=groups.scored.valid",
+    "tests/learning/partial_test.py -k drawn_whole",
+  ),
+  Mutation(
+    "Prompts at named places are those of another order.",
+    "grpo_jax/data/placed.py",
+    "      seed,\n    )\n",
+    "      seed + 1,\n    )\n",
+    "tests/data/placed_test.py -k of_the_stream",
+  ),
 ]

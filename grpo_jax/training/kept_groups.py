@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -61,13 +62,19 @@ def make(
   )
 
 
-def prompt_shapes(problem: Problem, num_prompts: int, slots: int) -> Prompts:
+def prompt_shapes(
+  problem: Problem,
+  num_prompts: int,
+  slots: int,
+  hints: Callable[[Any], Mapping[str, np.ndarray]] | None = None,
+) -> Prompts:
   """Shapes of a batch of prompts, with what verifiers read of them.
 
   Args:
     problem: Has a record, whose arrays are those of all.
     num_prompts: P.
     slots: S.
+    hints: Arrays of a record that are put into its completions.
   """
   record = problem.train[0]
   arrays = {
@@ -75,8 +82,8 @@ def prompt_shapes(problem: Problem, num_prompts: int, slots: int) -> Prompts:
     for name, value in record["extras"].items()
     if isinstance(value, np.ndarray | np.generic)
   }
-  if problem.rubric is not None:
-    arrays |= problem.rubric.arrays(record)
+  if (more := problem.arrays(hints)) is not None:
+    arrays |= more(record)
 
   def of_prompts(kind: Any, *shape: int) -> jax.Array:
     found: Any = jax.ShapeDtypeStruct((num_prompts, *shape), kind)

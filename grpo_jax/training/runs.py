@@ -15,6 +15,8 @@ from jax.sharding import Mesh
 from grpo_jax.learning import stages
 from grpo_jax.training import (
   checkpoints,
+  corrections,
+  kept_groups,
   models,
   outside,
   paths,
@@ -39,7 +41,8 @@ class Phase(NamedTuple):
   Attributes:
     parts: Its fixed functions.
     enter: The state at its start, from the end of the phase before.
-    prompts: Shapes of its batches, without what verifiers need.
+    prompts: Shapes of its batches; with what environments and verifiers need
+      where rollouts are drawn ahead, and may be part of a checkpoint.
   """
 
   parts: stages.Parts
@@ -153,6 +156,9 @@ def make_phases(
     enter = functools.partial(stages.enter_phase, parts=parts, index=index)
     shape = phase.num_prompts, phase.max_prompt_len or problem.max_prompt_len
     prompts = jax.eval_shape(functools.partial(_empty_prompts, shape))
+    if phase.num_ahead:
+      hints = corrections.arrays(config, problem, name)
+      prompts = kept_groups.prompt_shapes(problem, *shape, hints)
     found.insert(0, Phase(parts, enter, prompts))
   return found
 

@@ -19,7 +19,11 @@ def get_config(kind: str = "both"):
   "frontier", "ads", "spo": of the second kind, and each depends on the one
   before, by a schedule of this name; "ads" has its clusters beside the file
   that the environment variable SCORED names.
+  "ahead", "partial": of a task with its verifier in the program, with rollouts
+  that are drawn ahead, or cut at the end of each step.
   """
+  if kind in ("ahead", "partial"):
+    return _in_graph(kind)
   sessions = kind == "sessions"
   config = tiny_config.get_config("sessions" if sessions else "on_host")
   config.sft.steps = 1
@@ -59,4 +63,21 @@ def get_config(kind: str = "both"):
     config.phases = ("sft",)
     config.sft.steps = 150
     config.checkpoint.every = 10
+  return config
+
+
+def _in_graph(kind):
+  config = tiny_config.get_config("grpo")
+  config.sft.steps = 8
+  config.rl.steps = 4
+  config.rl.num_minibatches = 1
+  config.rl.ema_decay = None
+  config.rl.staleness = 3
+  config.algorithm.importance_mode = "truncate"
+  config.eval.every = 0
+  config.checkpoint.every = 2
+  config.log.tensorboard = False
+  config.hosts.timeout_s = 10.0
+  if kind == "partial":
+    config.rl.partial_len = 2
   return config

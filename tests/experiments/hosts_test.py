@@ -168,6 +168,15 @@ def test_each_process_plays_its_own_episodes(tmp_path):
   assert two.metrics()[-1]["reward/malformed"] > 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ahead", "partial"])
+def test_processes_draw_ahead_and_cut_what_one_does(tmp_path, kind):
+  one, two = (succeed(tmp_path / str(n), n, kind) for n in (1, 2))
+  assert_close(two.metrics(), one.metrics())
+  ages = [x["staleness/max"] for x in two.metrics() if "staleness/max" in x]
+  assert max(age for age in ages if age is not None) >= 1
+
+
 def prompts_of_steps(run):
   found = collections.defaultdict(list)
   for line in metrics_log.read_lines(run.workdir / metrics_log.SAMPLES):

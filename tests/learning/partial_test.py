@@ -85,7 +85,7 @@ def _whole(began, number):
 
 
 @pytest.mark.parametrize(
-  ("length", "staleness"), [(2, 3), pytest.param(3, 1, marks=pytest.mark.slow)]
+  ("length", "staleness"), [(3, 1), pytest.param(2, 3, marks=pytest.mark.slow)]
 )
 def test_without_learning_groups_are_those_that_are_drawn_whole(
   length, staleness
@@ -165,13 +165,18 @@ def test_tokens_have_the_version_that_drew_them():
 
 
 def test_a_step_without_a_whole_group_moves_nothing():
-  place, before, after, metrics, _ = train(2, 3)[0]
+  found = train(1, 7, steps=14)
+  learnt = False  # With moments that are not 0, an update would move it.
+  for _, before, after, metrics, _ in found:
+    learnt |= metrics["gradient_norm"] > 0
+    if learnt and metrics["partial/trained_groups"] == 0:
+      break
+  assert learnt
   assert metrics["partial/trained_groups"] == 0
   assert metrics["gradient_norm"] == metrics["loss"] == 0
   assert np.isnan(metrics["length/mean"])
   jax.tree.map(np.testing.assert_array_equal, before.params, after.params)
   assert after.step == before.step + 1
-  assert place.tolist() == list(range(P))
 
 
 def test_what_waits_takes_no_part():

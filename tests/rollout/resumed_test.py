@@ -96,6 +96,7 @@ def test_what_is_written_stays_when_the_weights_have_changed():
   assert more[1::2].any()
   assert not more[::2].any()
   np.testing.assert_array_equal(after.version[more], 4)
+  assert (after.version[np.asarray(cut.completion_mask)] == 0).all()
   assert (after.tokens != whole.tokens)[1::2].any()
 
 

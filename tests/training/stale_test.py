@@ -189,6 +189,18 @@ def get_config(name="sort", staleness=2):
     config.data.name = name
     config.data.task_options = ml_collections.ConfigDict()
     config.rewards.functions = ("return",)
+  if name == "countdown":  # With hints in wrong completions.
+    config.data.name = name
+    config.data.task_options = ml_collections.ConfigDict(
+      {"num_numbers": 3, "last_answer": True}
+    )
+    config.rewards.functions = ("accuracy",)
+    config.sampling.max_new_tokens = 16
+    correction = config.rl.correction
+    correction.p_cue = correction.p_answer = 0.5
+    correction.cue = "="
+    correction.sentence = "=<answer>{answer}</answer>"
+    correction.max_new_tokens = 4
   return config
 
 
@@ -209,7 +221,8 @@ def stopped_after(step, patch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ("name", "step", "queue"), [("sort", 3, 2), ("calc_tool", 5, 1)]
+  ("name", "step", "queue"),
+  [("sort", 3, 2), ("calc_tool", 5, 1), ("countdown", 3, 2)],
 )
 def test_a_run_that_is_stopped_ends_with_the_bytes_of_one_that_is_not(
   tmp_path, name, step, queue
@@ -218,7 +231,7 @@ def test_a_run_that_is_stopped_ends_with_the_bytes_of_one_that_is_not(
   loop.train(config, tmp_path / "unbroken")
   rows = metrics_log.read_lines(tmp_path / "unbroken" / metrics_log.METRICS)
   assert rows[-1]["staleness/mean"] == 2
-  assert rows[-1]["policy_weight/mean"] != 1
+  assert rows[-1]["sampler_gap/max"] > 1e-3
   workdir = tmp_path / "stopped"
   with pytest.MonkeyPatch.context() as patch:
     stopped_after(step, patch)
