@@ -90,7 +90,9 @@ def _count_players(name: str, settings: str) -> int:
     try:
       begun(name, 0, count, kwargs)
     except Exception as error:  # Of any kind: games assert what they need.
-      said.append(f"{count}: {error!s:.80} ({type(error).__name__})")
+      # nltk says in a frame of asterisks which of its words are missing.
+      why = " ".join(str(error).replace("*", " ").split())
+      said.append(f"{count}: {why:.80} ({type(error).__name__})")
     else:
       return count
   raise ValueError(

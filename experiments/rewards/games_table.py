@@ -1,0 +1,211 @@
+"""Tries every game of textarena and writes docs/games_table.md.
+
+    python -m experiments.rewards.games_table
+
+Of each game the variant with the shortest name is begun with a few seeds, in
+two processes whose strings hash differently, and played to its end by players
+that draw one of the moves that it lists. It takes a few minutes on one core,
+and nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import io
+import json
+import multiprocessing
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import app, flags
+
+from grpo_jax.rewards import text_games, textarena_games
+
+_PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/games_table.md"
+
+_OUTPUT = flags.DEFINE_string("output", str(_PAGE), "Page to write.")
+_TIMEOUT_S = flags.DEFINE_float(
+  "timeout_s", 30.0, "Longest time for a game, seconds.", 1.0
+)
+
+# Seeds of each game.
+NUM_SEEDS = 5
+# A process that imports the package once and has a child for each game.
+_TRY = """
+import sys
+from experiments.rewards import games_table
+games_table.report(float(sys.argv[1]))
+"""
+_PLAYS = "plays"
+_NO_MOVES = "lists no moves"
+_ALONE = "plays, for one; lists no moves for a warm start"
+_OWN = "lists no moves: needs an opponent of yours"
+# What stands in an error -> what it means.
+_REASONS = {
+  "nltk": "needs words that nltk downloads",
+  "NLTK": "needs words that nltk downloads",
+  "OpenRouter": "needs a language model of OpenRouter (a key, and network)",
+  "SyntaxError": "its code needs Python 3.12",
+  "Could not import": "its code is not in the package",
+  "FileNotFoundError": "its data are not in the package",
+  "No such file": "its data are not in the package",
+  "moved 1000 times": "goes on without the policy",
+}
+
+_INTRODUCTION = """\
+# The games of textarena
+
+`python -m experiments.rewards.games_table` has written this page with textarena
+{version} on Python {python}, without network: {num} games, of each the variant
+with the shortest name, {count} seeds. **{plays} can be played as they are, alone
+or against "random". Another {own} need an opponent of yours**: a function, or
+several moves, of which one is drawn each time. How to use them:
+[docs/games.md](games.md).
+
+- *Players*: with how many it begins if nobody says how many.
+- *Characters*: the longest of the first observations, without a view.
+- *Turns*: of the policy in a game, on average, if all draw one of the moves that
+  the game lists.
+- *Same*: whether two processes have made and played the same games. Otherwise
+  the prompt is often another one than the session's, which then fails.
+
+| game | players | characters | turns | same | verdict |
+|------|--------:|-----------:|------:|------|---------|
+"""
+
+
+def games() -> list[str]:
+  """Of each game the variant that the names of others begin with."""
+  names = textarena_games.names()
+  return [
+    name
+    for name in names
+    if not any(name.startswith(f"{other}-") for other in names)
+  ]
+
+
+def attempt(name: str) -> dict[str, Any]:
+  """What a game does with its default settings.
+
+  Returns:
+    Numbers of the table, a digest of all that was shown, and why it ended early
+    if it did.
+  """
+  options = {"env": f"textarena:{name}"}
+  shown: list[Any] = []
+  found: dict[str, Any] = {"turns": None}
+  try:
+    found["players"] = textarena_games.count_players(name, {})
+    problems = [text_games.problem(i, **options) for i in range(NUM_SEEDS)]
+    begun = [x for x in problems if x is not None]
+    shown += begun
+    found["characters"] = max(len(prompt) for prompt, _ in begun)
+    lessons = [text_games.lesson(*one, **options) for one in begun]
+    shown += lessons
+    found["turns"] = statistics.fmean(map(len, lessons))
+  except Exception as error:  # Of any kind: the table says which.
+    found["error"] = f"{error} ({type(error).__name__})"
+  found["digest"] = hashlib.sha256(repr(shown).encode()).hexdigest()
+  return found
+
+
+def report(timeout_s: float) -> None:
+  """Prints the results by name, as JSON."""
+  found = {}
+  context = multiprocessing.get_context("fork")
+  for name in games():
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_send, args=(sender, name), daemon=True)
+    child.start()
+    if receiver.poll(timeout_s):
+      found[name] = receiver.recv()
+    else:
+      found[name] = {"error": f"takes more than {timeout_s:g} s"}
+    child.kill()
+    child.join()
+  print("\n" + json.dumps(found))
+
+
+def _send(sender: Any, name: str) -> None:
+  with contextlib.redirect_stdout(io.StringIO()):  # Some games talk.
+    found = attempt(name)
+  sender.send(found)
+
+
+def attempts(hash_seed: str, timeout_s: float) -> dict[str, dict[str, Any]]:
+  """What a process of its own reports of all games."""
+  done = subprocess.run(
+    [sys.executable, "-c", _TRY, str(timeout_s)],
+    env={**os.environ, "PYTHONHASHSEED": hash_seed},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.DEVNULL,
+    text=True,
+    check=True,
+  )
+  return json.loads(done.stdout.strip().rpartition("\n")[2])
+
+
+def verdict(results: Sequence[Mapping[str, Any]]) -> str:
+  """Why a game cannot be played as it is, or that it can."""
+  first, second = results
+  for result in results:
+    if error := result.get("error"):
+      if _NO_MOVES in error:
+        return _ALONE if result["players"] == 1 else _OWN
+      for mark, reason in _REASONS.items():
+        if mark in error:
+          return reason
+      return " ".join(error.split())[:120].replace("|", "/")
+  if first["digest"] != second["digest"]:
+    return "another game in every process"
+  return _PLAYS
+
+
+def row(name: str, results: Sequence[Mapping[str, Any]]) -> str:
+  """A line of the table."""
+  first, second = results
+  turns = first.get("turns")
+  same = "yes" if first.get("digest") == second.get("digest") else "no"
+  cells = [
+    name,
+    str(first.get("players", "")),
+    str(first.get("characters", "")),
+    "" if turns is None else f"{turns:.1f}",
+    same if "players" in first else "",
+    verdict(results),
+  ]
+  return f"| {' | '.join(cells)} |"
+
+
+def page(found: Mapping[str, Sequence[Mapping[str, Any]]], version: str) -> str:
+  """The page for these results by name."""
+  verdicts = [verdict(results) for results in found.values()]
+  text = _INTRODUCTION.format(
+    version=version,
+    python=".".join(platform.python_version_tuple()[:2]),
+    num=len(found),
+    count=NUM_SEEDS,
+    plays=sum(x in (_PLAYS, _ALONE) for x in verdicts),
+    own=verdicts.count(_OWN),
+  )
+  return text + "\n".join(row(*item) for item in found.items()) + "\n"
+
+
+def main(argv: Sequence[str]) -> None:
+  del argv
+  first, second = (attempts(seed, _TIMEOUT_S.value) for seed in ("1", "2"))
+  found = {name: [first[name], second[name]] for name in first}
+  version = importlib.metadata.version("textarena")
+  pathlib.Path(_OUTPUT.value).write_text(page(found, version), encoding="utf-8")
+
+
+if __name__ == "__main__":
+  app.run(main)
