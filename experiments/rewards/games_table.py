@@ -65,15 +65,15 @@ _INTRODUCTION = """\
 
 `python -m experiments.rewards.games_table` has written this page with textarena
 {version} on Python {python}, without network: {num} games, of each the variant
-with the shortest name, {count} seeds. **{plays} can be played as they are, alone
-or against "random". Another {own} need an opponent of yours**: a function, or
-several moves, of which one is drawn each time. How to use them:
+with the shortest name, {count} seeds. **{plays} can be played as they are,
+alone or against "random". Another {own} need an opponent of yours**: a
+function, or several moves, of which one is drawn each time. How to use them:
 [docs/games.md](games.md).
 
 - *Players*: with how many it begins if nobody says how many.
 - *Characters*: the longest of the first observations, without a view.
-- *Turns*: of the policy in a game, on average, if all draw one of the moves that
-  the game lists.
+- *Turns*: of the policy in a game, on average, if all draw one of the moves
+  that the game lists.
 - *Same*: whether two processes have made and played the same games. Otherwise
   the prompt is often another one than the session's, which then fails.
 
