@@ -37,6 +37,8 @@ def _read(fd: int, size: int) -> bytes:
 
 def _run(code: str, name: str, names: dict) -> None:
   """Runs a block; shows an expression at its end, as a notebook does."""
+  if "\0" in code:  # Before Python 3.11.4 this was a ValueError.
+    raise SyntaxError("source code string cannot contain null bytes")
   tree = compile(code, name, "exec", _ONLY_AST, dont_inherit=True)
   last = []
   if tree.body and isinstance(tree.body[-1], _ast.Expr):
