@@ -15,7 +15,7 @@ import pytest
 
 from experiments.health import page, series
 from grpo_jax.learning import kept, partial, replay, stages
-from grpo_jax.training import alarms, evaluation, metric_table
+from grpo_jax.training import alarms, evaluation, metric_table, turn_counts
 from tests.training import tiny
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -139,6 +139,7 @@ def logged():
   )
   names |= of_step("grpo", {"partial": cut, "staleness": 1})
   names |= of_step("grpo", {"consistent": "share"})
+  names |= turn_counts.TurnCounts(2).metrics().keys()
   names |= of_step("ppo_dpo") | of_step("bradley_terry")
   return names | of_step("grpo", policy=_EXPERTS())
 
