@@ -12,8 +12,8 @@ Measured with seed 0, over 64 held-out names sampled at temperature 1: right
 answers from 0.25 to 0.92, and calls of an episode from 0.27 to 0.95, in four
 minutes of CPU time, which is two to three on two cores.
 
-The same with a checkpoint that has a chat template, on your own questions (JSON
-lines with `prompt` and `answer`) and passages (JSON lines with `text`):
+A checkpoint with a chat template learns to search likewise. Your questions are
+JSON lines with `prompt` and `answer`, and your passages JSON lines with `text`:
 
     python -m experiments.train --config=configs/checkpoint.py \
         --workdir=runs/mine \

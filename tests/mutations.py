@@ -109,9 +109,9 @@ MUTATIONS = [
   ),
   Mutation(
     "A context that goes on begins its draws anew.",
-    "grpo_jax/rollout/continued.py",
-    "      state.t + self.contexts.first[row],",
-    "      state.t,",
+    "grpo_jax/rollout/sampling.py",
+    "positions = positions + self.offsets[state.row]",
+    "positions = positions + 0 * self.offsets[state.row]",
     "tests/training/serving_test.py -k positions_go_on",
   ),
   Mutation(

@@ -26,11 +26,12 @@ MODEL the data are text, so that an episode has one context; what is left of the
 paper is its critic and its λ. Take --config.data.environment for episodes of
 several turns. The toy has contexts: a chain of 96 turns, in which the fact that
 is asked for at the end is told at the beginning (`grpo_jax/tasks/memchain.py`).
-As in the paper it is compacted three times, and a context begins with a summary
-and the last two turns; but after 24 turns, and not when fewer than 10 240
-tokens are left. Its accuracy on 256 held-out chains, sampled at temperature 1,
-rose from 0.477, which is what guessing gives, to 0.941, with one seed, in five
-minutes on 2 CPU cores that others used too.
+The chain is compacted three times, and each context begins with a summary and
+the last two turns, as in the paper. The paper compacts a context when fewer
+than 10 240 tokens are left; the toy does so after 24 turns. Its accuracy on 256
+held-out chains, sampled at temperature 1, rose from 0.477, which is what
+guessing gives, to 0.941, with one seed, in five minutes on 2 CPU cores that
+others used too.
 
 Memory: the cache of a rollout takes 227.5 GiB over all devices with qwen2.5-7b;
 the rest is in `models.py`, and the critic has parameters and moments of its

@@ -38,8 +38,8 @@ class Left(NamedTuple):
   """What there is at a time.
 
   Attributes:
-    processes: Below this one.
-    descriptors: Of this process and those.
+    processes: Number of processes below this one.
+    descriptors: Open file descriptors of this process and of those below it.
     temporary: Names in the folder for temporary files, which is a new one.
     shared: Names in /dev/shm.
     memory: Resident bytes of this process and those below it.

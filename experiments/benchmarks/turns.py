@@ -58,7 +58,13 @@ _VOCAB = 64
 
 
 class Size(NamedTuple):
-  """Of the work; latency in seconds, the others in turns or tokens."""
+  """How much work is to be done.
+
+  Attributes:
+    turns: Actions of an episode.
+    action, observation: Tokens of an action, and of an answer to it.
+    latency_s: Mean seconds that a tool sleeps.
+  """
 
   turns: int
   action: int
@@ -203,9 +209,7 @@ class _Anew:
       jnp.full(len(tokens), most),
       offsets=written,
     )
-    state = decoder.start(routing)
-    _, *first = decoder.of_lanes(state.row)
-    state = decoder.run_all(decoder.draw(state, *first))
+    state = decoder.run_from_start(routing)
     exists = jnp.ones((len(tokens), most), bool)
     tokens = contexts.put(tokens, written, exists, state.written["tokens"])
     return tokens, written + most

@@ -2,10 +2,10 @@
 
     python -m experiments.rewards.games_table
 
-Of each game the variant with the shortest name is begun with a few seeds, in
-two processes whose strings hash differently, and played to its end by players
-that draw one of the moves that it lists. It takes a few minutes on one core,
-and nothing is downloaded.
+A game may have several variants; the program takes the one with the shortest
+name. It begins that variant with a few seeds, in two processes whose strings
+hash differently. Players who draw one of the listed moves play it to its end.
+The program takes a few minutes on one core, and downloads nothing.
 """
 
 from __future__ import annotations

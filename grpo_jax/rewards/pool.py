@@ -411,7 +411,7 @@ class Pool:
     return None
 
   def _record(self, worker: _Worker, call: Call, answer: frames.Answer) -> None:
-    known = list(worker.rows if call.is_concurrent else [*worker.rows][:1])
+    known = worker.rows if call.is_concurrent else [*worker.rows][:1]
     sent = next((x for x in known if x.number == answer.number), None)
     if sent is None:
       raise _Stranger(answer.number)

@@ -62,7 +62,6 @@ class Environment:
     path: Of the environment.
     names: Of its metrics.
     examples: Of each split, its prompt, answer and tools.
-    version: Of the package.
   """
 
   def __init__(
@@ -93,7 +92,6 @@ class Environment:
     try:
       hello = self._started()
       self.names: tuple[str, ...] = tuple(map(str, hello["names"]))
-      self.version = str(hello["version"])
       self.examples = {
         split: self._examples(split, int(hello["sizes"][split]))
         for split in SPLITS

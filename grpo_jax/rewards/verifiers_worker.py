@@ -22,7 +22,6 @@ from typing import Any
 
 from grpo_jax.rewards import frames, processes
 
-SPLITS = ("train", "held_out")
 _KEY = "GRPO_JAX_SERVED_TOKEN"
 _MAX_MESSAGE = 500  # Characters.
 # Errors of the group that is being scored; the package logs them and goes on
@@ -58,10 +57,10 @@ class Environment:
     os.environ.setdefault("VF_LOG_LEVEL", "ERROR")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     package = importlib.import_module("verifiers")
-    self.version = str(getattr(package, "__version__", "?"))
+    version = str(getattr(package, "__version__", "?"))
     if not hasattr(package, "MultiTurnEnv"):
       raise ImportError(
-        f"verifiers {self.version} has no MultiTurnEnv and no rollout();"
+        f"verifiers {version} has no MultiTurnEnv and no rollout();"
         " install a version from 0.1.9 to 0.3.1"
       )
     logger = logging.getLogger("verifiers")
@@ -256,9 +255,6 @@ class _Player:
     if message["op"] == "examples":
       split, numbers = message["split"], message["numbers"]
       self.say([self._environment.example(split, i) for i in numbers])
-    elif message["op"] == "stop":
-      for task in self._groups:
-        task.cancel()
     else:
       groups: dict[int, list[Mapping[str, Any]]] = {}
       for row in message["rows"]:
@@ -332,7 +328,6 @@ def main(fd: int, parent: int, argument: Mapping[str, Any]) -> None:
     hello = {
       "sizes": environment.sizes(),
       "names": environment.names(),
-      "version": environment.version,
     }
   except BaseException as error:
     channel.send(frames.encode({"error": _shown(error)}))

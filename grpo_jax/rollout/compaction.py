@@ -105,9 +105,7 @@ def sample(
       environment,
     )
     with jax.named_scope("decode"):
-      state = decoder.start(routing, episodes, exists)
-      _, *firsts = decoder.of_lanes(state.row)
-      state = decoder.run_all(decoder.draw(state, *firsts))
+      state = decoder.run_from_start(routing, episodes, exists)
     written = dict(state.written)
     if config.record_routing:
       assert routing is not None

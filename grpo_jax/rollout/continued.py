@@ -1,4 +1,4 @@
-"""Contexts that are continued one by one, as somebody asks for them.
+"""Contexts that are continued together, each with settings of its own.
 
 Rows have nothing in common: each has its context, its key, the position of its
 first draw, its limit, and its own temperature and top_p, all of which are
@@ -19,8 +19,6 @@ from jax import lax
 from grpo_jax.ops import logprobs
 from grpo_jax.rollout import drawing, filters, sampling
 from grpo_jax.types import Policy, PyTree
-
-RECORDS = ("behavior_logp", "sampler_logp", "entropy")
 
 
 @jax.tree_util.register_dataclass
@@ -57,24 +55,17 @@ class _Each(sampling.Decoder):
 
   contexts: Contexts | None = None
 
-  def draw(self, state, h, keys):  # [W, D], [W]
-    """Draws and records the next token of every lane."""
+  def drawn(self, state, logits, keys, positions):  # [W, V], [W], [W]
+    """As `drawing.draw`."""
     assert self.contexts is not None
-    state = dataclasses.replace(state, t=state.t + 1)
     row = state.row
-    tokens, values = draw_each(
-      self.policy.head(self.weights, h),
+    return draw_each(
+      logits,
       keys,
-      state.t + self.contexts.first[row],
+      positions,
       self.contexts.temperature[row],
       self.contexts.top_p[row],
     )
-    state = self.put(
-      state, state.busy, tokens=tokens, completion_mask=state.busy, **values
-    )
-    ended = drawing.is_end(tokens, self.config)
-    ended |= state.t >= self.limits[row] - 1
-    return dataclasses.replace(state, token=tokens, busy=state.busy & ~ended)
 
 
 def draw_each(
@@ -83,12 +74,11 @@ def draw_each(
   positions: jax.Array,  # [B] int32
   temperature: jax.Array,  # [B] float32
   top_p: jax.Array,  # [B] float32
-) -> tuple[jax.Array, dict[str, jax.Array]]:  # [B], each [B]
+) -> tuple[jax.Array, dict[str, jax.Array], None, jax.Array]:
   """As `drawing.draw`, with a temperature and a top_p for each row.
 
-  Returns:
-    Tokens, and what is recorded of them: where the temperature is 0, as there,
-    0 and the log-prob at temperature 1.
+  Where the temperature is 0, what is recorded is 0 and the log-prob at
+  temperature 1, as there. No kept ids are recorded.
   """
   logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   drawn = (temperature > 0)[:, None]  # [B, 1]
@@ -101,11 +91,7 @@ def draw_each(
   # A sort of the vocabulary, in which most requests have no interest.
   filtered = lax.cond((top_p < 1).any(), filtered_by_mass, lambda: scaled)
 
-  def noise(key, position):
-    token_key = jax.random.fold_in(key, position)
-    return jax.random.gumbel(token_key, logits.shape[-1:], jnp.float32)
-
-  noises = jax.vmap(noise)(keys, positions)  # [B, V]
+  noises = drawing.noise(logits, keys, positions)  # [B, V]
   tokens = drawing.argmax(filtered + jnp.where(drawn, noises, 0.0))  # [B]
   drawn = drawn[:, 0]
   values = (
@@ -113,7 +99,8 @@ def draw_each(
     logprobs.token_logprobs(scaled, tokens),
     jnp.where(drawn, logprobs.entropy_from_logits(filtered), 0.0),
   )
-  return tokens, dict(zip(RECORDS, values, strict=True))
+  records = dict(zip(drawing.RECORDS, values, strict=True))
+  return tokens, records, None, filtered
 
 
 def draw(
@@ -134,7 +121,7 @@ def draw(
     is_own: Whether rows have temperatures and a top_p of their own.
 
   Returns:
-    "tokens", "completion_mask" and `RECORDS`, as in a `Rollout`.
+    "tokens", "completion_mask" and `drawing.RECORDS`, as in a `Rollout`.
   """
   with jax.named_scope("prefill"):
     first_h, prefix, routing = policy.prefill(
@@ -154,7 +141,5 @@ def draw(
     _Each(**fields, contexts=contexts) if is_own else sampling.Decoder(**fields)
   )
   with jax.named_scope("decode"):
-    state = decoder.start(routing, busy=contexts.exists)
-    _, *first = decoder.of_lanes(state.row)
-    state = decoder.run_all(decoder.draw(state, *first))
+    state = decoder.run_from_start(routing, busy=contexts.exists)
   return state.written

@@ -314,9 +314,7 @@ def _continued(
     offsets=size,
   )
   with jax.named_scope("decode"):
-    state = decoder.start(routing, busy=goes_on)
-    _, *first = decoder.of_lanes(state.row)
-    state = decoder.run_all(decoder.draw(state, *first))
+    state = decoder.run_from_start(routing, busy=goes_on)
   exists = state.written["completion_mask"]
   fields: dict[str, Any] = {
     name: contexts.put(getattr(rollout, name), size, exists, x)

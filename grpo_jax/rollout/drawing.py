@@ -15,6 +15,9 @@ from jax import lax
 from grpo_jax.ops import logprobs
 from grpo_jax.rollout import filters
 
+# What `draw` says of a token beside itself, by names of `Rollout`.
+RECORDS = ("behavior_logp", "sampler_logp", "entropy")
+
 
 def row_keys(
   key: jax.Array,  # [] key of (seed, step)
@@ -70,7 +73,7 @@ def argmax(x):  # [B, V] -> [B] int32
 
 
 def draw(logits, keys, positions, config):  # [B, V], [B], [B]
-  """Tokens, what the rollout records of them, each [B], and the kept ids.
+  """Tokens, their `RECORDS` by name, each [B], and the kept ids.
 
   The last is what they were drawn from: logits [B, V] after all filters.
   """
@@ -80,27 +83,66 @@ def draw(logits, keys, positions, config):  # [B, V], [B], [B]
     zero = jnp.zeros(tokens.shape, logits.dtype)
     records = zero, logprobs.token_logprobs(logits, tokens), zero
     kept_ids = tokens[:, None] if config.record_kept else None
-    return tokens, records, kept_ids, logits
-
-  def noise(row_key, position):
-    # Always float32, so that the bits do not depend on the model's dtype.
-    token_key = jax.random.fold_in(row_key, position)
-    return jax.random.gumbel(token_key, logits.shape[-1:], jnp.float32)
-
+    return tokens, _named(records), kept_ids, logits
   scaled = filters.temperature(logits, config.temperature)
   filtered, kept_ids = _filtered(scaled, config), None
   if config.record_kept:
     filtered, kept_ids = _only_top(filtered, num_kept(config, logits))
-  tokens = argmax(filtered + jax.vmap(noise)(keys, positions))  # [B]
+  tokens = argmax(filtered + noise(logits, keys, positions))  # [B]
   records = (
     logprobs.token_logprobs(filtered, tokens),
     logprobs.token_logprobs(scaled, tokens),
     logprobs.entropy_from_logits(filtered),
   )
-  return tokens, records, kept_ids, filtered
+  return tokens, _named(records), kept_ids, filtered
 
 
-def num_kept(config: Any, logits: jax.Array) -> int:
+def _named(records: tuple[jax.Array, ...]) -> dict[str, jax.Array]:
+  return dict(zip(RECORDS, records, strict=True))
+
+
+def noise(logits, keys, positions):  # [B, V], [B], [B] -> [B, V]
+  """What is added to logits so that the largest sum is a draw."""
+
+  def of_row(row_key, position):
+    # Always float32, so that the bits do not depend on the model's dtype.
+    token_key = jax.random.fold_in(row_key, position)
+    return jax.random.gumbel(token_key, logits.shape[-1:], jnp.float32)
+
+  return jax.vmap(of_row)(keys, positions)
+
+
+def nothing(
+  config: Any,
+  num_rows: int,
+  logits: jax.Array | jax.ShapeDtypeStruct,  # [..., V]
+  prompt_routing: jax.Array | None,
+) -> dict[str, jax.Array]:  # each [B, T, ...]
+  """What is recorded of tokens, by names of `Rollout`, where none is drawn.
+
+  Args:
+    config: What is recorded, and of how many tokens.
+    num_rows: B.
+    logits: That tokens are drawn from, for their shape.
+    prompt_routing: As in `Rollout`, for its shape; read if it is recorded.
+  """
+  shape = num_rows, config.max_new_tokens
+  written = {
+    "tokens": jnp.full(shape, config.pad_id, jnp.int32),
+    "completion_mask": jnp.zeros(shape, bool),
+    **{name: jnp.zeros(shape, jnp.float32) for name in RECORDS},
+  }
+  if config.record_kept:
+    kept = *shape, num_kept(config, logits)
+    written["kept_ids"] = jnp.full(kept, -1, jnp.int32)
+  if config.record_routing:
+    assert prompt_routing is not None
+    of_tokens = *shape, *prompt_routing.shape[2:]  # [B, T, layers, k]
+    written["routing"] = jnp.zeros(of_tokens, jnp.int32)
+  return written
+
+
+def num_kept(config: Any, logits: jax.Array | jax.ShapeDtypeStruct) -> int:
   """K of `Rollout.kept_ids`."""
   assert config.top_k is not None
   return 1 if config.temperature == 0 else min(config.top_k, logits.shape[-1])

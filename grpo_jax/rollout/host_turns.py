@@ -33,7 +33,6 @@ from grpo_jax.types import HostEnvironment, Policy, Prompts, PyTree, Rollout
 
 _CHUNK = 32  # Most tokens of an observation that are read at once.
 _INTERVAL = 8  # Decode steps between looks for actions that have ended.
-_RECORDS = ("behavior_logp", "sampler_logp", "entropy")  # By `drawing.draw`.
 
 # What a row is doing.
 WRITES = 0  # An action; also before it has a lane.
@@ -138,13 +137,10 @@ class Left:
   Attributes:
     writes: Some row has a token to write before the next answer comes.
     goes_on: Some row is not over.
-    steps: Decode steps of the call; `chunks`: of observations read at once.
   """
 
   writes: jax.Array  # [] bool
   goes_on: jax.Array  # [] bool
-  steps: jax.Array  # [] int32
-  chunks: jax.Array  # [] int32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,25 +234,14 @@ class HostTurns:
     self, fixed: Fixed, routing: jax.Array | None, num_rows: int
   ) -> dict[str, jax.Array]:
     """What nobody has written yet."""
-    config = self.config
-    shape = num_rows, config.max_new_tokens
-    written = {
-      "tokens": jnp.full(shape, config.pad_id, jnp.int32),
-      "completion_mask": jnp.zeros(shape, bool),
-      **{name: jnp.zeros(shape, jnp.float32) for name in _RECORDS},
+    shape = num_rows, self.config.max_new_tokens
+    logits = jax.eval_shape(self.policy.head, fixed.weights, fixed.first_h)
+    return drawing.nothing(self.config, num_rows, logits, routing) | {
       "observed": jnp.zeros(shape, bool),
       "turn": jnp.zeros(shape, jnp.int32),
       "turn_rewards": jnp.zeros(shape, jnp.float32),
       "state_id": jnp.zeros(shape, jnp.int32),
     }
-    if config.record_kept:
-      logits = jax.eval_shape(self.policy.head, fixed.weights, fixed.first_h)
-      kept = *shape, drawing.num_kept(config, logits)
-      written["kept_ids"] = jnp.full(kept, -1, jnp.int32)
-    if config.record_routing:
-      assert routing is not None
-      written["routing"] = jnp.zeros((*shape, *routing.shape[2:]), jnp.int32)
-    return written
 
   def _of_lanes(
     self, fixed: Fixed, row: jax.Array
@@ -288,19 +273,16 @@ class HostTurns:
     episodes = _with_answers(episodes, answers)
     episodes = self._refilled(fixed, episodes)
     of_lanes = self._of_lanes(fixed, episodes.row)
-    chunks = steps = jnp.int32(0)
     if self.environment.max_observation_len > 1:
       with jax.named_scope("read"):
-        episodes, chunks = self._read(fixed, of_lanes, episodes)
+        episodes = self._read(fixed, of_lanes, episodes)
     with jax.named_scope("decode"):
-      episodes, steps = self._write(fixed, of_lanes, episodes)
+      episodes = self._write(fixed, of_lanes, episodes)
     doing = episodes.doing[episodes.row]
     waiting = episodes.next_row < len(fixed.keys)  # For a lane.
     left = Left(
       writes=((doing == WRITES) | ((doing == OVER) & waiting)).any(),
       goes_on=(episodes.doing != OVER).any(),
-      steps=steps,
-      chunks=chunks,
     )
     return episodes, self._ended(episodes), left
 
@@ -357,7 +339,7 @@ class HostTurns:
 
   def _read(
     self, fixed: Fixed, of_lanes: tuple[PyTree, PyTree], episodes: Episodes
-  ) -> tuple[Episodes, jax.Array]:
+  ) -> Episodes:
     """All that rows have not read but for its last token, in chunks."""
     most = min(self.environment.max_observation_len, _CHUNK)
 
@@ -367,20 +349,17 @@ class HostTurns:
       left = episodes.size[row] - 1 - episodes.read
       return jnp.where(writes, jnp.clip(left, 0, most), 0)
 
-    def step(carry):
-      episodes, number = carry
-      episodes, _ = self._extended(
-        fixed, of_lanes, episodes, unread(episodes), most
-      )
-      return episodes, number + 1
+    def step(episodes):
+      count = unread(episodes)
+      return self._extended(fixed, of_lanes, episodes, count, most)[0]
 
     return lax.while_loop(
-      lambda carry: unread(carry[0]).any(), step, (episodes, jnp.int32(0))
+      lambda episodes: unread(episodes).any(), step, episodes
     )
 
   def _write(
     self, fixed: Fixed, of_lanes: tuple[PyTree, PyTree], episodes: Episodes
-  ) -> tuple[Episodes, jax.Array]:
+  ) -> Episodes:
     """Draws tokens, one of each lane at a time."""
 
     def step(carry):
@@ -400,7 +379,7 @@ class HostTurns:
       is_due = (number % _INTERVAL == 0) & (number > 0)
       return writes & ~(is_due & (episodes.doing == ENDED).any())
 
-    return lax.while_loop(goes_on, step, (episodes, jnp.int32(0)))
+    return lax.while_loop(goes_on, step, (episodes, jnp.int32(0)))[0]
 
   def _drawn(
     self,
@@ -420,7 +399,7 @@ class HostTurns:
     values: dict[str, Any] = {
       "tokens": tokens,
       "completion_mask": writes,
-      **dict(zip(_RECORDS, records, strict=True)),
+      **records,
       "turn": episodes.turn[row],
       "state_id": episodes.state[row],
     }

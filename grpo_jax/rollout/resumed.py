@@ -112,9 +112,7 @@ def goes_on(
     offsets=size,
   )
   with jax.named_scope("decode"):
-    state = decoder.start(routing, busy=is_open)
-    _, *first = decoder.of_lanes(state.row)
-    state = decoder.run_all(decoder.draw(state, *first))
+    state = decoder.run_from_start(routing, busy=is_open)
   exists = state.written["completion_mask"]
   fields: dict[str, Any] = {
     name: contexts.put(getattr(rollout, name), size, exists, x)

@@ -21,7 +21,6 @@ from jax import lax
 from grpo_jax.rollout import drawing, mixing, seats, turns
 from grpo_jax.types import Environment, Policy, Prompts, PyTree, Rollout
 
-_RECORDS = ("behavior_logp", "sampler_logp", "entropy")  # By `drawing.draw`.
 _INTERVAL = 4  # Decode steps between looks for free lanes.
 _SMALLEST = 128  # Slots of a cache that may grow.
 
@@ -220,19 +219,8 @@ class Decoder:
     """
     config = self.config
     shape = self.num_rows, config.max_new_tokens
-    written = {
-      "tokens": jnp.full(shape, config.pad_id, jnp.int32),
-      "completion_mask": jnp.zeros(shape, bool),
-      **{name: jnp.zeros(shape, jnp.float32) for name in _RECORDS},
-    }
-    if config.record_kept:
-      logits = jax.eval_shape(self.policy.head, self.weights, self.first_h)
-      kept = *shape, drawing.num_kept(config, logits)
-      written["kept_ids"] = jnp.full(kept, -1, jnp.int32)
-    if config.record_routing:
-      assert prompt_routing is not None
-      of_tokens = *shape, *prompt_routing.shape[2:]  # [B, T, layers, k]
-      written["routing"] = jnp.zeros(of_tokens, jnp.int32)
+    logits = jax.eval_shape(self.policy.head, self.weights, self.first_h)
+    written = drawing.nothing(config, self.num_rows, logits, prompt_routing)
     inputs = None
     if config.mix is not None:
       of_slots = mixing.plain(written["tokens"], config.mix.top_k)
@@ -294,6 +282,11 @@ class Decoder:
       return seat
     return self.opponents.policy_id(seat, self.ids[state.row])
 
+  def drawn(self, state, logits, keys, positions):  # [W, V], [W], [W]
+    """As `drawing.draw`; a subclass may draw each row in its own way."""
+    del state
+    return drawing.draw(logits, keys, positions, self.config)
+
   def draw(self, state, h, keys):  # [W, D], [W]
     """Draws and records the next token of every lane, or reads it."""
     config = self.config
@@ -306,10 +299,9 @@ class Decoder:
     positions = state.t
     if self.offsets is not None:
       positions = positions + self.offsets[state.row]
-    tokens, records, kept_ids, drawn_from = drawing.draw(
-      logits, keys, positions, config
+    tokens, values, kept_ids, drawn_from = self.drawn(
+      state, logits, keys, positions
     )
-    values = dict(zip(_RECORDS, records, strict=True))
     if config.mix is not None:
       inputs = mixing.after(
         *(config.mix, state.inputs, self.neighbours, drawn_from),
@@ -426,6 +418,17 @@ class Decoder:
       cursor=jnp.int32(0),
       cache=self.allocate(state.row, 0),
     )
+
+  def run_from_start(
+    self,
+    prompt_routing: jax.Array | None,
+    episodes: turns.Episodes | None = None,
+    busy: jax.Array | None = None,  # [B] bool
+  ) -> DecodeState:
+    """Decodes every row, from its first token; as `start`."""
+    state = self.start(prompt_routing, episodes, busy)
+    _, *first = self.of_lanes(state.row)
+    return self.run_all(self.draw(state, *first))
 
   def run_all(self, state: DecodeState) -> DecodeState:
     """Decodes every row."""

@@ -230,7 +230,6 @@ class Played(NamedTuple):
     seconds: That the device had nothing to do, because sessions were asked or
       waited for.
     calls: Of the program that advances the episodes.
-    steps: Decode steps of all calls; `chunks`: of observations read at once.
     turns: What was counted of each turn, by names of metrics.
   """
 
@@ -240,8 +239,6 @@ class Played(NamedTuple):
   errors: judging.Errors
   seconds: float
   calls: int
-  steps: int
-  chunks: int
   turns: dict[str, float]
 
 
@@ -323,7 +320,7 @@ class HostEpisodes:
       ),
       len(rows),
     )
-    calls = steps = chunks = 0
+    calls = 0
     idle_s = 0.0
     said = host.nothing()
     while True:
@@ -332,7 +329,6 @@ class HostEpisodes:
       )
       calls += 1
       left = jax.device_get(left)
-      steps, chunks = steps + int(left.steps), chunks + int(left.chunks)
       if not left.goes_on:
         break
       started = time.perf_counter()
@@ -351,7 +347,7 @@ class HostEpisodes:
     errors = judging.errors_of(mesh, batch, num_rows, failures.messages)
     return Played(
       *(rollout, scored, failures.counts, errors, idle_s),
-      *(calls, steps, chunks, host.counts.metrics()),
+      *(calls, host.counts.metrics()),
     )
 
 

@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
 from grpo_jax.rewards import pool, verifiers_process
-from grpo_jax.rollout import continued, drawing, host_turns
+from grpo_jax.rollout import drawing, host_turns
 from grpo_jax.training import (
   judging,
   players,
@@ -120,7 +120,7 @@ class ServedEpisodes:
     )
     rollouts = self._served.rollouts
     number = rollouts.begin(episodes, self._speaker, sampler, limits)
-    calls, steps = sampler.calls, sampler.steps
+    calls = sampler.calls
     try:
       one.run(number, sampler, params)
     finally:
@@ -140,8 +140,6 @@ class ServedEpisodes:
       ),
       seconds=rollouts.now,
       calls=sampler.calls - calls,
-      steps=sampler.steps - steps,
-      chunks=0,  # Each request is read as a whole.
       turns=one.counts().metrics(),
     )
 
@@ -156,6 +154,7 @@ class ServedEpisodes:
           turns.config,
           max_new_tokens=turns.environment.max_action_len,
           end_ids=turns.environment.action_ends,
+          lanes=None,  # `continued` has none.
         ),
         min(num_rows, wanted.num_rows or num_rows),
         self._problem.max_prompt_len + turns.config.max_new_tokens,
@@ -317,7 +316,7 @@ class _Play:
       "tokens": np.full(shape, self._turns.config.pad_id, np.int32),
       "completion_mask": np.zeros(shape, bool),
       "observed": np.zeros(shape, bool),
-      **{name: np.zeros(shape, np.float32) for name in continued.RECORDS},
+      **{name: np.zeros(shape, np.float32) for name in drawing.RECORDS},
       "turn": np.zeros(shape, np.int32),
       "turn_rewards": np.zeros(shape, np.float32),
       "state_id": np.zeros(shape, np.int32),
@@ -378,7 +377,7 @@ def _write(
   # States with the same last observation are the same.
   seen = np.asarray(turn.observed, np.int32).tobytes()
   made["state_id"][row, middle:end] = zlib.crc32(seen) & 0x7FFFFFFF
-  for name in continued.RECORDS:
+  for name in drawing.RECORDS:
     made[name][row, middle:end] = getattr(turn.drawn, name)
   return end
 

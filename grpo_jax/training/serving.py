@@ -17,18 +17,19 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from grpo_jax.rollout import continued, sampling
+from grpo_jax.rollout import continued, drawing, sampling
 from grpo_jax.training import programs, sharding
 from grpo_jax.types import Policy, PyTree
 
@@ -102,8 +103,8 @@ class _Job:
 
   def take(self, place: int, drawn: Drawn) -> None:
     self.drawn[place] = drawn
-    if None not in self.drawn and not self.future.cancelled():
-      self.future.set_result(self.drawn)
+    if None not in self.drawn:
+      _settle(self.future.set_result, self.drawn)
 
 
 class Sampler:
@@ -150,7 +151,7 @@ class Sampler:
         " reach one of them alone; start a single process."
       )
     self.config = config
-    self.num_rows = num_rows + -num_rows % mesh.size
+    self.num_rows = num_rows + -num_rows % sharding.num_row_shards(mesh)
     self.context_len = context_len
     self._pause_s, self._max_waiting = pause_s, max_waiting
     self._rows = sharding.by_rows(mesh)
@@ -164,7 +165,7 @@ class Sampler:
       collections.deque()
     )
     self._closed = ""
-    self.calls = self.steps = 0
+    self.calls = 0
 
   def submit(self, asks: Sequence[Ask]) -> concurrent.futures.Future:
     """Puts rows into the queue; the future gets a `Drawn` for each.
@@ -189,14 +190,14 @@ class Sampler:
     return job.future
 
   def drop(self, why: str) -> None:
-    """Fails what waits."""
+    """Fails the futures of rows that wait."""
     with self._changed:
       waiting, self._waiting = self._waiting, collections.deque()
     for job, *_ in waiting:
       _fail(job, Closed(why))
 
   def close(self, why: str) -> None:
-    """Fails what waits, and whatever is asked for from now on."""
+    """Fails the futures of rows that wait, and refuses rows from now on."""
     with self._changed:
       self._closed = why
       self._changed.notify_all()
@@ -253,13 +254,12 @@ class Sampler:
       self._program(params, sharding.from_local(self._arrays(asks), self._rows))
     )
     self.calls += 1
-    self.steps += int(written["completion_mask"].sum(axis=1).max())
     ends = set(self.config.end_ids)
     found = []
     for row in range(len(asks)):
       size = int(written["completion_mask"][row].sum())
       ids = written["tokens"][row, :size].tolist()
-      records = {name: written[name][row, :size] for name in continued.RECORDS}
+      records = {name: written[name][row, :size] for name in drawing.RECORDS}
       found.append(Drawn(ids, **records, ended=bool(ids) and ids[-1] in ends))
     return found
 
@@ -269,7 +269,7 @@ class Sampler:
     tokens: Any = np.full(shape, self.config.pad_id, np.int32)
     mask: Any = np.zeros(shape, bool)
     mask[:, -1] = True  # A row without a token has no last one.
-    key = key_of(0)
+    key = asks[0].key
     fields: dict[str, Any] = {
       "keys": np.tile(key, (self.num_rows, *[1] * key.ndim)),
       "first": np.zeros(self.num_rows, np.int32),
@@ -302,5 +302,13 @@ def key_of(seed: int, *folded: int) -> np.ndarray:
 
 
 def _fail(job: _Job, error: Exception) -> None:
-  if not job.future.done():
-    job.future.set_exception(error)
+  _settle(job.future.set_exception, error)
+
+
+def _settle(put: Callable[[Any], None], value: Any) -> None:
+  """Puts an outcome into a future, unless it has one, or was cancelled.
+
+  Whoever asked may cancel it at any time, from another thread.
+  """
+  with contextlib.suppress(concurrent.futures.InvalidStateError):
+    put(value)

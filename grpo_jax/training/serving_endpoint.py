@@ -96,7 +96,7 @@ class Speaker:
       drawn=drawn,
       said=said,
       text=text,
-      pieces=self._pieces(drawn.ids),
+      pieces=self._pieces(drawn.ids) if request.logprobs else (),
       finish_reason=reason,
       calls=tuple(calls),
       is_greedy=is_greedy,
