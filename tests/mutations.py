@@ -3326,9 +3326,9 @@ MUTATIONS = [
   ),
   Mutation(
     "A completion has the budget of another prompt's domain.",
-    "grpo_jax/training/players.py",
-    "limits = jnp.repeat(own, group_size)",
-    "limits = jnp.tile(own, group_size)",
+    "grpo_jax/rollout/contexts.py",
+    "return jnp.repeat(own, group_size)",
+    "return jnp.tile(own, group_size)",
     "tests/learning/domains_test.py -k within_the_limits",
   ),
   Mutation(
@@ -3447,7 +3447,7 @@ MUTATIONS = [
   ),
   Mutation(
     "Continuations draw with the keys of the first tokens.",
-    "grpo_jax/rollout/correction.py",
+    "grpo_jax/rollout/contexts.py",
     "    offsets=size,\n",
     "    offsets=0 * size,\n",
     "tests/rollout/correction_test.py -k positions_count_on",
@@ -3504,7 +3504,7 @@ MUTATIONS = [
   ),
   Mutation(
     "A row that goes on draws as if it began.",
-    "grpo_jax/rollout/resumed.py",
+    "grpo_jax/rollout/contexts.py",
     "    offsets=size,\n",
     "    offsets=0 * size,\n",
     "tests/rollout/resumed_test.py -k pieces_are",

@@ -348,7 +348,9 @@ def finish(
   rows = config.rl.num_prompts * config.rl.group_size
   config.rl.num_prompts //= max(1, rows // _TOY_ROWS)
   config.rl.steps = min(config.rl.steps, 100)
-  config.rl.staleness = 0  # Its verifiers are in the program of the step.
+  config.rl.staleness = (
+    0  # Verifiers are in its program; nothing would overlap.
+  )
   if "value" in config.phases:
     published = config.rl.optimizer.learning_rate
     config.critic.optimizer.learning_rate *= 1e-4 / published

@@ -11,8 +11,9 @@ log-probs and the versions that they have. For P = 2 places of one row, N = 4:
 
 A place that is free takes the next prompt of the stream, the first place first,
 so no prompt is lost, and the prompts of a step are a function of what became of
-those before. They are in the state (`TrainState.schedule`): the host reads the
-prompts of all places for each step, again those of groups that go on.
+those before. The state says which prompts these are (`TrainState.schedule`).
+The host reads the prompts of all places for each step, also those of groups
+that go on.
 
 A group waits for `staleness` updates at most. In its last step its rows are
 decoded to their end, however many tokens that takes, so every token is trained,
@@ -30,7 +31,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.rollout import drawing, resumed
+from grpo_jax.rollout import contexts, drawing, resumed
 from grpo_jax.types import Metrics, Prompts, Rollout, TrainState
 
 _NAME = "partial"  # In `TrainState.kept`.
@@ -100,7 +101,9 @@ class Partial:
     """
     waiting = state.kept[_NAME]
     before, began = waiting["rollout"], waiting["began"]
-    budget = self._budget(prompts, before.tokens.shape[1])  # [B]
+    budget = contexts.budgets(
+      self.limits, prompts, self.group_size, before.tokens.shape[1]
+    )  # [B]
     size = before.completion_mask.sum(axis=1, dtype=jnp.int32)
     is_last = self._of_rows(state.step - began >= self.staleness)
     limits = jnp.where(is_last, budget, jnp.minimum(budget, size + self.length))
@@ -142,20 +145,13 @@ class Partial:
   def _of_rows(self, x: jax.Array) -> jax.Array:  # [P] -> [B]
     return jnp.repeat(x, self.group_size)
 
-  def _budget(self, prompts: Prompts, num_slots: int) -> jax.Array:  # [B] int32
-    if not self.limits:
-      num_rows = self.num_prompts * self.group_size
-      return jnp.full(num_rows, num_slots, jnp.int32)
-    of_domains = jnp.array(self.limits, jnp.int32)
-    return self._of_rows(of_domains[prompts.extras["domain"]])
-
   def _keys(
     self,
     key: jax.Array,  # [] key of the run
     began: jax.Array,  # [P] int32
     ids: jax.Array,  # [P] int32
   ) -> jax.Array:  # [B] keys
-    """Those that a rollout has which is drawn whole in the step it began in."""
+    """Of the rows: as if a rollout were drawn whole where the group began."""
 
     def of_group(began, prompt_id):
       # As `stages.step_keys`.

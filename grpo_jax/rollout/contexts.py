@@ -6,12 +6,15 @@ again, as one prompt of their own.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.types import Prompts
+from grpo_jax.rollout import drawing, sampling
+from grpo_jax.types import Policy, Prompts, PyTree, Rollout
 
 
 def joined(
@@ -54,3 +57,71 @@ def put(
   slots = jnp.where(exists, slots, num_slots)  # That one: nowhere.
   rows = jnp.arange(num_rows)[:, None]
   return buffer.at[rows, slots].set(x.astype(buffer.dtype), mode="drop")
+
+
+def gone_on(
+  policy: Policy,
+  params: PyTree,
+  prompts: Prompts,
+  tokens: jax.Array,  # [B, t] int32
+  rollout: Rollout,
+  keys: jax.Array,  # [B] keys
+  size: jax.Array,  # [B] int32
+  limits: jax.Array,  # [B] int32
+  is_open: jax.Array,  # [B] bool
+  config: sampling.SamplingConfig,
+) -> tuple[Rollout, jax.Array]:  # and [B, n] bool
+  """A rollout with more tokens in its open rows, and which of them exist.
+
+  All of these rows are decoded at once, whatever `config.lanes` is. Draws count
+  their positions on behind the tokens that are read.
+
+  Args:
+    policy, params: What to sample from, and its parameters.
+    prompts: P prompts.
+    tokens: What is read after them: the first slots of the rollout.
+    rollout: What is written, the G rows of each prompt adjacent.
+    keys: Of the rows.
+    size: Tokens of each row that are read, behind which it goes on.
+    limits: Most tokens that are drawn of each row.
+    is_open: Rows that go on.
+    config: How to draw; its `max_new_tokens` is the largest limit. Static.
+  """
+  with jax.named_scope("prefill"):
+    first_h, prefix, routing = policy.prefill(
+      params, *joined(prompts, tokens, size, config.pad_id)
+    )
+  decoder = sampling.Decoder(
+    policy,
+    policy.weights(params),
+    dataclasses.replace(config, lanes=None),
+    keys,
+    first_h,
+    prefix,
+    limits,
+    offsets=size,
+  )
+  with jax.named_scope("decode"):
+    state = decoder.run_from_start(routing, busy=is_open)
+  exists = state.written["completion_mask"]
+  fields: dict[str, Any] = {
+    name: put(getattr(rollout, name), size, exists, x)
+    for name, x in state.written.items()
+  }
+  ends = drawing.is_end(state.written["tokens"], config) & exists
+  terminated = rollout.terminated | ends.any(axis=1)
+  return dataclasses.replace(rollout, **fields, terminated=terminated), exists
+
+
+def budgets(
+  of_domains: tuple[int, ...], prompts: Prompts, group_size: int, num_slots: int
+) -> jax.Array:  # [B] int32
+  """Most tokens of each row: those of its prompt's domain.
+
+  Where there are none, or prompts have no domain, as somebody asks for them, a
+  row has all slots.
+  """
+  if not of_domains or "domain" not in prompts.extras:
+    return jnp.full(len(prompts.ids) * group_size, num_slots, jnp.int32)
+  own = jnp.array(of_domains, jnp.int32)[prompts.extras["domain"]]  # [P]
+  return jnp.repeat(own, group_size)

@@ -154,10 +154,8 @@ def plan(
   size = (hint >= 0).sum(axis=1, dtype=jnp.int32)
   drafted = rollout.completion_mask.sum(axis=1, dtype=jnp.int32)
   start = jnp.where(kind == BY_REFERENCE, 0, drafted - rollout.terminated)
-  room = jnp.full(len(rows), slots, jnp.int32)
-  if correction.limits:
-    limits = jnp.asarray(correction.limits, jnp.int32)
-    room = limits[prompts.extras["domain"][rows]]
+  group_size = len(rows) // len(prompts.ids)
+  room = contexts.budgets(correction.limits, prompts, group_size, slots)
   more = jnp.where(kind == BY_CUE, correction.max_new_tokens, 0)
   fits = (start + size + more <= room) & (size > 0)
   # A draft that the budget has cut off ends anywhere, and only what replaces it
@@ -299,31 +297,13 @@ def _continued(
     tokens=prompts.tokens[:, -longest:],
     mask=prompts.mask[:, -longest:],
   )
-  with jax.named_scope("prefill"):
-    first_h, prefix, routing = policy.prefill(
-      params, *contexts.joined(short, tokens, size, config.pad_id)
-    )
-  decoder = sampling.Decoder(
-    policy,
-    policy.weights(params),
-    dataclasses.replace(config, max_new_tokens=most, lanes=None),
-    keys,
-    first_h,
-    prefix,
+  longer, _ = contexts.gone_on(
+    *(policy, params, short, tokens, rollout, keys, size),
     jnp.full(len(keys), most, jnp.int32),
-    offsets=size,
+    goes_on,
+    dataclasses.replace(config, max_new_tokens=most),
   )
-  with jax.named_scope("decode"):
-    state = decoder.run_from_start(routing, busy=goes_on)
-  exists = state.written["completion_mask"]
-  fields: dict[str, Any] = {
-    name: contexts.put(getattr(rollout, name), size, exists, x)
-    for name, x in state.written.items()
-  }
-  ends = drawing.is_end(state.written["tokens"], config) & exists
-  return dataclasses.replace(
-    rollout, **fields, terminated=rollout.terminated | ends.any(axis=1)
-  )
+  return longer
 
 
 def _with_own_outputs(

@@ -11,9 +11,9 @@ of a rollout that was never cut. What is recorded of a token stays as it was
 when it was drawn.
 
 Source: Kimi Team, "Kimi k1.5: Scaling Reinforcement Learning with LLMs",
-arXiv:2501.12599, Section 2.6.2 (partial rollouts). There what was written in
-earlier steps is kept out of the loss; here it is trained with the log-probs of
-the weights that drew it, and corrected for like all that is old.
+arXiv:2501.12599, Section 2.6.2 (partial rollouts). The paper keeps tokens of
+earlier steps out of the loss. Here they are trained, with the log-probs of the
+weights that drew them, and corrected like all old tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.rollout import contexts, drawing, sampling
+from grpo_jax.rollout import contexts, sampling
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout
 
 # What tokens that are not there hold, by name, as in `sampling`; others: 0.
@@ -96,33 +96,14 @@ def goes_on(
     most: Tokens that a row can lack of its limit at most. Static.
   """
   size = rollout.completion_mask.sum(axis=1, dtype=jnp.int32)
-  is_open = ~rollout.terminated & (size < limits)
-  with jax.named_scope("prefill"):
-    first_h, prefix, routing = policy.prefill(
-      params, *contexts.joined(prompts, rollout.tokens, size, config.pad_id)
-    )
-  decoder = sampling.Decoder(
-    policy,
-    policy.weights(params),
-    dataclasses.replace(config, max_new_tokens=most),
-    keys,
-    first_h,
-    prefix,
+  longer, exists = contexts.gone_on(
+    *(policy, params, prompts, rollout.tokens, rollout, keys, size),
     limits - size,
-    offsets=size,
+    ~rollout.terminated & (size < limits),
+    dataclasses.replace(config, max_new_tokens=most),
   )
-  with jax.named_scope("decode"):
-    state = decoder.run_from_start(routing, busy=is_open)
-  exists = state.written["completion_mask"]
-  fields: dict[str, Any] = {
-    name: contexts.put(getattr(rollout, name), size, exists, x)
-    for name, x in state.written.items()
-  }
   assert rollout.version is not None
-  fields["version"] = contexts.put(
+  version = contexts.put(
     rollout.version, size, exists, jnp.broadcast_to(step, exists.shape)
   )
-  ends = drawing.is_end(state.written["tokens"], config) & exists
-  return dataclasses.replace(
-    rollout, **fields, terminated=rollout.terminated | ends.any(axis=1)
-  )
+  return dataclasses.replace(longer, version=version)

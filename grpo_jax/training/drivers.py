@@ -165,9 +165,7 @@ def _ahead(mesh: Mesh, parts: stages.Parts) -> Driver:
     placed = sharding.from_local(batch.prompts, rows)
 
     def draw(state: TrainState, one: pipeline.PromptBatch, ahead: int):
-      prompts = placed
-      if one is not batch:
-        prompts = sharding.from_local(one.prompts, rows)
+      prompts = sharding.from_local(one.prompts, rows)
       return sample(state, prompts, jax.device_put(np.int32(ahead), whole))
 
     state, queue = with_queue(state, (batch, *following), draw)

@@ -329,26 +329,21 @@ class Together:
   ) -> tuple[TrainState, PyTree, PyTree]:
     """The states of all runs one step on, metrics and rows."""
 
-    @functools.cache
-    def placed(step: int) -> PyTree:
-      inputs = jax.tree.map(
-        lambda *x: np.stack(x), *map(_arrays, of_steps[step])
-      )
+    def placed(batches: Sequence[Any]) -> PyTree:
+      inputs = jax.tree.map(lambda *x: np.stack(x), *map(_arrays, batches))
       return jax.device_put(inputs, self._split)
 
-    if self._programs.draw is None:
-      return self._programs.step(self._numbers, states, placed(0))
-    draw = self._programs.draw
+    now, draw = placed(of_steps[0]), self._programs.draw
+    if draw is None:
+      return self._programs.step(self._numbers, states, now)
 
-    def drawn(states: TrainState, step: int, ahead: int) -> Drawn:
-      ahead_of_runs = np.full(len(self._together), ahead, np.int32)
-      placed_ahead = jax.device_put(ahead_of_runs, self._split)
-      return draw(self._numbers, states, placed(step), placed_ahead)
+    def drawn(states: TrainState, batches: Sequence[Any], ahead: int) -> Drawn:
+      of_runs = np.full(len(self._together), ahead, np.int32)
+      placed_ahead = jax.device_put(of_runs, self._split)
+      return draw(self._numbers, states, placed(batches), placed_ahead)
 
-    states, queue = drivers.with_queue(states, range(len(of_steps)), drawn)
-    states, *said = self._programs.step(
-      self._numbers, states, placed(0), queue[0]
-    )
+    states, queue = drivers.with_queue(states, of_steps, drawn)
+    states, *said = self._programs.step(self._numbers, states, now, queue[0])
     return dataclasses.replace(states, queue=queue[1:]), *said
 
   def places(self, run: run_lib.Run) -> np.ndarray:  # [P] int32

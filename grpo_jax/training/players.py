@@ -21,7 +21,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -30,6 +29,7 @@ from grpo_jax.learning import members
 from grpo_jax.rewards import guarded_sessions
 from grpo_jax.rollout import (
   compaction,
+  contexts,
   correction,
   host_turns,
   sampling,
@@ -90,10 +90,9 @@ def _sample_within(
 
   Prompts without a domain, as somebody asks for them, have all slots.
   """
-  limits = None
-  if "domain" in prompts.extras:
-    own = jnp.array(of_domains, jnp.int32)[prompts.extras["domain"]]  # [P]
-    limits = jnp.repeat(own, group_size)  # [B]
+  limits = contexts.budgets(
+    of_domains, prompts, group_size, config.max_new_tokens
+  )
   return sampling.sample(
     policy,
     params,
