@@ -98,7 +98,7 @@ class Options:
     answer_after: Marker of an answer, as `config.rewards.answer_after`.
     max_calls: Calls of an episode, at most.
     max_parallel: Calls of an action, at most; what follows is not made.
-    max_bytes: Of a result; what is more is left out.
+    max_bytes: Of a result; what is more is left out, by "python" of the middle.
     max_total_bytes: Of the results of an episode; then calls are refused.
     call_s: Seconds for a call.
     turn_s: Seconds for the calls of an action: one is refused for which
@@ -172,8 +172,8 @@ class _Said(NamedTuple):
   failed: bool = False
 
 
-# (seconds, arguments) -> what it says.
-_Tool = Callable[[float, Mapping[str, Any]], _Said]
+# (arguments) -> what it says, cut to `max_bytes`.
+_Tool = Callable[[Mapping[str, Any]], _Said]
 
 
 class _OutOfTimeError(BaseException):
@@ -194,7 +194,8 @@ class Session:
     """Begins an episode, and starts nothing.
 
     Raises:
-      ValueError: The extras have no answer of that name.
+      ValueError: The extras have no answer of that name, or a limit of
+        "python" is out of range.
     """
     if extras.get(options.answer) in (None, "", [], ()):
       raise ValueError(
@@ -206,14 +207,15 @@ class Session:
     self._format = options.chat_format()
     self._check = _checker(tuple(options.tools))
     self._tools: dict[str, _Tool] = {
-      name: functools.partial(_call_own, path)
+      name: functools.partial(_call_own, options, path)
       for name, path in _own(tuple(options.tools)).items()
     }
     if "search" in options.tools:
       self._tools["search"] = functools.partial(_find, options)
     self._python: interpreter.Interpreter | None = None
     if "python" in options.tools:
-      self._tools["python"] = self._run
+      self._python = _interpreter(options)
+      self._tools["python"] = functools.partial(_run, self._python)
     self._counts = dict.fromkeys(_COUNTS, 0)
     self._num_bytes = 0
     self._seconds = 0.0
@@ -267,12 +269,11 @@ class Session:
       return f"Error: the call was not made: {refused}."
     self._counts["tool_calls"] += 1
     started = time.monotonic()
-    said = self._tools[call.name](self._options.call_s, call.arguments)
+    said = self._tools[call.name](call.arguments)
     self._seconds += time.monotonic() - started
     self._counts["tool_errors"] += said.failed
-    text = _cut(said.text, self._options.max_bytes)
-    self._num_bytes += len(text.encode("utf-8", "replace"))
-    return text
+    self._num_bytes += len(said.text.encode("utf-8", "replace"))
+    return said.text
 
   def _refused(self, end: float) -> str:
     """Why no call can be made any more, or ""."""
@@ -287,52 +288,60 @@ class Session:
       return "the time for the calls of a message is used up"
     return ""
 
-  def _run(self, seconds: float, arguments: Mapping[str, Any]) -> _Said:
-    """The tool "python"; its box is made when it is first asked for."""
-    options = self._options
-    if self._python is None:
-      self._python = interpreter.Interpreter(
-        sandbox=options.sandbox,
-        call_s=seconds,
-        total_s=options.total_s,
-        max_calls=options.max_calls,
-        max_bytes=options.max_bytes,
-        memory=options.memory,
-      )
-    answer = self._python.run(arguments["code"])
-    return _Said(answer.text, answer.status != "done")
+
+def _interpreter(options: Options) -> interpreter.Interpreter:
+  """That of an episode; its box is made at the first call.
+
+  Raises:
+    ValueError: A limit is out of range.
+  """
+  return interpreter.Interpreter(
+    sandbox=options.sandbox,
+    call_s=options.call_s,
+    total_s=options.total_s,
+    max_calls=options.max_calls,
+    max_bytes=options.max_bytes,
+    memory=options.memory,
+  )
 
 
-def _find(
-  options: Options, seconds: float, arguments: Mapping[str, Any]
+def _run(
+  python: interpreter.Interpreter, arguments: Mapping[str, Any]
 ) -> _Said:
-  """The tool "search"."""
-  del seconds  # It takes milliseconds; see `search.py`.
+  """The tool "python", which cuts by itself and keeps the error at the end."""
+  answer = python.run(arguments["code"])
+  return _Said(answer.text, answer.status != "done")
+
+
+def _find(options: Options, arguments: Mapping[str, Any]) -> _Said:
+  """The tool "search", which takes milliseconds and no limit of time."""
   found = _index(options.corpus).find(arguments["query"], options.top_k)
-  if not found:
-    return _Said("No passage has any of these words.")
   shown = [
     f"[{number}] {passage.title}\n{passage.text[: options.passage_chars]}"
     if passage.title
     else f"[{number}] {passage.text[: options.passage_chars]}"
     for number, passage in enumerate(found, start=1)
   ]
-  return _Said("\n\n".join(shown))
+  said = "\n\n".join(shown) or "No passage has any of these words."
+  return _Said(_cut(said, options.max_bytes))
 
 
-def _call_own(path: str, seconds: float, arguments: Mapping[str, Any]) -> _Said:
+def _call_own(
+  options: Options, path: str, arguments: Mapping[str, Any]
+) -> _Said:
   """A function of the user's own."""
+  failed = True
   try:
-    with _within(seconds):
+    with _within(options.call_s):
       said = _function(path)(**arguments)
     if not isinstance(said, str):
       said = json.dumps(said, ensure_ascii=False)
+    failed = False
   except _OutOfTimeError:
-    return _Said(f"Error: no result in {seconds:g} s.", failed=True)
+    said = f"Error: no result in {options.call_s:g} s."
   except Exception as error:
-    text = f"Error: {type(error).__name__}: {error}"
-    return _Said(text[:_MAX_RAISED], failed=True)
-  return _Said(said)
+    said = f"Error: {type(error).__name__}: {error}"[:_MAX_RAISED]
+  return _Said(_cut(said, options.max_bytes), failed)
 
 
 @contextlib.contextmanager
@@ -517,6 +526,7 @@ def warm_up(**options: Any) -> None:
   if "search" in tools:
     _index(made.corpus)
   if "python" in tools:
+    _interpreter(made)  # It starts nothing, and checks its limits.
     sandbox_lib.require(made.sandbox)
 
 

@@ -137,6 +137,16 @@ def test_results_are_cut_by_bytes():
   assert odd == "\ud800"
 
 
+def test_an_error_behind_much_output_is_read():
+  session = make(tools=("python",), max_bytes=100)
+  code = "print('x' * 1000)\n1 / 0"
+  ((said,),), _ = play(session, act(("python", {"code": code})))
+  session.close()
+  assert said.startswith("x" * 75 + "\n[")
+  assert "bytes left out]" in said
+  assert said.endswith("division by zero")
+
+
 def test_calls_beyond_a_limit_are_refused():
   one = act(("add", {"x": 1}))
 
@@ -263,6 +273,17 @@ def test_who_grades_says_something():
 def test_options_that_cannot_be_are_refused(options, message):
   with pytest.raises(ValueError, match=message):
     tools.warm_up(**options)
+
+
+@pytest.mark.parametrize("begin", [tools.warm_up, make])
+@pytest.mark.parametrize(
+  "limit", [{"max_bytes": 2 << 20}, {"memory": 1 << 20}, {"max_calls": 1.5}]
+)
+def test_limits_of_python_are_checked_before_there_is_an_episode(begin, limit):
+  ((name, value),) = limit.items()
+  with pytest.raises(ValueError, match=f"Interpreter: {name}={value}; needed"):
+    begin(**limit)
+  begin(**limit, tools=(ADD,))
 
 
 def test_unknown_options_are_refused_before_there_is_a_worker():
