@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
 import pathlib
 import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+
+from experiments.rewards import lines
 
 NUM_TRAIN, NUM_TEST = 200, 64  # Problems.
 _NUM_COPIES = 8
@@ -105,5 +106,4 @@ def write(folder: pathlib.Path) -> None:
   """Writes both files."""
   folder.mkdir(parents=True, exist_ok=True)
   for name, records in (("train", train_records()), ("test", test_records())):
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+    lines.write(folder / f"{name}.jsonl", records)

@@ -10,23 +10,18 @@ The program takes a few minutes on one core, and downloads nothing.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.metadata
-import io
-import json
-import multiprocessing
-import os
 import pathlib
 import platform
 import statistics
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import app, flags
 
+from experiments.rewards import two_processes
 from grpo_jax.rewards import text_games, textarena_games
 
 _PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/games_table.md"
@@ -38,12 +33,6 @@ _TIMEOUT_S = flags.DEFINE_float(
 
 # Seeds of each game.
 NUM_SEEDS = 5
-# A process that imports the package once and has a child for each game.
-_TRY = """
-import sys
-from experiments.rewards import games_table
-games_table.report(float(sys.argv[1]))
-"""
 _PLAYS = "plays"
 _NO_MOVES = "lists no moves"
 _ALONE = "plays, for one; lists no moves for a warm start"
@@ -112,45 +101,14 @@ def attempt(name: str) -> dict[str, Any]:
     shown += lessons
     found["turns"] = statistics.fmean(map(len, lessons))
   except Exception as error:  # Of any kind: the table says which.
-    found["error"] = f"{error} ({type(error).__name__})"
+    found["error"] = two_processes.described(error)
   found["digest"] = hashlib.sha256(repr(shown).encode()).hexdigest()
   return found
 
 
 def report(timeout_s: float) -> None:
-  """Prints the results by name, as JSON."""
-  found = {}
-  context = multiprocessing.get_context("fork")
-  for name in games():
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_send, args=(sender, name), daemon=True)
-    child.start()
-    if receiver.poll(timeout_s):
-      found[name] = receiver.recv()
-    else:
-      found[name] = {"error": f"takes more than {timeout_s:g} s"}
-    child.kill()
-    child.join()
-  print("\n" + json.dumps(found))
-
-
-def _send(sender: Any, name: str) -> None:
-  with contextlib.redirect_stdout(io.StringIO()):  # Some games talk.
-    found = attempt(name)
-  sender.send(found)
-
-
-def attempts(hash_seed: str, timeout_s: float) -> dict[str, dict[str, Any]]:
-  """What a process of its own reports of all games."""
-  done = subprocess.run(
-    [sys.executable, "-c", _TRY, str(timeout_s)],
-    env={**os.environ, "PYTHONHASHSEED": hash_seed},
-    stdout=subprocess.PIPE,
-    stderr=subprocess.DEVNULL,
-    text=True,
-    check=True,
-  )
-  return json.loads(done.stdout.strip().rpartition("\n")[2])
+  """Prints the results by name, as JSON; see `two_processes`."""
+  two_processes.report(games(), attempt, timeout_s)
 
 
 def verdict(results: Sequence[Mapping[str, Any]]) -> str:
@@ -163,7 +121,7 @@ def verdict(results: Sequence[Mapping[str, Any]]) -> str:
       for mark, reason in _REASONS.items():
         if mark in error:
           return reason
-      return " ".join(error.split())[:120].replace("|", "/")
+      return two_processes.in_a_cell(error, 120)
   if first["digest"] != second["digest"]:
     return "another game in every process"
   return _PLAYS
@@ -201,8 +159,11 @@ def page(found: Mapping[str, Sequence[Mapping[str, Any]]], version: str) -> str:
 
 def main(argv: Sequence[str]) -> None:
   del argv
-  first, second = (attempts(seed, _TIMEOUT_S.value) for seed in ("1", "2"))
-  found = {name: [first[name], second[name]] for name in first}
+  found = two_processes.tried(
+    "experiments.rewards.games_table",
+    _TIMEOUT_S.value,
+    stderr=subprocess.DEVNULL,
+  )
   version = importlib.metadata.version("textarena")
   pathlib.Path(_OUTPUT.value).write_text(page(found, version), encoding="utf-8")
 

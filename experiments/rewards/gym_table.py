@@ -13,18 +13,15 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import multiprocessing
-import os
 import pathlib
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import app, flags
 
+from experiments.rewards import two_processes
 from grpo_jax import gym
 
 _PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/reasoning_gym.md"
@@ -38,13 +35,6 @@ _TIMEOUT_S = flags.DEFINE_float(
 NUM_PROBLEMS = 10
 # No dataset's answer.
 WRONG = "there is no answer"
-
-# A process that imports the package once and has a child for each dataset.
-_TRY = """
-import sys
-from experiments.rewards import gym_table
-gym_table.report(float(sys.argv[1]))
-"""
 
 _INTRODUCTION = """\
 # The datasets of reasoning-gym
@@ -111,28 +101,8 @@ def attempt(name: str) -> dict[str, Any]:
 
 
 def report(timeout_s: float) -> None:
-  """Prints the results by name, as JSON: of `attempt`, or what it raised."""
-  found = {}
-  context = multiprocessing.get_context("fork")
-  for name in gym.names():
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_send, args=(sender, name), daemon=True)
-    child.start()
-    if receiver.poll(timeout_s):
-      found[name] = receiver.recv()
-    else:
-      found[name] = {"error": f"takes more than {timeout_s:g} s"}
-    child.kill()
-    child.join()
-  print("\n" + json.dumps(found))
-
-
-def _send(sender: Any, name: str) -> None:
-  try:
-    result = attempt(name)
-  except Exception as error:  # Of any kind: the table says which.
-    result = {"error": f"{error} ({type(error).__name__})"}
-  sender.send(result)
+  """Prints the results by name, as JSON; see `two_processes`."""
+  two_processes.report(gym.names(), attempt, timeout_s)
 
 
 def _score(made: gym.Problem, answer: str) -> float | None:
@@ -150,24 +120,12 @@ def _survives_json(entry: Mapping[str, Any]) -> bool:
     return False
 
 
-def attempts(hash_seed: str, timeout_s: float) -> dict[str, dict[str, Any]]:
-  """What a process of its own reports of all datasets."""
-  done = subprocess.run(
-    [sys.executable, "-c", _TRY, str(timeout_s)],
-    env={**os.environ, "PYTHONHASHSEED": hash_seed},
-    stdout=subprocess.PIPE,
-    text=True,
-    check=True,
-  )
-  return json.loads(done.stdout.strip().rpartition("\n")[2])
-
-
 def verdict(results: Sequence[Mapping[str, Any]]) -> str:
   """Why a dataset cannot be trained on as it is, or "good"."""
   first = results[0]
   for result in results:
     if "error" in result:
-      return " ".join(str(result["error"]).split())[:160].replace("|", "/")
+      return two_processes.in_a_cell(result["error"], 160)
   if first["digest"] != results[1]["digest"]:
     return "other problems in every process"
   if first["own"] is None:
@@ -214,8 +172,7 @@ def page(found: Mapping[str, Sequence[Mapping[str, Any]]], version: str) -> str:
 
 def main(argv: Sequence[str]) -> None:
   del argv
-  first, second = (attempts(seed, _TIMEOUT_S.value) for seed in ("1", "2"))
-  found = {name: [first[name], second[name]] for name in first}
+  found = two_processes.tried("experiments.rewards.gym_table", _TIMEOUT_S.value)
   version = importlib.metadata.version("reasoning-gym")
   pathlib.Path(_OUTPUT.value).write_text(page(found, version), encoding="utf-8")
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import tokenizers
 
-from grpo_jax.data import demonstrations, tokenizer
+from experiments.rewards import lines
+from grpo_jax.data import demonstrations, environments, tokenizer
 from grpo_jax.rewards import tools
 
 NUM_TRAIN, NUM_TEST = 448, 64  # Names.
@@ -118,19 +119,11 @@ def _demonstration(
 ) -> dict[str, Any]:
   """An episode of the teacher, with what the tools say of it."""
   session = tools.make(record["prompt"], record, 0, **OPTIONS, corpus=corpus)
-  ids: list[int] = []
-  observed: list[bool] = []
-  for action in actions:
-    said, _, done = session.step(action)
-    written = text.markup_ids(action)
-    read = [] if done else text.observation_ids(said, MAX_OBSERVATION)
-    ids += [*written, *read]
-    observed += [*[False] * len(written), *[True] * len(read)]
+  turns = [(action, session.step(action)[0]) for action in actions]
+  ids, observed = environments.played_ids(
+    turns, text, text.end_ids, MAX_OBSERVATION
+  )
   return demonstrations.line(text, record, ids, observed)
-
-
-def _write_lines(path: pathlib.Path, rows: Iterable[dict[str, Any]]) -> None:
-  path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def write(folder: pathlib.Path) -> None:
@@ -138,7 +131,7 @@ def write(folder: pathlib.Path) -> None:
   folder.mkdir(parents=True, exist_ok=True)
   found = problems()
   corpus = folder / "passages.jsonl"
-  _write_lines(
+  lines.write(
     corpus,
     (
       {"id": name, "text": f"{name}: the code is {code}."}
@@ -149,12 +142,12 @@ def write(folder: pathlib.Path) -> None:
     {"prompt": f'Code of "{name}"?', "answer": code, "extras": {}}
     for name, code in found
   ]
-  _write_lines(folder / "train.jsonl", records[:NUM_TRAIN])
-  _write_lines(folder / "test.jsonl", records[NUM_TRAIN:])
+  lines.write(folder / "train.jsonl", records[:NUM_TRAIN])
+  lines.write(folder / "test.jsonl", records[NUM_TRAIN:])
   _train_tokenizer(folder / "tokenizer", str(corpus))
   text = tokenizer.Tokenizer(folder / "tokenizer")
   draw = random.Random(1)
-  _write_lines(
+  lines.write(
     folder / "demonstrations.jsonl",
     (
       _demonstration(text, record, actions, str(corpus))

@@ -25,7 +25,6 @@ The same bytes each time. No problem of the one file is in the other.
 
 from __future__ import annotations
 
-import json
 import pathlib
 import random
 from collections.abc import Iterator
@@ -33,7 +32,8 @@ from typing import Any, NamedTuple
 
 from absl import app, flags
 
-from grpo_jax.data import demonstrations, formats, tokenizer
+from experiments.rewards import lines
+from grpo_jax.data import demonstrations, environments, formats, tokenizer
 from grpo_jax.rewards import interpreter
 
 NUM_TRAIN, NUM_TEST = 8192, 256
@@ -154,20 +154,15 @@ def trace(
     rng: What the teacher does.
     python: Answers its calls.
   """
-  ids: list[int] = []
-  observed: list[bool] = []
-
-  def add(more: list[int], is_read: bool) -> None:
-    ids.extend(more)
-    observed.extend([is_read] * len(more))
-
+  turns = []
   said = problem.answer
   for code in actions(problem, rng):
-    add(text.encode(f"<tool>{code}</tool>"), False)
     said = python.call(code)
-    answer = ("<obs>", said, "</obs>")
-    add(text.observation_ids(answer, MAX_OBSERVATION_LEN), True)
-  add(text.encode(f"<answer>{said}</answer>"), False)
+    turns.append((f"<tool>{code}</tool>", ("<obs>", said, "</obs>")))
+  turns.append((f"<answer>{said}</answer>", ""))
+  ids, observed = environments.played_ids(
+    turns, text, text.encode("</tool></answer>"), MAX_OBSERVATION_LEN
+  )
   record = formats.plain_record(_row(problem))
   return demonstrations.line(text, record, ids, observed)
 
@@ -215,8 +210,7 @@ def write(folder: pathlib.Path, sandbox: str = "bwrap") -> None:
     ("test", map(_row, test)),
     ("traces", traces(vocabulary, train, sandbox)),
   ):
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+    lines.write(folder / f"{name}.jsonl", rows)
 
 
 def main(argv: list[str]) -> None:

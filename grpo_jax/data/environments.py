@@ -18,7 +18,7 @@ from grpo_jax.data.formats import Record
 from grpo_jax.data.observations import Observation
 from grpo_jax.data.sources import Source
 
-# Seeds of episodes to learn from are below it, those of others from it on.
+# Training episodes have seeds below this number, held-out ones from it on.
 FIRST_HELD_OUT = 2**30
 # Records of a source: more than a run reads, and not more than there are seeds.
 _SIZE = 2**30
@@ -125,23 +125,44 @@ class PlayedSource:
 
   def __getitem__(self, index: int) -> Record:
     record = self._source[index]
-    ids: list[int] = []
-    observed: list[bool] = []
     turns = self._lesson(record["prompt"], record["extras"])
-    for number, (action, said) in enumerate(turns[: self._max_turns], start=1):
-      written = self._tokenizer.encode(action)
-      if not written or written[-1] not in self._action_ends:
-        written.append(self._action_ends[0])
-      is_last = number in (len(turns), self._max_turns)
-      read = (
-        []
-        if is_last
-        else self._tokenizer.observation_ids(said, self._max_observation_len)
-      )
-      ids += [*written, *read]
-      observed += [False] * len(written) + [True] * len(read)
+    ids, observed = played_ids(
+      turns[: self._max_turns],
+      self._tokenizer,
+      self._action_ends,
+      self._max_observation_len,
+    )
     return {
       **record,
       "completion": np.array(ids, np.int32),
       "observed": np.array(observed, bool),
     }
+
+
+def played_ids(
+  turns: Sequence[tuple[str, Observation]],
+  tokenizer: Any,
+  action_ends: Sequence[int],
+  max_observation_len: int,
+) -> tuple[list[int], list[bool]]:
+  """Ids of an episode, and which of them were read.
+
+  Args:
+    turns: Actions, with what is read after each; after the last, nothing is.
+    tokenizer: Of the policy.
+    action_ends: Ids; the first is written after an action that does not end
+      with one of them.
+    max_observation_len: Tokens to which what is read is cut.
+  """
+  ids: list[int] = []
+  observed: list[bool] = []
+  for number, (action, said) in enumerate(turns, start=1):
+    written = tokenizer.encode(action)
+    if not written or written[-1] not in action_ends:
+      written.append(action_ends[0])
+    read: list[int] = []
+    if number < len(turns):
+      read = tokenizer.observation_ids(said, max_observation_len)
+    ids += [*written, *read]
+    observed += [False] * len(written) + [True] * len(read)
+  return ids, observed
