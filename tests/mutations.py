@@ -2950,8 +2950,8 @@ MUTATIONS = [
   Mutation(
     "Any number of a call is that of this one.",
     "grpo_jax/rewards/interpreter.py",
-    "nonce = secrets.token_bytes(_NONCE)",
-    "nonce = bytes(_NONCE)",
+    "nonce = secrets.token_bytes(console.NONCE)",
+    "nonce = bytes(console.NONCE)",
     "tests/rewards/interpreter_test.py -k for_a_later_call",
   ),
   Mutation(

@@ -193,14 +193,15 @@ class Tokenizer:
       ValueError: The model has no row for one of the tokens; or the text has
         half a surrogate pair, or is too much for the tokenizer's patterns.
     """
-    return self._of_model(self._encode(self._tokenizer, text), text)
+    return self._of_model(self._encode(self._tokenizer, text).ids, text)
 
-  def _encode(self, encoder: Any, text: str) -> list[int]:
+  def _encode(self, encoder: Any, text: str) -> Any:
+    """An encoding of `tokenizers`: ids, and where each stands in the text."""
     with _complaining(
       f"{self._path} cannot encode the text {text[:80]!r}",
       "Take what it does not know out of the text.",
     ):
-      return encoder.encode(text, add_special_tokens=False).ids
+      return encoder.encode(text, add_special_tokens=False)
 
   def _of_model(self, ids: list[int], text: str) -> list[int]:
     if (largest := max(ids, default=0)) >= self.vocab_size:
@@ -299,11 +300,7 @@ class Tokenizer:
     The ids are those from the first special token to the last. Without one, all
     of it is plain, and is the first part.
     """
-    with _complaining(
-      f"{self._path} cannot encode the text {text[:80]!r}",
-      "Take what it does not know out of the text.",
-    ):
-      found = self._tokenizer.encode(text, add_special_tokens=False)
+    found = self._encode(self._tokenizer, text)
     spans = [
       span
       for id_, span in zip(found.ids, found.offsets, strict=True)
@@ -335,7 +332,7 @@ class Tokenizer:
     while True:
       code_units = text[:size].encode("utf-16", "surrogatepass")
       piece = code_units.decode("utf-16", "replace")
-      ids = self._encode(self._plain, piece)
+      ids = self._encode(self._plain, piece).ids
       enough = len(ids) >= max_len + _TOKENS_BEFORE_CUT
       if enough or size >= min(
         len(text), observations.MOST_CHARS_PER_TOKEN * max_len

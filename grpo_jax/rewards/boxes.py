@@ -194,9 +194,7 @@ class Box:
       RuntimeError: The box has failed before the program began.
       TimeoutError: The box had not begun in `limits.wall_s`.
     """
-    process = self._spawn(
-      subprocess.PIPE, _ALONE_AND_SEEDED, limits, stack, bufsize=0
-    )
+    process = self._spawn(subprocess.PIPE, _ALONE_AND_SEEDED, limits, stack)
     stack.callback(self._kill, process)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -223,7 +221,6 @@ class Box:
     flags: Sequence[str],
     limits: defences.Limits,
     stack: contextlib.ExitStack,
-    bufsize: int = -1,
   ) -> subprocess.Popen:
     """Starts the interpreter in its box; waits for it with the stack."""
     folder = None
@@ -240,7 +237,7 @@ class Box:
       return stack.enter_context(
         subprocess.Popen(
           self._command(limits, flags, fds),
-          bufsize=bufsize,
+          bufsize=0,  # Pipes are polled, and no buffer may hide what came.
           stdin=stdin,
           stdout=subprocess.PIPE,
           stderr=subprocess.PIPE,

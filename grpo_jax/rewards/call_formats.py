@@ -79,14 +79,17 @@ class Parsed(NamedTuple):
   Attributes:
     text: What is no call, thoughts too, without end tokens.
     calls: In the order in which they stand.
-    error: The first one of a call, or "".
     ended: It has the end token of a turn.
   """
 
   text: str
   calls: tuple[Call, ...]
-  error: str
   ended: bool
+
+  @property
+  def error(self) -> str:
+    """The first one of a call, or ""."""
+    return next((call.error for call in self.calls if call.error), "")
 
 
 def _nothing_wrong(name: str, arguments: Mapping[str, Any]) -> str:
@@ -99,7 +102,6 @@ class Format:
   """Calls and results of a kind of chat.
 
   Attributes:
-    name: Of `FORMATS`.
     read: (text without end tokens) -> (what is no call, calls).
     ends: Tokens that end a turn; the template writes the first.
     before, between, after: What stands around results, from the end of the
@@ -111,7 +113,6 @@ class Format:
       thinking, `<think>\n` of models that always think.
   """
 
-  name: str
   read: Callable[[str], tuple[str, list[Call]]]
   ends: tuple[str, ...]
   before: str
@@ -142,13 +143,7 @@ class Format:
     if self.most_calls is not None and len(calls) > self.most_calls:
       wrong = f"Error: a message has at most {self.most_calls} call."
       calls = [Call(calls[0].name, {}, wrong, malformed=True)]
-    errors = [call.error for call in calls if call.error]
-    return Parsed(
-      (said[:start] + text).strip(),
-      tuple(calls),
-      errors[0] if errors else "",
-      bool(end),
-    )
+    return Parsed((said[:start] + text).strip(), tuple(calls), bool(end))
 
   def _end_of_thought(self, said: str) -> int:
     """Where what is no thought begins; at the end, if it is never closed."""
@@ -370,7 +365,6 @@ def _as_json(result: str) -> str:
 
 FORMATS: dict[str, Format] = {
   "qwen": Format(
-    "qwen",
     _tagged,
     ends=("<|im_end|>", "<|endoftext|>"),
     before="\n<|im_start|>user\n<tool_response>\n",
@@ -378,7 +372,6 @@ FORMATS: dict[str, Format] = {
     after="\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
   ),
   "hermes": Format(
-    "hermes",
     _tagged,
     ends=("<|im_end|>", "<|end_of_text|>", "<|endoftext|>"),
     before="\n<|im_start|>tool\n<tool_response>\n",
@@ -386,7 +379,6 @@ FORMATS: dict[str, Format] = {
     after="\n</tool_response><|im_end|><|im_start|>assistant\n",
   ),
   "llama": Format(
-    "llama",
     _whole,
     ends=("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
     before='<|start_header_id|>ipython<|end_header_id|>\n\n"',

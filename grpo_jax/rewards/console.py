@@ -19,7 +19,7 @@ import builtins
 import os
 import sys
 
-_NONCE = 16
+NONCE = 16  # Bytes that begin a call.
 _ONLY_AST = 0x400  # ast.PyCF_ONLY_AST
 _FRAMES = 3  # Lines of the program that are said to have raised.
 _LINE = 120  # Characters of each.
@@ -123,7 +123,7 @@ def main() -> None:
     os.dup2(null, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    nonce = _read(asks, _NONCE)
+    nonce = _read(asks, NONCE)
     code = _read(asks, int(_read(asks, 10))).decode()
     count += 1
     how = _answer(code, f"<call {count}>", module.__dict__, source)

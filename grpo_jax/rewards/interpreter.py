@@ -52,7 +52,6 @@ _START_S = 60.0
 _MOST_S = 1e6
 _LEAST_MEMORY = 64 << 20  # Python itself takes some 30 MB of addresses.
 _FLOOD = 1 << 20  # Bytes; beyond them a block is killed.
-_NONCE = 16  # As in `console.py`.
 _NEW = "[a new interpreter: all names are lost]\n"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -273,7 +272,7 @@ def _talk(
   asks, says, tells = map(
     _fileno, (process.stdin, process.stdout, process.stderr)
   )
-  nonce = secrets.token_bytes(_NONCE)
+  nonce = secrets.token_bytes(console.NONCE)
   block = code.encode("utf-8", "replace")
   unsent = b"%b%010d%b" % (nonce, len(block), block)
   told = b""
@@ -299,7 +298,7 @@ def _talk(
         return "flood"
     if tells in ready:
       # No more: what comes after an end is for the next call to find.
-      part = _part(tells, _NONCE + 1 - len(told)) or b""
+      part = _part(tells, console.NONCE + 1 - len(told)) or b""
       told += part
       how = told.removeprefix(nonce)
       if how in (b".", b"!") and told != how:

@@ -138,11 +138,7 @@ def _new(said: Any, before: Any, action: str) -> Any:
   # "[Player 0] [4]" comes first: the policy has it in its row.
   speaker, found, rest = new.partition(action) if action else (new, "", "")
   speaker = speaker.strip()
-  if (
-    found
-    and speaker.startswith("[")
-    and speaker.find("]") in (*(-1, len(speaker) - 1),)
-  ):
+  if found and speaker.startswith("[") and "]" not in speaker[:-1]:
     return rest
   return new
 

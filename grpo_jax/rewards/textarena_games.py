@@ -146,7 +146,6 @@ class TextarenaGame:
     self.over = False
     self.observation = ""
     self.seat = seat
-    self._count = count
     self._opponent = opponent
     self._rng = random.Random(f"opponents {seed}")
     self._invalid = 0

@@ -221,7 +221,8 @@ def test_llama_has_a_tag_for_calls_and_for_code(action, call):
 )
 def test_what_is_no_call_of_llama_is_an_answer(action):
   parsed = call_formats.named("llama").parse(action + "<|eot_id|>")
-  assert parsed == (action, (), "", True)
+  assert parsed == (action, (), True)
+  assert parsed.error == ""
 
 
 def test_a_turn_that_has_not_ended_is_ended():
