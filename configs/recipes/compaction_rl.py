@@ -5,20 +5,20 @@
         --workdir=runs/compaction_rl --config.allow_unpublished=True
 
 MODEL is a name of `models.py`, or "toy". Result in the literature: SWE-bench
-Verified 50.5 to 56.0 for 30 B, 48.0 by PPO without compaction; 59.8 to 66.8 for
-106 B, where 60.0 is what it has without the token-level loss and 63.0 without
-the discount across contexts. Not reproduced here.
+Verified rises from 50.5 to 56.0 with 30 B parameters (48.0 by PPO without
+compaction), and from 59.8 to 66.8 with 106 B (60.0 without the token-level
+loss, 63.0 without the discount across contexts). Not reproduced here.
 
 1. "value": 50 steps of the critic alone.
 2. "rl": 128 prompts with one rollout each; a gradient step of the policy and
    two of the critic, with 1.5 times its learning rate, over the tokens of all
    contexts. λ is 1 − 1/(1.5 l), l the tokens of the rollout.
 
-The paper leaves open γ (1), the KL (none), what l counts
+The paper leaves open γ (here 1), the KL (here none), what l counts
 (--config.algorithm.length_adaptive_unit=context is the other reading), and how
 a context ends (--config.algorithm.boundary=compaction_rl_bootstrap is the other
-reading). The clip range, the length of a context, and whether attention is
-frozen in the critic could not be read; it is not, and
+reading). We could not read the clip range, the length of a context, and whether
+the critic's attention is frozen. Here it is not frozen;
 --config.critic.freeze="('attention',)" freezes it as in SAO.
 
 Deviations: contexts are compacted in environments in the graph, and with a

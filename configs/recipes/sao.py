@@ -17,9 +17,9 @@ on the former, without its faster learning 95.0. Not reproduced here.
    gradient step, the critic two, with five times its learning rate. λ of the
    policy is 1 − 1/(1.5 |y|), that of the critic's targets 1.
 
-γ and the KL are not stated, and 1 and none are our choice; so is that a rollout
-is one update old. The learning rates are in the paper without a schedule, and
-here they are constant.
+The paper states neither γ nor the KL; we take γ = 1, no KL, and rollouts that
+are one update old. It gives learning rates and no schedule; here they are
+constant.
 
 Deviations: the paper's ten steps of value warm-up are read as steps of the
 critic alone; if a rising learning rate is meant, it is
