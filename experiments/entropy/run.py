@@ -17,41 +17,28 @@ import functools
 import pathlib
 from collections.abc import Sequence
 
-from absl import flags
-
 from experiments import flags as flags_lib
 from experiments.entropy import arms as arms_lib
 from experiments.entropy import results
 from experiments.sweeps import arms as sweeps_lib
-from experiments.sweeps import cells as cells_lib
+from experiments.sweeps import commands
 
-_ROOT = flags.DEFINE_string("root", "runs/entropy", "Folder of all runs.")
-_RESULTS = flags.DEFINE_string(
-  "results", "benchmarks/entropy", "Folder of the files ARM.json."
-)
-_ARMS = flags.DEFINE_string("arms", "", "Arms whose name has a match of it.")
-_SIZE = flags.DEFINE_enum(
-  "size", "full", list(arms_lib.SIZES), "How much is computed."
-)
-_CONFIG = "experiments/entropy/config.py"
+_TRAINING = commands.Training("entropy", arms_lib.SIZES)
 
 
 def main(argv: Sequence[str]) -> int:
   """Runs what is missing, one after another."""
   del argv
-  root, out = cells_lib.parse_root(_ROOT.value), pathlib.Path(_RESULTS.value)
-  chosen = sweeps_lib.chosen(arms_lib.ARMS, _ARMS.value)
-  out.mkdir(parents=True, exist_ok=True)
-  return sweeps_lib.go_through(chosen, functools.partial(_run_arm, root, out))
+  return _TRAINING.go_through(arms_lib.ARMS, _run_arm)
 
 
 def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
   """Runs the sweep of an arm, and writes its numbers; the exit status."""
-  size = arms_lib.SIZES[_SIZE.value]
+  size = arms_lib.SIZES[_TRAINING.size]
   return sweeps_lib.record(
     out,
     root / name,
-    f"{_CONFIG}:{name}@{_SIZE.value}",
+    _TRAINING.config(name),
     arms_lib.follows_on(name, root),
     functools.partial(results.collected, size=size),
   )

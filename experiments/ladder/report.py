@@ -8,34 +8,20 @@ Needs the extra `plot`.
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Sequence
-
-from absl import flags
 
 from experiments import flags as flags_lib
 from experiments.ladder import figure, page
 from experiments.ladder.results import Results
+from experiments.sweeps import commands
 
-_RESULTS = flags.DEFINE_string("results", "benchmarks/ladder", "Of ARM.json.")
-_OUT = flags.DEFINE_string("out", "docs", "Folder of page and figure.")
+_REPORT = commands.Report("ladder")
 
 
 def main(argv: Sequence[str]) -> int:
   """Writes both, and says where they are."""
   del argv
-  out = flags_lib.existing_folder(_OUT)
-  results = Results(pathlib.Path(_RESULTS.value))
-  if not results.arms:
-    raise FileNotFoundError(
-      f"--results={_RESULTS.value}: nothing has ended there; run"
-      " `python -m experiments.ladder.run` first."
-    )
-  written, drawn = out / "ladder.md", out / "ladder.png"
-  figure.plot(drawn, results)
-  written.write_text(page.markdown(results), encoding="utf-8")
-  print(f"{written}, {drawn}")
-  return 0
+  return _REPORT.write(Results, page.markdown, figure.plot)
 
 
 if __name__ == "__main__":

@@ -15,40 +15,27 @@ Exit status: 0 all has ended, 1 something has failed, 143 stopped.
 
 from __future__ import annotations
 
-import functools
 import pathlib
 from collections.abc import Sequence
-
-from absl import flags
 
 from experiments import flags as flags_lib
 from experiments.planted_errors import arms as arms_lib
 from experiments.planted_errors import results
 from experiments.sweeps import arms as sweeps_lib
-from experiments.sweeps import cells as cells_lib
+from experiments.sweeps import commands
 
-_ROOT = flags.DEFINE_string(
-  "root", "runs/planted_errors", "Folder of all runs."
-)
-_RESULTS = flags.DEFINE_string(
-  "results", "benchmarks/planted_errors", "Folder of the files ARM.json."
-)
-_ARMS = flags.DEFINE_string("arms", "", "Arms whose name has a match of it.")
-_CONFIG = "experiments/planted_errors/config.py"
+_TRAINING = commands.Training("planted_errors")
 
 
 def main(argv: Sequence[str]) -> int:
   """Runs what is missing, one after another."""
   del argv
-  root, out = cells_lib.parse_root(_ROOT.value), pathlib.Path(_RESULTS.value)
-  chosen = sweeps_lib.chosen(arms_lib.ARMS, _ARMS.value)
-  out.mkdir(parents=True, exist_ok=True)
-  return sweeps_lib.go_through(chosen, functools.partial(_run_arm, root, out))
+  return _TRAINING.go_through(arms_lib.ARMS, _run_arm)
 
 
 def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
   """Runs the sweep of an arm, and writes its numbers; the exit status."""
-  folder, config = root / name, f"{_CONFIG}:{name}"
+  folder, config = root / name, _TRAINING.config(name)
   if name == arms_lib.BASE:
     return sweeps_lib.sweep(folder, config)
   overrides = arms_lib.follows_on(name, root)

@@ -17,36 +17,27 @@ import functools
 import pathlib
 from collections.abc import Sequence
 
-from absl import flags
-
 from experiments import flags as flags_lib
 from experiments.proxy import arms as arms_lib
 from experiments.proxy import results
 from experiments.sweeps import arms as sweeps_lib
-from experiments.sweeps import cells as cells_lib
+from experiments.sweeps import commands
 
-_ROOT = flags.DEFINE_string("root", "runs/proxy", "Folder of all runs.")
-_RESULTS = flags.DEFINE_string(
-  "results", "benchmarks/proxy", "Folder of the files ARM.json."
-)
-_ARMS = flags.DEFINE_string("arms", "", "Arms whose name has a match of it.")
-_CONFIG = "experiments/proxy/config.py"
+_TRAINING = commands.Training("proxy")
 
 
 def main(argv: Sequence[str]) -> int:
   """Runs what is missing, one after another."""
   del argv
-  root, out = cells_lib.parse_root(_ROOT.value), pathlib.Path(_RESULTS.value)
-  chosen = sweeps_lib.chosen(arms_lib.ARMS, _ARMS.value)
-  out.mkdir(parents=True, exist_ok=True)
-  run = functools.partial(_run_arm, root, out)
-  return sweeps_lib.go_through(chosen, run)
+  return _TRAINING.go_through(arms_lib.ARMS, _run_arm)
 
 
 def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
   """Runs the sweep of an arm, and writes its numbers; the exit status."""
   collected = functools.partial(sweeps_lib.collected, results.of_run)
-  return sweeps_lib.record(out, root / name, f"{_CONFIG}:{name}", (), collected)
+  return sweeps_lib.record(
+    out, root / name, _TRAINING.config(name), (), collected
+  )
 
 
 if __name__ == "__main__":

@@ -18,32 +18,19 @@ import functools
 import pathlib
 from collections.abc import Sequence
 
-from absl import flags
-
 from experiments import flags as flags_lib
 from experiments.staleness import arms as arms_lib
 from experiments.staleness import results
 from experiments.sweeps import arms as sweeps_lib
-from experiments.sweeps import cells as cells_lib
+from experiments.sweeps import commands
 
-_ROOT = flags.DEFINE_string("root", "runs/staleness", "Folder of all runs.")
-_RESULTS = flags.DEFINE_string(
-  "results", "benchmarks/staleness", "Folder of the files ARM.json."
-)
-_ARMS = flags.DEFINE_string("arms", "", "Arms whose name has a match of it.")
-_SIZE = flags.DEFINE_enum(
-  "size", "full", list(arms_lib.SIZES), "How much is computed."
-)
-_CONFIG = "experiments/staleness/config.py"
+_TRAINING = commands.Training("staleness", arms_lib.SIZES)
 
 
 def main(argv: Sequence[str]) -> int:
   """Runs what is missing, one after another."""
   del argv
-  root, out = cells_lib.parse_root(_ROOT.value), pathlib.Path(_RESULTS.value)
-  chosen = sweeps_lib.chosen(arms_lib.ARMS, _ARMS.value)
-  out.mkdir(parents=True, exist_ok=True)
-  return sweeps_lib.go_through(chosen, functools.partial(_run_arm, root, out))
+  return _TRAINING.go_through(arms_lib.ARMS, _run_arm)
 
 
 def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
@@ -51,7 +38,7 @@ def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
   return sweeps_lib.record(
     out,
     root / name,
-    f"{_CONFIG}:{name}@{_SIZE.value}",
+    _TRAINING.config(name),
     arms_lib.follows_on(name, root),
     functools.partial(sweeps_lib.collected, results.of_run),
   )

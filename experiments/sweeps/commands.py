@@ -1,0 +1,134 @@
+"""The two commands of an experiment whose arms are sweeps.
+
+`python -m experiments.NAME.run` trains what is missing, and
+`python -m experiments.NAME.report` writes a page about what there is. A module
+that defines one of the two below has its flags.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from absl import flags
+
+from experiments import flags as flags_lib
+from experiments.sweeps import arms as arms_lib
+from experiments.sweeps import cells as cells_lib
+
+# --help shows the flags of the module that is started: those of the caller.
+flags.disclaim_key_flags()
+
+Results = TypeVar("Results")  # Of a class that has `arms`.
+
+
+class Training:
+  """The command that trains what is missing, with its flags.
+
+  Args:
+    name: Of the experiment, and of its folders.
+    sizes: Of which each arm is there; without any there is no --size.
+    flag_values: Where flags are defined.
+  """
+
+  def __init__(
+    self,
+    name: str,
+    sizes: Iterable[str] = (),
+    flag_values: flags.FlagValues = flags.FLAGS,
+  ):
+    self._config = f"experiments/{name}/config.py"
+    define = functools.partial(flags.DEFINE_string, flag_values=flag_values)
+    self._root = define("root", f"runs/{name}", "Folder of all runs.")
+    self._results = define(
+      "results", f"benchmarks/{name}", "Folder of the files ARM.json."
+    )
+    self._arms = define("arms", "", "Arms whose name has a match of it.")
+    self._size = None
+    if known := list(sizes):
+      self._size = flags.DEFINE_enum(
+        *("size", "full", known, "How much is computed."),
+        flag_values=flag_values,
+      )
+
+  @property
+  def size(self) -> str:
+    """The name of the size; empty where there is one alone."""
+    return "" if self._size is None else self._size.value
+
+  def config(self, arm: str) -> str:
+    """FILE:ARGUMENT of the config of an arm."""
+    return f"{self._config}:{arm}" + (f"@{self.size}" if self.size else "")
+
+  def go_through(
+    self,
+    names: Iterable[str],
+    run: Callable[[pathlib.Path, pathlib.Path, str], int],
+  ) -> int:
+    """Runs the arms that --arms names, one after another; the exit status.
+
+    Args:
+      names: The names of all arms.
+      run: (folder of all runs, folder of the files ARM.json, name) -> exit
+        status of the arm.
+    """
+    root = cells_lib.parse_root(self._root.value)
+    out = pathlib.Path(self._results.value)
+    chosen = arms_lib.chosen(names, self._arms.value)
+    out.mkdir(parents=True, exist_ok=True)
+    return arms_lib.go_through(chosen, functools.partial(run, root, out))
+
+
+class Report:
+  """The command that writes a page, with its flags.
+
+  Args:
+    name: Of the experiment, and of the files that are written.
+    parts: What is written, in words.
+    flag_values: Where flags are defined.
+  """
+
+  def __init__(
+    self,
+    name: str,
+    parts: str = "page and figure",
+    flag_values: flags.FlagValues = flags.FLAGS,
+  ):
+    self._name = name
+    define = functools.partial(flags.DEFINE_string, flag_values=flag_values)
+    self._results = define("results", f"benchmarks/{name}", "Of ARM.json.")
+    self._out = define("out", "docs", f"Folder of {parts}.")
+
+  def write(
+    self,
+    read: Callable[[pathlib.Path], Results],
+    markdown: Callable[[Results], str],
+    plot: Callable[[pathlib.Path, Results], None] | None = None,
+  ) -> int:
+    """Writes the page, and says where it is; the exit status.
+
+    Args:
+      read: (folder of the files ARM.json) -> what has ended, whose `arms` are
+        the names.
+      markdown: The text of the page.
+      plot: Draws the figure into a file; None: there is none.
+
+    Raises:
+      FileNotFoundError: Nothing has ended, or there is no folder to write to.
+    """
+    out = flags_lib.existing_folder(self._out)
+    results = read(pathlib.Path(self._results.value))
+    if not results.arms:
+      raise FileNotFoundError(
+        f"--results={self._results.value}: nothing has ended there; run"
+        f" `python -m experiments.{self._name}.run` first."
+      )
+    written = [out / f"{self._name}.md"]
+    if plot is not None:
+      written.append(out / f"{self._name}.png")
+      plot(written[1], results)
+    written[0].write_text(markdown(results), encoding="utf-8")
+    print(", ".join(map(str, written)))
+    return 0
