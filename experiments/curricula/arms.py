@@ -10,12 +10,12 @@ others draw eight of each and are GRPO.
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable
 from typing import NamedTuple
 
 import ml_collections
 
 from configs import curriculum
+from experiments.sweeps import arms as sweeps_lib
 
 NUM_SEEDS = 5
 BASE = "base"
@@ -64,26 +64,13 @@ DOMAINS = tuple(f"digits_{n}" for n in DIGITS)
 TITLES = tuple(f"{n} digit{'s' * (n > 1)}" for n in DIGITS)  # Of these.
 _GROUP = 8  # Completions of a prompt.
 _DRAWN = 4  # Clusters of a step of `ads`.
-
-
-def parsed(argument: str) -> tuple[str, Size]:
-  """An arm and its size, of NAME or NAME@SIZE.
-
-  Raises:
-    ValueError: There is none of this name.
-  """
-  name, _, size = argument.partition("@")
-  if name not in ARMS or (size or "full") not in SIZES:
-    raise ValueError(
-      f"arms: no arm {argument!r}; choose one of {', '.join(ARMS)}, and @smoke"
-      " behind it for a small one."
-    )
-  return name, SIZES[size or "full"]
+_SIZED = sweeps_lib.Sized(ARMS, SIZES)
+sweep = _SIZED.sweep
 
 
 def get_config(argument: str) -> ml_collections.ConfigDict:
   """The config of an arm, without the run that it follows on."""
-  name, size = parsed(argument)
+  name, size = _SIZED.parsed(argument)
   config = curriculum.get_config("spo" if name == "spo" else "grpo")
   config.data.source = "mixture"
   config.data.mixture = tuple(
@@ -147,10 +134,3 @@ def follows_on(name: str, root: pathlib.Path) -> list[str]:
   if name == "ads":
     found.append(f"--config.rl.schedule.clusters={start}/{CLUSTERS}")
   return found
-
-
-def sweep(add: Callable[..., None], name: str) -> None:
-  """The cells of an arm."""
-  _, size = parsed(name)
-  for seed in range(size.num_seeds):
-    add(seed=seed)

@@ -8,13 +8,14 @@ do about entropy.
 from __future__ import annotations
 
 import dataclasses
-import pathlib
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import ml_collections
 
 from configs import quickstart
+from experiments.sweeps import arms as sweeps_lib
 
 BASE = "base"
 
@@ -86,26 +87,14 @@ SIZES = {
 }
 GROUP_SIZE = 16
 EVALUATIONS = 8  # Within the steps of an arm.
-
-
-def parsed(argument: str) -> tuple[str, Size]:
-  """An arm and its size, of NAME or NAME@SIZE.
-
-  Raises:
-    ValueError: There is none of this name.
-  """
-  name, _, size = argument.partition("@")
-  if name not in ARMS or (size or "full") not in SIZES:
-    raise ValueError(
-      f"arms: no arm {argument!r}; choose one of {', '.join(ARMS)}, and @smoke"
-      " behind it for a small one."
-    )
-  return name, SIZES[size or "full"]
+_SIZED = sweeps_lib.Sized(ARMS, SIZES)
+sweep = _SIZED.sweep
+follows_on = functools.partial(sweeps_lib.follows_on, BASE)
 
 
 def get_config(argument: str) -> ml_collections.ConfigDict:
   """The config of an arm, without the run that it follows on."""
-  name, size = parsed(argument)
+  name, size = _SIZED.parsed(argument)
   arm = ARMS[name]
   config = quickstart.get_config(arm.algorithm)
   for field, value in arm.settings.items():
@@ -143,17 +132,3 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
   config.log.traces_every = 0
   config.required_accuracy = None
   return config
-
-
-def follows_on(name: str, root: pathlib.Path) -> list[str]:
-  """Overrides that say which run an arm follows on, of its own seed."""
-  if name == BASE:
-    return []
-  return [f"--config.start_workdir={root}/{BASE}/seed={{seed}}"]
-
-
-def sweep(add: Callable[..., None], name: str) -> None:
-  """The cells of an arm."""
-  _, size = parsed(name)
-  for seed in range(size.num_seeds):
-    add(seed=seed)

@@ -21,12 +21,12 @@ from __future__ import annotations
 
 import copy
 import pathlib
-from collections.abc import Callable
 from typing import NamedTuple
 
 import ml_collections
 
 from configs import mixture
+from experiments.sweeps import arms as sweeps_lib
 from grpo_jax.training import config as config_lib
 
 DOMAINS = tuple(str(part["name"]) for part in mixture.PARTS)
@@ -74,26 +74,13 @@ ARMS = ("base", "mixed", "sequential", *EXPERTS, *COMPARED[2:])
 # Arms at whose end gradients of domains are compared.
 MEASURED = ("base", "mixed", "opd-full")
 _ALGORITHMS = {"opd-full": "opd_full", "opd-token": "opd_token"}
-
-
-def parsed(argument: str) -> tuple[str, Size]:
-  """An arm and its size, of NAME or NAME@SIZE.
-
-  Raises:
-    ValueError: There is none of this name.
-  """
-  name, _, size = argument.partition("@")
-  if name not in ARMS or (size or "full") not in SIZES:
-    raise ValueError(
-      f"arms: no arm {argument!r}; choose one of {', '.join(ARMS)}, and @smoke"
-      " behind it for a small one."
-    )
-  return name, SIZES[size or "full"]
+_SIZED = sweeps_lib.Sized(ARMS, SIZES)
+sweep = _SIZED.sweep
 
 
 def get_config(argument: str) -> ml_collections.ConfigDict:
   """The config of an arm, without the runs that it follows on."""
-  name, size = parsed(argument)
+  name, size = _SIZED.parsed(argument)
   config = mixture.get_config(_ALGORITHMS.get(name, "grpo"))
   config.rl.steps = size.steps
   config.sft.steps = size.imitation
@@ -153,10 +140,3 @@ def follows_on(name: str, root: pathlib.Path) -> list[str]:
     files = tuple(f"{of(expert)}/data-2-keep.jsonl" for expert in EXPERTS)
     found.append(f"--config.sft.demonstrations={files!r}")
   return found
-
-
-def sweep(add: Callable[..., None], name: str) -> None:
-  """The cells of an arm."""
-  _, size = parsed(name)
-  for seed in range(size.num_seeds):
-    add(seed=seed)

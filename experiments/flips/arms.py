@@ -15,12 +15,13 @@ before its policy does are among them.
 
 from __future__ import annotations
 
-import pathlib
+import functools
 from collections.abc import Callable
 
 import ml_collections
 
 from configs import ppo_add
+from experiments.sweeps import arms as sweeps_lib
 
 NUM_SEEDS = 5
 BASE = "base"
@@ -36,6 +37,7 @@ BATCH = 128  # Completions of a step.
 STEPS = 80
 CRITIC_STEPS = 20  # Of these, in which PPO's critic learns alone.
 EVERY = 20  # Steps between evaluations.
+follows_on = functools.partial(sweeps_lib.follows_on, BASE)
 
 
 def get_config(name: str) -> ml_collections.ConfigDict:
@@ -84,13 +86,6 @@ def get_config(name: str) -> ml_collections.ConfigDict:
   config.log.tensorboard = False
   config.log.traces_every = 0
   return config
-
-
-def follows_on(name: str, root: pathlib.Path) -> list[str]:
-  """Overrides that say which run an arm follows on, of its own seed."""
-  if name == BASE:
-    return []
-  return [f"--config.start_workdir={root}/{BASE}/seed={{seed}}"]
 
 
 def sweep(add: Callable[..., None], name: str) -> None:

@@ -14,6 +14,7 @@ last checkpoints, so an experiment is continued by the command that began it.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import pathlib
@@ -21,8 +22,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 from experiments.sweeps import cells as cells_lib
 from grpo_jax.training import metrics_log
@@ -30,6 +31,62 @@ from grpo_jax.training import metrics_log
 OUTPUT = "output.txt"
 SECONDS = "seconds.json"
 STOPPED = 143  # Exit status of a program that a signal stopped.
+
+
+class HasSeeds(Protocol):
+  """How much is computed; `num_seeds` of each arm."""
+
+  @property
+  def num_seeds(self) -> int: ...
+
+
+Size = TypeVar("Size", bound=HasSeeds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sized(Generic[Size]):
+  """Arms each of which there is in several sizes, as NAME or NAME@SIZE.
+
+  Attributes:
+    names: The names of the arms.
+    sizes: The sizes by name, with "full", which is meant by NAME, and "smoke".
+  """
+
+  names: Collection[str]
+  sizes: Mapping[str, Size]
+
+  def parsed(self, argument: str) -> tuple[str, Size]:
+    """An arm and its size.
+
+    Raises:
+      ValueError: There is none of this name.
+    """
+    name, _, size = argument.partition("@")
+    if name not in self.names or (size or "full") not in self.sizes:
+      raise ValueError(
+        f"arms: no arm {argument!r}; choose one of {', '.join(self.names)}, and"
+        " @smoke behind it for a small one."
+      )
+    return name, self.sizes[size or "full"]
+
+  def sweep(self, add: Callable[..., None], argument: str) -> None:
+    """The cells of an arm, which are its seeds."""
+    _, size = self.parsed(argument)
+    for seed in range(size.num_seeds):
+      add(seed=seed)
+
+
+def follows_on(base: str, name: str, root: pathlib.Path) -> list[str]:
+  """Overrides that say which run of `base` an arm follows on, of its own seed.
+
+  Args:
+    base: The arm that all others follow on.
+    name: The arm.
+    root: Folder of all runs.
+  """
+  if name == base:
+    return []
+  return [f"--config.start_workdir={root}/{base}/seed={{seed}}"]
 
 
 def chosen(names: Iterable[str], pattern: str) -> list[str]:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-import pathlib
 
 import numpy as np
 import pytest
 
 from experiments.curricula import arms, claims, figure, page, results
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import named
+from tests.experiments import runs
 
 
 @pytest.mark.parametrize("name", arms.ARMS)
 def test_arms_generate_as_many_completions_from_one_pool(name):
-  config = arms.get_config(name)
-  for override in arms.follows_on(name, pathlib.Path("root")):
-    setting, _, value = override.removeprefix("--config.").partition("=")
-    named.apply(config, {setting: value})
-  config.seed = 3
-  run = config_lib.resolve(config)
+  run = runs.of_arm(arms, name)
   assert run.start_workdir == ("" if name == arms.BASE else "root/base/seed=3")
   section = run.section("rl")
   assert section.num_rows == 256

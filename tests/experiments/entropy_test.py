@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-import pathlib
 
 import numpy as np
 import pytest
 
 from experiments.entropy import arms, claims, figure, page, results
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import named
+from tests.experiments import runs
 
 
 @pytest.mark.parametrize("name", arms.ARMS)
 def test_arms_differ_in_what_they_do_about_entropy(name):
-  config = arms.get_config(name)
-  for override in arms.follows_on(name, pathlib.Path("root")):
-    setting, _, value = override.removeprefix("--config.").partition("=")
-    named.apply(config, {setting: value})
-  config.seed = 3
-  run = config_lib.resolve(config)
+  run = runs.of_arm(arms, name)
   base = name == arms.BASE
   assert run.start_workdir == ("" if base else "root/base/seed=3")
   assert run.phases == (("sft",) if base else ("rl",))

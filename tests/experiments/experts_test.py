@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import pathlib
 
 import numpy as np
 import pytest
 
 from experiments.experts import arms, claims, page
 from experiments.experts.results import Results
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import named
+from tests.experiments import runs
 
 
 def _drawn(name):
@@ -40,16 +38,10 @@ def test_all_arms_draw_as_many_completions():
 
 @pytest.mark.parametrize("name", arms.ARMS)
 def test_each_arm_follows_on_its_own_seed(name):
-  config = arms.get_config(f"{name}@smoke")
-  for override in arms.follows_on(name, pathlib.Path("root")):
-    setting, _, value = override.removeprefix("--config.").partition("=")
-    given = eval(value) if value.startswith("(") else value
-    named.apply(config, {setting: given})
-  config.seed = 3
-  settings = config_lib.resolve(config)
+  run = runs.of_arm(arms, name, "smoke")
   start = "" if name == "base" else "root/base/seed=3"
-  assert settings.start_workdir == start
-  rl = settings.section("rl")
+  assert run.start_workdir == start
+  rl = run.section("rl")
   if name.startswith("opd"):
     found = [path.split("/")[1:] for path in rl.reference_workdirs]
     assert found == [[expert, "seed=3"] for expert in arms.EXPERTS]

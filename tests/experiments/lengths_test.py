@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import json
-import pathlib
 
 import numpy as np
 import pytest
 
 from experiments.lengths import arms, claims, page, results
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import named
+from tests.experiments import runs
 
 
 @pytest.mark.parametrize("name", arms.ARMS)
 def test_each_arm_follows_on_its_own_seed(name):
-  config = arms.get_config(f"{name}@smoke")
-  for override in arms.follows_on(name, pathlib.Path("root")):
-    setting, _, value = override.removeprefix("--config.").partition("=")
-    named.apply(config, {setting: value})
-  config.seed = 3
-  settings = config_lib.resolve(config)
+  run = runs.of_arm(arms, name, "smoke")
   start = "" if name == "base" else "root/base/seed=3"
-  assert settings.start_workdir == start
-  section = settings.section("rl")
+  assert run.start_workdir == start
+  section = run.section("rl")
   assert section.group_size == arms.ARMS[name].group_size
-  assert settings.rewards.weights == (1.0, 0.0 if "mended" in name else 0.02)
+  assert run.rewards.weights == (1.0, 0.0 if "mended" in name else 0.02)
 
 
 def test_arms_of_gfpo_differ_in_what_is_kept():

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import pathlib
 
 import numpy as np
 import pytest
 
 from experiments.staleness import arms, claims, figure, page, results
-from grpo_jax.training import config as config_lib
-from grpo_jax.training import named
+from tests.experiments import runs
 
 # What corrects, of the settings that an arm may change.
 FIELDS = (
@@ -38,12 +36,7 @@ CHANGED = {
 
 @pytest.mark.parametrize("name", arms.ARMS)
 def test_arms_differ_in_age_and_correction_alone(name):
-  config = arms.get_config(name)
-  for override in arms.follows_on(name, pathlib.Path("root")):
-    setting, _, value = override.removeprefix("--config.").partition("=")
-    named.apply(config, {setting: value})
-  config.seed = 3
-  run = config_lib.resolve(config)
+  run = runs.of_arm(arms, name)
   is_base = name == arms.BASE
   assert run.start_workdir == ("" if is_base else "root/base/seed=3")
   assert run.phases == (("sft",) if is_base else ("rl",))

@@ -1,10 +1,38 @@
 """Arms of an experiment: which are run, and what is known of their programs."""
 
 import json
+import pathlib
+import types
 
 import pytest
 
 from experiments.sweeps import arms
+
+
+def test_an_arm_has_the_size_that_is_asked_for():
+  full, small = (types.SimpleNamespace(num_seeds=n) for n in (3, 2))
+  sized = arms.Sized(("base", "ppo"), {"full": full, "smoke": small})
+  assert sized.parsed("ppo") == sized.parsed("ppo@full") == ("ppo", full)
+  assert sized.parsed("base@smoke") == ("base", small)
+  for argument in ("grpo", "ppo@large", ""):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+      sized.parsed(argument)
+    assert str(error.value) == (
+      f"arms: no arm {argument!r}; choose one of base, ppo, and @smoke behind"
+      " it for a small one."
+    )
+  for argument, seeds in {"ppo": [0, 1, 2], "ppo@smoke": [0, 1]}.items():
+    added = []
+    sized.sweep(lambda seed, added=added: added.append(seed), argument)
+    assert added == seeds
+
+
+def test_all_arms_follow_on_their_own_seed_of_one():
+  root = pathlib.Path("runs")
+  assert arms.follows_on("first", "first", root) == []
+  assert arms.follows_on("first", "ppo", root) == [
+    "--config.start_workdir=runs/first/seed={seed}"
+  ]
 
 
 def test_arms_are_chosen_by_a_regular_expression():
