@@ -58,18 +58,14 @@ def _halts(line: dict[str, Any]) -> bool:
   return line["verdict"] == "halt"
 
 
-class Results:
+class Results(sweeps_lib.Recorded):
   """The arms that have ended, by name."""
 
   def __init__(self, folder: pathlib.Path):
-    self._found = sweeps_lib.recorded(folder, arms.ARMS)
+    super().__init__(folder, arms.ARMS)
     seeds = [seed for arm in self._found for seed in self.seeds(arm)]
     # Of a run that went to its end, which not every arm has.
     self._every = max((seed["steps"] for seed in seeds), key=len, default=[])
-
-  @property
-  def arms(self) -> list[str]:
-    return list(self._found)
 
   def seeds(self, arm: str) -> list[dict[str, Any]]:
     """What is known of each seed."""
@@ -106,6 +102,3 @@ class Results:
       "before": bias[:, 0],
       "after": bias[:, -1],
     }[what]
-
-  def seconds(self, arm: str) -> float:
-    return self._found[arm]["seconds"]

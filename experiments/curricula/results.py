@@ -14,7 +14,6 @@ import numpy as np
 
 from experiments.curricula import arms
 from experiments.sweeps import arms as sweeps_lib
-from grpo_jax.training import metrics_log
 
 ALL = "all"
 _ACCURACY = {
@@ -22,22 +21,6 @@ _ACCURACY = {
   **{name: f"eval/domain/{name}/accuracy" for name in arms.DOMAINS},
 }
 _DEAD = "dead_groups"
-
-
-def collected(folder: pathlib.Path, num_seeds: int) -> dict[str, Any] | None:
-  """The numbers of an arm's runs; None while one has not ended.
-
-  Args:
-    folder: The folder of the sweep, with one for each seed in it.
-    num_seeds: How many there are.
-  """
-  found = []
-  for number in range(num_seeds):
-    workdir = folder / f"seed={number}"
-    if not (workdir / metrics_log.RESULT).exists():
-      return None
-    found.append(of_run(metrics_log.read_lines(workdir / metrics_log.METRICS)))
-  return {"seeds": found}
 
 
 def of_run(lines: list[dict[str, Any]]) -> dict[str, Any]:
@@ -51,18 +34,11 @@ def of_run(lines: list[dict[str, Any]]) -> dict[str, Any]:
   return found
 
 
-class Results:
+class Results(sweeps_lib.Recorded):
   """The arms that have ended, by name."""
 
   def __init__(self, folder: pathlib.Path):
-    self._found = sweeps_lib.recorded(folder, arms.ARMS)
-
-  @property
-  def arms(self) -> list[str]:
-    return list(self._found)
-
-  def seconds(self, arm: str) -> float:
-    return self._found[arm]["seconds"]
+    super().__init__(folder, arms.ARMS)
 
   def series(self, arm: str, what: str) -> np.ndarray:  # [S, N]
     """Accuracies at each evaluation, of "all" or a number of digits; or "live",

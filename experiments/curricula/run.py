@@ -48,7 +48,7 @@ def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
     folder,
     config,
     arms_lib.follows_on(name, root),
-    functools.partial(results.collected, num_seeds=size.num_seeds),
+    functools.partial(sweeps_lib.collected, results.of_run),
   )
 
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from experiments.experts import arms
 from experiments.sweeps import arms as sweeps_lib
-from grpo_jax.training import metrics_log
 
 _GENERATED = "tokens/generated"
 
@@ -24,27 +23,14 @@ def _accuracy(domain: str) -> str:
   return f"eval/domain/{domain}/accuracy"
 
 
-def collected(folder: pathlib.Path, num_seeds: int) -> dict[str, Any] | None:
-  """The numbers of an arm's runs; None while one has not ended.
-
-  Args:
-    folder: The folder of the sweep, with one for each seed in it.
-    num_seeds: How many there are.
-  """
-  found = [_of_seed(folder / f"seed={n}") for n in range(num_seeds)]
-  return None if None in found else {"seeds": found}
-
-
-def _of_seed(workdir: pathlib.Path) -> dict[str, Any] | None:
-  if not (workdir / metrics_log.RESULT).exists():
-    return None
-  rows = metrics_log.read_lines(workdir / metrics_log.METRICS)
-  seen = [row for row in rows if _accuracy(arms.DOMAINS[0]) in row]
+def of_run(lines: list[dict[str, Any]]) -> dict[str, Any]:
+  """The numbers of one run, from its log."""
+  seen = [line for line in lines if _accuracy(arms.DOMAINS[0]) in line]
   tokens: dict[str, int] = {}
-  for row in rows:
-    if _GENERATED in row:
-      before = tokens.get(row["phase"], 0)
-      tokens[row["phase"]] = before + int(row[_GENERATED])
+  for line in lines:
+    if _GENERATED in line:
+      before = tokens.get(line["phase"], 0)
+      tokens[line["phase"]] = before + int(line[_GENERATED])
   return {
     "steps": [row["step"] for row in seen],
     "phases": [row["phase"] for row in seen],
@@ -56,22 +42,15 @@ def _of_seed(workdir: pathlib.Path) -> dict[str, Any] | None:
   }
 
 
-class Results:
+class Results(sweeps_lib.Recorded):
   """The arms that have ended, by name."""
 
   def __init__(self, folder: pathlib.Path):
-    self._found = sweeps_lib.recorded(folder, arms.ARMS)
-
-  @property
-  def arms(self) -> list[str]:
-    return list(self._found)
+    super().__init__(folder, arms.ARMS)
 
   @property
   def num_seeds(self) -> int:
     return min(len(one["seeds"]) for one in self._found.values())
-
-  def seconds(self, arm: str) -> float:
-    return self._found[arm]["seconds"]
 
   def accuracy(self, arm: str, domain: str) -> np.ndarray:
     """At the end [S]."""

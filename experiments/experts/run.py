@@ -52,7 +52,7 @@ def _collected(
   size: arms_lib.Size, folder: pathlib.Path
 ) -> dict[str, Any] | None:
   """The numbers of an arm's runs; None while one has not ended."""
-  found = results.collected(folder, size.num_seeds)
+  found = sweeps_lib.collected(results.of_run, folder)
   if found is not None and folder.name in arms_lib.MEASURED:
     found |= {"cosines": _cosines(folder, size)}
   return found

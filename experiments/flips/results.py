@@ -27,15 +27,11 @@ def of_run(lines: list[dict[str, Any]]) -> list[float]:
   ]
 
 
-class Results:
+class Results(sweeps_lib.Recorded):
   """The arms that have ended, by name."""
 
   def __init__(self, folder: pathlib.Path):
-    self._found = sweeps_lib.recorded(folder, arms.ARMS)
-
-  @property
-  def arms(self) -> list[str]:
-    return list(self._found)
+    super().__init__(folder, arms.ARMS)
 
   def accuracy(self, arm: str) -> np.ndarray:
     """Before the first step of the policy and after each 20 [S, N]."""
@@ -52,6 +48,3 @@ class Results:
     if arm not in self._found:
       return None
     return self.accuracy(arm)[:, 0 if when == "before" else -1]
-
-  def seconds(self, arm: str) -> float:
-    return self._found[arm]["seconds"]

@@ -40,21 +40,12 @@ def of_run(lines: list[dict[str, Any]]) -> dict[str, list[float | None]]:
   }
 
 
-class Results:
+class Results(sweeps_lib.Recorded):
   """All arms that have ended."""
 
   def __init__(self, folder: pathlib.Path):
     """Reads the files ARM.json of a folder."""
-    self._found = sweeps_lib.recorded(folder, arms.ARMS)
-
-  @property
-  def arms(self) -> list[str]:
-    """Names of the arms in their order."""
-    return list(self._found)
-
-  def seconds(self, arm: str) -> float:
-    """Seconds of an arm."""
-    return self._found[arm]["seconds"]
+    super().__init__(folder, arms.ARMS)
 
   def column(self, arm: str, name: str) -> np.ndarray:  # [S, N]
     """Numbers of all seeds; NaN where there is none."""

@@ -49,18 +49,11 @@ def _rounded(value: float | None) -> float | None:
   return None if value is None else round(value, 4)
 
 
-class Results:
+class Results(sweeps_lib.Recorded):
   """The arms that have ended, by name."""
 
   def __init__(self, folder: pathlib.Path):
-    self._found = sweeps_lib.recorded(folder, arms.ARMS)
-
-  @property
-  def arms(self) -> list[str]:
-    return list(self._found)
-
-  def seconds(self, arm: str) -> float:
-    return self._found[arm]["seconds"]
+    super().__init__(folder, arms.ARMS)
 
   def logged(self, arm: str, what: str) -> np.ndarray:
     """Of each step, one of `LOGGED` [S, steps]; NaN where there is none."""

@@ -15,7 +15,6 @@ import numpy as np
 
 from experiments.lengths import arms
 from experiments.sweeps import arms as sweeps_lib
-from grpo_jax.training import metrics_log
 
 # What is logged of a step, by what it is called here.
 DRAWN = {
@@ -53,44 +52,24 @@ def excess_length_reduction(
   )
 
 
-def collected(folder: pathlib.Path, num_seeds: int) -> dict[str, Any] | None:
-  """The numbers of an arm's runs; None while one has not ended.
-
-  Args:
-    folder: The folder of the sweep, with one for each seed in it.
-    num_seeds: How many there are.
-  """
-  found = [_of_seed(folder / f"seed={n}") for n in range(num_seeds)]
-  return None if None in found else {"seeds": found}
-
-
-def _of_seed(workdir: pathlib.Path) -> dict[str, Any] | None:
-  if not (workdir / metrics_log.RESULT).exists():
-    return None
-  rows = metrics_log.read_lines(workdir / metrics_log.METRICS)
-  drawn = [row for row in rows if DRAWN["length"] in row]
+def of_run(lines: list[dict[str, Any]]) -> dict[str, list[float | None]]:
+  """The numbers of one run, from its log."""
+  drawn = [line for line in lines if DRAWN["length"] in line]
   return {
     name: [None if row[key] is None else round(row[key], 4) for row in drawn]
     for name, key in DRAWN.items()
   }
 
 
-class Results:
+class Results(sweeps_lib.Recorded):
   """The arms that have ended, by name."""
 
   def __init__(self, folder: pathlib.Path):
-    self._found = sweeps_lib.recorded(folder, arms.ARMS)
-
-  @property
-  def arms(self) -> list[str]:
-    return list(self._found)
+    super().__init__(folder, arms.ARMS)
 
   @property
   def num_seeds(self) -> int:
     return min(len(one["seeds"]) for one in self._found.values())
-
-  def seconds(self, arm: str) -> float:
-    return self._found[arm]["seconds"]
 
   def drawn(self, arm: str, what: str) -> np.ndarray:
     """Of each step, one of `DRAWN` [S, steps]; NaN where there were none."""

@@ -34,13 +34,12 @@ def main(argv: Sequence[str]) -> int:
 
 def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
   """Runs the sweep of an arm, and writes its numbers; the exit status."""
-  size = arms_lib.SIZES[_TRAINING.size]
   return sweeps_lib.record(
     out,
     root / name,
     _TRAINING.config(name),
     arms_lib.follows_on(name, root),
-    functools.partial(results.collected, num_seeds=size.num_seeds),
+    functools.partial(sweeps_lib.collected, results.of_run),
   )
 
 

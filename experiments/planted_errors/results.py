@@ -69,15 +69,11 @@ def accuracies(lines: list[dict[str, Any]]) -> list[float]:
   ]
 
 
-class Results:
+class Results(sweeps_lib.Recorded):
   """The arms that have ended, by name."""
 
   def __init__(self, folder: pathlib.Path):
-    self._found = sweeps_lib.recorded(folder, (arms.MEASURED, *arms.LEARNERS))
-
-  @property
-  def arms(self) -> list[str]:
-    return list(self._found)
+    super().__init__(folder, (arms.MEASURED, *arms.LEARNERS))
 
   @property
   def learners(self) -> list[str]:
@@ -91,9 +87,6 @@ class Results:
     """How many completions had been drawn then [N]."""
     num = self.accuracy(arm).shape[1]
     return (arms.STEPS - arms.EVERY * np.arange(num)[::-1]) * arms.BATCH
-
-  def seconds(self, arm: str) -> float:
-    return self._found[arm]["seconds"]
 
   def scores(self, arm: str, what: str) -> np.ndarray | None:  # [S]
     """One number for each seed; None while an arm is missing.

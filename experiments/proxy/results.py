@@ -67,15 +67,11 @@ def _rounded(value: float | None) -> float | None:
   return None if value is None else round(float(value), 4)
 
 
-class Results:
+class Results(sweeps_lib.Recorded):
   """The arms that have ended, by name."""
 
   def __init__(self, folder: pathlib.Path):
-    self._found = sweeps_lib.recorded(folder, arms.ARMS)
-
-  @property
-  def arms(self) -> list[str]:
-    return list(self._found)
+    super().__init__(folder, arms.ARMS)
 
   def num_seeds(self, arm: str) -> int:
     return len(self._found[arm]["seeds"])
@@ -110,6 +106,3 @@ class Results:
     if what == "opinion":
       return self.opinion(arm).mean(axis=1)
     return self.held_out(arm, what)[:, 0 if when == "before" else -1]
-
-  def seconds(self, arm: str) -> float:
-    return self._found[arm]["seconds"]

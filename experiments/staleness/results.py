@@ -52,19 +52,16 @@ def _rounded(value: float) -> float:
   return float(f"{value:.4g}")
 
 
-class Results:
+class Results(sweeps_lib.Recorded):
   """The arms that have ended, by name."""
 
   def __init__(self, folder: pathlib.Path):
-    self._found = sweeps_lib.recorded(folder, arms.ARMS)
+    super().__init__(folder, arms.ARMS)
 
   @property
   def arms(self) -> list[str]:
     """But for `base`, which is what all others had before the first step."""
     return [name for name in self._found if name != arms.BASE]
-
-  def seconds(self, arm: str) -> float:
-    return self._found[arm]["seconds"]
 
   def logged(self, arm: str, what: str) -> np.ndarray | None:
     """Of each part, one of `LOGGED`, or "held_out" of each evaluation [S, N].

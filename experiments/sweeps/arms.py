@@ -210,6 +210,27 @@ def recorded(
   }
 
 
+class Recorded:
+  """The arms that have ended; an experiment adds what it makes of them.
+
+  Args:
+    folder: The folder of the files `ARM.json`.
+    names: The names of the arms, in their order.
+  """
+
+  def __init__(self, folder: pathlib.Path, names: Iterable[str]):
+    self._found = recorded(folder, names)
+
+  @property
+  def arms(self) -> list[str]:
+    """Their names."""
+    return list(self._found)
+
+  def seconds(self, arm: str) -> float:
+    """Of all starts of an arm."""
+    return self._found[arm]["seconds"]
+
+
 def timed(folder: pathlib.Path, module: str, *arguments: str) -> int:
   """Runs a program, and adds to the seconds of its folder; its exit status."""
   folder.mkdir(parents=True, exist_ok=True)

@@ -118,3 +118,37 @@ def test_numbers_of_an_arm_are_written_once(
     assert json.loads(path.read_text()) == {"seeds": [1], "seconds": 7}
     assert record() == 0
   assert started == [("ppo", "c.py", "--a=1")]
+
+
+def write_run(folder, *lines):
+  folder.mkdir()
+  text = "".join(json.dumps(line) + "\n" for line in lines)
+  (folder / "metrics.jsonl").write_text(text)
+  (folder / "result.json").write_text("{}")
+
+
+def test_numbers_are_of_all_runs_in_the_order_of_the_cells(tmp_path):
+  # By name the cell of seed 10 would be the second one.
+  seeds = (1, 2, 10)
+  for seed in seeds:
+    write_run(tmp_path / f"seed={seed}", {"right": seed}, {"right": -seed})
+  cells = [{"folder": f"seed={n}", "overrides": {"seed": n}} for n in seeds]
+  (tmp_path / "sweep.json").write_text(json.dumps(cells))
+
+  def of_run(lines):
+    return [line["right"] for line in lines]
+
+  assert arms.collected(of_run, tmp_path) == {
+    "seeds": [[1, -1], [2, -2], [10, -10]]
+  }
+  (tmp_path / "seed=2" / "result.json").unlink()
+  assert arms.collected(of_run, tmp_path) is None
+
+
+def test_arms_that_have_ended_are_those_with_a_file(tmp_path):
+  for name, seconds in {"c": 3.5, "a": 60, "other": 1}.items():
+    text = json.dumps({"seeds": [], "seconds": seconds})
+    (tmp_path / f"{name}.json").write_text(text)
+  found = arms.Recorded(tmp_path, ("a", "b", "c"))
+  assert found.arms == ["a", "c"]
+  assert [found.seconds(name) for name in found.arms] == [60, 3.5]
