@@ -28,12 +28,14 @@ G5  The canaries alone are enough where the flipped example is all data there
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from experiments.bias import arms
-from experiments.sweeps.statistics import Check, Conclusion, check
+from experiments.sweeps import statistics
+from experiments.sweeps.statistics import Check, check
 
 # (arm, "rise" or "mean") -> [seeds]; None while the arm is missing.
 Scores = Callable[[str, str], np.ndarray | None]
@@ -53,8 +55,7 @@ def _rises(of: Scores, *part: str) -> Check:
 
 def _stays(of: Scores, *part: str) -> Check:
   name = _name(*part)
-  rise = of(name, "rise")
-  excess = None if rise is None else rise - BOUND
+  excess = statistics.minus(of(name, "rise"), BOUND)
   return check(f"rise of `{name}` − {BOUND:g}", "below", (1, excess))
 
 
@@ -102,11 +103,4 @@ CLAIMS: dict[str, tuple[str, Callable[[Scores], Iterator[Check]]]] = {
   "G4": ("The repeat cap alone is enough.", _guarded("repeats")),
   "G5": ("The canaries are where there are no clean prompts.", _alone),
 }
-
-
-def conclude(of: Scores) -> list[Conclusion]:
-  """Makes all checks, as far as there are numbers."""
-  return [
-    Conclusion(name, claim, tuple(checks(of)))
-    for name, (claim, checks) in CLAIMS.items()
-  ]
+conclude = functools.partial(statistics.conclude, CLAIMS)

@@ -37,7 +37,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from experiments.curricula import arms, results
-from experiments.sweeps.statistics import Check, Conclusion, check
+from experiments.sweeps import statistics
+from experiments.sweeps.statistics import Check, check
 
 # (arm, what) -> [seeds]; None while the arm is missing.
 Scores = Callable[[str, str], np.ndarray | None]
@@ -49,15 +50,14 @@ def _learns(of: Scores) -> Iterator[Check]:
   after, before = (
     of("uniform", f"{x}/{results.ALL}") for x in ("end", "start")
   )
-  change = None if after is None or before is None else after - before
+  change = statistics.minus(after, before)
   yield check("`uniform`, end − start", "above", (1, change))
 
 
 def _compared(
   what: str, needed: str, one: str, other: str, of: Scores
 ) -> Iterator[Check]:
-  first, second = of(one, what), of(other, what)
-  values = None if first is None or second is None else first - second
+  values = statistics.minus(of(one, what), of(other, what))
   yield check(f"{what}, `{one}` − `{other}`", needed, (1, values))
 
 
@@ -90,11 +90,4 @@ CLAIMS: dict[str, tuple[str, Callable[[Scores], Iterator[Check]]]] = {
     _against(_HARDEST, "frontier", "not below"),
   ),
 }
-
-
-def conclude(of: Scores) -> list[Conclusion]:
-  """Makes all checks, as far as there are numbers."""
-  return [
-    Conclusion(name, claim, tuple(checks(of)))
-    for name, (claim, checks) in CLAIMS.items()
-  ]
+conclude = functools.partial(statistics.conclude, CLAIMS)

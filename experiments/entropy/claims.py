@@ -37,7 +37,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from experiments.sweeps.statistics import Check, Conclusion, check
+from experiments.sweeps import statistics
+from experiments.sweeps.statistics import Check, check
 
 # (arm, what) -> [seeds]; None while the arm is missing.
 Scores = Callable[[str, str], np.ndarray | None]
@@ -45,13 +46,8 @@ REBOUND = 1.2
 MOST = 0.5
 
 
-def _less(values: np.ndarray | None, by: float) -> np.ndarray | None:
-  return None if values is None else values - by
-
-
 def _difference(of: Scores, what: str, one: str, other: str) -> Check:
-  first, second = of(one, what), of(other, what)
-  values = None if first is None or second is None else first - second
+  values = statistics.minus(of(one, what), of(other, what))
   return check(f"{what}, `{one}` − `{other}`", "above", (1, values))
 
 
@@ -60,7 +56,7 @@ def _falls(of: Scores) -> Iterator[Check]:
 
 
 def _rebounds(arm: str, needed: str, of: Scores) -> Iterator[Check]:
-  values = _less(of(arm, "rebound"), REBOUND)
+  values = statistics.minus(of(arm, "rebound"), REBOUND)
   yield check(f"rebound of `{arm}` − {REBOUND}", needed, (1, values))
 
 
@@ -69,7 +65,7 @@ def _more(what: str, one: str, other: str, of: Scores) -> Iterator[Check]:
 
 
 def _made_live(of: Scores) -> Iterator[Check]:
-  values = _less(of("edge-gec", "made_live"), MOST)
+  values = statistics.minus(of("edge-gec", "made_live"), MOST)
   yield check(f"made live of `edge-gec` − {MOST}", "above", (1, values))
 
 
@@ -112,11 +108,4 @@ CLAIMS: dict[str, tuple[str, Callable[[Scores], Iterator[Check]]]] = {
     functools.partial(_more, "pass@1", "edge-gec-trained", "edge-gec"),
   ),
 }
-
-
-def conclude(of: Scores) -> list[Conclusion]:
-  """Makes all checks, as far as there are numbers."""
-  return [
-    Conclusion(name, claim, tuple(checks(of)))
-    for name, (claim, checks) in CLAIMS.items()
-  ]
+conclude = functools.partial(statistics.conclude, CLAIMS)

@@ -24,19 +24,20 @@ X7  Domains interfere: the mean cosine between the gradients of two domains is
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from experiments.sweeps.statistics import Check, Conclusion, check
+from experiments.sweeps import statistics
+from experiments.sweeps.statistics import Check, check
 
 # (arm, what) -> [seeds]; None while the arm is missing.
 Scores = Callable[[str, str], np.ndarray | None]
 
 
 def _difference(of: Scores, one: str, other: str, needed: str) -> Check:
-  first, second = of(one, "macro"), of(other, "macro")
-  values = None if first is None or second is None else first - second
+  values = statistics.minus(of(one, "macro"), of(other, "macro"))
   return check(f"macro, `{one}` − `{other}`", needed, (1, values))
 
 
@@ -84,11 +85,4 @@ CLAIMS: dict[str, tuple[str, Callable[[Scores], Iterator[Check]]]] = {
   "X6": ("Own completions are better than those of experts.", _on_policy),
   "X7": ("The gradients of domains are opposed.", _interfere),
 }
-
-
-def conclude(of: Scores) -> list[Conclusion]:
-  """Makes all checks, as far as there are numbers."""
-  return [
-    Conclusion(name, claim, tuple(checks(of)))
-    for name, (claim, checks) in CLAIMS.items()
-  ]
+conclude = functools.partial(statistics.conclude, CLAIMS)

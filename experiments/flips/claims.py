@@ -31,7 +31,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from experiments.flips import arms
-from experiments.sweeps.statistics import Check, Conclusion, check
+from experiments.sweeps import statistics
+from experiments.sweeps.statistics import Check, check
 
 # (arm, "before" or "after") -> accuracy [seeds]; None while it is missing.
 Scores = Callable[[str, str], np.ndarray | None]
@@ -46,15 +47,9 @@ def slope(of: Scores, algorithm: str) -> np.ndarray | None:  # [S]
   return np.polyfit(np.array(arms.PERCENT) / 100, np.stack(known), 1)[0]
 
 
-def _difference(
-  one: np.ndarray | None, other: np.ndarray | None
-) -> np.ndarray | None:
-  return None if one is None or other is None else one - other
-
-
 def _improves(names: tuple[str, ...], of: Scores) -> Iterator[Check]:
   for name in names:
-    change = _difference(of(name, "after"), of(name, "before"))
+    change = statistics.minus(of(name, "after"), of(name, "before"))
     yield check(f"`{name}`, after − before", "above", (1, change))
 
 
@@ -63,19 +58,21 @@ def _falls(algorithm: str, of: Scores) -> Iterator[Check]:
 
 
 def _better(algorithm: str, of: Scores) -> Iterator[Check]:
-  values = _difference(of(f"{algorithm}-40", "after"), of("grpo-40", "after"))
+  values = statistics.minus(
+    of(f"{algorithm}-40", "after"), of("grpo-40", "after")
+  )
   yield check(f"`{algorithm}-40` − `grpo-40`", "above", (1, values))
 
 
 def _loses_less(of: Scores) -> Iterator[Check]:
   ppo, grpo = (
-    _difference(of(f"{name}-40", "after"), of(f"{name}-0", "after"))
+    statistics.minus(of(f"{name}-40", "after"), of(f"{name}-0", "after"))
     for name in ("ppo", "grpo")
   )
   yield check(
     "(`ppo-40` − `ppo-0`) − (`grpo-40` − `grpo-0`)",
     "above",
-    (1, _difference(ppo, grpo)),
+    (1, statistics.minus(ppo, grpo)),
   )
 
 
@@ -113,11 +110,4 @@ CLAIMS: dict[str, tuple[str, Callable[[Scores], Iterator[Check]]]] = {
   ),
   "P2": ("PPO loses less by errors than GRPO.", _loses_less),
 }
-
-
-def conclude(of: Scores) -> list[Conclusion]:
-  """Makes all checks, as far as there are numbers."""
-  return [
-    Conclusion(name, claim, tuple(checks(of)))
-    for name, (claim, checks) in CLAIMS.items()
-  ]
+conclude = functools.partial(statistics.conclude, CLAIMS)

@@ -32,11 +32,13 @@ V1  A verifier beside the judge with the hole closes it: the accuracy at the end
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from experiments.sweeps.statistics import Check, Conclusion, check
+from experiments.sweeps import statistics
+from experiments.sweeps.statistics import Check, check
 
 # (arm, "early", "accuracy", "opinion", "gap", "before" or "judgement") ->
 # [seeds]; None while the arm is missing.
@@ -45,18 +47,13 @@ Scores = Callable[[str, str], np.ndarray | None]
 
 def _bound(of: Scores, arm: str, what: str, needed: str, bound: float) -> Check:
   """Whether a number is above, or below, a bound."""
-  values = of(arm, what)
-  return check(
-    f"{what} of `{arm}` − {bound:g}",
-    needed,
-    (1, None if values is None else values - bound),
-  )
+  excess = statistics.minus(of(arm, what), bound)
+  return check(f"{what} of `{arm}` − {bound:g}", needed, (1, excess))
 
 
 def _change(of: Scores, arm: str, what: str, before: str) -> Check:
   """Whether a number of the same seeds has fallen."""
-  late, early = of(arm, what), of(arm, before)
-  change = None if late is None or early is None else late - early
+  change = statistics.minus(of(arm, what), of(arm, before))
   return check(f"{what} of `{arm}`, end − {before}", "below", (1, change))
 
 
@@ -107,11 +104,4 @@ CLAIMS: dict[str, tuple[str, Callable[[Scores], Iterator[Check]]]] = {
   "K1": ("A KL of 0.05 narrows the gap.", _with_kl),
   "V1": ("A verifier beside the judge closes the hole.", _with_verifier),
 }
-
-
-def conclude(of: Scores) -> list[Conclusion]:
-  """Makes all checks, as far as there are numbers."""
-  return [
-    Conclusion(name, claim, tuple(checks(of)))
-    for name, (claim, checks) in CLAIMS.items()
-  ]
+conclude = functools.partial(statistics.conclude, CLAIMS)

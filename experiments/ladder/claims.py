@@ -56,7 +56,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.sweeps.statistics import Check, Conclusion, check
+from experiments.sweeps import statistics
+from experiments.sweeps.statistics import Check, check
 
 # (arm, what) -> [seeds]; None while the arm is missing.
 Scores = Callable[[str, str], np.ndarray | None]
@@ -78,8 +79,9 @@ class Rule(NamedTuple):
 
 
 def _learns(of: Scores) -> Iterator[Check]:
-  end, start = of("grpo", "accuracy"), of("grpo", "start/accuracy")
-  values = None if end is None or start is None else end - start
+  values = statistics.minus(
+    of("grpo", "accuracy"), of("grpo", "start/accuracy")
+  )
   yield check("accuracy of `grpo`, end − start", "above", (1, values))
 
 
@@ -94,8 +96,7 @@ _SHOWN = {
 
 def _compared(rules: tuple[Rule, ...], of: Scores) -> Iterator[Check]:
   for what, one, other, needed in rules:
-    first, second = of(one, what), of(other, what)
-    values = None if first is None or second is None else first - second
+    values = statistics.minus(of(one, what), of(other, what))
     yield check(f"{_SHOWN[what]}, `{one}` − `{other}`", needed, (1, values))
 
 
@@ -179,11 +180,4 @@ CLAIMS: dict[str, tuple[str, Callable[[Scores], Iterator[Check]]]] = {
     for name, (claim, rules) in _DIFFERENCES.items()
   },
 }
-
-
-def conclude(of: Scores) -> list[Conclusion]:
-  """Makes all checks, as far as there are numbers."""
-  return [
-    Conclusion(name, claim, tuple(checks(of)))
-    for name, (claim, checks) in CLAIMS.items()
-  ]
+conclude = functools.partial(statistics.conclude, CLAIMS)

@@ -47,7 +47,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from experiments.lengths import arms
-from experiments.sweeps.statistics import Check, Conclusion, check
+from experiments.sweeps import statistics
+from experiments.sweeps.statistics import Check, check
 
 # (arm, what) -> [seeds]; None while the arm is missing.
 Scores = Callable[[str, str], np.ndarray | None]
@@ -55,8 +56,7 @@ REQUIRED = 0.3  # Of the growth.
 
 
 def _difference(of: Scores, what: str, one: str, other: str, needed: str):
-  first, second = of(one, what), of(other, what)
-  values = None if first is None or second is None else first - second
+  values = statistics.minus(of(one, what), of(other, what))
   return check(f"{what}, `{one}` − `{other}`", needed, (1, values))
 
 
@@ -66,8 +66,7 @@ def _grows(of: Scores) -> Iterator[Check]:
 
 
 def _shortens(arm: str, of: Scores) -> Iterator[Check]:
-  found = of(arm, "elr")
-  excess = None if found is None else found - REQUIRED
+  excess = statistics.minus(of(arm, "elr"), REQUIRED)
   yield check(f"ELR of `{arm}` − {REQUIRED}", "above", (1, excess))
   yield _difference(of, "accuracy", arm, "all", "not below")
 
@@ -134,11 +133,4 @@ CLAIMS: dict[str, tuple[str, Callable[[Scores], Iterator[Check]]]] = {
     functools.partial(_mended, "accuracy", "not below"),
   ),
 }
-
-
-def conclude(of: Scores) -> list[Conclusion]:
-  """Makes all checks, as far as there are numbers."""
-  return [
-    Conclusion(name, claim, tuple(checks(of)))
-    for name, (claim, checks) in CLAIMS.items()
-  ]
+conclude = functools.partial(statistics.conclude, CLAIMS)

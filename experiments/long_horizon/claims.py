@@ -37,8 +37,7 @@ def _above(
   text: str, one: np.ndarray | None, other: np.ndarray | None
 ) -> Check:
   """Whether one arm is above another, seed by seed."""
-  pairs = None if one is None or other is None else one - other
-  return check(text, "above", (1, pairs))
+  return check(text, "above", (1, statistics.minus(one, other)))
 
 
 def _joint(of: Scores, values: Sequence[float]) -> Iterator[Check]:

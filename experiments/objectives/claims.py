@@ -26,12 +26,14 @@ L2  A buggy verifier is exploited, and the log says that its scores are too
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from experiments.objectives import results
-from experiments.sweeps.statistics import Check, Conclusion, check
+from experiments.sweeps import statistics
+from experiments.sweeps.statistics import Check, check
 
 # (arm, metric, "before" or "after") -> [seeds]; None while the arm is missing.
 Scores = Callable[[str, str, str], np.ndarray | None]
@@ -42,27 +44,20 @@ OF_TEXTS = ("accuracy", "brevity", "politeness")
 
 def _change(of: Scores, arm: str, metric: str, needed: str) -> Check:
   """Whether a metric has risen or fallen from the start to the end."""
-  text = f"{metric} of `{arm}`, end − start"
-  before, after = (of(arm, metric, when) for when in ("before", "after"))
-  if before is None or after is None:
-    return check(text, needed, (1, None))
-  return check(text, needed, (1, after - before))
+  change = statistics.minus(of(arm, metric, "after"), of(arm, metric, "before"))
+  return check(f"{metric} of `{arm}`, end − start", needed, (1, change))
 
 
 def _gap(of: Scores, one: str, other: str, metric: str) -> Check:
   """Whether one arm ends above another."""
-  text = f"{metric}, `{one}` − `{other}`"
-  ends = [of(arm, metric, "after") for arm in (one, other)]
-  if any(end is None for end in ends):
-    return check(text, "above", (1, None))
-  return check(text, "above", (1, ends[0] - ends[1]))
+  gap = statistics.minus(*(of(arm, metric, "after") for arm in (one, other)))
+  return check(f"{metric}, `{one}` − `{other}`", "above", (1, gap))
 
 
 def _level(of: Scores, arm: str, metric: str, bound: float) -> Check:
   """Whether a metric ends above a number."""
-  end = of(arm, metric, "after")
-  text = f"{metric} of `{arm}` − {bound:g}"
-  return check(text, "above", (1, None if end is None else end - bound))
+  excess = statistics.minus(of(arm, metric, "after"), bound)
+  return check(f"{metric} of `{arm}` − {bound:g}", "above", (1, excess))
 
 
 def _both_regrets(of: Scores) -> Iterator[Check]:
@@ -130,11 +125,4 @@ CLAIMS: dict[str, tuple[str, Callable[[Scores], Iterator[Check]]]] = {
     _exploit,
   ),
 }
-
-
-def conclude(of: Scores) -> list[Conclusion]:
-  """Makes all checks, as far as there are numbers."""
-  return [
-    Conclusion(name, claim, tuple(checks(of)))
-    for name, (claim, checks) in CLAIMS.items()
-  ]
+conclude = functools.partial(statistics.conclude, CLAIMS)

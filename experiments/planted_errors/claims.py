@@ -39,20 +39,15 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from experiments.planted_errors import arms
-from experiments.sweeps.statistics import Check, Conclusion, check
+from experiments.sweeps import statistics
+from experiments.sweeps.statistics import Check, check
 
 # (arm, what) -> one number for each seed [S]; None while it is missing.
 Scores = Callable[[str, str], np.ndarray | None]
 
 
-def _minus(
-  one: np.ndarray | None, other: np.ndarray | float | None
-) -> np.ndarray | None:
-  return None if one is None or other is None else one - other
-
-
 def _exceeds(what: str, bound: float, of: Scores) -> Iterator[Check]:
-  values = _minus(of(arms.MEASURED, what), bound)
+  values = statistics.minus(of(arms.MEASURED, what), bound)
   yield check(f"{_SHOWN[what]} − {bound:.3g}", "above", (1, values))
 
 
@@ -62,12 +57,14 @@ def _each_exceeds_chance(of: Scores) -> Iterator[Check]:
 
 
 def _goes_more(other: str, of: Scores) -> Iterator[Check]:
-  values = _minus(of(arms.MEASURED, "r/credits"), of(arms.MEASURED, other))
+  values = statistics.minus(
+    of(arms.MEASURED, "r/credits"), of(arms.MEASURED, other)
+  )
   yield check(f"r of credits − {_SHOWN[other]}", "above", (1, values))
 
 
 def _faster(one: str, other: str, of: Scores) -> Iterator[Check]:
-  values = _minus(of(one, "area"), of(other, "area"))
+  values = statistics.minus(of(one, "area"), of(other, "area"))
   yield check(f"area of `{one}` − `{other}`", "above", (1, values))
 
 
@@ -124,11 +121,4 @@ CLAIMS: dict[str, tuple[str, Callable[[Scores], Iterator[Check]]]] = {
     functools.partial(_faster, "grpo_ps", "mix"),
   ),
 }
-
-
-def conclude(of: Scores) -> list[Conclusion]:
-  """Makes all checks, as far as there are numbers."""
-  return [
-    Conclusion(name, claim, tuple(checks(of)))
-    for name, (claim, checks) in CLAIMS.items()
-  ]
+conclude = functools.partial(statistics.conclude, CLAIMS)

@@ -29,11 +29,13 @@ O1  A KL of 0.04 narrows the gap where the reward model learned once.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from experiments.sweeps.statistics import Check, Conclusion, check
+from experiments.sweeps import statistics
+from experiments.sweeps.statistics import Check, check
 
 # (arm, "gap", "accuracy" or "opinion", "before", "after" or "") -> [seeds];
 # None while the arm is missing.
@@ -54,8 +56,7 @@ def _narrower(of: Scores, arm: str, than: str) -> Check:
 
 def _change(of: Scores, arm: str, what: str, needed: str) -> Check:
   """Whether a number of the same seeds has risen, or fallen."""
-  before, after = (of(arm, what, when) for when in ("before", "after"))
-  change = None if before is None or after is None else after - before
+  change = statistics.minus(of(arm, what, "after"), of(arm, what, "before"))
   return check(f"{what} of `{arm}`, after − before", needed, (1, change))
 
 
@@ -101,11 +102,4 @@ CLAIMS: dict[str, tuple[str, Callable[[Scores], Iterator[Check]]]] = {
   "I1": ("A reward model that learns again narrows the gap.", _again),
   "O1": ("A KL of 0.04 narrows the gap of one that learned once.", _once),
 }
-
-
-def conclude(of: Scores) -> list[Conclusion]:
-  """Makes all checks, as far as there are numbers."""
-  return [
-    Conclusion(name, claim, tuple(checks(of)))
-    for name, (claim, checks) in CLAIMS.items()
-  ]
+conclude = functools.partial(statistics.conclude, CLAIMS)

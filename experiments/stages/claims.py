@@ -31,6 +31,7 @@ from collections.abc import Callable
 import numpy as np
 
 from experiments.stages import arms
+from experiments.sweeps import statistics
 from experiments.sweeps.statistics import Check, Conclusion, check
 
 # (arm, "before" or "after") -> [seeds]; None while the arm is missing.
@@ -41,10 +42,7 @@ def _gap(
   of: Scores, one: tuple[str, str], other: tuple[str, str], text: str
 ) -> Check:
   """Whether one number is above another, seed by seed."""
-  first, second = of(*one), of(*other)
-  if first is None or second is None:
-    return check(text, "above", (1, None))
-  return check(text, "above", (1, first - second))
+  return check(text, "above", (1, statistics.minus(of(*one), of(*other))))
 
 
 def _rise(of: Scores, arm: str) -> Check:

@@ -43,7 +43,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from experiments.staleness import arms
-from experiments.sweeps.statistics import Check, Conclusion, check
+from experiments.sweeps import statistics
+from experiments.sweeps.statistics import Check, check
 
 # (arm, what) -> [seeds]; None while the arm is missing.
 Scores = Callable[[str, str], np.ndarray | None]
@@ -52,14 +53,12 @@ _CORRECTIONS = tuple(name for name in arms.CORRECTIONS if name != "none")
 
 
 def _difference(one: str, other: str, needed: str, of: Scores) -> Check:
-  first, second = of(one, "end"), of(other, "end")
-  values = None if first is None or second is None else first - second
+  values = statistics.minus(of(one, "end"), of(other, "end"))
   return check(f"accuracy, `{one}` − `{other}`", needed, (1, values))
 
 
 def _learns(of: Scores) -> Iterator[Check]:
-  end, start = of(FRESH, "end"), of(FRESH, "start")
-  values = None if end is None or start is None else end - start
+  values = statistics.minus(of(FRESH, "end"), of(FRESH, "start"))
   yield check(f"accuracy of `{FRESH}`, end − start", "above", (1, values))
 
 
@@ -122,11 +121,4 @@ CLAIMS: dict[str, tuple[str, Callable[[Scores], Iterator[Check]]]] = {
     functools.partial(_compared, "mis-s16", "tis-s16", "above"),
   ),
 }
-
-
-def conclude(of: Scores) -> list[Conclusion]:
-  """Makes all checks, as far as there are numbers."""
-  return [
-    Conclusion(name, claim, tuple(checks(of)))
-    for name, (claim, checks) in CLAIMS.items()
-  ]
+conclude = functools.partial(statistics.conclude, CLAIMS)

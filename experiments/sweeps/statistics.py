@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 from scipy import stats
@@ -15,6 +16,8 @@ WHAT_DECIDES = (
   " approximation. The percentile bootstrap over seeds is narrower: of few"
   " seeds it covers less often than 95 times in a hundred."
 )
+
+Scores = TypeVar("Scores")  # What checks are made of.
 
 
 def interquartile_mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -170,6 +173,31 @@ def check(
   low, high = _percentiles(samples, weighted)
   holds = _NEEDED[needed](found)
   return Check(text, needed, found, holds, (float(low), float(high)))
+
+
+def minus(
+  one: np.ndarray | None,  # [S]
+  other: np.ndarray | float | None,  # [S]
+) -> np.ndarray | None:  # [S]
+  """A difference seed by seed, or to a number; None while one is missing."""
+  return None if one is None or other is None else one - other
+
+
+def conclude(
+  claims: Mapping[str, tuple[str, Callable[[Scores], Iterable[Check]]]],
+  of: Scores,
+) -> list[Conclusion]:
+  """Makes all checks, as far as there are numbers.
+
+  Args:
+    claims: Name -> the claim in words, and what makes its checks.
+    of: What checks are made of, such as (arm, what) -> one number for each
+      seed, None while they are missing.
+  """
+  return [
+    Conclusion(name, claim, tuple(checks(of)))
+    for name, (claim, checks) in claims.items()
+  ]
 
 
 def text(contrast: Contrast, digits: int) -> str:
