@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.bias import arms
 from experiments.bias.results import Results
-from experiments.sweeps import statistics
+from experiments.sweeps import figures, statistics
 
 # Behind the others, which are where it is.
 _WIDE = "all three"
@@ -29,14 +29,8 @@ def plot(path: pathlib.Path, results: Results) -> None:
   Raises:
     ImportError: matplotlib is not installed.
   """
-  try:
-    from matplotlib import figure
-  except ImportError as error:
-    raise ImportError(
-      "report: matplotlib is not installed; run `pip install 'grpo_jax[plot]'`."
-    ) from error
   teacher, kl = arms.DEFAULT
-  canvas = figure.Figure(figsize=(12, 7), dpi=100, layout="constrained")
+  canvas = figures.canvas(12, 7)
   axes = canvas.subplots(2, 3, sharex=True)
   for one, data in zip(axes[:, 0], arms.SHARES, strict=True):
     what = (

@@ -13,7 +13,7 @@ from experiments.critics import environments, training
 from experiments.critics.protocol import HORIZONS, Cell, Profile
 from experiments.critics.results import Record
 from experiments.critics.settings import Setting
-from experiments.sweeps import statistics
+from experiments.sweeps import figures, statistics
 
 # Colour-blind-safe (Okabe and Ito) and told apart by the marker, too.
 _STYLES = {
@@ -72,17 +72,7 @@ def _save(
   path: pathlib.Path,
 ) -> None:
   """Environments are rows and horizons are columns."""
-  try:
-    from matplotlib import figure
-  except ImportError as error:
-    raise ImportError(
-      "report: matplotlib is not installed; run `pip install 'grpo_jax[plot]'`."
-    ) from error
-  canvas = figure.Figure(
-    figsize=(1 + 4 * len(horizons), 1 + 2.3 * len(names)),
-    dpi=110,
-    layout="constrained",
-  )
+  canvas = figures.canvas(1 + 4 * len(horizons), 1 + 2.3 * len(names), dpi=110)
   grid = canvas.subplots(len(names), len(horizons), sharey="row", squeeze=False)
   for row, name in zip(grid, names, strict=True):
     for axes, horizon in zip(row, horizons, strict=True):

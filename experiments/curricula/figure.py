@@ -6,7 +6,7 @@ import pathlib
 
 from experiments.curricula import arms
 from experiments.curricula.results import ALL, Results
-from experiments.sweeps import statistics
+from experiments.sweeps import figures, statistics
 
 # Colour-blind-safe (Okabe and Ito).
 _COLOURS = {
@@ -25,13 +25,7 @@ def plot(path: pathlib.Path, results: Results) -> None:
   Raises:
     ImportError: matplotlib is not installed.
   """
-  try:
-    from matplotlib import figure
-  except ImportError as error:
-    raise ImportError(
-      "report: matplotlib is not installed; run `pip install 'grpo_jax[plot]'`."
-    ) from error
-  canvas = figure.Figure(figsize=(15, 3.8), dpi=100, layout="constrained")
+  canvas = figures.canvas(15, 3.8)
   every = canvas.subplots(1, 1 + len(arms.DIGITS), sharey=True)
   titles = ["all", *arms.TITLES]
   names = (ALL, *arms.DOMAINS)

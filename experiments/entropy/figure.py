@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.entropy import arms
 from experiments.entropy.results import Results, windows
-from experiments.sweeps import statistics
+from experiments.sweeps import figures, statistics
 
 # Colour-blind-safe (Okabe and Ito), and two beside it.
 _COLOURS = {
@@ -29,13 +29,7 @@ def plot(path: pathlib.Path, results: Results) -> None:
   Raises:
     ImportError: matplotlib is not installed.
   """
-  try:
-    from matplotlib import figure
-  except ImportError as error:
-    raise ImportError(
-      "report: matplotlib is not installed; run `pip install 'grpo_jax[plot]'`."
-    ) from error
-  canvas = figure.Figure(figsize=(13, 7.4), dpi=100, layout="constrained")
+  canvas = figures.canvas(13, 7.4)
   every = canvas.subplots(2, 2).ravel()
   steps = arms.SIZES["full"].steps
   for axes, what, title, y in zip(

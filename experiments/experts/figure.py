@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.experts import arms
 from experiments.experts.results import Results
-from experiments.sweeps import statistics
+from experiments.sweeps import figures, statistics
 
 # Colour-blind-safe (Okabe and Ito).
 _COLOURS = {
@@ -27,13 +27,7 @@ def plot(path: pathlib.Path, results: Results) -> None:
   Raises:
     ImportError: matplotlib is not installed.
   """
-  try:
-    from matplotlib import figure
-  except ImportError as error:
-    raise ImportError(
-      "report: matplotlib is not installed; run `pip install 'grpo_jax[plot]'`."
-    ) from error
-  canvas = figure.Figure(figsize=(12, 6.5), dpi=100, layout="constrained")
+  canvas = figures.canvas(12, 6.5)
   axes = canvas.subplots(2, len(arms.DOMAINS), sharey=True)
   for place, domain in enumerate(arms.DOMAINS):
     over, end = axes[0, place], axes[1, place]

@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.flips import arms
 from experiments.flips.results import Results
-from experiments.sweeps import statistics
+from experiments.sweeps import figures, statistics
 
 # Colour-blind-safe (Okabe and Ito).
 _COLOURS = {
@@ -26,13 +26,7 @@ def plot(path: pathlib.Path, results: Results) -> None:
   Raises:
     ImportError: matplotlib is not installed.
   """
-  try:
-    from matplotlib import figure
-  except ImportError as error:
-    raise ImportError(
-      "report: matplotlib is not installed; run `pip install 'grpo_jax[plot]'`."
-    ) from error
-  canvas = figure.Figure(figsize=(13, 4), dpi=100, layout="constrained")
+  canvas = figures.canvas(13, 4)
   every = canvas.subplots(1, 1 + len(_SHOWN), sharey=True)
   every[0].set_title("At the end", loc="left", fontsize=10)
   every[0].set_xlabel("% of completions misjudged")

@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.ladder import arms
 from experiments.ladder.results import WINDOW, Results
-from experiments.sweeps import statistics
+from experiments.sweeps import figures, statistics
 
 # Colour-blind-safe (Okabe and Ito), in the order of the arms of a panel.
 _COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#CC79A7")
@@ -21,13 +21,7 @@ def plot(path: pathlib.Path, results: Results) -> None:
   Raises:
     ImportError: matplotlib is not installed.
   """
-  try:
-    from matplotlib import figure
-  except ImportError as error:
-    raise ImportError(
-      "report: matplotlib is not installed; run `pip install 'grpo_jax[plot]'`."
-    ) from error
-  canvas = figure.Figure(figsize=(13, 4), dpi=100, layout="constrained")
+  canvas = figures.canvas(13, 4)
   rungs, updates, completions = canvas.subplots(1, 3, sharey=True)
   rungs.set_title("The rungs, at equal updates", loc="left", fontsize=10)
   rungs.set_ylabel("share of right answers, drawn")

@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 
 from experiments.lengths.results import Results
-from experiments.sweeps import statistics
+from experiments.sweeps import figures, statistics
 
 # Colour-blind-safe (Okabe and Ito).
 _COLOURS = {
@@ -30,13 +30,7 @@ def plot(path: pathlib.Path, results: Results) -> None:
   Raises:
     ImportError: matplotlib is not installed.
   """
-  try:
-    from matplotlib import figure
-  except ImportError as error:
-    raise ImportError(
-      "report: matplotlib is not installed; run `pip install 'grpo_jax[plot]'`."
-    ) from error
-  canvas = figure.Figure(figsize=(13, 4.2), dpi=100, layout="constrained")
+  canvas = figures.canvas(13, 4.2)
   over, end, wrong = canvas.subplots(1, 3)
   shown = [arm for arm in _COLOURS if arm in results.arms]
   for arm in shown:

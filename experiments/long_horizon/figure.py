@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.sweeps import statistics
+from experiments.sweeps import figures, statistics
 from experiments.sweeps.groups import Group
 
 # Colour-blind-safe (Okabe and Ito) and told apart by the marker, too.
@@ -42,13 +42,7 @@ def plot(
   Raises:
     ImportError: matplotlib is not installed.
   """
-  try:
-    from matplotlib import figure
-  except ImportError as error:
-    raise ImportError(
-      "report: matplotlib is not installed; run `pip install 'grpo_jax[plot]'`."
-    ) from error
-  canvas = figure.Figure(figsize=(11, 4.2), dpi=110, layout="constrained")
+  canvas = figures.canvas(11, 4.2, dpi=110)
   left, right = canvas.subplots(1, 2)
   if varied is None:
     _ends(left, scores)

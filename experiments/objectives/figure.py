@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.objectives import bandit
 from experiments.objectives.results import Results
-from experiments.sweeps import statistics
+from experiments.sweeps import figures, statistics
 
 # Colour-blind-safe (Okabe and Ito) and told apart by the marker, too.
 _ALGORITHMS = {
@@ -43,13 +43,7 @@ def plot(path: pathlib.Path, results: Results) -> None:
   Raises:
     ImportError: matplotlib is not installed.
   """
-  try:
-    from matplotlib import figure
-  except ImportError as error:
-    raise ImportError(
-      "report: matplotlib is not installed; run `pip install 'grpo_jax[plot]'`."
-    ) from error
-  canvas = figure.Figure(figsize=(13, 10), dpi=100, layout="constrained")
+  canvas = figures.canvas(13, 10)
   axes = canvas.subplots(3, 3)
   for place, title in enumerate(("quiet reward", "loud reward")):
     _bandit(axes[0, place], results, place)

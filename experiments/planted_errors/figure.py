@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.planted_errors import arms
 from experiments.planted_errors.results import Results
-from experiments.sweeps import statistics
+from experiments.sweeps import figures, statistics
 
 # Colour-blind-safe (Okabe and Ito).
 _COLOURS = {
@@ -33,13 +33,7 @@ def plot(path: pathlib.Path, results: Results) -> None:
   Raises:
     ImportError: matplotlib is not installed.
   """
-  try:
-    from matplotlib import figure
-  except ImportError as error:
-    raise ImportError(
-      "report: matplotlib is not installed; run `pip install 'grpo_jax[plot]'`."
-    ) from error
-  canvas = figure.Figure(figsize=(13, 4), dpi=100, layout="constrained")
+  canvas = figures.canvas(13, 4)
   located, goes, learns = canvas.subplots(1, 3, width_ratios=(2, 3, 5))
   _bars(located, results, _LOCATED)
   located.axhline(1 / (arms.LEVEL + 1), color="#666666", ls=":", lw=1)

@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.proxy import arms
 from experiments.proxy.results import Results
-from experiments.sweeps import statistics
+from experiments.sweeps import figures, statistics
 
 # Colour-blind-safe (Okabe and Ito); without KL, and with it.
 _COLOURS = {
@@ -35,13 +35,7 @@ def plot(path: pathlib.Path, results: Results) -> None:
   Raises:
     ImportError: matplotlib is not installed.
   """
-  try:
-    from matplotlib import figure
-  except ImportError as error:
-    raise ImportError(
-      "report: matplotlib is not installed; run `pip install 'grpo_jax[plot]'`."
-    ) from error
-  canvas = figure.Figure(figsize=(12, 4.2), dpi=100, layout="constrained")
+  canvas = figures.canvas(12, 4.2)
   every = canvas.subplots(1, len(_TITLES))
   for axes, (name, (title, label)) in zip(every, _TITLES.items(), strict=True):
     axes.set_title(title, loc="left", fontsize=10)

@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.staleness import arms
 from experiments.staleness.results import Results
-from experiments.sweeps import statistics
+from experiments.sweeps import figures, statistics
 
 # Colour-blind-safe (Okabe and Ito).
 _COLOURS = {
@@ -27,13 +27,7 @@ def plot(path: pathlib.Path, results: Results) -> None:
   Raises:
     ImportError: matplotlib is not installed.
   """
-  try:
-    from matplotlib import figure
-  except ImportError as error:
-    raise ImportError(
-      "report: matplotlib is not installed; run `pip install 'grpo_jax[plot]'`."
-    ) from error
-  canvas = figure.Figure(figsize=(13, 7.4), dpi=100, layout="constrained")
+  canvas = figures.canvas(13, 7.4)
   every = canvas.subplots(2, 2, sharex=True, sharey=True).ravel()
   for axes, staleness in zip(every, arms.STALENESS, strict=True):
     updates = "update" if staleness == 1 else "updates"

@@ -16,4 +16,5 @@ An experiment compares arms, each of them a sweep over seeds:
 | `arms.py`       | their sizes, runs and numbers                           |
 | `commands.py`   | the commands that train them and write a page           |
 | `pages.py`      | what pages have in common                               |
+| `figures.py`    | what figures have in common                             |
 """
