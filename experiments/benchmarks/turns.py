@@ -36,7 +36,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from grpo_jax.models import architecture, transformer
-from grpo_jax.rollout import contexts, drawing, host_turns, sampling
+from grpo_jax.rollout import contexts, drawing, host_state, host_turns, sampling
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import players, sharding
 from grpo_jax.training import problem as problem_lib
@@ -154,7 +154,7 @@ class Bench:
       nothing = np.zeros(self.num_rows, bool)
       came, turn = nothing, np.zeros(self.num_rows, int)
       while True:
-        answers = host_turns.Answers(
+        answers = host_state.Answers(
           observation=np.full(shape, 38, np.int32),
           size=np.where(turn < size.turns, size.observation, 0).astype("int32"),
           reward=np.zeros(self.num_rows, np.float32),

@@ -50,13 +50,20 @@ def put(
   start: jax.Array,  # [B] int32
   exists: jax.Array,  # [B, n] bool
   x: jax.Array,  # [B, n, ...]
+  rows: jax.Array | None = None,  # [B] int32
 ) -> jax.Array:  # [B, T, ...]
-  """Writes what exists into each row from a slot on, as far as it fits."""
-  num_rows, num_slots = buffer.shape[:2]
+  """Writes what exists into each row from a slot on, as far as it fits.
+
+  With `rows` into these ones of a buffer that has more of them.
+  """
+  num_slots = buffer.shape[1]
   slots = start[:, None] + jnp.arange(exists.shape[1])
   slots = jnp.where(exists, slots, num_slots)  # That one: nowhere.
-  rows = jnp.arange(num_rows)[:, None]
-  return buffer.at[rows, slots].set(x.astype(buffer.dtype), mode="drop")
+  if rows is None:
+    rows = jnp.arange(len(buffer))
+  return buffer.at[rows[:, None], slots].set(
+    x.astype(buffer.dtype), mode="drop"
+  )
 
 
 def gone_on(

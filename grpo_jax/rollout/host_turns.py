@@ -17,6 +17,10 @@ the place of a token in its completion, as everywhere; token n of a row is in
 slot n of its lane, and what of its tokens are read together depends on the
 row alone. So the tokens are those of `sampling.sample` with an environment in
 the graph that gives the same answers.
+
+With a compaction an episode is several contexts, each a row of what comes out
+(`host_contexts.py`). `reopen` runs what the next ones begin with; in between
+all is as above.
 """
 
 from __future__ import annotations
@@ -28,119 +32,24 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.rollout import contexts, drawing, sampling, turns
-from grpo_jax.types import HostEnvironment, Policy, Prompts, PyTree, Rollout
+from grpo_jax.rollout import (
+  drawing,
+  host_contexts,
+  host_state,
+  sampling,
+  turns,
+)
+from grpo_jax.types import (
+  HostCompaction,
+  HostEnvironment,
+  Policy,
+  Prompts,
+  PyTree,
+  Rollout,
+)
 
 _CHUNK = 32  # Most tokens of an observation that are read at once.
 _INTERVAL = 8  # Decode steps between looks for actions that have ended.
-
-# What a row is doing.
-WRITES = 0  # An action; also before it has a lane.
-ENDED = 1  # Its action has ended in this call.
-WAITS = 2  # For an answer, which the host knows.
-OVER = 3
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Answers:
-  """What the host says of actions.
-
-  Attributes:
-    observation: What is read next, from slot 0 on.
-    size: Tokens of it; none at the end of an episode.
-    reward: The reward of the action.
-    goes_on: Another action is to be drawn.
-    came: There is an answer; without one nothing else of a row is read.
-  """
-
-  observation: jax.Array  # [B, O] int32
-  size: jax.Array  # [B] int32
-  reward: jax.Array  # [B] float32
-  goes_on: jax.Array  # [B] bool
-  came: jax.Array  # [B] bool
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Fixed:
-  """What does not change while episodes are played.
-
-  Attributes:
-    weights: Of the policy, of its parameters.
-    keys: Of every row.
-    first_h: What predicts the first token after each prompt.
-    prefix: Of the policy, of each prompt.
-    prompt_routing: As in `Rollout`; None if it is not recorded.
-  """
-
-  weights: PyTree
-  keys: jax.Array  # [B] keys
-  first_h: PyTree  # [P, D]
-  prefix: PyTree  # each [P, ...]
-  prompt_routing: jax.Array | None  # [P, S, layers, k] int32
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Episodes:
-  """All rows between two calls, and W lanes that each have one of them.
-
-  Attributes:
-    written: By name, as in `Rollout`; what does not exist holds its fill.
-    size: Tokens written, or observed.
-    start: Slot of the first token of the action that is, or was last, written.
-    turn: Actions before that.
-    state: A number of the last observation.
-    doing: `WRITES`, `ENDED`, `WAITS` or `OVER`.
-    row: What each lane works on.
-    read: Tokens of that row which the cache holds.
-    next_row: The first row that no lane has taken.
-    cache: The policy's own; token n of a row is in slot n of its lane.
-  """
-
-  written: dict[str, jax.Array]  # each [B, T, ...]
-  size: jax.Array  # [B] int32
-  start: jax.Array  # [B] int32
-  turn: jax.Array  # [B] int32
-  state: jax.Array  # [B] int32
-  doing: jax.Array  # [B] int32
-  row: jax.Array  # [W] int32
-  read: jax.Array  # [W] int32
-  next_row: jax.Array  # [] int32
-  cache: PyTree
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Actions:
-  """Actions that have ended in a call.
-
-  Attributes:
-    tokens: From slot 0 on.
-    length: Tokens that exist; 0 where no action has ended.
-    ended: The action is whole: the budget of T tokens did not cut it off.
-    size: Tokens of the completion so far, with these.
-  """
-
-  tokens: jax.Array  # [B, A] int32
-  length: jax.Array  # [B] int32
-  ended: jax.Array  # [B] bool
-  size: jax.Array  # [B] int32
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Left:
-  """What is left to do, of the rows of all processes.
-
-  Attributes:
-    writes: Some row has a token to write before the next answer comes.
-    goes_on: Some row is not over.
-  """
-
-  writes: jax.Array  # [] bool
-  goes_on: jax.Array  # [] bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +65,7 @@ class HostTurns:
       environment says so.
     group_size: Completions per prompt.
     environment: Sizes of turns.
+    compaction: When contexts are replaced by summaries; None: never.
 
   Raises:
     ValueError: A size is less than 1, or experts of a model without them are to
@@ -166,6 +76,7 @@ class HostTurns:
   config: sampling.SamplingConfig
   group_size: int
   environment: HostEnvironment
+  compaction: HostCompaction | None = None
 
   def __post_init__(self):
     if self.config.record_routing and not self.policy.num_experts:
@@ -184,9 +95,22 @@ class HostTurns:
       if size < 1:
         raise ValueError(f"HostTurns: {name} is {size}; it must be at least 1.")
 
+  @property
+  def max_read_len(self) -> int:
+    """Most tokens that are read in one answer."""
+    instruction = () if self.compaction is None else self.compaction.instruction
+    return max(self.environment.max_observation_len, len(instruction))
+
+  @property
+  def max_written_len(self) -> int:
+    """Most tokens of what a row writes before the host is asked."""
+    if self.compaction is None:
+      return self.environment.max_action_len
+    return max(self.environment.max_action_len, self.compaction.max_summary_len)
+
   def begin(
     self, params: PyTree, prompts: Prompts, key: jax.Array
-  ) -> tuple[Fixed, Episodes, jax.Array]:
+  ) -> tuple[host_state.Fixed, host_state.Episodes, jax.Array]:
     """Runs the prompts; no action is drawn yet.
 
     Args:
@@ -198,71 +122,122 @@ class HostTurns:
       What stays, the episodes, and a seed for the session of each row [B]
       uint32.
     """
-    config = self.config
+    config, compaction = self.config, self.compaction
     keys = drawing.row_keys(key, prompts.ids, self.group_size)
     num_rows = len(keys)
+    if compaction is not None:
+      prompts = host_contexts.padded(prompts, compaction.prompt_len)
     with jax.named_scope("prefill"):
       first_h, prefix, routing = self.policy.prefill(
         params, prompts.tokens, prompts.mask
       )
-    fixed = Fixed(
+    fixed = host_state.Fixed(
       self.policy.weights(params),
       keys,
       first_h,
       prefix,
-      routing if config.record_routing else None,
+      routing if config.record_routing and compaction is None else None,
     )
     num_lanes = min(config.lanes or num_rows, num_rows)
     lanes = jnp.arange(num_lanes, dtype=jnp.int32)
-    of_lanes, _ = self._of_lanes(fixed, lanes)
+    of_lanes = self._of_lanes(fixed, lanes)
+    written = self._empty(fixed, routing, num_rows)
+    seeds = jax.vmap(turns.seed)(keys)
+    in_contexts = None
+    if compaction is not None:
+      in_contexts = host_contexts.begin(
+        *(compaction, prompts, self.group_size, config.max_new_tokens),
+        of_lanes,
+      )
+      fixed = self._with_contexts(fixed, prompts, key, num_lanes)
     zero = jnp.zeros(num_rows, jnp.int32)
-    episodes = Episodes(
-      written=self._empty(fixed, routing, num_rows),
+    episodes = host_state.Episodes(
+      written=written,
       size=zero,
       start=zero,
       turn=zero,
       state=turns.last_seen(zero[:, None], zero),
-      doing=zero + WRITES,
+      doing=zero + host_state.WRITES,
       row=lanes,
       read=jnp.zeros_like(lanes),
       next_row=jnp.int32(num_lanes),
-      cache=self.policy.allocate(num_lanes, config.max_new_tokens, of_lanes),
+      cache=self.policy.allocate(num_lanes, config.max_new_tokens, of_lanes[0]),
+      contexts=in_contexts,
     )
-    return fixed, episodes, jax.vmap(turns.seed)(keys)
+    return fixed, episodes, seeds
+
+  def _with_contexts(
+    self,
+    fixed: host_state.Fixed,
+    prompts: Prompts,
+    key: jax.Array,
+    num_lanes: int,
+  ) -> host_state.Fixed:
+    """With a key for each context; prompts are kept for rows without a lane."""
+    assert self.compaction is not None
+    keys = [
+      drawing.row_keys(key, prompts.ids, self.group_size, number)
+      for number in range(self.compaction.num_contexts)
+    ]
+    kept: dict[str, Any] = {"keys": jnp.stack(keys, axis=1).reshape(-1)}
+    if num_lanes == len(fixed.keys):
+      kept |= {"first_h": None, "prefix": None}
+    return dataclasses.replace(fixed, **kept)
 
   def _empty(
-    self, fixed: Fixed, routing: jax.Array | None, num_rows: int
+    self, fixed: host_state.Fixed, routing: jax.Array | None, num_rows: int
   ) -> dict[str, jax.Array]:
     """What nobody has written yet."""
+    num_episodes = num_rows
+    if self.compaction is not None:
+      num_rows *= self.compaction.num_contexts
     shape = num_rows, self.config.max_new_tokens
     logits = jax.eval_shape(self.policy.head, fixed.weights, fixed.first_h)
-    return drawing.nothing(self.config, num_rows, logits, routing) | {
+    written = drawing.nothing(self.config, num_rows, logits, routing) | {
       "observed": jnp.zeros(shape, bool),
       "turn": jnp.zeros(shape, jnp.int32),
       "turn_rewards": jnp.zeros(shape, jnp.float32),
       "state_id": jnp.zeros(shape, jnp.int32),
     }
+    if self.config.record_routing and self.compaction is not None:
+      assert routing is not None
+      of_first = jnp.repeat(routing, self.group_size, axis=0)
+      empty = jnp.zeros((num_rows, *routing.shape[1:]), jnp.int32)
+      step = num_rows // num_episodes
+      written["prompt_routing"] = empty.at[::step].set(of_first)
+    return written
 
   def _of_lanes(
-    self, fixed: Fixed, row: jax.Array
+    self, fixed: host_state.Fixed, row: jax.Array
   ) -> tuple[PyTree, PyTree]:  # [W] -> each [P', ...], [W, D]
-    """Prefixes of the rows in the lanes, and what predicts their first tokens.
+    """Prefixes of first prompts, and what predicts their first tokens.
 
-    Where each row has a lane, prefixes are shared by the rows of a prompt.
+    Where each row has a lane, prefixes are shared by the rows of a prompt;
+    unless each will have contexts of its own.
     """
-    num_rows = len(fixed.keys)
     prompt = row // self.group_size
 
     def of_prompts(tree):
       return jax.tree.map(lambda x: x[prompt], tree)
 
-    has_all = len(row) == num_rows
+    has_all = self.compaction is None and len(row) == len(fixed.keys)
     prefix = fixed.prefix if has_all else of_prompts(fixed.prefix)
     return prefix, of_prompts(fixed.first_h)
 
+  def _in_lanes(
+    self, fixed: host_state.Fixed, episodes: host_state.Episodes
+  ) -> tuple[PyTree, PyTree]:  # each [P', ...], [W, D]
+    """The same of the contexts in the lanes."""
+    if episodes.contexts is None:
+      return self._of_lanes(fixed, episodes.row)
+    return episodes.contexts.prefix, episodes.contexts.first_h
+
   def advance(
-    self, fixed: Fixed, episodes: Episodes, answers: Answers
-  ) -> tuple[Episodes, Actions, Left]:
+    self,
+    fixed: host_state.Fixed,
+    episodes: host_state.Episodes,
+    answers: host_state.Answers,
+  ) -> tuple[host_state.Episodes, host_state.Actions, host_state.Left]:
     """Reads the answers that have come, and writes actions.
 
     Args:
@@ -270,51 +245,66 @@ class HostTurns:
       episodes: After the call before.
       answers: Those that have come since.
     """
-    episodes = _with_answers(episodes, answers)
+    episodes = host_state.with_answers(episodes, answers)
     episodes = self._refilled(fixed, episodes)
-    of_lanes = self._of_lanes(fixed, episodes.row)
-    if self.environment.max_observation_len > 1:
+    of_lanes = self._in_lanes(fixed, episodes)
+    if self.max_read_len > 1:
       with jax.named_scope("read"):
         episodes = self._read(fixed, of_lanes, episodes)
     with jax.named_scope("decode"):
       episodes = self._write(fixed, of_lanes, episodes)
     doing = episodes.doing[episodes.row]
-    waiting = episodes.next_row < len(fixed.keys)  # For a lane.
-    left = Left(
-      writes=((doing == WRITES) | ((doing == OVER) & waiting)).any(),
-      goes_on=(episodes.doing != OVER).any(),
+    waiting = episodes.next_row < len(episodes.size)  # For a lane.
+    writes = (
+      (doing == host_state.WRITES) | ((doing == host_state.OVER) & waiting)
+    ).any()
+    left = host_state.Left(
+      writes=writes,
+      goes_on=(episodes.doing != host_state.OVER).any(),
+      reopens=host_state.reopens(episodes, writes),
     )
     return episodes, self._ended(episodes), left
 
-  def _refilled(self, fixed: Fixed, episodes: Episodes) -> Episodes:
+  def _refilled(
+    self, fixed: host_state.Fixed, episodes: host_state.Episodes
+  ) -> host_state.Episodes:
     """Gives lanes whose rows are over the next rows, while there are any."""
-    num_rows, num_lanes = len(fixed.keys), len(episodes.row)
+    num_rows, num_lanes = len(episodes.size), len(episodes.row)
     if num_lanes == num_rows:
       return episodes
-    free = episodes.doing[episodes.row] == OVER
+    free = episodes.doing[episodes.row] == host_state.OVER
     row = episodes.next_row + jnp.cumsum(free, dtype=jnp.int32) - 1
     takes = free & (row < num_rows)
     row = jnp.where(takes, row, episodes.row)
-    prefix, _ = self._of_lanes(fixed, row)
+    of_lanes = self._of_lanes(fixed, row)
+    in_contexts = episodes.contexts
+    if in_contexts is not None:
+      of_lanes = host_contexts.chosen(
+        takes, of_lanes, (in_contexts.prefix, in_contexts.first_h)
+      )
+      in_contexts = dataclasses.replace(
+        in_contexts, prefix=of_lanes[0], first_h=of_lanes[1]
+      )
     return dataclasses.replace(
       episodes,
       row=row,
+      contexts=in_contexts,
       read=jnp.where(takes, 0, episodes.read),
       next_row=episodes.next_row + takes.sum(dtype=jnp.int32),
-      cache=self.policy.admit(prefix, episodes.cache, num_lanes),
+      cache=self.policy.admit(of_lanes[0], episodes.cache, num_lanes),
     )
 
   def _extended(
     self,
-    fixed: Fixed,
+    fixed: host_state.Fixed,
     of_lanes: tuple[PyTree, PyTree],
-    episodes: Episodes,
+    episodes: host_state.Episodes,
     count: jax.Array,  # [W] int32
     most: int,
-  ) -> tuple[Episodes, PyTree]:
+  ) -> tuple[host_state.Episodes, PyTree]:
     """The next tokens of some lanes are read; what predicts those after."""
     num_slots = self.config.max_new_tokens
-    row, place = episodes.row[:, None], episodes.read[:, None]
+    row, place = episodes.rows[episodes.row][:, None], episodes.read[:, None]
     place = place + jnp.arange(most)  # [W, L]
     at = jnp.minimum(place, num_slots - 1)
     h, cache, routing = self.policy.extend(
@@ -338,14 +328,17 @@ class HostTurns:
     return episodes, h
 
   def _read(
-    self, fixed: Fixed, of_lanes: tuple[PyTree, PyTree], episodes: Episodes
-  ) -> Episodes:
+    self,
+    fixed: host_state.Fixed,
+    of_lanes: tuple[PyTree, PyTree],
+    episodes: host_state.Episodes,
+  ) -> host_state.Episodes:
     """All that rows have not read but for its last token, in chunks."""
-    most = min(self.environment.max_observation_len, _CHUNK)
+    most = min(self.max_read_len, _CHUNK)
 
     def unread(episodes):  # [W] int32
       row = episodes.row
-      writes = episodes.doing[row] == WRITES
+      writes = episodes.doing[row] == host_state.WRITES
       left = episodes.size[row] - 1 - episodes.read
       return jnp.where(writes, jnp.clip(left, 0, most), 0)
 
@@ -358,13 +351,16 @@ class HostTurns:
     )
 
   def _write(
-    self, fixed: Fixed, of_lanes: tuple[PyTree, PyTree], episodes: Episodes
-  ) -> Episodes:
+    self,
+    fixed: host_state.Fixed,
+    of_lanes: tuple[PyTree, PyTree],
+    episodes: host_state.Episodes,
+  ) -> host_state.Episodes:
     """Draws tokens, one of each lane at a time."""
 
     def step(carry):
       episodes, number = carry
-      writes = episodes.doing[episodes.row] == WRITES
+      writes = episodes.doing[episodes.row] == host_state.WRITES
       is_first = episodes.size[episodes.row] == 0
       count = (writes & ~is_first).astype(jnp.int32)
       episodes, h = self._extended(fixed, of_lanes, episodes, count, 1)
@@ -375,26 +371,27 @@ class HostTurns:
 
     def goes_on(carry):
       episodes, number = carry
-      writes = (episodes.doing[episodes.row] == WRITES).any()
+      writes = (episodes.doing[episodes.row] == host_state.WRITES).any()
       is_due = (number % _INTERVAL == 0) & (number > 0)
-      return writes & ~(is_due & (episodes.doing == ENDED).any())
+      return writes & ~(is_due & (episodes.doing == host_state.ENDED).any())
 
     return lax.while_loop(goes_on, step, (episodes, jnp.int32(0)))[0]
 
   def _drawn(
     self,
-    fixed: Fixed,
-    episodes: Episodes,
+    fixed: host_state.Fixed,
+    episodes: host_state.Episodes,
     h: PyTree,  # [W, D]
     writes: jax.Array,  # [W] bool
-  ) -> Episodes:
+  ) -> host_state.Episodes:
     """With one token more in every lane that writes."""
-    config, environment = self.config, self.environment
-    num_rows = len(fixed.keys)
+    config = self.config
+    num_rows = len(episodes.size)
     row = episodes.row
+    at = episodes.rows[row]
     place = episodes.size[row]  # [W]
     tokens, records, kept_ids, _ = drawing.draw(
-      self.policy.head(fixed.weights, h), fixed.keys[row], place, config
+      self.policy.head(fixed.weights, h), fixed.keys[at], place, config
     )
     values: dict[str, Any] = {
       "tokens": tokens,
@@ -405,51 +402,129 @@ class HostTurns:
     }
     if config.record_kept:
       values["kept_ids"] = kept_ids
-    to = jnp.where(writes, row, num_rows)  # That one: nowhere.
+    room: jax.Array | int = config.max_new_tokens
+    if episodes.contexts is not None:
+      room = episodes.contexts.room[row]
+      assert self.compaction is not None
+      if not self.compaction.trains_summary:
+        values["observed"] = episodes.contexts.summarizes[row]
     written = dict(episodes.written)
     for name, x in values.items():
       buffer = written[name]
+      to = jnp.where(writes, at, len(buffer))  # That one: nowhere.
       written[name] = buffer.at[to, place].set(
         x.astype(buffer.dtype), mode="drop"
       )
+    to = jnp.where(writes, row, num_rows)
     size = place + 1
     length = size - episodes.start[row]
-    ends = jnp.asarray(environment.action_ends, jnp.int32)
-    is_end = (tokens[:, None] == ends).any(axis=-1)
-    is_end |= (length == environment.max_action_len) | (
-      size == config.max_new_tokens
-    )
+    is_end = self._is_end(episodes, row, tokens, length) | (size == room)
     return dataclasses.replace(
       episodes,
       written=written,
       size=episodes.size.at[to].set(size, mode="drop"),
       doing=episodes.doing.at[jnp.where(is_end, to, num_rows)].set(
-        ENDED, mode="drop"
+        host_state.ENDED, mode="drop"
       ),
     )
 
-  def _ended(self, episodes: Episodes) -> Actions:
+  def _is_end(
+    self,
+    episodes: host_state.Episodes,
+    row: jax.Array,  # [n] int32
+    token: jax.Array,  # [n] int32
+    length: jax.Array,  # [n] int32, with this token
+  ) -> jax.Array:  # [n] bool
+    """Whether what some rows write ends with a token: an action, a summary."""
+    environment, compaction = self.environment, self.compaction
+
+    def ends(ids, most):
+      ids = jnp.asarray(ids, jnp.int32)
+      return (token[:, None] == ids).any(axis=-1) | (length == most)
+
+    is_end = ends(environment.action_ends, environment.max_action_len)
+    if compaction is None:
+      return is_end
+    assert episodes.contexts is not None
+    return jnp.where(
+      episodes.contexts.summarizes[row],
+      ends(compaction.ends, compaction.max_summary_len),
+      is_end,
+    )
+
+  def _ended(self, episodes: host_state.Episodes) -> host_state.Actions:
     """The actions of rows whose action has ended in this call."""
-    most = self.environment.max_action_len
+    most = self.max_written_len
     length = jnp.where(
-      episodes.doing == ENDED, episodes.size - episodes.start, 0
+      episodes.doing == host_state.ENDED, episodes.size - episodes.start, 0
     )
     slots = jnp.arange(most)
     num_slots = self.config.max_new_tokens
     at = jnp.minimum(episodes.start[:, None] + slots, num_slots - 1)
-    tokens = jnp.take_along_axis(episodes.written["tokens"], at, axis=1)
+    tokens = episodes.written["tokens"][episodes.rows[:, None], at]
     tokens = jnp.where(slots < length[:, None], tokens, self.config.pad_id)
     last = jnp.maximum(length - 1, 0)[:, None]
     token = jnp.take_along_axis(tokens, last, axis=1)[:, 0]
-    ends = jnp.asarray(self.environment.action_ends, jnp.int32)
-    is_end = (token[:, None] == ends).any(axis=-1) | (length == most)
-    return Actions(tokens, length, is_end & (length > 0), episodes.size)
+    rows = jnp.arange(len(length))
+    is_end = self._is_end(episodes, rows, token, length)
+    return host_state.Actions(
+      tokens, length, is_end & (length > 0), episodes.size
+    )
+
+  def reopen(
+    self,
+    params: PyTree,
+    episodes: host_state.Episodes,
+    openings: host_contexts.Openings,
+  ) -> host_state.Episodes:
+    """Begins the next contexts of some episodes; the answers that were held
+    back come in the call after this one.
+
+    Args:
+      params: The parameters of the policy.
+      episodes: After a call.
+      openings: Of episodes whose summaries have ended.
+    """
+    compaction, in_contexts = self.compaction, episodes.contexts
+    assert compaction is not None
+    assert in_contexts is not None
+    row = episodes.row
+    starts = openings.came[row]  # [W]
+    # One without tokens would have nothing to attend to.
+    last = jnp.arange(openings.mask.shape[1]) == openings.mask.shape[1] - 1
+    mask = jnp.where(starts[:, None], openings.mask[row], last)
+    with jax.named_scope("prefill"):
+      first_h, prefix, routing = self.policy.prefill(
+        params, openings.tokens[row], mask
+      )
+    prefix, first_h = host_contexts.chosen(
+      starts, (prefix, first_h), (in_contexts.prefix, in_contexts.first_h)
+    )
+    in_contexts = host_contexts.opened(
+      in_contexts, compaction, openings, self.config.max_new_tokens
+    )
+    episodes = dataclasses.replace(
+      episodes,
+      size=jnp.where(openings.came, 0, episodes.size),
+      start=jnp.where(openings.came, 0, episodes.start),
+      read=jnp.where(starts, 0, episodes.read),
+      cache=self.policy.admit(prefix, episodes.cache, len(row)),
+      contexts=dataclasses.replace(in_contexts, first_h=first_h, prefix=prefix),
+    )
+    if not self.config.record_routing:
+      return episodes
+    of_prompts = episodes.written["prompt_routing"]
+    to = jnp.where(starts, episodes.rows[row], len(of_prompts))
+    of_prompts = of_prompts.at[to].set(routing, mode="drop")
+    return dataclasses.replace(
+      episodes, written={**episodes.written, "prompt_routing": of_prompts}
+    )
 
   def finish(
     self,
     prompts: Prompts,
-    fixed: Fixed,
-    episodes: Episodes,
+    fixed: host_state.Fixed,
+    episodes: host_state.Episodes,
     done: jax.Array,  # [B] bool
     scores: dict[str, jax.Array],  # each [B]
   ) -> Rollout:
@@ -462,56 +537,28 @@ class HostTurns:
       scores: Of the sessions, and "return"; NaN where one does not apply, and
         all of them where a row has failed.
     """
-    fields: dict[str, Any] = episodes.written
+    fields: dict[str, Any] = {
+      "prompt_routing": fixed.prompt_routing,
+      **episodes.written,
+    }
     num_prompts = len(prompts.ids)
-    index = jnp.repeat(
-      jnp.arange(num_prompts, dtype=jnp.int32), self.group_size
-    )
+    num_rows = self.group_size
+    if (in_contexts := episodes.contexts) is not None:
+      fields = host_contexts.of_rollout(in_contexts, fields)
+      num_contexts = fields["traces"].num_contexts
+      num_rows *= num_contexts
+      done, scores = jax.tree.map(
+        lambda x: jnp.repeat(x, num_contexts), (done, scores)
+      )
+    index = jnp.repeat(jnp.arange(num_prompts, dtype=jnp.int32), num_rows)
     return Rollout(
       **fields,
       terminated=done,
       prompt_index=index,
       group_id=index,
       num_groups=num_prompts,
-      prompt_routing=fixed.prompt_routing,
       scores=scores,
     )
-
-
-def _with_answers(episodes: Episodes, answers: Answers) -> Episodes:
-  """Rewards at the ends of actions, and the observations after them."""
-  written: dict[str, Any] = dict(episodes.written)
-  num_slots = written["tokens"].shape[1]
-  came = answers.came
-  size = jnp.minimum(answers.size, num_slots - episodes.size)
-  size = jnp.where(came, size, 0)
-  exists = jnp.arange(answers.observation.shape[1]) < size[:, None]
-  turn = episodes.turn + came
-  for name, x in (
-    ("tokens", answers.observation),
-    ("completion_mask", exists),
-    ("observed", exists),
-    ("turn", jnp.broadcast_to(turn[:, None], exists.shape)),
-  ):
-    written[name] = contexts.put(written[name], episodes.size, exists, x)
-  rows = jnp.arange(len(size))
-  last = jnp.maximum(episodes.size - 1, 0)
-  reward = jnp.where(came, answers.reward, 0)
-  written["turn_rewards"] = written["turn_rewards"].at[rows, last].add(reward)
-  start = jnp.where(came, episodes.size + size, episodes.start)
-  goes_on = answers.goes_on & (start < num_slots)
-  doing = jnp.where(episodes.doing == ENDED, WAITS, episodes.doing)
-  doing = jnp.where(came, jnp.where(goes_on, WRITES, OVER), doing)
-  seen = turns.last_seen(answers.observation, answers.size)
-  return dataclasses.replace(
-    episodes,
-    written=written,
-    size=episodes.size + size,
-    start=start,
-    turn=turn,
-    state=jnp.where(came, seen, episodes.state),
-    doing=doing,
-  )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from grpo_jax.rollout import host_turns
+from grpo_jax.rollout import host_state
 from grpo_jax.types import (
   ROW_AXES,
   MemberState,
@@ -207,7 +207,7 @@ def row_constraint(mesh: Mesh) -> Callable[[PyTree], PyTree]:
 
 def episodes_constraint(
   mesh: Mesh,
-) -> Callable[[host_turns.Episodes], host_turns.Episodes]:
+) -> Callable[[host_state.Episodes], host_state.Episodes]:
   """Inside jit: keeps episodes between two turns where their rows are."""
   if mesh.size == 1:
     return lambda episodes: episodes
@@ -217,7 +217,14 @@ def episodes_constraint(
     cache = lax.with_sharding_constraint(
       episodes.cache, of_cache(mesh, episodes.cache)
     )
-    return dataclasses.replace(of_rows(episodes), cache=cache)
+    episodes = dataclasses.replace(of_rows(episodes), cache=cache)
+    if episodes.contexts is None:
+      return episodes
+    prefix = episodes.contexts.prefix
+    prefix = lax.with_sharding_constraint(prefix, of_cache(mesh, prefix))
+    return dataclasses.replace(
+      episodes, contexts=dataclasses.replace(episodes.contexts, prefix=prefix)
+    )
 
   return constrain
 

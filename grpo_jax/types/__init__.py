@@ -42,6 +42,7 @@ from grpo_jax.types.common import (
 from grpo_jax.types.episodes import (
   Compaction,
   Environment,
+  HostCompaction,
   HostEnvironment,
   Turn,
 )
@@ -71,6 +72,7 @@ __all__ = [
   "Drawn",
   "Environment",
   "Extras",
+  "HostCompaction",
   "HostEnvironment",
   "Judge",
   "LossOutput",

@@ -176,3 +176,49 @@ class Compaction:
   head_len: int
   trains_summary: bool = True
   keeps_summary: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class HostCompaction:
+  """The same of episodes whose environment is on the host, and in text.
+
+  Data only. After a turn the policy reads an instruction in the place of the
+  observation, and writes a summary. The next context is
+
+      head, before, summary, after, last k pairs (observation, action)
+
+  and goes on with the observation that was held back. The last token of a
+  summary, its end, is not kept: `resume` has what stands around it.
+
+  Attributes:
+    every, context_len, reserve, max_summary_len, keep_turns, max_compactions:
+      As in `Compaction`; a summary has its end among its tokens, and one that
+      is cut off loses its last token for it. Also T slots that are nearly full
+      make it time for a summary.
+    instruction: Ids that are read before a summary is written.
+    ends: Ids that end a summary.
+    resume: Ids before and after a summary in the context that begins with it.
+    prompt_len: S', slots of what contexts begin with.
+    head_len: First tokens of the first prompt with which every context begins;
+      None: all of them.
+    trains_summary, keeps_summary: As in `Compaction`.
+  """
+
+  every: int
+  context_len: int
+  reserve: int
+  instruction: tuple[int, ...]
+  ends: tuple[int, ...]
+  resume: tuple[tuple[int, ...], tuple[int, ...]]
+  max_summary_len: int
+  keep_turns: int
+  max_compactions: int
+  prompt_len: int
+  head_len: int | None = None
+  trains_summary: bool = True
+  keeps_summary: bool = True
+
+  @property
+  def num_contexts(self) -> int:
+    """J, the most contexts of an episode."""
+    return self.max_compactions + 1

@@ -6,7 +6,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax.rollout import contexts, host_turns
+from grpo_jax.rollout import contexts, host_state
 from grpo_jax.types import Prompts
 
 PROMPTS = Prompts(
@@ -37,7 +37,7 @@ def test_observations_come_after_actions_as_far_as_there_is_room():
   zero = jnp.zeros(5, jnp.int32)
   tokens = jnp.concatenate([TOKENS, TOKENS[1:2]])
   size = jnp.append(SIZE, 2)
-  episodes = host_turns.Episodes(
+  episodes = host_state.Episodes(
     written={
       "tokens": tokens,
       "completion_mask": jnp.arange(4) < size[:, None],
@@ -55,14 +55,14 @@ def test_observations_come_after_actions_as_far_as_there_is_room():
     next_row=jnp.int32(5),
     cache=None,
   )
-  answers = host_turns.Answers(
+  answers = host_state.Answers(
     observation=jnp.full((5, 3), 5),
     size=jnp.array([0, 3, 2, 3, 3]),
     reward=jnp.array([0.0, 1.0, 2.0, 3.0, 4.0]),
     goes_on=jnp.array([False, True, True, False, True]),
     came=jnp.array([False, True, True, True, False]),
   )
-  read = host_turns._with_answers(episodes, answers)
+  read = host_state.with_answers(episodes, answers)
   np.testing.assert_array_equal(read.size, [0, 4, 3, 4, 2])
   np.testing.assert_array_equal(
     read.written["tokens"],

@@ -1,0 +1,209 @@
+"""Episodes whose environment is on the host, between two calls of the device.
+
+What `host_turns.py` passes around: the state of all rows, what the host says,
+and what it is told.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.rollout import contexts, host_contexts, turns
+from grpo_jax.types import PyTree
+
+# One in so many lanes waits for a prompt before those of all lanes are run.
+_PATIENCE = 8
+
+# What a row is doing.
+WRITES = 0  # An action; also before it has a lane.
+ENDED = 1  # Its action has ended in this call.
+WAITS = 2  # For an answer, which the host knows.
+OVER = 3
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Answers:
+  """What the host says of actions.
+
+  Attributes:
+    observation: What is read next, from slot 0 on.
+    size: Tokens of it; none at the end of an episode.
+    reward: The reward of the action.
+    goes_on: Another action is to be drawn.
+    came: There is an answer; without one nothing else of a row is read.
+    summarizes: What is read asks for a summary, which is written next; None
+      without a compaction.
+  """
+
+  observation: jax.Array  # [B, O] int32
+  size: jax.Array  # [B] int32
+  reward: jax.Array  # [B] float32
+  goes_on: jax.Array  # [B] bool
+  came: jax.Array  # [B] bool
+  summarizes: jax.Array | None = None  # [B] bool
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+  """What does not change while episodes are played.
+
+  Attributes:
+    weights: Of the policy, of its parameters.
+    keys: Of every row, also of contexts to come.
+    first_h: What predicts the first token after each prompt.
+    prefix: Of the policy, of each prompt. None, as `first_h`, where contexts
+      are replaced and no lane will need another first prompt.
+    prompt_routing: As in `Rollout`; None if it is not recorded.
+  """
+
+  weights: PyTree
+  keys: jax.Array  # [B] keys
+  first_h: PyTree  # [P, D]
+  prefix: PyTree  # each [P, ...]
+  prompt_routing: jax.Array | None  # [P, S, layers, k] int32
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Episodes:
+  """All rows between two calls, and W lanes that each have one of them.
+
+  Where contexts are replaced, a row is an episode in its context of the moment,
+  and only `written` has rows for all J of them.
+
+  Attributes:
+    written: By name, as in `Rollout`; what does not exist holds its fill.
+    size: Tokens written, or observed.
+    start: Slot of the first token of the action that is, or was last, written.
+    turn: Actions before that.
+    state: A number of the last observation.
+    doing: `WRITES`, `ENDED`, `WAITS` or `OVER`.
+    row: What each lane works on.
+    read: Tokens of that row which the cache holds.
+    next_row: The first row that no lane has taken.
+    cache: The policy's own; token n of a row is in slot n of its lane.
+    contexts: None unless summaries replace them.
+  """
+
+  written: dict[str, jax.Array]  # each [B, T, ...]
+  size: jax.Array  # [B] int32
+  start: jax.Array  # [B] int32
+  turn: jax.Array  # [B] int32
+  state: jax.Array  # [B] int32
+  doing: jax.Array  # [B] int32
+  row: jax.Array  # [W] int32
+  read: jax.Array  # [W] int32
+  next_row: jax.Array  # [] int32
+  cache: PyTree
+  contexts: host_contexts.Contexts | None = None
+
+  @property
+  def rows(self) -> jax.Array:  # [B] int32
+    """Of each row, or episode, the row of `written` where it is."""
+    rows = jnp.arange(len(self.size))
+    if self.contexts is None:
+      return rows
+    num_contexts = len(self.written["tokens"]) // len(self.size)
+    return rows * num_contexts + self.contexts.number
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Actions:
+  """Actions, and summaries, that have ended in a call.
+
+  Attributes:
+    tokens: From slot 0 on.
+    length: Tokens that exist; 0 where no action has ended.
+    ended: The action is whole: the budget of T tokens did not cut it off.
+    size: Tokens of the completion so far, with these.
+  """
+
+  tokens: jax.Array  # [B, A] int32
+  length: jax.Array  # [B] int32
+  ended: jax.Array  # [B] bool
+  size: jax.Array  # [B] int32
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Left:
+  """What is left to do, of the rows of all processes.
+
+  Attributes:
+    writes: Some row has a token to write before the next answer comes.
+    goes_on: Some row is not over.
+    reopens: It is time to run what next contexts begin with.
+  """
+
+  writes: jax.Array  # [] bool
+  goes_on: jax.Array  # [] bool
+  reopens: jax.Array  # [] bool
+
+
+def reopens(episodes: Episodes, writes: jax.Array) -> jax.Array:  # [] bool
+  """Whether enough episodes wait for a context, or there is nothing else to do.
+
+  What contexts begin with is run for all lanes at once.
+  """
+  in_contexts = episodes.contexts
+  if in_contexts is None:
+    return jnp.zeros((), bool)
+  doing = episodes.doing
+  closed = in_contexts.summarizes & ((doing == ENDED) | (doing == WAITS))
+  closed = closed.sum()
+  num_playing = jnp.minimum((doing != OVER).sum(), len(episodes.row))
+  return (closed > 0) & (~writes | (closed * _PATIENCE >= num_playing))
+
+
+def with_answers(episodes: Episodes, answers: Answers) -> Episodes:
+  """Rewards at the ends of actions, and the observations after them."""
+  written: dict[str, Any] = dict(episodes.written)
+  in_contexts = episodes.contexts
+  num_slots: jax.Array | int = written["tokens"].shape[1]
+  came, acted = answers.came, answers.came
+  if in_contexts is not None:
+    num_slots = in_contexts.room
+    assert answers.summarizes is not None
+    # What was held back is of the turn in which the summary was written.
+    acted = came & ~in_contexts.summarizes
+    asks = jnp.where(came, answers.summarizes, in_contexts.summarizes)
+    in_contexts = dataclasses.replace(in_contexts, summarizes=asks)
+  size = jnp.minimum(answers.size, num_slots - episodes.size)
+  size = jnp.where(came, size, 0)
+  exists = jnp.arange(answers.observation.shape[1]) < size[:, None]
+  turn = episodes.turn + acted
+  for name, x in (
+    ("tokens", answers.observation),
+    ("completion_mask", exists),
+    ("observed", exists),
+    ("turn", jnp.broadcast_to(turn[:, None], exists.shape)),
+  ):
+    written[name] = contexts.put(
+      *(written[name], episodes.size, exists, x), rows=episodes.rows
+    )
+  rows = episodes.rows
+  last = jnp.maximum(episodes.size - 1, 0)
+  reward = jnp.where(came, answers.reward, 0)
+  written["turn_rewards"] = written["turn_rewards"].at[rows, last].add(reward)
+  start = jnp.where(came, episodes.size + size, episodes.start)
+  goes_on = answers.goes_on & (start < num_slots)
+  doing = jnp.where(episodes.doing == ENDED, WAITS, episodes.doing)
+  doing = jnp.where(came, jnp.where(goes_on, WRITES, OVER), doing)
+  seen = turns.last_seen(answers.observation, answers.size)
+  return dataclasses.replace(
+    episodes,
+    written=written,
+    size=episodes.size + size,
+    start=start,
+    turn=turn,
+    state=jnp.where(came, seen, episodes.state),
+    doing=doing,
+    contexts=in_contexts,
+  )
