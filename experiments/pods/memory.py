@@ -86,21 +86,30 @@ def _sizes(config: config_lib.RunConfig) -> Sizes:
   if not data.is_made_of_ids and config.model.checkpoint:
     # The tokenizer is the checkpoint's.
     architecture = config.model.transformer(vocab_size=1)
-    assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
     assert config.sampling.max_new_tokens is not None
     return Sizes(
       architecture,
       config.model.adapters(),
-      data.max_prompt_len,
+      _prompt_slots(config),
       config.sampling.max_new_tokens,
     )
   with contextlib.closing(problem_lib.make_problem(config)) as problem:
     return Sizes(
       config.model.transformer(problem.tokenizer.vocab_size),
       config.model.adapters(),
-      problem.max_prompt_len,
+      problem.prompt_slots,
       problem.max_new_tokens,
     )
+
+
+def _prompt_slots(config: config_lib.RunConfig) -> int:
+  """Slots of what rows begin with; where nobody has said it, at most."""
+  own = config.data.max_prompt_len
+  assert own is not None  # `RunConfig` has seen to it.
+  compaction = config.environment.compaction
+  if compaction.context_len is None:
+    return own
+  return compaction.max_prompt_len or compaction.context_len
 
 
 def mesh_of(config: config_lib.RunConfig) -> AbstractMesh:

@@ -46,7 +46,7 @@ TABLE = (
     "canaries with a KL",
     "compaction",
     "the KL of a canary is of completions in one row",
-    "set config.guards.canary_max_kl=0, or choose another task",
+    "set config.guards.canary_max_kl=0, or do without compaction",
   ),
   Row(
     "lanes",
@@ -261,13 +261,13 @@ TABLE = (
     "coupled groups",
     "compaction",
     "a rollout whose context is compacted is several rows of a group",
-    "choose another algorithm, or a task without compaction",
+    "choose another algorithm, or do without compaction",
   ),
   Row(
     "whole completions",
     "compaction",
     "a rollout whose context is compacted has its tokens in several rows",
-    "choose another algorithm, such as 'grpo' or 'compaction_rl', or a task"
+    "choose another algorithm, such as 'grpo' or 'compaction_rl', or do"
     " without compaction",
   ),
   Row(
@@ -296,7 +296,7 @@ TABLE = (
     "reward model",
     "compaction",
     "a reward model, or a judge, reads a completion in one row",
-    "leave it out of config.rewards.functions, or choose another task",
+    "leave it out of config.rewards.functions, or do without compaction",
   ),
   Row(
     "pairs ranked by a model",
@@ -309,13 +309,13 @@ TABLE = (
     "pairs ranked by a model",
     "compaction",
     "a reward model reads a completion in one row",
-    "leave config.reward_model.ranked_by empty, or choose another task",
+    "leave config.reward_model.ranked_by empty, or do without compaction",
   ),
   Row(
     "old completions",
     "compaction",
     "a completion that is kept is one row",
-    "set config.reward_model.history_share=0, or choose another task",
+    "set config.reward_model.history_share=0, or do without compaction",
   ),
   Row(
     "reward model",
@@ -420,7 +420,7 @@ TABLE = (
     "compaction",
     "a rollout whose context is compacted is several rows, which are not put in"
     " the place of one",
-    "set config.{name}.replay_size=0, or choose another task",
+    "set config.{name}.replay_size=0, or do without compaction",
   ),
   Row(
     "sampling mask",

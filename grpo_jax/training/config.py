@@ -22,6 +22,7 @@ from ml_collections import config_dict
 
 from grpo_jax import algorithms, objects, ranges
 from grpo_jax.training import kinds, seeded, typed
+from grpo_jax.training.environment_settings import EnvironmentConfig
 from grpo_jax.training.guard_settings import GuardsConfig
 from grpo_jax.training.health_settings import HealthConfig
 from grpo_jax.training.interceptor_settings import SERVICE, InterceptorConfig
@@ -38,7 +39,6 @@ from grpo_jax.training.served_settings import ServedConfig
 from grpo_jax.training.settings import (
   CheckpointConfig,
   DataConfig,
-  EnvironmentConfig,
   EvalConfig,
   HostsConfig,
   LogConfig,

@@ -381,7 +381,9 @@ def _play(
   sampled = served_episodes.host_episodes(problem, mesh, parts.player.play)
   greedy = None
   if parts.player.greedy is not None:
-    greedy = served_episodes.host_episodes(problem, mesh, parts.player.greedy)
+    greedy = served_episodes.host_episodes(
+      problem, mesh, parts.player.greedy, keeps_contexts=False
+    )
   key_of = jax.jit(
     lambda state: stages.step_keys(state)[0], out_shardings=whole
   )

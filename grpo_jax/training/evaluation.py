@@ -372,7 +372,9 @@ def _with_host(
   And why some of them could not be judged.
   """
   turns = players.make_turns(policy, problem, config, num_samples)
-  player = served_episodes.host_episodes(problem, mesh, turns)
+  player = served_episodes.host_episodes(
+    problem, mesh, turns, keeps_contexts=False
+  )
 
   def complete(params, prompts, key, batch):
     played = player.play(params, prompts, key, batch)

@@ -58,6 +58,12 @@ def _environment(setup: Setup) -> str:
   return f"the environment of the task {setup.config.data.name!r}"
 
 
+def _compaction(setup: Setup) -> str:
+  if (size := setup.config.environment.compaction.context_len) is not None:
+    return f"config.environment.compaction.context_len={size}"
+  return f"the task {setup.config.data.name!r}, which compacts its contexts"
+
+
 def _seats(setup: Setup) -> bool:
   """Whether an environment in the graph has seats for others."""
   environment = setup.problem.environment
@@ -86,7 +92,7 @@ FEATURES = {
   ),
   "compaction": Feature(
     lambda s: s.problem.compaction is not None,
-    lambda s: f"the task {s.config.data.name!r}, which compacts its contexts",
+    _compaction,
   ),
   "rounds": Feature(
     lambda s: s.phase.max_rounds > 1, _phase_setting("max_rounds")

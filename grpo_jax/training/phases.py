@@ -115,7 +115,7 @@ def make_parts(
     )
   plan = update_plan(
     phase,
-    problem.max_prompt_len,
+    problem.prompt_slots,
     problem.max_new_tokens,
     mesh,
     temperature=config.sampling.temperature if phase.plays else 1.0,

@@ -7,7 +7,9 @@ The device draws actions (`rollout/host_turns.py`), each process has those of
 its own rows answered by their sessions (`rewards/sessions.py`), and the answers
 go back to the device as they come: a row whose tool is slow holds up no other
 one. What comes out is a `Rollout` as any other; of a row whose session has
-failed all scores are NaN, so that it is unscored.
+failed all scores are NaN, so that it is unscored. Where contexts are compacted,
+a row is an episode until then, and each of its contexts is a row of the rollout
+(`summaries.py`).
 
 Of several processes, all go on until no row of any of them does.
 """
@@ -18,7 +20,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -26,7 +28,6 @@ from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
 from grpo_jax.learning import members
-from grpo_jax.rewards import guarded_sessions
 from grpo_jax.rollout import (
   compaction,
   contexts,
@@ -36,10 +37,17 @@ from grpo_jax.rollout import (
   seats,
 )
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import judging, programs, sharding, turn_counts
+from grpo_jax.training import (
+  host_rows,
+  judging,
+  programs,
+  sharding,
+)
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import (
+  Compaction,
   Environment,
+  HostCompaction,
   Player,
   Policy,
   Prompts,
@@ -66,6 +74,7 @@ def make_sample(
       sample, policy, environment=problem.environment, opponents=opponents
     )
   assert problem.environment is not None
+  assert isinstance(problem.compaction, Compaction)
   return functools.partial(
     compaction.sample,
     policy,
@@ -114,8 +123,10 @@ def make_turns(
 ) -> host_turns.HostTurns:
   """The compiled parts of a rollout with the environment on the host."""
   assert problem.host_environment is not None
+  compacts = problem.compaction
+  assert compacts is None or isinstance(compacts, HostCompaction)
   return host_turns.HostTurns(
-    policy, config, group_size, problem.host_environment
+    policy, config, group_size, problem.host_environment, compacts
   )
 
 
@@ -202,10 +213,6 @@ def _mix_until(
   return tuple(ids)
 
 
-# Seconds after which the device is asked whether other processes have answers.
-_PATIENCE_S = 1.0
-
-
 class Table(NamedTuple):
   """Who plays with the policy.
 
@@ -249,6 +256,7 @@ class HostEpisodes:
     problem: problem_lib.Problem,
     mesh: Mesh,
     turns: host_turns.HostTurns,
+    keeps_contexts: bool = True,
   ):
     """Compiles nothing yet.
 
@@ -256,6 +264,8 @@ class HostEpisodes:
       problem: With sessions.
       mesh: The mesh of the run.
       turns: The parts.
+      keeps_contexts: Whether a rollout has all contexts of its episodes, and
+        not the last ones alone.
     """
     self._problem = problem
     self._mesh = mesh
@@ -280,8 +290,19 @@ class HostEpisodes:
       donate=1,
       out_shardings=(None, self._rows, self._whole),
     )
+
+    def reopen(params, episodes, openings):
+      return constrain(turns.reopen(params, episodes, openings))
+
+    def finish(*arguments):
+      rollout = turns.finish(*arguments)
+      return rollout if keeps_contexts else compaction.last_rows(rollout)
+
+    self._reopen = programs.Program(reopen, self._whole, donate=1)
+    # Of last contexts nothing is as large as what they are taken from.
+    is_whole = keeps_contexts or turns.compaction is None
     self._finish = jax.jit(
-      turns.finish, donate_argnums=2, out_shardings=self._rows
+      finish, donate_argnums=2 if is_whole else (), out_shardings=self._rows
     )
     split = sharding.row_constraint(mesh)
     score = problem.judge.without_models().score
@@ -309,14 +330,14 @@ class HostEpisodes:
     num_rows = len(seeds)
     rows = judging.judged_rows(mesh, num_rows)
     fed = sharding.local_rows(self._rows, len(prompts.ids))
-    host = _Host(
+    index = np.searchsorted(fed, rows // turns.group_size)
+    host = host_rows.HostRows(
       self._problem,
       turns,
       self._problem.begin_sessions(
-        batch,
-        np.searchsorted(fed, rows // turns.group_size),
-        judging.to_judge(mesh, seeds, num_rows),
+        batch, index, judging.to_judge(mesh, seeds, num_rows)
       ),
+      host_rows.contexts(turns, batch, index),
       len(rows),
     )
     calls = 0
@@ -332,7 +353,10 @@ class HostEpisodes:
         break
       started = time.perf_counter()
       host.ask(judging.to_judge(mesh, actions, num_rows))
-      said = host.answers(is_idle=not left.writes)
+      if left.reopens:
+        openings = sharding.from_local(host.open(), self._judged)
+        written = self._reopen(params, written, openings)
+      said = host.answers(is_idle=not left.writes and not left.reopens)
       if not left.writes:
         idle_s += time.perf_counter() - started
     host.end()
@@ -343,170 +367,14 @@ class HostEpisodes:
       "an episode failed: unscored", failures.messages
     )
     scored = self._score(prompts, rollout)
-    errors = judging.errors_of(mesh, batch, num_rows, failures.messages)
+    each = len(rollout.tokens) // num_rows
+    messages = {
+      row * each + number: text
+      for row, text in failures.messages.items()
+      for number in range(each)
+    }
+    errors = judging.errors_of(mesh, batch, num_rows * each, messages)
     return Played(
       *(rollout, scored, failures.counts, errors, idle_s),
       *(calls, host.counts.metrics()),
     )
-
-
-class _Host:
-  """The episodes of the rows of this process, as far as they are played.
-
-  Attributes:
-    episodes: Their sessions.
-    done: Episodes that were not cut off.
-    counts: Of their turns.
-  """
-
-  def __init__(
-    self,
-    problem: problem_lib.Problem,
-    turns: host_turns.HostTurns,
-    episodes: guarded_sessions.Episodes,
-    num_rows: int,
-  ):
-    self.episodes = episodes
-    self.done = np.zeros(num_rows, bool)
-    self.counts = turn_counts.TurnCounts(turns.environment.max_turns)
-    self._asked_at = np.zeros(num_rows)  # time.perf_counter().
-    self._problem = problem
-    self._environment = turns.environment
-    self._num_slots = turns.config.max_new_tokens
-    self._returns = np.zeros(num_rows, np.float32)
-    self._size = np.zeros(num_rows, np.int32)
-    self._turns = np.zeros(num_rows, np.int32)  # Actions that were asked.
-    self._over = np.zeros(num_rows, bool)  # And the device knows, or will.
-    self._cut = np.zeros(num_rows, bool)  # Actions without an end.
-    self._called_at = time.perf_counter()
-    self._call_s = 0.0
-
-  def nothing(self) -> host_turns.Answers:
-    """No answer to any row; NumPy arrays, as all here."""
-    num_rows = len(self.done)
-    fields: dict[str, Any] = {
-      "observation": np.zeros(
-        (num_rows, self._environment.max_observation_len), np.int32
-      ),
-      "size": np.zeros(num_rows, np.int32),
-      "reward": np.zeros(num_rows, np.float32),
-      "goes_on": np.zeros(num_rows, bool),
-      "came": np.zeros(num_rows, bool),
-    }
-    return host_turns.Answers(**fields)
-
-  def ask(self, actions: host_turns.Actions) -> None:
-    """Tells the sessions what rows have done.
-
-    Args:
-      actions: NumPy arrays; no action where a row still writes, waits, or is
-        over.
-    """
-    self._call_s = time.perf_counter() - self._called_at
-    length, ended = np.asarray(actions.length), np.asarray(actions.ended)
-    tokens: Any = actions.tokens
-    acts = length > 0
-    self._size[acts] = np.asarray(actions.size)[acts]
-    self._turns += acts
-    asked: dict[int, tuple[str | None, bool]] = {}
-    for row in map(int, np.flatnonzero(ended)):
-      text = self._problem.tokenizer.exact_text(
-        tokens[row, : length[row]].tolist()
-      )
-      asked[row] = text, self._turns[row] >= self._environment.max_turns
-    for row in map(int, np.flatnonzero(acts)):
-      self.counts.add("tokens", self._turns[row] - 1, float(length[row]))
-    self._asked_at[list(asked)] = time.perf_counter()
-    self.episodes.ask(asked)
-    self._cut = acts & ~ended
-
-  def answers(self, is_idle: bool) -> host_turns.Answers:
-    """What has come since the call before.
-
-    Whoever is idle waits for the first answer, and then for more of them as
-    long as the call took: it takes as long for one row as for all of them.
-
-    Args:
-      is_idle: No row of any process has something to do on the device.
-    """
-    answers: Any = self.nothing()
-    self._end(answers, np.flatnonzero(self._cut).tolist())
-    if is_idle and not answers.came.any():
-      self._take(answers, _PATIENCE_S)
-      end = time.perf_counter() + min(self._call_s, _PATIENCE_S)
-      while self.episodes.pending and time.perf_counter() < end:
-        self._take(answers, end - time.perf_counter())
-    else:
-      self._take(answers, 0.0)
-    self._returns += answers.reward
-    self._called_at = time.perf_counter()
-    return answers
-
-  def _end(self, answers: Any, rows: list[int]) -> None:
-    """Ends episodes that are cut off; their scores are waited for later."""
-    answers.came[rows] = True
-    self._over[rows] = True
-    self.episodes.ask({row: (None, True) for row in rows})
-
-  def _take(self, answers: Any, timeout_s: float) -> None:
-    """Adds what has come until then to the answers."""
-    cut = []
-    for row, said in self.episodes.poll(timeout_s).items():
-      if self._over[row]:
-        continue  # Its scores, after it was cut off.
-      answers.came[row] = True
-      self._count(row, has_failed=said is None)
-      if said is None:
-        self._over[row] = True
-        continue
-      answers.reward[row] = said.reward
-      if said.done or self._turns[row] >= self._environment.max_turns:
-        self.done[row] = self._over[row] = True
-        continue
-      try:
-        ids = self._problem.tokenizer.observation_ids(
-          said.observation, self._environment.max_observation_len
-        )
-      except ValueError as error:
-        self.episodes.fail(row, f"environment: its observation: {error}")
-        self._over[row] = True
-        continue
-      self.counts.add("observed", self._turns[row] - 1, float(len(ids)))
-      answers.size[row] = len(ids)
-      answers.observation[row, : len(ids)] = ids
-      answers.goes_on[row] = self._size[row] + len(ids) < self._num_slots
-      if not answers.goes_on[row]:
-        cut.append(row)
-    self._end(answers, cut)
-
-  def _count(self, row: int, has_failed: bool) -> None:
-    """A call of a row has come to its end."""
-    turn = self._turns[row] - 1
-    seconds = time.perf_counter() - self._asked_at[row]
-    self.counts.add("calls", turn)
-    self.counts.add("seconds", turn, seconds)
-    self.counts.add("failed", turn, float(has_failed))
-    self.counts.add("blocked", turn, float(row in self.episodes.blocked))
-
-  def end(self) -> None:
-    """Waits for the scores of episodes that were cut off."""
-    while self.episodes.pending:
-      self.episodes.poll(_PATIENCE_S)
-
-  def scores(self) -> dict[str, np.ndarray]:  # each [B] float32
-    """Of each row, with "return"; all NaN where a row has failed."""
-    names = self._problem.score_names
-    for row, scores in list(self.episodes.scores.items()):
-      if set(scores) != set(names):
-        self.episodes.fail(
-          row, f"environment: scores {sorted(scores)}, at first {sorted(names)}"
-        )
-    failed = self.episodes.failures.failed
-    self.done &= ~failed
-    found = {
-      name: np.full(len(failed), np.nan, np.float32) for name in sorted(names)
-    }
-    for row, scores in self.episodes.scores.items():
-      for name, value in scores.items():
-        found[name][row] = np.nan if value is None else value
-    return {**found, "return": np.where(failed, np.nan, self._returns)}

@@ -25,6 +25,7 @@ from grpo_jax.rewards import sessions as sessions_lib
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
   environment_data,
+  host_environments,
   judges,
   opening,
   readers,
@@ -42,6 +43,7 @@ from grpo_jax.training import (
 from grpo_jax.types import (
   Compaction,
   Environment,
+  HostCompaction,
   HostEnvironment,
   Prompts,
   Rollout,
@@ -99,7 +101,7 @@ class Problem:
   sessions: guarded_sessions.Sessions | served_rollouts.Served | None = None
   score_names: frozenset[str] = frozenset()
   answer_after: str = ""
-  compaction: Compaction | None = None
+  compaction: Compaction | HostCompaction | None = None
   domains: tuple[str, ...] = ()
   limits: tuple[int, ...] = ()
   answers: forced_answers.Answers | None = None
@@ -109,6 +111,13 @@ class Problem:
   complaints: unscored.Complaints = dataclasses.field(
     default_factory=unscored.Complaints
   )
+
+  @property
+  def prompt_slots(self) -> int:
+    """Of a row: more than S where later contexts may begin with more."""
+    if isinstance(self.compaction, HostCompaction):
+      return self.compaction.prompt_len
+    return self.max_prompt_len
 
   @functools.cached_property
   def pieces(self) -> list[bytes]:
@@ -355,7 +364,7 @@ def _make_problem(config: config_lib.RunConfig) -> Problem:
     return Problem(**served_problem.fields(config, text))
   if data.source == "environment":
     opened = environment_data.open_sources(
-      config, text, host_environment(config, text, None)
+      config, text, host_environments.environment(config, text, None)
     )
   else:
     opened = opening.open_sources(data, config.seed)
@@ -416,16 +425,14 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
     KeyError: A reward is none of the scores of its sessions.
     ValueError: A size or token is missing, or there is no such environment.
   """
-  if problem.compaction is not None:
-    # Here, and not in the table of compatibilities: no session of this task can
-    # begin.
-    raise ValueError(
-      f"config.data.environment={config.data.environment!r}: the task"
-      f" {config.data.name!r} replaces its context by summaries, which is for"
-      " environments in the graph; leave the environment empty, or choose"
-      " another task."
-    )
-  environment = host_environment(config, problem.tokenizer, problem.environment)
+  environment = host_environments.environment(
+    config, problem.tokenizer, problem.environment
+  )
+  compaction = host_environments.compaction(
+    *(config, problem.tokenizer, environment),
+    *(problem.max_prompt_len, problem.max_new_tokens),
+    of_task=problem.compaction,
+  )
   rewards = config.rewards
   # Raises, if at all, before there is a process.
   guard, service = verifiers.interceptor(config)
@@ -459,6 +466,7 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
     problem,
     environment=None,
     host_environment=environment,
+    compaction=compaction,
     sessions=workers,
     score_names=frozenset(names),
     judge=verifiers.judge(
@@ -468,69 +476,6 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
       problem.domains,
     ),
     provides=(problem.provides | {"turns", "state_id"}) - {"step_rewards"},
-  )
-
-
-def host_environment(
-  config: config_lib.RunConfig, text: Any, replaced: Environment | None
-) -> HostEnvironment:
-  """The environment that a config means.
-
-  Args:
-    config: The config of the run.
-    text: The tokenizer.
-    replaced: What it takes the place of, or None.
-
-  Raises:
-    ValueError: A size is missing, the text of an end is not one token, or the
-      tokenizer cannot write what is read after a blocked call.
-  """
-  turns = config.environment
-  sizes: dict[str, Any] = {
-    "max_turns": turns.max_turns,
-    "max_action_len": turns.max_action_len,
-    "max_observation_len": turns.max_observation_len,
-  }
-  sizes = {
-    name: getattr(replaced, name, None) if size is None else size
-    for name, size in sizes.items()
-  }
-  for name, size in sizes.items():
-    if size is None:
-      raise ValueError(
-        f"config.data.environment={config.data.environment!r} needs"
-        f" config.environment.{name}: the program of a turn has fixed shapes."
-      )
-  ends = list(getattr(replaced, "action_ends", text.end_ids))
-  if turns.action_ends:
-    ends = list(text.end_ids)
-    for piece in turns.action_ends:
-      try:
-        ids = text.markup_ids(piece)
-      except ValueError:
-        ids = []
-      if len(ids) != 1:
-        raise ValueError(
-          f"config.environment.action_ends: {piece!r} is {len(ids)} tokens"
-          f" {ids}; an action ends with a single one. Choose a token of the"
-          " tokenizer."
-        )
-      ends += ids
-  dummy: list[int] = []
-  if config.interceptor.rules:
-    try:
-      dummy = text.observation_ids(
-        config.interceptor.observation, sizes["max_observation_len"]
-      )
-    except ValueError as error:
-      raise ValueError(
-        f"config.interceptor.dummy={config.interceptor.dummy}: {error}"
-      ) from None
-  return HostEnvironment(
-    **sizes,
-    action_ends=tuple(dict.fromkeys(ends)),
-    path=config.data.environment,
-    dummy=tuple(dummy),
   )
 
 

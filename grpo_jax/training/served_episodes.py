@@ -383,9 +383,17 @@ def _write(
 
 
 def host_episodes(
-  problem: problem_lib.Problem, mesh: Mesh, turns: host_turns.HostTurns
+  problem: problem_lib.Problem,
+  mesh: Mesh,
+  turns: host_turns.HostTurns,
+  keeps_contexts: bool = True,
 ) -> players.HostEpisodes | ServedEpisodes:
-  """The player of the environment that a problem has on the host."""
+  """The player of the environment that a problem has on the host.
+
+  Args:
+    problem, mesh, turns, keeps_contexts: As there; who asks over HTTP has one
+      context.
+  """
   if isinstance(problem.sessions, served_rollouts.Served):
     return ServedEpisodes(problem, mesh, turns)
-  return players.HostEpisodes(problem, mesh, turns)
+  return players.HostEpisodes(problem, mesh, turns, keeps_contexts)

@@ -85,6 +85,13 @@ class ServedConfig:
           f" {data.environment!r} decides that by itself; set what it takes in"
           " config.environment.options."
         )
+    if environment.compaction.compacts:
+      raise ValueError(
+        "config.environment.compaction.context_len="
+        f"{environment.compaction.context_len}: the messages of"
+        f" {data.environment!r} are its own, and none of them can be replaced;"
+        " leave it out, or use an environment of sessions."
+      )
     if interceptor.rules:
       raise ValueError(
         f"config.interceptor.rules={interceptor.rules}: calls are executed by"

@@ -350,42 +350,6 @@ class DataConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class EnvironmentConfig:
-  """Turns of an environment on the host (`data.environment`).
-
-  Attributes:
-    max_turns: Most actions of an episode.
-    max_action_len: Tokens after which an action ends.
-    max_observation_len: Tokens to which an observation is cut.
-    action_ends: Texts of tokens that end an action, beside the end tokens.
-    options: What the factory takes beside the prompt, the extras and the seed,
-      by name; plain data.
-    concurrency: Sessions that each of `rewards.num_workers` processes has at
-      work at the same time. More of them hide the time for which tools wait;
-      fewer leave each the cores that it needs to answer in time.
-
-  None, and no text, mean those of the task's own environment; where there is
-  none, the sizes are needed.
-  """
-
-  max_turns: int | None = None
-  max_action_len: int | None = None
-  max_observation_len: int | None = None
-  action_ends: tuple[str, ...] = ()
-  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  concurrency: int = 16
-
-  def __post_init__(self):
-    names = ("max_turns", "max_action_len", "max_observation_len")
-    ranges.check(
-      self,
-      "config.environment",
-      concurrency=ranges.Range(1, 2**16),
-      **dict.fromkeys(names, ranges.SLOTS),
-    )
-
-
-@dataclasses.dataclass(frozen=True)
 class SamplingConfig:
   """How completions are drawn.
 

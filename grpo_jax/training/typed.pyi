@@ -252,6 +252,45 @@ class Data(Group):
   the place of the task's verifier or environment. "verifiers:module" is an
   environment of that package (docs/serving.md). Empty: none."""
 
+class Compaction(Group):
+  context_len: int | None
+  """C, most tokens of a context: what it begins with, and what follows. None:
+  contexts are never replaced."""
+  reserve: int | None
+  """Tokens; a summary is due where a context has fewer than this left. None:
+  just enough for an action, the instruction and a summary."""
+  every: int
+  """Turns after which one is due anyway; 0: none."""
+  keep_turns: int
+  """Last turns, each an observation and an action, that the next context
+  begins with; fewer if they do not fit."""
+  max_compactions: int
+  """Most of them in an episode."""
+  max_summary_len: int
+  """Tokens of a summary, with its end."""
+  max_prompt_len: int | None
+  """Slots of what contexts begin with. None: as many as the first prompt, a
+  summary and the kept turns may take, within C."""
+  instruction: tuple[str, ...]
+  """What the policy reads before it writes a summary: one text, or three
+  (before, text, after), as the observations of a chat. With one text and the
+  data's template "chat" it is a message of the user, as the tokenizer's chat
+  template writes it."""
+  ends: tuple[str, ...]
+  """Texts of tokens that end a summary, beside the end tokens; empty: what
+  ends an action."""
+  resume: tuple[str, ...]
+  """What stands before and after a summary in the next context. The token
+  that ended the summary is not part of it, so that a chat has its end of a
+  message in the second text. Empty: nothing; or, where the template says what
+  the instruction is, what makes the summary the assistant's reply to the
+  first prompt."""
+  trains_summary: bool
+  """Whether the tokens of summaries are trained."""
+  keeps_summary: bool
+  """Whether contexts begin with the summary; without it they begin with the
+  prompt and the last turns alone."""
+
 class Environment(Group):
   max_turns: int | None
   """Most actions of an episode."""
@@ -268,6 +307,8 @@ class Environment(Group):
   """Sessions that each of `rewards.num_workers` processes has at work at the
   same time. More of them hide the time for which tools wait; fewer leave each
   the cores that it needs to answer in time."""
+  compaction: Compaction
+  """When contexts are replaced by summaries that the policy writes."""
 
 class Interceptor(Group):
   rules: tuple[str, ...]

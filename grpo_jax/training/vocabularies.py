@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from grpo_jax.data import task_tokenizer, tokenizer
@@ -31,6 +32,32 @@ def make_tokenizer(config: config_lib.RunConfig) -> Any:
   return tokenizer.Tokenizer(
     tokenizer_path(config), end_tokens=config.data.end_tokens or None
   )
+
+
+def single_ids(text: Any, pieces: Sequence[str], shown: str) -> list[int]:
+  """Ids of texts that are one token each.
+
+  Args:
+    text: The tokenizer.
+    pieces: The texts.
+    shown: How a message names the setting, and what has a single token.
+
+  Raises:
+    ValueError: One is more, or none.
+  """
+  found: list[int] = []
+  for piece in pieces:
+    try:
+      ids = text.markup_ids(piece)
+    except ValueError:
+      ids = []
+    if len(ids) != 1:
+      raise ValueError(
+        f"{shown} with a single token, and {piece!r} is {len(ids)} tokens"
+        f" {ids}. Choose a token of the tokenizer."
+      )
+    found += ids
+  return found
 
 
 def check_same(ours: Any, theirs: Any, shown: str) -> None:

@@ -7,7 +7,7 @@ lengths is a reward in which every row has a part.
 import os
 import pathlib
 
-from grpo_jax.training.config import algorithm_config
+from grpo_jax.training.config import algorithm_config, default_config
 from tests.experiments import tiny_config
 
 
@@ -16,6 +16,7 @@ def get_config(kind: str = "both"):
 
   "long": of the first kind alone, so many that signals come in time.
   "sessions": of the second kind alone, with a calculator on the host.
+  "summaries": the same of text, whose contexts are compacted.
   "frontier", "ads", "spo": of the second kind, and each depends on the one
   before, by a schedule of this name; "ads" has its clusters beside the file
   that the environment variable SCORED names.
@@ -24,8 +25,8 @@ def get_config(kind: str = "both"):
   """
   if kind in ("ahead", "partial"):
     return _in_graph(kind)
-  sessions = kind == "sessions"
-  config = tiny_config.get_config("sessions" if sessions else "on_host")
+  sessions = kind in ("sessions", "summaries")
+  config = tiny_config.get_config(kind if sessions else "on_host")
   config.sft.steps = 1
   config.sft.optimizer.warmup_steps = 0
   config.rl.steps = 4
@@ -46,6 +47,11 @@ def get_config(kind: str = "both"):
   if sessions:
     config.phases = ("rl",)
     config.rl.staleness = 0
+  if kind == "summaries":
+    config.algorithm = algorithm_config("grpo")
+    config.algorithm.kl_coef = 0.0
+    config.critic = default_config().critic
+    config.rl.num_prompts = config.rl.group_size = 4
   if kind in ("frontier", "ads", "spo"):
     config.rl.staleness = 0
     config.rl.schedule.name = kind

@@ -169,6 +169,14 @@ def test_each_process_plays_its_own_episodes(tmp_path):
 
 
 @pytest.mark.slow
+def test_each_process_compacts_its_own_contexts(tmp_path):
+  one, two = (succeed(tmp_path / str(n), n, "summaries") for n in (1, 2))
+  assert_close(two.metrics(), one.metrics())
+  assert two.metrics()[-1]["unscored"] == 0
+  assert two.metrics()[-1]["contexts/mean"] == 3
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ahead", "partial"])
 def test_processes_draw_ahead_and_cut_what_one_does(tmp_path, kind):
   one, two = (succeed(tmp_path / str(n), n, kind) for n in (1, 2))

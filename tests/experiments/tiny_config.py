@@ -22,7 +22,9 @@ def get_config(algorithm: str = "reinforce"):
   "on_host" is GRPO on text, scored on the host, with rollouts two updates old
   and mixed inputs;
   "agent" is PPO with a critic on a chain whose contexts are compacted, in three
-  phases; "sessions" is GRPO with a calculator on the host; "stages" alternates
+  phases; "sessions" is GRPO with a calculator on the host; "summaries" is
+  CompactionRL on text with sessions on the host, whose contexts are compacted;
+  "stages" alternates
   warm-ups and reinforcement, each with settings of its own; "judged" is GRPO by
   a verifier and by a reward model, which a phase in between has trained;
   "iterative" does both by turns; "r1" keeps right completions, and imitates
@@ -32,7 +34,9 @@ def get_config(algorithm: str = "reinforce"):
   """
   on_host, agent = algorithm == "on_host", algorithm == "agent"
   sessions = algorithm == "sessions"
+  summaries = algorithm == "summaries"
   named = {"on_host": "grpo", "agent": "ppo", "sessions": "grpo"}
+  named |= {"summaries": "compaction_rl"}
   named |= {"stages": "grpo", "judged": "grpo", "iterative": "grpo"}
   named |= {"curriculum": "grpo", "r1": "grpo", "process": "grpo_ps"}
   config = quickstart.get_config(named.get(algorithm, algorithm))
@@ -171,16 +175,43 @@ def get_config(algorithm: str = "reinforce"):
     config.reward_model.of_steps = "product"
     config.rewards.functions = ("accuracy", "reward_model")
     config.rewards.weights = (0.0, 1.0)
-  if on_host:
+  if on_host or summaries:
     config.data.source = "jsonl"
     config.data.train_path = str(_DATA / "train.jsonl")
     config.data.format = "gsm8k"
     config.data.tokenizer = "gsm8k"
     config.data.max_prompt_len = 256
+  if on_host:
     config.sampling.max_new_tokens = 4
     config.sampling.mix_rate = 0.5
     config.sampling.mix_until = ""
     config.rewards.functions = ("tests.rewards.bad_verifiers:length",)
     config.rl.staleness = 2
     config.algorithm.importance_mode = "truncate"
+  if summaries:
+    _on_text(config)
   return config
+
+
+def _on_text(config):
+  """Up to three contexts of about two turns, each of a few tokens."""
+  config.sampling.max_new_tokens = 24
+  config.data.environment = "tests.training.host_sessions:echo"
+  config.environment.max_turns = 5
+  config.environment.max_action_len = 3
+  config.environment.max_observation_len = 6
+  compaction = config.environment.compaction
+  compaction.context_len = 300
+  compaction.every = 2
+  compaction.keep_turns = 1
+  compaction.max_compactions = 2
+  compaction.max_summary_len = 4
+  compaction.instruction = ("Sum it up:",)
+  compaction.resume = ("Summary:", "")
+  config.rewards.functions = ("accuracy", "return")
+  config.rewards.weights = (0.0, 1.0)
+  config.rewards.correct = "accuracy"
+  config.critic.optimizer.learning_rate = 1e-2
+  config.rl.num_prompts = 8
+  config.rl.group_size = 1
+  config.rl.num_lengths = 1  # Compiles faster.

@@ -215,6 +215,7 @@ def make_setup(*switched):
       ),
       reward_model=_reward_model(history_share=0.0, ranked_by=""),
       guards=_space(on=False, canary_every=20, canary_max_kl=0.0),
+      environment=_space(compaction=_space(context_len=None)),
     ),
     name="again",
     phase=_space(

@@ -23,6 +23,7 @@ from grpo_jax.models import architecture, attention, blocks, transformer
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
   correction_settings,
+  environment_settings,
   forced,
   guard_settings,
   judge_settings,
@@ -52,6 +53,7 @@ _CALLED = {
   judge_settings.ServiceConfig: {"service"},
   config_lib.DataConfig: {"data"},
   config_lib.EnvironmentConfig: {"turns", "environment"},
+  environment_settings.CompactionConfig: {"wanted", "compaction"},
   config_lib.InterceptorConfig: {"interceptor", "wanted"},
   config_lib.ServedConfig: {"served", "wanted"},
   config_lib.SamplingConfig: {"sampling"},

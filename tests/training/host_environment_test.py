@@ -13,6 +13,7 @@ from grpo_jax.tasks import vocabulary as vocab
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
   drivers,
+  host_environments,
   loop,
   many,
   metrics_log,
@@ -122,7 +123,7 @@ def test_text_needs_sizes_and_ends_of_one_token():
   config.environment.action_ends = ("</answer>",)
 
   def make():
-    return problem_lib.host_environment(config_lib.resolve(config), text, None)
+    return host_environments.environment(config_lib.resolve(config), text, None)
 
   with pytest.raises(ValueError, match=r"config\.environment\.max_observation"):
     make()
@@ -145,7 +146,6 @@ def test_text_needs_sizes_and_ends_of_one_token():
       r"config\.rl\.staleness=1 and config\.data\.environment='tests\.training"
       r".*' do not go together: its rollouts .*set config\.rl\.staleness=0",
     ),
-    ({"data__name": "memchain"}, ValueError, "'memchain' replaces its context"),
     ({"data__name": "sort"}, ValueError, r"needs config\.environment\.max_tur"),
     (
       {"rewards__functions": ("speed",)},

@@ -59,6 +59,7 @@ MAY_BE_ZERO = {
   "eval.every",
   "eval.temperature",
   "checkpoint.every",
+  "environment.compaction.every",
   "interceptor.penalty",
   "log.samples_every",
   "log.num_samples",

@@ -241,10 +241,12 @@ def test_sigterm_while_compiling(tmp_path, monkeypatch, unbroken):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["on_host", "agent", "sessions"])
+@pytest.mark.parametrize(
+  "algorithm", ["on_host", "agent", "sessions", "summaries"]
+)
 def test_killed_at_random_moments(tmp_path, unbroken, algorithm):
   has_critic = any("['critic']" in name for name in unbroken(algorithm))
-  assert has_critic == (algorithm == "agent")
+  assert has_critic == (algorithm in ("agent", "summaries"))
   rng = random.Random(0)
   kills, attempt = 0, 0
   while kills < 4:

@@ -146,7 +146,9 @@ def test_a_run_traces_steps_and_evaluations(trained):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["grpo", "on_host", "sessions"])
+@pytest.mark.parametrize(
+  "algorithm", ["grpo", "on_host", "sessions", "summaries"]
+)
 def test_completions_are_drawn_again_bit_for_bit(trained, algorithm):
   """Ten samples at random, of one step."""
   workdir = trained(algorithm)
@@ -156,7 +158,7 @@ def test_completions_are_drawn_again_bit_for_bit(trained, algorithm):
   pairs = [
     (group.rows[at], expected.rows[at])
     for group, expected in zip(again, last, strict=True)
-    for at in range(4)
+    for at in range(len(expected.rows))
   ]
   for at in np.random.default_rng(0).permutation(len(pairs))[:10]:
     found, expected = pairs[at]
