@@ -14,6 +14,7 @@ import pytest
 
 from configs import ppo_add
 from configs.recipes import models
+from experiments.rewards import search_problems
 from grpo_jax import algorithms
 from grpo_jax.learning import stages, update
 from grpo_jax.training import (
@@ -251,6 +252,11 @@ _TABLE = {
     "value.steps": 50,
     "value.num_prompts": 128,
     "sampling.max_new_tokens": None,
+    "environment.compaction.reserve": 10_240,
+    "environment.compaction.keep_turns": 2,
+    "environment.compaction.max_compactions": 3,
+    "environment.compaction.context_len": None,
+    "environment.compaction.max_summary_len": None,
     "aggregate": _MEAN_OF_TOKENS,
   },
 }
@@ -467,6 +473,8 @@ def test_every_recipe_is_assembled_with_a_model(tmp_path, name, model):
   config.data.train_path = str(_SAMPLE)
   config.data.format = "gsm8k"
   config.data.tokenizer = "gsm8k"
+  if config.data.environment:
+    _with_chat(tmp_path, config)
   run = _resolved(config)
   solved = problem.make_problem(run)
   try:
@@ -485,6 +493,17 @@ def test_every_recipe_is_assembled_with_a_model(tmp_path, name, model):
   vocab_size = models.MODELS[model].config_json["vocab_size"]
   assert leaf.shape[0] == vocab_size
   assert leaf.dtype == jnp.float32
+
+
+def _with_chat(folder, config):
+  """A tokenizer with a chat template, and a tool that needs no sandbox."""
+  search_problems.write(folder / "search")
+  config.data.tokenizer = str(folder / "search" / "tokenizer")
+  config.environment.options = {
+    "tools": ("search",),
+    "corpus": str(folder / "search" / "passages.jsonl"),
+  }
+  config.rewards.num_workers = 1
 
 
 # --- runs --------------------------------------------------------------------
