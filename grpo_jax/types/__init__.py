@@ -46,6 +46,9 @@ from grpo_jax.types.episodes import (
   HostEnvironment,
   Turn,
 )
+from grpo_jax.types.images import (
+  Images,
+)
 from grpo_jax.types.members import (
   Critic,
   Judge,
@@ -74,6 +77,7 @@ __all__ = [
   "Extras",
   "HostCompaction",
   "HostEnvironment",
+  "Images",
   "Judge",
   "LossOutput",
   "MemberState",
