@@ -7,8 +7,7 @@ from configs import textarena
 from grpo_jax.data import environments, tokenizer
 from grpo_jax.rewards import opponents
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import environment_data, metrics_log
-from grpo_jax.training import problem as problem_lib
+from grpo_jax.training import environment_data, host_environments, metrics_log
 from tests.experiments import command
 
 _HERE = "tests.training.environment_data_test"
@@ -39,7 +38,7 @@ def get_config(**data):
 
 def opened(config):
   resolved = config_lib.resolve(config)
-  environment = problem_lib.host_environment(resolved, BYTES, None)
+  environment = host_environments.environment(resolved, BYTES, None)
   return environment_data.open_sources(resolved, BYTES, environment)
 
 
