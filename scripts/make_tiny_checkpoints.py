@@ -89,6 +89,53 @@ _GEMMA = _SIZES | {
   "sliding_window": 8,
 }
 
+_ROUTED = {
+  "first_k_dense_replace": 1,
+  "moe_intermediate_size": 16,
+  "n_group": 4,
+  "n_routed_experts": 8,
+  "n_shared_experts": 2,
+  "norm_topk_prob": True,
+  "num_experts_per_tok": 3,
+  "routed_scaling_factor": 2.5,
+  "topk_group": 2,
+}
+_DEEPSEEK_V3 = (
+  _SIZES
+  | _ROUTED
+  | {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "attention_bias": False,
+    "ep_size": 1,
+    "hidden_act": "silu",
+    "kv_lora_rank": 16,
+    "model_type": "deepseek_v3",
+    "moe_layer_freq": 1,
+    # As in published files, which have tensors of that layer; these have none.
+    "num_nextn_predict_layers": 1,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 12,
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 8,
+    "rms_norm_eps": 1e-6,
+    # Published are an original context of 4096 and mscale = mscale_all_dim.
+    "rope_scaling": {
+      "beta_fast": 4,
+      "beta_slow": 1,
+      "factor": 8,
+      "mscale": 0.7,
+      "mscale_all_dim": 1.0,
+      "original_max_position_embeddings": 32,
+      "type": "yarn",
+    },
+    "rope_theta": 10_000.0,
+    "scoring_func": "sigmoid",
+    "tie_word_embeddings": False,
+    "topk_method": "noaux_tc",
+    "v_head_dim": 6,
+  }
+)
+
 FAMILIES = {
   "qwen2": _QWEN2,
   # No key of its own: DeepSeek's distillations are Qwen2 (and Llama) files.
@@ -198,6 +245,100 @@ FAMILIES = {
     # Published is 6; layers 0, 1 and 3 slide.
     "sliding_window_pattern": 3,
   },
+  "phi4_mini": _SIZES
+  | {
+    "architectures": ["Phi3ForCausalLM"],
+    "attention_bias": False,
+    "embd_pdrop": 0.0,
+    "full_attn_mod": 1,
+    "hidden_act": "silu",
+    "hidden_size": 48,
+    "interpolate_factor": 1,
+    "lm_head_bias": False,
+    "mlp_bias": False,
+    "model_type": "phi3",
+    "original_max_position_embeddings": 64,
+    "pad_token_id": 2,
+    # 8 of 12 channels.
+    "partial_rotary_factor": 0.7,
+    "resid_pdrop": 0.0,
+    "rms_norm_eps": 1e-5,
+    "rope_scaling": {
+      "long_factor": [1.0, 1.5, 4.0, 16.0],
+      "short_factor": [1.0, 1.1, 1.3, 2.0],
+      "type": "longrope",
+    },
+    "rope_theta": 10_000.0,
+    # Published is longer than any text.
+    "sliding_window": 262144,
+    "tie_word_embeddings": True,
+  },
+  "deepseek_v3": _DEEPSEEK_V3,
+  "glm4": _SIZES
+  | {
+    "architectures": ["Glm4ForCausalLM"],
+    "attention_bias": True,
+    "head_dim": 12,
+    "hidden_act": "silu",
+    "model_type": "glm4",
+    "pad_token_id": 0,
+    "partial_rotary_factor": 0.5,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10_000.0,
+    "tie_word_embeddings": False,
+  },
+  "glm4_moe": _SIZES
+  | _ROUTED
+  | {
+    "architectures": ["Glm4MoeForCausalLM"],
+    "attention_bias": True,
+    "head_dim": 12,
+    "hidden_act": "silu",
+    "model_type": "glm4_moe",
+    "n_group": 1,
+    "n_shared_experts": 1,
+    "num_nextn_predict_layers": 1,
+    "pad_token_id": 0,
+    "partial_rotary_factor": 0.5,
+    "rms_norm_eps": 1e-5,
+    "rope_scaling": None,
+    "rope_theta": 1_000_000.0,
+    "tie_word_embeddings": False,
+    "topk_group": 1,
+    "use_qk_norm": True,
+  },
+  "gpt_oss": _SIZES
+  | {
+    "architectures": ["GptOssForCausalLM"],
+    "attention_bias": True,
+    "experts_per_token": 2,
+    "head_dim": 12,
+    "hidden_act": "silu",
+    "initial_context_length": 16,
+    "intermediate_size": 24,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "model_type": "gpt_oss",
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 2,
+    "num_local_experts": 4,
+    "output_router_logits": False,
+    "pad_token_id": 0,
+    "rms_norm_eps": 1e-5,
+    "rope_scaling": {
+      "beta_fast": 4.0,
+      "beta_slow": 1.0,
+      "factor": 8.0,
+      "original_max_position_embeddings": 16,
+      "rope_type": "yarn",
+      "truncate": False,
+    },
+    "rope_theta": 150_000.0,
+    "router_aux_loss_coef": 0.9,
+    "sliding_window": 8,
+    # Published is 7; this acts on what tiny experts make.
+    "swiglu_limit": 1.0,
+    "tie_word_embeddings": False,
+  },
 }
 
 
@@ -267,6 +408,45 @@ VARIANTS = {
     "rope_scaling": None,
     "sliding_window_pattern": 6,
   },
+  # Phi-4.
+  "phi4_mini-plain_window": {
+    "head_dim": None,
+    "partial_rotary_factor": 1.0,
+    "rope_scaling": None,
+    "sliding_window": 8,
+    "tie_word_embeddings": False,
+  },
+  # Longer than 16 tokens, all of them.
+  "phi4_mini-long_context": {"original_max_position_embeddings": 4},
+  "deepseek_v3-direct_queries": {
+    "n_group": 1,
+    "norm_topk_prob": False,
+    "q_lora_rank": None,
+    "rope_scaling": None,
+    "topk_group": 1,
+  },
+  # GLM-4.7-Flash.
+  "deepseek_v3-glm4_moe_lite": {
+    "architectures": ["Glm4MoeLiteForCausalLM"],
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "model_type": "glm4_moe_lite",
+    "n_group": 1,
+    "partial_rotary_factor": 1.0,
+    "rms_norm_eps": 1e-5,
+    "rope_scaling": None,
+    "topk_group": 1,
+  },
+  "glm4-1_key_head": {"attention_bias": False, "num_key_value_heads": 1},
+  "glm4_moe-no_norms_2_groups": {
+    "attention_bias": False,
+    "first_k_dense_replace": 2,
+    "n_group": 2,
+    "use_qk_norm": False,
+  },
+  "gpt_oss-no_scaling": {
+    "num_key_value_heads": 4,
+    "rope_scaling": {"rope_type": "default"},
+  },
   "gemma3-with_images": _IMAGES
   | {"architectures": ["Gemma3ForConditionalGeneration"]},
 }
@@ -302,6 +482,9 @@ def randomize(model: transformers.PreTrainedModel, seed: int) -> None:
         # Queries and keys large enough that attention chooses.
         value = 1.5 * draw / parameter.shape[-1] ** 0.5
       parameter.copy_(value)
+    for name, buffer in model.named_buffers():
+      if name.endswith("e_score_correction_bias"):
+        buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
 
 
 def make_checkpoint(

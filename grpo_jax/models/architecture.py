@@ -7,7 +7,7 @@ The modules that compute (`attention.py`, `paged.py`, `blocks.py` and
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import jax
 
@@ -24,6 +24,7 @@ FIELDS_OF_A_RUN = (
   "experts",
   "remat",
   "cache_dtype",
+  "long_context",
 )
 
 # What the fields of these names may be; for `experts` it is `experts.FORMS`.
@@ -31,6 +32,18 @@ ATTENTION_FORMS = ("auto", "plain", "splash", "cudnn")
 DECODE_FORMS = ("plain", "paged")
 REMAT_FORMS = ("none", "dots", "full")
 CACHE_DTYPES = ("model", "bfloat16", "int8")
+
+_CHOICES = {
+  "qk_norm": ("none", "head", "projection"),
+  "activation": ("silu", "gelu", "clamped"),
+  "rope_scaling": ("none", "linear", "llama3", "yarn", "longrope"),
+  "router_scores": ("softmax", "sigmoid"),
+  "attention": ATTENTION_FORMS,
+  "decode_attention": DECODE_FORMS,
+  "experts": experts.FORMS,
+  "remat": REMAT_FORMS,
+  "cache_dtype": CACHE_DTYPES,
+}
 
 
 # What the numbers of an architecture may be; checked before anything of their
@@ -54,9 +67,21 @@ RANGES = {
   "rope_low_freq": ranges.POSITIVE,
   "rope_high_freq": ranges.POSITIVE,
   "rope_original_len": ranges.SIZE,
+  "rope_amplitude": ranges.POSITIVE,
+  "rotary_width": _MANY,
+  "latent_width": ranges.Range(0, 2**20),
+  "query_latent_width": ranges.Range(0, 2**20),
+  "value_dim": _MANY,
   "num_experts": ranges.Range(0, 2**16),
   "experts_per_token": _MANY,
   "expert_width": _WIDTH,
+  "shared_width": ranges.Range(0, 2**20),
+  "num_dense_layers": ranges.Range(0, 4096),
+  "router_groups": _MANY,
+  "groups_per_token": _MANY,
+  "router_scale": ranges.POSITIVE,
+  "swiglu_limit": ranges.POSITIVE,
+  "swiglu_slope": ranges.POSITIVE,
   "vocab_size": ranges.Range(1, 2**24),
 }
 
@@ -70,19 +95,31 @@ class Architecture:
     num_layers: Number of blocks.
     num_heads: Query heads.
     num_kv_heads: Key and value heads; divides `num_heads`.
-    mlp_width: Width inside the SwiGLU; unused with experts.
+    mlp_width: Width inside the SwiGLU; with experts that of the layers
+      without.
     head_dim: Width of a head, even; None for `width / num_heads`.
     rope_theta: Base of the rotary wavelengths.
     norm_eps: Added to mean squares before the root.
     qk_norm: RMSNorm on queries and keys: "head" over each head (Qwen3),
       "projection" over all heads of a token (OLMo-2), or "none".
     qkv_bias: Biases on queries, keys and values (Qwen2).
+    out_bias: A bias on what attention adds to the residual stream (gpt-oss).
+    attention_sinks: For each head a score of no key, which takes a share of
+      the weights (gpt-oss).
+    latent_width: Of the latent vector of a token that keys and values of all
+      heads are made of (DeepSeek's MLA; see `latent.py`); 0 for heads of their
+      own.
+    query_latent_width: The same for queries; 0 for queries made directly.
+    value_dim: Width of a value with `latent_width`; None for `head_dim`.
     tied_embeddings: Whether the head is the transposed embedding table.
     pre_norm, post_norm: Norms before, and after, attention and MLP. Gemma has
       both, OLMo-2 only those after.
     norm_plus_one: Norms multiply by 1 + scale (Gemma).
     scale_embeddings: Multiply embeddings by √width (Gemma).
-    activation: Of the gate: "silu", or "gelu" in its tanh form (Gemma).
+    activation: Of the gate: "silu", or "gelu" in its tanh form (Gemma); or
+      "clamped", gate · σ(a · gate) · (up + 1) of what is clamped to a limit
+      (gpt-oss).
+    swiglu_limit, swiglu_slope: Limit and a of "clamped".
     attention_scale: Factor of the scores; None for head_dim^−½.
     attention_softcap, final_softcap: c · tanh(x / c) on scores, and on logits
       (Gemma 2); None for no cap.
@@ -91,14 +128,35 @@ class Architecture:
     sliding_layers: Whether each layer slides; empty: all do.
     local_rope_theta: Base for sliding layers, without scaling (Gemma 3); None
       for `rope_theta` in all.
-    rope_scaling: "none", "linear" (positions over the factor) or "llama3"
-      (long wavelengths only).
+    rope_scaling: "none", "linear" (positions over the factor), "llama3" or
+      "yarn" (long wavelengths only), or "longrope" (each by its own factor).
     rope_factor: The factor of the scaling.
-    rope_low_freq, rope_high_freq, rope_original_len: Llama 3's bounds, in
-      wavelengths per original context, and that context, tokens.
+    rope_low_freq, rope_high_freq, rope_original_len: Bounds of Llama 3 and
+      YaRN, in wavelengths per original context, and that context, tokens.
+    rope_truncate: Whether YaRN's bounds are rounded to whole channels.
+    rope_amplitude: Factor of cosines and sines (YaRN, LongRoPE).
+    rope_short_factors, rope_long_factors: LongRoPE's, for each wavelength, in
+      the original context and beyond it.
+    long_context: Whether the long factors serve, for sequences of any length:
+      a run decides once, so that a token's log-prob does not depend on how
+      long its sequence becomes.
+    rotary_width: Channels of a head that positions turn, the first ones, or
+      with `latent_width` the last ones; None for all.
+    rotary_interleaved: Whether neighbouring channels are a pair (GLM-4,
+      DeepSeek), and not those half of the width apart.
     num_experts: Experts in the place of each layer's MLP; 0 for none.
     experts_per_token: How many of them a token takes.
     expert_width: Width inside an expert's SwiGLU.
+    num_dense_layers: First layers of a mixture that have an MLP (DeepSeek).
+    shared_width: Width of an MLP beside the experts that every token takes; 0
+      for none.
+    expert_biases: Whether routers and experts have biases (gpt-oss).
+    router_scores: What a router makes of its logits: "softmax" over all
+      experts, or "sigmoid" of each (DeepSeek-V3).
+    router_groups, groups_per_token: Groups of neighbouring experts, and from
+      how many of them, the best by the sum of their two largest scores, a
+      token takes its experts.
+    router_scale: Factor of the weights.
     norm_topk: Whether the weights of a token's experts add up to 1
       (Qwen3-MoE), or are their shares of the distribution over all (OLMoE).
     router_bias: Whether frozen biases, which start at 0, are added to the
@@ -130,12 +188,19 @@ class Architecture:
   norm_eps: float = 1e-6
   qk_norm: str = "none"
   qkv_bias: bool = False
+  out_bias: bool = False
+  attention_sinks: bool = False
+  latent_width: int = 0
+  query_latent_width: int = 0
+  value_dim: int | None = None
   tied_embeddings: bool = True
   pre_norm: bool = True
   post_norm: bool = False
   norm_plus_one: bool = False
   scale_embeddings: bool = False
   activation: str = "silu"
+  swiglu_limit: float = 7.0
+  swiglu_slope: float = 1.702
   attention_scale: float | None = None
   attention_softcap: float | None = None
   final_softcap: float | None = None
@@ -147,9 +212,23 @@ class Architecture:
   rope_low_freq: float = 1.0
   rope_high_freq: float = 4.0
   rope_original_len: int = 8192
+  rope_truncate: bool = True
+  rope_amplitude: float = 1.0
+  rope_short_factors: tuple[float, ...] = ()
+  rope_long_factors: tuple[float, ...] = ()
+  long_context: bool = False
+  rotary_width: int | None = None
+  rotary_interleaved: bool = False
   num_experts: int = 0
   experts_per_token: int = 2
   expert_width: int = 128
+  num_dense_layers: int = 0
+  shared_width: int = 0
+  expert_biases: bool = False
+  router_scores: str = "softmax"
+  router_groups: int = 1
+  groups_per_token: int = 1
+  router_scale: float = 1.0
   norm_topk: bool = True
   router_bias: bool = False
   attention: str = "auto"
@@ -182,21 +261,13 @@ class Architecture:
         f"model: width {self.width} does not split into"
         f" {self.num_heads} heads; change one, or set head_dim."
       )
-    if self.head_width < 2 or self.head_width % 2:
+    if self.turned_width < 2 or self.turned_width % 2:
       raise ValueError(
-        f"model: heads are {self.head_width} wide, but rotary"
-        " positions turn pairs of channels; make head_dim even and positive."
+        f"model: {self.turned_width} channels of a head are turned by rotary"
+        " positions, which turn pairs; make head_dim, or rotary_width, even and"
+        " positive."
       )
-    for name, known in (
-      ("qk_norm", ("none", "head", "projection")),
-      ("activation", ("silu", "gelu")),
-      ("rope_scaling", ("none", "linear", "llama3")),
-      ("attention", ATTENTION_FORMS),
-      ("decode_attention", DECODE_FORMS),
-      ("experts", experts.FORMS),
-      ("remat", REMAT_FORMS),
-      ("cache_dtype", CACHE_DTYPES),
-    ):
+    for name, known in _CHOICES.items():
       if getattr(self, name) not in known:
         raise ValueError(
           f"model: {name} is {getattr(self, name)!r}; use one of"
@@ -212,16 +283,8 @@ class Architecture:
         f"model: sliding_layers has {len(self.sliding_layers)}"
         f" entries for {self.num_layers} layers; give one for each, or none."
       )
-    if self.router_bias and not self.num_experts:
-      raise ValueError(
-        "model: num_experts is 0; use 0 for a model without experts (and"
-        " without router_bias), or their number."
-      )
-    if self.num_experts and self.experts_per_token > self.num_experts:
-      raise ValueError(
-        f"model: experts_per_token is {self.experts_per_token}, but there are"
-        f" {self.num_experts} experts to take them from; raise num_experts."
-      )
+    self._check_attention()
+    self._check_experts()
     for name in ("dtype", "param_dtype"):
       if getattr(self, name) not in ("float64", "float32", "bfloat16"):
         raise ValueError(
@@ -229,11 +292,127 @@ class Architecture:
           " 'float32', 'bfloat16' or (tests) 'float64'."
         )
 
+  def _check_attention(self):
+    if self.turned_width > self.head_width:
+      raise ValueError(
+        f"model: rotary_width is {self.rotary_width}, but heads are"
+        f" {self.head_width} wide; make it smaller, or leave it out."
+      )
+    if self.rope_scaling == "longrope":
+      half = self.turned_width // 2
+      for name in ("rope_short_factors", "rope_long_factors"):
+        factors = getattr(self, name)
+        if len(factors) != half or not all(
+          x in ranges.POSITIVE for x in factors
+        ):
+          raise ValueError(
+            f"model: {name} is {factors}; rope_scaling 'longrope' needs"
+            f" {half} numbers, one for each pair of channels, each"
+            f" {ranges.POSITIVE}."
+          )
+    if self.rope_scaling == "yarn" and self.rope_theta == 1:
+      raise ValueError(
+        "model: rope_theta is 1, of which all pairs of channels turn alike, and"
+        " rope_scaling 'yarn' chooses among them; raise rope_theta."
+      )
+    lacks = ""
+    if self.latent_width and self.rotary_width in (None, self.head_width):
+      lacks = "a rotary_width below head_dim"
+    elif self.latent_width and self.num_kv_heads != self.num_heads:
+      lacks = "num_kv_heads = num_heads"
+    elif self.latent_width and (self.qkv_bias or self.qk_norm != "none"):
+      lacks = "qkv_bias False and qk_norm 'none'"
+    elif self.latent_width and self.attention_sinks:
+      lacks = "attention_sinks False"
+    elif not self.latent_width and (self.query_latent_width or self.value_dim):
+      lacks = "latent_width"
+    if lacks:
+      raise ValueError(
+        f"model: with latent_width {self.latent_width}, query_latent_width"
+        f" {self.query_latent_width} and value_dim {self.value_dim} the model"
+        f" needs {lacks}; change that, or leave all three out."
+      )
+
+  def _check_experts(self):
+    if not self.num_experts:
+      of_experts = (
+        "router_bias",
+        "expert_biases",
+        "num_dense_layers",
+        "shared_width",
+      )
+      if given := [name for name in of_experts if getattr(self, name)]:
+        raise ValueError(
+          "model: num_experts is 0; use 0 for a model without experts (and"
+          f" without {', '.join(given)}), or their number."
+        )
+      return
+    if self.num_dense_layers >= self.num_layers:
+      raise ValueError(
+        f"model: num_dense_layers is {self.num_dense_layers} of"
+        f" {self.num_layers} layers, so that none has experts; make it smaller."
+      )
+    if self.num_experts % self.router_groups:
+      raise ValueError(
+        f"model: {self.num_experts} experts do not split into"
+        f" {self.router_groups} router_groups; change one."
+      )
+    if self.groups_per_token > self.router_groups:
+      raise ValueError(
+        f"model: groups_per_token is {self.groups_per_token} of"
+        f" {self.router_groups} router_groups; make it smaller."
+      )
+    of_groups = self.num_experts // self.router_groups
+    if self.router_groups > 1 and of_groups < 2:
+      raise ValueError(
+        f"model: {self.router_groups} router_groups of {of_groups} expert; a"
+        " group is scored by its two best, so make fewer groups."
+      )
+    allowed = self.groups_per_token * of_groups
+    if self.experts_per_token > allowed:
+      raise ValueError(
+        f"model: experts_per_token is {self.experts_per_token}, but there are"
+        f" {allowed} experts to take them from; raise num_experts, or"
+        " groups_per_token."
+      )
+    if self.expert_biases and self.shared_width:
+      raise ValueError(
+        "model: expert_biases and shared_width are both set; shared experts"
+        " have no biases. Leave one out."
+      )
+
+  @property
+  def without_experts(self) -> Self:
+    """What the first layers of a mixture are."""
+    return dataclasses.replace(
+      self,
+      num_experts=0,
+      num_dense_layers=0,
+      shared_width=0,
+      expert_biases=False,
+      router_bias=False,
+    )
+
   @property
   def head_width(self) -> int:  # K
     if self.head_dim is None:
       return self.width // self.num_heads
     return self.head_dim
+
+  @property
+  def turned_width(self) -> int:
+    """Channels of a head that rotary positions turn."""
+    return self.head_width if self.rotary_width is None else self.rotary_width
+
+  @property
+  def value_width(self) -> int:
+    """Width of a value of a head."""
+    return self.head_width if self.value_dim is None else self.value_dim
+
+  @property
+  def num_expert_layers(self) -> int:
+    """Layers that have experts."""
+    return self.num_layers - self.num_dense_layers if self.num_experts else 0
 
   @property
   def queries_per_key(self) -> int:  # R
@@ -251,6 +430,15 @@ class TransformerConfig(Architecture):
   """An architecture for a vocabulary of `vocab_size` token ids."""
 
   vocab_size: int
+
+  def __post_init__(self):
+    super().__post_init__()
+    # Of a run whose checkpoint says the rest, it is known here only.
+    if self.long_context and self.rope_scaling != "longrope":
+      raise ValueError(
+        "model: long_context chooses the long factors of rope_scaling"
+        f" 'longrope', and rope_scaling is {self.rope_scaling!r}; leave it out."
+      )
 
 
 class Prefix(NamedTuple):
@@ -272,7 +460,8 @@ class Prefix(NamedTuple):
 
   Attributes:
     layers: Rotated keys [P, C, K, S] and values [P, C, S, K] of each layer, as
-      `attention.held` gives them; or pages of both, as `paged.held` does.
+      `attention.held` gives them; or pages of both, as `paged.held` does. With
+      `latent_width` keys are latent vectors [P, 1, K, S], and values None.
     mask: True on slots that hold a token.
   """
 

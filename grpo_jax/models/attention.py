@@ -61,9 +61,9 @@ def capped(x: jax.Array, cap: float) -> jax.Array:
   return cap * jnp.tanh(x / cap)
 
 
-def scale(config: TransformerConfig, width: int) -> float:
-  """Factor of the scores of heads of this width."""
-  return config.attention_scale or width**-0.5
+def scale(config: TransformerConfig) -> float:
+  """Factor of the scores."""
+  return config.attention_scale or config.head_width**-0.5
 
 
 def plain(
@@ -72,8 +72,12 @@ def plain(
   k: jax.Array,  # [B, C, K, M]
   v: jax.Array,  # [B, C, M, K]
   mask: jax.Array,  # [B, L, M] bool
+  sinks: jax.Array | None = None,  # [C, R]
 ) -> jax.Array:  # [B, L, C, R, K]
-  """Softmax attention; a query that may see nothing gets a finite answer."""
+  """Softmax attention; a query that may see nothing gets a finite answer.
+
+  Values may have another width than keys. `sinks` are scores of no key.
+  """
   num_rows, length, num_kv_heads, queries, width = q.shape
   # Matmuls and not einsums, which put k on the left; XLA:CPU then takes twice
   # as long for a decode step (with 192 slots).
@@ -82,28 +86,36 @@ def plain(
   # Wide at once: XLA then need not round the product.
   scores = masked.wide(q @ k)
   scores = scores.reshape(num_rows, num_kv_heads, queries, length, -1)
-  weights = _weights(config, scores, mask, width).astype(v.dtype)
+  weights = _weights(config, scores, mask, sinks).astype(v.dtype)
   attended = weights.reshape(*stacked, -1) @ v  # [B, C, R · L, K]
-  attended = attended.reshape(num_rows, num_kv_heads, queries, length, width)
+  attended = attended.reshape(num_rows, num_kv_heads, queries, length, -1)
   return jnp.moveaxis(attended, 3, 1)
 
 
-def _weights(config, scores, mask, width):  # [B, C, R, L, M], [B, L, M]
-  scores = masked.wide(scores) * scale(config, width)
+def _weights(config, scores, mask, sinks=None):  # [B, C, R, L, M], [B, L, M]
+  scores = masked.wide(scores) * scale(config)
   if config.attention_softcap is not None:
     scores = capped(scores, config.attention_softcap)
   # Not -inf: the row of a padding query is masked whole and would be NaN.
   lowest = jnp.finfo(scores.dtype).min
   scores = jnp.where(mask[:, None, None], scores, lowest)
-  return jax.nn.softmax(scores, axis=-1)
+  if sinks is None:
+    return jax.nn.softmax(scores, axis=-1)
+  sinks = masked.wide(sinks)[:, :, None, None]  # [C, R, 1, 1]
+  largest = jnp.maximum(scores.max(axis=-1, keepdims=True), sinks)
+  largest = lax.stop_gradient(largest)
+  weights = jnp.exp(scores - largest)
+  return weights / (
+    weights.sum(axis=-1, keepdims=True) + jnp.exp(sinks - largest)
+  )
 
 
 def held(
   config: TransformerConfig,
   k: jax.Array,  # [..., K, M]
-  v: jax.Array,  # [..., M, K]
+  v: jax.Array | None,  # [..., M, K]
 ) -> tuple[PyTree, PyTree]:
-  """Keys and values as a cache holds them.
+  """Keys and values as a cache holds them; of latent vectors, no values.
 
   Returns:
     Two arrays of `config.cache_dtype`; or for "int8" two of {"int8": codes,
@@ -119,10 +131,21 @@ def held(
   slots).
   """
   if config.cache_dtype == "int8":
-    return quantization.to_int8(k, (-2,)), quantization.to_int8(v, (-1,))
+    keys = quantization.to_int8(k, (-2,))
+    return keys, None if v is None else quantization.to_int8(v, (-1,))
   model = config.cache_dtype == "model"
   dtype = config.dtype if model else config.cache_dtype
-  return k.astype(dtype), v.astype(dtype)
+  return k.astype(dtype), None if v is None else v.astype(dtype)
+
+
+def _values(config, held):  # (held [..., K, M], held [..., M, K] or None)
+  """Values; of latent vectors, the first channels of what serves as keys."""
+  keys, values = held
+  if not config.latent_width:
+    return values
+  return jax.tree.map(
+    lambda x: jnp.swapaxes(x[..., : config.latent_width, :], -2, -1), keys
+  )
 
 
 def _scores(q, keys):  # [..., N, K], held [..., K, M] -> [..., N, M]
@@ -144,6 +167,7 @@ def cached(
   prefix: tuple[PyTree, PyTree],  # held [P, C, K, S] and [P, C, S, K]
   own: tuple[PyTree, PyTree],  # held [B, C, K, M] and [B, C, M, K]
   mask: jax.Array,  # [B, L, S + M] bool
+  sinks: jax.Array | None = None,  # [C, R]
 ) -> jax.Array:  # [B, L, C, R, K]
   """`plain` for a few queries a row, whose first keys are shared.
 
@@ -174,12 +198,15 @@ def cached(
     [by_row(_scores(by_prefix(q), prefix[0])), _scores(q, own[0])], axis=-1
   )  # [B, C, R · L, S + M]
   scores = scores.reshape(num_rows, num_kv_heads, queries, length, -1)
-  weights = _weights(config, scores, mask, width)
+  weights = _weights(config, scores, mask, sinks)
   weights = weights.reshape(num_rows, num_kv_heads, of_row, -1)
   of_prefix, of_own = jnp.split(weights, [num_shared], axis=-1)
-  attended = by_row(_weighted(by_prefix(of_prefix), prefix[1], q.dtype))
-  attended += _weighted(of_own, own[1], q.dtype)  # [B, C, R · L, K]
-  attended = attended.reshape(num_rows, num_kv_heads, queries, length, width)
+  attended = by_row(
+    _weighted(by_prefix(of_prefix), _values(config, prefix), q.dtype)
+  )
+  attended += _weighted(of_own, _values(config, own), q.dtype)
+  # From [B, C, R · L, K].
+  attended = attended.reshape(num_rows, num_kv_heads, queries, length, -1)
   return jnp.moveaxis(attended, 3, 1)
 
 
@@ -191,7 +218,8 @@ def ring(
   mask: jax.Array,  # [B, 1, S + M] bool
   q: jax.Array,  # [B, 1, C, R, K]
   k: jax.Array,  # [B, C, K, 1]
-  v: jax.Array,  # [B, C, 1, K]
+  v: jax.Array | None,  # [B, C, 1, K]
+  sinks: jax.Array | None = None,  # [C, R]
 ) -> tuple[jax.Array, tuple[PyTree, PyTree]]:
   """`cached` after a key and a value are written to a slot of all rows.
 
@@ -208,7 +236,7 @@ def ring(
     )
 
   own = written(0, axis=-1), written(1, axis=-2)
-  return cached(config, q, prefix, own, mask), own
+  return cached(config, q, prefix, own, mask, sinks), own
 
 
 def in_places(
@@ -219,7 +247,8 @@ def in_places(
   mask: jax.Array,  # [B, L, S + M] bool
   q: jax.Array,  # [B, L, C, R, K]
   k: jax.Array,  # [B, C, K, L]
-  v: jax.Array,  # [B, C, L, K]
+  v: jax.Array | None,  # [B, C, L, K]
+  sinks: jax.Array | None = None,  # [C, R]
 ) -> tuple[jax.Array, tuple[PyTree, PyTree]]:
   """`cached` after keys and values are written, each row's to its own slots.
 
@@ -244,7 +273,7 @@ def in_places(
     jax.tree.map(with_keys, own[0], keys),
     jax.tree.map(with_values, own[1], values),
   )
-  return cached(config, q, prefix, own, mask), own
+  return cached(config, q, prefix, own, mask, sinks), own
 
 
 def views(config, visible, of_query, of_key):
@@ -300,7 +329,7 @@ def splash(
     next(size for size in (512, 256, 128) if slots % size == 0)
     for slots in (padded, padded_keys)
   )
-  wide = q.astype(jnp.float32) * scale(config, width)
+  wide = q.astype(jnp.float32) * scale(config)
   heads = wide.astype(q.dtype).reshape(num_rows, length, num_heads, width)
   q_k_v = (  # [B, heads, padded or padded_keys, K]
     jnp.pad(x, ((0, 0), (0, 0), (0, slots - x.shape[2]), (0, 0)))
@@ -338,7 +367,8 @@ def splash(
     interpret=interpret,
   )
   attended = jax.vmap(kernel)(*q_k_v, segments)  # [B, H, padded, K]
-  return jnp.swapaxes(attended[:, :, :length], 1, 2).reshape(q.shape)
+  attended = jnp.swapaxes(attended[:, :, :length], 1, 2)
+  return attended.reshape(*q.shape[:-1], -1)
 
 
 def cudnn(
@@ -387,7 +417,7 @@ def cudnn(
     tokens_first(q.reshape(num_rows, length, num_kv_heads * queries, width)),
     tokens_first(jnp.moveaxis(k, -1, 1)),
     tokens_first(jnp.moveaxis(v, 2, 1)),
-    scale=scale(config, width),
+    scale=scale(config),
     is_causal=True,
     query_seq_lengths=lengths,
     key_value_seq_lengths=lengths,
@@ -404,6 +434,8 @@ def _splash_lacks(config) -> str:
     return f"a TPU (or a CPU, to be interpreted), and not a {meshes.platform()}"
   if config.dtype == "float64":
     return "dtype 'bfloat16' or 'float32', and not 'float64'"
+  if config.attention_sinks:
+    return "attention_sinks False"
   return ""
 
 
@@ -418,6 +450,8 @@ def _cudnn_lacks(config) -> str:
     return f"dtype 'bfloat16', and not {config.dtype!r}"
   if config.attention_softcap is not None:
     return f"no attention_softcap, which is {config.attention_softcap}"
+  if config.attention_sinks or config.latent_width:
+    return "attention_sinks False, and latent_width 0"
   widest = 256 if number >= 9 else 128
   if config.head_width % 8 or config.head_width > widest:
     return (

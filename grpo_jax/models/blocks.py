@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.models import experts
+from grpo_jax.models import experts, latent, wavelengths
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import masked
 
@@ -35,10 +35,12 @@ class RMSNorm(nn.Module):
 
   config: TransformerConfig
   num_axes: int = 1
+  eps: float | None = None  # None for the config's.
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., D]
     config = self.config
+    eps = config.norm_eps if self.eps is None else self.eps
     start = (
       nn.initializers.zeros if config.norm_plus_one else nn.initializers.ones
     )
@@ -49,7 +51,7 @@ class RMSNorm(nn.Module):
     wide, scale = masked.wide(x), masked.wide(scale)
     axes = tuple(range(-self.num_axes, 0))
     mean_square = jnp.square(wide).mean(axis=axes, keepdims=True)
-    wide = wide * lax.rsqrt(mean_square + config.norm_eps)
+    wide = wide * lax.rsqrt(mean_square + eps)
     return (wide * (scale + config.norm_plus_one)).astype(config.dtype)
 
 
@@ -87,9 +89,16 @@ class Attention(nn.Module):
     self.out = dense(
       config.width,
       axis=(-3, -2, -1),
-      use_bias=False,
+      use_bias=config.out_bias,
       kernel_init=residual_init(config),
     )
+    if config.attention_sinks:
+      self.sinks = self.param(
+        "sinks",
+        nn.initializers.zeros,
+        (config.num_kv_heads, config.queries_per_key),
+        config.param_dtype,
+      )
     if config.qk_norm != "none":
       # Queries are [..., C, R, K], keys [..., C, 1, K].
       num_axes = 1 if config.qk_norm == "head" else 3
@@ -102,14 +111,110 @@ class Attention(nn.Module):
     q, k, v = qkv[..., :-2, :], qkv[..., -2:-1, :], qkv[..., -1, :]
     if self.config.qk_norm != "none":
       q, k = self.query_norm(q), self.key_norm(k)
-    k = rotate(k, rope)[..., 0, :]
-    return rotate(q, rope), jnp.moveaxis(k, 1, -1), jnp.moveaxis(v, 1, 2)
+    interleaved = self.config.rotary_interleaved
+    k = rotate(k, rope, interleaved)[..., 0, :]
+    q = rotate(q, rope, interleaved)
+    return q, jnp.moveaxis(k, 1, -1), jnp.moveaxis(v, 1, 2)
+
+
+class Expansion(nn.Module):
+  """x W for latent vectors x [..., N] and W [N, H, K], which is asked for too.
+
+  So a decode step need not expand what it has cached (see `latent.py`).
+  """
+
+  config: TransformerConfig
+  width: int
+
+  def setup(self):
+    config = self.config
+    self.kernel = self.param(
+      "kernel",
+      nn.initializers.lecun_normal(in_axis=0, out_axis=(1, 2)),
+      (config.latent_width, config.num_heads, self.width),
+      config.param_dtype,
+    )
+
+  def __call__(self, x: jax.Array) -> jax.Array:  # [..., N] -> [..., H, K]
+    return jnp.tensordot(x, self.whole(), axes=1)
+
+  def whole(self) -> jax.Array:  # [N, H, K]
+    """W in the model's dtype; with adapters, what they make of it."""
+    return jnp.asarray(self.kernel, self.config.dtype)
+
+
+class LatentAttention(nn.Module):
+  """Projections of multi-head latent attention; `latent.py` has the rest."""
+
+  config: TransformerConfig
+
+  def setup(self):
+    config = self.config
+    dense = functools.partial(
+      nn.DenseGeneral,
+      use_bias=False,
+      dtype=config.dtype,
+      param_dtype=config.param_dtype,
+    )
+    norm = functools.partial(RMSNorm, config, eps=latent.NORM_EPS)
+    heads = config.num_heads, config.head_width
+    if config.query_latent_width:
+      self.query_down = dense(config.query_latent_width)
+      self.query_down_norm = norm()
+      self.query_up = dense(heads)
+    else:
+      self.query = dense(heads)
+    self.kv_down = dense(config.latent_width + config.turned_width)
+    self.kv_down_norm = norm()
+    self.kv_up = Expansion(
+      config, latent.plain_width(config) + config.value_width
+    )
+    self.out = dense(
+      config.width, axis=(-3, -2, -1), kernel_init=residual_init(config)
+    )
+
+  def project(self, x, rope):  # x [B, L, D], rope 2 · [B, L, turned / 2]
+    """Queries [B, L, H, 1, K] and latent vectors [B, 1, N + turned, L]; None.
+
+    A latent vector is what a token's keys without positions and its values are
+    made of, followed by what of its keys positions have turned.
+    """
+    config = self.config
+    if config.query_latent_width:
+      down = self.query_down_norm(_on_rows(self.query_down, x))
+      q = _on_rows(self.query_up, down)
+    else:
+      q = _on_rows(self.query, x)
+    turn = functools.partial(
+      rotate, rope=rope, interleaved=config.rotary_interleaved
+    )
+    plain, turned = jnp.split(q, [latent.plain_width(config)], axis=-1)
+    q = jnp.concatenate([plain, turn(turned[..., None, :])[..., 0, :]], axis=-1)
+    down = _on_rows(self.kv_down, x)
+    kv, shared = jnp.split(down, [config.latent_width], axis=-1)
+    shared = turn(shared[:, :, None, None])[:, :, 0, 0]
+    vectors = jnp.concatenate([self.kv_down_norm(kv), shared], axis=-1)
+    return q[..., None, :], jnp.moveaxis(vectors, 1, -1)[:, None], None
+
+  def expanded(self, q, vectors):
+    """Queries, and keys [B, H, K, M] and values [B, H, M, V] of vectors."""
+    config = self.config
+    return q, *latent.expanded(config, self.kv_up, vectors)
+
+  def absorbed(self, q):
+    """Queries [B, L, 1, H, N + turned] to the latent vectors themselves."""
+    return latent.absorbed(self.config, self.kv_up.whole(), q)
+
+  def released(self, attended):
+    """Values [B, L, H, 1, V] of attended latent vectors [B, L, 1, H, N]."""
+    return latent.released(self.config, self.kv_up.whole(), attended)
 
 
 class MLP(nn.Module):
-  """down(activation(gate(x)) · up(x))."""
+  """down(activation(gate(x)) · up(x)), or as `_gated` says."""
 
   config: TransformerConfig
+  inner: int | None = None  # None for the config's `mlp_width`.
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., D]
@@ -120,14 +225,25 @@ class MLP(nn.Module):
       dtype=config.dtype,
       param_dtype=config.param_dtype,
     )
-    gate = dense(config.mlp_width, name="gate")(x)
-    up = dense(config.mlp_width, name="up")(x)
+    inner = config.mlp_width if self.inner is None else self.inner
+    gate = dense(inner, name="gate")(x)
+    up = dense(inner, name="up")(x)
     down = dense(config.width, name="down", kernel_init=residual_init(config))
-    return down(_activation(config)(gate) * up)
+    return down(_gated(config)(gate, up))
 
 
-def _activation(config: TransformerConfig):
-  return nn.silu if config.activation == "silu" else nn.gelu
+def _gated(config: TransformerConfig) -> experts.Gated:
+  """What a gate makes of `up`, elementwise."""
+  if config.activation == "clamped":
+    limit, slope = config.swiglu_limit, config.swiglu_slope
+
+    def clamped(gate, up):
+      gate = jnp.minimum(gate, limit)
+      return gate * nn.sigmoid(slope * gate) * (jnp.clip(up, -limit, limit) + 1)
+
+    return clamped
+  activation = nn.silu if config.activation == "silu" else nn.gelu
+  return lambda gate, up: activation(gate) * up
 
 
 class ExpertKernels(nn.Module):
@@ -144,7 +260,7 @@ class ExpertKernels(nn.Module):
       config.expert_width,
     )
     each = nn.initializers.lecun_normal(batch_axis=0)
-    kernels = (
+    kernels: Any = (
       self.param(name, start, shape, config.param_dtype).astype(config.dtype)
       for name, start, shape in (
         ("gate", each, (count, width, inner)),
@@ -152,7 +268,18 @@ class ExpertKernels(nn.Module):
         ("down", residual_init(config), (count, inner, width)),
       )
     )
-    return experts.Kernels(*kernels)
+    biases: Any = ()
+    if config.expert_biases:
+      biases = (
+        self.param(
+          f"{name}_bias",
+          nn.initializers.zeros,
+          (count, size),
+          config.param_dtype,
+        ).astype(config.dtype)
+        for name, size in (("gate", inner), ("up", inner), ("down", width))
+      )
+    return experts.Kernels(*kernels, *biases)
 
 
 class MoE(nn.Module):
@@ -167,7 +294,7 @@ class MoE(nn.Module):
     # does a float32 product at the default precision of a TPU.
     router = nn.Dense(
       config.num_experts,
-      use_bias=False,
+      use_bias=config.expert_biases,
       dtype=jnp.promote_types(config.dtype, jnp.float32),
       param_dtype=config.param_dtype,
       precision=lax.Precision.HIGHEST,
@@ -175,16 +302,25 @@ class MoE(nn.Module):
       name="router",
     )
     routed = experts.route(
-      router(x), config.experts_per_token, config.norm_topk, kept, bias
+      router(x),
+      config.experts_per_token,
+      config.norm_topk,
+      kept,
+      bias,
+      scores=config.router_scores,
+      groups=(config.router_groups, config.groups_per_token),
+      scale=config.router_scale,
     )
     y = experts.mix(
       x.astype(config.dtype),
       routed.ids,
       routed.weights,
       ExpertKernels(config, name="experts")(),
-      _activation(config),
+      _gated(config),
       config.experts,
     )
+    if config.shared_width:
+      y = y + MLP(config, config.shared_width, name="shared")(x)
     return y, (routed.probs, routed.ids)
 
 
@@ -205,7 +341,8 @@ class Block(nn.Module):
 
   def setup(self):
     config = self.config
-    self.attention = Attention(config)
+    attention: Any = LatentAttention if config.latent_width else Attention
+    self.attention = attention(config)
     mlp: Any = MoE if config.num_experts else MLP
     self.mlp = mlp(config)
     if config.pre_norm:
@@ -218,6 +355,11 @@ class Block(nn.Module):
   def _project(self, x, rope):
     x = self.attention_norm(x) if self.config.pre_norm else x
     return self.attention.project(x, rope)
+
+  def _attend(self, attend):
+    if not self.config.attention_sinks:
+      return attend
+    return functools.partial(attend, sinks=self.attention.sinks)
 
   def _finish(self, x, attended, router):  # [B, L, D], [B, L, C, R, K]
     config = self.config
@@ -246,62 +388,69 @@ class Block(nn.Module):
     rows continue, on what comes after those.
 
     Returns:
-      The new x [B, L, D]; keys [B, C, K, L] and values [B, C, L, K]; the
+      The new x [B, L, D]; keys [B, C, K, L] and values [B, C, L, K], or latent
+      vectors and None as `LatentAttention.project` makes them; the
       router's probabilities [B, L, E] and choices [B, L, k], or None.
     """
     q, k, v = self._project(x, rope)
-    if before is None:
-      attended = attend(q, k, v)
-    else:
+    keys, values = k, v
+    if before is not None:
       # One softmax over joined keys. Two blocks of scores, with the prompt's
       # in one product for all its rows, took 7.4 ms and not 9.6 in a gradient
       # of 8 rows of 128 tokens after 63 (2 % of the update), and 8.2 and not
       # 6.6 for 64 tokens after 15.
-      attended = attend(
-        q,
-        jnp.concatenate([before[0], k], axis=-1),
-        jnp.concatenate([before[1], v], axis=-2),
-      )
+      keys = jnp.concatenate([before[0], k], axis=-1)
+      if v is not None:
+        values = jnp.concatenate([before[1], v], axis=-2)
+    if self.config.latent_width:
+      q, keys, values = self.attention.expanded(q, keys)
+    attended = self._attend(attend)(q, keys, values)
     x, routed = self._finish(x, attended, router)
     return x, (k, v), routed
 
   def decode(self, x, rope, attend, router):  # [B, 1, D]
     """The same for one token, which `attend` also writes to a cache."""
-    attended, cache = attend(*self._project(x, rope))
+    q, k, v = self._project(x, rope)
+    if self.config.latent_width:
+      q = self.attention.absorbed(q)
+    attended, cache = self._attend(attend)(q, k, v)
+    if self.config.latent_width:
+      attended = self.attention.released(attended)
     x, routed = self._finish(x, attended, router)
     return x, cache, routed
-
-
-def _frequencies(config: TransformerConfig, dtype) -> jax.Array:  # [K / 2]
-  """Radians per token of each pair of channels, scaled for long contexts."""
-  half = config.head_width // 2
-  plain = config.rope_theta ** (-jnp.arange(half, dtype=dtype) / half)
-  if config.rope_scaling == "none":
-    return plain
-  scaled = plain / config.rope_factor
-  if config.rope_scaling == "linear":
-    return scaled
-  # Llama 3: only what turns less than once in the original context is scaled,
-  # with a ramp between its two bounds.
-  turns = config.rope_original_len * plain / (2 * jnp.pi)
-  low, high = config.rope_low_freq, config.rope_high_freq
-  share = jnp.clip((turns - low) / (high - low), 0, 1)
-  return share * plain + (1 - share) * scaled
 
 
 def rotary(
   config: TransformerConfig,
   positions: jax.Array,  # [B, L]
-) -> tuple[jax.Array, jax.Array]:  # 2 · [B, L, K / 2]
+) -> tuple[jax.Array, jax.Array]:  # 2 · [B, L, turned / 2]
   """Cosines and sines of position · frequency, at least float32."""
   dtype = jnp.promote_types(config.dtype, jnp.float32)
-  angles = positions[..., None].astype(dtype) * _frequencies(config, dtype)
-  return jnp.cos(angles), jnp.sin(angles)
+  frequencies = wavelengths.frequencies(config, dtype)
+  angles = positions[..., None].astype(dtype) * frequencies
+  cos, sin = jnp.cos(angles), jnp.sin(angles)
+  if config.rope_amplitude != 1:
+    cos, sin = cos * config.rope_amplitude, sin * config.rope_amplitude
+  return cos, sin
 
 
-def rotate(x, rope):  # x [B, L, C, R, K], rope 2 · [B, L, K / 2]
-  """Turns channel pairs (i, i + K / 2), as Llama and Qwen do."""
+def rotate(
+  x, rope, interleaved=False
+):  # [B, L, C, R, K], 2 · [B, L, turned / 2]
+  """Turns pairs of the first `turned` channels, and keeps the others.
+
+  Channels (i, i + turned / 2) are a pair, as in Llama and Qwen. With
+  `interleaved` (2 i, 2 i + 1) are, and come back in the order of the others,
+  which products of queries and keys do not depend on.
+  """
   cos, sin = (table[:, :, None, None, :] for table in rope)
-  first, second = jnp.split(masked.wide(x), 2, axis=-1)
-  turned = (first * cos - second * sin, second * cos + first * sin)
-  return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+  width = 2 * cos.shape[-1]
+  turned, kept = x[..., :width], x[..., width:]
+  if interleaved:
+    pairs = masked.wide(turned).reshape(*x.shape[:-1], -1, 2)
+    first, second = pairs[..., 0], pairs[..., 1]
+  else:
+    first, second = jnp.split(masked.wide(turned), 2, axis=-1)
+  parts = (first * cos - second * sin, second * cos + first * sin)
+  y = jnp.concatenate(parts, axis=-1).astype(x.dtype)
+  return jnp.concatenate([y, kept], axis=-1) if kept.shape[-1] else y

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpo_jax import ranges
+from grpo_jax.models import wavelengths
 from grpo_jax.models.architecture import RANGES, TransformerConfig
 
 # Of config.json, those in no table taken out once they are read.
@@ -80,6 +81,13 @@ def take(keys: Keys, key: str) -> Any:
   return value
 
 
+def whole(key: str, value: Any, field: str) -> int:
+  """A whole number that a field may have, and no None."""
+  if type(value) is not int or value not in RANGES[field]:
+    raise unsupported(key, value, f"a whole number, {RANGES[field]}")
+  return value
+
+
 _KINDS: dict[str, Any] = {
   "bool": bool,
   "int": int,
@@ -116,13 +124,96 @@ _ROPE_TYPES: dict[str, dict[str, str]] = {
     "high_freq_factor": "rope_high_freq",
     "original_max_position_embeddings": "rope_original_len",
   },
+  "yarn": {
+    "factor": "rope_factor",
+    "beta_slow": "rope_low_freq",
+    "beta_fast": "rope_high_freq",
+    "original_max_position_embeddings": "rope_original_len",
+    "truncate": "rope_truncate",
+  },
 }
+# Of those that a file may leave out.
+_ROPE_DEFAULTS = {"beta_slow": 1.0, "beta_fast": 32.0, "truncate": True}
 
 
 def rope(keys: Keys) -> dict[str, Any]:
   """Positions that are the same in all layers."""
   theta = keys.pop("rope_theta")
   return _rope_fields(*_rope_keys(keys), theta)
+
+
+def named_rope(keys: Keys) -> dict[str, Any]:
+  """The same, where `transformers` has a scaling for files without one."""
+  if not (keys.get("rope_scaling") or keys.get("rope_parameters")):
+    raise ValueError(
+      "config.json: rope_scaling is missing or null, for which transformers"
+      " takes YaRN with numbers of its own; write them out, or the rope_type"
+      " 'default'."
+    )
+  return rope(keys)
+
+
+def partial_rope(keys: Keys) -> dict[str, Any]:
+  """Positions that turn a share of the channels of a head (Phi-4, GLM-4)."""
+  theta, share = keys.pop("rope_theta"), keys.pop("partial_rotary_factor")
+  name, found = _rope_keys(keys)
+  share = found.pop("partial_rotary_factor", share)
+  share = 1.0 if share is None else share
+  if type(share) not in (int, float) or not 0 < share <= 1:
+    raise unsupported("partial_rotary_factor", share, "a number in (0, 1]")
+  width = keys.get("head_dim") or (
+    required(keys, "hidden_size") // required(keys, "num_attention_heads")
+  )
+  fields = {} if share == 1 else {"rotary_width": int(width * share)}
+  kind = found.get("rope_type", found.get("type"))
+  if kind in ("longrope", "su"):
+    return fields | _longrope(keys, name, found, theta)
+  keys.pop("original_max_position_embeddings", None)  # Of no scaling.
+  return fields | _rope_fields(name, found, theta)
+
+
+def _longrope(keys, name, found, theta) -> dict[str, Any]:
+  found = {k: v for k, v in found.items() if k not in ("rope_type", "type")}
+  original = keys.pop("original_max_position_embeddings", None)
+  original = found.pop("original_max_position_embeddings", original)
+  original = whole(
+    "original_max_position_embeddings", original, "rope_original_len"
+  )
+  if original < 2:  # Its logarithm divides.
+    raise unsupported("original_max_position_embeddings", original, "2 or more")
+  longest = whole(
+    "max_position_embeddings",
+    required(keys, "max_position_embeddings"),
+    "rope_original_len",
+  )
+  factor = found.pop("factor", None)
+  if factor is None:
+    factor = longest / original
+  factor = checked(f"{name}.factor", factor, "rope_factor")
+  amplitude = found.pop("attention_factor", None)
+  if amplitude is None:
+    amplitude = wavelengths.longrope_amplitude(factor, original)
+  theta = found.pop("rope_theta", theta)
+  fields: dict[str, Any] = {
+    "rope_theta": float(checked("rope_theta", theta, "rope_theta")),
+    "rope_scaling": "longrope",
+    "rope_original_len": original,
+    "rope_amplitude": checked(
+      f"{name}.attention_factor", amplitude, "rope_amplitude"
+    ),
+  }
+  for key in ("short_factor", "long_factor"):
+    factors = found.pop(key, None)
+    if not isinstance(factors, list) or not all(
+      type(x) in (int, float) and x in ranges.POSITIVE for x in factors
+    ):
+      raise unsupported(f"{name}.{key}", factors, "a list of positive numbers")
+    fields[f"rope_{key}s"] = tuple(float(x) for x in factors)
+  for key, value in found.items():
+    raise unsupported(
+      f"{name}.{key}", value, "no such key with rope_type 'longrope'"
+    )
+  return fields
 
 
 def gemma3_rope(keys: Keys) -> dict[str, Any]:
@@ -148,7 +239,7 @@ def gemma3_rope(keys: Keys) -> dict[str, Any]:
   return {**fields, "local_rope_theta": of_sliding["rope_theta"]}
 
 
-def _rope_keys(keys: Keys) -> tuple[str, Mapping[str, Any]]:
+def _rope_keys(keys: Keys) -> tuple[str, dict[str, Any]]:
   """The key with the scaling, which has another name since transformers 5."""
   present = {
     name: value
@@ -162,7 +253,7 @@ def _rope_keys(keys: Keys) -> tuple[str, Mapping[str, Any]]:
   for name, value in present.items():
     if not isinstance(value, Mapping):
       raise unsupported(name, value, "null or an object")
-    return name, value
+    return name, dict(value)
   return "rope_scaling", {}
 
 
@@ -181,6 +272,9 @@ def _rope_fields(name: str, found: Any, theta: Any) -> dict[str, Any]:
     "rope_theta": float(theta),
     "rope_scaling": "none" if kind == "default" else kind,
   }
+  if kind == "yarn":
+    found = _ROPE_DEFAULTS | {k: v for k, v in found.items() if v is not None}
+    fields |= _yarn_amplitude(name, found)
   for key, field in _ROPE_TYPES[kind].items():
     if key not in found:
       raise ValueError(
@@ -192,6 +286,27 @@ def _rope_fields(name: str, found: Any, theta: Any) -> dict[str, Any]:
       f"{name}.{key}", value, f"no such key with rope_type {kind!r}"
     )
   return fields
+
+
+def _yarn_amplitude(name: str, found: Keys) -> dict[str, Any]:
+  """Factor of cosines and sines; the keys that it is made of leave."""
+  number = {
+    key: found.pop(key, None)
+    for key in ("attention_factor", "mscale", "mscale_all_dim")
+  }
+  for key, value in number.items():
+    if value is not None and not (type(value) in (int, float) and value == 0):
+      checked(f"{name}.{key}", value, "rope_amplitude")
+  factor = checked(f"{name}.factor", required(found, "factor"), "rope_factor")
+  amplitude = number["attention_factor"]
+  weights = number["mscale"], number["mscale_all_dim"]
+  if amplitude is None and all(weights):
+    over, under = (wavelengths.yarn_amplitude(factor, x) for x in weights)
+    amplitude = over / under
+  elif amplitude is None:
+    amplitude = wavelengths.yarn_amplitude(factor)
+  checked(f"{name}.attention_factor", amplitude, "rope_amplitude")
+  return {"rope_amplitude": float(amplitude)}
 
 
 # --- Sliding windows ---
@@ -221,7 +336,7 @@ def mistral_window(keys: Keys) -> dict[str, Any]:
   return _window(window, (True,))
 
 
-def gemma2_window(keys: Keys) -> dict[str, Any]:
+def alternating_window(keys: Keys) -> dict[str, Any]:
   """Every second layer slides, the first one too."""
   window = take(keys, "sliding_window")
   return _window(window, _layer_types(keys, lambda layer: layer % 2 == 0))
@@ -293,3 +408,91 @@ def num_experts(keys: Keys) -> dict[str, Any]:
   if others or count < 1:
     raise unsupported("num_experts", found, "one number, at least 1")
   return {"num_experts": count}
+
+
+def latent_attention(keys: Keys) -> dict[str, Any]:
+  """Widths of DeepSeek's attention, positions and the scale of its scores.
+
+  With YaRN the scores are multiplied by the square of another amplitude, of
+  `mscale_all_dim`.
+  """
+  plain, turned, value = (
+    whole(key, take(keys, key), "head_dim")
+    for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+  )
+  # What transformers 5 writes beside them, and follows.
+  for key, size in (("qk_head_dim", plain + turned), ("head_dim", turned)):
+    if (given := keys.pop(key, None)) not in (size, None):
+      raise unsupported(key, given, str(size))
+  theta = keys.pop("rope_theta")
+  name, found = _rope_keys(keys)
+  fields = _rope_fields(name, found, theta)
+  scale = (plain + turned) ** -0.5
+  if fields["rope_scaling"] == "yarn" and found.get("mscale_all_dim"):
+    weight, factor = found["mscale_all_dim"], fields["rope_factor"]
+    scale *= wavelengths.yarn_amplitude(factor, weight) ** 2
+  queries = keys.pop("q_lora_rank")
+  return fields | {
+    "attention_scale": checked("mscale_all_dim", scale, "attention_scale"),
+    "head_dim": plain + turned,
+    "latent_width": whole(
+      "kv_lora_rank", take(keys, "kv_lora_rank"), "latent_width"
+    ),
+    "query_latent_width": 0
+    if queries is None
+    else whole("q_lora_rank", queries, "query_latent_width"),
+    "rotary_width": turned,
+    "value_dim": value,
+  }
+
+
+def routed_experts(keys: Keys) -> dict[str, Any]:
+  """Experts of DeepSeek-V3 and GLM-4.5: shared ones, groups, first layers."""
+  width = keys["moe_intermediate_size"]
+  shared = keys.pop("n_shared_experts") or 0
+  shared = whole("n_shared_experts", shared, "shared_width")
+  layers = keys["num_hidden_layers"]
+  first = keys.pop("first_k_dense_replace", None)
+  types = keys.pop("mlp_layer_types", None)
+  if types is not None:
+    dense = types.count("dense") if isinstance(types, list) else 0
+    if types != ["dense"] * dense + ["sparse"] * (layers - dense):
+      raise unsupported(
+        "mlp_layer_types",
+        types,
+        f"dense and then sparse layers, {layers} in all",
+      )
+    first = dense
+  return {
+    "num_dense_layers": whole(
+      "first_k_dense_replace", first, "num_dense_layers"
+    ),
+    "shared_width": whole("n_shared_experts", shared * width, "shared_width"),
+  }
+
+
+def clamped_experts(keys: Keys) -> dict[str, Any]:
+  """Numbers of gpt-oss, whose files name one width for all."""
+  chosen = keys["num_experts_per_tok"]
+  if (also := keys.pop("experts_per_token", chosen)) != chosen:
+    raise unsupported(
+      "experts_per_token", also, f"num_experts_per_tok, {chosen}"
+    )
+  return {
+    "expert_width": keys["intermediate_size"],
+    **{
+      field: float(checked(key, keys.pop(key), field))
+      for key, field in (
+        ("swiglu_limit", "swiglu_limit"),
+        ("swiglu_alpha", "swiglu_slope"),
+      )
+    },
+  }
+
+
+def head_norms(keys: Keys) -> dict[str, Any]:
+  """Norms of queries and keys, per head or none."""
+  used = keys.pop("use_qk_norm")
+  if not isinstance(used, bool):
+    raise unsupported("use_qk_norm", used, "true or false")
+  return {"qk_norm": "head" if used else "none"}

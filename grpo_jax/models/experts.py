@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import lax, nn
 from jax.experimental.pallas.ops.tpu import megablox as megablox_kernel
 from jax.sharding import PartitionSpec as P
 
@@ -61,12 +61,27 @@ class Routed(NamedTuple):
   probs: jax.Array  # [N, E]
 
 
+# (gate, up) -> what an expert multiplies by `down`, elementwise.
+Gated = Callable[[jax.Array, jax.Array], jax.Array]
+
+
 class Kernels(NamedTuple):
-  """Parameters of all experts of a layer; a mesh may split the first axis."""
+  """Parameters of all experts of a layer; a mesh may split the first axis.
+
+  Attributes:
+    gate, up, down: Kernels.
+    gate_bias, up_bias, down_bias: Added to their products; all or none.
+    adapters: Name of a kernel -> matrices A [E, in, r] and B [E, r, out], whose
+      product is added to it.
+  """
 
   gate: jax.Array  # [E, D, F]
   up: jax.Array  # [E, D, F]
   down: jax.Array  # [E, F, D]
+  gate_bias: jax.Array | None = None  # [E, F]
+  up_bias: jax.Array | None = None  # [E, F]
+  down_bias: jax.Array | None = None  # [E, D]
+  adapters: dict[str, tuple[jax.Array, jax.Array]] | None = None
 
 
 def route(
@@ -75,34 +90,63 @@ def route(
   normalize: bool,
   kept: jax.Array | None = None,  # [N, k] int32
   bias: jax.Array | None = None,  # [E]
+  *,
+  scores: str = "softmax",
+  groups: tuple[int, int] = (1, 1),
+  scale: float = 1.0,
 ) -> Routed:
   """Chooses `num_chosen` experts for each token and weighs them.
 
-      p = softmax(logits),  w_j = p_{e_j},  normalised: w_j / Σ_i w_i
+      s = softmax(logits) or σ(logits),  p = s / Σ_i s_i
+      w_j = scale · s_{e_j},  normalised: scale · s_{e_j} / Σ_i s_{e_i}
 
   Args:
     logits: The router's, at least float32.
     num_chosen: k. Equal scores go to the lowest expert id.
-    normalize: Whether the weights of a token add up to 1 (Qwen3-MoE).
+    normalize: Whether the weights of a token add up to `scale` (Qwen3-MoE).
     kept: Experts to take instead of the best ones. Their weights still come
       from `logits`, so that the router has a gradient.
-    bias: Added to p for the choice only, never to the weights.
+    bias: Added to s for the choice only, never to the weights.
+    scores: "softmax" or "sigmoid".
+    groups: Number of groups of neighbouring experts; and from how many of them
+      experts are taken, those with the largest sums of two scores.
+    scale: Factor of the weights.
 
-  Source: Yang et al., "Qwen3 Technical Report", arXiv:2505.09388; the bias is
-  of DeepSeek-AI, "DeepSeek-V3", arXiv:2412.19437, Eq. 16, there for sigmoid
-  scores; `kept` of "DeepSeek-V3.2", arXiv:2512.02556 (keep routing).
+  Source: Yang et al., "Qwen3 Technical Report", arXiv:2505.09388; bias, sigmoid
+  and groups of DeepSeek-AI, "DeepSeek-V3", arXiv:2412.19437, Eqs. 12 to 16 and
+  Section 2.1.2; `kept` of "DeepSeek-V3.2", arXiv:2512.02556 (keep routing).
   """
-  probs = jax.nn.softmax(logits, axis=-1)
+  is_softmax = scores == "softmax"
+  shares = nn.softmax(logits, axis=-1) if is_softmax else nn.sigmoid(logits)
   if kept is None:
-    scores = lax.stop_gradient(probs)
-    _, kept = lax.top_k(scores if bias is None else scores + bias, num_chosen)
+    ranked = lax.stop_gradient(shares)
+    ranked = ranked if bias is None else ranked + bias
+    _, kept = lax.top_k(_of_best_groups(ranked, *groups), num_chosen)
   if normalize:
     # From the logits: all kept experts of an old choice may have become so
     # unlikely that their probabilities are 0 / 0.
-    weights = jax.nn.softmax(_taken(logits, kept), axis=-1)
+    taken = _taken(logits, kept)
+    weights = nn.softmax(
+      taken if is_softmax else nn.log_sigmoid(taken), axis=-1
+    )
   else:
-    weights = _taken(probs, kept)
-  return Routed(kept.astype(jnp.int32), weights, probs)
+    weights = _taken(shares, kept)
+  if not is_softmax:
+    shares = nn.softmax(nn.log_sigmoid(logits), axis=-1)
+  if scale != 1:
+    weights = scale * weights
+  return Routed(kept.astype(jnp.int32), weights, shares)
+
+
+def _of_best_groups(scores, num_groups, num_taken):  # [N, E]
+  """The scores, and −inf for experts of other groups."""
+  if num_taken == num_groups:
+    return scores
+  grouped = scores.reshape(len(scores), num_groups, -1)
+  best, _ = lax.top_k(grouped, 2)
+  _, taken = lax.top_k(best.sum(axis=-1), num_taken)  # [N, num_taken]
+  allowed = nn.one_hot(taken, num_groups, dtype=bool).any(axis=1)
+  return jnp.where(allowed[..., None], grouped, -jnp.inf).reshape(scores.shape)
 
 
 def _taken(x, ids):  # [N, E], [N, k] -> [N, k]
@@ -114,29 +158,61 @@ def dense(
   ids: jax.Array,  # [N, k] int32
   weights: jax.Array,  # [N, k]
   kernels: Kernels,
-  activation: Callable[[jax.Array], jax.Array],
+  gated: Gated,
 ) -> jax.Array:  # [N, D]
-  """Σ_j w_j · down_{e_j}(activation(gate_{e_j} x) · up_{e_j} x)."""
-  num_experts = kernels.gate.shape[0]
-  chosen = jax.nn.one_hot(ids, num_experts, dtype=weights.dtype)  # [N, k, E]
-  share = (chosen * weights[..., None]).sum(axis=1)  # [N, E]
-  gate = jnp.einsum("nd,edf->nef", x, kernels.gate)
-  up = jnp.einsum("nd,edf->nef", x, kernels.up)
-  y = jnp.einsum("nef,efd->ned", activation(gate) * up, kernels.down)
+  """Σ_j w_j · down_{e_j}(gated(gate_{e_j} x, up_{e_j} x)).
+
+  Without the biases of `down`, which `mix` adds to each of the forms.
+  """
+  share = _shares(ids, weights, kernels.gate.shape[0])  # [N, E]
+
+  def product(rows, kernel):  # [N, D] or [N, E, F]
+    equation = "nd,edf->nef" if rows.ndim == 2 else "nef,efd->ned"
+    return jnp.einsum(equation, rows, kernel)
+
+  y = _expert(x, kernels, gated, product, lambda bias: bias)
   return (share[..., None] * y).sum(axis=1).astype(x.dtype)
 
 
-def ragged(x, ids, weights, kernels, activation):
+def _shares(ids, weights, num_experts):  # [N, k], [N, k] -> [N, E]
+  """The weight of every expert for each token."""
+  chosen = nn.one_hot(ids, num_experts, dtype=weights.dtype)  # [N, k, E]
+  return (chosen * weights[..., None]).sum(axis=1)
+
+
+def _expert(x, kernels, gated, product, bias_of):
+  """What experts make of rows, but for the biases of `down`.
+
+  Args:
+    x: Rows.
+    kernels: The experts'.
+    gated: As in `dense`.
+    product: (rows, kernel [E, in, out]) -> each row by its expert's kernel.
+    bias_of: A bias [E, out] -> what is added to rows.
+  """
+
+  def through(name, rows):
+    y = product(rows, getattr(kernels, name))
+    if kernels.adapters and name in kernels.adapters:
+      a, b = kernels.adapters[name]
+      y = y + product(product(rows, a), b)
+    bias = getattr(kernels, f"{name}_bias")
+    return y if bias is None or name == "down" else y + bias_of(bias)
+
+  return through("down", gated(through("gate", x), through("up", x)))
+
+
+def ragged(x, ids, weights, kernels, gated):
   """The same as `dense`, with `jax.lax.ragged_dot`."""
   layout = _layout(ids, kernels.gate.shape[0], 1)
 
   def matmul(rows, kernel):
     return lax.ragged_dot(rows, kernel, layout.sizes)
 
-  return _sorted_mix(x, weights, kernels, activation, layout, matmul)
+  return _sorted_mix(x, weights, kernels, gated, layout, matmul)
 
 
-def blocked(x, ids, weights, kernels, activation):
+def blocked(x, ids, weights, kernels, gated):
   """The same as `dense`, as a batched matmul with a kernel for each block."""
   num_experts = kernels.gate.shape[0]
   # Blocks of the mean load: at most twice as many as there are experts, and
@@ -152,10 +228,10 @@ def blocked(x, ids, weights, kernels, activation):
     y = blocks @ kernel[layout.expert_of_block]
     return y.reshape(rows.shape[0], -1)
 
-  return _sorted_mix(x, weights, kernels, activation, layout, matmul)
+  return _sorted_mix(x, weights, kernels, gated, layout, matmul)
 
 
-def megablox(x, ids, weights, kernels, activation):
+def megablox(x, ids, weights, kernels, gated):
   """The same as `dense`, with JAX's Pallas kernel `megablox.gmm`.
 
   Tiles that no token fills are neither read nor multiplied, in the gradient
@@ -187,7 +263,7 @@ def megablox(x, ids, weights, kernels, activation):
       interpret=meshes.platform() == "cpu",
     )
 
-  return _sorted_mix(x, weights, kernels, activation, layout, matmul)
+  return _sorted_mix(x, weights, kernels, gated, layout, matmul)
 
 
 def _tile(size: int) -> int:
@@ -232,7 +308,7 @@ def mix(
   ids: jax.Array,  # [N, k] int32
   weights: jax.Array,  # [N, k]
   kernels: Kernels,
-  activation: Callable[[jax.Array], jax.Array],
+  gated: Gated,
   name: str = "auto",
 ) -> jax.Array:  # [N, D]
   """The same as `dense`, in the form of this name, on a mesh.
@@ -260,6 +336,12 @@ def mix(
       does.
   """
   function = _BY_NAME[form(name, x.dtype)]
+  # The biases of `down` are added once, and not by every device of `tensor`.
+  here = {
+    name: value
+    for name, value in kernels._asdict().items()
+    if value is not None and name != "down_bias"
+  }
   num_experts, _, inner = kernels.gate.shape
   num_parts = jax.sharding.get_abstract_mesh().shape.get("expert", 1)
   if num_experts % num_parts:
@@ -274,6 +356,7 @@ def mix(
   travels = parts is not None and rows is not None
 
   def local(x, ids, weights, kernels):
+    kernels = Kernels(**kernels)
     if travels:
       x, ids, weights = (
         lax.all_gather(z, "expert", tiled=True) for z in (x, ids, weights)
@@ -285,23 +368,38 @@ def mix(
       mine = (here >= 0) & (here < num_here)
       ids = jnp.where(mine, here, num_here)
       weights = jnp.where(mine, weights, 0)
-    y = function(x, ids, weights, kernels, activation)
+    y = function(x, ids, weights, kernels, gated)
     if travels:
       y = lax.psum_scatter(y, "expert", tiled=True)
     sums = (() if travels else parts or ()) + (width or ())
     return lax.psum(y, sums) if sums else y
 
   if meshes.size() > 1:
-    spread: Any = P(parts, None, width)
-    narrow: Any = P(parts, width)
     local = jax.shard_map(
       local,
-      in_specs=(*(P(rows),) * 3, Kernels(spread, spread, narrow)),
+      in_specs=(*(P(rows),) * 3, _specs(here, parts, width)),
       out_specs=P(rows),
       # The kernel does not say over which axes its results vary.
       check_vma=function is not megablox,
     )
-  return local(x, ids, weights, kernels)
+  y = local(x, ids, weights, here)
+  if kernels.down_bias is not None:
+    share = _shares(ids, weights, num_experts).astype(y.dtype)
+    y = y + share @ kernels.down_bias
+  return y
+
+
+def _specs(kernels: dict[str, Any], parts, width) -> dict[str, Any]:
+  """How the parameters of experts are split, if there are several devices."""
+  spread: Any = P(parts, None, width)
+  narrow: Any = P(parts, width)
+  by_name = {"gate": spread, "up": spread, "down": narrow}
+  by_name |= {"gate_bias": narrow, "up_bias": narrow}
+  by_name["adapters"] = {
+    name: (narrow, P(parts)) if name == "down" else (P(parts), spread)
+    for name in kernels.get("adapters", {})
+  }
+  return {name: by_name[name] for name in kernels}
 
 
 class _Layout(NamedTuple):
@@ -348,9 +446,13 @@ def _layout(ids: jax.Array, num_experts: int, block: int) -> _Layout:
   )
 
 
-def _sorted_mix(x, weights, kernels, activation, layout, matmul):
+def _sorted_mix(x, weights, kernels, gated, layout, matmul):
   rows = x.at[layout.tokens].get(mode="fill", fill_value=0)  # [M, D]
-  hidden = activation(matmul(rows, kernels.gate)) * matmul(rows, kernels.up)
-  y = matmul(hidden, kernels.down)  # [M, D]
+  block = len(rows) // len(layout.expert_of_block)
+
+  def bias_of(bias):  # [E, F] -> [M, F]
+    return bias[jnp.repeat(layout.expert_of_block, block)]
+
+  y = _expert(rows, kernels, gated, matmul, bias_of)  # [M, D]
   y = y.at[layout.slots].get(mode="fill", fill_value=0)  # [N, k, D]
   return (weights[..., None] * y).sum(axis=1).astype(x.dtype)

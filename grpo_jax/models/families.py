@@ -12,47 +12,15 @@ from __future__ import annotations
 import dataclasses
 import os
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from grpo_jax.models import config_json
+from grpo_jax.models import config_json, family, mixture_families
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.models.config_json import Keys
+from grpo_jax.models.family import Family
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Family:
-  """How checkpoints of one `model_type` are written.
-
-  Attributes:
-    name: The `model_type`.
-    architecture: Class that `transformers` makes of it; of the same family
-      there are also classifiers, whose head is another.
-    fixed: Fields of a `TransformerConfig` that all members share.
-    fields: Key of config.json -> field.
-    derived: Functions (keys) -> fields; they take out the keys that no table
-      names.
-    defaults: Values of keys that a file may leave out, as in `transformers`.
-    supported: Keys without a field -> the values that change nothing.
-    ignored: Keys that do not matter for what the model computes.
-    nested: Whether the keys of the language model are in "text_config".
-    tensors: Path of a leaf under "trained" -> its tensors' names. Queries,
-      keys and values are three for one leaf; {layer} and {expert} count.
-    other_parts: Beginnings of names of tensors that are not the language
-      model's; they are neither read nor lost in an export.
-  """
-
-  name: str
-  architecture: str
-  fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  fields: Mapping[str, str]
-  derived: tuple[Callable[[Keys], dict[str, Any]], ...]
-  defaults: Mapping[str, Any]
-  supported: Mapping[str, tuple]
-  ignored: frozenset[str]
-  nested: bool = False
-  tensors: Mapping[str, tuple[str, ...]]
-  other_parts: tuple[str, ...] = ()
+_MOST_FURTHER = 64  # Layers behind the model; published are 0 and 1.
 
 
 def from_config_json(
@@ -113,6 +81,17 @@ def _fields(config: Keys | Mapping[str, Any]) -> tuple[Keys, Family]:
     )
   for function in family.derived:
     fields |= function(keys)
+  further = 0
+  if "num_nextn_predict_layers" in family.ignored:
+    further = keys.get("num_nextn_predict_layers") or 0
+  if type(further) is not int or not 0 <= further <= _MOST_FURTHER:
+    raise config_json.unsupported(
+      "num_nextn_predict_layers", further, f"0 to {_MOST_FURTHER}"
+    )
+  # Layers that predict later tokens, which nothing here runs.
+  layers = range(fields["num_layers"], fields["num_layers"] + further)
+  parts = (*family.other_parts, *(f"model.layers.{i}." for i in layers))
+  family = dataclasses.replace(family, other_parts=parts)
   TransformerConfig(**fields)  # Complains about what does not fit together.
   if unknown := sorted(keys.keys() - family.fields.keys() - family.ignored):
     raise ValueError(
@@ -126,223 +105,103 @@ def _fields(config: Keys | Mapping[str, Any]) -> tuple[Keys, Family]:
 
 # --- The table ---
 
-_FIELDS = {
-  "hidden_size": "width",
-  "head_dim": "head_dim",
-  "intermediate_size": "mlp_width",
-  "num_attention_heads": "num_heads",
-  "num_hidden_layers": "num_layers",
-  "num_key_value_heads": "num_kv_heads",
-  "rms_norm_eps": "norm_eps",
-  "tie_word_embeddings": "tied_embeddings",
-  "vocab_size": "vocab_size",
-}
-_SOFTCAPS = {
-  "attn_logit_softcapping": "attention_softcap",
-  "final_logit_softcapping": "final_softcap",
-}
-_DEFAULTS = {
-  "head_dim": None,
-  "hidden_act": "silu",
-  "rms_norm_eps": 1e-6,
-  "rope_theta": 10_000.0,
-  "tie_word_embeddings": False,
-}
-_NO_WINDOW = {
-  "max_window_layers": 28,
-  "sliding_window": 4096,
-  "use_sliding_window": False,
-}
-# Of any model.
-_SUPPORTED: dict[str, tuple] = {
-  "add_cross_attention": (False, None),
-  "auto_map": (None, {}),  # Code of its own.
-  "is_encoder_decoder": (False, None),
-  "partial_rotary_factor": (1.0, None),
-  "pruned_heads": (None, {}),
-  "quantization_config": (None, {}),
-}
-# One for all four projections; the output's has no place in our layers.
-_NO_BIAS = {"attention_bias": (False, None)}
-_SILU = {"hidden_act": ("silu",)}
-# Dropout and losses of routers are of the training that made the checkpoint;
-# lengths are advice.
-_NOTES = """
-  _attn_implementation_autoset _name_or_path attention_dropout
-  attn_implementation begin_suppress_tokens bad_words_ids bos_token_id
-  cache_implementation chunk_size_feed_forward cross_attention_hidden_size
-  decoder_start_token_id diversity_penalty do_sample dtype early_stopping
-  encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty
-  finetuning_task forced_bos_token_id forced_eos_token_id id2label
-  initializer_range is_decoder label2id length_penalty max_length
-  max_position_embeddings max_sequence_length min_length no_repeat_ngram_size
-  num_beam_groups num_beams num_return_sequences output_attentions
-  output_hidden_states output_scores pad_token_id prefix problem_type
-  remove_invalid_values repetition_penalty return_dict return_dict_in_generate
-  sep_token_id suppress_tokens task_specific_params temperature
-  tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p torch_dtype
-  torchscript transformers.js_config transformers_version typical_p
-  unsloth_fixed unsloth_version use_bfloat16 use_cache
-"""
-_IGNORED = frozenset(_NOTES.split())
-_IMAGES = {
-  "boi_token_index",
-  "eoi_token_index",
-  "image_token_index",
-  "mm_tokens_per_image",
-  "vision_config",
-}
-
-_ATTENTION = "model.layers.{layer}.self_attn."
-_MLP = "model.layers.{layer}.mlp."
-_TENSORS = {
-  "embed/embedding": ("model.embed_tokens.weight",),
-  "final_norm/scale": ("model.norm.weight",),
-  "head/kernel": ("lm_head.weight",),
-  "layers/attention/qkv/kernel": tuple(
-    _ATTENTION + f"{name}_proj.weight" for name in "qkv"
-  ),
-  "layers/attention/qkv/bias": tuple(
-    _ATTENTION + f"{name}_proj.bias" for name in "qkv"
-  ),
-  "layers/attention/out/kernel": (_ATTENTION + "o_proj.weight",),
-  "layers/attention/query_norm/scale": (_ATTENTION + "q_norm.weight",),
-  "layers/attention/key_norm/scale": (_ATTENTION + "k_norm.weight",),
-  "layers/mlp/gate/kernel": (_MLP + "gate_proj.weight",),
-  "layers/mlp/up/kernel": (_MLP + "up_proj.weight",),
-  "layers/mlp/down/kernel": (_MLP + "down_proj.weight",),
-  "layers/mlp/router/kernel": (_MLP + "gate.weight",),
-  "layers/mlp/experts/gate": (_MLP + "experts.{expert}.gate_proj.weight",),
-  "layers/mlp/experts/up": (_MLP + "experts.{expert}.up_proj.weight",),
-  "layers/mlp/experts/down": (_MLP + "experts.{expert}.down_proj.weight",),
-}
-
-
-def _tensors(
-  norms: Mapping[str, str], prefix: str = ""
-) -> dict[str, tuple[str, ...]]:
-  """`_TENSORS` with the names of the norms between attention and MLP.
-
-  What a layer calls `post_attention_layernorm` stands before the MLP in Llama
-  and after the attention in Gemma and OLMo-2.
-  """
-  between = {
-    f"layers/{leaf}/scale": (f"model.layers.{{layer}}.{name}.weight",)
-    for leaf, name in norms.items()
-  }
-  return {
-    leaf: tuple(prefix + name for name in names)
-    for leaf, names in {**_TENSORS, **between}.items()
-  }
-
-
-_LLAMA_NORMS = {
-  "attention_norm": "input_layernorm",
-  "mlp_norm": "post_attention_layernorm",
-}
-_OLMO2_NORMS = {
-  "attention_post_norm": "post_attention_layernorm",
-  "mlp_post_norm": "post_feedforward_layernorm",
-}
-_GEMMA_NORMS = {
-  **_OLMO2_NORMS,
-  "attention_norm": "input_layernorm",
-  "mlp_norm": "pre_feedforward_layernorm",
-}
-
-_QWEN2 = Family(
+_QWEN2 = family.Family(
   name="qwen2",
   architecture="Qwen2ForCausalLM",
   fixed={"qkv_bias": True},
-  fields=_FIELDS,
+  fields=family.FIELDS,
   derived=(config_json.rope, config_json.qwen_window),
-  defaults={**_DEFAULTS, **_NO_WINDOW},
-  supported={**_SUPPORTED, **_SILU, "use_mrope": (False, None)},
-  ignored=_IGNORED,
-  tensors=_tensors(_LLAMA_NORMS),
+  defaults={**family.DEFAULTS, **family.NO_WINDOW},
+  supported={**family.SUPPORTED, **family.SILU, "use_mrope": (False, None)},
+  ignored=family.IGNORED,
+  tensors=family.tensors(family.LLAMA_NORMS),
 )
-_QWEN3 = Family(
+_QWEN3 = family.Family(
   name="qwen3",
   architecture="Qwen3ForCausalLM",
   fixed={"qk_norm": "head"},
-  fields=_FIELDS,
+  fields=family.FIELDS,
   derived=(config_json.rope, config_json.qwen_window),
-  defaults={**_DEFAULTS, **_NO_WINDOW, "head_dim": 128},
-  supported={**_SUPPORTED, **_SILU, **_NO_BIAS},
-  ignored=_IGNORED,
-  tensors=_tensors(_LLAMA_NORMS),
+  defaults={**family.DEFAULTS, **family.NO_WINDOW, "head_dim": 128},
+  supported={**family.SUPPORTED, **family.SILU, **family.NO_BIAS},
+  ignored=family.IGNORED,
+  tensors=family.tensors(family.LLAMA_NORMS),
 )
-_QWEN3_MOE = Family(
+_QWEN3_MOE = family.Family(
   name="qwen3_moe",
   architecture="Qwen3MoeForCausalLM",
   fixed={"qk_norm": "head"},
   fields={
-    **_FIELDS,
+    **family.FIELDS,
     "moe_intermediate_size": "expert_width",
     "norm_topk_prob": "norm_topk",
     "num_experts_per_tok": "experts_per_token",
   },
   derived=(config_json.rope, config_json.num_experts),
-  defaults={**_DEFAULTS, "norm_topk_prob": False},
+  defaults={**family.DEFAULTS, "norm_topk_prob": False},
   supported={
-    **_SUPPORTED,
-    **_SILU,
-    **_NO_BIAS,
+    **family.SUPPORTED,
+    **family.SILU,
+    **family.NO_BIAS,
     # Experts in all layers.
     "decoder_sparse_step": (1,),
     "mlp_only_layers": ([], None),
     # Versions of transformers disagree about which layers would slide.
     "use_sliding_window": (False, None),
   },
-  ignored=_IGNORED
+  ignored=family.IGNORED
   | {
     "max_window_layers",
     "output_router_logits",
     "router_aux_loss_coef",
     "sliding_window",
   },
-  tensors=_tensors(_LLAMA_NORMS),
+  tensors=family.tensors(family.LLAMA_NORMS),
 )
-_LLAMA = Family(
+_LLAMA = family.Family(
   name="llama",
   architecture="LlamaForCausalLM",
-  fields=_FIELDS,
+  fields=family.FIELDS,
   derived=(config_json.rope,),
-  defaults={**_DEFAULTS, "num_key_value_heads": None},
+  defaults={**family.DEFAULTS, "num_key_value_heads": None},
   supported={
-    **_SUPPORTED,
-    **_SILU,
-    **_NO_BIAS,
+    **family.SUPPORTED,
+    **family.SILU,
+    **family.NO_BIAS,
     "is_llama_config": (True,),
     "mlp_bias": (False, None),
     "rope_interleaved": (False,),
   },
   # How the matmuls of the pretraining were split.
-  ignored=_IGNORED | {"pretraining_tp"},
-  tensors=_tensors(_LLAMA_NORMS),
+  ignored=family.IGNORED | {"pretraining_tp"},
+  tensors=family.tensors(family.LLAMA_NORMS),
 )
-_MISTRAL = Family(
+_MISTRAL = family.Family(
   name="mistral",
   architecture="MistralForCausalLM",
-  fields=_FIELDS,
+  fields=family.FIELDS,
   derived=(config_json.rope, config_json.mistral_window),
-  defaults={**_DEFAULTS, "sliding_window": 4096},
-  supported={**_SUPPORTED, **_SILU},
-  ignored=_IGNORED,
-  tensors=_tensors(_LLAMA_NORMS),
+  defaults={**family.DEFAULTS, "sliding_window": 4096},
+  supported={**family.SUPPORTED, **family.SILU},
+  ignored=family.IGNORED,
+  tensors=family.tensors(family.LLAMA_NORMS),
 )
-_OLMO2 = Family(
+_OLMO2 = family.Family(
   name="olmo2",
   architecture="Olmo2ForCausalLM",
   fixed={"pre_norm": False, "post_norm": True, "qk_norm": "projection"},
-  fields=_FIELDS,
+  fields=family.FIELDS,
   derived=(config_json.rope,),
-  defaults={**_DEFAULTS, "num_key_value_heads": None, "rms_norm_eps": 1e-5},
-  supported={**_SUPPORTED, **_SILU, **_NO_BIAS},
-  ignored=_IGNORED,
-  tensors=_tensors(_OLMO2_NORMS),
+  defaults={
+    **family.DEFAULTS,
+    "num_key_value_heads": None,
+    "rms_norm_eps": 1e-5,
+  },
+  supported={**family.SUPPORTED, **family.SILU, **family.NO_BIAS},
+  ignored=family.IGNORED,
+  tensors=family.tensors(family.OLMO2_NORMS),
 )
-_GEMMA2 = Family(
+_GEMMA2 = family.Family(
   name="gemma2",
   architecture="Gemma2ForCausalLM",
   fixed={
@@ -351,22 +210,22 @@ _GEMMA2 = Family(
     "post_norm": True,
     "scale_embeddings": True,
   },
-  fields={**_FIELDS, **_SOFTCAPS},
+  fields={**family.FIELDS, **family.SOFTCAPS},
   derived=(
     config_json.rope,
-    config_json.gemma2_window,
+    config_json.alternating_window,
     config_json.attention_scale,
   ),
-  defaults={**_DEFAULTS, "head_dim": 256, "tie_word_embeddings": True},
+  defaults={**family.DEFAULTS, "head_dim": 256, "tie_word_embeddings": True},
   supported={
-    **_SUPPORTED,
-    **_NO_BIAS,
+    **family.SUPPORTED,
+    **family.NO_BIAS,
     "hidden_activation": ("gelu_pytorch_tanh",),
     "use_bidirectional_attention": (False, None),
   },
   # Other names of hidden_activation and sliding_window, which nothing reads.
-  ignored=_IGNORED | {"hidden_act", "sliding_window_size"},
-  tensors=_tensors(_GEMMA_NORMS),
+  ignored=family.IGNORED | {"hidden_act", "sliding_window_size"},
+  tensors=family.tensors(family.GEMMA_NORMS),
 )
 _GEMMA3_TEXT = dataclasses.replace(
   _GEMMA2,
@@ -406,15 +265,15 @@ _GEMMA3 = dataclasses.replace(
   _GEMMA3_TEXT,
   name="gemma3",
   architecture="Gemma3ForConditionalGeneration",
-  ignored=_GEMMA3_TEXT.ignored | _IMAGES,
+  ignored=_GEMMA3_TEXT.ignored | family.IMAGES,
   nested=True,
-  tensors=_tensors(_GEMMA_NORMS, "language_model."),
+  tensors=family.tensors(family.GEMMA_NORMS, "language_model."),
   other_parts=("vision_tower.", "multi_modal_projector."),
 )
 
 FAMILIES = {
-  family.name: family
-  for family in (
+  one.name: one
+  for one in (
     _QWEN2,
     _QWEN3,
     _QWEN3_MOE,
@@ -424,5 +283,11 @@ FAMILIES = {
     _GEMMA2,
     _GEMMA3_TEXT,
     _GEMMA3,
+    mixture_families.PHI3,
+    mixture_families.DEEPSEEK_V3,
+    mixture_families.GLM4,
+    mixture_families.GLM4_MOE,
+    mixture_families.GLM4_MOE_LITE,
+    mixture_families.GPT_OSS,
   )
 }

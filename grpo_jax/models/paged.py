@@ -65,6 +65,8 @@ def check(config: TransformerConfig) -> None:
     lacks = "dtype 'bfloat16' or 'float32', and not 'float64'"
   elif config.cache_dtype == "int8":
     lacks = "cache_dtype 'model' or 'bfloat16', and not 'int8'"
+  elif config.latent_width or config.attention_sinks:
+    lacks = "latent_width 0, and attention_sinks False"
   elif words not in (1, 2, 4) and words % 8:
     lacks = (
       "1, 2, 4 or a multiple of 8 words of keys and values for each channel on"
@@ -180,7 +182,7 @@ def attend(
     What is attended, [B, 1, C, R, K], and the cache.
   """
   width = q.shape[-1]
-  scale = attention.scale(config, width)
+  scale = attention.scale(config)
 
   def local(length, t, q, k, v, cache):
     num_rows, _, num_heads, queries, _ = q.shape

@@ -71,31 +71,50 @@ def _forward(
   positions = _positions(mask)  # [B, M]
   attend = attention.over_sequences(config, mask, positions, num_before)
   ropes = _ropes(config, positions[:, num_before:])
-  block = Block(config)
 
-  def layer(x, inputs):
+  def layer(of_block, x, inputs):
     params, slides, router, before = inputs
     # Two sets of angles, of which each layer takes one.
     rope = jax.tree.map(
       lambda near, far: near if near is far else jnp.where(slides, near, far),
       *ropes,
     )
-    outputs: Any = block.apply(
+    outputs: Any = Block(of_block).apply(
       {"params": params}, x, rope, attend(slides), router, before
     )
     x, kv, routed = outputs
     return x, (None if hold is None else hold(*kv), routed)
 
-  if config.remat != "none":
-    layer = jax.checkpoint(
-      layer, prevent_cse=False, policy=_REMAT[config.remat]
-    )
   x = _embed(config, params["trained"], tokens, mix)
   slides = jnp.array([config.slides(i) for i in range(config.num_layers)])
   router = RouterInputs(kept, params["frozen"].get("router_bias"))
-  layers = params["trained"]["layers"]
-  x, (kv, routed) = lax.scan(layer, x, (layers, slides, router, prefix))
-  return x, kv, routed
+  held, routed = [], None
+  for stack, of_block, part in _stacks(config):
+    of_stack: Callable = functools.partial(layer, of_block)
+    if config.remat != "none":
+      of_stack = jax.checkpoint(
+        of_stack, prevent_cse=False, policy=_REMAT[config.remat]
+      )
+    inputs = (
+      params["trained"][stack],
+      slides[part],
+      router if of_block.num_experts else RouterInputs(),
+      jax.tree.map(lambda z, part=part: z[part], prefix),
+    )
+    x, (kv, routed) = lax.scan(of_stack, x, inputs)
+    held.append(kv)
+  if len(held) == 1:
+    return x, held[0], routed
+  return x, jax.tree.map(lambda *z: jnp.concatenate(z), *held), routed
+
+
+def _stacks(config):
+  """Stacks of layers: name, what their blocks are, which layers they have."""
+  first = config.num_dense_layers
+  found = [("layers", config, slice(first, config.num_layers))]
+  if first:
+    found.insert(0, ("dense_layers", config.without_experts, slice(0, first)))
+  return found
 
 
 def _positions(mask):  # [B, L] bool -> [B, L]
@@ -120,12 +139,19 @@ def _final_norm(config, trained, x):
 
 def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
   embed_key, layers_key, head_key = jax.random.split(key, 3)
-  block = Block(config)
   x = jnp.zeros((1, 1, config.width), config.dtype)
   rope = blocks.rotary(config, jnp.zeros((1, 1), jnp.int32))
   mask = jnp.ones((1, 1, 1), bool)
   attend = functools.partial(attention.plain, config, mask=mask)
   small = nn.initializers.normal(0.02)
+
+  def stack(of_block, part, key):
+    keys = jax.random.split(key, part.stop - part.start)
+    block = Block(of_block)
+    return jax.vmap(
+      lambda k: block.init(k, x, rope, attend, RouterInputs())["params"]
+    )(keys)
+
   trained = {
     "embed": {
       # Unit-size logits through the tied head, and large enough beside
@@ -134,9 +160,12 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
         embed_key, (config.vocab_size, config.width), config.param_dtype
       )
     },
-    "layers": jax.vmap(
-      lambda k: block.init(k, x, rope, attend, RouterInputs())["params"]
-    )(jax.random.split(layers_key, config.num_layers)),
+    **{
+      name: stack(of_block, part, jax.random.fold_in(layers_key, part.start))
+      if config.num_dense_layers
+      else stack(of_block, part, layers_key)
+      for name, of_block, part in _stacks(config)
+    },
     "final_norm": RMSNorm(config).init(key, x)["params"],
   }
   if not config.tied_embeddings:
@@ -147,7 +176,7 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
     }
   frozen = {}
   if config.router_bias:
-    shape = (config.num_layers, config.num_experts)
+    shape = (config.num_expert_layers, config.num_experts)
     frozen["router_bias"] = jnp.zeros(shape, jnp.float32)
   return {"trained": trained, "frozen": frozen}
 
@@ -305,20 +334,26 @@ def _weights(config, params):
     return leaf.astype(config.dtype)
 
   trained = jax.tree_util.tree_map_with_path(rounded, params["trained"])
-  layers = tuple(_layer(trained["layers"], i) for i in range(config.num_layers))
-  return {**params, "trained": {**trained, "layers": layers}}
+  layers: list[PyTree] = []
+  for name, _, part in _stacks(config):
+    stack = trained.pop(name)
+    layers += (_layer(stack, i) for i in range(part.stop - part.start))
+  return {**params, "trained": {**trained, "layers": tuple(layers)}}
 
 
 def _allocate(config, num_rows, num_slots, prefix=None):
   if config.decode_attention == "paged":
     return paged.allocate(num_rows, num_slots, prefix)
   keys = num_rows, config.num_kv_heads, config.head_width, num_slots
-  values = num_rows, config.num_kv_heads, num_slots, config.head_width
+  values: Any = num_rows, config.num_kv_heads, num_slots, config.head_width
+  if config.latent_width:
+    width = config.latent_width + config.turned_width
+    keys, values = (num_rows, 1, width, num_slots), None
   # Shapes only: the compiler would work for seconds to find scales of zeros.
   layer = jax.eval_shape(
     functools.partial(attention.held, config),
     jax.ShapeDtypeStruct(keys, config.dtype),
-    jax.ShapeDtypeStruct(values, config.dtype),
+    values and jax.ShapeDtypeStruct(values, config.dtype),
   )
   return tuple(
     jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), layer)
@@ -396,17 +431,20 @@ def _through(config, weights, x, ropes, attends):  # [B, L, D]
     or None.
   """
   trained, (near, far) = weights["trained"], ropes
-  block = Block(config)
   layers: list[Any] = []
   chosen: list[Any] = []
   bias = weights["frozen"].get("router_bias")
+  first = config.num_dense_layers
   for layer, attend in enumerate(attends):
+    block = Block(config if layer >= first else config.without_experts)
     outputs: Any = block.apply(
       {"params": trained["layers"][layer]},
       x,
       near if config.slides(layer) else far,
       attend,
-      RouterInputs(bias=None if bias is None else bias[layer]),
+      RouterInputs(
+        bias=None if bias is None or layer < first else bias[layer - first]
+      ),
       method="decode",
     )
     x, extended, routed = outputs

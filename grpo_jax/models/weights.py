@@ -39,11 +39,13 @@ from jax.sharding import Sharding, SingleDeviceSharding
 from grpo_jax.models import (
   architecture,
   families,
+  fused,
   hub,
   tensor_files,
   transformer,
 )
 from grpo_jax.models.architecture import TransformerConfig
+from grpo_jax.models.family import Family
 from grpo_jax.models.tensor_files import Output, Tensor
 from grpo_jax.types import PyTree
 
@@ -53,20 +55,41 @@ from grpo_jax.types import PyTree
 _LAYOUT = {
   "embed/embedding": ("VD", "V D"),
   "head/kernel": ("DV", "V D"),
+  "router_bias": ("E", "E"),
   "attention/qkv/kernel": ("DCQK", "CQK D"),
   "attention/qkv/bias": ("CQK", "CQK"),
   "attention/out/kernel": ("CRKD", "D CRK"),
+  "attention/sinks": ("CR", "CR"),
+  # N: width of a latent vector.
+  "attention/query/kernel": ("DCK", "CK D"),
+  "attention/query_down/kernel": ("DN", "N D"),
+  "attention/query_up/kernel": ("NCK", "CK N"),
+  "attention/kv_down/kernel": ("DN", "N D"),
+  "attention/kv_up/kernel": ("NCK", "CK N"),
   # Of each head they are only as long as the last axis.
   "attention/query_norm/scale": ("CRK", "CRK"),
   "attention/key_norm/scale": ("C1K", "C1K"),
   "mlp/gate/kernel": ("DF", "F D"),
   "mlp/up/kernel": ("DF", "F D"),
   "mlp/down/kernel": ("FD", "D F"),
+  "mlp/shared/gate/kernel": ("DF", "F D"),
+  "mlp/shared/up/kernel": ("DF", "F D"),
+  "mlp/shared/down/kernel": ("FD", "D F"),
   "mlp/router/kernel": ("DE", "E D"),
+  "mlp/router/bias": ("E", "E"),
   # One tensor for each expert.
   "mlp/experts/gate": ("eDF", "F D"),
   "mlp/experts/up": ("eDF", "F D"),
   "mlp/experts/down": ("eFD", "D F"),
+}
+# One tensor for all of a layer's.
+_EXPERTS_IN_ONE = {
+  "mlp/experts/gate": ("EDF", "E D F"),
+  "mlp/experts/up": ("EDF", "E D F"),
+  "mlp/experts/down": ("EFD", "E F D"),
+  "mlp/experts/gate_bias": ("EF", "E F"),
+  "mlp/experts/up_bias": ("EF", "E F"),
+  "mlp/experts/down_bias": ("ED", "E D"),
 }
 _NORM = ("D", "D")
 
@@ -98,7 +121,7 @@ def load(
   param_dtype: str | None = None,
   shardings: PyTree | Callable[[PyTree], PyTree] = None,
   convert: Callable[[tuple, jax.Array], PyTree] = lambda path, leaf: leaf,
-  family: families.Family | None = None,
+  family: Family | None = None,
 ) -> tuple[TransformerConfig, PyTree]:
   """The parameters of a checkpoint.
 
@@ -120,7 +143,8 @@ def load(
       config.json says.
 
   Returns:
-    The config with `param_dtype`, and {"trained": …, "frozen": {}}.
+    The config with `param_dtype`, and {"trained": …, "frozen": …}: biases of
+    routers, or nothing.
 
   Raises:
     FileNotFoundError: A file is missing, also one named by the index.
@@ -140,14 +164,18 @@ def load(
     config = dataclasses.replace(config, param_dtype=param_dtype)
   tensors = tensor_files.find(directory)
   # Before each of them is looked for by name.
-  if config.num_layers * max(config.num_experts, 1) > len(tensors):
+  num_experts = 0 if family.experts_in_one else config.num_experts
+  layers = config.num_dense_layers, config.num_layers - config.num_dense_layers
+  if layers[0] + layers[1] * max(num_experts, 1) > len(tensors):
     raise ValueError(
       f"load: {directory} has {len(tensors)} tensors, and config.json describes"
       f" {config.num_layers} layers with {config.num_experts} experts each; it"
       " is of another checkpoint. Copy all files again."
     )
   abstract = _abstract_params(config)
-  pieces = _pieces(family, abstract)
+  pieces = _pieces(family, config, abstract)
+  shapes = {p.tensor: p.shape for of_leaf in pieces.values() for p in of_leaf}
+  tensors = fused.split(tensors, shapes, family.fused)
   _check(directory, config, family, pieces, tensors)
   if callable(shardings):
     shardings = shardings(abstract)
@@ -157,11 +185,13 @@ def load(
     # Until it is ready the leaf is there too.
     return jax.block_until_ready(convert(path, _place(leaf, sharding, read)))
 
-  trees = [abstract["trained"]]
+  trees = [abstract]
   if shardings is not None:
-    trees.append(jax.tree.broadcast(shardings, abstract)["trained"])
-  trained = jax.tree_util.tree_map_with_path(make, *trees)
-  return config, {"trained": trained, "frozen": {}}
+    trees.append(jax.tree.broadcast(shardings, abstract))
+  return config, {
+    group: jax.tree_util.tree_map_with_path(make, *(x[group] for x in trees))
+    for group in abstract
+  }
 
 
 def export(
@@ -180,7 +210,7 @@ def export(
   no language model, such as its image encoder, are copied too.
 
   Args:
-    params: {"trained": …, "frozen": {}} of a transformer; of a policy with
+    params: {"trained": …, "frozen": …} of a transformer; of a policy with
       adapters, what `lora.merge` makes of them.
     config: The config of the transformer.
     source_directory: The checkpoint that the parameters were loaded from.
@@ -210,7 +240,7 @@ def export(
   config, family = _agreed("export", source, config)
   _check_params(params, config)
   outputs = [
-    *_outputs(params["trained"], family, dtype),
+    *fused.joined(_outputs(params, family, config, dtype), family.fused),
     *_other_parts(source, family),
   ]
   partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
@@ -220,7 +250,7 @@ def export(
     for path in (p for name in _COPIED for p in source.glob(name)):
       if path.is_file():
         shutil.copyfile(path, partial / path.name)
-    written = dtype or jnp.result_type(*jax.tree.leaves(params)).name
+    written = dtype or jnp.result_type(*jax.tree.leaves(params["trained"])).name
     _set_dtype(partial / "config.json", written)
     partial.replace(out)
   except OSError as error:
@@ -235,7 +265,7 @@ def export(
 
 def _agreed(
   caller: str, directory: pathlib.Path, config: TransformerConfig | None
-) -> tuple[TransformerConfig, families.Family]:
+) -> tuple[TransformerConfig, Family]:
   """The config; raises if it is not the one of config.json."""
   fields, family = families.from_config_json(directory)
   if config is None:
@@ -304,22 +334,38 @@ class _Piece:
     return (*outer, *inner)
 
 
+def _leaves(params: PyTree) -> list[tuple]:
+  """Paths, without what group they are of, and leaves."""
+  return [
+    entry
+    for group in ("trained", "frozen")
+    for entry in jax.tree_util.tree_flatten_with_path(params[group])[0]
+  ]
+
+
 def _pieces(
-  family: families.Family, abstract: PyTree
+  family: Family, config: TransformerConfig, abstract: PyTree
 ) -> dict[str, list[_Piece]]:
-  """The tensors of each leaf under "trained", layer by layer."""
-  leaves, _ = jax.tree_util.tree_flatten_with_path(abstract["trained"])
+  """The tensors of each leaf, layer by layer."""
   return {
-    _name(path): list(_pieces_of_leaf(family, _name(path), leaf.shape))
-    for path, leaf in leaves
+    _name(path): list(_pieces_of_leaf(family, config, _name(path), leaf.shape))
+    for path, leaf in _leaves(abstract)
   }
 
 
 def _pieces_of_leaf(
-  family: families.Family, path: str, shape: tuple[int, ...]
+  family: Family,
+  config: TransformerConfig,
+  path: str,
+  shape: tuple[int, ...],
 ) -> Iterator[_Piece]:
-  stacked = path.startswith("layers/")
-  letters, tensor_axes = _LAYOUT.get(path.removeprefix("layers/"), _NORM)
+  stack, _, inner = path.partition("/")
+  stacked = stack in ("layers", "dense_layers", "router_bias")
+  first = 0 if stack == "dense_layers" else config.num_dense_layers
+  path = path.removeprefix("dense_")  # Tensors know their layer only.
+  in_one = _EXPERTS_IN_ONE if family.experts_in_one else {}
+  name = inner if inner and stacked else path
+  letters, tensor_axes = in_one.get(name) or _LAYOUT.get(name, _NORM)
   letters = letters[-(len(shape) - stacked) :]
   letters = "L" + letters if stacked else letters
   axes = tuple(
@@ -339,7 +385,7 @@ def _pieces_of_leaf(
           "Q": part,
         }
         yield _Piece(
-          name.format(layer=layer, expert=expert),
+          name.format(layer=first + layer, expert=expert),
           tuple(narrow.get(a, slice(0, sizes[a])) for a in letters),
           axes,
         )
@@ -351,7 +397,7 @@ def _pieces_of_leaf(
 def _check(
   directory: pathlib.Path,
   config: TransformerConfig,
-  family: families.Family,
+  family: Family,
   pieces: dict[str, list[_Piece]],
   tensors: dict[str, Tensor],
 ) -> None:
@@ -366,6 +412,7 @@ def _check(
     and not (config.tied_embeddings and name == head)
   )
   if missing := [name for name in needed if name not in tensors]:
+    missing = fused.whole_names(missing, family.fused)
     instead = f" It has {tensor_files.few(extra)} instead." if extra else ""
     raise ValueError(
       f"load: {directory} has no {tensor_files.few(missing)}; config.json"
@@ -489,7 +536,7 @@ def _check_params(params: PyTree, config: TransformerConfig) -> None:
   if found != expected:
     raise ValueError(
       "export: the parameters are not those of a transformer with this config."
-      " Needed are {'trained': …, 'frozen': {}} with all its leaves and no"
+      " Needed are {'trained': …, 'frozen': …} with all its leaves and no"
       " others; of a policy with adapters, lora.merge makes them."
     )
   for leaf in jax.tree.leaves(params):
@@ -501,15 +548,19 @@ def _check_params(params: PyTree, config: TransformerConfig) -> None:
 
 
 def _outputs(
-  trained: PyTree, family: families.Family, dtype: str | None
+  params: PyTree,
+  family: Family,
+  config: TransformerConfig,
+  dtype: str | None,
 ) -> Iterator[Output]:
-  leaves, _ = jax.tree_util.tree_flatten_with_path(trained)
   names = {value: name for name, value in tensor_files.DTYPES.items()}
-  for path, leaf in leaves:
-    to = jnp.dtype(dtype or leaf.dtype)
+  for path, leaf in _leaves(params):
+    # Near-ties are what the biases of routers decide.
+    is_bias = _name(path) == "router_bias"
+    to = jnp.dtype(leaf.dtype if is_bias else dtype or leaf.dtype)
     # Queries, keys and values, and all experts, are of the same layer.
     part = functools.lru_cache(1)(functools.partial(_part, leaf))
-    for piece in _pieces_of_leaf(family, _name(path), leaf.shape):
+    for piece in _pieces_of_leaf(family, config, _name(path), leaf.shape):
       yield Output(
         piece.tensor,
         names[to],
@@ -541,9 +592,7 @@ def _data(
   return block.transpose(piece.order).astype(dtype).reshape(-1).view(np.uint8)
 
 
-def _other_parts(
-  source: pathlib.Path, family: families.Family
-) -> Iterator[Output]:
+def _other_parts(source: pathlib.Path, family: Family) -> Iterator[Output]:
   """Tensors of the source that are not the language model's, as they are."""
   if not family.other_parts:
     return

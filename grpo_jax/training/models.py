@@ -46,14 +46,25 @@ def check_model(model: architecture.TransformerConfig, mesh: Mesh) -> None:
     ("tensor",): {
       "num_kv_heads": model.num_kv_heads,
       "vocab_size": model.vocab_size,
-      **(
-        {"expert_width": model.expert_width}
-        if model.num_experts
-        else {"mlp_width": model.mlp_width}
-      ),
+      **{
+        name: getattr(model, name)
+        for name, present in (
+          ("expert_width", model.num_experts),
+          ("shared_width", model.shared_width),
+          ("mlp_width", not model.num_experts or model.num_dense_layers),
+        )
+        if present
+      },
     },
     ("expert",): {"num_experts": model.num_experts},
-    ("fsdp", "expert"): {"width": model.width},
+    ("fsdp", "expert"): {
+      "width": model.width,
+      **{
+        name: getattr(model, name)
+        for name in ("latent_width", "query_latent_width")
+        if getattr(model, name)
+      },
+    },
   }
   for axes, fields in sizes.items():
     parts = math.prod(mesh.shape[axis] for axis in axes)

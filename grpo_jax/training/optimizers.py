@@ -6,6 +6,7 @@ computed in float32; only their sum with the parameters is rounded.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,6 +19,9 @@ from jax import lax
 from grpo_jax.ops import masked
 from grpo_jax.training import sections, varied
 from grpo_jax.types import PyTree
+
+# Kernels to heads of their own, [N, H, K].
+_OF_LATENT = re.compile(r"attention/(query|query_up|kv_up)/")
 
 
 def schedule(
@@ -51,7 +55,7 @@ def _name(path) -> str:
 
 def _is_matrix(path, leaf) -> bool:
   skipped = any(
-    word in _name(path) for word in ("embed", "scale", "bias", "norm")
+    word in _name(path) for word in ("embed", "scale", "bias", "norm", "sinks")
   )
   return leaf.ndim >= 2 and not skipped
 
@@ -146,6 +150,8 @@ def muon_axes(params: PyTree) -> PyTree:
       return None
     if "attention/qkv/" in name:  # [layers, D, C, R + 2, K]
       return optax.contrib.MuonDimensionNumbers(1, 4)
+    if _OF_LATENT.search(name):  # [layers, N, H, K]
+      return optax.contrib.MuonDimensionNumbers(1, 3)
     if "attention/out/" in name:  # [layers, C, R, K, D]
       return optax.contrib.MuonDimensionNumbers((1, 2, 3), 4)
     return optax.contrib.MuonDimensionNumbers(-2, -1)  # [..., in, out]
@@ -169,6 +175,8 @@ def _on_matrices(
     if not _is_matrix(path, leaf):
       return leaf.reshape(-1)
     if "attention/qkv/" in name:
+      return leaf.reshape(*leaf.shape[:2], -1)
+    if _OF_LATENT.search(name):
       return leaf.reshape(*leaf.shape[:2], -1)
     if "attention/out/" in name:
       return leaf.reshape(leaf.shape[0], -1, leaf.shape[-1])

@@ -53,11 +53,18 @@ RULES: tuple[tuple[str, P], ...] = (
   (r"qkv/kernel", P(_FSDP, "tensor", None, None)),  # [D, C, R + 2, K]
   (r"qkv/bias", P("tensor", None, None)),  # [C, R + 2, K]
   (r"out/kernel", P("tensor", None, None, _FSDP)),  # [C, R, K, D]
+  (r"out/bias", P()),  # [D]
+  (r"attention/sinks", P("tensor", None)),  # [C, R]
+  (r"(query|query_up|kv_up)/kernel", P(_FSDP, "tensor", None)),  # [N, H, K]
+  (r"(query|kv)_down/kernel", P(_FSDP, None)),  # [D, N]
+  (r"experts/(gate|up)_bias", P("expert", "tensor")),  # [E, F]
+  (r"experts/down_bias", P("expert", None)),  # [E, D]
   (r"experts/(gate|up)", P("expert", "fsdp", "tensor")),  # [E, D, F]
   (r"experts/down", P("expert", "tensor", "fsdp")),  # [E, F, D]
   (r"(gate|up)/kernel", P(_FSDP, "tensor")),  # [D, F]
   (r"down/kernel", P("tensor", _FSDP)),  # [F, D]
   (r"router/kernel", P(_FSDP, None)),  # [D, E]
+  (r"router/bias", P()),  # [E]
   (r"(query|key|value|gate|up)/a", P(_FSDP, None)),  # [D, r]
   (r"(query|key|value)/b", P(None, "tensor", None, None)),  # [r, C, R, K]
   (r"(gate|up)/b", P(None, "tensor")),  # [r, F]
@@ -440,9 +447,15 @@ def _of_weights(mesh: Mesh, weights: PyTree) -> PyTree:
 def of_cache(mesh: Mesh, cache: PyTree) -> PyTree:
   """Shardings of keys and values [B, C, …, …], pages of both, masks [B, S]."""
   heads = {4: P(ROW_AXES, "tensor"), 5: P(ROW_AXES, None, None, "tensor")}
-  return jax.tree.map(
-    lambda x: _placed(mesh, heads.get(x.ndim, P(ROW_AXES))), cache
-  )
+
+  def place(x):
+    # Of latent vectors there is one head, which every device has.
+    shared = x.ndim == 4 and x.shape[1] % mesh.shape["tensor"]
+    return _placed(
+      mesh, P(ROW_AXES) if shared else heads.get(x.ndim, P(ROW_AXES))
+    )
+
+  return jax.tree.map(place, cache)
 
 
 def abstract(tree: PyTree, where: PyTree) -> PyTree:

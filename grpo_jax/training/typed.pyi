@@ -357,7 +357,7 @@ class Model(Group):
   num_kv_heads: int
   """Key and value heads; divides `num_heads`."""
   mlp_width: int
-  """Width inside the SwiGLU; unused with experts."""
+  """Width inside the SwiGLU; with experts that of the layers without."""
   head_dim: int | None
   """Width of a head, even; None for `width / num_heads`."""
   rope_theta: float
@@ -369,6 +369,18 @@ class Model(Group):
   over all heads of a token (OLMo-2), or "none"."""
   qkv_bias: bool
   """Biases on queries, keys and values (Qwen2)."""
+  out_bias: bool
+  """A bias on what attention adds to the residual stream (gpt-oss)."""
+  attention_sinks: bool
+  """For each head a score of no key, which takes a share of the weights
+  (gpt-oss)."""
+  latent_width: int
+  """Of the latent vector of a token that keys and values of all heads are
+  made of (DeepSeek's MLA; see `latent.py`); 0 for heads of their own."""
+  query_latent_width: int
+  """The same for queries; 0 for queries made directly."""
+  value_dim: int | None
+  """Width of a value with `latent_width`; None for `head_dim`."""
   tied_embeddings: bool
   """Whether the head is the transposed embedding table."""
   pre_norm: bool
@@ -382,7 +394,12 @@ class Model(Group):
   scale_embeddings: bool
   """Multiply embeddings by √width (Gemma)."""
   activation: str
-  """Of the gate: "silu", or "gelu" in its tanh form (Gemma)."""
+  """Of the gate: "silu", or "gelu" in its tanh form (Gemma); or "clamped",
+  gate · σ(a · gate) · (up + 1) of what is clamped to a limit (gpt-oss)."""
+  swiglu_limit: float
+  """Limit and a of "clamped"."""
+  swiglu_slope: float
+  """Limit and a of "clamped"."""
   attention_scale: float | None
   """Factor of the scores; None for head_dim^−½."""
   attention_softcap: float | None
@@ -398,25 +415,62 @@ class Model(Group):
   """Base for sliding layers, without scaling (Gemma 3); None for `rope_theta`
   in all."""
   rope_scaling: str
-  """ "none", "linear" (positions over the factor) or "llama3" (long
-  wavelengths only)."""
+  """ "none", "linear" (positions over the factor), "llama3" or "yarn" (long
+  wavelengths only), or "longrope" (each by its own factor)."""
   rope_factor: float
   """The factor of the scaling."""
   rope_low_freq: float
-  """Llama 3's bounds, in wavelengths per original context, and that context,
-  tokens."""
+  """Bounds of Llama 3 and YaRN, in wavelengths per original context, and that
+  context, tokens."""
   rope_high_freq: float
-  """Llama 3's bounds, in wavelengths per original context, and that context,
-  tokens."""
+  """Bounds of Llama 3 and YaRN, in wavelengths per original context, and that
+  context, tokens."""
   rope_original_len: int
-  """Llama 3's bounds, in wavelengths per original context, and that context,
-  tokens."""
+  """Bounds of Llama 3 and YaRN, in wavelengths per original context, and that
+  context, tokens."""
+  rope_truncate: bool
+  """Whether YaRN's bounds are rounded to whole channels."""
+  rope_amplitude: float
+  """Factor of cosines and sines (YaRN, LongRoPE)."""
+  rope_short_factors: tuple[float, ...]
+  """LongRoPE's, for each wavelength, in the original context and beyond
+  it."""
+  rope_long_factors: tuple[float, ...]
+  """LongRoPE's, for each wavelength, in the original context and beyond
+  it."""
+  long_context: bool
+  """Whether the long factors serve, for sequences of any length: a run
+  decides once, so that a token's log-prob does not depend on how long its
+  sequence becomes."""
+  rotary_width: int | None
+  """Channels of a head that positions turn, the first ones, or with
+  `latent_width` the last ones; None for all."""
+  rotary_interleaved: bool
+  """Whether neighbouring channels are a pair (GLM-4, DeepSeek), and not those
+  half of the width apart."""
   num_experts: int
   """Experts in the place of each layer's MLP; 0 for none."""
   experts_per_token: int
   """How many of them a token takes."""
   expert_width: int
   """Width inside an expert's SwiGLU."""
+  num_dense_layers: int
+  """First layers of a mixture that have an MLP (DeepSeek)."""
+  shared_width: int
+  """Width of an MLP beside the experts that every token takes; 0 for none."""
+  expert_biases: bool
+  """Whether routers and experts have biases (gpt-oss)."""
+  router_scores: str
+  """What a router makes of its logits: "softmax" over all experts, or
+  "sigmoid" of each (DeepSeek-V3)."""
+  router_groups: int
+  """Groups of neighbouring experts, and from how many of them, the best by
+  the sum of their two largest scores, a token takes its experts."""
+  groups_per_token: int
+  """Groups of neighbouring experts, and from how many of them, the best by
+  the sum of their two largest scores, a token takes its experts."""
+  router_scale: float
+  """Factor of the weights."""
   norm_topk: bool
   """Whether the weights of a token's experts add up to 1 (Qwen3-MoE), or are
   their shares of the distribution over all (OLMoE)."""
@@ -448,8 +502,8 @@ class Model(Group):
   checkpoint: str
   """Folder or hub name of a Hugging Face checkpoint to start from. Its
   config.json then decides the architecture: of the other fields only `dtype`,
-  `param_dtype`, `attention`, `decode_attention`, `experts`, `remat` and
-  `cache_dtype` may be set. Empty: from scratch."""
+  `param_dtype`, `attention`, `decode_attention`, `experts`, `remat`,
+  `cache_dtype` and `long_context` may be set. Empty: from scratch."""
   revision: str
   """Commit, tag or branch of a checkpoint on the hub; with a commit a run
   starts from the same files on every day. Empty: the newest."""

@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from grpo_jax.models import architecture, attention, experts, meshes, paged
 from grpo_jax.types import ROW_AXES
+from tests.models import experts_test
 
 # Gemma 2 in small, with a window and a soft-cap.
 CONFIG = architecture.TransformerConfig(
@@ -202,7 +203,7 @@ def test_grouped_products_and_their_gradients(devices, sizes, moved):
 
   def gradients(x, ids, weights, *kernels):
     def loss(x, weights, kernels):
-      y = experts.mix(x, ids, weights, kernels, jax.nn.silu)
+      y = experts.mix(x, ids, weights, kernels, experts_test.swiglu)
       return y.astype(jnp.float32).sum()
 
     return jax.value_and_grad(loss, (0, 1, 2))(

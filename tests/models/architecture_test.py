@@ -22,8 +22,8 @@ PLAIN = architecture.TransformerConfig(
     ({"num_layers": 0}, "num_layers is 0"),
     ({"num_kv_heads": 3}, "4 query heads do not split over 3"),
     ({"num_heads": 6}, "width 8 does not split into 6 heads"),
-    ({"head_dim": 3}, "heads are 3 wide"),
-    ({"num_heads": 8}, "heads are 1 wide"),
+    ({"head_dim": 3}, "3 channels of a head are turned"),
+    ({"num_heads": 8}, "1 channels of a head are turned"),
     ({"dtype": "float16"}, "dtype is 'float16'"),
   ],
 )

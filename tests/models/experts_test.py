@@ -23,6 +23,10 @@ MOE = dataclasses.replace(
 NOT_NORMALISED = dataclasses.replace(MOE, norm_topk=False)
 
 
+def swiglu(gate, up):
+  return jax.nn.silu(gate) * up
+
+
 # --- One layer ---------------------------------------------------------------
 
 
@@ -45,7 +49,7 @@ def _value_and_gradients(
   @jax.jit
   def loss(x, logits, kernels):
     ids, weights, _ = experts.route(logits, num_chosen, normalize, kept)
-    y = form(x, ids, weights, kernels, jax.nn.silu)
+    y = form(x, ids, weights, kernels, swiglu)
     return jnp.sin(y).sum(), y
 
   (_, y), gradients = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(

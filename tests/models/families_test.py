@@ -190,6 +190,163 @@ _GEMMA_3_4B = {
   "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
 }
 
+_PHI_4 = _config(
+  "40 5120 40 10 17920 100352",
+  architectures=["Phi3ForCausalLM"],
+  attention_bias=False,
+  attention_dropout=0.0,
+  embd_pdrop=0.0,
+  hidden_act="silu",
+  max_position_embeddings=16384,
+  model_type="phi3",
+  original_max_position_embeddings=16384,
+  pad_token_id=100349,
+  resid_pdrop=0.0,
+  rms_norm_eps=1e-05,
+  rope_scaling=None,
+  rope_theta=250000,
+  sliding_window=None,
+  tie_word_embeddings=False,
+)
+_PHI_4_MINI = _config(
+  "32 3072 24 8 8192 200064",
+  architectures=["Phi3ForCausalLM"],
+  attention_bias=False,
+  auto_map={
+    "AutoConfig": "configuration_phi3.Phi3Config",
+    "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM",
+    "AutoTokenizer": "Xenova/gpt-4o",
+  },
+  full_attn_mod=1,
+  hidden_act="silu",
+  interpolate_factor=1,
+  lm_head_bias=False,
+  max_position_embeddings=131072,
+  mlp_bias=False,
+  model_type="phi3",
+  original_max_position_embeddings=4096,
+  partial_rotary_factor=0.75,
+  rms_norm_eps=1e-05,
+  # The published long factors grow from 1 to 61; these have their form.
+  rope_scaling={
+    "long_factor": [1.0 + i for i in range(48)],
+    "short_factor": [1.0] * 48,
+    "type": "longrope",
+  },
+  rope_theta=10000.0,
+  sliding_window=262144,
+  tie_word_embeddings=True,
+)
+_SIGMOID = {
+  "architectures": ["DeepseekV3ForCausalLM"],
+  "attention_bias": False,
+  "hidden_act": "silu",
+  "norm_topk_prob": True,
+  "num_experts_per_tok": 8,
+  "num_nextn_predict_layers": 1,
+  "routed_scaling_factor": 2.5,
+  "tie_word_embeddings": False,
+}
+_DEEPSEEK_V3 = _config(
+  "61 7168 128 128 18432 129280",
+  **_SIGMOID,
+  auto_map={
+    "AutoConfig": "configuration_deepseek.DeepseekV3Config",
+    "AutoModel": "modeling_deepseek.DeepseekV3Model",
+    "AutoModelForCausalLM": "modeling_deepseek.DeepseekV3ForCausalLM",
+  },
+  ep_size=1,
+  first_k_dense_replace=3,
+  kv_lora_rank=512,
+  max_position_embeddings=163840,
+  model_type="deepseek_v3",
+  moe_intermediate_size=2048,
+  moe_layer_freq=1,
+  n_group=8,
+  n_routed_experts=256,
+  n_shared_experts=1,
+  q_lora_rank=1536,
+  qk_nope_head_dim=128,
+  qk_rope_head_dim=64,
+  rms_norm_eps=1e-06,
+  rope_scaling={
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "factor": 40,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 4096,
+    "type": "yarn",
+  },
+  rope_theta=10000,
+  scoring_func="sigmoid",
+  topk_group=4,
+  topk_method="noaux_tc",
+  v_head_dim=128,
+)
+_GLM_4_9B = _config(
+  "40 4096 32 2 13696 151552",
+  architectures=["Glm4ForCausalLM"],
+  attention_bias=True,
+  attention_dropout=0.0,
+  head_dim=128,
+  hidden_act="silu",
+  model_type="glm4",
+  pad_token_id=151329,
+  partial_rotary_factor=0.5,
+  rms_norm_eps=1e-05,
+  rope_theta=10000.0,
+  tie_word_embeddings=False,
+)
+_GLM_4_5 = _config(
+  "92 5120 96 8 12288 151552",
+  **_SIGMOID
+  | {"architectures": ["Glm4MoeForCausalLM"], "attention_bias": True},
+  first_k_dense_replace=3,
+  head_dim=128,
+  model_type="glm4_moe",
+  moe_intermediate_size=1536,
+  n_group=1,
+  n_routed_experts=160,
+  n_shared_experts=1,
+  partial_rotary_factor=0.5,
+  rms_norm_eps=1e-05,
+  rope_scaling=None,
+  rope_theta=1000000,
+  topk_group=1,
+  use_qk_norm=True,
+)
+_GPT_OSS_20B = _config(
+  "24 2880 64 8 2880 201088",
+  architectures=["GptOssForCausalLM"],
+  attention_bias=True,
+  attention_dropout=0.0,
+  experts_per_token=4,
+  head_dim=64,
+  hidden_act="silu",
+  initial_context_length=4096,
+  layer_types=["sliding_attention", "full_attention"] * 12,
+  max_position_embeddings=131072,
+  model_type="gpt_oss",
+  num_experts_per_tok=4,
+  num_local_experts=32,
+  output_router_logits=False,
+  rms_norm_eps=1e-05,
+  rope_scaling={
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "factor": 32.0,
+    "original_max_position_embeddings": 4096,
+    "rope_type": "yarn",
+    "truncate": False,
+  },
+  rope_theta=150000,
+  router_aux_loss_coef=0.9,
+  sliding_window=128,
+  swiglu_limit=7.0,
+  tie_word_embeddings=False,
+)
+
 # config.json, published number of parameters, fields that are not as in
 # Llama.
 _LLAMA = architecture.TransformerConfig(vocab_size=1)
@@ -205,6 +362,14 @@ _GEMMA3 = _GEMMA | {
   "local_rope_theta": 10_000.0,
   "qk_norm": "head",
   "rope_theta": 1e6,
+}
+_ROUTED = {
+  "experts_per_token": 8,
+  "num_dense_layers": 3,
+  "router_bias": True,
+  "router_scale": 2.5,
+  "router_scores": "sigmoid",
+  "tied_embeddings": False,
 }
 PUBLISHED = {
   "Qwen2.5-0.5B": (
@@ -293,6 +458,107 @@ PUBLISHED = {
       "sliding_window": 1024,
     },
   ),
+  "Phi-4": (
+    _PHI_4,
+    14_659_507_200,
+    {"norm_eps": 1e-5, "rope_theta": 2.5e5, "tied_embeddings": False},
+  ),
+  "Phi-4-mini": (
+    _PHI_4_MINI,
+    3_836_021_760,
+    {
+      "norm_eps": 1e-5,
+      # √(1 + ln(131072 / 4096) / ln 4096)
+      "rope_amplitude": 1.1902380714238083,
+      "rope_long_factors": tuple(1.0 + i for i in range(48)),
+      "rope_original_len": 4096,
+      "rope_scaling": "longrope",
+      "rope_short_factors": (1.0,) * 48,
+      "rotary_width": 96,
+      "sliding_window": 262144,
+    },
+  ),
+  # With the biases of routers, without the layer that predicts two tokens.
+  "DeepSeek-V3": (
+    _DEEPSEEK_V3,
+    671_026_419_200,
+    _ROUTED
+    | {
+      # 192^−½ · (0.1 · ln 40 + 1)²
+      "attention_scale": 192**-0.5 * 1.3688879454113936**2,
+      "expert_width": 2048,
+      "groups_per_token": 4,
+      "head_dim": 192,
+      "latent_width": 512,
+      "num_experts": 256,
+      "query_latent_width": 1536,
+      "rope_factor": 40,
+      "rope_high_freq": 32,
+      "rope_original_len": 4096,
+      "rope_scaling": "yarn",
+      "rotary_interleaved": True,
+      "rotary_width": 64,
+      "router_groups": 8,
+      "shared_width": 2048,
+      "value_dim": 128,
+    },
+  ),
+  "GLM-4-9B-0414": (
+    _GLM_4_9B,
+    9_400_279_040,
+    {
+      "head_dim": 128,
+      "norm_eps": 1e-5,
+      "post_norm": True,
+      "qkv_bias": True,
+      "rotary_interleaved": True,
+      "rotary_width": 64,
+      "tied_embeddings": False,
+    },
+  ),
+  "GLM-4.5": (
+    _GLM_4_5,
+    352_797_829_024,
+    _ROUTED
+    | {
+      "expert_width": 1536,
+      "head_dim": 128,
+      "norm_eps": 1e-5,
+      "num_experts": 160,
+      "qk_norm": "head",
+      "qkv_bias": True,
+      "rope_theta": 1e6,
+      "rotary_width": 64,
+      "shared_width": 1536,
+    },
+  ),
+  "gpt-oss-20b": (
+    _GPT_OSS_20B,
+    20_914_757_184,
+    {
+      "activation": "clamped",
+      "attention_sinks": True,
+      "expert_biases": True,
+      "expert_width": 2880,
+      "experts_per_token": 4,
+      "head_dim": 64,
+      "norm_eps": 1e-5,
+      "num_experts": 32,
+      "out_bias": True,
+      "qkv_bias": True,
+      # 0.1 · ln 32 + 1
+      "rope_amplitude": 1.3465735902799727,
+      "rope_factor": 32.0,
+      "rope_high_freq": 32.0,
+      "rope_original_len": 4096,
+      "rope_scaling": "yarn",
+      "rope_theta": 1.5e5,
+      "rope_truncate": False,
+      "sliding_layers": (True, False) * 12,
+      "sliding_window": 128,
+      "tied_embeddings": False,
+    },
+  ),
 }
 _SIZES = {
   "mlp_width",
@@ -336,6 +602,8 @@ def _as_transformers_5(old):
       "full_attention": rope,
       "sliding_attention": {"rope_theta": local, "rope_type": "default"},
     }
+  if "partial_rotary_factor" in config:
+    rope["partial_rotary_factor"] = config.pop("partial_rotary_factor")
   config["rope_parameters"] = rope
   if config["model_type"] in ("qwen2", "qwen3", "gemma2", "gemma3_text"):
     architecture = _read(old)
@@ -438,8 +706,13 @@ UNSUPPORTED = {
   ),
   "rope type": (
     "Qwen2.5-0.5B",
+    {"rope_scaling": {"type": "dynamic", "factor": 4.0}},
+    "rope_scaling.rope_type is 'dynamic'; supported is 'default' or 'linear'",
+  ),
+  "yarn without its context": (
+    "Qwen2.5-0.5B",
     {"rope_scaling": {"type": "yarn", "factor": 4.0}},
-    "rope_scaling.rope_type is 'yarn'; supported is 'default' or 'linear'",
+    "rope_scaling has no original_max_position_embeddings",
   ),
   "rope type is a list": (
     "Qwen2.5-0.5B",
@@ -511,6 +784,66 @@ UNSUPPORTED = {
     "gemma-3-1b",
     {"attn_logit_softcapping": 50.0},
     "attn_logit_softcapping is 50.0",
+  ),
+  "share of a head": (
+    "Phi-4-mini",
+    {"partial_rotary_factor": 1.5},
+    r"partial_rotary_factor is 1.5; supported is a number in \(0, 1\]",
+  ),
+  "factors of too few channels": (
+    "Phi-4-mini",
+    {"partial_rotary_factor": 0.5},
+    "rope_short_factors is .*needs 32 numbers",
+  ),
+  "code of its own": (
+    "Phi-4-mini",
+    {"auto_map": {"AutoConfig": "mine.Config"}},
+    "auto_map is .*mine.Config",
+  ),
+  "scores of a router": (
+    "DeepSeek-V3",
+    {"scoring_func": "softmax"},
+    "scoring_func is 'softmax'; supported is 'sigmoid'",
+  ),
+  "choice of experts": (
+    "DeepSeek-V3",
+    {"topk_method": "greedy"},
+    "topk_method is 'greedy'; supported is 'noaux_tc'",
+  ),
+  "groups": (
+    "DeepSeek-V3",
+    {"n_group": 7},
+    "256 experts do not split into 7 router_groups",
+  ),
+  "biases of latent attention": (
+    "DeepSeek-V3",
+    {"attention_bias": True},
+    "attention_bias is True; supported is False",
+  ),
+  "dense layers between": (
+    "DeepSeek-V3",
+    {"mlp_layer_types": ["sparse", "dense"] * 30 + ["sparse"]},
+    "mlp_layer_types is .*dense and then sparse layers, 61",
+  ),
+  "norms of queries": (
+    "GLM-4.5",
+    {"use_qk_norm": "yes"},
+    "use_qk_norm is 'yes'; supported is true or false",
+  ),
+  "two numbers of a token's experts": (
+    "gpt-oss-20b",
+    {"experts_per_token": 2},
+    "experts_per_token is 2; supported is num_experts_per_tok, 4",
+  ),
+  "positions that a library would choose": (
+    "gpt-oss-20b",
+    {"rope_scaling": None},
+    "rope_scaling is missing or null",
+  ),
+  "attention without biases": (
+    "gpt-oss-20b",
+    {"attention_bias": False},
+    "attention_bias is False; supported is True",
   ),
   "image model without text": (
     "gemma-3-4b, text",

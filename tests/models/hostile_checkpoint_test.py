@@ -93,6 +93,15 @@ def test_scaling_of_positions(key, value):
   assert f"rope_scaling.{key}" in read(config)
 
 
+@pytest.mark.parametrize("name", ["deepseek_v3", "gpt_oss", "phi4_mini"])
+def test_each_key_of_other_scalings_with_each_value(name):
+  config = CONFIGS[name]
+  scaling = config["rope_scaling"] | {"attention_factor": 1.0}
+  assert isinstance(read(config), architecture.TransformerConfig)
+  for key, value in itertools.product(scaling, VALUES):
+    read({**config, "rope_scaling": {**scaling, key: value}})
+
+
 def test_bounds_of_the_scaling_differ():
   scaling = {**ROPE, "low_freq_factor": 4.0}
   message = read({**CONFIGS["llama"], "rope_scaling": scaling})

@@ -13,16 +13,21 @@ import numpy as np
 import pytest
 
 from experiments.parity import outputs
-from grpo_jax.models import weights
+from grpo_jax.models import tensor_files, weights
 
 CHECKPOINTS = pathlib.Path(__file__).parent.parent / "data" / "checkpoints"
 FAMILIES = (
   "deepseek_r1_distill",
+  "deepseek_v3",
   "gemma2",
   "gemma3_text",
+  "glm4",
+  "glm4_moe",
+  "gpt_oss",
   "llama",
   "mistral",
   "olmo2",
+  "phi4_mini",
   "qwen2",
   "qwen3",
   "qwen3_moe",
@@ -94,7 +99,7 @@ def test_the_side_of_the_padding_is_irrelevant(family):
 
 # The last prompt is shorter than the windows; with its continuation all rows
 # are longer.
-@_families("qwen2", "gemma2", "qwen3_moe")
+@_families("qwen2", "gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss")
 def test_decoding_equals_the_full_forward(family):
   config, params = load(family)
   arrays = recorded(family)
@@ -134,6 +139,18 @@ def test_exported_parameters_are_loaded_bit_by_bit(family, tmp_path):
   jax.tree.map(np.testing.assert_array_equal, loaded, params)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_nothing_changed_is_exported_byte_by_byte(family, tmp_path):
+  config, params = weights.load(CHECKPOINTS / family)
+  weights.export(params, config, CHECKPOINTS / family, tmp_path / "exported")
+  there, here = (
+    tensor_files.find(path)
+    for path in (CHECKPOINTS / family, tmp_path / "exported")
+  )
+  assert there.keys() == here.keys()
+  assert all(tensor_files.equal(there[name], here[name]) for name in there)
+
+
 # Without what a family adds, its logits are others: the tests above would
 # notice.
 @pytest.mark.slow
@@ -164,6 +181,26 @@ def test_exported_parameters_are_loaded_bit_by_bit(family, tmp_path):
     ("gemma3_text", {"rope_scaling": "none"}),
     ("gemma3_text", {"sliding_layers": (False, True, True, True)}),
     ("gemma3_text", {"qk_norm": "none"}),
+    ("phi4_mini", {"rotary_width": None, "rope_scaling": "none"}),
+    ("phi4_mini", {"rope_amplitude": 1.0}),
+    ("phi4_mini", {"long_context": True}),
+    ("deepseek_v3", {"attention_scale": None}),
+    ("deepseek_v3", {"groups_per_token": 4}),
+    ("deepseek_v3", {"norm_topk": False}),
+    ("deepseek_v3", {"rope_amplitude": 1.0}),
+    ("deepseek_v3", {"rope_truncate": False}),
+    ("deepseek_v3", {"rotary_interleaved": False}),
+    ("deepseek_v3", {"router_scale": 1.0}),
+    ("deepseek_v3", {"router_scores": "softmax"}),
+    ("glm4", {"rotary_interleaved": False}),
+    ("glm4_moe", {"rotary_width": None}),
+    ("glm4_moe", {"qk_norm": "none"}),
+    ("gpt_oss", {"attention_sinks": False}),
+    ("gpt_oss", {"activation": "silu"}),
+    ("gpt_oss", {"swiglu_limit": 7.0}),
+    ("gpt_oss", {"swiglu_slope": 1.0}),
+    ("gpt_oss", {"rope_truncate": True}),
+    ("gpt_oss", {"out_bias": False}),
   ],
 )
 def test_switches_show_in_the_logits(family, change):

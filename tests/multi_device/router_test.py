@@ -16,6 +16,7 @@ from grpo_jax.models import experts
 from grpo_jax.training import sharding
 from grpo_jax.types import ROW_AXES
 from tests.learning import router_test
+from tests.models import experts_test
 from tests.training import tiny
 
 MESH_AXES = (*ROW_AXES, "tensor")
@@ -68,7 +69,7 @@ def test_each_device_computes_its_own_tokens():
   routed = experts.route(x[:, :4], 2, normalize=True)
 
   def loss(x, ids, weights, kernels):
-    y = experts.mix(x, ids, weights, kernels, jax.nn.silu)
+    y = experts.mix(x, ids, weights, kernels, experts_test.swiglu)
     return jnp.sin(y).sum()
 
   gradient = jax.grad(loss, (0, 2, 3))
@@ -124,7 +125,7 @@ def test_devices_share_the_experts_and_their_width(name, sizes, num_tokens):
   routed = experts.route(x[:, :8] * 10, 2, normalize=True)  # Uneven loads.
 
   def loss(form, x, ids, weights, kernels):
-    return jnp.sin(form(x, ids, weights, kernels, jax.nn.silu)).sum()
+    return jnp.sin(form(x, ids, weights, kernels, experts_test.swiglu)).sum()
 
   inputs = x, routed.ids, routed.weights, kernels
   expected = jax.jit(
@@ -171,7 +172,9 @@ def test_experts_that_do_not_split_over_the_devices_raise():
   kernels = experts.Kernels(*(shape((6, 4, 4), jnp.float32),) * 3)
   with jax.set_mesh(mesh), pytest.raises(ValueError, match="6 experts do not"):
     jax.eval_shape(
-      lambda x, ids, w, kernels: experts.mix(x, ids, w, kernels, jax.nn.silu),
+      lambda x, ids, w, kernels: experts.mix(
+        x, ids, w, kernels, experts_test.swiglu
+      ),
       shape((8, 4), jnp.float32),
       shape((8, 2), jnp.int32),
       shape((8, 2), jnp.float32),

@@ -19,7 +19,13 @@ from hypothesis import strategies as st
 from grpo_jax import algorithms
 from grpo_jax.algorithms import distillation, objective
 from grpo_jax.learning import members, update
-from grpo_jax.models import architecture, attention, blocks, transformer
+from grpo_jax.models import (
+  architecture,
+  attention,
+  blocks,
+  transformer,
+  wavelengths,
+)
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
   correction_settings,
@@ -246,6 +252,7 @@ def test_every_setting_of_the_model_is_read():
   read = _reads(inspect.getsource(transformer), {"config"})
   read |= _reads(inspect.getsource(blocks), {"config"})
   read |= _reads(inspect.getsource(attention), {"config"})
+  read |= _reads(inspect.getsource(wavelengths), {"config"})
   # Some through the properties of the config.
   read |= _reads(inspect.getsource(architecture.Architecture), {"self"})
   assert fields - read == set()

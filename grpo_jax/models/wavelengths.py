@@ -1,0 +1,71 @@
+"""How fast rotary positions turn pairs of channels, scaled for long contexts.
+
+`N` pairs of channels, wavelengths λ_i = 2π / f_i tokens.
+
+Sources: Peng et al., "YaRN: Efficient Context Window Extension of Large
+Language Models", arXiv:2309.00071, Section 3.2; Ding et al., "LongRoPE",
+arXiv:2402.13753; Llama 3 as Meta's code has it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from grpo_jax.models.architecture import TransformerConfig
+
+
+def frequencies(config: TransformerConfig, dtype) -> jax.Array:  # [N]
+  """Radians per token of each pair of channels."""
+  half = config.turned_width // 2
+  plain = config.rope_theta ** (-jnp.arange(half, dtype=dtype) / half)
+  if config.rope_scaling == "none":
+    return plain
+  if config.rope_scaling == "longrope":
+    by_length = config.rope_short_factors, config.rope_long_factors
+    return plain / jnp.array(by_length[config.long_context], dtype)
+  scaled = plain / config.rope_factor
+  if config.rope_scaling == "linear":
+    return scaled
+  if config.rope_scaling == "yarn":
+    share = 1 - _ramp(config, dtype)
+  else:
+    # Llama 3: only what turns less than once in the original context is
+    # scaled, with a ramp between its two bounds.
+    turns = config.rope_original_len * plain / (2 * jnp.pi)
+    low, high = config.rope_low_freq, config.rope_high_freq
+    share = jnp.clip((turns - low) / (high - low), 0, 1)
+  return share * plain + (1 - share) * scaled
+
+
+def _ramp(config: TransformerConfig, dtype) -> jax.Array:  # [N]
+  """YaRN's: a line over the pairs, where Llama 3 has one over the turns."""
+
+  def pair(turns: float) -> float:
+    """Which pair turns so many times in the original context."""
+    tokens = config.rope_original_len / (2 * math.pi * turns)
+    return config.turned_width * math.log(tokens) / (2 * log_base)
+
+  log_base = math.log(config.rope_theta)
+  low, high = pair(config.rope_high_freq), pair(config.rope_low_freq)
+  if config.rope_truncate:
+    low, high = math.floor(low), math.ceil(high)
+  low, high = max(low, 0), min(high, config.turned_width - 1)
+  if low == high:
+    high += 0.001  # A step, and no division by 0.
+  pairs = jnp.arange(config.turned_width // 2, dtype=dtype)
+  return jnp.clip((pairs - low) / (high - low), 0, 1)
+
+
+def yarn_amplitude(factor: float, weight: float = 1.0) -> float:
+  """0.1 · weight · ln(factor) + 1, by which YaRN multiplies; 1 if shorter."""
+  return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
+
+
+def longrope_amplitude(factor: float, original_len: int) -> float:
+  """√(1 + ln(factor) / ln(original_len)); 1 for contexts that are no longer."""
+  if factor <= 1:
+    return 1.0
+  return math.sqrt(1 + math.log(factor) / math.log(original_len))
