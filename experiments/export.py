@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.models import lora, weights
+from grpo_jax.models import families, lora, peft, weights
 from grpo_jax.training import api, paths
 
 _WORKDIR = flags.DEFINE_string(
@@ -59,7 +59,15 @@ def main(argv: Sequence[str]) -> int:
           f"--adapters: the run in {_WORKDIR.value} has none"
           " (config.model.lora_rank=0); leave the flag out."
         )
-      lora.save_peft(folder, params, adapters, model.checkpoint, model.revision)
+      _, family = families.from_config_json(model.directory())
+      if family.fused:
+        raise ValueError(
+          "--adapters: layers of the family"
+          f" {family.name} have one module for several projections, such as"
+          f" {family.fused[0].whole}, and PEFT no adapters for its parts; leave"
+          " the flag out to merge them."
+        )
+      peft.save(folder, params, adapters, model.checkpoint, model.revision)
       paths.publish(folder, out)
       print(f"adapters of step {run.step} -> {_OUT.value}")
       return 0

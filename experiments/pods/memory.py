@@ -218,6 +218,8 @@ def table(
   }
   if phase.plays:
     lanes = config.sampling.lanes
+    # Latent vectors are those of all heads.
+    parts = 1 if size.model.latent_width else tensor
     found["cache of the rollout"] = (
       _SAMPLING,
       -(
@@ -227,7 +229,7 @@ def table(
           -(-phase.num_rows // num_shards),
           lanes and -(-lanes // num_shards),
         )
-        // tensor
+        // parts
       ),
     )
   return {kind: row for kind, row in found.items() if row[1]}
@@ -409,7 +411,11 @@ def _kept(
   if size.model.remat != "none":
     total += residuals(
       dataclasses.replace(
-        size.model, num_layers=1, sliding_layers=(), remat="none"
+        size.model,
+        num_layers=1,
+        num_dense_layers=0,
+        sliding_layers=(),
+        remat="none",
       )
     )
   return total

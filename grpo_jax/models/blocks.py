@@ -136,10 +136,11 @@ class Expansion(nn.Module):
     )
 
   def __call__(self, x: jax.Array) -> jax.Array:  # [..., N] -> [..., H, K]
-    return jnp.tensordot(x, self.whole(), axes=1)
+    kernel = jnp.asarray(self.kernel, self.config.dtype)
+    return jnp.tensordot(x, kernel, axes=1)
 
   def whole(self) -> jax.Array:  # [N, H, K]
-    """W in the model's dtype; with adapters, what they make of it."""
+    """W in the model's dtype; adapters are added where this is called."""
     return jnp.asarray(self.kernel, self.config.dtype)
 
 
@@ -163,7 +164,7 @@ class LatentAttention(nn.Module):
       self.query_down_norm = norm()
       self.query_up = dense(heads)
     else:
-      self.query = dense(heads)
+      self.query_heads = dense(heads)
     self.kv_down = dense(config.latent_width + config.turned_width)
     self.kv_down_norm = norm()
     self.kv_up = Expansion(
@@ -184,7 +185,7 @@ class LatentAttention(nn.Module):
       down = self.query_down_norm(_on_rows(self.query_down, x))
       q = _on_rows(self.query_up, down)
     else:
-      q = _on_rows(self.query, x)
+      q = _on_rows(self.query_heads, x)
     turn = functools.partial(
       rotate, rope=rope, interleaved=config.rotary_interleaved
     )

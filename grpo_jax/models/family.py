@@ -190,7 +190,7 @@ TENSORS = {
   "layers/mlp/router/kernel": (MLP + "gate.weight",),
   "layers/attention/out/bias": (ATTENTION + "o_proj.bias",),
   "layers/attention/sinks": (ATTENTION + "sinks",),
-  "layers/attention/query/kernel": (ATTENTION + "q_proj.weight",),
+  "layers/attention/query_heads/kernel": (ATTENTION + "q_proj.weight",),
   "layers/attention/query_down/kernel": (ATTENTION + "q_a_proj.weight",),
   "layers/attention/query_down_norm/scale": (
     ATTENTION + "q_a_layernorm.weight",

@@ -18,10 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-import os
-import pathlib
-import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -32,18 +28,33 @@ import numpy as np
 from jax import lax
 
 from grpo_jax import ranges
-from grpo_jax.models import quantization
+from grpo_jax.models import experts, quantization
 from grpo_jax.types import Policy, PyTree
 
-# Adapter -> (module in a layer, its name in Hugging Face's models).
-_MODULES = {
+# Adapter -> (path of its kernel in a layer, its name in Hugging Face's models).
+MODULES = {
   "query": (("attention", "qkv"), "self_attn.q_proj"),
   "key": (("attention", "qkv"), "self_attn.k_proj"),
   "value": (("attention", "qkv"), "self_attn.v_proj"),
+  "query_heads": (("attention", "query_heads"), "self_attn.q_proj"),
+  "query_down": (("attention", "query_down"), "self_attn.q_a_proj"),
+  "query_up": (("attention", "query_up"), "self_attn.q_b_proj"),
+  "kv_down": (("attention", "kv_down"), "self_attn.kv_a_proj_with_mqa"),
+  "kv_up": (("attention", "kv_up"), "self_attn.kv_b_proj"),
   "out": (("attention", "out"), "self_attn.o_proj"),
   "gate": (("mlp", "gate"), "mlp.gate_proj"),
   "up": (("mlp", "up"), "mlp.up_proj"),
   "down": (("mlp", "down"), "mlp.down_proj"),
+  "shared_gate": (("mlp", "shared", "gate"), "mlp.shared_experts.gate_proj"),
+  "shared_up": (("mlp", "shared", "up"), "mlp.shared_experts.up_proj"),
+  "shared_down": (("mlp", "shared", "down"), "mlp.shared_experts.down_proj"),
+  **{
+    f"expert_{name}": (
+      ("mlp", "experts", name),
+      f"mlp.experts.{{expert}}.{name}_proj",
+    )
+    for name in ("gate", "up", "down")
+  },
 }
 # Their places in the axis R + 2 of the fused kernel.
 _FUSED = {
@@ -51,8 +62,8 @@ _FUSED = {
   "key": slice(-2, -1),
   "value": slice(-1, None),
 }
+_OF_EXPERTS = "expert_"
 RANKS = ranges.Range(1, 2**16)
-_WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,10 +74,12 @@ class LoRAConfig:
     rank: Of each adapter, r ≥ 1.
     alpha: α > 0; the adapters' term is multiplied by α / r.
     modules: Projections with an adapter: "query", "key", "value", "out",
-      "gate", "up", "down"; empty: all that the layers have. Experts of a
-      mixture have none.
+      "gate", "up", "down"; with latent attention "query_heads" or "query_down"
+      and "query_up", "kv_down", "kv_up"; in mixtures "shared_gate", … and
+      "expert_gate", …, where each expert has adapters of its own. Empty: all
+      that the layers have, but for those of experts.
     quantization: How the kernels of all layers are kept: "none" (as they
-      are), "int8" or "nf4"; see `quantization.py`.
+      are), "int8", "nf4" or "nf4_double"; see `quantization.py`.
   """
 
   rank: int = 16
@@ -85,11 +98,9 @@ class LoRAConfig:
         f"lora: alpha is {self.alpha}, but must be {ranges.POSITIVE}; else the"
         " adapters have no effect."
       )
-    if {*self.modules} - {*_MODULES} or len({*self.modules}) < len(
-      self.modules
-    ):
+    if {*self.modules} - {*MODULES} or len({*self.modules}) < len(self.modules):
       raise ValueError(
-        f"lora: modules is {self.modules}; known are {', '.join(_MODULES)}."
+        f"lora: modules is {self.modules}; known are {', '.join(MODULES)}."
         " Name each once, or none for all."
       )
     if self.quantization not in quantization.KINDS:
@@ -174,7 +185,9 @@ def wrap(params: PyTree, config: LoRAConfig, key: jax.Array) -> PyTree:
   Returns:
     {"trained": {name: {"a": [layers, *inputs, r], "b": [layers, r,
     *outputs]}}, "frozen": {"base": what the transformer trains, and what it
-    freezes itself}}. Adapters are at least float32.
+    freezes itself}}. Adapters are at least float32. Those of experts have an
+    axis of them after that of layers. Layers that the base has apart have their
+    adapters apart, {"dense_layers": {name: …}}.
 
   Raises:
     ValueError: `params` have adapters already; or `config.modules` names what
@@ -186,42 +199,77 @@ def wrap(params: PyTree, config: LoRAConfig, key: jax.Array) -> PyTree:
       " of the transformer, which merge() returns."
     )
   base = params["trained"]
-  adapters = {}
-  for name, (inputs, outputs, dtype) in _shapes(base, config).items():
+  adapters: dict[str, Any] = {}
+  for (stack, name), (inputs, outputs, dtype) in _shapes(base, config).items():
     key, draw = jax.random.split(key)
-    layers, *sizes = inputs
-    bound = float(np.prod(sizes)) ** -0.5
-    adapters[name] = {
+    batch = inputs[: 1 + name.startswith(_OF_EXPERTS)]
+    bound = float(np.prod(inputs[len(batch) :])) ** -0.5
+    of_stack = adapters
+    if stack != "layers":
+      of_stack = adapters.setdefault(stack, {})
+    of_stack[name] = {
       "a": jax.random.uniform(
-        draw, (layers, *sizes, config.rank), dtype, -bound, bound
+        draw, (*inputs, config.rank), dtype, -bound, bound
       ),
-      "b": jnp.zeros((layers, config.rank, *outputs), dtype),
+      "b": jnp.zeros((*batch, config.rank, *outputs), dtype),
     }
   base = quantization.quantize(base, config.quantization)
   return {"trained": adapters, "frozen": {**params["frozen"], "base": base}}
 
 
-def _shapes(base: PyTree, config: LoRAConfig) -> dict[str, tuple]:
-  """Adapter -> ((layers, *inputs), outputs, dtype); raises for unknown ones."""
+def _kernel(layers: PyTree, name: str) -> PyTree:
+  """Of a projection in a stack of layers; None if it has none."""
+  path, _ = MODULES[name]
+  for key in path:
+    layers = layers.get(key)
+    if layers is None:
+      return None
+  return layers if name.startswith(_OF_EXPERTS) else layers["kernel"]
+
+
+def _shapes(base: PyTree, config: LoRAConfig) -> dict[tuple[str, str], tuple]:
+  """Stack, adapter -> ((layers, *inputs), outputs, dtype)."""
   known = {}
-  for name, ((part, module), _) in _MODULES.items():
-    if module not in base["layers"][part]:
-      continue
-    kernel = quantization.abstract(base["layers"][part][module]["kernel"])
-    if name in _FUSED:
-      kernel = jax.eval_shape(lambda x, s=_FUSED[name]: x[..., s, :], kernel)
-    num_inputs = len(quantization.INPUT_AXES[module])
-    known[name] = (
-      kernel.shape[: 1 + num_inputs],
-      kernel.shape[1 + num_inputs :],
-      jnp.promote_types(kernel.dtype, jnp.float32),
-    )
-  if unknown := [name for name in config.modules if name not in known]:
+  for stack in quantization.STACKS:
+    for name, (path, _) in MODULES.items():
+      kernel = _kernel(base.get(stack, {}), name)
+      if kernel is None:
+        continue
+      kernel = quantization.abstract(kernel)
+      if name in _FUSED:
+        kernel = jax.eval_shape(lambda x, s=_FUSED[name]: x[..., s, :], kernel)
+      num_inputs = 1 + len(quantization.INPUT_AXES[path[-1]])
+      num_inputs += name.startswith(_OF_EXPERTS)
+      known[stack, name] = (
+        kernel.shape[:num_inputs],
+        kernel.shape[num_inputs:],
+        jnp.promote_types(kernel.dtype, jnp.float32),
+      )
+  names = dict.fromkeys(name for _, name in known)
+  if unknown := [name for name in config.modules if name not in names]:
     raise ValueError(
       f"lora: modules has {', '.join(unknown)}, which the layers do not have;"
-      f" known are {', '.join(known)}."
+      f" known are {', '.join(names)}."
     )
-  return {name: known[name] for name in config.modules or known}
+  chosen = config.modules or [
+    name for name in names if not name.startswith(_OF_EXPERTS)
+  ]
+  # In the order of the config, whose draws are those of the names.
+  return {
+    (stack, name): known[stack, name]
+    for stack in quantization.STACKS
+    for name in chosen
+    if (stack, name) in known
+  }
+
+
+def of_stacks(adapters: PyTree) -> dict[str, PyTree]:
+  """Stack of layers -> its adapters by name."""
+  apart = {name: adapters[name] for name in adapters if name not in MODULES}
+  return {
+    "layers": {k: v for k, v in adapters.items() if k not in apart},
+    **apart,
+  }
 
 
 def _joined(params: PyTree) -> PyTree:
@@ -229,26 +277,53 @@ def _joined(params: PyTree) -> PyTree:
   if "base" not in params["frozen"]:
     return params  # They are joined already, for decoding.
   frozen = dict(params["frozen"])
-  base = quantization.boxed(frozen.pop("base"))
-  layers = {name: dict(part) for name, part in base["layers"].items()}
-  for name, adapter in params["trained"].items():
-    (part, module), _ = _MODULES[name]
-    beside = layers[part][module]
-    layers[part][module] = {
-      **beside,
-      "lora": {**beside.get("lora", {}), name: adapter},
-    }
-  return {"trained": {**base, "layers": layers}, "frozen": frozen}
+  base = dict(quantization.boxed(frozen.pop("base")))
+  for stack, adapters in of_stacks(params["trained"]).items():
+    for name, adapter in adapters.items():
+      path, _ = MODULES[name]
+      if name.startswith(_OF_EXPERTS):
+        path = path[:-1]  # One module has the kernels of all three.
+      base[stack] = _with(base[stack], path, {"lora": {name: adapter}})
+  return {"trained": base, "frozen": frozen}
+
+
+def _with(tree: PyTree, path: tuple[str, ...], value: PyTree) -> PyTree:
+  """The tree of dictionaries with those of `value` added at a path."""
+  for key in reversed(path):
+    value = {key: value}
+
+  def merged(x, y):
+    if not (isinstance(x, dict) and isinstance(y, dict)):
+      return y
+    return {**x, **{k: merged(x.get(k), v) for k, v in y.items()}}
+
+  return merged(tree, value)
 
 
 def _add_adapter(config, next_function, args, kwargs, context):
   """Calls a module of Flax; where adapters lie beside its kernel, adds them."""
   y = next_function(*args, **kwargs)
   module = context.module
-  if context.method_name != "__call__" or not module.has_variable(
-    "params", "lora"
+  if context.method_name not in ("__call__", "whole") or not (
+    module.has_variable("params", "lora")
   ):
     return y
+  adapters = module.get_variable("params", "lora")
+  if isinstance(y, experts.Kernels):
+    dtype = y.gate.dtype
+    return y._replace(
+      adapters={
+        name.removeprefix(_OF_EXPERTS): (
+          (config.scale * adapter["a"]).astype(dtype),
+          adapter["b"].astype(dtype),
+        )
+        for name, adapter in adapters.items()
+      }
+    )
+  if context.method_name == "whole":
+    (adapter,) = adapters.values()
+    change = jnp.tensordot(config.scale * adapter["a"], adapter["b"], axes=1)
+    return y + change.astype(y.dtype)
   (x,) = args
 
   def term(adapter):
@@ -256,7 +331,6 @@ def _add_adapter(config, next_function, args, kwargs, context):
     inner = jnp.tensordot(x.astype(y.dtype), a, axes=a.ndim - 1)  # [..., r]
     return jnp.tensordot(config.scale * inner, b, axes=1)
 
-  adapters = module.get_variable("params", "lora")
   if not adapters.keys() & _FUSED.keys():
     (adapter,) = adapters.values()
     return y + term(adapter)
@@ -286,271 +360,19 @@ def merge(params: PyTree, config: LoRAConfig) -> PyTree:
   frozen = dict(params["frozen"])
   base = frozen.pop("base")
   base = quantization.dequantize(base, base["embed"]["embedding"].dtype)
-  layers = {name: dict(part) for name, part in base["layers"].items()}
-  for name, adapter in params["trained"].items():
-    (part, module), _ = _MODULES[name]
-    kernel = layers[part][module]["kernel"]
-    change = config.scale * jax.vmap(lambda a, b: jnp.tensordot(a, b, axes=1))(
-      adapter["a"], adapter["b"]
-    )
-    place = (..., _FUSED[name], slice(None)) if name in _FUSED else ...
-    wide = kernel.astype(change.dtype)
-    kernel = wide.at[place].add(change).astype(kernel.dtype)
-    layers[part][module] = {**layers[part][module], "kernel": kernel}
-  return {"trained": {**base, "layers": layers}, "frozen": frozen}
-
-
-def save_peft(
-  directory: str | os.PathLike,
-  params: PyTree,
-  config: LoRAConfig,
-  base_model: str = "",
-  revision: str = "",
-) -> None:
-  """Writes the adapters as PEFT does, for the base's Hugging Face checkpoint.
-
-  Args:
-    directory: Gets adapter_config.json and adapter_model.safetensors.
-    params: Of a `lora_policy`.
-    config: Its config.
-    base_model, revision: Folder or hub name of the checkpoint of the base, and
-      which one it is on the hub, noted in the config file.
-
-  Raises:
-    ValueError: The directory has one of the files already.
-    ModuleNotFoundError: safetensors is not installed.
-  """
-  safetensors = _safetensors()
-  directory = pathlib.Path(directory)
-  for name in (_WEIGHTS, _CONFIG):
-    if (directory / name).exists():
-      raise ValueError(
-        f"save_peft: {directory / name} exists already; nothing was changed."
-        " Pass another directory."
-      )
-  directory.mkdir(parents=True, exist_ok=True)
-  tensors = {
-    name: np.ascontiguousarray(value)
-    for name, value in _to_peft(jax.device_get(params["trained"])).items()
-  }
-  safetensors.save_file(
-    tensors, directory / _WEIGHTS, metadata={"format": "pt"}
-  )
-  settings = {
-    "peft_type": "LORA",
-    "task_type": "CAUSAL_LM",
-    "base_model_name_or_path": base_model,
-    "revision": revision or None,
-    "inference_mode": True,
-    "r": config.rank,
-    "lora_alpha": config.alpha,
-    "lora_dropout": 0.0,
-    "bias": "none",
-    "fan_in_fan_out": False,
-    "target_modules": [
-      _MODULES[name][1].split(".")[-1] for name in params["trained"]
-    ],
-  }
-  text = json.dumps(settings, indent=2) + "\n"
-  (directory / _CONFIG).write_text(text, encoding="utf-8")
-
-
-def peft_config(
-  directory: str | os.PathLike, quantization: str = "none"
-) -> LoRAConfig:
-  """The config of the adapters that PEFT, or `save_peft`, wrote.
-
-  Args:
-    directory: Has adapter_config.json and adapter_model.safetensors.
-    quantization: Of the base, which the file does not say.
-
-  Raises:
-    FileNotFoundError: A file is missing.
-    ValueError: adapter_config.json is damaged, or says what a `LoRAConfig`
-      cannot.
-  """
-  settings = _read_settings(directory)
-  path = pathlib.Path(directory) / _CONFIG
-  targets = settings.get("target_modules")
-  ours = {theirs.split(".")[-1]: name for name, (_, theirs) in _MODULES.items()}
-  listed = [] if targets == "all-linear" else targets
-  if not isinstance(listed, list) or not all(
-    isinstance(name, str) and name.split(".")[-1] in ours for name in listed
-  ):
-    raise ValueError(
-      f"peft_config: {path} has target_modules {reprlib.repr(targets)}; needed"
-      f" is 'all-linear', or a list of {', '.join(ours)}. Write the modules out"
-      " of which the file has adapters."
-    )
-  named = {ours[name.split(".")[-1]] for name in listed}
-  rank: Any = settings.get("r")
-  alpha: Any = settings.get("lora_alpha")
-  if type(rank) is not int or type(alpha) not in (int, float):
-    raise ValueError(
-      f"peft_config: {path} has r {reprlib.repr(rank)} and lora_alpha"
-      f" {reprlib.repr(alpha)}; needed are a whole number and a number."
-    )
-  try:
-    config = LoRAConfig(
-      rank=rank,
-      alpha=alpha,
-      modules=tuple(name for name in _MODULES if name in named),
-      quantization=quantization,
-    )
-  except ValueError as error:
-    raise ValueError(f"peft_config: {path}: {error}") from error
-  _check_settings(path, settings, config)
-  return config
-
-
-def load_peft(
-  directory: str | os.PathLike, params: PyTree, config: LoRAConfig
-) -> PyTree:
-  """`params` with the adapters that PEFT, or `save_peft`, wrote.
-
-  Args:
-    directory: Has adapter_config.json and adapter_model.safetensors.
-    params: Of a `lora_policy` over the base that the adapters belong to.
-    config: Its config; must have the rank, α and modules of the file.
-
-  Raises:
-    FileNotFoundError: A file is missing.
-    ValueError: The files have other settings or tensors than the config, or
-      are damaged; the message says which.
-    ModuleNotFoundError: safetensors is not installed.
-  """
-  safetensors = _safetensors()
-  settings = _read_settings(directory)
-  directory = pathlib.Path(directory).expanduser()
-  _check_settings(directory / _CONFIG, settings, config)
-  try:
-    tensors = safetensors.load_file(directory / _WEIGHTS)
-  except Exception as error:
-    raise ValueError(
-      f"load_peft: {directory / _WEIGHTS} cannot be read ({error}); copy it"
-      " again."
-    ) from error
-  shapes = jax.eval_shape(_to_peft, params["trained"])
-  differ = [
-    f"{name} is {_shape(tensors, name)} in the file and"
-    f" {_shape(shapes, name)} here"
-    for name in sorted(tensors.keys() | shapes.keys())
-    if _shape(tensors, name) != _shape(shapes, name)
-  ]
-  if differ:
-    raise ValueError(
-      f"load_peft: {len(differ)} tensors of {directory / _WEIGHTS} do not fit"
-      f" this policy: {'; '.join(differ[:3])}. Use the modules, the rank and"
-      " the base that they were trained with."
-    )
-  return {**params, "trained": _from_peft(tensors, params["trained"])}
-
-
-def _read_settings(directory: str | os.PathLike) -> dict[str, Any]:
-  """What adapter_config.json says; both files are there."""
-  directory = pathlib.Path(directory).expanduser()
-  for name in (_WEIGHTS, _CONFIG):
-    if not (directory / name).is_file():
-      raise FileNotFoundError(
-        f"load_peft: {directory / name} is missing; needed is a folder as"
-        " PEFT's save_pretrained writes it."
-      )
-  path = directory / _CONFIG
-  try:
-    settings = json.loads(path.read_text(encoding="utf-8"))
-  except (ValueError, RecursionError) as error:
-    raise ValueError(
-      f"load_peft: {path} is no JSON: {error}. Copy the file again."
-    ) from error
-  if not isinstance(settings, dict):
-    raise ValueError(
-      f"load_peft: {path} holds no object of keys. Copy the file again."
-    )
-  return settings
-
-
-def _safetensors():
-  try:
-    from safetensors import numpy as safetensors
-  except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-      "lora: adapter files need the package safetensors; install the extra:"
-      " pip install -e '.[hf]'."
-    ) from error
-  return safetensors
-
-
-def _shape(arrays: dict[str, Any], name: str) -> Any:
-  return tuple(arrays[name].shape) if name in arrays else "absent"
-
-
-def _check_settings(
-  path: pathlib.Path, settings: dict[str, Any], config: LoRAConfig
-) -> None:
-  """Raises unless the adapters mean what a `LoRAConfig` can say."""
-  plain = {
-    "peft_type": "LORA",
-    "r": config.rank,
-    "lora_alpha": config.alpha,
-    "bias": "none",
-    "use_rslora": False,
-    "use_dora": False,
-    "fan_in_fan_out": False,
-    "rank_pattern": {},
-    "alpha_pattern": {},
-    "modules_to_save": None,
-    "layers_to_transform": None,
-    "layer_replication": None,
-    "lora_bias": False,
-    "use_qalora": False,
-    "target_parameters": None,
-    "trainable_token_indices": None,
-    # Adapters that begin to work in the middle of a text.
-    "alora_invocation_tokens": None,
-  }
-  # Other ways to start, like PiSSA, take a part out of the base's weights.
-  if settings.get("init_lora_weights") not in (None, True, False, "gaussian"):
-    plain["init_lora_weights"] = True
-  differ = [
-    f"{name} is {reprlib.repr(settings[name])}, needed is {value!r}"
-    for name, value in plain.items()
-    if settings.get(name, value) not in (value, value or None)
-  ]
-  if differ:
-    raise ValueError(
-      f"load_peft: {path} does not fit this policy: {'; '.join(differ)}."
-    )
-
-
-def _peft_name(layer: int, name: str, which: str) -> str:
-  module = _MODULES[name][1]
-  return f"base_model.model.model.layers.{layer}.{module}.lora_{which}.weight"
-
-
-def _to_peft(adapters: PyTree) -> dict[str, jax.Array]:
-  """Adapters under PEFT's names: A [r, inputs] and B [outputs, r]."""
-  tensors = {}
-  for name, adapter in adapters.items():
-    rank = adapter["a"].shape[-1]
-    for layer in range(len(adapter["a"])):
-      a = adapter["a"][layer].reshape(-1, rank)
-      b = adapter["b"][layer].reshape(rank, -1)
-      tensors[_peft_name(layer, name, "A")] = a.T
-      tensors[_peft_name(layer, name, "B")] = b.T
-  return tensors
-
-
-def _from_peft(tensors: dict[str, np.ndarray], like: PyTree) -> PyTree:
-  """The reverse, in the shapes and dtypes of `like`."""
-
-  def stacked(name, which, leaf):
-    layers = [
-      tensors[_peft_name(layer, name, which.upper())].T
-      for layer in range(len(leaf))
-    ]
-    return jnp.asarray(np.stack(layers).reshape(leaf.shape), leaf.dtype)
-
-  return {
-    name: {which: stacked(name, which, leaf) for which, leaf in adapter.items()}
-    for name, adapter in like.items()
-  }
+  base = dict(base)
+  for stack, adapters in of_stacks(params["trained"]).items():
+    for name, adapter in adapters.items():
+      kernel = _kernel(base[stack], name)
+      of_experts = name.startswith(_OF_EXPERTS)
+      product: Callable = functools.partial(jnp.tensordot, axes=1)
+      for _ in range(1 + of_experts):
+        product = jax.vmap(product)
+      change = config.scale * product(adapter["a"], adapter["b"])
+      place = (..., _FUSED[name], slice(None)) if name in _FUSED else ...
+      wide = kernel.astype(change.dtype)
+      kernel = wide.at[place].add(change).astype(kernel.dtype)
+      path, _ = MODULES[name]
+      path = path if of_experts else (*path, "kernel")
+      base[stack] = _with(base[stack], path, kernel)
+  return {"trained": base, "frozen": frozen}

@@ -11,13 +11,18 @@ and split by a mesh as W is. The weights come back as floats one layer at a
 time, where Flax reads the kernel (see `Kernel`), and are multiplied as floats:
 memory is saved, not arithmetic.
 
-| kind  | bytes per weight | largest error                        |
-|-------|------------------|--------------------------------------|
-| int8  | 1 + 4 / inputs   | 0.0040 of the channel's largest      |
-| nf4   | 0.5 + 4 / 64     | 0.152 of the block's largest         |
+| kind       | bytes per weight         | largest error                   |
+|------------|--------------------------|---------------------------------|
+| int8       | 1 + 4 / inputs           | 0.0040 of the channel's largest |
+| nf4        | 0.5 + 4 / 64             | 0.152 of the block's largest    |
+| nf4_double | 0.5 + (1 + 4 / 256) / 64 | the same, and that of the scale |
+
+With nf4_double the scales s are 8-bit codes in turn, of blocks of up to 256,
+s ≈ mean + scale · code, which errs by 0.0040 of the largest s − mean.
 
 Source: Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs",
-arXiv:2305.14314, Section 3 and Appendix E (NF4, without double quantization).
+arXiv:2305.14314, Section 3 and Appendix E; the codes of scales are whole
+numbers here, and 8-bit floats there.
 """
 
 from __future__ import annotations
@@ -36,17 +41,25 @@ from jax import lax
 
 from grpo_jax.types import Policy, PyTree
 
-KINDS = ("none", "int8", "nf4")
+KINDS = ("none", "int8", "nf4", "nf4_double")
 
 # Which axes of a kernel are summed over, counted from its end: experts have one
 # axis more, and a stack of layers another.
 INPUT_AXES = {
   "qkv": (-4,),  # [D, C, R + 2, K]
   "out": (-4, -3, -2),  # [C, R, K, D]
+  "query_heads": (-3,),  # [D, H, K]
+  "query_down": (-2,),  # [D, N]
+  "query_up": (-3,),  # [N, H, K]
+  "kv_down": (-2,),  # [D, N]
+  "kv_up": (-3,),  # [N, H, K]
   "gate": (-2,),  # [D, F]
   "up": (-2,),  # [D, F]
   "down": (-2,),  # [F, D]
 }
+
+# Where a transformer has its layers: the first ones of a mixture may be apart.
+STACKS = ("layers", "dense_layers")
 
 # Quantiles of a normal distribution, and an exact 0.
 _NF4 = np.array(
@@ -71,10 +84,11 @@ _NF4 = np.array(
   np.float32,
 )
 _BLOCK = 64
+_BLOCK_OF_SCALES = 256
 
 
 def quantize(
-  params: PyTree, kind: str, modules: tuple[str, ...] = tuple(INPUT_AXES)
+  params: PyTree, kind: str, modules: tuple[str, ...] = ()
 ) -> PyTree:
   """The kernels of the layers as codes and scales; the rest as it is.
 
@@ -82,9 +96,9 @@ def quantize(
     params: Of a transformer: {"embed": …, "layers": …, …}. What will be
       trained must not be quantized; a `lora` policy calls this on its base.
       Kernels that are quantized already stay as they are.
-    kind: "int8" or "nf4", or "none" for no change.
-    modules: Names of modules whose kernels are meant. Embeddings, head, norms
-      and biases stay floats.
+    kind: "int8", "nf4" or "nf4_double", or "none" for no change.
+    modules: Names of modules whose kernels are meant; empty: all.
+      Embeddings, head, norms and biases stay floats.
 
   Returns:
     The tree with {"int8" or "nf4": codes, "scale": scales} for each kernel.
@@ -103,20 +117,24 @@ def quantize(
 
   def convert(path, leaf):
     name = _module(path)
-    if name not in modules:
+    if name is None or (modules and name not in modules):
       return leaf
     found.add(name)
     return leaf if is_quantized(leaf) else quantize_leaf(path, leaf, kind=kind)
 
-  layers = jax.tree_util.tree_map_with_path(
-    convert, params["layers"], is_leaf=is_quantized
-  )
+  stacks = {
+    name: jax.tree_util.tree_map_with_path(
+      convert, params[name], is_leaf=is_quantized
+    )
+    for name in STACKS
+    if name in params
+  }
   if missing := sorted({*modules} - found):
     raise ValueError(
       f"quantize: no kernel of {', '.join(missing)} in the layers; known are"
       f" {', '.join(INPUT_AXES)}."
     )
-  return {**params, "layers": layers}
+  return {**params, **stacks}
 
 
 def quantize_leaf(path: tuple, leaf: jax.Array, *, kind: str) -> PyTree:
@@ -125,7 +143,7 @@ def quantize_leaf(path: tuple, leaf: jax.Array, *, kind: str) -> PyTree:
   Args:
     path: Of the leaf, as `jax.tree_util` gives it.
     leaf: A kernel of the layers is converted, anything else returned.
-    kind: "int8" or "nf4", or "none" for no change.
+    kind: "int8", "nf4" or "nf4_double", or "none" for no change.
 
   Raises:
     ValueError: As in `quantize`.
@@ -133,9 +151,9 @@ def quantize_leaf(path: tuple, leaf: jax.Array, *, kind: str) -> PyTree:
   name = _module(path)
   if name is None or kind == "none":
     return leaf
-  if kind == "nf4" and leaf.shape[-1] % 2:
+  if kind != "int8" and leaf.shape[-1] % 2:
     raise ValueError(
-      f"quantize: {name} is {list(leaf.shape)}, and nf4 packs two weights of"
+      f"quantize: {name} is {list(leaf.shape)}, and {kind} packs two weights of"
       " the last axis into a byte; use int8, or leave the module out."
     )
   # Layer by layer, and not in a loop of XLA's, which makes float32 of all of
@@ -149,14 +167,19 @@ def _module(path) -> str | None:
   names = [key.key for key in path]
   if names[-1] == "kernel":
     names = names[:-1]
-  elif names[-2] != "experts":
+  elif len(names) < 2 or names[-2] != "experts":
     return None
   return names[-1] if names[-1] in INPUT_AXES else None
 
 
 @functools.partial(jax.jit, static_argnames=("kind", "axes"))
 def _encode(kernel: jax.Array, *, kind: str, axes: tuple[int, ...]) -> PyTree:
-  return to_int8(kernel, axes) if kind == "int8" else _to_nf4(kernel)
+  if kind == "int8":
+    return to_int8(kernel, axes)
+  packed = _to_nf4(kernel)
+  if kind == "nf4_double":
+    packed["scale"] = _to_codes(packed["scale"])
+  return packed
 
 
 def to_int8(x: jax.Array, axes: tuple[int, ...]) -> PyTree:
@@ -180,6 +203,30 @@ def _to_nf4(kernel: jax.Array) -> PyTree:
   codes = codes.reshape(kernel.shape)
   packed = codes[..., ::2] << 4 | codes[..., 1::2]  # [..., last / 2]
   return {"nf4": packed, "scale": scale}
+
+
+def _to_codes(scale: jax.Array) -> PyTree:
+  """Scales [..., N] as 8-bit codes of what they differ from their mean by.
+
+  A block has up to 256 of the rows before the last axis, which a mesh may
+  split: its scale is small and on every device.
+  """
+  mean = scale.mean()
+  rows = (scale - mean).reshape(-1, scale.shape[-1])
+  size = math.gcd(len(rows), _BLOCK_OF_SCALES)
+  codes = to_int8(rows.reshape(-1, size, scale.shape[-1]), (1,))
+  return {
+    "int8": codes["int8"].reshape(scale.shape),
+    "scale": codes["scale"][:, 0],  # [rows / size, N]
+    "mean": mean,
+  }
+
+
+def _scales(codes: PyTree) -> jax.Array:  # [..., N]
+  """The reverse."""
+  shape, scale = codes["int8"].shape, codes["scale"]
+  rows = codes["int8"].reshape(len(scale), -1, shape[-1]).astype(scale.dtype)
+  return (rows * scale[:, None] + codes["mean"]).reshape(shape)
 
 
 def abstract(kernel: PyTree) -> jax.ShapeDtypeStruct:
@@ -206,6 +253,13 @@ def _values(kernel: PyTree) -> jax.Array:
   if "int8" in kernel:
     return kernel["int8"].astype(scale.dtype) * scale
   packed = kernel["nf4"]
+  if isinstance(scale, dict):
+    # A stack of layers has means of its own, which no axis of codes tells.
+    num_stacked = scale["mean"].ndim
+    of_layer = functools.reduce(
+      lambda f, _: jax.vmap(f), range(num_stacked), _scales
+    )
+    scale = of_layer(scale)
   codes = jnp.stack([packed >> 4, packed & 15], axis=-1)  # [..., last / 2, 2]
   values = jnp.asarray(_NF4)[codes]
   blocks = values.reshape(*scale.shape, -1) * scale[..., None]

@@ -61,7 +61,7 @@ _LAYOUT = {
   "attention/out/kernel": ("CRKD", "D CRK"),
   "attention/sinks": ("CR", "CR"),
   # N: width of a latent vector.
-  "attention/query/kernel": ("DCK", "CK D"),
+  "attention/query_heads/kernel": ("DCK", "CK D"),
   "attention/query_down/kernel": ("DN", "N D"),
   "attention/query_up/kernel": ("NCK", "CK N"),
   "attention/kv_down/kernel": ("DN", "N D"),

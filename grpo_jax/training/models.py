@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from grpo_jax.models import (
   architecture,
   lora,
+  peft,
   quantization,
   transformer,
   weights,
@@ -33,6 +34,16 @@ def make_policy(
   """
   model = config.model.transformer(problem.tokenizer.vocab_size)
   check_model(model, mesh)
+  longest = problem.max_prompt_len + problem.max_new_tokens
+  is_short = model.rope_scaling == "longrope" and not model.long_context
+  if is_short and longest > model.rope_original_len:
+    raise ValueError(
+      f"config: prompts and completions have up to {longest} tokens, and the"
+      f" model's positions are scaled for {model.rope_original_len}; set"
+      " config.model.long_context=True, which scales those of all sequences"
+      " for long ones, or lower config.data.max_prompt_len or"
+      " config.sampling.max_new_tokens."
+    )
   adapters = config.model.adapters()
   if adapters is not None:
     alpha = programs.number("model.lora_alpha", adapters.alpha)
@@ -116,7 +127,7 @@ def first_state(
     init_key, _ = jax.random.split(jax.random.key(config.seed))
     params = lora.wrap(params, adapters, init_key)
     if config.model.adapter_checkpoint:
-      params = lora.load_peft(config.model.adapter_checkpoint, params, adapters)
+      params = peft.load(config.model.adapter_checkpoint, params, adapters)
   return state_of(params, policy, config.seed)
 
 

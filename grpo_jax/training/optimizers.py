@@ -21,7 +21,7 @@ from grpo_jax.training import sections, varied
 from grpo_jax.types import PyTree
 
 # Kernels to heads of their own, [N, H, K].
-_OF_LATENT = re.compile(r"attention/(query|query_up|kv_up)/")
+_OF_LATENT = re.compile(r"attention/(query_heads|query_up|kv_up)/")
 
 
 def schedule(

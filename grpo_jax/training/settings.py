@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from grpo_jax import ranges
-from grpo_jax.models import architecture, families, hub, lora
+from grpo_jax.models import architecture, families, hub, lora, peft
 from grpo_jax.rollout import mixing, sampling
 from grpo_jax.training import hosts, mixtures
 
@@ -58,10 +58,10 @@ class ModelConfig(architecture.Architecture):
       and modules are the file's, and need not be set. Empty: fresh adapters.
     lora_rank: Of low-rank adapters, which alone are trained; 0 for none.
     lora_alpha: Their term is multiplied by lora_alpha / lora_rank.
-    lora_modules: Projections with an adapter, of "query", "key", "value",
-      "out", "gate", "up", "down"; empty: all that the layers have.
-    quantization: Of the kernels beneath the adapters: "none", "int8" or
-      "nf4".
+    lora_modules: Projections with an adapter, as `lora.LoRAConfig` names them;
+      empty: all that the layers have, but for those of experts.
+    quantization: Of the kernels beneath the adapters: "none", "int8", "nf4" or
+      "nf4_double".
   """
 
   checkpoint: str = ""
@@ -106,7 +106,7 @@ class ModelConfig(architecture.Architecture):
       ValueError: A number is out of range; or the file has another one.
     """
     if self.adapter_checkpoint:
-      found = lora.peft_config(self.adapter_checkpoint, self.quantization)
+      found = peft.config_of(self.adapter_checkpoint, self.quantization)
       for name in ("rank", "alpha", "modules"):
         setting, theirs = f"lora_{name}", getattr(found, name)
         value = getattr(self, setting)

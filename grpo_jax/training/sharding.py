@@ -55,7 +55,10 @@ RULES: tuple[tuple[str, P], ...] = (
   (r"out/kernel", P("tensor", None, None, _FSDP)),  # [C, R, K, D]
   (r"out/bias", P()),  # [D]
   (r"attention/sinks", P("tensor", None)),  # [C, R]
-  (r"(query|query_up|kv_up)/kernel", P(_FSDP, "tensor", None)),  # [N, H, K]
+  (
+    r"(query_heads|query_up|kv_up)/kernel",
+    P(_FSDP, "tensor", None),
+  ),  # [N, H, K]
   (r"(query|kv)_down/kernel", P(_FSDP, None)),  # [D, N]
   (r"experts/(gate|up)_bias", P("expert", "tensor")),  # [E, F]
   (r"experts/down_bias", P("expert", None)),  # [E, D]
@@ -65,12 +68,21 @@ RULES: tuple[tuple[str, P], ...] = (
   (r"down/kernel", P("tensor", _FSDP)),  # [F, D]
   (r"router/kernel", P(_FSDP, None)),  # [D, E]
   (r"router/bias", P()),  # [E]
-  (r"(query|key|value|gate|up)/a", P(_FSDP, None)),  # [D, r]
+  (r"(query|key|value|(shared_)?(gate|up))/a", P(_FSDP, None)),  # [D, r]
+  (r"(query_\w+|kv_\w+)/a", P(_FSDP, None)),  # [D, r] or [N, r]
+  (r"(query_heads|query_up|kv_up)/b", P(None, "tensor", None)),  # [r, H, K]
+  (r"(query|kv)_down/b", P()),  # [r, N]
+  (r"expert_(gate|up)/a", P("expert", "fsdp", None)),  # [E, D, r]
+  (r"expert_(gate|up)/b", P("expert", None, "tensor")),  # [E, r, F]
+  (r"expert_down/a", P("expert", "tensor", None)),  # [E, F, r]
+  (r"expert_down/b", P("expert", None, "fsdp")),  # [E, r, D]
   (r"(query|key|value)/b", P(None, "tensor", None, None)),  # [r, C, R, K]
-  (r"(gate|up)/b", P(None, "tensor")),  # [r, F]
+  (r"(shared_)?(gate|up)/b", P(None, "tensor")),  # [r, F]
   (r"out/a", P("tensor", None, None, None)),  # [C, R, K, r]
-  (r"down/a", P("tensor", None)),  # [F, r]
-  (r"(out|down)/b", P(None, _FSDP)),  # [r, D]
+  (r"(shared_)?down/a", P("tensor", None)),  # [F, r]
+  (r"(out|(shared_)?down)/b", P(None, _FSDP)),  # [r, D]
+  (r"kernel(/codes)?/scale/(scale|mean)", P()),  # Of scales: small.
+  (r"experts/\w+(/codes)?/scale/(scale|mean)", P()),
   (r"scale|router_bias", P()),  # Norms and biases of routers: small.
   (r"value_head/(kernel|bias)", P()),  # [D], []: small too.
   (r"scalars(/.+)?", P()),  # Of an algorithm.
@@ -80,7 +92,7 @@ _COMPILED = tuple(
   for pattern, spec in RULES
 )
 # Scales of quantized kernels have an axis of 1 where codes have their inputs.
-_SCALE = re.compile(r"(.*/)?(kernel|experts/\w+)(/codes)?/scale")
+_SCALE = re.compile(r"(.*/)?(kernel|experts/\w+)(/codes)?/scale(/int8)?")
 
 
 def make_mesh(
@@ -263,7 +275,7 @@ def spec_of(path: str, shape: Sequence[int]) -> P | None:
   """The partition of the parameter at a path; None if no rule matches."""
   is_scale = _SCALE.fullmatch(path)
   if is_scale:
-    path = path.removesuffix("/scale")
+    path = path.removesuffix("/int8").removesuffix("/scale")
   for pattern, spec in _COMPILED:
     if pattern.fullmatch(path):
       if not spec:

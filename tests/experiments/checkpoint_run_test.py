@@ -13,7 +13,14 @@ import pytest
 from configs import checkpoint as checkpoint_config
 from experiments.parity import outputs
 from grpo_jax.data import tokenizer
-from grpo_jax.models import architecture, families, lora, transformer, weights
+from grpo_jax.models import (
+  architecture,
+  families,
+  lora,
+  peft,
+  transformer,
+  weights,
+)
 from grpo_jax.training import api, loop, metrics_log, models, sharding
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
@@ -121,7 +128,7 @@ def test_a_run_starts_with_the_adapters_of_a_folder(tmp_path):
   params["trained"] = jax.tree.map(
     lambda x: rng.normal(size=x.shape).astype(np.float32), params["trained"]
   )
-  lora.save_peft(tmp_path / "adapters", params, saved, str(source))
+  peft.save(tmp_path / "adapters", params, saved, str(source))
 
   def resolved(**fields):
     fields = {"adapter_checkpoint": str(tmp_path / "adapters"), **fields}

@@ -11,7 +11,7 @@ import pytest
 from safetensors import numpy as safetensors
 
 from grpo_jax.learning import stages
-from grpo_jax.models import lora, transformer
+from grpo_jax.models import lora, peft, transformer
 from tests.models import transformer_test
 from tests.training import tiny
 
@@ -233,7 +233,7 @@ def test_only_the_adapters_are_trained():
 
 def saved(tmp_path, lora_config=SOME):
   params = make_params(RICH, lora_config)
-  lora.save_peft(tmp_path / "adapter", params, lora_config, "some/base")
+  peft.save(tmp_path / "adapter", params, lora_config, "some/base")
   return params, tmp_path / "adapter"
 
 
@@ -271,7 +271,7 @@ def test_the_files_mean_what_peft_makes_of_them(tmp_path):
   # PEFT: W + α / r · B A, on W [outputs, inputs] of each projection alone.
   config = dataclasses.replace(RICH, num_kv_heads=2)
   params = make_params(config)
-  lora.save_peft(tmp_path, params, CONFIG)
+  peft.save(tmp_path, params, CONFIG)
   tensors = safetensors.load_file(tmp_path / "adapter_model.safetensors")
 
   def projections(params):
@@ -303,13 +303,13 @@ def test_the_files_mean_what_peft_makes_of_them(tmp_path):
 def test_files_are_read_back_bit_by_bit(tmp_path):
   params, directory = saved(tmp_path)
   fresh = make_params(RICH, SOME, spread=0.1)
-  assert_same(lora.load_peft(directory, fresh, SOME), params)
+  assert_same(peft.load(directory, fresh, SOME), params)
 
 
 def test_files_are_not_replaced(tmp_path):
   params, directory = saved(tmp_path)
   with pytest.raises(ValueError, match=r"adapter_model.safetensors exists"):
-    lora.save_peft(directory, params, SOME)
+    peft.save(directory, params, SOME)
 
 
 @pytest.mark.parametrize(
@@ -326,29 +326,29 @@ def test_adapters_that_mean_something_else_raise(tmp_path, fields, message):
   params, directory = saved(tmp_path)
   change_settings(directory, **fields)
   with pytest.raises(ValueError, match=message):
-    lora.load_peft(directory, params, SOME)
+    peft.load(directory, params, SOME)
 
 
 def test_adapters_of_another_model_raise(tmp_path):
   _, directory = saved(tmp_path)
   other = dataclasses.replace(SOME, modules=("down", "value", "query"))
   with pytest.raises(ValueError, match=r"8 tensors .*o_proj.* absent here"):
-    lora.load_peft(directory, make_params(RICH, other), other)
+    peft.load(directory, make_params(RICH, other), other)
   other_base = make_params(transformer_test.PLAIN, SOME)
   with pytest.raises(ValueError, match=r"\(3, 24\) in the file and \(3, 8\)"):
-    lora.load_peft(directory, other_base, SOME)
+    peft.load(directory, other_base, SOME)
   path = directory / "adapter_model.safetensors"
   path.write_bytes(path.read_bytes()[:-8])
   with pytest.raises(ValueError, match=r"safetensors cannot be read"):
-    lora.load_peft(directory, make_params(RICH, SOME), SOME)
+    peft.load(directory, make_params(RICH, SOME), SOME)
   path.unlink()
   with pytest.raises(FileNotFoundError, match=r"adapter_model.safetensors is"):
-    lora.load_peft(directory, make_params(RICH, SOME), SOME)
+    peft.load(directory, make_params(RICH, SOME), SOME)
 
 
 def test_a_config_is_read_back(tmp_path):
   _, directory = saved(tmp_path)
-  found = lora.peft_config(directory, "nf4")
+  found = peft.config_of(directory, "nf4")
   assert {*found.modules} == {*SOME.modules}
   expected = dataclasses.replace(
     SOME, modules=found.modules, quantization="nf4"
@@ -356,9 +356,9 @@ def test_a_config_is_read_back(tmp_path):
   assert found == expected
   # In an order that does not depend on the file.
   change_settings(directory, target_modules=["o_proj", "down_proj", "v_proj"])
-  assert lora.peft_config(directory, "nf4") == found
+  assert peft.config_of(directory, "nf4") == found
   change_settings(directory, target_modules="all-linear")
-  assert lora.peft_config(directory).modules == ()
+  assert peft.config_of(directory).modules == ()
 
 
 @pytest.mark.parametrize(
@@ -384,7 +384,7 @@ def test_a_config_that_says_something_else_raises(tmp_path, fields, message):
   _, directory = saved(tmp_path)
   change_settings(directory, **fields)
   with pytest.raises(ValueError, match=message):
-    lora.peft_config(directory)
+    peft.config_of(directory)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "5", "[" * 99_999, "\xff"])
@@ -392,8 +392,8 @@ def test_a_config_that_is_no_object_raises(tmp_path, text):
   params, directory = saved(tmp_path)
   (directory / "adapter_config.json").write_text(text, encoding="latin-1")
   for read in (
-    lambda: lora.peft_config(directory),
-    lambda: lora.load_peft(directory, params, SOME),
+    lambda: peft.config_of(directory),
+    lambda: peft.load(directory, params, SOME),
   ):
     with pytest.raises(ValueError, match=r"adapter_config\.json (is no|holds)"):
       read()

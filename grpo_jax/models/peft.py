@@ -1,0 +1,326 @@
+"""Adapters in the files of PEFT, which are read and written.
+
+What PEFT wrote for the base's Hugging Face checkpoint, and what `save` writes,
+has a matrix A [r, in] and a B [out, r] for each projection of each layer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import reprlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax.models import lora
+from grpo_jax.types import PyTree
+
+_WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
+
+
+def save(
+  directory: str | os.PathLike,
+  params: PyTree,
+  config: lora.LoRAConfig,
+  base_model: str = "",
+  revision: str = "",
+) -> None:
+  """Writes the adapters as PEFT does, for the base's Hugging Face checkpoint.
+
+  Args:
+    directory: Gets adapter_config.json and adapter_model.safetensors.
+    params: Of a `lora_policy`.
+    config: Its config.
+    base_model, revision: Folder or hub name of the checkpoint of the base, and
+      which one it is on the hub, noted in the config file.
+
+  Raises:
+    ValueError: The directory has one of the files already.
+    ModuleNotFoundError: safetensors is not installed.
+  """
+  safetensors = _safetensors()
+  directory = pathlib.Path(directory)
+  for name in (_WEIGHTS, _CONFIG):
+    if (directory / name).exists():
+      raise ValueError(
+        f"peft: {directory / name} exists already; nothing was changed."
+        " Pass another directory."
+      )
+  directory.mkdir(parents=True, exist_ok=True)
+  tensors = {
+    name: np.ascontiguousarray(value)
+    for name, value in _to_peft(
+      jax.device_get(params["trained"]), _num_apart(params)
+    ).items()
+  }
+  safetensors.save_file(
+    tensors, directory / _WEIGHTS, metadata={"format": "pt"}
+  )
+  settings = {
+    "peft_type": "LORA",
+    "task_type": "CAUSAL_LM",
+    "base_model_name_or_path": base_model,
+    "revision": revision or None,
+    "inference_mode": True,
+    "r": config.rank,
+    "lora_alpha": config.alpha,
+    "lora_dropout": 0.0,
+    "bias": "none",
+    "fan_in_fan_out": False,
+    "target_modules": _targets(params),
+  }
+  text = json.dumps(settings, indent=2) + "\n"
+  (directory / _CONFIG).write_text(text, encoding="utf-8")
+
+
+def config_of(
+  directory: str | os.PathLike, quantization: str = "none"
+) -> lora.LoRAConfig:
+  """The config of the adapters that PEFT, or `save`, wrote.
+
+  Args:
+    directory: Has adapter_config.json and adapter_model.safetensors.
+    quantization: Of the base, which the file does not say.
+
+  Raises:
+    FileNotFoundError: A file is missing.
+    ValueError: adapter_config.json is damaged, or says what a `lora.LoRAConfig`
+      cannot.
+  """
+  settings = _read_settings(directory)
+  path = pathlib.Path(directory) / _CONFIG
+  targets = settings.get("target_modules")
+  listed = [] if targets == "all-linear" else targets
+  if not isinstance(listed, list) or not all(
+    isinstance(name, str) and _named(name) for name in listed
+  ):
+    raise ValueError(
+      f"peft: {path} has target_modules {reprlib.repr(targets)}; needed"
+      " is 'all-linear', or a list of modules such as q_proj, o_proj and"
+      " gate_proj (the table in models/lora.py has all). Write the modules out"
+      " of which the file has adapters."
+    )
+  named = {_named(name) for name in listed}
+  rank: Any = settings.get("r")
+  alpha: Any = settings.get("lora_alpha")
+  if type(rank) is not int or type(alpha) not in (int, float):
+    raise ValueError(
+      f"peft: {path} has r {reprlib.repr(rank)} and lora_alpha"
+      f" {reprlib.repr(alpha)}; needed are a whole number and a number."
+    )
+  try:
+    config = lora.LoRAConfig(
+      rank=rank,
+      alpha=alpha,
+      modules=tuple(name for name in lora.MODULES if name in named),
+      quantization=quantization,
+    )
+  except ValueError as error:
+    raise ValueError(f"peft: {path}: {error}") from error
+  _check_settings(path, settings, config)
+  return config
+
+
+def load(
+  directory: str | os.PathLike, params: PyTree, config: lora.LoRAConfig
+) -> PyTree:
+  """`params` with the adapters that PEFT, or `save`, wrote.
+
+  Args:
+    directory: Has adapter_config.json and adapter_model.safetensors.
+    params: Of a `lora_policy` over the base that the adapters belong to.
+    config: Its config; must have the rank, α and modules of the file.
+
+  Raises:
+    FileNotFoundError: A file is missing.
+    ValueError: The files have other settings or tensors than the config, or
+      are damaged; the message says which.
+    ModuleNotFoundError: safetensors is not installed.
+  """
+  safetensors = _safetensors()
+  settings = _read_settings(directory)
+  directory = pathlib.Path(directory).expanduser()
+  _check_settings(directory / _CONFIG, settings, config)
+  try:
+    tensors = safetensors.load_file(directory / _WEIGHTS)
+  except Exception as error:
+    raise ValueError(
+      f"peft: {directory / _WEIGHTS} cannot be read ({error}); copy it again."
+    ) from error
+  num_apart = _num_apart(params)
+  shapes = jax.eval_shape(
+    lambda adapters: _to_peft(adapters, num_apart), params["trained"]
+  )
+  differ = [
+    f"{name} is {_shape(tensors, name)} in the file and"
+    f" {_shape(shapes, name)} here"
+    for name in sorted(tensors.keys() | shapes.keys())
+    if _shape(tensors, name) != _shape(shapes, name)
+  ]
+  if differ:
+    raise ValueError(
+      f"peft: {len(differ)} tensors of {directory / _WEIGHTS} do not fit"
+      f" this policy: {'; '.join(differ[:3])}. Use the modules, the rank and"
+      " the base that they were trained with."
+    )
+  return {**params, "trained": _from_peft(tensors, params)}
+
+
+def _read_settings(directory: str | os.PathLike) -> dict[str, Any]:
+  """What adapter_config.json says; both files are there."""
+  directory = pathlib.Path(directory).expanduser()
+  for name in (_WEIGHTS, _CONFIG):
+    if not (directory / name).is_file():
+      raise FileNotFoundError(
+        f"peft: {directory / name} is missing; needed is a folder as"
+        " PEFT's save_pretrained writes it."
+      )
+  path = directory / _CONFIG
+  try:
+    settings = json.loads(path.read_text(encoding="utf-8"))
+  except (ValueError, RecursionError) as error:
+    raise ValueError(
+      f"peft: {path} is no JSON: {error}. Copy the file again."
+    ) from error
+  if not isinstance(settings, dict):
+    raise ValueError(
+      f"peft: {path} holds no object of keys. Copy the file again."
+    )
+  return settings
+
+
+def _safetensors():
+  try:
+    from safetensors import numpy as safetensors
+  except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+      "lora: adapter files need the package safetensors; install the extra:"
+      " pip install -e '.[hf]'."
+    ) from error
+  return safetensors
+
+
+def _shape(arrays: dict[str, Any], name: str) -> Any:
+  return tuple(arrays[name].shape) if name in arrays else "absent"
+
+
+def _check_settings(
+  path: pathlib.Path, settings: dict[str, Any], config: lora.LoRAConfig
+) -> None:
+  """Raises unless the adapters mean what a `lora.LoRAConfig` can say."""
+  plain = {
+    "peft_type": "LORA",
+    "r": config.rank,
+    "lora_alpha": config.alpha,
+    "bias": "none",
+    "use_rslora": False,
+    "use_dora": False,
+    "fan_in_fan_out": False,
+    "rank_pattern": {},
+    "alpha_pattern": {},
+    "modules_to_save": None,
+    "layers_to_transform": None,
+    "layer_replication": None,
+    "lora_bias": False,
+    "use_qalora": False,
+    "target_parameters": None,
+    "trainable_token_indices": None,
+    # Adapters that begin to work in the middle of a text.
+    "alora_invocation_tokens": None,
+  }
+  # Other ways to start, like PiSSA, take a part out of the base's weights.
+  if settings.get("init_lora_weights") not in (None, True, False, "gaussian"):
+    plain["init_lora_weights"] = True
+  differ = [
+    f"{name} is {reprlib.repr(settings[name])}, needed is {value!r}"
+    for name, value in plain.items()
+    if settings.get(name, value) not in (value, value or None)
+  ]
+  if differ:
+    raise ValueError(
+      f"peft: {path} does not fit this policy: {'; '.join(differ)}."
+    )
+
+
+def _num_apart(params: PyTree) -> int:
+  """First layers of the base that are not in the stack of the others."""
+  apart = params["frozen"]["base"].get("dense_layers")
+  return 0 if apart is None else len(jax.tree.leaves(apart)[0])
+
+
+def _targets(params: PyTree) -> list[str]:
+  """Ends of names that are those of the adapted modules, and of no others."""
+  base = params["frozen"]["base"]["layers"]
+  is_mixture = "experts" in base["mlp"]
+  targets: dict[str, None] = {}
+  for adapters in lora.of_stacks(params["trained"]).values():
+    for name, adapter in adapters.items():
+      part, *rest = lora.MODULES[name][1].split(".")
+      if "{expert}" in rest:
+        _, num_experts, *_ = adapter["a"].shape
+        pattern = ".".join(rest)
+        ends = [pattern.format(expert=i) for i in range(num_experts)]
+      elif part == "mlp" and is_mixture:
+        # Experts have gates too.
+        ends = [".".join(rest) if len(rest) > 1 else f"{part}.{rest[0]}"]
+      else:
+        ends = rest[-1:]
+      targets |= dict.fromkeys(ends)
+  return list(targets)
+
+
+def _named(target: str) -> str | None:
+  """The adapter of a target module; the first of those that it may mean."""
+  target = re.sub(r"\.\d+\.", ".{expert}.", f".{target}")
+  for name, (_, theirs) in lora.MODULES.items():
+    if f".{theirs}".endswith(target) or target.endswith(f".{theirs}"):
+      return name
+  return None
+
+
+def _adapters(params_or_adapters: PyTree, num_apart: int):
+  """Number of a layer, adapter, which part of its arrays, expert, its name."""
+  for stack, adapters in lora.of_stacks(params_or_adapters).items():
+    first = num_apart if stack == "layers" else 0
+    for name, adapter in adapters.items():
+      theirs = lora.MODULES[name][1]
+      num_layers, num_experts, *_ = adapter["a"].shape
+      places: list[tuple[int, ...]] = [(layer,) for layer in range(num_layers)]
+      if "{expert}" in theirs:
+        places = [(*x, e) for x in places for e in range(num_experts)]
+      for layer, *expert in places:
+        module = theirs.format(expert=expert[0]) if expert else theirs
+        yield (
+          adapter,
+          (layer, *expert),
+          f"base_model.model.model.layers.{first + layer}.{module}",
+        )
+
+
+def _to_peft(adapters: PyTree, num_apart: int) -> dict[str, jax.Array]:
+  """Adapters under PEFT's names: A [r, inputs] and B [outputs, r]."""
+  tensors = {}
+  for adapter, place, name in _adapters(adapters, num_apart):
+    rank = adapter["a"].shape[-1]
+    tensors[f"{name}.lora_A.weight"] = adapter["a"][place].reshape(-1, rank).T
+    tensors[f"{name}.lora_B.weight"] = adapter["b"][place].reshape(rank, -1).T
+  return tensors
+
+
+def _from_peft(tensors: dict[str, np.ndarray], params: PyTree) -> PyTree:
+  """The reverse, in the shapes and dtypes of the adapters."""
+  like = params["trained"]
+  leaves, treedef = jax.tree.flatten(like)
+  # Filled in place; the tree has the same arrays as its leaves.
+  arrays = [np.empty(leaf.shape, leaf.dtype) for leaf in leaves]
+  filled = jax.tree.unflatten(treedef, arrays)
+  for adapter, place, name in _adapters(filled, _num_apart(params)):
+    for which, array in adapter.items():
+      tensor = tensors[f"{name}.lora_{which.upper()}.weight"]
+      array[place] = tensor.T.reshape(array[place].shape)
+  return jax.tree.map(jnp.asarray, filled)
