@@ -410,14 +410,11 @@ VARIANTS = {
   },
   # Phi-4.
   "phi4_mini-plain_window": {
-    "head_dim": None,
     "partial_rotary_factor": 1.0,
     "rope_scaling": None,
     "sliding_window": 8,
     "tie_word_embeddings": False,
   },
-  # Longer than 16 tokens, all of them.
-  "phi4_mini-long_context": {"original_max_position_embeddings": 4},
   "deepseek_v3-direct_queries": {
     "n_group": 1,
     "norm_topk_prob": False,
