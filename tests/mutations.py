@@ -2374,8 +2374,8 @@ MUTATIONS = [
   Mutation(
     "Embeddings decay, too.",
     "grpo_jax/training/optimizers.py",
-    'for word in ("embed", "scale", "bias", "norm")',
-    'for word in ("scale", "bias", "norm")',
+    'for word in ("embed", "scale", "bias", "norm", "sinks")',
+    'for word in ("scale", "bias", "norm", "sinks")',
     "tests/training/optimizers_test.py -k only_matrices_decay",
   ),
   Mutation(
