@@ -2496,9 +2496,9 @@ MUTATIONS = [
   ),
   Mutation(
     "Frequencies fall twice as slowly.",
-    "grpo_jax/models/blocks.py",
+    "grpo_jax/models/wavelengths.py",
     "(-jnp.arange(half, dtype=dtype) / half)",
-    "(-jnp.arange(half, dtype=dtype) / config.head_width)",
+    "(-jnp.arange(half, dtype=dtype) / config.turned_width)",
     "tests/models/transformer_test.py -k bases",
   ),
   Mutation(
@@ -2574,8 +2574,8 @@ MUTATIONS = [
   Mutation(
     "Experts are weighted with their bias.",
     "grpo_jax/models/experts.py",
-    "    weights = _taken(probs, kept)\n",
-    "    weights = _taken(probs if bias is None else probs + bias, kept)\n",
+    "    weights = _taken(shares, kept)\n",
+    "    weights = _taken(shares if bias is None else shares + bias, kept)\n",
     "tests/models/experts_test.py -k bias_changes",
   ),
   Mutation(
