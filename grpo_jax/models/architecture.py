@@ -298,18 +298,17 @@ class Architecture:
         f"model: rotary_width is {self.rotary_width}, but heads are"
         f" {self.head_width} wide; make it smaller, or leave it out."
       )
-    if self.rope_scaling == "longrope":
-      half = self.turned_width // 2
-      for name in ("rope_short_factors", "rope_long_factors"):
-        factors = getattr(self, name)
-        if len(factors) != half or not all(
-          x in ranges.POSITIVE for x in factors
-        ):
-          raise ValueError(
-            f"model: {name} is {factors}; rope_scaling 'longrope' needs"
-            f" {half} numbers, one for each pair of channels, each"
-            f" {ranges.POSITIVE}."
-          )
+    half = self.turned_width // 2 if self.rope_scaling == "longrope" else None
+    for name in ("rope_short_factors", "rope_long_factors"):
+      factors = getattr(self, name)
+      if half not in (None, len(factors)) or not all(
+        x in ranges.POSITIVE for x in factors
+      ):
+        raise ValueError(
+          f"model: {name} is {factors}; rope_scaling 'longrope' needs a number"
+          f" for each pair of channels, {half or 0} in all, each"
+          f" {ranges.POSITIVE}."
+        )
     if self.rope_scaling == "yarn" and self.rope_theta == 1:
       raise ValueError(
         "model: rope_theta is 1, of which all pairs of channels turn alike, and"
