@@ -305,8 +305,8 @@ class Architecture:
         x in ranges.POSITIVE for x in factors
       ):
         raise ValueError(
-          f"model: {name} is {factors}; rope_scaling 'longrope' needs a number"
-          f" for each pair of channels, {half or 0} in all, each"
+          f"model: {name} is {factors}; rope_scaling 'longrope' needs"
+          f" {half or 'as many'} numbers as there are pairs of channels, each"
           f" {ranges.POSITIVE}."
         )
     if self.rope_scaling == "yarn" and self.rope_theta == 1:
