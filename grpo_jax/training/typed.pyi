@@ -516,10 +516,11 @@ class Model(Group):
   lora_alpha: float
   """Their term is multiplied by lora_alpha / lora_rank."""
   lora_modules: tuple[str, ...]
-  """Projections with an adapter, of "query", "key", "value", "out", "gate",
-  "up", "down"; empty: all that the layers have."""
+  """Projections with an adapter, as `lora.LoRAConfig` names them; empty: all
+  that the layers have, but for those of experts."""
   quantization: str
-  """Of the kernels beneath the adapters: "none", "int8" or "nf4"."""
+  """Of the kernels beneath the adapters: "none", "int8", "nf4" or
+  "nf4_double"."""
 
 class Sampling(Group):
   max_new_tokens: int | None
