@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from grpo_jax.types.common import PyTree
+from grpo_jax.types.images import Images
 
 
 def _field(kind: str, clean: str = "", **more: Any) -> Any:
@@ -51,7 +52,7 @@ class TrainBatch:
   default to None are present only when the algorithm `needs` them.
 
   Attributes:
-    prompt_tokens, prompt_mask: As in `Prompts`.
+    prompt_tokens, prompt_mask, images: As in `Prompts`.
     prompt_index: Prompt of each row.
     group_id: Baseline group of each row, in [0, num_groups).
     tokens: Completion tokens.
@@ -135,6 +136,7 @@ class TrainBatch:
     "token", need="routing", provider="sampling from a model with experts"
   )  # [B, T, layers, k]
   prompt_routing: jax.Array = _optional("prompt")  # [P, S, layers, k]
+  images: Images = _optional("prompt")  # each [P, ...]
   mix_ids: jax.Array = _optional("token")  # [B, T, k] int32
   mix_weights: jax.Array = _optional("token")  # [B, T, k] float32
   anchor_routing: jax.Array = _optional("token")  # [B, T, layers, k]

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from grpo_jax.types.images import Images
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -22,12 +24,14 @@ class Prompts:
       …). Part of the key of every draw, so that a question which comes twice
       gets different samples.
     extras: Whatever the verifier needs (gold answers), each `[P, ...]`.
+    images: What the prompts show; None where prompts are tokens only.
   """
 
   tokens: jax.Array  # [P, S] int32
   mask: jax.Array  # [P, S] bool
   ids: jax.Array  # [P] int32
   extras: dict[str, jax.Array]  # each [P, ...]
+  images: Images | None = None  # each [P, ...]
 
 
 @jax.tree_util.register_dataclass
