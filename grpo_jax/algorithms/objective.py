@@ -152,6 +152,8 @@ def make_train_batch(
     num_groups=rollout.num_groups,
   )
   optional: dict[str, Any] = {}
+  if prompts.images is not None:
+    optional["images"] = prompts.images
   if rollout.traces is not None:  # Each row has a prompt of its own.
     traces = rollout.traces
     optional |= {

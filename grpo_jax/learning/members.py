@@ -309,9 +309,11 @@ def _carried(new: PyTree, past: PyTree) -> PyTree:
 
 
 def moving(params: PyTree) -> PyTree:
-  """A copy of what moves in a policy: all but a base of adapters."""
+  """A copy of what moves in a policy: all but a base and a frozen tower."""
   frozen = {
-    name: value for name, value in params["frozen"].items() if name != "base"
+    name: value
+    for name, value in params["frozen"].items()
+    if name not in ("base", "tower")
   }
   return jax.tree.map(jnp.copy, {**params, "frozen": frozen})
 

@@ -209,7 +209,7 @@ def sweep(
 
 def own_prompts(
   plan: UpdatePlan, batch: TrainBatch
-) -> tuple[TrainBatch, dict[str, jax.Array]]:
+) -> tuple[TrainBatch, dict[str, PyTree]]:
   """Rows that count the prompts of their device, and those prompts.
 
   Returns:
@@ -220,8 +220,12 @@ def own_prompts(
   if not plan.shares_prompts:
     return batch, {}
   own = batch.prompt_index[:: plan.group_size]  # [P]
+
+  def of_devices(x):
+    return x[own].reshape(plan.num_shards, -1, *x.shape[1:])
+
   fields = {
-    name: value[own].reshape(plan.num_shards, -1, *value.shape[1:])
+    name: jax.tree.map(of_devices, value)
     for name in fields_where(TrainBatch, kind="prompt")
     if (value := getattr(batch, name)) is not None
   }
@@ -233,7 +237,7 @@ def own_prompts(
 def with_prompts(
   plan: UpdatePlan,
   part: TrainBatch,
-  prompts: dict[str, jax.Array],  # each [D, P / D, ...]
+  prompts: dict[str, PyTree],  # each [D, P / D, ...]
   prefix: PyTree,  # each [N, D, P / D, ...]
 ) -> tuple[TrainBatch, PyTree]:
   """A micro-batch with a prompt of its own for each row, and its prefix."""

@@ -69,11 +69,13 @@ class Trunk(NamedTuple):
       prefix = jax.lax.map(lambda chunk: self.prefix(batch, chunk), chunks)
     return micro_batches.joined_prompts(plan, prefix, axis=1)
 
-  def _extras(self, batch: TrainBatch) -> dict[str, jax.Array] | None:
-    """What the batch recorded: mixed inputs, and experts that are kept."""
-    extras = {}
+  def _extras(self, batch: TrainBatch) -> dict[str, Any] | None:
+    """What there is to read beside tokens, and experts that are kept."""
+    extras: dict[str, Any] = {}
+    if batch.images is not None:
+      extras["images"] = batch.images
     if batch.mix_ids is not None:
-      extras = {"mix_ids": batch.mix_ids, "mix_weights": batch.mix_weights}
+      extras |= {"mix_ids": batch.mix_ids, "mix_weights": batch.mix_weights}
     if batch.routing is not None and not self.is_free:
       extras["prompt_routing"] = batch.prompt_routing
       extras["routing"] = batch.routing

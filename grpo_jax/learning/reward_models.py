@@ -57,6 +57,8 @@ def values(
     correct=given,
     num_groups=rollout.num_groups,
   )
+  if prompts.images is not None:
+    batch = dataclasses.replace(batch, images=prompts.images)
   return of_batch(plan, view, batch)
 
 

@@ -53,7 +53,12 @@ def policy_from_logits(
     logits = logits_of(params, tokens, mask)  # [B, S + T, V]
     return logits[:, prompt_tokens.shape[1] - 1 : -1], None
 
-  def prefill(params, prompt_tokens, prompt_mask):
+  def prefill(params, prompt_tokens, prompt_mask, images=None):
+    if images is not None:
+      raise ValueError(
+        "policy_from_logits: received images, but the adapted function reads"
+        " tokens only; leave them out of the prompts."
+      )
     logits = logits_of(params, prompt_tokens, prompt_mask)[:, -1]  # [P, V]
     return logits, (prompt_tokens, prompt_mask), None
 

@@ -13,6 +13,7 @@ import jax
 
 from grpo_jax import ranges
 from grpo_jax.models import experts
+from grpo_jax.models.tower_parts import TowerConfig
 from grpo_jax.types import PyTree
 
 # What a run decides, and not the checkpoint that it starts from.
@@ -426,12 +427,34 @@ class Architecture:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerConfig(Architecture):
-  """An architecture for a vocabulary of `vocab_size` token ids."""
+  """An architecture for a vocabulary of `vocab_size` token ids.
+
+  Attributes:
+    vocab_size: V.
+    tower: What reads the images of prompts; None for prompts of tokens only.
+    image_token: The placeholder, in whose places prompts show their images.
+    tower_trained: Whether the tower is trained; else it is frozen.
+  """
 
   vocab_size: int
+  tower: TowerConfig | None = None
+  image_token: int | None = None
+  tower_trained: bool = True
 
   def __post_init__(self):
     super().__post_init__()
+    if (self.tower is None) != (self.image_token is None):
+      raise ValueError(
+        f"model: tower is {self.tower} and image_token {self.image_token}; a"
+        " model that reads images needs both, and any other one neither."
+      )
+    if self.image_token is not None and not (
+      0 <= self.image_token < self.vocab_size
+    ):
+      raise ValueError(
+        f"model: image_token is {self.image_token}, and the vocabulary has the"
+        f" ids 0 to {self.vocab_size - 1}; name the id of the placeholder."
+      )
     # Of a run whose checkpoint says the rest, it is known here only.
     if self.long_context and self.rope_scaling != "longrope":
       raise ValueError(

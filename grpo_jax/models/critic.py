@@ -133,7 +133,7 @@ def after_tokens(policy: Policy) -> Policy:
     extras=None,
     prefix=None,
   ):
-    del extras
+    images = {k: v for k, v in (extras or {}).items() if k == "images"}
     h, _ = policy.hidden(
       params,
       prompt_tokens,
@@ -141,7 +141,7 @@ def after_tokens(policy: Policy) -> Policy:
       jnp.pad(tokens, ((0, 0), (0, 1))),
       jnp.pad(completion_mask, ((0, 0), (0, 1))),
       prompt_index,
-      None,
+      images or None,
       prefix,
     )
     return h[:, 1:], None
@@ -193,7 +193,12 @@ def _init_own(
     for name, value in policy_params["trained"].items()
     if name not in unread
   }
-  own = {k: v for k, v in policy_params["frozen"].items() if k != "base"}
+  # What never moves is not copied: it is looked up in the policy.
+  own = {
+    k: v
+    for k, v in policy_params["frozen"].items()
+    if k not in ("base", "tower")
+  }
   params = jax.tree.map(jnp.copy, _parted(trunk, freeze))
   inherited = jax.tree.map(jnp.copy, own)
   return {**params, "frozen": {**params["frozen"], "inherited": inherited}}

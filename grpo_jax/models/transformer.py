@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.models import attention, blocks, paged
+from grpo_jax.models import attention, blocks, paged, pictures
 from grpo_jax.models.architecture import Prefix, TransformerConfig
 from grpo_jax.models.blocks import Block, RMSNorm, RouterInputs
 from grpo_jax.types import Policy, PyTree, RouterOutputs
@@ -54,14 +54,32 @@ def _embed(config, trained, tokens, mix=None):  # [B, L] -> [B, L, D]
   return x
 
 
+def _remat(config, layer):
+  """The function of a layer, of which the backward pass keeps less."""
+  if config.remat == "none":
+    return layer
+  policy = _REMAT[config.remat]
+  return jax.checkpoint(layer, prevent_cse=False, policy=policy)
+
+
 def _forward(
-  config, params, tokens, mask, *, hold=None, kept=None, prefix=None, mix=None
+  config,
+  params,
+  tokens,
+  mask,
+  *,
+  hold=None,
+  kept=None,
+  prefix=None,
+  mix=None,
+  seen=None,
 ):
   """Runs the stack on tokens [B, L] at the end of slots with mask [B, M].
 
   The slots before them are there if the keys and values in them are given:
   `prefix`, of the prompts, stacked over layers. `mix` has ids and weights of
-  the rows of the table, each [B, L, k], that are read instead of tokens.
+  the rows of the table, each [B, L, k], that are read instead of tokens;
+  `seen` has what images are read as.
 
   Returns:
     The residual stream [B, L, D]; hold(keys, values), stacked over layers, or
@@ -85,16 +103,12 @@ def _forward(
     x, kv, routed = outputs
     return x, (None if hold is None else hold(*kv), routed)
 
-  x = _embed(config, params["trained"], tokens, mix)
+  x = pictures.put(_embed(config, params["trained"], tokens, mix), seen)
   slides = jnp.array([config.slides(i) for i in range(config.num_layers)])
   router = RouterInputs(kept, params["frozen"].get("router_bias"))
   held, routed = [], None
   for stack, of_block, part in _stacks(config):
-    of_stack: Callable = functools.partial(layer, of_block)
-    if config.remat != "none":
-      of_stack = jax.checkpoint(
-        of_stack, prevent_cse=False, policy=_REMAT[config.remat]
-      )
+    of_stack: Callable = _remat(config, functools.partial(layer, of_block))
     inputs = (
       params["trained"][stack],
       slides[part],
@@ -178,6 +192,9 @@ def _init(config: TransformerConfig, key: jax.Array) -> PyTree:
   if config.router_bias:
     shape = (config.num_expert_layers, config.num_experts)
     frozen["router_bias"] = jnp.zeros(shape, jnp.float32)
+  if config.tower is not None:
+    group = trained if config.tower_trained else frozen
+    group[pictures.TOWER] = pictures.init(config, key)
   return {"trained": trained, "frozen": frozen}
 
 
@@ -189,12 +206,13 @@ def _check_extras(config, extras):
   """Raises ValueError if these extra inputs are none of this model's."""
   routing, mix = {"prompt_routing", "routing"}, {"mix_ids", "mix_weights"}
   known = [set(), mix] + [routing, routing | mix] * (config.num_experts > 0)
-  if set(extras or ()) not in known:
+  images = {"images"} if config.tower is not None else set()
+  if set(extras or ()) - images not in known:
     raise ValueError(
       f"transformer: received the extra inputs {sorted(extras)}, but it reads"
-      " tokens only, or what they are mixed of (mix_ids and mix_weights), and"
-      " with num_experts > 0 also the experts to keep (prompt_routing and"
-      " routing); pass None, or use a model that takes them."
+      " tokens only, or what they are mixed of (mix_ids and mix_weights), with"
+      " num_experts > 0 also the experts to keep (prompt_routing and routing),"
+      " and with a tower images; pass None, or use a model that takes them."
     )
 
 
@@ -202,11 +220,18 @@ def _prefix(config, params, prompt_tokens, prompt_mask, extras=None):
   """Keys and values of all but the last token of each prompt, or None.
 
   The last one is run with each row, which costs one token, and gives every
-  state from which a completion token is predicted in one piece.
+  state from which a completion token is predicted in one piece. Of images it is
+  told what it reads: `pictures.Shared`.
   """
-  if prompt_tokens.shape[1] == 1 or not attention.continues(config):
-    return None
   _check_extras(config, extras)
+  images = (extras or {}).get("images")
+  seen = None
+  if images is not None:
+    seen = pictures.of_prompts(
+      config, params, prompt_tokens, prompt_mask, images, _remat
+    )
+  if prompt_tokens.shape[1] == 1 or not attention.continues(config):
+    return None if seen is None else pictures.Shared(None, seen.features[None])
   kept = None
   if extras and "prompt_routing" in extras:
     kept = jnp.moveaxis(extras["prompt_routing"][:, :-1], 2, 0)
@@ -217,8 +242,13 @@ def _prefix(config, params, prompt_tokens, prompt_mask, extras=None):
     prompt_mask[:, :-1],
     hold=lambda k, v: (k, v),
     kept=kept,
+    seen=seen and seen._replace(which=seen.which[:, :-1]),
   )
-  return kv
+  if seen is None:
+    return kv
+  last = _embed(config, params["trained"], prompt_tokens[:, -1:])
+  last = pictures.put(last, seen._replace(which=seen.which[:, -1:]))
+  return pictures.Shared(kv, last[None])
 
 
 def _hidden(
@@ -233,8 +263,9 @@ def _hidden(
   prefix=None,
 ):
   _check_extras(config, extras)
+  kv = prefix.kv if isinstance(prefix, pictures.Shared) else prefix
   last = prompt_tokens.shape[1] - 1
-  first = 0 if prefix is None else last  # Of the slots that are run.
+  first = 0 if kv is None else last  # Of the slots that are run.
 
   def joined(of_prompts, of_rows):  # [B, S + T - 1, ...]
     if prefix is None:
@@ -256,14 +287,21 @@ def _hidden(
     mix = tuple(
       joined(x, y)[:, first:] for x, y in zip(as_it_is, of_rows, strict=True)
     )
+  read, seen = joined(prompt_tokens, tokens)[:, first:], None
+  if extras and "images" in extras:
+    seen = pictures.of_rows(
+      *(config, params, prompt_tokens, prompt_mask, prompt_index),
+      *(read.shape[1], extras["images"], prefix, _remat),
+    )
   x, _, routed = _forward(
     config,
     params,
-    joined(prompt_tokens, tokens)[:, first:],
+    read,
     joined(prompt_mask, completion_mask),
     kept=kept,
-    prefix=prefix,
+    prefix=kv,
     mix=mix,
+    seen=seen,
   )
   aux = None
   if routed is not None:
@@ -305,12 +343,18 @@ def _head(config, params, h):  # [..., D] -> [..., V]
   return logits
 
 
-def _prefill(config, params, prompt_tokens, prompt_mask):  # [P, S]
+def _prefill(config, params, prompt_tokens, prompt_mask, images=None):  # [P, S]
   hold: Callable = functools.partial(attention.held, config)
   if config.decode_attention == "paged":
     hold = functools.partial(paged.held, config, prompt_mask)
+  seen = None
+  if images is not None:
+    _check_extras(config, {"images": images})
+    seen = pictures.of_prompts(
+      config, params, prompt_tokens, prompt_mask, images, _remat
+    )
   x, kv, routed = _forward(
-    config, params, prompt_tokens, prompt_mask, hold=hold
+    config, params, prompt_tokens, prompt_mask, hold=hold, seen=seen
   )
   h = _final_norm(config, params["trained"], x[:, -1])  # [P, D]
   layers = tuple(_layer(kv, i) for i in range(config.num_layers))
@@ -333,6 +377,7 @@ def _weights(config, params):
       return leaf  # Read as it is, at least in float32.
     return leaf.astype(config.dtype)
 
+  params = pictures.without_tower(params)
   trained = jax.tree_util.tree_map_with_path(rounded, params["trained"])
   layers: list[PyTree] = []
   for name, _, part in _stacks(config):

@@ -527,9 +527,7 @@ def sample(
     policy = seats.joined((policy, *opponents.policies))
     ids = prompts.ids[prompt_index]
   with jax.named_scope("prefill"):
-    first_h, prefix, prompt_routing = policy.prefill(
-      params, prompts.tokens, prompts.mask
-    )
+    first_h, prefix, prompt_routing = policy.prefill(params, *prompts.read)
     decoder = Decoder(
       policy,
       policy.weights(params),

@@ -77,6 +77,12 @@ def check_model(model: architecture.TransformerConfig, mesh: Mesh) -> None:
       },
     },
   }
+  if (tower := model.tower) is not None:
+    for axes, names in {
+      ("tensor",): ("num_heads", "mlp_width"),
+      ("fsdp", "expert"): ("width",),
+    }.items():
+      sizes[axes] |= {f"tower's {n}": getattr(tower, n) for n in names}
   for axes, fields in sizes.items():
     parts = math.prod(mesh.shape[axis] for axis in axes)
     shown = " × ".join(f"{axis} {mesh.shape[axis]}" for axis in axes)

@@ -16,6 +16,7 @@ from grpo_jax import ranges
 from grpo_jax.models import architecture, families, hub, lora, peft
 from grpo_jax.rollout import mixing, sampling
 from grpo_jax.training import hosts, mixtures
+from grpo_jax.training.tower_settings import TowerSettings
 
 # Seconds. Waiting for the operating system counts them in milliseconds, of
 # which it knows 2³¹.
@@ -47,10 +48,12 @@ class ModelConfig(architecture.Architecture):
   """A transformer; `models/architecture.py` says what the other fields mean.
 
   Attributes:
+    tower: What reads the images of prompts.
     checkpoint: Folder or hub name of a Hugging Face checkpoint to start from.
       Its config.json then decides the architecture: of the other fields only
       `dtype`, `param_dtype`, `attention`, `decode_attention`, `experts`,
-      `remat`, `cache_dtype` and `long_context` may be set. Empty: from scratch.
+      `remat`, `cache_dtype`, `long_context` and `tower.trained` may be set.
+      Empty: from scratch.
     revision: Commit, tag or branch of a checkpoint on the hub; with a commit a
       run starts from the same files on every day. Empty: the newest.
     adapter_checkpoint: Folder with adapters to start from, as PEFT and
@@ -64,6 +67,7 @@ class ModelConfig(architecture.Architecture):
       "nf4_double".
   """
 
+  tower: TowerSettings = dataclasses.field(default_factory=TowerSettings)
   checkpoint: str = ""
   revision: str = ""
   adapter_checkpoint: str = ""
@@ -142,7 +146,9 @@ class ModelConfig(architecture.Architecture):
       for field in dataclasses.fields(architecture.Architecture)
     }
     if not self.checkpoint:
-      return architecture.TransformerConfig(vocab_size=vocab_size, **fields)
+      return architecture.TransformerConfig(
+        vocab_size=vocab_size, **fields, **self.tower.fields
+      )
     default = ModelConfig()
     ours = architecture.FIELDS_OF_A_RUN
     for name, value in fields.items():
@@ -153,6 +159,12 @@ class ModelConfig(architecture.Architecture):
           f" the model's fields only {', '.join(ours)} may be set beside it."
           " Start from configs/checkpoint.py, which sets none."
         )
+    if self.tower.kind:
+      raise ValueError(
+        f"config.model.tower.kind={self.tower.kind!r} with"
+        f" config.model.checkpoint={self.checkpoint!r}: its config.json says"
+        " which tower it has; leave the kind empty."
+      )
     theirs, _ = families.from_config_json(self.directory())
     if theirs["vocab_size"] < vocab_size:
       raise ValueError(
@@ -161,6 +173,7 @@ class ModelConfig(architecture.Architecture):
         " set config.data.tokenizer to the checkpoint's own."
       )
     kept = {name: fields[name] for name in ours}
+    kept["tower_trained"] = self.tower.trained
     return architecture.TransformerConfig(**{**theirs, **kept})
 
 

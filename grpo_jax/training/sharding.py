@@ -83,6 +83,11 @@ RULES: tuple[tuple[str, P], ...] = (
   (r"(out|(shared_)?down)/b", P(None, _FSDP)),  # [r, D]
   (r"kernel(/codes)?/scale/(scale|mean)", P()),  # Of scales: small.
   (r"experts/\w+(/codes)?/scale/(scale|mean)", P()),
+  (r"patch/kernel", P(None, _FSDP)),  # [F, D], of a tower.
+  (r"places/embedding", P(None, _FSDP)),  # [side², D]
+  (r"connector/kernel", P(None, _FSDP)),  # [merge² · D, D of the model]
+  (r"up/bias", P("tensor")),  # [F]
+  (r"(patch|down|(attention|mlp|final)_norm)/bias", P()),  # [D]
   (r"scale|router_bias", P()),  # Norms and biases of routers: small.
   (r"value_head/(kernel|bias)", P()),  # [D], []: small too.
   (r"scalars(/.+)?", P()),  # Of an algorithm.
@@ -431,8 +436,8 @@ def on_mesh(policy: Policy, mesh: Mesh) -> Policy:
   def constrained(tree, of):
     return lax.with_sharding_constraint(tree, of(mesh, tree))
 
-  def prefill(params, prompt_tokens, prompt_mask):
-    h, prefix, routing = policy.prefill(params, prompt_tokens, prompt_mask)
+  def prefill(params, *prompts):
+    h, prefix, routing = policy.prefill(params, *prompts)
     return h, constrained(prefix, of_cache), routing
 
   return dataclasses.replace(

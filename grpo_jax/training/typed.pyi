@@ -347,6 +347,35 @@ class Served(Group):
   """Requests that come within so many seconds of each other are answered
   together."""
 
+class TowerSettings(Group):
+  kind: str
+  """Family of the tower, "siglip"; empty: prompts have no images."""
+  width: int
+  """Width of its residual stream."""
+  num_layers: int
+  """Number of its blocks."""
+  num_heads: int
+  """Heads of its attention; they divide the width."""
+  mlp_width: int
+  """Width inside its MLP."""
+  patch_size: int
+  """Rows and columns of pixels of a patch."""
+  channels: int
+  """Numbers of a pixel."""
+  merge: int
+  """Rows and columns of patches that become one token of the language
+  model."""
+  side: int
+  """Rows and columns of the table of learned positions."""
+  norm_eps: float
+  """Added to variances before the root."""
+  trained: bool
+  """Whether the tower is trained; else it stays as it is. Beneath adapters it
+  is never trained itself."""
+  image_token: int | None
+  """The id of the placeholder, in whose places prompts show their images;
+  with a checkpoint its config.json says it."""
+
 class Model(Group):
   width: int
   """Width of the residual stream."""
@@ -499,11 +528,14 @@ class Model(Group):
   are at least float32."""
   param_dtype: str
   """The dtype of the parameters."""
+  tower: TowerSettings
+  """What reads the images of prompts."""
   checkpoint: str
   """Folder or hub name of a Hugging Face checkpoint to start from. Its
   config.json then decides the architecture: of the other fields only `dtype`,
   `param_dtype`, `attention`, `decode_attention`, `experts`, `remat`,
-  `cache_dtype` and `long_context` may be set. Empty: from scratch."""
+  `cache_dtype`, `long_context` and `tower.trained` may be set. Empty: from
+  scratch."""
   revision: str
   """Commit, tag or branch of a checkpoint on the hub; with a commit a run
   starts from the same files on every day. Empty: the newest."""

@@ -100,18 +100,20 @@ class Policy:
       prefix=None) -> (h [B, T, D], aux). `h[:, t]` is the state *from which*
       completion token t is predicted, so it sees the prompt and tokens < t.
       Row b continues prompt `prompt_index[b]`. `extras` is None or model inputs
-      beside tokens; `aux` is None or `RouterOutputs`. With `prefix` prompts
-      are not run again, and row b continues prompt b.
+      beside tokens, by their names in a `TrainBatch`; its `images` are those of
+      the P prompts. `aux` is None or `RouterOutputs`. With `prefix` prompts are
+      not run again, and row b continues prompt b.
     prefix: (params, prompt_tokens [P, S], prompt_mask [P, S], extras=None) ->
       what `hidden` needs to know of prompts that several rows continue, a tree
       of floats [N, P, ...]; None if there is nothing, and `hidden` runs each
       row whole.
     head: (params, or what `weights` makes of them; h [..., D]) -> logits
       [..., V], any float dtype.
-    prefill: (params, prompt_tokens [P, S], prompt_mask [P, S]) ->
-      (h [P, D], prefix, prompt_routing). Runs each prompt; `h` predicts
-      completion token 0. `prefix` is a tree of [P, ...], what decoding reads
-      of each prompt; `prompt_routing` is as in `Rollout`, None without experts.
+    prefill: (params, prompt_tokens [P, S], prompt_mask [P, S], images=None) ->
+      (h [P, D], prefix, prompt_routing). Runs each prompt, with the `Images`
+      that it shows; `h` predicts completion token 0. `prefix` is a tree of
+      [P, ...], what decoding reads of each prompt; `prompt_routing` is as in
+      `Rollout`, None without experts.
     weights: (params) -> what `decode` and `head` read of them, made once for
       all steps.
     allocate: (num_rows, num_slots, prefix=None) -> cache with free completion

@@ -33,6 +33,12 @@ class Prompts:
   extras: dict[str, jax.Array]  # each [P, ...]
   images: Images | None = None  # each [P, ...]
 
+  @property
+  def read(self) -> tuple:
+    """What a policy reads of them: tokens, mask, and images if any."""
+    some = (self.tokens, self.mask)
+    return some if self.images is None else (*some, self.images)
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)

@@ -23,6 +23,9 @@ from grpo_jax.models import (
   architecture,
   attention,
   blocks,
+  tower_parts,
+  tower_siglip,
+  towers,
   transformer,
   wavelengths,
 )
@@ -37,6 +40,7 @@ from grpo_jax.training import (
   phases,
   schedule_settings,
   sections,
+  tower_settings,
 )
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -210,7 +214,11 @@ def _parts(cls: type) -> set[type]:
 
 
 def test_every_part_of_a_run_is_looked_at():
-  elsewhere = {config_lib.ModelConfig, sections.OptimizerConfig}
+  elsewhere = {
+    config_lib.ModelConfig,
+    sections.OptimizerConfig,
+    tower_settings.TowerSettings,
+  }
   assert _parts(config_lib.RunConfig) == set(_CALLED) | elsewhere
 
 
@@ -245,10 +253,13 @@ def test_every_setting_of_the_model_is_read():
     "lora_alpha",
     "lora_modules",
     "quantization",
+    "tower",
   }
   assert _reads(inspect.getsource(config_lib.ModelConfig), {"self"}) >= own
   fields = _fields(config_lib.ModelConfig) - own
-  assert fields | {"vocab_size"} == _fields(architecture.TransformerConfig)
+  of_tower = {"tower", "image_token", "tower_trained"}
+  known = _fields(architecture.TransformerConfig) - of_tower
+  assert fields | {"vocab_size"} == known
   read = _reads(inspect.getsource(transformer), {"config"})
   read |= _reads(inspect.getsource(blocks), {"config"})
   read |= _reads(inspect.getsource(attention), {"config"})
@@ -256,6 +267,14 @@ def test_every_setting_of_the_model_is_read():
   # Some through the properties of the config.
   read |= _reads(inspect.getsource(architecture.Architecture), {"self"})
   assert fields - read == set()
+  assert "planted" not in read
+
+
+def test_every_setting_of_the_tower_is_read():
+  read = _reads(inspect.getsource(tower_settings.TowerSettings), {"self"})
+  for module in (tower_parts, tower_siglip, towers):
+    read |= _reads(inspect.getsource(module), {"tower", "self"})
+  assert _fields(tower_settings.TowerSettings) - read == set()
   assert "planted" not in read
 
 
