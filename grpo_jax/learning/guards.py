@@ -148,13 +148,19 @@ class Guards:
 def fingerprints(prompts: Prompts) -> jax.Array:  # [P] uint32
   """One number for each prompt and what its verifier is given in arrays.
 
-  A question with another label is another prompt; a copy is the same one,
-  however far to the left it is padded.
+  A question with another label or another image is another prompt; a copy is
+  the same one, however far to the left it is padded.
   """
   tokens = jnp.where(prompts.mask, prompts.tokens + 1, 0)  # [P, S]
   columns = [tokens[:, ::-1]]
-  for name in sorted(prompts.extras):
-    values = jnp.asarray(prompts.extras[name])
+  values_of = [jnp.asarray(prompts.extras[k]) for k in sorted(prompts.extras)]
+  if prompts.images is not None:
+    exists = prompts.images.image >= 0  # [P, N]
+    values_of += [
+      jnp.where(exists[..., None], prompts.images.patches, 0),
+      prompts.images.grid,
+    ]
+  for values in values_of:
     if jnp.issubdtype(values.dtype, jnp.floating):
       values = jax.lax.bitcast_convert_type(
         values.astype(jnp.float32), jnp.int32

@@ -63,6 +63,14 @@ _FUSED = {
   "value": slice(-1, None),
 }
 _OF_EXPERTS = "expert_"
+# Stacks of layers that may have adapters, as paths; a tower's are named by
+# themselves, since all that a language model has are adapted without names.
+TOWER = "tower/layers"
+STACKS = (*quantization.STACKS, TOWER)
+_OF_TOWER = "tower_"
+TOWER_MODULES = tuple(
+  _OF_TOWER + name for name in ("query", "key", "value", "out", "up", "down")
+)
 RANKS = ranges.Range(1, 2**16)
 
 
@@ -76,8 +84,9 @@ class LoRAConfig:
     modules: Projections with an adapter: "query", "key", "value", "out",
       "gate", "up", "down"; with latent attention "query_heads" or "query_down"
       and "query_up", "kv_down", "kv_up"; in mixtures "shared_gate", … and
-      "expert_gate", …, where each expert has adapters of its own. Empty: all
-      that the layers have, but for those of experts.
+      "expert_gate", …, where each expert has adapters of its own; of a vision
+      tower "tower_query", … ,"tower_out", "tower_up" and "tower_down". Empty:
+      all that the language model's layers have, but for those of experts.
     quantization: How the kernels of all layers are kept: "none" (as they
       are), "int8", "nf4" or "nf4_double"; see `quantization.py`.
   """
@@ -98,9 +107,10 @@ class LoRAConfig:
         f"lora: alpha is {self.alpha}, but must be {ranges.POSITIVE}; else the"
         " adapters have no effect."
       )
-    if {*self.modules} - {*MODULES} or len({*self.modules}) < len(self.modules):
+    known = (*MODULES, *TOWER_MODULES)
+    if {*self.modules} - {*known} or len({*self.modules}) < len(self.modules):
       raise ValueError(
-        f"lora: modules is {self.modules}; known are {', '.join(MODULES)}."
+        f"lora: modules is {self.modules}; known are {', '.join(known)}."
         " Name each once, or none for all."
       )
     if self.quantization not in quantization.KINDS:
@@ -187,7 +197,8 @@ def wrap(params: PyTree, config: LoRAConfig, key: jax.Array) -> PyTree:
     *outputs]}}, "frozen": {"base": what the transformer trains, and what it
     freezes itself}}. Adapters are at least float32. Those of experts have an
     axis of them after that of layers. Layers that the base has apart have their
-    adapters apart, {"dense_layers": {name: …}}.
+    adapters apart, {"dense_layers": {name: …}}; and so has a tower,
+    {"tower": {"layers": {name: …}}}, where names are without "tower_".
 
   Raises:
     ValueError: `params` have adapters already; or `config.modules` names what
@@ -199,14 +210,16 @@ def wrap(params: PyTree, config: LoRAConfig, key: jax.Array) -> PyTree:
       " of the transformer, which merge() returns."
     )
   base = params["trained"]
+  whole = {**params["frozen"], **base}  # A tower may be frozen without us.
   adapters: dict[str, Any] = {}
-  for (stack, name), (inputs, outputs, dtype) in _shapes(base, config).items():
+  for (stack, name), (inputs, outputs, dtype) in _shapes(whole, config).items():
     key, draw = jax.random.split(key)
     batch = inputs[: 1 + name.startswith(_OF_EXPERTS)]
     bound = float(np.prod(inputs[len(batch) :])) ** -0.5
     of_stack = adapters
     if stack != "layers":
-      of_stack = adapters.setdefault(stack, {})
+      for key_of_tree in stack.split("/"):
+        of_stack = of_stack.setdefault(key_of_tree, {})
     of_stack[name] = {
       "a": jax.random.uniform(
         draw, (*inputs, config.rank), dtype, -bound, bound
@@ -230,9 +243,9 @@ def _kernel(layers: PyTree, name: str) -> PyTree:
 def _shapes(base: PyTree, config: LoRAConfig) -> dict[tuple[str, str], tuple]:
   """Stack, adapter -> ((layers, *inputs), outputs, dtype)."""
   known = {}
-  for stack in quantization.STACKS:
+  for stack in STACKS:
     for name, (path, _) in MODULES.items():
-      kernel = _kernel(base.get(stack, {}), name)
+      kernel = _kernel(_stack(base, stack), name)
       if kernel is None:
         continue
       kernel = quantization.abstract(kernel)
@@ -245,29 +258,46 @@ def _shapes(base: PyTree, config: LoRAConfig) -> dict[tuple[str, str], tuple]:
         kernel.shape[num_inputs:],
         jnp.promote_types(kernel.dtype, jnp.float32),
       )
-  names = dict.fromkeys(name for _, name in known)
+  names = dict.fromkeys(_named(*place) for place in known)
   if unknown := [name for name in config.modules if name not in names]:
     raise ValueError(
       f"lora: modules has {', '.join(unknown)}, which the layers do not have;"
       f" known are {', '.join(names)}."
     )
   chosen = config.modules or [
-    name for name in names if not name.startswith(_OF_EXPERTS)
+    name for name in names if not name.startswith((_OF_EXPERTS, _OF_TOWER))
   ]
   # In the order of the config, whose draws are those of the names.
   return {
-    (stack, name): known[stack, name]
-    for stack in quantization.STACKS
+    place: known[place]
+    for stack in STACKS
     for name in chosen
-    if (stack, name) in known
+    if (place := (stack, name.removeprefix(_OF_TOWER))) in known
+    and _named(*place) == name
   }
 
 
+def _named(stack: str, name: str) -> str:
+  """What a config calls a projection in a stack of layers."""
+  return _OF_TOWER + name if stack == TOWER else name
+
+
+def _stack(tree: PyTree, stack: str) -> PyTree:
+  """The layers at a path of a tree; {} if it has none."""
+  for key in stack.split("/"):
+    tree = tree.get(key, {})
+  return tree
+
+
 def of_stacks(adapters: PyTree) -> dict[str, PyTree]:
-  """Stack of layers -> its adapters by name."""
-  apart = {name: adapters[name] for name in adapters if name not in MODULES}
+  """Path of a stack of layers -> its adapters by name."""
+  apart = {
+    stack: found
+    for stack in STACKS
+    if stack != "layers" and (found := _stack(adapters, stack))
+  }
   return {
-    "layers": {k: v for k, v in adapters.items() if k not in apart},
+    "layers": {k: v for k, v in adapters.items() if k in MODULES},
     **apart,
   }
 
@@ -283,7 +313,11 @@ def _joined(params: PyTree) -> PyTree:
       path, _ = MODULES[name]
       if name.startswith(_OF_EXPERTS):
         path = path[:-1]  # One module has the kernels of all three.
-      base[stack] = _with(base[stack], path, {"lora": {name: adapter}})
+      path, beside = (*stack.split("/"), *path), {"lora": {name: adapter}}
+      if path[0] in frozen:  # A tower that was frozen without adapters.
+        frozen = _with(frozen, path, beside)
+      else:
+        base = _with(base, path, beside)
   return {"trained": base, "frozen": frozen}
 
 
@@ -363,7 +397,9 @@ def merge(params: PyTree, config: LoRAConfig) -> PyTree:
   base = dict(base)
   for stack, adapters in of_stacks(params["trained"]).items():
     for name, adapter in adapters.items():
-      kernel = _kernel(base[stack], name)
+      first, *_ = stack.split("/")
+      owner = frozen if first in frozen else base
+      kernel = _kernel(_stack(owner, stack), name)
       of_experts = name.startswith(_OF_EXPERTS)
       product: Callable = functools.partial(jnp.tensordot, axes=1)
       for _ in range(1 + of_experts):
@@ -374,5 +410,6 @@ def merge(params: PyTree, config: LoRAConfig) -> PyTree:
       kernel = wide.at[place].add(change).astype(kernel.dtype)
       path, _ = MODULES[name]
       path = path if of_experts else (*path, "kernel")
-      base[stack] = _with(base[stack], path, kernel)
+      changed = _with(owner, (*stack.split("/"), *path), kernel)
+      base, frozen = (base, changed) if owner is frozen else (changed, frozen)
   return {"trained": base, "frozen": frozen}

@@ -286,6 +286,11 @@ def _named(target: str) -> str | None:
 def _adapters(params_or_adapters: PyTree, num_apart: int):
   """Number of a layer, adapter, which part of its arrays, expert, its name."""
   for stack, adapters in lora.of_stacks(params_or_adapters).items():
+    if stack == lora.TOWER:
+      raise ValueError(
+        "peft: the policy has adapters of a vision tower, which have no names"
+        " in PEFT's files here; leave tower_… out of config.model.lora_modules."
+      )
     first = num_apart if stack == "layers" else 0
     for name, adapter in adapters.items():
       theirs = lora.MODULES[name][1]

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from grpo_jax.rollout import drawing, sampling
-from grpo_jax.types import Policy, Prompts, PyTree, Rollout
+from grpo_jax.types import Images, Policy, Prompts, PyTree, Rollout
 
 
 def joined(
@@ -43,6 +43,15 @@ def joined(
   mask = jnp.take_along_axis(mask, at, axis=1) & (place >= 0)
   both = jnp.take_along_axis(both, at, axis=1)
   return jnp.where(mask, both, pad_id), mask
+
+
+def _images(prompts: Prompts, num_rows: int) -> tuple[Images, ...]:
+  """Those of each row's prompt, if there are any."""
+  if prompts.images is None:
+    return ()
+  group_size = num_rows // len(prompts.ids)
+  repeat = functools.partial(jnp.repeat, repeats=group_size, axis=0)
+  return (jax.tree.map(repeat, prompts.images),)
 
 
 def put(
@@ -96,7 +105,9 @@ def gone_on(
   """
   with jax.named_scope("prefill"):
     first_h, prefix, routing = policy.prefill(
-      params, *joined(prompts, tokens, size, config.pad_id)
+      params,
+      *joined(prompts, tokens, size, config.pad_id),
+      *_images(prompts, len(tokens)),
     )
   decoder = sampling.Decoder(
     policy,

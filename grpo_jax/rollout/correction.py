@@ -322,6 +322,7 @@ def _with_own_outputs(
     rollout.tokens,
     rollout.completion_mask,
     rollout.prompt_index,
+    prompts.shown,
   )
   own = logprobs.token_outputs(
     functools.partial(policy.head, params),

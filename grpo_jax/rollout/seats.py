@@ -61,9 +61,9 @@ def joined(policies: Sequence[Policy]) -> Policy:
   """
   first = policies[0]
 
-  def prefill(params, tokens, mask):
+  def prefill(params, *prompts):
     found = [
-      policy.prefill(own, tokens, mask)
+      policy.prefill(own, *prompts)
       for policy, own in zip(policies, params, strict=True)
     ]
     h, prefix, routing = zip(*found, strict=True)

@@ -267,6 +267,7 @@ def _kl_of(
       view.trunk.params,
       *(prompts.tokens, prompts.mask),
       *(rollout.tokens, rollout.completion_mask, rollout.prompt_index),
+      prompts.shown,
     )
     return logprobs.token_outputs(
       view.head,

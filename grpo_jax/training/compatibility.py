@@ -49,6 +49,32 @@ TABLE = (
     "set config.guards.canary_max_kl=0, or do without compaction",
   ),
   Row(
+    "images",
+    "environment",
+    "what an environment shows is tokens, and the images of a prompt are read"
+    " once, before the first of them",
+    "choose a task without an environment, or prompts without images",
+  ),
+  Row(
+    "images",
+    "compaction",
+    "a later context begins with a summary, in which nothing is shown",
+    "choose a task without compaction, or prompts without images",
+  ),
+  Row(
+    "images",
+    "forced answers",
+    "an answer is forced behind the tokens of a prompt and a completion, which"
+    " are read again without images",
+    "choose another algorithm, such as 'grpo', or prompts without images",
+  ),
+  Row(
+    "images",
+    "old completions",
+    "a group of an earlier phase is kept as tokens, without its images",
+    "set config.reward_model.history_share=0, or choose prompts without images",
+  ),
+  Row(
     "lanes",
     "environment in the graph",
     "the rows of an environment in the graph are all decoded at once",

@@ -203,6 +203,7 @@ def _entropy(
     rollout.tokens,
     rollout.completion_mask,
     rollout.prompt_index,
+    prompts.shown,
   )
   found = logprobs.token_outputs(
     functools.partial(policy.head, params),

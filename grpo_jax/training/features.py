@@ -121,6 +121,12 @@ FEATURES = {
     lambda s: s.phase.schedule.name == SPO,
     lambda s: f"config.{s.name}.schedule.name={s.phase.schedule.name!r}",
   ),
+  "images": Feature(
+    lambda s: s.problem.image_shapes is not None,
+    lambda s: (
+      f"config.data.name={s.config.data.name!r}, whose prompts show images,"
+    ),
+  ),
   "single completions": Feature(
     lambda s: s.phase.group_size == 1, _phase_setting("group_size")
   ),

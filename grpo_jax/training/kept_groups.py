@@ -99,4 +99,7 @@ def prompt_shapes(
       )
       for name, x in arrays.items()
     },
+    images=jax.tree.map(
+      lambda x: of_prompts(x.dtype, *x.shape), problem.image_shapes
+    ),
   )

@@ -8,6 +8,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from grpo_jax.models import (
@@ -34,6 +35,7 @@ def make_policy(
   """
   model = config.model.transformer(problem.tokenizer.vocab_size)
   check_model(model, mesh)
+  check_images(model, problem, "config.model")
   longest = problem.max_prompt_len + problem.max_new_tokens
   is_short = model.rope_scaling == "longrope" and not model.long_context
   if is_short and longest > model.rope_original_len:
@@ -49,6 +51,47 @@ def make_policy(
     alpha = programs.number("model.lora_alpha", adapters.alpha)
     adapters = dataclasses.replace(adapters, alpha=alpha)
   return sharding.on_mesh(policy_of(model, adapters), mesh)
+
+
+def check_images(
+  model: architecture.TransformerConfig, problem: Problem, where: str
+) -> None:
+  """Raises ValueError unless a model can read what the prompts show.
+
+  Args:
+    model: Of the run, or one from outside of it.
+    problem: Has the prompts.
+    where: Which setting the model is of.
+  """
+  shapes = problem.image_shapes
+  if shapes is None:
+    return
+  if model.tower is None:
+    raise ValueError(
+      f"{where}: the model has no vision tower, and the prompts show images;"
+      " set config.model.tower.kind, or name a checkpoint that has one."
+    )
+  num_places, num_values = shapes.patches.shape
+  of_token = model.tower.patches_per_token
+  if num_values != model.tower.patch_width or num_places % of_token:
+    raise ValueError(
+      f"{where}: prompts show {num_places} patches of {num_values} numbers, and"
+      f" the model's tower reads patches of {model.tower.patch_width} numbers,"
+      f" {of_token} for each token; needed are the same numbers, and a multiple"
+      " of these patches. Change the sizes of config.model.tower, or of the"
+      " images."
+    )
+  first = problem.train[0]
+  if isinstance(first["prompt"], str):
+    return  # Whoever makes the ids sees to their number.
+  shown = int((np.asarray(first["images"].image) >= 0).sum()) // of_token
+  found = int((np.asarray(first["prompt"]) == model.image_token).sum())
+  if found != shown:
+    raise ValueError(
+      f"{where}: the images of the first prompt are {shown} tokens, and it has"
+      f" {found} placeholders with the id {model.image_token}; set"
+      " config.model.tower.image_token to the id that stands for images."
+    )
 
 
 def check_model(model: architecture.TransformerConfig, mesh: Mesh) -> None:

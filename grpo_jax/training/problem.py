@@ -45,6 +45,7 @@ from grpo_jax.types import (
   Environment,
   HostCompaction,
   HostEnvironment,
+  Images,
   Prompts,
   Rollout,
 )
@@ -118,6 +119,16 @@ class Problem:
     if isinstance(self.compaction, HostCompaction):
       return self.compaction.prompt_len
     return self.max_prompt_len
+
+  @functools.cached_property
+  def image_shapes(self) -> Images | None:
+    """Shapes of the images of one prompt; None where prompts show none."""
+    images = self.train[0].get("images")
+    if not isinstance(images, Images):
+      return None
+    return jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype), images
+    )
 
   @functools.cached_property
   def pieces(self) -> list[bytes]:

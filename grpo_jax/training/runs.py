@@ -27,6 +27,7 @@ from grpo_jax.training import (
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import (
+  Images,
   MemberState,
   Policy,
   Prompts,
@@ -155,7 +156,9 @@ def make_phases(
     needed = (needed - parts.members.keys()) | continuing
     enter = functools.partial(stages.enter_phase, parts=parts, index=index)
     shape = phase.num_prompts, phase.max_prompt_len or problem.max_prompt_len
-    prompts = jax.eval_shape(functools.partial(_empty_prompts, shape))
+    prompts = jax.eval_shape(
+      functools.partial(_empty_prompts, shape, problem.image_shapes)
+    )
     if phase.num_ahead:
       hints = corrections.arrays(config, problem, name)
       prompts = kept_groups.prompt_shapes(problem, *shape, hints)
@@ -163,12 +166,16 @@ def make_phases(
   return found
 
 
-def _empty_prompts(shape: tuple[int, int]) -> Prompts:  # P, S
+def _empty_prompts(shape: tuple[int, int], images: Images | None) -> Prompts:
+  """Of P, S, and the images of one prompt."""
   return Prompts(
     tokens=jnp.zeros(shape, jnp.int32),
     mask=jnp.zeros(shape, bool),
     ids=jnp.zeros(shape[:1], jnp.int32),
     extras={},
+    images=jax.tree.map(
+      lambda x: jnp.zeros((shape[0], *x.shape), x.dtype), images
+    ),
   )
 
 

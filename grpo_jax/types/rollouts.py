@@ -39,6 +39,11 @@ class Prompts:
     some = (self.tokens, self.mask)
     return some if self.images is None else (*some, self.images)
 
+  @property
+  def shown(self) -> dict[str, Images] | None:
+    """The `extras` of `Policy.hidden`: images, or None."""
+    return None if self.images is None else {"images": self.images}
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
