@@ -14,6 +14,7 @@ from grpo_jax.models import critic
 from grpo_jax.rollout import drawing
 from grpo_jax.training import sharding
 from grpo_jax.types import row_arrays
+from tests.learning import pictures_test
 from tests.training import compaction_test, tiny, turns_test
 
 MICRO = 8  # Rows; one for each device.
@@ -63,6 +64,42 @@ def test_gradients_are_those_of_one_device(name):
   assert metrics.keys() == others.keys()
   for key, value in metrics.items():
     np.testing.assert_allclose(others[key], value, 1e-5, 1e-6, err_msg=key)
+
+
+@pytest.mark.slow
+def test_gradients_of_a_tower_are_those_of_one_device():
+  """Prompts of a device, and their images, stay where their rows are."""
+  results = []
+  policy = pictures_test.make_policy("float32")
+  for devices in (1, 8):
+    mesh = sharding.make_mesh(fsdp=devices, devices=jax.devices()[:devices])
+    parts = _parts(mesh, policy=policy, group_size=2, num_shards=devices)
+    state, batch = pictures_test.prepared_widely(parts)
+    whole, rows = sharding.replicated(mesh), sharding.by_rows(mesh)
+    arrays = jax.device_put(row_arrays(batch), rows)
+    images = jax.device_put(batch.images, rows)
+    batch = dataclasses.replace(
+      jax.device_put(batch, whole), **arrays, images=images
+    )
+    params = jax.device_put(
+      state.params,
+      {name: sharding.of_params(mesh, x) for name, x in state.params.items()},
+    )
+    function = jax.jit(
+      functools.partial(update.gradient, parts.update, parts.losses[0]),
+      out_shardings=whole,
+    )
+    results.append(jax.device_get(function(params, batch, False)))
+  (one, metrics), (eight, others) = results
+  assert all(
+    np.abs(x).max() > 1e-7 for x in jax.tree.leaves(one["policy"]["tower"])
+  )
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6),
+    eight,
+    one,
+  )
+  np.testing.assert_allclose(others["loss"], metrics["loss"], 1e-5, 1e-6)
 
 
 def _run(
