@@ -94,11 +94,13 @@ def test_all_tokens_may_take_one_expert(form, expert):
     x, logits, kernels = _layer(9, 5)
     kept = jnp.full((9, 1), expert)
     y, gradients = _value_and_gradients(form, x, logits, kernels, 1, kept)
-    gate, up, down = (kernel[expert] for kernel in kernels)
+    gate, up, down = (
+      kernel[expert] for kernel in (kernels.gate, kernels.up, kernels.down)
+    )
     want = (jax.nn.silu(x @ gate) * (x @ up)) @ down
     np.testing.assert_allclose(y, want, rtol=1e-12)
     idle = np.arange(5) != expert
-    for gradient in gradients[2]:
+    for gradient in jax.tree.leaves(gradients[2]):
       assert not gradient[idle].any()
       assert gradient[expert].any()
 
