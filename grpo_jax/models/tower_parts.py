@@ -19,6 +19,7 @@ from grpo_jax import ranges
 from grpo_jax.ops import masked
 from grpo_jax.types import Images
 
+_BLOCK = 512  # Queries whose scores exist at a time.
 KINDS = ("siglip",)
 _WIDTH, _MANY = ranges.Range(1, 2**20), ranges.Range(1, 2**16)
 RANGES = {
@@ -139,7 +140,26 @@ def attend(
   v: jax.Array,  # [P, N, H, K]
   mask: jax.Array,  # [P, N, N] bool
 ) -> jax.Array:  # [P, N, H, K]
-  """Softmax attention; a patch that may see nothing gets a finite answer."""
+  """Softmax attention; a patch that may see nothing gets a finite answer.
+
+  Queries of many patches are taken `_BLOCK` at a time, whose scores are made
+  again in the backward pass: the scores of all would be the largest array of a
+  run, P · H · N² numbers.
+  """
+  num_blocks = q.shape[1] // _BLOCK
+  if num_blocks < 2 or q.shape[1] % _BLOCK:
+    return _attend(q, k, v, mask)
+
+  def blocks(x):  # [P, N, ...] -> [blocks, P, N / blocks, ...]
+    x = x.reshape(x.shape[0], num_blocks, _BLOCK, *x.shape[2:])
+    return jnp.moveaxis(x, 1, 0)
+
+  of_block = jax.checkpoint(lambda of: _attend(of[0], k, v, of[1]))
+  found = jax.lax.map(of_block, (blocks(q), blocks(mask)))
+  return jnp.moveaxis(found, 0, 1).reshape(q.shape)
+
+
+def _attend(q, k, v, mask):
   scores = jnp.einsum("pnhk,pmhk->phnm", q, k)
   scores = masked.wide(scores) * q.shape[-1] ** -0.5
   # Not -inf: the row of an empty place is masked whole and would be NaN.

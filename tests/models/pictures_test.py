@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax.models import towers, transformer
+from grpo_jax.models import tower_parts, towers, transformer
 from grpo_jax.types import Images
 from tests.models import transformer_test
 
@@ -132,6 +132,22 @@ def test_an_image_matters_and_an_empty_place_does_not():
   after = logits(CONFIG, params, batch, changed)
   assert np.abs(after[0] - before[0]).max() > 1e-3
   np.testing.assert_array_equal(after[1:], before[1:])
+
+
+def test_attention_in_blocks_is_that_of_all_queries(monkeypatch):
+  rng = np.random.default_rng(1)
+  q, k, v = jnp.asarray(rng.normal(size=(3, 2, PATCHES, 2, 4)), jnp.float32)
+  mask = tower_parts.visible(make_images(GRIDS[::2]))
+
+  def value(q, k, v):
+    return jnp.sin(tower_parts.attend(q, k, v, mask)).sum()
+
+  found = []
+  for size in (PATCHES, 4):
+    monkeypatch.setattr(tower_parts, "_BLOCK", size)
+    found.append(jax.jit(jax.value_and_grad(value, (0, 1, 2)))(q, k, v))
+    jax.clear_caches()
+  jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), *found)
 
 
 def test_an_image_sees_itself_only():
