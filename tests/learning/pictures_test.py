@@ -10,7 +10,7 @@ import pytest
 
 from grpo_jax.learning import members, stages, update
 from grpo_jax.models import lora, pictures
-from grpo_jax.rollout import mixing, sampling
+from grpo_jax.rollout import drawing, mixing, resumed, sampling
 from grpo_jax.types import Prompts
 from tests.models import pictures_test
 from tests.training import tiny
@@ -300,3 +300,37 @@ def test_a_placeholder_is_not_read_and_not_trained():
   state = state.with_params(policy={**own, "trained": moved})
   _, after = gradient(parts, state, batch)
   assert after["loss"] == metrics["loss"]
+
+
+@pytest.mark.slow
+def test_rows_that_go_on_read_their_images_again():
+  policy = make_policy("float32")
+  params = spread(policy.init(jax.random.key(0)))
+  prompts = make_prompts()
+  config = sampling.SamplingConfig(max_new_tokens=4, end_ids=(1,), pad_id=0)
+  key = jax.random.key(3)
+  sample = functools.partial(sampling.sample, policy, params, prompts, key)
+  whole = jax.jit(lambda: sample(config, 2))()
+  # The same, cut after two tokens.
+  cut = jnp.arange(4) < 2
+  short = dataclasses.replace(
+    whole,
+    tokens=jnp.where(cut, whole.tokens, 0),
+    completion_mask=whole.completion_mask & cut,
+    sampler_logp=jnp.where(cut, whole.sampler_logp, 0),
+    terminated=((whole.tokens == 1) & whole.completion_mask & cut).any(axis=1),
+    version=jnp.zeros(whole.tokens.shape, jnp.int32),
+  )
+  keys = drawing.row_keys(key, prompts.ids, 2)
+  longer = jax.jit(
+    lambda prompts: resumed.goes_on(
+      *(policy, params, prompts, keys, short, jnp.full(8, 4), jnp.int32(1)),
+      config=config,
+      most=2,
+    )
+  )
+  found = longer(prompts)
+  np.testing.assert_array_equal(found.tokens, whole.tokens)
+  np.testing.assert_allclose(found.sampler_logp, whole.sampler_logp, atol=1e-5)
+  bare = longer(dataclasses.replace(prompts, images=None))
+  assert np.abs(bare.sampler_logp - found.sampler_logp).max() > 1e-4
