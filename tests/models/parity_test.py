@@ -188,7 +188,6 @@ def test_what_nothing_changed_is_exported_byte_by_byte(family, tmp_path):
     ("deepseek_v3", {"groups_per_token": 4}),
     ("deepseek_v3", {"norm_topk": False}),
     ("deepseek_v3", {"rope_amplitude": 1.0}),
-    ("deepseek_v3", {"rope_truncate": False}),
     ("deepseek_v3", {"rotary_interleaved": False}),
     ("deepseek_v3", {"router_scale": 1.0}),
     ("deepseek_v3", {"router_scores": "softmax"}),
@@ -199,7 +198,6 @@ def test_what_nothing_changed_is_exported_byte_by_byte(family, tmp_path):
     ("gpt_oss", {"activation": "silu"}),
     ("gpt_oss", {"swiglu_limit": 7.0}),
     ("gpt_oss", {"swiglu_slope": 1.0}),
-    ("gpt_oss", {"rope_truncate": True}),
     ("gpt_oss", {"out_bias": False}),
   ],
 )
