@@ -3,7 +3,8 @@
     types ← ops ← algorithms ← learning ← training ← configs ← experiments
 
 `models`, `rollout`, `rewards`, `tasks` and `data` know `types` and `ops` only;
-`models` also `ranges`, and `rewards` and `data` also `gym`, which know nothing.
+`models` also `ranges`, and `rewards` and `data` also `gym` and `images`, which
+know nothing.
 What is named by import path is loaded by `objects`, which knows only `digests`.
 `learning`, the compiled half, knows `rollout` and `algorithms` beside them. No
 modules, and no folders, import each other in a circle, wherever in a file the
@@ -28,15 +29,16 @@ _BELOW = {
   "types": set(),
   "ranges": set(),
   "gym": set(),
+  "images": set(),
   "digests": set(),
   "objects": {"digests"},
   "ops": {"types"},
   "algorithms": {"types", "ops", "objects"},
   "models": {"types", "ops", "ranges"},
   "rollout": {"types", "ops"},
-  "rewards": {"types", "ops", "gym", "objects"},
+  "rewards": {"types", "ops", "gym", "images", "objects"},
   "tasks": {"types", "ops", "objects"},
-  "data": {"types", "ops", "gym"},
+  "data": {"types", "ops", "gym", "images"},
 }
 _BELOW["contract"] = {"types", "ops", "algorithms"}
 _BELOW["learning"] = {"types", "ops", "algorithms", "rollout"}

@@ -2616,14 +2616,14 @@ MUTATIONS = [
   # --- data -------------------------------------------------------------------
   Mutation(
     "Every epoch has the same order.",
-    "grpo_jax/data/pipeline.py",
+    "grpo_jax/data/finding.py",
     "np.random.default_rng((seed, epoch)).permutation(kept)",
     "np.random.default_rng((seed, 0)).permutation(kept)",
     "tests/data/pipeline_test.py -k every_epoch",
   ),
   Mutation(
     "Another seed is the same order some epochs later.",
-    "grpo_jax/data/pipeline.py",
+    "grpo_jax/data/finding.py",
     "np.random.default_rng((seed, epoch)).permutation(kept)",
     "np.random.default_rng(seed + epoch).permutation(kept)",
     "tests/data/pipeline_test.py -k orders_of_different_seeds",
@@ -2631,15 +2631,15 @@ MUTATIONS = [
   Mutation(
     "Padding stands behind prompts.",
     "grpo_jax/data/pipeline.py",
-    "    [row.ids for row in rows], max_prompt_len, pad_id, left=True\n",
-    "    [row.ids for row in rows], max_prompt_len, pad_id, left=False\n",
+    "for row in rows], max_prompt_len, pad_id, left=True\n",
+    "for row in rows], max_prompt_len, pad_id, left=False\n",
     "tests/data/pipeline_test.py -k left_padded",
   ),
   Mutation(
     "A prompt of the largest length is left out.",
-    "grpo_jax/data/pipeline.py",
-    "return ids if ids.size <= max_prompt_len else None",
-    "return ids if ids.size < max_prompt_len else None",
+    "grpo_jax/data/finding.py",
+    "return ids_of(prompt).size <= max_prompt_len",
+    "return ids_of(prompt).size < max_prompt_len",
     "tests/data/pipeline_test.py -k long_prompts",
   ),
   Mutation(
@@ -2652,8 +2652,8 @@ MUTATIONS = [
   Mutation(
     "Processes read the same rows.",
     "grpo_jax/data/pipeline.py",
-    "position = batch * batch_size + int(chosen[row])",
-    "position = batch * batch_size + row",
+    "[batch * batch_size + int(row) for row in chosen]",
+    "[batch * batch_size + row for row in range(len(chosen))]",
     "tests/data/pipeline_test.py -k processes_together",
   ),
   Mutation(
@@ -3586,8 +3586,8 @@ MUTATIONS = [
   Mutation(
     "Prompts at named places are those of another order.",
     "grpo_jax/data/placed.py",
-    "      seed,\n    )\n",
-    "      seed + 1,\n    )\n",
+    "      seed,\n      encode.sight is not None,\n",
+    "      seed + 1,\n      encode.sight is not None,\n",
     "tests/data/placed_test.py -k of_the_stream",
   ),
 ]

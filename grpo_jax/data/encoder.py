@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from grpo_jax.data.shown import Shown, Sight, Unusable
 from grpo_jax.data.sources import Record
 
 
@@ -22,11 +23,13 @@ class Encoder:
       tokenizer's chat template, with the prompt as the user's message and the
       assistant's turn opened.
     chat_options: What else that template reads ("enable_thinking", …).
+    sight: How prompts show images; None: they are text alone.
   """
 
   tokenizer: Any
   template: str = "{prompt}"
   chat_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  sight: Sight | None = None
 
   def __post_init__(self):
     if self.template != "chat" and "{prompt}" not in self.template:
@@ -34,8 +37,63 @@ class Encoder:
         f"Encoder: the template {self.template!r} lacks '{{prompt}}', where"
         " the question goes; or use 'chat'."
       )
+    if self.sight is not None:
+      token = self.sight.processor.image_token
+      if len(self.tokenizer.encode(token)) != 1:
+        raise ValueError(
+          f"Encoder: the tokenizer has no token {token!r}, which stands for a"
+          " part of an image; set config.data.tokenizer to the checkpoint's"
+          " own, or config.data.image_processor to the folder of another one."
+        )
+
+  def prompts(
+    self, records: Sequence[Record]
+  ) -> list[np.ndarray | Shown | Unusable]:
+    """Ids of several prompts; with images, if they show any.
+
+    An `Unusable` says why the images of a record cannot be shown.
+    """
+    if self.sight is None:
+      return [self.prompt(record) for record in records]
+    found = self.sight.cuts(records)
+    return [
+      self._shown(self.sight, record, cuts)
+      if not isinstance(cuts, Unusable)
+      else cuts
+      for record, cuts in zip(records, found, strict=True)
+    ]
+
+  def _shown(
+    self, sight: Sight, record: Record, cuts: tuple[Any, ...]
+  ) -> Shown | Unusable:
+    parts = sight.parts(record["prompt"], len(cuts))
+    if isinstance(parts, Unusable):
+      return parts
+    if self.template == "chat":
+      message = {"role": "user", "content": sight.content(parts)}
+      text = self.tokenizer.chat_text([message], **self.chat_options)
+    else:
+      text = self.template.replace("{prompt}", sight.in_text(parts))
+    made = sight.expanded(text, cuts)
+    if isinstance(made, Unusable):
+      return made
+    return Shown(self._some(self.tokenizer.encode(made), record), cuts)
 
   def prompt(self, record: Record) -> np.ndarray:  # [any] int32
+    """Ids of a prompt.
+
+    Raises:
+      ValueError: There are none; or the images of the record cannot be shown.
+    """
+    if self.sight is not None:
+      (made,) = self.prompts([record])
+      if isinstance(made, Unusable):
+        raise ValueError(
+          f"Encoder: the record {record['prompt']!r:.80}: {made}. Take it out,"
+          " or correct its images."
+        )
+      assert isinstance(made, Shown)
+      return made.ids
     value = record["prompt"]
     if isinstance(value, str) and self.template == "chat":
       message = {"role": "user", "content": value}
@@ -43,6 +101,9 @@ class Encoder:
     elif isinstance(value, str):
       # Not str.format: templates and prompts may contain other braces.
       value = self.tokenizer.encode(self.template.replace("{prompt}", value))
+    return self._some(value, record)
+
+  def _some(self, value: Any, record: Record) -> np.ndarray:  # [any] int32
     ids = np.asarray(value, np.int32)
     if not ids.size:
       raise ValueError(

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from grpo_jax.images import files
+
 Record = dict[str, Any]
 Row = Mapping[str, Any]
 Conversion = Callable[[Row], Record]
@@ -37,6 +39,7 @@ def conversion(
   format: str | None = None,
   fields: Mapping[str, Any] | None = None,
   domain_key: str = "",
+  images: Sequence[str] = (),
 ) -> Conversion:
   """How rows become records.
 
@@ -47,6 +50,10 @@ def conversion(
     domain_key: Field of the row, or of its `extras`, whose text or whole number
       is the name of the prompt's domain. Empty, or the row has none: the
       domain is what the format says.
+    images: Fields of the row with an image, a list of images, or null; none of
+      them is a field for anything else. The record has all of them under
+      `images`, as `files.value` makes them; one that is nothing of the kind is
+      ["bad", why].
 
   Raises:
     ValueError: Unknown format; both are given; or a name in `fields` is none of
@@ -54,8 +61,37 @@ def conversion(
   """
   convert = _conversion(format, fields)
   if domain_key:
-    return functools.partial(_with_domain, convert, domain_key)
+    convert = functools.partial(_with_domain, convert, domain_key)
+  if images:
+    convert = functools.partial(_with_images, convert, tuple(images))
   return convert
+
+
+def _with_images(
+  convert: Conversion, fields: tuple[str, ...], raw: Row
+) -> Record:
+  """A record with the images of some fields, in their order."""
+  given: list[Any] = []
+  for field in fields:
+    if field not in raw:
+      raise ValueError(
+        f"found no field {field!r}; the row has {sorted(raw)}. Correct"
+        " config.data.images; a row without an image has null there."
+      )
+    found = raw[field]
+    if isinstance(found, np.ndarray) and found.dtype == object:
+      found = found.tolist()
+    if found is not None:
+      given += found if isinstance(found, list | tuple) else [found]
+  rest = {name: x for name, x in raw.items() if name not in fields}
+  return {**convert(rest), "images": tuple(map(_image, given))}
+
+
+def _image(given: Any) -> list[Any]:
+  try:
+    return files.value(given)
+  except ValueError as error:
+    return ["bad", str(error)]
 
 
 def _with_domain(convert: Conversion, key: str, raw: Row) -> Record:

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 import grain
 import numpy as np
-from absl import logging
 
-from grpo_jax.data import orders, sources
+from grpo_jax.data import finding, sources
 from grpo_jax.data.encoder import Encoder
+from grpo_jax.data.shown import Shown, Sight, Unusable
 from grpo_jax.data.sources import Record, Source
-from grpo_jax.types import Prompts
+from grpo_jax.types import Images, Prompts
 
 
 class PromptBatch(NamedTuple):
@@ -37,11 +37,13 @@ class PromptBatch(NamedTuple):
       extras; text and other Python values stay in `records`.
     records: The P records, for host verifiers and for printing samples.
     numbers: Which records of the source they are; empty where nobody asks.
+    num_unusable: Records that were left out in making it, for their images.
   """
 
   prompts: Prompts
   records: list[Record]
   numbers: tuple[int, ...] = ()
+  num_unusable: int = 0
 
 
 class SupervisedBatch(NamedTuple):
@@ -55,6 +57,8 @@ class SupervisedBatch(NamedTuple):
     tokens: Completions, right-padded, end token included.
     completion_mask: Tokens that exist.
     observed: Those of them that are read and not imitated.
+    images: As in `Prompts`.
+    num_unusable: Records that were left out in making it, for their images.
   """
 
   prompt_tokens: np.ndarray  # [P, S] int32; P is B, but for pairs.
@@ -62,6 +66,8 @@ class SupervisedBatch(NamedTuple):
   tokens: np.ndarray  # [B, T] int32
   completion_mask: np.ndarray  # [B, T] bool
   observed: np.ndarray  # [B, T] bool
+  images: Images | None = None  # each [P, ...]
+  num_unusable: int = 0
 
 
 def prompt_stream(
@@ -104,11 +110,14 @@ def prompt_stream(
   return _stream(
     "prompt_stream",
     source,
-    functools.partial(short_prompt, encode, max_prompt_len),
-    lambda rows: prompt_batch(rows, max_prompt_len, pad_id, more),
+    functools.partial(finding.short_prompts, encode, max_prompt_len),
+    lambda rows, num_unusable: prompt_batch(
+      *(rows, max_prompt_len, pad_id, more, encode.sight, num_unusable)
+    ),
     batch_size=batch_size,
     seed=seed,
     rows=rows,
+    shows_images=encode.sight is not None,
   )
 
 
@@ -154,28 +163,39 @@ def supervised_stream(
     limits["max_completion_len"] = max_completion_len
   check_task("supervised_stream", source, **limits)
 
-  def encode_row(record: Record) -> tuple[np.ndarray, ...] | None:
-    prompt, completion, observed = given_row(
-      *(encode, record, end_id),
-      max_completion_len if truncate_completions else None,
-    )
-    if prompt.size > max_prompt_len or completion.size > max_completion_len:
+  most = max_completion_len if truncate_completions else None
+
+  def encode_row(record: Record, prompt: Any) -> Any:
+    if isinstance(prompt, Unusable):
+      return prompt
+    completion, observed = given_completion(encode, record, end_id, most)
+    short = finding.fits(prompt, max_prompt_len)
+    if not short or completion.size > max_completion_len:
       return None
     return prompt, completion, observed
 
-  def make_batch(rows: Sequence[Row]) -> SupervisedBatch:
-    return supervised_batch(
-      [row.ids for row in rows], max_prompt_len, max_completion_len, pad_id
+  def encode_rows(records: Sequence[Record]) -> list[Any]:
+    return list(map(encode_row, records, encode.prompts(records)))
+
+  def make_batch(rows: Sequence[Row], num_unusable: int) -> SupervisedBatch:
+    made = supervised_batch(
+      [(finding.ids_of(row.ids[0]), *row.ids[1:]) for row in rows],
+      max_prompt_len,
+      max_completion_len,
+      pad_id,
     )
+    images = _images(encode.sight, [row.ids[0] for row in rows])
+    return made._replace(images=images, num_unusable=num_unusable)
 
   return _stream(
     "supervised_stream",
     source,
-    encode_row,
+    encode_rows,
     make_batch,
     batch_size=batch_size,
     seed=seed,
     rows=rows,
+    shows_images=encode.sight is not None,
   )
 
 
@@ -196,12 +216,19 @@ def given_row(
   Raises:
     ValueError: The record has no completion.
   """
+  return encode.prompt(record), *given_completion(encode, record, end_id, most)
+
+
+def given_completion(
+  encode: Encoder, record: Record, end_id: int, most: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+  """The same without the prompt."""
   completion = encode.completion(record)
   observed = encode.observed(record)
   if observed is None:
     completion = _ended(completion, end_id)
     observed = np.zeros(completion.size, bool)
-  return encode.prompt(record), completion[:most], observed[:most]
+  return completion[:most], observed[:most]
 
 
 def supervised_batch(
@@ -245,9 +272,15 @@ def pair_stream(
     seed, pad_id, end_id, rows: As in `supervised_stream`; rows of prompts.
 
   Raises:
-    ValueError: No pair fits, the rows are not of the batch, or a record has no
-      pair.
+    ValueError: No pair fits, the rows are not of the batch, a record has no
+      pair, or prompts show images.
   """
+  if encode.sight is not None:
+    raise ValueError(
+      "pair_stream: config.data.images is set, and models that compare two"
+      " completions read no images; leave it empty, or leave phases on pairs"
+      " out."
+    )
 
   def encode_row(record: Record) -> tuple[np.ndarray, list[np.ndarray]] | None:
     prompt = encode.prompt(record)
@@ -255,7 +288,7 @@ def pair_stream(
     fits = max(ids.size for ids in pair) <= max_completion_len
     return (prompt, pair) if fits and prompt.size <= max_prompt_len else None
 
-  def make_batch(rows: Sequence[Row]) -> SupervisedBatch:
+  def make_batch(rows: Sequence[Row], num_unusable: int) -> SupervisedBatch:
     prompts, pairs = zip(*(row.ids for row in rows), strict=True)
     completions = [ids for pair in pairs for ids in pair]
     tokens, mask = _pad(completions, max_completion_len, pad_id, left=False)
@@ -264,12 +297,13 @@ def pair_stream(
       tokens,
       mask,
       np.zeros_like(mask),
+      num_unusable=num_unusable,
     )
 
   return _stream(
     "pair_stream",
     source,
-    encode_row,
+    lambda records: list(map(encode_row, records)),
     make_batch,
     batch_size=batch_size,
     seed=seed,
@@ -316,7 +350,8 @@ def evaluation_batches(
 
   Raises:
     ValueError: `num_prompts` is not in [1, len(source)], or one of the prompts
-      is too long: leaving it out would change what the score means.
+      is too long or shows an image that is broken: leaving it out would change
+      what the score means.
   """
   num_prompts = len(source) if num_prompts is None else num_prompts
   if not 1 <= num_prompts <= len(source):
@@ -329,21 +364,36 @@ def evaluation_batches(
   batches = []
   for first in range(start, stop or num_prompts, batch_size):
     made = []
-    for position in (first + chosen).tolist():
-      record = source[min(position, num_prompts - 1)]
-      ids = encode.prompt(record)
-      if ids.size > max_prompt_len:
-        raise ValueError(
-          f"evaluation_batches: prompt {position} has {ids.size} tokens;"
-          f" max_prompt_len is {max_prompt_len}, raise it. (Left out, the"
-          " score would be that of an easier set.)"
-        )
-      number = min(position, num_prompts - 1)
+    positions = (first + chosen).tolist()
+    numbers = [min(position, num_prompts - 1) for position in positions]
+    records = [source[number] for number in numbers]
+    for position, number, record, prompt in zip(
+      positions, numbers, records, encode.prompts(records), strict=True
+    ):
+      _check_shown(position, prompt, max_prompt_len)
       number = sources.number(source, number)
-      made.append(Row(position, number, record, ids))
+      made.append(Row(position, number, record, prompt))
     num_real = int((first + chosen < num_prompts).sum())
-    batches.append((prompt_batch(made, max_prompt_len, pad_id), num_real))
+    batch = prompt_batch(made, max_prompt_len, pad_id, sight=encode.sight)
+    batches.append((batch, num_real))
   return batches
+
+
+def _check_shown(position: int, prompt: Any, max_prompt_len: int) -> None:
+  """Raises ValueError unless a prompt of an evaluation can be shown."""
+  if isinstance(prompt, Unusable):
+    raise ValueError(
+      f"evaluation_batches: prompt {position}: {prompt}. Correct it, or take it"
+      " out of the file. (Left out here, the score would be that of another"
+      " set.)"
+    )
+  size = finding.ids_of(prompt).size
+  if size > max_prompt_len:
+    raise ValueError(
+      f"evaluation_batches: prompt {position} has {size} tokens;"
+      f" max_prompt_len is {max_prompt_len}, raise it. (Left out, the"
+      " score would be that of an easier set.)"
+    )
 
 
 class Row(NamedTuple):
@@ -352,160 +402,47 @@ class Row(NamedTuple):
   position: int
   number: int  # Of the record, in its source.
   record: Record
-  ids: Any  # Of the prompt, or (prompt, completion, observed).
+  ids: Any  # Of the prompt, or `Shown`; or (prompt, completion, observed).
 
 
 def _stream(
   name: str,
   source: Source,
-  encode_row: Callable[[Record], Any],
-  make_batch: Callable[[Sequence[Row]], Any],
+  encode_rows: finding.EncodeRows,
+  make_batch: Callable[[Sequence[Row], int], Any],
   *,
   batch_size: int,
   seed: int,
   rows: Sequence[int] | None,
+  shows_images: bool = False,
 ) -> grain.DatasetIterator:
-  """Shuffles, repeats and batches the records that `encode_row` accepts.
+  """Shuffles, repeats and batches the records that `encode_rows` accepts.
 
   Args:
     name: Who complains.
     source: Records.
-    encode_row: Returns token ids, or None for a record to leave out.
-    make_batch: Collates rows.
+    encode_rows: See `finding.EncodeRows`.
+    make_batch: (rows, records that were left out) -> a batch.
     batch_size: Rows over all processes.
     seed: The seed of the order.
     rows: As in `prompt_stream`.
+    shows_images: See `finding.finder`.
   """
   chosen = chosen_rows(name, batch_size, rows)
-  find = finder(name, source, encode_row, seed)
+  find = finding.finder(name, source, encode_rows, seed, shows_images)
 
-  def read(index: int) -> Row:
-    batch, row = divmod(index, len(chosen))
-    position = batch * batch_size + int(chosen[row])
-    return Row(position, *find(position))
+  def make(batch: int) -> Any:
+    positions = [batch * batch_size + int(row) for row in chosen]
+    made, num_unusable = find(positions)
+    return make_batch(
+      [Row(n, *x) for n, x in zip(positions, made, strict=True)], num_unusable
+    )
 
-  made = grain.MapDataset.range(sys.maxsize // batch_size).map(read)
-  # drop_remainder: else grain rounds the number of batches up, through a float,
-  # and for batches of one row it overflows.
-  batches = made.batch(len(chosen), drop_remainder=True, batch_fn=make_batch)
+  batches = grain.MapDataset.range(sys.maxsize // batch_size).map(make)
   # One thread works ahead while the device computes. The state counts batches
   # that were taken, not those that wait.
   options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
   return iter(batches.to_iter_dataset(options))
-
-
-# (position in the stream) -> number of a record in the source, the record, and
-# what `encode_row` makes of it.
-Find = Callable[[int], tuple[int, Record, Any]]
-
-# Records in a row that may be too long, of a source that nobody reads through.
-_MAX_ATTEMPTS = 1000
-
-
-def finder(
-  name: str,
-  source: Source,
-  encode_row: Callable[[Record], Any],
-  seed: int,
-) -> Find:
-  """Finds the record at a position of the stream; see `_stream`."""
-  if (starts := sources.starts(source)) is None:
-    return _from_kept(name, source, encode_row, seed)
-  order = orders.PartedOrder(len(source), starts, seed)
-  return _on_demand(name, source, encode_row, order)
-
-
-def _on_demand(
-  name: str,
-  source: Source,
-  encode_row: Callable[[Record], Any],
-  order: orders.PartedOrder,
-) -> Find:
-  """Finds records without looking at any other; see `_stream`."""
-  num_dropped = 0
-
-  def find(position: int) -> tuple[int, Record, Any]:
-    nonlocal num_dropped
-    for attempt in range(_MAX_ATTEMPTS):
-      number = order(position, attempt)
-      record = source[number]
-      ids = encode_row(record)
-      if ids is not None:
-        return sources.number(source, number), record, ids
-      num_dropped += 1
-      if num_dropped.bit_count() == 1:  # The 1st, 2nd, 4th, 8th, …
-        logging.warning(
-          "%s: left out %d records that are too long, up to position %d",
-          name,
-          num_dropped,
-          position,
-        )
-    raise ValueError(
-      f"{name}: {_MAX_ATTEMPTS} records in a row are too long; raise"
-      " max_prompt_len (and max_completion_len), or shorten the template."
-    )
-
-  return find
-
-
-def _from_kept(
-  name: str,
-  source: Source,
-  encode_row: Callable[[Record], Any],
-  seed: int,
-) -> Find:
-  """Finds records among those that are not too long; see `_stream`."""
-  kept = fitting(name, source, encode_row)
-
-  # Not grain's own shuffle: it searches a 16-bit block for the next index,
-  # which takes 0.5 ms a record for 64 records and 3 ms for 10.
-  @functools.lru_cache(maxsize=2)  # A batch may touch two epochs.
-  def order(epoch: int) -> np.ndarray:  # [number of kept records]
-    return np.random.default_rng((seed, epoch)).permutation(kept)
-
-  def find(position: int) -> tuple[int, Record, Any]:
-    epoch, i = divmod(position, len(kept))
-    number = int(order(epoch)[i])
-    record = source[number]
-    return sources.number(source, number), record, encode_row(record)
-
-  return find
-
-
-def short_prompt(
-  encode: Encoder, max_prompt_len: int, record: Record
-) -> np.ndarray | None:  # [any] int32
-  """The ids of a prompt, or None where it is longer."""
-  ids = encode.prompt(record)
-  return ids if ids.size <= max_prompt_len else None
-
-
-def fitting(
-  name: str, source: Source, encode_row: Callable[[Record], Any]
-) -> np.ndarray:  # [number of kept records] int
-  """Numbers of the records that `encode_row` accepts; all those of a task.
-
-  Raises:
-    ValueError: It accepts none.
-  """
-  kept = np.arange(len(source))
-  if sources.task_of(source) is None:
-    kept = np.array(
-      [i for i in range(len(source)) if encode_row(source[i]) is not None], int
-    )
-  if num_dropped := len(source) - len(kept):
-    logging.warning(
-      "%s: left out %d of %d records that are too long",
-      name,
-      num_dropped,
-      len(source),
-    )
-  if not kept.size:
-    raise ValueError(
-      f"{name}: all {len(source)} records are too long; raise max_prompt_len"
-      " (and max_completion_len), or shorten the template."
-    )
-  return kept
 
 
 def prompt_batch(
@@ -513,11 +450,13 @@ def prompt_batch(
   max_prompt_len: int,
   pad_id: int,
   more: Callable[[Record], Mapping[str, np.ndarray]] | None = None,
+  sight: Sight | None = None,
+  num_unusable: int = 0,
 ) -> PromptBatch:
   records = [row.record for row in rows]
   further = [more(record) for record in records] if more else []
   tokens, mask = _pad(
-    [row.ids for row in rows], max_prompt_len, pad_id, left=True
+    [finding.ids_of(row.ids) for row in rows], max_prompt_len, pad_id, left=True
   )
   positions = np.array([row.position for row in rows], np.int64)
   in_graph = [
@@ -538,9 +477,17 @@ def prompt_batch(
       name: np.stack([arrays[name] for arrays in further])
       for name in (further[0] if further else ())
     },
+    "images": _images(sight, [row.ids for row in rows]),
   }
   numbers = tuple(row.number for row in rows)
-  return PromptBatch(Prompts(**arrays), records, numbers)
+  return PromptBatch(Prompts(**arrays), records, numbers, num_unusable)
+
+
+def _images(sight: Sight | None, prompts: Sequence[Any]) -> Images | None:
+  """What prompts show; None where they are text alone."""
+  if sight is None:
+    return None
+  return sight.arrays([x.cuts if isinstance(x, Shown) else () for x in prompts])
 
 
 def _pad(

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_jax.data import pipeline
+from grpo_jax.data import finding, pipeline
 from grpo_jax.data.encoder import Encoder
 from grpo_jax.data.formats import Record
 from grpo_jax.data.sources import Source
@@ -49,13 +49,14 @@ class PlacedPrompts:
     name = "PlacedPrompts"
     pipeline.check_task(name, source, max_prompt_len=max_prompt_len)
     self._rows = pipeline.chosen_rows(name, batch_size, rows)
-    self._find = pipeline.finder(
+    self._find = finding.finder(
       name,
       source,
-      functools.partial(pipeline.short_prompt, encode, max_prompt_len),
+      functools.partial(finding.short_prompts, encode, max_prompt_len),
       seed,
+      encode.sight is not None,
     )
-    self._shape, self._more = (max_prompt_len, pad_id), more
+    self._shape = max_prompt_len, pad_id, more, encode.sight
 
   def take(self, places: np.ndarray) -> pipeline.PromptBatch:  # [P] int32
     """The prompts at these places, whose ids are the places.
@@ -64,8 +65,9 @@ class PlacedPrompts:
       places: Of the whole batch, of which this process makes its rows.
     """
     positions = [int(places[row]) for row in self._rows]
-    made = [pipeline.Row(n, *self._find(n)) for n in positions]
-    return pipeline.prompt_batch(made, *self._shape, self._more)
+    found, num_unusable = self._find(positions)
+    made = [pipeline.Row(n, *x) for n, x in zip(positions, found, strict=True)]
+    return pipeline.prompt_batch(made, *self._shape, num_unusable)
 
   def get_state(self) -> dict[str, Any]:
     """Nothing: who names the places remembers them."""

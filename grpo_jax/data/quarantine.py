@@ -14,10 +14,10 @@ from grpo_jax.data.sources import Record, Source
 
 
 def key(record: Record) -> str:
-  """Tells records apart: a hash of prompt and answer."""
+  """Tells records apart: a hash of prompt, answer and images."""
   prompt = record["prompt"]
   text = prompt if isinstance(prompt, str) else np.asarray(prompt).tolist()
-  content = json.dumps([text, record["answer"]])
+  content = json.dumps([text, record["answer"], *record.get("images", ())])
   return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 

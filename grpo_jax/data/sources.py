@@ -11,6 +11,8 @@ A record is a dict with these keys:
 | rejected   | what was not preferred to the completion, in pairs (text)      |
 | observed   | True on ids of the completion to read and not to imitate (the  |
 |            | environment's); None or absent if there are none               |
+| images     | what the prompt shows, as `images.files.value` makes it;        |
+|            | absent where prompts are text alone                             |
 
 A source has `len(source)` and `source[i]`, and `source[i]` is always the same
 record: order, epochs and batches are the business of `pipeline`. Sources that
@@ -24,7 +26,7 @@ import codecs
 import os
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -119,6 +121,7 @@ class TfdsSource:
     format: str | None = None,
     fields: Mapping[str, Any] | None = None,
     domain_key: str = "",
+    images: Sequence[str] = (),
   ):
     """Opens a dataset that has been prepared in the array_record format.
 
@@ -127,8 +130,9 @@ class TfdsSource:
       split: TFDS split, such as "train" or "train[:100]".
       data_dir: Local or `gs://` folder of datasets; by default the
         environment variable TFDS_DATA_DIR, else ~/tensorflow_datasets.
-      format, fields, domain_key: As in `formats.conversion`; without the
-        former two, the format of the dataset's name.
+      format, fields, domain_key, images: As in `formats.conversion`; without
+        the former two, the format of the dataset's name. Images that the
+        dataset knows as such are read without being decoded; texts are paths.
 
     Raises:
       ValueError: Nothing says how its rows become records, or its rows lack a
@@ -145,7 +149,7 @@ class TfdsSource:
           " dataset's fields, or config.data.format."
         )
       format = base
-    self._convert = formats.conversion(format, fields, domain_key)
+    self._convert = formats.conversion(format, fields, domain_key, images)
     data_dir = data_dir or os.environ.get(
       "TFDS_DATA_DIR", "~/tensorflow_datasets"
     )
@@ -157,29 +161,52 @@ class TfdsSource:
         " data.source='jsonl'."
       )
     self._name = f"{name} ({split})"
-    self._rows = _opened(name, split, root)
+    self._rows, self._paths = _opened(name, split, root, images)
     self[0]  # A misspelt field is found at once.
 
   def __len__(self) -> int:
     return len(self._rows)
 
   def __getitem__(self, index: int) -> Record:
+    row = self._rows[index]
+    if self._paths:
+      row = {**row, **{name: _texts(row[name]) for name in self._paths}}
     try:
-      return self._convert(self._rows[index])
+      return self._convert(row)
     except ValueError as error:
       raise ValueError(
         f"TfdsSource: {self._name}, row {index}: {error}"
       ) from error
 
 
-def _opened(name: str, split: str, root: epath.Path) -> Any:
-  """The rows of a split; see `TfdsSource`."""
+def _texts(value: Any) -> Any:
+  """Text, or a list of texts, of what a dataset has as bytes."""
+  if isinstance(value, np.ndarray):
+    value = value.tolist()
+  if isinstance(value, list):
+    return [_texts(x) for x in value]
+  return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _opened(
+  name: str, split: str, root: epath.Path, images: Sequence[str] = ()
+) -> tuple[Any, tuple[str, ...]]:
+  """The rows of a split, and which fields of images are paths."""
   # Late, so that sources without TFDS start half a second sooner.
   import tensorflow_datasets as tfds
 
   builder = tfds.builder(name, data_dir=root)
+  known = builder.info.features or {}
+  raw, paths = {}, []
+  for field in set(images) & {*known}:
+    feature = known[field]
+    inner = getattr(feature, "feature", feature)  # Of a sequence.
+    if isinstance(inner, tfds.features.Image):
+      raw[field] = tfds.decode.SkipDecoding()
+    elif isinstance(inner, tfds.features.Text):
+      paths.append(field)
   try:
-    rows = builder.as_data_source(split=split)
+    rows = builder.as_data_source(split=split, decoders=raw or None)
   except (ValueError, KeyError, NotImplementedError) as error:
     raise ValueError(
       f"TfdsSource: {root} has the splits {sorted(builder.info.splits)} of"
@@ -189,7 +216,7 @@ def _opened(name: str, split: str, root: epath.Path) -> Any:
     ) from error
   if not len(rows):
     raise ValueError(f"TfdsSource: the split {split!r} of {name!r} is empty.")
-  return rows
+  return rows, tuple(paths)
 
 
 class JsonlSource:
@@ -201,6 +228,7 @@ class JsonlSource:
     format: str | None = None,
     fields: Mapping[str, Any] | None = None,
     domain_key: str = "",
+    images: Sequence[str] = (),
   ):
     """Reads and checks the whole file.
 
@@ -212,14 +240,14 @@ class JsonlSource:
         `extras` or of none numbers the domain of a prompt, from 0 on.
       format, fields: Of a file that keeps a dataset's own fields, as in
         `formats.conversion`: "gsm8k" reads `question` and `answer`.
-      domain_key: As there.
+      domain_key, images: As there.
 
     Raises:
       FileNotFoundError: There is no such file.
       ValueError: A line is malformed (the message has its number), or there
         is none; or unknown format.
     """
-    convert = formats.conversion(format, fields, domain_key)
+    convert = formats.conversion(format, fields, domain_key, images)
     path = existing("JsonlSource", path, "a .jsonl file")
     self._records = []
     lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")

@@ -19,7 +19,7 @@ import pathlib
 import struct
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,6 +64,7 @@ class StreamedJsonlSource:
     format: str | None = None,
     fields: Mapping[str, Any] | None = None,
     domain_key: str = "",
+    images: Sequence[str] = (),
   ):
     """Opens the index, or makes it in one pass over the file.
 
@@ -71,7 +72,7 @@ class StreamedJsonlSource:
       path: Local file as for `sources.JsonlSource`; it must not change while
         it is read. Lines are checked when they are read, and the first one
         now.
-      format, fields, domain_key: As in `formats.conversion`.
+      format, fields, domain_key, images: As in `formats.conversion`.
 
     Raises:
       FileNotFoundError: There is no such file.
@@ -79,7 +80,7 @@ class StreamedJsonlSource:
       ValueError: The file lies in a bucket, or has no records; the first is
         malformed; or unknown format.
     """
-    self._convert = formats.conversion(format, fields, domain_key)
+    self._convert = formats.conversion(format, fields, domain_key, images)
     if "://" in os.fspath(path):
       raise ValueError(
         f"StreamedJsonlSource: {path} is not on a disk of this machine, where"

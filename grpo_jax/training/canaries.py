@@ -181,7 +181,10 @@ class Canaries:
             " leave the file out."
           )
         found = sources.JsonlSource(
-          canary.path, config.data.format or None, config.data.fields
+          canary.path,
+          config.data.format or None,
+          config.data.fields,
+          images=config.data.images,
         )
         size = min(size, len(found))
         self._of[canary.path] = sampler.on(found, size, size)

@@ -468,6 +468,21 @@ TABLE = (
     " config.{name}.reference_mixture",
   ),
   Row(
+    "images",
+    "environment",
+    "what an environment says in the middle of a completion is read after a"
+    " text, and its sessions are not shown the images",
+    "leave config.data.images empty, or leave config.data.environment empty",
+  ),
+  Row(
+    "images",
+    "schedule",
+    "it chooses from prompts that fit, and images are looked at when it is"
+    " their turn",
+    "set config.{name}.schedule.name='epochs', or leave config.data.images"
+    " empty",
+  ),
+  Row(
     "limits by domain",
     "environment",
     "an episode ends where its environment says so",

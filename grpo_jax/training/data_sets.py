@@ -114,7 +114,10 @@ def opened(
     source = verified(
       loaded,
       sources.JsonlSource(
-        path, config.data.format or None, domain_key=config.data.domain_key
+        path,
+        config.data.format or None,
+        domain_key=config.data.domain_key,
+        images=config.data.images,
       ),
       f"data {name}={path}",
     )

@@ -245,6 +245,10 @@ FEATURES = {
       f" p_reference={s.phase.correction.p_reference}"
     ),
   ),
+  "images": Feature(
+    lambda s: bool(s.config.data.images),
+    lambda s: f"config.data.images={s.config.data.images!r}",
+  ),
   "text": Feature(
     lambda s: not s.config.data.is_made_of_ids,
     lambda s: f"config.data.source={s.config.data.source!r}, which is text,",

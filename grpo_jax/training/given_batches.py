@@ -39,5 +39,6 @@ def train_batch(
     "valid": everyone,
     "terminated": everyone,
     "correct": is_chosen | (not is_pair),
+    "images": batch.images,
   }
   return TrainBatch(**arrays, num_groups=num_rows // group_size)

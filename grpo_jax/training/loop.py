@@ -219,7 +219,7 @@ def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
         batches = feed.next(phase.steps - done)
         compiled = first.compiling.count
         with book.advancing():
-          outcomes = crew.advance(batches)
+          outcomes = feed.counted(batches, crew.advance(batches))
         of_step = first.compiling.count - compiled
       if pending is not None:
         pending()

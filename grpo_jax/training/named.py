@@ -18,6 +18,7 @@ from grpo_jax import objects
 # Groups whose settings have names of the user's own, and what one looks like.
 FREE_GROUPS = {
   "data.chat_options": "{'enable_thinking': False}",
+  "data.image_options": "{'max_pixels': 200704}",
   "data.fields": "{'prompt': 'question', 'answer': 'answer'}",
   "data.task_options": "{'level': 2}",
   "sampling.domain_limits": "{'add': 8}",

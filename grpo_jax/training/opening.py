@@ -136,6 +136,7 @@ def _train_and_held_out(data: DataConfig, seed: int) -> tuple[Source, Source]:
         format=format,
         fields=data.fields,
         domain_key=data.domain_key,
+        images=data.images,
       )
       for split in splits
     )
@@ -155,6 +156,6 @@ def _train_and_held_out(data: DataConfig, seed: int) -> tuple[Source, Source]:
     streaming.StreamedJsonlSource if data.streaming else sources.JsonlSource
   )
   return (
-    kind(data.train_path, format, data.fields, data.domain_key),
-    kind(held_out_path, format, data.fields, data.domain_key),
+    kind(data.train_path, format, data.fields, data.domain_key, data.images),
+    kind(held_out_path, format, data.fields, data.domain_key, data.images),
   )

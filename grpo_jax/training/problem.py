@@ -26,6 +26,7 @@ from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
   environment_data,
   host_environments,
+  image_reader,
   judges,
   opening,
   readers,
@@ -83,6 +84,7 @@ class Problem:
     answers: What the task knows of answers, for those that are forced; or None.
     solutions: The same for those that are put into wrong completions; or None.
     rubric: What a model of the run reads that judges; None: none does.
+    reader: Worker processes that look at images; None: prompts are text alone.
     provides: Optional inputs of algorithms that come from the data or the
       verifier: "step_rewards", "turns", "state_id", "domain",
       "prefix_utility".
@@ -108,6 +110,7 @@ class Problem:
   answers: forced_answers.Answers | None = None
   solutions: solutions.Solutions | None = None
   rubric: readers.Rubric | None = None
+  reader: image_reader.Reader | None = None
   provides: frozenset[str] = frozenset()
   complaints: unscored.Complaints = dataclasses.field(
     default_factory=unscored.Complaints
@@ -140,6 +143,8 @@ class Problem:
     self.judge.close()
     if self.sessions is not None:
       self.sessions.close()
+    if self.reader is not None:
+      self.reader.close()
 
   def prompt_stream(
     self,
@@ -381,13 +386,16 @@ def _make_problem(config: config_lib.RunConfig) -> Problem:
     opened = opening.open_sources(data, config.seed)
   train, held_out, supervised, domains = opened
   chat = tool_prompts.chat_options(config, text)
-  encoder = Encoder(text, data.template, chat)
+  reader = image_reader.opened(config)
+  sight = image_reader.sight(reader, data)
+  encoder = Encoder(text, data.template, chat, sight)
   fields: dict[str, Any] = {
     "tokenizer": text,
     "train": train,
     "held_out": held_out,
     "supervised": supervised,
     "encoder": encoder,
+    "reader": reader,
     "answer_after": config.rewards.answer_after,
     "max_prompt_len": data.max_prompt_len,
     "max_new_tokens": config.sampling.max_new_tokens,

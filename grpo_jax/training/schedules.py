@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grpo_jax.data import chosen, clusters, demonstrations, pipeline, sources
+from grpo_jax.data import (
+  chosen,
+  clusters,
+  demonstrations,
+  finding,
+  pipeline,
+  sources,
+)
 from grpo_jax.learning import ads, schedules, single_stream
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import corrections, paths
@@ -56,10 +63,10 @@ def pool(config: config_lib.RunConfig, problem: Problem, name: str) -> Pool:
     )
   longest = phase.max_prompt_len or problem.max_prompt_len
   pipeline.check_task("schedule", source, max_prompt_len=longest)
-  numbers = pipeline.fitting(
+  numbers = finding.fitting(
     "schedule",
     read,
-    functools.partial(pipeline.short_prompt, problem.encoder, longest),
+    functools.partial(finding.short_prompts, problem.encoder, longest),
   )
   if len(numbers) < phase.num_prompts:
     raise ValueError(

@@ -15,7 +15,7 @@ from typing import Any
 from grpo_jax import ranges
 from grpo_jax.models import architecture, families, hub, lora, peft
 from grpo_jax.rollout import mixing, sampling
-from grpo_jax.training import hosts, mixtures
+from grpo_jax.training import hosts, image_settings, mixtures
 from grpo_jax.training.tower_settings import TowerSettings
 
 # Seconds. Waiting for the operating system counts them in milliseconds, of
@@ -191,11 +191,12 @@ _OF_SOURCES: dict[str, tuple[Any, tuple[str, ...]]] = {
   "mixture": ((), ("mixture",)),
   "domain_key": ("", ("tfds", "jsonl", "mixture")),
   "domains": ((), ("tfds", "jsonl", "reasoning_gym")),
+  "images": ((), ("tfds", "jsonl", "mixture")),
 }
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig:
+class DataConfig(image_settings.ImageData):
   """Where prompts come from.
 
   Attributes:
@@ -320,6 +321,7 @@ class DataConfig:
           f" config.data.source={' or '.join(map(repr, sources))}, and it is"
           f" {self.source!r}; leave one of them as it is."
         )
+    self.check_images()
     if len({*self.domains}) < len(self.domains):
       raise ValueError(
         f"config.data.domains={self.domains} has a name twice; a domain has one"

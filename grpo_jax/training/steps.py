@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
+
+import jax
 
 from grpo_jax.training import (
   compiling,
@@ -57,6 +60,7 @@ class Feed:
     parts = together[0].phases[index].parts
     self._ahead = 1 + parts.num_ahead
     self._is_chosen = parts.is_told_prompts
+    self._exchange: hosts.Exchange | None = None
     self._waiting: list[collections.deque[tuple[Any, Any]]] = [
       collections.deque() for _ in together
     ]
@@ -76,6 +80,37 @@ class Feed:
       batches.append([batch for _, batch in waiting])
       waiting.popleft()
     return batches
+
+  def counted(
+    self, batches: list[list[Any]], outcomes: Sequence[drivers.Outcome]
+  ) -> list[drivers.Outcome]:
+    """What a step says, with what was left out of its batch for its images.
+
+    Args:
+      batches: Of the step, as `next` has given them.
+      outcomes: Of each run.
+    """
+    return [
+      self._with_unusable(run, ahead[0].num_unusable, outcome)
+      if run.config.data.images
+      else outcome
+      for run, ahead, outcome in zip(
+        self._together, batches, outcomes, strict=True
+      )
+    ]
+
+  def _with_unusable(
+    self, run: Run, number: int, outcome: drivers.Outcome
+  ) -> drivers.Outcome:
+    if jax.process_count() > 1 and self._exchange is None:
+      self._exchange = hosts.Exchange(run.mesh)
+    posted = self._exchange.post(number) if self._exchange else None
+
+    def metrics() -> dict[str, float]:
+      found = number if posted is None else jax.device_get(posted).sum()
+      return {**outcome.metrics(), "data/unusable": float(found)}
+
+    return dataclasses.replace(outcome, metrics=metrics)
 
   def position(self, i: int) -> Any:
     """Where the stream of run `i` goes on after this step."""

@@ -166,6 +166,25 @@ class Judge(Group):
   """A judge over HTTP."""
 
 class Data(Group):
+  images: tuple[str, ...]
+  """Fields of the rows that have the images of a prompt: each an image, a
+  list of images, or null (docs/images.md). Empty: prompts are text alone."""
+  image_folder: str
+  """Folder of images that are given by paths, which may not lead out of it;
+  empty: the folder of `train_path`."""
+  image_processor: str
+  """Folder of a checkpoint whose processor cuts images into patches; empty:
+  that of `model.checkpoint`."""
+  image_options: Free
+  """Settings of this processor in the place of its file's: "min_pixels" and
+  "max_pixels", or "longest_edge", "tile" and "splits"."""
+  max_images: int | None
+  """Room for images in a prompt; a tile counts as one."""
+  max_patches: int | None
+  """Room for patches in a prompt. Prompts with more are left out and counted,
+  as those are whose images are broken."""
+  image_workers: int
+  """Processes in which images are decoded."""
   source: str
   """ "task" (synthetic, `tasks/`), "tfds", "jsonl", "text" (prompts alone),
   "reasoning_gym", "environment" (what `environment` shows first, or the data

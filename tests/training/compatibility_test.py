@@ -81,6 +81,7 @@ SWITCHES = {
     "phase.correction.corrects": True,
     "phase.correction.p_cue": 0.5,
   },
+  "images": {"config.data.images": ("picture",)},
   "text": {"config.data.is_made_of_ids": False, "config.data.source": "jsonl"},
   "verifiers on the host": {"problem.judge.asks_host": True},
   "kept routing": {"required": {"routing": True}},
@@ -171,6 +172,7 @@ SHOWN = {
   "several players": "the task 'some task', which has several players",
   "mixed inputs": "config.sampling.mix_rate=0.1",
   "correction": "config.again.correction with p_cue=0.5, p_answer=0.0 and",
+  "images": "config.data.images=('picture',)",
   "text": "config.data.source='jsonl', which is text,",
   "verifiers on the host": "config.rewards.functions=('accuracy',)",
   "kept routing": "config.algorithm.keep_routing=False",
@@ -208,6 +210,7 @@ def make_setup(*switched):
         source="task",
         environment="",
         is_made_of_ids=True,
+        images=(),
       ),
       rewards=_space(
         functions=("accuracy",),
