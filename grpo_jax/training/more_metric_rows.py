@@ -96,6 +96,15 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
   ),
   "Prompts that are chosen": (
     (
+      "data/unusable",
+      "records",
+      "With config.data.images: records left out in making the batch of the"
+      " step, because their images cannot be shown; another record is in the"
+      " place of each",
+      "0",
+      "the log has the reasons (docs/images.md)",
+    ),
+    (
       "schedule/success",
       "share",
       "Where config.rl.schedule chooses prompts: how likely a completion of a"

@@ -90,6 +90,7 @@ ELSEWHERE = {
     ),
     "grpo_jax/training/reward_evaluation.py",
   ),
+  "data/unusable": "grpo_jax/training/steps.py",
   "canary/kl": "grpo_jax/training/canaries.py",
   "canary/{canary.text}": "grpo_jax/training/canaries.py",
 }
