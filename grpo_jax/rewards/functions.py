@@ -37,15 +37,23 @@ from grpo_jax.rewards import keywords
 RewardFunction = Callable[..., Any]
 
 BUILTIN = {
+  "box_format": "grpo_jax.rewards.vision:box_format",
+  "box_iou": "grpo_jax.rewards.vision:box_iou",
+  "choice": "grpo_jax.rewards.vision:choice",
   "code": "grpo_jax.rewards.code:code",
+  "counting": "grpo_jax.rewards.vision:counting",
+  "detection_map": "grpo_jax.rewards.vision:detection_map",
+  "detection_score": "grpo_jax.rewards.vision:detection_score",
   "language_consistency": ("grpo_jax.rewards.formatting:language_consistency"),
   "math_accuracy": "grpo_jax.rewards.math_accuracy:math_accuracy",
+  "numeric": "grpo_jax.rewards.vision:numeric",
   "parses": "grpo_jax.rewards.trees:parses",
   "reasoning_gym": "grpo_jax.rewards.gym:reasoning_gym",
   "tag_count": "grpo_jax.rewards.formatting:tag_count",
   "think_answer_format": "grpo_jax.rewards.formatting:think_answer_format",
   "token_similarity": "grpo_jax.rewards.trees:token_similarity",
   "tree_similarity": "grpo_jax.rewards.trees:tree_similarity",
+  "yes_no": "grpo_jax.rewards.vision:yes_no",
 }
 # Those that score the steps of a completion.
 STEPS = {"arithmetic_steps": "grpo_jax.rewards.steps:arithmetic_steps"}

@@ -1,0 +1,443 @@
+"""Rewards for answers to questions about images: boxes, counts, choices.
+
+Each reads the final answer of a completion (`answers.py`; without tags and
+boxes the whole text is the answer) and compares it with the record's `answer`,
+or with another field of its extras:
+
+    config.rewards.functions = ("box_iou", "box_format")
+    config.rewards.options = {"box_iou": {"field": "box"}}
+
+Gold boxes are lists of four numbers, or text with one; gold objects are lists
+of {"bbox_2d": [x1, y1, x2, y2], "label": "cat"}, or text with one as JSON.
+Pixels are those that the policy is to write: a model that sees a resized image
+writes its pixels, and the data have to say the same.
+
+Sources: Shen et al., "VLM-R1", arXiv:2504.07615, and its code; R1-V,
+github.com/Deep-Agent/R1-V (counting).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from grpo_jax.rewards import answers, detections, gym
+from grpo_jax.rewards.detections import Detection
+
+
+def _scored(
+  completions: list[str],
+  extras: list[dict],
+  field: str,
+  score: Callable[[str, Any], float],
+) -> list[float]:
+  """Scores of final answers; 0 where there is none."""
+  found = []
+  for text, extra in zip(completions, extras, strict=True):
+    if field not in extra:
+      raise KeyError(
+        f"the record has no {field!r}; its extras have {sorted(extra)}. Name"
+        " the field in config.rewards.options."
+      )
+    answer = gym.answer_of(text)
+    found.append(0.0 if answer is None else float(score(answer, extra[field])))
+  return found
+
+
+def box_iou(
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
+  *,
+  threshold: float | None = None,
+  field: str = "answer",
+) -> list[float]:
+  """Intersection over union of the box in the answer and the gold box.
+
+  An answer with two boxes that differ has 0: it would be paid for guesses.
+  Deviation: VLM-R1 takes the first.
+
+  Args:
+    prompts: Ignored.
+    completions: Texts; the box is four numbers in brackets.
+    ids: Ignored.
+    extras: What each record says.
+    threshold: Where it is given, 1.0 for a larger index, and else 0.0.
+    field: Of the extras: the gold box.
+
+  Returns:
+    In [0, 1]. A box without an area has 0.
+
+  Raises:
+    ValueError: A gold box is none.
+  """
+  del prompts, ids
+
+  def score(answer: str, gold: Any) -> float:
+    right = _gold_box(gold, field)
+    boxes = {*detections.boxes_in(answer)}
+    box = boxes.pop() if len(boxes) == 1 else None
+    index = 0.0 if box is None else detections.iou(box, right)
+    return index if threshold is None else float(index > threshold)
+
+  return _scored(completions, extras, field, score)
+
+
+def _gold_box(gold: Any, field: str) -> detections.Box:
+  boxes = (
+    detections.boxes_in(gold)
+    if isinstance(gold, str)
+    else [detections.box_of(gold)]
+  )
+  if len(boxes) != 1 or boxes[0] is None:
+    raise ValueError(
+      f"the gold box {field}={gold!r:.80} is none; needed are four numbers"
+      " [x1, y1, x2, y2]."
+    )
+  return boxes[0]
+
+
+def _gold_objects(gold: Any, field: str) -> list[Detection]:
+  found = (
+    detections.detections_in(gold)
+    if isinstance(gold, str)
+    else detections.detections_of(gold)
+  )
+  if not found or any(detections.iou(x.box, x.box) < 1 for x in found):
+    raise ValueError(
+      f"the gold objects {field}={gold!r:.80} are none; needed is a list of"
+      " {'bbox_2d': [x1, y1, x2, y2], 'label': …}, each with an area."
+    )
+  return found
+
+
+def detection_map(
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
+  *,
+  threshold: float | None = None,
+  length_factor: bool = True,
+  field: str = "answer",
+) -> list[float]:
+  """COCO's mean average precision of the objects in the answer.
+
+      mAP · min(1, gold objects / objects in the answer)
+
+  The factor is against answers that name a hundred boxes: average precision
+  hardly minds what comes after the right ones.
+
+  Args:
+    prompts: Ignored.
+    completions: Texts; the objects are JSON, alone or between ``` marks.
+    ids: Ignored.
+    extras: What each record says.
+    threshold: Of the index, in place of the mean over 0.5, 0.55, …, 0.95.
+    length_factor: Whether to multiply by the factor.
+    field: Of the extras: the gold objects.
+
+  Returns:
+    In [0, 1].
+
+  Raises:
+    ValueError: There are no gold objects.
+  """
+  del prompts, ids
+  thresholds = detections.THRESHOLDS if threshold is None else (threshold,)
+
+  def score(answer: str, gold: Any) -> float:
+    right = _gold_objects(gold, field)
+    found = detections.detections_in(answer)
+    if not found:
+      return 0.0
+    value = detections.average_precision(found, right, thresholds)
+    factor = min(1.0, len(right) / len(found)) if length_factor else 1.0
+    return value * factor
+
+  return _scored(completions, extras, field, score)
+
+
+def detection_score(
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
+  *,
+  position: float = 0.7,
+  label: float = 0.0,
+  completeness: float = 0.3,
+  threshold: float = 0.5,
+  field: str = "answer",
+) -> list[float]:
+  """A weighted mean of where the objects are, what they are, and how many.
+
+      position      Σ index of the pairs / gold objects
+      label         pairs with the same label / gold objects
+      completeness  1 − (gold objects without a pair / gold objects
+                         + objects without a pair / objects in the answer) / 2
+
+  Pairs are the nearest boxes first, with an index of at least `threshold`.
+
+  Args:
+    prompts: Ignored.
+    completions: Texts; the objects are JSON, alone or between ``` marks.
+    ids: Ignored.
+    extras: What each record says.
+    position, label, completeness: Weights, not negative and not all 0; they are
+      divided by their sum.
+    threshold: Of a pair.
+    field: Of the extras: the gold objects.
+
+  Returns:
+    In [0, 1]; 0 for an answer without objects.
+
+  Raises:
+    ValueError: There are no gold objects; or the weights are no weights.
+  """
+  del prompts, ids
+  weights = (position, label, completeness)
+  if min(weights) < 0 or not sum(weights) > 0:
+    raise ValueError(
+      f"detection_score: the weights are {weights}; needed are numbers from 0"
+      " on, and one above."
+    )
+
+  def score(answer: str, gold: Any) -> float:
+    right = _gold_objects(gold, field)
+    found = detections.detections_in(answer)
+    if not found:
+      return 0.0
+    pairs = detections.matched(found, right, threshold)
+    count = len(pairs.indices)
+    missed = (len(right) - count) / len(right)
+    alarms = (len(found) - count) / len(found)
+    parts = (
+      sum(pairs.indices) / len(right),
+      pairs.right_labels / len(right),
+      1.0 - (missed + alarms) / 2,
+    )
+    total = sum(w * x for w, x in zip(weights, parts, strict=True))
+    return total / sum(weights)
+
+  return _scored(completions, extras, field, score)
+
+
+_WHOLE = re.compile(r"(?<![\d.,])-?\d{1,12}(?![\d]|[.,]\d)")
+
+
+def counting(
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
+  *,
+  field: str = "answer",
+) -> list[float]:
+  """1.0 where the one whole number of the answer is the gold number, else 0.0.
+
+  Args:
+    prompts: Ignored.
+    completions: Texts; words may stand around the number, and no other number.
+    ids: Ignored.
+    extras: What each record says.
+    field: Of the extras: a whole number, or its digits.
+
+  Raises:
+    ValueError: A gold number is none.
+  """
+  del prompts, ids
+
+  def score(answer: str, gold: Any) -> float:
+    right = _number(gold, field)
+    if len(answer) > answers.MAX_CHARS:
+      return 0.0
+    numbers = _WHOLE.findall(answer)
+    return float(len(numbers) == 1 and int(numbers[0]) == right)
+
+  return _scored(completions, extras, field, score)
+
+
+def numeric(
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
+  *,
+  relative: float = 0.0,
+  absolute: float = 0.0,
+  field: str = "answer",
+) -> list[float]:
+  """1.0 where the answer is the gold number, or near enough, else 0.0.
+
+      |answer − gold| ≤ absolute + relative · |gold|
+
+  Args:
+    prompts: Ignored.
+    completions: Texts; numbers are read as `answers.quantity` does.
+    ids: Ignored.
+    extras: What each record says.
+    relative, absolute: How far it may be.
+    field: Of the extras: a number, or text that is one.
+
+  Raises:
+    ValueError: A gold number is none.
+  """
+  del prompts, ids
+
+  def score(answer: str, gold: Any) -> float:
+    right = _number(gold, field)
+    found = answers.quantity(answer)
+    if found is None or found.value is None:
+      return 0.0
+    return float(abs(found.value - right) <= absolute + relative * abs(right))
+
+  return _scored(completions, extras, field, score)
+
+
+def _number(gold: Any, field: str) -> Any:
+  found = answers.quantity(str(gold))
+  if found is None or found.value is None:
+    raise ValueError(f"the gold number {field}={gold!r:.80} is none.")
+  return found.value
+
+
+# A letter that the answer begins with, as "(B)", "B." or "B:".
+_FIRST = re.compile(r"\(?([A-Z])(?:[).:,]|$)")
+_ALONE = re.compile(r"(?<![A-Za-z])([A-Z])(?![A-Za-z'’])")
+
+
+def choice(
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
+  *,
+  field: str = "answer",
+) -> list[float]:
+  """1.0 where the answer chooses the gold letter, else 0.0.
+
+  It is the letter that the answer begins with, as in "B. A cat" or "(B)"; or
+  else the one capital letter that stands alone. An answer with several has 0.
+
+  Args:
+    prompts: Ignored.
+    completions: Texts.
+    ids: Ignored.
+    extras: What each record says.
+    field: Of the extras: a letter, or an answer with one.
+
+  Raises:
+    ValueError: A gold answer has no letter.
+  """
+  del prompts, ids
+
+  def score(answer: str, gold: Any) -> float:
+    right = _letter(str(gold))
+    if right is None:
+      raise ValueError(
+        f"the gold answer {field}={gold!r:.80} has no letter to choose."
+      )
+    return float(_letter(answer) == right)
+
+  return _scored(completions, extras, field, score)
+
+
+def _letter(answer: str) -> str | None:
+  if len(answer) > answers.MAX_CHARS:
+    return None
+  text = answer.strip()
+  if first := _FIRST.match(text):
+    return first[1]
+  letters = {*_ALONE.findall(text)}
+  return letters.pop() if len(letters) == 1 else None
+
+
+_YES_NO = re.compile(r"\b(yes|no)\b")
+
+
+def yes_no(
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
+  *,
+  field: str = "answer",
+) -> list[float]:
+  """1.0 where the answer says yes or no as the gold answer does, else 0.0.
+
+  An answer with both words has 0. Deviation: VLM-R1 takes the first, also of
+  those inside of other words, as "no" in "know".
+
+  Args:
+    prompts: Ignored.
+    completions: Texts; capital letters do not matter.
+    ids: Ignored.
+    extras: What each record says.
+    field: Of the extras: "yes", "no", a text with one of them, or true or
+      false.
+
+  Raises:
+    ValueError: A gold answer says neither.
+  """
+  del prompts, ids
+
+  def score(answer: str, gold: Any) -> float:
+    if isinstance(gold, bool):
+      gold = "yes" if gold else "no"
+    right = {*_YES_NO.findall(str(gold).lower())}
+    if len(right) != 1:
+      raise ValueError(
+        f"the gold answer {field}={gold!r:.80} says neither yes nor no."
+      )
+    return float({*_YES_NO.findall(answer.lower())} == right)
+
+  return _scored(completions, extras, field, score)
+
+
+_BETWEEN = re.compile(r"</think>\s*<answer>")
+_FOUR = re.compile(r"\[\d+,\s*\d+,\s*\d+,\s*\d+\]")
+
+
+def box_format(
+  prompts: list[str],
+  completions: list[str],
+  ids: list[int],
+  extras: list[dict],
+) -> list[float]:
+  r"""1.0 where a thought is followed by an answer with a box in JSON, else 0.0.
+
+      <think>.*?</think>\s*<answer>.*?\{.*\[\d+,\s*\d+,\s*\d+,\s*\d+\].*\}.*?</answer>
+
+  anywhere in the completion, with `.` matching newlines. It says nothing of the
+  box. Linear in the length of the completion.
+
+  Args:
+    prompts: Ignored.
+    completions: Texts.
+    ids: Ignored.
+    extras: Ignored.
+
+  Source: VLM-R1, `format_reward_rec`.
+  """
+  del prompts, ids, extras
+  return [float(_has_box(text)) for text in completions]
+
+
+def _has_box(text: str) -> bool:
+  # By hand, each part at its first place after the one before: the expression
+  # above takes time with the fifth power of a text of tags.
+  place = text.find("<think>")
+  if place < 0:
+    return False
+  between = _BETWEEN.search(text, place + len("<think>"))
+  if between is None:
+    return False
+  place = text.find("{", between.end())
+  box = _FOUR.search(text, place) if place >= 0 else None
+  if box is None:
+    return False
+  place = text.find("}", box.end())
+  return place >= 0 and text.find("</answer>", place) >= 0
