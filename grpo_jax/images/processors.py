@@ -104,8 +104,8 @@ class Processor:
       "patch": (self.patch, 1, 64),
       "merge": (self.merge, 1, 16),
       "frames": (self.frames, 1, 4),
+      "max_pixels": (self.max_pixels, 1, 2**26),  # Before the next.
       "min_pixels": (self.min_pixels, 1, self.max_pixels),
-      "max_pixels": (self.max_pixels, 1, 2**26),
       "longest_edge": (self.longest_edge, 1, 2**13),
       "tile": (self.tile, 1, _MAX_SIDE),
       "resample": (self.resample, 0, 5),
@@ -129,7 +129,7 @@ class Processor:
         )
     if not all(x > 0 for x in self.std):
       raise ValueError(
-        f"Processor: std is {self.std!r}; needed are numbers > 0."
+        f"Processor: std is {self.std!r}; needed are numbers above 0."
       )
 
   @property
