@@ -111,7 +111,7 @@ def line(
     **more: What is known of it.
   """
   is_text = isinstance(record["prompt"], str)
-  images = record.get("images")
+  pictures = record.get("pictures")
   ids = [int(x) for x in completion_ids]
   made = {
     "prompt": record["prompt"],
@@ -129,8 +129,8 @@ def line(
   else:
     made["prompt_ids"] = np.asarray(record["prompt"]).tolist()
     made["prompt"] = tokenizer.decode(made["prompt_ids"])
-  if images:
-    made["images"] = [list(image) for image in images]
+  if pictures:
+    made["pictures"] = [list(picture) for picture in pictures]
   if any(observed):
     made["observed"] = [int(x) for x in observed]
   return made
@@ -237,8 +237,8 @@ class DemonstrationSource:
     )
     if not is_text:
       record["prompt"] = np.array(row["prompt_ids"], np.int32)
-    if "images" in row:
-      record["images"] = tuple(row["images"])
+    if "pictures" in row:
+      record["pictures"] = tuple(row["pictures"])
     if same:
       ids = np.array(row["completion_ids"], np.int32)
       record["completion"] = ids

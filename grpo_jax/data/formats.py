@@ -52,7 +52,7 @@ def conversion(
       domain is what the format says.
     images: Fields of the row with an image, a list of images, or null; none of
       them is a field for anything else. The record has all of them under
-      `images`, as `files.value` makes them; one that is nothing of the kind is
+      `pictures`, as `files.value` makes them; one that is nothing of the kind is
       ["bad", why].
 
   Raises:
@@ -84,7 +84,7 @@ def _with_images(
     if found is not None:
       given += found if isinstance(found, list | tuple) else [found]
   rest = {name: x for name, x in raw.items() if name not in fields}
-  return {**convert(rest), "images": tuple(map(_image, given))}
+  return {**convert(rest), "pictures": tuple(map(_image, given))}
 
 
 def _image(given: Any) -> list[Any]:

@@ -17,7 +17,7 @@ def key(record: Record) -> str:
   """Tells records apart: a hash of prompt, answer and images."""
   prompt = record["prompt"]
   text = prompt if isinstance(prompt, str) else np.asarray(prompt).tolist()
-  content = json.dumps([text, record["answer"], *record.get("images", ())])
+  content = json.dumps([text, record["answer"], *record.get("pictures", ())])
   return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 

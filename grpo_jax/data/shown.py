@@ -56,7 +56,7 @@ class Sight:
     self, records: Sequence[dict[str, Any]]
   ) -> list[tuple[Cut, ...] | Unusable]:
     """The images of several records, all of which are looked at at once."""
-    images = [tuple(record.get("images", ())) for record in records]
+    images = [tuple(record.get("pictures", ())) for record in records]
     said = iter(self.read([image for of_one in images for image in of_one]))
     return [self._of_record(one, [next(said) for _ in one]) for one in images]
 

@@ -11,7 +11,7 @@ A record is a dict with these keys:
 | rejected   | what was not preferred to the completion, in pairs (text)      |
 | observed   | True on ids of the completion to read and not to imitate (the  |
 |            | environment's); None or absent if there are none               |
-| images     | what the prompt shows, as `images.files.value` makes it;        |
+| pictures   | what the prompt shows, each as `images.files.value` makes it;   |
 |            | absent where prompts are text alone                             |
 
 A source has `len(source)` and `source[i]`, and `source[i]` is always the same

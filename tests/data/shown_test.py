@@ -100,7 +100,7 @@ def record(prompt, *images, **more):
     "answer": "",
     "completion": None,
     "extras": {},
-    "images": images,
+    "pictures": images,
     **more,
   }
 
@@ -408,8 +408,8 @@ def test_pairs_have_no_images(folder):
 def test_fields_of_images():
   convert = formats.conversion("gsm8k", images=("a", "b"))
   row = {"question": "?", "answer": "x #### 1", "a": "a.png", "b": None}
-  assert convert(row)["images"] == (["path", "a.png"],)
-  found = convert({**row, "b": ["c.png", {"path": "d.png"}, 3]})["images"]
+  assert convert(row)["pictures"] == (["path", "a.png"],)
+  found = convert({**row, "b": ["c.png", {"path": "d.png"}, 3]})["pictures"]
   assert found[:3] == (["path", "a.png"], ["path", "c.png"], ["path", "d.png"])
   assert found[3][0] == "bad"
   assert "found the image 3; need a path" in found[3][1]
@@ -421,7 +421,7 @@ def test_records_that_differ_in_their_images_are_told_apart():
   one, other = record("?", ["path", "a"]), record("?", ["path", "b"])
   assert quarantine.key(one) != quarantine.key(other)
   text = {**record("?")}
-  without = {name: x for name, x in text.items() if name != "images"}
+  without = {name: x for name, x in text.items() if name != "pictures"}
   assert quarantine.key(text) == quarantine.key(without)
 
 
