@@ -22,6 +22,8 @@ _VERIFIERS = ["verifiers>=0.1.9.post3,<0.1.11"]
 _GAMES = ["textarena>=0.7.4", "gymnasium>=1.0"]
 # gymnax 1.0.1 imports six without declaring it.
 _RL = ["gymnax>=1.0.1", "six>=1.16"]
+# Images of prompts.
+_VISION = ["pillow>=11"]
 # Search, and the check of what models call tools with.
 _TOOLS = ["bm25s>=0.3.9", "jsonschema>=4.23"]
 _TEST = [
@@ -41,6 +43,7 @@ _TEST = [
   *_VERIFIERS,
   *_TOOLS,
   *_GAMES,
+  *_VISION,
   "ipykernel>=7",
   "mypy>=1.15",
   "nbclient>=0.11",
@@ -95,6 +98,7 @@ setuptools.setup(
     "verifiers": _VERIFIERS + _JUDGE + _TOKENIZERS,
     "games": _GAMES,
     "tools": _TOOLS + _CODE + _TOKENIZERS,
+    "vision": _VISION + _TOKENIZERS,
     "notebooks": ["jupyterlab>=4", _PANDAS, *_PLOT],
     "test": _TEST + _MATH + _TOKENIZERS + _PLOT,
     "dev": _TEST + _MATH + _TOKENIZERS + _PLOT + _LINT,

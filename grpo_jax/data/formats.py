@@ -52,8 +52,8 @@ def conversion(
       domain is what the format says.
     images: Fields of the row with an image, a list of images, or null; none of
       them is a field for anything else. The record has all of them under
-      `pictures`, as `files.value` makes them; one that is nothing of the kind is
-      ["bad", why].
+      `pictures`, as `files.value` makes them; one that is nothing of the kind
+      is ["bad", why].
 
   Raises:
     ValueError: Unknown format; both are given; or a name in `fields` is none of

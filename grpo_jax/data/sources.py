@@ -11,8 +11,8 @@ A record is a dict with these keys:
 | rejected   | what was not preferred to the completion, in pairs (text)      |
 | observed   | True on ids of the completion to read and not to imitate (the  |
 |            | environment's); None or absent if there are none               |
-| pictures   | what the prompt shows, each as `images.files.value` makes it;   |
-|            | absent where prompts are text alone                             |
+| pictures   | what the prompt shows, each as `images.files.value` makes it;  |
+|            | absent where prompts are text alone                            |
 
 A source has `len(source)` and `source[i]`, and `source[i]` is always the same
 record: order, epochs and batches are the business of `pipeline`. Sources that
@@ -195,6 +195,12 @@ def _opened(
   # Late, so that sources without TFDS start half a second sooner.
   import tensorflow_datasets as tfds
 
+  class Undecoded(tfds.decode.SkipDecoding):
+    """Leaves the images of a sequence as they are too."""
+
+    def decode_batch_example_np(self, examples: Any) -> Any:
+      return examples
+
   builder = tfds.builder(name, data_dir=root)
   known = builder.info.features or {}
   raw, paths = {}, []
@@ -202,7 +208,7 @@ def _opened(
     feature = known[field]
     inner = getattr(feature, "feature", feature)  # Of a sequence.
     if isinstance(inner, tfds.features.Image):
-      raw[field] = tfds.decode.SkipDecoding()
+      raw[field] = Undecoded()
     elif isinstance(inner, tfds.features.Text):
       paths.append(field)
   try:

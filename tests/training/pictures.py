@@ -1,0 +1,78 @@
+"""Files of a run whose prompts show images: pictures, records, a tokenizer."""
+
+import json
+import pathlib
+
+from grpo_jax.data import tokenizer
+from grpo_jax.training import config as config_lib
+from tests.images import pictures
+
+PROCESSORS = pathlib.Path(__file__).parents[1] / "images" / "processors"
+TOKENS = ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>")
+BROKEN = ("gone.png", "truncated.png", "bomb.png", "text.png")
+
+
+def write_tokenizer(folder):
+  """A token for each byte and for each of `TOKENS`; the path of the file."""
+  made = json.loads(tokenizer.BYTES.read_text())
+  first = 1 + max(made["model"]["vocab"].values())
+  for number, token in enumerate(TOKENS, first):
+    made["model"]["vocab"][token] = number
+    made["added_tokens"].append(
+      {**made["added_tokens"][0], "id": number, "content": token}
+    )
+  path = folder / "tokenizer.json"
+  path.write_text(json.dumps(made))
+  return path
+
+
+def write_records(folder, count=8, broken=BROKEN):
+  """Records of which the last ones have images that cannot be shown."""
+  rows = []
+  for number in range(count):
+    pictures.picture(8, 12 + 4 * (number % 3), number).save(
+      folder / f"{number}.png"
+    )
+    rows.append(
+      {
+        "prompt": "<image>?",
+        "answer": str(number % 3),
+        "completion": f"<answer>{number % 3}</answer>",
+        "picture": f"{number}.png",
+      }
+    )
+  for name in broken:
+    if name in pictures.BROKEN:
+      (folder / name).write_bytes(pictures.BROKEN[name])
+    rows.append({**rows[0], "picture": name})
+  path = folder / "data.jsonl"
+  path.write_text("\n".join(map(json.dumps, rows)))
+  # Of an evaluation none is left out.
+  (folder / "eval.jsonl").write_text("\n".join(map(json.dumps, rows[:count])))
+  return path
+
+
+def make_config(folder, **changes):
+  """Settings of a run on the records, of which 4 are drawn in a step."""
+  config = config_lib.default_config()
+  config.data.source = "jsonl"
+  config.data.train_path = str(write_records(folder))
+  config.data.eval_path = str(folder / "eval.jsonl")
+  config.data.tokenizer = str(write_tokenizer(folder))
+  config.data.images = ("picture",)
+  config.data.image_processor = str(PROCESSORS / "qwen2_5_vl")
+  config.data.image_options = {"min_pixels": 64, "max_pixels": 256}
+  config.data.max_images = 1
+  config.data.max_patches = 16
+  config.data.image_workers = 1
+  config.data.max_prompt_len = 24
+  config.sampling.max_new_tokens = 8
+  config.rewards.functions = ("counting",)
+  config.rewards.num_workers = 1
+  for name, value in changes.items():
+    *groups, last = name.split("__")
+    node = config
+    for group in groups:
+      node = node[group]
+    node[last] = value
+  return config
