@@ -1,0 +1,107 @@
+"""Messages of docs/images.md are those of the code, and there are no others."""
+
+import os
+import pathlib
+import re
+
+import numpy as np
+
+from grpo_jax.data import formats
+from grpo_jax.images import files, folders
+from grpo_jax.training import image_reader
+from tests.data import shown_test
+from tests.images import pictures
+from tests.training import pictures as runs
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs/images.md"
+
+
+def documented():
+  """Expression -> the message of the page that it stands for."""
+  rows = PAGE.read_text().partition("<!-- Compared")[2].partition("\n\n")[0]
+  cells = [row.split(" | ")[0] for row in rows.splitlines()[3:]]
+  found = [text for cell in cells for text in re.findall(r"`([^`]+)`", cell)]
+  assert len(found) == 21
+  return {
+    ".+".join(map(re.escape, text.split("…"))).replace(
+      "png;base64,.+'", "png;base64,…'"
+    ): text
+    for text in found
+  }
+
+
+def said(tmp_path):
+  """Messages of all kinds, from the code."""
+  folder = tmp_path / "images"
+  folder.mkdir()
+  (tmp_path / "outside.png").write_bytes(b"")
+  os.mkfifo(folder / "pipe.png")
+  for name, data in pictures.BROKEN.items():
+    (folder / name).write_bytes(data)
+  with (folder / "sparse.png").open("wb") as file:
+    file.truncate(files.MAX_BYTES + 1)
+
+  def message(image, where=str(folder)):
+    try:
+      shown_test.QWEN.cut(files.pixels(image, where))
+    except files.BadImage as error:
+      return str(error)
+    raise AssertionError(image)
+
+  made = [
+    message(["path", name])
+    for name in (
+      *(*pictures.BROKEN, "gone.png", "../outside.png", "pipe.png"),
+      "sparse.png",
+    )
+  ]
+  made += [message(["path", "a"], ""), message(["bytes", "?"])]
+  made += [message(shown_test.picture(1, 300))]
+  (_, sent) = image_reader._unsent(["path", "a"]), "A" * 2**24
+  made += [image_reader._unsent(["bytes", sent])]
+  convert = formats.conversion(images=("a",))
+  made += [convert({"prompt": "", "a": 3})["pictures"][0][1]]
+  processor = folders.from_folder(runs.PROCESSORS / "qwen2_5_vl")
+  call = image_reader._Call([0, 1], processor)
+  call.fail(0, "timeout", "")
+  call.fail(1, "worker_died", "")
+  made += call.found
+  encode = shown_test.encoder.Encoder(
+    shown_test.Characters(), "{prompt}", {}, shown_test.sight(max_patches=9)
+  )
+  picture = shown_test.picture()
+  record = shown_test.record
+  made += encode.prompts(
+    [
+      *(record("<image>"), record("", picture, picture)),
+      *(
+        record("", *[picture] * 3),
+        record(f"<image>{shown_test.TOKEN}", picture),
+      ),
+    ]
+  )
+  assert all(isinstance(text, str) for text in made)
+  return made
+
+
+def test_messages_are_those_of_the_page(tmp_path):
+  known, found = documented(), said(tmp_path)
+  matches = {
+    text: [one for one in known if re.fullmatch(one, text, re.DOTALL)]
+    for text in found
+  }
+  assert all(len(rows) == 1 for rows in matches.values()), matches
+  assert {rows[0] for rows in matches.values()} == known.keys()
+
+
+def test_figures_of_the_page():
+  page = " ".join(PAGE.read_text().split())
+  assert f"at most {files.MAX_BYTES} are read" in page
+  assert f"at most {files.MAX_SENT_BYTES // 2**20} MiB of them" in page
+  assert f"{image_reader.TIMEOUT_S:g} seconds for an image" in page
+  assert ", ".join(files.FORMATS) in page
+  usual = shown_test.processors.Processor(
+    kind="qwen", patch=14, merge=2, frames=2
+  )
+  assert f"where F is {usual.features} for Qwen2.5-VL" in page
+  assert np.prod((1024, usual.features, 4)) == 4816896
