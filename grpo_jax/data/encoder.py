@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,13 @@ class Encoder:
     if isinstance(made, Unusable):
       return made
     return Shown(self._some(self.tokenizer.encode(made), record), cuts)
+
+  def content(self, record: Record) -> list[Hashable]:
+    """What a prompt says and shows, to compare it: no image is looked at."""
+    if self.sight is None:
+      return self.prompt(record).tolist()
+    images = (tuple(image) for image in record.get("pictures", ()))
+    return [*self.tokenizer.encode(record["prompt"]), *images]
 
   def prompt(self, record: Record) -> np.ndarray:  # [any] int32
     """Ids of a prompt.

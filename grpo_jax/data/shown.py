@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from grpo_jax.images.processors import Cut, Processor
@@ -51,6 +52,13 @@ class Sight:
   read: Callable[[Sequence[Any]], list[Cut | str]]
   max_images: int
   max_patches: int
+
+  @property
+  def shapes(self) -> Images:
+    """Shapes of the images of one prompt."""
+    return jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.arrays([()])
+    )
 
   def cuts(
     self, records: Sequence[dict[str, Any]]

@@ -469,13 +469,6 @@ TABLE = (
   ),
   Row(
     "images",
-    "environment",
-    "what an environment says in the middle of a completion is read after a"
-    " text, and its sessions are not shown the images",
-    "leave config.data.images empty, or leave config.data.environment empty",
-  ),
-  Row(
-    "images",
     "schedule",
     "it chooses from prompts that fit, and images are looked at when it is"
     " their turn",

@@ -124,7 +124,10 @@ FEATURES = {
   "images": Feature(
     lambda s: s.problem.image_shapes is not None,
     lambda s: (
-      f"config.data.name={s.config.data.name!r}, whose prompts show images,"
+      f"config.data.images={s.config.data.images!r}"
+      if s.config.data.images
+      else f"config.data.name={s.config.data.name!r}, whose prompts show"
+      " images,"
     ),
   ),
   "single completions": Feature(
@@ -244,10 +247,6 @@ FEATURES = {
       f" p_answer={s.phase.correction.p_answer} and"
       f" p_reference={s.phase.correction.p_reference}"
     ),
-  ),
-  "images": Feature(
-    lambda s: bool(s.config.data.images),
-    lambda s: f"config.data.images={s.config.data.images!r}",
   ),
   "text": Feature(
     lambda s: not s.config.data.is_made_of_ids,

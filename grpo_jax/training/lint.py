@@ -19,6 +19,7 @@ import numpy as np
 from grpo_jax import tasks
 from grpo_jax.data import lint, sources
 from grpo_jax.data.lint import Finding
+from grpo_jax.data.shown import Unusable
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import evaluation, hosts, verifiers
 from grpo_jax.training.problem import Problem
@@ -33,6 +34,7 @@ _NUM_GOLDS = 16  # That a verifier is tried on.
 # What a reference answer becomes a completion by.
 _FORMS = "{}", "<answer>{}</answer>", r"\boxed{{{}}}", "#### {}"
 _NUM_RECORDS = 2000  # That runs with guards look at.
+_NUM_SHOWN = 32  # Records whose images are in memory at once.
 _MAX_TRIES = 256  # Records among which a task's teacher is right so often.
 
 
@@ -98,7 +100,7 @@ def _identity(problem: Problem, number: int) -> tuple[Any, ...]:
     for name, value in sorted(record["extras"].items())
     if isinstance(value, np.ndarray | np.generic)
   ]
-  return (*problem.encoder.prompt(record).tolist(), *arrays)
+  return (*problem.encoder.content(record), *arrays)
 
 
 def records(
@@ -114,14 +116,43 @@ def records(
   some = [problem.train[i] for i in range(number)]
   labels = [_label(record) for record in some]
   if sources.task_of(problem.train) is None:
-    prompts = [problem.encoder.prompt(record).tolist() for record in some]
+    prompts = [problem.encoder.content(record) for record in some]
     found += lint.of_duplicates(prompts)
+    found += _of_images(problem, some)
     if any(labels):
       found += lint.of_conflicts(prompts, labels)
   if any(labels):
     attributes = [_attributes(record) for record in some]
     found += lint.of_skew(attributes, labels)
   return found
+
+
+def _of_images(
+  problem: Problem, some: Sequence[dict[str, Any]]
+) -> list[Finding]:
+  """A warning about records whose images cannot be shown."""
+  if problem.encoder.sight is None:
+    return []
+  said = {
+    number + i: made
+    for number in range(0, len(some), _NUM_SHOWN)
+    for i, made in enumerate(
+      problem.encoder.prompts(some[number : number + _NUM_SHOWN])
+    )
+    if isinstance(made, Unusable)
+  }
+  if not said:
+    return []
+  number, why = next(iter(said.items()))
+  return [
+    Finding(
+      "images",
+      False,
+      f"{len(said)} of {len(some)} records have images that cannot be shown, as"
+      f" record {number}: {why}. Training leaves them out.",
+      tuple(said),
+    )
+  ]
 
 
 def _label(record: Mapping[str, Any]) -> str:

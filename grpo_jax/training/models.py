@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from grpo_jax.data import shown
 from grpo_jax.models import (
   architecture,
   lora,
@@ -81,9 +82,10 @@ def check_images(
       " of these patches. Change the sizes of config.model.tower, or of the"
       " images."
     )
+  if (sight := problem.encoder.sight) is not None:
+    _check_sight(model, sight, problem, where)
+    return
   first = problem.train[0]
-  if isinstance(first["prompt"], str):
-    return  # Whoever makes the ids sees to their number.
   shown = int((np.asarray(first["images"].image) >= 0).sum()) // of_token
   found = int((np.asarray(first["prompt"]) == model.image_token).sum())
   if found != shown:
@@ -91,6 +93,39 @@ def check_images(
       f"{where}: the images of the first prompt are {shown} tokens, and it has"
       f" {found} placeholders with the id {model.image_token}; set"
       " config.model.tower.image_token to the id that stands for images."
+    )
+
+
+def _check_sight(
+  model: architecture.TransformerConfig,
+  sight: shown.Sight,
+  problem: Problem,
+  where: str,
+) -> None:
+  """Raises ValueError unless a model reads what a processor writes.
+
+  Args:
+    model: With a tower.
+    sight: How prompts show images.
+    problem: Has the tokenizer.
+    where: Which setting the model is of.
+  """
+  assert model.tower is not None  # It was looked at before.
+  token = sight.processor.image_token
+  (id_,) = problem.tokenizer.encode(token)
+  if id_ != model.image_token:
+    raise ValueError(
+      f"{where}: the placeholder of images has the id {model.image_token}, and"
+      f" {token!r} has the id {id_} in the tokenizer; set"
+      " config.model.tower.image_token to it, or config.data.tokenizer to that"
+      " of the checkpoint."
+    )
+  if sight.processor.merge**2 != model.tower.patches_per_token:
+    raise ValueError(
+      f"{where}: the tower makes a token of {model.tower.patches_per_token}"
+      f" patches, and the processor of config.data.images of"
+      f" {sight.processor.merge} x {sight.processor.merge}; set"
+      " config.data.image_processor to the folder of the same family."
     )
 
 

@@ -126,6 +126,8 @@ class Problem:
   @functools.cached_property
   def image_shapes(self) -> Images | None:
     """Shapes of the images of one prompt; None where prompts show none."""
+    if self.encoder.sight is not None:
+      return self.encoder.sight.shapes
     images = self.train[0].get("images")
     if not isinstance(images, Images):
       return None

@@ -8,15 +8,24 @@ from grpo_jax.training import config as config_lib
 from tests.images import pictures
 
 PROCESSORS = pathlib.Path(__file__).parents[1] / "images" / "processors"
-TOKENS = ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>")
+TOKENS = (
+  *("<|image_pad|>", "<|vision_start|>", "<|vision_end|>"),
+  *("<image>", "<fake_token_around_image>", "<global-img>"),
+)
 BROKEN = ("gone.png", "truncated.png", "bomb.png", "text.png")
+
+
+def id_of(token):
+  """The id of one of `TOKENS`."""
+  made = json.loads(tokenizer.BYTES.read_text())
+  return 1 + max(made["model"]["vocab"].values()) + TOKENS.index(token)
 
 
 def write_tokenizer(folder):
   """A token for each byte and for each of `TOKENS`; the path of the file."""
   made = json.loads(tokenizer.BYTES.read_text())
-  first = 1 + max(made["model"]["vocab"].values())
-  for number, token in enumerate(TOKENS, first):
+  for token in TOKENS:
+    number = id_of(token)
     made["model"]["vocab"][token] = number
     made["added_tokens"].append(
       {**made["added_tokens"][0], "id": number, "content": token}
@@ -52,16 +61,17 @@ def write_records(folder, count=8, broken=BROKEN):
   return path
 
 
-def make_config(folder, **changes):
-  """Settings of a run on the records, of which 4 are drawn in a step."""
-  config = config_lib.default_config()
+def set_data(config, folder):
+  """Settings of records with images, which are in the folder, for a tower.
+
+  Images are shown as a whole: a tile of 8 x 8 pixels, 16 patches, 4 tokens.
+  """
   config.data.source = "jsonl"
-  config.data.train_path = str(write_records(folder))
+  config.data.train_path = str(folder / "data.jsonl")
   config.data.eval_path = str(folder / "eval.jsonl")
-  config.data.tokenizer = str(write_tokenizer(folder))
+  config.data.tokenizer = str(folder / "tokenizer.json")
   config.data.images = ("picture",)
-  config.data.image_processor = str(PROCESSORS / "qwen2_5_vl")
-  config.data.image_options = {"min_pixels": 64, "max_pixels": 256}
+  config.data.image_processor = str(PROCESSORS / "smolvlm_whole")
   config.data.max_images = 1
   config.data.max_patches = 16
   config.data.image_workers = 1
@@ -69,6 +79,16 @@ def make_config(folder, **changes):
   config.sampling.max_new_tokens = 8
   config.rewards.functions = ("counting",)
   config.rewards.num_workers = 1
+
+
+def make_config(folder, **changes):
+  """Settings of a run on records that are written there, as Qwen shows them."""
+  write_records(folder)
+  write_tokenizer(folder)
+  config = config_lib.default_config()
+  set_data(config, folder)
+  config.data.image_processor = str(PROCESSORS / "qwen2_5_vl")
+  config.data.image_options = {"min_pixels": 64, "max_pixels": 256}
   for name, value in changes.items():
     *groups, last = name.split("__")
     node = config
