@@ -16,6 +16,9 @@ and original contexts are shorter than the sequences, so that every switch of a
 family shows in the logits. The same versions of torch and transformers give the
 same files.
 
+Those of families with images also have what the prompts show; see
+scripts/tiny_vision.py.
+
 Other members of the families, for experiments/parity/outputs.py:
 
   python scripts/make_tiny_checkpoints.py --output=DIR --variants --bfloat16
@@ -35,8 +38,10 @@ import argparse
 import itertools
 import json
 import pathlib
+import re
 
 import numpy as np
+import tiny_vision
 import torch
 import transformers
 
@@ -339,6 +344,7 @@ FAMILIES = {
     "swiglu_limit": 1.0,
     "tie_word_embeddings": False,
   },
+  **tiny_vision.FAMILIES,
 }
 
 
@@ -446,12 +452,15 @@ VARIANTS = {
   },
   "gemma3-with_images": _IMAGES
   | {"architectures": ["Gemma3ForConditionalGeneration"]},
+  **tiny_vision.VARIANTS,
 }
 
 
 def variant(name: str) -> dict:
   """The config.json of an entry of `VARIANTS`."""
   family = name.partition("-")[0]
+  if tiny_vision.is_vision(VARIANTS[name]):
+    return VARIANTS[name]
   if family in FAMILIES:
     return FAMILIES[family] | VARIANTS[name]
   inner = FAMILIES[f"{family}_text"] | {"sliding_window_pattern": 2}
@@ -466,18 +475,22 @@ def randomize(model: transformers.PreTrainedModel, seed: int) -> None:
   with torch.no_grad():
     for name, parameter in model.named_parameters():
       draw = torch.randn(parameter.shape, generator=generator)
-      if name == "model.norm.weight":
+      if re.fullmatch(r"model\.((language|text)_model\.)?norm\.weight", name):
         # Of both signs, or a tied head repeats the token that it sees.
         value = 2.0 * draw
-      elif "norm" in name:
-        value = 0.4 * draw + (0.0 if plus_one else 1.0)
       elif name.endswith("bias"):
         value = 0.5 * draw
+      elif "norm" in name or "ln_q" in name:
+        value = 0.4 * draw + (0.0 if plus_one else 1.0)
+      elif "pos_embed" in name or "position_embedding" in name:
+        value = draw
       elif "embed_tokens" in name:
         value = draw / parameter.shape[-1] ** 0.5
       else:
         # Queries and keys large enough that attention chooses.
-        value = 1.5 * draw / parameter.shape[-1] ** 0.5
+        is_patch = parameter.ndim > 3  # A convolution's.
+        inputs = parameter[0].numel() if is_patch else parameter.shape[-1]
+        value = 1.5 * draw / inputs**0.5
       parameter.copy_(value)
     for name, buffer in model.named_buffers():
       if name.endswith("e_score_correction_bias"):
@@ -505,7 +518,7 @@ def make_checkpoint(
   text = json.dumps(config, indent=2, sort_keys=True) + "\n"
   path = directory / "config.json"
   path.write_text(text, encoding="utf-8")
-  model = transformers.AutoModelForCausalLM.from_config(
+  model = _auto(config).from_config(
     transformers.AutoConfig.from_pretrained(directory), dtype=torch.float32
   )
   randomize(model, seed)
@@ -517,11 +530,19 @@ def make_checkpoint(
   (directory / "generation_config.json").unlink(missing_ok=True)
 
 
+def _auto(config: dict) -> type:
+  """The class that makes the model of a config.json."""
+  if tiny_vision.is_vision(config):
+    return transformers.AutoModelForImageTextToText
+  return transformers.AutoModelForCausalLM
+
+
 def make_reference(
   directory: pathlib.Path,
   input_ids: np.ndarray,  # [B, L]
   attention_mask: np.ndarray,  # [B, L] bool
   *,
+  images: dict[str, np.ndarray] | None = None,
   num_new_tokens: int = 0,
   bfloat16: bool = False,
 ) -> tuple[dict[str, np.ndarray], float]:
@@ -531,6 +552,7 @@ def make_reference(
     directory: A checkpoint.
     input_ids: Tokens; anything where the mask is False.
     attention_mask: True on the tokens that exist, one run per row.
+    images: What the rows show, as `tiny_vision.draw` says it, if they do.
     num_new_tokens: Length of the greedy continuation; 0 for none. It needs
       left-padded rows.
     bfloat16: Whether to load it in bfloat16 too.
@@ -545,12 +567,19 @@ def make_reference(
   arrays = {
     "input_ids": input_ids.astype(np.int32),
     "attention_mask": attention_mask.astype(bool),
+    **(images or {}),
   }
   with torch.no_grad():
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    beside = {"position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
+    of_images = {}
+    if images is not None:
+      config = json.loads((directory / "config.json").read_text())
+      of_images = tiny_vision.inputs(config, arrays)
+      if "mm_token_type_ids" in of_images:
+        beside = {}  # It makes its own of them.
 
     def logits(model: transformers.PreTrainedModel) -> torch.Tensor:
-      output = model(ids, attention_mask=mask, position_ids=positions)
+      output = model(ids, attention_mask=mask, **beside, **of_images)
       # Positions of padding hold whatever attention to nothing gives.
       return torch.where(mask[..., None] > 0, output.logits, 0.0).float()
 
@@ -570,6 +599,7 @@ def make_reference(
         pad_token_id=0,
         output_logits=True,
         return_dict_in_generate=True,
+        **of_images,
       )
       best = torch.stack(generated.logits).topk(2).values  # [T, B, 2]
       margin = (best[..., 0] - best[..., 1]).min().item()
@@ -581,9 +611,12 @@ def make_reference(
 def _load(
   directory: pathlib.Path, dtype: torch.dtype
 ) -> transformers.PreTrainedModel:
-  return transformers.AutoModelForCausalLM.from_pretrained(
-    directory, dtype=dtype, attn_implementation="eager"
-  ).eval()
+  config = json.loads((directory / "config.json").read_text())
+  return (
+    _auto(config)
+    .from_pretrained(directory, dtype=dtype, attn_implementation="eager")
+    .eval()
+  )
 
 
 def draw_prompts(vocab_size: int, lengths: tuple[int, ...], seed: int):
@@ -592,6 +625,18 @@ def draw_prompts(vocab_size: int, lengths: tuple[int, ...], seed: int):
   shape = len(lengths), max(lengths)
   mask = np.arange(shape[1]) >= shape[1] - np.array(lengths)[:, None]
   return np.where(mask, rng.integers(3, vocab_size, shape), 0), mask
+
+
+def _prompts(
+  config: dict, vocab_size: int, lengths: tuple[int, ...], seed: int
+) -> dict:
+  """Arguments of `make_reference`; of prompts with images, of any length."""
+  names = "input_ids", "attention_mask"
+  if not tiny_vision.is_vision(config):
+    drawn = draw_prompts(vocab_size, lengths, seed)
+    return dict(zip(names, drawn, strict=True))
+  images = tiny_vision.draw(config, seed)
+  return {**{name: images.pop(name) for name in names}, "images": images}
 
 
 def _save(directory: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
@@ -623,8 +668,9 @@ def main() -> None:
     for directory in args.reference_of:
       config = transformers.AutoConfig.from_pretrained(directory)
       vocab_size = config.get_text_config().vocab_size
-      prompts = draw_prompts(vocab_size, lengths, seed=0)
-      arrays, _ = make_reference(directory, *prompts, bfloat16=args.bfloat16)
+      keys = json.loads((directory / "config.json").read_text())
+      prompts = _prompts(keys, vocab_size, lengths, seed=0)
+      arrays, _ = make_reference(directory, **prompts, bfloat16=args.bfloat16)
       _save(directory, arrays)
     return
   for name in args.families:
@@ -637,10 +683,10 @@ def main() -> None:
     directory = args.output / name
     for seed in itertools.count():
       make_checkpoint(directory, config, seed)
-      prompts = draw_prompts(_SIZES["vocab_size"], _NUM_PROMPT_TOKENS, seed)
+      prompts = _prompts(config, _SIZES["vocab_size"], _NUM_PROMPT_TOKENS, seed)
       arrays, margin = make_reference(
         directory,
-        *prompts,
+        **prompts,
         num_new_tokens=_NUM_NEW_TOKENS,
         bfloat16=args.bfloat16,
       )

@@ -2601,7 +2601,7 @@ MUTATIONS = [
   ),
   Mutation(
     "The output kernel of a file is not transposed.",
-    "grpo_jax/models/weights.py",
+    "grpo_jax/models/layouts.py",
     '"attention/out/kernel": ("CRKD", "D CRK"),',
     '"attention/out/kernel": ("CRKD", "CRK D"),',
     "tests/models/weights_test.py -k layout_says[qwen2]",

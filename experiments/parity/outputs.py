@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import operator
 import pathlib
 import zipfile
 from typing import NamedTuple
@@ -13,15 +15,19 @@ import numpy as np
 
 from grpo_jax.models import architecture, transformer
 from grpo_jax.rollout import sampling
-from grpo_jax.types import Prompts, PyTree
+from grpo_jax.types import Images, Prompts, PyTree
+
+_ARRAYS = ("input_ids", "attention_mask", "logits")
+_SHOWN = tuple(field.name for field in dataclasses.fields(Images))
 
 
 class Reference(NamedTuple):
-  """What another program computed."""
+  """What another program computed; `images` is what the rows show."""
 
   input_ids: np.ndarray  # [B, L] int64, 0 on padding
   attention_mask: np.ndarray  # [B, L] bool
   logits: np.ndarray  # [B, L, V] float
+  images: Images | None = None  # each [B, ...]
 
 
 class Comparison(NamedTuple):
@@ -73,17 +79,42 @@ def logits(
 
 
 @functools.partial(jax.jit, static_argnums=0)
+def logits_of_shown(
+  config: architecture.TransformerConfig,
+  params: PyTree,
+  input_ids: jax.Array,  # [1, L]
+  attention_mask: jax.Array,  # [1, L] bool
+  images: Images,  # each [1, ...]
+) -> jax.Array:  # [1, L, V]
+  """`logits` of a row that shows images, which prompts alone do.
+
+  Each slot is the end of a prompt, so that L prompts are run.
+  """
+  policy = transformer.transformer_policy(config)
+  length = input_ids.shape[1]
+  # Slot i is moved to the end of row i.
+  source = jnp.arange(length) - jnp.arange(length)[::-1, None]  # [L, L]
+  prompts = jnp.where(source >= 0, input_ids[0][source], 0)
+  mask = (source >= 0) & attention_mask[0][source]
+  images = jax.tree.map(lambda x: jnp.repeat(x, length, axis=0), images)
+  h, _, _ = policy.prefill(params, prompts, mask, images)
+  return policy.head(params, h)[None]
+
+
+@functools.partial(jax.jit, static_argnums=0)
 def step_by_step(
   config: architecture.TransformerConfig,
   params: PyTree,
   prompt_tokens: jax.Array,  # [B, S], left-padded
   prompt_mask: jax.Array,  # [B, S] bool
   tokens: jax.Array,  # [B, T]
+  images: Images | None = None,  # each [B, ...]
 ) -> jax.Array:  # [B, 1 + T, V]
   """Logits after the last prompt token and after each of the tokens given."""
   policy = transformer.transformer_policy(config)
   num_rows, num_slots = tokens.shape
-  h, prefix, _ = policy.prefill(params, prompt_tokens, prompt_mask)
+  shown = () if images is None else (images,)
+  h, prefix, _ = policy.prefill(params, prompt_tokens, prompt_mask, *shown)
 
   def step(cache, t):
     h, cache, _ = policy.decode(
@@ -105,6 +136,7 @@ def greedy(
   prompt_tokens: np.ndarray,  # [P, S], left-padded
   prompt_mask: np.ndarray,  # [P, S] bool
   num_tokens: int,
+  images: Images | None = None,  # each [P, ...]
 ) -> np.ndarray:  # [P, num_tokens]
   """The continuation at temperature 0, which nothing ends early."""
   rollout = sampling.sample(
@@ -115,6 +147,7 @@ def greedy(
       mask=jnp.asarray(prompt_mask),
       ids=jnp.arange(len(prompt_tokens)),
       extras={},
+      images=images,
     ),
     jax.random.key(0),
     sampling.SamplingConfig(
@@ -129,7 +162,8 @@ def read_reference(path: pathlib.Path) -> Reference:
   """Reads and checks a reference.
 
   Args:
-    path: A file as `numpy.savez` writes it.
+    path: A file as `numpy.savez` writes it; with the fields of `Images` if rows
+      show some.
 
   Raises:
     FileNotFoundError: There is no such file.
@@ -138,20 +172,21 @@ def read_reference(path: pathlib.Path) -> Reference:
   if not path.is_file():
     raise FileNotFoundError(
       f"--reference={path}: there is no such file; give an .npz file with"
-      f" {', '.join(Reference._fields)}."
+      f" {', '.join(_ARRAYS)}."
     )
   try:
     with np.load(path) as archive:  # A context only if it is an archive.
-      arrays = {
-        name: archive[name] for name in Reference._fields if name in archive
-      }
+      arrays = {name: archive[name] for name in _ARRAYS if name in archive}
+      shown = {name: archive[name] for name in _SHOWN if name in archive}
       known = ", ".join(archive) or "nothing"
   except (ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
     raise ValueError(
       f"--reference={path} cannot be read as .npz ({error}); needed is a file"
       " as numpy.savez writes it, with plain arrays."
     ) from error
-  missing = [name for name in Reference._fields if name not in arrays]
+  missing = [name for name in _ARRAYS if name not in arrays]
+  if shown:
+    missing += [name for name in _SHOWN if name not in shown]
   if missing:
     raise ValueError(
       f"--reference={path} has no {' and no '.join(missing)}; it has {known}."
@@ -162,7 +197,8 @@ def read_reference(path: pathlib.Path) -> Reference:
     raise ValueError(f"--reference={path}: {problem}")
   mask = arrays["attention_mask"].astype(bool)
   ids = np.where(mask, arrays["input_ids"], 0).astype(np.int64)
-  return Reference(ids, mask, arrays["logits"])
+  images = Images(**shown) if shown else None
+  return Reference(ids, mask, arrays["logits"], images)
 
 
 def _problem(input_ids, attention_mask, logits) -> str | None:
@@ -230,7 +266,13 @@ def compare(
   for row, mask in enumerate(reference.attention_mask):
     if not mask.any():
       continue
-    here = logits(config, params, ids[row : row + 1], mask[None])[0]
+    one = config, params, ids[row : row + 1], mask[None]
+    shown = reference.images
+    if shown is None:
+      here = logits(*one)[0]
+    else:
+      of_row = jax.tree.map(operator.itemgetter(slice(row, row + 1)), shown)
+      here = logits_of_shown(*one, of_row)[0]
     here = np.asarray(here, np.float64)[mask]  # [N, V]
     there = reference.logits[row, mask].astype(np.float64)
     with np.errstate(invalid="ignore"):  # inf − inf

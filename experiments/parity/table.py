@@ -70,7 +70,9 @@ def differences(
     others = {name: archive[name] for name in archive}
   if "greedy" in others:
     there = others["greedy"]
-    here = outputs.greedy(config, params, *reference[:2], there.shape[1])
+    here = outputs.greedy(
+      config, params, *reference[:2], there.shape[1], reference.images
+    )
     cells["greedy"] = float((here == there).mean())
   if "bfloat16_error" in others:
     cells["bf16, theirs"] = float(others["bfloat16_error"])
@@ -95,11 +97,14 @@ def _decoding(
   params: PyTree,
   reference: outputs.Reference,
 ) -> float:
-  ids, mask, there = reference
-  # Every row has a token in the prompt.
+  ids, mask, there, images = reference
+  # Every row has a token in the prompt, and all that shows images.
   split = int(mask.argmax(axis=1).max()) + 1
+  if images is not None:
+    shows = (ids == config.image_token).any(axis=0)
+    split = max(split, int(np.flatnonzero(shows)[-1]) + 1)
   here = outputs.step_by_step(
-    config, params, ids[:, :split], mask[:, :split], ids[:, split:]
+    *(config, params, ids[:, :split], mask[:, :split], ids[:, split:]), images
   )
   return float(abs(np.asarray(here) - there[:, split - 1 :]).max())
 

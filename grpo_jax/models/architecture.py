@@ -145,6 +145,11 @@ class Architecture:
       with `latent_width` the last ones; None for all.
     rotary_interleaved: Whether neighbouring channels are a pair (GLM-4,
       DeepSeek), and not those half of the width apart.
+    rope_sections: Pairs of channels that are turned by the time, the row and
+      the column of what an image shows (Qwen's M-RoPE); of text all three are
+      its position. Empty: all pairs by one position.
+    rope_sections_mixed: Whether rows and columns take every third pair in turn
+      (Qwen3-VL), and not one range after the other (Qwen2.5-VL).
     num_experts: Experts in the place of each layer's MLP; 0 for none.
     experts_per_token: How many of them a token takes.
     expert_width: Width inside an expert's SwiGLU.
@@ -220,6 +225,8 @@ class Architecture:
   long_context: bool = False
   rotary_width: int | None = None
   rotary_interleaved: bool = False
+  rope_sections: tuple[int, ...] = ()
+  rope_sections_mixed: bool = False
   num_experts: int = 0
   experts_per_token: int = 2
   expert_width: int = 128
@@ -314,6 +321,25 @@ class Architecture:
       raise ValueError(
         "model: rope_theta is 1, of which all pairs of channels turn alike, and"
         " rope_scaling 'yarn' chooses among them; raise rope_theta."
+      )
+    count, half = len(self.rope_sections), self.turned_width // 2
+    if count and (
+      count != 3
+      or min(self.rope_sections) < 0
+      or sum(self.rope_sections) != half
+    ):
+      raise ValueError(
+        f"model: rope_sections is {self.rope_sections}; needed are three"
+        f" numbers of pairs of channels that add up to the {half} of a head, or"
+        " none."
+      )
+    if self.rope_sections_mixed and not (
+      count and 3 * max(self.rope_sections[1:]) <= half
+    ):
+      raise ValueError(
+        "model: rope_sections_mixed gives rows and columns every third of the"
+        f" {half} pairs of a head, and rope_sections is {self.rope_sections};"
+        " make their numbers smaller, or leave it out."
       )
     lacks = ""
     if self.latent_width and self.rotary_width in (None, self.head_width):
@@ -485,7 +511,10 @@ class Prefix(NamedTuple):
       `attention.held` gives them; or pages of both, as `paged.held` does. With
       `latent_width` keys are latent vectors [P, 1, K, S], and values None.
     mask: True on slots that hold a token.
+    end: Position of the first token of a completion, where that is not the
+      number of tokens of the prompt (`rope_sections` and images).
   """
 
   layers: tuple[PyTree, ...]
   mask: jax.Array  # [P, S] bool
+  end: jax.Array | None = None  # [P] int32

@@ -19,7 +19,7 @@ from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import masked
 
 
-def _on_rows(dense, x: jax.Array, num_axes: int = 1) -> jax.Array:
+def on_rows(dense, x: jax.Array, num_axes: int = 1) -> jax.Array:
   """Applies `dense` to the last axes of x [B, L, ...] as one tall matrix.
 
   With two row axes XLA:CPU transposes the activations, on one core, before
@@ -107,7 +107,7 @@ class Attention(nn.Module):
 
   def project(self, x, rope):  # x [B, L, D], rope 2 · [B, L, K / 2]
     """Queries [B, L, C, R, K], keys [B, C, K, L] and values [B, C, L, K]."""
-    qkv = _on_rows(self.qkv, x)  # [B, L, C, R + 2, K]
+    qkv = on_rows(self.qkv, x)  # [B, L, C, R + 2, K]
     q, k, v = qkv[..., :-2, :], qkv[..., -2:-1, :], qkv[..., -1, :]
     if self.config.qk_norm != "none":
       q, k = self.query_norm(q), self.key_norm(k)
@@ -182,16 +182,16 @@ class LatentAttention(nn.Module):
     """
     config = self.config
     if config.query_latent_width:
-      down = self.query_down_norm(_on_rows(self.query_down, x))
-      q = _on_rows(self.query_up, down)
+      down = self.query_down_norm(on_rows(self.query_down, x))
+      q = on_rows(self.query_up, down)
     else:
-      q = _on_rows(self.query_heads, x)
+      q = on_rows(self.query_heads, x)
     turn = functools.partial(
       rotate, rope=rope, interleaved=config.rotary_interleaved
     )
     plain, turned = jnp.split(q, [latent.plain_width(config)], axis=-1)
     q = jnp.concatenate([plain, turn(turned[..., None, :])[..., 0, :]], axis=-1)
-    down = _on_rows(self.kv_down, x)
+    down = on_rows(self.kv_down, x)
     kv, shared = jnp.split(down, [config.latent_width], axis=-1)
     shared = turn(shared[:, :, None, None])[:, :, 0, 0]
     vectors = jnp.concatenate([self.kv_down_norm(kv), shared], axis=-1)
@@ -364,14 +364,14 @@ class Block(nn.Module):
 
   def _finish(self, x, attended, router):  # [B, L, D], [B, L, C, R, K]
     config = self.config
-    y = _on_rows(self.attention.out, attended, num_axes=3)
+    y = on_rows(self.attention.out, attended, num_axes=3)
     x = x + (self.attention_post_norm(y) if config.post_norm else y)
     y = self.mlp_norm(x) if config.pre_norm else x
     routed = None
     if config.num_experts:
       y, routed = self._mix(y, router)
     else:
-      y = _on_rows(self.mlp, y)
+      y = on_rows(self.mlp, y)
     return x + (self.mlp_post_norm(y) if config.post_norm else y), routed
 
   def _mix(self, x, router):  # [B, L, D]
@@ -423,12 +423,15 @@ class Block(nn.Module):
 
 def rotary(
   config: TransformerConfig,
-  positions: jax.Array,  # [B, L]
+  positions: jax.Array,  # [B, L], or [3, B, L] of time, row and column
 ) -> tuple[jax.Array, jax.Array]:  # 2 · [B, L, turned / 2]
   """Cosines and sines of position · frequency, at least float32."""
   dtype = jnp.promote_types(config.dtype, jnp.float32)
   frequencies = wavelengths.frequencies(config, dtype)
-  angles = positions[..., None].astype(dtype) * frequencies
+  of_pairs = positions[..., None]
+  if positions.ndim == 3:  # Each pair is turned by one of the three.
+    of_pairs = jnp.moveaxis(positions, 0, -1)[..., wavelengths.rows(config)]
+  angles = of_pairs.astype(dtype) * frequencies
   cos, sin = jnp.cos(angles), jnp.sin(angles)
   if config.rope_amplitude != 1:
     cos, sin = cos * config.rope_amplitude, sin * config.rope_amplitude
@@ -455,3 +458,29 @@ def rotate(
   parts = (first * cos - second * sin, second * cos + first * sin)
   y = jnp.concatenate(parts, axis=-1).astype(x.dtype)
   return jnp.concatenate([y, kept], axis=-1) if kept.shape[-1] else y
+
+
+@jax.custom_vjp
+def projected(
+  h: jax.Array,  # [..., D]
+  kernel: jax.Array,  # [D, V], of the same dtype
+) -> jax.Array:  # [..., V]
+  """h W with sums, and a result, in float32."""
+  # Sums in float32 cost nothing on an accelerator and spare the logits the
+  # rounding to bfloat16.
+  wide = jnp.promote_types(h.dtype, jnp.float32)
+  return jnp.matmul(h, kernel, preferred_element_type=wide)
+
+
+def _projected_forward(h, kernel):
+  return projected(h, kernel), (h, kernel)
+
+
+def _projected_backward(saved, d_logits):
+  # Rounded, as all gradients of activations are: with float32 on one side both
+  # products would be products in float32, which units for bfloat16 do not do.
+  _, pull_back = jax.vjp(jnp.matmul, *saved)
+  return pull_back(d_logits.astype(saved[0].dtype))
+
+
+projected.defvjp(_projected_forward, _projected_backward)

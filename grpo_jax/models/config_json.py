@@ -42,14 +42,22 @@ def read(directory: str | os.PathLike) -> dict[str, Any]:
   return config
 
 
-def flat(config: Mapping[str, Any]) -> Keys:
-  """The text part of a model with several, and the keys that are for all."""
+def flat(config: Mapping[str, Any], kinds: tuple[str | None, ...]) -> Keys:
+  """The text part of a model with several, and the keys that are for all.
+
+  Args:
+    config: What the file holds.
+    kinds: What its model_type may be; None: there is no such part, and all keys
+      are beside those of the other parts.
+  """
   outer = dict(config)
   inner = outer.pop("text_config", None)
-  expected = f"{config['model_type']}_text"
-  if not isinstance(inner, Mapping) or inner.get("model_type") != expected:
-    raise unsupported("text_config", inner, f"one of model_type {expected}")
-  return {**inner, **outer}
+  if inner is None and None in kinds:
+    return outer
+  if not isinstance(inner, Mapping) or inner.get("model_type") not in kinds:
+    names = listed(tuple(kind for kind in kinds if kind))
+    raise unsupported("text_config", inner, f"one of model_type {names}")
+  return {k: v for k, v in inner.items() if k != "architectures"} | outer
 
 
 def unsupported(key: str, value: Any, supported: str) -> ValueError:

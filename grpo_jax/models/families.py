@@ -15,7 +15,12 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_jax.models import config_json, family, mixture_families
+from grpo_jax.models import (
+  config_json,
+  family,
+  mixture_families,
+  vision_families,
+)
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.models.config_json import Keys
 from grpo_jax.models.family import Family
@@ -59,7 +64,7 @@ def _fields(config: Keys | Mapping[str, Any]) -> tuple[Keys, Family]:
   family = FAMILIES[name]
   keys = {
     **family.defaults,
-    **(config_json.flat(config) if family.nested else config),
+    **(config_json.flat(config, family.nested) if family.nested else config),
   }
   del keys["model_type"]
   architectures = keys.pop("architectures", None) or [family.architecture]
@@ -266,7 +271,7 @@ _GEMMA3 = dataclasses.replace(
   name="gemma3",
   architecture="Gemma3ForConditionalGeneration",
   ignored=_GEMMA3_TEXT.ignored | family.IMAGES,
-  nested=True,
+  nested=("gemma3_text",),
   tensors=family.tensors(family.GEMMA_NORMS, "language_model."),
   other_parts=("vision_tower.", "multi_modal_projector."),
 )
@@ -289,5 +294,9 @@ FAMILIES = {
     mixture_families.GLM4_MOE,
     mixture_families.GLM4_MOE_LITE,
     mixture_families.GPT_OSS,
+    vision_families.QWEN2_5_VL,
+    vision_families.QWEN3_VL,
+    vision_families.IDEFICS3,
+    vision_families.SMOLVLM,
   )
 }

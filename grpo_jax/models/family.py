@@ -40,7 +40,8 @@ class Family:
     defaults: Values of keys that a file may leave out, as in `transformers`.
     supported: Keys without a field -> the values that change nothing.
     ignored: Keys that do not matter for what the model computes.
-    nested: Whether the keys of the language model are in "text_config".
+    nested: What the model_type in "text_config" may be, which has the keys of
+      the language model; None among them: there may be no such part.
     tensors: Path of a leaf -> its tensors' names. Queries, keys and values are
       three for one leaf; {layer} and {expert} count.
     fused: What several of these tensors are one tensor of.
@@ -58,7 +59,7 @@ class Family:
   defaults: Mapping[str, Any]
   supported: Mapping[str, tuple]
   ignored: frozenset[str]
-  nested: bool = False
+  nested: tuple[str | None, ...] = ()
   tensors: Mapping[str, tuple[str, ...]]
   fused: tuple[Fused, ...] = ()
   experts_in_one: bool = False

@@ -41,6 +41,8 @@ MODULES = {
   "query_up": (("attention", "query_up"), "self_attn.q_b_proj"),
   "kv_down": (("attention", "kv_down"), "self_attn.kv_a_proj_with_mqa"),
   "kv_up": (("attention", "kv_up"), "self_attn.kv_b_proj"),
+  # Of the towers of Qwen, whose files have one tensor of the three.
+  "qkv": (("attention", "qkv"), "attn.qkv"),
   "out": (("attention", "out"), "self_attn.o_proj"),
   "gate": (("mlp", "gate"), "mlp.gate_proj"),
   "up": (("mlp", "up"), "mlp.up_proj"),
@@ -69,8 +71,10 @@ TOWER = "tower/layers"
 STACKS = (*quantization.STACKS, TOWER)
 _OF_TOWER = "tower_"
 TOWER_MODULES = tuple(
-  _OF_TOWER + name for name in ("query", "key", "value", "out", "up", "down")
+  _OF_TOWER + name
+  for name in ("query", "key", "value", "qkv", "out", "gate", "up", "down")
 )
+NAMES = (*(name for name in MODULES if name != "qkv"), *TOWER_MODULES)
 RANKS = ranges.Range(1, 2**16)
 
 
@@ -85,8 +89,9 @@ class LoRAConfig:
       "gate", "up", "down"; with latent attention "query_heads" or "query_down"
       and "query_up", "kv_down", "kv_up"; in mixtures "shared_gate", … and
       "expert_gate", …, where each expert has adapters of its own; of a vision
-      tower "tower_query", … ,"tower_out", "tower_up" and "tower_down". Empty:
-      all that the language model's layers have, but for those of experts.
+      tower "tower_out", "tower_gate", "tower_up" and "tower_down", and
+      "tower_query", … or, of Qwen's, "tower_qkv". Empty: all that the language
+      model's layers have, but for those of experts.
     quantization: How the kernels of all layers are kept: "none" (as they
       are), "int8", "nf4" or "nf4_double"; see `quantization.py`.
   """
@@ -107,10 +112,9 @@ class LoRAConfig:
         f"lora: alpha is {self.alpha}, but must be {ranges.POSITIVE}; else the"
         " adapters have no effect."
       )
-    known = (*MODULES, *TOWER_MODULES)
-    if {*self.modules} - {*known} or len({*self.modules}) < len(self.modules):
+    if {*self.modules} - {*NAMES} or len({*self.modules}) < len(self.modules):
       raise ValueError(
-        f"lora: modules is {self.modules}; known are {', '.join(known)}."
+        f"lora: modules is {self.modules}; known are {', '.join(NAMES)}."
         " Name each once, or none for all."
       )
     if self.quantization not in quantization.KINDS:
@@ -244,7 +248,11 @@ def _shapes(base: PyTree, config: LoRAConfig) -> dict[tuple[str, str], tuple]:
   """Stack, adapter -> ((layers, *inputs), outputs, dtype)."""
   known = {}
   for stack in STACKS:
+    # Qwen's towers have mergers; of theirs queries, keys and values are one.
+    is_one = stack == TOWER and "merger" in base.get("tower", {})
     for name, (path, _) in MODULES.items():
+      if (name == "qkv" and not is_one) or (name in _FUSED and is_one):
+        continue
       kernel = _kernel(_stack(base, stack), name)
       if kernel is None:
         continue

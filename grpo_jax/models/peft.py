@@ -11,7 +11,7 @@ import os
 import pathlib
 import re
 import reprlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,62 @@ import numpy as np
 
 from grpo_jax.models import lora
 from grpo_jax.types import PyTree
+
+# Layers of a tower in transformers' models, and what its adapters are called.
+_QWEN = {"qkv": "attn.qkv", "out": "attn.proj"}
+_TOWERS = {
+  "qwen2_5_vl": (
+    "model.visual.blocks",
+    {
+      **_QWEN,
+      **{name: f"mlp.{name}_proj" for name in ("gate", "up", "down")},
+    },
+  ),
+  "qwen3_vl": (
+    "model.visual.blocks",
+    {**_QWEN, "up": "mlp.linear_fc1", "down": "mlp.linear_fc2"},
+  ),
+  "siglip": (
+    "model.vision_model.encoder.layers",
+    {
+      "query": "self_attn.q_proj",
+      "key": "self_attn.k_proj",
+      "value": "self_attn.v_proj",
+      "out": "self_attn.out_proj",
+      "up": "mlp.fc1",
+      "down": "mlp.fc2",
+    },
+  ),
+}
+
+
+class _Model(NamedTuple):
+  """What the names of adapters depend on, beside the adapters.
+
+  Attributes:
+    num_apart: First layers of the base that are not in the stack of the others.
+    layers: Of the language model, in transformers' model.
+    tower: The layers of the tower, and names of their modules.
+  """
+
+  num_apart: int
+  layers: str
+  tower: tuple[str, dict[str, str]]
+
+
+def _model(params: PyTree) -> _Model:
+  """Of the parameters of a `lora_policy`."""
+  frozen = params["frozen"]
+  apart = frozen["base"].get("dense_layers")
+  num_apart = 0 if apart is None else len(jax.tree.leaves(apart)[0])
+  tower = {**frozen, **frozen["base"]}.get("tower")
+  if tower is None:
+    return _Model(num_apart, "model.layers", ("", {}))
+  if "connector" in tower:
+    return _Model(num_apart, "model.text_model.layers", _TOWERS["siglip"])
+  kind = "qwen2_5_vl" if "gate" in tower["layers"]["mlp"] else "qwen3_vl"
+  return _Model(num_apart, "model.language_model.layers", _TOWERS[kind])
+
 
 _WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
@@ -55,7 +111,7 @@ def save(
   tensors = {
     name: np.ascontiguousarray(value)
     for name, value in _to_peft(
-      jax.device_get(params["trained"]), _num_apart(params)
+      jax.device_get(params["trained"]), _model(params)
     ).items()
   }
   safetensors.save_file(
@@ -117,7 +173,7 @@ def config_of(
     config = lora.LoRAConfig(
       rank=rank,
       alpha=alpha,
-      modules=tuple(name for name in lora.MODULES if name in named),
+      modules=tuple(name for name in lora.NAMES if name in named),
       quantization=quantization,
     )
   except ValueError as error:
@@ -152,9 +208,9 @@ def load(
     raise ValueError(
       f"peft: {directory / _WEIGHTS} cannot be read ({error}); copy it again."
     ) from error
-  num_apart = _num_apart(params)
+  model = _model(params)
   shapes = jax.eval_shape(
-    lambda adapters: _to_peft(adapters, num_apart), params["trained"]
+    lambda adapters: _to_peft(adapters, model), params["trained"]
   )
   differ = [
     f"{name} is {_shape(tensors, name)} in the file and"
@@ -247,25 +303,27 @@ def _check_settings(
     )
 
 
-def _num_apart(params: PyTree) -> int:
-  """First layers of the base that are not in the stack of the others."""
-  apart = params["frozen"]["base"].get("dense_layers")
-  return 0 if apart is None else len(jax.tree.leaves(apart)[0])
-
-
 def _targets(params: PyTree) -> list[str]:
   """Ends of names that are those of the adapted modules, and of no others."""
-  base = params["frozen"]["base"]["layers"]
-  is_mixture = "experts" in base["mlp"]
+  base, model = params["frozen"]["base"], _model(params)
+  is_mixture = "experts" in base["layers"]["mlp"]
   targets: dict[str, None] = {}
-  for adapters in lora.of_stacks(params["trained"]).values():
+  ends_of_tower = {name.rsplit(".")[-1] for name in model.tower[1].values()}
+  for stack, adapters in lora.of_stacks(params["trained"]).items():
     for name, adapter in adapters.items():
-      part, *rest = lora.MODULES[name][1].split(".")
-      if "{expert}" in rest:
+      prefix, theirs = _module(stack, name, model)
+      part, *rest = theirs.split(".")
+      if stack == lora.TOWER or rest[-1] in ends_of_tower:
+        # Modules of the other part, or of mergers, would end so too.
+        first = model.num_apart if stack == "layers" else 0
+        ends = [
+          f"{prefix}.{first + i}.{theirs}" for i in range(len(adapter["a"]))
+        ]
+      elif "{expert}" in rest:
         _, num_experts, *_ = adapter["a"].shape
         pattern = ".".join(rest)
         ends = [pattern.format(expert=i) for i in range(num_experts)]
-      elif part == "mlp" and is_mixture:
+      elif part == "mlp" and is_mixture and stack != lora.TOWER:
         # Experts have gates too.
         ends = [".".join(rest) if len(rest) > 1 else f"{part}.{rest[0]}"]
       else:
@@ -276,24 +334,38 @@ def _targets(params: PyTree) -> list[str]:
 
 def _named(target: str) -> str | None:
   """The adapter of a target module; the first of those that it may mean."""
+  for layers, modules in _TOWERS.values():
+    short = layers.removeprefix("model.")  # Also of transformers before 5.
+    for name, theirs in modules.items():
+      in_tower = re.search(rf"(^|\.){re.escape(short)}\.\d+\.", f".{target}")
+      if in_tower and target.endswith(f".{theirs}"):
+        return f"tower_{name}"
   target = re.sub(r"\.\d+\.", ".{expert}.", f".{target}")
   for name, (_, theirs) in lora.MODULES.items():
-    if f".{theirs}".endswith(target) or target.endswith(f".{theirs}"):
+    is_one = f".{theirs}".endswith(target) or target.endswith(f".{theirs}")
+    if is_one and name in lora.NAMES:
       return name
+  for _, modules in _TOWERS.values():
+    for name, theirs in modules.items():
+      if f".{theirs}".endswith(target):
+        return f"tower_{name}"
   return None
 
 
-def _adapters(params_or_adapters: PyTree, num_apart: int):
-  """Number of a layer, adapter, which part of its arrays, expert, its name."""
+def _module(stack: str, name: str, model: _Model) -> tuple[str, str]:
+  """Where the layers of a module are, and its name in them."""
+  if stack == lora.TOWER:
+    layers, modules = model.tower
+    return layers, modules[name]
+  return model.layers, lora.MODULES[name][1]
+
+
+def _adapters(params_or_adapters: PyTree, model: _Model):
+  """Name here, adapter, which part of its arrays, its name there."""
   for stack, adapters in lora.of_stacks(params_or_adapters).items():
-    if stack == lora.TOWER:
-      raise ValueError(
-        "peft: the policy has adapters of a vision tower, which have no names"
-        " in PEFT's files here; leave tower_… out of config.model.lora_modules."
-      )
-    first = num_apart if stack == "layers" else 0
+    first = model.num_apart if stack == "layers" else 0
     for name, adapter in adapters.items():
-      theirs = lora.MODULES[name][1]
+      layers, theirs = _module(stack, name, model)
       num_layers, num_experts, *_ = adapter["a"].shape
       places: list[tuple[int, ...]] = [(layer,) for layer in range(num_layers)]
       if "{expert}" in theirs:
@@ -301,19 +373,23 @@ def _adapters(params_or_adapters: PyTree, num_apart: int):
       for layer, *expert in places:
         module = theirs.format(expert=expert[0]) if expert else theirs
         yield (
+          name,
           adapter,
           (layer, *expert),
-          f"base_model.model.model.layers.{first + layer}.{module}",
+          f"base_model.model.{layers}.{first + layer}.{module}",
         )
 
 
-def _to_peft(adapters: PyTree, num_apart: int) -> dict[str, jax.Array]:
+def _to_peft(adapters: PyTree, model: _Model) -> dict[str, jax.Array]:
   """Adapters under PEFT's names: A [r, inputs] and B [outputs, r]."""
   tensors = {}
-  for adapter, place, name in _adapters(adapters, num_apart):
-    rank = adapter["a"].shape[-1]
-    tensors[f"{name}.lora_A.weight"] = adapter["a"][place].reshape(-1, rank).T
-    tensors[f"{name}.lora_B.weight"] = adapter["b"][place].reshape(rank, -1).T
+  for name, adapter, place, theirs in _adapters(adapters, model):
+    a, b = adapter["a"][place], adapter["b"][place]
+    rank = a.shape[-1]
+    if name == "qkv":  # [r, H, 3, K]; queries of all heads come first there.
+      b = b.swapaxes(1, 2)
+    tensors[f"{theirs}.lora_A.weight"] = a.reshape(-1, rank).T
+    tensors[f"{theirs}.lora_B.weight"] = b.reshape(rank, -1).T
   return tensors
 
 
@@ -324,8 +400,11 @@ def _from_peft(tensors: dict[str, np.ndarray], params: PyTree) -> PyTree:
   # Filled in place; the tree has the same arrays as its leaves.
   arrays = [np.empty(leaf.shape, leaf.dtype) for leaf in leaves]
   filled = jax.tree.unflatten(treedef, arrays)
-  for adapter, place, name in _adapters(filled, _num_apart(params)):
+  for name, adapter, place, theirs in _adapters(filled, _model(params)):
     for which, array in adapter.items():
-      tensor = tensors[f"{name}.lora_{which.upper()}.weight"]
-      array[place] = tensor.T.reshape(array[place].shape)
+      tensor = tensors[f"{theirs}.lora_{which.upper()}.weight"]
+      into = array[place]
+      if name == "qkv" and which == "b":
+        into = into.swapaxes(1, 2)
+      into[...] = tensor.T.reshape(into.shape)
   return jax.tree.map(jnp.asarray, filled)

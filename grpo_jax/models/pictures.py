@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from grpo_jax.models import towers
 from grpo_jax.models.architecture import TransformerConfig
+from grpo_jax.models.tower_parts import TowerOutputs
 from grpo_jax.types import Images, PyTree
 
 TOWER = "tower"  # Its name among the parameters of a policy.
@@ -31,10 +33,16 @@ class Seen(NamedTuple):
   Attributes:
     features: Vectors of each row, R of them.
     which: Which of its vectors a slot reads; -1 where it reads its token.
+    deep: Vectors that are added to what the slot holds after a layer, of the
+      first layers one after the other.
+    positions: Time, row and column of each slot, with `rope_sections`; None:
+      rows are turned by the number of tokens before each.
   """
 
   features: jax.Array  # [B, R, D]
   which: jax.Array  # [B, L] int32
+  deep: tuple[jax.Array, ...] = ()  # each [B, R, D]
+  positions: jax.Array | None = None  # [3, B, L] int32
 
 
 def init(config: TransformerConfig, key: jax.Array) -> PyTree:
@@ -57,7 +65,7 @@ def features(
   params: PyTree,
   images: Images,
   remat: Remat,
-) -> jax.Array:  # [P, R, D]
+) -> TowerOutputs:  # of [P, R, D]
   """What the tower says of the images of P prompts.
 
   Args:
@@ -75,7 +83,7 @@ def features(
       images,
       config.dtype,
       functools.partial(remat, config),
-    ).features
+    )
 
 
 def index(
@@ -96,6 +104,49 @@ def index(
   return jnp.where(is_one & (number < count[:, None]), number, -1)
 
 
+def positions(
+  config: TransformerConfig,
+  mask: jax.Array,  # [P, S]
+  which: jax.Array,  # [P, S] int32
+  images: Images,
+) -> tuple[jax.Array, jax.Array]:  # [3, P, S], [P]
+  """Time, row and column of the slots of prompts, and the place behind them.
+
+  A text token has one number three times, the place where it stands. An image
+  stands at one place s: its tokens have the time s, and s plus the row and the
+  column of each in the grid of its tokens. What follows stands at s plus the
+  larger side of that grid. Without images all are the number of tokens before.
+
+  Args:
+    config: Of the model.
+    mask: True on tokens.
+    which: As `index` says.
+    images: Of the prompts.
+
+  Returns:
+    The three, 0 on padding; and where a completion begins.
+
+  Source: Wang et al., "Qwen2-VL", arXiv:2409.12191, Section 2.1.
+  """
+  assert config.tower is not None
+  is_image = which >= 0
+  patch = jnp.maximum(which, 0) * config.tower.patches_per_token
+  number = jnp.take_along_axis(images.image, patch, axis=1)  # [P, S]
+  place = jnp.take_along_axis(images.place, patch[..., None], axis=1)
+  place = jnp.moveaxis(place // config.tower.merge, -1, 0)  # [2, P, S]
+  extent = images.grid.max(axis=-1) // config.tower.merge  # [P, M]
+  shown = jnp.pad(jnp.cumsum(extent, axis=1), ((0, 0), (1, 0)))  # [P, M + 1]
+  begun = lax.cummax(jnp.where(is_image, number + 1, 0), axis=1)
+  text = (mask & ~is_image).astype(jnp.int32)
+  before = jnp.cumsum(text, axis=1) - text
+  before += jnp.take_along_axis(shown, begun - is_image, axis=1)
+  within = jnp.pad(jnp.where(is_image, place, 0), ((1, 0), (0, 0), (0, 0)))
+  end = (
+    text.sum(axis=1) + jnp.take_along_axis(shown, begun[:, -1:], axis=1)[:, 0]
+  )
+  return jnp.where(mask, before + within, 0), end
+
+
 def of_prompts(
   config: TransformerConfig,
   params: PyTree,
@@ -103,11 +154,25 @@ def of_prompts(
   mask: jax.Array,  # [P, S]
   images: Images,
   remat: Remat,
-) -> Seen:
-  """What prompts read; `remat` is as in `features`."""
-  return Seen(
-    features(config, params, images, remat), index(config, tokens, mask, images)
-  )
+) -> tuple[Seen, jax.Array | None]:
+  """What prompts read, and where completions begin; `remat` as in `features`.
+
+  The latter is None where completions begin at the number of tokens.
+  """
+  which = index(config, tokens, mask, images)
+  of_slots = end = None
+  if config.rope_sections:
+    of_slots, end = positions(config, mask, which, images)
+  found = features(config, params, images, remat)
+  return Seen(found.features, which, found.deep, of_slots), end
+
+
+def some(seen: Seen, part: slice) -> Seen:
+  """The same of some slots."""
+  of_slots = seen.positions
+  if of_slots is not None:
+    of_slots = of_slots[:, :, part]
+  return seen._replace(which=seen.which[:, part], positions=of_slots)
 
 
 def put(x: jax.Array, seen: Seen | None) -> jax.Array:  # [B, L, D]
@@ -119,6 +184,18 @@ def put(x: jax.Array, seen: Seen | None) -> jax.Array:  # [B, L, D]
   return jnp.where(seen.which[..., None] >= 0, taken.astype(x.dtype), x)
 
 
+def add(x: jax.Array, seen: Seen | None, layer: jax.Array) -> jax.Array:
+  """The residual stream [B, L, D] behind a layer, with what is added there."""
+  if seen is None or not seen.deep:
+    return x
+
+  def added(number):
+    vectors = jnp.stack(seen.deep)[number]
+    return x + put(jnp.zeros_like(x), seen._replace(features=vectors))
+
+  return lax.cond(layer < len(seen.deep), added, lambda _: x, layer)
+
+
 class Shared(NamedTuple):
   """What rows read of a prompt with images that they share.
 
@@ -127,10 +204,33 @@ class Shared(NamedTuple):
       where rows are run whole.
     vectors: What the last token reads, as the vector [1, P, 1, D]; of rows that
       are run whole, the features [1, P, R, D].
+    deep: What is added behind the first layers, in the same form.
   """
 
   kv: Any
   vectors: jax.Array
+  deep: tuple[jax.Array, ...] = ()
+
+
+def shared(kv: Any, seen: Seen, last: jax.Array) -> Shared:
+  """What `prefix` says of prompts.
+
+  Args:
+    kv: As `Shared` has it.
+    seen: What the prompts read.
+    last: Embeddings [P, 1, D] of their last tokens.
+  """
+  if kv is None:
+    return Shared(
+      None, seen.features[None], tuple(deep[None] for deep in seen.deep)
+    )
+  end = some(seen, slice(-1, None))
+  nothing = jnp.zeros_like(last)
+  return Shared(
+    kv,
+    put(last, end)[None],
+    tuple(put(nothing, end._replace(features=d))[None] for d in seen.deep),
+  )
 
 
 def of_rows(
@@ -155,18 +255,30 @@ def of_rows(
     prefix: As `hidden` has got it.
     remat: As in `features`.
   """
-  if isinstance(prefix, Shared) and prefix.kv is not None:
-    row = jnp.full((len(prompt_index), num_slots), -1, jnp.int32)
-    return Seen(prefix.vectors[0], row.at[:, 0].set(0))
   own = index(config, prompt_tokens, prompt_mask, images)
-  if isinstance(prefix, Shared):
-    vectors = prefix.vectors[0]
+  of_slots = None
+  if config.rope_sections:
+    of_slots, end = positions(config, prompt_mask, own, images)
+  if isinstance(prefix, Shared):  # Whose prompts are those of the rows.
+    vectors = TowerOutputs(prefix.vectors[0], tuple(d[0] for d in prefix.deep))
   elif len(prompt_index) < len(prompt_tokens):  # Some prompts have no row here.
     images = jax.tree.map(lambda x: x[prompt_index], images)
     vectors = features(config, params, images, remat)
-    own = own[prompt_index]
   else:
-    vectors = features(config, params, images, remat)[prompt_index]
+    vectors = features(config, params, images, remat)
+    vectors = jax.tree.map(lambda x: x[prompt_index], vectors)
+  if not isinstance(prefix, Shared):
     own = own[prompt_index]
-  after = ((0, 0), (0, num_slots - own.shape[1]))
-  return Seen(vectors, jnp.pad(own, after, constant_values=-1))
+    if of_slots is not None:
+      of_slots, end = of_slots[:, prompt_index], end[prompt_index]
+  if isinstance(prefix, Shared) and prefix.kv is not None:
+    own = jnp.zeros((len(prompt_index), 1), jnp.int32)  # Of the last token.
+    of_slots = None if of_slots is None else of_slots[:, :, -1:]
+  num_after = num_slots - own.shape[1]
+  if of_slots is not None:
+    after = jnp.broadcast_to(
+      end[:, None] + jnp.arange(num_after), (3, len(end), num_after)
+    )
+    of_slots = jnp.concatenate([of_slots, after], axis=2)
+  own = jnp.pad(own, ((0, 0), (0, num_after)), constant_values=-1)
+  return Seen(vectors.features, own, vectors.deep, of_slots)

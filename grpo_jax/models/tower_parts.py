@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -20,7 +22,10 @@ from grpo_jax.ops import masked
 from grpo_jax.types import Images
 
 _BLOCK = 512  # Queries whose scores exist at a time.
-KINDS = ("siglip",)
+# What positions make of queries and keys [P, N, H, K].
+Turn = Callable[[jax.Array], jax.Array]
+
+KINDS = ("siglip", "qwen2_5_vl", "qwen3_vl")
 _WIDTH, _MANY = ranges.Range(1, 2**20), ranges.Range(1, 2**16)
 RANGES = {
   "width": _WIDTH,
@@ -31,6 +36,8 @@ RANGES = {
   "channels": ranges.Range(1, 4096),
   "merge": ranges.Range(1, 64),
   "side": ranges.Range(1, 2**12),
+  "frames": ranges.Range(1, 64),
+  "window": ranges.Range(0, 2**12),
   "norm_eps": ranges.Range(ranges.MIN_FLOAT, 1),
 }
 
@@ -50,7 +57,14 @@ class TowerConfig:
     merge: Rows and columns of patches that become one token of the language
       model.
     side: Rows and columns of the table of learned positions.
-    norm_eps: Added to variances before the root.
+    norm_eps: Added to variances, or mean squares, before the root.
+    frames: Frames of a patch; a tower that also reads videos takes an image
+      for so many equal ones (2 in Qwen's).
+    window: Rows and columns of tokens of a window, outside of which patches
+      see nothing but in `full_layers` (Qwen2.5-VL); 0 for no windows.
+    full_layers: Layers without windows, from 0.
+    deep_layers: Layers of which features are made too, for as many first layers
+      of the language model (Qwen3-VL).
   """
 
   kind: str = "siglip"
@@ -63,6 +77,10 @@ class TowerConfig:
   merge: int = 2
   side: int = 16
   norm_eps: float = 1e-6
+  frames: int = 1
+  window: int = 0
+  full_layers: tuple[int, ...] = ()
+  deep_layers: tuple[int, ...] = ()
 
   def __post_init__(self):
     if self.kind not in KINDS:
@@ -77,11 +95,44 @@ class TowerConfig:
         f"tower: width {self.width} does not split into {self.num_heads}"
         " heads; change width or num_heads."
       )
+    for name in ("full_layers", "deep_layers"):
+      layers = getattr(self, name)
+      if list(layers) != sorted({*layers} & {*range(self.num_layers)}):
+        raise ValueError(
+          f"tower: {name} is {layers}; needed are layers from 0 to"
+          f" {self.num_layers - 1}, each once and in their order."
+        )
+    if self.kind != "siglip" and self.head_width % 4:
+      raise ValueError(
+        f"tower: heads are {self.head_width} wide, and kind {self.kind!r} turns"
+        " pairs of channels by rows and as many by columns; make the width of"
+        " a head a multiple of 4."
+      )
+    lacks = {
+      "frames": self.frames > 1 and self.kind == "siglip",
+      "window": self.window > 0 and self.kind != "qwen2_5_vl",
+      "full_layers": bool(self.full_layers) and not self.window,
+      "deep_layers": bool(self.deep_layers) and self.kind != "qwen3_vl",
+    }
+    if wrong := [name for name, is_wrong in lacks.items() if is_wrong]:
+      raise ValueError(
+        f"tower: {', '.join(wrong)} is set, which kind {self.kind!r} with"
+        f" window {self.window} has not; leave it out."
+      )
 
   @property
   def patch_width(self) -> int:  # F
     """Numbers of a patch."""
-    return self.channels * self.patch_size**2
+    return math.prod(self.patch_shape)
+
+  @property
+  def patch_shape(self) -> tuple[int, ...]:
+    """Channels, frames if a patch has several, rows and columns of pixels.
+
+    The numbers of a patch are in this order, the last axis fastest.
+    """
+    frames = () if self.kind == "siglip" else (self.frames,)
+    return (self.channels, *frames, self.patch_size, self.patch_size)
 
   @property
   def head_width(self) -> int:  # K
@@ -108,6 +159,23 @@ class TowerOutputs(NamedTuple):
   deep: tuple[jax.Array, ...] = ()
 
 
+class RMSNorm(nn.Module):
+  """x / sqrt(mean(x²) + ε) · scale over the last axis (Qwen2.5-VL)."""
+
+  eps: float
+  dtype: str
+  param_dtype: str
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:  # [..., D] -> [..., D]
+    shape = x.shape[-1:]
+    scale = self.param("scale", nn.initializers.ones, shape, self.param_dtype)
+    wide = masked.wide(x)
+    mean_square = jnp.square(wide).mean(axis=-1, keepdims=True)
+    y = wide * jax.lax.rsqrt(mean_square + self.eps) * masked.wide(scale)
+    return y.astype(self.dtype)
+
+
 class LayerNorm(nn.Module):
   """(x − mean) / sqrt(variance + ε) · scale + bias over the last axis."""
 
@@ -126,6 +194,12 @@ class LayerNorm(nn.Module):
     normed = centred * jax.lax.rsqrt(variance + self.eps)
     y = normed * masked.wide(scale) + masked.wide(bias)
     return y.astype(self.dtype)
+
+
+def norm(tower: TowerConfig, dtype: str, param_dtype: str, name: str | None):
+  """The norm of a family."""
+  kind = RMSNorm if tower.kind == "qwen2_5_vl" else LayerNorm
+  return kind(tower.norm_eps, dtype, param_dtype, name=name)
 
 
 def visible(images: Images) -> jax.Array:  # [P, N, N] bool
@@ -183,20 +257,24 @@ class Attention(nn.Module):
     self,
     x: jax.Array,  # [P, N, D]
     mask: jax.Array,  # [P, N, N] bool
+    turn: Turn = lambda x: x,
   ) -> jax.Array:  # [P, N, D]
     tower = self.tower
     dense = functools.partial(
       nn.DenseGeneral, dtype=self.dtype, param_dtype=self.param_dtype
     )
     qkv = dense((tower.num_heads, 3, tower.head_width), name="qkv")(x)
-    q, k, v = (qkv[..., i, :] for i in range(3))
-    attended = attend(q, k, v, mask)
+    q, k, v = (qkv[..., i, :] for i in range(3))  # [P, N, H, K]
+    attended = attend(turn(q), turn(k), v, mask)
     out = dense(tower.width, axis=(-3, -2, -1), name="out")
     return out(attended[..., None, :])
 
 
 class MLP(nn.Module):
-  """down(gelu(up(x))) with biases, and the tanh form of gelu."""
+  """down(gelu(up(x))) with biases, and the tanh form of gelu.
+
+  In Qwen2.5-VL down(silu(gate(x)) · up(x)), with biases too.
+  """
 
   tower: TowerConfig
   dtype: str
@@ -208,7 +286,11 @@ class MLP(nn.Module):
       nn.Dense, dtype=self.dtype, param_dtype=self.param_dtype
     )
     inner = dense(self.tower.mlp_width, name="up")(x)
-    return dense(self.tower.width, name="down")(nn.gelu(inner))
+    if self.tower.kind == "qwen2_5_vl":
+      inner = nn.silu(dense(self.tower.mlp_width, name="gate")(x)) * inner
+    else:
+      inner = nn.gelu(inner)
+    return dense(self.tower.width, name="down")(inner)
 
 
 class Block(nn.Module):
@@ -223,10 +305,9 @@ class Block(nn.Module):
     self,
     x: jax.Array,  # [P, N, D]
     mask: jax.Array,  # [P, N, N] bool
+    turn: Turn = lambda x: x,
   ) -> jax.Array:  # [P, N, D]
-    dtypes = self.dtype, self.param_dtype
-    norm = functools.partial(LayerNorm, self.tower.norm_eps, *dtypes)
-    attention = Attention(self.tower, *dtypes, name="attention")
-    x = x + attention(norm(name="attention_norm")(x), mask)
-    mlp = MLP(self.tower, *dtypes, name="mlp")
-    return x + mlp(norm(name="mlp_norm")(x))
+    of = self.tower, self.dtype, self.param_dtype
+    attention = Attention(*of, name="attention")
+    x = x + attention(norm(*of, name="attention_norm")(x), mask, turn)
+    return x + MLP(*of, name="mlp")(norm(*of, name="mlp_norm")(x))

@@ -1,8 +1,10 @@
 """Vision towers: what a language model reads in the place of image tokens.
 
-| kind     | of                | file              |
-|----------|-------------------|-------------------|
-| `siglip` | Idefics3, SmolVLM | `tower_siglip.py` |
+| kind         | of                | file              |
+|--------------|-------------------|-------------------|
+| `siglip`     | Idefics3, SmolVLM | `tower_siglip.py` |
+| `qwen2_5_vl` | Qwen2.5-VL        | `tower_qwen.py`   |
+| `qwen3_vl`   | Qwen3-VL          | `tower_qwen.py`   |
 
 A tower is a function of the `Images` of P prompts. All images of a prompt are
 in one row of patches; a patch sees those of its own image. Patches that become
@@ -12,14 +14,19 @@ one token of the language model are adjacent.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 
-from grpo_jax.models import tower_siglip
+from grpo_jax.models import tower_qwen, tower_siglip
 from grpo_jax.models.tower_parts import TowerConfig, TowerOutputs
 from grpo_jax.types import Images, PyTree
 
-_FAMILIES = {"siglip": tower_siglip}
+_FAMILIES: dict[str, Any] = {
+  "siglip": tower_siglip,
+  "qwen2_5_vl": tower_qwen,
+  "qwen3_vl": tower_qwen,
+}
 
 
 def init(
@@ -70,8 +77,8 @@ def encode(
   if num_values != tower.patch_width:
     raise ValueError(
       f"towers.encode: patches have {num_values} numbers, and this tower reads"
-      f" {tower.channels} channels of {tower.patch_size} × {tower.patch_size}"
-      f" pixels, {tower.patch_width} numbers; change the tower's patch_size,"
-      " or the patches."
+      f" {tower.channels} channels of {tower.frames} × {tower.patch_size} ×"
+      f" {tower.patch_size} pixels, {tower.patch_width} numbers; change"
+      " patch_size of the tower, or the size of the patches."
     )
   return _FAMILIES[tower.kind].encode(tower, params, images, dtype, remat)

@@ -88,10 +88,13 @@ def _forward(
   num_before = mask.shape[1] - tokens.shape[1]
   positions = _positions(mask)  # [B, M]
   attend = attention.over_sequences(config, mask, positions, num_before)
-  ropes = _ropes(config, positions[:, num_before:])
+  turned = positions[:, num_before:]
+  if seen is not None and seen.positions is not None:
+    turned = seen.positions
+  ropes = _ropes(config, turned)
 
   def layer(of_block, x, inputs):
-    params, slides, router, before = inputs
+    params, slides, number, router, before = inputs
     # Two sets of angles, of which each layer takes one.
     rope = jax.tree.map(
       lambda near, far: near if near is far else jnp.where(slides, near, far),
@@ -101,6 +104,7 @@ def _forward(
       {"params": params}, x, rope, attend(slides), router, before
     )
     x, kv, routed = outputs
+    x = pictures.add(x, seen, number)
     return x, (None if hold is None else hold(*kv), routed)
 
   x = pictures.put(_embed(config, params["trained"], tokens, mix), seen)
@@ -112,6 +116,7 @@ def _forward(
     inputs = (
       params["trained"][stack],
       slides[part],
+      None if seen is None else jnp.arange(config.num_layers)[part],
       router if of_block.num_experts else RouterInputs(),
       jax.tree.map(lambda z, part=part: z[part], prefix),
     )
@@ -225,13 +230,14 @@ def _prefix(config, params, prompt_tokens, prompt_mask, extras=None):
   """
   _check_extras(config, extras)
   images = (extras or {}).get("images")
-  seen = None
+  seen = last = None
   if images is not None:
-    seen = pictures.of_prompts(
+    last = _embed(config, params["trained"], prompt_tokens[:, -1:])
+    seen, _ = pictures.of_prompts(
       config, params, prompt_tokens, prompt_mask, images, _remat
     )
   if prompt_tokens.shape[1] == 1 or not attention.continues(config):
-    return None if seen is None else pictures.Shared(None, seen.features[None])
+    return None if seen is None else pictures.shared(None, seen, last)
   kept = None
   if extras and "prompt_routing" in extras:
     kept = jnp.moveaxis(extras["prompt_routing"][:, :-1], 2, 0)
@@ -242,13 +248,9 @@ def _prefix(config, params, prompt_tokens, prompt_mask, extras=None):
     prompt_mask[:, :-1],
     hold=lambda k, v: (k, v),
     kept=kept,
-    seen=seen and seen._replace(which=seen.which[:, :-1]),
+    seen=seen and pictures.some(seen, slice(-1)),
   )
-  if seen is None:
-    return kv
-  last = _embed(config, params["trained"], prompt_tokens[:, -1:])
-  last = pictures.put(last, seen._replace(which=seen.which[:, -1:]))
-  return pictures.Shared(kv, last[None])
+  return kv if seen is None else pictures.shared(kv, seen, last)
 
 
 def _hidden(
@@ -309,35 +311,13 @@ def _hidden(
   return _final_norm(config, params["trained"], x[:, last - first :]), aux
 
 
-@jax.custom_vjp
-def _projected(h, kernel):  # [..., D], [D, V], of one dtype -> [..., V]
-  # Sums in float32 cost nothing on an accelerator and spare the logits the
-  # rounding to bfloat16.
-  wide = jnp.promote_types(h.dtype, jnp.float32)
-  return jnp.matmul(h, kernel, preferred_element_type=wide)
-
-
-def _projected_forward(h, kernel):
-  return _projected(h, kernel), (h, kernel)
-
-
-def _projected_backward(saved, d_logits):
-  # Rounded, as all gradients of activations are: with float32 on one side both
-  # products would be products in float32, which units for bfloat16 do not do.
-  _, pull_back = jax.vjp(jnp.matmul, *saved)
-  return pull_back(d_logits.astype(saved[0].dtype))
-
-
-_projected.defvjp(_projected_forward, _projected_backward)
-
-
 def _head(config, params, h):  # [..., D] -> [..., V]
   trained = params["trained"]
   if config.tied_embeddings:
     kernel = trained["embed"]["embedding"].T
   else:
     kernel = trained["head"]["kernel"]
-  logits = _projected(h, kernel.astype(config.dtype))
+  logits = blocks.projected(h, kernel.astype(config.dtype))
   if config.final_softcap is not None:
     logits = attention.capped(logits, config.final_softcap)
   return logits
@@ -347,10 +327,10 @@ def _prefill(config, params, prompt_tokens, prompt_mask, images=None):  # [P, S]
   hold: Callable = functools.partial(attention.held, config)
   if config.decode_attention == "paged":
     hold = functools.partial(paged.held, config, prompt_mask)
-  seen = None
+  seen = end = None
   if images is not None:
     _check_extras(config, {"images": images})
-    seen = pictures.of_prompts(
+    seen, end = pictures.of_prompts(
       config, params, prompt_tokens, prompt_mask, images, _remat
     )
   x, kv, routed = _forward(
@@ -358,7 +338,7 @@ def _prefill(config, params, prompt_tokens, prompt_mask, images=None):  # [P, S]
   )
   h = _final_norm(config, params["trained"], x[:, -1])  # [P, D]
   layers = tuple(_layer(kv, i) for i in range(config.num_layers))
-  prefix = Prefix(layers, prompt_mask)
+  prefix = Prefix(layers, prompt_mask, end)
   return h, prefix, None if routed is None else _layers_last(routed[1])
 
 
@@ -455,10 +435,9 @@ def _attends(config, positions, t, slot, prefix, cache):
 
 def _decode(config, weights, tokens, t, slot, prefix, cache, mix=None):
   trained = weights["trained"]
-  length = prefix.mask.sum(axis=1)
-  share = len(tokens) // len(length)
-  positions = (jnp.repeat(length, share) + t)[:, None]  # [B, 1]
-  near, far = _ropes(config, positions)
+  length, end = _ends(prefix, len(tokens))
+  positions = (length + t)[:, None]  # [B, 1]
+  near, far = _ropes(config, (end + t)[:, None])
   attends = _attends(config, positions, t, slot, prefix, cache)
   if mix is not None:
     mix = tuple(x[:, None] for x in mix)  # [B, 1, k]
@@ -466,6 +445,13 @@ def _decode(config, weights, tokens, t, slot, prefix, cache, mix=None):
   x, cache, routing = _through(config, weights, x, (near, far), attends)
   h = _final_norm(config, trained, x[:, 0])  # [B, D]
   return h, cache, None if routing is None else routing[:, 0]
+
+
+def _ends(prefix, num_rows):
+  """Tokens before a completion [B], and the position of its first one [B]."""
+  length = prefix.mask.sum(axis=1)
+  end = length if prefix.end is None else prefix.end
+  return (jnp.repeat(x, num_rows // len(length)) for x in (length, end))
 
 
 def _through(config, weights, x, ropes, attends):  # [B, L, D]
@@ -503,12 +489,12 @@ def _extend(config, weights, tokens, t, count, prefix, cache):  # [B, L]
   if config.decode_attention == "paged":
     return _extend_paged(config, weights, tokens, t, count, prefix, cache)
   trained = weights["trained"]
-  length = prefix.mask.sum(axis=1)
-  share = len(tokens) // len(length)
+  length, end = _ends(prefix, len(tokens))
+  share = len(length) // len(prefix.mask)
   repeat = functools.partial(jnp.repeat, repeats=share, axis=0)
   num_slots = jax.tree.leaves(cache)[0].shape[-1]
   offsets, slots = jnp.arange(tokens.shape[1]), jnp.arange(num_slots)
-  length, place = repeat(length)[:, None], t[:, None] + offsets  # [B, L]
+  length, place = length[:, None], t[:, None] + offsets  # [B, L]
   positions = length + place
   shape = *tokens.shape, prefix.mask.shape[1]
   of_prompt = jnp.broadcast_to(repeat(prefix.mask)[:, None], shape)
@@ -519,6 +505,7 @@ def _extend(config, weights, tokens, t, count, prefix, cache):  # [B, L]
     [repeat(_positions(prefix.mask)), length + slots], axis=1
   )  # [B, S + T]
   near, far = attention.views(config, visible, positions[..., None], of_key)
+  ropes = _ropes(config, end[:, None] + place)
   place = jnp.where(offsets < count[:, None], place, num_slots)
   attends = [
     functools.partial(
@@ -532,9 +519,7 @@ def _extend(config, weights, tokens, t, count, prefix, cache):  # [B, L]
     for layer in range(config.num_layers)
   ]
   x = _embed(config, trained, tokens)
-  x, cache, routing = _through(
-    config, weights, x, _ropes(config, positions), attends
-  )
+  x, cache, routing = _through(config, weights, x, ropes, attends)
   last = jnp.maximum(count - 1, 0)[:, None, None]
   h = jnp.take_along_axis(x, last, axis=1)[:, 0]
   return _final_norm(config, trained, h), cache, routing

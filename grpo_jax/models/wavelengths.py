@@ -40,6 +40,22 @@ def frequencies(config: TransformerConfig, dtype) -> jax.Array:  # [N]
   return share * plain + (1 - share) * scaled
 
 
+def rows(config: TransformerConfig) -> tuple[int, ...]:  # N of them
+  """Which of time 0, row 1 and column 2 turns each pair of channels.
+
+  Source: Qwen2-VL, arXiv:2409.12191, Section 2.1; of Qwen3-VL `transformers`.
+  """
+  _, of_row, of_column = config.rope_sections
+  half = config.turned_width // 2
+  if not config.rope_sections_mixed:
+    counts = enumerate(config.rope_sections)
+    return tuple(row for row, count in counts for _ in range(count))
+  return tuple(
+    pair % 3 if pair < 3 * (0, of_row, of_column)[pair % 3] else 0
+    for pair in range(half)
+  )
+
+
 def _ramp(config: TransformerConfig, dtype) -> jax.Array:  # [N]
   """YaRN's: a line over the pairs, where Llama 3 has one over the turns."""
 

@@ -15,7 +15,7 @@ experiments/benchmarks/load.py):
 | float32    | 8, split on the last axis     |    352 |  392 |
 
 Exporting is the reverse, one layer of one leaf at a time. What a tensor is
-called is in `families.py`; how it lies in a leaf is in `_LAYOUT`.
+called is in `families.py`; how it lies in a leaf is in `layouts.py`.
 """
 
 from __future__ import annotations
@@ -41,57 +41,15 @@ from grpo_jax.models import (
   families,
   fused,
   hub,
+  layouts,
   tensor_files,
   transformer,
 )
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.models.family import Family
+from grpo_jax.models.layouts import Index, Piece
 from grpo_jax.models.tensor_files import Output, Tensor
 from grpo_jax.types import PyTree
-
-# Axes of a leaf of one layer, and which of them each axis of a tensor runs
-# over, the last one fastest: letters of transformer.py, E experts, Q the R + 2
-# of a fused kernel.
-_LAYOUT = {
-  "embed/embedding": ("VD", "V D"),
-  "head/kernel": ("DV", "V D"),
-  "router_bias": ("E", "E"),
-  "attention/qkv/kernel": ("DCQK", "CQK D"),
-  "attention/qkv/bias": ("CQK", "CQK"),
-  "attention/out/kernel": ("CRKD", "D CRK"),
-  "attention/sinks": ("CR", "CR"),
-  # N: width of a latent vector.
-  "attention/query_heads/kernel": ("DCK", "CK D"),
-  "attention/query_down/kernel": ("DN", "N D"),
-  "attention/query_up/kernel": ("NCK", "CK N"),
-  "attention/kv_down/kernel": ("DN", "N D"),
-  "attention/kv_up/kernel": ("NCK", "CK N"),
-  # Of each head they are only as long as the last axis.
-  "attention/query_norm/scale": ("CRK", "CRK"),
-  "attention/key_norm/scale": ("C1K", "C1K"),
-  "mlp/gate/kernel": ("DF", "F D"),
-  "mlp/up/kernel": ("DF", "F D"),
-  "mlp/down/kernel": ("FD", "D F"),
-  "mlp/shared/gate/kernel": ("DF", "F D"),
-  "mlp/shared/up/kernel": ("DF", "F D"),
-  "mlp/shared/down/kernel": ("FD", "D F"),
-  "mlp/router/kernel": ("DE", "E D"),
-  "mlp/router/bias": ("E", "E"),
-  # One tensor for each expert.
-  "mlp/experts/gate": ("eDF", "F D"),
-  "mlp/experts/up": ("eDF", "F D"),
-  "mlp/experts/down": ("eFD", "D F"),
-}
-# One tensor for all of a layer's.
-_EXPERTS_IN_ONE = {
-  "mlp/experts/gate": ("EDF", "E D F"),
-  "mlp/experts/up": ("EDF", "E D F"),
-  "mlp/experts/down": ("EFD", "E F D"),
-  "mlp/experts/gate_bias": ("EF", "E F"),
-  "mlp/experts/up_bias": ("EF", "E F"),
-  "mlp/experts/down_bias": ("ED", "E D"),
-}
-_NORM = ("D", "D")
 
 # Tensors that old checkpoints have and that follow from config.json.
 _REDUNDANT = re.compile(r"rotary_emb\.inv_freq$")
@@ -110,8 +68,6 @@ _COPIED = (
   "LICENSE*",
   "NOTICE*",
 )
-
-_Index = tuple[slice, ...]
 
 
 def load(
@@ -173,15 +129,19 @@ def load(
       " is of another checkpoint. Copy all files again."
     )
   abstract = _abstract_params(config)
-  pieces = _pieces(family, config, abstract)
-  shapes = {p.tensor: p.shape for of_leaf in pieces.values() for p in of_leaf}
+  pieces = layouts.pieces(family, config, abstract)
+  shapes = {
+    p.tensor: p.stored_shape for of_leaf in pieces.values() for p in of_leaf
+  }
   tensors = fused.split(tensors, shapes, family.fused)
   _check(directory, config, family, pieces, tensors)
   if callable(shardings):
     shardings = shardings(abstract)
 
   def make(path, leaf, sharding=None):
-    read = functools.partial(_read_leaf, leaf, pieces[_name(path)], tensors)
+    read = functools.partial(
+      _read_leaf, leaf, pieces[layouts.name(path)], tensors
+    )
     # Until it is ready the leaf is there too.
     return jax.block_until_ready(convert(path, _place(leaf, sharding, read)))
 
@@ -206,8 +166,9 @@ def export(
   """Writes parameters as `transformers` does, for it to load.
 
   Configuration, tokenizer and license of the source are copied; the dtype that
-  config.json names becomes that of the tensors. Parts of the source that are
-  no language model, such as its image encoder, are copied too.
+  config.json names becomes that of the tensors. Parts of the source that
+  the parameters have not, such as a tower that nothing here runs, are copied
+  too.
 
   Args:
     params: {"trained": …, "frozen": …} of a transformer; of a policy with
@@ -270,7 +231,8 @@ def _agreed(
   fields, family = families.from_config_json(directory)
   if config is None:
     return TransformerConfig(**fields), family
-  ours = {name: getattr(config, name) for name in architecture.FIELDS_OF_A_RUN}
+  of_run = (*architecture.FIELDS_OF_A_RUN, "tower_trained")
+  ours = {name: getattr(config, name) for name in of_run}
   theirs = TransformerConfig(**fields, **ours)
   differ = [
     f"{field.name} is {getattr(config, field.name)} and there"
@@ -292,105 +254,6 @@ def _abstract_params(config: TransformerConfig) -> PyTree:
   return jax.eval_shape(init, jax.random.key(0))
 
 
-def _name(path) -> str:
-  return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
-# --- Which tensor is where in which leaf ---
-
-
-@dataclasses.dataclass(frozen=True)
-class _Piece:
-  """A tensor, as a part of a leaf.
-
-  Attributes:
-    tensor: Its name.
-    region: What it is of the leaf.
-    axes: Axes of the leaf that each axis of the tensor runs over, the last one
-      fastest. In the others the region has length 1.
-  """
-
-  tensor: str
-  region: _Index
-  axes: tuple[tuple[int, ...], ...]
-
-  @property
-  def sizes(self) -> tuple[int, ...]:
-    """Lengths of the region."""
-    return tuple(part.stop - part.start for part in self.region)
-
-  @property
-  def shape(self) -> tuple[int, ...]:
-    """Of the tensor."""
-    return tuple(
-      math.prod(self.sizes[axis] for axis in group) for group in self.axes
-    )
-
-  @property
-  def order(self) -> tuple[int, ...]:
-    """Axes of the leaf in the order of the tensor, the others first."""
-    inner = tuple(axis for group in self.axes for axis in group)
-    outer = (axis for axis in range(len(self.region)) if axis not in inner)
-    return (*outer, *inner)
-
-
-def _leaves(params: PyTree) -> list[tuple]:
-  """Paths, without what group they are of, and leaves."""
-  return [
-    entry
-    for group in ("trained", "frozen")
-    for entry in jax.tree_util.tree_flatten_with_path(params[group])[0]
-  ]
-
-
-def _pieces(
-  family: Family, config: TransformerConfig, abstract: PyTree
-) -> dict[str, list[_Piece]]:
-  """The tensors of each leaf, layer by layer."""
-  return {
-    _name(path): list(_pieces_of_leaf(family, config, _name(path), leaf.shape))
-    for path, leaf in _leaves(abstract)
-  }
-
-
-def _pieces_of_leaf(
-  family: Family,
-  config: TransformerConfig,
-  path: str,
-  shape: tuple[int, ...],
-) -> Iterator[_Piece]:
-  stack, _, inner = path.partition("/")
-  stacked = stack in ("layers", "dense_layers", "router_bias")
-  first = 0 if stack == "dense_layers" else config.num_dense_layers
-  path = path.removeprefix("dense_")  # Tensors know their layer only.
-  in_one = _EXPERTS_IN_ONE if family.experts_in_one else {}
-  name = inner if inner and stacked else path
-  letters, tensor_axes = in_one.get(name) or _LAYOUT.get(name, _NORM)
-  letters = letters[-(len(shape) - stacked) :]
-  letters = "L" + letters if stacked else letters
-  axes = tuple(
-    tuple(letters.index(letter) for letter in group if letter in letters)
-    for group in tensor_axes.split()
-  )
-  sizes = dict(zip(letters, shape, strict=True))
-  parts = [slice(0)]
-  if end := sizes.get("Q"):
-    parts = [slice(0, end - 2), slice(end - 2, end - 1), slice(end - 1, end)]
-  for layer in range(sizes.get("L", 1)):
-    for expert in range(sizes.get("e", 1)):
-      for name, part in zip(family.tensors[path], parts, strict=True):
-        narrow = {
-          "L": slice(layer, layer + 1),
-          "e": slice(expert, expert + 1),
-          "Q": part,
-        }
-        yield _Piece(
-          name.format(layer=first + layer, expert=expert),
-          tuple(narrow.get(a, slice(0, sizes[a])) for a in letters),
-          axes,
-        )
-
-
 # --- Reading ---
 
 
@@ -398,7 +261,7 @@ def _check(
   directory: pathlib.Path,
   config: TransformerConfig,
   family: Family,
-  pieces: dict[str, list[_Piece]],
+  pieces: dict[str, list[Piece]],
   tensors: dict[str, Tensor],
 ) -> None:
   """Raises unless the tensors are exactly those of the config."""
@@ -433,10 +296,10 @@ def _check(
         f" {', '.join(tensor_files.DTYPES)}. Use the checkpoint before its"
         " quantization."
       )
-    if tensor.shape != piece.shape:
+    if tensor.shape != piece.stored_shape:
       raise ValueError(
         f"load: {name} in {tensor.path} is {list(tensor.shape)}, but the sizes"
-        f" in config.json make it {list(piece.shape)}."
+        f" in config.json make it {list(piece.stored_shape)}."
       )
   if config.tied_embeddings and head in tensors:
     (embedding,) = family.tensors["embed/embedding"]
@@ -451,7 +314,7 @@ def _check(
 def _place(
   leaf: jax.ShapeDtypeStruct,
   sharding: Sharding | None,
-  read: Callable[[_Index], np.ndarray],
+  read: Callable[[Index], np.ndarray],
 ) -> jax.Array:
   """An array of what `read` returns for the shards of this process.
 
@@ -485,9 +348,9 @@ def _place(
 
 def _read_leaf(
   leaf: jax.ShapeDtypeStruct,
-  pieces: list[_Piece],
+  pieces: list[Piece],
   tensors: dict[str, Tensor],
-  index: _Index,
+  index: Index,
 ) -> np.ndarray:
   """leaf[index], from the tensors that have a part of it."""
   out = np.empty([part.stop - part.start for part in index], leaf.dtype)
@@ -501,8 +364,11 @@ def _read_leaf(
     to = tuple(_shifted(c, i) for c, i in zip(common, index, strict=True))
     inside = [_shifted(c, r) for c, r in zip(common, piece.region, strict=True)]
     # The copy converts, in pieces, and reads nothing else from the file.
+    tensor = tensors[piece.tensor].map()
+    if piece.stored:
+      tensor = tensor.reshape(piece.shape)
     out[to].transpose(piece.order)[...] = _slice_of_tensor(
-      tensors[piece.tensor].map(), piece, inside
+      tensor, piece, inside
     )
   return out
 
@@ -512,7 +378,7 @@ def _shifted(part: slice, origin: slice) -> slice:
 
 
 def _slice_of_tensor(
-  tensor: np.ndarray, piece: _Piece, inside: list[slice]
+  tensor: np.ndarray, piece: Piece, inside: list[slice]
 ) -> np.ndarray:
   """A view of what `inside` says of a tensor, with one axis for each axis."""
   rows, shape, rest = [], [], []
@@ -554,17 +420,19 @@ def _outputs(
   dtype: str | None,
 ) -> Iterator[Output]:
   names = {value: name for name, value in tensor_files.DTYPES.items()}
-  for path, leaf in _leaves(params):
+  for path, leaf in layouts.leaves(params):
     # Near-ties are what the biases of routers decide.
-    is_bias = _name(path) == "router_bias"
+    is_bias = layouts.name(path) == "router_bias"
     to = jnp.dtype(leaf.dtype if is_bias else dtype or leaf.dtype)
     # Queries, keys and values, and all experts, are of the same layer.
     part = functools.lru_cache(1)(functools.partial(_part, leaf))
-    for piece in _pieces_of_leaf(family, config, _name(path), leaf.shape):
+    for piece in layouts.pieces_of_leaf(
+      family, config, layouts.name(path), leaf.shape
+    ):
       yield Output(
         piece.tensor,
         names[to],
-        piece.shape,
+        piece.stored_shape,
         math.prod(piece.shape) * to.itemsize,
         functools.partial(_data, part, piece, to),
       )
@@ -584,7 +452,7 @@ def _slice(leaf: jax.Array, start: int, length: int) -> jax.Array:
 
 
 def _data(
-  part: Callable[[int, int], np.ndarray], piece: _Piece, dtype: np.dtype
+  part: Callable[[int, int], np.ndarray], piece: Piece, dtype: np.dtype
 ) -> np.ndarray:
   """The bytes of a tensor."""
   first, *others = piece.region

@@ -76,6 +76,8 @@ RULES: tuple[tuple[str, P], ...] = (
   (r"expert_(gate|up)/b", P("expert", None, "tensor")),  # [E, r, F]
   (r"expert_down/a", P("expert", "tensor", None)),  # [E, F, r]
   (r"expert_down/b", P("expert", None, "fsdp")),  # [E, r, D]
+  (r"qkv/a", P(_FSDP, None)),  # [D, r], of a tower.
+  (r"qkv/b", P(None, "tensor", None, None)),  # [r, H, 3, K]
   (r"(query|key|value)/b", P(None, "tensor", None, None)),  # [r, C, R, K]
   (r"(shared_)?(gate|up)/b", P(None, "tensor")),  # [r, F]
   (r"out/a", P("tensor", None, None, None)),  # [C, R, K, r]
@@ -86,8 +88,8 @@ RULES: tuple[tuple[str, P], ...] = (
   (r"patch/kernel", P(None, _FSDP)),  # [F, D], of a tower.
   (r"places/embedding", P(None, _FSDP)),  # [side², D]
   (r"connector/kernel", P(None, _FSDP)),  # [merge² · D, D of the model]
-  (r"up/bias", P("tensor")),  # [F]
-  (r"(patch|down|(attention|mlp|final)_norm)/bias", P()),  # [D]
+  (r"(gate|up)/bias", P("tensor")),  # [F]
+  (r"(patch|down|(\w+_)?norm)/bias", P()),  # [D]
   (r"scale|router_bias", P()),  # Norms and biases of routers: small.
   (r"value_head/(kernel|bias)", P()),  # [D], []: small too.
   (r"scalars(/.+)?", P()),  # Of an algorithm.

@@ -13,7 +13,8 @@ class TowerSettings(TowerConfig):
   """What reads the images of prompts; `models/tower_parts.py` has the sizes.
 
   Attributes:
-    kind: Family of the tower, "siglip"; empty: prompts have no images.
+    kind: Family of the tower, "siglip", "qwen2_5_vl" or "qwen3_vl"; empty:
+      prompts have no images.
     trained: Whether the tower is trained; else it stays as it is. Beneath
       adapters it is never trained itself.
     image_token: The id of the placeholder, in whose places prompts show their

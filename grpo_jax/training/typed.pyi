@@ -368,7 +368,8 @@ class Served(Group):
 
 class TowerSettings(Group):
   kind: str
-  """Family of the tower, "siglip"; empty: prompts have no images."""
+  """Family of the tower, "siglip", "qwen2_5_vl" or "qwen3_vl"; empty: prompts
+  have no images."""
   width: int
   """Width of its residual stream."""
   num_layers: int
@@ -387,7 +388,18 @@ class TowerSettings(Group):
   side: int
   """Rows and columns of the table of learned positions."""
   norm_eps: float
-  """Added to variances before the root."""
+  """Added to variances, or mean squares, before the root."""
+  frames: int
+  """Frames of a patch; a tower that also reads videos takes an image for so
+  many equal ones (2 in Qwen's)."""
+  window: int
+  """Rows and columns of tokens of a window, outside of which patches see
+  nothing but in `full_layers` (Qwen2.5-VL); 0 for no windows."""
+  full_layers: tuple[int, ...]
+  """Layers without windows, from 0."""
+  deep_layers: tuple[int, ...]
+  """Layers of which features are made too, for as many first layers of the
+  language model (Qwen3-VL)."""
   trained: bool
   """Whether the tower is trained; else it stays as it is. Beneath adapters it
   is never trained itself."""
@@ -496,6 +508,13 @@ class Model(Group):
   rotary_interleaved: bool
   """Whether neighbouring channels are a pair (GLM-4, DeepSeek), and not those
   half of the width apart."""
+  rope_sections: tuple[int, ...]
+  """Pairs of channels that are turned by the time, the row and the column of
+  what an image shows (Qwen's M-RoPE); of text all three are its position.
+  Empty: all pairs by one position."""
+  rope_sections_mixed: bool
+  """Whether rows and columns take every third pair in turn (Qwen3-VL), and
+  not one range after the other (Qwen2.5-VL)."""
   num_experts: int
   """Experts in the place of each layer's MLP; 0 for none."""
   experts_per_token: int

@@ -1,12 +1,11 @@
 """What published config.json files say, in both forms they have had."""
 
-import dataclasses
 import json
 
 import jax
 import pytest
 
-from grpo_jax.models import architecture, families, transformer
+from grpo_jax.models import architecture, families, tower_parts, transformer
 
 
 def _config(text, **keys):
@@ -347,6 +346,114 @@ _GPT_OSS_20B = _config(
   tie_word_embeddings=False,
 )
 
+_PLACED = {
+  "image_token_id": 151655,
+  "video_token_id": 151656,
+  "vision_end_token_id": 151653,
+  "vision_start_token_id": 151652,
+}
+# Files of this family have the keys of the language model beside the others.
+_QWEN2_5_VL_3B = _config(
+  "36 2048 16 2 11008 151936",
+  **_SILU,
+  **_PLACED,
+  architectures=["Qwen2_5_VLForConditionalGeneration"],
+  attention_dropout=0.0,
+  max_position_embeddings=128000,
+  max_window_layers=70,
+  model_type="qwen2_5_vl",
+  rope_scaling={"mrope_section": [16, 24, 24], "type": "mrope"},
+  rope_theta=1000000.0,
+  sliding_window=32768,
+  tie_word_embeddings=True,
+  use_sliding_window=False,
+  vision_config={
+    "depth": 32,
+    "fullatt_block_indexes": [7, 15, 23, 31],
+    "hidden_act": "silu",
+    "hidden_size": 1280,
+    "in_chans": 3,
+    "intermediate_size": 3420,
+    "num_heads": 16,
+    "out_hidden_size": 2048,
+    "patch_size": 14,
+    "spatial_merge_size": 2,
+    "spatial_patch_size": 14,
+    "temporal_patch_size": 2,
+    "tokens_per_second": 2,
+    "window_size": 112,
+  },
+  vision_token_id=151654,
+)
+_QWEN3_VL_4B = {
+  **_PLACED,
+  "architectures": ["Qwen3VLForConditionalGeneration"],
+  "model_type": "qwen3_vl",
+  "text_config": _config(
+    "36 2560 32 8 9728 151936",
+    **_SILU,
+    attention_bias=False,
+    head_dim=128,
+    model_type="qwen3_vl_text",
+    rope_scaling={
+      "mrope_interleaved": True,
+      "mrope_section": [24, 20, 20],
+      "rope_type": "default",
+    },
+    rope_theta=5000000,
+    tie_word_embeddings=True,
+  ),
+  "tie_word_embeddings": True,
+  "vision_config": {
+    "deepstack_visual_indexes": [5, 11, 17],
+    "depth": 24,
+    "hidden_act": "gelu_pytorch_tanh",
+    "hidden_size": 1024,
+    "in_channels": 3,
+    "initializer_range": 0.02,
+    "intermediate_size": 4096,
+    "model_type": "qwen3_vl",
+    "num_heads": 16,
+    "num_position_embeddings": 2304,
+    "out_hidden_size": 2560,
+    "patch_size": 16,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+  },
+}
+# What the tower leaves out is as in transformers.
+_SMOLVLM_256M = {
+  "architectures": ["Idefics3ForConditionalGeneration"],
+  "image_token_id": 49190,
+  "model_type": "idefics3",
+  "scale_factor": 4,
+  "text_config": _config(
+    "30 576 9 3 1536 49280",
+    architectures=["VLlama3ForCausalLM"],
+    head_dim=64,
+    is_llama_config=True,
+    model_type="llama",
+    pixel_shuffle_factor=4,
+    qk_layer_norms=False,
+    rms_norm_eps=1e-05,
+    rope_theta=100000,
+    use_resampler=False,
+  ),
+  "tie_word_embeddings": False,
+  "use_reentrant_checkpointing": False,
+  "vision_config": {
+    "hidden_size": 768,
+    "image_size": 512,
+    "max_image_size": {"longest_edge": 512},
+    "model_type": "idefics3",
+    "num_attention_heads": 12,
+    "patch_size": 16,
+    "size": {"longest_edge": 2048},
+    "tie_word_embeddings": False,
+    "use_base_siglip": False,
+  },
+}
+
 # config.json, published number of parameters, fields that are not as in
 # Llama.
 _LLAMA = architecture.TransformerConfig(vocab_size=1)
@@ -559,6 +666,69 @@ PUBLISHED = {
       "tied_embeddings": False,
     },
   ),
+  "Qwen2.5-VL-3B": (
+    _QWEN2_5_VL_3B,
+    3_754_622_976,
+    {
+      "image_token": 151655,
+      "qkv_bias": True,
+      "rope_sections": (16, 24, 24),
+      "rope_theta": 1e6,
+      "tower": tower_parts.TowerConfig(
+        kind="qwen2_5_vl",
+        width=1280,
+        num_layers=32,
+        num_heads=16,
+        mlp_width=3420,
+        frames=2,
+        window=4,
+        full_layers=(7, 15, 23, 31),
+      ),
+    },
+  ),
+  "Qwen3-VL-4B": (
+    _QWEN3_VL_4B,
+    4_437_815_808,
+    {
+      "head_dim": 128,
+      "image_token": 151655,
+      "qk_norm": "head",
+      "rope_sections": (24, 20, 20),
+      "rope_sections_mixed": True,
+      "rope_theta": 5e6,
+      "tower": tower_parts.TowerConfig(
+        kind="qwen3_vl",
+        width=1024,
+        num_layers=24,
+        num_heads=16,
+        mlp_width=4096,
+        patch_size=16,
+        side=48,
+        frames=2,
+        deep_layers=(5, 11, 17),
+      ),
+    },
+  ),
+  "SmolVLM-256M": (
+    _SMOLVLM_256M,
+    256_484_928,
+    {
+      "head_dim": 64,
+      "image_token": 49190,
+      "norm_eps": 1e-5,
+      "rope_theta": 1e5,
+      "tied_embeddings": False,
+      "tower": tower_parts.TowerConfig(
+        width=768,
+        num_layers=12,
+        num_heads=12,
+        mlp_width=3072,
+        patch_size=16,
+        merge=4,
+        side=32,
+      ),
+    },
+  ),
 }
 _SIZES = {
   "mlp_width",
@@ -581,7 +751,7 @@ def test_a_published_config_gives_its_architecture(name):
   config = _read(source)
   found = {
     key: value
-    for key, value in dataclasses.asdict(config).items()
+    for key, value in vars(config).items()
     if value != getattr(_LLAMA, key) and key not in _SIZES
   }
   assert found == expected
@@ -617,7 +787,14 @@ def _as_transformers_5(old):
   return config
 
 
-@pytest.mark.parametrize("name", [n for n in PUBLISHED if "text" not in n])
+@pytest.mark.parametrize(
+  "name",
+  [
+    name
+    for name, (source, *_) in PUBLISHED.items()
+    if "text" not in name and "text_config" not in source
+  ],
+)
 def test_both_forms_say_the_same(name):
   old = PUBLISHED[name][0]
   new = _as_transformers_5(old)
@@ -644,7 +821,53 @@ def test_a_missing_number_of_key_heads_is_that_of_queries():
   assert _read(config).num_kv_heads == 2
 
 
+_TOWER = _QWEN2_5_VL_3B["vision_config"]
 UNSUPPORTED = {
+  "activation of a tower": (
+    "Qwen2.5-VL-3B",
+    {"vision_config": {**_TOWER, "hidden_act": "relu"}},
+    r"vision_config\.hidden_act is 'relu'; supported is 'silu'",
+  ),
+  "key of a tower": (
+    "SmolVLM-256M",
+    {"vision_config": {"image_size": 512, "patch_size": 16, "registers": 4}},
+    r"vision_config\.registers is 4; supported is no such key",
+  ),
+  "number of a tower": (
+    "Qwen2.5-VL-3B",
+    {"vision_config": {**_TOWER, "depth": 2.5}},
+    r"vision_config\.depth is 2\.5; supported is a number",
+  ),
+  "no tower": (
+    "Qwen3-VL-4B",
+    {"vision_config": None},
+    r"vision_config is None; supported is an object of keys",
+  ),
+  "layers of a tower": (
+    "Qwen3-VL-4B",
+    {
+      "vision_config": {
+        **_QWEN3_VL_4B["vision_config"],
+        "deepstack_visual_indexes": [5, 24],
+      }
+    },
+    r"vision_config makes no tower: deep_layers is \(5, 24\)",
+  ),
+  "width of features": (
+    "Qwen2.5-VL-3B",
+    {"hidden_size": 4096},
+    r"vision_config\.out_hidden_size is 2048; supported is hidden_size, 4096",
+  ),
+  "sections of positions": (
+    "Qwen2.5-VL-3B",
+    {"rope_scaling": {"mrope_section": [16, 24], "type": "mrope"}},
+    r"mrope_section is \[16, 24\]; supported is a list of three",
+  ),
+  "sum of sections": (
+    "Qwen2.5-VL-3B",
+    {"rope_scaling": {"mrope_section": [16, 24, 25], "type": "mrope"}},
+    r"add up to the 64 of a head",
+  ),
   # What is changed in which config, and what the message names.
   "family": ("Qwen2.5-0.5B", {"model_type": "mamba"}, "model_type is 'mamba'"),
   "no family": ("Qwen2.5-0.5B", {"model_type": ["qwen2"]}, r"is \['qwen2'\]"),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from experiments.parity import outputs
-from grpo_jax.models import tensor_files, weights
+from grpo_jax.models import tensor_files, transformer, weights
 
 CHECKPOINTS = pathlib.Path(__file__).parent.parent / "data" / "checkpoints"
 FAMILIES = (
@@ -32,6 +32,8 @@ FAMILIES = (
   "qwen3",
   "qwen3_moe",
 )
+# Whose prompts show images.
+SHOWN = ("idefics3", "qwen2_5_vl", "qwen3_vl")
 TOLERANCE = 2e-4
 
 
@@ -41,7 +43,7 @@ def _families(*fast):
     "family",
     [
       pytest.param(name, marks=() if name in fast else pytest.mark.slow)
-      for name in FAMILIES
+      for name in (*FAMILIES, *SHOWN)
     ],
   )
 
@@ -60,26 +62,23 @@ def recorded(family):
 
 
 def reference(family):
-  arrays = recorded(family)
-  return outputs.Reference(
-    arrays["input_ids"], arrays["attention_mask"], arrays["logits"]
-  )
+  return outputs.read_reference(CHECKPOINTS / family / "reference.npz")
 
 
 @pytest.mark.parametrize(
   "dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("family", FAMILIES)
+@_families(*FAMILIES)
 def test_logits_equal_those_of_transformers(family, dtype):
   with jax.enable_x64(dtype == "float64"):
     config, params = load(family, dtype)
     found = outputs.compare(config, params, reference(family))
-  assert found.num_positions == 24 + 17 + 5
+  assert found.num_positions == reference(family).attention_mask.sum() > 40
   assert found.largest <= TOLERANCE
   assert found.num_agreeing == found.num_positions
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@_families(*FAMILIES)
 def test_the_side_of_the_padding_is_irrelevant(family):
   # The reference is padded on the left.
   left = reference(family)
@@ -89,8 +88,9 @@ def test_the_side_of_the_padding_is_irrelevant(family):
       np.stack(
         [np.roll(x, -n, axis=0) for x, n in zip(array, shifts, strict=True)]
       )
-      for array in left
-    )
+      for array in left[:3]
+    ),
+    left.images,
   )
   assert right.attention_mask[:, 0].all()
   found = outputs.compare(*load(family), right)
@@ -102,14 +102,33 @@ def test_the_side_of_the_padding_is_irrelevant(family):
 @_families("qwen2", "gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss")
 def test_decoding_equals_the_full_forward(family):
   config, params = load(family)
-  arrays = recorded(family)
+  arrays, images = recorded(family), reference(family).images
   ids = np.concatenate([arrays["input_ids"], arrays["greedy"]], axis=1)
   mask = np.pad(arrays["attention_mask"], ((0, 0), (0, 12)), mode="edge")
-  full = outputs.logits(config, params, ids, mask)
-  cached = outputs.step_by_step(
-    config, params, ids[:, :20], mask[:, :20], ids[:, 20:]
+  split = 20 if images is None else arrays["input_ids"].shape[1]
+  prompts, rest = (ids[:, :split], mask[:, :split]), ids[:, split:]
+  if images is None:
+    full = outputs.logits(config, params, ids, mask)[:, split - 1 :]
+  else:
+    full = of_rows(config, params, *prompts, rest, images)
+  cached = outputs.step_by_step(config, params, *prompts, rest, images)
+  cached = cached[:, : full.shape[1]]
+  np.testing.assert_allclose(cached, full, rtol=0, atol=1e-4)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def of_rows(config, params, prompts, mask, tokens, images):
+  """Logits [B, T, V] of completions, as an update has them after `prefix`."""
+  policy = transformer.transformer_policy(config)
+  extras = {"images": images}
+  h, _ = policy.hidden(
+    params,
+    *(prompts, mask, tokens, np.ones(tokens.shape, bool)),
+    np.arange(len(tokens)),
+    extras,
+    policy.prefix(params, prompts, mask, extras),
   )
-  np.testing.assert_allclose(cached, full[:, 19:], rtol=0, atol=1e-4)
+  return policy.head(params, h)
 
 
 @_families()
@@ -117,12 +136,13 @@ def test_greedy_sampling_equals_that_of_transformers(family):
   config, params = load(family)
   arrays = recorded(family)
   tokens = outputs.greedy(
-    config, params, arrays["input_ids"], arrays["attention_mask"], 12
+    *(config, params, arrays["input_ids"], arrays["attention_mask"], 12),
+    reference(family).images,
   )
   np.testing.assert_array_equal(tokens, arrays["greedy"])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES + SHOWN)
 def test_exported_parameters_are_loaded_bit_by_bit(family, tmp_path):
   config, params = weights.load(CHECKPOINTS / family)
   params = jax.tree.map(lambda x: -x, params)  # Not a copy of the files.
@@ -139,7 +159,7 @@ def test_exported_parameters_are_loaded_bit_by_bit(family, tmp_path):
   jax.tree.map(np.testing.assert_array_equal, loaded, params)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES + SHOWN)
 def test_what_nothing_changed_is_exported_byte_by_byte(family, tmp_path):
   config, params = weights.load(CHECKPOINTS / family)
   weights.export(params, config, CHECKPOINTS / family, tmp_path / "exported")
@@ -199,6 +219,14 @@ def test_what_nothing_changed_is_exported_byte_by_byte(family, tmp_path):
     ("gpt_oss", {"swiglu_limit": 7.0}),
     ("gpt_oss", {"swiglu_slope": 1.0}),
     ("gpt_oss", {"out_bias": False}),
+    ("qwen2_5_vl", {"rope_sections": ()}),
+    ("qwen2_5_vl", {"rope_sections": (1, 2, 1)}),
+    ("qwen3_vl", {"rope_sections_mixed": False}),
+    ("qwen2_5_vl", {"tower": {"full_layers": ()}}),
+    ("qwen2_5_vl", {"tower": {"window": 3}}),
+    ("qwen3_vl", {"tower": {"deep_layers": (1, 2)}}),
+    ("qwen3_vl", {"tower": {"norm_eps": 0.1}}),
+    ("idefics3", {"tower": {"norm_eps": 0.1}}),
   ],
 )
 def test_switches_show_in_the_logits(family, change):
@@ -209,6 +237,8 @@ def test_switches_show_in_the_logits(family, change):
       "attention_norm": layers["attention_post_norm"],
       "mlp_norm": layers["mlp_post_norm"],
     }
+  if "tower" in change:
+    change = {"tower": dataclasses.replace(config.tower, **change["tower"])}
   config = dataclasses.replace(config, **change)
   found = outputs.compare(config, params, reference(family))
   assert found.largest > 50 * TOLERANCE
