@@ -3549,6 +3549,27 @@ MUTATIONS = [
     "tests/rollout/resumed_test.py -k stays_when",
   ),
   Mutation(
+    "An action that was cut is told without its beginning.",
+    "grpo_jax/rollout/contexts.py",
+    "    shift = size - length\n",
+    "    shift = size\n",
+    "tests/rollout/resumed_test.py -k pieces_of_episodes",
+  ),
+  Mutation(
+    "An episode goes on from the state of another one's beginning.",
+    "grpo_jax/rollout/resumed.py",
+    "*(fresh, fresh if episodes is None else episodes),",
+    "*(fresh, fresh),",
+    "tests/rollout/resumed_test.py -k pieces_of_episodes",
+  ),
+  Mutation(
+    "What was said of episodes is lost by a resumed run.",
+    "grpo_jax/training/drivers.py",
+    "    self._told = list(told)\n",
+    "    self._told = [judging.Told({}, {}) for _ in told]\n",
+    "tests/training/host_environment_test.py -k failed_ahead",
+  ),
+  Mutation(
     "Groups wait for ever.",
     "grpo_jax/learning/partial.py",
     "state.step - began >= self.staleness",

@@ -318,11 +318,12 @@ def moving(params: PyTree) -> PyTree:
   return jax.tree.map(jnp.copy, {**params, "frozen": frozen})
 
 
-def played(sample: Callable[..., Rollout], **fixed: Any) -> functools.partial:
+def played(sample: Callable[..., Any], **fixed: Any) -> functools.partial:
   """(parameters of members, prompts, key, …) -> a rollout by the policy.
 
   Args:
-    sample: (parameters of the policy, prompts, key, …) -> a rollout.
+    sample: (parameters of the policy, prompts, key, …) -> a rollout, alone or
+      with what is left of it.
     **fixed: Its other arguments.
   """
   return functools.partial(_played, sample, **fixed)

@@ -19,6 +19,10 @@ A group waits for `staleness` updates at most. In its last step its rows are
 decoded to their end, however many tokens that takes, so every token is trained,
 with parameters that are at most as many updates newer.
 
+With an environment in the graph a row is an episode. It is cut wherever it is,
+and the state of its environment waits with it. What the environment writes
+counts as the tokens of a row do.
+
 A group that waits takes no part in a step: its rows have no tokens there, and
 no reward. A step in which no group has ended changes no parameter.
 """
@@ -26,13 +30,15 @@ no reward. A step in which no group has ended changes no parameter.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.rollout import contexts, drawing, resumed
-from grpo_jax.types import Metrics, Prompts, Rollout, TrainState
+from grpo_jax.rollout import contexts, drawing, resumed, turns
+from grpo_jax.types import Environment, Metrics, Prompts, Rollout, TrainState
 
 _NAME = "partial"  # In `TrainState.kept`.
 
@@ -42,8 +48,8 @@ class Partial:
   """How rollouts are cut.
 
   Attributes:
-    go_on: (parameters of members, prompts, keys, rollout, limits, step) -> the
-      rollout, as `resumed.goes_on`.
+    go_on: (parameters of members, prompts, keys, rollout, limits, step,
+      episodes=…) -> the rollout and its episodes, as `resumed.goes_on`.
     prompts: Shapes of the prompts of a step.
     group_size: G.
     pad_id: In empty slots.
@@ -51,15 +57,18 @@ class Partial:
     staleness: Updates that a group waits for at most.
     limits: Most tokens of a completion for each domain of prompts; empty: all
       slots.
+    environment: In the graph, which `go_on` knows too; None: rows have one
+      turn.
   """
 
-  go_on: Callable[..., Rollout]
+  go_on: Callable[..., tuple[Rollout, turns.Episodes | None]]
   prompts: Prompts
   group_size: int
   pad_id: int
   length: int
   staleness: int
   limits: tuple[int, ...] = ()
+  environment: Environment | None = None
 
   @property
   def num_prompts(self) -> int:
@@ -74,15 +83,22 @@ class Partial:
       shapes: Of a rollout that is drawn whole.
     """
     places = jnp.arange(self.num_prompts, dtype=jnp.int32)
+    waiting: dict[str, Any] = {
+      "rollout": resumed.nothing(shapes, self.pad_id),
+      "began": jnp.full(self.num_prompts, state.step, jnp.int32),
+    }
+    if self.environment is not None:
+      keys = self._keys(state.key, waiting["began"], places)
+      episodes = jax.eval_shape(
+        functools.partial(resumed.begin, self.environment), self.prompts, keys
+      )
+      waiting["episodes"] = jax.tree.map(
+        lambda x: jnp.zeros(x.shape, x.dtype), episodes
+      )
     return dataclasses.replace(
       state,
       schedule={"places": places, "next": jnp.int32(self.num_prompts)},
-      kept={
-        _NAME: {
-          "rollout": resumed.nothing(shapes, self.pad_id),
-          "began": jnp.full(self.num_prompts, state.step, jnp.int32),
-        }
-      },
+      kept={_NAME: waiting},
     )
 
   def advance(
@@ -108,9 +124,8 @@ class Partial:
     is_last = self._of_rows(state.step - began >= self.staleness)
     limits = jnp.where(is_last, budget, jnp.minimum(budget, size + self.length))
     keys = self._keys(state.key, began, prompts.ids)
-    rollout = self.go_on(
-      state.params, prompts, keys, before, limits, state.step
-    )
+    inputs = state.params, prompts, keys, before, limits, state.step
+    rollout, episodes = self.go_on(*inputs, episodes=waiting.get("episodes"))
     drawn = rollout.completion_mask.sum(axis=1, dtype=jnp.int32)
     ended = rollout.terminated | (drawn >= budget)
     is_whole = ended.reshape(-1, self.group_size).all(axis=1)  # [P]
@@ -136,6 +151,7 @@ class Partial:
         _NAME: {
           "rollout": resumed.cleared(rollout, rows, self.pad_id),
           "began": jnp.where(is_whole, state.step + 1, began),
+          **({} if episodes is None else {"episodes": episodes}),
         }
       },
     )

@@ -13,8 +13,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.rollout import drawing, sampling
-from grpo_jax.types import Images, Policy, Prompts, PyTree, Rollout
+from grpo_jax.rollout import drawing, sampling, turns
+from grpo_jax.types import (
+  Environment,
+  Images,
+  Policy,
+  Prompts,
+  PyTree,
+  Rollout,
+)
 
 
 def joined(
@@ -86,7 +93,9 @@ def gone_on(
   limits: jax.Array,  # [B] int32
   is_open: jax.Array,  # [B] bool
   config: sampling.SamplingConfig,
-) -> tuple[Rollout, jax.Array]:  # and [B, n] bool
+  environment: Environment | None = None,
+  episodes: turns.Episodes | None = None,
+) -> tuple[Rollout, jax.Array, turns.Episodes | None]:  # and [B, n] bool
   """A rollout with more tokens in its open rows, and which of them exist.
 
   All of these rows are decoded at once, whatever `config.lanes` is. Draws count
@@ -102,6 +111,12 @@ def gone_on(
     limits: Most tokens that are drawn of each row.
     is_open: Rows that go on.
     config: How to draw; its `max_new_tokens` is the largest limit. Static.
+    environment: What answers, or None. Static.
+    episodes: Of the rows, as far as they have come; their slots are those of
+      the rollout. None without an environment.
+
+  Returns:
+    The rollout, the tokens that are new, and the episodes after them.
   """
   with jax.named_scope("prefill"):
     first_h, prefix, routing = policy.prefill(
@@ -109,6 +124,14 @@ def gone_on(
       *joined(prompts, tokens, size, config.pad_id),
       *_images(prompts, len(tokens)),
     )
+  before = None
+  shift = size  # From slots of what is drawn to those of the rollout.
+  if environment is not None and episodes is not None:
+    length = environment.max_action_len
+    at = size[:, None] - length + jnp.arange(length)
+    before = jnp.take_along_axis(tokens, jnp.maximum(at, 0), axis=1)
+    shift = size - length
+    episodes = turns.moved(episodes, -shift)
   decoder = sampling.Decoder(
     policy,
     policy.weights(params),
@@ -117,18 +140,26 @@ def gone_on(
     first_h,
     prefix,
     limits,
+    environment,
     offsets=size,
+    before=before,
   )
   with jax.named_scope("decode"):
-    state = decoder.run_from_start(routing, busy=is_open)
+    state = decoder.run_from_start(routing, episodes, busy=is_open)
   exists = state.written["completion_mask"]
   fields: dict[str, Any] = {
     name: put(getattr(rollout, name), size, exists, x)
     for name, x in state.written.items()
   }
-  ends = drawing.is_end(state.written["tokens"], config) & exists
-  terminated = rollout.terminated | ends.any(axis=1)
-  return dataclasses.replace(rollout, **fields, terminated=terminated), exists
+  episodes = state.episodes
+  if environment is None or episodes is None:
+    ends = drawing.is_end(state.written["tokens"], config) & exists
+    fields["terminated"] = rollout.terminated | ends.any(axis=1)
+  else:
+    fields["terminated"] = episodes.done
+    fields["scores"] = turns.scores(environment, episodes)
+    episodes = turns.moved(episodes, shift)
+  return dataclasses.replace(rollout, **fields), exists, episodes
 
 
 def budgets(

@@ -297,7 +297,7 @@ def _continued(
     tokens=prompts.tokens[:, -longest:],
     mask=prompts.mask[:, -longest:],
   )
-  longer, _ = contexts.gone_on(
+  longer, *_ = contexts.gone_on(
     *(policy, params, short, tokens, rollout, keys, size),
     jnp.full(len(keys), most, jnp.int32),
     goes_on,

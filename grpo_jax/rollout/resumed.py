@@ -24,8 +24,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.rollout import contexts, sampling
-from grpo_jax.types import Policy, Prompts, PyTree, Rollout
+from grpo_jax.rollout import contexts, sampling, turns
+from grpo_jax.types import Environment, Policy, Prompts, PyTree, Rollout
 
 # What tokens that are not there hold, by name, as in `sampling`; others: 0.
 _FILLS = {"kept_ids": -1}
@@ -48,6 +48,10 @@ def nothing(like: Rollout, pad_id: int) -> Rollout:
       x := getattr(like, field.name), jax.Array | jax.ShapeDtypeStruct
     )
   }
+  if like.scores is not None:
+    fields["scores"] = {
+      name: jnp.zeros(x.shape, x.dtype) for name, x in like.scores.items()
+    }
   fields["version"] = jnp.zeros(like.tokens.shape, jnp.int32)
   # Two arrays: where they are donated, each is given away once.
   fields["prompt_index"], fields["group_id"] = rows, jnp.copy(rows)
@@ -79,10 +83,14 @@ def goes_on(
   *,
   config: sampling.SamplingConfig,
   most: int,
-) -> Rollout:
+  environment: Environment | None = None,
+  episodes: turns.Episodes | None = None,
+) -> tuple[Rollout, turns.Episodes | None]:
   """A rollout with up to so many tokens more in each row that has not ended.
 
-  All rows that go on do so at once.
+  All rows that go on do so at once. With an environment a row is an episode,
+  which may be cut anywhere, in an action or in an observation, and goes on from
+  the state in which its environment was.
 
   Args:
     policy: What to sample from.
@@ -94,16 +102,54 @@ def goes_on(
     step: The version of the tokens that are drawn.
     config: How to draw. Static.
     most: Tokens that a row can lack of its limit at most. Static.
+    environment: What answers, or None. Static.
+    episodes: Those of the rows after the step before; of rows that have no
+      tokens nothing is read. None without an environment.
+
+  Returns:
+    The rollout, and the episodes as far as they have come.
   """
   size = rollout.completion_mask.sum(axis=1, dtype=jnp.int32)
-  longer, exists = contexts.gone_on(
+  if environment is not None:
+    episodes = _begun(environment, prompts, keys, episodes, size == 0)
+  longer, exists, episodes = contexts.gone_on(
     *(policy, params, prompts, rollout.tokens, rollout, keys, size),
     limits - size,
     ~rollout.terminated & (size < limits),
     dataclasses.replace(config, max_new_tokens=most),
+    environment,
+    episodes,
   )
   assert rollout.version is not None
   version = contexts.put(
     rollout.version, size, exists, jnp.broadcast_to(step, exists.shape)
   )
-  return dataclasses.replace(longer, version=version)
+  return dataclasses.replace(longer, version=version), episodes
+
+
+def _begun(
+  environment: Environment,
+  prompts: Prompts,
+  keys: jax.Array,  # [B] keys
+  episodes: turns.Episodes | None,
+  rows: jax.Array,  # [B] bool
+) -> turns.Episodes:
+  """The episodes, with new ones in these rows."""
+  fresh = begin(environment, prompts, keys)
+  return jax.tree.map(
+    lambda x, y: jnp.where(rows.reshape(-1, *[1] * (x.ndim - 1)), x, y),
+    *(fresh, fresh if episodes is None else episodes),
+  )
+
+
+def begin(
+  environment: Environment,
+  prompts: Prompts,
+  keys: jax.Array,  # [B] keys
+) -> turns.Episodes:
+  """Episodes of P prompts, before the first token."""
+  group_size = len(keys) // len(prompts.ids)
+  extras = jax.tree.map(
+    lambda x: jnp.repeat(x, group_size, axis=0), prompts.extras
+  )
+  return turns.begin(environment, keys, extras)

@@ -137,6 +137,9 @@ class Decoder:
     environment: What answers, or None.
     offsets: Tokens of every row that its prompt has of its completion, which
       are not drawn again: they count for the keys of draws. None for 0.
+    before: The last of these tokens of every row, in front of slot 0: an action
+      that an environment answers may have begun there. None where no action
+      has.
     opponents: Who sits in the seats of the environment; `policy` is then all of
       them, `seats.joined`. None: the policy itself, wherever there are any.
     ids: Of the prompt of each row, where there are opponents.
@@ -157,6 +160,7 @@ class Decoder:
   limits: jax.Array  # [B] int32
   environment: Environment | None = None
   offsets: jax.Array | None = None  # [B] int32
+  before: jax.Array | None = None  # [B, A] int32
   opponents: seats.Opponents | None = None
   ids: jax.Array | None = None  # [B] int32
   neighbours: jax.Array | None = None  # [V, k - 1] int32
@@ -330,12 +334,12 @@ class Decoder:
     if self.environment is None:
       ended = drawing.is_end(tokens, config) | is_full
     else:
+      written, t = state.written["tokens"], state.t
+      if self.before is not None:
+        written = jnp.concatenate([self.before, written], axis=1)
+        t = t + self.before.shape[1]
       episodes = turns.advance(
-        self.environment,
-        state.episodes,
-        state.written["tokens"],
-        state.t,
-        state.busy,
+        *(self.environment, state.episodes, written, t, state.busy)
       )
       state = dataclasses.replace(state, episodes=episodes)
       state = self.put(state, state.busy, turn_rewards=episodes.reward)

@@ -127,6 +127,14 @@ def begin(
   )
 
 
+def moved(
+  episodes: Episodes,
+  by: jax.Array,  # [B] int32
+) -> Episodes:
+  """The episodes, where each row has its tokens so many slots further."""
+  return dataclasses.replace(episodes, start=episodes.start + by)
+
+
 def pending(episodes: Episodes) -> tuple[jax.Array, jax.Array]:
   """Which rows have a token of an observation next [B], and that token [B]."""
   place = jnp.maximum(episodes.size - episodes.left, 0)[:, None]

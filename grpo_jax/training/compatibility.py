@@ -151,18 +151,22 @@ TABLE = (
     "set config.sampling.mix_rate=0, or choose a task of one turn",
   ),
   Row(
-    "staleness",
+    "partial rollouts",
     "environment on the host",
-    "its rollouts are drawn turn after turn with the host between them, and"
-    " none can be on its way while another one is",
-    "set config.{name}.staleness=0",
+    "a session lives in a process, and what it has come to is in no checkpoint",
+    "set config.{name}.partial_len=None, or use an environment in the graph",
   ),
   Row(
     "partial rollouts",
-    "environment",
-    "what an episode has come to is not kept from step to step",
-    "set config.{name}.partial_len=None, or choose a task without an "
-    "environment",
+    "compaction",
+    "a rollout whose context is compacted is several rows, which do not wait",
+    "set config.{name}.partial_len=None, or do without compaction",
+  ),
+  Row(
+    "partial rollouts",
+    "several players",
+    "a reward is credited to who has written, when an episode has ended",
+    "set config.{name}.partial_len=None, or choose a task for one player",
   ),
   Row(
     "partial rollouts",

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -54,12 +55,15 @@ class Outcome:
       in phases whose completions are given.
     batch: The prompts of the rows that this process feeds.
     errors: Why rows could not be scored that this process judges.
+    told: Of each rollout that is left in `TrainState.queue`, what its sessions
+      have said that no array holds.
   """
 
   metrics: Callable[[], dict[str, float]]
   written: Callable[[], Written] | None = None
   batch: pipeline.PromptBatch | None = None
   errors: judging.Errors = dataclasses.field(default_factory=dict)
+  told: tuple[judging.Told, ...] = ()
 
 
 # (state, batch, *batches that come next) -> the state one step on, and more.
@@ -67,13 +71,22 @@ Driver = Callable[..., tuple[TrainState, Outcome]]
 
 
 def make_driver(
-  problem: problem_lib.Problem, mesh: Mesh, parts: stages.Parts
+  problem: problem_lib.Problem,
+  mesh: Mesh,
+  parts: stages.Parts,
+  told: Sequence[judging.Told] = (),
 ) -> Driver:
-  """The driver of a phase: given completions, fused, ahead, or split."""
+  """The driver of a phase: given completions, fused, ahead, split, or episodes.
+
+  Args:
+    problem, mesh, parts: Of the phase.
+    told: As `Outcome.told` of the step before the first one.
+  """
   if parts.player is None:
     return _supervised(mesh, parts)
-  on_host = isinstance(parts.player, host_turns.HostPlayer)
-  if on_host or problem.judge.asks_host:
+  if isinstance(parts.player, host_turns.HostPlayer):
+    return _Episodes(problem, mesh, parts, told)
+  if problem.judge.asks_host:
     return _Split(problem, mesh, parts)
   return _ahead(mesh, parts) if parts.num_ahead else _fused(mesh, parts)
 
@@ -82,8 +95,9 @@ def make_draw(
   problem: problem_lib.Problem, mesh: Mesh, parts: stages.Parts
 ) -> Callable[[TrainState, pipeline.PromptBatch], rounds.Groups]:
   """(state, batch) -> scored completions of prompts, and no update."""
-  on_host = isinstance(parts.player, host_turns.HostPlayer)
-  if on_host or problem.judge.on_host is not None:
+  if isinstance(parts.player, host_turns.HostPlayer):
+    return _Episodes(problem, mesh, parts).draw
+  if problem.judge.on_host is not None:
     return _Split(problem, mesh, parts).draw
   rows = sharding.by_rows(mesh)
   program = programs.Program(
@@ -200,9 +214,7 @@ class _Split:
 
   The device works through what is dispatched in its order. A rollout that is
   drawn ahead is dispatched before the host verifies, so it is drawn while the
-  host does; the update, which needs the scores, comes after it. With an
-  environment on the host, the host is also between the turns of a rollout, and
-  what it says there are the scores.
+  host does; the update, which needs the scores, comes after it.
   """
 
   def __init__(
@@ -212,7 +224,7 @@ class _Split:
     self._problem, self._mesh, self._parts = problem, mesh, parts
     self._rows, self._whole = rows, whole
     self._judged_rows = sharding.by_rows_once(mesh)
-    self._exchange = hosts.Exchange(mesh) if jax.process_count() > 1 else None
+    self._totals = _totals(mesh)
     self._sample, self._greedy = (
       programs.Program(
         functools.partial(stage, parts=parts), whole, out_shardings=rows
@@ -238,9 +250,6 @@ class _Split:
         lambda collected: rounds.settle(collected, parts.when_short),
       )
     )
-    self._play = None
-    if isinstance(parts.player, host_turns.HostPlayer):
-      self._play = _play(problem, mesh, parts)
 
   def __call__(
     self,
@@ -252,9 +261,7 @@ class _Split:
     of_rounds: dict[str, jax.Array] = {}
     trains: jax.Array | None = None
     errors: judging.Errors = {}
-    if self._play is not None:
-      groups, counts = self._play(state, batch, errors)
-    elif self._parts.max_rounds == 1:
+    if self._parts.max_rounds == 1:
       state, queue = with_queue(state, (batch, *following), self._draw)
       groups, counts = self._judged(state, batch, queue[0], errors)
     else:
@@ -292,10 +299,8 @@ class _Split:
     self, state: TrainState, batch: pipeline.PromptBatch
   ) -> rounds.Groups:
     """Scored completions of prompts, and no update."""
-    errors: judging.Errors = {}
-    if self._play is not None:
-      return self._play(state, batch, errors)[0]
-    return self._judged(state, batch, self._draw(state, batch, 0), errors)[0]
+    drawn = self._draw(state, batch, 0)
+    return self._judged(state, batch, drawn, {})[0]
 
   def _draw(
     self, state: TrainState, batch: pipeline.PromptBatch, ahead: int
@@ -353,11 +358,20 @@ class _Split:
       state.params, prompts, rollout, said, state.phase_step
     )
 
-  def _totals(self, counts: dict[str, float]) -> Callable[[], dict[str, float]]:
-    """Over all processes, of which the slowest verifier is waited for."""
-    if self._exchange is None:
-      return lambda: counts
-    posted = self._exchange.post(*counts.values())
+
+def _totals(
+  mesh: Mesh,
+) -> Callable[[dict[str, float]], Callable[[], dict[str, float]]]:
+  """counts of this process -> () -> those of all, to be fetched later.
+
+  Of seconds the most: the slowest is waited for.
+  """
+  if jax.process_count() == 1:
+    return lambda counts: lambda: counts
+  exchange = hosts.Exchange(mesh)
+
+  def post(counts: dict[str, float]):
+    posted = exchange.post(*counts.values())
 
     def fetch():
       each = dict(zip(counts, jax.device_get(posted).T, strict=True))
@@ -368,46 +382,145 @@ class _Split:
 
     return fetch
 
+  return post
 
-def _play(
-  problem: problem_lib.Problem, mesh: Mesh, parts: stages.Parts
-) -> Callable[..., tuple[rounds.Groups, dict[str, float]]]:
-  """(state, batch, errors) -> scored groups, with an environment on the host.
 
-  And what is counted on the way. Adds to `errors` why rows have failed.
+class _Episodes:
+  """The host between the turns of a rollout; what it says are the scores.
+
+  With rollouts that are played ahead, the update of a step is dispatched when
+  all rows of such a rollout wait for their sessions for the first time: it is
+  what the device has to do meanwhile. The rollout is drawn by a copy of the
+  weights before that update, which the update itself overwrites.
+
+  What is played ahead is scored already, and waits with its scores: nobody can
+  be asked again. What sessions have said that is no array waits in this object,
+  and in the `Outcome` for whoever saves a checkpoint.
   """
-  rows, whole = sharding.by_rows(mesh), sharding.replicated(mesh)
-  assert isinstance(parts.player, host_turns.HostPlayer)
-  sampled = served_episodes.host_episodes(problem, mesh, parts.player.play)
-  greedy = None
-  if parts.player.greedy is not None:
-    greedy = served_episodes.host_episodes(
-      problem, mesh, parts.player.greedy, keeps_contexts=False
-    )
-  key_of = jax.jit(
-    lambda state: stages.step_keys(state)[0], out_shardings=whole
-  )
-  stamp = jax.jit(stages.with_version, out_shardings=rows)
 
-  def play(
-    state: TrainState, batch: pipeline.PromptBatch, errors: judging.Errors
+  def __init__(
+    self,
+    problem: problem_lib.Problem,
+    mesh: Mesh,
+    parts: stages.Parts,
+    told: Sequence[judging.Told] = (),
   ):
-    prompts = sharding.from_local(batch.prompts, rows)
-    inputs = state.params["policy"], prompts, key_of(state), batch
-    played = sampled.play(*inputs)
-    errors |= played.errors
+    self._rows = sharding.by_rows(mesh)
+    whole = sharding.replicated(mesh)
+    assert isinstance(parts.player, host_turns.HostPlayer)
+    self._sampled = served_episodes.host_episodes(
+      problem, mesh, parts.player.play
+    )
+    self._greedy = None
+    if parts.player.greedy is not None:
+      self._greedy = served_episodes.host_episodes(
+        problem, mesh, parts.player.greedy, keeps_contexts=False
+      )
+    self._key_of = jax.jit(
+      lambda state, ahead: stages.step_keys(state, ahead)[0],
+      out_shardings=whole,
+    )
+    self._stamp = jax.jit(stages.with_version, out_shardings=self._rows)
+    # A jitted function may hand on what it is given; a copy is asked for.
+    self._copied = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
+    self._whole = whole
+    self._learn = jit_step(mesh, stages.learn_stage, parts)
+    self._totals = _totals(mesh)
+    self._told = list(told)
+
+  def __call__(
+    self,
+    state: TrainState,
+    batch: pipeline.PromptBatch,
+    *following: pipeline.PromptBatch,
+  ) -> tuple[TrainState, Outcome]:
+    batches = batch, *following
+    queue = list(state.queue)
+    state = dataclasses.replace(state, queue=())
+    learnt: list[Any] = []  # Once the update is dispatched.
+    times = {"time/environment_s": 0.0}
+
+    def learn():
+      if learnt:
+        return
+      prompts = sharding.from_local(batch.prompts, self._rows)
+      rollout, _, scored, baseline = queue[0]
+      learnt.extend(
+        self._learn(state, prompts, rollout, scored, baseline, None)
+      )
+
+    for number in range(len(queue), len(batches)):
+      is_meanwhile = 0 < number == len(batches) - 1
+      drawn, told, seconds = self._play(
+        state, batches[number], number, learn if is_meanwhile else None
+      )
+      queue.append(drawn)
+      self._told.append(told)
+      seconds["time/environment_s"] += times["time/environment_s"]
+      times |= {name: max(times.get(name, x), x) for name, x in seconds.items()}
+    learn()
+    state, metrics, written = learnt
+    told = self._told.pop(0)
+    total = self._totals(told.counts | times)
+    return dataclasses.replace(state, queue=tuple(queue[1:])), Outcome(
+      lambda: _numbers(metrics) | total(),
+      lambda: written,
+      batch,
+      told.errors,
+      tuple(self._told),
+    )
+
+  def draw(
+    self, state: TrainState, batch: pipeline.PromptBatch
+  ) -> rounds.Groups:
+    """Scored episodes of prompts, and no update."""
+    drawn, *_ = self._play(state, batch, 0, None)
+    prompts = sharding.from_local(batch.prompts, self._rows)
+    assert drawn.scored is not None
+    return rounds.Groups(prompts, drawn.rollout, drawn.scored, drawn.baseline)
+
+  def _play(
+    self,
+    state: TrainState,
+    batch: pipeline.PromptBatch,
+    ahead: int,
+    meanwhile: Callable[[], None] | None,
+  ) -> tuple[Drawn, judging.Told, dict[str, float]]:
+    """The episodes of a batch.
+
+    Args:
+      state: Before a step.
+      batch: That of the step, or a later one.
+      ahead: How many steps later.
+      meanwhile: Called while sessions are waited for; overwrites the state.
+
+    Returns:
+      What was played, what was said of it, and seconds by their names.
+    """
+    prompts = sharding.from_local(batch.prompts, self._rows)
+    nothing: Any = None
+    rest = ("key", "algorithm_state", "reservoir", "schedule", "kept")
+    numbers_of = dataclasses.replace(
+      state, members={}, **dict.fromkeys(rest, nothing)
+    )
+    own = state.params["policy"], numbers_of
+    policy, numbers_of = self._copied(own) if meanwhile is not None else own
+    key = self._key_of(state, jax.device_put(np.int32(ahead), self._whole))
+    inputs = policy, prompts, key, batch
+    played = self._sampled.play(*inputs, meanwhile)
     counts = {f"unscored/{k}": float(n) for k, n in played.failures.items()}
     counts["time/environment_s"] = played.seconds
     counts |= played.turns
     baseline = None
-    if greedy is not None:
-      of_greedy = greedy.play(*inputs)
+    if self._greedy is not None:
+      of_greedy = self._greedy.play(*inputs)
       counts["time/environment_s"] += of_greedy.seconds
       baseline = of_greedy.scored
-    rollout = stamp(state, played.rollout)
-    return rounds.Groups(prompts, rollout, played.scored, baseline), counts
-
-  return play
+    seconds = {k: x for k, x in counts.items() if k.startswith("time/")}
+    counts = {k: x for k, x in counts.items() if k not in seconds}
+    rollout = self._stamp(numbers_of, played.rollout)
+    drawn = Drawn(rollout, None, played.scored, baseline)
+    return drawn, judging.Told(counts, played.errors), seconds
 
 
 def _collect(

@@ -34,6 +34,7 @@ from grpo_jax.training import sharding
 
 EXIT_LOST = 75  # EX_TEMPFAIL of sysexits.h: the same command may succeed.
 
+_ORDER = "xla_cpu_enable_concurrency_optimized_scheduler"
 _CONNECT_S = 300  # Until the last process has to be there.
 # JAX aborts a process that misses a heartbeat for so long; `Watch` is sooner.
 _JAX_HEARTBEAT_S = 300
@@ -91,6 +92,7 @@ def start(
       )
   elif not _may_have_cluster():
     return
+  _keep_order_of_collectives()
   _on_abort(lambda: _alone("JAX has aborted this process, as said above"))
   try:
     jax.distributed.initialize(
@@ -116,6 +118,28 @@ def start(
     _on_abort(None)
   # JAX listens to SIGTERM from here on, for a protocol that is not used.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _keep_order_of_collectives() -> None:
+  """Has programs for the CPU do one thing after another, where they can.
+
+  Two collectives of a program that do not depend on each other have to run in
+  one order in all processes: gloo tells their messages apart by nothing else.
+  XLA starts them in the order of the program. But a loop that contains some
+  counts as started as soon as it waits for a thread for the first time
+  (`ThunkExecutor::ProcessScheduledOutEdges`), and the next collective may then
+  overtake those of its later rounds, in one process and not in another. So the
+  passes of a policy and of a critic have been seen to abort a run with
+  "op.preamble.length <= op.nbytes". XLA orders a program breadth first, to have
+  as many such loops at once as it can. Depth first, one of them is done before
+  the next one begins wherever they share memory.
+
+  Nothing of it concerns accelerators, whose collectives are in one queue.
+  """
+  flags = os.environ.get("XLA_FLAGS", "")
+  if _ORDER not in flags and jax.__version__.startswith("0.10."):
+    # Another jaxlib may not know it, and would refuse to start.
+    os.environ["XLA_FLAGS"] = f"{flags} --{_ORDER}=false".strip()
 
 
 def _own(coordinator: str | None) -> str | None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
-from grpo_jax.training import sharding
+from grpo_jax.training import hosts, sharding
 from grpo_jax.types import PyTree, Rollout
 
 
@@ -38,6 +38,52 @@ def judged_rows(mesh: Mesh, num_rows: int) -> np.ndarray:
 
 # Messages of rows, by the id of their prompt and their place in its group.
 Errors = dict[tuple[int, int], str]
+
+
+class Told(NamedTuple):
+  """What sessions have said of a rollout, beside rewards.
+
+  Attributes:
+    counts: Numbers by their names in the log, of this process.
+    errors: Why rows have failed that this process judges.
+  """
+
+  counts: dict[str, float]
+  errors: Errors
+
+
+def told_by_all(told: Sequence[Told]) -> list[dict[str, Any]]:
+  """What all processes have been told, as JSON; every process calls it."""
+  everyone = hosts.gather(
+    [[x.counts, [[*key, text] for key, text in x.errors.items()]] for x in told]
+  )
+  return [
+    {
+      "counts": {
+        name: sum(counts[name] for counts, _ in each) for name in each[0][0]
+      },
+      "errors": [error for _, errors in each for error in errors],
+    }
+    for each in zip(*everyone, strict=True)
+  ]
+
+
+def told_from(saved: Sequence[Mapping[str, Any]]) -> tuple[Told, ...]:
+  """What this process says of it from then on: the first one all of it."""
+  return tuple(
+    Told(
+      {
+        name: count if hosts.is_main() else 0.0
+        for name, count in one["counts"].items()
+      },
+      {
+        (prompt_id, place): text
+        for prompt_id, place, text in one["errors"]
+        if hosts.is_main()
+      },
+    )
+    for one in saved
+  )
 
 
 def errors_of(

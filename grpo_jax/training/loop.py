@@ -55,12 +55,13 @@ class Alone:
     self._driver = run.program(
       "step",
       index,
-      lambda: drivers.make_driver(run.problem, run.mesh, parts),
+      lambda: drivers.make_driver(run.problem, run.mesh, parts, run.told),
     )
 
   def advance(self, batches: list[list[Any]]) -> list[drivers.Outcome]:
     """See `steps.Crew`."""
     self._run.state, outcome = self._driver(self._run.state, *batches[0])
+    self._run.told = outcome.told
     return [outcome]
 
   def places(self, run: Run) -> np.ndarray:  # [P] int32

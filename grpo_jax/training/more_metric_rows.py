@@ -386,7 +386,8 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "time/environment_s",
       "seconds",
-      "The device had nothing to do, for an environment on the host",
+      "The device had nothing to do, for an environment on the host; with"
+      " config.rl.staleness the update of the step may fall into it",
       "below time/step_s",
       "--config.environment.concurrency, --config.rewards.num_workers",
     ),

@@ -48,6 +48,7 @@ def make(
       functools.partial(resumed.goes_on, policy),
       config=sampler,
       most=num_slots if is_bounded else length,
+      environment=problem.environment,
     ),
     prompts=kept_groups.prompt_shapes(
       problem,
@@ -59,6 +60,7 @@ def make(
     length=length,
     staleness=phase.staleness,
     limits=problem.limits,
+    environment=problem.environment,
   )
 
 

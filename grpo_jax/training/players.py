@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -298,6 +299,7 @@ class HostEpisodes:
       rollout = turns.finish(*arguments)
       return rollout if keeps_contexts else compaction.last_rows(rollout)
 
+    self._kept = finish
     self._reopen = programs.Program(reopen, self._whole, donate=1)
     # Of last contexts nothing is as large as what they are taken from.
     is_whole = keeps_contexts or turns.compaction is None
@@ -305,9 +307,10 @@ class HostEpisodes:
       finish, donate_argnums=2 if is_whole else (), out_shardings=self._rows
     )
     split = sharding.row_constraint(mesh)
-    score = problem.judge.without_models().score
+    self._judge = problem.judge.without_models()
     self._score = programs.Program(
-      lambda prompts, rollout: split(score({}, prompts, rollout)), self._whole
+      lambda prompts, rollout: split(self._judge.score({}, prompts, rollout)),
+      self._whole,
     )
 
   def play(
@@ -316,6 +319,7 @@ class HostEpisodes:
     prompts: Prompts,
     key: jax.Array,
     batch: pipeline.PromptBatch,
+    meanwhile: Callable[[], None] | None = None,
   ) -> Played:
     """One episode of each row.
 
@@ -324,6 +328,9 @@ class HostEpisodes:
       prompts: On the devices, split by rows.
       key: As in `sampling.sample`.
       batch: The prompts that this process feeds.
+      meanwhile: Called once, by all processes between the same two calls of the
+        program: when all rows wait for their sessions for the first time, or
+        else at the end.
     """
     turns, mesh = self._turns, self._mesh
     fixed, written, seeds = self._begin(params, prompts, key)
@@ -353,12 +360,17 @@ class HostEpisodes:
         break
       started = time.perf_counter()
       host.ask(judging.to_judge(mesh, actions, num_rows))
+      if meanwhile is not None and not left.writes and not left.reopens:
+        meanwhile()
+        meanwhile = None
       if left.reopens:
         openings = sharding.from_local(host.open(), self._judged)
         written = self._reopen(params, written, openings)
       said = host.answers(is_idle=not left.writes and not left.reopens)
       if not left.writes:
         idle_s += time.perf_counter() - started
+    if meanwhile is not None:
+      meanwhile()
     host.end()
     done, scores = sharding.from_local((host.done, host.scores()), self._judged)
     rollout = self._finish(prompts, fixed, written, done, scores)
@@ -378,3 +390,20 @@ class HostEpisodes:
       *(rollout, scored, failures.counts, errors, idle_s),
       *(calls, host.counts.metrics()),
     )
+
+  def shapes(
+    self, params: PyTree, prompts: Prompts, key: jax.Array
+  ) -> tuple[Rollout, Scored]:
+    """Shapes of what `play` gives; nothing is run."""
+
+    def played(params, prompts, key):
+      fixed, episodes, seeds = self._turns.begin(params, prompts, key)
+      scores = jnp.zeros(len(seeds), jnp.float32)
+      names = *sorted(self._problem.score_names), "return"
+      rollout = self._kept(
+        *(prompts, fixed, episodes, jnp.zeros(len(seeds), bool)),
+        dict.fromkeys(names, scores),
+      )
+      return rollout, self._judge.score({}, prompts, rollout)
+
+    return jax.eval_shape(played, params, prompts, key)

@@ -24,6 +24,7 @@ from grpo_jax.training import (
   drivers,
   evaluation,
   hosts,
+  judging,
   metrics_log,
   models,
   partials,
@@ -113,6 +114,7 @@ class Run:
     programs: What phases have compiled, by what it is and by the name of the
       phase: one that comes again finds it.
     evaluation_s: Seconds of the last evaluation, without compilation.
+    told: What sessions have said of the rollouts in the queue of the state.
   """
 
   config: config_lib.RunConfig
@@ -144,8 +146,10 @@ class Run:
   failure: Exception | None = None
   programs: dict[tuple[str, str], Any] = dataclasses.field(default_factory=dict)
   evaluation_s: float = 0.0
+  told: tuple[judging.Told, ...] = ()
 
   def __post_init__(self):
+    self.told = judging.told_from((self.position or {}).get("told", ()))
     self.health = self._monitor()
     self.guards = guards_lib.open_guards(
       *(self.config, self.problem, self.phases, self.mesh, self.evaluator),
@@ -311,7 +315,7 @@ def enter(run: Run, index: int) -> None:
   if run.position and index == run.first:
     run.streams[index].set_state(run.position["stream"])
     return
-  parts, enter_phase, _ = run.phases[index]
+  parts, enter_phase, *_ = run.phases[index]
   state = run.state
   phase = run.config.section(run.config.phases[index])
   if phase.reset_policy:
@@ -527,6 +531,8 @@ def save(run: Run, index: int, global_step: int, stream_state: Any) -> None:
     extra["canaries"] = run.guards.canaries.position()
   if run.state.queue:
     extra["queue"] = len(run.state.queue)
+  if run.told:
+    extra["told"] = judging.told_by_all(run.told)
   run.saved.save(global_step, run.state, extra)
 
 

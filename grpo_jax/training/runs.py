@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from grpo_jax.learning import stages
+from grpo_jax.rollout import host_turns
 from grpo_jax.training import (
   checkpoints,
   corrections,
@@ -21,12 +22,14 @@ from grpo_jax.training import (
   outside,
   paths,
   phases,
+  served_episodes,
   sharding,
   workdirs,
 )
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import (
+  Drawn,
   Images,
   MemberState,
   Policy,
@@ -44,11 +47,13 @@ class Phase(NamedTuple):
     enter: The state at its start, from the end of the phase before.
     prompts: Shapes of its batches; with what environments and verifiers need
       where rollouts are drawn ahead, and may be part of a checkpoint.
+    drawn: Shapes of a rollout that waits, from those of the state.
   """
 
   parts: stages.Parts
   enter: Callable[[TrainState], TrainState]
   prompts: Prompts
+  drawn: Callable[[TrainState], Drawn]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,8 +167,33 @@ def make_phases(
     if phase.num_ahead:
       hints = corrections.arrays(config, problem, name)
       prompts = kept_groups.prompt_shapes(problem, *shape, hints)
-    found.insert(0, Phase(parts, enter, prompts))
+    drawn = functools.partial(_drawn, problem, mesh, parts, prompts)
+    found.insert(0, Phase(parts, enter, prompts, drawn))
   return found
+
+
+def _drawn(
+  problem: problem_lib.Problem,
+  mesh: Mesh,
+  parts: stages.Parts,
+  prompts: Prompts,
+  state: TrainState,
+) -> Drawn:
+  """Shapes of what a phase draws ahead; nothing is run."""
+  if not isinstance(parts.player, host_turns.HostPlayer):
+    draw = functools.partial(stages.drawn_stage, parts=parts)
+    return jax.eval_shape(draw, state, prompts)
+
+  def shapes(turns, **options):
+    player = served_episodes.host_episodes(problem, mesh, turns, **options)
+    return player.shapes(state.params["policy"], prompts, state.key)
+
+  rollout, scored = shapes(parts.player.play)
+  baseline = None
+  if parts.player.greedy is not None:
+    _, baseline = shapes(parts.player.greedy, keeps_contexts=False)
+  rollout = jax.eval_shape(stages.with_version, state, rollout)
+  return Drawn(rollout, None, scored, baseline)
 
 
 def _empty_prompts(shape: tuple[int, int], images: Images | None) -> Prompts:
@@ -270,10 +300,7 @@ def restore(
   entered = phases[: extra["phase"] + 1]
   abstract = abstract_state(entered, initial)
   if count := extra.get("queue", 0):  # Absent where nothing was drawn ahead.
-    parts, _, prompts = entered[-1]
-    drawn = jax.eval_shape(
-      functools.partial(stages.drawn_stage, parts=parts), abstract, prompts
-    )
+    drawn = entered[-1].drawn(abstract)
     abstract = dataclasses.replace(abstract, queue=(drawn,) * count)
   state, _, _ = saved.restore(
     sharding.abstract(abstract, sharding.of_state(mesh, abstract)), step

@@ -215,16 +215,19 @@ class PhaseConfig:
     staleness: Updates that the parameters of a rollout may be behind those
       that it trains. 0 is exact: the device waits for the host's verifiers.
       With k, the rollouts of the next k batches are drawn before one is
-      trained, so that they are on their way while the host verifies; where
-      verifiers are in the program, for the sake of the study alone. Needs an
+      trained, so that they are on their way while the host verifies; with an
+      environment on the host, so that the update runs while sessions are waited
+      for; where verifiers are in the program, for the sake of the study alone.
+      Needs an
       algorithm that corrects what has changed in between
       (config.algorithm.importance_mode, …).
     partial_len: Decode at most so many tokens of each completion in a step,
       and go on in the next one, with its parameters. Groups are trained when
       all of their completions have ended, and wait for `staleness` updates at
       most: in the last of these steps they are decoded to their end, whatever
-      that takes. Their places take the next prompts. None: completions are
-      drawn whole.
+      that takes. Their places take the next prompts. With an environment in
+      the graph episodes are cut, and what it writes counts. None: completions
+      are drawn whole.
     optimizer: The optimizer of this phase.
   """
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -37,7 +37,7 @@ from grpo_jax.training import (
   turn_counts,
 )
 from grpo_jax.training import problem as problem_lib
-from grpo_jax.types import Prompts, PyTree, Rollout
+from grpo_jax.types import Prompts, PyTree, Rollout, Scored
 
 _POLL_S = 0.02
 
@@ -86,9 +86,9 @@ class ServedEpisodes:
       out_shardings=self._rows,
     )
     split = sharding.row_constraint(mesh)
-    score = problem.judge.without_models().score
+    self._judge = problem.judge.without_models()
     self._score = programs.Program(
-      lambda prompts, rollout: split(score({}, prompts, rollout)),
+      lambda prompts, rollout: split(self._judge.score({}, prompts, rollout)),
       sharding.replicated(mesh),
     )
 
@@ -98,6 +98,7 @@ class ServedEpisodes:
     prompts: Prompts,
     key: jax.Array,
     batch: pipeline.PromptBatch,
+    meanwhile: Callable[[], None] | None = None,
   ) -> players.Played:
     """One episode of each row; see `players.HostEpisodes.play`.
 
@@ -122,7 +123,7 @@ class ServedEpisodes:
     number = rollouts.begin(episodes, self._speaker, sampler, limits)
     calls = sampler.calls
     try:
-      one.run(number, sampler, params)
+      one.run(number, sampler, params, meanwhile)
     finally:
       rollouts.end()
       sampler.drop("the step is over.")
@@ -142,6 +143,23 @@ class ServedEpisodes:
       calls=sampler.calls - calls,
       turns=one.counts().metrics(),
     )
+
+  def shapes(
+    self, params: PyTree, prompts: Prompts, key: jax.Array
+  ) -> tuple[Rollout, Scored]:
+    """Shapes of what `play` gives; nothing is run."""
+    del params, key
+    num_groups = len(prompts.ids)
+    nobody = served_rollouts.Episode([], np.zeros(0, np.uint32))
+    nothing: Any = pipeline.PromptBatch(prompts, [])
+    episodes = num_groups * self._turns.group_size * [nobody]
+    one = _Play(self._problem, self._turns, nothing, episodes)
+
+    def played(arrays, prompts):
+      rollout = Rollout(**arrays, num_groups=num_groups)
+      return rollout, self._judge.score({}, prompts, rollout)
+
+    return jax.eval_shape(played, one.arrays(), prompts)
 
   def _sampler_for(self, num_rows: int) -> serving.Sampler:
     """The sampler, whose program is made for the first number of rows."""
@@ -194,8 +212,20 @@ class _Play:
     self._said: dict[int, verifiers_process.Played] = {}
     self._pending = set(range(len(episodes)))
 
-  def run(self, number: int, sampler: serving.Sampler, params: PyTree) -> None:
-    """Draws what is asked for until the environment has told of every row."""
+  def run(
+    self,
+    number: int,
+    sampler: serving.Sampler,
+    params: PyTree,
+    meanwhile: Callable[[], None] | None,
+  ) -> None:
+    """Draws what is asked for until the environment has told of every row.
+
+    Args:
+      number: Of the step.
+      sampler, params: Who draws.
+      meanwhile: See `players.HostEpisodes.play`.
+    """
     served, rollouts = self._served, self._served.rollouts
     environment = served.environment
     try:
@@ -211,6 +241,9 @@ class _Play:
     while self._pending:
       started = time.perf_counter()
       if not sampler.work(params, _POLL_S):
+        if meanwhile is not None and sampler.calls:
+          meanwhile()
+          meanwhile = None
         # What the policy takes is not the environment's.
         rollouts.now += time.perf_counter() - started
       try:
@@ -227,6 +260,8 @@ class _Play:
           " (config.rewards.step_timeout_s)",
         )
         hangs = True
+    if meanwhile is not None:
+      meanwhile()
     if hangs:  # What it still does is for nobody.
       environment.kill()
 

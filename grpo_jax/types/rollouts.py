@@ -198,18 +198,6 @@ class Rollout:
     return own.sum(axis=1, dtype=jnp.int32) + self.corrections.removed
 
 
-class Drawn(NamedTuple):
-  """What the policy wrote for one step.
-
-  Attributes:
-    rollout: Completions to learn from.
-    greedy: The greedy completion of each prompt, if the algorithm needs it.
-  """
-
-  rollout: Rollout
-  greedy: Rollout | None
-
-
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Scored:
@@ -235,3 +223,20 @@ class Scored:
   weights: dict[str, jax.Array]  # each [] float32
   step_rewards: jax.Array | None = None  # [B, T] float32
   step_mask: jax.Array | None = None  # [B, T] bool
+
+
+class Drawn(NamedTuple):
+  """What the policy wrote for one step.
+
+  Attributes:
+    rollout: Completions to learn from.
+    greedy: The greedy completion of each prompt, if the algorithm needs it.
+    scored: What an environment on the host has said of the completions; None of
+      those that are judged later.
+    baseline: The same of the greedy completions, in whose place it stands.
+  """
+
+  rollout: Rollout
+  greedy: Rollout | None
+  scored: Scored | None = None
+  baseline: Scored | None = None

@@ -160,12 +160,61 @@ def test_processes_do_what_one_does(tmp_path):
   assert tables[0] == tables[1]
 
 
-def test_each_process_plays_its_own_episodes(tmp_path):
-  one, two = (succeed(tmp_path / str(n), n, "sessions") for n in (1, 2))
-  assert [line["step"] for line in two.metrics()] == [0, 1, 2, 3, 4]
-  assert_close(two.metrics(), one.metrics())
+@pytest.fixture(scope="module")
+def episodes(tmp_path_factory):
+  """A run of two processes, each with sessions, that nobody disturbs."""
+  return succeed(tmp_path_factory.mktemp("episodes"), 2, "sessions")
+
+
+def test_each_process_plays_its_own_episodes(tmp_path, episodes):
+  one, two = succeed(tmp_path, 1, "sessions"), episodes
+  assert [line["step"] for line in two.metrics()] == list(range(13))
+  # Later, a token that is as likely as another one may be drawn for it.
+  assert_close(two.metrics()[:5], one.metrics()[:5])
+  assert two.metrics()[4]["staleness/mean"] == 1
   assert two.metrics()[-1]["unscored"] == 0
   assert two.metrics()[-1]["reward/malformed"] > 0
+
+
+def test_a_process_with_sessions_that_is_lost_leaves_nothing_behind(
+  tmp_path, episodes
+):
+  workdir = tmp_path / "disturbed"
+  processes = start(workdir, 2, "sessions")
+  pids = {process.pid for process in processes}
+  while not re.search(r"is step \d+\.", described(workdir)):
+    ended = [process for process in processes if process.poll() is not None]
+    assert not ended, [process.communicate() for process in ended]
+    time.sleep(0.01)
+  assert len(told_where(workdir / "scored") - pids) >= 2  # A worker of each.
+  lose_process(processes, signal.SIGKILL, lost=1)
+  deadline = time.monotonic() + 10
+  while left := told_where(workdir / "scored"):
+    assert time.monotonic() < deadline, left
+    time.sleep(0.1)
+
+  finished = succeed(workdir, 2, "sessions")
+  (step,) = re.findall(r"continuing after step (\d+)", finished.out[0])
+  assert 2 <= int(step) < 12  # Of so many steps.
+  assert_same(everything(workdir), everything(episodes.workdir))
+
+
+def described(workdir: pathlib.Path) -> str:
+  return checkpoints.describe(workdir / "checkpoints")
+
+
+def told_where(scored: pathlib.Path) -> set[int]:
+  """The processes of a run, those of its verifiers and sessions included."""
+  wanted = f"SCORED={scored}".encode()
+  found = set()
+  for folder in pathlib.Path("/proc").glob("[0-9]*"):
+    try:
+      variables = (folder / "environ").read_bytes().split(b"\0")
+    except OSError:  # It has just ended.
+      continue
+    if wanted in variables:
+      found.add(int(folder.name))
+  return found
 
 
 @pytest.mark.slow

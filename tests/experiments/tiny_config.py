@@ -22,7 +22,8 @@ def get_config(algorithm: str = "reinforce"):
   "on_host" is GRPO on text, scored on the host, with rollouts two updates old
   and mixed inputs;
   "agent" is PPO with a critic on a chain whose contexts are compacted, in three
-  phases; "sessions" is GRPO with a calculator on the host; "summaries" is
+  phases; "sessions" is GRPO with a calculator on the host, whose episodes are
+  played two updates ahead; "summaries" is
   CompactionRL on text with sessions on the host, whose contexts are compacted;
   "stages" alternates
   warm-ups and reinforcement, each with settings of its own; "judged" is GRPO by
@@ -101,6 +102,8 @@ def get_config(algorithm: str = "reinforce"):
     config.interceptor.dummy = ("<obs>?</obs>",)
     config.rewards.functions = ("malformed", "return")
     config.rewards.weights = (1.0, 1.0)
+    config.rl.staleness = 2
+    config.algorithm.importance_mode = "truncate"
   if algorithm == "stages":
     config.phases = ("sft", "rl", "sft2", "rl2")
     config.sft.steps = config.rl.steps = 4

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.rollout import drawing, resumed, sampling
+from tests.rollout import toy, turns_test
 from tests.training import tiny
 
 T, G = 8, 3
@@ -46,7 +47,7 @@ def _go_on(top_k, most):
       step,
       config=config,
       most=most,
-    )
+    )[0]
   )
 
 
@@ -113,3 +114,51 @@ def test_rows_are_cleared_alone():
   np.testing.assert_array_equal(cleared.tokens[1::2], whole.tokens[1::2])
   np.testing.assert_array_equal(cleared.version[1::2], whole.version[1::2])
   np.testing.assert_array_equal(cleared.group_id, whole.group_id)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_pieces_of_episodes_are_the_whole(length):
+  # From 1: action 3, and 1 again after every 6. From 2: actions 2 2. An
+  # observation has one or two tokens: rows are cut in it, and in actions.
+  num_slots = 14
+  table = jnp.asarray(turns_test.chain(7, [1, 3], [2, 2], [5, 4], [6, 1]))
+  prompts = turns_test.toy_prompts([1, 2, 2], [0, 1, 0])
+  environment = dataclasses.replace(toy.ENVIRONMENT, action_ends=(3, 6))
+  whole = turns_test.toy_run(num_slots)
+  params = {"trained": table, "frozen": {}}
+  keys = drawing.row_keys(jax.random.key(0), prompts.ids, 1)
+
+  @jax.jit
+  def go_on(rollout, episodes, limits, step):
+    return resumed.goes_on(
+      *(turns_test.MARKOV, params, prompts, keys, rollout, limits, step),
+      config=sampling.SamplingConfig(num_slots, (), 0),
+      most=length,
+      environment=environment,
+      episodes=episodes,
+    )
+
+  rollout = resumed.nothing(jax.tree.map(jnp.asarray, whole), 0)
+  episodes = resumed.begin(environment, prompts, keys)
+  for step in range(-(-num_slots // length)):
+    limits = jnp.full(3, min((step + 1) * length, num_slots))
+    # What stands in rows without tokens is not looked at.
+    size = rollout.completion_mask.sum(axis=1)
+    episodes = dataclasses.replace(
+      episodes, turn=jnp.where(size > 0, episodes.turn, 9)
+    )
+    rollout, episodes = go_on(rollout, episodes, limits, jnp.int32(step))
+    slots = np.arange(num_slots) < (step + 1) * length
+    np.testing.assert_array_equal(
+      rollout.completion_mask, whole.completion_mask & slots
+    )
+  for field in dataclasses.fields(whole):
+    mine, expected = (getattr(x, field.name) for x in (rollout, whole))
+    if expected is not None and field.name != "version":
+      jax.tree.map(
+        functools.partial(np.testing.assert_allclose, err_msg=field.name),
+        *(mine, expected),
+      )
+  assert rollout.version.max() == (whole.completion_mask.sum(1).max() - 1) // (
+    length
+  )

@@ -46,7 +46,7 @@ def _run(table, prompts, slots, *, key=0, group_size=1, environment, **config):
   )
 
 
-def _toy_prompts(starts, short):
+def toy_prompts(starts, short):
   return Prompts(
     jnp.array(starts)[:, None],
     jnp.ones((len(starts), 1), bool),
@@ -55,7 +55,7 @@ def _toy_prompts(starts, short):
   )
 
 
-def _chain(size, *successions):
+def chain(size, *successions):
   table = np.zeros((size, size))
   for chain in successions:
     for token, successor in itertools.pairwise(chain):
@@ -63,17 +63,17 @@ def _chain(size, *successions):
   return table
 
 
-def _toy_run(slots, **options):
+def toy_run(slots, **options):
   # From 1: action 3, and 1 again after every 6. From 2: actions 2 2.
-  table = _chain(7, [1, 3], [2, 2], [5, 4], [6, 1], [4, 4])
-  prompts = _toy_prompts([1, 2, 2], [0, 1, 0])
+  table = chain(7, [1, 3], [2, 2], [5, 4], [6, 1], [4, 4])
+  prompts = toy_prompts([1, 2, 2], [0, 1, 0])
   # An action would end with a 6 too; one that is read ends nothing.
   environment = dataclasses.replace(toy.ENVIRONMENT, action_ends=(3, 6))
   return _run(table, prompts, slots, environment=environment, **options)
 
 
 def test_turns_by_hand():
-  rollout = _toy_run(14)
+  rollout = toy_run(14)
   # After 6 comes 1, which is no end, so the second action is 1 3.
   expected = [
     [3, 5, 6, 1, 3, 5, 6, 5, 6, 1, 3, 0, 0, 0],
@@ -108,7 +108,7 @@ def test_turns_by_hand():
 
 @pytest.mark.parametrize("slots", [3, 7])
 def test_a_budget_cuts_an_episode_anywhere(slots):
-  whole, cut = _toy_run(14), _toy_run(slots)
+  whole, cut = toy_run(14), toy_run(slots)
   exists = whole.completion_mask[:, :slots]
   np.testing.assert_array_equal(cut.completion_mask, exists)
   np.testing.assert_array_equal(
@@ -123,7 +123,7 @@ def test_a_budget_cuts_an_episode_anywhere(slots):
 def test_what_is_read_has_no_log_prob():
   rollout = _run(
     np.zeros((7, 7)),
-    _toy_prompts([1] * 20, [0] * 20),
+    toy_prompts([1] * 20, [0] * 20),
     14,
     environment=toy.ENVIRONMENT,
   )
@@ -135,7 +135,7 @@ def test_what_is_read_has_no_log_prob():
 
 
 def test_a_row_depends_on_its_own_key_only():
-  prompts = _toy_prompts([1] * 6, [0, 1, 0, 1, 0, 1])
+  prompts = toy_prompts([1] * 6, [0, 1, 0, 1, 0, 1])
   run = functools.partial(
     _run,
     np.zeros((7, 7)),
@@ -223,10 +223,10 @@ def test_the_twin_of_a_task_answers_the_same(name, options):
 
 def test_lanes_are_refused():
   with pytest.raises(ValueError, match="lanes is 2, and the rows of an env"):
-    _toy_run(4, lanes=2)
+    toy_run(4, lanes=2)
 
 
 def test_greedy_episodes_end_as_well():
-  rollout = _toy_run(14, temperature=0.0)
-  np.testing.assert_array_equal(rollout.tokens, _toy_run(14).tokens)
+  rollout = toy_run(14, temperature=0.0)
+  np.testing.assert_array_equal(rollout.tokens, toy_run(14).tokens)
   assert dataclasses.asdict(rollout)["observed"].any()

@@ -1,6 +1,7 @@
 """Problems with an environment on the host: settings, steps, and whole runs."""
 
 import dataclasses
+import json
 
 import jax
 import numpy as np
@@ -14,6 +15,7 @@ from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
   drivers,
   host_environments,
+  judging,
   loop,
   many,
   metrics_log,
@@ -140,12 +142,6 @@ def test_text_needs_sizes_and_ends_of_one_token():
 @pytest.mark.parametrize(
   ("changes", "error", "message"),
   [
-    (
-      {"rl__staleness": 1},
-      ValueError,
-      r"config\.rl\.staleness=1 and config\.data\.environment='tests\.training"
-      r".*' do not go together: its rollouts .*set config\.rl\.staleness=0",
-    ),
     ({"data__name": "sort"}, ValueError, r"needs config\.environment\.max_tur"),
     (
       {"rewards__functions": ("speed",)},
@@ -313,6 +309,52 @@ def test_failed_episodes_are_counted_and_the_step_is_taken():
   assert not all(row["valid"] for row in samples)
 
 
+@pytest.mark.slow
+def test_what_failed_ahead_is_counted_in_the_step_that_trains_it():
+  _, (problem, parts) = both_parts("grpo")
+  broken = host_sessions.Local(host_sessions.broken)
+  problem = dataclasses.replace(problem, sessions=broken)
+  mesh = sharding.make_mesh(1, devices=jax.devices()[:1])
+  parts = dataclasses.replace(parts, staleness=1)
+  stream = players_test.calculator().prompt_stream(0, 4, None)
+  batches = [next(stream) for _ in range(3)]
+
+  def steps(advance, state, first):
+    found = []
+    for n in range(first, 3):
+      with jax.transfer_guard("disallow"):
+        state, outcome = advance(state, *batches[n : n + 2])
+      found.append((outcome.metrics(), outcome.errors))
+      yield state, outcome, found
+
+  def begun():
+    return jax.device_put(tiny.make_state(parts), sharding.replicated(mesh))
+
+  whole = drivers.make_driver(problem, mesh, parts)
+  *_, (state, _, expected) = steps(whole, begun(), 0)
+  assert all(metrics["unscored/raised"] > 0 for metrics, _ in expected)
+  for metrics, errors in expected:
+    assert len(errors) == metrics["unscored"] == metrics["unscored/raised"]
+  assert [metrics["staleness/max"] for metrics, _ in expected] == [0, 1, 1]
+
+  # Another process goes on after the first step: what it has been told is text.
+  cut, outcome, _ = next(steps(whole, begun(), 0))
+  said = json.loads(json.dumps(judging.told_by_all(outcome.told)))
+  resumed = drivers.make_driver(problem, mesh, parts, judging.told_from(said))
+  *_, (again, _, found) = steps(resumed, cut, 1)
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    *(jax.device_get(dataclasses.replace(x, key=None)) for x in (state, again)),
+  )
+  for (metrics, errors), (others, their) in zip(
+    expected[1:], found, strict=True
+  ):
+    assert errors == their
+    for name, value in metrics.items():
+      if not name.startswith("time/"):
+        np.testing.assert_array_equal(others[name], value, name)
+
+
 # --- Runs --------------------------------------------------------------------
 
 
@@ -338,7 +380,10 @@ def test_a_run_says_what_its_sessions_say(whole):
   assert all(row["unscored"] == 0 for row in drawn)
   assert "eval/reward/blocked" in rows[-1]
   timings = metrics_log.read_lines(whole / metrics_log.TIMINGS)
-  assert timings[-1]["time/environment_s"] > 0
+  # The last two steps train what was played before.
+  assert [row["time/environment_s"] > 0 for row in timings[-3:]] == [
+    *(True, False, False)
+  ]
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """What one process can know of several; those are in tests/experiments."""
 
 import json
+import os
 import pickle
 import signal
 import socket
@@ -197,7 +198,18 @@ def test_the_coordinator_listens_where_it_is_told(
   monkeypatch.setattr(
     jax.distributed, "initialize", lambda *_, **given: asked.update(given)
   )
+  monkeypatch.setenv("XLA_FLAGS", "--some=1")
   before = signal.getsignal(signal.SIGTERM)
   hosts.start(coordinator, 2, 0)
   signal.signal(signal.SIGTERM, before)
   assert asked["coordinator_bind_address"] == own
+  # Before any device, or XLA does not read it; and once.
+  order = "--xla_cpu_enable_concurrency_optimized_scheduler"
+  assert os.environ["XLA_FLAGS"] == f"--some=1 {order}=false"
+
+
+def test_who_says_how_programs_are_ordered_is_heard(monkeypatch):
+  flags = "--xla_cpu_enable_concurrency_optimized_scheduler=true"
+  monkeypatch.setenv("XLA_FLAGS", flags)
+  hosts._keep_order_of_collectives()
+  assert os.environ["XLA_FLAGS"] == flags

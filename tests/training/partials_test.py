@@ -103,6 +103,47 @@ def test_a_run_that_is_stopped_ends_with_the_bytes_of_one_that_is_not(
   )
 
 
+EPISODES = {
+  "data__name": "calc_tool",
+  "rewards__functions": ("return", "malformed"),
+  "rewards__weights": (1.0, 0.5),
+  "rewards__correct": "return",
+  "sampling__max_new_tokens": 76,
+  "rl__partial_len": 12,
+  "rl__staleness": 1,
+  "rl__steps": 5,
+  "sft__steps": 1,
+  "checkpoint__every": 2,
+  "log__traces_every": 0,
+}
+
+
+@pytest.mark.slow
+def test_episodes_that_are_cut_and_stopped_end_with_the_same_bytes(tmp_path):
+  config = get_config(**EPISODES)
+  loop.train(config, tmp_path / "unbroken")
+  said = rows(tmp_path / "unbroken")
+  trained = [row["partial/trained_groups"] for row in said]
+  assert trained[0] < 4
+  assert sum(trained) > 4  # Those of a place that was free are there too.
+  assert any(row["partial/waiting_tokens"] > 0 for row in said)
+  assert max(row["staleness/max"] or 0 for row in said) >= 1
+  samples = metrics_log.read_lines(tmp_path / "unbroken" / metrics_log.SAMPLES)
+  # Some observation was read.
+  assert any(len(sample["turns"]) > 1 for sample in samples)
+
+  with pytest.MonkeyPatch.context() as patch:
+    stale_test.stopped_after(3, patch)
+    with jax.transfer_guard("allow"):
+      assert loop.train(config, tmp_path / "stopped").preempted
+  with checkpoints_of(tmp_path / "stopped") as store:
+    assert 1 < store.latest_step() < 6
+  loop.train(config, tmp_path / "stopped")
+  resume_test.assert_same(
+    *(resume_test.everything(tmp_path / x, 6) for x in ("stopped", "unbroken"))
+  )
+
+
 @pytest.mark.slow
 def test_runs_as_one_program_end_as_runs_of_their_own(tmp_path):
   configs = [get_config(seed=seed, rl__steps=4) for seed in range(2)]
@@ -153,8 +194,17 @@ def test_whole_rollouts_are_drawn_ahead():
     ({"rl__staleness": 0}, r"staleness=0 allows no update in between; set"),
     ({"rl__partial_len": 0}, r"config\.rl\.partial_len=0 must be at least 1"),
     (
-      {"data__name": "calc_tool", "rewards__functions": ("return",)},
-      r"partial_len=2 and the environment of the task 'calc_tool' do not go",
+      {
+        "data__name": "calc_tool",
+        "rewards__functions": ("return",),
+        "data__environment": "tests.training.host_sessions:calculator",
+      },
+      r"partial_len=2 and config\.data\.environment='tests.*' do not go"
+      r" together: a session lives in a process",
+    ),
+    (
+      {"data__name": "nim", "rewards__functions": ("return",)},
+      r"partial_len=2 and the task 'nim', which has several players do not go",
     ),
     ({"sampling__lanes": 2}, r"partial_len=2 and config\.sampling\.lanes=2"),
     (

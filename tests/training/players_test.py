@@ -127,6 +127,15 @@ def play(sessions, batch, slots, kind="adapter", max_turns=4, **options):
     return player, jax.device_get(played.rollout), played
 
 
+def check_shapes(player, prompts, played, of):
+  """A checkpoint that holds what was played is read by these shapes."""
+  shapes = player.shapes(of.params, prompts, jax.random.key(0))
+  expected = jax.eval_shape(lambda: (played.rollout, played.scored))
+  assert jax.tree.map(lambda x: (x.shape, x.dtype), shapes) == jax.tree.map(
+    lambda x: (x.shape, x.dtype), expected
+  )
+
+
 def in_graph(batch, slots, kind, **of):
   sample = functools.partial(
     sampling.sample,

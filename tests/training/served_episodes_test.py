@@ -31,7 +31,7 @@ from grpo_jax.training import (
   verifiers,
 )
 from grpo_jax.types import HostEnvironment, Prompts
-from tests.training import served
+from tests.training import players_test, served
 
 QUESTIONS = "say a", "bc"
 GROUP = 2
@@ -153,6 +153,7 @@ class Game:
         self.loaded.params, self.prompts, jax.random.key(3), self.batch
       )
     self.environment.join()
+    players_test.check_shapes(self.player, self.prompts, played, self.loaded)
     return jax.device_get(played.rollout), played
 
   @functools.cached_property
