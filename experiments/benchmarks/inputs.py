@@ -32,6 +32,7 @@ from grpo_jax.training import (
   sections,
   sharding,
 )
+from grpo_jax.training.tower_settings import TowerSettings
 from grpo_jax.types import Prompts, Rollout, Scored, TrainState
 
 PAD = 0
@@ -106,6 +107,7 @@ def make_parts(
   lanes: int | None = None,
   algorithm: str = "grpo",
   critic: config_lib.CriticConfig | None = None,
+  tower: TowerSettings | None = None,
   **phase: Any,
 ) -> tuple[stages.Parts, TrainState]:
   """The functions of the step and the state before it.
@@ -117,6 +119,7 @@ def make_parts(
     lanes: Completions that the sampler decodes at once; None: all.
     algorithm: Name of an algorithm of the table.
     critic: If it has one.
+    tower: What reads images, if the model has one.
     **phase: Fields of `PhaseConfig` that differ from their defaults.
   """
   correction = "truncate" if phase.get("staleness") else "none"
@@ -146,6 +149,7 @@ def make_parts(
       mlp_width=work.inner,
       qkv_bias=True,
       dtype=work.dtype,
+      tower=tower or TowerSettings(),
     ),
     sampling=config_lib.SamplingConfig(lanes=lanes),
   )

@@ -87,6 +87,7 @@ class Report:
   Args:
     name: Of the experiment, and of the files that are written.
     parts: What is written, in words.
+    page: Name of these files, where it is another one.
     flag_values: Where flags are defined.
   """
 
@@ -94,9 +95,10 @@ class Report:
     self,
     name: str,
     parts: str = "page and figure",
+    page: str = "",
     flag_values: flags.FlagValues = flags.FLAGS,
   ):
-    self._name = name
+    self._name, self._page = name, page or name
     define = functools.partial(flags.DEFINE_string, flag_values=flag_values)
     self._results = define("results", f"benchmarks/{name}", "Of ARM.json.")
     self._out = define("out", "docs", f"Folder of {parts}.")
@@ -125,9 +127,9 @@ class Report:
         f"--results={self._results.value}: nothing has ended there; run"
         f" `python -m experiments.{self._name}.run` first."
       )
-    written = [out / f"{self._name}.md"]
+    written = [out / f"{self._page}.md"]
     if plot is not None:
-      written.append(out / f"{self._name}.png")
+      written.append(out / f"{self._page}.png")
       plot(written[1], results)
     written[0].write_text(markdown(results), encoding="utf-8")
     print(", ".join(map(str, written)))

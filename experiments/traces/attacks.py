@@ -135,6 +135,7 @@ def run() -> source.Run:
           1, 1, 0, text, (), np.zeros(0, np.int32), None, None, False, {}
         ),
       ),
+      images=({"name": text},),
     )
     for step, text in enumerate((*TEXTS, LONG), start=1)
   ]

@@ -1,7 +1,7 @@
 // What the page holds: columns, unpacked once.
 
 const GROUP_FIELDS = ["step", "phase", "split", "promptId", "record", "prompt",
-  "chosen", "first", "count", "score"];
+  "chosen", "first", "count", "score", "shown"];
 const ROW_FIELDS = ["sample", "context", "reward", "correct", "ended", "cut",
   "components", "opening", "error", "calls", "flags", "text", "start", "size", "names"];
 

@@ -208,6 +208,7 @@ class _Columns:
         len(self._rows),
         len(group.rows),
         filters.score(group),
+        [list(group.images), list(group.box)],
       ]
     )
     for row in group.rows:

@@ -26,6 +26,7 @@ SCRIPTS = (
   "curves.js",
   "list.js",
   "tokens.js",
+  "pictures.js",
   "pane.js",
   "main.js",
 )

@@ -10,6 +10,7 @@ function drawPane(app, group, rowIndex, title) {
     timeline(app, group),
     el("h3", { text: "prompt" }),
     longText(promptOf(group), "prompt"),
+    ...pictures(group, row),
     rowsTable(app, group, row),
     completion(app, row),
     ...comparison(app, row));

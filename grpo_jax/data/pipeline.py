@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import grain
+import jax
 import numpy as np
 
 from grpo_jax.data import finding, sources
@@ -184,7 +185,7 @@ def supervised_stream(
       max_completion_len,
       pad_id,
     )
-    images = _images(encode.sight, [row.ids[0] for row in rows])
+    images = _images(encode.sight, rows, [row.ids[0] for row in rows])
     return made._replace(images=images, num_unusable=num_unusable)
 
   return _stream(
@@ -477,17 +478,27 @@ def prompt_batch(
       name: np.stack([arrays[name] for arrays in further])
       for name in (further[0] if further else ())
     },
-    "images": _images(sight, [row.ids for row in rows]),
+    "images": _images(sight, rows, [row.ids for row in rows]),
   }
   numbers = tuple(row.number for row in rows)
   return PromptBatch(Prompts(**arrays), records, numbers, num_unusable)
 
 
-def _images(sight: Sight | None, prompts: Sequence[Any]) -> Images | None:
-  """What prompts show; None where they are text alone."""
+def _images(
+  sight: Sight | None, rows: Sequence[Row], prompts: Sequence[Any]
+) -> Images | None:
+  """What prompts show; None where they are tokens only."""
   if sight is None:
-    return None
+    return stacked_images([row.record for row in rows])
   return sight.arrays([x.cuts if isinstance(x, Shown) else () for x in prompts])
+
+
+def stacked_images(records: Sequence[Record]) -> Images | None:
+  """What the records of a task show; None where they are tokens only."""
+  images = [record.get("images") for record in records]
+  if images[0] is None:
+    return None
+  return jax.tree.map(lambda *arrays: np.stack(arrays), *images)
 
 
 def _pad(

@@ -13,6 +13,8 @@ A record is a dict with these keys:
 |            | environment's); None or absent if there are none               |
 | pictures   | what the prompt shows, each as `images.files.value` makes it;  |
 |            | absent where prompts are text alone                            |
+| images     | `Images` of the prompt without the axis of prompts, in NumPy;  |
+|            | None or absent if the prompt is tokens only                    |
 
 A source has `len(source)` and `source[i]`, and `source[i]` is always the same
 record: order, epochs and batches are the business of `pipeline`. Sources that
@@ -79,6 +81,7 @@ class TaskSource:
       "completion": example.completion,
       "extras": example.extras,
       "observed": example.observed,
+      "images": example.images,
     }
 
 

@@ -28,6 +28,7 @@ from grpo_jax.tasks import (
   nim,
   sort,
   verdict,
+  vision,
 )
 from grpo_jax.tasks.task import Example, Task
 from grpo_jax.types import Compaction, Environment, Turn
@@ -58,6 +59,7 @@ TASKS: dict[str, Callable[..., Task]] = {
   "nim": nim.make,
   "sort": sort.make,
   "verdict": verdict.make,
+  "vision": vision.make,
 }
 
 

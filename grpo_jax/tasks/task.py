@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from grpo_jax.types import Compaction, Environment, Extras, PyTree
+from grpo_jax.types import Compaction, Environment, Extras, Images, PyTree
 
 Instance = TypeVar("Instance")
 
@@ -37,12 +37,15 @@ class Example(NamedTuple):
       compaction wrote: they are read, not imitated. None if there are none,
       which is for tasks without an environment; with one, the completion ends
       where its context ends, and not always with an end token.
+    images: What the prompt shows, as NumPy arrays without the axis of prompts;
+      the same shapes for every example of a task. None: prompts are tokens.
   """
 
   prompt: np.ndarray  # [n] int32
   completion: np.ndarray  # [m] int32
   extras: dict[str, np.ndarray]  # each int32
   observed: np.ndarray | None = None  # [m] bool
+  images: Images | None = None
 
 
 class Solution(NamedTuple):

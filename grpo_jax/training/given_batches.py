@@ -30,6 +30,7 @@ def train_batch(
   arrays: dict[str, Any] = {
     "prompt_tokens": batch.prompt_tokens,
     "prompt_mask": batch.prompt_mask,
+    "images": batch.images,
     "prompt_index": groups,
     "group_id": groups,
     "tokens": batch.tokens,
@@ -39,6 +40,5 @@ def train_batch(
     "valid": everyone,
     "terminated": everyone,
     "correct": is_chosen | (not is_pair),
-    "images": batch.images,
   }
   return TrainBatch(**arrays, num_groups=num_rows // group_size)

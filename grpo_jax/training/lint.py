@@ -93,14 +93,19 @@ def of_number(problem: Problem, needed: int, num_records: int) -> list[Finding]:
 
 
 def _identity(problem: Problem, number: int) -> tuple[Any, ...]:
-  """What a record asks: its prompt, and what a verifier has in arrays."""
+  """What a record asks: its prompt, and what a verifier has in arrays.
+
+  A task's images are part of the prompt.
+  """
   record = problem.train[number]
+  shown = record.get("images")
+  images = [] if shown is None else [np.asarray(shown.patches).tobytes()]
   arrays = [
     (name, np.asarray(value).tobytes())
     for name, value in sorted(record["extras"].items())
     if isinstance(value, np.ndarray | np.generic)
   ]
-  return (*problem.encoder.content(record), *arrays)
+  return (*problem.encoder.content(record), *images, *arrays)
 
 
 def records(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from grpo_jax.learning.written import Written
-from grpo_jax.training import evaluation, token_texts, traces
+from grpo_jax.training import evaluation, token_texts, trace_images, traces
 from grpo_jax.training import problem as problem_lib
 
 
@@ -245,7 +245,9 @@ def of_evaluation(
     values=values,
   )
   return traces.Group(
-    *(step, phase, "eval", number, number, completion.prompt, chosen), (row,)
+    *(step, phase, "eval", number, number, completion.prompt, chosen),
+    (row,),
+    **trace_images.of_record(problem.held_out[number]),
   )
 
 

@@ -31,6 +31,8 @@ FILE = "traces.jsonl.gz"
 # Name of a kind in the file -> dtype of its bytes.
 _KINDS = {"f": np.dtype("<f4"), "i": np.dtype("<i4"), "b": np.dtype(bool)}
 _GZIP = 16 + zlib.MAX_WBITS
+# Fields of a group that a prompt of tokens does not have.
+_IF_SHOWN = ("images", "box")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +110,11 @@ class Group:
     chosen: Rules that chose it: "largest spread", "best", "worst", "most
       clipped", "alarm", "random", "named", "regressed".
     rows: Its completions; with contexts that are compacted, several each.
+    images: What the prompt shows: of a picture "size", columns and rows of
+      pixels; "shape", those in the file; and "pixels", base64 of the bytes of
+      red, green and blue, row by row. Or its "name" alone.
+    box: Left, top, right and bottom of the right box, in pixels; empty where
+      none is asked for.
   """
 
   step: int
@@ -118,6 +125,8 @@ class Group:
   prompt: str
   chosen: tuple[str, ...]
   rows: tuple[Row, ...]
+  images: tuple[dict[str, Any], ...] = ()
+  box: tuple[int, ...] = ()
 
 
 def read(workdir: str | os.PathLike) -> list[Group]:
@@ -185,7 +194,8 @@ def member(lines: Sequence[bytes]) -> bytes:
 
 def encode(group: Group) -> dict[str, Any]:
   """A group as JSON has it; `decode` gives it back bit for bit."""
-  return {**vars(group), "rows": [_encode_row(row) for row in group.rows]}
+  fields = {**vars(group), "rows": [_encode_row(row) for row in group.rows]}
+  return {k: x for k, x in fields.items() if x or k not in _IF_SHOWN}
 
 
 def line(group: Group) -> bytes:
@@ -198,6 +208,8 @@ def decode(value: Mapping[str, Any]) -> Group:
   fields = dict(value)
   fields["chosen"] = tuple(fields["chosen"])
   fields["rows"] = tuple(_decode_row(row) for row in fields["rows"])
+  for name in _IF_SHOWN:
+    fields[name] = tuple(fields.get(name, ()))
   return Group(**fields)
 
 

@@ -33,6 +33,7 @@ from grpo_jax.training import (
   programs,
   rows,
   sharding,
+  trace_images,
   trace_rows,
   trace_rules,
   traces,
@@ -194,7 +195,9 @@ class Tracer:
       read = rows.texts_of_prompts(
         *(self._run.problem, self._run.mesh, written, [*missing.values()])
       )
-      told |= {x: (-1, text, []) for x, text in zip(missing, read, strict=True)}
+      told |= {
+        x: (-1, text, [], {}) for x, text in zip(missing, read, strict=True)
+      }
     return [
       traces.Group(
         step=step,
@@ -207,6 +210,7 @@ class Tracer:
         rows=trace_rows.make_rows(
           self._run.problem, one, number * size, dict(told[prompt_id][2])
         ),
+        **told[prompt_id][3],
       )
       for (number, rules), one, prompt_id in zip(
         chosen.items(), fetched, ids, strict=True
@@ -215,24 +219,27 @@ class Tracer:
 
   def _told(
     self, outcome: drivers.Outcome, ids: Sequence[int]
-  ) -> dict[int, tuple[int, str, list]]:
-    """Record, text and errors of prompts, from the processes that know them."""
-    fed = _fed(outcome)
+  ) -> dict[int, tuple[int, str, list, dict[str, Any]]]:
+    """What the processes that know prompts say of them.
+
+    Returns:
+      Record, text, errors, and what a prompt shows.
+    """
+    fed = {x: told for x, told in _fed(outcome).items() if x in ids}
     own = [
-      [prompt_id, fed[prompt_id][0], self._text(fed[prompt_id][1])]
-      for prompt_id in ids
-      if prompt_id in fed
+      [prompt_id, number, self._text(record), trace_images.of_record(record)]
+      for prompt_id, (number, record) in fed.items()
     ]
     errors = [
       [prompt_id, place, text]
       for (prompt_id, place), text in outcome.errors.items()
       if prompt_id in ids
     ]
-    found: dict[int, tuple[int, str, list]] = {}
+    found: dict[int, tuple[int, str, list, dict[str, Any]]] = {}
     everyone = hosts.gather([own, errors])
     for records, _ in everyone:
-      for prompt_id, number, text in records:
-        found[prompt_id] = (number, text, [])
+      for prompt_id, number, text, shown in records:
+        found[prompt_id] = (number, text, [], shown)
     for _, messages in everyone:
       for prompt_id, place, text in messages:
         found[prompt_id][2].append((place, text))

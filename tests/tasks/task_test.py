@@ -34,6 +34,9 @@ VARIANTS = {
   "sort": ("sort", {"teacher_error": 0.2}),
   "sort-bare": ("sort", {"min_len": 2, "max_len": 5, "tags": False}),
   "verdict": ("verdict", {"min_len": 6, "marks": 0.5}),
+  "vision": ("vision", {"teacher_error": 0.2}),
+  "vision-count": ("vision", {"questions": "count", "codes": True}),
+  "vision-shifted": ("vision", {"shifted": True, "merge": 2}),
 }
 # Those with an environment; their episodes are in `environment_test.py`.
 MULTI_TURN = {
@@ -168,9 +171,13 @@ def test_examples_fit_and_right_teachers_score_one(variant):
 def test_splits_are_disjoint_and_examples_repeat_with_the_seed(variant):
   made = make(variant)
 
-  def prompts(split: str, seed: int) -> list[str]:
+  def prompts(split: str, seed: int) -> list[tuple[str, bytes]]:
     rng = np.random.default_rng(seed)
-    return [made.decode(made.example(rng, split).prompt) for _ in range(500)]
+    examples = [made.example(rng, split) for _ in range(500)]
+    return [
+      (made.decode(x.prompt), x.images.patches.tobytes() if x.images else b"")
+      for x in examples
+    ]
 
   train, test = prompts("train", 3), prompts("test", 4)
   assert set(train).isdisjoint(test)
@@ -295,6 +302,9 @@ def test_options_of_another_kind_are_refused(name):
     ("sort", {"min_len": 1}, "min_len is 1"),
     ("sort", {"min_len": 5, "max_len": 4}, r"min_len is 5.*\[2, 4\]"),
     ("sort", {"teacher_error": 2}, "teacher_error is 2"),
+    ("vision", {"questions": "where"}, r"questions is 'where'; use one of"),
+    ("vision", {"merge": 3}, "merge is 3; use 1, 2 or 4"),
+    ("vision", {"teacher_error": 2}, "teacher_error is 2"),
   ],
 )
 def test_options_out_of_range_are_refused(name, options, message):

@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from configs import bias_mcq, language, quickstart
+from configs import bias_mcq, language, quickstart, vision
 from grpo_jax import tasks
 from grpo_jax.data import quarantine, sources
 from grpo_jax.data.encoder import Encoder
@@ -53,6 +53,8 @@ def test_without_guards_it_is_a_warning_that_can_be_switched_off(caplog):
     lint.before_training(*opened(attack(lint="off")))
     lint.before_training(*opened(attack(lint="off", on=True)))
     lint.before_training(*opened(quickstart.get_config()))
+    # Its prompts have few texts, and different images.
+    lint.before_training(*opened(vision.get_config()))
     assert not caplog.records
     lint.before_training(*opened(attack()))
   few, one = (record.getMessage() for record in caplog.records)
@@ -74,7 +76,7 @@ def checks(config):
 
 
 def test_right_verifiers_pass():
-  for made in (quickstart, language, bias_mcq):
+  for made in (quickstart, language, bias_mcq, vision):
     assert checks(made.get_config()) == []
 
 

@@ -1,5 +1,6 @@
 """Traces come back bit for bit, and tokens have the text of their bytes."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -68,6 +69,15 @@ def test_a_group_comes_back_bit_for_bit(data, size):
   content = traces.member([traces.line(group)])
   (found,) = traces.members(content, "x")
   _assert_equal(traces.decode(json.loads(found)), group)
+
+
+def test_what_a_prompt_shows_comes_back_and_else_leaves_no_bytes():
+  plain = _group(_row(2))
+  assert {"images", "box"}.isdisjoint(json.loads(traces.line(plain)))
+  image = {"size": [2, 1], "shape": [2, 1], "pixels": "AAAAAAAA"}
+  shown = dataclasses.replace(plain, images=(image,), box=(0, 0, 1, 1))
+  found = traces.decode(json.loads(traces.line(shown)))
+  assert (found.images, found.box) == ((image,), (0, 0, 1, 1))
 
 
 def test_equal_groups_are_equal_bytes_and_a_torn_end_is_left_out(tmp_path):

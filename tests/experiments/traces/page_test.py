@@ -121,7 +121,14 @@ def test_every_place_for_text_is_escaped():
     components={_EVIL: 1.0},
     calls=({"turn": 0, "in": _EVIL, "out": _EVIL, "blocked": True},),
   )
-  group = examples.group(row, prompt=_EVIL, phase=_EVIL, chosen=(_EVIL,))
+  group = examples.group(
+    row,
+    prompt=_EVIL,
+    phase=_EVIL,
+    chosen=(_EVIL,),
+    images=({"name": _EVIL},),
+    box=(0, 1, 2, 3),
+  )
   run = run_of(
     group,
     name=_EVIL,
@@ -138,6 +145,10 @@ def test_every_place_for_text_is_escaped():
   content, _ = unpacked(text)
   assert content["runs"][1]["prompts"] == [_EVIL]
   assert content["runs"][0]["rows"][0][7:9] == [_EVIL, _EVIL]
+  assert content["runs"][0]["groups"][0][-1] == [
+    [{"name": _EVIL}],
+    [0, 1, 2, 3],
+  ]
 
 
 def test_the_policy_allows_one_script_and_one_style_by_hash():

@@ -1,0 +1,93 @@
+"""The arms of the experiment on images, and their configs.
+
+    python -m experiments.sweeps.run --launcher=vmap --root=runs/vision/base \
+        --config=experiments/vision/config.py:base
+    python -m experiments.sweeps.run --launcher=vmap --root=runs/vision/grpo \
+        --config=experiments/vision/config.py:grpo \
+        --config.start_workdir="runs/vision/base/seed={seed}"
+
+An arm is a sweep over seeds. `base`, the warm start, imitates a teacher whose
+convention is another one in three answers of four: one square more than there
+are, and the last pixels of a box in the place of those behind it. All others
+begin with the policy of `base` of their seed, and take as many updates. They
+see the same stream of images, from its beginning, of which one in twenty or
+fewer were in the warm start.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+
+import ml_collections
+
+from configs import vision
+from experiments.sweeps import arms as sweeps_lib
+
+NUM_SEEDS = 5
+BASE, GRPO = "base", "grpo"
+SAME_UPDATES, SAME_EXAMPLES = "sft-updates", "sft-examples"
+SHOWN = {
+  GRPO: "GRPO",
+  SAME_UPDATES: "SFT, equal updates",
+  SAME_EXAMPLES: "SFT, equal examples",
+}
+ARMS = (BASE, *SHOWN)
+STEPS = 60  # Updates after the warm start.
+TEACHER_ERROR = 0.75  # Of the warm start.
+PROMPTS, GROUP = 32, 8  # Of a step of GRPO.
+# Labelled images of a step: as many as rows of GRPO's, or as its prompts.
+EXAMPLES = {SAME_UPDATES: PROMPTS * GROUP, SAME_EXAMPLES: PROMPTS}
+IN_DOMAIN = ("count", "box")
+SHIFTED = ("count_colours", "box_colours", "box_sizes")
+DOMAINS = (*IN_DOMAIN, *SHIFTED)
+follows_on = functools.partial(sweeps_lib.follows_on, BASE)
+
+
+def get_config(name: str) -> ml_collections.ConfigDict:
+  """The config of an arm, without the run that it follows on.
+
+  Raises:
+    ValueError: There is none of this name.
+  """
+  if name not in ARMS:
+    raise ValueError(f"arms: no arm {name!r}; choose one of {', '.join(ARMS)}.")
+  config = vision.get_config("grpo")
+  config.data.task_options = ml_collections.ConfigDict(
+    {
+      "codes": True,
+      "shifted": True,
+      "teacher_error": TEACHER_ERROR if name == BASE else 0.0,
+    }
+  )
+  config.rl.steps, config.rl.num_prompts = STEPS, PROMPTS
+  config.rl.group_size = GROUP
+  if name == BASE:
+    config.phases = ("sft",)
+  else:
+    config.sft.steps = (
+      0  # It was the warm start; its images are not seen again.
+    )
+  if name in EXAMPLES:
+    # All arms have the same rate, over as many updates.
+    config.more = copy.deepcopy(config.sft)
+    config.more.steps = STEPS
+    config.more.num_prompts = EXAMPLES[name]
+    config.more.optimizer = copy.deepcopy(config.rl.optimizer)
+    config.phases = ("sft", "more", "rl")
+    config.rl.steps = 0  # It is evaluated, and nothing more.
+  config.eval.num_prompts, config.eval.batch_size = 1536, 512
+  config.eval.every = 0
+  config.checkpoint.every = 0
+  config.checkpoint.keep = 1
+  config.log.tensorboard = False
+  config.log.traces_every = 0
+  return config
+
+
+def sweep(add: Callable[..., None], name: str) -> None:
+  """The cells of an arm."""
+  del name
+  for seed in range(NUM_SEEDS):
+    add(seed=seed)

@@ -1,0 +1,28 @@
+"""Writes the page and the figure of the experiment on images.
+
+    python -m experiments.vision.report --results=benchmarks/vision --out=docs
+
+Writes vision_generalises.md and vision_generalises.png into the folder --out,
+about whatever has ended. Needs the extra `plot`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from experiments import flags as flags_lib
+from experiments.sweeps import commands
+from experiments.vision import figure, page
+from experiments.vision.results import Results
+
+_REPORT = commands.Report("vision", page="vision_generalises")
+
+
+def main(argv: Sequence[str]) -> int:
+  """Writes both, and says where they are."""
+  del argv
+  return _REPORT.write(Results, page.markdown, figure.plot)
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)

@@ -1,0 +1,395 @@
+"""Coloured squares in a small image: how many are there, and where is one?
+
+An image has 8 x 8 pixels, and 1 to 4 squares that do not overlap. It is read as
+16 patches of 2 x 2 pixels, whose places in a prompt are held by `<patch>`, here
+`P`:
+
+    BOS P … P # r ? =      <answer> 2 </answer> EOS
+    BOS P … P r : =        <answer> { [ 1 , 0 , 3 , 2 ] } </answer> EOS
+
+The first question is how many red squares there are, as in R1-V; each number
+from 0 to 4 is right equally often, so that no constant answer is good. The
+second one is where the only red square is, as in VLM-R1: its left, top, right
+and bottom, where right and bottom are the first pixels behind it.
+
+Squares of one colour are at least a pixel apart, since four small ones that
+touch would be a larger one. Squares to learn from are red, green and blue, and
+of 1 to 3 pixels; test problems may have others.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from grpo_jax.tasks import task as task_lib
+from grpo_jax.tasks import vocabulary as vocab
+from grpo_jax.tasks.task import Example, Extras, Task
+from grpo_jax.types import Images
+
+SIDE, PATCH = 8, 2  # Pixels.
+GRID = SIDE // PATCH  # Patches in a row.
+MAX_SQUARES = 4
+# What a colour is for a screen: its red, green and blue.
+COLOURS = {
+  "r": (1, 0, 0),
+  "g": (0, 1, 0),
+  "b": (0, 0, 1),
+  "y": (1, 1, 0),
+  "p": (1, 0, 1),
+}
+_USUAL, _UNSEEN = "rgb", "yp"
+_SIDES, _LARGER = (1, 3), (4, 5)
+QUESTIONS = ("count", "box")
+# Question, colours of all squares, and sides of those that are asked about.
+DOMAINS = {
+  "count": ("count", _USUAL, _SIDES),
+  "box": ("box", _USUAL, _SIDES),
+  "count_colours": ("count", _UNSEEN, _SIDES),
+  "box_colours": ("box", _UNSEEN, _SIDES),
+  "box_sizes": ("box", _USUAL, _LARGER),
+}
+PATCH_ID = vocab.VOCAB_SIZE  # The token that holds the place of a patch.
+_PATCHES = ("<patch>",)
+_BOX = vocab.encode("{[0,0,0,0]}")  # The digits are the corners.
+_CORNERS = slice(2, 9, 2)
+_DIGITS = vocab.DIGIT_0 + np.arange(10)
+
+
+class Square(NamedTuple):
+  """A square of an image, in pixels."""
+
+  colour: str
+  left: int
+  top: int
+  side: int
+
+  @property
+  def box(self) -> list[int]:
+    right, bottom = self.left + self.side, self.top + self.side
+    return [self.left, self.top, right, bottom]
+
+
+class Problem(NamedTuple):
+  """A question about an image."""
+
+  domain: str  # Of `DOMAINS`.
+  colour: str
+  squares: list[Square]
+
+
+def make(
+  questions: str = "both",
+  codes: bool = False,
+  shifted: bool = False,
+  merge: int = 1,
+  teacher_error: float = 0.0,
+) -> Task:
+  """Makes the task of questions about squares.
+
+  Scores:
+    accuracy: 1 if the number, or all corners of the box, are right.
+    overlap: Intersection over union of the box with the right one; of a number
+      the accuracy.
+    half: 1 where the overlap is greater than one half.
+    format: 1 if the completion is `<answer>`, a digit or a box as the question
+      asks, `</answer>`, and the end.
+
+  Domains: the two questions, "count" and "box". Of test problems also three
+  which are not trained on: "count_colours" and "box_colours", where all squares
+  are yellow (red and green) or purple (red and blue); and "box_sizes", where
+  the square that is asked about has sides of 4 or 5 pixels.
+
+  Args:
+    questions: Which ones are asked: "count", "box", or "both", equally often.
+    codes: Whether a question names a colour by its red, green and blue, as
+      `1 1 0`, and not by a letter. Then every part of a colour that was never
+      trained is known.
+    shifted: Whether test problems are of all domains of their questions,
+      equally often, and not of those alone that are trained on.
+    merge: Patches in a row, and in a column, that the tower makes one token
+      of: 1, 2 or 4.
+    teacher_error: Probability that the teacher counts one square too many, or
+      takes the last pixels of a square for its right and bottom.
+
+  Raises:
+    ValueError: If an option is out of range.
+  """
+  who = "vision.make"
+  task_lib.check_range(who, "teacher_error", teacher_error, 0.0, 1.0)
+  if questions not in ("both", *QUESTIONS):
+    raise ValueError(
+      f"{who}: questions is {questions!r}; use one of {('both', *QUESTIONS)}."
+    )
+  if merge not in (1, 2, GRID):
+    raise ValueError(f"{who}: merge is {merge}; use 1, 2 or {GRID}.")
+  asked = QUESTIONS if questions == "both" else (questions,)
+  sign = {"count": 4, "box": 3}  # Tokens around the colour, the first included.
+  return Task(
+    name="vision",
+    vocab_size=vocab.VOCAB_SIZE + len(_PATCHES),
+    pad_id=vocab.PAD,
+    bos_id=vocab.BOS,
+    end_ids=(vocab.EOS,),
+    max_prompt_len=(GRID // merge) ** 2
+    + (3 if codes else 1)
+    + max(sign[question] for question in asked),
+    max_completion_len=14 if "box" in asked else 4,
+    example=functools.partial(
+      example,
+      asked=asked,
+      codes=codes,
+      shifted=shifted,
+      merge=merge,
+      teacher_error=teacher_error,
+    ),
+    verify=verify,
+    verify_numpy=verify_numpy,
+    encode=functools.partial(vocab.encode, more=_PATCHES),
+    decode=functools.partial(vocab.decode, more=_PATCHES),
+    domains=tuple(DOMAINS),
+  )
+
+
+def _identity(problem: Problem) -> list[int]:
+  """Of the image: one of a test problem is in no problem to learn from."""
+  names = list(COLOURS)
+  return [
+    x
+    for square in sorted(problem.squares)
+    for x in (names.index(square.colour), *square[1:])
+  ]
+
+
+def _placed(
+  rng: np.random.Generator, wanted: list[tuple[str, tuple[int, int]]]
+) -> list[Square] | None:
+  """A square of each colour and range of sides; None if one finds no place."""
+  squares: list[Square] = []
+  for colour, (shortest, longest) in wanted:
+    for _ in range(20):
+      x, y, z = rng.random(3).tolist()  # One call: calls are what takes time.
+      side = shortest + int(z * (longest - shortest + 1))
+      room = SIDE - side + 1
+      square = Square(colour, int(x * room), int(y * room), side)
+      if all(_are_apart(square, other) for other in squares):
+        squares.append(square)
+        break
+    else:
+      return None
+  return squares
+
+
+def _are_apart(one: Square, other: Square) -> bool:
+  gap = one.colour == other.colour
+  return (
+    one.left + one.side + gap <= other.left
+    or other.left + other.side + gap <= one.left
+    or one.top + one.side + gap <= other.top
+    or other.top + other.side + gap <= one.top
+  )
+
+
+def _sample(rng: np.random.Generator, domains: Sequence[str]) -> Problem:
+  """A problem of one of the domains. Squares that find no place are redrawn."""
+  domain = domains[int(rng.integers(len(domains)))]
+  question, colours, sides = DOMAINS[domain]
+  colour = colours[int(rng.integers(len(colours)))]
+  own = 1 if question == "box" else int(rng.integers(MAX_SQUARES + 1))
+  total = int(rng.integers(max(own, 1), MAX_SQUARES + 1))
+  others = [name for name in colours if name != colour]
+  wanted = [(colour, sides)] * own + [
+    (others[i], _SIDES)
+    for i in rng.integers(len(others), size=total - own).tolist()
+  ]
+  while (squares := _placed(rng, wanted)) is None:
+    pass  # There is room for any number; the first ones were in the way.
+  return Problem(domain, colour, squares)
+
+
+def pixels(squares: list[Square]) -> np.ndarray:  # [8, 8, 3] float32
+  """The image of squares, by row, column, and red, green and blue."""
+  image = np.zeros((SIDE, SIDE, 3), np.float32)
+  for square in squares:
+    left, top, right, bottom = square.box
+    image[top:bottom, left:right] = COLOURS[square.colour]
+  return image
+
+
+def patches(image: np.ndarray, merge: int = 1) -> Images:
+  """An image of [8, 8, 3] as the tower reads it.
+
+  Args:
+    image: Row, column, colour.
+    merge: Patches in a row of those that become one token, which are adjacent.
+
+  Returns:
+    Arrays without the axis of prompts: patches [16, 12] by row, column and
+    colour, image [16], place [16, 2], grid [1, 2].
+  """
+  blocks = GRID // merge
+  shape = (blocks, merge, blocks, merge)
+  place = np.indices((GRID, GRID)).reshape(2, *shape)  # [2, …]: row, column
+  place = place.transpose(1, 3, 2, 4, 0).reshape(-1, 2).astype(np.int32)
+  cut = image.reshape(GRID, PATCH, GRID, PATCH, 3).swapaxes(1, 2)
+  arrays: dict[str, Any] = {
+    "patches": cut[place[:, 0], place[:, 1]].reshape(len(place), -1),
+    "image": np.zeros(len(place), np.int32),
+    "place": place,
+    "grid": np.array([[GRID, GRID]], np.int32),
+  }
+  return Images(**arrays)
+
+
+def example(
+  rng: np.random.Generator,
+  split: str,
+  *,
+  asked: tuple[str, ...],
+  codes: bool,
+  shifted: bool,
+  merge: int,
+  teacher_error: float,
+) -> Example:
+  """Draws one problem; see `Task.example`.
+
+  Extras: domain, its place in `DOMAINS`; question, its place in `QUESTIONS`;
+  count, the squares of the colour; box [4], the corners of the only one of
+  them, or zeros where their number is asked for.
+  """
+  errs = bool(rng.random() < teacher_error)
+  is_shifted = shifted and split == "test"
+  domains = [
+    name
+    for name, (question, *_) in DOMAINS.items()
+    if question in asked and (is_shifted or name in QUESTIONS)
+  ]
+  sample = functools.partial(_sample, domains=domains)
+  problem = task_lib.draw(rng, split, sample, _identity)
+  question = DOMAINS[problem.domain][0]
+  own = [x for x in problem.squares if x.colour == problem.colour]
+  box = own[0].box if question == "box" else [0] * 4
+  name = "".join(map(str, COLOURS[problem.colour])) if codes else problem.colour
+  if question == "count":
+    text, answer = f"#{name}?=", vocab.number(len(own) + errs)
+  else:
+    left, top, right, bottom = box
+    written = [left, top, right - errs, bottom - errs]
+    text, answer = f"{name}:=", vocab.encode(f"{{{written}}}")
+  held = [PATCH_ID] * (GRID // merge) ** 2
+  return Example(
+    np.array([vocab.BOS, *held, *vocab.encode(text)], np.int32),
+    np.array(vocab.wrapped(answer, tags=True), np.int32),
+    {
+      "domain": np.array([*DOMAINS].index(problem.domain), np.int32),
+      "question": np.array(QUESTIONS.index(question), np.int32),
+      "count": np.array(len(own), np.int32),
+      "box": np.array(box, np.int32),
+    },
+    images=patches(pixels(problem.squares), merge),
+  )
+
+
+def intersection_over_union(
+  one: jax.Array,  # [4]
+  other: jax.Array,  # [4]
+) -> jax.Array:  # [] float32
+  """What two boxes have in common, as a share of what either has.
+
+  Args:
+    one, other: Left, top, right, bottom; half open, so that an area is
+      (right − left) · (bottom − top).
+
+  Returns:
+    A number in [0, 1]; 0 where a box is empty or turned round.
+
+  Source: VLM-R1, arXiv:2504.07615, Section 3.2 (the reward of a single box).
+  """
+
+  def area(corners: jax.Array) -> jax.Array:
+    width, height = jnp.maximum(corners[2:] - corners[:2], 0)
+    return width * height
+
+  common = jnp.concatenate(
+    [jnp.maximum(one[:2], other[:2]), jnp.minimum(one[2:], other[2:])]
+  )
+  shared = jnp.minimum(area(common), jnp.minimum(area(one), area(other)))
+  union = area(one) + area(other) - shared
+  return (shared / jnp.maximum(union, 1)).astype(jnp.float32)
+
+
+def verify(
+  tokens: jax.Array,  # [T] int32
+  completion_mask: jax.Array,  # [T] bool
+  extras: Extras,
+) -> dict[str, jax.Array]:
+  """Judges one completion in graph; see `Task.verify`."""
+  answer = vocab.answer_span(tokens, completion_mask, tags=True)
+  size = answer.end - answer.start
+  given = vocab.content(tokens, answer, len(_BOX))  # [11]
+  frame = jnp.array(_BOX)
+  is_digit = (given[:, None] == jnp.array(_DIGITS)).any(-1)  # [11]
+  fits = jnp.where(frame == vocab.DIGIT_0, is_digit, given == frame)
+  corners = given[_CORNERS] - vocab.DIGIT_0
+  asks_box = extras["question"] == QUESTIONS.index("box")
+  is_formed = answer.ok & jnp.where(
+    asks_box,
+    fits.all() & (size == len(_BOX)),
+    is_digit[0] & (size == 1),
+  )
+  right = is_formed & jnp.where(
+    asks_box,
+    (corners == extras["box"]).all(),
+    given[0] - vocab.DIGIT_0 == extras["count"],
+  )
+  overlap = jnp.where(
+    asks_box & is_formed,
+    intersection_over_union(corners, extras["box"]),
+    right.astype(jnp.float32),
+  )
+  return {
+    "accuracy": right.astype(jnp.float32),
+    "overlap": overlap,
+    "half": (overlap > 0.5).astype(jnp.float32),
+    "format": (is_formed & (answer.start == 1)).astype(jnp.float32),
+  }
+
+
+def verify_numpy(
+  tokens: np.ndarray,  # [T] int32
+  completion_mask: np.ndarray,  # [T] bool
+  extras: Mapping[str, np.ndarray],
+) -> dict[str, float]:
+  """Twin of `verify`: reads words, and counts pixels."""
+  completion = vocab.words(tokens, completion_mask)
+  answer = vocab.answer_words(completion, tags=True) or []
+  numbers = [int(word) for word in answer if word.isdecimal()]
+  if QUESTIONS[int(extras["question"])] == "count":
+    formed = len(answer) == len(numbers) == 1
+    overlap = float(formed and numbers[0] == int(extras["count"]))
+    right = overlap
+  else:
+    formed = len(numbers) == 4 and answer == [
+      *("{", "[", str(numbers[0]), ",", str(numbers[1]), ","),
+      *(str(numbers[2]), ",", str(numbers[3]), "]", "}"),
+    ]
+    gold = extras["box"].tolist()
+    right = float(formed and numbers == gold)
+    overlap = 0.0
+    if formed:
+      wanted, found = (
+        {(x, y) for x in range(a, c) for y in range(b, d)}
+        for a, b, c, d in (gold, numbers)
+      )
+      overlap = len(wanted & found) / len(wanted | found)
+  return {
+    "accuracy": right,
+    "overlap": overlap,
+    "half": float(overlap > 0.5),
+    "format": float(formed and completion[0] == "<answer>"),
+  }
