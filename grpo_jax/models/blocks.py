@@ -19,7 +19,7 @@ from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import masked
 
 
-def on_rows(dense, x: jax.Array, num_axes: int = 1) -> jax.Array:
+def _on_rows(dense, x: jax.Array, num_axes: int = 1) -> jax.Array:
   """Applies `dense` to the last axes of x [B, L, ...] as one tall matrix.
 
   With two row axes XLA:CPU transposes the activations, on one core, before
@@ -107,7 +107,7 @@ class Attention(nn.Module):
 
   def project(self, x, rope):  # x [B, L, D], rope 2 · [B, L, K / 2]
     """Queries [B, L, C, R, K], keys [B, C, K, L] and values [B, C, L, K]."""
-    qkv = on_rows(self.qkv, x)  # [B, L, C, R + 2, K]
+    qkv = _on_rows(self.qkv, x)  # [B, L, C, R + 2, K]
     q, k, v = qkv[..., :-2, :], qkv[..., -2:-1, :], qkv[..., -1, :]
     if self.config.qk_norm != "none":
       q, k = self.query_norm(q), self.key_norm(k)
@@ -182,16 +182,16 @@ class LatentAttention(nn.Module):
     """
     config = self.config
     if config.query_latent_width:
-      down = self.query_down_norm(on_rows(self.query_down, x))
-      q = on_rows(self.query_up, down)
+      down = self.query_down_norm(_on_rows(self.query_down, x))
+      q = _on_rows(self.query_up, down)
     else:
-      q = on_rows(self.query_heads, x)
+      q = _on_rows(self.query_heads, x)
     turn = functools.partial(
       rotate, rope=rope, interleaved=config.rotary_interleaved
     )
     plain, turned = jnp.split(q, [latent.plain_width(config)], axis=-1)
     q = jnp.concatenate([plain, turn(turned[..., None, :])[..., 0, :]], axis=-1)
-    down = on_rows(self.kv_down, x)
+    down = _on_rows(self.kv_down, x)
     kv, shared = jnp.split(down, [config.latent_width], axis=-1)
     shared = turn(shared[:, :, None, None])[:, :, 0, 0]
     vectors = jnp.concatenate([self.kv_down_norm(kv), shared], axis=-1)
@@ -364,14 +364,14 @@ class Block(nn.Module):
 
   def _finish(self, x, attended, router):  # [B, L, D], [B, L, C, R, K]
     config = self.config
-    y = on_rows(self.attention.out, attended, num_axes=3)
+    y = _on_rows(self.attention.out, attended, num_axes=3)
     x = x + (self.attention_post_norm(y) if config.post_norm else y)
     y = self.mlp_norm(x) if config.pre_norm else x
     routed = None
     if config.num_experts:
       y, routed = self._mix(y, router)
     else:
-      y = on_rows(self.mlp, y)
+      y = _on_rows(self.mlp, y)
     return x + (self.mlp_post_norm(y) if config.post_norm else y), routed
 
   def _mix(self, x, router):  # [B, L, D]
