@@ -115,7 +115,7 @@ def encode(
   if tower.window:
     near = far & _same(images.place // (tower.merge * tower.window))
   param_dtype = str(kernel.dtype)
-  block = tower_parts.Block(tower, dtype, param_dtype)
+  block: Any = tower_parts.Block(tower, dtype, param_dtype)
 
   def layer(carry, inputs):
     x, deep = carry
@@ -135,7 +135,7 @@ def encode(
     remat(layer), (x, deep), (params["layers"], sees_all.any(axis=1), is_deep)
   )
   width = params["merger"]["down"]["kernel"].shape[-1]
-  merger = Merger(tower, width, dtype, param_dtype)
+  merger: Any = Merger(tower, width, dtype, param_dtype)
   joined = merger.clone(norm_joined=True)
 
   def of_deep(params, x):
