@@ -1,7 +1,18 @@
-"""Counting and finding squares in small images: a vision tower learns too.
+"""Counting and finding squares in small images, with a tower from scratch.
 
     python -m experiments.train --config=configs/vision.py \
         --workdir=runs/vision
+
+Three times out of four the teacher counts one square too many, or takes the
+last pixels of a box for its right and bottom. So the warm start learns to see,
+and another convention than the verifier's. Every image says the same about a
+convention, and GRPO can learn it from a few thousand completions.
+docs/vision.md has the numbers, and what becomes of a warm start without that
+habit. The reward is half the accuracy, and half the overlap of boxes.
+
+Letters in the place of red, green and blue, and one of the two questions:
+
+    --config.data.task_options="{'teacher_error': 0.75, 'questions': 'count'}"
 """
 
 import ml_collections
@@ -15,7 +26,7 @@ def get_config(algorithm: str = "grpo"):
   config = quickstart.get_config(algorithm)
   config.data.name = "vision"
   config.data.task_options = ml_collections.ConfigDict(
-    {"codes": True, "shifted": False}
+    {"codes": True, "teacher_error": 0.75}
   )
 
   config.model.width = 64
@@ -42,7 +53,6 @@ def get_config(algorithm: str = "grpo"):
   config.rl.steps = 60
   config.rl.group_size = min(config.rl.group_size, 8)
   config.rl.num_prompts = 256 // config.rl.group_size
-  config.rl.optimizer.learning_rate = 3e-4
 
   config.eval.num_prompts = 512
   config.eval.batch_size = 512

@@ -442,6 +442,49 @@ MUTATIONS = [
     "if _ACCURACY in line",
     "tests/experiments/flips_test.py -k what_has_ended",
   ),
+  # --- squares in images -------------------------------------------------------
+  Mutation(
+    "A box that is turned round has an area.",
+    "grpo_jax/tasks/vision.py",
+    "width, height = jnp.maximum(corners[2:] - corners[:2], 0)",
+    "width, height = corners[2:] - corners[:2]",
+    "tests/tasks/vision_test.py -k boxes",
+  ),
+  Mutation(
+    "Squares of one colour may touch.",
+    "grpo_jax/tasks/vision.py",
+    "gap = one.colour == other.colour",
+    "gap = False",
+    "tests/tasks/vision_test.py -k answers_are",
+  ),
+  Mutation(
+    "Patches that are merged are not adjacent.",
+    "grpo_jax/tasks/vision.py",
+    "place = place.transpose(1, 3, 2, 4, 0)",
+    "place = place.transpose(1, 2, 3, 4, 0)",
+    "tests/tasks/vision_test.py -k merged",
+  ),
+  Mutation(
+    "What is held out has the usual colours and sizes.",
+    "grpo_jax/tasks/vision.py",
+    "if question in asked and (is_shifted or name in QUESTIONS)",
+    "if question in asked and name in QUESTIONS",
+    "tests/tasks/vision_test.py -k shifted",
+  ),
+  Mutation(
+    "Gains in domain count as gains that carry over.",
+    "experiments/vision/claims.py",
+    "gain(of, arm, arms.SHIFTED), gain(of, arm, arms.IN_DOMAIN)",
+    "gain(of, arm, arms.SHIFTED), 0.0",
+    "tests/experiments/vision_test.py -k rules_decide",
+  ),
+  Mutation(
+    "A picture in the traces is turned on its side.",
+    "grpo_jax/training/trace_images.py",
+    "grid[place[:, 0], place[:, 1]] =",
+    "grid[place[:, 1], place[:, 0]] =",
+    "tests/training/trace_images_test.py -k picture_is",
+  ),
   # --- traces as a page -------------------------------------------------------
   Mutation(
     "A text can end the script tag that holds the data of a page.",

@@ -1,7 +1,8 @@
 """The claims of the experiment, and the checks that confirm each of them.
 
 Sizes were chosen after trials of seed 0 on the two domains that are trained on;
-the rules below were written then, before any run of an arm. They look at the
+the rules below were written before any run but those and the warm starts, whose
+scores out of domain nobody had seen. They look at the
 answers to 1536 held-out prompts, drawn greedily, after the last update: *in
 domain* is the mean over "count" and "box", and *out of domain* the mean over
 "count_colours", "box_colours" and "box_sizes". It is the share of right

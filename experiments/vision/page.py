@@ -46,7 +46,10 @@ blue and have sides of 1 to 3 pixels. Out of domain are yellow and purple
 squares, and squares with sides of 4 or 5 pixels. A question names a colour by
 its red, green and blue, so that each part of a colour that was never trained is
 known. The model is that of [`configs/vision.py`](../configs/vision.py), from
-scratch, and the warm start is that config's phase `sft`. After it come
+scratch. Its warm start imitates a teacher of another convention in three
+answers of four, who counts one square more than there are and takes the last
+pixels of a box for its right and bottom. What is right is then learned from
+rewards or from right answers. After it come
 {arms_lib.STEPS} updates, at one learning rate for all arms:""")
   for name, text in {
     arms_lib.GRPO: f"{arms_lib.PROMPTS} images a step with"
