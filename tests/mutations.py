@@ -442,7 +442,7 @@ MUTATIONS = [
     "if _ACCURACY in line",
     "tests/experiments/flips_test.py -k what_has_ended",
   ),
-  # --- squares in images -------------------------------------------------------
+  # --- squares in images ------------------------------------------------------
   Mutation(
     "A box that is turned round has an area.",
     "grpo_jax/tasks/vision.py",

@@ -135,6 +135,7 @@ def make_train_batch(
   batch = TrainBatch(
     prompt_tokens=prompts.tokens,
     prompt_mask=prompts.mask,
+    images=prompts.images,
     prompt_index=rollout.prompt_index,
     group_id=rollout.group_id,
     tokens=rollout.tokens,
@@ -152,8 +153,6 @@ def make_train_batch(
     num_groups=rollout.num_groups,
   )
   optional: dict[str, Any] = {}
-  if prompts.images is not None:
-    optional["images"] = prompts.images
   if rollout.traces is not None:  # Each row has a prompt of its own.
     traces = rollout.traces
     optional |= {

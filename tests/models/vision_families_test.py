@@ -112,9 +112,7 @@ def test_patches_of_another_size_are_refused():
     place=jnp.zeros((1, 4, 2), jnp.int32),
     grid=jnp.full((1, 1, 2), 2),
   )
-  with pytest.raises(
-    ValueError, match=r"588 numbers.*pixels, 1176"
-  ):
+  with pytest.raises(ValueError, match=r"588 numbers.*pixels, 1176"):
     towers.encode(TOWER, {}, images)
 
 
