@@ -7,6 +7,7 @@
 #   make test-slow         the slow tests, and which of them are slowest
 #   make test-tpu-aot      tests that compile for TPUs, of which none is needed
 #   make lint format typecheck
+#   make docs              the site, in build/site
 #   make ci                what continuous integration runs
 #   make gsm8k             train on GSM8K        (ACCELERATOR=gpu or tpu)
 #   make pods              benchmarks/pods.md    (ARGS=--only=7b-v5p-128: a row)
@@ -31,7 +32,7 @@ QUICKSTART_DIR := runs/quickstart$(if $(filter-out 0,$(SEED)),-seed$(SEED))
 GSM8K_NEEDS := with-math $(if $(ACCELERATOR),with-$(ACCELERATOR))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help quickstart test test-slow test-tpu-aot lint format typecheck ci \
+.PHONY: help quickstart test test-slow test-tpu-aot lint format typecheck docs ci \
 	gsm8k pods constraints clean
 
 help:
@@ -67,6 +68,13 @@ format: $(VENV)/with-dev
 typecheck: $(VENV)/with-dev
 	$(BIN)/mypy
 
+# Without network: nothing is fetched while the site is built or read. --strict
+# makes an error of a link that leads nowhere. Search needs a server:
+# python -m http.server --directory build/site
+docs: $(VENV)/with-docs
+	JAX_PLATFORMS=cpu NO_MKDOCS_2_WARNING=1 \
+	  $(BIN)/python -m mkdocs build --strict $(ARGS)
+
 ci:
 	.ci/run
 
@@ -82,7 +90,8 @@ pods: $(VENV)/with-tpu
 # keeps the comment at the top of the file.
 constraints:
 	rm -rf .cache/constraints
-	$(MAKE) VENV=.cache/constraints CONSTRAINTS= .cache/constraints/with-dev
+	$(MAKE) VENV=.cache/constraints CONSTRAINTS= .cache/constraints/with-dev \
+	  .cache/constraints/with-docs
 	.cache/constraints/bin/python -m pip freeze --all --exclude-editable \
 	  > .cache/constraints/freeze.txt
 	grep '^#' constraints.txt > .cache/constraints/new.txt

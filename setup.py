@@ -49,6 +49,8 @@ _TEST = [
   "nbclient>=0.11",
   _PANDAS,
 ]
+# The hooks of mkdocs.yml are those of mkdocs 1.
+_DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.6"]
 _LINT = ["ruff>=0.12", "pre-commit>=4"]
 
 setuptools.setup(
@@ -100,6 +102,7 @@ setuptools.setup(
     "tools": _TOOLS + _CODE + _TOKENIZERS,
     "vision": _VISION + _TOKENIZERS,
     "notebooks": ["jupyterlab>=4", _PANDAS, *_PLOT],
+    "docs": _DOCS,
     "test": _TEST + _MATH + _TOKENIZERS + _PLOT,
     "dev": _TEST + _MATH + _TOKENIZERS + _PLOT + _LINT,
   },

@@ -6,12 +6,12 @@
         --config.rewards.functions="('my_rewards:brevity',)"
 
 Each line of the file is a JSON object with `prompt`, and `completion` for the
-warm start to imitate; `answer` and `extras` reach the reward function. The
-README has a complete example. With several functions, give as many weights:
---config.rewards.weights="(1.0, 0.5)". Without completions, leave the warm start
-out: --config.phases="('rl',)".
+warm start to imitate; `answer` and `extras` reach the reward function.
+docs/guides/reward.md has a complete example. With several functions, give as
+many weights: --config.rewards.weights="(1.0, 0.5)". Without completions, leave
+the warm start out: --config.phases="('rl',)".
 
-Expected, with the example of the README on 2 CPU cores: the reward rises within
+Expected, with the example of the guide on 2 CPU cores: the reward rises within
 a minute. The sizes below are for texts of a few words; `max_prompt_len` and
 `max_new_tokens` are in tokens of the tokenizer.
 """

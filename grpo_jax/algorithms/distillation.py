@@ -31,7 +31,7 @@ def with_teacher(
     config: With λ (`opd_coef`), and w_d of the domains.
     batch: Rows with `ref_logp`, the teacher's word.
     advantages: A_task.
-    logp: Of the student, nats.
+    logp: Log-probs of the sampled tokens under the student, nats.
 
   Source: slime's on-policy distillation; GLM-5, arXiv:2602.15763.
   """

@@ -62,7 +62,7 @@ class GiGPOConfig(ClipConfig):
 
 def advantages(config: GiGPOConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
   def relative(sums, counted, group, num_groups):
-    """Of sums of turn rewards, which may differ by round-off."""
+    """Advantages of sums of turn rewards, which may differ by round-off."""
     x, size = sums(batch.turn_rewards), sums(jnp.abs(batch.turn_rewards))
     x = baselines.without_round_off(x, size, counted, group, num_groups)
     if not config.normalize:

@@ -123,11 +123,11 @@ def make_train_batch(
 
   Args:
     algorithm: The objective.
-    config: Its config.
+    config: Config of the objective.
     prompts: P prompts.
     rollout: B completions of them.
     scored: Their rewards.
-    state: As `init` made it.
+    state: State of the algorithm, as `init` made it.
     greedy: Rewards of the greedy completion of each prompt, if needed.
   """
   required = options.needs(algorithm, config)
@@ -333,7 +333,7 @@ def prepare(
 
   Args:
     algorithm: The objective.
-    config: Its config.
+    config: Config of the objective.
     batch: All rows of a step, with the frozen log-probs that are needed.
   """
   batch = _sanitized_batch(batch, batch.mask)
@@ -502,7 +502,7 @@ def term_weights(
 
 
 def critic_weight(algorithm: Algorithm, batch: TrainBatch) -> jax.Array:
-  """As `term_weights`, of the critic's loss."""
+  """Weight of the critic's loss over the whole batch, as `term_weights`."""
   zeros = jnp.zeros(batch.mask.shape, jnp.float32)
   return jnp.maximum(algorithm.aggregate(zeros, batch.mask).weight, 1.0)
 
@@ -517,7 +517,7 @@ def critic_loss(
 
   Args:
     algorithm: The objective; has a `critic_loss`.
-    config: Its config.
+    config: Config of the objective.
     values: [B, T], of the critic being differentiated.
     batch: Prepared rows.
   """
@@ -538,7 +538,7 @@ def loss(
 
   Args:
     algorithm: The objective.
-    config: Its config.
+    config: Config of the objective.
     policy: Outputs of the policy being differentiated.
     batch: Prepared rows; `old_logp` None where needed means that this forward
       pass is the anchor: the ratio is exactly 1 and its gradient flows.

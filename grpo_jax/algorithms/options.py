@@ -80,7 +80,8 @@ class CommonConfig:
     importance_mode: Correct the gap between the sampler's and the trainer's
       log-probs by weights that are "truncate"d at importance_max, or "mask"ed
       to 0 outside [importance_min, importance_max]; or "none".
-    importance_level: Of a "token" or of the whole "sequence".
+    importance_level: The weights are those of a "token", or of the whole
+      "sequence".
     importance_max, importance_min: Bounds of the weights.
     importance_normalize: Divide the weights by their mean over the batch.
     rejection: Leave out, also of the denominators, what the sampler and the
@@ -207,7 +208,7 @@ class CommonConfig:
     return False
 
   def for_pretraining(self) -> CommonConfig:
-    """The same for a phase that trains the critic alone: on all rows."""
+    """The config of a phase that trains the critic alone: on all rows."""
     return dataclasses.replace(
       self,
       dynamic_sampling=False,

@@ -70,7 +70,7 @@ def clipped(
 
   Args:
     algorithm: The objective; has a `policy_loss` and ratios.
-    config: Its config.
+    config: Config of the objective.
     policy: Outputs of the policy for the rows; see `sanitize`.
     batch: Prepared rows. What is said of tokens that are not trained means
       nothing.

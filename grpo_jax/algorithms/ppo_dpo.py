@@ -2,10 +2,10 @@
 
     L = L_PPO + α · L_DPO
 
-Of each group whose rewards differ, the first best and the first worst
-completion are a pair (`dpo.py`); all completions are trained by PPO, with its
-critic. So the critic says which tokens were better than expected, and the pair
-which of two completions was better. One forward pass serves both.
+If the rewards of a group differ, its first best and its first worst completion
+are a pair (`dpo.py`). All completions are trained by PPO, with its critic. So
+the critic says which tokens were better than expected, and the pair which of
+two completions was better. One forward pass serves both.
 
 The sum is ours: no paper that we know trains it. α = 0 is PPO.
 """

@@ -27,8 +27,8 @@ class REINFORCEConfig(CommonConfig):
   """The running baseline.
 
   Attributes:
-    baseline_decay: Of the average of the mean reward, per step, in [0, 1); 0:
-      no baseline.
+    baseline_decay: Decay of the average of the mean reward, per step, in
+      [0, 1); 0: no baseline.
   """
 
   baseline_decay: float = 0.9  # 0: no baseline. Williams, Section 4.

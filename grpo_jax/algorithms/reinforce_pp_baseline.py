@@ -24,7 +24,8 @@ class REINFORCEPPBaselineConfig(ClipConfig):
   """What advantages are standardised over.
 
   Attributes:
-    normalize_over: As in `reinforce_pp`.
+    normalize_over: What the mean and the deviation are over: "tokens" or
+      "sequences", as in `reinforce_pp`.
   """
 
   kl_coef: float = 1e-3

@@ -96,7 +96,7 @@ def without_round_off(
 
   Args:
     x: Sums.
-    size: The same sums of the terms' absolute values.
+    size: Sums of the absolute values of the terms of `x`.
     valid: Rows that take part.
     group_id: Group of each row, in [0, num_groups).
     num_groups: Static.
@@ -146,7 +146,7 @@ def scaled(
   """A / (std of the rewards + eps), or A as it is.
 
   Args:
-    advantages: Of any estimator.
+    advantages: Advantages of any estimator.
     rewards: Scalar reward of each completion.
     valid: Rows that were scored.
     group_id: Group of each row, in [0, num_groups).
@@ -252,7 +252,7 @@ def length_weighted(
 
   Args:
     rewards: Scalar reward of each completion.
-    lengths: Its number of trained tokens.
+    lengths: Number of trained tokens of each completion.
     valid: Rows that were scored.
     group_id: Group of each row, in [0, num_groups).
     num_groups: Static.

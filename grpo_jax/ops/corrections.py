@@ -93,7 +93,7 @@ def batch_normalized(
   """Weights divided by their mean over tokens, or over non-empty completions.
 
   Args:
-    weights: As `importance_weights` returns them.
+    weights: Importance weights, as `importance_weights` returns them.
     mask: True on trained tokens.
     level: "token" or "sequence": what the mean counts.
 

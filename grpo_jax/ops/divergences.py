@@ -1,8 +1,8 @@
 """KL divergences: estimated from sampled tokens, or over a vocabulary.
 
-Of an estimate, value and gradient must be judged apart. On samples of π_θ
-the expected value of k1 and k3 is KL(π_θ ‖ π_ref); the expected gradient is
-that of KL(π_θ ‖ π_ref) for k2, of KL(π_ref ‖ π_θ) for k3, and 0 for k1.
+Value and gradient of an estimate must be judged apart. On samples of π_θ the
+expected value of k1 and k3 is KL(π_θ ‖ π_ref); the expected gradient is that of
+KL(π_θ ‖ π_ref) for k2, of KL(π_ref ‖ π_θ) for k3, and 0 for k1.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def generalized_jsd(
   reverse KL(p ‖ q) at β = 1 and the forward KL(q ‖ p) at β = 0.
 
   Args:
-    logits: Of the student; −inf where a token is excluded.
-    teacher_logits: Of the teacher, a constant, on the same vocabulary.
+    logits: Logits of the student; −inf where a token is excluded.
+    teacher_logits: Logits of the teacher, a constant, on the same vocabulary.
     beta: In [0, 1].
 
   Returns:
@@ -181,7 +181,7 @@ def topk_kl(
 
   Args:
     topk_logp: Log-probs of the K tokens under the policy, nats.
-    ref_topk_logp: The same under the reference, a constant.
+    ref_topk_logp: Their log-probs under the reference, a constant.
 
   Returns:
     Nats per token. Not NaN-safe where masked: select its inputs before.

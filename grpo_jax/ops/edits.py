@@ -17,8 +17,8 @@ class Tree(NamedTuple):
   """An ordered tree with labels, its nodes in postorder.
 
   Attributes:
-    labels: Of the nodes; children come before their parent, from the left to
-      the right, and the root is the last.
+    labels: Labels of the nodes; children come before their parent, from the
+      left to the right, and the root is the last.
     first: Place of the leftmost leaf below each node; a leaf's own.
     size: Number of nodes; what comes after them is ignored.
   """

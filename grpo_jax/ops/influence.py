@@ -95,8 +95,8 @@ def capped(
   Args:
     keys: Prompt of each group of the step; several groups may have the same.
     influence: The influence of each group.
-    past_keys, past_influence: The same of the steps before, as they were
-      scaled. Entries without influence count as empty.
+    past_keys, past_influence: Keys and influence of the steps before, as they
+      were scaled. Entries without influence count as empty.
     cap: In (0, 1].
   """
   chex.assert_rank([keys, influence], 1)

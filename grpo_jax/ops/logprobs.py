@@ -272,7 +272,7 @@ def reference_topk(
     h: `h[:, t]` predicts token t.
     k: From 1 to V.
     temperature: Positive.
-    chunk_bytes: As for `token_outputs`.
+    chunk_bytes: Largest size of a chunk of logits, as for `token_outputs`.
 
   Returns:
     Ids from the likeliest on (equal ones in any order), and their log-probs

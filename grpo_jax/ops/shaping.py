@@ -108,7 +108,7 @@ def gtpo_rewards(
 
   Args:
     correct: Which completions are right.
-    entropy: Of the distribution each token was drawn from, nats.
+    entropy: Entropy of the distribution each token was drawn from, nats.
     mask: True on trained tokens.
     group_id: Group of each row, in [0, num_groups).
     num_groups: Static.
@@ -146,7 +146,7 @@ def grpo_s_rewards(
   alpha1: float = 1.0,
   alpha2: float = 0.1,
 ) -> jax.Array:  # [B]
-  """As `gtpo_rewards`, of whole completions by their mean entropy.
+  """Rewards of whole completions by their mean entropy, as `gtpo_rewards`.
 
   Args: as there; H is the mean over a row's trained tokens and d the number
     of rows on the same side.
@@ -227,7 +227,7 @@ def edge_factor(
   and no mean entropy is below 1e-6.
 
   Args:
-    entropy: Of the distribution each token was drawn from, nats.
+    entropy: Entropy of the distribution each token was drawn from, nats.
     mask: True on trained tokens; the mean over j is over rows that have any.
     low: Least factor.
     high: Greatest factor.

@@ -340,7 +340,7 @@ def clip_cov_mask(
   """Chooses tokens at random among those with a high covariance (Clip-Cov).
 
   Args:
-    cov: As `covariance` returns it.
+    cov: Covariance of each token, as `covariance` returns it.
     mask: True on trained tokens; N of them.
     not_clipped: True where the ordinary clip leaves the gradient alive.
     fraction: max(1, ⌊fraction · N⌋) tokens are chosen, or all candidates if
@@ -366,7 +366,7 @@ def kl_cov_mask(
   """Chooses the tokens with the highest covariance (KL-Cov).
 
   Args:
-    cov: As `covariance` returns it.
+    cov: Covariance of each token, as `covariance` returns it.
     mask: True on trained tokens; N of them.
     fraction: max(1, ⌊fraction · N⌋) tokens are chosen; of equal ones the
       first.

@@ -1097,7 +1097,7 @@ class Algorithm(Group):
   weights that are "truncate"d at importance_max, or "mask"ed to 0 outside
   [importance_min, importance_max]; or "none"."""
   importance_level: str
-  """Of a "token" or of the whole "sequence"."""
+  """The weights are those of a "token", or of the whole "sequence"."""
   importance_max: float
   """Bounds of the weights."""
   importance_min: float
@@ -1244,7 +1244,7 @@ class Algorithm(Group):
   dpo_coef: float
   """α, the weight of DPO's loss, whose other settings are those of DPO."""
   baseline_decay: float
-  """Of the average of the mean reward, per step, in [0, 1); 0: no
+  """Decay of the average of the mean reward, per step, in [0, 1); 0: no
   baseline."""
   gamma: float
   """Discount per trained token, in [0, 1]."""

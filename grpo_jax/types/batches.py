@@ -33,7 +33,7 @@ def _optional(
   """A field that is None unless something provides it.
 
   Args:
-    kind, clean: As in `_field`.
+    kind, clean: Kind of the field and how it is cleaned, as in `_field`.
     need: By which name an algorithm asks for it in `needs`; "": it comes with
       others, or nobody asks.
     provider: Who provides it then, for messages.
@@ -52,7 +52,7 @@ class TrainBatch:
   default to None are present only when the algorithm `needs` them.
 
   Attributes:
-    prompt_tokens, prompt_mask, images: As in `Prompts`.
+    prompt_tokens, prompt_mask, images: The prompts, as in `Prompts`.
     prompt_index: Prompt of each row.
     group_id: Baseline group of each row, in [0, num_groups).
     tokens: Completion tokens.
@@ -63,9 +63,10 @@ class TrainBatch:
     valid: Rows that were scored.
     terminated: Rows that were not cut off.
     correct: Rows with a right answer.
-    behavior_logp, sampler_logp, entropy, kept_ids: As in `Rollout`; None if
-      the completions were given and not sampled.
-    routing, prompt_routing: The same; the policy then takes these experts.
+    behavior_logp, sampler_logp, entropy, kept_ids: What the sampler recorded,
+      as in `Rollout`; None if the completions were given and not sampled.
+    routing, prompt_routing: Experts that the sampler took, as in `Rollout`; the
+      policy then takes these experts.
     mix_ids, mix_weights: The same; every model then reads these rows of its own
       table, with these weights, in the place of completion tokens.
     anchor_routing: Experts on the way to each prediction, at the start of the
@@ -75,7 +76,7 @@ class TrainBatch:
     components: Each reward before weights, in sorted order of their names;
       NaN = not applicable.
     component_weights: Weight of each component.
-    step_rewards, step_mask: As in `Scored`.
+    step_rewards, step_mask: Scores of steps, as in `Scored`.
     answers: Answers that are forced after each segment: the opener, an answer,
       the closer, and -1 in the slots behind.
     answer_utility: What each of them is worth, the best ones first; 0 for one
@@ -83,7 +84,7 @@ class TrainBatch:
     segment_end: True on the last token of each segment.
     prefix_utility: Expected utility of what stands before the segment that a
       token is part of.
-    turn, turn_rewards, state_id: As in `Rollout`.
+    turn, turn_rewards, state_id: What is known of turns, as in `Rollout`.
     trace_id, trace_order, is_last: Rollout of each row, its place there, and
       whether it is the last one; None where a row is a rollout.
     greedy_rewards: Reward of the greedy completion of the row's prompt.

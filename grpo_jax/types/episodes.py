@@ -180,7 +180,7 @@ class Compaction:
 
 @dataclasses.dataclass(frozen=True)
 class HostCompaction:
-  """The same of episodes whose environment is on the host, and in text.
+  """Compaction of episodes whose environment is on the host, in text.
 
   Data only. After a turn the policy reads an instruction in the place of the
   observation, and writes a summary. The next context is
@@ -192,16 +192,17 @@ class HostCompaction:
 
   Attributes:
     every, context_len, reserve, max_summary_len, keep_turns, max_compactions:
-      As in `Compaction`; a summary has its end among its tokens, and one that
-      is cut off loses its last token for it. Also T slots that are nearly full
-      make it time for a summary.
+      When a context ends and what is kept, as in `Compaction`; a summary has
+      its end among its tokens, and one that is cut off loses its last token for
+      it. Also T slots that are nearly full make it time for a summary.
     instruction: Ids that are read before a summary is written.
     ends: Ids that end a summary.
     resume: Ids before and after a summary in the context that begins with it.
     prompt_len: S', slots of what contexts begin with.
     head_len: First tokens of the first prompt with which every context begins;
       None: all of them.
-    trains_summary, keeps_summary: As in `Compaction`.
+    trains_summary, keeps_summary: What becomes of a summary, as in
+      `Compaction`.
   """
 
   every: int

@@ -167,7 +167,7 @@ class Critic:
   Parameters are `{"trained": tree, "frozen": tree}` as those of a policy.
 
   Attributes:
-    trunk: Of which `prefix` and `hidden` are run.
+    trunk: Policy whose `prefix` and `hidden` are run.
     is_shared: Whether the trunk's parameters are the policy's. Then no gradient
       of the critic enters it.
     init: (params of the policy) -> params.
@@ -201,7 +201,7 @@ class Judge(Protocol):
       prompts: P prompts.
       rollout: Completions of them.
       said: What verifiers of text on the host say, if there are any.
-      step: Of the phase, [] int; None where weights do not change.
+      step: Step of the phase, [] int; None where weights do not change.
     """
 
 

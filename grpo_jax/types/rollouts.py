@@ -80,7 +80,7 @@ class Corrections:
     injected: True on tokens that were put in.
     removed: Tokens that the policy has drawn and that are gone: the end token
       of a draft, or all of it.
-    rewards, valid, correct: Of the drafts, as in `Scored`.
+    rewards, valid, correct: Verdicts on the drafts, as in `Scored`.
   """
 
   kind: jax.Array  # [B] int32
@@ -104,7 +104,8 @@ class Rollout:
       wrote. Made from positions, never from ids.
     behavior_logp: Log-prob of each token under the distribution it was drawn
       from (temperature and filters applied), 0 where masked. Nats.
-    sampler_logp: The same at the same temperature without filters. Nats.
+    sampler_logp: Log-prob of the same tokens at the same temperature, without
+      filters. Nats.
     entropy: Entropy of the distribution drawn from, 0 where masked. Nats.
     terminated: True if the row ended with an end token, or its environment
       said so; False if the budget of T tokens cut it off. Where contexts are

@@ -1,0 +1,106 @@
+"""The page of all settings, made of the docstrings of their classes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from experiments.site import markdown
+from grpo_jax.algorithms import options
+from grpo_jax.training import compatibility, documented
+from grpo_jax.training import config as config_lib
+
+_HEAD = """# Settings
+
+Every setting of a run, with its default and its meaning. A setting is changed
+by `--config.NAME=VALUE` on the command line of every program, or by
+`config.NAME = VALUE` in Python. Names and values are checked before anything is
+compiled, and a misspelt name is answered with the nearest one.
+
+In a terminal, `python -m experiments.config --config=configs/quickstart.py
+--search=kl` prints the settings of a config that have a word in their names or
+meanings. Settings of `algorithm` are on pages of their own: the
+[options of all algorithms](../algorithms/options.md), and what each
+[algorithm](../algorithms/index.md) adds.
+
+A phase is a section with a name of your own and a `kind`. The sections `sft`
+and `rl` stand here for all phases: one imitates, one draws completions. Other
+kinds have the same settings with other defaults.
+"""
+_COMMON = {field.name for field in dataclasses.fields(options.CommonConfig)}
+_PHASES = ("sft", "rl")
+
+
+def every() -> list[documented.Setting]:
+  """The settings of a default config, of the phases those of `_PHASES`."""
+  config = config_lib.default_config("grpo")
+  left_out = {*config_lib.section_names(config), "algorithm"} - set(_PHASES)
+  return [
+    setting
+    for setting in documented.of_config(config)
+    if setting.name.partition(".")[0] not in left_out
+  ]
+
+
+def page() -> str:
+  """Markdown of the page, with a table for each group of settings."""
+  groups: dict[str, list[documented.Setting]] = {}
+  for setting in every():
+    groups.setdefault(setting.name.rpartition(".")[0], []).append(setting)
+  lines = [_HEAD]
+  for group, members in groups.items():
+    title = f"`{group}`" if group else "The run"
+    lines += [f"## {title}", "", "| setting | default | meaning |"]
+    lines += ["|---|---|---|", *map(_row, members), ""]
+  return "\n".join(lines)
+
+
+def _row(setting: documented.Setting) -> str:
+  default = markdown.cell(repr(setting.default))
+  return f"| `{setting.name}` | `{default}` | {markdown.cell(setting.text)} |"
+
+
+_OPTIONS_HEAD = """# Options of all algorithms
+
+Every algorithm takes the options of this page, and
+[options_test.py](../../tests/algorithms/options_test.py) holds each against
+NumPy. An option is set by `--config.algorithm.NAME=VALUE`; 0 or `none` switches
+one off. The defaults are those of the library. Where a paper has another one,
+the page of the [algorithm](index.md) has it.
+"""
+
+
+def options_page() -> str:
+  """Markdown of the page of the options that algorithms share."""
+  lines = [_OPTIONS_HEAD]
+  for title, cls in (
+    ("Options of every algorithm", options.CommonConfig),
+    ("Options of algorithms that clip a ratio", options.ClipConfig),
+  ):
+    lines += [f"## {title}", "", "| setting | default | meaning |"]
+    lines.append("|---|---|---|")
+    for field in dataclasses.fields(cls):
+      if cls is options.CommonConfig or field.name not in _COMMON:
+        text = markdown.cell(documented.text(cls, field.name))
+        lines.append(f"| `{field.name}` | `{field.default!r}` | {text} |")
+    lines.append("")
+  return "\n".join(lines)
+
+
+_COMPATIBILITY_HEAD = """# Features that exclude each other
+
+A run that asks for both features of a row is refused before anything is
+compiled, with the reason and the remedy of the row. All other pairs are
+accepted, and
+[compatibility_test.py](../../tests/training/compatibility_test.py) tries every
+row and every pair. The table is code, `grpo_jax/training/compatibility.py`.
+
+| feature | excludes | why | what to do |
+|---|---|---|---|"""
+
+
+def compatibility_page() -> str:
+  """Markdown of the table of features that exclude each other."""
+  rows = [
+    f"| {' | '.join(map(markdown.cell, row))} |" for row in compatibility.TABLE
+  ]
+  return "\n".join([_COMPATIBILITY_HEAD, *rows]) + "\n"
