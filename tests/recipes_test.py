@@ -260,7 +260,41 @@ _TABLE = {
     "aggregate": _MEAN_OF_TOKENS,
   },
 }
+_OF_TRL = {
+  "rl.group_size": 8,
+  "rl.num_prompts": 16,
+  "rl.num_minibatches": 1,
+  "rl.optimizer.learning_rate": 1e-6,
+  "algorithm.kl_coef": 0.04,
+  "algorithm.kl_kind": "k3",
+  "algorithm.clip_low": 0.2,
+  "algorithm.clip_high": 0.2,
+  "algorithm.advantage_scale": "group",
+  "data.max_prompt_len": 1024,
+  "rewards.weights": (1.0, 1.0),
+  "aggregate": _MEAN_OF_ROWS,
+}
+_ON_IMAGES = {
+  "vlm_r1": _OF_TRL
+  | {
+    "rl.steps": None,
+    "rewards.functions": ("box_iou", "box_format"),
+    "sampling.max_new_tokens": 2048,
+  },
+  "r1_v": _OF_TRL
+  | {
+    "data.image_options.max_pixels": 401_408,
+    "rl.steps": 140_000 // 16,
+    "rewards.functions": ("counting", "think_answer_format"),
+    "sampling.max_new_tokens": None,
+  },
+}
+_TABLE = {**_ON_IMAGES, **_TABLE}
 NAMES = tuple(_TABLE)
+
+
+def _models(name):
+  return models.VISION if name in _ON_IMAGES else models.MODELS
 
 
 def _get_config(name: str, *arguments: str):
@@ -440,19 +474,20 @@ def test_unknown_model_names_the_nearest():
 # --- phases ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", models.MODELS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+  ("name", "model"), [(name, x) for name in NAMES for x in _models(name)]
+)
 def test_every_recipe_resolves_with_every_model(name, model):
   run = _resolved(_get_config(name, model))
-  assert run.model.checkpoint == models.MODELS[model].checkpoint
+  assert run.model.checkpoint == _models(name)[model].checkpoint
   assert run.model.remat == "full"
   assert run.data.template != config_lib.DataConfig().template
 
 
 def _pairs():
   """Every recipe with a model, and every model with a recipe."""
-  known = tuple(models.MODELS)
   for i, name in enumerate(NAMES):
+    known = tuple(_models(name))
     # So that the last, which replays routing, has the experts.
     model = known[(i - len(NAMES)) % len(known)]
     slow = i < len(NAMES) - 4
@@ -465,7 +500,7 @@ def test_every_recipe_is_assembled_with_a_model(tmp_path, name, model):
   """All that a run does before it loads weights, with other questions."""
   folder = tmp_path / "checkpoint"
   folder.mkdir()
-  text = json.dumps(models.MODELS[model].config_json)
+  text = json.dumps(_models(name)[model].config_json)
   (folder / "config.json").write_text(text, encoding="utf-8")
   config = _get_config(name, model)
   config.model.checkpoint = str(folder)

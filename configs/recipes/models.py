@@ -63,7 +63,7 @@ import difflib
 import json
 import pathlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ml_collections
@@ -211,26 +211,82 @@ MODELS = {
   ),
 }
 
+# Towers of Qwen2.5-VL; features are as wide as the language model.
+_VISION: dict[str, Any] = {
+  "depth": 32,
+  "fullatt_block_indexes": [7, 15, 23, 31],
+  "hidden_act": "silu",
+  "hidden_size": 1280,
+  "intermediate_size": 3420,
+  "num_heads": 16,
+  "patch_size": 14,
+  "spatial_merge_size": 2,
+  "temporal_patch_size": 2,
+  "window_size": 112,
+}
+_QWEN2_5_VL = {
+  **_QWEN,
+  "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+  "image_token_id": 151655,
+  "model_type": "qwen2_5_vl",
+  "rope_scaling": {"mrope_section": [16, 24, 24], "type": "mrope"},
+}
+# For prompts with images.
+VISION = {
+  "qwen2.5-vl-3b": Model(
+    checkpoint="Qwen/Qwen2.5-VL-3B-Instruct",
+    template="chat",
+    config_json={
+      **_QWEN2_5_VL,
+      "hidden_size": 2048,
+      "intermediate_size": 11008,
+      "num_attention_heads": 16,
+      "num_hidden_layers": 36,
+      "num_key_value_heads": 2,
+      "tie_word_embeddings": True,
+      "vision_config": {**_VISION, "out_hidden_size": 2048},
+    },
+  ),
+  "qwen2.5-vl-7b": Model(
+    checkpoint="Qwen/Qwen2.5-VL-7B-Instruct",
+    template="chat",
+    config_json={
+      **_QWEN2_5_VL,
+      "hidden_size": 3584,
+      "intermediate_size": 18944,
+      "num_attention_heads": 28,
+      "num_hidden_layers": 28,
+      "num_key_value_heads": 4,
+      "tie_word_embeddings": False,
+      "vision_config": {**_VISION, "out_hidden_size": 3584},
+      "vocab_size": 152064,
+    },
+  ),
+}
+
 # Completions of a toy's batch that are trained; the recipe's, divided.
 _TOY_ROWS = 256
 
 
-def base(algorithm: str, model: str) -> ml_collections.ConfigDict:
+def base(
+  algorithm: str, model: str, known: Mapping[str, Model] = MODELS
+) -> ml_collections.ConfigDict:
   """What a recipe starts from: an algorithm on questions, with a model.
 
   Args:
     algorithm: Of the table.
-    model: A name of `MODELS`, or "toy".
+    model: A name of `known`, or "toy".
+    known: `MODELS`, or `VISION`.
 
   Raises:
     KeyError: There is no such model; the message lists them.
   """
-  if model != "toy" and model not in MODELS:
-    near = difflib.get_close_matches(model, ["toy", *MODELS], n=1)
+  if model != "toy" and model not in known:
+    near = difflib.get_close_matches(model, ["toy", *known], n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise KeyError(
       f"recipe: no model is called {model!r}.{hint} Known: toy,"
-      f" {', '.join(MODELS)}. For another checkpoint take one of them and set"
+      f" {', '.join(known)}. For another checkpoint take one of them and set"
       " --config.model.checkpoint."
     )
   config = config_lib.default_config(algorithm)
@@ -248,8 +304,8 @@ def base(algorithm: str, model: str) -> ml_collections.ConfigDict:
     # Of eight devices each has one row at a time; other numbers of devices
     # want other multiples.
     config.rl.micro_batch_size = 8
-    config.data.template = MODELS[model].template
-    config.model.checkpoint = MODELS[model].checkpoint
+    config.data.template = known[model].template
+    config.model.checkpoint = known[model].checkpoint
     config.model.dtype = "bfloat16"
     # An update of 1e-6 is below the rounding of a bfloat16 parameter.
     config.model.param_dtype = "float32"
@@ -299,7 +355,8 @@ def architecture(checkpoint: str) -> Iterator[str]:
   So that shapes can be had without a download; any other name, and a folder,
   stays what it is.
   """
-  known = {model.checkpoint: model for model in MODELS.values()}
+  models = (*MODELS.values(), *VISION.values())
+  known = {model.checkpoint: model for model in models}
   if pathlib.Path(checkpoint).is_dir() or checkpoint not in known:
     yield checkpoint
     return
@@ -311,7 +368,59 @@ def architecture(checkpoint: str) -> Iterator[str]:
 
 def has_experts(model: str) -> bool:
   """Whether the model is a mixture of experts; the toy is none."""
-  return model != "toy" and "num_experts" in MODELS[model].config_json
+  return model in MODELS and "num_experts" in MODELS[model].config_json
+
+
+def on_images(
+  config: ml_collections.ConfigDict, path: str, max_pixels: int
+) -> None:
+  """Questions about one image each, of a JSONL file with a field `image`.
+
+  Args:
+    config: Is changed.
+    path: Folder with train.jsonl and test.jsonl.
+    max_pixels: To which larger images are reduced; a patch has 14 · 14.
+  """
+  config.data.source = "jsonl"
+  config.data.name = ""
+  config.data.train_path = f"{path}/train.jsonl"
+  config.data.eval_path = f"{path}/test.jsonl"
+  config.data.images = ("image",)
+  config.data.image_options = ml_collections.ConfigDict(
+    {"max_pixels": max_pixels}
+  )
+  config.data.max_images = 1
+  config.data.max_patches = max_pixels // 14**2
+  config.data.max_prompt_len = 1024
+
+
+def finish_seen(
+  config: ml_collections.ConfigDict, model: str, questions: str
+) -> ml_collections.ConfigDict:
+  """`finish` for recipes on images, whose twin sees squares.
+
+  Args:
+    config: The recipe.
+    model: A name of `VISION`, or "toy".
+    questions: That the twin is asked: "count" or "box" (`tasks/vision.py`).
+  """
+  if model != "toy":
+    return config
+  from configs import vision
+
+  twin = vision.get_config(config.algorithm.name)
+  config = finish(config, model)
+  config.data = twin.data
+  config.data.task_options.questions = questions
+  config.model = twin.model
+  config.rewards.functions = twin.rewards.functions
+  config.rewards.weights = (1.0,) + (0.0,) * (len(twin.rewards.functions) - 1)
+  config.rewards.correct = twin.rewards.correct
+  config.sft.steps = twin.sft.steps
+  config.sft.num_prompts = twin.sft.num_prompts
+  config.sft.optimizer.learning_rate = twin.sft.optimizer.learning_rate
+  config.rl.optimizer.learning_rate = twin.rl.optimizer.learning_rate
+  return config
 
 
 def finish(

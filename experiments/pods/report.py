@@ -51,18 +51,21 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import ml_collections
+import numpy as np
 from absl import flags
 from jax.sharding import Mesh
 
 from configs.recipes import models as published
 from experiments import flags as flags_lib
 from experiments.pods import chips, costs
+from grpo_jax.data import encoder as encoder_lib
 from grpo_jax.learning import stages
 from grpo_jax.rewards import combine
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import drivers, judges, models, runs, sharding
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import (
+  Images,
   Metrics,
   Player,
   Prompts,
@@ -157,6 +160,32 @@ class _Absent:
     """There is nothing to end."""
 
 
+def _shown(config: config_lib.RunConfig) -> dict[str, Any]:
+  """A record of a problem in words, as far as its images have shapes."""
+  if not config.data.images:
+    return {}
+  tower = config.model.transformer(1).tower
+  if tower is None:
+    raise ValueError(
+      f"pods.report: config.data.images={config.data.images} of a model that"
+      " has no tower; name a checkpoint that reads images."
+    )
+  patches = config.data.max_patches or 0
+
+  def empty(dtype: str, *shape: int, value: int = 0) -> Any:
+    return np.broadcast_to(np.array(value, dtype), shape)  # Takes no memory.
+
+  return {
+    "prompt": "",
+    "images": Images(
+      patches=empty("float32", patches, tower.patch_width),
+      image=empty("int32", patches, value=-1),  # As many as placeholders: 0.
+      place=empty("int32", patches, 2),
+      grid=empty("int32", config.data.max_images or 0, 2),
+    ),
+  }
+
+
 def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
   """The problem of a config; of one in words, what a program knows of it."""
   if config.data.is_made_of_ids:
@@ -179,10 +208,10 @@ def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
   scorer: Any = _Absent()
   return problem_lib.Problem(
     tokenizer=ids,
-    train=absent,
+    train=cast("Any", [_shown(config)]),
     held_out=absent,
     supervised=absent,
-    encoder=absent,
+    encoder=encoder_lib.Encoder(ids),  # Without sight: see `_shown`.
     max_prompt_len=config.data.max_prompt_len,
     max_new_tokens=config.sampling.max_new_tokens,
     judge=judges.Sum((judges.OnHost(scorer),), {}, ""),
@@ -206,7 +235,7 @@ def scored_step(
   )
 
 
-def _prompts(problem: problem_lib.Problem, num_prompts: int, seed: int):
+def _prompts(problem: problem_lib.Problem, num_prompts: int):
   """Shapes of a batch, with what a verifier in the program reads."""
   if problem.judge.asks_host:
     shape = num_prompts, problem.max_prompt_len
@@ -215,8 +244,12 @@ def _prompts(problem: problem_lib.Problem, num_prompts: int, seed: int):
       mask=jax.ShapeDtypeStruct(shape, jnp.bool),
       ids=jax.ShapeDtypeStruct(shape[:1], jnp.int32),
       extras={},
+      images=jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((num_prompts, *x.shape), x.dtype),
+        problem.image_shapes,
+      ),
     )
-  one = next(problem.prompt_stream(seed, 1, None)).prompts
+  one = next(problem.prompt_stream(0, 1, None)).prompts
   return jax.tree.map(
     lambda x: jax.ShapeDtypeStruct((num_prompts, *x.shape[1:]), x.dtype), one
   )
@@ -272,11 +305,11 @@ def compile_step(
     )
     state = sharding.abstract(state, sharding.of_state(mesh, state))
     function: Callable = stages.fused_step
-    rows = [_prompts(problem, phase.num_prompts * phase.max_rounds, 0)]
+    rows = [_prompts(problem, phase.num_prompts * phase.max_rounds)]
     if problem.judge.asks_host:
       function = scored_step
       rows = [
-        _prompts(problem, phase.num_prompts, 0),
+        _prompts(problem, phase.num_prompts),
         _scores(config, phase.num_rows),
       ]
     inputs = [sharding.abstract(x, sharding.of_rows(mesh, x)) for x in rows]

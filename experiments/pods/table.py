@@ -83,6 +83,23 @@ ROWS = {
     "--config.rl.micro_batch_size=2048",
   ),
 }
+# Of configs/pods_images.py, whose prompts show an image each.
+_IMAGES = {
+  "vl-3b-v5e-16": (
+    "--topology=v5e-16",
+    "--mesh=fsdp:8,tensor:2",
+    "--config.rl.num_prompts=8",
+    "--config.rl.micro_batch_size=8",
+  ),
+  "vl-7b-v5p-128": (
+    "--topology=v5p-128",
+    "--mesh=fsdp:16,tensor:4",
+    "--config.model.checkpoint=Qwen/Qwen2.5-VL-7B-Instruct",
+    "--config.rl.num_prompts=64",
+    "--config.rl.micro_batch_size=128",
+  ),
+}
+ROWS |= _IMAGES
 # The same steps with a critic: PPO in place of GRPO.
 _PPO = {f"{name}-ppo": name for name in ("0.5b-v5e-8", "7b-v5p-128")}
 ROWS |= {name: ROWS[base] for name, base in _PPO.items()}
@@ -96,6 +113,8 @@ Written by `make pods`; nothing here has run on a TPU. Each row is the whole
 step of `configs/pods.py` (512 + 1024 slots, 8 completions a prompt, AdamW in
 float32, a reference), compiled ahead of time by libtpu for chips that are not
 there: GRPO, or PPO (`-ppo`), whose critic has a trunk of the policy's size.
+In rows of `vl` each prompt shows an image of up to 1024 patches, a tower is
+trained too, and rewards come from the host (`configs/pods_images.py`).
 [The program](../experiments/pods/report.py) says what the figures are and what
 they are not: operations, bytes and what is sent are counted with the trip
 counts of loops, every completion at its full length; a step takes at least the
@@ -173,6 +192,13 @@ def _cells(name: str, results: dict[str, Any]) -> list[str]:
   ]
 
 
+def _config(name: str) -> str:
+  """The config of a row."""
+  if name in _IMAGES:
+    return "configs/pods_images.py:grpo"
+  return f"configs/pods.py:{'ppo' if name in _PPO else 'grpo'}"
+
+
 def main(argv: Sequence[str]) -> int:
   """Compiles the rows, and writes the page; 1 if a row could not be made."""
   del argv
@@ -191,7 +217,7 @@ def main(argv: Sequence[str]) -> int:
         sys.executable,
         "-m",
         "experiments.pods.report",
-        f"--config=configs/pods.py:{'ppo' if name in _PPO else 'grpo'}",
+        f"--config={_config(name)}",
         *ROWS[name],
         f"--save={made}/{name}",
       ]

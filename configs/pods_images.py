@@ -1,0 +1,28 @@
+"""A step with a published model that reads images: for pods.
+
+    python -m experiments.pods.report --config=configs/pods_images.py \
+        --config.model.checkpoint=Qwen/Qwen2.5-VL-7B-Instruct \
+        --topology=v5p-128 --mesh=fsdp:16,tensor:4
+
+That of `configs/pods.py`, where each prompt shows an image of 1024 patches,
+448 × 448 pixels, which are 256 of its 512 slots, and the tower is trained with
+the rest. Boxes are compared on the host, so the scores are an input of the
+program. It is a config to compile; configs/recipes/vlm_r1.py trains.
+"""
+
+from configs import pods
+
+
+def get_config(algorithm: str = "grpo"):
+  """The step of any algorithm of the table."""
+  config = pods.get_config(algorithm)
+  config.model.checkpoint = "Qwen/Qwen2.5-VL-3B-Instruct"
+  config.data.source = "jsonl"
+  config.data.train_path = "boxes.jsonl"
+  config.data.images = ("image",)
+  config.data.max_images = 1
+  config.data.max_patches = 1024
+  config.data.template = "chat"
+  config.rewards.functions = ("box_iou", "box_format")
+  config.rewards.weights = (1.0, 1.0)
+  return config
