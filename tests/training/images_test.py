@@ -9,12 +9,20 @@ import pytest
 from grpo_jax.images import files, folders
 from grpo_jax.rewards import image_worker
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import image_reader, image_settings, opening
+from grpo_jax.training import (
+  image_reader,
+  image_settings,
+  models,
+  opening,
+  phases,
+  sharding,
+)
 from grpo_jax.training import problem as problem_lib
 from tests.images import pictures
 from tests.training import opening_test
 from tests.training import pictures as runs
 
+CHECKPOINT = str(runs.CHECKPOINTS / "qwen2_5_vl")
 PROCESSOR = folders.from_folder(runs.PROCESSORS / "qwen2_5_vl")
 
 
@@ -143,6 +151,40 @@ def test_where_paths_begin(tmp_path):
     image_settings.folder(config_lib.resolve(config).data)
   config.data.image_folder = str(other)
   assert image_settings.folder(config_lib.resolve(config).data) == str(other)
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({}, "the model has no vision tower, and the prompts show images"),
+    (
+      {"rl__schedule__name": "frontier", "model__checkpoint": CHECKPOINT},
+      r"data\.images=\('picture',\) and config\.rl\.schedule\.name='frontier'"
+      " do not go together: .* images are looked at when it is",
+    ),
+  ],
+)
+def test_images_of_text_records_are_known_before_one_is_read(
+  tmp_path, changes, message
+):
+  config = config_lib.resolve(
+    runs.make_config(
+      tmp_path,
+      rewards__in_graph=True,  # Starts no process.
+      rewards__functions=("math_accuracy",),
+      phases=("rl",),
+      **changes,
+    )
+  )
+  problem = problem_lib.make_problem(config)
+  assert problem.train[0].get("images") is None
+  shapes = problem.image_shapes
+  assert shapes.patches.shape == (16, 96)
+  assert shapes.grid.shape == (1, 2)
+  mesh = sharding.make_mesh(1)
+  with pytest.raises(ValueError, match=message):
+    policy = models.make_policy(config, problem, mesh)
+    phases.make_parts(config, problem, policy, "rl", mesh)
 
 
 @pytest.mark.slow  # Starts processes of rewards too.
