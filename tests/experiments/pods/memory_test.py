@@ -31,7 +31,10 @@ PARAMETERS = {
   "qwen3-0.6b": 596_049_920,
   "qwen3-8b": 8_190_735_360,
   "qwen3-30b-a3b": 30_532_122_624,
+  "qwen2.5-vl-3b": 3_754_622_976,
+  "qwen2.5-vl-7b": 8_292_166_656,
 }
+ON_IMAGES = ("r1_v", "vlm_r1")
 
 
 def recipe(name: str, model: str):
@@ -78,15 +81,26 @@ def test_the_table_of_models_is_right(model):
   ]
 
 
+@pytest.mark.parametrize(
+  "model",
+  ["qwen2.5-vl-3b", pytest.param("qwen2.5-vl-7b", marks=pytest.mark.slow)],
+)
+def test_models_that_see_have_their_published_sizes(model):
+  config = recipe("vlm_r1", model)
+  config.data.max_prompt_len = config.sampling.max_new_tokens = 8
+  assert table(config)["policy"] == 4 * PARAMETERS[model]
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_says_what_its_rollout_takes(name):
-  config = recipe(name, "qwen2.5-7b")
+  model_name = "qwen2.5-vl-7b" if name in ON_IMAGES else "qwen2.5-7b"
+  config = recipe(name, model_name)
   sizes = memory.sizes(config_lib.resolve(config))
   text = " ".join(
     importlib.import_module(f"configs.recipes.{name}").__doc__.split()
   )
   said = re.search(
-    r"rollout takes ([\d.]+) GiB over all devices with qwen2.5-7b", text
+    rf"rollout takes ([\d.]+) GiB over all devices with {model_name}", text
   )
   rows = config.rl.num_prompts * config.rl.group_size
   # Keys and values: 28 layers of 4 heads of 128, two bytes each.
