@@ -15,7 +15,8 @@ range. A right count and the format give 1 each.
 
 Records are {"prompt", "image", "answer"}, where the answer is a number.
 
-The cache of the rollout takes 14.9 GiB over all devices with qwen2.5-vl-7b.
+Memory: the cache of a rollout takes 14.9 GiB over all devices with
+qwen2.5-vl-7b.
 
 Deviations: the model is Qwen2.5-VL 3B, as in the scripts that came later.
 """

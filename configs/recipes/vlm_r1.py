@@ -19,7 +19,8 @@ of the resized image, and a question ends with "First output the thinking
 process in <think> </think> tags and then output the final answer in <answer>
 </answer> tags. Output the final answer in JSON format."
 
-The cache of the rollout takes 14.9 GiB over all devices with qwen2.5-vl-7b.
+Memory: the cache of a rollout takes 14.9 GiB over all devices with
+qwen2.5-vl-7b.
 
 Deviations: images are reduced to 602112 pixels, 768 tokens. An answer with two
 boxes that differ has 0, where the authors take the first. The number of steps

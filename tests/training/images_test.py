@@ -182,9 +182,13 @@ def test_images_of_text_records_are_known_before_one_is_read(
   assert shapes.patches.shape == (16, 96)
   assert shapes.grid.shape == (1, 2)
   mesh = sharding.make_mesh(1)
-  with pytest.raises(ValueError, match=message):
+
+  def assemble():
     policy = models.make_policy(config, problem, mesh)
-    phases.make_parts(config, problem, policy, "rl", mesh)
+    return phases.make_parts(config, problem, policy, "rl", mesh)
+
+  with pytest.raises(ValueError, match=message):
+    assemble()
 
 
 @pytest.mark.slow  # Starts processes of rewards too.

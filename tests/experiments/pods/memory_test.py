@@ -81,10 +81,8 @@ def test_the_table_of_models_is_right(model):
   ]
 
 
-@pytest.mark.parametrize(
-  "model",
-  ["qwen2.5-vl-3b", pytest.param("qwen2.5-vl-7b", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("model", published.VISION)
 def test_models_that_see_have_their_published_sizes(model):
   config = recipe("vlm_r1", model)
   config.data.max_prompt_len = config.sampling.max_new_tokens = 8
