@@ -10,6 +10,7 @@ not run. Each device has rows of its own, and its part in every micro-batch.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -221,11 +222,18 @@ def own_prompts(
     return batch, {}
   own = batch.prompt_index[:: plan.group_size]  # [P]
 
-  def of_devices(x):
-    return x[own].reshape(plan.num_shards, -1, *x.shape[1:])
+  # Images of one prompt on each device are looked up twice: a lookup of one is
+  # a slice of what all devices have, and libtpu 0.0.42 aborts at some of them
+  # (AllGatherDynamicSliceCancellation).
+  twice = jnp.stack([own, own], axis=1)
+  is_single = len(own) == plan.num_shards > 1
+
+  def of_devices(name, x):
+    x = x[twice][:, 0] if is_single and name == "images" else x[own]
+    return x.reshape(plan.num_shards, -1, *x.shape[1:])
 
   fields = {
-    name: jax.tree.map(of_devices, value)
+    name: jax.tree.map(functools.partial(of_devices, name), value)
     for name in fields_where(TrainBatch, kind="prompt")
     if (value := getattr(batch, name)) is not None
   }
