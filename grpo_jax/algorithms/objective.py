@@ -135,7 +135,6 @@ def make_train_batch(
   batch = TrainBatch(
     prompt_tokens=prompts.tokens,
     prompt_mask=prompts.mask,
-    images=prompts.images,
     prompt_index=rollout.prompt_index,
     group_id=rollout.group_id,
     tokens=rollout.tokens,
@@ -152,7 +151,7 @@ def make_train_batch(
     coefficients=state["coefficients"],
     num_groups=rollout.num_groups,
   )
-  optional: dict[str, Any] = {}
+  optional: dict[str, Any] = {"images": prompts.images}
   if rollout.traces is not None:  # Each row has a prompt of its own.
     traces = rollout.traces
     optional |= {
