@@ -91,13 +91,6 @@ _IMAGES = {
     "--config.rl.num_prompts=8",
     "--config.rl.micro_batch_size=8",
   ),
-  "vl-7b-v5p-128": (
-    "--topology=v5p-128",
-    "--mesh=fsdp:16,tensor:4",
-    "--config.model.checkpoint=Qwen/Qwen2.5-VL-7B-Instruct",
-    "--config.rl.num_prompts=64",
-    "--config.rl.micro_batch_size=128",
-  ),
 }
 ROWS |= _IMAGES
 # The same steps with a critic: PPO in place of GRPO.
