@@ -24,6 +24,7 @@ from grpo_jax.models import (
   attention,
   blocks,
   tower_parts,
+  tower_qwen,
   tower_siglip,
   towers,
   transformer,
@@ -272,7 +273,7 @@ def test_every_setting_of_the_model_is_read():
 
 def test_every_setting_of_the_tower_is_read():
   read = _reads(inspect.getsource(tower_settings.TowerSettings), {"self"})
-  for module in (tower_parts, tower_siglip, towers):
+  for module in (tower_parts, tower_qwen, tower_siglip, towers):
     read |= _reads(inspect.getsource(module), {"tower", "self"})
   assert _fields(tower_settings.TowerSettings) - read == set()
   assert "planted" not in read

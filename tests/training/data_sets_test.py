@@ -19,6 +19,7 @@ def _loaded(source="jsonl", held_out=None, **rewards):
       name="sort",
       format="",
       domain_key="",
+      images=(),
       is_made_of_ids=source == "task",
       shown_task="the task 'sort'",
     ),

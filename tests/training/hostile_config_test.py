@@ -87,6 +87,7 @@ MAY_BE_ZERO = {
   "optimizer.b2",
   "optimizer.weight_decay",
   "model.lora_rank",
+  "model.tower.window",
   "model.num_experts",
   "model.num_dense_layers",
   "model.shared_width",

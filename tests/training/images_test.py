@@ -81,11 +81,11 @@ def test_a_process_that_ends_costs_its_image(reader):
   values = [["path", f"{number}.png"] for number in range(6)]
   reader.cuts(values)
   reader._pool._workers[0].process.kill()
-  found = reader.cuts(values)
+  # Which call comes upon the process that has ended is a matter of time.
+  found = [said for _ in range(3) for said in reader.cuts(values)]
   lost = [said for said in found if isinstance(said, str)]
   assert len(lost) <= 1
   assert set(lost) <= {"its decoder ended"}
-  assert not any(isinstance(said, str) for said in reader.cuts(values))
 
 
 def test_what_is_no_answer_is_refused():

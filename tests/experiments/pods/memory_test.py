@@ -118,10 +118,8 @@ def test_state_and_cache_are_those_of_a_run():
   run = config_lib.resolve(config)
   solved = problem.make_problem(run)
   policy = models.make_policy(run, solved, sharding.make_mesh(1))
-  (_, enter, _), (_, enter_rl, _) = runs.make_phases(
-    run, solved, policy, sharding.make_mesh(1)
-  )
-  state = enter_rl(enter(models.initial_state(policy, 0)))
+  sft, rl = runs.make_phases(run, solved, policy, sharding.make_mesh(1))
+  state = rl.enter(sft.enter(models.initial_state(policy, 0)))
 
   def size(tree):
     return sum(x.nbytes for x in jax.tree.leaves(tree))
