@@ -60,6 +60,7 @@ def test_unusable_calls_are_refused(tmp_path, lines, message):
     rates_lib.read(str(path))
 
 
+@pytest.mark.slow
 def test_an_interceptor_of_a_config_is_measured(tmp_path):
   path = tmp_path / "calls.jsonl"
   calls = {"<tool>#</tool>": True, "<tool>#a</tool>": False, "ls": False}

@@ -101,6 +101,7 @@ def dropping():
   return tiny.make_state(parts), step
 
 
+@pytest.mark.slow
 def test_a_surplus_is_trained_as_what_an_earlier_policy_wrote(
   recycling, dropping
 ):

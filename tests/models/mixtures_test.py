@@ -207,6 +207,7 @@ def test_routing_is_recorded_and_replayed(name):
 # --- Adapters ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_adapters_of_all_kinds_are_those_merged(name):
   with jax.enable_x64(True):
@@ -262,14 +263,8 @@ def test_files_of_adapters_come_back(name, tmp_path):
     assert not any(f"{start}0.mlp.experts" in name for name in names)
 
 
-@pytest.mark.parametrize(
-  "kind",
-  [
-    pytest.param("int8", marks=pytest.mark.slow),
-    pytest.param("nf4", marks=pytest.mark.slow),
-    "nf4_double",
-  ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["int8", "nf4_double"])
 def test_quantized_kernels_are_read_in_every_place(kind):
   adapters = dataclasses.replace(ADAPTERS["latent"], quantization=kind)
   config = dataclasses.replace(LATENT, latent_width=6, query_latent_width=4)

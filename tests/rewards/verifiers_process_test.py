@@ -83,6 +83,7 @@ def open_(function="", **options):
   return verifiers_process.Environment(path, options)
 
 
+@pytest.mark.slow
 def test_a_single_turn_is_played_and_scored(url):
   environment = open_(num_examples=5)
   try:

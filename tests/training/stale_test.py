@@ -132,6 +132,7 @@ def test_what_waits_has_the_version_that_drew_it():
       assert (drawn.rollout.version[exists] == max(t + ahead - 2, 0)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", tiny.each(CASES, fast=("grpo",)))
 def test_without_learning_what_is_drawn_ahead_is_what_the_step_would_draw(name):
   fresh, stale = train(name, 0, 1e-30), train(name, 2, 1e-30)

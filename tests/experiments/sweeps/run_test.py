@@ -76,6 +76,7 @@ def test_commands_are_printed_for_each_cell(cwd):
   assert_fits(err)
 
 
+@pytest.mark.slow
 def test_a_bad_cell_is_refused_before_anything_is_written(cwd):
   (cwd / "config.py").write_text(CONFIG.replace("1e30", "'fast'"))
   result = command.run("sweeps.run", *COMMON, cwd=cwd)
