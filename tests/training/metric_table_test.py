@@ -134,7 +134,10 @@ def logged():
   )
   names |= of_step("grpo", {"domains": ("sums",)}, fields=_COEFFICIENTS)
   cut = partial.Partial(
-    lambda params, prompts, keys, rollout, limits, step: rollout,
+    lambda params, prompts, keys, rollout, limits, step, episodes: (
+      rollout,
+      episodes,
+    ),
     _prompts(4),
     *(4, tiny.PAD, 2, 1),
   )
