@@ -50,7 +50,7 @@ def of_a_run() -> TrainState:
   phases = runs.make_phases(settings, problem, policy, mesh)
   start = runs.abstract_start(policy, settings.seed)
   state = runs.abstract_state(phases, start)
-  parts, _, prompts = phases[-1]
+  parts, prompts = phases[-1].parts, phases[-1].prompts
   drawn = jax.eval_shape(
     functools.partial(stages.drawn_stage, parts=parts), state, prompts
   )
