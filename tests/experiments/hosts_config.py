@@ -17,7 +17,6 @@ def get_config(kind: str = "both"):
   "long": of the first kind alone, so many that signals come in time.
   "sessions": twelve steps of the second kind alone, with a calculator on the
   host.
-  "values": the same with a critic and one completion of each prompt.
   "summaries": the same of text, whose contexts are compacted.
   "frontier", "ads", "spo": of the second kind, and each depends on the one
   before, by a schedule of this name; "ads" has its clusters beside the file
@@ -27,7 +26,7 @@ def get_config(kind: str = "both"):
   """
   if kind in ("ahead", "partial"):
     return _in_graph(kind)
-  sessions = kind in ("sessions", "values", "summaries")
+  sessions = kind in ("sessions", "summaries")
   tiny = {"values": "sessions", "summaries": "summaries"}
   config = tiny_config.get_config(
     tiny.get(kind, kind) if sessions else "on_host"
@@ -55,12 +54,6 @@ def get_config(kind: str = "both"):
   if kind == "sessions":
     config.rl.steps = 12
     config.rl.staleness = 1
-  if kind == "values":
-    config.algorithm = algorithm_config("ppo")
-    config.algorithm.kl_coef = 0.0
-    config.critic = default_config().critic
-    config.critic.optimizer.learning_rate = 1e-2
-    config.rl.group_size = 1
   if kind == "summaries":
     config.algorithm = algorithm_config("grpo")
     config.algorithm.kl_coef = 0.0

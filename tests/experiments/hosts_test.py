@@ -176,13 +176,6 @@ def test_each_process_plays_its_own_episodes(tmp_path, episodes):
   assert two.metrics()[-1]["reward/malformed"] > 0
 
 
-def test_a_critic_and_single_completions_are_those_of_one_process(tmp_path):
-  """A policy's passes and a critic's are loops that no data connects."""
-  one, two = (succeed(tmp_path / str(n), n, "values") for n in (1, 2))
-  assert_close(two.metrics(), one.metrics())
-  assert "value/loss" in two.metrics()[-1]
-
-
 def test_a_process_with_sessions_that_is_lost_leaves_nothing_behind(
   tmp_path, episodes
 ):
