@@ -329,8 +329,8 @@ def test_rows_that_go_on_read_their_images_again():
       most=2,
     )
   )
-  found = longer(prompts)
+  found, _ = longer(prompts)
   np.testing.assert_array_equal(found.tokens, whole.tokens)
   np.testing.assert_allclose(found.sampler_logp, whole.sampler_logp, atol=1e-5)
-  bare = longer(dataclasses.replace(prompts, images=None))
+  bare, _ = longer(dataclasses.replace(prompts, images=None))
   assert np.abs(bare.sampler_logp - found.sampler_logp).max() > 1e-4
