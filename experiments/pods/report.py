@@ -51,7 +51,6 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import ml_collections
-import numpy as np
 from absl import flags
 from jax.sharding import Mesh
 
@@ -160,10 +159,10 @@ class _Absent:
     """There is nothing to end."""
 
 
-def _shown(config: config_lib.RunConfig) -> dict[str, Any]:
-  """A record of a problem in words, as far as its images have shapes."""
+def _image_shapes(config: config_lib.RunConfig) -> Images | None:
+  """Shapes of the images of a prompt in words; None where it shows none."""
   if not config.data.images:
-    return {}
+    return None
   tower = config.model.transformer(1).tower
   if tower is None:
     raise ValueError(
@@ -172,18 +171,15 @@ def _shown(config: config_lib.RunConfig) -> dict[str, Any]:
     )
   patches = config.data.max_patches or 0
 
-  def empty(dtype: str, *shape: int, value: int = 0) -> Any:
-    return np.broadcast_to(np.array(value, dtype), shape)  # Takes no memory.
+  def shape(dtype: Any, *sizes: int) -> Any:
+    return jax.ShapeDtypeStruct(sizes, dtype)
 
-  return {
-    "prompt": "",
-    "images": Images(
-      patches=empty("float32", patches, tower.patch_width),
-      image=empty("int32", patches, value=-1),  # As many as placeholders: 0.
-      place=empty("int32", patches, 2),
-      grid=empty("int32", config.data.max_images or 0, 2),
-    ),
-  }
+  return Images(
+    patches=shape(jnp.float32, patches, tower.patch_width),
+    image=shape(jnp.int32, patches),
+    place=shape(jnp.int32, patches, 2),
+    grid=shape(jnp.int32, config.data.max_images or 0, 2),
+  )
 
 
 def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
@@ -208,10 +204,11 @@ def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
   scorer: Any = _Absent()
   return problem_lib.Problem(
     tokenizer=ids,
-    train=cast("Any", [_shown(config)]),
+    train=[],
     held_out=absent,
     supervised=absent,
-    encoder=encoder_lib.Encoder(ids),  # Without sight: see `_shown`.
+    encoder=encoder_lib.Encoder(ids),
+    image_shapes=_image_shapes(config),
     max_prompt_len=config.data.max_prompt_len,
     max_new_tokens=config.sampling.max_new_tokens,
     judge=judges.Sum((judges.OnHost(scorer),), {}, ""),

@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from grpo_jax.data import shown
+from grpo_jax.data.sources import Record
 from grpo_jax.models import (
   architecture,
   lora,
@@ -84,8 +85,16 @@ def check_images(
     )
   if (sight := problem.encoder.sight) is not None:
     _check_sight(model, sight, problem, where)
-    return
-  first = problem.train[0]
+  elif len(problem.train):  # A problem that is only compiled has no records.
+    _check_placeholders(model, problem.train[0], where)
+
+
+def _check_placeholders(
+  model: architecture.TransformerConfig, first: Record, where: str
+) -> None:
+  """Raises ValueError unless a task's first prompt has room for its images."""
+  assert model.tower is not None  # It was looked at before.
+  of_token = model.tower.patches_per_token
   shown = int((np.asarray(first["images"].image) >= 0).sum()) // of_token
   found = int((np.asarray(first["prompt"]) == model.image_token).sum())
   if found != shown:

@@ -85,6 +85,8 @@ class Problem:
     solutions: The same for those that are put into wrong completions; or None.
     rubric: What a model of the run reads that judges; None: none does.
     reader: Worker processes that look at images; None: prompts are text alone.
+    image_shapes: Shapes of the images of one prompt; None where prompts show
+      none.
     provides: Optional inputs of algorithms that come from the data or the
       verifier: "step_rewards", "turns", "state_id", "domain",
       "prefix_utility".
@@ -111,6 +113,7 @@ class Problem:
   solutions: solutions.Solutions | None = None
   rubric: readers.Rubric | None = None
   reader: image_reader.Reader | None = None
+  image_shapes: Images | None = None
   provides: frozenset[str] = frozenset()
   complaints: unscored.Complaints = dataclasses.field(
     default_factory=unscored.Complaints
@@ -122,18 +125,6 @@ class Problem:
     if isinstance(self.compaction, HostCompaction):
       return self.compaction.prompt_len
     return self.max_prompt_len
-
-  @functools.cached_property
-  def image_shapes(self) -> Images | None:
-    """Shapes of the images of one prompt; None where prompts show none."""
-    if self.encoder.sight is not None:
-      return self.encoder.sight.shapes
-    images = self.train[0].get("images")
-    if not isinstance(images, Images):
-      return None
-    return jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype), images
-    )
 
   @functools.cached_property
   def pieces(self) -> list[bytes]:
@@ -398,6 +389,7 @@ def _make_problem(config: config_lib.RunConfig) -> Problem:
     "supervised": supervised,
     "encoder": encoder,
     "reader": reader,
+    "image_shapes": None if sight is None else sight.shapes,
     "answer_after": config.rewards.answer_after,
     "max_prompt_len": data.max_prompt_len,
     "max_new_tokens": config.sampling.max_new_tokens,
@@ -557,6 +549,11 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     ),
     solutions=solutions.of_task(task, correct),
     domains=made.domains,
+    # All prompts of a task show as much; None is an empty tree.
+    image_shapes=jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype),
+      train[0].get("images"),
+    ),
     provides=frozenset(
       name
       for name, given in {
