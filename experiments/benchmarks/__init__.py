@@ -6,6 +6,7 @@
 | `inputs.py`    | a model, a problem and a batch for it                    |
 | `timing.py`    | compiled parts, timed in turn beside the machine's rates |
 | `step.py`      | the command for a whole step and its parts               |
+| `compared.py`  | whole steps that are compared in the same rounds         |
 | `critic.py`, `attention.py`, `logprobs.py`, `load.py` | commands for a piece |
 | `images.py`    | the command for what images cost                         |
 | `figure.py`    | the command that draws results of `step.py`              |

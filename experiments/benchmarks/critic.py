@@ -16,27 +16,15 @@ has no backward pass: 1 + K forward passes.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import datetime
-import json
-import os
-import pathlib
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from absl import flags
 from jax.sharding import Mesh
 
 from experiments import flags as flags_lib
-from experiments.benchmarks import inputs, timing, workload
-from experiments.benchmarks import step as step_benchmark
-from grpo_jax.learning import stages
+from experiments.benchmarks import compared, workload
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import drivers, sharding
 
 _OWN = config_lib.CriticConfig()
 # Name -> (algorithm, completions per prompt or None for the preset's, critic).
@@ -54,77 +42,34 @@ CASES: dict[str, tuple[str, int | None, config_lib.CriticConfig | None]] = {
 }
 
 
-class Case:
-  """One compiled step."""
-
-  def __init__(self, name: str, work: workload.Work, mesh: Mesh):
-    algorithm, group, critic = CASES[name]
-    if group is not None:
-      work = dataclasses.replace(work, prompts=work.rows // group, group=group)
-    self.work, self.critic = work, critic
-    with contextlib.closing(inputs.make_problem(work, "fused")) as of:
-      parts, self._state = inputs.make_parts(
-        work, of, mesh, algorithm=algorithm, critic=critic
-      )
-    self.parameters = sum(x.size for x in jax.tree.leaves(self._state.params))
-    batch = inputs.make_batch(work)
-    self._prompts = jax.device_put(batch.prompts, sharding.by_rows(mesh))
-    self.program = timing.compiled(
-      drivers.jit_step(mesh, stages.fused_step, parts),
-      self._state,
-      self._prompts,
-    )
-
-  def __call__(self) -> None:
-    """Runs a step."""
-    self._state, metrics, _ = jax.block_until_ready(
-      self.program.call(self._state, self._prompts)
-    )
-    written = int(metrics["tokens/generated"])
-    if written != self.work.rows * self.work.completion_len:
-      raise RuntimeError(f"a step wrote {written} tokens, not all slots.")
+def _sized(work: workload.Work, name: str) -> workload.Work:
+  """The workload with the completions of a prompt that a case draws."""
+  group = CASES[name][1]
+  if group is None:
+    return work
+  return dataclasses.replace(work, prompts=work.rows // group, group=group)
 
 
 def measure(work: workload.Work, repeats: int) -> dict[str, Any]:
   """Seconds, bytes and floors of all cases."""
-  mesh = sharding.make_mesh(1)
-  with jax.set_mesh(mesh):
-    cases = {name: Case(name, work, mesh) for name in CASES}
-    size = 2048
-    product = jax.jit(jnp.matmul)
-    x = jax.random.normal(jax.random.key(0), (size, size), work.dtype)
-    seconds = timing.measure(
-      {"product": lambda: product(x, x), **cases}, repeats
-    )
-  rate = 2 * size**3 / min(seconds["product"])
-  rows = {}
-  for name, case in cases.items():
-    floor = 0.0
-    if case.critic is not None:
-      flops = workload.critic_flops(
-        case.work, case.critic.trunk == "shared", case.critic.num_updates
+
+  def make(mesh: Mesh) -> dict[str, compared.Step]:
+    return {
+      name: compared.Step(
+        _sized(work, name), mesh, algorithm=algorithm, critic=critic
       )
-      floor = flops / rate
-    rows[name] = {
-      **timing.spread(seconds[name]),
-      "of_grpo": statistics.median(
-        a / b for a, b in zip(seconds[name], seconds["GRPO"], strict=True)
-      ),
-      "critic_floor_s": floor,
-      "program_bytes": case.program.bytes,
-      "parameters": case.parameters,
-      "compile_s": case.program.compile_s,
+      for name, (algorithm, _, critic) in CASES.items()
     }
-  return {
-    "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
-    "device": jax.devices()[0].device_kind,
-    "cores": os.cpu_count(),
-    "jax": jax.__version__,
-    "work": dataclasses.asdict(work),
-    "gflops_per_s": rate / 1e9,
-    "repeats": repeats,
-    "cases": rows,
-  }
+
+  def floors(name: str, rate: float) -> dict[str, float]:
+    critic, flops = CASES[name][2], 0.0
+    if critic is not None:
+      flops = workload.critic_flops(
+        _sized(work, name), critic.trunk == "shared", critic.num_updates
+      )
+    return {"critic_floor_s": flops / rate}
+
+  return compared.measure(work, repeats, make, "GRPO", floors)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -132,9 +77,7 @@ def table(results: dict[str, Any]) -> str:
   work = results["work"]
   completions = work["prompts"] * work["group"]
   lines = [
-    f"{results['date']}, {results['device']}, {results['cores']} cores, JAX"
-    f" {results['jax']}, {results['gflops_per_s']:.0f} GFLOP/s; hidden"
-    f" {work['hidden']}, {work['layers']} layers, {completions} completions of"
+    f"{compared.machine(results)}, {completions} completions of"
     f" {work['prompt_len']} + {work['completion_len']} tokens; median of"
     f" {results['repeats']}",
     "",
@@ -153,12 +96,7 @@ def table(results: dict[str, Any]) -> str:
 def main(argv: Sequence[str]) -> int:
   """Measures, prints the table and writes the file."""
   del argv
-  results = measure(step_benchmark.work_of_flags(), flags.FLAGS.repeats)
-  print(table(results))
-  if flags.FLAGS.json:
-    text = json.dumps(results, indent=2) + "\n"
-    pathlib.Path(flags.FLAGS.json).write_text(text, encoding="utf-8")
-  return 0
+  return compared.run(measure, table)
 
 
 if __name__ == "__main__":

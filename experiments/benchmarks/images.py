@@ -28,27 +28,17 @@ tower has one in each. Of the flags of that program, the sizes, --repeats and
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import datetime
-import json
-import os
-import pathlib
-import statistics
+import functools
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from absl import flags
+from jax.sharding import Mesh
 
 from experiments import flags as flags_lib
-from experiments.benchmarks import inputs, timing, workload
-from experiments.benchmarks import step as step_benchmark
-from grpo_jax.learning import stages
+from experiments.benchmarks import compared, workload
 from grpo_jax.models.tower_parts import TowerConfig
-from grpo_jax.training import drivers, sharding
 from grpo_jax.training.tower_settings import TowerSettings
 from grpo_jax.types import Images, Prompts
 
@@ -62,7 +52,7 @@ CASES = {
 
 
 def tower_of(work: workload.Work, trained: bool = True) -> TowerSettings:
-  """As wide and as deep as the language model."""
+  """A tower as wide and as deep as the language model."""
   return TowerSettings(
     kind="siglip",
     width=work.hidden,
@@ -121,78 +111,35 @@ def with_images(
   return dataclasses.replace(prompts, tokens=tokens, images=Images(**arrays))
 
 
-class Case:
-  """One compiled step."""
-
-  def __init__(self, name: str, work: workload.Work, mesh: jax.sharding.Mesh):
-    has_tower, is_trained, sees = CASES[name]
-    self.work = work
-    tower = tower_of(work, is_trained)
-    with contextlib.closing(inputs.make_problem(work, "fused")) as of:
-      parts, self._state = inputs.make_parts(
-        *(work, of, mesh), tower=tower if has_tower else None
-      )
-    self.parameters = sum(x.size for x in jax.tree.leaves(self._state.params))
-    passes = (4 if is_trained else 2) if sees else 0
-    self.flops = passes * forward_flops(tower, work, num_places(work))
-    prompts = inputs.make_batch(work).prompts
-    if sees:
-      prompts = with_images(prompts, tower, num_places(work))
-    self._prompts = jax.device_put(prompts, sharding.by_rows(mesh))
-    self.program = timing.compiled(
-      drivers.jit_step(mesh, stages.fused_step, parts),
-      self._state,
-      self._prompts,
-    )
-
-  def __call__(self) -> None:
-    """Runs a step."""
-    self._state, metrics, _ = jax.block_until_ready(
-      self.program.call(self._state, self._prompts)
-    )
-    written = int(metrics["tokens/generated"])
-    if written != self.work.rows * self.work.completion_len:
-      raise RuntimeError(f"a step wrote {written} tokens, not all slots.")
-
-
 def measure(work: workload.Work, repeats: int) -> dict[str, Any]:
   """Seconds, bytes and floors of all cases."""
-  mesh = sharding.make_mesh(1)
-  with jax.set_mesh(mesh):
-    cases = {name: Case(name, work, mesh) for name in CASES}
-    size = 2048
-    product = jax.jit(jnp.matmul)
-    x = jax.random.normal(jax.random.key(0), (size, size), work.dtype)
-    seconds = timing.measure(
-      {"product": lambda: product(x, x), **cases}, repeats
-    )
-  rate = 2 * size**3 / min(seconds["product"])
-  rows = {
-    name: {
-      **timing.spread(seconds[name]),
-      "of_tokens": statistics.median(
-        a / b for a, b in zip(seconds[name], seconds["tokens"], strict=True)
-      ),
-      "tower_gflops": case.flops / 1e9,
-      "tower_floor_s": case.flops / rate,
-      "program_bytes": case.program.bytes,
-      "parameters": case.parameters,
-      "compile_s": case.program.compile_s,
-    }
-    for name, case in cases.items()
-  }
+
+  def make(mesh: Mesh) -> dict[str, compared.Step]:
+    found = {}
+    for name, (has_tower, is_trained, sees) in CASES.items():
+      tower = tower_of(work, is_trained)
+      shown = functools.partial(
+        with_images, tower=tower, num_tokens=num_places(work)
+      )
+      found[name] = compared.Step(
+        work,
+        mesh,
+        shown if sees else lambda prompts: prompts,
+        tower=tower if has_tower else None,
+      )
+    return found
+
+  def floors(name: str, rate: float) -> dict[str, float]:
+    _, is_trained, sees = CASES[name]
+    passes = (4 if is_trained else 2) if sees else 0
+    flops = passes * forward_flops(tower_of(work), work, num_places(work))
+    return {"tower_gflops": flops / 1e9, "tower_floor_s": flops / rate}
+
   tower = tower_of(work)
   return {
-    "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
-    "device": jax.devices()[0].device_kind,
-    "cores": os.cpu_count(),
-    "jax": jax.__version__,
-    "work": dataclasses.asdict(work),
+    **compared.measure(work, repeats, make, "tokens", floors),
     "tower": dataclasses.asdict(tower),
     "patches": num_places(work) * tower.patches_per_token,
-    "gflops_per_s": rate / 1e9,
-    "repeats": repeats,
-    "cases": rows,
   }
 
 
@@ -200,9 +147,7 @@ def table(results: dict[str, Any]) -> str:
   """What was measured, in Markdown."""
   work = results["work"]
   lines = [
-    f"{results['date']}, {results['device']}, {results['cores']} cores, JAX"
-    f" {results['jax']}, {results['gflops_per_s']:.0f} GFLOP/s; hidden"
-    f" {work['hidden']}, {work['layers']} layers, {work['prompts']} prompts of"
+    f"{compared.machine(results)}, {work['prompts']} prompts of"
     f" {work['prompt_len']} tokens, {results['patches']} patches,"
     f" {work['group']} completions of {work['completion_len']} tokens; median"
     f" of {results['repeats']}",
@@ -223,12 +168,7 @@ def table(results: dict[str, Any]) -> str:
 def main(argv: Sequence[str]) -> int:
   """Measures, prints the table and writes the file."""
   del argv
-  results = measure(step_benchmark.work_of_flags(), flags.FLAGS.repeats)
-  print(table(results))
-  if flags.FLAGS.json:
-    text = json.dumps(results, indent=2) + "\n"
-    pathlib.Path(flags.FLAGS.json).write_text(text, encoding="utf-8")
-  return 0
+  return compared.run(measure, table)
 
 
 if __name__ == "__main__":
