@@ -4,10 +4,11 @@
         --config.model.checkpoint=Qwen/Qwen2.5-VL-7B-Instruct \
         --topology=v5p-128 --mesh=fsdp:16,tensor:4
 
-That of `configs/pods.py`, where each prompt shows an image of 1024 patches,
-448 × 448 pixels, which are 256 of its 512 slots, and the tower is trained with
-the rest. Boxes are compared on the host, so the scores are an input of the
-program. It is a config to compile; configs/recipes/vlm_r1.py trains.
+The step is the one of `configs/pods.py`, with an image in each prompt. An image
+of 448 × 448 pixels has 1024 patches and takes 256 of the 512 slots of its
+prompt. The tower is trained with the rest. Boxes are compared on the host, so
+the scores are an input of the program. This config is there to be compiled;
+configs/recipes/vlm_r1.py trains.
 """
 
 from configs import pods

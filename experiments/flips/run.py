@@ -13,7 +13,6 @@ Exit status: 0 all has ended, 1 something has failed, 143 stopped.
 from __future__ import annotations
 
 import functools
-import pathlib
 from collections.abc import Sequence
 
 from experiments import flags as flags_lib
@@ -28,17 +27,12 @@ _TRAINING = commands.Training("flips")
 def main(argv: Sequence[str]) -> int:
   """Runs what is missing, one after another."""
   del argv
-  return _TRAINING.go_through(arms_lib.ARMS, _run_arm)
-
-
-def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
-  """Runs the sweep of an arm, and writes its numbers; the exit status."""
-  folder, config = root / name, _TRAINING.config(name)
-  if name == arms_lib.BASE:
-    return sweeps_lib.sweep(folder, config)
-  overrides = arms_lib.follows_on(name, root)
-  collected = functools.partial(sweeps_lib.collected, results.of_run)
-  return sweeps_lib.record(out, folder, config, overrides, collected)
+  return _TRAINING.follow_on(
+    arms_lib.ARMS,
+    arms_lib.BASE,
+    arms_lib.follows_on,
+    functools.partial(sweeps_lib.collected, results.of_run),
+  )
 
 
 if __name__ == "__main__":

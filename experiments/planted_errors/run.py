@@ -15,13 +15,11 @@ Exit status: 0 all has ended, 1 something has failed, 143 stopped.
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Sequence
 
 from experiments import flags as flags_lib
 from experiments.planted_errors import arms as arms_lib
 from experiments.planted_errors import results
-from experiments.sweeps import arms as sweeps_lib
 from experiments.sweeps import commands
 
 _TRAINING = commands.Training("planted_errors")
@@ -30,16 +28,12 @@ _TRAINING = commands.Training("planted_errors")
 def main(argv: Sequence[str]) -> int:
   """Runs what is missing, one after another."""
   del argv
-  return _TRAINING.go_through(arms_lib.ARMS, _run_arm)
-
-
-def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
-  """Runs the sweep of an arm, and writes its numbers; the exit status."""
-  folder, config = root / name, _TRAINING.config(name)
-  if name == arms_lib.BASE:
-    return sweeps_lib.sweep(folder, config)
-  overrides = arms_lib.follows_on(name, root)
-  return sweeps_lib.record(out, folder, config, overrides, results.collected)
+  return _TRAINING.follow_on(
+    arms_lib.ARMS,
+    arms_lib.BASE,
+    arms_lib.follows_on,
+    results.collected,
+  )
 
 
 if __name__ == "__main__":

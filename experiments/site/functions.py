@@ -26,8 +26,8 @@ class Module:
   """A page of the reference.
 
   Attributes:
-    path: Of the file, from the root of the repository.
-    title: Of the page.
+    path: The file, counted from the root of the repository.
+    title: The title of the page.
     names: What the page has of it; empty: all that is public.
   """
 

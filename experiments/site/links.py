@@ -38,7 +38,8 @@ def site_path(path: str) -> str:
   """Address on the site of a file or folder of the repository.
 
   Args:
-    path: As "docs/rewards.md" or "grpo_jax/ops/ratios.py".
+    path: A file of the repository, as "docs/rewards.md" or
+      "grpo_jax/ops/ratios.py".
 
   Returns:
     As "rewards.md" or "reference/ops/ratios.md". What is no page of its own is

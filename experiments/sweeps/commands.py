@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import pathlib
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from absl import flags
 
@@ -79,6 +79,32 @@ class Training:
     chosen = arms_lib.chosen(names, self._arms.value)
     out.mkdir(parents=True, exist_ok=True)
     return arms_lib.go_through(chosen, functools.partial(run, root, out))
+
+  def follow_on(
+    self,
+    names: Iterable[str],
+    base: str,
+    follows_on: Callable[[str, pathlib.Path], list[str]],
+    collected: Callable[[pathlib.Path], dict[str, Any] | None],
+  ) -> int:
+    """Runs the arms of --arms, where others follow on one; the exit status.
+
+    Args:
+      names: The names of all arms.
+      base: The arm that others follow on, which leaves no file ARM.json.
+      follows_on: (name, folder of all runs) -> overrides of the arm that say
+        which run it follows on.
+      collected: As `arms.record` has it.
+    """
+
+    def run(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
+      folder, config = root / name, self.config(name)
+      if name == base:
+        return arms_lib.sweep(folder, config)
+      overrides = follows_on(name, root)
+      return arms_lib.record(out, folder, config, overrides, collected)
+
+    return self.go_through(names, run)
 
 
 class Report:
