@@ -66,6 +66,9 @@ class Outcome:
   told: tuple[judging.Told, ...] = ()
 
 
+# counts of this process -> () -> those of all, to be fetched later.
+Totals = Callable[[dict[str, float]], Callable[[], dict[str, float]]]
+
 # (state, batch, *batches that come next) -> the state one step on, and more.
 Driver = Callable[..., tuple[TrainState, Outcome]]
 
@@ -224,7 +227,7 @@ class _Split:
     self._problem, self._mesh, self._parts = problem, mesh, parts
     self._rows, self._whole = rows, whole
     self._judged_rows = sharding.by_rows_once(mesh)
-    self._totals = _totals(mesh)
+    self._totals = totals(mesh)
     self._sample, self._greedy = (
       programs.Program(
         functools.partial(stage, parts=parts), whole, out_shardings=rows
@@ -359,12 +362,11 @@ class _Split:
     )
 
 
-def _totals(
-  mesh: Mesh,
-) -> Callable[[dict[str, float]], Callable[[], dict[str, float]]]:
-  """counts of this process -> () -> those of all, to be fetched later.
+def totals(mesh: Mesh) -> Totals:
+  """What adds up the counts of all processes.
 
-  Of seconds the most: the slowest is waited for.
+  Of seconds, as "time/verify_s", the largest counts: the slowest process is
+  waited for. All processes call it for the same names, in the same order.
   """
   if jax.process_count() == 1:
     return lambda counts: lambda: counts
@@ -425,7 +427,7 @@ class _Episodes:
     self._copied = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
     self._whole = whole
     self._learn = jit_step(mesh, stages.learn_stage, parts)
-    self._totals = _totals(mesh)
+    self._totals = totals(mesh)
     self._told = list(told)
 
   def __call__(

@@ -218,8 +218,7 @@ class PhaseConfig:
       trained, so that they are on their way while the host verifies; with an
       environment on the host, so that the update runs while sessions are waited
       for; where verifiers are in the program, for the sake of the study alone.
-      Needs an
-      algorithm that corrects what has changed in between
+      Needs an algorithm that corrects what has changed in between
       (config.algorithm.importance_mode, …).
     partial_len: Decode at most so many tokens of each completion in a step,
       and go on in the next one, with its parameters. Groups are trained when

@@ -9,8 +9,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-import jax
-
 from grpo_jax.training import (
   compiling,
   console,
@@ -60,7 +58,7 @@ class Feed:
     parts = together[0].phases[index].parts
     self._ahead = 1 + parts.num_ahead
     self._is_chosen = parts.is_told_prompts
-    self._exchange: hosts.Exchange | None = None
+    self._totals: drivers.Totals | None = None
     self._waiting: list[collections.deque[tuple[Any, Any]]] = [
       collections.deque() for _ in together
     ]
@@ -102,15 +100,12 @@ class Feed:
   def _with_unusable(
     self, run: Run, number: int, outcome: drivers.Outcome
   ) -> drivers.Outcome:
-    if jax.process_count() > 1 and self._exchange is None:
-      self._exchange = hosts.Exchange(run.mesh)
-    posted = self._exchange.post(number) if self._exchange else None
-
-    def metrics() -> dict[str, float]:
-      found = number if posted is None else jax.device_get(posted).sum()
-      return {**outcome.metrics(), "data/unusable": float(found)}
-
-    return dataclasses.replace(outcome, metrics=metrics)
+    if self._totals is None:
+      self._totals = drivers.totals(run.mesh)
+    total = self._totals({"data/unusable": float(number)})
+    return dataclasses.replace(
+      outcome, metrics=lambda: {**outcome.metrics(), **total()}
+    )
 
   def position(self, i: int) -> Any:
     """Where the stream of run `i` goes on after this step."""
