@@ -48,9 +48,14 @@ def measure(
     batch_size: Records at a time; splits over the devices.
 
   Raises:
-    ValueError: A record has no completion.
+    ValueError: A record has no completion, or prompts show images.
   """
   problem = loaded.problem
+  if problem.encoder.sight is not None:
+    raise ValueError(
+      "the prompts of this run show images, and an embedding is the mean over"
+      " tokens of a text; measure a policy whose config.data.images is empty."
+    )
   most = problem.max_new_tokens if problem.truncate_completions else None
   encoded = [
     pipeline.given_row(
@@ -70,13 +75,23 @@ def measure(
     for first in range(0, len(records), batch_size):
       part = encoded[first : first + batch_size]
       part += [part[-1]] * (batch_size - len(part))
-      arrays = pipeline.supervised_batch(
+      batch = pipeline.supervised_batch(
         part,
         problem.max_prompt_len,
         problem.max_new_tokens,
         problem.tokenizer.pad_id,
       )
-      found.append(program(loaded.params, *jax.device_put(arrays, rows)))
+      arrays = jax.device_put(
+        (
+          batch.prompt_tokens,
+          batch.prompt_mask,
+          batch.tokens,
+          batch.completion_mask,
+          batch.observed,
+        ),
+        rows,
+      )
+      found.append(program(loaded.params, *arrays))
   embeddings, losses = (
     np.concatenate([np.asarray(x) for x in own])[: len(records)]
     for own in zip(*found, strict=True)

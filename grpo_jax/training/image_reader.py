@@ -117,10 +117,15 @@ class Reader:
     )
 
   def close(self) -> None:
-    """Ends the processes. May be called again."""
+    """Ends the processes, after the images that they have in hand.
+
+    May be called again. A thread that reads ahead may be in `cuts`: a pool that
+    is closed under it would start a new process for each that has ended.
+    """
     self._is_closed = True
-    if self._pool is not None:
-      self._pool.close()
+    with self._lock:
+      if self._pool is not None:
+        self._pool.close()
 
 
 def _unsent(image: Sequence[Any]) -> str:

@@ -91,8 +91,8 @@ def test_mistakes_are_named_and_nothing_is_written(tmp_path):
   refused(
     ValueError,
     r"config\.model\.width=64 with .*only dtype, param_dtype, attention,"
-    r" decode_attention, experts, remat, cache_dtype may be set beside it\."
-    r" Start from configs/checkpoint\.py",
+    r" decode_attention, experts, remat, cache_dtype, long_context may be set"
+    r" beside it\. Start from configs/checkpoint\.py",
     width=64,
   )
   refused(FileNotFoundError, "no folder '/none'", checkpoint="/none")

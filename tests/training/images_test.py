@@ -2,6 +2,7 @@
 
 import json
 import time
+import types
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from grpo_jax.images import files, folders
 from grpo_jax.rewards import image_worker
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
+  embeddings,
   image_reader,
   image_settings,
   models,
@@ -217,6 +219,17 @@ def test_a_problem_shows_images_and_ends_its_processes(tmp_path):
   assert process.poll() is not None
   with pytest.raises(RuntimeError, match="the reader is closed"):
     problem.reader.cuts([["path", "0.png"]])
+
+
+def test_embeddings_of_prompts_with_images_are_refused(tmp_path):
+  config = runs.make_config(tmp_path)
+  problem = problem_lib.make_problem(config_lib.resolve(config))
+  loaded = types.SimpleNamespace(problem=problem)
+  try:
+    with pytest.raises(ValueError, match=r"config\.data\.images is empty"):
+      embeddings.measure(loaded, [problem.train[0]])
+  finally:
+    problem.close()
 
 
 def _rows(batch):

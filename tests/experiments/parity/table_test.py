@@ -33,7 +33,8 @@ def test_cells_are_filled_when_there_is_what_they_compare(tmp_path):
   # What another program computes of the export, as far as it is ours.
   reference = outputs.read_reference(SHIPPED / "reference.npz")
   config, params = weights.load(exported)
-  arrays = reference._asdict()
+  assert reference.images is None
+  arrays = {k: x for k, x in reference._asdict().items() if k != "images"}
   arrays["logits"] = outputs.logits(config, params, *reference[:2])
   assert abs(arrays["logits"] - reference.logits).max() > 0.1
   np.savez(exported / "reference.npz", **arrays)
