@@ -27,10 +27,7 @@ def get_config(kind: str = "both"):
   if kind in ("ahead", "partial"):
     return _in_graph(kind)
   sessions = kind in ("sessions", "summaries")
-  tiny = {"values": "sessions", "summaries": "summaries"}
-  config = tiny_config.get_config(
-    tiny.get(kind, kind) if sessions else "on_host"
-  )
+  config = tiny_config.get_config(kind if sessions else "on_host")
   config.sft.steps = 1
   config.sft.optimizer.warmup_steps = 0
   config.rl.steps = 4
