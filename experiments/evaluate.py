@@ -216,7 +216,7 @@ def _failures(
   sampled: Sequence[scores.Groups],
   max_unscored: float,
 ) -> list[str]:
-  """Of which completions too many could not be scored, and how many."""
+  """Names sets of which too many completions could not be scored."""
   found = []
   for one, *both in zip(sets, greedy, sampled, strict=True):
     for name, groups in zip(("greedy", "sampled"), both, strict=True):

@@ -111,7 +111,7 @@ def _compile(config, mesh, tokens):
 
 
 def _seconds(program, params, tokens) -> float:
-  """Of the fastest of a few runs, after one that is not counted."""
+  """Seconds of the fastest of a few runs, after one that is not counted."""
   params, tokens = jax.tree.map(
     lambda x: jax.device_put(jnp.zeros(x.shape, x.dtype), x.sharding),
     (params, tokens),

@@ -63,7 +63,7 @@ def _dense(h, kernel, tokens):
 
 
 def _seconds(function: Callable, *arguments: jax.Array) -> float:
-  """Of the fastest of a few runs, after one that is not counted."""
+  """Seconds of the fastest of a few runs, after one that is not counted."""
   times = []
   for _ in range(1 + _REPEATS):
     start = time.perf_counter()

@@ -192,7 +192,7 @@ class Work:
 
   @property
   def item_bytes(self) -> int:
-    """Of an activation."""
+    """Bytes of an activation."""
     return {"float32": 4, "bfloat16": 2}[self.dtype]
 
   @property
@@ -219,7 +219,7 @@ def lengths(work: Work) -> np.ndarray:  # [B]
 def forward_flops(
   work: Work, tokens: float, pairs: float, predictions: float
 ) -> float:
-  """Of one pass, by the formula above."""
+  """Floating-point operations of one pass, by the formula above."""
   return (
     2 * work.layer_weights * tokens
     + 4 * work.layers * work.hidden * pairs
@@ -228,7 +228,7 @@ def forward_flops(
 
 
 def costs(work: Work, kind: str) -> dict[str, Cost]:
-  """Of each of `PHASES`, counted as one of `KINDS`."""
+  """Cost of each of `PHASES`, counted as one of `KINDS`."""
   num_prompts, group, rows = work.prompts, work.group, work.rows
   prompt, slots = work.prompt_len, work.completion_len
   weights = work.layer_weights + work.head_weights
@@ -287,7 +287,7 @@ def costs(work: Work, kind: str) -> dict[str, Cost]:
 
 
 def critic_flops(work: Work, is_shared: bool, num_updates: int) -> float:
-  """Of a critic in one step, prompts once per group.
+  """Operations of a critic in one step, prompts once per group.
 
   Args:
     work: Sizes.

@@ -118,7 +118,7 @@ def make(name: str, out: pathlib.Path, only: str, num_seeds: int) -> None:
 
 
 def expected_seconds(cells: Iterable[Cell]) -> float:
-  """Of training these cells on two cores, programs included."""
+  """Seconds to train these cells on two cores, programs included."""
   cells = list(cells)
   programs = {dataclasses.replace(x.setting, gamma=0.0) for x in cells}
   return _COMPILE_S * len(programs) + sum(

@@ -115,7 +115,7 @@ class Results(sweeps_lib.Recorded):
     return [name for name in self._found if name != arms.BASE]
 
   def logged(self, arm: str, what: str) -> np.ndarray | None:
-    """Of each step, one of `LOGGED`, or "held_out" of each evaluation [S, N].
+    """One of `LOGGED` in each step, or "held_out" in each evaluation [S, N].
 
     NaN where there was nothing to average; None where the arm has no such
     number.

@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _reference_variance() -> float:
-  """Of REINFORCE without a baseline at the main group size."""
+  """Variance of REINFORCE without a baseline at the main group size."""
   return measurements.measure("reinforce", (measurements.MAIN_SIZE,)).variance
 
 

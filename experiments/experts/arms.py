@@ -60,7 +60,7 @@ class Size(NamedTuple):
 
   @property
   def distillation_steps(self) -> int:
-    """Of `opd-full` and `opd-token`."""
+    """Steps of `opd-full` and `opd-token`."""
     return len(DOMAINS) * self.keep_steps
 
 

@@ -75,7 +75,7 @@ class Results(sweeps_lib.Recorded):
     )
 
   def _own_tokens(self, arm: str, phases: Sequence[str] = ()) -> float:
-    """Of some phases of an arm, or of all, the mean over seeds."""
+    """Mean over seeds of the tokens that phases of an arm draw themselves."""
     if arm not in self._found:
       return float("nan")
     counts = [seed["tokens"] for seed in self._found[arm]["seeds"]]

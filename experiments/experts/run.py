@@ -61,7 +61,7 @@ def _collected(
 def _cosines(
   folder: pathlib.Path, size: arms_lib.Size
 ) -> list[list[list[Any]]]:
-  """Of each seed the cosines between gradients; None where they are unknown."""
+  """Cosines between gradients by seed; None where they are unknown."""
   found = []
   for seed in range(size.num_seeds):
     with api.load(folder / f"seed={seed}") as run:

@@ -56,7 +56,7 @@ class Results(sweeps_lib.Recorded):
     super().__init__(folder, arms.ARMS)
 
   def logged(self, arm: str, what: str) -> np.ndarray:
-    """Of each step, one of `LOGGED` [S, steps]; NaN where there is none."""
+    """One of `LOGGED` in each step [S, steps]; NaN where there is none."""
     return np.array([seed[what] for seed in self._found[arm]["seeds"]], float)
 
   def drawn(self, arm: str) -> np.ndarray:
@@ -68,7 +68,7 @@ class Results(sweeps_lib.Recorded):
     return self.logged(arm, what)[:, -WINDOW:].mean(axis=1)
 
   def at_equal_completions(self, arm: str, what: str) -> np.ndarray:
-    """The same after as many completions as `REFERENCE` has drawn [S]."""
+    """Values after as many completions as `REFERENCE` has drawn [S]."""
     total = self.drawn(REFERENCE)[:, -1]
     values, drawn = self.logged(arm, what), self.drawn(arm)
     found = []

@@ -72,16 +72,16 @@ class Results(sweeps_lib.Recorded):
     return min(len(one["seeds"]) for one in self._found.values())
 
   def drawn(self, arm: str, what: str) -> np.ndarray:
-    """Of each step, one of `DRAWN` [S, steps]; NaN where there were none."""
+    """One of `DRAWN` in each step [S, steps]; NaN where there were none."""
     seeds = self._found[arm]["seeds"]
     return np.array([seed[what] for seed in seeds], float)
 
   def start(self, arm: str, what: str) -> np.ndarray:
-    """The same at the beginning [S]."""
+    """Mean at the beginning of the run [S]."""
     return np.nanmean(self.drawn(arm, what)[:, :FIRST], axis=1)
 
   def end(self, arm: str, what: str) -> np.ndarray:
-    """The same at the end [S]."""
+    """Mean at the end of the run [S]."""
     return np.nanmean(self.drawn(arm, what)[:, -LAST:], axis=1)
 
   def scores(self, arm: str, what: str) -> np.ndarray | None:

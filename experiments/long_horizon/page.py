@@ -48,7 +48,7 @@ class Results:
     self._groups: dict[tuple[str, str], list[Group]] = {}
 
   def groups(self, arm: str, metric: str) -> list[Group]:
-    """Of each value of what is varied."""
+    """Groups of runs, one for each value of what is varied."""
     if (arm, metric) not in self._groups:
       found, _ = groups_lib.collect(self.folders[arm], metric)
       self._groups[arm, metric] = found
@@ -68,11 +68,11 @@ class Results:
     return values if len(values) == arms_lib.NUM_SEEDS else None
 
   def seconds(self, arm: str) -> float:
-    """Of all starts of an arm, with compilation and evaluation."""
+    """Seconds of all starts of an arm, with compilation and evaluation."""
     return sweeps_lib.seconds(self.folders[arm])
 
   def all_seconds(self) -> float:
-    """Of all arms, with the warm start that they share."""
+    """Seconds of all arms, with the warm start that they share."""
     own = sum(map(self.seconds, self.folders))
     return own + (
       sweeps_lib.seconds(self.warm_start) if self.warm_start else 0.0

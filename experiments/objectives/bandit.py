@@ -50,7 +50,7 @@ def probabilities() -> np.ndarray:  # [arms, 2]
 
 
 def regrets(policy: jax.Array) -> jax.Array:  # [arms] -> [2]
-  """Of each reward, what the best arm for it pays more on average.
+  """Regret by each reward: what its best arm pays more on average.
 
   In units of the reward: 0 to 0.8 of the first one, 0 to 8 of the second.
   """

@@ -116,7 +116,7 @@ class Results:
     )
 
   def seconds(self, arm: str) -> float:
-    """Of all starts of an arm, with compilation and evaluation."""
+    """Seconds of all starts of an arm, with compilation and evaluation."""
     bandit_name = arm.removeprefix("bandit-")
     if bandit_name != arm:
       path = bandit_path(self._root, bandit_name)
@@ -136,6 +136,6 @@ class Results:
 
 
 def num_seeds(arm: str) -> int:
-  """Of an arm or a bandit."""
+  """Number of seeds of an arm or a bandit."""
   is_bandit = arm.startswith("bandit-")
   return bandit.NUM_SEEDS if is_bandit else arms_lib.NUM_SEEDS

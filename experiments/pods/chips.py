@@ -165,12 +165,12 @@ class Slice:
 
   @property
   def topology(self) -> str:
-    """As libtpu calls it."""
+    """Name of the topology in libtpu."""
     return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
 
   @property
   def product(self) -> str:
-    """As it is ordered."""
+    """Name under which the slice is ordered."""
     count = self.num_chips * self.chip.cores_per_chip
     return f"{self.chip.products[-1]}-{count}"
 

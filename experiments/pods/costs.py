@@ -167,7 +167,7 @@ class Transfer:
 
 @dataclasses.dataclass
 class Costs:
-  """Of one device over a step: floating-point operations and HBM bytes."""
+  """Operations and HBM bytes of one device over a step."""
 
   flops: float = 0.0
   bytes: float = 0.0

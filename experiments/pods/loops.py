@@ -153,7 +153,7 @@ class Values:
       return None
 
     def inside(index: int) -> Value:
-      """Of a value that every trip sees the same."""
+      """The value of an operand that no trip changes."""
       return start(index) if step(index) == 0 else None
 
     def bound(value: Value) -> int | None:

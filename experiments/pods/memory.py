@@ -288,7 +288,7 @@ def _kept_of_old(
 
 
 def _bytes(tree: PyTree, places: PyTree = None) -> int:
-  """Of all arrays; of a device's part in them if their places are given."""
+  """Bytes of all arrays, or of a device's part if their places are given."""
   if places is None:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
   parts = jax.tree.map(

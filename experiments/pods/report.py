@@ -121,7 +121,7 @@ class Target:
 
   @property
   def num_chips(self) -> int:
-    """Of all slices."""
+    """Chips of all slices."""
     return self.num_slices * self.slice.num_chips
 
   @property
@@ -350,7 +350,7 @@ def _said(error: str) -> str:
 def _cache_bytes(
   mesh, policy, params, prompts, num_rows, lanes, problem
 ) -> int:
-  """Of keys and values of prompts, and of completions at length T.
+  """Bytes of keys and values of prompts, and of completions at length T.
 
   With fewer lanes than rows, each of them has a copy of its prompt.
   """
@@ -369,7 +369,7 @@ def _cache_bytes(
 
 
 def _bytes(tree: PyTree) -> int:
-  """Of arrays on a device, from their shapes and shardings."""
+  """Bytes of arrays on a device, from their shapes and shardings."""
   return sum(
     math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
     for x in jax.tree.leaves(tree)

@@ -72,7 +72,7 @@ function, or several moves, of which one is drawn each time. How to use them:
 
 
 def games() -> list[str]:
-  """Of each game the variant that the names of others begin with."""
+  """The variant of each game that other variants are named after."""
   names = textarena_games.names()
   return [
     name

@@ -70,7 +70,7 @@ class Results:
 
   @property
   def base_accuracy(self) -> float:
-    """Of the base; NaN while it is missing."""
+    """Accuracy of the base; NaN while the base is missing."""
     return self._found.get(arms_lib.BASE, {"accuracy": np.nan})["accuracy"]
 
   @property
@@ -100,5 +100,5 @@ class Results:
     return self.curve(arm)[1][:, 0 if when == "before" else -1]
 
   def seconds(self) -> float:
-    """Of all starts of everything."""
+    """Seconds of all starts of everything."""
     return float(np.nansum([x["seconds"] for x in self._found.values()]))

@@ -64,7 +64,7 @@ class Results(sweeps_lib.Recorded):
     return [name for name in self._found if name != arms.BASE]
 
   def logged(self, arm: str, what: str) -> np.ndarray | None:
-    """Of each part, one of `LOGGED`, or "held_out" of each evaluation [S, N].
+    """One of `LOGGED` in each part, or "held_out" in each evaluation [S, N].
 
     None where the arm has no such number.
     """

@@ -227,7 +227,7 @@ class Recorded:
     return list(self._found)
 
   def seconds(self, arm: str) -> float:
-    """Of all starts of an arm."""
+    """Seconds of all starts of an arm."""
     return self._found[arm]["seconds"]
 
 
@@ -262,7 +262,7 @@ def has_ended(folder: pathlib.Path) -> bool:
 
 
 def seconds(folder: pathlib.Path) -> float:
-  """Of all starts of an arm, with compilation and evaluation; NaN: unknown."""
+  """Seconds of all starts, compilation and evaluation included; or NaN."""
   path = folder / SECONDS
   if not path.exists():
     return float("nan")

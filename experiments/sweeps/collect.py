@@ -209,7 +209,7 @@ def _escape(text: str) -> str:
 def latex(
   rows: Sequence[Sequence[str]], missing: Mapping[str, str], metric: str
 ) -> str:
-  """The same for a paper; missing cells are comments."""
+  """Writes the table for a paper; missing cells are comments."""
   head, *body = ([_escape(cell) for cell in row] for row in rows)
   columns = "l" * (len(head) - len(_STATISTICS)) + "rrcr"
   lines = [

@@ -134,7 +134,7 @@ def regressed(groups: Sequence[traces.Group], since: int) -> list[bool]:
 
 
 def key(group: traces.Group) -> tuple[str, int | str]:
-  """The same for all groups of a prompt: its record, or else its text."""
+  """A key that all groups of a prompt share: its record, or its text."""
   return group.split, group.record if group.record >= 0 else group.prompt
 
 

@@ -166,7 +166,7 @@ def _metrics(run: source.Run, steps: set[int]) -> dict[str, Any]:
 
 
 def _short(value: float | None) -> float | None:
-  """The same number, in the fewest digits that float32 needs."""
+  """Writes a number in the fewest digits that float32 needs."""
   if value is None or not math.isfinite(value):
     return None
   with np.errstate(over="ignore"):

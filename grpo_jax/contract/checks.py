@@ -27,7 +27,7 @@ SHIFTS = (30.0, -30.0, 100.0, -100.0)  # Nats.
 def assert_same(
   one: cases.Outcome, other: cases.Outcome, rtol: float = 1e-5
 ) -> None:
-  """The same loss and gradient, up to round-off."""
+  """Asserts that loss and gradient agree up to round-off."""
   np.testing.assert_allclose(one.loss, other.loss, rtol, 1e-7)
   np.testing.assert_allclose(one.gradient, other.gradient, rtol, 1e-7)
 

@@ -85,7 +85,7 @@ class EnvironmentSource:
 
 
 class PlayedSource:
-  """The same prompts, with episodes that a teacher has played.
+  """Prompts with episodes that a teacher has played.
 
   A completion has the ids of the teacher's actions, each up to a token that
   ends actions, and between them those of what it has read, which are `observed`

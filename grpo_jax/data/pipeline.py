@@ -223,7 +223,7 @@ def given_row(
 def given_completion(
   encode: Encoder, record: Record, end_id: int, most: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The same without the prompt."""
+  """Encodes the completion of a record; the prompt is left out."""
   completion = encode.completion(record)
   observed = encode.observed(record)
   if observed is None:

@@ -106,7 +106,7 @@ class Sight:
     return parts
 
   def content(self, parts: Sequence[str]) -> list[dict[str, str]]:
-    """The same as a chat template reads it."""
+    """The parts as a chat template reads them."""
     made: list[dict[str, str]] = []
     for place, text in enumerate(parts):
       if place:
@@ -116,7 +116,7 @@ class Sight:
     return made
 
   def in_text(self, parts: Sequence[str]) -> str:
-    """The same as a text, where no chat template writes it."""
+    """The parts as a text, where no chat template writes them."""
     ours = self.processor
     return f"{ours.before}{ours.image_token}{ours.after}".join(parts)
 

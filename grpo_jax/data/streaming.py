@@ -225,7 +225,7 @@ def _begins(path: pathlib.Path) -> Iterator[np.ndarray]:
 
 
 def _of_block(block: bytes) -> np.ndarray:
-  """As `_begins`, of a block that ends with a line."""
+  """Finds where lines begin, as `_begins`, in a block of whole lines."""
   ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
   begins = np.concatenate([[0], ends[:-1] + 1]) if ends.size else ends
   # Nearly all lines begin with a brace: only others are looked at one by one.

@@ -52,12 +52,12 @@ class TaskTokenizer:
     return self._task.encode(text)
 
   def split_markup(self, text: str) -> tuple[str, list[int], str]:
-    """As `Tokenizer.split_markup`; of an alphabet no two signs are one token,
+    """Splits as `Tokenizer.split_markup`; no two signs make one token here,
     so that all of it is ids."""
     return "", self.markup_ids(text), ""
 
   def observation_ids(self, said: Observation, max_len: int) -> list[int]:
-    """As `Tokenizer.observation_ids`; an alphabet has no other way to write
+    """Encodes as `Tokenizer.observation_ids`; there is no other way to write
     the begin, end and pad tokens, so that a text with one is refused."""
     return observations.ids_of(self, said, max_len)
 

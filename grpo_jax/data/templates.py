@@ -89,7 +89,7 @@ def _check_arguments(args: Iterable, kwargs: Mapping[str, Any]) -> None:
 
 
 def _joined(parts: Iterable[str]) -> str:
-  """As "".join, which ends once the text is too long."""
+  """Joins parts as "".join does, and stops once the text is too long."""
   found, size = [], 0
   for part in parts:
     found.append(part)

@@ -130,7 +130,7 @@ class ForcedAnswers:
     return row[order]
 
   def _segment_end(self, batch: TrainBatch) -> jax.Array:  # [B, T] bool
-    """As the settings say, and before the answer; never within it."""
+    """Segments end where the settings say, and before the answer."""
     mask = batch.completion_mask
     is_opener = (batch.tokens[..., None] == jnp.array(self.opener)).any(-1)
     thought = mask & (jnp.cumsum(is_opener & mask, axis=1) == 0)

@@ -338,7 +338,7 @@ def played_by_all(
   views: Sequence[Callable[[Params], View]],
   **fixed: Any,
 ) -> functools.partial:
-  """The same by the policy and other members.
+  """Samples episodes that the policy and other members play together.
 
   Args:
     sample: (parameters of the policy and of the others, …) -> a rollout.

@@ -167,7 +167,7 @@ class Partial:
     began: jax.Array,  # [P] int32
     ids: jax.Array,  # [P] int32
   ) -> jax.Array:  # [B] keys
-    """Of the rows: as if a rollout were drawn whole where the group began."""
+    """Keys of rows, as if each were drawn whole in the step it began in."""
 
     def of_group(began, prompt_id):
       # As `stages.step_keys`.

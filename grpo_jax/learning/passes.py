@@ -58,7 +58,7 @@ class Trunk(NamedTuple):
   def prefixes(
     self, plan: UpdatePlan, batch: TrainBatch, prompts: dict[str, jax.Array]
   ) -> PyTree:  # each [N, D, P / D, ...]
-    """The same of all prompts, if rows share them and there is any."""
+    """What rows read of all prompts; None unless rows share prompts."""
     if not plan.shares_prompts:
       return None
     chunks = micro_batches.split_prompts(plan, prompts)

@@ -65,7 +65,7 @@ def values(
 def of_batch(
   plan: UpdatePlan, view: View, batch: TrainBatch, couples_group: bool = False
 ) -> jax.Array:  # [B, T]
-  """The same of the rows of a batch; no gradient enters."""
+  """Scores the rows of a batch; no gradient enters."""
   with jax.named_scope("reward_model"):
     found = passes.fields(
       plan,

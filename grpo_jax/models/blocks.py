@@ -410,7 +410,7 @@ class Block(nn.Module):
     return x, (k, v), routed
 
   def decode(self, x, rope, attend, router):  # [B, 1, D]
-    """The same for one token, which `attend` also writes to a cache."""
+    """Runs the block on one token, which `attend` also writes to a cache."""
     q, k, v = self._project(x, rope)
     if self.config.latent_width:
       q = self.attention.absorbed(q)

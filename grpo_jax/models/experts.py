@@ -203,7 +203,7 @@ def _expert(x, kernels, gated, product, bias_of):
 
 
 def ragged(x, ids, weights, kernels, gated):
-  """The same as `dense`, with `jax.lax.ragged_dot`."""
+  """Computes what `dense` does, with `jax.lax.ragged_dot`."""
   layout = _layout(ids, kernels.gate.shape[0], 1)
 
   def matmul(rows, kernel):
@@ -213,7 +213,7 @@ def ragged(x, ids, weights, kernels, gated):
 
 
 def blocked(x, ids, weights, kernels, gated):
-  """The same as `dense`, as a batched matmul with a kernel for each block."""
+  """Computes what `dense` does as a batched matmul, a kernel for each block."""
   num_experts = kernels.gate.shape[0]
   # Blocks of the mean load: at most twice as many as there are experts, and
   # at most half of their rows are empty.
@@ -232,7 +232,7 @@ def blocked(x, ids, weights, kernels, gated):
 
 
 def megablox(x, ids, weights, kernels, gated):
-  """The same as `dense`, with JAX's Pallas kernel `megablox.gmm`.
+  """Computes what `dense` does with JAX's Pallas kernel `megablox.gmm`.
 
   Tiles that no token fills are neither read nor multiplied, in the gradient
   neither: what the kernel leaves unwritten there, nobody reads.
@@ -311,7 +311,7 @@ def mix(
   gated: Gated,
   name: str = "auto",
 ) -> jax.Array:  # [N, D]
-  """The same as `dense`, in the form of this name, on a mesh.
+  """Computes what `dense` does in the form of this name, on a mesh.
 
   Within `jax.set_mesh(mesh)` each device sorts tokens of its own. Otherwise
   the compiler gathers them for one sort, and every device computes every

@@ -105,14 +105,14 @@ class Piece:
 
   @property
   def shape(self) -> tuple[int, ...]:
-    """Of the tensor, with the axes that it has here."""
+    """Shape of the tensor, with the axes that it has here."""
     return tuple(
       math.prod(self.sizes[axis] for axis in group) for group in self.axes
     )
 
   @property
   def stored_shape(self) -> tuple[int, ...]:
-    """Of the tensor, as it is in the file."""
+    """Shape of the tensor in the file."""
     return self.stored or self.shape
 
   @property

@@ -235,7 +235,7 @@ def wrap(params: PyTree, config: LoRAConfig, key: jax.Array) -> PyTree:
 
 
 def _kernel(layers: PyTree, name: str) -> PyTree:
-  """Of a projection in a stack of layers; None if it has none."""
+  """Kernel of a projection in a stack of layers; None if it has none."""
   path, _ = MODULES[name]
   for key in path:
     layers = layers.get(key)

@@ -63,7 +63,7 @@ class _Model(NamedTuple):
 
 
 def _model(params: PyTree) -> _Model:
-  """Of the parameters of a `lora_policy`."""
+  """Takes the parameters of a `lora_policy` apart."""
   frozen = params["frozen"]
   apart = frozen["base"].get("dense_layers")
   num_apart = 0 if apart is None else len(jax.tree.leaves(apart)[0])

@@ -168,7 +168,7 @@ def of_prompts(
 
 
 def some(seen: Seen, part: slice) -> Seen:
-  """The same of some slots."""
+  """Takes some slots of what was seen."""
   of_slots = seen.positions
   if of_slots is not None:
     of_slots = of_slots[:, :, part]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """Of one program.
+  """Limits of one program.
 
   Attributes:
     cpu_s: Seconds of a core; whole.

@@ -110,7 +110,7 @@ class GymnasiumGame:
     return float(reward)
 
   def scores(self) -> dict[str, float | None]:
-    """Of the episode so far: "won", also as "accuracy", and "turns"."""
+    """Scores of the episode so far: "won", also as "accuracy", and "turns"."""
     won = float(self._won)
     return {"accuracy": won, "won": won, "turns": float(self._turns)}
 

@@ -85,7 +85,7 @@ class Session:
     return "", scores["accuracy"], True
 
   def scores(self) -> dict[str, float]:
-    """Of the episode so far."""
+    """Scores of the episode so far."""
     return dict(self._scores)
 
   def close(self) -> None:

@@ -282,7 +282,7 @@ class Session:
     return f"<obs>{said}</obs>", 0.0, False
 
   def scores(self) -> dict[str, float]:
-    """Of the episode so far."""
+    """Scores of the episode so far."""
     return dict(self._scores)
 
   def close(self) -> None:

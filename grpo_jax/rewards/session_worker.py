@@ -257,7 +257,7 @@ class _Asked(NamedTuple):
 
 
 class _Sessions:
-  """Of the rows of one rollout, as far as this worker has them."""
+  """Sessions of the rows of one rollout that this worker has."""
 
   def __init__(
     self,
@@ -278,7 +278,7 @@ class _Sessions:
 
   @property
   def channels(self) -> dict[frames.Channel, int]:
-    """Of sessions that somebody waits for, with their rows."""
+    """Channels of sessions that somebody waits for, with their rows."""
     return {self._live[row].channel: row for row in self._asked}
 
   @property

@@ -101,7 +101,7 @@ class Session:
     return shown, reward, False
 
   def scores(self) -> dict[str, float | None]:
-    """Of the game so far."""
+    """Scores of the game so far."""
     return self.game.scores()
 
   def close(self) -> None:

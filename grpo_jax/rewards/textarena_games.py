@@ -173,7 +173,7 @@ class TextarenaGame:
     return self._rewards.get(self.seat, 0.0)
 
   def scores(self) -> dict[str, float | None]:
-    """Of the game so far.
+    """Scores of the game so far.
 
     "won", also as "accuracy": nobody has a higher reward and somebody a lower
     one; alone, a reward of at least 1. "drawn": of several players, all have

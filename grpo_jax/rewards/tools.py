@@ -246,7 +246,7 @@ class Session:
     return self._format.render(results, parsed.ended), 0.0, False
 
   def scores(self) -> dict[str, float]:
-    """Of the episode so far."""
+    """Scores of the episode so far."""
     return {
       "accuracy": float(self._grade >= 1.0),
       "grade": self._grade,
@@ -461,7 +461,7 @@ def _function(path: str) -> Callable[..., Any]:
 
 @functools.cache
 def _schemas(tools: tuple[str, ...]) -> tuple[tool_schemas.Schema, ...]:
-  """Of each tool.
+  """Makes the schema of each tool.
 
   Raises:
     ValueError: One is none, or two have the same name.

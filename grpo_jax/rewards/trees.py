@@ -49,7 +49,7 @@ class Tree(NamedTuple):
 
   @property
   def keyroots(self) -> np.ndarray:
-    """Of the nodes with the same leftmost leaf the last one, ascending."""
+    """The last of the nodes with an equal leftmost leaf, ascending."""
     last = {leaf: place for place, leaf in enumerate(self.first.tolist())}
     return np.array(sorted(last.values()))
 

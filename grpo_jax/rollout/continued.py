@@ -56,7 +56,7 @@ class _Each(sampling.Decoder):
   contexts: Contexts | None = None
 
   def drawn(self, state, logits, keys, positions):  # [W, V], [W], [W]
-    """As `drawing.draw`."""
+    """Draws as `drawing.draw`."""
     assert self.contexts is not None
     row = state.row
     return draw_each(
@@ -75,7 +75,7 @@ def draw_each(
   temperature: jax.Array,  # [B] float32
   top_p: jax.Array,  # [B] float32
 ) -> tuple[jax.Array, dict[str, jax.Array], None, jax.Array]:
-  """As `drawing.draw`, with a temperature and a top_p for each row.
+  """Draws with a temperature and a top_p for each row.
 
   Where the temperature is 0, what is recorded is 0 and the log-prob at
   temperature 1, as there. No kept ids are recorded.

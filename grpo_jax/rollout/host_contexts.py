@@ -23,7 +23,7 @@ from grpo_jax.types import HostCompaction, Prompts, PyTree, Traces
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Contexts:
-  """Of E episodes with J rows each, and W lanes.
+  """Contexts of E episodes with J rows each, and of W lanes.
 
   Attributes:
     number: Of the context in which each episode is, from 0.
@@ -148,7 +148,7 @@ def opened(
 
 
 def chosen(which: jax.Array, new: PyTree, old: PyTree) -> PyTree:
-  """Of each lane [W, ...] the new value, or the old one."""
+  """Takes the new value of each lane [W, ...] where `which`, else the old."""
 
   def choose(new, old):
     return jnp.where(which.reshape(-1, *[1] * (old.ndim - 1)), new, old)

@@ -105,7 +105,7 @@ class Episodes:
 
   @property
   def rows(self) -> jax.Array:  # [B] int32
-    """Of each row, or episode, the row of `written` where it is."""
+    """Row of `written` in which each row or episode is."""
     rows = jnp.arange(len(self.size))
     if self.contexts is None:
       return rows

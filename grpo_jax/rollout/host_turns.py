@@ -227,7 +227,7 @@ class HostTurns:
   def _in_lanes(
     self, fixed: host_state.Fixed, episodes: host_state.Episodes
   ) -> tuple[PyTree, PyTree]:  # each [P', ...], [W, D]
-    """The same of the contexts in the lanes."""
+    """What lanes need of the contexts that they hold."""
     if episodes.contexts is None:
       return self._of_lanes(fixed, episodes.row)
     return episodes.contexts.prefix, episodes.contexts.first_h

@@ -117,7 +117,7 @@ def nearest(
   embeddings: jax.Array,  # [V, D]
   count: int,
 ) -> jax.Array:  # [V, count] int32
-  """Of each row the others with the largest cosines, the largest first.
+  """Finds the rows with the largest cosines to each row, in falling order.
 
   A row of zeros has the cosine 0 with all others. Of equal cosines the smaller
   id comes first. V² D products; `_CHUNK` of them are held at a time.

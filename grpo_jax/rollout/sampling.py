@@ -287,7 +287,7 @@ class Decoder:
     return self.opponents.policy_id(seat, self.ids[state.row])
 
   def drawn(self, state, logits, keys, positions):  # [W, V], [W], [W]
-    """As `drawing.draw`; a subclass may draw each row in its own way."""
+    """Draws as `drawing.draw`; a subclass may treat each row in its own way."""
     del state
     return drawing.draw(logits, keys, positions, self.config)
 
@@ -577,7 +577,7 @@ def sample(
 
 
 def _neighbours(policy, params, config):  # [V, k - 1] int32 or None
-  """Of every row of the table, where inputs are mixed of the nearest ones."""
+  """The nearest rows of each row of the table, if inputs are mixed of them."""
   if config.mix is None or policy.embeddings is None:
     return None
   with jax.named_scope("neighbours"):

@@ -24,7 +24,7 @@ _RESET = 2**31 - 1
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Contexts:
-  """Of every row whose contexts are replaced by summaries.
+  """State of every row whose contexts are replaced by summaries.
 
   Attributes:
     compaction: When.
@@ -50,7 +50,7 @@ class Contexts:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Episodes:
-  """Of every row, between two tokens.
+  """State of every row between two tokens.
 
   Attributes:
     state: The environment's.
@@ -86,7 +86,7 @@ class Episodes:
 
 
 def seed(key: jax.Array) -> jax.Array:  # [] key of a row -> [] uint32
-  """Of what an environment on the host draws; `begin` has the key itself."""
+  """Seed of an environment on the host; `begin` has the key itself."""
   return jax.random.bits(jax.random.fold_in(key, _RESET), dtype=jnp.uint32)
 
 

@@ -89,7 +89,7 @@ def stereotype(first: int, second: int, trait: int) -> int:
 
 
 def _identity(problem: tuple[int, int, int]) -> list[int]:
-  """Of a problem, whichever group is named first."""
+  """Names a problem, whichever group is mentioned first."""
   first, second, trait = problem
   return [*sorted((first, second)), trait]
 

@@ -228,7 +228,7 @@ def _sample(rng: np.random.Generator) -> tuple[list[int], list[int], int]:
 
 
 def _identity(problem: tuple[list[int], list[int], int]) -> list[int]:
-  """The same for problems that differ in the order of terms or factors."""
+  """Names a problem, whatever the order of its terms or factors is."""
   (x, y, z), operators, _ = problem
   if vocab.TIMES not in operators:
     signs = [vocab.PLUS, *operators]

@@ -157,7 +157,7 @@ def make(
 
 
 def _identity(problem: Problem) -> list[int]:
-  """Of the image: one of a test problem is in no problem to learn from."""
+  """Names the image: test problems share none with those to learn from."""
   names = list(COLOURS)
   return [
     x

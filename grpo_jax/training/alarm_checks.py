@@ -155,7 +155,7 @@ def proxy_up_truth_down(history: History) -> Numbers | None:
 
 
 def reward_up_accuracy_down(history: History) -> Numbers | None:
-  """Of what is drawn in training, rewards rise and accuracy falls."""
+  """Tests whether rewards rise in training while accuracy falls."""
   rewards = history.window("reward/mean", TREND)
   accuracy = history.window("accuracy", TREND)
   if rewards is None or accuracy is None:

@@ -53,7 +53,7 @@ class Tally:
     return self.total / self.count if self.count else math.nan
 
   def with_scores(self, scores: Sequence[float]) -> Tally:
-    """The same after one more look."""
+    """The tally after one more look."""
     return Tally(
       self.count + len(scores),
       self.total + float(np.sum(scores)),
@@ -98,7 +98,7 @@ class Canary:
 
   @classmethod
   def parse(cls, text: str) -> Canary:
-    """Of a text as "-biased" or "format@probes.jsonl"."""
+    """Reads a text such as "-biased" or "format@probes.jsonl"."""
     component, _, path = text.partition("@")
     is_less = component.startswith("-")
     return cls(
@@ -106,7 +106,7 @@ class Canary:
     )
 
   def scores(self, rows: Sequence[evaluation.Completion]) -> list[float]:
-    """Of its completions; the larger the better. Unscored ones are wrong.
+    """Scores of completions; the larger the better. Unscored ones are wrong.
 
     Raises:
       ValueError: There is no such component.

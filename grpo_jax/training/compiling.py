@@ -69,7 +69,7 @@ class Clock:
 
   @property
   def seconds(self) -> float:
-    """Of tracing and compiling."""
+    """Seconds of tracing and compiling together."""
     return self.count.seconds
 
   def on_event(self, event: str, **_: Any) -> None:

@@ -336,7 +336,7 @@ def waiting(what: str) -> Iterator[None]:
 
 
 def columns() -> int:
-  """Of the terminal that the output is; 80 of a file."""
+  """Width of the terminal in characters; 80 if the output is a file."""
   if mode_of(sys.stdout) != "terminal":
     return COLUMNS
   width = rich.console.Console(file=sys.stdout, force_terminal=True).width

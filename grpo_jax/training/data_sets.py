@@ -192,7 +192,7 @@ def complete(
   draws: Draws,
   batch_size: int | None = None,
 ) -> list[list[list[Completion]]]:
-  """Of each data set, for each prompt, its judged completions.
+  """Draws and judges completions: by data set, then by prompt.
 
   Args:
     loaded: The policy.

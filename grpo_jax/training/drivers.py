@@ -213,7 +213,7 @@ def with_queue(
 
 
 class _Split:
-  """The same stages with the host's verifiers between them.
+  """A step in two programs with the host's verifiers between them.
 
   The device works through what is dispatched in its order. A rollout that is
   drawn ahead is dispatched before the host verifies, so it is drawn while the

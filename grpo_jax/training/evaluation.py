@@ -212,7 +212,7 @@ class Evaluator:
     start: int = 0,
     stop: int | None = None,
   ) -> Evaluator:
-    """The same for other prompts; batches of equal shapes share a program.
+    """Evaluates other prompts; batches of equal shapes share a program.
 
     Args:
       held_out: The prompts.

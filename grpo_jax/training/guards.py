@@ -74,7 +74,7 @@ class Ledger:
 
   @property
   def largest_share(self) -> float:
-    """Of one prompt, of the influence of all steps; 0 before there is any."""
+    """Largest share that one prompt has in the influence of all steps; or 0."""
     if not self._total:
       return 0.0
     return max(self._influence.values()) / self._total

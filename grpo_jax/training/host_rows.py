@@ -223,7 +223,7 @@ class HostRows:
       self.episodes.poll(_PATIENCE_S)
 
   def scores(self) -> dict[str, np.ndarray]:  # each [B] float32
-    """Of each row, with "return"; all NaN where a row has failed."""
+    """Scores of each row, with "return"; all NaN where a row has failed."""
     names = self._problem.score_names
     for row, scores in list(self.episodes.scores.items()):
       if set(scores) != set(names):

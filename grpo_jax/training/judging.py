@@ -113,7 +113,7 @@ def errors_of(
 
 
 def rollout_to_judge(mesh: Mesh, rollout: Rollout) -> Rollout:
-  """As `to_judge`, without the large records, which no verifier reads.
+  """Takes what this process judges of a rollout, without the large records.
 
   Its `prompt_index` counts the prompts that this process feeds.
   """

@@ -193,7 +193,7 @@ def _check(
 
 
 def _make_mesh(num_runs: int, wanted: config_lib.MeshConfig) -> Mesh:
-  """As many devices as have an equal number of runs each.
+  """Makes a mesh of as many devices as have equally many runs each.
 
   Raises:
     ValueError: A run is to be split over devices.

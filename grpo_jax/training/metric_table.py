@@ -59,5 +59,5 @@ def find(name: str) -> Metric | None:
 
 
 def unknown(names: Iterable[str]) -> list[str]:
-  """Of some names, those that no row describes."""
+  """Names among these that no row of the table describes."""
   return sorted(name for name in {*names} if find(name) is None)

@@ -253,7 +253,7 @@ class MetricsLog:
 
 
 class NoLog:
-  """Of a process that writes nothing: all but the first."""
+  """The log of a process that writes nothing: of all but the first."""
 
   def __enter__(self) -> Self:
     return self
@@ -331,7 +331,7 @@ class _File:
 
 
 class _Object:
-  """The same in a bucket, where an object is only ever written whole."""
+  """A file in a bucket, where an object is only ever written whole."""
 
   def __init__(self, path: paths.Path, size: int | None):
     self._path = path

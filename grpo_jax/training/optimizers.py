@@ -225,7 +225,7 @@ def round_stochastically(
 
 
 class RoundingState(NamedTuple):
-  """Of `_stochastically_rounded`; with the seed, `step` is the key."""
+  """State of `_stochastically_rounded`; with the seed, `step` is the key."""
 
   inner: PyTree
   step: jax.Array  # [] int32

@@ -96,7 +96,7 @@ def _sample_within(
   environment: Environment | None,
   opponents: seats.Opponents | None,
 ) -> Rollout:
-  """As `sampling.sample`, with a budget for each domain of prompts.
+  """Samples as `sampling.sample`, with a budget for each domain of prompts.
 
   Prompts without a domain, as somebody asks for them, have all slots.
   """

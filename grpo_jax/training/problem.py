@@ -121,7 +121,7 @@ class Problem:
 
   @property
   def prompt_slots(self) -> int:
-    """Of a row: more than S where later contexts may begin with more."""
+    """Slots of a row's prompt: above S if later contexts begin with more."""
     if isinstance(self.compaction, HostCompaction):
       return self.compaction.prompt_len
     return self.max_prompt_len
@@ -194,7 +194,7 @@ class Problem:
     names: Sequence[str] = (),
     source: sources.Source | None = None,
   ):
-    """The same with completions, of `source` if given: `SupervisedBatch`es."""
+    """Iterates over `SupervisedBatch`es, of `source` if one is given."""
     if source is None:
       source = self.of_domains(self.supervised, names)
     return iter(
@@ -220,7 +220,7 @@ class Problem:
     rows: Sequence[int] | None = None,
     names: Sequence[str] = (),
   ):
-    """The same with pairs; `rows` are those of prompts."""
+    """Iterates over pairs of completions; `rows` are those of prompts."""
     return iter(
       pipeline.pair_stream(
         self.of_domains(self.train, names),

@@ -103,7 +103,7 @@ def _lines(
   found: dict[str, Any],
   batch: pipeline.PromptBatch,
 ) -> list[tuple[int, list[dict[str, Any]]]]:
-  """Of each prompt that this process feeds, its first row and kept lines."""
+  """First row and kept lines of each prompt that this process feeds."""
   keep = config.section(config.phases[index]).keep
   good = found["good"].copy()
   for component, least in keep.bounds.items():

@@ -58,7 +58,7 @@ def replay(
 def replay_steps(
   workdir: str | os.PathLike, wanted: Mapping[int, Sequence[int]]
 ) -> list[traces.Group]:
-  """As `replay`, of several steps in one pass through the run.
+  """Replays several steps in one pass through the run.
 
   Args:
     workdir: Folder of the run, local or gs://.

@@ -197,7 +197,7 @@ def _drawn(
 
 
 def _empty_prompts(shape: tuple[int, int], images: Images | None) -> Prompts:
-  """Of P, S, and the images of one prompt."""
+  """Prompts of zeros, P of S tokens, with images shaped like one prompt's."""
   return Prompts(
     tokens=jnp.zeros(shape, jnp.int32),
     mask=jnp.zeros(shape, bool),

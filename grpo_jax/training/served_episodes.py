@@ -379,7 +379,7 @@ class _Play:
     return said is not None and said.done and not self._episodes[row].is_full
 
   def _scores(self) -> dict[str, np.ndarray]:  # each [B] float32
-    """Of each row; all NaN where it has failed."""
+    """Scores of each row; all NaN where the row has failed."""
     names = [*sorted(self._problem.score_names), served_problem.RETURN]
     found = {
       name: np.full(len(self._episodes), np.nan, np.float32) for name in names

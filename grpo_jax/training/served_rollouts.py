@@ -328,7 +328,7 @@ class Served:
 
   @property
   def url(self) -> str:
-    """Of the server, which is started if it is not there."""
+    """The server's address; a server that does not run yet is started."""
     if self._server is None:
       # It waits as long as the player does; its own deadline comes later.
       self._server = serving_http.Server(

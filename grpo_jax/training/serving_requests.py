@@ -329,7 +329,7 @@ class Reply:
 
   @property
   def logps(self) -> list[float]:
-    """Of each token, nats."""
+    """Log-prob of each token, nats."""
     drawn = self.drawn
     x = drawn.sampler_logp if self.is_greedy else drawn.behavior_logp
     return x.tolist()

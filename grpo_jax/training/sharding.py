@@ -517,7 +517,7 @@ def num_rows(rows: NamedSharding, num_local: int) -> int:
 
 
 def by_rows_once(mesh: Mesh) -> NamedSharding:
-  """As `by_rows`, but no two processes hold the same row: they split it up.
+  """Splits rows so that no two processes hold the same one.
 
   For what hosts find out about rows: two of them need not find the same.
   """

@@ -59,7 +59,7 @@ class _Episode:
 
 
 class Contexts:
-  """Of the episodes of this process."""
+  """The contexts of the episodes of this process."""
 
   def __init__(
     self,

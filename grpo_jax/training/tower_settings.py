@@ -48,7 +48,7 @@ class TowerSettings(TowerConfig):
 
   @property
   def fields(self) -> dict[str, Any]:
-    """Of a `TransformerConfig` with this tower."""
+    """Fields of a `TransformerConfig` with this tower."""
     if not self.kind:
       return {}
     sizes = {

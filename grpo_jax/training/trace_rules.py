@@ -77,7 +77,7 @@ def choose(
 
 
 def _scores(numbers: Numbers, size: int) -> list[tuple[str, np.ndarray]]:
-  """Of each rule the score [P] of each group; −inf where it has nothing."""
+  """Scores [P] of groups by each rule; −inf where a rule finds nothing."""
 
   def over(reduce: Any, values: np.ndarray) -> np.ndarray:
     return reduce(values.reshape(-1, size), axis=1)

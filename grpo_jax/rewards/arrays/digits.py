@@ -43,7 +43,7 @@ def read(
 
 
 def padded(limbs: jax.Array, size: int) -> jax.Array:  # [B, n] -> [B, size]
-  """The same number with zeros for limbs, or without its last limbs."""
+  """Adds limbs of zero to a number, or takes its last limbs away."""
   missing = size - limbs.shape[1]
   return jnp.pad(limbs, ((0, 0), (0, max(missing, 0))))[:, :size]
 
@@ -64,7 +64,7 @@ def product(one: jax.Array, other: jax.Array) -> jax.Array:
 
 
 def carried(limbs: jax.Array) -> jax.Array:  # [B, size] -> [B, size]
-  """The same number, not negative, with limbs below 1000."""
+  """Carries, so that the limbs of a non-negative number are below 1000."""
 
   def step(carry: jax.Array, limb: jax.Array) -> tuple[jax.Array, jax.Array]:
     total = limb + carry

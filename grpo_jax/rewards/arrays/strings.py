@@ -41,7 +41,7 @@ def words(data: jax.Array) -> jax.Array:  # [B, L] uint8 -> [B, L] uint32
 
 
 def _pieces(pattern: bytes) -> Iterator[tuple[int, np.uint32, np.uint32]]:
-  """Of every four bytes of a pattern: offset, which bits count, the bits."""
+  """Cuts a pattern into four bytes: offset, which bits count, the bits."""
   for k in range(0, len(pattern), 4):
     piece = pattern[k : k + 4]
     bits = np.uint32(256 ** len(piece) - 1)
