@@ -668,8 +668,13 @@ def test_every_recipe_is_assembled_with_a_model(tmp_path, name, model):
   assert parts.plan.num_updates == run.section("rl").num_minibatches
   has_reference = run.algorithm[1].kl_coef > 0
   assert ("reference" in state.members) == has_reference
-  part = state.params["policy"]["frozen" if run.model.lora_rank else "trained"]
-  leaf = part["embed"]["embedding"]
+  (leaf,) = (
+    leaf
+    for path, leaf in jax.tree_util.tree_leaves_with_path(
+      state.params["policy"]
+    )
+    if jax.tree_util.keystr(path).endswith("['embed']['embedding']")
+  )
   vocab_size = described["vocab_size"]
   assert leaf.shape[0] == vocab_size
   assert leaf.dtype == jnp.float32
