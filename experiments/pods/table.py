@@ -67,6 +67,13 @@ ROWS = {
     "--config.rl.num_prompts=64",
     "--config.rl.micro_batch_size=64",
   ),
+  "671b-a37b-v5p-2048": (
+    "--topology=v5p-2048",
+    "--mesh=fsdp:8,expert:32,tensor:4",
+    "--config.model.checkpoint=deepseek-ai/DeepSeek-V3",
+    "--config.rl.num_prompts=256",
+    "--config.rl.micro_batch_size=256",
+  ),
   "7b-2-x-v5e-16": (
     "--topology=v5e-16",
     "--slices=2",
@@ -90,6 +97,13 @@ _IMAGES = {
     "--mesh=fsdp:8,tensor:2",
     "--config.rl.num_prompts=8",
     "--config.rl.micro_batch_size=8",
+  ),
+  "vl-7b-v5p-128": (
+    "--topology=v5p-128",
+    "--mesh=fsdp:16,tensor:4",
+    "--config.model.checkpoint=Qwen/Qwen2.5-VL-7B-Instruct",
+    "--config.rl.num_prompts=64",
+    "--config.rl.micro_batch_size=128",
   ),
 }
 ROWS |= _IMAGES

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from typing import NamedTuple
 
 import ml_collections
 
@@ -37,22 +37,48 @@ ARMS = (BASE, *SHOWN)
 STEPS = 60  # Updates after the warm start.
 TEACHER_ERROR = 0.75  # Of the warm start.
 PROMPTS, GROUP = 32, 8  # Of a step of GRPO.
-# Labelled images of a step: as many as rows of GRPO's, or as its prompts.
-EXAMPLES = {SAME_UPDATES: PROMPTS * GROUP, SAME_EXAMPLES: PROMPTS}
+# Labelled images of a step, for each of GRPO's prompts: as many as it has rows,
+# or one.
+EXAMPLES = {SAME_UPDATES: GROUP, SAME_EXAMPLES: 1}
 IN_DOMAIN = ("count", "box")
 SHIFTED = ("count_colours", "box_colours", "box_sizes")
 DOMAINS = (*IN_DOMAIN, *SHIFTED)
+
+
+class Size(NamedTuple):
+  """How much is computed.
+
+  Attributes:
+    num_seeds: Of each arm.
+    imitation: Steps of `base`.
+    steps: Of each other arm.
+    num_prompts: Of a step of GRPO.
+    held_out: Prompts of an evaluation.
+  """
+
+  num_seeds: int
+  imitation: int
+  steps: int
+  num_prompts: int
+  held_out: int
+
+
+SIZES = {
+  "full": Size(NUM_SEEDS, 600, STEPS, PROMPTS, 1536),
+  "smoke": Size(2, 4, 2, 2, 64),
+}
+_SIZED = sweeps_lib.Sized(ARMS, SIZES)
+sweep = _SIZED.sweep
 follows_on = functools.partial(sweeps_lib.follows_on, BASE)
 
 
-def get_config(name: str) -> ml_collections.ConfigDict:
+def get_config(argument: str) -> ml_collections.ConfigDict:
   """The config of an arm, without the run that it follows on.
 
   Raises:
-    ValueError: There is none of this name.
+    ValueError: There is none of this name, or of this size.
   """
-  if name not in ARMS:
-    raise ValueError(f"arms: no arm {name!r}; choose one of {', '.join(ARMS)}.")
+  name, size = _SIZED.parsed(argument)
   config = vision.get_config("grpo")
   config.data.task_options = ml_collections.ConfigDict(
     {
@@ -61,7 +87,8 @@ def get_config(name: str) -> ml_collections.ConfigDict:
       "teacher_error": TEACHER_ERROR if name == BASE else 0.0,
     }
   )
-  config.rl.steps, config.rl.num_prompts = STEPS, PROMPTS
+  config.sft.steps = size.imitation
+  config.rl.steps, config.rl.num_prompts = size.steps, size.num_prompts
   config.rl.group_size = GROUP
   if name == BASE:
     config.phases = ("sft",)
@@ -72,22 +99,16 @@ def get_config(name: str) -> ml_collections.ConfigDict:
   if name in EXAMPLES:
     # All arms have the same rate, over as many updates.
     config.more = copy.deepcopy(config.sft)
-    config.more.steps = STEPS
-    config.more.num_prompts = EXAMPLES[name]
+    config.more.steps = size.steps
+    config.more.num_prompts = EXAMPLES[name] * size.num_prompts
     config.more.optimizer = copy.deepcopy(config.rl.optimizer)
     config.phases = ("sft", "more", "rl")
     config.rl.steps = 0  # It is evaluated, and nothing more.
-  config.eval.num_prompts, config.eval.batch_size = 1536, 512
+  config.eval.num_prompts = size.held_out
+  config.eval.batch_size = min(512, size.held_out)
   config.eval.every = 0
   config.checkpoint.every = 0
   config.checkpoint.keep = 1
   config.log.tensorboard = False
   config.log.traces_every = 0
   return config
-
-
-def sweep(add: Callable[..., None], name: str) -> None:
-  """The cells of an arm."""
-  del name
-  for seed in range(NUM_SEEDS):
-    add(seed=seed)

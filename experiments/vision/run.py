@@ -6,7 +6,8 @@ r"""Trains whatever is missing of the experiment on images.
 
 Each arm is a sweep of five seeds in one program, and leaves ARM.json, but for
 `base`, which all others follow on. What has ended is left alone. --arms takes a
-regular expression: others wait.
+regular expression: others wait. --size=smoke computes as little as shows that
+everything runs, for which a folder of its own is needed.
 
 Exit status: 0 all has ended, 1 something has failed, 143 stopped.
 """
@@ -22,7 +23,7 @@ from experiments.sweeps import commands
 from experiments.vision import arms as arms_lib
 from experiments.vision import results
 
-_TRAINING = commands.Training("vision")
+_TRAINING = commands.Training("vision", arms_lib.SIZES)
 
 
 def main(argv: Sequence[str]) -> int:

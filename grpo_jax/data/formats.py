@@ -31,6 +31,8 @@ _FIELDS: dict[str, tuple[type, str, Any]] = {
   "extras": (dict, "an object", {}),
 }
 _CALCULATOR = re.compile(r"<<[^>]*>>")
+# Fields in which rows of other projects have a video.
+_VIDEOS = ("video", "videos")
 # In `extras`: the name of a domain, before it has a number.
 DOMAIN_NAME = "domain_name"
 
@@ -57,14 +59,32 @@ def conversion(
 
   Raises:
     ValueError: Unknown format; both are given; or a name in `fields` is none of
-      a record's.
+      a record's. A conversion raises for a row with a video that is named
+      nowhere.
   """
   convert = _conversion(format, fields)
   if domain_key:
     convert = functools.partial(_with_domain, convert, domain_key)
   if images:
     convert = functools.partial(_with_images, convert, tuple(images))
-  return convert
+  mapped = {**(fields or {})}
+  named = {*images, *mapped.pop("extras", {}).values(), *mapped.values()}
+  videos = tuple(name for name in _VIDEOS if name not in named)
+  return functools.partial(_without_video, convert, videos)
+
+
+def _without_video(
+  convert: Conversion, fields: tuple[str, ...], raw: Row
+) -> Record:
+  """A record of a row that has no video in some fields."""
+  for field in fields:
+    if raw.get(field) is not None:
+      raise ValueError(
+        f"found a video in the field {field!r}; prompts show text and images,"
+        " and no videos. Leave the field out, or null; or write frames of it as"
+        " images, and name their field in config.data.images."
+      )
+  return convert(raw)
 
 
 def _with_images(

@@ -498,6 +498,18 @@ def clamped_experts(keys: Keys) -> dict[str, Any]:
   }
 
 
+def packed_experts(keys: Keys) -> dict[str, Any]:
+  """Experts in four bits (`packed.py`), or not: the files say which."""
+  found = keys.pop("quantization_config", None) or {}
+  method = found.get("quant_method") if isinstance(found, Mapping) else None
+  known = {"quant_method", "modules_to_not_convert", "dequantize"}
+  if found and (method != "mxfp4" or found.keys() - known):
+    raise unsupported(
+      "quantization_config", found, "null, or the quant_method 'mxfp4'"
+    )
+  return {}
+
+
 def head_norms(keys: Keys) -> dict[str, Any]:
   """Norms of queries and keys, per head or none."""
   used = keys.pop("use_qk_norm")

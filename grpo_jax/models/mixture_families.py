@@ -163,6 +163,7 @@ GPT_OSS = family.Family(
     config_json.num_experts,
     config_json.clamped_experts,
     config_json.alternating_window,
+    config_json.packed_experts,
   ),
   defaults={
     **family.DEFAULTS,
@@ -173,7 +174,11 @@ GPT_OSS = family.Family(
     "swiglu_limit": 7.0,
   },
   supported={
-    **family.SUPPORTED,
+    **{
+      key: values
+      for key, values in family.SUPPORTED.items()
+      if key != "quantization_config"
+    },
     **family.SILU,
     "attention_bias": (True,),
   },

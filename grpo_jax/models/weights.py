@@ -42,6 +42,7 @@ from grpo_jax.models import (
   fused,
   hub,
   layouts,
+  packed,
   tensor_files,
   transformer,
 )
@@ -118,7 +119,9 @@ def load(
   assert config is not None
   if param_dtype is not None:
     config = dataclasses.replace(config, param_dtype=param_dtype)
-  tensors = tensor_files.find(directory)
+  tensors: dict = tensor_files.find(directory)
+  if family.experts_in_one:
+    tensors = packed.unpacked(tensors)
   # Before each of them is looked for by name.
   num_experts = 0 if family.experts_in_one else config.num_experts
   layers = config.num_dense_layers, config.num_layers - config.num_dense_layers
@@ -479,7 +482,8 @@ def _other_parts(source: pathlib.Path, family: Family) -> Iterator[Output]:
 def _set_dtype(path: pathlib.Path, dtype: str) -> None:
   """What `transformers` converts to unless it is told otherwise."""
   config = json.loads(path.read_text(encoding="utf-8"))
-  changed = False
+  # What is written is not packed, whatever the source was.
+  changed = config.pop("quantization_config", None) is not None
   for keys in (config, config.get("text_config", {})):
     for key in ("dtype", "torch_dtype"):
       if keys.get(key, dtype) != dtype:

@@ -101,6 +101,25 @@ def test_a_wrong_conversion_is_refused(arguments, message):
     formats.conversion(**arguments)
 
 
+@pytest.mark.parametrize(
+  "arguments", [{}, {"fields": {"prompt": "q"}}, {"images": ("image",)}]
+)
+def test_a_video_is_refused_unless_something_reads_the_field(arguments):
+  row = {("q" if "fields" in arguments else "prompt"): "x"}
+  row |= {"image": "a.png"} if "images" in arguments else {}
+  for name in ("video", "videos"):
+    with pytest.raises(
+      ValueError, match=f"found a video in the field '{name}'; prompts show"
+    ):
+      formats.conversion(**arguments)({**row, name: "a.mp4"})
+  assert formats.conversion(images=("videos",))(
+    {"prompt": "x", "videos": ["1.png", "2.png"]}
+  )["pictures"] == (["path", "1.png"], ["path", "2.png"])
+  kept = {"prompt": "q", "extras": {"clip": "video"}}
+  record = formats.conversion(fields=kept)({"q": "x", "video": "a.mp4"})
+  assert record["extras"] == {"clip": "a.mp4"}
+
+
 def test_math_problems_have_the_answer_of_their_box():
   record = formats.math_record(MATH)
   assert record == {

@@ -330,6 +330,15 @@ _GPT_OSS_20B = _config(
   num_experts_per_tok=4,
   num_local_experts=32,
   output_router_logits=False,
+  quantization_config={
+    "modules_to_not_convert": [
+      "model.layers.*.self_attn",
+      "model.layers.*.mlp.router",
+      "model.embed_tokens",
+      "lm_head",
+    ],
+    "quant_method": "mxfp4",
+  },
   rms_norm_eps=1e-05,
   rope_scaling={
     "beta_fast": 32.0,
@@ -870,6 +879,16 @@ UNSUPPORTED = {
   ),
   # What is changed in which config, and what the message names.
   "family": ("Qwen2.5-0.5B", {"model_type": "mamba"}, "model_type is 'mamba'"),
+  "a mixture with images": (
+    "Qwen3-VL-4B",
+    {"model_type": "qwen3_vl_moe"},
+    "model_type is 'qwen3_vl_moe'; supported are qwen2, .*qwen3_vl",
+  ),
+  "text of a mixture": (
+    "Qwen3-VL-4B",
+    {"text_config": {"model_type": "qwen3_vl_moe_text", "num_experts": 128}},
+    "text_config is .*qwen3_vl_moe_text.*one of model_type 'qwen3_vl_text'",
+  ),
   "no family": ("Qwen2.5-0.5B", {"model_type": ["qwen2"]}, r"is \['qwen2'\]"),
   "head": (
     "Qwen2.5-0.5B",
@@ -890,6 +909,11 @@ UNSUPPORTED = {
     "Qwen3-0.6B",
     {"quantization_config": {"quant_method": "gptq"}},
     "quantization_config is .*gptq.*supported is None",
+  ),
+  "packed in another way": (
+    "gpt-oss-20b",
+    {"quantization_config": {"quant_method": "gptq"}},
+    "quantization_config is .*gptq.*supported is null, or .*'mxfp4'",
   ),
   "output bias": (
     "Llama-3.2-1B",
