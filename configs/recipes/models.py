@@ -266,51 +266,39 @@ VISION = {
 
 # Of which only the shapes serve: experiments.pods compiles steps with them. They
 # are too large for the recipes, which have no mesh of their own. Sizes are those
-# of Section 4.2 of DeepSeek-AI, "DeepSeek-V3", arXiv:2412.19437; what the paper
-# leaves out is from the config.json of the model. The layer that predicts two
-# tokens is not there.
+# of Table 1 of GLM-4.5 Team, "GLM-4.5", arXiv:2508.06471; what the paper leaves
+# out is from the config.json of the model. The layer that predicts two tokens is
+# not there.
 SHAPES = {
-  "deepseek-v3": Model(
-    checkpoint="deepseek-ai/DeepSeek-V3",
+  "glm-4.5-air": Model(
+    checkpoint="zai-org/GLM-4.5-Air",
     template="chat",
     config_json={
-      "architectures": ["DeepseekV3ForCausalLM"],
-      "first_k_dense_replace": 3,
+      "architectures": ["Glm4MoeForCausalLM"],
+      "attention_bias": True,
+      "first_k_dense_replace": 1,
+      "head_dim": 128,
       "hidden_act": "silu",
-      "hidden_size": 7168,
-      "intermediate_size": 18432,
-      "kv_lora_rank": 512,
-      "model_type": "deepseek_v3",
-      "moe_intermediate_size": 2048,
-      "n_group": 8,
-      "n_routed_experts": 256,
+      "hidden_size": 4096,
+      "intermediate_size": 10944,
+      "model_type": "glm4_moe",
+      "moe_intermediate_size": 1408,
+      "n_group": 1,
+      "n_routed_experts": 128,
       "n_shared_experts": 1,
       "norm_topk_prob": True,
-      "num_attention_heads": 128,
+      "num_attention_heads": 96,
       "num_experts_per_tok": 8,
-      "num_hidden_layers": 61,
-      "num_key_value_heads": 128,
-      "q_lora_rank": 1536,
-      "qk_nope_head_dim": 128,
-      "qk_rope_head_dim": 64,
-      "rms_norm_eps": 1e-6,
-      "rope_scaling": {
-        "beta_fast": 32,
-        "beta_slow": 1,
-        "factor": 40,
-        "mscale": 1.0,
-        "mscale_all_dim": 1.0,
-        "original_max_position_embeddings": 4096,
-        "type": "yarn",
-      },
-      "rope_theta": 10000,
-      "routed_scaling_factor": 2.5,
-      "scoring_func": "sigmoid",
+      "num_hidden_layers": 46,
+      "num_key_value_heads": 8,
+      "partial_rotary_factor": 0.5,
+      "rms_norm_eps": 1e-5,
+      "rope_theta": 1e6,
+      "routed_scaling_factor": 1.0,
       "tie_word_embeddings": False,
-      "topk_group": 4,
-      "topk_method": "noaux_tc",
-      "v_head_dim": 128,
-      "vocab_size": 129280,
+      "topk_group": 1,
+      "use_qk_norm": False,
+      "vocab_size": 151552,
     },
   ),
 }

@@ -67,12 +67,12 @@ ROWS = {
     "--config.rl.num_prompts=64",
     "--config.rl.micro_batch_size=64",
   ),
-  "671b-a37b-v5p-2048": (
-    "--topology=v5p-2048",
-    "--mesh=fsdp:8,expert:32,tensor:4",
-    "--config.model.checkpoint=deepseek-ai/DeepSeek-V3",
-    "--config.rl.num_prompts=256",
-    "--config.rl.micro_batch_size=256",
+  "106b-a12b-v5p-256": (
+    "--topology=v5p-256",
+    "--mesh=fsdp:8,expert:8,tensor:2",
+    "--config.model.checkpoint=zai-org/GLM-4.5-Air",
+    "--config.rl.num_prompts=64",
+    "--config.rl.micro_batch_size=64",
   ),
   "7b-2-x-v5e-16": (
     "--topology=v5e-16",
