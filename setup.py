@@ -1,6 +1,16 @@
 """Packaging of grpo_jax. `pip install -e .` stays light; see the extras."""
 
+import json
+import pathlib
+import subprocess
+
 import setuptools
+from setuptools.command import build_py, sdist
+
+_ROOT = pathlib.Path(__file__).resolve().parent
+# In the package: the commit that a wheel or an sdist was made from, which
+# `grpo_jax/training/commits.py` reads.
+_COMMIT = "grpo_jax/commit.json"
 
 _MATH = ["math-verify>=0.9"]
 # Debian has it too, as bubblewrap; Linux only.
@@ -53,17 +63,90 @@ _TEST = [
 _DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.6"]
 _LINT = ["ruff>=0.12", "pre-commit>=4"]
 
+
+def _write_commit(folder: str) -> None:
+  """Writes the commit of this checkout; nothing where it is none."""
+  if not (_ROOT / ".git").exists():
+    return  # Of an sdist, which has the file.
+  try:
+    commit, status = (
+      subprocess.run(
+        ["git", "-C", str(_ROOT), *arguments],
+        capture_output=True,
+        check=True,
+        text=True,
+      ).stdout.strip()
+      for arguments in (("rev-parse", "HEAD"), ("status", "--porcelain"))
+    )
+  except (OSError, subprocess.CalledProcessError):
+    return
+  path = pathlib.Path(folder, _COMMIT)
+  path.unlink(missing_ok=True)  # It may be a link to a file of the checkout.
+  text = json.dumps({"commit": commit, "dirty": bool(status)})
+  path.write_text(text + "\n", encoding="utf-8")
+
+
+class _BuildPy(build_py.build_py):
+  """Adds the commit to what a wheel is made of."""
+
+  def run(self) -> None:
+    super().run()
+    if not self.editable_mode:
+      _write_commit(self.build_lib)
+
+
+class _Sdist(sdist.sdist):
+  """Adds the commit. The tests, which read the documents, stay away."""
+
+  def make_release_tree(self, base_dir, files) -> None:
+    super().make_release_tree(base_dir, files)
+    _write_commit(base_dir)
+
+
+_COMMANDS = ("train", "evaluate", "sample")
+
 setuptools.setup(
   name="grpo_jax",
   version="0.1.0",
   description="GRPO, its descendants and PPO in JAX",
+  long_description=(_ROOT / "README.md").read_text(encoding="utf-8"),
+  long_description_content_type="text/markdown",
+  author="The grpo_jax authors",
   license="Apache-2.0",
+  license_files=["LICENSE"],
+  keywords="reinforcement learning, language models, GRPO, JAX, TPU",
+  classifiers=[
+    "Development Status :: 4 - Beta",
+    "Intended Audience :: Science/Research",
+    "Operating System :: MacOS",
+    "Operating System :: POSIX :: Linux",
+    "Programming Language :: Python :: 3",
+    "Programming Language :: Python :: 3 :: Only",
+    "Programming Language :: Python :: 3.11",
+    "Programming Language :: Python :: 3.12",
+    "Programming Language :: Python :: 3.13",
+    "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    "Typing :: Typed",
+  ],
   python_requires=">=3.11",
+  cmdclass={"build_py": _BuildPy, "sdist": _Sdist},
+  entry_points={
+    "console_scripts": [
+      f"grpo-{name} = experiments.commands:{name}" for name in _COMMANDS
+    ]
+  },
   packages=setuptools.find_namespace_packages(  # `configs` is files to run.
     include=["grpo_jax*", "experiments*", "configs*"]
   ),
   package_data={
-    "grpo_jax": ["py.typed", "*.pyi", "training/*.pyi", "data/assets/*"],
+    "grpo_jax": [
+      "py.typed",
+      "commit.json",
+      "*.pyi",
+      "training/*.pyi",
+      "data/assets/*",
+    ],
+    "experiments.launch": ["*.sh"],
     "experiments.traces": ["*.html", "*.css", "*.js"],
   },
   install_requires=[

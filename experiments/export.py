@@ -4,20 +4,23 @@
 
 The run must have started from a checkpoint (config.model.checkpoint), whose
 configuration and tokenizer files are copied beside the weights, so that
-`transformers` and every tool that reads its format load the result. Adapters
-(config.model.lora_rank) are merged into the weights; --adapters writes them
-alone, as PEFT does, and config.model.adapter_checkpoint starts from them again.
+`transformers` and every tool that reads its format load the result. A model
+card, README.md in the format of the hub, says what was trained, how, and by
+which commit. Adapters (config.model.lora_rank) are merged into the weights;
+--adapters writes them alone, as PEFT does, and config.model.adapter_checkpoint
+starts from them again.
 """
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Sequence
 
 from absl import flags
 
 from experiments import flags as flags_lib
 from grpo_jax.models import families, lora, peft, weights
-from grpo_jax.training import api, paths
+from grpo_jax.training import api, cards, handle, paths
 
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run, local or gs://.", required=True
@@ -68,6 +71,7 @@ def main(argv: Sequence[str]) -> int:
           " the flag out to merge them."
         )
       peft.save(folder, params, adapters, model.checkpoint, model.revision)
+      _write_card(folder, run, "peft")
       paths.publish(folder, out)
       print(f"adapters of step {run.step} -> {_OUT.value}")
       return 0
@@ -80,9 +84,22 @@ def main(argv: Sequence[str]) -> int:
       folder,
       dtype=_DTYPE.value,
     )
+    _write_card(folder, run, "transformers")
     paths.publish(folder, out)
     print(f"step {run.step} of {_WORKDIR.value} -> {_OUT.value}")
   return 0
+
+
+def _write_card(folder: pathlib.Path, run: handle.Run, library: str) -> None:
+  """Writes README.md, for what loads the folder."""
+  assert run.workdir is not None
+  text = cards.card(
+    run.workdir,
+    step=run.step,
+    base=run.config.model.directory(),
+    library=library,
+  )
+  (folder / cards.README).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import difflib
+import contextlib
 import importlib.util
 import pathlib
 import re
@@ -47,6 +47,9 @@ def define_config(
 ) -> flags.FlagHolder:
   """Defines --config=FILE[:ARGUMENT] and its --config.key=value overrides.
 
+  `parse` finds the file: that of a path, or of the name of a config that comes
+  with the library.
+
   Args:
     flag_values: Where to.
     argv: Command line with the overrides; None: `sys.argv`.
@@ -57,8 +60,8 @@ def define_config(
   return config_flags.DEFINE_config_file(
     "config",
     None,
-    "Config file with get_config(), optionally with an argument:"
-    " configs/quickstart.py:gspo.",
+    "Config file with get_config(), or the name of one that comes with the"
+    " library; optionally with an argument: quickstart:gspo.",
     flag_values=flag_values,
     sys_argv=argv,
   )
@@ -223,7 +226,7 @@ def parse(
   if groups and isinstance(argv, list):  # ml_collections reads this very list.
     argv[:] = [argument for argument in argv if argument not in groups]
   try:
-    rest = flag_values(list(argv))  # --help leaves here.
+    rest = flag_values(_with_files(argv))  # --help leaves here.
   except Exception as error:  # Of any kind: a config is the user's program.
     mistake = error
   has_config = "config" in flag_values and (needs_config or _configs(argv))
@@ -303,8 +306,9 @@ def _config_problem(argv: Sequence[str]) -> str | None:
   given = _configs(argv)
   if not given:
     return (
-      "--config is missing; pass a config file, for example"
-      f" --config=configs/quickstart.py. {_config_files_here()}"
+      "--config is missing; pass a config file, or the name of one that comes"
+      " with the library, for example --config=quickstart. There are:"
+      f" {', '.join(named.shipped())}."
     )
   path, _, algorithm = given[-1].partition(":")
   config = _load(path, algorithm)
@@ -317,33 +321,31 @@ def _config_problem(argv: Sequence[str]) -> str | None:
   return None
 
 
-def _config_files() -> list[str]:
-  return sorted(
-    str(path)
-    for path in pathlib.Path("configs").rglob("*.py")
-    if "def get_config(" in path.read_text(encoding="utf-8")
-  )
+def _with_files(argv: Sequence[str]) -> list[str]:
+  """The command line with the path of the file that each --config means.
 
-
-def _config_files_here() -> str:
-  """Which config files there are, or where to look for them."""
-  if known := _config_files():
-    return f"Here: {', '.join(known)}."
-  return (
-    f"The folder {pathlib.Path.cwd()} has no configs/: run from the repository"
-    " root, or give the whole path of the file."
-  )
+  What means no file stays as it is.
+  """
+  given = list(argv)
+  for place, argument in enumerate(given):
+    is_value = place > 0 and given[place - 1] in ("-config", "--config")
+    flag = re.match(r"--?config=", argument)
+    if not is_value and flag is None:
+      continue
+    start = "" if is_value or flag is None else flag[0]
+    name, colon, more = argument.removeprefix(start).partition(":")
+    with contextlib.suppress(FileNotFoundError):
+      given[place] = f"{start}{named.find(name)}{colon}{more}"
+  return given
 
 
 def _load(path: str, algorithm: str) -> config_dict.ConfigDict | str:
   """The config without overrides, or why it cannot be made."""
-  if not pathlib.Path(path).is_file():
-    near = difflib.get_close_matches(path, _config_files(), n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    return f"there is no config file {path}.{hint} {_config_files_here()}"
   try:
-    return named.load(path, *([algorithm] if algorithm else []))
-  except ValueError as error:
+    return named.load(
+      str(named.find(path)), *([algorithm] if algorithm else [])
+    )
+  except (FileNotFoundError, ValueError) as error:
     return str(error)
 
 

@@ -10,7 +10,8 @@ arithmetic). The runs have one architecture and one tokenizer; of a run that
 keeps an average of its parameters, that is taken.
 
 The new folder opens like a run, with the settings of the first: evaluate it,
-sample from it, or go on from it with --config.start_workdir=runs/merged.
+sample from it, or go on from it with --config.start_workdir=runs/merged. Its
+README.md is a model card, which says from which runs it was made.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from experiments import flags as flags_lib
-from grpo_jax.training import console, merging
+from grpo_jax.training import cards, console, hosts, merging, paths
 
 _WORKDIRS = flags.DEFINE_list(
   "workdirs", None, "Folders of runs, local or gs://.", required=True
@@ -45,6 +46,10 @@ def main(argv: Sequence[str]) -> int:
     ) from error
   with console.waiting("merging"):
     size = merging.merge(_WORKDIRS.value, _OUT.value, weights, _BASE.value)
+  out = paths.parse(_OUT.value)
+  if hosts.is_main():
+    text = cards.card(out, step=None, library="grpo_jax")
+    paths.write(out / cards.README, text.encode())
   print(f"{len(_WORKDIRS.value)} runs, {size} parameters -> {_OUT.value}")
   return 0
 

@@ -10,7 +10,10 @@ import re
 _SUMS = "SHA256SUMS"
 # What loading reads. Other formats of the same weights are left out, also those
 # in folders and, of Mistral, in consolidated.safetensors.
-_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", _SUMS)
+_FILES = (
+  *("*.json", "*.safetensors", "*.jinja", "tokenizer.model", _SUMS),
+  *("README.md", "LICENSE*", "NOTICE*"),  # What exports say of the base.
+)
 _OTHERS = ("*/*", "consolidated*")
 
 

@@ -9,11 +9,9 @@ run.plot()
 
 from __future__ import annotations
 
-import difflib
 import functools
 import logging
 import os
-import pathlib
 import tempfile
 from typing import Any
 
@@ -34,8 +32,6 @@ from grpo_jax.training import (
   workdirs,
 )
 
-# Beside the package in a checkout, and where pip has installed both.
-_CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 # Folders of runs that have none of their own; removed with the process.
 _FOLDERS: list[tempfile.TemporaryDirectory] = []
 
@@ -66,7 +62,7 @@ def config(
     ValueError: The file makes no config, or `settings` has the algorithm.
   """
   arguments = () if algorithm is None else (algorithm,)
-  found = named.load(str(_file(name)), *arguments)
+  found = named.load(str(named.find(name)), *arguments)
   named.apply(found, settings)
   named.lock(found)
   return found
@@ -88,40 +84,6 @@ def _prepare() -> None:
     for handler in of_libraries:
       root.removeHandler(handler)
     console.take_over_logging()
-
-
-def _file(name: str | os.PathLike) -> pathlib.Path:
-  """The config file that a name or a path means.
-
-  Raises:
-    FileNotFoundError: There is none.
-  """
-  text = os.fspath(name)
-  path = pathlib.Path(text) if text.endswith(".py") else _CONFIGS / f"{text}.py"
-  if path.is_file():
-    return path
-  if text.endswith(".py"):
-    raise FileNotFoundError(
-      f"config: there is no file {path} (the folder here is"
-      f" {pathlib.Path.cwd()}). Pass its whole path, or the name of a file in"
-      f" {_CONFIGS}, as 'quickstart'."
-    )
-  known = sorted(
-    file.relative_to(_CONFIGS).with_suffix("").as_posix()
-    for file in _CONFIGS.rglob("*.py")
-    if "def get_config(" in file.read_text(encoding="utf-8")
-  )
-  near = difflib.get_close_matches(text, known, n=1, cutoff=0.5)
-  hint = f" Did you mean {near[0]!r}?" if near else ""
-  there = (
-    f"It has: {', '.join(known)}."
-    if known
-    else ("That folder, which is installed beside grpo_jax, is missing.")
-  )
-  raise FileNotFoundError(
-    f"config: there is no {text!r} in {_CONFIGS}.{hint} {there} A path of"
-    " another file ends in '.py'."
-  )
 
 
 def train(

@@ -32,7 +32,6 @@ import math
 import os
 import pathlib
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -40,14 +39,14 @@ from typing import Any, Self
 
 import jax
 
-from grpo_jax.training import paths, settings, traces, trackers
+from grpo_jax.training import commits, paths, settings, traces, trackers
 
 METRICS = "metrics.jsonl"
 TIMINGS = "timings.jsonl"
 SAMPLES = "samples.jsonl"
 CONFIG = "config.json"
 RESULT = "result.json"
-_ENVIRONMENT = "environment.json"
+ENVIRONMENT = "environment.json"
 _UPLOAD_SECONDS = 60.0  # Between two writings of an object that grows.
 # They differ between equal runs, and metrics.jsonl must not.
 _TIMING_PREFIXES = ("time/", "tokens_per_second")
@@ -110,7 +109,7 @@ class MetricsLog:
     self._trackers: list[trackers.TensorBoard | trackers.Wandb] = []
     if wandb is not None:
       self._trackers.append(
-        trackers.Wandb(self._workdir, wandb, config, _git())
+        trackers.Wandb(self._workdir, wandb, config, commits.git())
       )
     # A run that has started again has not ended.
     (self._workdir / RESULT).unlink(missing_ok=True)
@@ -528,7 +527,7 @@ def save_run_info(workdir: str | os.PathLike, config_json: str) -> None:
     ValueError: If `environment.json` is damaged; nothing was changed.
   """
   folder = paths.parse(workdir)
-  path = folder / _ENVIRONMENT
+  path = folder / ENVIRONMENT
   starts = read_json(path, list) if path.exists() else []
   folder.mkdir(parents=True, exist_ok=True)
   write_json(folder / CONFIG, json.loads(config_json))
@@ -545,7 +544,7 @@ def changes_since(workdir: str | os.PathLike) -> list[str]:
     Lines such as "packages.jax: 0.10.0 then, 0.10.1 now"; empty if versions,
     devices and commit are those of then.
   """
-  then = flatten(read_json(paths.parse(workdir) / _ENVIRONMENT, list)[-1])
+  then = flatten(read_json(paths.parse(workdir) / ENVIRONMENT, list)[-1])
   now = flatten(_environment())
   return [
     f"{name}: {then.get(name, 'unknown')} then, {now.get(name, 'unknown')} now"
@@ -575,26 +574,6 @@ def _environment() -> dict[str, Any]:
     "device_kind": jax.devices()[0].device_kind,
     "num_devices": jax.device_count(),
     "num_processes": jax.process_count(),
-    "git": _git(),
+    "git": commits.git(),
     "argv": sys.argv,
   }
-
-
-def _git() -> dict[str, Any] | None:
-  """Commit of the checkout that this package runs from, if it does."""
-  root = pathlib.Path(__file__).resolve().parents[2]
-  if not (root / ".git").exists():
-    return None
-  try:
-    commit, status = (
-      subprocess.run(
-        ["git", "-C", str(root), *arguments],
-        capture_output=True,
-        check=True,
-        text=True,
-      ).stdout.strip()
-      for arguments in (("rev-parse", "HEAD"), ("status", "--porcelain"))
-    )
-  except (OSError, subprocess.CalledProcessError):
-    return None  # No git, or a checkout of another user.
-  return {"commit": commit, "dirty": bool(status)}

@@ -6,6 +6,8 @@ The command line and `grpo_jax.config` find and check them here.
 from __future__ import annotations
 
 import difflib
+import os
+import pathlib
 import runpy
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,6 +17,8 @@ from ml_collections import config_dict
 
 from grpo_jax import objects
 
+# Beside the package in a checkout, and where pip has installed both.
+CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 # Groups whose settings have names of the user's own, and what one looks like.
 FREE_GROUPS = {
   "data.chat_options": "{'enable_thinking': False}",
@@ -44,6 +48,56 @@ def text_of(error: BaseException) -> str:
   if isinstance(error, KeyError) and error.args:
     return str(error.args[0])
   return str(error)
+
+
+def shipped() -> list[str]:
+  """Names of the configs that come with the library, as "recipes/dapo"."""
+  return sorted(
+    file.relative_to(CONFIGS).with_suffix("").as_posix()
+    for file in CONFIGS.rglob("*.py")
+    if "def get_config(" in file.read_text(encoding="utf-8")
+  )
+
+
+def find(name: str | os.PathLike) -> pathlib.Path:
+  """The config file that a path or a name means.
+
+  A path of a file is that file, also one without its folder here:
+  "configs/quickstart.py" is found from any folder, where the library has it.
+
+  Args:
+    name: A path, or the name of a config that comes with the library, as
+      "quickstart" or "recipes/dapo".
+
+  Raises:
+    FileNotFoundError: There is none; the message has the nearest one and the
+      list of all.
+  """
+  text = os.fspath(name)
+  path = pathlib.Path(text)
+  if path.is_file():
+    return path
+  own = text.removeprefix("configs/").removesuffix(".py")
+  # "mine.py" would be a file of the user's own.
+  is_name = text.startswith("configs/") or not text.endswith(".py")
+  inside = not path.is_absolute() and ".." not in path.parts
+  found = CONFIGS / f"{own}.py"
+  if is_name and inside and found.is_file():
+    here = pathlib.Path.cwd()
+    return found.relative_to(here) if found.is_relative_to(here) else found
+  known = shipped()
+  near = difflib.get_close_matches(own, known, n=1, cutoff=0.5)
+  hint = f" Did you mean {near[0]!r}?" if near else ""
+  there = (
+    f"These come with the library: {', '.join(known)}."
+    if known
+    else f"The folder {CONFIGS}, installed beside grpo_jax, is missing."
+  )
+  raise FileNotFoundError(
+    f"config: there is no config file {text} (the folder here is"
+    f" {pathlib.Path.cwd()}).{hint} {there} A path of another file ends in"
+    " '.py'."
+  )
 
 
 def load(path: str, *arguments: Any) -> config_dict.ConfigDict:

@@ -188,6 +188,10 @@ def test_adapters_are_exported_merged_or_alone_and_started_from(tmp_path):
       "export", "--workdir=run", *arguments, cwd=tmp_path
     )
     assert status == 0, err
+  for name, library in (("merged", "transformers"), ("alone", "peft")):
+    card = (tmp_path / name / "README.md").read_text(encoding="utf-8")
+    assert f"library_name: {library}\n" in card
+    assert "| Steps | 8 (planned: rl 8) |" in card
   ours, merged = weights.load(tmp_path / "merged")
   _, base = weights.load(source)
   ids, mask = np.array([[5, 9, 40, 7, 12]]), np.ones((1, 5), bool)

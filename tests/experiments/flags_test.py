@@ -188,20 +188,22 @@ def test_wrong_setting_is_explained(parse, arguments, messages):
 @pytest.mark.parametrize(
   ("arguments", "message"),
   [
-    ([], r"--config is missing.*configs/quickstart\.py"),
+    ([], r"--config is missing.*=quickstart\. There are: .*recipes/dapo"),
     (["--workdir=x"], r"--config is missing"),
     (["--confg=configs/quickstart.py", "--workdir=x"], "--config is missing"),
     (["--config=", "--workdir=x"], "--config is missing"),
     ([QUICKSTART], r"--workdir is missing: Folder of the run"),
     (
       ["--config=configs/quickstrt.py", "--workdir=x"],
-      r"no config file configs/quickstrt\.py.*mean configs/quickstart\.py\?",
+      r"no config file configs/quickstrt\.py.*mean 'quickstart'\?",
     ),
-    (["--config=configs/quickstart", "--workdir=x"], r"mean .*quickstart\.py"),
+    (["--config=quikstart", "--workdir=x"], r"mean 'quickstart'\?.*recipes/"),
+    (["--config=quickstart.py", "--workdir=x"], r"mean 'quickstart'\?"),
+    (["--config=../quickstart", "--workdir=x"], r"no config file \.\./quick"),
     (["--config=configs", "--workdir=x"], r"there is no config file configs"),
     (
       ["--config=configs/recipes/dappo.py", "--workdir=x"],
-      r"mean configs/recipes/dapo\.py\?",
+      r"mean 'recipes/dapo'\?",
     ),
     (
       ["--config=configs/recipes/dapo.py:qwen3-8", "--workdir=x"],
@@ -215,12 +217,36 @@ def test_wrong_file_is_explained(parse, arguments, message):
     parse(*arguments)
 
 
-@pytest.mark.parametrize("arguments", [[QUICKSTART], []])
-def test_another_folder_is_explained(parse, monkeypatch, tmp_path, arguments):
+@pytest.mark.parametrize(
+  "given",
+  [
+    ["--config=configs/quickstart.py:gspo"],
+    ["--config=quickstart:gspo"],
+    ["--config", "quickstart:gspo"],
+    ["--config=configs/quickstart:gspo"],
+  ],
+)
+def test_configs_of_the_library_are_found_from_any_folder(
+  parse, monkeypatch, tmp_path, given
+):
   monkeypatch.chdir(tmp_path)
-  with pytest.raises(ValueError, match="run from the repository root") as found:
-    parse("--workdir=x", *arguments)
-  assert f"The folder {tmp_path} has no configs/" in str(found.value)
+  config = parse(*given, "--workdir=x", "--config.rl.steps=7")
+  assert (config.algorithm.name, config.rl.steps) == ("gspo", 7)
+  recipe = parse("--config=recipes/dapo:toy", "--workdir=x")
+  assert recipe.algorithm.name == "dapo"
+
+
+def test_a_file_of_the_users_own_comes_first(parse, monkeypatch, tmp_path):
+  (tmp_path / "configs").mkdir()
+  (tmp_path / "configs/quickstart.py").write_text(
+    "from configs import checkpoint\n\n\ndef get_config():\n"
+    "  config = checkpoint.get_config()\n"
+    "  config.seed = 5\n"
+    "  return config\n"
+  )
+  monkeypatch.chdir(tmp_path)
+  assert parse("--config=configs/quickstart.py", "--workdir=x").seed == 5
+  assert parse("--config=quickstart", "--workdir=x").seed == 0
 
 
 @pytest.mark.parametrize(
