@@ -64,10 +64,10 @@ _DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.6"]
 _LINT = ["ruff>=0.12", "pre-commit>=4"]
 
 
-def _write_commit(folder: str) -> None:
-  """Writes the commit of this checkout; nothing where it is none."""
+def _commit() -> str | None:
+  """The commit of this checkout as JSON; None where it is none."""
   if not (_ROOT / ".git").exists():
-    return  # Of an sdist, which has the file.
+    return None  # Of an sdist, which has the file.
   try:
     commit, status = (
       subprocess.run(
@@ -79,11 +79,8 @@ def _write_commit(folder: str) -> None:
       for arguments in (("rev-parse", "HEAD"), ("status", "--porcelain"))
     )
   except (OSError, subprocess.CalledProcessError):
-    return
-  path = pathlib.Path(folder, _COMMIT)
-  path.unlink(missing_ok=True)  # It may be a link to a file of the checkout.
-  text = json.dumps({"commit": commit, "dirty": bool(status)})
-  path.write_text(text + "\n", encoding="utf-8")
+    return None
+  return json.dumps({"commit": commit, "dirty": bool(status)}) + "\n"
 
 
 class _BuildPy(build_py.build_py):
@@ -91,16 +88,20 @@ class _BuildPy(build_py.build_py):
 
   def run(self) -> None:
     super().run()
-    if not self.editable_mode:
-      _write_commit(self.build_lib)
+    if not self.editable_mode and (text := _commit()):
+      path = pathlib.Path(self.build_lib, _COMMIT)
+      path.write_text(text, encoding="utf-8")
 
 
 class _Sdist(sdist.sdist):
   """Adds the commit. The tests, which read the documents, stay away."""
 
   def make_release_tree(self, base_dir, files) -> None:
+    text = _commit()  # Before there is a new folder in the checkout.
     super().make_release_tree(base_dir, files)
-    _write_commit(base_dir)
+    if text:
+      path = pathlib.Path(base_dir, _COMMIT)
+      path.write_text(text, encoding="utf-8")
 
 
 _COMMANDS = ("train", "evaluate", "sample")
