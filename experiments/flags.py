@@ -77,6 +77,28 @@ def define_topology(default: str | None = None) -> flags.FlagHolder:
   )
 
 
+def define_processes(
+  values: flags.FlagValues, several_processes: bool = True
+) -> None:
+  """Defines --debug, and what tells several processes where they meet."""
+  flags.DEFINE_bool(
+    "debug", False, "Show the traceback of an error.", flag_values=values
+  )
+  if not several_processes:
+    return
+  flags.DEFINE_string(
+    "coordinator",
+    None,
+    "host:port of process 0, where the processes of the run meet.",
+    flag_values=values,
+  )
+  for name, text in (
+    ("num_processes", "Processes of the run."),
+    ("process_id", "Number of this one, from 0."),
+  ):
+    flags.DEFINE_integer(name, None, text, flag_values=values)
+
+
 def file_to_write(name: str, value: str | None) -> paths.Path | None:
   """The file of a flag, looked at before any work; None without one.
 
@@ -149,15 +171,7 @@ def run(
         hosts.leave(2 if user_error else 1)
       _leave(f"{named.text_of(error)}\n(--debug shows the traceback.)")
 
-  flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
-  if several_processes:
-    flags.DEFINE_string(
-      "coordinator",
-      None,
-      "host:port of process 0, where the processes of the run meet.",
-    )
-    flags.DEFINE_integer("num_processes", None, "Processes of the run.")
-    flags.DEFINE_integer("process_id", None, "Number of this one, from 0.")
+  define_processes(flags.FLAGS, several_processes)
   app.run(guarded, flags_parser=parser)
 
 

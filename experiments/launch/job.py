@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import itertools
+import os
 import pathlib
 import re
 import shlex
@@ -14,19 +16,26 @@ from collections.abc import Callable, Mapping, Sequence
 
 from absl import flags
 
+from experiments.pods import chips, meshes
+
 # Of the launcher itself: 0, 1 and 2 are those of experiments.train.
 GAVE_UP = 3
 
-# Prefix of an accelerator type -> software of the VM.
+# Generation -> software of the VM. The first three are not of `chips`, whose
+# generations can be compiled for.
 # Source: https://cloud.google.com/tpu/docs/runtimes, read 2026-11.
 _RUNTIMES = {
-  "v6e": "v2-alpha-tpuv6e",
-  "v5p": "v2-alpha-tpuv5",
-  "v5litepod": "v2-alpha-tpuv5-lite",
-  "v4": "tpu-ubuntu2204-base",
-  "v3": "tpu-ubuntu2204-base",
   "v2": "tpu-ubuntu2204-base",
+  "v3": "tpu-ubuntu2204-base",
+  "v4": "tpu-ubuntu2204-base",
+  "v5e": "v2-alpha-tpuv5-lite",
+  "v5p": "v2-alpha-tpuv5",
+  "v6e": "v2-alpha-tpuv6e",
 }
+# Each core of these is a device; the number in the name counts cores.
+_OF_CORES = ("v2", "v3")
+# Two devices a chip; of the others JAX shows one.
+_TWO_DEVICES = ("tpu7x",)
 # Up to 8 chips (v5litepod, v6e) or 8 cores (the others) are one VM.
 # Source: https://cloud.google.com/tpu/docs/v5e and its neighbours.
 _MAX_ON_ONE_VM = 8
@@ -54,11 +63,23 @@ def define(values: flags.FlagValues) -> None:
   define_string = _definer(flags.DEFINE_string, values)
   define_bool = _definer(flags.DEFINE_bool, values)
   define_string("name", None, "Name of the run; the resources carry it.")
-  define_string("accelerator", None, "Type and size, such as v5litepod-16.")
+  define_string("topology", None, "TPUs, such as v5e-16 or v5p-128.")
+  flags.DEFINE_alias("accelerator", "topology", flag_values=values)
+  define_string(
+    "mesh", "", "Axes, as fsdp:16,tensor:4, instead of those of config.mesh."
+  )
   define_bool("spot", False, "Spot capacity: cheaper, and may be taken away.")
   define_string("workdir", None, "Folder of the run, gs://BUCKET/PATH.")
   define_string("config", None, "As of experiments.train.")
   define_string("extras", "tpu,gcs", "Of setup.py, to install.")
+  flags.DEFINE_multi_string(
+    "env",
+    [],
+    "NAME or NAME=SECRET: a variable of experiments.train, whose value is that"
+    " secret of the Secret Manager; the secret is made of the variable here"
+    " unless it is there.",
+    flag_values=values,
+  )
   define_bool("allow_dirty", False, "Send changes that are not committed.")
   define_bool("dry_run", False, "Print the commands instead of running them.")
 
@@ -69,10 +90,21 @@ def define_place(values: flags.FlagValues) -> None:
   define_string("project", None, "Google Cloud project.")
   define_string("zone", None, "Zone, such as us-central1-a.")
   flags.DEFINE_integer(
-    "slices", 1, "Slices of --accelerator.", 1, flag_values=values
+    "slices", 1, "Slices of --topology.", 1, flag_values=values
   )
   flags.DEFINE_integer(
     "max_restarts", 20, "Restarts before giving up.", 0, flag_values=values
+  )
+
+
+def define_wait(values: flags.FlagValues) -> None:
+  """Defines the flag of launchers that return when a job is in a queue."""
+  flags.DEFINE_bool(
+    "wait",
+    False,
+    "After `run`, wait for the end of the job; then the exit status is 2 if it"
+    " has failed.",
+    flag_values=values,
   )
 
 
@@ -159,15 +191,30 @@ def _check(
       )
   if "name" in needed:
     _check_name(values.name)
-  if "accelerator" in needed:
-    _split(values.accelerator)
+  if "topology" in needed:
+    parse_topology(values.topology)
+  meshes.parse(values.mesh)
+  if secrets(values) and not ("project" in values and values.project):
+    raise ValueError(
+      f"--env={','.join(values.env)}: --project is missing, whose Secret"
+      " Manager has the values."
+    )
   if "config" in needed:
-    path = values.config.partition(":")[0]
-    if not pathlib.Path(path).is_file():
-      raise FileNotFoundError(
-        f"--config={values.config}: there is no file {path} here; run this from"
-        " the root of the repository."
-      )
+    values.config = _config_file(values.config)
+
+
+def _config_file(config: str) -> str:
+  """FILE or FILE:ARGUMENT of a config in the folder that is sent."""
+  name, colon, argument = config.partition(":")
+  path = pathlib.Path(name)
+  if not path.is_file() and not name.endswith(".py"):
+    path = pathlib.Path("configs") / f"{name.removeprefix('configs/')}.py"
+  if not path.is_file():
+    raise FileNotFoundError(
+      f"--config={config}: there is no file {path} here; run this from the root"
+      " of the repository."
+    )
+  return f"{path}{colon}{argument}"
 
 
 def _check_name(name: str) -> None:
@@ -188,24 +235,110 @@ def check_shared(workdir: str) -> None:
     )
 
 
-def _split(accelerator: str) -> tuple[str, int]:
-  """Generation and size of an accelerator type."""
-  match = re.fullmatch(r"([a-z0-9]+)-(\d+)", accelerator)
-  if not match or match[1] not in _RUNTIMES:
+@dataclasses.dataclass(frozen=True)
+class Topology:
+  """TPUs that a name stands for.
+
+  Attributes:
+    generation: As `v5e`.
+    product: As Google Cloud calls it: `v5litepod-16`.
+    num_devices: Of a slice, as JAX counts them.
+    several_vms: Whether a slice has more than one VM.
+  """
+
+  generation: str
+  product: str
+  num_devices: int
+  several_vms: bool
+
+
+def parse_topology(name: str) -> Topology:
+  """The TPUs of a name: v5e-16, v5litepod-16 or v5e:4x4.
+
+  Raises:
+    ValueError: There are none of that name or size.
+  """
+  old = re.fullmatch(r"(v[23])-(8|16|32|64|128|256|512|1024|2048)", name)
+  if old:
+    cores = int(old[2])
+    return Topology(old[1], name, cores, cores > _MAX_ON_ONE_VM)
+  try:
+    found = chips.parse(name)
+  except ValueError as error:
+    raise ValueError(f"--topology={name}: {error}") from error
+  generation = found.chip.name
+  size = int(found.product.rpartition("-")[2])
+  per_chip = 2 if generation in _TWO_DEVICES else 1
+  return Topology(
+    generation,
+    found.product,
+    found.num_chips * per_chip,
+    size > _MAX_ON_ONE_VM,
+  )
+
+
+def runtime(topology: str) -> str:
+  """The software version that VMs of a topology are started with.
+
+  Raises:
+    ValueError: There are no VMs of it, but nodes of GKE alone.
+  """
+  generation = parse_topology(topology).generation
+  if generation not in _RUNTIMES:
     raise ValueError(
-      f"--accelerator={accelerator}: needed is TYPE-SIZE, such as"
-      f" v5litepod-16; types: {', '.join(_RUNTIMES)}."
+      f"--topology={topology}: TPU VMs are of {', '.join(_RUNTIMES)};"
+      f" {generation} is to be had on GKE, through experiments.launch.xpk."
     )
-  return match[1], int(match[2])
+  return _RUNTIMES[generation]
 
 
-def runtime(accelerator: str) -> str:
-  """The software version that VMs of an accelerator type are started with."""
-  return _RUNTIMES[_split(accelerator)[0]]
+def num_slices(values: flags.FlagValues) -> int:
+  """Slices of a run; one where the launcher knows no more."""
+  return values.slices if "slices" in values else 1
 
 
-def several_workers(accelerator: str, slices: int = 1) -> bool:
-  return slices > 1 or _split(accelerator)[1] > _MAX_ON_ONE_VM
+def several_workers(topology: str, slices: int = 1) -> bool:
+  """Whether there is more than one VM."""
+  return slices > 1 or parse_topology(topology).several_vms
+
+
+def secrets(values: flags.FlagValues) -> dict[str, str]:
+  """Variable -> name of the secret, of --env.
+
+  Raises:
+    ValueError: A value is neither NAME nor NAME=SECRET.
+  """
+  found = {}
+  for given in values.env:
+    name, _, secret = given.partition("=")
+    secret = secret or name
+    fits = re.fullmatch(r"[A-Za-z_]\w*", name)
+    if not fits or not re.fullmatch(r"[\w-]{1,255}", secret):
+      raise ValueError(
+        f"--env={name}: needed is NAME, or NAME=SECRET with the name of a"
+        " secret of the Secret Manager (letters, digits, _ and -)."
+      )
+    if secret.startswith(("hf_", "sk-")) or secret == os.environ.get(name):
+      raise ValueError(
+        f"--env={name}=…: that looks like the value itself, and command lines"
+        f" are seen by others; pass --env={name}, with {name} set in the"
+        " environment."
+      )
+    found[name] = secret
+  return found
+
+
+def secret_commands(project: str, secret: str) -> tuple[Command, Command]:
+  """What looks for a secret, and what makes it from its standard input."""
+  start = ["gcloud", "secrets"]
+  where = [secret, f"--project={project}"]
+  return (
+    [*start, "describe", *where, "--format=value(name)"],
+    [
+      *(*start, "create", *where),
+      *("--replication-policy=automatic", "--data-file=-"),
+    ],
+  )
 
 
 def train_arguments(
@@ -215,6 +348,7 @@ def train_arguments(
   return [
     f"--config={values.config}",
     f"--workdir={values.workdir}",
+    *meshes.arguments(values.mesh),
     *arguments,
   ]
 
@@ -284,13 +418,22 @@ def execute(commands: Sequence[Command], dry_run: bool = False) -> None:
       raise CommandError(command, done.returncode)
 
 
-def capture(command: Command) -> str:
-  """Runs a command and returns what it printed."""
+def capture(command: Command, given: str = "") -> str:
+  """Runs a command and returns what it printed.
+
+  Args:
+    command: The command.
+    given: What it reads from its standard input.
+
+  Raises:
+    CommandError: It failed, or did not end.
+    FileNotFoundError: It is not installed.
+  """
   _find(command[0])
   try:
     done = subprocess.run(
       command,
-      stdin=subprocess.DEVNULL,
+      input=given,
       capture_output=True,
       text=True,
       timeout=_PATIENCE_S,

@@ -1,7 +1,7 @@
 r"""Trains on TPU VMs, through SkyPilot's managed jobs.
 
     python -m experiments.launch.skypilot run --name=sort \
-        --accelerator=v5litepod-16 --spot --workdir=gs://my-bucket/sort \
+        --topology=v5e-16 --spot --workdir=gs://my-bucket/sort \
         --config=configs/quickstart.py -- --config.rl.steps=100
 
 `run` submits the commit as a managed job: SkyPilot finds a slice, runs the
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from experiments.launch import job
+from experiments.launch import job, preflight
 
 # Scalars are JSON, which is YAML too.
 _TASK = """\
@@ -48,22 +48,35 @@ setup: |
   python3 -m uv pip install --quiet --python="$HOME/grpo_jax_venv/bin/python" \\
     --constraint=constraints.txt --editable='.[{extras}]'
 run: |
-  exec ~/grpo_jax_venv/bin/python -m experiments.train {arguments}
+  exec {command}
 """
 
 
 def _run(values: flags.FlagValues, arguments: Sequence[str]) -> int:
   job.check_shared(values.workdir)
+  notes = preflight.check(values, arguments)
   code = job.Code(values.allow_dirty)
+  preflight.say(notes)
+  preflight.store(values)
+  python = "~/grpo_jax_venv/bin/python"
+  command = [
+    *(python, "-m", "experiments.train"),
+    *job.train_arguments(values, arguments),
+  ]
   task = _TASK.format(
     name=json.dumps(values.name),
     folder=json.dumps(str(code.folder)),
     infra=json.dumps(values.infra),
-    accelerator=json.dumps(f"tpu-{values.accelerator}"),
-    runtime=json.dumps(job.runtime(values.accelerator)),
+    accelerator=json.dumps(
+      f"tpu-{job.parse_topology(values.topology).product}"
+    ),
+    runtime=json.dumps(job.runtime(values.topology)),
     spot=json.dumps(values.spot),
     extras=values.extras,
-    arguments=shlex.join(job.train_arguments(values, arguments)),
+    # The shell knows what ~ is where it is not quoted.
+    command=shlex.join(preflight.wrapped(values, command)).replace(
+      shlex.quote(python), python
+    ),
   )
   path = code.folder.with_name(f"{values.name}.yaml")
   if values.dry_run:
@@ -74,6 +87,10 @@ def _run(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     path.write_text(task, encoding="utf-8")
   launch = ["sky", "jobs", "launch", "--yes", "--detach-run", str(path)]
   job.execute([launch], values.dry_run)
+  if values.wait:
+    # Ends with the status of the job (sky.exceptions.JobExitCode).
+    wait = ["sky", "jobs", "logs", f"--name={values.name}", "--follow"]
+    job.execute([wait], values.dry_run)
   return 0
 
 
@@ -102,6 +119,13 @@ def main(argv: Sequence[str]) -> int:
   """Runs the action that the command line names."""
   values = flags.FlagValues()
   job.define(values)
+  job.define_wait(values)
+  flags.DEFINE_string(
+    "project",
+    None,
+    "Google Cloud project, whose Secret Manager has what --env names.",
+    flag_values=values,
+  )
   flags.DEFINE_string(
     "infra",
     "gcp",
@@ -115,7 +139,7 @@ def main(argv: Sequence[str]) -> int:
     argv,
     values,
     {
-      "run": (_run, ("name", "accelerator", "workdir", "config")),
+      "run": (_run, ("name", "topology", "workdir", "config")),
       "status": (_status, ()),
       "logs": (_logs, ("name",)),
       "stop": (_stop, ("name",)),

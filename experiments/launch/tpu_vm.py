@@ -1,7 +1,7 @@
 r"""Trains on TPU VMs, through gcloud and queued resources.
 
     python -m experiments.launch.tpu_vm run --name=sort --project=my-project \
-        --zone=us-central1-a --accelerator=v5litepod-16 --spot \
+        --zone=us-central1-a --topology=v5e-16 --spot \
         --workdir=gs://my-bucket/sort --config=configs/quickstart.py \
         -- --config.rl.steps=100
 
@@ -29,7 +29,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments.launch import job
+from experiments.launch import job, preflight, with_secrets
 
 # Looks that may fail one after another, and that workers may still run after
 # another one has failed, before this gives up on them.
@@ -74,8 +74,8 @@ class _Slices:
     return [
       *self._queued("create"),
       *nodes,
-      f"--accelerator-type={values.accelerator}",
-      f"--runtime-version={job.runtime(values.accelerator)}",
+      f"--accelerator-type={job.parse_topology(values.topology).product}",
+      f"--runtime-version={job.runtime(values.topology)}",
       *(["--spot"] if values.spot else []),
       *(["--internal-ips"] if values.internal_ip else []),
       *([f"--service-account={account}"] if account else []),
@@ -107,7 +107,12 @@ class _Slices:
     self, code: job.Code, arguments: Sequence[str]
   ) -> list[job.Command]:
     folder = f"{self._run}/code"
-    start = ["bash", self._worker, "start", self._values.extras, *arguments]
+    values = self._values
+    secrets = []
+    if named := job.secrets(values):
+      secrets = [f"--secrets={with_secrets.spelled(values.project, named)}"]
+    start = ["bash", self._worker, "start", values.extras, *secrets]
+    start += arguments
     return self._ssh(
       f"rm -rf {folder} && mkdir -p {folder}"
       f" && tar -xzf {code.archive.name} -C {folder}"
@@ -389,7 +394,7 @@ def _create(values: flags.FlagValues, arguments: Sequence[str]) -> int:
 
 
 def _run(values: flags.FlagValues, arguments: Sequence[str]) -> int:
-  several = job.several_workers(values.accelerator, values.slices)
+  several = job.several_workers(values.topology, values.slices)
   if several or values.spot:
     job.check_shared(values.workdir)
   elif not values.workdir.startswith(("/", "gs://")):
@@ -397,7 +402,11 @@ def _run(values: flags.FlagValues, arguments: Sequence[str]) -> int:
       f"--workdir={values.workdir}: needed is gs://BUCKET/PATH, or a path on"
       " the VM from its root."
     )
+  job.runtime(values.topology)
+  notes = preflight.check(values, arguments)
   slices, code = _Slices(values), job.Code(values.allow_dirty)
+  preflight.say(notes)
+  preflight.store(values)
   train = job.train_arguments(values, arguments)
   if not values.dry_run:
     return _Supervisor(values, slices, code, train).run()
@@ -500,8 +509,8 @@ def main(argv: Sequence[str]) -> int:
     argv,
     values,
     {
-      "create": (_create, (*place, "accelerator")),
-      "run": (_run, (*place, "accelerator", "workdir", "config")),
+      "create": (_create, (*place, "topology")),
+      "run": (_run, (*place, "topology", "workdir", "config")),
       "status": (_status, place),
       "logs": (_logs, place),
       "stop": (_stop, place),

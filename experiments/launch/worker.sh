@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What one TPU VM does for a run. experiments/launch/tpu_vm.py calls it over ssh.
 #
-#   worker.sh start EXTRAS ARGUMENT...  installs, then trains, in the background
+#   worker.sh start EXTRAS [--secrets=...] ARGUMENT...
+#                                       installs, then trains, in the background
 #   worker.sh status                    one line that says how far it is
 #   worker.sh stop                      SIGTERM, on which the run saves
 #
@@ -38,7 +39,13 @@ work() {
   elif [[ -n $stopped ]]; then
     status=143
   else
-    "$run/venv/bin/python" -m experiments.train "${@:2}" &
+    local python=$run/venv/bin/python command=()
+    # Values of secrets come from the Secret Manager, here and at no other place.
+    if [[ ${2-} == --secrets=* ]]; then
+      command=("$python" -m experiments.launch.with_secrets "${2#--secrets=}")
+      set -- "$1" "${@:3}"
+    fi
+    "${command[@]}" "$python" -m experiments.train "${@:2}" &
     child=$!
     wait "$child" || status=$?
     # A signal ends `wait` before the child has ended.

@@ -2,7 +2,7 @@ r"""Trains on GKE, through XPK.
 
     python -m experiments.launch.xpk run --name=sort --cluster=my-cluster \
         --project=my-project --zone=us-central1-a \
-        --accelerator=v5litepod-16 --workdir=gs://my-bucket/sort \
+        --topology=v5e-16 --workdir=gs://my-bucket/sort \
         --config=configs/quickstart.py -- --config.rl.steps=100
 
 `create` makes a cluster with a node pool for each slice, and `delete` deletes
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from experiments.launch import job
+from experiments.launch import job, preflight
 
 # XPK puts the code into an image made of this one. The default is too old.
 _IMAGE = "python:3.12"
@@ -53,7 +53,7 @@ def _create(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     "cluster",
     "create",
     *_place(values),
-    f"--tpu-type={values.accelerator}",
+    f"--tpu-type={job.parse_topology(values.topology).product}",
     f"--num-slices={values.slices}",
     *capacity,
   ]
@@ -63,14 +63,25 @@ def _create(values: flags.FlagValues, arguments: Sequence[str]) -> int:
 
 def _run(values: flags.FlagValues, arguments: Sequence[str]) -> int:
   job.check_shared(values.workdir)
+  notes = preflight.check(values, arguments)
   code = job.Code(values.allow_dirty)
-  train = shlex.join(job.train_arguments(values, arguments))
+  preflight.say(notes)
+  preflight.store(values)
+  train = shlex.join(
+    preflight.wrapped(
+      values,
+      [
+        *("python", "-m", "experiments.train"),
+        *job.train_arguments(values, arguments),
+      ],
+    )
+  )
   # One line, because XPK pastes it into YAML. XPK restarts after 42: nothing
   # was trained. `exec`, so that the SIGTERM that XPK passes on reaches Python.
   inside = (
     "python -m pip install --quiet --constraint constraints.txt"
     f" --editable '.[{values.extras}]' || exit 42;"
-    f" exec python -m experiments.train {train}"
+    f" exec {train}"
   )
   command = [
     "xpk",
@@ -78,7 +89,7 @@ def _run(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     "create",
     f"--workload={values.name}",
     *_place(values),
-    f"--tpu-type={values.accelerator}",
+    f"--tpu-type={job.parse_topology(values.topology).product}",
     f"--num-slices={values.slices}",
     f"--base-docker-image={_IMAGE}",
     f"--script-dir={code.folder}",
@@ -90,7 +101,19 @@ def _run(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     f"--command={inside}",
   ]
   job.execute([*code.unpack(), command], values.dry_run)
+  if values.wait:
+    job.execute([_wait(values)], values.dry_run)
   return 0
+
+
+def _wait(values: flags.FlagValues) -> job.Command:
+  # Ends with 0 if the job has completed, with 125 if it has failed (xpk 1.16.0,
+  # core/workload.py).
+  return [
+    *("xpk", "workload", "list"),
+    *_place(values),
+    f"--wait-for-job-completion={values.name}",
+  ]
 
 
 def _status(values: flags.FlagValues, arguments: Sequence[str]) -> int:
@@ -149,6 +172,7 @@ def main(argv: Sequence[str]) -> int:
   job.define(values)
   job.define_place(values)
   job.define_logs(values)
+  job.define_wait(values)
   flags.DEFINE_string("cluster", None, "Of GKE.", flag_values=values)
   flags.DEFINE_string(
     "reservation",
@@ -157,12 +181,12 @@ def main(argv: Sequence[str]) -> int:
     flag_values=values,
   )
   place = ("cluster", "project", "zone")
-  needed = ("name", *place, "accelerator", "workdir", "config")
+  needed = ("name", *place, "topology", "workdir", "config")
   return job.run(
     argv,
     values,
     {
-      "create": (_create, (*place, "accelerator")),
+      "create": (_create, (*place, "topology")),
       "run": (_run, needed),
       "status": (_status, ("name", *place)),
       "logs": (_logs, ("name",)),

@@ -23,9 +23,6 @@ import os
 import re
 from typing import Any
 
-import jax
-from jax.experimental import topologies
-
 _GIB = 2**30
 
 
@@ -233,6 +230,10 @@ def devices(of: Slice, num_slices: int = 1) -> list[Any]:
   Raises:
     ImportError: libtpu, which has the compiler, is not installed.
   """
+  # Launchers read the table above, and start faster without JAX.
+  import jax
+  from jax.experimental import topologies
+
   if importlib.util.find_spec("libtpu") is None:
     raise ImportError(
       f"--topology={of.topology}: libtpu, which has the compiler for TPUs, is"

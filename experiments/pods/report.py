@@ -56,7 +56,7 @@ from jax.sharding import Mesh
 
 from configs.recipes import models as published
 from experiments import flags as flags_lib
-from experiments.pods import chips, costs
+from experiments.pods import chips, costs, meshes
 from grpo_jax.data import encoder as encoder_lib
 from grpo_jax.learning import stages
 from grpo_jax.rewards import combine
@@ -677,16 +677,7 @@ def with_mesh(
   """
   if not axes:
     return config
-  known = [field.name for field in dataclasses.fields(config.mesh)]
-  sizes: dict[str, int] = {}
-  for axis in axes:
-    name, _, size = axis.partition(":")
-    if name not in known or not size.isdigit():
-      raise ValueError(
-        f"--mesh={','.join(axes)}: {axis!r} is no axis; needed is NAME:SIZE,"
-        f" with a name of {', '.join(known)}."
-      )
-    sizes[name] = int(size)
+  sizes = meshes.parse(axes)
   return dataclasses.replace(config, mesh=type(config.mesh)(**sizes))
 
 

@@ -7,14 +7,16 @@ import pathlib
 
 import pytest
 
-from experiments.launch import skypilot, tpu_vm, xpk
+from experiments.launch import job, preflight, skypilot, tpu_vm, xpk
+from grpo_jax.training import api
+from grpo_jax.training import config as config_lib
 from tests.experiments.launch import conftest
 
 _GOLDEN = pathlib.Path(__file__).parent / "golden"
 _PLACE = ["--project=my-project", "--zone=us-central1-a"]
 _CLUSTER = ["--cluster=my-cluster", *_PLACE]
 _WHAT = [
-  "--accelerator=v5litepod-16",
+  "--topology=v5e-16",
   "--workdir=gs://bucket/sort",
   "--config=configs/quickstart.py:gspo",
 ]
@@ -24,7 +26,7 @@ _CASES = {
   "tpu_vm_run": [*_PLACE, *_WHAT, "--spot", *_REST],
   "tpu_vm_create": [
     *_PLACE,
-    "--accelerator=v6e-256",
+    "--topology=v6e-256",
     "--slices=4",
     "--internal_ip",
     "--service_account=trainer@my-project.iam.gserviceaccount.com",
@@ -33,13 +35,25 @@ _CASES = {
   "tpu_vm_logs": [*_PLACE, "--worker=3", "--follow"],
   "tpu_vm_stop": _PLACE,
   "tpu_vm_delete": _PLACE,
-  "xpk_create": [*_CLUSTER, "--accelerator=v5p-16", "--slices=2", "--spot"],
+  "xpk_create": [*_CLUSTER, "--topology=v5p-16", "--slices=2", "--spot"],
   "xpk_run": [*_CLUSTER, *_WHAT, "--slices=2", *_REST],
   "xpk_status": _CLUSTER,
   "xpk_logs": ["--follow"],
   "xpk_stop": _CLUSTER,
   "xpk_delete": _CLUSTER,
   "skypilot_run": [*_WHAT, "--spot", *_REST],
+  # A mesh, and a secret by its name.
+  "tpu_vm_secret_run": [
+    *_PLACE,
+    *_WHAT,
+    "--mesh=fsdp:8,tensor:2",
+    "--env=HF_TOKEN",
+    "--env=KEY=my-key",
+  ],
+  "xpk_secret_run": [*_CLUSTER, *_WHAT, "--env=HF_TOKEN", "--wait"],
+  "skypilot_secret_run": [
+    *(*_WHAT, "--project=my-project", "--env=HF_TOKEN", "--wait")
+  ],
   "skypilot_status": [],
   "skypilot_logs": ["--follow"],
   "skypilot_stop": [],
@@ -47,7 +61,7 @@ _CASES = {
 
 
 def _launch(name: str, *arguments: str) -> int:
-  launcher, action = name.rsplit("_", 1)
+  launcher, action = name.replace("_secret", "").rsplit("_", 1)
   return _LAUNCHERS[launcher].main([launcher, action, *arguments])
 
 
@@ -66,7 +80,7 @@ def test_help_shows_the_actions_and_the_flags(launcher, capsys):
   assert launcher.main(["", "--help"]) == 0
   out = capsys.readouterr().out
   assert "`status`" in out
-  assert "--accelerator: Type and size, such as v5litepod-16." in out
+  assert "--topology: TPUs, such as v5e-16 or v5p-128." in out
 
 
 @pytest.mark.parametrize(
@@ -95,8 +109,54 @@ def test_help_shows_the_actions_and_the_flags(launcher, capsys):
       ["--workdir=/runs/a", "--accelerator=v5litepod-8", "--spot"],
       "needed is gs://BUCKET/PATH",
     ),
-    ("tpu_vm_run", ["--accelerator=v5e-16"], "types: v6e, v5p, v5litepod"),
-    ("tpu_vm_run", ["--accelerator=tpu"], "needed is TYPE-SIZE"),
+    ("tpu_vm_run", ["--topology=v9-16"], "there is no generation 'v9' here"),
+    ("tpu_vm_run", ["--topology=v5e-17"], "no slice of v5e has 17"),
+    ("tpu_vm_run", ["--topology=tpu"], "needed is GENERATION:SHAPE"),
+    ("tpu_vm_run", ["--topology=tpu7x-16"], "through experiments.launch.xpk"),
+    ("skypilot_run", ["--topology=tpu7x-16"], "tpu7x is to be had on GKE"),
+    # What would fail on the machines.
+    ("tpu_vm_run", ["--mesh=tp:4"], "'tp:4' is no axis; needed is NAME:SIZE"),
+    ("xpk_run", ["--mesh=fsdp:2,fsdp:8"], "fsdp is there twice"),
+    (
+      "tpu_vm_run",
+      ["--mesh=fsdp:3"],
+      "data ? x fsdp 3 x expert 1 x tensor 1 is not 16 devices",
+    ),
+    (
+      "skypilot_run",
+      ["--mesh=data:2,fsdp:4,tensor:4"],
+      "For example --mesh=fsdp:4,tensor:4.",
+    ),
+    (
+      "xpk_run",
+      ["--slices=2", "--mesh=data:1,fsdp:32"],
+      "data 1 does not split over 2 slices",
+    ),
+    ("tpu_vm_run", ["--", "--config.rl.stepz=5"], "mean --config.rl.steps?"),
+    ("xpk_run", ["--", "--config.rl.steps=-5"], "train would refuse this:"),
+    ("skypilot_run", ["--", "--stepz=5"], "Unknown command line flag 'stepz'"),
+    (
+      "tpu_vm_run",
+      ["--extras=tpu"],
+      "needs gcs too, and would end when it is started; pass --extras=tpu,gcs",
+    ),
+    (
+      "xpk_run",
+      ["--", "--config.model.checkpoint=Qwen/Qwen2.5-0.5B"],
+      "pass --extras=tpu,gcs,hf",
+    ),
+    (
+      "tpu_vm_run",
+      [
+        "--extras=tpu,gcs,hf",
+        "--",
+        "--config.model.checkpoint=meta-llama/Llama-3.2-1B",
+      ],
+      "set HF_TOKEN here and pass --env=HF_TOKEN",
+    ),
+    ("tpu_vm_run", ["--env=HF_TOKEN=hf_abc"], "looks like the value itself"),
+    ("tpu_vm_run", ["--env=2"], "needed is NAME, or NAME=SECRET"),
+    ("skypilot_run", ["--env=HF_TOKEN"], "--project is missing, whose Secret"),
     ("tpu_vm_run", ["--config=a.py"], "there is no file a.py here"),
     ("tpu_vm_run", ["--slices=0"], "--slices=0"),
     ("tpu_vm_run", ["--steps=5"], "experiments.train comes after `--`"),
@@ -140,7 +200,8 @@ def test_workdir_of_one_vm_that_stays_may_be_on_it(repository, capsys):
 
 def test_changes_are_sent_only_if_that_is_allowed(repository, capsys):
   path = repository / "configs/quickstart.py"
-  path.write_text("changed\n")
+  changed = path.read_text("utf-8") + "# changed\n"
+  path.write_text(changed)
   given = ["--name=sort", *_CASES["skypilot_run"]]
   assert _launch("skypilot_run", "--dry_run", *given) == 2
   err = capsys.readouterr().err
@@ -150,5 +211,85 @@ def test_changes_are_sent_only_if_that_is_allowed(repository, capsys):
   git_archive = capsys.readouterr().out.splitlines()[1].split()
   commit = git_archive[-1]
   assert commit != conftest.git("rev-parse", "HEAD").strip()
-  assert conftest.git("show", f"{commit}:configs/quickstart.py") == "changed\n"
-  assert path.read_text() == "changed\n"
+  assert conftest.git("show", f"{commit}:configs/quickstart.py") == changed
+  assert path.read_text() == changed
+
+
+def test_no_value_of_a_secret_is_printed(repository, capsys, monkeypatch):
+  del repository
+  monkeypatch.setenv("HF_TOKEN", "s3cret")
+  for name in ("tpu_vm", "xpk", "skypilot"):
+    case = f"{name}_secret_run"
+    assert _launch(case, "--name=sort", "--dry_run", *_CASES[case]) == 0
+    out, err = capsys.readouterr()
+    assert "secrets create HF_TOKEN --project=my-project" in out
+    assert "s3cret" not in out + err
+
+
+def test_credentials_are_looked_for(repository, capsys, monkeypatch):
+  monkeypatch.setenv("CLOUDSDK_CONFIG", str(repository))
+  given = ["--name=sort", *_CASES["tpu_vm_run"]]
+  assert _launch("tpu_vm_run", *given) == 2
+  message = "run `gcloud auth application-default login`"
+  assert message in capsys.readouterr().err
+  # A dry run goes on, and says it.
+  assert _launch("tpu_vm_run", "--dry_run", *given) == 0
+  out, err = capsys.readouterr()
+  assert "note: without --dry_run this would be refused" in err
+  assert "queued-resources create" in out
+  account = "--service_account=a@my-project.iam.gserviceaccount.com"
+  assert _launch("tpu_vm_run", "--dry_run", account, *given) == 0
+  assert capsys.readouterr().err == ""
+  monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/none.json")
+  assert _launch("xpk_run", "--name=sort", *_CASES["xpk_run"]) == 2
+  assert "/none.json: there is no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ("settings", "extras"),
+  [
+    ({}, set()),
+    ({"log.wandb_project": "x"}, {"wandb"}),
+    (
+      {
+        "data.source": "jsonl",
+        "data.train_path": "gs://b/a.jsonl",
+        "data.tokenizer": "bytes",
+        "data.max_prompt_len": 8,
+        "sampling.max_new_tokens": 8,
+        "rewards.functions": ("math_accuracy",),
+      },
+      {"gcs", "math"},
+    ),
+  ],
+)
+def test_extras_follow_from_the_config(settings, extras):
+  config = api.config("quickstart", **settings)
+  found = preflight.needed_extras(config_lib.resolve(config), "/runs/a")
+  assert found == {"tpu", *extras}
+
+
+def test_a_config_is_found_by_its_name(repository, capsys):
+  del repository
+  given = [*_CASES["tpu_vm_run"][:-3], "--config=quickstart:gspo"]
+  assert _launch("tpu_vm_run", "--name=sort", "--dry_run", *given) == 0
+  assert "--config=configs/quickstart.py:gspo" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  ("name", "product", "devices", "several"),
+  [
+    ("v5e-16", "v5litepod-16", 16, True),
+    ("v5litepod-8", "v5litepod-8", 8, False),
+    ("v5e:4x4", "v5litepod-16", 16, True),
+    ("v4-16", "v4-16", 8, True),
+    ("v5p-8", "v5p-8", 4, False),
+    ("v3-8", "v3-8", 8, False),
+    ("v6e-256", "v6e-256", 256, True),
+    ("tpu7x-16", "tpu7x-16", 16, True),
+  ],
+)
+def test_topologies_have_one_spelling(name, product, devices, several):
+  found = job.parse_topology(name)
+  assert (found.product, found.num_devices) == (product, devices)
+  assert found.several_vms == several

@@ -30,6 +30,12 @@ def repository(tmp_path, monkeypatch) -> pathlib.Path:
     shutil.copy(command.ROOT / name, root / name)
   (root / ".gitignore").write_text(".cache/\n")
   monkeypatch.chdir(root)
+  credentials = tmp_path / "gcloud/application_default_credentials.json"
+  credentials.parent.mkdir()
+  credentials.touch()
+  monkeypatch.setenv("CLOUDSDK_CONFIG", str(credentials.parent))
+  for name in ("GOOGLE_APPLICATION_CREDENTIALS", "HF_TOKEN"):
+    monkeypatch.delenv(name, raising=False)
   for role in ("AUTHOR", "COMMITTER"):
     monkeypatch.setenv(f"GIT_{role}_NAME", "Test")
     monkeypatch.setenv(f"GIT_{role}_EMAIL", "test@example.com")

@@ -39,6 +39,9 @@ case "$2 $3" in
     folder=${@: -1}
     mkdir -p "$folder/bin" && cp "$0" "$folder/bin/python" ;;
   "uv pip") ;;
+  "experiments.launch.with_secrets "*)
+    export SECRETS="$4"
+    exec "${@:5}" ;;
   "experiments.train "*)
     trap 'echo saved; exit 143' TERM
     worker=$(basename "$HOME")
@@ -102,6 +105,12 @@ def main(arguments: list[str]) -> None:
   words = [word for word in arguments if not word.startswith("--")]
   now = read("now.json", {"life": -1, "exists": False, "looks": 0})
   match words:
+    case ["secrets", "describe", name]:
+      if not (CLOUD / "secrets" / name).exists():
+        fail(f"NOT_FOUND: Secret [{name}] not found")
+    case ["secrets", "create", name]:
+      (CLOUD / "secrets").mkdir(exist_ok=True)
+      (CLOUD / "secrets" / name).write_text(sys.stdin.read())
     case ["compute", "tpus", "queued-resources", "create", name]:
       if now["exists"]:
         fail(f"ALREADY_EXISTS: {name}")

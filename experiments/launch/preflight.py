@@ -1,0 +1,246 @@
+"""What a launcher finds out before it asks the cloud for anything.
+
+A mistake that shows when the machines are there costs money and an hour. So the
+config is resolved here as experiments.train does it there, its mesh is compared
+with the chips that are asked for, and what the machines will lack is said:
+extras of setup.py, credentials, a token.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import sys
+from collections.abc import Mapping, Sequence
+
+from absl import flags
+
+from experiments.launch import job, with_secrets
+from experiments.pods import meshes
+from grpo_jax.training import config as config_lib
+
+# Owners and families on the Hugging Face hub whose checkpoints are handed out
+# to those who have accepted a license.
+_GATED = ("meta-llama/", "google/gemma", "mistralai/", "CohereLabs/")
+_TOKEN = "HF_TOKEN"
+# What an import path begins with -> the extra that has it.
+_OF_ENVIRONMENT = {
+  "verifiers:": "verifiers",
+  "grpo_jax.rewards.tools:": "tools",
+  "grpo_jax.rewards.python_session:": "tools",
+  "grpo_jax.rewards.text_games:": "games",
+  "grpo_jax.rewards.textarena_games:": "games",
+  "grpo_jax.rewards.gymnasium_games:": "games",
+}
+# Each of these has the tokenizers of text.
+_WITH_TOKENIZERS = {
+  *("hf", "math", "code", "serve", "verifiers", "tools", "vision", "test"),
+  "dev",
+}
+
+
+def check(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
+  """Looks for what would fail later.
+
+  Args:
+    values: The flags of a launcher.
+    arguments: For experiments.train, beside the config and the workdir.
+
+  Returns:
+    What may be wrong and may be right, in sentences.
+
+  Raises:
+    ValueError: What is wrong and what to do.
+  """
+  config = resolved(job.train_arguments(values, arguments))
+  pod = job.parse_topology(values.topology)
+  num_slices = job.num_slices(values)
+  meshes.whole(config.mesh, pod.num_devices * num_slices, num_slices)
+  _check_extras(values.extras, needed_extras(config, values.workdir))
+  _check_token(config, job.secrets(values))
+  notes = _local_files(config)
+  if problem := _no_credentials(values):
+    if not values.dry_run:
+      raise ValueError(problem)
+    notes.append(f"without --dry_run this would be refused: {problem}")
+  return notes
+
+
+def say(notes: Sequence[str]) -> None:
+  """Prints what `check` has returned."""
+  for note in notes:
+    print(f"note: {note}", file=sys.stderr)
+
+
+def resolved(arguments: Sequence[str]) -> config_lib.RunConfig:
+  """What experiments.train makes of its command line.
+
+  Raises:
+    ValueError: It would refuse it; with its words.
+  """
+  from experiments import flags as flags_lib  # Slow, and needs JAX.
+
+  values = flags.FlagValues()
+  command_line = ["train", *arguments]
+  flags_lib.define_config(values, command_line)
+  flags_lib.define_processes(values)
+  flags.DEFINE_string("workdir", None, "Folder of the run.", flag_values=values)
+  try:
+    flags_lib.parse(command_line, values)
+    return config_lib.resolve(values.config)
+  except (KeyError, TypeError, ValueError, ImportError) as error:
+    text = error.args[0] if isinstance(error, KeyError) else error
+    raise ValueError(f"experiments.train would refuse this: {text}") from error
+
+
+def needed_extras(config: config_lib.RunConfig, workdir: str) -> set[str]:
+  """Extras of setup.py without which a run on TPUs cannot start."""
+  data = config.data
+  needed = {"tpu"}
+  paths = [workdir, config.start_workdir, data.train_path, data.eval_path]
+  if any(str(path).startswith("gs://") for path in paths):
+    needed.add("gcs")
+  if is_on_hub(config.model.checkpoint):
+    needed.add("hf")
+  names = {path.rpartition(":")[2] for path in config.rewards.functions}
+  needed |= {
+    extra
+    for name, extra in (("math_accuracy", "math"), ("code", "code"))
+    if name in names
+  }
+  needed |= {
+    extra
+    for start, extra in _OF_ENVIRONMENT.items()
+    if str(data.environment).startswith(start)
+  }
+  for has, extra in (
+    (data.source == "reasoning_gym", "gym"),
+    (config.judge.service.url, "judge"),
+    (data.images, "vision"),
+    (config.log.wandb_project, "wandb"),
+  ):
+    if has:
+      needed.add(extra)
+  if not data.is_made_of_ids and not needed & _WITH_TOKENIZERS:
+    needed.add("hf")
+  return needed
+
+
+def is_on_hub(checkpoint: str) -> bool:
+  """Whether it is a name, owner/name, of the hub and no folder here."""
+  named = re.fullmatch(r"[\w.-]+/[\w.-]+", checkpoint)
+  return bool(named) and not pathlib.Path(checkpoint).is_dir()
+
+
+def _check_extras(given: str, needed: set[str]) -> None:
+  listed = [name for name in given.split(",") if name]
+  missing = needed - {*listed}
+  if missing:
+    every = ",".join([*listed, *sorted(missing)])
+    raise ValueError(
+      f"--extras={given}: this run needs {', '.join(sorted(missing))} too, and"
+      f" would end when it is started; pass --extras={every}."
+    )
+
+
+def _check_token(
+  config: config_lib.RunConfig, secrets: Mapping[str, str]
+) -> None:
+  name = config.model.checkpoint
+  if is_on_hub(name) and name.startswith(_GATED) and _TOKEN not in secrets:
+    raise ValueError(
+      f"config.model.checkpoint={name}: the hub gives it to those alone who"
+      " have accepted its license. Accept it there, make a token that may read,"
+      f" set {_TOKEN} here and pass --env={_TOKEN}; the value goes to the"
+      " Secret Manager and into no command."
+    )
+
+
+def _local_files(config: config_lib.RunConfig) -> list[str]:
+  """What the config names on this machine, which others do not have."""
+  named = {
+    "model.checkpoint": config.model.checkpoint,
+    "data.train_path": config.data.train_path,
+    "data.eval_path": config.data.eval_path,
+    "start_workdir": config.start_workdir,
+  }
+  return [
+    f"config.{name}={path} is on this machine; the TPU VMs have it only if it"
+    " is part of the commit. Copy it to a bucket, or to each VM."
+    for name, path in named.items()
+    if path and "://" not in str(path) and not is_on_hub(str(path))
+  ]
+
+
+def _no_credentials(values: flags.FlagValues) -> str | None:
+  """Why nobody could read gs://, or None if somebody could."""
+  if not values.workdir.startswith("gs://"):
+    return None
+  if "service_account" in values and values.service_account:
+    return None
+  variable = "GOOGLE_APPLICATION_CREDENTIALS"
+  given = os.environ.get(variable)
+  if given and not pathlib.Path(given).is_file():
+    return (
+      f"{variable}={given}: there is no such file; name that of a key, or unset"
+      " it."
+    )
+  folder = os.environ.get("CLOUDSDK_CONFIG", "~/.config/gcloud")
+  usual = pathlib.Path(folder, "application_default_credentials.json")
+  if given or usual.expanduser().is_file():
+    return None
+  return (
+    f"--workdir={values.workdir}: there are no credentials for gs:// on this"
+    " machine; run `gcloud auth application-default login`, set"
+    f" {variable} to the file of a key, or, of TPU VMs, pass"
+    " --service_account=NAME@PROJECT.iam.gserviceaccount.com with"
+    " roles/storage.objectAdmin on the bucket."
+  )
+
+
+def store(values: flags.FlagValues) -> None:
+  """Puts what --env names into the Secret Manager, unless it is there.
+
+  The value comes from the environment and goes to the standard input of gcloud:
+  it is in no command line, no file, no log and no metadata of a machine.
+
+  Raises:
+    ValueError: A secret is not there, and neither is its value.
+  """
+  for name, secret in job.secrets(values).items():
+    described, created = job.secret_commands(values.project, secret)
+    if values.dry_run:
+      print(
+        f"# The secret {secret}, unless it is there; {name} of this environment"
+        " goes to the standard input:"
+      )
+      job.execute([described, created], dry_run=True)
+      continue
+    try:
+      job.capture(described)
+    except job.CommandError as error:
+      if "NOT_FOUND" not in error.stderr:
+        raise
+    else:
+      continue
+    if not os.environ.get(name):
+      raise ValueError(
+        f"--env={name}: the Secret Manager of {values.project} has no secret"
+        f" {secret}, and {name} is not set here; set it for this command once."
+      )
+    job.say(f"$ {' '.join(created)} < the value of {name}")
+    job.capture(created, os.environ[name])
+
+
+def wrapped(values: flags.FlagValues, command: Sequence[str]) -> list[str]:
+  """A command of a worker, with what --env names in its environment."""
+  secrets = job.secrets(values)
+  if not secrets:
+    return list(command)
+  python, *_ = command
+  return [
+    *(python, "-m", "experiments.launch.with_secrets"),
+    with_secrets.spelled(values.project, secrets),
+    *command,
+  ]

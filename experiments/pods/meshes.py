@@ -1,0 +1,129 @@
+"""Meshes in words: how they are written, and which of them a slice can have.
+
+There is one spelling of a mesh, `fsdp:16,tensor:4`, for reports and launchers;
+axes that are not named have one device, but for `data`, which takes what is
+left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from grpo_jax.training.mesh_settings import MeshConfig
+
+# In the order in which meshes are written.
+_AXES = ("data", "fsdp", "expert", "tensor")
+
+
+def parse(axes: str | Sequence[str]) -> dict[str, int]:
+  """Axis -> devices, of "fsdp:16,tensor:4" or of its parts.
+
+  Raises:
+    ValueError: That is not how axes are written.
+  """
+  parts = axes.split(",") if isinstance(axes, str) else axes
+  sizes: dict[str, int] = {}
+  for part in filter(None, parts):
+    name, _, size = part.partition(":")
+    if name not in _AXES or not size.isdigit() or not int(size):
+      raise ValueError(
+        f"--mesh={','.join(parts)}: {part!r} is no axis; needed is NAME:SIZE,"
+        f" with a name of {', '.join(_AXES)}, as fsdp:16,tensor:4."
+      )
+    if name in sizes:
+      raise ValueError(
+        f"--mesh={','.join(parts)}: {name} is there twice; leave one out."
+      )
+    sizes[name] = int(size)
+  return sizes
+
+
+def spelled(sizes: Mapping[str, int | None]) -> str:
+  """A mesh as it is written; "data:1" for one device."""
+  parts = [
+    f"{name}:{sizes[name]}" for name in _AXES if (sizes.get(name) or 1) > 1
+  ]
+  return ",".join(parts) or "data:1"
+
+
+def arguments(axes: str) -> list[str]:
+  """The flags of experiments.train for a mesh as it is written."""
+  return [f"--config.mesh.{name}={n}" for name, n in parse(axes).items()]
+
+
+def whole(mesh: MeshConfig, num_devices: int, num_slices: int = 1) -> dict:
+  """Axis -> devices of all axes, on so many devices.
+
+  Args:
+    mesh: Of a config.
+    num_devices: Of all slices.
+    num_slices: Which `data` alone connects.
+
+  Raises:
+    ValueError: The mesh has not that many devices; says what would fit.
+  """
+  of_copy = mesh.fsdp * mesh.expert * mesh.tensor
+  data = num_devices // of_copy if mesh.data is None else mesh.data
+  sizes = {
+    "data": data,
+    "fsdp": mesh.fsdp,
+    "expert": mesh.expert,
+    "tensor": mesh.tensor,
+  }
+  shown = " x ".join(
+    f"{name} {'?' if mesh.data is None and name == 'data' else size}"
+    for name, size in sizes.items()
+  )
+  if data * of_copy != num_devices:
+    rest = num_devices // (num_slices * mesh.tensor) or 1
+    raise ValueError(
+      f"config.mesh: {shown} is not {num_devices} devices; needed: devices ="
+      " data x fsdp x expert x tensor. For example --mesh="
+      f"{spelled({'data': num_slices, 'fsdp': rest, 'tensor': mesh.tensor})}."
+    )
+  if data % num_slices:
+    raise ValueError(
+      f"config.mesh: data {data} does not split over {num_slices} slices, which"
+      " only data may connect (the network between slices is slow); needed:"
+      " data = slices x (a whole number)."
+    )
+  return sizes
+
+
+def candidates(
+  num_devices: int,
+  num_slices: int,
+  num_kv_heads: int,
+  num_experts: int = 0,
+) -> Iterator[dict[str, int]]:
+  """Meshes that are worth a look, those with little communication first.
+
+  In a slice rows are split by `fsdp`, by `data` or, of a mixture of experts, by
+  `expert` as far as there are experts; with each goes `tensor` up to the number
+  of key/value heads.
+
+  Args:
+    num_devices: Of all slices.
+    num_slices: Which `data` alone connects.
+    num_kv_heads: Of the model; `tensor` divides them.
+    num_experts: Of a layer; 0 without any.
+
+  Yields:
+    Axis -> devices.
+  """
+  of_slice = num_devices // num_slices
+  seen = set()
+  for tensor in range(1, min(num_kv_heads, of_slice) + 1):
+    if of_slice % tensor or num_kv_heads % tensor:
+      continue
+    rest = of_slice // tensor
+    expert = math.gcd(num_experts, rest) if num_experts else 1
+    for sizes in (
+      (num_slices, rest, 1, tensor),
+      (num_slices, rest // expert, expert, tensor),
+      (num_slices * rest, 1, 1, tensor),
+    ):
+      if sizes not in seen:
+        seen.add(sizes)
+        yield dict(zip(_AXES, sizes, strict=True))
