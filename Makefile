@@ -8,6 +8,7 @@
 #   make test-tpu-aot      tests that compile for TPUs, of which none is needed
 #   make lint format typecheck
 #   make docs              the site, in build/site
+#   make package           wheel and sdist, tried elsewhere (ARGS=dist: kept)
 #   make ci                what continuous integration runs
 #   make gsm8k             train on GSM8K        (ACCELERATOR=gpu or tpu)
 #   make pods              benchmarks/pods.md    (ARGS=--only=7b-v5p-128: a row)
@@ -32,8 +33,8 @@ QUICKSTART_DIR := runs/quickstart$(if $(filter-out 0,$(SEED)),-seed$(SEED))
 GSM8K_NEEDS := with-math $(if $(ACCELERATOR),with-$(ACCELERATOR))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help quickstart test test-slow test-tpu-aot lint format typecheck docs ci \
-	gsm8k pods constraints clean
+.PHONY: help quickstart test test-slow test-tpu-aot lint format typecheck docs \
+	package ci gsm8k pods constraints clean
 
 help:
 	@sed -n '/^#   /s/^#   //p' Makefile
@@ -74,6 +75,10 @@ typecheck: $(VENV)/with-dev
 docs: $(VENV)/with-docs
 	JAX_PLATFORMS=cpu NO_MKDOCS_2_WARNING=1 \
 	  $(BIN)/python -m mkdocs build --strict $(ARGS)
+
+# Builds in a copy and installs into an environment of its own.
+package: $(VENV)/with-plot
+	PYTHON=$(BIN)/python CONSTRAINTS="$(CONSTRAINTS)" scripts/package.sh $(ARGS)
 
 ci:
 	.ci/run

@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 
 root=$PWD
 python=$(realpath -s "${PYTHON:-.venv/bin/python}")
-constraints=${CONSTRAINTS---constraint $root/constraints.txt}
+constraints=${CONSTRAINTS---constraint constraints.txt}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 out=$work/dist

@@ -40,8 +40,8 @@ case "$2 $3" in
     mkdir -p "$folder/bin" && cp "$0" "$folder/bin/python" ;;
   "uv pip") ;;
   "experiments.launch.with_secrets "*)
-    export SECRETS="$4"
-    exec "${@:5}" ;;
+    echo "secrets: $3"
+    exec "${@:4}" ;;
   "experiments.train "*)
     trap 'echo saved; exit 143' TERM
     worker=$(basename "$HOME")

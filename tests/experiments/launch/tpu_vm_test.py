@@ -19,7 +19,7 @@ _PLACE = ("--name=sort", "--project=my-project", "--zone=us-central1-a")
 _RUN = (
   "run",
   *_PLACE,
-  "--accelerator=v5litepod-16",
+  "--topology=v5e-16",
   "--spot",
   "--workdir=gs://bucket/sort",
   "--config=configs/quickstart.py",
@@ -74,11 +74,11 @@ def test_preempted_run_is_started_again_on_another_slice(cloud, capfd):
 
 def _unprinted(cloud, capsys, *arguments: str) -> list[list[str]]:
   """Runs, and returns the calls of gcloud that a dry run does not print."""
-  assert _launch(*_RUN, *arguments, "--dry_run", "--", "--a='1 2'") == 0
+  assert _launch(*_RUN, *arguments, "--dry_run", "--", "--config.log.wandb_name='1 2'") == 0
   lines = capsys.readouterr().out.splitlines()
   assert not (cloud.folder / "calls.jsonl").exists()
   printed = [shlex.split(line, comments=True) for line in lines]
-  assert _launch(*_RUN, *arguments, "--", "--a='1 2'") == 0
+  assert _launch(*_RUN, *arguments, "--", "--config.log.wandb_name='1 2'") == 0
   return [call for call in cloud.calls() if call not in printed]
 
 
@@ -206,7 +206,7 @@ def test_interrupted_supervisor_leaves_the_run_and_finds_it_again(cloud, capfd):
 
 def test_single_steps(cloud, capfd):
   cloud.set(plan=["wait"], lives=_UP)
-  assert _launch("create", *_PLACE, "--accelerator=v5litepod-16") == 0
+  assert _launch("create", *_PLACE, "--topology=v5e-16") == 0
   assert _launch("status", *_PLACE) == 0
   out = capfd.readouterr().out
   assert "sort is ACTIVE" in out
@@ -227,3 +227,19 @@ def test_missing_gcloud_is_explained(tmp_path, monkeypatch, capsys):
   assert _launch("status", *_PLACE) == 2
   message = capsys.readouterr().err
   assert message.startswith("error: gcloud is not installed")
+
+
+def test_a_secret_is_made_once_and_its_value_is_in_no_command(
+  cloud, capfd, monkeypatch
+):
+  cloud.set(plan=[0, 0], lives=[[_ACTIVE]])
+  assert _launch(*_RUN, "--env=HF_TOKEN") == 2
+  assert "HF_TOKEN is not set here" in capfd.readouterr().err
+  monkeypatch.setenv("HF_TOKEN", "s3cret")
+  assert _launch(*_RUN, "--env=HF_TOKEN") == 0
+  assert (cloud.folder / "secrets/HF_TOKEN").read_text() == "s3cret"
+  monkeypatch.delenv("HF_TOKEN")
+  assert _launch(*_RUN, "--env=HF_TOKEN") == 0  # It is there.
+  calls = (cloud.folder / "calls.jsonl").read_text()
+  assert calls.count('"secrets", "create"') == 1
+  assert "s3cret" not in calls + capfd.readouterr().out

@@ -63,8 +63,10 @@ def test_a_run_from_start_to_stop(cloud, worker):
   log = (worker.home / "log").read_text()
   assert "experiments.train --config=a.py:b two words\n" in log
   assert log.endswith("training: wait\nsaved\n")
-  worker("start", "tpu")
+  worker("start", "tpu", "--secrets=p,A=b", "--config=d.py", "two words")
   _wait_until(lambda: worker("status") == "exited 0")
+  assert cloud.starts()[1:] == ["--config=d.py two words"]
+  assert "secrets: p,A=b\n" in (worker.home / "log").read_text()
 
 
 def test_installation_that_fails_is_not_an_end_of_the_program(cloud, worker):
