@@ -69,12 +69,37 @@ def define_config(
 
 def define_topology(default: str | None = None) -> flags.FlagHolder:
   """Defines --topology=TPUS, which must be given where there is no default."""
+  if "topology" in flags.FLAGS:
+    return _defined("topology")
   return flags.DEFINE_string(
     "topology",
     default,
-    "TPUs to compile for: v5p:4x4x4, or the name of a product, v5litepod-16.",
+    "TPUs to compile for: v5e-16, v5p-128, or the shape, v5p:4x4x4.",
     required=default is None,
   )
+
+
+def define_mesh(more: str = "") -> flags.FlagHolder:
+  """Defines --mesh=AXES; `more` says what else it may be."""
+  if "mesh" in flags.FLAGS:
+    return _defined("mesh")
+  return flags.DEFINE_string(
+    "mesh",
+    "",
+    f"Axes, as fsdp:16,tensor:4, instead of those of config.mesh.{more}",
+  )
+
+
+def define_slices() -> flags.FlagHolder:
+  """Defines --slices=N."""
+  if "slices" in flags.FLAGS:
+    return _defined("slices")
+  return flags.DEFINE_integer("slices", 1, "Slices that data connects.", 1)
+
+
+def _defined(name: str) -> flags.FlagHolder:
+  """The flag of a program which this one, or a test of both, has imported."""
+  return flags.FlagHolder(flags.FLAGS, flags.FLAGS[name])
 
 
 def define_processes(

@@ -34,8 +34,6 @@ _RUNTIMES = {
 }
 # Each core of these is a device; the number in the name counts cores.
 _OF_CORES = ("v2", "v3")
-# Two devices a chip; of the others JAX shows one.
-_TWO_DEVICES = ("tpu7x",)
 # Up to 8 chips (v5litepod, v6e) or 8 cores (the others) are one VM.
 # Source: https://cloud.google.com/tpu/docs/v5e and its neighbours.
 _MAX_ON_ONE_VM = 8
@@ -268,11 +266,10 @@ def parse_topology(name: str) -> Topology:
     raise ValueError(f"--topology={name}: {error}") from error
   generation = found.chip.name
   size = int(found.product.rpartition("-")[2])
-  per_chip = 2 if generation in _TWO_DEVICES else 1
   return Topology(
     generation,
     found.product,
-    found.num_chips * per_chip,
+    found.num_chips * found.chip.devices_per_chip,
     size > _MAX_ON_ONE_VM,
   )
 

@@ -40,6 +40,7 @@ class Chip:
     dcn_bandwidth: Bytes per second between slices; None if it is not published.
     cores_per_chip: TensorCores, by which product names count; 1 where they
       count chips.
+    devices_per_chip: As JAX shows them: two where each TensorCore is one.
     slices: Shapes that are sold, without those of whole cubes.
     max_cube_chips: Of the largest slice of cubes; 0 for a generation in two
       dimensions.
@@ -55,6 +56,7 @@ class Chip:
   cores_per_chip: int
   slices: tuple[tuple[int, ...], ...]
   max_cube_chips: int = 0
+  devices_per_chip: int = 1
 
   def is_sold(self, shape: tuple[int, ...]) -> bool:
     """Whether there are slices of this shape."""
@@ -143,6 +145,7 @@ CHIPS = {
       cores_per_chip=2,
       slices=_DEEP,
       max_cube_chips=9216,
+      devices_per_chip=2,
     ),
   )
 }

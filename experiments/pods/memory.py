@@ -1,7 +1,11 @@
 r"""Says how much memory a run needs, from shapes alone.
 
     python -m experiments.pods.memory \
-        --config=configs/recipes/dapo.py:qwen2.5-7b
+        --config=configs/recipes/dapo.py:qwen2.5-7b \
+        --topology=v5e-16 --mesh=fsdp:16
+
+With --topology the first line says whether it fits, and where it does not, the
+last lines say what to change. Exit status: 0, or 1 if it does not fit.
 
 Nothing is downloaded for the models of configs/recipes/models.py, and no weight
 is made. Parameters, the optimizer's state and copies are exact; so is the
@@ -16,7 +20,8 @@ that its rows share, hands to its backward pass, without parameters; the second
 term is there with `remat`. A critic is run after the policy, and what it needs
 then is taken to be no more than what the policy does. The compiler may keep
 more or less. Everything is per device of `config.mesh`, whose devices need not
-exist (`data` is by default what those of this machine leave for it). What the
+exist (without --topology `data` is by default what those of this machine leave
+for it). What the
 backward pass keeps counts the devices of `tensor` as one, and is an upper bound
 with more of them.
 """
@@ -38,6 +43,7 @@ from jax.sharding import AbstractMesh
 
 from configs.recipes import models as published
 from experiments import flags as flags_lib
+from experiments.pods import chips, meshes
 from grpo_jax.learning import stages
 from grpo_jax.models import lora
 from grpo_jax.models.architecture import TransformerConfig
@@ -56,6 +62,9 @@ from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import MemberState, Policy, PyTree
 
 _CONFIG = flags_lib.define_config()
+_TOPOLOGY = flags_lib.define_topology("")
+_MESH = flags_lib.define_mesh()
+_SLICES = flags_lib.define_slices()
 
 # Held for the whole run, while completions are sampled, while they are learnt.
 _ALWAYS, _SAMPLING, _LEARNING = "always", "sampling", "learning"
@@ -427,7 +436,47 @@ def main(argv: Sequence[str]) -> int:
   config: ml_collections.ConfigDict = _CONFIG.value
   config.allow_unpublished = True  # Nothing is trained.
   settings = config_lib.resolve(config)
-  mesh = mesh_of(settings)
+  if axes := meshes.parse(_MESH.value):
+    own = type(settings.mesh)(**axes)
+    settings = dataclasses.replace(settings, mesh=own)
+  if not _TOPOLOGY.value:
+    _print(settings, mesh_of(settings))
+    return 0
+  from experiments.pods import advice  # Which tries changes on this table.
+
+  of = chips.parse(_TOPOLOGY.value)
+  num_devices = _SLICES.value * of.num_chips * of.chip.devices_per_chip
+  room = of.chip.hbm // of.chip.devices_per_chip
+  mesh = advice.mesh_of(settings, num_devices, _SLICES.value)
+  size = advice.needed(settings, mesh)
+  gib = f"{size / 2**30:.2f} of {room / 2**30:.2f} GiB of a device"
+  if size <= room:
+    print(f"verdict: fits by this estimate, with {gib}.")
+    _print(settings, mesh)
+    return 0
+  print(f"verdict: does not fit by this estimate: it takes {gib}.")
+  _print(settings, mesh)
+  found = advice.changes(settings, num_devices, _SLICES.value, room)
+  print("\n".join(advice.lines(found)))
+  return 1
+
+
+def totals(found: Mapping[str, tuple[str, int]]) -> dict[str, int]:
+  """Bytes of a device while completions are sampled, and while learnt.
+
+  Args:
+    found: As `table` has it.
+  """
+  return {
+    what: sum(size for at, size in found.values() if at in (_ALWAYS, when))
+    for when, what in (
+      (_SAMPLING, "together, while sampling"),
+      (_LEARNING, "together, while learning"),
+    )
+  }
+
+
+def _print(settings: config_lib.RunConfig, mesh: AbstractMesh) -> None:
   name = settings.phases[-1]
   phase = settings.section(name)
   print(
@@ -437,13 +486,8 @@ def main(argv: Sequence[str]) -> int:
   found = table(settings, mesh)
   for kind, (when, size) in found.items():
     print(f"  {kind:<30} {when:<9} {_shown(size)}")
-  for when, what in (
-    (_SAMPLING, "together, while sampling"),
-    (_LEARNING, "together, while learning"),
-  ):
-    total = sum(size for at, size in found.values() if at in (_ALWAYS, when))
-    print(f"  {what:<40} {_shown(total)}")
-  return 0
+  for what, size in totals(found).items():
+    print(f"  {what:<40} {_shown(size)}")
 
 
 def _shown(size: int) -> str:

@@ -9,6 +9,7 @@ for one mesh. libtpu, which `pip install -e '.[tpu]'` brings, has the compiler;
 no TPU and no checkpoint are needed. What is printed, and written to SAVE.json
 and SAVE.md:
 
+- a verdict in a sentence;
 - whether the program fits, which the compiler decides, and what fills the HBM
   of a device; --largest_batch compiles with other numbers of prompts until the
   largest that fits is known within a quarter;
@@ -20,6 +21,11 @@ and SAVE.md:
 - what the step takes at least: of each phase the longest of operations, HBM and
   links at the vendor's peak (`chips.py`), added up. HBM bytes are an estimate:
   of what the program schedules, without what a kernel reads more than once.
+
+--mesh=auto compiles for each mesh that is worth a look (`meshes.candidates`)
+and whose estimated memory is not far above that of a device, ranks those that
+fit by the least time of a step, and prints the command that starts the run on
+the first of them.
 
 The time is a bound and no forecast: latencies, element-wise work, conflicts of
 links and everything that is not overlapped come on top, and kernels that do not
@@ -42,6 +48,7 @@ import json
 import math
 import pathlib
 import re
+import sys
 import textwrap
 import time
 import types
@@ -75,10 +82,8 @@ from grpo_jax.types import (
 
 _CONFIG = flags_lib.define_config()
 _TOPOLOGY = flags_lib.define_topology()
-_MESH = flags.DEFINE_list(
-  "mesh", [], "Axes, as fsdp:16,tensor:4, instead of those of config.mesh."
-)
-_SLICES = flags.DEFINE_integer("slices", 1, "Slices that data connects.", 1)
+_MESH = flags_lib.define_mesh(" `auto` compares those that are worth a look.")
+_SLICES = flags_lib.define_slices()
 _LARGEST = flags.DEFINE_bool(
   "largest_batch", False, "Look for the largest number of prompts that fits."
 )
@@ -582,11 +587,39 @@ def largest_batch(config: config_lib.RunConfig, target: Target) -> int:
   return low
 
 
+def verdict(results: dict[str, Any]) -> str:
+  """In a sentence: whether it fits, how well, and what takes longest."""
+  if not results["fits"]:
+    return "verdict: does NOT fit into the memory of a device."
+  per_chip = results["devices"] // results["chips"]
+  longest, phase = max(
+    results["phases"].items(), key=lambda item: item[1]["at_least_s"]
+  )
+  seconds = phase["seconds"]
+  share = phase["at_least_s"] / max(results["at_least_s"], 1e-30)
+  text = (
+    f"verdict: fits, with {_gib(results['hbm']['total'])} of"
+    f" {_gib(results['hbm_of_chip'] / per_chip)} GiB; a step takes at least"
+    f" {results['at_least_s']:.3g} s, {share:.0%} of it in {longest}"
+    f" ({max(seconds, key=seconds.__getitem__)})"
+  )
+  defects = [
+    what
+    for key, what in (
+      ("weight_gathers", "weights are gathered for each token"),
+      ("host_transfers", "it sends to the host"),
+    )
+    if results[key]
+  ]
+  return text + "".join(f"; DEFECT: {what}" for what in defects) + "."
+
+
 def table(results: dict[str, Any]) -> str:
   """What a person wants to know first; at most 80 columns."""
   mesh = " x ".join(f"{axis} {n}" for axis, n in results["mesh"].items())
   slices = f"{results['slices']} x " if results["slices"] > 1 else ""
   lines = [
+    *textwrap.wrap(verdict(results), 80, subsequent_indent="  "),
     " ".join(filter(None, (results["config"], results["model"]))),
     f"{slices}{results['topology']} ({slices}{results['product']}):"
     f" {results['chips']} chips, {results['devices']} devices",
@@ -667,10 +700,8 @@ def _gib(size: float) -> str:
   return f"{size / 2**30:.2f}"
 
 
-def with_mesh(
-  config: config_lib.RunConfig, axes: Sequence[str]
-) -> config_lib.RunConfig:
-  """The config with the axes "name:size" instead of its own.
+def with_mesh(config: config_lib.RunConfig, axes: str) -> config_lib.RunConfig:
+  """The config with axes, "fsdp:16,tensor:4", instead of its own.
 
   Raises:
     ValueError: That is not how axes are written.
@@ -693,8 +724,14 @@ def main(argv: Sequence[str]) -> int:
   target = Target(of, _SLICES.value, devices)
   given: ml_collections.ConfigDict = _CONFIG.value
   given.allow_unpublished = True  # Nothing is trained.
-  config = with_mesh(config_lib.resolve(given), _MESH.value)
+  axes = "" if _MESH.value == "auto" else _MESH.value
+  config = with_mesh(config_lib.resolve(given), axes)
   config = config.with_section(config.phases[-1], num_lengths=1)
+  if _MESH.value == "auto":
+    from experiments.pods import ranking  # Which reports on each mesh.
+
+    given_args = [x for x in sys.argv[1:] if x.startswith("--config")]
+    return ranking.main(report, config, target, given_args)
   results = report(_name(flags.FLAGS), config, target)
   if _LARGEST.value:
     results["largest_batch"] = largest_batch(config, target)

@@ -74,7 +74,12 @@ def test_preempted_run_is_started_again_on_another_slice(cloud, capfd):
 
 def _unprinted(cloud, capsys, *arguments: str) -> list[list[str]]:
   """Runs, and returns the calls of gcloud that a dry run does not print."""
-  assert _launch(*_RUN, *arguments, "--dry_run", "--", "--config.log.wandb_name='1 2'") == 0
+  assert (
+    _launch(
+      *_RUN, *arguments, "--dry_run", "--", "--config.log.wandb_name='1 2'"
+    )
+    == 0
+  )
   lines = capsys.readouterr().out.splitlines()
   assert not (cloud.folder / "calls.jsonl").exists()
   printed = [shlex.split(line, comments=True) for line in lines]

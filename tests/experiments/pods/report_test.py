@@ -127,7 +127,7 @@ def test_the_largest_batch_is_searched_for_within_a_quarter(monkeypatch):
 
 
 def test_the_mesh_of_the_command_line_replaces_that_of_the_config():
-  config = report.with_mesh(resolved(), ["fsdp:16", "tensor:4"])
+  config = report.with_mesh(resolved(), "fsdp:16,tensor:4")
   assert dataclasses.asdict(config.mesh) == {
     "data": None,
     "fsdp": 16,
@@ -135,7 +135,7 @@ def test_the_mesh_of_the_command_line_replaces_that_of_the_config():
     "expert": 1,
   }
   with pytest.raises(ValueError, match=r"'tp:4' is no axis.*NAME:SIZE"):
-    report.with_mesh(resolved(), ["tp:4"])
+    report.with_mesh(resolved(), "tp:4")
 
 
 @pytest.mark.slow

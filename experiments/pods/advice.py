@@ -1,0 +1,211 @@
+"""What to change when a run does not fit into the memory of its devices.
+
+Each change is tried on the report of memory itself (`memory.table`), so what is
+said of a change is what the report would say after it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+
+from jax.sharding import AbstractMesh
+
+from experiments.pods import memory, meshes
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import sharding
+
+_Config = config_lib.RunConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+  """A change of settings, and what it leads to.
+
+  Attributes:
+    flags: The change as a command line has it.
+    why: What it gives up.
+    needed: Bytes of a device afterwards.
+    fits: Whether that is no more than there is.
+  """
+
+  flags: str
+  why: str
+  needed: int
+  fits: bool
+
+
+def mesh_of(
+  config: _Config, num_devices: int, num_slices: int = 1
+) -> AbstractMesh:
+  """The mesh of a config on so many devices, which need not exist.
+
+  Raises:
+    ValueError: It has another number of devices.
+  """
+  sizes = meshes.whole(config.mesh, num_devices, num_slices)
+  return AbstractMesh(
+    tuple(sizes[axis] for axis in sharding.AXES), sharding.AXES
+  )
+
+
+def needed(config: _Config, mesh: AbstractMesh) -> int:
+  """Bytes of a device at the fullest moment of a step."""
+  return max(memory.totals(memory.table(config, mesh)).values())
+
+
+def changes(
+  config: _Config, num_devices: int, num_slices: int, room: int
+) -> list[Change]:
+  """What would make a run smaller, one after another, until it fits.
+
+  Each change is tried alone; those that are not enough are then tried together,
+  in the order of what they cost a run.
+
+  Args:
+    config: Of the run.
+    num_devices: Of all slices.
+    num_slices: Which `data` alone connects.
+    room: Bytes of a device.
+
+  Returns:
+    Changes that fit alone; or all that help, and last the first combination
+    that fits, if one does.
+  """
+
+  def tried(config: _Config) -> int | None:
+    try:
+      return needed(config, mesh_of(config, num_devices, num_slices))
+    except (KeyError, TypeError, ValueError):
+      return None  # Settings that do not go together.
+
+  now = tried(config)
+  found, together = [], config
+  flags: dict[str, str] = {}
+  for text, why, change in _proposals(config, num_devices, num_slices):
+    try:
+      changed, both = change(config), change(together)
+    except (KeyError, TypeError, ValueError):
+      continue
+    size = tried(changed)
+    if size is None or (now is not None and size >= now):
+      continue
+    found.append(Change(text, why, size, size <= room))
+    together = both
+    # A stronger change of the same setting takes the place of the weaker.
+    flags[text.partition("=")[0]] = text
+    if found[-1].fits or len(flags) < 2:
+      continue
+    size = tried(together)
+    if size is not None and size <= room:
+      found.append(Change(" ".join(flags.values()), "all of these", size, True))
+      break
+  alone = [x for x in found if x.fits]
+  return alone or found
+
+
+def _proposals(
+  config: _Config, num_devices: int, num_slices: int
+) -> Iterator[tuple[str, str, Callable[[_Config], _Config]]]:
+  """Flags, what they give up, and the change; the cheapest first."""
+  name = config.phases[-1]
+  phase = config.section(name)
+  model = config.model
+
+  def of_phase(**fields) -> Callable[[_Config], _Config]:
+    return lambda config: config.with_section(name, **fields)
+
+  def of_model(**fields) -> Callable[[_Config], _Config]:
+    return lambda config: dataclasses.replace(
+      config, model=dataclasses.replace(config.model, **fields)
+    )
+
+  def of_mesh(**sizes) -> Callable[[_Config], _Config]:
+    return lambda config: dataclasses.replace(
+      config, mesh=type(config.mesh)(**sizes)
+    )
+
+  per_slice = num_devices // num_slices // config.mesh.tensor
+  wide = {"data": num_slices, "fsdp": per_slice, "tensor": config.mesh.tensor}
+  if config.mesh.fsdp * config.mesh.expert < per_slice:
+    yield (
+      f"--mesh={meshes.spelled(wide)}",
+      "weights are gathered more often",
+      of_mesh(**wide),
+    )
+  if model.remat == "none":
+    yield (
+      "--config.model.remat=full",
+      "the forward pass is done twice",
+      of_model(remat="full"),
+    )
+  rows = phase.micro_batch_size or phase.num_rows // phase.num_minibatches
+  shards = num_devices // config.mesh.tensor
+  smaller = max(rows // 4 // shards, 1) * shards
+  while smaller > 1 and phase.num_rows % smaller:
+    smaller -= 1
+  if smaller < rows:
+    yield (
+      f"--config.{name}.micro_batch_size={smaller}",
+      "more and smaller products",
+      of_phase(micro_batch_size=smaller),
+    )
+  for share in (4, 32):
+    lanes = phase.num_rows // share // shards * shards
+    if phase.plays and lanes and lanes < (config.sampling.lanes or lanes + 1):
+      yield (
+        f"--config.sampling.lanes={lanes}",
+        "the rollout takes longer",
+        functools.partial(_with_lanes, lanes=lanes),
+      )
+  optimizer = phase.optimizer
+  if model.checkpoint and optimizer.name != "adafactor":
+    yield (
+      "--config.model.param_dtype=bfloat16"
+      f" --config.{name}.optimizer.name=adafactor"
+      f" --config.{name}.optimizer.stochastic_rounding=True",
+      "another optimizer, and parameters that are rounded",
+      lambda config: of_model(param_dtype="bfloat16")(
+        config.with_section(
+          name,
+          optimizer=dataclasses.replace(
+            optimizer, name="adafactor", stochastic_rounding=True
+          ),
+        )
+      ),
+    )
+  if phase.num_prompts >= 2 * shards:
+    yield (
+      f"--config.{name}.num_prompts={phase.num_prompts // 2}",
+      "a smaller batch: another experiment",
+      of_phase(num_prompts=phase.num_prompts // 2),
+    )
+  if model.checkpoint and not model.lora_rank:
+    yield (
+      "--config.model.lora_rank=16 --config.model.quantization=nf4"
+      " --config.model.param_dtype=bfloat16",
+      "adapters alone are trained",
+      of_model(lora_rank=16, quantization="nf4", param_dtype="bfloat16"),
+    )
+
+
+def _with_lanes(config: _Config, lanes: int) -> _Config:
+  sampling = dataclasses.replace(config.sampling, lanes=lanes)
+  return dataclasses.replace(config, sampling=sampling)
+
+
+def lines(found: list[Change]) -> list[str]:
+  """What to change, in words."""
+  if not found:
+    return ["No change of one of the settings that are tried here helps."]
+  shown = ["What to change; GiB of a device afterwards:"]
+  for change in found:
+    fits = "fits" if change.fits else "not enough"
+    shown.append(
+      f"  {change.needed / 2**30:>8.2f} {fits:<10} {change.flags}"
+      f"  ({change.why})"
+    )
+  if not any(change.fits for change in found):
+    shown.append("None of it is enough: take more chips, or a smaller model.")
+  return shown

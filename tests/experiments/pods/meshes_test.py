@@ -1,0 +1,118 @@
+"""Meshes and what fits: spelling, candidates, ranking, and what to change."""
+
+import dataclasses
+
+import pytest
+
+from experiments.pods import advice, chips, meshes, ranking, report
+from grpo_jax.training import config as config_lib
+from grpo_jax.training.mesh_settings import MeshConfig
+from tests.experiments import tiny_config
+
+
+@pytest.fixture(scope="module")
+def config() -> config_lib.RunConfig:
+  made = tiny_config.get_config("grpo")
+  made.phases = ("rl",)
+  made.model.num_kv_heads = made.model.num_heads = 2
+  return config_lib.resolve(made)
+
+
+def test_a_mesh_has_one_spelling():
+  assert meshes.parse("fsdp:16,tensor:4") == {"fsdp": 16, "tensor": 4}
+  assert meshes.parse("") == {}
+  assert meshes.spelled({"tensor": 4, "fsdp": 16, "data": 1}) == (
+    "fsdp:16,tensor:4"
+  )
+  assert meshes.spelled({}) == "data:1"
+  assert meshes.arguments("fsdp:2") == ["--config.mesh.fsdp=2"]
+  for wrong in ("fsdp=16", "fsdp:0", "fsdp:x", "model:2"):
+    with pytest.raises(ValueError, match="is no axis; needed is NAME:SIZE"):
+      meshes.parse(wrong)
+
+
+def test_a_mesh_is_compared_with_the_chips():
+  mesh = MeshConfig(fsdp=4, tensor=2)
+  assert meshes.whole(mesh, 16)["data"] == 2
+  assert meshes.whole(mesh, 16, 2)["data"] == 2
+  with pytest.raises(ValueError, match=r"is not 12 .*=fsdp:6,tensor:2"):
+    meshes.whole(mesh, 12)
+  with pytest.raises(ValueError, match="does not split over 4 slices"):
+    meshes.whole(mesh, 16, 4)
+
+
+def test_candidates_split_rows_and_heads():
+  found = [meshes.spelled(x) for x in meshes.candidates(16, 1, 2)]
+  assert found == ["fsdp:16", "data:16", "fsdp:8,tensor:2", "data:8,tensor:2"]
+  found = [meshes.spelled(x) for x in meshes.candidates(16, 2, 1, 4)]
+  assert found == ["data:2,fsdp:8", "data:2,fsdp:2,expert:4", "data:16"]
+  for sizes in meshes.candidates(64, 2, 8, 128):
+    whole = meshes.whole(MeshConfig(**sizes), 64, 2)
+    assert whole == sizes
+
+
+def made_report(name, config, target):
+  """Figures that depend on the mesh alone."""
+  del name, target
+  mesh = config.mesh
+  if mesh.data == 4:
+    return {"fits": False, "compiler": "Used 17.00G of 16.00G hbm."}
+  seconds = {"flops": 1.0 / mesh.tensor, "hbm": 0.1}
+  at_least = max(seconds.values())
+  return {
+    "fits": True,
+    "at_least_s": at_least,
+    "hbm": {"total": 2**30 * mesh.fsdp},
+    "phases": {"decode": {"seconds": seconds, "at_least_s": at_least}},
+  }
+
+
+def test_meshes_are_ranked_and_the_command_is_printed(
+  config, capsys, monkeypatch
+):
+  monkeypatch.setattr(advice, "needed", lambda config, mesh: 2**30)
+  of = report.Target(chips.parse("v5e-4"), 1, [None] * 4)
+  rows = ranking.rank(made_report, config, of)
+  given = ["--config=pods", "--config.rl.steps=5"]
+  verdict, _, *table = ranking.lines(rows, config, of, given)
+  assert verdict.startswith("verdict: take --mesh=fsdp:2,tensor:2 on v5e-4: a ")
+  assert "at least 0.5 s, with 2.00 of 16.00 GiB" in verdict
+  assert table[0].split() == [
+    "fsdp:2,tensor:2",
+    "0.5",
+    "2.00",
+    "decode",
+    "(flops)",
+  ]
+  assert table[-1] == (
+    "  python -m experiments.launch.tpu_vm run --name=NAME --project=PROJECT"
+    " --zone=ZONE --topology=v5e-4 --mesh=fsdp:2,tensor:2"
+    " --workdir=gs://BUCKET/NAME --config=pods -- --config.rl.steps=5"
+  )
+  assert "Used 17.00G of 16.00G hbm." in "\n".join(table)
+  assert "data:4: Used 17.00G" in capsys.readouterr().err
+
+
+def test_where_no_mesh_fits_the_first_line_says_so(config, monkeypatch):
+  monkeypatch.setattr(advice, "changes", lambda *_: [])
+  of = report.Target(chips.parse("v5e-4"), 1, [None] * 4)
+  rows = [ranking.Row({"data": 1, "fsdp": 4, "tensor": 1}, None, 2**40, "no")]
+  verdict, *_, last = ranking.lines(rows, config, of, [])
+  assert verdict.startswith("verdict: none of 1 meshes of v5e-4 fits; the near")
+  assert last == advice.lines([])[0]
+
+
+def test_what_to_change_is_what_the_report_would_say(config):
+  now = advice.needed(config, advice.mesh_of(config, 1))
+  found = advice.changes(config, 1, 1, now - 1)
+  assert found
+  assert all(change.fits for change in found)
+  for change in found:
+    assert change.needed < now
+  smaller = next(x for x in found if "rl.num_prompts" in x.flags)
+  number = int(smaller.flags.partition("=")[2])
+  changed = config.with_section("rl", num_prompts=number)
+  assert smaller.needed == advice.needed(changed, advice.mesh_of(changed, 1))
+  hopeless = [dataclasses.replace(smaller, fits=False)]
+  assert "take more chips" in advice.lines(hopeless)[-1]
+  assert smaller.flags in advice.lines(found)[found.index(smaller) + 1]
