@@ -14,6 +14,7 @@ rate and clip width instead.
 """
 
 from configs import quickstart
+from grpo_jax.training import grids
 
 _RATE = "rl.optimizer.learning_rate"
 
@@ -53,10 +54,9 @@ def get_config(variant: str = ""):
 
 def sweep(add, variant):
   """18 cells, and the one that fails."""
-  for clip in (0.1, 0.3):
-    for rate in (3e-4, 1e-3, 3e-3):
-      for seed in range(3):
-        add(**{"algorithm.clip_high": clip, _RATE: rate, "seed": seed})
+  axes = {"algorithm.clip_high": (0.1, 0.3), _RATE: (3e-4, 1e-3, 3e-3)}
+  for cell in grids.product(axes, grids.seeds(3)):
+    add(**cell)
   if variant:
     add(**{_RATE: 1e30})
 

@@ -454,7 +454,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"verdict: fits by this estimate, with {gib}.")
     _print(settings, mesh)
     return 0
-  print(f"verdict: does not fit by this estimate: it takes {gib}.")
+  print(f"verdict: does not fit by this estimate: {gib}.")
   _print(settings, mesh)
   found = advice.changes(settings, num_devices, _SLICES.value, room)
   print("\n".join(advice.lines(found)))

@@ -226,9 +226,16 @@ def test_a_checkpoint_in_a_folder_comes_first(tmp_path):
 @pytest.mark.slow
 def test_the_command_prints_the_table():
   path = "configs/recipes/v32_math.py:qwen2.5-0.5b"
-  status, out, err = command.run("pods.memory", f"--config={path}")
-  assert status == 0, err
-  for kind, size in table(recipe("v32_math", "qwen2.5-0.5b")).items():
+  status, out, err = command.run(
+    "pods.memory", f"--config={path}", "--topology=v5e-4", "--mesh=data:4"
+  )
+  assert status == 1, err
+  assert out.startswith("verdict: does not fit by this estimate: ")
+  out, _, change = out.partition("What to change; GiB of a device afterwards:")
+  assert "--mesh=fsdp:4" in change
+  config = recipe("v32_math", "qwen2.5-0.5b")
+  config.mesh.data = 4
+  for kind, size in table(config).items():
     assert re.search(rf"(?m)^  {kind} .* GiB +{size:,}$", out)
   assert [line for line in out.splitlines() if len(line) > 80] == []
 

@@ -1,7 +1,5 @@
 """Meshes and what fits: spelling, candidates, ranking, and what to change."""
 
-import dataclasses
-
 import pytest
 
 from experiments.pods import advice, chips, meshes, ranking, report
@@ -75,8 +73,8 @@ def test_meshes_are_ranked_and_the_command_is_printed(
   rows = ranking.rank(made_report, config, of)
   given = ["--config=pods", "--config.rl.steps=5"]
   verdict, _, *table = ranking.lines(rows, config, of, given)
-  assert verdict.startswith("verdict: take --mesh=fsdp:2,tensor:2 on v5e-4: a ")
-  assert "at least 0.5 s, with 2.00 of 16.00 GiB" in verdict
+  assert verdict.startswith("verdict: take --mesh=data:2,tensor:2 on v5e-4: a ")
+  assert "at least 0.5 s, with 1.00 of 16.00 GiB" in verdict
   assert table[0].split() == [
     "fsdp:2,tensor:2",
     "0.5",
@@ -86,7 +84,7 @@ def test_meshes_are_ranked_and_the_command_is_printed(
   ]
   assert table[-1] == (
     "  python -m experiments.launch.tpu_vm run --name=NAME --project=PROJECT"
-    " --zone=ZONE --topology=v5e-4 --mesh=fsdp:2,tensor:2"
+    " --zone=ZONE --topology=v5e-4 --mesh=data:2,tensor:2"
     " --workdir=gs://BUCKET/NAME --config=pods -- --config.rl.steps=5"
   )
   assert "Used 17.00G of 16.00G hbm." in "\n".join(table)
@@ -102,17 +100,20 @@ def test_where_no_mesh_fits_the_first_line_says_so(config, monkeypatch):
   assert last == advice.lines([])[0]
 
 
-def test_what_to_change_is_what_the_report_would_say(config):
-  now = advice.needed(config, advice.mesh_of(config, 1))
-  found = advice.changes(config, 1, 1, now - 1)
-  assert found
-  assert all(change.fits for change in found)
-  for change in found:
-    assert change.needed < now
-  smaller = next(x for x in found if "rl.num_prompts" in x.flags)
-  number = int(smaller.flags.partition("=")[2])
-  changed = config.with_section("rl", num_prompts=number)
-  assert smaller.needed == advice.needed(changed, advice.mesh_of(changed, 1))
-  hopeless = [dataclasses.replace(smaller, fits=False)]
+def test_what_to_change_is_tried_alone_and_then_together(config, monkeypatch):
+  def needed(config, mesh) -> int:
+    del mesh
+    lanes = config.sampling.lanes or config.section("rl").num_rows
+    return config.section("rl").num_prompts * 100 + lanes
+
+  monkeypatch.setattr(advice, "needed", needed)
+  assert needed(config, None) == 416
+  (change,) = advice.changes(config, 1, 1, 208)
+  assert change.flags == "--config.rl.num_prompts=2"
+  assert (change.needed, change.fits) == (208, True)
+  (change,) = advice.changes(config, 1, 1, 204)
+  both = "--config.sampling.lanes=4 --config.rl.num_prompts=2"
+  assert (change.flags, change.needed) == (both, 204)
+  hopeless = advice.changes(config, 1, 1, 1)
+  assert {change.needed for change in hopeless} == {404, 208}
   assert "take more chips" in advice.lines(hopeless)[-1]
-  assert smaller.flags in advice.lines(found)[found.index(smaller) + 1]

@@ -1,0 +1,101 @@
+"""Cells of a sweep: products, values side by side, seeds.
+
+    def sweep(add):
+      for cell in grids.product(
+        {"rl.optimizer.learning_rate": (1e-3, 3e-3)}, grids.seeds(5)
+      ):
+        add(**cell)
+
+Each function returns a list of cells, and a cell is a dictionary: dotted name of
+a setting -> value. `product` takes what the others return, so they nest.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+Cells: TypeAlias = list[dict[str, Any]]
+Grid: TypeAlias = Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]
+
+
+def product(*grids: Grid) -> Cells:
+  """Every cell of each grid with every cell of the others.
+
+  Args:
+    *grids: A dictionary, name -> values, of which each value goes with every
+      value of the other names; or cells.
+
+  Returns:
+    Cells, the last grid fastest; one empty cell of no grids.
+
+  Raises:
+    ValueError: Two grids set the same name, or one has no cell.
+  """
+  parts = [_cells(grid) for grid in grids]
+  seen: set[str] = set()
+  for part in parts:
+    names = {name for cell in part for name in cell}
+    if both := sorted(seen & names):
+      raise ValueError(
+        f"product: {', '.join(both)} is in two grids; leave it out of one."
+      )
+    seen |= names
+  return [
+    {name: value for cell in cells for name, value in cell.items()}
+    for cells in itertools.product(*parts)
+  ]
+
+
+def zipped(axes: Mapping[str, Sequence[Any]]) -> Cells:
+  """The first values of all names, then the second ones, and so on.
+
+  Args:
+    axes: Name -> values, as many for each name.
+
+  Raises:
+    ValueError: There are more values of one name than of another, or none.
+  """
+  counts = {name: len(values) for name, values in axes.items()}
+  if len({*counts.values()}) != 1 or not all(counts.values()):
+    shown = ", ".join(f"{name} has {count}" for name, count in counts.items())
+    raise ValueError(
+      f"zipped: needed are as many values for each name; {shown or 'no name'}."
+    )
+  rows = zip(*axes.values(), strict=True)
+  return [dict(zip(axes, row, strict=True)) for row in rows]
+
+
+def seeds(count: int, first: int = 0) -> Cells:
+  """Cells that differ in the seed alone.
+
+  Args:
+    count: How many.
+    first: The first seed.
+
+  Raises:
+    ValueError: There is to be none.
+  """
+  if count < 1:
+    raise ValueError(f"seeds: received {count}; needed is at least 1.")
+  return [{"seed": first + number} for number in range(count)]
+
+
+def _cells(grid: Grid) -> Cells:
+  if isinstance(grid, Mapping):
+    for name, values in grid.items():
+      if isinstance(values, str) or not isinstance(values, Sequence):
+        raise ValueError(
+          f"product: {name} got {values!r}; needed are several values, as"
+          f" ({values!r},)."
+        )
+    cells = [
+      dict(zip(grid, row, strict=True))
+      for row in itertools.product(*grid.values())
+    ]
+  else:
+    cells = [dict(cell) for cell in grid]
+  if not cells:
+    raise ValueError(f"product: {grid!r} has no cell; leave it out.")
+  return cells
