@@ -23,6 +23,7 @@ def run(
   next_cell: Callable[[], Cell | None],
   ended: Callable[[Cell, int], None],
   parallel: int,
+  command: Callable[[Cell], list[str]] | None = None,
 ) -> bool:
   """Runs cells until there is none left, or SIGTERM or Ctrl-C comes.
 
@@ -35,6 +36,7 @@ def run(
     ended: Called with a cell that has ended, and its exit status; a negative
       one is the signal that ended it. Not called for a run that was stopped.
     parallel: Processes at a time.
+    command: What runs a cell; None: `experiments.train`, here.
 
   Returns:
     Whether a signal stopped it.
@@ -51,7 +53,7 @@ def run(
           cell = next_cell()
           if cell is None:
             break
-          running[_start(cell, lock_file)] = cell
+          running[_start(cell, lock_file, command or _train)] = cell
         if not running:
           return bool(received)
         if len(received) > num_passed_on:
@@ -72,12 +74,20 @@ def run(
         process.wait()
 
 
-def _start(cell: Cell, lock_file: int) -> subprocess.Popen:
+def _train(cell: Cell) -> list[str]:
+  return [
+    *(sys.executable, "-m", "experiments.train", *cell.arguments),
+    f"--workdir={cell.workdir}",
+  ]
+
+
+def _start(
+  cell: Cell, lock_file: int, command: Callable[[Cell], list[str]]
+) -> subprocess.Popen:
   cell.workdir.mkdir(parents=True, exist_ok=True)
-  command = [sys.executable, "-m", "experiments.train", *cell.arguments]
   with (cell.workdir / cells_lib.LOG).open("ab") as log:
     return subprocess.Popen(
-      [*command, f"--workdir={cell.workdir}"],
+      command(cell),
       # So that both outputs are in order, and there when it is killed.
       env={**os.environ, "PYTHONUNBUFFERED": "1"},
       stdin=subprocess.DEVNULL,

@@ -11,6 +11,11 @@ Everything is checked before the first run starts. The launchers:
             its devices: on an accelerator that one process fills, keep 1.
     vmap    cells that differ in seeds and float settings as one program
     print   one command per cell that has not ended, for any scheduler
+    tpu_vm, xpk, skypilot
+            the launchers of experiments.launch, with their flags in --launch
+            and a bucket in --workdirs; at most --parallel cells at a time
+    slurm   an array of jobs, of which at most --parallel run; the root is on a
+            disk that all nodes have, and --launch has flags of sbatch
 
 The same command goes on with what was stopped, and leaves what has ended alone.
 --config.name=value changes a setting of all cells. With --trials=N and a file
@@ -34,17 +39,30 @@ from absl import flags
 from ml_collections import config_flags
 
 from experiments import flags as flags_lib
+from experiments.launch import job
 from experiments.sweeps import cells as cells_lib
-from experiments.sweeps import pool
+from experiments.sweeps import clouds, pool
 from experiments.sweeps.cells import Cell, Source
 from grpo_jax.training import many, named, varied
 
 _CONFIG = flags_lib.define_config()
 _ROOT = flags.DEFINE_string("root", None, "Folder of the sweep.", required=True)
 _LAUNCHER = flags.DEFINE_enum(
-  "launcher", "local", ["local", "vmap", "print"], "What runs the cells."
+  "launcher",
+  "local",
+  ["local", "vmap", "print", *clouds.CLOUDS, "slurm"],
+  "What runs the cells.",
 )
-_PARALLEL = flags.DEFINE_integer("parallel", 1, "Processes at a time.", 1)
+_LAUNCH = flags.DEFINE_string(
+  "launch", "", "Flags of the launcher, as '--project=… --topology=v5e-16'."
+)
+_WORKDIRS = flags.DEFINE_string(
+  "workdirs", "", "gs://BUCKET/FOLDER, with a folder for each cell."
+)
+_DRY_RUN = flags.DEFINE_bool(
+  "dry_run", False, "Print what cells on other machines would be started with."
+)
+_PARALLEL = flags.DEFINE_integer("parallel", 1, "Cells at a time.", 1)
 _TRIALS = flags.DEFINE_integer("trials", None, "Cells of a search, in all.", 1)
 _METRIC = flags.DEFINE_string(
   "metric", "eval/accuracy", "What is shown, and what a search is for."
@@ -82,7 +100,19 @@ def main(argv: Sequence[str]) -> int:
     for cell in left:
       print(_command(cell))
     return 0
+  cloud = None
+  if _LAUNCHER.value in clouds.CLOUDS:
+    cloud = clouds.Cloud(
+      _LAUNCHER.value, root.absolute().name, _WORKDIRS.value, _LAUNCH.value
+    )
+    cloud.check(left)
+  if _DRY_RUN.value:
+    return _print_plan(root, left, cloud)
   print(summary, flush=True)
+  if _LAUNCHER.value == "slurm":
+    return _submit(root, left)
+  if cloud is not None:
+    return _run_there(root, cells, left, cloud)
   if _LAUNCHER.value == "vmap":
     return _run_vmapped(root, cells, left)
   return _run_local(root, cells, left)
@@ -110,6 +140,68 @@ def _run_local(
     _PARALLEL.value,
   )
   return _finish(root, cells, stopped)
+
+
+def _run_there(
+  root: pathlib.Path,
+  cells: Sequence[Cell],
+  left: Sequence[Cell],
+  cloud: clouds.Cloud,
+) -> int:
+  """Runs cells on other machines, and fetches what they have left."""
+  waiting = collections.deque(left)
+  report = _Report(len(left))
+
+  def ended(cell: Cell, status: int) -> None:
+    cloud.ended(cell)
+    report(cell, status)
+
+  stopped = pool.run(
+    root,
+    lambda: waiting.popleft() if waiting else None,
+    ended,
+    _PARALLEL.value,
+    cloud.start,
+  )
+  return _finish(root, cells, stopped)
+
+
+def _print_plan(
+  root: pathlib.Path, left: Sequence[Cell], cloud: clouds.Cloud | None
+) -> int:
+  """Prints what would be started.
+
+  Raises:
+    ValueError: The launcher starts nothing on other machines.
+  """
+  if cloud is not None:
+    print(f"# At most {_PARALLEL.value} of these at a time:")
+    for cell in left:
+      for command in (cloud.start(cell), *cloud.finish(cell)):
+        print(shlex.join(command))
+    return 0
+  if _LAUNCHER.value != "slurm":
+    raise ValueError(
+      f"sweep: --dry_run is for cells on other machines, and --launcher is"
+      f" {_LAUNCHER.value}; --launcher=print prints a command for each cell."
+    )
+  path, text, command = clouds.slurm(root, left, _PARALLEL.value, _LAUNCH.value)
+  print(f"cat > {path} <<'EOF'\n{text}EOF\n{shlex.join(command)}")
+  return 0
+
+
+def _submit(root: pathlib.Path, left: Sequence[Cell]) -> int:
+  """Gives the cells that are left to SLURM."""
+  if not left:
+    return 0
+  path, text, command = clouds.slurm(root, left, _PARALLEL.value, _LAUNCH.value)
+  path.write_text(text, encoding="utf-8")
+  try:
+    job.execute([command])
+  except job.CommandError as error:
+    raise ValueError(f"sweep: {error}") from error
+  print("The same command, when the array has ended, says what is left.")
+  return 0
 
 
 class _Report:

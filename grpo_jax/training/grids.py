@@ -6,8 +6,8 @@
       ):
         add(**cell)
 
-Each function returns a list of cells, and a cell is a dictionary: dotted name of
-a setting -> value. `product` takes what the others return, so they nest.
+Each function returns a list of cells, and a cell is a dictionary: dotted name
+of a setting -> value. `product` takes what the others return, so they nest.
 """
 
 from __future__ import annotations

@@ -75,13 +75,8 @@ def test_meshes_are_ranked_and_the_command_is_printed(
   verdict, _, *table = ranking.lines(rows, config, of, given)
   assert verdict.startswith("verdict: take --mesh=data:2,tensor:2 on v5e-4: a ")
   assert "at least 0.5 s, with 1.00 of 16.00 GiB" in verdict
-  assert table[0].split() == [
-    "fsdp:2,tensor:2",
-    "0.5",
-    "2.00",
-    "decode",
-    "(flops)",
-  ]
+  assert table[0].split()[:3] == ["data:2,tensor:2", "0.5", "1.00"]
+  assert table[0].endswith("decode (flops)")
   assert table[-1] == (
     "  python -m experiments.launch.tpu_vm run --name=NAME --project=PROJECT"
     " --zone=ZONE --topology=v5e-4 --mesh=data:2,tensor:2"
