@@ -276,11 +276,18 @@ def parse_root(text: str) -> pathlib.Path:
   return pathlib.Path(text)
 
 
-def check_root(root: pathlib.Path, cells: Sequence[Cell]) -> None:
+def check_root(
+  root: pathlib.Path, cells: Sequence[Cell], may_have_more: bool = False
+) -> None:
   """Raises if the root holds runs that are not of these cells.
 
   A sweep may grow; a run that has a checkpoint or a result must have the config
   that its cell has now.
+
+  Args:
+    root: Folder of the sweep.
+    cells: Of the sweep.
+    may_have_more: Whether runs of other cells may stay.
 
   Raises:
     ValueError: Another sweep, or other settings; with what differs.
@@ -295,7 +302,7 @@ def check_root(root: pathlib.Path, cells: Sequence[Cell]) -> None:
     for path in root.glob(f"*/{metrics_log.CONFIG}")
     if path.parent.name not in known
   )
-  if strays:
+  if strays and not may_have_more:
     raise ValueError(f"{advice} Of no cell: {' '.join(strays)}")
   for cell in cells:
     checkpoints = cell.workdir / "checkpoints"
@@ -390,6 +397,17 @@ def last_error(workdir: pathlib.Path) -> str:
   _, found, message = end.rpartition("\nTraceback ")
   lines = [line for line in message.splitlines()[1:] if line[:1] != " "]
   return lines[0] if found and lines == message.splitlines()[-1:] else ""
+
+
+def why_missing(workdir: pathlib.Path) -> str:
+  """Why there is no value of a metric that its run would have, in words."""
+  if read_result(workdir) is not None:
+    return "the metric is not a finite number"
+  if not workdir.exists():
+    return "not started"
+  if error := last_error(workdir):
+    return f"failed: {error}"
+  return "no result yet"
 
 
 def fit(text: str, width: int = _COLUMNS) -> str:

@@ -33,7 +33,7 @@ from absl import flags
 from experiments import flags as flags_lib
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import groups as groups_lib
-from experiments.sweeps import statistics
+from experiments.sweeps import latex, statistics
 from experiments.sweeps.groups import Group, Summary
 from grpo_jax.training import console as console_lib
 
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
   rows = table(groups)
   write_csv(root / "results.csv", groups, metric)
   _write(root / "results.md", markdown(rows, missing, metric))
-  _write(root / "results.tex", latex(rows, missing, metric))
+  _write(root / "results.tex", as_latex(rows, missing, metric))
   console_lib.say(console(groups, metric))
   print(f"\n{_describe_missing(missing)}")
   for folder, reason in missing.items():
@@ -193,37 +193,18 @@ def markdown(
   return "\n".join(lines) + "\n"
 
 
-_LATEX = {
-  "\\": r"\textbackslash{}",
-  "~": r"\textasciitilde{}",
-  "^": r"\textasciicircum{}",
-  "–": "--",
-  **{character: f"\\{character}" for character in "&%$#_{}"},
-}
-
-
-def _escape(text: str) -> str:
-  return "".join(_LATEX.get(character, character) for character in text)
-
-
-def latex(
+def as_latex(
   rows: Sequence[Sequence[str]], missing: Mapping[str, str], metric: str
 ) -> str:
   """Writes the table for a paper; missing cells are comments."""
-  head, *body = ([_escape(cell) for cell in row] for row in rows)
+  head, *body = ([latex.escape(cell) for cell in row] for row in rows)
   columns = "l" * (len(head) - len(_STATISTICS)) + "rrcr"
   lines = [
     f"% {metric}; needs \\usepackage{{booktabs}}. {_describe_missing(missing)}",
     *(
       f"% {folder}: {' '.join(why.split())}" for folder, why in missing.items()
     ),
-    f"\\begin{{tabular}}{{{columns}}}",
-    r"\toprule",
-    " & ".join(head) + r" \\",
-    r"\midrule",
-    *(" & ".join(row) + r" \\" for row in body),
-    r"\bottomrule",
-    r"\end{tabular}",
+    *latex.tabular(columns, head, body),
   ]
   return "\n".join(lines) + "\n"
 

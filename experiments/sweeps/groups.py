@@ -79,23 +79,13 @@ def collect(
       missing[folder] = "the run has no such metric"
       continue
     if value is None:
-      missing[folder] = _why_missing(root / folder)
+      missing[folder] = cells_lib.why_missing(root / folder)
       continue
     group.values.append(value)
     group.curves.append(_curve(root / folder, metric))
   if unknown and not any(group.values for group in groups.values()):
     raise unknown[0]
   return list(groups.values()), missing
-
-
-def _why_missing(workdir: pathlib.Path) -> str:
-  if cells_lib.read_result(workdir) is not None:
-    return "the metric is not a finite number"
-  if not workdir.exists():
-    return "not started"
-  if error := cells_lib.last_error(workdir):
-    return f"failed: {error}"
-  return "no result yet"
 
 
 def _curve(workdir: pathlib.Path, metric: str) -> tuple[np.ndarray, np.ndarray]:

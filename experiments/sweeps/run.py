@@ -41,9 +41,8 @@ from ml_collections import config_flags
 from experiments import flags as flags_lib
 from experiments.launch import job
 from experiments.sweeps import cells as cells_lib
-from experiments.sweeps import clouds, pool
+from experiments.sweeps import clouds, pool, together
 from experiments.sweeps.cells import Cell, Source
-from grpo_jax.training import many, named, varied
 
 _CONFIG = flags_lib.define_config()
 _ROOT = flags.DEFINE_string("root", None, "Folder of the sweep.", required=True)
@@ -255,38 +254,16 @@ def _finish(root: pathlib.Path, cells: Sequence[Cell], stopped: bool) -> int:
 def _run_vmapped(
   root: pathlib.Path, cells: Sequence[Cell], left: Sequence[Cell]
 ) -> int:
-  programs = collections.defaultdict(list)
-  for cell in left:
-    key = cells_lib.program(
-      cell.config, many.may_differ(cell.config), varied.CONSTANT
-    )
-    programs[key].append(cell)
+  programs = together.programs(left)
   report = _Report(len(left))
   with pool.lock(root):
-    for number, group in enumerate(programs.values(), start=1):
+    for number, group in enumerate(programs, start=1):
       print(f"program {number} of {len(programs)}, of {len(group)} runs")
-      for cell, result in zip(group, _train_all(group), strict=True):
-        if isinstance(result, Exception):
-          cell.workdir.mkdir(parents=True, exist_ok=True)
-          path = cell.workdir / cells_lib.LOG
-          with path.open("a", encoding="utf-8") as log:
-            text = f"error: {named.text_of(result)}"
-            print(flags_lib.wrapped(text), file=log)
-        elif result.preempted:
+      for cell, result in zip(group, together.train(group), strict=True):
+        if not isinstance(result, Exception) and result.preempted:
           return _finish(root, cells, stopped=True)
         report(cell)
   return _finish(root, cells, stopped=False)
-
-
-def _train_all(group: Sequence[Cell]) -> list[Any]:
-  """How each of the runs has ended, or the error that is to blame."""
-  try:
-    return many.train(
-      [cell.config for cell in group], [cell.workdir for cell in group]
-    )
-  except flags_lib.USER_ERRORS as error:
-    # As with processes, the others go on.
-    return [error] * len(group)
 
 
 def _search(source: Source, root: pathlib.Path, num_trials: int) -> int:

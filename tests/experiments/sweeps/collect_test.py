@@ -119,7 +119,7 @@ def test_the_tables_say_n_and_what_is_missing(root):
   assert "| 0.1 | – | 3/3 | 0.400 | [0.200, 0.700] | 0.400 |\n" in markdown
   assert "no number contains: 2\n\n- `b1`: failed: loss is nan.\n" in markdown
   assert "- `c`: not started\n" in markdown
-  latex = collect.latex(rows, missing, "eval/accuracy")
+  latex = collect.as_latex(rows, missing, "eval/accuracy")
   assert r"learning\_rate & name & n & mean & 95 \% interval & IQM \\" in latex
   assert r"0.2 & a\_b & 0/1 & -- & -- & -- \\" in latex
   assert "% b1: failed: loss is nan.\n% c: not started\n" in latex

@@ -1,0 +1,1 @@
+"""What `experiments.compare` is made of: runs, statistics, tables, figures."""

@@ -1,0 +1,89 @@
+"""Writes a comparison: tables, figures, and what a reader has to know."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import pathlib
+from collections.abc import Sequence
+
+from experiments.comparison import runs as runs_lib
+from experiments.comparison import tables
+from experiments.comparison.scores import Comparison
+from experiments.sweeps import pages
+from grpo_jax.training import console
+
+
+def write(
+  found: Comparison,
+  out: pathlib.Path,
+  formats: Sequence[str],
+  x: str,
+  width: float,
+) -> int:
+  """Writes everything, and prints the tables.
+
+  Args:
+    found: The comparison.
+    out: Folder to write to; made if missing.
+    formats, x, width: Of figures; see `figure.write`.
+
+  Returns:
+    The exit status: 1 where a run has no value.
+  """
+  out.mkdir(parents=True, exist_ok=True)
+  every = list(tables.every(found))
+  notes = list(notes_of(found))
+  text = [tables.markdown(table) for table in every]
+  page = "\n".join(["# Comparison", "", *text, *notes])
+  (out / "compare.md").write_text(page.rstrip("\n") + "\n", "utf-8")
+  latex = [tables.PREAMBLE, *(tables.as_latex(table) for table in every)]
+  (out / "compare.tex").write_text("\n".join(latex), "utf-8")
+  for table in every:
+    (out / f"{table.name}.csv").write_text(tables.as_csv(table), "utf-8")
+  (out / "runs.csv").write_text(tables.runs_csv(found), "utf-8")
+  for one in text:
+    console.say(one)
+  print("\n".join(notes))
+  print(f"tables: {out}/compare.md, compare.tex, *.csv")
+  if not importlib.util.find_spec("matplotlib"):
+    logging.warning("no figures: install grpo_jax[plot]")
+  else:
+    # matplotlib takes a second, and reading its flags none.
+    from experiments.comparison import figure
+
+    for path in figure.write(found, out, formats, x, width):
+      print(f"figure: {path}")
+  return int(bool(found.missing))
+
+
+def notes_of(found: Comparison) -> list[str]:
+  """What a reader has to know beside the tables."""
+  notes = []
+  if found.missing:
+    notes.append("## Runs without a value\n")
+    for run in found.missing:
+      notes.append(f"- `{run.workdir}`: {' '.join(run.why.split())}")
+    notes.append("")
+  ended = [run for run in found.runs if run.value is not None]
+  if differing := runs_lib.differing(ended):
+    notes.append(
+      pages.paragraph(
+        "Runs that are compared with each other also differ in settings that"
+        " belong to no algorithm: "
+        + "; ".join(f"`{k}` ({', '.join(v)})" for k, v in differing.items())
+        + "."
+      )
+    )
+  few = {
+    len(found.seeds(x, y)) for x in found.algorithms for y in found.tasks
+  } - {0}
+  if few and min(few) < 5:
+    notes.append(
+      pages.paragraph(
+        f"Some cells have {min(few)} seeds. Of so few, a bootstrap interval is"
+        " little more than their range, and covers less often than 95 times in"
+        " a hundred."
+      )
+    )
+  return notes

@@ -1,0 +1,290 @@
+"""Runs as a comparison sees them: an algorithm, a task, a seed and a score.
+
+A run is any folder that `experiments.train`, a sweep or `experiments.compare`
+has written. Its algorithm and its task are read in `config.json`. Where runs of
+one algorithm differ in settings, these are part of its name, as in
+"grpo clip_high=0.4", and so it is with tasks.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from experiments.sweeps import cells as cells_lib
+from grpo_jax.training import metrics_log
+from grpo_jax.training import run as run_lib
+
+X = Literal["step", "tokens", "seconds"]
+X_LABELS: dict[str, str] = {
+  "step": "step of the run, in all its phases",
+  "tokens": "tokens drawn",
+  "seconds": "seconds of steps, without compilation",
+}
+# Beside a run's own files, of `experiments.compare`: "algorithm" and "task",
+# its names there, and "runs", how many a program has trained together with it.
+CELL = "compare.json"
+_DRAWN = "tokens/generated"
+# They say nothing about what is learned, or are the seed.
+_IGNORED = (*run_lib.MAY_CHANGE, "seed", "checkpoint", "start_workdir")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """One run.
+
+  Attributes:
+    workdir: Its folder.
+    algorithm, task: Names, unique for their settings.
+    base: Name of the algorithm without settings.
+    seed: Its seed.
+    value: The metric at the end; None: it has none.
+    why: Why there is no value; empty where there is one.
+    settings: What differs between algorithms beside their own settings, as
+      text by name: for a warning.
+  """
+
+  workdir: pathlib.Path
+  algorithm: str
+  task: str
+  base: str
+  seed: int
+  value: float | None
+  why: str
+  settings: Mapping[str, str]
+
+
+def find(folders: Iterable[pathlib.Path]) -> list[pathlib.Path]:
+  """The folders of all runs, those inside of a folder included, sorted.
+
+  Raises:
+    FileNotFoundError: A folder has none.
+  """
+  found: dict[pathlib.Path, None] = {}
+  for folder in folders:
+    paths = sorted(folder.rglob(metrics_log.CONFIG))
+    if not paths:
+      raise FileNotFoundError(
+        f"--runs: {folder} has no run: no {metrics_log.CONFIG} lies in it or in"
+        " a folder of it. Pass a --workdir of experiments.train, or the --root"
+        " of a sweep."
+      )
+    found |= dict.fromkeys(path.parent for path in paths)
+  return list(found)
+
+
+def read(workdirs: Sequence[pathlib.Path], metric: str) -> list[Run]:
+  """Reads runs.
+
+  Args:
+    workdirs: Folders of runs.
+    metric: Of result.json, or of the last line of metrics.jsonl that has it.
+
+  Raises:
+    KeyError: No run has the metric; lists those that there are.
+    ValueError: Two runs have the same algorithm, task and seed.
+  """
+  configs = [
+    json.loads((folder / metrics_log.CONFIG).read_text("utf-8"))
+    for folder in workdirs
+  ]
+  flat = [metrics_log.flatten(config) for config in configs]
+  algorithms = _labels([x["algorithm"]["name"] for x in configs], flat)
+  tasks = _labels([task_of(x) for x in configs], flat, "data.")
+  for i, folder in enumerate(workdirs):
+    if cell := _cell(folder):
+      algorithms[i], tasks[i] = cell["algorithm"], cell["task"]
+  unknown, runs = [], []
+  for folder, config, settings, algorithm, task in zip(
+    workdirs, configs, flat, algorithms, tasks, strict=True
+  ):
+    value, why = None, ""
+    try:
+      value = cells_lib.read_metric(folder, metric)
+      why = "" if value is not None else cells_lib.why_missing(folder)
+    except KeyError as error:
+      unknown.append(error)
+      why = "the run has no such metric"
+    base = config["algorithm"]["name"]
+    others = {k: v for k, v in settings.items() if _is_shared(k)}
+    seed = int(config["seed"])
+    runs.append(Run(folder, algorithm, task, base, seed, value, why, others))
+  if unknown and not any(run.value is not None for run in runs):
+    raise unknown[0]
+  _check_once(runs)
+  return runs
+
+
+def _cell(workdir: pathlib.Path) -> dict[str, Any]:
+  """What `experiments.compare` has left in a folder; empty: nothing."""
+  path = workdir / CELL
+  return json.loads(path.read_text("utf-8")) if path.exists() else {}
+
+
+def task_of(config: Mapping[str, Any]) -> str:
+  """The name of what is learned."""
+  data = config["data"]
+  if data["environment"]:
+    return data["environment"]
+  return data["name"] or pathlib.Path(data["train_path"]).stem or data["source"]
+
+
+def _is_shared(name: str) -> bool:
+  """Whether a setting is of neither the algorithm nor the task."""
+  own = ("algorithm.", "data.")
+  return not name.startswith(own) and not _is_in(name, _IGNORED)
+
+
+def _is_in(name: str, groups: Iterable[str]) -> bool:
+  return any(f"{name}.".startswith(f"{group}.") for group in groups)
+
+
+def _labels(
+  names: Sequence[str], flat: Sequence[Mapping[str, str]], prefix: str = ""
+) -> list[str]:
+  """Names, with the settings in which runs of one name differ.
+
+  Args:
+    names: Of each run.
+    flat: The settings of each run, as text.
+    prefix: Those that count begin with it; empty: all but those of tasks.
+  """
+  labels = list(names)
+  for name in dict.fromkeys(names):
+    members = [i for i, other in enumerate(names) if other == name]
+    keys = dict.fromkeys(key for i in members for key in flat[i])
+    differing = [
+      key
+      for key in keys
+      if (key.startswith(prefix) if prefix else not key.startswith("data."))
+      and not _is_in(key, _IGNORED)
+      # A setting of the task belongs to it alone, as a budget may.
+      and len({flat[i].get(key) for i in members}) > 1
+      and (prefix or _differs_within_tasks(key, members, flat))
+    ]
+    short = cells_lib.short_names(differing)
+    for i in members:
+      settings = [f"{short[key]}={flat[i].get(key, '–')}" for key in differing]
+      labels[i] = " ".join([name, *settings])
+  return labels
+
+
+def _differs_within_tasks(
+  key: str, members: Sequence[int], flat: Sequence[Mapping[str, str]]
+) -> bool:
+  """Whether a setting differs between runs of the same task."""
+  values = collections.defaultdict(set)
+  for i in members:
+    task = tuple(v for k, v in flat[i].items() if k.startswith("data."))
+    values[task].add(flat[i].get(key))
+  return any(len(of_task) > 1 for of_task in values.values())
+
+
+def _check_once(runs: Iterable[Run]) -> None:
+  """Raises ValueError if two runs are the same cell."""
+  seen: dict[tuple[str, str, int], Run] = {}
+  for run in runs:
+    first = seen.setdefault((run.algorithm, run.task, run.seed), run)
+    if first is not run:
+      raise ValueError(
+        f"--runs: {first.workdir} and {run.workdir} are both {run.algorithm} on"
+        f" {run.task} with seed {run.seed} and the same settings. A run may"
+        " count once: leave one of them out."
+      )
+
+
+def differing(runs: Sequence[Run]) -> dict[str, list[str]]:
+  """Settings beside those of the algorithm that differ on a task, with values.
+
+  A comparison of algorithms is fair in what is not listed here.
+  """
+  found: dict[str, dict[str, None]] = {}
+  for task in dict.fromkeys(run.task for run in runs):
+    members = [run for run in runs if run.task == task]
+    for key in dict.fromkeys(k for run in members for k in run.settings):
+      values = dict.fromkeys(run.settings.get(key, "–") for run in members)
+      if len(values) > 1:
+        found.setdefault(key, {}).update(values)
+  return {key: list(values) for key, values in sorted(found.items())}
+
+
+def curve(
+  run: Run, metric: str, x: str
+) -> tuple[np.ndarray, np.ndarray]:  # [N], [N]
+  """A metric on the way of a run.
+
+  Args:
+    run: The run.
+    metric: Of its log.
+    x: "step"; "tokens", all that were drawn so far; or "seconds" of all steps
+      so far, without compilation and evaluation, and divided by the number of
+      runs that a program of `experiments.compare` has trained together.
+
+  Raises:
+    ValueError: The log has nothing of the kind.
+  """
+  lines = metrics_log.read_lines(run.workdir / metrics_log.METRICS)
+  # By step, the later line counts: a phase begins where another has ended.
+  points = {z["step"]: z[metric] for z in lines if z.get(metric) is not None}
+  steps = np.array(sorted(points), float)
+  values = np.array([points[step] for step in sorted(points)], float)
+  if x == "step":
+    return steps, values
+  if x == "tokens":
+    done = [(z["step"], z[_DRAWN]) for z in lines if z.get(_DRAWN) is not None]
+  else:
+    done = _seconds(run.workdir)
+  if not done:
+    raise ValueError(
+      f"--x={x}: {run.workdir} has not logged it; pass --x=step."
+    )
+  at, amount = np.array(done, float).T
+  order = np.argsort(at, kind="stable")
+  total = np.cumsum(amount[order])
+  last = np.searchsorted(at[order], steps, side="right")
+  return np.concatenate([[0.0], total])[last], values
+
+
+def _seconds(workdir: pathlib.Path) -> list[tuple[float, float]]:
+  """(step, seconds) of each step of a run."""
+  path = workdir / metrics_log.TIMINGS
+  if not path.exists():
+    return []
+  share = _cell(workdir).get("runs", 1)
+  return [
+    (
+      line["step"],
+      max(line["time/step_s"] - line.get("time/compile_s", 0.0), 0.0) / share,
+    )
+    for line in metrics_log.read_lines(path)
+    if line.get("time/step_s") is not None
+  ]
+
+
+def common(
+  curves: Sequence[tuple[np.ndarray, np.ndarray]], most: int = 200
+) -> tuple[np.ndarray, np.ndarray]:  # [N], [S, N]
+  """Curves of seeds at the same places, where all of them are known.
+
+  Equal places stay as they are. Others, as numbers of tokens, are those of the
+  first curve between the largest start and the smallest end, and values between
+  two points of a curve lie on the line through them.
+  """
+  curves = [curve for curve in curves if len(curve[0])]
+  if not curves:
+    return np.zeros(0), np.zeros((0, 0))
+  first = curves[0][0]
+  if any(len(x) != len(first) or (x != first).any() for x, _ in curves):
+    low = max(x[0] for x, _ in curves)
+    high = min(x[-1] for x, _ in curves)
+    inside = first[(first > low) & (first < high)]
+    first = np.unique([low, *inside, high]) if high > low else np.array([low])
+  if len(first) > most:
+    first = first[np.linspace(0, len(first) - 1, most).round().astype(int)]
+  return first, np.stack([np.interp(first, *curve) for curve in curves])

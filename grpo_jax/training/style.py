@@ -1,0 +1,379 @@
+"""How every figure of the project looks: colours, markers, sizes and names.
+
+Figures are drawn at the size at which a paper prints them, one column or a page
+wide, so letters keep their size of 7 to 9 points. Colours are those of Okabe
+and Ito, "Color Universal Design", 2008, which people with any of the common
+colour deficiencies tell apart; nothing is told by the colour alone, since each
+has a marker too. Where two things vary, colour and marker are those of one of
+them and the dashes those of the other (`looks`).
+
+Equal inputs give equal bytes: files have no date and no name of the library
+that drew them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+  from matplotlib.axes import Axes
+  from matplotlib.figure import Figure
+
+COLUMN = 3.25  # Inches: the width of a column of a page with two.
+PAGE = 6.75  # Inches: the width of both.
+DPI = 200  # Of pictures that are made of points.
+FORMATS = ("pdf", "pgf", "svg", "png")
+
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+YELLOW, BLUE, RED, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
+GREY = "#777777"
+# In the order in which they are taken; yellow is pale, and comes last.
+COLOURS = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, BLACK, YELLOW)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
+
+_TITLE, _TEXT, _SMALL = 8.5, 8.0, 7.0  # Points.
+_LINE, _BAND = 1.2, 0.15  # Points; how opaque an interval is.
+_RC: Any = {
+  "font.size": _TEXT,
+  "axes.titlesize": _TITLE,
+  "axes.labelsize": _TEXT,
+  "axes.labelpad": 2.5,
+  "axes.linewidth": 0.6,
+  "axes.titlelocation": "left",
+  "axes.titlepad": 4.0,
+  "axes.axisbelow": True,
+  "axes.spines.top": False,
+  "axes.spines.right": False,
+  "axes.grid": True,
+  "grid.color": "#B0B0B0",
+  "grid.alpha": 0.35,
+  "grid.linewidth": 0.4,
+  "xtick.labelsize": _SMALL,
+  "ytick.labelsize": _SMALL,
+  "xtick.major.width": 0.6,
+  "ytick.major.width": 0.6,
+  "xtick.major.size": 2.5,
+  "ytick.major.size": 2.5,
+  "xtick.minor.size": 1.5,
+  "ytick.minor.size": 1.5,
+  "lines.linewidth": _LINE,
+  "lines.markersize": 4.0,
+  "legend.fontsize": _SMALL,
+  "legend.frameon": False,
+  "legend.handlelength": 2.2,
+  "legend.borderaxespad": 0.3,
+  "legend.labelspacing": 0.3,
+  "figure.titlesize": _TITLE,
+  "figure.labelsize": _TEXT,
+  "pdf.fonttype": 42,  # Fonts as outlines that editors can read.
+  "svg.fonttype": "none",
+  "svg.hashsalt": "grpo_jax",  # Otherwise names of parts are random.
+  "pgf.rcfonts": False,  # The fonts of the document.
+  "savefig.dpi": DPI,
+}
+# What a format writes about itself beside the picture, and must not.
+_METADATA: dict[str, dict[str, Any]] = {
+  "png": {"Software": None},
+  "svg": {"Date": None, "Creator": None},
+  "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+  """How a line looks.
+
+  Attributes:
+    colour, marker: They belong together.
+    dashes: A line style of matplotlib.
+  """
+
+  colour: str
+  marker: str
+  dashes: Any = "-"
+
+  def line(self, **others: Any) -> dict[str, Any]:
+    """Arguments of `Axes.plot`."""
+    return {
+      "color": self.colour,
+      "marker": self.marker,
+      "ls": self.dashes,
+    } | others
+
+
+def look(number: int, dashes: int = 0) -> Look:
+  """The look of a colour and of dashes, by their numbers.
+
+  Args:
+    number: From 0; beyond the last colour they begin again, with other dashes.
+    dashes: From 0, which is a solid line.
+  """
+  again, place = divmod(number, len(COLOURS))
+  return Look(
+    COLOURS[place], MARKERS[place], DASHES[(dashes + again) % len(DASHES)]
+  )
+
+
+def looks(
+  names: Iterable[Any],
+  hue: Callable[[Any], Any] = lambda name: name,
+  line: Callable[[Any], Any] = lambda name: None,
+) -> dict[Any, Look]:
+  """A look for each name, by two factors.
+
+  Args:
+    names: What is drawn, in its order.
+    hue: (name) -> what decides colour and marker, such as the algorithm.
+    line: (name) -> what decides the dashes, such as a setting of it.
+  """
+  names = list(names)
+  hues = list(dict.fromkeys(map(hue, names)))
+  lines = list(dict.fromkeys(map(line, names)))
+  return {
+    name: look(hues.index(hue(name)), lines.index(line(name))) for name in names
+  }
+
+
+def canvas(width: float, height: float, **others: Any) -> Figure:
+  """An empty figure, a page of its own and not pyplot's.
+
+  Args:
+    width: Inches; `COLUMN` or `PAGE`.
+    height: Inches.
+    **others: Further arguments of `matplotlib.figure.Figure`.
+
+  Raises:
+    ImportError: matplotlib is not installed.
+  """
+  try:
+    import matplotlib
+    from matplotlib import figure
+  except ImportError as error:
+    raise ImportError(
+      "figure: matplotlib is not installed; run `pip install 'grpo_jax[plot]'`."
+    ) from error
+  # Axes read their settings where they are made, text where it is drawn: for
+  # this process they are the settings of all figures.
+  matplotlib.rcParams.update(_RC)
+  options: dict[str, Any] = {"dpi": DPI, "layout": "constrained"} | others
+  kind = options.pop("kind", figure.Figure)
+  return kind(figsize=(width, height), **options)
+
+
+def panels(
+  rows: int,
+  columns: int,
+  width: float = PAGE,
+  row: float = 1.9,
+  **others: Any,
+) -> tuple[Figure, np.ndarray]:  # [rows, columns]
+  """A figure of panels of equal size.
+
+  Args:
+    rows, columns: How many.
+    width: Of the figure, inches.
+    row: Height of a row, inches.
+    **others: Further arguments of `Figure.subplots`.
+  """
+  drawn = canvas(width, row * rows)
+  return drawn, drawn.subplots(rows, columns, squeeze=False, **others)
+
+
+def band(
+  axes: Axes,
+  x: Any,  # [N]
+  low: Any,  # [N]
+  high: Any,  # [N]
+  colour: str,
+) -> None:
+  """An interval around a curve."""
+  axes.fill_between(x, low, high, color=colour, alpha=_BAND, lw=0)
+
+
+def label(axes: Axes, title: str = "", x: str = "", y: str = "") -> None:
+  """Title and names of both axes; what is empty stays as it is."""
+  if title:
+    axes.set_title(title)
+  if x:
+    axes.set_xlabel(x)
+  if y:
+    axes.set_ylabel(y)
+
+
+def spread(wanted: npt.ArrayLike, gap: float) -> np.ndarray:  # [N]
+  """Places near those wanted, no two nearer to each other than `gap`."""
+  asked = np.asarray(wanted, float)
+  order = np.argsort(asked, kind="stable")
+  # Of blocks of neighbours that touch.
+  sizes: list[int] = []
+  means: list[float] = []
+  for value in asked[order]:
+    sizes.append(1)
+    means.append(value)
+    while len(means) > 1:
+      needed = (sizes[-1] + sizes[-2]) / 2 * gap
+      if means[-1] - means[-2] >= needed:
+        break
+      size = sizes[-1] + sizes[-2]
+      both = means[-1] * sizes[-1] + means[-2] * sizes[-2]
+      sizes[-2:], means[-2:] = [size], [both / size]
+  places = np.empty(len(asked))
+  start = 0
+  for size, mean in zip(sizes, means, strict=True):
+    offsets = (np.arange(size) - (size - 1) / 2) * gap
+    places[order[start : start + size]] = mean + offsets
+    start += size
+  return places
+
+
+def name_lines(drawn: Figure, axes: Axes, most: int = 8, **legend: Any) -> None:
+  """Writes the names of lines at their right ends, or in a legend.
+
+  Args:
+    drawn: The figure, complete but for this.
+    axes: Of lines with a label. Of several with one label, the first counts.
+    most: With more names than this, or where they are higher than the panel,
+      there is a legend.
+    **legend: Its arguments.
+  """
+  lines: dict[str, Any] = {}
+  for line in axes.lines:
+    name = str(line.get_label())
+    if name and not name.startswith("_") and np.size(line.get_xdata()):
+      lines.setdefault(name, line)
+  if len(lines) < 2:
+    return
+  height = axes.get_window_extent().height * 72 / drawn.dpi  # Points.
+  gap = 1.15 * _SMALL
+  if len(lines) > most or len(lines) * gap > height:
+    axes.legend(**legend)
+    return
+  drawn.draw_without_rendering()  # Now the panel has its place.
+  height = axes.get_window_extent().height * 72 / drawn.dpi
+  low, high = axes.get_ylim()
+  ends = []
+  for line in lines.values():
+    x, y = (np.asarray(z, float) for z in line.get_data())
+    known = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
+    last = known[np.argmax(x[known])] if len(known) else 0
+    ends.append(axes.transData.transform((x[last], y[last])))
+  inside = axes.transAxes.inverted().transform(ends)[:, 1] * height
+  places = spread(np.clip(inside, 0, height), gap)
+  # A block of names that sticks out is moved in as a whole.
+  places += max(0, -places.min()) - max(0, places.max() - height)
+  for (name, line), place in zip(lines.items(), places, strict=True):
+    axes.annotate(
+      name,
+      (1, place / height),
+      (4, 0),
+      xycoords="axes fraction",
+      textcoords="offset points",
+      va="center",
+      fontsize=_SMALL,
+      color=_readable(line.get_color()),
+      annotation_clip=False,
+    )
+  axes.set_ylim(low, high)
+
+
+def _readable(colour: Any) -> Any:
+  """The colour of text; pale ones are darkened."""
+  from matplotlib import colors
+
+  rgb = np.array(colors.to_rgb(colour))
+  light = float(rgb @ (0.299, 0.587, 0.114))
+  darker = rgb * min(1.0, 0.55 / max(light, 1e-6))
+  return colors.to_hex((darker[0], darker[1], darker[2]))
+
+
+def shared_legend(
+  drawn: Figure, every: Iterable[Axes], columns: int = 0
+) -> None:
+  """One legend above all panels.
+
+  Args:
+    drawn: The figure.
+    every: The panels.
+    columns: Of the legend; 0: as many as fit.
+  """
+  handles: dict[str, Any] = {}
+  for axes in every:
+    for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+      handles.setdefault(name, handle)
+  if not handles:
+    return
+  # A letter is about 0.55 of its height wide, and a handle four letters.
+  wide = max(len(name) for name in handles) * 0.55 * _SMALL + 4 * _SMALL
+  room = drawn.get_size_inches()[0] * 72
+  fit = max(int(room // wide), 1)
+  drawn.legend(
+    handles.values(),
+    handles.keys(),
+    loc="outside upper center",
+    ncols=columns or min(fit, len(handles)),
+    columnspacing=1.2,
+  )
+
+
+def save(drawn: Figure, path: str | os.PathLike, **others: Any) -> None:
+  """Writes a figure; the ending of the path says in which format.
+
+  Args:
+    drawn: The figure.
+    path: Local file that ends in one of `FORMATS`.
+    **others: Further arguments of `savefig`.
+
+  Raises:
+    ValueError: The format is another one.
+  """
+  path = pathlib.Path(path)
+  kind = path.suffix[1:]
+  if kind not in FORMATS:
+    raise ValueError(
+      f"figure: {path} ends in none of {', '.join(FORMATS)}; name it so."
+    )
+  about = {"metadata": _METADATA[kind]} if kind in _METADATA else {}
+  options: dict[str, Any] = about | others
+  if kind == "pgf":
+    _save_pgf(drawn, path, options)
+  else:
+    drawn.savefig(path, format=kind, **options)
+
+
+def _save_pgf(
+  drawn: Figure, path: pathlib.Path, options: dict[str, Any]
+) -> None:
+  """Writes commands of PGF, also where there is no LaTeX.
+
+  matplotlib asks LaTeX how large each text is, to arrange the panels. Where
+  LaTeX is missing, the sizes are those of matplotlib's own font: the text is
+  still set by LaTeX, in the document, and may be a little wider or narrower.
+  """
+  import matplotlib
+  from matplotlib.backends import backend_agg, backend_pgf
+
+  system = next(filter(shutil.which, ("xelatex", "lualatex", "pdflatex")), None)
+  renderer: Any = backend_pgf.RendererPgf
+  measure = renderer.get_text_width_height_descent
+  if system is None:
+    ruler = backend_agg.RendererAgg(8, 8, 72)
+
+    def measured(self: Any, text: str, font: Any, math: Any) -> Any:
+      del self
+      return ruler.get_text_width_height_descent(text, font, math)
+
+    renderer.get_text_width_height_descent = measured
+  try:
+    with matplotlib.rc_context({"pgf.texsystem": system or "xelatex"}):
+      drawn.savefig(path, format="pgf", **options)
+  finally:
+    renderer.get_text_width_height_descent = measure
