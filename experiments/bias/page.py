@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import os
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -53,7 +52,7 @@ different prompts: what is tried are the guards behind them.
 """
   minutes = sum(map(results.seconds, results.arms)) / 60
   yield pages.paragraph(f"""
-{os.cpu_count()} virtual CPU cores that many other programs used too,
+{pages.CORES} virtual CPU cores that many other programs used too,
 {arms_lib.NUM_SEEDS} seeds an arm, {len(results.arms)} of {len(arms_lib.ARMS)}
 arms in {minutes:.0f} minutes.""")
   yield from pages.missing(arms_lib.ARMS, results.arms)

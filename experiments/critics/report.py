@@ -21,14 +21,14 @@ import os
 import pathlib
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import jax
 import numpy as np
 from absl import flags
 
 from experiments import flags as flags_lib
-from experiments.critics import environments, figure, page, protocol, training
+from experiments.critics import environments, protocol, training, writing
 from experiments.critics.protocol import Cell
 from experiments.critics.results import Record
 
@@ -38,21 +38,6 @@ _PROFILE = flags.DEFINE_enum(
 _OUT = flags.DEFINE_string("out", None, "Folder of all files.", required=True)
 _CELLS = flags.DEFINE_string("cells", "", "Cells whose name has a match of it.")
 _SEEDS = flags.DEFINE_integer("seeds", 5, "Seeds of a cell, at least 2.", 2)
-
-
-# Seconds per million environment steps of one seed, of five trained together on
-# two cores that other programs used too, and seconds to compile a program.
-_RATES = {
-  ("CartPole-v1", 128): 14,
-  ("CartPole-v1", 0): 33,
-  ("Acrobot-v1", 128): 18,
-  ("Acrobot-v1", 0): 25,
-  ("MountainCarContinuous-v0", 128): 12,
-  ("MountainCarContinuous-v0", 0): 14,
-  ("Pendulum-v1", 128): 13,
-  ("Pendulum-v1", 0): 12,
-}
-_COMPILE_S = 23
 
 
 def main(argv: Sequence[str]) -> int:
@@ -83,51 +68,25 @@ def make(name: str, out: pathlib.Path, only: str, num_seeds: int) -> None:
     )
   folder = out / "cells"
   folder.mkdir(parents=True, exist_ok=True)
-  pending = [cell for cell in chosen if not _path(folder, cell).exists()]
+  pending = [cell for cell in chosen if not writing.path(folder, cell).exists()]
   environments.make(cells[0].setting.environment)  # Or says what is missing.
   print(
     f"{name}: {len(pending)} of {len(chosen)} cells to be trained, about"
-    f" {expected_seconds(pending) / 60:.0f} minutes on two cores",
+    f" {writing.expected_seconds(pending) / 60:.0f} minutes on two cores",
     flush=True,
   )
   for number, cell in enumerate(pending, start=1):
     record = train(cell)
-    _write(_path(folder, cell), record)
+    _write(writing.path(folder, cell), record)
     print(
       f"{number}/{len(pending)} {cell.key} {cell.name}:"
       f" {record.final_scores().mean():.1f}, {record.seconds:.0f} s +"
       f" {record.compile_seconds:.0f} s",
       flush=True,
     )
-  records = {
-    cell.setting: Record(**json.loads(_path(folder, cell).read_text()))
-    for cell in cells
-    if _path(folder, cell).exists()
-  }
-  figures = figure.plot(protocol.PROFILES[name], cells, records, out / name)
-  command = f"python -m experiments.critics.report --profile={name}"
-  command += f" --seeds={num_seeds} --out={out}"
-  path = out / f"{name}.md"
-  path.write_text(
-    page.markdown(
-      name, command, cells, records, figures, expected_seconds(cells) / 3600
-    ),
-    encoding="utf-8",
-  )
+  records = writing.read(folder, cells)
+  path = writing.write(name, cells, records, num_seeds, out, said=str(out))
   print(f"{path}: {len(records)} of {len(cells)} cells")
-
-
-def expected_seconds(cells: Iterable[Cell]) -> float:
-  """Seconds to train these cells on two cores, programs included."""
-  cells = list(cells)
-  programs = {dataclasses.replace(x.setting, gamma=0.0) for x in cells}
-  return _COMPILE_S * len(programs) + sum(
-    _RATES[x.setting.environment, x.setting.horizon]
-    * x.setting.total_steps
-    / 1e6
-    * x.num_seeds
-    for x in cells
-  )
 
 
 def train(cell: Cell) -> Record:
@@ -150,10 +109,6 @@ def train(cell: Cell) -> Record:
     date=datetime.date.today().isoformat(),
     cores=os.cpu_count() or 1,
   )
-
-
-def _path(folder: pathlib.Path, cell: Cell) -> pathlib.Path:
-  return folder / f"{cell.key}.json"
 
 
 def _write(path: pathlib.Path, record: Record) -> None:

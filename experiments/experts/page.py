@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -61,7 +60,7 @@ experts keep what is right of {size.keep_steps} more steps each, which are those
 of `sft-experts`.""")
   minutes = sum(map(results.seconds, results.arms)) / 60
   yield pages.paragraph(f"""
-{os.cpu_count()} virtual CPU cores that many other programs used too,
+{pages.CORES} virtual CPU cores that many other programs used too,
 {results.num_seeds} seeds an arm, {len(results.arms)} of {len(arms_lib.ARMS)}
 arms in {minutes:.0f} minutes.""")
   yield from pages.missing(arms_lib.ARMS, results.arms)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 from experiments.judges import arms as arms_lib
@@ -43,7 +42,7 @@ python -m experiments.judges.report --results=benchmarks/judges --out=docs
 """
   minutes = sum(map(results.seconds, results.arms)) / 60
   yield pages.paragraph(f"""
-{os.cpu_count()} virtual CPU cores that other programs used too,
+{pages.CORES} virtual CPU cores that other programs used too,
 {len(arms_lib.SEEDS)} seeds an arm, {len(results.arms)} of {len(arms_lib.ARMS)}
 arms in {minutes:.0f} minutes.""")
   yield from pages.missing(arms_lib.ARMS, results.arms)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 from experiments.planted_errors import arms as arms_lib
@@ -62,7 +61,7 @@ cost).""")
   minutes = sum(map(results.seconds, results.arms)) / 60
   yield pages.paragraph(f"""
 {len(results.arms)} of {len(names)} arms, {arms_lib.NUM_SEEDS} seeds an arm, in
-{minutes:.0f} minutes on {os.cpu_count()} virtual CPU cores, which other
+{minutes:.0f} minutes on {pages.CORES} virtual CPU cores, which other
 programs used too.""")
   yield from pages.missing(names, results.arms)
   yield from pages.verdicts(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -51,7 +50,7 @@ policy takes its 150 steps after that, and the reference is the warm start.
   minutes = sum(map(results.seconds, results.arms)) / 60
   yield pages.paragraph(f"""
 {len(results.arms)} of {len(arms_lib.ARMS)} arms, {" or ".join(map(str, seeds))}
-seeds an arm, in {minutes:.0f} minutes on one of {os.cpu_count()} virtual CPU
+seeds an arm, in {minutes:.0f} minutes on one of {pages.CORES} virtual CPU
 cores, which other programs used too.""")
   yield from pages.missing(arms_lib.ARMS, results.arms)
   yield from pages.verdicts(found)

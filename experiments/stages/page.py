@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 from collections.abc import Iterator, Sequence
 
@@ -38,7 +37,7 @@ python -m experiments.stages.report --results=benchmarks/stages --out=docs
 ```
 """
   yield pages.paragraph(f"""
-{results.seconds() / 60:.0f} minutes in all on one of {os.cpu_count()} virtual
+{results.seconds() / 60:.0f} minutes in all on one of {pages.CORES} virtual
 CPU cores, which other programs used too; five seeds an arm.""")
   yield """| | claim | verdict |
 |---|---|---|"""

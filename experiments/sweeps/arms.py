@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from experiments.sweeps import cells as cells_lib
+from experiments.sweeps import made
 from grpo_jax.training import metrics_log
 
 OUTPUT = "output.txt"
@@ -163,8 +164,8 @@ def record(
     out: Where the file belongs.
     folder: The folder of the arm, whose name is that of the file.
     config, overrides: As in `sweep`.
-    collected: (folder) -> what the file has beside "seconds"; None while a run
-      has not ended.
+    collected: (folder) -> what the file has beside "seconds" and "made"; None
+      while a run has not ended.
 
   Returns:
     The exit status.
@@ -177,7 +178,8 @@ def record(
   found = collected(folder) if has_begun else None
   if found is None:
     return status or 1
-  metrics_log.write_json(path, found | {"seconds": seconds(folder)})
+  about = {"seconds": seconds(folder), "made": made.by(config)}
+  metrics_log.write_json(path, found | about)
   return 0
 
 

@@ -12,6 +12,10 @@ import numpy as np
 from experiments.sweeps import statistics
 from experiments.sweeps.statistics import Conclusion
 
+# Of the machine on which the recorded numbers were made, whatever machine
+# writes the page.
+CORES = 2
+
 
 def joined(lines: Iterable[str]) -> str:
   """The text of a page, which ends with one line break."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 from experiments.sweeps import pages
@@ -67,7 +66,7 @@ rewards or from right answers. After it come
   minutes = sum(map(results.seconds, ended)) / 60
   yield pages.paragraph(f"""
 {len(ended)} of {len(names)} arms, {arms_lib.NUM_SEEDS} seeds an arm, in
-{minutes:.0f} minutes without the warm start, on {os.cpu_count()} virtual CPU
+{minutes:.0f} minutes without the warm start, on {pages.CORES} virtual CPU
 cores, which other programs used too.""")
   yield from pages.missing(names, results.arms)
   yield from pages.verdicts(found)

@@ -531,7 +531,7 @@ def save_run_info(workdir: str | os.PathLike, config_json: str) -> None:
   starts = read_json(path, list) if path.exists() else []
   folder.mkdir(parents=True, exist_ok=True)
   write_json(folder / CONFIG, json.loads(config_json))
-  write_json(path, [*starts, _environment()])
+  write_json(path, [*starts, environment()])
 
 
 def changes_since(workdir: str | os.PathLike) -> list[str]:
@@ -545,7 +545,7 @@ def changes_since(workdir: str | os.PathLike) -> list[str]:
     devices and commit are those of then.
   """
   then = flatten(read_json(paths.parse(workdir) / ENVIRONMENT, list)[-1])
-  now = flatten(_environment())
+  now = flatten(environment())
   return [
     f"{name}: {then.get(name, 'unknown')} then, {now.get(name, 'unknown')} now"
     for name in sorted(then.keys() | now.keys())
@@ -559,7 +559,8 @@ def write_json(path: paths.Path, value: Any) -> None:
   paths.write(path, text.encode())
 
 
-def _environment() -> dict[str, Any]:
+def environment() -> dict[str, Any]:
+  """Versions, devices and arguments of this process, as JSON has them."""
   versions: dict[str, str | None] = {}
   for package in _PACKAGES:
     try:

@@ -106,6 +106,7 @@ def test_numbers_of_an_arm_are_written_once(
     return status
 
   monkeypatch.setattr(arms, "sweep", sweep)
+  monkeypatch.setattr(arms.made, "by", lambda config: {"config": config})
 
   def record():
     folder = tmp_path / "ppo"
@@ -115,7 +116,8 @@ def test_numbers_of_an_arm_are_written_once(
   path = tmp_path / "ppo.json"
   assert path.exists() == (returned == 0)
   if path.exists():
-    assert json.loads(path.read_text()) == {"seeds": [1], "seconds": 7}
+    about = {"seconds": 7, "made": {"config": "c.py"}}
+    assert json.loads(path.read_text()) == {"seeds": [1]} | about
     assert record() == 0
   assert started == [("ppo", "c.py", "--a=1")]
 

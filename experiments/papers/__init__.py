@@ -1,0 +1,1 @@
+"""What `experiments.paper` is made of: outputs, their origin, an appendix."""

@@ -1,0 +1,291 @@
+"""Where each recorded number comes from, and whether it is stale.
+
+A record is a file of numbers of an arm or a cell, or a page that is itself the
+only record. What made it is read in its "made" (`sweeps/made.py`). Records from
+before there was one are dated by git: the commit is that which last changed the
+file, and "code" means that a file that makes numbers of the experiment has
+other statements now than in that commit. Their config hash is not known, and is
+shown as such.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from experiments.papers.registry import Experiment
+from experiments.sweeps import made
+from grpo_jax.training import named
+
+UNKNOWN = "–"
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+  """A record and what is known of it.
+
+  Attributes:
+    experiment: Whose it is.
+    path: The file.
+    kind: "numbers", or "page" where a page is the only record.
+    config: Hash of its config, or `UNKNOWN`.
+    commit: In which it was made, or the one that last changed it.
+    date: YYYY-MM-DD.
+    minutes: That it took; None: not recorded.
+    stale: Why it is stale; empty: it is not, as far as that can be told.
+    library: Commits to `grpo_jax/` since; None: not known.
+  """
+
+  experiment: str
+  path: str
+  kind: str
+  config: str
+  commit: str
+  date: str
+  minutes: float | None
+  stale: tuple[str, ...]
+  library: int | None
+
+
+class History:
+  """What git knows: which commit last changed a file, and what came since.
+
+  Args:
+    log: Lines "@COMMIT DATE", newest first, each with the files that it
+      changed below; None: there is no git.
+    changed: Files that differ from the last commit.
+  """
+
+  def __init__(self, log: str | None, changed: Iterable[str]):
+    self.known = log is not None
+    self.changed = set(changed)
+    self._commits: list[tuple[str, str]] = []
+    self._last: dict[str, int] = {}
+    self._library: list[int] = []
+    self._statements: dict[tuple[str, str], str | None] = {}
+    for line in (log or "").splitlines():
+      if line.startswith("@"):
+        commit, date = line[1:].split()
+        self._commits.append((commit, date))
+      elif line:
+        number = len(self._commits) - 1
+        self._last.setdefault(line, number)
+        in_library = line.startswith("grpo_jax/")
+        if in_library and self._library[-1:] != [number]:
+          self._library.append(number)
+
+  @classmethod
+  def read(cls) -> History:
+    """That of the repository."""
+    log = made.git("log", "--format=@%h %as", "--name-only", "--no-renames")
+    status = made.git("status", "--porcelain") or ""
+    return cls(log, (line[3:] for line in status.splitlines()))
+
+  def last(self, path: str) -> tuple[str, str]:
+    """Commit and date of the last change of a file."""
+    number = self._last.get(path)
+    return (UNKNOWN, UNKNOWN) if number is None else self._commits[number]
+
+  def place(self, commit: str) -> int | None:
+    """How many commits came after one."""
+    for number, (name, _) in enumerate(self._commits):
+      if name.startswith(commit) or commit.startswith(name):
+        return number
+    return None
+
+  def since(self, place: int, files: Iterable[str]) -> list[str]:
+    """Those of the files that changed after a place of the history."""
+    return [
+      file
+      for file in files
+      if file in self.changed or self._last.get(file, place) < place
+    ]
+
+  def differing(self, commit: str, files: Iterable[str]) -> list[str]:
+    """Those of the files that have other statements now than in a commit."""
+    found = []
+    for file in files:
+      now = made.ROOT / file
+      if (commit, file) not in self._statements:
+        then = made.git("show", f"{commit}:{file}")
+        self._statements[commit, file] = then and made.statements(then)
+      then = self._statements[commit, file]
+      if then is None or then != made.statements(now.read_text("utf-8")):
+        found.append(file)
+    return found
+
+  def library_since(self, place: int) -> int:
+    """How many later commits changed the library."""
+    return sum(number < place for number in self._library)
+
+
+def records(experiment: Experiment, history: History) -> Iterator[Record]:
+  """All records of an experiment."""
+  files = sorted(
+    path for pattern in experiment.records for path in made.ROOT.glob(pattern)
+  )
+  code = _code(experiment)
+  if not experiment.records:
+    for name in experiment.outputs:
+      yield _dated(experiment, made.ROOT / name, "page", {}, code, history)
+    return
+  for path in files:
+    content = json.loads(path.read_text("utf-8"))
+    about = content.get("made")
+    if about is None:
+      yield _dated(experiment, path, "numbers", content, code, history)
+    else:
+      yield _told(experiment, path, content, about, history)
+
+
+def _code(experiment: Experiment) -> list[str]:
+  """The files that make its numbers, as git names them."""
+  found: list[pathlib.Path] = []
+  for name in experiment.code:
+    path = made.ROOT / name
+    found += made.code_files(path) if path.is_dir() else [path]
+  return [str(path.relative_to(made.ROOT)) for path in found]
+
+
+def _dated(
+  experiment: Experiment,
+  path: pathlib.Path,
+  kind: str,
+  content: Mapping[str, Any],
+  code: list[str],
+  history: History,
+) -> Record:
+  """A record that git alone knows something about."""
+  name = str(path.relative_to(made.ROOT))
+  commit, date = history.last(name)
+  place = history.place(commit) if commit != UNKNOWN else None
+  stale, library = [], None
+  if place is not None:
+    # What no commit has touched since is the same.
+    if touched := history.differing(commit, history.since(place, code)):
+      names = ", ".join(pathlib.Path(x).name for x in touched)
+      stale.append(f"code: {names}")
+    library = history.library_since(place)
+  return Record(
+    experiment.name,
+    name,
+    kind,
+    UNKNOWN,
+    commit,
+    content.get("date", date),
+    _minutes(content),
+    tuple(stale),
+    library,
+  )
+
+
+def _told(
+  experiment: Experiment,
+  path: pathlib.Path,
+  content: Mapping[str, Any],
+  about: Mapping[str, Any],
+  history: History,
+) -> Record:
+  """A record that says what made it."""
+  stale = []
+  folder = made.ROOT / experiment.code[0]
+  if experiment.arms:
+    config = f"{folder}/config.py:{path.stem}"
+    try:
+      now = made.config_hash(config)
+    except ValueError as error:  # The arm is gone.
+      stale.append(f"config: {named.text_of(error)}")
+    else:
+      if now != about["config"]:
+        stale.append(f"config: it is {now} now")
+  if made.code_hash(folder) != about["code"]:
+    stale.append("code: the experiment's files have other contents")
+  commit = about["commit"] or UNKNOWN
+  place = history.place(commit) if commit != UNKNOWN else None
+  return Record(
+    experiment.name,
+    str(path.relative_to(made.ROOT)),
+    "numbers",
+    about["config"],
+    commit + ("+" if about["dirty"] else ""),
+    about["date"],
+    _minutes(content),
+    tuple(stale),
+    None if place is None else history.library_since(place),
+  )
+
+
+def _minutes(content: Mapping[str, Any]) -> float | None:
+  if "minutes" in content:
+    return float(content["minutes"])
+  seconds = content.get("seconds")
+  if isinstance(seconds, int | float):
+    return (seconds + content.get("compile_seconds", 0.0)) / 60
+  return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+  """A page or a figure that git holds.
+
+  Attributes:
+    path: The file.
+    kind: "page" or "figure".
+    tables: Tables of a page.
+    commit, date: Of its last change.
+    behind: Files it is made of that changed later: `--regenerate` tells
+      whether it would be another one.
+  """
+
+  path: str
+  kind: str
+  tables: int
+  commit: str
+  date: str
+  behind: tuple[str, ...]
+
+
+def outputs(experiment: Experiment, history: History) -> Iterator[Output]:
+  """The pages and figures of an experiment that there are."""
+  for name in experiment.outputs:
+    path = made.ROOT / name
+    if not path.exists():
+      continue
+    is_page = path.suffix == ".md"
+    commit, date = history.last(name)
+    place = history.place(commit) if commit != UNKNOWN else None
+    behind: list[str] = []
+    if place is not None and experiment.records:
+      readers = (
+        f"{experiment.code[0]}/{reader}"
+        for reader in made.READERS
+        if reader != ("figure.py" if is_page else "page.py")
+      )
+      sources = (
+        str(x.relative_to(made.ROOT))
+        for pattern in experiment.records
+        for x in made.ROOT.glob(pattern)
+      )
+      behind = history.since(place, [*readers, *sources])
+    tables = _tables(path) if is_page else 0
+    kind = "page" if is_page else "figure"
+    yield Output(name, kind, tables, commit, date, tuple(behind))
+
+
+def _tables(path: pathlib.Path) -> int:
+  """The tables of a Markdown page."""
+  lines = path.read_text("utf-8").splitlines()
+  return sum(line.startswith("|--") or line.startswith("|:-") for line in lines)
+
+
+def summary(found: Iterable[Record]) -> dict[str, int]:
+  """How many records are stale for which reason, and how many are not."""
+  counts: dict[str, int] = collections.Counter()
+  for record in found:
+    for reason in record.stale or ("fresh",):
+      counts[reason.partition(":")[0]] += 1
+  return dict(counts)

@@ -1,0 +1,72 @@
+"""Writes pages and figures again, and says which have other bytes now."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import tempfile
+
+from experiments.papers.registry import Experiment
+from experiments.sweeps import made
+
+
+@dataclasses.dataclass(frozen=True)
+class Again:
+  """A page or figure that was written again; `state` says how it compares."""
+
+  path: str
+  state: str
+
+  @property
+  def differs(self) -> bool:
+    return self.state != "same bytes"
+
+
+def again(experiment: Experiment, write: bool) -> list[Again]:
+  """Writes the outputs of an experiment from its records.
+
+  Args:
+    experiment: One with `write`.
+    write: Whether outputs that differ take the place of those in the
+      repository.
+
+  Returns:
+    How each compares with the one in the repository.
+
+  Raises:
+    ImportError: matplotlib is not installed.
+    FileNotFoundError: There are no records.
+  """
+  assert experiment.write is not None
+  found = []
+  with tempfile.TemporaryDirectory() as folder:
+    out = pathlib.Path(folder)
+    experiment.write(out)
+    for name in experiment.outputs:
+      new, old = out / pathlib.Path(name).name, made.ROOT / name
+      if not new.exists():
+        state = "not written: there are no records for it"
+      elif not old.exists():
+        state = "new"
+      elif new.read_bytes() == old.read_bytes():
+        state = "same bytes"
+      else:
+        state = f"differs: {_first(old, new)}"
+      if write and state.startswith(("new", "differs")):
+        old.write_bytes(new.read_bytes())
+      found.append(Again(name, state))
+  return found
+
+
+def _first(old: pathlib.Path, new: pathlib.Path) -> str:
+  """Where two files differ first, in words."""
+  if old.suffix != ".md":
+    sizes = old.stat().st_size, new.stat().st_size
+    return f"a picture of {sizes[0]} bytes, now {sizes[1]}"
+  before = old.read_text("utf-8").splitlines()
+  after = new.read_text("utf-8").splitlines()
+  pairs = zip(before, after, strict=False)
+  for number, (one, other) in enumerate(pairs, start=1):
+    if one != other:
+      return f"line {number} was {one!r}, now {other!r}"
+  return f"{len(before)} lines, now {len(after)}"

@@ -1,0 +1,149 @@
+"""The experiments of the project: records, pages, figures and commands."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from experiments.papers import writers
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+  """One experiment.
+
+  Attributes:
+    name: Its name.
+    code: Files and folders that make its numbers; see `made.READERS`.
+    outputs: Pages and figures, which git holds.
+    run: The command that makes the numbers anew, into folders of its own.
+    records: Patterns of the files of numbers. None: the pages are the only
+      record.
+    arms: Whether a record NAME.json is of `experiments/EXPERIMENT/config.py`
+      with the argument NAME.
+    write: (folder to write to) writes all outputs from the records.
+    why: Without `write`: why they cannot be written again.
+  """
+
+  name: str
+  code: tuple[str, ...]
+  outputs: tuple[str, ...]
+  run: str
+  records: tuple[str, ...] = ()
+  arms: bool = False
+  write: Callable | None = None
+  why: str = ""
+
+
+def _sweep(name: str, page: str = "", figure: bool = True) -> Experiment:
+  """An experiment whose arms are sweeps, with a file for each in benchmarks."""
+  page = page or name
+  outputs = (f"docs/{page}.md", *([f"docs/{page}.png"] if figure else []))
+  return Experiment(
+    name,
+    (f"experiments/{name}",),
+    outputs,
+    f"python -m experiments.{name}.run --root=runs/again/{name}"
+    f" --results=runs/again/{name}/results",
+    (f"benchmarks/{name}/*.json",),
+    arms=True,
+    write=writers.Sweep(name, page),
+  )
+
+
+def _measured(name: str, module: str, *outputs: str, code: str) -> Experiment:
+  """What measures and writes in one go."""
+  return Experiment(
+    name,
+    (code,),
+    outputs,
+    f"python -m experiments.{module}",
+    why="its program measures and writes in one go",
+  )
+
+
+def _critics(name: str, folder: str, profile: str, seeds: int) -> Experiment:
+  figures = ("curves", "gamma", "groups") if profile == "smoke" else ()
+  return Experiment(
+    name,
+    ("experiments/critics",),
+    (
+      f"{folder}/{profile}.md",
+      *(f"{folder}/{profile}_{x}.png" for x in figures),
+    ),
+    f"python -m experiments.critics.report --profile={profile}"
+    f" --seeds={seeds} --out=runs/again/{name}",
+    (f"{folder}/cells/*.json",),
+    write=writers.Critics(folder, profile, seeds),
+  )
+
+
+def _long_horizon(name: str, profile: str) -> Experiment:
+  stem = f"benchmarks/long_horizon/{name}_{profile}"
+  return Experiment(
+    f"long_horizon_{name}_{profile}",
+    ("experiments/long_horizon",),
+    (f"{stem}.md", f"{stem}.png"),
+    f"python -m experiments.long_horizon.report --experiment={name}"
+    f" --profile={profile} --root=runs/again/long_horizon"
+    " --out=runs/again/long_horizon",
+    (f"{stem}.json",),
+    why="its curves are in the runs, of which git holds the summary alone",
+  )
+
+
+EXPERIMENTS = {
+  one.name: one
+  for one in (
+    *map(_sweep, ("curricula", "ladder", "lengths", "entropy")),
+    *map(_sweep, ("planted_errors", "flips", "bias", "experts")),
+    *map(_sweep, ("proxy", "staleness")),
+    _sweep("judges", figure=False),
+    _sweep("stages", "sft_or_rl"),
+    _sweep("vision", "vision_generalises"),
+    Experiment(
+      "objectives",
+      ("experiments/objectives",),
+      ("docs/objectives.md", "docs/objectives.png"),
+      "python -m experiments.objectives.run --root=runs/again/objectives",
+      why="its numbers are in the runs, which git does not hold",
+    ),
+    Experiment(
+      "estimators",
+      ("experiments/estimators", "grpo_jax/algorithms"),
+      ("docs/estimators.md", "docs/estimators.png"),
+      "python -m experiments.estimators.report --out=docs",
+      why="its program enumerates anew, in one to three minutes",
+    ),
+    _critics("critics_smoke", "benchmarks/critics", "smoke", 5),
+    _critics("critics_full", "benchmarks/critics", "full", 5),
+    _critics("critics_seeds20", "benchmarks/critics_seeds20", "full", 20),
+    *(
+      _long_horizon(name, profile)
+      for name in ("E2", "E3", "E4", "E12", "E14")
+      for profile in ("smoke", "full")
+    ),
+    _measured(
+      *("reasoning_gym", "rewards.gym_table", "docs/reasoning_gym.md"),
+      code="experiments/rewards/gym_table.py",
+    ),
+    _measured(
+      *("textarena", "rewards.games_table", "docs/games_table.md"),
+      code="experiments/rewards/games_table.py",
+    ),
+    _measured(
+      *("verifiers", "rewards.agreement", "docs/verifiers.md"),
+      code="experiments/rewards/agreement.py",
+    ),
+    _measured(
+      *("interceptor", "interceptor.run --out=docs"),
+      "docs/interceptor_rates.md",
+      code="experiments/interceptor",
+    ),
+    _measured(
+      *("false_alarms", "health.false_alarms --out=docs/false_alarms.md"),
+      "docs/false_alarms.md",
+      code="experiments/health",
+    ),
+  )
+}

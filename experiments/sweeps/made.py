@@ -1,0 +1,140 @@
+"""What a recorded number was made by: config, code, commit, date, machine.
+
+`arms.record` writes it beside the numbers, as "made". Numbers are stale where
+one of two things has changed since:
+
+- "config": the settings of the arm that differ from the library's defaults. A
+  setting that the library has got since, with a default that changes nothing,
+  does not make a number stale.
+- "code": the statements, without comments and docstrings, of the files of the
+  experiment's folder that make numbers, which are all but those that read them
+  (`READERS`).
+
+The library itself changes with most commits. How many there were is shown and
+judged by whoever reads; a test that compares bytes (`scripts/same_bytes.py`)
+says whether they meant anything.
+"""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import metrics_log, named
+from grpo_jax.training import run as run_lib
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# They turn recorded numbers into pages, and make none.
+READERS = ("page.py", "figure.py", "report.py", "claims.py")
+_LENGTH = 12  # Of a hash, in hexadecimal digits.
+
+
+def by(config: str) -> dict[str, Any]:
+  """What makes the numbers of an arm, now.
+
+  Args:
+    config: FILE:ARGUMENT, the file in the folder of an experiment.
+  """
+  commit = git("rev-parse", "HEAD")
+  return {
+    "config": config_hash(config),
+    "code": code_hash(pathlib.Path(config.partition(":")[0]).parent),
+    "commit": None if commit is None else commit[:_LENGTH],
+    "dirty": None if commit is None else bool(git("status", "--porcelain")),
+    "date": datetime.date.today().isoformat(),
+    "cores": os.cpu_count(),
+  }
+
+
+def config_hash(config: str) -> str:
+  """The hash of what FILE:ARGUMENT sets otherwise than the library does."""
+  path, _, argument = config.partition(":")
+  loaded = named.load(path, *([argument] if argument else []))
+  return hash_of(settings(loaded))
+
+
+def settings(config: ml_collections.ConfigDict) -> dict[str, str]:
+  """The settings that are not the library's defaults, as text by name."""
+  return settings_of(json.loads(config.to_json()))
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
+  """The same of a config as JSON has it."""
+  algorithm = config["algorithm"]["name"]
+  defaults = metrics_log.flatten(
+    json.loads(config_lib.default_config(algorithm).to_json())
+  )
+  found = metrics_log.flatten(config)
+  return {
+    name: value
+    for name, value in sorted(found.items())
+    if defaults.get(name) != value
+    and not any(f"{name}.".startswith(f"{x}.") for x in run_lib.MAY_CHANGE)
+  }
+
+
+def hash_of(value: Any) -> str:
+  """A short hash of what JSON can hold."""
+  text = json.dumps(value, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:_LENGTH]
+
+
+def code_files(folder: pathlib.Path) -> list[pathlib.Path]:
+  """The files of an experiment's folder that make numbers."""
+  return sorted(x for x in folder.glob("*.py") if x.name not in READERS)
+
+
+def code_hash(folder: pathlib.Path) -> str:
+  """The hash of these files."""
+  files = code_files(folder)
+  return hash_of([[x.name, statements(x.read_text("utf-8"))] for x in files])
+
+
+def statements(source: str) -> str:
+  """A file of Python without comments, docstrings and the layout of its lines.
+
+  A file that does not parse is itself.
+  """
+  try:
+    tree = ast.parse(source)
+  except SyntaxError:
+    return source
+  for node in ast.walk(tree):
+    body = getattr(node, "body", None)
+    if isinstance(body, list):
+      # A docstring, or any other text that stands alone, does nothing.
+      node.body = [x for x in body if not _is_text(x)]  # type: ignore[attr-defined]
+  return ast.unparse(tree)
+
+
+def _is_text(node: ast.AST) -> bool:
+  return (
+    isinstance(node, ast.Expr)
+    and isinstance(node.value, ast.Constant)
+    and isinstance(node.value.value, str)
+  )
+
+
+def git(*arguments: str) -> str | None:
+  """What git says of the repository; None without git or a repository."""
+  if not (ROOT / ".git").exists():
+    return None
+  try:
+    return subprocess.run(
+      ["git", "-C", str(ROOT), *arguments],
+      capture_output=True,
+      check=True,
+      text=True,
+    ).stdout.strip()
+  except (OSError, subprocess.CalledProcessError):
+    return None
