@@ -11,7 +11,10 @@ from grpo_jax.learning import stages
 from grpo_jax.training import drivers, sharding
 from tests.training import tiny
 
-EXPERTS = {"num_experts": 4, "experts_per_token": 2, "expert_width": 8}
+EXPERTS = {
+  "model": {"num_experts": 4, "experts_per_token": 2, "expert_width": 8},
+  "fields": {"keep_routing": True, "balance_coef": 0.1, "kl_coef": 0.1},
+}
 
 
 def _run(mesh, num_steps=2, model=None, **options):
@@ -65,13 +68,13 @@ def _assert_at(x, place):
 
 @functools.cache
 def _one_device(kind):
-  return _run({"data": 1}, model=EXPERTS if kind == "experts" else None)
+  return _run({"data": 1}, **(EXPERTS if kind == "experts" else {}))
 
 
 def _assert_alike(kind, mesh):
   with jax.enable_x64(True):
-    model = EXPERTS if kind == "experts" else None
-    pairs = zip(_one_device(kind), _run(mesh, model=model), strict=True)
+    options = EXPERTS if kind == "experts" else {}
+    pairs = zip(_one_device(kind), _run(mesh, **options), strict=True)
     for (params, metrics, samples), (
       others,
       other_metrics,
@@ -85,23 +88,19 @@ def _assert_alike(kind, mesh):
         others,
         params,
       )
+      assert other_metrics.keys() == metrics.keys()
+      assert ("loss/balance" in metrics) == (kind == "experts")
       for name, value in metrics.items():
         np.testing.assert_allclose(
           other_metrics[name], value, 1e-4, 1e-6, err_msg=name
         )
 
 
-@pytest.mark.parametrize(
-  "mesh",
-  [
-    {"fsdp": 2, "tensor": 2, "data": 2},
-    pytest.param({"fsdp": 8}, marks=pytest.mark.slow),
-  ],
-)
-def test_fused_steps_are_those_of_one_device(mesh):
-  _assert_alike("dense", mesh)
+def test_fused_steps_are_those_of_one_device():
+  _assert_alike("dense", {"fsdp": 2, "tensor": 2, "data": 2})
 
 
 @pytest.mark.slow
 def test_experts_are_those_of_one_device():
+  """Their balance is a mean over all rows, and their routing is kept."""
   _assert_alike("experts", {"fsdp": 2, "expert": 2, "tensor": 2})
