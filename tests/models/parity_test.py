@@ -65,10 +65,18 @@ def reference(family):
   return outputs.read_reference(CHECKPOINTS / family / "reference.npz")
 
 
+# In float64, one of each kind of attention and of layer, and one with images.
 @pytest.mark.parametrize(
-  "dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)]
+  ("family", "dtype"),
+  [
+    *((family, "float32") for family in FAMILIES),
+    *(pytest.param(x, "float32", marks=pytest.mark.slow) for x in SHOWN),
+    *(
+      pytest.param(x, "float64", marks=pytest.mark.slow)
+      for x in ("gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "qwen3_vl")
+    ),
+  ],
 )
-@_families(*FAMILIES)
 def test_logits_equal_those_of_transformers(family, dtype):
   with jax.enable_x64(dtype == "float64"):
     config, params = load(family, dtype)
@@ -131,7 +139,14 @@ def of_rows(config, params, prompts, mask, tokens, images):
   return policy.head(params, h)
 
 
-@_families()
+# The sampler takes the largest logit of any family: of these, one of each kind
+# of attention, of layer and of tower. All have the logits of transformers, also
+# step by step: see above.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "family",
+  ["gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "qwen2_5_vl", "qwen3_vl"],
+)
 def test_greedy_sampling_equals_that_of_transformers(family):
   config, params = load(family)
   arrays = recorded(family)
