@@ -527,13 +527,6 @@ def _final_scores(setting: settings.Setting, num_seeds: int) -> list[float]:
 
 
 @pytest.mark.slow
-def test_ppo_learns_acrobot():
-  scores = _final_scores(settings.Setting("Acrobot-v1", "ppo"), 5)
-  assert len(scores) == 5
-  assert min(scores) > -120
-
-
-@pytest.mark.slow
 def test_ppo_learns_cartpole():
   # From 22. At 1.1 million steps seeds differ by 100, with a clip or without.
   setting = settings.Setting(
