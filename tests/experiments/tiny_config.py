@@ -23,22 +23,21 @@ def get_config(algorithm: str = "reinforce"):
   and mixed inputs;
   "agent" is PPO with a critic on a chain whose contexts are compacted, in three
   phases; "sessions" is GRPO with a calculator on the host, whose episodes are
-  played two updates ahead; "summaries" is
-  CompactionRL on text with sessions on the host, whose contexts are compacted;
-  "stages" alternates
+  played two updates ahead; "summaries" is CompactionRL on text with sessions on
+  the host, whose contexts are compacted, in three phases; "stages" alternates
   warm-ups and reinforcement, each with settings of its own; "judged" is GRPO by
   a verifier and by a reward model, which a phase in between has trained;
-  "iterative" does both by turns; "r1" keeps right completions, and imitates
-  them from the first policy on; "curriculum" draws prompts by how often they
-  were solved; "process" has a reward model that scores steps
-  of additions, and these scores alone are rewarded.
+  "iterative" does both by turns, by REINFORCE; "r1" keeps right completions,
+  and imitates them from the first policy on; "curriculum" draws prompts by how
+  often they were solved; "process" has a reward model that scores steps of
+  additions, and these scores alone are rewarded.
   """
   on_host, agent = algorithm == "on_host", algorithm == "agent"
   sessions = algorithm == "sessions"
   summaries = algorithm == "summaries"
   named = {"on_host": "grpo", "agent": "ppo", "sessions": "grpo"}
   named |= {"summaries": "compaction_rl"}
-  named |= {"stages": "grpo", "judged": "grpo", "iterative": "grpo"}
+  named |= {"stages": "grpo", "judged": "grpo", "iterative": "reinforce"}
   named |= {"curriculum": "grpo", "r1": "grpo", "process": "grpo_ps"}
   config = quickstart.get_config(named.get(algorithm, algorithm))
   options = config.data.task_options
@@ -214,6 +213,11 @@ def _on_text(config):
   config.rewards.functions = ("accuracy", "return")
   config.rewards.weights = (0.0, 1.0)
   config.rewards.correct = "accuracy"
+  config.phases = ("sft", "value", "rl")
+  config.sft.steps = 6
+  config.value.steps = 4
+  config.value.num_prompts = 8
+  config.value.num_lengths = 1
   config.critic.optimizer.learning_rate = 1e-2
   config.rl.num_prompts = 8
   config.rl.group_size = 1

@@ -30,6 +30,8 @@ def _config(algorithm="grpo", **log):
   config = tiny_config.get_config(algorithm)
   config.sft.steps = 5
   config.rl.steps = 5
+  if algorithm == "summaries":
+    config.phases = ("sft", "rl")
   config.rl.num_lengths = 1  # Compiles faster.
   config.eval.every = 2
   config.checkpoint.every = 0
