@@ -6,9 +6,17 @@ lengths is a reward in which every row has a part.
 
 import os
 import pathlib
+import sys
+
+from jax._src import cache_key
 
 from grpo_jax.training.config import algorithm_config, default_config
 from tests.experiments import tiny_config
+
+if any(argument.startswith("--num_processes=") for argument in sys.argv):
+  # On CPUs JAX gives each process of a run a key of its own for one and the
+  # same program, and keeps what the first one has compiled alone.
+  cache_key._hash_accelerator_config = cache_key._hash_devices
 
 
 def get_config(kind: str = "both"):
@@ -18,14 +26,14 @@ def get_config(kind: str = "both"):
   "sessions": twelve steps of the second kind alone, with a calculator on the
   host.
   "summaries": the same of text, whose contexts are compacted.
-  "frontier", "ads", "spo": of the second kind, and each depends on the one
-  before, by a schedule of this name; "ads" has its clusters beside the file
-  that the environment variable SCORED names.
-  "ahead", "partial": of a task with its verifier in the program, with rollouts
-  that are drawn ahead, or cut at the end of each step.
+  "ads": of the second kind, and each step depends on the one before, by a
+  schedule of this name, whose clusters are beside the file that the environment
+  variable SCORED names.
+  "partial": of a task with its verifier in the program, with rollouts that are
+  cut at the end of each step, and go on in one of the next.
   """
-  if kind in ("ahead", "partial"):
-    return _in_graph(kind)
+  if kind == "partial":
+    return _in_graph()
   sessions = kind in ("sessions", "summaries")
   config = tiny_config.get_config(kind if sessions else "on_host")
   config.sft.steps = 1
@@ -56,19 +64,14 @@ def get_config(kind: str = "both"):
     config.algorithm.kl_coef = 0.0
     config.critic = default_config().critic
     config.rl.num_prompts = config.rl.group_size = 4
-  if kind in ("frontier", "ads", "spo"):
+  if kind == "ads":
     config.rl.staleness = 0
     config.rl.schedule.name = kind
     config.rl.schedule.pool = 12
     config.rewards.correct = config.rewards.functions[0]
-  if kind == "ads":
     config.rl.schedule.drawn_clusters = config.rl.schedule.window = 2
     scored = pathlib.Path(os.environ["SCORED"])
     config.rl.schedule.clusters = str(scored.with_name("clusters.npz"))
-  if kind == "spo":
-    config.algorithm = algorithm_config("spo")
-    config.rl.group_size = 1
-    config.sampling.mix_rate = 0.0
   if kind == "long":
     config.phases = ("sft",)
     config.sft.steps = 150
@@ -76,7 +79,7 @@ def get_config(kind: str = "both"):
   return config
 
 
-def _in_graph(kind):
+def _in_graph():
   config = tiny_config.get_config("grpo")
   config.sft.steps = 8
   config.rl.steps = 4
@@ -88,6 +91,5 @@ def _in_graph(kind):
   config.checkpoint.every = 2
   config.log.tensorboard = False
   config.hosts.timeout_s = 10.0
-  if kind == "partial":
-    config.rl.partial_len = 2
+  config.rl.partial_len = 2
   return config
