@@ -1,18 +1,39 @@
-"""Runs on each source of text that are killed end with the bytes of others."""
+"""Runs on each source of text; those that are killed end with the same bytes.
+
+A run that is killed on files of lines is in tests/training/resume_test.py, and
+a stream of each source goes on where it was in tests/training/opening_test.py.
+"""
 
 import json
 import time
 
 import pytest
 
-from tests.experiments import command
+from grpo_jax.training import loop, metrics_log
+from tests.experiments import command, sources_config
 from tests.training import opening_test, resume_test
 
 _CONFIG = command.ROOT / "tests/experiments/sources_config.py"
 
 
+# A stream of its own, and a phase of its own.
+_KILLED = ("streaming", "pairs")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", opening_test.KINDS)
+@pytest.mark.parametrize("kind", [*sorted({*opening_test.KINDS} - {*_KILLED})])
+def test_a_run_learns_from_each_source(kind, tmp_path, monkeypatch):
+  settings = opening_test.settings_of(kind, tmp_path, monkeypatch)
+  config = sources_config.get_config(kind)
+  config.data.train_path = settings.get("train_path", "")
+  config.sft.steps = config.rl.steps = 2
+  assert loop.train(config, tmp_path / "run").step == 2 * len(config.phases)
+  lines = metrics_log.read_lines(tmp_path / "run" / metrics_log.METRICS)
+  assert len({line["loss"] for line in lines if "loss" in line}) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", _KILLED)
 def test_a_killed_run_ends_with_the_same_bytes(kind, tmp_path, monkeypatch):
   settings = opening_test.settings_of(kind, tmp_path, monkeypatch)
   path = settings.get("train_path", "")
