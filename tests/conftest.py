@@ -32,8 +32,10 @@ _FLAGS = [
   "--xla_llvm_disable_expensive_passes=true",
 ]
 if importlib.metadata.version("jaxlib").startswith("0.10."):
-  # And in a third of the rest. A jaxlib that lacks this flag refuses to start.
+  # And in a third of the rest. A jaxlib that lacks a flag refuses to start.
   _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
+  # Pieces of a program for many cores cost a fifth more on one.
+  _FLAGS.append("--xla_cpu_parallel_codegen_split_count=1")
 
 for _name, _value in {
   "JAX_PLATFORMS": "cpu",
@@ -85,7 +87,7 @@ def pytest_configure(config):
       )
   # What thousands of tests leave in memory is looked through at every full
   # collection: 13 of 252 s in two files and a folder, more with all of them.
-  gc.set_threshold(50_000, 20, 50)
+  gc.set_threshold(100_000, 50, 100)
   config.golden_key = _GOLDEN
   config.stash[_GOLDEN] = given or [shipped]
 
@@ -93,6 +95,11 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
   # One test that lasts minutes: begun last, it would leave a worker idle.
   items.sort(key=lambda item: item.path.name != "multi_device_test.py")
+
+
+def pytest_collection_finish():
+  # Modules and tests stay to the end: no garbage collection looks for them.
+  gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -144,6 +151,6 @@ def _free_programs():
   if next(_num_tests) % 50 or not _MAPS.exists():
     return
   jax = sys.modules.get("jax")
-  if jax is not None and _MAPS.read_bytes().count(b"\n") > 20_000:
+  if jax is not None and _MAPS.read_bytes().count(b"\n") > 30_000:
     jax.clear_caches()
     gc.collect()
