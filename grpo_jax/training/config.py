@@ -390,7 +390,7 @@ class _Settings(config_dict.ConfigDict):
 
 def _as_config_dict(config: Any, **extra: Any) -> config_dict.ConfigDict:
   """A dataclass as a ConfigDict; optional numbers become placeholders."""
-  hints = typing.get_type_hints(type(config))
+  hints = _hints(type(config))
   result = _Settings(extra)
   for field in dataclasses.fields(config):
     value = getattr(config, field.name)
@@ -487,7 +487,7 @@ def section_names(config: Mapping | config_dict.ConfigDict) -> tuple[str, ...]:
   )
 
 
-_hints = functools.cache(typing.get_type_hints)  # 2 of 3 ms of `resolve`.
+_hints = functools.cache(typing.get_type_hints)  # Half of the time of a config.
 
 
 def _freeze(
