@@ -264,11 +264,11 @@ VISION = {
   ),
 }
 
-# Of which only the shapes serve: experiments.pods compiles steps with them. They
-# are too large for the recipes, which have no mesh of their own. Sizes are those
-# of Table 1 of GLM-4.5 Team, "GLM-4.5", arXiv:2508.06471; what the paper leaves
-# out is from the config.json of the model. The layer that predicts two tokens is
-# not there.
+# Models of which only the shapes serve: experiments.pods compiles steps with
+# them. They are too large for the recipes, which have no mesh of their own.
+# Sizes are those of Table 1 of GLM-4.5 Team, "GLM-4.5", arXiv:2508.06471; what
+# the paper leaves out is from the config.json of the model. The layer that
+# predicts a second token is left out.
 SHAPES = {
   "glm-4.5-air": Model(
     checkpoint="zai-org/GLM-4.5-Air",
