@@ -38,7 +38,7 @@ class _Outcome:
     self.valid = jnp.ones(self.rewards.shape, bool)
     self.scored = (self.rewards, self.valid, self.group_id, self.num_groups)
     sizes = np.bincount(self.group_id)
-    self.lone = jnp.asarray(sizes[self.group_id] == 1)
+    self.lone = sizes[self.group_id] == 1
 
   def outputs(self, advantages: jax.Array) -> tuple[Arrays, Arrays]:
     return {"advantages": self.spread(advantages)}, {}
@@ -61,10 +61,10 @@ def _carried(x: jax.Array, mask: jax.Array) -> jax.Array:
 
   What verl leaves there; ours is 0.
   """
-  x = np.where(mask, x, 0)
+  columns = [jnp.where(mask[:, -1], x[:, -1], 0)]
   for t in reversed(range(x.shape[1] - 1)):
-    x[:, t] = np.where(mask[:, t], x[:, t], x[:, t + 1])
-  return jnp.asarray(x)
+    columns.append(jnp.where(mask[:, t], x[:, t], columns[-1]))
+  return jnp.stack(columns[::-1], axis=1)
 
 
 # --- verl: one score per completion ------------------------------------------
@@ -177,7 +177,8 @@ def _otb_verl(hyper, inputs):
   sum_pi_squared = jnp.asarray(inputs["sum_pi_squared"])
   # With holes verl measures the tail in numbers of tokens, we in slots: only
   # where they agree is the tail left to the op.
-  has_holes = bool((mask[:, 1:] & ~mask[:, :-1]).any())
+  trained = inputs["response_mask"] > 0
+  has_holes = bool((trained[:, 1:] & ~trained[:, :-1]).any())
   advantages = baselines.optimal_token(
     to_go,
     logp,
@@ -193,9 +194,9 @@ def _otb_verl(hyper, inputs):
   total = jax.ops.segment_sum(weight, case.group_id, case.num_groups)
   rest = to_go * (eps / (total + eps))[case.group_id]
   advantages = jnp.where(advantages == 0, rest, advantages)
-  no_baseline = np.repeat(np.asarray(case.lone)[:, None], mask.shape[1], 1)
+  no_baseline = np.repeat(case.lone[:, None], mask.shape[1], 1)
   if hyper["handle_zero_tail"] and has_holes:
-    lengths = np.asarray(mask.sum(axis=-1))
+    lengths = trained.sum(axis=-1)
     for i, group in enumerate(case.group_id):
       others = np.delete(lengths, i)[np.delete(case.group_id, i) == group]
       if others.size and lengths[i] > others.max():

@@ -585,7 +585,7 @@ def _trl_dpo(hyper, inputs):
   # Theirs are all chosen rows before all rejected ones, ours are adjacent.
   order = np.arange(2 * num_pairs).reshape(2, -1).T.reshape(-1)
   logp, ref_logp, mask = (
-    np.asarray(inputs[name])[order]
+    inputs[name][order]
     for name in ("log_prob", "ref_log_prob", "completion_mask")
   )
   nothing = np.zeros(mask.shape, np.int32)
@@ -612,7 +612,7 @@ def _trl_dpo(hyper, inputs):
     return mean.total / mean.weight, {"per_sequence_loss": losses[::2]}
 
   loss, metrics, (gradient,) = _loss_and_gradients(function, jnp.asarray(logp))
-  gradient = np.asarray(gradient)[np.argsort(order)]
+  gradient = gradient[np.argsort(order)]
   return {"loss": jnp.atleast_1d(loss), **metrics}, {"log_prob": gradient}
 
 
