@@ -87,7 +87,7 @@ def pytest_configure(config):
       )
   # What thousands of tests leave in memory is looked through at every full
   # collection: 13 of 252 s in two files and a folder, more with all of them.
-  gc.set_threshold(100_000, 50, 100)
+  gc.set_threshold(50_000, 20, 50)
   config.golden_key = _GOLDEN
   config.stash[_GOLDEN] = given or [shipped]
 
@@ -145,12 +145,12 @@ def _free_programs():
   """Forgets compiled programs before there are too many of them.
 
   Each keeps several memory maps. A process may have 65 530 on Linux, and XLA
-  dies of the next one: thousands of tests come near.
+  dies of the next one: thousands of tests come near. Ten thousand are 2.6 GB.
   """
   yield
   if next(_num_tests) % 50 or not _MAPS.exists():
     return
   jax = sys.modules.get("jax")
-  if jax is not None and _MAPS.read_bytes().count(b"\n") > 30_000:
+  if jax is not None and _MAPS.read_bytes().count(b"\n") > 15_000:
     jax.clear_caches()
     gc.collect()
