@@ -390,7 +390,8 @@ class _Settings(config_dict.ConfigDict):
 
 def _as_config_dict(config: Any, **extra: Any) -> config_dict.ConfigDict:
   """A dataclass as a ConfigDict; optional numbers become placeholders."""
-  hints = _hints(type(config))
+  cls: type = type(config)
+  hints = _hints(cls)
   result = _Settings(extra)
   for field in dataclasses.fields(config):
     value = getattr(config, field.name)
@@ -487,7 +488,10 @@ def section_names(config: Mapping | config_dict.ConfigDict) -> tuple[str, ...]:
   )
 
 
-_hints = functools.cache(typing.get_type_hints)  # Half of the time of a config.
+@functools.cache  # Half of the time of a config.
+def _hints(cls: type) -> dict[str, Any]:
+  """Types of a class's fields by name."""
+  return typing.get_type_hints(cls)
 
 
 def _freeze(
