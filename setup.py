@@ -104,7 +104,7 @@ class _Sdist(sdist.sdist):
       path.write_text(text, encoding="utf-8")
 
 
-_COMMANDS = ("train", "evaluate", "sample")
+_COMMANDS = ("train", "evaluate", "sample", "compare")
 
 setuptools.setup(
   name="grpo_jax",

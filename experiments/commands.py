@@ -41,3 +41,8 @@ def evaluate() -> None:
 def sample() -> None:
   """Completes a prompt with a trained policy."""
   _run("sample")
+
+
+def compare() -> None:
+  """Compares algorithms, and writes tables and figures."""
+  _run("compare")

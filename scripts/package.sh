@@ -125,6 +125,8 @@ mistake() { # mistake PATTERN COMMAND...
     && ! grep -q Traceback mistake.log \
     || { cat mistake.log; fail "$* (status $status)"; }
 }
+grpo-compare --help > compare.log || true  # absl leaves with 1.
+grep -q 'flags:' compare.log || { cat compare.log; fail "grpo-compare"; }
 environment=(JAX_PLATFORMS=tpu)
 no_tpu="pip install 'grpo_jax\[tpu\]'.*JAX_PLATFORMS=cpu"
 mistake "$no_tpu" grpo-train --config=configs/quickstart.py --workdir=runs/a
