@@ -10,7 +10,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractDevice, AbstractMesh
 
 from experiments.pods import memory, meshes
 from grpo_jax.training import config as config_lib
@@ -39,14 +39,16 @@ class Change:
 def mesh_of(
   config: _Config, num_devices: int, num_slices: int = 1
 ) -> AbstractMesh:
-  """The mesh of a config on so many devices, which need not exist.
+  """The mesh of a config on so many TPUs, which need not exist.
 
   Raises:
     ValueError: It has another number of devices.
   """
   sizes = meshes.whole(config.mesh, num_devices, num_slices)
   return AbstractMesh(
-    tuple(sizes[axis] for axis in sharding.AXES), sharding.AXES
+    tuple(sizes[axis] for axis in sharding.AXES),
+    sharding.AXES,
+    abstract_device=AbstractDevice("TPU", None, "tpu"),
   )
 
 

@@ -21,9 +21,10 @@ term is there with `remat`. A critic is run after the policy, and what it needs
 then is taken to be no more than what the policy does. The compiler may keep
 more or less. Everything is per device of `config.mesh`, whose devices need not
 exist (without --topology `data` is by default what those of this machine leave
-for it). What the
-backward pass keeps counts the devices of `tensor` as one, and is an upper bound
-with more of them.
+for it). What the backward pass keeps counts the devices of `tensor` as one, and
+is an upper bound with more of them. With --topology attention has the form that
+"auto" takes on a TPU, and without it the form of this machine, which on a CPU
+keeps a score for each pair of tokens.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from configs.recipes import models as published
 from experiments import flags as flags_lib
 from experiments.pods import chips, meshes
 from grpo_jax.learning import stages
-from grpo_jax.models import lora
+from grpo_jax.models import attention, lora
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import logprobs, masked
 from grpo_jax.training import config as config_lib
@@ -138,6 +139,11 @@ def table(
 ) -> dict[str, tuple[str, int]]:
   """Kind of array -> (when it is held, bytes per device), of the last phase."""
   size = sizes(config)
+  if mesh.abstract_device is not None:  # Of another kind than those here.
+    with jax.sharding.use_abstract_mesh(mesh):
+      form = attention.form(size.model)
+    model = dataclasses.replace(size.model, attention=form)
+    size = dataclasses.replace(size, model=model)
   name = config.phases[-1]
   # Earlier phases are left out, so a reference begins here.
   phase = dataclasses.replace(config.section(name), set_reference=True)

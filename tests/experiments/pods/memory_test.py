@@ -11,7 +11,7 @@ import pytest
 
 from configs import pods as pods_config
 from configs.recipes import models as published
-from experiments.pods import memory
+from experiments.pods import advice, memory
 from grpo_jax.models import architecture, transformer
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import models, problem, runs, sharding
@@ -263,3 +263,16 @@ def test_a_reward_model_and_what_is_kept_for_it_are_counted():
   assert found["old completions"] == places
   assert found["reward"] >= 4 * PARAMETERS["qwen2.5-0.5b"]
   assert "reward, optimizer" not in found
+
+
+def test_tpus_are_counted_with_the_attention_that_they_take():
+  config = recipe("dr_grpo", "qwen2.5-0.5b")
+  config.data.max_prompt_len = config.sampling.max_new_tokens = 512
+
+  def kept(form: str) -> int:
+    config.model.attention = form
+    settings = config_lib.resolve(config)
+    mesh = advice.mesh_of(settings, num_devices=8)
+    return memory.table(settings, mesh)["kept for the backward pass"][1]
+
+  assert kept("auto") == kept("splash") < kept("plain")
