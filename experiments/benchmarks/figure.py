@@ -19,18 +19,18 @@ import numpy as np
 from absl import flags
 
 from experiments import flags as flags_lib
+from grpo_jax.training import style
 
 _RESULTS = flags.DEFINE_list(
   "results", None, "Files of benchmark's --json.", required=True
 )
 _OUTPUT = flags.DEFINE_string("output", None, "PNG to write.", required=True)
 
-# Colour-blind-safe (Okabe and Ito).
 _PARTS = {
-  "prefill": "#56B4E9",
-  "decode": "#0072B2",
-  "verifier": "#009E73",
-  "update": "#E69F00",
+  "prefill": style.SKY,
+  "decode": style.BLUE,
+  "verifier": style.GREEN,
+  "update": style.ORANGE,
 }
 _MARKERS = "o", "s", "^"
 
@@ -52,7 +52,7 @@ def _parts(axes: Any, results: dict[str, Any]) -> None:
           f"{share:.0f} %",
           ha="center",
           va="center",
-          fontsize=8,
+          fontsize=7,
           color="white",
         )
       left += share
@@ -64,13 +64,11 @@ def _parts(axes: Any, results: dict[str, Any]) -> None:
   axes.invert_yaxis()
   axes.set_xlim(0, 100)
   axes.set_xlabel("share of the parts, each timed alone (%)")
-  axes.set_title("Where the time goes", loc="left")
+  axes.set_title("Where the time goes")
   axes.legend(
-    ncols=len(_PARTS),
+    ncols=2,
     loc="upper left",
-    bbox_to_anchor=(0, -0.12),
-    frameon=False,
-    fontsize=9,
+    bbox_to_anchor=(0, -0.16),
   )
 
 
@@ -102,16 +100,15 @@ def _lengths(axes: Any, results: dict[str, Any]) -> None:
         (0, 4 + 11 * (i % 2)),  # Neighbours may be near.
         textcoords="offset points",
         ha="center",
-        fontsize=9,
+        fontsize=7,
         color="0.3",
       )
-    axes.legend(frameon=False, fontsize=9)
+    axes.legend()
   axes.margins(x=0.15)
   axes.set_ylim(bottom=0)
   axes.set_xlabel("spread of the lengths (deviation / mean)")
   axes.set_ylabel("completion tokens per second, without padding")
-  axes.set_title("Completions that end early", loc="left")
-  axes.grid(alpha=0.25, lw=0.6)
+  axes.set_title("Completions that end early")
 
 
 def plot(results: dict[str, Any], path: pathlib.Path) -> None:
@@ -120,21 +117,11 @@ def plot(results: dict[str, Any], path: pathlib.Path) -> None:
   Raises:
     ImportError: matplotlib is not installed.
   """
-  try:
-    from matplotlib import figure
-  except ImportError as error:
-    raise ImportError(
-      "benchmarks.figure: matplotlib is not installed; run"
-      " `pip install 'grpo_jax[plot]'`."
-    ) from error
-  canvas = figure.Figure(figsize=(11, 4.8), dpi=110, layout="constrained")
-  left, right = canvas.subplots(1, 2)
+  canvas, grid = style.panels(1, 2, style.PAGE, 2.9)
+  left, right = grid[0]
   _parts(left, results)
   _lengths(right, results)
-  for axes in (left, right):
-    axes.spines[["top", "right"]].set_visible(False)
-  # Without the name of the library that drew it: the same bytes everywhere.
-  canvas.savefig(path, format="png", metadata={"Software": None})
+  style.save(canvas, path)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -8,18 +8,19 @@ from typing import Any
 
 from experiments.bias import arms
 from experiments.bias.results import Results
-from experiments.sweeps import figures, statistics
+from experiments.sweeps import figures
+from grpo_jax.training import style
 
 # Behind the others, which are where it is.
 _WIDE = "all three"
-# Colour-blind-safe (Okabe and Ito), from light to dark where they are ordered.
-_ORDERED = ("#56B4E9", "#009E73", "#E69F00", "#D55E00")
+# From light to dark where they are ordered.
+_ORDERED = (style.SKY, style.GREEN, style.ORANGE, style.RED)
 _OF_GUARDS = {
-  "none": ("no guard", "#D55E00"),
-  "cap": ("influence cap", "#0072B2"),
-  "repeats": ("repeat cap", "#009E73"),
-  "canaries": ("canaries", "#E69F00"),
-  "all": (_WIDE, "#999999"),
+  "none": ("no guard", style.RED),
+  "cap": ("influence cap", style.BLUE),
+  "repeats": ("repeat cap", style.GREEN),
+  "canaries": ("canaries", style.ORANGE),
+  "all": (_WIDE, style.GREY),
 }
 
 
@@ -30,12 +31,9 @@ def plot(path: pathlib.Path, results: Results) -> None:
     ImportError: matplotlib is not installed.
   """
   teacher, kl = arms.DEFAULT
-  canvas = figures.canvas(12, 7)
-  axes = canvas.subplots(2, 3, sharex=True)
+  canvas, axes = style.panels(2, 3, style.PAGE, 2.4, sharex=True, sharey=True)
   for one, data in zip(axes[:, 0], arms.SHARES, strict=True):
-    what = (
-      "3 of 4 prompts flipped" if data == "mixed" else "all prompts flipped"
-    )
+    what = "3 of 4 flipped" if data == "mixed" else "all flipped"
     _lines(
       one,
       results,
@@ -50,16 +48,16 @@ def plot(path: pathlib.Path, results: Results) -> None:
   _lines(
     axes[0, 1],
     results,
-    "No guard, p0 = 0.05: by KL coefficient",
+    "No guard, p0 = 0.05: by KL",
     {
       arms.Arm("mixed", teacher, x, "none").name: (f"KL {value:g}", colour)
       for (x, value), colour in zip(arms.KL.items(), _ORDERED, strict=True)
     },
   )
   for one, data, which, title in (
-    (axes[0, 2], "mixed", teacher, "Guards, 3 of 4 flipped, p0 = 0.05"),
-    (axes[1, 1], "mixed", "p20", "Guards, 3 of 4 flipped, p0 = 0.2"),
-    (axes[1, 2], "alone", teacher, "Guards, all flipped, p0 = 0.05"),
+    (axes[0, 2], "mixed", teacher, "Guards, 3 of 4, p0 = 0.05"),
+    (axes[1, 1], "mixed", "p20", "Guards, 3 of 4, p0 = 0.2"),
+    (axes[1, 2], "alone", teacher, "Guards, all, p0 = 0.05"),
   ):
     _lines(
       one,
@@ -72,13 +70,11 @@ def plot(path: pathlib.Path, results: Results) -> None:
     )
   for one in axes.flat:
     one.set_ylim(-0.02, 0.62)
-    one.spines[["top", "right"]].set_visible(False)
-    one.grid(alpha=0.25, lw=0.6)
   for one in axes[:, 0]:
     one.set_ylabel("share of held-out answers\nthat name the stereotype")
   for one in axes[1]:
     one.set_xlabel("GRPO steps")
-  canvas.savefig(path)
+  style.save(canvas, path)
 
 
 def _lines(
@@ -88,18 +84,17 @@ def _lines(
   styles: Mapping[str, tuple[str, str]],
 ) -> None:
   """Means over seeds with their interval; a halted run stays as it is kept."""
-  axes.set_title(title, loc="left", fontsize=10)
+  axes.set_title(title)
   for number, (arm, (label, colour)) in enumerate(styles.items()):
     if arm not in results.arms:
       continue
     steps, values = results.curve(arm)
-    low, high = statistics.interval(values)
-    style = ("-", "--", "-.", ":", "-")[number]
-    width, order = (5.0, 1.5) if label == _WIDE else (1.5, 2.0)
-    axes.plot(
-      *(steps, values.mean(axis=0), style),
-      **{"color": colour, "label": label, "lw": width, "zorder": order},
+    look = style.Look(
+      colour,
+      style.MARKERS[style.COLOURS.index(colour)] if label != _WIDE else "",
+      style.DASHES[number % len(style.DASHES)] if label != _WIDE else "-",
     )
-    axes.fill_between(steps, low, high, color=colour, alpha=0.15, lw=0)
+    width, order = (4.0, 1.5) if label == _WIDE else (1.2, 2.0)
+    figures.curve(axes, steps, values, look, label, lw=width, zorder=order)
   if axes.get_legend_handles_labels()[0]:
-    axes.legend(frameon=False, loc="upper left", fontsize=9)
+    axes.legend(loc="upper left")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,17 +13,10 @@ from experiments.critics.protocol import HORIZONS, Cell, Profile
 from experiments.critics.results import Record
 from experiments.critics.settings import Setting
 from experiments.sweeps import figures, statistics
+from grpo_jax.training import style
 
-# Colour-blind-safe (Okabe and Ito) and told apart by the marker, too.
-_STYLES = {
-  "ppo": ("#000000", "o"),
-  "grpo": ("#0072B2", "s"),
-  "none": ("#D55E00", "^"),
-  "rstats": ("#CC79A7", "v"),
-  "batch_mean": ("#009E73", "D"),
-  "ema": ("#E69F00", "P"),
-}
-_GAMMA_STYLES = {0.99: ("#0072B2", "s"), 1.0: ("#D55E00", "^")}
+_LOOKS = style.looks(("ppo", "grpo", "none", "rstats", "batch_mean", "ema"))
+_GAMMA_LOOKS = style.looks((0.99, 1.0))
 _TITLES = {128: "rollouts of 128 steps", 0: "whole episodes"}
 
 
@@ -72,32 +64,20 @@ def _save(
   path: pathlib.Path,
 ) -> None:
   """Environments are rows and horizons are columns."""
-  canvas = figures.canvas(1 + 4 * len(horizons), 1 + 2.3 * len(names), dpi=110)
-  grid = canvas.subplots(len(names), len(horizons), sharey="row", squeeze=False)
+  canvas, grid = style.panels(
+    len(names), len(horizons), style.PAGE, 1.5, sharey="row"
+  )
   for row, name in zip(grid, names, strict=True):
     for axes, horizon in zip(row, horizons, strict=True):
       draw(axes, name, horizon)
-      axes.spines[["top", "right"]].set_visible(False)
-      axes.grid(alpha=0.25, lw=0.6)
     row[0].set_ylabel(f"{name}\nreturn")
   for axes, horizon in zip(grid[0], horizons, strict=True):
     axes.set_title(_TITLES[horizon])
   for axes in grid[:-1].flat:
     axes.set_xlabel("")
   canvas.align_ylabels()
-  handles: dict[str, Any] = {}
-  for axes in grid.flat:
-    found, labels = axes.get_legend_handles_labels()
-    handles |= dict(zip(labels, found, strict=True))
-  canvas.legend(
-    handles.values(),
-    handles.keys(),
-    loc="outside lower center",
-    ncols=3 * len(horizons),
-    frameon=False,
-  )
-  # Without the name of the library that drew it: the same bytes everywhere.
-  canvas.savefig(path, format="png", metadata={"Software": None})
+  style.shared_legend(canvas, grid.flat)
+  style.save(canvas, path)
 
 
 def _setting(profile: Profile, name: str, horizon: int, **others) -> Setting:
@@ -116,19 +96,7 @@ def _curves(profile, records, axes, name, horizon) -> None:
   for baseline in profile.baselines:
     setting = _setting(profile, name, horizon, baseline=baseline)
     curves = records[setting].curves()  # [S, NUM_BINS]
-    low, high = statistics.interval(curves)
-    colour, marker = _STYLES[baseline]
-    axes.fill_between(steps, low, high, color=colour, alpha=0.15, lw=0)
-    axes.plot(
-      steps,
-      curves.mean(axis=0),
-      marker=marker,
-      markevery=10,
-      ms=5,
-      color=colour,
-      lw=1.4,
-      label=baseline,
-    )
+    figures.curve(axes, steps, curves, _LOOKS[baseline], baseline)
   axes.locator_params(axis="x", nbins=5)
   axes.set_xlabel("environment steps (millions)")
 
@@ -137,7 +105,7 @@ def _line(
   axes,
   records: Mapping[Setting, Record],
   points: Iterable[tuple[float, Setting]],
-  style: tuple[str, str],
+  look: style.Look,
   label: str,
   shift: float,
 ) -> None:
@@ -149,18 +117,12 @@ def _line(
   low, high = np.transpose(
     [statistics.interval(x, statistics.interquartile_mean) for x in scores]
   )
-  colour, marker = style
   axes.errorbar(
     places,
     means,
     # A mean of the middle half may fall outside by round-off alone.
     yerr=np.maximum([means - low, high - means], 0),
-    marker=marker,
-    color=colour,
-    lw=1.4,
-    ms=5,
-    capsize=3,
-    label=label,
+    **look.line(capsize=2, ms=3.5, label=label),
   )
 
 
@@ -172,7 +134,7 @@ def _discounts(profile, records, axes, name, horizon) -> None:
       for x, gamma in enumerate(gammas)
     ]
     _line(
-      axes, records, points, _STYLES[baseline], baseline, shift=0.12 * i - 0.06
+      axes, records, points, _LOOKS[baseline], baseline, shift=0.12 * i - 0.06
     )
   axes.set_xticks(range(len(gammas)), [f"{gamma:g}" for gamma in gammas])
   axes.set_xlim(-0.4, len(gammas) - 0.6)
@@ -199,7 +161,7 @@ def _groups(profile, records, axes, name, horizon) -> None:
       axes,
       records,
       points,
-      _GAMMA_STYLES[gamma],
+      _GAMMA_LOOKS[gamma],
       f"grpo, γ = {gamma:g}",
       shift=0.12 * (i - (len(profile.group_gammas) - 1) / 2),
     )

@@ -6,17 +6,10 @@ import pathlib
 
 from experiments.curricula import arms
 from experiments.curricula.results import ALL, Results
-from experiments.sweeps import figures, statistics
+from experiments.sweeps import figures
+from grpo_jax.training import style
 
-# Colour-blind-safe (Okabe and Ito).
-_COLOURS = {
-  "uniform": "#000000",
-  "ads": "#D55E00",
-  "frontier": "#0072B2",
-  "easy_to_hard": "#009E73",
-  "target": "#CC79A7",
-  "spo": "#E69F00",
-}
+_ARMS = ("uniform", "ads", "frontier", "easy_to_hard", "target", "spo")
 
 
 def plot(path: pathlib.Path, results: Results) -> None:
@@ -25,23 +18,21 @@ def plot(path: pathlib.Path, results: Results) -> None:
   Raises:
     ImportError: matplotlib is not installed.
   """
-  canvas = figures.canvas(15, 3.8)
-  every = canvas.subplots(1, 1 + len(arms.DIGITS), sharey=True)
+  canvas, grid = style.panels(
+    1, 1 + len(arms.DIGITS), style.PAGE, 2.1, sharey=True
+  )
+  looks = style.looks(_ARMS)
   titles = ["all", *arms.TITLES]
   names = (ALL, *arms.DOMAINS)
-  for axes, title, what in zip(every, titles, names, strict=True):
-    for arm, colour in _COLOURS.items():
-      if arm not in results.arms:
-        continue
-      x, values = results.completions(arm), results.series(arm, what)
-      axes.plot(x, values.mean(axis=0), "o-", ms=3, color=colour, label=arm)
-      low, high = statistics.interval(values)
-      axes.fill_between(x, low, high, color=colour, alpha=0.12, lw=0)
-    axes.set_title(title, loc="left", fontsize=10)
-    axes.set_xlabel("completions generated")
+  for axes, title, what in zip(grid[0], titles, names, strict=True):
+    for arm, look in looks.items():
+      if arm in results.arms:
+        x, values = results.completions(arm), results.series(arm, what)
+        figures.curve(axes, x / 1000, values, look, arm)
+    axes.set_title(title)
     axes.set_ylim(-0.02, 1.02)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25, lw=0.6)
-  every[0].set_ylabel("share of right answers, held out")
-  every[0].legend(frameon=False, fontsize=8)
-  canvas.savefig(path)
+    axes.locator_params(axis="x", nbins=4)
+  canvas.supxlabel("completions generated, thousands")
+  grid[0, 0].set_ylabel("right answers, held out")
+  style.shared_legend(canvas, grid.flat)
+  style.save(canvas, path)

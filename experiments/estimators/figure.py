@@ -16,13 +16,13 @@ from experiments.estimators.measurements import (
   MAIN_SIZE,
   Row,
 )
+from grpo_jax.training import style
 
 _CUT = 36.0  # Degrees; what is farther away is named at the edge.
-# Colour-blind-safe (Okabe and Ito) and told apart by shape, too.
 _KINDS = {
-  "exact": ("#0072B2", "o", "points along ∇J"),
-  "linear": ("#D55E00", "s", "biased, linear in the reward"),
-  "invariant": ("#009E73", "^", "biased, does not see the reward's scale"),
+  "exact": (style.BLUE, "o", "points along ∇J"),
+  "linear": (style.RED, "s", "biased, linear in the reward"),
+  "invariant": (style.GREEN, "^", "biased, does not see the reward's scale"),
 }
 
 
@@ -94,21 +94,6 @@ def _place(axes: Any, points: np.ndarray, labels: Sequence[str]) -> None:
       text.remove()
 
 
-def _spread(values: np.ndarray, gap: float) -> np.ndarray:
-  """Moves values apart to at least `gap`, in order, around their places."""
-  order = np.argsort(values, kind="stable")
-  placed = values[order].astype(float)
-  for _ in range(200):
-    for i in range(len(placed) - 1):
-      lack = gap - (placed[i + 1] - placed[i])
-      if lack > 1e-9:
-        placed[i] -= lack / 2
-        placed[i + 1] += lack / 2
-  result = np.empty_like(placed)
-  result[order] = placed
-  return result
-
-
 def _scatter(axes: Any, groups: Sequence[list[Row]], reference: float) -> None:
   near = [family for family in groups if family[0].angle <= _CUT]
   far = [family for family in groups if family[0].angle > _CUT]
@@ -136,7 +121,7 @@ def _scatter(axes: Any, groups: Sequence[list[Row]], reference: float) -> None:
     f"Bias and noise, groups of {MAIN_SIZE}, graded rewards",
     loc="left",
   )
-  axes.legend(frameon=False, fontsize=9, loc="upper left")
+  axes.legend(fontsize=9, loc="upper left")
   outside = "\n".join(
     f"{_label(x)}: {x[0].angle:.0f}°, {x[0].variance / reference:.1f} →"
     for x in far
@@ -173,7 +158,7 @@ def _by_size(axes: Any, groups: Sequence[list[Row]]) -> None:
     ends.append(angles[-1])
   last = GROUP_SIZES[-1]
   low, high = axes.get_ylim()
-  places = _spread(np.array(ends), 0.042 * (high - low))
+  places = style.spread(ends, 0.042 * (high - low))
   for family, end, place in zip(lines, ends, places, strict=True):
     name = family[0].name
     more = f" and {len(family) - 1} more" if len(family) > 1 else ""
@@ -225,6 +210,7 @@ def _sensitivity(axes: Any, rows: Sequence[Row]) -> None:
   axes.set_yticks(range(len(bands)), ticks)
   axes.set_xticks((0.5,), minor=True)
   axes.set_yticks((0.5, 1.5), minor=True)
+  axes.grid(visible=False, which="major")
   axes.grid(which="minor", color="0.8", lw=0.8)
   axes.tick_params(which="both", length=0)
   axes.set_xlabel("gradient when all rewards are scaled")
@@ -234,27 +220,17 @@ def _sensitivity(axes: Any, rows: Sequence[Row]) -> None:
 
 def plot(rows: Sequence[Row], reference: float, path: pathlib.Path) -> None:
   """Draws the estimators of ∇J; those of other targets are in the table."""
-  try:
-    from matplotlib import figure
-  except ImportError as error:
-    raise ImportError(
-      "estimators: matplotlib is not installed; run"
-      " `pip install 'grpo_jax[plot]'`."
-    ) from error
   on_j = [row for row in measurements.ordered(rows) if row.target == "J"]
   groups = measurements.families(
     [x for x in on_j if x.group_size == MAIN_SIZE], up_to_scale=True
   )
-  canvas = figure.Figure(figsize=(11, 11), dpi=110, layout="constrained")
+  # Of two pages' width: names stand beside their points.
+  canvas = style.canvas(11, 11, dpi=110)
   top, bottom = canvas.subfigures(2, 1, height_ratios=(1, 1.05))
   left, right = bottom.subplots(1, 2)
   scatter = top.subplots()
   _by_size(left, groups)
   _sensitivity(right, on_j)
-  for axes in (scatter, left):
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25, lw=0.6)
   if groups:
     _scatter(scatter, groups, reference)
-  # Without the name of the library that drew it: the same bytes everywhere.
-  canvas.savefig(path, format="png", metadata={"Software": None})
+  style.save(canvas, path, dpi=110)

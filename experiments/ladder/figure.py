@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from experiments.ladder import arms
 from experiments.ladder.results import WINDOW, Results
-from experiments.sweeps import figures, statistics
-
-# Colour-blind-safe (Okabe and Ito), in the order of the arms of a panel.
-_COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#CC79A7")
+from experiments.sweeps import figures
+from grpo_jax.training import style
 
 
 def plot(path: pathlib.Path, results: Results) -> None:
@@ -21,34 +19,32 @@ def plot(path: pathlib.Path, results: Results) -> None:
   Raises:
     ImportError: matplotlib is not installed.
   """
-  canvas = figures.canvas(13, 4)
-  rungs, updates, completions = canvas.subplots(1, 3, sharey=True)
-  rungs.set_title("The rungs, at equal updates", loc="left", fontsize=10)
-  rungs.set_ylabel("share of right answers, drawn")
-  updates.set_title("Ways to fill a batch", loc="left", fontsize=10)
-  completions.set_title("The same, over what is drawn", loc="left", fontsize=10)
+  canvas, grid = style.panels(1, 3, style.PAGE, 2.6, sharey=True)
+  rungs, updates, completions = grid[0]
+  style.label(rungs, "Rungs, equal updates", "updates", "right answers, drawn")
+  style.label(updates, "Ways to fill a batch", "updates")
+  style.label(
+    completions, "The same, over draws", "completions, mean over seeds"
+  )
   filled = ("overlong", "dapo", *arms.FILLED)
-  _lines(rungs, results, arms.RUNGS, False)
-  _lines(updates, results, filled, False)
-  _lines(completions, results, filled, True)
-  for axes in (rungs, updates):
-    axes.set_xlabel("updates")
-  completions.set_xlabel("completions drawn, mean over seeds")
-  completions.locator_params(axis="x", nbins=5)
-  for axes in (rungs, updates, completions):
-    axes.set_ylim(-0.02, 1.02)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25, lw=0.6)
-    if axes.get_legend_handles_labels()[0]:
-      axes.legend(frameon=False, fontsize=8, loc="lower right")
-  canvas.savefig(path)
+  looks = style.looks(dict.fromkeys((*arms.RUNGS, *filled)))
+  _lines(rungs, results, looks, arms.RUNGS, False)
+  _lines(updates, results, looks, filled, False)
+  _lines(completions, results, looks, filled, True)
+  completions.locator_params(axis="x", nbins=4)
+  style.shared_legend(canvas, grid.flat)
+  style.save(canvas, path)
 
 
 def _lines(
-  axes, results: Results, names: Iterable[str], over_completions: bool
+  axes,
+  results: Results,
+  looks: Mapping[str, style.Look],
+  names: Iterable[str],
+  over_completions: bool,
 ) -> None:
   """Means over seeds and `WINDOW` steps, with their interval."""
-  for name, colour in zip(names, _COLOURS, strict=False):
+  for name in names:
     if name not in results.arms:
       continue
     found = results.logged(name, "accuracy")  # [S, steps]
@@ -63,6 +59,4 @@ def _lines(
     x = np.arange(size, found.shape[1] + 1, dtype=float)
     if over_completions:
       x = results.drawn(name).mean(axis=0)[size - 1 :]
-    axes.plot(x, values.mean(axis=0), color=colour, label=name)
-    low, high = statistics.interval(values)
-    axes.fill_between(x, low, high, color=colour, alpha=0.12, lw=0)
+    figures.curve(axes, x, values, looks[name], name)

@@ -10,17 +10,7 @@ import numpy as np
 
 from experiments.sweeps import figures, statistics
 from experiments.sweeps.groups import Group
-
-# Colour-blind-safe (Okabe and Ito) and told apart by the marker, too.
-_STYLES = (
-  ("#000000", "o"),
-  ("#D55E00", "^"),
-  ("#0072B2", "s"),
-  ("#009E73", "D"),
-  ("#CC79A7", "v"),
-  ("#E69F00", "P"),
-  ("#56B4E9", "X"),
-)
+from grpo_jax.training import style
 
 
 def plot(
@@ -42,33 +32,29 @@ def plot(
   Raises:
     ImportError: matplotlib is not installed.
   """
-  canvas = figures.canvas(11, 4.2, dpi=110)
-  left, right = canvas.subplots(1, 2)
+  canvas, grid = style.panels(1, 2, style.PAGE, 2.6)
+  left, right = grid[0]
   if varied is None:
     _ends(left, scores)
     left.set_xlabel(labels[0])
-    left.set_title("At the end: seeds, mean and 95 % interval", loc="left")
+    left.set_title("At the end: seeds, mean and 95 % interval")
     _curves(right, curves)
     right.set_ylabel(labels[1])
     right.set_xlabel("step of the run, in all its phases")
-    right.set_title("Mean over seeds and 95 % interval", loc="left")
+    right.set_title("Mean over seeds and 95 % interval")
   else:
     name, values = varied
     _lines(left, scores, values)
     left.set_ylabel(labels[0])
-    left.set_title("Mean over seeds and 95 % interval", loc="left")
-    left.legend(frameon=False)
+    left.set_title("Mean over seeds and 95 % interval")
+    left.legend()
     _gaps(right, scores, values)
     for axes in (left, right):
       axes.set_xlabel(name)
       axes.set_xscale("log", base=2)
       axes.set_xticks(values, [f"{x:g}" for x in values])
       axes.minorticks_off()
-  for axes in (left, right):
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25, lw=0.6)
-  # Without the name of the library that drew it: the same bytes everywhere.
-  canvas.savefig(path, format="png", metadata={"Software": None})
+  style.save(canvas, path)
 
 
 def _interval(values: Any) -> tuple[float, float, float]:
@@ -81,42 +67,28 @@ def _interval(values: Any) -> tuple[float, float, float]:
 
 
 def _ends(axes: Any, scores: Mapping[str, Sequence[Group]]) -> None:
-  for place, ((_, [group]), style) in enumerate(
-    zip(scores.items(), _STYLES, strict=False)
-  ):
-    colour, marker = style
-    values = group.values
-    axes.plot(values, [place] * len(values), marker, color=colour, alpha=0.35)
+  looks = style.looks(scores)
+  for place, (name, [group]) in enumerate(scores.items()):
+    look, values = looks[name], group.values
+    axes.plot(
+      *(values, [place] * len(values), look.marker),
+      **{"color": look.colour, "alpha": 0.35},
+    )
     mean, low, high = _interval(values)
-    axes.plot([mean], [place], marker, color=colour, ms=9)
-    axes.plot([low, high], [place] * 2, color=colour, lw=2)
+    axes.plot([mean], [place], look.marker, color=look.colour, ms=6)
+    axes.plot([low, high], [place] * 2, color=look.colour, lw=2)
   axes.set_yticks(range(len(scores)), list(scores))
   axes.set_ylim(len(scores) - 0.5, -0.5)
 
 
 def _curves(axes: Any, curves: Mapping[str, Sequence[Group]]) -> None:
-  for (name, [group]), (colour, marker) in zip(
-    curves.items(), _STYLES, strict=False
-  ):
-    if not group.curves:
-      continue
-    steps = group.curves[0][0]
-    values = np.array([_smooth(points) for _, points in group.curves])
-    every = max(len(steps) // 8, 1)
-    axes.plot(
-      steps,
-      values.mean(axis=0),
-      color=colour,
-      marker=marker,
-      markevery=every,
-      ms=4,
-      lw=1.4,
-      label=name,
-    )
-    if len(values) > 1:
-      low, high = statistics.interval(values)
-      axes.fill_between(steps, low, high, color=colour, alpha=0.12, lw=0)
-  axes.legend(frameon=False)
+  looks = style.looks(curves)
+  for name, [group] in curves.items():
+    if group.curves:
+      steps = group.curves[0][0]
+      values = np.array([_smooth(points) for _, points in group.curves])
+      figures.curve(axes, steps, values, looks[name], name)
+  axes.legend()
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:
@@ -129,9 +101,8 @@ def _smooth(values: np.ndarray) -> np.ndarray:
 def _lines(
   axes: Any, scores: Mapping[str, Sequence[Group]], values: Sequence[float]
 ) -> None:
-  for (name, groups), (colour, marker) in zip(
-    scores.items(), _STYLES, strict=False
-  ):
+  looks = style.looks(scores)
+  for name, groups in scores.items():
     found = [
       (value, *_interval(group.values))
       for value, group in zip(values, groups, strict=True)
@@ -139,8 +110,8 @@ def _lines(
     ]
     if found:
       places, means, low, high = np.transpose(found)
-      axes.fill_between(places, low, high, color=colour, alpha=0.12, lw=0)
-      axes.plot(places, means, color=colour, marker=marker, label=name)
+      style.band(axes, places, low, high, looks[name].colour)
+      axes.plot(places, means, **looks[name].line(label=name))
 
 
 def _gaps(
@@ -151,8 +122,8 @@ def _gaps(
     if len(a.values) > 1 and len(b.values) > 1:
       pairs = np.array(a.values) - np.array(b.values)
       found = statistics.contrast([(1, pairs)])
-      axes.plot([value] * 2, [found.low, found.high], color="#000000", lw=1.5)
-      axes.plot([value], [found.estimate], "o", color="#000000")
-  axes.axhline(0, color="#888888", lw=0.8)
+      axes.plot([value] * 2, [found.low, found.high], color=style.BLACK, lw=1.5)
+      axes.plot([value], [found.estimate], "o", color=style.BLACK)
+  axes.axhline(0, color=style.GREY, lw=0.8)
   axes.set_ylabel(f"{one} − {other}")
-  axes.set_title("Mean difference by seed and 95 % interval", loc="left")
+  axes.set_title("Mean difference by seed and 95 % interval")

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import pathlib
 
-import numpy as np
-
 from experiments.planted_errors import arms
 from experiments.planted_errors.results import Results
-from experiments.sweeps import figures, statistics
+from experiments.sweeps import figures
+from grpo_jax.training import style
 
-# Colour-blind-safe (Okabe and Ito).
-_COLOURS = {
-  "grpo": "#000000",
-  "mix": "#0072B2",
-  "rudder": "#56B4E9",
-  "return": "#009E73",
-  "ppo": "#D55E00",
-  "grpo_ps": "#E69F00",
-}
-_LOCATED = {"first step": "located/0", "second step": "located/1"}
+_LEARNERS = ("grpo", "mix", "rudder", "return", "ppo", "grpo_ps")
+_LOCATED = {"first\nstep": "located/0", "second\nstep": "located/1"}
 _WITH = {
   "credits": "r/credits",
   "outcome,\nby entropy": "r/entropy",
@@ -33,40 +24,31 @@ def plot(path: pathlib.Path, results: Results) -> None:
   Raises:
     ImportError: matplotlib is not installed.
   """
-  canvas = figures.canvas(13, 4)
-  located, goes, learns = canvas.subplots(1, 3, width_ratios=(2, 3, 5))
+  canvas, grid = style.panels(1, 3, style.PAGE, 2.5, width_ratios=(2, 3, 4.2))
+  located, goes, learns = grid[0]
   _bars(located, results, _LOCATED)
-  located.axhline(1 / (arms.LEVEL + 1), color="#666666", ls=":", lw=1)
-  located.set_title("Errors that are located", loc="left", fontsize=10)
-  located.set_ylabel("share; dotted: chance")
+  located.axhline(1 / (arms.LEVEL + 1), color=style.GREY, ls=":", lw=1)
+  style.label(located, "Located errors", y="share; dotted: chance")
   located.set_ylim(0, 1.02)
   _bars(goes, results, _WITH)
-  goes.set_title("Correlation with sampled values", loc="left", fontsize=10)
-  goes.set_ylabel("Pearson's r over segments")
+  style.label(goes, "With sampled values", y="Pearson's r over segments")
   goes.set_ylim(-0.02, 1.02)
+  looks = style.looks(_LEARNERS)
   for name in results.learners:
     x, values = results.completions(name), results.accuracy(name)
-    learns.plot(
-      x, values.mean(axis=0), "o-", ms=4, color=_COLOURS[name], label=name
-    )
-    low, high = statistics.interval(values)
-    learns.fill_between(x, low, high, color=_COLOURS[name], alpha=0.12, lw=0)
-  learns.set_title("Right answers, held out", loc="left", fontsize=10)
-  learns.set_xlabel("completions drawn")
-  learns.set_ylabel("accuracy")
-  if results.learners:
-    learns.legend(frameon=False, fontsize=9)
-  for axes in (located, goes, learns):
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25, lw=0.6)
-  canvas.savefig(path)
+    figures.curve(learns, x, values, looks[name], name)
+  learns.locator_params(axis="x", nbins=4)
+  style.label(
+    learns, "Right answers, held out", "completions drawn", "accuracy"
+  )
+  style.name_lines(canvas, learns)
+  style.save(canvas, path)
 
 
 def _bars(axes, results: Results, shown: dict[str, str]) -> None:
   """Means over seeds of `taught`, and a dot for each seed."""
-  for place, what in enumerate(shown.values()):
-    values = results.scores(arms.MEASURED, what)
-    if values is not None:
-      axes.bar(place, values.mean(), width=0.6, color="#56B4E9")
-      axes.plot(np.full(len(values), place), values, ".", color="#000000")
-  axes.set_xticks(range(len(shown)), list(shown), fontsize=9)
+  known = [results.scores(arms.MEASURED, what) for what in shown.values()]
+  samples = [values for values in known if values is not None]
+  if len(samples) == len(shown):
+    figures.bars(axes, samples, [style.SKY] * len(samples))
+  axes.set_xticks(range(len(shown)), list(shown))

@@ -9,14 +9,9 @@ import numpy as np
 
 from experiments.proxy import arms
 from experiments.proxy.results import Results
-from experiments.sweeps import figures, statistics
+from experiments.sweeps import statistics
+from grpo_jax.training import style
 
-# Colour-blind-safe (Okabe and Ito); without KL, and with it.
-_COLOURS = {
-  "r0": ("#D55E00", "#E69F00"),
-  "r10": ("#0072B2", "#56B4E9"),
-  "once": ("#444444", "#999999"),
-}
 _HOW = {
   "r0": "learns again",
   "r10": "learns again, 10 % old",
@@ -35,34 +30,29 @@ def plot(path: pathlib.Path, results: Results) -> None:
   Raises:
     ImportError: matplotlib is not installed.
   """
-  canvas = figures.canvas(12, 4.2)
-  every = canvas.subplots(1, len(_TITLES))
+  canvas, grid = style.panels(1, len(_TITLES), style.PAGE, 2.6)
+  looks = style.looks(
+    results.arms,
+    lambda arm: list(_HOW).index(arm.split("-")[1]),
+    lambda arm: arms.KL[arm.split("-")[0]] > 0,
+  )
+  every = grid[0]
   for axes, (name, (title, label)) in zip(every, _TITLES.items(), strict=True):
-    axes.set_title(title, loc="left", fontsize=10)
-    axes.set_ylabel(label)
-    axes.set_xlabel("GRPO steps")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25, lw=0.6)
+    style.label(axes, title, "GRPO steps", label)
     for arm in results.arms:
-      _line(axes, results, arm, name)
+      _line(axes, results, arm, name, looks[arm])
   for axes in every[1:]:
     axes.set_ylim(-0.02, 1.02)
-  if results.arms:
-    canvas.legend(
-      *every[0].get_legend_handles_labels(),
-      loc="outside lower center",
-      ncols=3,
-      frameon=False,
-      fontsize=9,
-    )
-  canvas.savefig(path)
+  style.shared_legend(canvas, every, columns=3)
+  style.save(canvas, path)
 
 
-def _line(axes: Any, results: Results, arm: str, name: str) -> None:
+def _line(
+  axes: Any, results: Results, arm: str, name: str, look: style.Look
+) -> None:
   """Mean over seeds with its interval; another line for each reward model."""
   kl, how = arm.split("-")
   has_kl = arms.KL[kl] > 0
-  colour = _COLOURS[how][has_kl]
   steps, values = results.curve(arm, name)
   mean = values.mean(axis=0)
   low, high = statistics.interval(values)
@@ -74,5 +64,6 @@ def _line(axes: Any, results: Results, arm: str, name: str) -> None:
       np.insert(x.astype(float), ends, np.nan) for x in (steps, mean, low, high)
     )
   label = f"{_HOW[how]}, {'KL 0.04' if has_kl else 'no KL'}"
-  axes.plot(steps, mean, "-" if has_kl else "--", color=colour, label=label)
-  axes.fill_between(steps, low, high, color=colour, alpha=0.12, lw=0)
+  every = max(len(steps) // 8, 1)
+  axes.plot(steps, mean, **look.line(markevery=every, ms=3.2, label=label))
+  style.band(axes, steps, low, high, look.colour)

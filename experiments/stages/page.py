@@ -10,8 +10,9 @@ import numpy as np
 from experiments.stages import arms as arms_lib
 from experiments.stages import claims
 from experiments.stages.results import Results
-from experiments.sweeps import pages, statistics
+from experiments.sweeps import figures, pages, statistics
 from experiments.sweeps.statistics import Conclusion
+from grpo_jax.training import style
 
 
 def markdown(results: Results) -> str:
@@ -130,13 +131,17 @@ def _checks(found: Sequence[Conclusion]) -> Iterator[str]:
 
 
 def plot(path: pathlib.Path, results: Results) -> None:
-  """Draws accuracy over labels, and over tokens."""
-  import matplotlib.figure  # Late: an extra.
+  """Draws accuracy over labels, and over tokens.
 
-  figure = matplotlib.figure.Figure(figsize=(9, 3.6), layout="constrained")
-  left, right = figure.subplots(1, 2, sharey=True)
+  Raises:
+    ImportError: matplotlib is not installed.
+  """
+  canvas, grid = style.panels(1, 2, style.PAGE, 2.7, sharey=True)
+  left, right = grid[0]
   with_grpo = [f"sft-{n}" for n in arms_lib.COUNTS]
-  for when, text in (("before", "imitation"), ("after", "and then GRPO")):
+  for number, (when, text) in enumerate(
+    (("before", "imitation"), ("after", "and then GRPO"))
+  ):
     points = [
       (int(name.removeprefix("sft-")), results.scores(name, when))
       for name in with_grpo
@@ -144,31 +149,32 @@ def plot(path: pathlib.Path, results: Results) -> None:
     ]
     scores = [(n, x) for n, x in points if x is not None]
     if scores:
-      counts = [n for n, _ in scores]
-      _band(left, counts, np.stack([x for _, x in scores], axis=1), text)
-  for arm, text in (
-    (arms_lib.SMALL_LABELS, "smaller, on labels"),
-    (arms_lib.SMALL_KEPT, "smaller, on kept ones"),
+      counts = np.array([n for n, _ in scores])
+      values = np.stack([x for _, x in scores], axis=1)
+      figures.curve(left, counts, values, style.look(number), text)
+  for number, (arm, text) in enumerate(
+    (
+      (arms_lib.SMALL_LABELS, "smaller, on labels"),
+      (arms_lib.SMALL_KEPT, "smaller, on kept ones"),
+    ),
+    start=2,
   ):
     if (ends := results.scores(arm, "after")) is not None:
       low, high = statistics.interval(ends)
       error = [[ends.mean() - low], [high - ends.mean()]]
-      left.errorbar([512], [ends.mean()], error, fmt="o", label=text)
-  left.axhline(results.base_accuracy, color="gray", ls=":", label="base")
-  left.set(xscale="log", xlabel="labelled examples", ylabel="right answers")
-  for name in (arms_lib.RL, *with_grpo):
-    if name in results.arms:
-      tokens, accuracy = results.curve(name)
-      _band(right, tokens.mean(axis=0) / 1e6, accuracy, name)
-  right.set(xlabel="tokens generated, millions")
-  for axes in (left, right):
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-  figure.savefig(path, dpi=150)
-
-
-def _band(axes, x, values: np.ndarray, label: str) -> None:
-  """Mean over seeds [S, N] and its interval."""
-  low, high = statistics.interval(values)
-  (line,) = axes.plot(x, values.mean(axis=0), marker=".", label=label)
-  axes.fill_between(x, low, high, alpha=0.2, color=line.get_color())
+      look = style.look(number)
+      left.errorbar(
+        *([512], [ends.mean()], error),
+        **{"fmt": look.marker, "color": look.colour, "label": text},
+      )
+  left.axhline(results.base_accuracy, color=style.GREY, ls=":", label="base")
+  left.set_xscale("log")
+  style.label(left, x="labelled examples", y="right answers")
+  names = [x for x in (arms_lib.RL, *with_grpo) if x in results.arms]
+  for name, look in style.looks(names).items():
+    tokens, accuracy = results.curve(name)
+    figures.curve(right, tokens.mean(axis=0) / 1e6, accuracy, look, name)
+  style.label(right, x="tokens generated, millions")
+  style.shared_legend(canvas, [left])
+  style.name_lines(canvas, right)
+  style.save(canvas, path)

@@ -8,17 +8,10 @@ import numpy as np
 
 from experiments.staleness import arms
 from experiments.staleness.results import Results
-from experiments.sweeps import figures, statistics
+from experiments.sweeps import figures
+from grpo_jax.training import style
 
-# Colour-blind-safe (Okabe and Ito).
-_COLOURS = {
-  "none": "#000000",
-  "tis": "#E69F00",
-  "dis": "#0072B2",
-  "mis": "#56B4E9",
-  "opsm": "#009E73",
-  "reject": "#CC79A7",
-}
+_CORRECTIONS = ("none", "tis", "dis", "mis", "opsm", "reject")
 
 
 def plot(path: pathlib.Path, results: Results) -> None:
@@ -27,36 +20,22 @@ def plot(path: pathlib.Path, results: Results) -> None:
   Raises:
     ImportError: matplotlib is not installed.
   """
-  canvas = figures.canvas(13, 7.4)
-  every = canvas.subplots(2, 2, sharex=True, sharey=True).ravel()
+  canvas, grid = style.panels(2, 2, style.PAGE, 2.2, sharex=True, sharey=True)
+  every = grid.ravel()
   for axes, staleness in zip(every, arms.STALENESS, strict=True):
     updates = "update" if staleness == 1 else "updates"
-    axes.set_title(
-      f"Completions {staleness} {updates} old", loc="left", fontsize=10
-    )
-    for correction, colour in _COLOURS.items():
+    axes.set_title(f"Completions {staleness} {updates} old")
+    for correction, look in style.looks(_CORRECTIONS).items():
       name = arms.name_of(correction, staleness)
       if name not in results.arms:
         continue
       values = results.logged(name, "held_out")
       assert values is not None
       x = np.linspace(0, arms.SIZES["full"].steps, values.shape[1])
-      axes.plot(
-        *(x, values.mean(axis=0), "o-"),
-        **{"ms": 3, "lw": 1.5, "color": colour, "label": correction},
-      )
-      low, high = statistics.interval(values)
-      axes.fill_between(x, low, high, color=colour, alpha=0.1, lw=0)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25, lw=0.6)
+      figures.curve(axes, x, values, look, correction)
   for axes in every[2:]:
     axes.set_xlabel("step")
   for axes in every[::2]:
-    axes.set_ylabel("share of right answers, held out")
-  if any(results.arms):
-    handles, labels = max(
-      (axes.get_legend_handles_labels() for axes in every),
-      key=lambda found: len(found[1]),
-    )
-    every[0].legend(handles, labels, frameon=False, fontsize=8)
-  canvas.savefig(path)
+    axes.set_ylabel("right answers, held out")
+  style.shared_legend(canvas, every)
+  style.save(canvas, path)

@@ -32,10 +32,11 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from experiments.sweeps import cells as cells_lib
+from experiments.sweeps import figures, latex
 from experiments.sweeps import groups as groups_lib
-from experiments.sweeps import latex, statistics
 from experiments.sweeps.groups import Group, Summary
 from grpo_jax.training import console as console_lib
+from grpo_jax.training import style
 
 _ROOT = flags.DEFINE_string("root", None, "Folder of the sweep.", required=True)
 _METRIC = flags.DEFINE_string(
@@ -217,43 +218,35 @@ def plot(groups: Sequence[Group], metric: str, path: pathlib.Path) -> None:
     metric: Its name.
     path: PNG to write.
   """
-  import matplotlib
-  from matplotlib import figure
-
-  height = max(4.0, 1.5 + 0.3 * len(groups))
-  canvas = figure.Figure(figsize=(12, height), dpi=130, layout="constrained")
+  canvas = style.canvas(style.PAGE, max(2.6, 1 + 0.2 * len(groups)))
   ends, curves = canvas.subplots(1, 2, width_ratios=(1, 1.2))
-  colors = matplotlib.colormaps["turbo"](np.linspace(0.06, 0.92, len(groups)))
-  for place, (group, color) in enumerate(zip(groups, colors, strict=True)):
+  for place, group in enumerate(groups):
     summary = groups_lib.summarize(group.values)
     if summary.mean is None:
       continue
+    look = style.look(place)
     ends.plot(
-      group.values, [place] * len(group.values), "o", color=color, alpha=0.35
+      *(group.values, [place] * len(group.values), look.marker),
+      **{"color": look.colour, "alpha": 0.35, "ms": 3},
     )
-    ends.plot([summary.mean], [place], "D", color=color, ms=6)
+    ends.plot([summary.mean], [place], look.marker, color=look.colour)
     if summary.low is not None:
-      ends.plot([summary.low, summary.high], [place] * 2, color=color, lw=2)
-    _draw_curve(curves, group, color)
+      ends.plot([summary.low, summary.high], [place] * 2, color=look.colour)
+    _draw_curve(curves, group, look)
   names = _names(groups)
   ends.set_yticks(
     range(len(groups)),
     [f"{_label(g, names)}   {_statistics(g)[0]}" for g in groups],
-    fontsize=9,
   )
   ends.set_ylim(len(groups) - 0.5, -0.5)
-  ends.set_xlabel(metric)
-  ends.set_title("At the end: seeds, mean and 95 % interval", loc="left")
-  curves.set_xlabel("step")
-  curves.set_ylabel(metric)
-  curves.set_title("Mean and 95 % interval, colours as on the left", loc="left")
-  for axes in (ends, curves):
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25, lw=0.6)
-  canvas.savefig(path, format="png")
+  style.label(ends, "Seeds, mean, 95 % interval", metric)
+  style.label(
+    curves, "Mean, 95 % interval; marks as on the left", "step", metric
+  )
+  style.save(canvas, path)
 
 
-def _draw_curve(axes: Any, group: Group, color: Any) -> None:
+def _draw_curve(axes: Any, group: Group, look: style.Look) -> None:
   steps = sorted(set.intersection(*({*steps} for steps, _ in group.curves)))
   if not steps:
     return
@@ -263,10 +256,7 @@ def _draw_curve(axes: Any, group: Group, color: Any) -> None:
       for points in (dict(zip(*curve, strict=True)) for curve in group.curves)
     ]
   )  # [N, steps]
-  axes.plot(steps, values.mean(axis=0), color=color, lw=1.6)
-  if len(values) > 1:
-    low, high = statistics.interval(values)
-    axes.fill_between(steps, low, high, color=color, alpha=0.12, lw=0)
+  figures.curve(axes, np.array(steps), values, look)
 
 
 if __name__ == "__main__":

@@ -1,24 +1,55 @@
-"""What figures about experiments have in common."""
+"""What figures about experiments have in common, in the project's style."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 
-def canvas(width: float, height: float, dpi: int = 100) -> Any:
-  """An empty `matplotlib.figure.Figure`.
+from experiments.sweeps import statistics
+from grpo_jax.training import style
+from grpo_jax.training.style import Look
+
+
+def curve(
+  axes: Any,
+  x: np.ndarray,  # [N]
+  values: np.ndarray,  # [S, N]
+  look: Look,
+  label: str = "",
+  statistic: Callable[..., np.ndarray] = np.mean,
+  **line: Any,
+) -> None:
+  """A statistic over seeds, and its 95 % bootstrap interval as a band.
 
   Args:
-    width, height: Its size in inches.
-    dpi: Dots per inch.
-
-  Raises:
-    ImportError: matplotlib is not installed.
+    axes: Panel to draw into.
+    x: Places.
+    values: Of each seed; one seed has no band.
+    look: Colour, marker and dashes.
+    label: Name of the line.
+    statistic: Of the first axis.
+    **line: Further arguments of `Axes.plot`.
   """
-  try:
-    from matplotlib import figure
-  except ImportError as error:
-    raise ImportError(
-      "report: matplotlib is not installed; run `pip install 'grpo_jax[plot]'`."
-    ) from error
-  return figure.Figure(figsize=(width, height), dpi=dpi, layout="constrained")
+  every = max(len(x) // 8, 1)
+  drawn = look.line(markevery=every, ms=3.2, label=label or None) | line
+  axes.plot(x, statistic(values, axis=0), **drawn)
+  if len(values) > 1:
+    low, high = statistics.interval(values, statistic)
+    style.band(axes, x, low, high, look.colour)
+
+
+def bars(
+  axes: Any,
+  samples: Sequence[np.ndarray],  # Of [S]
+  colours: Sequence[str],
+) -> None:
+  """A bar for each sample: the mean over seeds, its interval, and the seeds."""
+  for place, (values, colour) in enumerate(zip(samples, colours, strict=True)):
+    axes.bar(place, values.mean(), color=colour, width=0.7)
+    if len(values) > 1:
+      axes.plot([place] * 2, statistics.interval(values), color="black", lw=1)
+    axes.plot(
+      np.full(len(values), place), values, ".", color="black", ms=2.5, alpha=0.6
+    )

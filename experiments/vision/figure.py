@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import pathlib
 
-from experiments.sweeps import figures, statistics
+from experiments.sweeps import statistics
 from experiments.vision import arms
 from experiments.vision.results import Results
+from grpo_jax.training import style
 
-# Colour-blind-safe (Okabe and Ito).
-_COLOURS = {
-  arms.BASE: "#999999",
-  arms.GRPO: "#000000",
-  arms.SAME_UPDATES: "#0072B2",
-  arms.SAME_EXAMPLES: "#E69F00",
+_LOOKS = {
+  arms.BASE: style.Look(style.GREY, "X"),
+  **style.looks((arms.GRPO, arms.SAME_UPDATES, arms.SAME_EXAMPLES)),
 }
 _LABELS = {arms.BASE: "warm start", **arms.SHOWN}
 
@@ -24,11 +22,12 @@ def plot(path: pathlib.Path, results: Results) -> None:
   Raises:
     ImportError: matplotlib is not installed.
   """
-  canvas = figures.canvas(12, 4)
-  panels = canvas.subplots(1, 2, sharey=True)
+  canvas, grid = style.panels(1, 2, style.PAGE, 2.5, sharey=True)
+  panels = grid[0]
+  names = [domain.replace("_", "\n") for domain in arms.DOMAINS]
   panels[0].set_ylabel("mean over held-out prompts")
   for axes, what in zip(panels, ("accuracy", "overlap"), strict=True):
-    axes.set_title(what, loc="left", fontsize=10)
+    axes.set_title(what)
     for shift, name in enumerate(arms.ARMS):
       places, means, lows, highs = [], [], [], []
       for place, domain in enumerate(arms.DOMAINS):
@@ -43,15 +42,13 @@ def plot(path: pathlib.Path, results: Results) -> None:
       if places:
         axes.errorbar(
           *(places, means, [lows, highs]),
-          fmt="o",
-          ms=5,
-          color=_COLOURS[name],
+          fmt=_LOOKS[name].marker,
+          color=_LOOKS[name].colour,
           label=_LABELS[name],
         )
     axes.axvline(len(arms.IN_DOMAIN) - 0.5, color="#CCCCCC", lw=1)
-    axes.set_xticks(range(len(arms.DOMAINS)), arms.DOMAINS, fontsize=8)
-    axes.set_ylim(-0.02, 1.02)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25, lw=0.6, axis="y")
-  panels[0].legend(frameon=False, fontsize=9)
-  canvas.savefig(path)
+    axes.set_xticks(range(len(arms.DOMAINS)), names)
+    axes.set_ylim(bottom=-0.02)
+    axes.grid(visible=False, axis="x")
+  style.shared_legend(canvas, panels)
+  style.save(canvas, path)

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grpo_jax.training import metrics_log, paths
+from grpo_jax.training import metrics_log, paths, style
 
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
-
-_BLUE, _ORANGE, _GREEN, _RED = "#3566a5", "#d1701b", "#2f8f5b", "#c23b3b"
 
 
 def plot_run(workdir: str | os.PathLike, path: str | os.PathLike) -> None:
@@ -47,6 +45,7 @@ def figure_of(workdir: str | os.PathLike) -> Figure:
     ValueError: If no reinforcement step was logged yet.
   """
   try:
+    import matplotlib
     from matplotlib import figure
   except ImportError as error:
     raise ImportError(
@@ -79,31 +78,33 @@ def figure_of(workdir: str | os.PathLike) -> Figure:
       """What notebooks show, whatever their backend is."""
       return _png(self)
 
-  canvas = Shown(figsize=(11, 7.5), dpi=130, layout="constrained")
-  name = source.parent.resolve().name
-  canvas.suptitle(f"Reinforcement phase of {name}", fontsize=14)
-  reward, accuracy, length, entropy = canvas.subplots(2, 2).flat
+  # A notebook has settings of its own, which stay.
+  with matplotlib.rc_context():
+    canvas = style.canvas(style.PAGE, 4.6, kind=Shown)
+    name = source.parent.resolve().name
+    canvas.suptitle(f"Reinforcement phase of {name}")
+    reward, accuracy, length, entropy = canvas.subplots(2, 2).flat
 
-  _curve(reward, lines, "reward/mean", _BLUE, "training")
-  _finish(reward, "Reward", "mean reward of a completion")
+    _curve(reward, lines, "reward/mean", style.BLUE, "training")
+    _finish(reward, "Reward", "mean reward of a completion")
 
-  _curve(accuracy, lines, "accuracy", _BLUE, "training")
-  steps, values = _series(lines, "eval/accuracy")
-  if len(steps):
-    accuracy.plot(
-      steps, values, "o-", color=_ORANGE, lw=1.2, ms=5, label="evaluation"
-    )
-  _finish(accuracy, "Accuracy", "fraction of right answers")
-  if accuracy.lines:
-    accuracy.set_ylim(-0.03, 1.03)
+    _curve(accuracy, lines, "accuracy", style.BLUE, "training")
+    steps, values = _series(lines, "eval/accuracy")
+    if len(steps):
+      accuracy.plot(
+        steps, values, "o-", color=style.ORANGE, ms=3.2, label="evaluation"
+      )
+    _finish(accuracy, "Accuracy", "fraction of right answers")
+    if accuracy.lines:
+      accuracy.set_ylim(-0.03, 1.03)
 
-  _curve(length, lines, "length/mean", _BLUE, "all")
-  _curve(length, lines, "length/correct", _GREEN, "right answers")
-  _curve(length, lines, "length/incorrect", _RED, "wrong answers")
-  _finish(length, "Completion length", "mean length (tokens)")
+    _curve(length, lines, "length/mean", style.BLUE, "all")
+    _curve(length, lines, "length/correct", style.GREEN, "right answers")
+    _curve(length, lines, "length/incorrect", style.RED, "wrong answers")
+    _finish(length, "Completion length", "mean length (tokens)")
 
-  _curve(entropy, lines, "entropy/mean", _BLUE, "training")
-  _finish(entropy, "Entropy", "mean entropy (nats per token)")
+    _curve(entropy, lines, "entropy/mean", style.BLUE, "training")
+    _finish(entropy, "Entropy", "mean entropy (nats per token)")
   return canvas
 
 
@@ -138,19 +139,13 @@ def _curve(axes: Any, lines: list, name: str, color: str, label: str) -> None:
   steps, values = _series(lines, name)
   if not len(steps):
     return
-  axes.plot(steps, values, color=color, lw=0.8, alpha=0.25)
+  axes.plot(steps, values, color=color, lw=0.5, alpha=0.3)
   marker = "o" if len(steps) == 1 else None  # A line of one point is invisible.
-  axes.plot(
-    steps, smoothed(values), color=color, lw=1.8, label=label, marker=marker
-  )
+  axes.plot(steps, smoothed(values), color=color, label=label, marker=marker)
 
 
 def _finish(axes: Any, title: str, unit: str) -> None:
-  axes.set_title(title, loc="left", fontsize=12)
-  axes.set_xlabel("step")
-  axes.set_ylabel(unit)
-  axes.spines[["top", "right"]].set_visible(False)
-  axes.grid(alpha=0.25, lw=0.6)
+  style.label(axes, title, "step", unit)
   if not axes.lines:
     axes.text(
       0.5,
@@ -167,4 +162,4 @@ def _finish(axes: Any, title: str, unit: str) -> None:
   axes.margins(x=0.02)
   _, labels = axes.get_legend_handles_labels()
   if len(labels) > 1:
-    axes.legend(frameon=False, fontsize=9)
+    axes.legend()

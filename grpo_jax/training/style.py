@@ -35,8 +35,9 @@ FORMATS = ("pdf", "pgf", "svg", "png")
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, RED, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 GREY = "#777777"
-# In the order in which they are taken; yellow is pale, and comes last.
-COLOURS = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, BLACK, YELLOW)
+# In the order in which they are taken: without green-sensitive cones green and
+# purple are both grey, so they stand far apart; yellow is pale, and comes last.
+COLOURS = (BLUE, RED, GREEN, ORANGE, BLACK, SKY, PURPLE, YELLOW)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 
@@ -149,7 +150,8 @@ def canvas(width: float, height: float, **others: Any) -> Figure:
   Args:
     width: Inches; `COLUMN` or `PAGE`.
     height: Inches.
-    **others: Further arguments of `matplotlib.figure.Figure`.
+    **others: Further arguments of `matplotlib.figure.Figure`; `kind` is a class
+      that derives from it.
 
   Raises:
     ImportError: matplotlib is not installed.
