@@ -130,7 +130,9 @@ def test_a_short_run_learns_to_move_and_is_scored(tmp_path):
   small = {
     "sft.steps": 120,
     "sft.num_prompts": 32,
+    "sft.num_lengths": 1,  # Compiles faster.
     "rl.steps": 2,
+    "rl.num_lengths": 1,
     "rl.num_prompts": 4,
     "rl.group_size": 4,
     "eval.num_prompts": 64,

@@ -272,7 +272,7 @@ def check_turns(counts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["remax", "ppo"])
+@pytest.mark.parametrize("name", ["remax"])
 def test_steps_are_those_of_the_one_program(name):
   expected, found = (steps_of(name, *of) for of in both_parts(name))
   for one, other in zip(expected[0], found[0], strict=True):

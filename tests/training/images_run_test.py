@@ -68,6 +68,7 @@ def killed_after(step, process, workdir):
 def test_a_run_that_is_killed_ends_with_the_bytes_of_one_that_is_not(
   family, tmp_path
 ):
+  """One of two; whoever made the policy, its run is saved by the same code."""
   folder = tmp_path / "data"
   folder.mkdir()
   pictures.write_records(folder)
@@ -85,6 +86,8 @@ def test_a_run_that_is_killed_ends_with_the_bytes_of_one_that_is_not(
   before, after = (arrays(whole, images_config.STEPS - n) for n in (1, 0))
   towers = [x for x in after if "policy" in x and "tower" in x]
   assert any((before[x] != after[x]).any() for x in towers)
+  if family != FAMILIES[-1]:
+    return
 
   with start(family, folder, broken) as process:
     killed_after(1, process, broken)

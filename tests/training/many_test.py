@@ -6,7 +6,6 @@ import os
 import signal
 
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from grpo_jax.training import (
   alarms,
@@ -74,6 +73,9 @@ def test_seeds_end_as_runs_of_their_own(tmp_path):
     assert_close_run(actual, other)
     assert (actual / metrics_log.RESULT).exists()
   assert rows(together[0]) != rows(together[1])
+  with api.load(together[1]) as trained:
+    assert trained.step == 3
+    assert trained.config.seed == 1
 
 
 @pytest.mark.slow
@@ -94,19 +96,31 @@ def test_numbers_end_close_to_runs_of_their_own(tmp_path, side_by_side):
 
 @pytest.mark.slow
 def test_numbers_of_reinforcement_end_close_to_runs_of_their_own(tmp_path):
+  """And seeds; an evaluation comes after a last phase that has none itself."""
   configs = [
     make_config(
-      phases=("rl",),
+      seed=seed,
+      phases=("rl", "sft"),
       sampling__temperature=temperature,
       algorithm__kl_coef=kl_coef,
       algorithm__clip_high=clip_high,
       rl__ema_decay=decay,
       rewards__weights=(weight,),
       sampling__mix_rate=mix_rate,
+      sft__optimizer__learning_rate=rate,
     )
-    for temperature, kl_coef, clip_high, decay, weight, mix_rate in (
-      (1.0, 0.1, 0.2, 0.5, 1.0, 0.2),
-      (0.7, 0.3, 0.01, 0.9, 0.5, 0.6),
+    for (
+      seed,
+      temperature,
+      kl_coef,
+      clip_high,
+      decay,
+      weight,
+      mix_rate,
+      rate,
+    ) in (
+      (0, 1.0, 0.1, 0.2, 0.5, 1.0, 0.2, 0.2),
+      (1, 0.7, 0.3, 0.01, 0.9, 0.5, 0.6, 0.1),
     )
   ]
   together, alone, results, expected = train_both(configs, tmp_path)
@@ -115,41 +129,6 @@ def test_numbers_of_reinforcement_end_close_to_runs_of_their_own(tmp_path):
   for result, other in zip(results, expected, strict=True):
     assert result.before == other.before
     assert result.after == pytest.approx(other.after)
-
-
-@pytest.mark.slow
-def test_runs_are_evaluated_after_their_last_phase(tmp_path):
-  configs = [
-    make_config(phases=("rl", "sft"), sft__optimizer__learning_rate=rate)
-    for rate in (0.2, 0.1)
-  ]
-  together, alone, results, expected = train_both(configs, tmp_path)
-  assert results == expected
-  for actual, other in zip(together, alone, strict=True):
-    assert_close_run(actual, other)
-
-
-@pytest.mark.slow
-def test_eight_seeds_end_as_runs_of_their_own(tmp_path):
-  configs = [make_config(seed=seed, phases=("rl",)) for seed in range(8)]
-  workdirs = [tmp_path / str(seed) for seed in range(8)]
-  results = many.train(configs, workdirs)
-  norms = {rows(workdir)[-1]["param_norm"] for workdir in workdirs}
-  assert len(norms) == 8
-  # Compilation is the same for both seeds, and the longest part.
-  compilation_cache.set_cache_dir(str(tmp_path / "programs"))
-  try:
-    for seed in (0, 7):
-      alone = tmp_path / f"alone{seed}"
-      expected = loop.train(configs[seed], alone)
-      assert results[seed].before == expected.before
-      assert results[seed].after == pytest.approx(expected.after)
-      assert_close_run(workdirs[seed], alone)
-  finally:
-    compilation_cache.reset_cache()
-  with api.load(workdirs[3]) as trained:
-    assert trained.step == 3
-    assert trained.config.seed == 3
 
 
 @pytest.mark.slow

@@ -153,7 +153,7 @@ def test_a_sweep_that_was_stopped_continues_to_the_same_bytes(cwd):
   (cwd / "config.py").write_text(re.sub("  add.*1e30.*\n", "", CONFIG))
   root = cwd / "root"
   many_steps = (  # It is stopped before the last one.
-    "--config.rl.steps=500",
+    "--config.rl.steps=60",
     "--config.eval.every=0",
     "--config.checkpoint.every=50",
   )
