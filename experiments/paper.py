@@ -183,9 +183,7 @@ def _rerun(name: str) -> int:
       f"--rerun={name}: {experiment} has no arms that run alone; pass"
       f" --rerun={experiment}."
     )
-  command = shlex.split(found.run)
-  if arm:
-    command.append(f"--arms=^{re.escape(arm)}$")
+  command = shlex.split(registry.command(found, arm))
   print(shlex.join(command), flush=True)
   if not _EXECUTE.value:
     return 0

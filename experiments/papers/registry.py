@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import re
+import shlex
 from collections.abc import Callable
 
 from experiments.papers import writers
@@ -33,6 +36,24 @@ class Experiment:
   arms: bool = False
   write: Callable | None = None
   why: str = ""
+
+
+def command(experiment: Experiment, arm: str = "") -> str:
+  """The command that runs an experiment anew, or an arm with its warm start.
+
+  An arm that follows on several others needs these too: the command says which
+  run is missing.
+
+  Args:
+    experiment: The experiment.
+    arm: The arm; empty: all of them.
+  """
+  if not arm:
+    return experiment.run
+  arms = importlib.import_module(f"experiments.{experiment.name}.arms")
+  names = dict.fromkeys([getattr(arms, "BASE", arm), arm])
+  pattern = "|".join(map(re.escape, names))
+  return f"{experiment.run} {shlex.quote(f'--arms=^({pattern})$')}"
 
 
 def _sweep(name: str, page: str = "", figure: bool = True) -> Experiment:

@@ -1,6 +1,7 @@
 """What is stale, from a history and files that were made up."""
 
 import json
+import re
 
 import pytest
 
@@ -113,3 +114,14 @@ def test_every_output_and_record_of_the_table_exists():
     for name in (*experiment.outputs, *experiment.code):
       assert (made.ROOT / name).exists(), (experiment.name, name)
     assert (experiment.write is None) == bool(experiment.why)
+
+
+def test_an_arm_is_run_anew_with_its_warm_start_beside_the_old_numbers():
+  found = registry.command(registry.EXPERIMENTS["flips"], "grpo-40")
+  assert found.startswith("python -m experiments.flips.run --root=runs/again/")
+  assert "--results=runs/again/flips/results" in found
+  pattern = found.split("--arms=")[1].strip("'")
+  arms = [x for x in ("base", "grpo-40", "grpo-4") if re.search(pattern, x)]
+  assert arms == ["base", "grpo-40"]
+  critics = registry.EXPERIMENTS["critics_smoke"]
+  assert registry.command(critics) == critics.run
