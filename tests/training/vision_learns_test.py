@@ -22,10 +22,10 @@ def get_config():
   config.rewards.correct = ""
   config.sft.num_lengths = 1
   config.sft.steps = 300
-  config.rl.steps = 40
+  config.rl.steps = 60
   config.rl.optimizer.learning_rate = 1e-3
   config.eval.every = config.checkpoint.every = 0
-  config.eval.num_prompts = config.eval.batch_size = 64
+  config.eval.num_prompts = config.eval.batch_size = 256
   config.log.tensorboard = False
   return config
 
@@ -72,4 +72,4 @@ def test_grpo_raises_the_reward_through_the_tower(tmp_path, monkeypatch):
   loop.train(config, tmp_path / "rl")
   # Greedy, on the same prompts: without a gradient they were the same number.
   before, after = column(tmp_path / "rl", "eval/accuracy")
-  assert after > before + 0.1
+  assert after > before + 0.08
