@@ -264,45 +264,6 @@ VISION = {
   ),
 }
 
-# Models of which only the shapes serve: experiments.pods compiles steps with
-# them. They are too large for the recipes, which have no mesh of their own.
-# Sizes are those of Table 1 of GLM-4.5 Team, "GLM-4.5", arXiv:2508.06471; what
-# the paper leaves out is from the config.json of the model. The layer that
-# predicts a second token is left out.
-SHAPES = {
-  "glm-4.5-air": Model(
-    checkpoint="zai-org/GLM-4.5-Air",
-    template="chat",
-    config_json={
-      "architectures": ["Glm4MoeForCausalLM"],
-      "attention_bias": True,
-      "first_k_dense_replace": 1,
-      "head_dim": 128,
-      "hidden_act": "silu",
-      "hidden_size": 4096,
-      "intermediate_size": 10944,
-      "model_type": "glm4_moe",
-      "moe_intermediate_size": 1408,
-      "n_group": 1,
-      "n_routed_experts": 128,
-      "n_shared_experts": 1,
-      "norm_topk_prob": True,
-      "num_attention_heads": 96,
-      "num_experts_per_tok": 8,
-      "num_hidden_layers": 46,
-      "num_key_value_heads": 8,
-      "partial_rotary_factor": 0.5,
-      "rms_norm_eps": 1e-5,
-      "rope_theta": 1e6,
-      "routed_scaling_factor": 1.0,
-      "tie_word_embeddings": False,
-      "topk_group": 1,
-      "use_qk_norm": False,
-      "vocab_size": 151552,
-    },
-  ),
-}
-
 # Completions of a toy's batch that are trained; the recipe's, divided.
 _TOY_ROWS = 256
 
@@ -394,7 +355,7 @@ def architecture(checkpoint: str) -> Iterator[str]:
   So that shapes can be had without a download; any other name, and a folder,
   stays what it is.
   """
-  models = (*MODELS.values(), *VISION.values(), *SHAPES.values())
+  models = (*MODELS.values(), *VISION.values())
   known = {model.checkpoint: model for model in models}
   if pathlib.Path(checkpoint).is_dir() or checkpoint not in known:
     yield checkpoint

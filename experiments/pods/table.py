@@ -67,13 +67,6 @@ ROWS = {
     "--config.rl.num_prompts=64",
     "--config.rl.micro_batch_size=64",
   ),
-  "106b-a12b-v5p-256": (
-    "--topology=v5p-256",
-    "--mesh=fsdp:8,expert:8,tensor:2",
-    "--config.model.checkpoint=zai-org/GLM-4.5-Air",
-    "--config.rl.num_prompts=64",
-    "--config.rl.micro_batch_size=64",
-  ),
   "7b-2-x-v5e-16": (
     "--topology=v5e-16",
     "--slices=2",
