@@ -3,6 +3,7 @@
 | file        | holds                                                    |
 |-------------|----------------------------------------------------------|
 | `memory.py` | the command that says what a run needs, from shapes      |
+| `held.py`   | what of it is held when, per device                       |
 | `chips.py`  | TPUs: figures, slices, names                             |
 | `hlo.py`    | the text of a compiled program, parsed                   |
 | `loops.py`  | how often its loops run                                  |

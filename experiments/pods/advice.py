@@ -1,6 +1,6 @@
 """What to change when a run does not fit into the memory of its devices.
 
-Each change is tried on the report of memory itself (`memory.table`), so what is
+Each change is tried on the report of memory itself (`held.table`), so what is
 said of a change is what the report would say after it.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from experiments.pods import memory, meshes
+from experiments.pods import held, meshes
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import sharding
 
@@ -54,7 +54,7 @@ def mesh_of(
 
 def needed(config: _Config, mesh: AbstractMesh) -> int:
   """Bytes of a device at the fullest moment of a step."""
-  return max(memory.totals(memory.table(config, mesh)).values())
+  return max(held.totals(held.table(config, mesh)).values())
 
 
 def changes(

@@ -8,7 +8,7 @@ import re
 
 # A list of files and their checksums, as `sha256sum` prints it.
 _SUMS = "SHA256SUMS"
-# What loading reads. Other formats of the same weights are left out, also those
+# What loading and exporting read. Other formats of the same weights are left out, also those
 # in folders and, of Mistral, in consolidated.safetensors.
 _FILES = (
   *("*.json", "*.safetensors", "*.jinja", "tokenizer.model", _SUMS),

@@ -8,7 +8,7 @@ import pathlib
 
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_jax.data import sources, task_tokenizer, teacher, tokenizer
@@ -622,6 +622,7 @@ def test_a_chat_around_what_a_tool_says_is_meant_and_is_not_cut():
 MARKUP = ["", " ", "<eos>\n ", " .<answer>", "\n<eos><pad>x\n"]
 
 
+@settings(deadline=None)  # The first text is slow.
 @given(
   first=st.sampled_from(MARKUP),
   rest=st.lists(

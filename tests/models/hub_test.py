@@ -94,6 +94,7 @@ def test_weights_are_downloaded_once():
       ignore_patterns=list(hub._OTHERS),
     )
   ) == [
+    "README.md",
     "chat_template.jinja",
     "config.json",
     "model-00001-of-00002.safetensors",

@@ -11,7 +11,7 @@ import pytest
 
 from configs import pods as pods_config
 from configs.recipes import models as published
-from experiments.pods import advice, memory
+from experiments.pods import advice, held
 from grpo_jax.models import architecture, transformer
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import models, problem, runs, sharding
@@ -46,7 +46,7 @@ def recipe(name: str, model: str):
 
 def table(config) -> dict[str, int]:
   settings = config_lib.resolve(config)
-  found = memory.table(settings, memory.mesh_of(settings))
+  found = held.table(settings, held.mesh_of(settings))
   return {kind: size for kind, (_, size) in found.items()}
 
 
@@ -93,7 +93,7 @@ def test_models_that_see_have_their_published_sizes(model):
 def test_a_recipe_says_what_its_rollout_takes(name):
   model_name = "qwen2.5-vl-7b" if name in ON_IMAGES else "qwen2.5-7b"
   config = recipe(name, model_name)
-  sizes = memory.sizes(config_lib.resolve(config))
+  sizes = held.sizes(config_lib.resolve(config))
   text = " ".join(
     importlib.import_module(f"configs.recipes.{name}").__doc__.split()
   )
@@ -105,11 +105,11 @@ def test_a_recipe_says_what_its_rollout_takes(name):
   prompts = config.rl.num_prompts
   slots = sizes.max_prompt_len * prompts + sizes.max_new_tokens * rows
   assert said[1] == gib(2 * 28 * 4 * 128 * 2 * slots)
-  assert said[1] == gib(memory._cache(sizes, prompts, rows))
+  assert said[1] == gib(held._cache(sizes, prompts, rows))
   # A byte each, and four for the scale of a token and head.
   model = dataclasses.replace(sizes.model, cache_dtype="int8")
   narrow = dataclasses.replace(sizes, model=model)
-  assert memory._cache(narrow, prompts, rows) == 2 * 28 * 4 * 132 * slots
+  assert held._cache(narrow, prompts, rows) == 2 * 28 * 4 * 132 * slots
 
 
 def test_state_and_cache_are_those_of_a_run():
@@ -180,21 +180,21 @@ def test_the_estimate_of_the_backward_pass_is_near_what_is_allocated(
   model = architecture.TransformerConfig(
     vocab_size=64, num_layers=6, remat=remat
   )
-  size = memory.Sizes(model, None, max_prompt_len=32, max_new_tokens=97)
+  size = held.Sizes(model, None, max_prompt_len=32, max_new_tokens=97)
   policy = transformer.transformer_policy(model)
 
   def loss(trained, prefix, *rows):
     params = {"trained": trained, "frozen": {}}
     return jnp.square(policy.hidden(params, *rows, prefix=prefix)[0]).sum()
 
-  params = memory._abstract_params(policy)
-  rows = memory._abstract_rows(size, 8, 8)
+  params = held._abstract_params(policy)
+  rows = held._abstract_rows(size, 8, 8)
   shares = num_prompts < 8
   prefix = jax.eval_shape(policy.prefix, params, *rows[:2]) if shares else None
   gradient = jax.jit(jax.grad(loss, (0, 1)))
   compiled = gradient.lower(params["trained"], prefix, *rows).compile()
   allocated = compiled.memory_analysis().temp_size_in_bytes
-  ratio = allocated / memory._kept(size, num_prompts, 8, shares)
+  ratio = allocated / held._kept(size, num_prompts, 8, shares)
   assert 0.5 < ratio < 1.5, ratio
 
 
@@ -220,7 +220,7 @@ def test_a_checkpoint_in_a_folder_comes_first(tmp_path):
   (tmp_path / "config.json").write_text(json.dumps(keys), encoding="utf-8")
   config = recipe("trl", "qwen3-0.6b")
   config.model.checkpoint = str(tmp_path)
-  assert memory.sizes(config_lib.resolve(config)).model.num_layers == 3
+  assert held.sizes(config_lib.resolve(config)).model.num_layers == 3
 
 
 @pytest.mark.slow
@@ -273,6 +273,6 @@ def test_tpus_are_counted_with_the_attention_that_they_take():
     config.model.attention = form
     settings = config_lib.resolve(config)
     mesh = advice.mesh_of(settings, num_devices=8)
-    return memory.table(settings, mesh)["kept for the backward pass"][1]
+    return held.table(settings, mesh)["kept for the backward pass"][1]
 
   assert kept("auto") == kept("splash") < kept("plain")

@@ -1,0 +1,436 @@
+"""Counts the bytes of a device that a run holds, from shapes alone.
+
+Nothing is downloaded for the models of configs/recipes/models.py, and no weight
+is made. Parameters, the optimizer's state and copies are exact; so is the
+cache of the rollout, which holds the prompts of a batch and, at full length,
+all completions or those of `config.sampling.lanes`.
+What the backward pass keeps is an estimate:
+
+    A(all layers, as configured) + A(one layer, nothing recomputed)
+
+where A is what `jax.vjp` of the forward pass of a micro-batch, and of prompts
+that its rows share, hands to its backward pass, without parameters; the second
+term is there with `remat`. A critic is run after the policy, and what it needs
+then is taken to be no more than what the policy does. The compiler may keep
+more or less. Everything is per device of `config.mesh`, whose devices need not
+exist (`data` is by default what those of this machine leave for it). What the
+backward pass keeps counts the devices of `tensor` as one, and is an upper bound
+with more of them. Attention has the form that "auto" takes on the devices of
+the mesh. Where the mesh does not name them, they are taken to be those of this
+machine, and on a CPU that form keeps a score for each pair of tokens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh
+
+from configs.recipes import models as published
+from grpo_jax.learning import stages
+from grpo_jax.models import attention, lora
+from grpo_jax.models.architecture import TransformerConfig
+from grpo_jax.ops import logprobs, masked
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import (
+  models,
+  outside,
+  phases,
+  references,
+  reservoirs,
+  runs,
+  sharding,
+)
+from grpo_jax.training import problem as problem_lib
+from grpo_jax.types import MemberState, Policy, PyTree
+
+# Held for the whole run, while completions are sampled, while they are learnt.
+_ALWAYS, _SAMPLING, _LEARNING = "always", "sampling", "learning"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  """What shapes are made of: the model, prompt and completion slots."""
+
+  model: TransformerConfig
+  adapters: lora.LoRAConfig | None
+  max_prompt_len: int
+  max_new_tokens: int
+
+  def policy(self) -> Policy:
+    """What is sampled from and trained."""
+    return models.policy_of(self.model, self.adapters)
+
+
+def sizes(config: config_lib.RunConfig) -> Sizes:
+  """The sizes of a run, without its data where they are not needed."""
+  with published.described(config) as described:
+    return _sizes(described)
+
+
+def _sizes(config: config_lib.RunConfig) -> Sizes:
+  data = config.data
+  if not data.is_made_of_ids and config.model.checkpoint:
+    # The tokenizer is the checkpoint's.
+    architecture = config.model.transformer(vocab_size=1)
+    assert config.sampling.max_new_tokens is not None
+    return Sizes(
+      architecture,
+      config.model.adapters(),
+      _prompt_slots(config),
+      config.sampling.max_new_tokens,
+    )
+  with contextlib.closing(problem_lib.make_problem(config)) as problem:
+    return Sizes(
+      config.model.transformer(problem.tokenizer.vocab_size),
+      config.model.adapters(),
+      problem.prompt_slots,
+      problem.max_new_tokens,
+    )
+
+
+def _prompt_slots(config: config_lib.RunConfig) -> int:
+  """Slots of what rows begin with; where nobody has said it, at most."""
+  own = config.data.max_prompt_len
+  assert own is not None  # `RunConfig` has seen to it.
+  compaction = config.environment.compaction
+  if compaction.context_len is None:
+    return own
+  return compaction.max_prompt_len or compaction.context_len
+
+
+def mesh_of(config: config_lib.RunConfig) -> AbstractMesh:
+  """The mesh of a config, of devices that need not exist."""
+  mesh = config.mesh
+  sizes = dataclasses.asdict(mesh)
+  if mesh.data is None:
+    others = mesh.fsdp * mesh.tensor * mesh.expert
+    sizes["data"] = max(jax.device_count() // others, 1)
+  return AbstractMesh(
+    tuple(sizes[axis] for axis in sharding.AXES), sharding.AXES
+  )
+
+
+def table(
+  config: config_lib.RunConfig, mesh: AbstractMesh
+) -> dict[str, tuple[str, int]]:
+  """Kind of array -> (when it is held, bytes per device), of the last phase."""
+  size = sizes(config)
+  if mesh.abstract_device is not None:  # Of another kind than those here.
+    with jax.sharding.use_abstract_mesh(mesh):
+      form = attention.form(size.model)
+    model = dataclasses.replace(size.model, attention=form)
+    size = dataclasses.replace(size, model=model)
+  name = config.phases[-1]
+  # Earlier phases are left out, so a reference begins here.
+  phase = dataclasses.replace(config.section(name), set_reference=True)
+  policy = size.policy()
+  algorithm, objective = config.objective(name)
+  plan = phases.update_plan(
+    phase,
+    size.max_prompt_len,
+    size.max_new_tokens,
+    mesh,
+    couples_group=algorithm.couples_group,
+  )
+  teachers = _references(config, name, size)
+  made = phases.Models(
+    *(config, phase, policy, algorithm, objective, plan), outside=teachers
+  )
+  parts = stages.Parts(
+    policy=policy,
+    algorithm=algorithm,
+    config=objective,
+    plan=plan,
+    members=made.members(),
+    losses=made.losses(),
+  )
+  start = runs.abstract_start(parts.policy, config.seed)
+  if (model := made.reward_model()) is not None:
+    # So does a reward model, and what an earlier phase has kept for it.
+    params = jax.eval_shape(model.init, start.params["policy"])
+    start = start.with_members(reward=MemberState(params))
+  start = dataclasses.replace(start, reservoir=_kept_of_old(config, size, mesh))
+  state = jax.eval_shape(
+    functools.partial(stages.enter_phase, parts=parts, index=0), start
+  )
+  places = sharding.of_state(mesh, state)
+  members = {}
+  for key, member in state.members.items():
+    place = places.members[key]
+    members |= {
+      f"{key}": (_ALWAYS, _bytes(member.params, place.params)),
+      f"{key}, optimizer": (_ALWAYS, _bytes(member.opt_state, place.opt_state)),
+      f"{key}, average": (_ALWAYS, _bytes(member.average, place.average)),
+    }
+  names = [key for loss in parts.losses[:1] for key in loss.trains]
+  trained = {key: state.params[key]["trained"] for key in names}
+  place = {key: places.params[key]["trained"] for key in names}
+  num_shards = sharding.num_row_shards(mesh)
+  tensor = mesh.shape["tensor"]
+  micro = plan.micro_batch_size
+  num_micro = phase.num_rows // phase.num_minibatches // micro
+  rows = -(-micro // num_shards)
+  prompts = -(-num_micro * rows // plan.group_size)
+  of_prompts = 0
+  if plan.shares_prompts:
+    params = _abstract_params(parts.policy)
+    shared = jax.eval_shape(
+      parts.policy.prefix, params, *_abstract_rows(size, prompts, rows)[:2]
+    )
+    of_prompts = _bytes(shared) + _bytes(jax.eval_shape(masked.wide, shared))
+  chunk, head_gradient = _logits(
+    size, state.params["policy"], micro, plan.chunk_bytes
+  )
+  found = {
+    **members,
+    "old completions": (_ALWAYS, _bytes(state.reservoir, places.reservoir)),
+    "gradients": (_LEARNING, _bytes(trained, place)),
+    "gradients from the prompts": (
+      _LEARNING,
+      _bytes(trained, place) * (num_micro == 1 and of_prompts > 0),
+    ),
+    "sum over micro-batches, float32": (
+      _LEARNING,
+      _bytes(jax.eval_shape(masked.wide, trained), place) * (num_micro > 1),
+    ),
+    "gradient of the head, float32": (_LEARNING, -(-head_gradient // tensor)),
+    "states of the reference": (
+      _LEARNING,
+      _states(size, phase, teachers) // num_shards
+      if "ref_kl" in made.required
+      else 0,
+    ),
+    "a chunk of logits": (_LEARNING, -(-chunk // mesh.size)),
+    "prompts, and their gradient": (_LEARNING, of_prompts),
+    "kept for the backward pass": (
+      _LEARNING,
+      _kept(size, min(prompts, rows), rows, of_prompts > 0),
+    ),
+  }
+  if phase.plays:
+    lanes = config.sampling.lanes
+    # Latent vectors are those of all heads.
+    parts = 1 if size.model.latent_width else tensor
+    found["cache of the rollout"] = (
+      _SAMPLING,
+      -(
+        -_cache(
+          size,
+          -(-phase.num_prompts // num_shards),
+          -(-phase.num_rows // num_shards),
+          lanes and -(-lanes // num_shards),
+        )
+        // parts
+      ),
+    )
+  return {kind: row for kind, row in found.items() if row[1]}
+
+
+def _references(
+  config: config_lib.RunConfig, name: str, size: Sizes
+) -> dict[str, outside.Outside]:
+  """The references of a phase that are not of the run, by member."""
+  ids: Any = types.SimpleNamespace(
+    vocab_size=size.model.vocab_size, pieces=dict
+  )
+  problem: Any = types.SimpleNamespace(tokenizer=ids)
+  with published.described(config) as described:
+    phase = described.section(name)
+    return {
+      member: outside.find(
+        path,
+        setting=f"config.{name}.reference_workdirs",
+        config=described,
+        problem=problem,
+        mesh=sharding.make_mesh(1),
+        storage=phase.reference_storage,
+      )
+      for member, path in references.paths(phase).items()
+    }
+
+
+def _states(
+  size: Sizes,
+  phase: config_lib.PhaseConfig,
+  teachers: Mapping[str, outside.Outside],
+) -> int:
+  """Bytes of the states that logits of the reference are made of."""
+  widths = [model.width for model in teachers.values()] or [size.model.width]
+  width = sum(widths) if phase.reference_mixture else max(widths)
+  itemsize = jnp.dtype(size.model.dtype).itemsize
+  return phase.num_rows * size.max_new_tokens * width * itemsize
+
+
+def _kept_of_old(
+  config: config_lib.RunConfig, size: Sizes, mesh: AbstractMesh
+) -> PyTree:
+  """Shapes of what a reward model keeps; None if it keeps nothing."""
+  for name in config.phases:
+    found = reservoirs.make(
+      config,
+      name,
+      size.max_prompt_len,
+      size.max_new_tokens,
+      sharding.num_row_shards(mesh),
+    )
+    if found is not None:
+      return jax.eval_shape(functools.partial(found.enter, None))
+  return None
+
+
+def _bytes(tree: PyTree, places: PyTree = None) -> int:
+  """Bytes of all arrays, or of a device's part if their places are given."""
+  if places is None:
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+  parts = jax.tree.map(
+    lambda x, place: math.prod(place.shard_shape(x.shape)) * x.dtype.itemsize,
+    tree,
+    places,
+  )
+  return sum(jax.tree.leaves(parts))
+
+
+def _abstract_rows(size: Sizes, num_prompts: int, num_rows: int):
+  """Prompts, their mask, completions, theirs, and who answers what."""
+  shape = jax.ShapeDtypeStruct
+  prompts = num_prompts, size.max_prompt_len
+  completions = num_rows, size.max_new_tokens
+  return (
+    shape(prompts, jnp.int32),
+    shape(prompts, jnp.bool),
+    shape(completions, jnp.int32),
+    shape(completions, jnp.bool),
+    shape((num_rows,), jnp.int32),
+  )
+
+
+def _abstract_params(policy: Policy) -> PyTree:
+  return jax.eval_shape(policy.init, jax.random.key(0))
+
+
+def _cache(
+  size: Sizes, num_prompts: int, num_rows: int, num_lanes: int | None = None
+) -> int:
+  """Bytes of the keys and values of prompts, and of completions at length T.
+
+  Args:
+    size: The size of the policy and of the slots.
+    num_prompts: Prompts.
+    num_rows: Completions of them all.
+    num_lanes: How many are decoded at once; None for all. With fewer, each
+      has a copy of its prompt.
+  """
+  policy = size.policy()
+  prompts, mask, *_ = _abstract_rows(size, num_prompts, num_rows)
+  params = _abstract_params(policy)
+  _, prefix, _ = jax.eval_shape(policy.prefill, params, prompts, mask)
+  lanes = min(num_lanes or num_rows, num_rows)
+  of_prompts, of_lanes = _bytes(prefix.layers), prefix
+  if lanes < num_rows:
+    of_lanes = jax.eval_shape(
+      lambda tree: jax.tree.map(lambda x: x[jnp.zeros(lanes, int)], tree),
+      prefix,
+    )
+    of_prompts += _bytes(of_lanes.layers)
+  of_completions = jax.eval_shape(
+    functools.partial(policy.allocate, lanes, size.max_new_tokens), of_lanes
+  )
+  return of_prompts + _bytes(of_completions)
+
+
+def _logits(
+  size: Sizes, params: PyTree, num_rows: int, chunk_bytes: int
+) -> tuple[int, int]:
+  """Bytes of a chunk of logits of a micro-batch, and of the head's gradient."""
+  policy = size.policy()
+
+  def chunk(params, h):
+    head = functools.partial(policy.head, params)
+    return head(h[:, : logprobs.chunk_size(head, h, chunk_bytes)])
+
+  shape = num_rows, size.max_new_tokens, size.model.width
+  h = jax.ShapeDtypeStruct(shape, size.model.dtype)
+  logits = jax.eval_shape(chunk, params, h)
+  itemsize = logits.dtype.itemsize
+  kernel = size.model.width * logits.shape[-1] * itemsize
+  return logits.size * itemsize, 0 if size.adapters else kernel
+
+
+def _kept(
+  size: Sizes, num_prompts: int, num_rows: int, shares_prompts: bool
+) -> int:
+  """Bytes that a micro-batch keeps for its backward pass; see above.
+
+  Args:
+    size: The size of the policy and of the slots.
+    num_prompts: Prompts that are run at a time, where rows share them.
+    num_rows: Completions that are run at a time.
+    shares_prompts: Whether they do.
+  """
+
+  def residuals(model: TransformerConfig) -> int:
+    policy = models.policy_of(model, size.adapters)
+    params = _abstract_params(policy)
+    ours = {(x.shape, x.dtype) for x in jax.tree.leaves(params)}
+
+    def kept(function, *arguments) -> int:
+      def pull_back(trained, frozen, *arguments):
+        def of_trained(trained):
+          params = {"trained": trained, "frozen": frozen}
+          return function(params, *arguments)
+
+        return jax.vjp(of_trained, trained)[1]
+
+      found = jax.eval_shape(
+        pull_back, params["trained"], params["frozen"], *arguments
+      )
+      return _bytes(
+        [x for x in jax.tree.leaves(found) if (x.shape, x.dtype) not in ours]
+      )
+
+    def hidden(params, prefix, *rows):
+      return policy.hidden(params, *rows, prefix=prefix)[0]
+
+    rows = _abstract_rows(size, num_rows, num_rows)
+    if not shares_prompts:
+      return kept(hidden, None, *rows)
+    prefix = jax.eval_shape(policy.prefix, params, *rows[:2])
+    prompts = _abstract_rows(size, num_prompts, num_rows)[:2]
+    return max(kept(hidden, prefix, *rows), kept(policy.prefix, *prompts))
+
+  total = residuals(size.model)
+  if size.model.remat != "none":
+    total += residuals(
+      dataclasses.replace(
+        size.model,
+        num_layers=1,
+        num_dense_layers=0,
+        sliding_layers=(),
+        remat="none",
+      )
+    )
+  return total
+
+
+def totals(found: Mapping[str, tuple[str, int]]) -> dict[str, int]:
+  """Bytes of a device while completions are sampled, and while learnt.
+
+  Args:
+    found: As `table` has it.
+  """
+  return {
+    what: sum(size for at, size in found.values() if at in (_ALWAYS, when))
+    for when, what in (
+      (_SAMPLING, "together, while sampling"),
+      (_LEARNING, "together, while learning"),
+    )
+  }
