@@ -3,7 +3,10 @@
 | file        | holds                                                    |
 |-------------|----------------------------------------------------------|
 | `memory.py` | the command that says what a run needs, from shapes      |
-| `held.py`   | what of it is held when, per device                       |
+| `held.py`   | what of it is held when, per device                      |
+| `advice.py` | what would make a run smaller                            |
+| `meshes.py` | how meshes are written, and which there are              |
+| `ranking.py` | which of them fit, the best first                       |
 | `chips.py`  | TPUs: figures, slices, names                             |
 | `hlo.py`    | the text of a compiled program, parsed                   |
 | `loops.py`  | how often its loops run                                  |
