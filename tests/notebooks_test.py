@@ -19,7 +19,14 @@ matplotlib.use("Agg")
 _FOLDER = pathlib.Path(__file__).resolve().parent.parent / "notebooks"
 _NAMES = sorted(path.name for path in _FOLDER.glob("*.ipynb"))
 # Those that train need a kernel: of the rest, cells are run in this process.
-_TRAINS = ("03_a_run_of_your_own.ipynb",)
+_TRAINS = (
+  "00_train_sample_plot.ipynb",
+  "03_find_a_reward_hack.ipynb",
+  "04_compare_with_intervals.ipynb",
+  "05_an_algorithm_in_one_cell.ipynb",
+  "07_from_a_checkpoint.ipynb",
+  "08_an_agent_with_a_tool.ipynb",
+)
 _KINDS = ("display_data", "execute_result")
 
 

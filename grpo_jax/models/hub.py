@@ -8,8 +8,8 @@ import re
 
 # A list of files and their checksums, as `sha256sum` prints it.
 _SUMS = "SHA256SUMS"
-# What loading and exporting read. Other formats of the same weights are left out, also those
-# in folders and, of Mistral, in consolidated.safetensors.
+# What loading and exporting read. Other formats of the same weights are left
+# out, also those in folders and, of Mistral, in consolidated.safetensors.
 _FILES = (
   *("*.json", "*.safetensors", "*.jinja", "tokenizer.model", _SUMS),
   *("README.md", "LICENSE*", "NOTICE*"),  # What exports say of the base.
