@@ -235,7 +235,9 @@ def test_the_command_prints_the_table():
   assert "--mesh=fsdp:4" in change
   config = recipe("v32_math", "qwen2.5-0.5b")
   config.mesh.data = 4
-  for kind, size in table(config).items():
+  settings = config_lib.resolve(config)
+  found = held.table(settings, advice.mesh_of(settings, num_devices=4))
+  for kind, (_, size) in found.items():
     assert re.search(rf"(?m)^  {kind} .* GiB +{size:,}$", out)
   assert [line for line in out.splitlines() if len(line) > 80] == []
 
