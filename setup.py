@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-import subprocess
+import runpy
 
 import setuptools
 from setuptools.command import build_py, sdist
@@ -65,22 +65,11 @@ _LINT = ["ruff>=0.12", "pre-commit>=4"]
 
 
 def _commit() -> str | None:
-  """The commit of this checkout as JSON; None where it is none."""
-  if not (_ROOT / ".git").exists():
-    return None  # Of an sdist, which has the file.
-  try:
-    commit, status = (
-      subprocess.run(
-        ["git", "-C", str(_ROOT), *arguments],
-        capture_output=True,
-        check=True,
-        text=True,
-      ).stdout.strip()
-      for arguments in (("rev-parse", "HEAD"), ("status", "--porcelain"))
-    )
-  except (OSError, subprocess.CalledProcessError):
-    return None
-  return json.dumps({"commit": commit, "dirty": bool(status)}) + "\n"
+  """The commit of this checkout or sdist as JSON; None if unknown."""
+  # Run as a file: what it imports is Python's, and the package needs JAX.
+  commits = runpy.run_path(str(_ROOT / "grpo_jax/training/commits.py"))
+  found = commits["git"]()
+  return json.dumps(found) + "\n" if found else None
 
 
 class _BuildPy(build_py.build_py):

@@ -647,9 +647,12 @@ def test_every_recipe_is_assembled_with_a_model(tmp_path, name, model):
   config.data.tokenizer = "gsm8k"
   if name in _ON_IMAGES:
     _with_pictures(tmp_path, config)
-    for kind in ("image", "video", "vision_start", "vision_end"):
-      token = f"<|{kind}_pad|>" if kind in ("image", "video") else f"<|{kind}|>"
-      described[f"{kind}_token_id"] = pictures.id_of(token)
+    described |= {
+      "image_token_id": pictures.id_of("<|image_pad|>"),
+      "video_token_id": pictures.id_of("<|video_pad|>"),
+      "vision_start_token_id": pictures.id_of("<|vision_start|>"),
+      "vision_end_token_id": pictures.id_of("<|vision_end|>"),
+    }
   text = json.dumps(described)
   (folder / "config.json").write_text(text, encoding="utf-8")
   if config.data.environment:

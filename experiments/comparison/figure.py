@@ -30,9 +30,9 @@ def write(
   Args:
     found: The comparison.
     out: Folder to write to.
-    formats: Of `style.FORMATS`.
+    formats: Kinds of files, some of `style.FORMATS`.
     x: What curves are drawn over.
-    width: Of each figure, inches.
+    width: Width of each figure, inches.
 
   Returns:
     The paths.

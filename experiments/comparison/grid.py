@@ -38,7 +38,7 @@ class Variant:
   """An algorithm or a task, with what is set of it.
 
   Attributes:
-    label: As it was given, NAME or NAME:SETTING=VALUE:….
+    label: The text of the flag: NAME or NAME:SETTING=VALUE:….
     name: Its name.
     settings: Setting -> number, text or truth value.
   """

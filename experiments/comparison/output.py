@@ -26,7 +26,7 @@ def write(
   Args:
     found: The comparison.
     out: Folder to write to; made if missing.
-    formats, x, width: Of figures; see `figure.write`.
+    formats, x, width: What figures look like; see `figure.write`.
 
   Returns:
     The exit status: 1 where a run has no value.

@@ -84,7 +84,7 @@ def read(workdirs: Sequence[pathlib.Path], metric: str) -> list[Run]:
 
   Args:
     workdirs: Folders of runs.
-    metric: Of result.json, or of the last line of metrics.jsonl that has it.
+    metric: A name in result.json, or in the last such line of metrics.jsonl.
 
   Raises:
     KeyError: No run has the metric; lists those that there are.
@@ -151,7 +151,7 @@ def _labels(
   """Names, with the settings in which runs of one name differ.
 
   Args:
-    names: Of each run.
+    names: The name of each run.
     flat: The settings of each run, as text.
     prefix: Those that count begin with it; empty: all but those of tasks.
   """
@@ -221,7 +221,7 @@ def curve(
 
   Args:
     run: The run.
-    metric: Of its log.
+    metric: A name in the run's log.
     x: "step"; "tokens", all that were drawn so far; or "seconds" of all steps
       so far, without compilation and evaluation, and divided by the number of
       runs that a program of `experiments.compare` has trained together.

@@ -141,7 +141,7 @@ def of(names: Iterable[str]) -> tuple[str, list[str]]:
   """BibTeX of the library and of algorithms.
 
   Args:
-    names: Of algorithms; those of other packages have no entry.
+    names: Names of algorithms; those of other packages have no entry.
 
   Returns:
     The entries, and the algorithms without one.
