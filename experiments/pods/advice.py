@@ -10,11 +10,10 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 
-from jax.sharding import AbstractDevice, AbstractMesh
+from jax.sharding import AbstractMesh
 
 from experiments.pods import held, meshes
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import sharding
 
 _Config = config_lib.RunConfig
 
@@ -34,22 +33,6 @@ class Change:
   why: str
   needed: int
   fits: bool
-
-
-def mesh_of(
-  config: _Config, num_devices: int, num_slices: int = 1
-) -> AbstractMesh:
-  """The mesh of a config on so many TPUs, which need not exist.
-
-  Raises:
-    ValueError: It has another number of devices.
-  """
-  sizes = meshes.whole(config.mesh, num_devices, num_slices)
-  return AbstractMesh(
-    tuple(sizes[axis] for axis in sharding.AXES),
-    sharding.AXES,
-    abstract_device=AbstractDevice("TPU", None, "tpu"),
-  )
 
 
 def needed(config: _Config, mesh: AbstractMesh) -> int:
@@ -78,7 +61,7 @@ def changes(
 
   def tried(config: _Config) -> int | None:
     try:
-      return needed(config, mesh_of(config, num_devices, num_slices))
+      return needed(config, held.mesh_of(config, num_devices, num_slices))
     except (KeyError, TypeError, ValueError):
       return None  # Settings that do not go together.
 

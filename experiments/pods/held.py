@@ -32,9 +32,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractDevice, AbstractMesh
 
 from configs.recipes import models as published
+from experiments.pods import meshes
 from grpo_jax.learning import stages
 from grpo_jax.models import attention, lora
 from grpo_jax.models.architecture import TransformerConfig
@@ -107,15 +108,34 @@ def _prompt_slots(config: config_lib.RunConfig) -> int:
   return compaction.max_prompt_len or compaction.context_len
 
 
-def mesh_of(config: config_lib.RunConfig) -> AbstractMesh:
-  """The mesh of a config, of devices that need not exist."""
-  mesh = config.mesh
-  sizes = dataclasses.asdict(mesh)
-  if mesh.data is None:
-    others = mesh.fsdp * mesh.tensor * mesh.expert
-    sizes["data"] = max(jax.device_count() // others, 1)
+def mesh_of(
+  config: config_lib.RunConfig,
+  num_devices: int | None = None,
+  num_slices: int = 1,
+) -> AbstractMesh:
+  """The mesh of a config, of devices that need not exist.
+
+  Args:
+    config: Has the mesh.
+    num_devices: TPUs of all slices; None: as many devices like those of this
+      machine as the mesh takes.
+    num_slices: Slices, which `data` alone connects.
+
+  Raises:
+    ValueError: The mesh has another number of devices.
+  """
+  mesh, device = config.mesh, None
+  if num_devices is None:
+    of_copy = mesh.fsdp * mesh.expert * mesh.tensor
+    data = mesh.data or max(jax.device_count() // of_copy, 1)
+    num_devices = data * of_copy
+  else:
+    device = AbstractDevice("TPU", None, "tpu")
+  sizes = meshes.whole(mesh, num_devices, num_slices)
   return AbstractMesh(
-    tuple(sizes[axis] for axis in sharding.AXES), sharding.AXES
+    tuple(sizes[axis] for axis in sharding.AXES),
+    sharding.AXES,
+    abstract_device=device,
   )
 
 

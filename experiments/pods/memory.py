@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
   of = chips.parse(_TOPOLOGY.value)
   num_devices = _SLICES.value * of.num_chips * of.chip.devices_per_chip
   room = of.chip.hbm // of.chip.devices_per_chip
-  mesh = advice.mesh_of(settings, num_devices, _SLICES.value)
+  mesh = held.mesh_of(settings, num_devices, _SLICES.value)
   size = advice.needed(settings, mesh)
   gib = f"{size / 2**30:.2f} of {room / 2**30:.2f} GiB of a device"
   if size <= room:

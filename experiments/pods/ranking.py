@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from configs.recipes import models as published
-from experiments.pods import advice, meshes
+from experiments.pods import advice, held, meshes
 from grpo_jax.training import config as config_lib
 
 # The estimate of memory may be too high, most of all with `tensor`.
@@ -87,7 +87,7 @@ def rank(
 def _row(report, config, target, sizes, room) -> Row:
   changed = dataclasses.replace(config, mesh=type(config.mesh)(**sizes))
   try:
-    mesh = advice.mesh_of(changed, len(target.devices), target.num_slices)
+    mesh = held.mesh_of(changed, len(target.devices), target.num_slices)
     estimate = advice.needed(changed, mesh)
     if estimate > _HOPELESS * room:
       why = f"about {estimate / _GIB:.1f} GiB, of {room / _GIB:.1f}"

@@ -29,8 +29,8 @@ from typing import Any
 
 import ml_collections
 
+from grpo_jax.training import commits, metrics_log, named
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import metrics_log, named
 from grpo_jax.training import run as run_lib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -45,12 +45,12 @@ def by(config: str) -> dict[str, Any]:
   Args:
     config: FILE:ARGUMENT, the file in the folder of an experiment.
   """
-  commit = git("rev-parse", "HEAD")
+  commit = commits.git() or {"commit": None, "dirty": None}
   return {
     "config": config_hash(config),
     "code": code_hash(pathlib.Path(config.partition(":")[0]).parent),
-    "commit": None if commit is None else commit[:_LENGTH],
-    "dirty": None if commit is None else bool(git("status", "--porcelain")),
+    "commit": commit["commit"] and commit["commit"][:_LENGTH],
+    "dirty": commit["dirty"],
     "date": datetime.date.today().isoformat(),
     "cores": os.cpu_count(),
   }

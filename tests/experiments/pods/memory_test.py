@@ -11,7 +11,7 @@ import pytest
 
 from configs import pods as pods_config
 from configs.recipes import models as published
-from experiments.pods import advice, held
+from experiments.pods import held
 from grpo_jax.models import architecture, transformer
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import models, problem, runs, sharding
@@ -236,7 +236,7 @@ def test_the_command_prints_the_table():
   config = recipe("v32_math", "qwen2.5-0.5b")
   config.mesh.data = 4
   settings = config_lib.resolve(config)
-  found = held.table(settings, advice.mesh_of(settings, num_devices=4))
+  found = held.table(settings, held.mesh_of(settings, num_devices=4))
   for kind, (_, size) in found.items():
     assert re.search(rf"(?m)^  {kind} .* GiB +{size:,}$", out)
   assert [line for line in out.splitlines() if len(line) > 80] == []
@@ -274,7 +274,7 @@ def test_tpus_are_counted_with_the_attention_that_they_take():
   def kept(form: str) -> int:
     config.model.attention = form
     settings = config_lib.resolve(config)
-    mesh = advice.mesh_of(settings, num_devices=8)
+    mesh = held.mesh_of(settings, num_devices=8)
     return held.table(settings, mesh)["kept for the backward pass"][1]
 
   assert kept("auto") == kept("splash") < kept("plain")
