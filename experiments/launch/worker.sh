@@ -15,8 +15,19 @@ run=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 patience_s=300
 
 alive() {
-  # A process of another name has been given the number since.
-  [[ -f $run/pid ]] && grep -qs worker.sh "/proc/$(< "$run/pid")/cmdline"
+  [[ -f $run/pid ]] || return 1
+  local line
+  line=/proc/$(< "$run/pid")/cmdline
+  for _ in 1 2 3 4 5; do
+    # A process of another name has been given the number since.
+    grep -qs worker.sh "$line" && return 0
+    # The line is empty for a moment while one program takes the place of
+    # another (setsid, nohup, bash), and for good after the end of a process.
+    grep -qs . "$line" && return 1
+    [[ -e $line ]] || return 1
+    sleep 0.05
+  done
+  return 1
 }
 
 # The images of TPU VMs have an older Python than grpo_jax needs; uv brings one.

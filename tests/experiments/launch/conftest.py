@@ -12,7 +12,11 @@ import pytest
 from tests.experiments import command
 from tests.experiments.launch import fake_gcloud
 
-_SENT = ("experiments/launch/worker.sh", "configs/quickstart.py")
+_SENT = (
+  ".gitignore",
+  "experiments/launch/worker.sh",
+  "configs/quickstart.py",
+)
 
 
 def git(*arguments: str) -> str:
@@ -28,7 +32,6 @@ def repository(tmp_path, monkeypatch) -> pathlib.Path:
   for name in _SENT:
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(command.ROOT / name, root / name)
-  (root / ".gitignore").write_text(".cache/\n")
   monkeypatch.chdir(root)
   credentials = tmp_path / "gcloud/application_default_credentials.json"
   credentials.parent.mkdir()
