@@ -77,7 +77,8 @@ def main(argv: Sequence[str]) -> int:
   if hosts.is_main():
     if said := report.alarms(workdir):
       console.say(flags_lib.wrapped(said), "bold yellow")
-    plot = _plot(workdir) if result.has_drawn else None
+    drawn = result.has_drawn and config.log.curves
+    plot = _plot(workdir) if drawn else None
     for line in report.places(workdir, plot, config.log.tensorboard):
       console.say(line, "dim")
   return status

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from etils import epath
-from scipy.cluster import vq
 
 from grpo_jax.data.sources import Record
 
@@ -82,6 +81,9 @@ def found(
       f"{num_clusters} clusters of at least {least} prompts each: there are"
       f" {num} prompts; ask for fewer, or give more prompts."
     )
+  # A third of a second, which other programs need not spend.
+  from scipy.cluster import vq
+
   x = np.asarray(embeddings, np.float64)
   centres, labels = vq.kmeans2(x, num_clusters, minit="++", rng=seed)
   kept = np.unique(labels)

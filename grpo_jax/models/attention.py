@@ -43,7 +43,6 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental.pallas.ops.tpu import splash_attention
 from jax.sharding import PartitionSpec as P
 
 from grpo_jax.models import meshes, quantization
@@ -340,6 +339,9 @@ def splash(
     )
   )
   of_keys = jnp.pad(mask, ((0, 0), (0, padded_keys - mask.shape[1])))
+  # Other platforms need not import Pallas.
+  from jax.experimental.pallas.ops.tpu import splash_attention
+
   segments = splash_attention.SegmentIds(
     *(
       x.astype(jnp.int32)

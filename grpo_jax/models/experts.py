@@ -37,7 +37,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax, nn
-from jax.experimental.pallas.ops.tpu import megablox as megablox_kernel
 from jax.sharding import PartitionSpec as P
 
 from grpo_jax.models import meshes
@@ -237,6 +236,9 @@ def megablox(x, ids, weights, kernels, gated):
   Tiles that no token fills are neither read nor multiplied, in the gradient
   neither: what the kernel leaves unwritten there, nobody reads.
   """
+  # Other forms need not import Pallas.
+  from jax.experimental.pallas.ops.tpu import megablox as megablox_kernel
+
   num_experts = kernels.gate.shape[0]
   load = -(-ids.size // num_experts)
   # Every expert multiplies whole tiles of rows.

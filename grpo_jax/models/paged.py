@@ -37,7 +37,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental.pallas.ops.tpu import ragged_paged_attention
 from jax.sharding import PartitionSpec as P
 
 from grpo_jax.models import attention, meshes
@@ -214,6 +213,9 @@ def attend(
       own[:, None] + of_row * group,
     )  # [B, n + m]
     seen = jnp.clip(length + t + 1, 1, (full + num_own) * PAGE)
+    # Other platforms need not import Pallas.
+    from jax.experimental.pallas.ops.tpu import ragged_paged_attention
+
     attended = ragged_paged_attention.ragged_paged_attention(
       jnp.pad(q.reshape(num_rows, num_heads * queries, width), channels),
       pages,

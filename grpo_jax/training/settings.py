@@ -535,6 +535,7 @@ class LogConfig:
       of their records, or texts that they contain.
     traces_max_mib: Most MiB of that file. Each time gets an equal part of what
       is left; groups that do not fit are left out, and rows are cut.
+    curves: Draw curves.png at the end, which takes one to two seconds.
   """
 
   tensorboard: bool = True
@@ -548,6 +549,7 @@ class LogConfig:
   trace_groups: int = 4
   trace_prompts: tuple[str, ...] = ()
   traces_max_mib: int = 64
+  curves: bool = True
 
   def __post_init__(self):
     ranges.check(

@@ -14,9 +14,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorboardX
-from tensorboardX import summary
-
 from grpo_jax.training import escapes, paths, settings, traces
 
 WANDB_ID = "wandb_id.txt"
@@ -58,6 +55,11 @@ class TensorBoard:
     resume_step: int | None,
     config: Mapping[str, Any] | None,
   ):
+    # Programs that write no events need neither it nor the clients of buckets
+    # that it imports.
+    import tensorboardX
+    from tensorboardX import summary
+
     self._writer = tensorboardX.SummaryWriter(
       str(workdir / "tensorboard"),
       # TensorBoard then hides the later points of the killed run.

@@ -737,6 +737,8 @@ class Log(Group):
   traces_max_mib: int
   """Most MiB of that file. Each time gets an equal part of what is left;
   groups that do not fit are left out, and rows are cut."""
+  curves: bool
+  """Draw curves.png at the end, which takes one to two seconds."""
 
 class Health(Group):
   halt: tuple[str, ...]

@@ -25,5 +25,6 @@ class Finished:
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory) -> Finished:
   cwd = tmp_path_factory.mktemp("finished")
-  result = command.run("train", command.TINY, "--workdir=run", cwd=cwd)
+  flags = ("--workdir=run", "--config.log.curves=True")
+  result = command.run("train", command.TINY, *flags, cwd=cwd)
   return Finished(cwd, *result)

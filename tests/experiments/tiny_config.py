@@ -72,6 +72,7 @@ def get_config(algorithm: str = "reinforce"):
   config.eval.every = 4
   config.checkpoint.every = 3
   config.log.samples_every = 1
+  config.log.curves = False
   config.log.traces_every = 3
   config.required_accuracy = 0.0
 

@@ -229,10 +229,13 @@ def _program(bucket: fake_gcs.Server, *arguments: str) -> subprocess.Popen:
 def test_killed_run_in_a_bucket_ends_with_the_bytes_of_a_local_one(
   bucket, tmp_path
 ):
-  loop.train(tiny_config.get_config("reinforce"), tmp_path / "local")
+  config = tiny_config.get_config("reinforce")
+  config.log.curves = True
+  loop.train(config, tmp_path / "local")
   workdir = "gs://bucket/runs/tiny"
   train = ["experiments.train", f"{command.TINY}:reinforce"]
   train += [f"--workdir={workdir}", "--config.profile_steps=(2,3)"]
+  train += ["--config.log.curves=True"]
 
   def saved(step: int) -> bool:
     name = f"runs/tiny/checkpoints/{step}/commit_success.txt"
