@@ -19,9 +19,10 @@ A group waits for `staleness` updates at most. In its last step its rows are
 decoded to their end, however many tokens that takes, so every token is trained,
 with parameters that are at most as many updates newer.
 
-With an environment in the graph a row is an episode. It is cut wherever it is,
-and the state of its environment waits with it. What the environment writes
-counts as the tokens of a row do.
+With an environment a row is an episode. It is cut wherever it is. In the graph
+the state of its environment waits with it; on the host its session is made anew
+(`rollout/host_resumed.py`), and what it says is read whole. What an environment
+writes counts as the tokens of a row do.
 
 A group that waits takes no part in a step: its rows have no tokens there, and
 no reward. A step in which no group has ended changes no parameter.
@@ -37,7 +38,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.rollout import contexts, drawing, resumed, turns
+from grpo_jax.rollout import contexts, drawing, host_resumed, resumed, turns
 from grpo_jax.types import Environment, Metrics, Prompts, Rollout, TrainState
 
 _NAME = "partial"  # In `TrainState.kept`.
@@ -49,7 +50,8 @@ class Partial:
 
   Attributes:
     go_on: (parameters of members, prompts, keys, rollout, limits, step,
-      episodes=…) -> the rollout and its episodes, as `resumed.goes_on`.
+      episodes=…) -> the rollout and its episodes, as `resumed.goes_on`; not
+      called where the environment is on the host.
     prompts: Shapes of the prompts of a step.
     group_size: G.
     pad_id: In empty slots.
@@ -58,7 +60,8 @@ class Partial:
     limits: Most tokens of a completion for each domain of prompts; empty: all
       slots.
     environment: In the graph, which `go_on` knows too; None: rows have one
-      turn.
+      turn, or the host answers.
+    on_host: The host answers.
   """
 
   go_on: Callable[..., tuple[Rollout, turns.Episodes | None]]
@@ -69,6 +72,7 @@ class Partial:
   staleness: int
   limits: tuple[int, ...] = ()
   environment: Environment | None = None
+  on_host: bool = False
 
   @property
   def num_prompts(self) -> int:
@@ -95,6 +99,9 @@ class Partial:
       waiting["episodes"] = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype), episodes
       )
+    if self.on_host:
+      num_rows = self.num_prompts * self.group_size
+      waiting["episodes"] = host_resumed.Cut.nothing(num_rows)
     return dataclasses.replace(
       state,
       schedule={"places": places, "next": jnp.int32(self.num_prompts)},
@@ -111,23 +118,93 @@ class Partial:
       prompts: Of all places; ids are places in the stream.
 
     Returns:
+      As `settle`.
+    """
+    waiting = state.kept[_NAME]
+    before = waiting["rollout"]
+    keys, budget, limits = self._bounds(state, prompts)
+    inputs = state.params, prompts, keys, before, limits, state.step
+    rollout, episodes = self.go_on(*inputs, episodes=waiting.get("episodes"))
+    drawn = rollout.completion_mask.sum(axis=1, dtype=jnp.int32)
+    ended = rollout.terminated | (drawn >= budget)
+    return self.settle(state, rollout, ended, episodes)
+
+  def resumed(
+    self, state: TrainState, prompts: Prompts
+  ) -> host_resumed.Resumed:
+    """The rows of all places, for an environment on the host.
+
+    Args:
+      state: Before a step.
+      prompts: Of all places; ids are places in the stream.
+    """
+    waiting = state.kept[_NAME]
+    keys, _, limits = self._bounds(state, prompts)
+    before, cut = waiting["rollout"], waiting["episodes"]
+    begins = ~before.completion_mask.any(axis=1)
+    cut = jax.tree.map(
+      lambda x, y: jnp.where(begins, x, y),
+      *(host_resumed.Cut.nothing(len(keys)), cut),
+    )
+    return host_resumed.Resumed(keys, limits, before, cut)
+
+  def of_host(
+    self, state: TrainState, rollout: Rollout, cut: host_resumed.Cut
+  ) -> tuple[TrainState, Rollout, jax.Array, Metrics]:
+    """As `settle`, of what was played with the host.
+
+    Args:
+      state: Before the step.
+      rollout: Of all rows, with the versions of the tokens of former steps.
+      cut: How far they have come.
+    """
+    before = state.kept[_NAME]["rollout"].completion_mask
+    assert rollout.version is not None
+    version = jnp.where(
+      rollout.completion_mask & ~before, state.step, rollout.version
+    )
+    rollout = dataclasses.replace(rollout, version=version)
+    return self.settle(state, rollout, cut.over, cut)
+
+  def _bounds(
+    self, state: TrainState, prompts: Prompts
+  ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Of rows, each [B]: keys, most tokens, and most tokens in this step."""
+    waiting = state.kept[_NAME]
+    before, began = waiting["rollout"], waiting["began"]
+    budget = contexts.budgets(
+      self.limits, prompts, self.group_size, before.tokens.shape[1]
+    )
+    size = before.completion_mask.sum(axis=1, dtype=jnp.int32)
+    limits = jnp.where(
+      self._is_last(state), budget, jnp.minimum(budget, size + self.length)
+    )
+    return self._keys(state.key, began, prompts.ids), budget, limits
+
+  def settle(
+    self,
+    state: TrainState,
+    rollout: Rollout,
+    ended: jax.Array,  # [B] bool
+    episodes: Any,
+  ) -> tuple[TrainState, Rollout, jax.Array, Metrics]:
+    """What is trained of rows that have got their tokens, and what waits.
+
+    Args:
+      state: Before a step.
+      rollout: Of all rows.
+      ended: They get no more tokens.
+      episodes: Those of the rows; None without an environment.
+
+    Returns:
       The state, with the prompts of the next step; the rollout of the step, in
       which rows that wait are not whole; which groups are trained [P] bool; and
       what is said of all that was drawn.
     """
     waiting = state.kept[_NAME]
     before, began = waiting["rollout"], waiting["began"]
-    budget = contexts.budgets(
-      self.limits, prompts, self.group_size, before.tokens.shape[1]
-    )  # [B]
     size = before.completion_mask.sum(axis=1, dtype=jnp.int32)
-    is_last = self._of_rows(state.step - began >= self.staleness)
-    limits = jnp.where(is_last, budget, jnp.minimum(budget, size + self.length))
-    keys = self._keys(state.key, began, prompts.ids)
-    inputs = state.params, prompts, keys, before, limits, state.step
-    rollout, episodes = self.go_on(*inputs, episodes=waiting.get("episodes"))
     drawn = rollout.completion_mask.sum(axis=1, dtype=jnp.int32)
-    ended = rollout.terminated | (drawn >= budget)
     is_whole = ended.reshape(-1, self.group_size).all(axis=1)  # [P]
     rows = self._of_rows(is_whole)
     trained = dataclasses.replace(
@@ -136,7 +213,9 @@ class Partial:
     metrics = {
       "partial/trained_groups": is_whole.sum(),
       "partial/waiting_tokens": jnp.where(rows, 0, drawn).sum(),
-      "partial/finished_at_once": (drawn > size + self.length).sum(),
+      "partial/finished_at_once": (
+        self._is_last(state) & (drawn > size + self.length)
+      ).sum(),
       "tokens/generated": (drawn - size).sum(),
     }
     rank = jnp.cumsum(is_whole, dtype=jnp.int32) - 1
@@ -157,6 +236,11 @@ class Partial:
     )
     metrics = {name: x.astype(jnp.float32) for name, x in metrics.items()}
     return state, trained, is_whole, metrics
+
+  def _is_last(self, state: TrainState) -> jax.Array:  # [B] bool
+    """Rows that may wait no longer, and get all the tokens they need."""
+    began = state.kept[_NAME]["began"]
+    return self._of_rows(state.step - began >= self.staleness)
 
   def _of_rows(self, x: jax.Array) -> jax.Array:  # [P] -> [B]
     return jnp.repeat(x, self.group_size)

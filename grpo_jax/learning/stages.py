@@ -35,7 +35,7 @@ from grpo_jax.learning import written as written_lib
 from grpo_jax.learning.parts import Parts
 from grpo_jax.learning.written import Written
 from grpo_jax.ops import routing
-from grpo_jax.rollout import compaction
+from grpo_jax.rollout import compaction, host_resumed, host_turns
 from grpo_jax.types import (
   Drawn,
   Metrics,
@@ -83,10 +83,7 @@ def enter_phase(state: TrainState, parts: Parts, index: int) -> TrainState:
     kept=None,
   )
   if parts.partial is not None:
-    shapes = jax.eval_shape(
-      functools.partial(sample_stage, parts=parts), state, parts.partial.prompts
-    )
-    return parts.partial.enter(state, shapes)
+    return parts.partial.enter(state, _drawn_shapes(state, parts))
   if parts.kept is None:
     return state
   drawn = jax.eval_shape(
@@ -94,6 +91,19 @@ def enter_phase(state: TrainState, parts: Parts, index: int) -> TrainState:
     *(state, parts.kept.prompts, parts.kept.said),
   )
   return dataclasses.replace(state, kept=parts.kept.enter(drawn))
+
+
+def _drawn_shapes(state: TrainState, parts: Parts) -> Rollout:
+  """Shapes of a rollout of all places; nothing is run."""
+  assert parts.partial is not None
+  prompts, player = parts.partial.prompts, parts.player
+  if isinstance(player, host_turns.HostPlayer):
+    return host_resumed.shapes(
+      *(player.play, state.params["policy"], prompts, state.key),
+      player.score_names,
+    )
+  draw = functools.partial(sample_stage, parts=parts)
+  return jax.eval_shape(draw, state, prompts)
 
 
 def step_keys(
@@ -520,22 +530,54 @@ def _partial_step(
 ) -> tuple[TrainState, Metrics, Written]:
   """A step in which rows get a few tokens more; see `partial.py`."""
   with jax.named_scope("rollout"):
-    following, rollout, is_whole, drawn = partial.advance(state, prompts)
-    following = dataclasses.replace(
-      following, kept=parts.constrain_rows(following.kept)
-    )
+    found = partial.advance(state, prompts)
+  rollout = found[1]
   greedy = greedy_stage(state, prompts, parts=parts)
   groups = judged_stage(state, prompts, Drawn(rollout, greedy), parts=parts)
+  return _trained(prompts, found, groups.scored, groups.greedy, parts)
+
+
+def partial_step_of_host(
+  state: TrainState,
+  prompts: Prompts,
+  rollout: Rollout,
+  cut: host_resumed.Cut,
+  scored: Scored,
+  greedy: Scored | None = None,
+  *,
+  parts: Parts,
+) -> tuple[TrainState, Metrics, Written]:
+  """A step whose rows have got a few tokens more; jit with donated state.
+
+  Args:
+    state, prompts: Before the step; of all places.
+    rollout, cut: As `host_resumed.pause` gives them.
+    scored: What the sessions have said; that of rows that wait is not read.
+    greedy: Of the greedy completion of each prompt, if needed.
+    parts: Functions of the phase.
+  """
+  assert parts.partial is not None
+  found = parts.partial.of_host(state, rollout, cut)
+  return _trained(prompts, found, scored, greedy, parts)
+
+
+def _trained(
+  prompts: Prompts,
+  found: tuple[TrainState, Rollout, jax.Array, Metrics],
+  scored: Scored,
+  greedy: Scored | None,
+  parts: Parts,
+) -> tuple[TrainState, Metrics, Written]:
+  """The update from those groups that have ended, as `Partial.settle` says."""
+  state, rollout, is_whole, drawn = found
+  kept = parts.constrain_rows(state.kept)
   assert rollout.whole is not None
-  scored = dataclasses.replace(
-    groups.scored, valid=groups.scored.valid & rollout.whole
-  )
   state, metrics, rows = learn_stage(
-    following,
+    dataclasses.replace(state, kept=kept),
     prompts,
     rollout,
-    scored,
-    groups.greedy,
+    dataclasses.replace(scored, valid=scored.valid & rollout.whole),
+    greedy,
     is_whole.any(),
     parts=parts,
   )

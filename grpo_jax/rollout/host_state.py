@@ -23,6 +23,7 @@ WRITES = 0  # An action; also before it has a lane.
 ENDED = 1  # Its action has ended in this call.
 WAITS = 2  # For an answer, which the host knows.
 OVER = 3
+PAUSES = 4  # It has the tokens of this step, and goes on in another one.
 
 
 @jax.tree_util.register_dataclass
@@ -60,6 +61,7 @@ class Fixed:
     prefix: Of the policy, of each prompt. None, as `first_h`, where contexts
       are replaced and no lane will need another first prompt.
     prompt_routing: As in `Rollout`; None if it is not recorded.
+    limits: As in `host_resumed.Resumed`; None where no row waits for a step.
   """
 
   weights: PyTree
@@ -67,6 +69,7 @@ class Fixed:
   first_h: PyTree  # [P, D]
   prefix: PyTree  # each [P, ...]
   prompt_routing: jax.Array | None  # [P, S, layers, k] int32
+  limits: jax.Array | None = None  # [B] int32
 
 
 @jax.tree_util.register_dataclass
@@ -83,7 +86,7 @@ class Episodes:
     start: Slot of the first token of the action that is, or was last, written.
     turn: Actions before that.
     state: A number of the last observation.
-    doing: `WRITES`, `ENDED`, `WAITS` or `OVER`.
+    doing: `WRITES`, `ENDED`, `WAITS`, `OVER` or `PAUSES`.
     row: What each lane works on.
     read: Tokens of that row which the cache holds.
     next_row: The first row that no lane has taken.
@@ -138,13 +141,25 @@ class Left:
 
   Attributes:
     writes: Some row has a token to write before the next answer comes.
-    goes_on: Some row is not over.
+    goes_on: Some row is not over, and does not pause.
     reopens: It is time to run what next contexts begin with.
   """
 
   writes: jax.Array  # [] bool
   goes_on: jax.Array  # [] bool
   reopens: jax.Array  # [] bool
+
+
+def goes_on(doing: jax.Array) -> jax.Array:  # [B] int32 -> [] bool
+  """Whether some row has anything left to do in this step."""
+  return ((doing != OVER) & (doing != PAUSES)).any()
+
+
+def paused(episodes: Episodes, limits: jax.Array) -> Episodes:
+  """The episodes, of which those pause that would write beyond their limit."""
+  is_full = (episodes.doing == WRITES) & (episodes.size >= limits)
+  doing = jnp.where(is_full, PAUSES, episodes.doing)
+  return dataclasses.replace(episodes, doing=doing)
 
 
 def reopens(episodes: Episodes, writes: jax.Array) -> jax.Array:  # [] bool

@@ -18,6 +18,9 @@ slot n of its lane, and what of its tokens are read together depends on the
 row alone. So the tokens are those of `sampling.sample` with an environment in
 the graph that gives the same answers.
 
+A row may be cut where a step ends (`host_resumed.py`): it pauses when it has
+the tokens of the step, in an action or behind an observation.
+
 With a compaction an episode is several contexts, each a row of what comes out
 (`host_contexts.py`). `reopen` runs what the next ones begin with; in between
 all is as above.
@@ -246,9 +249,12 @@ class HostTurns:
       answers: Those that have come since.
     """
     episodes = host_state.with_answers(episodes, answers)
+    if fixed.limits is not None:
+      episodes = host_state.paused(episodes, fixed.limits)
     episodes = self._refilled(fixed, episodes)
     of_lanes = self._in_lanes(fixed, episodes)
-    if self.max_read_len > 1:
+    # Rows that go on read all that they have.
+    if self.max_read_len > 1 or fixed.limits is not None:
       with jax.named_scope("read"):
         episodes = self._read(fixed, of_lanes, episodes)
     with jax.named_scope("decode"):
@@ -260,7 +266,7 @@ class HostTurns:
     ).any()
     left = host_state.Left(
       writes=writes,
-      goes_on=(episodes.doing != host_state.OVER).any(),
+      goes_on=host_state.goes_on(episodes.doing),
       reopens=host_state.reopens(episodes, writes),
     )
     return episodes, self._ended(episodes), left
@@ -335,6 +341,8 @@ class HostTurns:
   ) -> host_state.Episodes:
     """All that rows have not read but for its last token, in chunks."""
     most = min(self.max_read_len, _CHUNK)
+    if fixed.limits is not None:
+      most = min(self.config.max_new_tokens, _CHUNK)
 
     def unread(episodes):  # [W] int32
       row = episodes.row
@@ -419,7 +427,7 @@ class HostTurns:
     size = place + 1
     length = size - episodes.start[row]
     is_end = self._is_end(episodes, row, tokens, length) | (size == room)
-    return dataclasses.replace(
+    episodes = dataclasses.replace(
       episodes,
       written=written,
       size=episodes.size.at[to].set(size, mode="drop"),
@@ -427,6 +435,9 @@ class HostTurns:
         host_state.ENDED, mode="drop"
       ),
     )
+    if fixed.limits is None:
+      return episodes
+    return host_state.paused(episodes, fixed.limits)
 
   def _is_end(
     self,
@@ -568,7 +579,9 @@ class HostPlayer:
   Attributes:
     play: The compiled parts of a rollout.
     greedy: The greedy completion of each prompt; None if no algorithm needs it.
+    score_names: What sessions score, beside the "return".
   """
 
   play: HostTurns
   greedy: HostTurns | None = None
+  score_names: tuple[str, ...] = ()

@@ -152,9 +152,9 @@ TABLE = (
   ),
   Row(
     "partial rollouts",
-    "environment on the host",
-    "a session lives in a process, and what it has come to is in no checkpoint",
-    "set config.{name}.partial_len=None, or use an environment in the graph",
+    "environment that asks over HTTP",
+    "it keeps its conversations to itself, and they end with the step",
+    "set config.{name}.partial_len=None, or use an environment with sessions",
   ),
   Row(
     "partial rollouts",

@@ -15,7 +15,6 @@ Of several processes, each passes the rows of a batch that its devices hold
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import time
@@ -37,6 +36,7 @@ from grpo_jax.training import (
   hosts,
   judges,
   judging,
+  players,
   programs,
   served_episodes,
   sharding,
@@ -268,7 +268,7 @@ class _Split:
       state, queue = with_queue(state, (batch, *following), self._draw)
       groups, counts = self._judged(state, batch, queue[0], errors)
     else:
-      collected, counts = _collect(
+      collected, counts = judging.collect(
         lambda batch: self._judged(
           state, batch, self._draw(state, batch, 0), errors
         ),
@@ -397,7 +397,8 @@ class _Episodes:
 
   What is played ahead is scored already, and waits with its scores: nobody can
   be asked again. What sessions have said that is no array waits in this object,
-  and in the `Outcome` for whoever saves a checkpoint.
+  and in the `Outcome` for whoever saves a checkpoint. Where rollouts are cut, a
+  step plays on in all places, and why a row has failed waits with its group.
   """
 
   def __init__(
@@ -429,6 +430,12 @@ class _Episodes:
     self._learn = jit_step(mesh, stages.learn_stage, parts)
     self._totals = totals(mesh)
     self._told = list(told)
+    self._partial = parts.partial
+    if parts.partial is not None:
+      self._resumed = programs.Program(
+        parts.partial.resumed, whole, out_shardings=self._rows
+      )
+      self._learn = jit_step(mesh, stages.partial_step_of_host, parts)
 
   def __call__(
     self,
@@ -436,6 +443,8 @@ class _Episodes:
     batch: pipeline.PromptBatch,
     *following: pipeline.PromptBatch,
   ) -> tuple[TrainState, Outcome]:
+    if self._partial is not None:
+      return self._advance(state, batch)
     batches = batch, *following
     queue = list(state.queue)
     state = dataclasses.replace(state, queue=())
@@ -469,6 +478,37 @@ class _Episodes:
       lambda: written,
       batch,
       told.errors,
+      tuple(self._told),
+    )
+
+  def _advance(
+    self, state: TrainState, batch: pipeline.PromptBatch
+  ) -> tuple[TrainState, Outcome]:
+    """A step in which the rows of all places get a few tokens more."""
+    prompts = sharding.from_local(batch.prompts, self._rows)
+    key = self._key_of(state, jax.device_put(np.int32(0), self._whole))
+    inputs = state.params["policy"], prompts, key, batch
+    assert isinstance(self._sampled, players.HostEpisodes)
+    played = self._sampled.play(*inputs, resumed=self._resumed(state, prompts))
+    counts = {f"unscored/{k}": float(n) for k, n in played.failures.items()}
+    counts |= played.turns | {"time/environment_s": played.seconds}
+    baseline = None
+    if self._greedy is not None:
+      of_greedy = self._greedy.play(*inputs)
+      counts["time/environment_s"] += of_greedy.seconds
+      baseline = of_greedy.scored
+    total = self._totals(counts)
+    state, metrics, written = self._learn(
+      state, prompts, played.rollout, played.cut, played.scored, baseline
+    )
+    told = *self._told, judging.Told({}, played.errors)
+    errors = judging.errors_here(batch, told)
+    self._told = [judging.Told({}, errors)]
+    return state, Outcome(
+      lambda: _numbers(metrics) | total(),
+      lambda: written,
+      batch,
+      errors,
       tuple(self._told),
     )
 
@@ -523,32 +563,6 @@ class _Episodes:
     rollout = self._stamp(numbers_of, played.rollout)
     drawn = Drawn(rollout, None, played.scored, baseline)
     return drawn, judging.Told(counts, played.errors), seconds
-
-
-def _collect(
-  draw: Callable[[pipeline.PromptBatch], tuple[rounds.Groups, dict]],
-  add: Callable[..., rounds.Collected],
-  batch: pipeline.PromptBatch,
-  max_rounds: int,
-  recycled: rounds.Groups | None,
-) -> tuple[rounds.Collected, dict[str, float]]:
-  """`rounds.collect` with the host between the rounds; sums what they count."""
-  size = len(batch.records) // max_rounds
-  collected: rounds.Collected | None = None
-  counts: dict[str, float] = collections.defaultdict(float)
-  for start in range(0, len(batch.records), size):
-    chosen = slice(start, start + size)
-    prompts = jax.tree.map(lambda x, at=chosen: x[at], batch.prompts)
-    groups, of_round = draw(
-      pipeline.PromptBatch(prompts, batch.records[chosen])
-    )
-    for name, value in of_round.items():
-      counts[name] += value
-    collected = add(collected, groups, recycled if collected is None else None)
-    if jax.device_get(collected.full):
-      break
-  assert collected is not None  # There is at least one round.
-  return collected, dict(counts)
 
 
 def jit_step(

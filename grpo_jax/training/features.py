@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from grpo_jax.training import served_settings
 from grpo_jax.training.schedule_settings import SPO
 from grpo_jax.types import Algorithm
 
@@ -89,6 +90,10 @@ FEATURES = {
   ),
   "environment on the host": Feature(
     lambda s: s.problem.host_environment is not None, _environment
+  ),
+  "environment that asks over HTTP": Feature(
+    lambda s: served_settings.is_served(s.config.data.environment),
+    _environment,
   ),
   "compaction": Feature(
     lambda s: s.problem.compaction is not None,

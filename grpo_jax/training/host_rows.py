@@ -7,16 +7,23 @@ to the sessions, and what has come of answers goes back: ids, and no text.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from grpo_jax.data import pipeline
 from grpo_jax.rewards import guarded_sessions
-from grpo_jax.rollout import host_contexts, host_state, host_turns
+from grpo_jax.rewards.session_worker import Answer
+from grpo_jax.rollout import (
+  host_contexts,
+  host_resumed,
+  host_state,
+  host_turns,
+)
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.training import summaries, turn_counts
+from grpo_jax.types import Rollout
 
 # Seconds after which the device is asked whether other processes have answers.
 _PATIENCE_S = 1.0
@@ -35,6 +42,39 @@ def contexts(
     [tokens[i][mask[i]].tolist() for i in index],
     turns.config.max_new_tokens,
   )
+
+
+class _Past(NamedTuple):
+  """An action of a former step, and what was said of it.
+
+  Attributes:
+    action, observation: Ids.
+    reward: Of the action.
+  """
+
+  action: list[int]
+  observation: list[int]
+  reward: np.float32
+
+
+def _past(rollout: Rollout, row: int, num_turns: int) -> Iterator[_Past]:
+  """The turns of a row that its session has answered."""
+  tokens, observed = np.asarray(rollout.tokens[row]), rollout.observed
+  assert observed is not None
+  assert rollout.turn is not None
+  assert rollout.turn_rewards is not None
+  mask = np.asarray(rollout.completion_mask[row])
+  was_read = mask & np.asarray(observed[row])
+  was_written = mask & ~was_read
+  turn = np.asarray(rollout.turn[row])
+  rewards = np.asarray(rollout.turn_rewards[row])
+  for number in range(num_turns):
+    acts = was_written & (turn == number)
+    yield _Past(
+      tokens[acts].tolist(),
+      tokens[was_read & (turn == number + 1)].tolist(),
+      rewards[np.flatnonzero(acts)[-1]],
+    )
 
 
 class HostRows:
@@ -84,6 +124,75 @@ class HostRows:
     if self._contexts is not None:
       fields["summarizes"] = np.zeros(num_rows, bool)
     return host_state.Answers(**fields)
+
+  def go_on(
+    self, rollout: Rollout, cut: host_resumed.Cut
+  ) -> host_state.Answers:
+    """Has new sessions answer what those of the steps before have answered.
+
+    A session that does not answer as the one before it has failed.
+
+    Args:
+      rollout, cut: How far rows have come; NumPy arrays.
+
+    Returns:
+      What the device is told first: which rows have failed.
+    """
+    over, turns = np.asarray(cut.over), np.asarray(cut.turn)
+    self._over |= over
+    self._size[:] = np.asarray(rollout.completion_mask).sum(axis=1)
+    self._turns[:] = turns
+    left = {
+      row: _past(rollout, row, int(turns[row]))
+      for row in map(int, np.flatnonzero(~over & (turns > 0)))
+    }
+    expected: dict[int, _Past] = {}
+    answers: Any = self.nothing()
+
+    def ask(rows: Sequence[int]) -> None:
+      asked: dict[int, tuple[str | None, bool]] = {}
+      for row in rows:
+        if (past := next(left[row], None)) is not None:
+          expected[row] = past
+          asked[row] = self._problem.tokenizer.exact_text(past.action), False
+      self.episodes.ask(asked)
+
+    ask(list(left))
+    while self.episodes.pending:
+      goes_on = []
+      for row, said in self.episodes.poll(_PATIENCE_S).items():
+        past = expected.pop(row)
+        if said is None or not self._is_same(row, said, past):
+          self._over[row] = answers.came[row] = True
+          continue
+        self._returns[row] += past.reward
+        goes_on.append(row)
+      ask(goes_on)
+    self._called_at = time.perf_counter()
+    return answers
+
+  def _is_same(self, row: int, said: Answer, past: _Past) -> bool:
+    """Whether an answer is that of a former step; if not, the row fails."""
+    try:
+      ids = self._problem.tokenizer.observation_ids(
+        said.observation, self._environment.max_observation_len
+      )
+    except ValueError:
+      ids = []
+    is_same = (
+      not said.done
+      and list(ids) == past.observation
+      and np.float32(said.reward) == past.reward
+    )
+    if not is_same:
+      self.episodes.fail(
+        row,
+        "environment: the episode goes on in another step"
+        " (partial_len), and its session, which was made again with the same"
+        " seed and actions, has answered otherwise; make its answers a function"
+        " of prompt, extras, seed and actions, or set partial_len=None",
+      )
+    return is_same
 
   def ask(self, actions: host_state.Actions) -> None:
     """Tells the sessions what rows have done.

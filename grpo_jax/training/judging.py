@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from grpo_jax.data import pipeline
+from grpo_jax.learning import rounds
 from grpo_jax.training import hosts, sharding
 from grpo_jax.types import PyTree, Rollout
 
@@ -125,3 +127,40 @@ def rollout_to_judge(mesh: Mesh, rollout: Rollout) -> Rollout:
   return dataclasses.replace(
     local, prompt_index=np.searchsorted(prompts, local.prompt_index)
   )
+
+
+def errors_here(batch: pipeline.PromptBatch, told: Sequence[Told]) -> Errors:
+  """Messages of rows whose prompts are in a batch; others were trained."""
+  here = {int(x) for x in batch.prompts.ids}
+  return {
+    place: text
+    for one in told
+    for place, text in one.errors.items()
+    if place[0] in here
+  }
+
+
+def collect(
+  draw: Callable[[pipeline.PromptBatch], tuple[rounds.Groups, dict]],
+  add: Callable[..., rounds.Collected],
+  batch: pipeline.PromptBatch,
+  max_rounds: int,
+  recycled: rounds.Groups | None,
+) -> tuple[rounds.Collected, dict[str, float]]:
+  """`rounds.collect` with the host between the rounds; sums what they count."""
+  size = len(batch.records) // max_rounds
+  collected: rounds.Collected | None = None
+  counts: dict[str, float] = collections.defaultdict(float)
+  for start in range(0, len(batch.records), size):
+    chosen = slice(start, start + size)
+    prompts = jax.tree.map(lambda x, at=chosen: x[at], batch.prompts)
+    groups, of_round = draw(
+      pipeline.PromptBatch(prompts, batch.records[chosen])
+    )
+    for name, value in of_round.items():
+      counts[name] += value
+    collected = add(collected, groups, recycled if collected is None else None)
+    if jax.device_get(collected.full):
+      break
+  assert collected is not None  # There is at least one round.
+  return collected, dict(counts)

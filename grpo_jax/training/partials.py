@@ -61,6 +61,7 @@ def make(
     staleness=phase.staleness,
     limits=problem.limits,
     environment=problem.environment,
+    on_host=problem.host_environment is not None,
   )
 
 

@@ -23,7 +23,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -33,6 +32,7 @@ from grpo_jax.rollout import (
   compaction,
   contexts,
   correction,
+  host_resumed,
   host_turns,
   sampling,
   seats,
@@ -171,6 +171,7 @@ def make_player(
     return host_turns.HostPlayer(
       make_turns(policy, problem, sampler, group_size),
       make_turns(policy, problem, greedy, 1) if has_greedy else None,
+      tuple(sorted(problem.score_names)),
     )
   if table is None:
     sample = make_sample(policy, problem)
@@ -238,6 +239,7 @@ class Played(NamedTuple):
       waited for.
     calls: Of the program that advances the episodes.
     turns: What was counted of each turn, by names of metrics.
+    cut: How far rows have come that may go on; None where all of them end.
   """
 
   rollout: Rollout
@@ -247,6 +249,7 @@ class Played(NamedTuple):
   seconds: float
   calls: int
   turns: dict[str, float]
+  cut: host_resumed.Cut | None = None
 
 
 class HostEpisodes:
@@ -284,7 +287,18 @@ class HostEpisodes:
       episodes, actions, left = turns.advance(fixed, episodes, answers)
       return constrain(episodes), actions, left
 
-    self._begin = jax.jit(begin, out_shardings=(None, None, self._rows))
+    def resume(params, prompts, resumed):
+      fixed, episodes, seeds = host_resumed.begin(
+        turns, params, prompts, resumed
+      )
+      return fixed, constrain(episodes), seeds
+
+    placed = None, None, self._rows
+    self._begin = jax.jit(begin, out_shardings=placed)
+    self._resume = jax.jit(resume, out_shardings=placed)
+    self._pause = jax.jit(
+      functools.partial(host_resumed.pause, turns), out_shardings=self._rows
+    )
     self._advance = programs.Program(
       advance,
       self._whole,
@@ -295,11 +309,13 @@ class HostEpisodes:
     def reopen(params, episodes, openings):
       return constrain(turns.reopen(params, episodes, openings))
 
-    def finish(*arguments):
-      rollout = turns.finish(*arguments)
+    def kept(rollout):
       return rollout if keeps_contexts else compaction.last_rows(rollout)
 
-    self._kept = finish
+    def finish(*arguments):
+      return kept(turns.finish(*arguments))
+
+    self._kept = kept
     self._reopen = programs.Program(reopen, self._whole, donate=1)
     # Of last contexts nothing is as large as what they are taken from.
     is_whole = keeps_contexts or turns.compaction is None
@@ -320,8 +336,9 @@ class HostEpisodes:
     key: jax.Array,
     batch: pipeline.PromptBatch,
     meanwhile: Callable[[], None] | None = None,
+    resumed: host_resumed.Resumed | None = None,
   ) -> Played:
-    """One episode of each row.
+    """One episode of each row, or as much of it as a step may have.
 
     Args:
       params: Of the policy, on the devices.
@@ -331,9 +348,14 @@ class HostEpisodes:
       meanwhile: Called once, by all processes between the same two calls of the
         program: when all rows wait for their sessions for the first time, or
         else at the end.
+      resumed: Rows that go on, or begin, and may wait for another step; `key`
+        is not read then. None: all of them begin, and end.
     """
     turns, mesh = self._turns, self._mesh
-    fixed, written, seeds = self._begin(params, prompts, key)
+    if resumed is None:
+      fixed, written, seeds = self._begin(params, prompts, key)
+    else:
+      fixed, written, seeds = self._resume(params, prompts, resumed)
     num_rows = len(seeds)
     rows = judging.judged_rows(mesh, num_rows)
     fed = sharding.local_rows(self._rows, len(prompts.ids))
@@ -350,6 +372,12 @@ class HostEpisodes:
     calls = 0
     idle_s = 0.0
     said = host.nothing()
+    if resumed is not None:
+      started = time.perf_counter()
+      said = host.go_on(
+        *judging.to_judge(mesh, (resumed.rollout, resumed.cut), num_rows)
+      )
+      idle_s += time.perf_counter() - started
     while True:
       written, actions, left = self._advance(
         fixed, written, sharding.from_local(said, self._judged)
@@ -373,7 +401,11 @@ class HostEpisodes:
       meanwhile()
     host.end()
     done, scores = sharding.from_local((host.done, host.scores()), self._judged)
-    rollout = self._finish(prompts, fixed, written, done, scores)
+    cut = None
+    if resumed is None:
+      rollout = self._finish(prompts, fixed, written, done, scores)
+    else:
+      rollout, cut = self._pause(prompts, resumed, fixed, written, done, scores)
     failures = host.episodes.failures
     self._problem.complaints.log(
       "an episode failed: unscored", failures.messages
@@ -388,7 +420,7 @@ class HostEpisodes:
     errors = judging.errors_of(mesh, batch, num_rows * each, messages)
     return Played(
       *(rollout, scored, failures.counts, errors, idle_s),
-      *(calls, host.counts.metrics()),
+      *(calls, host.counts.metrics(), cut),
     )
 
   def shapes(
@@ -396,14 +428,9 @@ class HostEpisodes:
   ) -> tuple[Rollout, Scored]:
     """Shapes of what `play` gives; nothing is run."""
 
-    def played(params, prompts, key):
-      fixed, episodes, seeds = self._turns.begin(params, prompts, key)
-      scores = jnp.zeros(len(seeds), jnp.float32)
-      names = *sorted(self._problem.score_names), "return"
-      rollout = self._kept(
-        *(prompts, fixed, episodes, jnp.zeros(len(seeds), bool)),
-        dict.fromkeys(names, scores),
-      )
-      return rollout, self._judge.score({}, prompts, rollout)
-
-    return jax.eval_shape(played, params, prompts, key)
+    drawn = host_resumed.shapes(
+      self._turns, params, prompts, key, self._problem.score_names
+    )
+    rollout = jax.eval_shape(self._kept, drawn)
+    judge = functools.partial(self._judge.score, {})
+    return rollout, jax.eval_shape(judge, prompts, rollout)

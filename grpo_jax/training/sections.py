@@ -224,9 +224,10 @@ class PhaseConfig:
       and go on in the next one, with its parameters. Groups are trained when
       all of their completions have ended, and wait for `staleness` updates at
       most: in the last of these steps they are decoded to their end, whatever
-      that takes. Their places take the next prompts. With an environment in
-      the graph episodes are cut, and what it writes counts. None: completions
-      are drawn whole.
+      that takes. Their places take the next prompts. With an
+      environment episodes are cut, and what it writes counts; on the host a new
+      session then answers the same actions again. None: completions are drawn
+      whole.
     optimizer: The optimizer of this phase.
   """
 

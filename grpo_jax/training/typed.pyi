@@ -1007,9 +1007,9 @@ class Phase(Group):
   the next one, with its parameters. Groups are trained when all of their
   completions have ended, and wait for `staleness` updates at most: in the
   last of these steps they are decoded to their end, whatever that takes.
-  Their places take the next prompts. With an environment in the graph
-  episodes are cut, and what it writes counts. None: completions are drawn
-  whole."""
+  Their places take the next prompts. With an environment episodes are cut,
+  and what it writes counts; on the host a new session then answers the same
+  actions again. None: completions are drawn whole."""
   optimizer: Optimizer
   """The optimizer of this phase."""
 

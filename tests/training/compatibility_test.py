@@ -10,6 +10,7 @@ from grpo_jax.training import config as config_lib
 from tests.training import tiny
 
 TABLE, FEATURES = compatibility.TABLE, features.FEATURES
+SERVED = "verifiers:some_module"
 ENVIRONMENT = "tests.training.host_sessions:calculator"
 
 SEATS = types.SimpleNamespace(seat=len)
@@ -24,6 +25,10 @@ SWITCHES = {
   "environment on the host": {
     "problem.host_environment": object(),
     "config.data.environment": ENVIRONMENT,
+  },
+  "environment that asks over HTTP": {
+    "problem.host_environment": object(),
+    "config.data.environment": SERVED,
   },
   "compaction": {"problem.compaction": object()},
   "rounds": {"phase.max_rounds": 2},
@@ -111,6 +116,10 @@ IMPLIED = {
   "environment": ("environment in the graph",),
   "environment in the graph": ("environment",),
   "environment on the host": ("environment",),
+  "environment that asks over HTTP": (
+    "environment",
+    "environment on the host",
+  ),
   "rounds": ("dynamic sampling",),
   "recycled surplus": ("recorded log-probs",),
   "replay": ("recorded log-probs",),
@@ -135,6 +144,7 @@ SHOWN = {
   "environment": "the environment of the task 'some task'",
   "environment in the graph": "the environment of the task 'some task'",
   "environment on the host": f"config.data.environment='{ENVIRONMENT}'",
+  "environment that asks over HTTP": f"config.data.environment='{SERVED}'",
   "compaction": "the task 'some task', which compacts its contexts",
   "rounds": "config.again.max_rounds=2",
   "recycled surplus": "config.again.recycle_surplus=True",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import os
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,18 @@ def foreign(prompt, extras, seed):
 
 def broken(prompt, extras, seed):
   return Broken(prompt, extras, seed)
+
+
+class Moody(Calculator):
+  """Answers each time it is asked otherwise."""
+
+  def step(self, action):
+    text, reward, done = super().step(action)
+    return f"{text}{int.from_bytes(os.urandom(4))}", reward, done
+
+
+def moody(prompt, extras, seed):
+  return Moody(prompt, extras, seed)
 
 
 class Echo:

@@ -118,17 +118,84 @@ EPISODES = {
 }
 
 
+ON_HOST = {"data__environment": "tests.training.host_sessions:calculator"}
+
+
+@pytest.fixture(scope="module")
+def episodes(tmp_path_factory):
+  """Workdirs of a run in the graph, and of one with the environment outside."""
+  root = tmp_path_factory.mktemp("episodes")
+  for name, more in (("graph", {}), ("host", ON_HOST)):
+    with jax.transfer_guard("allow"):
+      loop.train(get_config(**EPISODES, **more), root / name)
+  return root
+
+
 @pytest.mark.slow
-def test_episodes_that_are_cut_and_stopped_end_with_the_same_bytes(tmp_path):
-  config = get_config(**EPISODES)
-  loop.train(config, tmp_path / "unbroken")
-  said = rows(tmp_path / "unbroken")
+def test_on_the_host_episodes_are_cut_as_in_the_graph(episodes):
+  """But for observations, which are read whole there."""
+  graph, host = (rows(episodes / name) for name in ("graph", "host"))
+  for one, other in zip(graph, host, strict=True):
+    assert other["unscored/raised"] == 0
+    for name in one.keys() & other.keys():
+      if one[name] is None:  # Nothing was trained.
+        assert other[name] is None
+      elif name.startswith(("reward", "length", "staleness", "loss")):
+        assert other[name] == pytest.approx(one[name], rel=1e-4, abs=1e-6), name
+    waiting = "partial/waiting_tokens"
+    assert one[waiting] <= other[waiting] <= one[waiting] + 40
+  trained = [row["partial/trained_groups"] for row in host]
+  assert trained == [row["partial/trained_groups"] for row in graph]
+  one, other = (
+    [
+      [sample["prompt"], sample["completion"], len(sample["turns"])]
+      for sample in metrics_log.read_lines(
+        episodes / name / metrics_log.SAMPLES
+      )
+    ]
+    for name in ("graph", "host")
+  )
+  assert one == other
+
+
+@pytest.mark.slow
+def test_a_session_that_answers_otherwise_when_it_is_made_again_fails(
+  tmp_path, caplog
+):
+  path = "tests.training.host_sessions:moody"
+  config = get_config(
+    **EPISODES
+    | {"data__environment": path, "rl__staleness": 3, "log__num_samples": 16}
+  )
+  config.log.samples_every = 1
+  loop.train(config, tmp_path)
+  said = rows(tmp_path)
+  assert sum(row["unscored/raised"] for row in said) > 0
+  samples = metrics_log.read_lines(tmp_path / metrics_log.SAMPLES)
+  unscored = [row["unscored"] for row in said if row["unscored"]]
+  # Those that have failed while their groups waited too.
+  assert [sum(not x["valid"] for x in samples)] == unscored
+  # A session of one turn has nothing to answer again.
+  assert 0 < unscored[0] < len(samples)
+  assert "and actions, has answered otherwise" in caplog.text
+  with checkpoints_of(tmp_path) as store:
+    assert store.extra()["told"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["graph", "host"])
+def test_episodes_that_are_cut_and_stopped_end_with_the_same_bytes(
+  tmp_path, episodes, name
+):
+  config = get_config(**EPISODES, **(ON_HOST if name == "host" else {}))
+  unbroken = episodes / name
+  said = rows(unbroken)
   trained = [row["partial/trained_groups"] for row in said]
   assert trained[0] < 4
   assert sum(trained) > 4  # Those of a place that was free are there too.
   assert any(row["partial/waiting_tokens"] > 0 for row in said)
   assert max(row["staleness/max"] or 0 for row in said) >= 1
-  samples = metrics_log.read_lines(tmp_path / "unbroken" / metrics_log.SAMPLES)
+  samples = metrics_log.read_lines(unbroken / metrics_log.SAMPLES)
   # Some observation was read.
   assert any(len(sample["turns"]) > 1 for sample in samples)
 
@@ -140,7 +207,7 @@ def test_episodes_that_are_cut_and_stopped_end_with_the_same_bytes(tmp_path):
     assert 1 < store.latest_step() < 6
   loop.train(config, tmp_path / "stopped")
   resume_test.assert_same(
-    *(resume_test.everything(tmp_path / x, 6) for x in ("stopped", "unbroken"))
+    *(resume_test.everything(x, 6) for x in (tmp_path / "stopped", unbroken))
   )
 
 
@@ -195,15 +262,6 @@ def test_whole_rollouts_are_drawn_ahead():
   [
     ({"rl__staleness": 0}, r"staleness=0 allows no update in between; set"),
     ({"rl__partial_len": 0}, r"config\.rl\.partial_len=0 must be at least 1"),
-    (
-      {
-        "data__name": "calc_tool",
-        "rewards__functions": ("return",),
-        "data__environment": "tests.training.host_sessions:calculator",
-      },
-      r"partial_len=2 and config\.data\.environment='tests.*' do not go"
-      r" together: a session lives in a process",
-    ),
     (
       {"data__name": "nim", "rewards__functions": ("return",)},
       r"partial_len=2 and the task 'nim', which has several players do not go",
