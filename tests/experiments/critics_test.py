@@ -483,6 +483,7 @@ def test_finished_cells_are_not_trained_again(
     report.make("tiny", tmp_path, "Atari", 2)
 
 
+@pytest.mark.slow
 def test_a_cell_is_trained(tiny):
   cell = next(
     x

@@ -189,6 +189,7 @@ def test_mistake_is_named_and_nothing_is_written(
   assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_damaged_checkpoint_is_refused(tmp_path, finished):
   workdir = finished.copy(tmp_path)
   path = max(

@@ -87,6 +87,7 @@ def test_a_checkpoint_completes_prompts_as_the_model_does_alone(folder, opened):
   ]
 
 
+@pytest.mark.slow
 def test_data_sets_and_samples_from_python(folder, opened):
   data = {name: str(folder / f"{name}.jsonl") for name in NAMES}
   found = opened.evaluate(temperature=1.0, num_samples=4, data=data)

@@ -99,6 +99,7 @@ def reference(run, sample, temperature):
   return logp[np.arange(tokens.size), tokens[0]], entropy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 2.0])
 def test_samples_have_the_numbers_of_the_policy(run, temperature):
   n = 3 if temperature else 1

@@ -94,6 +94,7 @@ def stepped():
   return found
 
 
+@pytest.mark.slow
 def test_the_first_update_is_on_policy_in_every_bit(stepped):
   for one in stepped:
     made = one.groups.rollout.corrections

@@ -139,6 +139,7 @@ def test_gradient_is_that_of_the_squared_error_to_the_reference_targets():
   _same(found[0], expected[1], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_policy_moves_as_if_there_were_no_value_loss():
   after = {}
   for updates in (0, 1):

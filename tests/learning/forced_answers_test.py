@@ -189,6 +189,7 @@ def _known():
   return known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_utilities_are_those_of_whole_rows(name):
   batch = _run(name)

@@ -64,6 +64,7 @@ GUARDS = guards_lib.Guards(
 )
 
 
+@pytest.mark.slow
 def test_bounds_that_do_not_bind_change_nothing(step):
   batches = [(2, 3, 4, 5), (6, 2, 3, 4)]
   loose = guards_lib.Guards(P, min_distinct=1, cap=1.0, repeats=100)

@@ -154,6 +154,7 @@ def test_a_surplus_is_trained_as_what_an_earlier_policy_wrote(
   assert np.abs(log_ratio)[exists & ~old[:, None]].max() < 1e-5
 
 
+@pytest.mark.slow
 def test_a_phase_begins_with_nothing_that_waits(recycling):
   state, step = recycling
   state, _, _ = step(state, rounds_test._prompts((0, 1, 4, 5, 6, 7)))

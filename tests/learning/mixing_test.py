@@ -66,6 +66,7 @@ def test_anchor_and_reference_say_of_a_blend_what_the_sampler_said(
     assert abs(other - old).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_the_first_update_is_on_policy_in_every_bit():
   parts = tiny.make_parts(
     policy=tiny.tiny_transformer(),

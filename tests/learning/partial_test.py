@@ -147,6 +147,7 @@ def test_without_learning_groups_are_those_that_are_drawn_whole(
   assert sum(said) == at_once
 
 
+@pytest.mark.slow
 def test_tokens_have_the_version_that_drew_them():
   ages = []
   for step, (*_, metrics, rows) in enumerate(train(2, 3)):
@@ -164,6 +165,7 @@ def test_tokens_have_the_version_that_drew_them():
   assert metrics["sampler_gap/max"] > 0.1  # Old tokens, and new weights.
 
 
+@pytest.mark.slow
 def test_a_step_without_a_whole_group_moves_nothing():
   found = train(1, 7, steps=14)
   norms = [metrics["gradient_norm"] for *_, metrics, _ in found]

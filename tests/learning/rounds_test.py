@@ -520,6 +520,7 @@ def _steps(of, parts, live_ids):
   return jax.device_get(_numbers(state)), history
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("algorithm", "when_short"), [("grpo", "duplicate"), slow("remax", "fewer")]
 )

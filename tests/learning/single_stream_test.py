@@ -140,6 +140,7 @@ def own_logp(parts, params, pool, place, tokens, mask):  # [T]
   return jnp.take_along_axis(logp, tokens[:, None], axis=1)[:, 0]
 
 
+@pytest.mark.slow
 def test_drift_is_that_of_the_completion_that_was_kept(stepped):
   parts, pool, found = stepped
   (_, _, first, _), (before, _, second, _), (later, after, third, _) = found

@@ -80,6 +80,7 @@ def value_and_grads(attend, mask, *q_k_v):
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("kernel", "spans", "window", "softcap", "scale"),
   [

@@ -102,6 +102,7 @@ def test_groups_and_sigmoid_are_those_of_the_paper():
     np.testing.assert_allclose(routed.probs, share, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["dense", "blocked", "ragged"])
 def test_biases_and_adapters_of_experts_in_every_form(form):
   rng = np.random.default_rng(1)
@@ -144,6 +145,7 @@ def test_biases_and_adapters_of_experts_in_every_form(form):
 # --- Whole models ------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache_dtype", ["model", "int8"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_decoding_equals_whole_sequences(name, cache_dtype):
@@ -164,6 +166,7 @@ def test_the_cache_has_one_vector_of_a_token():
   assert [x.shape for x in jax.tree.leaves(cache)] == [(6, 1, 5 + 4, 9)] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_routing_is_recorded_and_replayed(name):
   config = CONFIGS[name]
@@ -241,6 +244,7 @@ def test_the_modules_of_experts_are_chosen_by_name():
   assert adapter["b"].shape == (1, 8, 2, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_files_of_adapters_come_back(name, tmp_path):
   params = lora_test.make_params(CONFIGS[name], ADAPTERS[name])

@@ -109,6 +109,7 @@ def step_by_step(config, params, batch, images):
   return policy.head(params, jnp.stack(found, axis=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [of_prefix, step_by_step])
 def test_prompts_with_images_are_read_alike_in_every_form(function):
   params = transformer_test.make_params(CONFIG)

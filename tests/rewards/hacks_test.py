@@ -371,6 +371,7 @@ def test_right_answers_of_these_datasets_score_one(name):
   assert _gym(name, lambda made: str(made["answer"])) == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "answer", "reward"),
   [("polynomial_equations", "0", 0.3), ("coin_flip", "0", 0.8)],

@@ -96,6 +96,7 @@ def ids(rollout, row):
   return np.asarray(rollout.tokens)[row][mask].tolist()
 
 
+@pytest.mark.slow
 def test_rows_have_what_the_rules_put_into_them(drawn):
   draft, found = drawn.draft, drawn.rollout
   made = found.corrections
@@ -280,6 +281,7 @@ def test_with_no_probability_every_bit_is_that_of_the_draft(drawn):
         )
 
 
+@pytest.mark.slow
 def test_what_becomes_of_a_row_depends_on_the_row_alone(drawn, monkeypatch):
   """Not on other rows, on lanes, or on how the cache grows."""
   monkeypatch.setattr(sampling, "_SMALLEST", 2)

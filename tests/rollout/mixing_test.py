@@ -188,6 +188,7 @@ def forced(drawn, rollout, with_mix=True):
   return drawn.policy.head(drawn.params, h) / TEMPERATURE
 
 
+@pytest.mark.slow
 def test_whole_rows_replay_what_the_sampler_read(drawn):
   rollout = drawn.mixed
   mask = np.asarray(rollout.completion_mask)

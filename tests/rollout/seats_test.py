@@ -103,6 +103,7 @@ def test_each_token_is_the_choice_of_the_model_whose_turn_it_is():
   assert set(np.unique(who[written])) == {0, 1, 2}
 
 
+@pytest.mark.slow
 def test_who_sits_where_follows_from_prompt_and_seat():
   rollout, *_ = played()
   who, turn = np.asarray(rollout.policy_id), np.asarray(rollout.turn)

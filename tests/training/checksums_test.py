@@ -21,6 +21,7 @@ def arrays():
   yield np.arange(6, dtype=np.float64).reshape(2, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("x", arrays(), ids=lambda x: f"{x.dtype}{x.shape}")
 def test_devices_and_numpy_agree(x):
   with jax.enable_x64(True):

@@ -83,6 +83,7 @@ def _batch(name, **options):
   return parts, state, rollout, batch, rewards
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "name", ["ppo", slow("grpo"), slow("compaction_rl"), slow("sao")]
 )
@@ -143,6 +144,7 @@ def test_a_greedy_rollout_is_one_row_for_each_prompt():
   np.testing.assert_array_equal(found.prompt_index[rows], rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boundary", returns.BOUNDARIES)
 def test_boundaries_reach_the_advantages(boundary):
   fields = {

@@ -255,6 +255,7 @@ def number_kept(step):
   return found[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("kind", "options"),
   [

@@ -66,6 +66,7 @@ def run(tmp_path_factory, warnings):
   return workdir, result
 
 
+@pytest.mark.slow
 def test_scores_that_are_too_good_are_doubted_once(run, warnings):
   [line] = [
     line

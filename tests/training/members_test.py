@@ -207,6 +207,7 @@ def two_teachers(tmp_path, algorithm="opd_token", num_domains=2):
     made.close()
 
 
+@pytest.mark.slow
 def test_each_prompt_has_the_teacher_of_its_domain(tmp_path):
   policy, parts = two_teachers(tmp_path, "opd_topk")
   student = models.initial_state(policy, 0)

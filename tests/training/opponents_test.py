@@ -68,6 +68,7 @@ def steps():
   return found
 
 
+@pytest.mark.slow
 def test_opponents_stay_what_they_were():
   (start, *_), *_, (end, _, _) = steps()
   jax.tree.map(

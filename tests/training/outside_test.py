@@ -94,6 +94,7 @@ def test_a_run_of_another_size_is_read_with_its_average(tmp_path):
   assert logits(found.policy, params, batch).shape[-1] == 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapted", [False, True])
 def test_a_frozen_model_is_kept_small(tmp_path, adapted):
   config = tiny_config.get_config("grpo")

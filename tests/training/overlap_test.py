@@ -176,6 +176,7 @@ def test_without_learning_a_rollout_ahead_is_the_one_in_its_step():
   assert (fresh.tokens != stale.tokens).any()
 
 
+@pytest.mark.slow
 def test_every_token_says_which_parameters_drew_it():
   trained = train(2)
   for t, state in enumerate(trained.states):

@@ -75,6 +75,7 @@ def test_optimizer_starts_anew():
   assert int(entered.step) == 2
 
 
+@pytest.mark.slow
 def test_optimizer_carries_its_moments_but_not_its_schedule():
   parts = tiny.make_parts()
   state = _advance(parts, tiny.make_state(parts))

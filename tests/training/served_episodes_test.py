@@ -209,6 +209,7 @@ def game(loaded):
   game.close()
 
 
+@pytest.mark.slow
 def test_one_turn_has_the_draws_of_the_sampler(loaded, game):
   rollout, played = game.play(single)
   text = loaded.problem.tokenizer

@@ -96,6 +96,7 @@ def train(name, staleness, learning_rate=0.1):
   return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", tiny.each(CASES, fast=("grpo",)))
 def test_a_step_trains_what_so_many_updates_before_has_drawn(name):
   staleness, case = 2, CASES[name]

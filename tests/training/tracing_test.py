@@ -78,6 +78,7 @@ def test_phases_with_given_completions_have_no_traces():
   assert not any(tracing.is_traced(never, "rl", done) for done in range(1, 6))
 
 
+@pytest.mark.slow
 def test_what_is_logged_is_no_part_of_the_program():
   """A step is the same for any logging, so it is not compiled again."""
 

@@ -45,6 +45,7 @@ def make_prompts(num_prompts=4, first=0):
   return dataclasses.replace(prompts, extras={"short": short})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "name", ["grpo", slow("ppo"), slow("sao"), slow("gagpo"), slow("gigpo")]
 )

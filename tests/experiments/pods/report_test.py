@@ -154,6 +154,7 @@ def test_a_problem_in_words_is_compiled_without_its_data():
   assert report.analyze(found).phases["update"].flops > 0
 
 
+@pytest.mark.slow
 def test_the_page_has_a_line_and_a_report_of_each_row(compiled, tmp_path):
   results = made(compiled)
   name, other = list(table.ROWS)[:2]
