@@ -1,12 +1,10 @@
 """What every algorithm has in common, applied once.
 
-An algorithm file chooses an advantage, a ratio, a surrogate and an
-aggregation. This module does the rest, in two stages. `prepare`, once per
-batch, does what couples rows: shaped rewards, advantages and their scale,
-rejection, importance weights, adaptive coefficients. `loss`, once per
-micro-batch, does what depends on the policy: sanitised inputs, the policy
-term with its weights, KL, entropy and further terms, aggregation, metrics.
-Every option is a field of `options.CommonConfig`.
+An algorithm file chooses an advantage, a ratio, a surrogate and an aggregation.
+This module does the rest, in two stages. `prepare`, once per batch, does what
+couples rows: shaped rewards, advantages, rejection, importance weights. `loss`,
+once per micro-batch, does what depends on the policy: sanitised inputs, the
+policy term, KL, entropy, aggregation, metrics. Options: `options.CommonConfig`.
 """
 
 from __future__ import annotations
