@@ -1,4 +1,7 @@
-"""Frozen kernels in 8 or 4 bits; what is computed with them stays float.
+"""Kernels in 8 or 4 bits; what is computed with them stays float.
+
+Frozen ones are kept so (`quantize`). Those that are trained may be read so by a
+sampler, which rounds them anew for each rollout (`rounding`).
 
 A quantized kernel W is a dict of two arrays in W's place, a code per weight and
 a scale per output channel or block:
@@ -30,6 +33,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -42,6 +46,9 @@ from jax import lax
 from grpo_jax.types import Policy, PyTree
 
 KINDS = ("none", "int8", "nf4", "nf4_double")
+# How a sampler may hold kernels that are trained; "model" is as they are.
+SAMPLED = ("model", "int8", "float8_e4m3fn")
+_CODES = ("int8", "nf4", "float8")  # Names of codes in the place of a kernel.
 
 # Which axes of a kernel are summed over, counted from its end: experts have one
 # axis more, and a stack of layers another.
@@ -190,6 +197,15 @@ def to_int8(x: jax.Array, axes: tuple[int, ...]) -> PyTree:
   return {"int8": codes.astype(jnp.int8), "scale": scale}
 
 
+def to_float8(x: jax.Array, axes: tuple[int, ...]) -> PyTree:
+  """As `to_int8`, with codes in float8_e4m3fn, of which the largest is 448."""
+  wide = x.astype(jnp.float32)
+  largest = float(jnp.finfo(jnp.float8_e4m3fn).max)
+  scale = abs(wide).max(axis=axes, keepdims=True) / largest
+  codes = wide / jnp.where(scale > 0, scale, 1)
+  return {"float8": codes.astype(jnp.float8_e4m3fn), "scale": scale}
+
+
 def _to_nf4(kernel: jax.Array) -> PyTree:
   # Blocks lie along the last axis, which neighbours in memory share: the
   # largest block that fits; 64 in published models.
@@ -236,7 +252,7 @@ def abstract(kernel: PyTree) -> jax.ShapeDtypeStruct:
 
 def is_quantized(node: Any) -> bool:
   """Whether a node of a parameter tree is a kernel made by `quantize`."""
-  return isinstance(node, dict) and ("int8" in node or "nf4" in node)
+  return isinstance(node, dict) and any(name in node for name in _CODES)
 
 
 def dequantize(params: PyTree, dtype: Any = jnp.float32) -> PyTree:
@@ -250,8 +266,9 @@ def dequantize(params: PyTree, dtype: Any = jnp.float32) -> PyTree:
 
 def _values(kernel: PyTree) -> jax.Array:
   scale = kernel["scale"]
-  if "int8" in kernel:
-    return kernel["int8"].astype(scale.dtype) * scale
+  for name in ("int8", "float8"):
+    if name in kernel:
+      return kernel[name].astype(scale.dtype) * scale
   packed = kernel["nf4"]
   if isinstance(scale, dict):
     # A stack of layers has means of its own, which no axis of codes tells.
@@ -308,9 +325,66 @@ def unpacking(policy: Policy) -> Policy:
     policy: Of `transformer.py`, of whose parameters `quantize` was called on
       "trained".
   """
+  return _reading(
+    policy, lambda params: {**params, "trained": boxed(params["trained"])}
+  )
 
-  def whole(params):
-    return {**params, "trained": boxed(params["trained"])}
+
+def rounding(
+  policy: Policy,
+  kind: str,
+  place: Callable[[PyTree], PyTree] = lambda codes: codes,
+) -> Policy:
+  """A policy that reads kernels rounded to 8 bits, made of what it is given.
+
+  Codes and scales are made of the current parameters in the compiled program,
+  once for all tokens, and a decode step reads the codes. With adapters the
+  kernels of the base are rounded, and the adapters are read as they are.
+  Embeddings, head, norms, biases, routers and a vision tower stay floats.
+
+  Args:
+    policy: Of `transformer.py` or `lora.py`, whose kernels are no codes yet.
+    kind: "int8" or "float8_e4m3fn", or "model" for the policy itself.
+    place: Inside jit: keeps codes and scales where a mesh has the kernels.
+
+  Raises:
+    ValueError: Unknown kind.
+
+  Source: Yao et al., "FlashRL: 8Bit Rollouts, Full Power RL", 2025, which
+  rounds the weights of the sampler alone, and corrects for it.
+  """
+  if kind not in SAMPLED:
+    raise ValueError(
+      f"rounding: kind {kind!r} is not known; use one of {', '.join(SAMPLED)}."
+    )
+  if kind == "model":
+    return policy
+  encode = to_int8 if kind == "int8" else to_float8
+
+  def convert(path, leaf):
+    name = _module(path)
+    return leaf if name is None else encode(leaf, INPUT_AXES[name])
+
+  def codes(params):
+    stacks = {name: params[name] for name in STACKS if name in params}
+    stacks = place(jax.tree_util.tree_map_with_path(convert, stacks))
+    if kind != "int8":
+      # A compiler may leave out a rounding of floats whose result it widens.
+      stacks = lax.optimization_barrier(stacks)
+    return {**params, **stacks}
+
+  def rounded(params):
+    with jax.named_scope("rounding"):
+      if "base" in params["frozen"]:
+        frozen = params["frozen"]
+        return {**params, "frozen": {**frozen, "base": codes(frozen["base"])}}
+      return {**params, "trained": boxed(codes(params["trained"]))}
+
+  return _reading(policy, rounded)
+
+
+def _reading(policy: Policy, whole: Callable[[PyTree], PyTree]) -> Policy:
+  """The policy, of whose parameters `whole` makes what its functions read."""
 
   def unpacked(function):
     return lambda params, *args, **kwargs: function(

@@ -398,6 +398,21 @@ TABLE = (
     " config.algorithm.rejection; or set config.{name}.staleness=0",
   ),
   Row(
+    "rounding to be corrected",
+    "no correction",
+    "completions of rounded kernels would be taken for those of the kernels"
+    " that are trained",
+    "set config.algorithm.importance_mode='truncate' or 'mask', or"
+    " config.algorithm.rejection; or set config.sampling.uncorrected=True, to"
+    " train without any",
+  ),
+  Row(
+    "rounded kernels",
+    "quantized base",
+    "its kernels are codes already, and would not be rounded again",
+    "set config.sampling.weights_dtype='model'",
+  ),
+  Row(
     "recycled surplus",
     "no correction",
     "groups of the last step's parameters would be taken for the current ones'",

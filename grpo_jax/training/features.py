@@ -241,6 +241,26 @@ FEATURES = {
     lambda s: _seats(s),
     lambda s: f"the task {s.config.data.name!r}, which has several players",
   ),
+  "rounded kernels": Feature(
+    lambda s: s.config.sampling.weights_dtype != "model",
+    lambda s: (
+      f"config.sampling.weights_dtype={s.config.sampling.weights_dtype!r}"
+    ),
+  ),
+  "rounding to be corrected": Feature(
+    lambda s: (
+      s.config.sampling.weights_dtype != "model"
+      and not s.config.sampling.uncorrected
+      and "policy" in s.phase.trains
+    ),
+    lambda s: (
+      f"config.sampling.weights_dtype={s.config.sampling.weights_dtype!r}"
+    ),
+  ),
+  "quantized base": Feature(
+    lambda s: s.config.model.quantization != "none",
+    lambda s: f"config.model.quantization={s.config.model.quantization!r}",
+  ),
   "mixed inputs": Feature(
     lambda s: bool(s.config.sampling.mix_rate),
     lambda s: f"config.sampling.mix_rate={s.config.sampling.mix_rate}",

@@ -9,6 +9,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.sharding import Mesh
 
 from grpo_jax.data import shown
@@ -189,6 +190,23 @@ def policy_of(
   """A transformer, with adapters if there are any."""
   policy = transformer.transformer_policy(model)
   return policy if adapters is None else lora.lora_policy(policy, adapters)
+
+
+def sampling_policy(policy: Policy, kind: str, mesh: Mesh) -> Policy:
+  """The policy as rollouts of training read it.
+
+  Args:
+    policy: Of the run.
+    kind: `config.sampling.weights_dtype`.
+    mesh: Codes and scales are where it has the kernels.
+  """
+
+  def place(codes):
+    if mesh.size == 1:
+      return codes
+    return lax.with_sharding_constraint(codes, sharding.of_params(mesh, codes))
+
+  return quantization.rounding(policy, kind, place)
 
 
 def first_state(

@@ -23,6 +23,7 @@ from grpo_jax.training import (
   features,
   forced,
   kept_groups,
+  models,
   opponents,
   optimizers,
   outside,
@@ -130,7 +131,7 @@ def make_parts(
       f" prompt, which a micro-batch of {plan.micro_batch_size} rows would"
       f" separate; set config.{name}.micro_batch_size to a multiple of {unit}."
     )
-  models = Models(
+  made = Models(
     *(config, phase, policy, algorithm, objective_config, plan),
     outside=_found_outside(config, name, problem, mesh),
   )
@@ -139,8 +140,8 @@ def make_parts(
     algorithm=algorithm,
     config=objective_config,
     plan=plan,
-    members=models.members(),
-    losses=models.losses(),
+    members=made.members(),
+    losses=made.losses(),
     constrain_rows=sharding.row_constraint(mesh),
     constrain_trained=sharding.trained_constraint(mesh),
   )
@@ -161,29 +162,30 @@ def make_parts(
   proxy = None
   if _models(config, phase):
     steps = reward_models.steps(config.reward_model, problem.tokenizer)
-    judge = judge.bound(models.views(), plan, steps)
-    if models.is_scored:
+    judge = judge.bound(made.views(), plan, steps)
+    if made.is_scored:
       proxy = REWARD_MODEL, judge.correct, steps is None
   else:
     judge = judge.without_models()
-  if "ranker" in models.outside:
-    judge = judge.ranked_by("ranker").bound(models.views(), plan)
+  if "ranker" in made.outside:
+    judge = judge.ranked_by("ranker").bound(made.views(), plan)
+  sampler = models.sampling_policy(policy, config.sampling.weights_dtype, mesh)
   return dataclasses.replace(
     parts,
     player=players.make_player(
-      policy,
+      sampler,
       problem,
       config.sampling,
       phase.group_size,
       required,
-      opponents.table(phase, policy, parts.members, models.outside),
+      opponents.table(phase, policy, parts.members, made.outside),
       corrections.make(config, problem, name),
     ),
     judge=judge,
     max_rounds=phase.max_rounds,
     when_short=phase.when_short,
     staleness=phase.staleness,
-    partial=partials.make(config, problem, policy, name, required),
+    partial=partials.make(config, problem, sampler, name, required),
     guards=config.guards.of_phase(phase),
     domains=problem.domains,
     history=reservoirs.make(

@@ -13,7 +13,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from grpo_jax import ranges
-from grpo_jax.models import architecture, families, hub, lora, peft
+from grpo_jax.models import (
+  architecture,
+  families,
+  hub,
+  lora,
+  peft,
+  quantization,
+)
 from grpo_jax.rollout import mixing, sampling
 from grpo_jax.training import hosts, image_settings, mixtures
 from grpo_jax.training.tower_settings import TowerSettings
@@ -377,6 +384,11 @@ class SamplingConfig:
     lanes: Completions that are decoded at once; None: all. With fewer, the
       next one begins where another has ended, which pays where their lengths
       differ, and the cache has room for as many only.
+    weights_dtype: What kernels are rounded to while training rollouts are drawn
+      ("int8", "float8_e4m3fn"; "model": they are not). Updates and evaluations
+      read them as they are; see docs/quantised_sampling.md.
+    uncorrected: Whether what rounded kernels drew may be trained on without a
+      correction (config.algorithm.importance_mode, rejection).
     mix_rate: Probability with which the policy reads a blend of like tokens
       in the place of one that it has written; every pass of the update reads
       the same. 0 for none, as in all evaluations; see docs/mixing.md.
@@ -399,6 +411,8 @@ class SamplingConfig:
   top_p: float | None = None
   min_p: float | None = None
   lanes: int | None = None
+  weights_dtype: str = "model"
+  uncorrected: bool = False
   mix_rate: float = 0.0
   mix_top_k: int = 2
   mix_anchor: str = "argmax"
@@ -426,6 +440,7 @@ class SamplingConfig:
       mix_top_k=ranges.Range(2, ranges.MAX_INT),
       mix_min_entropy=ranges.Range(0, 22),  # The log of 2³¹ tokens is 21.5.
     )
+    one_of("sampling.weights_dtype", self.weights_dtype, quantization.SAMPLED)
     one_of("sampling.mix_anchor", self.mix_anchor, mixing.ANCHORS)
     one_of("sampling.mix_neighbours", self.mix_neighbours, mixing.NEIGHBOURS)
 

@@ -95,7 +95,7 @@ RULES: tuple[tuple[str, P], ...] = (
   (r"scalars(/.+)?", P()),  # Of an algorithm.
 )
 _COMPILED = tuple(
-  (re.compile(rf"(.*/)?({pattern})(/codes)?(/int8|/nf4)?"), spec)
+  (re.compile(rf"(.*/)?({pattern})(/codes)?(/int8|/nf4|/float8)?"), spec)
   for pattern, spec in RULES
 )
 # Scales of quantized kernels have an axis of 1 where codes have their inputs.

@@ -610,6 +610,13 @@ class Sampling(Group):
   """Completions that are decoded at once; None: all. With fewer, the next one
   begins where another has ended, which pays where their lengths differ, and
   the cache has room for as many only."""
+  weights_dtype: str
+  """What kernels are rounded to while training rollouts are drawn ("int8",
+  "float8_e4m3fn"; "model": they are not). Updates and evaluations read them
+  as they are; see docs/quantised_sampling.md."""
+  uncorrected: bool
+  """Whether what rounded kernels drew may be trained on without a correction
+  (config.algorithm.importance_mode, rejection)."""
   mix_rate: float
   """Probability with which the policy reads a blend of like tokens in the
   place of one that it has written; every pass of the update reads the same. 0

@@ -2,9 +2,11 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -232,3 +234,118 @@ def test_bad_requests_raise(kind, modules, message):
   params = {"layers": {"mlp": {"up": {"kernel": jnp.ones((1, 4, 3))}}}}
   with pytest.raises(ValueError, match=message):
     quantization.quantize(params, kind, modules)
+
+
+# ---- Kernels that a sampler rounds anew.
+
+EIGHT_BITS = quantization.SAMPLED[1:]
+# Axes of inputs of a stack of kernels.
+STACKED = {"qkv": 1, "out": (1, 2, 3), "gate": 1, "up": 1, "down": 1}
+
+
+def by_hand(kind, layers):
+  """NumPy's rounding of the kernels of a stack, without codes or scales."""
+
+  def convert(path, leaf):
+    names = [key.key for key in path]
+    axes = STACKED.get(names[-2] if names[-1] == "kernel" else names[-1])
+    if axes is None:
+      return leaf
+    leaf = np.asarray(leaf, np.float32)
+    if "experts" in names:
+      axes = 2
+    most = {"int8": 127, "float8_e4m3fn": 448}[kind]
+    unit = np.abs(leaf).max(axis=axes, keepdims=True) / np.float32(most)
+    if kind == "int8":
+      return np.rint(leaf / unit) * unit
+    codes = (leaf / unit).astype(ml_dtypes.float8_e4m3fn)
+    return codes.astype(np.float32) * unit
+
+  return jax.tree_util.tree_map_with_path(convert, layers)
+
+
+def rounded_by_hand(kind, params):
+  """Parameters of a transformer, or of adapters over one, so rounded."""
+  has_adapters = "base" in params["frozen"]
+  trained = params["frozen"]["base"] if has_adapters else params["trained"]
+  trained = {**trained, "layers": by_hand(kind, trained["layers"])}
+  if has_adapters:
+    return {**params, "frozen": {**params["frozen"], "base": trained}}
+  return {**params, "trained": trained}
+
+
+@pytest.mark.parametrize("kind", EIGHT_BITS)
+@pytest.mark.parametrize(
+  "with_adapters", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
+def test_a_rounding_policy_reads_what_numpy_rounds(kind, with_adapters):
+  config = transformer_test.PLAIN  # Few weights: none is near a tie.
+  policy = transformer.transformer_policy(config)
+  params = transformer_test.make_params(config)
+  if with_adapters:
+    params = lora_test.make_params(config)
+    policy = lora_test.policy_of(config)
+  batch = transformer_test.make_batch()
+  rounding = quantization.rounding(policy, kind)
+  logits = lora_test.step_by_step(rounding, params, batch)
+  expected = lora_test.step_by_step(
+    policy, rounded_by_hand(kind, params), batch
+  )
+  whole = lora_test.teacher_forced(rounding, params, batch)
+  exact = lora_test.step_by_step(policy, params, batch)
+  existing = transformer_test.existing
+  np.testing.assert_allclose(existing(logits), existing(expected), atol=1e-5)
+  np.testing.assert_allclose(existing(whole), existing(expected), atol=1e-5)
+  assert abs(existing(logits) - existing(exact)).max() > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", EIGHT_BITS)
+def test_a_rounding_policy_reads_rounded_experts(kind):
+  policy, params = transformer.transformer_policy(EXPERTS), make_base(EXPERTS)
+  batch = transformer_test.make_batch()
+  logits = lora_test.step_by_step(
+    quantization.rounding(policy, kind), params, batch
+  )
+  expected = lora_test.step_by_step(
+    policy, rounded_by_hand(kind, params), batch
+  )
+  existing = transformer_test.existing
+  np.testing.assert_allclose(existing(logits), existing(expected), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", EIGHT_BITS)
+def test_the_decode_loop_of_a_rounding_policy_reads_codes(kind):
+  """And they are made before it, not in each step."""
+  policy = quantization.rounding(transformer.transformer_policy(SMALL), kind)
+  params = jax.eval_shape(policy.init, jax.random.key(0))
+  text = (
+    lora_test.step_by_step.lower(policy, params, transformer_test.make_batch())
+    .compile()
+    .as_text()
+  )
+  _, decode = (
+    line.split(" while(")[0] for line in text.splitlines() if " while(" in line
+  )
+  codes = {"int8": "s8", "float8_e4m3fn": "f8e4m3fn"}[kind]
+  kernels = ("64,2,4,16]", "2,2,16,64]", "64,128]", "128,64]")
+  for shape in kernels:
+    assert f"{codes}[{shape}" in decode
+    assert f"f32[{shape}" not in decode
+    assert f"f16[{shape}" not in decode
+  made = re.findall(r'op_name="(\S*/rounding/\S*)"', text)
+  assert made
+  assert not any("while" in name for name in made)
+
+
+def test_no_rounding_is_the_policy_itself():
+  policy = transformer.transformer_policy(SMALL)
+  assert quantization.rounding(policy, "model") is policy
+  with pytest.raises(ValueError, match="'nf4' is not known; use one of model"):
+    quantization.rounding(policy, "nf4")
+
+
+def test_a_channel_of_zeros_stays_one():
+  for encode in (quantization.to_int8, quantization.to_float8):
+    made = encode(jnp.zeros((3, 2)), (-2,))
+    assert not quantization.dequantize({"x": made})["x"].any()

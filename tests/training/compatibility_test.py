@@ -81,6 +81,9 @@ SWITCHES = {
   "opponents": {"phase.opponents": ("start",), "problem.environment": SEATS},
   "single player": {"problem.environment": None},
   "several players": {"problem.environment": SEATS},
+  "rounded kernels": {"config.sampling.weights_dtype": "int8"},
+  "rounding to be corrected": {"config.sampling.weights_dtype": "int8"},
+  "quantized base": {"config.model.quantization": "nf4"},
   "mixed inputs": {"config.sampling.mix_rate": 0.1},
   "correction": {
     "phase.correction.corrects": True,
@@ -125,6 +128,8 @@ IMPLIED = {
   "replay": ("recorded log-probs",),
   "staleness": ("recorded log-probs",),
   "partial rollouts": ("staleness", "recorded log-probs"),
+  "rounded kernels": ("rounding to be corrected", "recorded log-probs"),
+  "rounding to be corrected": ("rounded kernels", "recorded log-probs"),
   "canaries with a KL": ("guards",),
   "opponents": ("several players", "environment", "environment in the graph"),
   "several players": ("environment", "environment in the graph"),
@@ -179,6 +184,9 @@ SHOWN = {
   "opponents": "config.again.opponents=('start',)",
   "single player": "config.data.name='some task', for one player,",
   "several players": "the task 'some task', which has several players",
+  "rounded kernels": "config.sampling.weights_dtype='int8'",
+  "rounding to be corrected": "config.sampling.weights_dtype='int8'",
+  "quantized base": "config.model.quantization='nf4'",
   "mixed inputs": "config.sampling.mix_rate=0.1",
   "correction": "config.again.correction with p_cue=0.5, p_answer=0.0 and",
   "text": "config.data.source='jsonl', which is text,",
@@ -212,7 +220,10 @@ def make_setup(*switched):
         min_p=None,
         domain_limits={},
         mix_rate=0.0,
+        weights_dtype="model",
+        uncorrected=False,
       ),
+      model=_space(quantization="none"),
       data=_space(
         name="some task",
         source="task",
@@ -241,6 +252,7 @@ def make_setup(*switched):
       reference_workdirs=(),
       has_teachers_of_domains=False,
       opponents=(),
+      trains=("policy", "critic"),
       schedule=_space(chooses=False, name="epochs"),
       correction=_space(
         corrects=False, p_cue=0.0, p_answer=0.0, p_reference=0.0
@@ -266,8 +278,8 @@ def make_setup(*switched):
       count_empty=False,
     ),
     required={"behavior_logp"}
-    if {"staleness", "partial rollouts", "recycled surplus", "replay"}
-    & {*switched}
+    if {"recorded log-probs"}
+    & {x for y in switched for x in IMPLIED.get(y, ())}
     else set(),
   )
   for name in switched:
@@ -363,6 +375,7 @@ def _make_parts(changes, name="rl", algorithm="grpo"):
 
 
 LIVE = {"algorithm.dynamic_sampling": True}
+ROUNDED = {"sampling.weights_dtype": "int8"}
 CONFIGS = [
   ("grpo", {"data.name": "calc_tool", "sampling.lanes": 4}, "lanes=4 and the"),
   (
@@ -424,6 +437,21 @@ CONFIGS = [
   ),
   (
     "grpo",
+    ROUNDED,
+    "weights_dtype='int8' and algorithm 'grpo' without a correction",
+  ),
+  (
+    "grpo",
+    {
+      **ROUNDED,
+      "sampling.uncorrected": True,
+      "model.lora_rank": 2,
+      "model.quantization": "nf4",
+    },
+    "weights_dtype='int8' and config.model.quantization='nf4'",
+  ),
+  (
+    "grpo",
     {"rl.replay_size": 8},
     "replay_size=8 and algorithm 'grpo' without a correction",
   ),
@@ -460,3 +488,11 @@ def test_a_phase_that_plays_nothing_is_not_asked():
   changes = {"sampling.lanes": 4, "data.name": "calc_tool"}
   changes["phases"] = ("sft", "rl")
   assert _make_parts(changes, name="sft").player is None
+
+
+@pytest.mark.parametrize(
+  "change",
+  [{"sampling.uncorrected": True}, {"algorithm.importance_mode": "truncate"}],
+)
+def test_rounded_kernels_are_corrected_for_or_said_not_to_be(change):
+  assert _make_parts({**ROUNDED, **change}).player is not None

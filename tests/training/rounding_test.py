@@ -1,0 +1,153 @@
+"""Rollouts of rounded kernels: what is recorded, and what is trained."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from grpo_jax.learning import stages
+from grpo_jax.ops import logprobs
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import (
+  drivers,
+  loop,
+  models,
+  phases,
+  problem,
+  sharding,
+)
+from tests.experiments import tiny_config
+from tests.models import quantization_test
+
+EIGHT_BITS = ("int8", "float8_e4m3fn")
+
+
+def _config(kind, algorithm="grpo", **changes):
+  config = tiny_config.get_config(algorithm)
+  config.log.tensorboard = False
+  config.checkpoint.keep = 20
+  config.sampling.weights_dtype = kind
+  config.algorithm.importance_mode = "truncate"
+  for name, value in changes.items():
+    owner, field = name.split("__")
+    config[owner][field] = value
+  return config
+
+
+def _made(config):
+  """Parts of the phase "rl", the state at its start, and a batch of prompts."""
+  run = config_lib.resolve(config)
+  made = problem.make_problem(run)
+  mesh = sharding.make_mesh(1)
+  policy = models.make_policy(run, made, mesh)
+  parts = phases.make_parts(run, made, policy, "rl", mesh)
+  state = models.first_state(run, made, policy, mesh)
+  prompts = next(
+    made.prompt_stream(0, run.section("rl").num_prompts, None)
+  ).prompts
+  return parts, stages.enter_phase(state, parts, 1), prompts
+
+
+@jax.jit
+def _louder(state):
+  """Adapters at their start add nothing, and weights of 0.02 say little."""
+  params = state.params["policy"]
+  trained = jax.tree.map(lambda x: 4 * x + 0.03, params["trained"])
+  return state.with_params(policy={**params, "trained": trained})
+
+
+def _recorded_and_read(parts, params, state, prompts):
+  """Log-probs of a rollout, and of its tokens by a pass with `params`."""
+
+  @jax.jit
+  def both(state, params, prompts):
+    rollout = stages.sample_stage(state, prompts, parts=parts)
+    h, _ = parts.policy.hidden(
+      params,
+      prompts.tokens,
+      prompts.mask,
+      rollout.tokens,
+      rollout.completion_mask,
+      rollout.prompt_index,
+    )
+    logp = logprobs.token_outputs(
+      lambda h: parts.policy.head(params, h),
+      h,
+      rollout.tokens,
+      temperature=1.0,
+    ).logp
+    return rollout, logp
+
+  rollout, logp = both(state, params, prompts)
+  seen = np.asarray(rollout.completion_mask)
+  return np.asarray(rollout.sampler_logp)[seen], np.asarray(logp)[seen]
+
+
+@pytest.mark.parametrize(
+  ("kind", "changes"),
+  [
+    ("int8", {}),
+    pytest.param("float8_e4m3fn", {}, marks=pytest.mark.slow),
+    pytest.param("int8", {"sampling__lanes": 5}, marks=pytest.mark.slow),
+    pytest.param("int8", {"model__lora_rank": 2}, marks=pytest.mark.slow),
+  ],
+)
+def test_recorded_log_probs_are_those_of_rounded_kernels(kind, changes):
+  parts, state, prompts = _made(_config(kind, **changes))
+  state = _louder(state)
+  params = state.params["policy"]
+  rounded = quantization_test.rounded_by_hand(kind, params)
+  recorded, read = _recorded_and_read(parts, rounded, state, prompts)
+  np.testing.assert_allclose(recorded, read, atol=2e-5)
+  recorded, read = _recorded_and_read(parts, params, state, prompts)
+  assert 1e-4 < abs(recorded - read).mean() < 0.1
+
+
+@pytest.mark.slow
+def test_an_update_with_rounded_rollouts_does_not_depend_on_micro_batches():
+  """And its weights and ratios are those of kernels as they are."""
+  ends, said = [], []
+  for size in (16, 4):
+    config = _config(
+      "int8",
+      rl__micro_batch_size=size,
+      rl__num_lengths=1,
+      rl__num_minibatches=1,
+    )
+    parts, state, prompts = _made(config)
+    step = drivers.jit_step(sharding.make_mesh(1), stages.fused_step, parts)
+    state, metrics, _ = step(_louder(state), prompts)
+    ends.append(jax.device_get(state.members["policy"].opt_state))
+    said.append(jax.device_get(metrics))
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), *ends)
+  for metrics in said:
+    # The first ratio of the update is to its own forward pass.
+    assert metrics["ratio/max_deviation"] == 0
+    assert 1e-4 < metrics["sampler_gap/mean"] < 0.1
+    assert abs(metrics["policy_weight/mean"] - 1) > 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["grpo", "on_host"])
+def test_a_stopped_run_with_rounded_rollouts_ends_with_the_same_bytes(
+  algorithm, tmp_path
+):
+  """Fused, and split with verifiers on the host."""
+  config = _config("int8", algorithm)
+  loop.train(config, tmp_path / "whole")
+  copy = shutil.copytree(tmp_path / "whole", tmp_path / "copy")
+  for folder in (copy / "checkpoints").iterdir():
+    if folder.name.isdigit() and int(folder.name) > 13:
+      shutil.rmtree(folder)
+  loop.train(_config("int8", algorithm), copy)
+  texts = [
+    (tmp_path / name / "metrics.jsonl").read_text()
+    for name in ("whole", "copy")
+  ]
+  assert texts[0] == texts[1]
+  rows = [json.loads(line) for line in texts[0].splitlines()]
+  gaps = [row["sampler_gap/mean"] for row in rows if "sampler_gap/mean" in row]
+  assert len(gaps) > 5
+  assert min(gaps) > 1e-5
