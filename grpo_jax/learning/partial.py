@@ -278,6 +278,6 @@ _MEANS = frozenset(
   (
     *("length/mean", "length/min", "length/max", "truncated", "entropy/mean"),
     *("distinct_completions", "staleness/mean", "staleness/max"),
-    *("sampler_gap/mean", "sampler_gap/max"),
+    *("sampler_gap/mean", "sampler_gap/max", "sampler_gap/kl"),
   )
 )

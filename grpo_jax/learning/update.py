@@ -20,7 +20,13 @@ from grpo_jax.learning import metrics as metrics_lib
 from grpo_jax.learning import passes, teachers
 from grpo_jax.learning.members import Member, Params
 from grpo_jax.learning.micro_batches import UpdatePlan
-from grpo_jax.ops import calibration, logprobs, masked
+from grpo_jax.ops import (
+  aggregation,
+  calibration,
+  divergences,
+  logprobs,
+  masked,
+)
 from grpo_jax.types import (
   Algorithm,
   Critic,
@@ -105,6 +111,8 @@ class PolicyLoss:
     plan: How rows become micro-batches.
     reference: (parameters of all members, rows) -> the head that makes logits
       of `ref_h`, for a KL over the whole vocabulary.
+    is_rounded: Whether rows were drawn by rounded kernels; the KL of what drew
+      them to the policy is then measured.
   """
 
   policy: Policy
@@ -112,6 +120,7 @@ class PolicyLoss:
   config: Any
   plan: UpdatePlan
   reference: Callable[[Params, TrainBatch], teachers.Head] | None = None
+  is_rounded: bool = False
   trains: tuple[str, ...] = ("policy", "algorithm")
   prefix: str = ""
   scope: str = "update"
@@ -183,9 +192,22 @@ class PolicyLoss:
         name: coefficient * term.total / weights[name]
         for name, (coefficient, term) in output.terms.items()
       }
-      return sum(terms.values()), (terms, output.metrics, output.maxima)
+      metrics = output.metrics
+      if self.is_rounded and part.sampler_logp is not None:
+        metrics = metrics | self._sampler_kl(outputs, part)
+      return sum(terms.values()), (terms, metrics, output.maxima)
 
     return value
+
+  def _sampler_kl(self, outputs, part) -> dict[str, Weighted]:
+    """KL(sampler ‖ policy at the start of the update), nats per token; k3."""
+    anchor = outputs.logp if part.old_logp is None else part.old_logp
+    drawn = part.sampler_logp
+    if self.config.keep_sampling_mask:
+      drawn = part.behavior_logp
+    gap = masked.select(jax.lax.stop_gradient(drawn - anchor), part.mask)
+    kl = aggregation.over_tokens(divergences.kl_k3(gap), part.mask)
+    return {"sampler_gap/kl": kl}
 
   def metrics(self, total):
     """The loss and its terms, and what the objective measures."""

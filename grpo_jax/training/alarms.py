@@ -127,9 +127,9 @@ RULES = (
     "Sampler and trainer disagree about the log-probabilities of tokens.",
     ("sampler_gap/mean",),
     "sampler_gap/mean > 0.1 nats",
-    "Raise the precision of --config.model.cache_dtype and"
-    " --config.model.dtype, lower --config.rl.staleness or"
-    " --config.rl.replay_size, or set"
+    "Raise the precision of --config.model.cache_dtype,"
+    " --config.sampling.weights_dtype and --config.model.dtype, lower"
+    " --config.rl.staleness or --config.rl.replay_size, or set"
     " --config.algorithm.importance_mode=truncate.",
     checks.above("sampler_gap/mean", 0.1),
     patience=10,

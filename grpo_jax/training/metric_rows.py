@@ -442,6 +442,14 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
       "< 1",
     ),
     (
+      "sampler_gap/kl",
+      "nats",
+      "KL of sampler and trainer at a token, where a sampler's kernels are"
+      " rounded",
+      "< 0.01",
+      "--config.sampling.weights_dtype=model, or importance_mode",
+    ),
+    (
       "policy_weight/mean",
       "1",
       "Mean importance weight of a token, where one is used",

@@ -324,7 +324,8 @@ class Models:
         reference = self.references.head()
       found.append(
         update.PolicyLoss(
-          self.policy, self.algorithm, self.objective, self.plan, reference
+          *(self.policy, self.algorithm, self.objective, self.plan, reference),
+          is_rounded=self.config.sampling.weights_dtype != "model",
         )
       )
     if (critic := self.critic()) is not None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from grpo_jax.models import transformer
 from grpo_jax.rollout import correction, mixing, sampling
+from grpo_jax.training import models, sharding
 from grpo_jax.types import Prompts, Scored
 from tests.models import transformer_test
 
@@ -124,3 +126,44 @@ def test_eight_devices_correct_the_rows_of_one(rows):
       getattr(eight, name), getattr(one, name), err_msg=name
     )
   np.testing.assert_allclose(eight.sampler_logp, one.sampler_logp, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_mesh_gathers_codes_and_samples_the_rows_of_one_device():
+  """In float64; each device rounds its own part, and sends bytes."""
+  with jax.enable_x64(True):
+    config = transformer_test.float64(
+      dataclasses.replace(transformer_test.PLAIN, vocab_size=14)
+    )
+    params = transformer_test.make_params(config)
+    tokens = jax.random.randint(jax.random.key(4), (8, 3), 1, 13)
+    prompts = Prompts(tokens, tokens > 0, jnp.arange(8), {})
+    key = jax.random.key(5)
+    found, texts = [], []
+    for devices, sizes in ((1, {}), (8, {"fsdp": 4, "tensor": 2})):
+      mesh = sharding.make_mesh(**sizes, devices=jax.devices()[:devices])
+      policy = sharding.on_mesh(transformer.transformer_policy(config), mesh)
+      sample = functools.partial(
+        sampling.sample,
+        models.sampling_policy(policy, "int8", mesh),
+        config=sampling.SamplingConfig(6, (0,), 0),
+        group_size=4,
+      )
+      with jax.set_mesh(mesh):
+        inputs = (
+          jax.device_put(params, sharding.of_params(mesh, params)),
+          jax.device_put(prompts, sharding.by_rows(mesh)),
+          jax.device_put(key, sharding.replicated(mesh)),
+        )
+        program = jax.jit(sample).lower(*inputs).compile()
+        found.append(program(*inputs))
+        texts.append(program.as_text())
+  one, eight = found
+  assert len(np.unique(one.completion_mask.sum(1))) > 3
+  for name in ("tokens", "completion_mask", "terminated"):
+    np.testing.assert_array_equal(getattr(eight, name), getattr(one, name))
+  np.testing.assert_allclose(eight.sampler_logp, one.sampler_logp, atol=1e-6)
+  # "down" is [F = 12, D = 8], of which a device has [6, 2].
+  gathers = re.findall(r" = (\w+)\[1,6,8\]\S* all-gather\(", texts[1])
+  assert gathers
+  assert {*gathers} == {"s8"}

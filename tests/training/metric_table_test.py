@@ -24,6 +24,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 # code that writes them.
 ELSEWHERE = {
   "contexts/mean": "tests/training/compaction_test.py",
+  "sampler_gap/kl": "tests/training/rounding_test.py",
   "unscored/timeout": "tests/training/loop_test.py",
   "time/step_s": "tests/training/loop_test.py",
   "time/compile_s": "tests/training/loop_test.py",

@@ -126,6 +126,7 @@ def test_an_update_with_rounded_rollouts_does_not_depend_on_micro_batches():
     # The first ratio of the update is to its own forward pass.
     assert metrics["ratio/max_deviation"] == 0
     assert 1e-4 < metrics["sampler_gap/mean"] < 0.1
+    assert 0 < metrics["sampler_gap/kl"] < metrics["sampler_gap/mean"] / 10
     assert abs(metrics["policy_weight/mean"] - 1) > 1e-6
 
 
