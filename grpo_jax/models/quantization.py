@@ -350,8 +350,8 @@ def rounding(
   Raises:
     ValueError: Unknown kind.
 
-  Source: Yao et al., "FlashRL: 8Bit Rollouts, Full Power RL", 2025, which
-  rounds the weights of the sampler alone, and corrects for it.
+  Source: Liu et al., "FlashRL: 8Bit Rollouts, Full Power RL", 2025, where the
+  sampler alone is rounded, and its gap corrected for.
   """
   if kind not in SAMPLED:
     raise ValueError(
