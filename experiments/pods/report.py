@@ -145,6 +145,7 @@ class Compiled:
     lower_s, compile_s: Seconds of tracing and of compiling.
     state: Shapes of the state, with their shardings.
     cache_bytes: Of keys and values while sampling, on a device.
+    weights_bytes: Of the layers that a decode step reads, on a device.
     most_tokens: Decode steps of a rollout, at most.
   """
 
@@ -154,6 +155,7 @@ class Compiled:
   compile_s: float
   state: TrainState
   cache_bytes: int
+  weights_bytes: int
   most_tokens: int
 
 
@@ -342,6 +344,11 @@ def compile_step(
         lanes,
         problem,
       ),
+      weights_bytes=_weights_bytes(
+        mesh,
+        models.sampling_policy(policy, config.sampling.weights_dtype, mesh),
+        state.params["policy"],
+      ),
       most_tokens=waves * problem.max_new_tokens - (waves == 1),
     )
 
@@ -373,6 +380,13 @@ def _cache_bytes(
   return _bytes(sharding.abstract(caches, where))
 
 
+def _weights_bytes(mesh, policy, params) -> int:
+  """Bytes of the layers that a decode step reads, codes and scales included."""
+  weights = jax.eval_shape(policy.weights, params)
+  layers = {"layers": weights["trained"]["layers"]}
+  return _bytes(sharding.abstract(layers, sharding.of_weights(mesh, layers)))
+
+
 def _bytes(tree: PyTree) -> int:
   """Bytes of arrays on a device, from their shapes and shardings."""
   return sum(
@@ -386,7 +400,8 @@ def hbm(compiled: Compiled) -> dict[str, int]:
   """Kind of array -> bytes on a device.
 
   `arguments` and `temporary` are the compiler's, with the padding of layouts;
-  the kinds above them are from shapes, and `cache` is a part of `temporary`.
+  the kinds above them are from shapes, and `cache` and `weights` are parts of
+  `temporary`.
   """
   memory = compiled.program.memory_analysis()
   members = compiled.state.members.values()
@@ -402,6 +417,7 @@ def hbm(compiled: Compiled) -> dict[str, int]:
     "results beside the state": memory.output_size_in_bytes - aliased,
     "temporary": memory.temp_size_in_bytes,
     "cache": compiled.cache_bytes,
+    "weights": compiled.weights_bytes,
     "total": memory.argument_size_in_bytes
     + memory.output_size_in_bytes
     - aliased
@@ -645,7 +661,10 @@ def table(results: dict[str, Any]) -> str:
   for kind, size in results["hbm"].items():
     if not size:
       continue
-    shown = {"cache": "  of it keys and values"}.get(kind, kind)
+    shown = {
+      "cache": "  of it keys and values",
+      "weights": "  of it layers to sample",
+    }.get(kind, kind)
     lines.append(f"  {shown:<26}{_gib(size):>9}")
   lines += [
     "",

@@ -103,6 +103,19 @@ ROWS |= _IMAGES
 # The same steps with a critic: PPO in place of GRPO.
 _PPO = {f"{name}-ppo": name for name in ("0.5b-v5e-8", "7b-v5p-128")}
 ROWS |= {name: ROWS[base] for name, base in _PPO.items()}
+# The same steps with rollouts of rounded kernels; without a correction, so that
+# nothing else differs.
+_ROUNDED = {
+  f"{name}-int8": name for name in ("0.5b-v5e-8", "7b-v5e-16", "7b-v5p-128")
+}
+ROWS |= {
+  name: (
+    *ROWS[base],
+    "--config.sampling.weights_dtype=int8",
+    "--config.sampling.uncorrected=True",
+  )
+  for name, base in _ROUNDED.items()
+}
 _ONLY = flags.DEFINE_list("only", list(ROWS), "Rows to compile anew.")
 _FOLDER = flags.DEFINE_string("folder", "benchmarks/pods", "Of the files.")
 
@@ -113,6 +126,8 @@ Written by `make pods`; nothing here has run on a TPU. Each row is the whole
 step of `configs/pods.py` (512 + 1024 slots, 8 completions a prompt, AdamW in
 float32, a reference), compiled ahead of time by libtpu for chips that are not
 there: GRPO, or PPO (`-ppo`), whose critic has a trunk of the policy's size.
+In rows of `int8` rollouts read kernels of 8 bits, and updates do not
+([quantised sampling](../docs/quantised_sampling.md)).
 In rows of `vl` each prompt shows an image of up to 1024 patches, a tower is
 trained too, and rewards come from the host (`configs/pods_images.py`).
 [The program](../experiments/pods/report.py) says what the figures are and what

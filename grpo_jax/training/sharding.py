@@ -445,14 +445,14 @@ def on_mesh(policy: Policy, mesh: Mesh) -> Policy:
   return dataclasses.replace(
     policy,
     init=lambda key: constrained(policy.init(key), of_params),
-    weights=lambda params: constrained(policy.weights(params), _of_weights),
+    weights=lambda params: constrained(policy.weights(params), of_weights),
     prefill=prefill,
     allocate=lambda *sizes: constrained(policy.allocate(*sizes), of_cache),
     admit=lambda *of: constrained(policy.admit(*of), of_cache),
   )
 
 
-def _of_weights(mesh: Mesh, weights: PyTree) -> PyTree:
+def of_weights(mesh: Mesh, weights: PyTree) -> PyTree:
   """Shardings of parameters that a whole rollout reads."""
 
   def place(path, leaf):

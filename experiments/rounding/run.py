@@ -1,0 +1,48 @@
+r"""Trains whatever is missing of the experiment on rounded rollouts.
+
+    python -m experiments.rounding.run --root=runs/rounding \
+        --results=benchmarks/rounding
+    python -m experiments.rounding.report --results=benchmarks/rounding \
+        --out=docs
+
+Each arm is a sweep of six seeds in one program, and leaves ARM.json. All
+follow on `base`. What has ended is left alone, and what was stopped goes on
+with the same command. --arms takes a regular expression: others wait.
+
+Exit status: 0 all has ended, 1 something has failed, 143 stopped.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from collections.abc import Sequence
+
+from experiments import flags as flags_lib
+from experiments.rounding import arms as arms_lib
+from experiments.rounding import results
+from experiments.sweeps import arms as sweeps_lib
+from experiments.sweeps import commands
+
+_TRAINING = commands.Training("rounding", arms_lib.SIZES)
+
+
+def main(argv: Sequence[str]) -> int:
+  """Runs what is missing, one after another."""
+  del argv
+  return _TRAINING.go_through(arms_lib.ARMS, _run_arm)
+
+
+def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
+  """Runs the sweep of an arm, and writes its numbers; the exit status."""
+  return sweeps_lib.record(
+    out,
+    root / name,
+    _TRAINING.config(name),
+    arms_lib.follows_on(name, root),
+    functools.partial(sweeps_lib.collected, results.of_run),
+  )
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)
