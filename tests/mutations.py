@@ -2636,6 +2636,35 @@ MUTATIONS = [
     "tests/models/quantization_test.py -k half_a_step[int8-config0]",
   ),
   Mutation(
+    "All kernels of a rounding sampler become floats before the loop.",
+    "grpo_jax/models/quantization.py",
+    "      weights, tokens = lax.optimization_barrier((weights, tokens))\n",
+    "",
+    "tests/models/quantization_test.py -k reads_codes[int8]",
+  ),
+  Mutation(
+    "The scale of an 8-bit float is that of int8.",
+    "grpo_jax/models/quantization.py",
+    "keepdims=True) / largest",
+    "keepdims=True) / 127",
+    "tests/models/quantization_test.py"
+    " -k what_numpy_rounds[False-float8_e4m3fn]",
+  ),
+  Mutation(
+    "Rollouts read kernels as they are, whatever the setting says.",
+    "grpo_jax/training/phases.py",
+    "      sampler,\n      problem,\n",
+    "      policy,\n      problem,\n",
+    "tests/training/rounding_test.py -k rounded_kernels[int8-changes0]",
+  ),
+  Mutation(
+    "Rounded rollouts need no correction.",
+    "grpo_jax/training/features.py",
+    "and not s.config.sampling.uncorrected",
+    "and s.config.sampling.uncorrected",
+    "tests/training/compatibility_test.py -k weights_dtype",
+  ),
+  Mutation(
     "Two codes of a byte are exchanged.",
     "grpo_jax/models/quantization.py",
     "codes[..., ::2] << 4 | codes[..., 1::2]",

@@ -3,7 +3,8 @@
 Nothing is downloaded for the models of configs/recipes/models.py, and no weight
 is made. Parameters, the optimizer's state and copies are exact; so is the
 cache of the rollout, which holds the prompts of a batch and, at full length,
-all completions or those of `config.sampling.lanes`.
+all completions or those of `config.sampling.lanes`; and so are the layers that
+decoding reads, of `config.sampling.weights_dtype`.
 What the backward pass keeps is an estimate:
 
     A(all layers, as configured) + A(one layer, nothing recomputed)
@@ -37,7 +38,7 @@ from jax.sharding import AbstractDevice, AbstractMesh
 from configs.recipes import models as published
 from experiments.pods import meshes
 from grpo_jax.learning import stages
-from grpo_jax.models import attention, lora
+from grpo_jax.models import attention, lora, quantization
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import logprobs, masked
 from grpo_jax.training import config as config_lib
@@ -237,6 +238,14 @@ def table(
     ),
   }
   if phase.plays:
+    sampler = quantization.rounding(policy, config.sampling.weights_dtype)
+    layers = jax.eval_shape(sampler.weights, state.params["policy"])
+    layers = {"layers": layers["trained"]["layers"]}
+    places_of_layers = sharding.of_weights(mesh, layers)
+    found["layers of the sampler"] = (
+      _SAMPLING,
+      _bytes(layers, places_of_layers),
+    )
     lanes = config.sampling.lanes
     # Latent vectors are those of all heads.
     parts = 1 if size.model.latent_width else tensor
