@@ -41,14 +41,6 @@ CORRECTIONS = {
     "weights of tokens, truncated at 2 (TIS)",
     {"importance_mode": "truncate", "importance_max": 2.0},
   ),
-  "mis": Correction(
-    "weights of completions, 0 above 3 (MIS)",
-    {
-      "importance_mode": "mask",
-      "importance_level": "sequence",
-      "importance_max": 3.0,
-    },
-  ),
 }
 
 
@@ -87,7 +79,7 @@ class Size(NamedTuple):
 
 
 SIZES = {
-  "full": Size(6, 200, 240, 8, 512),
+  "full": Size(6, 200, 160, 8, 512),
   "smoke": Size(2, 10, 4, 2, 16),
 }
 GROUP_SIZE = 16

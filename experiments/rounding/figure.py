@@ -11,7 +11,7 @@ from experiments.rounding.results import Results
 from experiments.sweeps import figures
 from grpo_jax.training import style
 
-_TITLES = {"none": "No correction", "tis": "TIS", "mis": "MIS"}
+_TITLES = {"none": "No correction", "tis": "TIS"}
 
 
 def plot(path: pathlib.Path, results: Results) -> None:

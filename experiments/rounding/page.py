@@ -65,7 +65,7 @@ off-policy.""")
   yield from pages.missing(names, results.arms)
   yield from pages.verdicts(found)
   yield """
-![Accuracy over steps without a correction, with TIS and with MIS](rounding.png)
+![Accuracy over steps without a correction, and with TIS](rounding.png)
 
 Lines are means over seeds, bands their 95 % bootstrap interval.
 

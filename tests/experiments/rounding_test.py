@@ -15,7 +15,6 @@ FIELDS = ("importance_mode", "importance_level", "importance_max", "rejection")
 CHANGED = {
   "none": ("none", "token", 2.0, "none"),
   "tis": ("truncate", "token", 2.0, "none"),
-  "mis": ("mask", "sequence", 3.0, "none"),
 }
 
 
@@ -36,7 +35,7 @@ def test_arms_differ_in_rounding_and_correction_alone(name):
   assert run.sampling.uncorrected == (correction == "none")
   section = run.section("rl")
   assert section.num_minibatches == section.num_epochs == 1
-  assert section.num_rows * section.steps == 30_720
+  assert section.num_rows * section.steps == 20_480
   assert (algorithm, settings.kl_coef) == ("grpo", 0)
   assert run.eval.temperature == 1
 
@@ -70,11 +69,10 @@ def verdicts(ends, start=0.5, gaps=GAPS):
 @pytest.mark.parametrize(
   ("changes", "lost"),
   [
-    ({"exact-mis": 0.7}, {"Z1"}),
+    ({"exact-tis": 0.7}, {"Z1"}),
     ({"int8-none": 0.77}, {"A1"}),
     ({"float8-none": 0.77}, {"A2"}),
     ({"float8-tis": 0.77}, {"T1", "B2"}),
-    ({"int8-mis": 0.77}, {"M1"}),
     ({"int8-tis": 0.79}, {"B1"}),
     ({"float8-tis": 0.785}, {"B2"}),
   ],
@@ -128,7 +126,7 @@ def test_page_and_figure_are_made_of_what_has_ended(tmp_path):
   assert made.logged("exact-none", "kl") is None
   assert made.logged("int8-tis", "kl").shape == (2, results.PARTS)
   text = page.markdown(made)
-  assert "2 of 9 arms, 6 seeds an arm, in 2 minutes" in " ".join(text.split())
+  assert "2 of 6 arms, 6 seeds an arm, in 2 minutes" in " ".join(text.split())
   assert "| `int8-tis` | 0.500 | 0.400 | 0.600" in text
   assert "**L1: confirmed.**" in text
   assert "**B1: undecided.**" in text
