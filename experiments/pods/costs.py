@@ -185,6 +185,7 @@ class Analysis:
     kernels: Name -> how often a kernel is called that declares no cost.
     matmuls: Products that were walked, and those in the text; unequal numbers
       mean that the parser has lost a part of the program.
+    instructions: In the text, each once.
   """
 
   phases: dict[str, Costs]
@@ -193,6 +194,7 @@ class Analysis:
   loops: list[Loop]
   kernels: dict[str, int]
   matmuls: tuple[int, int]
+  instructions: int = 0
 
   @property
   def unresolved(self) -> list[Loop]:
@@ -240,6 +242,9 @@ def analyze(
     loops=walk.loops,
     kernels=dict(walk.kernels),
     matmuls=(len(walk.matmuls), walk.module.num_matmuls),
+    instructions=sum(
+      len(of.instructions) for of in walk.module.computations.values()
+    ),
   )
 
 

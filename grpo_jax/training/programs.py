@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+from jax import export
 from jax.sharding import Sharding
 
 from grpo_jax.training import config as config_lib
@@ -163,6 +164,10 @@ class Program:
   def lower(self, *arguments: Any) -> jax.stages.Lowered:
     """The program for arguments, or their shapes; numbers come first."""
     return self._jitted.lower(self._slots.empty(), *arguments)
+
+  def exported(self, *arguments: Any) -> export.Exported:
+    """What `lower` gives in the portable form of `jax.export`."""
+    return export.export(self._jitted)(self._slots.empty(), *arguments)
 
   @property
   def inputs(self) -> Any:

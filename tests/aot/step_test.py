@@ -12,16 +12,15 @@ import json
 import jax
 import pytest
 
-from experiments.pods import chips, costs, report
+from experiments.pods import chips, costs, recorded, report, steps
 from grpo_jax.learning import members, stages
 from grpo_jax.models import transformer
 from grpo_jax.rollout import sampling
-from grpo_jax.training import config as config_lib
 from grpo_jax.training import models, runs, sharding
 from grpo_jax.types import Player
 
-# Large enough that a shard of a kernel is no small change (costs._SMALL).
-WIDTH, LAYERS, MLP, PROMPT, NEW = 256, 2, 1024, 32, 64
+WIDTH, LAYERS = recorded.WIDTH, recorded.LAYERS
+MLP, NEW = recorded.MLP, recorded.NEW
 
 # Of a device, for each step of the token loop: a few times the activations of
 # its 16 rows in bfloat16.
@@ -43,49 +42,26 @@ def no_cache():
   jax.config.update("jax_enable_compilation_cache", before)
 
 
-def resolved(**phase) -> config_lib.RunConfig:
-  config = config_lib.default_config("grpo")
-  config.phases = ("rl",)
-  config.data.max_prompt_len = PROMPT
-  config.sampling.max_new_tokens = NEW
-  config.model.width = WIDTH
-  config.model.num_layers = LAYERS
-  config.model.mlp_width = MLP
-  config.model.num_heads = 4
-  config.model.num_kv_heads = 2
-  config.model.dtype = "bfloat16"
-  config.model.remat = "full"
-  config.mesh.fsdp = 2
-  config.mesh.tensor = 2
-  config.rl.num_prompts = 8
-  config.rl.group_size = 4
-  config.rl.micro_batch_size = 16
-  config.rl.num_lengths = 1
-  config.algorithm.kl_coef = 0.1
-  config.rl.update(phase)
-  return config_lib.resolve(config)
-
-
 @pytest.fixture(scope="module")
-def target() -> report.Target:
+def target() -> steps.Target:
   of = chips.parse("v5e:2x2")
-  return report.Target(of, 1, chips.devices(of))
+  return steps.Target(of, 1, chips.devices(of))
 
 
 @pytest.fixture(scope="module")
-def compiled(target) -> report.Compiled:
-  return report.compile_step(resolved(), target.devices)
+def compiled(target) -> steps.Compiled:
+  return steps.compile_step(recorded.pod_config(), target.devices)
 
 
 @pytest.fixture(scope="module")
 def analysis(compiled):
-  return report.analyze(compiled)
+  return steps.analyze(compiled)
 
 
 def test_the_state_is_donated_whole(compiled):
   """Each of its arrays lies where the old one did."""
   state = sum(
-    report.hbm(compiled)[kind]
+    steps.hbm(compiled)[kind]
     for kind in ("parameters", "optimizer", "reference")
   )
   # Layouts may pad, and counters and keys come on top.
@@ -98,8 +74,8 @@ def test_no_weight_is_gathered_for_a_token(analysis):
 
 def sampled(target, change) -> costs.Analysis:
   """What the rollout alone does, of a policy that was changed."""
-  config = resolved()
-  with contextlib.closing(report.make_problem(config)) as problem:
+  config = recorded.pod_config()
+  with contextlib.closing(steps.make_problem(config)) as problem:
     mesh = sharding.make_mesh(
       **dataclasses.asdict(config.mesh), devices=target.devices
     )
@@ -117,12 +93,12 @@ def sampled(target, change) -> costs.Analysis:
         parts=dataclasses.replace(parts, player=Player(play)),
       )
       text = jax.jit(function).lower(state, prompts).compile().as_text()
-  return costs.analyze(text, report.PHASES, most_tokens=NEW - 1)
+  return costs.analyze(text, steps.PHASES, most_tokens=NEW - 1)
 
 
 def split_weights(params):
   """Without the reshard. The vocabulary is nothing to `weights`."""
-  model = resolved().model.transformer(64)
+  model = recorded.pod_config().model.transformer(64)
   return transformer.transformer_policy(model).weights(params)
 
 
@@ -195,7 +171,7 @@ def test_operations_are_those_of_the_model(analysis):
 
 
 def test_the_report_fits_a_terminal_and_a_file(compiled, target):
-  config = resolved()
+  config = recorded.pod_config()
   results = {
     "date": "2026-01-01T00:00+00:00",
     "jax": jax.__version__,
@@ -213,7 +189,7 @@ def test_the_report_fits_a_terminal_and_a_file(compiled, target):
     "micro_batch_size": config.section("rl").micro_batch_size,
     "hbm_of_chip": target.slice.chip.hbm,
     "fits": True,
-    **report.of_program(compiled, target),
+    **steps.of_program(compiled, target),
   }
   text = report.table(json.loads(json.dumps(results)))
   assert [line for line in text.splitlines() if len(line) > 80] == []
@@ -222,9 +198,9 @@ def test_the_report_fits_a_terminal_and_a_file(compiled, target):
 
 
 def test_what_does_not_fit_is_refused_with_what_the_compiler_says(target):
-  config = resolved(num_prompts=2**18)
-  with pytest.raises(report.TooLargeError, match=r"15\.75G"):
-    report.compile_step(config, target.devices)
+  config = recorded.pod_config(num_prompts=2**18)
+  with pytest.raises(steps.TooLargeError, match=r"15\.75G"):
+    steps.compile_step(config, target.devices)
 
 
 @pytest.mark.parametrize("product", ["v5litepod-64", "v6e-64", "v5p-128"])
@@ -239,3 +215,16 @@ def test_an_axis_may_be_a_part_of_one_of_the_torus(product):
       for axis in zip(*(d.coords for d in group), strict=True)
     ]
     assert max(spread) <= 3, spread
+
+
+def test_a_small_step_costs_what_is_recorded(compiled):
+  found = {"pod": recorded.of_compiled("pod", compiled)}
+  text, agree = recorded.compare(recorded.read(), found)
+  assert agree, text
+
+
+def test_a_step_on_two_slices_costs_what_is_recorded():
+  text, agree = recorded.compare(
+    recorded.read(), {"slices": recorded.measure("slices")}
+  )
+  assert agree, text

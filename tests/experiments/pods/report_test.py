@@ -8,7 +8,7 @@ import types
 import jax
 import pytest
 
-from experiments.pods import chips, costs, report, table
+from experiments.pods import chips, costs, report, steps, table
 from grpo_jax.training import config as config_lib
 from tests.experiments import command, programs_test, tiny_config
 
@@ -22,13 +22,13 @@ def resolved(**phase) -> config_lib.RunConfig:
 
 
 @pytest.fixture(scope="module")
-def compiled() -> report.Compiled:
+def compiled() -> steps.Compiled:
   """The step for one CPU, which is compiled the same way."""
-  return report.compile_step(resolved(), jax.devices()[:1])
+  return steps.compile_step(resolved(), jax.devices()[:1])
 
 
-def target() -> report.Target:
-  return report.Target(chips.parse("v5e:2x2"), 1, jax.devices()[:1] * 4)
+def target() -> steps.Target:
+  return steps.Target(chips.parse("v5e:2x2"), 1, jax.devices()[:1] * 4)
 
 
 def made(compiled) -> dict:
@@ -51,13 +51,13 @@ def made(compiled) -> dict:
     "micro_batch_size": run.section("rl").micro_batch_size,
     "hbm_of_chip": of.slice.chip.hbm,
     "fits": True,
-    **report.of_program(compiled, of),
+    **steps.of_program(compiled, of),
   }
 
 
 @pytest.mark.slow
 def test_the_program_of_a_config_is_read_whole(compiled):
-  found = report.analyze(compiled)
+  found = steps.analyze(compiled)
   assert found.phases["decode"].flops > 0
   assert found.phases["update"].flops > found.phases["reference"].flops > 0
   assert found.host_transfers == found.weight_gathers == []
@@ -80,7 +80,7 @@ def test_a_phase_takes_the_longest_of_what_it_does():
     kernels={},
     matmuls=(0, 0),
   )
-  found = report.phases(analysis, target())
+  found = steps.phases(analysis, target())
   assert found["decode"]["seconds"]["flops"] == pytest.approx(1)
   assert found["decode"]["at_least_s"] == pytest.approx(3)
   # Half of it twice around a ring of two.
@@ -93,8 +93,8 @@ def test_two_devices_of_a_chip_share_what_it_has():
   analysis = costs.Analysis(
     {"decode": costs.Costs(2307e12, 0)}, [], [], [], {}, ()
   )
-  whole = report.phases(analysis, report.Target(of, 1, [None] * 4))
-  halves = report.phases(analysis, report.Target(of, 1, [None] * 8))
+  whole = steps.phases(analysis, steps.Target(of, 1, [None] * 4))
+  halves = steps.phases(analysis, steps.Target(of, 1, [None] * 8))
   assert whole["decode"]["at_least_s"] == pytest.approx(1)
   assert halves["decode"]["at_least_s"] == pytest.approx(2)
 
@@ -106,9 +106,9 @@ def test_the_largest_batch_is_searched_for_within_a_quarter(monkeypatch):
     del devices
     tried.append(config.section("rl").num_prompts)
     if tried[-1] > 100:
-      raise report.TooLargeError
+      raise steps.TooLargeError
 
-  monkeypatch.setattr(report, "compile_step", compile_step)
+  monkeypatch.setattr(steps, "compile_step", compile_step)
   monkeypatch.setattr(
     report, "_mesh_shape", lambda *_: {"data": 4, "tensor": 8}
   )
@@ -149,9 +149,9 @@ def test_a_problem_in_words_is_compiled_without_its_data():
   config.data.max_prompt_len = 8
   config.sampling.max_new_tokens = 8
   config.rewards.functions = ("math_accuracy",)
-  found = report.compile_step(config_lib.resolve(config), jax.devices()[:1])
+  found = steps.compile_step(config_lib.resolve(config), jax.devices()[:1])
   assert found.most_tokens == 7
-  assert report.analyze(found).phases["update"].flops > 0
+  assert steps.analyze(found).phases["update"].flops > 0
 
 
 @pytest.mark.slow

@@ -1,0 +1,388 @@
+r"""Compares what training steps cost with what is recorded of them.
+
+    python -m experiments.pods.recorded                     # all programs
+    python -m experiments.pods.recorded --programs=quickstart,ppo
+    python -m experiments.pods.recorded --record            # all, anew
+    python -m experiments.pods.recorded --record --programs=pod
+    python -m experiments.pods.recorded --programs=quickstart --text=before
+
+`CASES` has the programs, benchmarks/costs.json what was recorded: operations
+of matrix products, bytes of memory that are read and written, what is sent by
+each kind of collective, the memory of a device and the number of instructions.
+Nothing is run and nothing is timed, so equal code gives equal numbers on any
+machine. Loops count as often as they run (`costs.py`).
+
+A number may differ by `MARGIN` from what is recorded. One that has grown by
+more is a regression until somebody says otherwise, by --record. One that has
+fallen by more is refused as well: unless the record follows, the next change
+may give the gain away and nobody sees it. Exit status: 0, or 1 if a program
+differs.
+
+Of a program that is `exported` the record has the text of `jax.export` too, as
+its SHA-256 and as counts of operations: any change of what is computed is seen,
+also one that costs nothing. Names of functions and of arguments are left out of
+the text; --text writes it, to be compared with that of another commit.
+
+Compilers change what they make of a program. With versions of jax or libtpu
+other than those of the record the text is not compared, numbers may differ by
+`OTHER_MARGIN`, and what is printed says so.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import pathlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+from absl import flags
+
+from experiments import flags as flags_lib
+from experiments.pods import chips, costs, steps
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import named
+
+MARGIN = 0.05
+OTHER_MARGIN = 0.25  # With other versions of the compiler.
+PATH = pathlib.Path(__file__).resolve().parents[2] / "benchmarks/costs.json"
+_SHOWN = 12  # Operations of a text whose counts differ.
+
+# Sizes of the model that is compiled for TPUs: large enough that a shard of a
+# kernel is no small change (costs._SMALL).
+WIDTH, LAYERS, MLP, PROMPT, NEW = 256, 2, 1024, 32, 64
+# As in tests/conftest.py: a third of the time, and what is counted is not
+# changed by the first two. A jaxlib that lacks an option refuses it.
+_CPU_OPTIONS: dict[str, Any] = {
+  "xla_backend_optimization_level": 0,
+  "xla_llvm_disable_expensive_passes": True,
+}
+if importlib.metadata.version("jaxlib").startswith("0.10."):
+  _CPU_OPTIONS |= {
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
+  }
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """A program whose costs are recorded.
+
+  Attributes:
+    what: In words.
+    config: File of a config and its argument; "": `pod_config`.
+    topology: Of the TPUs that it is compiled for; "": one CPU.
+    num_slices: Of that topology; `data` connects them.
+    exported: Its text is recorded too.
+  """
+
+  what: str
+  config: str = ""
+  topology: str = ""
+  num_slices: int = 1
+  exported: bool = False
+
+
+CASES = {
+  "quickstart": Case(
+    "configs/quickstart.py on a CPU",
+    "configs/quickstart.py:grpo",
+    exported=True,
+  ),
+  "ppo": Case(
+    "configs/ppo_add.py, with a critic, on a CPU", "configs/ppo_add.py:ppo"
+  ),
+  "pod": Case("a small model on 4 chips of v5e", topology="v5e:2x2"),
+  "slices": Case(
+    "a small model on 2 slices of 4 chips of v5e",
+    topology="v5e:2x2",
+    num_slices=2,
+  ),
+}
+
+_RECORD = flags.DEFINE_bool("record", False, "Write what is found.")
+_PROGRAMS = flags.DEFINE_list("programs", list(CASES), "Which of them.")
+_TEXT = flags.DEFINE_string("text", "", "Folder for the texts of jax.export.")
+
+
+def pod_config(num_slices: int = 1, **phase: Any) -> config_lib.RunConfig:
+  """A small model on slices of four chips: GRPO with a reference.
+
+  Args:
+    num_slices: Each has as many prompts.
+    **phase: Settings of `config.rl`.
+  """
+  config = config_lib.default_config("grpo")
+  config.phases = ("rl",)
+  config.data.max_prompt_len = PROMPT
+  config.sampling.max_new_tokens = NEW
+  config.model.width = WIDTH
+  config.model.num_layers = LAYERS
+  config.model.mlp_width = MLP
+  config.model.num_heads = 4
+  config.model.num_kv_heads = 2
+  config.model.dtype = "bfloat16"
+  config.model.remat = "full"
+  config.mesh.fsdp = 2
+  config.mesh.tensor = 2
+  config.rl.num_prompts = 8 * num_slices
+  config.rl.group_size = 4
+  config.rl.micro_batch_size = 16 * num_slices
+  config.rl.num_lengths = 1
+  config.algorithm.kl_coef = 0.1
+  config.rl.update(phase)
+  return config_lib.resolve(config)
+
+
+def versions(case: Case) -> dict[str, str]:
+  """Of what compiles a program."""
+  found = {"jax": jax.__version__}
+  if case.topology:
+    found["libtpu"] = importlib.metadata.version("libtpu")
+  return found
+
+
+def numbers(compiled: steps.Compiled) -> dict[str, int]:
+  """Name -> what a compiled step costs on a device.
+
+  Operations, also by phase; bytes; instructions; of each kind of collective how
+  often it is run and the bytes that a device sends, and bytes that leave it for
+  another slice.
+  """
+  analysis = steps.analyze(compiled)
+  found: dict[str, float] = {
+    "flops": sum(of.flops for of in analysis.phases.values()),
+    "bytes accessed": sum(of.bytes for of in analysis.phases.values()),
+    "peak memory": steps.hbm(compiled)["total"],
+    "instructions": analysis.instructions,
+  }
+  for name, of in analysis.phases.items():
+    if of.flops:
+      found[f"flops of {name}"] = of.flops
+  for kind in costs.COLLECTIVES:
+    sent = [one for one in analysis.collectives if one.kind == kind]
+    if sent:
+      found[f"{kind}, times"] = sum(one.count for one in sent)
+      found[f"{kind}, bytes"] = sum(one.sent for one in sent)
+  if away := sum(
+    one.count * one.bytes for one in analysis.transfers if one.between_slices
+  ):
+    found["bytes between slices"] = away
+  return {name: round(value) for name, value in found.items()}
+
+
+def normalised(text: str) -> str:
+  """StableHLO without what changes while what is computed does not.
+
+  Locations, names of arguments and results, and those of functions, which are
+  numbered in the order of their appearance.
+  """
+  lines = [line for line in text.splitlines() if not line.startswith("#loc")]
+  text = re.sub(
+    r' ?loc\((?:[^()"]|"[^"]*"|\([^()]*\))*\)', "", "\n".join(lines)
+  )
+  text = re.sub(r'jax\.(?:result_info|arg_info) = "[^"]*"', "", text)
+  names: dict[str, str] = {}
+
+  def numbered(match: re.Match) -> str:
+    return names.setdefault(match[0], f"@f{len(names)}")
+
+  return re.sub(r"@[\w.$-]+", numbered, text) + "\n"
+
+
+def of_text(text: str) -> dict[str, Any]:
+  """What is recorded of a normalised text: SHA-256 and counts of operations."""
+  found = collections.Counter(
+    re.findall(r"\b(?:stablehlo|chlo|func)\.[a-z_0-9]+", text)
+  )
+  return {
+    "sha256": hashlib.sha256(text.encode()).hexdigest(),
+    "operations": dict(sorted(found.items())),
+  }
+
+
+def measure(name: str, text_folder: pathlib.Path | None = None) -> dict:
+  """Compiles a program of `CASES`; what is recorded of it.
+
+  Args:
+    name: Of the program.
+    text_folder: Where its exported text is written too.
+  """
+  case = CASES[name]
+  if case.topology:
+    of = chips.parse(case.topology)
+    devices = chips.devices(of, case.num_slices)
+  else:
+    devices = jax.devices("cpu")[:1]
+  if case.config:
+    path, _, argument = case.config.partition(":")
+    given = named.load(path, argument)
+    given.allow_unpublished = True
+    config = config_lib.resolve(given)
+  else:
+    config = pod_config(case.num_slices)
+  with steps.described(config, devices) as step:
+    options = None if case.topology else _CPU_OPTIONS
+    found = of_compiled(name, steps.compile_described(step, options))
+    if case.exported:
+      exported = step.program.exported(*step.arguments)
+      text = normalised(exported.mlir_module())
+      found["exported"] = of_text(text)
+      if text_folder is not None:
+        text_folder.mkdir(parents=True, exist_ok=True)
+        (text_folder / f"{name}.mlir").write_text(text, encoding="utf-8")
+  return found
+
+
+def of_compiled(name: str, compiled: steps.Compiled) -> dict[str, Any]:
+  """What is recorded of a program that was compiled, without its text."""
+  case = CASES[name]
+  return {
+    "what": case.what,
+    "versions": versions(case),
+    "costs": numbers(compiled),
+  }
+
+
+def differences(name: str, recorded: Mapping, measured: Mapping) -> list[str]:
+  """What differs by more than the margin, a sentence each.
+
+  Args:
+    name: Of the program.
+    recorded, measured: As `measure` returns them.
+  """
+  same = recorded["versions"] == measured["versions"]
+  margin = MARGIN if same else OTHER_MARGIN
+  before, after = dict(recorded["costs"]), dict(measured["costs"])
+  found = []
+  if "exported" in recorded or "exported" in measured:
+    old, new = recorded.get("exported", {}), measured.get("exported", {})
+    if same and old.get("sha256") != new.get("sha256"):
+      found.append(_other_text(name, old, new))
+    before["operations of the text"] = sum(old.get("operations", {}).values())
+    after["operations of the text"] = sum(new.get("operations", {}).values())
+  for what in dict.fromkeys([*before, *after]):
+    old, new = before.get(what, 0), after.get(what, 0)
+    if abs(new - old) > margin * old:
+      found.append(_other_number(name, what, old, new, margin))
+  return found
+
+
+def _other_number(name, what, old, new, margin) -> str:
+  change = f"{new / old - 1:+.1%}" if old else "there was none"
+  text = (
+    f"{name}: {what}: {'grew' if new > old else 'fell'} from {old:,} to"
+    f" {new:,} ({change}; {margin:.0%} are allowed)"
+  )
+  if new > old:
+    return text + "."
+  return text + ": record it, so that it cannot grow back unseen."
+
+
+def _other_text(name: str, old: Mapping, new: Mapping) -> str:
+  """That the exported text is another one, by operations."""
+  before, after = old.get("operations", {}), new.get("operations", {})
+  changed = [
+    f"{operation} {before.get(operation, 0)} -> {after.get(operation, 0)}"
+    for operation in sorted({*before, *after})
+    if before.get(operation, 0) != after.get(operation, 0)
+  ]
+  if len(changed) > _SHOWN:
+    changed[_SHOWN:] = [f"and {len(changed) - _SHOWN} more"]
+  if not changed:
+    changed = ["the same operations, of other shapes, numbers or order"]
+  return f"{name}: another program is exported: {', '.join(changed)}."
+
+
+def compare(recorded: Mapping, measured: Mapping) -> tuple[str, bool]:
+  """What to print of all programs that were measured, and whether all agree.
+
+  Args:
+    recorded: Program -> what is recorded of it.
+    measured: Program -> what was found.
+  """
+  lines, wrong = [], []
+  for name, found in measured.items():
+    if name not in recorded:
+      lines.append(f"{name}: nothing is recorded of it.")
+      wrong.append(name)
+      continue
+    known = recorded[name]
+    if known["versions"] != found["versions"]:
+      lines.append(
+        f"{name}: was recorded with {_spelled(known['versions'])}, and here is"
+        f" {_spelled(found['versions'])}: numbers may differ by"
+        f" {OTHER_MARGIN:.0%} in the place of {MARGIN:.0%}, and texts are not"
+        " compared."
+      )
+    different = differences(name, known, found)
+    if different:
+      lines += different
+      wrong.append(name)
+    else:
+      lines.append(f"{name}: as recorded.")
+  if wrong:
+    lines.append(
+      "If the change is meant, record it and say in the commit what it is for:"
+      " python -m experiments.pods.recorded --record"
+      f" --programs={','.join(wrong)}"
+    )
+  return "\n".join(lines), not wrong
+
+
+def _spelled(of: Mapping[str, str]) -> str:
+  return ", ".join(f"{name} {version}" for name, version in of.items())
+
+
+def read() -> dict[str, Any]:
+  """Program -> what is recorded of it."""
+  return json.loads(PATH.read_text(encoding="utf-8")) if PATH.exists() else {}
+
+
+def _asked(names: Iterable[str]) -> list[str]:
+  """Names of programs.
+
+  Raises:
+    ValueError: There is no such program.
+  """
+  names = list(names)
+  for name in names:
+    if name not in CASES:
+      raise ValueError(
+        f"--programs={','.join(names)}: there is no program {name!r}; there are"
+        f" {', '.join(CASES)}."
+      )
+  return names
+
+
+def main(argv: Sequence[str]) -> int:
+  """Compiles, and compares or records; 1 if a program differs."""
+  del argv
+  # As in `report.main`: libtpu is a compiler, and what is compiled for devices
+  # elsewhere is never read. Of a cached program memory is not known in full.
+  jax.config.update("jax_platforms", "cpu")
+  jax.config.update("jax_enable_compilation_cache", False)
+  folder = pathlib.Path(_TEXT.value) if _TEXT.value else None
+  measured = {name: measure(name, folder) for name in _asked(_PROGRAMS.value)}
+  recorded = read()
+  text, agree = compare(recorded, measured)
+  if not _RECORD.value:
+    print(text)
+    return 0 if agree else 1
+  for name, found in measured.items():
+    before = recorded.get(name, found)
+    print("\n".join(differences(name, before, found)) or f"{name}: as before.")
+  both = recorded | measured
+  kept = {name: both[name] for name in CASES if name in both}
+  PATH.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+  print(f"{PATH}: has {', '.join(measured)}.")
+  return 0
+
+
+if __name__ == "__main__":
+  flags_lib.run(main, needs_config=False)

@@ -1,0 +1,547 @@
+"""A training step as a program for devices that may not be there.
+
+`described` makes the step of a config from shapes: no data set, no checkpoint
+and no weight is read. `compile_step` compiles it, and `of_program` says what it
+does and what it takes at least. `report.py` prints that, and `recorded.py`
+compares it with what was recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import re
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from configs.recipes import models as published
+from experiments.pods import chips, costs
+from grpo_jax.data import encoder as encoder_lib
+from grpo_jax.learning import stages
+from grpo_jax.rewards import combine
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import (
+  drivers,
+  judges,
+  models,
+  programs,
+  runs,
+  sharding,
+)
+from grpo_jax.training import problem as problem_lib
+from grpo_jax.types import (
+  Images,
+  Metrics,
+  Player,
+  Prompts,
+  PyTree,
+  Scored,
+  TrainState,
+)
+
+# What a test may do to the parts of a phase.
+Change = Callable[[stages.Parts, Mesh], stages.Parts]
+
+
+# Scopes of `learning/stages.py` and `rollout/sampling.py`.
+PHASES = (
+  "prefill",
+  "decode",
+  "rollout",
+  "greedy",
+  "verifier",
+  "reference",
+  "anchor",
+  "values",
+  "advantages",
+  "update",
+  "critic",
+  "optimizer",
+)
+
+
+def unchanged(parts: stages.Parts, mesh: Mesh) -> stages.Parts:
+  """The change that is none."""
+  del mesh
+  return parts
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """A step that can be traced.
+
+  Attributes:
+    program: Of the state, of prompts and, where the host scores, of scores.
+    arguments: Shapes of these, with their shardings.
+    cache_bytes: Of keys and values while sampling, on a device.
+    weights_bytes: Of the layers that a decode step reads, on a device.
+    most_tokens: Decode steps of a rollout, at most.
+  """
+
+  program: programs.Program
+  arguments: tuple[Any, ...]
+  cache_bytes: int
+  weights_bytes: int
+  most_tokens: int
+
+
+class _Absent:
+  """Verifiers whose processes are not started, because nothing is scored."""
+
+  def close(self) -> None:
+    """There is nothing to end."""
+
+
+def _image_shapes(config: config_lib.RunConfig) -> Images | None:
+  """Shapes of the images of a prompt in words; None where it shows none."""
+  if not config.data.images:
+    return None
+  tower = config.model.transformer(1).tower
+  if tower is None:
+    raise ValueError(
+      f"pods.report: config.data.images={config.data.images} of a model that"
+      " has no tower; name a checkpoint that reads images."
+    )
+  patches = config.data.max_patches or 0
+
+  def shape(dtype: Any, *sizes: int) -> Any:
+    return jax.ShapeDtypeStruct(sizes, dtype)
+
+  return Images(
+    patches=shape(jnp.float32, patches, tower.patch_width),
+    image=shape(jnp.int32, patches),
+    place=shape(jnp.int32, patches, 2),
+    grid=shape(jnp.int32, config.data.max_images or 0, 2),
+  )
+
+
+def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
+  """The problem of a config; of one in words, what a program knows of it."""
+  if config.data.is_made_of_ids:
+    made = problem_lib.make_problem(config)
+    # A description of a teacher has no tokens that could be compared.
+    ids = types.SimpleNamespace(
+      vocab_size=made.tokenizer.vocab_size,
+      pad_id=made.tokenizer.pad_id,
+      end_ids=made.tokenizer.end_ids,
+      pieces=dict,
+    )
+    return dataclasses.replace(made, tokenizer=cast("Any", ids))
+  assert config.data.max_prompt_len is not None  # `RunConfig` has seen to it.
+  assert config.sampling.max_new_tokens is not None
+  # Which ids end a completion are constants of the program, and any will do.
+  ids: Any = types.SimpleNamespace(
+    vocab_size=1, pad_id=0, end_ids=(0,), pieces=dict
+  )
+  absent: Any = None
+  scorer: Any = _Absent()
+  return problem_lib.Problem(
+    tokenizer=ids,
+    train=[],
+    held_out=absent,
+    supervised=absent,
+    encoder=encoder_lib.Encoder(ids),
+    image_shapes=_image_shapes(config),
+    max_prompt_len=config.data.max_prompt_len,
+    max_new_tokens=config.sampling.max_new_tokens,
+    judge=judges.Sum((judges.OnHost(scorer),), {}, ""),
+    truncate_completions=True,
+  )
+
+
+def scored_step(
+  state: TrainState, prompts: Prompts, scored: Scored, *, parts: stages.Parts
+) -> tuple[TrainState, Metrics, PyTree]:
+  """A step whose verifiers are on the host: their scores are an input."""
+  rollout = stages.sample_stage(state, prompts, parts=parts)
+  greedy = None
+  assert isinstance(parts.player, Player)
+  if parts.player.greedy is not None:
+    greedy = jax.tree.map(
+      lambda x: x[:: parts.plan.group_size] if x.ndim else x, scored
+    )
+  return stages.learn_stage(
+    state, prompts, rollout, scored, greedy, parts=parts
+  )
+
+
+def _prompts(problem: problem_lib.Problem, num_prompts: int):
+  """Shapes of a batch, with what a verifier in the program reads."""
+  if problem.judge.asks_host:
+    shape = num_prompts, problem.max_prompt_len
+    return Prompts(
+      tokens=jax.ShapeDtypeStruct(shape, jnp.int32),
+      mask=jax.ShapeDtypeStruct(shape, jnp.bool),
+      ids=jax.ShapeDtypeStruct(shape[:1], jnp.int32),
+      extras={},
+      images=jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((num_prompts, *x.shape), x.dtype),
+        problem.image_shapes,
+      ),
+    )
+  one = next(problem.prompt_stream(0, 1, None)).prompts
+  return jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct((num_prompts, *x.shape[1:]), x.dtype), one
+  )
+
+
+def _scores(config: config_lib.RunConfig, num_rows: int):
+  """Shapes of what verifiers say of so many completions."""
+  names = [path.rpartition(":")[2] for path in config.rewards.functions]
+
+  def score() -> Scored:
+    components = {name: jnp.zeros(num_rows) for name in names}
+    weights = dict(zip(names, config.rewards.weights, strict=True))
+    failed = jnp.zeros(num_rows, bool)
+    return combine.combine(components, weights, failed, names[0])
+
+  return jax.eval_shape(score)
+
+
+@contextlib.contextmanager
+def described(
+  config: config_lib.RunConfig,
+  devices: Sequence[Any],
+  change: Change = unchanged,
+) -> Iterator[Step]:
+  """The step of the "rl" phase of a config, with its mesh in force.
+
+  Args:
+    config: Of a run; nothing is read but descriptions.
+    devices: Real ones, or those of `chips.devices`.
+    change: Applied to the parts of the phase; for tests.
+
+  Raises:
+    ValueError: The config and the mesh do not go together.
+  """
+  with contextlib.ExitStack() as stack:
+    config = stack.enter_context(published.described(config))
+    problem = stack.enter_context(contextlib.closing(make_problem(config)))
+    mesh = sharding.make_mesh(
+      **dataclasses.asdict(config.mesh), devices=devices
+    )
+    stack.enter_context(jax.set_mesh(mesh))
+    policy = models.make_policy(config, problem, mesh)
+    phases = runs.make_phases(config, problem, policy, mesh)
+    phase = config.stages[-1]
+    if not phase.plays:
+      raise ValueError(
+        f"pods.report: config.phases={config.phases} end with a phase of the"
+        f" kind {phase.kind!r}; needed is one that draws completions, as 'rl'."
+      )
+    parts = change(phases[-1].parts, mesh)
+    state = runs.abstract_state(
+      phases, runs.abstract_start(policy, config.seed)
+    )
+    state = sharding.abstract(state, sharding.of_state(mesh, state))
+    function: Callable = stages.fused_step
+    rows = [_prompts(problem, phase.num_prompts * phase.max_rounds)]
+    if problem.judge.asks_host:
+      function = scored_step
+      rows = [
+        _prompts(problem, phase.num_prompts),
+        _scores(config, phase.num_rows),
+      ]
+    inputs = [sharding.abstract(x, sharding.of_rows(mesh, x)) for x in rows]
+    lanes = min(config.sampling.lanes or phase.num_rows, phase.num_rows)
+    waves = math.ceil(phase.num_rows / lanes)
+    yield Step(
+      program=drivers.jit_step(mesh, function, parts),
+      arguments=(state, *inputs),
+      cache_bytes=_cache_bytes(
+        mesh,
+        parts.policy,
+        state.params["policy"],
+        rows[0],
+        phase.num_rows,
+        lanes,
+        problem,
+      ),
+      weights_bytes=_weights_bytes(
+        mesh,
+        models.sampling_policy(policy, config.sampling.weights_dtype, mesh),
+        state.params["policy"],
+      ),
+      most_tokens=waves * problem.max_new_tokens - (waves == 1),
+    )
+
+
+def _cache_bytes(
+  mesh, policy, params, prompts, num_rows, lanes, problem
+) -> int:
+  """Bytes of keys and values of prompts, and of completions at length T.
+
+  With fewer lanes than rows, each of them has a copy of its prompt.
+  """
+
+  def make(params, tokens, mask):
+    _, prefix, _ = policy.prefill(params, tokens, mask)
+    held, of_lanes = [prefix], prefix
+    if lanes < num_rows:
+      of_lanes = jax.tree.map(lambda x: x[jnp.zeros(lanes, int)], prefix)
+      held.append(of_lanes)
+    return *held, policy.allocate(lanes, problem.max_new_tokens, of_lanes)
+
+  caches = jax.eval_shape(make, params, prompts.tokens, prompts.mask)
+  where = tuple(sharding.of_cache(mesh, cache) for cache in caches)
+  return held_bytes(sharding.abstract(caches, where))
+
+
+def _weights_bytes(mesh, policy, params) -> int:
+  """Bytes of the layers that a decode step reads, codes and scales included."""
+  weights = jax.eval_shape(policy.weights, params)
+  layers = {"layers": weights["trained"]["layers"]}
+  return held_bytes(
+    sharding.abstract(layers, sharding.of_weights(mesh, layers))
+  )
+
+
+def held_bytes(tree: PyTree) -> int:
+  """Bytes of arrays on a device, from their shapes and shardings."""
+  return sum(
+    math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+    for x in jax.tree.leaves(tree)
+    if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+  )
+
+
+class TooLargeError(Exception):
+  """The program does not fit; says what the compiler said."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+  """What is compiled for.
+
+  Attributes:
+    slice: Kind and shape of the chips.
+    num_slices: How many of them.
+    devices: The devices of all slices.
+  """
+
+  slice: chips.Slice
+  num_slices: int
+  devices: list[Any]
+
+  @property
+  def num_chips(self) -> int:
+    """Chips of all slices."""
+    return self.num_slices * self.slice.num_chips
+
+  @property
+  def devices_per_chip(self) -> int:
+    """Two where each TensorCore is a device."""
+    return len(self.devices) // self.num_chips
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+  """A step that was compiled.
+
+  Attributes:
+    program: As JAX has it.
+    text: The optimised HLO.
+    lower_s, compile_s: Seconds of tracing and of compiling.
+    state: Shapes of the state, with their shardings.
+    cache_bytes: Of keys and values while sampling, on a device.
+    weights_bytes: Of the layers that a decode step reads, on a device.
+    most_tokens: Decode steps of a rollout, at most.
+  """
+
+  program: Any
+  text: str
+  lower_s: float
+  compile_s: float
+  state: TrainState
+  cache_bytes: int
+  weights_bytes: int
+  most_tokens: int
+
+
+def compile_described(
+  step: Step, options: Mapping[str, Any] | None = None
+) -> Compiled:
+  """Compiles a step.
+
+  Args:
+    step: Of `described`, which is still in force.
+    options: Of the compiler, beside those of the process.
+
+  Raises:
+    TooLargeError: The compiler says that it does not fit.
+  """
+  start = time.perf_counter()
+  lowered = step.program.lower(*step.arguments)
+  middle = time.perf_counter()
+  try:
+    program = lowered.compile(compiler_options=options)
+  except jax.errors.JaxRuntimeError as error:
+    if "RESOURCE_EXHAUSTED" not in str(error):
+      raise
+    raise TooLargeError(_said(str(error))) from error
+  end = time.perf_counter()
+  return Compiled(
+    program=program,
+    text=program.as_text(),
+    lower_s=middle - start,
+    compile_s=end - middle,
+    state=step.arguments[0],
+    cache_bytes=step.cache_bytes,
+    weights_bytes=step.weights_bytes,
+    most_tokens=step.most_tokens,
+  )
+
+
+def compile_step(
+  config: config_lib.RunConfig,
+  devices: Sequence[Any],
+  change: Change = unchanged,
+) -> Compiled:
+  """Compiles the step that `described` describes, with the same errors.
+
+  Raises:
+    TooLargeError: The compiler says that it does not fit.
+  """
+  with described(config, devices, change) as step:
+    return compile_described(step)
+
+
+def _said(error: str) -> str:
+  """What the compiler says of memory, without its table of buffers."""
+  found = re.search(r"Used \S+ of \S+ hbm[^\n]*|Ran out of [^\n]*", error)
+  return found[0] if found else error.splitlines()[0][:400]
+
+
+def hbm(compiled: Compiled) -> dict[str, int]:
+  """Kind of array -> bytes on a device.
+
+  `arguments` and `temporary` are the compiler's, with the padding of layouts;
+  the kinds above them are from shapes, and `cache` and `weights` are parts of
+  `temporary`.
+  """
+  memory = compiled.program.memory_analysis()
+  members = compiled.state.members.values()
+  named = {
+    "parameters": held_bytes([x.params for x in members if x.opt_state]),
+    "optimizer": held_bytes([x.opt_state for x in members]),
+    "reference": held_bytes([x.params for x in members if not x.opt_state]),
+    "average": held_bytes([x.average for x in members]),
+  }
+  aliased = memory.alias_size_in_bytes
+  return named | {
+    "arguments": memory.argument_size_in_bytes,
+    "results beside the state": memory.output_size_in_bytes - aliased,
+    "temporary": memory.temp_size_in_bytes,
+    "cache": compiled.cache_bytes,
+    "weights": compiled.weights_bytes,
+    "total": memory.argument_size_in_bytes
+    + memory.output_size_in_bytes
+    - aliased
+    + memory.temp_size_in_bytes,
+  }
+
+
+def traffic(analysis: costs.Analysis, phase: str) -> dict[str, Any]:
+  """What a phase sends: bytes, share that runs beside other work, by kind."""
+  found = [one for one in analysis.collectives if one.phase == phase]
+  sent = sum(one.sent for one in found)
+  beside = sum(one.sent for one in found if one.is_async)
+  kinds: dict[str, int] = {}
+  for one in found:
+    kinds[one.kind] = kinds.get(one.kind, 0) + one.count
+  return {
+    "sent_bytes": sent,
+    "slices_bytes": sum(
+      one.count * one.bytes
+      for one in analysis.transfers
+      if one.between_slices and one.phase == phase
+    ),
+    "async_share": beside / sent if sent else 0.0,
+    "collectives": kinds,
+  }
+
+
+def phases(analysis: costs.Analysis, target: Target) -> dict[str, Any]:
+  """Phase -> costs of a device, and seconds that it takes at least."""
+  chip, per_chip = target.slice.chip, target.devices_per_chip
+  names = [
+    name
+    for name in (*PHASES, "other")
+    if name in analysis.phases
+    or any(
+      one.phase == name for one in (*analysis.collectives, *analysis.transfers)
+    )
+  ]
+  found = {}
+  for name in names:
+    spent = analysis.phases.get(name, costs.Costs())
+    sent = traffic(analysis, name)
+    seconds = {
+      "flops": spent.flops * per_chip / chip.flops,
+      "hbm": spent.bytes * per_chip / chip.hbm_bandwidth,
+      "links": sent["sent_bytes"] * per_chip / chip.ici_bandwidth,
+    }
+    if chip.dcn_bandwidth is not None:
+      seconds["slices"] = sent["slices_bytes"] * per_chip / chip.dcn_bandwidth
+    found[name] = {
+      "flops": spent.flops,
+      "hbm_bytes": spent.bytes,
+      **sent,
+      "seconds": seconds,
+      "at_least_s": max(seconds.values()),
+    }
+  return found
+
+
+def analyze(compiled: Compiled) -> costs.Analysis:
+  """What the program does.
+
+  Raises:
+    RuntimeError: The parser has lost a part of the program.
+  """
+  analysis = costs.analyze(
+    compiled.text, PHASES, most_tokens=compiled.most_tokens
+  )
+  walked, written = analysis.matmuls
+  if walked != written:
+    raise RuntimeError(
+      f"the text of the program has {written} products and {walked} were"
+      " found on the walk through it; its form is new to"
+      " experiments/pods/hlo.py."
+    )
+  return analysis
+
+
+def of_program(compiled: Compiled, target: Target) -> dict[str, Any]:
+  """What a report says of a program that fits."""
+  analysis = analyze(compiled)
+  found = phases(analysis, target)
+  loop = [one for one in analysis.collectives if one.in_token_loop]
+  return {
+    "lower_s": compiled.lower_s,
+    "compile_s": compiled.compile_s,
+    "hbm": hbm(compiled),
+    "phases": found,
+    "at_least_s": sum(of["at_least_s"] for of in found.values()),
+    "in_token_loop": {
+      "collectives": sum(one.count for one in loop),
+      "sent_bytes": sum(one.sent for one in loop),
+    },
+    "weight_gathers": [
+      dataclasses.asdict(one) for one in analysis.weight_gathers
+    ],
+    "host_transfers": [
+      dataclasses.asdict(one) for one in analysis.host_transfers
+    ],
+    "slice_transfers": sum(one.between_slices for one in analysis.transfers),
+    "decode_steps": compiled.most_tokens,
+    "loops_without_bound": [loop.op_name for loop in analysis.unresolved],
+    "kernels_without_cost": analysis.kernels,
+  }
