@@ -11,6 +11,10 @@
 | `hlo.py`    | the text of a compiled program, parsed                   |
 | `loops.py`  | how often its loops run                                  |
 | `costs.py`  | what it multiplies, moves and sends                      |
+| `steps.py`  | a step from shapes, compiled, and what it takes at least |
 | `report.py` | the command that compiles a step and says what it does   |
+| `rows.py`   | several such reports, one after another                  |
 | `table.py`  | the command that writes benchmarks/pods.md               |
+| `scaling.py` | the command that writes benchmarks/scaling.md           |
+| `recorded.py` | the command that compares costs with what is recorded  |
 """

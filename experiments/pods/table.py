@@ -13,16 +13,13 @@ from __future__ import annotations
 
 import json
 import pathlib
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
 from experiments import flags as flags_lib
+from experiments.pods import rows
 
 # Row -> arguments of the report beside the config. Micro-batches have one row
 # for each device that rows are split over, or four of small models.
@@ -160,8 +157,8 @@ def page(folder: pathlib.Path) -> str:
     "sent per token, MB",
     "at least s",
   )
-  rows = [_cells(name, results) for name, results in found.items()]
-  table = "\n".join(map(_line, (head, ["---"] * len(head), *rows)))
+  cells = [_cells(name, results) for name, results in found.items()]
+  table = "\n".join(map(_line, (head, ["---"] * len(head), *cells)))
   # What a row says by itself, one heading down.
   reports = [
     "#" + (folder / f"{name}.md").read_text(encoding="utf-8") for name in found
@@ -221,31 +218,11 @@ def main(argv: Sequence[str]) -> int:
       raise ValueError(
         f"--only: there is no row {name!r}; there are {', '.join(ROWS)}."
       )
-  failed = []
-  for name in _ONLY.value:
-    print(f"{name} ...", flush=True)
-    # A row that breaks off leaves the one that there was.
-    with tempfile.TemporaryDirectory() as made:
-      command = [
-        sys.executable,
-        "-m",
-        "experiments.pods.report",
-        f"--config={_config(name)}",
-        *ROWS[name],
-        f"--save={made}/{name}",
-      ]
-      status = subprocess.run(command, check=False).returncode
-      files = list(pathlib.Path(made).iterdir())
-      # 1: it does not fit, which is a result too; also the status of a defect.
-      if status not in (0, 1) or not files:
-        failed.append(name)
-        continue
-      folder.mkdir(parents=True, exist_ok=True)
-      for file in files:
-        shutil.copy(file, folder)
+  asked = {
+    name: (f"--config={_config(name)}", *ROWS[name]) for name in _ONLY.value
+  }
+  failed = rows.compile_all(asked, folder)
   folder.with_suffix(".md").write_text(page(folder), encoding="utf-8")
-  if failed:
-    print(f"not compiled: {', '.join(failed)}", file=sys.stderr)
   return 1 if failed else 0
 
 

@@ -8,7 +8,7 @@ import types
 import jax
 import pytest
 
-from experiments.pods import chips, costs, report, steps, table
+from experiments.pods import chips, costs, report, rows, steps, table
 from grpo_jax.training import config as config_lib
 from tests.experiments import command, programs_test, tiny_config
 
@@ -185,7 +185,7 @@ def test_a_row_that_broke_off_is_reported_and_leaves_the_old_one(
   name, other = list(table.ROWS)[:2]
   report.write(folder / name, made(compiled))
   broken = subprocess.CompletedProcess([], 1)  # As after a traceback.
-  monkeypatch.setattr(table.subprocess, "run", lambda *_, **__: broken)
+  monkeypatch.setattr(rows.subprocess, "run", lambda *_, **__: broken)
   for flag, value in (("_ONLY", [name, other]), ("_FOLDER", str(folder))):
     monkeypatch.setattr(table, flag, types.SimpleNamespace(value=value))
   assert table.main([]) == 1

@@ -1,0 +1,431 @@
+r"""Writes benchmarks/scaling.md: 8 to 8 192 chips, with equal work for each.
+
+    python -m experiments.pods.scaling                         # all, anew
+    python -m experiments.pods.scaling --compile=0.5b-v5e-512  # one size
+    python -m experiments.pods.scaling --compile=              # the page alone
+
+Nothing is run. Sizes are compiled one after another by the report on a pod, for
+TPUs that are not there, with as many prompts for a chip at every size (weak
+scaling); what it says is kept in benchmarks/scaling/SIZE.json, from which page
+and figure are written. Sizes without such a file are estimated from the nearest
+that has one, with the same kind of network, by a formula:
+
+- operations and HBM bytes of a device stay, since its work does;
+- what is gathered or reduced over a ring of n devices grows as (n - 1) / n,
+  for n devices of `fsdp` within a slice and for n slices between them;
+- parameters, moments and reference are divided among `fsdp` × `tensor`; what
+  else fills the memory stays.
+
+The bound is that of the report: of each phase the longest of operations, HBM,
+links and the network between slices, at the vendor's peak. It has no latencies,
+which grow with the size, and is no forecast.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import flags
+
+from experiments import flags as flags_lib
+from experiments.pods import chips, meshes, rows
+from grpo_jax.training import style
+
+SIZES = tuple(2**k for k in range(3, 14))  # Chips.
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDER = _ROOT / "benchmarks/scaling"
+_GIB = 2**30
+
+_HEADING = """\
+# Weak scaling on paper
+"""
+_ENDING = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+  """Steps of one model on one generation, with equal work for each chip.
+
+  Attributes:
+    chip: The generation.
+    checkpoint: The model.
+    prompts: For a chip.
+    rows: Of a micro-batch, for a chip.
+    tensor: Devices that share the heads.
+    fsdp: Devices that share the weights, at most: what divides the width of
+      the model, and is no more than is of use.
+    slice_chips: Of the largest slice, as a power of two.
+    compiled: Sizes that are compiled; the others are estimated.
+  """
+
+  chip: str
+  checkpoint: str
+  prompts: int
+  rows: int
+  tensor: int
+  fsdp: int
+  slice_chips: int
+  compiled: tuple[int, ...]
+
+
+FAMILIES = {
+  "0.5b-v5e": Family(
+    chip="v5e",
+    checkpoint="Qwen/Qwen2.5-0.5B",
+    prompts=2,
+    rows=4,
+    tensor=1,
+    fsdp=128,  # The width is 896 = 7 * 128.
+    slice_chips=256,
+    compiled=(8, 64, 256, 512, 2048, 8192),
+  ),
+  "7b-v5p": Family(
+    chip="v5p",
+    checkpoint="Qwen/Qwen2.5-7B",
+    prompts=1,
+    rows=2,
+    tensor=4,
+    fsdp=64,
+    slice_chips=4096,  # 6 144 are sold, which is no power of two.
+    compiled=(8, 64, 4096, 8192),
+  ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """How a family lies on so many chips.
+
+  Attributes:
+    topology: Of a slice.
+    num_slices: How many of them.
+    mesh: Axis -> devices.
+    num_prompts: Of a step.
+    micro_batch_size: Rows.
+  """
+
+  topology: str
+  num_slices: int
+  mesh: dict[str, int]
+  num_prompts: int
+  micro_batch_size: int
+
+  @property
+  def shards(self) -> int:
+    """Devices that share parameters and moments."""
+    return self.mesh["fsdp"] * self.mesh["tensor"]
+
+
+def layout(family: Family, num_chips: int) -> Layout:
+  """The mesh that is taken: `fsdp` as far as it goes, then `data`.
+
+  Raises:
+    ValueError: There is no slice of that size.
+  """
+  num_slices = max(num_chips // family.slice_chips, 1)
+  of_slice = num_chips // num_slices
+  chip = chips.CHIPS[family.chip]
+  shape = chip.shape_of(of_slice)
+  if shape is None or num_slices * of_slice != num_chips:
+    raise ValueError(
+      f"pods.scaling: {num_chips} chips of {family.chip} are no whole number of"
+      f" slices that are sold; needed are {SIZES[0]}, {SIZES[1]}, ..."
+    )
+  fsdp = min(of_slice // family.tensor, family.fsdp)
+  return Layout(
+    topology=chips.Slice(chip, shape).topology,
+    num_slices=num_slices,
+    mesh={
+      "data": num_chips // (fsdp * family.tensor),
+      "fsdp": fsdp,
+      "tensor": family.tensor,
+    },
+    num_prompts=num_chips * family.prompts,
+    micro_batch_size=num_chips * family.rows,
+  )
+
+
+def arguments(family: Family, num_chips: int) -> tuple[str, ...]:
+  """Of `experiments.pods.report`."""
+  of = layout(family, num_chips)
+  return (
+    "--config=configs/pods.py:grpo",
+    f"--config.model.checkpoint={family.checkpoint}",
+    f"--topology={of.topology}",
+    f"--slices={of.num_slices}",
+    f"--mesh={meshes.spelled(of.mesh)}",
+    f"--config.rl.num_prompts={of.num_prompts}",
+    f"--config.rl.micro_batch_size={of.micro_batch_size}",
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+  """A size: what a device does in a step.
+
+  Attributes:
+    num_chips: Of all slices.
+    of: The layout.
+    compiled: False: estimated by the formula.
+    seconds: That a step takes at least.
+    bounds: Seconds by what bounds the phases: "flops", "hbm", "links" and
+      "slices"; they add up to `seconds`.
+    sent: Bytes over links within a slice.
+    away: Bytes that leave it for another slice.
+    memory: Bytes.
+    state: Bytes of it that are parameters, moments and reference.
+  """
+
+  num_chips: int
+  of: Layout
+  compiled: bool
+  seconds: float
+  bounds: dict[str, float]
+  sent: float
+  away: float
+  memory: float
+  state: float
+
+
+def point(
+  results: Mapping[str, Any], of: Layout, num_chips: int, compiled: bool
+) -> Point:
+  """What is shown of a report."""
+  bounds = dict.fromkeys(("flops", "hbm", "links", "slices"), 0.0)
+  for phase in results["phases"].values():
+    seconds = phase["seconds"]
+    longest = max(seconds, key=seconds.__getitem__)
+    bounds[longest] += seconds[longest]
+  sizes = results["hbm"]
+  return Point(
+    num_chips=num_chips,
+    of=of,
+    compiled=compiled,
+    seconds=sum(bounds.values()),
+    bounds=bounds,
+    sent=sum(x["sent_bytes"] for x in results["phases"].values()),
+    away=sum(x["slices_bytes"] for x in results["phases"].values()),
+    memory=sizes["total"],
+    state=sizes["parameters"] + sizes["optimizer"] + sizes["reference"],
+  )
+
+
+def _ring(size: int) -> float:
+  """Share of an array that a device of a ring sends."""
+  return (size - 1) / size
+
+
+def estimate(
+  results: Mapping[str, Any], known: Layout, wanted: Layout
+) -> dict[str, Any]:
+  """The report of a size that was not compiled; see the module.
+
+  Args:
+    results: Of a size that was.
+    known: Its layout.
+    wanted: Of the size that was not.
+
+  Raises:
+    ValueError: One of them has several slices and the other has not.
+  """
+  if (known.num_slices > 1) != (wanted.num_slices > 1):
+    raise ValueError(
+      f"pods.scaling: {known.num_slices} and {wanted.num_slices} slices have"
+      " not the same networks; needed is a report of several for several."
+    )
+  found = copy.deepcopy(dict(results))
+  links = _ring(wanted.mesh["fsdp"]) / _ring(known.mesh["fsdp"])
+  between = 1.0
+  if known.num_slices > 1:
+    between = _ring(wanted.num_slices) / _ring(known.num_slices)
+  for phase in found["phases"].values():
+    for kind, share in (("links", links), ("slices", between)):
+      if kind in phase["seconds"]:
+        phase["seconds"][kind] *= share
+    phase["sent_bytes"] *= links
+    phase["slices_bytes"] *= between
+    phase["at_least_s"] = max(phase["seconds"].values())
+  sizes = found["hbm"]
+  for kind in ("parameters", "optimizer", "reference"):
+    less = sizes[kind] * known.shards / wanted.shards - sizes[kind]
+    sizes[kind] += less
+    sizes["total"] += less
+  return found
+
+
+def points(
+  family: Family, reports: Mapping[int, Mapping[str, Any]]
+) -> list[Point]:
+  """All sizes: those of reports, and estimates of the others.
+
+  A size has the estimate of the nearest one with as many kinds of network, the
+  smaller of two. Sizes without such a neighbour are left out.
+
+  Args:
+    family: The family.
+    reports: Chips -> what `experiments.pods.report` said.
+  """
+  found = []
+  for num_chips in SIZES:
+    of = layout(family, num_chips)
+    if num_chips in reports:
+      found.append(point(reports[num_chips], of, num_chips, True))
+      continue
+    near = [
+      size
+      for size in sorted(reports)
+      if (layout(family, size).num_slices > 1) == (of.num_slices > 1)
+    ]
+    if not near:
+      continue
+    nearest = min(near, key=lambda size: abs(math.log2(size / num_chips)))
+    made = estimate(reports[nearest], layout(family, nearest), of)
+    found.append(point(made, of, num_chips, False))
+  return found
+
+
+def read(name: str, folder: pathlib.Path) -> dict[int, dict[str, Any]]:
+  """Chips -> the report of a size of a family that fits."""
+  found = {}
+  for num_chips in SIZES:
+    path = folder / f"{name}-{num_chips}.json"
+    if path.exists():
+      results = json.loads(path.read_text(encoding="utf-8"))
+      if results["fits"]:
+        found[num_chips] = results
+  return found
+
+
+_HEAD = (
+  "chips",
+  "slices",
+  "mesh",
+  "from",
+  "at least s",
+  "of 8 chips",
+  "operations s",
+  "HBM s",
+  "links s",
+  "between slices s",
+  "sent GB",
+  "between slices GB",
+  "HBM GiB",
+  "of it state GiB",
+)
+
+
+def table(found: Sequence[Point]) -> str:
+  """A line for each size."""
+  lines = [_HEAD, ["---:"] * 2 + ["---"] * 2 + ["---:"] * (len(_HEAD) - 4)]
+  for one in found:
+    lines.append(
+      [
+        f"{one.num_chips:,}",
+        str(one.of.num_slices),
+        meshes.spelled(one.of.mesh).replace(",", " ").replace(":", " "),
+        "compiler" if one.compiled else "*formula*",
+        f"{one.seconds:.3f}",
+        f"{one.seconds / found[0].seconds:.3f}",
+        *(
+          f"{one.bounds[kind]:.3f}"
+          for kind in ("flops", "hbm", "links", "slices")
+        ),
+        f"{one.sent / 1e9:.2f}",
+        f"{one.away / 1e9:.3f}",
+        f"{one.memory / _GIB:.2f}",
+        f"{one.state / _GIB:.3f}",
+      ]
+    )
+  return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def plot(found: Mapping[str, Sequence[Point]], path: pathlib.Path) -> None:
+  """Bound, bytes sent and memory against chips; hollow marks are estimates."""
+  drawn, grid = style.panels(1, 3, style.PAGE, 2.5)
+  looks = style.looks(found)
+  shown = (
+    ("Least time of a step", "s", lambda one: one.seconds),
+    ("Sent by a device", "GB", lambda one: (one.sent + one.away) / 1e9),
+    ("Memory of a device", "GiB", lambda one: one.memory / _GIB),
+  )
+  for axes, (title, unit, value) in zip(grid[0], shown, strict=True):
+    for name, of_family in found.items():
+      look = looks[name]
+      x = [one.num_chips for one in of_family]
+      y = [value(one) for one in of_family]
+      axes.plot(x, y, color=look.colour, lw=1.0, label=name)
+      for one, height in zip(of_family, y, strict=True):
+        axes.plot(
+          one.num_chips,
+          height,
+          look.marker,
+          color=look.colour,
+          mfc=look.colour if one.compiled else "white",
+        )
+      edge = FAMILIES[name].slice_chips * math.sqrt(2)
+      axes.axvline(edge, color=look.colour, lw=0.8, ls=style.DASHES[2])
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([8, 64, 512, 4096], ["8", "64", "512", "4096"])
+    axes.set_ylim(bottom=0)
+    style.label(axes, title, "chips", unit)
+  style.shared_legend(drawn, grid[0])
+  style.save(drawn, path)
+
+
+def page(found: Mapping[str, Sequence[Point]]) -> str:
+  """The page: what is shown, a table for each family, and where it bends."""
+  parts = [_HEADING]
+  for name, of_family in found.items():
+    family = FAMILIES[name]
+    parts.append(
+      f"## {name}\n\n{family.checkpoint} on {family.chip}:"
+      f" {family.prompts} prompt(s) of 8 completions for a chip, micro-batches"
+      f" of {family.rows} rows for a chip, slices of at most"
+      f" {family.slice_chips:,} chips.\n\n{table(of_family)}\n"
+    )
+  return "\n".join(parts) + _ENDING
+
+
+def names() -> list[str]:
+  """The sizes that are compiled, FAMILY-CHIPS."""
+  return [
+    f"{name}-{num_chips}"
+    for name, family in FAMILIES.items()
+    for num_chips in family.compiled
+  ]
+
+
+_COMPILE = flags.DEFINE_list("compile", names(), "Sizes to compile anew.")
+
+
+def main(argv: Sequence[str]) -> int:
+  """Compiles sizes, and writes page and figure; 1 if one broke off."""
+  del argv
+  asked = {}
+  for size in _COMPILE.value:
+    name, _, count = size.rpartition("-")
+    if name not in FAMILIES or not count.isdigit() or int(count) not in SIZES:
+      raise ValueError(
+        f"--compile: there is no size {size!r}; needed is FAMILY-CHIPS with a"
+        f" family of {', '.join(FAMILIES)} and chips of"
+        f" {', '.join(map(str, SIZES))}."
+      )
+    asked[size] = arguments(FAMILIES[name], int(count))
+  failed = rows.compile_all(asked, FOLDER)
+  found = {
+    name: points(family, read(name, FOLDER))
+    for name, family in FAMILIES.items()
+  }
+  FOLDER.with_suffix(".md").write_text(page(found), encoding="utf-8")
+  plot(found, FOLDER.with_suffix(".png"))
+  return 1 if failed else 0
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)
