@@ -15,13 +15,16 @@ from collections.abc import Mapping, Sequence
 
 
 def compile_all(
-  rows: Mapping[str, Sequence[str]], folder: pathlib.Path
+  rows: Mapping[str, Sequence[str]],
+  folder: pathlib.Path,
+  endings: Sequence[str] = (".json", ".md"),
 ) -> list[str]:
   """Reports on each row, and writes FOLDER/ROW.json and FOLDER/ROW.md.
 
   Args:
     rows: Name -> arguments of `experiments.pods.report`.
     folder: Where to; a row that breaks off leaves the files that there were.
+    endings: Of the files that are kept.
 
   Returns:
     The names of those that broke off.
@@ -43,7 +46,8 @@ def compile_all(
         continue
       folder.mkdir(parents=True, exist_ok=True)
       for file in files:
-        shutil.copy(file, folder)
+        if file.suffix in endings:
+          shutil.copy(file, folder)
   if failed:
     print(f"not compiled: {', '.join(failed)}", file=sys.stderr)
   return failed

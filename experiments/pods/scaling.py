@@ -44,8 +44,54 @@ _GIB = 2**30
 
 _HEADING = """\
 # Weak scaling on paper
+
+Written by `python -m experiments.pods.scaling`; nothing here has run on a TPU.
+The step is that of `configs/pods.py`: GRPO with 512 + 1024 slots, 8
+completions a prompt, AdamW in float32 and a reference. Each chip has as many
+prompts at every size (weak scaling), so a perfect line is flat. The mesh is
+the one that a user would take: `fsdp` as far as it divides the model and is of
+use, `data` beyond it, and `data` alone between slices.
+
+![Least time of a step, bytes that a device sends and memory, against chips.
+](scaling.png)
+
+Filled marks, and rows from the *compiler*, are steps that libtpu has compiled
+for that many chips. Hollow marks, and rows from the *formula*, are estimates
+from the nearest size that was compiled; [the
+program](../experiments/pods/scaling.py) has the formula. Dotted lines are
+where the largest slice of a generation ends. Columns of seconds say what
+bounds the step: each phase counts under what takes longest in it, at the
+vendor's peak, so they add up to the least time. The bound has no latencies.
+[Steps compiled for pods](pods.md) says more of the figures.
 """
-_ENDING = ""
+_ENDING = """
+## What the bound leaves out
+
+The bound counts bytes and operations, and both are nearly the same for a chip
+at every size. What grows with the size is the time that a message takes to
+arrive, which is not in it:
+
+- A collective of the token loop is waited for in every step of the loop. Some
+  of them only ask whether all rows have ended, and are over all chips, so
+  between slices as well. A delay of 0.1 ms in each adds a tenth of a second
+  for 1 000 of them.
+- A ring of `fsdp` passes as many messages as it has devices, and each is
+  smaller by as much. The bytes stay, the number of delays grows. This is why
+  `fsdp` ends well before the slice does.
+- All chips wait for the slowest one, and more chips have a slower slowest one.
+  The bound takes all completions to run to their full length, where none
+  waits.
+
+So the sizes at which the lines bend here are those at which they must bend. On
+real pods they bend earlier.
+"""
+# What bounds a phase, in words.
+_WORDS = {
+  "flops": "operations",
+  "hbm": "reading and writing HBM",
+  "links": "links within a slice",
+  "slices": "the network between slices",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,6 +226,9 @@ class Point:
     away: Bytes that leave it for another slice.
     memory: Bytes.
     state: Bytes of it that are parameters, moments and reference.
+    network: The phase that uses the network between slices most; seconds of
+      that network, and of what else takes longest in that phase.
+    waits: Collectives in the token loop.
   """
 
   num_chips: int
@@ -191,6 +240,8 @@ class Point:
   away: float
   memory: float
   state: float
+  network: tuple[str, float, float]
+  waits: int
 
 
 def point(
@@ -203,6 +254,12 @@ def point(
     longest = max(seconds, key=seconds.__getitem__)
     bounds[longest] += seconds[longest]
   sizes = results["hbm"]
+  used = max(
+    results["phases"],
+    key=lambda name: results["phases"][name]["seconds"].get("slices", 0.0),
+  )
+  seconds = dict(results["phases"][used]["seconds"])
+  network = used, seconds.pop("slices", 0.0), max(seconds.values())
   return Point(
     num_chips=num_chips,
     of=of,
@@ -213,6 +270,8 @@ def point(
     away=sum(x["slices_bytes"] for x in results["phases"].values()),
     memory=sizes["total"],
     state=sizes["parameters"] + sizes["optimizer"] + sizes["reference"],
+    network=network,
+    waits=results["in_token_loop"]["collectives"],
   )
 
 
@@ -372,23 +431,103 @@ def plot(found: Mapping[str, Sequence[Point]], path: pathlib.Path) -> None:
       axes.axvline(edge, color=look.colour, lw=0.8, ls=style.DASHES[2])
     axes.set_xscale("log", base=2)
     axes.set_xticks([8, 64, 512, 4096], ["8", "64", "512", "4096"])
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
     style.label(axes, title, "chips", unit)
+  for name, face in (("compiled", style.GREY), ("estimated", "white")):
+    grid[0][0].plot([], [], "o", color=style.GREY, mfc=face, label=name)
   style.shared_legend(drawn, grid[0])
   style.save(drawn, path)
 
 
-def page(found: Mapping[str, Sequence[Point]]) -> str:
-  """The page: what is shown, a table for each family, and where it bends."""
-  parts = [_HEADING]
-  for name, of_family in found.items():
-    family = FAMILIES[name]
-    parts.append(
-      f"## {name}\n\n{family.checkpoint} on {family.chip}:"
-      f" {family.prompts} prompt(s) of 8 completions for a chip, micro-batches"
-      f" of {family.rows} rows for a chip, slices of at most"
-      f" {family.slice_chips:,} chips.\n\n{table(of_family)}\n"
+def errors(
+  family: Family, reports: Mapping[int, Mapping[str, Any]]
+) -> tuple[float, float, float] | None:
+  """How far the formula is off where the compiler is known.
+
+  Each size is estimated from the nearest other one.
+
+  Returns:
+    The largest relative errors of time, bytes sent and memory; None where no
+    size has a neighbour.
+  """
+  found = []
+  for num_chips in reports:
+    others = {n: of for n, of in reports.items() if n != num_chips}
+    for one in points(family, others):
+      if one.num_chips == num_chips:
+        of = layout(family, num_chips)
+        known = point(reports[num_chips], of, num_chips, True)
+        found.append(
+          (
+            abs(one.seconds / known.seconds - 1),
+            abs((one.sent + one.away) / (known.sent + known.away) - 1),
+            abs(one.memory / known.memory - 1),
+          )
+        )
+  if not found:
+    return None
+  seconds, sent, memory = (max(column) for column in zip(*found, strict=True))
+  return seconds, sent, memory
+
+
+def bends(found: Sequence[Point]) -> str:
+  """What the rows of a family say, as items of a list."""
+  first, last = found[0], found[-1]
+  slowest = max(found, key=lambda one: one.seconds)
+  main = max(last.bounds, key=last.bounds.__getitem__)
+  lines = [
+    f"- From {first.num_chips:,} to {last.num_chips:,} chips the bound goes"
+    f" from {first.seconds:.3f} s to {last.seconds:.3f} s"
+    f" ({last.seconds / first.seconds - 1:+.1%}); it is highest, with"
+    f" {slowest.seconds:.3f} s, at {slowest.num_chips:,} chips.",
+    f"- Most of it is {_WORDS[main]}: {last.bounds[main] / last.seconds:.0%} at"
+    f" {last.num_chips:,} chips. That is work of a chip by itself, which more"
+    " chips do not change.",
+    f"- The state of a device falls from {first.state / _GIB:.2f} to"
+    f" {last.state / _GIB:.3f} GiB as `fsdp` grows, and then stays. The rest of"
+    " its memory is activations and keys and values, which belong to its rows.",
+    f"- The token loop has {last.waits:,} collectives.",
+  ]
+  if last.of.num_slices > 1:
+    phase, seconds, other = last.network
+    bounds = (
+      "so it bounds that phase" if seconds > other else "so it may be hidden"
     )
+    edge = next(one for one in found if one.of.num_slices > 1)
+    before = next(one for one in reversed(found) if one.of.num_slices == 1)
+    lines.insert(
+      1,
+      f"- The second network begins between {before.num_chips:,} and"
+      f" {edge.num_chips:,} chips: {edge.away / 1e9:.2f} GB of a step leave a"
+      f" device for another slice with {edge.of.num_slices} slices, and"
+      f" {last.away / 1e9:.2f} GB with {last.of.num_slices}. The phase"
+      f" `{phase}` needs it most, for {seconds:.3f} s of at least {other:.3f} s"
+      f" that it takes otherwise, {bounds}.",
+    )
+  return "\n".join(lines) + "\n"
+
+
+def page(every: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> str:
+  """The page, of each family's reports: a table, and where it bends."""
+  parts = [_HEADING]
+  for name, reports in every.items():
+    family = FAMILIES[name]
+    found = points(family, reports)
+    if not found:
+      continue
+    text = (
+      f"## {name}\n\n{family.checkpoint} on {family.chip}: {family.prompts}"
+      f" prompt{'s' if family.prompts > 1 else ''} of 8 completions for a chip,"
+      f" micro-batches of {family.rows} rows for a chip, slices of at most"
+      f" {family.slice_chips:,} chips.\n\n{table(found)}\n\n{bends(found)}"
+    )
+    if off := errors(family, reports):
+      text += (
+        "- Where the compiler is known, the formula from the nearest other size"
+        f" is off by at most {off[0]:.0%} in time, {off[1]:.0%} in bytes sent"
+        f" and {off[2]:.0%} in memory.\n"
+      )
+    parts.append(text)
   return "\n".join(parts) + _ENDING
 
 
@@ -417,12 +556,10 @@ def main(argv: Sequence[str]) -> int:
         f" {', '.join(map(str, SIZES))}."
       )
     asked[size] = arguments(FAMILIES[name], int(count))
-  failed = rows.compile_all(asked, FOLDER)
-  found = {
-    name: points(family, read(name, FOLDER))
-    for name, family in FAMILIES.items()
-  }
-  FOLDER.with_suffix(".md").write_text(page(found), encoding="utf-8")
+  failed = rows.compile_all(asked, FOLDER, (".json",))
+  reports = {name: read(name, FOLDER) for name in FAMILIES}
+  FOLDER.with_suffix(".md").write_text(page(reports), encoding="utf-8")
+  found = {name: points(FAMILIES[name], of) for name, of in reports.items()}
   plot(found, FOLDER.with_suffix(".png"))
   return 1 if failed else 0
 

@@ -29,6 +29,7 @@ def report(links: float = 7e9, slices: float = 0.0) -> dict:
       "decode": phase(0.1, 1.5, 0.0, 0.0),
       "update": phase(0.3, 0.2, 0.35, 0.0 if not slices else 0.5),
     },
+    "in_token_loop": {"collectives": 1023, "sent_bytes": 0},
     "hbm": {
       "parameters": 160,
       "optimizer": 320,
@@ -97,6 +98,7 @@ def test_the_formula_of_a_larger_slice_is_that_worked_out_by_hand():
   assert one.seconds == pytest.approx(1.5 + 0.35 * 9 / 8)
   assert one.bounds["links"] == pytest.approx(0.35 * 9 / 8)
   assert one.state == 80
+  assert one.network == ("decode", 0.0, 1.5)
 
 
 def test_the_formula_of_more_slices_is_that_worked_out_by_hand():
@@ -106,6 +108,8 @@ def test_the_formula_of_more_slices_is_that_worked_out_by_hand():
   assert found["phases"]["update"]["slices_bytes"] == pytest.approx(6e9)
   assert found["phases"]["update"]["at_least_s"] == pytest.approx(0.75)
   assert found["hbm"] == report()["hbm"]
+  one = scaling.point(found, four, 1024, False)
+  assert one.network == ("update", pytest.approx(0.75), pytest.approx(0.35))
   with pytest.raises(ValueError, match="1 and 2 slices"):
     scaling.estimate(report(), scaling.layout(SMALL, 8), two)
 
@@ -131,16 +135,14 @@ def test_what_is_not_compiled_is_estimated_from_the_nearest_and_marked():
 
 
 def test_the_page_and_the_records_that_are_committed_agree():
-  found = {
-    name: scaling.points(family, scaling.read(name, scaling.FOLDER))
-    for name, family in scaling.FAMILIES.items()
+  every = {
+    name: scaling.read(name, scaling.FOLDER) for name in scaling.FAMILIES
   }
   for name, family in scaling.FAMILIES.items():
-    of_family = found[name]
+    of_family = scaling.points(family, every[name])
     assert [one.num_chips for one in of_family] == list(scaling.SIZES)
-    known = [one.num_chips for one in of_family if one.compiled]
-    assert known == sorted(family.compiled)
-    for num_chips, results in scaling.read(name, scaling.FOLDER).items():
+    assert sorted(every[name]) == sorted(family.compiled)
+    for num_chips, results in every[name].items():
       of = scaling.layout(family, num_chips)
       assert results["topology"] == of.topology
       assert results["slices"] == of.num_slices
@@ -148,7 +150,19 @@ def test_the_page_and_the_records_that_are_committed_agree():
       assert results["micro_batch_size"] == of.micro_batch_size
       assert results["mesh"] == {"expert": 1, **of.mesh}
   page = scaling.FOLDER.with_suffix(".md").read_text("utf-8")
-  assert page == scaling.page(found)
+  assert page == scaling.page(every)
+
+
+def test_how_far_the_formula_is_off_is_said():
+  eight, many = (scaling.layout(SMALL, n) for n in (8, 64))
+  reports = {8: report(), 64: scaling.estimate(report(), eight, many)}
+  assert scaling.errors(SMALL, {8: report()}) is None
+  assert scaling.errors(SMALL, reports) == pytest.approx((0, 0, 0))
+  reports[64]["hbm"]["total"] *= 2
+  seconds, sent, memory = scaling.errors(SMALL, reports)
+  assert (seconds, sent) == pytest.approx((0, 0))
+  assert memory > 0.4
+  assert "is off by at most 0% in time" in scaling.page({"0.5b-v5e": reports})
 
 
 def test_the_command_refuses_a_size_that_is_not_there(monkeypatch):
