@@ -65,6 +65,17 @@ vendor's peak, so they add up to the least time. The bound has no latencies.
 [Steps compiled for pods](pods.md) says more of the figures.
 """
 _ENDING = """
+## What decides whether the second network bends the line
+
+In the compiled text, gradients are sent between slices as often as there are
+micro-batches, and not once a step. So their bytes grow with the number of
+micro-batches, and the operations of a step do not: half as many rows in a
+micro-batch double the seconds of that network, and more prompts for a chip make
+both grow alike. The remedy is the largest micro-batch that fits.
+
+Differences of a few percent between neighbours with the same network are no
+trend: the compiler chooses other fusions, and what they read of HBM differs.
+
 ## What the bound leaves out
 
 The bound counts bytes and operations, and both are nearly the same for a chip
@@ -76,8 +87,8 @@ arrive, which is not in it:
   between slices as well. A delay of 0.1 ms in each adds a tenth of a second
   for 1 000 of them.
 - A ring of `fsdp` passes as many messages as it has devices, and each is
-  smaller by as much. The bytes stay, the number of delays grows. This is why
-  `fsdp` ends well before the slice does.
+  smaller by as much. The bytes stay, the number of delays grows. This is a
+  reason to end `fsdp` before the slice ends.
 - All chips wait for the slowest one, and more chips have a slower slowest one.
   The bound takes all completions to run to their full length, where none
   waits.
