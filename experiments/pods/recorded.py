@@ -9,8 +9,8 @@ r"""Compares what training steps cost with what is recorded of them.
 `CASES` has the programs, benchmarks/costs.json what was recorded: operations
 of matrix products, bytes of memory that are read and written, what is sent by
 each kind of collective, the memory of a device and the number of instructions.
-Nothing is run and nothing is timed, so equal code gives equal numbers on any
-machine. Loops count as often as they run (`costs.py`).
+Nothing is run and nothing is timed, so equal code gives equal numbers however
+busy a machine is. Loops count as often as they run (`costs.py`).
 
 A number may differ by `MARGIN` from what is recorded. One that has grown by
 more is a regression until somebody says otherwise, by --record. One that has
@@ -24,8 +24,8 @@ also one that costs nothing. Names of functions and of arguments are left out of
 the text; --text writes it, to be compared with that of another commit.
 
 Compilers change what they make of a program. With versions of jax or libtpu
-other than those of the record the text is not compared, numbers may differ by
-`OTHER_MARGIN`, and what is printed says so.
+other than those of the record, or on another kind of CPU, the text is not
+compared, numbers may differ by `OTHER_MARGIN`, and what is printed says so.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ import hashlib
 import importlib.metadata
 import json
 import pathlib
+import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -140,11 +141,11 @@ def pod_config(num_slices: int = 1, **phase: Any) -> config_lib.RunConfig:
 
 
 def versions(case: Case) -> dict[str, str]:
-  """Of what compiles a program."""
-  found = {"jax": jax.__version__}
+  """Of what compiles a program; of a CPU, its kind as well."""
   if case.topology:
-    found["libtpu"] = importlib.metadata.version("libtpu")
-  return found
+    libtpu = importlib.metadata.version("libtpu")
+    return {"jax": jax.__version__, "libtpu": libtpu}
+  return {"jax": jax.__version__, "machine": platform.machine()}
 
 
 def numbers(compiled: steps.Compiled) -> dict[str, int]:
