@@ -140,7 +140,7 @@ FAMILIES = {
     tensor=1,
     fsdp=128,  # The width is 896 = 7 * 128.
     slice_chips=256,
-    compiled=(8, 64, 256, 512, 2048, 8192),
+    compiled=(8, 16, 512),
   ),
   "7b-v5p": Family(
     chip="v5p",
@@ -150,7 +150,7 @@ FAMILIES = {
     tensor=4,
     fsdp=64,
     slice_chips=4096,  # 6 144 are sold, which is no power of two.
-    compiled=(8, 64, 4096, 8192),
+    compiled=(64,),
   ),
 }
 
@@ -532,6 +532,12 @@ def page(every: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> str:
       f" micro-batches of {family.rows} rows for a chip, slices of at most"
       f" {family.slice_chips:,} chips.\n\n{table(found)}\n\n{bends(found)}"
     )
+    shown = {one.num_chips for one in found}
+    if missing := [size for size in SIZES if size not in shown]:
+      text += (
+        f"- Not shown: {', '.join(f'{size:,}' for size in missing)} chips. They"
+        " are several slices, of which no size was compiled.\n"
+      )
     if off := errors(family, reports):
       text += (
         "- Where the compiler is known, the formula from the nearest other size"
