@@ -58,11 +58,12 @@ def page(name: str) -> str:
     "",
     markdown.prose(head),
     "",
-    f"Paper: {paper}. File: `{path(name)}`, which is at the end of this page.",
+    f"Paper: {paper}. The file `{path(name)}` is at the end of this page.",
     "",
     "## Equation",
     "",
-    markdown.prose(body) or "The sentence above is all of it.",
+    markdown.prose(body)
+    or "The algorithm is what the sentence above says, and no more.",
     "",
     "## Run",
     "",
@@ -72,24 +73,25 @@ def page(name: str) -> str:
     "",
     *_settings(algorithm.config_class),
     "",
-    "[Options of all algorithms](options.md) follow the same scheme:"
-    " `--config.algorithm.NAME=VALUE`.",
+    "A setting is written `--config.algorithm.NAME=VALUE`. Options that all"
+    " algorithms share are on [a page of their own](options.md). They are"
+    " repeated here only if this algorithm changes the default.",
     "",
-    "## Needs",
+    "## What the loss reads",
     "",
     *_needs(algorithm),
     "",
     "## Tests",
     "",
     f"- [tests/references/{name}.py](../../tests/references/{name}.py) has the"
-    " loss once more, as loops over NumPy float64;"
+    " loss once more, as loops over NumPy float64."
     " [reference_test.py](../../tests/algorithms/reference_test.py) compares"
     " values, gradients and advantages.",
-    "- [contract_test.py](../../tests/algorithms/contract_test.py) holds what"
-    " is true of all algorithms: [the list](../statements.md).",
-    f"- [enumeration_test.py](../../{_ENUMERATED}) compares expectations over"
-    " all completions of a small problem;"
-    " [the measured bias and variance](../estimators.md).",
+    "- [contract_test.py](../../tests/algorithms/contract_test.py) tests"
+    " [what is true of all algorithms](../statements.md#for-every-algorithm).",
+    f"- [enumeration_test.py](../../{_ENUMERATED}) sums over all completions of"
+    " a small problem. [A page](../estimators.md) has the exact bias and"
+    " variance of each policy gradient.",
     "",
     "```bash",
     f'make test ARGS="tests/algorithms -k {name}"',
@@ -133,7 +135,8 @@ def _settings(config_class: type) -> list[str]:
 
 def _needs(algorithm) -> list[str]:
   lines = [
-    f"- `{need}`: {markdown.cell(options.NEEDS.get(need, ''))}"
+    f"- `{need}`, which is provided by:"
+    f" {markdown.cell(options.NEEDS.get(need, ''))}"
     for need in algorithm.needs
   ]
   if algorithm.min_group_size > 1:
@@ -141,4 +144,4 @@ def _needs(algorithm) -> list[str]:
       f"- at least {algorithm.min_group_size} completions of each prompt"
       " (`--config.rl.group_size`)"
     )
-  return lines or ["The loss needs log-probs and rewards, and nothing else."]
+  return lines or ["The loss reads log-probs and rewards, and nothing else."]

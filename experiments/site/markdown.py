@@ -42,8 +42,11 @@ def _entry(line: str) -> str:
 
 
 def escaped(text: str) -> str:
-  """A line of text in which nothing is taken for HTML."""
-  return re.sub(r"<(?=[\w/!])", "&lt;", text)
+  """A line of text in which nothing is taken for HTML.
+
+  Text between backticks stays as it is: Markdown shows entities there.
+  """
+  return re.sub(r"(`[^`]*`)|<(?=[\w/!])", lambda m: m[1] or "&lt;", text)
 
 
 def cell(text: str) -> str:

@@ -36,13 +36,13 @@ class CommonConfig:
       of adding the KL to the loss.
     kl_domain_weights: Factor of kl_coef for each prompt domain; empty: 1.
     kl_target: Adapt kl_coef to hold this KL, nats per token; 0 keeps it.
-    kl_horizon: Completions over which it adapts.
-    opd_coef: λ of A − λ (log π − log π_teacher): the word of the reference, as
-      a teacher, on each sampled token is added to its advantage, per nat.
-    opd_anchor: Whose log π that is: of the policy at the "start" of the update;
-      or of the "current" one in each gradient step (cross-stage distillation,
-      GLM-5, arXiv:2602.15763).
-    opd_clamp: Largest size of that difference at a token, nats.
+    kl_horizon: Completions over which kl_coef adapts to kl_target.
+    opd_coef: λ of the advantage A − λ (log π − log π_teacher) of each sampled
+      token, per nat; the teacher is the reference of the phase.
+    opd_anchor: Whose log π opd_coef compares with the teacher's: that of the
+      policy at the "start" of the update, or of the "current" policy in each
+      gradient step (cross-stage distillation, GLM-5, arXiv:2602.15763).
+    opd_clamp: Largest |log π − log π_teacher| at a token, nats.
     opd_early: γ of the factor 1 + γ (1 − share of the row's differences that
       lie before the token), by which early tokens count more (TRL); 0: 1.
     opd_domain_weights: Factor, for each prompt domain, of what the teacher
@@ -50,12 +50,13 @@ class CommonConfig:
     entropy_coef: Weight of the entropy bonus, per nat, token mean.
     entropy_target: Adapt entropy_coef towards this entropy, nats per token,
       and apply it only below; 0 keeps it.
-    entropy_coef_step: By how much it adapts per step.
+    entropy_coef_step: By how much entropy_coef changes per step to reach
+      entropy_target.
     top_entropy_fraction: Share of the tokens, those with the highest entropy
       of the batch, whose policy loss counts; 1 is all.
     advantage_scale: Divide advantages by the deviation of the rewards of the
       "group" or of the "batch", or "none"; refused where `scale_free`.
-    advantage_eps: Added to that deviation.
+    advantage_eps: Added to the deviation that advantages are divided by.
     singleton: Advantage of a completion that alone of its group was scored:
       "zero", as it is compared with nothing, or "raw", its reward (verl).
     count_empty: Whether completions without a trained token count where a loss

@@ -1041,16 +1041,16 @@ class Algorithm(Group):
   kl_target: float
   """Adapt kl_coef to hold this KL, nats per token; 0 keeps it."""
   kl_horizon: float
-  """Completions over which it adapts."""
+  """Completions over which kl_coef adapts to kl_target."""
   opd_coef: float
-  """λ of A − λ (log π − log π_teacher): the word of the reference, as a
-  teacher, on each sampled token is added to its advantage, per nat."""
+  """λ of the advantage A − λ (log π − log π_teacher) of each sampled token,
+  per nat; the teacher is the reference of the phase."""
   opd_anchor: str
-  """Whose log π that is: of the policy at the "start" of the update; or of
-  the "current" one in each gradient step (cross-stage distillation, GLM-5,
-  arXiv:2602.15763)."""
+  """Whose log π opd_coef compares with the teacher's: that of the policy at
+  the "start" of the update, or of the "current" policy in each gradient step
+  (cross-stage distillation, GLM-5, arXiv:2602.15763)."""
   opd_clamp: float
-  """Largest size of that difference at a token, nats."""
+  """Largest |log π − log π_teacher| at a token, nats."""
   opd_early: float
   """γ of the factor 1 + γ (1 − share of the row's differences that lie before
   the token), by which early tokens count more (TRL); 0: 1."""
@@ -1063,7 +1063,7 @@ class Algorithm(Group):
   """Adapt entropy_coef towards this entropy, nats per token, and apply it
   only below; 0 keeps it."""
   entropy_coef_step: float
-  """By how much it adapts per step."""
+  """By how much entropy_coef changes per step to reach entropy_target."""
   top_entropy_fraction: float
   """Share of the tokens, those with the highest entropy of the batch, whose
   policy loss counts; 1 is all."""
@@ -1071,7 +1071,7 @@ class Algorithm(Group):
   """Divide advantages by the deviation of the rewards of the "group" or of
   the "batch", or "none"; refused where `scale_free`."""
   advantage_eps: float
-  """Added to that deviation."""
+  """Added to the deviation that advantages are divided by."""
   singleton: str
   """Advantage of a completion that alone of its group was scored: "zero", as
   it is compared with nothing, or "raw", its reward (verl)."""

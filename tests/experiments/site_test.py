@@ -123,4 +123,5 @@ def test_sources_and_notebooks_are_pages():
 
 def test_text_of_a_docstring_is_no_html():
   assert markdown.prose("x <y> z\n\n    a < b\n") == "x &lt;y> z\n\n    a < b"
+  assert markdown.prose("a `<b>` <c>") == "a `<b>` &lt;c>"
   assert markdown.cell("a | b\n  c") == "a \\| b c"
