@@ -13,30 +13,37 @@ PATH = pathlib.Path(__file__).resolve().parents[2] / "docs/metrics.md"
 
 _HEAD = """# Metrics and alarms
 
-Every line of metrics.jsonl has the metrics of a step, by these names, and
-TensorBoard and W&B show the same. null is a mean over nothing. Words in
-capitals stand for any name. What is healthy is a rule of thumb and no law:
-curves of one run are best compared with those of another. The table in Python
-is `grpo_jax/training/metric_table.py`, and this page is written by
-`python -m experiments.health.page`.
+Suppose that the log has `dead_groups` 1 in every step. The table says that then
+no advantage differs from 0, names the rule H01, and says what helps.
+
+Each line of `metrics.jsonl` has the metrics of a step by these names, and
+TensorBoard and W&B show the same. null is a mean over nothing. A word in
+capitals, as in `reward/NAME`, stands for any name. *healthy* is a rule of
+thumb: compare the curves of a run with those of another run. The table in
+Python is `grpo_jax/training/metric_table.py`, and `python -m
+experiments.health.page` writes this page.
 """
 
 _RULES = """## Rules
 
-After each step these rules are asked (`grpo_jax/training/alarms.py`). A rule
-warns once a phase: on the console, as `alarm/NAME` in the line of the step, in
-TensorBoard and W&B, in the trace log, which takes groups of that step, and in
-result.json with its numbers. z is that of Mann and Kendall's test for a trend,
-on ten means of the window (`grpo_jax/training/trends.py`).
+After each step a run checks these rules (`grpo_jax/training/alarms.py`). A rule
+warns once in a phase: on the console, as `alarm/NAME` in the line of the step,
+in TensorBoard and W&B, in the trace log with groups of that step, and in
+`result.json` with its numbers. In the table, z is the statistic of Mann and
+Kendall's test for a trend, on ten means of the window
+(`grpo_jax/training/trends.py`).
 
     --config.health.halt="('perfect_score', 'H14')"
     --config.health.off="('cut_off',)"
 
-`halt` names rules that stop the run after saving, with exit status 3; it goes
-on with the same command and another `config.health`. A run that continues reads
-the lines of its phases again, so it warns at the same steps as one that was
-never stopped. [How often a rule warns of healthy runs](false_alarms.md) is
-measured, and of runs of your own the second command says it:
+With `halt`, a run saves and stops with exit status 3 when a named rule warns.
+The same command with another `config.health` continues the run. `off` switches
+rules off. A run that is continued reads the lines of its phases again, so it
+warns at the same steps as a run that was never stopped.
+
+[False alarms](false_alarms.md) says how often each rule warns of healthy runs.
+The first command measures this, and the second command does so for runs of
+yours:
 
     python -m experiments.health.false_alarms
     python -m experiments.health.false_alarms runs/a runs/b

@@ -12,14 +12,14 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "reward/std",
       "reward",
-      "Deviation of these rewards over the batch",
+      "Deviation of the rewards of the scored completions",
       "> 0",
       "0: nothing tells completions apart (H01, H11)",
     ),
     (
       "reward/NAME",
       "its own",
-      "Mean of a component, before its weight, where it applies",
+      "Mean of a component where it applies, before its weight",
       "rises, unless its weight is negative",
       "compare the components with each other and with accuracy (H13, H15)",
     ),
@@ -62,7 +62,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "quadrants/consistent_wrong",
       "share",
-      "The same with a wrong answer",
+      "Scored completions whose wrong answer follows from the reasoning",
       "falls",
     ),
     (
@@ -82,7 +82,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "quadrants/inconsistent",
       "share",
-      "Both together: the inconsistency rate",
+      "All answers that do not follow from it: the inconsistency rate",
       "falls",
       "see quadrants/inconsistent_right",
     ),
@@ -96,7 +96,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "unscored/KIND",
       "rows",
-      "The same by reason: timeout, raised, nan, worker_died, …",
+      "Completions without a score, by reason: timeout, raised, nan, …",
       "0",
       "timeout: --config.rewards.row_timeout_s; raised: correct the verifier;"
       " judge_KIND: docs/judge.md",
@@ -179,7 +179,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "drawn/accuracy",
       "share",
-      "The same of accuracy",
+      "Accuracy of all that was drawn, where dynamic sampling chooses",
       "rises",
     ),
   ),
@@ -261,7 +261,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
       "below some tens",
       "rises without end: lower rl.replay_size, or see policy_weight/mean",
     ),
-    ("replay/kept", "groups", "In the buffer that they come from"),
+    ("replay/kept", "groups", "Groups that wait to be replayed"),
     (
       "advantages/std",
       "advantage",
@@ -278,17 +278,17 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
       "steady, or rising with accuracy",
       "H10 warns of a drift without gain",
     ),
-    ("length/min", "tokens", "Shortest", "> 1", "equal to length/max: H11"),
+    ("length/min", "tokens", "Least length", "> 1", "equal to length/max: H11"),
     (
       "length/max",
       "tokens",
-      "Longest",
+      "Largest length",
       "below config.sampling.max_new_tokens",
     ),
     (
       "length/terminated",
       "tokens",
-      "Mean length of those that ended by themselves",
+      "Mean length of completions that ended by themselves",
     ),
     ("length/correct", "tokens", "Mean length of right completions"),
     (
@@ -332,8 +332,8 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
       "falls slowly",
       "a tenth of what it was: H03",
     ),
-    ("entropy/correct", "nats", "The same in right completions"),
-    ("entropy/incorrect", "nats", "The same in wrong ones"),
+    ("entropy/correct", "nats", "Entropy in right completions"),
+    ("entropy/incorrect", "nats", "Entropy in wrong completions"),
     (
       "entropy/policy",
       "nats",
@@ -356,18 +356,28 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
       "1e-5 to 1e-2 of param_norm",
     ),
     ("param_norm", "parameter", "Norm of what is trained", "steady"),
-    ("learning_rate", "1", "Of the first gradient step", "as scheduled"),
+    (
+      "learning_rate",
+      "1",
+      "Learning rate of the first gradient step",
+      "as scheduled",
+    ),
     (
       "ratio/mean",
       "1",
       "Mean ratio of new to old probability of a token",
       "near 1",
     ),
-    ("ratio/max", "1", "Largest one", "< 10"),
+    (
+      "ratio/max",
+      "1",
+      "Largest ratio of new to old probability of a token",
+      "< 10",
+    ),
     (
       "ratio/max_deviation",
       "1",
-      "Largest distance of one from 1",
+      "Largest distance of such a ratio from 1",
       "< 10, steady",
       "growing: H08",
     ),
@@ -417,14 +427,14 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "clip_fraction/high",
       "share",
-      "Of these, with a positive advantage: cut from above",
+      "Of such tokens, those with a positive advantage: cut from above",
       "< 0.1",
       "--config.algorithm.clip_high",
     ),
     (
       "clip_fraction/low",
       "share",
-      "With a negative advantage: cut from below",
+      "Of such tokens, those with a negative advantage: cut from below",
       "< 0.1",
       "--config.algorithm.clip_low",
     ),
@@ -438,7 +448,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "sampler_gap/max",
       "nats",
-      "Largest one of the step",
+      "Largest such distance of the step",
       "< 1",
     ),
     (
@@ -465,7 +475,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "staleness/max",
       "steps",
-      "The same of the oldest token",
+      "Updates since the oldest token was drawn",
       "at most config.rl.staleness; 1 with rl.recycle_surplus",
     ),
     (
@@ -533,7 +543,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "correction/right_after_cue",
       "share",
-      "The same of those with a cue, after which the policy has gone on",
+      "Completions with a cue, after which the policy went on, that are right",
       "rises",
       "0: the policy does not know what to write after the cue;"
       " --config.rl.correction.cue",

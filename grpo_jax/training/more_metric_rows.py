@@ -2,7 +2,7 @@
 
 SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
   "Critic and reward model": (
-    ("value/loss", "loss", "Of the critic", "falls"),
+    ("value/loss", "loss", "Loss of the critic", "falls"),
     (
       "value/explained_variance",
       "1",
@@ -18,21 +18,46 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     ("value/mean", "return", "Mean value of a trained token"),
     ("value/first", "return", "Mean value of a prompt", "near reward/mean"),
-    ("value/first_error", "return", "Its mean error", "near 0"),
+    (
+      "value/first_error",
+      "return",
+      "Mean error of the value of a prompt",
+      "near 0",
+    ),
     (
       "value/first_correlation",
       "−1 to 1",
       "Correlation of the values of prompts with rewards",
       "> 0",
     ),
-    ("value/gradient_norm", "gradient", "As gradient_norm", "> 0", "0: H02"),
-    ("value/update_norm", "parameter", "As update_norm"),
-    ("value/param_norm", "parameter", "As param_norm", "steady"),
-    ("value/learning_rate", "1", "As learning_rate", "as scheduled"),
+    (
+      "value/gradient_norm",
+      "gradient",
+      "Norm of the gradient of the critic before it is clipped",
+      "> 0",
+      "0: H02",
+    ),
+    (
+      "value/update_norm",
+      "parameter",
+      "Norm of the step that the critic's optimizer takes",
+    ),
+    (
+      "value/param_norm",
+      "parameter",
+      "Norm of the critic's trained parameters",
+      "steady",
+    ),
+    (
+      "value/learning_rate",
+      "1",
+      "Learning rate of the critic's first gradient step",
+      "as scheduled",
+    ),
     (
       "reward_model/loss",
       "nats",
-      "Of the reward model on pairs; log 2 is that of a guess",
+      "Loss of the reward model on pairs; a guess has log 2",
       "< 0.69",
       "exactly 0: no pairs (H20)",
     ),
@@ -72,13 +97,27 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "reward_model/gradient_norm",
       "gradient",
-      "As gradient_norm",
+      "Norm of the gradient of the reward model before it is clipped",
       "> 0",
       "0: H02",
     ),
-    ("reward_model/update_norm", "parameter", "As update_norm"),
-    ("reward_model/param_norm", "parameter", "As param_norm", "steady"),
-    ("reward_model/learning_rate", "1", "As learning_rate", "as scheduled"),
+    (
+      "reward_model/update_norm",
+      "parameter",
+      "Norm of the step that the reward model's optimizer takes",
+    ),
+    (
+      "reward_model/param_norm",
+      "parameter",
+      "Norm of the reward model's trained parameters",
+      "steady",
+    ),
+    (
+      "reward_model/learning_rate",
+      "1",
+      "Learning rate of the reward model's first gradient step",
+      "as scheduled",
+    ),
     (
       "history/groups",
       "groups",
@@ -89,10 +128,20 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "history/age",
       "steps",
-      "Since they were drawn, on average; over all phases",
+      "Mean number of steps since the old groups were drawn, over all phases",
     ),
-    ("history/kept", "groups", "In the reservoir they come from"),
-    ("history/seen", "groups", "Of which these are a uniform sample", "rises"),
+    (
+      "history/kept",
+      "groups",
+      "Groups in the reservoir that old groups come from",
+    ),
+    (
+      "history/seen",
+      "groups",
+      "Groups that were drawn so far, of which the reservoir is a uniform"
+      " sample",
+      "rises",
+    ),
   ),
   "Prompts that are chosen": (
     (
@@ -115,7 +164,8 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "schedule/expected",
       "share",
-      "The same of the prompts that were drawn, before their completions came",
+      "Estimated probability that a completion is right, mean over the"
+      " prompts that were drawn, before their completions came",
       "what the schedule aims at: 0.5 for 'frontier', 'target' and 'ads'",
     ),
     (
@@ -171,11 +221,20 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "eval/accuracy_scored",
       "share",
-      "The same among those that were scored",
+      "Share of right ones among the held-out completions that were scored",
       "as eval/accuracy",
     ),
-    ("eval/reward", "reward", "Mean reward of those", "rises"),
-    ("eval/reward/NAME", "its own", "Mean of a component"),
+    (
+      "eval/reward",
+      "reward",
+      "Mean reward of the held-out completions that were scored",
+      "rises",
+    ),
+    (
+      "eval/reward/NAME",
+      "its own",
+      "Mean of a component of the reward over held-out completions",
+    ),
     (
       "eval/reward_model/accuracy",
       "share",
@@ -198,7 +257,8 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "eval/reward_model/count",
       "1",
-      "Held-out pairs or steps behind these",
+      "Held-out pairs or steps over which the figures of the reward model"
+      " are means",
       "hundreds",
       "few: config.eval.num_prompts",
     ),
@@ -211,25 +271,25 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "eval/quadrants/consistent_wrong",
       "share",
-      "As quadrants/consistent_wrong, of these",
+      "As quadrants/consistent_wrong, of scored held-out completions",
       "falls",
     ),
     (
       "eval/quadrants/inconsistent_right",
       "share",
-      "As quadrants/inconsistent_right, of these",
+      "As quadrants/inconsistent_right, of scored held-out completions",
       "falls",
     ),
     (
       "eval/quadrants/inconsistent_wrong",
       "share",
-      "As quadrants/inconsistent_wrong, of these",
+      "As quadrants/inconsistent_wrong, of scored held-out completions",
       "falls",
     ),
     (
       "eval/quadrants/inconsistent",
       "share",
-      "As quadrants/inconsistent, of these",
+      "As quadrants/inconsistent, of scored held-out completions",
       "falls",
     ),
     ("eval/length", "tokens", "Mean length of the completions", "steady"),
@@ -352,20 +412,29 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "turn/TURN/calls",
       "actions",
-      "Answered, or failed, in a turn of all episodes: 0 for the first, up to"
-      " 7, and `later`",
+      "Actions that were answered or failed in a turn of all episodes;"
+      " TURN is 0 for the first, up to 7, and `later`",
       "at most the rows",
     ),
-    ("turn/TURN/blocked", "actions", "That the interceptor has blocked", "0"),
+    (
+      "turn/TURN/blocked",
+      "actions",
+      "Actions that the interceptor has blocked",
+      "0",
+    ),
     (
       "turn/TURN/failed",
       "actions",
-      "That have ended an episode as failed",
+      "Actions that have ended an episode as failed",
       "0",
       "unscored/KIND and the log say why",
     ),
-    ("turn/TURN/tokens", "tokens", "Written by the policy"),
-    ("turn/TURN/observed", "tokens", "Read by it in the answers"),
+    ("turn/TURN/tokens", "tokens", "Tokens that the policy wrote in the turn"),
+    (
+      "turn/TURN/observed",
+      "tokens",
+      "Tokens of the answers that the policy read",
+    ),
   ),
   "Time, in timings.jsonl": (
     ("time/step_s", "seconds", "From one recorded step to the next", "steady"),
