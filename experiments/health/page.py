@@ -20,8 +20,8 @@ Each line of `metrics.jsonl` has the metrics of a step by these names, and
 TensorBoard and W&B show the same. null is a mean over nothing. A word in
 capitals, as in `reward/NAME`, stands for any name. *healthy* is a rule of
 thumb: compare the curves of a run with those of another run. The table in
-Python is `grpo_jax/training/metric_table.py`, and `python -m
-experiments.health.page` writes this page.
+Python is `grpo_jax/training/metric_table.py`. This page is written by
+`python -m experiments.health.page`.
 """
 
 _RULES = """## Rules

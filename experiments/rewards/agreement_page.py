@@ -132,16 +132,18 @@ def markdown(
   paragraphs = (
     "# Which verifier says what",
     "<!-- Written by `python -m experiments.rewards.agreement`. -->",
-    "A reward for a right answer is only as good as what finds the answer and"
-    " compares it. Four verifiers score the same completions: *program*, the"
-    " functions of `grpo_jax/rewards/arrays`, which can be a part of a compiled"
-    " step; *host*, `math_accuracy`; *math-verify*, the library, which is given"
-    " the gold answer and the answer that *host* finds, each in a box; and"
-    " *math-verify alone*, which reads the completion as it stands.",
+    "The reward `math_accuracy` has to find the final answer of a"
+    " completion and to compare it with the right one. This page compares"
+    " four ways to do so on the same completions. *program* is"
+    " `math_accuracy` inside the compiled step. *host* is `math_accuracy` on"
+    " the host. *math-verify* is the library of that name, which gets the"
+    " right answer and the answer that *host* has found, each in a box."
+    " *math-verify alone* is the library, which reads the completion as it"
+    " is.",
     f"There are {len(cases)} completions: all {num_plain} gold answers of GSM8K"
     " (training and test split) as the teacher writes them, and"
-    f" {len(cases) - num_plain} mutations of them with a fixed seed. How each"
-    " was made says whether its answer is right.",
+    f" {len(cases) - num_plain} mutations of them with a fixed seed. The"
+    " way in which a mutation was made says whether its answer is right.",
     f"The program and the host agree on {same} of {len(cases)} rows.",
     "## Against what is known",
     _against_truth(cases, scores),
@@ -150,9 +152,10 @@ def markdown(
     " right answers that it refuses are of that sort, and say nothing about"
     " how it compares.",
     "## By kind",
-    "*answer* says whether the answers of that kind are right; *open* is a"
-    " matter of rules. *1 by* counts rewards, and *a = b* rows on which both"
-    " say the same.",
+    "The column *answer* says whether the answers of a kind are right."
+    " *open* means that rules may differ. The columns *1 by* count the"
+    " completions that a verifier rewards. The columns *a = b* count the"
+    " completions on which two verifiers agree.",
     _by_kind(cases, scores),
     "## Every class of disagreement",
     "Characters that are not ASCII are written as escapes, and the middle of"
