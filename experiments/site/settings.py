@@ -11,10 +11,10 @@ from grpo_jax.training import config as config_lib
 
 _HEAD = """# Settings
 
-Every setting of a run, with its default and its meaning. A setting is changed
-by `--config.NAME=VALUE` on the command line of every program, or by
+This page has every setting of a run, with its default and its meaning. To change
+a setting, write `--config.NAME=VALUE` on the command line of any program, or
 `config.NAME = VALUE` in Python. Names and values are checked before anything is
-compiled, and a misspelt name is answered with the nearest one.
+compiled. If a name is misspelt, the error suggests the nearest name.
 
 In a terminal, `python -m experiments.config --config=configs/quickstart.py
 --search=kl` prints the settings of a config that have a word in their names or
@@ -22,9 +22,10 @@ meanings. Settings of `algorithm` are on pages of their own: the
 [options of all algorithms](../algorithms/options.md), and what each
 [algorithm](../algorithms/index.md) adds.
 
-A phase is a section with a name of your own and a `kind`. The sections `sft`
-and `rl` stand here for all phases: one imitates, one draws completions. Other
-kinds have the same settings with other defaults.
+A phase is a section of the config, with a name of your own choice and a `kind`.
+This page has two such sections: the phase `sft` imitates, and the phase `rl`
+draws completions. Other kinds of phases have the same settings with other
+defaults.
 """
 _COMMON = {field.name for field in dataclasses.fields(options.CommonConfig)}
 _PHASES = ("sft", "rl")
@@ -61,11 +62,12 @@ def _row(setting: documented.Setting) -> str:
 
 _OPTIONS_HEAD = """# Options of all algorithms
 
-Every algorithm takes the options of this page, and
-[options_test.py](../../tests/algorithms/options_test.py) holds each against
-NumPy. An option is set by `--config.algorithm.NAME=VALUE`; 0 or `none` switches
-one off. The defaults are those of the library. Where a paper has another one,
-the page of the [algorithm](index.md) has it.
+Every algorithm takes the options of this page. An option is set by
+`--config.algorithm.NAME=VALUE`, and 0 or `none` switches an option off. The
+defaults are those of the library. If the paper of an algorithm has another
+default, the page of the [algorithm](index.md) has it.
+[options_test.py](../../tests/algorithms/options_test.py) compares each option
+with NumPy.
 """
 
 
@@ -88,11 +90,11 @@ def options_page() -> str:
 
 _COMPATIBILITY_HEAD = """# Features that exclude each other
 
-A run that asks for both features of a row is refused before anything is
-compiled, with the reason and the remedy of the row. All other pairs are
-accepted, and
-[compatibility_test.py](../../tests/training/compatibility_test.py) tries every
-row and every pair. The table is code, `grpo_jax/training/compatibility.py`.
+If a run asks for both features of a row, it is refused before anything is
+compiled. The error has the reason and the remedy of the row. All other pairs are
+accepted: [compatibility_test.py](../../tests/training/compatibility_test.py)
+tries every row and every pair. The table is code,
+`grpo_jax/training/compatibility.py`.
 
 | feature | excludes | why | what to do |
 |---|---|---|---|"""

@@ -31,7 +31,8 @@ class RewardsConfig:
       of the others and of the tokens; "reward_model": a model that was
       trained on pairs of completions (`config.reward_model`); and "judge": a
       model that reads a rubric and writes a verdict (`config.judge`).
-    weights: One weight per function; with 0 it is watched and not rewarded.
+    weights: One weight per function; with 0 the function is logged and not
+      rewarded.
     schedules: Weights that change: {"think_answer_format": ((0, 1.0), (100,
       0.0))} goes from 1 to 0 in the first hundred steps of a phase. Between two
       steps it is linear, and outside of them constant. Evaluations keep to
@@ -45,16 +46,16 @@ class RewardsConfig:
     answer_after: Where a completion has neither `<answer>` nor a box, its
       answer is what follows this marker, to the end of the line: "####". Empty:
       it has no answer.
-    steps: What scores steps of reasoning, for algorithms that read them: a name
-      of `functions.STEPS` ("arithmetic_steps"), or an import path. Empty: what
-      a task has.
+    steps: The function that scores steps of reasoning, for algorithms that read
+      such scores: a name of `functions.STEPS` ("arithmetic_steps"), or an
+      import path. Empty: the scores of the task, if it has any.
     sandbox: How the programs of the reward "code" are kept apart: "bwrap", or
       "process", which holds less and says so.
     correct: The function whose value ≥ 1 marks a right answer (metrics
       only); empty: the first.
     consistent: The function whose value ≥ 1/2 says that the answer follows
-      from the reasoning before it. Metrics have how often that is so of right
-      and of wrong answers; empty: nobody asks.
+      from the reasoning before it. The metrics quadrants/… count this for right
+      and for wrong answers. Empty: there are no such metrics.
     row_timeout_s: Longest time for one try of a row on the host, seconds; with
       an environment there for one action.
     step_timeout_s: Longest time for all rows of a step, seconds; of an
@@ -66,8 +67,8 @@ class RewardsConfig:
       error; with more in an evaluation the run has failed, whatever its
       accuracy. A policy with a share of u that nobody scored has an accuracy
       of at most 1 − u.
-    variables: Names of environment variables that they get besides those of
-      `processes.VARIABLES`, such as an address or a key of a service.
+    variables: Names of environment variables that these processes get besides
+      those of `processes.VARIABLES`, such as an address or a key of a service.
   """
 
   functions: tuple[str, ...] = ("accuracy",)

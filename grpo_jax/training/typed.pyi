@@ -649,7 +649,8 @@ class Rewards(Group):
   of completions (`config.reward_model`); and "judge": a model that reads a
   rubric and writes a verdict (`config.judge`)."""
   weights: tuple[float, ...]
-  """One weight per function; with 0 it is watched and not rewarded."""
+  """One weight per function; with 0 the function is logged and not
+  rewarded."""
   schedules: Free
   """Weights that change: {"think_answer_format": ((0, 1.0), (100, 0.0))} goes
   from 1 to 0 in the first hundred steps of a phase. Between two steps it is
@@ -668,9 +669,9 @@ class Rewards(Group):
   follows this marker, to the end of the line: "####". Empty: it has no
   answer."""
   steps: str
-  """What scores steps of reasoning, for algorithms that read them: a name of
-  `functions.STEPS` ("arithmetic_steps"), or an import path. Empty: what a
-  task has."""
+  """The function that scores steps of reasoning, for algorithms that read
+  such scores: a name of `functions.STEPS` ("arithmetic_steps"), or an import
+  path. Empty: the scores of the task, if it has any."""
   sandbox: str
   """How the programs of the reward "code" are kept apart: "bwrap", or
   "process", which holds less and says so."""
@@ -679,8 +680,8 @@ class Rewards(Group):
   the first."""
   consistent: str
   """The function whose value ≥ 1/2 says that the answer follows from the
-  reasoning before it. Metrics have how often that is so of right and of wrong
-  answers; empty: nobody asks."""
+  reasoning before it. The metrics quadrants/… count this for right and for
+  wrong answers. Empty: there are no such metrics."""
   row_timeout_s: float
   """Longest time for one try of a row on the host, seconds; with an
   environment there for one action."""
@@ -696,7 +697,7 @@ class Rewards(Group):
   more in an evaluation the run has failed, whatever its accuracy. A policy
   with a share of u that nobody scored has an accuracy of at most 1 − u."""
   variables: tuple[str, ...]
-  """Names of environment variables that they get besides those of
+  """Names of environment variables that these processes get besides those of
   `processes.VARIABLES`, such as an address or a key of a service."""
 
 class Eval(Group):
