@@ -11,10 +11,10 @@ from grpo_jax.training import config as config_lib
 
 _HEAD = """# Settings
 
-This page has every setting of a run, with its default and its meaning. To change
-a setting, write `--config.NAME=VALUE` on the command line of any program, or
-`config.NAME = VALUE` in Python. Names and values are checked before anything is
-compiled. If a name is misspelt, the error suggests the nearest name.
+This page has every setting of a run, with its default and its meaning. To
+change a setting, write `--config.NAME=VALUE` on the command line of any
+program, or `config.NAME = VALUE` in Python. Names and values are checked before
+anything is compiled. If a name is misspelt, the error suggests the nearest one.
 
 In a terminal, `python -m experiments.config --config=configs/quickstart.py
 --search=kl` prints the settings of a config that have a word in their names or
@@ -91,10 +91,10 @@ def options_page() -> str:
 _COMPATIBILITY_HEAD = """# Features that exclude each other
 
 If a run asks for both features of a row, it is refused before anything is
-compiled. The error has the reason and the remedy of the row. All other pairs are
-accepted: [compatibility_test.py](../../tests/training/compatibility_test.py)
-tries every row and every pair. The table is code,
-`grpo_jax/training/compatibility.py`.
+compiled. The error has the reason and the remedy of the row. All other pairs
+are accepted:
+[compatibility_test.py](../../tests/training/compatibility_test.py) tries every
+row and every pair. The table is code, `grpo_jax/training/compatibility.py`.
 
 | feature | excludes | why | what to do |
 |---|---|---|---|"""
