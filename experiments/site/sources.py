@@ -6,7 +6,7 @@ import ast
 import json
 import pathlib
 
-from experiments.site import links
+from experiments.site import equations, links
 
 _LARGEST = 200_000  # Bytes of a file that a page shows.
 _LANGUAGES = {
@@ -72,7 +72,7 @@ def notebook(file: pathlib.Path) -> str:
   for cell in json.loads(file.read_text("utf-8"))["cells"]:
     text = "".join(cell["source"]).rstrip()
     if cell["cell_type"] == "markdown":
-      lines += [text, ""]
+      lines += [equations.as_text(text), ""]
       continue
     lines += ["```python", text, "```", ""]
     for output in cell.get("outputs", ()):

@@ -8,6 +8,7 @@ import pytest
 import grpo_jax
 from experiments.site import (
   algorithms,
+  equations,
   functions,
   links,
   markdown,
@@ -119,6 +120,20 @@ def test_sources_and_notebooks_are_pages():
   assert "| `quickstart.py` | Sorting six letters" in folder
   (notebook, *_) = sorted((links.ROOT / "notebooks").glob("*.ipynb"))
   assert sources.notebook(notebook).startswith("# ")
+
+
+def test_equations_of_notebooks_are_text():
+  text = (
+    r"$r = \pi_\theta / \pi_\text{old}$ and $$\frac{a-1}{e^{-u}}\,\bar r$$ end"
+  )
+  expected = "`r = π_θ / π_old` and \n\n    (a−1) / (e^(−u)) r\u0304\n\n end"
+  assert equations.as_text(text) == expected
+  with pytest.raises(ValueError, match="gamma is not known"):
+    equations.as_text(r"$\gamma$")
+  for notebook in (links.ROOT / "notebooks").glob("*.ipynb"):
+    assert "$" not in re.sub(
+      r"(?ms)^```.*?^```$|base64,\S*", "", sources.notebook(notebook)
+    )
 
 
 def test_text_of_a_docstring_is_no_html():
