@@ -169,11 +169,11 @@ def _check(
       " agree in one program."
     )
   first = configs[0]
-  source = first.data.source
-  if config_lib.resolve(first).data.is_made_of_ids:
-    source = "task"
+  in_program = (
+    first.rewards.in_graph or config_lib.resolve(first).data.is_made_of_ids
+  )
   for name, value, needed, why in (
-    ("data.source", source, "task", "answers are verified in it"),
+    ("rewards.in_graph", in_program, True, "answers are verified in it"),
     ("data.environment", first.data.environment, "", "its tools are outside"),
     ("judge.service.url", first.judge.service.url, "", "it is outside"),
     ("log.wandb_project", first.log.wandb_project, "", "W&B has one run of it"),

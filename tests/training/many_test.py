@@ -211,9 +211,39 @@ def test_what_needs_a_run_of_its_own_is_refused(tmp_path, settings, match):
 def test_answers_that_the_host_verifies_are_refused(tmp_path):
   config = tiny_config.get_config("on_host")
   with pytest.raises(
-    ValueError, match=r"data\.source='jsonl'; needed is 'task'"
+    ValueError, match=r"rewards\.in_graph=False; needed is True"
   ):
     many.train([config], [tmp_path / "a"])
+
+
+@pytest.mark.slow
+def test_text_that_is_verified_in_the_program_ends_as_runs_of_its_own(tmp_path):
+  lines = [{"prompt": f"{i} =", "answer": str(i)} for i in range(8)]
+  path = tmp_path / "train.jsonl"
+  path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+  configs = [
+    make_config(
+      seed=seed,
+      phases=("rl",),
+      data__source="jsonl",
+      data__name="",
+      data__train_path=str(path),
+      data__tokenizer="gsm8k",
+      data__max_prompt_len=8,
+      sampling__max_new_tokens=3,
+      rewards__functions=("math_accuracy", "tag_count"),
+      rewards__weights=(1.0, 0.5),
+      rewards__in_graph=True,
+    )
+    for seed in (0, 1)
+  ]
+  for config in configs:
+    config.data.task_options = {}
+  together, alone, results, expected = train_both(configs, tmp_path)
+  for actual, other in zip(together, alone, strict=True):
+    assert_close_run(actual, other)
+  for result, other in zip(results, expected, strict=True):
+    assert result.after == pytest.approx(other.after)
 
 
 def test_every_run_needs_a_workdir_of_its_own(tmp_path):
