@@ -206,6 +206,7 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
   config.checkpoint.keep = 1
   config.log.tensorboard = False
   config.log.traces_every = 0
+  config.log.curves = False
   return config
 
 
