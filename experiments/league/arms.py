@@ -131,9 +131,9 @@ SIZES = {
     num_seeds=5,
     imitation={"sort": 150, "add": 250, "words": 200},
     batch=128,
-    steps=64,
-    critic_steps=16,
-    held_out=1024,
+    steps=48,
+    critic_steps=12,
+    held_out=512,
     records=4096,
   ),
   "smoke": Size(2, dict.fromkeys(TASKS, 4), 32, 4, 2, 32, 64),
@@ -223,16 +223,16 @@ def _sort(config: ml_collections.ConfigDict, size: Size) -> None:
     }
   )
   # More than the 6 that are needed: DAPO punishes the last fifth.
-  config.sampling.max_new_tokens = 10
+  config.sampling.max_new_tokens = 8
 
 
 def _add(config: ml_collections.ConfigDict, size: Size) -> None:
   del size
   config.data.name = "add"
   config.data.task_options = ml_collections.ConfigDict(
-    {"level": 2, "scratchpad": True, "teacher_error": 0.65}
+    {"level": 2, "scratchpad": True, "teacher_error": 0.55}
   )
-  config.sampling.max_new_tokens = 40  # 26 are needed.
+  config.sampling.max_new_tokens = 33  # 26 are needed.
 
 
 def _words(config: ml_collections.ConfigDict, size: Size) -> None:
@@ -244,7 +244,7 @@ def _words(config: ml_collections.ConfigDict, size: Size) -> None:
   config.data.train_path = str(FOLDER / problems.TRAIN)
   config.data.eval_path = str(FOLDER / problems.HELD_OUT)
   config.data.max_prompt_len = problems.PROMPT_LEN
-  config.sampling.max_new_tokens = 8  # 5 are needed.
+  config.sampling.max_new_tokens = 7  # 5 are needed.
   config.rewards.functions = ("math_accuracy",)
   config.rewards.weights = (1.0,)
   config.rewards.in_graph = True

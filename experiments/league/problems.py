@@ -25,7 +25,7 @@ _THINGS = ("apples", "books", "marbles", "cookies", "pens", "balls")
 
 
 def write(folder: pathlib.Path, num_train: int, num_held_out: int) -> None:
-  """Writes both files, unless they are there with so many problems."""
+  """Writes both files; the same problems at every call."""
   folder.mkdir(parents=True, exist_ok=True)
   for split, name, count in (
     ("train", TRAIN, num_train),

@@ -40,7 +40,8 @@ def _run_arm(root: pathlib.Path, out: pathlib.Path, name: str) -> int:
   if (out / f"{name}.json").exists():
     return 0
   size = arms_lib.SIZES[_TRAINING.size]
-  problems.write(root / arms_lib.FOLDER.name, size.records, size.held_out)
+  if arms_lib.split(name)[1] == "words":
+    problems.write(root / arms_lib.FOLDER.name, size.records, size.held_out)
   base = arms_lib.base_of(name)
   status = sweeps_lib.sweep(
     root / base, _TRAINING.config(base), *arms_lib.overrides(base, root)
