@@ -136,7 +136,7 @@ SIZES = {
     held_out=512,
     records=4096,
   ),
-  "smoke": Size(2, dict.fromkeys(TASKS, 4), 32, 4, 2, 32, 64),
+  "smoke": Size(2, dict.fromkeys(TASKS, 4), 32, 4, 2, 32, 128),
 }
 NUM_UPDATES = 4  # Gradient steps on the completions of a step.
 _SIZED = sweeps_lib.Sized((*BASES, *ARMS), SIZES)
