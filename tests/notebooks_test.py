@@ -93,7 +93,7 @@ def test_training_in_a_kernel_gives_outputs_like_the_saved_ones(
       cell.outputs = []
   # Its assertions hold: an error of a cell is one of this test.
   nbclient.NotebookClient(
-    notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}
+    notebook, timeout=1200, resources={"metadata": {"path": str(tmp_path)}}
   ).execute()
   cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
   for cell, before in zip(cells, saved, strict=True):
