@@ -169,6 +169,11 @@ def test_how_far_the_formula_is_off_is_said():
   page = scaling.page({"0.5b-v5e": reports})
   assert "The second network begins between 256 and 512 chips: 8.00 GB" in page
   assert "so it bounds that phase" in page
+  assert "bends" not in page.split("## What decides")[0]
+  reports[512]["phases"]["decode"]["at_least_s"] = 9.0
+  page = scaling.page({"0.5b-v5e": reports})
+  assert "The line bends between 64 and 512 chips" in page
+  assert "`decode` goes from 1.500 s to 9.000 s" in page
 
 
 def test_the_command_refuses_a_size_that_is_not_there(monkeypatch):
