@@ -3672,8 +3672,8 @@ MUTATIONS = [
   Mutation(
     "Rows that wait have rewards.",
     "grpo_jax/learning/stages.py",
-    "valid=groups.scored.valid & rollout.whole",
-    "valid=groups.scored.valid",
+    "valid=scored.valid & rollout.whole",
+    "valid=scored.valid",
     "tests/learning/partial_test.py -k drawn_whole",
   ),
   Mutation(
