@@ -1,7 +1,9 @@
 r"""What a sampler of rounded kernels costs and gains, on a random model.
 
-    python -m experiments.benchmarks.rounding \
-        --config=configs/pods.py --config.model.dtype=float32
+    python -m experiments.benchmarks.rounding --config=configs/quickstart.py \
+        --config.model.width=896 --config.model.num_layers=8 \
+        --config.model.num_heads=14 --config.model.num_kv_heads=2 \
+        --config.model.mlp_width=4864
 
 The policy that the config describes, with random weights, samples --tokens
 tokens of --rows completions, with kernels as they are and rounded to each kind
@@ -15,7 +17,8 @@ of `config.sampling.weights_dtype`. Printed are
 - KL(q ‖ p) over the whole vocabulary, the mean over these tokens, nats.
 
 Random weights have no outliers, and trained ones do: there the gap is larger.
-No checkpoint is needed: sizes of models of configs/recipes/models.py are known.
+--config.model.checkpoint names a model of configs/recipes/models.py, of which
+the sizes alone are read; other models have --vocab tokens.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from grpo_jax.types import Policy, Prompts, PyTree, Rollout
 _CONFIG = flags_lib.define_config()
 _ROWS = flags.DEFINE_integer("rows", 8, "Completions, of one prompt each.", 1)
 _PROMPT = flags.DEFINE_integer("prompt", 32, "Tokens of a prompt.", 1)
+_VOCAB = flags.DEFINE_integer("vocab", 32768, "Tokens of the model.", 2)
 _TOKENS = flags.DEFINE_integer("tokens", 33, "Tokens of a completion.", 2)
 
 _REPEATS = 3
@@ -142,7 +146,7 @@ def main(argv: Sequence[str]) -> int:
   given: ml_collections.ConfigDict = _CONFIG.value
   given.allow_unpublished = True  # Nothing is trained.
   with published.described(config_lib.resolve(given)) as config:
-    model = config.model.transformer(vocab_size=1)
+    model = config.model.transformer(vocab_size=_VOCAB.value)
   policy = models.policy_of(
     dataclasses.replace(model, remat="none"), config.model.adapters()
   )

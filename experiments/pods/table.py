@@ -102,7 +102,7 @@ _PPO = {f"{name}-ppo": name for name in ("0.5b-v5e-8", "7b-v5p-128")}
 ROWS |= {name: ROWS[base] for name, base in _PPO.items()}
 # The same steps with rollouts of rounded kernels; without a correction, so that
 # nothing else differs.
-_ROUNDED = {f"{name}-int8": name for name in ("0.5b-v5e-8", "7b-v5e-16")}
+_ROUNDED = {f"{name}-int8": name for name in ("0.5b-v5e-8",)}
 ROWS |= {
   name: (
     *ROWS[base],
