@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.pods import advice, chips, meshes, ranking, report
+from experiments.pods import advice, chips, meshes, ranking, steps
 from grpo_jax.training import config as config_lib
 from grpo_jax.training.mesh_settings import MeshConfig
 from tests.experiments import tiny_config
@@ -69,7 +69,7 @@ def test_meshes_are_ranked_and_the_command_is_printed(
   config, capsys, monkeypatch
 ):
   monkeypatch.setattr(advice, "needed", lambda config, mesh: 2**30)
-  of = report.Target(chips.parse("v5e-4"), 1, [None] * 4)
+  of = steps.Target(chips.parse("v5e-4"), 1, [None] * 4)
   rows = ranking.rank(made_report, config, of)
   given = ["--config=pods", "--config.rl.steps=5"]
   verdict, _, *table = ranking.lines(rows, config, of, given)
@@ -88,7 +88,7 @@ def test_meshes_are_ranked_and_the_command_is_printed(
 
 def test_where_no_mesh_fits_the_first_line_says_so(config, monkeypatch):
   monkeypatch.setattr(advice, "changes", lambda *_: [])
-  of = report.Target(chips.parse("v5e-4"), 1, [None] * 4)
+  of = steps.Target(chips.parse("v5e-4"), 1, [None] * 4)
   rows = [ranking.Row({"data": 1, "fsdp": 4, "tensor": 1}, None, 2**40, "no")]
   verdict, *_, last = ranking.lines(rows, config, of, [])
   assert verdict.startswith("verdict: none of 1 meshes of v5e-4 fits; the near")
