@@ -5,9 +5,10 @@ r"""What a sampler of rounded kernels costs and gains, on a random model.
         --config.model.num_heads=14 --config.model.num_kv_heads=2 \
         --config.model.mlp_width=4864
 
-The policy that the config describes, with random weights, samples --tokens
-tokens of --rows completions, with kernels as they are and rounded to each kind
-of `config.sampling.weights_dtype`. Printed are
+The policy that the config describes, with random weights, samples
+--completion_tokens tokens of --num_completions completions, with kernels as
+they are and rounded to each kind of `config.sampling.weights_dtype`. Printed
+are
 
 - the bytes of the layers that a decode step reads;
 - the seconds of a decode step: those of a rollout without those of one of one
@@ -18,7 +19,7 @@ of `config.sampling.weights_dtype`. Printed are
 
 Random weights have no outliers, and trained ones do: there the gap is larger.
 --config.model.checkpoint names a model of configs/recipes/models.py, of which
-the sizes alone are read; other models have --vocab tokens.
+the sizes alone are read; other models have --vocab_size tokens.
 """
 
 from __future__ import annotations
@@ -43,10 +44,14 @@ from grpo_jax.training import models
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout
 
 _CONFIG = flags_lib.define_config()
-_ROWS = flags.DEFINE_integer("rows", 8, "Completions, of one prompt each.", 1)
-_PROMPT = flags.DEFINE_integer("prompt", 32, "Tokens of a prompt.", 1)
-_VOCAB = flags.DEFINE_integer("vocab", 32768, "Tokens of the model.", 2)
-_TOKENS = flags.DEFINE_integer("tokens", 33, "Tokens of a completion.", 2)
+_ROWS = flags.DEFINE_integer(
+  "num_completions", 8, "Completions, of one prompt each.", 1
+)
+_PROMPT = flags.DEFINE_integer("prompt_tokens", 32, "Tokens of a prompt.", 1)
+_VOCAB = flags.DEFINE_integer("vocab_size", 32768, "Tokens of the model.", 2)
+_TOKENS = flags.DEFINE_integer(
+  "completion_tokens", 33, "Tokens of a completion.", 2
+)
 
 _REPEATS = 3
 
