@@ -57,7 +57,14 @@ _REPEATS = 3
 
 
 class Row(NamedTuple):
-  """What is printed of one kind of kernels."""
+  """A line of the table: a kind of kernels and its measurements.
+
+  Attributes:
+    kind: Of `quantization.SAMPLED`.
+    num_bytes: Bytes of the layers that a decode step reads.
+    seconds: Seconds of a decode step.
+    gap, kl: Gap and KL of sampler and trainer, nats a token.
+  """
 
   kind: str
   num_bytes: int
@@ -75,7 +82,7 @@ def measured(
     policy: The model.
     params: Its parameters.
     prompts: One completion of each is drawn.
-    num_tokens: Of a completion, at least 2.
+    num_tokens: Tokens of a completion, at least 2.
   """
   for kind in quantization.SAMPLED:
     rounded = quantization.rounding(policy, kind)

@@ -37,9 +37,10 @@ Kendall's test for a trend, on ten means of the window
     --config.health.off="('cut_off',)"
 
 With `halt`, a run saves and stops with exit status 3 when a named rule warns.
-The same command with another `config.health` continues the run. `off` switches
-rules off. A run that is continued reads the lines of its phases again, so it
-warns at the same steps as a run that was never stopped.
+To continue such a run, give its command again with another `config.health`. The
+setting `off` names rules that do not warn. A run that is continued reads the
+lines of its phases again, so it warns at the same steps as a run that was never
+stopped.
 
 [False alarms](false_alarms.md) says how often each rule warns of healthy runs.
 The first command measures this, and the second command does so for runs of

@@ -108,11 +108,11 @@ class Size(NamedTuple):
   """How much is computed.
 
   Attributes:
-    num_seeds: Of each arm.
+    num_seeds: How many seeds each arm has.
     imitation: Steps of the warm start, by task.
     batch: Completions of a step.
-    steps: Of each arm, in all its phases.
-    critic_steps: Of these, in which a critic learns alone.
+    steps: How many steps each arm takes, in all its phases.
+    critic_steps: How many of these steps train the critic alone.
     held_out: Problems of an evaluation.
     records: Problems in words to train on.
   """

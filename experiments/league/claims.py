@@ -15,8 +15,9 @@ differ. That is said by the *verdict*: differences to GRPO of the mean over
 tasks, seed by seed, by Student's t, with Holm's correction for all algorithms
 of the league. Below 0.05 it is "above" or "below", and else "open".
 
-Of the claims, Student's 95 % interval decides, over seeds, of means over tasks.
-A claim is confirmed if all of its checks hold.
+A check takes the mean over tasks of each seed. Student's 95 % interval over
+seeds decides whether the check holds. A claim is confirmed if all of its checks
+hold.
 
 L1  All algorithms learn: each ends above its warm start, at its best rates.
 R1  A choice among three learning rates pays: over the algorithms, the mean of

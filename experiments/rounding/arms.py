@@ -64,10 +64,10 @@ class Size(NamedTuple):
   """How much is computed.
 
   Attributes:
-    num_seeds: Of each arm.
+    num_seeds: How many seeds each arm has.
     imitation: Steps of `base`.
-    steps: Of each other arm.
-    num_prompts: Of a step.
+    steps: Steps of each other arm.
+    num_prompts: Prompts of a step.
     num_held_out: Prompts of an evaluation.
   """
 

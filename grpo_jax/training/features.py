@@ -59,6 +59,12 @@ def _environment(setup: Setup) -> str:
   return f"the environment of the task {setup.config.data.name!r}"
 
 
+def _rounding(setup: Setup) -> str:
+  return (
+    f"config.sampling.weights_dtype={setup.config.sampling.weights_dtype!r}"
+  )
+
+
 def _compaction(setup: Setup) -> str:
   if (size := setup.config.environment.compaction.context_len) is not None:
     return f"config.environment.compaction.context_len={size}"
@@ -242,10 +248,7 @@ FEATURES = {
     lambda s: f"the task {s.config.data.name!r}, which has several players",
   ),
   "rounded kernels": Feature(
-    lambda s: s.config.sampling.weights_dtype != "model",
-    lambda s: (
-      f"config.sampling.weights_dtype={s.config.sampling.weights_dtype!r}"
-    ),
+    lambda s: s.config.sampling.weights_dtype != "model", _rounding
   ),
   "rounding to be corrected": Feature(
     lambda s: (
@@ -253,9 +256,7 @@ FEATURES = {
       and not s.config.sampling.uncorrected
       and "policy" in s.phase.trains
     ),
-    lambda s: (
-      f"config.sampling.weights_dtype={s.config.sampling.weights_dtype!r}"
-    ),
+    _rounding,
   ),
   "quantized base": Feature(
     lambda s: s.config.model.quantization != "none",

@@ -279,23 +279,19 @@ class HostEpisodes:
     self._whole = sharding.replicated(mesh)
     constrain = sharding.episodes_constraint(mesh)
 
-    def begin(params, prompts, key):
-      fixed, episodes, seeds = turns.begin(params, prompts, key)
-      return fixed, constrain(episodes), seeds
+    def beginning(begin):
+      def begun(*inputs):
+        fixed, episodes, seeds = begin(*inputs)
+        return fixed, constrain(episodes), seeds
+
+      return jax.jit(begun, out_shardings=(None, None, self._rows))
 
     def advance(fixed, episodes, answers):
       episodes, actions, left = turns.advance(fixed, episodes, answers)
       return constrain(episodes), actions, left
 
-    def resume(params, prompts, resumed):
-      fixed, episodes, seeds = host_resumed.begin(
-        turns, params, prompts, resumed
-      )
-      return fixed, constrain(episodes), seeds
-
-    placed = None, None, self._rows
-    self._begin = jax.jit(begin, out_shardings=placed)
-    self._resume = jax.jit(resume, out_shardings=placed)
+    self._begin = beginning(turns.begin)
+    self._resume = beginning(functools.partial(host_resumed.begin, turns))
     self._pause = jax.jit(
       functools.partial(host_resumed.pause, turns), out_shardings=self._rows
     )
