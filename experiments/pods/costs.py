@@ -475,21 +475,8 @@ class _Walk:
         self._fusion(self.module.computations[callee], here, channels)
 
   def _product(self, computation, one) -> float:
-    """Operations of a product: two for each multiplication that is needed."""
     self.matmuls.add((computation.name, one.name))
-    left, right = (
-      computation.instructions[name].arrays[0] for name in one.operands[:2]
-    )
-    if one.opcode == "dot":
-      contracted = re.search(
-        r"lhs_contracting_dims=\{([\d,]*)\}", one.attributes
-      )
-      dims = (
-        [int(i) for i in contracted[1].split(",") if i] if contracted else []
-      )
-      inner = math.prod(left.dims[i] for i in dims)
-      return 2.0 * math.prod(one.arrays[0].dims) * inner
-    return _convolution(one, left, right)
+    return product_flops(computation, one)
 
   def _hbm_bytes(self, computation, one) -> float:
     if one.opcode in _FREE or one.opcode.endswith("-done"):
@@ -571,6 +558,19 @@ def _group_size(attributes: str, num_partitions: int) -> int:
   if found := re.search(r"replica_groups=\{\{([\d,]+)\}", attributes):
     return len(found[1].split(","))
   return num_partitions
+
+
+def product_flops(computation: Computation, one: Instruction) -> float:
+  """Operations of a product: two for each multiplication that is needed."""
+  left, right = (
+    computation.instructions[name].arrays[0] for name in one.operands[:2]
+  )
+  if one.opcode == "dot":
+    contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", one.attributes)
+    dims = [int(i) for i in contracted[1].split(",") if i] if contracted else []
+    inner = math.prod(left.dims[i] for i in dims)
+    return 2.0 * math.prod(one.arrays[0].dims) * inner
+  return _convolution(one, left, right)
 
 
 def _convolution(one: Instruction, left: Array, right: Array) -> float:

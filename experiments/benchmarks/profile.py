@@ -1,0 +1,256 @@
+r"""Where the time of a training step goes, operation by operation, as text.
+
+    python -m experiments.benchmarks.profile --preset=L
+
+The step is the fused one of `step.py`, with the flags of that benchmark for its
+sizes. It is compiled and run, and then one run is recorded by JAX's profiler.
+An operation is an instruction of the compiled program; its time is that which
+the profiler gives to it alone, without the instructions that it runs (a loop
+its body). Operations of the same phase, module and shape are one line, so the
+layers of a model are added up.
+
+Rates are operations of matrix products over seconds, beside the best rate of a
+product that is measured in the same process. XLA runs independent operations
+at the same time on several threads, so the seconds of all operations may be
+more than those of the step. What an operation's helper threads do is a part of
+its seconds and not a line of its own. Recording takes time for each operation:
+the seconds of the step with and without it are both printed.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import datetime
+import os
+import pathlib
+import re
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import jax
+
+from experiments import flags as flags_lib
+from experiments.benchmarks import inputs, timing, workload
+from experiments.benchmarks import step as step_benchmark
+from experiments.pods import costs, hlo
+from grpo_jax.learning import stages
+from grpo_jax.training import drivers, sharding
+
+_LINES = 25  # Of the table of operations.
+_PHASES = ("prefill", "decode", "rollout", "verifier", "update")
+# Scopes that say nothing of what is computed.
+_PLAIN = (*_PHASES, "while", "body", "cond", "closed_call", "checkpoint", "vjp")
+
+
+class Event(NamedTuple):
+  """Something that a thread did.
+
+  Attributes:
+    name: Of an instruction, or of something else.
+    start, end: In nanoseconds.
+  """
+
+  name: str
+  start: float
+  end: float
+
+
+class Kind(NamedTuple):
+  """What the operations of one line have in common.
+
+  Attributes:
+    phase: Of the step; "other" where the program does not say it.
+    module: Of the model, or the function that has made it.
+    shape: Of the result; of products also what is multiplied.
+    flops: Of one of them; 0 where nothing is multiplied.
+  """
+
+  phase: str
+  module: str
+  shape: str
+  flops: float
+
+
+def alone(events: Iterable[Event]) -> dict[str, tuple[int, float]]:
+  """Name -> count and seconds of the events of one thread, without inner ones.
+
+  Args:
+    events: Of which any two are one after the other, or one within the other.
+  """
+  found: dict[str, list[float]] = collections.defaultdict(lambda: [0, 0.0])
+  open_events: list[Event] = []
+  for event in sorted(events, key=lambda x: (x.start, -x.end)):
+    while open_events and open_events[-1].end <= event.start:
+      open_events.pop()
+    length = event.end - event.start
+    if open_events:
+      found[open_events[-1].name][1] -= length
+    found[event.name][0] += 1
+    found[event.name][1] += length
+    open_events.append(event)
+  return {name: (int(n), ns / 1e9) for name, (n, ns) in found.items()}
+
+
+def kinds(text: str) -> dict[str, Kind]:
+  """What each instruction of a compiled program is, by its name."""
+  module = hlo.parse(text)
+  found = {}
+  for computation in module.computations.values():
+    for one in computation.instructions.values():
+      flops, operands = 0.0, ""
+      inner = module.computations.get(one.attribute("calls") or "")
+      for of in (computation, inner):
+        products = (
+          [one] if of is computation else of.instructions.values() if of else ()
+        )
+        for product in products:
+          if product.opcode in ("dot", "convolution"):
+            flops += costs.product_flops(of, product)
+            operands = " · ".join(
+              _shape(of.instructions[x]) for x in product.operands[:2]
+            )
+      shape = f"{operands} → {_shape(one)}" if operands else _shape(one)
+      found[one.name] = Kind(*_place(one), shape, flops)
+  return found
+
+
+def _shape(one: hlo.Instruction) -> str:
+  if not one.arrays:
+    return ""
+  return "×".join(map(str, one.arrays[0].dims)) or "one"
+
+
+def _place(one: hlo.Instruction) -> tuple[str, str]:
+  """Phase and module of an instruction, by the scopes that it was traced in."""
+  scopes = one.op_name.split("/")
+  parts = [re.sub(r"[\w.]+\((.*)\)", r"\1", x) for x in scopes[1:]]
+  phase = next((x for x in reversed(parts) if x in _PHASES), "other")
+  useful = [x for x in parts if re.fullmatch(r"[a-z_]+", x) and x not in _PLAIN]
+  if "transpose(" in one.op_name:
+    useful.append("gradient")
+  return phase, "/".join(useful[-3:]) or one.opcode
+
+
+def table(
+  seconds: dict[Kind, tuple[int, float]], step_s: float, best: float
+) -> list[str]:
+  """The lines of both tables.
+
+  Args:
+    seconds: How often each kind was run, and for how many seconds in all.
+    step_s: Seconds of the step that was recorded.
+    best: Operations a second of the fastest product.
+  """
+  total = sum(s for _, s in seconds.values())
+  of_phase: dict[tuple[str, bool], list[float]] = collections.defaultdict(
+    lambda: [0, 0.0, 0.0]
+  )
+  for kind, (count, s) in seconds.items():
+    sums = of_phase[kind.phase, kind.flops > 0]
+    sums[0] += count
+    sums[1] += s
+    sums[2] += kind.flops * count
+  lines = [
+    f"{total:.3f} s in operations, {total / step_s:.2f} × the step",
+    "",
+    f"{'phase':<10}{'operations':<12}{'count':>8}{'seconds':>9}{'share':>7}"
+    f"{'GFLOP/s':>9}{'of best':>8}",
+  ]
+
+  def row(start, count, s, flops):
+    rate = f"{flops / s / 1e9:>9.1f}{flops / s / best:>8.0%}" if flops else ""
+    return f"{start}{count:>8}{s:>9.3f}{s / total:>7.1%}{rate}"
+
+  for (phase, is_product), (count, s, flops) in sorted(
+    of_phase.items(), key=lambda x: -x[1][1]
+  ):
+    what = "products" if is_product else "others"
+    lines.append(row(f"{phase:<10}{what:<12}", int(count), s, flops))
+  lines += [
+    "",
+    f"{'':<22}{'count':>8}{'seconds':>9}{'share':>7}{'GFLOP/s':>9}"
+    f"{'of best':>8}",
+  ]
+  largest = sorted(seconds.items(), key=lambda x: -x[1][1])
+  for kind, (count, s) in largest[:_LINES]:
+    lines.append(f"{kind.phase} {kind.module}: {kind.shape}")
+    lines.append(row(" " * 22, count, s, kind.flops * count))
+  rest = largest[_LINES:]
+  lines.append(f"{len(rest)} further kinds")
+  lines.append(
+    row(" " * 22, sum(n for _, (n, _) in rest), sum(s for _, (_, s) in rest), 0)
+  )
+  return lines
+
+
+def _recorded(folder: str, known: dict[str, Kind]) -> dict[Kind, tuple]:
+  """Counts and seconds of what the profiler has written into a folder."""
+  (path,) = pathlib.Path(folder).rglob("*.xplane.pb")
+  found: dict[Kind, tuple[int, float]] = {}
+  for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
+    for line in plane.lines:
+      events = [
+        Event(event.name, event.start_ns, event.start_ns + event.duration_ns)
+        for event in line.events
+        if event.name in known
+      ]
+      for name, (count, s) in alone(events).items():
+        before = found.get(known[name], (0, 0.0))
+        found[known[name]] = before[0] + count, before[1] + s
+  return found
+
+
+def report(work: workload.Work) -> str:
+  """Compiles, runs and records a step; the text about it."""
+  mesh = sharding.make_mesh(1)
+  with (
+    contextlib.closing(inputs.make_problem(work, "fused")) as of,
+    jax.set_mesh(mesh),
+  ):
+    parts, state = inputs.make_parts(work, of, mesh, num_lengths=1)
+    prompts = jax.device_put(
+      inputs.make_batch(work).prompts, sharding.by_rows(mesh)
+    )
+    step = drivers.jit_step(mesh, stages.fused_step, parts)
+    compiled = step.lower(state, prompts).compile()
+
+    def run():
+      nonlocal state
+      state, *_ = compiled(step.inputs, state, prompts)
+      return state
+
+    products = timing.ceilings(work, parts.plan.micro_batch_size)["flops_per_s"]
+    runs = {name: ceiling.run for name, ceiling in products.items()}
+    seconds = timing.measure({**runs, "step": run}, 3)
+    best = max(x.amount / min(seconds[name]) for name, x in products.items())
+    with tempfile.TemporaryDirectory() as folder:
+      with jax.profiler.trace(folder):
+        start = time.perf_counter()
+        jax.block_until_ready(run())
+        recorded_s = time.perf_counter() - start
+      found = _recorded(folder, kinds(compiled.as_text()))
+  now = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes")
+  lines = [
+    f"{now}, {jax.devices()[0].device_kind}, {os.cpu_count()} cores, JAX"
+    f" {jax.__version__}, load {os.getloadavg()[0]:.1f}",
+    f"fused step: hidden {work.hidden}, {work.layers} layers, {work.prompts} x"
+    f" {work.group} rows of {work.prompt_len} + {work.completion_len} tokens,"
+    f" {work.dtype}",
+    f"a step takes {min(seconds['step']):.3f} s, and {recorded_s:.3f} s while"
+    f" it is recorded; the best product {best / 1e9:.0f} GFLOP/s",
+  ]
+  return "\n".join([*lines, *table(found, recorded_s, best)])
+
+
+def main(argv: Sequence[str]) -> int:
+  """Prints the report."""
+  del argv
+  print(report(step_benchmark.work_of_flags()))
+  return 0
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)
