@@ -164,11 +164,11 @@ def table(
     rate = f"{flops / s / 1e9:>9.1f}{flops / s / best:>8.0%}" if flops else ""
     return f"{start}{count:>8}{s:>9.3f}{s / total:>7.1%}{rate}"
 
-  for (phase, is_product), (count, s, flops) in sorted(
+  for (phase, is_product), (times, s, flops) in sorted(
     of_phase.items(), key=lambda x: -x[1][1]
   ):
     what = "products" if is_product else "others"
-    lines.append(row(f"{phase:<10}{what:<12}", int(count), s, flops))
+    lines.append(row(f"{phase:<10}{what:<12}", int(times), s, flops))
   lines += [
     "",
     f"{'':<22}{'count':>8}{'seconds':>9}{'share':>7}{'GFLOP/s':>9}"
@@ -231,7 +231,7 @@ def report(work: workload.Work) -> str:
         start = time.perf_counter()
         jax.block_until_ready(run())
         recorded_s = time.perf_counter() - start
-      found = _recorded(folder, kinds(compiled.as_text()))
+      found = _recorded(folder, kinds(compiled.as_text() or ""))
   now = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes")
   lines = [
     f"{now}, {jax.devices()[0].device_kind}, {os.cpu_count()} cores, JAX"

@@ -118,7 +118,7 @@ EXPERIMENTS = {
   for one in (
     *map(_sweep, ("curricula", "ladder", "lengths", "entropy")),
     *map(_sweep, ("planted_errors", "flips", "bias", "experts")),
-    *map(_sweep, ("proxy", "staleness", "rounding")),
+    *map(_sweep, ("proxy", "staleness", "rounding", "league")),
     _sweep("judges", figure=False),
     _sweep("stages", "sft_or_rl"),
     _sweep("vision", "vision_generalises"),
