@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
     weights.export(
       params,
       model.transformer(run.loaded.problem.tokenizer.vocab_size),
-      model.directory(),
+      model.directory(weights=True),
       folder,
       dtype=_DTYPE.value,
     )

@@ -11,13 +11,16 @@ _SUMS = "SHA256SUMS"
 # What loading and exporting read. Other formats of the same weights are left
 # out, also those in folders and, of Mistral, in consolidated.safetensors.
 _FILES = (
-  *("*.json", "*.safetensors", "*.jinja", "tokenizer.model", _SUMS),
+  *("*.json", "*.jinja", "tokenizer.model", _SUMS),
   *("README.md", "LICENSE*", "NOTICE*"),  # What exports say of the base.
 )
+_WEIGHTS = "*.safetensors"
 _OTHERS = ("*/*", "consolidated*")
 
 
-def local_directory(name: str, revision: str = "") -> pathlib.Path:
+def local_directory(
+  name: str, revision: str = "", weights: bool = True
+) -> pathlib.Path:
   """The folder of a checkpoint, downloaded first if `name` is a hub name.
 
   Args:
@@ -25,6 +28,8 @@ def local_directory(name: str, revision: str = "") -> pathlib.Path:
       that name comes first.
     revision: Commit, tag or branch on the hub; only a commit stays what it is.
       Empty: the newest of the main branch.
+    weights: Whether its weights are downloaded too. Without them a plan, which
+      needs sizes and the tokenizer, takes seconds.
 
   Raises:
     FileNotFoundError: There is no such folder, or no network to look it up.
@@ -62,7 +67,7 @@ def local_directory(name: str, revision: str = "") -> pathlib.Path:
       huggingface_hub.snapshot_download(
         name,
         revision=revision or None,
-        allow_patterns=list(_FILES),
+        allow_patterns=[*_FILES, *([_WEIGHTS] if weights else [])],
         ignore_patterns=list(_OTHERS),
       )
     )

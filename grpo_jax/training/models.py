@@ -225,7 +225,7 @@ def first_state(
   if not config.model.checkpoint:
     return initial_state(policy, config.seed)
   _, params = weights.load(
-    config.model.directory(),
+    config.model.directory(weights=True),
     config.model.transformer(problem.tokenizer.vocab_size),
     param_dtype=config.model.param_dtype,
     shardings=functools.partial(sharding.of_params, mesh),

@@ -137,9 +137,13 @@ class ModelConfig(architecture.Architecture):
       quantization=self.quantization,
     )
 
-  def directory(self) -> pathlib.Path:
-    """The folder of the checkpoint, downloaded if it is on the hub."""
-    return hub.local_directory(self.checkpoint, self.revision)
+  def directory(self, weights: bool = False) -> pathlib.Path:
+    """The folder of the checkpoint, downloaded if it is on the hub.
+
+    Args:
+      weights: Whether they are needed, and not its config and tokenizer alone.
+    """
+    return hub.local_directory(self.checkpoint, self.revision, weights)
 
   def transformer(self, vocab_size: int) -> architecture.TransformerConfig:
     """The architecture, for a vocabulary of at least this size.

@@ -74,7 +74,10 @@ def test_a_folder_has_no_revision(tmp_path):
     config_lib.ModelConfig(revision="v1")
 
 
-def test_weights_are_downloaded_once():
+@pytest.mark.parametrize("weights", [False, True])
+def test_weights_are_downloaded_once_and_where_they_are_read(
+  tmp_path, monkeypatch, weights
+):
   names = [
     "README.md",
     "chat_template.jinja",
@@ -87,19 +90,24 @@ def test_weights_are_downloaded_once():
     "pytorch_model.bin",
     "tokenizer.json",
   ]
-  assert list(
-    utils.filter_repo_objects(
-      names,
-      allow_patterns=list(hub._FILES),
-      ignore_patterns=list(hub._OTHERS),
-    )
-  ) == [
-    "README.md",
-    "chat_template.jinja",
-    "config.json",
-    "model-00001-of-00002.safetensors",
-    "model.safetensors.index.json",
-    "tokenizer.json",
+  found = []
+
+  def download(name, revision, **patterns):
+    found.append(list(utils.filter_repo_objects(names, **patterns)))
+    return str(tmp_path)
+
+  monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+  monkeypatch.chdir(tmp_path)
+  config_lib.ModelConfig(checkpoint="owner/name").directory(weights)
+  assert found == [
+    [
+      "README.md",
+      "chat_template.jinja",
+      "config.json",
+      *(["model-00001-of-00002.safetensors"] if weights else []),
+      "model.safetensors.index.json",
+      "tokenizer.json",
+    ]
   ]
 
 
