@@ -220,7 +220,11 @@ def own_prompts(
   """
   if not plan.shares_prompts:
     return batch, {}
-  own = batch.prompt_index[:: plan.group_size]  # [P]
+  own = batch.prompt_index[:: plan.group_size]  # [P], or of a minibatch.
+  # All rows are there, in the order of the prompts, so that these are where
+  # their rows are. The compiler does not see that in a lookup, and sends the
+  # prompts of the whole pod to every device.
+  in_place = plan.num_minibatches == 1 and len(own) == len(batch.prompt_tokens)
 
   # Images of one prompt on each device are looked up twice: a lookup of one is
   # a slice of what all devices have, and libtpu 0.0.42 aborts at some of them
@@ -229,7 +233,8 @@ def own_prompts(
   is_single = len(own) == plan.num_shards > 1
 
   def of_devices(name, x):
-    x = x[twice][:, 0] if is_single and name == "images" else x[own]
+    if not in_place:
+      x = x[twice][:, 0] if is_single and name == "images" else x[own]
     return x.reshape(plan.num_shards, -1, *x.shape[1:])
 
   fields = {

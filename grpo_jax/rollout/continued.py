@@ -58,13 +58,12 @@ class _Each(sampling.Decoder):
   def drawn(self, state, logits, keys, positions):  # [W, V], [W], [W]
     """Draws as `drawing.draw`."""
     assert self.contexts is not None
-    row = state.row
     return draw_each(
       logits,
       keys,
       positions,
-      self.contexts.temperature[row],
-      self.contexts.top_p[row],
+      self.in_lanes(self.contexts.temperature, state.row),
+      self.in_lanes(self.contexts.top_p, state.row),
     )
 
 

@@ -28,6 +28,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from grpo_jax.types import Policy, PyTree
+
 ANCHORS = ("argmax", "sampled")
 NEIGHBOURS = ("nearest", "random")
 # Folded into the key of a row, where tokens fold their positions.
@@ -156,6 +158,16 @@ def table(
   if mixing.neighbours == "random":
     return None
   return nearest(embeddings, mixing.top_k - 1)
+
+
+def of_policy(
+  mixing: Mixing | None, policy: Policy, params: PyTree
+) -> jax.Array | None:  # [V, k - 1] int32
+  """`table` of a policy, or None: inputs are not mixed, or it has no table."""
+  if mixing is None or policy.embeddings is None:
+    return None
+  with jax.named_scope("neighbours"):
+    return table(mixing, policy.embeddings(params))
 
 
 def after(

@@ -199,14 +199,21 @@ class Decoder:
 
   def of_lanes(self, row: jax.Array):  # [W]
     """Prefixes, first h [W, D] and keys [W] of the rows in the lanes."""
-    num_prompts = len(jax.tree.leaves(self.first_h)[0])
-    prompt = row // (self.num_rows // num_prompts)  # [W]
+    share = self.num_rows // len(jax.tree.leaves(self.first_h)[0])
 
-    def of_prompts(tree):
-      return jax.tree.map(lambda x: x[prompt], tree)
+    def of_prompts(x):
+      # Each in its place. A lookup would send all prompts to every device.
+      return x[row // share] if self.refills else jnp.repeat(x, share, axis=0)
 
-    prefix = of_prompts(self.prefix) if self.refills else self.prefix
-    return prefix, of_prompts(self.first_h), self.keys[row]
+    first_h = jax.tree.map(of_prompts, self.first_h)
+    prefix = (
+      jax.tree.map(of_prompts, self.prefix) if self.refills else self.prefix
+    )
+    return prefix, first_h, self.in_lanes(self.keys, row)
+
+  def in_lanes(self, x, row):  # [B, ...], [W] -> [W, ...]
+    """What is known of rows, of those in the lanes."""
+    return x[row] if self.refills else x
 
   def start(
     self,
@@ -284,7 +291,7 @@ class Decoder:
     seat = turns.seat(self.environment, state.episodes)
     if self.opponents is None or self.ids is None:
       return seat
-    return self.opponents.policy_id(seat, self.ids[state.row])
+    return self.opponents.policy_id(seat, self.in_lanes(self.ids, state.row))
 
   def drawn(self, state, logits, keys, positions):  # [W, V], [W], [W]
     """Draws as `drawing.draw`; a subclass may treat each row in its own way."""
@@ -302,7 +309,7 @@ class Decoder:
       logits = self.policy.head(self.weights, h, self.opponents.model(who))
     positions = state.t
     if self.offsets is not None:
-      positions = positions + self.offsets[state.row]
+      positions = positions + self.in_lanes(self.offsets, state.row)
     tokens, values, kept_ids, drawn_from = self.drawn(
       state, logits, keys, positions
     )
@@ -330,7 +337,7 @@ class Decoder:
     state = self.put(
       state, state.busy, tokens=tokens, completion_mask=state.busy, **values
     )
-    is_full = state.t >= self.limits[state.row] - 1
+    is_full = state.t >= self.in_lanes(self.limits, state.row) - 1
     if self.environment is None:
       ended = drawing.is_end(tokens, config) | is_full
     else:
@@ -529,7 +536,7 @@ def sample(
   ids = None
   if opponents is not None:
     policy = seats.joined((policy, *opponents.policies))
-    ids = prompts.ids[prompt_index]
+    ids = jnp.repeat(prompts.ids, group_size)
   with jax.named_scope("prefill"):
     first_h, prefix, prompt_routing = policy.prefill(params, *prompts.read)
     decoder = Decoder(
@@ -543,11 +550,13 @@ def sample(
       environment,
       opponents=opponents,
       ids=ids,
-      neighbours=_neighbours(policy, params, config),
+      neighbours=mixing.of_policy(config.mix, policy, params),
     )
     episodes = None
     if environment is not None:
-      extras = jax.tree.map(lambda x: x[prompt_index], prompts.extras)
+      extras = jax.tree.map(
+        lambda x: jnp.repeat(x, group_size, axis=0), prompts.extras
+      )
       episodes = turns.begin(environment, keys, extras)
     state = decoder.start(prompt_routing, episodes)
     _, *first = decoder.of_lanes(state.row)
@@ -574,14 +583,6 @@ def sample(
     num_groups=num_prompts,
     prompt_routing=prompt_routing if config.record_routing else None,
   )
-
-
-def _neighbours(policy, params, config):  # [V, k - 1] int32 or None
-  """The nearest rows of each row of the table, if inputs are mixed of them."""
-  if config.mix is None or policy.embeddings is None:
-    return None
-  with jax.named_scope("neighbours"):
-    return mixing.table(config.mix, policy.embeddings(params))
 
 
 def cache_sizes(num_slots: int) -> list[int]:
