@@ -11,11 +11,12 @@ entry into every computation, and multiplies by the trip counts:
   `unresolved`;
 - of the branches of a conditional the one that multiplies most is counted.
 
-Counted are matrix products (`dot`, `convolution`) and what kernels declare; not
-element-wise operations. Bytes are those that each instruction, with all that is
-fused into it, reads and writes in HBM: what the layout says is in VMEM is free,
-a slice counts what it takes, an update in place what it writes. The result is
-of one device; every device runs the same program.
+Counted are matrix products (`dot`, `convolution`), what kernels declare, and
+what those that `kernels.py` knows multiply at least; not element-wise operations.
+Bytes are those that each instruction, with all that is fused into it, reads and
+writes in HBM: what the layout says is in VMEM is free, a slice counts what it
+takes, an update in place what it writes. The result is of one device; every
+device runs the same program.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from experiments.pods import hlo, loops
+from experiments.pods import hlo, kernels, loops
 from experiments.pods.hlo import Array, Computation, Instruction
 
 # What no scope claims; and how far to look for a reader that does.
@@ -182,7 +183,7 @@ class Analysis:
     collectives: Each with its phase.
     transfers: Each with its kind.
     loops: All loops, in the order of the walk.
-    kernels: Name -> how often a kernel is called that declares no cost.
+    kernels: Name -> how often a kernel is called whose operations are unknown.
     matmuls: Products that were walked, and those in the text; unequal numbers
       mean that the parser has lost a part of the program.
     instructions: In the text, each once.
@@ -240,7 +241,7 @@ def analyze(
     collectives=walk.collectives,
     transfers=walk.transfers,
     loops=walk.loops,
-    kernels=dict(walk.kernels),
+    kernels=dict(+walk.kernels),
     matmuls=(len(walk.matmuls), walk.module.num_matmuls),
     instructions=sum(
       len(of.instructions) for of in walk.module.computations.values()
@@ -450,7 +451,10 @@ class _Walk:
         costs.flops += place.times * int(declared[1])
       else:
         kernel = re.sub(r"[.\d]+$", "", one.name)
-        self.kernels[kernel] += place.times
+        operands = self._operands(computation, one)
+        flops = kernels.flops(kernel, operands, one.attributes)
+        costs.flops += place.times * flops
+        self.kernels[kernel] += place.times * (not flops)
     elif callee := one.attribute("calls"):
       self._fusion(self.module.computations[callee], place, channels)
 

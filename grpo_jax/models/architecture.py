@@ -24,6 +24,7 @@ FIELDS_OF_A_RUN = (
   "decode_attention",
   "experts",
   "remat",
+  "split_positions",
   "cache_dtype",
   "long_context",
 )
@@ -175,6 +176,9 @@ class Architecture:
       or "megablox" (TPU); "auto" for the one that the backend is best at.
     remat: What the backward pass recomputes of a block instead of keeping it:
       "none", "dots" (all but the products with weights) or "full".
+    split_positions: Whether the devices along `tensor` share the positions of
+      what one block hands to the next, which each of them else holds whole: for
+      long completions. Sequences that do not divide stay whole.
     cache_dtype: How keys and values are held while sampling: "model" (in
       `dtype`), "bfloat16", or "int8" with a scale for each token and head.
       The update never reads them, so its ratios stay what they are; the
@@ -243,6 +247,7 @@ class Architecture:
   decode_attention: str = "plain"
   experts: str = "auto"
   remat: str = "none"
+  split_positions: bool = False
   cache_dtype: str = "model"
   dtype: str = "float32"
   param_dtype: str = "float32"

@@ -45,7 +45,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from grpo_jax.models import meshes, quantization
+from grpo_jax.models import masks, meshes, quantization
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import masked
 from grpo_jax.types import ROW_AXES, PyTree
@@ -348,11 +348,7 @@ def splash(
       for x in (of_keys[:, before : before + padded], of_keys)
     )
   )
-  shape = (padded, padded_keys)
-  if window is None:
-    seen: splash_attention.Mask = splash_attention.CausalMask(shape, before)
-  else:
-    seen = splash_attention.LocalMask(shape, (window - 1, 0), before)
+  seen = masks.of_distance((padded, padded_keys), window, before)
   kernel = splash_attention.make_splash_mha(
     splash_attention.MultiHeadMask([seen] * num_heads),
     block_sizes=splash_attention.BlockSizes(

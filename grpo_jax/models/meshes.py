@@ -9,7 +9,11 @@ from __future__ import annotations
 import math
 
 import jax
+from jax import lax
 from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import PartitionSpec as P
+
+from grpo_jax.types import ROW_AXES
 
 
 def platform(mesh: Mesh | AbstractMesh | None = None) -> str:
@@ -46,3 +50,17 @@ def split(length: int, *names: str) -> tuple[str, ...] | None:
   axes = tuple(name for name in names if sizes.get(name, 1) > 1)
   divides = length % math.prod(sizes[name] for name in axes) == 0
   return axes if axes and divides else None
+
+
+def share_positions(x: jax.Array) -> jax.Array:  # [B, L, D]
+  """The same array, its positions split over `tensor` and its rows as ever.
+
+  The compiler gathers them before the products whose weights `tensor` splits,
+  and adds up the parts of a product by scattering them: it sends what it else
+  sends to have every position on each device.
+  """
+  positions = split(x.shape[1], "tensor")
+  if positions is None:
+    return x
+  rows = split(x.shape[0], *ROW_AXES)
+  return lax.with_sharding_constraint(x, P(rows, positions))

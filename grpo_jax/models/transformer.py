@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.models import attention, blocks, paged, pictures
+from grpo_jax.models import attention, blocks, meshes, paged, pictures
 from grpo_jax.models.architecture import Prefix, TransformerConfig
 from grpo_jax.models.blocks import Block, RMSNorm, RouterInputs
 from grpo_jax.types import Policy, PyTree, RouterOutputs
@@ -93,6 +93,9 @@ def _forward(
     turned = seen.positions
   ropes = _ropes(config, turned)
 
+  def shared(x):
+    return meshes.share_positions(x) if config.split_positions else x
+
   def layer(of_block, x, inputs):
     params, slides, number, router, before = inputs
     # Two sets of angles, of which each layer takes one.
@@ -104,10 +107,10 @@ def _forward(
       {"params": params}, x, rope, attend(slides), router, before
     )
     x, kv, routed = outputs
-    x = pictures.add(x, seen, number)
+    x = shared(pictures.add(x, seen, number))
     return x, (None if hold is None else hold(*kv), routed)
 
-  x = pictures.put(_embed(config, params["trained"], tokens, mix), seen)
+  x = shared(pictures.put(_embed(config, params["trained"], tokens, mix), seen))
   slides = jnp.array([config.slides(i) for i in range(config.num_layers)])
   router = RouterInputs(kept, params["frozen"].get("router_bias"))
   held, routed = [], None

@@ -556,6 +556,10 @@ class Model(Group):
   remat: str
   """What the backward pass recomputes of a block instead of keeping it:
   "none", "dots" (all but the products with weights) or "full"."""
+  split_positions: bool
+  """Whether the devices along `tensor` share the positions of what one block
+  hands to the next, which each of them else holds whole: for long
+  completions. Sequences that do not divide stay whole."""
   cache_dtype: str
   """How keys and values are held while sampling: "model" (in `dtype`),
   "bfloat16", or "int8" with a scale for each token and head. The update never
@@ -572,8 +576,8 @@ class Model(Group):
   """Folder or hub name of a Hugging Face checkpoint to start from. Its
   config.json then decides the architecture: of the other fields only `dtype`,
   `param_dtype`, `attention`, `decode_attention`, `experts`, `remat`,
-  `cache_dtype`, `long_context` and `tower.trained` may be set. Empty: from
-  scratch."""
+  `split_positions`, `cache_dtype`, `long_context` and `tower.trained` may be
+  set. Empty: from scratch."""
   revision: str
   """Commit, tag or branch of a checkpoint on the hub; with a commit a run
   starts from the same files on every day. Empty: the newest."""
