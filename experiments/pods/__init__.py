@@ -11,6 +11,7 @@
 | `hlo.py`    | the text of a compiled program, parsed                   |
 | `loops.py`  | how often its loops run                                  |
 | `costs.py`  | what it multiplies, moves and sends                      |
+| `kernels.py` | what kernels multiply that do not say it                |
 | `steps.py`  | a step from shapes, compiled, and what it takes at least |
 | `report.py` | the command that compiles a step and says what it does   |
 | `rows.py`   | several such reports, one after another                  |

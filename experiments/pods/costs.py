@@ -12,11 +12,11 @@ entry into every computation, and multiplies by the trip counts:
 - of the branches of a conditional the one that multiplies most is counted.
 
 Counted are matrix products (`dot`, `convolution`), what kernels declare, and
-what those that `kernels.py` knows multiply at least; not element-wise operations.
-Bytes are those that each instruction, with all that is fused into it, reads and
-writes in HBM: what the layout says is in VMEM is free, a slice counts what it
-takes, an update in place what it writes. The result is of one device; every
-device runs the same program.
+what those that `kernels.py` knows multiply at least; element-wise operations
+are not. Bytes are those that each instruction, with all that is fused into it,
+reads and writes in HBM: what the layout says is in VMEM is free, a slice counts
+what it takes, an update in place what it writes. The result is of one device;
+every device runs the same program.
 """
 
 from __future__ import annotations

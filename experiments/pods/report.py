@@ -29,7 +29,7 @@ the first of them.
 
 The time is a bound and no forecast: latencies, element-wise work, conflicts of
 links and everything that is not overlapped come on top, and kernels that do not
-declare their operations, as JAX's splash attention. In a token loop, where
+declare their operations and that `kernels.py` does not know. In a token loop, where
 thousands of small collectives follow each other, latency may be the larger
 part. Results, speed and start-up on real TPUs are not verified by any of this.
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -111,6 +112,37 @@ ROWS |= {
   )
   for name, base in _ROUNDED.items()
 }
+# Completions of 32 k and 128 k tokens; each device learns a row at a time.
+_HALF_B = (
+  "--mesh=fsdp:8,tensor:2",
+  "--config.rl.num_prompts=8",
+  "--config.rl.micro_batch_size=8",
+)
+_SEVEN_B = (
+  "--mesh=fsdp:16,tensor:4",
+  "--config.model.checkpoint=Qwen/Qwen2.5-7B",
+  "--config.rl.num_prompts=16",
+  "--config.rl.micro_batch_size=16",
+)
+ROWS |= {
+  f"{name}-{tokens // 1024}k": (
+    *arguments,
+    f"--topology={name.partition('-')[2]}",
+    f"--config.sampling.max_new_tokens={tokens}",
+  )
+  for name, arguments in (
+    ("0.5b-v5p-32", _HALF_B),
+    ("0.5b-v6e-16", _HALF_B),
+    ("7b-v5p-128", _SEVEN_B),
+    ("7b-v6e-64", _SEVEN_B),
+  )
+  for tokens in (2**15, 2**17)
+}
+# The one of them that does not fit, with positions split over `tensor`.
+ROWS["7b-v6e-64-128k-split"] = (
+  *ROWS["7b-v6e-64-128k"],
+  "--config.model.split_positions=True",
+)
 _ONLY = flags.DEFINE_list("only", list(ROWS), "Rows to compile anew.")
 _FOLDER = flags.DEFINE_string("folder", "benchmarks/pods", "Of the files.")
 
@@ -123,6 +155,9 @@ float32, a reference), compiled ahead of time by libtpu for chips that are not
 there: GRPO, or PPO (`-ppo`), whose critic has a trunk of the policy's size.
 In rows of `int8` rollouts read kernels of 8 bits, and updates do not
 ([quantised sampling](../docs/quantised_sampling.md)).
+In rows of `32k` and `128k` completions have up to 32 768 and 131 072 tokens
+([long completions](../docs/guides/pod.md#long-completions)). Where it says `no`,
+the number is what is missing on a device.
 In rows of `vl` each prompt shows an image of up to 1024 patches, a tower is
 trained too, and rewards come from the host (`configs/pods_images.py`).
 [The program](../experiments/pods/report.py) says what the figures are and what
@@ -177,7 +212,9 @@ def _cells(name: str, results: dict[str, Any]) -> list[str]:
   anchor = name.replace(".", "")  # As renderers of Markdown make it.
   first = [f"[{name}](#{anchor})", mesh, str(results["num_prompts"])]
   if not results["fits"]:
-    return [*first, "", "no", *[""] * 11]
+    missing = re.search(r"capacity by (\S+?)\.?(\s|$)", results["compiler"])
+    shown = f"no, by {missing[1]}" if missing else "no"
+    return [*first, "", shown, *[""] * 11]
   sizes = results["hbm"]
   kinds = (
     "total",

@@ -15,7 +15,7 @@ from grpo_jax.types import ROW_AXES, Algorithm
 def devices(
   config: config_lib.RunConfig, problem: Problem, name: str, mesh: Mesh
 ) -> None:
-  """Raises ValueError if rows or lanes do not split over the devices."""
+  """Raises ValueError if rows, lanes or positions do not split over devices."""
   phase = config.section(name)
   num_shards = sharding.num_row_shards(mesh)
   if phase.num_prompts % num_shards:
@@ -42,6 +42,14 @@ def devices(
       f" all {mesh.size} devices, and config.mesh.tensor reaches over several"
       " hosts, which share the scoring of rows; needed: num_prompts = devices ×"
       " (a whole number), or a tensor axis within each host."
+    )
+  tensor, num_slots = mesh.shape["tensor"], problem.max_new_tokens
+  if config.model.split_positions and num_slots % tensor:
+    raise ValueError(
+      f"config.model.split_positions=True: {num_slots} tokens of a completion do"
+      f" not split over config.mesh.tensor={tensor}; needed: tokens = tensor ×"
+      " (a whole number). Change config.sampling.max_new_tokens, or set"
+      " config.model.split_positions=False."
     )
   lanes = config.sampling.lanes
   if lanes is not None and lanes % num_shards:

@@ -1,0 +1,74 @@
+"""A step with long completions, compiled for four TPUs that are not there.
+
+Run by `make test-tpu-aot`. What grows with the square of the length, or is whole
+on each device where devices could share it, is nothing that a CPU would show.
+"""
+
+import dataclasses
+import math
+
+import jax
+import pytest
+
+from experiments.pods import chips, hlo, recorded, steps
+
+# More than any other size of the model.
+TOKENS = 2048
+WIDTH, LAYERS = recorded.WIDTH, recorded.LAYERS
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_cache():
+  """What is compiled for devices elsewhere is written and never read."""
+  before = jax.config.jax_enable_compilation_cache
+  jax.config.update("jax_enable_compilation_cache", False)
+  yield
+  jax.config.update("jax_enable_compilation_cache", before)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> steps.Compiled:
+  """fsdp 2 x tensor 2, and one row of a device at a time."""
+  config = recorded.pod_config(num_prompts=2, group_size=2, micro_batch_size=2)
+  config = dataclasses.replace(
+    config,
+    sampling=dataclasses.replace(config.sampling, max_new_tokens=TOKENS),
+    model=dataclasses.replace(config.model, split_positions=True),
+  )
+  of = chips.parse("v5e:2x2")
+  return steps.compile_step(config, chips.devices(of))
+
+
+@pytest.fixture(scope="module")
+def shapes(compiled) -> set[tuple[int, ...]]:
+  """Of all arrays of the program."""
+  module = hlo.parse(compiled.text)
+  return {
+    array.dims
+    for computation in module.computations.values()
+    for one in computation.instructions.values()
+    for array in one.arrays
+  }
+
+
+def test_no_array_has_a_number_for_each_pair_of_tokens(shapes):
+  """Not for all heads at once, and not for one of them."""
+  assert any(TOKENS in dims for dims in shapes)
+  assert [dims for dims in shapes if math.prod(dims) >= TOKENS**2] == []
+
+
+def test_devices_share_what_layers_hand_on(shapes):
+  """What is kept of each layer for the backward pass of a row."""
+  assert (LAYERS, 1, TOKENS // 2, WIDTH) in shapes
+  assert (LAYERS, 1, TOKENS, WIDTH) not in shapes
+
+
+def test_products_of_the_kernel_are_counted(compiled):
+  """In the update they are more than all others: half of the pairs of tokens."""
+  analysis = steps.analyze(compiled)
+  assert analysis.kernels == {}
+  # A device has 2 rows and 2 heads, which are 64 wide. Forward and again there
+  # are 2 products of all pairs; for the gradients of queries 3, of keys 4.
+  pairs = 2 * 2 * TOKENS**2 / 2
+  least = 2 * (2 + 2 + 3 + 4) * pairs * 64 * LAYERS
+  assert analysis.phases["update"].flops > least
