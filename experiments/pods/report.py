@@ -29,9 +29,10 @@ the first of them.
 
 The time is a bound and no forecast: latencies, element-wise work, conflicts of
 links and everything that is not overlapped come on top, and kernels that do not
-declare their operations and that `kernels.py` does not know. In a token loop, where
-thousands of small collectives follow each other, latency may be the larger
-part. Results, speed and start-up on real TPUs are not verified by any of this.
+declare their operations and that `kernels.py` does not know. In a token loop,
+where thousands of small collectives follow each other, latency may be the
+larger part. Results, speed and start-up on real TPUs are not verified by any of
+this.
 
 Deviations from what a run compiles: completions are learnt at their full length
 only (config.rl.num_lengths=1; others have the same loops with fewer slots), and

@@ -156,8 +156,10 @@ there: GRPO, or PPO (`-ppo`), whose critic has a trunk of the policy's size.
 In rows of `int8` rollouts read kernels of 8 bits, and updates do not
 ([quantised sampling](../docs/quantised_sampling.md)).
 In rows of `32k` and `128k` completions have up to 32 768 and 131 072 tokens
-([long completions](../docs/guides/pod.md#long-completions)). Where it says `no`,
-the number is what is missing on a device.
+([long completions](../docs/guides/pod.md#long-completions)). Beside a `no`
+stands what is missing on a device. Where a report lists kernels whose
+operations are not counted, it is older than the count of what attention
+multiplies.
 In rows of `vl` each prompt shows an image of up to 1024 patches, a tower is
 trained too, and rewards come from the host (`configs/pods_images.py`).
 [The program](../experiments/pods/report.py) says what the figures are and what

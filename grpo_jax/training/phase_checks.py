@@ -46,9 +46,9 @@ def devices(
   tensor, num_slots = mesh.shape["tensor"], problem.max_new_tokens
   if config.model.split_positions and num_slots % tensor:
     raise ValueError(
-      f"config.model.split_positions=True: {num_slots} tokens of a completion do"
-      f" not split over config.mesh.tensor={tensor}; needed: tokens = tensor ×"
-      " (a whole number). Change config.sampling.max_new_tokens, or set"
+      f"config.model.split_positions=True: {num_slots} tokens of a completion"
+      f" do not split over config.mesh.tensor={tensor}; needed: tokens = tensor"
+      " × (a whole number). Change config.sampling.max_new_tokens, or set"
       " config.model.split_positions=False."
     )
   lanes = config.sampling.lanes

@@ -1,7 +1,7 @@
 """A step with long completions, compiled for four TPUs that are not there.
 
-Run by `make test-tpu-aot`. What grows with the square of the length, or is whole
-on each device where devices could share it, is nothing that a CPU would show.
+Run by `make test-tpu-aot`. A CPU does not show what grows with the square of
+the length, nor what is whole on each device where devices could share it.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ def test_devices_share_what_layers_hand_on(shapes):
 
 
 def test_products_of_the_kernel_are_counted(compiled):
-  """In the update they are more than all others: half of the pairs of tokens."""
+  """Those of half of the pairs of tokens, which the causal mask shows."""
   analysis = steps.analyze(compiled)
   assert analysis.kernels == {}
   # A device has 2 rows and 2 heads, which are 64 wide. Forward and again there
