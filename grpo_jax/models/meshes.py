@@ -55,9 +55,9 @@ def split(length: int, *names: str) -> tuple[str, ...] | None:
 def share_positions(x: jax.Array) -> jax.Array:  # [B, L, D]
   """The same array, its positions split over `tensor` and its rows as ever.
 
-  The compiler gathers them before the products whose weights `tensor` splits,
-  and adds up the parts of a product by scattering them: it sends what it else
-  sends to have every position on each device.
+  Attention sees all of them: the compiler gathers positions, and splits heads,
+  around it. At the products it gathers positions or weights, whichever are
+  fewer. Where the positions do not divide, nothing is done.
   """
   positions = split(x.shape[1], "tensor")
   if positions is None:
