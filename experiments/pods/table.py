@@ -207,6 +207,20 @@ def _line(cells: Sequence[str]) -> str:
   return f"| {' | '.join(cells)} |"
 
 
+def _missing(results: dict[str, Any]) -> str:
+  """What a device lacks, as the compiler says it; empty if it does not.
+
+  Where temporaries alone do not fit, it says nothing of the rest.
+  """
+  said = results["compiler"]
+  if found := re.search(r"capacity by ([\d.]+)([KMG])", said):
+    return f"{found[1]} {found[2]}iB"
+  sizes = re.findall(r"\(([\d.]+)G\)", said)
+  if len(sizes) != 2:
+    return ""
+  return f"{float(sizes[0]) - float(sizes[1]):.2f} GiB and the arguments"
+
+
 def _cells(name: str, results: dict[str, Any]) -> list[str]:
   mesh = " ".join(
     f"{axis} {size}" for axis, size in results["mesh"].items() if size > 1
@@ -214,8 +228,7 @@ def _cells(name: str, results: dict[str, Any]) -> list[str]:
   anchor = name.replace(".", "")  # As renderers of Markdown make it.
   first = [f"[{name}](#{anchor})", mesh, str(results["num_prompts"])]
   if not results["fits"]:
-    missing = re.search(r"capacity by (\S+?)\.?(\s|$)", results["compiler"])
-    shown = f"no, by {missing[1]}" if missing else "no"
+    shown = f"no, by {missing}" if (missing := _missing(results)) else "no"
     return [*first, "", shown, *[""] * 11]
   sizes = results["hbm"]
   kinds = (

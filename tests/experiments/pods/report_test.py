@@ -177,6 +177,25 @@ def test_the_page_has_a_line_and_a_report_of_each_row(compiled, tmp_path):
   assert text in page
 
 
+@pytest.mark.parametrize(
+  ("said", "missing"),
+  [
+    (
+      "Used 46.10G of 31.25G hbm. Exceeded hbm capacity by 14.85G.",
+      "14.85 GiB",
+    ),
+    (
+      "Ran out of memory on HBM, the total memory required for HLO temporaries"
+      " (35.77G) exceeds available HBM (31.25G).",
+      "4.52 GiB and the arguments",
+    ),
+    ("Used 2G of 1G", ""),
+  ],
+)
+def test_what_is_missing_is_read_from_what_the_compiler_says(said, missing):
+  assert table._missing({"compiler": said}) == missing
+
+
 def test_a_row_that_broke_off_is_reported_and_leaves_the_old_one(
   compiled, tmp_path, monkeypatch, capsys
 ):
