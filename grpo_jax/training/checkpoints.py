@@ -84,6 +84,7 @@ class Checkpoints:
     directory: Where the steps are kept, local or gs://; made by the first
       `save`.
     keep: Number of latest steps to keep, at least 1.
+    compress: Whether new steps are compressed. Either kind is read.
 
   Raises:
     ValueError: If `keep` is below 1, if the directory holds
@@ -91,7 +92,9 @@ class Checkpoints:
       the same directory.
   """
 
-  def __init__(self, directory: str | os.PathLike, keep: int):
+  def __init__(
+    self, directory: str | os.PathLike, keep: int, compress: bool = False
+  ):
     if keep < 1:
       raise ValueError(
         f"Checkpoints: keep={keep}, but it counts checkpoints and must be at"
@@ -102,7 +105,9 @@ class Checkpoints:
     if not paths.is_remote(self.directory):
       self.directory = self.directory.absolute()
     self._keep = keep
+    self._compress = compress
     self._position: int | None = None  # Step last saved or restored here.
+    self._is_writing = False  # A save of which nobody knows how it has ended.
     self._open_checkpointer: ocp.training.Checkpointer | None = None
     found = self._owned()
     self._ours = bool(found)
@@ -171,9 +176,12 @@ class Checkpoints:
   def _checkpointer(self) -> ocp.training.Checkpointer:
     if self._open_checkpointer is None:
       policies = ocp.training.preservation_policies
+      context = ocp.Context()
+      context.array.saving.use_compression = self._compress
       try:
         self._open_checkpointer = ocp.training.Checkpointer(
           self.directory,
+          context=context,
           preservation_policy=policies.LatestN(self._keep),
         )
       except (ValueError, OSError) as error:
@@ -237,6 +245,7 @@ class Checkpoints:
       self._take()
     data = jax.tree.map(_data, state)
     sums = json.dumps(checksums.of_leaves(data))
+    self._is_writing = True
     with self._saving():
       # Forced: the default policy skips a save while another is being written.
       self._checkpointer().save_async(
@@ -422,9 +431,20 @@ class Checkpoints:
 
   def wait(self) -> None:
     """Returns once every save is on disk; raises OSError if one failed."""
+    self._is_writing = False
     if self._open_checkpointer is not None:
       with self._saving():
         self._open_checkpointer.wait()
+
+  def check(self) -> None:
+    """Raises OSError if a save has failed by now; waits for none.
+
+    With several processes each of them says it of its own part.
+    """
+    checkpointer = self._open_checkpointer
+    if self._is_writing and checkpointer is not None:
+      if not checkpointer.is_saving_in_progress():
+        self.wait()
 
   @contextlib.contextmanager
   def _saving(self) -> Iterator[None]:

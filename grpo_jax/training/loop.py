@@ -112,7 +112,9 @@ def train(
       config=zlib.crc32(config_json.encode()), workdir=str(workdir)
     )
     stack.enter_context(lock.held(workdir))
-    saved = checkpoints.Checkpoints(directory, keep=settings.checkpoint.keep)
+    saved = checkpoints.Checkpoints(
+      directory, settings.checkpoint.keep, settings.checkpoint.compress
+    )
     stack.callback(saved.close)
     with console.waiting("reading the data"):
       problem = problem_lib.make_problem(settings)
@@ -224,6 +226,8 @@ def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
         of_step = first.compiling.count - compiled
       if pending is not None:
         pending()
+      for run in going_on(together):
+        run.saved.check()
       done += 1
       looks = phase.of_kind.evaluates or phase.of_kind.measures
       is_due = looks and run_lib.due(first.config.eval.every, done, phase.steps)

@@ -242,7 +242,9 @@ def _train_together(
       settings, config_jsons, problems, workdirs, strict=True
     ):
       saved = checkpoints.Checkpoints(
-        workdir / "checkpoints", keep=config.checkpoint.keep
+        workdir / "checkpoints",
+        config.checkpoint.keep,
+        config.checkpoint.compress,
       )
       stack.callback(saved.close)
       run = run_lib.open_run(

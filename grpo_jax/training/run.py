@@ -49,7 +49,8 @@ _NOWHERE = pathlib.Path()
 # that compute it, on which its numbers depend by round-off alone.
 MAY_CHANGE = frozenset(
   (
-    *("health", "hosts", "log", "mesh", "profile_steps"),
+    *("checkpoint.compress", "health", "hosts", "log", "mesh"),
+    "profile_steps",
     *("judge.service.key_variable", "judge.service.max_calls"),
     *("judge.service.max_in_flight", "judge.service.max_tries"),
     *("judge.service.timeout_s", "required_accuracy", "rewards.max_unscored"),

@@ -522,10 +522,14 @@ class CheckpointConfig:
   Attributes:
     every: Steps between checkpoints; 0: only at the end of a phase.
     keep: Latest checkpoints kept.
+    compress: Whether checkpoints are compressed. Those of trained weights have
+      about a tenth fewer bytes then, and take several times as long to write
+      (benchmarks/host.md).
   """
 
   every: int = 0
   keep: int = 2
+  compress: bool = False
 
   def __post_init__(self):
     ranges.check(

@@ -720,6 +720,10 @@ class Checkpoint(Group):
   """Steps between checkpoints; 0: only at the end of a phase."""
   keep: int
   """Latest checkpoints kept."""
+  compress: bool
+  """Whether checkpoints are compressed. Those of trained weights have about a
+  tenth fewer bytes then, and take several times as long to write
+  (benchmarks/host.md)."""
 
 class Log(Group):
   tensorboard: bool

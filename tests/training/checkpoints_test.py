@@ -1,5 +1,6 @@
 """Saving, restoring, and refusing what does not fit."""
 
+import errno
 import hashlib
 import os
 import pathlib
@@ -7,12 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from orbax.checkpoint import checkpoint_manager
 
 from grpo_jax.training import checkpoints
 from grpo_jax.types import MemberState, TrainState
@@ -447,3 +450,41 @@ def test_a_full_disk_is_called_so(tmp_path, monkeypatch):
   )
   with pytest.raises(OSError, match="no space is left on the device"):
     store.wait()
+
+
+def _cannot_finish(manager, step):
+  raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_save_that_fails_later_is_told_before_the_next_one(
+  tmp_path, monkeypatch
+):
+  store = checkpoints.Checkpoints(tmp_path / "c", keep=3)
+  store.check()
+  store.save(1, make_state(), {})
+  store.wait()
+  store.check()
+  monkeypatch.setattr(
+    checkpoint_manager.CheckpointManager, "_finalize_checkpoint", _cannot_finish
+  )
+  store.save(2, make_state(), {})
+  with pytest.raises(OSError, match="cannot be written: no space"):
+    for _ in range(1000):
+      store.check()
+      time.sleep(0.01)
+  store.check()  # It is said once.
+  store.close()
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_steps_of_either_kind_are_read(tmp_path, compress):
+  state = {"x": jnp.tile(jnp.arange(4.0), 1 << 16)}
+  first = checkpoints.Checkpoints(tmp_path / "c", 3, compress)
+  first.save(1, state, {})
+  first.close()
+  sizes = [path.stat().st_size for path in (tmp_path / "c/1").rglob("d/*")]
+  assert (sum(sizes) < state["x"].nbytes / 10) == compress
+  other = checkpoints.Checkpoints(tmp_path / "c", 3, not compress)
+  other.save(2, other.restore(state)[0], {})
+  assert_same(other.restore(state)[0], state)
+  other.close()
