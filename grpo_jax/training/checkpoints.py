@@ -442,9 +442,10 @@ class Checkpoints:
     With several processes each of them says it of its own part.
     """
     checkpointer = self._open_checkpointer
-    if self._is_writing and checkpointer is not None:
-      if not checkpointer.is_saving_in_progress():
-        self.wait()
+    if checkpointer is None or not self._is_writing:
+      return
+    if not checkpointer.is_saving_in_progress():
+      self.wait()
 
   @contextlib.contextmanager
   def _saving(self) -> Iterator[None]:
