@@ -81,6 +81,7 @@ def prompt_stream(
   pad_id: int,
   rows: Sequence[int] | None = None,
   more: Callable[[Record], Mapping[str, np.ndarray]] | None = None,
+  num_threads: int = 1,
 ) -> grain.DatasetIterator[PromptBatch]:
   """Iterates over shuffled prompts for ever.
 
@@ -97,6 +98,8 @@ def prompt_stream(
     rows: The rows of every batch that this process makes, ascending; None:
       all.
     more: (record) -> further arrays of `extras`.
+    num_threads: Threads that make batches ahead; 0: they are made when they
+      are asked for.
 
   Returns:
     An iterator of `PromptBatch`. `get_state()` gives a dict that JSON can
@@ -119,6 +122,7 @@ def prompt_stream(
     seed=seed,
     rows=rows,
     shows_images=encode.sight is not None,
+    num_threads=num_threads,
   )
 
 
@@ -416,6 +420,7 @@ def _stream(
   seed: int,
   rows: Sequence[int] | None,
   shows_images: bool = False,
+  num_threads: int = 1,
 ) -> grain.DatasetIterator:
   """Shuffles, repeats and batches the records that `encode_rows` accepts.
 
@@ -428,6 +433,7 @@ def _stream(
     seed: The seed of the order.
     rows: As in `prompt_stream`.
     shows_images: See `finding.finder`.
+    num_threads: See `prompt_stream`.
   """
   chosen = chosen_rows(name, batch_size, rows)
   find = finding.finder(name, source, encode_rows, seed, shows_images)
@@ -440,9 +446,12 @@ def _stream(
     )
 
   batches = grain.MapDataset.range(sys.maxsize // batch_size).map(make)
-  # One thread works ahead while the device computes. The state counts batches
-  # that were taken, not those that wait.
-  options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
+  # One thread works ahead while the device computes; the tokenizer leaves
+  # nothing to a second one (benchmarks/host.md). The state counts batches that
+  # were taken, not those that wait.
+  options = grain.ReadOptions(
+    num_threads=num_threads, prefetch_buffer_size=2 * num_threads
+  )
   return iter(batches.to_iter_dataset(options))
 
 

@@ -441,11 +441,13 @@ class Checkpoints:
 
     With several processes each of them says it of its own part.
     """
-    checkpointer = self._open_checkpointer
-    if checkpointer is None or not self._is_writing:
-      return
-    if not checkpointer.is_saving_in_progress():
+    if self._is_writing and not self.is_saving():
       self.wait()
+
+  def is_saving(self) -> bool:
+    """Whether a save is still being written."""
+    checkpointer = self._open_checkpointer
+    return checkpointer is not None and checkpointer.is_saving_in_progress()
 
   @contextlib.contextmanager
   def _saving(self) -> Iterator[None]:

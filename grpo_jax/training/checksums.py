@@ -27,6 +27,8 @@ from grpo_jax.types import PyTree
 
 _SALTS = (0x9E3779B9, 0x7F4A7C15)
 _SMALL = 1 << 20  # Elements that a CPU hashes faster than it compiles.
+_TINY = 1 << 12  # Elements that NumPy hashes faster than a block is hashed.
+_BLOCK = 1 << 16  # Words.
 
 
 def of_leaves(tree: PyTree) -> dict[str, str]:
@@ -52,10 +54,35 @@ def _sums(x: Any) -> Any:  # [2] uint32
     jax.default_backend() != "cpu" or jax.process_count() > 1 or x.size > _SMALL
   ):
     return _on_devices(x)
-  # NumPy reads the same memory here, and compiles nothing for each shape.
+  # NumPy reads the same memory here, and nothing is compiled for each shape.
   x = np.atleast_1d(np.asarray(x))
   width = min(x.dtype.itemsize, 4)
-  return _added(np.ascontiguousarray(x).view(f"uint{8 * width}"), x.shape, np)
+  words = np.ascontiguousarray(x).view(f"uint{8 * width}")
+  if words.size <= _TINY:
+    return _added(words, x.shape, np)
+  return _by_blocks(words.reshape(-1))
+
+
+def _by_blocks(words: np.ndarray) -> np.ndarray:  # [any] -> [2] uint32
+  """The sums, by one program for all sizes."""
+  sums = np.zeros(len(_SALTS), np.uint32)
+  block = np.zeros(_BLOCK, np.uint32)
+  for start in range(0, words.size, _BLOCK):
+    part = words[start : start + _BLOCK]
+    block[: part.size] = part
+    sums += np.asarray(
+      _of_block(block, np.uint32(start % 2**32), np.uint32(part.size))
+    )
+  return sums
+
+
+@jax.jit
+def _of_block(block: Any, start: Any, size: Any) -> jax.Array:  # [2] uint32
+  place = jnp.arange(_BLOCK, dtype=jnp.uint32)
+  mixed = tuple(
+    jnp.where(place < size, x, 0) for x in _mixed(block, place + start, jnp)
+  )
+  return _reduced(mixed)
 
 
 @jax.jit
@@ -83,18 +110,27 @@ def _added(words: Any, shape: tuple[int, ...], xp: Any) -> Any:  # [2] uint32
     along = xp.arange(size, dtype=xp.uint32)
     along = along.reshape(-1, *(1,) * (len(shape) - axis - 1))
     position = position * xp.uint32(size % 2**32) + along
-  mixed = tuple(
-    _mix(words ^ _mix(position + xp.uint32(salt), xp), xp) for salt in _SALTS
-  )
+  mixed = _mixed(words, position, xp)
   if xp is np:
     return np.stack([np.sum(x, dtype=np.uint32) for x in mixed])
-  # Both in one reduction, which a CPU computes with its vector units: two that
-  # are stacked take six times as long.
-  return jnp.stack(
-    lax.reduce(
-      mixed, (jnp.uint32(0),) * len(mixed), _sum, tuple(range(words.ndim))
-    )
+  return _reduced(mixed)
+
+
+def _mixed(words: Any, position: Any, xp: Any) -> tuple[Any, ...]:
+  return tuple(
+    _mix(words ^ _mix(position + xp.uint32(salt), xp), xp) for salt in _SALTS
   )
+
+
+def _reduced(mixed: tuple[jax.Array, ...]) -> jax.Array:  # [2] uint32
+  """The sums, in one reduction.
+
+  A CPU computes it with its vector units. Two that are stacked take six times
+  as long there.
+  """
+  zeros = (jnp.uint32(0),) * len(mixed)
+  axes = tuple(range(mixed[0].ndim))
+  return jnp.stack(lax.reduce(mixed, zeros, _sum, axes))
 
 
 def _sum(x: tuple[Any, ...], y: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -468,7 +468,7 @@ def test_a_save_that_fails_later_is_told_before_the_next_one(
     checkpoint_manager.CheckpointManager, "_finalize_checkpoint", _cannot_finish
   )
   store.save(2, make_state(), {})
-  while store._open_checkpointer.is_saving_in_progress():
+  while store.is_saving():
     time.sleep(0.01)
   with pytest.raises(OSError, match="cannot be written: no space"):
     store.check()

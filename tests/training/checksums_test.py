@@ -29,6 +29,24 @@ def test_devices_and_numpy_agree(x):
   assert of(x) == "".join(f"{part:08x}" for part in on_devices)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_sums_do_not_depend_on_blocks(monkeypatch, dtype, more):
+  size = checksums._BLOCK + more
+  x = np.arange(size).astype(jnp.dtype(dtype))
+  found = of(x)
+  assert found != of(np.append(x, x[-1:]))
+  monkeypatch.setattr(checksums, "_TINY", 2 * checksums._BLOCK + 2)
+  assert found == of(x)
+
+
+def test_both_sums_are_one_reduction():
+  # Two take six times as long on a CPU.
+  x = jnp.zeros((8, 4))
+  text = checksums._on_devices.lower(x).as_text()
+  assert text.count("stablehlo.reduce(") == 1
+
+
 def test_a_known_sum():
   # fmix32 of MurmurHash3 at two places; the sum of one element is its hash.
   def mix(x: int) -> int:

@@ -1,0 +1,161 @@
+r"""What the host costs a run: verifiers, the tokenizer, and checkpoints.
+
+    python -m experiments.benchmarks.host
+    python -m experiments.benchmarks.host --host_parts=verifiers \
+        --scored_rows=100000
+    python -m experiments.benchmarks.host --host_parts=checkpoints \
+        --state_gb=0.1,1,10 --state_folder=/some/disk
+
+Each part prints a table. Beside everything that is measured stands its floor,
+measured before and after it in the same process: the reward functions in a
+loop, the tokenizer in a loop, a plain write and fsync of as many bytes. On a
+machine where other programs run, the ratios mean something and the seconds do
+not. Memory is what Linux says.
+
+`verifiers` sends rows through the pool that training has. Completions have
+about 70 words; half of them are right. With 0 workers each row is checked in
+this process as a worker does it, and nothing ends a row that hangs.
+`tokenizer` reads prompts of about 90 words through the stream of training, with
+0, 1 and 2 threads that work ahead; training has one. `checkpoints` saves and
+restores a state of normal numbers. A state of 10 GB needs a disk with 30 GB and
+memory for 12 GB.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import tempfile
+from collections.abc import Sequence
+
+from absl import flags
+
+from experiments import flags as flags_lib
+from experiments.benchmarks import host_rows, host_states
+
+PARTS = ("verifiers", "tokenizer", "checkpoints")
+
+_PARTS = flags.DEFINE_list("host_parts", list(PARTS), "Of the benchmark.")
+_ROWS = flags.DEFINE_integer("scored_rows", 10_000, "Rows of a call.", 1)
+_BOXED = flags.DEFINE_integer("boxed_rows", 100, "Rows of programs.", 1)
+_WORKERS = flags.DEFINE_list(
+  "host_workers", ["0", "1", "2", "4"], "Worker processes; 0: none."
+)
+_RECORDS = flags.DEFINE_integer("records", 10_000, "Prompts to encode.", 1)
+_THREADS = flags.DEFINE_list(
+  "data_threads", ["0", "1", "2"], "Threads that read ahead."
+)
+_GB = flags.DEFINE_list("state_gb", ["0.1", "1"], "Sizes of states, 10⁹ bytes.")
+_FOLDER = flags.DEFINE_string(
+  "state_folder", None, "Where states are saved; by default a temporary folder."
+)
+_COMPRESS = flags.DEFINE_bool("state_compress", False, "Compress checkpoints.")
+_ROUNDS = flags.DEFINE_integer("save_rounds", 3, "Saves of each state.", 1)
+
+
+def _numbers(flag: flags.FlagHolder, kind: type, least: float) -> list:
+  """The numbers of a list.
+
+  Raises:
+    ValueError: One of them is none, or is too small.
+  """
+  try:
+    found = [kind(text) for text in flag.value]
+  except ValueError:
+    found = []
+  if not found or min(found) < least:
+    raise ValueError(
+      f"benchmarks.host: --{flag.name}={','.join(flag.value)}; needed are"
+      f" numbers from {least:g} on, as {','.join(flag.default)}."
+    )
+  return found
+
+
+def verifiers(workers: Sequence[int]) -> None:
+  """Prints the table of verifiers."""
+  print(
+    "| rewards | rows | workers | rows/s | added, µs a row | seconds : loop |"
+    " processor : loop | parent, MB | largest worker, MB |"
+  )
+  print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+  for mix in host_rows.MIXES:
+    num_rows = _BOXED.value if mix == "code" else _ROWS.value
+    for row in host_rows.scored(mix, num_rows, workers):
+      ratio = row.busy / row.busy_floor if row.busy_floor else float("nan")
+      print(
+        f"| {mix} | {num_rows} | {row.num_workers} | {1 / row.seconds:.0f} |"
+        f" {1e6 * (row.seconds - row.floor):.0f} |"
+        f" {row.seconds / row.floor:.2f} | {ratio:.2f} |"
+        f" {row.parent / 1e6:.1f} | {row.largest / 1e6:.0f} |",
+        flush=True,
+      )
+
+
+def read_ahead(threads: Sequence[int]) -> None:
+  """Prints the table of the data source."""
+  print(
+    "| threads | prompts | prompts/s | seconds : loop | first batch : loop |"
+    " memory, MB |"
+  )
+  print("|---:|---:|---:|---:|---:|---:|")
+  for row in host_rows.encoded(_RECORDS.value, threads):
+    print(
+      f"| {row.num_threads} | {row.num_rows} | {1 / row.seconds:.0f} |"
+      f" {row.seconds / row.floor:.2f} | {row.first / row.floor:.2f} |"
+      f" {row.grown / 1e6:.1f} |",
+      flush=True,
+    )
+
+
+def states(sizes: Sequence[float], folder: pathlib.Path) -> None:
+  """Prints the table of checkpoints."""
+  print(
+    "| state, GB | on disk | stall, s | written, s | GB/s | written : floor |"
+    " stall : synchronous | step meanwhile : alone | restore, s |"
+    " restore : read | save, memory | restore, memory |"
+  )
+  print("|---:" * 12 + "|")
+  for size in sizes:
+    row = host_states.saved(
+      int(size * 1e9), folder, _ROUNDS.value, _COMPRESS.value
+    )
+    print(
+      f"| {size:g} | {row.on_disk / row.num_bytes:.2f} | {row.stall:.2f} |"
+      f" {row.written:.2f} | {row.num_bytes / 1e9 / row.written:.2f} |"
+      f" {row.written / row.floor:.2f} | {row.stall / row.written:.2f} |"
+      f" {row.slowed / row.step:.2f} | {row.restore:.2f} |"
+      f" {row.restore / row.read:.2f} |"
+      f" {row.save_peak / row.num_bytes:.2f} |"
+      f" {row.restore_peak / row.num_bytes:.2f} |",
+      flush=True,
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+  """Prints the tables of the parts."""
+  del argv
+  workers = _numbers(_WORKERS, int, 0)
+  threads = _numbers(_THREADS, int, 0)
+  sizes = _numbers(_GB, float, 1e-6)
+  if unknown := sorted({*_PARTS.value} - {*PARTS}):
+    raise ValueError(
+      f"benchmarks.host: --host_parts has {', '.join(unknown)}; there are"
+      f" {', '.join(PARTS)}."
+    )
+  with tempfile.TemporaryDirectory() as temporary:
+    folder = pathlib.Path(_FOLDER.value or temporary)
+    if not folder.is_dir():
+      raise FileNotFoundError(
+        f"benchmarks.host: --state_folder={folder}: there is no such folder;"
+        " make it first."
+      )
+    if "verifiers" in _PARTS.value:
+      verifiers(workers)
+    if "tokenizer" in _PARTS.value:
+      read_ahead(threads)
+    if "checkpoints" in _PARTS.value:
+      states(sizes, folder)
+  return 0
+
+
+if __name__ == "__main__":
+  flags_lib.run(main)

@@ -1,0 +1,242 @@
+"""Rows through verifiers and records through the tokenizer, beside loops."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from experiments.benchmarks import memory
+from grpo_jax.data import pipeline, tokenizer
+from grpo_jax.data.encoder import Encoder
+from grpo_jax.rewards import functions as functions_lib
+from grpo_jax.rewards import host, worker
+
+_GROUP = 8
+_BATCH = 256
+_MAX_PROMPT_LEN = 256
+_STEP_TIMEOUT_S = 3600.0
+_FLOOR_PARTS = 5  # The loop beside a call has this part of its rows.
+_WORDS = ("so", "we", "add", "both", "numbers", "carry", "one", "then", "check")
+_PROGRAM = "```python\na, b = map(int, input().split())\nprint(a {sign} b)\n```"
+
+# Name -> import paths of the reward functions of a mix.
+MIXES: dict[str, dict[str, str]] = {
+  "format": {"format": "grpo_jax.rewards.formatting:think_answer_format"},
+  "math + format": {
+    "accuracy": "math_accuracy",
+    "format": "grpo_jax.rewards.formatting:think_answer_format",
+  },
+  "code": {"code": "code"},
+}
+
+# Prompts, completions, ids and extras.
+Rows = tuple[list[str], list[str], list[int], list[dict[str, Any]]]
+
+
+class Scored(NamedTuple):
+  """A line of the table of verifiers.
+
+  Attributes:
+    mix: Of `MIXES`.
+    num_workers: Processes; 0: what a worker does, in this process.
+    num_rows: Rows of a call.
+    seconds: Seconds of a row.
+    floor: Seconds of a row in a loop over the functions alone.
+    busy, busy_floor: The same in seconds of processors, which other programs
+      disturb less; of this process and of the workers.
+    parent, largest: By how many bytes this process has grown, and the peak of
+      the largest worker.
+  """
+
+  mix: str
+  num_workers: int
+  num_rows: int
+  seconds: float
+  floor: float
+  busy: float
+  busy_floor: float
+  parent: int
+  largest: int
+
+
+class _Time(NamedTuple):
+  """Seconds of a clock, and of processors."""
+
+  seconds: float
+  busy: float
+
+
+def _timed(function: Callable[[], Any]) -> _Time:
+  busy, start = memory.processor_s(), time.perf_counter()
+  function()
+  seconds = time.perf_counter() - start
+  return _Time(seconds, memory.processor_s() - busy)
+
+
+def make_rows(mix: str, num_rows: int) -> Rows:
+  """Sums, and completions of which half are right."""
+  rng = random.Random(0)
+  rows: Rows = ([], [], [], [])
+  for number in range(num_rows):
+    a, b = rng.randrange(1000), rng.randrange(1000)
+    sign = rng.choice("+-")
+    thought = " ".join(rng.choices(_WORDS, k=60))
+    answer = a + b if sign == "+" else a - b
+    said = f"<think>{thought}</think> <answer>{answer}</answer>"
+    extra: dict[str, Any] = {"answer": str(a + b)}
+    if mix == "code":
+      said = _PROGRAM.replace("{sign}", sign)
+      extra = {"tests": [{"input": f"{a} {b}\n", "output": str(a + b)}]}
+    for column, value in zip(
+      rows, (f"What is {a} + {b}?", said, number // _GROUP, extra), strict=True
+    ):
+      column.append(value)
+  return rows
+
+
+def scored(mix: str, num_rows: int, workers: Sequence[int]) -> Iterator[Scored]:
+  """A line for each number of workers; the loop runs before and after each."""
+  rows = make_rows(mix, num_rows)
+  paths = MIXES[mix]
+  loaded = {
+    name: functions_lib.load_function(path) for name, path in paths.items()
+  }
+  for function in loaded.values():
+    getattr(function, "warm_up", lambda: None)()
+  part = tuple(column[: -(-num_rows // _FLOOR_PARTS)] for column in rows)
+
+  def loop() -> None:
+    for prompt, completion, id_, extra in zip(*part, strict=True):
+      for function in loaded.values():
+        function([prompt], [completion], [id_], [extra])
+
+  for num_workers in workers:
+    before = _timed(loop)
+    if num_workers:
+      took, parent, largest = _in_pool(paths, rows, num_workers)
+    else:
+      took, parent, largest = _in_process(loaded, rows)
+    after, looped = _timed(loop), 2 * len(part[0])
+    yield Scored(
+      mix,
+      num_workers,
+      num_rows,
+      seconds=took.seconds / num_rows,
+      floor=(before.seconds + after.seconds) / looped,
+      busy=took.busy / num_rows,
+      busy_floor=(before.busy + after.busy) / looped,
+      parent=parent,
+      largest=largest,
+    )
+
+
+def _in_process(
+  loaded: dict[str, functions_lib.RewardFunction], rows: Rows
+) -> tuple[_Time, int, int]:
+  """What a worker does with each row, without a worker."""
+  said: list[worker.Verdict] = []
+  with memory.growth() as grown:
+    took = _timed(
+      lambda: said.extend(
+        worker.score_unit(loaded, [row]) for row in zip(*rows, strict=True)
+      )
+    )
+  assert all(failure is None for _, failure in said)
+  return took, grown.peak, 0
+
+
+def _in_pool(
+  paths: dict[str, str], rows: Rows, num_workers: int
+) -> tuple[_Time, int, int]:
+  found: list[host.HostScores] = []
+  with host.HostScorer(
+    paths,
+    dict.fromkeys(paths, 1.0),
+    step_timeout_s=_STEP_TIMEOUT_S,
+    num_workers=num_workers,
+  ) as scorer:
+    with memory.growth() as grown:
+      took = _timed(lambda: found.append(scorer.score(*rows)))
+    largest = memory.largest_below()
+  failed = found[0].failed
+  if failed.any():
+    raise RuntimeError(
+      f"benchmarks.host: {failed.sum()} of {failed.size} rows are unscored:"
+      f" {found[0].errors}"
+    )
+  return took, grown.peak, largest
+
+
+class Encoded(NamedTuple):
+  """A line of the table of the data source.
+
+  Attributes:
+    num_threads: Threads that work ahead.
+    num_rows: Records of an epoch.
+    first: Seconds of a record until the first batch is there: all are encoded
+      once, to find those that are too long.
+    seconds: Seconds of a record after that.
+    floor: Seconds of a record of the tokenizer in a loop.
+    grown: By how many bytes this process has grown.
+  """
+
+  num_threads: int
+  num_rows: int
+  first: float
+  seconds: float
+  floor: float
+  grown: int
+
+
+def encoded(num_rows: int, threads: Sequence[int]) -> Iterator[Encoded]:
+  """A line for each number of threads; the loop runs before and after each."""
+  prompts, completions, _, extras = make_rows("math + format", num_rows)
+  source = [
+    {
+      "prompt": f"{prompt} {completion}",
+      "answer": extra["answer"],
+      "completion": None,
+      "extras": {},
+    }
+    for prompt, completion, extra in zip(
+      prompts, completions, extras, strict=True
+    )
+  ]
+  encoder = Encoder(tokenizer.Tokenizer())
+  texts = [record["prompt"] for record in source]
+  bare = encoder.tokenizer._tokenizer
+
+  def loop() -> None:
+    for text in texts:
+      bare.encode(text, add_special_tokens=False)
+
+  for num_threads in threads:
+    before = _timed(loop).seconds
+    with memory.growth() as grown:
+      start = time.perf_counter()
+      stream = pipeline.prompt_stream(
+        source,
+        encoder,
+        batch_size=min(_BATCH, num_rows),
+        max_prompt_len=_MAX_PROMPT_LEN,
+        seed=0,
+        pad_id=encoder.tokenizer.pad_id,
+        num_threads=num_threads,
+      )
+      next(stream)
+      first = time.perf_counter() - start
+      num_batches = max(num_rows // _BATCH, 1)
+      batches = itertools.islice(stream, num_batches)
+      took = _timed(functools.partial(collections.deque, batches, 0))
+    del stream, batches
+    floor = (before + _timed(loop).seconds) / 2
+    yield Encoded(
+      *(num_threads, num_rows, first / num_rows),
+      took.seconds / (num_batches * min(_BATCH, num_rows)),
+      *(floor / num_rows, grown.peak),
+    )

@@ -1,0 +1,173 @@
+"""Saving and restoring a state, beside a plain write of as many bytes."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.benchmarks import memory
+from grpo_jax.training import checkpoints
+
+_LEAVES = 24
+_STEP_ROWS = 256
+_CALIBRATION = 20  # Steps that are timed without a save.
+
+
+class Saved(NamedTuple):
+  """A line of the table of checkpoints; all but the bytes are seconds.
+
+  Attributes:
+    num_bytes: Bytes of the state.
+    compress: See `config.checkpoint.compress`.
+    stall: For which `save` holds up the next step.
+    written: From the call until the step is on the disk.
+    floor: A plain write and fsync of as many bytes.
+    restore: Until the state is there again and its checksums are compared.
+    read: A plain read of as many bytes, which are still in memory.
+    step, slowed: A step of training alone, and while a save is written.
+    on_disk: Bytes of the checkpoint.
+    save_peak: Memory above the state while it is saved, bytes.
+    restore_peak: Memory above the restored state while it is read, bytes.
+  """
+
+  num_bytes: int
+  compress: bool
+  stall: float
+  written: float
+  floor: float
+  restore: float
+  read: float
+  step: float
+  slowed: float
+  on_disk: int
+  save_peak: int
+  restore_peak: int
+
+
+def make_state(num_bytes: int) -> dict[str, jax.Array]:
+  """Normal numbers, which are about as hard to compress as weights are."""
+  rng = np.random.default_rng(0)
+  size = max(num_bytes // 4 // _LEAVES, 1)
+  state = {
+    f"w{number}": jax.device_put(rng.standard_normal(size, np.float32))
+    for number in range(_LEAVES)
+  }
+  return jax.block_until_ready(state)
+
+
+def saved(
+  num_bytes: int, folder: pathlib.Path, rounds: int, compress: bool = False
+) -> Saved:
+  """The medians of some rounds, of which each measures all in turn.
+
+  Args:
+    num_bytes: Of the state.
+    folder: A new one below it is written and removed.
+    rounds: How many.
+    compress: Whether the checkpoint is compressed.
+
+  Raises:
+    OSError: The disk has no room for two copies of the state.
+  """
+  free = shutil.disk_usage(folder).free
+  if free < 3 * num_bytes:
+    raise OSError(
+      f"benchmarks.host: {folder} has {free / 1e9:.1f} GB free, and a state of"
+      f" {num_bytes / 1e9:g} GB needs three times as many bytes; set"
+      " --state_folder to another disk, or --state_gb to less."
+    )
+  own = folder / "benchmark_of_checkpoints"
+  own.mkdir()
+  try:
+    found = [_round(num_bytes, own, compress) for _ in range(rounds)]
+  finally:
+    shutil.rmtree(own)
+  return Saved(*map(statistics.median, zip(*found, strict=True)))
+
+
+def _round(num_bytes: int, own: pathlib.Path, compress: bool) -> Saved:
+  state = make_state(num_bytes)
+  real = sum(leaf.nbytes for leaf in state.values())
+  floor = _seconds(lambda: _write(own / "plain", state))
+  read = _seconds(lambda: _read(own / "plain"))
+  (own / "plain").unlink()
+  store = checkpoints.Checkpoints(own / "c", 1, compress)
+  store.save(0, {"x": jnp.zeros(3)}, {})  # Its folder and threads are made.
+  store.save(1, state, {})  # And what sums are computed by is compiled.
+  store.wait()
+  step = _step()
+  alone = statistics.median(_seconds(step) for _ in range(_CALIBRATION))
+  with memory.growth() as grown:
+    start = time.perf_counter()
+    store.save(2, state, {})
+    stall = time.perf_counter() - start
+    meanwhile = list(_while_saving(store, step))
+    store.wait()
+    written = time.perf_counter() - start
+  on_disk = sum(
+    path.stat().st_size for path in (own / "c/2").rglob("*") if path.is_file()
+  )
+  shapes = jax.eval_shape(lambda tree: tree, state)
+  for leaf in state.values():
+    leaf.delete()
+  with memory.growth() as restored:
+    restore = _seconds(lambda: jax.block_until_ready(store.restore(shapes)[0]))
+  store.close()
+  shutil.rmtree(own / "c")
+  return Saved(
+    *(real, compress, stall, written, floor, restore, read, alone),
+    statistics.median(meanwhile) if meanwhile else alone,
+    on_disk,
+    grown.peak,
+    max(restored.peak - real, 0),
+  )
+
+
+def _while_saving(
+  store: checkpoints.Checkpoints, step: Callable[[], Any]
+) -> Iterator[float]:
+  """Seconds of steps of training, until the save is written."""
+  while store.is_saving():
+    yield _seconds(step)
+
+
+def _step() -> Callable[[], Any]:
+  """Something to compute, which takes some milliseconds on a core."""
+  x = jnp.ones((_STEP_ROWS, _STEP_ROWS))
+
+  @jax.jit
+  def run(x):
+    return jax.lax.fori_loop(0, 8, lambda _, y: jnp.tanh(y @ x), x)
+
+  jax.block_until_ready(run(x))
+  return lambda: jax.block_until_ready(run(x))
+
+
+def _seconds(function: Callable[[], Any]) -> float:
+  start = time.perf_counter()
+  function()
+  return time.perf_counter() - start
+
+
+def _write(path: pathlib.Path, state: dict[str, jax.Array]) -> None:
+  with path.open("wb") as file:
+    for leaf in state.values():
+      file.write(np.asarray(leaf).data)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _read(path: pathlib.Path) -> None:
+  buffer = bytearray(1 << 24)
+  with path.open("rb", buffering=0) as file:
+    while file.readinto(buffer):
+      pass
