@@ -58,7 +58,7 @@ def encode(message: Any) -> bytes:
     ValueError: The message has something else, or is too long.
   """
   try:
-    body = json.dumps(message, default=_plain, separators=(",", ":"))
+    body = _JSON.encode(message)
   except (TypeError, RecursionError) as error:
     raise ValueError(
       f"frames.encode: {error}; needed are None, booleans, numbers, text, lists"
@@ -76,6 +76,10 @@ def _plain(value: Any) -> Any:
   if hasattr(value, "tolist"):
     return value.tolist()
   raise TypeError(f"a message holds a {type(value).__name__}")
+
+
+# Made once: `json.dumps` would make one for each message.
+_JSON = json.JSONEncoder(default=_plain, separators=(",", ":"))
 
 
 def answer(message: Any) -> Answer:

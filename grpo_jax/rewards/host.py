@@ -79,6 +79,10 @@ _MIN_FIRST_S = 0.25
 _LONGER = 4  # By this factor is each try longer than the one before.
 
 
+# See `pool.Call`.
+_PAUSE_S = 0.001
+
+
 # Units that wait at the same time in one worker.
 _MAX_WAITING = 64
 
@@ -106,6 +110,8 @@ class _Item(NamedTuple):
 class _Call(pool.Call):
   """The items of one call of `HostScorer.score`, and their results so far."""
 
+  pause_s = _PAUSE_S
+
   def __init__(
     self,
     items: list[_Item],
@@ -118,7 +124,7 @@ class _Call(pool.Call):
     super().__init__(range(len(items)), pool.Failures(len(rows)))
     self.items = items
     self.rows = rows
-    self.values = np.full((len(rows), num_functions), np.nan, np.float32)
+    self.values = np.full((len(rows), num_functions), np.nan)
     self.steps: list[list[tuple[int, float]]] = [[] for _ in rows]
     # Columns of `values` of the functions of each kind; -1: steps.
     self._columns = names
@@ -127,6 +133,7 @@ class _Call(pool.Call):
     # Seconds for the next try of rows that were slow.
     self._slow_s: dict[int, float] = {}
     self._later: collections.deque[int] = collections.deque()
+    self._alone: set[int] = set()  # Workers with a row that may take long.
 
   @property
   def num_pending(self) -> int:
@@ -166,24 +173,26 @@ class _Call(pool.Call):
           for end, score in value or ()
         ]
       else:
-        # Beyond float32: inf, seen by `combine`.
-        with np.errstate(over="ignore"):
-          self.values[row, column] = (
-            np.nan if value is None else frames.number(value)
-          )
+        self.values[row, column] = (
+          np.nan if value is None else frames.number(value)
+        )
 
   def fail(self, index: int, kind: str, message: str) -> None:
     for row in self.items[index].rows:
       self.failures.add(row, kind, message)
 
   def take(self, slot: int, num_workers: int, num_open: int) -> list[int]:
-    if num_open:
+    if num_open and slot in self._alone:
       return []
-    if not self.pending and self._later:
-      return [self._later.popleft()]  # None waits behind another one.
-    if self.pending and self.items[self.pending[0]].is_async:
-      return [self.pending.popleft()]  # It takes a whole deadline, at worst.
-    return super().take(slot, num_workers, num_open)
+    self._alone.discard(slot)
+    if self.pending and not self.items[self.pending[0]].is_async:
+      return super().take(slot, num_workers, num_open)
+    # What may take long; none waits behind it.
+    queue = self.pending or self._later
+    if num_open or not queue:
+      return []
+    self._alone.add(slot)
+    return [queue.popleft()]
 
   def timeout_s(self, index: int) -> float:
     if self.items[index].is_async:  # Each has its deadline in the worker.
@@ -221,6 +230,8 @@ def _verdict(
     case [list(values), failure] if len(values) == num_functions and all(
       isinstance(column, list) and len(column) == num_rows for column in values
     ):
+      if failure is None:
+        return values, None
       return values, frames.answer([0, None, failure]).failure
   raise ValueError(f"it said {said!r:.80} of {num_functions} functions")
 
@@ -401,9 +412,9 @@ class HostScorer:
       self._row_timeout_s,
     )
     self._pool.run(call, self.step_timeout_s)
-    components = {
-      name: call.values[:, k].copy() for k, name in enumerate(self.functions)
-    }
+    with np.errstate(over="ignore"):  # Beyond float32: inf, as `combine` says.
+      values = call.values.T.astype(np.float32)
+    components = dict(zip(self.functions, values.copy(), strict=True))
     failures = call.failures
     return HostScores(
       components,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import itertools
 import math
 import os
 import socket
@@ -31,7 +32,8 @@ from grpo_jax.rewards import frames, processes
 
 FAILURE_KINDS = frames.FAILURE_KINDS
 
-MAX_CHUNK = 8  # Rows that a worker is sent at a time.
+MAX_CHUNK = 64  # Rows that a worker has, at most.
+_MAX_CHUNK_BYTES = 1 << 20  # Of what it is sent at a time, but for one row.
 _MAX_MESSAGE = 1000  # Characters.
 _MAX_ERRORS = 3
 _START_TIMEOUT_S = 300.0  # What a worker imports may be a large framework.
@@ -145,9 +147,12 @@ class Call:
     failures: Of rows so far.
     is_concurrent: Workers have several rows at work, and answer them in any
       order. Else they work on one after another.
+    pause_s: Seconds for which answers may lie in the pipes while all workers
+      have further rows. Without it, each of many short rows wakes this process.
   """
 
   is_concurrent = False
+  pause_s = 0.0
 
   def __init__(self, rows: Iterable[int], failures: Failures):
     self.pending = collections.deque(rows)
@@ -187,11 +192,13 @@ class Call:
   def take(self, slot: int, num_workers: int, num_open: int) -> list[int]:
     """The next rows for the worker in this slot, which has some already."""
     del slot
-    if num_open:
-      return []
     # Smaller towards the end, so that the workers finish together.
     size = len(self.pending) // (2 * num_workers)
-    size = min(max(size, 1), MAX_CHUNK, len(self.pending))
+    size = min(max(size, 1), MAX_CHUNK)
+    # Before the last one is done, so that no worker waits for the next.
+    if 2 * num_open > size:
+      return []
+    size = min(size - num_open, len(self.pending))
     return [self.pending.popleft() for _ in range(size)]
 
   def put_back(self, slot: int, rows: Sequence[int]) -> None:
@@ -356,6 +363,8 @@ class Pool:
         self._send(slot, call)
     if not self.goes_on(call):
       return
+    if call.pause_s and all(len(w.rows) > 1 for w in self._workers):
+      time.sleep(call.pause_s)
     watched = [*self._workers, *([self._spare] if self._spare else ())]
     wake = min(end, *(worker.deadline for worker in watched))
     active = frames.wait(
@@ -372,7 +381,12 @@ class Pool:
 
   def _send(self, slot: int, call: Call) -> None:
     worker, messages = self._workers[slot], []
-    for index in call.take(slot, self.num_workers, len(worker.rows)):
+    taken = call.take(slot, self.num_workers, len(worker.rows))
+    is_idle, num_bytes = not worker.rows, 0
+    for place, index in enumerate(taken):
+      if num_bytes > _MAX_CHUNK_BYTES and not call.is_concurrent:
+        call.put_back(slot, taken[place:])
+        break
       self._num_questions += 1
       sent = _Sent(self._num_questions, index, time.monotonic())
       try:
@@ -380,9 +394,11 @@ class Pool:
       except ValueError as error:
         call.fail(index, "raised", str(error))
         continue
+      num_bytes += len(messages[-1])
       worker.rows.append(sent)
     if messages:
       worker.channel.write(*messages)
+    if messages and (is_idle or call.is_concurrent):
       worker.deadline = self._deadline(worker, call)
 
   def _deadline(self, worker: _Worker, call: Call) -> float:
@@ -411,13 +427,14 @@ class Pool:
     return None
 
   def _record(self, worker: _Worker, call: Call, answer: frames.Answer) -> None:
-    known = worker.rows if call.is_concurrent else [*worker.rows][:1]
+    rows = worker.rows
+    known = rows if call.is_concurrent else itertools.islice(rows, 1)
     sent = next((x for x in known if x.number == answer.number), None)
     if sent is None:
       raise _Stranger(answer.number)
     index = sent.row
     call.record(index, answer.content, answer.failure)
-    worker.rows.remove(sent)
+    rows.remove(sent)
     worker.answered[answer.number] = index
     worker.deadline = self._deadline(worker, call)
 

@@ -67,8 +67,8 @@ def _number(value: typing.Any) -> float | None:
   Raises:
     TypeError: It is no number.
   """
-  if value is None:
-    return None
+  if value is None or type(value) is float:  # Looking at protocols is slow.
+    return value
   if not isinstance(value, typing.SupportsFloat):
     raise TypeError(
       f"returned {_shown(value)} for a row; needed is a number or None"

@@ -408,3 +408,39 @@ def test_workers_end_with_their_parent(tmp_path, end):
   parent.wait(timeout=30)
   parent.stdout.close()
   assert wait_until(lambda: is_gone(worker))
+
+
+def test_short_rows_are_sent_many_at_a_time(scorer, monkeypatch):
+  sent = []
+  write = frames.Channel.write
+
+  def counted(channel, *messages):
+    sent.append(len(messages))
+    write(channel, *messages)
+
+  monkeypatch.setattr(frames.Channel, "write", counted)
+  size = 2000
+  scores = score(scorer, [str(i) for i in range(size)])
+  np.testing.assert_array_equal(
+    scores.components["by_completion"], np.arange(size)
+  )
+  # A worker gets half of the most that it may have, at least, before the last
+  # few hundred rows, of which each gets a quarter.
+  assert sum(sent) == size
+  assert len(sent) < size / 16
+
+
+def test_long_rows_are_not_all_held_in_memory_to_be_sent(scorer, monkeypatch):
+  sent = []
+  write = frames.Channel.write
+
+  def counted(channel, *messages):
+    sent.append(sum(map(len, messages)))
+    write(channel, *messages)
+    sent.append(len(channel._unsent))
+
+  monkeypatch.setattr(frames.Channel, "write", counted)
+  long = 2**18
+  scores = score(scorer, ["1" + " " * long] * 40)
+  assert not scores.failed.any()
+  assert max(sent) < 2**20 + 2 * long
