@@ -180,6 +180,14 @@ def test_state_does_not_depend_on_the_number_of_processes():
   assert one.get_state() == two.get_state()
 
 
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_threads_that_work_ahead_change_nothing(num_threads):
+  other = prompts(num_threads=num_threads)
+  one = prompts()
+  assert_same(take(other, 6), take(one, 6))
+  assert other.get_state() == one.get_state()
+
+
 def test_long_prompts_are_left_out_and_counted(tmp_path, caplog):
   source = jsonl(
     tmp_path, *({"prompt": "word " * size} for size in (1, 6, 5, 7))
