@@ -65,5 +65,5 @@ def test_numbers_that_are_none_are_refused(text):
   class Flag:
     name, value, default = "host_workers", text.split(","), ["0", "1"]
 
-  with pytest.raises(ValueError, match="--host_workers=.*from 0 on, as 0,1"):
+  with pytest.raises(ValueError, match=r"--host_workers=.*from 0 on, as 0,1"):
     host._numbers(Flag, int, 0)
