@@ -1,6 +1,8 @@
 """A run that is stopped anywhere ends with the bytes of one that is not."""
 
+import errno
 import json
+import os
 import pathlib
 import random
 import re
@@ -12,6 +14,7 @@ import jax
 import numpy as np
 import orbax.checkpoint.experimental.v1 as ocp
 import pytest
+from orbax.checkpoint import checkpoint_manager
 
 from grpo_jax.training import (
   checkpoints,
@@ -212,6 +215,32 @@ def test_sigterm_during_an_evaluation(tmp_path, monkeypatch, evaluation_number):
   store = checkpoints.Checkpoints(tmp_path / "checkpoints", keep=2)
   assert store.latest_step() == result.step
   store.close()
+
+
+@pytest.mark.slow
+def test_a_save_that_fails_in_the_background_ends_the_next_step(
+  tmp_path, monkeypatch
+):
+  def cannot_finish(manager, step):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+  def save(store, *arguments):
+    original(store, *arguments)
+    while store.is_saving():
+      time.sleep(0.01)
+
+  original = checkpoints.Checkpoints.save
+  monkeypatch.setattr(
+    checkpoint_manager.CheckpointManager, "_finalize_checkpoint", cannot_finish
+  )
+  monkeypatch.setattr(checkpoints.Checkpoints, "save", save)
+  config = tiny_config.get_config()
+  first = config.checkpoint.every
+  with pytest.raises(OSError, match="cannot be written: no space is left"):
+    loop.train(config, tmp_path)
+  # The step that was under way is the last, and not the one of the next save.
+  metrics = (tmp_path / metrics_log.METRICS).read_text().splitlines()
+  assert max(json.loads(line)["step"] for line in metrics) <= first + 1
 
 
 @pytest.mark.slow
