@@ -446,9 +446,9 @@ def _stream(
     )
 
   batches = grain.MapDataset.range(sys.maxsize // batch_size).map(make)
-  # One thread works ahead while the device computes; the tokenizer leaves
-  # nothing to a second one (benchmarks/host.md). The state counts batches that
-  # were taken, not those that wait.
+  # One thread works ahead while the device computes, and reads thousands of
+  # prompts a second (benchmarks/host.md). The state counts batches that were
+  # taken, not those that wait.
   options = grain.ReadOptions(
     num_threads=num_threads, prefetch_buffer_size=2 * num_threads
   )

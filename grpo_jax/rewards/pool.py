@@ -32,7 +32,10 @@ from grpo_jax.rewards import frames, processes
 
 FAILURE_KINDS = frames.FAILURE_KINDS
 
-MAX_CHUNK = 64  # Rows that a worker has, at most.
+# Rows that a worker has, at most: the second if they are short. Behind a slow
+# one none should wait that another worker could begin.
+CHUNKS = (8, 64)
+_CHUNK_S = 0.02  # What those of a worker should take.
 _MAX_CHUNK_BYTES = 1 << 20  # Of what it is sent at a time, but for one row.
 _MAX_MESSAGE = 1000  # Characters.
 _MAX_ERRORS = 3
@@ -145,6 +148,8 @@ class Call:
   Attributes:
     pending: Rows that no worker has.
     failures: Of rows so far.
+    num_answered: Rows that workers have answered, since
+    begun: time.monotonic().
     is_concurrent: Workers have several rows at work, and answer them in any
       order. Else they work on one after another.
     pause_s: Seconds for which answers may lie in the pipes while all workers
@@ -157,6 +162,8 @@ class Call:
   def __init__(self, rows: Iterable[int], failures: Failures):
     self.pending = collections.deque(rows)
     self.failures = failures
+    self.num_answered = 0
+    self.begun = time.monotonic()
 
   @property
   def num_pending(self) -> int:
@@ -194,12 +201,17 @@ class Call:
     del slot
     # Smaller towards the end, so that the workers finish together.
     size = len(self.pending) // (2 * num_workers)
-    size = min(max(size, 1), MAX_CHUNK)
+    size = min(max(size, 1), self._max_chunk(num_workers))
     # Before the last one is done, so that no worker waits for the next.
     if 2 * num_open > size:
       return []
     size = min(size - num_open, len(self.pending))
     return [self.pending.popleft() for _ in range(size)]
+
+  def _max_chunk(self, num_workers: int) -> int:
+    fewest, most = CHUNKS
+    took_s = num_workers * max(time.monotonic() - self.begun, 1e-6)
+    return int(min(max(self.num_answered * _CHUNK_S / took_s, fewest), most))
 
   def put_back(self, slot: int, rows: Sequence[int]) -> None:
     """Rows that a worker took and did not begin; they come first again.
@@ -435,6 +447,7 @@ class Pool:
     index = sent.row
     call.record(index, answer.content, answer.failure)
     rows.remove(sent)
+    call.num_answered += 1
     worker.answered[answer.number] = index
     worker.deadline = self._deadline(worker, call)
 

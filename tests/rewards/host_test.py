@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from grpo_jax.rewards import frames, host, processes
+from grpo_jax.rewards import frames, host, pool, processes
 from tests.rewards import bad_verifiers
 
 BAD = "tests.rewards.bad_verifiers"
@@ -419,6 +419,7 @@ def test_short_rows_are_sent_many_at_a_time(scorer, monkeypatch):
     write(channel, *messages)
 
   monkeypatch.setattr(frames.Channel, "write", counted)
+  monkeypatch.setattr(pool, "_CHUNK_S", 1e9)  # Whatever else is running here.
   size = 2000
   scores = score(scorer, [str(i) for i in range(size)])
   np.testing.assert_array_equal(
@@ -428,6 +429,21 @@ def test_short_rows_are_sent_many_at_a_time(scorer, monkeypatch):
   # few hundred rows, of which each gets a quarter.
   assert sum(sent) == size
   assert len(sent) < size / 16
+
+
+@pytest.mark.parametrize(
+  ("row_s", "size"), [(1e-4, 64), (5e-4, 40), (0.01, 8), (10.0, 8)]
+)
+def test_only_short_rows_wait_in_large_numbers(monkeypatch, row_s, size):
+  call = pool.Call(range(1000), pool.Failures(1000))
+  first = call.take(0, 2, 0)
+  assert len(first) == 8  # Nothing is known of them.
+  call.num_answered = 8
+  now = call.begun + 8 * row_s / 2
+  monkeypatch.setattr(pool.time, "monotonic", lambda: now)
+  assert abs(len(call.take(0, 2, 0)) - size) <= 1
+  assert call.take(0, 2, size // 2 + 1) == []
+  assert abs(len(call.take(0, 2, size // 2 - 1)) - size // 2) <= 2
 
 
 def test_long_rows_are_not_all_held_in_memory_to_be_sent(scorer, monkeypatch):
