@@ -18,6 +18,7 @@ from experiments.benchmarks import memory
 from grpo_jax.training import checkpoints
 
 _LEAVES = 24
+_DRAWN = 1 << 23
 _STEP_ROWS = 256
 _CALIBRATION = 20  # Steps that are timed without a save.
 
@@ -55,10 +56,13 @@ class Saved(NamedTuple):
 
 def make_state(num_bytes: int) -> dict[str, jax.Array]:
   """Normal numbers, which are about as hard to compress as weights are."""
-  rng = np.random.default_rng(0)
   size = max(num_bytes // 4 // _LEAVES, 1)
+  # Repeated farther away than compression looks back.
+  drawn = np.random.default_rng(0).standard_normal(
+    min(size, _DRAWN), np.float32
+  )
   state = {
-    f"w{number}": jax.device_put(rng.standard_normal(size, np.float32))
+    f"w{number}": jax.device_put(np.resize(drawn, size))
     for number in range(_LEAVES)
   }
   return jax.block_until_ready(state)
