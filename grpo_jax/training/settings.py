@@ -522,8 +522,8 @@ class CheckpointConfig:
   Attributes:
     every: Steps between checkpoints; 0: only at the end of a phase.
     keep: Latest checkpoints kept.
-    compress: Whether checkpoints are compressed. Those of trained weights have
-      about a tenth fewer bytes then, and take several times as long to write
+    compress: Whether checkpoints are compressed. Those of weights have a few
+      percent fewer bytes then, and take several times as long to write
       (benchmarks/host.md).
   """
 

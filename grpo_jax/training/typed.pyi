@@ -721,8 +721,8 @@ class Checkpoint(Group):
   keep: int
   """Latest checkpoints kept."""
   compress: bool
-  """Whether checkpoints are compressed. Those of trained weights have about a
-  tenth fewer bytes then, and take several times as long to write
+  """Whether checkpoints are compressed. Those of weights have a few percent
+  fewer bytes then, and take several times as long to write
   (benchmarks/host.md)."""
 
 class Log(Group):
