@@ -9,7 +9,8 @@
 | `compared.py`  | whole steps that are compared in the same rounds         |
 | `critic.py`, `attention.py`, `logprobs.py`, `load.py` | commands for a piece |
 | `images.py`    | the command for what images cost                         |
-| `host.py`      | the command for the host; `host_rows.py` and `host_states.py` measure |
+| `host.py`      | the command for the host                                 |
+| `host_rows.py`, `host_states.py` | what it measures                       |
 | `memory.py`    | memory and processor time, as Linux counts them          |
 | `figure.py`    | the command that draws results of `step.py`              |
 """
