@@ -9,9 +9,9 @@ last lines say what to change. Exit status: 0, or 1 if it does not fit.
 
 Nothing is downloaded for the models of configs/recipes/models.py. Of another
 checkpoint on the hub its config and tokenizer are, and not its weights. No
-weight is made. Without --topology devices are those of this machine, with the form of
-attention that they take; `held.py` says what is counted exactly and what is an
-estimate.
+weight is made. Without --topology devices are those of this machine, with the
+form of attention that they take; `held.py` says what is counted exactly and
+what is an estimate.
 """
 
 from __future__ import annotations
