@@ -75,15 +75,28 @@ micro-batches, and the operations of a step do not: half as many rows in a
 micro-batch double the seconds of that network, and more prompts for a chip make
 both grow alike. The remedy is the largest micro-batch that fits.
 
-## What else bends it
+## What bent it before
 
-The bend of 0.5b-v5e is none of a network, and no demand of the algorithm. At
-8 192 chips a step draws 131 072 completions, and in 511 of the 1 023 steps of
-the token loop, as many as its last loop has, the compiled program gathers
-33 MB from other devices and reads 22 GB of HBM more. At 512 chips it does
-neither. What is gathered are no weights; which array it is was not looked
-into. Until that is done, compile before you ask for so many chips with so
-large a batch. Whether `config.sampling.lanes` avoids it was not compiled.
+Until 26 November 2026 the bound of 0.5b-v5e was 15.5 s at 8 192 chips. The
+update looked up the prompt of each row, and the compiler does not see that
+these prompts are where their rows are: it sent the prompts of the whole pod to
+every device. At 8 192 chips these are 16 384 prompts of 512 tokens, 33 MB. Of
+that program only its figures are left, and they fit no other array: the report
+counted a gather of 2²⁵ bytes in each of the 511 steps of the last loop of the
+token loop. The compiler runs a gather beside other operations, and its buffer
+is then in the text of each of them. The 22 GB of HBM that were added to a step
+are 217 times that buffer, read once and written twice. So most of the 15.5 s
+were probably counted too often; that the gather grew with the pod was real.
+Now prompts stay where they are, at every size. Rows of the compiler that are
+older (8, 16 and 512 chips, and 7b-v5p) still have the lookup, which is small
+there.
+
+Two settings send what grows with the pod, and were not compiled for it.
+`config.sampling.lanes` gives rows to whichever lane is free, on any device, so
+the keys and values of all prompts are sent to each of them. With
+`config.rl.num_minibatches` above 1 rows are drawn from the whole batch, so all
+of them are sent. Use neither with thousands of chips before you have compiled
+it.
 
 Differences of a few percent between neighbours with the same network are no
 trend: the compiler chooses other fusions, and what they read of HBM differs.
