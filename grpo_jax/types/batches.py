@@ -53,7 +53,9 @@ class TrainBatch:
 
   Attributes:
     prompt_tokens, prompt_mask, images: The prompts, as in `Prompts`.
-    prompt_index: Prompt of each row.
+    prompt_index: Prompt of each row. Where the rows of a group share the pass
+      over their prompt, the batch of a step has one group of each prompt, in
+      the order of the prompts; minibatches may have them in any order.
     group_id: Baseline group of each row, in [0, num_groups).
     tokens: Completion tokens.
     completion_mask: Tokens that exist (attention, lengths).
