@@ -42,9 +42,8 @@ class SamplingConfig:
       which bounds their number.
     record_routing: Whether to record the experts that each token took.
     lanes: Rows that are decoded at once; None for all. With fewer, a lane
-      whose row has ended takes the next one. 256 rows of geometric lengths, 38
-      tokens on average and 177 at most, take 3.7 s at once and 1.2 s in 32
-      lanes (2 layers, width 128, on a CPU); rows of equal lengths gain nothing.
+      whose row has ended takes the next one, which pays where lengths differ.
+    num_cache_sizes: Sizes in which the cache grows, at most.
     mix: When the policy reads a blend of like tokens; None for never.
   """
 
@@ -58,6 +57,7 @@ class SamplingConfig:
   record_kept: bool = False
   record_routing: bool = False
   lanes: int | None = None
+  num_cache_sizes: int = 4
   mix: mixing.Mixing | None = None
 
   def __post_init__(self):
@@ -76,6 +76,7 @@ class SamplingConfig:
     check(self.temperature >= 0, "temperature", "0 (greedy) or positive")
     check(self.top_k is None or self.top_k >= 1, "top_k", "at least 1, or None")
     check(self.lanes is None or self.lanes >= 1, "lanes", "at least 1, or None")
+    check(self.num_cache_sizes >= 1, "num_cache_sizes", "at least 1")
     for name in ("top_p", "min_p"):
       value = getattr(self, name)
       check(value is None or 0 < value <= 1, name, "in (0, 1], or None")
@@ -418,7 +419,7 @@ class Decoder:
   def run_grown(self, state: DecodeState) -> DecodeState:
     """Decodes until no lane is busy, with a cache that is empty at first."""
     num_slots = self.config.max_new_tokens
-    for size in cache_sizes(num_slots):
+    for size in cache_sizes(num_slots, self.config.num_cache_sizes):
       room = jax.eval_shape(functools.partial(self.allocate, state.row, size))
       cache = jax.tree.map(_padded, state.cache, room)
       # Only the last cache is a ring, round which rows may go.
@@ -585,13 +586,12 @@ def sample(
   )
 
 
-def cache_sizes(num_slots: int) -> list[int]:
+def cache_sizes(num_slots: int, most: int = 4) -> list[int]:
   """How many slots the cache has as it grows; each size is compiled anew.
 
-  A decode step with 32, 128, 256 and 1024 slots takes 9.5, 12, 16 and 34 ms on
-  a CPU (64 rows, 4 layers, width 256).
+  A decode step of 32, 128, 256, 1024 slots takes 9.5, 12, 16, 34 ms on a CPU.
   """
-  parts = [-(-num_slots // n) for n in (8, 4, 2)]
+  parts = [-(-num_slots // 2**n) for n in range(most - 1, 0, -1)]
   return [*(n for n in parts if n >= _SMALLEST), num_slots]
 
 

@@ -387,7 +387,12 @@ class SamplingConfig:
     top_k, top_p, min_p: Filters; None switches one off.
     lanes: Completions that are decoded at once; None: all. With fewer, the
       next one begins where another has ended, which pays where their lengths
-      differ, and the cache has room for as many only.
+      differ, and the cache has room for as many only. 256 of geometric
+      lengths, 38 tokens on average and 177 at most, take 3.7 s at once and 1.2
+      s in 32 lanes (2 layers, width 128, on a CPU).
+    num_cache_sizes: Sizes in which the cache of keys and values grows while
+      completions do, at most; each is half of the next, and compiled anew. 1
+      compiles faster, and all steps of decoding read a cache of full length.
     weights_dtype: What kernels are rounded to while training rollouts are drawn
       ("int8", "float8_e4m3fn"; "model": they are not). Updates and evaluations
       read them as they are; see docs/quantised_sampling.md.
@@ -415,6 +420,7 @@ class SamplingConfig:
   top_p: float | None = None
   min_p: float | None = None
   lanes: int | None = None
+  num_cache_sizes: int = 4
   weights_dtype: str = "model"
   uncorrected: bool = False
   mix_rate: float = 0.0
@@ -440,6 +446,7 @@ class SamplingConfig:
       top_p=share,
       min_p=share,
       lanes=ranges.ROWS,
+      num_cache_sizes=ranges.Range(1, 16),
       mix_rate=ranges.SHARE,
       mix_top_k=ranges.Range(2, ranges.MAX_INT),
       mix_min_entropy=ranges.Range(0, 22),  # The log of 2³¹ tokens is 21.5.
@@ -479,6 +486,7 @@ class SamplingConfig:
       record_kept=record_kept,
       record_routing=record_routing,
       lanes=self.lanes,
+      num_cache_sizes=self.num_cache_sizes,
       mix=mix,
     )
 

@@ -613,7 +613,13 @@ class Sampling(Group):
   lanes: int | None
   """Completions that are decoded at once; None: all. With fewer, the next one
   begins where another has ended, which pays where their lengths differ, and
-  the cache has room for as many only."""
+  the cache has room for as many only. 256 of geometric lengths, 38 tokens on
+  average and 177 at most, take 3.7 s at once and 1.2 s in 32 lanes (2 layers,
+  width 128, on a CPU)."""
+  num_cache_sizes: int
+  """Sizes in which the cache of keys and values grows while completions do,
+  at most; each is half of the next, and compiled anew. 1 compiles faster, and
+  all steps of decoding read a cache of full length."""
   weights_dtype: str
   """What kernels are rounded to while training rollouts are drawn ("int8",
   "float8_e4m3fn"; "model": they are not). Updates and evaluations read them

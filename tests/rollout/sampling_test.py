@@ -492,8 +492,8 @@ def test_rows_depend_neither_on_lanes_nor_on_how_the_cache_grows(
   }
   with jax.enable_x64(True):
     assert_same_rollout(
-      rollout_of(config, smallest, lanes=lanes, **options),
-      rollout_of(config, **options),
+      rollout_of(config, smallest, lanes=lanes, num_cache_sizes=5, **options),
+      rollout_of(config, num_cache_sizes=1, **options),
     )
 
 
@@ -502,6 +502,8 @@ def test_the_cache_doubles_and_few_sizes_are_compiled():
   assert sampling.cache_sizes(256) == [128, 256]
   assert sampling.cache_sizes(1023) == [128, 256, 512, 1023]
   assert sampling.cache_sizes(32_768) == [4096, 8192, 16_384, 32_768]
+  assert sampling.cache_sizes(1023, 2) == [512, 1023]
+  assert sampling.cache_sizes(1023, 1) == [1023]
 
 
 def test_a_free_lane_takes_the_next_row():
