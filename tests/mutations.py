@@ -110,15 +110,15 @@ MUTATIONS = [
   Mutation(
     "A context that goes on begins its draws anew.",
     "grpo_jax/rollout/sampling.py",
-    "positions = positions + self.offsets[state.row]",
-    "positions = positions + 0 * self.offsets[state.row]",
+    "positions = positions + self.in_lanes(self.offsets, state.row)",
+    "positions = positions + 0 * self.in_lanes(self.offsets, state.row)",
     "tests/training/serving_test.py -k positions_go_on",
   ),
   Mutation(
     "A row has the temperature of the first one.",
     "grpo_jax/rollout/continued.py",
-    "self.contexts.temperature[row],",
-    "self.contexts.temperature[0 * row],",
+    "self.in_lanes(self.contexts.temperature, state.row),",
+    "self.contexts.temperature[jnp.zeros_like(state.row)],",
     "tests/training/serving_test.py -k limits_and_filters",
   ),
   Mutation(
@@ -1671,8 +1671,8 @@ MUTATIONS = [
   Mutation(
     "The cache is made four times as large at once.",
     "grpo_jax/rollout/sampling.py",
-    "for n in (8, 4, 2)]",
-    "for n in (8, 2)]",
+    "2**n) for n in range(most - 1, 0, -1)]",
+    "2**n) for n in range(most - 1, 0, -2)]",
     "tests/rollout/sampling_test.py -k cache_doubles",
   ),
   Mutation(
@@ -1719,8 +1719,8 @@ MUTATIONS = [
   Mutation(
     "A row has one token more than its limit.",
     "grpo_jax/rollout/sampling.py",
-    "is_full = state.t >= self.limits[state.row] - 1",
-    "is_full = state.t >= self.limits[state.row]",
+    "is_full = state.t >= self.in_lanes(self.limits, state.row) - 1",
+    "is_full = state.t >= self.in_lanes(self.limits, state.row)",
     "tests/rollout/sampling_test.py -k limits_of_their_own",
   ),
   Mutation(

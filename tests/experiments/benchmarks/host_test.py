@@ -57,7 +57,8 @@ def test_memory_that_was_held_for_a_moment_is_seen():
     held = bytearray(b"x" * 2**25)
     del held
   assert nothing.peak < 2**24
-  assert 2**25 <= grown.peak < 2**27
+  # Pages that were free before are not counted.
+  assert 0.9 * 2**25 < grown.peak < 2**27
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1"])
