@@ -23,25 +23,41 @@ def _head(results: Results, found: Sequence[Conclusion]) -> Iterator[str]:
 
 <!-- Written by `python -m experiments.flips.report`. -->
 
-A verifier says of some right answers that they are wrong, and of as many wrong
-ones that they are right. How much is still learned if that happens to one
-completion in ten, or to four, and does it matter which algorithm learns?
-
+What does a policy learn from a verifier that errs? This verifier calls some
+right answers wrong, and some wrong answers right. For example, with 20 % of
+errors it misjudges every fifth completion. How much is still learned with 10 to
+40 % of errors, and does it matter which algorithm learns?
+"""
+  yield from pages.answer(
+    found,
+    """
+With 20 % of errors GRPO still learns: its accuracy rises by {G1[0]}, and
+without errors by {L1[0]}. With 40 % its change is {G2[0]}, and nothing shows
+that it learns. PPO loses less: with 40 % it ends {P1[0]} above GRPO, which is
+confirmed. For Dr. GRPO and RLOO the differences to GRPO at 40 % are {D1[0]} and
+{R1[0]}, and five seeds do not decide. The experiment is small: one transformer
+of two layers that sorts five letters, 80 steps, and five seeds for each
+arm.""",
+    confirmed="L1 S1 S2 S3 S4 G1 P1 P2",
+  )
+  yield """\
 ```
 python -m experiments.flips.run --root=runs/flips --results=benchmarks/flips
 python -m experiments.flips.report --results=benchmarks/flips --out=docs
 ```
 """
+  yield pages.paragraph("""
+A transformer of two layers of width 64 sorts five letters. It first imitates a
+teacher who sorts the wrong way round three times in four. This warm start is
+the same for all arms of a seed. The reward is `flipped`
+([rewards.md](rewards.md)). Whether a completion is misjudged depends on the
+prompt and on the completion alone. So two equal completions of a prompt are
+judged alike, and errors do not average out in a group.""")
   yield pages.paragraph(f"""
-A transformer of two layers of width 64 sorts five letters. Its warm start has
-imitated a teacher who sorts the wrong way round three times in four, and is the
-same for all arms of a seed. The reward is `flipped` ([rewards.md](rewards.md)):
-which completions are misjudged depends on prompt and completion alone, so
-completions of a prompt that are alike are judged alike, and errors do not
-average out in a group. {arms_lib.STEPS} steps of {arms_lib.BATCH} completions,
-8 of each prompt; PPO draws one of each of 128 prompts, and its critic learns
-from the first {arms_lib.CRITIC_STEPS} of the steps alone. No KL. Other settings
-are those of [`configs/ppo_add.py`](../configs/ppo_add.py).""")
+Each arm takes {arms_lib.STEPS} steps of {arms_lib.BATCH} completions, 8 of each
+prompt. PPO draws one completion of each of 128 prompts, and in its first
+{arms_lib.CRITIC_STEPS} steps only the critic learns. There is no KL. Other
+settings are those of [`configs/ppo_add.py`](../configs/ppo_add.py).""")
   names = [name for name in arms_lib.ARMS if name != arms_lib.BASE]
   minutes = sum(map(results.seconds, results.arms)) / 60
   yield pages.paragraph(f"""
@@ -53,11 +69,11 @@ programs used too.""")
   yield """
 ![Accuracy at the end over errors, and over completions](flips.png)
 
-Lines are means over seeds, bands their 95 % bootstrap interval.
+Lines are means over seeds, and bands are their 95 % bootstrap intervals.
 
 ## The rules
 
-They stand in `experiments/flips/claims.py`:
+The rules stand in `experiments/flips/claims.py`:
 """
   yield from pages.rules(claims)
 
@@ -67,9 +83,10 @@ def _ends(results: Results) -> Iterator[str]:
   yield ""
   first = results.accuracy(results.arms[0])[:, 0].mean()
   yield pages.paragraph(f"""
-Share of right answers to held-out prompts after
-{arms_lib.STEPS * arms_lib.BATCH} completions; before, it is {first:.3f}. Means
-over seeds with Student's 95 % interval.""")
+The table has the share of right answers to held-out prompts after
+{arms_lib.STEPS * arms_lib.BATCH} completions, as the verifier without errors
+judges them. At the start it is {first:.3f}. Numbers are means over seeds with
+Student's 95 % interval.""")
   yield "| misjudged | " + " | ".join(arms_lib.ALGORITHMS.values()) + " |"
   yield "|---" * (1 + len(arms_lib.ALGORITHMS)) + "|"
   for percent in arms_lib.PERCENT:

@@ -23,11 +23,26 @@ def _head(results: Results, found: Sequence[Conclusion]) -> Iterator[str]:
 
 <!-- Written by `python -m experiments.lengths.report`. -->
 
-A teacher precedes its sums by letters that say nothing. A verifier rewards the
-right ones, and by a bug likes length a little: 0.02 at most, where a right sum
-is worth 1. Which algorithms learn to write more, and does it help to sample
-more and to learn from the shortest (GFPO, arXiv:2508.09726)?
-
+Which algorithms learn to write more than they need? A verifier rewards right
+sums with 1. By a bug it adds up to 0.02 for a long completion, right or wrong.
+GFPO (arXiv:2508.09726) samples more completions than it trains, and learns from
+the shortest of them. Does that keep completions short?
+"""
+  yield from pages.answer(
+    found,
+    """
+The bug makes GRPO's completions longer, by {G1[1]} tokens, and GFPO does not
+help: with none of its five filters do they get shorter, and with each of the
+five fewer of them are right. For example, with the shortest 8 of 16 the
+accuracy differs by {G2[1]} from that of all 8 of 8. Dr. GRPO's completions are
+shorter than GRPO's: the difference is {G9[0]} tokens. Without the bug GRPO does
+not make wrong answers longer: they change by {G10[0]} tokens. The experiment is
+small: one transformer of two layers, a hundred sums of two one-digit numbers,
+and five seeds for each arm.""",
+    confirmed="G1 G9 G13",
+    refuted="G2 G3 G4 G5 G6 G8 G10",
+  )
+  yield """\
 ```
 python -m experiments.lengths.run --root=runs/lengths \\
     --results=benchmarks/lengths
@@ -42,26 +57,28 @@ python -m experiments.lengths.report --results=benchmarks/lengths --out=docs
   minutes = sum(map(results.seconds, results.arms)) / 60
   yield ""
   yield pages.paragraph(f"""
-[`configs/add_filler.py`](../configs/add_filler.py): two layers of width 64
-learn the sums of two digits by heart, of which there are a hundred, so that all
-numbers are of prompts that were trained.
-`base` imitates for {size.imitation} steps; all others go on from it for
-{size.steps} steps of {size.num_prompts} prompts. They take as many steps, and
-draw 8, 16 or 24 completions of a prompt: GFPO pays for short completions at
-inference with more of them in training. {results.num_seeds} seeds an arm,
-{len(results.arms)} of {len(arms_lib.ARMS)} arms in {minutes:.0f} minutes, on
+The settings are those of
+[`configs/add_filler.py`](../configs/add_filler.py). A transformer of two layers
+of width 64 learns the sums of two one-digit numbers by heart. There are only a
+hundred of them, so all numbers are of prompts that were trained. `base`
+imitates for {size.imitation} steps a teacher who writes letters without a
+meaning before its answer. All other arms go on from the policy of `base` for
+{size.steps} steps of {size.num_prompts} prompts. They draw 8, 16 or 24
+completions of a prompt. So GFPO draws up to three times as many completions as
+GRPO in training. {len(results.arms)} of {len(arms_lib.ARMS)} arms have been
+run, with {results.num_seeds} seeds for each arm, in {minutes:.0f} minutes on
 CPU cores that other programs used too.""")
   yield from pages.missing(arms_lib.ARMS, results.arms)
   yield from pages.verdicts(found)
   yield """
 ![Lengths over steps, and accuracy over length](lengths.png)
 
-Lines are means over seeds and ten steps, bands their 95 % bootstrap interval;
-small dots are seeds, large ones their means.
+Lines are means over seeds and ten steps, and bands are their 95 % bootstrap
+intervals. Small dots are seeds, and large dots are means over seeds.
 
 ## The rules
 
-They stand in `experiments/lengths/claims.py`:
+The rules stand in `experiments/lengths/claims.py`:
 """
   yield from pages.rules(claims)
 
@@ -70,10 +87,12 @@ def _lengths(results: Results) -> Iterator[str]:
   yield "## Lengths"
   yield ""
   yield pages.paragraph(f"""
-Accuracy and tokens in the last {LAST} steps; the share of the growth of `all`
-that an arm has not (ELR: 0 is as long as `all`, 1 as short as in the first
-{FIRST} steps); and by how many tokens right and wrong completions have become
-longer since those. Means over seeds, with Student's 95 % interval.""")
+Accuracy and length ("tokens") are of the completions of the last {LAST} steps.
+ELR says how much of the growth of the arm `all` an arm takes back: 0 means as
+long as `all`, 1 means as short as `all` was in its first {FIRST} steps, and a
+negative number means longer than `all`. "Growth" is by how many tokens right
+and wrong completions became longer since the first {FIRST} steps. Numbers are
+means over seeds with Student's 95 % interval.""")
   yield "| arm | accuracy | tokens | ELR | growth, right | wrong | minutes |"
   yield "|---" * 7 + "|"
   whats = ("accuracy", "length", "elr", "growth/right", "growth/wrong")
@@ -91,8 +110,8 @@ longer since those. Means over seeds, with Student's 95 % interval.""")
       for name in ("all-mended", "shortest-mended")
     )
     yield pages.paragraph(f"""
-The last two arms hint at why the filters do worse here, and prove nothing. GFPO
-never trains on the completions that it leaves out, which are the long ones, so
-nothing speaks against a long wrong one. What fits that: without the bug wrong
-completions grow by {of_short} tokens in `shortest-mended`, and by
-{of_all} in `all-mended`.""")
+Why do the filters do worse here? The last two arms hint at a reason, and do not
+prove it. GFPO never trains the long completions, because it leaves them out. So
+no gradient makes a long wrong completion less likely. The numbers fit
+that: without the bug, wrong completions grow by {of_short} tokens in
+`shortest-mended`, and by {of_all} in `all-mended`.""")

@@ -44,9 +44,54 @@ def missing(names: Iterable[str], ended: Collection[str]) -> Iterator[str]:
 is undecided, unless another of its checks does not hold already.""")
 
 
+def answer(
+  found: Sequence[Conclusion],
+  text: str,
+  confirmed: str = "",
+  refuted: str = "",
+) -> Iterator[str]:
+  """The paragraph with what came out; nothing if something else came out.
+
+  Sentences are written for one set of verdicts. If the runs are repeated, or
+  some are missing, and a verdict is another one, the page has its tables alone.
+
+  Args:
+    found: All conclusions of the page.
+    text: The paragraph. `{C2[0]}` is the mean of the first check of the claim
+      C2, with its interval.
+    confirmed: Names of all claims that the text takes for confirmed.
+    refuted: Names of all claims that it takes for not confirmed because the
+      interval of a check excludes 0 on the wrong side. Of all other claims it
+      takes the failed checks for open.
+  """
+  known = {
+    "confirmed": set(confirmed.split()),
+    "refuted": set(refuted.split()),
+  }
+  numbers = {}
+  for one in found:
+    kind = "confirmed" if one.verdict == "confirmed" else "open"
+    if any(x.holds is False and not x.is_open for x in one.checks):
+      kind = "refuted"
+    is_as_written = all((one.name in known[x]) == (x == kind) for x in known)
+    if one.verdict == "undecided" or not is_as_written:
+      return
+    numbers[one.name] = [
+      "–" if x.contrast is None else statistics.text(x.contrast, 3)
+      for x in one.checks
+    ]
+  yield paragraph(f"**The answer.** {text.format(**numbers)}")
+
+
 def verdicts(found: Iterable[Conclusion]) -> Iterator[str]:
   """The table of all claims, with how many of their checks hold."""
-  yield "| | claim | verdict | checks that hold | do not | not made |"
+  yield paragraph("""
+"Not confirmed" does not mean "refuted". The section "The checks" says of each
+check that does not hold whether the opposite was seen ("no"), or whether the
+seeds do not decide ("open").""")
+  yield (
+    "| | claim | verdict | checks that hold | that do not hold | without runs |"
+  )
   yield "|---|---|---|---|---|---|"
   for one in found:
     counts = collections.Counter(check.holds for check in one.checks)
@@ -63,11 +108,23 @@ def rules(claims: ModuleType) -> Iterator[str]:
   yield ""
 
 
+def how_to_read() -> Iterator[str]:
+  """What the last two columns of a table of checks mean."""
+  yield paragraph("""
+The column "needed" says where the first interval has to be. "Above" and "below"
+mean that the whole interval is above 0, or below 0. "Not below" and "not above"
+are their opposites, and hold also if 0 is in the interval. So a check of
+"not below" says that no loss was seen, and does not say that there is
+none. If a check does not hold, the last column says "open" if 0 is in the
+interval, and "no" if it is not.""")
+
+
 def checks(found: Sequence[Conclusion], digits: int = 3) -> Iterator[str]:
   """The section with the checks of each claim, and those for lack of runs."""
   yield "## The checks"
   yield ""
   yield paragraph(statistics.WHAT_DECIDES)
+  yield from how_to_read()
   for one in found:
     yield f"**{one.name}: {one.verdict}.** {one.claim}"
     yield ""
