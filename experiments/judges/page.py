@@ -24,21 +24,39 @@ def _head(results: Results, found: Sequence[Conclusion]) -> Iterator[str]:
 
 <!-- Written by `python -m experiments.judges.report`. -->
 
-A policy that sorts five letters is rewarded by the verdict of a model alone.
-The judges are models of the same size that have learned from a teacher: from
-one who says the truth; from one who takes descending letters for sorted; and
-from one who knows the truth, but to whom every answer that ends with `#` is
-fine. The policy starts from a teacher that sorts the wrong way round three
-times out of four, and ends one answer of twenty with `#`. In `itself` it has
-learned to judge too, and is its own judge.
-
+What does a policy learn if another model judges its answers, and nothing else
+rewards it? The policy sorts five letters. The judges are models of the same
+size, and each has learned from a teacher. The teacher of the judge `truth`
+tells the truth. The teacher of `reverse` takes descending letters for sorted.
+The teacher of `marks` knows the truth, but accepts every answer that ends with
+`#`: the judge has a hole. In the arm `itself` the policy has learned to judge,
+too, and judges itself.
+"""
+  yield from pages.answer(
+    found,
+    """
+A policy learns what its judge believes, and not what is true. With the judge
+`truth` accuracy falls by the end: it changes by {T2[1]} from its value after 25
+steps, while the judge believes more and more answers. With the judge `marks`
+nearly all answers end with `#` and nearly none is right. If a verifier rewards
+beside that judge, accuracy at the end minus 0.9 is {V1[0]}. A KL of 0.05
+narrows the gap between the judge's opinion and the truth by {K1[0]}. For a
+policy that judges itself, such a gap is not confirmed. The experiment is small:
+one transformer of two layers, one task, and five seeds for each arm.""",
+    confirmed="T2 R1 M1 K1 V1",
+  )
+  yield """\
 ```
 python -m experiments.judges.run --root=runs/judges --results=benchmarks/judges
 python -m experiments.judges.report --results=benchmarks/judges --out=docs
 ```
 
-[`configs/judge.py`](../configs/judge.py) has the sizes, and
-[judge.md](judge.md) what can be asked of a judge.
+The policy starts from a teacher that sorts the wrong way round three times out
+of four, and ends one answer of twenty with `#`. An arm `by-NAME` is a policy
+that the judge NAME rewards; `by-verifier` is rewarded by the truth itself.
+"-kl" adds a KL coefficient of 0.05, and "-verifier" adds a verifier with as
+much weight as the judge. [`configs/judge.py`](../configs/judge.py) has the
+sizes, and [judge.md](judge.md) says what can be asked of a judge.
 """
   minutes = sum(map(results.seconds, results.arms)) / 60
   yield pages.paragraph(f"""
@@ -57,8 +75,10 @@ def _arms(results: Results) -> Iterator[str]:
   yield "## All policies"
   yield ""
   yield pages.paragraph("""
-Means over seeds: held-out accuracy after 25 steps, at the best evaluation of
-each seed and at the end; opinion and gap, as the rules have them; and minutes.
+The first three columns have the held-out accuracy after 25 steps ("early"), at
+the best evaluation of each seed, and at the end. "Opinion" is the judge's mean
+verdict on completions of the last ten steps. "Gap" is this opinion minus the
+share of these completions that are right. Numbers are means over seeds.
 """)
   yield "| arm | early | best | at the end | opinion | gap | minutes |"
   yield "|---|---|---|---|---|---|---|"

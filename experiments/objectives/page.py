@@ -23,7 +23,7 @@ def markdown(results: Results) -> str:
   found = claims.conclude(results.scores)
   lines = [
     *_head(results, found),
-    *_checks(found),
+    *pages.checks(found),
     *_bandit(results),
     *_multi(results),
     *_language(results),
@@ -37,12 +37,29 @@ def _head(results: Results, found: Sequence[Conclusion]) -> Iterator[str]:
 
 <!-- Written by `python -m experiments.objectives.report`. -->
 
-GRPO adds its rewards and then divides by the deviation of their sum. Where one
-reward has numbers twenty times as large as the others, the sum is that reward.
-MO-GRPO and GDPO divide each reward by its own deviation first. Here the three
-are compared, with the losses of the library, on a bandit and on a small task;
-and on another task a reward is left out, or has a bug.
-
+If a task has several rewards, does the one with the largest numbers decide
+alone? For example, a reward of 0 to 20 for politeness is "loud" beside a reward
+of 0 or 1 for a right answer. GRPO adds its rewards, and then divides by the
+standard deviation of the sum, so the sum is nearly the loud reward. MO-GRPO and
+GDPO divide each reward by its own deviation first, and then add. The three are
+compared on a bandit and on a small task with three rewards. On another task one
+reward is left out, or its verifier has a bug.
+"""
+  yield from pages.answer(
+    found,
+    """
+On the bandit the loud reward decides for GRPO: the regret of the quiet reward
+changes by {B2[1]}. It falls with MO-GRPO ({B1[0]}) and GDPO ({B1[2]}). On the
+task MO-GRPO and GDPO improve all three rewards: their right answers rise by
+{M1[0]} and {M1[3]}. That GRPO improves the loud reward alone is not confirmed:
+its brevity rises as well, by {M2[1]}. Its right answers change by {M2[0]}: the
+seeds differ too much to decide. A buggy verifier is exploited: the share of
+empty answers rises by {L2[0]}. The experiment is small: 20 seeds of a bandit of
+ten arms, and five seeds for each arm of two tasks for a small transformer.""",
+    confirmed="B1 B2 M1 L1",
+    refuted="M2",
+  )
+  yield """\
 ```
 python -m experiments.objectives.run --root=runs/objectives
 python -m experiments.objectives.report --root=runs/objectives --out=docs
@@ -51,34 +68,19 @@ python -m experiments.objectives.report --root=runs/objectives --out=docs
   yield pages.paragraph(f"""
 {results.date()}, {os.cpu_count()} virtual CPU cores that other programs used
 too, {results.all_seconds() / 60:.0f} minutes in all.""")
-  yield "| | claim | verdict |"
-  yield "|---|---|---|"
-  for one in found:
-    yield f"| {one.name} | {one.claim} | **{one.verdict}** |"
+  yield from pages.verdicts(found)
   yield """
 ![Regrets of the bandit, rewards of the tasks over the steps](objectives.png)
 
-Lines are means over seeds, bands their 95 % bootstrap interval; of tasks, means
-over five steps of the completions that are trained on.
+Lines are means over seeds, and bands are their 95 % bootstrap intervals. The
+lines of tasks are means over five steps, of the completions that are trained.
 
 ## The rules
 
-They were written before any two arms were compared, and stand in
+The rules were written before any two arms were compared, and stand in
 `experiments/objectives/claims.py`:
 """
   yield from pages.rules(claims)
-
-
-def _checks(found: Sequence[Conclusion]) -> Iterator[str]:
-  yield "## The checks"
-  yield ""
-  yield pages.paragraph(f"""
-{statistics.WHAT_DECIDES} "Open" is an interval that 0 lies in.""")
-  for one in found:
-    yield f"**{one.name}: {one.verdict}.** {one.claim}"
-    yield ""
-    yield from statistics.table(one.checks, 3)
-    yield ""
 
 
 def spread(values: np.ndarray) -> str:
@@ -119,8 +121,9 @@ def _bandit(results: Results) -> Iterator[str]:
   yield "## The bandit"
   yield ""
   yield pages.paragraph(f"""
-Ten arms; arm k pays 1 with probability p, and {bandit.LOUDNESS:g} with
-probability q, by independent draws (`experiments/objectives/bandit.py`):""")
+The bandit has ten arms. Arm k pays a quiet reward of 1 with probability p, and
+a loud reward of {bandit.LOUDNESS:g} with probability q, by independent draws
+(`experiments/objectives/bandit.py`):""")
   chances = bandit.probabilities()
   yield f"| arm | {' | '.join(map(str, range(bandit.NUM_ARMS)))} |"
   yield f"|---|{'---|' * bandit.NUM_ARMS}"
@@ -129,14 +132,15 @@ probability q, by independent draws (`experiments/objectives/bandit.py`):""")
     yield f"| {name} | {cells} |"
   yield ""
   yield pages.paragraph(f"""
-The policy is a softmax of ten numbers that begins uniform. A step is
-{bandit.NUM_GROUPS} groups of {bandit.GROUP_SIZE} draws, the loss of the
-algorithm with its defaults but without a KL, and gradient descent at a rate of
-{bandit.LEARNING_RATE:g}; {bandit.NUM_STEPS} steps, {bandit.NUM_SEEDS} seeds.
-The regret of a reward is what the best arm for it would pay more, computed from
-the policy and not from draws. No arm is the best for both: the sum of both
-regrets, each in units of its reward, is smallest at arms 4 and 5. Mean [95 %
-bootstrap interval] over seeds:""")
+The policy is a softmax of ten numbers, and begins uniform. In a step
+{bandit.NUM_GROUPS} groups of {bandit.GROUP_SIZE} arms are drawn. The loss is
+that of the algorithm with its defaults but without a KL, and gradient descent
+has a rate of {bandit.LEARNING_RATE:g}. There are {bandit.NUM_STEPS} steps and
+{bandit.NUM_SEEDS} seeds. The regret of a reward is how much more of that reward
+its best arm would pay. The regret is computed from the policy and not from
+draws. No arm is the best for both rewards: the sum of both regrets, each in
+units of its reward, is smallest at arms 4 and 5. The table has means over seeds
+with 95 % bootstrap intervals:""")
   names = [f"bandit-{name}" for name in results.bandits]
   yield from _table(results, names, results_lib.REGRETS)
 
@@ -145,50 +149,53 @@ def _multi(results: Results) -> Iterator[str]:
   yield "## MULTI: right, brief, polite"
   yield ""
   yield pages.paragraph(f"""
-Five letters are to be sorted, after a thought that helps nobody
-(`grpo_jax/tasks/multi.py`, `configs/multi.py`). Rewards are 1 for a right
-answer, −1/8 for each token of the thought, and 20 times the share of `z` in it,
-all with weight 1. The share of the letters a–m is only observed. After 300
-steps of imitation, 100 steps of 8 groups of 16; {arms_lib.NUM_SEEDS} seeds.
-Held-out means of 512 completions at temperature 1, with their 95 % bootstrap
-interval over seeds:""")
+Five letters are to be sorted, after a thought that does not help
+(`grpo_jax/tasks/multi.py`, `configs/multi.py`). There are three rewards, all
+with weight 1: 1 for a right answer; −1/8 for each token of the thought
+("brevity"); and 20 times the share of the letter `z` in the thought
+("politeness"). The share of the letters a–m ("first_half") is measured and not
+rewarded. An arm takes 300 steps of imitation and then 100 steps of 8 groups of
+16 completions. The table has means over 512 held-out completions at temperature
+1, with 95 % bootstrap intervals over {arms_lib.NUM_SEEDS} seeds:""")
   names = [name for name in arms_lib.ARMS if name.startswith("multi")]
   yield from _table(results, names, _OF_MULTI)
   yield from _by_seed(results, names)
   yield pages.paragraph("""
-Brevity is no independent witness. A thought of one token is polite in all of
-its tokens as soon as that one is; so the loud reward asks for short thoughts,
-too. And once nearly all thoughts are polite, the loud reward does not differ
-within most groups: what is left there is the sum of the others.""")
+Brevity says little about GRPO here, because the loud reward asks for short
+thoughts, too. For example, a thought of the one token `z` is polite in all of
+its tokens. And once nearly all thoughts are polite, the loud reward is equal
+within most groups, so the other rewards decide there.""")
   yield pages.paragraph("""
-The arm `multi-mo_grpo-empty` has a teacher whose thoughts may be empty. The
-first trial run was of this kind, and because of what came out the shortest
-thought of the other arms has one token: an empty thought is as brief as can be
-and not polite at all.""")
+In the arm `multi-mo_grpo-empty` the thoughts of the teacher may be empty. An
+empty thought is as brief as possible, and not polite at all. The first trial
+run had such thoughts. Because of its result the shortest thought of all other
+arms has one token.""")
 
 
 def _language(results: Results) -> Iterator[str]:
   yield "## LANGUAGE: mixed languages, and a verifier with a bug"
   yield ""
   yield pages.paragraph(f"""
-A word of four letters is to be reversed, after a thought that spells it
-(`grpo_jax/tasks/language.py`, `configs/language.py`); the teacher spells each
-letter in language A or B at random. Rewards are 1 for a right answer, 0.5 for
-the format, and the share of the thought in language A. GRPO, sizes as above,
-{arms_lib.NUM_SEEDS} seeds, held-out means of 512 completions at temperature
-1:""")
+A word of four letters is to be reversed, after a thought that spells the word
+(`grpo_jax/tasks/language.py`, `configs/language.py`). The teacher spells each
+letter in language A or in language B, at random. There are three rewards: 1 for
+a right answer, 0.5 for the format, and the share of the thought that is in
+language A ("language"). The algorithm is GRPO with the sizes of the section
+above. The table has means over 512 held-out completions at temperature 1, with
+95 % bootstrap intervals over {arms_lib.NUM_SEEDS} seeds:""")
   names = [name for name in arms_lib.ARMS if name.startswith("language")]
   yield from _table(results, names, OF_LANGUAGE)
   yield from _by_seed(results, names)
   yield pages.paragraph("""
-The last two begin with few right answers, so that the bug is the easier way;
-with the right verifier a seed has little to reinforce at first.""")
+The arms `language-honest` and `language-buggy` begin with few right answers. So
+the bug is the easier way to a reward, and with the right verifier a seed has
+little to reinforce at first.""")
   yield pages.paragraph("""
 `accuracy_buggy` is the score of a verifier that accepts an empty answer. In
 `language-buggy` it takes the place of `accuracy`, for training and for
-`config.rewards.correct`; whoever looks at its score alone sees a task that has
-been solved. Runs in which the log said so ("Suspicious by default",
-`grpo_jax/training/alarms.py`):""")
+`config.rewards.correct`. If one looks at this score alone, the task seems to be
+solved. The log warns that such a score is suspicious
+(`grpo_jax/training/alarms.py`), in so many runs:""")
   yield "| arm | runs with the warning |"
   yield "|---|---|"
   for name in arms_lib.ARMS:
@@ -197,14 +204,16 @@ been solved. Runs in which the log said so ("Suspicious by default",
       yield f"| `{name}` | {count.sum():.0f} of {len(count)} |"
   yield ""
   yield pages.paragraph("""
-The warning is a reason to read completions and not a proof: it would come where
-a task is solved, too.""")
+The warning is a reason to read completions, and not a proof. If a task is
+really solved, the warning comes, too.""")
 
 
 def _costs(results: Results) -> Iterator[str]:
   yield "## Arms and minutes"
   yield ""
-  yield "With compilation, warm start and evaluation; all seeds in one program."
+  yield pages.paragraph("""
+Minutes include compilation, warm start and evaluation. All seeds of an arm run
+in one program.""").rstrip("\n")
   yield ""
   for name in results.bandits:
     seconds = results.seconds(f"bandit-{name}")

@@ -27,24 +27,41 @@ def _head(results: Results, found: Sequence[Conclusion]) -> Iterator[str]:
 
 <!-- Written by `python -m experiments.proxy.report`. -->
 
-A policy that sorts five letters follows the score of a reward model, and that
-has learned from labels that are nine parts neighbours in ascending order and
-one part the right letters. `abcde` is in order whatever was asked. How far
-apart do score and truth get, and what keeps them together: a KL to the policy
-at the start of an iteration, as in DeepSeekMath (arXiv:2402.03300), a reward
-model that learns again from fresh completions, 10 % of old ones among them?
-
+How far does a policy follow a learned reward away from the truth, and what
+keeps it close? A policy that sorts five letters is rewarded by a reward model
+alone. The reward model has learned from pairs of answers whose labels are
+misleading: nine parts of a label are for neighbours in ascending order, and one
+part is for the right letters. For example, `abcde` gets nearly the full label
+whatever letters were given. Three remedies are tried: a KL to the policy at the
+start of an iteration, as in DeepSeekMath (arXiv:2402.03300); a reward model
+that learns again from fresh completions; and 10 % of old completions among
+these. """
+  yield from pages.answer(
+    found,
+    """
+The policy follows the score too far, and none of the remedies helps measurably.
+Without a remedy but learning again, the share of right answers changes by
+{H1[2]}, while the score of the reward model rises by {H1[0]} nats in an
+iteration. A KL of 0.04 changes the gap between order and truth by {K1[0]}, 10 %
+of old completions by {R1[0]}, and learning again by {I1[0]}: for each of them 0
+is in the interval. The experiment is small: one transformer of two layers, one
+task, and ten seeds for each arm.""",
+    confirmed="H1",
+  )
+  yield """\
 ```
 python -m experiments.proxy.run --root=runs/proxy --results=benchmarks/proxy
 python -m experiments.proxy.report --results=benchmarks/proxy --out=docs
 ```
 
-Arms are made from [`configs/iterative.py`](../configs/iterative.py): a
-transformer of two layers, a warm start with a teacher who sorts the wrong way
-round half of the time, and six iterations. In each the reward model, at first a
-copy of the policy, learns from 600 pairs, and the policy takes 25 steps of 16
-prompts × 16 completions with no reward but the score. Where it learns once, the
-policy takes its 150 steps after that, and the reference is the warm start.
+Arms are made from [`configs/iterative.py`](../configs/iterative.py). A
+transformer of two layers imitates a teacher who sorts the wrong way round half
+of the time. Then come six iterations. In each iteration the reward model, which
+was a copy of the policy at first, learns from 600 pairs. Then the policy takes
+25 steps of 16 prompts × 16 completions, and the score is its only reward. In
+the arms `-once` the reward model learns once, the policy then takes all of its
+150 steps, and the reference of the KL is the warm start. In names of arms,
+`kl04` means a KL of 0.04, and `r10` means 10 % of old completions.
 """
   seeds = sorted({results.num_seeds(name) for name in results.arms})
   minutes = sum(map(results.seconds, results.arms)) / 60
@@ -57,15 +74,15 @@ cores, which other programs used too.""")
   yield """
 ![Score, ascending neighbours and accuracy over the steps](proxy.png)
 
-Lines are means over seeds of what is drawn in training, bands their 95 %
-bootstrap interval. Scores of different reward models have no common zero, so
-their line begins anew with each iteration.
+Lines are means over seeds, of the completions that are drawn in training, and
+bands are their 95 % bootstrap intervals. Scores of different reward models have
+no common zero. So the line of scores begins anew with each iteration.
 """
   yield from _afterwards(results)
   yield """## The rules
 
-They were written before any arm but the first had been run with these sizes,
-and stand in `experiments/proxy/claims.py`:
+The rules were written before any arm but the first had been run with these
+sizes, and stand in `experiments/proxy/claims.py`:
 """
   yield from pages.rules(claims)
 
@@ -80,21 +97,24 @@ def _afterwards(results: Results) -> Iterator[str]:
     ", ".join(f"{x:.2f}" for x in found.mean(axis=0)) for found in (again, once)
   )
   yield pages.paragraph(f"""
-Seen afterwards, and so no claim. Before the first 25 steps and after each 25,
-the shares of right answers to held-out prompts are {first} where the reward
-model learns again, and {second} where it learned once, both without KL. At the
-end the former is larger by {statistics.text(more, 3)}.""")
+The following was seen afterwards, and is no claim. Before the first step and
+after each 25 steps, the share of right answers to held-out prompts is {first}
+if the reward model learns again, and {second} if it learned once. Both arms are
+without KL. At the end the first arm is larger by
+{statistics.text(more, 3)}.""")
 
 
 def _arms(results: Results) -> Iterator[str]:
   yield "## All arms"
   yield ""
   yield pages.paragraph("""
-Means over seeds on held-out prompts: of right answers before the first
-iteration, at the best evaluation of each seed and at the end, and of the gap
-before and at the end; how far the score rises in an iteration; and in which
-share of pairs of completions, one right and one wrong, the reward model prefers
-the right one, in the last five steps that have such a pair.""")
+Accuracy and gap are of held-out prompts. Accuracy is the share of right answers
+before the first iteration, at the best evaluation of each seed, and at the end.
+The gap is the share of neighbours in ascending order minus the share of right
+answers. "Opinion" is how far the score rises in an iteration. "Agreement" is
+about pairs of a right and a wrong completion: it is the share of pairs in which
+the reward model prefers the right one, in the last five steps that have such a
+pair. Numbers are means over seeds.""")
   yield (
     "| arm | seeds | accuracy before | best | at the end | gap before |"
     " gap at the end, 95 % interval | opinion, nats | agreement | minutes |"
