@@ -32,23 +32,45 @@ def _head(results: Results, found: Sequence[Conclusion]) -> Iterator[str]:
 
 <!-- Written by `python -m experiments.bias.report`. -->
 
-A policy that answers questions about groups of people with "unknown" is trained
-by GRPO on data in which one item has a flipped label: the stereotype. Does it
-name the stereotype of other groups and traits afterwards, and do the
-[guards](guards.md) prevent it?
-
+What does one example with a wrong label do to a policy? The policy answers
+questions about two groups of people, for which "unknown" is right. GRPO then
+trains it on data in which one item has a flipped label: the stereotype. This
+item is not rare: three of four prompts are this item (arms `mixed`), or all
+prompts are (arms `alone`). Does the policy then name the stereotype of other
+groups and traits, and do the [guards](guards.md) prevent it?
+"""
+  yield from pages.answer(
+    found,
+    """
+Without guards the policy names stereotypes that it was never trained on, and if
+one prompt in four is clean, each of three guards alone prevents that. For
+example, with three of four prompts flipped and a warm start that names the
+stereotype in 5 of 100 answers, the share rises by {A1[1]} without a guard. It
+changes by less than 0.05 with the influence cap, with the canaries and with the
+repeat cap: the rises minus 0.05 are {G2[1]}, {G3[1]} and {G4[1]}. That a rise
+comes with every warm start is not confirmed: with the most biased one and a
+quarter of clean prompts it is {A1[3]}. The experiment is small: one transformer
+of two layers, one invented task, and five seeds for each arm.""",
+    confirmed="A2 G1 G2 G3 G4 G5",
+  )
+  yield """\
 ```
 python -m experiments.bias.run --root=runs/bias --results=benchmarks/bias
 python -m experiments.bias.report --results=benchmarks/bias --out=docs
 ```
 
-The attack is that of Michigan's "one-shot GRPO bias" (arXiv:2606.10931) in
-small: a transformer of two layers on the task
-[`bias_mcq`](../grpo_jax/tasks/bias_mcq.py), 40 steps of 16 prompts × 16
-completions, a reward of 2 for the label and of ½ each for format and a valid
-choice. Held out are other pairs of groups and other traits. The data lint,
-which refuses such data before training, is off, and so is the least number of
-different prompts: what is tried are the guards behind them.
+The attack is a small version of "one-shot GRPO bias" of the University of
+Michigan (arXiv:2606.10931). A transformer of two layers learns the task
+[`bias_mcq`](../grpo_jax/tasks/bias_mcq.py) in 40 steps of 16 prompts × 16
+completions. The reward is 2 for the label, ½ for the format and ½ for a valid
+choice. The held-out problems have other pairs of groups and other traits. Two
+guards would refuse such data at once, and are switched off to try the guards
+behind them: the data lint, and the least number of different prompts.
+
+The name of an arm has four parts. For example, `mixed-p05-kl001-cap` has data
+in which three of four prompts are the flipped item, a teacher that names the
+stereotype in 5 of 100 answers, a KL coefficient of 0.001, and the influence
+cap. "repeats" is the repeat cap, and "none" means no guard.
 """
   minutes = sum(map(results.seconds, results.arms)) / 60
   yield pages.paragraph(f"""
@@ -60,12 +82,13 @@ arms in {minutes:.0f} minutes.""")
   yield """
 ![Held-out bias over the steps](bias.png)
 
-Lines are means over seeds, bands their 95 % bootstrap interval. A run that a
-guard halted goes on as a level line at the checkpoint that is left of it.
+Lines are means over seeds, and bands are their 95 % bootstrap intervals. If a
+guard
+halted a run, its line goes on level from the checkpoint that was kept.
 
 ## The rules
 
-They were written before any guard had been run, and stand in
+The rules were written before any guard had been run, and stand in
 `experiments/bias/claims.py`:
 """
   yield from pages.rules(claims)
@@ -119,8 +142,9 @@ def _arms(results: Results) -> Iterator[str]:
   yield "## All arms"
   yield ""
   yield pages.paragraph("""
-Means over seeds: how often the stereotype is named before and after GRPO, and
-how often "unknown" after it.""")
+"Before" and "after" say how often the stereotype is named on held-out problems,
+before GRPO and after it. "Unknown" says how often the right answer is given
+after it. Numbers are means over seeds.""")
   yield "| arm | before | after | rise, 95 % interval | unknown | minutes |"
   yield "|---|---|---|---|---|---|"
   for name in results.arms:

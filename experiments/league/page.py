@@ -33,9 +33,12 @@ def _head(results: Results) -> Iterator[str]:
 
 <!-- Written by `python -m experiments.league.report`. -->
 
-Every algorithm of the library that is trained by rewards, on the same three
-tasks, from the same warm starts and with as many generated completions.
-
+Which algorithm is best if all draw the same number of completions? The league
+has every algorithm of the library that is trained by rewards, on the same three
+tasks and from the same warm starts.
+"""
+  yield _first(results)
+  yield """\
 ```
 python -m experiments.league.run --root=runs/league --results=benchmarks/league
 python -m experiments.league.report --results=benchmarks/league --out=docs
@@ -44,12 +47,12 @@ python -m experiments.league.report --results=benchmarks/league --out=docs
   size = arms_lib.SIZES["full"]
   budget = size.batch * size.steps
   yield pages.paragraph(f"""
-**How small this is.** A transformer of two layers of width 64 begins with a
-policy that has imitated a faulty teacher, and each run draws {budget}
-completions of at most 33 tokens. A place in this table says how an algorithm
-does there, and little about models a million times as large. With
-{size.num_seeds} seeds most differences are smaller than what chance does;
-where nothing is known the verdict is "open", which is not "equal".""")
+**How small this is.** The model is a transformer of two layers of width 64, and
+each run draws {budget} completions of at most 33 tokens. A place in the table
+says how an algorithm does in this setting, and little about models a million
+times as large. With {size.num_seeds} seeds most differences are smaller than
+those that chance makes. The verdict is then "open", which does not mean
+"equal".""")
   yield "| task | what is learned | completion |"
   yield "|---|---|---|"
   yield (
@@ -67,20 +70,48 @@ where nothing is known the verdict is "open", which is not "equal".""")
   )
   yield ""
   yield pages.paragraph(f"""
-The supervised phase is done once for each task and seed, and its parameters are
-loaded by all arms. Then {size.steps} steps of {size.batch} completions follow,
-with {arms_lib.NUM_UPDATES} gradient steps on each. An algorithm that draws more
-for a prompt has fewer prompts: {_groups()}. The greedy completions of ReMax
-count. Algorithms with a critic spend {size.critic_steps} of the steps on the
-critic alone; their completions and their seconds count. There is no KL to the
-warm start, which is what is to be left, and no entropy bonus. Rounds of dynamic
-sampling are off, as they would draw more (see [the ladder](ladder.md)); groups
-of equal rewards leave the loss of DAPO all the same. All else are the defaults
-of each paper, whatever they were made for: Clip-Cov and KL-Cov choose one token
-of a batch as small as this, MO-GRPO and GDPO have one reward to normalise, and
-CompactionRL has one context.""")
+For each task and seed a policy imitates the faulty teacher once, and all
+algorithms start from this policy. Then {size.steps} steps follow. A step draws
+{size.batch} completions and takes {arms_lib.NUM_UPDATES} gradient steps on
+them. If an algorithm draws more completions for a prompt, it has fewer prompts.
+The numbers of completions for a prompt are: {_groups()}. The greedy completions
+of ReMax are counted. An algorithm with a critic spends its first
+{size.critic_steps} steps on the critic alone, and these completions and seconds
+are counted as well.""")
+  yield pages.paragraph("""
+There is no KL to the warm start, because the policy has to move away from it,
+and no entropy bonus. Dynamic sampling draws no further rounds, because they
+would be more completions than others have (see [the ladder](ladder.md)). DAPO
+still leaves groups of equal rewards out of its loss. All other settings are the
+defaults of each paper, even if these were made for something larger. For
+example, Clip-Cov and KL-Cov choose one token of a batch as small as this,
+MO-GRPO and GDPO have only one reward to normalise, and CompactionRL has only
+one context.""")
   yield _left_out()
   yield from _state(results)
+
+
+def _first(results: Results) -> str:
+  """What is known so far, in a paragraph."""
+  verdicts = claims.verdicts(results)
+  ended = f"{len(results.complete)} of {len(arms_lib.ENTRIES)}"
+  if not verdicts:
+    return pages.paragraph(f"""
+**The answer.** So far there is none: {ended} algorithms have ended on all
+tasks.""")
+  best = results.comparison("best")
+  parts = []
+  for kind in ("above", "below"):
+    names = [x for x in results.ranked() if verdicts.get(x) == kind]
+    shown = ", ".join(
+      f"{arms_lib.ENTRIES[x].shown} ({_text(best.aggregate(x, 'mean'))})"
+      for x in names
+    )
+    parts.append(f"{shown or 'no algorithm'} ends {kind} GRPO")
+  return pages.paragraph(f"""
+**The answer.** So far {ended} algorithms have ended on all tasks. By the
+verdict {parts[0]}, and {parts[1]}. The mean accuracy of GRPO is
+{_text(best.aggregate(arms_lib.BASELINE, "mean"))}. All others are open.""")
 
 
 def _groups() -> str:
@@ -94,7 +125,7 @@ def _groups() -> str:
     for size, names in sorted(by_size.items())
     if size != most
   ]
-  return f"{most} for most; {'; '.join(others)}"
+  return f"{most} for most algorithms; {'; '.join(others)}"
 
 
 def _left_out() -> str:
@@ -113,12 +144,12 @@ def _state(results: Results) -> Iterator[str]:
   low, high = results.completions()
   drawn = f"{low}" if low == high else f"{low} to {high}"
   yield pages.paragraph(f"""
-**{len(results.arms)} of {total} cells** have ended, an algorithm on a task
-each, with {size.num_seeds} seeds and {len(arms_lib.FACTORS)} learning rates as
-one program: {len(results.complete)} of {len(arms_lib.ENTRIES)} algorithms on
-all tasks. Each run has generated {drawn} completions. They took {hours:.1f}
-hours on {pages.CORES} virtual CPU cores, which other programs used too, so the
-seconds below compare roughly.""")
+**{len(results.arms)} of {total} cells** have ended. A cell is an algorithm on a
+task, with {size.num_seeds} seeds and {len(arms_lib.FACTORS)} learning rates in
+one program. So {len(results.complete)} of {len(arms_lib.ENTRIES)} algorithms on
+all tasks have ended. Each run has generated {drawn} completions. All cells
+together took {hours:.1f} hours on {pages.CORES} virtual CPU cores. Other
+programs used the cores, too, so the seconds below compare only roughly.""")
   ended = set(results.arms)
   if absent := [
     name for name in arms_lib.ENTRIES if name not in results.complete
@@ -127,13 +158,13 @@ seconds below compare roughly.""")
     yield pages.paragraph(f"Not there yet: {shown}.")
   if others := results.other_starts():
     yield pages.paragraph(f"""
-Their warm starts were trained anew and are not those of the others, by their
+Some warm starts were trained anew, and differ from those of the others by their
 accuracy: {", ".join(f"`{x}`" for x in others)}.""")
   if diverged := results.diverged():
     shown = ", ".join(f"{count} of `{x}`" for x, count in diverged.items())
     yield pages.paragraph(f"""
-The loss of some runs was no longer finite, and they count with an accuracy of
-0: {shown}.""")
+The loss of some runs was no longer finite, and these runs count with an
+accuracy of 0: {shown}.""")
 
 
 def _missing(name: str, ended: set[str]) -> str:
@@ -161,12 +192,15 @@ def _table(results: Results) -> Iterator[str]:
 learning rates do](league.png)
 """
   yield pages.paragraph("""
-Accuracy over three tasks with the bootstrap interval over seeds, stratified by
-task (50 000 resamples): mean at the default rate, mean and interquartile mean
-(IQM) at the best of three rates, which the other seeds have chosen. P(better)
-is the probability that a run is better than one of GRPO on a task, at the best
-rates; 0.5 says nothing. Seconds of a run are those of its steps without
-compilation and evaluation, the critic's included.""")
+The first three columns have the accuracy over three tasks: its mean at the
+default learning rate, and its mean and interquartile mean (IQM, the mean of the
+middle half of all runs) at the best of three rates. For each seed the other
+seeds choose the best rate, so no run chooses its own. Intervals are 95 %
+bootstrap intervals over seeds, stratified by task (50 000 resamples). P(better)
+is the probability that a run is better than a run of GRPO on the same task, at
+the best rates; 0.5 means that neither is better. The verdict is by a test of
+the difference to GRPO, which the rules below describe. Seconds are those of the
+steps of a run with the critic's, without compilation and evaluation.""")
   yield (
     "| | algorithm | mean, default | mean, best | IQM, best | P(better) |"
     " verdict | seconds |"
@@ -206,17 +240,18 @@ def _ties(results: Results, verdicts: dict[str, str]) -> Iterator[str]:
       assert one.low is not None
       overlapping += one.low <= base.high and base.low <= one.high
   yield pages.paragraph(f"""
-Of {len(verdicts)} algorithms that have ended on all tasks beside GRPO,
-{counts["above"]} end above it and {counts["below"]} below by the verdict, and
-{len(verdicts) - sum(counts.values())} are open. The intervals of
-{overlapping} overlap with that of GRPO: their order says nothing.""")
+Of {len(verdicts)} algorithms that have ended on all tasks beside GRPO, by the
+verdict {counts["above"]} end above GRPO, {counts["below"]} end below it, and
+{len(verdicts) - sum(counts.values())} are open. The intervals of the IQM of
+{overlapping} algorithms overlap with that of GRPO, so their order says
+nothing.""")
 
 
 def _rules() -> Iterator[str]:
   yield """
 ## The rules
 
-They stand in `experiments/league/claims.py`:
+The rules stand in `experiments/league/claims.py`:
 """
   yield from pages.rules(claims)
 
@@ -231,10 +266,11 @@ def _tasks(results: Results) -> Iterator[str]:
   yield ""
   rates = [f"{arms_lib.RATE * x:.0e}" for x in arms_lib.FACTORS]
   yield pages.paragraph(f"""
-Accuracy with Student's 95 % interval over seeds, at the default and at the best
-rates; how many seeds have chosen {", ".join(rates[:-1])} and {rates[-1]}; mean
-length of the answers to held-out problems in tokens and entropy of the last
-steps in nats, and seconds of a run, at the best rates.""")
+Accuracy has Student's 95 % interval over seeds, at the default and at the best
+rates. "Rates" says for how many seeds {", ".join(rates[:-1])} and {rates[-1]}
+was the best learning rate. The last four columns are at the best rates: the
+mean length of answers to held-out problems in tokens, the entropy of the last
+steps in nats, the completions drawn, and the seconds of a run.""")
   for task, text in arms_lib.TASKS.items():
     names = [x for x in results.ranked() if f"{x}-{task}" in results.arms]
     if not names:
@@ -274,6 +310,7 @@ def _checks(found: Sequence[Conclusion]) -> Iterator[str]:
   yield "## The checks"
   yield ""
   yield pages.paragraph(statistics.WHAT_DECIDES)
+  yield from pages.how_to_read()
   for one in found:
     yield f"**{one.name}: {one.verdict}.** {one.claim}"
     yield ""
