@@ -94,9 +94,9 @@ def _findings(
       text += (
         f" `{row.name}` points exactly along ∇{row.target} with c ="
         f" {row.main.scale:.4f}; (G − 1)/(G T) ="
-        f" {factor:.4f}, because the mean of"
-        " the group contains the completion's own reward and the loss is"
-        " divided by the budget. A learning rate absorbs it."
+        f" {factor:.4f}. The reasons are that the mean of the group contains"
+        " the completion's own reward, and that the loss is divided by the"
+        " budget of T tokens. A learning rate absorbs such a factor."
       )
     others = [row for row in on_j if row.verdict == "no"]
     if others:
@@ -110,9 +110,10 @@ def _findings(
   def identical():
     listed = "; ".join(_list(names) for names in same)
     return (
-      "**Many names, fewer estimators.** On-policy, with a ratio of 1, these"
-      f" have the same mean and variance to the last digit: {listed}. They"
-      " differ after the first gradient step, or in batches of several groups."
+      "**Many names, fewer estimators.** On-policy all ratios are 1, and"
+      " several algorithms then have the same mean and variance to the last"
+      f" digit: {listed}. They differ after the first gradient step, or in"
+      " batches of several groups."
     )
 
   def separated():
@@ -121,8 +122,9 @@ def _findings(
       f" alone (`deepseek_v32`) turns the gradient by"
       f" {by['deepseek_v32'].angle:.1f} degrees, dividing by the deviation of"
       f" the group alone (`tic_grpo`) by {by['tic_grpo'].angle:.1f}, and both"
-      f" (`grpo`) by {by['grpo'].angle:.1f}. With the tokens of the batch"
-      f" averaged instead (`dapo`) it is {by['dapo'].angle:.1f}."
+      f" (`grpo`) by {by['grpo'].angle:.1f}. If the loss divides by the"
+      " deviation and is a mean over the tokens of the batch (`dapo`), the"
+      f" angle is {by['dapo'].angle:.1f} degrees."
     )
 
   def length():
@@ -131,9 +133,9 @@ def _findings(
     return (
       "**Length bias does not shrink with the group.** `deepseek_v32` has a"
       f" bias of {first[small].bias:.3f} at G = {small} and of"
-      f" {first[large].bias:.3f} at G = {large}: it follows the gradient of"
-      " E[R/|y|] − J · E[1/|y|] with J held fixed, whatever G is. Biases that"
-      " come from a statistic of the group change with it: that of `opo` from"
+      f" {first[large].bias:.3f} at G = {large}. For every G it follows the"
+      " gradient of E[R/|y|] − J · E[1/|y|] with J held fixed. A bias that"
+      " comes from a statistic of the group changes with G: that of `opo` from"
       f" {by['opo'].graded[small].bias:.3f} to"
       f" {by['opo'].graded[large].bias:.3f}, that of `otb` from"
       f" {by['otb'].graded[small].bias:.3f} to"
@@ -151,13 +153,14 @@ def _findings(
     )
     limit = np.sqrt(q * (1 - q) / p / (1 - p))
     return (
-      "**With right/wrong rewards the deviation turns nothing inside a prompt;"
-      " it weighs prompts.** With the tokens summed (`tic_grpo`) the cosine is"
-      f" {row.verifier[MAIN_SIZE].cosine:.4f} over both prompts, against"
-      f" {row.main.cosine:.4f} with graded rewards. The hard prompt's gradient"
-      f" counts {hard / easy:.2f} times the easy one's at G ="
-      f" {max(row.verifier)}, and {limit:.2f} times, the ratio of the"
-      " deviations, as G grows; in ∇J both count alike."
+      "**With right/wrong rewards the deviation does not turn the gradient of a"
+      " prompt, but weighs the prompts.** If tokens are summed (`tic_grpo`),"
+      f" the cosine over both prompts is {row.verifier[MAIN_SIZE].cosine:.4f},"
+      f" and with graded rewards {row.main.cosine:.4f}. At G ="
+      f" {max(row.verifier)} the hard prompt's gradient counts"
+      f" {hard / easy:.2f} times as much as the easy one's. As G grows, it"
+      f" counts {limit:.2f} times as much, which is the ratio of the"
+      " deviations. In ∇J both count the same."
     )
 
   def noise():
@@ -166,13 +169,13 @@ def _findings(
     most = max(exact, key=lambda row: row.variance)
     reference = by["reinforce"].variance
     return (
-      "**Noise of the unbiased ones.** Relative to REINFORCE without a"
-      f" baseline it is {least.variance / reference:.2f} for `{least.name}`"
-      f" and {most.variance / reference:.2f} for `{most.name}`: a baseline"
-      " can also add noise. A critic that knows V exactly (`ppo`) has"
-      f" {by['ppo'].variance / reference:.2f}, and"
-      f" {by['ppo'].angle:.1f} degrees of bias from whitening and the token"
-      " mean."
+      "**Noise of the unbiased estimators.** The variance is"
+      f" {least.variance / reference:.2f} times that of REINFORCE without a"
+      f" baseline for `{least.name}`, and {most.variance / reference:.2f} times"
+      f" for `{most.name}`: a baseline can also add noise. If a critic knows V"
+      f" exactly (`ppo`), it is {by['ppo'].variance / reference:.2f} times, and"
+      f" whitening and the token mean turn the gradient by"
+      f" {by['ppo'].angle:.1f} degrees."
     )
 
   def scales():
@@ -180,9 +183,9 @@ def _findings(
     invariant = [x.name for x in on_j if abs(x.exponent) < 0.05]
     return (
       "**Reward scale.** The gradient grows with the rewards in"
-      f" {len(linear)} rows ({_list(linear)}) and does not in"
-      f" {len(invariant)}. Among the latter none is unbiased: an invariant"
-      " estimator cannot be linear in R, as ∇J is."
+      f" {len(linear)} rows ({_list(linear)}), and does not change in"
+      f" {len(invariant)} rows. No estimator that does not change is unbiased,"
+      " because ∇J is linear in R."
     )
 
   def aggregated():
@@ -192,20 +195,20 @@ def _findings(
     return (
       "**The aggregation alone decides.** The lead of the best completion,"
       f" summed over tokens, follows ∇ pass@G with cosine {best[0].cosine:.4f};"
-      f" with the batch's token mean (`passk`) with {best[2].cosine:.4f}. Plain"
-      f" REINFORCE falls to {plain[1].cosine:.4f} and {plain[2].cosine:.4f} by"
-      " the two means, because both divide by a length that depends on what"
-      " was sampled."
+      f" with the mean over the batch's tokens (`passk`) the cosine is"
+      f" {best[2].cosine:.4f}. The cosine of plain REINFORCE falls to"
+      f" {plain[1].cosine:.4f} and {plain[2].cosine:.4f} with the two means,"
+      " because both divide by a length that depends on what was sampled."
     )
 
   def distillation():
     token, full = by["opd_token"], by["opd_full"]
     return (
-      "**Distillation.** Judging only the sampled token (`opd_token`) is"
-      f" {token.variance / full.variance:.1f} times as noisy as the KL over"
-      f" the vocabulary (`opd_full`). Both divide by the tokens of the batch,"
-      f" which leaves cosines of {token.main.cosine:.4f} and"
-      f" {full.main.cosine:.4f} with −∇ Σ KL."
+      "**Distillation.** If the teacher judges only the sampled token"
+      f" (`opd_token`), the gradient is {token.variance / full.variance:.1f}"
+      " times as noisy as with the KL over the vocabulary (`opd_full`). Both"
+      " divide by the tokens of the batch, so their cosines with −∇ Σ KL are"
+      f" {token.main.cosine:.4f} and {full.main.cosine:.4f}."
     )
 
   return [
@@ -219,6 +222,28 @@ def _findings(
     scales(),
     distillation(),
   ]
+
+
+def _answer(
+  rows: Sequence[Row], parts: Sequence[tuple[str, list[Agreement]]]
+) -> Sequence[str]:
+  """The paragraph with what came out of all rows together."""
+  if not parts:
+    return ()
+  exact, scaled = (
+    _list([row.name for row in rows if row.verdict == kind])
+    for kind in ("yes", "× c")
+  )
+  grpo = next(row for row in rows if row.name == "grpo")
+  return (
+    f"**The answer.** Exactly unbiased are {exact}. Unbiased up to a constant"
+    f" factor is {scaled}. All others are biased here. For example, the mean"
+    f" gradient of GRPO at groups of {MAIN_SIZE} has a cosine of"
+    f" {grpo.main.cosine:.4f} with the gradient of the objective, which is an"
+    f" angle of {grpo.angle:.1f} degrees. The setting is very small: two"
+    f" prompts, and completions of at most {NUM_SLOTS} tokens from a"
+    f" vocabulary of {NUM_SYMBOLS}.",
+  )
 
 
 def _standing_out(
@@ -262,10 +287,11 @@ def _taken_apart(
   ]
   return (
     "## Which part turns the gradient",
-    "The same losses taken apart: cosine of E g with the gradient of J (last"
-    f" line: of pass@G), at G = {MAIN_SIZE}, for each advantage with each way"
-    " of averaging over tokens. Dr. GRPO's sum over the budget differs from the"
-    " first column by a constant.",
+    "A loss has an advantage, and a way to average over tokens. This table has"
+    " the cosine of E g with the gradient of J for each advantage with each"
+    f" average, at G = {MAIN_SIZE}. In the last row the gradient is that of"
+    " pass@G. Dr. GRPO sums over tokens and divides by the budget, which"
+    " differs from the first column by a constant factor.",
     _table(
       ["advantage", *(label for label, _ in measurements.AGGREGATIONS)],
       lines,
@@ -309,57 +335,69 @@ def markdown(
   paragraphs = (
     "# What each published variant really estimates",
     "<!-- Written by `python -m experiments.estimators.report`. -->",
-    "A policy gradient is a random vector, made from a group of sampled"
-    " completions. Its noise averages out over many steps; the difference"
-    " between its mean and the gradient of the objective does not. Here both"
-    " are computed exactly for every algorithm of the library, with its own"
-    " loss, on policies that are small enough to write down every group.",
+    "Does the gradient of an algorithm point, on average, along the gradient of"
+    " its objective? A policy gradient is a random vector, because it is made"
+    " from a group of sampled completions. Its noise averages out over many"
+    " steps. Its *bias*, the difference between its mean and the gradient of"
+    " the objective, does not. Here bias and noise are computed exactly for"
+    " every algorithm of the library, with its own loss. The policies are so"
+    " small that every possible group can be written down.",
+    *_answer(rows, parts),
     "![Angle to the gradient against variance; angle by group size; map of"
     " reward scale and length](estimators.png)",
     "## The question",
-    f"The policy π_θ is a table: after each prefix of at most"
-    f" {NUM_SLOTS - 1} tokens, {NUM_SYMBOLS} logits, of which the last is the"
-    f" end token. A completion y has 1 to {NUM_SLOTS} tokens; there are"
-    f" {number}. Two prompts have a table each, with the objective",
+    f"The policy π_θ is a table. After each prefix of at most {NUM_SLOTS - 1}"
+    f" tokens it has {NUM_SYMBOLS} logits, and the last of them is that of the"
+    f" end token. A completion y has 1 to {NUM_SLOTS} tokens, so there are"
+    f" {number} completions. Each of two prompts has a table of its own. The"
+    " objective and its gradient are",
     "    J(θ) = mean over prompts of Σ_y π_θ(y) R(y)\n"
     "    ∇J   = mean over prompts of Σ_y π_θ(y) R(y) ∇ log π_θ(y)",
-    "Two kinds of reward: *right/wrong*, 1 for a right completion and else 0"
-    f" (the hard prompt is answered with probability {right[0]:.2f}, the easy"
-    f" one with {right[1]:.2f}); and *graded*, to which a random score of"
-    f" every token is added (J = {_number(graded[0], 2)} and"
-    f" {_number(graded[1], 2)}). Graded rewards are meant unless it says"
-    " otherwise.",
-    "A step draws G completions per prompt from π_θ itself, gives each group"
-    " to the library's loss and takes the mean over prompts. With g = −∇ loss,",
+    "There are two kinds of reward. A *right/wrong* reward is 1 for a right"
+    " completion and 0 for any other. The hard prompt is answered right with"
+    f" probability {right[0]:.2f}, and the easy prompt with {right[1]:.2f}. A"
+    " *graded* reward adds a random score of every token (J ="
+    f" {_number(graded[0], 2)} for the hard prompt and"
+    f" {_number(graded[1], 2)} for the easy one). Numbers are for graded"
+    " rewards, unless the text says otherwise.",
+    "A step draws a group of G completions per prompt from π_θ itself, gives"
+    " each group to the library's loss, and takes the mean over prompts. With g"
+    " = −∇ loss, the mean and the variance",
     "    E g   = Σ over all groups of probability · g\n"
     "    Var g = E ‖g − E g‖²   (the trace of the covariance)",
-    "are finite sums. No draw depends on the order of a group, so multisets"
-    f" are summed with their multiplicity: {groups} instead of {orders} groups"
-    f" per prompt at G = {MAIN_SIZE}. Everything is float64; nothing is"
-    " sampled.",
+    "are finite sums. The order of a group does not matter, so groups that"
+    " differ in their order alone are computed once. At G ="
+    f" {MAIN_SIZE} these are {groups} instead of {orders} groups per prompt."
+    " All numbers are float64, and nothing is sampled.",
     "## How to read the table",
     "\n".join(
       textwrap.fill(line, 80, initial_indent="- ", subsequent_indent="  ")
       for line in (
-        "**target**: what E g is compared with. J as above; pass@G: the"
-        " expected maximum of G rewards; P(right): the probability of a right"
-        " completion, for algorithms that read only right or wrong; teacher:"
-        " −Σ_t KL(π_θ ‖ teacher) at sampled prefixes that are held fixed.",
-        "**unbiased?**: *yes* if E g = ∇J; *× c* if E g = c ∇J with one c for"
-        f" both kinds of reward; *no* otherwise (limit {EXACT:.0e}).",
-        "**cosine** of E g and ∇J; **bias** = ‖E g − c ∇J‖ / ‖c ∇J‖ with the"
-        " **c** that makes it least, which is the tangent of the angle.",
-        "**variance** = Var(g / c) / ‖∇J‖²: squared noise over squared signal"
-        " of one step. **÷ REINFORCE**: relative to REINFORCE without a"
-        " baseline.",
-        "**cosine, G = …**: with other group sizes; everything else is G ="
-        f" {MAIN_SIZE}, or the G beside the name.",
-        "**reward scale**: d log ‖E g‖ / d log s when every reward is"
-        " multiplied by s. 1: linear; 0: invariant.",
-        f"**long / short**: weight of a token in a completion of {NUM_SLOTS}"
-        " tokens, divided by that in one of a single token, each as the only"
-        " right one in a group of the two. 1: all tokens alike;"
-        f" {1 / NUM_SLOTS:.2f}: a long completion shares one weight.",
+        "**target**: the objective whose gradient E g is compared with. It is"
+        " J as above; or pass@G, the expected maximum of G rewards; or"
+        " P(right), the probability of a right completion, for algorithms that"
+        " read only right or wrong; or teacher, −Σ_t KL(π_θ ‖ teacher) at"
+        " sampled prefixes that are held fixed.",
+        "**unbiased?**: *yes* if E g = ∇J; *× c* if E g = c ∇J with one factor"
+        " c for both kinds of reward, which a learning rate can absorb; and"
+        f" else *no*. Numbers count as equal up to {EXACT:.0e}.",
+        "**cosine**: of E g and ∇J. 1 means the same direction.",
+        "**bias**: ‖E g − c ∇J‖ / ‖c ∇J‖ with the factor **c** that makes it"
+        " smallest. It is the tangent of the angle between E g and ∇J.",
+        "**variance**: Var(g / c) / ‖∇J‖², the squared noise of one step over"
+        " its squared signal. **÷ REINFORCE** is the variance divided by that"
+        " of REINFORCE without a baseline.",
+        "**cosine, G = …**: the cosine with other group sizes. All other"
+        f" columns are for G = {MAIN_SIZE}, or for the G beside the name.",
+        "**reward scale**: d log ‖E g‖ / d log s, if every reward is multiplied"
+        " by s. 1 means that the gradient grows in proportion to s, and 0 that"
+        " it does not change.",
+        f"**long / short**: the weight of a token in a completion of"
+        f" {NUM_SLOTS} tokens, divided by the weight of a token in a completion"
+        " of one token. The group has these two completions, and either of them"
+        " is the only right one in turn. 1 means that all tokens have the same"
+        f" weight, and {1 / NUM_SLOTS:.2f} that a long completion has one"
+        " weight to share among its tokens.",
       )
     ),
     _table(header, lines),
@@ -370,29 +408,32 @@ def markdown(
     "\n".join(
       textwrap.fill(line, 80, initial_indent="- ", subsequent_indent="  ")
       for line in (
-        "Bias is no verdict. An estimator may be made for another objective, or"
-        " trade bias for steadier steps; optimizers such as Adam rescale what"
-        " comes out. `dpo` for one does not claim to follow ∇J.",
+        "A bias does not mean that an algorithm is bad. An estimator may be"
+        " made for another objective, or trade bias for steadier steps. For"
+        " example, `dpo` does not claim to follow ∇J. Optimizers such as Adam"
+        " also rescale the gradient.",
         "Cosines, variances and their order depend on the two tables and"
-        " rewards. *yes*, *× c*, equal estimators, reward scale and what does"
-        " not depend on G hold in general; a *no* is a counterexample.",
-        "On-policy only: clipping, ratios and corrections have nothing to do"
-        " at a ratio of 1. What tells clipped variants apart is not here.",
-        "A batch is one group. Statistics over a batch (whitening, the token"
-        " mean, the mean entropy) are taken over many groups in training,"
-        " which is another estimator.",
-        "Only the policy's gradient: KL terms are off, and so is the"
-        " punishment of length of `dapo`, which changes the reward. Groups of"
-        " equal rewards count as gradients of 0. `ppo` has a critic that"
+        " rewards. The following holds in general: *yes*, *× c*, which"
+        " estimators are equal, the reward scale, and what does not depend on"
+        " G. A *no* is a counterexample.",
+        "Everything is on-policy. At a ratio of 1, clipping and corrections do"
+        " nothing. So this page does not show how clipped variants differ.",
+        "A batch is one group. In training, statistics over a batch"
+        " (whitening, the token mean, the mean entropy) are taken over many"
+        " groups, and that is another estimator.",
+        "Only the policy's gradient is measured. KL terms are off, and so is"
+        " the punishment of length of `dapo`, which changes the reward. A"
+        " group of equal rewards counts as a gradient of 0. `ppo` has a critic"
+        " that"
         " knows V exactly; `dpo` starts at its reference and `lambda_grpo` at"
         " λ = 0; `opd_topk` has K ="
         f" {measurements.SETTINGS['opd_topk']['topk']}, and `gfpo` keeps"
         f" {measurements.SETTINGS['gfpo']['num_kept']} completions of each"
         " group; process rewards"
-        " (`grpo_ps`) are the scores of tokens. Otherwise the defaults of the"
-        " library.",
-        "`clip_cov` draws which tokens it drops; each group gets one draw, so"
-        " its row alone is not exact.",
+        " (`grpo_ps`) are the scores of tokens. All other settings are the"
+        " defaults of the library.",
+        "`clip_cov` draws at random which tokens it drops, and each group gets"
+        " one such draw. So its row is the only one that is not exact.",
       )
     ),
     "## Rerun and cite",

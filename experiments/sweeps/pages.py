@@ -74,12 +74,10 @@ def answer(
     if any(x.holds is False and not x.is_open for x in one.checks):
       kind = "refuted"
     is_as_written = all((one.name in known[x]) == (x == kind) for x in known)
-    if one.verdict == "undecided" or not is_as_written:
+    contrasts = [x.contrast for x in one.checks if x.contrast is not None]
+    if len(contrasts) < len(one.checks) or not is_as_written:
       return
-    numbers[one.name] = [
-      "–" if x.contrast is None else statistics.text(x.contrast, 3)
-      for x in one.checks
-    ]
+    numbers[one.name] = [statistics.text(x, 3) for x in contrasts]
   yield paragraph(f"**The answer.** {text.format(**numbers)}")
 
 

@@ -24,11 +24,27 @@ FOUND = (
 
 
 def test_verdicts_count_the_checks():
-  assert list(pages.verdicts(FOUND))[2:] == [
+  assert list(pages.verdicts(FOUND))[3:] == [
     # Student's interval of 1, 2, 3 is 2 ± 2.48, and has 0 in it.
     "| A1 | It rises. | **not confirmed** | 0 | 1 | 1 |",
     "| A2 | It falls. | **not confirmed** | 0 | 1 | 0 |",
   ]
+
+
+def test_the_answer_is_written_for_one_set_of_verdicts():
+  rises, falls = (
+    statistics.Conclusion(
+      name, "", (statistics.check("", needed, (1, np.array([4.0, 4.0]))),)
+    )
+    for name, needed in (("A1", "above"), ("A2", "below"))
+  )
+  found, text = (rises, falls), "It rises by {A1[0]}."
+  (written,) = pages.answer(found, text, confirmed="A1", refuted="A2")
+  assert written == "**The answer.** It rises by 4.000 [4.000, 4.000].\n"
+  assert not list(pages.answer(found, text, confirmed="A1"))
+  assert not list(pages.answer(found, text, confirmed="A1 A2"))
+  # A check is missing.
+  assert not list(pages.answer(FOUND, text, refuted="A2"))
 
 
 def test_checks_that_lack_runs_are_named():
