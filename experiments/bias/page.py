@@ -74,9 +74,9 @@ cap. "repeats" is the repeat cap, and "none" means no guard.
 """
   minutes = sum(map(results.seconds, results.arms)) / 60
   yield pages.paragraph(f"""
-{pages.CORES} virtual CPU cores that many other programs used too,
-{arms_lib.NUM_SEEDS} seeds an arm, {len(results.arms)} of {len(arms_lib.ARMS)}
-arms in {minutes:.0f} minutes.""")
+{len(results.arms)} of {len(arms_lib.ARMS)} arms have been run, with
+{arms_lib.NUM_SEEDS} seeds for each arm, in {minutes:.0f} minutes on
+{pages.CORES} virtual CPU cores that many other programs used too.""")
   yield from pages.missing(arms_lib.ARMS, results.arms)
   yield from pages.verdicts(found)
   yield """

@@ -84,8 +84,8 @@ all other arms are GRPO with 8 completions of a prompt. In each step `ads` draws
 once, with the policy of `base`. That takes time, which the minutes below
 include, and draws no completions.""")
   yield pages.paragraph(f"""
-{len(results.arms)} of {len(names)} arms, {size.num_seeds} seeds an arm, in
-{minutes:.0f} minutes on CPU cores that other
+{len(results.arms)} of {len(names)} arms have been run, with {size.num_seeds}
+seeds for each arm, in {minutes:.0f} minutes on CPU cores that other
 programs used too.""")
   yield from pages.missing(names, results.arms)
   yield from pages.verdicts(found)

@@ -10,6 +10,20 @@ from experiments.entropy.results import Results, windows
 from experiments.sweeps import pages
 from experiments.sweeps.statistics import Conclusion
 
+# In more words than on the axes of the figure.
+_SHOWN = {
+  arms_lib.BASE: "imitates a teacher; all other arms go on from its policy",
+  "clip-higher": "GRPO that clips ratios at 0.8 and 1.28, and not at 0.8 and"
+  " 1.2",
+  "gtpo": "GTPO: the entropy of a token shapes the reward of the token",
+  "grpo_s": "GRPO-S: the entropy of a completion shapes its reward",
+  "edge": "EDGE: confident completions have larger advantages",
+  "edge-gec": "EDGE with guided error correction; what a correction puts in is"
+  " not trained",
+  "edge-gec-trained": "EDGE with guided error correction; what a correction"
+  " puts in is trained as well, as in the paper",
+}
+
 
 def markdown(results: Results) -> str:
   """The whole page, about all that has ended."""
@@ -55,7 +69,7 @@ python -m experiments.entropy.report --results=benchmarks/entropy --out=docs
 | arm | what it is |
 |---|---|"""
   for name, arm in arms_lib.ARMS.items():
-    yield f"| `{name}` | {arm.text} |"
+    yield f"| `{name}` | {_SHOWN.get(name, arm.text)} |"
   size = arms_lib.SIZES["full"]
   yield ""
   yield pages.paragraph(f"""
@@ -75,8 +89,9 @@ draw more tokens in each step, and that is not counted.""")
   names = [name for name in arms_lib.ARMS if name != arms_lib.BASE]
   minutes = sum(map(results.seconds, results.arms)) / 60
   yield pages.paragraph(f"""
-{len(results.arms)} of {len(names)} arms, {size.num_seeds} seeds an arm, in
-{minutes:.0f} minutes on CPU cores that other programs used too.""")
+{len(results.arms)} of {len(names)} arms have been run, with {size.num_seeds}
+seeds for each arm, in {minutes:.0f} minutes on CPU cores that other programs
+used too.""")
   yield from pages.missing(names, results.arms)
   yield from pages.verdicts(found)
   yield """

@@ -78,9 +78,9 @@ completions for {size.keep_steps} more steps, and the right ones are
 imitated.""")
   minutes = sum(map(results.seconds, results.arms)) / 60
   yield pages.paragraph(f"""
-{pages.CORES} virtual CPU cores that many other programs used too,
-{results.num_seeds} seeds an arm, {len(results.arms)} of {len(arms_lib.ARMS)}
-arms in {minutes:.0f} minutes.""")
+{len(results.arms)} of {len(arms_lib.ARMS)} arms have been run, with
+{results.num_seeds} seeds for each arm, in {minutes:.0f} minutes on
+{pages.CORES} virtual CPU cores that many other programs used too.""")
   yield from pages.missing(arms_lib.ARMS, results.arms)
   yield from pages.verdicts(found)
   yield """

@@ -60,9 +60,9 @@ sizes, and [judge.md](judge.md) says what can be asked of a judge.
 """
   minutes = sum(map(results.seconds, results.arms)) / 60
   yield pages.paragraph(f"""
-{pages.CORES} virtual CPU cores that other programs used too,
-{len(arms_lib.SEEDS)} seeds an arm, {len(results.arms)} of {len(arms_lib.ARMS)}
-arms in {minutes:.0f} minutes.""")
+{len(results.arms)} of {len(arms_lib.ARMS)} arms have been run, with
+{len(arms_lib.SEEDS)} seeds for each arm, in {minutes:.0f} minutes on
+{pages.CORES} virtual CPU cores that other programs used too.""")
   yield from pages.missing(arms_lib.ARMS, results.arms)
   yield from pages.verdicts(found)
   yield ""

@@ -69,9 +69,9 @@ reward.""")
   names = [name for name in arms_lib.ARMS if name != arms_lib.BASE]
   minutes = sum(map(results.seconds, results.arms)) / 60
   yield pages.paragraph(f"""
-{len(results.arms)} of {len(names)} arms, {_SIZE.num_seeds} seeds an arm, in
-{minutes:.0f} minutes on one of {pages.CORES} virtual CPU cores, which other
-programs used too.""")
+{len(results.arms)} of {len(names)} arms have been run, with {_SIZE.num_seeds}
+seeds for each arm, in {minutes:.0f} minutes on one of {pages.CORES} virtual CPU
+cores, which other programs used too.""")
   yield from pages.missing(names, results.arms)
   yield from pages.verdicts(found)
   yield """

@@ -10,6 +10,22 @@ from experiments.lengths.results import FIRST, LAST, Results
 from experiments.sweeps import pages
 from experiments.sweeps.statistics import Conclusion
 
+# In more words than on the axes of the figure.
+_SHOWN = {
+  "base": "imitates a wordy teacher; all other arms go on from its policy",
+  "all": "GFPO's loss without a filter, on all 8 completions: this is GRPO with"
+  " a mean over tokens",
+  "efficiency": "GFPO: the 8 of 16 with the most reward per token",
+  "adaptive": "GFPO: the 8, 6 or 4 shortest of 16, fewer if the prompt is easy",
+  "grpo": "GRPO: a mean over the tokens of each of 8 completions",
+  "dr_grpo": "Dr. GRPO: divides neither by the length nor by the deviation",
+  "grpo-mended": "GRPO without the bug of the reward",
+  "dr_grpo-mended": "Dr. GRPO without the bug of the reward",
+  "all-mended": "`all` without the bug of the reward",
+  "shortest-mended": "GFPO: the 8 shortest of 16, without the bug of the"
+  " reward",
+}
+
 
 def markdown(results: Results) -> str:
   """The whole page, about all that has ended."""
@@ -52,7 +68,7 @@ python -m experiments.lengths.report --results=benchmarks/lengths --out=docs
 | arm | what it is |
 |---|---|"""
   for name, arm in arms_lib.ARMS.items():
-    yield f"| `{name}` | {arm.text} |"
+    yield f"| `{name}` | {_SHOWN.get(name, arm.text)} |"
   size = arms_lib.SIZES["full"]
   minutes = sum(map(results.seconds, results.arms)) / 60
   yield ""

@@ -78,9 +78,9 @@ extra passes draw no completions, and are not counted here
   names = [arms_lib.MEASURED, *arms_lib.LEARNERS]
   minutes = sum(map(results.seconds, results.arms)) / 60
   yield pages.paragraph(f"""
-{len(results.arms)} of {len(names)} arms, {arms_lib.NUM_SEEDS} seeds an arm, in
-{minutes:.0f} minutes on {pages.CORES} virtual CPU cores, which other
-programs used too.""")
+{len(results.arms)} of {len(names)} arms have been run, with
+{arms_lib.NUM_SEEDS} seeds for each arm, in {minutes:.0f} minutes on
+{pages.CORES} virtual CPU cores, which other programs used too.""")
   yield from pages.missing(names, results.arms)
   yield from pages.verdicts(found)
   yield """

@@ -66,9 +66,9 @@ the arms `-once` the reward model learns once, the policy then takes all of its
   seeds = sorted({results.num_seeds(name) for name in results.arms})
   minutes = sum(map(results.seconds, results.arms)) / 60
   yield pages.paragraph(f"""
-{len(results.arms)} of {len(arms_lib.ARMS)} arms, {" or ".join(map(str, seeds))}
-seeds an arm, in {minutes:.0f} minutes on one of {pages.CORES} virtual CPU
-cores, which other programs used too.""")
+{len(results.arms)} of {len(arms_lib.ARMS)} arms have been run, with
+{" or ".join(map(str, seeds))} seeds for each arm, in {minutes:.0f} minutes on
+one of {pages.CORES} virtual CPU cores, which other programs used too.""")
   yield from pages.missing(arms_lib.ARMS, results.arms)
   yield from pages.verdicts(found)
   yield """

@@ -54,8 +54,9 @@ python -m experiments.stages.report --results=benchmarks/stages --out=docs
 ```
 """
   yield pages.paragraph(f"""
-{results.seconds() / 60:.0f} minutes in all on one of {pages.CORES} virtual
-CPU cores, which other programs used too; five seeds an arm.""")
+Each arm has five seeds. The runs took {results.seconds() / 60:.0f} minutes in
+all on one of {pages.CORES} virtual CPU cores, which other programs used
+too.""")
   yield from pages.verdicts(found)
   yield """
 ![Right answers over labelled examples and over tokens](sft_or_rl.png)

@@ -81,8 +81,9 @@ completions are trained as if the present policy had written them.""")
   names = [name for name in arms_lib.ARMS if name != arms_lib.BASE]
   minutes = sum(map(results.seconds, results.arms)) / 60
   yield pages.paragraph(f"""
-{len(results.arms)} of {len(names)} arms, {size.num_seeds} seeds an arm, in
-{minutes:.0f} minutes on CPU cores that other programs used too.""")
+{len(results.arms)} of {len(names)} arms have been run, with {size.num_seeds}
+seeds for each arm, in {minutes:.0f} minutes on CPU cores that other programs
+used too.""")
   yield from pages.missing(names, results.arms)
   yield from pages.verdicts(found)
   yield """
@@ -95,7 +96,7 @@ Lines are means over seeds, and bands are their 95 % bootstrap intervals.
 The rules stand in `experiments/staleness/claims.py`:
 """
   yield from pages.rules(claims)
-  yield "## What they do not say"
+  yield "## What the rules do not say"
   yield ""
   yield pages.paragraph("""
 The rules are about one task, one small model and one learning rate. The rate

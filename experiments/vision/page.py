@@ -90,9 +90,9 @@ rate for all arms:""")
   ended = [name for name in names if name in results.arms]
   minutes = sum(map(results.seconds, ended)) / 60
   yield pages.paragraph(f"""
-{len(ended)} of {len(names)} arms, {arms_lib.NUM_SEEDS} seeds an arm, in
-{minutes:.0f} minutes without the warm start, on {pages.CORES} virtual CPU
-cores, which other programs used too.""")
+{len(ended)} of {len(names)} arms have been run, with {arms_lib.NUM_SEEDS} seeds
+for each arm, in {minutes:.0f} minutes without the warm start, on {pages.CORES}
+virtual CPU cores, which other programs used too.""")
   yield from pages.missing(names, results.arms)
   yield from pages.verdicts(found)
   yield """

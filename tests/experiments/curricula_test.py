@@ -102,7 +102,10 @@ def test_page_and_figure_are_made_of_what_has_ended(tmp_path):
   np.testing.assert_allclose(made.scores("uniform", "live"), [0.5, 0.5])
   assert made.scores("spo", "live") is None
   text = page.markdown(made)
-  assert "2 of 6 arms, 5 seeds an arm, in 2 minutes" in " ".join(text.split())
+  assert (
+    "2 of 6 arms have been run, with 5 seeds for each arm, in 2 minutes"
+    in " ".join(text.split())
+  )
   assert "| `uniform` | 0.250 [" in text
   assert "4 arms have not been run: `ads`," in text
   assert "**B1: confirmed.**" in text

@@ -134,7 +134,10 @@ def test_page_and_figure_are_made_of_what_has_ended(tmp_path):
   np.testing.assert_allclose(made.scores("grpo", "rebound"), 1)
   assert made.scores("gtpo", "rebound") is None
   text = page.markdown(made)
-  assert "2 of 8 arms, 5 seeds an arm, in 2 minutes" in " ".join(text.split())
+  assert (
+    "2 of 8 arms have been run, with 5 seeds for each arm, in 2 minutes"
+    in " ".join(text.split())
+  )
   assert "| `edge-gec` | 0.990 | 0.630 | 1.000" in text
   assert "**E1: confirmed.**" in text
   assert "**C2: undecided.**" in text

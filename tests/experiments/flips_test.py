@@ -103,7 +103,10 @@ def test_page_and_figure_are_made_of_what_has_ended(tmp_path):
   assert made.completions("grpo-0").tolist() == [0, 2560, 5120, 7680, 10240]
   assert made.completions("ppo-0").tolist() == [2560, 5120, 7680, 10240]
   text = page.markdown(made)
-  assert "3 of 20 arms, 5 seeds an arm, in 3 minutes" in " ".join(text.split())
+  assert (
+    "3 of 20 arms have been run, with 5 seeds for each arm, in 3 minutes"
+    in " ".join(text.split())
+  )
   assert "| 0 % | 0.900 [" in text
   assert "| 40 % | 0.200 [" in text
   assert "**P1: undecided.**" in text

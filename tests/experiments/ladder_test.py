@@ -172,7 +172,10 @@ def test_numbers_are_at_equal_updates_and_at_equal_completions(tmp_path):
   assert made.scores("mask", "accuracy") is None
   assert np.isnan(made.logged("dapo", "dead")).all()
   text = page.markdown(made)
-  assert "2 of 10 arms, 5 seeds an arm, in 2 minutes" in " ".join(text.split())
+  assert (
+    "2 of 10 arms have been run, with 5 seeds for each arm, in 2 minutes"
+    in " ".join(text.split())
+  )
   assert "| `dapo` | and groups are drawn until a batch of them lives" in text
   assert "| 5120 [5120, 5120] |" in text
   assert "**D1: undecided.**" in text

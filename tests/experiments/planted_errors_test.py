@@ -184,7 +184,10 @@ def test_page_says_what_has_ended_and_what_has_not(tmp_path):
   # It stands at 0.5 for the first quarter.
   assert found.scores("ppo", "area")[0] == pytest.approx(0.65625)
   text = page.markdown(found)
-  assert "3 of 7 arms, 5 seeds an arm, in 3 minutes" in " ".join(text.split())
+  assert (
+    "3 of 7 arms have been run, with 5 seeds for each arm, in 3 minutes"
+    in " ".join(text.split())
+  )
   assert (
     "4 arms have not been run: `mix`, `rudder`, `return`, `grpo_ps`" in text
   )

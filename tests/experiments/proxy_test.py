@@ -133,10 +133,13 @@ def test_page_and_figure_are_made_of_what_has_ended(tmp_path):
     (tmp_path / f"{name}.json").write_text(json.dumps(found))
   made = results.Results(tmp_path)
   text = page.markdown(made)
-  assert "2 of 6 arms, 2 seeds an arm, in 2 minutes" in " ".join(text.split())
+  assert (
+    "2 of 6 arms have been run, with 2 seeds for each arm, in 2 minutes"
+    in " ".join(text.split())
+  )
   assert "| `kl0-r0` | 2 | 0.500 | 0.500 | 0.200 | 0.250 | 0.550 [" in text
   assert "| 24.00 | 0.25 | 1.0 |" in text
-  assert "0.25, 0.20 where it learned once" in " ".join(text.split())
+  assert "0.25, 0.20 if it learned once" in " ".join(text.split())
   assert "**K1: undecided.**" in text
   assert max(map(len, text.split("\n## ")[0].splitlines()[:20])) <= 80
   figure.plot(tmp_path / "proxy.png", made)

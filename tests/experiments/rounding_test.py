@@ -126,7 +126,10 @@ def test_page_and_figure_are_made_of_what_has_ended(tmp_path):
   assert made.logged("exact-none", "kl") is None
   assert made.logged("int8-tis", "kl").shape == (2, results.PARTS)
   text = page.markdown(made)
-  assert "2 of 6 arms, 6 seeds an arm, in 2 minutes" in " ".join(text.split())
+  assert (
+    "2 of 6 arms have been run, with 6 seeds for each arm, in 2 minutes"
+    in " ".join(text.split())
+  )
   assert "| `int8-tis` | 0.500 | 0.400 | 0.600" in text
   assert "**L1: confirmed.**" in text
   assert "**B1: undecided.**" in text

@@ -143,7 +143,10 @@ def test_page_and_figure_are_made_of_what_has_ended(tmp_path):
   assert made.mean("tis-s16", "gap") == pytest.approx(0.05)
   assert made.trained("tis-s16") == pytest.approx(0.8)
   text = page.markdown(made)
-  assert "2 of 24 arms, 6 seeds an arm, in 2 minutes" in " ".join(text.split())
+  assert (
+    "2 of 24 arms have been run, with 6 seeds for each arm, in 2 minutes"
+    in " ".join(text.split())
+  )
   assert "| `tis-s16` | 0.500 | 0.400 | 0.600" in text
   assert "**L1: confirmed.**" in text
   assert "**B1: undecided.**" in text

@@ -117,7 +117,10 @@ def test_page_and_figure_are_made_of_what_has_ended(tmp_path):
   np.testing.assert_allclose(warm, [0.395, 0.415], atol=1e-4)
   assert made.scores("sft-examples", arms.IN_DOMAIN) is None
   text = page.markdown(made)
-  assert "2 of 3 arms, 5 seeds an arm, in 2 minutes" in " ".join(text.split())
+  assert (
+    "2 of 3 arms have been run, with 5 seeds for each arm, in 2 minutes"
+    in " ".join(text.split())
+  )
   assert "| box | 0.410 [" in text
   assert "**G2: undecided.**" in text
   assert "**L1: confirmed.**" in text
