@@ -36,13 +36,14 @@ too, and judges itself.
     found,
     """
 A policy learns what its judge believes, and not what is true. With the judge
-`truth` accuracy falls by the end: it changes by {T2[1]} from its value after 25
-steps, while the judge believes more and more answers. With the judge `marks`
-nearly all answers end with `#` and nearly none is right. If a verifier rewards
+`truth` accuracy at the end differs by {T2[1]} from that after 25 steps. The
+gap, which is the share of answers that the judge accepts minus the share that
+is right, is then above 0.2 by {T2[0]}. With the judge `marks` nearly every
+answer is accepted at the end, and nearly none is right. If a verifier rewards
 beside that judge, accuracy at the end minus 0.9 is {V1[0]}. A KL of 0.05
-narrows the gap between the judge's opinion and the truth by {K1[0]}. For a
-policy that judges itself, such a gap is not confirmed. The experiment is small:
-one transformer of two layers, one task, and five seeds for each arm.""",
+changes the gap with the judge `truth` by {K1[0]}. For a policy that judges
+itself a gap above 0.2 is not confirmed. The experiment is small: one
+transformer of two layers, one task, and five seeds for each arm.""",
     confirmed="T2 R1 M1 K1 V1",
   )
   yield """\
