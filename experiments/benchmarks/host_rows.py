@@ -42,13 +42,13 @@ class Scored(NamedTuple):
   """A line of the table of verifiers.
 
   Attributes:
-    mix: Of `MIXES`.
+    mix: A name in `MIXES`.
     num_workers: Processes; 0: what a worker does, in this process.
     num_rows: Rows of a call.
     seconds: Seconds of a row.
     floor: Seconds of a row in a loop over the functions alone.
-    busy, busy_floor: The same in seconds of processors, which other programs
-      disturb less; of this process and of the workers.
+    busy, busy_floor: Processor seconds of a row in the call and in the loop,
+      with those of the workers. Other programs disturb them less.
     parent, largest: By how many bytes this process has grown, and the peak of
       the largest worker.
   """

@@ -74,7 +74,7 @@ def saved(
   """The medians of some rounds, of which each measures all in turn.
 
   Args:
-    num_bytes: Of the state.
+    num_bytes: Size of the state, bytes.
     folder: A new one below it is written and removed.
     rounds: How many.
     compress: Whether the checkpoint is compressed.

@@ -76,7 +76,7 @@ def left() -> Left:
   """Looks at this process, those below it, and their folders."""
   from grpo_jax.rewards import processes
 
-  pids = [os.getpid(), *sorted(processes._below(os.getpid()))]
+  pids = [os.getpid(), *sorted(processes.below(os.getpid()))]
   descriptors, pages = 0, 0
   for pid in pids:
     try:

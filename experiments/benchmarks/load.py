@@ -26,6 +26,7 @@ from absl import flags
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from experiments import flags as flags_lib
+from experiments.benchmarks import memory
 from grpo_jax.models import architecture, families, transformer, weights
 from grpo_jax.types import PyTree
 
@@ -105,7 +106,7 @@ def measure(
     the bytes of the result on this process.
   """
   jax.block_until_ready(jnp.zeros(3))  # The backend is no part of it.
-  before = _resident("VmRSS")
+  before = memory.resident("VmRSS")
   _, params = weights.load(
     directory, param_dtype=param_dtype, shardings=shardings
   )
@@ -116,13 +117,7 @@ def measure(
     for shard in leaf.addressable_shards
   )
   # Not ru_maxrss, which a process has from its parent.
-  return params, _resident("VmHWM") - before, result
-
-
-def _resident(name: str) -> int:
-  status = pathlib.Path("/proc/self/status").read_text(encoding="ascii")
-  (line,) = (line for line in status.splitlines() if line.startswith(name))
-  return int(line.split()[1]) * 1024
+  return params, memory.resident("VmHWM") - before, result
 
 
 def main(argv: Sequence[str]) -> int:

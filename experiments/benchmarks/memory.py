@@ -15,7 +15,7 @@ class Growth:
 
   Attributes:
     before: Bytes at the beginning.
-    peak: Of the growth, bytes; 0 until the end.
+    peak: Largest growth so far, bytes; 0 until the block has ended.
   """
 
   def __init__(self):
@@ -44,7 +44,7 @@ def resident(name: str, pid: int | str = "self") -> int:
 def largest_below() -> int:
   """The highest peak of a process below this one, in bytes; 0 without one."""
   peaks = [0]
-  for pid in processes._below(os.getpid()):
+  for pid in processes.below(os.getpid()):
     with contextlib.suppress(OSError, ValueError):  # It has ended in between.
       peaks.append(resident("VmHWM", pid))
   return max(peaks)
@@ -53,7 +53,7 @@ def largest_below() -> int:
 def processor_s() -> float:
   """Seconds of processors of this process and of those that are below it."""
   ticks = 0
-  for pid in (os.getpid(), *processes._below(os.getpid())):
+  for pid in (os.getpid(), *processes.below(os.getpid())):
     with contextlib.suppress(OSError):
       text = pathlib.Path(f"/proc/{pid}/stat").read_text()
       # pid (name) state …; user and system, and those of ended children.

@@ -49,7 +49,7 @@ class Event(NamedTuple):
   """Something that a thread did.
 
   Attributes:
-    name: Of an instruction, or of something else.
+    name: The instruction that was run, or another label of the profiler.
     start, end: In nanoseconds.
   """
 
@@ -62,10 +62,10 @@ class Kind(NamedTuple):
   """What the operations of one line have in common.
 
   Attributes:
-    phase: Of the step; "other" where the program does not say it.
-    module: Of the model, or the function that has made it.
-    shape: Of the result; of products also what is multiplied.
-    flops: Of one of them; 0 where nothing is multiplied.
+    phase: Phase of the step; "other" where the program does not say it.
+    module: Module of the model, or the function that made the operation.
+    shape: Shape of the result; for products also the shapes of the factors.
+    flops: Operations of one run; 0 where nothing is multiplied.
   """
 
   phase: str
@@ -100,19 +100,17 @@ def kinds(text: str) -> dict[str, Kind]:
   found = {}
   for computation in module.computations.values():
     for one in computation.instructions.values():
-      flops, operands = 0.0, ""
-      inner = module.computations.get(one.attribute("calls") or "")
-      for of in (computation, inner):
-        products = (
-          [one] if of is computation else of.instructions.values() if of else ()
-        )
-        for product in products:
-          if product.opcode in ("dot", "convolution"):
-            flops += costs.product_flops(of, product)
-            operands = " · ".join(
-              _shape(of.instructions[x]) for x in product.operands[:2]
-            )
-      shape = f"{operands} → {_shape(one)}" if operands else _shape(one)
+      flops, factors = 0.0, ""
+      fused = module.computations.get(one.attribute("calls") or "")
+      of, parts = computation, [one]
+      if fused is not None:
+        of, parts = fused, [*fused.instructions.values()]
+      for part in parts:
+        if part.opcode in ("dot", "convolution"):
+          flops += costs.product_flops(of, part)
+          names = part.operands[:2]
+          factors = " · ".join(_shape(of.instructions[x]) for x in names)
+      shape = f"{factors} → {_shape(one)}" if factors else _shape(one)
       found[one.name] = Kind(*_place(one), shape, flops)
   return found
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh
 
-from experiments.benchmarks import inputs, workload
+from experiments.benchmarks import inputs, memory, workload
 from grpo_jax.algorithms import objective, options
 from grpo_jax.learning import members, stages
 from grpo_jax.rollout import sampling
@@ -62,12 +62,9 @@ def peak_bytes() -> int | None:
   device = jax.devices()[0]
   if device.platform != "cpu":
     return (device.memory_stats() or {}).get("peak_bytes_in_use")
-  status = pathlib.Path("/proc/self/status")
-  if not status.exists():
+  if not pathlib.Path("/proc/self/status").exists():
     return None
-  lines = status.read_text(encoding="ascii").splitlines()
-  (line,) = (line for line in lines if line.startswith("VmHWM"))
-  return int(line.split()[1]) * 1024
+  return memory.resident("VmHWM")
 
 
 def _prefill(state: TrainState, prompts: Prompts, *, parts):

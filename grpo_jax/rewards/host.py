@@ -79,10 +79,6 @@ _MIN_FIRST_S = 0.25
 _LONGER = 4  # By this factor is each try longer than the one before.
 
 
-# See `pool.Call`.
-_PAUSE_S = 0.001
-
-
 # Units that wait at the same time in one worker.
 _MAX_WAITING = 64
 
@@ -110,7 +106,7 @@ class _Item(NamedTuple):
 class _Call(pool.Call):
   """The items of one call of `HostScorer.score`, and their results so far."""
 
-  pause_s = _PAUSE_S
+  pause_s = 0.001
 
   def __init__(
     self,

@@ -117,7 +117,7 @@ def end_tree(pid: int) -> None:
   """
   _kill(pid, signal.SIGSTOP)  # It stays, to adopt what the others leave.
   end_below(pid)
-  if _below(pid, "ZX"):
+  if below(pid, "ZX"):
     # It waits for what was killed, which would stay in the table of processes
     # where the first process of the system is a program that does not wait.
     _kill(pid, signal.SIGCONT)
@@ -134,7 +134,7 @@ def end_below(pid: int) -> None:
   """Kills all descendants of a process, and waits until they are gone."""
   stopped: set[int] = set()
   end = time.monotonic() + _GONE_S
-  while (found := _below(pid)) and time.monotonic() < end:
+  while (found := below(pid)) and time.monotonic() < end:
     # All stand still before the first is killed, so that none of them sees it
     # and starts another.
     if new := found - stopped:
@@ -147,7 +147,7 @@ def end_below(pid: int) -> None:
     time.sleep(0.0005)
 
 
-def _below(pid: int, states: str = "") -> set[int]:
+def below(pid: int, states: str = "") -> set[int]:
   """Descendants of a process; none where there is no /proc.
 
   Args:

@@ -37,15 +37,6 @@ CONFIG = architecture.TransformerConfig(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def no_cache():
-  """What is compiled for devices elsewhere is written and never read."""
-  before = jax.config.jax_enable_compilation_cache
-  jax.config.update("jax_enable_compilation_cache", False)
-  yield
-  jax.config.update("jax_enable_compilation_cache", before)
-
-
 @pytest.fixture(scope="module")
 def devices():
   os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")

@@ -7,7 +7,6 @@ the length, nor what is whole on each device where devices could share it.
 import dataclasses
 import math
 
-import jax
 import pytest
 
 from experiments.pods import chips, hlo, recorded, steps
@@ -15,15 +14,6 @@ from experiments.pods import chips, hlo, recorded, steps
 # More than any other size of the model.
 TOKENS = 2048
 WIDTH, LAYERS = recorded.WIDTH, recorded.LAYERS
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_cache():
-  """What is compiled for devices elsewhere is written and never read."""
-  before = jax.config.jax_enable_compilation_cache
-  jax.config.update("jax_enable_compilation_cache", False)
-  yield
-  jax.config.update("jax_enable_compilation_cache", before)
 
 
 @pytest.fixture(scope="module")

@@ -33,15 +33,6 @@ def per_token(analysis: costs.Analysis) -> float:
   return sum(one.sent for one in loop) / (NEW - 1)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def no_cache():
-  """What is compiled for devices elsewhere is written and never read."""
-  before = jax.config.jax_enable_compilation_cache
-  jax.config.update("jax_enable_compilation_cache", False)
-  yield
-  jax.config.update("jax_enable_compilation_cache", before)
-
-
 @pytest.fixture(scope="module")
 def target() -> steps.Target:
   of = chips.parse("v5e:2x2")

@@ -190,7 +190,7 @@ def test_a_worker_that_reads_nothing_does_not_hold_up_the_others():
   long = "1" + " " * 2**22  # More than a pipe has room for.
   with make_scorer("by_completion", row_timeout_s=2.0) as scorer:
     stopped = scorer._pool._workers[0].process.pid
-    (below,) = processes._below(stopped)
+    (below,) = processes.below(stopped)
     os.kill(below, signal.SIGSTOP)
     scores = score(scorer, [long] * 4)
   assert scores.failed.sum() == scores.failures["timeout"] == 1

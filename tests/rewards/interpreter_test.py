@@ -359,9 +359,9 @@ def test_a_box_that_cannot_be_made_raises(monkeypatch):
 
 def test_nothing_is_left():
   sandbox.require("bwrap")
-  before = set(os.listdir("/proc/self/fd")), processes._below(os.getpid())
+  before = set(os.listdir("/proc/self/fd")), processes.below(os.getpid())
   for block in ("1", "while True: pass", "import os; os._exit(0)"):
     with started(call_s=0.5) as python:
       python.call(block)
-  after = set(os.listdir("/proc/self/fd")), processes._below(os.getpid())
+  after = set(os.listdir("/proc/self/fd")), processes.below(os.getpid())
   assert after == before

@@ -27,12 +27,12 @@ def test_descendants_are_found_and_killed(monkeypatch, tree, says):
   parent, leaf = tree
   if not says:
     monkeypatch.setattr(processes, "_says_children", lambda pid: False)
-  found = processes._below(parent.pid)
+  found = processes.below(parent.pid)
   assert leaf in found
   assert len(found) == 2
   processes.end_below(parent.pid)
   assert host_test.wait_until(lambda: all(map(host_test.is_gone, found)))
-  assert processes._below(parent.pid) == set()
+  assert processes.below(parent.pid) == set()
 
 
 def test_a_tree_ends_with_its_root(tree):
@@ -45,7 +45,7 @@ def test_a_tree_ends_with_its_root(tree):
 def test_a_process_that_is_not_there_has_nothing_below_it():
   ended = subprocess.Popen(["true"])
   ended.wait()
-  assert processes._below(ended.pid) == set()
+  assert processes.below(ended.pid) == set()
   processes.end_below(ended.pid)
 
 

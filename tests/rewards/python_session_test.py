@@ -123,7 +123,7 @@ def test_whatever_programs_do_all_episodes_go_on():
 @pytest.mark.parametrize("who", ["worker", "session", "keeper", "deadline"])
 def test_interpreters_end_with_whatever_ends_above_them(who):
   """In the middle of a call that hangs."""
-  before = processes._below(os.getpid())
+  before = processes.below(os.getpid())
   row_timeout_s = 3.0 if who == "deadline" else 60.0
   with sessions.HostSessions(
     PATH, row_timeout_s=row_timeout_s, num_workers=1, options=OPTIONS
@@ -149,7 +149,7 @@ def test_interpreters_end_with_whatever_ends_above_them(who):
     answers = _begin(workers, 1).step({0: _call("1 + 1")}, False)
     assert answers[0].observation == obs("2")
   assert host_test.wait_until(
-    lambda: processes._below(os.getpid()) <= before, 30.0
+    lambda: processes.below(os.getpid()) <= before, 30.0
   )
 
 

@@ -212,8 +212,8 @@ def test_a_program_ends_with_the_trainer(without):
   with trainer:
     trainer.stdout.readline()
     # bwrap, the first process of the box, and the program.
-    assert _until(lambda: len(processes._below(trainer.pid)) == 3)
-    started = processes._below(trainer.pid)
+    assert _until(lambda: len(processes.below(trainer.pid)) == 3)
+    started = processes.below(trainer.pid)
     trainer.kill()
     trainer.wait()
   if without:
