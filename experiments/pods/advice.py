@@ -119,7 +119,7 @@ def _proposals(
       "weights are gathered more often",
       of_mesh(**wide),
     )
-  if model.remat == "none":
+  if model.remat != "full":
     yield (
       "--config.model.remat=full",
       "the forward pass is done twice",

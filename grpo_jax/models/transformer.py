@@ -28,12 +28,24 @@ from grpo_jax.models.architecture import Prefix, TransformerConfig
 from grpo_jax.models.blocks import Block, RMSNorm, RouterInputs
 from grpo_jax.types import Policy, PyTree, RouterOutputs
 
+# Kernels whose results are kept as those of products with weights are: that of
+# attention costs as much, and more in long sequences.
+_KERNELS = ("pallas_call", "dot_product_attention_fwd")
+
+
+def _products(primitive, *args, **params) -> bool:
+  """Whether "dots" keeps the results of a primitive."""
+  dots = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+  name = primitive.name.removesuffix("_wrapper")
+  return name in _KERNELS or dots(primitive, *args, **params)
+
+
 # What the backward pass finds of a block. Temporary MiB of a gradient with 4
 # layers, width 256, MLP 768, 4 heads, 64 rows of 175 tokens, float32: none
 # 1791, dots 715, full 458.
 _REMAT = {
   "none": jax.checkpoint_policies.everything_saveable,
-  "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  "dots": _products,
   "full": jax.checkpoint_policies.nothing_saveable,
 }
 
