@@ -4,17 +4,16 @@ r"""Where the time of a training step goes, operation by operation, as text.
 
 The step is the fused one of `step.py`, with the flags of that benchmark for its
 sizes. It is compiled and run, and then one run is recorded by JAX's profiler.
-An operation is an instruction of the compiled program; its time is that which
-the profiler gives to it alone, without the instructions that it runs (a loop
-its body). Operations of the same phase, module and shape are one line, so the
-layers of a model are added up.
+An operation is an instruction of the compiled program; its time is without the
+instructions that it runs (a loop its body). XLA runs independent operations at
+the same time on several threads: then each gets its share of the time, so all
+together are no more than the step. Operations of the same phase, module and
+shape are one line, so the layers of a model are added up.
 
 Rates are operations of matrix products over seconds, beside the best rate of a
-product that is measured in the same process. XLA runs independent operations
-at the same time on several threads, so the seconds of all operations may be
-more than those of the step. What an operation's helper threads do is a part of
-its seconds and not a line of its own. Recording takes time for each operation:
-the seconds of the step with and without it are both printed.
+product that is measured in the same process. What an operation's helper threads
+do is a part of its seconds and not a line of its own. Recording takes time for
+each operation: the seconds of the step with and without it are both printed.
 """
 
 from __future__ import annotations
@@ -22,12 +21,13 @@ from __future__ import annotations
 import collections
 import contextlib
 import datetime
+import itertools
 import os
 import pathlib
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -74,24 +74,56 @@ class Kind(NamedTuple):
   flops: float
 
 
-def alone(events: Iterable[Event]) -> dict[str, tuple[int, float]]:
-  """Name -> count and seconds of the events of one thread, without inner ones.
+def _innermost(events: Iterable[Event]) -> Iterator[Event]:
+  """What a thread was at, without the parts that inner events take.
 
   Args:
-    events: Of which any two are one after the other, or one within the other.
+    events: Of one thread: any two are one after the other, or one within the
+      other.
   """
-  found: dict[str, list[float]] = collections.defaultdict(lambda: [0, 0.0])
   open_events: list[Event] = []
+  at = 0.0
+
+  def until(end):
+    nonlocal at
+    if open_events and at < end:
+      yield Event(open_events[-1].name, at, end)
+    at = end
+
   for event in sorted(events, key=lambda x: (x.start, -x.end)):
     while open_events and open_events[-1].end <= event.start:
+      yield from until(open_events[-1].end)
       open_events.pop()
-    length = event.end - event.start
-    if open_events:
-      found[open_events[-1].name][1] -= length
-    found[event.name][0] += 1
-    found[event.name][1] += length
+    yield from until(event.start)
     open_events.append(event)
-  return {name: (int(n), ns / 1e9) for name, (n, ns) in found.items()}
+  while open_events:
+    yield from until(open_events[-1].end)
+    open_events.pop()
+
+
+def shared(threads: Iterable[Iterable[Event]]) -> dict[str, float]:
+  """Name -> seconds, those with several threads at work divided by them.
+
+  Args:
+    threads: The events of each thread, as in `_innermost`.
+  """
+  found: dict[str, float] = collections.defaultdict(float)
+  changes = []
+  for part in itertools.chain.from_iterable(map(_innermost, threads)):
+    changes += [(part.start, 1, part.name), (part.end, -1, part.name)]
+  running: collections.Counter[str] = collections.Counter()
+  before, num_running = 0.0, 0
+  for now, change, name in sorted(changes):
+    if num_running:
+      each = (now - before) / num_running / 1e9
+      for other, count in running.items():
+        found[other] += each * count
+    before = now
+    num_running += change
+    running[name] += change
+    if not running[name]:
+      del running[name]
+  return dict(found)
 
 
 def kinds(text: str) -> dict[str, Kind]:
@@ -187,17 +219,21 @@ def table(
 def _recorded(folder: str, known: dict[str, Kind]) -> dict[Kind, tuple]:
   """Counts and seconds of what the profiler has written into a folder."""
   (path,) = pathlib.Path(folder).rglob("*.xplane.pb")
+  threads = [
+    [
+      Event(event.name, event.start_ns, event.start_ns + event.duration_ns)
+      for event in line.events
+      if event.name in known
+    ]
+    for plane in jax.profiler.ProfileData.from_file(str(path)).planes
+    for line in plane.lines
+  ]
+  counts = collections.Counter(x.name for events in threads for x in events)
+  seconds = shared(threads)
   found: dict[Kind, tuple[int, float]] = {}
-  for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
-    for line in plane.lines:
-      events = [
-        Event(event.name, event.start_ns, event.start_ns + event.duration_ns)
-        for event in line.events
-        if event.name in known
-      ]
-      for name, (count, s) in alone(events).items():
-        before = found.get(known[name], (0, 0.0))
-        found[known[name]] = before[0] + count, before[1] + s
+  for name, count in counts.items():
+    before = found.get(known[name], (0, 0.0))
+    found[known[name]] = before[0] + count, before[1] + seconds.get(name, 0.0)
   return found
 
 

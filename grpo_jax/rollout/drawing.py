@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.ops import logprobs
+from grpo_jax.ops import logprobs, threefry
 from grpo_jax.rollout import filters
 
 # What `draw` says of a token beside itself, by names of `Rollout`.
@@ -109,7 +109,7 @@ def noise(logits, keys, positions):  # [B, V], [B], [B] -> [B, V]
     token_key = jax.random.fold_in(row_key, position)
     return jax.random.gumbel(token_key, logits.shape[-1:], jnp.float32)
 
-  return jax.vmap(of_row)(keys, positions)
+  return jax.vmap(of_row)(threefry.unrolled(keys), positions)
 
 
 def nothing(

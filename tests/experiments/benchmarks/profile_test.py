@@ -18,11 +18,18 @@ def test_time_counts_where_it_is_spent():
     profile.Event("b", 5e9, 6e9),
     profile.Event("a", 10e9, 11e9),
   ]
-  assert profile.alone(reversed(events)) == {
-    "loop": (1, 4.0),
-    "a": (3, 6.0),
-    "b": (1, 1.0),
-  }
+  seconds = profile.shared([reversed(events)])
+  assert seconds == {"loop": 4.0, "a": 6.0, "b": 1.0}
+
+
+def test_threads_at_work_together_share_the_time():
+  # While 1 to 4 of the first thread the second is at work from 2 to 3, and the
+  # loop itself waits for nobody.
+  first = [profile.Event("loop", 0, 5e9), profile.Event("a", 1e9, 4e9)]
+  second = [profile.Event("b", 2e9, 3e9), profile.Event("b", 7e9, 8e9)]
+  seconds = profile.shared([first, second])
+  assert seconds == {"loop": 2.0, "a": 2.5, "b": 1.5}
+  assert sum(seconds.values()) == 6.0
 
 
 def test_kinds_say_phase_module_shape_and_operations():
