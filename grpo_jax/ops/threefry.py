@@ -12,7 +12,7 @@ vocabulary. Noise and the choice of a token take, in ms a step on two cores:
 | 64 × 1,024        | 0.58       | 0.26     |
 | 16 × 151,936      | 19         | 8.2      |
 
-Other backends get from JAX what is here.
+For other platforms JAX has no loop, and `drawing.noise` asks JAX.
 """
 
 from __future__ import annotations

@@ -109,7 +109,13 @@ def noise(logits, keys, positions):  # [B, V], [B], [B] -> [B, V]
     token_key = jax.random.fold_in(row_key, position)
     return jax.random.gumbel(token_key, logits.shape[-1:], jnp.float32)
 
-  return jax.vmap(of_row)(threefry.unrolled(keys), positions)
+  of_rows = jax.vmap(of_row)
+  return lax.platform_dependent(
+    keys,
+    positions,
+    cpu=lambda keys, positions: of_rows(threefry.unrolled(keys), positions),
+    default=of_rows,
+  )
 
 
 def nothing(
