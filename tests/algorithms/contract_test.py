@@ -233,15 +233,6 @@ class TestLoss:
     # one of the two: 0.004 of a value of 1, and the mean is over 50 tokens.
     np.testing.assert_allclose(low.loss, high.loss, 1e-3, 5e-4)
 
-  @pytest.mark.slow  # Thousands of single operations.
-  def test_jit_changes_round_off_only(self, name):
-    algorithm, config = _make(name)
-    case = cases.make_case()
-    checks.assert_same(
-      cases.evaluate_without_jit(algorithm, config, case),
-      cases.evaluate(algorithm, config, case),
-    )
-
   def test_clip_fraction_counts_tokens_without_gradient(self, name):
     algorithm, config = _plain(name)
     outcome = cases.evaluate(algorithm, config, cases.make_case(spread=1.0))
@@ -261,6 +252,18 @@ class TestLoss:
       clipped,
       1e-6,
     )
+
+
+@pytest.mark.slow  # Thousands of single operations.
+@pytest.mark.parametrize("name", tiny.FAST)
+def test_jit_changes_round_off_only(name):
+  """Compiled, all of the table are compared with loops in reference_test.py."""
+  algorithm, config = _make(name)
+  case = cases.make_case()
+  checks.assert_same(
+    cases.evaluate_without_jit(algorithm, config, case),
+    cases.evaluate(algorithm, config, case),
+  )
 
 
 CLIPPED = [
