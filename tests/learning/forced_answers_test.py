@@ -209,6 +209,7 @@ def test_utilities_are_those_of_whole_rows(name):
   assert values.max() > 10 * values.min()
 
 
+@pytest.mark.slow
 def test_they_are_the_sum_over_all_answers_and_grow_with_the_known_ones():
   name = "keys and values"
   every = [(x, y) for x, y in itertools.product((2, 3), repeat=2)]

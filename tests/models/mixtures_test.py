@@ -233,6 +233,7 @@ def test_adapters_of_all_kinds_are_those_merged(name):
       np.testing.assert_allclose(found[exists], want[exists], atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_modules_of_experts_are_chosen_by_name():
   params = transformer_test.make_params(LATENT)
   fresh = lora.wrap(params, lora.LoRAConfig(rank=2), jax.random.key(0))

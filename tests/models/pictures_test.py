@@ -135,6 +135,7 @@ def test_an_image_matters_and_an_empty_place_does_not():
   np.testing.assert_array_equal(after[1:], before[1:])
 
 
+@pytest.mark.slow
 def test_attention_in_blocks_is_that_of_all_queries(monkeypatch):
   rng = np.random.default_rng(1)
   q, k, v = jnp.asarray(rng.normal(size=(3, 2, PATCHES, 2, 4)), jnp.float32)

@@ -90,6 +90,7 @@ def test_eight_devices_sample_the_rows_of_one(lanes, cache_dtype, rows):
   np.testing.assert_allclose(eight.sampler_logp, one.sampler_logp, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_eight_devices_correct_the_rows_of_one(rows):
   """In float64; all completions are wrong."""
   with jax.enable_x64(True):
