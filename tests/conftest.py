@@ -92,9 +92,17 @@ def pytest_configure(config):
   config.stash[_GOLDEN] = given or [shipped]
 
 
+# Tests of minutes. Begun last, one of them would leave a worker idle.
+_LONGEST = (
+  *("multi_device_test.py", "notebooks_test.py", "code_problems_test.py"),
+  *("hosts_test.py", "quickstart_test.py", "readme_test.py"),
+  *("vision_learns_test.py", "resume_test.py", "stale_test.py"),
+)
+
+
 def pytest_collection_modifyitems(items):
-  # One test that lasts minutes: begun last, it would leave a worker idle.
-  items.sort(key=lambda item: item.path.name != "multi_device_test.py")
+  places = {name: place for place, name in enumerate(_LONGEST)}
+  items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 def pytest_collection_finish():
