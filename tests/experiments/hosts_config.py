@@ -53,8 +53,9 @@ def get_config(kind: str = "both"):
   config.checkpoint.every = 2
   config.log.tensorboard = False
   config.hosts.timeout_s = 10.0
-  if sessions:
+  if kind != "both":  # Compiles faster.
     config.phases = ("rl",)
+  if sessions:
     config.rl.staleness = 0
   if kind == "sessions":
     config.rl.steps = 12
