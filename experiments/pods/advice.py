@@ -125,6 +125,12 @@ def _proposals(
       "the forward pass is done twice",
       of_model(remat="full"),
     )
+  if config.mesh.tensor > 1 and not model.split_positions:
+    yield (
+      "--config.model.split_positions=True",
+      "positions are gathered in each layer",
+      of_model(split_positions=True),
+    )
   rows = phase.micro_batch_size or phase.num_rows // phase.num_minibatches
   shards = num_devices // config.mesh.tensor
   smaller = max(rows // 4 // shards, 1) * shards

@@ -16,9 +16,11 @@ then is taken to be no more than what the policy does. The compiler may keep
 more or less. Everything is per device of `config.mesh`, whose devices need not
 exist (`data` is by default what those of this machine leave for it). What the
 backward pass keeps counts the devices of `tensor` as one, and is an upper bound
-with more of them. Attention has the form that "auto" takes on the devices of
-the mesh. Where the mesh does not name them, they are taken to be those of this
-machine, and on a CPU that form keeps a score for each pair of tokens.
+with more of them. With `split_positions` they share what one layer hands to the
+next, if the positions divide. Attention has the form that "auto" takes on the
+devices of the mesh. Where the mesh does not name them, they are taken to be
+those of this machine, and on a CPU that form keeps a score for each pair of
+tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import dataclasses
 import functools
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -234,7 +236,7 @@ def table(
     "prompts, and their gradient": (_LEARNING, of_prompts),
     "kept for the backward pass": (
       _LEARNING,
-      _kept(size, min(prompts, rows), rows, of_prompts > 0),
+      _kept(size, min(prompts, rows), rows, of_prompts > 0, tensor),
     ),
   }
   if phase.plays:
@@ -395,7 +397,11 @@ def _logits(
 
 
 def _kept(
-  size: Sizes, num_prompts: int, num_rows: int, shares_prompts: bool
+  size: Sizes,
+  num_prompts: int,
+  num_rows: int,
+  shares_prompts: bool,
+  tensor: int = 1,
 ) -> int:
   """Bytes that a micro-batch keeps for its backward pass; see above.
 
@@ -404,6 +410,7 @@ def _kept(
     num_prompts: Prompts that are run at a time, where rows share them.
     num_rows: Completions that are run at a time.
     shares_prompts: Whether they do.
+    tensor: Devices that share positions where the model splits them.
   """
 
   def residuals(model: TransformerConfig) -> int:
@@ -411,7 +418,7 @@ def _kept(
     params = _abstract_params(policy)
     ours = {(x.shape, x.dtype) for x in jax.tree.leaves(params)}
 
-    def kept(function, *arguments) -> int:
+    def kept(function, read, *arguments) -> int:
       def pull_back(trained, frozen, *arguments):
         def of_trained(trained):
           params = {"trained": trained, "frozen": frozen}
@@ -422,19 +429,25 @@ def _kept(
       found = jax.eval_shape(
         pull_back, params["trained"], params["frozen"], *arguments
       )
-      return _bytes(
-        [x for x in jax.tree.leaves(found) if (x.shape, x.dtype) not in ours]
-      )
+      found = [
+        x for x in jax.tree.leaves(found) if (x.shape, x.dtype) not in ours
+      ]
+      return _bytes(found) - _shared(found, model, read, tensor)
 
     def hidden(params, prefix, *rows):
       return policy.hidden(params, *rows, prefix=prefix)[0]
 
     rows = _abstract_rows(size, num_rows, num_rows)
+    slots = size.max_prompt_len - 1  # The last one is run with each row.
     if not shares_prompts:
-      return kept(hidden, None, *rows)
+      read = num_rows, slots + size.max_new_tokens
+      return kept(hidden, read, None, *rows)
     prefix = jax.eval_shape(policy.prefix, params, *rows[:2])
     prompts = _abstract_rows(size, num_prompts, num_rows)[:2]
-    return max(kept(hidden, prefix, *rows), kept(policy.prefix, *prompts))
+    return max(
+      kept(hidden, (num_rows, size.max_new_tokens), prefix, *rows),
+      kept(policy.prefix, (num_prompts, slots), *prompts),
+    )
 
   total = residuals(size.model)
   if size.model.remat != "none":
@@ -448,6 +461,31 @@ def _kept(
       )
     )
   return total
+
+
+def _shared(
+  found: Sequence[jax.ShapeDtypeStruct],
+  model: TransformerConfig,
+  read: tuple[int, int],
+  tensor: int,
+) -> int:
+  """Bytes that a device need not keep, because others have these positions.
+
+  Args:
+    found: What is kept for the backward pass.
+    model: Says whether positions are shared.
+    read: Rows and slots of the pass.
+    tensor: Devices that share them.
+  """
+  if not model.split_positions or read[1] % tensor:
+    return 0
+  # What the layers of a stack hand on, each its input: [layers, B, L, D].
+  handed = {
+    x.shape: _bytes(x)
+    for x in found
+    if x.ndim == 4 and x.shape[1:] == (*read, model.width)
+  }
+  return sum(size - size // tensor for size in handed.values())
 
 
 def totals(found: Mapping[str, tuple[str, int]]) -> dict[str, int]:

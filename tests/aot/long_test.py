@@ -9,7 +9,8 @@ import math
 
 import pytest
 
-from experiments.pods import chips, hlo, recorded, steps
+from experiments.pods import chips, held, hlo, recorded, steps
+from grpo_jax.training import config as config_lib
 
 # More than any other size of the model.
 TOKENS = 2048
@@ -17,14 +18,19 @@ WIDTH, LAYERS = recorded.WIDTH, recorded.LAYERS
 
 
 @pytest.fixture(scope="module")
-def compiled() -> steps.Compiled:
+def config() -> config_lib.RunConfig:
   """fsdp 2 x tensor 2, and one row of a device at a time."""
   config = recorded.pod_config(num_prompts=2, group_size=2, micro_batch_size=2)
-  config = dataclasses.replace(
+  return dataclasses.replace(
     config,
     sampling=dataclasses.replace(config.sampling, max_new_tokens=TOKENS),
     model=dataclasses.replace(config.model, split_positions=True),
   )
+
+
+@pytest.fixture(scope="module")
+def compiled(config) -> steps.Compiled:
+  """Its step."""
   of = chips.parse("v5e:2x2")
   return steps.compile_step(config, chips.devices(of))
 
@@ -51,6 +57,23 @@ def test_devices_share_what_layers_hand_on(shapes):
   """What is kept of each layer for the backward pass of a row."""
   assert (LAYERS, 1, TOKENS // 2, WIDTH) in shapes
   assert (LAYERS, 1, TOKENS, WIDTH) not in shapes
+
+
+def test_the_estimate_of_memory_knows_what_devices_share(config, shapes):
+  """It counts for a device the array that the program has on it."""
+
+  def kept(config: config_lib.RunConfig) -> int:
+    table = held.table(config, held.mesh_of(config, num_devices=4))
+    return table["kept for the backward pass"][1]
+
+  of_device = LAYERS, 1, TOKENS // 2, WIDTH
+  assert of_device in shapes
+  model = dataclasses.replace(config.model, split_positions=False)
+  whole = kept(dataclasses.replace(config, model=model))
+  # Two devices share it, and the input of the layer that is recomputed, in two
+  # bytes a number.
+  saved = 2 * math.prod(of_device) * (LAYERS + 1) // LAYERS
+  assert whole - kept(config) == saved
 
 
 def test_products_of_the_kernel_are_counted(compiled):

@@ -278,3 +278,23 @@ def test_tpus_are_counted_with_the_attention_that_they_take():
     return held.table(settings, mesh)["kept for the backward pass"][1]
 
   assert kept("auto") == kept("splash") < kept("plain")
+
+
+@pytest.mark.parametrize(("tokens", "shares"), [(16, True), (15, False)])
+def test_devices_of_tensor_share_what_layers_hand_on(tokens, shares):
+  """Where the positions divide; else each of them keeps all."""
+  config = tiny_config.get_config()
+  config.sampling.max_new_tokens = tokens
+  config.mesh.tensor = config.model.num_kv_heads = 2
+  config.model.remat = "full"
+  config.rl.micro_batch_size = rows = 4
+  whole = table(config)
+  config.model.split_positions = True
+  split = table(config)
+  # What goes into each layer, and into the one that is recomputed; of two
+  # devices each has a half.
+  of_layer = rows * tokens * config.model.width * 4
+  saved = (config.model.num_layers + 1) * of_layer // 2
+  kind = "kept for the backward pass"
+  assert whole.pop(kind) - split.pop(kind) == (saved if shares else 0)
+  assert whole == split

@@ -1,5 +1,7 @@
 """Meshes and what fits: spelling, candidates, ranking, and what to change."""
 
+import dataclasses
+
 import pytest
 
 from experiments.pods import advice, chips, meshes, ranking, steps
@@ -112,3 +114,16 @@ def test_what_to_change_is_tried_alone_and_then_together(config, monkeypatch):
   hopeless = advice.changes(config, 1, 1, 1)
   assert {change.needed for change in hopeless} == {404, 208}
   assert "take more chips" in advice.lines(hopeless)[-1]
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_positions_are_split_where_devices_share_heads(
+  config, monkeypatch, tensor
+):
+  monkeypatch.setattr(
+    advice, "needed", lambda config, mesh: 9 - config.model.split_positions
+  )
+  mesh = type(config.mesh)(tensor=tensor)
+  found = advice.changes(dataclasses.replace(config, mesh=mesh), tensor, 1, 8)
+  flags = [change.flags for change in found]
+  assert flags == ["--config.model.split_positions=True"][: tensor - 1]
