@@ -15,8 +15,10 @@ Counted are matrix products (`dot`, `convolution`), what kernels declare, and
 what those that `kernels.py` knows multiply at least; element-wise operations
 are not. Bytes are those that each instruction, with all that is fused into it,
 reads and writes in HBM: what the layout says is in VMEM is free, a slice counts
-what it takes, an update in place what it writes. The result is of one device;
-every device runs the same program.
+what it takes, an update in place what it writes. Collectives count as what is
+sent. One that runs beside other operations is in the text of each of them, also
+in a loop, and is counted where it starts. The result is of one device; every
+device runs the same program.
 """
 
 from __future__ import annotations
@@ -34,6 +36,10 @@ from experiments.pods.hlo import Array, Computation, Instruction
 # What no scope claims; and how far to look for a reader that does.
 _OTHER = "other"
 _READERS = 8
+# Names of fusions beside whose operations a collective goes on, and what the
+# fusions are tied to in which one starts or ends.
+_BESIDE = "async_collective_fusion"
+_START, _DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
 # Collectives over less than this are flags and counts, not weights. Bytes.
 _SMALL = 4096
 
@@ -75,8 +81,8 @@ _FREE_CALLS = frozenset(
   {
     "AllocateBuffer",
     "AssumeGatherIndicesInBound",
-    "AsyncCollectiveDone",
-    "AsyncCollectiveStart",
+    _DONE,
+    _START,
     "ConcatBitcast",
     "GatherScatterIndicesBitpacked",
     "PrepareAsyncCallDone",
@@ -278,6 +284,13 @@ class _Walk:
     self.values = loops.Values(module, most_tokens)
     self.invariants = loops.Invariants(module)
     self.matmuls: set[tuple[str, str]] = set()
+    self.started = {
+      _channel(one)
+      for computation in module.computations.values()
+      if computation.root.target == _START
+      for one in computation.instructions.values()
+      if one.opcode in COLLECTIVES
+    }
     self.clear()
 
   def clear(self):
@@ -469,14 +482,24 @@ class _Walk:
         flops = self._product(computation, one)
         self.phases[here.phase].flops += place.times * flops
       elif one.opcode in COLLECTIVES:
-        # One that runs beside several fusions is a part of each of them, with
-        # the same channel.
-        channel = one.attribute("channel_id") or one.name
-        if channel not in channels:
-          channels.add(channel)
+        if self._starts(computation, one, channels):
           self._collective(computation, one, here)
       elif callee := one.attribute("calls"):
         self._fusion(self.module.computations[callee], here, channels)
+
+  def _starts(self, computation, one, channels) -> bool:
+    """Whether a collective in a fusion is not one that goes on there.
+
+    One that runs beside several fusions is a part of each of them, with the
+    same channel: of the one in which it starts, of those beside which it goes
+    on, in this computation or in a loop, and of the one that waits for it.
+    """
+    channel = _channel(one)
+    if channel in self.started:
+      return computation.root.target == _START
+    is_first = channel not in channels
+    channels.add(channel)
+    return is_first
 
   def _product(self, computation, one) -> float:
     self.matmuls.add((computation.name, one.name))
@@ -513,13 +536,38 @@ class _Walk:
     called = self.module.computations[callee]
     total = 0
     for source, parameter in zip(sources, called.parameters, strict=True):
-      total += read(source, _read_of(called, parameter))
+      if not _is_handed_on(called, parameter):
+        total += read(source, _read_of(called, parameter))
     root = called.root
     names = root.operands if root.opcode == "tuple" else (root.name,)
     for name, array in zip(names, one.arrays, strict=False):
-      if array.in_hbm:
+      if array.in_hbm and not _is_handed_on(called, called.instructions[name]):
         total += min(array.size, _written_of(called, name))
     return total
+
+
+def _channel(one: Instruction) -> str:
+  """What the parts of a collective have in common."""
+  return one.attribute("channel_id") or one.name
+
+
+def _is_handed_on(computation: Computation, one: Instruction) -> bool:
+  """Whether a fusion has this for a collective alone that runs beside it.
+
+  Operands and results of such a fusion are the whole arrays of the collective,
+  each where it lies: the fusion itself neither reads nor writes them.
+  """
+  root = computation.root
+  ends = root.target in (_START, _DONE)
+  if not (ends or computation.name.startswith(_BESIDE)):
+    return False
+  if one.opcode == "parameter":
+    return all(
+      user.opcode in COLLECTIVES
+      or (user is root and (ends or root.opcode == "tuple"))
+      for user in computation.users.get(one.name, [])
+    )
+  return one.opcode in COLLECTIVES or (ends and one is root)
 
 
 def _read_of(computation: Computation, parameter: Instruction) -> int:

@@ -259,6 +259,42 @@ def test_a_gather_beside_several_fusions_is_one_and_asynchronous():
   assert [(one.count, one.is_async) for one in found] == [(10, True)]
 
 
+# As libtpu 0.0.42 writes an asynchronous gather, shortened: it starts in a
+# fusion, goes on beside a product in others, and ends in one. All of them have
+# the shard and the whole among their operands and results.
+BESIDE_LOOP = (
+  pathlib.Path(__file__).parents[2] / "data/hlo/gather_beside_loop.txt"
+).read_text(encoding="utf-8")
+WHOLE = 2 * 128 * 256
+
+
+def test_a_gather_that_goes_on_beside_a_loop_is_sent_once():
+  (found,) = analyze(BESIDE_LOOP).collectives
+  assert (found.count, found.bytes, found.is_async) == (1, WHOLE, True)
+  assert (found.phase, found.in_token_loop) == ("update", False)
+
+
+def test_a_product_beside_a_gather_moves_what_it_moves_without_it():
+  found = analyze(BESIDE_LOOP).phases
+  assert found["decode"].flops == 5 * 2 * 8 * 128 * 256
+  # In each of five steps it reads a state and a kernel, and writes a state.
+  of_step = 2 * 8 * 128 + WHOLE + 2 * 8 * 256
+  # The gather itself counts as sent.
+  assert sum(of.bytes for of in found.values()) == 5 * of_step
+
+
+def test_a_gather_that_starts_in_a_loop_is_sent_in_each_step():
+  (line,) = (
+    line
+    for line in BESIDE_LOOP.splitlines(keepends=True)
+    if "%async-collective-start.1 =" in line
+  )
+  inside = line.replace("start.1 =", "start.2 =").replace("%shard.5", "%shard")
+  text = BESIDE_LOOP.replace("  %beside =", inside + "  %beside =")
+  found = analyze(text).collectives
+  assert [one.count for one in found] == [1, 5]
+
+
 def test_a_copy_belongs_to_what_reads_it_first():
   found = analyze(tpu())
   # The state, which goes into the token loop.
