@@ -16,8 +16,8 @@ then is taken to be no more than what the policy does. The compiler may keep
 more or less. Everything is per device of `config.mesh`, whose devices need not
 exist (`data` is by default what those of this machine leave for it). What the
 backward pass keeps counts the devices of `tensor` as one, and is an upper bound
-with more of them. With `split_positions` they share what one layer hands to the
-next, if the positions divide. Attention has the form that "auto" takes on the
+with more of them. With `split_positions` they share it, if the positions
+divide. Attention has the form that "auto" takes on the
 devices of the mesh. Where the mesh does not name them, they are taken to be
 those of this machine, and on a CPU that form keeps a score for each pair of
 tokens.
@@ -418,7 +418,7 @@ def _kept(
     params = _abstract_params(policy)
     ours = {(x.shape, x.dtype) for x in jax.tree.leaves(params)}
 
-    def kept(function, read, *arguments) -> int:
+    def kept(function, slots, *arguments) -> int:
       def pull_back(trained, frozen, *arguments):
         def of_trained(trained):
           params = {"trained": trained, "frozen": frozen}
@@ -432,7 +432,7 @@ def _kept(
       found = [
         x for x in jax.tree.leaves(found) if (x.shape, x.dtype) not in ours
       ]
-      return _bytes(found) - _shared(found, model, read, tensor)
+      return _bytes(found) - _shared(found, model, slots, tensor)
 
     def hidden(params, prefix, *rows):
       return policy.hidden(params, *rows, prefix=prefix)[0]
@@ -440,13 +440,12 @@ def _kept(
     rows = _abstract_rows(size, num_rows, num_rows)
     slots = size.max_prompt_len - 1  # The last one is run with each row.
     if not shares_prompts:
-      read = num_rows, slots + size.max_new_tokens
-      return kept(hidden, read, None, *rows)
+      return kept(hidden, slots + size.max_new_tokens, None, *rows)
     prefix = jax.eval_shape(policy.prefix, params, *rows[:2])
     prompts = _abstract_rows(size, num_prompts, num_rows)[:2]
     return max(
-      kept(hidden, (num_rows, size.max_new_tokens), prefix, *rows),
-      kept(policy.prefix, (num_prompts, slots), *prompts),
+      kept(hidden, size.max_new_tokens, prefix, *rows),
+      kept(policy.prefix, slots, *prompts),
     )
 
   total = residuals(size.model)
@@ -466,26 +465,24 @@ def _kept(
 def _shared(
   found: Sequence[jax.ShapeDtypeStruct],
   model: TransformerConfig,
-  read: tuple[int, int],
+  slots: int,
   tensor: int,
 ) -> int:
   """Bytes that a device need not keep, because others have these positions.
 
+  What layers hand on is shared by positions. What is between two layers is
+  shared by heads or by the width of the MLP, or by positions.
+
   Args:
     found: What is kept for the backward pass.
     model: Says whether positions are shared.
-    read: Rows and slots of the pass.
+    slots: Positions of the pass.
     tensor: Devices that share them.
   """
-  if not model.split_positions or read[1] % tensor:
+  if not model.split_positions or slots % tensor:
     return 0
-  # What the layers of a stack hand on, each its input: [layers, B, L, D].
-  handed = {
-    x.shape: _bytes(x)
-    for x in found
-    if x.ndim == 4 and x.shape[1:] == (*read, model.width)
-  }
-  return sum(size - size // tensor for size in handed.values())
+  sizes = [_bytes(x) for x in found if slots in x.shape]
+  return sum(size - size // tensor for size in sizes)
 
 
 def totals(found: Mapping[str, tuple[str, int]]) -> dict[str, int]:

@@ -166,9 +166,8 @@ trained too, and rewards come from the host (`configs/pods_images.py`).
 they are not: operations, bytes and what is sent are counted with the trip
 counts of loops, every completion at its full length; a step takes at least the
 time of the last column, and may take much longer. HBM is of one device, in GiB.
-Seconds of compiling are of a machine with two cores that other programs used
-too, and of rows with a date of 26 November from 17:00 on they have pauses of
-the process in them.
+Seconds of compiling are those of a clock, on two cores that other programs used
+too; a long one may have pauses of the process in it.
 """
 
 
