@@ -83,10 +83,12 @@ these prompts are where their rows are: it sent the prompts of the whole pod to
 every device. At 8 192 chips these are 16 384 prompts of 512 tokens, 33 MB. Of
 that program only its figures are left, and they fit no other array: the report
 counted a gather of 2²⁵ bytes in each of the 511 steps of the last loop of the
-token loop. The compiler runs a gather beside other operations, and its buffer
-is then in the text of each of them. The 22 GB of HBM that were added to a step
-are 217 times that buffer, read once and written twice. So most of the 15.5 s
-were probably counted too often; that the gather grew with the pod was real.
+token loop. A smaller program of that time shows what the compiler did: the
+gather starts before the token loop and goes on beside the products in it, so
+that its buffer is in the text of each of them. It is sent once. The 22 GB of
+HBM that were added to a step are 217 times that buffer, read once and written
+twice. So most of the 15.5 s were counted too often, which reports do no longer;
+that the gather grew with the pod was real.
 Now prompts stay where they are, at every size. Rows of the compiler that are
 older (8, 16 and 512 chips, and 7b-v5p) still have the lookup, which is small
 there.
