@@ -28,7 +28,7 @@ def _parts(mesh, *arguments, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["opd_topk", "ppo"])
+@pytest.mark.parametrize("name", ["grpo", "opd_topk", "ppo"])
 def test_gradients_are_those_of_one_device(name):
   """On a batch with empty, truncated, filtered and unscored rows.
 
