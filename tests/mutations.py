@@ -3593,14 +3593,14 @@ MUTATIONS = [
     "grpo_jax/training/drivers.py",
     "    state, metrics, written = learn(state, placed, queue[0])\n",
     "    state, metrics, written = learn(state, placed, queue[-1])\n",
-    "tests/training/stale_test.py -k so_many_updates_before",
+    "tests/training/overlap_test.py -k so_many_updates_before",
   ),
   Mutation(
     "All batches are drawn with the key of the step.",
     "grpo_jax/training/drivers.py",
     "draw(state, batches[n], n) for n in missing",
     "draw(state, batches[n], 0) for n in missing",
-    "tests/training/stale_test.py -k so_many_updates_before",
+    "tests/training/overlap_test.py -k so_many_updates_before",
   ),
   Mutation(
     "A row that goes on draws as if it began.",
