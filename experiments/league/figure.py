@@ -22,12 +22,12 @@ def kind(algorithm: str) -> str:
 
 
 def plot(path: pathlib.Path, results: Results) -> None:
-  """Draws whatever has ended.
+  """Draws the algorithms that have ended on all tasks.
 
   Raises:
     ImportError: matplotlib is not installed.
   """
-  names = results.ranked()
+  names = [x for x in results.ranked() if x in results.complete]
   height = 1.0 + _ROW * max(len(names), 4)
   canvas, grid = style.panels(1, 3, style.PAGE, height, sharey=True)
   reached, better, rates = grid[0]
