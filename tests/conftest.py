@@ -94,9 +94,15 @@ def pytest_configure(config):
 
 # Tests of minutes. Begun last, one of them would leave a worker idle.
 _LONGEST = (
-  *("multi_device_test.py", "notebooks_test.py", "code_problems_test.py"),
-  *("hosts_test.py", "quickstart_test.py", "readme_test.py"),
-  *("vision_learns_test.py", "resume_test.py", "stale_test.py"),
+  "multi_device_test.py",
+  "notebooks_test.py",
+  "code_problems_test.py",
+  "hosts_test.py",
+  "quickstart_test.py",
+  "readme_test.py",
+  "vision_learns_test.py",
+  "resume_test.py",
+  "stale_test.py",
 )
 
 

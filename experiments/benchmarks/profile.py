@@ -78,8 +78,8 @@ def _innermost(events: Iterable[Event]) -> Iterator[Event]:
   """What a thread was at, without the parts that inner events take.
 
   Args:
-    events: Of one thread: any two are one after the other, or one within the
-      other.
+    events: The events of one thread. Any two of them follow each other, or
+      one lies within the other.
   """
   open_events: list[Event] = []
   at = 0.0

@@ -240,9 +240,9 @@ def _ties(results: Results, verdicts: dict[str, str]) -> Iterator[str]:
       assert one.low is not None
       overlapping += one.low <= base.high and base.low <= one.high
   yield pages.paragraph(f"""
-Of {len(verdicts)} algorithms that have ended on all tasks beside GRPO, by the
-verdict {counts["above"]} end above GRPO, {counts["below"]} end below it, and
-{len(verdicts) - sum(counts.values())} are open. The intervals of the IQM of
+Of {len(verdicts)} algorithms that have ended on all tasks beside GRPO, the
+verdict is "above" for {counts["above"]}, "below" for {counts["below"]} and
+"open" for {len(verdicts) - sum(counts.values())}. The intervals of the IQM of
 {overlapping} algorithms overlap with that of GRPO, so their order says
 nothing.""")
 

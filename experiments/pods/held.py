@@ -401,7 +401,7 @@ def _kept(
   num_prompts: int,
   num_rows: int,
   shares_prompts: bool,
-  tensor: int = 1,
+  tensor: int,
 ) -> int:
   """Bytes that a micro-batch keeps for its backward pass; see above.
 
@@ -474,7 +474,7 @@ def _shared(
   shared by heads or by the width of the MLP, or by positions.
 
   Args:
-    found: What is kept for the backward pass.
+    found: The arrays that a device keeps for the backward pass.
     model: Says whether positions are shared.
     slots: Positions of the pass.
     tensor: Devices that share them.

@@ -6,7 +6,7 @@ import pytest
 
 @pytest.fixture(scope="module", autouse=True)
 def no_cache():
-  """What is compiled for devices elsewhere is written and never read."""
+  """Nothing reads programs for other devices back from the cache."""
   before = jax.config.jax_enable_compilation_cache
   jax.config.update("jax_enable_compilation_cache", False)
   yield

@@ -44,8 +44,8 @@ class Case:
   """A phase whose rollouts are drawn ahead.
 
   Attributes:
-    parts: Of the staleness.
-    prompts: Of the number of the first one.
+    parts: Makes the parts of a step, given the staleness.
+    prompts: Makes the prompts of a batch, given the number of the first one.
   """
 
   parts: Callable
