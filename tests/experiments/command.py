@@ -20,6 +20,8 @@ ENVIRONMENT = {
   "PYTHONPATH": str(ROOT),
   # A program of a few seconds spends most of them on trivial compilations.
   "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+  # JAX warns if it reads a program that another process is just writing.
+  "PYTHONWARNINGS": "ignore:Error reading persistent compilation cache entry",
 }
 
 
