@@ -55,6 +55,7 @@ def test_the_page_has_what_is_run_here():
   ]
 
 
+@pytest.mark.slow
 def test_a_package_of_ones_own_holds_the_contract(package, capsys):
   assert check(*COMMANDS[1][3:])
   said = capsys.readouterr().out

@@ -22,7 +22,7 @@ def test_every_entry_fits_its_file_and_names_a_test():
     file, *options = shlex.split(tests)
     text = (_ROOT / file).read_text(encoding="utf-8")
     given = dict(zip(options[::2], options[1::2], strict=True))
-    assert given.keys() <= {"-k", "-m"}, tests
+    assert given.keys() <= {"-k"}, tests
     for name in re.split(" and | or ", given.get("-k", "")):
       assert name.partition("[")[0] in text, (tests, name)
     assert bug.endswith("."), bug

@@ -3593,7 +3593,7 @@ MUTATIONS = [
     "grpo_jax/training/drivers.py",
     "    state, metrics, written = learn(state, placed, queue[0])\n",
     "    state, metrics, written = learn(state, placed, queue[-1])\n",
-    "tests/training/stale_test.py -k so_many_updates_before -m slow",
+    "tests/training/stale_test.py -k so_many_updates_before",
   ),
   Mutation(
     "All batches are drawn with the key of the step.",

@@ -116,13 +116,17 @@ def test_every_make_target_that_is_named_exists(document):
   assert document != "README.md" or {"quickstart", "test", "docs"} <= named
 
 
+@pytest.fixture(scope="module")
+def settings():
+  """Names of all settings of all algorithms."""
+  made = map(config_lib.default_config, algorithms.ALGORITHMS)
+  return set().union(*map(_settings, made))
+
+
 @pytest.mark.parametrize("document", _DOCUMENTS)
-def test_every_setting_that_is_named_exists(document):
-  known = set()
-  for name in algorithms.ALGORITHMS:
-    known |= _settings(config_lib.default_config(name))
+def test_every_setting_that_is_named_exists(document, settings):
   named = set(re.findall(r"--config\.([\w.]*\w)", _read(document)))
-  assert named <= known
+  assert named <= settings
   assert document != _ALGORITHMS or len(named) > 10
 
 

@@ -23,6 +23,7 @@ def rows_of(path):
   return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_the_bytes_are_the_same_each_time(folder, tmp_path):
   search_problems.write(tmp_path)
   names = [path.name for path in folder.iterdir() if path.is_file()]

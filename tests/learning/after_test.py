@@ -4,6 +4,7 @@ import functools
 
 import jax
 import numpy as np
+import pytest
 
 from grpo_jax.learning import after, stages
 from grpo_jax.types import TrainBatch, fields_where
@@ -38,6 +39,7 @@ def test_a_policy_that_does_not_move_says_the_same_bits():
   assert not found.clipped.any()
 
 
+@pytest.mark.slow
 def test_log_probs_and_clips_are_those_of_the_new_policy():
   parts, new, written, found = _step(0.5)
   batch = jax.device_get(written.batch)

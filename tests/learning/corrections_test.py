@@ -104,6 +104,7 @@ def test_the_first_update_is_on_policy_in_every_bit(stepped):
     assert one.metrics["gradient_norm"] > 0
 
 
+@pytest.mark.slow
 def test_injected_tokens_are_read_and_not_trained(stepped):
   for one in stepped:
     batch, rollout = one.rows.batch, one.groups.rollout

@@ -235,6 +235,7 @@ def test_they_are_the_sum_over_all_answers_and_grow_with_the_known_ones():
     np.testing.assert_allclose(got.prefix_utility[i, 0], exact[i, 0], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_answers_are_distinct_and_worthless_ones_are_not_run():
   batch = _run("keys and values")
   np.testing.assert_array_equal(

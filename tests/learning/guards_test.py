@@ -78,6 +78,7 @@ def test_bounds_that_do_not_bind_change_nothing(step):
   )
 
 
+@pytest.mark.slow
 def test_a_prompt_is_left_out_once_it_was_used_often_enough(step):
   rng = np.random.default_rng(0)
   batches = [tuple(rng.integers(2, 5, P).tolist()) for _ in range(8)]

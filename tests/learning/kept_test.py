@@ -24,6 +24,7 @@ BOOLS = strategies.lists(strategies.booleans(), min_size=P, max_size=P)
 @hypothesis.given(
   strategies.lists(strategies.lists(BOOLS, min_size=3, max_size=3), max_size=4)
 )
+@pytest.mark.slow
 def test_steps_with_a_surplus_are_those_of_plain_python(steps):
   """A queue: what lives goes in at one end, and a batch out at the other."""
   surplus = rounds.nothing(_groups([0] * P, [False] * P))

@@ -181,6 +181,7 @@ def test_a_step_without_a_whole_group_moves_nothing():
   assert after.step == before.step + 1
 
 
+@pytest.mark.slow
 def test_what_waits_takes_no_part():
   parts = make_parts(2, 3)
   step = jax.jit(functools.partial(stages.fused_step, parts=parts))

@@ -190,6 +190,7 @@ def _four(live_ids, first):
   )
 
 
+@pytest.mark.slow
 def test_a_replayed_group_is_trained_as_what_an_earlier_policy_wrote(replaying):
   state, step = replaying
   state, metrics, first = step(state, _four((0, 1, 2), 0))

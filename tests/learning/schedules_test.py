@@ -153,6 +153,7 @@ def stepped():
   return state, *step(state, tiny.make_prompts(4))
 
 
+@pytest.mark.slow
 def test_a_step_counts_its_right_completions(stepped):
   before, after, metrics, written = stepped
   valid = np.asarray(written.batch.valid).reshape(4, 4)

@@ -50,6 +50,7 @@ def samples(count, mask=True):
   )
 
 
+@pytest.mark.slow
 def test_counts_forget_and_are_bounded():
   state = OWN.init() | {"places": jnp.int32([4, 0, 2])}
   drift = jnp.float32([0.0, 1.0, 0.0])

@@ -218,6 +218,7 @@ def test_state_is_donated():
   assert aliases >= leaves - 1, header  # The key is read only.
 
 
+@pytest.mark.slow
 def test_no_parameter_or_moment_is_copied_whole():
   """The memory of the state is that of one state, and not of two."""
   policy = tiny.tiny_transformer(
@@ -287,6 +288,7 @@ SCALED = Algorithm(
 )
 
 
+@pytest.mark.slow
 def test_trainable_scalar_and_state_train_and_resume(tmp_path):
   parts = tiny.make_parts(SCALED)
   advance, state = _fused(parts), tiny.make_state(parts)

@@ -60,6 +60,7 @@ def test_values_are_linear_in_the_policys_states(trunk, dtype):
   )
 
 
+@pytest.mark.slow
 def test_a_shared_trunk_gets_no_gradient_and_an_own_one_does():
   policy = tiny.tiny_transformer()
   policy_params = policy.init(jax.random.key(0))

@@ -511,6 +511,7 @@ def test_routing_is_recorded_only_when_asked():
   assert shape not in compiled  # Nobody reads it, so the loop has it not.
 
 
+@pytest.mark.slow
 def test_a_model_without_experts_has_no_routing():
   config = transformer_test.PLAIN
   params = transformer_test.make_params(config)

@@ -121,6 +121,7 @@ def test_prompts_with_images_are_read_alike_in_every_form(function):
   assert np.abs(whole).max() > 0.1
 
 
+@pytest.mark.slow
 def test_an_image_matters_and_an_empty_place_does_not():
   params = transformer_test.make_params(CONFIG)
   batch, images = make_batch(), make_images()

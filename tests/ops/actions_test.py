@@ -129,6 +129,7 @@ def _plain(episodes, groups, gamma, lam):
   return result
 
 
+@pytest.mark.slow
 def test_golden_of_three_rollouts():
   """A → B (0, 1), A → C (0, 0), A → B (0, 0); V is 0.3, 0.5 and 0."""
   a, b, c = 7, 3, 5

@@ -371,6 +371,7 @@ def test_the_tail_is_measured_in_slots():
   np.testing.assert_allclose(found, [[-0.5, 0, 0, 0], [0.5, 0, 0, 2]])
 
 
+@pytest.mark.slow
 def test_optimal_token_of_sure_tokens_is_finite():
   """π = 1: no energy, and float32 round-off may make it negative."""
   sure = np.full((3, 2), -1e-7, np.float32)

@@ -203,6 +203,7 @@ def test_float32_in_chunks_of_any_size(slots):
   seed=st.integers(0, 99),
 )
 @settings(max_examples=5, deadline=None, derandomize=True)
+@pytest.mark.slow
 def test_any_shape(shape, slots, beta, seed):
   with jax.enable_x64(True):
     case = as_arrays(make_case(*shape, seed), jnp.float64)

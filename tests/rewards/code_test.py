@@ -158,6 +158,7 @@ def test_what_cannot_be_made_stops_the_start(monkeypatch, tmp_path):
   assert not scores.failed.any()
 
 
+@pytest.mark.slow
 def test_loops_and_ends_through_the_workers():
   """As training calls it: in processes, each row with a deadline."""
   completions = [

@@ -93,6 +93,7 @@ def test_repetition_of_one_token():
 
 @hypothesis.given(st.integers(0, 2**32 - 1), st.integers(1, 4))
 @hypothesis.settings(max_examples=30, deadline=None)
+@pytest.mark.slow
 def test_repetition_counts_as_a_loop_does(seed, n):
   rng = np.random.default_rng(seed)
   tokens = rng.integers(0, 3, (6, 12))

@@ -219,6 +219,7 @@ def test_random_numbers_are_those_of_the_seed(workers):
   assert len(set(drawn())) == 3
 
 
+@pytest.mark.slow
 def test_the_step_deadline_is_over_all_turns():
   with sessions.HostSessions(
     f"{PATH}:make", row_timeout_s=60.0, step_timeout_s=2.0
@@ -388,6 +389,7 @@ def test_without_a_session_at_work_nothing_would_come():
     sessions.HostSessions(f"{PATH}:make", concurrency=0)
 
 
+@pytest.mark.slow
 def test_a_row_that_fails_is_said_to_have_failed_once(workers):
   episodes = begin(workers, 2)
   episodes.ask({0: ("raise", False), 1: ("x", False)})

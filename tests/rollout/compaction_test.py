@@ -132,6 +132,7 @@ def test_contexts_by_hand():
   )
 
 
+@pytest.mark.slow
 def test_summaries_that_are_not_trained_or_not_kept():
   table = _table((6, 1), (2, 1), (1, 1), (3, 0), (0, 4))
   usual = _run(table, _prompts([5, 2, 1]), 10)
@@ -204,6 +205,7 @@ def test_rows_that_do_not_fit_are_cut_off():
   assert not rollout.completion_mask[~first].any()
 
 
+@pytest.mark.slow
 def test_draws_depend_on_the_rollout_only():
   table = np.zeros((7, 7))
   whole = _run(table, _prompts([6, 3, 6, 2], 10), 16)

@@ -149,6 +149,7 @@ def test_rows_have_what_the_rules_put_into_them(drawn):
     assert not draft.terminated[row] or size - 1 + len(CUE) + MOST > T
 
 
+@pytest.mark.slow
 def test_drafts_without_room_are_those_that_would_not_fit(drawn):
   """A budget for each domain, from none to all."""
   prompts = dataclasses.replace(

@@ -241,6 +241,7 @@ def test_other_models_replay_it_too(fields, adapters):
   assert gaps[1] > 10 * gaps[0]
 
 
+@pytest.mark.slow
 def test_every_input_is_what_the_equations_say(drawn):
   rollout = drawn.mixed
   with jax.enable_x64(True):
@@ -299,6 +300,7 @@ def test_inputs_that_are_never_mixed_give_the_bits_of_an_ordinary_rollout(
   )
 
 
+@pytest.mark.slow
 def test_what_is_mixed_depends_on_the_row_alone(drawn, monkeypatch):
   """Not on other rows, on lanes, or on how the cache grows."""
   monkeypatch.setattr(sampling, "_SMALLEST", 4)

@@ -79,6 +79,7 @@ def test_pieces_are_the_whole(top_k, length):
       np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_is_written_stays_when_the_weights_have_changed():
   policy, params, _, _, whole, _ = _start()
   go_on = _go_on(None, T)

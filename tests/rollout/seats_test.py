@@ -119,6 +119,7 @@ def test_who_sits_where_follows_from_prompt_and_seat():
     assert wrote == ([{opponent}, {0}] if begins else [{0}, {opponent}])
 
 
+@pytest.mark.slow
 def test_only_what_the_policy_wrote_is_trained():
   rollout, *_ = played()
   written, who = np.asarray(rollout.written), np.asarray(rollout.policy_id)
@@ -137,6 +138,7 @@ def test_what_the_policy_is_said_to_have_written_has_its_log_probs():
   np.testing.assert_allclose(rollout.sampler_logp[own], logp[own], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_policy_itself_as_its_opponent_draws_what_it_draws_alone():
   """Whether by the same parameters once more, or by having all seats."""
   policy, params = policy_of(0)

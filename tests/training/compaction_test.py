@@ -175,6 +175,7 @@ def test_boundaries_reach_the_advantages(boundary):
   assert np.asarray(expected).any()
 
 
+@pytest.mark.slow
 def test_lambda_counts_the_tokens_of_a_rollout():
   fields = {"length_adaptive_alpha": 0.2, "whiten": False, "kl_coef": 0.0}
   parts, _, rollout, batch, rewards = _batch("ppo", fields=fields)

@@ -294,6 +294,7 @@ def test_contexts_are_those_of_the_environment_in_the_graph(kind, options):
   )
 
 
+@pytest.mark.slow
 def test_each_token_that_the_policy_wrote_is_trained_once():
   batch = make_batch()
   sessions = chains(batch)

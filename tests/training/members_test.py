@@ -50,6 +50,7 @@ def judged_phases():
   return run, made, policy, runs.make_phases(run, made, policy, mesh)
 
 
+@pytest.mark.slow
 def test_a_verifier_and_a_reward_model_are_one_program():
   """No transfer to the host is in a step, and what it logs has both."""
   run, made, policy, (sft, rm, rl) = judged_phases()

@@ -84,6 +84,7 @@ def test_opponents_stay_what_they_were():
   assert all(jax.tree.leaves(moved))
 
 
+@pytest.mark.slow
 def test_the_policy_is_trained_on_its_own_tokens_and_on_policy():
   for _, metrics, rows in steps()[1:]:
     mask = np.asarray(rows.batch.mask)

@@ -77,6 +77,7 @@ def described(tree):
   return jax.tree.map(lambda x: (x.shape, x.dtype.name), tree)
 
 
+@pytest.mark.slow
 def test_a_run_of_another_size_is_read_with_its_average(tmp_path):
   wide = tiny_config.get_config("grpo")
   wide.model.width = 32

@@ -255,6 +255,7 @@ def _rl_parts(config):
   return phases.make_parts(run, made, policy, "rl", sharding.make_mesh(1))
 
 
+@pytest.mark.slow
 def test_parts_of_the_phases_are_those_of_the_config():
   run = _run_config(
     num_epochs=2, num_minibatches=4, micro_batch_size=1, logits_chunk_mib=3

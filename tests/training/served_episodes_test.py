@@ -245,6 +245,7 @@ def test_one_turn_has_the_draws_of_the_sampler(loaded, game):
   assert played.calls >= 1
 
 
+@pytest.mark.slow
 def test_turns_are_one_row_whose_log_probs_are_those_of_the_update(
   loaded, game
 ):

@@ -149,6 +149,7 @@ def test_a_step_trains_what_so_many_updates_before_has_drawn(name):
   assert any(moved[staleness:])
 
 
+@pytest.mark.slow
 def test_what_waits_has_the_version_that_drew_it():
   for t, (state, _, _) in enumerate(train("grpo", 2)):
     for ahead, drawn in enumerate(state.queue, 1):

@@ -79,6 +79,7 @@ def steps_of_one_program(name, make_parts, make_prompts):
   return history
 
 
+@pytest.mark.slow
 def test_what_is_read_is_not_trained():
   parts = make_parts("grpo")
   state = tiny.make_state(parts)

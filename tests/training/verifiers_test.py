@@ -94,6 +94,7 @@ def _batch(problem, number):
   return records, prompts, rollout
 
 
+@pytest.mark.slow
 def test_the_program_says_what_the_host_says():
   config = config_lib.resolve(_config(rewards__in_graph=True))
   problem = problem_lib.make_problem(config)

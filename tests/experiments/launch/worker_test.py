@@ -51,7 +51,8 @@ def test_a_run_from_start_to_stop(cloud, worker):
   cloud.set(plan=["wait", 0], lives=[])
   assert worker("status") == "absent"
   assert worker("start", "tpu", "--config=a.py:b", "two words") == "running"
-  _wait_until(cloud.starts)
+  log = worker.home / "log"
+  _wait_until(lambda: log.exists() and "training: wait\n" in log.read_text())
   # A session of its own outlives that of ssh.
   pid = int((worker.home / "pid").read_text())
   assert os.getsid(pid) == pid
@@ -60,13 +61,13 @@ def test_a_run_from_start_to_stop(cloud, worker):
   assert worker("stop") == "exited 143"
   assert worker("status") == worker("stop") == "exited 143"
   assert cloud.starts() == ["--config=a.py:b two words"]
-  log = (worker.home / "log").read_text()
-  assert "experiments.train --config=a.py:b two words\n" in log
-  assert log.endswith("training: wait\nsaved\n")
+  text = log.read_text()
+  assert "experiments.train --config=a.py:b two words\n" in text
+  assert text.endswith("training: wait\nsaved\n")
   worker("start", "tpu", "--secrets=p,A=b", "--config=d.py", "two words")
   _wait_until(lambda: worker("status") == "exited 0")
   assert cloud.starts()[1:] == ["--config=d.py two words"]
-  assert "secrets: p,A=b\n" in (worker.home / "log").read_text()
+  assert "secrets: p,A=b\n" in log.read_text()
 
 
 def test_installation_that_fails_is_not_an_end_of_the_program(cloud, worker):

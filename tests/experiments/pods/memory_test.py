@@ -112,6 +112,7 @@ def test_a_recipe_says_what_its_rollout_takes(name):
   assert held._cache(narrow, prompts, rows) == 2 * 28 * 4 * 132 * slots
 
 
+@pytest.mark.slow
 def test_state_and_cache_are_those_of_a_run():
   config = tiny_config.get_config()
   config.algorithm.kl_coef = 0.1
@@ -267,6 +268,7 @@ def test_a_reward_model_and_what_is_kept_for_it_are_counted():
   assert "reward, optimizer" not in found
 
 
+@pytest.mark.slow
 def test_tpus_are_counted_with_the_attention_that_they_take():
   config = recipe("dr_grpo", "qwen2.5-0.5b")
   config.data.max_prompt_len = config.sampling.max_new_tokens = 512

@@ -43,6 +43,7 @@ def disagreements(seed, count):
   return found, right
 
 
+@pytest.mark.slow
 def test_made_texts():
   found, right = disagreements(0, 2000)
   assert found == []

@@ -90,6 +90,7 @@ def test_random_letters(script):
   assert 0 < np.nanmean(got) < 1
 
 
+@pytest.mark.slow
 def test_every_character_has_the_script_of_its_name():
   points = [x for x in range(1, sys.maxunicode + 1) if not 0xD800 <= x < 0xE000]
   joined = "".join(map(chr, points))
