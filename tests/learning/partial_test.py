@@ -84,9 +84,8 @@ def _whole(began, number):
   return jax.device_get(sample(state, prompts_at([number])))
 
 
-@pytest.mark.parametrize(
-  ("length", "staleness"), [(3, 1), pytest.param(2, 3, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("length", "staleness"), [(3, 1), (2, 3)])
 def test_without_learning_groups_are_those_that_are_drawn_whole(
   length, staleness
 ):

@@ -51,9 +51,8 @@ def _go_on(top_k, most):
   )
 
 
-@pytest.mark.parametrize(
-  ("top_k", "length"), [(None, 3), pytest.param(3, 1, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("top_k", "length"), [(None, 3), (3, 1)])
 def test_pieces_are_the_whole(top_k, length):
   _, params, prompts, _, whole, _ = _start(top_k)
   go_on = _go_on(top_k, length)

@@ -488,9 +488,21 @@ def test_automatic_micro_batches_divide(prompts, group, parts, length, backend):
 # --- files -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-  "path", sorted((_ROOT / "configs").glob("*.py")), ids=lambda path: path.stem
+  ("path", "name"),
+  [
+    # A file with GRPO, an algorithm with the quickstart, and, slow, all pairs.
+    pytest.param(
+      path,
+      name,
+      id=f"{path.stem}-{name}",
+      marks=()
+      if name == "grpo" or path.stem == "quickstart"
+      else pytest.mark.slow,
+    )
+    for path in sorted((_ROOT / "configs").glob("*.py"))
+    for name in NAMES
+  ],
 )
 def test_every_config_file_resolves_for_every_algorithm(path, name):
   spec = importlib.util.spec_from_file_location(path.stem, path)
