@@ -752,6 +752,7 @@ def _toy_parts(name: str, **fields):
   config.model.num_layers = 1
   config.rl.num_prompts = max(1, config.rl.num_prompts // 8)
   config.rl.micro_batch_size = 2
+  config.rl.num_lengths = 1  # Compiles faster.
   config.algorithm.update(fields)
   run = config_lib.resolve(config)
   solved = problem.make_problem(run)

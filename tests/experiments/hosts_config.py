@@ -25,10 +25,9 @@ def get_config(kind: str = "both"):
   "long": of the first kind alone, so many that signals come in time.
   "sessions": twelve steps of the second kind alone, with a calculator on the
   host.
-  "summaries": the same of text, whose contexts are compacted.
-  "ads": of the second kind, and each step depends on the one before, by a
-  schedule of this name, whose clusters are beside the file that the environment
-  variable SCORED names.
+  "summaries": the same of text, whose contexts are compacted. Each step depends
+  on the one before, by the schedule "ads", whose clusters are beside the file
+  that the environment variable SCORED names.
   "partial": of a task with its verifier in the program, with rollouts that are
   cut at the end of each step, and go on in one of the next.
   """
@@ -57,6 +56,7 @@ def get_config(kind: str = "both"):
     config.phases = ("rl",)
   if sessions:
     config.rl.staleness = 0
+    config.rl.num_lengths = 1
   if kind == "sessions":
     config.rl.steps = 12
     config.rl.staleness = 1
@@ -65,11 +65,8 @@ def get_config(kind: str = "both"):
     config.algorithm.kl_coef = 0.0
     config.critic = default_config().critic
     config.rl.num_prompts = config.rl.group_size = 4
-  if kind == "ads":
-    config.rl.staleness = 0
-    config.rl.schedule.name = kind
+    config.rl.schedule.name = "ads"
     config.rl.schedule.pool = 12
-    config.rewards.correct = config.rewards.functions[0]
     config.rl.schedule.drawn_clusters = config.rl.schedule.window = 2
     scored = pathlib.Path(os.environ["SCORED"])
     config.rl.schedule.clusters = str(scored.with_name("clusters.npz"))

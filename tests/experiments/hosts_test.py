@@ -221,13 +221,6 @@ def told_where(scored: pathlib.Path) -> set[int]:
   return found
 
 
-def test_each_process_compacts_its_own_contexts(tmp_path):
-  one, two = (succeed(tmp_path / str(n), n, "summaries") for n in (1, 2))
-  assert_close(two.metrics(), one.metrics())
-  assert two.metrics()[-1]["unscored"] == 0
-  assert two.metrics()[-1]["contexts/mean"] == 3
-
-
 def test_processes_draw_ahead_and_cut_what_one_does(tmp_path):
   one, two = (succeed(tmp_path / str(n), n, "partial") for n in (1, 2))
   assert_close(two.metrics(), one.metrics())
@@ -242,12 +235,14 @@ def prompts_of_steps(run):
   return found
 
 
-def test_processes_choose_the_same_prompts(tmp_path, monkeypatch):
+def test_each_process_compacts_its_own_contexts_of_the_same_prompts(
+  tmp_path, monkeypatch
+):
   """By a schedule whose file both read, and whose state both keep."""
   for folder in (tmp_path / "1", tmp_path / "2"):
     folder.mkdir()
     monkeypatch.setenv("SCORED", str(folder / "scored"))
-    settings = config_lib.resolve(hosts_config.get_config("ads"))
+    settings = config_lib.resolve(hosts_config.get_config("summaries"))
     made = problem.make_problem(settings)
     schedules_test.write_clusters(
       folder / "clusters.npz",
@@ -255,8 +250,10 @@ def test_processes_choose_the_same_prompts(tmp_path, monkeypatch):
       3 * [0, 1, 2, 1],
     )
     made.close()
-  one, two = (succeed(tmp_path / str(n), n, "ads") for n in (1, 2))
+  one, two = (succeed(tmp_path / str(n), n, "summaries") for n in (1, 2))
   assert_close(two.metrics(), one.metrics())
+  assert two.metrics()[-1]["unscored"] == 0
+  assert two.metrics()[-1]["contexts/mean"] == 3
   seen = [x["schedule/seen"] for x in two.metrics() if "schedule/seen" in x]
   assert len(seen) == 4
   assert seen[0] == pytest.approx(1 / 3)  # Four different ones of twelve.
