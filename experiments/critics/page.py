@@ -46,12 +46,13 @@ def markdown(
   lines = [
     f"# Learning without critics, on classical control: profile `{name}`",
     "",
-    f"{' to '.join([dates[0], *dates[1:][-1:]])}, {some.cores} virtual CPU"
-    f" cores; {len(records)} of {len(cells)} cells, {cells[0].num_seeds} seeds"
-    f" each, {profile.total_steps:,} environment steps per seed,"
-    f" {hours:.1f} h in all."
+    f"**{len(records)} of {len(cells)} cells** have been trained"
+    f" ({' to '.join([dates[0], *dates[1:][-1:]])}). A cell is an algorithm"
+    f" with its settings in an environment, with {cells[0].num_seeds} seeds of"
+    f" {profile.total_steps:,} environment steps each. These cells took"
+    f" {hours:.1f} hours on {some.cores} virtual CPU cores."
     + (
-      f" All cells take about {all_hours:.0f} h on two cores."
+      f" All cells take about {all_hours:.0f} hours on two cores."
       if len(records) < len(cells)
       else ""
     ),
@@ -60,39 +61,40 @@ def markdown(
     command,
     "```",
     "",
-    "A replication of de Oliveira et al., *Learning Without Critics?*"
+    "This page replicates de Oliveira et al., *Learning Without Critics?*"
     " ([arXiv:2511.03527](https://arxiv.org/abs/2511.03527)), with the losses"
-    " of [grpo_jax/ops](../../grpo_jax/ops). The rules that decide were written"
-    " before the first cell was trained"
-    " ([protocol.py](../../experiments/critics/protocol.py)); how the protocol"
-    " was read where the paper leaves a choice is in"
-    " [settings.py](../../experiments/critics/settings.py). Pendulum stands in"
-    " for HalfCheetah: gymnax has neither it nor Humanoid.",
+    " of [grpo_jax/ops](../../grpo_jax/ops). The rules that decide are in"
+    " [protocol.py](../../experiments/critics/protocol.py). They were written"
+    " before the first cell was trained. Where the paper leaves a choice,"
+    " [settings.py](../../experiments/critics/settings.py) says what was"
+    " chosen. Gymnax has neither HalfCheetah nor Humanoid, so Pendulum stands"
+    " in for HalfCheetah.",
     "",
     "| | published conclusion | verdict | checks that hold |",
     "|---|---|---|---|",
     *(_summary(x) for x in found),
     "",
-    f"A verdict is about this budget: {profile.total_steps:,} steps per seed."
-    " A conclusion is confirmed if all of its checks hold, so that one"
-    " environment that disagrees is enough; the checks are listed below. One"
-    " that needs a difference is *open* where the interval of the difference"
-    " contains 0: that many seeds and steps do not tell. "
+    f"A verdict is about this budget of {profile.total_steps:,} steps per seed."
+    " A conclusion is *confirmed* if all of its checks hold. If one environment"
+    " disagrees, the conclusion is not confirmed. The checks are listed below."
+    " If a check needs a difference and the interval of the difference contains"
+    " 0, the check is *open*: these seeds and steps are too few to tell. "
     + statistics.WHAT_DECIDES,
     "",
   ]
   lines += [f"![{path.stem}]({path.name})\n" for path in figures]
   lines += [
     "A final score is the mean return of the episodes that ended in the last"
-    " tenth of the budget. In the figures, curves are means over seeds and"
-    " points are interquartile means of final scores, with 95 % bootstrap"
-    " intervals.",
+    " tenth of the budget. In the figures, a curve is the mean over seeds, and"
+    " a point is the interquartile mean of final scores. Both have 95 %"
+    " bootstrap intervals.",
     "",
     "## PPO and GRPO",
     "",
-    "γ = 0.99, 8 environments. Interquartile mean of the final scores with its"
-    " 95 % bootstrap interval; the difference of the means with Welch's 95 %"
-    " interval.",
+    "All cells of this table have γ = 0.99 and 8 environments. The columns"
+    " `ppo` and `grpo` have the interquartile mean of the final scores with its"
+    " 95 % bootstrap interval. The column `grpo` − `ppo` has the difference of"
+    " the means with Welch's 95 % interval.",
     "",
     *_comparison(profile, scores),
     "",
@@ -174,8 +176,9 @@ def _variants(
     ),
   )
   yield (
-    "PPO without the clip of the value loss, and the mean over episodes of the"
-    " first version of the paper's code; mean ± standard deviation over seeds."
+    "There are two variants: PPO without the clip of the value loss, and the"
+    " mean over episodes that the first version of the paper's code takes. The"
+    " table has the mean ± the standard deviation over seeds."
   )
   yield ""
   yield "| environment | horizon | as published | variant | |"
@@ -214,10 +217,11 @@ def _table(
   cells: Iterable[Cell], records: Mapping[Setting, Record]
 ) -> Iterator[str]:
   yield (
-    "Final scores over seeds, area under the learning curve (mean return over"
-    " the budget), seconds of training and of compilation (0 where a program"
-    " was shared). The hash is that of the configuration, and the name of the"
-    " file in `cells`."
+    "The table has the final scores over seeds, the area under the learning"
+    " curve (the mean return over the budget), and the seconds of training and"
+    " of compilation. If a cell shares the program of another cell, the seconds"
+    " of compilation are 0. The hash is the hash of the configuration. The file"
+    " of a cell in the folder `cells` has the hash as its name."
   )
   yield ""
   yield "| hash | cell | mean ± sd | IQM [95 %] | area ± sd | s | compile s |"

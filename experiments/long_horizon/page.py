@@ -154,9 +154,9 @@ def _page(
   )
   yield ""
   yield (
-    f"{results.date()}, {os.cpu_count()} virtual CPU cores;"
-    f" {len(results.arms)} of {len(experiment.chosen(profile))} arms,"
-    f" {arms_lib.NUM_SEEDS} seeds each, {minutes:.0f} minutes in all with"
+    f"{len(results.arms)} of {len(experiment.chosen(profile))} arms have ended"
+    f" ({results.date()}), with {arms_lib.NUM_SEEDS} seeds each. They took"
+    f" {minutes:.0f} minutes on {os.cpu_count()} virtual CPU cores, with"
     " compilation and evaluation."
     + (
       f" Profile `full` takes about {experiment.cost} minutes."
@@ -172,14 +172,15 @@ def _page(
   yield "```"
   yield ""
   yield (
-    "The rules that decide are in `experiments/long_horizon/claims.py`, the"
-    " settings in `arms.py` beside it."
+    "The rules that decide are in `experiments/long_horizon/claims.py`. The"
+    " settings are in `experiments/long_horizon/arms.py`."
   )
   yield ""
   if experiment.shares_start:
     yield (
-      "All runs start with one policy, warmed up with seed 0: intervals are"
-      " those of problems, draws and critics, given that start."
+      "All runs start with one policy, which was warmed up with seed 0. So the"
+      " intervals say how much problems, draws and critics vary, and not how"
+      " much the start does."
     )
     yield ""
   if is_drawn:
@@ -197,10 +198,11 @@ def _page(
   yield "## Arms"
   yield ""
   yield (
-    "At the end of training: mean over seeds and its 95 % interval by Student's"
-    " t; held-out accuracies are of 512 problems, sampled at temperature 1. All"
-    " arms draw as many rollouts to train the policy; the pre-training of a"
-    " critic draws 20 batches more."
+    "The table has each metric at the end of training: its mean over seeds with"
+    " a 95 % interval by Student's t. Held-out accuracies are over 512 problems"
+    " whose answers are sampled at temperature 1. All arms draw equally many"
+    " rollouts to train the policy. An arm that trains a critic first draws 20"
+    " more batches for the critic."
   )
   yield ""
   labels = list(experiment.metrics)
@@ -228,8 +230,9 @@ def _index(out: pathlib.Path) -> Iterator[str]:
   yield "# Long horizons: claims and what came out"
   yield ""
   yield (
-    "Each row is made by one command, which its page has. A verdict is about"
-    " its profile; minutes are those of two virtual CPU cores."
+    "One command makes each row, and the page of the row has the command. A"
+    " verdict is about its profile. Minutes were measured on two virtual CPU"
+    " cores."
   )
   yield ""
   head = ["", "claim", "profile", "verdict", "checks", "arms", "seeds"]

@@ -176,7 +176,8 @@ def test_the_page_says_what_has_ended(tmp_path):
   page.write("E2", "smoke", tmp_path, out)
   text = (out / "E2_smoke.md").read_text()
   assert "**Undecided** at profile `smoke`" in text
-  assert "2 of 3 arms, 5 seeds each, 3 minutes in all" in text
+  assert "2 of 3 arms have ended" in text
+  assert "with 5 seeds each. They took 3 minutes on" in text
   # By hand: mean 0.97, deviation 0.0158; t of 4 degrees of freedom is 2.776.
   assert "| `joint` | 0.970 [0.950, 0.990] | 0.950 0.960 0.970" in text
   assert (out / "E2_smoke.png").stat().st_size > 10_000
