@@ -7,8 +7,8 @@ r"""Tokens per second of episodes whose tools are on the host.
 Every row plays `--turns` turns of `--action_len` tokens, each answered by a
 session in a process of its own, which sleeps and then says `--observation_len`
 tokens. A sleep takes 0.5 to 1.5 times the latency, by the row and the turn. The
-model is that of preset S of `step`, with random parameters. Three ways to do
-the same work, in one run:
+model has random parameters, and the width, the layers and the MLP of preset S
+of `step`. One run has three ways to do the same work:
 
 - kept: as in training. Keys and values stay on the device between turns, a row
   goes on as soon as its answer is there (`rollout/host_turns.py`).
