@@ -38,8 +38,11 @@ def make(
       " which a draft and the cue have to fit as well; lower it, or raise that."
     )
   hints = _hints(config, problem, name)
-  if settings.p_answer:
-    hints.check(problem.train[0])
+  record = problem.train[0]
+  # If a reference does not fit, the row gets the sentence in its place.
+  fits = (hints.arrays(record)[correction.REFERENCE] >= 0).any()
+  if settings.p_answer or (settings.p_reference and not fits):
+    hints.check(record)
   return correction.Correction(
     p_cue=settings.p_cue,
     p_answer=settings.p_answer,
@@ -111,7 +114,8 @@ class Hints:
         " one more, and the verifier does not take that one; set"
         " config.data.task_options.last_answer=True where the task has this"
         " option, as 'countdown' does; write the sentence so that its answer is"
-        f" found; or set {self.where}.p_answer=0."
+        f" found; or set {self.where}.p_answer=0, and p_reference=0 as well"
+        " if whole right completions do not fit."
       )
 
   def _padded(self, ids: Sequence[int]) -> np.ndarray:  # [N] int32

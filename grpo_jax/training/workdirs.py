@@ -7,8 +7,10 @@ nothing of the phases, so that a run can be opened whose own teachers are gone.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -61,28 +63,27 @@ def settings(workdir: paths.Path) -> config_lib.RunConfig:
   return config_lib.resolve(ml_collections.ConfigDict(values))
 
 
+# Groups of settings in which an import path may stand, and such a path.
+_NAMING = ("algorithm", "data", "rewards", "environment", "interceptor")
+_PATH = re.compile(
+  r"(object@\w+|(?!grpo_jax\.)[^\W\d]\w*(\.\w+)*):[^\W\d][\w.]*"
+)
+
+
 def _foreign(values: Mapping[str, Any]) -> list[str]:
   """What a config names by its import path, but for ours."""
+  texts = _texts([values.get(group) for group in _NAMING])
+  return [text for text in texts if _PATH.fullmatch(text)]
 
-  def found(group: str, key: str) -> Any:
-    settings = values.get(group)
-    return settings.get(key) if isinstance(settings, Mapping) else None
 
-  functions = found("rewards", "functions")
-  names = [
-    found("algorithm", "name"),
-    found("data", "name"),
-    *(functions if isinstance(functions, Sequence) else ()),
-    found("rewards", "steps"),
-    found("data", "environment"),
-  ]
-  return [
-    name
-    for name in names
-    if isinstance(name, str)
-    and ":" in name
-    and not name.startswith("grpo_jax.")
-  ]
+def _texts(value: Any) -> Iterator[str]:
+  """All texts among the values of groups and lists, however deep."""
+  if isinstance(value, str):
+    yield value
+  elif isinstance(value, Mapping):
+    yield from itertools.chain.from_iterable(map(_texts, value.values()))
+  elif isinstance(value, Sequence):
+    yield from itertools.chain.from_iterable(map(_texts, value))
 
 
 def last_step(workdir: paths.Path, config: config_lib.RunConfig) -> int:

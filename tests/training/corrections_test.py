@@ -235,6 +235,19 @@ def test_what_cannot_be_corrected_is_refused(changes, message):
     make()
 
 
+def test_the_sentence_is_tried_if_a_reference_does_not_fit():
+  config = make_config(
+    rl__correction__p_answer=0.0,
+    rl__correction__max_new_tokens=4,
+    data__task_options=ml_collections.ConfigDict(),
+  )
+  found = problem.make_problem(config)
+  assert corrections.make(config, found, "rl").p_reference > 0
+  short = dataclasses.replace(found, max_new_tokens=7)
+  with pytest.raises(ValueError, match="verifier does not take that one"):
+    corrections.make(config, short, "rl")
+
+
 def test_only_phases_that_train_the_policy_on_its_own_draws_correct():
   config = edge_countdown.get_config("grpo")
   config.sft.correction.p_cue = 0.5

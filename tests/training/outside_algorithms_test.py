@@ -112,13 +112,18 @@ def test_a_run_of_others_warns_before_it_imports(tmp_path, caplog):
   config.data.environment = "outside_pkg.new:make"
   config.rewards.functions = ("outside_pkg.foo:reward",)
   config.rewards.steps = "outside_pkg.torn:steps"
+  config.interceptor.rules = ("shell", "outside_pkg.new:is_bad")
+  config.interceptor.judge = "outside_pkg.new:judge"
   values = json.loads(config.to_json())
   values["algorithm"]["name"] = "outside_pkg.torn:FOO"
+  values["data"]["mixture"] = [{"name": "outside_pkg.other:TASK"}]
   metrics_log.write_json(tmp_path / "config.json", values)
   with pytest.raises(ValueError, match="nothing_of_this_name"):
     workdirs.settings(tmp_path)
-  for name in ("torn:FOO", "torn:steps", "new:TASK", "new:make"):
+  named = ("torn:FOO", "torn:steps", "new:TASK", "new:make")
+  for name in (*named, "new:is_bad", "new:judge", "other:TASK"):
     assert f"outside_pkg.{name}" in caplog.text
+  assert "shell" not in caplog.text
   assert "outside_pkg.foo:reward" not in caplog.text  # Imported already.
   assert "people whom you trust" in caplog.text
 
