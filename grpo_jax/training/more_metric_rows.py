@@ -171,14 +171,16 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "schedule/seen",
       "share",
-      "Prompts of the pool that were drawn at least once",
+      "Prompts of the pool that had a scored completion at least once ('ads':"
+      " that were drawn at least once)",
       "rises to 1",
       "far below 1 after many steps: raise schedule.uniform_share",
     ),
     (
       "schedule/most_visits",
       "steps",
-      "How often the prompt was drawn that was drawn most often",
+      "Steps in which the most frequent prompt had a scored completion ('ads':"
+      " was drawn)",
       "within a few times step × num_prompts / pool",
       "far above: the policy may learn these by heart; raise"
       " schedule.uniform_share, or config.guards.on",
