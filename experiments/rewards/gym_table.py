@@ -3,9 +3,9 @@
     python -m experiments.rewards.gym_table
 
 Each dataset makes a few problems in two processes, whose strings hash
-differently, and scores its own answers and a wrong one. A dataset can be
-trained on if all of its answers score 1, the wrong one does not, and both
-processes made the same problems. It takes a few minutes on one CPU core.
+differently, and scores its own answers and a wrong one. A dataset is
+good if all of its answers score 1, the wrong one does not, and both processes
+made the same problems. It takes a few minutes on one CPU core.
 """
 
 from __future__ import annotations
@@ -45,14 +45,18 @@ _INTRODUCTION = """\
 
 `python -m experiments.rewards.gym_table` has written this page with
 reasoning-gym {version}: {num} datasets with their default settings, {count}
-problems of each. **{good} of them can be trained on as they are.**
+problems of each. **{good} of them are good**: their own answers score 1, a wrong
+answer does not, and both of two processes make the same problems.
 
 - *Seconds*: to make one problem, on average, on one core of a shared CPU; a
   training step waits for the problems of its prompts if they take longer than
   the step before it.
 - *Own answer*: the mean score of the dataset's own answers. Below 1, no policy
   can reach an accuracy of 1, and the warm start learns wrong answers.
-- *Wrong*: the largest score of the text "{wrong}".
+- *Wrong*: the largest score of the text "{wrong}". The
+  dataset's own check says so. The reward `reasoning_gym` gives 0 to an answer
+  at which a dataset fails, and compares texts for `game_of_life_halting`, so
+  that these datasets can be trained on, too.
 - *Same*: whether two processes made the same problems. Otherwise a run that is
   resumed reads other problems than one that is not, and the verifier, which
   makes a problem anew, refuses to score another one's answer.
@@ -109,7 +113,7 @@ def _score(made: gym.Problem, answer: str) -> float | None:
   """A score, or None where the dataset fails on such an answer."""
   try:
     return made.score(answer)
-  except Exception:  # Of any kind, as a worker of the pool takes it.
+  except Exception:  # Of any kind.
     return None
 
 
@@ -133,7 +137,7 @@ def verdict(results: Sequence[Mapping[str, Any]]) -> str:
   if first["own"] < 1:
     return "its own answers are not right"
   if first["wrong"] is None:
-    return "fails on a wrong answer, which is then unscored"
+    return "fails on a wrong answer"
   return "good" if first["wrong"] < 1 else "a wrong answer is right"
 
 
