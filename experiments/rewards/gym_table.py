@@ -3,9 +3,9 @@
     python -m experiments.rewards.gym_table
 
 Each dataset makes a few problems in two processes, whose strings hash
-differently, and scores its own answers and a wrong one. A dataset is
-good if all of its answers score 1, the wrong one does not, and both processes
-made the same problems. It takes a few minutes on one CPU core.
+differently, and scores its own answers and a wrong one. A dataset is good
+if all of its answers score 1, the wrong one does not, and both processes made
+the same problems. It takes a few minutes on one CPU core.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _INTRODUCTION = """\
 
 `python -m experiments.rewards.gym_table` has written this page with
 reasoning-gym {version}: {num} datasets with their default settings, {count}
-problems of each. **{good} of them are good**: their own answers score 1, a wrong
-answer does not, and both of two processes make the same problems.
+problems of each. **{good} of them are good**: their own answers score 1, a
+wrong answer does not, and two processes make the same problems.
 
 - *Seconds*: to make one problem, on average, on one core of a shared CPU; a
   training step waits for the problems of its prompts if they take longer than
@@ -125,7 +125,7 @@ def _survives_json(entry: Mapping[str, Any]) -> bool:
 
 
 def verdict(results: Sequence[Mapping[str, Any]]) -> str:
-  """Why a dataset cannot be trained on as it is, or "good"."""
+  """What is wrong with a dataset, or "good"."""
   first = results[0]
   for result in results:
     if "error" in result:
