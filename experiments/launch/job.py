@@ -18,7 +18,8 @@ from absl import flags
 
 from experiments.pods import chips, meshes
 
-# Of the launcher itself: 0, 1 and 2 are those of experiments.train.
+# Of the launcher itself, whom nothing brings further; experiments.train ends
+# with the same number if a rule of config.health.halt has stopped the run.
 GAVE_UP = 3
 
 # Generation -> software of the VM. The first three are not of `chips`, whose

@@ -12,7 +12,7 @@ workdir. Interrupted and started again, it watches the run that is going on.
 `create`, `status`, `logs`, `stop` and `delete` are single steps of this;
 --dry_run prints the commands of any of them.
 
-Exit status: that of experiments.train if it is 0, 1 or 2; 2 also after a
+Exit status: that of experiments.train if it is 0 to 3; 2 also after a
 mistake in the command line or a command that failed; 3 after --max_restarts
 restarts, or when somebody else deleted the slice.
 """
@@ -229,7 +229,7 @@ class _Supervisor:
         continue
       job.say(f"experiments.train ended with exit status {status}")
       self._show_log()
-      if status in (0, 1, 2):
+      if status in (0, 1, 2, 3):
         return status
     job.say(
       f"gave up after {self._max_restarts} restarts; the slice may still be"

@@ -26,8 +26,7 @@ _IGNORED = frozenset(
   (
     *("user", "metadata", "store", "service_tier", "safety_identifier"),
     *("prompt_cache_key", "parallel_tool_calls", "priority", "cache_salt"),
-    *("include_stop_str_in_output", "skip_special_tokens"),
-    *("spaces_between_special_tokens", "add_generation_prompt"),
+    "spaces_between_special_tokens",
   )
 )
 # These may be said, with the value that changes nothing.
@@ -52,6 +51,9 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
   "modalities": (["text"],),
   "response_format": ({"type": "text"},),
   "continue_final_message": (False,),
+  "add_generation_prompt": (True,),
+  "include_stop_str_in_output": (False,),
+  "skip_special_tokens": (True,),
 }
 
 

@@ -100,6 +100,7 @@ def test_prompts_are_text_or_ids(prompt, expected):
     ({"stream_options": {"x": 1}}, "stream_options"),
     ({"top_logprobs": 3}, "top_logprobs"),
     ({"presence_penalty": 0.5}, "presence_penalty"),
+    ({"skip_special_tokens": False}, "skip_special_tokens"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"tools": {}}, "tools"),
     ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),

@@ -99,7 +99,7 @@ def test_dry_run_prints_what_a_run_on_two_slices_executes(cloud, capsys):
   assert [len(cloud.starts(worker)) for worker in range(4)] == [2] * 4
 
 
-@pytest.mark.parametrize("status", [1, 2])
+@pytest.mark.parametrize("status", [1, 2, 3])
 def test_end_of_the_program_is_the_end_of_the_run(cloud, status):
   cloud.set(plan=[status], lives=_UP)
   assert _launch(*_RUN) == status
