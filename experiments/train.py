@@ -64,8 +64,8 @@ def main(argv: Sequence[str]) -> int:
   if result.preempted:
     by_hand = result.stopped_by == "SIGINT"
     hosts.say(
-      f"stopped by {'Ctrl-C' if by_hand else 'SIGTERM'} after step"
-      f" {result.step}, and saved; run the same command again to continue."
+      f"stopped by {'Ctrl-C' if by_hand else 'SIGTERM'} {result.stopped};"
+      " run the same command again to continue."
     )
     return 130 if by_hand else 143
   seconds = time.time() - started

@@ -130,8 +130,7 @@ def train(
   result = loop.train(config, workdir)
   if result.preempted:
     hosts.say(
-      f"stopped after step {result.step}, and saved; train(config,"
-      f" {str(workdir)!r}) continues."
+      f"stopped {result.stopped}; train(config, {str(workdir)!r}) continues."
     )
   return load(workdir)
 

@@ -66,6 +66,8 @@ class Result:
     step: Steps done, over all phases.
     preempted: True if a signal stopped it; the same command continues.
     stopped_by: Name of that signal, "SIGTERM" or "SIGINT"; or empty.
+    saved_step: Step of the last checkpoint if a signal stopped it. Steps that
+      canaries have not looked at are not saved.
     before, after: Held-out means (`evaluation.summarize`) at the start of the
       first phase that is evaluated and at the end; None without such a phase.
     num_prompts: Held-out prompts behind them.
@@ -81,6 +83,17 @@ class Result:
   examples: list[evaluation.Completion]
   has_drawn: bool
   stopped_by: str = ""
+  saved_step: int | None = None
+
+  @property
+  def stopped(self) -> str:
+    """Where a signal has stopped it, and what is saved, in words."""
+    said = f"after step {self.step}, and "
+    if self.saved_step == self.step:
+      return f"{said}saved"
+    if self.saved_step is None:
+      return f"{said}no checkpoint has been saved yet"
+    return f"{said}the last checkpoint is of step {self.saved_step}"
 
 
 @dataclasses.dataclass
@@ -328,7 +341,10 @@ def enter(run: Run, index: int) -> None:
 
 def result(run: Run) -> Result:
   """How the run has ended, evaluated where that is missing, and saved."""
-  preempted = run.stop.agreed()
+  preempted, saved_step = run.stop.agreed(), None
+  if preempted:
+    run.saved.wait()
+    saved_step = run.saved.latest_step()
   after = None
   evaluates = any(phase.of_kind.evaluates for phase in run.config.stages)
   if evaluates and not preempted:
@@ -355,6 +371,7 @@ def result(run: Run) -> Result:
       for phase in run.config.stages
     ),
     stopped_by=run.stop.by if preempted else "",
+    saved_step=saved_step,
   )
 
 

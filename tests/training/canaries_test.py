@@ -7,7 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from grpo_jax.training import canaries, evaluation
+from grpo_jax.training import canaries, checkpoints, evaluation, loop
+from tests.experiments import tiny_config
+from tests.training import stale_test
 
 
 def first_alarm(rates, size, seed, fall=0.05, sigmas=3.0):
@@ -74,3 +76,24 @@ def test_a_canary_is_a_component_and_a_direction():
   assert parse("format@probes.jsonl").path == "probes.jsonl"
   with pytest.raises(ValueError, match=r"'fluency' is no.*biased, format, and"):
     parse("fluency").scores(rows)
+
+
+@pytest.mark.slow
+def test_what_canaries_have_not_looked_at_is_not_saved(tmp_path):
+  config = tiny_config.get_config("grpo")
+  config.guards.on = True
+  config.guards.lint = "off"
+  config.guards.min_distinct_prompts = 1
+  config.guards.repeat_cap = 0
+  config.guards.influence_cap = 0.0
+  config.guards.canary_prompts = 8
+  with pytest.MonkeyPatch.context() as patch:
+    stale_test.stopped_after(4, patch)  # A checkpoint is due after three.
+    result = loop.train(config, tmp_path)
+  said = "after step 14, and the last checkpoint is of step 13"
+  assert result.preempted
+  assert result.stopped == said
+  store = checkpoints.Checkpoints(tmp_path / "checkpoints", keep=2)
+  assert store.latest_step() == 13
+  store.close()
+  assert loop.train(config, tmp_path).step == 20

@@ -215,6 +215,7 @@ def test_sigterm_during_an_evaluation(tmp_path, monkeypatch, evaluation_number):
   store = checkpoints.Checkpoints(tmp_path / "checkpoints", keep=2)
   assert store.latest_step() == result.step
   store.close()
+  assert result.stopped == f"after step {result.step}, and saved"
 
 
 @pytest.mark.slow
