@@ -1,8 +1,9 @@
-"""Options that compose with every algorithm, and what they need.
+"""Options that algorithms have in common, and what they need.
 
 An algorithm's config derives from `CommonConfig`, or from `ClipConfig` if it
-clips a ratio. Each option is a field that `objective.py` applies once; a 0 or
-"none" switches it off.
+clips a ratio. Each common option is a field that is applied in one place, most
+of them in `objective.py`. `check` refuses an option that means nothing to an
+algorithm.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Rows of about the same number of trained tokens go together, the longest first.
 A micro-batch is as long as its longest row needs, of a few lengths that are
 compiled, and has the more rows the shorter it is. Rows without any trained
 token (dead groups of dynamic sampling, completions that were filtered out) are
-not run. Each device has rows of its own, and its part in every micro-batch.
+not run. If there is only one length, rows keep their order and all are run.
+Each device has rows of its own, and its part in every micro-batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pytrees that flow through the system, and nothing else.
+"""The pytrees that flow through the system, and the interfaces of its parts.
 
 One alphabet of shapes everywhere:
 
