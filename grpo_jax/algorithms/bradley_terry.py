@@ -1,12 +1,12 @@
 """A reward model from preferences (Bradley and Terry, 1952).
 
-    L = −(1/K) Σ_pairs log σ(r_chosen − r_rejected − margin)
-        + c (r_chosen + r_rejected)²
+    L = (1/K) Σ_pairs [ −log σ(r_chosen − r_rejected − margin)
+                        + c (r_chosen + r_rejected)² ]
 
-r is what a reward model says after a completion's last token; pairs as in
-`dpo.py`. The second part keeps scores centred (Eisenstein et al.,
-arXiv:2312.09244). No policy is trained: this is for phases of the kind
-"preference".
+r is what a reward model says after a completion's last token; the K pairs are
+those of `dpo.py`. The second part keeps scores centred (Eisenstein et al.,
+arXiv:2312.09244); by default c = 0. No policy is trained: this is for phases of
+the kind "preference".
 
 Source: Ouyang et al., "Training language models to follow instructions with
 human feedback", arXiv:2203.02155, Eq. 1.

@@ -3,10 +3,11 @@
     cov_it = (A_i − mean A) (log π_old(y_it) − mean log π_old)
     L      = −(1/N) Σ_i Σ_t 1[not dropped] min(r_it A_i, clip(r_it) A_i)
 
-Dropped are ⌊fraction · N⌋, at least one, of the tokens with cov in
-(cov_low, cov_high), drawn at random. Deviation: the covariance is that of the
-anchor and of the whole batch, drawn once per step; verl takes the current
-policy's in every minibatch. The draw goes by the row's place in the batch.
+Dropped are ⌊fraction · N⌋, at least one, of the tokens with cov in (cov_low,
+cov_high), drawn at random; all of them if there are fewer. N counts dropped
+tokens too. Deviation: the covariance is that of the anchor and of the whole
+batch, drawn once per step; verl takes the current policy's in every minibatch.
+The draw goes by the row's place in the batch.
 
 Source: Cui et al., "The Entropy Mechanism of Reinforcement Learning for
 Reasoning Language Models", arXiv:2505.22617, Section 4.

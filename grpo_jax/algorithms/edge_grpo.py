@@ -1,9 +1,12 @@
 """EDGE-GRPO: confident completions get larger advantages (2507.21848).
 
     A'_i = A_i · clip( mean_j H_j / H_i, 0.1, 10 )
-    L    = GRPO's, with A'
+    L    = GRPO's, with A' and by default without its KL
 
-H_i is the mean entropy of the completion's tokens when it was sampled.
+H_i is the mean entropy of the completion's tokens when it was sampled, and j
+counts all completions of the batch that are trained. Where the rewards of a
+group are equal, A' is 0, as A is.
+
 Deviations from the authors' code: no mean over padding, no gradient through
 H_i, and the bounds that stand there commented out are on. The guided
 correction of wrong completions changes the rollout, and is a setting of it:

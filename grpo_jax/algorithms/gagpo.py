@@ -10,7 +10,7 @@ of a turn is the environment's, without the weights of `config.rewards`. γ and 
 are not stated; 0.95 and 0.9 are our choice, and 0.01 is the paper's β.
 
 Deviation: #actions is that of the batch. A minibatch of which the actions are
-longer than those of the batch has a larger weight by as much.
+longer than those of the batch has a smaller weight by as much.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     S_i = Σ_k w_k (r_ik − mean_g r_k) / (std_g r_k + eps)
     A_i = (S_i − mean_batch S) / (std_batch S + 1e-4)
-    L   = GRPO's
+    L   = GRPO's, by default without its KL
 
 MO-GRPO followed by one normalisation that does not depend on how many
 objectives there are (TRL: `normalize_then_sum`).

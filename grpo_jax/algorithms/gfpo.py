@@ -2,7 +2,7 @@
 
     S_g = the k completions of the group with the best metric
     A_i = 1[i ∈ S_g] (R_i − mean_S R) / (std_S R + eps)
-    L   = −(1/N) Σ_i Σ_t min(r_it A_i, clip(r_it) A_i) + β KL_it − c H
+    L   = −(1/N) Σ_i Σ_t [min(r_it A_i, clip(r_it) A_i) − β k3_it + c H_it]
 
 | `metric`       | are kept                                                |
 |----------------|---------------------------------------------------------|
@@ -16,9 +16,9 @@ all its completions, is compared with the quartiles q of those of past groups:
 
     k = num_kept · (1 below q25, 1 below q50, 3/4 below q75, 1/2 above)
 
-which is 8, 8, 6, 4 with `num_kept` 8, the paper's for 16 completions. N counts
-the tokens of all completions, also of those left out (Eq. 2), or with `denom`
-"kept" of those alone; the deviation is the population's.
+which is 8, 8, 6, 4 with `num_kept` 8, the paper's for 16 completions, and never
+below 2. N counts the tokens of all completions, also of those left out (Eq. 2),
+or with `denom` "kept" of those alone; the deviation is the population's.
 
 Deviations: the paper prints the KL against π_old; `kl_coef` is that to the
 reference, and `kl_old_coef` the printed one. Quartiles are exact, over the

@@ -1,11 +1,12 @@
 """GRPO: group-relative advantages instead of a critic (arXiv:2402.03300).
 
     A_i  = (R_i − mean_g R) / (std_g R + eps)
-    L    = −(1/S) Σ_i (1/|y_i|) Σ_t min(r_it A_i, clip(r_it) A_i) + β KL_it
+    L    = −(1/S) Σ_i (1/|y_i|) Σ_t [min(r_it A_i, clip(r_it) A_i) − β k3_it]
 
-Outcome supervision. The division by the deviation is `advantage_scale`. The
-paper prints neither the clip range nor which standard deviation it means; 0.2
-and the sample deviation (ddof = 1) are the usual readings (TRL, verl).
+Outcome supervision; k3 estimates the KL to the reference. The division by the
+deviation is `advantage_scale`. The paper prints neither the clip range nor
+which standard deviation it means; 0.2 and the sample deviation (ddof = 1) are
+the usual readings (TRL, verl).
 """
 
 from __future__ import annotations

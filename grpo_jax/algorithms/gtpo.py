@@ -5,11 +5,11 @@
     A_it  = (r̃_it − mean) / (std + eps),   over the tokens of the group
     L     = −(1/N) Σ_i Σ_t min(r_it A_it, clip(r_it) A_it)
 
-d_t and h_t count the right and wrong completions of the group that have a
-token t. Which set the paper normalises over could not be settled: "joint" is
-the group, "split" the right and the wrong tokens apart (which removes the
-outcome's sign), "none" leaves r̃. Another method is called GTPO too
-(arXiv:2508.03772).
+d_t and h_t count the right and wrong completions of the group that have a token
+t; 1e-6 is added to an H that divides. The deviation is the population's. Which
+set the paper normalises over could not be settled: "joint" is the group,
+"split" the right and the wrong tokens apart (which removes the outcome's sign),
+"none" leaves r̃. Another method is called GTPO too (arXiv:2508.03772).
 """
 
 from __future__ import annotations

@@ -4,8 +4,10 @@
     f_i = G softmax_i(h_i^λ)
     L   = −(1/N) Σ_i f_i Σ_t min(r_it A_i, clip(r_it) A_i)
 
-λ is one trained number: 0 is DAPO's token mean, below it short completions
-count more (GRPO-like), above it long ones. It has the optimizer of the policy.
+Lengths count trained tokens, G the completions of the group that have any, and
+std is the population's. λ is one trained number: 0 is DAPO's token mean, below
+it short completions count more (GRPO-like), above it long ones. It has the
+optimizer of the policy.
 Deviations: N counts the tokens of the batch, not of each group; h ≥ 1e-3, so
 that the power is real. ρ = 1/9 and λ = 0 at the start are those of the public
 replication. The plain loss rewards weight on rows of low loss, whatever their

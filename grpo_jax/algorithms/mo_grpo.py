@@ -1,7 +1,7 @@
 """MO-GRPO: every objective is normalised before they are added (2509.22047).
 
     A_i = Σ_k w_k (r_ik − mean_g r_k) / (std_g r_k + eps)
-    L   = GRPO's
+    L   = GRPO's, by default without its KL
 
 With the rewards added first, as in GRPO, the one with the largest variance
 wins; here each objective correlates equally with A. An objective that does

@@ -30,7 +30,7 @@ class CommonConfig:
     kl_kind: Estimator: "k1", "k2", "k3", "abs", "k1_plus" and "k3_plus"
       (value of one, gradient of k2), "k3_unbiased" (weighted by the ratio) or
       "full" (over the whole vocabulary).
-    jsd_beta: What "full" and distillation measure: 1 is KL(policy ‖
+    jsd_beta: What "full" and the algorithm opd_full measure: 1 is KL(policy ‖
       reference), 0 the other way round, between them the generalised
       Jensen-Shannon divergence (GKD, arXiv:2306.13649).
     kl_in_reward: Subtract kl_coef · k1 from the reward of each token instead

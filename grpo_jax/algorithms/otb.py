@@ -7,7 +7,10 @@
 w is the squared norm of the score with respect to the logits, so the baseline
 has the least variance among those that depend on the position. The equations
 are those of verl's `optimal_token_baseline`, with its `handle_zero_tail` as
-`zero_tail`; token loss and clip are its defaults.
+`zero_tail`; token loss and clip range are its defaults, and its dual clip is
+off. Sums over j are over the rows of the group that have a trained token t.
+Deviation: where all of these have the same R, which includes a row that goes on
+alone, A is exactly 0; verl has what eps in the quotient leaves.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ class OTBConfig(ClipConfig):
     zero_tail: Whether the baseline is 0 where one row of a group alone goes on.
   """
 
-  zero_tail: bool = False  # A = R where one row of a group alone goes on.
+  zero_tail: bool = False  # If True, A = R where one row alone goes on.
 
 
 def advantages(config: OTBConfig, batch: TrainBatch) -> jax.Array:  # [B, T]

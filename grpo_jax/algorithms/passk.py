@@ -3,9 +3,10 @@
     A_best = R_(1) − R_(2),   A_i = 0 otherwise
     L      = −(1/N) Σ_i Σ_t min(r_it A_i, clip(r_it) A_i)
 
-The expected gradient is that of the expected maximum of the group, pass@G.
-Where the two best are equal nobody learns. `advantage_scale="group"` divides
-by the deviation, as verl does by default.
+On-policy and with the tokens summed, the expected gradient is that of the
+expected maximum of the group, pass@G; the mean over tokens divides by a length
+that depends on what was sampled. Where the two best are equal nobody learns.
+`advantage_scale="group"` divides by the deviation, as verl does by default.
 
 Source: Tang et al., arXiv:2503.19595.
 """

@@ -6,8 +6,8 @@
     L_V  = (1/N) Σ_i Σ_t ½ max((V − R̂)², (clip(V, V_old ± ε_v) − R̂)²)
 
 A is Â, whitened over all tokens; R̂ = Â(λ_critic) + V_old is the critic's
-target. Defaults are those of TRL 1.16: KL in the reward, λ = λ_critic = 0.95.
-`dual_clip` = 3 is verl's default.
+target. Defaults are those of TRL's experimental PPO: KL in the reward, and λ =
+λ_critic = 0.95. `dual_clip` = 3 is verl's default.
 
 Where contexts are compacted, R_i is that of the rollout, `boundary` says what
 the end of a context means, and `reward` whether each is paid R_i or its share.

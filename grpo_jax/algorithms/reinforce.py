@@ -2,8 +2,9 @@
 
     L = −(1/S) Σ_i (R_i − b) Σ_t log π_θ(y_it)
 
-b is an exponential moving average of the mean reward (0 with
-`baseline_decay` 0). With several updates per rollout no ratio corrects the
+b is an exponential moving average of the mean reward of past steps, before a
+length punishment or a KL is taken from it. It is 0 in the first step, and with
+`baseline_decay` 0. With several updates per rollout no ratio corrects the
 staleness; use one.
 
 Source: Williams, "Simple statistical gradient-following algorithms for

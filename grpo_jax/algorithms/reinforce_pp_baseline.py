@@ -1,7 +1,7 @@
 """REINFORCE++ with the group's mean as baseline (arXiv:2501.03262).
 
     A_it = (R_i − mean_g R − mean) / std,   over all tokens of the batch
-    L    = −(1/N) Σ_i Σ_t min(r_it A_it, clip(r_it) A_it) + β k2_it
+    L    = −(1/N) Σ_i Σ_t [min(r_it A_it, clip(r_it) A_it) − β k2_it]
 
 k2 is the estimator whose gradient is that of KL(π_θ ‖ π_ref).
 """

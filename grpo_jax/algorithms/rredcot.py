@@ -5,7 +5,7 @@
     A_it  = z(r_{k(t)})                                   "rudder"
           = R_i − V̂(s_{k(t)−1})                           "return"
           = w A_i^GRPO + (1 − w) z(r_{k(t)})              "mix"
-    L     = GRPO's
+    L     = GRPO's, by default without its KL
 
 s_k is the prompt and the first k segments of a completion. After each of them
 an answer is forced by writing its opener (`</think><answer>`), and the policy

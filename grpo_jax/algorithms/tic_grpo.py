@@ -7,9 +7,9 @@ The trajectory's ratio makes the estimator one of the current policy's
 gradient, also off-policy; the token ratios of GRPO do not. Advantages are
 GRPO's, of R_i / |y_i| with `length_corrected` (later versions of the paper).
 
-Deviations: log w is clamped at ±20 nats. The printed aggregation and clip
-could not be checked against the paper's text; the mean over completions and
-GRPO-like widths are our reading.
+Deviations: log w is clamped at ±20 nats. The printed aggregation and clip could
+not be checked against the paper's text; the mean over completions is our
+reading, and the width of 0.28 is DAPO's.
 
 Source: arXiv:2508.02833.
 """

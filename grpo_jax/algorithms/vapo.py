@@ -4,9 +4,10 @@
     L   = PPO's with clip (0.2, 0.28)
           + μ · −Σ_{i right} Σ_t log π_θ(y_it) / Σ_{i right} |y_i|
 
-The paper pre-trains the critic with the policy frozen (phase "value"), and
-samples several completions of few prompts. Deviation: λ_i is within [0, 1]; as
-printed it is negative for completions of fewer than 1/α = 20 tokens.
+Unlike in `ppo.py`, there is no KL by default. The paper pre-trains the
+critic with the policy frozen (phase "value"), and samples several completions
+of few prompts. Deviation: λ_i is within [0, 1]; as printed it is negative for
+completions of fewer than 1/α = 20 tokens.
 """
 
 from __future__ import annotations

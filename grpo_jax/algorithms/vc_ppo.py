@@ -1,7 +1,8 @@
 """VC-PPO: PPO with a pre-trained critic and two λ (arXiv:2503.01491).
 
 PPO with λ = 0.95 for the policy and λ_critic = 1 for the critic, whose targets
-then are the returns. The phase "value" pre-trains it with the policy frozen.
+then are the returns. Unlike in `ppo.py`, there is no KL by default. The
+phase "value" pre-trains it with the policy frozen.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
     W_i = Π_t r_it,   φ(W) = sg[exp(λ) W^k exp(−λ W)],   φ(1) = 1
     L   = −(1/N) Σ_i Σ_t φ(W_i) A_i log π_θ(y_it)
 
-with (k, λ) = (2, 3) for A_i ≥ 0 and (3, 2) otherwise. Where importance
-weights are given, W_i also takes those of the sampler. Deviation: W is
-clamped to [1e-8, e^20] (TRL 1.16).
+with (k, λ) = (2, 3) for A_i ≥ 0 and (3, 2) otherwise. Deviations: each log r is
+clamped at ±20 nats, and W to [1e-8, e^20], as in TRL 1.16. Importance weights
+(`importance_mode`) multiply the loss, as in any other algorithm, and are no
+part of W; TRL has them in W.
 
 Source: arXiv:2602.10693; the constants are those of TRL 1.16.
 """
