@@ -39,17 +39,13 @@ class GAGPOConfig(ClipConfig):
   lam: float = 0.9
   kl_coef: float = 0.01
   scale_free = True  # Standardised here.
+  reads_rewards = False  # Those of turns are read.
 
   def __post_init__(self):
     super().__post_init__()
     for name in ("gamma", "lam"):
       if getattr(self, name) > 1:
         self.complain(name, "must be in [0, 1]")
-    for name in ("kl_in_reward", "overlong_cache"):
-      if getattr(self, name):
-        self.complain(
-          name, "shapes rewards of completions, and those of turns are learnt"
-        )
 
 
 def advantages(config: GAGPOConfig, batch: TrainBatch) -> jax.Array:  # [B, T]

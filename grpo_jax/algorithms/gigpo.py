@@ -44,16 +44,12 @@ class GiGPOConfig(ClipConfig):
   omega: float = 1.0
   normalize: bool = True  # F is the deviation.
   kl_coef: float = 0.01
+  reads_rewards = False  # Those of turns are read.
 
   def __post_init__(self):
     super().__post_init__()
     if self.gamma > 1:
       self.complain("gamma", "must be in [0, 1]")
-    for name in ("kl_in_reward", "overlong_cache"):
-      if getattr(self, name):
-        self.complain(
-          name, "shapes rewards of completions, and those of turns are learnt"
-        )
 
   @property
   def scale_free(self) -> bool:

@@ -26,6 +26,7 @@ from grpo_jax.types import Algorithm, TrainBatch
 class GRPOPSConfig(ClipConfig):
   kl_coef: float = 0.04  # Section 4.2.
   scale_free = True  # Standardised here.
+  reads_rewards = False  # Those of steps are read.
 
 
 def advantages(config: GRPOPSConfig, batch: TrainBatch) -> jax.Array:  # [B, T]

@@ -40,6 +40,7 @@ class GTPOConfig(ClipConfig):
   alpha2: float = 0.1
   normalization: str = "joint"
   scale_free = True  # Made of answers and entropies.
+  reads_rewards = False  # But for what is right.
 
   def __post_init__(self):
     super().__post_init__()

@@ -28,6 +28,7 @@ class OPDFullConfig(CommonConfig):
   """No options of its own."""
 
   scale_free = True  # No reward is read.
+  reads_rewards = False
 
 
 def advantages(config: OPDFullConfig, batch: TrainBatch) -> jax.Array:  # [B]

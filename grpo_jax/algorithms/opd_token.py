@@ -34,6 +34,7 @@ class OPDTokenConfig(ClipConfig):
 
   opd_coef: float = 1.0
   scale_free = True  # The teacher judges.
+  reads_rewards = False
 
   def __post_init__(self):
     super().__post_init__()

@@ -34,6 +34,7 @@ class OPDTopKConfig(CommonConfig):
 
   topk: int = 64  # Of the teacher; all tokens if the vocabulary is smaller.
   scale_free = True  # No reward is read.
+  reads_rewards = False
 
   def __post_init__(self):
     super().__post_init__()

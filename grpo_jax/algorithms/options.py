@@ -193,6 +193,13 @@ class CommonConfig:
         "would divide by the deviation of the rewards what does not grow with"
         " them: these advantages have a scale of their own; set 'none'",
       )
+    for name in ("kl_in_reward", "overlong_cache"):
+      if getattr(self, name) and not self.reads_rewards:
+        self.complain(
+          name,
+          "shapes rewards of completions, which this algorithm does not read;"
+          " switch the option off",
+        )
     for low, high in (
       ("importance_min", "importance_max"),
       ("rejection_low", "rejection_high"),
@@ -208,6 +215,14 @@ class CommonConfig:
     something else than rewards.
     """
     return False
+
+  @property
+  def reads_rewards(self) -> bool:
+    """Whether the loss depends on the rewards of whole completions.
+
+    Where the loss does not, nothing could be added to these rewards.
+    """
+    return True
 
   def for_pretraining(self) -> CommonConfig:
     """The config of a phase that trains the critic alone: on all rows."""

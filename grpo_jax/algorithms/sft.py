@@ -23,6 +23,7 @@ class SFTConfig(CommonConfig):
   """No fields of its own."""
 
   scale_free = True  # No reward is read.
+  reads_rewards = False
 
 
 def advantages(config: SFTConfig, batch: TrainBatch) -> jax.Array:  # [B]

@@ -92,5 +92,5 @@ def test_more_than_one_discount_is_refused():
     {"overlong_cache": 0.5},
     {"kl_in_reward": True, "kl_kind": "k1"},
   ):
-    with pytest.raises(ValueError, match="those of turns are learnt"):
+    with pytest.raises(ValueError, match="which this algorithm does not read"):
       algorithms.make_config("gigpo", **fields)

@@ -281,6 +281,24 @@ def test_divergence_in_the_reward():
   )
 
 
+@pytest.mark.parametrize("name", tiny.each(algorithms.ALGORITHMS))
+def test_what_shapes_rewards_changes_the_gradient_or_is_refused(name):
+  algorithm, case = algorithms.get_algorithm(name), cases.make_case()
+  off = {"overlong_cache": 0.0, "kl_in_reward": False, "kl_coef": 0.0}
+  without = cases.evaluate(algorithm, algorithms.make_config(name, **off), case)
+  for option in (
+    {"overlong_cache": 0.5},
+    {"kl_in_reward": True, "kl_kind": "k1", "kl_coef": 0.5},
+  ):
+    if algorithms.make_config(name).reads_rewards:
+      config = algorithms.make_config(name, **off | option)
+      outcome = cases.evaluate(algorithm, config, case)
+      assert np.any(outcome.gradient != without.gradient), option
+    else:
+      with pytest.raises(ValueError, match="this algorithm does not read"):
+        algorithms.make_config(name, **off | option)
+
+
 def test_a_lone_completion_has_its_reward_for_an_advantage():
   case = _case()
   group = case.group_id[np.flatnonzero(case.valid)[0]]
@@ -513,16 +531,15 @@ EVERYTHING = {
   "off_policy_threshold": 0.1,
   "positive_nll_coef": 0.1,
 }
-# Their rewards are those of turns, and no completion's.
-REFUSED = {"gagpo": ("overlong_cache",), "gigpo": ("overlong_cache",)}
 
 
 @pytest.mark.parametrize("name", tiny.each(algorithms.ALGORITHMS))
 def test_all_options_compose_with_every_algorithm(name):
   algorithm = algorithms.get_algorithm(name)
-  refused = REFUSED.get(name, ())
-  if algorithms.make_config(name).scale_free:
-    refused = (*refused, "advantage_scale")
+  defaults = algorithms.make_config(name)
+  refused = ("advantage_scale",) if defaults.scale_free else ()
+  if not defaults.reads_rewards:
+    refused = (*refused, "overlong_cache")
   fields = {k: v for k, v in EVERYTHING.items() if k not in refused}
   config = algorithms.make_config(name, **fields)
   case = cases.make_case()
