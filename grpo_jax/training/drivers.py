@@ -2,12 +2,13 @@
 
 A driver takes the state and a batch from the stream, dispatches the compiled
 stages of `stages.py` and returns at once: what the step will have to say is
-fetched later, while the next step runs. Only the split driver waits, for the
-host's verifiers. A driver that is given the batches that come next too draws
-their rollouts ahead; they wait in `TrainState.queue`. While the host verifies,
-the device would have nothing else to do. Where verifiers are in the program,
-nothing is gained by it but what is to be studied: the same order of draws and
-updates, and the same queue.
+fetched later, while the next step runs. Two drivers wait for the host: the
+split one for its verifiers, and that of episodes for its sessions. A driver
+that is given the batches that come next too draws their rollouts ahead; they
+wait in `TrainState.queue`. While the host verifies, the device would have
+nothing else to do. Where verifiers are in the program, nothing is gained by it
+but what is to be studied: the same order of draws and updates, and the same
+queue.
 
 Of several processes, each passes the rows of a batch that its devices hold
 (`rows_to_feed`), and scores the completions of these.
