@@ -1046,9 +1046,9 @@ class Algorithm(Group):
   one, gradient of k2), "k3_unbiased" (weighted by the ratio) or "full" (over
   the whole vocabulary)."""
   jsd_beta: float
-  """What "full" and distillation measure: 1 is KL(policy ‖ reference), 0 the
-  other way round, between them the generalised Jensen-Shannon divergence
-  (GKD, arXiv:2306.13649)."""
+  """What "full" and the algorithm opd_full measure: 1 is KL(policy ‖
+  reference), 0 the other way round, between them the generalised
+  Jensen-Shannon divergence (GKD, arXiv:2306.13649)."""
   kl_in_reward: bool
   """Subtract kl_coef · k1 from the reward of each token instead of adding the
   KL to the loss."""
