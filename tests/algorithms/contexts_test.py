@@ -105,7 +105,9 @@ def _advantages(name, **fields):
 
 @pytest.mark.parametrize("name", tiny.each(TAKE_CONTEXTS))
 def test_tokens_have_the_advantages_of_one_row(name):
-  one, two = _advantages(name, **OPTIONS)
+  reads_rewards = algorithms.make_config(name).reads_rewards
+  fields = OPTIONS | {"kl_in_reward": reads_rewards}
+  one, two = _advantages(name, **fields)
   assert np.any(one != 0)
   np.testing.assert_allclose(two, one, rtol=1e-4, atol=1e-6)
 
