@@ -103,11 +103,12 @@ tasks.""")
   parts = []
   for kind in ("above", "below"):
     names = [x for x in results.ranked() if verdicts.get(x) == kind]
-    shown = ", ".join(
+    *others, last = [
       f"{arms_lib.ENTRIES[x].shown} ({_text(best.aggregate(x, 'mean'))})"
       for x in names
-    )
-    parts.append(f"{shown or 'no algorithm'} ends {kind} GRPO")
+    ] or ["no algorithm"]
+    shown = f"{', '.join(others)} and {last} end" if others else f"{last} ends"
+    parts.append(f"{shown} {kind} GRPO")
   return pages.paragraph(f"""
 **The answer.** So far {ended} algorithms have ended on all tasks. By the
 verdict {parts[0]}, and {parts[1]}. The mean accuracy of GRPO is
@@ -149,7 +150,8 @@ task, with {size.num_seeds} seeds and {len(arms_lib.FACTORS)} learning rates in
 one program. So {len(results.complete)} of {len(arms_lib.ENTRIES)} algorithms on
 all tasks have ended. Each run has generated {drawn} completions. All cells
 together took {hours:.1f} hours on {pages.CORES} virtual CPU cores. Other
-programs used the cores, too, so the seconds below compare only roughly.""")
+programs used the cores, too, and some cells were paused for minutes. So the
+seconds below compare only roughly.""")
   ended = set(results.arms)
   if absent := [
     name for name in arms_lib.ENTRIES if name not in results.complete
