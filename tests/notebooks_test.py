@@ -85,7 +85,8 @@ def test_training_in_a_kernel_gives_outputs_like_the_saved_ones(
   for variable, value in command.ENVIRONMENT.items():
     monkeypatch.setenv(variable, value)
   if name == "08_an_agent_with_a_tool.ipynb":
-    # Its many steps cost more than what is saved while they are compiled.
+    # The notebook has many steps. They would lose more time in a program of
+    # the flags of tests than the faster compilation saves.
     monkeypatch.delenv("XLA_FLAGS")
   monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
   monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))

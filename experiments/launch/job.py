@@ -18,8 +18,9 @@ from absl import flags
 
 from experiments.pods import chips, meshes
 
-# Of the launcher itself, whom nothing brings further; experiments.train ends
-# with the same number if a rule of config.health.halt has stopped the run.
+# The launcher ends with this status if another attempt would not help.
+# experiments.train has the same status for a run that a rule of
+# config.health.halt has stopped.
 GAVE_UP = 3
 
 # Generation -> software of the VM. The first three are not of `chips`, whose

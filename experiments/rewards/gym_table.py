@@ -113,7 +113,7 @@ def _score(made: gym.Problem, answer: str) -> float | None:
   """A score, or None where the dataset fails on such an answer."""
   try:
     return made.score(answer)
-  except Exception:  # Of any kind.
+  except Exception:  # A dataset may raise anything.
     return None
 
 
@@ -125,7 +125,7 @@ def _survives_json(entry: Mapping[str, Any]) -> bool:
 
 
 def verdict(results: Sequence[Mapping[str, Any]]) -> str:
-  """What is wrong with a dataset, or "good"."""
+  """The fault of a dataset in words, or "good"."""
   first = results[0]
   for result in results:
     if "error" in result:

@@ -34,7 +34,7 @@ class CommonConfig:
       reference), 0 the other way round, between them the generalised
       Jensen-Shannon divergence (GKD, arXiv:2306.13649).
     kl_in_reward: Subtract kl_coef · k1 from the reward of each token instead
-      of adding the KL to the loss.
+      of adding the KL to the loss; refused unless `reads_rewards`.
     kl_domain_weights: Factor of kl_coef for each prompt domain; empty: 1.
     kl_target: Adapt kl_coef to hold this KL, nats per token; 0 keeps it.
     kl_horizon: Completions over which kl_coef adapts to kl_target.
@@ -67,7 +67,8 @@ class CommonConfig:
       tokens of a "group" (DAPO, arXiv:2503.14476, Eq. 8). Tokens are counted in
       the whole batch, whatever its minibatches.
     overlong_cache: Share of the budget over whose end the reward falls by up
-      to 1 (DAPO's soft punishment); 0 switches it off.
+      to 1 (DAPO's soft punishment); 0 switches it off. Refused unless
+      `reads_rewards`.
     overlong_filter: Leave completions that hit the budget out of the loss
       (DAPO, Section 3.4); they stay in the group's statistics.
     dynamic_sampling: Leave groups whose rewards are all equal out of the loss

@@ -1051,7 +1051,7 @@ class Algorithm(Group):
   Jensen-Shannon divergence (GKD, arXiv:2306.13649)."""
   kl_in_reward: bool
   """Subtract kl_coef · k1 from the reward of each token instead of adding the
-  KL to the loss."""
+  KL to the loss; refused unless `reads_rewards`."""
   kl_domain_weights: tuple[float, ...]
   """Factor of kl_coef for each prompt domain; empty: 1."""
   kl_target: float
@@ -1101,7 +1101,7 @@ class Algorithm(Group):
   whatever its minibatches."""
   overlong_cache: float
   """Share of the budget over whose end the reward falls by up to 1 (DAPO's
-  soft punishment); 0 switches it off."""
+  soft punishment); 0 switches it off. Refused unless `reads_rewards`."""
   overlong_filter: bool
   """Leave completions that hit the budget out of the loss (DAPO, Section
   3.4); they stay in the group's statistics."""

@@ -7,10 +7,8 @@ nothing of the phases, so that a run can be opened whose own teachers are gone.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -63,27 +61,35 @@ def settings(workdir: paths.Path) -> config_lib.RunConfig:
   return config_lib.resolve(ml_collections.ConfigDict(values))
 
 
-# Groups of settings in which an import path may stand, and such a path.
-_NAMING = ("algorithm", "data", "rewards", "environment", "interceptor")
-_PATH = re.compile(
-  r"(object@\w+|(?!grpo_jax\.)[^\W\d]\w*(\.\w+)*):[^\W\d][\w.]*"
+# Settings that may hold import paths, in whatever group they are.
+_NAMING = frozenset(
+  (
+    *("name", "functions", "steps", "correct", "consistent", "environment"),
+    *("rules", "judge", "tools"),
+  )
 )
 
 
 def _foreign(values: Mapping[str, Any]) -> list[str]:
   """What a config names by its import path, but for ours."""
-  texts = _texts([values.get(group) for group in _NAMING])
-  return [text for text in texts if _PATH.fullmatch(text)]
+  return [
+    text
+    for text in dict.fromkeys(_named(values, ""))
+    if ":" in text and not text.startswith("grpo_jax.")
+  ]
 
 
-def _texts(value: Any) -> Iterator[str]:
-  """All texts among the values of groups and lists, however deep."""
-  if isinstance(value, str):
-    yield value
-  elif isinstance(value, Mapping):
-    yield from itertools.chain.from_iterable(map(_texts, value.values()))
+def _named(value: Any, setting: str) -> Iterator[str]:
+  """Texts of the settings in `_NAMING`, however deep in groups and lists."""
+  if isinstance(value, Mapping):
+    for name, inner in value.items():
+      yield from _named(inner, name)
+  elif isinstance(value, str):
+    if setting in _NAMING:
+      yield value
   elif isinstance(value, Sequence):
-    yield from itertools.chain.from_iterable(map(_texts, value))
+    for inner in value:
+      yield from _named(inner, setting)
 
 
 def last_step(workdir: paths.Path, config: config_lib.RunConfig) -> int:
