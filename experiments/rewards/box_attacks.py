@@ -171,7 +171,7 @@ _RIGHTS = [
   ),
   Attack(
     "read open files of the trainer",
-    "for n in range(3, 100):\n"
+    "for n in range(3, 4096):\n"
     "  try: b'secret' in os.pread(n, 64, 0) and won()\n"
     "  except OSError: pass",
     ("descriptors",),
