@@ -1032,8 +1032,8 @@ MUTATIONS = [
   Mutation(
     "Completions that are not trained count as short.",
     "grpo_jax/algorithms/gfpo.py",
-    "cost = batch.completion_mask.sum(axis=-1)",
-    "cost = batch.mask.sum(axis=-1)",
+    "cost = batch.lengths.astype(",
+    "cost = batch.mask.sum(axis=-1).astype(",
     "tests/algorithms/objective_test.py -k not_short",
   ),
   Mutation(

@@ -11,8 +11,9 @@
 | "adaptive"     | the shortest, fewer of them where a prompt is easy      |
 | "max_variance" | those whose rewards vary most (PODS, arXiv:2504.13818)  |
 
-Ties are broken by the order of rows. With "adaptive" a group's mean reward, of
-all its completions, is compared with the quartiles q of those of past groups:
+Lengths count the tokens that the policy wrote. Ties are broken by the order of
+rows. With "adaptive" a group's mean reward, of all its completions, is compared
+with the quartiles q of those of past groups:
 
     k = num_kept · (1 below q25, 1 below q50, 3/4 below q75, 1/2 above)
 
@@ -114,7 +115,7 @@ def kept(config: GFPOConfig, batch: TrainBatch) -> jax.Array:  # [B] bool
     return selection.most_varied(
       batch.rewards, *groups, batch.num_groups, config.num_kept
     )
-  cost = batch.completion_mask.sum(axis=-1).astype(batch.rewards.dtype)  # [B]
+  cost = batch.lengths.astype(batch.rewards.dtype)  # [B]
   if config.metric == "efficiency":
     rewards = batch.rewards
     if config.efficiency_shift:
@@ -177,7 +178,7 @@ GFPO = Algorithm(
   prepare=prepare,
   terms=terms,
   update_state=update_state,
-  needs=("old_logp",),
+  needs=("old_logp", "lengths"),
   whole_completions=True,
   min_group_size=2,
 )

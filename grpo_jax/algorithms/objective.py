@@ -160,6 +160,8 @@ def make_train_batch(
       "trace_order": traces.order,
       "is_last": traces.is_last,
     }
+  if "lengths" in required:
+    optional["lengths"] = rollout.written.sum(axis=-1, dtype=jnp.int32)
   if "kept_ids" in required:
     optional["kept_ids"] = rollout.kept_ids
   if "routing" in required:

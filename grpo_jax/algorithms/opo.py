@@ -4,8 +4,8 @@
     L   = −(1/S) Σ_i A_i Σ_t log π_θ(y_it)
 
 The optimal baseline weighs rewards by the squared norm of the score, for
-which the paper takes the length. Exactly on-policy: no ratio, no KL, no
-entropy bonus; use one update per batch.
+which the paper takes the length |y|: how many tokens the policy wrote.
+Exactly on-policy: no ratio, no KL, no entropy bonus; use one update per batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def advantages(config: OPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
   del config
   return baselines.length_weighted(
     batch.rewards,
-    batch.completion_mask.sum(axis=-1),
+    batch.lengths,
     batch.valid,
     batch.group_id,
     batch.num_groups,
@@ -42,6 +42,7 @@ OPO = Algorithm(
   advantages=advantages,
   policy_loss=reinforce.policy_loss,
   aggregate=aggregation.over_sequence_sums,
+  needs=("lengths",),
   whole_completions=True,
   min_group_size=2,
 )

@@ -2,9 +2,9 @@
 
     L = −(1/S) Σ_i (R_i − b) Σ_t log π_θ(y_it)
 
-b is an exponential moving average of the mean reward of past steps, before a
-length punishment or a KL is taken from it. It is 0 in the first step, and with
-`baseline_decay` 0. With several updates per rollout no ratio corrects the
+b is an exponential moving average of the mean of R in past steps, and R is what
+the advantages are made of: where a length punishment or a KL is part of the
+reward, b has it, too. b is 0 in the first step, and with `baseline_decay` 0. With several updates per rollout no ratio corrects the
 staleness; use one.
 
 Source: Williams, "Simple statistical gradient-following algorithms for
@@ -64,12 +64,15 @@ def policy_loss(
 
 
 def update_state(config: REINFORCEConfig, state, metrics, batch: TrainBatch):
-  del batch
+  del metrics
   decay = config.baseline_decay
+  compared = batch.valid
+  if batch.is_last is not None:  # One row of each rollout, as in advantages.
+    compared &= batch.is_last
   # Where no row was scored, the baseline stays: what it expects has come.
   expected = state["reward_sum"] / jnp.maximum(state["weight"], 1e-6)
-  reward = metrics["reward/mean"]
-  reward = jnp.where(jnp.isnan(reward), expected, reward)
+  reward = masked.mean(batch.rewards, compared)
+  reward = jnp.where(compared.any(), reward, expected)
   return {
     "reward_sum": decay * state["reward_sum"] + (1 - decay) * reward,
     "weight": decay * state["weight"] + (1 - decay),

@@ -33,7 +33,8 @@ class TICGRPOConfig(CommonConfig):
   Attributes:
     clip_high: The trajectory's ratio is clipped to at most 1 + high.
     log_ratio_clamp: Largest |log w| of a whole trajectory, nats.
-    length_corrected: Whether advantages are of R_i / |y_i|.
+    length_corrected: Whether advantages are of R_i / |y_i|, where |y_i| counts
+      the tokens that the policy wrote.
   """
 
   clip_high: float = 0.28
@@ -45,7 +46,7 @@ class TICGRPOConfig(CommonConfig):
 def advantages(config: TICGRPOConfig, batch: TrainBatch) -> jax.Array:  # [B]
   rewards = batch.rewards
   if config.length_corrected:
-    rewards /= jnp.maximum(batch.completion_mask.sum(axis=-1), 1)
+    rewards /= jnp.maximum(batch.lengths, 1)
   return baselines.group_standardized(
     rewards,
     batch.valid,
@@ -70,7 +71,8 @@ TIC_GRPO = Algorithm(
   advantages=advantages,
   policy_loss=policy_loss,
   aggregate=aggregation.over_sequences,
-  needs=("old_logp",),
+  needs=("old_logp", "lengths"),
+  whole_completions=True,
   min_group_size=2,
   token_advantages=False,
 )

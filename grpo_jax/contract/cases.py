@@ -169,7 +169,15 @@ def derived(np_or_jnp, logp, ref_logp, values) -> dict:
   }
 
 
-def prepared(algorithm, config, case, use_anchor=True, key=None, traces=None):
+def prepared(
+  algorithm,
+  config,
+  case,
+  use_anchor=True,
+  key=None,
+  traces=None,
+  observed=None,
+):
   """The batch of a case, with its advantages."""
   num_rows, budget = case.mask.shape
   prompts = Prompts(
@@ -192,6 +200,7 @@ def prepared(algorithm, config, case, use_anchor=True, key=None, traces=None):
     turn_rewards=case.turn_rewards,
     state_id=case.state_id,
     traces=traces,
+    observed=observed,
   )
   components = dict(zip(COMPONENTS, case.components.T, strict=True))
   # In another order: they are found by their names.

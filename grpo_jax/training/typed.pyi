@@ -1193,7 +1193,8 @@ class Algorithm(Group):
   lambda_negative: float
   """k and λ of φ where it is negative."""
   length_corrected: bool
-  """Whether advantages are of R_i / |y_i|."""
+  """Whether advantages are of R_i / |y_i|, where |y_i| counts the tokens that
+  the policy wrote."""
   rho: float
   """ρ of the equation: how far a length one deviation from the mean moves
   h."""

@@ -66,7 +66,7 @@ class Algorithm:
     couples_group: True if the gradient of one row depends on the current
       log-probs of the others of its group: whole groups then stay together.
       Their rows must be adjacent, as the sampler makes them.
-    whole_completions: True if advantages are made of the tokens of a
+    whole_completions: True if advantages or ratios are made of all tokens of a
       completion (places, lengths, entropies): all of them must be in one row,
       so contexts that were compacted cannot be trained.
     token_advantages: False if a loss has no use for advantages of single

@@ -65,6 +65,8 @@ class TrainBatch:
     valid: Rows that were scored.
     terminated: Rows that were not cut off.
     correct: Rows with a right answer.
+    lengths: Tokens of each completion that the policy wrote: without those of
+      an environment, and also of rows that are not trained.
     behavior_logp, sampler_logp, entropy, kept_ids: What the sampler recorded,
       as in `Rollout`; None if the completions were given and not sampled.
     routing, prompt_routing: Experts that the sampler took, as in `Rollout`; the
@@ -175,6 +177,9 @@ class TrainBatch:
   trace_id: jax.Array = _optional("row")  # [B] int32
   trace_order: jax.Array = _optional("row")  # [B] int32
   is_last: jax.Array = _optional("row")  # [B] bool
+  lengths: jax.Array = _optional(
+    "row", need="lengths", provider="completions that are sampled (phase rl)"
+  )  # [B] int32
   greedy_rewards: jax.Array = _optional(
     "row", "wide", "greedy_rewards", "a greedy rollout (phase rl)"
   )  # [B] float32

@@ -117,6 +117,18 @@ def test_kl_in_the_reward_is_no_term_of_the_loss():
   assert metrics["kl/reference"] != 0
 
 
+def test_the_running_baseline_is_of_the_rewards_that_advantages_have():
+  """Those with a KL and a length punishment, and not those of the judge."""
+  fields = {"baseline_decay": 0.75, "overlong_cache": 0.9, **KL_IN_REWARD}
+  parts = _make_parts("reinforce", fields=fields)
+  state, metrics, rows = _fused(parts)(_state(parts), tiny.make_prompts())
+  rewards = np.asarray(rows.batch.advantages)  # There was no baseline yet.
+  assert abs(rewards.mean() - metrics["reward/mean"]) > 0.1
+  after = state.algorithm_state["algorithm"]
+  assert after["weight"] == 0.25
+  np.testing.assert_allclose(after["reward_sum"], 0.25 * rewards.mean(), 1e-5)
+
+
 def test_kl_in_the_reward_stays_with_its_token_where_rewards_are_dense():
   parts = _make_parts("reinforce_pp", fields=KL_IN_REWARD)
   raw = tiny.ragged_batch(parts)
