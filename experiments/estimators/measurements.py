@@ -253,6 +253,8 @@ def measure(
   if baseline:
     config = dataclasses.replace(config, baseline_decay=0.9)
   most = algorithm.max_group_size or max(group_sizes)
+  if most == 1:  # It compares no completions: G is the size of its batch.
+    most = max(group_sizes)
   sizes = [size for size in group_sizes if size <= most]
   size = min(sizes, key=lambda x: abs(x - MAIN_SIZE))
   wanted = TARGETS.get(name, "J")

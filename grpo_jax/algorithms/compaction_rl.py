@@ -82,4 +82,5 @@ COMPACTION_RL = Algorithm(
   critic_loss=ppo.critic_loss,
   prepare=prepare,
   needs=("old_logp", "token_rewards", "values"),
+  max_group_size=1,
 )

@@ -4,8 +4,8 @@
 
 b is an exponential moving average of the mean of R in past steps, and R is what
 the advantages are made of: where a length punishment or a KL is part of the
-reward, b has it, too. b is 0 in the first step, and with `baseline_decay` 0. With several updates per rollout no ratio corrects the
-staleness; use one.
+reward, b has it, too. b is 0 in the first step, and with `baseline_decay` 0.
+With several updates per rollout no ratio corrects the staleness; use one.
 
 Source: Williams, "Simple statistical gradient-following algorithms for
 connectionist reinforcement learning", Machine Learning 8, 1992.

@@ -74,4 +74,5 @@ SAO = Algorithm(
   returns=ppo.returns,
   critic_loss=ppo.critic_loss,
   needs=("behavior_logp", "token_rewards", "values"),
+  max_group_size=1,
 )

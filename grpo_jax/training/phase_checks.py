@@ -71,10 +71,11 @@ def groups(
     )
   most = algorithm.max_group_size
   if most is not None and phase.group_size > most:
+    count = "one completion" if most == 1 else f"at most {most} completions"
     raise ValueError(
       f"config.{name}.group_size={phase.group_size}: algorithm"
-      f" {algorithm.name!r} is defined for at most {most} completions per"
-      f" prompt; set config.{name}.group_size={most}."
+      f" {algorithm.name!r} is defined for {count} per prompt; set"
+      f" config.{name}.group_size={most}."
     )
 
 

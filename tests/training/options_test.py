@@ -565,6 +565,13 @@ def test_minibatches_keep_groups_whole_where_they_are_told(group_size, whole):
       r"'rredcot' needs 'prefix_utility': a task that knows a right answer",
     ),
     ("two_grpo", {}, {}, r"at most 2 comp.*set config\.rl\.group_size=2"),
+    ("sao", {}, {}, r"one completion per prompt; set config\.rl\.group_size=1"),
+    (
+      "compaction_rl",
+      {},
+      {},
+      r"=4: .*'compaction_rl' is .* one completion per",
+    ),
     (
       "grpo",
       {"kl_coef": 0.1, "kl_domain_weights": (1.0, 0.0)},
