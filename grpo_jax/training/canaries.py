@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,10 +28,12 @@ from grpo_jax.learning import members
 from grpo_jax.ops import divergences, logprobs
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import evaluation, models
+from grpo_jax.training.guard_settings import GuardsConfig
 from grpo_jax.training.problem import Problem
 from grpo_jax.types import Policy, Prompts, PyTree, Rollout, TrainState
 
 _KEY = 0x6361  # Of the draws: others than those of evaluations.
+_CORRECT = "correct"  # Right answers, whichever component marks them.
 _CHUNK_BYTES = 64 * 2**20  # Of logits, for the KL.
 
 
@@ -105,21 +107,20 @@ class Canary:
       text, component.removeprefix("-"), -1.0 if is_less else 1.0, path
     )
 
-  def scores(self, rows: Sequence[evaluation.Completion]) -> list[float]:
-    """Scores of completions; the larger the better. Unscored ones are wrong.
-
-    Raises:
-      ValueError: There is no such component.
-    """
-    if self.component == "correct":
-      return [self.sign * row.right for row in rows]
-    known = rows[0].components
-    if self.component not in known:
+  def check(self, known: Iterable[str]) -> None:
+    """Raises ValueError unless it is one of these components, or "correct"."""
+    if self.component not in {*known, _CORRECT}:
       raise ValueError(
         f"config.guards.canaries: {self.text!r} is no component of the reward;"
-        f" they are {', '.join(sorted(known))}, and 'correct'. One that is only"
-        " looked at has the weight 0 in config.rewards.weights."
+        f" they are {', '.join(sorted(known))}, and {_CORRECT!r}. One that is"
+        " only looked at has the weight 0 in config.rewards.weights. Models are"
+        " not asked about held-out prompts."
       )
+
+  def scores(self, rows: Sequence[evaluation.Completion]) -> list[float]:
+    """Scores of completions; the larger the better. Unscored ones are wrong."""
+    if self.component == _CORRECT:
+      return [self.sign * row.right for row in rows]
     found = [row.components[self.component] for row in rows if row.valid]
     return [self.sign * x for x in found if not math.isnan(x)]
 
@@ -135,6 +136,18 @@ class Look:
 
   metrics: dict[str, float]
   fallen: tuple[str, ...]
+
+
+def check(guards: GuardsConfig, problem: Problem) -> None:
+  """Raises ValueError if nobody gives what a canary is to be.
+
+  Args:
+    guards: Says what must not fall.
+    problem: Its verifiers judge held-out prompts, without models.
+  """
+  known = problem.components | problem.judge.without_models().derived
+  for text in guards.canaries:
+    Canary.parse(text).check(known)
 
 
 class Canaries:

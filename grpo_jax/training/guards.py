@@ -196,6 +196,28 @@ class Guards:
     )
 
 
+def _of_phases(
+  config: config_lib.RunConfig,
+) -> dict[str, guards_lib.Guards | None]:
+  """What guards the steps of each phase."""
+  return {
+    name: config.guards.of_phase(config.section(name)) for name in config.phases
+  }
+
+
+def _looks(config: config_lib.RunConfig) -> bool:
+  """Whether there are canaries in any phase."""
+  guards = config.guards
+  is_on = any(_of_phases(config).values())
+  return bool(is_on and guards.canary_every and guards.canaries)
+
+
+def check(config: config_lib.RunConfig, problem: problem_lib.Problem) -> None:
+  """Raises ValueError if nobody gives what a canary of the run is to be."""
+  if _looks(config):
+    canaries.check(config.guards, problem)
+
+
 def open_guards(
   config: config_lib.RunConfig,
   problem: problem_lib.Problem,
@@ -213,12 +235,10 @@ def open_guards(
     workdir: Its folder; the audit log there has been cut to the checkpoint.
     position: Extra data of that checkpoint; None at the start.
   """
-  of_phases = {
-    name: config.guards.of_phase(config.section(name)) for name in config.phases
-  }
+  of_phases = _of_phases(config)
   guards = config.guards
   found = None
-  if any(of_phases.values()) and guards.canary_every and guards.canaries:
+  if _looks(config):
     found = canaries.Canaries(
       config, problem, phases[0].parts.policy, mesh, evaluator
     )

@@ -238,6 +238,11 @@ class Sum:
     components = {name: of_rows(jnp.float32) for name in names}
     return Said(components, of_rows(jnp.bool_), steps)
 
+  @property
+  def derived(self) -> frozenset[str]:
+    """Names of the rewards that are made of others."""
+    return frozenset(x.name for x in self.judges if isinstance(x, Derived))
+
   def without_models(self) -> Sum:
     """The judges that are no models: what is true does not change.
 

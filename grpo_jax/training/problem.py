@@ -72,6 +72,8 @@ class Problem:
     host_environment: The same on the host, in `sessions`; or None.
     sessions: Worker processes of that.
     score_names: Names of the scores of its sessions.
+    components: Names of what the verifiers of a task, of text or of sessions
+      say; models, and what is made of others, are not among them.
     answer_after: Marker of an answer (`config.rewards.answer_after`).
     compaction: When the context of an episode is replaced by a summary, or
       None.
@@ -105,6 +107,7 @@ class Problem:
   host_environment: HostEnvironment | None = None
   sessions: guarded_sessions.Sessions | served_rollouts.Served | None = None
   score_names: frozenset[str] = frozenset()
+  components: frozenset[str] = frozenset()
   answer_after: str = ""
   compaction: Compaction | HostCompaction | None = None
   domains: tuple[str, ...] = ()
@@ -409,6 +412,7 @@ def _make_problem(config: config_lib.RunConfig) -> Problem:
       config,
       Problem(**fields, judge=verifiers.judge(config, None, names=domains)),
     )
+  fields["components"] = frozenset(verifiers.of_text(config))
   if config.rewards.in_graph:
     fields["train"] = verifiers.WithGolds(train)
     fields["held_out"] = verifiers.WithGolds(held_out)
@@ -482,6 +486,7 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
     compaction=compaction,
     sessions=workers,
     score_names=frozenset(names),
+    components=frozenset(known),
     judge=verifiers.judge(
       config,
       judges.InGraph(judges.of_episodes),
@@ -507,6 +512,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
   task, train = made.task, made.train
   text = task_tokenizer.TaskTokenizer(task)
   prompt_len = config.data.max_prompt_len or task.max_prompt_len
+  known: set[str] = set()
   if not config.data.environment:
     # The first record tells at once which components the verifier has.
     known = task_scores.names(task, train[0]["extras"])
@@ -538,6 +544,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     max_new_tokens=config.sampling.max_new_tokens or task.max_completion_len,
     judge=verifiers.judge(config, verifier, correct, made.domains),
     truncate_completions=False,
+    components=frozenset(known),
     environment=task.environment,
     compaction=task.compaction,
     answers=None

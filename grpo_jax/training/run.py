@@ -239,9 +239,11 @@ def open_run(
     evaluator: One of another run with the same prompts and judges.
 
   Raises:
-    ValueError: The checkpoint is of another config.
+    ValueError: The checkpoint is of another config, or what a canary is to be
+      is not there.
   """
   # All phases at once: sizes that do not fit are found before any work.
+  guards_lib.check(settings, problem)
   shapes = runs.abstract_start(policy, settings.seed)
   runs.abstract_state(phases, shapes)
   streams = [

@@ -135,6 +135,7 @@ def fields(config: config_lib.RunConfig, text: Any) -> dict[str, Any]:
       config.rewards.step_timeout_s,
     ),
     "score_names": names,
+    "components": frozenset(known),
     "judge": verifiers.judge(
       config,
       judges.InGraph(judges.of_episodes),

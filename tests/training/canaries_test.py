@@ -7,7 +7,17 @@ import math
 import numpy as np
 import pytest
 
-from grpo_jax.training import canaries, checkpoints, evaluation, loop
+from configs import bias_mcq, calc_tool_grpo, jsonl
+from grpo_jax.training import (
+  canaries,
+  checkpoints,
+  evaluation,
+  guards,
+  loop,
+  problem,
+  runs,
+)
+from grpo_jax.training import config as config_lib
 from tests.experiments import tiny_config
 from tests.training import stale_test
 
@@ -74,8 +84,56 @@ def test_a_canary_is_a_component_and_a_direction():
   assert parse("-biased").scores(rows) == [0.0, -1.0]
   assert parse("format@probes.jsonl").scores(rows) == [1.0]
   assert parse("format@probes.jsonl").path == "probes.jsonl"
+  for text in ("correct", "-biased", "format@probes.jsonl"):
+    parse(text).check(("format", "biased"))
   with pytest.raises(ValueError, match=r"'fluency' is no.*biased, format, and"):
-    parse("fluency").scores(rows)
+    parse("fluency").check(("format", "biased"))
+
+
+def test_an_unknown_canary_is_refused_before_anything_is_compiled(
+  tmp_path, monkeypatch
+):
+  config = tiny_config.get_config("grpo")
+  config.guards.on = True
+  config.guards.lint = "off"
+  config.guards.min_distinct_prompts = 1
+  config.guards.canaries = ("correct", "-fluency")
+  monkeypatch.setattr(runs, "first_state", None)  # It is not called.
+  with pytest.raises(ValueError, match=r"'-fluency' is no.*they are accuracy,"):
+    loop.train(config, tmp_path)
+  config.guards.canary_every = 0  # Nobody looks at them.
+  with pytest.raises(TypeError, match="NoneType"):
+    loop.train(config, tmp_path)
+
+
+@pytest.mark.parametrize(
+  ("get_config", "known", "unknown"),
+  [
+    (bias_mcq.get_config, ("correct", "-biased", "format"), "return"),
+    (calc_tool_grpo.get_config, ("return", "-malformed"), "biased"),
+    (jsonl.get_config, ("math_accuracy", "-repetition"), "accuracy"),
+  ],
+)
+def test_what_verifiers_say_is_known_before_they_are_asked(
+  get_config, known, unknown, tmp_path
+):
+  config = get_config("grpo")
+  config.guards.on = True
+  if get_config is jsonl.get_config:
+    records = tmp_path / "train.jsonl"
+    records.write_text('{"prompt": "1 + 1?", "answer": "2"}\n' * 9)
+    config.data.train_path = str(records)
+    config.rewards.functions += ("repetition",)
+    config.rewards.weights = (1.0, 0.0)
+    config.rewards.in_graph = True  # Without processes of the host.
+  config.guards.canaries = known
+  settings = config_lib.resolve(config)
+  made = problem.make_problem(settings)
+  guards.check(settings, made)
+  config.guards.canaries = (*known, unknown)
+  with pytest.raises(ValueError, match=f"'{unknown}' is no component"):
+    guards.check(config_lib.resolve(config), made)
+  made.close()
 
 
 @pytest.mark.slow
