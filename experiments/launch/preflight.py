@@ -19,6 +19,7 @@ from absl import flags
 from experiments.launch import job, with_secrets
 from experiments.pods import meshes
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import vocabularies
 
 # Owners and families on the Hugging Face hub whose checkpoints are handed out
 # to those who have accepted a license.
@@ -98,10 +99,10 @@ def needed_extras(config: config_lib.RunConfig, workdir: str) -> set[str]:
   """Extras of setup.py without which a run on TPUs cannot start."""
   data = config.data
   needed = {"tpu"}
-  paths = [workdir, config.start_workdir, data.train_path, data.eval_path]
+  paths = [workdir, *_files(config).values(), *_models(config).values()]
   if any(str(path).startswith("gs://") for path in paths):
     needed.add("gcs")
-  if is_on_hub(config.model.checkpoint):
+  if any(is_on_hub(name) for name in _models(config).values()):
     needed.add("hf")
   names = {path.rpartition(":")[2] for path in config.rewards.functions}
   needed |= {
@@ -147,29 +148,49 @@ def _check_extras(given: str, needed: set[str]) -> None:
 def _check_token(
   config: config_lib.RunConfig, secrets: Mapping[str, str]
 ) -> None:
-  name = config.model.checkpoint
-  if is_on_hub(name) and name.startswith(_GATED) and _TOKEN not in secrets:
-    raise ValueError(
-      f"config.model.checkpoint={name}: the hub gives it to those alone who"
-      " have accepted its license. Accept it there, make a token that may read,"
-      f" set {_TOKEN} here and pass --env={_TOKEN}; the value goes to the"
-      " Secret Manager and into no command."
-    )
+  for setting, name in _models(config).items():
+    if is_on_hub(name) and name.startswith(_GATED) and _TOKEN not in secrets:
+      raise ValueError(
+        f"config.{setting}={name}: the hub gives it to those alone who have"
+        " accepted its license. Accept it there, make a token that may read,"
+        f" set {_TOKEN} here and pass --env={_TOKEN}; the value goes to the"
+        " Secret Manager and into no command."
+      )
+
+
+def _models(config: config_lib.RunConfig) -> dict[str, str]:
+  """Settings that name a checkpoint, in a folder or on the hub."""
+  judge = config.judge
+  return {
+    "model.checkpoint": config.model.checkpoint,
+    # A service knows its model itself.
+    "judge.model": "" if judge.service.url else judge.model,
+  }
+
+
+def _files(config: config_lib.RunConfig) -> dict[str, str]:
+  """Settings that name a file or a folder, and never something on the hub."""
+  data = config.data
+  is_ours = data.is_made_of_ids or data.tokenizer in vocabularies.OURS
+  return {
+    "model.adapter_checkpoint": config.model.adapter_checkpoint,
+    "data.train_path": data.train_path,
+    "data.eval_path": data.eval_path,
+    "data.tokenizer": "" if is_ours else data.tokenizer,
+    "data.quarantine": data.quarantine,
+    "start_workdir": config.start_workdir,
+  }
 
 
 def _local_files(config: config_lib.RunConfig) -> list[str]:
   """What the config names on this machine, which others do not have."""
-  named = {
-    "model.checkpoint": config.model.checkpoint,
-    "data.train_path": config.data.train_path,
-    "data.eval_path": config.data.eval_path,
-    "start_workdir": config.start_workdir,
-  }
+  models = _models(config).items()
+  named = {name: path for name, path in models if not is_on_hub(path)}
   return [
     f"config.{name}={path} is on this machine; the TPU VMs have it only if it"
     " is part of the commit. Copy it to a bucket, or to each VM."
-    for name, path in named.items()
-    if path and "://" not in str(path) and not is_on_hub(str(path))
+    for name, path in (named | _files(config)).items()
+    if path and "://" not in str(path)
   ]
 
 

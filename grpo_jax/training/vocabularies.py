@@ -9,12 +9,14 @@ from grpo_jax.data import task_tokenizer, tokenizer
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import task_sources
 
+# Tokenizers that come with the package.
+OURS = {"gsm8k": tokenizer.GSM8K_BPE, "bytes": tokenizer.BYTES}
+
 
 def tokenizer_path(config: config_lib.RunConfig) -> Any:
   """File or folder of the tokenizer that a config means."""
-  ours = {"gsm8k": tokenizer.GSM8K_BPE, "bytes": tokenizer.BYTES}
-  if config.data.tokenizer in ours:
-    return ours[config.data.tokenizer]
+  if config.data.tokenizer in OURS:
+    return OURS[config.data.tokenizer]
   if config.data.tokenizer:
     return config.data.tokenizer
   return config.model.directory()

@@ -269,6 +269,72 @@ def test_extras_follow_from_the_config(settings, extras):
   assert found == {"tpu", *extras}
 
 
+_TEXT = {
+  "data.source": "jsonl",
+  "data.train_path": "gs://b/a.jsonl",
+  "data.tokenizer": "bytes",
+  "data.max_prompt_len": 8,
+  "sampling.max_new_tokens": 8,
+  "rewards.functions": ("math_accuracy",),
+}
+_TUNED = {"model.checkpoint": "Qwen/Qwen3-8B", "model.lora_rank": 2}
+_JUDGED = {
+  **_TEXT,
+  "rewards.functions": ("math_accuracy", "judge"),
+  "rewards.weights": (0.0, 1.0),
+  "judge.rubric": "Is {completion} right?",
+}
+
+
+@pytest.mark.parametrize(
+  ("settings", "local", "extras"),
+  [
+    (_TEXT, [], set()),
+    ({**_TEXT, "data.tokenizer": "mine/tok"}, ["data.tokenizer"], set()),
+    ({**_TEXT, "data.tokenizer": "gs://b/tok"}, [], set()),
+    ({**_TEXT, "data.quarantine": "bad.json"}, ["data.quarantine"], set()),
+    (
+      {**_TUNED, "model.adapter_checkpoint": "gs://b/lora"},
+      [],
+      {"gcs", "hf"},
+    ),
+    (
+      {**_TUNED, "model.adapter_checkpoint": "my/lora"},
+      ["model.adapter_checkpoint"],
+      {"hf"},
+    ),
+    ({**_JUDGED, "judge.model": "runs/a/b"}, ["judge.model"], set()),
+    ({**_JUDGED, "judge.model": "Qwen/Qwen3-8B"}, [], {"hf"}),
+    (
+      {
+        **_JUDGED,
+        "judge.model": "judge/of-them",
+        "judge.service.url": "https://a.b",
+      },
+      [],
+      {"judge"},
+    ),
+  ],
+)
+def test_files_and_checkpoints_are_looked_at(settings, local, extras):
+  config = config_lib.resolve(api.config("quickstart", **settings))
+  notes = preflight._local_files(config)
+  assert [note.partition("=")[0] for note in notes] == [
+    f"config.{name}" for name in local
+  ]
+  of_text = {"gcs", "math"} if settings.get("data.source") else set()
+  found = preflight.needed_extras(config, "/runs/a")
+  assert found == {"tpu", *of_text, *extras}
+
+
+def test_a_judge_whose_license_has_to_be_accepted_needs_a_token():
+  settings = {**_JUDGED, "judge.model": "meta-llama/Llama-3.1-8B-Instruct"}
+  config = config_lib.resolve(api.config("quickstart", **settings))
+  preflight._check_token(config, {"HF_TOKEN": "HF_TOKEN"})
+  with pytest.raises(ValueError, match=r"config\.judge\.model=meta-llama/"):
+    preflight._check_token(config, {})
+
+
 def test_a_config_is_found_by_its_name(repository, capsys):
   del repository
   given = [*_CASES["tpu_vm_run"][:-3], "--config=quickstart:gspo"]
