@@ -157,32 +157,38 @@ class Monitor:
         self._enter(self._index)
 
   def failure(
-    self, complaints: unscored.Complaints
+    self, complaints: unscored.Complaints, last_step: int | None
   ) -> ValueError | Halted | None:
     """Why the run ends before its last step, if a rule has stopped it.
 
     Args:
       complaints: Of verifiers, which say why rows have no score.
+      last_step: Of its last checkpoint; None: there is none. Steps that
+        canaries have not looked at are not saved.
     """
     if self.halted is None:
       return None
     rule = self.halted.rule
+    kept = "No checkpoint has been saved yet."
+    if last_step is not None:
+      kept = f"The last checkpoint is of step {last_step}."
     if rule.name == alarms.UNSCORED:
       share = self._history.stage.max_unscored
+      why = complaints.commonest()
       return ValueError(
-        unscored.too_many(self.halted.numbers, share, complaints.commonest())
+        unscored.too_many(self.halted.numbers, share, why, kept)
       )
     if rule.name == alarms.SHORT:
       return Halted(
-        f"{self.halted.text()} The run is saved, and stops here because"
-        f" config.{self.halted.phase}.when_short is 'error'. Start again in"
-        " another --workdir with other settings; or go on with the same"
+        f"{self.halted.text()} The run stops here because"
+        f" config.{self.halted.phase}.when_short is 'error'. {kept} Start again"
+        " in another --workdir with other settings; or go on with the same"
         " command, which draws the next prompts."
       )
     return Halted(
-      f"{self.halted.text()} The run is saved, and stops here because"
-      " config.health.halt names this rule. Change what is wrong and start"
-      " again in another --workdir; or continue with the same command and a"
+      f"{self.halted.text()} The run stops here because config.health.halt"
+      f" names this rule. {kept} Change what is wrong and start again in"
+      " another --workdir; or continue with the same command and a"
       f" --config.health.halt without {rule.name!r}."
     )
 

@@ -139,7 +139,7 @@ def train(
     )
     stack.push(watch.failing)  # Before whatever waits for other processes.
     go_through([run], functools.partial(Alone, run))
-    if failure := run.health.failure(problem.complaints) or run.failure:
+    if failure := _failure(run) or run.failure:
       raise failure
     return run_lib.result(run)
 
@@ -174,6 +174,14 @@ def going_on(together: Sequence[Run]) -> list[Run]:
   return [run for run in together if run.failure is None]
 
 
+def _failure(run: Run) -> Exception | None:
+  """What a run ends with that a rule of health has stopped; or None."""
+  if run.health.halted is None:
+    return None
+  run.saved.wait()
+  return run.health.failure(run.problem.complaints, run.saved.latest_step())
+
+
 def _leave_behind(together: Sequence[Run], saved: Sequence[Run]) -> None:
   """Goes on without those of several runs that a rule of health has stopped.
 
@@ -182,7 +190,7 @@ def _leave_behind(together: Sequence[Run], saved: Sequence[Run]) -> None:
     saved: Those that have been saved since.
   """
   for run in saved if len(together) > 1 else ():
-    run.failure = run.health.failure(run.problem.complaints)
+    run.failure = _failure(run)
     if run.failure is not None:
       workdir = run.saved.directory.parent
       logging.warning("%s is left behind: %s", workdir, run.failure)

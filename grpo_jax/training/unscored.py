@@ -59,7 +59,7 @@ class Complaints:
 
 
 def too_many(
-  numbers: Mapping[str, float], max_unscored: float, why: str
+  numbers: Mapping[str, float], max_unscored: float, why: str, kept: str
 ) -> str:
   """What a run ends with that the rule `too_many_unscored` has stopped.
 
@@ -67,6 +67,7 @@ def too_many(
     numbers: Of its alarm: "rows" of a batch, and unscored ones by "step N".
     max_unscored: Share of rows, as `RewardsConfig` has it.
     why: The commonest message of verifiers; empty if there was none.
+    kept: A sentence that says what is saved.
   """
   rows = numbers["rows"]
   steps = [
@@ -78,8 +79,8 @@ def too_many(
     f"{', '.join(steps)}: so many rows could not be scored; allowed is a share"
     f" of config.rewards.max_unscored={max_unscored:g}."
     + (f" The commonest error: {why}" if why else _NO_ERROR)
-    + " The run is saved. Correct the verifier, and start it again with the"
-    " same command; or set --config.rewards.max_unscored."
+    + f" {kept} Correct the verifier, and start the run again with the same"
+    " command; or set --config.rewards.max_unscored."
   )
 
 

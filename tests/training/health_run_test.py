@@ -52,6 +52,7 @@ def test_a_run_stops_at_a_perfect_score_and_goes_on_to_the_same_bytes(
   assert f"rl, step {alarm['step']}: " in str(caught.value)
   assert not (stopped / metrics_log.RESULT).exists()
   done = metrics_log.read_lines(stopped / metrics_log.METRICS)[-1]["step"]
+  assert f"The last checkpoint is of step {done}." in str(caught.value)
   # The next step had begun.
   assert done == alarm["step"] + 1 < lines[-1]["step"]
 

@@ -195,7 +195,7 @@ def test_too_many_unscored_steps_in_a_row_stop_a_run(shares, share, stops):
   stage, lines = short(unscored=[16 * x for x in shares])
   stage = dataclasses.replace(stage, max_unscored=share)
   monitor = watched([stage], lines)
-  failure = monitor.failure(unscored.Complaints())
+  failure = monitor.failure(unscored.Complaints(), 8)
   assert isinstance(failure, ValueError) == stops
   if stops:
     first = len(shares) - 2
@@ -206,15 +206,15 @@ def test_a_step_short_of_groups_stops_a_run_that_asks_for_it():
   stage, lines = short(
     **{"drawn/missing": (0, 0, 3, 0), "drawn/groups": [8] * 4}
   )
-  assert watched([stage], lines).failure(unscored.Complaints()) is None
+  assert watched([stage], lines).failure(unscored.Complaints(), 8) is None
   stage = dataclasses.replace(stage, ends_short=True)
-  failure = watched([stage], lines).failure(unscored.Complaints())
+  failure = watched([stage], lines).failure(unscored.Complaints(), 8)
   assert isinstance(failure, health.Halted)
   for text in (
     "rl, step 3: H24",
     "missing 3",
     "groups 8",
-    "The run is saved",
+    "The last checkpoint is of step 8.",
     "config.rl.when_short is 'error'",
   ):
     assert text in str(failure)
@@ -231,7 +231,7 @@ def test_a_rule_warns_once_a_phase(caplog):
   assert said == [("a", 3), ("b", 11)]
   (first, _) = [record.getMessage() for record in caplog.records]
   assert first.startswith("a, step 3: H12 perfect_score. More than 0.99")
-  assert monitor.failure(unscored.Complaints()) is None
+  assert monitor.failure(unscored.Complaints(), 8) is None
 
 
 def test_what_is_off_says_nothing():
@@ -244,11 +244,16 @@ def test_what_is_off_says_nothing():
 def test_a_rule_that_halts_says_how_to_go_on():
   settings = HealthConfig(halt=("H12",))
   monitor = watched([series.STAGE], [{"accuracy": 1.0}] * 5, settings)
-  failure = monitor.failure(unscored.Complaints())
+  failure = monitor.failure(unscored.Complaints(), 8)
   assert isinstance(failure, health.Halted)
   assert monitor.halted.step == 3
-  for text in ("rl, step 3: H12", "config.health.halt", "The run is saved"):
+  kept = "The last checkpoint is of step 8."
+  for text in ("rl, step 3: H12", "config.health.halt", kept):
     assert text in str(failure)
+  nothing = monitor.failure(unscored.Complaints(), None)
+  assert str(nothing) == str(failure).replace(
+    kept, "No checkpoint has been saved yet."
+  )
 
 
 def test_names_of_rules_are_checked():

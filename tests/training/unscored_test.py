@@ -5,6 +5,7 @@ import logging
 from grpo_jax.training import unscored
 
 INDEX = "raised: a: IndexError: no such (a.py:7)"
+KEPT = "The last checkpoint is of step 3."
 
 
 def test_the_error_says_where_why_and_what_to_do():
@@ -12,18 +13,18 @@ def test_the_error_says_where_why_and_what_to_do():
   complaints.log("x", {4: "timeout: no answer in 10 s", 3: INDEX})
   complaints.log("y", {5: INDEX})
   numbers = {"rows": 16.0, "step 1": 12.0, "step 2": 16.0, "step 3": 9.0}
-  message = unscored.too_many(numbers, 0.5, complaints.commonest())
+  message = unscored.too_many(numbers, 0.5, complaints.commonest(), KEPT)
   assert message.startswith("12 of 16 in step 1, 16 of 16 in step 2, 9 of 16")
   assert "The commonest error: raised: a: IndexError: no such (a.py:7)" in (
     message
   )
   assert "config.rewards.max_unscored=0.5" in message
-  assert "The run is saved" in message
+  assert f"(a.py:7) {KEPT} Correct the verifier" in message
 
 
 def test_rewards_that_do_not_apply_are_named_too():
   why = unscored.Complaints().commonest()
-  message = unscored.too_many({"rows": 16.0, "step 3": 16.0}, 0.5, why)
+  message = unscored.too_many({"rows": 16.0, "step 3": 16.0}, 0.5, why, KEPT)
   assert "did not apply (None)" in message
 
 
