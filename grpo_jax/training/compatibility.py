@@ -28,6 +28,12 @@ class Row(NamedTuple):
   remedy: str
 
 
+_CORRECT_ROUNDING = (
+  "set config.algorithm.importance_mode='truncate' or 'mask', or"
+  " config.algorithm.rejection; or set config.sampling.uncorrected=True, to"
+  " train without any"
+)
+
 TABLE = (
   Row(
     "opponents",
@@ -402,9 +408,14 @@ TABLE = (
     "no correction",
     "completions of rounded kernels would be taken for those of the kernels"
     " that are trained",
-    "set config.algorithm.importance_mode='truncate' or 'mask', or"
-    " config.algorithm.rejection; or set config.sampling.uncorrected=True, to"
-    " train without any",
+    _CORRECT_ROUNDING,
+  ),
+  Row(
+    "rounding to be corrected",
+    "mask of old completions alone",
+    "it leaves out bad completions that a policy has left far behind, and says"
+    " nothing of the others, which rounded kernels drew as well",
+    _CORRECT_ROUNDING,
   ),
   Row(
     "rounded kernels",

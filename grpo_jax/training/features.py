@@ -65,6 +65,17 @@ def _rounding(setup: Setup) -> str:
   )
 
 
+def _only_masks_old(setup: Setup) -> bool:
+  """Whether the log-probs of the sampler only say what is left out."""
+  chosen = setup.objective
+  return (
+    chosen.off_policy_threshold > 0
+    and chosen.importance_mode == "none"
+    and chosen.rejection == "none"
+    and "behavior_logp" not in setup.algorithm.needs
+  )
+
+
 def _compaction(setup: Setup) -> str:
   if (size := setup.config.environment.compaction.context_len) is not None:
     return f"config.environment.compaction.context_len={size}"
@@ -183,6 +194,9 @@ FEATURES = {
   "no correction": Feature(
     lambda s: "behavior_logp" not in s.required,
     lambda s: f"algorithm {s.algorithm.name!r} without a correction",
+  ),
+  "mask of old completions alone": Feature(
+    _only_masks_old, _option("off_policy_threshold")
   ),
   "sampling mask": Feature(
     lambda s: "kept_ids" in s.required, _option("keep_sampling_mask")

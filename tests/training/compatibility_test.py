@@ -61,6 +61,10 @@ SWITCHES = {
     "config.rewards.schedules": {"accuracy": ((0, 1.0), (9, 0.0))}
   },
   "no correction": {"required": {"behavior_logp": False}},
+  "mask of old completions alone": {
+    "objective.off_policy_threshold": 0.5,
+    "required": {"behavior_logp": True},
+  },
   "sampling mask": {"required": {"kept_ids": True}, "config.sampling.top_k": 5},
   "no top_k": {"config.sampling.top_k": None},
   "filters without a record": {
@@ -108,6 +112,7 @@ SWITCHES = {
 OPPOSITES = {
   frozenset(("dynamic sampling", "no dynamic sampling")),
   frozenset(("no correction", "recorded log-probs")),
+  frozenset(("no correction", "mask of old completions alone")),
   frozenset(("sampling mask", "filters without a record")),
   frozenset(("single player", "several players")),
   frozenset(("single player", "environment")),  # Here it switches it off.
@@ -127,6 +132,7 @@ IMPLIED = {
   "recycled surplus": ("recorded log-probs",),
   "replay": ("recorded log-probs",),
   "staleness": ("recorded log-probs",),
+  "mask of old completions alone": ("recorded log-probs",),
   "partial rollouts": ("staleness", "recorded log-probs"),
   "rounded kernels": ("rounding to be corrected", "recorded log-probs"),
   "rounding to be corrected": ("rounded kernels", "recorded log-probs"),
@@ -173,6 +179,7 @@ SHOWN = {
   "coupled groups": "algorithm 'some', which couples completions",
   "whole completions": "algorithm 'some', which reads whole completions",
   "no correction": "algorithm 'some' without a correction",
+  "mask of old completions alone": "config.algorithm.off_policy_threshold=0.5",
   "sampling mask": "config.algorithm.keep_sampling_mask=True",
   "no top_k": "config.sampling.top_k=None",
   "filters without a record": "config.sampling, which filters tokens",
@@ -267,7 +274,9 @@ def make_setup(*switched):
       image_shapes=None,
       judge=_space(asks_host=False, by_models=()),
     ),
-    algorithm=_space(name="some", couples_group=False, whole_completions=False),
+    algorithm=_space(
+      name="some", couples_group=False, whole_completions=False, needs=()
+    ),
     objective=_space(
       dynamic_sampling="rounds" in switched,
       advantage_scale="none",
@@ -276,6 +285,9 @@ def make_setup(*switched):
       keep_sampling_mask=True,
       keep_routing=False,
       count_empty=False,
+      off_policy_threshold=0.0,
+      importance_mode="none",
+      rejection="none",
     ),
     required={"behavior_logp"}
     if {"recorded log-probs"}
@@ -443,6 +455,11 @@ CONFIGS = [
   ),
   (
     "grpo",
+    {**ROUNDED, "algorithm.off_policy_threshold": 0.5},
+    "weights_dtype='int8' and config.algorithm.off_policy_threshold=0.5",
+  ),
+  (
+    "grpo",
     {
       **ROUNDED,
       "sampling.uncorrected": True,
@@ -493,7 +510,16 @@ def test_a_phase_that_plays_nothing_is_not_asked():
 
 @pytest.mark.parametrize(
   "change",
-  [{"sampling.uncorrected": True}, {"algorithm.importance_mode": "truncate"}],
+  [
+    {"sampling.uncorrected": True},
+    {"sampling.uncorrected": True, "algorithm.off_policy_threshold": 0.5},
+    {"algorithm.importance_mode": "truncate"},
+    {"algorithm.rejection": "seq_mean_k1"},
+    {
+      "algorithm.importance_mode": "mask",
+      "algorithm.off_policy_threshold": 0.5,
+    },
+  ],
 )
 def test_rounded_kernels_are_corrected_for_or_said_not_to_be(change):
   assert _make_parts({**ROUNDED, **change}).player is not None
