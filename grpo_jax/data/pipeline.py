@@ -268,7 +268,7 @@ def pair_stream(
 
   Args:
     source: Records with pairs.
-    encode: Turns records into token ids.
+    encode: Turns records into token ids; images of prompts are not read.
     batch_size: P, over all processes.
     max_prompt_len: S, in tokens.
     max_completion_len: T, in tokens, with the end token. Where a prompt or one
@@ -277,15 +277,9 @@ def pair_stream(
     seed, pad_id, end_id, rows: As in `supervised_stream`; rows of prompts.
 
   Raises:
-    ValueError: No pair fits, the rows are not of the batch, a record has no
-      pair, or prompts show images.
+    ValueError: No pair fits, the rows are not of the batch, or a record has no
+      pair.
   """
-  if encode.sight is not None:
-    raise ValueError(
-      "pair_stream: config.data.images is set, and models that compare two"
-      " completions read no images; leave it empty, or leave phases on pairs"
-      " out."
-    )
 
   def encode_row(record: Record) -> tuple[np.ndarray, list[np.ndarray]] | None:
     prompt = encode.prompt(record)

@@ -69,6 +69,12 @@ TABLE = (
   ),
   Row(
     "images",
+    features.GIVEN_PAIRS,
+    "two completions of a prompt are compared without its images",
+    "leave config.data.images empty, or config.phases without {name!r}",
+  ),
+  Row(
+    "images",
     "forced answers",
     "an answer is forced behind the tokens of a prompt and a completion, which"
     " are read again without images",
@@ -534,9 +540,16 @@ TABLE = (
 
 
 def check(setup: Setup) -> None:
-  """Raises ValueError if two features of a phase do not go together."""
+  """Raises ValueError if two features of a phase do not go together.
+
+  A phase that plays nothing is asked about given pairs alone: the others are
+  about how completions are drawn and judged.
+  """
   for row in TABLE:
-    found = [features.FEATURES[name] for name in (row.feature, row.excludes)]
+    named = row.feature, row.excludes
+    if not (setup.phase.plays or features.GIVEN_PAIRS in named):
+      continue
+    found = [features.FEATURES[name] for name in named]
     if all(feature.is_on(setup) for feature in found):
       one, other = (feature.shown(setup) for feature in found)
       raise ValueError(

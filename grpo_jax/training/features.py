@@ -10,6 +10,8 @@ from grpo_jax.training import served_settings
 from grpo_jax.training.schedule_settings import SPO
 from grpo_jax.types import Algorithm
 
+GIVEN_PAIRS = "given pairs"  # Of a phase that plays nothing.
+
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
@@ -142,6 +144,9 @@ FEATURES = {
   "past completions": Feature(
     lambda s: s.phase.schedule.name == SPO,
     lambda s: f"config.{s.name}.schedule.name={s.phase.schedule.name!r}",
+  ),
+  GIVEN_PAIRS: Feature(
+    lambda s: s.phase.of_kind.num_given == 2, _phase_setting("kind")
   ),
   "images": Feature(
     lambda s: s.problem.image_shapes is not None,

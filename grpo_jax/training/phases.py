@@ -87,20 +87,20 @@ def make_parts(
     if phase.schedule.tracks:
       given |= {"expected"}
     phase_checks.inputs(given, required, algorithm.name)
-    compatibility.check(
-      features.Setup(
-        config=config,
-        name=name,
-        phase=phase,
-        problem=problem,
-        algorithm=algorithm,
-        # A critic that is trained alone leaves no rows out.
-        objective=config.algorithm[1]
-        if algorithm.name == config.algorithm[0]
-        else objective_config,
-        required=required,
-      )
+  compatibility.check(
+    features.Setup(
+      config=config,
+      name=name,
+      phase=phase,
+      problem=problem,
+      algorithm=algorithm,
+      # A critic that is trained alone leaves no rows out.
+      objective=config.algorithm[1]
+      if algorithm.name == config.algorithm[0]
+      else objective_config,
+      required=required,
     )
+  )
   domains.numbers(problem.domains, phase.domains, f"config.{name}.domains")
   for field in ("kl_domain_weights", "opd_domain_weights"):
     weights = getattr(objective_config, field)

@@ -397,11 +397,6 @@ def test_an_evaluation_leaves_nothing_out(folder):
   )
 
 
-def test_pairs_have_no_images(folder):
-  with pytest.raises(ValueError, match="read no images"):
-    stream(folder, make=pipeline.pair_stream, max_completion_len=4, end_id=1)
-
-
 # --- records -----------------------------------------------------------------
 
 

@@ -47,6 +47,11 @@ SWITCHES = {
     "phase.schedule.name": "spo",
   },
   "images": {"problem.image_shapes": object()},
+  "given pairs": {
+    "phase.of_kind.num_given": 2,
+    "phase.plays": False,
+    "phase.kind": "pairs",
+  },
   "single completions": {"phase.group_size": 1},
   "dynamic sampling": {"objective.dynamic_sampling": True},
   "no dynamic sampling": {"objective.dynamic_sampling": False},
@@ -170,6 +175,7 @@ SHOWN = {
   "schedule": "config.again.schedule.name='frontier'",
   "past completions": "config.again.schedule.name='spo'",
   "images": "config.data.name='some task', whose prompts show images,",
+  "given pairs": "config.again.kind='pairs'",
   "single completions": "config.again.group_size=1",
   "dynamic sampling": "config.algorithm.dynamic_sampling=True",
   "no dynamic sampling": "config.algorithm.dynamic_sampling=False",
@@ -260,6 +266,9 @@ def make_setup(*switched):
       has_teachers_of_domains=False,
       opponents=(),
       trains=("policy", "critic"),
+      kind="rl",
+      plays=True,
+      of_kind=_space(num_given=0),
       schedule=_space(chooses=False, name="epochs"),
       correction=_space(
         corrects=False, p_cue=0.0, p_answer=0.0, p_reference=0.0
@@ -500,6 +509,20 @@ def test_configs_meet_the_table(algorithm, changes, message):
   with pytest.raises(ValueError, match="do not go together") as caught:
     _make_parts(changes, algorithm=algorithm)
   assert message in str(caught.value)
+
+
+def test_phases_on_pairs_read_no_images():
+  settings = {"kind": "pairs", "group_size": 2, "num_prompts": 4, "steps": 1}
+  changes = {
+    "data.name": "vision",
+    "phases": ("pairs",),
+    "pairs": config_lib.phase_config(**settings),
+  }
+  shown = r"'vision', whose .* config\.pairs\.kind='pairs' do not go together"
+  with pytest.raises(ValueError, match=shown):
+    _make_parts(changes, name="pairs", algorithm="dpo")
+  changes["data.name"] = "add"
+  assert _make_parts(changes, name="pairs", algorithm="dpo").player is None
 
 
 def test_a_phase_that_plays_nothing_is_not_asked():
