@@ -160,10 +160,9 @@ def make_train_batch(
       "trace_order": traces.order,
       "is_last": traces.is_last,
     }
-  if "lengths" in required:
-    optional["lengths"] = rollout.written.sum(axis=-1, dtype=jnp.int32)
-  if "kept_ids" in required:
-    optional["kept_ids"] = rollout.kept_ids
+  for name in ("kept_ids", "lengths", "state_id"):
+    if name in required:
+      optional[name] = getattr(rollout, name)
   if "routing" in required:
     optional["routing"] = rollout.routing
     optional["prompt_routing"] = rollout.prompt_routing
@@ -182,8 +181,6 @@ def make_train_batch(
   if "turns" in required:
     optional["turn"] = rollout.turn
     optional["turn_rewards"] = rollout.turn_rewards
-  if "state_id" in required:
-    optional["state_id"] = rollout.state_id
   if "greedy_rewards" in required:
     assert greedy is not None
     # An unscored greedy completion gives no baseline: 0, as REINFORCE.

@@ -28,6 +28,7 @@ from grpo_jax.training.health_settings import HealthConfig
 from grpo_jax.training.interceptor_settings import SERVICE, InterceptorConfig
 from grpo_jax.training.judge_settings import JUDGE, JudgeConfig
 from grpo_jax.training.mesh_settings import MeshConfig
+from grpo_jax.training.model_settings import ModelConfig
 from grpo_jax.training.reward_settings import REWARD_MODEL, RewardsConfig
 from grpo_jax.training.sections import (
   SECTIONS,
@@ -42,7 +43,6 @@ from grpo_jax.training.settings import (
   EvalConfig,
   HostsConfig,
   LogConfig,
-  ModelConfig,
   SamplingConfig,
   nearest,
   one_of,

@@ -190,12 +190,16 @@ class Rollout:
     return self.completion_mask & ~self.observed
 
   @property
+  def lengths(self) -> jax.Array:  # [B] int32
+    """Number of tokens that the policy wrote."""
+    return self.written.sum(axis=1, dtype=jnp.int32)
+
+  @property
   def num_drawn(self) -> jax.Array:  # [B] int32
     """Tokens that were drawn of the policy, also where they are gone."""
-    written = self.written
     if self.corrections is None:
-      return written.sum(axis=1, dtype=jnp.int32)
-    own = written & ~self.corrections.injected
+      return self.lengths
+    own = self.written & ~self.corrections.injected
     return own.sum(axis=1, dtype=jnp.int32) + self.corrections.removed
 
 

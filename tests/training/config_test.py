@@ -130,7 +130,10 @@ def _readers() -> str:
     for folder in ("grpo_jax/training", "experiments")
     for path in sorted((_ROOT / folder).rglob("*.py"))
     if path.name
-    not in ("config.py", "sections.py", "settings.py", "health_settings.py")
+    not in (
+      *("config.py", "sections.py", "settings.py"),
+      *("model_settings.py", "health_settings.py"),
+    )
   ]
   functions = [
     config_lib.micro_batch_size,
