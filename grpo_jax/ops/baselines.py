@@ -402,6 +402,7 @@ def process_supervision(
   group_id: jax.Array,  # [B] int
   num_groups: int,
   eps: float = 1e-6,
+  ddof: int = 1,
 ) -> jax.Array:  # [B, T]
   """Sum of the standardised rewards of the steps that end at t or later.
 
@@ -417,6 +418,7 @@ def process_supervision(
     group_id: Group of each row, in [0, num_groups).
     num_groups: Static.
     eps: Added to the deviation.
+    ddof: 1 for the sample deviation, 0 for the population's.
 
   Returns:
     Advantages; 0 where masked, after a row's last step, for invalid rows and
@@ -432,7 +434,8 @@ def process_supervision(
     steps.reshape(-1),
     jnp.repeat(group_id, mask.shape[1]),
     num_groups,
-    eps=eps,
+    ddof,
+    eps,
   ).reshape(mask.shape)
   to_come = jax.lax.cumsum(standardized, axis=1, reverse=True)
   return jax.lax.stop_gradient(masked.select(to_come, mask))

@@ -342,6 +342,7 @@ def _process_supervision(hyper, inputs):
     group_id,
     num_groups,
     hyper["eps"],
+    hyper["ddof"],
   )
   return {"advantages": advantages}, {}
 

@@ -681,12 +681,10 @@ def _trl_ppo(hyper, inputs):
   # The peer's critic also values the state after the last token.
   value_mask = slots <= last + 1
 
-  kl = divergences.kl(
-    inputs["old_log_prob"],
-    inputs["ref_log_prob"],
-    mask,
-    hyper["kl_estimator"],
-  )
+  old, ref = inputs["old_log_prob"], inputs["ref_log_prob"]
+  kl = divergences.kl(old, ref, mask, hyper["kl_estimator"])
+  if hyper["kl_estimator"] == "k3":  # The peer bounds no exponent.
+    kl = divergences.kl_k3(masked.select(old - ref, mask), clamp=None)
   rewards = -hyper["kl_coef"] * kl
   end = jnp.where(last + 1 < num_slots, last + 1, last)[:, 0]
   rewards = rewards.at[jnp.arange(num_rows), end].add(inputs["scores"])
