@@ -1,6 +1,7 @@
 """Environments of `verifiers` in their process; a model that always says a."""
 
 import http.server
+import importlib.util
 import json
 import threading
 import time
@@ -10,7 +11,10 @@ import pytest
 from grpo_jax.rewards import verifiers_process
 
 MODULE = "tests.rewards.verifiers_envs"
-pytest.importorskip("verifiers")
+# Processes of the tests import it. Here that would take seconds at each start.
+pytestmark = pytest.mark.skipif(
+  importlib.util.find_spec("verifiers") is None, reason="needs verifiers"
+)
 
 
 class Model(http.server.BaseHTTPRequestHandler):
