@@ -1,5 +1,7 @@
 """Clipping by regions, and its slope where the regions meet."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,25 @@ import pytest
 from grpo_jax.ops import masked, ratios, surrogates
 
 LOW, HIGH = 0.2, 0.28
+CLIPPED = functools.partial(surrogates.clipped, clip_low=LOW, clip_high=HIGH)
+DUAL = functools.partial(CLIPPED, dual_clip=3.0)
+
+
+# One program for each surrogate and shape; what comes back is NumPy's.
+@functools.partial(jax.jit, static_argnums=0)
+def _compiled(surrogate, *arrays):
+  def total(*arrays):
+    values = surrogate(*arrays)
+    return values.sum(), values
+
+  numbers = tuple(range(len(arrays)))
+  slopes, values = jax.grad(total, numbers, has_aux=True)(*arrays)
+  return values, slopes
+
+
+def values_and_slopes(surrogate, *arrays):
+  """A surrogate, and the slopes of its sum in each of the arrays."""
+  return jax.device_get(_compiled(surrogate, *map(np.float32, arrays)))
 
 
 @pytest.mark.parametrize(
@@ -27,57 +48,46 @@ LOW, HIGH = 0.2, 0.28
   ],
 )
 def test_regions_of_the_clip(ratio, advantage, value, slope):
-  def surrogate(ratio):
-    return surrogates.clipped(
-      ratio[None], jnp.array([advantage]), LOW, HIGH
-    ).sum()
-
-  found, gradient = jax.value_and_grad(surrogate)(jnp.float32(ratio))
-  np.testing.assert_allclose(found, value, rtol=1e-6)
-  np.testing.assert_allclose(gradient, slope, rtol=1e-6)
+  found, slopes = values_and_slopes(CLIPPED, [ratio], [advantage])
+  np.testing.assert_allclose(found, [value], rtol=1e-6)
+  np.testing.assert_allclose(slopes[0], [slope], rtol=1e-6)
 
 
 @pytest.mark.parametrize("width", [0.0, 0.2])
-@pytest.mark.parametrize("advantage", [1.0, -1.0])
-def test_slope_at_ratio_one_is_the_advantage_even_without_width(
-  width, advantage
-):
+def test_slope_at_ratio_one_is_the_advantage_even_without_width(width):
   """`jnp.clip` with equal bounds would leave a quarter of it."""
-  slope = jax.grad(
-    lambda r: surrogates.clipped(r, jnp.array([advantage]), width, width).sum()
-  )(jnp.ones(1))
-  np.testing.assert_array_equal(slope, [advantage])
+  _, slopes = values_and_slopes(
+    functools.partial(surrogates.clipped, clip_low=width, clip_high=width),
+    [1.0, 1.0],
+    [1.0, -1.0],
+  )
+  np.testing.assert_array_equal(slopes[0], [1.0, -1.0])
 
 
 def test_advantages_per_row_weigh_every_token():
-  ratio = jnp.array([[1.0, 1.1], [0.9, 1.2]])
-  advantages = jnp.array([1.0, -1.0])
-  by_row = surrogates.clipped(ratio, advantages, LOW, HIGH)
-  by_token = surrogates.clipped(
-    ratio, jnp.broadcast_to(advantages[:, None], (2, 2)), LOW, HIGH
+  ratio = np.float32([[1.0, 1.1], [0.9, 1.2]])
+  advantages = np.float32([1.0, -1.0])
+  by_row, _ = values_and_slopes(CLIPPED, ratio, advantages)
+  by_token, _ = values_and_slopes(
+    CLIPPED, ratio, np.broadcast_to(advantages[:, None], (2, 2))
   )
   np.testing.assert_array_equal(by_row, by_token)
   np.testing.assert_array_equal(by_row, ratio * advantages[:, None])
-  logp = jnp.log(ratio)
-  np.testing.assert_array_equal(
-    surrogates.reinforce(logp, advantages), logp * advantages[:, None]
-  )
+  logp = np.log(ratio)
+  found, _ = values_and_slopes(surrogates.reinforce, logp, advantages)
+  np.testing.assert_array_equal(found, logp * advantages[:, None])
 
 
 def test_token_advantages_do_not_fit_a_sequence_ratio():
   with pytest.raises(ValueError, match="needs one advantage per completion"):
-    surrogates.clipped(jnp.ones(2), jnp.ones((2, 3)), LOW, HIGH)
+    surrogates.clipped(np.ones(2), np.ones((2, 3)), LOW, HIGH)
 
 
-@pytest.mark.parametrize(
-  "function",
-  [lambda x, a: surrogates.clipped(x, a, LOW, HIGH), surrogates.reinforce],
-)
+@pytest.mark.parametrize("function", [CLIPPED, surrogates.reinforce])
 def test_advantages_are_constants(function):
-  x, advantages = jnp.array([[0.9, 1.1]]), jnp.array([2.0])
-  slope = jax.grad(lambda x, a: function(x, a).sum(), (0, 1))(x, advantages)
-  np.testing.assert_array_equal(slope[0], [[2.0, 2.0]])
-  assert not slope[1].any()
+  _, slopes = values_and_slopes(function, [[0.9, 1.1]] * 2, [2.0, 2.0])
+  np.testing.assert_array_equal(slopes[0], [[2.0, 2.0]] * 2)
+  assert not slopes[1].any()
 
 
 @pytest.mark.parametrize(
@@ -95,37 +105,31 @@ def test_advantages_are_constants(function):
 def test_dual_clip_bounds_losses_of_negative_advantages(
   ratio, advantage, value, slope
 ):
-  found, gradient = jax.value_and_grad(
-    lambda r: surrogates.clipped(
-      r[None], jnp.array([advantage]), LOW, HIGH, dual_clip=3.0
-    ).sum()
-  )(jnp.float32(ratio))
-  np.testing.assert_allclose(found, value, rtol=1e-6)
-  np.testing.assert_allclose(gradient, slope, rtol=1e-6)
+  found, slopes = values_and_slopes(DUAL, [ratio], [advantage])
+  np.testing.assert_allclose(found, [value], rtol=1e-6)
+  np.testing.assert_allclose(slopes[0], [slope], rtol=1e-6)
 
 
 def test_ratio_cap_bounds_the_ratio_itself():
-  ratio, advantages = jnp.array([1.4, 1.6, 0.9]), jnp.array([-2.0, -2.0, 2.0])
-  value, slope = jax.value_and_grad(
-    lambda r: surrogates.clipped(r, advantages, LOW, HIGH, ratio_cap=1.5).sum()
-  )(ratio)
-  np.testing.assert_allclose(value, -2.8 - 3.0 + 1.8, rtol=1e-6)
-  np.testing.assert_allclose(slope, [-2.0, 0.0, 2.0])
+  capped = functools.partial(CLIPPED, ratio_cap=1.5)
+  values, slopes = values_and_slopes(capped, [1.4, 1.6, 0.9], [-2, -2, 2])
+  np.testing.assert_allclose(values, [-2.8, -3.0, 1.8], rtol=1e-6)
+  np.testing.assert_allclose(slopes[0], [-2.0, 0.0, 2.0])
 
 
 @pytest.mark.parametrize("off", [None, 0.0])
 def test_bounds_that_are_off_change_nothing(off):
-  ratio, advantages = jnp.linspace(0, 9, 7), jnp.linspace(-2, 2, 7)
-  np.testing.assert_array_equal(
-    surrogates.clipped(
-      ratio, advantages, LOW, HIGH, dual_clip=off, ratio_cap=off
-    ),
-    surrogates.clipped(ratio, advantages, LOW, HIGH),
+  arrays = np.linspace(0, 9, 7), np.linspace(-2, 2, 7)
+  found = values_and_slopes(
+    functools.partial(CLIPPED, dual_clip=off, ratio_cap=off), *arrays
   )
+  expected = values_and_slopes(CLIPPED, *arrays)
+  np.testing.assert_array_equal(found[0], expected[0])
+  np.testing.assert_array_equal(found[1], expected[1])
 
 
 def test_bounds_inside_the_range_raise():
-  one = jnp.ones(1)
+  one = np.ones(1)
   with pytest.raises(ValueError, match=r"dual_clip is 0\.9.*must exceed 1"):
     surrogates.clipped(one, one, LOW, HIGH, dual_clip=0.9)
   with pytest.raises(ValueError, match=r"ratio_cap is 1\.28.*exceed 1 \+"):
@@ -133,95 +137,94 @@ def test_bounds_inside_the_range_raise():
 
 
 def test_upper_clip_leaves_the_lower_side_alive():
-  ratio = jnp.array([0.1, 0.1, 2.0, 2.0])
-  advantages = jnp.array([1.0, -1.0, 1.0, -1.0])
-  value, slope = jax.value_and_grad(
-    lambda r: surrogates.upper_clipped(r, advantages, HIGH).sum()
-  )(ratio)
-  np.testing.assert_allclose(value, 0.1 - 0.1 + 1.28 - 2.0, rtol=1e-6)
-  np.testing.assert_array_equal(slope, [1.0, -1.0, 0.0, -1.0])
+  values, slopes = values_and_slopes(
+    functools.partial(surrogates.upper_clipped, clip_high=HIGH),
+    [0.1, 0.1, 2.0, 2.0],
+    [1.0, -1.0, 1.0, -1.0],
+  )
+  np.testing.assert_allclose(values, [0.1, -0.1, 1.28, -2.0], rtol=1e-6)
+  np.testing.assert_array_equal(slopes[0], [1.0, -1.0, 0.0, -1.0])
 
 
 def test_clipped_weight_keeps_every_gradient():
-  ratio = jnp.array([[0.1, 1.0, 9.0]])
-  logp = jnp.array([[-1.0, -2.0, -3.0]])
-  value, (slope, ratio_slope) = jax.value_and_grad(
-    lambda logp, ratio: surrogates.clipped_weight(
-      ratio, logp, jnp.array([2.0]), 0.5, 5.0
-    ).sum(),
-    (0, 1),
-  )(logp, ratio)
-  # 2 · (0.5 · −1 + 1 · −2 + 5 · −3)
-  np.testing.assert_allclose(value, -35.0, rtol=1e-6)
+  values, (ratio_slope, slope, _) = values_and_slopes(
+    functools.partial(surrogates.clipped_weight, ratio_min=0.5, ratio_max=5.0),
+    [[0.1, 1.0, 9.0]],
+    [[-1.0, -2.0, -3.0]],
+    [2.0],
+  )
+  # 2 · (0.5 · −1, 1 · −2, 5 · −3)
+  np.testing.assert_allclose(values, [[-1.0, -4.0, -30.0]], rtol=1e-6)
   np.testing.assert_allclose(slope, [[1.0, 2.0, 10.0]], rtol=1e-6)
   assert not ratio_slope.any()
 
 
 def test_banded_weight_leaves_out_what_has_drifted():
-  ratio = jnp.array([[0.5, 0.7, 0.71, 1.0, 5.9, 6.0, 7.0]])
-  logp = jnp.full(ratio.shape, -2.0)
-
-  def total(logp, ratio, advantage, *band):
-    return surrogates.banded_weight(ratio, logp, advantage, *band).sum()
-
-  gradient = jax.value_and_grad(total, (0, 1))
-  for sign in (1.0, -1.0):  # Both sides, whatever the sign of A.
-    value, slopes = gradient(logp, ratio, jnp.array([sign]), 0.3, 5.0)
-    inside = np.array([[0, 0, 0.71, 1.0, 5.9, 0, 0]])
-    np.testing.assert_allclose(slopes[0], sign * inside, rtol=1e-6)
-    np.testing.assert_allclose(value, -2 * sign * inside.sum(), rtol=1e-6)
-    assert not slopes[1].any()
-    # Without a band: the importance-weighted policy gradient.
-    _, slopes = gradient(logp, ratio, jnp.array([sign]), 1.0, jnp.inf)
-    np.testing.assert_allclose(slopes[0], sign * ratio, rtol=1e-6)
+  ratio = np.float32([[0.5, 0.7, 0.71, 1.0, 5.9, 6.0, 7.0]] * 2)
+  logp = np.full(ratio.shape, -2.0)
+  sign = np.array([1.0, -1.0])  # Both sides, whatever the sign of A.
+  values, (ratio_slope, slope, *_) = values_and_slopes(
+    surrogates.banded_weight, ratio, logp, sign, 0.3, 5.0
+  )
+  inside = sign[:, None] * [0, 0, 0.71, 1.0, 5.9, 0, 0]
+  np.testing.assert_allclose(slope, inside, rtol=1e-6)
+  np.testing.assert_allclose(values, -2 * inside, rtol=1e-6)
+  assert not ratio_slope.any()
+  # Without a band: the importance-weighted policy gradient.
+  _, (_, slope, *_) = values_and_slopes(
+    surrogates.banded_weight, ratio, logp, sign, 1.0, np.inf
+  )
+  np.testing.assert_allclose(slope, sign[:, None] * ratio, rtol=1e-6)
 
 
 def test_soft_gate_by_hand():
   # σ(0) = ½, so at r = 1 the value is 2A/τ and the slope A.
-  value, slope = jax.value_and_grad(
-    lambda r: surrogates.soft_gated(r, jnp.array([3.0, -3.0]), 1.0, 2.0).sum()
-  )(jnp.ones(2))
-  np.testing.assert_allclose(value, 2 * 3 / 1.0 - 2 * 3 / 2.0, rtol=1e-6)
-  np.testing.assert_allclose(slope, [3.0, -3.0], rtol=1e-6)
   # σ(ln 3) = 3/4 at r = 1 + ln 3, τ = 1: 4 · 3/4, slope 4 · 3/4 · 1/4.
-  value, slope = jax.value_and_grad(
-    lambda r: surrogates.soft_gated(r, jnp.ones(1), 1.0, 2.0).sum()
-  )(jnp.array([1 + np.log(3.0)]))
-  np.testing.assert_allclose(value, 3.0, rtol=1e-6)
-  np.testing.assert_allclose(slope, [0.75], rtol=1e-6)
+  values, slopes = values_and_slopes(
+    functools.partial(
+      surrogates.soft_gated, tau_positive=1.0, tau_negative=2.0
+    ),
+    [1.0, 1.0, 1 + np.log(3.0)],
+    [3.0, -3.0, 1.0],
+  )
+  np.testing.assert_allclose(values, [2 * 3 / 1.0, -2 * 3 / 2.0, 3], rtol=1e-6)
+  np.testing.assert_allclose(slopes[0], [3.0, -3.0, 0.75], rtol=1e-6)
 
 
-ROWS = jnp.array([[True, True, False], [True, True, False], [False] * 3])
+ROWS = np.array([[True, True, False], [True, True, False], [False] * 3])
+
+
+def geometric(log_ratio, advantages):
+  return surrogates.geometric_mean(log_ratio, advantages, ROWS, 0.4, 0.4)
 
 
 def test_geometric_mean_by_hand():
   """Δ = (0.6, −0.6): A > 0 cuts the first at 0.4, A < 0 the second at −0.4."""
-  log_ratio = jnp.tile(jnp.array([0.6, -0.6, 9.0]), (3, 1))
-  advantages = jnp.array([2.0, -2.0, 5.0])
-  value, slope = jax.value_and_grad(
-    lambda x: surrogates.geometric_mean(x, advantages, ROWS, 0.4, 0.4).sum()
-  )(log_ratio)
+  values, slopes = values_and_slopes(
+    geometric, [[0.6, -0.6, 9.0]] * 3, [2.0, -2.0, 5.0]
+  )
   low, high = np.exp((0.4 - 0.6) / 2), np.exp((0.6 - 0.4) / 2)
   # The empty row is A.
-  np.testing.assert_allclose(value, 2 * low - 2 * high + 5, rtol=1e-6)
+  np.testing.assert_allclose(values, [2 * low, -2 * high, 5], rtol=1e-6)
   # Each living token has 1/|y| of the slope.
   np.testing.assert_allclose(
-    slope, [[0, low, 0], [-high, 0, 0], [0, 0, 0]], rtol=1e-6
+    slopes[0], [[0, low, 0], [-high, 0, 0], [0, 0, 0]], rtol=1e-6
   )
 
 
 def test_geometric_mean_unclipped_is_the_sequence_ratio():
-  log_ratio = jnp.array([[0.1, -0.3, 0.0], [0.2, 0.2, 0.0], [0.0] * 3])
-  advantages = jnp.array([1.0, -1.0, 1.0])
-  found = surrogates.geometric_mean(log_ratio, advantages, ROWS, 0.4, 0.4)
-  ratio = ratios.sequence_ratio(log_ratio, jnp.zeros((3, 3)), ROWS)
+  log_ratio = np.float32([[0.1, -0.3, 0.0], [0.2, 0.2, 0.0], [0.0] * 3])
+  advantages = np.array([1.0, -1.0, 1.0])
+  found, _ = values_and_slopes(geometric, log_ratio, advantages)
+  ratio = jax.jit(ratios.sequence_ratio)(log_ratio, 0 * log_ratio, ROWS)
   np.testing.assert_allclose(found, advantages * ratio, rtol=1e-6)
 
 
 def test_vespo_weight_by_hand():
-  log_ratio = jnp.array([[0.3, 0.4, 9.0], [0.3, 0.4, 9.0], [9.0] * 3])
-  found = surrogates.vespo_weight(
-    log_ratio, ROWS, jnp.array([1.0, -1.0, 1.0]), 2.0, 3.0, 3.0, 2.0
+  found, slopes = values_and_slopes(
+    lambda x, a: surrogates.vespo_weight(x, ROWS, a, 2.0, 3.0, 3.0, 2.0),
+    [[0.3, 0.4, 9.0], [0.3, 0.4, 9.0], [9.0] * 3],
+    [1.0, -1.0, 1.0],
   )
   w = np.exp(0.7)
   np.testing.assert_allclose(
@@ -229,18 +232,13 @@ def test_vespo_weight_by_hand():
     [np.exp(3 + 2 * 0.7 - 3 * w), np.exp(2 + 3 * 0.7 - 2 * w), 1.0],
     rtol=1e-5,
   )
-  slope = jax.grad(
-    lambda x: surrogates.vespo_weight(
-      x, ROWS, jnp.ones(3), 2.0, 3.0, 3.0, 2.0
-    ).sum()
-  )(log_ratio)
-  assert not slope.any()
+  assert not slopes[0].any()
 
 
 def test_at_ratio_one_every_surrogate_is_the_policy_gradient():
-  old = jnp.array([[-1.0, -0.5, -2.0], [-0.3, -1.5, 9.0]])
-  mask = jnp.array([[True] * 3, [True, True, False]])
-  advantages = jnp.array([1.5, -0.7])
+  old = np.float32([[-1.0, -0.5, -2.0], [-0.3, -1.5, 9.0]])
+  mask = np.array([[True] * 3, [True, True, False]])
+  advantages = np.float32([1.5, -0.7])
 
   def token(logp):
     return ratios.token_ratio(logp, old, mask)
@@ -271,11 +269,6 @@ def test_at_ratio_one_every_surrogate_is_the_policy_gradient():
       * (jnp.arange(3) == 0)
     ),
   }
-  for name, function in per_token.items():
-    slope = jax.grad(lambda x, f=function: masked.sum(f(x), mask))(old)
-    np.testing.assert_allclose(
-      slope, advantages[:, None] * mask, rtol=1e-5, err_msg=name
-    )
   # And those of one number per row share it among its tokens.
   per_row = {
     "sequence": lambda x: surrogates.clipped(
@@ -286,9 +279,20 @@ def test_at_ratio_one_every_surrogate_is_the_policy_gradient():
     ),
   }
   shares = advantages[:, None] * mask / mask.sum(axis=-1, keepdims=True)
-  for name, function in per_row.items():
-    slope = jax.grad(lambda x, f=function: f(x).sum())(old)
-    np.testing.assert_allclose(slope, shares, rtol=1e-5, err_msg=name)
+
+  @jax.jit
+  def slopes(logp):
+    return {
+      name: jax.grad(lambda x, f=f: masked.sum(f(x), mask))(logp)
+      for name, f in per_token.items()
+    } | {
+      name: jax.grad(lambda x, f=f: f(x).sum())(logp)
+      for name, f in per_row.items()
+    }
+
+  for name, slope in slopes(old).items():
+    expected = advantages[:, None] * mask if name in per_token else shares
+    np.testing.assert_allclose(slope, expected, rtol=1e-5, err_msg=name)
 
 
 def _whole_losses():
@@ -325,15 +329,28 @@ def _whole_losses():
 
 
 WHOLE_LOSSES = _whole_losses()
+SIGNS = np.float32([1.0, -1.0, 1.0])
+OLD = np.float32([[-1.0, -0.5, -2.0], [-0.3, -1.5, -1.0], [-1.0] * 3])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _compiled_whole(name, *arrays):
+  return jax.value_and_grad(WHOLE_LOSSES[name])(*arrays)
+
+
+def whole(*arguments):
+  """Value of a whole loss, and its slopes in `logp`, both NumPy's."""
+  return jax.device_get(_compiled_whole(*arguments))
 
 
 @pytest.mark.parametrize("name", WHOLE_LOSSES)
 @pytest.mark.parametrize("gap", [100.0, -100.0])
 def test_a_gap_of_100_nats_is_finite_in_float32(name, gap):
-  old = jnp.full((2, 2), -101.0)
-  value, slope = jax.value_and_grad(WHOLE_LOSSES[name])(
-    old + gap, old, jnp.array([1.0, -1.0]), jnp.ones((2, 2), bool)
+  old = np.full((3, 3), -101.0, np.float32)
+  value, slope = whole(
+    name, old + np.float32(gap), old, SIGNS, np.ones((3, 3), bool)
   )
+  assert slope.dtype == np.float32
   assert np.isfinite(value)
   assert np.isfinite(slope).all()
 
@@ -341,16 +358,13 @@ def test_a_gap_of_100_nats_is_finite_in_float32(name, gap):
 @pytest.mark.parametrize("name", WHOLE_LOSSES)
 @pytest.mark.parametrize("garbage", [np.nan, np.inf, -np.inf, 1e9])
 def test_masked_garbage_reaches_nothing(name, garbage):
-  old = jnp.array([[-1.0, -0.5, -2.0], [-0.3, -1.5, -1.0], [-1.0] * 3])
-  logp = old + jnp.array([[0.1, -0.1, 0.3], [0.3, -0.3, 0.1], [0.2] * 3])
-  advantages = jnp.array([1.0, -1.0, 1.0])
-
-  def both(logp, old):
-    return jax.value_and_grad(WHOLE_LOSSES[name])(logp, old, advantages, ROWS)
-
-  value, slope = both(logp, old)
-  dirty, dirty_slope = both(
-    jnp.where(ROWS, logp, garbage), jnp.where(ROWS, old, garbage)
+  logp = OLD + np.float32([[0.1, -0.1, 0.3], [0.3, -0.3, 0.1], [0.2] * 3])
+  value, slope = whole(name, logp, OLD, SIGNS, ROWS)
+  dirty, dirty_slope = whole(
+    name,
+    *(np.where(ROWS, x, np.float32(garbage)) for x in (logp, OLD)),
+    SIGNS,
+    ROWS,
   )
   assert dirty == value
   np.testing.assert_array_equal(dirty_slope, slope)
@@ -362,15 +376,14 @@ def test_masked_garbage_reaches_nothing(name, garbage):
 @pytest.mark.parametrize("name", ["clipped", "upper", "gated", "geometric"])
 def test_slopes_are_finite_differences(name):
   with jax.enable_x64(True):
-    old = jnp.array([[-1.0, -0.5, -2.0], [-0.3, -1.5, -1.0], [-1.0] * 3])
-    logp = old + jnp.array([[0.1, -0.5, 0.3], [0.6, -0.3, 0.1], [0.2] * 3])
-    rest = old, jnp.array([1.0, -1.0, 1.0]), ROWS
-    slope = jax.grad(WHOLE_LOSSES[name])(logp, *rest)
+    old = np.float64(OLD)
+    logp = old + np.array([[0.1, -0.5, 0.3], [0.6, -0.3, 0.1], [0.2] * 3])
+    rest = old, np.float64(SIGNS), ROWS
+    _, slope = whole(name, logp, *rest)
     for row, column in np.argwhere(ROWS):
-      step = jnp.zeros_like(logp).at[row, column].set(1e-6)
-      up, down = (
-        WHOLE_LOSSES[name](logp + sign * step, *rest) for sign in (1, -1)
-      )
+      step = np.zeros_like(logp)
+      step[row, column] = 1e-6
+      up, down = (whole(name, logp + sign * step, *rest)[0] for sign in (1, -1))
       np.testing.assert_allclose(
         slope[row, column], (up - down) / 2e-6, atol=1e-8
       )
@@ -378,25 +391,29 @@ def test_slopes_are_finite_differences(name):
 
 def test_covariance_by_hand():
   # Tokens (A, ℓ): (1, −1), (1, −3), (−2, −2), means 0 and −2.
-  mask = jnp.array([[True, True], [True, False]])
-  logp = jnp.array([[-1.0, -3.0], [-2.0, jnp.nan]])
-  found = surrogates.covariance(jnp.array([1.0, -2.0]), logp, mask)
-  np.testing.assert_allclose(found, [[1.0, -1.0], [0.0, 0.0]])
-  slope = jax.grad(
-    lambda x: surrogates.covariance(jnp.array([1.0, -2.0]), x, mask).sum()
-  )(logp)
-  assert not slope.any()
-
-
-COV = jnp.array([[0.5, 2.0, 3.0, 9.0], [2.5, 1.5, 4.0, 0.1]])
-SEVEN = jnp.ones((2, 4), bool).at[0, 2].set(False)
-
-
-@pytest.mark.parametrize(("fraction", "count"), [(1e-4, 1), (0.5, 3), (1, 7)])
-def test_kl_cov_takes_the_highest(fraction, count):
-  found = jax.jit(surrogates.kl_cov_mask, static_argnums=2)(
-    COV, SEVEN, fraction
+  mask = np.array([[True, True], [True, False]])
+  found, slopes = values_and_slopes(
+    lambda a, x: surrogates.covariance(a, x, mask),
+    [1.0, -2.0],
+    [[-1.0, -3.0], [-2.0, np.nan]],
   )
+  np.testing.assert_allclose(found, [[1.0, -1.0], [0.0, 0.0]])
+  assert not slopes[1].any()
+
+
+COV = np.float32([[0.5, 2.0, 3.0, 9.0], [2.5, 1.5, 4.0, 0.1]])
+SEVEN = np.ones((2, 4), bool)
+SEVEN[0, 2] = False
+_kl_cov_mask = jax.jit(surrogates.kl_cov_mask)
+
+
+def kl_cov_mask(*arrays):
+  return np.asarray(_kl_cov_mask(*arrays))
+
+
+@pytest.mark.parametrize(("fraction", "count"), [(1e-4, 1), (0.5, 3), (1.0, 7)])
+def test_kl_cov_takes_the_highest(fraction, count):
+  found = kl_cov_mask(COV, SEVEN, fraction)
   assert found.sum() == count  # max(1, ⌊fraction · 7⌋)
   assert not found[~SEVEN].any()
   np.testing.assert_array_equal(
@@ -405,24 +422,29 @@ def test_kl_cov_takes_the_highest(fraction, count):
 
 
 def test_equal_covariances_do_not_raise_the_number():
-  assert surrogates.kl_cov_mask(jnp.zeros((2, 4)), SEVEN, 0.5).sum() == 3
-  nobody = jnp.zeros_like(SEVEN)
-  assert not surrogates.kl_cov_mask(COV, nobody, 0.5).any()
+  assert kl_cov_mask(np.zeros_like(COV), SEVEN, 0.5).sum() == 3
+  nobody = np.zeros_like(SEVEN)
+  assert not kl_cov_mask(COV, nobody, 0.5).any()
 
 
 def test_clip_cov_draws_among_candidates():
-  not_clipped = jnp.ones((2, 4), bool).at[1, 0].set(False)
+  not_clipped = np.ones((2, 4), bool)
+  not_clipped[1, 0] = False
   # Of 7 tokens those in (1, 5), not clipped: 2.0, 1.5 and 4.0.
-  candidates = jnp.zeros((2, 4), bool).at[0, 1].set(True)
-  candidates = candidates.at[1, 1].set(True).at[1, 2].set(True)
+  candidates = np.isin(COV, [2.0, 1.5, 4.0])
 
+  @jax.jit
   def draw(fraction, seed):
     return surrogates.clip_cov_mask(
       COV, SEVEN, not_clipped, fraction, 1.0, 5.0, jax.random.key(seed)
     )
 
+  @jax.jit
+  def draw_many(fraction):
+    return jax.vmap(lambda seed: draw(fraction, seed))(jnp.arange(600))
+
   np.testing.assert_array_equal(draw(0.5, 0), candidates)  # ⌊3.5⌋ = all 3.
-  draws = jax.vmap(lambda seed: draw(0.3, seed))(jnp.arange(600))  # ⌊2.1⌋ = 2
+  draws = np.asarray(draw_many(0.3))  # ⌊2.1⌋ = 2
   np.testing.assert_array_equal(draws.sum(axis=(1, 2)), 2)
   assert not draws[:, ~candidates].any()
   # Each of the three is in two thirds of the pairs: 400 ± 5 deviations.
