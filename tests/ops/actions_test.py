@@ -3,7 +3,6 @@
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,45 +10,57 @@ from grpo_jax.ops import actions
 
 # Row 0: actions of 2 and 1 tokens that touch, a hole, an action of 2. Row 1:
 # nothing. Row 2: one action between holes.
-MASK = jnp.array(
+MASK = np.array(
   [[1, 1, 1, 0, 1, 1], [0, 0, 0, 0, 0, 0], [0, 1, 1, 1, 0, 0]], bool
 )
-TURN = jnp.array([[0, 0, 1, 1, 2, 2], [0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]])
+TURN = np.array([[0, 0, 1, 1, 2, 2], [0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]])
+
+# One program for all tests of the same shapes.
+SLOTS = 16
+grouped_state_advantages = jax.jit(
+  actions.grouped_state_advantages, static_argnames="num_groups"
+)
+
+
+@jax.jit
+def _first_total_lengths(x):
+  return (
+    actions.first(TURN, MASK),
+    actions.total(x, TURN, MASK),
+    actions.lengths(TURN, MASK),
+  )
 
 
 def test_first_tokens_and_sums_by_hand():
+  x = np.where(MASK, np.arange(1.0, 19.0).reshape(3, 6), np.nan)
+  first, total, lengths = _first_total_lengths(x)
   np.testing.assert_array_equal(
-    actions.first(TURN, MASK),
-    [[1, 0, 1, 0, 1, 0], [0] * 6, [0, 1, 0, 0, 0, 0]],
-  )
-  x = jnp.where(MASK, jnp.arange(1.0, 19.0).reshape(3, 6), jnp.nan)
-  np.testing.assert_array_equal(
-    actions.total(x, TURN, MASK),
-    [[3, 3, 3, 0, 11, 11], [0] * 6, [0, 45, 45, 45, 0, 0]],
+    first, [[1, 0, 1, 0, 1, 0], [0] * 6, [0, 1, 0, 0, 0, 0]]
   )
   np.testing.assert_array_equal(
-    actions.lengths(TURN, MASK),
-    [[2, 2, 1, 1, 2, 2], [1] * 6, [1, 3, 3, 3, 1, 1]],
+    total, [[3, 3, 3, 0, 11, 11], [0] * 6, [0, 45, 45, 45, 0, 0]]
+  )
+  np.testing.assert_array_equal(
+    lengths, [[2, 2, 1, 1, 2, 2], [1] * 6, [1, 3, 3, 3, 1, 1]]
   )
 
 
 def test_ratio_and_its_gradient():
   rng = np.random.default_rng(0)
   logp, old = rng.normal(size=(2, 3, 6)).astype(np.float32)
-  mask, turn = np.asarray(MASK), np.asarray(TURN)
-  dirty = np.where(mask, logp, np.nan)
+  dirty = np.where(MASK, logp, np.nan)
 
   def total(logp):
-    return actions.ratio(logp, old, TURN, MASK).sum()
+    ratio = actions.ratio(logp, old, TURN, MASK)
+    return ratio.sum(), ratio
 
-  ratio = actions.ratio(dirty, old, TURN, MASK)
-  slope = jax.grad(total)(dirty)
-  for i, t in np.ndindex(mask.shape):
-    if not mask[i, t]:
+  slope, ratio = jax.device_get(jax.jit(jax.grad(total, has_aux=True))(dirty))
+  for i, t in np.ndindex(MASK.shape):
+    if not MASK[i, t]:
       assert ratio[i, t] == 1
       assert slope[i, t] == 0
       continue
-    same = mask[i] & (turn[i] == turn[i, t])
+    same = MASK[i] & (TURN[i] == TURN[i, t])
     expected = np.exp((logp - old)[i][same].mean())
     np.testing.assert_allclose(ratio[i, t], expected, 1e-5)
     # n tokens with the same ratio, each with 1 / n of every token's slope.
@@ -62,8 +73,7 @@ def _laid_out(episodes, lengths=None):
   Returns:
     The arrays, and the first slots of each row's actions.
   """
-  slots = 3 * max(map(len, episodes)) + 1
-  shape = len(episodes), slots
+  shape = len(episodes), SLOTS
   arrays = {
     "turn_rewards": np.zeros(shape, np.float32),
     "turn": np.zeros(shape, np.int32),
@@ -82,6 +92,7 @@ def _laid_out(episodes, lengths=None):
       arrays["turn"][i, t : t + size + 1] = turn
       t += size + (turn % 2)  # A hole after every other one.
     arrays["turn"][i, t:] = len(episode)
+    assert t < SLOTS
     starts.append(begun)
   return arrays, starts
 
@@ -98,9 +109,9 @@ def _at_starts(found, starts):
 def _advantages(episodes, groups, gamma, lam, lengths=None):
   """Of episodes of (state, reward), with actions of these lengths."""
   arrays, starts = _laid_out(episodes, lengths)
-  found = actions.grouped_state_advantages(
+  found = grouped_state_advantages(
     **arrays,
-    group_id=jnp.array(groups),
+    group_id=np.array(groups),
     num_groups=max(groups) + 1,
     gamma=gamma,
     lam=lam,
@@ -172,17 +183,27 @@ def test_returns_and_anchors_by_hand():
   episodes = [[(7, 1.0), (3, -2.0), (7, 4.0)], [(3, 0.5)], [(7, 1.0), (7, 0.0)]]
   arrays, starts = _laid_out(episodes, (2, 1))
   state_id = arrays.pop("state_id")
-  found = actions.returns_to_go(**arrays, gamma=0.5)
+
+  @jax.jit
+  def returns_and_anchors(arrays, state_id, group_id):
+    first = actions.first(arrays["turn"], arrays["mask"])
+    return (
+      actions.returns_to_go(**arrays, gamma=0.5),
+      first,
+      actions.anchors(state_id, first, group_id),
+    )
+
+  found, first, number = jax.device_get(
+    returns_and_anchors(arrays, state_id, np.array([1, 1, 0]))
+  )
   expected = [(1.0, 0.0, 4.0), (0.5,), (1.0, 0.0)]
   for one, other in zip(_at_starts(found, starts), expected, strict=True):
     np.testing.assert_array_equal(one, other)
 
-  first = actions.first(arrays["turn"], arrays["mask"])
-  number = actions.anchors(state_id, first, jnp.array([1, 1, 0]))
-  a, b, c = (np.asarray(number)[i, at] for i, at in enumerate(starts))
+  a, b, c = (number[i, at] for i, at in enumerate(starts))
   assert a[0] == a[2] != a[1] == b[0]
   assert c[0] == c[1] != a[0]
-  nowhere = set(np.asarray(number)[~np.asarray(first)])
+  nowhere = set(number[~first])
   assert not nowhere & {*a, *b, *c}
   assert number.min() >= 0
   assert number.max() < number.size
