@@ -13,6 +13,8 @@ from tests.references import contexts
 # One program for all tests of the same shapes.
 advantages_of = jax.jit(returns.generalized_advantages)
 to_go_of = jax.jit(returns.returns_to_go, static_argnames="holes")
+outcomes_of = jax.jit(returns.outcome_rewards)
+adaptive_lambda_of = jax.jit(returns.length_adaptive_lambda)
 subtraces_of = jax.jit(
   returns.subtrace_advantages, static_argnames=("boundary", "reward")
 )
@@ -43,7 +45,7 @@ def _direct_advantages(rewards, values, gamma, lam, beyond=0.0):
 
 def test_outcome_is_paid_on_the_last_token():
   mask = np.array([[1, 1, 1], [1, 0, 1], [1, 0, 0], [0, 0, 0]], bool)
-  found = returns.outcome_rewards(np.array([1.0, 2.0, 3.0, np.nan]), mask)
+  found = outcomes_of(np.array([1.0, 2.0, 3.0, np.nan]), mask)
   np.testing.assert_array_equal(
     found, [[0, 0, 1], [0, 0, 2], [3, 0, 0], [0, 0, 0]]
   )
@@ -69,19 +71,18 @@ def test_returns_name_the_ways_over_holes():
 def test_an_outcome_reaches_every_token_undiscounted():
   _, _, mask = _random_case(1)
   outcomes = np.arange(1.0, 5.0)
-  to_go = to_go_of(returns.outcome_rewards(outcomes, mask), mask)
+  to_go = to_go_of(outcomes_of(outcomes, mask), mask)
   np.testing.assert_array_equal(to_go, np.where(mask, outcomes[:, None], 0))
 
 
 def test_length_adaptive_lambda_by_hand():
-  lengths = np.array([0, 1, 20, 40, 200])
+  lengths = np.arange(1000)
   # 1 − 1/(n/20); below 20 tokens it would be negative.
+  lam = np.asarray(adaptive_lambda_of(lengths, 0.05))
   np.testing.assert_allclose(
-    returns.length_adaptive_lambda(lengths, 0.05),
-    [0, 0, 0, 0.5, 0.9],
-    atol=1e-6,
+    lam[[0, 1, 20, 40, 200]], [0, 0, 0, 0.5, 0.9], atol=1e-6
   )
-  lam = returns.length_adaptive_lambda(np.arange(1000), 1.5)
+  lam = np.asarray(adaptive_lambda_of(lengths, 1.5))
   assert (np.diff(lam) >= 0).all()
   assert lam.min() >= 0
   assert lam.max() < 1
@@ -92,9 +93,11 @@ def test_advantages_by_hand():
   # 0.1 + 7/9 · 0.4 = 0.411111, 0.3 + 7/9 · 0.411111 = 0.619753.
   values = np.array([[0.2, 0.5, 0.6]])
   mask = np.ones((1, 3), bool)
-  rewards = returns.outcome_rewards(np.ones(1), mask)
-  lam = returns.length_adaptive_lambda(np.array([3]), 1.5)
-  advantages, targets = advantages_of(rewards, values, mask, 1.0, lam)
+  rewards = outcomes_of(np.ones(1), mask)
+  lam = adaptive_lambda_of(np.array([3]), 1.5)
+  advantages, targets = jax.device_get(
+    advantages_of(rewards, values, mask, 1.0, lam)
+  )
   np.testing.assert_allclose(advantages, [[0.619753, 0.411111, 0.4]], rtol=1e-5)
   np.testing.assert_allclose(targets, advantages + values)
 
@@ -131,36 +134,41 @@ def test_episodes_of_one_row_are_those_of_several():
   mask = np.array([[True, True, False, True, True, True]])  # With a hole.
   beyond = np.array([0.7])
   with jax.enable_x64(True):
-    together = advantages_of(rewards, values, mask, 0.9, 0.8, beyond, ends)
-    to_go = to_go_of(rewards, mask, 0.9, ends=ends)
+    together = jax.device_get(
+      advantages_of(rewards, values, mask, 0.9, 0.8, beyond, ends)
+    )
+    to_go = np.asarray(to_go_of(rewards, mask, 0.9, ends=ends))
     for part, after in (
       (slice(2), 0.0),
       (slice(2, 5), 0.0),
       (slice(5, 6), 0.7),
     ):
-      alone = rewards[:, part], values[:, part], mask[:, part]
-      expected = advantages_of(*alone, 0.9, 0.8, np.array([after]))
-      np.testing.assert_allclose(
-        [x[:, part] for x in together], expected, atol=1e-12
+      alone = np.zeros_like(mask)  # All else is a hole.
+      alone[:, part] = mask[:, part]
+      expected = advantages_of(
+        rewards, values, alone, 0.9, 0.8, np.array([after])
       )
       np.testing.assert_allclose(
-        to_go[:, part], to_go_of(alone[0], alone[2], 0.9), atol=1e-12
+        [np.where(alone, x, 0) for x in together], expected, atol=1e-12
+      )
+      np.testing.assert_allclose(
+        np.where(alone, to_go, 0), to_go_of(rewards, alone, 0.9), atol=1e-12
       )
 
 
 def test_each_row_has_its_own_lambda():
   rewards, values, mask = _random_case(3)
   lams = np.array([0.0, 0.5, 0.9, 1.0])
-  together, _ = advantages_of(rewards, values, mask, 0.9, lams)
+  together = np.asarray(advantages_of(rewards, values, mask, 0.9, lams)[0])
   for i, lam in enumerate(lams):
-    alone, _ = advantages_of(rewards, values, mask, 0.9, lam)
+    alone = np.asarray(advantages_of(rewards, values, mask, 0.9, lam)[0])
     np.testing.assert_allclose(together[i], alone[i], rtol=1e-6)
 
 
 def test_limits_of_lambda():
   rewards, values, mask = _random_case(4)
   with jax.enable_x64(True):
-    to_go = to_go_of(rewards, mask)
+    to_go = np.asarray(to_go_of(rewards, mask))
     monte_carlo, targets = advantages_of(rewards, values, mask, 1.0, 1.0)
     np.testing.assert_allclose(
       monte_carlo, np.where(mask, to_go - values, 0), atol=1e-12
@@ -172,15 +180,13 @@ def test_limits_of_lambda():
     )
 
 
-@pytest.mark.parametrize("garbage", GARBAGE)
-def test_masked_slots_reach_nothing(garbage):
-  rewards, values, mask = _random_case(5)
+@jax.jit
+def _everything_and_slopes(rewards, values, weights, mask):
+  """All results, and the slopes of their weighted sum."""
   others = {"trace_id": np.array([0, 1, 1, 0]), "order": np.array([1, 0, 1, 0])}
 
-  @jax.jit
-  def everything(rewards, values):
-    outcome = jnp.arange(4.0)
-    return [
+  def total(rewards, values):
+    results = [
       to_go_of(rewards, mask, 0.9),
       to_go_of(rewards, mask, 0.9, "reset"),
       *advantages_of(rewards, values, mask, 0.9, 0.5),
@@ -189,7 +195,7 @@ def test_masked_slots_reach_nothing(garbage):
         for boundary in returns.BOUNDARIES
         for x in subtraces_of(
           rewards,
-          outcome,
+          jnp.arange(4.0),
           values,
           mask,
           gamma=0.9,
@@ -199,17 +205,27 @@ def test_masked_slots_reach_nothing(garbage):
         )
       ),
     ]
+    return sum((x * weights).sum() for x in results), results
 
-  dirty = [np.where(mask, x, garbage) for x in (rewards, values)]
-  for found, expected in zip(
-    everything(*dirty), everything(rewards, values), strict=True
-  ):
+  slopes, results = jax.grad(total, (0, 1), has_aux=True)(rewards, values)
+  return results, slopes
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_masked_slots_reach_nothing(garbage):
+  rewards, values, mask = _random_case(5)
+
+  def everything(*arrays):
+    return jax.device_get(_everything_and_slopes(*arrays, rewards, mask))
+
+  clean, _ = everything(rewards, values)
+  dirty, slopes = everything(
+    *(np.where(mask, x, garbage) for x in (rewards, values))
+  )
+  for found, expected in zip(dirty, clean, strict=True):
     np.testing.assert_array_equal(found, expected)
     assert not found[~mask].any()
     assert found.any()
-  slopes = jax.grad(
-    lambda *x: sum((y * rewards).sum() for y in everything(*x)), (0, 1)
-  )(*map(jnp.asarray, dirty))
   for slope in slopes:
     np.testing.assert_array_equal(slope, 0)
 
@@ -227,13 +243,21 @@ def test_float32_stays_and_float64_stays():
 # --- Sub-traces --------------------------------------------------------------
 
 
-def _subtraces(rewards, outcome, values, mask, trace, order, boundary, **kw):
-  options = {"gamma": 0.95, "lam": 0.9, **kw}
+def _subtraces(case, boundary, gamma=0.95, lam=0.9, reward="terminal"):
+  """Of a case (rewards, outcome, values, mask, trace, order)."""
+  num_rows, num_slots = case[0].shape
+  # Empty rows of another rollout, so that all tests share their programs.
+  more, names = 6 - num_rows, (0, 0, 0, 0, 99, 0)
+  padded = [
+    np.pad(x, ((0, more), (0, 5 - num_slots))[: x.ndim], constant_values=name)
+    for x, name in zip(case, names, strict=True)
+  ]
+  lams = np.pad(np.broadcast_to(lam, num_rows), (0, more))
   with jax.enable_x64(True):
     found = subtraces_of(
-      rewards, outcome, values, mask, trace, order, boundary=boundary, **options
+      *padded, gamma=gamma, lam=lams, boundary=boundary, reward=reward
     )
-  return [np.asarray(x) for x in found]
+  return [np.asarray(x)[:num_rows, :num_slots] for x in found]
 
 
 def _two_rows():
@@ -246,7 +270,7 @@ def _two_rows():
 @pytest.mark.parametrize("boundary", ["chain", "compaction_rl"])
 def test_discount_across_rows_by_hand(boundary):
   # 0.9 to the number of tokens that follow: 4, 3, 2 and 1, 0.
-  found, _ = _subtraces(*_two_rows(), boundary, gamma=0.9, lam=1.0)
+  found, _ = _subtraces(_two_rows(), boundary, gamma=0.9, lam=1.0)
   np.testing.assert_allclose(
     found, [[0.6561, 0.729, 0.81], [0.9, 1.0, 0.0]], rtol=1e-12
   )
@@ -263,13 +287,13 @@ def test_boundaries_by_hand():
     ("bootstrap", 0.4 - 0.3),  # The next row's value.
     ("chain", 0.4 - 0.3 + 0.5 * last[0]),  # And its advantage.
   ):
-    found, targets = _subtraces(*arguments, boundary, gamma=1.0, lam=0.5)
+    found, targets = _subtraces(arguments, boundary, gamma=1.0, lam=0.5)
     middle = 0.1 + 0.5 * final
     expected = np.array([[0.1 + 0.5 * middle, middle, final], last])
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     np.testing.assert_allclose(targets, np.where(mask, expected + values, 0))
-  compacted, _ = _subtraces(*arguments, "compaction_rl", gamma=1.0, lam=0.5)
-  local, _ = _subtraces(*arguments, "outcome", gamma=1.0, lam=0.5)
+  compacted, _ = _subtraces(arguments, "compaction_rl", gamma=1.0, lam=0.5)
+  local, _ = _subtraces(arguments, "outcome", gamma=1.0, lam=0.5)
   factors = np.array([[0.25], [1.0]])  # Two tokens later, none later.
   np.testing.assert_allclose(compacted, local * factors, rtol=1e-12)
 
@@ -279,7 +303,7 @@ def test_a_value_of_the_next_row_in_the_place_of_the_outcome_by_hand():
   values = np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 9.0]])
   arguments = (rewards, outcome, values, mask, trace, order)
   found, targets = _subtraces(
-    *arguments, "compaction_rl_bootstrap", gamma=1.0, lam=0.5
+    arguments, "compaction_rl_bootstrap", gamma=1.0, lam=0.5
   )
   # Errors 0.1, 0.1 and 0.4 − 0.3; two tokens later: a quarter of each.
   local = np.array([[0.175, 0.15, 0.1], [0.35, 0.5, 0.0]])
@@ -302,7 +326,7 @@ def test_a_value_of_the_next_row_in_the_place_of_the_outcome_by_hand():
 )
 def test_shares_of_a_reward_by_hand(boundary, first, second):
   found, _ = _subtraces(
-    *_two_rows(), boundary, gamma=0.9, lam=1.0, reward="split"
+    _two_rows(), boundary, gamma=0.9, lam=1.0, reward="split"
   )
   np.testing.assert_allclose(found, [first, second], rtol=1e-12)
 
@@ -314,7 +338,8 @@ def test_shares_add_up_to_the_reward(boundary):
   trace, order = np.array([4, 4, 4, 4, 9]), np.array([0, 1, 2, 3, 0])
   outcome, blank = np.array([2.0, 2.0, 2.0, 2.0, 5.0]), np.zeros((5, 2))
   found, _ = _subtraces(
-    *(blank, outcome, blank, mask, trace, order, boundary),
+    (blank, outcome, blank, mask, trace, order),
+    boundary,
     gamma=1.0,
     lam=0.0,
     reward="split",
@@ -345,7 +370,7 @@ def _random_traces(seed, num_rows=6, num_slots=5):
 def test_a_chain_is_one_long_sequence(seed, gamma, lam):
   case = _random_traces(seed)
   rewards, outcome, values, mask, trace, order = case
-  found, targets = _subtraces(*case, "chain", gamma=gamma, lam=lam)
+  found, targets = _subtraces(case, "chain", gamma=gamma, lam=lam)
   for name in np.unique(trace):
     rows = np.flatnonzero(trace == name)
     rows = rows[np.argsort(order[rows])]
@@ -376,7 +401,7 @@ def test_every_boundary_is_that_of_plain_loops(
   case = _random_traces(seed)
   rewards, outcome, values, mask, trace, order = case
   lams = np.array(contexts.lambdas(mask, trace, alpha, unit))
-  found = _subtraces(*case, boundary, gamma=gamma, lam=lams, reward=reward)
+  found = _subtraces(case, boundary, gamma=gamma, lam=lams, reward=reward)
   expected = contexts.advantages(
     *(outcome, mask, values, trace, order),
     token_rewards=rewards,
@@ -394,25 +419,25 @@ def test_where_the_boundaries_agree(seed):
   case = _random_traces(seed)
   rewards, outcome, values, mask, _, order = case
   # Every row a rollout of its own: plain estimation.
-  paid = rewards + np.asarray(returns.outcome_rewards(outcome, mask))
+  paid = rewards + np.asarray(outcomes_of(outcome, mask))
   with jax.enable_x64(True):
     plain, _ = advantages_of(paid, values, mask, 0.95, 0.9)
   alone = (*case[:4], np.arange(6), order)
   for boundary in returns.BOUNDARIES:
-    found, _ = _subtraces(*alone, boundary)
+    found, _ = _subtraces(alone, boundary)
     np.testing.assert_allclose(found, plain, atol=1e-6)
   # γ = λ = 1 and nothing but the outcome: A = R − V in all but "bootstrap".
   sparse = (0 * rewards, *case[1:])
   for boundary in ("outcome", "chain", "compaction_rl"):
-    found, _ = _subtraces(*sparse, boundary, gamma=1.0, lam=1.0)
+    found, _ = _subtraces(sparse, boundary, gamma=1.0, lam=1.0)
     np.testing.assert_allclose(
       found, np.where(mask, outcome[:, None] - values, 0), atol=1e-12
     )
   # No values: the factor between rows is what the chain does.
   blank = (0 * rewards, outcome, 0 * values, *case[3:])
   np.testing.assert_allclose(
-    _subtraces(*blank, "compaction_rl")[0],
-    _subtraces(*blank, "chain")[0],
+    _subtraces(blank, "compaction_rl")[0],
+    _subtraces(blank, "chain")[0],
     atol=1e-12,
   )
 
@@ -421,17 +446,17 @@ def test_where_the_boundaries_agree(seed):
 def test_the_order_of_rows_in_the_batch_is_irrelevant(boundary):
   case = _random_traces(11)
   shuffle = np.array([3, 0, 5, 1, 4, 2])
-  found = _subtraces(*case, boundary)
-  shuffled = _subtraces(*(x[shuffle] for x in case), boundary)
+  found = _subtraces(case, boundary)
+  shuffled = _subtraces([x[shuffle] for x in case], boundary)
   for a, b in zip(found, shuffled, strict=True):
     np.testing.assert_allclose(a[shuffle], b, atol=1e-12)
 
 
 def test_subtraces_name_the_boundaries_and_the_rewards():
   with pytest.raises(ValueError, match=r"'none'.*outcome.*compaction_rl"):
-    _subtraces(*_two_rows(), "none")
+    _subtraces(_two_rows(), "none")
   with pytest.raises(ValueError, match=r"reward='half'.*terminal.*split"):
-    _subtraces(*_two_rows(), "chain", reward="half")
+    _subtraces(_two_rows(), "chain", reward="half")
 
 
 def test_the_same_without_jit():
