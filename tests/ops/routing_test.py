@@ -1,12 +1,20 @@
 """Loads of experts and the balance loss, against loops and by hand."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax.ops import aggregation, routing
 
 B, T, LAYERS, E, K = 2, 3, 2, 4, 2
+
+_load = jax.jit(routing.load, static_argnums=2)
+balance_of = jax.jit(routing.balance)
+entropy_of = jax.jit(routing.entropy)
+
+
+def load_of(ids, mask):
+  """Of E experts, as NumPy arrays."""
+  return jax.device_get(_load(ids, mask, E))
 
 
 def _case():
@@ -25,71 +33,78 @@ def test_load_counts_the_choices_of_the_tokens_that_count():
     for layer in range(LAYERS):
       for e in ids[b, t, layer]:
         want[layer, e] += 1 / K
-  total, weight = routing.load(ids, mask, E)
+  total, weight = load_of(ids, mask)
   np.testing.assert_allclose(total, want, rtol=1e-6)
   assert weight == 3
   np.testing.assert_allclose((total / weight).sum(axis=-1), 1, rtol=1e-6)
   # What a token that does not count chose is irrelevant.
   other = np.where(mask[..., None, None], ids, 0)
-  np.testing.assert_array_equal(routing.load(other, mask, E).total, total)
+  np.testing.assert_array_equal(load_of(other, mask).total, total)
 
 
 def test_load_of_no_tokens_is_zero():
   _, ids, mask = _case()
-  total, weight = routing.load(ids, mask & False, E)
+  total, weight = load_of(ids, mask & False)
   assert not total.any()
   assert weight == 0
 
 
 def test_balance_is_the_papers_sum():
   probs, ids, mask = _case()
-  total, weight = routing.load(ids, mask, E)
+  total, weight = load_of(ids, mask)
   shares = total / weight
   with jax.enable_x64(True):
-    values = np.asarray(routing.balance(jnp.asarray(probs), shares))  # [B, T]
+    values = np.asarray(balance_of(probs, shares))  # [B, T]
   want = 0.0
   for layer in range(LAYERS):
     mean_probs = probs[:, :, layer][mask].mean(axis=0)  # [E], P_e
-    want += E * (np.asarray(shares)[layer] * mean_probs).sum() / LAYERS
+    want += E * (shares[layer] * mean_probs).sum() / LAYERS
   np.testing.assert_allclose(values[mask].mean(), want, rtol=1e-6)
 
 
 def test_balance_is_one_when_even_and_e_at_worst():
-  even = jnp.full((B, T, LAYERS, E), 1 / E)
-  skewed = jnp.zeros((LAYERS, E)).at[:, 1].set(1.0)
-  np.testing.assert_allclose(routing.balance(even, skewed), 1, rtol=1e-6)
-  worst = jnp.broadcast_to(skewed, even.shape)
-  np.testing.assert_allclose(routing.balance(worst, skewed), E, rtol=1e-6)
+  even = np.full((B, T, LAYERS, E), 1 / E)
+  skewed = np.zeros((LAYERS, E))
+  skewed[:, 1] = 1.0
+  np.testing.assert_allclose(balance_of(even, skewed), 1, rtol=1e-6)
+  worst = np.broadcast_to(skewed, even.shape)
+  np.testing.assert_allclose(balance_of(worst, skewed), E, rtol=1e-6)
 
 
 def test_balance_lowers_the_probability_of_full_experts():
   def loss(logits, shares):
-    probs = jax.nn.softmax(jnp.broadcast_to(logits, (1, 1, 1, E)))
+    probs = jax.nn.softmax(logits)[None, None, None]
     return routing.balance(probs, shares).sum()
 
-  shares = jnp.array([[0.7, 0.1, 0.1, 0.1]])
-  slope, of_shares = jax.grad(loss, (0, 1))(jnp.zeros(E), shares)
+  shares = np.float32([[0.7, 0.1, 0.1, 0.1]])
+  slope, of_shares = jax.device_get(
+    jax.jit(jax.grad(loss, (0, 1)))(np.zeros(E, np.float32), shares)
+  )
   assert slope[0] > 0 > slope[1:].max()
   assert not of_shares.any()  # A constant of the loss.
 
 
 def test_routers_of_other_tokens_reach_nothing():
   probs, ids, mask = _case()
-  total, weight = routing.load(ids, mask, E)
+  total, weight = load_of(ids, mask)
 
   def loss(probs):
     values = routing.balance(probs, total / weight)
     return aggregation.over_tokens(values, mask).total
 
-  clean = jnp.asarray(probs, jnp.float32)
-  dirty = jnp.where(mask[..., None, None], clean, jnp.nan)
-  for form in (loss, jax.grad(loss)):
-    np.testing.assert_array_equal(form(dirty), form(clean))
-  assert not jax.grad(loss)(dirty)[~mask].any()
+  clean = probs.astype(np.float32)
+  dirty = np.where(mask[..., None, None], clean, np.float32(np.nan))
+  both = jax.jit(jax.value_and_grad(loss))
+  value, slope = jax.device_get(both(dirty))
+  clean_value, clean_slope = jax.device_get(both(clean))
+  assert value == clean_value
+  np.testing.assert_array_equal(slope, clean_slope)
+  assert not slope[~mask].any()
 
 
 def test_entropy_of_certain_and_of_even_routers():
-  certain = jnp.zeros((B, T, LAYERS, E)).at[..., 0].set(1.0)
-  even = jnp.full((B, T, LAYERS, E), 1 / E)
-  np.testing.assert_array_equal(routing.entropy(certain), np.zeros((B, T)))
-  np.testing.assert_allclose(routing.entropy(even), np.log(E), rtol=1e-6)
+  certain = np.zeros((B, T, LAYERS, E))
+  certain[..., 0] = 1.0
+  even = np.full((B, T, LAYERS, E), 1 / E)
+  np.testing.assert_array_equal(entropy_of(certain), np.zeros((B, T)))
+  np.testing.assert_allclose(entropy_of(even), np.log(E), rtol=1e-6)
