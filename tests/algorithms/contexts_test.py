@@ -1,5 +1,6 @@
 """Advantages where a rollout is several rows, each a context of it."""
 
+import functools
 import types
 
 import jax
@@ -86,20 +87,28 @@ def _of_tokens(x, mask):
   return x[mask]
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _mask_and_advantages(algorithm, config, arrays, traces=None):
+  case = cases.Case(**arrays)
+  batch = cases.prepared(
+    algorithm, config, case, key=jax.random.key(0), traces=traces
+  )
+  return batch.mask, batch.advantages
+
+
 def _advantages(name, **fields):
   """Those of one context and of two, over trained tokens."""
   config = algorithms.make_config(name, **FIELDS.get(name, {}), **fields)
   algorithm = algorithms.get_algorithm(name)
   case = cases.make_case()
   split, traces = _in_contexts(case)
-  key = jax.random.key(0)
-  one = cases.prepared(algorithm, config, case, key=key)
-  two = cases.prepared(algorithm, config, split, key=key, traces=traces)
-  trained = _of_tokens(one.mask, case.mask)
-  np.testing.assert_array_equal(_of_tokens(two.mask, split.mask), trained)
+  one = _mask_and_advantages(algorithm, config, vars(case))
+  two = _mask_and_advantages(algorithm, config, vars(split), traces)
+  trained = _of_tokens(one[0], case.mask)
+  np.testing.assert_array_equal(_of_tokens(two[0], split.mask), trained)
   return (
-    _of_tokens(one.advantages, case.mask)[trained],
-    _of_tokens(two.advantages, split.mask)[trained],
+    _of_tokens(one[1], case.mask)[trained],
+    _of_tokens(two[1], split.mask)[trained],
   )
 
 
@@ -152,23 +161,28 @@ def test_options_of_contexts_are_those_of_plain_loops(
 
 
 def _three_and_two(**fields):
-  """A rollout with R = 1 in contexts of 3 and 2 tokens, and its config."""
+  """Advantages of a rollout with R = 1 in contexts of 3 and 2 tokens."""
   config = algorithms.make_config("sao", **fields)
   mask = np.array([[True] * 3, [True, True, False]])
-  batch = types.SimpleNamespace(
-    token_rewards=np.zeros((2, 3)),
-    rewards=np.ones(2),
-    values=np.array([[0.2, 0.5, 0.6], [0.0, 0.0, 9.0]]),
-    mask=mask,
-    trace_id=np.zeros(2, int),
-    trace_order=np.arange(2),
-  )
-  return config, batch
+  arrays = {
+    "token_rewards": np.zeros((2, 3)),
+    "rewards": np.ones(2),
+    "values": np.array([[0.2, 0.5, 0.6], [0.0, 0.0, 9.0]]),
+    "mask": mask,
+    "trace_id": np.zeros(2, int),
+    "trace_order": np.arange(2),
+  }
+
+  @jax.jit
+  def advantages(arrays):
+    return ppo.advantages(config, types.SimpleNamespace(**arrays))
+
+  return np.asarray(advantages(arrays))
 
 
 def test_lambda_by_the_length_of_a_context_by_hand():
   # λ = 1 − 1/(1.5 · 3) = 7/9; errors 0.3, 0.1 and 1 − 0.6.
-  found = ppo.advantages(*_three_and_two(length_adaptive_unit="context"))
+  found = _three_and_two(length_adaptive_unit="context")
   np.testing.assert_allclose(found[0], [0.619753, 0.411111, 0.4], rtol=1e-5)
   # λ = 1 − 1/(1.5 · 2) = 2/3, without values.
   np.testing.assert_allclose(found[1], [2 / 3, 1, 0], rtol=1e-6)
@@ -176,7 +190,7 @@ def test_lambda_by_the_length_of_a_context_by_hand():
 
 def test_lambda_by_the_length_of_a_rollout_by_hand():
   # λ = 1 − 1/(1.5 · 5) = 13/15 in both.
-  found = ppo.advantages(*_three_and_two())
+  found = _three_and_two()
   last = 0.1 + 13 / 15 * 0.4
   np.testing.assert_allclose(
     found[0], [0.3 + 13 / 15 * last, last, 0.4], rtol=1e-6
@@ -186,9 +200,7 @@ def test_lambda_by_the_length_of_a_rollout_by_hand():
 
 def test_shares_of_a_reward_by_hand():
   # Errors 0.3, 0.1 and 1/2 − 0.6; λ = 7/9 and 2/3.
-  found = ppo.advantages(
-    *_three_and_two(length_adaptive_unit="context", reward="split")
-  )
+  found = _three_and_two(length_adaptive_unit="context", reward="split")
   middle = 0.1 - 7 / 9 * 0.1
   np.testing.assert_allclose(
     found[0], [0.3 + 7 / 9 * middle, middle, -0.1], rtol=1e-5
@@ -198,7 +210,8 @@ def test_shares_of_a_reward_by_hand():
 
 @pytest.mark.parametrize("name", WITH_CRITIC)
 def test_options_of_contexts_mean_nothing_without_them(name):
-  case = cases.make_case()
+  # As many rows as elsewhere, where the same operations have been compiled.
+  case = cases.make_case().take(np.repeat(np.arange(len(FIRST)), 2))
   found = []
   for fields in ({}, {"reward": "split", "length_adaptive_unit": "context"}):
     config = algorithms.make_config(name, **fields)
