@@ -1,6 +1,7 @@
 """GFPO beyond its reference: what is kept, by hand, and by difficulty."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -38,9 +39,19 @@ def _batch(rewards=REWARDS, lengths=LENGTHS, num_groups=1, **fields):
   return config, case
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _compiled(config, arrays):
+  batch = cases.prepared(gfpo.GFPO, config, cases.Case(**arrays))
+  return (
+    batch,
+    gfpo.kept(config, batch),
+    objective.term_weights(gfpo.GFPO, config, batch),
+  )
+
+
 def _prepared(config, case):
-  with jax.disable_jit():
-    return cases.prepared(gfpo.GFPO, config, case)
+  """The batch, the rows that are kept, and the weights of the loss's terms."""
+  return jax.device_get(_compiled(config, vars(case)))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +64,7 @@ def _prepared(config, case):
 )
 def test_advantages_by_hand(metric, expected):
   config, case = _batch(metric=metric)
-  advantages = np.asarray(_prepared(config, case).advantages)
+  advantages = _prepared(config, case)[0].advantages
   if metric == "max_variance":  # Which of the equal ones is kept is no matter.
     np.testing.assert_allclose(np.sort(advantages), np.sort(expected), 1e-5)
     return
@@ -65,19 +76,18 @@ def test_a_permutation_of_the_rows_permutes_the_advantages():
   config, case = _batch()
   moved = case.take(order)
   np.testing.assert_array_equal(
-    _prepared(config, moved).advantages,
-    np.asarray(_prepared(config, case).advantages)[order],
+    _prepared(config, moved)[0].advantages,
+    _prepared(config, case)[0].advantages[order],
   )
 
 
 def test_all_completions_kept_are_those_of_grpo():
   config, case = _batch()
   config = dataclasses.replace(config, num_kept=8)
+  standardized = jax.jit(baselines.group_standardized, static_argnums=3)
   np.testing.assert_array_equal(
-    _prepared(config, case).advantages,
-    baselines.group_standardized(
-      case.rewards, case.valid, case.group_id, 4, ddof=0
-    ),
+    _prepared(config, case)[0].advantages,
+    standardized(case.rewards, case.valid, case.group_id, 4, ddof=0),
   )
 
 
@@ -91,18 +101,17 @@ def test_negative_rewards_are_measured_from_the_least():
     )
     # Right ones have 0 per token and are kept; that is no question here.
     config = dataclasses.replace(config, num_kept=5)
-    batch = _prepared(config, case)
-    kept[shift] = np.flatnonzero(gfpo.kept(config, batch)).tolist()
+    _, rows, _ = _prepared(config, case)
+    kept[shift] = np.flatnonzero(rows).tolist()
   assert kept == {False: [0, 1, 3, 4, 6], True: [0, 1, 2, 3, 6]}
 
 
 @pytest.mark.parametrize("denom", ["all", "kept"])
 def test_the_mean_counts_what_denom_says(denom):
   config, case = _batch(denom=denom, entropy_coef=0.0)
-  batch = _prepared(config, case)
+  batch, _, weights = _prepared(config, case)
   trained = np.ones(8, bool) if denom == "all" else np.array(LENGTH) != 0
   np.testing.assert_array_equal(batch.mask, case.mask & trained[:, None])
-  weights = objective.term_weights(gfpo.GFPO, config, batch)
   assert weights["policy"] == LENGTHS[trained].sum()
 
 
@@ -114,7 +123,7 @@ def test_easy_groups_keep_fewer():
   rewards = (np.arange(8) < right[:, None]).astype(np.float32).ravel()
   lengths = rng.permuted(np.tile(np.arange(1, 9), (4, 1)), axis=1).ravel()
   config, case = _batch(rewards, lengths, 4)
-  batch = _prepared(config, case)
+  batch, _, _ = _prepared(config, case)
   config = dataclasses.replace(config, metric="adaptive", adaptive_warmup=16)
   empty = gfpo.init(config)[1]["difficulties"]
   kept = jax.jit(gfpo.kept, static_argnums=0)
