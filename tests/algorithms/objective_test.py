@@ -1,8 +1,9 @@
 """What is joined and decided once for all algorithms, by hand.
 
-Nothing here is compiled: `options_test.py` has the options' values and
-gradients.
+`options_test.py` has the options' values and gradients.
 """
+
+import functools
 
 import jax
 import numpy as np
@@ -15,13 +16,17 @@ from grpo_jax.types import PolicyOutputs
 ALL_ROWS = np.arange(len(cases.LENGTHS))
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _compiled(algorithm, config, arrays):
+  return cases.prepared(algorithm, config, cases.Case(**arrays))
+
+
 def _prepared(name, case, **fields):
   """Algorithm, config and the batch of a case."""
   algorithm = algorithms.get_algorithm(name)
-  arrays = cases.Case(**cases.arrays_of(case))
   config = algorithms.make_config(name, **{"kl_coef": 0.0, **fields})
-  with jax.disable_jit():
-    return algorithm, config, cases.prepared(algorithm, config, arrays)
+  batch = jax.device_get(_compiled(algorithm, config, vars(case)))
+  return algorithm, config, batch
 
 
 def test_as_many_live_groups_are_trained_as_are_asked_for():
@@ -55,12 +60,15 @@ def test_a_completion_weighs_what_its_trained_tokens_do():
   algorithm, config, batch = _prepared(
     "gspo", case, importance_mode="truncate", importance_max=1.1
   )
-  outputs = PolicyOutputs(logp=case.logp, entropy=case.entropy)
-  with jax.disable_jit():
-    _, (total, count) = objective.loss(algorithm, config, outputs, batch).terms[
-      "policy"
-    ]
-    losses = algorithm.policy_loss(config, outputs, batch)  # [B]
+
+  @jax.jit
+  def loss_and_rows(outputs, batch):
+    loss = objective.loss(algorithm, config, outputs, batch)
+    return loss.terms["policy"], algorithm.policy_loss(config, outputs, batch)
+
+  (_, (total, count)), losses = jax.device_get(
+    loss_and_rows(PolicyOutputs(logp=case.logp, entropy=case.entropy), batch)
+  )  # [], [], [B]
   weights = np.minimum(np.exp(case.old_logp - case.behavior_logp), 1.1)
   expected = [
     weights[i][batch.mask[i]].mean() * losses[i]
