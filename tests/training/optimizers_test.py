@@ -72,14 +72,16 @@ def _transformer(**fields):
   )
 
 
+@functools.cache
 def _transformer_params():
-  return jax.jit(_transformer().init)(jax.random.key(0))["trained"]
+  params = jax.jit(_transformer().init)(jax.random.key(0))["trained"]
+  return jax.device_get(params)
 
 
 def test_only_matrices_decay():
   params = _transformer_params()
   # Ones, so that a leaf that is 0 at the start is seen to shrink.
-  policy = jax.tree.map(jnp.ones_like, params)
+  policy = jax.tree.map(np.ones_like, params)
   config = _config(learning_rate=0.5, weight_decay=0.1)
 
   @functools.partial(jax.jit, static_argnums=0)
@@ -105,34 +107,37 @@ def test_only_matrices_decay():
   # 1 − 0.5 · 0.1, once.
   np.testing.assert_allclose(after["head"]["kernel"], 0.95)
   # What an algorithm trains is never pulled to 0.
-  scalars = {"scale": jnp.ones((2, 2))}
+  scalars = {"scale": np.ones((2, 2), np.float32)}
   after = step(optimizers.of_scalars(config, 10), scalars)
   np.testing.assert_array_equal(after["scale"], 1)
 
 
-TREE = {
-  "policy": {"a": jnp.zeros(2), "b": jnp.zeros(())},
-  "algorithm": {"scale": jnp.zeros(())},
-}
-
-
-def _update(policy, algorithm, **fields):
-  """Updates and Adam's first moments for one step with such gradients."""
-  config = _config(**fields)
+@functools.partial(jax.jit, static_argnums=0)
+def _updates_and_states(config, gradients):
   made = {
     "policy": optimizers.of_model(config, 10),
     "algorithm": optimizers.of_scalars(config, 10),
   }
-  gradients = {
-    "policy": {"a": jnp.array(policy[:2]), "b": jnp.array(policy[2])},
-    "algorithm": {"scale": jnp.array(algorithm)},
-  }
-  updates, moments = {}, []
-  for name, optimizer in made.items():
-    tree = TREE[name]
-    updates[name], state = optimizer.update(
-      gradients[name], optimizer.init(tree), tree
+  zeros = jax.tree.map(jnp.zeros_like, gradients)
+  return {
+    name: optimizer.update(
+      gradients[name], optimizer.init(zeros[name]), zeros[name]
     )
+    for name, optimizer in made.items()
+  }
+
+
+def _update(policy, algorithm, **fields):
+  """Updates and Adam's first moments for one step with such gradients."""
+  *a, b = np.float32(policy)
+  gradients = {
+    "policy": {"a": np.array(a), "b": b},
+    "algorithm": {"scale": np.float32(algorithm)},
+  }
+  found = jax.device_get(_updates_and_states(_config(**fields), gradients))
+  updates, moments = {}, []
+  for name in gradients:
+    updates[name], state = found[name]
     (adam,) = (
       leaf
       for leaf in jax.tree.leaves(
@@ -170,7 +175,7 @@ def test_first_step_is_the_learning_rate_downhill():
     [1e-3, -1e-2, 0.1], 0.5, learning_rate=0.25, clip_norm=9.0, eps=1e-12
   )
   np.testing.assert_allclose(
-    jnp.hstack(jax.tree.leaves(updates)), [-0.25, -0.25, 0.25, -0.25], rtol=1e-4
+    np.hstack(jax.tree.leaves(updates)), [-0.25, -0.25, 0.25, -0.25], rtol=1e-4
   )
 
 
@@ -186,23 +191,23 @@ def _normal(tree, seed):
   """Random leaves in the place of those of a tree."""
   rng = np.random.default_rng(seed)
   return jax.tree.map(
-    lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), tree
+    lambda x: np.asarray(rng.normal(size=x.shape)).astype(x.dtype), tree
   )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _step(optimizer, params, state, gradients):
+  updates, state = optimizer.update(gradients, state, params)
+  return optax.apply_updates(params, updates), state
 
 
 def _steps(optimizer, params, seeds, state=None):
   """Parameters and state after steps with random gradients."""
-
-  @jax.jit
-  def step(params, state, gradients):
-    updates, state = optimizer.update(gradients, state, params)
-    return optax.apply_updates(params, updates), state
-
   if state is None:
-    state = optimizer.init(params)
+    state = jax.jit(optimizer.init)(params)
   for seed in seeds:
-    params, state = step(params, state, _normal(params, seed))
-  return params, state
+    params, state = _step(optimizer, params, state, _normal(params, seed))
+  return jax.device_get((params, state))
 
 
 def _newton_schulz(x):
@@ -307,7 +312,7 @@ def test_muon_takes_experts_one_by_one():
 
 
 def test_muon_needs_matrices_of_layers():
-  adapters = {"query": {"a": jnp.zeros((2, 8, 4)), "b": jnp.zeros((2, 4, 8))}}
+  adapters = {"query": {"a": np.zeros((2, 8, 4)), "b": np.zeros((2, 4, 8))}}
   optimizer = optimizers.of_model(_config(name="muon"), 10)
   with pytest.raises(ValueError, match="'muon' is for the matrices of layers"):
     optimizer.init(adapters)
@@ -325,7 +330,9 @@ def test_adafactor_against_numpy():
     "mlp_norm": {"scale": (130, 128)},  # As if there were 130 layers.
   }
   params = jax.tree.map(
-    jnp.zeros, shapes, is_leaf=lambda x: isinstance(x, tuple)
+    functools.partial(np.zeros, dtype=np.float32),
+    shapes,
+    is_leaf=lambda x: isinstance(x, tuple),
   )
   config = _config(name="adafactor", learning_rate=0.5, clip_norm=1e9)
   tree = {"layers": _normal(params, 7)}
@@ -359,15 +366,20 @@ def test_adafactor_against_numpy():
 
 # 1 and the next numbers up and down in bfloat16.
 UP, DOWN = 1 + 2**-7, 1 - 2**-8
-ONES = {"w": jnp.ones(4096, jnp.bfloat16), "scale": jnp.ones(3)}
+ONES = {"w": np.ones(4096, jnp.bfloat16), "scale": np.ones(3, np.float32)}
 
 
 def test_rounding_is_to_a_neighbour_and_unbiased():
   values = np.float32([1.001, 1.0, -1.0049, 3e-5, -7e8, 0.0, 2**-130])
-  x = jnp.asarray(values)
-  keys = jax.random.split(jax.random.key(0), 20_000)
-  rounded = jax.jit(jax.vmap(optimizers.round_stochastically, (0, None)))
-  draws = np.asarray(rounded(keys, x)).astype(np.float64)
+  odd = np.float32([np.inf, -np.inf, np.nan, -np.nan])
+
+  @jax.jit
+  def draw(x):
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    return jax.vmap(optimizers.round_stochastically, (0, None))(keys, x)
+
+  drawn = np.asarray(draw(np.concatenate([values, odd]))).astype(np.float64)
+  draws = drawn[:, : len(values)]
   for value, draw in zip(values.astype(np.float64), draws.T, strict=True):
     found = np.unique(draw)
     # Two neighbours around a number that bfloat16 has not.
@@ -375,12 +387,10 @@ def test_rounding_is_to_a_neighbour_and_unbiased():
     assert len(found) == (1 if exact else 2)
     assert found[0] <= value <= found[-1]
     assert found[-1] - found[0] <= 2**-7 * abs(value)
-  spread = draws.std(0) / len(keys) ** 0.5
+  spread = draws.std(0) / len(draws) ** 0.5
   assert (np.abs(draws.mean(0) - values) <= 4 * spread).all()
-  odd = jnp.array([jnp.inf, -jnp.inf, jnp.nan, -jnp.nan])
-  for key in keys[:50]:
-    kept = optimizers.round_stochastically(key, odd)
-    np.testing.assert_array_equal(kept.astype(jnp.float32), odd)
+  kept = drawn[:, len(values) :]
+  np.testing.assert_array_equal(kept, np.broadcast_to(odd, kept.shape))
 
 
 @pytest.mark.parametrize("name", ["adamw", "adafactor"])
@@ -391,17 +401,10 @@ def test_small_updates_are_lost_on_average_only_without_it(name):
   def run(**more):
     config = _config(**fields, **more)
     optimizer = optimizers.of_model(config, 99, seed=5)
-    gradients = jax.tree.map(jnp.ones_like, ONES)
-
-    @jax.jit
-    def step(params, state):
-      updates, state = optimizer.update(gradients, state, params)
-      return optax.apply_updates(params, updates), state
-
-    params, state = ONES, optimizer.init(ONES)
+    params, state = ONES, jax.jit(optimizer.init)(ONES)
     for _ in range(8):
-      params, state = step(params, state)
-    return params
+      params, state = _step(optimizer, params, state, ONES)
+    return jax.device_get(params)
 
   nearest = run()
   np.testing.assert_array_equal(nearest["w"], ONES["w"])
@@ -419,16 +422,16 @@ def test_small_updates_are_lost_on_average_only_without_it(name):
 
 def test_updates_lead_exactly_to_the_rounded_number():
   """Also where old and new number have few or no bits in common."""
-  old = jnp.asarray([1, 1, 1, -1, 3e-3, 0, 100, 1e-8], jnp.bfloat16)
-  change = jnp.asarray([1e-3, -1, -0.9963, 2.5, -3e-3, 1e-5, 1e-3, 0.3])
+  old = np.array([1, 1, 1, -1, 3e-3, 0, 100, 1e-8], jnp.bfloat16)
+  change = np.float32([1e-3, -1, -0.9963, 2.5, -3e-3, 1e-5, 1e-3, 0.3])
   inner = optax.GradientTransformation(
     lambda params: (), lambda updates, state, params: (change, state)
   )
   rounding = optimizers._stochastically_rounded(inner, 0, "policy")
   state = rounding.init(old)
   for _ in range(20):
-    updates, state = rounding.update(change, state, old)
-    new = np.float64(optax.apply_updates(old, updates))
+    new, state = _step(rounding, old, state, change)
+    new = np.float64(new)
     exact = np.float64(old) + np.float64(change)
     unit = 2**-7 * np.maximum(np.abs(exact), 1e-9)
     assert (np.abs(new - exact) <= unit).all()
@@ -437,33 +440,33 @@ def test_updates_lead_exactly_to_the_rounded_number():
 def test_policy_and_critic_draw_apart():
   """The same parameters and gradients, rounded by draws of their own."""
   config = _config(learning_rate=2**-9, stochastic_rounding=True)
-  params = {"w": jnp.ones(256, jnp.bfloat16)}
+  params = {"w": np.ones(256, jnp.bfloat16)}
   after = {}
   for owner in ("policy", "critic"):
     optimizer = optimizers.of_model(config, 10, 0, owner)
-    state = optimizer.init(params)
-    updates, _ = optimizer.update(params, state, params)
-    after[owner] = np.float32(updates["w"])
+    state = jax.jit(optimizer.init)(params)
+    moved, _ = _step(optimizer, params, state, params)
+    after[owner] = np.float32(moved["w"])
   assert set(after["policy"]) == set(after["critic"])
   assert (after["policy"] != after["critic"]).any()
 
 
 def test_bfloat16_has_moments_and_updates_of_float32():
-  wide = {"w": jnp.linspace(0.5, 2, 64)}
-  narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), wide)
+  narrow = {"w": np.linspace(0.5, 2, 64).astype(jnp.bfloat16)}
   config = _config(learning_rate=2**-9, weight_decay=0.5, b2=0.999)
   optimizer = optimizers.of_model(config, 10)
-  state = optimizer.init(narrow)
+  init, update = jax.jit(optimizer.init), jax.jit(optimizer.update)
+  state = init(narrow)
   assert {leaf.dtype for leaf in jax.tree.leaves(state) if leaf.ndim} == {
     np.dtype("float32")
   }
-  same = jax.tree.map(lambda x: x.astype(jnp.float32), narrow)
-  other = optimizer.init(same)
+  same = jax.tree.map(np.float32, narrow)
+  other = init(same)
   for seed in range(3):
     gradients = _normal(narrow, seed)
-    exact = jax.tree.map(lambda x: x.astype(jnp.float32), gradients)
-    updates, state = optimizer.update(gradients, state, narrow)
-    expected, other = optimizer.update(exact, other, same)
+    exact = jax.tree.map(np.float32, gradients)
+    updates, state = update(gradients, state, narrow)
+    expected, other = update(exact, other, same)
     np.testing.assert_array_equal(updates["w"], expected["w"])
     assert updates["w"].dtype == jnp.float32
 
@@ -480,11 +483,12 @@ def _bytes(tree):
 @pytest.mark.parametrize("name", ["adamw", "adafactor", "muon"])
 def test_resumed_run_has_the_same_bits(name):
   policy = {
-    "embed": jnp.ones((128, 128), jnp.bfloat16),
-    "layers": {"mlp": {"up": {"kernel": jnp.ones((2, 4, 6), jnp.bfloat16)}}},
+    "embed": np.ones((128, 128), jnp.bfloat16),
+    "layers": {"mlp": {"up": {"kernel": np.ones((2, 4, 6), jnp.bfloat16)}}},
   }
-  unbroken = _steps(_rounded(name), policy, range(5))
-  middle = jax.device_get(_steps(_rounded(name), policy, range(3)))
+  optimizer = _rounded(name)
+  unbroken = _steps(optimizer, policy, range(5))
+  middle = _steps(optimizer, policy, range(3))
   # As another process makes it.
   resumed = _steps(_rounded(name), middle[0], range(3, 5), middle[1])
   assert _bytes(resumed) == _bytes(unbroken)
@@ -507,7 +511,7 @@ def test_draws_differ_by_seed_step_and_parameter():
 
 def test_rounding_needs_bfloat16():
   with pytest.raises(ValueError, match="no trained parameter of the policy is"):
-    _rounded("adamw").init({"w": jnp.ones(3)})
+    _rounded("adamw").init({"w": np.ones(3)})
 
 
 @pytest.mark.slow
