@@ -1,13 +1,26 @@
 """Where segments end, and what each of them is credited with."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from grpo_jax.ops import segments
 
 SHAPE = 40, 24
+
+# One program for all tests of the same shapes.
+ends_of = jax.jit(segments.ends, static_argnums=(3, 4))
+uncertain_of = jax.jit(segments.uncertain)
+
+
+@jax.jit
+def _credits_and_spread(utility, segment_end, rewards, mask):
+  found = segments.credits(utility, segment_end, rewards, mask)
+  return found, segments.spread(found, segment_end)
+
+
+def credits_and_spread(*arrays):
+  return jax.device_get(_credits_and_spread(*arrays))
 
 
 def _ends(delimiter, begins, length, min_gap, most):
@@ -34,7 +47,7 @@ def test_ends_follow_the_rule(min_gap, most):
   lengths = np.append(rng.integers(1, SHAPE[1] + 1, SHAPE[0] - 1), 0)
   mask = np.arange(SHAPE[1]) < lengths[:, None]
   delimiter, begins = rng.random(SHAPE) < 0.2, rng.random(SHAPE) < 0.3
-  got = np.asarray(segments.ends(delimiter, begins, mask, min_gap, most))
+  got = np.asarray(ends_of(delimiter, begins, mask, min_gap, most))
   wanted = [
     _ends(*row, min_gap, most)
     for row in zip(delimiter, begins, lengths, strict=True)
@@ -47,27 +60,25 @@ def test_ends_follow_the_rule(min_gap, most):
 def test_uncertain_tokens_are_above_the_quantile_of_their_row():
   entropy = np.array([[0.0, 3.0, 1.0, 2.0, 9.0], [5.0, 5.0, 5.0, 5.0, 9.0]])
   mask = np.array([[True] * 4 + [False]] * 2)
-  got = segments.uncertain(entropy, mask, 0.5)  # Above 1.5, and above 5.
+  got = uncertain_of(entropy, mask, 0.5)  # Above 1.5, and above 5.
   assert np.flatnonzero(np.asarray(got)[0]).tolist() == [1, 3]
   assert not np.asarray(got)[1].any()
-  assert not np.asarray(segments.uncertain(entropy, mask, 1.0)).any()
-  empty = segments.uncertain(entropy, np.zeros_like(mask), 0.5)
+  assert not np.asarray(uncertain_of(entropy, mask, 1.0)).any()
+  empty = uncertain_of(entropy, np.zeros_like(mask), 0.5)
   assert not np.asarray(empty).any()
 
 
 def _golden():
   """V̂ = 0.3, 0.6, 0.2 before segments of 2, 3 and 1 tokens; R = 1."""
-  utility = jnp.array([[0.3, 0.3, 0.6, 0.6, 0.6, 0.2, 7.0]])
-  segment_end = jnp.array([[0, 1, 0, 0, 1, 1, 0]], bool)
-  return utility, segment_end, jnp.array([1.0]), jnp.arange(7)[None] < 6
+  utility = np.array([[0.3, 0.3, 0.6, 0.6, 0.6, 0.2, 7.0]])
+  segment_end = np.array([[0, 1, 0, 0, 1, 1, 0]], bool)
+  return utility, segment_end, np.array([1.0]), np.arange(7)[None] < 6
 
 
 def test_credits_by_hand():
-  utility, segment_end, rewards, mask = _golden()
-  got = segments.credits(utility, segment_end, rewards, mask)
+  got, spread = credits_and_spread(*_golden())
   # 0.6 − 0.3, 0.2 − 0.6, 1 − 0.2.
   np.testing.assert_allclose(got, [[0, 0.3, 0, 0, -0.4, 0.8, 0]], atol=1e-6)
-  spread = segments.spread(got, segment_end)
   np.testing.assert_allclose(
     spread, [[0.3, 0.3, -0.4, -0.4, -0.4, 0.8, 0]], atol=1e-6
   )
@@ -78,23 +89,22 @@ def test_credits_add_up_to_what_the_start_did_not_expect():
   lengths = rng.integers(1, SHAPE[1] + 1, SHAPE[0])
   mask = np.arange(SHAPE[1]) < lengths[:, None]
   ends = mask & (rng.random(SHAPE) < 0.3)
-  number = np.asarray(segments.numbers(jnp.asarray(ends)))
+  number = np.asarray(jax.jit(segments.numbers)(ends))
   utility = np.take_along_axis(rng.random(SHAPE), number, axis=1)
   rewards = rng.random(SHAPE[0])
-  got = segments.credits(utility, ends, rewards, mask)
+  got, _ = credits_and_spread(utility, ends, rewards, mask)
   np.testing.assert_allclose(
     got.sum(axis=1), rewards - utility[:, 0], atol=1e-6
   )
-  assert not np.asarray(got)[~mask].any()
+  assert not got[~mask].any()
 
 
 def test_what_does_not_exist_has_no_credit():
   utility, segment_end, rewards, mask = _golden()
-  nothing = segments.credits(utility, segment_end, rewards, mask & False)
+  nothing, _ = credits_and_spread(utility, segment_end, rewards, mask & False)
   assert not nothing.any()
-  other = jnp.where(mask, utility, jnp.nan)
-  jax.tree.map(
-    np.testing.assert_array_equal,
-    segments.credits(other, segment_end, rewards, mask),
-    segments.credits(utility, segment_end, rewards, mask),
+  other = np.where(mask, utility, np.nan)
+  np.testing.assert_array_equal(
+    credits_and_spread(other, segment_end, rewards, mask)[0],
+    credits_and_spread(utility, segment_end, rewards, mask)[0],
   )
