@@ -42,6 +42,7 @@ FIELDS = {
   "compaction_rl": {"boundary": "chain"},
   "dapo": {"overlong_cache": 0.0},
   "gfpo": {"num_kept": 2},
+  "tic_grpo": {"length_corrected": True},
 }
 WITH_CRITIC = [
   name
