@@ -21,6 +21,7 @@ are exact and take twice the memory. For mixtures of experts consider
 --config.algorithm.keep_routing=true and --config.algorithm.balance_coef.
 """
 
+from grpo_jax import algorithms
 from grpo_jax.training import config as config_lib
 
 
@@ -42,8 +43,9 @@ def get_config(algorithm: str = "grpo"):
   config.rewards.functions = ("math_accuracy",)
 
   config.rl.steps = 200
-  config.rl.num_prompts = 16
-  config.rl.group_size = 8
+  most = algorithms.get_algorithm(algorithm).max_group_size
+  config.rl.group_size = most or 8
+  config.rl.num_prompts = 128 // config.rl.group_size
   config.rl.optimizer.learning_rate = 1e-6
   config.rl.optimizer.warmup_steps = 10
   config.rl.optimizer.stochastic_rounding = True

@@ -44,8 +44,9 @@ def get_config(algorithm: str = "grpo"):
   config.rl.schedule.name = "frontier"
   config.rl.schedule.pool = 512
   # As many completions per prompt as the algorithm is defined for.
-  config.rl.group_size = algorithms.get_algorithm(algorithm).max_group_size or 8
-  config.rl.num_prompts = 32
+  most = algorithms.get_algorithm(algorithm).max_group_size
+  config.rl.group_size = most or 8
+  config.rl.num_prompts = 256 // config.rl.group_size
   config.rl.optimizer.learning_rate = 3e-4
   config.rl.optimizer.warmup_steps = 10
   config.algorithm.kl_coef = 0.0

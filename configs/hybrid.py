@@ -13,6 +13,7 @@ The sizes and the weights are our own; the report has none.
 """
 
 from configs import judge
+from grpo_jax import algorithms
 from grpo_jax.training import config as config_lib
 
 
@@ -39,8 +40,9 @@ def get_config(algorithm: str = "deepseek_v32"):
   config.sft.optimizer.warmup_steps = 20
   config.rl.domains = ("language", "sort")
   config.rl.steps = 200
-  config.rl.num_prompts = 16
-  config.rl.group_size = 16
+  most = algorithms.get_algorithm(algorithm).max_group_size
+  config.rl.group_size = most or 16
+  config.rl.num_prompts = 256 // config.rl.group_size
   config.rl.optimizer.learning_rate = 3e-4
   config.rl.optimizer.warmup_steps = 10
 

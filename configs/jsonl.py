@@ -16,6 +16,7 @@ a minute. The sizes below are for texts of a few words; `max_prompt_len` and
 `max_new_tokens` are in tokens of the tokenizer.
 """
 
+from grpo_jax import algorithms
 from grpo_jax.training import config as config_lib
 
 
@@ -46,8 +47,9 @@ def get_config(algorithm: str = "grpo"):
   config.sft.optimizer.warmup_steps = 10
 
   config.rl.steps = 40
-  config.rl.num_prompts = 8
-  config.rl.group_size = 8
+  most = algorithms.get_algorithm(algorithm).max_group_size
+  config.rl.group_size = most or 8
+  config.rl.num_prompts = 64 // config.rl.group_size
   config.rl.optimizer.learning_rate = 1e-3
   config.rl.optimizer.schedule = "linear"
   config.rl.optimizer.warmup_steps = 5

@@ -74,8 +74,9 @@ def get_config(which: str = "by-truth"):
 
   config.sft.steps = 300
   config.rl.steps = 150
-  config.rl.num_prompts = 16
-  config.rl.group_size = 16
+  most = algorithms.get_algorithm(algorithm).max_group_size
+  config.rl.group_size = most or 16
+  config.rl.num_prompts = 256 // config.rl.group_size
   config.rl.optimizer.learning_rate = 3e-4
   config.rl.optimizer.warmup_steps = 10
   config.algorithm.kl_coef = 0.0

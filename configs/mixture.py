@@ -17,6 +17,7 @@ of them is by heart. It took 200 s and 30 s on one of two CPU cores that others
 used too.
 """
 
+from grpo_jax import algorithms
 from grpo_jax.training import config as config_lib
 
 # Problems that a small model learns in minutes, without tags.
@@ -70,8 +71,9 @@ def get_config(algorithm: str = "grpo"):
   config.sft.optimizer.schedule = "cosine"
 
   config.rl.steps = 200
-  config.rl.num_prompts = 32
-  config.rl.group_size = 8
+  most = algorithms.get_algorithm(algorithm).max_group_size
+  config.rl.group_size = most or 8
+  config.rl.num_prompts = 256 // config.rl.group_size
   config.rl.optimizer.learning_rate = 1e-4
   config.rl.optimizer.warmup_steps = 10
 

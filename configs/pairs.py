@@ -59,7 +59,9 @@ def get_config(algorithm: str = "dpo"):
     )
     config.reward_model.optimizer.learning_rate = 1e-3
     config.rl.steps = 40
-    config.rl.num_prompts = 16
+    most = algorithms.get_algorithm(algorithm).max_group_size
+    config.rl.group_size = most or 8
+    config.rl.num_prompts = 128 // config.rl.group_size
     config.rl.optimizer.learning_rate = 3e-4
     config.rl.optimizer.warmup_steps = 5
     config.rewards.functions = ("think_answer_format", "reward_model")

@@ -13,6 +13,7 @@ and a run of it trains on nothing of use: for questions in words see
 configs/checkpoint.py and configs/recipes/, which verify on the host.
 """
 
+from grpo_jax import algorithms
 from grpo_jax.training import config as config_lib
 
 
@@ -27,8 +28,9 @@ def get_config(algorithm: str = "grpo"):
   # An update of 1e-6 is below the rounding of a bfloat16 parameter.
   config.model.param_dtype = "float32"
   config.model.remat = "full"
-  config.rl.num_prompts = 16
-  config.rl.group_size = 8
+  most = algorithms.get_algorithm(algorithm).max_group_size
+  config.rl.group_size = most or 8
+  config.rl.num_prompts = 128 // config.rl.group_size
   config.rl.micro_batch_size = 32
   config.rl.optimizer.learning_rate = 1e-6
   if algorithm == "grpo":

@@ -25,6 +25,7 @@ A run of seed 0 that was killed (SIGKILL) after step 20 of GRPO and started
 again had the same metrics, samples and parameters, byte for byte.
 """
 
+from grpo_jax import algorithms
 from grpo_jax.training import config as config_lib
 
 FOLDER = "runs/python_agent"
@@ -73,8 +74,9 @@ def get_config(algorithm: str = "grpo"):
   config.sft.optimizer.warmup_steps = 20
 
   config.rl.steps = 40
-  config.rl.num_prompts = 12
-  config.rl.group_size = 8
+  most = algorithms.get_algorithm(algorithm).max_group_size
+  config.rl.group_size = most or 8
+  config.rl.num_prompts = 96 // config.rl.group_size
   config.rl.optimizer.learning_rate = 5e-4
   config.rl.optimizer.schedule = "linear"
   config.rl.optimizer.warmup_steps = 5

@@ -29,6 +29,7 @@ stayed.
 
 import ml_collections
 
+from grpo_jax import algorithms
 from grpo_jax.training import config as config_lib
 
 
@@ -81,8 +82,9 @@ def get_config(algorithm: str = "grpo"):
   config.sft.optimizer.warmup_steps = 20
 
   config.rl.steps = 300
-  config.rl.num_prompts = 32
-  config.rl.group_size = 16
+  most = algorithms.get_algorithm(algorithm).max_group_size
+  config.rl.group_size = most or 16
+  config.rl.num_prompts = 512 // config.rl.group_size
   config.rl.optimizer.learning_rate = 1e-3
   config.rl.optimizer.schedule = "linear"
   config.rl.optimizer.warmup_steps = 10

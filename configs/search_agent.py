@@ -30,6 +30,7 @@ JSON lines with `prompt` and `answer`, and your passages JSON lines with `text`:
         --config.rewards.functions="('accuracy',)"
 """
 
+from grpo_jax import algorithms
 from grpo_jax.training import config as config_lib
 
 TASK = "runs/search_task"
@@ -77,8 +78,9 @@ def get_config(algorithm: str = "grpo"):
   config.sft.optimizer.warmup_steps = 20
 
   config.rl.steps = 30
-  config.rl.num_prompts = 16
-  config.rl.group_size = 8
+  most = algorithms.get_algorithm(algorithm).max_group_size
+  config.rl.group_size = most or 8
+  config.rl.num_prompts = 128 // config.rl.group_size
   config.rl.optimizer.learning_rate = 5e-4
   config.rl.optimizer.schedule = "linear"
   config.rl.optimizer.warmup_steps = 3

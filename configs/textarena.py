@@ -21,6 +21,7 @@ programs used too. Another game is another `env`; docs/games.md has the options.
 
 import ml_collections
 
+from grpo_jax import algorithms
 from grpo_jax.training import config as config_lib
 
 _GAME = "grpo_jax.rewards.tic_tac_toe"
@@ -66,8 +67,9 @@ def get_config(algorithm: str = "grpo"):
   config.sft.optimizer.warmup_steps = 20
 
   config.rl.steps = 80
-  config.rl.num_prompts = 24
-  config.rl.group_size = 8
+  most = algorithms.get_algorithm(algorithm).max_group_size
+  config.rl.group_size = most or 8
+  config.rl.num_prompts = 192 // config.rl.group_size
   config.rl.optimizer.learning_rate = 1e-3
   config.rl.optimizer.schedule = "linear"
   config.rl.optimizer.warmup_steps = 10

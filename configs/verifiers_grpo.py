@@ -15,6 +15,7 @@ letters. Measured with seed 0: their share goes from 0.13 to 1.00 in 30 steps,
 in one and a half minutes on 2 CPU cores that others used too.
 """
 
+from grpo_jax import algorithms
 from grpo_jax.training.config import default_config
 
 
@@ -39,8 +40,9 @@ def get_config(algorithm: str = "grpo"):
   config.model.mlp_width = 64
 
   config.rl.steps = 30
-  config.rl.num_prompts = 8
-  config.rl.group_size = 8
+  most = algorithms.get_algorithm(algorithm).max_group_size
+  config.rl.group_size = most or 8
+  config.rl.num_prompts = 64 // config.rl.group_size
   config.rl.optimizer.learning_rate = 1e-2
   config.algorithm.kl_coef = 0.0
   config.eval.num_prompts = 8

@@ -399,7 +399,10 @@ def combinations() -> list[tuple[str, list[Agreement]]]:
     cells = []
     for _, aggregate in AGGREGATIONS:
       algorithm = dataclasses.replace(
-        base, advantages=advantages, aggregate=aggregate
+        base,
+        advantages=advantages,
+        aggregate=aggregate,
+        needs=(*base.needs, "lengths"),  # Of OPO's baseline.
       )
       found = estimate(algorithm, config, made, MAIN_SIZE)
       cells.append(compare(found.mean, goal))

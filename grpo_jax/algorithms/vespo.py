@@ -64,6 +64,7 @@ VESPO = Algorithm(
   policy_loss=policy_loss,
   aggregate=aggregation.over_tokens,
   needs=("old_logp",),
+  whole_completions=True,
   min_group_size=2,
   token_advantages=False,
 )

@@ -252,7 +252,7 @@ def length_weighted(
 
   Args:
     rewards: Scalar reward of each completion.
-    lengths: Number of trained tokens of each completion.
+    lengths: Number of tokens of each completion that the policy wrote.
     valid: Rows that were scored.
     group_id: Group of each row, in [0, num_groups).
     num_groups: Static.

@@ -71,7 +71,7 @@ TABLE = (
     "images",
     features.GIVEN_PAIRS,
     "two completions of a prompt are compared without its images",
-    "leave config.data.images empty, or config.phases without {name!r}",
+    "leave config.phases without {name!r}, or choose prompts without images",
   ),
   Row(
     "images",

@@ -90,7 +90,8 @@ def train(
       is at fault, or another process trains in `workdir`; nothing that was
       written is lost.
     FloatingPointError: The loss or gradient is not finite.
-    health.Halted: A rule of `config.health.halt` has stopped it, after saving.
+    health.Halted: A rule of `config.health.halt` has stopped it; the message
+      names the step of the last checkpoint.
   """
   settings = config_lib.resolve(config)
   workdir = paths.parse(workdir)

@@ -66,9 +66,9 @@ class Algorithm:
     couples_group: True if the gradient of one row depends on the current
       log-probs of the others of its group: whole groups then stay together.
       Their rows must be adjacent, as the sampler makes them.
-    whole_completions: True if advantages or ratios are made of all tokens of a
-      completion (places, lengths, entropies): all of them must be in one row,
-      so contexts that were compacted cannot be trained.
+    whole_completions: True if advantages are made of all tokens of a completion
+      (places, lengths, entropies), or a ratio is the product over them: all
+      must be in one row, so contexts that were compacted cannot be trained.
     token_advantages: False if a loss has no use for advantages of single
       tokens: it takes one for the whole completion, or none. Then no teacher's
       word can be added to them (`opd_coef`).

@@ -11,7 +11,7 @@ from grpo_jax import algorithms
 from grpo_jax.algorithms import ppo
 from grpo_jax.contract import cases
 from grpo_jax.ops import returns
-from grpo_jax.types import Traces
+from grpo_jax.types import PolicyOutputs, Traces
 from tests.references import contexts
 from tests.training import tiny
 
@@ -286,7 +286,32 @@ def test_rollouts_weigh_the_same_whatever_their_contexts():
   assert rows.std() > 0.1
 
 
-@pytest.mark.parametrize("name", tiny.each(WHOLE, ("gtpo",)))
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _mask_and_losses(algorithm, config, arrays, traces=None):
+  case = cases.Case(**arrays)
+  batch = cases.prepared(algorithm, config, case, traces=traces)
+  loss = algorithm.policy_loss(config, PolicyOutputs(logp=case.logp), batch)
+  return batch.mask, loss
+
+
+@pytest.mark.parametrize("name", ["tic_grpo", "vespo"])
+def test_a_product_of_ratios_would_be_that_of_a_context(name):
+  config = algorithms.make_config(name)
+  algorithm = algorithms.get_algorithm(name)
+  case = cases.make_case()
+  split, traces = _in_contexts(case)
+  one = _of_tokens(*_mask_and_losses(algorithm, config, vars(case))[::-1])
+  two = _of_tokens(
+    *_mask_and_losses(algorithm, config, vars(split), traces)[::-1]
+  )
+  assert np.abs(two - one).max() > 1e-3
+  assert algorithm.whole_completions
+
+
+# Of VESPO only the ratio, above, is that of a whole completion.
+@pytest.mark.parametrize(
+  "name", tiny.each([x for x in WHOLE if x != "vespo"], ("gtpo",))
+)
 def test_others_would_be_wrong(name):
   """Which is why `training/compatibility.py` refuses them."""
   one, two = _advantages(name)

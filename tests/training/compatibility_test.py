@@ -412,6 +412,7 @@ CONFIGS = [
   ("dpo", {"data.name": "memchain"}, "'dpo', which couples completions and"),
   ("gtpo", {"data.name": "memchain"}, "'gtpo', which reads whole completions"),
   ("tic_grpo", {"data.name": "memchain"}, "'tic_grpo', which reads whole"),
+  ("vespo", {"data.name": "memchain"}, "'vespo', which reads whole"),
   (
     "grpo",
     {"data.name": "memchain", "algorithm.overlong_cache": 0.2},

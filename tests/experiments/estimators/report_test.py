@@ -51,6 +51,16 @@ def test_the_page_is_reproduced(measured):
 
 
 @pytest.mark.slow
+def test_advantages_and_aggregations_are_reproduced():
+  text = (DOCS / "estimators.md").read_text(encoding="utf-8")
+  with jax.enable_x64(True):
+    rows = measurements.combinations()
+  for label, cells in rows:
+    shown = " | ".join(f"{x.cosine:.4f}" for x in cells)
+    assert f"| {label} | {shown} |" in text
+
+
+@pytest.mark.slow
 def test_a_page_about_some(measured, tmp_path):
   assert [row.verdict for row in measured] == ["yes", "× c", "no"]
   text = page.markdown(measured, (), measured[0].variance)
