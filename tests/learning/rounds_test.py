@@ -39,31 +39,46 @@ P, G = 3, 2
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
+# Each operation outside a program would be a program of its own.
+_add = jax.jit(rounds.add, static_argnums=2)
+_settle = jax.jit(rounds.settle, static_argnums=1)
+_metrics = jax.jit(rounds.metrics)
+_live = jax.jit(rounds.live_groups, static_argnums=1)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _live_and_trained(groups, min_std):
+  """What rounds keep, and what the mask of dynamic sampling trains on."""
+  config = algorithms.make_config("dapo", min_reward_std=min_std)
+  live = rounds.live_groups(groups, min_std)
+  return live, objective.trained_tokens(config, groups.rollout, groups.scored)
+
+
 def _scored(rewards, valid=None, correct=None) -> Scored:
-  rewards = jnp.asarray(rewards, jnp.float32)
-  everyone = jnp.ones(rewards.shape, bool)
+  rewards = np.asarray(rewards, np.float32)
+  everyone = np.ones(rewards.shape, bool)
   return Scored(
     rewards=rewards,
-    valid=everyone if valid is None else jnp.asarray(valid),
-    correct=everyone if correct is None else jnp.asarray(correct),
+    valid=everyone if valid is None else np.asarray(valid),
+    correct=everyone if correct is None else np.asarray(correct),
     components={"a": rewards},
-    weights={"a": jnp.float32(1)},
+    weights={"a": np.float32(1)},
   )
 
 
 def _groups(ids, live, num_prompts=P, group_size=G) -> rounds.Groups:
   """Groups in which every number tells whose it is."""
-  ids = jnp.asarray(ids, jnp.int32)
-  own = 10 * jnp.repeat(ids, group_size) + jnp.tile(
-    jnp.arange(group_size), num_prompts
+  ids = np.asarray(ids, np.int32)
+  own = 10 * np.repeat(ids, group_size) + np.tile(
+    np.arange(group_size, dtype=np.int32), num_prompts
   )
-  of_token = jnp.stack([own, own + 0.5], axis=1).astype(jnp.float32)
-  index = jnp.arange(num_prompts * group_size) // group_size
-  differs = jnp.repeat(jnp.asarray(live), group_size)
+  of_token = np.stack([own, own + 0.5], axis=1).astype(np.float32)
+  index = np.arange(num_prompts * group_size, dtype=np.int32) // group_size
+  differs = np.repeat(live, group_size)
   return rounds.Groups(
     prompts=Prompts(ids[:, None], ids[:, None] > 0, ids, {"gold": ids * 2}),
     rollout=Rollout(
-      tokens=of_token.astype(jnp.int32),
+      tokens=of_token.astype(np.int32),
       completion_mask=of_token > 0,
       behavior_logp=of_token,
       sampler_logp=of_token,
@@ -74,7 +89,7 @@ def _groups(ids, live, num_prompts=P, group_size=G) -> rounds.Groups:
       num_groups=num_prompts,
       prompt_routing=ids[:, None, None, None],
     ),
-    scored=_scored(jnp.where(differs, own, 5)),
+    scored=_scored(np.where(differs, own, 5)),
     greedy=_scored(ids),
   )
 
@@ -95,13 +110,10 @@ def test_live_groups_by_hand():
   groups = _groups(range(7), 7 * [True], num_prompts=7, group_size=4)
   groups = dataclasses.replace(groups, scored=_scored(rewards, valid))
   expected = [True, False, False, False, False, False, True]
-  assert rounds.live_groups(groups).tolist() == expected
-  # What the mask of dynamic sampling trains on.
-  mask = objective.trained_tokens(
-    algorithms.make_config("dapo"), groups.rollout, groups.scored
-  )
+  found, mask = _live_and_trained(groups, 0.0)
+  assert found.tolist() == expected
   rows = np.repeat(expected, 4) & valid
-  np.testing.assert_array_equal(mask.any(axis=1), rows)
+  np.testing.assert_array_equal(np.asarray(mask).any(axis=1), rows)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +125,7 @@ def test_how_many_groups_live_is_known(p, share):
   groups = _groups(range(256), 256 * [True], num_prompts=256, group_size=8)
   groups = dataclasses.replace(groups, scored=_scored(outcomes.ravel()))
   chance = np.where(outcomes == 1, p, 1 - p).prod(axis=1)
-  live = np.asarray(rounds.live_groups(groups))
+  live = np.asarray(_live(groups))
   np.testing.assert_allclose((chance * live).sum(), share, atol=5e-4)
   np.testing.assert_allclose((chance * live).sum(), 1 - p**8 - (1 - p) ** 8)
 
@@ -135,16 +147,12 @@ def test_a_group_lives_whose_deviation_is_above_the_least(min_std):
     mean = sum(scored) / len(scored)
     square = sum((x - mean) ** 2 for x in scored) / (len(scored) - 1)
     expected.append(max(scored) > min(scored) and square**0.5 > min_std)
-  assert rounds.live_groups(groups, min_std).tolist() == expected
-  mask = objective.trained_tokens(
-    algorithms.make_config("dapo", min_reward_std=min_std),
-    groups.rollout,
-    groups.scored,
-  )
+  found, mask = _live_and_trained(groups, min_std)
+  assert found.tolist() == expected
   rows = np.repeat(expected, 4) & valid
-  np.testing.assert_array_equal(mask.any(axis=1), rows)
+  np.testing.assert_array_equal(np.asarray(mask).any(axis=1), rows)
   # Rounds keep the same groups, and are full when there are four of them.
-  collected = rounds.add(None, groups, min_std)
+  collected = _add(None, groups, min_std)
   assert collected.full == (sum(expected) == 4)
   kept = [i for i in range(4) if expected[i]]
   assert collected.groups.prompts.ids[: len(kept)].tolist() == kept
@@ -184,10 +192,6 @@ def test_merged_groups_are_those_of_plain_python(each_live):
   assert collected.counts["live"] == len(kept)
 
 
-_add = jax.jit(rounds.add)
-_settle = jax.jit(rounds.settle, static_argnums=1)
-
-
 @pytest.mark.parametrize("num_live", range(P + 1))
 def test_a_batch_that_is_short_is_settled_as_is_asked_for(num_live):
   first = np.arange(P) < num_live
@@ -197,7 +201,7 @@ def test_a_batch_that_is_short_is_settled_as_is_asked_for(num_live):
   live = [
     i for i, is_live in zip((3, 2, 1), first[::-1], strict=True) if is_live
   ]
-  assert rounds.metrics(collected)["drawn/missing"] == P - num_live
+  assert _metrics(collected)["drawn/missing"] == P - num_live
   fewer, always = _settle(collected, "fewer")
   assert always is None
   groups, trains = _settle(collected, "error")
@@ -228,7 +232,7 @@ def test_what_is_said_of_all_that_was_drawn():
   )
   collected = _add(_add(None, first), second)
   # Token ids 0 and 0.5, 1 and 1.5, …: of the first row one token exists.
-  assert rounds.metrics(collected) == {
+  assert _metrics(collected) == {
     "drawn/rounds": 2,
     "drawn/groups": 6,
     "drawn/live": np.float32(4 / 6),
@@ -244,7 +248,7 @@ def test_what_is_said_of_all_that_was_drawn():
 def test_of_rows_that_nobody_scored_there_is_no_mean():
   groups = _groups([0, 1, 2], [False, True, False])
   nobody = _scored([0] * 6, [False] * 6)
-  found = rounds.metrics(_add(None, dataclasses.replace(groups, scored=nobody)))
+  found = _metrics(_add(None, dataclasses.replace(groups, scored=nobody)))
   assert np.isnan([found["drawn/reward"], found["drawn/accuracy"]]).all()
   assert found["drawn/live"] == 0
 
@@ -253,7 +257,14 @@ def _score(prompts, rollout):
   """Sees only in some prompts which row is which."""
   index = jnp.arange(len(rollout.tokens)) % 4
   live = prompts.extras["live"][rollout.prompt_index]
-  return _scored(jnp.where(live, index % 2, 1.0), correct=index == 1)
+  rewards = jnp.where(live, index % 2, 1.0)
+  return Scored(
+    rewards=rewards,
+    valid=jnp.ones(rewards.shape, bool),
+    correct=index == 1,
+    components={"a": rewards},
+    weights={"a": jnp.float32(1)},
+  )
 
 
 def _parts(max_rounds, algorithm="grpo", **options):
@@ -265,8 +276,8 @@ def _parts(max_rounds, algorithm="grpo", **options):
 def _prompts(live_ids, first=0):
   """Three rounds of four prompts."""
   prompts = tiny.make_prompts(12, first=first)
-  live = jnp.isin(prompts.ids, jnp.asarray(live_ids, jnp.int32))
-  return dataclasses.replace(prompts, extras={"live": live})
+  live = np.isin(prompts.ids, live_ids)
+  return dataclasses.replace(prompts, extras={"live": jax.device_put(live)})
 
 
 def _numbers(state):
@@ -323,7 +334,7 @@ def test_rounds_end_with_enough_live_groups_or_at_the_bound(
   assert metrics["tokens/trained"] == expected
 
   # And the update is that of a batch with just these prompts.
-  chosen = jax.tree.map(lambda x: x[np.array(kept)], prompts)
+  chosen = jax.tree.map(lambda x: np.asarray(x)[np.array(kept)], prompts)
   other, other_metrics, _ = fused_once(chosen)
   for one, two in zip(_numbers(state), _numbers(other), strict=True):
     np.testing.assert_allclose(one, two, 1e-5, 1e-6)
@@ -362,7 +373,7 @@ def test_a_step_on_repeated_groups_is_one_on_a_batch_of_them(
   assert metrics["drawn/missing"] == max(0, 4 - len(live_ids))
   num_rounds = 3 if len(live_ids) < 4 else 2
   assert metrics["completions/generated"] == 16 * num_rounds
-  chosen = jax.tree.map(lambda x: x[np.array(kept)], prompts)
+  chosen = jax.tree.map(lambda x: np.asarray(x)[np.array(kept)], prompts)
   other, other_metrics, _ = programs[1](chosen)
   for one, two in zip(_numbers(state), _numbers(other), strict=True):
     np.testing.assert_allclose(one, two, 1e-5, 1e-6)

@@ -238,12 +238,13 @@ def make_prompts(num_prompts: int = 4, slots: int = 3, first: int = 0):
   """Ragged, left-padded prompts."""
   rng = np.random.default_rng(first)
   lengths = 1 + np.arange(num_prompts) % slots
-  return Prompts(
-    tokens=jnp.asarray(rng.integers(2, VOCAB, (num_prompts, slots)), jnp.int32),
-    mask=jnp.asarray(np.arange(slots) >= slots - lengths[:, None]),
-    ids=jnp.arange(first, first + num_prompts, dtype=jnp.int32),
+  made = Prompts(
+    tokens=rng.integers(2, VOCAB, (num_prompts, slots)).astype(np.int32),
+    mask=np.arange(slots) >= slots - lengths[:, None],
+    ids=np.arange(first, first + num_prompts, dtype=np.int32),
     extras={},
   )
+  return jax.device_put(made)  # Compiles nothing, as jnp.asarray does.
 
 
 def ragged_batch(parts: Parts, num_rows: int = 16, slots: int = 4):
@@ -257,33 +258,34 @@ def ragged_batch(parts: Parts, num_rows: int = 16, slots: int = 4):
   prompts = make_prompts()
   group_id = np.arange(num_rows) // 4
   logp = -rng.uniform(0.5, 3.0, (num_rows, slots)).astype(np.float32)
-  rewards = jnp.asarray(rng.normal(size=num_rows), jnp.float32)
+  rewards = rng.normal(size=num_rows).astype(np.float32)
   state = objective.init(parts.algorithm, parts.config)[1]
-  return TrainBatch(
+  made = TrainBatch(
     prompt_tokens=prompts.tokens,
     prompt_mask=prompts.mask,
-    prompt_index=jnp.asarray(group_id, jnp.int32),
-    group_id=jnp.asarray(group_id, jnp.int32),
-    tokens=jnp.asarray(rng.integers(0, VOCAB, (num_rows, slots)), jnp.int32),
-    completion_mask=jnp.asarray(completion_mask),
-    mask=jnp.asarray(completion_mask & valid[:, None]),
+    prompt_index=np.asarray(group_id, np.int32),
+    group_id=np.asarray(group_id, np.int32),
+    tokens=np.asarray(rng.integers(0, VOCAB, (num_rows, slots)), np.int32),
+    completion_mask=completion_mask,
+    mask=completion_mask & valid[:, None],
     rewards=rewards,
-    valid=jnp.asarray(valid),
-    terminated=jnp.asarray(lengths < slots),
+    valid=valid,
+    terminated=lengths < slots,
     correct=rewards > 0,
-    behavior_logp=jnp.asarray(logp),
-    sampler_logp=jnp.asarray(logp),
-    entropy=jnp.asarray(-logp),
+    behavior_logp=logp,
+    sampler_logp=logp,
+    entropy=-logp,
     components=rewards[:, None],
-    component_weights=jnp.ones(1),
-    step_rewards=jnp.asarray(logp),
-    step_mask=jnp.asarray(completion_mask),
-    greedy_rewards=jnp.zeros(num_rows),
-    expected=jnp.full(num_rows, 0.5),
+    component_weights=np.ones(1, np.float32),
+    step_rewards=logp,
+    step_mask=completion_mask,
+    greedy_rewards=np.zeros(num_rows, np.float32),
+    expected=np.full(num_rows, 0.5, np.float32),
     state=state["algorithm"],
     coefficients=state["coefficients"],
     num_groups=4,
   )
+  return jax.device_put(made)
 
 
 def given_rows(prompts, completions):
@@ -291,27 +293,28 @@ def given_rows(prompts, completions):
   rows = np.arange(len(prompts))
   everyone = np.ones(len(rows), bool)
   exists = np.ones(completions.shape, bool)
-  return TrainBatch(
-    prompt_tokens=jnp.asarray(prompts),
-    prompt_mask=jnp.ones(prompts.shape, bool),
-    prompt_index=jnp.asarray(rows),
-    group_id=jnp.asarray(rows),
-    tokens=jnp.asarray(completions),
-    completion_mask=jnp.asarray(exists),
-    mask=jnp.asarray(exists),
-    rewards=jnp.zeros(len(rows)),
-    valid=jnp.asarray(everyone),
-    terminated=jnp.asarray(everyone),
-    correct=jnp.asarray(everyone),
+  made = TrainBatch(
+    prompt_tokens=prompts,
+    prompt_mask=np.ones(prompts.shape, bool),
+    prompt_index=rows,
+    group_id=rows,
+    tokens=completions,
+    completion_mask=exists,
+    mask=exists,
+    rewards=np.zeros(len(rows), np.float32),
+    valid=everyone,
+    terminated=everyone,
+    correct=everyone,
     num_groups=len(rows),
   )
+  return jax.device_put(made)
 
 
 def off_policy(parts: Parts) -> tuple[TrainState, TrainBatch]:
   """A state with a distant reference, and a prepared batch off its policy."""
   state = make_state(parts)
   if "reference" in state.members:
-    reference = parts.policy.init(jax.random.key(1))
+    reference = jax.jit(parts.policy.init)(jax.random.key(1))
     state = state.with_params(reference=reference)
   prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
   batch = prepare(state, ragged_batch(parts), jax.random.key(2))
