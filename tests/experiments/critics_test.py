@@ -53,20 +53,25 @@ def rollout_of(rewards, terminated=None, truncated=None, mask=None):
 def params_of():
   """Of a policy and a critic of four numbers."""
   init = jax.jit(policies.init, static_argnums=(1, 2))
-  with jax.ensure_compile_time_eval():
-    return init(jax.random.key(0), environments.make("CartPole-v1"), True)
+  return init(jax.random.key(0), environments.make("CartPole-v1"), True)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _advantages(setting, rollout, gamma, ema, iteration):
-  params = params_of()
+def _advantages(setting, params, rollout, gamma, ema, iteration):
   return losses.advantages(
     setting, rollout, gamma, params, ema, iteration, jax.random.key(1)
   )
 
 
 def advantages_of(setting, rollout, gamma=0.99, ema=0.0, iteration=0):
-  return _advantages(setting, rollout, gamma, ema, iteration)
+  return _advantages(setting, params_of(), rollout, gamma, ema, iteration)
+
+
+# Each operation outside a program would be a program of its own.
+_gae = jax.jit(returns.generalized_advantages)
+_value = jax.jit(policies.value)
+_evaluate = jax.jit(policies.evaluate)
+_mean_and_deviation = jax.jit(losses.mean_and_deviation, static_argnums=2)
 
 
 def random_rollout(seed=0):
@@ -99,9 +104,9 @@ def test_without_a_baseline_advantages_are_monte_carlo_returns():
 
 def test_gae_without_values_is_monte_carlo():
   rollout = random_rollout(1)
-  found, targets = returns.generalized_advantages(
+  found, targets = _gae(
     rollout.rewards,
-    jnp.zeros((4, 6)),
+    np.zeros((4, 6), np.float32),
     rollout.mask,
     0.9,
     1.0,
@@ -138,9 +143,7 @@ def test_mean_over_episodes_counts_their_parts():
     terminated=[[0, 1, 0], [0, 0, 0]],
     mask=[[1, 1, 1], [1, 1, 0]],
   )
-  mean, _ = losses.mean_and_deviation(
-    monte_carlo(rollout, 0.5), rollout, "episodes"
-  )
+  mean, _ = _mean_and_deviation(monte_carlo(rollout, 0.5), rollout, "episodes")
   assert float(mean) == pytest.approx((3 + 4 + 5) / 3)
 
 
@@ -160,7 +163,7 @@ def test_the_first_moving_average_is_the_first_mean():
 
 
 def test_truncation_bootstraps_and_termination_does_not():
-  value = functools.partial(policies.value, params_of())
+  value = functools.partial(_value, params_of())
   for horizon in (2, 0):
     setting = dataclasses.replace(PPO, horizon=horizon)
     for kind in ("terminated", "truncated", None):
@@ -168,19 +171,17 @@ def test_truncation_bootstraps_and_termination_does_not():
       rollout = rollout_of([[1.0, 1.0]], **ends)
       found, old, targets, _ = advantages_of(setting, rollout, gamma=0.5)
       v = np.asarray(value(rollout.observations))[0]
-      beyond = float(value(rollout.final_observations)[0, 1])
+      beyond = np.asarray(value(rollout.final_observations))[0, 1]
       if kind == "terminated" or horizon == 0:
         beyond = 0.0
       last = 1 + 0.5 * beyond - v[1]
       first = 1 + 0.5 * v[1] - v[0] + 0.5 * 0.95 * last
       np.testing.assert_allclose(found, [[first, last]], rtol=1e-5)
-      np.testing.assert_allclose(targets, found + old, rtol=1e-5)
+      np.testing.assert_allclose(targets, np.asarray(found) + old, rtol=1e-5)
 
 
 def batch_of(rollout):
-  old_logp, _ = policies.evaluate(
-    params_of(), rollout.observations, rollout.actions
-  )
+  old_logp, _ = _evaluate(params_of(), rollout.observations, rollout.actions)
   found, old_values, targets, _ = advantages_of(PPO, rollout)
   return losses.Batch(
     observations=rollout.observations,
@@ -197,11 +198,13 @@ def test_the_gradient_is_that_of_all_live_steps(monkeypatch):
   batch = batch_of(random_rollout(5))
   whole = jax.jit(jax.grad(functools.partial(losses.loss, PPO)))
   monkeypatch.setattr(losses, "_CHUNK", 7)  # 16 live steps: three chunks.
-  parts = jax.jit(lambda x: losses.gradient(PPO, params_of(), losses.packed(x)))
+  parts = jax.jit(
+    lambda params, x: losses.gradient(PPO, params, losses.packed(x))
+  )
   assert batch.mask.sum() == 16
   jax.tree.map(
-    lambda x, y: np.testing.assert_allclose(x, y / 16, atol=1e-6),
-    parts(batch),
+    lambda x, y: np.testing.assert_allclose(x, np.asarray(y) / 16, atol=1e-6),
+    parts(params_of(), batch),
     whole(params_of(), batch),
   )
 
@@ -220,7 +223,7 @@ def test_idle_steps_change_neither_loss_nor_gradient():
   idle = outcome(params_of(), batch._replace(mask=np.zeros_like(mask)))
   jax.tree.map(np.testing.assert_array_equal, clean, dirty)
   assert np.isfinite(clean[0])
-  assert all((x == 0).all() for x in jax.tree.leaves(idle))
+  assert all((np.asarray(x) == 0).all() for x in jax.tree.leaves(idle))
 
 
 @pytest.fixture(scope="module")
@@ -228,12 +231,13 @@ def random_cartpole():
   """Whole episodes of an untrained policy, whose logits are all but 0."""
   setting = settings.Setting("CartPole-v1", "none", horizon=0, num_envs=64)
   environment = environments.make("CartPole-v1")
-  init = jax.jit(training.init, static_argnums=(0, 1))
   params = {x: y for x, y in params_of().items() if x == "policy"}
-  state = init(setting, environment, params, jax.random.key(0))
-  state = jax.tree.map(lambda x: x[None], state)
-  return jax.jit(
-    lambda state: training.collect(
+
+  @jax.jit
+  def collected(params, key):
+    state = training.init(setting, environment, params, key)
+    state = jax.tree.map(lambda x: x[None], state)
+    return training.collect(
       setting,
       environment,
       state.params,
@@ -241,12 +245,13 @@ def random_cartpole():
       state.key,
       jnp.ones(1, bool),
       0.99,
-    )
-  )(state)
+    )[1]
+
+  return jax.device_get(collected(params, jax.random.key(0)))
 
 
 def test_a_random_policy_balances_for_22_steps(random_cartpole):
-  _, rollout = random_cartpole
+  rollout = random_cartpole
   lengths = rollout.mask.sum(axis=-1)[0]
   np.testing.assert_array_equal(
     (rollout.scores * rollout.mask).max(axis=-1)[0], lengths
@@ -258,15 +263,17 @@ def test_a_random_policy_balances_for_22_steps(random_cartpole):
 
 def test_normalisation_of_continuous_actions():
   environment = environments.make("Pendulum-v1")
-  state = environment.reset(jax.random.key(0))
 
   def step(state, key):
     state, found = environment.step(key, state, jnp.full(1, 9.0), 0.9)
     return state, (found, state.inner.last_u)
 
-  _, (found, torque) = jax.lax.scan(
-    step, state, jax.random.split(jax.random.key(1), 400)
-  )
+  @jax.jit
+  def played(start, key):
+    keys = jax.random.split(key, 400)
+    return jax.lax.scan(step, environment.reset(start), keys)[1]
+
+  found, torque = jax.device_get(played(jax.random.key(0), jax.random.key(1)))
   assert float(np.abs(torque).max()) <= 2.0  # Clipped; 0 after a reset.
   np.testing.assert_array_equal(
     np.flatnonzero(found.truncated), np.array([199, 399])
@@ -288,7 +295,7 @@ def test_another_gymnax_is_refused():
     step = staticmethod(lambda *arguments: (0, 0, 0, False, {}))
 
   old = dataclasses.replace(environment, inner=Old())
-  state = environment.reset(jax.random.key(0))
+  state = jax.jit(environment.reset)(jax.random.key(0))
   with pytest.raises(TypeError, match=r"Old-v0 returned 5 values.*gymnax>=1"):
     old.step(jax.random.key(0), state, jnp.int32(0), 0.99)
 
@@ -498,7 +505,7 @@ def test_a_cell_is_trained(tiny):
 
 def test_networks_are_initialised_one_after_another():
   # Two QR factorisations of batches may wait for each other forever.
-  keys = jax.vmap(jax.random.key)(jnp.arange(3))
+  keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 3))
   made = training._make("Acrobot-v1"), True, keys
   text = training._initial_params.lower(*made).as_text()
   calls = [line for line in text.splitlines() if "@lapack_" in line]
