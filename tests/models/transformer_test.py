@@ -80,9 +80,8 @@ def make_batch(num_prompt_slots=5, junk=0):
     mask[row, -len(prompt) :] = True
   completion_mask = np.arange(T) < np.array(LENGTHS)[:, None]
   completions = np.where(completion_mask, COMPLETIONS, junk)
-  return tuple(
-    jnp.asarray(x)
-    for x in (tokens, mask, completions, completion_mask, PROMPT_INDEX)
+  return jax.device_put(
+    (tokens, mask, completions, completion_mask, np.array(PROMPT_INDEX))
   )
 
 

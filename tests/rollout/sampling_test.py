@@ -26,14 +26,32 @@ MARKOV = adapter.policy_from_logits(
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4, 5))
-def sample(policy, params, prompts, key, config, group_size):
+def program(policy, params, prompts, key, config, group_size):
   return sampling.sample(policy, params, prompts, key, config, group_size)
 
 
+def sample(*arguments):
+  """A rollout of NumPy arrays, of which nothing more is compiled."""
+  return jax.device_get(program(*arguments))
+
+
 def make_prompts(tokens, ids=None):
-  tokens = jnp.asarray(tokens)
-  ids = jnp.arange(len(tokens)) if ids is None else jnp.asarray(ids)
-  return Prompts(tokens, jnp.ones(tokens.shape, bool), ids, {})
+  tokens = np.asarray(tokens, np.int32)
+  ids = np.asarray(range(len(tokens)) if ids is None else ids, np.int32)
+  return Prompts(tokens, np.ones(tokens.shape, bool), ids, {})
+
+
+_row_keys = jax.jit(drawing.row_keys, static_argnums=2)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _noise(keys, num_steps, size):
+  """The noise of rows [B, T, V] with these keys."""
+  return jax.vmap(
+    lambda key: jax.vmap(
+      lambda t: jax.random.gumbel(jax.random.fold_in(key, t), (size,))
+    )(jnp.arange(num_steps))
+  )(keys)
 
 
 def chains(*successions):
@@ -42,7 +60,11 @@ def chains(*successions):
   for chain in successions:
     for token, successor in itertools.pairwise(chain):
       table[token, successor] = 1000.0
-  return {"trained": jnp.asarray(table), "frozen": {}}
+  return table_of(table)
+
+
+def table_of(table):
+  return {"trained": np.asarray(table, np.float32), "frozen": {}}
 
 
 def run_chains(params, starts, **config):
@@ -96,7 +118,7 @@ def test_a_row_that_ends_in_its_last_slot_is_terminated():
 
 
 def test_nothing_is_recorded_after_the_end():
-  table = {"trained": jnp.zeros((10, 10)), "frozen": {}}
+  table = table_of(np.zeros((10, 10)))
   rollout = run_chains(table, [1] * 40, end_ids=(3, 4, 5), pad_id=9)
   mask = rollout.completion_mask
   assert not mask.all()
@@ -133,7 +155,7 @@ def test_decoding_stops_when_all_rows_are_done(end_ids, num_decodes):
 
 # ---- Draws.
 
-UNIFORM = {"trained": jnp.zeros((64, 64)), "frozen": {}}
+UNIFORM = table_of(np.zeros((64, 64)))
 FREE = sampling.SamplingConfig(6, (), 0)
 
 
@@ -167,7 +189,7 @@ def test_draws_follow_the_id_and_not_the_place():
 
 def test_row_keys_depend_on_id_and_sample_index_only():
   def bits(ids, group_size):
-    keys = drawing.row_keys(jax.random.key(0), jnp.asarray(ids), group_size)
+    keys = _row_keys(jax.random.key(0), np.int32(ids), group_size)
     return np.asarray(jax.random.key_data(keys)).reshape(
       len(ids), group_size, -1
     )
@@ -184,17 +206,17 @@ def test_a_token_is_where_logits_and_noise_are_largest():
   prompts, key = make_prompts([[5], [7]], [3, 4]), jax.random.key(6)
   rollout = sample(
     MARKOV,
-    {"trained": jnp.asarray(table), "frozen": {}},
+    table_of(table),
     prompts,
     key,
     sampling.SamplingConfig(4, (), 0, temperature=0.5),
     2,
   )
-  for b, row_key in enumerate(drawing.row_keys(key, prompts.ids, 2)):
+  noise = np.asarray(_noise(_row_keys(key, prompts.ids, 2), 4, 10))
+  for b in range(4):
     last = (5, 7)[b // 2]
     for t in range(4):
-      noise = jax.random.gumbel(jax.random.fold_in(row_key, t), (10,))
-      last = np.argmax(table[last] / 0.5 + noise)
+      last = np.argmax(table[last] / 0.5 + noise[b, t])
       assert rollout.tokens[b, t] == last
 
 
@@ -209,7 +231,7 @@ def test_a_token_is_where_logits_and_noise_are_largest():
 )
 def test_which_token_is_most_likely(row, token):
   config = sampling.SamplingConfig(1, (), 0, temperature=0.0)
-  params = {"trained": jnp.tile(jnp.array(row), (4, 1)), "frozen": {}}
+  params = table_of(np.tile(row, (4, 1)))
   prompts = make_prompts([[0]])
   rollout = sample(MARKOV, params, prompts, jax.random.key(0), config, 1)
   assert rollout.tokens[0, 0] == token
@@ -226,12 +248,12 @@ def test_which_token_is_most_likely(row, token):
 )
 def test_frequencies_and_records_follow_the_filtered_distribution(change, kept):
   probs = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
-  table = jnp.broadcast_to(jnp.log(probs), (5, 5))
+  table = table_of(np.broadcast_to(np.log(probs), (5, 5)))
   config = sampling.SamplingConfig(2, (), 0, **change)
   num_rows = 4000
   rollout = sample(
     MARKOV,
-    {"trained": table, "frozen": {}},
+    table,
     make_prompts([[0]]),
     jax.random.key(0),
     config,
@@ -259,7 +281,7 @@ def test_frequencies_and_records_follow_the_filtered_distribution(change, kept):
 
 def test_temperature_zero_takes_the_most_likely_token():
   probs = np.array([0.2, 0.5, 0.3])
-  params = {"trained": jnp.broadcast_to(jnp.log(probs), (3, 3)), "frozen": {}}
+  params = table_of(np.broadcast_to(np.log(probs), (3, 3)))
   config = sampling.SamplingConfig(4, (), 0, temperature=0.0)
   rollout = sample(
     MARKOV, params, make_prompts([[0]]), jax.random.key(0), config, 3
@@ -281,12 +303,12 @@ def test_temperature_zero_takes_the_most_likely_token():
 )
 def test_kept_ids_are_what_the_filters_left(change, kept):
   probs = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
-  table = jnp.broadcast_to(jnp.log(probs), (5, 5))
+  table = table_of(np.broadcast_to(np.log(probs), (5, 5)))
   # Token 0 ends a row, so that some slots are never written.
   config = sampling.SamplingConfig(4, (0,), 0, record_kept=True, **change)
   rollout = sample(
     MARKOV,
-    {"trained": table, "frozen": {}},
+    table,
     make_prompts([[0]]),
     jax.random.key(0),
     config,
@@ -309,7 +331,7 @@ def test_kept_ids_are_what_the_filters_left(change, kept):
 def test_of_equal_tokens_only_the_recorded_ones_are_drawn():
   """Filtering by value alone would keep all five, and record three."""
   config = sampling.SamplingConfig(8, (), 0, top_k=3, record_kept=True)
-  table = {"trained": jnp.zeros((5, 5)), "frozen": {}}
+  table = table_of(np.zeros((5, 5)))
   rollout = sample(
     MARKOV, table, make_prompts([[0]]), jax.random.key(0), config, 20
   )
@@ -329,9 +351,9 @@ def model():
     config = transformer_test.float64(transformer_test.PLAIN)
     rng = np.random.default_rng(0)
     prompts = Prompts(
-      tokens=jnp.asarray(rng.integers(13, size=(3, 4))),
-      mask=jnp.arange(4) >= jnp.array([[0], [2], [3]]),
-      ids=jnp.array([20, 21, 22]),
+      tokens=rng.integers(13, size=(3, 4)),
+      mask=np.arange(4) >= np.array([[0], [2], [3]]),
+      ids=np.array([20, 21, 22]),
       extras={},
     )
     params = transformer_test.make_params(config)
@@ -339,7 +361,7 @@ def model():
 
 
 def take(prompts, rows):
-  return jax.tree.map(lambda x: x[jnp.array(rows)], prompts)
+  return jax.tree.map(lambda x: x[np.array(rows)], prompts)
 
 
 @pytest.mark.parametrize(
@@ -355,7 +377,7 @@ def test_recorded_log_probs_equal_teacher_forcing(model, lanes):
     assert not rollout.completion_mask.all()
 
     @jax.jit
-    def forced(params):
+    def forced(params, prompts, rollout):
       h, _ = policy.hidden(
         params,
         prompts.tokens,
@@ -375,11 +397,11 @@ def test_recorded_log_probs_equal_teacher_forcing(model, lanes):
 
     np.testing.assert_allclose(
       rollout.sampler_logp,
-      np.where(rollout.completion_mask, forced(params), 0),
+      np.where(rollout.completion_mask, forced(params, prompts, rollout), 0),
       atol=1e-6,  # The buffers are float32.
     )
     drawn = rollout.completion_mask
-    gap = np.asarray(rollout.behavior_logp - rollout.sampler_logp)[drawn]
+    gap = (rollout.behavior_logp - rollout.sampler_logp)[drawn]
     assert (gap > -1e-6).all()  # A filter makes kept tokens likelier.
     assert gap.max() > 1e-3
 
@@ -434,20 +456,20 @@ def rollout_of(config, smallest=128, num_slots=16, **options):
   """12 completions of 3 prompts, in float64, compiled anew."""
   config = transformer_test.float64(config)
   tokens, mask, *_ = transformer_test.make_batch()
-  prompts = Prompts(tokens, mask, jnp.arange(3), {})
+  prompts = Prompts(tokens, mask, np.arange(3), {})
   options = {"end_ids": (0,), "pad_id": 0, "top_k": 9} | options
   sampler = sampling.SamplingConfig(num_slots, **options)
   policy = transformer.transformer_policy(config)
 
   @jax.jit
-  def run(params):
+  def run(params, prompts):
     return sampling.sample(
       policy, params, prompts, jax.random.key(2), sampler, 4
     )
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sampling, "_SMALLEST", smallest)
-    return run(transformer_test.make_params(config))
+    return jax.device_get(run(transformer_test.make_params(config), prompts))
 
 
 def assert_same_rollout(rollout, expected):
@@ -518,7 +540,7 @@ def test_a_free_lane_takes_the_next_row():
   table = np.zeros((20, 20))
   for token in range(19):
     table[token, token + 1] = 1000.0
-  params = {"trained": jnp.asarray(table), "frozen": {}}
+  params = table_of(table)
   config = sampling.SamplingConfig(16, (19,), 0, lanes=2)
   prompts = make_prompts([[17], [6], *[[17]] * 6])
   rollout = sample(policy, params, prompts, jax.random.key(0), config, 1)
@@ -545,18 +567,19 @@ def test_a_cache_that_holds_prompts_gets_that_of_the_row_in_the_lane():
     weights=None,
     config=sampling.SamplingConfig(5, (), 0, lanes=2),
     keys=jax.random.split(jax.random.key(0), 8),
-    first_h=jnp.zeros((4, 1)),
-    prefix=jnp.arange(4),
-    limits=jnp.full(8, 5),
+    first_h=jax.device_put(np.zeros((4, 1), np.float32)),
+    prefix=jax.device_put(np.arange(4)),
+    limits=jax.device_put(np.full(8, 5)),
   )
-  state = decoder.start(None)
+  refill = jax.jit(decoder.refill)
+  state = jax.jit(decoder.start)(None)
   np.testing.assert_array_equal(state.cache, [0, 0])
   for busy, rows, prompts in (
     ([False, True], [2, 1], [1, 0]),
     ([True, True], [2, 1], [1, 0]),
     ([False, False], [3, 4], [1, 2]),
   ):
-    state = decoder.refill(dataclasses.replace(state, busy=jnp.array(busy)))
+    state = refill(dataclasses.replace(state, busy=np.array(busy)))
     np.testing.assert_array_equal(state.row, rows)
     np.testing.assert_array_equal(state.cache, prompts)
     assert state.busy.all()
@@ -567,7 +590,7 @@ def test_a_cache_that_holds_prompts_gets_that_of_the_row_in_the_lane():
 )
 def test_rows_may_have_limits_of_their_own(model, lanes):
   policy, params, prompts = model
-  limits = jnp.asarray([1, 5, 3, 2, 4, 5, 1, 2, 5, 3, 4, 1])
+  limits = np.array([1, 5, 3, 2, 4, 5, 1, 2, 5, 3, 4, 1])
   # Padding looks like the end token, which the model does not have.
   config = sampling.SamplingConfig(5, (50,), 50, lanes=lanes)
   rollout = jax.jit(
@@ -587,7 +610,7 @@ def test_more_lanes_than_rows_are_no_lanes(model):
   with jax.enable_x64(True):
     config = sampling.SamplingConfig(5, (0,), 0)
     programs = [
-      sample.lower(
+      program.lower(
         policy,
         params,
         prompts,
@@ -606,8 +629,8 @@ def test_a_prompt_is_cached_once_and_not_for_each_row(lanes):
   policy = transformer.transformer_policy(transformer_test.RICH)
   params = jax.eval_shape(policy.init, jax.random.key(0))
   config = sampling.SamplingConfig(5, (0,), 0, lanes=lanes)
-  prompts = make_prompts(jnp.ones((3, 7), jnp.int32))
-  text = sample.lower(
+  prompts = make_prompts(np.ones((3, 7)))
+  text = program.lower(
     policy, params, prompts, jax.random.key(0), config, 5
   ).as_text()
   assert "<3x1x6x7xf32" in text  # The keys of all prompts.
@@ -624,8 +647,8 @@ def test_a_cache_carries_what_its_dtype_says(dtype, name):
   config = dataclasses.replace(transformer_test.RICH, cache_dtype=dtype)
   policy = transformer.transformer_policy(config)
   params = jax.eval_shape(policy.init, jax.random.key(0))
-  prompts = make_prompts(jnp.ones((3, 7), jnp.int32))
-  text = sample.lower(
+  prompts = make_prompts(np.ones((3, 7)))
+  text = program.lower(
     policy,
     params,
     prompts,
