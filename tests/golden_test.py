@@ -43,15 +43,29 @@ def _read(file, names: dict[str, str]) -> dict[str, np.ndarray]:
   return {name: file[key] for name, key in names.items()}
 
 
-def _as_one_program(check, hyperparameters: dict, inputs: dict):
-  """What a check returns; each operation alone would be compiled as well."""
+def _as_one_program(check, cases: list[tuple[dict, dict]]) -> list:
+  """What a check returns for each (hyperparameters, inputs).
+
+  Each case alone, and each operation of it, would be compiled as well.
+  """
   # Ids and masks are known before: some checks count with NumPy.
-  real = {
-    name: x
-    for name, x in inputs.items()
-    if x.dtype.kind == "f" and "mask" not in name
-  }
-  return jax.jit(lambda real: check(hyperparameters, {**inputs, **real}))(real)
+  real = [
+    {
+      name: x
+      for name, x in inputs.items()
+      if x.dtype.kind == "f" and "mask" not in name
+    }
+    for _, inputs in cases
+  ]
+
+  @jax.jit
+  def outcomes(real):
+    return [
+      check(hyperparameters, {**inputs, **of_case})
+      for (hyperparameters, inputs), of_case in zip(cases, real, strict=True)
+    ]
+
+  return jax.device_get(outcomes(real))
 
 
 def check_file(directory, name: str) -> tuple[str, int]:
@@ -70,11 +84,14 @@ def check_file(directory, name: str) -> tuple[str, int]:
   if function not in CHECKS:
     return function, 0
   with np.load(directory / name) as file, jax.enable_x64(True):
-    for label, case in entry["cases"].items():
-      inputs = _read(file, case["inputs"])
-      outputs, gradients = _as_one_program(
-        CHECKS[function], case["hyperparameters"], inputs
-      )
+    cases = [
+      (case["hyperparameters"], _read(file, case["inputs"]))
+      for case in entry["cases"].values()
+    ]
+    found = _as_one_program(CHECKS[function], cases)
+    for (label, case), (outputs, gradients) in zip(
+      entry["cases"].items(), found, strict=True
+    ):
       rtol, atol = _tolerance(case, entry["note"])
       for ours, theirs in (
         (outputs, case["outputs"]),
