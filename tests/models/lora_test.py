@@ -25,18 +25,22 @@ def policy_of(config, lora_config=CONFIG):
   return lora.lora_policy(transformer.transformer_policy(config), lora_config)
 
 
+# Each operation outside a program would be a program of its own.
+merge = jax.jit(lora.merge, static_argnums=1)
+
+
+@functools.lru_cache
 def make_params(config, lora_config=CONFIG, spread=0.3):
   """Adapters over a base in which every weight matters, moved by `spread`."""
   params = lora.wrap(
     transformer_test.make_params(config), lora_config, jax.random.key(2)
   )
-  leaves, treedef = jax.tree.flatten(params["trained"])
-  keys = jax.random.split(jax.random.key(3), len(leaves))
-  leaves = [
-    x + spread * jax.random.normal(k, x.shape, x.dtype)
-    for x, k in zip(leaves, keys, strict=True)
-  ]
-  return {**params, "trained": jax.tree.unflatten(treedef, leaves)}
+  rng = np.random.default_rng(3)
+  trained = jax.tree.map(
+    lambda x: (x + spread * rng.normal(size=x.shape)).astype(x.dtype),
+    jax.device_get(params["trained"]),
+  )
+  return {**params, "trained": jax.device_put(trained)}
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -105,7 +109,7 @@ def test_wrapping_shares_the_arrays_of_the_base():
   kept = jax.tree.leaves(base["trained"])
   assert all(x is y for x, y in zip(frozen, kept, strict=True))
   params = make_params(RICH)
-  off = jax.tree.map(jnp.zeros_like, params["trained"])
+  off = jax.tree.map(np.zeros_like, params["trained"])
   reference = {**params, "trained": off}
   assert_same(
     teacher_forced(policy_of(RICH), reference, transformer_test.make_batch()),
@@ -137,7 +141,7 @@ def test_merged_and_unmerged_give_the_same_logits(lora_config):
     policy = policy_of(config, lora_config)
     unmerged = teacher_forced(policy, params, batch)
     merged = transformer_test.teacher_forced(
-      config, lora.merge(params, lora_config), batch
+      config, merge(params, lora_config), batch
     )
     base = transformer_test.teacher_forced(
       config, transformer_test.make_params(config), batch
@@ -156,8 +160,8 @@ def test_merged_and_unmerged_give_the_same_logits(lora_config):
 
 def test_merging_returns_what_was_wrapped():
   base = transformer_test.make_params(RICH)
-  base = {**base, "frozen": {"router_bias": jnp.ones(3)}}
-  merged = lora.merge(lora.wrap(base, SOME, jax.random.key(0)), SOME)
+  base = {**base, "frozen": {"router_bias": np.ones(3, np.float32)}}
+  merged = merge(lora.wrap(base, SOME, jax.random.key(0)), SOME)
   assert_same(merged, base)
 
 
@@ -165,9 +169,10 @@ def test_merging_adds_the_scaled_product():
   base = transformer_test.make_params(RICH)["trained"]
   params = make_params(RICH, SOME)
   a, b = (np.asarray(params["trained"]["down"][which]) for which in "ab")
-  merged = lora.merge(params, SOME)["trained"]
+  merged = merge(params, SOME)["trained"]
   before, after = (
-    tree["layers"]["mlp"]["down"]["kernel"] for tree in (base, merged)
+    np.asarray(tree["layers"]["mlp"]["down"]["kernel"])
+    for tree in (base, merged)
   )
   np.testing.assert_allclose(after, before + 6 / 3 * a @ b, 1e-5, 1e-6)
 
@@ -179,7 +184,7 @@ def test_bfloat16_bases_have_float32_adapters():
   assert {x.dtype.name for x in jax.tree.leaves(params["trained"])} == {
     "float32"
   }
-  merged = jax.tree.leaves(lora.merge(params, CONFIG))
+  merged = jax.tree.leaves(merge(params, CONFIG))
   assert {x.dtype.name for x in merged} == {"bfloat16"}
   policy, batch = policy_of(config), transformer_test.make_batch()
   logits = teacher_forced(policy, params, batch)
@@ -289,7 +294,7 @@ def test_the_files_mean_what_peft_makes_of_them(tmp_path):
       kernels[f"mlp.{name}_proj"] = layers["mlp"][name]["kernel"]
     return {name: np.moveaxis(x, 1, 2) for name, x in kernels.items()}
 
-  merged = projections(lora.merge(params, CONFIG))
+  merged = projections(merge(params, CONFIG))
   for name, base in projections(transformer_test.make_params(config)).items():
     for layer in range(2):
       prefix = f"base_model.model.model.layers.{layer}.{name}"
