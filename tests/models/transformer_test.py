@@ -11,7 +11,7 @@ import pytest
 
 from grpo_jax.models import architecture, transformer
 from grpo_jax.ops import logprobs
-from tests.models import reference
+from tests.models import drawn, reference
 
 PLAIN = architecture.TransformerConfig(
   vocab_size=13,
@@ -60,21 +60,9 @@ def float64(config):
 
 @functools.lru_cache
 def make_params(config):
-  """Random parameters in which every weight matters.
-
-  NumPy draws them: to compile what a policy draws takes a second per config.
-  """
-  init = transformer.transformer_policy(config).init
-  rng = np.random.default_rng(0)
-
-  def draw(path, leaf):
-    name = path[-1].key
-    spread = 0.3 if name in ("scale", "bias") else 0.45
-    middle = float(name == "scale" and not config.norm_plus_one)
-    return (middle + spread * rng.normal(size=leaf.shape)).astype(leaf.dtype)
-
-  shapes = jax.eval_shape(init, jax.random.key(0))
-  return jax.device_put(jax.tree_util.tree_map_with_path(draw, shapes))
+  """Random parameters in which every weight matters."""
+  policy = transformer.transformer_policy(config)
+  return drawn.params(policy, norms=float(not config.norm_plus_one))
 
 
 def make_batch(num_prompt_slots=5, junk=0):

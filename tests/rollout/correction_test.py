@@ -5,13 +5,12 @@ import functools
 import types
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from grpo_jax.models import transformer
 from grpo_jax.ops import baselines, logprobs
-from grpo_jax.rollout import correction, drawing, mixing, sampling
+from grpo_jax.rollout import correction, mixing, sampling
 from grpo_jax.types import Prompts, Scored
 from tests.models import transformer_test
 from tests.rollout import sampling_test
@@ -37,18 +36,18 @@ REFERENCES = [[6, 6, 6, 1], [4, 1, -1, -1], [-1, -1, -1, -1]]
 def make_prompts():
   tokens, mask, *_ = transformer_test.make_batch()
   extras = {
-    correction.ANSWER: jnp.asarray(ANSWERS, jnp.int32),
-    correction.REFERENCE: jnp.asarray(REFERENCES, jnp.int32),
+    correction.ANSWER: np.array(ANSWERS, np.int32),
+    correction.REFERENCE: np.array(REFERENCES, np.int32),
   }
-  return Prompts(tokens, mask, jnp.arange(3), extras)
+  return Prompts(tokens, mask, np.arange(3), extras)
 
 
 def scored_of(rollout):
   """Every fifth completion is right, and nobody has scored some others."""
-  rows = jnp.arange(len(rollout.tokens))
+  rows = np.arange(len(rollout.tokens))
   right = rows % 5 == 0
   return Scored(
-    rewards=right.astype(jnp.float32),
+    rewards=right.astype(np.float32),
     valid=rows % 7 != 3,
     correct=right,
     components={},
@@ -74,11 +73,15 @@ def corrected(policy, params, prompts, key, rollout, scored, config, settings):
 def drawn():
   """A policy, drafts of 3 · 32 rows, and what has become of them."""
   with jax.enable_x64(True):
-    prompts, key = make_prompts(), jax.random.key(2)
+    prompts, key = make_prompts(), jax.random.key(3)
     policy = transformer.transformer_policy(CONFIG)
     params = transformer_test.make_params(CONFIG)
     draft = sampling_test.sample(policy, params, prompts, key, SAMPLER, G)
-    run = functools.partial(corrected, policy, params, prompts, key)
+
+    def run(*arguments):
+      rollout = corrected(policy, params, prompts, key, *arguments)
+      return jax.device_get(rollout)
+
     yield types.SimpleNamespace(
       policy=policy,
       params=params,
@@ -154,10 +157,10 @@ def test_drafts_without_room_are_those_that_would_not_fit(drawn):
   """A budget for each domain, from none to all."""
   prompts = dataclasses.replace(
     drawn.prompts,
-    extras={**drawn.prompts.extras, "domain": jnp.array([0, 0, 1])},
+    extras={**drawn.prompts.extras, "domain": np.array([0, 0, 1])},
   )
-  keys = drawing.row_keys(drawn.key, prompts.ids, G)
-  draft, everyone = drawn.draft, jnp.ones(3 * G, bool)
+  keys = sampling_test.row_keys(drawn.key, prompts.ids, G)
+  draft, everyone = drawn.draft, np.ones(3 * G, bool)
   for limits in ((T, T), (9, 12)):
     settings = dataclasses.replace(
       CORRECTION, p_cue=1.0, p_answer=0.0, p_reference=0.0, limits=limits
@@ -175,7 +178,8 @@ def test_drafts_without_room_are_those_that_would_not_fit(drawn):
 
 def teacher_forced(drawn, rollout):
   """Logits [B, T, V] of one pass over whole rows, at the temperature."""
-  h, _ = jax.jit(drawn.policy.hidden)(
+  logits = _logits(
+    drawn.policy,
     drawn.params,
     drawn.prompts.tokens,
     drawn.prompts.mask,
@@ -183,7 +187,19 @@ def teacher_forced(drawn, rollout):
     rollout.completion_mask,
     rollout.prompt_index,
   )
-  return drawn.policy.head(drawn.params, h) / SAMPLER.temperature
+  return np.asarray(logits)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(policy, params, *rows):
+  h, _ = policy.hidden(params, *rows)
+  return policy.head(params, h) / SAMPLER.temperature
+
+
+_token_logprobs = jax.jit(logprobs.token_logprobs)
+_entropy = jax.jit(logprobs.entropy_from_logits)
+_kinds = jax.jit(correction.kinds, static_argnums=0)
+_live_groups = jax.jit(baselines.live_groups, static_argnums=3)
 
 
 def test_what_is_recorded_is_what_a_pass_over_whole_rows_says(drawn):
@@ -191,11 +207,11 @@ def test_what_is_recorded_is_what_a_pass_over_whole_rows_says(drawn):
   own = np.asarray(rollout.written)
   with jax.enable_x64(True):
     logits = teacher_forced(drawn, rollout)
-    every = np.asarray(logprobs.token_logprobs(logits, rollout.tokens))
-    cut = np.sort(np.asarray(logits))[..., -SAMPLER.top_k, None]
-    kept = jnp.where(logits >= cut, logits, -jnp.inf)
-    filtered = np.asarray(logprobs.token_logprobs(kept, rollout.tokens))
-    entropy = np.asarray(logprobs.entropy_from_logits(kept))
+    every = np.asarray(_token_logprobs(logits, rollout.tokens))
+    cut = np.sort(logits)[..., -SAMPLER.top_k, None]
+    kept = np.where(logits >= cut, logits, -np.inf)
+    filtered = np.asarray(_token_logprobs(kept, rollout.tokens))
+    entropy = np.asarray(_entropy(kept))
   after = np.cumsum(rollout.corrections.injected, axis=1) > 0
   assert (after & own).sum() > 10  # Continuations.
   for name, said in (
@@ -217,8 +233,8 @@ def test_what_is_trained_of_a_hint_has_the_log_probs_of_the_policy(drawn):
       dataclasses.replace(CORRECTION, train_injected=True),
     )
     logits = teacher_forced(drawn, found)
-    said = np.asarray(logprobs.token_logprobs(logits, found.tokens))
-    entropy = np.asarray(logprobs.entropy_from_logits(logits))
+    said = np.asarray(_token_logprobs(logits, found.tokens))
+    entropy = np.asarray(_entropy(logits))
   assert found.observed is None
   injected = np.asarray(found.corrections.injected)
   assert injected.sum() > 50
@@ -239,18 +255,19 @@ def test_what_is_trained_of_a_hint_has_the_log_probs_of_the_policy(drawn):
 def test_positions_count_on_after_a_cue(drawn):
   """The noise of a draw is that of its place in the row."""
   found = drawn.rollout
-  keys = drawing.row_keys(drawn.key, drawn.prompts.ids, G)
+  keys = sampling_test.row_keys(drawn.key, drawn.prompts.ids, G)
   injected = np.asarray(found.corrections.injected)
   own = (np.cumsum(injected, axis=1) > 0) & ~injected
   own &= np.asarray(found.completion_mask)
   with jax.enable_x64(True):
     logits = teacher_forced(drawn, found)
-    cut = np.sort(np.asarray(logits))[..., -SAMPLER.top_k, None]
-    kept = np.where(logits >= cut, logits, -np.inf)
-    for row, t in zip(*np.nonzero(own), strict=True):
-      key = jax.random.fold_in(keys[row], t)
-      noise = jax.random.gumbel(key, kept.shape[-1:], jnp.float32)
-      assert (kept[row, t] + noise).argmax() == found.tokens[row, t]
+  cut = np.sort(logits)[..., -SAMPLER.top_k, None]
+  kept = np.where(logits >= cut, logits, -np.inf)
+  noise = np.asarray(sampling_test.noise_of(keys, T, kept.shape[-1]))
+  assert noise.dtype == np.float32
+  for row, t in zip(*np.nonzero(own), strict=True):
+    most = (kept[row, t] + noise[row, t]).argmax()
+    assert most == found.tokens[row, t]
   assert own.sum() > 10
 
 
@@ -313,11 +330,11 @@ def test_what_becomes_of_a_row_depends_on_the_row_alone(drawn, monkeypatch):
 
 def test_shares_are_the_probabilities():
   keys = jax.random.split(jax.random.key(0), 20_000)
-  has = jnp.arange(len(keys)) % 2 == 0
-  found = np.asarray(correction.kinds(CORRECTION, keys, has))
+  has = np.arange(len(keys)) % 2 == 0
+  found = np.asarray(_kinds(CORRECTION, keys, has))
   for rows, shares in (
-    (np.asarray(has), (0.1, 0.4, 0.2, 0.3)),
-    (~np.asarray(has), (0.1, 0.4, 0.5, 0.0)),
+    (has, (0.1, 0.4, 0.2, 0.3)),
+    (~has, (0.1, 0.4, 0.5, 0.0)),
   ):
     counts = np.bincount(found[rows], minlength=4) / rows.sum()
     np.testing.assert_allclose(counts, shares, atol=0.02)
@@ -331,12 +348,13 @@ def test_groups_without_any_right_row_live_where_some_rows_have_the_answer():
   settings = dataclasses.replace(
     CORRECTION, p_cue=0.0, p_answer=q, p_reference=0.0
   )
-  keys = drawing.row_keys(jax.random.key(1), jnp.arange(num_groups), size)
-  kinds = correction.kinds(settings, keys, jnp.zeros(len(keys), bool))
+  ids = np.arange(num_groups)
+  keys = sampling_test.row_keys(jax.random.key(1), ids, size)
+  kinds = _kinds(settings, keys, np.zeros(len(keys), bool))
   right = (np.asarray(kinds) == correction.BY_ANSWER).astype(np.float32)
-  group = jnp.repeat(jnp.arange(num_groups), size)
-  live = baselines.live_groups(
-    jnp.asarray(right), jnp.ones(len(keys), bool), group, num_groups
+  group = np.repeat(ids, size)
+  live = np.asarray(
+    _live_groups(right, np.ones(len(keys), bool), group, num_groups)
   )
   count = right.reshape(num_groups, size).sum(1)
   np.testing.assert_array_equal(live, (count > 0) & (count < size))

@@ -9,11 +9,19 @@ import numpy as np
 import pytest
 
 from grpo_jax.rollout import drawing, resumed, sampling
+from tests.models import drawn
 from tests.rollout import toy, turns_test
 from tests.training import tiny
 
 T, G = 8, 3
 KEY = jax.random.key(5)
+
+
+# Each operation outside a program would be a program of its own.
+_row_keys = jax.jit(drawing.row_keys, static_argnums=2)
+_nothing = jax.jit(resumed.nothing, static_argnums=1)
+_cleared = jax.jit(resumed.cleared, static_argnums=2)
+_begin = jax.jit(resumed.begin, static_argnums=0)
 
 
 def _config(**fields):
@@ -24,13 +32,13 @@ def _config(**fields):
 def _start(top_k=None):
   """A policy, prompts, the rollout that is drawn at once, and its keys."""
   policy = tiny.tiny_transformer()
-  params = policy.init(jax.random.key(0))
+  params = drawn.params(policy)
   prompts = tiny.make_prompts()
   config = _config(top_k=top_k, record_kept=top_k is not None)
   whole = jax.jit(
     lambda params: sampling.sample(policy, params, prompts, KEY, config, G)
   )(params)
-  keys = drawing.row_keys(KEY, prompts.ids, G)
+  keys = _row_keys(KEY, prompts.ids, G)
   return policy, params, prompts, config, whole, keys
 
 
@@ -56,10 +64,10 @@ def _go_on(top_k, most):
 def test_pieces_are_the_whole(top_k, length):
   _, params, prompts, _, whole, _ = _start(top_k)
   go_on = _go_on(top_k, length)
-  rollout = resumed.nothing(whole, tiny.PAD)
+  rollout = _nothing(whole, tiny.PAD)
   for step in range(-(-T // length)):
-    limits = jnp.full(len(whole.tokens), min((step + 1) * length, T))
-    rollout = go_on(params, rollout, limits, jnp.int32(step))
+    limits = np.full(len(whole.tokens), min((step + 1) * length, T))
+    rollout = go_on(params, rollout, limits, np.int32(step))
     slots = np.arange(T) < (step + 1) * length
     np.testing.assert_array_equal(
       rollout.completion_mask, np.asarray(whole.completion_mask) & slots
@@ -82,12 +90,12 @@ def test_pieces_are_the_whole(top_k, length):
 def test_what_is_written_stays_when_the_weights_have_changed():
   policy, params, _, _, whole, _ = _start()
   go_on = _go_on(None, T)
-  empty = resumed.nothing(whole, tiny.PAD)
+  empty = _nothing(whole, tiny.PAD)
   num_rows = len(whole.tokens)
-  cut = go_on(params, empty, jnp.full(num_rows, 2), jnp.int32(0))
-  other = policy.init(jax.random.key(9))
-  limits = jnp.arange(num_rows) % 2 * T  # Every second row is done, for now.
-  after = go_on(other, cut, limits, jnp.int32(4))
+  cut = go_on(params, empty, np.full(num_rows, 2), np.int32(0))
+  other = drawn.params(policy, seed=9)
+  limits = np.arange(num_rows) % 2 * T  # Every second row is done, for now.
+  after = go_on(other, cut, limits, np.int32(4))
   for name in ("tokens", "behavior_logp", "sampler_logp", "entropy"):
     np.testing.assert_array_equal(
       getattr(after, name)[:, :2], getattr(cut, name)[:, :2]
@@ -104,10 +112,10 @@ def test_what_is_written_stays_when_the_weights_have_changed():
 def test_rows_are_cleared_alone():
   *_, whole, _ = _start()
   whole = dataclasses.replace(
-    whole, version=jnp.ones(whole.tokens.shape, jnp.int32)
+    jax.device_get(whole), version=np.ones(whole.tokens.shape, np.int32)
   )
-  rows = jnp.arange(len(whole.tokens)) % 2 == 0
-  cleared = resumed.cleared(whole, rows, tiny.PAD)
+  rows = np.arange(len(whole.tokens)) % 2 == 0
+  cleared = jax.device_get(_cleared(whole, rows, tiny.PAD))
   assert (cleared.tokens[::2] == tiny.PAD).all()
   assert not cleared.completion_mask[::2].any()
   assert not cleared.terminated[::2].any()
@@ -121,15 +129,20 @@ def test_pieces_of_episodes_are_the_whole(length):
   # From 1: action 3, and 1 again after every 6. From 2: actions 2 2. An
   # observation has one or two tokens: rows are cut in it, and in actions.
   num_slots = 14
-  table = jnp.asarray(turns_test.chain(7, [1, 3], [2, 2], [5, 4], [6, 1]))
+  table = np.float32(turns_test.chain(7, [1, 3], [2, 2], [5, 4], [6, 1]))
   prompts = turns_test.toy_prompts([1, 2, 2], [0, 1, 0])
   environment = dataclasses.replace(toy.ENVIRONMENT, action_ends=(3, 6))
   whole = turns_test.toy_run(num_slots)
   params = {"trained": table, "frozen": {}}
-  keys = drawing.row_keys(jax.random.key(0), prompts.ids, 1)
+  keys = _row_keys(jax.random.key(0), prompts.ids, 1)
 
   @jax.jit
-  def go_on(rollout, episodes, limits, step):
+  def go_on(params, rollout, episodes, limits, step):
+    # What stands in rows without tokens is not looked at.
+    size = rollout.completion_mask.sum(axis=1)
+    episodes = dataclasses.replace(
+      episodes, turn=jnp.where(size > 0, episodes.turn, 9)
+    )
     return resumed.goes_on(
       *(turns_test.MARKOV, params, prompts, keys, rollout, limits, step),
       config=sampling.SamplingConfig(num_slots, (), 0),
@@ -138,16 +151,11 @@ def test_pieces_of_episodes_are_the_whole(length):
       episodes=episodes,
     )
 
-  rollout = resumed.nothing(jax.tree.map(jnp.asarray, whole), 0)
-  episodes = resumed.begin(environment, prompts, keys)
+  rollout = _nothing(whole, 0)
+  episodes = _begin(environment, prompts, keys)
   for step in range(-(-num_slots // length)):
-    limits = jnp.full(3, min((step + 1) * length, num_slots))
-    # What stands in rows without tokens is not looked at.
-    size = rollout.completion_mask.sum(axis=1)
-    episodes = dataclasses.replace(
-      episodes, turn=jnp.where(size > 0, episodes.turn, 9)
-    )
-    rollout, episodes = go_on(rollout, episodes, limits, jnp.int32(step))
+    limits = np.full(3, min((step + 1) * length, num_slots))
+    rollout, episodes = go_on(params, rollout, episodes, limits, np.int32(step))
     slots = np.arange(num_slots) < (step + 1) * length
     np.testing.assert_array_equal(
       rollout.completion_mask, whole.completion_mask & slots
@@ -159,6 +167,6 @@ def test_pieces_of_episodes_are_the_whole(length):
         functools.partial(np.testing.assert_allclose, err_msg=field.name),
         *(mine, expected),
       )
-  assert rollout.version.max() == (whole.completion_mask.sum(1).max() - 1) // (
-    length
-  )
+  assert np.max(rollout.version) == (
+    whole.completion_mask.sum(1).max() - 1
+  ) // (length)

@@ -30,9 +30,10 @@ def program(policy, params, prompts, key, config, group_size):
   return sampling.sample(policy, params, prompts, key, config, group_size)
 
 
-def sample(*arguments):
+def sample(policy, params, prompts, key, config, group_size):
   """A rollout of NumPy arrays, of which nothing more is compiled."""
-  return jax.device_get(program(*arguments))
+  rollout = program(policy, params, prompts, key, config, group_size)
+  return jax.device_get(rollout)
 
 
 def make_prompts(tokens, ids=None):
@@ -41,15 +42,17 @@ def make_prompts(tokens, ids=None):
   return Prompts(tokens, np.ones(tokens.shape, bool), ids, {})
 
 
-_row_keys = jax.jit(drawing.row_keys, static_argnums=2)
+row_keys = jax.jit(drawing.row_keys, static_argnums=2)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def _noise(keys, num_steps, size):
+def noise_of(keys, num_steps, size):
   """The noise of rows [B, T, V] with these keys."""
   return jax.vmap(
     lambda key: jax.vmap(
-      lambda t: jax.random.gumbel(jax.random.fold_in(key, t), (size,))
+      lambda t: jax.random.gumbel(
+        jax.random.fold_in(key, t), (size,), jnp.float32
+      )
     )(jnp.arange(num_steps))
   )(keys)
 
@@ -189,7 +192,7 @@ def test_draws_follow_the_id_and_not_the_place():
 
 def test_row_keys_depend_on_id_and_sample_index_only():
   def bits(ids, group_size):
-    keys = _row_keys(jax.random.key(0), np.int32(ids), group_size)
+    keys = row_keys(jax.random.key(0), np.int32(ids), group_size)
     return np.asarray(jax.random.key_data(keys)).reshape(
       len(ids), group_size, -1
     )
@@ -212,7 +215,7 @@ def test_a_token_is_where_logits_and_noise_are_largest():
     sampling.SamplingConfig(4, (), 0, temperature=0.5),
     2,
   )
-  noise = np.asarray(_noise(_row_keys(key, prompts.ids, 2), 4, 10))
+  noise = np.asarray(noise_of(row_keys(key, prompts.ids, 2), 4, 10))
   for b in range(4):
     last = (5, 7)[b // 2]
     for t in range(4):

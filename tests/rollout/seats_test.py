@@ -6,11 +6,12 @@ import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 
 from grpo_jax.rollout import sampling, seats
+from tests.models import drawn
 from tests.rollout import toy
 from tests.training import tiny
 
@@ -23,17 +24,13 @@ GROUP = 2
 
 def policy_of(seed, **sizes):
   policy = tiny.tiny_transformer(**sizes)
-  rng = np.random.default_rng(seed)
-
-  def noisy(x):  # Or they would repeat the last token, as they do at first.
-    return x + jnp.asarray(rng.normal(size=x.shape), x.dtype)
-
-  return policy, jax.tree.map(noisy, policy.init(jax.random.key(seed)))
+  # Far from what they are at first, or they would repeat the last token.
+  return policy, drawn.params(policy, seed, spread=1.0, of_vectors=1.0)
 
 
 def make_prompts(num_prompts=8):
   prompts = tiny.make_prompts(num_prompts)
-  short = jnp.arange(num_prompts) // 2 % 2
+  short = np.arange(num_prompts) // 2 % 2
   return dataclasses.replace(prompts, extras={"short": short})
 
 
@@ -63,7 +60,7 @@ def played():
       opponents=opponents,
     )
   )(everyone, make_prompts(), jax.random.key(7))
-  return rollout, (ours, other), everyone
+  return jax.device_get(rollout), (ours, other), everyone
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -132,8 +129,8 @@ def test_only_what_the_policy_wrote_is_trained():
 def test_what_the_policy_is_said_to_have_written_has_its_log_probs():
   rollout, policies, everyone = played()
   logits = logits_of(policies[0], everyone[0], rollout, make_prompts())
-  logp = jax.nn.log_softmax(logits)
-  logp = jnp.take_along_axis(logp, rollout.tokens[..., None], axis=-1)[..., 0]
+  logp = scipy.special.log_softmax(logits, axis=-1)
+  logp = np.take_along_axis(logp, rollout.tokens[..., None], axis=-1)[..., 0]
   own = np.asarray(rollout.written)
   np.testing.assert_allclose(rollout.sampler_logp[own], logp[own], atol=1e-4)
 
@@ -161,6 +158,6 @@ def test_rewards_go_to_the_own_token_before():
   own = np.array([[0, 1, 0, 0, 1, 0], [0, 0, 0, 0, 0, 0]], bool)
   rewards = np.array([[1, 2, 3, 4, 5, 6], [1, 1, 1, 1, 1, 1]], np.float32)
   np.testing.assert_array_equal(
-    seats.credited(jnp.asarray(rewards), jnp.asarray(own)),
+    jax.jit(seats.credited)(rewards, own),
     [[0, 9, 0, 0, 11, 0], [0, 0, 0, 0, 0, 0]],
   )

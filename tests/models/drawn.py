@@ -1,0 +1,30 @@
+"""Parameters of a policy that NumPy draws.
+
+To compile what a policy draws by itself takes a second, and for each policy
+anew.
+"""
+
+import jax
+import numpy as np
+
+
+def params(policy, seed=0, spread=0.45, of_vectors=0.3, norms=1.0):
+  """Random parameters in which every weight matters.
+
+  Args:
+    policy: What has parameters.
+    seed: Another one draws others.
+    spread: Deviation of kernels and embeddings, whose mean is 0.
+    of_vectors: Deviation of the scales of norms and of biases.
+    norms: Mean of the scales of norms.
+  """
+  rng = np.random.default_rng(seed)
+
+  def draw(path, leaf):
+    is_scale = path[-1].key == "scale"
+    deviation = of_vectors if is_scale or path[-1].key == "bias" else spread
+    x = norms * is_scale + deviation * rng.normal(size=leaf.shape)
+    return x.astype(leaf.dtype)
+
+  shapes = jax.eval_shape(policy.init, jax.random.key(0))
+  return jax.device_put(jax.tree_util.tree_map_with_path(draw, shapes))
