@@ -17,9 +17,11 @@ SLOTS = 8
 
 def make_batch(lengths):
   """Rows with so many tokens; row b has advantage b + 1."""
-  batch = tiny.ragged_batch(tiny.make_parts())
+  # Of NumPy's arrays: nothing is compiled for them.
+  batch = jax.device_get(tiny.ragged_batch(tiny.make_parts()))
+  lengths = np.array(lengths) if isinstance(lengths, list) else lengths
   num_rows = len(lengths)
-  mask = jnp.arange(SLOTS) < jnp.asarray(lengths)[:, None]
+  mask = np.arange(SLOTS) < lengths[:, None]
   rows = {
     field.name: None
     for field in dataclasses.fields(batch)
@@ -29,27 +31,39 @@ def make_batch(lengths):
   return dataclasses.replace(
     batch,
     **rows,
-    tokens=jnp.arange(num_rows * SLOTS).reshape(num_rows, SLOTS),
+    tokens=np.arange(num_rows * SLOTS).reshape(num_rows, SLOTS),
     completion_mask=mask,
     mask=mask,
-    advantages=jnp.arange(1.0, num_rows + 1),
-    rewards=jnp.arange(1.0, num_rows + 1),
-    valid=jnp.ones(num_rows, bool),
-    terminated=jnp.ones(num_rows, bool),
-    correct=jnp.ones(num_rows, bool),
-    components=jnp.ones((num_rows, SLOTS)),  # As many as slots.
+    advantages=1 + np.arange(num_rows, dtype=np.float32),
+    rewards=1 + np.arange(num_rows, dtype=np.float32),
+    valid=np.ones(num_rows, bool),
+    terminated=np.ones(num_rows, bool),
+    correct=np.ones(num_rows, bool),
+    components=np.ones((num_rows, SLOTS), np.float32),  # As many as slots.
     step_rewards=None,
     step_mask=None,
     greedy_rewards=None,
     expected=None,
-    prompt_index=jnp.arange(num_rows),
-    group_id=jnp.arange(num_rows),
+    prompt_index=np.arange(num_rows),
+    group_id=np.arange(num_rows),
   )
 
 
 def swept(plan, lengths, couples_group=False):
   """(tokens run of each row, slots, micro-batches, that of each row)."""
-  return _swept(plan, jnp.asarray(lengths), couples_group)
+  return _swept(plan, np.array(lengths), couples_group)
+
+
+_arrange = jax.jit(micro_batches.arrange, static_argnums=(0, 2))
+_restored = jax.jit(micro_batches.restored)
+_split = jax.jit(
+  micro_batches.split_prompts, static_argnums=0, static_argnames="axis"
+)
+_joined = jax.jit(
+  micro_batches.joined_prompts, static_argnums=0, static_argnames="axis"
+)
+_with_prompts = jax.jit(micro_batches.with_prompts, static_argnums=0)
+_summed = jax.jit(micro_batches.summed_over_rows, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2))
@@ -119,9 +133,9 @@ def test_rows_of_a_domain_go_together():
   )
   batch = dataclasses.replace(
     make_batch([1, 8, 0, 2, 7, 1, 6, 5]),
-    domain=jnp.array([1, 1, 0, 0, 0, 1, 1, 0]),
+    domain=np.array([1, 1, 0, 0, 0, 1, 1, 0]),
   )
-  rows = micro_batches.arrange(plan, batch, False)
+  rows = _arrange(plan, batch, False)
   np.testing.assert_array_equal(rows.order, [[4, 7, 1, 6, 3, 0, 5, 2]])
 
 
@@ -141,42 +155,41 @@ def test_rows_come_back_in_their_order():
     micro_batch_size=2, num_shards=2, lengths=(2,)
   )
   batch = make_batch([1, 8, 0, 2, 7, 1, 0, 5])
-  rows = micro_batches.arrange(plan, batch, False)
+  rows = _arrange(plan, batch, False)
   np.testing.assert_array_equal(rows.order, [[1, 3, 0, 2], [0, 3, 1, 2]])
-  back = micro_batches.restored(rows, rows.arrays["advantages"][:, :4])
+  advantages = np.asarray(rows.arrays["advantages"])[:, :4]
+  back = _restored(rows, advantages)
   np.testing.assert_array_equal(back, batch.advantages)
 
 
 def test_prompts_are_cut_and_joined():
   """Two devices with four prompts each, two at a time."""
   plan = micro_batches.UpdatePlan(micro_batch_size=4, num_shards=2)
-  x = jnp.arange(16).reshape(2, 4, 2)
-  chunks = micro_batches.split_prompts(plan, x)
+  x = np.arange(16).reshape(2, 4, 2)
+  chunks = np.asarray(_split(plan, x))
   np.testing.assert_array_equal(
     chunks[..., 0] // 2, [[0, 1, 4, 5], [2, 3, 6, 7]]
   )
-  np.testing.assert_array_equal(micro_batches.joined_prompts(plan, chunks), x)
-  layers = jnp.stack([x, 100 + x])
-  chunks = micro_batches.split_prompts(plan, layers, axis=1)
+  np.testing.assert_array_equal(_joined(plan, chunks), x)
+  layers = np.stack([x, 100 + x])
+  chunks = _split(plan, layers, axis=1)
   assert chunks.shape == (2, 2, 4, 2)
-  np.testing.assert_array_equal(
-    micro_batches.joined_prompts(plan, chunks, axis=1), layers
-  )
+  np.testing.assert_array_equal(_joined(plan, chunks, axis=1), layers)
 
 
 def test_what_rows_add_up_to_goes_to_their_prompts():
   plan = micro_batches.UpdatePlan(
     micro_batch_size=4, group_size=2, num_shards=2
   )
-  prompts = {"prompt_tokens": jnp.arange(4).reshape(2, 2, 1)}
-  prefix = jnp.arange(4.0).reshape(1, 2, 2, 1) + jnp.zeros((3, 1, 1, 1))
+  prompts = {"prompt_tokens": np.arange(4).reshape(2, 2, 1)}
+  prefix = np.tile(np.float32([[0, 1], [2, 3]])[None, ..., None], (3, 1, 1, 1))
   batch = make_batch([1, 1, 1, 1])
-  part = dataclasses.replace(batch, prompt_index=jnp.array([1, 1, 0, 1]))
-  own, of_rows = micro_batches.with_prompts(plan, part, prompts, prefix)
+  part = dataclasses.replace(batch, prompt_index=np.array([1, 1, 0, 1]))
+  own, of_rows = jax.device_get(_with_prompts(plan, part, prompts, prefix))
   np.testing.assert_array_equal(own.prompt_tokens[:, 0], [1, 1, 2, 3])
-  np.testing.assert_array_equal(own.prompt_index, jnp.arange(4))
+  np.testing.assert_array_equal(own.prompt_index, np.arange(4))
   np.testing.assert_array_equal(of_rows[0, :, 0], [1, 1, 2, 3])
-  added = micro_batches.summed_over_rows(
-    plan, part.prompt_index, 10.0**of_rows, prefix
+  added = np.asarray(
+    _summed(plan, part.prompt_index, np.float32(10) ** of_rows, prefix)
   )
   np.testing.assert_array_equal(added[0, ..., 0], [[0, 20], [100, 1000]])
