@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 
-def params(policy, seed=0, spread=0.45, of_vectors=0.3, norms=1.0):
+def params(policy, seed=0, spread=0.4, of_vectors=0.3, norms=1.0):
   """Random parameters in which every weight matters.
 
   Args:
