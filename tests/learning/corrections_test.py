@@ -26,6 +26,11 @@ SETTINGS = correction.Correction(
 )
 
 
+# Each operation outside a program would be a program of its own.
+_metrics = jax.jit(corrections.metrics)
+_feedback_of = jax.jit(schedules.feedback_of, static_argnums=2)
+
+
 def few_twos(prompts, rollout):
   """Right is a completion that ends, and holds a single token 2."""
   hits = ((rollout.tokens == 2) & rollout.completion_mask).sum(axis=1)
@@ -59,7 +64,7 @@ def make_prompts(first=0, num_prompts=4):
 
   def hint(*ids):
     row = np.array([*ids, *[-1] * (T - len(ids))], np.int32)
-    return jnp.broadcast_to(jnp.asarray(row), (num_prompts, T))
+    return jax.device_put(np.tile(row, (num_prompts, 1)))
 
   extras = {
     correction.ANSWER: hint(6, 2, tiny.END),
@@ -132,18 +137,22 @@ def test_the_gradient_at_injected_tokens(stepped, train_injected):
   if train_injected:
     rollout = dataclasses.replace(rollout, observed=None)
   state = objective.init(parts.algorithm, parts.config)[1]
-  batch = objective.make_train_batch(
-    *(parts.algorithm, parts.config, one.prompts, rollout, one.groups.scored),
-    state,
-  )
-  batch = objective.prepare(parts.algorithm, parts.config, batch)
 
-  def total(logp):
-    policy = PolicyOutputs(logp=logp, trainable={})
-    said = objective.loss(parts.algorithm, parts.config, policy, batch)
-    return said.terms["policy"][1].total
+  @jax.jit
+  def slope_and_batch(rollout, scored):
+    batch = objective.make_train_batch(
+      *(parts.algorithm, parts.config, one.prompts, rollout, scored), state
+    )
+    batch = objective.prepare(parts.algorithm, parts.config, batch)
 
-  slope = np.asarray(jax.grad(total)(rollout.sampler_logp))
+    def total(logp):
+      policy = PolicyOutputs(logp=logp, trainable={})
+      said = objective.loss(parts.algorithm, parts.config, policy, batch)
+      return said.terms["policy"][1].total
+
+    return jax.grad(total)(rollout.sampler_logp), batch
+
+  slope, batch = jax.device_get(slope_and_batch(rollout, one.groups.scored))
   assert batch.old_logp is None  # The ratio is that of this pass, and 1.
   made = rollout.corrections
   injected = np.asarray(made.injected)
@@ -159,7 +168,7 @@ def test_the_gradient_at_injected_tokens(stepped, train_injected):
 def test_counts_of_a_step(stepped):
   play = jax.jit(stepped[0].parts.player.play)
   for one in stepped:
-    key, _ = stages.step_keys(one.before)
+    key, _ = jax.jit(stages.step_keys)(one.before)
     drafts = play(one.before.params, one.prompts, key)
     injected = np.asarray(one.groups.rollout.corrections.injected)
     after = (np.cumsum(injected, axis=1) > 0) & ~injected
@@ -173,38 +182,38 @@ def test_counts_of_a_step(stepped):
 
 def rollout_of(kind, injected, mask):
   """Two groups of three rows, of which numbers of corrections are made."""
-  kind = jnp.asarray(kind)
-  mask = jnp.asarray(mask, bool)
-  zeros = jnp.zeros(mask.shape)
-  group = jnp.array([0, 0, 0, 1, 1, 1])
+  kind = np.array(kind)
+  mask = np.array(mask, bool)
+  zeros = np.zeros(mask.shape, np.float32)
+  group = np.array([0, 0, 0, 1, 1, 1])
   return Rollout(
-    tokens=jnp.zeros(mask.shape, jnp.int32),
+    tokens=np.zeros(mask.shape, np.int32),
     completion_mask=mask,
     behavior_logp=zeros,
     sampler_logp=zeros,
     entropy=zeros,
-    terminated=jnp.ones(6, bool),
+    terminated=np.ones(6, bool),
     prompt_index=group,
     group_id=group,
     num_groups=2,
-    observed=jnp.asarray(injected, bool),
+    observed=np.array(injected, bool),
     corrections=Corrections(
       kind=kind,
-      unfit=jnp.array([0, 0, 0, 1, 0, 0], bool),
-      injected=jnp.asarray(injected, bool),
-      removed=jnp.array([0, 1, 0, 0, 1, 3]),
-      rewards=jnp.array([0, 0, 0, 0, 0, 1.0]),
-      valid=jnp.array([1, 1, 1, 1, 1, 0], bool),
-      correct=jnp.array([0, 0, 0, 0, 0, 1], bool),
+      unfit=np.array([0, 0, 0, 1, 0, 0], bool),
+      injected=np.array(injected, bool),
+      removed=np.array([0, 1, 0, 0, 1, 3]),
+      rewards=np.array([0, 0, 0, 0, 0, 1], np.float32),
+      valid=np.array([1, 1, 1, 1, 1, 0], bool),
+      correct=np.array([0, 0, 0, 0, 0, 1], bool),
     ),
   )
 
 
 def scored_of(right):
-  right = jnp.asarray(right, bool)
+  right = np.array(right, bool)
   return Scored(
-    rewards=right.astype(jnp.float32),
-    valid=jnp.ones(6, bool),
+    rewards=right.astype(np.float32),
+    valid=np.ones(6, bool),
     correct=right,
     components={},
     weights={},
@@ -226,7 +235,7 @@ ROLLOUT = rollout_of(
 
 
 def test_metrics_by_hand():
-  found = corrections.metrics(ROLLOUT, scored_of([0, 1, 0, 0, 0, 1]))
+  found = _metrics(ROLLOUT, scored_of([0, 1, 0, 0, 0, 1]))
   assert {name: float(value) for name, value in found.items()} == {
     "correction/share": 0.5,
     "correction/unfit": 1,
@@ -239,15 +248,15 @@ def test_metrics_by_hand():
     "correction/generated": 3,
   }
   # A group all of whose rows are right now is as dead as before.
-  found = corrections.metrics(ROLLOUT, scored_of([1, 1, 1, 0, 0, 1]))
+  found = _metrics(ROLLOUT, scored_of([1, 1, 1, 0, 0, 1]))
   assert found["correction/made_live"] == 0.5
   nothing = dataclasses.replace(
     ROLLOUT,
     corrections=dataclasses.replace(
-      ROLLOUT.corrections, kind=jnp.zeros(6, jnp.int32)
+      ROLLOUT.corrections, kind=np.zeros(6, np.int32)
     ),
   )
-  found = corrections.metrics(nothing, scored_of([0] * 6))
+  found = _metrics(nothing, scored_of([0] * 6))
   assert np.isnan(found["correction/right"])
   assert np.isnan(found["correction/right_after_cue"])
   # 2, 3, 1, 4, 1 and 2 tokens that are there, and 5 that are not.
@@ -255,11 +264,11 @@ def test_metrics_by_hand():
 
 
 def test_schedules_learn_what_the_policy_can_do_by_itself():
-  said = schedules.feedback_of(ROLLOUT, scored_of([1] * 6), 2)
+  said = _feedback_of(ROLLOUT, scored_of([1] * 6), 2)
   np.testing.assert_array_equal(said.right, [0, 0])
   np.testing.assert_array_equal(said.scored, [3, 2])
   without = dataclasses.replace(ROLLOUT, corrections=None)
-  said = schedules.feedback_of(without, scored_of([1] * 6), 2)
+  said = _feedback_of(without, scored_of([1] * 6), 2)
   np.testing.assert_array_equal(said.right, [3, 3])
 
 
@@ -275,7 +284,9 @@ def test_rounds_draw_until_groups_live_by_corrections():
   draw = jax.jit(functools.partial(stages.draw_stage, parts=parts))
   tokens, live, drafts_live = 0, 0, 0
   for number in range(int(metrics["drawn/rounds"])):
-    part = jax.tree.map(lambda x, n=number: x[4 * n : 4 * n + 4], prompts)
+    part = jax.tree.map(
+      lambda x, n=number: x[4 * n : 4 * n + 4], jax.device_get(prompts)
+    )
     groups = draw(state, part)
     tokens += int(groups.rollout.num_drawn.sum())
     live += int(rounds.live_groups(groups).sum())
