@@ -97,7 +97,7 @@ def test_forms_equal_the_dense_one(form, num_tokens, num_experts, num_chosen):
 def test_all_tokens_may_take_one_expert(form, expert):
   with jax.enable_x64(True):
     x, logits, kernels = _layer(9, 5)
-    kept = np.full((9, 1), expert)
+    kept = jax.device_put(np.full((9, 1), expert))
     y, gradients = _value_and_gradients(form, x, logits, kernels, 1, kept)
     gate, up, down = (
       kernel[expert] for kernel in (kernels.gate, kernels.up, kernels.down)

@@ -1,6 +1,7 @@
 """Rewards made of others: golden numbers, and loops as references."""
 
 import collections
+import functools
 import math
 import types
 from typing import Any
@@ -17,6 +18,11 @@ from grpo_jax.rewards import combine, derived
 from tests.references import grpo
 
 NAN = math.nan
+
+
+def _run(function):
+  """What it returns; each operation alone would be compiled as well."""
+  return jax.device_get(jax.jit(function)())
 
 
 def _seen(correct, lengths, group_id=None, terminated=None, budget=100):
@@ -37,58 +43,71 @@ def _seen(correct, lengths, group_id=None, terminated=None, budget=100):
 
 def test_cosine_rewards_short_right_answers_and_long_wrong_ones():
   # arXiv:2502.03373 with Open-R1's values: L_max = 100.
-  lengths = jnp.array([0.0, 50.0, 100.0, 150.0])
-  right = derived.cosine(jnp.ones(4), lengths, 100)
-  wrong = derived.cosine(jnp.zeros(4), lengths, 100)
+  lengths = np.float32([0, 50, 100, 150])
+  cosine = jax.jit(lambda correct: derived.cosine(correct, lengths, 100))
+  right = cosine(np.ones(4, np.float32))
+  wrong = cosine(np.zeros(4, np.float32))
   np.testing.assert_allclose(right, [1, 0.75, 0.5, 0.5], atol=1e-6)
   np.testing.assert_allclose(wrong, [-1, -0.75, -0.5, -0.5], atol=1e-6)
 
 
 def test_cosine_can_be_reversed_and_does_not_apply_without_a_verdict():
-  reward = derived.cosine(
-    jnp.array([1.0, NAN]), jnp.array([0.0, 0.0]), 100, right=(0.5, 1.0)
-  )
+  correct, lengths = np.float32([[1, NAN], [0, 0]])
+  reward = _run(lambda: derived.cosine(correct, lengths, 100, right=(0.5, 1.0)))
   np.testing.assert_allclose(reward, [0.5, NAN], atol=1e-6)
 
 
 def test_cosine_length_takes_the_budget_and_punishes_what_it_cuts_off():
-  seen = _seen([1, 1, 0, NAN], [50, 100, 100, 100], terminated=[1, 0, 0, 0])
-  np.testing.assert_allclose(
-    derived.cosine_length(seen), [0.75, 0.5, -0.5, NAN], atol=1e-6
-  )
-  np.testing.assert_allclose(
-    derived.cosine_length(seen, exceeded=-10.0), [0.75, -10, -10, NAN]
-  )
+  def seen():
+    lengths = [50, 100, 100, 100]
+    return _seen([1, 1, 0, NAN], lengths, terminated=[1, 0, 0, 0])
+
+  found = _run(lambda: derived.cosine_length(seen()))
+  np.testing.assert_allclose(found, [0.75, 0.5, -0.5, NAN], atol=1e-6)
+  found = _run(lambda: derived.cosine_length(seen(), exceeded=-10.0))
+  np.testing.assert_allclose(found, [0.75, -10, -10, NAN])
 
 
 def test_kimi_compares_lengths_within_the_group():
   # λ = 1/2 − (n − 10) / 40; wrong answers get at most 0.
   lengths = [10, 20, 30, 50]
-  right = derived.kimi_length(_seen([1] * 4, lengths))
-  wrong = derived.kimi_length(_seen([0] * 4, lengths))
+  right, wrong, equal = _run(
+    lambda: (
+      derived.kimi_length(_seen([1] * 4, lengths)),
+      derived.kimi_length(_seen([0] * 4, lengths)),
+      derived.kimi_length(_seen([1, 0, 1, NAN], [7, 7, 9, 90], [0, 0, 1, 1])),
+    )
+  )
   np.testing.assert_allclose(right, [0.5, 0.25, 0, -0.5])
   np.testing.assert_allclose(wrong, [0, 0, 0, -0.5])
-  equal = derived.kimi_length(
-    _seen([1, 0, 1, NAN], [7, 7, 9, 90], [0, 0, 1, 1])
-  )
   np.testing.assert_allclose(equal, [0, 0, 0, NAN])
 
 
 def test_soft_overlong_has_the_numbers_of_dapo():
   lengths = np.array([16384, 18432, 20480, 20481])
-  seen = _seen([1] * 4, [1] * 4)._replace(lengths=jnp.array(lengths))
-  reward = derived.soft_overlong(seen, max_len=20480)
+
+  @_run
+  def found():
+    seen = _seen([1] * 4, [1] * 4)._replace(lengths=jnp.array(lengths))
+    return (
+      derived.soft_overlong(seen, max_len=20480),
+      derived.soft_overlong(seen, max_len=20480, cache=2048),
+    )
+
+  reward, early = found
   np.testing.assert_allclose(reward, [0, -0.5, -1, -1])
-  early = derived.soft_overlong(seen, max_len=20480, cache=2048)
   np.testing.assert_allclose(early, [0, 0, -1, -1])
 
 
+_repeated_ngrams = jax.jit(derived.repeated_ngrams, static_argnames="n")
+
+
 def test_repetition_of_one_token():
-  tokens = jnp.array([[5, 5, 5, 5, 5], [1, 2, 3, 4, 5], [5, 0, 0, 0, 0]])
-  mask = jnp.array([[1] * 5, [1] * 5, [1, 0, 0, 0, 0]], bool)
-  reward = derived.repeated_ngrams(tokens, mask, n=2)
+  tokens = np.array([[5, 5, 5, 5, 5], [1, 2, 3, 4, 5], [5, 0, 0, 0, 0]])
+  mask = np.array([[1] * 5, [1] * 5, [1, 0, 0, 0, 0]], bool)
+  reward = _repeated_ngrams(tokens, mask, n=2)
   np.testing.assert_allclose(reward, [-0.75, 0, 0])
-  assert derived.repeated_ngrams(tokens, mask, n=6).tolist() == [0, 0, 0]
+  assert _repeated_ngrams(tokens, mask, n=6).tolist() == [0, 0, 0]
 
 
 @hypothesis.given(st.integers(0, 2**32 - 1), st.integers(1, 4))
@@ -103,8 +122,11 @@ def test_repetition_counts_as_a_loop_does(seed, n):
   for row, length in zip(tokens, lengths, strict=True):
     grams = [tuple(row[i : i + n]) for i in range(length - n + 1)]
     expected.append(-1 + len(set(grams)) / len(grams) if grams else 0.0)
-  reward = derived.repeated_ngrams(jnp.array(tokens), jnp.array(mask), n)
+  reward = _repeated_ngrams(tokens, mask, n=n)
   np.testing.assert_allclose(reward, expected, atol=1e-6)
+
+
+_ranks = jax.jit(derived.ranks, static_argnums=2)
 
 
 @hypothesis.given(st.integers(0, 2**32 - 1))
@@ -125,19 +147,18 @@ def test_ranks_count_smaller_and_equal_ones(seed):
     size = len(members[g])
     rank = (smaller + equal / 2) / (size - 1) if size > 1 else 0.5
     expected.append(NAN if math.isnan(value) else rank)
-  rank = jax.jit(derived.ranks, static_argnums=2)(
-    jnp.array(values, jnp.float32), jnp.array(group), 3
-  )
+  rank = _ranks(values.astype(np.float32), group, 3)
   np.testing.assert_allclose(rank, expected, atol=1e-6)
 
 
 def test_rank_is_that_of_its_source():
-  seen = _seen([0, 1, 0.5, 10], [1] * 4)
-  np.testing.assert_allclose(
-    derived.rank(seen, source="accuracy"), [0, 2 / 3, 1 / 3, 1], atol=1e-6
-  )
+  def rank(source):
+    return derived.rank(_seen([0, 1, 0.5, 10], [1] * 4), source=source)
+
+  found = _run(lambda: rank("accuracy"))
+  np.testing.assert_allclose(found, [0, 2 / 3, 1 / 3, 1], atol=1e-6)
   with pytest.raises(ValueError, match="'rank' is made of 'speed'"):
-    derived.rank(seen, source="speed")
+    _run(lambda: rank("speed"))
 
 
 @jax.jit
@@ -194,10 +215,13 @@ def test_hras_normalises_the_task_and_consistency_apart():
 
 
 def test_total_leaves_out_what_does_not_apply():
-  seen = _seen([1, NAN, 0, NAN], [1] * 4)
-  b = jnp.array([2.0, 3.0, NAN, NAN])
-  seen = seen._replace(components={**seen.components, "b": b})
-  found = derived.total(seen, parts={"accuracy": 1.0, "b": -0.5})
+  @_run
+  def found():
+    seen = _seen([1, NAN, 0, NAN], [1] * 4)
+    b = jnp.array([2.0, 3.0, NAN, NAN])
+    seen = seen._replace(components={**seen.components, "b": b})
+    return derived.total(seen, parts={"accuracy": 1.0, "b": -0.5})
+
   np.testing.assert_allclose(found, [0, -1.5, 0, NAN])
 
 
@@ -206,21 +230,22 @@ def _flipped(tokens, prompt_index, padding=0, **options):
   # The same shapes with other padding, so that nothing is compiled anew.
   prompts = np.roll([[1, 2, 0, 0, 0], [2, 1, 0, 0, 0]], padding, axis=1)
   tokens = np.roll(np.pad(tokens, ((0, 0), (0, 3))), padding, axis=1)
+  judged = np.asarray(_judged(prompts, tokens, prompt_index, **options))
+  assert {*np.unique(judged)} <= {0.0, 1.0}
+  return judged == 0
+
+
+@functools.partial(jax.jit, static_argnames=("probability", "seed"))
+def _judged(prompts, tokens, prompt_index, **options):
   rollout = types.SimpleNamespace(
-    tokens=jnp.array(tokens),
-    completion_mask=jnp.array(tokens > 0),
-    prompt_index=jnp.array(prompt_index),
+    tokens=tokens, completion_mask=tokens > 0, prompt_index=prompt_index
   )
   seen: Any = types.SimpleNamespace(
     components={"a": jnp.ones(len(tokens))},
-    prompts=types.SimpleNamespace(
-      tokens=jnp.array(prompts), mask=jnp.array(prompts > 0)
-    ),
+    prompts=types.SimpleNamespace(tokens=prompts, mask=prompts > 0),
     rollout=rollout,
   )
-  judged = derived.flipped(seen, source="a", **options)
-  assert {*np.unique(judged)} <= {0.0, 1.0}
-  return np.asarray(judged) == 0
+  return derived.flipped(seen, source="a", **options)
 
 
 def test_flipped_misjudges_some_completions_and_always_the_same():
