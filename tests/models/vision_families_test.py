@@ -4,7 +4,6 @@ import dataclasses
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors import numpy as safetensors
@@ -38,8 +37,8 @@ CONFIG = architecture.TransformerConfig(
 def test_positions_of_images_are_places_in_a_grid():
   # 2 × 3 tokens after two of text, and 1 × 1 after one more; the image stands
   # at 2, and what follows at 2 + 3.
-  tokens = jnp.array([[0, 1, 2, *[7] * 6, 3, 7, 4], [0] * 9 + [1, 2, 3]])
-  mask = jnp.array([[False] + [True] * 11, [False] * 9 + [True] * 3])
+  tokens = np.array([[0, 1, 2, *[7] * 6, 3, 7, 4], [0] * 9 + [1, 2, 3]])
+  mask = np.array([[False] + [True] * 11, [False] * 9 + [True] * 3])
   order = [
     (2 * r + i, 2 * c + j)
     for r in range(2)
@@ -49,13 +48,18 @@ def test_positions_of_images_are_places_in_a_grid():
   ]
   place = [*order, (0, 0), (0, 1), (1, 0), (1, 1)]
   images = Images(
-    patches=jnp.zeros((2, 28, 1)),
-    image=jnp.array([[0] * 24 + [1] * 4, [-1] * 28]),
-    place=jnp.stack([jnp.array(place), jnp.zeros((28, 2), jnp.int32)]),
-    grid=jnp.array([[[4, 6], [2, 2]], [[0, 0], [0, 0]]]),
+    patches=np.zeros((2, 28, 1), np.float32),
+    image=np.array([[0] * 24 + [1] * 4, [-1] * 28]),
+    place=np.stack([place, np.zeros((28, 2), int)]),
+    grid=np.array([[[4, 6], [2, 2]], [[0, 0], [0, 0]]]),
   )
-  which = pictures.index(CONFIG, tokens, mask, images)
-  found, end = pictures.positions(CONFIG, mask, which, images)
+
+  @jax.jit
+  def positions(tokens, mask, images):
+    which = pictures.index(CONFIG, tokens, mask, images)
+    return pictures.positions(CONFIG, mask, which, images)
+
+  found, end = jax.device_get(positions(tokens, mask, images))
   np.testing.assert_array_equal(
     found[:, 0],
     [
@@ -107,10 +111,10 @@ def test_impossible_towers_are_refused(change, message):
 
 def test_patches_of_another_size_are_refused():
   images = Images(
-    patches=jnp.zeros((1, 4, 3 * 14 * 14)),  # Of one frame.
-    image=jnp.zeros((1, 4), jnp.int32),
-    place=jnp.zeros((1, 4, 2), jnp.int32),
-    grid=jnp.full((1, 1, 2), 2),
+    patches=np.zeros((1, 4, 3 * 14 * 14), np.float32),  # Of one frame.
+    image=np.zeros((1, 4), np.int32),
+    place=np.zeros((1, 4, 2), np.int32),
+    grid=np.full((1, 1, 2), 2),
   )
   with pytest.raises(ValueError, match=r"588 numbers.*pixels, 1176"):
     towers.encode(TOWER, {}, images)
@@ -144,7 +148,7 @@ def test_adapters_of_towers_have_the_names_of_peft(family, tmp_path):
   _, base = weights.load(parity_test.CHECKPOINTS / family)
   params = lora.wrap(base, config, jax.random.key(0))
   params["trained"] = jax.tree.map(
-    lambda x: jnp.arange(x.size, dtype=x.dtype).reshape(x.shape),
+    lambda x: np.arange(x.size, dtype=x.dtype).reshape(x.shape),
     params["trained"],
   )
   peft.save(tmp_path, params, config)

@@ -3,24 +3,28 @@
 `tests/training/players_test.py` compares whole rollouts.
 """
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from grpo_jax.rollout import contexts, host_state
 from grpo_jax.types import Prompts
 
 PROMPTS = Prompts(
-  tokens=jnp.array([[9, 2, 3], [4, 5, 6]]),
-  mask=jnp.array([[False, True, True], [True, True, True]]),
-  ids=jnp.arange(2),
+  tokens=np.array([[9, 2, 3], [4, 5, 6]]),
+  mask=np.array([[False, True, True], [True, True, True]]),
+  ids=np.arange(2),
   extras={},
 )
-TOKENS = jnp.array([[0, 0, 0, 0], [7, 8, 0, 0], [7, 0, 0, 0], [7, 8, 9, 7]])
-SIZE = jnp.array([0, 2, 1, 4])
+TOKENS = np.array([[0, 0, 0, 0], [7, 8, 0, 0], [7, 0, 0, 0], [7, 8, 9, 7]])
+SIZE = np.array([0, 2, 1, 4])
+
+# Each operation outside a program would be a program of its own.
+_joined = jax.jit(contexts.joined, static_argnums=3)
+_with_answers = jax.jit(host_state.with_answers)
 
 
 def test_a_context_is_a_prompt_and_what_was_written_to_the_last_slot():
-  tokens, mask = contexts.joined(PROMPTS, TOKENS, SIZE, pad_id=0)
+  tokens, mask = _joined(PROMPTS, TOKENS, SIZE, 0)
   np.testing.assert_array_equal(
     tokens,
     [
@@ -30,39 +34,39 @@ def test_a_context_is_a_prompt_and_what_was_written_to_the_last_slot():
       [4, 5, 6, 7, 8, 9, 7],
     ],
   )
-  np.testing.assert_array_equal(mask, tokens > 0)
+  np.testing.assert_array_equal(mask, np.asarray(tokens) > 0)
 
 
 def test_observations_come_after_actions_as_far_as_there_is_room():
-  zero = jnp.zeros(5, jnp.int32)
-  tokens = jnp.concatenate([TOKENS, TOKENS[1:2]])
-  size = jnp.append(SIZE, 2)
+  zero = np.zeros(5, np.int32)
+  tokens = np.concatenate([TOKENS, TOKENS[1:2]])
+  size = np.append(SIZE, 2)
   episodes = host_state.Episodes(
     written={
       "tokens": tokens,
-      "completion_mask": jnp.arange(4) < size[:, None],
-      "observed": jnp.zeros((5, 4), bool),
-      "turn": jnp.zeros((5, 4), jnp.int32),
-      "turn_rewards": jnp.zeros((5, 4)),
+      "completion_mask": np.arange(4) < size[:, None],
+      "observed": np.zeros((5, 4), bool),
+      "turn": np.zeros((5, 4), np.int32),
+      "turn_rewards": np.zeros((5, 4), np.float32),
     },
     size=size,
     start=zero,
     turn=zero,
     state=zero,
-    doing=jnp.array([0, 1, 2, 1, 1]),
-    row=jnp.arange(5),
+    doing=np.array([0, 1, 2, 1, 1]),
+    row=np.arange(5),
     read=zero,
-    next_row=jnp.int32(5),
+    next_row=np.int32(5),
     cache=None,
   )
   answers = host_state.Answers(
-    observation=jnp.full((5, 3), 5),
-    size=jnp.array([0, 3, 2, 3, 3]),
-    reward=jnp.array([0.0, 1.0, 2.0, 3.0, 4.0]),
-    goes_on=jnp.array([False, True, True, False, True]),
-    came=jnp.array([False, True, True, True, False]),
+    observation=np.full((5, 3), 5),
+    size=np.array([0, 3, 2, 3, 3]),
+    reward=np.float32([0, 1, 2, 3, 4]),
+    goes_on=np.array([False, True, True, False, True]),
+    came=np.array([False, True, True, True, False]),
   )
-  read = host_state.with_answers(episodes, answers)
+  read = _with_answers(episodes, answers)
   np.testing.assert_array_equal(read.size, [0, 4, 3, 4, 2])
   np.testing.assert_array_equal(
     read.written["tokens"],

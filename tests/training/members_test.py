@@ -8,7 +8,6 @@ import functools
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -26,6 +25,7 @@ from grpo_jax.training import (
 )
 from grpo_jax.types import MemberState, Player, Rollout
 from tests.experiments import tiny_config
+from tests.models import drawn
 from tests.training import outside_test, tiny
 
 
@@ -80,20 +80,31 @@ def test_the_score_is_what_is_said_after_the_last_token(rows):
   """Of groups, and of one completion for each prompt, as greedy ones are."""
   policy = tiny.tiny_transformer()
   plan = tiny.make_parts(policy=policy).plan
-  key = jax.random.key(3)
-  params = models.initial_state(policy, 0).params
+  params = {"policy": drawn.params(policy)}
   model = critic_lib.make_reward_model(policy)
-  reward = model.init(params["policy"])
+  reward = jax.jit(model.init)(params["policy"])
   head = reward["trained"]["value_head"]
-  head["kernel"] = jax.random.normal(key, head["kernel"].shape)
+  normal = np.random.default_rng(3).normal(size=head["kernel"].shape)
+  head["kernel"] = normal.astype(np.float32)
   params = {**params, "reward": reward}
-  rollout = jax.tree.map(lambda x: x[rows], tiny_rollout())
+  rollout = jax.tree.map(lambda x: np.asarray(x)[rows], tiny_rollout())
   prompts = tiny.make_prompts()
-  view = members.critic_view(model, "reward", params)
-  said = reward_models.values(plan, view, prompts, rollout)
-  scores = reward_models.at_last(said, rollout.written)
-  h, _ = policy.hidden(
-    model.trunk_params(reward, params["policy"]),
+
+  @jax.jit
+  def scores_of(params, rollout):
+    view = members.critic_view(model, "reward", params)
+    said = reward_models.values(plan, view, prompts, rollout)
+    return reward_models.at_last(said, rollout.written)
+
+  @jax.jit
+  def values_of(params, *rows):
+    reward = params["reward"]
+    trunk = model.trunk_params(reward, params["policy"])
+    return model.head(reward, policy.hidden(trunk, *rows)[0])
+
+  scores = np.asarray(scores_of(params, rollout))
+  values = values_of(
+    params,
     prompts.tokens,
     prompts.mask,
     # The state from which a further token would be predicted has read all.
@@ -101,7 +112,7 @@ def test_the_score_is_what_is_said_after_the_last_token(rows):
     np.pad(rollout.completion_mask, ((0, 0), (0, 1))),
     rollout.prompt_index,
   )
-  values = np.asarray(model.head(reward, h))
+  values = np.asarray(values)
   for row, mask in enumerate(np.asarray(rollout.completion_mask)):
     expected = values[row, mask.sum()] if mask.any() else 0.0
     np.testing.assert_allclose(scores[row], expected, rtol=1e-5, atol=1e-6)
@@ -216,7 +227,7 @@ def test_each_prompt_has_the_teacher_of_its_domain(tmp_path):
   teachers = [models.initial_state(policy, n).params["policy"] for n in (1, 2)]
   state = state.with_params(reference0=teachers[0], reference1=teachers[1])
   batch = tiny.ragged_batch(tiny.make_parts())
-  domain = jnp.asarray([0, 1, 1, 0])[batch.group_id]
+  domain = np.array([0, 1, 1, 0])[np.asarray(batch.group_id)]
   batch = dataclasses.replace(batch, domain=domain)
 
   @jax.jit

@@ -46,11 +46,11 @@ def rollout(rows, index, num_slots=6):
   mask = np.zeros((len(rows), num_slots), bool)
   for i, ids in enumerate(rows):
     tokens[i, : len(ids)], mask[i, : len(ids)] = ids, True
-  zero = jnp.zeros(tokens.shape)
-  index = jnp.array(index, jnp.int32)
+  zero = np.zeros(tokens.shape, np.float32)
+  index = np.array(index, np.int32)
   return Rollout(
-    jnp.array(tokens),
-    jnp.array(mask),
+    tokens,
+    mask,
     *(zero, zero, zero),
     terminated=mask.any(axis=1),
     prompt_index=index,
@@ -64,23 +64,27 @@ def prompts(rubric, records, **extras):
   made = {name: np.stack([x[name] for x in arrays]) for name in arrays[0]}
   size = len(records)
   return Prompts(
-    jnp.ones((size, 2), jnp.int32),
-    jnp.ones((size, 2), bool),
-    jnp.arange(size, dtype=jnp.int32),
-    jax.tree.map(jnp.asarray, made | extras),
+    np.ones((size, 2), np.int32),
+    np.ones((size, 2), bool),
+    np.arange(size, dtype=np.int32),
+    made | extras,
   )
+
+
+_asked = jax.jit(readers.asked, static_argnums=(2, 3))
 
 
 def read_rows(text, rubric, records, completions, index, num_slots=6):
   """What a judge reads of each row, as lists of ids."""
   control = tuple(sorted(text.control_ids()))
-  tokens, mask = readers.asked(
+  asked = _asked(
     prompts(rubric, records),
     rollout(completions, index, num_slots),
     control,
     text.pad_id,
   )
-  assert (np.diff(np.asarray(mask).astype(int), axis=1) >= 0).all()  # Left.
+  tokens, mask = jax.device_get(asked)
+  assert (np.diff(mask.astype(int), axis=1) >= 0).all()  # Left.
   return [row[kept].tolist() for row, kept in zip(tokens, mask, strict=True)]
 
 
