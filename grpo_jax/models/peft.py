@@ -14,7 +14,6 @@ import reprlib
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax.models import lora
@@ -407,4 +406,4 @@ def _from_peft(tensors: dict[str, np.ndarray], params: PyTree) -> PyTree:
       if name == "qkv" and which == "b":
         into = into.swapaxes(1, 2)
       into[...] = tensor.T.reshape(into.shape)
-  return jax.tree.map(jnp.asarray, filled)
+  return jax.device_put(filled)
