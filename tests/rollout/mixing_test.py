@@ -169,7 +169,7 @@ def drawn():
     policy = transformer.transformer_policy(CONFIG)
     params = transformer_test.make_params(CONFIG)
     rollout = functools.partial(
-      sampling_test.sample, policy, params, key=jax.random.key(2), group_size=8
+      sampling_test.sample, policy, params, key=jax.random.key(3), group_size=8
     )
     yield types.SimpleNamespace(
       policy=policy,
