@@ -12,7 +12,7 @@ from grpo_jax.learning import members, stages, update
 from grpo_jax.models import lora, pictures
 from grpo_jax.rollout import drawing, mixing, resumed, sampling
 from grpo_jax.types import Prompts
-from tests.models import pictures_test
+from tests.models import drawn, pictures_test
 from tests.training import tiny
 
 TOKEN = 6
@@ -40,9 +40,7 @@ def make_prompts(images=None):
     tokens[row, -len(prompt) :] = prompt
     mask[row, -len(prompt) :] = True
   return Prompts(
-    tokens=jnp.asarray(tokens),
-    mask=jnp.asarray(mask),
-    ids=jnp.arange(len(PROMPTS), dtype=jnp.int32),
+    *jax.device_put((tokens, mask, np.arange(len(PROMPTS), dtype=np.int32))),
     extras={},
     images=images or pictures_test.make_images(GRIDS),
   )
@@ -59,18 +57,8 @@ def with_images(batch, prompts=None):
   )
 
 
-def spread(params):
-  """Parameters of which every one matters."""
-  return jax.tree.map(
-    lambda x: x + 0.1 * jnp.sin(jnp.arange(x.size)).reshape(x.shape), params
-  )
-
-
 def prepared(parts, seed=0):
-  state = tiny.make_state(parts, seed)
-  policy = state.params["policy"]
-  moved = {**policy, "trained": spread(policy["trained"])}
-  state = state.with_params(policy=moved)
+  state = tiny.drawn_state(parts, seed)
   batch = with_images(tiny.ragged_batch(parts))
   prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
   return state, prepare(state, batch, jax.random.key(2))
@@ -80,11 +68,11 @@ def prepared_widely(parts):
   """The same of 8 prompts of two rows each, for as many devices."""
   state, batch = prepared(parts)
   twice = jax.tree.map(
-    lambda x: jnp.concatenate([x, x]),
+    lambda x: np.concatenate([x, x]),
     (batch.prompt_tokens, batch.prompt_mask, batch.images),
   )
-  groups = jnp.arange(16, dtype=jnp.int32) // 2
-  tokens, mask, images = twice
+  groups = np.arange(16, dtype=np.int32) // 2
+  tokens, mask, images, groups = jax.device_put((*twice, groups))
   return state, dataclasses.replace(
     batch,
     prompt_tokens=tokens,
@@ -96,11 +84,16 @@ def prepared_widely(parts):
   )
 
 
-def gradient(parts, state, batch, number=0):
-  function = functools.partial(
-    update.gradient, parts.update, parts.losses[number]
+def gradient_of(parts, number=0):
+  """The gradient of a state and a batch, compiled once."""
+  compiled = jax.jit(
+    functools.partial(update.gradient, parts.update, parts.losses[number])
   )
-  return jax.device_get(jax.jit(function)(state.params, batch, False))
+  return lambda *of: jax.device_get(compiled(of[0].params, of[1], False))
+
+
+def gradient(parts, state, batch, number=0):
+  return gradient_of(parts, number)(state, batch)
 
 
 def of_tower(gradients):
@@ -117,6 +110,25 @@ def assert_close(got, want, tolerance=1e-10):
   )
 
 
+def _make_doubles(**plan):
+  return tiny.make_parts(policy=make_policy(), fields={"kl_coef": 0.1}, **plan)
+
+
+@functools.cache
+def _of_single_rows():
+  """A state, rows, and their gradients as rows that share no prompts.
+
+  Nothing continues what was read before, so that they are those of any
+  attention.
+  """
+  whole = _make_doubles(group_size=1, micro_batch_size=16)
+  state = tiny.drawn_state(whole)
+  batch = tiny.given_scores(with_images(tiny.ragged_batch(whole)))
+  small = _make_doubles(group_size=1, micro_batch_size=2)
+  found = [gradient(parts, state, batch) for parts in (whole, small)]
+  return state, batch, *found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", ["plain", "whole"])
 def test_gradients_do_not_depend_on_micro_batches(attention, monkeypatch):
@@ -125,18 +137,11 @@ def test_gradients_do_not_depend_on_micro_batches(attention, monkeypatch):
       "grpo_jax.models.attention.continues", lambda config: False
     )
   with jax.enable_x64(True):
-    make = functools.partial(
-      tiny.make_parts, policy=make_policy(), fields={"kl_coef": 0.1}
-    )
-    whole = make(group_size=1, micro_batch_size=16)
-    state, batch = prepared(whole)
-    batch = dataclasses.replace(batch, old_logp=batch.sampler_logp)
-    want = gradient(whole, state, batch)
+    state, batch, want, small = _of_single_rows()
     assert all(np.abs(x).max() > 1e-9 for x in of_tower(want[0]))
-    small = make(group_size=1, micro_batch_size=2)
-    assert_close(gradient(small, state, batch), want)
+    assert_close(small, want)
     for micro, lengths in ((2, ()), (8, (1, 3))):
-      parts = make(micro_batch_size=micro, lengths=lengths)
+      parts = _make_doubles(micro_batch_size=micro, lengths=lengths)
       assert parts.plan.shares_prompts
       assert_close(gradient(parts, state, batch), want)
 
@@ -161,8 +166,9 @@ def test_the_first_ratio_is_exactly_one(plan):
     prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
     bare = dataclasses.replace(batch, images=None, old_logp=None)
     other = prepare(state, bare, jax.random.key(2))
-    changed = np.abs(other.old_logp - batch.old_logp).max(axis=1)
-    has_any = np.isin(batch.prompt_index, (0, 2, 3)) & batch.mask.any(axis=1)
+    changed = np.abs(np.subtract(other.old_logp, batch.old_logp)).max(axis=1)
+    some = np.asarray(batch.mask).any(axis=1)
+    has_any = np.isin(batch.prompt_index, (0, 2, 3)) & some
     assert (changed[has_any] > 1e-5).all()
     # That of the prompt that shows none has the same bits.
     assert not changed[np.asarray(batch.prompt_index) == 1].any()
@@ -174,7 +180,8 @@ def test_a_frozen_tower_has_no_gradient_and_is_shared():
     policy=make_policy("float32", tower_trained=False),
     fields={"kl_coef": 0.1},
   )
-  state, batch = prepared(frozen)
+  state = tiny.drawn_state(frozen)
+  batch = tiny.given_scores(with_images(tiny.ragged_batch(frozen)))
   own = state.params["policy"]
   assert "tower" not in own["trained"]
   assert "tower" not in state.params["reference"]["frozen"]
@@ -198,15 +205,16 @@ def test_adapters_of_a_tower_are_trained_where_they_are_named(modules):
   config = lora.LoRAConfig(rank=2, modules=modules)
   policy = lora.lora_policy(base, config)
   parts = tiny.make_parts(policy=policy)
-  state, batch = prepared(parts)
+  state = tiny.drawn_state(parts)
+  batch = tiny.given_scores(with_images(tiny.ragged_batch(parts)))
   gradients, _ = gradient(parts, state, batch)
   found = gradients["policy"].get("tower", {"layers": {}})["layers"]
   assert set(found) == {m.removeprefix("tower_") for m in modules[1:]}
   assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(found))
   # What merging makes of them computes the same.
   params = state.params["policy"]
-  merged = lora.merge(params, config)
-  plain = base.init(jax.random.key(0))
+  merged = jax.jit(lora.merge, static_argnums=1)(params, config)
+  plain = jax.eval_shape(base.init, jax.random.key(0))
   assert jax.tree.structure(merged) == jax.tree.structure(plain)
   rows = (
     *(batch.prompt_tokens, batch.prompt_mask, batch.tokens),
@@ -225,22 +233,32 @@ def test_reference_and_critic_see_images():
   parts = tiny.make_parts(
     "ppo", policy=make_policy("float32"), fields={"kl_coef": 0.1}
   )
-  state, batch = prepared(parts)
-  reference = parts.policy.init(jax.random.key(1))
-  critic = state.params["critic"]
-  critic = {**critic, "trained": spread(critic["trained"])}
+  state = tiny.drawn_state(parts)
+  reference = drawn.params(parts.policy, seed=1)
+  # It starts as the policy, with a head of zeros.
+  critic = jax.device_get(state.params["critic"])
+  moved = jax.tree.map(
+    lambda x: (
+      x + 0.1 * np.sin(np.arange(x.size, dtype=x.dtype)).reshape(x.shape)
+    ),
+    critic["trained"],
+  )
+  critic = {**critic, "trained": jax.device_put(moved)}
   state = state.with_params(reference=reference, critic=critic)
   prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
 
   def said(images):
     plain = with_images(tiny.ragged_batch(parts), make_prompts(images))
-    found = prepare(state, plain, jax.random.key(2))
-    return found.ref_logp, found.values
+    return prepare(state, plain, jax.random.key(2))
 
   images = pictures_test.make_images(GRIDS)
-  changed = dataclasses.replace(images, patches=images.patches.at[0].add(1.0))
+  patches = np.array(images.patches)
+  patches[0] += 1.0
+  changed = dataclasses.replace(images, patches=jax.device_put(patches))
+  batch, other = said(images), said(changed)
   is_changed = np.asarray(batch.prompt_index) == 0
-  for before, after in zip(said(images), said(changed), strict=True):
+  for name in ("ref_logp", "values"):
+    before, after = np.asarray(getattr(batch, name)), getattr(other, name)
     gap = np.abs(np.where(batch.mask, after - before, 0)).max(axis=1)
     assert gap[is_changed].max() > 1e-4
     assert not gap[~is_changed].any()
@@ -254,7 +272,7 @@ def test_reference_and_critic_see_images():
 @pytest.mark.parametrize("mix", [None, mixing.Mixing(rate=0.5)])
 def test_the_sampler_and_the_update_agree(lanes, mix):
   policy = make_policy("float32")
-  params = spread(policy.init(jax.random.key(0)))
+  params = drawn.params(policy)
   prompts = make_prompts()
   config = sampling.SamplingConfig(
     max_new_tokens=4, end_ids=(1,), pad_id=0, lanes=lanes, mix=mix
@@ -264,7 +282,6 @@ def test_the_sampler_and_the_update_agree(lanes, mix):
   )
   rollout = sample(params, prompts, jax.random.key(3))
   parts = tiny.make_parts(policy=policy, num_epochs=2)
-  state = tiny.make_state(parts).with_params(policy=params)
   batch = dataclasses.replace(
     with_images(tiny.ragged_batch(parts), prompts),
     tokens=rollout.tokens,
@@ -273,10 +290,11 @@ def test_the_sampler_and_the_update_agree(lanes, mix):
     mix_ids=rollout.mix_ids,
     mix_weights=rollout.mix_weights,
   )
-  found = members.with_fields(
-    parts.plan, parts.members["policy"], state.params, batch
+  with_fields = functools.partial(
+    members.with_fields, parts.plan, parts.members["policy"]
   )
-  gap = np.where(batch.mask, found.old_logp - rollout.sampler_logp, 0)
+  old_logp = jax.jit(with_fields)({"policy": params}, batch).old_logp
+  gap = np.where(batch.mask, old_logp - np.asarray(rollout.sampler_logp), 0)
   assert np.abs(gap).max() < 1e-5
   assert pictures.TOWER not in policy.weights(params)["trained"]
 
@@ -285,52 +303,57 @@ def test_the_sampler_and_the_update_agree(lanes, mix):
 def test_a_placeholder_is_not_read_and_not_trained():
   policy = make_policy("float32", tied_embeddings=False)
   parts = tiny.make_parts(policy=policy)
-  state, batch = prepared(parts)
-  batch = dataclasses.replace(
-    batch, tokens=jnp.where(batch.tokens == TOKEN, 5, batch.tokens)
-  )
-  gradients, metrics = gradient(parts, state, batch)
+  state = tiny.drawn_state(parts)
+  batch = tiny.given_scores(with_images(tiny.ragged_batch(parts)))
+  tokens = np.where(np.equal(batch.tokens, TOKEN), 5, batch.tokens)
+  batch = dataclasses.replace(batch, tokens=jax.device_put(tokens))
+  compute = gradient_of(parts)
+  gradients, metrics = compute(state, batch)
   table = gradients["policy"]["embed"]["embedding"]
   assert not table[TOKEN].any()
   assert np.abs(table[2:TOKEN]).max(axis=1).min() > 0
   # Another row of it changes nothing.
   own = state.params["policy"]
-  rows = own["trained"]["embed"]["embedding"].at[TOKEN].add(3.0)
-  moved = {**own["trained"], "embed": {"embedding": rows}}
+  rows = np.array(own["trained"]["embed"]["embedding"])
+  rows[TOKEN] += 3.0
+  moved = {**own["trained"], "embed": {"embedding": jax.device_put(rows)}}
   state = state.with_params(policy={**own, "trained": moved})
-  _, after = gradient(parts, state, batch)
+  _, after = compute(state, batch)
   assert after["loss"] == metrics["loss"]
 
 
 @pytest.mark.slow
 def test_rows_that_go_on_read_their_images_again():
   policy = make_policy("float32")
-  params = spread(policy.init(jax.random.key(0)))
+  params = drawn.params(policy)
   prompts = make_prompts()
   config = sampling.SamplingConfig(max_new_tokens=4, end_ids=(1,), pad_id=0)
   key = jax.random.key(3)
   sample = functools.partial(sampling.sample, policy, params, prompts, key)
   whole = jax.jit(lambda: sample(config, 2))()
   # The same, cut after two tokens.
-  cut = jnp.arange(4) < 2
+  cut = np.arange(4) < 2
+  whole = jax.device_get(whole)  # So that what cuts it compiles nothing.
+  exists = whole.completion_mask & cut
   short = dataclasses.replace(
     whole,
-    tokens=jnp.where(cut, whole.tokens, 0),
-    completion_mask=whole.completion_mask & cut,
-    sampler_logp=jnp.where(cut, whole.sampler_logp, 0),
-    terminated=((whole.tokens == 1) & whole.completion_mask & cut).any(axis=1),
-    version=jnp.zeros(whole.tokens.shape, jnp.int32),
+    tokens=np.where(cut, whole.tokens, 0),
+    completion_mask=exists,
+    sampler_logp=np.where(cut, whole.sampler_logp, np.float32(0)),
+    terminated=((whole.tokens == 1) & exists).any(axis=1),
+    version=np.zeros(whole.tokens.shape, np.int32),
   )
   keys = drawing.row_keys(key, prompts.ids, 2)
   longer = jax.jit(
-    lambda prompts: resumed.goes_on(
+    lambda prompts, short: resumed.goes_on(
       *(policy, params, prompts, keys, short, jnp.full(8, 4), jnp.int32(1)),
       config=config,
       most=2,
     )
   )
-  found, _ = longer(prompts)
+  found, _ = longer(prompts, short)
   np.testing.assert_array_equal(found.tokens, whole.tokens)
   np.testing.assert_allclose(found.sampler_logp, whole.sampler_logp, atol=1e-5)
-  bare, _ = longer(dataclasses.replace(prompts, images=None))
-  assert np.abs(bare.sampler_logp - found.sampler_logp).max() > 1e-4
+  bare, _ = longer(dataclasses.replace(prompts, images=None), short)
+  gap = np.subtract(bare.sampler_logp, found.sampler_logp)
+  assert np.abs(gap).max() > 1e-4

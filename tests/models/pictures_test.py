@@ -52,7 +52,7 @@ def make_images(grids=GRIDS, seed=0, junk=0.0):
       place[p, start:stop] = places(rows, columns)
       grid[p, i] = rows, columns
       start = stop
-  return jax.tree.map(jnp.asarray, Images(patches, image, place, grid))
+  return jax.device_put(Images(patches, image, place, grid))
 
 
 def make_batch():
@@ -62,7 +62,7 @@ def make_batch():
     tokens[row, -len(prompt) :] = prompt
     mask[row, -len(prompt) :] = True
   _, _, *rest = transformer_test.make_batch()
-  return (jnp.asarray(tokens), jnp.asarray(mask), *rest)
+  return (*jax.device_put((tokens, mask)), *rest)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -22,12 +22,14 @@ from grpo_jax.training import config as config_lib
 from grpo_jax.training import models, phases, sections
 from grpo_jax.types import (
   Critic,
+  MemberState,
   Player,
   Prompts,
   Scored,
   TrainBatch,
   TrainState,
 )
+from tests.models import drawn
 
 VOCAB, PAD, END = 7, 0, 1
 
@@ -234,6 +236,23 @@ def make_state(parts: Parts, seed: int = 0):
   return stages.enter_phase(models.initial_state(parts.policy, seed), parts, 0)
 
 
+def drawn_state(parts: Parts, seed: int = 0, **spread):
+  """The same with parameters that NumPy draws, by one small program.
+
+  In it every weight matters; `spread` has what `drawn.params` takes.
+  """
+
+  def enter(params):
+    state = TrainState(
+      *(jnp.int32(0), jnp.int32(0), jnp.int32(0), jax.random.key(seed)),
+      members={"policy": MemberState(params)},
+      algorithm_state={},
+    )
+    return stages.enter_phase(state, parts, 0)
+
+  return jax.jit(enter)(drawn.params(parts.policy, seed, **spread))
+
+
 def make_prompts(num_prompts: int = 4, slots: int = 3, first: int = 0):
   """Ragged, left-padded prompts."""
   rng = np.random.default_rng(first)
@@ -286,6 +305,23 @@ def ragged_batch(parts: Parts, num_rows: int = 16, slots: int = 4):
     num_groups=4,
   )
   return jax.device_put(made)
+
+
+def given_scores(batch: TrainBatch) -> TrainBatch:
+  """A scored batch with all that `stages.prepare` adds for GRPO, from NumPy.
+
+  Its policy of before is far from any policy.
+  """
+  rng = np.random.default_rng(5)
+  logp = np.asarray(batch.sampler_logp)
+  advantages = rng.normal(size=len(logp)).astype(np.float32)
+  made = {
+    "old_logp": logp,
+    "ref_logp": logp + rng.normal(scale=0.3, size=logp.shape),
+    "advantages": np.where(batch.valid, advantages, 0),
+  }
+  made = {name: x.astype(np.float32) for name, x in made.items()}
+  return dataclasses.replace(batch, **jax.device_put(made))
 
 
 def given_rows(prompts, completions):
