@@ -139,23 +139,29 @@ def greedy(
   images: Images | None = None,  # each [P, ...]
 ) -> np.ndarray:  # [P, num_tokens]
   """The continuation at temperature 0, which nothing ends early."""
+  prompts = Prompts(
+    tokens=np.asarray(prompt_tokens, np.int32),
+    mask=np.asarray(prompt_mask, bool),
+    ids=np.arange(len(prompt_tokens), dtype=np.int32),
+    extras={},
+    images=images,
+  )
+  return np.asarray(_greedy(config, num_tokens, params, prompts))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _greedy(config, num_tokens, params, prompts):
   rollout = sampling.sample(
     transformer.transformer_policy(config),
     params,
-    Prompts(
-      tokens=jnp.asarray(prompt_tokens),
-      mask=jnp.asarray(prompt_mask),
-      ids=jnp.arange(len(prompt_tokens)),
-      extras={},
-      images=images,
-    ),
+    prompts,
     jax.random.key(0),
     sampling.SamplingConfig(
       max_new_tokens=num_tokens, end_ids=(), pad_id=0, temperature=0.0
     ),
     1,
   )
-  return np.asarray(rollout.tokens)
+  return rollout.tokens
 
 
 def read_reference(path: pathlib.Path) -> Reference:

@@ -5,7 +5,6 @@ import functools
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -42,22 +41,18 @@ def make_parts(fields=None, **options):
   return tiny.make_parts(fields=fields, **options)
 
 
-def make_state(parts):
-  """A state whose routers are decided: chances are far from even."""
-  state = tiny.make_state(parts)
-  policy = state.params["policy"]
-  trained = jax.tree_util.tree_map_with_path(
-    lambda path, x: 30 * x if "router" in jax.tree_util.keystr(path) else x,
-    policy["trained"],
-  )
-  return state.with_params(policy={**policy, "trained": trained})
-
-
 def _prepared(parts, batch=None):
-  state = make_state(parts)
+  state = tiny.drawn_state(parts)
   batch = tiny.ragged_batch(parts) if batch is None else batch
   prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
   return state, prepare(state, batch, jax.random.key(0))
+
+
+def _with_biases(state, biases):
+  """The state whose routers have these biases, [layers, E]."""
+  frozen = {"router_bias": jax.device_put(biases)}
+  policy = {**state.params["policy"], "frozen": frozen}
+  return state.with_params(policy=policy)
 
 
 def _gradient(parts, state, batch):
@@ -68,8 +63,9 @@ def _gradient(parts, state, batch):
 @pytest.mark.slow
 def test_balance_and_metrics_do_not_depend_on_micro_batches():
   fields = {"balance_coef": 0.5}
-  state, batch = _prepared(make_parts(fields))
-  whole, metrics = _gradient(make_parts(fields), state, batch)
+  parts = make_parts(fields)
+  state, batch = _prepared(parts)
+  whole, metrics = _gradient(parts, state, batch)
   without, _ = _gradient(make_parts(), state, batch)
   router = whole["policy"]["layers"]["mlp"]["router"]["kernel"]
   plain = without["policy"]["layers"]["mlp"]["router"]["kernel"]
@@ -97,7 +93,7 @@ def test_balance_is_the_loss_of_the_whole_batch():
   state, batch = _prepared(parts)
   assert batch.anchor_routing is None
   _, metrics = _gradient(parts, state, batch)
-  _, aux = parts.policy.hidden(
+  _, aux = jax.jit(parts.policy.hidden)(
     state.params["policy"],
     batch.prompt_tokens,
     batch.prompt_mask,
@@ -145,7 +141,7 @@ def test_fused_step_keeps_the_routing_of_its_rollout():
     policy=moe_policy(dtype="bfloat16"),
   )
   advance = jax.jit(functools.partial(stages.fused_step, parts=parts))
-  state = make_state(parts)
+  state = tiny.drawn_state(parts)
   for number in range(2):
     state, metrics, _ = advance(state, tiny.make_prompts(first=4 * number))
     # Of some kinds of completions there may be none, and no mean.
@@ -165,7 +161,7 @@ def test_training_takes_the_recorded_experts_and_the_reference_its_own():
     {"keep_routing": True, "kl_coef": 0.1, "balance_coef": 0.01},
     num_epochs=2,
   )
-  state = make_state(parts)
+  state = tiny.drawn_state(parts)
   prompts = tiny.make_prompts()
 
   @jax.jit
@@ -184,10 +180,12 @@ def test_training_takes_the_recorded_experts_and_the_reference_its_own():
 
   recorded = prepared(state, {})
   first = {  # Instead: experts 0 and 1 for every token.
-    name: jnp.broadcast_to(jnp.arange(K), getattr(recorded, name).shape)
+    name: np.broadcast_to(
+      np.arange(K, dtype=np.int32), getattr(recorded, name).shape
+    )
     for name in ("routing", "prompt_routing")
   }
-  forced = prepared(state, first)
+  recorded, forced = jax.device_get((recorded, prepared(state, first)))
   np.testing.assert_array_equal(
     forced.router_load, np.tile([0.5, 0.5, 0, 0], (LAYERS, 1))
   )
@@ -197,9 +195,8 @@ def test_training_takes_the_recorded_experts_and_the_reference_its_own():
   assert np.abs(forced.old_logp - recorded.old_logp)[mask].max() > 1e-3
   np.testing.assert_array_equal(forced.ref_logp, recorded.ref_logp)
   # The policy that is differentiated takes them as the anchor does.
-  outputs = [
-    parts.losses[0].outputs(state.params, batch) for batch in (recorded, forced)
-  ]
+  read = jax.jit(parts.losses[0].outputs)
+  outputs = [read(state.params, batch) for batch in (recorded, forced)]
   for output, batch in zip(outputs, (recorded, forced), strict=True):
     np.testing.assert_allclose(
       output.logp[mask], batch.old_logp[mask], rtol=0, atol=1e-5
@@ -210,7 +207,11 @@ def test_training_takes_the_recorded_experts_and_the_reference_its_own():
 def test_biases_move_against_the_load():
   fields = {"router_bias_step": 0.01}
   parts = make_parts(fields, policy=moe_policy(router_bias=True))
-  state, batch = _prepared(parts)
+  state = _with_biases(
+    tiny.drawn_state(parts), np.zeros((LAYERS, E), np.float32)
+  )
+  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
+  batch = prepare(state, tiny.ragged_batch(parts), jax.random.key(0))
   load = np.asarray(batch.router_load)
   assert (load > 1 / E).any()
   advance = jax.jit(functools.partial(stages.update, parts=parts))
@@ -219,12 +220,9 @@ def test_biases_move_against_the_load():
   np.testing.assert_allclose(bias, 0.01 * np.sign(1 / E - load), rtol=1e-6)
   assert "loss/balance" not in metrics
   # And they decide: with a large one every token takes that expert.
-  frozen = {"router_bias": jnp.zeros((LAYERS, E)).at[:, 3].set(2.0)}
-  policy = {**state.params["policy"], "frozen": frozen}
-  state = state.with_params(policy=policy)
-  batch = jax.jit(functools.partial(stages.prepare, parts=parts))(
-    state, tiny.ragged_batch(parts), jax.random.key(0)
-  )
+  high = np.tile(np.float32([0, 0, 0, 2]), (LAYERS, 1))
+  state = _with_biases(state, high)
+  batch = prepare(state, tiny.ragged_batch(parts), jax.random.key(0))
   np.testing.assert_allclose(batch.router_load[:, 3], 1 / K, rtol=1e-6)
 
 
