@@ -53,14 +53,20 @@ def _layer(num_tokens, num_experts, dtype=np.float64):
 def _value_and_gradients(
   form, x, logits, kernels, num_chosen, kept=None, normalize=True
 ):
+  (_, y), gradients = jax.device_get(
+    _of_form(form, num_chosen, normalize, kept, x, logits, kernels)
+  )
+  return y, gradients
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _of_form(form, num_chosen, normalize, kept, *inputs):
   def loss(x, logits, kernels):
     ids, weights, _ = experts.route(logits, num_chosen, normalize, kept)
     y = form(x, ids, weights, kernels, swiglu)
     return jnp.sin(y).sum(), y
 
-  outcome = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))
-  (_, y), gradients = jax.device_get(outcome(x, logits, kernels))
-  return y, gradients
+  return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*inputs)
 
 
 @pytest.mark.parametrize("form", [experts.ragged, experts.blocked, experts.mix])
@@ -102,7 +108,8 @@ def test_all_tokens_may_take_one_expert(form, expert):
     gate, up, down = (
       kernel[expert] for kernel in (kernels.gate, kernels.up, kernels.down)
     )
-    want = (np.asarray(jax.nn.silu(x @ gate)) * (x @ up)) @ down
+    passed = x @ gate
+    want = (passed / (1 + np.exp(-passed)) * (x @ up)) @ down
     np.testing.assert_allclose(y, want, rtol=1e-12)
     idle = np.arange(5) != expert
     for gradient in jax.tree.leaves(gradients[2]):
@@ -412,8 +419,8 @@ def _tied_params(config):
   params = transformer_test.make_params(config)
   layers = params["trained"]["layers"]
   kernel = layers["mlp"]["router"]["kernel"]
-  even = kernel.at[..., 1::2].set(kernel[..., 0::2])
-  return _with_router(params, even)
+  even = np.repeat(np.asarray(kernel)[..., 0::2], 2, axis=-1)
+  return _with_router(params, jax.device_put(even))
 
 
 def _with_router(params, kernel):
@@ -439,14 +446,17 @@ def test_kept_routing_reproduces_the_sampler_where_free_routing_does_not():
   rollout = _sample(config, params)
   mask = np.asarray(rollout.completion_mask)
   assert mask.sum() > 30
-  assert (rollout.routing % 2 == 0).all()
-  noise = 1e-6 * jax.random.normal(jax.random.key(5), _router(params).shape)
-  leaning = _with_router(params, _router(params) + noise)
-  kept, aux = _logp(config, leaning, rollout, True)
+  assert (np.asarray(rollout.routing) % 2 == 0).all()
+  router = np.asarray(_router(params))
+  noise = 1e-6 * np.random.default_rng(5).normal(size=router.shape)
+  leaning = jax.device_put((router + noise).astype(router.dtype))
+  leaning = _with_router(params, leaning)
+  rollout = jax.device_get(rollout)
+  kept, aux = jax.device_get(_logp(config, leaning, rollout, True))
   np.testing.assert_allclose(
     kept[mask], rollout.sampler_logp[mask], rtol=0, atol=1e-5
   )
-  free, other = _logp(config, leaning, rollout, False)
+  free, other = jax.device_get(_logp(config, leaning, rollout, False))
   assert (aux.ids[mask] % 2 == 0).all()
   assert 0.2 < (other.ids[mask] % 2).mean() < 0.8
   gap = np.abs(free - rollout.sampler_logp)[mask]
@@ -457,10 +467,10 @@ def test_kept_routing_reproduces_the_sampler_where_free_routing_does_not():
 @pytest.mark.slow
 def test_recorded_routing_is_that_of_the_training_pass():
   params = transformer_test.make_params(MOE)
-  rollout = _sample(MOE, params)
-  mask = np.asarray(rollout.completion_mask)
+  rollout = jax.device_get(_sample(MOE, params))
+  mask = rollout.completion_mask
   for keep in (False, True):
-    logp, aux = _logp(MOE, params, rollout, keep)
+    logp, aux = jax.device_get(_logp(MOE, params, rollout, keep))
     np.testing.assert_allclose(
       logp[mask], rollout.sampler_logp[mask], rtol=0, atol=1e-5
     )
@@ -477,7 +487,8 @@ def test_recorded_routing_is_that_of_the_training_pass():
 def test_gradients_reach_the_router_through_kept_experts():
   params = transformer_test.make_params(MOE)
   rollout = _sample(MOE, params)
-  moved = _with_router(params, -_router(params))  # Other experts are best.
+  other = jax.device_put(-np.asarray(_router(params)))
+  moved = _with_router(params, other)  # Other experts are best.
 
   @functools.partial(jax.jit, static_argnums=1)
   def slope(kernel, keep):
@@ -487,8 +498,8 @@ def test_gradients_reach_the_router_through_kept_experts():
 
     return jax.grad(total, has_aux=True)(kernel)
 
-  kept, ids = slope(_router(moved), True)
-  free, others = slope(_router(moved), False)
+  kept, ids = jax.device_get(slope(_router(moved), True))
+  free, others = jax.device_get(slope(_router(moved), False))
   assert (np.asarray(ids) != np.asarray(others)).mean() > 0.3
   assert np.abs(kept).max() > 1e-2
   assert np.isfinite(kept).all()
@@ -497,10 +508,10 @@ def test_gradients_reach_the_router_through_kept_experts():
   small = 1e-3 * kept / np.linalg.norm(kept)
   mask = np.asarray(rollout.completion_mask)
   before, after = (
-    _logp(MOE, _with_router(moved, _router(moved) + d), rollout, True)[0]
-    for d in (0.0, small)
+    np.asarray(_logp(MOE, _with_router(moved, kernel), rollout, True)[0])
+    for kernel in (_router(moved), np.asarray(_router(moved)) + small)
   )
-  rise = np.asarray(after - before, np.float64)[mask].sum()
+  rise = (after - before).astype(np.float64)[mask].sum()
   np.testing.assert_allclose(rise, 1e-3 * np.linalg.norm(kept), rtol=0.05)
 
 

@@ -27,12 +27,13 @@ def policy_of(config, lora_config=CONFIG):
 
 # Each operation outside a program would be a program of its own.
 merge = jax.jit(lora.merge, static_argnums=1)
+wrap = jax.jit(lora.wrap, static_argnums=1)
 
 
 @functools.lru_cache
 def make_params(config, lora_config=CONFIG, spread=0.3):
   """Adapters over a base in which every weight matters, moved by `spread`."""
-  params = lora.wrap(
+  params = wrap(
     transformer_test.make_params(config), lora_config, jax.random.key(2)
   )
   rng = np.random.default_rng(3)

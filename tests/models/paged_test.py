@@ -13,6 +13,7 @@ from jax.experimental import pallas as pl
 from grpo_jax.models import architecture, attention, meshes, paged, transformer
 from grpo_jax.rollout import sampling
 from grpo_jax.types import Prompts
+from tests.models import drawn
 
 C, R, K = 2, 2, 16
 CONFIG = architecture.TransformerConfig(
@@ -57,58 +58,54 @@ def one_layer(config, steps, lengths=LENGTHS, dtype="float32"):
   steps = np.asarray(steps)
   num_rows, num_slots = steps.shape[1], len(steps)
   group = num_rows // len(lengths)
-  normal = functools.partial(jax.random.normal, dtype=dtype)
-  keys = iter(jax.random.split(jax.random.key(0), 5))
-  mask = jnp.arange(S) >= S - np.array(lengths)[:, None]
-  k = 2 * normal(next(keys), (len(lengths), C, K, S))
-  v = normal(next(keys), (len(lengths), C, S, K))
+  rng = np.random.default_rng(0)
+
+  def normal(*shape):
+    return rng.normal(size=shape).astype(dtype)
+
+  lengths = np.array(lengths)
+  mask = np.arange(S) >= S - lengths[:, None]
+  k = 2 * normal(len(lengths), C, K, S)
+  v = normal(len(lengths), C, S, K)
   of_tokens = [
-    normal(next(keys), (num_slots, *shape))
+    normal(num_slots, *shape)
     for shape in (
       (num_rows, 1, C, R, K),
       (num_rows, C, K, 1),
       (num_rows, C, 1, K),
     )
   ]
-  prefix = architecture.Prefix((paged.held(config, mask, k, v),), mask)
-  (cache,) = paged.allocate(num_rows, num_slots, prefix)
+
+  @jax.jit
+  def begin(mask, k, v):
+    pages = paged.held(config, mask, k, v)
+    prefix = architecture.Prefix((pages,), mask)
+    return pages, paged.allocate(num_rows, num_slots, prefix)
+
+  pages, (cache,) = begin(mask, k, v)
   attend = jax.jit(
     functools.partial(paged.attend, config), static_argnums=(2, 3)
   )
   for t, q_k_v in zip(steps, zip(*of_tokens, strict=True), strict=True):
     got, cache = attend(
-      mask.sum(axis=1),
-      jnp.asarray(t),
-      prefix.layers[0].shape[1],
-      config.sliding_window,
-      *q_k_v,
-      cache,
+      lengths, t, pages.shape[1], config.sliding_window, *q_k_v, cache
     )
-  expected = []
-  for row in range(num_rows):
-    prompt = row // group
-    # The tokens that the last one sees: those since the row began.
-    first = len(steps) - 1 - steps[-1, row]
-    own_k, own_v = (x[first:, row] for x in of_tokens[1:])
-    length = lengths[prompt]
-    keys_seen = jnp.concatenate(
-      [k[prompt, ..., S - length :], jnp.moveaxis(own_k[..., 0], 0, -1)], -1
-    )
-    values = jnp.concatenate(
-      [v[prompt, :, S - length :], jnp.moveaxis(own_v[:, :, 0], 0, 1)], 1
-    )
-    age = jnp.arange(keys_seen.shape[-1])[::-1]
-    seen = age < (config.sliding_window or len(age))
-    expected.append(
-      attention.plain(
-        config,
-        of_tokens[0][-1, row : row + 1],
-        keys_seen[None],
-        values[None],
-        seen[None, None],
-      )[0]
-    )
-  return got, jnp.stack(expected), cache
+  # Slots of a row's prompt, and of the tokens that the last one sees: those
+  # since the row began.
+  q, own_k, own_v = of_tokens
+  prompt = np.arange(num_rows) // group
+  first = num_slots - 1 - steps[-1][:, None]
+  exists = np.concatenate([mask[prompt], np.arange(num_slots) >= first], axis=1)
+  age = exists[:, ::-1].cumsum(axis=1)[:, ::-1] - 1
+  seen = exists & (age < (config.sliding_window or S + num_slots))
+  expected = jax.jit(attention.plain, static_argnums=0)(
+    config,
+    q[-1],
+    np.concatenate([k[prompt], np.moveaxis(own_k[..., 0], 0, -1)], axis=-1),
+    np.concatenate([v[prompt], np.moveaxis(own_v[..., 0, :], 0, -2)], axis=-2),
+    seen[:, None],
+  )
+  return got, expected, cache
 
 
 @pytest.mark.slow
@@ -135,14 +132,11 @@ def rollout(config, lanes):
   """16 completions of up to 40 tokens of four prompts."""
   policy = transformer.transformer_policy(config)
   # Sharp enough that no draw is near a tie.
-  params = jax.tree.map(lambda x: 4 * x, policy.init(jax.random.key(1)))
+  params = drawn.params(policy, spread=0.7)
   lengths = np.array([1, 33, 6, 32])
-  prompts = Prompts(
-    tokens=jax.random.randint(jax.random.key(2), (4, 34), 0, 29),
-    mask=jnp.arange(34) >= 34 - lengths[:, None],
-    ids=jnp.arange(4),
-    extras={},
-  )
+  tokens = np.random.default_rng(2).integers(0, 29, (4, 34), np.int32)
+  mask = np.arange(34) >= 34 - lengths[:, None]
+  prompts = Prompts(tokens, mask, np.arange(4, dtype=np.int32), {})
   sample = functools.partial(
     sampling.sample,
     policy,
@@ -157,7 +151,7 @@ def rollout(config, lanes):
 @pytest.mark.slow
 def test_rollouts_equal_those_with_the_plain_form(interpreted, monkeypatch):
   """With refilled lanes, layers of which one slides, and caches that grow."""
-  monkeypatch.setattr(sampling, "_SMALLEST", 5)
+  monkeypatch.setattr(sampling, "_SMALLEST", 10)
   config = dataclasses.replace(
     CONFIG,
     sliding_window=9,
@@ -191,10 +185,12 @@ def test_prompts_begin_their_pages():
 
 @pytest.mark.slow
 def test_rows_begin_with_what_does_not_fill_a_page():
-  mask = jnp.arange(S) >= S - np.array(LENGTHS)[:, None]
-  pages = jax.random.normal(jax.random.key(0), (3, 3, paged.PAGE, 2 * C, 128))
-  prefix = architecture.Prefix((pages,), mask)
-  (cache,) = paged.allocate(3 * G, 0, prefix)
+  mask = np.arange(S) >= S - np.array(LENGTHS)[:, None]
+  rng = np.random.default_rng(0)
+  pages = rng.normal(size=(3, 3, paged.PAGE, 2 * C, 128)).astype(np.float32)
+  prefix = jax.device_put(architecture.Prefix((pages,), mask))
+  allocate = jax.jit(paged.allocate, static_argnums=(0, 1))
+  cache = np.asarray(allocate(3 * G, 0, prefix)[0])
   np.testing.assert_array_equal(cache[:, :3], pages)
   own = cache[:, 3:]  # One page of each row.
   assert own.shape[1] == G
@@ -206,7 +202,8 @@ def test_rows_begin_with_what_does_not_fill_a_page():
       )
     assert not own[prompt, :, rest:].any()
   # What rows wrote stays when prompts are copied again.
-  (again,) = paged.admit(prefix, (cache + 1,), 3 * G)
+  admit = jax.jit(paged.admit, static_argnums=2)
+  again = np.asarray(admit(prefix, (cache + 1,), 3 * G)[0])
   np.testing.assert_array_equal(again[0, 3:, 5:], 1)
   np.testing.assert_array_equal(again[0, 3:, :5], own[0, :, :5])
 
@@ -249,9 +246,14 @@ def test_an_unknown_form_raises():
 def test_pieces_are_read_as_by_the_plain_form(interpreted):
   """Rows at different places, across a page's end, and one that reads none."""
   lengths = np.array([1, 33, 6, 32])
-  mask = jnp.arange(34) >= 34 - lengths[:, None]
-  prompts = jax.random.randint(jax.random.key(2), (4, 34), 0, 29)
-  tokens = jax.random.randint(jax.random.key(3), (8, 12), 0, 29)
+  rng = np.random.default_rng(2)
+  mask, prompts, tokens = jax.device_put(
+    (
+      np.arange(34) >= 34 - lengths[:, None],
+      rng.integers(0, 29, (4, 34)),
+      rng.integers(0, 29, (8, 12)),
+    )
+  )
   pieces = np.array([[3, 1, 0, 2, 3, 0, 1, 3], [2, 3, 0, 3, 0, 1, 1, 3]])
 
   @functools.partial(jax.jit, static_argnums=0)
@@ -271,7 +273,7 @@ def test_pieces_are_read_as_by_the_plain_form(interpreted):
   config = dataclasses.replace(
     CONFIG, sliding_window=9, sliding_layers=(True, False)
   )
-  params = transformer.transformer_policy(config).init(jax.random.key(1))
+  params = drawn.params(transformer.transformer_policy(config))
   got = read(config, params)
   expected = read(dataclasses.replace(config, decode_attention="plain"), params)
   np.testing.assert_allclose(

@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 from grpo_jax.models import lora, transformer
-from tests.models import attention_test, experts_test, transformer_test
+from tests.models import (
+  attention_test,
+  drawn,
+  experts_test,
+  transformer_test,
+)
 
 G, S, T = 3, 5, 4
 SLIDING = dataclasses.replace(
@@ -31,11 +36,12 @@ def make_rows(slots=S):
   """Three prompts of different lengths with G rows each, some of them empty."""
   prompts, mask, *_ = transformer_test.make_batch(slots)
   rng = np.random.default_rng(0)
-  index = jnp.arange(len(prompts) * G) // G
+  index = np.arange(len(prompts) * G) // G
   lengths = rng.integers(0, T + 1, len(index))
   lengths[:3] = T, 0, 1
-  tokens = jnp.asarray(rng.integers(0, 13, (len(index), T)))
-  return prompts, mask, tokens, jnp.arange(T) < lengths[:, None], index
+  tokens = rng.integers(0, 13, (len(index), T))
+  exists = np.arange(T) < lengths[:, None]
+  return prompts, mask, *jax.device_put((tokens, exists, index))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
@@ -104,11 +110,11 @@ def test_experts_may_be_given():
     rows, rng = make_rows(), np.random.default_rng(1)
     prompts, _, tokens, *_ = rows
     extras = {
-      name: jnp.asarray(rng.integers(0, 5, (*x.shape, config.num_layers, 2)))
+      name: rng.integers(0, 5, (*x.shape, config.num_layers, 2))
       for name, x in (("prompt_routing", prompts), ("routing", tokens))
     }
     params = transformer_test.make_params(config)
-    assert_shared_is_whole(policy, params, rows, extras)
+    assert_shared_is_whole(policy, params, rows, jax.device_put(extras))
 
 
 @pytest.mark.slow
@@ -118,10 +124,8 @@ def test_adapters_see_the_prompt_too():
     policy = lora.lora_policy(
       transformer.transformer_policy(config), lora.LoRAConfig(rank=2)
     )
-    params = jax.jit(policy.init)(jax.random.key(0))
-    # Fresh adapters say nothing.
-    trained = jax.tree.map(lambda x: x + 0.1, params["trained"])
-    assert_shared_is_whole(policy, params | {"trained": trained}, make_rows())
+    # Fresh adapters would say nothing.
+    assert_shared_is_whole(policy, drawn.params(policy), make_rows())
 
 
 @pytest.mark.slow
