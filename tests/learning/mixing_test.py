@@ -38,7 +38,7 @@ def test_anchor_and_reference_say_of_a_blend_what_the_sampler_said(
     num_minibatches=2,
     micro_batch_size=4,
   )
-  state = tiny.make_state(parts)
+  state = tiny.drawn_state(parts)
   step = jax.jit(functools.partial(stages.fused_step, parts=parts))
   _, metrics, rows = step(state, tiny.make_prompts())
   mask = np.asarray(rows.batch.mask)
@@ -74,7 +74,7 @@ def test_the_first_update_is_on_policy_in_every_bit():
     mix=MIX,
     micro_batch_size=8,
   )
-  state = tiny.make_state(parts)
+  state = tiny.drawn_state(parts)
   step = jax.jit(functools.partial(stages.fused_step, parts=parts))
   for number in range(2):
     state, metrics, _ = step(state, tiny.make_prompts(first=4 * number))

@@ -108,7 +108,7 @@ def test_first_update_is_on_policy_in_every_bit(dtype, cache_dtype, micro, gap):
     cache_dtype=cache_dtype,
   )
   parts = tiny.make_parts(policy=policy, micro_batch_size=micro)
-  state = tiny.make_state(parts)
+  state = tiny.drawn_state(parts, spread=0.2)
   prompts = tiny.make_prompts()
   before = jax.device_get(state.params)
   after, metrics, _ = _fused(parts)(state, prompts)
