@@ -4,7 +4,6 @@ import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -27,12 +26,8 @@ def prompt(number):
 
 def prompts_at(places):
   tokens, mask = zip(*(prompt(int(n)) for n in places), strict=True)
-  return Prompts(
-    jnp.asarray(np.stack(tokens)),
-    jnp.asarray(np.stack(mask)),
-    jnp.asarray(places, jnp.int32),
-    {},
-  )
+  arrays = np.stack(tokens), np.stack(mask), np.array(places, np.int32)
+  return Prompts(*jax.device_put(arrays), {})
 
 
 @functools.cache
@@ -61,12 +56,24 @@ def make_parts(length, staleness, learning_rate=0.1, algorithm="grpo"):
   return dataclasses.replace(parts, staleness=staleness, partial=made)
 
 
+def _start(parts):
+  """A state whose completions get rewards that differ."""
+  return tiny.drawn_state(parts, seed=1, spread=0.2)
+
+
+@functools.cache
+def make_step(length, staleness, learning_rate):
+  """The step of these parts, compiled once."""
+  parts = make_parts(length, staleness, learning_rate)
+  return jax.jit(functools.partial(stages.fused_step, parts=parts))
+
+
 @functools.cache
 def train(length, staleness, learning_rate=0.1, steps=8):
   """The states before and after each step, and what each step says."""
   parts = make_parts(length, staleness, learning_rate)
-  step = jax.jit(functools.partial(stages.fused_step, parts=parts))
-  state, found = tiny.make_state(parts), []
+  step = make_step(length, staleness, learning_rate)
+  state, found = _start(parts), []
   for _ in range(steps):
     places = jax.device_get(state.schedule["places"])
     after, metrics, rows = step(state, prompts_at(places))
@@ -76,12 +83,24 @@ def train(length, staleness, learning_rate=0.1, steps=8):
 
 
 @functools.cache
+def _sampler():
+  """A function of a step and prompts that draws by the state of the start."""
+  parts = dataclasses.replace(make_parts(2, 3, STILL), partial=None)
+  start = _start(parts)
+
+  @jax.jit
+  def sample(start, began, prompts):
+    state = dataclasses.replace(start, step=began)
+    return stages.sample_stage(state, prompts, parts=parts)
+
+  return functools.partial(sample, start)
+
+
+@functools.cache
 def _whole(began, number):
   """A group that is drawn at once in a step, by the parameters of the start."""
-  parts = dataclasses.replace(make_parts(2, 3, STILL), partial=None)
-  sample = jax.jit(functools.partial(stages.sample_stage, parts=parts))
-  state = dataclasses.replace(tiny.make_state(parts), step=jnp.int32(began))
-  return jax.device_get(sample(state, prompts_at([number])))
+  drawn = _sampler()(np.int32(began), prompts_at([number]))
+  return jax.device_get(drawn)
 
 
 @pytest.mark.slow
@@ -182,8 +201,6 @@ def test_a_step_without_a_whole_group_moves_nothing():
 
 @pytest.mark.slow
 def test_what_waits_takes_no_part():
-  parts = make_parts(2, 3)
-  step = jax.jit(functools.partial(stages.fused_step, parts=parts))
   places, before, after, metrics, _ = next(
     one
     for one in train(2, 3)
@@ -193,14 +210,17 @@ def test_what_waits_takes_no_part():
   rows = np.repeat(~trained, G)
   kept = before.kept["partial"]
   poisoned = {
-    name: jnp.where(rows[:, None], jnp.nan, getattr(kept["rollout"], name))
+    name: np.where(
+      rows[:, None], np.float32(np.nan), getattr(kept["rollout"], name)
+    )
     for name in ("behavior_logp", "sampler_logp", "entropy")
   }
+  poisoned = jax.device_put(poisoned)
   rollout = dataclasses.replace(kept["rollout"], **poisoned)
   state = dataclasses.replace(
     before, kept={"partial": {**kept, "rollout": rollout}}
   )
-  again, said, _ = step(state, prompts_at(places))
+  again, said, _ = make_step(2, 3, 0.1)(state, prompts_at(places))
   jax.tree.map(np.testing.assert_array_equal, again.params, after.params)
   for name, value in metrics.items():
     np.testing.assert_array_equal(said[name], value, err_msg=name)
@@ -215,7 +235,7 @@ def test_algorithms_of_every_kind_train_what_has_ended(name):
   """With a critic, greedy baselines, rows that are coupled, a running state."""
   parts = make_parts(2, 3, algorithm=name)
   step = jax.jit(functools.partial(stages.fused_step, parts=parts))
-  state, norms = tiny.make_state(parts), []
+  state, norms = _start(parts), []
   for _ in range(8):
     before = state
     prompts = prompts_at(jax.device_get(state.schedule["places"]))
