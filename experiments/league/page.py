@@ -94,7 +94,8 @@ one context.""")
 def _first(results: Results) -> str:
   """What is known so far, in a paragraph."""
   verdicts = claims.verdicts(results)
-  ended = f"{len(results.complete)} of {len(arms_lib.ENTRIES)}"
+  total = len(arms_lib.ENTRIES)
+  ended = f"{len(results.complete)} of {total}"
   if not verdicts:
     return pages.paragraph(f"""
 **The answer.** So far there is none: {ended} algorithms have ended on all
@@ -109,8 +110,11 @@ tasks.""")
     ] or ["no algorithm"]
     shown = f"{', '.join(others)} and {last} end" if others else f"{last} ends"
     parts.append(f"{shown} {kind} GRPO")
+  known = f"So far {ended} algorithms have ended on all tasks."
+  if len(results.complete) == total:
+    known = f"All {total} algorithms have ended on all tasks."
   return pages.paragraph(f"""
-**The answer.** So far {ended} algorithms have ended on all tasks. By the
+**The answer.** {known} By the
 verdict {parts[0]}, and {parts[1]}. The mean accuracy of GRPO is
 {_text(best.aggregate(arms_lib.BASELINE, "mean"))}. All others are open.""")
 
@@ -147,8 +151,8 @@ def _state(results: Results) -> Iterator[str]:
   yield pages.paragraph(f"""
 **{len(results.arms)} of {total} cells** have ended. A cell is an algorithm on a
 task, with {size.num_seeds} seeds and {len(arms_lib.FACTORS)} learning rates in
-one program. So {len(results.complete)} of {len(arms_lib.ENTRIES)} algorithms on
-all tasks have ended. Each run has generated {drawn} completions. All cells
+one program. So {len(results.complete)} of {len(arms_lib.ENTRIES)} algorithms
+have ended on all tasks. Each run has generated {drawn} completions. All cells
 together took {hours:.1f} hours on {pages.CORES} virtual CPU cores. Other
 programs used the cores, too, and some cells were paused for minutes. So the
 seconds below compare only roughly.""")

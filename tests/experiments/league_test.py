@@ -170,7 +170,7 @@ def test_page_and_figure_are_made_of_what_has_ended(tmp_path):
   assert found.ranked() == ["dapo", "grpo", "opo", "remax"]
   text = " ".join(page.markdown(found).split())
   assert "**8 of 117 cells** have ended" in text
-  assert "2 of 39 algorithms on all tasks" in text
+  assert "So 2 of 39 algorithms have ended on all tasks" in text
   assert "Each run has generated 8000 to 8192 completions" in text
   assert "ReMax (add, words)" in text
   assert "OPO (sort, words)" in text
