@@ -252,8 +252,8 @@ def measure(
   algorithm, config = algorithms.get_algorithm(name), settings(name)
   if baseline:
     config = dataclasses.replace(config, baseline_decay=0.9)
-  most = algorithm.max_group_size or max(group_sizes)
-  if most == 1:  # It compares no completions: G is the size of its batch.
+  most = algorithm.max_group_size
+  if most in (None, 1):  # With 1, G is the size of the batch.
     most = max(group_sizes)
   sizes = [size for size in group_sizes if size <= most]
   size = min(sizes, key=lambda x: abs(x - MAIN_SIZE))

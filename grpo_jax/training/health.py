@@ -163,8 +163,8 @@ class Monitor:
 
     Args:
       complaints: Of verifiers, which say why rows have no score.
-      last_step: Of its last checkpoint; None: there is none. Steps that
-        canaries have not looked at are not saved.
+      last_step: The step of its last checkpoint; None if there is no
+        checkpoint. Steps that canaries have not looked at are not saved.
     """
     if self.halted is None:
       return None

@@ -32,12 +32,12 @@ class ModelConfig(architecture.Architecture):
     adapter_checkpoint: Folder with adapters to start from, as PEFT and
       `experiments.export --adapters` write it, for this `checkpoint`. Rank, α
       and modules are the file's, and need not be set. Empty: fresh adapters.
-    lora_rank: Of low-rank adapters, which alone are trained; 0 for none.
+    lora_rank: Rank of the adapters, which alone are trained; 0 for no adapters.
     lora_alpha: Their term is multiplied by lora_alpha / lora_rank.
     lora_modules: Projections with an adapter, as `lora.LoRAConfig` names them;
       empty: all that the layers have, but for those of experts.
-    quantization: Of the kernels beneath the adapters: "none", "int8", "nf4" or
-      "nf4_double".
+    quantization: How the kernels beneath the adapters are kept: "none", "int8",
+      "nf4" or "nf4_double".
   """
 
   tower: TowerSettings = dataclasses.field(default_factory=TowerSettings)

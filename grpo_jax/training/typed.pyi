@@ -587,14 +587,14 @@ class Model(Group):
   --adapters` write it, for this `checkpoint`. Rank, α and modules are the
   file's, and need not be set. Empty: fresh adapters."""
   lora_rank: int
-  """Of low-rank adapters, which alone are trained; 0 for none."""
+  """Rank of the adapters, which alone are trained; 0 for no adapters."""
   lora_alpha: float
   """Their term is multiplied by lora_alpha / lora_rank."""
   lora_modules: tuple[str, ...]
   """Projections with an adapter, as `lora.LoRAConfig` names them; empty: all
   that the layers have, but for those of experts."""
   quantization: str
-  """Of the kernels beneath the adapters: "none", "int8", "nf4" or
+  """How the kernels beneath the adapters are kept: "none", "int8", "nf4" or
   "nf4_double"."""
 
 class Sampling(Group):

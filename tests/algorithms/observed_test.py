@@ -81,7 +81,7 @@ def test_an_environments_tokens_change_no_advantage(name, fields):
 
 
 def test_rows_that_are_not_trained_keep_their_lengths():
-  """Of one turn, the baseline of OPO is that of all tokens there are."""
+  """OPO weighs a completion of one turn by all its tokens, trained or not."""
   config = algorithms.make_config("opo", overlong_filter=True)
   case = cases.make_case()
   assert not case.terminated.all()

@@ -28,7 +28,7 @@ def _proxy_metrics(group_id, scored, is_logit):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _metrics(algorithm, values, batch):
-  """Of a critic's values: what is said of them, and the batch it is said of."""
+  """The metrics of a critic's values, and the batch with what they read."""
   config = algorithm.config_class()
   trained = algorithm.prepare(config, batch)
   return algorithm.critic_metrics(config, values, trained), trained

@@ -8,27 +8,11 @@ import numpy as np
 import pytest
 
 from grpo_jax.ops import divergences
+from tests.ops.slopes import values_and_slopes
 
 LOGITS = np.array([0.3, -1.2, 2.0, 0.1, -0.4])
 REFERENCE = np.array([-0.5, 0.7, 1.1, -1.0, 0.2])
 KINDS = ("k1", "k2", "k3")
-
-
-# One program for each function and shape; what comes back is NumPy's.
-@functools.partial(jax.jit, static_argnums=0)
-def _compiled(function, *arrays):
-  def total(*arrays):
-    values = function(*arrays)
-    return values.sum(), values
-
-  numbers = tuple(range(len(arrays)))
-  slopes, values = jax.grad(total, numbers, has_aux=True)(*arrays)
-  return values, slopes
-
-
-def values_and_slopes(function, *arrays):
-  """A function, and the slopes of its sum in each of the arrays."""
-  return jax.device_get(_compiled(function, *arrays))
 
 
 def _kl(logits, other):  # KL(softmax(logits) ‖ softmax(other)), in full
@@ -255,7 +239,7 @@ def test_beta_is_a_weight():
 
 @functools.cache
 def _topk_kl(*ids):
-  """Of logits [V], with these ids and one rest."""
+  """The KL of logits [V] on these ids, with all others as one rest."""
 
   def function(logits, reference):
     return divergences.topk_kl(

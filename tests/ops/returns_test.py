@@ -244,7 +244,7 @@ def test_float32_stays_and_float64_stays():
 
 
 def _subtraces(case, boundary, gamma=0.95, lam=0.9, reward="terminal"):
-  """Of a case (rewards, outcome, values, mask, trace, order)."""
+  """Advantages of a case (rewards, outcome, values, mask, trace, order)."""
   num_rows, num_slots = case[0].shape
   # Empty rows of another rollout, so that all tests share their programs.
   more, names = 6 - num_rows, (0, 0, 0, 0, 99, 0)

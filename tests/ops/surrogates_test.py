@@ -8,27 +8,16 @@ import numpy as np
 import pytest
 
 from grpo_jax.ops import masked, ratios, surrogates
+from tests.ops import slopes
 
 LOW, HIGH = 0.2, 0.28
 CLIPPED = functools.partial(surrogates.clipped, clip_low=LOW, clip_high=HIGH)
 DUAL = functools.partial(CLIPPED, dual_clip=3.0)
 
 
-# One program for each surrogate and shape; what comes back is NumPy's.
-@functools.partial(jax.jit, static_argnums=0)
-def _compiled(surrogate, *arrays):
-  def total(*arrays):
-    values = surrogate(*arrays)
-    return values.sum(), values
-
-  numbers = tuple(range(len(arrays)))
-  slopes, values = jax.grad(total, numbers, has_aux=True)(*arrays)
-  return values, slopes
-
-
 def values_and_slopes(surrogate, *arrays):
   """A surrogate, and the slopes of its sum in each of the arrays."""
-  return jax.device_get(_compiled(surrogate, *map(np.float32, arrays)))
+  return slopes.values_and_slopes(surrogate, *map(np.float32, arrays))
 
 
 @pytest.mark.parametrize(

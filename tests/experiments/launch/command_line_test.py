@@ -245,20 +245,23 @@ def test_credentials_are_looked_for(repository, capsys, monkeypatch):
   assert "/none.json: there is no such file" in capsys.readouterr().err
 
 
+_TEXT = {
+  "data.source": "jsonl",
+  "data.train_path": "gs://b/a.jsonl",
+  "data.tokenizer": "bytes",
+  "data.max_prompt_len": 8,
+  "sampling.max_new_tokens": 8,
+  "rewards.functions": ("math_accuracy",),
+}
+
+
 @pytest.mark.parametrize(
   ("settings", "extras"),
   [
     ({}, set()),
     ({"log.wandb_project": "x"}, {"wandb"}),
     (
-      {
-        "data.source": "jsonl",
-        "data.train_path": "gs://b/a.jsonl",
-        "data.tokenizer": "bytes",
-        "data.max_prompt_len": 8,
-        "sampling.max_new_tokens": 8,
-        "rewards.functions": ("math_accuracy",),
-      },
+      _TEXT,
       {"gcs", "math"},
     ),
   ],
@@ -269,14 +272,6 @@ def test_extras_follow_from_the_config(settings, extras):
   assert found == {"tpu", *extras}
 
 
-_TEXT = {
-  "data.source": "jsonl",
-  "data.train_path": "gs://b/a.jsonl",
-  "data.tokenizer": "bytes",
-  "data.max_prompt_len": 8,
-  "sampling.max_new_tokens": 8,
-  "rewards.functions": ("math_accuracy",),
-}
 _TUNED = {"model.checkpoint": "Qwen/Qwen3-8B", "model.lora_rank": 2}
 _JUDGED = {
   **_TEXT,
