@@ -46,8 +46,7 @@ def get_config(algorithm: str = "grpo"):
   config.sft.steps = 400
   config.sft.num_prompts = 64
   config.rl.steps = 100
-  most = algorithms.get_algorithm(algorithm).max_group_size
-  config.rl.group_size = most or 8
+  config.rl.group_size = algorithms.group_size(algorithm, 8)
   config.rl.num_prompts = 128 // config.rl.group_size
 
   config.eval.num_prompts = 64

@@ -43,8 +43,7 @@ def get_config(algorithm: str = "grpo"):
   config.sft.optimizer.warmup_steps = 20
 
   config.rl.steps = 30
-  most = algorithms.get_algorithm(algorithm).max_group_size
-  config.rl.group_size = most or 8
+  config.rl.group_size = algorithms.group_size(algorithm, 8)
   config.rl.num_prompts = 128 // config.rl.group_size
   config.rl.optimizer.learning_rate = 5e-4
   config.rl.optimizer.schedule = "linear"

@@ -44,8 +44,7 @@ def get_config(algorithm: str = "grpo"):
   config.rl.schedule.name = "frontier"
   config.rl.schedule.pool = 512
   # As many completions per prompt as the algorithm is defined for.
-  most = algorithms.get_algorithm(algorithm).max_group_size
-  config.rl.group_size = most or 8
+  config.rl.group_size = algorithms.group_size(algorithm, 8)
   config.rl.num_prompts = 256 // config.rl.group_size
   config.rl.optimizer.learning_rate = 3e-4
   config.rl.optimizer.warmup_steps = 10

@@ -56,8 +56,7 @@ def get_config(algorithm: str = "grpo"):
   config.sft.optimizer.warmup_steps = 30
 
   config.rl.steps = 120
-  most = algorithms.get_algorithm(algorithm).max_group_size
-  config.rl.group_size = most or 8
+  config.rl.group_size = algorithms.group_size(algorithm, 8)
   config.rl.num_prompts = 64 // config.rl.group_size
   config.rl.max_prompt_len = 128  # 92 % of the questions; the rest is counted.
   config.rl.optimizer.learning_rate = 3e-4

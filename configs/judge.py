@@ -74,8 +74,7 @@ def get_config(which: str = "by-truth"):
 
   config.sft.steps = 300
   config.rl.steps = 150
-  most = algorithms.get_algorithm(algorithm).max_group_size
-  config.rl.group_size = most or 16
+  config.rl.group_size = algorithms.group_size(algorithm, 16)
   config.rl.num_prompts = 256 // config.rl.group_size
   config.rl.optimizer.learning_rate = 3e-4
   config.rl.optimizer.warmup_steps = 10

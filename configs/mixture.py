@@ -71,8 +71,7 @@ def get_config(algorithm: str = "grpo"):
   config.sft.optimizer.schedule = "cosine"
 
   config.rl.steps = 200
-  most = algorithms.get_algorithm(algorithm).max_group_size
-  config.rl.group_size = most or 8
+  config.rl.group_size = algorithms.group_size(algorithm, 8)
   config.rl.num_prompts = 256 // config.rl.group_size
   config.rl.optimizer.learning_rate = 1e-4
   config.rl.optimizer.warmup_steps = 10

@@ -31,8 +31,7 @@ def get_config(algorithm: str = "mo_grpo"):
   config.model.mlp_width = 192
   config.sft.steps = 300
   config.rl.steps = 100
-  most = algorithms.get_algorithm(algorithm).max_group_size
-  config.rl.group_size = most or 16
+  config.rl.group_size = algorithms.group_size(algorithm, 16)
   config.rl.num_prompts = 128 // config.rl.group_size
 
   config.eval.num_prompts = 512

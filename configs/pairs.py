@@ -59,8 +59,7 @@ def get_config(algorithm: str = "dpo"):
     )
     config.reward_model.optimizer.learning_rate = 1e-3
     config.rl.steps = 40
-    most = algorithms.get_algorithm(algorithm).max_group_size
-    config.rl.group_size = most or 8
+    config.rl.group_size = algorithms.group_size(algorithm, 8)
     config.rl.num_prompts = 128 // config.rl.group_size
     config.rl.optimizer.learning_rate = 3e-4
     config.rl.optimizer.warmup_steps = 5

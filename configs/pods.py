@@ -28,8 +28,7 @@ def get_config(algorithm: str = "grpo"):
   # An update of 1e-6 is below the rounding of a bfloat16 parameter.
   config.model.param_dtype = "float32"
   config.model.remat = "full"
-  most = algorithms.get_algorithm(algorithm).max_group_size
-  config.rl.group_size = most or 8
+  config.rl.group_size = algorithms.group_size(algorithm, 8)
   config.rl.num_prompts = 128 // config.rl.group_size
   config.rl.micro_batch_size = 32
   config.rl.optimizer.learning_rate = 1e-6

@@ -82,8 +82,7 @@ def get_config(algorithm: str = "grpo"):
   config.sft.optimizer.warmup_steps = 20
 
   config.rl.steps = 300
-  most = algorithms.get_algorithm(algorithm).max_group_size
-  config.rl.group_size = most or 16
+  config.rl.group_size = algorithms.group_size(algorithm, 16)
   config.rl.num_prompts = 512 // config.rl.group_size
   config.rl.optimizer.learning_rate = 1e-3
   config.rl.optimizer.schedule = "linear"

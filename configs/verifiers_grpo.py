@@ -40,8 +40,7 @@ def get_config(algorithm: str = "grpo"):
   config.model.mlp_width = 64
 
   config.rl.steps = 30
-  most = algorithms.get_algorithm(algorithm).max_group_size
-  config.rl.group_size = most or 8
+  config.rl.group_size = algorithms.group_size(algorithm, 8)
   config.rl.num_prompts = 64 // config.rl.group_size
   config.rl.optimizer.learning_rate = 1e-2
   config.algorithm.kl_coef = 0.0

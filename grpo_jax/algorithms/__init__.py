@@ -187,6 +187,11 @@ def name_of(algorithm: str | Algorithm) -> str:
   return objects.name_of(algorithm)
 
 
+def group_size(name: str | Algorithm, most: int) -> int:
+  """Completions of a prompt: `most`, or the most that `name` is defined for."""
+  return min(most, get_algorithm(name).max_group_size or most)
+
+
 def make_config(name: str | Algorithm, **fields: Any) -> Any:
   """The frozen config of an algorithm; unknown fields raise with the known."""
   config_class = get_algorithm(name).config_class
