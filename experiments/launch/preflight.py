@@ -25,6 +25,8 @@ from grpo_jax.training import vocabularies
 # to those who have accepted a license.
 _GATED = ("meta-llama/", "google/gemma", "mistralai/", "CohereLabs/")
 _TOKEN = "HF_TOKEN"
+# Settings of weights that no program reads from a bucket.
+_FOLDERS = ("model.checkpoint", "model.adapter_checkpoint")
 # What an import path begins with -> the extra that has it.
 _OF_ENVIRONMENT = {
   "verifiers:": "verifiers",
@@ -60,6 +62,7 @@ def check(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
   meshes.whole(config.mesh, pod.num_devices * num_slices, num_slices)
   _check_extras(values.extras, needed_extras(config, values.workdir))
   _check_token(config, job.secrets(values))
+  _check_folders(config)
   notes = _local_files(config)
   if problem := _no_credentials(values):
     if not values.dry_run:
@@ -158,6 +161,18 @@ def _check_token(
       )
 
 
+def _check_folders(config: config_lib.RunConfig) -> None:
+  for setting in _FOLDERS:
+    path = getattr(config.model, setting.removeprefix("model."))
+    if "://" in path:
+      raise ValueError(
+        f"config.{setting}={path}: these weights are read from a folder of"
+        " each VM, and from no bucket. Copy them to the VMs, as `gcloud storage"
+        " cp --recursive` does, and name the copy; a checkpoint may also be a"
+        " name on the hub."
+      )
+
+
 def _models(config: config_lib.RunConfig) -> dict[str, str]:
   """Settings that name a checkpoint, in a folder or on the hub."""
   judge = config.judge
@@ -188,7 +203,8 @@ def _local_files(config: config_lib.RunConfig) -> list[str]:
   named = {name: path for name, path in models if not is_on_hub(path)}
   return [
     f"config.{name}={path} is on this machine; the TPU VMs have it only if it"
-    " is part of the commit. Copy it to a bucket, or to each VM."
+    " is part of the commit. Copy it to"
+    f" {'each VM' if name in _FOLDERS else 'a bucket, or to each VM'}."
     for name, path in (named | _files(config)).items()
     if path and "://" not in str(path)
   ]

@@ -289,11 +289,6 @@ _JUDGED = {
     ({**_TEXT, "data.tokenizer": "gs://b/tok"}, [], set()),
     ({**_TEXT, "data.quarantine": "bad.json"}, ["data.quarantine"], set()),
     (
-      {**_TUNED, "model.adapter_checkpoint": "gs://b/lora"},
-      [],
-      {"gcs", "hf"},
-    ),
-    (
       {**_TUNED, "model.adapter_checkpoint": "my/lora"},
       ["model.adapter_checkpoint"],
       {"hf"},
@@ -320,6 +315,19 @@ def test_files_and_checkpoints_are_looked_at(settings, local, extras):
   of_text = {"gcs", "math"} if settings.get("data.source") else set()
   found = preflight.needed_extras(config, "/runs/a")
   assert found == {"tpu", *of_text, *extras}
+
+
+@pytest.mark.parametrize(
+  ("settings", "name"),
+  [
+    ({**_TUNED, "model.checkpoint": "gs://b/qwen"}, "model.checkpoint"),
+    ({**_TUNED, "model.adapter_checkpoint": "gs://b/lora"}, "model.adapter_"),
+  ],
+)
+def test_weights_in_a_bucket_are_refused(settings, name):
+  config = config_lib.resolve(api.config("quickstart", **settings))
+  with pytest.raises(ValueError, match=rf"config\.{name}.*from no bucket"):
+    preflight._check_folders(config)
 
 
 def test_a_judge_whose_license_has_to_be_accepted_needs_a_token():
