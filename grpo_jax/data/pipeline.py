@@ -121,8 +121,8 @@ def prompt_stream(
     batch_size=batch_size,
     seed=seed,
     rows=rows,
-    shows_images=encode.sight is not None,
     num_threads=num_threads,
+    shows_images=encode.sight is not None,
   )
 
 
@@ -138,6 +138,7 @@ def supervised_stream(
   end_id: int,
   truncate_completions: bool = False,
   rows: Sequence[int] | None = None,
+  num_threads: int = 1,
 ) -> grain.DatasetIterator[SupervisedBatch]:
   """Iterates over shuffled (prompt, completion) rows for ever.
 
@@ -154,7 +155,7 @@ def supervised_stream(
       those with `observed`, which may end before the episode does.
     truncate_completions: Whether to cut long completions after T tokens,
       without an end token, instead of leaving the rows out.
-    rows: As in `prompt_stream`.
+    rows, num_threads: As in `prompt_stream`.
 
   Returns:
     An iterator of `SupervisedBatch`, with a state as in `prompt_stream`.
@@ -200,6 +201,7 @@ def supervised_stream(
     batch_size=batch_size,
     seed=seed,
     rows=rows,
+    num_threads=num_threads,
     shows_images=encode.sight is not None,
   )
 
@@ -263,6 +265,7 @@ def pair_stream(
   pad_id: int,
   end_id: int,
   rows: Sequence[int] | None = None,
+  num_threads: int = 1,
 ) -> grain.DatasetIterator[SupervisedBatch]:
   """Iterates over shuffled prompts with two given completions for ever.
 
@@ -274,7 +277,8 @@ def pair_stream(
     max_completion_len: T, in tokens, with the end token. Where a prompt or one
       of the two completions is longer, the pair is left out: of two texts that
       are cut, nobody said which is better.
-    seed, pad_id, end_id, rows: As in `supervised_stream`; rows of prompts.
+    seed, pad_id, end_id, rows, num_threads: As in `supervised_stream`; rows of
+      prompts.
 
   Raises:
     ValueError: No pair fits, the rows are not of the batch, or a record has no
@@ -307,6 +311,7 @@ def pair_stream(
     batch_size=batch_size,
     seed=seed,
     rows=rows,
+    num_threads=num_threads,
   )
 
 
@@ -413,8 +418,8 @@ def _stream(
   batch_size: int,
   seed: int,
   rows: Sequence[int] | None,
+  num_threads: int,
   shows_images: bool = False,
-  num_threads: int = 1,
 ) -> grain.DatasetIterator:
   """Shuffles, repeats and batches the records that `encode_rows` accepts.
 
@@ -426,8 +431,8 @@ def _stream(
     batch_size: Rows over all processes.
     seed: The seed of the order.
     rows: As in `prompt_stream`.
+    num_threads: As in `prompt_stream`.
     shows_images: See `finding.finder`.
-    num_threads: See `prompt_stream`.
   """
   chosen = chosen_rows(name, batch_size, rows)
   find = finding.finder(name, source, encode_rows, seed, shows_images)
@@ -440,9 +445,7 @@ def _stream(
     )
 
   batches = grain.MapDataset.range(sys.maxsize // batch_size).map(make)
-  # One thread works ahead while the device computes, and reads thousands of
-  # prompts a second (benchmarks/host.md). The state counts batches that were
-  # taken, not those that wait.
+  # The state counts batches that were taken, not those that wait.
   options = grain.ReadOptions(
     num_threads=num_threads, prefetch_buffer_size=2 * num_threads
   )

@@ -92,6 +92,7 @@ class Problem:
     provides: Optional inputs of algorithms that come from the data or the
       verifier: "step_rewards", "turns", "state_id", "domain",
       "prefix_utility".
+    num_threads: Threads that make batches of records ahead.
   """
 
   tokenizer: Any
@@ -118,6 +119,7 @@ class Problem:
   reader: image_reader.Reader | None = None
   image_shapes: Images | None = None
   provides: frozenset[str] = frozenset()
+  num_threads: int = 1
   complaints: unscored.Complaints = dataclasses.field(
     default_factory=unscored.Complaints
   )
@@ -174,6 +176,7 @@ class Problem:
         pad_id=self.tokenizer.pad_id,
         rows=rows,
         more=self.arrays(hints),
+        num_threads=self.num_threads,
       )
     )
 
@@ -212,6 +215,7 @@ class Problem:
         end_id=self.tokenizer.end_ids[0],
         truncate_completions=self.truncate_completions,
         rows=rows,
+        num_threads=self.num_threads,
       )
     )
 
@@ -235,6 +239,7 @@ class Problem:
         pad_id=self.tokenizer.pad_id,
         end_id=self.tokenizer.end_ids[0],
         rows=rows,
+        num_threads=self.num_threads,
       )
     )
 
@@ -398,6 +403,7 @@ def _make_problem(config: config_lib.RunConfig) -> Problem:
     "max_new_tokens": config.sampling.max_new_tokens,
     "truncate_completions": True,
     "domains": domains,
+    "num_threads": data.num_threads,
     "provides": frozenset(
       name
       for name, given in {
@@ -542,6 +548,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     encoder=Encoder(text),
     max_prompt_len=prompt_len,
     max_new_tokens=config.sampling.max_new_tokens or task.max_completion_len,
+    num_threads=config.data.num_threads,
     judge=verifiers.judge(config, verifier, correct, made.domains),
     truncate_completions=False,
     components=frozenset(known),

@@ -120,6 +120,8 @@ class DataConfig(image_settings.ImageData):
       supervised phase imitates the rejected text, and not the chosen one.
     quarantine: JSON file with records to leave out of training, as
       `experiments.lint` writes it; empty: none.
+    num_threads: Threads that read and tokenize batches ahead; 0: a batch is
+      made when it is asked for. Never changes what is read.
     environment: Import path "package.module:function" of what makes the
       sessions of an environment on the host (`types.HostEnvironment`): episodes
       of several turns, whose scores are the components of the reward. With a
@@ -151,6 +153,7 @@ class DataConfig(image_settings.ImageData):
   drop_tag_probability: float = 0.0
   rejected_share: float = 0.0
   quarantine: str = ""
+  num_threads: int = 1
   environment: str = ""
 
   def __post_init__(self):
@@ -210,6 +213,7 @@ class DataConfig(image_settings.ImageData):
       max_prompt_len=ranges.SLOTS,
       drop_tag_probability=ranges.SHARE,
       rejected_share=ranges.SHARE,
+      num_threads=ranges.Range(0, 64),
     )
 
   @property

@@ -264,6 +264,9 @@ class Data(Group):
   quarantine: str
   """JSON file with records to leave out of training, as `experiments.lint`
   writes it; empty: none."""
+  num_threads: int
+  """Threads that read and tokenize batches ahead; 0: a batch is made when it
+  is asked for. Never changes what is read."""
   environment: Any
   """Import path "package.module:function" of what makes the sessions of an
   environment on the host (`types.HostEnvironment`): episodes of several

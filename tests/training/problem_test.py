@@ -1,15 +1,17 @@
 """Problems: scores of tasks and of text, and rows that nobody could score."""
 
+import contextlib
 import json
 import pathlib
 import types
 
+import grain
 import jax
 import numpy as np
 import pytest
 
 from grpo_jax import tasks
-from grpo_jax.data import sources, task_tokenizer
+from grpo_jax.data import pipeline, sources, task_tokenizer
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import given_batches, judging, sharding
 from grpo_jax.training import problem as problem_lib
@@ -302,6 +304,39 @@ def test_supervised_rows_are_batches_like_any_other():
   np.testing.assert_array_equal(ends, made.tokenizer.end_ids[0])
   assert isinstance(made.tokenizer, task_tokenizer.TaskTokenizer)
   assert isinstance(made.supervised, sources.TaskSource)
+
+
+@pytest.mark.parametrize(("source", "num_threads"), [("task", 0), ("jsonl", 3)])
+def test_the_config_says_how_many_threads_read_ahead(
+  source, num_threads, monkeypatch
+):
+  """The prompts are those of one thread."""
+  asked = []
+  options = grain.ReadOptions
+
+  def noted(**settings):
+    asked.append(settings["num_threads"])
+    return options(**settings)
+
+  monkeypatch.setattr(pipeline.grain, "ReadOptions", noted)
+  found = []
+  for threads in (num_threads, 1):
+    if source == "jsonl":
+      config = _text_config(data__num_threads=threads)
+    else:
+      config = config_lib.default_config()
+      config.data.num_threads = threads
+      config = config_lib.resolve(config)
+    with contextlib.closing(problem_lib.make_problem(config)) as made:
+      prompts = made.prompt_stream(0, 2, None)
+      lessons = made.supervised_stream(0, 2, None)
+      found.append(
+        [(next(prompts).prompts.tokens, next(lessons).tokens) for _ in range(3)]
+      )
+  assert asked == [num_threads] * 2 + [1] * 2
+  for one, other in zip(*found, strict=True):
+    for x, y in zip(one, other, strict=True):
+      np.testing.assert_array_equal(x, y)
 
 
 def test_wrong_components_and_names_are_refused():
