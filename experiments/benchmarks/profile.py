@@ -12,8 +12,11 @@ shape are one line, so the layers of a model are added up.
 
 Rates are operations of matrix products over seconds, beside the best rate of a
 product that is measured in the same process. What an operation's helper threads
-do is a part of its seconds and not a line of its own. Recording takes time for
-each operation: the seconds of the step with and without it are both printed.
+do is a part of its seconds and not a line of its own. Some products only start
+their threads, as those of weight gradients do, and are not waited for: their
+time is in the lines of what runs beside them, or in none. So read the rate of
+all products of a phase, and not that of one. Recording takes time for each
+operation: the seconds of the step with and without it are both printed.
 """
 
 from __future__ import annotations
