@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib.util
+import os
 import pathlib
 import re
 import sys
@@ -28,6 +29,7 @@ USER_ERRORS = (
   ImportError,
 )
 _INTERRUPTED = 130  # As a shell has it.
+_NO_READER = 141  # Likewise, of SIGPIPE.
 # Platform -> what JAX needs for it, and the extra that installs it.
 _PLUGINS = {
   "tpu": ("libtpu", "tpu"),
@@ -150,7 +152,7 @@ def run(
 
   Exit status: what `main` returns, or 2 after a bad command line, config,
   data set or checkpoint; 75 if another process of the run was lost; 130 after
-  Ctrl-C.
+  Ctrl-C; 141 if nobody reads its output any more.
 
   Args:
     main: The program.
@@ -181,6 +183,10 @@ def run(
       return main(argv)
     except KeyboardInterrupt:
       _leave("stopped by Ctrl-C.", status=_INTERRUPTED)
+    except BrokenPipeError:
+      # Who reads the output, as `head`, has enough. What is left is not said.
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+      return _NO_READER
     except Exception as error:
       if (no_device := _device_problem(error)) and not given.debug:
         print(wrapped(f"error: {no_device}"), file=sys.stderr)
@@ -262,8 +268,8 @@ def parse(
   """
   mistake = None
   groups = _groups(argv)
-  if groups and isinstance(argv, list):  # ml_collections reads this very list.
-    argv[:] = [argument for argument in argv if argument not in groups]
+  if isinstance(argv, list):  # ml_collections reads this very list.
+    argv[:] = [x for x in _last_ones(argv) if x not in groups]
   try:
     rest = flag_values(_with_files(argv))  # --help leaves here.
   except Exception as error:  # Of any kind: a config is the user's program.
@@ -294,6 +300,21 @@ def _groups(argv: Sequence[str]) -> dict[str, tuple[str, str]]:
     if match and match[1] in named.FREE_GROUPS:
       found[argument] = (match[1], match[2])
   return found
+
+
+def _last_ones(argv: Sequence[str]) -> list[str]:
+  """The command line without overrides that a later one replaces.
+
+  ml_collections would join the values of a tuple that is given twice.
+  """
+  found: dict[str, str] = {}
+  for place, argument in enumerate(argv):
+    match = re.match(r"--?(?:no)?(config\.[\w.]+)(?:=|$)", argument)
+    is_one = match and ("=" in argument or argument.startswith("--no"))
+    name = match[1] if match and is_one else f"argument {place}"
+    found.pop(name, None)  # It stands where the last one stands.
+    found[name] = argument
+  return list(found.values())
 
 
 def _set_group(

@@ -26,6 +26,8 @@ class Range:
     return self.low <= value <= self.high
 
   def __str__(self) -> str:
+    if (self.low, self.high) == (MIN_FLOAT, MAX_FLOAT):
+      return "positive"
     until = "less than" if self.below else "at most"
     return f"at least {self.low} and {until} {self.high}"
 

@@ -170,8 +170,9 @@ def of_count(
       "few prompts",
       True,
       f"{num_distinct} different prompts among {where}{num_prompts}; needed are"
-      f" {needed}, 8 for each prompt of a step: few prompts decide what a"
-      " policy becomes. Add prompts, or make num_prompts smaller.",
+      f" {needed}, which is 8 times the prompts of a step: few prompts decide"
+      " what a policy becomes. Add prompts, or make config.rl.num_prompts"
+      " smaller.",
     )
   ]
 

@@ -10,10 +10,10 @@ the same files, checkpoints of its own, from which either goes on.
 The compiler makes other code of a step in a loop over runs, and of a number
 that is no constant because it differs: what is computed is the same, and
 rounded differently. In float32 on a CPU, eight seeds of the quickstart (40 and
-20 steps) ended with all bits of runs of their own; with the algorithm
-REINFORCE, and with numbers that differ, parameters are up to 2e-7 off after
-three steps. They took 85 s with everything, and 138 s one after another, of
-which the first had compiled for the others.
+20 steps) ended with all bits of runs of their own. The eight took 85 s with
+everything, and 138 s one after another, of which the first had compiled for the
+others. With the algorithm REINFORCE, and with numbers that differ, parameters
+are up to 2e-7 off after three steps.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def digest(directory: pathlib.Path) -> dict[str, str]:
     (
       tiny(rl__optimizer__learning_rate=-1.0),
       ValueError,
-      r"config\.rl\.optimizer\.learning_rate=-1\.0 must be at least 1e-37",
+      r"config\.rl\.optimizer\.learning_rate=-1\.0 must be positive",
     ),
     (tiny(sampling__temperature=0.0), ValueError, r"temperature=0\.0 must be"),
     (tiny(model__width=0), ValueError, r"width is 0, but must be at least 1"),

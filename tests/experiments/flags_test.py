@@ -109,6 +109,17 @@ def test_a_program_may_do_without_a_config(monkeypatch):
     (["--noconfig.log.tensorboard"], "log.tensorboard", False),
     (["--config.mesh.data=1"], "mesh.data", 1),
     (["--config.phases=('rl',)"], "phases", ("rl",)),
+    (
+      ["--config.phases=('rl',)", "--config.phases=('sft', 'rl')"],
+      "phases",
+      ("sft", "rl"),
+    ),
+    (["--config.rl.steps=5", "--config.rl.steps=7"], "rl.steps", 7),
+    (
+      ["--config.log.tensorboard=true", "--noconfig.log.tensorboard"],
+      "log.tensorboard",
+      False,
+    ),
     (["--config.algorithm.clip_low=0.1"], "algorithm.clip_low", 0.1),
   ],
 )
@@ -304,3 +315,13 @@ def test_a_missing_device_is_a_message():
   assert "not in the list of known backends" in message
   assert "set JAX_PLATFORMS=cpu" in message
   assert "Traceback" not in message
+
+
+@pytest.mark.slow
+def test_whoever_reads_the_output_may_stop():
+  """As `head` does."""
+  with command.start("config", QUICKSTART) as process:
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.wait() == 141
+    assert process.stderr.read() == ""
