@@ -159,7 +159,10 @@ def go_through(
   first = together[0]
   if (last_step := first.saved.latest_step()) is not None:
     name = first.config.phases[first.first]
-    hosts.say(f"continuing after step {last_step} ({name})")
+    config = first.config
+    num_steps = sum(config.section(phase).steps for phase in config.phases)
+    is_over = ", which was the last" if last_step == num_steps else ""
+    hosts.say(f"continuing after step {last_step} ({name}){is_over}")
   for index in range(first.first, len(first.phases)):
     if all(run.stopping for run in going_on(together)):
       break

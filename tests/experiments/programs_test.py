@@ -68,7 +68,7 @@ def test_train_fails_below_the_required_accuracy(tmp_path, finished):
     cwd=tmp_path,
   )
   assert status == 1, err
-  assert "continuing after step 20" in out
+  assert "continuing after step 20 (rl), which was the last" in out
   assert re.search(r"\nFAIL: accuracy 0\.\d{3} < 1\.000\n", out)
   assert_fits(out, err)
 
