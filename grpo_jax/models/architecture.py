@@ -25,6 +25,7 @@ FIELDS_OF_A_RUN = (
   "experts",
   "remat",
   "split_positions",
+  "prefill_chunk",
   "cache_dtype",
   "long_context",
 )
@@ -84,6 +85,7 @@ RANGES = {
   "router_scale": ranges.POSITIVE,
   "swiglu_limit": ranges.POSITIVE,
   "swiglu_slope": ranges.POSITIVE,
+  "prefill_chunk": ranges.Range(0, 2**20),
   "vocab_size": ranges.Range(1, 2**24),
 }
 
@@ -180,6 +182,10 @@ class Architecture:
     split_positions: Whether the devices along `tensor` share the positions of
       what one block hands to the next, which each of them else holds whole: for
       long completions. Sequences that do not divide stay whole.
+    prefill_chunk: Tokens of a prompt that are run at a time before sampling,
+      for long prompts; 0: all at once. What a layer computes inside then
+      exists for so many tokens; keys and values are kept for all. Each piece
+      is compiled. Not with attention "cudnn" or images.
     cache_dtype: How keys and values are held while sampling: "model" (in
       `dtype`), "bfloat16", or "int8" with a scale for each token and head.
       The update never reads them, so its ratios stay what they are; the
@@ -249,6 +255,7 @@ class Architecture:
   experts: str = "auto"
   remat: str = "dots"
   split_positions: bool = False
+  prefill_chunk: int = 0
   cache_dtype: str = "model"
   dtype: str = "float32"
   param_dtype: str = "float32"

@@ -75,6 +75,12 @@ TABLE = (
   ),
   Row(
     "images",
+    "prompts in chunks",
+    "what images are read as belongs to a prompt in one piece",
+    "set config.model.prefill_chunk=0, or choose prompts without images",
+  ),
+  Row(
+    "images",
     "forced answers",
     "an answer is forced behind the tokens of a prompt and a completion, which"
     " are read again without images",

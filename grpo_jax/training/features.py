@@ -157,6 +157,10 @@ FEATURES = {
       " images,"
     ),
   ),
+  "prompts in chunks": Feature(
+    lambda s: s.config.model.prefill_chunk > 0,
+    lambda s: f"config.model.prefill_chunk={s.config.model.prefill_chunk}",
+  ),
   "single completions": Feature(
     lambda s: s.phase.group_size == 1, _phase_setting("group_size")
   ),

@@ -25,8 +25,8 @@ class ModelConfig(architecture.Architecture):
     checkpoint: Folder or hub name of a Hugging Face checkpoint to start from.
       Its config.json then decides the architecture: of the other fields only
       `dtype`, `param_dtype`, `attention`, `decode_attention`, `experts`,
-      `remat`, `split_positions`, `cache_dtype`, `long_context` and
-      `tower.trained` may be set. Empty: from scratch.
+      `remat`, `split_positions`, `prefill_chunk`, `cache_dtype`,
+      `long_context` and `tower.trained` may be set. Empty: from scratch.
     revision: Commit, tag or branch of a checkpoint on the hub; with a commit a
       run starts from the same files on every day. Empty: the newest.
     adapter_checkpoint: Folder with adapters to start from, as PEFT and

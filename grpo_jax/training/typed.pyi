@@ -564,6 +564,11 @@ class Model(Group):
   """Whether the devices along `tensor` share the positions of what one block
   hands to the next, which each of them else holds whole: for long
   completions. Sequences that do not divide stay whole."""
+  prefill_chunk: int
+  """Tokens of a prompt that are run at a time before sampling, for long
+  prompts; 0: all at once. What a layer computes inside then exists for so
+  many tokens; keys and values are kept for all. Each piece is compiled. Not
+  with attention "cudnn" or images."""
   cache_dtype: str
   """How keys and values are held while sampling: "model" (in `dtype`),
   "bfloat16", or "int8" with a scale for each token and head. The update never
@@ -580,8 +585,8 @@ class Model(Group):
   """Folder or hub name of a Hugging Face checkpoint to start from. Its
   config.json then decides the architecture: of the other fields only `dtype`,
   `param_dtype`, `attention`, `decode_attention`, `experts`, `remat`,
-  `split_positions`, `cache_dtype`, `long_context` and `tower.trained` may be
-  set. Empty: from scratch."""
+  `split_positions`, `prefill_chunk`, `cache_dtype`, `long_context` and
+  `tower.trained` may be set. Empty: from scratch."""
   revision: str
   """Commit, tag or branch of a checkpoint on the hub; with a commit a run
   starts from the same files on every day. Empty: the newest."""

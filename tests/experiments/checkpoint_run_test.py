@@ -91,8 +91,8 @@ def test_mistakes_are_named_and_nothing_is_written(tmp_path):
   refused(
     ValueError,
     r"config\.model\.width=64 with .*only dtype, param_dtype, attention,"
-    r" decode_attention, experts, remat, split_positions, cache_dtype,"
-    r" long_context may be set"
+    r" decode_attention, experts, remat, split_positions, prefill_chunk,"
+    r" cache_dtype, long_context may be set"
     r" beside it\. Start from configs/checkpoint\.py",
     width=64,
   )

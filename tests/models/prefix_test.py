@@ -13,6 +13,7 @@ from tests.models import (
   attention_test,
   drawn,
   experts_test,
+  mixtures_test,
   transformer_test,
 )
 
@@ -148,6 +149,48 @@ def test_splash_continues_a_prompt(window):
     shared,
     whole,
   )
+
+
+@pytest.mark.parametrize(
+  ("config", "cache_dtype"),
+  [
+    (SLIDING, "model"),
+    (transformer_test.PLAIN, "int8"),
+    pytest.param(experts_test.MOE, "model", marks=pytest.mark.slow),
+    pytest.param(mixtures_test.LATENT, "model", marks=pytest.mark.slow),
+  ],
+)
+def test_prompts_in_chunks_are_those_in_one_piece(config, cache_dtype):
+  """Prompts of 5 slots, in pieces of 2, 2 and 1."""
+  with jax.enable_x64(True):
+    config = dataclasses.replace(
+      transformer_test.float64(config), cache_dtype=cache_dtype
+    )
+    prompts, mask, *_ = make_rows()
+    params = transformer_test.make_params(config)
+
+    def prefill(size):
+      policy = transformer.transformer_policy(
+        dataclasses.replace(config, prefill_chunk=size)
+      )
+      return jax.device_get(jax.jit(policy.prefill)(params, prompts, mask))
+
+    in_chunks, whole = prefill(2), prefill(0)
+  assert jax.tree.structure(in_chunks) == jax.tree.structure(whole)
+  np.testing.assert_allclose(in_chunks[0], whole[0], rtol=0, atol=1e-10)
+  exists = np.asarray(mask)  # Slots of the padding are read by nobody.
+
+  def assert_same(x, y, axis):
+    x, y = (np.moveaxis(z, axis, 1)[exists].astype(np.float64) for z in (x, y))
+    assert np.abs(y).max() > 5e-3
+    # Scales of codes are float32.
+    np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-10)
+
+  for pair, expected in zip(in_chunks[1].layers, whole[1].layers, strict=True):
+    for x, y, axis in zip(pair, expected, (-1, -2), strict=True):
+      jax.tree.map(functools.partial(assert_same, axis=axis), x, y)
+  if config.num_experts:
+    assert_same(in_chunks[2], whole[2], axis=1)
 
 
 def test_nothing_is_shared_where_there_is_nothing_to_share():
