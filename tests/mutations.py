@@ -3725,4 +3725,25 @@ MUTATIONS = [
     "union = sum(areas)",
     "tests/rewards/vision_test.py -k known_indices",
   ),
+  Mutation(
+    "A piece of a prompt does not see the pieces before the last one.",
+    "grpo_jax/models/transformer.py",
+    "    kv = new\n    routed.append(chosen)",
+    "    kv = kv or new\n    routed.append(chosen)",
+    "tests/models/prefix_test.py -k in_chunks",
+  ),
+  Mutation(
+    "The values of a setting that is given twice are joined.",
+    "experiments/flags.py",
+    'name = match[1] if match and is_one else f"argument {place}"',
+    'name = f"argument {place}"',
+    "tests/experiments/flags_test.py -k settings_are_changed",
+  ),
+  Mutation(
+    "Prompts are read by one thread, whatever the config says.",
+    "grpo_jax/training/problem.py",
+    '    "num_threads": data.num_threads,\n',
+    "",
+    "tests/training/problem_test.py -k threads_read_ahead",
+  ),
 ]
