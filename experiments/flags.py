@@ -8,6 +8,7 @@ import importlib.util
 import os
 import pathlib
 import re
+import select
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -183,11 +184,11 @@ def run(
       return main(argv)
     except KeyboardInterrupt:
       _leave("stopped by Ctrl-C.", status=_INTERRUPTED)
-    except BrokenPipeError:
-      # Who reads the output, as `head`, has enough. What is left is not said.
-      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-      return _NO_READER
     except Exception as error:
+      if isinstance(error, BrokenPipeError) and _nobody_reads():
+        # What is still buffered is said to nobody, and not an error at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        hosts.leave(_NO_READER)
       if (no_device := _device_problem(error)) and not given.debug:
         print(wrapped(f"error: {no_device}"), file=sys.stderr)
         # A label, and a regular exit, would ask for devices again.
@@ -204,6 +205,16 @@ def run(
 
   define_processes(flags.FLAGS, several_processes)
   app.run(guarded, flags_parser=parser)
+
+
+def _nobody_reads() -> bool:
+  """Whether the output is a pipe that its reader, such as `head`, has closed.
+
+  Pipes to workers break too, and those are errors.
+  """
+  output = select.poll()
+  output.register(sys.stdout.fileno(), 0)
+  return any(event & select.POLLERR for _, event in output.poll(0))
 
 
 def existing_folder(flag: flags.FlagHolder[str]) -> pathlib.Path:
@@ -309,9 +320,8 @@ def _last_ones(argv: Sequence[str]) -> list[str]:
   """
   found: dict[str, str] = {}
   for place, argument in enumerate(argv):
-    match = re.match(r"--?(?:no)?(config\.[\w.]+)(?:=|$)", argument)
-    is_one = match and ("=" in argument or argument.startswith("--no"))
-    name = match[1] if match and is_one else f"argument {place}"
+    match = re.match(r"--?(?:(config\.[\w.]+)=|no(config\.[\w.]+)$)", argument)
+    name = match[1] or match[2] if match else f"argument {place}"
     found.pop(name, None)  # It stands where the last one stands.
     found[name] = argument
   return list(found.values())

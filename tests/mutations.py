@@ -3735,14 +3735,14 @@ MUTATIONS = [
   Mutation(
     "The values of a setting that is given twice are joined.",
     "experiments/flags.py",
-    'name = match[1] if match and is_one else f"argument {place}"',
+    'name = match[1] or match[2] if match else f"argument {place}"',
     'name = f"argument {place}"',
     "tests/experiments/flags_test.py -k settings_are_changed",
   ),
   Mutation(
     "Prompts are read by one thread, whatever the config says.",
     "grpo_jax/training/problem.py",
-    '    "num_threads": data.num_threads,\n',
+    "    num_threads=config.data.num_threads,\n",
     "",
     "tests/training/problem_test.py -k threads_read_ahead",
   ),

@@ -155,7 +155,7 @@ def supervised_stream(
       those with `observed`, which may end before the episode does.
     truncate_completions: Whether to cut long completions after T tokens,
       without an end token, instead of leaving the rows out.
-    rows, num_threads: As in `prompt_stream`.
+    rows, num_threads: `prompt_stream` says what they mean.
 
   Returns:
     An iterator of `SupervisedBatch`, with a state as in `prompt_stream`.
@@ -277,8 +277,8 @@ def pair_stream(
     max_completion_len: T, in tokens, with the end token. Where a prompt or one
       of the two completions is longer, the pair is left out: of two texts that
       are cut, nobody said which is better.
-    seed, pad_id, end_id, rows, num_threads: As in `supervised_stream`; rows of
-      prompts.
+    seed, pad_id, end_id, num_threads: `supervised_stream` says what they mean.
+    rows: The prompts of every batch that this process makes, ascending.
 
   Raises:
     ValueError: No pair fits, the rows are not of the batch, or a record has no
@@ -431,7 +431,7 @@ def _stream(
     batch_size: Rows over all processes.
     seed: The seed of the order.
     rows: As in `prompt_stream`.
-    num_threads: As in `prompt_stream`.
+    num_threads: Threads that make batches ahead.
     shows_images: See `finding.finder`.
   """
   chosen = chosen_rows(name, batch_size, rows)

@@ -341,8 +341,9 @@ def _head(config, params, h):  # [..., D] -> [..., V]
 def _in_chunks(config, params, tokens, mask, hold):  # [P, S]
   """`_forward` on so many tokens at a time; the residual stream of the last.
 
-  Of 4 prompts of 2048 slots, compiled for a CPU (4 layers of width 512, plain
-  attention, float32), temporaries take 1121 MiB, and 334 in pieces of 512.
+  A prefill of 4 prompts of 2048 slots has 1121 MiB of temporaries in one piece,
+  and 334 MiB in pieces of 512 (4 layers of width 512, plain attention, float32,
+  compiled for a CPU).
 
   Raises:
     ValueError: The form of attention cannot continue a prompt.

@@ -342,6 +342,7 @@ def make_problem(config: config_lib.RunConfig) -> Problem:
   made = _make_problem(config)
   made = dataclasses.replace(
     made,
+    num_threads=config.data.num_threads,
     limits=domains_lib.limits(
       made.domains, config.sampling.domain_limits, made.max_new_tokens
     ),
@@ -403,7 +404,6 @@ def _make_problem(config: config_lib.RunConfig) -> Problem:
     "max_new_tokens": config.sampling.max_new_tokens,
     "truncate_completions": True,
     "domains": domains,
-    "num_threads": data.num_threads,
     "provides": frozenset(
       name
       for name, given in {
@@ -548,7 +548,6 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
     encoder=Encoder(text),
     max_prompt_len=prompt_len,
     max_new_tokens=config.sampling.max_new_tokens or task.max_completion_len,
-    num_threads=config.data.num_threads,
     judge=verifiers.judge(config, verifier, correct, made.domains),
     truncate_completions=False,
     components=frozenset(known),

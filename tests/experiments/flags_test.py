@@ -319,7 +319,7 @@ def test_a_missing_device_is_a_message():
 
 @pytest.mark.slow
 def test_whoever_reads_the_output_may_stop():
-  """As `head` does."""
+  """`head` closes the pipe after some lines, and the program says nothing."""
   with command.start("config", QUICKSTART) as process:
     assert process.stdout.readline()
     process.stdout.close()
