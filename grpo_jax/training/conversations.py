@@ -39,7 +39,7 @@ class Writer:
     """Whether a chat template writes conversations."""
     return self._encoder.template == "chat"
 
-  def ids(self, messages: Sequence[Message], **options: Any) -> list[int]:
+  def ids(self, messages: Sequence[Message], /, **options: Any) -> list[int]:
     """Ids of a conversation, after which the policy writes a reply.
 
     Args:
@@ -72,6 +72,7 @@ class Writer:
     ids: Sequence[int],
     messages: Sequence[Message],
     new: Sequence[Message],
+    /,
     **options: Any,
   ) -> list[int]:
     """Ids of a conversation that goes on; it begins with those so far.
@@ -117,7 +118,7 @@ def _for_template(message: Message) -> Message:
   for call in message["tool_calls"]:
     function = dict(call["function"])
     # A call with other arguments is written as it is.
-    with contextlib.suppress(KeyError, TypeError, ValueError):
+    with contextlib.suppress(KeyError, RecursionError, TypeError, ValueError):
       function["arguments"] = json.loads(function["arguments"])
     calls.append({**call, "function": function})
   return {**message, "tool_calls": calls}

@@ -40,6 +40,20 @@ def test_a_chat_template_writes_roles_and_tools():
   )
 
 
+@pytest.mark.parametrize("arguments", ["[" * 50_000, "no JSON", None, 3])
+def test_arguments_that_are_no_json_are_written_as_they_are(arguments):
+  chat, text = writer()
+  call = {"function": {"name": "f", "arguments": arguments}}
+  messages = [ASK, {**REPLY, "tool_calls": [call]}, NEXT]
+  assert shown(text, chat.ids(messages)) == "u:hi|a:yo!<eos>|u:go|a:"
+
+
+@pytest.mark.parametrize("name", ["self", "message", "values", "source"])
+def test_a_template_may_read_any_name(name):
+  chat, _ = writer()
+  assert chat.ids([ASK], **{name: 1}) == chat.ids([ASK])
+
+
 @pytest.mark.parametrize("template", ["chat", "Q: {prompt}\nA:"])
 def test_what_was_sampled_stays_as_it_is(template):
   chat, text = writer(template)
