@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import pathlib
 import signal
+import tempfile
 import threading
 from collections.abc import Sequence
 
@@ -89,15 +90,22 @@ def main(argv: Sequence[str]) -> int:
   serving_http.check_address(_HOST.value, token)
   stop = threading.Event()
   signal.signal(signal.SIGTERM, lambda *_: stop.set())
-  with console.waiting("loading"):
-    policy = policies.opened(
-      _WORKDIR.value, _STEP.value, _CHECKPOINT.value, _CONFIG.value
-    )
-  with policy as run:
-    loaded = data_sets.with_lengths(
-      run.loaded, _MAX_PROMPT_LEN.value, _MAX_NEW_TOKENS.value
-    )
-    _serve(loaded, token, stop)
+  # Requests bring the prompts: a config of a checkpoint needs no file of them.
+  with tempfile.NamedTemporaryFile("w+") as prompts:
+    print('{"prompt": "1", "answer": "1"}', file=prompts, flush=True)
+    with console.waiting("loading"):
+      policy = policies.opened(
+        _WORKDIR.value,
+        _STEP.value,
+        _CHECKPOINT.value,
+        _CONFIG.value,
+        prompts.name,
+      )
+    with policy as run:
+      loaded = data_sets.with_lengths(
+        run.loaded, _MAX_PROMPT_LEN.value, _MAX_NEW_TOKENS.value
+      )
+      _serve(loaded, token, stop)
   return 0
 
 

@@ -177,6 +177,27 @@ MUTATIONS = [
     "  if left := sorted(given.keys() & _IGNORED - reader.taken - _IGNORED):",
     "tests/training/serving_requests_test.py -k what_there_is_not",
   ),
+  Mutation(
+    "A prompt is encoded while everybody waits.",
+    "grpo_jax/training/serving_endpoint.py",
+    "await asyncio.to_thread(self._read, body, is_chat)",
+    "self._read(body, is_chat)",
+    "tests/training/serving_http_test.py -k holds_nobody_else",
+  ),
+  Mutation(
+    "Log-probs of a prompt are those of the token before.",
+    "grpo_jax/rollout/continued.py",
+    "own = jnp.take_along_axis(logits, tokens_[..., None], axis=-1)",
+    "own = jnp.take_along_axis(logits, ids[..., :1], axis=-1)",
+    "tests/training/serving_http_test.py -k sent_back",
+  ),
+  Mutation(
+    "A body is waited for without an end.",
+    "grpo_jax/training/serving_http.py",
+    "await asyncio.wait_for(request.read(), _BODY_S)",
+    "await request.read()",
+    "tests/training/serving_http_test.py -k never_ends",
+  ),
   # --- distances of trees and of tokens ---------------------------------------
   Mutation(
     "Insertions cost nothing in edits of sequences.",

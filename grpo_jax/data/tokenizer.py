@@ -45,6 +45,8 @@ SPECIAL_TOKENS = (
 Message = Mapping[str, Any]
 
 
+# Characters from which other threads do not wait for a text to be encoded.
+_LONG_TEXT = 2**14
 # A cut may change the tokens of the last word before it.
 _TOKENS_BEFORE_CUT = 32
 
@@ -201,7 +203,11 @@ class Tokenizer:
       f"{self._path} cannot encode the text {text[:80]!r}",
       "Take what it does not know out of the text.",
     ):
-      return encoder.encode(text, add_special_tokens=False)
+      if len(text) < _LONG_TEXT:
+        return encoder.encode(text, add_special_tokens=False)
+      # Other threads go on meanwhile, as they do not beside `encode`.
+      (encoding,) = encoder.encode_batch([text], add_special_tokens=False)
+      return encoding
 
   def _of_model(self, ids: list[int], text: str) -> list[int]:
     if (largest := max(ids, default=0)) >= self.vocab_size:
@@ -349,6 +355,7 @@ class Tokenizer:
   def chat_text(
     self,
     messages: Sequence[Message],
+    /,
     add_generation_prompt: bool = True,
     **options: Any,
   ) -> str:
@@ -401,6 +408,7 @@ class Tokenizer:
   def chat_ids(
     self,
     messages: Sequence[Message],
+    /,
     add_generation_prompt: bool = True,
     **options: Any,
   ) -> list[int]:
@@ -418,6 +426,7 @@ class Tokenizer:
     ids: Sequence[int],
     messages: Sequence[Message],
     new_messages: Sequence[Message],
+    /,
     **options: Any,
   ) -> list[int]:
     """Token ids of a conversation with further turns, after sampled ids.

@@ -293,7 +293,7 @@ def reference_topk(
     del is_new
     logits = lax.stop_gradient(head(chunks.take(h, start, size)))
     shift, log_sum = _normalizer(logits)
-    values, ids = _top_k(logits, k)  # [B, size, k]
+    values, ids = top_k(logits, k)  # [B, size, k]
     logp = values - shift[..., None] - log_sum[..., None]
     return chunks.put(buffers, (ids, logp), start)
 
@@ -348,7 +348,7 @@ def _normalizer(logits):  # [..., V] -> [...], [...]
   return shift, jnp.log(jnp.where(empty, 1.0, total))
 
 
-def _top_k(x, k):  # [..., V] -> [..., k], [..., k] int32
+def top_k(x, k):  # [..., V] -> [..., k], [..., k] int32
   """The largest of the largest of each block.
 
   Where the vocabulary is sharded, a device finds those of its own blocks, and
@@ -356,14 +356,14 @@ def _top_k(x, k):  # [..., V] -> [..., k], [..., k] int32
   """
   # At a recall of 1 it is exact. `lax.top_k` would gather rows and vocabulary
   # on every device: the compiler splits sorts over a mesh, and not top-k.
-  top_k = functools.partial(lax.approx_max_k, recall_target=1.0)
+  largest = functools.partial(lax.approx_max_k, recall_target=1.0)
   num_blocks = math.gcd(x.shape[-1], 16)
   blocks = x.reshape(*x.shape[:-1], num_blocks, -1)
   size = blocks.shape[-1]
-  values, ids = top_k(blocks, min(k, size))  # [..., blocks, k]
+  values, ids = largest(blocks, min(k, size))  # [..., blocks, k]
   ids = ids + size * jnp.arange(num_blocks, dtype=jnp.int32)[:, None]
   values, ids = (a.reshape(*x.shape[:-1], -1) for a in (values, ids))
-  values, places = top_k(values, k)
+  values, places = largest(values, k)
   return values, jnp.take_along_axis(ids, places, axis=-1)
 
 

@@ -10,13 +10,13 @@ the batch.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from grpo_jax.ops import logprobs
+from grpo_jax.ops import chunks, logprobs
 from grpo_jax.rollout import drawing, filters, sampling
 from grpo_jax.types import Policy, PyTree
 
@@ -142,3 +142,99 @@ def draw(
   with jax.named_scope("decode"):
     state = decoder.run_from_start(routing, busy=contexts.exists)
   return state.written
+
+
+class Alternatives(NamedTuple):
+  """Log-probs of tokens and of the likeliest ones in their places, nats.
+
+  Slot t is about token t + 1 of a row, which begins with its context.
+  """
+
+  logp: jax.Array  # [B, C + T - 1]
+  ids: jax.Array  # [B, C + T - 1, k] int32
+  top_logp: jax.Array  # [B, C + T - 1, k]
+
+
+def alternatives(
+  policy: Policy,
+  params: PyTree,
+  contexts: Contexts,
+  drawn: dict[str, jax.Array],  # each [B, T]
+  k: int,
+  chunk_bytes: int = 2**26,
+) -> Alternatives:
+  """Runs contexts and what was drawn after them once more, whole.
+
+  Tokens of a context have the distribution at temperature 1. Tokens that were
+  drawn have the one that they were drawn from; of a greedy row, the one at
+  temperature 1.
+
+  Args:
+    policy, params, contexts: As in `draw`, with settings of each row.
+    drawn: What `draw` returned.
+    k: Likeliest tokens of each place; all of them where V is smaller.
+    chunk_bytes: Bytes of float32 logits that are computed at a time.
+
+  Returns:
+    Log-probs; -inf of what top_p leaves out. Slots after the last token of a
+    row hold anything.
+  """
+  num_rows = contexts.tokens.shape[0]
+  tokens = jnp.concatenate([contexts.tokens, drawn["tokens"]], axis=1)  # [B, L]
+  size = contexts.mask.sum(axis=1) + drawn["completion_mask"].sum(axis=1)  # [B]
+  # From slot 0 on: the first token is the prompt of all others.
+  places = jnp.arange(tokens.shape[1]) + contexts.mask.argmax(axis=1)[:, None]
+  tokens = jnp.take_along_axis(tokens, places % tokens.shape[1], axis=1)
+  mask = jnp.arange(tokens.shape[1]) < size[:, None]  # [B, L]
+  h, _ = policy.hidden(
+    params,
+    tokens[:, :1],
+    jnp.ones((num_rows, 1), bool),
+    tokens[:, 1:],
+    mask[:, 1:],
+    jnp.arange(num_rows),
+  )
+  num_slots = h.shape[1]
+  size_of_context = contexts.mask.sum(axis=1)[:, None]  # [B, 1]
+  is_drawn = jnp.arange(1, num_slots + 1) >= size_of_context
+  is_drawn &= (contexts.temperature > 0)[:, None]  # [B, L - 1]
+  temperature = jnp.where(is_drawn, contexts.temperature[:, None], 1.0)
+  top_p = jnp.where(is_drawn, contexts.top_p[:, None], 1.0)
+
+  def head(h):
+    logits = policy.head(params, h)
+    return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+
+  size = logprobs.chunk_size(head, h, chunk_bytes)
+  logits = jax.eval_shape(head, chunks.positions(h, 1))  # [B, 1, V]
+  k = min(k, logits.shape[-1])
+
+  def write(start, is_new, buffers):
+    del is_new
+    h_, tokens_, temperature_, p = chunks.take(
+      (h, tokens[:, 1:], temperature, top_p), start, size
+    )
+    logits = head(h_) / temperature_[..., None]  # [B, size, V]
+
+    def filtered():
+      rows = logits.reshape(-1, logits.shape[-1])
+      kept = filters.top_p(rows, p.reshape(-1, 1)).reshape(logits.shape)
+      return jnp.where(p[..., None] < 1, kept, logits)
+
+    logits = lax.cond((p < 1).any(), filtered, lambda: logits)
+    total = jax.nn.logsumexp(logits, axis=-1)  # [B, size]
+    values, ids = logprobs.top_k(logits, k)  # [B, size, k]
+    own = jnp.take_along_axis(logits, tokens_[..., None], axis=-1)
+    # All by one formula: the likeliest token has the largest number, exactly.
+    written = Alternatives(
+      (own - total[..., None])[..., 0], ids, values - total[..., None]
+    )
+    return chunks.put(buffers, written, start)
+
+  shape = (num_rows, num_slots)
+  buffers = Alternatives(
+    jnp.zeros(shape, logits.dtype),
+    jnp.zeros((*shape, k), jnp.int32),
+    jnp.zeros((*shape, k), logits.dtype),
+  )
+  return chunks.fold(write, buffers, num_slots, size)

@@ -184,7 +184,7 @@ class Rollouts:
     if episode.failed or episode.is_over:
       raise BadRequest(f"this episode is over: {episode.failed}", status=409)
     try:
-      ids = _context(request, episode, speaker)
+      ids = await asyncio.to_thread(_context, request, episode, speaker)
     except ValueError as error:
       episode.failed = str(error)
       raise BadRequest(episode.failed, "messages", status=409) from None
@@ -200,7 +200,7 @@ class Rollouts:
     )
     (drawn,) = await serving_endpoint.drawn_of(sampler, [ask])
     name = uuid.uuid4().hex[:16]
-    reply = speaker.reply(request, drawn, name, limits.temperature == 0)
+    reply = speaker.reply(request, ids, drawn, name, limits.temperature == 0)
     if not episode.is_over:
       _note(request, episode, ids, reply)
     kind = "chatcmpl" if request.messages is not None else "cmpl"
@@ -228,6 +228,12 @@ def check(request: Request, limits: Limits) -> None:
   if request.num_samples != 1 or len(request.prompts) > 1:
     raise BadRequest(
       "an episode has one completion for each request; set n=1.", "n"
+    )
+  if request.echo or request.num_alternatives:
+    raise BadRequest(
+      "an episode has the log-probs of its own tokens alone; ask without echo"
+      " and without likely tokens in their place (logprobs=0, top_logprobs=0).",
+      "echo" if request.echo else "logprobs",
     )
   if request.seed is not None:
     raise BadRequest(

@@ -33,6 +33,7 @@ from grpo_jax.rollout import continued, drawing, sampling
 from grpo_jax.training import programs, sharding
 from grpo_jax.types import Policy, PyTree
 
+MAX_ALTERNATIVES = 20  # Of a token.
 # How much longer than one pause rows are waited for, at most.
 _MOST_PAUSES = 10
 
@@ -48,6 +49,8 @@ class Ask:
     first: Tokens of its completion that are in the context already.
     temperature, top_p: As in `sampling.SamplingConfig`; not read where the
       config of the sampler decides.
+    with_alternatives: Whether likely tokens are named at each place, of the
+      context too.
   """
 
   ids: Sequence[int]
@@ -56,6 +59,7 @@ class Ask:
   first: int = 0
   temperature: float = 1.0
   top_p: float = 1.0
+  with_alternatives: bool = False
 
 
 class Drawn(NamedTuple):
@@ -65,6 +69,8 @@ class Drawn(NamedTuple):
     ids: Tokens, with the end token if there is one.
     behavior_logp, sampler_logp, entropy: As in `Rollout`. Nats.
     ended: Whether an end token was drawn.
+    alternatives: Of all tokens of context and completion but the first; None
+      unless they were asked for.
   """
 
   ids: list[int]
@@ -72,6 +78,7 @@ class Drawn(NamedTuple):
   sampler_logp: np.ndarray  # [n] float32
   entropy: np.ndarray  # [n] float32
   ended: bool
+  alternatives: continued.Alternatives | None = None  # [c - 1 + n(, k)]
 
   def cut(self, size: int) -> Drawn:
     """The first so many tokens."""
@@ -83,6 +90,7 @@ class Drawn(NamedTuple):
       self.sampler_logp[:size],
       self.entropy[:size],
       False,
+      self.alternatives,
     )
 
 
@@ -152,11 +160,16 @@ class Sampler:
       )
     self.config = config
     self.num_rows = num_rows + -num_rows % sharding.num_row_shards(mesh)
-    self.context_len = context_len
-    self._pause_s, self._max_waiting = pause_s, max_waiting
+    self.context_len, self.max_waiting = context_len, max_waiting
+    self._pause_s = pause_s
     self._rows = sharding.by_rows(mesh)
     self._program = programs.Program(
       functools.partial(continued.draw, policy, config=config, is_own=is_own),
+      sharding.replicated(mesh),
+      out_shardings=self._rows,
+    )
+    self._alternatives = programs.Program(
+      functools.partial(continued.alternatives, policy, k=MAX_ALTERNATIVES),
       sharding.replicated(mesh),
       out_shardings=self._rows,
     )
@@ -180,9 +193,9 @@ class Sampler:
     with self._changed:
       if self._closed:
         raise Closed(self._closed)
-      if len(self._waiting) + len(asks) > self._max_waiting:
+      if len(self._waiting) + len(asks) > self.max_waiting:
         raise Full(
-          f"{len(self._waiting)} rows wait, and {self._max_waiting} may; ask"
+          f"{len(self._waiting)} rows wait, and {self.max_waiting} may; ask"
           " again later."
         )
       self._waiting += [(job, place, ask) for place, ask in enumerate(asks)]
@@ -250,17 +263,30 @@ class Sampler:
 
   def _draw(self, params: PyTree, asks: Sequence[Ask]) -> list[Drawn]:
     """Runs the program; rows that nobody has asked for are not drawn."""
-    written = sharding.to_local(
-      self._program(params, sharding.from_local(self._arrays(asks), self._rows))
-    )
+    contexts = sharding.from_local(self._arrays(asks), self._rows)
+    completions = self._program(params, contexts)
+    others = None
+    if any(ask.with_alternatives for ask in asks):
+      others = sharding.to_local(
+        self._alternatives(params, contexts, completions)
+      )
+    written = sharding.to_local(completions)
     self.calls += 1
     ends = set(self.config.end_ids)
     found = []
-    for row in range(len(asks)):
+    for row, ask in enumerate(asks):
       size = int(written["completion_mask"][row].sum())
       ids = written["tokens"][row, :size].tolist()
       records = {name: written[name][row, :size] for name in drawing.RECORDS}
-      found.append(Drawn(ids, **records, ended=bool(ids) and ids[-1] in ends))
+      drawn = Drawn(ids, **records, ended=bool(ids) and ids[-1] in ends)
+      if others is not None and ask.with_alternatives:
+        whole = len(ask.ids) - 1 + size
+        drawn = drawn._replace(
+          alternatives=jax.tree.map(
+            lambda x, row=row, whole=whole: x[row, :whole], others
+          )
+        )
+      found.append(drawn)
     return found
 
   def _arrays(self, asks: Sequence[Ask]) -> continued.Contexts:
@@ -290,6 +316,12 @@ class Sampler:
     return continued.Contexts(tokens=tokens, mask=mask, **fields)
 
 
+@jax.jit
+def _key_data(seed: jax.Array, folded: Sequence[jax.Array]) -> jax.Array:
+  key = functools.reduce(jax.random.fold_in, folded, jax.random.key(seed))
+  return jax.random.key_data(key)
+
+
 def key_of(seed: int, *folded: int) -> np.ndarray:
   """Data of a key of draws, as arrays of the host.
 
@@ -297,8 +329,7 @@ def key_of(seed: int, *folded: int) -> np.ndarray:
   `run.sample(…, seed=seed)`.
   """
   with jax.transfer_guard("allow"):
-    key = functools.reduce(jax.random.fold_in, folded, jax.random.key(seed))
-    return np.asarray(jax.random.key_data(key))
+    return np.asarray(_key_data(np.int32(seed), list(map(np.int32, folded))))
 
 
 def _fail(job: _Job, error: Exception) -> None:

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import json
+import math
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from grpo_jax.data.encoder import Encoder
 from grpo_jax.rewards import call_formats
 from grpo_jax.training import conversations, serving, serving_requests
-from grpo_jax.training.serving_requests import BadRequest, Reply, Request
+from grpo_jax.training.serving_requests import (
+  BadRequest,
+  Reply,
+  Request,
+  Token,
+)
+
+# Characters of a text that is encoded whatever the context holds: a template
+# may leave out most of it, and an encoder may read much text as one token.
+_MIN_CHARS = 2**16
 
 # (text of a reply) -> what is no call, and calls: (name, arguments as JSON).
 Calls = Callable[[str], tuple[str, Sequence[tuple[str, str]]]]
@@ -37,6 +50,11 @@ class Speaker:
     self.writer = conversations.Writer(encoder)
     self._text = encoder.tokenizer
     self._pieces, self._calls = pieces, calls
+
+  @functools.cached_property
+  def most_bytes(self) -> int:
+    """The largest number of bytes that a token writes."""
+    return max(map(len, self._pieces(range(self._text.vocab_size))))
 
   def prompts(self, request: Request) -> list[list[int]]:
     """Ids of the prompts of a request.
@@ -67,16 +85,24 @@ class Speaker:
     return prompt
 
   def reply(
-    self, request: Request, drawn: serving.Drawn, name: str, is_greedy: bool
+    self,
+    request: Request,
+    prompt: Sequence[int],
+    drawn: serving.Drawn,
+    name: str,
+    is_greedy: bool,
   ) -> Reply:
     """What is sent of a completion.
 
     Args:
       request: What was asked for.
+      prompt: Ids of its context.
       drawn: The completion.
       name: Of the answer, which is in the names of calls.
       is_greedy: The most likely tokens were taken.
     """
+    if request.limit == 0:  # One token is the least that is drawn.
+      drawn = drawn.cut(0)
     drawn, text, is_stopped = self._stopped(drawn, request.stop)
     ended = drawn.ended or is_stopped
     said = self._text.decode(drawn.ids)
@@ -92,15 +118,70 @@ class Speaker:
         for number, (called, arguments) in enumerate(found)
       ]
     reason = ("tool_calls" if calls else "stop") if ended else "length"
+    tokens: Sequence[Token] = ()
+    if request.logprobs:
+      tokens = self._tokens(request, prompt, drawn, is_greedy)
+    if request.echo:
+      text = self._text.exact_text(list(prompt)) + text
     return Reply(
       drawn=drawn,
       said=said,
       text=text,
-      pieces=self._pieces(drawn.ids) if request.logprobs else (),
+      tokens=tokens,
       finish_reason=reason,
       calls=tuple(calls),
-      is_greedy=is_greedy,
     )
+
+  def _tokens(
+    self,
+    request: Request,
+    prompt: Sequence[int],
+    drawn: serving.Drawn,
+    is_greedy: bool,
+  ) -> list[Token]:
+    """Tokens with log-probs, as a request wants them."""
+    x = drawn.sampler_logp if is_greedy else drawn.behavior_logp
+    logps: list[float | None] = x.tolist()
+    ids = list(drawn.ids)
+    likeliest: list[tuple[tuple[bytes, float], ...]] = [()] * len(ids)
+    found = drawn.alternatives
+    if found is not None:
+      size = len(prompt) - 1 + len(ids)
+      ids = [*prompt, *ids]
+      logps = [None, *found.logp[: len(prompt) - 1].tolist(), *logps]
+      number = request.num_alternatives
+      likeliest = [
+        (),
+        *map(
+          self._likeliest,
+          ids[1:],
+          logps[1:],
+          found.ids[:size, :number],
+          found.top_logp[:size, :number],
+        ),
+      ]
+      if not request.echo:
+        start = len(prompt)
+        ids, logps, likeliest = ids[start:], logps[start:], likeliest[start:]
+    pieces = self._pieces(ids)
+    return list(map(Token, pieces, logps, likeliest))
+
+  def _likeliest(
+    self,
+    own: int,
+    own_logp: float | None,
+    ids: np.ndarray,  # [k]
+    logps: np.ndarray,  # [k]
+  ) -> tuple[tuple[bytes, float], ...]:
+    """Likely tokens in the place of one, without those that have no chance."""
+    kept = [
+      # A drawn token keeps the number with which it was drawn.
+      (id_, own_logp if id_ == own and own_logp is not None else logp)
+      for id_, logp in zip(ids.tolist(), logps.tolist(), strict=True)
+      if logp > -math.inf
+    ]
+    pieces = self._pieces([id_ for id_, _ in kept])
+    return tuple(zip(pieces, (logp for _, logp in kept), strict=True))
 
   def _stopped(
     self, drawn: serving.Drawn, stops: Sequence[str]
@@ -157,6 +238,17 @@ class Completions:
     """Answers a request; see `serving_http.Endpoint`."""
     if rollout is not None:
       raise BadRequest("there are no rollouts here.", status=404)
+    # In threads: a tokenizer and a template take seconds for a long text, in
+    # which the server has to hear others.
+    request, prompts = await asyncio.to_thread(self._read, body, is_chat)
+    seed = next(self._seeds) if request.seed is None else request.seed
+    asks = await asyncio.to_thread(self._asks, request, prompts, seed)
+    drawn = await drawn_of(self._sampler, asks)
+    answer = await asyncio.to_thread(self._answer, request, asks, drawn)
+    return {**answer, "seed": seed}
+
+  def _read(self, body: Any, is_chat: bool) -> tuple[Request, list[list[int]]]:
+    """A request, and the ids of its prompts."""
     request = serving_requests.parse(body, is_chat)
     if request.model not in ("", self._model):
       raise BadRequest(
@@ -165,35 +257,78 @@ class Completions:
         "model_not_found",
         status=404,
       )
+    num_prompts = 1 if is_chat else len(request.prompts)
+    if num_prompts * request.num_samples > self._sampler.max_waiting:
+      raise BadRequest(
+        f"n={request.num_samples} completions of {num_prompts} prompts are"
+        f" {num_prompts * request.num_samples}, and the server takes"
+        f" {self._sampler.max_waiting} at most (--max_waiting); send several"
+        " requests.",
+        "n",
+      )
+    self._check_text(request)
     prompts = self._speaker.prompts(request)
     for ids in prompts:
       check_length(ids, self._sampler.context_len)
-    seed = next(self._seeds) if request.seed is None else request.seed
-    temperature = 1.0 if request.temperature is None else request.temperature
+    return request, prompts
+
+  def _check_text(self, request: Request) -> None:
+    """Refuses a text that no context holds, before it is encoded."""
+    texts = [x for x in request.prompts if isinstance(x, str)]
+    if request.messages is not None:
+      texts = ["".join(message["content"] for message in request.messages)]
+    size = max(map(len, texts), default=0)
+    context_len = self._sampler.context_len
+    if size > max(_MIN_CHARS, context_len * self._speaker.most_bytes):
+      raise BadRequest(
+        f"This model's maximum context length is {context_len} tokens, and a"
+        f" text of {size} characters does not fit; shorten it.",
+        "messages" if request.messages is not None else "prompt",
+        "context_length_exceeded",
+      )
+
+  def _asks(
+    self, request: Request, prompts: list[list[int]], seed: int
+  ) -> list[serving.Ask]:
+    """Contexts to continue, those of a prompt side by side."""
     most = self._sampler.config.max_new_tokens
-    asks = [
+    return [
       serving.Ask(
         ids,
         serving.key_of(seed, number, sample, 0),
-        min(request.limit or most, most),
-        temperature=temperature,
+        most if request.limit is None else max(min(request.limit, most), 1),
+        temperature=(
+          1.0 if request.temperature is None else request.temperature
+        ),
         top_p=1.0 if request.top_p is None else request.top_p,
+        with_alternatives=request.with_alternatives,
       )
       for number, ids in enumerate(prompts)
       for sample in range(request.num_samples)
     ]
-    drawn = await drawn_of(self._sampler, asks)
+
+  def _answer(
+    self,
+    request: Request,
+    asks: Sequence[serving.Ask],
+    drawn: Sequence[serving.Drawn],
+  ) -> dict[str, Any]:
+    """The body of an answer."""
     name = uuid.uuid4().hex[:16]
     replies = [
-      self._speaker.reply(request, one, name, temperature == 0) for one in drawn
+      self._speaker.reply(request, ask.ids, one, name, ask.temperature == 0)
+      for ask, one in zip(asks, drawn, strict=True)
     ]
     size = request.num_samples
-    groups = [replies[i : i + size] for i in range(0, len(replies), size)]
-    kind = "chatcmpl" if is_chat else "cmpl"
-    answer = serving_requests.answer(
-      request, f"{kind}-{name}", self._model, prompts, groups
+    starts = range(0, len(replies), size)
+    kind = "cmpl" if request.messages is None else "chatcmpl"
+    return serving_requests.answer(
+      request,
+      f"{kind}-{name}",
+      self._model,
+      [asks[start].ids for start in starts],
+      [replies[start : start + size] for start in starts],
     )
-    return {**answer, "seed": seed}
 
 
 def check_length(ids: Sequence[int], most: int) -> None:

@@ -2,12 +2,15 @@
 
     GET  /health                 200 while requests are taken
     GET  /v1/models              the models
+    GET  /v1/models/NAME         one of them
     POST /v1/chat/completions    `Endpoint.complete`
     POST /v1/completions         the same
 
 All of them but /health are also under /rollouts/NAME/v1/…, where requests
 belong to an episode. The server listens on this machine alone, or elsewhere
-with a token, which every request but /health then has to bring.
+with a token, which every request but /health then has to bring. Without a token
+it answers to the names of this machine alone (Host), and to no page of another
+site (Origin): a browser on this machine would pass on the requests of any page.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import ipaddress
 import json
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -27,6 +31,9 @@ from grpo_jax.training.serving_requests import BadRequest
 
 MAX_BYTES = 4 * 2**20
 _START_S = 30.0
+# For the body of a request, and for a connection on which nothing is asked.
+_BODY_S = 20.0
+_IDLE_S = 75.0
 
 
 class Endpoint(Protocol):
@@ -54,16 +61,19 @@ class Endpoint(Protocol):
 
 def check_address(host: str, token: str) -> None:
   """Raises ValueError for an address that others reach without a token."""
-  try:
-    is_loopback = ipaddress.ip_address(host).is_loopback
-  except ValueError:
-    is_loopback = host == "localhost"
-  if not is_loopback and not token:
+  if not _is_loopback(host) and not token:
     raise ValueError(
       f"--host={host} is reached from other machines, and whoever reaches it"
       " may use the policy; set a token (--token_file), which each request has"
       " to bring, or leave the host at 127.0.0.1."
     )
+
+
+def _is_loopback(host: str) -> bool:
+  try:
+    return ipaddress.ip_address(host).is_loopback
+  except ValueError:
+    return host == "localhost"
 
 
 class Server:
@@ -144,12 +154,21 @@ class Server:
     app.router.add_get("/health", self._health)
     for prefix in ("", "/rollouts/{rollout}"):
       app.router.add_get(f"{prefix}/v1/models", self._guarded(self._models))
+      app.router.add_get(
+        f"{prefix}/v1/models/{{name:.+}}", self._guarded(self._model)
+      )
       for name in ("chat/completions", "completions"):
         app.router.add_post(
           f"{prefix}/v1/{name}", self._guarded(self._complete)
         )
     app.router.add_route("*", "/{path:.*}", self._guarded(_nowhere))
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(
+      app,
+      access_log=None,
+      shutdown_timeout=1.0,
+      keepalive_timeout=_IDLE_S,
+      lingering_time=1.0,  # For the rest of a body after its refusal.
+    )
     await runner.setup()
     try:
       site = web.TCPSite(runner, self.host, self.port)
@@ -166,21 +185,28 @@ class Server:
 
   async def _models(self, request: Any) -> Any:
     del request
-    created = int(time.time())
-    data = [
-      {
-        "id": name,
-        "object": "model",
-        "created": created,
-        "owned_by": "grpo_jax",
-      }
-      for name in self._endpoint.models()
-    ]
+    data = list(map(_described, self._endpoint.models()))
     return self._web.json_response({"object": "list", "data": data})
+
+  async def _model(self, request: Any) -> Any:
+    name, known = request.match_info["name"], self._endpoint.models()
+    if name not in known:
+      raise BadRequest(
+        f"there is no model {name!r:.80}; there is {', '.join(known)}.",
+        "model",
+        "model_not_found",
+        status=404,
+      )
+    return self._web.json_response(_described(name))
 
   async def _complete(self, request: Any) -> Any:
     try:
-      body = json.loads(await request.read())
+      raw = await asyncio.wait_for(request.read(), _BODY_S)
+      body = await asyncio.to_thread(json.loads, raw)
+    except TimeoutError:
+      raise BadRequest(
+        f"the body has not come in {_BODY_S:g} s.", status=408
+      ) from None
     except (ValueError, RecursionError) as error:
       raise BadRequest(f"the body is no JSON: {error}") from None
     if self._num_requests >= self._max_requests:
@@ -245,21 +271,54 @@ class Server:
     return guarded
 
   def _check_token(self, request: Any) -> None:
-    given = request.headers.get("Authorization", "").encode()
-    if self._token and not hmac.compare_digest(
-      given, f"Bearer {self._token}".encode()
-    ):
+    if not self._token:
+      self._check_names(request)
+      return
+    # What is not UTF-8 comes as half surrogate pairs.
+    given = request.headers.get("Authorization", "").encode(
+      "utf-8", "surrogateescape"
+    )
+    if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
       raise BadRequest(
         "the header 'Authorization: Bearer TOKEN' is missing, or has another"
         " token.",
         status=401,
       )
 
+  def _check_names(self, request: Any) -> None:
+    """Refuses what a page of another site sends through a browser."""
+    origin = request.headers.get("Origin")
+    for field, url in (("Host", f"//{request.host}"), ("Origin", origin)):
+      try:
+        name = (
+          "localhost" if url is None else urllib.parse.urlsplit(url).hostname
+        )
+      except ValueError:
+        name = None
+      if name is None or not _is_loopback(name):
+        raise BadRequest(
+          f"{field} is {url!r:.80}, and this server answers to localhost and to"
+          " pages from there; start it with a token (--token_file) to use"
+          " another name.",
+          status=403,
+        )
+
+
+def _described(name: str) -> dict[str, Any]:
+  """A model, as clients list it."""
+  return {
+    "id": name,
+    "object": "model",
+    "created": int(time.time()),
+    "owned_by": "grpo_jax",
+  }
+
 
 async def _nowhere(request: Any) -> Any:
   raise BadRequest(
     f"there is no {request.method} {request.path:.80}; there are GET"
-    " /v1/models, POST /v1/chat/completions and POST /v1/completions.",
+    " /v1/models, GET /v1/models/NAME, POST /v1/chat/completions and POST"
+    " /v1/completions.",
     status=404,
   )
 

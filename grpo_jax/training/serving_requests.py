@@ -4,22 +4,24 @@ A body becomes a `Request`, or a `BadRequest` that says what is wrong with it:
 nothing that would change an answer is passed over in silence. Beside what
 OpenAI has, `return_token_ids` is vLLM's: the answer then has the ids of prompt
 and completion. Log-probs are those of the distribution that a token was drawn
-from, with temperature and top_p applied; of a greedy completion, at temperature
-1.
+from, with temperature and top_p applied; of a greedy completion, and of a
+prompt that is sent back (`echo`), at temperature 1.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo_jax.training import conversations, serving
 
 MAX_SEED = 2**31 - 1
 MAX_SAMPLES = 128
+MAX_LOGPROBS = 5  # Of /completions.
 _MAX_STOPS = 16
 # Of these an answer does not depend.
 _IGNORED = frozenset(
@@ -32,7 +34,6 @@ _IGNORED = frozenset(
 # These may be said, with the value that changes nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
   "best_of": (1,),
-  "echo": (False,),
   "suffix": ("",),
   "presence_penalty": (0,),
   "frequency_penalty": (0,),
@@ -44,7 +45,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
   "top_k": (-1, 0),
   "ignore_eos": (False,),
   "use_beam_search": (False,),
-  "top_logprobs": (0,),
   "prompt_logprobs": (0,),
   "tool_choice": ("auto", "none"),
   "functions": ([],),
@@ -54,6 +54,17 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
   "add_generation_prompt": (True,),
   "include_stop_str_in_output": (False,),
   "skip_special_tokens": (True,),
+}
+
+
+# Why a field has no other value, where this is not obvious.
+_REASONS = {
+  "response_format": (
+    "nothing here confines tokens to a grammar, so no form can be promised; say"
+    " the form in the prompt and check the reply"
+  ),
+  "tool_choice": "nothing here can make the policy call a tool",
+  "logit_bias": "completions are drawn from the policy as it was trained",
 }
 
 
@@ -94,6 +105,8 @@ class Request:
     stop: Texts before which a completion is cut.
     seed: Of its draws; None: any.
     logprobs: Whether the answer has log-probs.
+    num_alternatives: Likeliest tokens that are named at each place.
+    echo: Whether the answer begins with the prompt.
     token_ids: Whether it has ids.
   """
 
@@ -109,7 +122,14 @@ class Request:
   stop: tuple[str, ...]
   seed: int | None
   logprobs: bool
+  num_alternatives: int
+  echo: bool
   token_ids: bool
+
+  @property
+  def with_alternatives(self) -> bool:
+    """Whether log-probs are needed that drawing does not give."""
+    return self.logprobs and (self.echo or self.num_alternatives > 0)
 
 
 def parse(body: Any, is_chat: bool) -> Request:
@@ -131,16 +151,17 @@ def parse(body: Any, is_chat: bool) -> Request:
     value = reader.take(name)
     if value is not None and value not in neutral:
       raise BadRequest(
-        f"{name}={value!r:.80} is not supported; leave it out.",
+        f"{name}={value!r:.80} is not supported"
+        + (f": {_REASONS[name]}." if name in _REASONS else "; leave it out."),
         name,
         "unsupported",
       )
   names = ("max_tokens", *("max_completion_tokens",) * is_chat)
-  found = [reader.whole(name, 1, math.inf) for name in names]
+  echo = not is_chat and reader.flag("echo")
+  # A prompt that is sent back is an answer without a single token.
+  found = [reader.whole(name, 1 - echo, math.inf) for name in names]
   limits = [limit for limit in found if limit is not None]
-  logprobs: Any = (
-    reader.flag("logprobs") if is_chat else reader.whole("logprobs", 0, 1)
-  )
+  logprobs, num_alternatives = _logprobs_wanted(reader, is_chat)
   chat: Any = (None, None, {})
   prompts: list[str | list[int]] = []
   if is_chat:
@@ -160,7 +181,9 @@ def parse(body: Any, is_chat: bool) -> Request:
     top_p=reader.number("top_p", 1e-6, 1),
     stop=_stops(reader.take("stop")),
     seed=reader.whole("seed", 0, MAX_SEED),
-    logprobs=bool(logprobs) if is_chat else logprobs is not None,
+    logprobs=logprobs,
+    num_alternatives=num_alternatives,
+    echo=echo,
     token_ids=reader.flag("return_token_ids"),
   )
   reader.flag("stream")  # The server sends the answer in pieces.
@@ -172,6 +195,20 @@ def parse(body: Any, is_chat: bool) -> Request:
       "unknown",
     )
   return request
+
+
+def _logprobs_wanted(reader: _Fields, is_chat: bool) -> tuple[bool, int]:
+  """Whether there are log-probs, and likeliest tokens of each place."""
+  if not is_chat:
+    number = reader.whole("logprobs", 0, MAX_LOGPROBS)
+    return number is not None, number or 0
+  wanted = reader.flag("logprobs")
+  number = reader.whole("top_logprobs", 0, serving.MAX_ALTERNATIVES)
+  if number and not wanted:
+    raise BadRequest(
+      f"top_logprobs={number} needs logprobs=true.", "top_logprobs"
+    )
+  return wanted, number or 0
 
 
 class _Fields:
@@ -237,10 +274,11 @@ def _chat(
       f"tools={tools!r:.80} must be a list of descriptions.", "tools"
     )
   options = reader.take("chat_template_kwargs") or {}
-  if not isinstance(options, Mapping) or {"messages", "tools"} & options.keys():
+  taken = {"messages", "tools", "add_generation_prompt"}
+  if not isinstance(options, Mapping) or taken & options.keys():
     raise BadRequest(
       f"chat_template_kwargs={options!r:.80} must be an object with what the"
-      " template reads beside messages and tools.",
+      " template reads beside messages, tools and add_generation_prompt.",
       "chat_template_kwargs",
     )
   return messages, tools or None, dict(options)
@@ -296,6 +334,21 @@ def _stops(value: Any) -> tuple[str, ...]:
   return tuple(found)
 
 
+class Token(NamedTuple):
+  """A token of an answer with log-probs.
+
+  Attributes:
+    piece: Its text.
+    logp: Its log-prob, nats; None for the first token of a prompt.
+    likeliest: Likely tokens in its place, with log-probs, from the likeliest
+      on; the token itself may be among them.
+  """
+
+  piece: bytes
+  logp: float | None
+  likeliest: Sequence[tuple[bytes, float]] = ()
+
+
 @dataclasses.dataclass(frozen=True)
 class Reply:
   """A completion as it is sent.
@@ -303,20 +356,20 @@ class Reply:
   Attributes:
     drawn: Its tokens, up to the one with which a stop text is whole.
     said: All of their text, but for the end token.
-    text: Of that what is no call, up to a stop text.
-    pieces: The text of each token.
+    text: Of that what is no call, up to a stop text; after the prompt, if that
+      is sent back.
+    tokens: Tokens with log-probs, those of a prompt that is sent back first;
+      empty unless log-probs were asked for.
     finish_reason: "stop", "length" or "tool_calls".
     calls: Calls of tools, as OpenAI has them.
-    is_greedy: The most likely tokens were taken.
   """
 
   drawn: serving.Drawn
   said: str
   text: str
-  pieces: Sequence[bytes]
+  tokens: Sequence[Token]
   finish_reason: str
   calls: Sequence[Mapping[str, Any]] = ()
-  is_greedy: bool = False
 
   @property
   def message(self) -> conversations.Message:
@@ -328,13 +381,6 @@ class Reply:
     if self.calls:
       message["tool_calls"] = list(self.calls)
     return message
-
-  @property
-  def logps(self) -> list[float]:
-    """Log-prob of each token, nats."""
-    drawn = self.drawn
-    x = drawn.sampler_logp if self.is_greedy else drawn.behavior_logp
-    return x.tolist()
 
 
 def answer(
@@ -365,11 +411,11 @@ def answer(
       if request.messages is not None:
         choice["message"] = reply.message
         if request.logprobs:
-          choice["logprobs"] = {"content": _chat_logprobs(reply)}
+          choice["logprobs"] = {"content": _chat_logprobs(reply.tokens)}
       else:
         choice["text"] = reply.text
         if request.logprobs:
-          choice["logprobs"] = _logprobs(reply)
+          choice["logprobs"] = _logprobs(reply.tokens)
       if request.token_ids:
         choice["token_ids"] = list(reply.drawn.ids)
         if request.messages is None:
@@ -429,32 +475,49 @@ def events(answer: Mapping[str, Any], usage: bool) -> list[dict[str, Any]]:
 
 
 def _shown(piece: bytes) -> str:
-  return piece.decode("utf-8", errors="replace")
+  """The text of a token; the bytes of a part of a character, as OpenAI does."""
+  try:
+    return piece.decode("utf-8")
+  except UnicodeDecodeError:
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
 
 
-def _chat_logprobs(reply: Reply) -> list[dict[str, Any]]:
+def _chat_logprobs(tokens: Sequence[Token]) -> list[dict[str, Any]]:
+  def described(piece: bytes, logp: float | None) -> dict[str, Any]:
+    return {"token": _shown(piece), "bytes": list(piece), "logprob": logp}
+
   return [
     {
-      "token": _shown(piece),
-      "bytes": list(piece),
-      "logprob": logp,
-      "top_logprobs": [],
+      **described(token.piece, token.logp),
+      "top_logprobs": [described(*likely) for likely in token.likeliest],
     }
-    for piece, logp in zip(reply.pieces, reply.logps, strict=True)
+    for token in tokens
   ]
 
 
-def _logprobs(reply: Reply) -> dict[str, Any]:
-  texts = [_shown(piece) for piece in reply.pieces]
-  offsets = [0]
-  for text in texts[:-1]:
-    offsets.append(offsets[-1] + len(text))
+def _logprobs(tokens: Sequence[Token]) -> dict[str, Any]:
+  texts = [_shown(token.piece) for token in tokens]
+  sizes = [len(token.piece.decode("utf-8", "replace")) for token in tokens]
+  offsets = list(itertools.accumulate(sizes, initial=0))
+  likeliest = None
+  if any(token.likeliest for token in tokens):
+    likeliest = [_by_text(token) for token in tokens]
   return {
     "tokens": texts,
-    "token_logprobs": reply.logps,
-    "top_logprobs": None,
+    "token_logprobs": [token.logp for token in tokens],
+    "top_logprobs": likeliest,
     "text_offset": offsets[: len(texts)],
   }
+
+
+def _by_text(token: Token) -> dict[str, float] | None:
+  """Log-probs by text; the likelier one of two tokens with the same text."""
+  if token.logp is None:
+    return None
+  found: dict[str, float] = {}
+  for piece, logp in (*token.likeliest, (token.piece, token.logp)):
+    found.setdefault(_shown(piece), logp)
+  return found
 
 
 def error(problem: BadRequest) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import concurrent.futures
 import json
 import socket
+import threading
 import urllib.request
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from grpo_jax.rewards import judge_service
 from grpo_jax.training import (
   draws,
+  serving,
   serving_endpoint,
   serving_http,
   serving_requests,
@@ -47,6 +49,8 @@ def test_health_and_models(server):
   status, body = served.get(f"{server.url}/v1/models")
   assert status == 200
   assert [one["id"] for one in body["data"]] == ["tiny"]
+  assert served.get(f"{server.url}/v1/models/tiny") == (200, body["data"][0])
+  assert served.get(f"{server.url}/v1/models/other")[0] == 404
 
 
 def test_a_chat_has_the_tokens_of_run_sample(loaded, server):
@@ -133,6 +137,65 @@ def test_completions_of_several_prompts(loaded, server):
   assert max(first["logprobs"]["token_logprobs"]) < -0.1
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+def test_a_prompt_sent_back_has_the_log_probs_of_its_draw(server, temperature):
+  """The multiple choice of lm-eval sends what it has chosen as a prompt."""
+  url = f"{server.url}/v1/completions"
+  ask = {"seed": 3, "return_token_ids": True, "temperature": temperature}
+  body = {**ask, "prompt": "ab cd", "logprobs": 3}
+  (drawn,) = served.post(url, body)[1]["choices"]
+  size = len(drawn["token_ids"])
+  found = drawn["logprobs"]
+  assert found["text_offset"][0] == 0
+  assert len(found["top_logprobs"]) == size
+  ids = [*drawn["prompt_token_ids"], *drawn["token_ids"]]
+  body = {"prompt": ids, "echo": True, "logprobs": 3, "max_tokens": 0}
+  (echoed,) = served.post(url, {**ask, **body})[1]["choices"]
+  assert echoed["token_ids"] == []
+  assert echoed["text"].startswith("ab cd" + drawn["text"])
+  logps = echoed["logprobs"]["token_logprobs"]
+  likeliest = echoed["logprobs"]["top_logprobs"]
+  assert (logps[0], likeliest[0]) == (None, None)
+  assert len(logps) == len(likeliest) == len(ids)
+  if temperature != 0.7:  # A prompt has the distribution at 1.
+    np.testing.assert_allclose(
+      logps[-size:], found["token_logprobs"], atol=2e-6
+    )
+  for own, likely in zip(logps[1:], likeliest[1:], strict=True):
+    assert len(likely) >= 3
+    assert own <= max(likely.values())
+  for own, likely in zip(
+    found["token_logprobs"], found["top_logprobs"], strict=True
+  ):
+    assert sum(np.exp(list(likely.values()))) < 1 + 1e-5
+    assert temperature or own == max(likely.values())
+  # One token is drawn after a prompt that is sent back, as lm-eval asks.
+  body = {**ask, "prompt": "ab cd", "echo": True, "logprobs": 1}
+  (one,) = served.post(url, {**body, "max_tokens": 1})[1]["choices"]
+  assert one["token_ids"] == drawn["token_ids"][:1]
+  assert one["text"] == "ab cd" + drawn["text"][:1]
+  np.testing.assert_allclose(
+    one["logprobs"]["token_logprobs"][1:],
+    [*logps[1:5], found["token_logprobs"][0]],
+    atol=2e-6,
+  )
+
+
+def test_likely_tokens_of_a_chat(server):
+  body = {**ASK, "seed": 3, "logprobs": True, "top_logprobs": 20}
+  (choice,) = served.post(server.url + CHAT, body)[1]["choices"]
+  for token in choice["logprobs"]["content"]:
+    likely = {tuple(x["bytes"]): x["logprob"] for x in token["top_logprobs"]}
+    assert len(token["top_logprobs"]) == 20
+    own = likely.get(tuple(token["bytes"]), token["logprob"])
+    assert own == token["logprob"]
+  # Of a token that top_p leaves nothing beside it, there is one.
+  body |= {"top_p": 1e-6}
+  (choice,) = served.post(server.url + CHAT, body)[1]["choices"]
+  for token in choice["logprobs"]["content"]:
+    assert [x["logprob"] for x in token["top_logprobs"]] == [0.0]
+
+
 def test_requests_without_a_seed_differ_and_say_theirs(server):
   answers = [served.post(server.url + CHAT, ASK)[1] for _ in range(2)]
   seeds = [answer["seed"] for answer in answers]
@@ -185,7 +248,7 @@ def test_a_reply_with_calls_says_so(loaded):
   ids = loaded.problem.tokenizer.encode("abc")
   numbers = np.zeros(3, np.float32)
   drawn = serving_endpoint.serving.Drawn(ids, numbers, numbers, numbers, True)
-  reply = speaker.reply(request, drawn, "n", False)
+  reply = speaker.reply(request, ids, drawn, "n", False)
   assert reply.finish_reason == "tool_calls"
   assert reply.said == "abc"
   assert reply.message == {
@@ -200,7 +263,7 @@ def test_a_reply_with_calls_says_so(loaded):
     ],
   }
   Parsed.Call.malformed = True
-  assert speaker.reply(request, drawn, "n", False).message == {
+  assert speaker.reply(request, ids, drawn, "n", False).message == {
     "role": "assistant",
     "content": "abc",
   }
@@ -221,6 +284,23 @@ def test_a_reply_with_calls_says_so(loaded):
       "This model's maximum context length is 24 tokens",
     ),
     ("/v1/completions", {"prompt": [10**6]}, 400, "the id 1000000"),
+    (
+      "/v1/completions",
+      {"prompt": ["ab"] * 20, "n": 128},
+      400,
+      "are 2560, and the server takes 1024 at most",
+    ),
+    ("/v1/completions", {"prompt": "x" * 2**17}, 400, "of 131072 characters"),
+    (
+      CHAT,
+      {"messages": [{"role": "user", "content": "x" * 2**17}]},
+      400,
+      "of 131072 characters",
+    ),
+    (CHAT, {**ASK, "chat_template_kwargs": {"tools": []}}, 400, "beside"),
+    (CHAT, {**ASK, "response_format": {"type": "json_object"}}, 400, "grammar"),
+    (CHAT, {**ASK, "top_logprobs": 3}, 400, "needs logprobs=true"),
+    (CHAT, b"[" * 10**5, 400, "no JSON"),
     ("/v1/embeddings", {}, 404, "there is no POST /v1/embeddings"),
     ("/rollouts/0" + CHAT, ASK, 404, "no rollouts"),
     (CHAT, b" " * (serving_http.MAX_BYTES + 1), 413, "more than"),
@@ -231,6 +311,59 @@ def test_bad_requests_get_an_error_object(server, path, body, status, message):
   assert code == status
   assert message in answer["error"]["message"]
   assert answer["error"]["type"] == "invalid_request_error"
+
+
+def test_a_slow_tokenizer_holds_nobody_else(loaded, sampler, monkeypatch):
+  entered, left = threading.Event(), threading.Event()
+
+  def prompts(speaker, request):
+    entered.set()
+    assert left.wait(30)
+    return [[1]]
+
+  monkeypatch.setattr(serving_endpoint.Speaker, "prompts", prompts)
+  with (
+    served.server_of(loaded, sampler) as server,
+    concurrent.futures.ThreadPoolExecutor(1) as pool,
+  ):
+    answer = pool.submit(served.post, server.url + CHAT, ASK)
+    try:
+      assert entered.wait(30)
+      assert served.get(f"{server.url}/health")[0] == 200
+      assert not answer.done()
+    finally:
+      left.set()
+    assert answer.result()[0] == 200
+
+
+def test_a_body_that_never_ends_is_refused(server, monkeypatch):
+  monkeypatch.setattr(serving_http, "_BODY_S", 0.1)
+  with socket.create_connection((server.host, server.port), 10) as connection:
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+    connection.sendall(f"{head}Content-Length: 9\r\n\r\n".encode())
+    said = b""
+    while piece := connection.recv(4096):  # Until the server ends it.
+      said += piece
+  assert said.startswith(b"HTTP/1.1 408 ")
+  assert b"has not come in 0.1 s" in said
+
+
+@pytest.mark.parametrize(
+  ("header", "status"),
+  [
+    (("Host", "evil.example"), 403),
+    (("Host", "localhost:1234"), 200),
+    (("Host", "[::1]"), 200),
+    (("Origin", "https://evil.example"), 403),
+    (("Origin", "null"), 403),
+    (("Origin", "http://127.0.0.1:3000"), 200),
+  ],
+)
+def test_pages_of_other_sites_are_refused(server, header, status):
+  request = urllib.request.Request(
+    f"{server.url}/v1/models", headers=dict([header])
+  )
+  assert served.get(request)[0] == status
 
 
 def test_many_requests_at_once_are_all_answered(server):
@@ -251,14 +384,18 @@ def test_what_has_no_room_is_told_to_come_again(loaded):
   )
   server = serving_http.Server(endpoint, timeout_s=0.2, max_requests=1)
   try:
-    status, answer = served.post(server.url + CHAT, {**ASK, "n": 3})
-    assert status == 429
-    assert answer["error"]["type"] == "rate_limit_error"
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
       found = pool.map(
         lambda x: served.post(server.url + CHAT, x)[0], [ASK, ASK]
       )
       assert sorted(found) == [429, 504]  # Nobody draws.
+    waiting = sampler.submit([serving.Ask([1], serving.key_of(0), 1)])
+    status, answer = served.post(server.url + CHAT, {**ASK, "n": 2})
+    assert status == 429
+    assert answer["error"]["type"] == "rate_limit_error"
+    # Another time would not help.
+    assert served.post(server.url + CHAT, {**ASK, "n": 3})[0] == 400
+    waiting.cancel()
     sampler.close("the server ends.")
     status, answer = served.post(server.url + CHAT, ASK)
     assert status == 503
@@ -272,7 +409,7 @@ def test_what_has_no_room_is_told_to_come_again(loaded):
 def test_a_token_is_asked_for(loaded, sampler):
   with served.server_of(loaded, sampler, token="secret") as server:
     assert served.get(f"{server.url}/health")[0] == 200
-    for token in ("", "other"):
+    for token in ("", "other", "\xfc\u20ac".encode().decode("latin1")):
       status, answer = served.post(server.url + CHAT, ASK, token)
       assert status == 401
       assert answer["error"]["type"] == "authentication_error"
