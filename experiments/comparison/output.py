@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import logging
 import pathlib
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from experiments.comparison import runs as runs_lib
 from experiments.comparison import tables
 from experiments.comparison.scores import Comparison
 from experiments.sweeps import pages
-from grpo_jax.training import console
+from grpo_jax.training import console, metrics_log
 
 
 def write(
@@ -37,7 +38,11 @@ def write(
   text = [tables.markdown(table) for table in every]
   page = "\n".join(["# Comparison", "", *text, *notes])
   (out / "compare.md").write_text(page.rstrip("\n") + "\n", "utf-8")
-  latex = [tables.PREAMBLE, *(tables.as_latex(table) for table in every)]
+  latex = [
+    tables.PREAMBLE,
+    f"% Made from runs of commit {', '.join(_commits(found))}.",
+    *(tables.as_latex(table) for table in every),
+  ]
   (out / "compare.tex").write_text("\n".join(latex), "utf-8")
   for table in every:
     (out / f"{table.name}.csv").write_text(tables.as_csv(table), "utf-8")
@@ -55,6 +60,18 @@ def write(
     for path in figure.write(found, out, formats, x, width):
       print(f"figure: {path}")
   return int(bool(found.missing))
+
+
+def _commits(found: Comparison) -> list[str]:
+  """The commits that the runs are of, each once."""
+  commits: dict[str, None] = {}
+  for run in found.runs:
+    path = pathlib.Path(run.workdir) / metrics_log.ENVIRONMENT
+    lasts = json.loads(path.read_text("utf-8"))[-1:] if path.exists() else []
+    for git in (x["git"] for x in lasts):
+      dirty = " with changes" if git and git["dirty"] else ""
+      commits[git["commit"][:12] + dirty if git else "unknown"] = None
+  return list(commits) or ["unknown"]
 
 
 def notes_of(found: Comparison) -> list[str]:

@@ -209,7 +209,8 @@ _BOOTSTRAP = (
 def every(found: Comparison) -> Iterator[Table]:
   """All tables of a comparison."""
   yield _by_task(found)
-  if aggregates := _aggregates(found):
+  # Over one task, median and mean are one number, and the third is above.
+  if len(found.tasks) > 1 and (aggregates := _aggregates(found)):
     yield aggregates
   if len(found.algorithms) > 1:
     yield _improvements(found)
@@ -245,9 +246,9 @@ def _aggregates(found: Comparison) -> Table | None:
   scale = f" {found.scale}" if found.scale else ""
   caption = (
     f"Scores over {_tasks(found)} with {_seeds(found)} each:"
-    f" {found.name(found.metric)} at the end of training. A row is of so many"
-    " runs as it says, of the seeds that all tasks have. The optimality gap is"
-    f" the mean of what is missing to 1.{scale} {_BOOTSTRAP}"
+    f" {found.name(found.metric)} at the end of training. Each row pools the"
+    " number of runs shown, over the seeds available for every task. The"
+    f" optimality gap is the mean shortfall from 1.{scale} {_BOOTSTRAP}"
   )
   head = ["algorithm", "runs", *scores_lib.AGGREGATES]
   return Table("aggregates", "All tasks together", caption, head, rows)
@@ -262,9 +263,9 @@ def _improvements(found: Comparison) -> Table:
   base = found.name(found.baseline)
   caption = (
     f"Probability that a run of the algorithm is better than a run of {base}"
-    f" on a task, mean over {_tasks(found)} with {_seeds(found)} each; 0.5 says"
-    " nothing. 95 % intervals are those of the stratified percentile"
-    " bootstrap (50 000 resamples)."
+    f" on a task, mean over {_tasks(found)} with {_seeds(found)} each; 0.5"
+    " means no difference. 95 % intervals are those of the stratified"
+    " percentile bootstrap (50 000 resamples)."
   )
   title = f"Probability of improvement over {base}"
   head = ["algorithm", "P(better)"]

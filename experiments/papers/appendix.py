@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +11,8 @@ from typing import Any
 from experiments.comparison import runs as runs_lib
 from experiments.papers import citations
 from experiments.sweeps import latex, made
+from grpo_jax import algorithms
+from grpo_jax.algorithms import options
 from grpo_jax.training import metrics_log, named
 
 # They stand in the table even where they are the library's defaults.
@@ -147,12 +150,7 @@ def _names(config: Mapping[str, Any]) -> list[str]:
       for x in _OF_PHASES
     ),
     "algorithm.name",
-    # What is switched on.
-    *(
-      k
-      for k, v in known.items()
-      if k.startswith("algorithm.") and v not in _OFF
-    ),
+    *(f"algorithm.{x}" for x in _own_settings(config["algorithm"]["name"])),
   ]
   own = made.settings_of(config)
   # Settings of phases that the run does not have say nothing.
@@ -167,6 +165,19 @@ def _names(config: Mapping[str, Any]) -> list[str]:
     name
     for name in dict.fromkeys([*used, *own])
     if name in known and name.partition(".")[0] not in sections
+  ]
+
+
+def _own_settings(name: str) -> list[str]:
+  """The settings that an algorithm adds to those of all, or whose default it
+  changes."""
+  fields = dataclasses.fields(algorithms.get_algorithm(name).config_class)
+  common = {x.name: x.default for x in dataclasses.fields(options.CommonConfig)}
+  return [
+    x.name
+    for x in fields
+    if (x.name not in common or x.default != common[x.name])
+    and json.dumps(x.default) not in _OFF
   ]
 
 

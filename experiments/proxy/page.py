@@ -35,7 +35,8 @@ part is for the right letters. For example, `abcde` gets nearly the full label
 whatever letters were given. Three remedies are tried: a KL to the policy at the
 start of an iteration, as in DeepSeekMath (arXiv:2402.03300); a reward model
 that learns again from fresh completions; and 10 % of old completions among
-these. """
+these.
+"""
   yield from pages.answer(
     found,
     """

@@ -1,17 +1,15 @@
-"""Does a loud objective decide alone? A bandit, and two small tasks.
+"""Should a policy imitate labelled examples, be reinforced, or both?
 
-    python -m experiments.objectives.run
-    python -m experiments.objectives.report
+    python -m experiments.stages.run
+    python -m experiments.stages.report
 
 | module       | content                                                   |
 |--------------|-----------------------------------------------------------|
-| `bandit.py`  | ten arms with two rewards, one of them loud               |
-| `arms.py`    | what is compared on the tasks `multi` and `language`      |
+| `arms.py`    | base models, labelled examples, GRPO, a smaller model     |
 | `config.py`  | an arm as a config file                                   |
 | `claims.py`  | what is claimed, and what numbers would confirm it        |
 | `run.py`     | the command that trains                                   |
 | `results.py` | what it leaves behind                                     |
-| `figure.py`  | regrets and rewards over the steps                        |
-| `page.py`    | the text of docs/objectives.md                            |
+| `page.py`    | the text of docs/sft_or_rl.md                             |
 | `report.py`  | the command that writes page and figure                   |
 """

@@ -31,7 +31,8 @@ Labelled examples cost the time of people, and generated tokens cost the time of
 machines. All arms but two go on from one base model, which has learned sums of
 three-digit numbers from a teacher who forgets seven carries in ten. In the last
 two arms a smaller model imitates the right completions of a larger one, or the
-labelled examples. """
+labelled examples.
+"""
   yield from pages.answer(
     found,
     """

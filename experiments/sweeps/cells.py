@@ -11,7 +11,9 @@ A config file defines, beside `get_config`, one or both of
       return {"rl.optimizer.learning_rate": rate}
 
 `add` is called once per cell with what differs from the config; either function
-may take the argument of the file, as in FILE:ARGUMENT, as its second. A cell is
+may take the argument of the file, as in FILE:ARGUMENT, as its second.
+`add(algorithm="rloo", …)` is a cell of FILE:rloo, for a file that takes an
+algorithm and is given without one. A cell is
 what `experiments.train` makes of its command line, so that its run can be
 started, looked at and resumed without the sweep.
 
@@ -140,12 +142,19 @@ class Source:
     self, overrides: Mapping[str, Any]
   ) -> tuple[tuple[str, ...], ml_collections.ConfigDict]:
     """Arguments of a cell, and the config that they amount to."""
+    config, changed = self.config, {**self.common, **overrides}
+    algorithm = changed.pop("algorithm", None)
+    if algorithm is not None:
+      if ":" in config:
+        raise ValueError(
+          f"algorithm={algorithm!r} is the argument of the config file, and"
+          f" --config={config} has one already; leave the part after the colon"
+          " out of --config."
+        )
+      config = f"{config}:{algorithm}"
     arguments = (
-      f"--config={self.config}",
-      *(
-        f"--config.{name}={flag_value(value)}"
-        for name, value in {**self.common, **overrides}.items()
-      ),
+      f"--config={config}",
+      *(f"--config.{name}={flag_value(x)}" for name, x in changed.items()),
     )
     values = flags.FlagValues()
     flags_lib.define_config(values, ["sweep", *arguments])

@@ -42,6 +42,19 @@ def test_scores_of_tasks_and_of_all_together(found):
   assert found.improvement("rloo").value == 1.0
 
 
+def test_one_task_has_no_table_of_all_tasks(runs):
+  one = scores.Comparison([x for x in runs if x.task == "copy"], METRIC)
+  assert [table.name for table in tables.every(one)] == [
+    *("tasks", "improvement", "differences")
+  ]
+
+
+def test_tables_say_of_which_commit_the_runs_are(found, tmp_path):
+  output.write(found, tmp_path, ["png"], "step", style.COLUMN)
+  text = (tmp_path / "compare.tex").read_text("utf-8")
+  assert "% Made from runs of commit unknown." in text
+
+
 def test_differences_are_by_seed_and_corrected(found):
   first, second = found.differences()
   # 0.2, 0.22, 0.24 on copy, and 0.2, 0.22 on sort.

@@ -40,6 +40,9 @@ def test_the_appendix_of_a_config_has_versions():
   assert r"\texttt{algorithm.name} & gspo \\" in text
   assert "jax & " in text
   assert r"\label{tab:environment}" in text
+  # Of the options that all algorithms have, those that GSPO has otherwise.
+  assert r"\texttt{algorithm.clip\_low}" in text
+  assert r"\texttt{algorithm.kl\_horizon}" not in text
 
 
 def test_text_is_escaped():

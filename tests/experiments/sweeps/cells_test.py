@@ -56,6 +56,19 @@ def test_the_config_of_a_cell_has_its_overrides(source, tmp_path):
     assert "--config.rl.steps=7" in cell.arguments
 
 
+def test_cells_may_have_algorithms_of_their_own(source, tmp_path):
+  body = add('{"algorithm": "rloo", "seed": 1}', '{"algorithm": "grpo"}')
+  made = source(body)
+  rloo, grpo = made.cells(tmp_path)
+  assert rloo.config.algorithm.name == "rloo"
+  assert grpo.config.algorithm.name == "grpo"
+  assert rloo.arguments == (f"--config={made.config}:rloo", "--config.seed=1")
+  assert rloo.workdir.name == "algorithm=rloo,seed=1"
+  two = cells_lib.Source(f"{made.config}:ppo", {})
+  with pytest.raises(ValueError, match=r"algorithm='rloo'.*has one already"):
+    two.cells(tmp_path)
+
+
 def test_folders_are_named_by_the_overrides_in_any_order(source, tmp_path):
   body = add('{"seed": 3, "rl.optimizer.learning_rate": 1e-5}', "{}")
   again = add('{"rl.optimizer.learning_rate": 1e-5, "seed": 3}')
@@ -105,7 +118,7 @@ def test_short_names_are_the_shortest_ends_that_differ(names, short):
     (add('{"rl.steps": -1}'), r"cell steps=-1: config\.rl\.steps=-1 must be"),
     (add('{"rl.num_minibatches": 3}'), r"cell num_minib(?s:.*)16 rows"),
     (add('{"seed": None}'), r"cell seed=None: seed got None; needed is a numb"),
-    (add('{"algorithm": "gspo"}'), r"the algorithm is chosen with the file"),
+    (add('{"algorithm.name": "gspo"}'), r"the algorithm is chosen with"),
     (
       add('{"seed": 1}', '{"seed": 0}', '{"rl.steps": 10}'),
       r"cell 3, steps=10, has the config of cell 2, seed=0",
