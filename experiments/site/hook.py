@@ -20,6 +20,12 @@ from grpo_jax import algorithms as table
 # Pages of the repository that are not in docs/.
 _MOUNTED = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 _PICTURES = (".png", ".svg")
+# Addresses that a search shows first, and those that it shows last.
+_FIRST = ("index.md", "start/", "guides/", "python.md", "runs.md")
+_LAST = (
+  *("algorithms/", "reference/", "ops/", "types/", "benchmarks/", "changelog"),
+  *("metrics.md", "architecture.md", "contributing.md"),
+)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -43,7 +49,7 @@ def _filled(nav: list) -> list:
 
 def _menu(name: str) -> list:
   if name == "algorithms":
-    return [{n: f"algorithms/{n}.md"} for n in table.ALGORITHMS]
+    return [{n: f"algorithms/{n}.md"} for n in sorted(table.ALGORITHMS)]
   return [
     {module.title.partition(".")[2]: functions.site_path(module)}
     for module in functions.package(name)
@@ -111,6 +117,16 @@ def _add(files: Files, config: MkDocsConfig, uri: str, text: str) -> None:
     files.remove(known)
   level = known.inclusion if known else InclusionLevel.NOT_IN_NAV
   files.append(File.generated(config, uri, content=text, inclusion=level))
+
+
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
+  """What is written for readers comes before what is made of the code."""
+  uri = page.file.src_uri
+  if uri.startswith(_FIRST):
+    page.meta.setdefault("search", {"boost": 4})
+  elif uri.startswith(_LAST) and uri != "algorithms/index.md":
+    page.meta.setdefault("search", {"boost": 0.2})
+  return markdown
 
 
 def on_page_context(
