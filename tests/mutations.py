@@ -124,8 +124,8 @@ MUTATIONS = [
   Mutation(
     "A queue has no end.",
     "grpo_jax/training/serving.py",
-    "if len(self._waiting) + len(asks) > self._max_waiting:",
-    "if len(asks) > self._max_waiting:",
+    "if len(self._waiting) + len(asks) > self.max_waiting:",
+    "if len(asks) > self.max_waiting:",
     "tests/training/serving_test.py -k queue_is_bounded",
   ),
   Mutation(
