@@ -131,8 +131,8 @@ MUTATIONS = [
   Mutation(
     "A server that others reach needs no token.",
     "grpo_jax/training/serving_http.py",
-    "if not is_loopback and not token:",
-    "if not is_loopback and token:",
+    "if not _is_loopback(host) and not token:",
+    "if not _is_loopback(host) and token:",
     "tests/training/serving_http_test.py -k other_machines",
   ),
   Mutation(
