@@ -138,8 +138,8 @@ MUTATIONS = [
   Mutation(
     "Any token will do.",
     "grpo_jax/training/serving_http.py",
-    "    if self._token and not hmac.compare_digest(",
-    "    if self._token and not given and not hmac.compare_digest(",
+    "    if not hmac.compare_digest(given,",
+    "    if not given and not hmac.compare_digest(given,",
     "tests/training/serving_http_test.py -k a_token_is_asked",
   ),
   Mutation(
