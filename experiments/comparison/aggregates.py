@@ -78,7 +78,7 @@ def probability_of_improvement(
 
       P = (1 / M) Σ_m (1 / (S · K)) Σ_i Σ_j (1[x_im > y_jm] + ½ 1[x_im = y_jm])
 
-  0.5 says nothing. It is of two runs with any seeds, not of pairs.
+  0.5 means no difference. Runs are compared with any seeds, not in pairs.
   """
   x, y = one[..., :, None, :], other[..., None, :, :]
   return ((x > y) + 0.5 * (x == y)).mean(axis=(-3, -2, -1))

@@ -122,12 +122,17 @@ class Comparison:
       if (x, y) == (algorithm, task)
     }
 
-  def of_task(self, algorithm: str, task: str) -> Estimate | None:
-    """Interquartile mean over seeds; None without any."""
+  def of_task(
+    self,
+    algorithm: str,
+    task: str,
+    statistic: aggregates.Statistic = aggregates.interquartile_mean,
+  ) -> Estimate | None:
+    """A statistic over seeds; None without any."""
     values = np.array(list(self.seeds(algorithm, task).values()))[:, None]
     if not len(values):
       return None
-    return _estimate([values], aggregates.interquartile_mean)
+    return _estimate([values], statistic)
 
   def matrix(self, algorithm: str) -> np.ndarray | None:  # [S, M]
     """Scores of the seeds that all tasks have, on one scale; None: no seed."""

@@ -218,15 +218,24 @@ def every(found: Comparison) -> Iterator[Table]:
 
 
 def _by_task(found: Comparison) -> Table:
-  rows = [
+  rows: list[list[Cell]] = [
     [found.name(x), *(found.of_task(x, y) for y in found.tasks)]
     for x in found.algorithms
   ]
-  caption = (
-    f"Interquartile mean over seeds of {found.name(found.metric)} at the end of"
-    f" training; {_seeds(found)} for each algorithm and task. {_BOOTSTRAP}"
+  head, shown = (
+    ["algorithm", *map(found.name, found.tasks)],
+    "Interquartile mean",
   )
-  head = ["algorithm", *map(found.name, found.tasks)]
+  if len(found.tasks) == 1:  # There is no table of all tasks.
+    mean = scores_lib.AGGREGATES["mean"]
+    for row, name in zip(rows, found.algorithms, strict=True):
+      row.append(found.of_task(name, found.tasks[0], mean))
+    head.append("mean")
+    shown = "Interquartile mean and mean"
+  caption = (
+    f"{shown} over seeds of {found.name(found.metric)} at the end of training;"
+    f" {_seeds(found)} for each algorithm and task. {_BOOTSTRAP}"
+  )
   return Table("tasks", "Each task", caption, head, rows)
 
 

@@ -256,7 +256,7 @@ class _Columns:
     ]
 
   def content(self) -> dict[str, Any]:
-    """What belongs into the JSON."""
+    """The fields of the JSON."""
     return {
       "components": self._components,
       "values": self._names,

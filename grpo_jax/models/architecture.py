@@ -123,7 +123,8 @@ class Architecture:
     activation: Of the gate: "silu", or "gelu" in its tanh form (Gemma); or
       "clamped", gate · σ(a · gate) · (up + 1) of what is clamped to a limit
       (gpt-oss).
-    swiglu_limit, swiglu_slope: Limit and a of "clamped".
+    swiglu_limit: Bound of gate and up of "clamped".
+    swiglu_slope: Slope a of the gate x·sigmoid(a·x) of "clamped".
     attention_scale: Factor of the scores; None for head_dim^−½.
     attention_softcap, final_softcap: c · tanh(x / c) on scores, and on logits
       (Gemma 2); None for no cap.

@@ -144,8 +144,8 @@ def generalized_advantages(
     bootstrap_value: Value of the state after the last token of rows that were
       cut off; None for 0.
     ends: True on tokens that end an episode: what follows in the row is
-      another one, and V⁺ and A⁺ are 0 there. The value of the state in which
-      an episode was cut off belongs into the reward: r + γ V. None: a row is
+      another one, and V⁺ and A⁺ are 0 there. Add the value of the state in
+      which an episode was cut off to the reward: r + γ V. None: a row is
       one episode.
 
   Returns:

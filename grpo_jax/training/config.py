@@ -58,7 +58,7 @@ class RunConfig:
   """A whole run.
 
   Attributes:
-    seed: Of parameters, data order and every draw.
+    seed: Seeds parameter initialisation, data order and sampling.
     start_workdir: Start with the policy of the last checkpoint of this run (its
       average, if it keeps one), of the same architecture and vocabulary;
       empty: from `model`, whose weights are not read otherwise. "{seed}" in

@@ -239,7 +239,7 @@ class MetricsLog:
         tracker.flush()
 
   def position(self) -> dict[str, int]:
-    """Bytes in each file; belongs into the checkpoint saved after a flush."""
+    """The size of each file, bytes; a checkpoint saved after a flush has it."""
     return {name: file.size() for name, file in self._files.items()}
 
   def close(self) -> None:

@@ -132,8 +132,8 @@ def _message(
     if name in said or not said.keys() & scorer.functions.keys()
   ]
   slow = (
-    "If it needs more time, set config.rewards.row_timeout_s. What it waits for"
-    " once, as a model that is read, belongs into FUNCTION.warm_up. "
+    "If it needs more time, set config.rewards.row_timeout_s. Put what it does"
+    " once, such as reading a model, into FUNCTION.warm_up. "
     if any("no answer in" in text for text in said.values())
     else ""
   )

@@ -241,7 +241,11 @@ class SamplingConfig:
     temperature: Of training rollouts, > 0.
     domain_limits: Budgets of completions of some domains of prompts, tokens,
       by name: {"add": 8}. Those of other domains have max_new_tokens.
-    top_k, top_p, min_p: Filters; None switches one off.
+    top_k: Keeps so many of the likeliest tokens; None: all.
+    top_p: Nucleus sampling: keeps the smallest set of tokens with this
+      probability; None: all.
+    min_p: Keeps tokens with at least this share of the probability of the
+      likeliest one; None: all.
     lanes: Completions that are decoded at once; None: all. With fewer, the
       next one begins where another has ended, which pays where their lengths
       differ, and the cache has room for as many only. 256 of geometric

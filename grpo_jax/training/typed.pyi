@@ -460,9 +460,9 @@ class Model(Group):
   """Of the gate: "silu", or "gelu" in its tanh form (Gemma); or "clamped",
   gate · σ(a · gate) · (up + 1) of what is clamped to a limit (gpt-oss)."""
   swiglu_limit: float
-  """Limit and a of "clamped"."""
+  """Bound of gate and up of "clamped"."""
   swiglu_slope: float
-  """Limit and a of "clamped"."""
+  """Slope a of the gate x·sigmoid(a·x) of "clamped"."""
   attention_scale: float | None
   """Factor of the scores; None for head_dim^−½."""
   attention_softcap: float | None
@@ -614,11 +614,13 @@ class Sampling(Group):
   """Budgets of completions of some domains of prompts, tokens, by name:
   {"add": 8}. Those of other domains have max_new_tokens."""
   top_k: int | None
-  """Filters; None switches one off."""
+  """Keeps so many of the likeliest tokens; None: all."""
   top_p: float | None
-  """Filters; None switches one off."""
+  """Nucleus sampling: keeps the smallest set of tokens with this probability;
+  None: all."""
   min_p: float | None
-  """Filters; None switches one off."""
+  """Keeps tokens with at least this share of the probability of the likeliest
+  one; None: all."""
   lanes: int | None
   """Completions that are decoded at once; None: all. With fewer, the next one
   begins where another has ended, which pays where their lengths differ, and
@@ -1331,7 +1333,7 @@ class Algorithm(Group):
 
 class Config(Group):
   seed: int
-  """Of parameters, data order and every draw."""
+  """Seeds parameter initialisation, data order and sampling."""
   start_workdir: str
   """Start with the policy of the last checkpoint of this run (its average, if
   it keeps one), of the same architecture and vocabulary; empty: from `model`,
