@@ -97,7 +97,7 @@ def trained_tokens(
   if config.dynamic_sampling:
     live = baselines.live_groups(
       scored.rewards,
-      scored.valid,
+      scored.valid & rollout.is_last,  # One row of each rollout.
       rollout.group_id,
       rollout.num_groups,
       config.min_reward_std,
@@ -341,21 +341,23 @@ def prepare(
   batch = dataclasses.replace(batch, **scores)
   required = options.needs(algorithm, config)
   batch = _with_shaped_rewards(config, required, batch)
-  # Of the rows of a rollout one is compared with other rollouts.
+  # Of the rows of a rollout one is compared with other rollouts. Tokens of all
+  # of them have advantages, where an algorithm gives each token its own.
   compared = batch
   if batch.is_last is not None:
     compared = dataclasses.replace(batch, valid=batch.valid & batch.is_last)
   advantages = baselines.scaled(
     algorithm.advantages(config, compared),
-    compared.rewards,
-    compared.valid,
-    compared.group_id,
-    compared.num_groups,
+    batch.rewards,
+    batch.valid,
+    batch.group_id,
+    batch.num_groups,
     config.advantage_scale,
     eps=config.advantage_eps,
+    compared=compared.valid,
   )
   if config.singleton == "raw":
-    advantages = _with_singletons(compared, advantages)
+    advantages = _with_singletons(batch, compared.valid, advantages)
   if batch.is_last is not None and advantages.ndim == 1:
     advantages = returns.over_traces(
       masked.select(advantages, batch.is_last), batch.trace_id
@@ -371,14 +373,16 @@ def prepare(
   return algorithm.prepare(config, _with_corrections(config, batch))
 
 
-def _with_singletons(batch: TrainBatch, advantages: jax.Array) -> jax.Array:
+def _with_singletons(
+  batch: TrainBatch, compared: jax.Array, advantages: jax.Array
+) -> jax.Array:
   """The reward for an advantage where nothing is there to compare it with.
 
   Source: verl's `grpo`, which takes 0 for the mean and 1 for the deviation of
   a group of one.
   """
   count = baselines.group_statistics(
-    batch.rewards, batch.valid, batch.group_id, batch.num_groups
+    batch.rewards, compared, batch.group_id, batch.num_groups
   ).num_valid
   alone = batch.valid & (count[batch.group_id] == 1)  # [B]
   rewards = batch.rewards

@@ -142,6 +142,7 @@ def scaled(
   scale: str,
   ddof: int = 1,
   eps: float = 1e-6,
+  compared: jax.Array | None = None,  # [B] bool
 ) -> jax.Array:  # shape of advantages
   """A / (std of the rewards + eps), or A as it is.
 
@@ -155,6 +156,7 @@ def scaled(
       "batch" by that of all valid rewards, "none" leaves `advantages` alone.
     ddof: 1 for the sample deviation, 0 for the population's.
     eps: Added to the deviation.
+    compared: Valid rows that the deviation is of; None: all of them.
 
   Returns:
     Scaled advantages; under "group" and "batch" 0 for invalid rows and where
@@ -174,7 +176,8 @@ def scaled(
     return jax.lax.stop_gradient(advantages)
   if scale == "batch":
     group_id, num_groups = jnp.zeros_like(group_id), 1
-  statistics = group_statistics(rewards, valid, group_id, num_groups, ddof)
+  counted = valid if compared is None else compared
+  statistics = group_statistics(rewards, counted, group_id, num_groups, ddof)
   live = statistics.greatest > statistics.least
   kept = valid & live[group_id]  # [B]
   spread = jnp.sqrt(statistics.variance[group_id]) + eps  # [B]
