@@ -57,8 +57,6 @@ def prepare(config: ClipCovConfig, batch: TrainBatch) -> TrainBatch:
     batch.key,
   )
   weight = jnp.where(dropped, 0.0, 1.0).astype(batch.old_logp.dtype)
-  if batch.policy_weight is not None:
-    weight *= batch.policy_weight
   return dataclasses.replace(batch, policy_weight=weight)
 
 

@@ -69,6 +69,11 @@ class DPOConfig(PairConfig):
 
   scale_free = True  # Rewards order completions, no more.
 
+  def __post_init__(self):
+    super().__post_init__()
+    if self.singleton != "zero":
+      self.complain("singleton", "is about advantages, and here are pairs")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WithPairsConfig(PairConfig):
@@ -112,7 +117,10 @@ def prepare(config: DPOConfig, batch: TrainBatch) -> TrainBatch:
   del config
   roles = pair_roles(batch)
   return dataclasses.replace(
-    batch, pair_role=roles, mask=batch.mask & (roles != 0)[:, None]
+    batch,
+    pair_role=roles,
+    advantages=roles,  # Of the rows that are left.
+    mask=batch.mask & (roles != 0)[:, None],
   )
 
 

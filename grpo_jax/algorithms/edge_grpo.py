@@ -4,7 +4,8 @@
     L    = GRPO's, with A' and by default without its KL
 
 H_i is the mean entropy of the completion's tokens when it was sampled, and j
-counts all completions of the batch that are trained. Where the rewards of a
+counts all completions of the batch that were scored, but for the groups that
+`dynamic_sampling` leaves out. Where the rewards of a
 group are equal, A' is 0, as A is.
 
 Deviations from the authors' code: no mean over padding, no gradient through

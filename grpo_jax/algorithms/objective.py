@@ -90,10 +90,8 @@ def update_state(
 def trained_tokens(
   config: CommonConfig, rollout: Rollout, scored: Scored
 ) -> jax.Array:  # [B, T] bool
-  """Which tokens are trained: written by the policy, scored, not filtered."""
+  """Tokens that the policy wrote, of rows that were scored, in live groups."""
   rows = scored.valid  # [B]
-  if config.overlong_filter:
-    rows &= rollout.terminated
   if config.dynamic_sampling:
     live = baselines.live_groups(
       scored.rewards,
@@ -269,28 +267,36 @@ def _with_shaped_rewards(
   )
 
 
-def _with_corrections(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
-  """Rejects and weighs tokens; adapts the coefficient of the entropy."""
-  weights = []
+def without_overlong(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
+  """The batch of which the overlong filter trains nothing that was cut off."""
+  if not config.overlong_filter:
+    return batch
+  return dataclasses.replace(batch, mask=batch.mask & batch.terminated[:, None])
 
-  def log_ratio():  # [B, T]
-    return batch.old_logp - batch.behavior_logp
 
-  if config.rejection != "none":
-    statistic, _, kind = config.rejection.rpartition("_")
-    kept = corrections.rejection_mask(
-      log_ratio(),
-      batch.mask,
-      statistic,
-      kind,
-      config.rejection_low,
-      config.rejection_high,
-    )
-    batch = dataclasses.replace(batch, mask=kept)
+def _without_rejected(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
+  """Leaves out what the sampler and the trainer disagree about."""
+  if config.rejection == "none":
+    return batch
+  statistic, _, kind = config.rejection.rpartition("_")
+  kept = corrections.rejection_mask(
+    batch.old_logp - batch.behavior_logp,
+    batch.mask,
+    statistic,
+    kind,
+    config.rejection_low,
+    config.rejection_high,
+  )
+  return dataclasses.replace(batch, mask=kept)
+
+
+def _with_weights(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
+  """Weighs what is trained; adapts the coefficient of the entropy."""
   mask = batch.mask
+  weights = [] if batch.policy_weight is None else [batch.policy_weight]
   if config.importance_mode != "none":
     importance = corrections.importance_weights(
-      log_ratio(),
+      batch.old_logp - batch.behavior_logp,
       mask,
       config.importance_level,
       config.importance_mode,
@@ -370,7 +376,9 @@ def prepare(
   if algorithm.returns is not None:
     found["returns"] = algorithm.returns(config, batch)
   batch = dataclasses.replace(batch, **jax.lax.stop_gradient(found))
-  return algorithm.prepare(config, _with_corrections(config, batch))
+  # Weights come last: they are of what is still trained.
+  batch = _without_rejected(config, without_overlong(config, batch))
+  return _with_weights(config, algorithm.prepare(config, batch))
 
 
 def _with_singletons(

@@ -150,6 +150,7 @@ def _measure(
   algorithm, config = parts.algorithm, parts.config
   assert algorithm.critic_metrics is not None
   view: Any = parts.members["reward"].view
+  batch = objective.without_overlong(config, batch)
   batch = algorithm.prepare(config, batch)
   values = reward_models.of_batch(
     parts.plan, view(params), batch, algorithm.couples_group
