@@ -5,7 +5,9 @@
 
 With the rewards added first, as in GRPO, the one with the largest variance
 wins; here each objective correlates equally with A. An objective that does
-not apply to a completion contributes 0 to it.
+not apply to a completion contributes 0 to it. What is added to the sum of the
+rewards (`kl_in_reward`, `overlong_cache`) is refused: normalised like one more
+objective, it would weigh as much whatever its coefficient is.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ class MOGRPOConfig(ClipConfig):
   """No options of its own."""
 
   scale_free = True  # Standardised here.
+  reads_rewards = False  # Their components are read.
 
 
 def advantages(config: MOGRPOConfig, batch: TrainBatch) -> jax.Array:  # [B]

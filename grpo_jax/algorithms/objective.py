@@ -256,12 +256,6 @@ def _with_shaped_rewards(
     if batch.trace_id is not None:  # Of whole rollouts.
       in_all = returns.over_traces(in_all, batch.trace_id)
     extra += in_all
-  if "components" in required and (cache or config.kl_in_reward):
-    batch = dataclasses.replace(  # What shapes the reward is an objective too.
-      batch,
-      components=jnp.concatenate([batch.components, extra[:, None]], axis=-1),
-      component_weights=jnp.append(batch.component_weights, 1.0),
-    )
   return dataclasses.replace(
     batch, rewards=masked.select(batch.rewards + extra, batch.valid)
   )
