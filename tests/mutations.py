@@ -2681,8 +2681,8 @@ MUTATIONS = [
   Mutation(
     "Rounded rollouts need no correction.",
     "grpo_jax/training/features.py",
-    "and not s.config.sampling.uncorrected",
-    "and s.config.sampling.uncorrected",
+    "and not setup.config.sampling.uncorrected",
+    "and setup.config.sampling.uncorrected",
     "tests/training/compatibility_test.py -k weights_dtype",
   ),
   Mutation(

@@ -32,8 +32,8 @@ class Correction(NamedTuple):
   settings: Mapping[str, Any]
 
 
-# One of these must be on where completions are old. The first leaves out what
-# is 10⁶ nats a token away, which nothing is: it takes old completions for new.
+# The first leaves out what is 10⁶ nats a token away, which nothing is: it takes
+# old completions for new.
 CORRECTIONS = {
   "none": Correction(
     "nothing: old completions are taken for new ones",
@@ -143,8 +143,11 @@ def get_config(argument: str) -> ml_collections.ConfigDict:
   config.algorithm.kl_coef = 0.0
   if (arm := ARMS[name]) is not None:
     correction, config.rl.staleness = arm
-    for field, value in CORRECTIONS[correction].settings.items():
+    settings = CORRECTIONS[correction].settings
+    for field, value in settings.items():
       config.algorithm[field] = value
+    # It leaves completions out and weighs none, which alone is refused.
+    config.sampling.uncorrected = "off_policy_threshold" in settings
   config.eval.num_prompts = config.eval.batch_size = size.num_held_out
   config.eval.temperature = 1.0
   config.eval.every = max(1, size.steps // EVALUATIONS)

@@ -74,8 +74,9 @@ The age of completions is therefore the only thing that is off-policy, and the
 correction is the only remedy. For `dis` the weights are then those of SAO's
 double-sided mask, on GRPO's advantages.""")
   yield pages.paragraph("""
-A config with old completions and no correction is refused. So `none` has a
-correction that never acts: the mask of OPSM with a bound of a million nats.
+A config with old completions is refused if nothing weighs them or leaves them
+out on both sides. So `none` and `opsm` set `config.sampling.uncorrected`, and
+`none` has a mask that never acts: that of OPSM with a bound of a million nats.
 Log-probs of completions are recomputed with the present weights, and the
 completions are trained as if the present policy had written them.""")
   names = [name for name in arms_lib.ARMS if name != arms_lib.BASE]

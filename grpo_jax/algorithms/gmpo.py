@@ -55,6 +55,7 @@ GMPO = Algorithm(
   policy_loss=policy_loss,
   aggregate=aggregation.over_sequences,
   needs=("old_logp",),
+  whole_completions=True,
   min_group_size=2,
   token_advantages=False,
 )

@@ -43,5 +43,6 @@ GSPO_TOKEN = Algorithm(
   policy_loss=policy_loss,
   aggregate=aggregation.over_sequences,
   needs=("old_logp",),
+  whole_completions=True,
   min_group_size=2,
 )

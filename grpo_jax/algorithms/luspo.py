@@ -41,6 +41,7 @@ LUSPO = Algorithm(
   policy_loss=policy_loss,
   aggregate=aggregation.over_sequence_sums,
   needs=("old_logp",),
+  whole_completions=True,
   min_group_size=2,
   token_advantages=False,
 )

@@ -53,6 +53,7 @@ RLOO = Algorithm(
   policy_loss=policy_loss,
   aggregate=aggregation.over_sequences,
   needs=("old_logp",),
+  whole_completions=True,
   min_group_size=2,
   token_advantages=False,
 )

@@ -28,7 +28,7 @@ class Row(NamedTuple):
   remedy: str
 
 
-_CORRECT_ROUNDING = (
+_CORRECT = (
   "set config.algorithm.importance_mode='truncate' or 'mask', or"
   " config.algorithm.rejection; or set config.sampling.uncorrected=True, to"
   " train without any"
@@ -319,6 +319,23 @@ TABLE = (
     " without compaction",
   ),
   Row(
+    "options of whole completions",
+    "compaction",
+    "a rollout whose context is compacted has its tokens in several rows",
+    "choose what is about single tokens, such as"
+    " config.algorithm.importance_level='token' or"
+    " config.algorithm.rejection='token_k1', or set"
+    " config.algorithm.off_policy_threshold=0 and config.algorithm.opd_early=0,"
+    " or do without compaction",
+  ),
+  Row(
+    "empty rows count",
+    "compaction",
+    "a rollout has a row for each context that it may have, and those that it"
+    " did not need would count",
+    "set config.algorithm.count_empty=False, or do without compaction",
+  ),
+  Row(
     "forced answers",
     "environment",
     "an answer is forced where a completion goes on, and an environment would"
@@ -412,22 +429,14 @@ TABLE = (
     "staleness",
     "no correction",
     "completions of earlier parameters would be taken for the current ones'",
-    "set config.algorithm.importance_mode='truncate' or 'mask', or"
-    " config.algorithm.rejection; or set config.{name}.staleness=0",
+    f"{_CORRECT}; or set config.{{name}}.staleness=0",
   ),
   Row(
     "rounding to be corrected",
     "no correction",
     "completions of rounded kernels would be taken for those of the kernels"
     " that are trained",
-    _CORRECT_ROUNDING,
-  ),
-  Row(
-    "rounding to be corrected",
-    "mask of old completions alone",
-    "it leaves out bad completions that a policy has left far behind, and says"
-    " nothing of the others, which rounded kernels drew as well",
-    _CORRECT_ROUNDING,
+    _CORRECT,
   ),
   Row(
     "rounded kernels",
@@ -439,8 +448,7 @@ TABLE = (
     "recycled surplus",
     "no correction",
     "groups of the last step's parameters would be taken for the current ones'",
-    "set config.algorithm.importance_mode='truncate' or 'mask', or"
-    " config.algorithm.rejection; or set config.{name}.recycle_surplus=False",
+    f"{_CORRECT}; or set config.{{name}}.recycle_surplus=False",
   ),
   Row(
     "recycled surplus",
@@ -453,8 +461,7 @@ TABLE = (
     "replay",
     "no correction",
     "groups of earlier parameters would be taken for the current ones'",
-    "set config.algorithm.importance_mode='truncate' or 'mask', or"
-    " config.algorithm.rejection; or set config.{name}.replay_size=0",
+    f"{_CORRECT}; or set config.{{name}}.replay_size=0",
   ),
   Row(
     "replay",

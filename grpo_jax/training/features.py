@@ -67,15 +67,38 @@ def _rounding(setup: Setup) -> str:
   )
 
 
-def _only_masks_old(setup: Setup) -> bool:
-  """Whether the log-probs of the sampler only say what is left out."""
+def _uncorrected(setup: Setup) -> bool:
+  """Whether all completions count as those of the policy that is trained.
+
+  The mask of bad old completions leaves some out, and weighs no others.
+  """
   chosen = setup.objective
   return (
-    chosen.off_policy_threshold > 0
-    and chosen.importance_mode == "none"
+    chosen.importance_mode == "none"
     and chosen.rejection == "none"
     and "behavior_logp" not in setup.algorithm.needs
+    and not setup.config.sampling.uncorrected
   )
+
+
+def _no_correction(setup: Setup) -> str:
+  if setup.objective.off_policy_threshold > 0:
+    shown = _option("off_policy_threshold")(setup)
+    return f"{shown} alone, which weighs no completion that it keeps,"
+  return f"algorithm {setup.algorithm.name!r} without a correction"
+
+
+def _joint_option(setup: Setup) -> str:
+  """The option that is made of all tokens of a completion together, or ""."""
+  chosen = setup.objective
+  options = {
+    "importance_level": chosen.importance_mode != "none"
+    and chosen.importance_level == "sequence",
+    "rejection": chosen.rejection.startswith("seq_"),
+    "off_policy_threshold": chosen.off_policy_threshold > 0,
+    "opd_early": chosen.opd_coef > 0 and chosen.opd_early > 0,
+  }
+  return next((name for name, is_on in options.items() if is_on), "")
 
 
 def _compaction(setup: Setup) -> str:
@@ -200,13 +223,10 @@ FEATURES = {
     lambda s: bool(s.config.rewards.schedules),
     lambda s: f"config.rewards.schedules={dict(s.config.rewards.schedules)}",
   ),
-  "no correction": Feature(
-    lambda s: "behavior_logp" not in s.required,
-    lambda s: f"algorithm {s.algorithm.name!r} without a correction",
+  "options of whole completions": Feature(
+    lambda s: bool(_joint_option(s)), lambda s: _option(_joint_option(s))(s)
   ),
-  "mask of old completions alone": Feature(
-    _only_masks_old, _option("off_policy_threshold")
-  ),
+  "no correction": Feature(_uncorrected, _no_correction),
   "sampling mask": Feature(
     lambda s: "kept_ids" in s.required, _option("keep_sampling_mask")
   ),
@@ -275,9 +295,7 @@ FEATURES = {
   ),
   "rounding to be corrected": Feature(
     lambda s: (
-      s.config.sampling.weights_dtype != "model"
-      and not s.config.sampling.uncorrected
-      and "policy" in s.phase.trains
+      s.config.sampling.weights_dtype != "model" and "policy" in s.phase.trains
     ),
     _rounding,
   ),

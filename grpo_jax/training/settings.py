@@ -257,8 +257,10 @@ class SamplingConfig:
     weights_dtype: What kernels are rounded to while training rollouts are drawn
       ("int8", "float8_e4m3fn"; "model": they are not). Updates and evaluations
       read them as they are; see docs/quantised_sampling.md.
-    uncorrected: Whether what rounded kernels drew may be trained on without a
-      correction (config.algorithm.importance_mode, rejection).
+    uncorrected: Whether completions of rounded kernels, or of earlier
+      parameters (config.rl.staleness, recycle_surplus, replay_size), may be
+      trained on without a correction (config.algorithm.importance_mode,
+      rejection).
     mix_rate: Probability with which the policy reads a blend of like tokens
       in the place of one that it has written; every pass of the update reads
       the same. 0 for none, as in all evaluations; see docs/mixing.md.

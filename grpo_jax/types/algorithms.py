@@ -67,8 +67,8 @@ class Algorithm:
       log-probs of the others of its group: whole groups then stay together.
       Their rows must be adjacent, as the sampler makes them.
     whole_completions: True if advantages are made of all tokens of a completion
-      (places, lengths, entropies), or a ratio is the product over them: all
-      must be in one row, so contexts that were compacted cannot be trained.
+      (places, lengths, entropies), or a ratio is a product or a mean over them:
+      all must be in one row, so contexts that were compacted cannot be trained.
     token_advantages: False if a loss has no use for advantages of single
       tokens: it takes one for the whole completion, or none. Then no teacher's
       word can be added to them (`opd_coef`).

@@ -44,6 +44,7 @@ def test_arms_differ_in_age_and_correction_alone(name):
   correction, _, age = name.partition("-s")
   expected = dict(zip(FIELDS, OFF, strict=True)) | CHANGED.get(correction, {})
   assert {field: getattr(settings, field) for field in FIELDS} == expected
+  assert run.sampling.uncorrected == (correction in ("none", "opsm"))
   section = run.section("rl")
   assert section.staleness == int(age or 0)
   assert section.num_minibatches == section.num_epochs == 1

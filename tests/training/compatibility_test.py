@@ -66,18 +66,18 @@ SWITCHES = {
   "weights that change": {
     "config.rewards.schedules": {"accuracy": ((0, 1.0), (9, 0.0))}
   },
-  "no correction": {"required": {"behavior_logp": False}},
-  "mask of old completions alone": {
-    "objective.off_policy_threshold": 0.5,
-    "required": {"behavior_logp": True},
-  },
+  "options of whole completions": {"objective.opd_early": 0.5},
+  "no correction": {"algorithm.needs": ()},
   "sampling mask": {"required": {"kept_ids": True}, "config.sampling.top_k": 5},
   "no top_k": {"config.sampling.top_k": None},
   "filters without a record": {
     "config.sampling.top_p": 0.9,
     "required": {"kept_ids": False},
   },
-  "recorded log-probs": {"required": {"behavior_logp": True}},
+  "recorded log-probs": {
+    "required": {"behavior_logp": True},
+    "algorithm.needs": ("behavior_logp",),
+  },
   "teachers of domains": {
     "phase.reference_workdirs": ("a", "b"),
     "phase.has_teachers_of_domains": True,
@@ -118,7 +118,6 @@ SWITCHES = {
 OPPOSITES = {
   frozenset(("dynamic sampling", "no dynamic sampling")),
   frozenset(("no correction", "recorded log-probs")),
-  frozenset(("no correction", "mask of old completions alone")),
   frozenset(("sampling mask", "filters without a record")),
   frozenset(("single player", "several players")),
   frozenset(("single player", "environment")),  # Here it switches it off.
@@ -138,7 +137,6 @@ IMPLIED = {
   "recycled surplus": ("recorded log-probs",),
   "replay": ("recorded log-probs",),
   "staleness": ("recorded log-probs",),
-  "mask of old completions alone": ("recorded log-probs",),
   "partial rollouts": ("staleness", "recorded log-probs"),
   "rounded kernels": ("rounding to be corrected", "recorded log-probs"),
   "rounding to be corrected": ("rounded kernels", "recorded log-probs"),
@@ -187,7 +185,7 @@ SHOWN = {
   "coupled groups": "algorithm 'some', which couples completions",
   "whole completions": "algorithm 'some', which reads whole completions",
   "no correction": "algorithm 'some' without a correction",
-  "mask of old completions alone": "config.algorithm.off_policy_threshold=0.5",
+  "options of whole completions": "config.algorithm.opd_early=0.5",
   "sampling mask": "config.algorithm.keep_sampling_mask=True",
   "no top_k": "config.sampling.top_k=None",
   "filters without a record": "config.sampling, which filters tokens",
@@ -226,6 +224,11 @@ def _reward_model(**fields):
 
 def make_setup(*switched):
   """A setup with these features, and with as few others as there can be."""
+  read = tuple(
+    "behavior_logp"
+    for name in switched
+    if "recorded log-probs" in IMPLIED.get(name, ())
+  )
   setup = _space(
     config=_space(
       sampling=_space(
@@ -286,7 +289,7 @@ def make_setup(*switched):
       judge=_space(asks_host=False, by_models=()),
     ),
     algorithm=_space(
-      name="some", couples_group=False, whole_completions=False, needs=()
+      name="some", couples_group=False, whole_completions=False, needs=read
     ),
     objective=_space(
       dynamic_sampling="rounds" in switched,
@@ -298,12 +301,12 @@ def make_setup(*switched):
       count_empty=False,
       off_policy_threshold=0.0,
       importance_mode="none",
+      importance_level="token",
       rejection="none",
+      opd_coef=0.5,
+      opd_early=0.0,
     ),
-    required={"behavior_logp"}
-    if {"recorded log-probs"}
-    & {x for y in switched for x in IMPLIED.get(y, ())}
-    else set(),
+    required={*read},
   )
   for name in switched:
     for path, value in SWITCHES[name].items():
@@ -415,6 +418,23 @@ CONFIGS = [
   ("gtpo", {"data.name": "memchain"}, "'gtpo', which reads whole completions"),
   ("tic_grpo", {"data.name": "memchain"}, "'tic_grpo', which reads whole"),
   ("vespo", {"data.name": "memchain"}, "'vespo', which reads whole"),
+  ("rloo", {"data.name": "memchain"}, "'rloo', which reads whole"),
+  ("gspo", {"data.name": "memchain"}, "'gspo', which reads whole"),
+  (
+    "deepseek_v32",
+    {"data.name": "memchain"},
+    "off_policy_threshold=0.5 and the task 'memchain'",
+  ),
+  (
+    "grpo",
+    {"data.name": "memchain", "algorithm.rejection": "seq_max_k1"},
+    "rejection='seq_max_k1' and the task 'memchain'",
+  ),
+  (
+    "grpo",
+    {"data.name": "memchain", "algorithm.count_empty": True},
+    "count_empty=True and the task 'memchain'",
+  ),
   (
     "grpo",
     {"data.name": "memchain", "algorithm.overlong_cache": 0.2},
@@ -468,7 +488,22 @@ CONFIGS = [
   (
     "grpo",
     {**ROUNDED, "algorithm.off_policy_threshold": 0.5},
-    "weights_dtype='int8' and config.algorithm.off_policy_threshold=0.5",
+    "weights_dtype='int8' and config.algorithm.off_policy_threshold=0.5 alone",
+  ),
+  (
+    "deepseek_v32",
+    {"rl.staleness": 1},
+    "staleness=1 and config.algorithm.off_policy_threshold=0.5 alone",
+  ),
+  (
+    "deepseek_v32",
+    {"rl.replay_size": 8},
+    "replay_size=8 and config.algorithm.off_policy_threshold=0.5 alone",
+  ),
+  (
+    "deepseek_v32",
+    {"rl.max_rounds": 2, "rl.recycle_surplus": True, **LIVE},
+    "recycle_surplus=True and config.algorithm.off_policy_threshold=0.5 alone",
   ),
   (
     "grpo",

@@ -328,12 +328,15 @@ def test_staleness_needs_a_correction(monkeypatch):
   for field, value in {
     "importance_mode": "mask",
     "rejection": "seq_mean_k1",
-    "off_policy_threshold": 0.1,
   }.items():
     config = get_config(1)
     config.algorithm.importance_mode = "none"
     config.algorithm[field] = value
     assert _make_parts(config, monkeypatch).staleness == 1
+  config = get_config(1)
+  config.algorithm.importance_mode = "none"
+  config.sampling.uncorrected = True
+  assert _make_parts(config, monkeypatch).staleness == 1
   config = get_config(0)
   config.algorithm.importance_mode = "none"
   assert _make_parts(config, monkeypatch).staleness == 0
