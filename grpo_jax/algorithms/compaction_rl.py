@@ -55,6 +55,13 @@ class CompactionRLConfig(ClipConfig, CriticConfig):
     super().__post_init__()
     if self.weight not in WEIGHTS:
       self.complain("weight", f"is unknown; choose one of {', '.join(WEIGHTS)}")
+    if self.weight != "token" and self.token_mean_scope != "batch":
+      self.complain(
+        "weight",
+        f"and token_mean_scope={self.token_mean_scope!r} both say what weighs"
+        " as much as any other; set weight='token' or"
+        " token_mean_scope='batch'",
+      )
 
 
 def prepare(config: CompactionRLConfig, batch: TrainBatch) -> TrainBatch:
@@ -66,8 +73,6 @@ def prepare(config: CompactionRLConfig, batch: TrainBatch) -> TrainBatch:
   if config.weight == "trace" and batch.trace_id is not None:
     unit = batch.trace_id
   weight = aggregation.equal_weights(batch.mask, unit, num_rows)  # [B, 1]
-  if batch.policy_weight is not None:
-    weight = weight * batch.policy_weight
   weight = jnp.broadcast_to(weight, batch.mask.shape)
   return dataclasses.replace(batch, policy_weight=weight)
 

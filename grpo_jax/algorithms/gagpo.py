@@ -46,6 +46,12 @@ class GAGPOConfig(ClipConfig):
     for name in ("gamma", "lam"):
       if getattr(self, name) > 1:
         self.complain(name, "must be in [0, 1]")
+    if self.token_mean_scope != "batch":
+      self.complain(
+        "token_mean_scope",
+        "weighs tokens by those of their group, and every action weighs as"
+        " much here; set 'batch'",
+      )
 
 
 def advantages(config: GAGPOConfig, batch: TrainBatch) -> jax.Array:  # [B, T]
@@ -73,8 +79,6 @@ def prepare(config: GAGPOConfig, batch: TrainBatch) -> TrainBatch:
   first = actions.first(batch.turn, batch.mask)
   tokens_per_action = batch.mask.sum() / jnp.maximum(first.sum(), 1)
   weight = tokens_per_action / actions.lengths(batch.turn, batch.mask)
-  if batch.policy_weight is not None:
-    weight *= batch.policy_weight
   return dataclasses.replace(batch, policy_weight=weight)
 
 

@@ -62,15 +62,16 @@ class CommonConfig:
       "zero", as it is compared with nothing, or "raw", its reward (verl).
     count_empty: Whether completions without a trained token count where a loss
       is a mean over completions, as in TRL.
-    token_mean_scope: Where a loss is a mean over tokens, it is one over all
-      tokens of the "batch"; or the mean over groups of the mean over the
-      tokens of a "group" (DAPO, arXiv:2503.14476, Eq. 8). Tokens are counted in
-      the whole batch, whatever its minibatches.
+    token_mean_scope: Where the policy's loss is a mean over tokens, it is one
+      over all tokens of the "batch"; or the mean over groups of the mean over
+      the tokens of a "group" (DAPO, arXiv:2503.14476, Eq. 8). Trained tokens
+      are counted, in the whole batch, whatever its minibatches.
     overlong_cache: Share of the budget over whose end the reward falls by up
       to 1 (DAPO's soft punishment); 0 switches it off. Refused unless
       `reads_rewards`.
     overlong_filter: Leave completions that hit the budget out of the loss
-      (DAPO, Section 3.4); they stay in the group's statistics.
+      (DAPO, Section 3.4); they stay in all that advantages are made of. Pairs
+      of preferences are made of the others.
     dynamic_sampling: Leave groups whose rewards are all equal out of the loss
       and of its denominators (DAPO, Section 3.2). With config.rl.max_rounds
       above 1 others are drawn in their place.
@@ -95,7 +96,7 @@ class CommonConfig:
       the estimate, there only the upper one.
     off_policy_threshold: Leave the policy loss of a completion with a negative
       advantage out when its mean log-prob fell by more than so many nats
-      since it was sampled; 0 switches it off.
+      since it was sampled; 0 switches it off. What it keeps is not weighed.
     keep_sampling_mask: Take all log-probs over the tokens that the sampler's
       filters kept, so that sampling and training have the same support.
     keep_routing: Send each token through the experts that it took while it
@@ -186,6 +187,12 @@ class CommonConfig:
         "says which groups dynamic sampling trains, and it is off; set"
         " dynamic_sampling=True, or leave it 0",
       )
+    if self.singleton == "raw" and self.dynamic_sampling:
+      self.complain(
+        "singleton",
+        "is about a completion that alone of its group was scored, which"
+        " dynamic sampling leaves out; set 'zero', or dynamic_sampling=False",
+      )
     if self.kl_target and not self.kl_coef:
       self.complain("kl_target", "has no kl_coef to start from; set it > 0")
     if self.advantage_scale != "none" and self.scale_free:
@@ -198,8 +205,8 @@ class CommonConfig:
       if getattr(self, name) and not self.reads_rewards:
         self.complain(
           name,
-          "shapes rewards of completions, which this algorithm does not read;"
-          " switch the option off",
+          "shapes the sum of a completion's rewards, which this algorithm does"
+          " not read; switch the option off",
         )
     for low, high in (
       ("importance_min", "importance_max"),
@@ -219,9 +226,9 @@ class CommonConfig:
 
   @property
   def reads_rewards(self) -> bool:
-    """Whether the loss depends on the rewards of whole completions.
+    """Whether the loss depends on the sums of completions' rewards.
 
-    Where the loss does not, nothing could be added to these rewards.
+    Where the loss does not, nothing could be added to these sums.
     """
     return True
 
@@ -367,8 +374,31 @@ _CHOICES = {
 }
 
 
+_OF_POLICY = (
+  "kl_coef",
+  "opd_coef",
+  "entropy_coef",
+  "entropy_target",
+  "top_entropy_fraction",
+  "singleton",
+  "count_empty",
+  "token_mean_scope",
+  "importance_mode",
+  "off_policy_threshold",
+  "positive_nll_coef",
+)
+
+
 def check(algorithm: Algorithm, config: CommonConfig) -> None:
   """Raises ValueError if an option means nothing to this algorithm."""
+  if algorithm.policy_loss is None:
+    for name in _OF_POLICY:
+      if getattr(config, name) != getattr(CommonConfig, name):
+        config.complain(
+          name,
+          f"of algorithm {algorithm.name!r} is about the loss of a policy, and"
+          f" it trains none; leave it {getattr(CommonConfig, name)!r}",
+        )
   counts_tokens = algorithm.aggregate is aggregation.over_tokens
   for name, is_on, is_known, why in (
     (
@@ -384,6 +414,13 @@ def check(algorithm: Algorithm, config: CommonConfig) -> None:
       not counts_tokens,
       "is about a mean over completions, and its loss is one over tokens; set"
       " False, or choose an algorithm such as 'grpo'",
+    ),
+    (
+      "importance_mode",
+      config.importance_mode != "none",
+      "behavior_logp" not in algorithm.needs,
+      "weighs by the ratio between trainer and sampler, which the ratio of its"
+      " loss has already; set 'none'",
     ),
     (
       "singleton",
