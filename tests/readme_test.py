@@ -103,6 +103,9 @@ def test_the_readme_is_short_and_counts_right():
   counts = re.findall(r"\b(\d+) \[?algorithms", text)
   assert counts
   assert {int(n) for n in counts} == {len(algorithms.ALGORITHMS)}
+  others = ("sft", "bradley_terry")
+  losses = [name for name in algorithms.ALGORITHMS if name not in others]
+  assert f" {len(losses)} policy losses, imitation and a reward model" in text
 
 
 @pytest.mark.parametrize("document", _DOCUMENTS)
