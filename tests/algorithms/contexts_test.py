@@ -1,5 +1,6 @@
 """Advantages where a rollout is several rows, each a context of it."""
 
+import dataclasses
 import functools
 import types
 
@@ -8,9 +9,10 @@ import numpy as np
 import pytest
 
 from grpo_jax import algorithms
-from grpo_jax.algorithms import ppo
+from grpo_jax.algorithms import objective, ppo
 from grpo_jax.contract import cases
-from grpo_jax.ops import returns
+from grpo_jax.ops import aggregation, returns
+from grpo_jax.training import features
 from grpo_jax.types import PolicyOutputs, Traces
 from tests.references import contexts
 from tests.training import tiny
@@ -49,6 +51,18 @@ WITH_CRITIC = [
   for name in TAKE_CONTEXTS
   if algorithms.get_algorithm(name).critic_loss is not None
 ]
+# What weighs single tokens, or leaves them out.
+OF_TOKENS = {
+  "rejection": "token_k1",
+  "rejection_low": 0.9,
+  "rejection_high": 1.1,
+  "top_entropy_fraction": 0.7,
+}
+# Not clipped, so that each ratio has a slope.
+WIDE = {
+  name: {"clip_low": 1.0, "clip_high": 9.0}
+  for name in ("rloo", "gspo", "gspo_token", "luspo", "gmpo")
+}
 # Tokens of a row that are in its first context; the others are in a second.
 FIRST = np.where(
   np.arange(len(cases.LENGTHS)) % 2, cases.LENGTHS // 2, cases.LENGTHS - 1
@@ -89,40 +103,90 @@ def _of_tokens(x, mask):
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _mask_and_advantages(algorithm, config, arrays, traces=None):
+def _outcome(algorithm, config, arrays, traces=None):
+  """Mask, advantages, and the slope of the policy's loss, a sum over tokens."""
   case = cases.Case(**arrays)
+  algorithm = dataclasses.replace(algorithm, aggregate=aggregation.over_tokens)
   batch = cases.prepared(
     algorithm, config, case, key=jax.random.key(0), traces=traces
   )
-  return batch.mask, batch.advantages
+
+  def loss(logp):
+    more = cases.derived(jax.numpy, logp, case.ref_logp, case.values)
+    del more["values"], more["ref_topk_logp"]
+    policy = PolicyOutputs(logp=logp, entropy=case.entropy, **more)
+    return objective.loss(algorithm, config, policy, batch).terms["policy"][1][
+      0
+    ]
+
+  return batch.mask, batch.advantages, jax.grad(loss)(case.logp)
 
 
-def _advantages(name, **fields):
-  """Those of one context and of two, over trained tokens."""
-  config = algorithms.make_config(name, **FIELDS.get(name, {}), **fields)
+def _of_one_and_two(name, **fields):
+  """Advantages and slopes of one context and of two, over trained tokens."""
+  config = algorithms.make_config(name, **{**FIELDS.get(name, {}), **fields})
   algorithm = algorithms.get_algorithm(name)
   case = cases.make_case()
   split, traces = _in_contexts(case)
-  one = _mask_and_advantages(algorithm, config, vars(case))
-  two = _mask_and_advantages(algorithm, config, vars(split), traces)
+  one = _outcome(algorithm, config, vars(case))
+  two = _outcome(algorithm, config, vars(split), traces)
   trained = _of_tokens(one[0], case.mask)
   np.testing.assert_array_equal(_of_tokens(two[0], split.mask), trained)
-  return (
-    _of_tokens(one[1], case.mask)[trained],
-    _of_tokens(two[1], split.mask)[trained],
-  )
+  return [
+    [_of_tokens(x, mask)[trained] for x in found[1:]]
+    for found, mask in ((one, case.mask), (two, split.mask))
+  ]
 
 
 @pytest.mark.parametrize("name", tiny.each(TAKE_CONTEXTS))
-def test_tokens_have_the_advantages_of_one_row(name):
-  reads_rewards = algorithms.make_config(name).reads_rewards
-  fields = OPTIONS | {"kl_in_reward": reads_rewards}
-  one, two = _advantages(name, **fields)
-  assert np.any(one != 0)
-  np.testing.assert_allclose(two, one, rtol=1e-4, atol=1e-6)
+def test_tokens_have_the_advantages_and_the_slopes_of_one_row(name):
+  """With the options that shape rewards, and those about single tokens."""
+  config = algorithms.make_config(name)
+  fields = OPTIONS | {"kl_in_reward": config.reads_rewards}
+  if name != "sao":  # Its ratio is to the sampler.
+    fields |= {"importance_mode": "truncate", "importance_normalize": True}
+  if not config.scale_free:
+    fields |= {"advantage_scale": "batch"}
+  one, two = _of_one_and_two(name, **fields, **OF_TOKENS)
+  for x, y in zip(one, two, strict=True):
+    assert np.any(x != 0)
+    np.testing.assert_allclose(y, x, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("reward", returns.REWARDS)
+@pytest.mark.parametrize(
+  "fields",
+  [
+    {"off_policy_threshold": 0.05},
+    *(
+      pytest.param(fields, marks=pytest.mark.slow)
+      for fields in (
+        {"importance_mode": "truncate", "importance_level": "sequence"},
+        {**OF_TOKENS, "rejection": "seq_sum_k1"},
+        {**OF_TOKENS, "rejection": "seq_mean_k1"},
+        {**OF_TOKENS, "rejection": "seq_max_k1"},
+        {"opd_coef": 0.5, "opd_early": 0.5},
+      )
+    ),
+  ],
+)
+def test_options_about_whole_completions_are_refused(fields):
+  """Of a context they would be something else."""
+  config = algorithms.make_config("grpo", **fields)
+  setup = types.SimpleNamespace(objective=config)
+  assert features.FEATURES["options of whole completions"].is_on(setup)
+  case = cases.make_case()
+  split, traces = _in_contexts(case)
+  algorithm = algorithms.get_algorithm("grpo")
+  one = _outcome(algorithm, config, vars(case))[2]
+  two = _outcome(algorithm, config, vars(split), traces)[2]
+  one, two = _of_tokens(one, case.mask), _of_tokens(two, split.mask)
+  assert np.abs(two - one).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+  ("reward", "scale"),
+  [("terminal", "none"), ("terminal", "batch"), ("split", "group")],
+)
 @pytest.mark.parametrize("unit", ["trace", "context"])
 @pytest.mark.parametrize(
   ("name", "boundary"),
@@ -132,9 +196,12 @@ def test_tokens_have_the_advantages_of_one_row(name):
   ],
 )
 def test_options_of_contexts_are_those_of_plain_loops(
-  name, boundary, unit, reward
+  name, boundary, unit, reward, scale
 ):
-  """The advantages of the policy, and the targets of the critic."""
+  """The advantages of the policy, and the targets of the critic.
+
+  Advantages are divided by the deviation of rollouts in all their contexts.
+  """
   config = algorithms.make_config(
     name,
     boundary=boundary,
@@ -145,6 +212,7 @@ def test_options_of_contexts_are_those_of_plain_loops(
     lam_critic=0.8,
     whiten=False,
     kl_coef=0.0,
+    advantage_scale=scale,
   )
   split, traces = _in_contexts(cases.make_case())
   batch = cases.prepared(
@@ -156,9 +224,14 @@ def test_options_of_contexts_are_those_of_plain_loops(
   fields = {"gamma": 0.9, "boundary": boundary, "reward": reward}
   expected, _ = contexts.advantages(*arrays, lams=lams, **fields)
   targets = contexts.advantages(*arrays, lams=[0.8] * len(lams), **fields)[1]
+  rollouts = traces.is_last & split.valid
+  for row, group in enumerate(split.group_id):
+    compared = rollouts & ((scale == "batch") | (split.group_id == group))
+    if scale != "none":
+      expected[row] /= np.std(split.rewards[compared], ddof=1) + 1e-6
+  assert expected[~traces.is_last].any()
   np.testing.assert_allclose(batch.advantages, expected, 1e-4, 1e-6)
   np.testing.assert_allclose(batch.returns, targets, 1e-4, 1e-6)
-  assert expected.any()
 
 
 def _three_and_two(**fields):
@@ -286,33 +359,8 @@ def test_rollouts_weigh_the_same_whatever_their_contexts():
   assert rows.std() > 0.1
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _mask_and_losses(algorithm, config, arrays, traces=None):
-  case = cases.Case(**arrays)
-  batch = cases.prepared(algorithm, config, case, traces=traces)
-  loss = algorithm.policy_loss(config, PolicyOutputs(logp=case.logp), batch)
-  return batch.mask, loss
-
-
-@pytest.mark.parametrize("name", ["tic_grpo", "vespo"])
-def test_a_product_of_ratios_would_be_that_of_a_context(name):
-  config = algorithms.make_config(name)
-  algorithm = algorithms.get_algorithm(name)
-  case = cases.make_case()
-  split, traces = _in_contexts(case)
-  one = _of_tokens(*_mask_and_losses(algorithm, config, vars(case))[::-1])
-  two = _of_tokens(
-    *_mask_and_losses(algorithm, config, vars(split), traces)[::-1]
-  )
-  assert np.abs(two - one).max() > 1e-3
-  assert algorithm.whole_completions
-
-
-# Of VESPO only the ratio, above, is that of a whole completion.
-@pytest.mark.parametrize(
-  "name", tiny.each([x for x in WHOLE if x != "vespo"], ("gtpo",))
-)
+@pytest.mark.parametrize("name", tiny.each(WHOLE, ("rloo",)))
 def test_others_would_be_wrong(name):
   """Which is why `training/compatibility.py` refuses them."""
-  one, two = _advantages(name)
-  assert np.abs(two - one).max() > 1e-3
+  one, two = _of_one_and_two(name, **WIDE.get(name, {}))
+  assert max(np.abs(y - x).max() for x, y in zip(one, two, strict=True)) > 1e-3

@@ -7,6 +7,7 @@ down once more.
 
 import dataclasses
 import math
+import types
 
 import jax
 import numpy as np
@@ -15,15 +16,49 @@ import pytest
 from grpo_jax import algorithms
 from grpo_jax.algorithms import objective, options
 from grpo_jax.contract import cases
-from grpo_jax.ops import divergences
+from grpo_jax.ops import aggregation, divergences
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import features
+from grpo_jax.types import PolicyOutputs
 from tests.references import common, grpo
 from tests.training import tiny
 
 B, T = len(cases.LENGTHS), cases.BUDGET
+KEY = jax.random.key(0)
+# Every token of a group counts as much, or is refused to.
+COUNT_TOKENS = [
+  name
+  for name, algorithm in algorithms.ALGORITHMS.items()
+  if algorithm.aggregate is aggregation.over_tokens and name != "gagpo"
+]
+FEW = {"gfpo": {"num_kept": 2}, "clip_cov": {"cov_low": 9.0, "cov_high": 9.0}}
 
 
 def _case():
   return cases.make_case(dtype=np.float64)
+
+
+def _checked(name, **fields):
+  """An algorithm and its config, unless an option means nothing to it."""
+  algorithm = algorithms.get_algorithm(name)
+  config = algorithms.make_config(name, **fields)
+  options.check(algorithm, config)
+  return algorithm, config
+
+
+def _refusal(name, fields) -> str:
+  try:
+    _checked(name, **fields)
+  except ValueError as error:
+    return str(error)
+  return ""
+
+
+def _prepared(name, case, **fields):
+  """The batch of a case, as NumPy arrays; without a program."""
+  with jax.disable_jit():
+    batch = cases.prepared(*_checked(name, **fields), case, key=KEY)
+  return jax.device_get(batch)
 
 
 def _outcome(case, name="grpo", **fields):
@@ -272,31 +307,45 @@ def test_divergence_in_the_reward():
     ),
     case,
   )
-  # Objectives that are normalised apart get it as one more objective.
-  with_kl = _outcome(case, "mo_grpo", **fields)
-  without = _outcome(case, "mo_grpo")
-  extra = grpo.advantages(rewards - case.rewards, case.valid, case.group_id)
-  np.testing.assert_allclose(
-    with_kl.advantages, without.advantages + extra, 1e-9
+
+
+@pytest.mark.parametrize(
+  "name", tiny.each([x for x in algorithms.ALGORITHMS if x != "bradley_terry"])
+)
+def test_a_coefficient_says_how_much_a_divergence_in_the_reward_weighs(name):
+  """A small one changes little, or is refused."""
+  case, on = cases.make_case(), {"kl_kind": "k1", "kl_in_reward": True}
+  if not algorithms.make_config(name).reads_rewards:
+    with pytest.raises(ValueError, match="this algorithm does not read"):
+      algorithms.make_config(name, kl_coef=0.5, **on)
+    return
+  without, little, much = (
+    _prepared(name, case, kl_coef=coef, **on).advantages
+    for coef in (0.0, 1e-6, 0.5)
   )
+  np.testing.assert_allclose(little, without, atol=1e-4)
+  assert np.any(much != without)
 
 
 @pytest.mark.parametrize("name", tiny.each(algorithms.ALGORITHMS))
-def test_what_shapes_rewards_changes_the_gradient_or_is_refused(name):
-  algorithm, case = algorithms.get_algorithm(name), cases.make_case()
-  off = {"overlong_cache": 0.0, "kl_in_reward": False, "kl_coef": 0.0}
-  without = cases.evaluate(algorithm, algorithms.make_config(name, **off), case)
-  for option in (
-    {"overlong_cache": 0.5},
-    {"kl_in_reward": True, "kl_kind": "k1", "kl_coef": 0.5},
-  ):
-    if algorithms.make_config(name).reads_rewards:
-      config = algorithms.make_config(name, **off | option)
-      outcome = cases.evaluate(algorithm, config, case)
-      assert np.any(outcome.gradient != without.gradient), option
-    else:
-      with pytest.raises(ValueError, match="this algorithm does not read"):
-        algorithms.make_config(name, **off | option)
+def test_what_is_cut_off_stays_in_what_advantages_are_made_of(name):
+  case = cases.make_case()
+  case.terminated[[0, 8]] = False
+  filtered, whole = (
+    _prepared(name, case, overlong_filter=x, dynamic_sampling=False)
+    for x in (True, False)
+  )
+  stays = whole.mask & case.terminated[:, None]
+  assert not filtered.mask[~case.terminated].any()
+  if name in ("dpo", "bradley_terry"):  # Pairs are made of what is left.
+    assert filtered.mask[4].any()
+    return
+  np.testing.assert_array_equal(filtered.mask, stays)
+  of_tokens = [
+    np.broadcast_to(x.advantages.reshape(B, -1), stays.shape)[stays]
+    for x in (filtered, whole)
+  ]
+  np.testing.assert_array_equal(*of_tokens)
 
 
 def test_a_lone_completion_has_its_reward_for_an_advantage():
@@ -372,18 +421,55 @@ def test_tokens_are_averaged_in_each_group():
 
 
 @pytest.mark.parametrize(
+  ("name", "fields"),
+  [
+    ("gfpo", {"denom": "kept", "num_kept": 2}),
+    *(
+      pytest.param(name, FEW.get(name, {}), marks=pytest.mark.slow)
+      for name in COUNT_TOKENS
+    ),
+  ],
+)
+def test_groups_share_alike_whatever_is_left_out_of_them(name, fields):
+  case = cases.make_case()
+  left_out = {"rejection": "token_k1", "rejection_low": 0.9, "kl_coef": 0.0}
+  batch = _prepared(
+    name,
+    case,
+    token_mean_scope="group",
+    overlong_filter=True,
+    dynamic_sampling=False,
+    **left_out,
+    **fields,
+  )
+  weights = np.where(batch.mask, batch.policy_weight, 0.0).sum(axis=1)
+  shares = np.bincount(case.group_id, weights) / weights.sum()
+  np.testing.assert_allclose(shares, 1 / 3, 1e-5)
+  assert (batch.mask.sum(axis=1) < case.mask.sum(axis=1)).sum() > 3
+
+
+@pytest.mark.parametrize(
   ("name", "fields", "message"),
   [
     ("grpo", {"token_mean_scope": "group"}, "token_mean_scope='group'.*'grpo'"),
     ("dapo", {"count_empty": True}, "count_empty=True of algorithm 'dapo'"),
     ("ppo", {"singleton": "raw"}, "singleton='raw' of algorithm 'ppo'.*'zero'"),
+    ("dpo", {"singleton": "raw"}, "singleton='raw' is about advantages"),
+    ("dapo", {"singleton": "raw"}, "singleton='raw' .*dynamic_sampling=False"),
+    ("gagpo", {"token_mean_scope": "group"}, "every action weighs as much"),
+    (
+      "compaction_rl",
+      {"token_mean_scope": "group", "weight": "trace"},
+      "weight='trace' and token_mean_scope='group' both say",
+    ),
+    ("sao", {"importance_mode": "mask"}, "importance_mode='mask'.*has already"),
+    ("bradley_terry", {"kl_coef": 0.1}, "kl_coef=0.1 .*it trains none"),
   ],
 )
 def test_what_an_algorithm_does_not_count_is_refused(name, fields, message):
-  algorithm = algorithms.get_algorithm(name)
   with pytest.raises(ValueError, match=message):
-    options.check(algorithm, algorithms.make_config(name, **fields))
-  options.check(algorithm, algorithms.make_config(name))
+    _checked(name, **fields)
+  _checked(name)
 
 
 # --- further terms -----------------------------------------------------------
@@ -533,8 +619,130 @@ EVERYTHING = {
 }
 
 
+# An option, and what is there without it.
+EACH = [
+  ({"kl_coef": 0.1}, {}),
+  ({"kl_coef": 0.1, "kl_kind": "abs"}, {"kl_coef": 0.1}),
+  ({"kl_coef": 0.1, "kl_in_reward": True, "kl_kind": "k1"}, {}),
+  ({"kl_coef": 0.1, "kl_domain_weights": (0.5, 2.0)}, {"kl_coef": 0.1}),
+  ({"opd_coef": 0.5}, {}),
+  ({"opd_coef": 0.5, "opd_early": 0.5}, {"opd_coef": 0.5}),
+  ({"opd_coef": 0.5, "opd_domain_weights": (0.5, 2.0)}, {"opd_coef": 0.5}),
+  ({"entropy_coef": 0.1}, {}),
+  ({"entropy_coef": 0.1, "entropy_target": 0.1}, {"entropy_coef": 0.1}),
+  ({"top_entropy_fraction": 0.5}, {}),
+  ({"advantage_scale": "group"}, {}),
+  ({"advantage_scale": "batch"}, {}),
+  ({"singleton": "raw"}, {}),
+  ({"count_empty": True}, {}),
+  ({"token_mean_scope": "group"}, {}),
+  ({"overlong_cache": 0.5}, {}),
+  ({"overlong_filter": True}, {}),
+  ({"dynamic_sampling": True}, {}),
+  ({"importance_mode": "truncate"}, {}),
+  (
+    {"importance_mode": "truncate", "importance_level": "sequence"},
+    {"importance_mode": "truncate"},
+  ),
+  (
+    {"importance_mode": "truncate", "importance_normalize": True},
+    {"importance_mode": "truncate"},
+  ),
+  ({"rejection": "token_k1", "rejection_low": 0.7, "rejection_high": 0.8}, {}),
+  ({"off_policy_threshold": 0.1}, {}),
+  ({"positive_nll_coef": 0.1}, {}),
+]
+ALL_OFF = {
+  "kl_coef": 0.0,
+  "kl_kind": "k3",
+  "kl_in_reward": False,
+  "advantage_scale": "none",
+  "dynamic_sampling": False,
+  "overlong_cache": 0.0,
+  "off_policy_threshold": 0.0,
+  "positive_nll_coef": 0.0,
+}
+# Of no completion is the advantage negative.
+NEVER_BAD = {"passk", "opd_full", "opd_topk", "sft"}
+NEEDLESS = {
+  *((name, "off_policy_threshold") for name in NEVER_BAD),
+  ("dpo", "dynamic_sampling"),  # Equal rewards are no pair.
+  ("bradley_terry", "dynamic_sampling"),
+}
+
+
+def _terms_of_loss(name, case, fields):
+  """What the terms of the loss, and the critic's, are worth."""
+  batch = _prepared(name, case, **fields)
+  algorithm, config = _checked(name, **fields)
+  more = cases.derived(np, case.logp, case.ref_logp, case.values)
+  values = more.pop("values")
+  del more["ref_topk_logp"]
+  policy = PolicyOutputs(
+    logp=case.logp,
+    entropy=case.entropy,
+    trainable=algorithm.init(config)[0],
+    **more,
+  )
+  with jax.disable_jit():
+    found = objective.loss(algorithm, config, policy, batch).terms
+    if algorithm.critic_loss is not None:
+      error = objective.critic_loss(algorithm, config, values, batch)
+      found["critic"] = 1.0, error
+  return {
+    name: float(coef * term.total / np.maximum(term.weight, 1))
+    for name, (coef, term) in found.items()
+  }
+
+
+@pytest.mark.slow  # Thousands of single operations.
+@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
+def test_each_option_changes_the_loss_of_every_algorithm_or_is_refused(name):
+  case = cases.make_case()
+  case.behavior_logp = np.where(np.arange(T) % 2, case.logp + 0.5, case.logp)
+  case.rewards[7:] = 0.5  # A group without signal.
+  case.valid[5:7] = False  # Row 4 is alone.
+  case.correct[:] = True
+  for on, off in EACH:
+    option = [*on][-1]
+    base = ALL_OFF | ({"opd_coef": 1.0} if name == "opd_token" else {})
+    if refused := _refusal(name, base | on):
+      assert any(field in refused for field in on), (option, refused)
+      continue
+    with_it, without = (
+      _terms_of_loss(name, case, base | fields) for fields in (on, off)
+    )
+    changes = with_it != without
+    assert changes != ((name, option) in NEEDLESS), option
+
+
+@pytest.mark.parametrize(
+  "name", tiny.each(algorithms.ALGORITHMS, ("deepseek_v32",))
+)
+def test_what_counts_as_a_correction_reads_how_far_the_sampler_is(name):
+  """Completions that have become likelier are in no mask of bad old ones."""
+  algorithm, case = algorithms.get_algorithm(name), cases.make_case()
+  far = dataclasses.replace(case, behavior_logp=case.behavior_logp - 1.5)
+  for option in (
+    {"off_policy_threshold": 0.5},
+    {"importance_mode": "truncate"},
+    {"rejection": "token_k1"},
+  ):
+    fields = {"kl_coef": 0.0, "off_policy_threshold": 0.0} | option
+    setup = types.SimpleNamespace(
+      algorithm=algorithm,
+      objective=algorithms.make_config(name, **fields),
+      config=config_lib.default_config(name),
+    )
+    is_missing = features.FEATURES["no correction"].is_on(setup)
+    if _refusal(name, fields):
+      continue
+    near, moved = (_terms_of_loss(name, x, fields) for x in (case, far))
+    assert is_missing == (near == moved), option
+
+
 @pytest.mark.parametrize("name", tiny.each(algorithms.ALGORITHMS))
-def test_all_options_compose_with_every_algorithm(name):
+def test_masked_garbage_reaches_nothing_with_all_options(name):
   algorithm = algorithms.get_algorithm(name)
   defaults = algorithms.make_config(name)
   refused = ("advantage_scale",) if defaults.scale_free else ()
@@ -544,13 +752,7 @@ def test_all_options_compose_with_every_algorithm(name):
   config = algorithms.make_config(name, **fields)
   case = cases.make_case()
   clean = cases.evaluate(algorithm, config, case)
-  plain = cases.evaluate(
-    algorithm,
-    algorithms.make_config(name, kl_coef=0.1, entropy_coef=0.01),
-    case,
-  )
   assert np.isfinite(clean.loss)
-  assert np.any(clean.gradient != plain.gradient)
   dirty = dataclasses.replace(
     case,
     **{
