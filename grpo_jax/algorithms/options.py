@@ -305,7 +305,8 @@ class CriticConfig(CommonConfig):
     reward: What a context is paid at its last trained token there: "terminal",
       the rollout's R wherever `boundary` says so; or "split", R / K each, K
       the contexts of the rollout (slime).
-    whiten: Standardise advantages over all trained tokens of the batch.
+    whiten: Standardise advantages over all tokens of the batch that the policy
+      wrote in scored rows.
     value_clip: The critic's error is not made smaller by moving a value further
       than this from where it was; 0 for no clip.
   """
