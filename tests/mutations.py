@@ -969,9 +969,30 @@ MUTATIONS = [
   Mutation(
     "Completions that were cut off are the ones that are trained.",
     "grpo_jax/algorithms/objective.py",
-    "rows &= rollout.terminated",
-    "rows &= ~rollout.terminated",
+    "mask=batch.mask & batch.terminated[:, None]",
+    "mask=batch.mask & ~batch.terminated[:, None]",
     "tests/algorithms/objective_test.py -k not_short",
+  ),
+  Mutation(
+    "Of advantages that are scaled, those of the last contexts alone stay.",
+    "grpo_jax/ops/baselines.py",
+    "kept = valid & live[group_id]",
+    "kept = counted & live[group_id]",
+    "tests/algorithms/contexts_test.py -k plain_loops",
+  ),
+  Mutation(
+    "Tokens of a group are counted before an algorithm drops some.",
+    "grpo_jax/algorithms/objective.py",
+    "_with_weights(config, algorithm.prepare(config, batch))",
+    "algorithm.prepare(config, _with_weights(config, batch))",
+    "tests/algorithms/options_test.py -k share_alike",
+  ),
+  Mutation(
+    "The mask of bad old completions counts as a correction.",
+    "grpo_jax/training/features.py",
+    'and "behavior_logp" not in setup.algorithm.needs',
+    'and "behavior_logp" not in setup.required',
+    "tests/training/compatibility_test.py -k alone",
   ),
   Mutation(
     "The last live group that fits is left out.",
