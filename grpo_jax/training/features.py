@@ -68,7 +68,7 @@ def _rounding(setup: Setup) -> str:
 
 
 def _uncorrected(setup: Setup) -> bool:
-  """Whether all completions count as those of the policy that is trained.
+  """True if all completions count as those of the policy that is trained.
 
   The mask of bad old completions leaves some out, and weighs no others.
   """
