@@ -32,7 +32,8 @@ def metrics(
     `accuracy`, `reward`, `length` (of right and wrong answers too) in tokens,
     `truncated`, `entropy` in nats per token, `dead_groups`, `unscored` and
     `tokens`; where there is a reference, `kl`: k3 of the policy that has drawn
-    the tokens, in nats per token. NaN where there is nothing to average.
+    the tokens, in nats per trained token (the reference is run over no other).
+    NaN where there is nothing to average.
   """
   rows = rollout.is_last  # [B]
   written = rollout.written  # [B, T]
@@ -52,9 +53,10 @@ def metrics(
   of_group = jax.ops.segment_max(of_row, rollout.group_id, rollout.num_groups)
   kl = None
   if batch.ref_logp is not None:
-    kl = divergences.kl(
-      rollout.sampler_logp, batch.ref_logp, written, "k3"
-    )  # [B, T]
+    drawn = rollout.sampler_logp
+    if batch.kept_ids is not None:  # Then the reference is filtered as well.
+      drawn = rollout.behavior_logp
+    kl = divergences.kl(drawn, batch.ref_logp, batch.mask, "k3")  # [B, T]
   found: Metrics = {}
   for number, name in enumerate(names):
     own = of_row == number  # [B]
@@ -75,7 +77,7 @@ def metrics(
       "tokens": tokens.sum(),
     }
     if kl is not None:
-      said["kl"] = _mean(kl, tokens)
+      said["kl"] = _mean(kl, batch.mask & own[:, None])
     found |= {
       f"domain/{name}/{key}": value.astype(jnp.float32)
       for key, value in said.items()

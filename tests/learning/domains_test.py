@@ -28,11 +28,13 @@ def _batch(rng):
   mask = np.arange(T) < lengths[:, None]
   rewards = rng.integers(0, 2, size=P * G).astype(np.float32)
   rewards[:G] = 1.0  # A dead group.
-  logp, ref, entropy = rng.normal(size=(3, P * G, T)).astype(np.float32)
+  logp, ref, entropy, filtered = rng.normal(size=(4, P * G, T)).astype(
+    np.float32
+  )
   rollout = Rollout(
     tokens=np.zeros((P * G, T), np.int32),
     completion_mask=mask,
-    behavior_logp=logp,
+    behavior_logp=filtered,
     sampler_logp=logp,
     entropy=np.where(mask, entropy, 0),
     terminated=rng.random(P * G) < 0.5,
@@ -48,11 +50,20 @@ def _batch(rng):
     weights={},
   )
   prompts = types.SimpleNamespace(extras={"domain": jnp.array(DOMAIN)})
-  return prompts, rollout, scored, types.SimpleNamespace(ref_logp=ref)
+  return (
+    prompts,
+    rollout,
+    scored,
+    types.SimpleNamespace(
+      mask=mask & (index != 2)[:, None], ref_logp=ref, kept_ids=None
+    ),
+  )
 
 
-def test_metrics_of_a_domain_are_those_of_its_rows():
+@pytest.mark.parametrize("keeps", [False, True])
+def test_metrics_of_a_domain_are_those_of_its_rows(keeps):
   prompts, rollout, scored, batch = _batch(np.random.default_rng(0))
+  batch.kept_ids = rollout.tokens[..., None] if keeps else None
   measure = functools.partial(
     domains.metrics, NAMES, prompts, rollout, scored, batch
   )
@@ -71,8 +82,9 @@ def test_metrics_of_a_domain_are_those_of_its_rows():
     kls, entropies = [], []
     for b in rows:
       for t in range(length[b]):
-        u = rollout.sampler_logp[b, t] - batch.ref_logp[b, t]
-        kls.append(np.exp(-u) - 1 + u)
+        logp = rollout.behavior_logp if keeps else rollout.sampler_logp
+        u = logp[b, t] - batch.ref_logp[b, t]
+        kls += [np.exp(-u) - 1 + u] if batch.mask[b, t] else []
         entropies.append(rollout.entropy[b, t])
 
     def mean(values):
