@@ -5,9 +5,11 @@
 
 The contract: masked tokens and unscored rows reach neither loss nor gradient,
 micro-batches add up, nothing is NaN, and so on; it is that of the tests of the
-algorithms in the table. With --reference value and gradient are compared with a
-loss in NumPy, and advantages with the function `advantages` beside it, if there
-is one. Works from an installed package.
+algorithms in the table. The second line has the common options that are in
+force, such as a deviation by which advantages are divided. With --reference
+value and gradient are compared with a loss in NumPy, and advantages with the
+function `advantages` beside it, if there is one. Works from an installed
+package.
 
 Exit status: 0 if all of it holds, 1 if not, 2 if there is no such algorithm.
 """
@@ -28,6 +30,7 @@ from absl import flags
 import grpo_jax
 from experiments import flags as flags_lib
 from grpo_jax import algorithms, objects
+from grpo_jax.algorithms import options
 from grpo_jax.contract import checks, reference
 from grpo_jax.ops import aggregation
 from grpo_jax.types import Algorithm
@@ -73,6 +76,7 @@ def report(path: str, expected: str | None) -> bool:
   if expected is not None:
     found += _comparisons(algorithm, config, expected)
   print(f"{path}: {type(config).__name__}", flush=True)
+  print(flags_lib.wrapped(f"  {options.in_force(config)}"), flush=True)
   said: dict[str, str] = {}  # Problem -> the check that had it first.
   failed = tried = 0
   for name, check in found:
@@ -96,10 +100,13 @@ def report(path: str, expected: str | None) -> bool:
 
 
 def _contract(algorithm: Algorithm, config: Any) -> Iterator[tuple[str, Check]]:
-  """The contract, by name, with KL and entropy terms."""
+  """The contract, by name, with KL and entropy terms.
+
+  They need more inputs, so what is read is asked without them.
+  """
   common = dataclasses.replace(config, kl_coef=0.1, entropy_coef=0.01)
   for check in checks.ALL:
-    chosen = algorithm, common
+    chosen = algorithm, config if check is checks.ALL[0] else common
     if (
       check is checks.padding_columns_change_nothing
       and algorithm.aggregate is aggregation.over_budget

@@ -204,14 +204,35 @@ def _sanitized_batch(batch: TrainBatch, mask: jax.Array) -> TrainBatch:
   return dataclasses.replace(batch, mask=mask, **clean)
 
 
+def _possible(
+  algorithm: Algorithm,
+  config: CommonConfig,
+  required: frozenset[str],
+  batch: TrainBatch,
+) -> jax.Array:  # [B, T] bool
+  """Trained tokens to which no model that the loss reads gives probability 0.
+
+  What a teacher says is not asked: `opd_clamp` bounds it.
+  """
+  names = {"old_logp", "behavior_logp"} & required
+  if config.kl_coef > 0 or "ref_logp" in algorithm.needs:
+    names.add("ref_logp")
+  mask = batch.mask
+  for name in sorted(names):
+    if (logp := getattr(batch, name)) is not None:
+      mask = mask & ~jnp.isneginf(logp)
+  return mask
+
+
 def sanitize(
   policy: PolicyOutputs, batch: TrainBatch
 ) -> tuple[PolicyOutputs, TrainBatch]:
   """Upcasts every per-token input and zeroes it where it is not trained.
 
   A trained token with log-prob −inf (a logit masked to −inf in training but
-  not in sampling) counts as not trained; NaN is left alone, so that a broken
-  policy is seen and not hidden.
+  not in sampling) counts as not trained, as in `prepare` one that is −inf in
+  what the loss compares with; NaN is left alone, so that a broken policy is
+  seen and not hidden.
   """
   mask = batch.mask & ~jnp.isneginf(policy.logp)
   clean: dict[str, Any] = {
@@ -322,6 +343,7 @@ def _with_weights(config: CommonConfig, batch: TrainBatch) -> TrainBatch:
   return batch
 
 
+@options.naming_what_is_missing
 def prepare(
   algorithm: Algorithm, config: CommonConfig, batch: TrainBatch
 ) -> TrainBatch:
@@ -332,14 +354,15 @@ def prepare(
     config: Config of the objective.
     batch: All rows of a step, with the frozen log-probs that are needed.
   """
-  batch = _sanitized_batch(batch, batch.mask)
+  required = options.needs(algorithm, config)
+  mask = _possible(algorithm, config, required, batch)
+  batch = _sanitized_batch(batch, mask)
   scores: dict[str, Any] = {
     name: masked.wide(value)
     for name in fields_where(TrainBatch, clean="wide")
     if (value := getattr(batch, name)) is not None
   }
   batch = dataclasses.replace(batch, **scores)
-  required = options.needs(algorithm, config)
   batch = _with_shaped_rewards(config, required, batch)
   # Of the rows of a rollout one is compared with other rollouts. Tokens of all
   # of them have advantages, where an algorithm gives each token its own.
@@ -509,6 +532,7 @@ def critic_weight(algorithm: Algorithm, batch: TrainBatch) -> jax.Array:
   return jnp.maximum(algorithm.aggregate(zeros, batch.mask).weight, 1.0)
 
 
+@options.naming_what_is_missing
 def critic_loss(
   algorithm: Algorithm,
   config: CommonConfig,
@@ -530,6 +554,7 @@ def critic_loss(
   return algorithm.aggregate(errors, batch.mask)
 
 
+@options.naming_what_is_missing
 def loss(
   algorithm: Algorithm,
   config: CommonConfig,
@@ -581,8 +606,9 @@ def loss(
     log_ratio = jax.lax.stop_gradient(policy.logp) - anchor  # [B, T]
     ratio = jnp.exp(jnp.clip(log_ratio, -20.0, 20.0))
     metrics["ratio/mean"] = aggregation.over_tokens(ratio, mask)
+    # KL(π_old ‖ π_θ): the anchor drew the tokens, so it comes first.
     metrics["kl/update"] = aggregation.over_tokens(
-      divergences.kl_k3(log_ratio), mask
+      divergences.kl_k3(-log_ratio), mask
     )
     # Over ratios of trained tokens only; a minibatch without any reads 0.
     maxima["ratio/max"] = masked.maximum(ratio, mask)

@@ -9,10 +9,21 @@ algorithm.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 from grpo_jax.ops import aggregation, divergences, returns
-from grpo_jax.types import Algorithm, PolicyOutputs, TrainBatch, providers
+from grpo_jax.types import (
+  Algorithm,
+  PolicyOutputs,
+  TrainBatch,
+  needs_of,
+  providers,
+)
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 # Optional inputs of a loss, and who provides them.
 NEEDS = {
   **providers(TrainBatch),
@@ -484,3 +495,62 @@ def needs(algorithm: Algorithm, config: CommonConfig) -> frozenset[str]:
       f" provides; known needs: {', '.join(sorted(NEEDS))}."
     )
   return frozenset(names)
+
+
+def in_force(config: CommonConfig) -> str:
+  """Says in one line what the common options do to an algorithm's equations.
+
+  Its scale, KL and clip always, and other options where they are on.
+  """
+  scale = f" / deviation of the {config.advantage_scale}"
+  if config.advantage_scale == "none":
+    scale = " as they are"
+  kl = "no KL"
+  if config.kl_coef:
+    place = ", in the reward" if config.kl_in_reward else ""
+    kl = f"KL {config.kl_coef:g} ({config.kl_kind}{place})"
+  said = [f"advantages{scale}", kl]
+  if isinstance(config, ClipConfig):
+    bounds = dict.fromkeys((config.clip_low, config.clip_high))
+    said.append(f"clip {' and '.join(f'{bound:g}' for bound in bounds)}")
+  named = {"advantage_scale", "kl_coef", "kl_kind", "kl_in_reward"}
+  said += [
+    f"{field.name}={getattr(config, field.name)}"
+    for field in dataclasses.fields(CommonConfig)
+    if field.name not in named and getattr(config, field.name) != field.default
+  ]
+  return "; ".join(said)
+
+
+def naming_what_is_missing(function: _Function) -> _Function:
+  """Decorates a function of an algorithm, its config and a batch.
+
+  If code of the algorithm fails, and reads inputs that `needs` does not name
+  and that are None therefore, the ValueError names them.
+  """
+
+  @functools.wraps(function)
+  def call(algorithm: Algorithm, config: CommonConfig, *arguments: Any) -> Any:
+    try:
+      return function(algorithm, config, *arguments)
+    except Exception as error:  # Of any kind: operations on None.
+      required = needs(algorithm, config)
+      read = {
+        name
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        # Other functions of the module of `function` read what they check.
+        if frame.f_globals is not function.__globals__
+        and frame.f_globals["__name__"].partition(".")[0] != "jax"
+        for name in frame.f_code.co_names
+      }
+      fields = *needs_of(TrainBatch).items(), *needs_of(PolicyOutputs).items()
+      absent = {need for field, need in fields if field in read} - required
+      if not absent:
+        raise
+      raise ValueError(
+        f"{type(error).__name__}: {str(error).rstrip('.')}. It reads"
+        f" {', '.join(sorted(absent))}, which {algorithm.name!r} does not have"
+        " in `needs`, so that nothing provides it."
+      ).with_traceback(error.__traceback__) from error
+
+  return cast(_Function, call)

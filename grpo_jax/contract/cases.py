@@ -16,6 +16,8 @@ from grpo_jax.types import (
   Prompts,
   Rollout,
   Scored,
+  TrainBatch,
+  needs_of,
   row_arrays,
 )
 
@@ -227,18 +229,21 @@ def prepared(
   required = options.needs(algorithm, config)
   old_logp = case.old_logp if use_anchor else jax.lax.stop_gradient(case.logp)
   frozen = {
-    "old_logp": old_logp if "old_logp" in required else None,
+    "old_logp": old_logp,
     "sum_pi_squared": case.sum_pi_squared,
     "segment_end": case.segment_end,
     "prefix_utility": case.prefix_utility,
     "expected": case.expected,
-    "ref_logp": case.ref_logp if "ref_logp" in required else None,
+    "ref_logp": case.ref_logp,
     "ref_topk_logp": derived(jnp, case.logp, case.ref_logp, case.values)[
       "ref_topk_logp"
     ],
     "values": case.old_values,
     "key": key,
   }
+  for name, need in needs_of(TrainBatch).items():
+    if need not in required:  # As in a run.
+      frozen.pop(name, None)
   batch = dataclasses.replace(batch, **frozen)
   batch = objective.prepare(algorithm, config, batch)
   if not use_anchor:
@@ -270,7 +275,9 @@ def terms_of(
     initial, _ = algorithm.init(config)
     weights = objective.term_weights(algorithm, config, batch)
     # They are made from states, which are finite also behind the mask.
-    exists = changed.mask & jnp.isfinite(changed.logp)
+    exists = (
+      changed.mask & jnp.isfinite(changed.logp) & jnp.isfinite(changed.ref_logp)
+    )
     more = derived(
       jnp,
       *(
@@ -280,7 +287,13 @@ def terms_of(
     )
     more.pop("ref_topk_logp")
     values = more.pop("values")
+    required = options.needs(algorithm, config)
     policy = {"logp": changed.logp, "entropy": changed.entropy, **more}
+    for name, need in (
+      needs_of(PolicyOutputs) | {"topk_logp": "ref_topk"}
+    ).items():
+      if need not in required:
+        del policy[name]
     of_critic: Any = 0.0
     outputs = []
     for rows in splits or (slice(None),):

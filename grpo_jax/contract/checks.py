@@ -59,11 +59,7 @@ def functions_return_what_is_needed(algorithm: Algorithm, config: Any) -> None:
           f"{name} ({place_of(function)}) has the arguments"
           f" {inspect.signature(function)}: {error}"
         ) from error
-      try:
-        found = function(*arguments)
-      except Exception as error:
-        error.add_note(_unasked(algorithm, config, function))
-        raise
+      found = function(*arguments)
       shape = getattr(found, "shape", None)
       assert fits(found), (
         f"{name} ({place_of(function)}) returned"
@@ -91,19 +87,6 @@ def functions_return_what_is_needed(algorithm: Algorithm, config: Any) -> None:
   )
   terms = functools.partial(cases.terms_of, guarded, config)
   jax.eval_shape(terms, cases.arrays_of(case))
-
-
-def _unasked(algorithm: Algorithm, config: Any, function: Any) -> str:
-  """What a function may have missed, since `needs` does not name it."""
-  code = getattr(function, "__code__", None)
-  names = set(code.co_names if code else ()) & set(options.NEEDS)
-  absent = sorted(names - set(options.needs(algorithm, config)))
-  if not absent:
-    return ""
-  return (
-    f"It reads {', '.join(absent)}, which {algorithm.name!r} does not have in"
-    " `needs`."
-  )
 
 
 def place_of(function: Any) -> str:
@@ -251,15 +234,24 @@ def extreme_ratios_stay_finite(
 
 
 def impossible_tokens_are_left_out(algorithm: Algorithm, config: Any) -> None:
-  """A token with probability 0 has no gradient."""
+  """A token has no gradient to which any model gives the probability 0.
+
+  Of the models whose log-probs the loss reads; a teacher's are clamped.
+  """
   case = cases.make_case()
-  impossible = case.logp.copy()
-  impossible[0, 2] = -np.inf
-  outcome = cases.evaluate(
-    algorithm, config, dataclasses.replace(case, logp=impossible)
-  )
-  assert_finite(outcome)
-  assert outcome.gradient[0, 2] == 0
+  read = {"logp", *options.needs(algorithm, config)}
+  for name in ("logp", "old_logp", "behavior_logp", "ref_logp"):
+    impossible = getattr(case, name).copy()
+    impossible[0, 2] = -np.inf
+    changed: dict[str, Any] = {name: impossible}
+    outcome = cases.evaluate(
+      algorithm, config, dataclasses.replace(case, **changed)
+    )
+    assert_finite(outcome)
+    is_teacher = name == "ref_logp" and (
+      not config.kl_coef and "ref_logp" not in algorithm.needs
+    )
+    assert name not in read or is_teacher or outcome.gradient[0, 2] == 0, name
 
 
 def padding_columns_change_nothing(

@@ -384,7 +384,8 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "kl/update",
       "nats",
-      "Distance k3 of the policy from that at the start of the step, per token",
+      "KL (k3) from the policy at the start of the step to the current one, per"
+      " token",
       "< 0.01",
       "above 0.1: H07",
     ),

@@ -30,6 +30,7 @@ from grpo_jax.types.batches import (
   Weighted,
   fields_where,
   first_slots,
+  needs_of,
   providers,
   row_arrays,
 )
@@ -98,6 +99,7 @@ __all__ = [
   "Weighted",
   "fields_where",
   "first_slots",
+  "needs_of",
   "providers",
   "row_arrays",
 ]

@@ -245,6 +245,15 @@ def fields_where(owner: type, **metadata: str) -> tuple[str, ...]:
   )
 
 
+def needs_of(owner: type) -> dict[str, str]:
+  """By which name in `needs` an algorithm asks for each optional field."""
+  return {
+    field.name: field.metadata["need"]
+    for field in dataclasses.fields(owner)
+    if field.metadata.get("need")
+  }
+
+
 def providers(owner: type) -> dict[str, str]:
   """What an algorithm may name in `needs`, and who provides it."""
   return {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from grpo_jax import algorithms
 from grpo_jax.algorithms.options import ClipConfig
 from grpo_jax.contract import cases, checks
-from grpo_jax.ops import aggregation
+from grpo_jax.ops import aggregation, divergences
 from grpo_jax.types import PolicyOutputs
 from tests.training import tiny
 
@@ -205,6 +205,18 @@ class TestPrograms:
       advantages = advantages[:, None]
     expected = np.where(mask, -advantages / weight, 0.0)
     np.testing.assert_allclose(outcome.gradient, expected, 1e-5, 1e-7)
+
+
+@pytest.mark.slow  # A program for each.
+@pytest.mark.parametrize("kind", [*divergences.KL_KINDS, "full", "in_reward"])
+@pytest.mark.parametrize("name", tiny.VARIED)
+def test_impossible_tokens_are_left_out_of_every_kl(name, kind):
+  fields = {"kl_kind": kind, "kl_in_reward": False}
+  if kind == "in_reward":
+    if not algorithms.make_config(name).reads_rewards:
+      pytest.skip("nothing is added to rewards that are not read")
+    fields = {"kl_kind": "k1", "kl_in_reward": True}
+  checks.impossible_tokens_are_left_out(*_make(name, **fields))
 
 
 @pytest.mark.parametrize("name", [x for x in NAMES if x in OWN_LOSS])

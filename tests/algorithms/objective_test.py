@@ -79,6 +79,28 @@ def test_a_completion_weighs_what_its_trained_tokens_do():
   assert count == len(expected)
 
 
+def test_estimates_of_a_kl_are_of_the_policy_that_drew_the_tokens():
+  """Of 30 tokens two thirds are the one that was drawn with 2/3."""
+  case = cases.make_case(dtype=np.float64)
+  trained = case.mask & case.valid[:, None]
+  first = np.zeros_like(trained)
+  first[trained] = np.arange(30) < 20
+  drew = np.where(first, 2 / 3, 1 / 3)
+  for other in (0.6, 0.05):
+    now = np.where(first, other, 1 - other)
+    kl = 2 / 3 * np.log(2 / 3 / other) + 1 / 3 * np.log(1 / 3 / (1 - other))
+    case.old_logp, case.logp, case.ref_logp = map(np.log, (drew, now, now))
+    algorithm = algorithms.get_algorithm("grpo")
+    config = algorithms.make_config("grpo")
+    with jax.enable_x64(True):
+      moved = cases.evaluate(algorithm, config, case).metrics
+      case.logp = case.old_logp
+      stayed = cases.evaluate(algorithm, config, case).metrics
+    np.testing.assert_allclose(moved["kl/update"], kl, 1e-9)
+    np.testing.assert_allclose(stayed["kl/reference"], kl, 1e-9)
+    assert stayed["kl/update"] == 0
+
+
 def test_completions_that_are_not_trained_are_not_short():
   """GFPO keeps the shortest; those that were cut off are long."""
   case = cases.make_case()

@@ -795,3 +795,30 @@ def test_masked_garbage_reaches_nothing_with_all_options(name):
 def test_wrong_options_are_named(fields, message):
   with pytest.raises(ValueError, match=f"GRPOConfig: .*{message}"):
     algorithms.make_config("grpo", **fields)
+
+
+@pytest.mark.parametrize(
+  ("name", "fields", "said"),
+  [
+    (
+      "grpo",
+      {},
+      "advantages / deviation of the group; KL 0.04 (k3); clip 0.2",
+    ),
+    (
+      "ppo",
+      {"whiten": False, "advantage_scale": "batch"},
+      "advantages / deviation of the batch; KL 0.05 (k1, in the reward);"
+      " clip 0.2",
+    ),
+    (
+      "dapo",
+      {"advantage_scale": "none"},
+      "advantages as they are; no KL; clip 0.2 and 0.28; overlong_cache=0.2;"
+      " dynamic_sampling=True",
+    ),
+    ("sft", {}, "advantages as they are; no KL"),
+  ],
+)
+def test_options_in_force_are_said_in_a_line(name, fields, said):
+  assert options.in_force(algorithms.make_config(name, **fields)) == said

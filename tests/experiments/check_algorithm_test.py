@@ -36,12 +36,23 @@ WRONG = """
   def unasked(config, policy, batch):
     return ratios.sequence_ratio(policy.logp, batch.old_logp, batch.mask, 20.0)
 
+  def helper(batch):
+    return batch.sum_pi_squared[:, 0]
+
+  def by_helper(config, batch):
+    return grpo.advantages(config, batch) * helper(batch)
+
+  def undrawn(config, policy, batch):
+    return policy.logp + policy.entropy
+
   def averaged(values, mask):
     return values.mean()
 
   RAISES, SCALAR = make("raises", raises), make("scalar", scalar)
   MISSING, ARGUMENTS = make("missing", missing), make("arguments", arguments)
   UNASKED = make("unasked", unasked, needs=())
+  HELPER = make("helper", unasked, advantages=by_helper)
+  UNDRAWN = make("undrawn", undrawn)
   AVERAGED = make("averaged", raises, aggregate=averaged)
   ADVANTAGES = make("advantages", raises, advantages=lambda c, b: 1.0)
 """
@@ -76,8 +87,11 @@ def package(tmp_path, monkeypatch):
     ("MISSING", "policy_loss (PLACE:20) returned NoneType; needed is an"),
     ("ARGUMENTS", "policy_loss (PLACE:23) has the arguments (policy, batch):"),
     ("UNASKED", "It reads old_logp, which 'wrong_algorithms:UNASKED' does not"),
-    ("AVERAGED", "aggregate (PLACE:29) returned the shape (); needed is Weigh"),
-    ("ADVANTAGES", "advantages (PLACE:36) returned float; needed is an array"),
+    ("HELPER", "It reads sum_pi_squared, which 'wrong_algorithms:HELPER' does"),
+    ("HELPER", "PLACE:30)"),
+    ("UNDRAWN", "It reads behavior_entropy, entropy, which"),
+    ("AVERAGED", "aggregate (PLACE:38) returned the shape (); needed is Weigh"),
+    ("ADVANTAGES", "advantages (PLACE:47) returned float; needed is an array"),
   ],
 )
 def test_a_wrong_function_is_named(package, tmp_path, capsys, name, message):
@@ -86,6 +100,7 @@ def test_a_wrong_function_is_named(package, tmp_path, capsys, name, message):
   place = str(tmp_path / "wrong_algorithms.py")
   assert message.replace("PLACE", place) in said
   assert "1 of 1 checks fail" in said
+  assert "advantages as they are; no KL; clip 0.2" in said
   assert "JAX has removed" not in said
 
 
