@@ -24,6 +24,7 @@ import jax
 import ml_collections
 import numpy as np
 
+from grpo_jax.algorithms import options
 from grpo_jax.training import (
   checkpoints,
   compiling,
@@ -225,6 +226,9 @@ def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
 
   book = steps.Book(together, crew, index, offset, done + 1)
   feed = steps.Feed(together, index, crew)
+  if phase.plays and first.phases[index].parts.trains_policy:
+    algorithm, objective = first.config.objective(name)
+    hosts.say(f"{name}: {algorithm.name}; {options.in_force(objective)}")
   pending: Callable[[], None] | None = None
   with book.display, jax.transfer_guard("disallow"):
     # Looked at once a step: whatever stops the loop has also been saved.

@@ -573,13 +573,26 @@ def _check_finite(
     checkpoint = run.config.model.checkpoint
     culprit = found[0][1]
     doubt = f", or doubt the weights in {checkpoint}" if checkpoint else ""
+    advice = (
+      "Look at metrics.jsonl for the steps before, and start again in another"
+      " --workdir with a lower"
+      f" config.{culprit}.optimizer.learning_rate{doubt}."
+    )
+    own = run.config.objective(name)[0].name
+    of_advantages = not math.isfinite(metrics.get("advantages/std", 0.0))
+    if ":" in own and culprit == name and (of_advantages or done == 1):
+      # Rewards are finite, and at first no step has moved the policy.
+      made = "advantages" if of_advantages else "loss of the first step"
+      advice = (
+        f"The {made} of the algorithm {own!r} came out so: look for a log, a"
+        " root or a quotient of 0 in its functions. python -m"
+        f" experiments.check_algorithm {own} says which check fails."
+      )
     raise FloatingPointError(
       f"phase {name}, step {done}:"
       f" {', '.join(f'{k} is {metrics[k]}' for k in bad)}. The last checkpoint"
       f" in {run.saved.directory} is"
-      f" {'missing' if last is None else f'step {last}'}. Look at metrics.jsonl"
-      " for the steps before, and start again in another --workdir with a"
-      f" lower config.{culprit}.optimizer.learning_rate{doubt}."
+      f" {'missing' if last is None else f'step {last}'}. {advice}"
     )
 
 

@@ -3,9 +3,11 @@
 import dataclasses
 import json
 import logging
+import math
 import pathlib
 import textwrap
 import types
+from unittest import mock
 
 import jax
 import numpy as np
@@ -21,6 +23,7 @@ from grpo_jax.training import (
   problem,
 )
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import run as run_lib
 from tests.experiments import tiny_config
 
 
@@ -381,3 +384,25 @@ def test_copying_is_learnt_from_a_weak_start(tmp_path):
   assert result.before["eval/accuracy"] < 0.8
   assert result.after["eval/accuracy"] > 0.9
   assert _rows(tmp_path, metrics_log.SAMPLES) == []
+
+
+@pytest.mark.parametrize(
+  ("name", "done", "metrics", "advice"),
+  [
+    ("my.algs:NAN", 5, {"advantages/std": math.nan}, "advantages of the alg"),
+    ("my.algs:NAN", 1, {"advantages/std": 1.0}, "loss of the first step of"),
+    ("my.algs:NAN", 5, {"advantages/std": 1.0}, "a lower config.rl.optimizer"),
+    ("grpo", 1, {"advantages/std": 1.0}, "a lower config.rl.optimizer"),
+  ],
+)
+def test_advice_is_about_what_is_not_finite(name, done, metrics, advice):
+  run = mock.MagicMock()
+  run.config.objective.return_value = (types.SimpleNamespace(name=name), None)
+  with pytest.raises(FloatingPointError) as caught:
+    run_lib._check_finite(run, "rl", done, {"loss": math.nan, **metrics})
+  said = str(caught.value)
+  assert advice in said
+  assert ("learning_rate" in said) == (advice.startswith("a lower"))
+  assert (f"experiments.check_algorithm {name}" in said) == (
+    "learning_rate" not in said
+  )
