@@ -29,7 +29,8 @@ def top_p(
 ) -> jax.Array:  # [B, V]
   """Keeps the likeliest tokens until the mass before the next one reaches p.
 
-  The smallest set with mass of at least p, up to ties and rounding.
+  The smallest set with mass of at least p, up to ties and rounding. At p = 1
+  all tokens are kept, also those beyond which the sum rounds to 1.
 
   Source: Holtzman et al., "The Curious Case of Neural Text Degeneration",
   arXiv:1904.09751, Section 3.1.
@@ -40,6 +41,7 @@ def top_p(
   # The first token has no mass before it, up to rounding: keep it regardless.
   kept = (mass_before < p).at[:, 0].set(True)
   threshold = jnp.where(kept, descending, jnp.inf).min(axis=-1, keepdims=True)
+  threshold = jnp.where(jnp.asarray(p) < 1, threshold, -jnp.inf)
   return jnp.where(logits >= threshold, logits, -jnp.inf)
 
 

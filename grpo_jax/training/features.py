@@ -115,7 +115,11 @@ def _seats(setup: Setup) -> bool:
 
 def _filters(setup: Setup) -> bool:
   drawn = setup.config.sampling
-  return any(x is not None for x in (drawn.top_k, drawn.top_p, drawn.min_p))
+  return (
+    drawn.top_k is not None
+    or drawn.min_p is not None
+    or drawn.top_p not in (None, 1)
+  )
 
 
 FEATURES = {

@@ -81,13 +81,19 @@ def test_the_strictest_setting_keeps_exactly_the_most_likely(function, value):
   ("function", "value"), [(filters.top_k, 4), (filters.top_p, 1.0)]
 )
 def test_the_loosest_setting_keeps_everything(function, value):
-  logits = jnp.array([[0.0, 3.0, -jnp.inf, 2.0]])
+  logits = jnp.array([[0.0, 3.0, -jnp.inf, -40.0]])
   np.testing.assert_array_equal(function(logits, value), logits)
+
+
+def test_rows_have_a_top_p_of_their_own():
+  logits = jnp.tile(-jnp.arange(200.0), (3, 1))
+  kept = np.isfinite(filters.top_p(logits, jnp.array([[0.5], [1.0], [0.9]])))
+  assert kept.sum(axis=1).tolist() == [1, 200, 3]
 
 
 def test_a_token_that_alone_has_the_mass_is_kept_alone():
   # The probability of the other one is 0 in float32, and the mass before it 1.
-  kept = np.isfinite(filters.top_p(jnp.array([[-200.0, 0.0]]), 1.0))
+  kept = np.isfinite(filters.top_p(jnp.array([[-200.0, 0.0]]), 0.99))
   np.testing.assert_array_equal(kept, [[False, True]])
 
 
