@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import jax
 from jax.sharding import Mesh
 
@@ -10,6 +12,9 @@ from grpo_jax.training import config as config_lib
 from grpo_jax.training import sharding
 from grpo_jax.training.problem import Problem
 from grpo_jax.types import ROW_AXES, Algorithm
+
+# Who compares the policy with another one: by a ratio, or by a distance.
+_COMPARED = frozenset(("old_logp", "behavior_logp", "ref_logp"))
 
 
 def devices(
@@ -107,4 +112,31 @@ def domains(problem: Problem, count: int, setting: str) -> None:
     raise ValueError(
       f"{setting} is about {count} domains, and the data have"
       f" {len(problem.domains)}: {', '.join(problem.domains)}."
+    )
+
+
+def gradient_steps(
+  name: str, phase: config_lib.PhaseConfig, algorithm: Algorithm
+) -> None:
+  """Warns of gradient steps that no ratio corrects.
+
+  The first one of a batch is on-policy. A policy gradient without a ratio is
+  biased in those that follow.
+  """
+  own = algorithm.config_class()
+  follow = phase.num_epochs * phase.num_minibatches - 1
+  if (
+    phase.plays
+    and algorithm.policy_loss is not None
+    and follow
+    and own.reads_rewards
+    and not _COMPARED & {*algorithm.needs}
+  ):
+    logging.warning(
+      "config.%s: algorithm %r has no ratio, so nothing corrects the last %d of"
+      " the %d gradient steps on each batch (num_epochs=%d,"
+      " num_minibatches=%d), which are off-policy; set both to 1, or choose an"
+      " algorithm with a ratio, such as 'grpo'.",
+      *(name, algorithm.name, follow, follow + 1),
+      *(phase.num_epochs, phase.num_minibatches),
     )

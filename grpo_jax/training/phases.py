@@ -71,6 +71,7 @@ def make_parts(
   algorithm, objective_config = config.objective(name)
   phase_checks.devices(config, problem, name, mesh)
   phase_checks.groups(name, phase, algorithm)
+  phase_checks.gradient_steps(name, phase, algorithm)
   options.check(algorithm, objective_config)
   required = options.needs(algorithm, objective_config)
   if phase.reference_workdirs and "ref_logp" not in required:
