@@ -228,7 +228,8 @@ def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
   feed = steps.Feed(together, index, crew)
   if phase.plays and first.phases[index].parts.trains_policy:
     algorithm, objective = first.config.objective(name)
-    hosts.say(f"{name}: {algorithm.name}; {options.in_force(objective)}")
+    own = algorithm.name.rpartition(":")[2]  # Of an import path.
+    hosts.say(f"{name}: {own}; {options.in_force(objective)}")
   pending: Callable[[], None] | None = None
   with book.display, jax.transfer_guard("disallow"):
     # Looked at once a step: whatever stops the loop has also been saved.
