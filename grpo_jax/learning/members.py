@@ -237,6 +237,7 @@ def reference_fields(
       h,
       min(topk, vocab_size),
       temperature=plan.temperature,
+      kept_ids=part.kept_ids,
       chunk_bytes=plan.chunk_bytes,
     )
   return fields

@@ -263,6 +263,7 @@ def reference_topk(
   k: int,
   *,
   temperature: float | jax.Array,
+  kept_ids: jax.Array | None = None,  # [B, T, K] int
   chunk_bytes: int = 2**26,
 ) -> tuple[jax.Array, jax.Array]:  # [B, T, k] int32, [B, T, k]
   """The k likeliest ids of a frozen policy, and their log-probs.
@@ -272,12 +273,13 @@ def reference_topk(
     h: `h[:, t]` predicts token t.
     k: From 1 to V.
     temperature: Positive.
+    kept_ids: As for `token_outputs`; other ids come last, with −inf.
     chunk_bytes: Largest size of a chunk of logits, as for `token_outputs`.
 
   Returns:
     Ids from the likeliest on (equal ones in any order), and their log-probs
-    under the whole vocabulary in nats, at least float32. Constants: no gradient
-    passes.
+    under the whole vocabulary, or what is kept of it, in nats, at least
+    float32. Constants: no gradient passes.
 
   Raises:
     ValueError: If `temperature` is a Python number that is not positive.
@@ -292,6 +294,8 @@ def reference_topk(
   def write(start, is_new, buffers):
     del is_new
     logits = lax.stop_gradient(head(chunks.take(h, start, size)))
+    if kept_ids is not None:
+      logits = _keep(logits, chunks.take(kept_ids, start, size))
     shift, log_sum = _normalizer(logits)
     values, ids = top_k(logits, k)  # [B, size, k]
     logp = values - shift[..., None] - log_sum[..., None]

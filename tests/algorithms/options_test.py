@@ -768,6 +768,121 @@ def test_masked_garbage_reaches_nothing_with_all_options(name):
     assert field == "ref_logp" or not np.nan_to_num(gradient).any(), field
 
 
+# What adds to the loss a term without importance weights, switched off.
+WITHOUT_TERMS = {
+  "vapo": {"positive_nll_coef": 0.0},
+  "two_grpo_dpo": {"dpo_coef": 0.0},
+  "ppo_dpo": {"dpo_coef": 0.0},
+}
+# Losses of a policy alone, whose rows do not read each other's log-probs, and
+# which do not have the correction in their ratio.
+CORRECTED = [
+  name
+  for name, algorithm in algorithms.ALGORITHMS.items()
+  if algorithm.policy_loss is not None
+  and name != "dpo"
+  and "behavior_logp" not in algorithm.needs
+]
+
+
+def _policy_term(name, case, **fields):
+  config = algorithms.make_config(
+    name,
+    **{"kl_coef": 0.0, "entropy_coef": 0.0, **WITHOUT_TERMS.get(name, {})},
+    **fields,
+  )
+  algorithm = dataclasses.replace(
+    algorithms.get_algorithm(name), critic_loss=None
+  )
+  with jax.enable_x64(True):
+    return cases.evaluate(algorithm, config, case)
+
+
+@pytest.mark.parametrize("name", tiny.each(CORRECTED))
+def test_every_loss_carries_the_correction(name):
+  """With one weight for each completion its gradient is that many times."""
+  case = _case()
+  # Sums of a row, so that a weight is e^0.3 or e^-0.3 whatever its length.
+  sign = np.where(np.arange(B) % 2, 1.0, -1.0)[:, None]
+  lengths = np.maximum(case.mask.sum(axis=1, keepdims=True), 1)
+  case.behavior_logp = case.old_logp - 0.3 * sign / lengths
+  plain = _policy_term(name, case)
+  for fields, weight in (
+    (
+      {"importance_mode": "truncate", "importance_level": "sequence"},
+      np.exp(0.3 * sign),
+    ),
+    (
+      {
+        "importance_mode": "mask",
+        "importance_level": "sequence",
+        "importance_max": 1.0,
+      },
+      np.where(sign > 0, 0, np.exp(0.3 * sign)),
+    ),
+  ):
+    corrected = _policy_term(name, case, **fields)
+    np.testing.assert_array_equal(corrected.advantages, plain.advantages)
+    np.testing.assert_allclose(
+      corrected.gradient, weight * plain.gradient, 1e-9, 1e-12
+    )
+
+
+@pytest.mark.parametrize("name", tiny.each(CORRECTED))
+def test_what_is_rejected_moves_nothing_that_stays(name):
+  """Weights, their mean, and quantiles are of the tokens that are left."""
+  fields = {
+    "importance_mode": "truncate",
+    "importance_normalize": True,
+    "top_entropy_fraction": 0.6,
+    "rejection": "token_k1",
+  }
+  algorithm, case = algorithms.get_algorithm(name), _case()
+  out = _trained(case) & (np.arange(T) == 1)
+  case.behavior_logp = np.where(out, case.old_logp - 3, case.behavior_logp)
+  one = _policy_term(name, case, **fields)
+  assert not one.mask[out].any()
+  assert one.mask.any()
+  case.behavior_logp = np.where(out, case.old_logp + 4, case.behavior_logp)
+  if "behavior_entropy" not in algorithm.needs:  # Else advantages read it.
+    case.behavior_entropy = np.where(out, 9.0, case.behavior_entropy)
+  other = _policy_term(name, case, **fields)
+  np.testing.assert_array_equal(other.mask, one.mask)
+  np.testing.assert_allclose(other.gradient, one.gradient, 1e-9, 1e-12)
+
+
+@pytest.mark.parametrize(
+  ("name", "fields", "unit"),
+  [
+    ("dapo", {"token_mean_scope": "group"}, "group"),
+    ("compaction_rl", {"weight": "context"}, "row"),
+    ("gagpo", {}, "action"),
+  ],
+)
+def test_units_weigh_as_much_after_rejection(name, fields, unit):
+  """Each unit has the same sum of weights, without the importance of tokens."""
+  case = cases.make_case()
+  case.behavior_logp = np.where(
+    np.arange(T) % 3 == 1, case.old_logp - 3, case.old_logp
+  )
+  algorithm = algorithms.get_algorithm(name)
+  config = algorithms.make_config(name, rejection="token_k1", **fields)
+  batch = cases.prepared(algorithm, config, case, key=jax.random.key(0))
+  assert 0 < batch.mask.sum() < _trained(case).sum()
+  number = {
+    "group": case.group_id[:, None] + 0 * case.turn,
+    "row": np.arange(B)[:, None] + 0 * case.turn,
+    "action": np.arange(B)[:, None] * T + case.turn,
+  }[unit]
+  sums = np.bincount(
+    number[np.asarray(batch.mask)],
+    np.broadcast_to(batch.policy_weight, (B, T))[np.asarray(batch.mask)],
+  )
+  sums = sums[sums > 0]
+  assert len(sums) > 2
+  np.testing.assert_allclose(sums, sums[0], 1e-5)
+
+
 # --- what is refused ---------------------------------------------------------
 
 

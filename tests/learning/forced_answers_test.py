@@ -101,7 +101,9 @@ def _program(name):
   policy, params = _policy(name)
   view = members.policy_view(policy, {"policy": params})
   # Micro-batches of two lengths, in which rows change places.
-  plan = UpdatePlan(micro_batch_size=2, group_size=4, lengths=(6,))
+  plan = UpdatePlan(
+    micro_batch_size=2, group_size=4, lengths=(6,), temperature=1.3
+  )
 
   @jax.jit
   def run(prompts, batch):
@@ -127,7 +129,7 @@ def _probabilities(name, rows):
     h, _ = policy.hidden(
       params, prompts, prompts > 0, tokens, mask, jnp.arange(len(tokens))
     )
-    logits = jax.nn.log_softmax(policy.head(params, h))
+    logits = jax.nn.log_softmax(policy.head(params, h) / 1.3)
     return jnp.take_along_axis(logits, tokens[..., None], 2)[..., 0]
 
   prompts = PROMPTS[[prompt for prompt, _, _ in rows]]

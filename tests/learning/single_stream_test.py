@@ -12,6 +12,7 @@ from grpo_jax.learning import schedules, single_stream, stages
 from tests.training import tiny
 
 SIZE, DRAWN, SLOTS = 6, 3, 2
+TEMPERATURE = 0.7
 OWN = single_stream.SingleStream(SIZE, DRAWN, SLOTS)
 
 
@@ -107,6 +108,8 @@ def stepped(request):
     group_size=request.param,
     learning_rate=0.05,
     score=even,
+    temperature=TEMPERATURE,
+    top_k=3,
   )
   own = dataclasses.replace(OWN, size=4, num_prompts=4)
   parts = dataclasses.replace(parts, schedule=own)
@@ -137,7 +140,7 @@ def own_logp(parts, params, pool, place, tokens, mask):  # [T]
     jnp.zeros(1, jnp.int32),
   )
   logits = parts.policy.head(params["policy"], h)[0]
-  logp = jax.nn.log_softmax(logits)
+  logp = jax.nn.log_softmax(logits / TEMPERATURE)
   return jnp.take_along_axis(logp, tokens[:, None], axis=1)[:, 0]
 
 

@@ -165,6 +165,7 @@ def make_parts(
     max_new_tokens=max_new_tokens,
     end_ids=(END,),
     pad_id=PAD,
+    temperature=update_plan.temperature,
     top_k=top_k,
     record_kept="kept_ids" in required,
     record_routing="routing" in required,

@@ -1,0 +1,77 @@
+"""Every pass speaks of the distribution that the tokens were drawn from."""
+
+
+import jax
+import numpy as np
+import pytest
+
+from grpo_jax.algorithms import objective
+from grpo_jax.learning import after, stages
+from grpo_jax.ops import logprobs
+from tests.training import tiny
+
+TEMPERATURE = 0.6
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("name", ["otb", "opd_topk"])
+def test_models_that_are_equal_say_what_the_sampler_has_said(name, keeps):
+  """Policy, anchor, reference and teacher: one temperature, one set of ids."""
+  fields = {"kl_coef": 0.1, "entropy_coef": 0.1, "importance_mode": "truncate"}
+  if name == "opd_topk":
+    fields["topk"] = 2
+  parts = tiny.make_parts(
+    name,
+    fields=fields | {"keep_sampling_mask": keeps},
+    top_k=3,
+    temperature=TEMPERATURE,
+    learning_rate=0.0,
+  )
+  state, prompts = tiny.make_state(parts), tiny.make_prompts()
+
+  @jax.jit
+  def said(state, prompts):
+    rollout = stages.sample_stage(state, prompts, parts=parts)
+    scored = parts.judge.score(None, prompts, rollout)
+    batch = objective.make_train_batch(
+      *(parts.algorithm, parts.config, prompts, rollout, scored),
+      state.algorithm_state,
+    )
+    key = jax.random.key(0)
+    batch = stages.prepare(state, batch, key, parts=parts)
+    learnt = stages.learn_stage(state, prompts, rollout, scored, parts=parts)
+    moved = after.after_update(learnt[0], learnt[2], parts=parts)
+    outputs = parts.losses[0].outputs(state.params, batch)
+    # By the definition, over all ids and those that were kept.
+    h, _ = parts.policy.hidden(
+      state.params["policy"],
+      *(prompts.tokens, prompts.mask, rollout.tokens, rollout.completion_mask),
+      rollout.prompt_index,
+    )
+    logits = parts.policy.head(state.params["policy"], h) / TEMPERATURE
+    if keeps:
+      logits = logprobs._keep(logits, batch.kept_ids)
+    return rollout, batch, outputs, moved, jax.nn.log_softmax(logits)
+
+  rollout, batch, outputs, moved, logp = jax.device_get(said(state, prompts))
+  drawn = rollout.behavior_logp if keeps else rollout.sampler_logp
+  mask = batch.mask
+  for found in (batch.old_logp, batch.ref_logp, outputs.logp):
+    np.testing.assert_allclose(found[mask], drawn[mask], atol=1e-5)
+  probs = np.exp(logp)
+  entropy = -(probs * np.where(probs > 0, logp, 0)).sum(axis=-1)
+  np.testing.assert_allclose(outputs.entropy[mask], entropy[mask], atol=1e-5)
+  if keeps:
+    np.testing.assert_allclose(rollout.entropy[mask], entropy[mask], atol=1e-5)
+    assert moved is None
+  else:
+    np.testing.assert_allclose(moved.logp[mask], drawn[mask], atol=1e-5)
+    assert (rollout.behavior_logp > drawn + 1e-3)[mask].any()
+  if name == "otb":
+    squares = np.square(probs).sum(axis=-1)
+    found = batch.sum_pi_squared
+    np.testing.assert_allclose(found[mask], squares[mask], atol=1e-5)
+  else:
+    likeliest = -np.sort(-logp, axis=-1)[..., :2]
+    for found in (batch.ref_topk_logp, outputs.topk_logp):
+      np.testing.assert_allclose(found[mask], likeliest[mask], atol=1e-5)
