@@ -800,13 +800,30 @@ def _policy_term(name, case, **fields):
 
 @pytest.mark.parametrize("name", tiny.each(CORRECTED))
 def test_every_loss_carries_the_correction(name):
-  """With one weight for each completion its gradient is that many times."""
+  """Also those that have weights of their own: gagpo, clip_cov, kl_cov."""
+  _carries_the_correction(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("name", "fields"),
+  [
+    ("compaction_rl", {"weight": "context"}),
+    ("dapo", {"token_mean_scope": "group"}),
+  ],
+)
+def test_units_that_weigh_as_much_carry_the_correction(name, fields):
+  _carries_the_correction(name, **fields)
+
+
+def _carries_the_correction(name, **own):
+  """With one weight for each completion the gradient is that many times."""
   case = _case()
   # Sums of a row, so that a weight is e^0.3 or e^-0.3 whatever its length.
   sign = np.where(np.arange(B) % 2, 1.0, -1.0)[:, None]
   lengths = np.maximum(case.mask.sum(axis=1, keepdims=True), 1)
   case.behavior_logp = case.old_logp - 0.3 * sign / lengths
-  plain = _policy_term(name, case)
+  plain = _policy_term(name, case, **own)
   for fields, weight in (
     (
       {"importance_mode": "truncate", "importance_level": "sequence"},
@@ -821,7 +838,7 @@ def test_every_loss_carries_the_correction(name):
       np.where(sign > 0, 0, np.exp(0.3 * sign)),
     ),
   ):
-    corrected = _policy_term(name, case, **fields)
+    corrected = _policy_term(name, case, **fields, **own)
     np.testing.assert_array_equal(corrected.advantages, plain.advantages)
     np.testing.assert_allclose(
       corrected.gradient, weight * plain.gradient, 1e-9, 1e-12

@@ -1,6 +1,5 @@
 """Every pass speaks of the distribution that the tokens were drawn from."""
 
-
 import jax
 import numpy as np
 import pytest

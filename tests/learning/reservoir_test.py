@@ -170,3 +170,16 @@ def test_phases_that_draw_groups_of_other_sizes_are_refused():
   with pytest.raises(ValueError, match="give phases of the kind 'preference'"):
     other.enter(past)
   assert RESERVOIR.enter(past) is past
+
+
+def test_the_second_of_two_groups_takes_the_only_place_half_the_time():
+  """The n-th group draws one of n places, its own among them."""
+  own = reservoir.Reservoir(1, 1, 1, 1, 1, 1)
+  state = own.enter(None) | {"step": jnp.int32([0]), "seen": jnp.int32(1)}
+  fresh = {
+    name: jnp.ones((1, *shape), kind)
+    for name, (shape, kind) in own._fields.items()
+  }
+  keys = jax.random.split(jax.random.key(0), 2000)
+  steps = jax.vmap(lambda key: own._keep(state, fresh, key, 7)["step"])(keys)
+  assert abs((steps == 7).mean() - 0.5) < 0.05

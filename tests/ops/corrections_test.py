@@ -34,6 +34,8 @@ top_entropy_of = jax.jit(corrections.top_entropy_mask, static_argnums=2)
     ("token", "mask", (4.5,), [[2, 4, 0.125], [1, 0.25, 0]]),
     ("sequence", "truncate", (0.5,), [[0.5] * 3, [0.25, 0.25, 0]]),
     ("sequence", "mask", (3.0, 0.5), [[1, 1, 1], [0, 0, 0]]),
+    # What is at both bounds is within them.
+    ("token", "mask", (1.0, 1.0), [[0, 0, 0], [1, 0, 0]]),
   ],
 )
 def test_weights_by_hand(level, mode, bounds, expected):
@@ -116,6 +118,10 @@ def test_normalised_weights_have_mean_one():
     ("seq_sum", "k1", 0.9, 3.9, [[1, 1, 1], [0, 0]]),  # 1 | 4
     ("seq_mean", "k1", 0.9, 1.9, [[1, 1, 1], [0, 0]]),  # 1 | 2
     ("seq_max", "k1", 0.3, 5.0, [[0, 0, 0], [1, 1]]),
+    # What is at a bound is kept.
+    ("token", "k1", 1.0, 1.0, [[0, 0, 0], [1, 0]]),
+    ("token", "k2", 0.0, 0.0, [[0, 0, 0], [1, 0]]),
+    ("token", "k3", 0.0, 0.0, [[0, 0, 0], [1, 0]]),
     # k2 = x²/2: 0.24, 0.96, 2.16 | 0, 0.96
     ("token", "k2", 0.0, 1.0, [[1, 1, 0], [1, 1]]),
     ("seq_sum", "k2", 0.0, 1.0, [[0, 0, 0], [1, 1]]),
@@ -213,3 +219,12 @@ def test_high_entropy_tokens_are_those_above_numpys_quantile():
 def test_no_tokens_no_high_entropy():
   found = top_entropy_of(np.ones((2, 3)), np.zeros((2, 3), bool), 0.5)
   np.testing.assert_array_equal(found, False)
+
+
+def test_a_drift_at_the_threshold_and_an_advantage_of_0_are_kept():
+  advantages = np.float32([-1.0, 0.0, -1.0])
+  for drift, kept in ((0.5, [True, True]), (0.75, [False, True])):
+    found = sequence_mask_of(
+      ZEROS - np.float32(drift), ZEROS, advantages, MASK, 0.5
+    )
+    assert found[:2, 0].tolist() == kept

@@ -195,6 +195,16 @@ def test_a_nearly_full_context_is_compacted():
   assert (rollout.traces.order[exists] > 0).any()
 
 
+@pytest.mark.parametrize(("reserve", "actions"), [(5, 3), (6, 2)])
+def test_a_context_with_exactly_the_reserve_left_goes_on(reserve, actions):
+  """After two actions and their observations 5 of 12 tokens are left."""
+  compact = Compaction(0, 12, reserve, 3, 4, 3, 1, 4, 1)
+  always = _table(*((token, 1) for token in range(7)))
+  rollout = _run(always, _prompts([6] * 20, 10), 10, compact)
+  text = _texts(rollout)[0][1].partition("3")[0]
+  assert text == "121221"[: 3 * (actions - 1)]
+
+
 def test_rows_that_do_not_fit_are_cut_off():
   compact = Compaction(2, 5, 0, 3, 4, 3, 1, 2, 1)
   rollout = _run(np.zeros((7, 7)), _prompts([6] * 4, 10), 10, compact)
