@@ -3811,6 +3811,13 @@ MUTATIONS = [
     "tests/learning/keys_test.py -k no_draw",
   ),
   Mutation(
+    "The seed of an environment on the host is its first token's key.",
+    "grpo_jax/rollout/turns.py",
+    "jax.random.bits(jax.random.fold_in(key, _RESET), dtype=jnp.uint32)",
+    "jax.random.bits(jax.random.fold_in(key, 0), dtype=jnp.uint32)",
+    "tests/learning/keys_test.py -k no_draw",
+  ),
+  Mutation(
     "Contexts of a rollout draw with the same keys.",
     "grpo_jax/rollout/drawing.py",
     "folded = (prompt_id, sample_index, turn)",
@@ -3912,11 +3919,25 @@ MUTATIONS = [
     "tests/learning/passes_test.py -k equal",
   ),
   Mutation(
+    "The whole distribution of a reference is one at temperature 1.",
+    "grpo_jax/ops/logprobs.py",
+    "_scaled(ref_head, temperature), ref_h, size",
+    "_scaled(ref_head, 1.0), ref_h, size",
+    "tests/learning/passes_test.py -k equal",
+  ),
+  Mutation(
     "The pass after an update is one at temperature 1.",
     "grpo_jax/learning/after.py",
     "temperature=parts.plan.temperature",
     "temperature=1.0",
     "tests/learning/passes_test.py -k equal",
+  ),
+  Mutation(
+    "The KL of canaries is one at temperature 1.",
+    "grpo_jax/training/canaries.py",
+    "      temperature=scale,\n      chunk_bytes=_CHUNK_BYTES,\n",
+    "      temperature=1.0,\n      chunk_bytes=_CHUNK_BYTES,\n",
+    "tests/training/canaries_test.py -k temperature_of_the_draws",
   ),
   Mutation(
     "Forced answers are asked for at temperature 1.",

@@ -100,6 +100,7 @@ def _of_a_step(state, prompts, parts):
     reset=lambda key, extras: jax.random.bits(key), max_observation_len=1
   )
   turns.begin(environment, keys, {})
+  jax.vmap(turns.seed)(keys)
   correction.kinds(
     correction.Correction(0.3, 0.3, 0.3, (2,), T, 3),
     *(keys, jnp.ones(len(keys), bool)),
@@ -140,6 +141,8 @@ def test_no_draw_has_the_key_of_another(used):
     state = advance(state, tiny.make_prompts(first=4 * step))
   jax.effects_barrier()
   parents = set(used.pop("parents"))
+  # An environment on the host begins as its twin in the graph.
+  assert set(used.pop("turns.py, bits")) == set(used["keys_test.py, bits"])
   per_row = 2 * 4 * G  # In two steps.
   assert {user: len(set(keys)) for user, keys in used.items()} == {
     "drawing.py, gumbel": 2 * per_row * T,  # Of two turns.

@@ -13,7 +13,7 @@ TEMPERATURE = 0.6
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-@pytest.mark.parametrize("name", ["otb", "opd_topk"])
+@pytest.mark.parametrize("name", ["otb", "opd_topk", "opd_full"])
 def test_models_that_are_equal_say_what_the_sampler_has_said(name, keeps):
   """Policy, anchor, reference and teacher: one temperature, one set of ids."""
   fields = {"kl_coef": 0.1, "entropy_coef": 0.1, "importance_mode": "truncate"}
@@ -66,7 +66,9 @@ def test_models_that_are_equal_say_what_the_sampler_has_said(name, keeps):
   else:
     np.testing.assert_allclose(moved.logp[mask], drawn[mask], atol=1e-5)
     assert (rollout.behavior_logp > drawn + 1e-3)[mask].any()
-  if name == "otb":
+  if name == "opd_full":
+    np.testing.assert_allclose(outputs.ref_kl[mask], 0, atol=1e-5)
+  elif name == "otb":
     squares = np.square(probs).sum(axis=-1)
     found = batch.sum_pi_squared
     np.testing.assert_allclose(found[mask], squares[mask], atol=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import jax
 import numpy as np
 import pytest
 
@@ -19,7 +20,7 @@ from grpo_jax.training import (
 )
 from grpo_jax.training import config as config_lib
 from tests.experiments import tiny_config
-from tests.training import stale_test
+from tests.training import stale_test, tiny
 
 
 def first_alarm(rates, size, seed, fall=0.05, sigmas=3.0):
@@ -32,6 +33,32 @@ def first_alarm(rates, size, seed, fall=0.05, sigmas=3.0):
       return number
     past = past.with_scores(scores)
   return None
+
+
+def test_the_kl_is_at_the_temperature_of_the_draws():
+  parts = tiny.make_parts(fields={"kl_coef": 0.1}, temperature=0.6)
+  params = tiny.make_state(parts).params
+  moved = jax.tree.map(lambda x: 1.3 * x, params["policy"])
+  params, prompts = params | {"policy": moved}, tiny.make_prompts()
+  rollout = parts.player.play(params, prompts, jax.random.key(0))
+  found = canaries._kl_of(
+    params, prompts, rollout, policy=parts.policy, scale=0.6
+  )
+
+  def logp(member):
+    h, _ = parts.policy.hidden(
+      params[member],
+      *(prompts.tokens, prompts.mask, rollout.tokens, rollout.completion_mask),
+      rollout.prompt_index,
+    )
+    every = jax.nn.log_softmax(parts.policy.head(params[member], h) / 0.6)
+    ids = np.asarray(rollout.tokens)[..., None]
+    return np.take_along_axis(np.asarray(every), ids, axis=2)[..., 0]
+
+  u = logp("policy") - logp("reference")
+  k3 = np.where(rollout.written, np.exp(-u) - 1 + u, 0)
+  assert found == pytest.approx(k3.sum() / len(k3), rel=1e-4)
+  assert found > 1e-3
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.5, 0.9, 0.99])
