@@ -2,10 +2,13 @@
 
 import re
 
+import jax
 import numpy as np
 import pytest
 
 import grpo_jax
+from grpo_jax import algorithms
+from grpo_jax.contract import cases
 from tests.experiments import command
 
 
@@ -44,6 +47,26 @@ def test_the_environment_of_the_guide_answers():
   assert session.scores() == {"accuracy": 0.0}
   assert session.step("7.") == ("", 1.0, True)
   assert session.scores() == {"accuracy": 1.0}
+
+
+def test_the_algorithm_of_the_guide_squashes_what_grpo_has(monkeypatch):
+  """Of eight completions one is right: √2.475, and not √0.875 / 0.354."""
+  made = []
+  monkeypatch.setattr(
+    grpo_jax, "train", lambda config, _: made.append(config), raising=False
+  )
+  namespace = {"__name__": "__main__"}
+  (block,) = blocks("algorithm")
+  exec(compile(block, "algorithm.md", "exec"), namespace)
+  case = cases.make_case().take(np.arange(8))
+  case.rewards = np.float32([1, 0, 0, 0, 0, 0, 0, 0])
+  case.group_id, case.valid = np.zeros(8, int), np.ones(8, bool)
+  for algorithm, advantage in ((namespace["SQUASHED"], 1.573), ("grpo", 2.475)):
+    algorithm = algorithms.get_algorithm(algorithm)
+    config = algorithm.config_class(kl_coef=0.0)
+    with jax.disable_jit():
+      found = cases.prepared(algorithm, config, case).advantages
+    assert found[0] == pytest.approx(advantage, abs=1e-3)
 
 
 @pytest.mark.slow  # Two short runs.

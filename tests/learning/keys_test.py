@@ -108,6 +108,7 @@ def _of_a_step(state, prompts, parts):
   return stages.learn_stage(state, prompts, rollout, scored, parts=parts)[0]
 
 
+@pytest.mark.slow
 def test_no_draw_has_the_key_of_another(used):
   parts = tiny.make_parts(
     "clip_cov",

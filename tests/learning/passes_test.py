@@ -13,7 +13,7 @@ TEMPERATURE = 0.6
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-@pytest.mark.parametrize("name", ["otb", "opd_topk", "opd_full"])
+@pytest.mark.parametrize("name", tiny.each(("otb", "opd_topk", "opd_full"), ()))
 def test_models_that_are_equal_say_what_the_sampler_has_said(name, keeps):
   """Policy, anchor, reference and teacher: one temperature, one set of ids."""
   fields = {"kl_coef": 0.1, "entropy_coef": 0.1, "importance_mode": "truncate"}
