@@ -387,7 +387,7 @@ def gold_box(text: str) -> str | None:
   r"""What the last box of a solution has, or None.
 
   More than a completion may write (`rewards/answers.py`) is a box here, since
-  solutions have it: `\fbox{2}`, `\boxed 2`. A box that is not closed is none.
+  solutions have it: `\fbox{2}`, `\boxed A`. A box that is not closed is none.
   """
   for box in reversed(list(_BOX.finditer(text))):
     start = box.end()

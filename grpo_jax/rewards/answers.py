@@ -11,6 +11,9 @@ A completion may hold a thought, `<think>…</think>`. An answer stands after it
 3. without a box too, what follows the last marker, as `####`, up to the end of
    its line, if a marker is named and no thought is left open.
 
+A number needs no braces: `\boxed 4`. An empty tag, box or marker is none, so
+that one behind the answer does not hide it.
+
 Every function takes time linear in the text. A policy that is stuck in a loop
 writes a tag ten thousand times.
 """
@@ -29,27 +32,33 @@ _MAX_DEPTH = 4
 _MAX_EXPONENT = 100  # Of ten, in scientific notation.
 
 # A command, an escaped character, or a brace, left to right as TeX reads.
-_LATEX_TOKEN = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)
+_LATEX_TOKEN = re.compile(
+  r"\\boxed\s*(?:\{|([-+]?[0-9][^\s$\\{}]*))|\\.|[{}]", re.DOTALL
+)
+_BEHIND_BARE = ".,;:!?)]"  # No part of a number that a box has without braces.
 _THINK, _END_THINK = "<think>", "</think>"
 _ANSWER, _END_ANSWER = "<answer>", "</answer>"
 _PARTS = (_THINK, _END_THINK, _ANSWER, _END_ANSWER, r"\boxed")
 
 
 def last_boxed(text: str) -> str | None:
-  """Content of the last complete `\\boxed{…}`, or None.
+  """Content of the last complete `\\boxed{…}` that has one, or None.
 
   Of nested boxes, the one that starts last. A box whose closing brace is
-  missing (a truncated completion) is no box.
+  missing (a truncated completion) is no box, and an empty one is none either.
   """
   open_braces: list[tuple[int, bool]] = []  # (start of content, is a box)
   start, content = -1, None
   for token in _LATEX_TOKEN.finditer(text):
-    if token.group().endswith("{") and token.group() != r"\{":
+    if token[1]:
+      start, content = token.start(1), token[1].rstrip(_BEHIND_BARE)
+    elif token.group().endswith("{") and token.group() != r"\{":
       open_braces.append((token.end(), token.group() != "{"))
     elif token.group() == "}" and open_braces:
       begin, is_box = open_braces.pop()
       if is_box and begin > start:
-        start, content = begin, text[begin : token.start()]
+        inside = text[begin : token.start()]
+        start, content = (begin, inside) if inside.strip() else (start, content)
   return content
 
 
@@ -64,21 +73,25 @@ def final_answer(text: str, after: str = "") -> str | None:
   if _ANSWER in rest:
     # An answer may stand in a thought that was never closed; a box is too
     # often a try.
-    end = rest.rfind(_END_ANSWER)
-    start = rest.rfind(_ANSWER, 0, max(end, 0))
-    if start < 0:
-      return None
-    content = rest[start + len(_ANSWER) : end]
+    content, start = "", len(rest)
+    while not content:
+      end = rest.rfind(_END_ANSWER, 0, start)
+      start = rest.rfind(_ANSWER, 0, max(end, 0))
+      if start < 0:
+        return None
+      content = rest[start + len(_ANSWER) : end].strip()
     boxed = last_boxed(content)
     return (content if boxed is None else boxed).strip()
   if not end_thought and _THINK in rest:
     return None
   said = rest.partition(_THINK)[0]
-  answer = last_boxed(said)
-  if answer is None and after:
-    _, marker, line = said.rpartition(after)
-    answer = line.partition("\n")[0] if marker else None
-  return None if answer is None else answer.strip()
+  answer, mark = last_boxed(said), len(said)
+  while not answer and after and mark >= 0:
+    mark = said.rfind(after, 0, mark + len(after) - 1)
+    start = mark + len(after)
+    end = said.find("\n", start)
+    answer = said[start : end if end >= 0 else None].strip()
+  return answer.strip() if answer and mark >= 0 else None
 
 
 def vote(text: str, after: str = "") -> str | None:
@@ -129,9 +142,12 @@ class Quantity:
   text: str
 
 
+_FONTS = "text|textrm|textbf|textit|mbox|mathrm|mathbf|boldsymbol"
 _WRAPPED = re.compile(
   r"\$\$(.*)\$\$|\$(.*)\$|\\\((.*)\\\)|\\\[(.*)\\\]"
-  r"|\\(?:text|mathrm|mathbf|textbf|boldsymbol)\{([^{}]*)\}",
+  r"|\*\*(.*)\*\*|\*(.*)\*|__(.*)__|`(.*)`"
+  r"|\\(?:displaystyle|textstyle|bf|rm|it)(?![A-Za-z])(.*)"
+  rf"|(?:\\(?:{_FONTS}))?(?P<group>\{{.*\}})",
   re.DOTALL,
 )
 _FORMULA = re.compile(
@@ -141,19 +157,46 @@ _UNIT = re.compile(
   r"(?:\\[ ,;]|~|\s)*(?:\\(?:text|textrm|mathrm|mbox)\s*\{([^{}]*)\}"
   r"(\^\{?[23]\}?)?|\^\{?(\\circ)\}?|(°))\.?$"
 )
+_BLANKS = r"(?:\\[ ,;]|~|\s)+"
+# A unit that no command marks. One letter would be a variable's name.
+_PLAIN_UNIT = re.compile(
+  rf"{_BLANKS}((?:[A-Za-z]{{3,}}|[ckmn]m|[km]g|m[lLi]|ft|in|lb|oz|hr)"
+  r"(?: [A-Za-z]+)*(?:/(?:[A-Za-z]{3,}|s|h|hr))?(?:\^[23])?"
+  r"|m/s(?:\^2)?)\.?$"
+)
+# What may stand without a command where the right answer has it.
+KNOWN_UNIT = re.compile(r"[A-Za-z](?:[A-Za-z/ ]*[A-Za-z])?(?:\^[23])?")
+# Words that say more than what is counted.
+CONDITION = re.compile(
+  r"(?i:\b(?:or|and|if|when|where|for|mod|modulo|more|less|least|most|than|above"
+  r"|below|to|only|except|not|am|pm)\b|[ap]\. ?m)"
+)
 _ASSIGNED = re.compile(r"(?:[A-Za-z]|\\[a-z]+)\s*=([^=]*)")
+_MAX_WRAPPINGS = 4
 
 
 def unwrapped(answer: str) -> str:
-  """An answer without what encloses all of it: $…$, \\(…\\), \\text{…}."""
+  """An answer without what encloses all of it: $…$, **…**, \\text{…}, {…}."""
   answer = answer.strip()
-  for _ in range(2):
+  for _ in range(_MAX_WRAPPINGS):
+    answer = answer.removesuffix(".").rstrip()
     found = _WRAPPED.fullmatch(answer)
     content = found and next(x for x in found.groups() if x is not None)
-    if not content or "$" in content or r"\(" in content or r"\[" in content:
-      break
-    answer = content.strip()
+    if found and (group := found["group"]):
+      content = group[1:-1] if _is_group(group) else ""
+    if content and not re.search(r"\$|\\[(\[]", content):
+      answer = content.strip()
   return answer
+
+
+def _is_group(text: str) -> bool:
+  """Whether the brace that a text begins with is closed by its last one."""
+  depth = 0
+  for brace in re.finditer(r"[{}]", text):
+    depth += 1 if brace.group() == "{" else -1
+    if not depth:
+      return brace.end() == len(text)
+  return False
 
 
 def formulas(answer: str) -> list[str]:
@@ -161,26 +204,38 @@ def formulas(answer: str) -> list[str]:
   return ["".join(found).strip() for found in _FORMULA.findall(answer)]
 
 
-def quantity(answer: str) -> Quantity | None:
+def without_formulas(answer: str) -> str:
+  """What of a sentence is no formula."""
+  return _FORMULA.sub("", answer)
+
+
+def quantity(answer: str, unit: str = "") -> Quantity | None:
   r"""Reads a number, evaluated as far as it can be; None for anything else.
 
   | accepted              |                                                    |
   |-----------------------|----------------------------------------------------|
-  | whole numbers         | 42, -7, 1,234,567, 1{,}234                         |
+  | whole numbers         | 42, -7, 1,234,567, 1{,}234, 1\ 234, 1 234          |
   | decimals              | 7.50, .5, 0.1\overline{6}                          |
-  | fractions of these    | 1/2, \frac{1}{2}, \frac12, and mixed: 3\frac{1}{2} |
+  | fractions of these    | 1/2, {1\over 2}, \frac{1}{2}, \frac12              |
+  | mixed numbers         | 3\frac{1}{2}, 3 1/2                                |
   | scientific notation   | 1.2 \times 10^{5}                                  |
-  | percentages           | 50\%: it is 0.5                                    |
+  | percentages           | 50\%, 50 percent: they are 0.5                     |
   | roots and π           | 2\sqrt{3}, \sqrt[3]{2}, \frac{1+\sqrt{5}}{2}, 4\pi |
 
-  Each also after `x =` or a dollar, before a unit (`\text{ cm}`, ^\circ), and
-  in `$…$`, alone or as the one formula of a sentence. Sums, products and powers
-  of whole numbers are no numbers here, nor are chains (1 = 2 = 3), lists, and
+  Each also after `x =` or a dollar; before a unit, as `\text{ cm}`, ` cm` and
+  ^\circ; and in `$…$` or in bold, alone or as the one formula of a sentence.
+  Sums, products and powers of whole numbers are no numbers here, nor are
+  chains (1 = 2 = 3), lists, units with a condition (`3 \text{ or more}`), and
   functions: `123 \cdot 456` states a question again.
+
+  Args:
+    answer: What was answered.
+    unit: Of the right answer, if it is known. It needs neither a command nor a
+      blank: `5m`.
   """
   if len(answer) > MAX_CHARS:
     return None
-  answer = unwrapped(answer)
+  answer = unwrapped(answer.replace("²", "^2").replace("³", "^3"))
   if found := formulas(answer):
     if len(found) > 1:
       return None
@@ -188,12 +243,28 @@ def quantity(answer: str) -> Quantity | None:
   if assigned := _ASSIGNED.fullmatch(answer):
     answer = assigned[1].strip()
   answer = answer.removeprefix(r"\$").removeprefix("$").strip()
+  known = KNOWN_UNIT.fullmatch(unit) and re.compile(
+    rf"(?:{_BLANKS}|(?<=[0-9}}]))({re.escape(unit)})\.?$"
+  )
   unit = ""
-  if tail := _UNIT.search(answer):
+  if (
+    tail := _UNIT.search(answer)
+    or _PLAIN_UNIT.search(answer)
+    or (known and known.search(answer))
+  ):
     unit = "".join(x or "" for x in tail.groups())
-    unit = " ".join(unit.replace("°", r"\circ").split())
+    unit = " ".join(re.sub("[{}]", "", unit.replace("°", r"\circ")).split())
     answer = answer[: tail.start()]
-  reader = _Reader(answer.removesuffix(".").strip())
+  answer = answer.removesuffix(".").strip()
+  if CONDITION.search(unit):
+    return None
+  if unit in ("degree", "degrees"):
+    unit = r"\circ"
+  elif unit == "percent":
+    answer, unit = answer + "%", ""
+  elif unit in ("dollar", "dollars"):
+    unit = ""
+  reader = _Reader(answer)
   try:
     value = reader.whole()
   except _NotANumberError:
@@ -206,12 +277,16 @@ class _NotANumberError(Exception):
   """What is being read is no number of the grammar."""
 
 
-_DIGITS = r"(?:[1-9][0-9]{0,2}(?:(?:,(?:\\!)?|\{,\}|\\,)[0-9]{3})+|[0-9]+)"
+# Between thousands, beside a comma.
+SPACED = r"(?:,\\! ?|\{,\}|\\[,;:! ]|~|[ \u00a0\u2009\u202f])"
+_DIGITS = rf"(?:[1-9][0-9]{{0,2}}(?:(?:,|{SPACED})[0-9]{{3}})+|[0-9]+)"
 _REPEATED = re.compile(r"([0-9]*)\\overline\{([0-9]+)\}")
 _PLAIN = re.compile(rf"{_DIGITS}(?:\.{_REPEATED.pattern}|\.[0-9]+)?|\.[0-9]+")
-_DECIMAL = re.compile(r"[-+]?[0-9,{}\\]*\.([0-9]+)")
+_DECIMAL = re.compile(rf"[-+]?{_DIGITS}?\.([0-9]+)")
+_PART = re.compile(r"[0-9]+")
+_DIVIDED = re.compile(r"/|\\over(?![a-z])")
 _SPACE = re.compile(r"(?:\s|~|\\[ ,;:!]|\\left(?![a-z])|\\right(?![a-z]))*")
-_TIMES = re.compile(r"\\cdot(?![a-z])|\\times(?![a-z])|\*")
+_TIMES = re.compile(r"\\cdot(?![a-z])|\\times(?![a-z])|[*×·]")
 _TEN_TO = re.compile(r"10\s*\^\s*(?:([0-9])(?![0-9])|\{\s*(-?[0-9]{1,3})\s*\})")
 _FRACTION = re.compile(r"\\[dtc]?frac(?![a-z])")
 
@@ -222,7 +297,8 @@ class _Reader:
       whole = sum [%]          sum = [±] term {± term}
       term = rational | [rational [·]] irrational [/ rational]
            | rational / irrational
-      rational = plain [· 10^n] | plain / plain | \\frac | plain \\frac
+      rational = plain [· 10^n] | plain / plain | \\frac
+               | plain \\frac | plain digits / digits
       irrational = root | π | root π | π root | ( sum ) | \\frac
 
   where a sum has at most one rational term, so that nothing in it can still be
@@ -302,7 +378,7 @@ class _Reader:
         self._number(self._take(_PLAIN))
       return None
     number = self._number(plain)
-    if self._takes("/"):
+    if self._take(_DIVIDED):
       if (below := self._take(_PLAIN)) is not None:
         return _quotient(number, self._number(below))
       if not self._irrational():
@@ -311,11 +387,12 @@ class _Reader:
     self._skip()
     if _FRACTION.match(self.text, self._at):
       part = self._fraction()
-      if part is None:
-        return None
-      if "." in plain.group() or not 0 < part < 1:
+      return None if part is None else self._mixed(plain, part)
+    if above := self._take(_PART):
+      if not self._take(_DIVIDED):
         raise _NotANumberError
-      return number + part
+      part = _quotient(self._number(above), self._number(self._take(_PART)))
+      return self._mixed(plain, part)
     if self._take(_TIMES):
       if (power := self._take(_TEN_TO)) is not None:
         return self._scientific(number, int(power[1] or power[2]))
@@ -326,6 +403,13 @@ class _Reader:
     if self._takes("/"):
       self._number(self._take(_PLAIN))
     return None
+
+  def _mixed(
+    self, whole: re.Match[str], part: fractions.Fraction
+  ) -> fractions.Fraction:
+    if "." in whole.group() or not 0 < part < 1:
+      raise _NotANumberError
+    return self._number(whole) + part
 
   def _number(self, found: re.Match[str] | None) -> fractions.Fraction:
     if found is None:

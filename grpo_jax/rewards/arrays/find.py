@@ -54,7 +54,7 @@ def _last_boxed(
   start: jax.Array,  # [B]
   end: jax.Array,  # [B]
 ) -> _Span:
-  r"""Content of the last complete `\boxed{…}` in [start, end).
+  r"""Content of the last `\boxed{…}` or `\boxed 4` in [start, end).
 
   Every `start` is 0 or follows a `>`, and every `end` precedes a `<` or is the
   end of the text, so that no command crosses them.
@@ -75,27 +75,59 @@ def _last_boxed(
   near = jax.lax.cummax(
     jnp.where(space, 0, 2 * place + command), axis=1
   )  # Twice the place, and 1 more if \boxed ends there.
-  boxes = opens & (strings.shifted(near, -1) % 2 == 1)
+  follows = strings.shifted(near, -1) % 2 == 1
   # Braces that close nothing make it negative, which changes no comparison.
   depth = jnp.cumsum(opens.astype(jnp.int32) - closes, axis=1)
   later = jax.lax.cummin(depth, axis=1, reverse=True)
-  box = strings.last(boxes & (later < depth))  # [B]
+  box = strings.last(
+    opens & follows & (later < depth) & ~_nears(space, data == ord("}"))
+  )  # [B]
   own = strings.at(depth, box)[:, None]
   close = strings.first(strings.behind(depth < own, box + 1))
-  return _Span(box + 1, close, box >= 0)
+  # A number without braces ends before a blank, a command or a brace.
+  digit = strings.digits(data)
+  sign = strings.one_of(data, b"+-") & strings.shifted(digit, 1)
+  inside = strings.behind(strings.before(~space, end), start)
+  bare = strings.last(inside & follows & (digit | sign))  # [B]
+  stop = ~inside | strings.one_of(data, b"$\\{}")
+  stop = strings.first(strings.behind(stop, bare))
+  kept = strings.before(~strings.one_of(data, b".,;:!?)]"), stop)
+  is_bare = bare > box
+  return _Span(
+    jnp.where(is_bare, bare, box + 1),
+    jnp.where(is_bare, strings.last(kept) + 1, close),
+    is_bare | (box >= 0),
+  )
+
+
+def _nears(space: jax.Array, mask: jax.Array) -> jax.Array:  # [B, L] bool
+  """Whether the next word behind each place begins where `mask` is True."""
+  place = strings.places(space)
+  none = 2 * space.shape[1]
+  word = jnp.where(space, none, 2 * place + mask)
+  word = jax.lax.cummin(word, axis=1, reverse=True)
+  return strings.shifted(word, 1) % 2 == 1
 
 
 def _after_marker(
   words: jax.Array,  # [B, L] uint32
+  space: jax.Array,  # [B, L] bool
   start: jax.Array,  # [B]
   end: jax.Array,  # [B]
   after: bytes,
 ) -> _Span:
-  """What follows the last `after` in [start, end), to the end of its line."""
+  """What follows the last `after` in [start, end) before an end of line.
+
+  Marks without a word behind them, in their line, are none.
+  """
   marks = strings.behind(strings.starts(words, after), start)
-  mark = strings.last(strings.before(marks, end - (len(after) - 1)))
+  marks = strings.before(marks, end - (len(after) - 1))
+  new_line = words & 255 == ord("\n")
+  stop = new_line | (strings.places(words) >= end[:, None])
+  word = _nears(space & ~stop, ~stop)
+  mark = strings.last(marks & strings.shifted(word, len(after) - 1))
   content = mark + len(after)
-  line = strings.first(strings.behind(words & 255 == ord("\n"), content))
+  line = strings.first(strings.behind(new_line, content))
   return _Span(content, jnp.minimum(line, end), mark >= 0)
 
 
@@ -108,22 +140,29 @@ def _span(
   """The answer with white space around it."""
   tags = (b"<think>", b"</think>", b"<answer>", b"</answer>")
   found = jnp.stack([strings.starts(words, tag) for tag in tags])
-  think, thought, answer, close = strings.last(found)  # Each [B].
+  think, thought, answer, _ = strings.last(found)  # Each [B].
   rest = jnp.where(thought < 0, 0, thought + len(b"</think>"))
   tagged = answer >= rest
-  end = jnp.where(close >= rest, close, -1)
+  # The last answer that has a word in it.
+  place = strings.places(text.bytes)
   opens = strings.behind(found[2], rest)
-  content = strings.last(strings.before(opens, end - 7)) + len(b"<answer>")
+  content = jax.lax.cummax(
+    jnp.where(opens, place + len(b"<answer>"), -1), axis=1
+  )  # [B, L]
+  word = jax.lax.cummax(jnp.where(space, -1, place), axis=1)
+  filled = (content >= 0) & (strings.shifted(word, -1) >= content)
+  end = strings.last(found[3] & filled)
+  content = strings.at(content, end)
   # A box is too often a try, if the thought was never closed.
   unfinished = (thought < 0) & (think >= 0)
-  usable = jnp.where(tagged, content >= len(b"<answer>"), ~unfinished)
+  usable = jnp.where(tagged, end >= 0, ~unfinished)
   thinks = strings.first(strings.behind(found[0], rest))
   end = jnp.where(tagged, end, jnp.minimum(thinks, text.length))
   start = jnp.where(usable, jnp.where(tagged, content, rest), 0)
   end = jnp.where(usable, end, 0)
   span = _Span(start, end, usable & tagged)
   if after:
-    marked = _after_marker(words, start, end, after)
+    marked = _after_marker(words, space, start, end, after)
     marked = marked._replace(found=marked.found & ~tagged)
     span = _either(span, marked, usable)
   boxed = _last_boxed(text.bytes, words, space, start, end)

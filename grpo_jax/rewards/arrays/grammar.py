@@ -4,6 +4,7 @@ The grammar is that part of `rewards.answers.quantity` whose value is rational:
 
     number   = [±] value [%]
     value    = plain | plain / plain | plain · 10^n | [plain] \frac part part
+             | plain digits / digits
     part     = digit | { [±] plain }
     plain    = digits [. digits] | . digits
              | digits . [digits] \overline{digits}
@@ -32,12 +33,12 @@ from grpo_jax.rewards.arrays import strings
 SYMBOLS = (
   *("NONE", "OTHER", "WHITE", "BLANK", "THIN", "SIZE", "ZERO", "ONE"),
   *("DIGIT", "DOT", "SLASH", "PLUS", "MINUS", "OPEN", "CLOSE", "FRACTION"),
-  *("TIMES", "REPEAT", "PERCENT", "POWER", "COMMA", "LOOSE"),
+  *("TIMES", "REPEAT", "PERCENT", "POWER", "COMMA"),
 )
 CODE = {name: code for code, name in enumerate(SYMBOLS)}
 _DIGITS = ("ZERO", "ONE", "DIGIT")
 # \left and \right are blanks too, but not inside of fractions, where the host
-# refuses letters. \, is one unless it separates thousands.
+# refuses letters. THIN is one that may separate thousands.
 _BLANKS = ("WHITE", "BLANK", "THIN")
 _ALL_BLANKS = (*_BLANKS, "SIZE")
 
@@ -46,7 +47,7 @@ _LONG = (  # Bytes of a symbol; whether a small letter may follow.
   ("BLANK", rb"\;", True),
   ("BLANK", rb"\:", True),
   ("BLANK", rb"\!", True),
-  ("THIN", rb"\,", True),
+  ("BLANK", rb"\,", True),
   ("SIZE", rb"\left", False),
   ("SIZE", rb"\right", False),
   ("MINUS", "−".encode(), True),
@@ -56,6 +57,9 @@ _LONG = (  # Bytes of a symbol; whether a small letter may follow.
   ("FRACTION", rb"\cfrac", False),
   ("TIMES", rb"\cdot", False),
   ("TIMES", rb"\times", False),
+  ("TIMES", "×".encode(), True),
+  ("TIMES", "·".encode(), True),
+  ("SLASH", rb"\over", False),
   ("REPEAT", rb"\overline{", True),
   ("PERCENT", rb"\%", True),
 )
@@ -63,6 +67,11 @@ _SHORT = (
   *(("BLANK", "~"), ("DOT", "."), ("SLASH", "/"), ("PLUS", "+")),
   *(("MINUS", "-"), ("OPEN", "{"), ("CLOSE", "}"), ("TIMES", "*")),
   *(("PERCENT", "%"), ("POWER", "^"), ("ZERO", "0"), ("ONE", "1")),
+)
+_SEPARATORS = (
+  *(("THIN", x.encode()) for x in (" ", "~", "\u00a0", "\u2009", "\u202f")),
+  *(("THIN", b"\\" + x) for x in (b",", b";", b":", b"!", b" ")),
+  *(("COMMA", x) for x in (b",", rb",\!", rb",\! ", b"{,}")),
 )
 
 
@@ -91,17 +100,14 @@ def symbols(
       found &= ~strings.shifted(lower, len(pattern))
     code = jnp.where(found, CODE[name], code)
     size = jnp.where(found, len(pattern), size)
-  # Separators of thousands, longest last: 1,234 1,\!234 1{,}234.
+  # Separators of thousands, longest last: 1,234 1 234 1,\!234 1{,}234.
   three = digit & strings.shifted(digit, 1) & strings.shifted(digit, 2)
   three = jax.lax.optimization_barrier(three)
-  for name, pattern in (("COMMA", b","), ("LOOSE", rb",\!"), ("COMMA", b"{,}")):
+  for name, pattern in _SEPARATORS:
     found = strings.starts(words, pattern) & strings.shifted(digit, -1)
     found &= strings.shifted(three, len(pattern))
     code = jnp.where(found, CODE[name], code)
     size = jnp.where(found, len(pattern), size)
-  # \, is a blank, unless three digits follow.
-  blank = (code == CODE["THIN"]) & ~strings.shifted(three, 2)
-  code = jnp.where(blank, CODE["BLANK"], code)
   # What lies inside of a longer symbol is none.
   reach = jax.lax.cummax(strings.places(data) + size, axis=1)
   covered = strings.shifted(reach, -1) > strings.places(data)
@@ -139,7 +145,7 @@ class _Builder:
     ):
       add(f"{name}.{state}", _DIGITS, f"{name}.{following}")
     for state in ("one", "two", "three", "group3"):
-      add(f"{name}.{state}", ("COMMA", "LOOSE", "THIN"), f"{name}.comma")
+      add(f"{name}.{state}", ("COMMA", "THIN"), f"{name}.comma")
     for state in ("one", "two", "three", "many", "group3"):
       add(f"{name}.{state}", ("DOT",), f"{name}.point")
     add(f"{name}.point", _DIGITS, f"{name}.decimal")
@@ -188,6 +194,7 @@ def _moves() -> dict[tuple[str, str], str]:
   made.plain("below", ("slash",), repeats=False)
   made.blanks("below", "done", _ALL_BLANKS)
   _add_fraction(made)
+  _add_part(made)
   _add_power(made)
   add("done", _ALL_BLANKS, "done")
   for state in accepting() - {"percent"}:
@@ -218,6 +225,21 @@ def _add_fraction(made: _Builder) -> None:
   made.add("over.digit", ("OPEN",), "under.brace")
   made.add("over.digit", _DIGITS, "under.digit")
   made.add("under.digit", _ALL_BLANKS, "done")
+
+
+def _add_part(made: _Builder) -> None:
+  """The fraction of 3 1/2."""
+  for begin, name, blank in (
+    ("whole", "part.over", "part.end"),
+    ("part.slash", "part.under", "done"),
+  ):
+    made.add(begin, _DIGITS, name)
+    made.add(name, _DIGITS, name)
+    made.add(name, _ALL_BLANKS, blank)
+  made.add("part.end", _ALL_BLANKS, "part.end")
+  made.add("part.slash", _ALL_BLANKS, "part.slash")
+  for state in ("part.over", "part.end"):
+    made.add(state, ("SLASH",), "part.slash")
 
 
 def _add_power(made: _Builder) -> None:
@@ -252,7 +274,7 @@ def accepting() -> set[str]:
   return {
     *(f"{name}.{x}" for name in ("first", "below") for x in _COMPLETE),
     *("first.repeated", "whole", "broken", "repeated"),
-    *("done", "percent", "under.digit", "power.single"),
+    *("done", "percent", "under.digit", "part.under", "power.single"),
   }
 
 
@@ -315,7 +337,9 @@ def _roles() -> dict[str, tuple[Iterable[str], Iterable[str]]]:
   """For each role, states and the symbols that lead to them."""
   whole, places = {}, {}
   for name in _PLAIN:
-    single = [f"{name}.digit"] if name in ("over", "under") else []
+    single = []
+    if name in ("over", "under"):
+      single = [f"{name}.digit", f"part.{name}"]
     whole[name] = [*(f"{name}.{x}" for x in _WHOLE), *single]
     places[name] = [f"{name}.decimal", f"{name}.bare"]
   ends = accepting()
@@ -327,7 +351,7 @@ def _roles() -> dict[str, tuple[Iterable[str], Iterable[str]]]:
     "zero": (whole["first"], ("ZERO",)),
     "minus": (("signed",), ("MINUS",)),
     "inner minus": (("over.signed", "under.signed"), ("MINUS",)),
-    "fraction": (("fraction",), ("FRACTION",)),
+    "fraction": (("fraction", "part.slash"), ("FRACTION", "SLASH")),
     "times": (("times",), ("TIMES",)),
     "power minus": (("power.signed",), ("MINUS",)),
     "power 1": (("power.single", "power.one"), _DIGITS),
@@ -335,7 +359,6 @@ def _roles() -> dict[str, tuple[Iterable[str], Iterable[str]]]:
     "power 3": (("power.three",), _DIGITS),
     "percent": (("percent",), ("PERCENT",)),
     "blank": (("start", "signed"), _ALL_BLANKS),
-    "loose comma": (("first.comma",), ("LOOSE",)),
     # Of the last byte they say where the text ends, for NONE changes nothing.
     "end": (ends, SYMBOLS),
     "decimal end": (places["first"], SYMBOLS),

@@ -40,9 +40,10 @@ def gold(answer: str) -> dict[str, np.ndarray] | None:
 
   Returns:
     `numerator` and `denominator` [14] int32, limbs of three digits; `negative`
-    [] bool; `places` [] int32, decimals; `unit` [32] uint8. None for a gold
-    answer that only the host can compare: one that is no number, has roots or
-    π, more than 42 digits above or below, or a unit of more than 32 bytes.
+    [] bool; `places` [] int32, decimals; `unit` [32] uint8, and `is_plain` []
+    bool, whether it needs no command. None for a gold answer that only the host
+    can compare: one that is no number, has roots or π, more than 42 digits
+    above or below, or a unit of more than 32 bytes.
   """
   answer = str(answer).strip()
   boxed = answers.last_boxed(answer)
@@ -66,6 +67,7 @@ def gold(answer: str) -> dict[str, np.ndarray] | None:
     "negative": np.array(found.value < 0),
     "places": np.array(found.places, np.int32),
     "unit": np.frombuffer(unit.ljust(wrappings.MAX_UNIT, b"\0"), np.uint8),
+    "is_plain": np.array(bool(answers.KNOWN_UNIT.fullmatch(found.unit))),
   }
 
 
@@ -79,9 +81,10 @@ def equal(
     gold: The arrays of `gold`, with a first axis of B.
   """
   chex.assert_rank([window.bytes, gold["numerator"]], 2)
-  number = wrappings.number(window)
+  window = wrappings.without_superscripts(window)
+  number = wrappings.number(window, gold["unit"], gold["is_plain"])
   symbols = grammar.symbols(window.bytes, number.start, number.end)
-  value = _value(window.bytes, grammar.roles(symbols))
+  value = _value(window.bytes, grammar.roles(symbols), number.percent)
   same_unit = (number.unit == gold["unit"]).all(axis=1)
   fits = number.unit_length <= wrappings.MAX_UNIT
   unit = (number.unit_length == 0) | (same_unit & fits)
@@ -115,6 +118,7 @@ class _Value(NamedTuple):
 def _value(
   data: jax.Array,  # [B, W] uint8
   roles: jax.Array,  # [B, W]
+  percent: jax.Array,  # [B] bool, whether the word stands behind it.
 ) -> _Value:
   count = grammar.counted(roles)
   data = data.astype(jnp.int32) - ord("0")
@@ -132,7 +136,7 @@ def _value(
   power = _power(data, roles, count)
   exponent = (
     power
-    - 2 * count["percent"]
+    - 2 * (count["percent"] + percent)
     - count["first.places"]
     - count["over.places"]
     + count["below.places"]
@@ -144,8 +148,9 @@ def _value(
   ends = roles[:, -1]
   valid = grammar.has(ends, "end") & (jnp.abs(power) <= _MAX_EXPONENT)
   valid &= (count["times"] == 0) | _is_mantissa(roles, count)
+  valid &= (count["percent"] == 0) | ~percent
   alone = grammar.has(ends, "decimal end")
-  alone &= count["blank"] + count["loose comma"] == 0
+  alone &= (count["blank"] == 0) & ~percent
   return _Value(
     jnp.stack([below_data, data, data]),
     jnp.stack([below | one, whole, above]),

@@ -23,11 +23,19 @@ from grpo_jax.rewards.arrays.find import Window
 MAX_UNIT = 32
 DEGREE = "°".encode()
 
-_NAMES = (rb"\text", rb"\mathrm", rb"\mathbf", rb"\textbf", rb"\boldsymbol")
+_NAMES = (
+  *(rb"\text", rb"\textrm", rb"\textbf", rb"\textit", rb"\mbox"),
+  *(rb"\mathrm", rb"\mathbf", rb"\boldsymbol", b""),
+)
 _PAIRS = (  # What may stand around a whole answer.
   *((b"$$", b"$$"), (b"$", b"$"), (rb"\(", rb"\)"), (rb"\[", rb"\]")),
+  *((b"**", b"**"), (b"*", b"*"), (b"__", b"__"), (b"`", b"`")),
   *((name + b"{", b"}") for name in _NAMES),
+  # Commands for all that follows, which no letter follows.
+  *((x, b"") for x in (rb"\displaystyle", rb"\textstyle", rb"\bf", rb"\rm")),
+  (rb"\it", b""),
 )
+_MAX_WRAPPINGS = 4  # As on the host.
 _DOLLARS = (rb"\$$", rb"\$", b"$")  # Before an amount.
 _UNIT_NAMES = (rb"\text", rb"\textrm", rb"\mathrm", rb"\mbox")
 # Of \text{…}^2, and degrees.
@@ -37,6 +45,7 @@ _POWERS = tuple(
   for power in "23"
   for closing in ("", "}")
 )
+_WORDS_OF_UNITS = b"percent", b"dollar", b"dollars", b"degree", b"degrees"
 _DEGREES = (rb"^\circ", rb"^\circ}", rb"^{\circ", rb"^{\circ}", DEGREE)
 
 
@@ -48,6 +57,7 @@ class Number(NamedTuple):
     single: Whether there is at most one formula, so that it is the answer.
     unit: As the answer has it, its blanks normal, and `\\circ` written as °.
     unit_length: Bytes of the unit, also of those that do not fit.
+    percent: Whether the unit was the word.
   """
 
   start: jax.Array  # [B] int32
@@ -55,6 +65,7 @@ class Number(NamedTuple):
   single: jax.Array  # [B] bool
   unit: jax.Array  # [B, MAX_UNIT] uint8
   unit_length: jax.Array  # [B] int32
+  percent: jax.Array  # [B] bool
 
 
 class _Rows:
@@ -144,19 +155,47 @@ def _size(
   return jnp.where(found, _sizes(patterns), 0).max(axis=1)
 
 
-def number(window: Window) -> Number:
+def without_superscripts(window: Window) -> Window:
+  """`^2` and `^3` in the place of ² and ³, which are two bytes as well."""
+  data, following = window.bytes, strings.shifted(window.bytes, 1)
+  found = (data == 0xC2) & strings.one_of(following, b"\xb2\xb3")
+  second = strings.shifted(found, -1)
+  data = jnp.where(found, jnp.uint8(ord("^")), data)
+  # 0xB2 is ord("2") + 0x80, and 0xB3 is ord("3") + 0x80.
+  return window._replace(bytes=jnp.where(second, data & 0x7F, data))
+
+
+def number(
+  window: Window,
+  unit: jax.Array,  # [B, MAX_UNIT] uint8, of the gold answer.
+  is_plain: jax.Array,  # [B] bool, whether it needs no command.
+) -> Number:
   """Finds the number of each answer; see `rewards.answers.quantity`."""
   rows = _Rows(window)
   rows.start, rows.end = jax.lax.fori_loop(
-    0, 2, lambda _, span: _unwrapped(rows, *span), (rows.start, rows.end)
+    0,
+    _MAX_WRAPPINGS,
+    lambda _, span: _unwrapped(rows, *span),
+    (rows.start, rows.end),
   )
   single = _to_formula(rows)
   _leave_name(rows)
   dollars = _size(rows.begins(rows.start, _DOLLARS), _DOLLARS)
   rows.narrow(rows.start + dollars, rows.end, single)
-  unit, unit_length = _leave_unit(rows)
+  found, length = _leave_unit(rows, jnp.where(is_plain[:, None], unit, 0))
   rows.narrow(rows.start, rows.end - _dot(rows), single)
-  return Number(rows.start, rows.end, single, unit, unit_length)
+  which = jnp.stack(
+    [(found == _row(word)).all(axis=1) for word in _WORDS_OF_UNITS]
+  )  # [5, B]
+  percent, is_degrees = which[0], which[3:].any(axis=0)
+  found = jnp.where(is_degrees[:, None], _row(DEGREE), found)
+  length = jnp.where(which[:3].any(axis=0), 0, length)
+  length = jnp.where(is_degrees, len(DEGREE), length)
+  return Number(rows.start, rows.end, single, found, length, percent)
+
+
+def _row(word: bytes) -> np.ndarray:  # [MAX_UNIT] uint8
+  return np.frombuffer(word.ljust(MAX_UNIT, b"\0"), np.uint8)
 
 
 def _dot(rows: _Rows) -> jax.Array:  # [B] int32
@@ -170,12 +209,25 @@ def _unwrapped(
 ) -> tuple[jax.Array, jax.Array]:
   r"""Leaves $…$, $$…$$, \(…\), \[…\] or \text{…} around all of the answer."""
   rows.start, rows.end = start, end
+  rows.narrow(start, end - _dot(rows), end > start)
+  start, end = rows.start, rows.end
   openings, closings = zip(*_PAIRS, strict=True)
   both = _sizes(openings) + _sizes(closings)
   found = rows.begins(start, openings) & rows.ends(end, closings)
   found &= start[:, None] + both <= end[:, None]
-  single = rows.part(rows.brace).sum(axis=1) == 2  # Those of one command.
-  found &= single[:, None] | (np.array(closings) != b"}")
+  # The first brace is closed by the last one, and no letter goes on a command.
+  brace = rows.part(rows.brace)
+  opens = rows.bytes == ord("{")
+  depth = jnp.cumsum(jnp.where(brace, 2 * opens - 1, 0), axis=1)
+  inner = strings.behind(
+    strings.before(depth <= 0, end - 1), strings.first(brace)
+  )
+  group = ~inner.any(axis=1) & (strings.at(depth, end - 1) == 0)
+  after = strings.at(rows.bytes, start[:, None] + _sizes(openings))
+  letter = ((after | 32) >= ord("a")) & ((after | 32) <= ord("z"))
+  kinds = np.array(closings)
+  found &= group[:, None] | (kinds != b"}")
+  found &= ~letter | (kinds != b"")
   left = start + _size(found, openings)
   right = end - _size(found, closings)
   inner = strings.before(rows.dollar, right)
@@ -231,7 +283,10 @@ def _leave_name(rows: _Rows) -> None:
   rows.narrow(sign + 1, rows.end, named & (equals.sum(axis=1) == 1))
 
 
-def _leave_unit(rows: _Rows) -> tuple[jax.Array, jax.Array]:
+def _leave_unit(
+  rows: _Rows,
+  plain: jax.Array,  # [B, MAX_UNIT] uint8, what may stand without a command.
+) -> tuple[jax.Array, jax.Array]:  # [B, MAX_UNIT] uint8, [B] int32
   """Leaves the unit and blanks before it; returns the unit and its length."""
   end = rows.end - _dot(rows)
   tails = rows.ends(end, (*_POWERS, *_DEGREES))
@@ -239,20 +294,47 @@ def _leave_unit(rows: _Rows) -> tuple[jax.Array, jax.Array]:
   # The brace that closes \text{…} is the first byte of a power.
   text = _text_unit(rows, end - jnp.maximum(power, 1))
   degree = _size(tails[:, len(_POWERS) :], _DEGREES)
-  start = jnp.where(text.found, text.start, end - degree)
-  has_unit = text.found | (degree > 0)
-  unit, length = _normal_unit(rows, text, end)
-  degrees = np.zeros(MAX_UNIT, np.uint8)
-  degrees[: len(DEGREE)] = [*DEGREE]
-  unit = jnp.where(text.found[:, None], unit, degrees)
-  length = jnp.where(text.found, length, jnp.where(has_unit, 2, 0))
   # Blanks before it: \ , \, , \; , ~ and white space.
   begins = rows.part(rows.blank, 2)
   blanks = rows.space | (rows.bytes == ord("~")) | begins
   blanks |= strings.shifted(begins, -1)
+  word, word_length = _plain_unit(rows, plain, blanks, end)
+  start = jnp.where(text.found, text.start, end - degree)
+  start = jnp.where(word_length > 0, end - word_length, start)
+  has_unit = text.found | (degree > 0) | (word_length > 0)
+  unit, length = _normal_unit(rows, text, end)
+  unit = jnp.where(text.found[:, None], unit, _row(DEGREE))
+  unit = jnp.where((word_length > 0)[:, None], word, unit)
+  length = jnp.where(text.found, length, jnp.where(has_unit, 2, 0))
+  length = jnp.maximum(length, word_length)
   new_end = strings.last(strings.before(~blanks, start)) + 1
   rows.end = jnp.where(has_unit, jnp.maximum(new_end, rows.start), rows.end)
   return unit, length
+
+
+def _plain_unit(
+  rows: _Rows,
+  plain: jax.Array,  # [B, MAX_UNIT] uint8
+  blanks: jax.Array,  # [B, W] bool
+  end: jax.Array,  # [B]
+) -> tuple[jax.Array, jax.Array]:  # [B, MAX_UNIT] uint8, [B] int32
+  """A unit without a command that ends at `end`, and its length or 0."""
+  words = jnp.stack(
+    [plain, *(jnp.broadcast_to(_row(x), plain.shape) for x in _WORDS_OF_UNITS)]
+  )  # [6, B, MAX_UNIT]
+  length = (words != 0).sum(axis=2)  # [6, B]
+  start = end - length
+  place = start[..., None] + np.arange(MAX_UNIT)
+  found = jax.vmap(strings.at, (None, 0))(rows.bytes, place)
+  same = ((found == words) | (words == 0)).all(axis=2) & (length > 0)
+  # That of the gold answer needs no blank before it.
+  joined = strings.digits(rows.bytes) | (rows.bytes == ord("}"))
+  joined = jnp.stack([blanks | joined, *[blanks] * len(_WORDS_OF_UNITS)])
+  same &= jax.vmap(strings.at)(joined, start - 1)
+  same &= start > rows.start
+  which = jnp.argmax(jnp.where(same, length, 0), axis=0)  # [B]
+  row = jnp.arange(len(plain))
+  return words[which, row], jnp.where(same, length, 0).max(axis=0)
 
 
 class _Unit(NamedTuple):
@@ -288,7 +370,8 @@ def _normal_unit(
   covered = content & (offset < size)
   data = jnp.where(circle, jnp.uint8(DEGREE[0]), rows.bytes)
   data = jnp.where(covered & (offset == 1), jnp.uint8(DEGREE[1]), data)
-  word = content & ~space & ~(covered & (offset >= len(DEGREE)))
+  word = content & ~space & ~rows.brace
+  word &= ~(covered & (offset >= len(DEGREE)))
   before = strings.shifted(space, -1) | (
     (place - 1 == unit.close[:, None]) & strings.shifted(space, -2)
   )

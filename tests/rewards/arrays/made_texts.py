@@ -10,6 +10,7 @@ GOLDS = (
   *("18", "0", "-7", "1234567", "0.5", "2.50", "-0.125", "1/3", "-22/7"),
   *(r"\frac{7}{2}", r"3\frac{1}{2}", "120000", r"50\%", "0.333333"),
   *(r"18\text{ cm}", r"18\text{ square  cm}^2", r"90^\circ", "33.3333333"),
+  *("35 cm", r"60 \text{ percent}", "90 degrees", "3 1/2", "1 000"),
   *("0.0000005", "123456789012345678901234567890", r"0.1\overline{6}"),
   *("1000", "100", "10", "1", r"2.5\times10^{-3}", "16666.666667", "-0.5"),
 )
@@ -25,6 +26,8 @@ _PIECES = (
   *("~", r"\ ", r"\;", r"\!", r"\left", r"\right", "\u00a0", "\u3000", "é"),
   *("0", "1", "2", "3", "5", "6", "7", "8", "000", "333333", "1/3", "0.5"),
   *("18", "12", "234", "567", "\u2003", "１", "٣", "²", "\x1c", "\x00", "π"),
+  *("**", "*", "`", "__", r"\displaystyle", r"\bf", r"\over", " percent", "·"),
+  *(" cm", " degrees", r"\text{ percent}", " 1/2", "\u202f", "×", r"\boxed 7"),
   *("the answer is", "x", "ab", "cm", r"\circ", r"\mathrm{m}", r"\sqrt", "("),
 )
 
@@ -34,7 +37,7 @@ def written(value, rng: random.Random) -> str:
   whole = abs(int(value))
   below = rng.choice((1, 2, 3, 7, 100))
   grouped = f"{whole:,}"
-  separator = rng.choice((",", r",\!", "{,}", r"\,"))
+  separator = rng.choice((",", r",\!", "{,}", r"\,", " ", r",\! ", "~", r"\ "))
   return rng.choice(
     (
       str(whole),
@@ -48,6 +51,9 @@ def written(value, rng: random.Random) -> str:
       f"{whole * below}/{below}",
       rf"\frac{{{whole * below}}}{{{below}}}",
       rf"\dfrac{{-{whole}}}{{{below}}}",
+      rf"{{{whole * below}\over {below}}}",
+      f"{whole} 1/{below}",
+      f"{whole * 100} percent",
       rf"{whole}\frac{{1}}{{{below}}}",
       rf"{whole}\frac{below % 10}9",
       rf"{whole / below:.{rng.randrange(10)}f}",
@@ -80,6 +86,11 @@ def dressed(number: str, rng: random.Random) -> str:
         rf"{number}\text{{ cm}}",
         rf"{number}\ \mathrm{{ square cm }}^2",
         rf"{number}^\circ",
+        f"**{number}**",
+        rf"\bf{{{number}}}",
+        rf"{{\displaystyle {number}}}",
+        f"{number} cm",
+        f"{number} degrees",
         f"{number}°.",
         f"{number}.",
         f" {number} ",
@@ -99,6 +110,8 @@ def placed(answer: str, rng: random.Random) -> str:
       rf"so \boxed{{{answer}}}.",
       rf"so \boxed{{{other}}}, no, \boxed{{{answer}}}",
       rf"<answer>\boxed{{{answer}}} or {other}</answer>",
+      rf"<answer>{answer}</answer> as <answer></answer>",
+      rf"so $x=\boxed {answer}$. \boxed{{}}",
       rf"<think>\boxed{{{other}}}</think> \boxed {{{answer}}}",
       f"<answer>{other}</answer><answer>{answer}</answer>",
       f"a\n#### {answer}\nb {other}",
