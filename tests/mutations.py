@@ -1916,22 +1916,23 @@ MUTATIONS = [
   Mutation(
     "An answer at which math-verify raises leaves its row unscored.",
     "grpo_jax/rewards/math_accuracy.py",
-    "    _verified(gold, gold)\n    return 0.0\n",
-    "    raise\n",
+    "  except Exception:  # A deadline is a BaseException.\n"
+    "    return False\n",
+    "  except ZeroDivisionError:\n    return False\n",
+    "tests/rewards/math_accuracy_test.py -k pairs",
+  ),
+  Mutation(
+    "A gold formula that math-verify reads in part is a formula.",
+    "grpo_jax/rewards/math_accuracy.py",
+    "_equal(gold, found) and _is_read_whole(gold)",
+    "_equal(gold, found)",
     "tests/rewards/hacks_test.py -k what_is_deserved",
   ),
   Mutation(
-    "A fault at the gold answer is a wrong answer.",
-    "grpo_jax/rewards/math_accuracy.py",
-    "    _verified(gold, gold)\n",
-    "",
-    "tests/rewards/hacks_test.py -k may_be_to_blame",
-  ),
-  Mutation(
-    "The letters of a name may stand in any order.",
-    "grpo_jax/rewards/math_accuracy.py",
-    "    return float(name[1].lower() == gold.lower())\n",
-    "    return float(sorted(name[1].lower()) == sorted(gold.lower()))\n",
+    "The letters of a word may stand in any order.",
+    "grpo_jax/rewards/notation.py",
+    'if any(len(x) > 3 or "o" in x or not x.islower() for x in runs):',
+    "if False:",
     "tests/rewards/hacks_test.py -k what_is_deserved",
   ),
   Mutation(
@@ -2035,8 +2036,8 @@ MUTATIONS = [
   Mutation(
     "A marker in an open thought comes before an answer.",
     "grpo_jax/rewards/answers.py",
-    "_, marker, line = said.rpartition(after)",
-    "_, marker, line = rest.rpartition(after)",
+    "mark = said.rfind(after, 0, mark + len(after) - 1)",
+    "mark = (said := rest).rfind(after, 0, mark + len(after) - 1)",
     "tests/rewards/answers_test.py -k follows_a_marker",
   ),
   Mutation(
@@ -2049,8 +2050,8 @@ MUTATIONS = [
   Mutation(
     "In the program, a box that stays open is one.",
     "grpo_jax/rewards/arrays/find.py",
-    "strings.last(boxes & (later < depth))",
-    "strings.last(boxes)",
+    "opens & follows & (later < depth)",
+    "opens & follows",
     "tests/rewards/arrays/find_test.py -k random_parts",
   ),
   Mutation(
@@ -2093,8 +2094,8 @@ MUTATIONS = [
   Mutation(
     "In the program, a decimal with blanks around it is rounded.",
     "grpo_jax/rewards/arrays/numbers.py",
-    'alone &= count["blank"] + count["loose comma"] == 0',
-    'alone &= count["loose comma"] == 0',
+    'alone &= (count["blank"] == 0) & ~percent',
+    "alone &= ~percent",
     "tests/rewards/arrays/numbers_test.py -k known_answers",
   ),
   Mutation(

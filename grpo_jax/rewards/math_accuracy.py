@@ -1,33 +1,44 @@
 r"""Rewards for a right final answer in mathematics.
 
-A gold answer that is a number is compared with numbers only, exactly; any other
-by math-verify, once the prediction is known to be cheap.
+A gold answer that is a number is compared with numbers only, exactly. Any other
+is written plainly (`notation.plain`), and so is the prediction:
+
+- the same text is right;
+- lists, tuples, sets and intervals are compared member by member: the order
+  counts in ( ) and [ ], and the number of members always;
+- words, times of day, and what math-verify does not read as a whole are right
+  as the same text only. It reads a gold answer as a whole if the gold answer
+  with any one of its numbers changed is another expression;
+- formulas are compared by math-verify, once the prediction is known to be
+  cheap; numbers among them exactly.
 
 What a reward can be had for without a right answer, and stays:
 
 - a fraction that is not reduced, `\frac{246}{2}` for 123, and a root that is
   not simplified, where the gold answer has roots too: both are numbers;
 - a dollar before a number that counts no money: gold answers leave it out;
-- the name before `=`: `y = 3` for x; the base of a number, `101_3` for `101_2`;
+- the name before `=`: `y = 3` for x;
 - where the gold answer is no number, everything that math-verify takes for
-  equal: `(1 \cdot 1, 2)` for `(1, 2)`, a for A, `0.4` for `12:30`;
+  equal: `(1 \cdot 1, 2)` for `(1, 2)`, a for A;
 - an answer that is changed later without a tag or a box: "no, it is 7".
 """
 
 from __future__ import annotations
 
 import fractions
+import functools
 import re
 import threading
+from collections.abc import Iterator
 from typing import Any
 
-from grpo_jax.rewards import answers
+from grpo_jax.rewards import answers, notation
 
-# Each of (parse gold, parse prediction, compare) may take this long, so that
-# one row stays under the 10 s that `host.HostScorer` grants by default. Its
-# deadline is still needed: math-verify raises from a signal, which does not
-# interrupt one long operation in C and is lost inside a destructor.
-_TIMEOUT_S = 2
+# A row may take this long, which is under the 10 s that `host.HostScorer`
+# grants by default. Its deadline is still needed: math-verify raises from a
+# signal, which does not interrupt one long operation in C and is lost inside a
+# destructor.
+_TIMEOUT_S = 6
 
 # What a prediction may have of a thing that costs time, or as much as the gold
 # answer has of it. Without these limits math-verify times out on towers of
@@ -43,12 +54,22 @@ _MAX_UNIONS = 4
 _MAX_RELATIONS = 1
 # Decimals from which on a rounded number stands for the exact one.
 _MIN_ROUNDED_PLACES = 6
+# Digits to which two numbers with roots or π are the same.
+_MAX_DIGITS = 2500
+_MAX_MEMBERS = 24
 
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _NO_VARIABLE = re.compile(r"\\text\s*\{[^{}]*\}|\\[A-Za-z]+")
-# A name is for math-verify the product of its letters, in any order.
-_NAME = re.compile(r"[A-Z][a-z]{2,}")
-_WORD = re.compile(r"(?:\\text\s*\{)?\s*([A-Za-z]+)\s*\}?\.?")
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?|\.[0-9]+")
+_UNIT_BEHIND = re.compile(r"\\text\{([^{}]*)\}(?:\^\{[23]\})?$")
+_BASE = re.compile(r"(?<=[0-9A-F])_\{[0-9]+\}$")
+_RATIO = re.compile(r"([^:]+):([^:]+)")
+_TIME = re.compile(r"[0-9]{1,2}:[0-9]{2}\b.*")
+# What math-verify passes over, or reads as something else.
+_UNREAD = re.compile(
+  r"\\(?:equiv|mod|ldots|to|gcd|lcm|langle|mapsto|iff|implies|perp|parallel)"
+  r"(?![A-Za-z])|\\in(?![a-z]).*\\in(?![a-z])|:.*:|\{.*[:|].*\\\}"
+)
 _POWER_TOKEN = re.compile(r"[0-9]+|[^\s]")
 _UNION = re.compile(r"\\(?:cup|cap|setminus)(?![A-Za-z])")
 _RELATION = re.compile(r"[=<>≤≥≠]|\\(?:leq?|geq?|neq?|lt|gt)(?![A-Za-z])")
@@ -80,63 +101,272 @@ def _math_verify() -> Any:
   return math_verify
 
 
-def _parse(answer: str) -> list:
-  # math-verify looks for delimiters. A bare answer gets a box; prose with
-  # formulas in it keeps its own.
-  delimited = answer.count("$") > 1 or r"\(" in answer or r"\[" in answer
-  return _math_verify().parse(
-    answer if delimited else rf"\boxed{{{answer}}}",
-    fallback_mode="no_fallback",
-    parsing_timeout=_TIMEOUT_S,
-    raise_on_error=True,
+@functools.lru_cache(256)
+def _parse(text: str) -> Any:
+  """The expression of a plain formula; raises if it is not read whole."""
+  from latex2sympy2_extended import latex2sympy2
+  from math_verify import grader
+
+  if _UNREAD.search(text):
+    raise ValueError(text)
+  if ratio := _RATIO.fullmatch(text):
+    text = rf"\frac{{{ratio[1]}}}{{{ratio[2]}}}"
+  # Decimals as fractions, for 0.1 is no binary number.
+  text = _NUMBER.sub(_as_fraction, text).replace("%", r"\%")
+  return latex2sympy2.latex2sympy(
+    text,
+    is_real=not grader.should_treat_as_complex(text),
+    convert_degrees=False,
+    normalization_config=None,
   )
 
 
-def _parse_or_nothing(answer: str) -> list:
+def _as_fraction(found: re.Match[str]) -> str:
+  whole, point, places = found.group().partition(".")
+  if not point:
+    return whole
+  return rf"\frac{{{int(whole + places)}}}{{{10 ** len(places)}}}"
+
+
+def _equal(gold: str, found: str) -> bool:
+  """Whether two formulas are, for math-verify; False where it raises."""
   try:
-    return _parse(answer)
-  except Exception:  # Its timeout is a BaseException and passes through.
-    return []
+    wanted, said = (notation.named(text)[1] for text in (gold, found))
+    if _is_number(_parse(wanted)) and _is_number(_parse(said)):
+      return _numbers_equal(wanted, said)
+    return _verified(gold, found)
+  except Exception:  # A deadline is a BaseException.
+    return False
 
 
-def _equal(gold: list, prediction: list) -> float:
+def _verified(gold: str, found: str) -> bool:
+  from math_verify import grader
+
+  one, other = _parse(gold), _parse(found)
+  equal = grader.sympy_expr_eq(one, other, 6, 15)
+  return bool(equal) and not _differ(one, other)
+
+
+def _differ(one: Any, other: Any) -> bool:
+  """Whether two terms with variables differ, be it little, at one point.
+
+  For math-verify nothing is left of a difference below 1e-15.
+  """
+  import sympy
+
+  if isinstance(one, sympy.MatrixBase) and isinstance(other, sympy.MatrixBase):
+    return any(map(_differ, one.flat(), other.flat()))
+  if isinstance(one, sympy.core.relational.Relational) and type(one) is type(
+    other
+  ):
+    return one.lhs == other.lhs and _differ(one.rhs, other.rhs)
+  if not (isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr)):
+    return False
+  names = sorted(one.free_symbols | other.free_symbols, key=str)
+  point = {name: sympy.prime(k + 3) for k, name in enumerate(names)}
+  difference = (one - other).subs(point)
+  return difference.is_finite is True and not _is_zero(difference)
+
+
+def _is_zero(number: Any) -> bool:
+  from sympy.core import evalf
+
   try:
-    return _verified(gold, prediction)
-  except Exception:
-    # (1,2) beside \{1,2,1\}. Who writes what math-verify raises at is wrong,
-    # not unscored; if it raises at the gold answer alone, nobody is.
-    _verified(gold, gold)
-    return 0.0
+    return number.evalf(2, maxn=_MAX_DIGITS, strict=True) == 0
+  except evalf.PrecisionExhausted:
+    return True
 
 
-def _verified(gold: list, prediction: list) -> float:
-  verdict = _math_verify().verify(
-    gold, prediction, timeout_seconds=_TIMEOUT_S, raise_on_error=True
-  )
-  return float(verdict)
+def _is_number(expression: Any) -> bool:
+  import sympy
+
+  return isinstance(expression, sympy.Expr) and not expression.free_symbols
+
+
+def _numbers_equal(gold: str, found: str, places: int = 0) -> bool:
+  """Whether both are the same number, to so many places or exactly."""
+  import sympy
+
+  one, other = _parse(gold), _parse(found)
+  if not _is_number(one) or not _is_number(other):
+    return False
+  if one == other:
+    return True
+  difference = one - other
+  if places >= _MIN_ROUNDED_PLACES:
+    half = sympy.Rational(1, 2 * 10**places)
+    return bool(abs(difference.evalf(places + 15)) <= half)
+  return _is_zero(difference)
+
+
+@functools.lru_cache(4096)
+def _is_read_whole(gold: str) -> bool:
+  """Whether the formula with any one number changed is another expression."""
+  expression = _parse(gold)
+  for found in _NUMBER.finditer(gold):
+    whole, point, places = found.group().partition(".")
+    changed = f"{int(whole or 0) + 2}{point}{places}"
+    try:
+      other = _parse(gold[: found.start()] + changed + gold[found.end() :])
+    except Exception:
+      continue  # Then the number was read.
+    if other == expression:
+      return False
+  return True
+
+
+def reads(gold: str) -> str:
+  """How a gold answer is compared.
+
+  Returns:
+    "number", "words", "formula" or "text"; "" for one that cannot be compared.
+    As "text", a formula that math-verify does not read whole is compared.
+  """
+  gold = _gold(gold)
+  plain = notation.plain(gold)
+  if not _is_complete(gold) or not plain:
+    return ""
+  if answers.quantity(gold) or answers.quantity(plain):
+    return "number"
+  if not re.search("[0-9]", plain) and notation.has_words(plain):
+    return "words"
+  return "formula" if all(map(_is_formula, _leaves(plain))) else "text"
+
+
+def _leaves(plain: str) -> Iterator[str]:
+  members = notation.split(notation.named(plain)[1])
+  if members is None:
+    yield plain
+  else:
+    for part in members.parts:
+      yield from _leaves(part)
+
+
+def _is_formula(plain: str) -> bool:
+  if answers.quantity(plain) is not None:
+    return True
+  if notation.has_words(plain) or _TIME.fullmatch(plain):
+    return False
+  return _equal(plain, plain) and _is_read_whole(plain)
+
+
+def _gold(answer: Any) -> str:
+  answer = str(answer).strip()
+  boxed = answers.last_boxed(answer)
+  return answer if boxed is None else boxed.strip()
+
+
+def _is_complete(text: str) -> bool:
+  """Whether there is something, with as many braces opened as closed."""
+  return bool(text) and text.count("{") == text.count("}")
 
 
 def _accuracy(prediction: str | None, gold: str) -> float | None:
   wanted = answers.quantity(gold)
-  if wanted is not None:
-    found = None if prediction is None else answers.quantity(prediction)
+  if wanted is not None and wanted.value is not None:
+    found = answers.quantity(prediction or "", wanted.unit)
     return 0.0 if found is None else _of_quantities(found, wanted)
-  gold_parsed = _parse_or_nothing(gold)
-  if not gold_parsed:
+  if not _is_complete(gold) or not (right := notation.plain(gold)):
     return None
-  if not prediction or not _is_cheap(prediction, gold):
+  if not prediction or len(prediction) > max(_MAX_FORMULA_CHARS, len(gold)):
     return 0.0
-  if _NAME.fullmatch(gold) and (name := _WORD.fullmatch(prediction)):
-    return float(name[1].lower() == gold.lower())
-  parsed = _parse_or_nothing(prediction)
-  return _equal(gold_parsed, parsed) if parsed else 0.0
+  try:
+    said = notation.plain(prediction)
+  except RecursionError:  # Brackets in brackets.
+    return 0.0
+  wanted = wanted or answers.quantity(right)
+  if wanted is None:
+    return float(_same(right, said))
+  found = answers.quantity(said, wanted.unit)
+  found = found or answers.quantity(prediction, wanted.unit)
+  if found is None or not _is_cheap(said, right):
+    return 0.0
+  return _of_quantities(found, wanted)
+
+
+def _same(gold: str, found: str) -> bool:
+  """Whether two plain answers are the same."""
+  if notation.as_words(gold) == notation.as_words(found):
+    return True
+  members, of_found = (
+    notation.split(notation.named(text)[1]) for text in (gold, found)
+  )
+  if members is not None and len(members.parts) == 1 and of_found is None:
+    return _same(members.parts[0], found)
+  if members is not None:
+    return of_found is not None and _same_members(members, of_found)
+  if of_found is not None and not of_found.opening:
+    return False
+  return _same_leaf(gold, found)
+
+
+def _same_members(gold: notation.Members, found: notation.Members) -> bool:
+  num = len(gold.parts)
+  if len(found.parts) != num or num > _MAX_MEMBERS:
+    return False
+  names, of_found = (
+    {notation.named(part)[0] for part in x.parts} for x in (gold, found)
+  )
+  same = _same_named if len(names) > 1 and names == of_found else _same
+  in_order = all(map(same, gold.parts, found.parts))
+  brackets = gold.opening + gold.closing, found.opening + found.closing
+  tuples = "()", "<>"
+  if gold.opening not in ("", "{"):  # A tuple or an interval.
+    alike = brackets[0] in tuples and brackets[1] in (*tuples, "")
+    return in_order and (alike or brackets[0] == brackets[1])
+  if in_order:
+    return found.opening in ("", "{") or brackets == ("", "()")
+  if found.opening not in ("", "{") or (len(names) > 1 and names != of_found):
+    return False
+  left = list(found.parts)
+  for part in gold.parts:
+    equal = next((x for x in left if same(part, x)), None)
+    if equal is None:
+      return False
+    left.remove(equal)
+  return True
+
+
+def _same_named(gold: str, found: str) -> bool:
+  names = {notation.named(x)[0] for x in (gold, found)} - {""}
+  return len(names) < 2 and _same(gold, found)
+
+
+def _same_leaf(gold: str, found: str) -> bool:
+  if (wanted := answers.quantity(gold)) is not None:
+    said = answers.quantity(found, wanted.unit)
+    if said is not None:
+      return bool(_of_quantities(said, wanted))
+  if notation.as_words(_BASE.sub("", gold)) == notation.as_words(found):
+    return True  # A base may be left out, as a unit may.
+  gold, found = _without_unit(gold, found)
+  if notation.has_words(gold) or _TIME.fullmatch(gold):
+    return False
+  if ":" in found and ":" not in gold:
+    return False
+  return _is_cheap(found, gold) and _equal(gold, found) and _is_read_whole(gold)
+
+
+def _without_unit(gold: str, found: str) -> tuple[str, str]:
+  r"""Both without the unit behind a number, as in `5! \text{ ways}`."""
+  unit = _UNIT_BEHIND.search(gold)
+  if unit is None or answers.CONDITION.search(unit[1]):
+    return gold, found
+  rest = gold[: unit.start()]
+  try:
+    is_number = _is_number(_parse(rest))
+  except Exception:
+    is_number = False
+  return (
+    (rest, found.removesuffix(unit.group())) if is_number else (gold, found)
+  )
 
 
 def _of_quantities(found: answers.Quantity, gold: answers.Quantity) -> float:
   if found.unit and found.unit != gold.unit:
     return 0.0
   if gold.value is None:
-    return _equal(_parse_or_nothing(gold.text), _parse_or_nothing(found.text))
+    return float(_close(gold.text, found.text, found.places))
   if found.value is None:
     return 0.0
   return float(
@@ -144,6 +374,13 @@ def _of_quantities(found: answers.Quantity, gold: answers.Quantity) -> float:
     or _rounds_to(gold.value, found)
     or _rounds_to(found.value, gold)
   )
+
+
+def _close(gold: str, found: str, places: int) -> bool:
+  try:
+    return _numbers_equal(notation.plain(gold), notation.plain(found), places)
+  except Exception:
+    return False
 
 
 def _rounds_to(value: fractions.Fraction, other: answers.Quantity) -> bool:
@@ -157,14 +394,10 @@ def _rounds_to(value: fractions.Fraction, other: answers.Quantity) -> bool:
 
 def _is_cheap(prediction: str, gold: str) -> bool:
   """Whether math-verify can compare the two in little time."""
-  if len(prediction) > max(_MAX_FORMULA_CHARS, len(gold)):
-    return False
   if set(_COMMAND.findall(prediction)) - _WRITTEN - set(_COMMAND.findall(gold)):
     return False
   if "!" in prediction and "!" not in gold:
     return False
-  if formulas := answers.formulas(prediction):
-    prediction = " ".join(formulas)  # The prose around them is not parsed.
   limits = (
     (_nesting, _MAX_NESTING),
     (lambda text: text.count("("), _MAX_BRACKETS),
@@ -278,15 +511,14 @@ def math_accuracy(
       " comparisons by a signal, which needs a main thread; score through"
       " grpo_jax.rewards.host.HostScorer."
     )
-  errors = _math_verify().errors
+  errors, utils = _math_verify().errors, _math_verify().utils
   scores = []
+  _warm_up()  # No row's deadline is for it.
+  accuracy = utils.timeout(_TIMEOUT_S)(_accuracy)
   for completion, extra in zip(completions, extras, strict=True):
-    gold = str(extra["answer"]).strip()
-    boxed_gold = answers.last_boxed(gold)
-    gold = gold if boxed_gold is None else boxed_gold.strip()
     try:
       prediction = answers.final_answer(completion, answer_after)
-      scores.append(_accuracy(prediction, gold))
+      scores.append(accuracy(prediction, _gold(extra["answer"])))
     except errors.TimeoutException as error:
       raise TimeoutError(
         f"math_accuracy: math-verify took more than {_TIMEOUT_S} s."
@@ -294,8 +526,9 @@ def math_accuracy(
   return scores
 
 
+@functools.cache
 def _warm_up() -> None:
-  """Imports math-verify and has it build its parser, which takes 0.5 s."""
+  """Imports math-verify and has it build its parser, which takes seconds."""
   _accuracy("x + 1", "1 + x")
 
 

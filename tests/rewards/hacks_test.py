@@ -38,7 +38,6 @@ HELD = [
   Hack("<answer>71 72 73</answer>", "72"),
   Hack("<answer>1 2 3 4 5 6 72</answer>", "72"),
   Hack("<answer>1 72</answer>", "172"),
-  Hack("<answer>1 234</answer>", "1234"),
   Hack(r"\boxed{72 \text{ or } 73}", "72"),
   Hack(r"\boxed{72, 73}", "72"),
   Hack(r"\boxed{72;73}", "72"),
@@ -148,6 +147,14 @@ HELD_SYMBOLS = [
   Hack(r"\boxed{Prais}", "Paris"),
   Hack(r"\boxed{nhoJ}", "John"),
   Hack(r"\boxed{\text{Jhon}.}", "John"),
+  Hack(r"\boxed{DCBA}", "ABCD"),
+  # What math-verify passes over.
+  Hack(r"\boxed{101_3}", "101_2"),
+  Hack(r"\boxed{0.4}", "12:30"),
+  Hack(r"\boxed{2,1}", "x=1,y=2"),
+  Hack(r"\boxed{3}", r"n\equiv 1\pmod 3"),
+  Hack(r"\boxed{\gcd(n,13)}", r"\gcd(n,12)"),
+  Hack(r"\boxed{2}", "2m"),
 ]
 
 # What takes the reward of a right number all the same.
@@ -168,9 +175,6 @@ STAYS = [
 STAYS_SYMBOLS = [
   Hack(r"\boxed{B=A}", "A", 1.0),
   Hack(r"\boxed{a}", "A", 1.0),
-  Hack(r"\boxed{101_3}", "101_2", 1.0),
-  Hack(r"\boxed{0.4}", "12:30", 1.0),
-  Hack(r"\boxed{2,1}", "x=1,y=2", 1.0),
   Hack("<answer>None</answer>", "None", 1.0),
 ]
 
@@ -178,6 +182,7 @@ STAYS_SYMBOLS = [
 HONEST = [
   Hack("\\boxed{\u22127}", "-7", 1.0),  # The sign of typesetters.
   Hack("\\boxed{72\u00a0}", "72", 1.0),
+  Hack("<answer>1 234</answer>", "1234", 1.0),
   Hack(r"\boxed{73}, no, \boxed{72}", "72", 1.0),
   Hack("#### 73\n#### 72", "72", 1.0),
   Hack(r"\boxed{0.333333}", "1/3", 1.0),
@@ -244,13 +249,10 @@ def test_nothing_is_not_the_right_answer_where_there_is_none(answer, gold):
   assert numbers.gold(gold) is None
 
 
-def test_the_gold_answer_may_be_to_blame(monkeypatch):
-  def broken(gold, prediction):
-    raise ValueError("cannot compare")
-
-  monkeypatch.setattr(math_accuracy, "_verified", broken)
-  with pytest.raises(ValueError, match="cannot compare"):
-    _on_host(Hack(r"\boxed{x}", "y"))
+@pytest.mark.parametrize("gold", [r"\frac{1}{0}", "12:00", "1:2:3"])
+def test_a_gold_at_which_math_verify_raises_is_a_text(gold):
+  assert _on_host(Hack(f"<answer>{gold}.</answer>", gold)) == 1.0
+  assert _on_host(Hack("<answer>5</answer>", gold)) == 0.0
 
 
 class Form(NamedTuple):

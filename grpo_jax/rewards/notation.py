@@ -1,0 +1,404 @@
+r"""One way of writing an answer that is no number: `plain`.
+
+    plain("x <= √17")     # x\le\sqrt{17}
+    plain(r"**\frac\pi2**")  # \frac{\pi}{2}
+
+An answer is dressed in many ways: bold, sizes, spaces, Unicode, the operators
+of programming languages, TeX with and without braces. `plain` takes all of it
+off, of the right answer and of the policy's alike, and changes nothing that it
+has made. `split` then finds the members of a list, a tuple, a set or an
+interval, and `as_words` the form in which texts are compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import NamedTuple
+
+from grpo_jax.rewards import answers
+
+_SIGNS = (
+  "√ sqrt, π pi, · cdot, ⋅ cdot, × times, ∞ infty, ± pm, ≤ le, ≥ ge, ≠ ne"
+  ", ≡ equiv, ∈ in, ∪ cup, ∩ cap, ∅ emptyset, → to, ⟨ langle, ⟩ rangle"
+  ", … ldots, α alpha, β beta, γ gamma, δ delta, θ theta, λ lambda, μ mu"
+  ", φ phi, ω omega, σ sigma, Δ Delta"
+)
+_UNICODE: dict[str, str] = {
+  **{
+    sign: rf"\{name} " for sign, name in re.findall("(.) ([A-Za-z]+)", _SIGNS)
+  },
+  **{"÷": "/", "∗": "*", "−": "-", "°": r"^\circ ", "′": "'", "’": "'"},
+  **{"ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}"},
+}
+_RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n", strict=True))
+_LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
+_SCRIPTS = re.compile(f"[{''.join(_RAISED)}]+|[{''.join(_LOWERED)}]+")
+_ASCII = (
+  (re.compile(r"<=|=<"), r"\\le "),
+  (re.compile(r">="), r"\\ge "),
+  (re.compile(r"!=|<>"), r"\\ne "),
+  (re.compile(r"->"), r"\\to "),
+  (re.compile(r"\*\*"), "^"),
+  # Thousands; a comma alone may stand between members.
+  (
+    re.compile(
+      rf"(?<![0-9.])[1-9][0-9]{{0,2}}(?:{answers.SPACED}[0-9]{{3}})+(?![0-9])"
+    ),
+    lambda found: re.sub("[^0-9]", "", found.group()),
+  ),
+  # 3 1/2, before spaces are taken away.
+  (
+    re.compile(r"(?<![0-9.])([0-9]+)\s+([0-9]+)\s*/\s*([0-9]+)(?![0-9.])"),
+    r"\1\\frac{\2}{\3}",
+  ),
+)
+_GROUPED = re.compile(r"(?<![0-9.])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])")
+_MODULO = re.compile(r"\((\\mod[^()]*)\)")
+_ROOT = re.compile(
+  r"((?<![0-9.])[0-9]+|(?<![A-Za-z])[a-z]|\([^()]*\))"
+  r"\^\{(?:1/([2-9])|\\frac\{1\}\{([2-9])\})\}"
+)
+_JOINED = re.compile(
+  r"\s*,?(?:\s|\\[ ,;]|~)*"
+  r"(?:\\(?:text|textrm|mathrm|mbox)\s*\{\s*(?:and|or)\s*\}"
+  r"|\b(?<!\\)(?:and|or)\b|\\(?:lor|vee|land|wedge)(?![A-Za-z]))\s*"
+)
+_TOKEN = re.compile(
+  r"\\[A-Za-z]+|\\.|[0-9]+(?:\.[0-9]+)?|\.[0-9]+|[A-Za-z]+|\s+|.", re.DOTALL
+)
+_SPACES = (
+  *(r"\ ", r"\,", r"\;", r"\:", r"\!", "~", "$", r"\quad", r"\qquad"),
+  *(r"\left", r"\right", r"\middle", r"\big", r"\Big", r"\bigl", r"\bigr"),
+  *(r"\displaystyle", r"\textstyle", r"\bf", r"\rm", r"\it", r"\limits"),
+)
+_TEXTS = (
+  *(r"\text", r"\textrm", r"\textbf", r"\textit", r"\textnormal", r"\emph"),
+  *(r"\mbox", r"\mathrm", r"\operatorname"),
+)
+_ARGUMENTS = {
+  **{r"\frac": 2, r"\binom": 2, r"\mathbb": 1, r"\overline": 1, r"\vec": 1},
+  **{r"\hat": 1, r"\bar": 1, r"\widehat": 1, r"\underline": 1, r"\mathcal": 1},
+}
+_FONTS = (
+  r"\boxed",
+  r"\fbox",
+  r"\mathbf",
+  r"\boldsymbol",
+  r"\bm",
+  r"\mathit",
+  r"\mathsf",
+)
+_SAME = {
+  **{rf"\{name}frac": r"\frac" for name in "dtc"},
+  **{rf"\{name}binom": r"\binom" for name in "dt"},
+  **{r"\leq": r"\le", r"\leqslant": r"\le", r"\geq": r"\ge", r"\neq": r"\ne"},
+  **{r"\geqslant": r"\ge", r"\lt": "<", r"\gt": ">", r"\times": r"\cdot"},
+  **{"*": r"\cdot", r"\ast": r"\cdot", r"\lbrace": r"\{", r"\rbrace": r"\}"},
+  **{r"\lvert": "|", r"\rvert": "|", r"\vert": "|", r"\mid": "|"},
+  **{r"\varnothing": r"\emptyset", r"\rightarrow": r"\to", r"\colon": ":"},
+  **{r"\dots": r"\ldots", r"\cdots": r"\ldots", r"\dotsc": r"\ldots"},
+  **{r"\%": "%", r"\$": "", r"\lbrack": "[", r"\rbrack": "]", r"\lparen": "("},
+  **{r"\rparen": ")", r"\degree": r"^{\circ}", r"\bmod": r"\mod", ";": ","},
+  **{r"\pmod": r"\mod", r"\varphi": r"\phi", r"\R": r"\mathbb{R}"},
+}
+# What is written without a backslash as well.
+_NAMES = {
+  **{x: "\\" + x for x in ("sqrt", "pi", "infty", "theta", "alpha", "beta")},
+  **{x: "\\" + x for x in ("sin", "cos", "tan", "cot", "sec", "csc", "ln")},
+  **{x: "\\" + x for x in ("log", "exp", "arcsin", "arccos", "arctan", "gcd")},
+  **{"infinity": r"\infty", "inf": r"\infty", "Infinity": r"\infty"},
+  **{"mod": r"\mod", "lcm": r"\lcm", "percent": "%"},
+  **{"degree": r"^{\circ}", "degrees": r"^{\circ}"},
+}
+
+
+def plain(answer: str) -> str:
+  """An answer without its dress; the same for what is plain already."""
+  text = _SCRIPTS.sub(_script, answer).translate(str.maketrans(_UNICODE))
+  text = answers.unwrapped(_sentence(answers.unwrapped(text)))
+  for pattern, replacement in _ASCII:
+    text = pattern.sub(replacement, text)
+  if re.search(r",\s", text):  # Then other commas may separate thousands.
+    text = _GROUPED.sub(lambda found: found.group().replace(",", ""), text)
+  text = _Writer(_TOKEN.findall(_JOINED.sub(",", text))).all()
+  text = _MODULO.sub(r"\1", text).rstrip(".")
+  text = answers.unwrapped(_ROOT.sub(_as_root, text))
+  while (inside := _inside(text)) and inside[0] == "(" and not inside[2]:
+    text = answers.unwrapped(text[1:-1])
+  return text
+
+
+def _as_root(found: re.Match[str]) -> str:
+  base, index = found[1], found[2] or found[3]
+  base = base[1:-1] if base[0] == "(" else base
+  return rf"\sqrt{'' if index == '2' else f'[{index}]'}{{{base}}}"
+
+
+def _script(found: re.Match[str]) -> str:
+  text = found.group()
+  digits = _RAISED if text[0] in _RAISED else _LOWERED
+  mark = "^" if text[0] in _RAISED else "_"
+  return mark + "{" + "".join(digits[x] for x in text) + "}"
+
+
+def _sentence(text: str) -> str:
+  """The formula of a sentence, or a list of those that stand alone."""
+  found = answers.formulas(text)
+  if not found:
+    return text
+  rest = re.sub(r"[\s,;.]|\b(?:and|or)\b", "", answers.without_formulas(text))
+  return ", ".join(found) if len(found) == 1 or not rest else text
+
+
+class _Writer:
+  """Writes the tokens of a formula anew, by recursive descent."""
+
+  def __init__(self, tokens: list[str]):
+    self._tokens = tokens
+    self._at = 0
+
+  def all(self) -> str:
+    parts = []
+    while self._at < len(self._tokens):
+      parts.append(self._until(None))
+    return "".join(parts).strip()
+
+  def _next(self) -> str:
+    """The next token that is no space; it stays."""
+    for token in self._tokens[self._at :]:
+      if not token.isspace() and token not in _SPACES:
+        return token
+      self._at += 1
+    return ""
+
+  def _until(self, end: str | None) -> str:
+    """What stands before a closing token, which is taken."""
+    parts: list[str] = []
+    over = None
+    while self._at < len(self._tokens):
+      token = self._tokens[self._at]
+      self._at += 1
+      if token == end:
+        break
+      if token == r"\over":
+        over = len(parts)
+      elif token.isspace() or token in _SPACES:
+        parts.append(" ")
+      else:
+        parts.append(self._one(token))
+    if over is None:
+      return _joined(parts)
+    above, below = _joined(parts[:over]), _joined(parts[over:])
+    return rf"\frac{{{above}}}{{{below}}}"
+
+  @property
+  def _before(self) -> str:
+    """The token before the one that was taken last."""
+    return self._tokens[self._at - 2] if self._at > 1 else ""
+
+  def _one(self, token: str) -> str:
+    """What one token stands for, with its arguments."""
+    token = _SAME.get(token, token)
+    if token.isalpha():
+      token = _NAMES.get(token, token)
+    if token == "{":
+      is_argument = _is_command(self._before)
+      inner = self._until("}")
+      sign = r"[-+<>=]|\\(?:le|ge|ne|pm)\b"
+      if is_argument:  # \sin{2x}
+        sign = r"[^0-9]"
+      return f"({inner})" if re.search(sign, inner) else inner
+    if num := _ARGUMENTS.get(token, 0):
+      several = "".join(f"{{{self._argument(1)}}}" for _ in range(num))
+      return token + several
+    if token == r"\sqrt":
+      index = ""
+      if self._next() == "[":
+        self._at += 1
+        index = f"[{self._until(']')}]"
+      return rf"\sqrt{index}{{{self._argument()}}}"
+    if token in ("^", "_"):
+      return f"{token}{{{self._argument()}}}"
+    if token in _FONTS:
+      return self._argument()
+    if token in (r"\begin", r"\end"):
+      kind = re.sub("^[bBvV]?(?=matrix)", "p", self._argument())
+      return rf"{token}{{{kind}}}"
+    if token in _TEXTS:
+      return self._text()
+    return token
+
+  def _argument(self, digits: int | None = None) -> str:
+    """{…}, (…), or one token; of a number so many digits."""
+    token = self._next()
+    self._at += 1
+    if token == "{":
+      return self._until("}")
+    if token == "(" and digits is None and (end := self._closing()):
+      inner, self._at = self._tokens[self._at : end], end + 1
+      return _Writer(inner).all()
+    size = 1 if token.isalpha() and token not in _NAMES else digits
+    if token.isalnum() and size and len(token) > size:
+      self._at -= 1
+      self._tokens[self._at] = token[size:]
+      return token[:size]
+    if token == "-" and digits is None:
+      return "-" + self._argument()
+    return self._one(token) if token else ""
+
+  def _closing(self) -> int:
+    """Where the bracket closes that was opened just before; 0 for nowhere."""
+    depth = 1
+    for at in range(self._at, len(self._tokens)):
+      depth += (self._tokens[at] == "(") - (self._tokens[at] == ")")
+      if not depth:
+        return at
+    return 0
+
+  def _text(self) -> str:
+    r"""A word as \text{…}; what is none without the command."""
+    if self._next() != "{":
+      return ""
+    depth, start = 0, self._at
+    while self._at < len(self._tokens):
+      token = self._tokens[self._at]
+      self._at += 1
+      depth += (token == "{") - (token == "}")
+      if not depth:
+        break
+    content = "".join(self._tokens[start + 1 : self._at - 1]).strip()
+    if content in _NAMES:
+      return _NAMES[content]
+    if not re.search("[A-Za-z]{2}", content):
+      return _Writer(_TOKEN.findall(content)).all()
+    return rf"\text{{{' '.join(content.split())}}}"
+
+
+def _is_command(token: str) -> bool:
+  return token[:1] == "\\" and token[1:].isalpha() and token not in _SPACES
+
+
+def _joined(parts: list[str]) -> str:
+  """Puts parts together, with a space only where one is needed."""
+  text = ""
+  for part in parts:
+    if part == " ":
+      text += part if text[-1:].isalnum() else ""
+      continue
+    if text.endswith(" "):
+      kinds = text[-2:-1].isdigit(), part[:1].isdigit()
+      both = kinds == (True, True) or (
+        text[-2:-1].isalpha() and part[:1].isalpha()
+      )
+      text = text if both else text[:-1]
+    if re.search(r"\\[A-Za-z]+$", text) and part[:1].isalpha():
+      text += " "
+    text += part
+  return text.strip()
+
+
+class Members(NamedTuple):
+  """The members of an answer.
+
+  Attributes:
+    opening: ( [ { or <; "" for a list without brackets.
+    closing: Its counterpart; of an interval perhaps another one.
+    parts: Plain answers: two at least, or one of a set.
+  """
+
+  opening: str
+  closing: str
+  parts: tuple[str, ...]
+
+
+_BRACKETS = {
+  **{"(": "(", "[": "[", r"\{": "{", r"\langle": "<", "{": ""},
+  **{")": ")", "]": "]", r"\}": "}", r"\rangle": ">", "}": ""},
+}
+_OPENING = ("(", "[", r"\{", r"\langle", "{")
+_MARK = re.compile(r"\\[A-Za-z]+|\\.|[][(){},]", re.DOTALL)
+
+
+def _inside(text: str) -> tuple[str, str, list[int]] | None:
+  """Brackets around all of a text, and the commas in these alone."""
+  depth, commas = 0, []
+  marks = list(_MARK.finditer(text))
+  if not marks or marks[0].start() or marks[-1].end() != len(text):
+    return None
+  for mark in marks:
+    token = mark.group()
+    if token == "," and depth == 1:
+      commas.append(mark.start())
+    elif token in _BRACKETS:
+      depth += 1 if token in _OPENING else -1
+      if depth <= 0 and mark is not marks[-1]:
+        return None
+  first, last = marks[0].group(), marks[-1].group()
+  if depth or not _BRACKETS.get(first) or not _BRACKETS.get(last):
+    return None
+  return first, last, commas
+
+
+def split(text: str) -> Members | None:
+  """The members of a plain answer; None for one thing alone."""
+  if inside := _inside(text):
+    first, last, cuts = inside
+    if not cuts and first != r"\{":
+      return None
+    opening, closing = _BRACKETS[first], _BRACKETS[last]
+    bounds = [len(first) - 1, *cuts, len(text) - len(last)]
+  else:
+    depth, cuts, opening, closing = 0, [], "", ""
+    for mark in _MARK.finditer(text):
+      token = mark.group()
+      if token in _BRACKETS:
+        depth += 1 if token in _OPENING else -1
+      elif token == "," and not depth:
+        cuts.append(mark.start())
+    if not cuts:
+      signs = text.replace(r"\pm", "+"), text.replace(r"\pm", "-")
+      is_pair = text.count(r"\pm") == 1
+      return Members("", "", signs) if is_pair else None
+    bounds = [-1, *cuts, len(text)]
+  parts = (text[a + 1 : b].strip() for a, b in itertools.pairwise(bounds))
+  return Members(opening, closing, tuple(parts))
+
+
+_NAME = r"(?:[A-Za-z]|\\[a-z]+)(?:_\{[^{}]*\})?(?:\([A-Za-z](?:,[A-Za-z])*\))?"
+_NAMED = re.compile(
+  rf"({_NAME}|\([A-Za-z](?:,[A-Za-z])+\))(?:=|\\in(?![a-z]))([^=]*)"
+)
+
+
+def named(text: str) -> tuple[str, str]:
+  r"""(`x`, `3`) of `x=3` and of `x\in 3`; ("", text) of anything else."""
+  found = _NAMED.fullmatch(text)
+  return (found[1], found[2].strip()) if found else ("", text)
+
+
+_TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_RUN = re.compile(r"\\(?:begin|end)\{\w*\}|\\[A-Za-z]+|[A-Za-z]+")
+
+
+def as_words(text: str) -> str:
+  """The form in which texts are compared: neither case nor blanks count."""
+  text = re.sub(
+    r"""["'`]|(?<![0-9])[\s.]|[\s.](?![0-9])""", "", _TEXT.sub(r"\1", text)
+  )
+  return text.lower()
+
+
+def has_words(text: str) -> bool:
+  r"""Whether a plain answer holds words, and not only letters of variables.
+
+  A word is what \text says, or a run of letters that is no product: variables
+  are small letters, three at most, and none is called o. Alone they stand in
+  the order of the alphabet.
+  """
+  if r"\text" in text:
+    return True
+  runs = [x for x in _RUN.findall(text) if x[0] != "\\" and len(x) > 1]
+  if any(len(x) > 3 or "o" in x or not x.islower() for x in runs):
+    return True
+  return runs == [text] and "".join(sorted({*text})) != text
