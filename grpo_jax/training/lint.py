@@ -20,6 +20,7 @@ from grpo_jax import tasks
 from grpo_jax.data import lint, sources
 from grpo_jax.data.lint import Finding
 from grpo_jax.data.shown import Unusable
+from grpo_jax.rewards import math_accuracy
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import evaluation, hosts, verifiers
 from grpo_jax.training.problem import Problem
@@ -129,6 +130,36 @@ def records(
   if any(labels):
     attributes = [_attributes(record) for record in some]
     found += lint.of_skew(attributes, labels)
+  if "math_accuracy" in config.rewards.functions:
+    found += _of_golds([str(record["answer"]) for record in some])
+  return found
+
+
+def _of_golds(golds: Sequence[str]) -> list[Finding]:
+  """Warnings about gold answers that `math_accuracy` reads in part or not."""
+  kinds = {gold: math_accuracy.reads(gold) for gold in {*golds}}
+  found = []
+  for kind, what in (
+    (
+      "text",
+      "are compared as text, since math-verify does not read them as a whole:"
+      " only the same text is right",
+    ),
+    ("", "cannot be compared, and their completions are unscored"),
+  ):
+    bad = [i for i, gold in enumerate(golds) if kinds[gold] == kind]
+    if bad:
+      shown = ", ".join(f"{golds[i]!r:.60}" for i in bad[:5])
+      found.append(
+        Finding(
+          "golds",
+          False,
+          f"{len(bad)} of {len(golds)} gold answers of math_accuracy {what}."
+          f" Such are {shown}. Write them otherwise, or leave them out with"
+          " --out and --config.data.quarantine.",
+          tuple(bad),
+        )
+      )
   return found
 
 

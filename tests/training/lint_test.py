@@ -200,6 +200,26 @@ def text_config(tmp_path, records):
   return config
 
 
+def test_golds_that_are_read_in_part_are_named(tmp_path):
+  golds = (r"n \equiv 1 \pmod 3", "12", "12:00", r"\frac{1}{", "x^2", "Paris")
+  config = text_config(
+    tmp_path,
+    [
+      {**record, "answer": gold}
+      for record, gold in zip(RECORDS, golds, strict=False)
+    ],
+  )
+  config.rewards.in_graph = False
+  settings, problem = opened(config)
+  try:
+    found = lint.records(settings, problem, 1000)
+  finally:
+    problem.close()
+  in_part, unread = (one for one in found if one.check == "golds")
+  assert (in_part.records, unread.records) == ((0, 2), (3,))
+  assert "'12:00'" in in_part.message
+
+
 def test_copies_and_contradictions_are_found_and_left_out(tmp_path):
   records = [
     *RECORDS,
