@@ -1916,8 +1916,7 @@ MUTATIONS = [
   Mutation(
     "An answer at which math-verify raises leaves its row unscored.",
     "grpo_jax/rewards/math_accuracy.py",
-    "  except Exception:  # A deadline is a BaseException.\n"
-    "    return False\n",
+    "  except Exception:  # A deadline is a BaseException.\n    return False\n",
     "  except ZeroDivisionError:\n    return False\n",
     "tests/rewards/math_accuracy_test.py -k pairs",
   ),

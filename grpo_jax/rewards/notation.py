@@ -24,7 +24,7 @@ _SIGNS = (
   ", … ldots, α alpha, β beta, γ gamma, δ delta, θ theta, λ lambda, μ mu"
   ", φ phi, ω omega, σ sigma, Δ Delta"
 )
-_UNICODE: dict[str, str] = {
+_UNICODE: dict[str, str | int | None] = {
   **{
     sign: rf"\{name} " for sign, name in re.findall("(.) ([A-Za-z]+)", _SIGNS)
   },
