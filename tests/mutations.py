@@ -3062,17 +3062,17 @@ MUTATIONS = [
   Mutation(
     "A program that answers and then crashes has answered.",
     "grpo_jax/rewards/code.py",
-    'passed += outcome.status == "done" and right',
-    "passed += right",
+    'passed += outcome.status == "done" and test.passes(said)',
+    "passed += test.passes(said)",
     "tests/rewards/code_test.py -k for_nothing",
   ),
   Mutation(
     "After a loop, the other tests are run.",
     "grpo_jax/rewards/code.py",
-    """outcome = run(test["input"].encode(), None)
+    """outcome = run(test.input.encode(), None)
     if outcome.status in boxes.TOO_LONG:
       break""",
-    """outcome = run(test["input"].encode(), None)""",
+    """outcome = run(test.input.encode(), None)""",
     "tests/rewards/code_test.py -k first_loop",
   ),
   Mutation(

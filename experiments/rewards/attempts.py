@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from experiments.rewards import box_attacks, verdict_attacks
-from grpo_jax.rewards import boxes, code, defences, sandbox
+from grpo_jax.rewards import boxes, code, defences, hidden_tests, sandbox
 
 _SHORT = defences.Limits(cpu_s=1)
 
@@ -71,5 +71,11 @@ def has_won(box: boxes.Box, attack: box_attacks.Attack, of: Host) -> bool:
 def has_scored(box: boxes.Box, attack: verdict_attacks.Attack) -> bool:
   """Whether an attack on the verdict has a reward."""
   return bool(
-    code.num_passed(box, attack.program, attack.tests, _SHORT, row_s=30.0)
+    code.num_passed(
+      box,
+      attack.program,
+      hidden_tests.read(attack.tests),
+      _SHORT,
+      row_s=30.0,
+    )
   )

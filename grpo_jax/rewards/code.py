@@ -1,20 +1,18 @@
 """Rewards for programs that pass hidden tests, run in a sandbox.
 
-A test is a dict in `extras["tests"]`, of one of two kinds:
+`hidden_tests.py` reads the tests of a row: inputs with outputs, and calls with
+results.
 
-    {"input": "3 4\\n", "output": "7"}     standard input and output
-    {"call": "f(3)", "output": "9"}        an expression, and its `repr`
+A program is run once for each input, in a box of its own. The calls of a row
+are evaluated one after another in one box, in the process that ran the program:
+a call may see what an earlier one has changed, as in any program. That leaks
+nothing, since no expected output is ever in a box, and a box costs more than
+most programs.
 
-A program with tests of the first kind is run once for each, in a box of its
-own. The calls of a row are evaluated one after another in one box, in the
-process that ran the program: a call may see what an earlier one has changed, as
-in any program. That leaks nothing, since no expected output is ever in a box,
-and a box costs more than most programs.
-
-The verdict is the host's: it compares texts, of standard outputs without white
-space at the ends of lines and of the whole. A test is not passed if the program
-crashes, ends with an error, takes too long, or writes too much. What remains
-possible is to guess, and tests with few possible outputs are easily guessed.
+The verdict is the host's: it compares values, or texts without white space at
+the ends of lines and of the whole. A test is not passed if the program crashes,
+ends with an error, takes too long, or writes too much. What remains possible is
+to guess, and tests with few possible outputs are easily guessed.
 """
 
 from __future__ import annotations
@@ -22,70 +20,122 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from grpo_jax.rewards import boxes, defences
+from grpo_jax.rewards import boxes, defences, hidden_tests
 from grpo_jax.rewards import sandbox as sandbox_lib
 
-# Optional language, as `python` or `py3`, and the rest of the line; then the
-# program, up to the closing fence or the end.
-_FENCE = re.compile(
-  r"^[ \t]*```(\w*)[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.M | re.S
+# A tag, or a fence at the beginning of a line or behind a tag: its signs, and
+# the rest of the line. Each character is read a fixed number of times.
+_MARK = re.compile(
+  r"(?P<indent>^[ \t]*)?(?P<tag></?(?:think|answer)>)"
+  r"|(?:^|(?<=think>)|(?<=answer>))[ \t]*(?P<fence>`{3,}|~{3,})"
+  r"(?P<rest>[^\n]*?)(?=</?(?:think|answer)>|$)\n?",
+  re.M,
 )
+_LANGUAGE = re.compile(r"[ \t]*\W?(\w*)")
 _SHARE = 0.9  # Of the time for a row; the rest is for ending its last program.
 _LEAST_S = 1.0  # For a run, most of it for a busy machine to make the box.
 _LANGUAGES = ("", "py", "python", "python3", "py3")
 
 
-def program_of(completion: str) -> str:
-  """The program in a completion.
+class _Block(NamedTuple):
+  """A block between fences.
 
-  It is the last block between ``` and ``` that is marked as Python or not at
-  all; where there is none, the last <answer>…</answer>; else the whole text.
-  A block that is not closed ends with the completion.
+  Attributes:
+    language: As it is marked, in small letters; often empty.
+    start, end: Of its text.
   """
-  blocks = _FENCE.findall(completion)
-  programs = [text for name, text in blocks if name.lower() in _LANGUAGES]
-  if programs:
-    return programs[-1]
-  # No expression: one takes quadratic time where <answer> is written again and
-  # again, and a row that takes too long is not wrong but unscored.
-  before, end, _ = completion.rpartition("</answer>")
-  _, start, program = before.rpartition("<answer>")
-  return program.strip() if start and end else completion
+
+  language: str
+  start: int
+  end: int
 
 
-def _lines(text: str) -> list[str]:
-  return [line.rstrip() for line in text.rstrip().split("\n")]
+def _marks(completion: str) -> tuple[list[re.Match[str]], list[_Block]]:
+  """The tags and the blocks of a completion.
 
-
-def _checked(extra: Mapping[str, Any]) -> list[Mapping[str, str]]:
-  """The tests of a row.
-
-  Raises:
-    KeyError: There is no field "tests".
-    ValueError: There are no tests, or one is not of a known kind.
+  In a block that is closed, a tag counts only at the beginning of a line, where
+  it ends the block: programs have tags in their texts. A fence with one word
+  behind it begins a block, also if the block before was not closed.
   """
-  tests = extra["tests"]
-  if not tests:
-    raise ValueError("code: extras['tests'] is empty; needed is a test.")
-  for test in tests:
-    is_text = all(isinstance(value, str) for value in test.values())
-    if (
-      set(test) not in ({"input", "output"}, {"call", "output"}) or not is_text
-    ):
-      raise ValueError(
-        f"code: a test in extras['tests'] is {test!r:.80}; needed are texts"
-        " 'input' or 'call', and 'output'."
-      )
-  return list(tests)
+  tags: list[re.Match[str]] = []
+  inside: list[re.Match[str]] = []
+  blocks: list[_Block] = []
+  opened: re.Match[str] | None = None
+  for mark in _MARK.finditer(completion):
+    if mark["tag"]:
+      if opened is not None and mark["indent"] is None:
+        inside.append(mark)
+        continue
+      tags.append(mark)
+    elif opened is not None and not mark["fence"].startswith(opened["fence"]):
+      continue  # A shorter one, or one of other signs, is text of the block.
+    if opened is not None:
+      blocks.append(_block(opened, mark.start()))
+      inside.clear()
+    rest = (mark["rest"] or "").strip()
+    begins = mark["fence"] and "`" not in rest
+    opened = mark if begins and (opened is None or rest.isalnum()) else None
+  if opened is not None:
+    blocks.append(_block(opened, len(completion)))
+  return tags + inside, blocks
+
+
+def _block(opened: re.Match[str], end: int) -> _Block:
+  language = _LANGUAGE.match(opened["rest"])
+  return _Block(language[1].lower() if language else "", opened.end(), end)
+
+
+def _place(tags: Sequence[re.Match[str]], size: int) -> tuple[int, int] | None:
+  """Where the answer of a completion stands, by its tags; None: nowhere."""
+  last = {mark["tag"]: number for number, mark in enumerate(tags)}
+  thought = last.get("</think>", -1)
+  start = tags[thought].end() if thought >= 0 else 0
+  tags = tags[thought + 1 :]
+  begun = [mark for mark in tags if mark["tag"] == "<answer>"]
+  if begun:
+    ended = [mark.start() for mark in tags if mark["tag"] == "</answer>"]
+    end = ended[-1] if ended and ended[-1] > begun[0].start() else size
+    return max(mark.end() for mark in begun if mark.start() < end), end
+  thoughts = [mark.start() for mark in tags if mark["tag"] == "<think>"]
+  if thoughts and thought < 0:
+    return None
+  return start, min([size, *thoughts])
+
+
+def program_of(completion: str) -> str | None:
+  """The program in a completion, or None.
+
+  The rules of `answers.py` say where an answer stands: behind the thoughts, and
+  in the last <answer>…</answer> if one is opened. There the program is the last
+  block that is marked as Python, else the last one that is not marked, else the
+  whole of it. A block that is not closed ends with the answer.
+
+  Takes time linear in the text: a row that takes too long is not wrong but
+  unscored.
+  """
+  tags, blocks = _marks(completion)
+  place = _place(tags, len(completion))
+  if place is None:
+    return None
+  start, end = place
+  programs: dict[bool, str] = {}
+  for block in blocks:
+    if start <= block.start <= end and block.language in _LANGUAGES:
+      programs[bool(block.language)] = completion[
+        block.start : min(block.end, end)
+      ]
+  whole = completion[start:end]
+  whole = whole.strip() or None if tags else whole
+  return programs.get(True, programs.get(False, whole))
 
 
 def num_passed(
   box: boxes.Box,
   program: str,
-  tests: Sequence[Mapping[str, str]],
+  tests: Sequence[hidden_tests.Test],
   limits: defences.Limits,
   row_s: float,
 ) -> int:
@@ -111,12 +161,12 @@ def num_passed(
     within = dataclasses.replace(limits, wall_s=min(limits.wall_s, left))
     return box.run(program, data, calls, within)
 
-  calls = [test for test in tests if "call" in test]
-  inputs = [test for test in tests if "input" in test]
+  calls = [test for test in tests if test.call is not None]
+  inputs = [test for test in tests if test.call is None]
   if calls:
-    outcome = run(b"", [test["call"] for test in calls])
+    outcome = run(b"", [str(test.call) for test in calls])
     found = boxes.answers(outcome, len(calls))
-    passed += sum(a == t["output"] for a, t in zip(found, calls, strict=True))
+    passed += sum(t.passes(a) for t, a in zip(calls, found, strict=True))
     if outcome.status in boxes.TOO_LONG:
       return passed
   for number, test in enumerate(inputs):
@@ -124,12 +174,11 @@ def num_passed(
     least_s = min(_LEAST_S, limits.wall_s)
     if not is_first and end - time.monotonic() < least_s:
       break
-    outcome = run(test["input"].encode(), None)
+    outcome = run(test.input.encode(), None)
     if outcome.status in boxes.TOO_LONG:
       break
     said = outcome.output.decode("utf-8", "replace")
-    right = _lines(said) == _lines(test["output"])
-    passed += outcome.status == "done" and right
+    passed += outcome.status == "done" and test.passes(said)
   return passed
 
 
@@ -156,7 +205,8 @@ def code(
     prompts: Decoded prompts, ignored.
     completions: Each with a program; see `program_of`.
     ids: Occurrences in the data stream, ignored.
-    extras: Each with "tests". The policy never sees them.
+    extras: Each with "tests", or another of `hidden_tests.FIELDS`. The policy
+      never sees them.
     partial: False: 1.0 for all tests and 0.0 otherwise.
     sandbox: "bwrap", or "process", which holds nothing.
     timeout_s: Seconds that the caller waits for a row. Tests for which no time
@@ -183,10 +233,12 @@ def code(
   limits = defences.Limits(cpu_s=cpu_s, wall_s=wall_s, memory=memory)
   rewards: list[float | None] = []
   for completion, extra in zip(completions, extras, strict=True):
-    tests = _checked(extra)
+    tests = hidden_tests.of_row(extra)
     program = program_of(completion)
     row_s = min(len(tests) * wall_s, _SHARE * timeout_s)
-    share = num_passed(box, program, tests, limits, row_s) / len(tests)
+    share = 0.0
+    if program is not None:
+      share = num_passed(box, program, tests, limits, row_s) / len(tests)
     rewards.append(share if partial else float(share == 1.0))
   return rewards
 

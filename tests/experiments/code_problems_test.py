@@ -5,7 +5,7 @@ import json
 import pytest
 
 from experiments.rewards import code_problems
-from grpo_jax.rewards import boxes, code, defences
+from grpo_jax.rewards import boxes, code, defences, hidden_tests
 from grpo_jax.training import metrics_log
 from tests.experiments import command
 
@@ -43,7 +43,7 @@ def test_a_right_program_passes_and_the_wrong_order_fails():
   for steps in test[:3]:
     for sloppy, passed in ((False, 5), (True, 0)):
       found = code_problems.record(steps, sloppy)
-      tests = found["extras"]["tests"]
+      tests = hidden_tests.of_row(found["extras"])
       program = code.program_of(found["completion"])
       assert code.num_passed(box, program, tests, limits, 60.0) == passed
 

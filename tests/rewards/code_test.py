@@ -1,21 +1,34 @@
 """Programs are found in completions, and earn what their tests say."""
 
+import json
 import os
+import time
 
 import pytest
 
 from experiments.rewards import verdict_attacks
-from grpo_jax.rewards import boxes, code, defences, functions, host
+from grpo_jax.rewards import (
+  boxes,
+  code,
+  defences,
+  functions,
+  hidden_tests,
+  host,
+)
 
 _INPUTS = [
   {"input": f"{x}\n", "output": f"{2 * x}\n{-x}"} for x in (3, 5, 8, 13)
 ]
+_READ = hidden_tests.read(_INPUTS)
 _CALLS = [
   {"call": "f(3)", "output": "6"},
   {"call": "f('ab')", "output": "'abab'"},
   {"call": "f(2.0)", "output": "4.0"},
   {"call": "f([1])", "output": "[1, 1]"},
 ]
+
+
+_BLOCK = "\n```python\na\n```\n"
 
 
 def _score(completion, tests, **options):
@@ -37,10 +50,43 @@ def _score(completion, tests, **options):
     ("```text\nb\n```\n<answer>a</answer>", "a"),
     ("  ```Python3 title\n  a\n  ```", "  a\n"),
     ("", ""),
+    # Nothing in a thought is an answer.
+    (f"<think>{_BLOCK}</think> It is 7.", "It is 7."),
+    (f"<think>a</think>{_BLOCK}", "a\n"),
+    (f"try {_BLOCK} done</think>\n```\nb\n```", "b\n"),
+    (f"<think>{_BLOCK}", None),
+    (f"<think>hm <answer>{_BLOCK}</answer>", "a\n"),
+    ("<think>\n```python\nx\n</think>\n```\na\n```", "a\n"),
+    ("<think>```python\nx</think> a", "a"),
+    # Where an answer is opened, nothing outside of it is one.
+    (f"```python\nx\n```\n<answer>{_BLOCK}</answer>\n```python\ny", "a\n"),
+    (f"<answer>{_BLOCK}", "a\n"),  # It was cut off, or stopped at the tag.
+    # Marked blocks come first.
+    (f"{_BLOCK}It prints:\n```\n7\n```", "a\n"),
+    (f"```\n7\n```{_BLOCK}", "a\n"),
+    # Tags in texts of a program, and longer fences around shorter ones.
+    ("```py\nf('<answer>', '</think>')\n```", "f('<answer>', '</think>')\n"),
+    ("````python\na\n```\nb\n````", "a\n```\nb\n"),
+    ("~~~ {python}\na\n~~~", "a\n"),
   ],
 )
 def test_the_program_of_a_completion(completion, program):
   assert code.program_of(completion) == program
+
+
+@pytest.mark.parametrize(
+  ("before", "again"),
+  [("```", "x"), ("```", "``"), ("```python\n", "<answer>"), ("", " \t~~~")],
+)
+def test_a_completion_is_read_in_linear_time(before, again):
+  # A pattern that reads it in quadratic time takes some ten seconds.
+  begun = time.process_time()
+  code.program_of(before + 40_000 * again)
+  assert time.process_time() - begun < 2.0
+
+
+def test_a_thought_without_an_answer_has_failed_all_tests():
+  assert _score("<think>```python\nf = lambda x: 2 * x\n```", _CALLS) == 0.0
 
 
 def test_known_rewards():
@@ -59,6 +105,52 @@ def test_known_rewards():
   assert _score(f"{double}\n{right}", [*_INPUTS, *_CALLS]) == 0.5
 
 
+_DOUBLES = {"inputs": [[3], ["ab"]], "outputs": [6, "abab"], "fn_name": "f"}
+_PAIRS = {"inputs": [[3]], "outputs": [[[3, 3.0]]], "fn_name": "f"}
+_LINES = {"inputs": ["3\n", ["5", "0"]], "outputs": ["6\n", ["10"]]}
+_CASES = [
+  {"input": "3", "output": "6", "testtype": "stdin", "metadata": "{}"},
+  {"input": "5", "output": "10", "type": "stdin_stdout", "fn_name": None},
+]
+_FUNCTIONAL = {
+  "input": "[1]\n2",
+  "output": "[1, 1]",
+  "testtype": "functional",
+  "metadata": '{"func_name": "f"}',
+}
+_DOUBLE = "f = lambda x: 2 * x"
+_READER = "print(2 * int(input()))"
+
+
+@pytest.mark.parametrize(
+  ("extra", "program", "share"),
+  [
+    ({"tests": json.dumps(_CALLS)}, _DOUBLE, 1.0),
+    # APPS and TACO.
+    ({"input_output": json.dumps(_LINES)}, _READER, 1.0),
+    ({"input_output": json.dumps(_DOUBLES)}, _DOUBLE, 1.0),
+    ({"tests": _DOUBLES}, "f = lambda x: x + 3", 0.5),
+    (
+      {"tests": _DOUBLES},
+      "class Solution:\n  def f(self, x): return 2 * x",
+      1,
+    ),
+    ({"tests": _PAIRS}, "f = lambda x: (x, x)", 1.0),
+    ({"tests": _PAIRS}, "f = lambda x: {x}", 0.0),
+    # PRIME.
+    ({"reward_model": {"ground_truth": json.dumps(_LINES)}}, _READER, 1.0),
+    # Open-R1 and LiveCodeBench.
+    ({"verification_info": {"test_cases": _CASES}}, _READER, 1.0),
+    ({"tests": json.dumps([_FUNCTIONAL])}, "f = lambda x, n: n * x", 1.0),
+    # Codeforces, as DeepMind publishes it.
+    ({"tests": {"input": ["3", "4"], "output": ["6", "9"]}}, _READER, 0.5),
+  ],
+)
+def test_published_forms_of_tests(extra, program, share):
+  found = code.code([""], [program], [0], [extra], sandbox="process")
+  assert found == [share]
+
+
 class _Counting(boxes.Box):
   num_runs = 0
 
@@ -71,7 +163,7 @@ def test_after_the_first_loop_nothing_is_run():
   box = _Counting("process")
   limits = defences.Limits(wall_s=2.0, cpu_s=1)
   program = "x = int(input())\nwhile x == 5: pass\nprint(2 * x)\nprint(-x)"
-  assert code.num_passed(box, program, _INPUTS, limits, row_s=60.0) == 1
+  assert code.num_passed(box, program, _READ, limits, row_s=60.0) == 1
   assert box.num_runs == 2
 
 
@@ -79,7 +171,7 @@ def test_a_row_has_a_deadline_of_its_own():
   box = _Counting("process")
   slow = "import time\ntime.sleep(1.1)\nx = int(input())\nprint(2*x)\nprint(-x)"
   limits = defences.Limits(wall_s=20.0)
-  passed = code.num_passed(box, slow, 5 * _INPUTS, limits, row_s=3.0)
+  passed = code.num_passed(box, slow, 5 * _READ, limits, row_s=3.0)
   assert passed <= 2
   assert box.num_runs <= 2
 
@@ -117,6 +209,13 @@ def test_the_tests_of_these_attacks_can_be_passed():
     ({"tests": [{"input": "1"}]}, ValueError),
     ({"tests": [{"call": "f(1)", "output": 1}]}, ValueError),
     ({"tests": [{"call": "1", "input": "1", "output": "1"}]}, ValueError),
+    ({"tests": "assert f(1) == 2"}, ValueError),
+    ({"tests": ["assert f(1) == 2"]}, ValueError),
+    ({"tests": {"inputs": ["1"], "outputs": []}}, ValueError),
+    ({"tests": {"inputs": [1], "outputs": [1]}}, ValueError),
+    ({"tests": {"inputs": [[1]], "outputs": [1], "fn_name": "f("}}, ValueError),
+    ({"tests": 7}, ValueError),
+    ({"reward_model": {"style": "rule"}}, ValueError),
   ],
 )
 def test_rows_without_tests_are_errors(extra, error):
