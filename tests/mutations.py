@@ -3247,11 +3247,11 @@ MUTATIONS = [
     "tests/experiments/check_algorithm_test.py -k largest_difference",
   ),
   Mutation(
-    "An infinite reward is one.",
+    "A reward whose square is infinite is one.",
     "grpo_jax/rewards/worker.py",
-    "isinstance(x, float) and not math.isfinite(x)]",
-    "isinstance(x, float) and math.isnan(x)]",
-    "tests/training/probe_test.py -k is_named_with_its_line",
+    "x is not None and not abs(x) <= frames.MAX_REWARD",
+    "x is not None and not math.isfinite(x)",
+    "tests/rewards/host_test.py -k whatever_their_neighbours_do",
   ),
   Mutation(
     "A function that prints fills the disk.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from grpo_jax.ops import baselines, masked, returns
+from grpo_jax.ops import baselines, masked, returns, shaping
 from grpo_jax.ops import values as values_lib
 from grpo_jax.rollout import mixing
 from grpo_jax.types import Metrics, Rollout, Scored, TrainBatch
@@ -48,11 +48,13 @@ def rollout_metrics(
   )
   scored_groups = statistics.num_valid > 0
   dead = scored_groups & ~live
+  _, too_large = shaping.total_reward(scored.components, scored.weights)
   metrics = {
     "reward/mean": mean,
     "reward/std": jnp.sqrt(variance),
     "accuracy": _mean_if_any(correct, valid),
     "unscored": (rows & ~scored.valid).sum(),
+    "unscored/too_large": (rows & too_large).sum(),
     "dead_groups/all_right": _mean_if_any(
       dead & (statistics.least == 1), scored_groups
     ),

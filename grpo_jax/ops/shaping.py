@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,34 @@ from grpo_jax.ops import baselines, masked
 # Added to entropies and deviations that divide.
 _EPS = 1e-6
 NORMALIZATIONS = ("split", "joint", "none")
+# Squares of larger rewards, summed over a batch, would be infinite in float32:
+# all advantages would be 0, and nothing would be learned.
+MAX_REWARD = 1e15
+
+
+def total_reward(
+  components: Mapping[str, jax.Array],  # each [B] float32
+  weights: Mapping[str, float | jax.Array],
+) -> tuple[jax.Array, jax.Array]:  # [B], [B] bool
+  """The weighted sum of the components that apply, and where it is no reward.
+
+      R_b = Σ_{k applicable to b} w_k r_kb
+
+  Args:
+    components: Each reward by name, before weights; NaN = not applicable.
+    weights: Weight of each component, by the same names.
+
+  Returns:
+    The sum, and whether a component or the sum is beyond `MAX_REWARD`.
+  """
+  total = jnp.zeros_like(next(iter(components.values())))  # [B]
+  too_large = jnp.zeros_like(total, bool)  # [B]
+  for name in sorted(components):
+    values = components[name]
+    too_large |= jnp.abs(values) > MAX_REWARD
+    total += weights[name] * jnp.where(jnp.isnan(values), 0.0, values)
+  # 0 · inf is NaN, which is not at most anything.
+  return total, too_large | ~(jnp.abs(total) <= MAX_REWARD)
 
 
 def soft_overlong(

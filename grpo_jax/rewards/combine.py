@@ -8,6 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from grpo_jax.ops import shaping
 from grpo_jax.types import Scored
 
 
@@ -32,9 +33,10 @@ def combine(
 
   Returns:
     The scored rows. A row is valid unless it failed, a component or the total
-    is infinite, or no component of non-zero weight applies (a component of
-    weight 0 is only observed, and its row alone would have a reward of 0 that
-    nobody gave). Rewards are 0 and `correct` is False where not valid.
+    is beyond `shaping.MAX_REWARD`, or no component of non-zero weight applies
+    (a component of weight 0 is only observed, and its row alone would have a
+    reward of 0 that nobody gave). Rewards are 0 and `correct` is False where
+    not valid.
 
   Raises:
     KeyError: Components and weights do not have the same names, there are
@@ -60,16 +62,12 @@ def combine(
   chex.assert_rank(list(values.values()), 1)
   chex.assert_equal_shape(list(values.values()))
 
-  total = jnp.zeros_like(values[correct])  # [B]
-  valid = jnp.zeros_like(total, bool)  # [B]
-  infinite = jnp.zeros_like(total, bool)  # [B]
+  total, too_large = shaping.total_reward(values, weights)  # [B], [B]
+  valid = jnp.zeros_like(too_large)  # [B]
   for name in names:
     applicable = ~jnp.isnan(values[name])
-    infinite |= jnp.isinf(values[name])
-    total += weights[name] * jnp.where(applicable, values[name], 0.0)
     valid |= applicable & (jnp.asarray(weights[name]) != 0)
-  # `total` too: finite components may overflow; 0 · inf is NaN.
-  valid &= ~infinite & jnp.isfinite(total)
+  valid &= ~too_large
   if failed is not None:
     chex.assert_equal_shape([jnp.asarray(failed), total])
     valid &= ~jnp.asarray(failed)

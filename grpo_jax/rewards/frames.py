@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import math
+import numbers
 import os
 import select
 import struct
@@ -33,6 +34,9 @@ FAILURE_KINDS = ("raised", "timeout", "nan", "worker_died", "step_timeout")
 # (one of FAILURE_KINDS, message)
 Failure = tuple[str, str]
 
+# A larger reward is none: squares of it, summed over a batch, are not to be
+# infinite in float32. `ops.shaping` has the same number, for the graph.
+MAX_REWARD = 1e15
 MAX_BYTES = 16 * 2**20
 _LENGTH = struct.Struct(">I")
 _READ_BYTES = 1 << 16  # At a time; a talkative peer has to wait for its turn.
@@ -123,6 +127,33 @@ def number(value: Any) -> float:
   if math.isnan(found):
     raise ValueError(f"no number: {value!r:.80}")
   return found
+
+
+def reward(value: Any) -> float:
+  """A number of a message that can be a reward.
+
+  Raises:
+    ValueError: It is no number, or beyond `MAX_REWARD`.
+  """
+  found = number(value)
+  if abs(found) > MAX_REWARD:
+    raise ValueError(f"no reward: {found:g}; needed are numbers up to 1e15")
+  return found
+
+
+def plain_number(value: Any) -> float:
+  """A number that a function has returned, as NumPy and others write it too.
+
+  Raises:
+    TypeError, ValueError: It is none, as text and complex numbers, or several.
+  """
+  plain = value.item() if hasattr(value, "item") else value
+  is_complex = isinstance(plain, numbers.Complex) and not isinstance(
+    plain, numbers.Real
+  )
+  if is_complex or isinstance(plain, str) or not hasattr(plain, "__float__"):
+    raise TypeError(f"{value!r:.60} ({type(value).__name__}) is no number")
+  return float(plain)
 
 
 class Channel:

@@ -37,7 +37,8 @@ class HostScores(NamedTuple):
     failed: True where any component failed; such a row is unscored.
     failures: Number of failed rows by kind: "raised" (also a wrong number of
       results or no number), "timeout" (also of a row that was slow, and for
-      whose second try no time was left), "nan", "worker_died" (also of what
+      whose second try no time was left), "nan" (also a number that is infinite
+      or beyond `frames.MAX_REWARD`), "worker_died" (also of what
       answers twice, or nonsense), "step_timeout" (no time was left for a first
       try: a row that may have been good).
     errors: Up to 3 messages of failures.
@@ -165,12 +166,12 @@ class _Call(pool.Call):
     for row, value in zip(unit, values, strict=True):
       if column < 0:
         self.steps[row] = [
-          (int(frames.number(end)), frames.number(score))
+          (int(frames.reward(end)), frames.reward(score))
           for end, score in value or ()
         ]
       else:
         self.values[row, column] = (
-          np.nan if value is None else frames.number(value)
+          np.nan if value is None else frames.reward(value)
         )
 
   def fail(self, index: int, kind: str, message: str) -> None:
@@ -408,8 +409,7 @@ class HostScorer:
       self._row_timeout_s,
     )
     self._pool.run(call, self.step_timeout_s)
-    with np.errstate(over="ignore"):  # Beyond float32: inf, as `combine` says.
-      values = call.values.T.astype(np.float32)
+    values = call.values.T.astype(np.float32)
     components = dict(zip(self.functions, values.copy(), strict=True))
     failures = call.failures
     return HostScores(

@@ -86,15 +86,15 @@ def answer_of(content: Any) -> Answer:
   """An `Answer` that has been JSON.
 
   Raises:
-    ValueError: It has not been one, or has a number that is not finite.
+    ValueError: It has not been one, or has a number that is no reward.
   """
   match content:
     case [said, reward, bool(done), None | dict() as scores]:
       scores = scores and {
-        name: None if value is None else _finite(value)
+        name: None if value is None else frames.reward(value)
         for name, value in scores.items()
       }
-      return Answer(_observation(said), _finite(reward), done, scores)
+      return Answer(_observation(said), frames.reward(reward), done, scores)
   raise ValueError(f"no answer of a session: {content!r:.80}")
 
 
@@ -115,12 +115,6 @@ def _is_markup(parts: Any) -> bool:
     and len(parts) % 2 == 1
     and all(isinstance(part, str) for part in parts)
   )
-
-
-def _finite(value: Any) -> float:
-  if not math.isfinite(found := frames.number(value)):
-    raise ValueError(f"no finite number: {found}")
-  return found
 
 
 def load_factory(
@@ -189,19 +183,20 @@ def _answer(session: Any, request: Request) -> Answer:
         " str, or three of them: before the text, the text, after it; or five,"
         " seven, …, of several texts"
       )
-    reward, done = float(reward), bool(done)
+    reward, done = frames.plain_number(reward), bool(done)
   scores = None
   if done or request.is_last:
     scores = {
-      str(name): None if value is None else float(value)
+      str(name): None if value is None else frames.plain_number(value)
       for name, value in session.scores().items()
     }
   return Answer(observation, reward, done, scores)
 
 
-def _is_finite(answer: Answer) -> bool:
+def _has_rewards(answer: Answer) -> bool:
+  """Whether its numbers can be rewards."""
   values = (answer.reward, *(answer.scores or {}).values())
-  return all(x is None or math.isfinite(x) for x in values)
+  return all(x is None or abs(x) <= frames.MAX_REWARD for x in values)
 
 
 def _play(make: Callable[..., Any], channel: frames.Channel) -> None:
@@ -217,8 +212,12 @@ def _play(make: Callable[..., Any], channel: frames.Channel) -> None:
         random.seed(request.beginning.seed)  # Nor does a fork repeat it.
         session = make(*request.beginning)
       answer = _answer(session, request)
-      if not _is_finite(answer):
-        failure = "nan", f"environment: {str(answer)[:300]}: no number"
+      if not _has_rewards(answer):
+        failure = (
+          "nan",
+          f"environment: {str(answer)[:300]}: a number that is NaN, infinite or"
+          " beyond 1e15",
+        )
     except BaseException as error:  # Also SystemExit of a tool.
       failure = worker_lib.failure_of("environment", error)
     signal.alarm(0)

@@ -8,9 +8,10 @@ last word of all. `rewards/arrays/verdicts.py` says the same of rows of bytes.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
+
+from grpo_jax.rewards import frames
 
 # Characters of words; of those beyond ASCII all are.
 _OF_WORDS = "0-9A-Za-z_\x80-\U0010ffff"
@@ -37,10 +38,10 @@ def check(verdicts: Mapping[str, float], marker: str, where: str) -> None:
     )
   for word, value in verdicts.items():
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
+    if not is_number or not abs(value) <= frames.MAX_REWARD:
       raise ValueError(
-        f"{where}.verdicts: {word!r} is worth {value!r}; needed is a finite"
-        " number."
+        f"{where}.verdicts: {word!r} is worth {value!r}; needed is a number up"
+        " to 1e15 in size."
       )
   if not marker.isascii() or marker != marker.strip():
     raise ValueError(

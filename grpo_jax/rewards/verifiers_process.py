@@ -222,14 +222,16 @@ def _played(message: Mapping[str, Any]) -> Played:
   error = str(message.get("error") or "")
   if error:
     return Played(int(message["row"]), error, math.nan, {}, False)
-  row, reward = int(message["row"]), message["reward"]
-  if not isinstance(reward, (int, float)) or not math.isfinite(reward):
-    return Played(row, f"its reward is {reward!r:.80}", math.nan, {}, False)
+  row = int(message["row"])
+  try:
+    reward = frames.reward(message["reward"])
+  except ValueError as error:
+    return Played(row, f"its reward is {error}", math.nan, {}, False)
   metrics = {
     str(name): math.nan if value is None else float(value)
     for name, value in message["metrics"].items()
   }
-  return Played(row, "", float(reward), metrics, bool(message["done"]))
+  return Played(row, "", reward, metrics, bool(message["done"]))
 
 
 class _Process:

@@ -309,7 +309,7 @@ class _Player:
 
 
 def _number(value: Any) -> float | None:
-  return None if value is None else float(value)
+  return None if value is None else frames.plain_number(value)
 
 
 def main(fd: int, parent: int, argument: Mapping[str, Any]) -> None:

@@ -69,11 +69,12 @@ def _number(value: typing.Any) -> float | None:
   """
   if value is None or type(value) is float:  # Looking at protocols is slow.
     return value
-  if not isinstance(value, typing.SupportsFloat):
+  try:
+    return frames.plain_number(value)
+  except (TypeError, ValueError) as error:
     raise TypeError(
       f"returned {_shown(value)} for a row; needed is a number or None"
-    )
-  return float(value)
+    ) from error
 
 
 def _steps(value: typing.Any) -> list[tuple[int, float]]:
@@ -82,7 +83,7 @@ def _steps(value: typing.Any) -> list[tuple[int, float]]:
   Raises:
     TypeError, ValueError: It is no list of (end, score).
   """
-  return [(int(end), float(score)) for end, score in value]
+  return [(int(end), frames.plain_number(score)) for end, score in value]
 
 
 def _values(result: typing.Any, num_rows: int) -> list[typing.Any]:
@@ -233,10 +234,16 @@ def _verdict(
       column = [parse(value) for value in _values(result, num_rows)]
     except BaseException as error:
       failure = failure or failure_of(name, error, called[name])
-    bad = [x for x in column if isinstance(x, float) and not math.isfinite(x)]
+    scores = [
+      x for y in column for x in ([s for _, s in y] if type(y) is list else [y])
+    ]
+    bad = [
+      x for x in scores if x is not None and not abs(x) <= frames.MAX_REWARD
+    ]
     if bad:
       where = place_of(ValueError(), called[name])
       said = "NaN" if math.isnan(bad[0]) else f"{bad[0]:g}"
+      said += ", which is beyond 1e15" if math.isfinite(bad[0]) else ""
       failure = failure or ("nan", f"{name}: returned {said}{where}")
       column = [None] * num_rows
     columns.append(column)

@@ -96,7 +96,9 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     (
       "unscored/KIND",
       "rows",
-      "Completions without a score, by reason: timeout, raised, nan, …",
+      "Completions without a score, by reason: timeout, raised, nan (also what"
+      " is infinite or beyond 1e15), too_large (beyond 1e15, where the rewards"
+      " are added), …",
       "0",
       "timeout: --config.rewards.row_timeout_s; raised: correct the verifier;"
       " judge_KIND: docs/judge.md",

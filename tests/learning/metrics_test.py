@@ -41,7 +41,7 @@ SCORED = Scored(
   valid=jnp.array([True, True, True, True, True, False]),
   correct=jnp.array([True, False, False, False, True, True]),
   components={
-    "a": jnp.array([1.0, 0.0, NAN, 0.0, 2.0, 9.0]),
+    "a": jnp.array([1.0, 0.0, NAN, 0.0, 2.0, 1e16]),
     "never": jnp.full(6, NAN),
   },
   weights={"a": jnp.float32(1.0), "never": jnp.float32(1.0)},
@@ -97,6 +97,7 @@ def test_known_rollout():
     "reward/std": np.sqrt(5 / 5 - (3 / 5) ** 2),
     "accuracy": 2 / 5,
     "unscored": 1,
+    "unscored/too_large": 1,
     # Three groups have scores: 2 is live, 0 all wrong, 1 all right.
     "dead_groups": 2 / 3,
     "dead_groups/all_right": 1 / 3,

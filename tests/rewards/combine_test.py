@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from grpo_jax.ops import shaping
 from grpo_jax.rewards import combine as lib
+from grpo_jax.rewards import frames
 
 NAN, INF = np.nan, np.inf
+ONES = np.ones(6, np.float32)
 
 
 def rows(*values):
@@ -49,10 +52,14 @@ def test_a_row_with_only_an_observed_component_is_not_valid():
   np.testing.assert_array_equal(scored.valid, [False, True])
 
 
-def test_a_total_that_overflows_is_not_valid():
-  scored = lib.combine({"a": rows(3e38)}, {"a": 10.0}, None, None)
-  assert not scored.valid[0]
-  assert scored.rewards[0] == 0.0
+def test_a_reward_whose_squares_overflow_is_not_valid():
+  components = {"a": rows(1e15, 3e38, 1e30, -1e16, INF, 1), "b": 1e15 * ONES}
+  scored = lib.combine(components, {"a": 1.0, "b": 0.0}, None, "a")
+  np.testing.assert_array_equal(scored.valid, [1, 0, 0, 0, 0, 1])
+  np.testing.assert_array_equal(scored.rewards, rows(1e15, 0, 0, 0, 0, 1))
+  scored = lib.combine({"a": rows(1e15, 1)}, {"a": 10.0}, None, None)
+  np.testing.assert_array_equal(scored.valid, [0, 1])
+  assert shaping.MAX_REWARD == frames.MAX_REWARD
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Frames: what is sent arrives unchanged, and nothing else is taken for it."""
 
+import decimal
+import fractions
 import math
 import socket
 import struct
@@ -117,3 +119,42 @@ def test_answers_greetings_and_numbers():
   for value in (math.nan, True, "1", None, [1.0], 10**400):
     with pytest.raises(ValueError, match="no number"):
       frames.number(value)
+
+
+@pytest.mark.parametrize(
+  ("value", "number"),
+  [
+    (1, 1.0),
+    (True, 1.0),
+    (np.float32(0.5), 0.5),
+    (np.bool_(True), 1.0),
+    (np.array(0.5), 0.5),
+    (np.array([2]), 2.0),
+    (fractions.Fraction(1, 4), 0.25),
+    (decimal.Decimal("0.5"), 0.5),
+  ],
+)
+def test_numbers_of_functions(value, number):
+  assert frames.plain_number(value) == number
+
+
+@pytest.mark.parametrize(
+  "value",
+  [
+    *("1.0", b"1", 1j, None, [1.0]),
+    *(np.str_("1"), np.bytes_(b"1"), np.complex64(1), np.complex128(1)),
+    *(np.clongdouble(1), np.array("1"), np.array(1j), np.zeros(2)),
+    np.datetime64("2020-01-01"),
+    np.timedelta64(1, "s"),
+  ],
+)
+def test_what_a_function_returns_and_is_no_number(value):
+  with pytest.raises((TypeError, ValueError)):
+    frames.plain_number(value)
+
+
+@pytest.mark.parametrize("value", [1e16, -1e39, math.inf, "1", None])
+def test_what_is_no_reward(value):
+  assert frames.reward(-1e15) == -1e15
+  with pytest.raises(ValueError, match="no "):
+    frames.reward(value)

@@ -72,6 +72,10 @@ class Session:
       time.sleep(600)
     elif action == "nan":
       return "x", float("nan"), False
+    elif action == "1e39":
+      return "x", 1e39, False
+    elif action == "text":
+      return "x", "1.0", False
     elif action == "bytes":
       return b"x", 0.0, False
     elif action == "pid":

@@ -69,6 +69,8 @@ def test_others_go_on_whatever_a_row_does(impatient):
     "sys.exit": "raised",
     "bytes": "raised",
     "nan": "nan",
+    "1e39": "nan",
+    "text": "raised",
     "os._exit": "worker_died",
     "loop": "timeout",
   }
