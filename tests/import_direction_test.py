@@ -3,8 +3,8 @@
     types ← ops ← algorithms ← learning ← training ← configs ← experiments
 
 `models`, `rollout`, `rewards`, `tasks` and `data` know `types` and `ops` only;
-`models` also `ranges`, and `rewards` and `data` also `gym` and `images`, which
-know nothing.
+`models` also `ranges`, `rewards` also `strict_json`, and `rewards` and `data`
+also `gym` and `images`, which know nothing.
 What is named by import path is loaded by `objects`, which knows only `digests`.
 `learning`, the compiled half, knows `rollout` and `algorithms` beside them. No
 modules, and no folders, import each other in a circle, wherever in a file the
@@ -31,12 +31,13 @@ _BELOW = {
   "gym": set(),
   "images": set(),
   "digests": set(),
+  "strict_json": set(),
   "objects": {"digests"},
   "ops": {"types"},
   "algorithms": {"types", "ops", "objects"},
   "models": {"types", "ops", "ranges"},
   "rollout": {"types", "ops"},
-  "rewards": {"types", "ops", "gym", "images", "objects"},
+  "rewards": {"types", "ops", "gym", "images", "objects", "strict_json"},
   "tasks": {"types", "ops", "objects"},
   "data": {"types", "ops", "gym", "images"},
 }

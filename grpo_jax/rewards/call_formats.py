@@ -43,6 +43,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from grpo_jax import strict_json
+
 # (name, arguments) -> what is wrong with them, or "".
 Check = Callable[[str, Mapping[str, Any]], str]
 
@@ -311,6 +313,7 @@ def _builtin(code: str) -> Call | None:
         arguments = {
           str(x.arg): ast.literal_eval(x.value) for x in keywords if x.arg
         }
+        json.dumps(arguments, allow_nan=False, default=str)  # 1e999 is none.
         if len(arguments) == len(keywords):
           return Call(name, arguments)
   except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
@@ -322,7 +325,7 @@ def _json(text: str, at: int) -> tuple[Any, int, str]:
   """A value, where it and the white space after it end, and what is wrong."""
   at = _end_of_space(text, at)
   try:
-    value, end = _DECODER.raw_decode(text, at)
+    value, end = strict_json.DECODER.raw_decode(text, at)
   except json.JSONDecodeError as error:
     return None, at, f"it is no JSON: {error.msg} at character {error.pos - at}"
   except (ValueError, RecursionError) as error:
@@ -334,13 +337,6 @@ def _end_of_space(text: str, at: int) -> int:
   space = _SPACE.match(text, at)
   assert space is not None  # It may be empty.
   return space.end()
-
-
-def _no_number(name: str) -> Any:
-  raise ValueError(f"{name} is no number")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_no_number)
 
 
 def _call(value: Any, keys: Sequence[str]) -> Call:

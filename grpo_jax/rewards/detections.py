@@ -6,13 +6,14 @@ like nothing, and counts as a box all the same.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from grpo_jax import strict_json
 
 Box = tuple[float, float, float, float]
 
@@ -94,14 +95,10 @@ def detections_in(text: str) -> list[Detection]:
     return []
   fenced = _FENCED.search(text)
   try:
-    found = json.loads(fenced[1] if fenced else text, parse_constant=_refused)
+    found = strict_json.loads(fenced[1] if fenced else text)
   except (ValueError, RecursionError):
     return []
   return detections_of(found)
-
-
-def _refused(name: str) -> float:
-  raise ValueError(f"{name} is no number of JSON")
 
 
 def detections_of(values: Any) -> list[Detection]:

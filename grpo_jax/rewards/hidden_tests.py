@@ -29,9 +29,10 @@ Reinforcement through Implicit Rewards", arXiv:2502.01456; Jain et al.,
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from grpo_jax import strict_json
 
 # Fields of `extras` that may hold the tests; the first that is there does.
 FIELDS = (
@@ -191,10 +192,6 @@ def _text(value: Any) -> str | None:
 
 def _json(text: str | bytes) -> Any:
   try:
-    return json.loads(text, parse_constant=_no_number)
+    return strict_json.loads(text)
   except (ValueError, RecursionError) as error:
     raise ValueError(f"found {text!r:.80} ({error}); {_NEEDED}.") from None
-
-
-def _no_number(name: str) -> Any:
-  raise ValueError(f"{name} is no number")

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from grpo_jax import strict_json
 from grpo_jax.data.encoder import Encoder
 
 Message = dict[str, Any]
@@ -119,7 +119,7 @@ def _for_template(message: Message) -> Message:
     function = dict(call["function"])
     # A call with other arguments is written as it is.
     with contextlib.suppress(KeyError, RecursionError, TypeError, ValueError):
-      function["arguments"] = json.loads(function["arguments"])
+      function["arguments"] = strict_json.loads(function["arguments"])
     calls.append({**call, "function": function})
   return {**message, "tool_calls": calls}
 

@@ -26,6 +26,7 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from grpo_jax import strict_json
 from grpo_jax.training import serving_requests
 from grpo_jax.training.serving_requests import BadRequest
 
@@ -202,7 +203,7 @@ class Server:
   async def _complete(self, request: Any) -> Any:
     try:
       raw = await asyncio.wait_for(request.read(), _BODY_S)
-      body = await asyncio.to_thread(json.loads, raw)
+      body = await asyncio.to_thread(strict_json.loads, raw)
     except TimeoutError:
       raise BadRequest(
         f"the body has not come in {_BODY_S:g} s.", status=408

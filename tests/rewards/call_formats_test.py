@@ -132,6 +132,12 @@ def test_every_action_can_be_read(format, action, opening):
       '<tool_call>{"name": "f", "arguments": {"x": NaN}}</tool_call>',
       "NaN is no number",
     ),
+    (
+      "hermes",
+      '<tool_call>{"name": "f", "arguments": {"x": [-1e999]}}</tool_call>',
+      "-1e999 is beyond the numbers",
+    ),
+    ("llama", '{"name": "f", "parameters": {"x": 1e999}}', "1e999 is beyond"),
     ("qwen", "<tool_call>" + "[" * 10**5 + "</tool_call>", "is no JSON"),
     ("qwen", "<tool_call>" + "1" * 10**4 + "</tool_call>", "is no JSON"),
     ("llama", '{"name": "f", "parameters": {}', "it is no JSON"),
@@ -208,6 +214,7 @@ def test_calls_in_a_thought_are_none(action, opening, count):
     ("<|python_tag|>print(1)", ("python", {"code": "print(1)"})),
     ("<|python_tag|>f.call(x)", ("python", {"code": "f.call(x)"})),
     ("<|python_tag|>f.call(x=y)", ("python", {"code": "f.call(x=y)"})),
+    ("<|python_tag|>f.call(x=1e999)", ("python", {"code": "f.call(x=1e999)"})),
     ("<|python_tag|>f.call(**x)", ("python", {"code": "f.call(**x)"})),
   ],
 )

@@ -273,6 +273,7 @@ def test_a_reply_with_calls_says_so(loaded):
   ("path", "body", "status", "message"),
   [
     (CHAT, b"{", 400, "no JSON"),
+    (CHAT, b'{"temperature": 1e999}', 400, "no JSON: 1e999 is beyond"),
     (CHAT, [], 400, "no JSON object"),
     (CHAT, {"messages": []}, 400, "at least one message"),
     (CHAT, {**ASK, "top_k": 5}, 400, "top_k=5 is not supported"),
