@@ -4,6 +4,10 @@ One idea: a verifier may hang, crash or end its process, and none of that may
 stop the run or be taken for a reward. Each row has a deadline; what exceeds it
 is killed, its row is marked unscored, and a new worker takes over (`pool.py`).
 
+Short rows travel together, and so do rows that wait (`async`). If a worker is
+lost with several rows, each is tried once more, alone: one row fails, and the
+others have their scores.
+
 Slow rows come last. Where all rows of a call would take more than half of its
 time if each took its whole deadline, each is first given an equal share of that
 half, and what takes longer is tried again after all others have their scores,
@@ -16,6 +20,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -83,6 +88,14 @@ _LONGER = 4  # By this factor is each try longer than the one before.
 # Units that wait at the same time in one worker.
 _MAX_WAITING = 64
 
+# Rows travel together if so many have been scored, and each took a worker less
+# than that on average: then most of the time would go into messages.
+_FEWEST_KNOWN = 32
+_CHEAP_S = 0.002
+_BATCH_S = 0.02  # What those that travel together should take.
+_MAX_BATCH = 256
+_MAX_BATCH_CHARS = 1 << 20  # Of their prompts and completions.
+
 
 class _Item(NamedTuple):
   """What a worker is asked at a time.
@@ -145,6 +158,7 @@ class _Call(pool.Call):
   ) -> None:
     del failure  # Units have failures, and not items.
     kind, units = self.items[index]
+    self.num_answered += len(units) - 1  # The pool counts one.
     columns = self._columns[kind]
     said = content if isinstance(content, list) else []
     if len(said) != len(units):
@@ -175,6 +189,16 @@ class _Call(pool.Call):
         )
 
   def fail(self, index: int, kind: str, message: str) -> None:
+    item = self.items[index]
+    if len(item.units) == 1:
+      self._fail_rows(index, kind, message)
+      return
+    # One of several has done it: each is tried once more, alone.
+    for unit in item.units:
+      self._later.append(len(self.items))
+      self.items.append(_Item(item.kind, (unit,)))
+
+  def _fail_rows(self, index: int, kind: str, message: str) -> None:
     for row in self.items[index].rows:
       self.failures.add(row, kind, message)
 
@@ -183,7 +207,15 @@ class _Call(pool.Call):
       return []
     self._alone.discard(slot)
     if self.pending and not self.items[self.pending[0]].is_async:
-      return super().take(slot, num_workers, num_open)
+      row_s = num_workers * (time.monotonic() - self.begun)
+      row_s /= max(self.num_answered, 1)
+      if self.num_answered < _FEWEST_KNOWN or row_s > _CHEAP_S:
+        return super().take(slot, num_workers, num_open)
+      if num_open > 1:
+        return []
+      most = min(int(_BATCH_S / row_s), _MAX_BATCH)
+      # Smaller towards the end, so that the workers finish together.
+      return [self._together(min(most, len(self.pending) // num_workers // 2))]
     # What may take long; none waits behind it.
     queue = self.pending or self._later
     if num_open or not queue:
@@ -191,14 +223,31 @@ class _Call(pool.Call):
     self._alone.add(slot)
     return [queue.popleft()]
 
+  def _together(self, most: int) -> int:
+    """An item of so many pending ones of a kind, or of fewer."""
+    first = self.pending.popleft()
+    kind, units = self.items[first]
+    num_chars = 0
+    while self.pending and len(units) < most:
+      following = self.items[self.pending[0]]
+      num_chars += sum(len(self.rows[row][1]) for row in following.rows)
+      if following.kind != kind or num_chars > _MAX_BATCH_CHARS:
+        break
+      self.pending.popleft()
+      units += following.units
+    if len(units) == len(self.items[first].units):
+      return first
+    self.items.append(_Item(kind, units))
+    return len(self.items) - 1
+
   def timeout_s(self, index: int) -> float:
     if self.items[index].is_async:  # Each has its deadline in the worker.
       return 2 * self._last_s
     return self._slow_s.get(index, self._first_s)
 
   def late(self, index: int) -> None:
-    seconds = self.timeout_s(index)
-    if seconds < self._last_s and not self.items[index].is_async:
+    seconds, item = self.timeout_s(index), self.items[index]
+    if seconds < self._last_s and not item.is_async and len(item.units) == 1:
       self._slow_s[index] = min(_LONGER * seconds, self._last_s)
       self._later.append(index)
     else:
@@ -210,9 +259,9 @@ class _Call(pool.Call):
     number = sum(len(self.items[index].rows) for index in untried)
     for index in untried:
       text = f"one of {number} that were not tried; {message}"
-      self.fail(index, "step_timeout", text)
+      self._fail_rows(index, "step_timeout", text)
     for index in set(items).difference(untried):
-      self.fail(index, "timeout", f"it is slow; {message}")
+      self._fail_rows(index, "timeout", f"it is slow; {message}")
 
 
 def _verdict(

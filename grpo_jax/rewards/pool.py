@@ -294,6 +294,11 @@ class Pool:
   def num_workers(self) -> int:
     return len(self._workers)
 
+  @property
+  def _is_idle(self) -> bool:
+    """Whether all workers are ready, and none has a row."""
+    return all(worker.ready and not worker.rows for worker in self._workers)
+
   def close(self) -> None:
     """Kills the workers. May be called again."""
     self._finalizer()
@@ -373,8 +378,8 @@ class Pool:
     for slot, worker in enumerate(self._workers):
       if worker.ready:
         self._send(slot, call)
-    if not self.goes_on(call):
-      return
+    if not self.goes_on(call) or (call.num_pending and self._is_idle):
+      return  # In the second case a row could not be sent, and is tried again.
     if call.pause_s and all(len(w.rows) > 1 for w in self._workers):
       time.sleep(call.pause_s)
     watched = [*self._workers, *([self._spare] if self._spare else ())]

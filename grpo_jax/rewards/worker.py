@@ -26,15 +26,17 @@ needs a process of its own, at least.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import io
 import math
 import os
 import signal
 import sys
+import time
 import traceback
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from grpo_jax.rewards import frames, keywords, processes
 from grpo_jax.rewards import functions as functions_lib
@@ -50,6 +52,10 @@ Verdict = tuple[list[list[typing.Any]], frames.Failure | None]
 
 # Characters that a worker passes on of what its functions print.
 _MAX_PRINTED = 20_000
+
+# Of the time for a row: how often is looked whether the others get theirs.
+_LOOKS = 20
+_CANCELLED_S = 0.2  # For rows that are late and were cancelled.
 
 # Frames of these are not the user's.
 _HERE = (
@@ -184,30 +190,93 @@ def score_unit(
   return _verdict(results, len(rows), called)
 
 
-async def _gathered(
+class _BlockedError(Exception):
+  """A row that did not yield has taken the time of others."""
+
+
+def _score_together(
   called: Mapping[str, functions_lib.RewardFunction],
   units: Sequence[Sequence[Row]],
   timeout_s: float,
 ) -> list[Verdict]:
-  """Applies `async` functions to all units at the same time."""
+  """Applies `async` functions to all units at the same time.
+
+  Each has its deadline. Rows that end the interpreter, stop the loop or go on
+  when they are cancelled fail alone: the loop is run again, and what is left
+  in it is left behind.
+
+  Raises:
+    _BlockedError: Units of several are late, and one did not yield.
+  """
+  loop = asyncio.new_event_loop()
+  asyncio.set_event_loop(loop)
 
   async def one(function, rows):
-    asked = function(*_columns(rows), **_tokens(function, rows))
-    return await asyncio.wait_for(asked, timeout_s)
+    return await function(*_columns(rows), **_tokens(function, rows))
 
-  found = await asyncio.gather(
-    *(one(function, rows) for rows in units for function in called.values()),
-    return_exceptions=True,
-  )
-  results = iter(found)
+  tasks = [
+    loop.create_task(one(function, rows))
+    for rows in units
+    for function in called.values()
+  ]
+  longest_s = _run(loop, tasks, timeout_s)
+  results = [_result(task) for task in tasks]
+  if left := asyncio.all_tasks(loop):
+    for task in left:
+      task.cancel()
+    _run(loop, left, _CANCELLED_S)
+  if not asyncio.all_tasks(loop):
+    loop.close()
+  is_late = any(isinstance(x, TimeoutError) for x in results)
+  if is_late and len(units) > 1 and longest_s > timeout_s / 2:
+    raise _BlockedError
+  found = iter(results)
   return [
-    _verdict({name: next(results) for name in called}, len(rows), called)
+    _verdict({name: next(found) for name in called}, len(rows), called)
     for rows in units
   ]
 
 
+def _run(
+  loop: asyncio.AbstractEventLoop,
+  tasks: Collection[asyncio.Task],
+  timeout_s: float,
+) -> float:
+  """Runs a loop until tasks are done, or the time is over.
+
+  Returns:
+    The longest time for which no task has yielded, seconds.
+  """
+  longest_s = 0.0
+
+  async def wait() -> None:
+    nonlocal longest_s
+    end = time.monotonic() + timeout_s
+    while (now := time.monotonic()) < end and not all(x.done() for x in tasks):
+      pause_s = min(end - now, timeout_s / _LOOKS)
+      await asyncio.wait(tasks, timeout=pause_s)
+      longest_s = max(longest_s, time.monotonic() - now - pause_s)
+
+  waiting = loop.create_task(wait())
+  while not waiting.done():
+    # A row may stop the loop, and what a row raises may leave it; the row keeps
+    # its error, and the others go on.
+    with contextlib.suppress(BaseException):
+      loop.run_until_complete(waiting)
+  return longest_s
+
+
+def _result(task: asyncio.Task) -> typing.Any:
+  """What a task has returned or, as an exception, raised."""
+  if not task.done():
+    return TimeoutError()
+  if task.cancelled():
+    return asyncio.CancelledError()
+  return task.exception() or task.result()
+
+
 def _columns(rows: Sequence[Row]) -> list[list[typing.Any]]:
-  return [[row[i] for row in rows] for i in range(4)]
+  return [list(column) for column in zip(*rows, strict=True)][:4]
 
 
 def _tokens(
@@ -226,6 +295,9 @@ def _verdict(
   """Values of what functions have returned or, as an exception, raised."""
   columns, failure = [], None
   for name, result in results.items():
+    if name != STEPS and _is_usual(result, num_rows):
+      columns.append(result)
+      continue
     column: list[typing.Any] = [None] * num_rows
     parse = _steps if name == STEPS else _number
     try:
@@ -248,6 +320,15 @@ def _verdict(
       column = [None] * num_rows
     columns.append(column)
   return columns, failure
+
+
+def _is_usual(result: typing.Any, num_rows: int) -> bool:
+  """Whether it needs no further look, which costs more than short functions."""
+  return (
+    type(result) is list
+    and len(result) == num_rows
+    and all(type(x) is float and abs(x) <= frames.MAX_REWARD for x in result)
+  )
 
 
 class _Brief(io.TextIOBase):
@@ -346,10 +427,12 @@ def main(fd: int, parent: int, argument: Mapping[str, typing.Any]) -> None:
       number, (kind, units) = channel.receive()
       called = by_kind[kind]
       if functions_lib.KINDS[kind].is_async:
-        answer = asyncio.run(_gathered(called, units, context.timeout_s))
+        answer = _score_together(called, units, context.timeout_s)
       else:
         answer = [score_unit(called, rows) for rows in units]
       signal.alarm(0)  # One left behind would strike the next row.
       channel.send(frames.encode([number, answer, None]))
   except (EOFError, OSError):  # Also of a process that a verifier has forked.
+    return
+  except _BlockedError:  # Each row is tried alone by another worker.
     return

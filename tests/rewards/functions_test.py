@@ -67,11 +67,31 @@ def test_each_row_that_waits_has_a_deadline_and_failures_of_its_own():
   assert math.isnan(values[2])
 
 
-def test_one_that_does_not_yield_is_killed_with_those_that_it_holds_up():
-  with _scorer("blocking", num_workers=1, row_timeout_s=0.3) as scorer:
-    scores = _score(scorer, ["a", "b"])
-    assert scores.failed.all()
-    assert scores.failures["timeout"] == 2
+@pytest.mark.parametrize(
+  ("word", "kind"),
+  [
+    ("block", "timeout"),
+    ("block a while", "timeout"),
+    ("swallow", "timeout"),
+    ("exit", "raised"),
+    ("exit in a task", "timeout"),
+    ("stop", "timeout"),
+    ("cancel", "raised"),
+    ("die", "worker_died"),
+    ("unknown", "raised"),
+  ],
+)
+def test_a_bad_row_that_waits_harms_none_of_the_others(word, kind):
+  words = ["1", word, "2"]
+  extras = [{}, {"x": object()} if word == "unknown" else {}, {}]
+  with _scorer("misbehaves", num_workers=1, row_timeout_s=1.0) as scorer:
+    scores = _score(scorer, words, extras=extras)
+    assert scores.failed.tolist() == [False, True, False]
+    assert scores.failures[kind] == 1
+    values = scores.components["misbehaves"]
+    assert [values[0], values[2]] == [1, 2]
+    # The worker, or the one in its place, goes on.
+    assert _score(scorer, ["3"]).components["misbehaves"].tolist() == [3]
 
 
 def test_functions_get_what_they_ask_for():

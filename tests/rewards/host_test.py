@@ -414,23 +414,36 @@ def test_workers_end_with_their_parent(tmp_path, end):
 
 def test_short_rows_are_sent_many_at_a_time(scorer, monkeypatch):
   sent = []
-  write = frames.Channel.write
+  message = host._Call.message
 
-  def counted(channel, *messages):
-    sent.append(len(messages))
-    write(channel, *messages)
+  def counted(call, index):
+    sent.append(len(call.items[index].units))
+    return message(call, index)
 
-  monkeypatch.setattr(frames.Channel, "write", counted)
-  monkeypatch.setattr(pool, "_CHUNK_S", 1e9)  # Whatever else is running here.
+  monkeypatch.setattr(host._Call, "message", counted)
+  for name in ("_CHEAP_S", "_BATCH_S"):  # Whatever else is running here.
+    monkeypatch.setattr(host, name, 1e9)
   size = 2000
   scores = score(scorer, [str(i) for i in range(size)])
   np.testing.assert_array_equal(
     scores.components["by_completion"], np.arange(size)
   )
-  # A worker gets half of the most that it may have, at least, before the last
-  # few hundred rows, of which each gets a quarter.
+  # After some dozens, each message has a quarter of those that are left.
   assert sum(sent) == size
-  assert len(sent) < size / 16
+  assert len(sent) < size / 10
+
+
+@pytest.mark.parametrize("kind", ["os._exit", "sleep", "raise", "x" * 10**7])
+def test_bad_rows_among_many_harm_none_of_the_others(monkeypatch, kind):
+  for name in ("_CHEAP_S", "_BATCH_S"):
+    monkeypatch.setattr(host, name, 1e9)
+  words = [str(i) for i in range(300)]
+  words[150], words[299] = 2 * [kind]
+  with make_scorer("by_completion", row_timeout_s=1.0) as scorer:
+    scores = score(scorer, words)
+  assert np.flatnonzero(scores.failed).tolist() == [150, 299]
+  good = np.delete(scores.components["by_completion"], [150, 299])
+  assert good.tolist() == [i for i in range(299) if i != 150]
 
 
 @pytest.mark.parametrize(

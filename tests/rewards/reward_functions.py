@@ -1,6 +1,9 @@
 """Reward functions that ask for more than the four arguments."""
 
 import asyncio
+import contextlib
+import os
+import sys
 import time
 
 from grpo_jax.rewards import functions
@@ -40,10 +43,40 @@ async def asked_together(prompts, completions, ids, extras):
   return [float(len(completions))] * len(completions)
 
 
-async def blocking(prompts, completions, ids, extras):
-  """Does not wait as an async function does; holds up all others."""
-  time.sleep(60)
-  return [0.0]
+async def misbehaves(prompts, completions, ids, extras):
+  """A number is the score, after a while; a word says what goes wrong."""
+  (word,) = completions
+  await asyncio.sleep(0.05)
+  if word == "block":
+    time.sleep(60)
+  elif word == "block a while":
+    time.sleep(1.5)
+    await asyncio.sleep(60)
+  elif word == "swallow":
+    while True:
+      with contextlib.suppress(BaseException):
+        await asyncio.sleep(60)
+  elif word == "exit":
+    sys.exit(0)
+  elif word == "exit in a task":
+    _TASKS.append(asyncio.ensure_future(_exit()))
+    await asyncio.sleep(60)
+  elif word == "stop":
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(60)
+  elif word == "cancel":
+    asyncio.current_task().cancel()
+  elif word == "die":
+    os._exit(0)
+  await asyncio.sleep(0.2)
+  return [float(word)]
+
+
+_TASKS = []
+
+
+async def _exit():
+  sys.exit(0)
 
 
 def counts_tokens(prompts, completions, ids, extras, *, tokens, scale=1.0):
