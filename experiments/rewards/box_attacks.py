@@ -322,6 +322,27 @@ _KERNEL = [
   Attack("restart the machine", "reaches('reboot', 0, 0, 0, 0)"),
   Attack("read the kernel's messages", "reaches('syslog', 10, 0, 0)"),
   Attack("swap on a file", "reaches('swapon', 0, 0)"),
+  Attack(
+    "lock a file of the host",
+    "import fcntl; fcntl.flock(open('/usr/bin/env'), fcntl.LOCK_EX); won()",
+    (_CALLS,),
+  ),
+  Attack(
+    "lock a part of a file of the host",
+    "import fcntl; fcntl.lockf(open('/usr/bin/env'), fcntl.LOCK_SH); won()",
+    (_CALLS,),
+  ),
+  Attack("watch files of the host", "reaches('inotify_init1', 0)", (_CALLS,)),
+  Attack("write all disks", "reaches('sync')", (_CALLS,)),
+  Attack(
+    "have a file of the host read again",
+    "os.posix_fadvise(os.open('/usr/bin/env', 0), 0, 0, 4); won()",
+    (_CALLS,),
+  ),
+  Attack(
+    "read paths of the host in the options of its box",
+    "b'--ro-bind' in open('/proc/1/cmdline', 'rb').read() and won()",
+  ),
   Attack("set the clock", "reaches('settimeofday', 1, 0)", (_CALLS,)),
   Attack(
     "see System V segments of the host",

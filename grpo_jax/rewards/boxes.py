@@ -234,9 +234,17 @@ class Box:
         # bwrap reads it to its end, and a process that was forked from this one
         # may be making a box as well: each has a position of its own.
         fds["seccomp"] = _opened_again(fds["seccomp"], until_started)
+      command = self._command(limits, flags, fds)
+      executable = command[0]
+      if self.kind == "bwrap":
+        # Its options have paths of the host, and the box could read them.
+        start = command.index("--")
+        fds["options"] = _written(command[1:start], until_started)
+        command = ["bwrap", "--args", str(fds["options"]), *command[start:]]
       return stack.enter_context(
         subprocess.Popen(
-          self._command(limits, flags, fds),
+          command,
+          executable=executable,
           bufsize=0,  # Pipes are polled, and no buffer may hide what came.
           stdin=stdin,
           stdout=subprocess.PIPE,
@@ -408,6 +416,16 @@ def bwraps() -> list[str]:
   if spec is not None and spec.origin:
     found.append(str(pathlib.Path(spec.origin).parent / "_bin" / "bwrap"))
   return [path for path in found if os.access(path, os.X_OK)]
+
+
+def _written(options: Sequence[str], stack: contextlib.ExitStack) -> int:
+  """A pipe from which bwrap reads options; closed with the stack."""
+  fd, end = os.pipe()
+  stack.callback(os.close, fd)
+  with open(end, "wb") as file:
+    file.write(b"".join(os.fsencode(x) + b"\0" for x in options))
+  os.set_inheritable(fd, True)
+  return fd
 
 
 def _read_only(data: bytes, stack: contextlib.ExitStack) -> int:

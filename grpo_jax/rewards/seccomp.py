@@ -12,11 +12,12 @@ architecture is killed, since its calls have other numbers.
     jge #x32, kill, next         (x86_64 only: numbers of a second table)
     jgt #newest, ENOSYS, next
     jeq #fork, EPERM, next       one such line for each refused call
-    jne #ioctl, allow, next
+    jne #ioctl, skip, next
     ld  [24]                     the low half of its second argument
     jeq #TIOCSTI, EPERM, next    types into a terminal
     jeq #TIOCLINUX, EPERM, next
     ret allow
+    jne #fcntl, allow, next      likewise: locks of files, and signs of use
 
 `execve` stays: bubblewrap loads the filter before it starts the interpreter. A
 program that starts another one in its place keeps the filter and all limits.
@@ -30,19 +31,21 @@ from __future__ import annotations
 import errno
 import platform
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
 class _Machine(NamedTuple):
   audit: int  # AUDIT_ARCH_*, what the kernel calls it.
   column: int  # Of `REFUSED`.
-  ioctl: int  # Number of this call.
+  ioctl: int  # Number of this call,
+  fcntl: int  # and of this one.
   first_foreign: int | None  # Numbers from here on belong to another table.
 
 
 MACHINES = {
-  "x86_64": _Machine(0xC000003E, 0, 16, 0x40000000),
-  "aarch64": _Machine(0xC00000B7, 1, 29, None),
+  "x86_64": _Machine(0xC000003E, 0, 16, 72, 0x40000000),
+  "aarch64": _Machine(0xC00000B7, 1, 29, 25, None),
 }
 NEWEST = 450  # set_mempolicy_home_node, of Linux 5.17; the same everywhere.
 
@@ -119,6 +122,18 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
   "msgget": (68, 186),
   "mq_open": (240, 180),
   "vmsplice": (278, 75),
+  # Files of the host, which many boxes see: who locks or watches one can talk
+  # to another, and block a program of the host.
+  "flock": (73, 32),
+  "inotify_init": (253, None),
+  "inotify_init1": (294, 26),
+  "inotify_add_watch": (254, 27),
+  "mincore": (27, 232),
+  # What they cost: writing all disks, and having files read again.
+  "sync": (162, 81),
+  "syncfs": (306, 267),
+  "fadvise64": (221, 223),
+  "readahead": (187, 213),
   # Placement of memory.
   "move_pages": (279, 239),
   "migrate_pages": (256, 238),
@@ -148,6 +163,9 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
   "nfsservctl": (180, 42),
 }
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
+# F_GETLK, F_SETLK, F_SETLKW; the same of open files; F_SETLEASE, F_GETLEASE and
+# F_NOTIFY.
+LOCKS = (5, 6, 7, 36, 37, 38, 1024, 1025, 1026)
 
 ALLOW = 0x7FFF0000
 KILL = 0x80000000  # The whole process.
@@ -186,7 +204,7 @@ def filter_program(name: str) -> bytes:
 
   Eight bytes for each line.
   """
-  audit, column, ioctl, first_foreign = MACHINES[name]
+  audit, column, ioctl, fcntl, first_foreign = MACHINES[name]
   lines = [
     _line(_LOAD, _ARCHITECTURE),
     _line(_EQUAL, audit, yes=1),
@@ -199,13 +217,18 @@ def filter_program(name: str) -> bytes:
   for numbers in REFUSED.values():
     if (number := numbers[column]) is not None:
       lines += [_line(_EQUAL, number, no=1), _line(_RETURN, EPERM)]
-  lines += [
-    _line(_EQUAL, ioctl, yes=1),
-    _line(_RETURN, ALLOW),
+  lines += _refused_with(ioctl, (TIOCSTI, TIOCLINUX))
+  lines += _refused_with(fcntl, LOCKS)
+  return b"".join([*lines, _line(_RETURN, ALLOW)])
+
+
+def _refused_with(number: int, arguments: Sequence[int]) -> list[bytes]:
+  """Refuses a call with one of these second arguments."""
+  count = len(arguments)
+  return [
+    _line(_EQUAL, number, no=count + 3),
     _line(_LOAD, _SECOND_ARGUMENT),
-    _line(_EQUAL, TIOCSTI, yes=1),
-    _line(_EQUAL, TIOCLINUX, no=1),
-    _line(_RETURN, EPERM),
+    *(_line(_EQUAL, x, yes=count - i) for i, x in enumerate(arguments)),
     _line(_RETURN, ALLOW),
+    _line(_RETURN, EPERM),
   ]
-  return b"".join(lines)

@@ -33,19 +33,22 @@ def _run(program, architecture, number, argument=0):
 
 # Architecture -> AUDIT_ARCH_*, and some calls by their numbers there: read,
 # write, openat, execve, exit_group, ioctl; then fork or clone, socket, ptrace,
-# unshare, bpf, io_uring_setup, memfd_create, keyctl, mount.
+# unshare, bpf, io_uring_setup, memfd_create, keyctl, mount, flock, sync,
+# inotify_init1, fadvise64; and fcntl.
 _KNOWN = {
   "x86_64": (
     0xC000003E,
     (0, 1, 257, 59, 231),
     16,
-    (57, 56, 435, 41, 101, 272, 321, 425, 319, 250, 165),
+    (57, 56, 435, 41, 101, 272, 321, 425, 319, 250, 165, 73, 162, 294, 221),
+    72,
   ),
   "aarch64": (
     0xC00000B7,
     (63, 64, 56, 221, 94),
     29,
-    (220, 435, 198, 117, 97, 280, 425, 279, 219, 40),
+    (220, 435, 198, 117, 97, 280, 425, 279, 219, 40, 32, 81, 26, 223),
+    25,
   ),
 }
 
@@ -53,7 +56,7 @@ _KNOWN = {
 @pytest.mark.parametrize("name", _KNOWN)
 def test_known_calls(name):
   program = seccomp.filter_program(name)
-  audit, allowed, ioctl, refused = _KNOWN[name]
+  audit, allowed, ioctl, refused, fcntl = _KNOWN[name]
   for number in allowed:
     assert _run(program, audit, number) == 0x7FFF0000
   for number in refused:
@@ -65,6 +68,10 @@ def test_known_calls(name):
     0x5412 | 1 << 32,
   ):  # The kernel reads 32 bits.
     assert _run(program, audit, ioctl, request) == _REFUSED
+  for command in (0, 1, 3, 1030):  # F_DUPFD, F_GETFD, F_GETFL, F_DUPFD_CLOEXEC.
+    assert _run(program, audit, fcntl, command) == 0x7FFF0000
+  for command in (5, 6, 7, 36, 37, 38, 1024, 1026):  # Locks and signs of use.
+    assert _run(program, audit, fcntl, command) == _REFUSED
   # Calls that the list cannot know.
   assert _run(program, audit, 451) == 0x50000 | errno.ENOSYS
 
