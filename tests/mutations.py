@@ -3255,9 +3255,9 @@ MUTATIONS = [
   ),
   Mutation(
     "A function that prints fills the disk.",
-    "grpo_jax/rewards/worker.py",
-    "self._left -= len(text)",
-    "self._left -= 0",
+    "grpo_jax/rewards/processes.py",
+    "left -= len(data)",
+    "left -= 0",
     "tests/rewards/host_test.py -k print_is_bounded",
   ),
   Mutation(

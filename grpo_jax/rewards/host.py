@@ -303,6 +303,7 @@ class HostScorer:
     step_timeout_s: float = 120.0,
     num_workers: int = 2,
     variables: Sequence[str] = (),
+    worker_memory_gib: float = 4.0,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     steps: str = "",
     context: functions_lib.Context | None = None,
@@ -318,6 +319,8 @@ class HostScorer:
       num_workers: Processes.
       variables: Names of environment variables that the functions get besides
         those of `processes.VARIABLES`.
+      worker_memory_gib: What a worker may hold beyond what it held when it was
+        ready, GiB; see `pool.Pool`. 0: there is no limit.
       options: Name -> keyword arguments of the function.
       steps: Import path of a function that scores steps, or a name of
         `functions.STEPS`; empty for none. For each row it returns a list of
@@ -349,28 +352,10 @@ class HostScorer:
     self._row_timeout_s = row_timeout_s
     called = self.functions | ({worker_lib.STEPS: steps} if steps else {})
     self.options = options = options or {}
-    loaded = {}
-    for name, path in called.items():  # Raises here, where it is read.
-      loaded[name] = functions_lib.load_function(path)
-      functions_lib.check_options(path, options.get(name, {}))
-    kinds = [functions_lib.kind(f) for f in loaded.values()]
-    # Of the functions of each kind, where their values go.
-    self._columns = [
-      [
-        -1 if name == worker_lib.STEPS else k
-        for k, name in enumerate(called)
-        if kinds[k] == kind
-      ]
-      for kind in functions_lib.KINDS
-    ]
-    asked = set().union(*map(functions_lib.asks_for, loaded.values()))
     self.has_steps = bool(steps)
-    self.reads_tokens = "tokens" in asked
     context = dataclasses.replace(
       context or functions_lib.Context(), timeout_s=row_timeout_s
     )
-    if "tokenizer" not in asked:
-      context = dataclasses.replace(context, tokenizer=None)
     self._pool = pool.Pool(
       "HostScorer",
       "worker",
@@ -383,7 +368,29 @@ class HostScorer:
       row_timeout_s,
       step_timeout_s,
       variables=variables,
+      memory_gib=worker_memory_gib,
+      # A slow import takes its time once, here and in the workers.
+      meanwhile=lambda: self._load(called),
     )
+
+  def _load(self, called: Mapping[str, str]) -> None:
+    """Imports the functions, and sees how they are called."""
+    loaded = {}
+    for name, path in called.items():  # Raises here, where it is read.
+      loaded[name] = functions_lib.load_function(path)
+      functions_lib.check_options(path, self.options.get(name, {}))
+    kinds = [functions_lib.kind(f) for f in loaded.values()]
+    # Of the functions of each kind, where their values go.
+    self._columns = [
+      [
+        -1 if name == worker_lib.STEPS else k
+        for k, name in enumerate(called)
+        if kinds[k] == kind
+      ]
+      for kind in functions_lib.KINDS
+    ]
+    asked = set().union(*map(functions_lib.asks_for, loaded.values()))
+    self.reads_tokens = "tokens" in asked
 
   def __enter__(self) -> HostScorer:
     return self

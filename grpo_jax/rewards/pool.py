@@ -15,6 +15,7 @@ import collections
 import contextlib
 import dataclasses
 import itertools
+import logging
 import math
 import os
 import socket
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +41,8 @@ _MAX_CHUNK_BYTES = 1 << 20  # Of what it is sent at a time, but for one row.
 _MAX_MESSAGE = 1000  # Characters.
 _MAX_ERRORS = 3
 _START_TIMEOUT_S = 300.0  # What a worker imports may be a large framework.
+_LOOK_S = 0.5  # How often the memory of workers is looked at.
+_GIB = 1 << 30
 _MAX_BAD_STARTS = 3  # In a row, of workers that take the place of others.
 
 
@@ -56,6 +59,7 @@ class _Worker:
   # Of its greeting, then of the first row; time.monotonic().
   deadline: float
   ready: bool = False
+  held: int = 0  # Bytes of memory when it was ready.
   # Rows sent and not yet answered; the first is the one being worked on, or,
   # in a call that is concurrent, the one that was sent first.
   rows: collections.deque[_Sent] = dataclasses.field(
@@ -243,6 +247,8 @@ class Pool:
     row_timeout_s: float,
     step_timeout_s: float,
     variables: Sequence[str] = (),
+    memory_gib: float = 0.0,
+    meanwhile: Callable[[], None] = lambda: None,
   ):
     """Starts the workers and waits until they have imported everything.
 
@@ -255,6 +261,10 @@ class Pool:
       step_timeout_s: for a call; both are checked here and kept by the owner.
       variables: Names of environment variables that workers get besides
         `processes.VARIABLES`.
+      memory_gib: What a worker may hold beyond what it held when it was ready,
+        GiB; one with more is replaced, and the row it had at work is tried once
+        more. 0: there is no limit.
+      meanwhile: Called while the workers import.
 
     Raises:
       ValueError: A number is out of range.
@@ -272,6 +282,8 @@ class Pool:
         )
     self.caller = caller
     self._how = module, argument, tuple(variables)
+    self._memory_gib = memory_gib
+    self._next_look = 0.0  # time.monotonic().
     self._num_questions = 0
     self._disturbed: set[int] = set()
     self._num_bad_starts = 0
@@ -284,6 +296,7 @@ class Pool:
     try:
       for _ in range(num_workers):
         self._workers.append(self._start())
+      meanwhile()
       for worker in self._workers:
         self._greet(worker)
     except BaseException:
@@ -375,6 +388,8 @@ class Pool:
       call: The rows.
       end: Waits until then at most; time.monotonic().
     """
+    if self._memory_gib:
+      self._look(call)
     for slot, worker in enumerate(self._workers):
       if worker.ready:
         self._send(slot, call)
@@ -384,6 +399,8 @@ class Pool:
       time.sleep(call.pause_s)
     watched = [*self._workers, *([self._spare] if self._spare else ())]
     wake = min(end, *(worker.deadline for worker in watched))
+    if self._memory_gib:
+      wake = min(wake, self._next_look)
     active = frames.wait(
       [worker.channel for worker in watched], wake - time.monotonic()
     )
@@ -395,6 +412,21 @@ class Pool:
         failed = _Late()
       if failed:
         self._lose(worker, call, failed)
+
+  def _look(self, call: Call) -> None:
+    """Replaces workers that hold too much memory."""
+    if time.monotonic() < self._next_look:
+      return
+    self._next_look = time.monotonic() + _LOOK_S
+    for worker in [x for x in self._workers if x.ready]:
+      grown = (processes.held(worker.process.pid) - worker.held) / _GIB
+      if grown > self._memory_gib:
+        text = (
+          f"a worker holds {grown:.3g} GiB more than at its start"
+          f" (config.rewards.worker_memory_gib={self._memory_gib:g})"
+        )
+        logging.warning("%s: %s; it is replaced", self.caller, text)
+        self._lose(worker, call, _TooLargeError(text))
 
   def _send(self, slot: int, call: Call) -> None:
     worker, messages = self._workers[slot], []
@@ -491,11 +523,12 @@ class Pool:
   def _is_disturbed(self, worker: _Worker, why: Exception) -> bool:
     """Whether the first row of a worker has no part in its loss.
 
-    So it is if an earlier question was answered again, unless this happens to
-    the row for the second time.
+    So it is if an earlier question was answered again, or if the memory may be
+    that of earlier rows, unless this happens to the row for the second time.
     """
     number, row, _ = worker.rows[0]
     earlier = isinstance(why, _Stranger) and why.number < number
+    earlier |= isinstance(why, _TooLargeError)
     return earlier and row not in self._disturbed
 
   def _replace(self, slot: int, call: Call) -> None:
@@ -525,6 +558,8 @@ class Pool:
     if status != "ready":
       raise ValueError(text)
     worker.ready = True
+    if self._memory_gib:
+      worker.held = processes.held(worker.process.pid)
     worker.deadline = math.inf
     self._num_bad_starts = 0
 
@@ -541,6 +576,10 @@ class Pool:
       f"{self.caller}: a worker could not import its functions:"
       f" {said or 'the process ended'}"
     )
+
+
+class _TooLargeError(MemoryError):
+  """A worker holds too much memory."""
 
 
 class _Late(TimeoutError):

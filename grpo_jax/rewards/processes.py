@@ -18,6 +18,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterable
 
@@ -38,6 +39,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK_S = 1.0  # How often a keeper looks for its parent.
 _GONE_S = 5.0  # For processes that were killed to be gone.
+MAX_PRINTED = 20_000  # Bytes that a keeper passes on of what is printed.
+_PRINT_S = 0.2  # For the last of them, after the child has ended.
 
 
 def environment(more: Iterable[str] = ()) -> dict[str, str]:
@@ -54,7 +57,7 @@ def environment(more: Iterable[str] = ()) -> dict[str, str]:
   }
 
 
-def keep(parent: int, fds: Iterable[int]) -> None:
+def keep(parent: int, fds: Iterable[int], is_brief: bool = False) -> None:
   """Forks, and returns in the child; this process becomes its keeper.
 
   The keeper ends, with all that is below it, when the child has ended or the
@@ -63,11 +66,18 @@ def keep(parent: int, fds: Iterable[int]) -> None:
   Args:
     parent: Process id of the parent of this process.
     fds: File descriptors that are for the child alone.
+    is_brief: Whether the keeper passes on what the child and all below it write
+      to descriptors 1 and 2, up to `MAX_PRINTED` bytes of each.
   """
   _prctl(_PR_SET_CHILD_SUBREAPER, 1)
   keeper = os.getpid()
+  pipes = {fd: os.pipe() for fd in ((1, 2) if is_brief else ())}
   child = os.fork()
   if not child:
+    for fd, (ours, theirs) in pipes.items():
+      os.dup2(theirs, fd)
+      os.close(ours)
+      os.close(theirs)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # A keeper may be killed.
     if os.getppid() != keeper:  # Before the line above.
       os._exit(1)
@@ -79,6 +89,12 @@ def keep(parent: int, fds: Iterable[int]) -> None:
     if os.getppid() != parent:
       _leave()
 
+  for fd, (ours, theirs) in pipes.items():
+    os.close(theirs)
+    _passing.append(
+      threading.Thread(target=_pass_on, args=(ours, fd), daemon=True)
+    )
+    _passing[-1].start()
   try:
     for fd in fds:
       os.close(fd)
@@ -90,11 +106,37 @@ def keep(parent: int, fds: Iterable[int]) -> None:
     _leave()
 
 
+_passing: list[threading.Thread] = []  # Of a keeper.
+
+
+def _pass_on(source: int, target: int) -> None:
+  """Passes on what is written, up to a limit: a run has many rows."""
+  left = MAX_PRINTED
+  with contextlib.suppress(OSError):
+    while data := os.read(source, 1 << 16):
+      if left > 0:
+        _write(target, data[:left])
+        left -= len(data)
+        if left <= 0:
+          warning = (
+            f"\nwarning: reward functions have printed {MAX_PRINTED} bytes in"
+            " this process; it prints no more.\n"
+          )
+          _write(target, warning.encode())
+
+
+def _write(fd: int, data: bytes) -> None:
+  while data:
+    data = data[os.write(fd, data) :]
+
+
 def _leave() -> None:
   """Ends this process and all below it, without what Python does at its end."""
   if _reap():
     end_below(os.getpid())
     _reap()
+  for thread in _passing:
+    thread.join(_PRINT_S)
   with contextlib.suppress(OSError):
     os.killpg(os.getpid(), signal.SIGKILL)  # Where there is no /proc.
   os._exit(0)
@@ -166,6 +208,21 @@ def below(pid: int, states: str = "") -> set[int]:
           found.add(child)
           waiting.append(child)
   return found
+
+
+def held(pid: int) -> int:
+  """Bytes of memory that the descendants of a process have for themselves.
+
+  Memory that a process shares with a fork counts for both; 0 where there is no
+  /proc.
+  """
+  pages = 0
+  for one in below(pid):
+    with contextlib.suppress(OSError):
+      with open(f"/proc/{one}/statm", "rb") as file:
+        _, resident, shared, *_ = map(int, file.read().split())
+      pages += resident - shared
+  return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _stat(pid: int | str) -> list[str] | None:

@@ -70,15 +70,18 @@ class HostSessions:
       RuntimeError: A worker could not import what the parent could.
     """
     options = dict(options or {})
-    factory = session_worker.load_factory(path, options)  # Raises here.
     if concurrency < 1:
       raise ValueError(
         f"HostSessions: concurrency is {concurrency}; needed is a number of"
         " sessions, at least 1."
       )
-    if getattr(factory, "serial", False):
-      concurrency = 1
     self.concurrency = concurrency
+
+    def load() -> None:
+      factory = session_worker.load_factory(path, options)  # Raises here.
+      if getattr(factory, "serial", False):
+        self.concurrency = 1
+
     self.path = path
     self.row_timeout_s = row_timeout_s
     self.step_timeout_s = step_timeout_s
@@ -91,6 +94,7 @@ class HostSessions:
       row_timeout_s,
       step_timeout_s,
       variables=variables,
+      meanwhile=load,
     )
 
   def __enter__(self) -> HostSessions:

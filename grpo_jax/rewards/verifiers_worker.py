@@ -320,7 +320,7 @@ def main(fd: int, parent: int, argument: Mapping[str, Any]) -> None:
     parent: Process id at the other end.
     argument: "path" and "options" of the environment.
   """
-  processes.keep(parent, [fd])
+  processes.keep(parent, [fd], is_brief=True)
   channel = frames.Channel(fd)
   channel.close_in_forks()
   try:

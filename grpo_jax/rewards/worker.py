@@ -50,9 +50,6 @@ Row = Sequence[typing.Any]
 Verdict = tuple[list[list[typing.Any]], frames.Failure | None]
 
 
-# Characters that a worker passes on of what its functions print.
-_MAX_PRINTED = 20_000
-
 # Of the time for a row: how often is looked whether the others get theirs.
 _LOOKS = 20
 _CANCELLED_S = 0.2  # For rows that are late and were cancelled.
@@ -331,29 +328,6 @@ def _is_usual(result: typing.Any, num_rows: int) -> bool:
   )
 
 
-class _Brief(io.TextIOBase):
-  """Passes on what is printed, up to a limit: a run has many rows."""
-
-  def __init__(self, stream: typing.TextIO, left: int = _MAX_PRINTED):
-    self._stream = stream
-    self._left = left
-
-  def write(self, text: str) -> int:
-    if self._left > 0:
-      self._stream.write(text[: self._left])
-      self._left -= len(text)
-      if self._left <= 0:
-        self._stream.write(
-          f"\nwarning: reward functions have printed {_MAX_PRINTED} characters"
-          " in this process; it prints no more.\n"
-        )
-      self._stream.flush()
-    return len(text)
-
-  def fileno(self) -> int:
-    return self._stream.fileno()
-
-
 def start(fd: int, parent: int) -> frames.Channel:
   """The beginning of a worker: what returns is a child of its keeper.
 
@@ -365,8 +339,10 @@ def start(fd: int, parent: int) -> frames.Channel:
   # which processes started by a verifier would inherit.
   for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda *_: None)
-  processes.keep(parent, [fd])
-  sys.stdout, sys.stderr = _Brief(sys.stdout), _Brief(sys.stderr)
+  processes.keep(parent, [fd], is_brief=True)
+  for stream in (sys.stdout, sys.stderr):
+    assert isinstance(stream, io.TextIOWrapper)
+    stream.reconfigure(line_buffering=True)  # A row may end the process.
   channel = frames.Channel(fd)
   channel.close_in_forks()
   return channel

@@ -69,6 +69,9 @@ class RewardsConfig:
       of at most 1 − u.
     variables: Names of environment variables that these processes get besides
       those of `processes.VARIABLES`, such as an address or a key of a service.
+    worker_memory_gib: What a process of verifiers may hold beyond what it held
+      when it had imported its functions, GiB. One with more is replaced, and
+      the row it had at work is tried once more. 0: there is no limit.
   """
 
   functions: tuple[str, ...] = ("accuracy",)
@@ -87,6 +90,7 @@ class RewardsConfig:
   num_workers: int = 2
   max_unscored: float = 0.5
   variables: tuple[str, ...] = ()
+  worker_memory_gib: float = 4.0
 
   def __post_init__(self):
     if len(self.functions) != len(self.weights) or not self.functions:
@@ -141,6 +145,7 @@ class RewardsConfig:
       step_timeout_s=settings.SECONDS,
       num_workers=_WORKERS,
       max_unscored=ranges.SHARE,
+      worker_memory_gib=ranges.NOT_NEGATIVE,
     )
     if (self.correct or self.functions[0]) in (REWARD_MODEL, JUDGE):
       raise ValueError(

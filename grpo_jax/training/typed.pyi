@@ -720,6 +720,10 @@ class Rewards(Group):
   variables: tuple[str, ...]
   """Names of environment variables that these processes get besides those of
   `processes.VARIABLES`, such as an address or a key of a service."""
+  worker_memory_gib: float
+  """What a process of verifiers may hold beyond what it held when it had
+  imported its functions, GiB. One with more is replaced, and the row it had
+  at work is tried once more. 0: there is no limit."""
 
 class Eval(Group):
   num_prompts: int

@@ -131,14 +131,6 @@ def on_host(
   """
   rewards = config.rewards
   functions = of_text(config)
-  right = functions_lib.load_function(functions.get(rewards.right, _ACCURACY))
-  if functions_lib.kind(right).sees_group:
-    raise ValueError(
-      f"config.rewards.functions={rewards.functions}: what is right is not for"
-      f" {rewards.right!r} to say, which compares the completions of a prompt;"
-      " name a verifier first, or as config.rewards.correct, with a weight of 0"
-      " if it is only watched."
-    )
   context = functions_lib.Context(
     tokenizer=tokenizer,
     answer_after=rewards.answer_after,
@@ -146,19 +138,28 @@ def on_host(
     conversational=config.data.template == "chat",
   )
   weights = dict(zip(rewards.names, rewards.weights, strict=True))
-  return judges.OnHost(
-    host.HostScorer(
-      functions,
-      {name: weights[name] for name in functions},
-      row_timeout_s=rewards.row_timeout_s,
-      step_timeout_s=rewards.step_timeout_s,
-      num_workers=rewards.num_workers,
-      variables=rewards.variables,
-      options={name: rewards.arguments(name) for name in functions},
-      steps=rewards.steps,
-      context=context,
-    )
+  scorer = host.HostScorer(
+    functions,
+    {name: weights[name] for name in functions},
+    row_timeout_s=rewards.row_timeout_s,
+    step_timeout_s=rewards.step_timeout_s,
+    num_workers=rewards.num_workers,
+    variables=rewards.variables,
+    worker_memory_gib=rewards.worker_memory_gib,
+    options={name: rewards.arguments(name) for name in functions},
+    steps=rewards.steps,
+    context=context,
   )
+  right = functions_lib.load_function(functions.get(rewards.right, _ACCURACY))
+  if functions_lib.kind(right).sees_group:
+    scorer.close()
+    raise ValueError(
+      f"config.rewards.functions={rewards.functions}: what is right is not for"
+      f" {rewards.right!r} to say, which compares the completions of a prompt;"
+      " name a verifier first, or as config.rewards.correct, with a weight of 0"
+      " if it is only watched."
+    )
+  return judges.OnHost(scorer)
 
 
 # Bytes of a completion that there is room for, for each token of the budget. A

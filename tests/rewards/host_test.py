@@ -244,9 +244,11 @@ def test_an_error_message_says_which_row_function_and_line(scorer):
 
 def test_what_functions_print_is_bounded(tmp_path, monkeypatch, capfd):
   (tmp_path / "loud.py").write_text(
-    "import sys\n"
+    "import os, subprocess, sys\n"
     "def loud(completions, **kwargs):\n"
     "  print('heard')\n"
+    "  os.write(1, b'z' * 10_000)\n"
+    "  subprocess.run(['head', '-c', '1000000', '/dev/zero'])\n"
     "  for _ in range(100):\n"
     "    print('x' * 10_000)\n"
     "    print('y' * 10_000, file=sys.stderr)\n"
@@ -477,3 +479,57 @@ def test_long_rows_are_not_all_held_in_memory_to_be_sent(scorer, monkeypatch):
   assert not scores.failed.any()
   # A chunk, and what the worker has not read of the one before.
   assert max(sent) < 2 * (2**20 + 2 * long) < sum(map(len, rows)) / 3
+
+
+@pytest.mark.slow
+def test_a_worker_that_leaks_is_replaced_and_loses_no_row(
+  tmp_path, monkeypatch, caplog
+):
+  (tmp_path / "leaky.py").write_text(
+    "import time\n"
+    "kept = []\n"
+    "def leak(completions, **kwargs):\n"
+    "  (word,) = completions\n"
+    "  if word == 'hog':\n"
+    "    held = b'x' * (250 << 20)\n"
+    "    time.sleep(60)\n"
+    "  kept.append(b'x' * (40 << 20))\n"
+    "  time.sleep(0.1)\n"
+    "  return [float(word)]\n"
+  )
+  monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.setattr(pool, "_LOOK_S", 0.1)
+  words = [*map(str, range(12)), "hog"]
+  with host.HostScorer(
+    {"a": "leaky:leak"},
+    {"a": 1.0},
+    num_workers=1,
+    step_timeout_s=1e3,
+    row_timeout_s=30.0,
+    worker_memory_gib=0.15,
+  ) as scorer:
+    scores = score(scorer, words)
+  assert scores.components["a"][:12].tolist() == [*range(12)]
+  assert np.flatnonzero(scores.failed).tolist() == [12]
+  assert scores.failures["worker_died"] == 1
+  assert "config.rewards.worker_memory_gib=0.15" in scores.messages[12]
+  assert "it is replaced" in caplog.text
+
+
+def test_a_slow_import_takes_its_time_once(tmp_path, monkeypatch):
+  """The parent imports while its workers do: it waits here for one of them."""
+  (tmp_path / "slow_import.py").write_text(
+    "import os, pathlib, time\n"
+    f"begun = pathlib.Path({str(tmp_path / 'begun')!r})\n"
+    f"if os.getpid() != {os.getpid()}:\n"
+    "  begun.touch()\n"
+    "end = time.monotonic() + 30\n"
+    "while not begun.exists() and time.monotonic() < end:\n"
+    "  time.sleep(0.01)\n"
+    "assert begun.exists()\n"
+    "def f(completions, **kwargs):\n"
+    "  return [1.0]\n"
+  )
+  monkeypatch.syspath_prepend(tmp_path)
+  with host.HostScorer({"a": "slow_import:f"}, {"a": 1.0}) as scorer:
+    assert score(scorer, [""]).components["a"].tolist() == [1.0]
