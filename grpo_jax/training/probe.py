@@ -66,6 +66,33 @@ def check(problem: problem_lib.Problem, group_size: int = 1) -> None:
   copies = group_size if scorer.sees_groups else 1
   _score(problem, problem.train, copies, "training")
   _score(problem, problem.held_out, copies, "held-out")
+  _score_nothing(problem, copies)
+
+
+def _score_nothing(problem: problem_lib.Problem, copies: int) -> None:
+  """Warns if the first records are answered rightly by nothing at all."""
+  assert problem.judge.on_host is not None
+  scorer = problem.judge.on_host.scorer
+  number = min(_NUM_RECORDS, len(problem.train))
+  chosen = [i for i in range(number) for _ in range(copies)]
+  records = [problem.train[i] for i in chosen]
+  scores = scorer.score(
+    problem.prompt_texts(records),
+    [""] * len(chosen),
+    chosen,
+    [verifiers.plain_extras(record) for record in records],
+    [[]] * len(chosen),
+  )
+  said = scores.components.get(problem.judge.correct)
+  if chosen and said is not None and np.all(said >= 1):
+    logging.warning(
+      "config.rewards.functions: %s marks empty completions of the first %d"
+      " training records as right; `python -m experiments.lint` tries other"
+      " wrong answers. If it is not meant to say what is right, name a function"
+      " that is as config.rewards.correct.",
+      problem.judge.correct,
+      number,
+    )
 
 
 def _score(

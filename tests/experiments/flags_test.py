@@ -1,5 +1,7 @@
 """Command lines: what is wrong with one, and that good ones pass."""
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -325,3 +327,16 @@ def test_whoever_reads_the_output_may_stop():
     process.stdout.close()
     assert process.wait() == 141
     assert process.stderr.read() == ""
+
+
+def test_ctrl_c_while_importing_has_no_traceback(tmp_path):
+  (tmp_path / "jax.py").write_text("raise KeyboardInterrupt\n")
+  ended = subprocess.run(
+    [sys.executable, "-m", "experiments.train", "--config=quickstart"],
+    env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert ended.stderr == "error: stopped by Ctrl-C.\n"
+  assert ended.returncode == -signal.SIGINT

@@ -43,6 +43,9 @@ REWARDS = """
     assert len(completions) == 4, len(completions)
     return [0.0 for _ in completions]
 
+  def generous(completions, **kwargs):
+    return [1.0 for _ in completions]
+
   @functions.of_group
   def of_one(prompts, completions, ids, extras):
     return [0.0]
@@ -111,6 +114,16 @@ def test_rewards_that_never_apply_are_told(config, caplog):
   said, of_held_out = (record.getMessage() for record in caplog.records)
   assert "4 held-out records" in of_held_out
   assert "picky: none applied to any of the first 4 training records" in said
+
+
+def test_a_verifier_that_is_content_with_nothing_is_told(config, caplog):
+  problem = problem_lib.make_problem(config_lib.resolve(config("generous")))
+  try:
+    probe.check(problem)
+  finally:
+    problem.close()
+  (said,) = (record.getMessage() for record in caplog.records)
+  assert "generous marks empty completions of the first 4" in said
 
 
 def test_a_slow_function_is_named_with_its_setting(config):
