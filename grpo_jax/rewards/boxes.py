@@ -234,16 +234,15 @@ class Box:
         # bwrap reads it to its end, and a process that was forked from this one
         # may be making a box as well: each has a position of its own.
         fds["seccomp"] = _opened_again(fds["seccomp"], until_started)
-      command = self._command(limits, flags, fds)
-      executable = command[0]
       if self.kind == "bwrap":
-        # Its options have paths of the host, and the box could read them.
-        start = command.index("--")
-        fds["options"] = _written(command[1:start], until_started)
-        command = ["bwrap", "--args", str(fds["options"]), *command[start:]]
+        # They have paths of the host, and the box can read how it was started.
+        options = self._options(limits, fds)
+        fds["options"] = _written(options, until_started)
+      executable, *command = self._command(flags, fds)
+      shown = "bwrap" if self.kind == "bwrap" else executable
       return stack.enter_context(
         subprocess.Popen(
-          command,
+          [shown, *command],
           executable=executable,
           bufsize=0,  # Pipes are polled, and no buffer may hide what came.
           stdin=stdin,
@@ -290,36 +289,42 @@ class Box:
   def _defences(self) -> Iterator[defences.Defence]:
     return (d for d in defences.DEFENCES if self._has(d.name))
 
-  def _command(
-    self,
-    limits: defences.Limits,
-    flags: Sequence[str],
-    fds: Mapping[str, int],
-  ) -> list[str]:
+  def _command(self, flags: Sequence[str], fds: Mapping[str, int]) -> list[str]:
     runner = (*flags, "-c", _RUNNER)
     if self.kind == "process":
       return [_python(), *runner]
+    python = os.path.join(
+      self._prefix, os.path.relpath(_python(), sys.base_prefix)
+    )
+    return [self._bwrap, "--args", str(fds["options"]), "--", python, *runner]
+
+  @property
+  def _prefix(self) -> str:
+    """Where the interpreter is in the box."""
+    is_moved = not _in_usr() and self._has("files")
+    return _PYTHON if is_moved else sys.base_prefix
+
+  def _options(
+    self, limits: defences.Limits, fds: Mapping[str, int]
+  ) -> list[str]:
+    """Those of bwrap."""
     sizes = {
       name: (str(value),) for name, value in dataclasses.asdict(limits).items()
     }
     values = {**self._values, **sizes}
     if "seccomp" in fds:
       values["seccomp"] = (str(fds["seccomp"]),)
-    command = [self._bwrap]
+    options: list[str] = []
     for defence in defences.DEFENCES:
       kept = self._has(defence.name)
       for option in defence.options if kept else defence.instead:
         known = option[:1] == "{"
-        command += values[option[1:-1]] if known else (option,)
-    is_moved = not _in_usr() and self._has("files")
-    prefix = _PYTHON if is_moved else sys.base_prefix
-    python = os.path.join(prefix, os.path.relpath(_python(), sys.base_prefix))
+        options += values[option[1:-1]] if known else (option,)
     # An interpreter may have its library there, and the box has no /etc, which
     # would say so.
-    library = os.path.join(prefix, "lib")
-    command += ["--setenv", "LD_LIBRARY_PATH", library, "--setenv", *_SEED]
-    command += ["--chdir", "/tmp"]
-    return [*command, "--", python, *runner]
+    library = os.path.join(self._prefix, "lib")
+    options += ["--setenv", "LD_LIBRARY_PATH", library, "--setenv", *_SEED]
+    return [*options, "--chdir", "/tmp"]
 
   def _listen(
     self, process: subprocess.Popen, limits: defences.Limits

@@ -127,9 +127,11 @@ def program_of(completion: str) -> str | None:
       programs[bool(block.language)] = completion[
         block.start : min(block.end, end)
       ]
+  for is_marked in (True, False):
+    if is_marked in programs:
+      return programs[is_marked]
   whole = completion[start:end]
-  whole = whole.strip() or None if tags else whole
-  return programs.get(True, programs.get(False, whole))
+  return (whole.strip() or None) if tags else whole
 
 
 def num_passed(
