@@ -54,6 +54,7 @@ MAY_CHANGE = frozenset(
     *("judge.service.key_variable", "judge.service.max_calls"),
     *("judge.service.max_in_flight", "judge.service.max_tries"),
     *("judge.service.timeout_s", "required_accuracy", "rewards.max_unscored"),
+    "rewards.worker_memory_gib",
   )
 )
 
