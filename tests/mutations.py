@@ -1669,6 +1669,13 @@ MUTATIONS = [
     "tests/training/programs_test.py -k constant",
   ),
   Mutation(
+    "An array of a number widens bfloat16.",
+    "grpo_jax/training/varied.py",
+    "return jax.typeof(self.__jax_array__())",
+    "return jax.typeof(jnp.float32(0))",
+    "tests/training/varied_test.py -k as_wide",
+  ),
+  Mutation(
     "Two formulas of a number are the same input.",
     "grpo_jax/training/varied.py",
     "f\"{function.__name__}({', '.join(terms)})\",",

@@ -149,6 +149,14 @@ class Varied:
     return jnp.asarray(number)
 
   @property
+  def aval(self) -> Any:
+    """Its type as an array: `jnp.asarray` asks for it before it makes one.
+
+    Without this the array would be a float32 that widens bfloat16 ones.
+    """
+    return jax.typeof(self.__jax_array__())
+
+  @property
   def value(self) -> Any:
     """The first run's."""
     return self.values[0]

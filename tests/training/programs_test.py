@@ -1,5 +1,6 @@
 """Runs that differ in numbers are one program, and compute what they should."""
 
+import collections
 import contextlib
 import dataclasses
 import pathlib
@@ -102,14 +103,6 @@ def test_formulas_of_numbers_are_computed_in_float64(a, b):
   assert program.names == ("truediv(sub(1, a), mul(3, b))", "a")
   floats, _ = program.inputs
   assert list(floats[:2]) == [np.float32((1 - a) / (3 * b)), np.float32(a)]
-
-
-def test_a_number_has_a_weak_type_as_in_python():
-  narrow = jnp.ones(2, jnp.bfloat16)
-  found = jax.eval_shape(
-    programs.Program(lambda x: (x * of(0.3), 2 * of(3, "count"))), narrow
-  )
-  assert found[0].dtype == jnp.bfloat16
 
 
 def test_where_python_branches_the_value_decides():
@@ -293,6 +286,34 @@ def test_a_phase_is_one_program_for_all_numbers(name):
     "sub(1, config.rl.ema_decay)",
   ):
     assert setting in names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["grpo", "agent", "judged"])
+def test_numbers_widen_nothing_in_a_bfloat16_model(name, monkeypatch):
+  """Each array is as narrow as with plain numbers in their place."""
+  config = tiny_config.get_config(name)
+  config.model.dtype = config.model.param_dtype = "bfloat16"
+  config.model.remat = "full"
+  config.sampling.temperature = 0.8
+  config.algorithm.importance_mode = "truncate"
+  if name == "grpo":
+    config.model.lora_rank = 2
+
+  def narrow():
+    return {
+      phase: collections.Counter(
+        re.findall(r"= (\S+) .*tensor<([\dx]+xbf16)>$", text, re.MULTILINE)
+      )
+      for phase, (text, _) in phase_programs(config).items()
+    }
+
+  found = narrow()
+  assert all(sum(kinds.values()) > 100 for kinds in found.values())
+  monkeypatch.setattr(programs, "number", lambda name, value: value)
+  monkeypatch.setattr(programs, "schedule", lambda name, points: points)
+  monkeypatch.setattr(programs, "with_inputs", lambda config, phase: config)
+  assert narrow() == found
 
 
 @pytest.mark.slow

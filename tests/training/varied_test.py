@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_jax import algorithms
-from grpo_jax.training import varied
+from grpo_jax.training import programs, varied
 
 VALUES = (0.2, 0.3, 0.7)
 
@@ -64,9 +64,50 @@ def test_with_arrays_it_is_the_number_of_the_run(function, kind):
   np.testing.assert_allclose(actual, expected, rtol=2e-7)
 
 
-def test_arrays_keep_their_dtypes():
-  narrow = jnp.ones(2, jnp.bfloat16)
-  assert per_run(lambda x: narrow * x).dtype == jnp.bfloat16
+MEETINGS = {
+  "+": operator.add,
+  "-": operator.sub,
+  "*": operator.mul,
+  "/": operator.truediv,
+  "**": operator.pow,
+  ">": operator.gt,
+  "maximum": jnp.maximum,
+  "multiply": jnp.multiply,
+  "power": jnp.power,
+  "dot": jnp.dot,
+  "where": lambda x, y: jnp.where(jnp.ones(2, bool), x, y),
+  "clip": lambda x, y: jnp.clip(jnp.ones(2, jnp.bfloat16), x, y),
+  "stack": lambda x, y: jnp.stack(jnp.broadcast_arrays(x, y)),
+  "asarray": lambda x, y: jnp.asarray(x) * jnp.asarray(y),
+  "formula": lambda x, y: abs(1 - x) / 3 * (2**y),
+  "function": lambda x, y: jnp.exp(x) * jnp.sqrt(y),
+  "jit": jax.jit(operator.mul),
+  "remat": lambda x, y: jax.checkpoint(lambda z: z * x * y)(jnp.asarray(y)),
+  "vmap": lambda x, y: jax.vmap(lambda i: i * x * y)(jnp.arange(2)),
+}
+
+
+@pytest.mark.parametrize("meet", MEETINGS.values(), ids=MEETINGS)
+@pytest.mark.parametrize("value", [0.3, 2])
+def test_a_number_is_as_wide_as_a_plain_one(meet, value):
+  """On either side of arrays, in a program and outside, of any run."""
+
+  def types(function, *arguments):
+    found = jax.eval_shape(function, *arguments)
+    return [(array.dtype, array.weak_type) for array in found]
+
+  def met(number):
+    arrays = [jnp.ones(2, dtype) for dtype in (jnp.bfloat16, jnp.float32)]
+    return [f for x in arrays for f in (meet(x, number), meet(number, x))]
+
+  def of_a_run(run):
+    return met(varied.Varied("rate", (value, value + 1), run))
+
+  plain = types(lambda: met(value))
+  number = varied.Varied("rate", (value,))
+  assert types(lambda: met(number)) == plain
+  assert types(programs.Program(lambda: met(number))) == plain
+  assert types(of_a_run, jnp.int32(0)) == plain
 
 
 def test_what_runs_agree_on_is_a_plain_number():
