@@ -6,6 +6,7 @@ has a matrix A [r, in] and a B [out, r] for each projection of each layer.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pathlib
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from grpo_jax.models import lora
+from grpo_jax.models import lora, tensor_files
 from grpo_jax.types import PyTree
 
 # Layers of a tower in transformers' models, and what its adapters are called.
@@ -96,9 +97,7 @@ def save(
 
   Raises:
     ValueError: The directory has one of the files already.
-    ModuleNotFoundError: safetensors is not installed.
   """
-  safetensors = _safetensors()
   directory = pathlib.Path(directory)
   for name in (_WEIGHTS, _CONFIG):
     if (directory / name).exists():
@@ -107,15 +106,19 @@ def save(
         " Pass another directory."
       )
   directory.mkdir(parents=True, exist_ok=True)
-  tensors = {
-    name: np.ascontiguousarray(value)
-    for name, value in _to_peft(
-      jax.device_get(params["trained"]), _model(params)
-    ).items()
-  }
-  safetensors.save_file(
-    tensors, directory / _WEIGHTS, metadata={"format": "pt"}
-  )
+  tensors = _to_peft(jax.device_get(params["trained"]), _model(params))
+  names = {value: name for name, value in tensor_files.DTYPES.items()}
+  outputs = [
+    tensor_files.Output(
+      name,
+      names[value.dtype],
+      value.shape,
+      value.nbytes,
+      functools.partial(np.ascontiguousarray, value),
+    )
+    for name, value in sorted(tensors.items())
+  ]
+  tensor_files.write_file(directory / _WEIGHTS, outputs)
   settings = {
     "peft_type": "LORA",
     "task_type": "CAUSAL_LM",
@@ -195,18 +198,18 @@ def load(
     FileNotFoundError: A file is missing.
     ValueError: The files have other settings or tensors than the config, or
       are damaged; the message says which.
-    ModuleNotFoundError: safetensors is not installed.
   """
-  safetensors = _safetensors()
   settings = _read_settings(directory)
   directory = pathlib.Path(directory).expanduser()
   _check_settings(directory / _CONFIG, settings, config)
-  try:
-    tensors = safetensors.load_file(directory / _WEIGHTS)
-  except Exception as error:
-    raise ValueError(
-      f"peft: {directory / _WEIGHTS} cannot be read ({error}); copy it again."
-    ) from error
+  tensors = tensor_files.read_header(directory / _WEIGHTS)
+  for name, tensor in tensors.items():
+    if tensor.dtype not in tensor_files.DTYPES:
+      raise ValueError(
+        f"peft: {name} in {directory / _WEIGHTS} is {tensor.dtype}; supported"
+        f" are {', '.join(tensor_files.DTYPES)}. Convert the adapters to one of"
+        " these."
+      )
   model = _model(params)
   shapes = jax.eval_shape(
     lambda adapters: _to_peft(adapters, model), params["trained"]
@@ -223,7 +226,8 @@ def load(
       f" this policy: {'; '.join(differ[:3])}. Use the modules, the rank and"
       " the base that they were trained with."
     )
-  return {**params, "trained": _from_peft(tensors, params)}
+  found = {name: tensor.map() for name, tensor in tensors.items()}
+  return {**params, "trained": _from_peft(found, params)}
 
 
 def _read_settings(directory: str | os.PathLike) -> dict[str, Any]:
@@ -247,17 +251,6 @@ def _read_settings(directory: str | os.PathLike) -> dict[str, Any]:
       f"peft: {path} holds no object of keys. Copy the file again."
     )
   return settings
-
-
-def _safetensors():
-  try:
-    from safetensors import numpy as safetensors
-  except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-      "lora: adapter files need the package safetensors; install the extra:"
-      " pip install -e '.[hf]'."
-    ) from error
-  return safetensors
 
 
 def _shape(arrays: dict[str, Any], name: str) -> Any:

@@ -55,7 +55,7 @@ def find(directory: pathlib.Path) -> dict[str, Tensor]:
       another checkpoint.
   """
   if (directory / _WEIGHTS).is_file():
-    return _read_header(directory / _WEIGHTS)
+    return read_header(directory / _WEIGHTS)
   index = directory / _INDEX
   if not index.is_file():
     raise FileNotFoundError(
@@ -88,7 +88,7 @@ def find(directory: pathlib.Path) -> dict[str, Tensor]:
         f"load: {index} names {name} for {few(missing)}, and there is no such"
         " file; the download is incomplete."
       )
-    found = _read_header(directory / name)
+    found = read_header(directory / name)
     here = {tensor for tensor, file in files.items() if file == name}
     if wrong := sorted(found.keys() ^ here):
       raise ValueError(
@@ -99,7 +99,12 @@ def find(directory: pathlib.Path) -> dict[str, Tensor]:
   return tensors
 
 
-def _read_header(path: pathlib.Path) -> dict[str, Tensor]:
+def read_header(path: pathlib.Path) -> dict[str, Tensor]:
+  """All tensors of one file by name.
+
+  Raises:
+    ValueError: The file is truncated or not a safetensors file.
+  """
   size = path.stat().st_size
   try:
     with path.open("rb") as file:
@@ -201,19 +206,20 @@ def write(
     files[-1].append(output)
     used += output.num_bytes
   if len(files) == 1:
-    _write_file(directory / _WEIGHTS, outputs)
+    write_file(directory / _WEIGHTS, outputs)
     return
   weight_map: dict[str, str] = {}
   for i, of_file in enumerate(files, start=1):
     name = f"model-{i:05d}-of-{len(files):05d}.safetensors"
-    _write_file(directory / name, of_file)
+    write_file(directory / name, of_file)
     weight_map |= {output.name: name for output in of_file}
   total = sum(output.num_bytes for output in outputs)
   index = {"metadata": {"total_size": total}, "weight_map": weight_map}
   write_json(directory / _INDEX, index)
 
 
-def _write_file(path: pathlib.Path, outputs: list[Output]) -> None:
+def write_file(path: pathlib.Path, outputs: list[Output]) -> None:
+  """Writes one file."""
   # transformers refuses files that do not say "pt".
   header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
   end = 0
