@@ -249,17 +249,11 @@ def _stochastically_rounded(
 
   Rounding to the nearest loses every update that is smaller than half a unit
   in the last place, 1/512 of the parameter; with this it is made, whole, with
-  the right probability. The draws of step n depend on (seed, n) only.
+  the right probability. The draws of step n depend on (seed, n) only. Other
+  parameters, such as adapters in float32, are updated as without it.
   """
 
   def init(params):
-    if not any(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(params)):
-      raise ValueError(
-        "optimizer.stochastic_rounding=True rounds to bfloat16, and no trained"
-        f" parameter of the {owner} is bfloat16; set stochastic_rounding=False,"
-        " or config.model.param_dtype='bfloat16', which a critic's head does"
-        " not follow."
-      )
     return RoundingState(inner.init(params), jnp.zeros((), jnp.int32))
 
   def update(updates, state, params=None):

@@ -41,8 +41,8 @@ class OptimizerConfig:
       biases.
     clip_norm: Largest global gradient norm.
     stochastic_rounding: Round the sum of a bfloat16 parameter and its update
-      up or down at random, so that small updates are not lost. Needs
-      config.model.param_dtype="bfloat16".
+      up or down at random, so that small updates are not lost. Parameters in
+      float32, as those of adapters always are, lose none and stay as they are.
   """
 
   name: str = "adamw"

@@ -62,8 +62,8 @@ class Optimizer(Group):
   """Largest global gradient norm."""
   stochastic_rounding: bool
   """Round the sum of a bfloat16 parameter and its update up or down at
-  random, so that small updates are not lost. Needs
-  config.model.param_dtype="bfloat16"."""
+  random, so that small updates are not lost. Parameters in float32, as those
+  of adapters always are, lose none and stay as they are."""
 
 class Critic(Group):
   trunk: str

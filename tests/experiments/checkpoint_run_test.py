@@ -177,7 +177,6 @@ def test_adapters_are_exported_merged_or_alone_and_started_from(tmp_path):
   )
   config.rl.steps = 8
   config.rl.optimizer.learning_rate = 2e-2
-  config.rl.optimizer.stochastic_rounding = False
   config.rewards.functions = ("my_rewards:vowels",)
   with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(tmp_path)
@@ -252,7 +251,6 @@ def test_a_run_ends_as_the_checkpoint_of_what_it_trained(
     "rewards.functions=('my_rewards:vowels',)",
     f"model.dtype={dtype}",
     f"model.param_dtype={dtype}",
-    f"rl.optimizer.stochastic_rounding={dtype == 'bfloat16'}",
     "rl.optimizer.learning_rate=1e-3",
     "rl.steps=20",
     "rl.num_prompts=4",

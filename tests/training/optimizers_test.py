@@ -509,11 +509,6 @@ def test_draws_differ_by_seed_step_and_parameter():
   assert len({*runs}) == len(runs) == 8
 
 
-def test_rounding_needs_bfloat16():
-  with pytest.raises(ValueError, match="no trained parameter of the policy is"):
-    _rounded("adamw").init({"w": np.ones(3)})
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["adafactor", "muon"])
 def test_moments_are_carried_to_the_next_phase(name):
