@@ -55,4 +55,6 @@ def check(config: Any, where: str, **fields: Range) -> None:
   for name, allowed in fields.items():
     value = getattr(config, name)
     if value is not None and value not in allowed:
-      raise ValueError(f"{where}.{name}={value} must be {allowed}.")
+      # The default of a dataclass's field is an attribute of the class.
+      other = ", or None" if getattr(type(config), name, 0) is None else ""
+      raise ValueError(f"{where}.{name}={value} must be {allowed}{other}.")

@@ -501,13 +501,16 @@ TABLE = (
     "sampling mask",
     "no top_k",
     "top_k bounds the number of tokens that are recorded",
-    "set config.sampling.top_k",
+    "set config.sampling.top_k, as 64, or config.algorithm.keep_sampling_mask="
+    "False",
   ),
   Row(
     "recorded log-probs",
     "filters without a record",
     "the recorded log-probs are not of the policy that is trained",
-    "set config.algorithm.keep_sampling_mask=True, or leave the filters out",
+    "set config.algorithm.keep_sampling_mask=True and config.sampling.top_k,"
+    " the most ids that are recorded of a token, as 64; or leave the filters"
+    " out: top_k, top_p and min_p None",
   ),
   Row(
     "teachers of domains",
@@ -553,11 +556,12 @@ TABLE = (
 
 
 def check(setup: Setup) -> None:
-  """Raises ValueError if two features of a phase do not go together.
+  """Raises ValueError with all pairs of features that do not go together.
 
   A phase that plays nothing is asked about given pairs alone: the others are
   about how completions are drawn and judged.
   """
+  complaints = []
   for row in TABLE:
     named = row.feature, row.excludes
     if not (setup.phase.plays or features.GIVEN_PAIRS in named):
@@ -565,7 +569,9 @@ def check(setup: Setup) -> None:
     found = [features.FEATURES[name] for name in named]
     if all(feature.is_on(setup) for feature in found):
       one, other = (feature.shown(setup) for feature in found)
-      raise ValueError(
+      complaints.append(
         f"{one} and {other} do not go together: {row.why};"
         f" {row.remedy.format(name=setup.name)}."
       )
+  if complaints:
+    raise ValueError("\n".join(complaints))
