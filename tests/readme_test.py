@@ -1,8 +1,10 @@
 """What the documents say: files, targets, settings, and the example, run."""
 
+import dataclasses
 import importlib.metadata
 import importlib.util
 import inspect
+import json
 import os
 import pathlib
 import re
@@ -13,9 +15,10 @@ import sys
 import numpy as np
 import pytest
 
+from configs import checkpoint
 from grpo_jax import algorithms
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import metrics_log
+from grpo_jax.training import documented, metrics_log
 from tests.algorithms import contract_test, reference_test
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -225,3 +228,27 @@ def test_the_example_runs_and_its_reward_rises(tmp_path):
   assert np.mean(rewards[-5:]) > np.mean(rewards[:5]) + 0.1
   sampled = result.stdout.splitlines()[-4:]
   assert any("Ada" in text for text in sampled), sampled
+
+
+@pytest.mark.parametrize("peer", ["TRL 1.16.0", "verl 0.9.1"])
+def test_each_setting_of_a_peer_has_a_row_with_what_it_is_here(peer):
+  path = _ROOT / "tests/data/peer_settings.json"
+  names = json.loads(path.read_text(encoding="utf-8"))[peer].split()
+  _, _, text = _read("docs/start/switching.md").partition("## Every setting of")
+  rows = [
+    line.strip("|").split("|")
+    for line in text.splitlines()
+    if line.startswith("| `")
+  ]
+  found = {name for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+  assert not {*names} - found
+  settings = documented.of_config(checkpoint.get_config())
+  known = {"name", *(setting.name for setting in settings)}
+  for algorithm in algorithms.ALGORITHMS.values():
+    fields = dataclasses.fields(algorithm.config_class)
+    known |= {f"algorithm.{field.name}" for field in fields}
+  for _, _, here in rows:
+    assert here.strip()
+    for name in re.findall(r"`([a-z][\w.]*)=", here):
+      full = name if "." in name else f"algorithm.{name}"
+      assert full in known or name in known, (name, here)

@@ -25,6 +25,7 @@ def get_config(model: str = "qwen2.5-0.5b"):
   config.rl.num_prompts = 8  # On eight devices.
   config.rl.num_epochs = 1
   config.rl.optimizer.learning_rate = 1e-6
+  config.rl.optimizer.b2 = 0.999
   config.rl.optimizer.schedule = "linear"
   config.sampling.max_new_tokens = 256
   config.sampling.temperature = 0.9

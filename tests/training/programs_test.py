@@ -303,7 +303,7 @@ def test_numbers_widen_nothing_in_a_bfloat16_model(name, monkeypatch):
   def narrow():
     return {
       phase: collections.Counter(
-        re.findall(r"= (\S+) .*tensor<([\dx]+xbf16)>$", text, re.MULTILINE)
+        re.findall(r"= \W*([\w.]+).*tensor<(\d\S+bf16)>$", text, re.MULTILINE)
       )
       for phase, (text, _) in phase_programs(config).items()
     }
