@@ -10,7 +10,8 @@ with GRPO a KL term and thus a reference. Answers are verified in the program,
 so that rollout, reward and update are one; the questions are sums in the task's
 own 13 ids, which a published model does not know. It is a config to compile,
 and a run of it trains on nothing of use: for questions in words see
-configs/checkpoint.py and configs/recipes/, which verify on the host.
+configs/checkpoint.py and configs/recipes/. These verify text on the host, or
+with --config.rewards.in_graph=True numbers and formats in the program.
 """
 
 from grpo_jax import algorithms

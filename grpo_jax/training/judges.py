@@ -1,8 +1,8 @@
 """Who scores completions: functions of arrays, functions of text, members.
 
-A `Sum` of judges is the verdict of a phase. What needs text is asked on the
-host between two halves of a step; everything else is part of the compiled
-program.
+A `Sum` of judges is the verdict of a phase. Functions of text are asked on the
+host between two halves of a step; everything else, also what reads text as
+arrays of bytes, is part of the compiled program.
 """
 
 from __future__ import annotations
