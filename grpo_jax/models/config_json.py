@@ -62,8 +62,12 @@ def flat(config: Mapping[str, Any], kinds: tuple[str | None, ...]) -> Keys:
 
 def unsupported(key: str, value: Any, supported: str) -> ValueError:
   """An error for a value that nothing here can express."""
+  remedy = ""
+  if key == "quantization_config":
+    remedy = " docs/checkpoints.md says how quantised files are converted."
   return ValueError(
     f"config.json: {key} is {reprlib.repr(value)}; supported is {supported}."
+    f"{remedy}"
   )
 
 

@@ -297,7 +297,7 @@ def _check(
       raise ValueError(
         f"load: {name} in {tensor.path} is {tensor.dtype}; supported are"
         f" {', '.join(tensor_files.DTYPES)}. Use the checkpoint before its"
-        " quantization."
+        " quantization, or convert it as docs/checkpoints.md says."
       )
     if tensor.shape != piece.stored_shape:
       raise ValueError(
