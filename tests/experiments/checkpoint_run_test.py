@@ -171,10 +171,9 @@ def test_a_run_starts_with_the_adapters_of_a_folder(tmp_path):
 
 @pytest.mark.slow
 def test_adapters_are_exported_merged_or_alone_and_started_from(tmp_path):
+  """In bfloat16, with the other settings of the config that is shipped."""
   source = make(tmp_path, "qwen3")
-  config = small(
-    tmp_path, source, lora_rank=2, dtype="float32", param_dtype="float32"
-  )
+  config = small(tmp_path, source, lora_rank=2)
   config.rl.steps = 8
   config.rl.optimizer.learning_rate = 2e-2
   config.rewards.functions = ("my_rewards:vowels",)
@@ -193,17 +192,17 @@ def test_adapters_are_exported_merged_or_alone_and_started_from(tmp_path):
     assert f"library_name: {library}\n" in card
     assert "| Steps | 8 (planned: rl 8) |" in card
   ours, merged = weights.load(tmp_path / "merged")
-  _, base = weights.load(source)
+  _, base = weights.load(source, param_dtype="bfloat16")
   ids, mask = np.array([[5, 9, 40, 7, 12]]), np.ones((1, 5), bool)
   h, _ = policy.hidden(
     params, ids[:, :1], mask[:, :1], ids[:, 1:], mask[:, 1:], np.zeros(1, int)
   )
   unmerged = policy.head(params, h)
   np.testing.assert_allclose(
-    outputs.logits(ours, merged, ids, mask)[:, :4], unmerged, atol=2e-5
+    outputs.logits(ours, merged, ids, mask)[:, :4], unmerged, atol=0.1
   )
   assert (
-    abs(outputs.logits(ours, base, ids, mask)[:, :4] - unmerged).max() > 0.1
+    abs(outputs.logits(ours, base, ids, mask)[:, :4] - unmerged).max() > 0.3
   )
   np.testing.assert_array_equal(
     merged["trained"]["embed"]["embedding"],
