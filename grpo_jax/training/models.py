@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +34,8 @@ def make_policy(
 ) -> Policy:
   """The model for the problem's vocabulary, split over the mesh.
 
+  An id that the tokenizer does not have is never written (`only_known`).
+
   Raises:
     ValueError: A size of the model does not split.
   """
@@ -53,7 +56,33 @@ def make_policy(
   if adapters is not None:
     alpha = programs.number("model.lora_alpha", adapters.alpha)
     adapters = dataclasses.replace(adapters, alpha=alpha)
-  return sharding.on_mesh(policy_of(model, adapters), mesh)
+  policy = sharding.on_mesh(policy_of(model, adapters), mesh)
+  return only_known(policy, problem.tokenizer, model.vocab_size)
+
+
+def only_known(policy: Policy, tokenizer: Any, num_ids: int) -> Policy:
+  """The policy with logits of -inf for ids that the tokenizer does not have.
+
+  Tables of checkpoints are often rounded up, and a vocabulary may have gaps.
+  The same ids are left out of draws and of log-probs, entropies and
+  divergences, because all of them read `head`. If there is a token for each id,
+  the policy stays as it is.
+
+  Args:
+    policy: With `num_ids` logits.
+    tokenizer: Its `pieces` are the tokens; empty: nobody knows them.
+    num_ids: V.
+  """
+  known = np.zeros(num_ids, bool)
+  known[[id_ for id_ in tokenizer.pieces() if id_ < num_ids]] = True
+  if known.all() or not known.any():
+    return policy
+
+  def head(params, h, *more):
+    logits = policy.head(params, h, *more)
+    return jnp.where(known, logits, -jnp.inf)
+
+  return dataclasses.replace(policy, head=head)
 
 
 def check_images(

@@ -112,7 +112,9 @@ def find(
   if problem.tokenizer.pieces():
     vocabularies.check_same(problem.tokenizer, theirs(), shown)
   ours = config.model.transformer(problem.tokenizer.vocab_size).vocab_size
-  return dataclasses.replace(found, policy=_with_ids(found.policy, ours))
+  policy = _with_ids(found.policy, ours)
+  policy = models.only_known(policy, problem.tokenizer, ours)
+  return dataclasses.replace(found, policy=policy)
 
 
 def is_checkpoint(path: str) -> bool:

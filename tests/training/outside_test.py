@@ -140,7 +140,8 @@ def test_a_checkpoint_of_another_family_and_table_is_read(tmp_path):
   int8 = find(theirs, config, storage="int8")
   params = int8.read()
   assert described(params) == described(int8.shapes)
-  assert abs(logits(int8.policy, params, batch) - whole).max() < 0.1
+  gap = logits(int8.policy, params, batch) - whole
+  assert abs(gap[..., :300]).max() < 0.1
   # Some other text, of which other pieces were made.
   other = tokenizer.train(
     [{**checkpoint_run_test.ROWS[0], "prompt": "oh"}], 300
