@@ -17,11 +17,12 @@ class Encoder:
   """Token ids of a record's fields; fields that are ids already pass through.
 
   Attributes:
-    tokenizer: Has `encode(text) -> ids`.
+    tokenizer: Has `encode(text) -> ids`, and `context_ids(text) -> ids`.
     template: What the policy is shown; "{prompt}" stands for the record's
-      prompt, all other text (markers, instructions) is literal. Or "chat": the
-      tokenizer's chat template, with the prompt as the user's message and the
-      assistant's turn opened.
+      prompt, all other text (markers, instructions) is literal. The begin token
+      of a tokenizer that has one comes first, once. Or "chat": the tokenizer's
+      chat template, with the prompt as the user's message and the assistant's
+      turn opened; it writes a begin token itself.
     chat_options: What else that template reads ("enable_thinking", …).
     sight: How prompts show images; None: they are text alone.
   """
@@ -69,15 +70,17 @@ class Encoder:
     parts = sight.parts(record["prompt"], len(cuts))
     if isinstance(parts, Unusable):
       return parts
+    encode = self.tokenizer.context_ids
     if self.template == "chat":
       message = {"role": "user", "content": sight.content(parts)}
       text = self.tokenizer.chat_text([message], **self.chat_options)
+      encode = self.tokenizer.encode
     else:
       text = self.template.replace("{prompt}", sight.in_text(parts))
     made = sight.expanded(text, cuts)
     if isinstance(made, Unusable):
       return made
-    return Shown(self._some(self.tokenizer.encode(made), record), cuts)
+    return Shown(self._some(encode(made), record), cuts)
 
   def content(self, record: Record) -> list[Hashable]:
     """What a prompt says and shows, to compare it: no image is looked at."""
@@ -107,7 +110,8 @@ class Encoder:
       value = self.tokenizer.chat_ids([message], **self.chat_options)
     elif isinstance(value, str):
       # Not str.format: templates and prompts may contain other braces.
-      value = self.tokenizer.encode(self.template.replace("{prompt}", value))
+      text = self.template.replace("{prompt}", value)
+      value = self.tokenizer.context_ids(text)
     return self._some(value, record)
 
   def _some(self, value: Any, record: Record) -> np.ndarray:  # [any] int32

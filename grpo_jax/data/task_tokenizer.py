@@ -31,6 +31,10 @@ class TaskTokenizer:
     """Token ids of a prompt that a person typed, begin token first."""
     return [self._task.bos_id, *self._task.encode(text)]
 
+  def context_ids(self, text: str) -> list[int]:
+    """Token ids of a text that begins a context: those of `encode`."""
+    return self.encode(text)
+
   def decode(self, ids: Iterable[int]) -> str:
     """Text of `ids`; pad, begin and end tokens vanish."""
     dropped = {self.pad_id, self._task.bos_id, *self.end_ids}

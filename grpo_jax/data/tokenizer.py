@@ -4,9 +4,9 @@
 its chat template; `task_tokenizer.TaskTokenizer` speaks the alphabet of a
 synthetic task. Both have `encode`, `decode`, `pad_id`, `end_ids` and
 `vocab_size`, and for turns `exact_text`, `markup_ids`, `split_markup` and
-`observation_ids`.
-Neither adds special tokens by itself: a template in the config says what
-surrounds a prompt.
+`observation_ids`. `context_ids` are those of a text that nothing comes before:
+the begin token of a tokenizer that has one is written there, and nowhere else.
+What else surrounds a prompt is said by a template in the config.
 `train` makes a small file for small models.
 """
 
@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import reprlib
+import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +25,7 @@ from etils import epath
 from grpo_jax.data import observations, templates, token_bytes
 from grpo_jax.data.observations import Observation
 from grpo_jax.data.sources import Source
-from grpo_jax.data.tokenizer_files import CheckpointFiles
+from grpo_jax.data.tokenizer_files import CheckpointFiles, Steps
 
 # Trained by scripts/train_tokenizer.py on the GSM8K training split.
 GSM8K_BPE = epath.resource_path("grpo_jax") / "data/assets/gsm8k_bpe_2048.json"
@@ -49,6 +51,8 @@ Message = Mapping[str, Any]
 _LONG_TEXT = 2**14
 # A cut may change the tokens of the last word before it.
 _TOKENS_BEFORE_CUT = 32
+# A question that no template has in itself.
+_PROBE = "Is this question the 7th one?"
 
 
 class Tokenizer:
@@ -114,6 +118,9 @@ class Tokenizer:
     # Files remember how long the texts of their training were.
     self._tokenizer.no_truncation()
     self._tokenizer.no_padding()
+    self._normalizer = Steps.of(_as_json(self._tokenizer.normalizer))
+    self._decoder = Steps.of(_as_json(self._tokenizer.decoder))
+    self._probed: set[tuple[str, bool]] = set()
     self._path = path
     self.special_tokens: dict[str, str] = files.special_tokens()
     given = {"default": chat_template} if chat_template else None
@@ -197,16 +204,48 @@ class Tokenizer:
     """
     return self._of_model(self._encode(self._tokenizer, text).ids, text)
 
-  def _encode(self, encoder: Any, text: str) -> Any:
+  def context_ids(self, text: str) -> list[int]:
+    """Token ids of a text that begins a context.
+
+    They are those of `encode` behind `begin_ids`, which are not written a
+    second time if the text has them.
+
+    Raises:
+      ValueError: As `encode`.
+    """
+    ids = self.encode(text)
+    begin = self.begin_ids
+    return ids if ids[: len(begin)] == begin else [*begin, *ids]
+
+  @functools.cached_property
+  def begin_ids(self) -> list[int]:
+    """What this tokenizer writes before a text, often nothing.
+
+    The post-processor of the tokenizer.json says so, as in transformers, for
+    which `add_bos_token` beside such a file means nothing either. What it
+    writes behind a text is left out, because a policy goes on there.
+    """
+    found = self._encode(self._tokenizer, string.printable, True)
+    if all(found.special_tokens_mask):  # It knows none of these characters.
+      return []
+    first = found.special_tokens_mask.index(0)
+    return self._of_model(found.ids[:first], "")
+
+  def _encode(
+    self, encoder: Any, text: str, add_special_tokens: bool = False
+  ) -> Any:
     """An encoding of `tokenizers`: ids, and where each stands in the text."""
+    self._normalizer.check(len(text), f"{self._path} makes of {text[:80]!r}")
     with _complaining(
       f"{self._path} cannot encode the text {text[:80]!r}",
       "Take what it does not know out of the text.",
     ):
       if len(text) < _LONG_TEXT:
-        return encoder.encode(text, add_special_tokens=False)
+        return encoder.encode(text, add_special_tokens=add_special_tokens)
       # Other threads go on meanwhile, as they do not beside `encode`.
-      (encoding,) = encoder.encode_batch([text], add_special_tokens=False)
+      (encoding,) = encoder.encode_batch(
+        [text], add_special_tokens=add_special_tokens
+      )
       return encoding
 
   def _of_model(self, ids: list[int], text: str) -> list[int]:
@@ -226,6 +265,10 @@ class Tokenizer:
     return self._text(kept)
 
   def _text(self, ids: list[int]) -> str:
+    if self._decoder.grows:
+      pieces = (self._tokenizer.id_to_token(id_) or "" for id_ in ids)
+      size = sum(map(len, pieces))
+      self._decoder.check(size, f"{self._path} makes of {reprlib.repr(ids)}")
     with _complaining(
       f"{self._path} cannot decode {reprlib.repr(ids)}",
       "Use the tokenizer of the model.",
@@ -397,6 +440,7 @@ class Tokenizer:
       "add_generation_prompt": add_generation_prompt,
     }
     try:
+      self._probe(source, values)
       return templates.render(source, values)
     except ValueError as error:
       raise ValueError(
@@ -404,6 +448,34 @@ class Tokenizer:
         f" {[message.get('role') for message in messages]}: {error}. Pass"
         " messages that it accepts, or another chat_template."
       ) from error
+
+  def _probe(self, source: str, values: Mapping[str, Any]) -> None:
+    """Raises ValueError if a template writes nothing of a question.
+
+    Each template is tried once with a text, and once with a list of parts.
+    """
+    messages = values["messages"]
+    asked = [i for i, x in enumerate(messages) if x.get("role") == "user"]
+    content = messages[asked[-1]].get("content") if asked else None
+    is_text = isinstance(content, str)
+    if not content or (source, is_text) in self._probed:
+      return
+    probe: Any = _PROBE
+    if not is_text:
+      probe = [{**x, "text": _PROBE} if "text" in x else x for x in content]
+    message = {**messages[asked[-1]], "content": probe}
+    changed = [*messages]
+    changed[asked[-1]] = message
+    written = templates.render(source, {**values, "messages": changed})
+    if _PROBE.lower() not in written.lower():
+      raise ValueError(
+        "it writes nothing of the user's message, whose content is"
+        f" {'a text' if is_text else 'a list of parts'}, so that all questions"
+        " would be the same tokens; it may be made for"
+        f" {'lists of parts' if is_text else 'texts'}. Set config.data.template"
+        " to a text that contains '{prompt}'"
+      )
+    self._probed.add((source, is_text))
 
   def chat_ids(
     self,
@@ -484,6 +556,11 @@ class Tokenizer:
     if new and new[0] in ends and ids[-1] in ends:
       new = new[1:]
     return [*ids, *new]
+
+
+def _as_json(part: Any) -> dict[str, Any]:
+  """What a tokenizer.json has of a part; {} for a part that is not there."""
+  return {} if part is None else json.loads(part.__getstate__())
 
 
 @contextlib.contextmanager

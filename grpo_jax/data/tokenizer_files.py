@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import reprlib
 from typing import Any
@@ -18,6 +19,61 @@ _NAMED_TOKENS = (
   "cls_token",
   "mask_token",
 )
+
+# Characters that a normalizer or a decoder may make of a text: 16 million take
+# about 400 MB, and nothing can end the library once it has begun.
+_MAX_SIZE = 2**24
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+  """The steps of a normalizer or a decoder that may make a text longer.
+
+  Attributes:
+    steps: Of each, how many characters it adds to a text, and to each character
+      of a text.
+  """
+
+  steps: tuple[tuple[int, float], ...]
+
+  @classmethod
+  def of(cls, part: dict[str, Any]) -> Steps:
+    """Reads what a tokenizer.json has under "normalizer" or "decoder"."""
+    if inner := part.get("normalizers") or part.get("decoders"):
+      return cls(sum((cls.of(step).steps for step in inner), ()))
+    if part.get("type") == "Prepend":
+      return cls(((len(part["prepend"]), 0.0),))
+    if part.get("type") != "Replace":
+      return cls(())
+    new, pattern = len(part["content"]), part["pattern"]
+    if "String" in pattern:
+      old = max(len(pattern["String"]), 1)
+      return cls(((0, new / old - 1),) if new > old else ())
+    # A pattern may match between all characters, and takes nothing away there.
+    return cls(((new, float(new)),))
+
+  @property
+  def grows(self) -> bool:
+    """Whether a text may become longer."""
+    return any(more for _, more in self.steps)
+
+  def check(self, size: int, what: str) -> None:
+    """Raises ValueError if a text of this size may become too long.
+
+    Args:
+      size: Characters.
+      what: Whose text it is, for the message.
+    """
+    largest = float(size)
+    for added, more in self.steps:
+      largest = largest * (1 + more) + added
+    if largest > max(_MAX_SIZE, size):
+      raise ValueError(
+        f"Tokenizer: {what} a text of up to {largest:.3g} characters, because"
+        f" its steps 'Replace' multiply the {size} that it has; at most"
+        f" {_MAX_SIZE} are made. Use the tokenizer.json of a model, or shorten"
+        " the text."
+      )
 
 
 class CheckpointFiles:

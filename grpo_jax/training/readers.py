@@ -136,10 +136,7 @@ def rubric(
     around = tokenizer.markup_ids(opening), tokenizer.markup_ids(closing)
   else:
     opening, _, closing = wanted.template.partition("{rubric}")
-    around = (
-      [*tokenizer.encode(""), *tokenizer.markup_ids(opening)],
-      tokenizer.markup_ids(closing),
-    )
+    around = tokenizer.context_ids(opening), tokenizer.markup_ids(closing)
   names = set(rubrics.places(wanted.rubric))
   num_slots = wanted.max_prompt_len
   if num_slots is None:

@@ -70,12 +70,12 @@ class Speaker:
       raise BadRequest(str(error), "messages") from error
 
   def encode(self, text: str) -> list[int]:
-    """Ids of a text."""
+    """Ids of a text in the middle of a context."""
     return self._text.encode(text)
 
   def _prompt(self, prompt: str | list[int]) -> list[int]:
     if isinstance(prompt, str):
-      return self.encode(prompt)
+      return self._text.context_ids(prompt)
     if max(prompt) >= self._text.vocab_size:
       raise BadRequest(
         f"the prompt has the id {max(prompt)}, and the policy has"

@@ -77,6 +77,8 @@ class Letters:
   def encode(self, text):
     return [ord(letter) for letter in text]
 
+  context_ids = encode
+
 
 def test_levels_begin_after_so_many_prompts_of_a_stream():
   levels = {"name": "gcd", "levels": ((0, 0), (12, 2))}

@@ -54,6 +54,8 @@ class Characters:
       ids += [0, *map(ord, part)]
     return ids
 
+  context_ids = encode
+
   def chat_text(self, messages, **options):
     (message,) = messages
     made = "".join(

@@ -168,6 +168,8 @@ class Words:
   def encode(self, text):
     return [len(word) for word in text.split()]
 
+  context_ids = encode
+
 
 def stream(path, **changes):
   options = {"batch_size": 4, "max_prompt_len": 3, "seed": 5, "pad_id": 0}

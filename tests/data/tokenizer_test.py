@@ -11,7 +11,13 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_jax.data import sources, task_tokenizer, teacher, tokenizer
+from grpo_jax.data import (
+  encoder,
+  sources,
+  task_tokenizer,
+  teacher,
+  tokenizer,
+)
 from grpo_jax.tasks import copy
 from grpo_jax.tasks import vocabulary as vocab
 
@@ -266,6 +272,67 @@ def test_folder_encodes_whole_texts(checkpoint):
   assert len(tok.encode("a")) == 1
 
 
+def sentence_piece(tok):
+  """A tokenizer.json as those of Llama 2 and Gemma: spaces are signs."""
+  normalizers, decoders = tokenizers.normalizers, tokenizers.decoders
+  pieces = ["<unk>", "<eos>", "<bos>", "<pad>", "\u2581", *"helo", "\u2581h"]
+  made = tokenizers.Tokenizer(
+    tokenizers.models.BPE(
+      {piece: i for i, piece in enumerate(pieces)},
+      [("\u2581", "h")],
+      unk_token="<unk>",
+    )
+  )
+  made.add_special_tokens(pieces[:4])
+  made.normalizer = normalizers.Sequence(
+    [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+  )
+  made.decoder = decoders.Replace("\u2581", " ")
+  made.post_processor = tok.post_processor
+  return made
+
+
+# What transformers 5.24 writes beside "hello", with the tokenizer.json alone
+# and with `add_bos_token` true or false in the tokenizer_config.json. It has an
+# end token behind the text where the file says so; a prompt has none.
+@pytest.mark.parametrize("family", [None, sentence_piece])
+@pytest.mark.parametrize(
+  ("written", "begins"),
+  [(None, 0), ("<bos> $A", 1), ("<bos> $A <eos>", 1), ("$A <eos>", 0)],
+)
+def test_the_begin_token_is_written_once(tmp_path, family, written, begins):
+  processors = tokenizers.processors
+  tok = tokenizers.Tokenizer.from_str(
+    tokenizer.BYTES.read_text(encoding="utf-8")
+  )
+  tok.add_special_tokens(["<bos>"])
+  id_ = tok.token_to_id("<bos>") if family is None else 2
+  if written:
+    tok.post_processor = processors.Sequence(
+      [
+        processors.ByteLevel(trim_offsets=False),
+        processors.TemplateProcessing(
+          single=written, special_tokens=[("<bos>", id_), ("<eos>", 1)]
+        ),
+      ]
+    )
+  made = tok if family is None else family(tok)
+  path = tmp_path / "tokenizer.json"
+  path.write_text(made.to_str(), encoding="utf-8")
+  text = tokenizer.Tokenizer(path)
+  ids = text.encode("hello")
+  assert id_ not in ids
+  assert text.context_ids("hello") == [id_] * begins + ids
+  twice = text.context_ids("<bos>hello")
+  assert twice == text.encode("<bos>hello")
+  assert twice.count(id_) == 1
+  # In a prompt, and not in a completion or in what a chat template writes.
+  encode = encoder.Encoder(text, "hello{prompt}")
+  record = {"prompt": "", "completion": "hello"}
+  assert encode.prompt(record).tolist() == [id_] * begins + ids
+  assert encode.completion(record).tolist() == ids
+
+
 END, EOT, EOM = "<|endoftext|>", "<|eot_id|>", "<|eom_id|>"
 
 
@@ -444,13 +511,13 @@ def test_chats_are_written_as_by_transformers(
 
 def test_keys_without_a_value_do_not_count(chat):
   tok = chat("{{ 'tool_calls' in messages[0] }}", "<eos>")
-  assert tok.chat_text([{**ASK, "tool_calls": None}]) == "False"
-  assert tok.chat_text([{**ASK, "tool_calls": []}]) == "True"
+  assert tok.chat_text([{**REPLY, "tool_calls": None}]) == "False"
+  assert tok.chat_text([{**REPLY, "tool_calls": []}]) == "True"
 
 
 def test_templates_know_the_date(chat):
   tok = chat("{{ strftime_now('%Y') }}", "<eos>")
-  assert 2024 < int(tok.chat_text([ASK])) < 3000
+  assert 2024 < int(tok.chat_text([REPLY])) < 3000
 
 
 def test_places_of_templates(checkpoint, chat):
@@ -459,17 +526,17 @@ def test_places_of_templates(checkpoint, chat):
     {"name": "tool_use", "template": "tools"},
   ]
   tok = chat(named, "<eos>")
-  assert tok.chat_text([ASK]) == "plain"
-  assert tok.chat_text([ASK], tools=[{}]) == "tools"
+  assert tok.chat_text([REPLY]) == "plain"
+  assert tok.chat_text([REPLY], tools=[{}]) == "tools"
   folder = checkpoint(
     tokenizer_config={"eos_token": "<eos>", "chat_template": "old"},
     chat_template="file",
   )
-  assert tokenizer.Tokenizer(folder).chat_text([ASK]) == "file"
+  assert tokenizer.Tokenizer(folder).chat_text([REPLY]) == "file"
   tok = tokenizer.Tokenizer(folder, chat_template="given")
-  assert tok.chat_text([ASK]) == "given"
+  assert tok.chat_text([REPLY]) == "given"
   tok = tokenizer.Tokenizer(chat_template="{{ messages[0].content }}")
-  assert tok.chat_text([ASK]) == ASK["content"]
+  assert tok.chat_text([REPLY]) == REPLY["content"]
 
 
 def test_unusable_chats_are_refused(chat):
@@ -592,6 +659,54 @@ def test_a_pattern_that_is_too_much_is_an_error(tmp_path):
   text = tokenizer.Tokenizer(path)
   with pytest.raises(ValueError, match=r"cannot encode the text 'aaa.*: Onig"):
     text.encode("a" * 40 + "b")
+
+
+DOUBLED = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+
+
+@pytest.mark.parametrize(
+  ("part", "step"),
+  [
+    ("normalizer", {"type": "Sequence", "normalizers": [DOUBLED] * 40}),
+    ("normalizer", {**DOUBLED, "content": "a" * 10**7}),
+    (
+      "normalizer",
+      {**DOUBLED, "pattern": {"Regex": ""}, "content": "b" * 9**7},
+    ),
+    ("decoder", {"type": "Sequence", "decoders": [DOUBLED] * 40}),
+  ],
+)
+def test_texts_are_not_multiplied_without_end(tmp_path, part, step):
+  spec = json.loads(tokenizer.GSM8K_BPE.read_text(encoding="utf-8"))
+  ids = tokenizer.Tokenizer().encode("banana")
+  path = tmp_path / "tokenizer.json"
+  path.write_text(json.dumps({**spec, part: step}))
+  text = tokenizer.Tokenizer(path)
+  with pytest.raises(ValueError, match=r"tokenizer\.json makes .* 'Replace'"):
+    text.decode(ids) if part == "decoder" else text.encode("banana")
+
+
+@pytest.mark.parametrize(
+  "template",
+  [
+    "{% for m in messages %}{% for part in m.content %}"
+    "{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}"
+    "{% endfor %}<|assistant|>",
+    "{% for m in messages %}<{{ m.role }}>{{ m.content[0].text }}{% endfor %}",
+    "{{ messages[0].content[:4] }}",
+  ],
+)
+def test_a_template_that_leaves_the_question_out_is_refused(chat, template):
+  tok = chat(template, "<eos>")
+  message = r"writes nothing of the user's message.*template to a text"
+  with pytest.raises(ValueError, match=message):
+    encoder.Encoder(tok, "chat").prompt({"prompt": "2 + 2?"})
+  with pytest.raises(ValueError, match=message):
+    tok.chat_text([{"role": "system", "content": "x"}, ASK])
+  parts = [{"type": "text", "text": "2 + 2?"}]
+  if "part" in template:
+    written = tok.chat_text([{"role": "user", "content": parts}])
+    assert written == "2 + 2?<|assistant|>"
 
 
 # --- Observations -------------------------------------------------------------

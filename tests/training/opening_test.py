@@ -24,6 +24,8 @@ class Letters:
   def encode(self, text):
     return [ord(letter) for letter in text]
 
+  context_ids = encode
+
 
 def write_lines(folder, *rows):
   path = folder / "data.jsonl"

@@ -29,6 +29,8 @@ class Letters:
   def encode(self, text):
     return [ord(letter) for letter in text]
 
+  context_ids = encode
+
 
 def stream(tmp_path, records=ROWS, **changes):
   path = tmp_path / "pairs.jsonl"
