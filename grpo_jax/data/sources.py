@@ -112,6 +112,19 @@ def base_name(name: str) -> str:
   return re.split("[:/]", name)[0]
 
 
+def tfds_folder(name: str, data_dir: str | None = None) -> epath.Path:
+  """The folder of a TFDS dataset, with the config and version of its name.
+
+  Args:
+    name: As in `TfdsSource`.
+    data_dir: As there.
+  """
+  data_dir = data_dir or os.environ.get(
+    "TFDS_DATA_DIR", "~/tensorflow_datasets"
+  )
+  return epath.Path(data_dir).expanduser().joinpath(*re.split("[:/]", name))
+
+
 class TfdsSource:
   """A prepared TensorFlow Datasets split, read without TensorFlow."""
 
@@ -153,10 +166,7 @@ class TfdsSource:
         )
       format = base
     self._convert = formats.conversion(format, fields, domain_key, images)
-    data_dir = data_dir or os.environ.get(
-      "TFDS_DATA_DIR", "~/tensorflow_datasets"
-    )
-    root = epath.Path(data_dir).expanduser()
+    root = tfds_folder(base, data_dir).parent
     if not (root / base).exists():
       raise FileNotFoundError(
         f"TfdsSource: {root} has no {base!r}. Set TFDS_DATA_DIR to a"

@@ -162,8 +162,15 @@ def go_through(
     name = first.config.phases[first.first]
     config = first.config
     num_steps = sum(config.section(phase).steps for phase in config.phases)
-    is_over = ", which was the last" if last_step == num_steps else ""
-    hosts.say(f"continuing after step {last_step} ({name}){is_over}")
+    is_over = last_step == num_steps
+    ended = ", which was the last" if is_over else ""
+    hosts.say(f"continuing after step {last_step} ({name}){ended}")
+    if is_over:
+      workdir = first.saved.directory.parent
+      hosts.say(
+        "for more steps: another --workdir, and"
+        f" --config.start_workdir={workdir}"
+      )
   for index in range(first.first, len(first.phases)):
     if all(run.stopping for run in going_on(together)):
       break

@@ -11,6 +11,7 @@
 | `wandb_id.txt`       | W&B run to continue, where W&B is used              |
 | `config.json`        | resolved config                                     |
 | `environment.json`   | versions, devices and arguments, one entry a start  |
+| `inputs.json`        | digests of the files that it reads: `inputs.py`     |
 | `result.json`        | how the run ended; absent while it has not          |
 
 A resumed run cuts these files back to where they were when its
@@ -473,8 +474,9 @@ def check_config(
     edited = "object@" in "".join(differing)
     raise ValueError(
       f"check_config: {path} is of a run with another config:"
-      f" {'; '.join(differing)}. Start it with the stored values, or pass"
-      " another --workdir."
+      f" {'; '.join(differing)}. Start it with the stored values; or pass"
+      f" another --workdir, and --config.start_workdir={workdir} to go on from"
+      " its policy, for more steps too."
       + edited
       * " An object of a notebook is another one after an edit."
     )

@@ -24,6 +24,7 @@ from grpo_jax.training import (
   drivers,
   evaluation,
   hosts,
+  inputs,
   judging,
   metrics_log,
   models,
@@ -240,8 +241,8 @@ def open_run(
     evaluator: One of another run with the same prompts and judges.
 
   Raises:
-    ValueError: The checkpoint is of another config, or what a canary is to be
-      is not there.
+    ValueError: The checkpoint is of another config, or a file that the run
+      reads has changed since; or what a canary is to be is not there.
   """
   # All phases at once: sizes that do not fit are found before any work.
   guards_lib.check(settings, problem)
@@ -252,6 +253,7 @@ def open_run(
     for index in range(len(phases))
   ]
   position = None
+  read = inputs.digests(settings)
   last_step = saved.latest_step()
   if last_step is not None:
     # Without a checkpoint nothing is continued, and all may change.
@@ -264,6 +266,7 @@ def open_run(
     metrics_log.check_config(
       workdir, json.loads(config_json), MAY_CHANGE, position["config"]
     )
+    inputs.check(workdir, read)
     if problem.judge.service is not None:
       problem.judge.service.calls = position.get("judge_calls", 0)
     with console.waiting(f"loading the checkpoint of step {last_step}"):
@@ -297,6 +300,7 @@ def open_run(
     )
     objects.keep(config_json, workdir)
     metrics_log.save_run_info(workdir, config_json)
+    inputs.save(workdir, read)
   stack.enter_context(log)
   return Run(
     config=settings,

@@ -47,6 +47,7 @@ def test_train_reports_before_and_after(finished):
     "config.json",
     "curves.png",
     "environment.json",
+    "inputs.json",
     "metrics.jsonl",
     "result.json",
     "samples.jsonl",
@@ -68,7 +69,8 @@ def test_train_fails_below_the_required_accuracy(tmp_path, finished):
     cwd=tmp_path,
   )
   assert status == 1, err
-  assert "continuing after step 20 (rl), which was the last" in out
+  assert "continuing after step 20 (rl), which was the last\n" in out
+  assert "for more steps: another --workdir, and --config.start_work" in out
   assert re.search(r"\nFAIL: accuracy 0\.\d{3} < 1\.000\n", out)
   assert_fits(out, err)
 

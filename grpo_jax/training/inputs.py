@@ -1,0 +1,195 @@
+"""Which files a run reads, and whether they are still what they were.
+
+A stream of prompts is a function of its records, so a run that is continued
+with other ones is another run. `inputs.json` in the workdir has a digest of
+each file that a setting names: data, tokenizers, folders of checkpoints,
+datasets of TFDS, and modules of one's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import importlib.machinery
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from absl import logging
+from etils import epath
+
+from grpo_jax.data import sources
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import metrics_log, mixtures, paths, settings
+
+_FILE = "inputs.json"
+# What is read of the folder of a checkpoint, and of a run.
+_OF_CHECKPOINT = ("*.json", "*.jinja", "*.safetensors")
+_OF_RUN = (metrics_log.CONFIG,)
+# Of a larger file as many bytes are read, at places that are spread over it:
+# the weights of a large model would take minutes.
+_WHOLE, _NUM_PLACES = 2**30, 1024
+_BLOCK = _WHOLE // _NUM_PLACES
+_IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[\w.]+")
+_PACKAGE = pathlib.Path(__file__).parents[2]
+
+
+def digests(config: config_lib.RunConfig) -> dict[str, str]:
+  """A digest of each file that the settings of a run name, by its path."""
+  files = [
+    path
+    for value in _texts(dataclasses.asdict(config))
+    for path in _files(value)
+  ]
+  if config.model.checkpoint:  # Which may be a name on the hub, and no path.
+    files += _of_folder(config.model.directory())
+  data = config.data
+  is_mixture = data.source == "mixture"
+  for part in mixtures.parts(data).values() if is_mixture else ():
+    files += _of_dataset(part.data)
+  return {
+    os.fspath(path): _digest(path) for path in [*files, *_of_dataset(data)]
+  }
+
+
+def check(workdir: paths.Path, now: Mapping[str, str]) -> None:
+  """Compares files with those that a run has read before.
+
+  A warning names modules that have changed: code may be corrected.
+
+  Args:
+    workdir: Folder of the run; one without a record passes.
+    now: What `digests` says.
+
+  Raises:
+    ValueError: Another file has changed, has gone or has been added.
+  """
+  path = workdir / _FILE
+  if not path.exists():
+    return
+  before = metrics_log.read_json(path, dict)
+  changed = sorted(
+    name
+    for name in before.keys() | now.keys()
+    if before.get(name) != now.get(name)
+  )
+  code = [name for name in changed if name.endswith(".py")]
+  if code:
+    logging.warning(
+      "%s is continued with other code than it was started with: %s",
+      workdir,
+      ", ".join(code),
+    )
+  if data := [name for name in changed if name not in code]:
+    shown = "; ".join(
+      f"{name} "
+      + (
+        "was not there"
+        if name not in before
+        else "is not there any more"
+        if name not in now
+        else "has another content"
+      )
+      for name in data
+    )
+    raise ValueError(
+      f"{workdir} was started with other files than there are now: {shown}. A"
+      " run that is continued reads what it was started with. Put the files"
+      " back; or pass another --workdir, and"
+      f" --config.start_workdir={workdir} to begin with what was learnt."
+    )
+
+
+def save(workdir: paths.Path, now: Mapping[str, str]) -> None:
+  """Writes what `digests` says into the folder of a run."""
+  metrics_log.write_json(workdir / _FILE, dict(sorted(now.items())))
+
+
+def _texts(value: Any) -> Iterator[str]:
+  if isinstance(value, str):
+    yield value
+  elif hasattr(value, "values"):  # Options stay a ConfigDict.
+    for inner in value.values():
+      yield from _texts(inner)
+  elif isinstance(value, list | tuple):
+    for inner in value:
+      yield from _texts(inner)
+
+
+def _files(value: str) -> Iterator[paths.Path]:
+  """The files that a setting means; none, if it means something else."""
+  if _IMPORT_PATH.fullmatch(value):
+    yield from _module(value.partition(":")[0])
+    return
+  try:
+    path = paths.parse(value)
+    is_file, is_folder = path.is_file(), path.is_dir()
+  except (ValueError, OSError, ImportError):
+    return
+  if is_file:
+    yield path
+  elif is_folder and value:
+    yield from _of_folder(path)
+
+
+def _of_folder(folder: paths.Path) -> Iterator[paths.Path]:
+  """What is read of a folder; nothing, if it is of something else."""
+  described = folder / "config.json"
+  if not described.exists():
+    if (folder / "tokenizer.json").exists():
+      yield from sorted(folder.glob("*.json"))
+    return
+  content = metrics_log.read_json(described, dict)
+  patterns = _OF_CHECKPOINT if "model_type" in content else _OF_RUN
+  for pattern in patterns:
+    yield from sorted(folder.glob(pattern))
+
+
+def _module(name: str) -> Iterator[pathlib.Path]:
+  """The file of a module outside this package, without importing it."""
+  places, spec = None, None
+  for number, _ in enumerate(parts := name.split("."), start=1):
+    spec = importlib.machinery.PathFinder.find_spec(
+      ".".join(parts[:number]), places
+    )
+    if spec is None:
+      return
+    places = spec.submodule_search_locations
+  origin = pathlib.Path(spec.origin) if spec and spec.origin else None
+  if origin is not None and not origin.is_relative_to(_PACKAGE):
+    yield origin
+
+
+def _of_dataset(data: settings.DataConfig) -> list[paths.Path]:
+  """The files of a dataset of TFDS; none, if the data are others."""
+  if data.source != "tfds":
+    return []
+  folder = paths.parse(sources.tfds_folder(data.name))
+  found = epath.Path(folder).walk()
+  return [folder / at / name for at, _, names in found for name in names]
+
+
+def _digest(path: paths.Path) -> str:
+  """16 hexadecimal digits."""
+  if paths.is_remote(path):
+    return _read.__wrapped__(path, None)
+  found = path.stat()
+  return _read(path, (found.st_size, found.st_mtime_ns))
+
+
+@functools.lru_cache(maxsize=1024)  # Many runs of one process read the same.
+def _read(path: paths.Path, state: tuple[int, int] | None) -> str:
+  del state
+  digest = hashlib.sha256()
+  with path.open("rb") as file:
+    size = file.seek(0, os.SEEK_END)
+    digest.update(str(size).encode())
+    last = max(size - _BLOCK, 0)
+    num_places = min(_NUM_PLACES, -(-size // _BLOCK))
+    for number in range(num_places):
+      file.seek(last * number // max(num_places - 1, 1))
+      digest.update(file.read(_BLOCK))
+  return digest.hexdigest()[:16]
