@@ -166,10 +166,9 @@ def go_through(
     ended = ", which was the last" if is_over else ""
     hosts.say(f"continuing after step {last_step} ({name}){ended}")
     if is_over:
-      workdir = first.saved.directory.parent
       hosts.say(
-        "for more steps: another --workdir, and"
-        f" --config.start_workdir={workdir}"
+        "for more steps: a new --workdir, and this one as"
+        " --config.start_workdir"
       )
   for index in range(first.first, len(first.phases)):
     if all(run.stopping for run in going_on(together)):

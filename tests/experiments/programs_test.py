@@ -70,7 +70,7 @@ def test_train_fails_below_the_required_accuracy(tmp_path, finished):
   )
   assert status == 1, err
   assert "continuing after step 20 (rl), which was the last\n" in out
-  assert "for more steps: another --workdir, and --config.start_work" in out
+  assert "this one as --config.start_workdir\n" in out
   assert re.search(r"\nFAIL: accuracy 0\.\d{3} < 1\.000\n", out)
   assert_fits(out, err)
 
