@@ -54,6 +54,9 @@ _PYTHON_TAG = "<|python_tag|>"
 # What comes first: a thought, or something like a call.
 _FIRST = re.compile(r"<think>|<tool_call>|<\|python_tag\|>|\{\s*\"")
 _OBJECT = re.compile(r"\{\s*\"")
+_TAGGED = re.compile(r"<think>|<tool_call>")
+# Keys of a call; an object without them is an answer.
+_KEYS = re.compile(r'"(name|parameters|arguments)"\s*:')
 _SPACE = re.compile(r"\s*")
 _BUILTIN = re.compile(r"\w+\.call\(.*\)", re.DOTALL)
 _MAX_SHOWN = 300  # Characters of a message about a call.
@@ -127,8 +130,9 @@ class Format:
   def parse(self, action: str, check: Check = _nothing_wrong) -> Parsed:
     """Reads an action; a call with a mistake has an error, and none is raised.
 
-    Calls in a thought are none, and one that is not closed is all thought. It
-    begins where `opening` does it, or with a `<think>` before any call.
+    Calls in a thought are none, and one that is not closed is all thought. The
+    first begins where `opening` does it, or with a `<think>`, as all others do;
+    one in the JSON of a call is text.
 
     Args:
       action: What the policy wrote, with its end token if it wrote one.
@@ -136,7 +140,7 @@ class Format:
     """
     end = next((x for x in self.ends if action.endswith(x)), "")
     said = action.removesuffix(end)
-    start = self._end_of_thought(said)
+    start = self._end_of_thoughts(said)
     text, found = self.read(said[start:])
     calls = [
       call if call.error else call._replace(error=check(*call[:2]))
@@ -147,16 +151,14 @@ class Format:
       calls = [Call(calls[0].name, {}, wrong, malformed=True)]
     return Parsed((said[:start] + text).strip(), tuple(calls), bool(end))
 
-  def _end_of_thought(self, said: str) -> int:
+  def _end_of_thoughts(self, said: str) -> int:
     """Where what is no thought begins; at the end, if it is never closed."""
     start = 0
-    if self.opening.rfind(_THINK) <= self.opening.rfind(_END_THINK):
-      first = _FIRST.search(said)
-      if first is None or first.group() != _THINK:
-        return 0
-      start = first.start()
-    end = said.find(_END_THINK, start)
-    return len(said) if end < 0 else end + len(_END_THINK)
+    if self.opening.rfind(_THINK) > self.opening.rfind(_END_THINK):
+      start = _end_of_thought(said, 0)
+    while (first := _FIRST.search(said, start)) and first.group() == _THINK:
+      start = _end_of_thought(said, first.start())
+    return start
 
   def render(
     self, results: Sequence[str], ended: bool = True
@@ -269,10 +271,15 @@ def _tagged(said: str) -> tuple[str, list[Call]]:
   """Calls in tags; JSON may have the tags within its texts."""
   texts: list[str] = []
   calls: list[Call] = []
-  at, start = 0, said.find(_OPEN)
-  while start >= 0:
-    texts.append(said[at:start])
-    begin = start + len(_OPEN)
+  at = 0
+  while mark := _TAGGED.search(said, at):
+    begin = mark.end()
+    if mark.group() == _THINK:
+      end = _end_of_thought(said, begin)
+      texts.append(said[at:end])
+      at = end
+      continue
+    texts.append(said[at : mark.start()])
     value, at, wrong = _json(said, begin)
     if not wrong and not said.startswith(_CLOSE, at):
       wrong = f"{_CLOSE} has to follow the JSON"
@@ -283,17 +290,24 @@ def _tagged(said: str) -> tuple[str, list[Call]]:
       at = end
     calls.append(_malformed(wrong) if wrong else _call(value, ("arguments",)))
     at = min(at + len(_CLOSE), len(said))
-    start = said.find(_OPEN, at)
   texts.append(said[at:])
   return "".join(texts), calls
 
 
 def _whole(said: str) -> tuple[str, list[Call]]:
-  """A message that is one call, or code behind the tag of Python."""
+  """A message that is one call, or code behind the tag of Python.
+
+  An object without the keys of a call is an answer. One with a "name" alone
+  lacks its parameters; beside other keys a "name" is none of a tool.
+  """
   text = said.strip()
   code = text.removeprefix(_PYTHON_TAG).strip()
   if _OBJECT.match(code):
     value, at, wrong = _json(code, 0)
+    found = {key[1] for key in _KEYS.finditer(code)} if wrong else {*value}
+    is_call = found == {"name"} or found & {"parameters", "arguments"}
+    if not is_call and text == code:
+      return said, []
     if not wrong and at < len(code):
       wrong = f"nothing may follow the call, and {code[at:]!r:.40} does"
     keys = ("parameters", "arguments")
@@ -319,6 +333,12 @@ def _builtin(code: str) -> Call | None:
   except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
     pass
   return None
+
+
+def _end_of_thought(said: str, at: int) -> int:
+  """Where a thought ends that is open at a place."""
+  end = said.find(_END_THINK, at)
+  return len(said) if end < 0 else end + len(_END_THINK)
 
 
 def _json(text: str, at: int) -> tuple[Any, int, str]:

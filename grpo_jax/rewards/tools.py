@@ -15,8 +15,9 @@ wrong with a call is told to the policy, and the episode goes on. A tool is
 - "search": BM25 over a file of passages (`search.py`);
 - "package.module:function", of the user's own (`tool_schemas.py`). It runs in
   the process of the session, without a sandbox, and returns a text, or what
-  JSON can write. It is interrupted when `call_s` are over, as far as Python can
-  interrupt it. What it raises is read by the policy.
+  has one meaning in JSON (`_plain`). It is interrupted when `call_s` are over,
+  as far as Python can interrupt it. What it raises is read by the policy; what
+  it returns and nobody can write is a mistake of its author, and an error.
 
 The schemas of the tools are put into the prompt by the chat template; see
 `training/tool_prompts.py`. Results are texts, in which no special token means
@@ -28,6 +29,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
 import functools
 import inspect
 import json
@@ -35,6 +40,8 @@ import re
 import signal
 import string
 import time
+import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -226,6 +233,7 @@ class Session:
 
     Raises:
       RuntimeError, TimeoutError: A sandbox cannot be made.
+      TypeError: A tool has returned what JSON cannot write.
       ValueError: The answer cannot be graded.
     """
     parsed = self._format.parse(action, self._check)
@@ -330,18 +338,57 @@ def _call_own(
   options: Options, path: str, arguments: Mapping[str, Any]
 ) -> _Said:
   """A function of the user's own."""
-  failed = True
   try:
     with _within(options.call_s):
       said = _function(path)(**arguments)
-    if not isinstance(said, str):
-      said = json.dumps(said, ensure_ascii=False)
-    failed = False
   except _OutOfTimeError:
-    said = f"Error: no result in {options.call_s:g} s."
+    said, failed = f"Error: no result in {options.call_s:g} s.", True
   except Exception as error:
     said = f"Error: {type(error).__name__}: {error}"[:_MAX_RAISED]
+    failed = True
+  else:
+    said, failed = _plain(path, said), False
+    if not isinstance(said, str):
+      said = json.dumps(said, ensure_ascii=False)
   return _Said(_cut(said, options.max_bytes), failed)
+
+
+def _plain(path: str, value: Any) -> Any:
+  """What a tool has returned, as JSON has it.
+
+  Arrays and sets are lists, these in the order of their texts; a dataclass is
+  an object; dates and decimal numbers are texts, with all of their digits.
+
+  Raises:
+    TypeError: It has no meaning in JSON, or several.
+  """
+  convert = functools.partial(_plain, path)
+  if isinstance(value, str | int | float | None):
+    return value
+  if isinstance(value, datetime.date | datetime.time):
+    return value.isoformat()
+  if isinstance(value, decimal.Decimal | fractions.Fraction | uuid.UUID):
+    return str(value)
+  if isinstance(value, enum.Enum):
+    return convert(value.value)
+  if isinstance(value, Mapping):
+    keys = list(map(convert, value))
+    if all(isinstance(key, str | int | float | None) for key in keys):
+      return dict(zip(keys, map(convert, value.values()), strict=True))
+  elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+    fields = dataclasses.fields(value)
+    return {x.name: convert(getattr(value, x.name)) for x in fields}
+  elif isinstance(value, list | tuple | deque):
+    return [convert(one) for one in value]
+  elif isinstance(value, set | frozenset):
+    return sorted(map(convert, value), key=json.dumps)
+  elif callable(tolist := getattr(value, "tolist", None)):  # Of NumPy's kind.
+    return convert(tolist())
+  raise TypeError(
+    f"tool '{path}' returned {value!r:.80} ({type(value).__name__}); needed is"
+    " a text, or what JSON can write: numbers, lists, and objects with texts as"
+    " keys. Convert it in the tool."
+  )
 
 
 @contextlib.contextmanager

@@ -194,6 +194,12 @@ CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
     (f"{CALL}</think>{CALL}", "<think>\n\n</think>\n\n", 2),
     (CALL.replace("{}", '{"x": "</think>"}'), "", 1),
     (CALL.replace("{}", '{"x": "<think>"}'), "", 1),
+    # Thoughts that are not the first.
+    (f"<think>a</think>b<think>{CALL}</think>", "", 0),
+    (f"<think>a</think>{CALL}<think>{CALL}</think>{CALL}", "", 2),
+    (f"{CALL}<think>{CALL}", "", 1),
+    (f"a</think>b<think>{CALL}</think>{CALL}", "<think>\n", 1),
+    (f'Of {{"x": 1}}.<think>{CALL}</think>', "", 0),
   ],
 )
 def test_calls_in_a_thought_are_none(action, opening, count):
@@ -224,7 +230,13 @@ def test_llama_has_a_tag_for_calls_and_for_code(action, call):
 
 
 @pytest.mark.parametrize(
-  "action", ["It is {2}.", "{1, 2}", 'Here: {"name": "f"}', "", "[1]"]
+  "action",
+  [
+    *("It is {2}.", "{1, 2}", 'Here: {"name": "f"}', "", "[1]"),
+    *('{"answer": 42}', '{"answer": 42', '{"name": "Ada", "age": 36}'),
+    '{"a": {"name": "f"}} and more',
+    '<think>a</think><think>{"name": "f", "parameters": {}}</think>x',
+  ],
 )
 def test_what_is_no_call_of_llama_is_an_answer(action):
   parsed = call_formats.named("llama").parse(action + "<|eot_id|>")

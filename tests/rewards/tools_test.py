@@ -1,11 +1,14 @@
 """Episodes with tools: calls, limits, answers, and what is counted."""
 
+import datetime
+import decimal
 import json
 
+import numpy as np
 import pytest
 
 from grpo_jax.rewards import call_formats, session_worker, sessions, tools
-from tests.rewards import chats
+from tests.rewards import chats, tool_functions
 
 PATH = "grpo_jax.rewards.tools:make"
 OWN = "tests.rewards.tool_functions"
@@ -115,7 +118,6 @@ def test_parallel_calls_are_made_in_order_beside_wrong_ones():
   ("how", "said"),
   [
     ("so", "Error: ValueError: so"),
-    ("object", "Error: TypeError: Object of type object is not JSON"),
     ("loud", "Error: ValueError: " + "x" * 481),
     ("hang", "Error: no result in 0.1 s."),
   ],
@@ -126,6 +128,37 @@ def test_what_tools_raise_is_read_by_the_policy(how, said):
   assert found.startswith(said)
   assert len(found) <= 500
   assert session.scores()["tool_errors"] == 1
+
+
+@pytest.mark.parametrize(
+  ("value", "said"),
+  [
+    (np.float32(0.5), "0.5"),
+    (np.int64(7), "7"),
+    (np.bool_(True), "true"),
+    (np.arange(4).reshape(2, 2), "[[0, 1], [2, 3]]"),
+    ({"b", "a"}, '["a", "b"]'),
+    (decimal.Decimal("12.50"), "12.50"),
+    (datetime.date(2026, 1, 2), "2026-01-02"),
+    (
+      {"when": datetime.datetime(2026, 1, 2, 3), np.int64(1): (np.ones(1),)},
+      '{"when": "2026-01-02T03:00:00", "1": [[1.0]]}',
+    ),
+    (None, "null"),
+  ],
+)
+def test_what_has_one_meaning_is_written(monkeypatch, value, said):
+  monkeypatch.setitem(tool_functions.GIVEN, "it", value)
+  session = make(tools=(f"{OWN}:give",))
+  ((found,),), _ = play(session, act(("give", {"what": "it"})))
+  assert found == said
+  assert session.scores()["tool_errors"] == 0
+
+
+def test_what_cannot_be_written_is_an_error_and_no_result():
+  session = make(tools=(FAIL,))
+  with pytest.raises(TypeError, match=r"fail' returned <object .* Convert it"):
+    play(session, act(("fail", {"how": "object"})))
 
 
 def test_results_are_cut_by_bytes():
