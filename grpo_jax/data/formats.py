@@ -174,9 +174,30 @@ def _conversion(
   return functools.partial(mapped_record, dict(fields))
 
 
+def _advice(raw: Row) -> str:
+  """What to set where a row has no prompt, in words."""
+  known = {
+    "gsm8k": {"question", "answer"},
+    "math": {"problem", "solution"},
+    "pairs": {"chosen", "rejected"},
+  }
+  for format, fields in known.items():
+    is_worked = format != "gsm8k" or "####" in str(raw.get("answer"))
+    if fields <= raw.keys() and is_worked:
+      return f"Set config.data.format={format!r}, which knows these fields."
+  return (
+    "Name the field of the question in config.data.fields, as {'prompt':"
+    " 'question', 'answer': 'answer'}."
+  )
+
+
 def plain_record(raw: Row) -> Record:
   """Checks a row whose fields are those of a record."""
   record: Record = {}
+  if "prompt" not in raw:
+    raise ValueError(
+      f"found no field 'prompt'; the row has {sorted(raw)}. {_advice(raw)}"
+    )
   for field, (kind, description, default) in _FIELDS.items():
     value = raw.get(field)
     if value is None and default is not ...:

@@ -294,8 +294,18 @@ class JsonlSource:
 
 
 def existing(who: str, path: epath.PathLike, what: str) -> epath.Path:
-  """The path, if there is a file; raises FileNotFoundError otherwise."""
+  """The path, if there is a file.
+
+  Raises:
+    FileNotFoundError: There is none.
+    IsADirectoryError: It is a folder.
+  """
   path = epath.Path(path)
+  if path.is_dir():
+    raise IsADirectoryError(
+      f"{who}: {path} is a folder; set config.data.train_path (and eval_path)"
+      f" to {what}."
+    )
   if not path.exists():
     raise FileNotFoundError(
       f"{who}: no file {path}; set config.data.train_path (and eval_path) to"

@@ -4,8 +4,9 @@ An index says where each line begins. It is made once, in one pass over the
 file, and kept beside it:
 
     data.jsonl          the lines
-    data.jsonl.index    64 bytes that say which file it is of, then one int64
-                        for each line that is not empty: the byte it begins at
+    data.jsonl.index    64 bytes that say which file it is of, with a checksum
+                        of the rest: one int64 for each line that is not empty,
+                        the byte it begins at
 
 A line is read, parsed and checked when its record is asked for.
 """
@@ -18,6 +19,7 @@ import os
 import pathlib
 import struct
 import tempfile
+import weakref
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -31,8 +33,9 @@ from grpo_jax.data.formats import Record
 
 _BLOCK = 2**22  # Bytes that are looked at at once.
 _ENDS = 2**16  # Bytes of the head and of the tail that are part of the mark.
-_VERSION = b"grpolns1"
-_HEADER = struct.Struct("<8sqqqI28x")  # 64 bytes; see `_Mark`.
+_VERSION = b"grpolns2"
+# 64 bytes: version, number of lines, `_Mark`, checksum of what follows.
+_HEADER = struct.Struct("<8sqqqII24x")
 
 
 class _Mark(NamedTuple):
@@ -90,6 +93,12 @@ class StreamedJsonlSource:
       )
     found = sources.existing("StreamedJsonlSource", path, "a .jsonl file")
     self._path = pathlib.Path(found).absolute()
+    if not self._path.is_file():
+      raise ValueError(
+        f"StreamedJsonlSource: {path} is a pipe or a device, of which no line"
+        " can be read twice; write it into a file, or set"
+        " config.data.streaming=False."
+      )
     mark = _mark(self._path)
     index = _usable_index(self._path, mark) or _made_index(self._path, mark)
     self._size = mark.size
@@ -102,12 +111,10 @@ class StreamedJsonlSource:
       index, "<i8", mode="r", offset=_HEADER.size, shape=(num_lines,)
     )
     self._file = os.open(self._path, os.O_RDONLY)
+    # Not `__del__`, which may run when `os` is no module any more.
+    weakref.finalize(self, os.close, self._file)
     self._has_domain: bool | None = None
     self._has_domain = formats.has_domain(self[0])
-
-  def __del__(self):
-    if hasattr(self, "_file"):
-      os.close(self._file)
 
   def __len__(self) -> int:
     return len(self._begins)
@@ -155,16 +162,18 @@ def _places(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _usable_index(path: pathlib.Path, mark: _Mark) -> pathlib.Path | None:
-  """An index of this very file, or None."""
+  """An index of this very file whose offsets are whole, or None."""
   for place in _places(path):
-    if not place.exists():
+    if not place.is_file():  # A folder, or a pipe that nobody writes into.
       continue
-    with place.open("rb") as file:
-      header = file.read(_HEADER.size)
-    size = place.stat().st_size - _HEADER.size
-    if len(header) == _HEADER.size and size % 8 == 0:
-      version, *numbers = _HEADER.unpack(header)
-      if version == _VERSION and numbers == [size // 8, *mark[:2], mark[2]]:
+    try:
+      content = place.read_bytes()
+    except OSError:
+      continue
+    rest = memoryview(content)[_HEADER.size :]
+    if len(content) >= _HEADER.size and len(rest) % 8 == 0:
+      found = _HEADER.unpack_from(content)
+      if found == (_VERSION, len(rest) // 8, *mark, zlib.crc32(rest)):
         return place
   return None
 
@@ -173,24 +182,25 @@ def _made_index(path: pathlib.Path, mark: _Mark) -> pathlib.Path:
   """Makes the index in the first place that can be written."""
   complaints = []
   for place in _places(path):
+    name = ""
     try:
       place.parent.mkdir(parents=True, exist_ok=True)
       # Under another name until it is complete: a killed process leaves no
       # index that looks whole, and several processes make one each.
       descriptor, name = tempfile.mkstemp(dir=place.parent, prefix=".index-")
-    except OSError as error:
-      complaints.append(str(error))
-      continue
-    logging.info("%s: making the index of lines %s", path, place)
-    try:
+      logging.info("%s: making the index of lines %s", path, place)
       os.fchmod(descriptor, 0o644)  # Others may use it, who read the file.
       with os.fdopen(descriptor, "wb") as file:
         _write_index(file, path, mark)
       os.replace(name, place)
-    except BaseException:
-      os.unlink(name)
-      raise
-    return place
+    except BaseException as error:
+      if name:
+        os.unlink(name)
+      if not isinstance(error, OSError):
+        raise
+      complaints.append(str(error))
+    else:
+      return place
   raise OSError(
     f"StreamedJsonlSource: no place for the index of {path}:"
     f" {'; '.join(complaints)}. Make its folder writable, or set the"
@@ -200,12 +210,14 @@ def _made_index(path: pathlib.Path, mark: _Mark) -> pathlib.Path:
 
 def _write_index(file: Any, path: pathlib.Path, mark: _Mark) -> None:
   file.write(bytes(_HEADER.size))
-  count = 0
+  count = checksum = 0
   for begins in _begins(path):
-    begins.astype("<i8").tofile(file)
+    content = begins.astype("<i8").tobytes()
+    file.write(content)
+    checksum = zlib.crc32(content, checksum)
     count += len(begins)
   file.seek(0)
-  file.write(_HEADER.pack(_VERSION, count, *mark))
+  file.write(_HEADER.pack(_VERSION, count, *mark, checksum))
   file.flush()
   os.fsync(file.fileno())
 

@@ -170,7 +170,16 @@ def test_jsonl_fills_in_what_is_optional(tmp_path):
   [
     ("{oops", r"found '\{oops' .*; need a JSON object on one line"),
     ('["x"]', r"need a JSON object"),
-    ('{"answer": "2"}', r"found 'prompt' = None; need a string"),
+    ('{"prompt": null}', r"found 'prompt' = None; need a string"),
+    (
+      '{"q": "x", "answer": "2"}',
+      r"no field 'prompt'; the row has \['answer', 'q'\]\. Name the field of",
+    ),
+    (
+      '{"question": "x", "answer": "#### 2"}',
+      r"has \['answer', 'question'\]\. Set config\.data\.format='gsm8k', whi",
+    ),
+    ('{"problem": "x", "solution": ""}', r"config\.data\.format='math'"),
     ('{"prompt": 3}', r"found 'prompt' = 3; need a string"),
     ('{"prompt": "x", "answer": 2}', r"found 'answer' = 2; need a string"),
     ('{"prompt": "x", "extras": []}', r"'extras' = \[\]; need an object"),

@@ -68,7 +68,9 @@ def test_a_malformed_line_is_found_when_it_is_read(tmp_path):
   assert [source[i]["prompt"] for i in range(2)] == ["a", "b"]
   with pytest.raises(ValueError, match=r"data\.jsonl:4: found '\{oops'"):
     source[2]
-  with pytest.raises(ValueError, match=r"data\.jsonl:1: found 'prompt' = None"):
+  with pytest.raises(
+    ValueError, match=r"data\.jsonl:1: found no field 'prompt'"
+  ):
     streaming.StreamedJsonlSource(written(tmp_path, b'{"answer": "1"}\n'))
 
 
@@ -111,8 +113,18 @@ def test_the_index_is_made_once_for_each_state_of_the_file(tmp_path):
   assert len(streaming.StreamedJsonlSource(path)) == 3
 
 
+def flipped(content, bit):
+  changed = bytearray(content)
+  changed[bit // 8] ^= 1 << bit % 8
+  return bytes(changed)
+
+
 @pytest.mark.parametrize(
-  "damage", [lambda x: x[:-3], lambda x: x[:-8], lambda x: b""]
+  "damage",
+  [
+    *(lambda x: x[:-3], lambda x: x[:-8], lambda x: b"", lambda x: x[:70]),
+    *(lambda x, bit=bit: flipped(x, bit) for bit in (3, 70, 513, 575, 639)),
+  ],
 )
 def test_a_damaged_index_is_made_again(tmp_path, damage):
   path = written(tmp_path, lines("a", "b"))
@@ -141,6 +153,38 @@ def test_a_folder_that_cannot_be_written_has_its_index_in_the_cache(
   monkeypatch.setenv("XDG_CACHE_HOME", str(path))  # A file is no folder.
   with pytest.raises(OSError, match=r"no place for the index .*-only.*XDG"):
     streaming.StreamedJsonlSource(path)
+
+
+@pytest.mark.parametrize("kind", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_is_not_taken_for_an_index(tmp_path, cache, kind):
+  path = written(tmp_path, lines("a", "b"))
+  kind(index_of(path))
+  assert len(streaming.StreamedJsonlSource(path)) == 2
+  in_cache = len(list((cache / "grpo_jax").glob("*.index")))
+  assert in_cache == (kind is os.mkdir)  # A pipe is replaced.
+  assert not list(tmp_path.glob(".index-*"))
+
+
+@pytest.mark.parametrize(
+  ("kind", "error"), [(os.mkdir, "is a folder"), (os.mkfifo, "is a pipe")]
+)
+def test_what_is_no_file_is_not_read(tmp_path, kind, error):
+  kind(tmp_path / "data")
+  with pytest.raises((ValueError, OSError), match=error):
+    streaming.StreamedJsonlSource(tmp_path / "data")
+
+
+def test_a_file_is_closed_without_a_word_at_exit(tmp_path):
+  path = written(tmp_path, lines("a"))
+  program = """
+import sys
+from grpo_jax.data import streaming
+sys.kept = [streaming.StreamedJsonlSource(sys.argv[1])]
+sys.kept.append(sys.kept)
+"""
+  command = [sys.executable, "-c", program, str(path)]
+  ended = subprocess.run(command, check=True, capture_output=True, text=True)
+  assert "Error" not in ended.stderr
 
 
 def test_a_killed_process_leaves_no_index_that_looks_whole(tmp_path):

@@ -164,7 +164,7 @@ def digest(directory: pathlib.Path) -> dict[str, str]:
     (
       text(data__format=""),
       ValueError,
-      r"train\.jsonl:1: found 'prompt' = None; need a string",
+      r"train\.jsonl:1: found no field 'prompt'; the row has \['",
     ),
     (
       text(data__tokenizer="none.json"),
