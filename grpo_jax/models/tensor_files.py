@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,7 @@ DTYPES = {
   "F16": np.dtype(np.float16),
   "BF16": np.dtype(jnp.bfloat16),
 }
+_MAX_NAME = 255  # Bytes of the name of a file, on all usual disks.
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _MAX_HEADER = 10**8  # bytes, as the library of the format says
 
@@ -67,8 +69,9 @@ def find(directory: pathlib.Path) -> dict[str, Tensor]:
     files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
     names = sorted({*files.values()})
     for name in names:
-      if pathlib.PurePath(name).name != name or not name.strip("."):
-        raise ValueError(f"{name!r} is no name of a file beside it")
+      is_name = pathlib.PurePath(name).name == name and name.strip(".")
+      if not is_name or "\0" in name or len(os.fsencode(name)) > _MAX_NAME:
+        raise ValueError(f"{name!r:.80} is no name of a file beside it")
   except (
     ValueError,
     KeyError,

@@ -47,6 +47,7 @@ _MARKER_TEXT = "Checkpoints of one grpo_jax run; each number is a step.\n"
 _EXTRA = "grpo_jax_extra"
 _CHECKSUMS = "grpo_jax_checksums"
 _DIGEST = "grpo_jax_sha256"  # Of both.
+_STEP = "grpo_jax_step"  # The name of the folder when it was saved.
 # Until every process sees a new file; NFS may take half a minute.
 _VISIBLE_SECONDS = 60.0
 _SHOWN = 5  # Differing arrays that an error lists.
@@ -256,6 +257,7 @@ class Checkpoints:
           _EXTRA: text,
           _CHECKSUMS: sums,
           _DIGEST: _digest(text, sums),
+          _STEP: step,
         },
       )
     self._position = step
@@ -355,6 +357,8 @@ class Checkpoints:
     text, sums = custom[_EXTRA], custom[_CHECKSUMS]
     if custom[_DIGEST] != _digest(text, sums):
       raise ValueError("its metadata differ from what was saved")
+    if (was := custom.get(_STEP, step)) != step:
+      raise ValueError(f"it was saved as step {was}; rename it")
     return metadata.metadata, json.loads(text), json.loads(sums)
 
   def _read(self, read: Callable[[], Any], step: int) -> Any:

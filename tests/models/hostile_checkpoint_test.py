@@ -143,7 +143,11 @@ def change_index(folder, change):
 
 
 @pytest.mark.parametrize(
-  "name", ["../{}", "{absolute}", "a/../{}", "./{}", "..", "", 5, None, ["x"]]
+  "name",
+  [
+    *("../{}", "{absolute}", "a/../{}", "./{}", "..", "", 5, None, ["x"]),
+    *("x" * 300, "é" * 130, "a\0b", "\ud800"),
+  ],
 )
 def test_an_index_names_files_beside_it(folder, name):
   first = next(folder.glob("*-00001-of-*"))

@@ -325,6 +325,17 @@ def test_a_changed_digit_beside_the_arrays_is_refused(copy):
   store.close()
 
 
+def test_a_folder_that_was_renamed_is_no_other_step(copy):
+  (copy / "2").rename(copy / "7777")
+  store = checkpoints.Checkpoints(copy, keep=3)
+  message = r"7777 cannot be read \(ValueError: it was saved as step 2; rename"
+  with pytest.raises(ValueError, match=message):
+    store.extra()
+  with pytest.raises(ValueError, match=message):
+    store.restore(make_state())
+  store.close()
+
+
 def test_unreadable_list_of_steps_is_refused(copy):
   metadata = copy / "2" / "_CHECKPOINT_METADATA"
   metadata.write_text(metadata.read_text().replace("item", "itum"))
