@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -22,6 +22,7 @@ SPLITS = ("train", "test")
 # A split holds about 10% of the problems or more; 10,000 misses in a row mean
 # that it holds none.
 _MAX_DRAWS = 10_000
+_NUM_CHECKED = 8  # Problems of each split that `check` looks at.
 
 
 class Example(NamedTuple):
@@ -200,6 +201,83 @@ def draw(
     f"Task.example: none of {_MAX_DRAWS} problems belongs to split {split!r};"
     " the task has too few problems, make it larger."
   )
+
+
+def check(task: Task) -> None:
+  """Looks at the ids of a task and at its first problems.
+
+  An id outside the vocabulary would read another row of a table, and no error
+  comes of that.
+
+  Raises:
+    ValueError: One of them is not what `Task` and `Example` say; the message
+      has the task's name.
+  """
+
+  def wrong(what: str, needed: str) -> ValueError:
+    return ValueError(f"task {task.name!r}: {what}; needed {needed}.")
+
+  def check_ids(what: str, ids: Any) -> None:
+    is_array = isinstance(ids, np.ndarray) and ids.ndim == 1
+    if not is_array or not np.issubdtype(ids.dtype, np.integer):
+      raise wrong(
+        f"{what} is {_shown(ids)}", "is a NumPy array of token ids, int32 [n]"
+      )
+    if outside := ids[(ids < 0) | (ids >= task.vocab_size)].tolist():
+      raise wrong(
+        f"{what} has the ids {outside[:4]}",
+        f"are ids from 0 to {task.vocab_size - 1}, by Task.vocab_size",
+      )
+
+  if not isinstance(task.end_ids, tuple) or not task.end_ids:
+    raise wrong(f"end_ids is {task.end_ids!r:.60}", "is a tuple of token ids")
+  for name in ("end_ids", "pad_id", "bos_id"):
+    check_ids(name, np.atleast_1d(getattr(task, name)))
+  extras = None
+  for draw in {task.example, task.lesson or task.example}:
+    for split in SPLITS:
+      for number in range(_NUM_CHECKED):
+        made = draw(np.random.default_rng(number), split)
+        what = f"problem {number} of the split {split!r}: its"
+        if not isinstance(made, Example):
+          raise wrong(f"an example is {_shown(made)}", "is a tasks.Example")
+        check_ids(f"{what} prompt", made.prompt)
+        if made.completion is not None:
+          check_ids(f"{what} completion", made.completion)
+        if task.solution is not None:
+          for field, ids in task.solution(made.extras)._asdict().items():
+            check_ids(f"{what} solution's {field}", np.array(ids, np.int64))
+        for name, value in made.extras.items():
+          if isinstance(value, list | tuple | float | int):
+            raise wrong(
+              f"{what} extras[{name!r}] is {_shown(value)}",
+              "is a NumPy array, of which those of a batch are stacked",
+            )
+        found = {
+          name: (np.shape(value), np.asarray(value).dtype.kind)
+          for name, value in made.extras.items()
+        }
+        extras = extras or found
+        if found != extras:
+          raise wrong(
+            f"{what} extras have the shapes and kinds {found}, and those of the"
+            f" first problem {extras}",
+            "are the same for all, padded where they are shorter",
+          )
+        if made.observed is not None and (
+          np.shape(made.observed) != made.completion.shape
+        ):
+          raise wrong(
+            f"{what} observed has the shape {np.shape(made.observed)}",
+            f"is a flag for each of {made.completion.size} tokens",
+          )
+
+
+def _shown(value: Any) -> str:
+  kind = type(value).__name__
+  if isinstance(value, np.ndarray):
+    kind += f" of {value.dtype}{list(value.shape)}"
+  return f"{value!r:.60} ({kind})"
 
 
 def check_range(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from grpo_jax import tasks
 from grpo_jax.data import domains, sources
 from grpo_jax.tasks import mixture
+from grpo_jax.tasks import task as task_lib
 from grpo_jax.training import mixtures
 from grpo_jax.training.settings import DataConfig
 
@@ -53,9 +54,12 @@ def make(data: DataConfig, seed: int) -> Made:
   Raises:
     KeyError, TypeError, ValueError: There is no such task.
   """
-  task = make_task(data)
   if data.source == "mixture":
-    return _mixed(data, task, seed)
+    for part in _parts(data).values():
+      task_lib.check(part)
+    return _mixed(data, make_task(data), seed)
+  task = make_task(data)
+  task_lib.check(task)
   extras = sources.TaskSource(task, "train", 0, 1)[0]["extras"]
   train, held_out, supervised = _sources(task, seed, _NUM_EXAMPLES)
   names: tuple[str, ...] = ()

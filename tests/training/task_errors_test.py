@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from grpo_jax.tasks import copy as copy_task
@@ -69,3 +70,52 @@ def test_a_task_has_to_say_who_is_right():
     problem.make_problem(config_lib.resolve(config))
   config.rewards.correct = "accurcy"
   problem.make_problem(config_lib.resolve(config))
+
+
+def prompt(*ids):
+  return {"prompt": np.array([1, *ids], np.int32)}
+
+
+def longer(rng):
+  return {"extras": {"answer": np.zeros(rng.integers(1, 9), np.int32)}}
+
+
+@pytest.mark.parametrize(
+  ("fields", "example", "message"),
+  [
+    (
+      {},
+      prompt(64),
+      r"its prompt has the ids \[64\]; needed are ids from 0 to",
+    ),
+    ({}, prompt(-1), r"its prompt has the ids \[-1\]"),
+    ({}, {"completion": np.array([3, 99])}, r"completion has the ids \[99\]"),
+    (
+      {},
+      {"completion": [3, 2]},
+      r"completion is \[3, 2\] \(list\); needed is a",
+    ),
+    ({}, {"prompt": np.ones(3)}, r"prompt is array.*ndarray of float64\[3\]\)"),
+    ({}, {"extras": {"answer": [3, 4]}}, r"extras\['answer'\] is .* \(list\)"),
+    ({}, longer, r"extras have the shapes .* and those of the first problem"),
+    ({}, {"observed": np.ones(1, bool)}, r"observed has the shape \(1,\)"),
+    ({"end_ids": (640,)}, {}, r"end_ids has the ids \[640\]"),
+    ({"end_ids": ()}, {}, r"end_ids is \(\); needed is a tuple"),
+    ({"end_ids": [2]}, {}, r"end_ids is \[2\]; needed is a tuple"),
+    ({"pad_id": -1}, {}, r"pad_id has the ids \[-1\]"),
+    ({"bos_id": 64}, {}, r"bos_id has the ids \[64\]"),
+  ],
+)
+def test_the_first_problems_of_a_task_are_looked_at(fields, example, message):
+  made = copy_task.make(2)
+
+  def draw(rng, split):
+    changes = example(rng) if callable(example) else example
+    return made.example(rng, split)._replace(**changes)
+
+  config = tiny_config.get_config("grpo")
+  config.data.name = dataclasses.replace(made, example=draw, **fields)
+  config.data.task_options = {}
+  config.rewards.functions = ("accuracy",)
+  with pytest.raises(ValueError, match=rf"task 'copy': .*{message}"):
+    problem.make_problem(config_lib.resolve(config))
