@@ -248,7 +248,8 @@ def check(task: Task) -> None:
           for field, ids in task.solution(made.extras)._asdict().items():
             check_ids(f"{what} solution's {field}", np.array(ids, np.int64))
         for name, value in made.extras.items():
-          if isinstance(value, list | tuple | float | int):
+          is_plain = isinstance(value, list | tuple | float | int)
+          if is_plain and not isinstance(value, np.generic):
             raise wrong(
               f"{what} extras[{name!r}] is {_shown(value)}",
               "is a NumPy array, of which those of a batch are stacked",
