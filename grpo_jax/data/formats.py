@@ -11,6 +11,7 @@ returns a record (`sources`). Datasets that are known have an entry in
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -29,6 +30,12 @@ _FIELDS: dict[str, tuple[type, str, Any]] = {
   "answer": (str, "a string", ""),
   "completion": (str, "a string", None),
   "extras": (dict, "an object", {}),
+}
+# Fields that the rows of a format have, and further ones that are read.
+_OF_FORMATS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+  "gsm8k": (("question", "answer"), ()),
+  "math": (("problem", "solution"), ("answer", "level", "type", "subject")),
+  "pairs": (("chosen", "rejected"), ("prompt",)),
 }
 _CALCULATOR = re.compile(r"<<[^>]*>>")
 # Fields in which rows of other projects have a video.
@@ -71,6 +78,52 @@ def conversion(
   named = {*images, *mapped.pop("extras", {}).values(), *mapped.values()}
   videos = tuple(name for name in _VIDEOS if name not in named)
   return functools.partial(_without_video, convert, videos)
+
+
+def with_columns(
+  convert: Conversion,
+  format: str | None = None,
+  fields: Mapping[str, Any] | None = None,
+  more: Sequence[str] = (),
+) -> Conversion:
+  """A conversion whose records have all other columns of a row as extras.
+
+  Args:
+    convert: What `conversion` gave.
+    format, fields: As there.
+    more: Further fields that it reads.
+  """
+  read = {*more, *_VIDEOS}
+  if format is not None:
+    needed, others = _OF_FORMATS[format]
+    read |= {*needed, *others}
+  elif fields:
+    mapped = {**fields}
+    read |= {*mapped.pop("extras", {}).values(), *mapped.values()}
+  else:
+    read |= {*_FIELDS}
+
+  def converted(raw: Row) -> Record:
+    beside = {name: _plain(x) for name, x in raw.items() if name not in read}
+    row = {name: _plain(x) for name, x in raw.items() if name in read}
+    is_plain = not (format or fields)
+    if not beside or (is_plain and "prompt" not in row):
+      return convert({**row, **beside})
+    try:
+      json.dumps(beside)
+    except (TypeError, ValueError) as error:
+      raise ValueError(
+        f"found the columns {sorted(beside)}, of which one is nothing that JSON"
+        f" can write ({error}); take it out."
+      ) from error
+    if is_plain:
+      inner = row.get("extras") or {}
+      return convert({**row, "extras": {**beside, **inner}})
+    record = convert(row)
+    beside = {k: x for k, x in beside.items() if k != "domain"}
+    return {**record, "extras": {**beside, **record["extras"]}}
+
+  return converted
 
 
 def _without_video(
@@ -176,14 +229,9 @@ def _conversion(
 
 def _advice(raw: Row) -> str:
   """What to set where a row has no prompt, in words."""
-  known = {
-    "gsm8k": {"question", "answer"},
-    "math": {"problem", "solution"},
-    "pairs": {"chosen", "rejected"},
-  }
-  for format, fields in known.items():
+  for format, (needed, _) in _OF_FORMATS.items():
     is_worked = format != "gsm8k" or "####" in str(raw.get("answer"))
-    if fields <= raw.keys() and is_worked:
+    if {*needed} <= raw.keys() and is_worked:
       return f"Set config.data.format={format!r}, which knows these fields."
   return (
     "Name the field of the question in config.data.fields, as {'prompt':"

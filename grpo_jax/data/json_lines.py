@@ -24,7 +24,7 @@ def record(line: bytes, convert: Conversion) -> Record | None:
   """
   try:
     raw = _parsed(line)
-    return None if raw is None else _sized(convert(raw))
+    return None if raw is None else sized(convert(raw))
   except UnicodeError as error:
     raise ValueError(
       f"{error}; need text in UTF-8, without halves of surrogate pairs."
@@ -62,7 +62,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
   return raw
 
 
-def _sized(record: Record) -> Record:
+def sized(record: Record) -> Record:
   """The record, if none of its texts is too long."""
   for field in ("prompt", "answer", "completion", "rejected"):
     if len(record.get(field) or "") > _MAX_TEXT:

@@ -238,6 +238,62 @@ def _opened(
   return rows, tuple(paths)
 
 
+class RowsSource:
+  """Rows of a program, held in memory."""
+
+  def __init__(
+    self,
+    rows: Sequence[Mapping[str, Any]],
+    format: str | None = None,
+    fields: Mapping[str, Any] | None = None,
+    domain_key: str = "",
+    images: Sequence[str] = (),
+  ):
+    """Checks all rows.
+
+    Args:
+      rows: As the lines of `JsonlSource`. What else a row has is among the
+        extras of its record.
+      format, fields, domain_key, images: As in `formats.conversion`.
+
+    Raises:
+      ValueError: A row is malformed (the message has its number), or there is
+        none; or unknown format.
+    """
+    convert = formats.with_columns(
+      formats.conversion(format, fields, domain_key, images),
+      *(format, fields, (domain_key, *images)),
+    )
+    records = []
+    for number, row in enumerate(rows):
+      try:
+        records.append(json_lines.sized(convert(row)))
+      except ValueError as error:
+        raise ValueError(f"config.data: row {number}: {error}") from error
+    self._records = _checked(records, "config.data", domain_key)
+
+  def __len__(self) -> int:
+    return len(self._records)
+
+  def __getitem__(self, index: int) -> Record:
+    return self._records[index]
+
+
+def _checked(
+  records: list[Record], where: str, domain_key: str
+) -> list[Record]:
+  """The records, if there are any, and all or none have a domain."""
+  if not records:
+    raise ValueError(f"{where} has no records; need at least 1.")
+  labelled = sum(map(formats.has_domain, records))
+  if labelled not in (0, len(records)):
+    raise ValueError(
+      f"{where}: {labelled} of {len(records)} records have"
+      f" a {domain_key or 'domain'!r} in 'extras'; need all or none."
+    )
+  return records
+
+
 class JsonlSource:
   """JSON objects, one a line, held in memory."""
 
@@ -268,7 +324,7 @@ class JsonlSource:
     """
     convert = formats.conversion(format, fields, domain_key, images)
     path = existing("JsonlSource", path, "a .jsonl file")
-    self._records = []
+    records = []
     lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
     for number, line in enumerate(lines, start=1):
       try:
@@ -276,15 +332,8 @@ class JsonlSource:
       except ValueError as error:
         raise ValueError(f"JsonlSource: {path}:{number}: {error}") from error
       if record is not None:
-        self._records.append(record)
-    if not self._records:
-      raise ValueError(f"JsonlSource: {path} has no records; need at least 1.")
-    labelled = sum(map(formats.has_domain, self._records))
-    if labelled not in (0, len(self._records)):
-      raise ValueError(
-        f"JsonlSource: {path}: {labelled} of {len(self._records)} records have"
-        f" a {domain_key or 'domain'!r} in 'extras'; need all or none."
-      )
+        records.append(record)
+    self._records = _checked(records, f"JsonlSource: {path}", domain_key)
 
   def __len__(self) -> int:
     return len(self._records)

@@ -42,6 +42,7 @@ def config(
   """A config of a file, with some settings changed.
 
       config("quickstart", "gspo", **{"rl.steps": 50, "seed": 1})
+      config("jsonl", data=[{"prompt": "1 + 1 =", "answer": "2"}])
 
   More are changed by assignment, `config.rl.steps = 100`. There a name that no
   setting has is an AttributeError; a new phase, as `phase_config` makes it, is
@@ -52,7 +53,11 @@ def config(
       of another one, which ends in ".py".
     algorithm: What the file's `get_config` takes: an algorithm, or a model for
       a recipe; None: its default.
-    **settings: By their names; those with dots as `**{"rl.steps": 50}`.
+    **settings: By their names; those with dots as `**{"rl.steps": 50}`. `data`
+      may be the records themselves: a list of dictionaries, a data set of
+      Hugging Face's `datasets`, or a dictionary of both parts, "train" and
+      "test". Columns beside those of a record are among its extras, which
+      reward functions read. The run keeps a copy.
 
   Raises:
     FileNotFoundError: There is no such file.
@@ -63,7 +68,7 @@ def config(
   """
   arguments = () if algorithm is None else (algorithm,)
   found = named.load(str(named.find(name)), *arguments)
-  named.apply(found, settings)
+  named.apply(found, named.with_rows(settings))
   named.lock(found)
   return found
 

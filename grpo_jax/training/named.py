@@ -204,7 +204,7 @@ def apply(config: config_dict.ConfigDict, given: Mapping[str, Any]) -> None:
     ValueError: A name is that of the algorithm.
   """
   for name, value in given.items():
-    said = f"config: {name}={value!r}: "
+    said = f"config: {name}={_shown(value)}: "
     if name in ("algorithm", "algorithm.name"):
       # The fields of one algorithm must not stay with another.
       raise ValueError(
@@ -224,6 +224,57 @@ def apply(config: config_dict.ConfigDict, given: Mapping[str, Any]) -> None:
         parent[last] = config_dict.ConfigDict(dict(value))
       continue
     parent[last] = _fitting(parent.get_type(last), value, said)
+
+
+def _shown(value: Any) -> str:
+  """A value in a message, of which a data set is not all printed."""
+  text = repr(value)
+  return text if len(text) <= 80 else f"{text[:80]}… ({type(value).__name__})"
+
+
+def with_rows(given: Mapping[str, Any]) -> dict[str, Any]:
+  """The settings, of which records in memory are the data of the run.
+
+  Args:
+    given: Settings by name. `data` is a list of dictionaries, or a data set of
+      Hugging Face's `datasets`; or a dictionary of two, "train" and "test".
+
+  Raises:
+    TypeError: It is something else, or has something else in it.
+  """
+  given = {**given}
+  data = given.pop("data", None)
+  if data is None:
+    return given
+  parts = data if isinstance(data, Mapping) else {"train": data}
+  if "train" not in parts or parts.keys() - {"train", "test"}:
+    raise TypeError(
+      f"config: data has the parts {sorted(parts)!r:.80}; needed are 'train'"
+      " and perhaps 'test'. Settings of data are set one by one, as"
+      " **{'data.train_path': …}."
+    )
+  settings = {"data.source": "jsonl"}
+  for part, setting in ("train", "train_path"), ("test", "eval_path"):
+    if part in parts:
+      rows = _rows(parts[part])
+      settings[f"data.{setting}"] = objects.name_of(rows)
+  return {**settings, **given}
+
+
+def _rows(data: Any) -> list[dict[str, Any]]:
+  """Records in memory as plain dictionaries."""
+  is_set = hasattr(data, "column_names") and hasattr(data, "__len__")
+  rows = list(data) if is_set or isinstance(data, list | tuple) else None
+  wrong = [x for x in rows or () if not isinstance(x, Mapping)]
+  if not rows or wrong:
+    found = wrong[0] if wrong else data
+    raise TypeError(
+      f"config: data has {_shown(found)} ({type(found).__name__}); needed is a"
+      " list of dictionaries, at least one, or a data set of the package"
+      " `datasets`. Its columns are named in config.data.format or"
+      " config.data.fields."
+    )
+  return [dict(row) for row in rows]
 
 
 def _fitting(kind: type, value: Any, said: str) -> Any:

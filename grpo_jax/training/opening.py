@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from grpo_jax import objects
 from grpo_jax.data import (
   domains,
   formats,
@@ -152,10 +153,14 @@ def _train_and_held_out(data: DataConfig, seed: int) -> tuple[Source, Source]:
       gym.GymSource(data.datasets, "train", seed),
       gym.GymSource(data.datasets, "test", 0),
     )
-  kind = (
-    streaming.StreamedJsonlSource if data.streaming else sources.JsonlSource
-  )
-  return (
-    kind(data.train_path, format, data.fields, data.domain_key, data.images),
-    kind(held_out_path, format, data.fields, data.domain_key, data.images),
-  )
+  described = format, data.fields, data.domain_key, data.images
+
+  def opened(path: str) -> Source:
+    if objects.is_object(path):
+      rows = objects.load(path, "config.data")
+      return sources.RowsSource(rows, *described)
+    if data.streaming:
+      return streaming.StreamedJsonlSource(path, *described)
+    return sources.JsonlSource(path, *described)
+
+  return opened(data.train_path), opened(held_out_path)

@@ -3,11 +3,12 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import grpo_jax
 from grpo_jax import algorithms
-from grpo_jax.training import api, config, handle
+from grpo_jax.training import api, config, handle, opening
 
 
 def test_public_names_are_what_they_say():
@@ -54,3 +55,93 @@ def test_what_is_no_config_is_refused_before_there_is_a_folder(given, capsys):
   with pytest.raises(TypeError, match=r"train: config=.*grpo_jax.config\("):
     api.train(given)
   assert capsys.readouterr().out == ""
+
+
+class Columns:
+  """As a data set of the package `datasets`."""
+
+  column_names = ("question", "answer", "level")
+
+  def __init__(self, rows):
+    self._rows = rows
+
+  def __len__(self):
+    return len(self._rows)
+
+  def __getitem__(self, index):
+    return self._rows[index]
+
+
+ROWS = [
+  {"question": f"{i} + 1 =", "answer": f"#### {i + 1}", "level": np.int64(i)}
+  for i in range(4)
+]
+NAMED = {"prompt": "question", "answer": "answer"}
+
+
+@pytest.mark.parametrize(
+  ("data", "settings", "prompt", "extras"),
+  [
+    (ROWS, {"data.fields": NAMED}, "1 + 1 =", {"level": 1}),
+    (Columns(ROWS), {"data.format": "gsm8k"}, "1 + 1 =", {"level": 1}),
+    (
+      {"train": [{"prompt": "a", "x": 1, "extras": {"y": 2}}] * 2},
+      {},
+      "a",
+      {"x": 1, "y": 2},
+    ),
+  ],
+)
+def test_records_in_memory_are_data(data, settings, prompt, extras):
+  made = api.config("jsonl", data=data, **{"data.format": "", **settings})
+  opened = opening.open_sources(config.resolve(made).data, 0)
+  record = opened.train[1]
+  assert record["prompt"] == opened.held_out[1]["prompt"] == prompt
+  assert record["extras"] == extras
+
+
+def test_a_part_is_held_out():
+  made = api.config("jsonl", data={"train": ROWS, "test": ROWS[:1]})
+  assert made.data.train_path != made.data.eval_path
+  again = api.config("jsonl", data=[dict(row) for row in ROWS])
+  assert again.data.train_path == made.data.train_path
+
+
+@pytest.mark.parametrize(
+  ("data", "message"),
+  [
+    (["a"], r"data has 'a' \(str\); needed is a list of dictionaries"),
+    ([], r"data has \[\] \(list\)"),
+    ("file.jsonl", r"data has 'file\.jsonl' \(str\)"),
+    ({"train_path": ROWS}, r"parts \['train_path'\]; needed are 'train'"),
+  ],
+)
+def test_other_data_are_refused(data, message):
+  with pytest.raises(TypeError, match=message):
+    api.config("jsonl", data=data)
+
+
+@pytest.mark.parametrize(
+  "settings", [{"data.train_path": ROWS * 99}, {"nothing": ROWS * 99}]
+)
+def test_errors_do_not_print_a_data_set(settings):
+  with pytest.raises((TypeError, KeyError)) as caught:
+    api.config("jsonl", **settings)
+  assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+  ("row", "message"),
+  [
+    ({"q": 1}, r"config\.data: row 1: found no field 'prompt'; the row has"),
+    (
+      {"prompt": "a", "x": object()},
+      r"row 1: found the columns \['x'\], of wh",
+    ),
+    ({"prompt": "a", "domain": "b"}, r"row 1: found the domain 'b'"),
+  ],
+)
+def test_the_row_that_is_wrong_is_named(row, message):
+  made = api.config("jsonl", data=[{"prompt": "a"}, row], **{"data.format": ""})
+  with pytest.raises(ValueError, match=message):
+    opening.open_sources(config.resolve(made).data, 0)
