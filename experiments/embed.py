@@ -27,6 +27,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from experiments import policies
+from grpo_jax import ranges
 from grpo_jax.data import clusters, demonstrations, sources
 from grpo_jax.training import console, embeddings, paths
 
@@ -76,7 +77,9 @@ def main(argv: Sequence[str]) -> int:
     )
   with policy as run:
     records = _records(run.loaded)
-    with console.waiting(f"running the policy over {len(records)} prompts"):
+    with console.waiting(
+      f"running the policy over {ranges.counted(len(records), 'prompt')}"
+    ):
       measured = embeddings.measure(
         run.loaded, records, _BATCH_SIZE.value or run.config.eval.batch_size
       )
@@ -93,7 +96,8 @@ def main(argv: Sequence[str]) -> int:
   paths.write(out, clusters.packed(records, known, about))
   sizes = np.bincount(labels)
   print(
-    f"{len(records)} prompts in {len(sizes)} clusters of {sizes.min()} to"
+    f"{ranges.counted(len(records), 'prompt')} in {len(sizes)} clusters of"
+    f" {sizes.min()} to"
     f" {sizes.max()}, {measured.losses.mean():.3f} nats per token of their"
     f" solutions: {out}"
   )

@@ -37,6 +37,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from experiments import policies
+from grpo_jax import ranges
 from grpo_jax.data import demonstrations, sources
 from grpo_jax.training import (
   console,
@@ -165,7 +166,8 @@ def main(argv: Sequence[str]) -> int:
     }
     done = _generate(loaded, source, num_prompts, out, wanted, settings)
   hosts.say(
-    f"{done.lines} completions of {done.prompts} prompts, {done.tokens} tokens"
+    f"{ranges.counted(done.lines, 'completion')} of"
+    f" {ranges.counted(done.prompts, 'prompt')}, {done.tokens} tokens"
     f" drawn: {out}"
   )
   return 0
@@ -186,7 +188,7 @@ def _generate(
   )
   first = done = next(parts)
   if done.prompts:
-    hosts.say(f"continuing after {done.prompts} prompts")
+    hosts.say(f"continuing after {ranges.counted(done.prompts, 'prompt')}")
   with progress.Progress("generate", num_prompts) as display:
     for done in parts:
       seconds = time.monotonic() - started

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from experiments import flags as flags_lib
+from grpo_jax import ranges
 from grpo_jax.data import quarantine
 from grpo_jax.data.lint import Finding
 from grpo_jax.training import config as config_lib
@@ -61,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
       print(flags_lib.wrapped(f"{kind}, {finding.check}: {finding.message}"))
     num_errors = sum(finding.is_error for finding in found)
     print(
-      f"{number} records: {num_errors} errors,"
+      f"{ranges.counted(number, 'record')}: {num_errors} errors,"
       f" {len(found) - num_errors} warnings"
     )
     if _OUT.value:
@@ -89,7 +90,7 @@ def _write(problem: problem_lib.Problem, found: Sequence[Finding]) -> None:
   lines = quarantine.described(problem.train, why)
   path = paths.parse(_OUT.value)
   paths.write(path, (json.dumps(lines, indent=2) + "\n").encode())
-  print(f"{len(lines)} records: {path}")
+  print(f"{ranges.counted(len(lines), 'record')}: {path}")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from experiments import flags as flags_lib
+from grpo_jax import ranges
 from grpo_jax.training import cards, console, hosts, merging, paths
 
 _WORKDIRS = flags.DEFINE_list(
@@ -50,7 +51,10 @@ def main(argv: Sequence[str]) -> int:
   if hosts.is_main():
     text = cards.card(out, step=None, library="grpo_jax")
     paths.write(out / cards.README, text.encode())
-  print(f"{len(_WORKDIRS.value)} runs, {size} parameters -> {_OUT.value}")
+  print(
+    f"{ranges.counted(len(_WORKDIRS.value), 'run')}, {size} parameters ->"
+    f" {_OUT.value}"
+  )
   return 0
 
 

@@ -42,6 +42,7 @@ from absl import flags
 from experiments import flags as flags_lib
 from experiments.papers import origin, registry
 from experiments.papers.registry import Experiment
+from grpo_jax import ranges
 
 _ONLY = flags.DEFINE_string(
   "only", "", "Experiments whose name has a match of this regular expression."
@@ -110,7 +111,8 @@ def _list(chosen: Sequence[Experiment]) -> None:
     )
     dates = sorted(record.date for record in found)
     print(
-      f"\n{experiment.name}: {len(found)} records, {minutes:.0f} min,"
+      f"\n{experiment.name}: {ranges.counted(len(found), 'record')},"
+      f" {minutes:.0f} min,"
       f" {' to '.join(dict.fromkeys(dates[:1] + dates[-1:]))}; {counts}"
     )
     for one in origin.outputs(experiment, history):

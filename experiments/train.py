@@ -33,6 +33,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from experiments import report
+from grpo_jax import ranges
 from grpo_jax.training import console, health, hosts, loop, paths, plots
 from grpo_jax.training import run as run_lib
 
@@ -70,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
     return 130 if by_hand else 143
   seconds = time.time() - started
   if result.after is None or result.before is None:
-    hosts.say(f"done: {result.step} steps in {seconds:.0f} s")
+    hosts.say(f"done: {ranges.counted(result.step, 'step')} in {seconds:.0f} s")
     status = 0
   else:
     status = _report(config, result, seconds)

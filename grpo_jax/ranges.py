@@ -58,3 +58,8 @@ def check(config: Any, where: str, **fields: Range) -> None:
       # The default of a dataclass's field is an attribute of the class.
       other = ", or None" if getattr(type(config), name, 0) is None else ""
       raise ValueError(f"{where}.{name}={value} must be {allowed}{other}.")
+
+
+def counted(count: int, noun: str) -> str:
+  """A number with its noun, as "1 seed" and "2 seeds"."""
+  return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -27,7 +27,7 @@ from experiments.comparison import runs as runs_lib
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import pool, together
 from experiments.sweeps.cells import Cell, Source
-from grpo_jax import algorithms
+from grpo_jax import algorithms, ranges
 from grpo_jax.training import metrics_log, named
 
 BOOK = "compare.json"
@@ -259,7 +259,8 @@ def train(
       members = [by_cell[cell.workdir] for cell in group]
       what = dict.fromkeys(f"{x.algorithm} on {x.task}" for x in members)
       print(
-        f"program {number} of {len(programs)}, {len(group)} runs:"
+        f"program {number} of {len(programs)},"
+        f" {ranges.counted(len(group), 'run')}:"
         f" {', '.join(what)}",
         flush=True,
       )

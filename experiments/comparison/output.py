@@ -12,6 +12,7 @@ from experiments.comparison import runs as runs_lib
 from experiments.comparison import tables
 from experiments.comparison.scores import Comparison
 from experiments.sweeps import pages
+from grpo_jax import ranges
 from grpo_jax.training import console, metrics_log
 
 
@@ -98,7 +99,8 @@ def notes_of(found: Comparison) -> list[str]:
   if few and min(few) < 5:
     notes.append(
       pages.paragraph(
-        f"Some cells have {min(few)} seeds. Of so few, a bootstrap interval is"
+        f"Some cells have {ranges.counted(min(few), 'seed')}. Of so few, a"
+        " bootstrap interval is"
         " little more than their range, and covers less often than 95 times in"
         " a hundred."
       )

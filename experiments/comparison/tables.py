@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from experiments.comparison import scores as scores_lib
 from experiments.comparison.scores import Comparison, Estimate
 from experiments.sweeps import latex, statistics
+from grpo_jax import ranges
 
 _NONE = "–"
 PREAMBLE = "% Needs \\usepackage{booktabs} and \\usepackage{siunitx}."
@@ -191,7 +192,7 @@ def _seeds(found: Comparison) -> str:
     {len(found.seeds(x, y)) for x in found.algorithms for y in found.tasks}
   )
   if len(counts) == 1:
-    return f"n = {counts[0]} seeds"
+    return f"n = {ranges.counted(counts[0], 'seed')}"
   return f"n = {counts[0]} to {counts[-1]} seeds"
 
 

@@ -24,6 +24,7 @@ from jax.sharding import AbstractMesh
 
 from experiments import flags as flags_lib
 from experiments.pods import advice, chips, held, meshes
+from grpo_jax import ranges
 from grpo_jax.training import config as config_lib
 
 _CONFIG = flags_lib.define_config()
@@ -65,7 +66,7 @@ def _print(settings: config_lib.RunConfig, mesh: AbstractMesh) -> None:
   name = settings.phases[-1]
   phase = settings.section(name)
   print(
-    f"phase {name}: {phase.num_rows} completions per batch,"
+    f"phase {name}: {ranges.counted(phase.num_rows, 'completion')} per batch,"
     f" {mesh.size} device(s); per device:"
   )
   found = held.table(settings, mesh)

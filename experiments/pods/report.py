@@ -58,6 +58,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from experiments.pods import chips, meshes, steps
+from grpo_jax import ranges
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import sharding
 
@@ -185,9 +186,11 @@ def table(results: dict[str, Any]) -> str:
     *textwrap.wrap(verdict(results), 80, subsequent_indent="  "),
     " ".join(filter(None, (results["config"], results["model"]))),
     f"{slices}{results['topology']} ({slices}{results['product']}):"
-    f" {results['chips']} chips, {results['devices']} devices",
+    f" {ranges.counted(results['chips'], 'chip')},"
+    f" {ranges.counted(results['devices'], 'device')}",
     f"mesh {mesh}",
-    f"{results['num_prompts']} prompts x {results['group_size']} completions,"
+    f"{ranges.counted(results['num_prompts'], 'prompt')} x"
+    f" {ranges.counted(results['group_size'], 'completion')},"
     f" micro-batches of {results['micro_batch_size'] or 'all'} rows",
     f"{results['date']}, jax {results['jax']}, libtpu {results['libtpu']}",
   ]

@@ -43,6 +43,7 @@ from experiments.launch import job
 from experiments.sweeps import cells as cells_lib
 from experiments.sweeps import clouds, pool, together
 from experiments.sweeps.cells import Cell, Source
+from grpo_jax import ranges
 
 _CONFIG = flags_lib.define_config()
 _ROOT = flags.DEFINE_string("root", None, "Folder of the sweep.", required=True)
@@ -91,7 +92,8 @@ def main(argv: Sequence[str]) -> int:
   cells_lib.write_manifest(root, cells)
   left = [c for c in cells if cells_lib.read_result(c.workdir) is None]
   summary = (
-    f"sweep: {len(cells)} cells in {root}, {len(cells) - len(left)} of them"
+    f"sweep: {ranges.counted(len(cells), 'cell')} in {root},"
+    f" {len(cells) - len(left)} of them"
     " have ended"
   )
   if _LAUNCHER.value == "print":
@@ -258,7 +260,10 @@ def _run_vmapped(
   report = _Report(len(left))
   with pool.lock(root):
     for number, group in enumerate(programs, start=1):
-      print(f"program {number} of {len(programs)}, of {len(group)} runs")
+      print(
+        f"program {number} of {len(programs)}, of"
+        f" {ranges.counted(len(group), 'run')}"
+      )
       for cell, result in zip(group, together.train(group), strict=True):
         if not isinstance(result, Exception) and result.preempted:
           return _finish(root, cells, stopped=True)

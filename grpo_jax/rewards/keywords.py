@@ -30,6 +30,10 @@ from typing import Any
 _OURS = {"ids", "extras"}
 _IDS = ("completion_ids", "completions_ids")
 _ROWS = ("prompts", "completions", *_IDS)
+_AS_MESSAGES = (
+  'with config.data.template="chat" prompts and completions are lists of'
+  ' messages, as in TRL: a text is completions[i][0]["content"]'
+)
 _NOT_HERE = ("log_extra", "log_metric", "environments")
 
 
@@ -120,7 +124,12 @@ def adapted(
     chosen = {
       name: value for name, value in full.items() if takes_any or name in named
     }
-    return function(**{**needs, **chosen, **given})
+    try:
+      return function(**{**needs, **chosen, **given})
+    except (TypeError, AttributeError) as error:
+      if conversational:
+        error.args = (f"{error}; {_AS_MESSAGES}",)
+      raise
 
   return call
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from grpo_jax import ranges
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
   data_sets,
@@ -82,7 +83,9 @@ class Run:
     after = result["after"] or {}
     accuracy = after.get("eval/accuracy")
     shown = "" if accuracy is None else f", eval/accuracy {accuracy:.3f}"
-    return f"Run({str(where)!r}, {result['step']} steps{shown})"
+    return (
+      f"Run({str(where)!r}, {ranges.counted(result['step'], 'step')}{shown})"
+    )
 
   def close(self) -> None:
     """Frees the policy; what is asked for later opens it again."""

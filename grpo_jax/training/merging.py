@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from grpo_jax import objects
+from grpo_jax import objects, ranges
 from grpo_jax.data import demonstrations
 from grpo_jax.training import (
   checkpoints,
@@ -56,7 +56,8 @@ def coefficients(
   weights = [float(x) for x in weights] or [1 / count] * count
   if len(weights) != count:
     raise ValueError(
-      f"merge: {len(weights)} weights for {count} runs; give one for each."
+      f"merge: {ranges.counted(len(weights), 'weight')} for"
+      f" {ranges.counted(count, 'run')}; give one for each."
     )
   if not all(map(math.isfinite, weights)):
     raise ValueError(f"merge: weights={weights}; needed are finite numbers.")

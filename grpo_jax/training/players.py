@@ -26,6 +26,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from grpo_jax import ranges
 from grpo_jax.data import pipeline
 from grpo_jax.learning import members
 from grpo_jax.rollout import (
@@ -208,7 +209,8 @@ def _mix_until(
     ids = []
   if len(ids) != 1:
     raise ValueError(
-      f"config.sampling.mix_until={sampling.mix_until!r} is {len(ids)} tokens"
+      f"config.sampling.mix_until={sampling.mix_until!r} is"
+      f" {ranges.counted(len(ids), 'token')}"
       f" {ids}, and one has to tell where mixing ends; choose a token of the"
       " tokenizer, or '' to mix whole completions."
     )

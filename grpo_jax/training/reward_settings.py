@@ -95,8 +95,10 @@ class RewardsConfig:
   def __post_init__(self):
     if len(self.functions) != len(self.weights) or not self.functions:
       raise ValueError(
-        f"config.rewards: {len(self.functions)} functions {self.functions}"
-        f" and {len(self.weights)} weights {self.weights}; give one weight"
+        f"config.rewards: {ranges.counted(len(self.functions), 'function')}"
+        f" {self.functions}"
+        f" and {ranges.counted(len(self.weights), 'weight')} {self.weights};"
+        " give one weight"
         " per function, and at least one function."
       )
     for field in ("correct", "consistent"):

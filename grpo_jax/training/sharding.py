@@ -29,6 +29,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from grpo_jax import ranges
 from grpo_jax.rollout import host_state
 from grpo_jax.types import (
   ROW_AXES,
@@ -143,7 +144,8 @@ def make_mesh(
   ):
     need = "exactly" if every else "from 1 to"
     raise ValueError(
-      f"config.mesh: {shown} asks for {count} devices and there are"
+      f"config.mesh: {shown} asks for {ranges.counted(count, 'device')} and"
+      " there are"
       f" {len(devices)} {devices[0].platform} device(s); needed: data × fsdp ×"
       f" expert × tensor = {need} {len(devices)}, each at least 1. To try"
       " several on a CPU, set"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from grpo_jax import ranges
 from grpo_jax.data import task_tokenizer, tokenizer
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import task_sources
@@ -55,7 +56,8 @@ def single_ids(text: Any, pieces: Sequence[str], shown: str) -> list[int]:
       ids = []
     if len(ids) != 1:
       raise ValueError(
-        f"{shown} with a single token, and {piece!r} is {len(ids)} tokens"
+        f"{shown} with a single token, and {piece!r} is"
+        f" {ranges.counted(len(ids), 'token')}"
         f" {ids}. Choose a token of the tokenizer."
       )
     found += ids

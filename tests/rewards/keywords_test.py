@@ -129,6 +129,19 @@ def test_messages_are_given_where_the_run_has_a_chat_template():
   )
 
 
+@pytest.mark.parametrize("conversational", [True, False])
+def test_who_takes_a_message_for_a_text_is_told(conversational):
+  def stripped(completions):
+    return [len(text.strip()) for text in completions]
+
+  call = keywords.adapted(stripped, {}, conversational)
+  if not conversational:
+    assert call(["q"], [" c "], [0], [{}]) == [1]
+    return
+  with pytest.raises(AttributeError, match=r"'strip'; with config\.data\.temp"):
+    call(["q"], ["c"], [0], [{}])
+
+
 @pytest.mark.parametrize(
   ("function", "by_keyword"),
   [
