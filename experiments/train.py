@@ -122,8 +122,8 @@ def _plot(workdir: paths.Path) -> paths.Path | None:
   if not importlib.util.find_spec("matplotlib"):
     logging.warning("no plot: install grpo_jax[plot] for %s", workdir)
     return None
-  plots.plot_run(workdir, workdir / "curves.png")
-  return workdir / "curves.png"
+  plots.plot_run(workdir, workdir / plots.CURVES)
+  return workdir / plots.CURVES
 
 
 if __name__ == "__main__":

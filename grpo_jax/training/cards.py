@@ -30,7 +30,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 folder = "."  # Of this file, or its name on the hub.
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
-ids = tokenizer("What is 27 + 58?", return_tensors="pt")
+{prompt}
 print(tokenizer.decode(model.generate(**ids, max_new_tokens=64)[0]))
 """,
   "images": """\
@@ -53,6 +53,18 @@ run = g.load("FOLDER")  # Of this file.
 print(run.sample(run.prompts(4), n=2, temperature=1.0))
 """,
 }
+
+# How a prompt is put to the model, as in training.
+_IN_CHAT = """\
+ids = tokenizer.apply_chat_template(
+  [{"role": "user", "content": "What is 27 + 58?"}],
+  add_generation_prompt=True,
+  return_dict=True,
+  return_tensors="pt","""
+_IN_TEXT = """\
+template = %s
+prompt = template.replace("{prompt}", "What is 27 + 58?")
+ids = tokenizer(prompt, return_tensors="pt")"""
 
 
 def card(
@@ -120,14 +132,31 @@ def card(
       " training:\n"
     )
     text.append(_table(("metric", "before", "after"), figures))
+  data = values.get("data", {})
   how = library
-  if library == "transformers" and values.get("data", {}).get("images"):
+  if library == "transformers" and data.get("images"):
     how = "images"
-  text.append(f"\n## How to load it\n\n```python\n{_LOADING[how]}```\n")
-  if template := values.get("data", {}).get("template"):
+  template = data.get("template", "{prompt}")
+  loading = _LOADING[how].replace("{prompt}", _prompting(data, template))
+  text.append(f"\n## How to load it\n\n```python\n{loading}```\n")
+  if template == "chat":
+    text.append(
+      "In training a prompt was the user's message of the tokenizer's chat"
+      " template.\n"
+    )
+  else:
     shown = json.dumps(template, ensure_ascii=False)
     text.append(f"In training a prompt was put to the model as `{shown}`.\n")
   return "\n".join(text)
+
+
+def _prompting(data: Mapping[str, Any], template: str) -> str:
+  """Code that makes token ids of a prompt."""
+  if template != "chat":
+    return _IN_TEXT % json.dumps(template, ensure_ascii=False)
+  options = data.get("chat_options") or {}
+  lines = [f"  {name}={value!r}," for name, value in options.items()]
+  return "\n".join([_IN_CHAT, *lines, ")"])
 
 
 def _json(path: paths.Path) -> Any:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -24,9 +25,11 @@ import numpy as np
 from grpo_jax import ranges
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
+  console,
   data_sets,
   draws,
   evaluation,
+  hosts,
   metrics_log,
   paths,
   plots,
@@ -150,13 +153,25 @@ class Run:
     return traces_lib.read(self._folder("traces"))
 
   def plot(self) -> Figure:
-    """Reward, accuracy, length and entropy; a notebook shows the figure.
+    """Reward, accuracy, length and entropy.
+
+    A notebook shows the figure. A script has nobody who does: there it is also
+    written into the folder of the run, as `curves.png`, and the path is said.
 
     Raises:
       ImportError: matplotlib is not installed.
       ValueError: No reinforcement step was logged yet.
     """
-    return plots.figure_of(self._folder("plot"))
+    folder = self._folder("plot")
+    figure = plots.figure_of(folder)
+    if console.mode_of(sys.stdout) != "notebook":
+      path = folder / plots.CURVES
+      try:
+        path.write_bytes(plots.png(figure))
+        hosts.say(f"curves: {path}")
+      except OSError as error:
+        hosts.say(f"curves cannot be written: {error}; figure.savefig can")
+    return figure
 
   def prompts(self, num_prompts: int) -> list[dict[str, Any]]:
     """The first held-out records, for `sample`.

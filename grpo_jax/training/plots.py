@@ -13,6 +13,8 @@ from grpo_jax.training import metrics_log, paths, style
 if TYPE_CHECKING:
   from matplotlib.figure import Figure
 
+CURVES = "curves.png"  # In the folder of a run.
+
 
 def plot_run(workdir: str | os.PathLike, path: str | os.PathLike) -> None:
   """Writes `figure_of` a run as a PNG.
@@ -24,7 +26,7 @@ def plot_run(workdir: str | os.PathLike, path: str | os.PathLike) -> None:
   Raises:
     ImportError, FileNotFoundError, ValueError: See `figure_of`.
   """
-  paths.parse(path).write_bytes(_png(figure_of(workdir)))
+  paths.parse(path).write_bytes(png(figure_of(workdir)))
 
 
 def figure_of(workdir: str | os.PathLike) -> Figure:
@@ -76,7 +78,7 @@ def figure_of(workdir: str | os.PathLike) -> Figure:
 
     def _repr_png_(self) -> bytes:
       """What notebooks show, whatever their backend is."""
-      return _png(self)
+      return png(self)
 
   # A notebook has settings of its own, which stay.
   with matplotlib.rc_context():
@@ -108,7 +110,8 @@ def figure_of(workdir: str | os.PathLike) -> Figure:
   return canvas
 
 
-def _png(canvas: Figure) -> bytes:
+def png(canvas: Figure) -> bytes:
+  """A figure as the bytes of a PNG."""
   picture = io.BytesIO()
   canvas.savefig(picture, format="png")
   return picture.getvalue()

@@ -127,7 +127,7 @@ def digest(directory: pathlib.Path) -> dict[str, str]:
     (
       tiny(rewards__functions=("f1", "accuracy")),
       ValueError,
-      r"2 functions .* 1 weights .*one weight per function",
+      r"2 functions .* 1 weight .*one weight per function",
     ),
     *(
       (

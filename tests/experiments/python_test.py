@@ -58,8 +58,13 @@ def test_a_run_shows_what_it_has_logged(run, finished):
   assert lines == expected
 
 
-def test_a_plot_is_a_picture_for_a_notebook(run):
+def test_a_plot_is_a_picture_for_a_notebook_and_a_file_for_a_script(
+  run, capsys
+):
   figure = run.plot()
+  path = run.workdir / "curves.png"
+  assert f"curves: {path}\n" in capsys.readouterr().out
+  assert path.read_bytes().startswith(b"\x89PNG")
   assert figure.axes[0].get_title(loc="left") == "Reward"
   assert figure._repr_png_().startswith(b"\x89PNG")
 

@@ -77,6 +77,36 @@ def test_a_card_says_where_a_policy_comes_from(run, tmp_path):
   assert "password" not in text
 
 
+class Tokenizer:
+  """Notes what it is asked for."""
+
+  def __call__(self, text, **options):
+    return text
+
+  def apply_chat_template(self, messages, **options):
+    return messages, options
+
+
+@pytest.mark.parametrize("template", ["{prompt}", 'Q: "{prompt}"\nA:', "chat"])
+def test_a_card_puts_a_prompt_as_in_training(run, template):
+  path = run / metrics_log.CONFIG
+  config = json.loads(path.read_text())
+  options = {"enable_thinking": False}
+  config["data"] |= {"template": template, "chat_options": options}
+  path.write_text(json.dumps(config))
+  code = cards.card(run, step=100).partition("```python\n")[2]
+  lines = code.partition("```")[0].partition("model = ")[2].partition("\n")[2]
+  names = {"tokenizer": Tokenizer()}
+  exec(lines.partition("print(")[0], names)
+  question = "What is 27 + 58?"
+  if template == "chat":
+    messages, given = names["ids"]
+    assert messages == [{"role": "user", "content": question}]
+    assert given.items() >= {"add_generation_prompt": True, **options}.items()
+  else:
+    assert names["ids"] == template.replace("{prompt}", question)
+
+
 def test_what_is_not_known_is_said_so(run):
   config = tiny_config.get_config("grpo")
   config.algorithm.name = "my_pkg.foo:FOO"  # Of a package that is not here.

@@ -95,7 +95,7 @@ def test_equal_weights_that_nobody_gives():
 @pytest.mark.parametrize(
   ("weights", "has_base", "message"),
   [
-    ((1.0,), False, "1 weights for 2 runs"),
+    ((1.0,), False, "1 weight for 2 runs"),
     ((0.5, 0.6), False, r"is 1\.1; needed is 1, or a base"),
     ((0.5, float("nan")), True, "needed are finite numbers"),
   ],
