@@ -24,8 +24,8 @@ MUTATIONS = [
   Mutation(
     "Calls in a thought are made.",
     "grpo_jax/rewards/call_formats.py",
-    "return len(said) if end < 0 else end + len(_END_THINK)",
-    "return 0",
+    "start = _end_of_thought(said, first.start())",
+    "start = first.end()",
     "tests/rewards/call_formats_test.py -k in_a_thought",
   ),
   Mutation(
@@ -2801,8 +2801,8 @@ MUTATIONS = [
   Mutation(
     "Domains beside others that have none are taken.",
     "grpo_jax/data/sources.py",
-    "if labelled not in (0, len(self._records)):",
-    "if labelled > len(self._records):",
+    "if labelled not in (0, len(records)):",
+    "if labelled > len(records):",
     "tests/data/sources_test.py -k domains_are_numbers",
   ),
   Mutation(
@@ -2822,8 +2822,8 @@ MUTATIONS = [
   Mutation(
     "An index of another state of a file is used.",
     "grpo_jax/data/streaming.py",
-    "numbers == [size // 8, *mark[:2], mark[2]]",
-    "numbers[0] == size // 8",
+    "(_VERSION, len(rest) // 8, *mark, zlib.crc32(rest)):",
+    "(_VERSION, len(rest) // 8, *found[2:5], zlib.crc32(rest)):",
     "tests/data/streaming_test.py -k once_for_each_state",
   ),
   Mutation(
@@ -4023,5 +4023,32 @@ MUTATIONS = [
     "return (advantages >= 0) | (drift <= threshold)",
     "return (advantages >= 0) | (drift < threshold)",
     "tests/ops/corrections_test.py -k at_the_threshold",
+  Mutation(
+    "Ids that the tokenizer does not have are drawn.",
+    "grpo_jax/training/models.py",
+    "return jnp.where(known, logits, -jnp.inf)",
+    "return logits",
+    "tests/training/models_test.py -k without_a_token",
+  ),
+  Mutation(
+    "The begin token of a text is left out.",
+    "grpo_jax/data/tokenizer.py",
+    "return ids if ids[: len(begin)] == begin else [*begin, *ids]",
+    "return ids",
+    "tests/data/tokenizer_test.py -k begin_token_is_written_once",
+  ),
+  Mutation(
+    "A file that was replaced is read by the run that goes on.",
+    "grpo_jax/training/inputs.py",
+    "if before.get(name) != now.get(name)",
+    "if name not in now",
+    "tests/training/inputs_test.py -k was_replaced",
+  ),
+  Mutation(
+    "The index of lines is not compared with its checksum.",
+    "grpo_jax/data/streaming.py",
+    "len(rest) // 8, *mark, zlib.crc32(rest)",
+    "len(rest) // 8, *mark, found[-1]",
+    "tests/data/streaming_test.py -k damaged_index",
   ),
 ]
