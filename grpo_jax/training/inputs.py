@@ -23,7 +23,14 @@ from etils import epath
 
 from grpo_jax.data import sources
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import metrics_log, mixtures, paths, settings
+from grpo_jax.training import (
+  image_settings,
+  metrics_log,
+  mixtures,
+  paths,
+  settings,
+)
+from grpo_jax.training import problem as problem_lib
 
 _FILE = "inputs.json"
 # What is read of the folder of a checkpoint, and of a run.
@@ -33,12 +40,21 @@ _OF_RUN = (metrics_log.CONFIG,)
 # the weights of a large model would take minutes.
 _WHOLE, _NUM_PLACES = 2**30, 1024
 _BLOCK = _WHOLE // _NUM_PLACES
+_WITH_PATHS = ("jsonl", "mixture")  # Sources whose images are files.
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[\w.]+")
 _PACKAGE = pathlib.Path(__file__).parents[2]
 
 
-def digests(config: config_lib.RunConfig) -> dict[str, str]:
-  """A digest of each file that the settings of a run name, by its path."""
+def digests(
+  config: config_lib.RunConfig, problem: problem_lib.Problem | None = None
+) -> dict[str, str]:
+  """A digest of each file that a run reads, by its path.
+
+  Args:
+    config: Its settings, which name files.
+    problem: Its records, which may name images; None: these do not count.
+      Where records are read one by one, nobody knows all of them.
+  """
   files = [
     path
     for value in _texts(dataclasses.asdict(config))
@@ -47,6 +63,8 @@ def digests(config: config_lib.RunConfig) -> dict[str, str]:
   if config.model.checkpoint:  # Which may be a name on the hub, and no path.
     files += _of_folder(config.model.directory())
   data = config.data
+  if problem is not None and data.images and data.source in _WITH_PATHS:
+    files += _images(config, problem)
   is_mixture = data.source == "mixture"
   for part in mixtures.parts(data).values() if is_mixture else ():
     files += _of_dataset(part.data)
@@ -106,6 +124,19 @@ def check(workdir: paths.Path, now: Mapping[str, str]) -> None:
 def save(workdir: paths.Path, now: Mapping[str, str]) -> None:
   """Writes what `digests` says into the folder of a run."""
   metrics_log.write_json(workdir / _FILE, dict(sorted(now.items())))
+
+
+def _images(
+  config: config_lib.RunConfig, problem: problem_lib.Problem
+) -> Iterator[pathlib.Path]:
+  """The files of images of records in memory."""
+  folder = pathlib.Path(image_settings.folder(config.data))
+  for source in (problem.train, problem.held_out):
+    for number in range(0 if config.data.streaming else len(source)):
+      for kind, *given in source[number].get("pictures", ()):
+        path = folder / str(given[0]) if kind == "path" else None
+        if path is not None and path.is_file():
+          yield path
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -253,7 +253,7 @@ def open_run(
     for index in range(len(phases))
   ]
   position = None
-  read = inputs.digests(settings)
+  read = inputs.digests(settings, problem)
   last_step = saved.latest_step()
   if last_step is not None:
     # Without a checkpoint nothing is continued, and all may change.

@@ -1,10 +1,13 @@
 """Files that a run reads are those that it was started with."""
 
+import dataclasses
 import json
 import logging
+import types
 
 import pytest
 
+from grpo_jax.data import sources
 from grpo_jax.training import inputs, loop
 from tests.experiments import tiny_config
 from tests.training import problem_test
@@ -70,6 +73,25 @@ def test_a_file_that_was_replaced_is_named(tmp_path, read, name):
     inputs.check(workdir, read())
   path.write_text(before)
   inputs.check(workdir, read())
+
+
+def test_images_of_records_are_files_too(tmp_path):
+  (tmp_path / "a.png").write_text("an image")
+  path = tmp_path / "train.jsonl"
+  path.write_text(json.dumps({"prompt": "<image>", "image": "a.png"}))
+  config = problem_test._text_config(
+    data__format="", data__train_path=str(path), data__eval_path=""
+  )
+  data = dataclasses.replace(
+    config.data, images=("image",), max_images=1, max_patches=4
+  )
+  config = dataclasses.replace(config, data=data)
+  source = sources.JsonlSource(path, images=("image",))
+  made = types.SimpleNamespace(train=source, held_out=source)
+  inputs.save(tmp_path, inputs.digests(config, made))
+  (tmp_path / "a.png").write_text("another one")
+  with pytest.raises(ValueError, match=r"a\.png has another content"):
+    inputs.check(tmp_path, inputs.digests(config, made))
 
 
 def test_what_was_added_to_a_checkpoint_is_named(tmp_path, read):
