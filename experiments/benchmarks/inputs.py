@@ -49,6 +49,9 @@ class Numbers:
   def decode(self, ids: Sequence[int]) -> str:
     return " ".join(map(str, ids))
 
+  def pieces(self) -> dict[int, str]:
+    return {id_: str(id_) for id_ in range(self.vocab_size)}
+
 
 def even_share(prompts: Prompts, rollout: Rollout) -> dict[str, jax.Array]:
   """The verifier in the program: which part of the written ids is even."""
