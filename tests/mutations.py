@@ -4023,6 +4023,7 @@ MUTATIONS = [
     "return (advantages >= 0) | (drift <= threshold)",
     "return (advantages >= 0) | (drift < threshold)",
     "tests/ops/corrections_test.py -k at_the_threshold",
+  ),
   Mutation(
     "Ids that the tokenizer does not have are drawn.",
     "grpo_jax/training/models.py",

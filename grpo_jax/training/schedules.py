@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from grpo_jax import ranges
 from grpo_jax.data import (
   chosen,
   clusters,
@@ -193,7 +194,8 @@ def counted(
   known = np.array([counts.get(prompt, (0, 0)) for prompt in prompts], float)
   if not known.any():
     raise ValueError(
-      f"{where} has {len(counts)} prompts, and none of the {len(prompts)} of"
+      f"{where} has {ranges.counted(len(counts), 'prompt')}, and none of the"
+      f" {len(prompts)} of"
       " the pool: it was drawn of other data, or of a run with another seed."
       " Name one of this data."
     )

@@ -200,7 +200,7 @@ def test_counts_begin_with_the_completions_of_a_file(text, tmp_path):
   assert found.counts[:3].tolist() == [[0.5, 1.5], [0.5, 0.5], [1, 1]]
   assert found.num_slots == made.max_new_tokens
   path.write_text(json.dumps(lines[-1]), encoding="utf-8")
-  with pytest.raises(ValueError, match="has 1 prompts, and none of the 12"):
+  with pytest.raises(ValueError, match="has 1 prompt, and none of the 12"):
     spo()
   path.write_text('{"prompt": "unscored"}', encoding="utf-8")
   with pytest.raises(ValueError, match=r"samples\.jsonl':1 is no completion"):
