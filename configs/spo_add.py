@@ -21,6 +21,6 @@ def get_config(algorithm: str = "spo"):
   """Additions of mixed difficulty, and groups of one."""
   config = curriculum.get_config(algorithm)
   config.rl.schedule.name = "spo"
-  config.rl.num_prompts *= 8
+  config.rl.num_prompts = 256
   config.rl.group_size = 1
   return config
