@@ -1,25 +1,40 @@
 """What a launcher finds out before it asks the cloud for anything.
 
 A mistake that shows when the machines are there costs money and an hour. So the
-config is resolved here as experiments.train does it there, its mesh is compared
-with the chips that are asked for, and what the machines will lack is said:
-extras of setup.py, credentials, a token.
+parts of the run are made here as experiments.train makes them there, for a mesh
+of the chips that are asked for, and what the machines will lack is said: extras
+of setup.py, credentials, a token. Records of text, weights, verifiers, sessions
+and services may be on the machines alone, and are not asked here.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import re
 import sys
+import types
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import jax
 from absl import flags
 
+from configs.recipes import models as published
+from experiments import flags as flags_lib
 from experiments.launch import job, with_secrets
-from experiments.pods import meshes
+from experiments.pods import meshes, steps
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import vocabularies
+from grpo_jax.training import (
+  named,
+  served_problem,
+  served_settings,
+  sharding,
+  vocabularies,
+)
+from grpo_jax.training import problem as problem_lib
+from grpo_jax.training import run as run_lib
 
 # Owners and families on the Hugging Face hub whose checkpoints are handed out
 # to those who have accepted a license.
@@ -59,11 +74,11 @@ def check(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
   config = resolved(job.train_arguments(values, arguments))
   pod = job.parse_topology(values.topology)
   num_slices = job.num_slices(values)
-  meshes.whole(config.mesh, pod.num_devices * num_slices, num_slices)
+  mesh = meshes.whole(config.mesh, pod.num_devices * num_slices, num_slices)
   _check_extras(values.extras, needed_extras(config, values.workdir))
   _check_token(config, job.secrets(values))
   _check_folders(config)
-  notes = _local_files(config)
+  notes = _local_files(config) + check_parts(config, mesh)
   if problem := _no_credentials(values):
     if not values.dry_run:
       raise ValueError(problem)
@@ -83,8 +98,6 @@ def resolved(arguments: Sequence[str]) -> config_lib.RunConfig:
   Raises:
     ValueError: It would refuse it; with its words.
   """
-  from experiments import flags as flags_lib  # Slow, and needs JAX.
-
   values = flags.FlagValues()
   command_line = ["train", *arguments]
   flags_lib.define_config(values, command_line)
@@ -94,8 +107,74 @@ def resolved(arguments: Sequence[str]) -> config_lib.RunConfig:
     flags_lib.parse(command_line, values)
     return config_lib.resolve(values.config)
   except (KeyError, TypeError, ValueError, ImportError) as error:
-    text = error.args[0] if isinstance(error, KeyError) else error
-    raise ValueError(f"experiments.train would refuse this: {text}") from error
+    raise _refusal(error) from error
+
+
+def check_parts(
+  config: config_lib.RunConfig, sizes: Mapping[str, int]
+) -> list[str]:
+  """Makes the parts of a run as experiments.train does, and no array.
+
+  Args:
+    config: Settings of the run.
+    sizes: Axis of the mesh -> devices.
+
+  Returns:
+    What could not be looked at, in sentences.
+
+  Raises:
+    ValueError: The trainer would refuse it; with its words.
+  """
+  mesh = jax.sharding.AbstractMesh(
+    tuple(sizes[axis] for axis in sharding.AXES),
+    sharding.AXES,
+    axis_types=(jax.sharding.AxisType.Auto,) * len(sharding.AXES),
+    abstract_device=jax.sharding.AbstractDevice("TPU", None, "tpu"),
+  )
+  try:
+    with (
+      published.described(config) as config,
+      jax.sharding.use_abstract_mesh(mesh),
+    ):
+      run_lib.prepare(config, _problem(config), mesh)
+  except OSError as error:
+    return [f"the models and phases of this run are not checked here: {error}"]
+  except (KeyError, TypeError, ValueError) as error:
+    raise _refusal(error) from error
+  return []
+
+
+def _refusal(error: Exception) -> ValueError:
+  return ValueError(
+    f"experiments.train would refuse this: {named.text_of(error)}"
+  )
+
+
+def _problem(config: config_lib.RunConfig) -> problem_lib.Problem:
+  """The problem of a config; of text a description, which has no records."""
+  if config.data.is_made_of_ids:
+    return problem_lib.make_problem(config, starts=False)
+  problem = steps.make_problem(config)
+  if not config.data.environment:
+    return problem
+  if served_settings.is_served(config.data.environment):
+    environment = served_problem.environment(config, problem.tokenizer)
+    return dataclasses.replace(problem, host_environment=environment)
+  turns = dataclasses.replace(
+    config.environment,
+    action_ends=(),
+    compaction=dataclasses.replace(config.environment.compaction, ends=()),
+  )
+  ids: Any = types.SimpleNamespace(
+    **vars(problem.tokenizer),
+    markup_ids=lambda text: [0],
+    observation_ids=lambda text, size: [0],
+  )
+  return problem_lib.with_sessions(
+    dataclasses.replace(config, environment=turns),
+    dataclasses.replace(problem, tokenizer=ids),
+    starts=False,
+  )
 
 
 def needed_extras(config: config_lib.RunConfig, workdir: str) -> set[str]:

@@ -23,6 +23,7 @@ from jax.sharding import Mesh
 
 from configs.recipes import models as published
 from experiments.pods import chips, costs
+from grpo_jax.data import domains as domains_lib
 from grpo_jax.data import encoder as encoder_lib
 from grpo_jax.learning import stages
 from grpo_jax.rewards import combine
@@ -30,10 +31,12 @@ from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
   drivers,
   judges,
+  mixtures,
   models,
   programs,
   runs,
   sharding,
+  verifiers,
 )
 from grpo_jax.training import problem as problem_lib
 from grpo_jax.types import (
@@ -122,6 +125,21 @@ def _image_shapes(config: config_lib.RunConfig) -> Images | None:
   )
 
 
+def _domains(config: config_lib.RunConfig) -> tuple[str, ...]:
+  """Names of domains of prompts in words, as far as settings have them.
+
+  Where records alone have them, those of which a setting speaks.
+  """
+  data = config.data
+  if data.source == "mixture":
+    return tuple(mixtures.parts(data))
+  if data.domains or data.datasets:
+    return data.domains or data.datasets
+  named = [name for phase in config.stages for name in phase.domains]
+  named += [name for of in config.rewards.domains.values() for name in of]
+  return tuple(dict.fromkeys([*named, *config.sampling.domain_limits]))
+
+
 def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
   """The problem of a config; of one in words, what a program knows of it."""
   if config.data.is_made_of_ids:
@@ -142,6 +160,7 @@ def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
   )
   absent: Any = None
   scorer: Any = _Absent()
+  domains = _domains(config)
   return problem_lib.Problem(
     tokenizer=ids,
     train=[],
@@ -151,8 +170,17 @@ def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
     image_shapes=_image_shapes(config),
     max_prompt_len=config.data.max_prompt_len,
     max_new_tokens=config.sampling.max_new_tokens,
-    judge=judges.Sum((judges.OnHost(scorer),), {}, ""),
+    judge=verifiers.judge(config, judges.OnHost(scorer), "", domains),
     truncate_completions=True,
+    components=frozenset(verifiers.of_text(config)),
+    domains=domains,
+    limits=domains_lib.limits(
+      domains, config.sampling.domain_limits, config.sampling.max_new_tokens
+    ),
+    # Records may have domains.
+    provides=frozenset(
+      ["domain", *["step_rewards"] * bool(config.rewards.steps)]
+    ),
   )
 
 

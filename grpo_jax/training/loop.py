@@ -33,10 +33,8 @@ from grpo_jax.training import (
   hosts,
   lint,
   lock,
-  models,
   paths,
   probe,
-  runs,
   sharding,
   steps,
   tracing,
@@ -124,7 +122,6 @@ def train(
     sizes = [phase.group_size for phase in settings.stages if phase.plays]
     probe.check(problem, *sizes[:1])
     lint.before_training(settings, problem)
-    policy = models.make_policy(settings, problem, mesh)
     run = run_lib.open_run(
       stack,
       settings,
@@ -132,8 +129,7 @@ def train(
       workdir,
       saved=saved,
       problem=problem,
-      policy=policy,
-      phases=runs.make_phases(settings, problem, policy, mesh),
+      prepared=run_lib.prepare(settings, problem, mesh, workdir),
       mesh=mesh,
       watch=watch,
       stop=stack.enter_context(hosts.Stop(mesh)),

@@ -46,7 +46,6 @@ from grpo_jax.training import (
   lock,
   loop,
   metrics_log,
-  models,
   paths,
   phases,
   programs,
@@ -232,14 +231,17 @@ def _train_together(
     problems = [problem_lib.make_problem(config) for config in settings]
     for config, problem in zip(settings, problems, strict=True):
       lint.before_training(config, problem)
-    policy = models.make_policy(settings[0], problems[0], alone)
+    prepared = [
+      run_lib.prepare(*each, alone, workdir)
+      for *each, workdir in zip(settings, problems, workdirs, strict=True)
+    ]
     of_phases = _make_programs(
-      settings, problems[0], policy, mesh, side_by_side
+      settings, problems[0], prepared[0], mesh, side_by_side
     )
     evaluators: dict[str, evaluation.Evaluator] = {}
     together = []
-    for config, config_json, problem, workdir in zip(
-      settings, config_jsons, problems, workdirs, strict=True
+    for config, config_json, problem, parts, workdir in zip(
+      settings, config_jsons, problems, prepared, workdirs, strict=True
     ):
       saved = checkpoints.Checkpoints(
         workdir / "checkpoints",
@@ -254,8 +256,7 @@ def _train_together(
         workdir,
         saved=saved,
         problem=problem,
-        policy=policy,
-        phases=runs.make_phases(config, problem, policy, alone),
+        prepared=parts,
         mesh=alone,
         watch=hosts.Watch(
           config.hosts.timeout_s,
@@ -383,15 +384,13 @@ class Programs(NamedTuple):
 def _make_programs(
   settings: list[config_lib.RunConfig],
   problem: problem_lib.Problem,
-  policy: Policy,
+  prepared: run_lib.Prepared,
   mesh: Mesh,
   side_by_side: bool,
 ) -> list[Programs]:
   """The programs of each phase, traced once to find where the runs part."""
   alone = sharding.make_mesh(1)
   first = settings[0]
-  of_first = runs.make_phases(first, problem, policy, alone)
-  start = runs.abstract_start(policy, first.seed)
   found: list[Programs] = []
   for index, name in enumerate(first.phases):
     before = first.phases[:index]
@@ -399,9 +398,9 @@ def _make_programs(
     of_phase = (
       found[before.index(name)]
       if name in before
-      else _of_phase(settings, policy, index, mesh, side_by_side)
+      else _of_phase(settings, prepared.policy, index, mesh, side_by_side)
     )
-    state = runs.abstract_state(of_first[: index + 1], start)
+    state = runs.abstract_state(prepared.phases[: index + 1], prepared.start)
     batch = _arrays(run_lib.example(first, problem, alone, index))
     _check_programs(of_phase, mesh, len(settings), state, batch)
     found.append(of_phase)

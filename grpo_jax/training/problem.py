@@ -333,13 +333,18 @@ class Problem:
     )
 
 
-def make_problem(config: config_lib.RunConfig) -> Problem:
+def make_problem(config: config_lib.RunConfig, starts: bool = True) -> Problem:
   """Opens data, tokenizer and verifiers.
+
+  Args:
+    config: Settings of the run.
+    starts: Whether sessions of an environment are started. A launcher needs
+      none.
 
   Raises:
     KeyError, ValueError, FileNotFoundError: From the part that complains.
   """
-  made = _make_problem(config)
+  made = _make_problem(config, starts)
   made = dataclasses.replace(
     made,
     num_threads=config.data.num_threads,
@@ -371,10 +376,11 @@ def _with_reader(config: config_lib.RunConfig, problem: Problem) -> Problem:
   return dataclasses.replace(problem, judge=judge, rubric=rubric)
 
 
-def _make_problem(config: config_lib.RunConfig) -> Problem:
+def _make_problem(config: config_lib.RunConfig, starts: bool) -> Problem:
   data = config.data
   if data.is_made_of_ids:
-    return _task_problem(config)
+    made = _task_problem(config)
+    return with_sessions(config, made, starts) if data.environment else made
   text = vocabularies.make_tokenizer(config)
   assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
   assert config.sampling.max_new_tokens is not None
@@ -414,9 +420,10 @@ def _make_problem(config: config_lib.RunConfig) -> Problem:
     ),
   }
   if data.environment:
-    return _with_sessions(
+    return with_sessions(
       config,
       Problem(**fields, judge=verifiers.judge(config, None, names=domains)),
+      starts,
     )
   fields["components"] = frozenset(verifiers.of_text(config))
   if config.rewards.in_graph:
@@ -438,11 +445,18 @@ def _make_problem(config: config_lib.RunConfig) -> Problem:
   )
 
 
-def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
+def with_sessions(
+  config: config_lib.RunConfig, problem: Problem, starts: bool = True
+) -> Problem:
   """The problem with the config's environment on the host.
 
   It takes the place of an environment of the problem, whose sizes of turns it
   has where the config does not say others.
+
+  Args:
+    config: Settings of the run.
+    problem: Prompts and judges.
+    starts: Whether its sessions are started.
 
   Raises:
     KeyError: A reward is none of the scores of its sessions.
@@ -456,6 +470,21 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
     *(problem.max_prompt_len, problem.max_new_tokens),
     of_task=problem.compaction,
   )
+  made = dataclasses.replace(
+    problem,
+    environment=None,
+    host_environment=environment,
+    compaction=compaction,
+    judge=verifiers.judge(
+      config,
+      judges.InGraph(judges.of_episodes),
+      config.rewards.correct or "accuracy",
+      problem.domains,
+    ),
+    provides=(problem.provides | {"turns", "state_id"}) - {"step_rewards"},
+  )
+  if not starts:
+    return made
   rewards = config.rewards
   # Raises, if at all, before there is a process.
   guard, service = verifiers.interceptor(config)
@@ -486,20 +515,10 @@ def _with_sessions(config: config_lib.RunConfig, problem: Problem) -> Problem:
     workers.close()
     raise
   return dataclasses.replace(
-    problem,
-    environment=None,
-    host_environment=environment,
-    compaction=compaction,
+    made,
     sessions=workers,
     score_names=frozenset(names),
     components=frozenset(known),
-    judge=verifiers.judge(
-      config,
-      judges.InGraph(judges.of_episodes),
-      config.rewards.correct or "accuracy",
-      problem.domains,
-    ),
-    provides=(problem.provides | {"turns", "state_id"}) - {"step_rewards"},
   )
 
 
@@ -540,7 +559,7 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
   )
 
   correct = config.rewards.correct or "accuracy"
-  problem = Problem(
+  return Problem(
     tokenizer=text,
     train=train,
     held_out=made.held_out,
@@ -579,4 +598,3 @@ def _task_problem(config: config_lib.RunConfig) -> Problem:
       if given
     ),
   )
-  return _with_sessions(config, problem) if config.data.environment else problem

@@ -10,11 +10,11 @@ import math
 import pathlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from grpo_jax import objects
 from grpo_jax.training import (
@@ -211,6 +211,57 @@ class Run:
     return self.position["phase"] if self.position else 0
 
 
+class Prepared(NamedTuple):
+  """A run before there is an array of it.
+
+  Attributes:
+    policy: The model.
+    phases: Before they run.
+    start: Shapes of the state before the first phase.
+    streams: Batches of each phase; none of a problem without records.
+  """
+
+  policy: Policy
+  phases: list[runs.Phase]
+  start: TrainState
+  streams: list[Any]
+
+
+def prepare(
+  settings: config_lib.RunConfig,
+  problem: problem_lib.Problem,
+  mesh: Mesh | AbstractMesh,
+  workdir: paths.Path = _NOWHERE,
+) -> Prepared:
+  """Makes the parts of a run, and with them all checks of its settings.
+
+  A launcher calls it for devices that are elsewhere, so that it refuses what
+  the trainer would refuse there.
+
+  Args:
+    settings: Settings of the run.
+    problem: What it solves. One that is only described has no records.
+    mesh: Its devices, or their number along each axis.
+    workdir: Folder of the run.
+
+  Raises:
+    FileNotFoundError, KeyError, TypeError, ValueError: Settings do not go
+      together, or with the prompts or the devices; or a file that they name is
+      at fault.
+  """
+  policy = models.make_policy(settings, problem, mesh)
+  phases = runs.make_phases(settings, problem, policy, mesh)
+  guards_lib.check(settings, problem)
+  # All phases at once: sizes that do not fit are found before any work.
+  start = runs.abstract_start(policy, settings.seed)
+  runs.abstract_state(phases, start)
+  streams = [
+    make_stream(settings, problem, mesh, index, workdir)
+    for index in range(len(phases) if len(problem.train) else 0)
+  ]
+  return Prepared(policy, phases, start, streams)
+
+
 def open_run(
   stack: contextlib.ExitStack,
   settings: config_lib.RunConfig,
@@ -219,8 +270,7 @@ def open_run(
   *,
   saved: checkpoints.Checkpoints,
   problem: problem_lib.Problem,
-  policy: Policy,
-  phases: list[runs.Phase],
+  prepared: Prepared,
   mesh: Mesh,
   watch: hosts.Watch,
   stop: hosts.Stop,
@@ -235,23 +285,17 @@ def open_run(
     config_json: The config as it was given.
     workdir: Folder of the run.
     saved: Its checkpoints.
-    problem, policy, phases: What it solves, with what, in which phases.
+    problem: What it solves.
+    prepared: Its parts.
     mesh: Its devices.
     watch, stop, compiling: See `Run`.
     evaluator: One of another run with the same prompts and judges.
 
   Raises:
     ValueError: The checkpoint is of another config, or a file that the run
-      reads has changed since; or what a canary is to be is not there.
+      reads has changed since.
   """
-  # All phases at once: sizes that do not fit are found before any work.
-  guards_lib.check(settings, problem)
-  shapes = runs.abstract_start(policy, settings.seed)
-  runs.abstract_state(phases, shapes)
-  streams = [
-    make_stream(settings, problem, mesh, index, workdir)
-    for index in range(len(phases))
-  ]
+  policy, phases, shapes, streams = prepared
   position = None
   read = inputs.digests(settings, problem)
   last_step = saved.latest_step()
@@ -385,7 +429,7 @@ def result(run: Run) -> Result:
 def make_stream(
   config: config_lib.RunConfig,
   problem: problem_lib.Problem,
-  mesh: Mesh,
+  mesh: Mesh | AbstractMesh,
   index: int,
   workdir: paths.Path = _NOWHERE,
 ) -> Any:

@@ -83,12 +83,14 @@ def make(
 ) -> schedules.Schedule | None:
   """The schedule of a phase; None where prompts come in an order of their own.
 
+  A problem that is only described has no records, and no pool of them.
+
   Raises:
     ValueError: See `pool`.
   """
   phase = config.section(name)
   settings = phase.schedule
-  if not settings.chooses:
+  if not settings.chooses or not len(problem.train):
     return None
   found = pool(config, problem, name)
   if settings.name == ADS:

@@ -73,6 +73,19 @@ class Examples:
     return np.asarray(self._writer.ids(messages, **tools), np.int32)
 
 
+def environment(config: config_lib.RunConfig, text: Any) -> HostEnvironment:
+  """The sizes of a rollout; `text` is the tokenizer."""
+  most = config.sampling.max_new_tokens
+  assert most is not None  # `RunConfig` has seen to it.
+  return HostEnvironment(
+    max_turns=most,  # Each has a token at least.
+    max_action_len=min(config.environment.max_action_len or most, most),
+    max_observation_len=most,
+    action_ends=tuple(text.end_ids),
+    path=config.data.environment,
+  )
+
+
 def fields(config: config_lib.RunConfig, text: Any) -> dict[str, Any]:
   """Fields of a `Problem`.
 
@@ -86,31 +99,29 @@ def fields(config: config_lib.RunConfig, text: Any) -> dict[str, Any]:
   """
   data, wanted = config.data, config.served
   assert data.max_prompt_len is not None  # `RunConfig` has seen to it.
-  assert config.sampling.max_new_tokens is not None
   path = data.environment.removeprefix(served_settings.PREFIX)
   encoder = Encoder(text, data.template, dict(data.chat_options))
-  environment = verifiers_process.Environment(
+  served = verifiers_process.Environment(
     path,
     dict(config.environment.options),
     config.rewards.variables,
     wanted.python,
   )
   try:
-    names = frozenset({*environment.names, ACCURACY})
+    names = frozenset({*served.names, ACCURACY})
     known = sorted({*names, RETURN})
     verifiers.check_names(
       f"the environment {data.environment!r}", config, known
     )
     writer = conversations.Writer(encoder)
     train, held_out = (
-      Examples(split, environment.examples[split], writer, text.encode)
+      Examples(split, served.examples[split], writer, text.encode)
       for split in verifiers_process.SPLITS
     )
     train[0]  # Raises where its messages cannot be written.
   except BaseException:
-    environment.close()
+    served.close()
     raise
-  most = config.sampling.max_new_tokens
   return {
     "tokenizer": text,
     "train": train,
@@ -119,17 +130,11 @@ def fields(config: config_lib.RunConfig, text: Any) -> dict[str, Any]:
     "encoder": encoder,
     "answer_after": config.rewards.answer_after,
     "max_prompt_len": data.max_prompt_len,
-    "max_new_tokens": most,
+    "max_new_tokens": config.sampling.max_new_tokens,
     "truncate_completions": True,
-    "host_environment": HostEnvironment(
-      max_turns=most,  # Each has a token at least.
-      max_action_len=min(config.environment.max_action_len or most, most),
-      max_observation_len=most,
-      action_ends=tuple(text.end_ids),
-      path=data.environment,
-    ),
+    "host_environment": environment(config, text),
     "sessions": served_rollouts.Served(
-      environment,
+      served,
       wanted,
       config.rewards.row_timeout_s,
       config.rewards.step_timeout_s,

@@ -502,9 +502,11 @@ def local_rows(rows: NamedSharding, num_rows: int) -> np.ndarray:
   Processes that hold parts of the same rows, as along `tensor`, feed the same.
 
   Args:
-    rows: Splits a leading axis.
+    rows: Splits a leading axis. Of devices that are elsewhere all rows count.
     num_rows: Its length.
   """
+  if isinstance(rows.mesh, AbstractMesh):
+    return np.arange(num_rows)
   held: set[int] = set()
   for index in rows.addressable_devices_indices_map((num_rows,)).values():
     assert index is not None  # Only devices of this process are asked.

@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from experiments.launch import job, preflight, skypilot, tpu_vm, xpk
-from grpo_jax.training import api
+from grpo_jax.training import api, named
 from grpo_jax.training import config as config_lib
 from tests.experiments.launch import conftest
 
@@ -36,7 +36,9 @@ _CASES = {
   "tpu_vm_stop": _PLACE,
   "tpu_vm_delete": _PLACE,
   "xpk_create": [*_CLUSTER, "--topology=v5p-16", "--slices=2", "--spot"],
-  "xpk_run": [*_CLUSTER, *_WHAT, "--slices=2", *_REST],
+  "xpk_run": [
+    *(*_CLUSTER, *_WHAT, "--slices=2", *_REST, "--config.rl.num_prompts=32")
+  ],
   "xpk_status": _CLUSTER,
   "xpk_logs": ["--follow"],
   "xpk_stop": _CLUSTER,
@@ -135,6 +137,31 @@ def test_help_shows_the_actions_and_the_flags(launcher, capsys):
     ("tpu_vm_run", ["--", "--config.rl.stepz=5"], "mean --config.rl.steps?"),
     ("xpk_run", ["--", "--config.rl.steps=-5"], "train would refuse this:"),
     ("skypilot_run", ["--", "--stepz=5"], "Unknown command line flag 'stepz'"),
+    # What the trainer would refuse before its first step.
+    ("tpu_vm_run", ["--", "--config.rl.staleness=1"], "without a correction"),
+    (
+      "xpk_run",
+      ["--", "--config.guards.on=True", "--config.guards.canaries=('none',)"],
+      "config.guards.canaries: 'none' is no component of the reward",
+    ),
+    (
+      "tpu_vm_run",
+      ["--", "--config.rl.num_prompts=3"],
+      "config.rl.num_prompts=3 does not split over the 16 devices",
+    ),
+    (
+      "xpk_run",
+      [
+        *("--", "--config.rl.schedule.name=frontier"),
+        "--config.rl.schedule.pool=8",
+      ],
+      "more than the 8 to choose from",
+    ),
+    (
+      "tpu_vm_run",
+      ["--mesh=fsdp:4,tensor:4"],
+      "the model's num_kv_heads 2 does not split over tensor 4",
+    ),
     (
       "tpu_vm_run",
       ["--extras=tpu"],
@@ -196,6 +223,69 @@ def test_workdir_of_one_vm_that_stays_may_be_on_it(repository, capsys):
     == 0
   )
   assert "--workdir=/runs/a" in capsys.readouterr().out
+
+
+_PARTS = {"data": 8, "fsdp": 1, "expert": 1, "tensor": 1}
+
+
+@pytest.mark.parametrize(
+  ("config", "said"),
+  [
+    ("spo_add", None),
+    ("verifiers_grpo", None),
+    ("judge", "config.judge.model='runs/judges/truth'"),
+  ],
+)
+def test_parts_of_a_run_are_made_without_its_files(config, said):
+  """Neither verifiers nor sessions are started, and no model is read."""
+  settings = config_lib.resolve(api.config(config))
+  notes = preflight.check_parts(settings, _PARTS)
+  assert len(notes) == (said is not None)
+  for note in notes:
+    assert f"are not checked here: {said}" in note
+
+
+@pytest.mark.parametrize(
+  ("config", "settings", "message"),
+  [
+    (
+      "calc_tool_grpo",
+      {"sampling.lanes": 8},
+      "the environment of the task 'calc_tool' do not go together",
+    ),
+    # Sessions on the host, of a task and of text.
+    (
+      "calc_python_grpo",
+      {"algorithm.dynamic_sampling": True, "rl.max_rounds": 2},
+      "max_rounds=2 and config.data.environment=",
+    ),
+    (
+      "search_agent",
+      {"rl.num_prompts": 8, "algorithm.dynamic_sampling": True}
+      | {"rl.max_rounds": 2, "algorithm.advantage_scale": "group"},
+      "max_rounds=2 and config.data.environment=",
+    ),
+    (
+      "recipes/dapo:qwen2.5-0.5b",
+      {"rl.staleness": 1, "rl.max_rounds": 1},
+      "without a correction",
+    ),
+    (
+      "recipes/dapo:qwen2.5-0.5b",
+      {"guards.on": True, "guards.canaries": ("none",)},
+      "'none' is no component of the reward; they are math_accuracy",
+    ),
+  ],
+)
+def test_features_that_do_not_go_together_are_refused(
+  config, settings, message
+):
+  name, _, argument = config.partition(":")
+  made = named.load(str(named.find(name)), *([argument] if argument else []))
+  made.update_from_flattened_dict(settings)
+  with pytest.raises(ValueError, match="would refuse this") as error:
+    preflight.check_parts(config_lib.resolve(made), _PARTS)
+  assert message in str(error.value)
 
 
 def test_changes_are_sent_only_if_that_is_allowed(repository, capsys):
