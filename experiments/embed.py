@@ -3,7 +3,8 @@ r"""Clusters prompts by what a policy makes of them, from easy to hard ones.
     python -m experiments.embed --workdir=runs/base --num_prompts=2048 \
         --out=clusters.npz
     python -m experiments.embed --checkpoint=path/of/checkpoint \
-        --config=configs/checkpoint.py --out=clusters.npz
+        --config=configs/checkpoint.py \
+        --config.data.train_path=prompts.jsonl --out=clusters.npz
 
 The policy is that of a run, or a Hugging Face checkpoint with a config that
 says what its data are. Of each training prompt the mean final hidden state is

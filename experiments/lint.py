@@ -1,7 +1,9 @@
 """Looks for what is wrong with data and verifiers, before anybody trains.
 
-    python -m experiments.lint --config=configs/jsonl.py
     python -m experiments.lint --config=configs/jsonl.py \
+        --config.data.train_path=prompts.jsonl
+    python -m experiments.lint --config=configs/jsonl.py \
+        --config.data.train_path=prompts.jsonl \
         --workdir=runs/mine --out=quarantine.json
 
 Copies and near-copies of prompts, too few prompts for the size of a step, one

@@ -353,15 +353,16 @@ def architecture(checkpoint: str) -> Iterator[str]:
   """A folder with the config.json of a checkpoint, if it is a known one.
 
   So that shapes can be had without a download; any other name, and a folder,
-  stays what it is.
+  stays what it is. An -Instruct has the shapes of its base.
   """
   models = (*MODELS.values(), *VISION.values())
   known = {model.checkpoint: model for model in models}
-  if pathlib.Path(checkpoint).is_dir() or checkpoint not in known:
+  model = known.get(checkpoint, known.get(checkpoint.removesuffix("-Instruct")))
+  if pathlib.Path(checkpoint).is_dir() or model is None:
     yield checkpoint
     return
   with tempfile.TemporaryDirectory() as folder:
-    text = json.dumps(known[checkpoint].config_json)
+    text = json.dumps(model.config_json)
     (pathlib.Path(folder) / "config.json").write_text(text, encoding="utf-8")
     yield folder
 

@@ -136,7 +136,7 @@ def check_parts(
       published.described(config) as config,
       jax.sharding.use_abstract_mesh(mesh),
     ):
-      run_lib.prepare(config, _problem(config), mesh)
+      run_lib.prepare(config, problem_of(config), mesh)
   except OSError as error:
     return [f"the models and phases of this run are not checked here: {error}"]
   except (KeyError, TypeError, ValueError) as error:
@@ -150,7 +150,7 @@ def _refusal(error: Exception) -> ValueError:
   )
 
 
-def _problem(config: config_lib.RunConfig) -> problem_lib.Problem:
+def problem_of(config: config_lib.RunConfig) -> problem_lib.Problem:
   """The problem of a config; of text a description, which has no records."""
   if config.data.is_made_of_ids:
     return problem_lib.make_problem(config, starts=False)

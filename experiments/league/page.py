@@ -12,6 +12,7 @@ from experiments.league import claims
 from experiments.league.results import Results
 from experiments.sweeps import pages, statistics
 from experiments.sweeps.statistics import Conclusion
+from grpo_jax import algorithms
 
 
 def markdown(results: Results) -> str:
@@ -87,6 +88,13 @@ defaults of each paper, even if these were made for something larger. For
 example, Clip-Cov and KL-Cov choose one token of a batch as small as this,
 MO-GRPO and GDPO have only one reward to normalise, and CompactionRL has only
 one context.""")
+  alpha = algorithms.make_config("vapo").length_adaptive_alpha
+  yield pages.paragraph(f"""
+VAPO is made for long completions. Its λ for the policy is
+1 - 1 / ({alpha:g} l), where l is the number of tokens, and is cut to 0 for
+completions of up to {1 / alpha:.0f} tokens. So it is 0 for all completions of
+`sort` and `words`, and {1 - 1 / (alpha * 26):.2f} for 26 tokens of `add`: the
+advantages look one token ahead, or little more.""")
   yield _left_out()
   yield from _state(results)
 

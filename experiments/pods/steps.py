@@ -220,7 +220,7 @@ def _prompts(problem: problem_lib.Problem, num_prompts: int):
   )
 
 
-def _scores(config: config_lib.RunConfig, num_rows: int):
+def scores(config: config_lib.RunConfig, num_rows: int):
   """Shapes of what verifiers say of so many completions."""
   names = [path.rpartition(":")[2] for path in config.rewards.functions]
 
@@ -228,7 +228,12 @@ def _scores(config: config_lib.RunConfig, num_rows: int):
     components = {name: jnp.zeros(num_rows) for name in names}
     weights = dict(zip(names, config.rewards.weights, strict=True))
     failed = jnp.zeros(num_rows, bool)
-    return combine.combine(components, weights, failed, names[0])
+    found = combine.combine(components, weights, failed, names[0])
+    if not config.rewards.steps:
+      return found
+    slots = num_rows, config.sampling.max_new_tokens
+    steps, ends = jnp.zeros(slots), jnp.zeros(slots, bool)
+    return dataclasses.replace(found, step_rewards=steps, step_mask=ends)
 
   return jax.eval_shape(score)
 
@@ -275,7 +280,7 @@ def described(
       function = scored_step
       rows = [
         _prompts(problem, phase.num_prompts),
-        _scores(config, phase.num_rows),
+        scores(config, phase.num_rows),
       ]
     inputs = [sharding.abstract(x, sharding.of_rows(mesh, x)) for x in rows]
     lanes = min(config.sampling.lanes or phase.num_rows, phase.num_rows)

@@ -483,8 +483,9 @@ def with_sessions(
     ),
     provides=(problem.provides | {"turns", "state_id"}) - {"step_rewards"},
   )
-  if not starts:
-    return made
+  if not starts:  # What the sessions would say that they score.
+    asked = {*config.rewards.names, config.rewards.correct or "accuracy"}
+    return dataclasses.replace(made, score_names=frozenset(asked - {"return"}))
   rewards = config.rewards
   # Raises, if at all, before there is a process.
   guard, service = verifiers.interceptor(config)

@@ -22,6 +22,8 @@ def test_every_algorithm_is_in_the_league_or_left_out_for_a_reason():
   absent = [name for names in arms.LEFT_OUT.values() for name in names]
   every = [*arms.ENTRIES, *absent]
   assert sorted(every) == sorted(algorithms.ALGORITHMS)
+  said = " ".join(page._left_out().split())
+  assert set(re.findall(r"`(\w+)`", said)) == set(absent)
 
 
 @pytest.mark.parametrize("name", arms.ENTRIES)
