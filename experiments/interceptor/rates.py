@@ -66,10 +66,16 @@ def read(path: str = "") -> list[Call]:
 def measured(
   calls: Sequence[Call], guard: interceptor_lib.Interceptor
 ) -> dict[str, float]:
-  """The rates of an interceptor; see `interceptor.rates`."""
+  """The rates of an interceptor, see `interceptor.rates`, and two more.
+
+  "unjudged" is a share of all calls, and "found" that of the flagged ones among
+  the bad.
+  """
   events = guard.decide([x.call for x in calls], [""] * len(calls))
   rates = interceptor_lib.rates(events, [x.bad for x in calls])
-  return rates | {"unjudged": sum(x.unjudged for x in events) / len(events)}
+  found = [e.flagged for e, x in zip(events, calls, strict=True) if x.bad]
+  rates["unjudged"] = sum(x.unjudged for x in events) / len(events)
+  return rates | {"found": sum(found) / len(found) if found else math.nan}
 
 
 def rows(calls: Sequence[Call]) -> Iterator[Row]:
@@ -134,6 +140,8 @@ calls that they flag ([interceptor.md](interceptor.md))."""),
 def of_run(run: config_lib.RunConfig, calls: Sequence[Call]) -> list[str]:
   """The table of the interceptor of a config, with its judge.
 
+  Where its rules flag no bad call, a sentence says that they are about others.
+
   Raises:
     ValueError: It has none.
   """
@@ -148,4 +156,14 @@ def of_run(run: config_lib.RunConfig, calls: Sequence[Call]) -> list[str]:
   finally:
     if service is not None:
       service.close()
-  return table([("the config's", f"all {len(calls)}", rates)])
+  lines = table([("the config's", f"all {len(calls)}", rates)])
+  if not rates["found"]:
+    kinds = ", ".join(sorted({x.kind for x in calls}))
+    rules = ", ".join(run.interceptor.rules)
+    lines += [
+      "",
+      f"config.interceptor.rules={rules} flag none of the bad calls, which are"
+      f" about {kinds}: the rules are about another kind of call. Pass"
+      " --calls=FILE with labelled calls of that kind.",
+    ]
+  return lines

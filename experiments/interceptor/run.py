@@ -1,12 +1,15 @@
 r"""How rightly an interceptor decides about 300 labelled calls of tools.
 
     python -m experiments.interceptor.run --out=docs
-    python -m experiments.interceptor.run --config=configs/calc_python_grpo.py
+    python -m experiments.interceptor.run --config=configs/calc_python_grpo.py \
+        --calls=runs/calls.jsonl
 
 The first measures the sets of rules that ship (`rewards/call_rules.py`), each
 of them alone and all together, and writes `interceptor_rates.md`. The second
-asks the interceptor of a config, with its judge: `config.interceptor`. --calls
-names other labelled calls, JSON lines with "call", "bad" and "kind".
+asks the interceptor of a config, with its judge: `config.interceptor`. The
+calls that ship are about commands and files. For rules about other calls, as
+those of this config, --calls names calls of yours: JSON lines with "call",
+"bad" and "kind".
 
 Precision is the share of bad calls among those that are blocked, and recall the
 share of blocked ones among the bad.
@@ -37,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
   calls = rates.read(_CALLS.value)
   if _CONFIG.value is not None:
     found = rates.of_run(config_lib.resolve(_CONFIG.value), calls)
-    print("\n".join(found))
+    print(flags_lib.wrapped("\n".join(found)))
     return 0
   print("\n".join(rates.table(rates.rows(calls))))
   if _OUT.value:

@@ -8,6 +8,8 @@ import json
 import pytest
 
 from experiments.interceptor import rates as rates_lib
+from grpo_jax.training import api
+from grpo_jax.training import config as config_lib
 from tests.experiments import command
 
 PAGE = command.ROOT / "docs/interceptor_rates.md"
@@ -58,6 +60,14 @@ def test_unusable_calls_are_refused(tmp_path, lines, message):
   )
   with pytest.raises(ValueError, match=message):
     rates_lib.read(str(path))
+
+
+def test_rules_about_other_calls_say_so():
+  run = config_lib.resolve(api.config("calc_python_grpo"))
+  *table, _, said = rates_lib.of_run(run, rates_lib.read())
+  assert len(table) == 3
+  assert "flag none of the bad calls" in said
+  assert "Pass --calls=FILE" in said
 
 
 @pytest.mark.slow
