@@ -7,10 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from absl import flags
 
 from experiments import check_algorithm
-from experiments import flags as flags_lib
 from grpo_jax import algorithms
 from tests.experiments import command
 
@@ -81,18 +79,6 @@ def test_mistakes_are_told(package, capsys):
     check_algorithm.main(["check_algorithm"])
 
 
-def test_the_command_of_training_is_understood(package, monkeypatch):
-  values = flags.FlagValues()
-  argv = ["train", *COMMANDS[2][3:]]
-  flags_lib.define_config(values, argv)
-  flags.DEFINE_string("workdir", None, "Folder.", flag_values=values)
-  monkeypatch.chdir(command.ROOT)
-  flags_lib.parse(argv, values)
-  assert values.config.algorithm.name == "my_pkg.foo:FOO"
-  assert values.config.algorithm.clip_low == 0.05
-  assert algorithms.get_algorithm("my_pkg.foo:FOO").min_group_size == 2
-
-
 @pytest.mark.slow  # Other processes, and a run.
 def test_the_commands_run_outside_of_the_repository(package):
   more = [
@@ -111,16 +97,18 @@ def test_the_commands_run_outside_of_the_repository(package):
   assert (package.parent / "runs/foo/result.json").exists()
 
 
-@pytest.mark.slow  # The tests of an algorithm, in a process of their own.
-def test_a_new_file_is_covered_by_the_tests(tmp_path):
-  for name in ("grpo_jax", "tests"):
-    shutil.copytree(
-      command.ROOT / name,
-      tmp_path / name,
-      ignore=shutil.ignore_patterns("__pycache__", "checkpoints", "golden"),
-    )
-  for name in ("configs", "experiments", "pyproject.toml"):
-    (tmp_path / name).symlink_to(command.ROOT / name)
+def _with_foo(tmp_path, *copied):
+  """A repository in which the algorithm is a file, a row and a reference."""
+  for name in copied:
+    ignored = shutil.ignore_patterns("__pycache__", "checkpoints", "golden")
+    path = command.ROOT / name
+    if path.is_dir():
+      shutil.copytree(path, tmp_path / name, ignore=ignored)
+    else:
+      shutil.copy(path, tmp_path / name)
+  for path in command.ROOT.iterdir():
+    if not path.name.startswith(".") and not (tmp_path / path.name).exists():
+      (tmp_path / path.name).symlink_to(path)
   (tmp_path / "grpo_jax/algorithms/foo.py").write_text(FILE)
   (tmp_path / "tests/references/foo.py").write_text(REFERENCE)
   table = tmp_path / "grpo_jax/algorithms/__init__.py"
@@ -131,18 +119,57 @@ def test_a_new_file_is_covered_by_the_tests(tmp_path):
     1,
   ).replace("    GRPO,\n", "    FOO,\n    GRPO,\n", 1)
   table.write_text(text)
-  files = ["contract_test.py", "reference_test.py"]
+
+
+def _pytest(folder, *arguments):
+  """How many tests pass there; all have to."""
   said = subprocess.run(
     [
-      *(sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-k", "foo"),
-      *("-m", "slow or not slow", "-o", "addopts="),
-      *(f"tests/algorithms/{name}" for name in files),
+      *(sys.executable, "-m", "pytest", "-q", "-p", "no:xdist"),
+      *("-m", "slow or not slow", "-o", "addopts=", *arguments),
     ],
-    cwd=tmp_path,
-    env={**command.ENVIRONMENT, "PYTHONPATH": str(tmp_path)},
+    cwd=folder,
+    env={**command.ENVIRONMENT, "PYTHONPATH": str(folder)},
     capture_output=True,
     text=True,
     check=False,
   )
   assert said.returncode == 0, said.stdout[-2000:]
-  assert int(re.search(r"(\d+) passed", said.stdout)[1]) > 15
+  return int(re.search(r"(\d+) passed", said.stdout)[1])
+
+
+@pytest.mark.slow  # The tests of an algorithm, in a process of their own.
+def test_a_new_file_is_covered_by_the_tests(tmp_path):
+  _with_foo(tmp_path, "grpo_jax", "tests")
+  files = [
+    f"tests/algorithms/{name}_test.py" for name in ("contract", "reference")
+  ]
+  assert _pytest(tmp_path, *files, "-k", "foo") > 15
+
+
+@pytest.mark.slow  # Tests in a process of their own.
+def test_no_list_is_left_out_by_the_steps(tmp_path):
+  """With the steps up to the fourth, what lists algorithms has the new one."""
+  _with_foo(tmp_path, "grpo_jax", "tests", "docs", "README.md")
+  row = (
+    "| `foo` | Foo | [foo.py](../../grpo_jax/algorithms/foo.py) |"
+    " `configs/quickstart.py:foo` | [r](../../tests/references/foo.py) |\n"
+  )
+  count = len(algorithms.ALGORITHMS)
+  for name, old, new in (
+    ("docs/algorithms/index.md", r"\| `gspo` \|", f"{row}| `gspo` |"),
+    ("README.md", rf"\b{count} (\[?algorithms)", rf"{count + 1} \1"),
+  ):
+    text, changes = re.subn(old, new, (tmp_path / name).read_text())
+    assert changes
+    (tmp_path / name).write_text(text)
+  _pytest(
+    tmp_path,
+    *("tests/readme_test.py", "-k", "counts_right or table_has_every_alg"),
+  )
+  _pytest(
+    tmp_path,
+    "tests/experiments/league_test.py::"
+    "test_every_algorithm_is_in_the_league_or_left_out_for_a_reason",
+    "tests/notebooks_test.py::test_every_algorithm_with_a_ratio_is_compared",
+  )

@@ -20,6 +20,8 @@ with the quartiles q of those of past groups:
 which is 8, 8, 6, 4 with `num_kept` 8, the paper's for 16 completions, and never
 below 2. N counts the tokens of all completions, also of those left out (Eq. 2),
 or with `denom` "kept" of those alone; the deviation is the population's.
+The paper's excess length reduction compares the lengths of two runs with that
+at their start, so no metric of one run has it: take `length/mean` of both.
 
 Deviations: the paper prints the KL against π_old; `kl_coef` is that to the
 reference, and `kl_old_coef` the printed one. Quartiles are exact, over the
