@@ -160,6 +160,9 @@ def problem_of(config: config_lib.RunConfig) -> problem_lib.Problem:
   if served_settings.is_served(config.data.environment):
     environment = served_problem.environment(config, problem.tokenizer)
     return dataclasses.replace(problem, host_environment=environment)
+  # What only a tokenizer could say does not count.
+  plain = {"template": "{prompt}", "chat_options": {}}
+  data = dataclasses.replace(config.data, **plain)
   turns = dataclasses.replace(
     config.environment,
     action_ends=(),
@@ -171,7 +174,7 @@ def problem_of(config: config_lib.RunConfig) -> problem_lib.Problem:
     observation_ids=lambda text, size: [0],
   )
   return problem_lib.with_sessions(
-    dataclasses.replace(config, environment=turns),
+    dataclasses.replace(config, data=data, environment=turns),
     dataclasses.replace(problem, tokenizer=ids),
     starts=False,
   )

@@ -225,6 +225,15 @@ def test_workdir_of_one_vm_that_stays_may_be_on_it(repository, capsys):
   assert "--workdir=/runs/a" in capsys.readouterr().out
 
 
+def _resolved(config, settings=None):
+  name, _, argument = config.partition(":")
+  made = named.load(str(named.find(name)), *([argument] if argument else []))
+  made.update_from_flattened_dict(
+    {"allow_unpublished": True} | (settings or {})
+  )
+  return config_lib.resolve(made)
+
+
 _PARTS = {"data": 8, "fsdp": 1, "expert": 1, "tensor": 1}
 
 
@@ -233,13 +242,13 @@ _PARTS = {"data": 8, "fsdp": 1, "expert": 1, "tensor": 1}
   [
     ("spo_add", None),
     ("verifiers_grpo", None),
+    ("recipes/compaction_rl:qwen2.5-0.5b", None),
     ("judge", "config.judge.model='runs/judges/truth'"),
   ],
 )
 def test_parts_of_a_run_are_made_without_its_files(config, said):
   """Neither verifiers nor sessions are started, and no model is read."""
-  settings = config_lib.resolve(api.config(config))
-  notes = preflight.check_parts(settings, _PARTS)
+  notes = preflight.check_parts(_resolved(config), _PARTS)
   assert len(notes) == (said is not None)
   for note in notes:
     assert f"are not checked here: {said}" in note
@@ -280,11 +289,9 @@ def test_parts_of_a_run_are_made_without_its_files(config, said):
 def test_features_that_do_not_go_together_are_refused(
   config, settings, message
 ):
-  name, _, argument = config.partition(":")
-  made = named.load(str(named.find(name)), *([argument] if argument else []))
-  made.update_from_flattened_dict(settings)
+  run = _resolved(config, settings)
   with pytest.raises(ValueError, match="would refuse this") as error:
-    preflight.check_parts(config_lib.resolve(made), _PARTS)
+    preflight.check_parts(run, _PARTS)
   assert message in str(error.value)
 
 
