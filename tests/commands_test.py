@@ -56,8 +56,8 @@ _RECIPES = sorted(
   for path in (_ROOT / "configs/recipes").glob("*.py")
   if "def get_config" in path.read_text("utf-8")
 )
-# A config with its argument, as texts name it.
-_NAMED = r"\bconfigs/[a-z\d_/]+\.py:[a-z][\w.-]*\w\b(?!:)"
+# A config with its argument, as texts name it; not one of the reader's own.
+_NAMED = r"\bconfigs/[a-z\d_/]+\.py:(?!foo|my_)[a-z][\w.-]*\w\b(?!:)"
 _COMMAND = re.compile(
   r"(?:python -m (experiments[a-z_.]*)|\bgrpo-(train|evaluate|sample|compare))"
   r"(?=\s|$)"

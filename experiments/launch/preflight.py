@@ -14,9 +14,7 @@ import os
 import pathlib
 import re
 import sys
-import types
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 from absl import flags
@@ -168,14 +166,9 @@ def problem_of(config: config_lib.RunConfig) -> problem_lib.Problem:
     action_ends=(),
     compaction=dataclasses.replace(config.environment.compaction, ends=()),
   )
-  ids: Any = types.SimpleNamespace(
-    **vars(problem.tokenizer),
-    markup_ids=lambda text: [0],
-    observation_ids=lambda text, size: [0],
-  )
   return problem_lib.with_sessions(
     dataclasses.replace(config, data=data, environment=turns),
-    dataclasses.replace(problem, tokenizer=ids),
+    problem,
     starts=False,
   )
 

@@ -156,7 +156,13 @@ def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
   assert config.sampling.max_new_tokens is not None
   # Which ids end a completion are constants of the program, and any will do.
   ids: Any = types.SimpleNamespace(
-    vocab_size=1, pad_id=0, end_ids=(0,), pieces=dict
+    vocab_size=1,
+    pad_id=0,
+    end_ids=(0,),
+    pieces=dict,
+    markup_ids=lambda text: [1],
+    observation_ids=lambda text, size: [1],
+    token_bytes=lambda: [x.encode() for x in config.reward_model.step_ends],
   )
   absent: Any = None
   scorer: Any = _Absent()

@@ -164,7 +164,7 @@ def make_phases(
     prompts = jax.eval_shape(
       functools.partial(_empty_prompts, shape, problem.image_shapes)
     )
-    if phase.num_ahead:
+    if phase.num_ahead and len(problem.train):
       hints = corrections.arrays(config, problem, name)
       prompts = kept_groups.prompt_shapes(problem, *shape, hints)
     drawn = functools.partial(_drawn, problem, mesh, parts, prompts)

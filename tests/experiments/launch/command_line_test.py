@@ -243,6 +243,8 @@ _PARTS = {"data": 8, "fsdp": 1, "expert": 1, "tensor": 1}
     ("spo_add", None),
     ("verifiers_grpo", None),
     ("recipes/compaction_rl:qwen2.5-0.5b", None),
+    ("recipes/sao:qwen2.5-0.5b", None),  # Rollouts that are drawn ahead.
+    ("recipes/n_grpo:qwen2.5-0.5b", None),
     ("judge", "config.judge.model='runs/judges/truth'"),
   ],
 )
