@@ -232,8 +232,10 @@ def _train_together(
     for config, problem in zip(settings, problems, strict=True):
       lint.before_training(config, problem)
     prepared = [
-      run_lib.prepare(*each, alone, workdir)
-      for *each, workdir in zip(settings, problems, workdirs, strict=True)
+      run_lib.prepare(config, problem, alone, workdir)
+      for config, problem, workdir in zip(
+        settings, problems, workdirs, strict=True
+      )
     ]
     of_phases = _make_programs(
       settings, problems[0], prepared[0], mesh, side_by_side

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import Mesh
 
 from grpo_jax import objects
 from grpo_jax.training import (
@@ -230,7 +230,7 @@ class Prepared(NamedTuple):
 def prepare(
   settings: config_lib.RunConfig,
   problem: problem_lib.Problem,
-  mesh: Mesh | AbstractMesh,
+  mesh: Mesh,
   workdir: paths.Path = _NOWHERE,
 ) -> Prepared:
   """Makes the parts of a run, and with them all checks of its settings.
@@ -241,7 +241,7 @@ def prepare(
   Args:
     settings: Settings of the run.
     problem: What it solves. One that is only described has no records.
-    mesh: Its devices, or their number along each axis.
+    mesh: Its devices; an `AbstractMesh` of those that are elsewhere will do.
     workdir: Folder of the run.
 
   Raises:
@@ -429,7 +429,7 @@ def result(run: Run) -> Result:
 def make_stream(
   config: config_lib.RunConfig,
   problem: problem_lib.Problem,
-  mesh: Mesh | AbstractMesh,
+  mesh: Mesh,
   index: int,
   workdir: paths.Path = _NOWHERE,
 ) -> Any:
