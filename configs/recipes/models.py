@@ -43,8 +43,10 @@ with a higher learning rate. The cache of the rollout comes on top: it holds
 every completion of a batch at its full length, and at the published batches and
 lengths it is larger than the rest. At such lengths the scores of attention in
 its plain form, which grow with their square, lead what the backward pass keeps;
-smaller --config.rl.micro_batch_size, down to one row per device, helps.
-`experiments.pods.memory` prints both.
+smaller --config.rl.micro_batch_size, down to one row per device, helps. A
+recipe learns 8 rows at a time: on one device 8, on two 4 each, on four 2, and
+on eight or more one row on each device. `experiments.pods.memory` prints all
+of this.
 
 No recipe has been run here on these models: only the toys have. Their held-out
 accuracy, over 256 sums sampled at temperature 1, rose from 0.75 to 0.80
@@ -301,8 +303,7 @@ def base(
   config.eval.every = 25
   config.checkpoint.every = 25
   if model != "toy":
-    # Of eight devices each has one row at a time; other numbers of devices
-    # want other multiples.
+    # Eight devices or more have one row each at a time; see above.
     config.rl.micro_batch_size = 8
     config.data.template = known[model].template
     config.model.checkpoint = known[model].checkpoint

@@ -40,6 +40,7 @@ from jax.sharding import AbstractDevice, AbstractMesh
 from configs.recipes import models as published
 from experiments.pods import meshes
 from grpo_jax.learning import stages
+from grpo_jax.learning.micro_batches import UpdatePlan
 from grpo_jax.models import attention, lora, quantization
 from grpo_jax.models.architecture import TransformerConfig
 from grpo_jax.ops import logprobs, masked
@@ -47,6 +48,7 @@ from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
   models,
   outside,
+  phase_checks,
   phases,
   references,
   reservoirs,
@@ -142,10 +144,34 @@ def mesh_of(
   )
 
 
+def update_plan(
+  config: config_lib.RunConfig, size: Sizes, mesh: AbstractMesh
+) -> UpdatePlan:
+  """The plan of the last phase.
+
+  Raises:
+    ValueError: Its rows do not split over the devices.
+  """
+  name = config.phases[-1]
+  algorithm, _ = config.objective(name)
+  phase_checks.rows(config, name, mesh)
+  return phases.update_plan(
+    config.section(name),
+    size.max_prompt_len,
+    size.max_new_tokens,
+    mesh,
+    couples_group=algorithm.couples_group,
+  )
+
+
 def table(
   config: config_lib.RunConfig, mesh: AbstractMesh
 ) -> dict[str, tuple[str, int]]:
-  """Kind of array -> (when it is held, bytes per device), of the last phase."""
+  """Kind of array -> (when it is held, bytes per device), of the last phase.
+
+  Raises:
+    ValueError: Its rows do not split over the devices.
+  """
   size = sizes(config)
   if mesh.abstract_device is not None:  # Of another kind than those here.
     with jax.sharding.use_abstract_mesh(mesh):
@@ -157,13 +183,7 @@ def table(
   phase = dataclasses.replace(config.section(name), set_reference=True)
   policy = size.policy()
   algorithm, objective = config.objective(name)
-  plan = phases.update_plan(
-    phase,
-    size.max_prompt_len,
-    size.max_new_tokens,
-    mesh,
-    couples_group=algorithm.couples_group,
-  )
+  plan = update_plan(config, size, mesh)
   teachers = _references(config, name, size)
   made = phases.Models(
     *(config, phase, policy, algorithm, objective, plan), outside=teachers
@@ -202,7 +222,7 @@ def table(
   micro = plan.micro_batch_size
   num_micro = phase.num_rows // phase.num_minibatches // micro
   rows = -(-micro // num_shards)
-  prompts = -(-num_micro * rows // plan.group_size)
+  prompts = -(-num_micro * rows // plan.rows_of_prompt)
   of_prompts = 0
   if plan.shares_prompts:
     params = _abstract_params(parts.policy)

@@ -17,6 +17,7 @@ what is an estimate.
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Sequence
 
 import ml_collections
@@ -26,6 +27,7 @@ from experiments import flags as flags_lib
 from experiments.pods import advice, chips, held, meshes
 from grpo_jax import ranges
 from grpo_jax.training import config as config_lib
+from grpo_jax.training import phases
 
 _CONFIG = flags_lib.define_config()
 _TOPOLOGY = flags_lib.define_topology("")
@@ -69,11 +71,13 @@ def _print(settings: config_lib.RunConfig, mesh: AbstractMesh) -> None:
     f"phase {name}: {ranges.counted(phase.num_rows, 'completion')} per batch,"
     f" {mesh.size} device(s); per device:"
   )
+  plan = held.update_plan(settings, held.sizes(settings), mesh)
   found = held.table(settings, mesh)
   for kind, (when, size) in found.items():
     print(f"  {kind:<30} {when:<9} {_shown(size)}")
   for what, size in held.totals(found).items():
     print(f"  {what:<40} {_shown(size)}")
+  print(textwrap.fill(phases.update_path(name, phase, plan), 80))
 
 
 def _shown(size: int) -> str:

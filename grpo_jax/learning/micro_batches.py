@@ -44,6 +44,8 @@ class UpdatePlan:
       where each row goes its own way.
     num_shards: Devices, each with adjacent rows of the batch, that have an
       equal part in every micro-batch; its rows divide by their number.
+    group_parts: Devices that have a part each of the rows of a group, and run
+      the prompt for these; 1 where a device has whole groups of a minibatch.
     lengths: Completion slots that micro-batches may have instead of all.
     by_domain: Whether rows of one domain stand next to each other, among those
       that need micro-batches of the same slots.
@@ -56,6 +58,7 @@ class UpdatePlan:
   chunk_bytes: int = 2**26
   group_size: int = 1
   num_shards: int = 1
+  group_parts: int = 1
   lengths: tuple[int, ...] = ()
   by_domain: bool = False
 
@@ -70,9 +73,14 @@ class UpdatePlan:
     return self.micro_batch_size // self.num_shards
 
   @property
+  def rows_of_prompt(self) -> int:
+    """Adjacent rows that read one forward pass of their prompt."""
+    return self.group_size // self.group_parts
+
+  @property
   def shares_prompts(self) -> bool:
-    """Whether the rows of a group read one forward pass of their prompt."""
-    return self.group_size > 1
+    """Whether several rows read one forward pass of their prompt."""
+    return self.rows_of_prompt > 1
 
   def sizes(self, num_rows: int, num_slots: int) -> list[tuple[int, int]]:
     """(slots, rows per device) of micro-batches, the longest first.
@@ -221,7 +229,7 @@ def own_prompts(
   """
   if not plan.shares_prompts:
     return batch, {}
-  own = batch.prompt_index[:: plan.group_size]  # [P], or of a minibatch.
+  own = batch.prompt_index[:: plan.rows_of_prompt]  # [P], or of a minibatch.
   # All rows are there, in the order of the prompts, so that these are where
   # their rows are. The compiler does not see that in a lookup, and sends the
   # prompts of the whole pod to every device.
@@ -244,7 +252,7 @@ def own_prompts(
     if (value := getattr(batch, name)) is not None
   }
   each = len(batch.prompt_index) // plan.num_shards
-  index = jnp.tile(jnp.arange(each) // plan.group_size, plan.num_shards)
+  index = jnp.tile(jnp.arange(each) // plan.rows_of_prompt, plan.num_shards)
   return dataclasses.replace(batch, prompt_index=index), fields
 
 

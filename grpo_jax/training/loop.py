@@ -34,6 +34,7 @@ from grpo_jax.training import (
   lint,
   lock,
   paths,
+  phases,
   probe,
   sharding,
   steps,
@@ -213,6 +214,9 @@ def _run_phase(together: Sequence[Run], index: int, crew: steps.Crew) -> None:
   first = going_on(together)[0]
   name = first.config.phases[index]
   phase = first.config.section(name)
+  plan = first.phases[index].parts.plan
+  if phase.micro_batch_size not in (None, plan.micro_batch_size):
+    hosts.say(phases.update_path(name, phase, plan))
   done = int(first.state.phase_step)
   offset = int(first.state.step) - done
   if phase.of_kind.evaluates and done == 0:

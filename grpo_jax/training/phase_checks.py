@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from grpo_jax.algorithms import options
 from grpo_jax.training import config as config_lib
@@ -23,14 +23,7 @@ def devices(
   """Raises ValueError if rows, lanes or positions do not split over devices."""
   phase = config.section(name)
   num_shards = sharding.num_row_shards(mesh)
-  if phase.num_prompts % num_shards:
-    shown = " × ".join(f"{axis} {mesh.shape[axis]}" for axis in ROW_AXES)
-    raise ValueError(
-      f"config.{name}.num_prompts={phase.num_prompts} does not split over"
-      f" the {num_shards} devices of {shown}; needed: num_prompts = devices ×"
-      " (a whole number), so that each has whole groups. Change it or"
-      " config.mesh."
-    )
+  rows(config, name, mesh)
   # Processes that hold the same rows split them, to score each once.
   is_judged_on_hosts = (
     phase.plays
@@ -61,6 +54,39 @@ def devices(
     raise ValueError(
       f"config.sampling.lanes={lanes} do not split over {num_shards} devices;"
       " needed: lanes = devices × (a whole number)."
+    )
+
+
+def rows(
+  config: config_lib.RunConfig, name: str, mesh: Mesh | AbstractMesh
+) -> None:
+  """Raises ValueError if devices would have unequal parts of a minibatch."""
+  phase = config.section(name)
+  algorithm, _ = config.objective(name)
+  num_shards = sharding.num_row_shards(mesh)
+  shown = " × ".join(f"{axis} {mesh.shape[axis]}" for axis in ROW_AXES)
+  if phase.num_prompts % num_shards:
+    raise ValueError(
+      f"config.{name}.num_prompts={phase.num_prompts} does not split over"
+      f" the {num_shards} devices of {shown}; needed: num_prompts = devices ×"
+      " (a whole number), so that each has whole groups. Change it or"
+      " config.mesh."
+    )
+  parts, together, needed = phase.num_rows, "", " × group_size"
+  if algorithm.couples_group:
+    parts, needed = phase.num_prompts, ""
+    together = (
+      f" in whole groups of {phase.group_size} rows, which algorithm"
+      f" {algorithm.name!r} couples"
+    )
+  if parts % (phase.num_minibatches * num_shards):
+    raise ValueError(
+      f"config.{name}.num_minibatches={phase.num_minibatches}: minibatches of"
+      f" {phase.num_rows // phase.num_minibatches} rows ({phase.num_prompts}"
+      f" prompts × {phase.group_size} completions) do not split over the"
+      f" {num_shards} device(s) of {shown}{together}; needed:"
+      f" num_prompts{needed} = num_minibatches × devices × (a whole number)."
+      f" Change config.{name}.num_minibatches, num_prompts or config.mesh."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -125,13 +126,6 @@ def make_parts(
     shares_prompts=problem.compaction is None,
     by_domain=phase.has_teachers_of_domains and "ref_kl" in required,
   )
-  unit = phase.group_size if algorithm.couples_group else 1
-  if plan.micro_batch_size % unit:
-    raise ValueError(
-      f"algorithm {algorithm.name!r} couples the {unit} completions of a"
-      f" prompt, which a micro-batch of {plan.micro_batch_size} rows would"
-      f" separate; set config.{name}.micro_batch_size to a multiple of {unit}."
-    )
   made = Models(
     *(config, phase, policy, algorithm, objective_config, plan),
     outside=_found_outside(config, name, problem, mesh),
@@ -501,7 +495,12 @@ def update_plan(
   shares_prompts: bool = True,
   by_domain: bool = False,
 ) -> UpdatePlan:
-  """How a batch of the phase becomes gradient steps on a mesh."""
+  """How a batch of the phase becomes gradient steps on a mesh.
+
+  Each device has as many rows of a micro-batch as the others, and whole groups
+  where these are coupled: the size that is asked for is rounded up to the next
+  one that divides. `phase_checks.rows` has seen to it that there is one.
+  """
   num_shards = sharding.num_row_shards(mesh)
   micro = config_lib.micro_batch_size(
     phase, max_prompt_len, max_new_tokens, meshes.platform(mesh)
@@ -510,21 +509,49 @@ def update_plan(
   group_size = phase.group_size
   if minibatch % phase.group_size or not shares_prompts:
     group_size = 1
+  own = minibatch // num_shards
   unit = group_size if couples_group else 1
-  divides = (
-    micro % (num_shards * unit) == minibatch % (num_shards * group_size) == 0
+  each = next(
+    rows
+    for rows in range(unit, own + 1, unit)
+    if own % rows == 0 and rows * num_shards >= micro
   )
   return UpdatePlan(
     num_epochs=phase.num_epochs,
     num_minibatches=phase.num_minibatches,
-    micro_batch_size=micro,
+    micro_batch_size=each * num_shards,
     temperature=temperature,
     chunk_bytes=chunk_bytes(phase, mesh),
     group_size=group_size,
-    num_shards=num_shards if divides else 1,
+    num_shards=num_shards,
+    group_parts=group_size // math.gcd(group_size, own),
     lengths=config_lib.lengths(phase, max_new_tokens),
     by_domain=by_domain,
   )
+
+
+def update_path(
+  name: str, phase: config_lib.PhaseConfig, plan: UpdatePlan
+) -> str:
+  """Says how devices share the gradient steps of the phase."""
+  minibatch = phase.num_rows // phase.num_minibatches
+  text = (
+    f"update of {name}: {minibatch // plan.micro_batch_size} micro-batches of"
+    f" {plan.micro_batch_size} rows in a gradient step, rows on each of"
+    f" {plan.num_shards} devices: {plan.shard_size}."
+  )
+  asked = phase.micro_batch_size
+  if asked is not None and asked != plan.micro_batch_size:
+    text += (
+      f" config.{name}.micro_batch_size={asked} is rounded up: devices take"
+      " equal parts, and groups that are coupled stay whole."
+    )
+  if plan.group_parts > 1:
+    text += (
+      f" The {plan.group_size} rows of a prompt lie on {plan.group_parts}"
+      " devices, and each of these runs the prompt."
+    )
+  return text
 
 
 def chunk_bytes(

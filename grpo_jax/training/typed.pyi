@@ -976,8 +976,10 @@ class Phase(Group):
   """Gradient steps per pass, on whole groups in random order; on single rows
   if the groups do not divide by it."""
   micro_batch_size: int | None
-  """Rows per forward/backward pass; None: a good size for the backend.
-  Changes time and memory, never the gradient."""
+  """Rows per forward/backward pass, of all devices together; rounded up so
+  that each device has equally many of them, and whole groups where the
+  algorithm couples these. None: a good size for the backend. Changes time and
+  memory, never the gradient."""
   num_lengths: int
   """Completion lengths that the update is compiled for, from T down to T / 8
   by equal factors, none below 16 slots: rows of about the same length go

@@ -163,28 +163,32 @@ def _assert_alike(one, other):
 
 
 @pytest.mark.slow
-def test_fused_steps_are_those_of_one_device(caplog):
+@pytest.mark.parametrize("group_parts", [1, 2])
+def test_fused_steps_are_those_of_one_device(group_parts, caplog):
   """In float64 no draw is close enough to a tie for round-off to decide it.
 
-  Each device has a group of a minibatch, and a row of it at a time.
+  Each device has a group of a minibatch, or half of one, and a row of it at a
+  time.
   """
+  num_prompts = 16 // group_parts
   with jax.enable_x64(True):
-    parts = tiny.make_parts(
+    make = functools.partial(
+      tiny.make_parts,
       policy=_transformer("float64"),
       micro_batch_size=MICRO,
       num_minibatches=2,
-      num_shards=8,
     )
-    one = _run(1, parts, num_prompts=16)
+    one = _run(1, make(), num_prompts=num_prompts)
+    parts = make(num_shards=8, group_parts=group_parts)
     with jax.log_compiles():
-      eight = _run(8, parts, num_prompts=16)
+      eight = _run(8, parts, num_prompts=num_prompts)
   # Three steps, one program: the new state lies where the old one did.
   messages = [record.getMessage() for record in caplog.records]
   assert sum("Compiling jit(fused_step)" in text for text in messages) == 1
   lengths = set()
   for of_one, of_eight in zip(one, eight, strict=True):
     *_, samples = of_one
-    assert samples["tokens"].shape == (64, 4)
+    assert samples["tokens"].shape == (4 * num_prompts, 4)
     lengths.update(samples["mask"].sum(1).tolist())
     _assert_alike(of_one, of_eight)
   assert lengths == {1, 2, 3, 4}

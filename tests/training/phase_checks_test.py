@@ -13,6 +13,32 @@ from grpo_jax.training import phase_checks, sharding
 MESH = AbstractMesh((1, 1, 1, 2), sharding.AXES)
 
 
+@pytest.mark.parametrize(
+  ("algorithm", "num_prompts", "num_minibatches", "complaint"),
+  [
+    ("dpo", 32, 2, None),
+    ("dpo", 16, 2, r"32 rows .*16 device.*whole groups of 4 .*'dpo' couples"),
+    ("grpo", 16, 4, None),
+    ("grpo", 16, 8, r"num_minibatches=8: .* 8 rows .*16 device\(s\) .*needed"),
+    ("grpo", 24, 1, r"num_prompts=24 does not split over the 16 devices"),
+  ],
+)
+def test_devices_have_equal_parts_of_a_minibatch_or_it_is_refused(
+  algorithm, num_prompts, num_minibatches, complaint
+):
+  given = config_lib.default_config(algorithm)
+  given.phases = ("rl",)
+  given.rl.group_size = 4
+  given.rl.num_prompts = num_prompts
+  given.rl.num_minibatches = num_minibatches
+  config = config_lib.resolve(given)
+  mesh = AbstractMesh((2, 4, 2, 2), sharding.AXES)
+  if complaint is None:
+    return phase_checks.rows(config, "rl", mesh)
+  with pytest.raises(ValueError, match=complaint):
+    phase_checks.rows(config, "rl", mesh)
+
+
 @pytest.mark.parametrize("split", [False, True])
 def test_positions_split_over_the_devices_or_are_refused(split):
   given = config_lib.default_config("grpo")

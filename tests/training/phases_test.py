@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import AbstractDevice, AbstractMesh
 
 from grpo_jax.learning import micro_batches, stages
 from grpo_jax.training import config as config_lib
@@ -322,16 +323,50 @@ def test_rows_that_an_algorithm_couples_are_not_separated():
   config.rl.num_prompts = 4
   config.rl.group_size = 4
   config.rl.micro_batch_size = 2
-  with pytest.raises(
-    ValueError, match=r"'dpo' couples the 4 compl.*of 2 rows.*multiple of 4"
-  ):
-    _rl_parts(config)
-  config.rl.micro_batch_size = 4
   assert _rl_parts(config).plan.micro_batch_size == 4
   # Where no row needs another, a micro-batch may hold any of them.
   config = config_lib.default_config("grpo")
   config.rl.micro_batch_size = 1
   assert _rl_parts(config).plan.micro_batch_size == 1
+
+
+@pytest.mark.parametrize(
+  ("sizes", "devices", "micro", "parts"),
+  [
+    # Prompts, completions, minibatches and rows of a micro-batch.
+    ((128, 8, 8, 8), 1, 8, 1),
+    ((128, 8, 8, 8), 8, 8, 1),
+    ((128, 8, 8, 8), 16, 16, 1),  # One row of each device.
+    ((128, 8, 8, 8), 64, 64, 4),  # Two rows of a group on a device.
+    ((128, 8, 8, 128), 16, 128, 1),
+    ((128, 8, 8, None), 16, 128, 1),
+    ((48, 4, 4, 24), 16, 48, 4),  # Of 3 rows of a device all or one.
+    ((16, 6, 1, 24), 8, 24, 1),
+  ],
+)
+def test_devices_have_equal_parts_of_every_micro_batch(
+  sizes, devices, micro, parts
+):
+  num_prompts, group_size, num_minibatches, asked = sizes
+  phase = config_lib.PhaseConfig(
+    num_prompts=num_prompts,
+    group_size=group_size,
+    num_minibatches=num_minibatches,
+    micro_batch_size=asked,
+  )
+  mesh = AbstractMesh(
+    (1, devices, 1, 1),
+    sharding.AXES,
+    abstract_device=AbstractDevice("TPU", None, "tpu"),
+  )
+  plan = phases.update_plan(phase, 8, 8, mesh)
+  assert plan.num_shards == devices
+  assert (plan.micro_batch_size, plan.group_parts) == (micro, parts)
+  said = phases.update_path("rl", phase, plan)
+  assert f"each of {devices} devices: {micro // devices}." in said
+  is_changed = asked not in (None, micro)
+  assert (f"micro_batch_size={asked} is rounded up" in said) == is_changed
+  assert ("each of these runs the prompt" in said) == (parts > 1)
 
 
 @pytest.mark.parametrize(
