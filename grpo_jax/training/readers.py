@@ -301,10 +301,14 @@ def asked(
 
 @functools.cache
 def _chunk(count: int, most: int, num_shards: int) -> int:
-  """Rows at once: a divisor of all of them that splits over the devices."""
+  """Rows at once: a divisor of all of them that splits over the devices.
+
+  At least one row of each device, also if fewer are asked for.
+  """
+  most = min(max(most, num_shards), count)
   sizes = [
     size
-    for size in range(num_shards, min(most, count) + 1, num_shards)
+    for size in range(num_shards, most + 1, num_shards)
     if count % size == 0
   ]
   return max(sizes, default=count)

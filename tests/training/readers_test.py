@@ -164,6 +164,12 @@ COMPLETIONS = [vocab.encode(x) for x in ("4", "15", "a", "", "16<eos>", "3y")]
 WORTH = [1.0, 0.0, np.nan, np.nan, 1.0, np.nan]
 
 
+def test_rows_that_are_read_at_once_split_over_the_devices():
+  assert readers._chunk(48, 24, 1) == 24
+  assert readers._chunk(48, 20, 8) == 16
+  assert readers._chunk(48, 4, 8) == 8  # And not all of them.
+
+
 @pytest.mark.parametrize("batch_size", [None, 1, 3, 64])
 def test_verdicts_do_not_depend_on_how_many_rows_are_read_at_once(batch_size):
   made = readers.rubric(config(), TASK, 6, record(vocab.encode("<bos>3+4=")))
