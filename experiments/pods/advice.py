@@ -1,4 +1,4 @@
-"""What to change when a run does not fit into the memory of its devices.
+"""What to change when a run does not fit, or when it has room to be faster.
 
 Each change is tried on the report of memory itself (`held.table`), so what is
 said of a change is what the report would say after it.
@@ -6,6 +6,7 @@ said of a change is what the report would say after it.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
@@ -131,16 +132,14 @@ def _proposals(
       "positions are gathered in each layer",
       of_model(split_positions=True),
     )
-  rows = phase.micro_batch_size or phase.num_rows // phase.num_minibatches
   shards = num_devices // config.mesh.tensor
-  smaller = max(rows // 4 // shards, 1) * shards
-  while smaller > 1 and phase.num_rows % smaller:
-    smaller -= 1
+  rows, sizes = _rows_of_device(config, shards)
+  smaller = max(x for x in sizes if x <= max(rows // 4, sizes[0]))
   if smaller < rows:
     yield (
-      f"--config.{name}.micro_batch_size={smaller}",
+      f"--config.{name}.micro_batch_size={smaller * shards}",
       "more and smaller products",
-      of_phase(micro_batch_size=smaller),
+      of_phase(micro_batch_size=smaller * shards),
     )
   for share in (4, 32):
     lanes = phase.num_rows // share // shards * shards
@@ -181,9 +180,90 @@ def _proposals(
     )
 
 
+def _rows_of_device(config: _Config, shards: int) -> tuple[int, list[int]]:
+  """Rows of a micro-batch on a device, and what they could be, ascending."""
+  name = config.phases[-1]
+  phase = config.section(name)
+  algorithm, _ = config.objective(name)
+  own = max(phase.num_rows // phase.num_minibatches // shards, 1)
+  unit = phase.group_size if algorithm.couples_group else 1
+  sizes = [x for x in range(unit, own + 1, unit) if own % x == 0] or [own]
+  asked = min(phase.micro_batch_size or own * shards, own * shards)
+  return next(x for x in sizes if x * shards >= asked), sizes
+
+
+def faster(
+  config: _Config, num_devices: int, num_slices: int, room: int
+) -> list[Change]:
+  """What would make a step of a run that fits shorter, each change alone.
+
+  Args:
+    config: Of the run.
+    num_devices: Of all slices.
+    num_slices: Which `data` alone connects.
+    room: Bytes of a device.
+  """
+  name = config.phases[-1]
+  phase = config.section(name)
+  mesh = held.mesh_of(config, num_devices, num_slices)
+  found: list[Change] = []
+
+  def fits(flags: str, why: str, changed: _Config) -> bool:
+    size = needed(changed, mesh)
+    if size <= room:
+      found.append(Change(flags, why, size, True))
+    return size <= room
+
+  shards = num_devices // config.mesh.tensor
+  rows, sizes = _rows_of_device(config, shards)
+  own = sizes[-1]
+
+  def with_rows(rows: int) -> _Config:
+    return config.with_section(name, micro_batch_size=rows * shards)
+
+  larger = [x for x in sizes if x > rows]
+  num_fit = bisect.bisect_left(
+    larger, True, key=lambda rows: needed(with_rows(rows), mesh) > room
+  )
+  for most in larger[:num_fit][-1:]:
+    fits(
+      f"--config.{name}.micro_batch_size={most * shards}",
+      f"micro-batches of a gradient step: {own // most}, not {own // rows};"
+      " each gathers weights and adds up gradients",
+      with_rows(most),
+    )
+  for remat in ("none", "dots"):
+    if config.model.remat in (remat, "none") or fits(
+      f"--config.model.remat={remat}",
+      "less is computed twice",
+      dataclasses.replace(
+        config, model=dataclasses.replace(config.model, remat=remat)
+      ),
+    ):
+      break
+  lanes = config.sampling.lanes
+  if phase.plays and lanes and lanes < phase.num_rows:
+    fits(
+      f"--config.sampling.lanes={phase.num_rows}",
+      "all completions are drawn at once",
+      _with_lanes(config, phase.num_rows),
+    )
+  return found
+
+
 def _with_lanes(config: _Config, lanes: int) -> _Config:
   sampling = dataclasses.replace(config.sampling, lanes=lanes)
   return dataclasses.replace(config, sampling=sampling)
+
+
+def faster_lines(found: list[Change]) -> list[str]:
+  """What would make a step shorter, in words; nothing where nothing would."""
+  if not found:
+    return []
+  return ["What makes a step shorter; GiB of a device afterwards:"] + [
+    f"  {change.needed / 2**30:>8.2f} {change.flags}  ({change.why})"
+    for change in found
+  ]
 
 
 def lines(found: list[Change]) -> list[str]:

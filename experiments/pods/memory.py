@@ -4,8 +4,9 @@ r"""Says how much memory a run needs, from shapes alone.
         --config=configs/recipes/dapo.py:qwen2.5-7b \
         --topology=v5e-16 --mesh=fsdp:16
 
-With --topology the first line says whether it fits, and where it does not, the
-last lines say what to change. Exit status: 0, or 1 if it does not fit.
+With --topology the first line says whether it fits, and the last lines say what
+to change so that it fits, or so that it is faster. They also say how devices
+share the update. Exit status: 0, or 1 if it does not fit.
 
 Nothing is downloaded for the models of configs/recipes/models.py. Of another
 checkpoint on the hub its config and tokenizer are, and not its weights. No
@@ -56,6 +57,8 @@ def main(argv: Sequence[str]) -> int:
   if size <= room:
     print(f"verdict: fits by this estimate, with {gib}.")
     _print(settings, mesh)
+    found = advice.faster(settings, num_devices, _SLICES.value, room)
+    print(*advice.faster_lines(found), sep="\n")
     return 0
   print(f"verdict: does not fit by this estimate: {gib}.")
   _print(settings, mesh)

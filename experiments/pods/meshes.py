@@ -23,6 +23,12 @@ def parse(axes: str | Sequence[str]) -> dict[str, int]:
     ValueError: That is not how axes are written.
   """
   parts = axes.split(",") if isinstance(axes, str) else axes
+  if "auto" in parts:
+    raise ValueError(
+      "--mesh=auto: experiments.pods.report alone compares meshes. Run it with"
+      " the same --config, --topology and --mesh=auto, and give the mesh that"
+      " it names here."
+    )
   sizes: dict[str, int] = {}
   for part in filter(None, parts):
     name, _, size = part.partition(":")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from configs.recipes import models as published
-from experiments.pods import advice, held, meshes
+from experiments.pods import advice, held, meshes, steps
 from grpo_jax.training import config as config_lib
 
 # The estimate of memory may be too high, most of all with `tensor`.
@@ -62,9 +62,13 @@ def rank(
   with published.described(config) as described:
     model = described.model.transformer(vocab_size=1)
   rows = []
-  for sizes in meshes.candidates(
-    num_devices, target.num_slices, model.num_kv_heads, model.num_experts or 0
-  ):
+  candidates = [
+    *meshes.candidates(
+      num_devices, target.num_slices, model.num_kv_heads, model.num_experts or 0
+    )
+  ]
+  print(f"{len(candidates)} meshes", file=sys.stderr, flush=True)
+  for sizes in candidates:
     start = time.perf_counter()
     rows.append(_row(report, config, target, sizes, room))
     seconds = time.perf_counter() - start
@@ -103,6 +107,7 @@ def main(
   config: config_lib.RunConfig,
   target: Any,
   arguments: Sequence[str],
+  price: float | None = None,
 ) -> int:
   """Prints the ranking; 1 if no mesh fits.
 
@@ -111,9 +116,10 @@ def main(
     config: Of a run.
     target: What is compiled for.
     arguments: The flags of the config, for the command that starts the run.
+    price: Of a chip-hour; None: nothing is said of costs.
   """
   rows = rank(report, config, target)
-  print("\n".join(lines(rows, config, target, arguments)))
+  print("\n".join(lines(rows, config, target, arguments, price)))
   return 0 if rows[0].fits else 1
 
 
@@ -122,6 +128,7 @@ def lines(
   config: config_lib.RunConfig,
   target: Any,
   arguments: Sequence[str],
+  price: float | None = None,
 ) -> list[str]:
   """The verdict, the table, and the command or what to change."""
   room = target.slice.chip.hbm // target.devices_per_chip
@@ -145,19 +152,14 @@ def lines(
       f"{row.results['hbm']['total'] / _GIB:>8.2f}  {longest}"
       f" ({max(seconds, key=seconds.__getitem__)})"
     )
+  changed = dataclasses.replace(config, mesh=type(config.mesh)(**best.mesh))
+  of_best = changed, len(target.devices), target.num_slices, room
   if not best.fits:
-    sizes = {name: n for name, n in best.mesh.items() if name != "data"}
-    changed = dataclasses.replace(
-      config, mesh=type(config.mesh)(data=best.mesh["data"], **sizes)
-    )
-    found = advice.changes(
-      changed, len(target.devices), target.num_slices, room
-    )
     return [
       f"verdict: none of {len(rows)} meshes of {where} fits; the nearest is"
       f" {meshes.spelled(best.mesh)}.",
       *shown,
-      *advice.lines(found),
+      *advice.lines(advice.changes(*of_best)),
     ]
   assert best.results is not None
   command = [
@@ -176,6 +178,9 @@ def lines(
     f" {best.results['hbm']['total'] / _GIB:.2f} of {room / _GIB:.2f} GiB;"
     f" {num_fit} of {len(rows)} meshes fit.",
     *shown,
+    *steps.cost(best.results, price),
+    best.results["update"],
+    *advice.faster_lines(advice.faster(*of_best)),
     "start it with",
     "  "
     + shlex.join([*command, *of_file, *(["--", *of_run] if of_run else [])]),

@@ -18,6 +18,7 @@ and SAVE.md:
   to its full length;
 - weights that are gathered for each token, and transfers to the host. Both are
   defects, and there should be none;
+- how devices share the update, and what would make a step shorter or smaller;
 - what the step takes at least: of each phase the longest of operations, HBM and
   links at the vendor's peak (`chips.py`), added up. HBM bytes are an estimate:
   of what the program schedules, without what a kernel reads more than once.
@@ -26,6 +27,10 @@ and SAVE.md:
 and whose estimated memory is not far above that of a device, ranks those that
 fit by the least time of a step, and prints the command that starts the run on
 the first of them.
+
+With --price of a chip-hour the report says what a step costs at least. While
+the compiler works, which takes minutes and may take half an hour, lines on
+standard error say what it works on.
 
 The time is a bound and no forecast: latencies, element-wise work, conflicts of
 links and everything that is not overlapped come on top, and kernels that do not
@@ -57,10 +62,10 @@ import ml_collections
 from absl import flags
 
 from experiments import flags as flags_lib
-from experiments.pods import chips, meshes, steps
+from experiments.pods import advice, chips, held, meshes, steps
 from grpo_jax import ranges
 from grpo_jax.training import config as config_lib
-from grpo_jax.training import sharding
+from grpo_jax.training import phases, sharding
 
 _CONFIG = flags_lib.define_config()
 _TOPOLOGY = flags_lib.define_topology()
@@ -69,6 +74,9 @@ _SLICES = flags_lib.define_slices()
 _LARGEST = flags.DEFINE_bool(
   "largest_batch", False, "Look for the largest number of prompts that fits."
 )
+_PRICE = flags.DEFINE_float(
+  "price", None, "Of a chip-hour, in any currency; says what a step costs.", 0
+)
 _SAVE = flags.DEFINE_string("save", "", "Write SAVE.json and SAVE.md.")
 
 
@@ -76,8 +84,10 @@ def report(
   name: str, config: config_lib.RunConfig, target: steps.Target
 ) -> dict[str, Any]:
   """Compiles, and says everything; see the module."""
-  phase = config.stages[-1]
+  name_of_phase, phase = config.phases[-1], config.stages[-1]
   chip = target.slice.chip
+  mesh = held.mesh_of(config, len(target.devices), target.num_slices)
+  plan = held.update_plan(config, held.sizes(config), mesh)
   results: dict[str, Any] = {
     "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
     "jax": jax.__version__,
@@ -92,7 +102,9 @@ def report(
     "mesh": _mesh_shape(config, target.devices),
     "num_prompts": phase.num_prompts,
     "group_size": phase.group_size,
-    "micro_batch_size": phase.micro_batch_size,
+    "micro_batch_size": plan.micro_batch_size,
+    "micro_batches": plan.num_epochs * phase.num_rows // plan.micro_batch_size,
+    "update": phases.update_path(name_of_phase, phase, plan),
     "hbm_of_chip": chip.hbm,
     "chip": {
       "flops_per_s": chip.flops,
@@ -101,6 +113,13 @@ def report(
       "dcn_bytes_per_s": chip.dcn_bandwidth,
     },
   }
+  print(
+    f"{target.slice.product}, {meshes.spelled(results['mesh'])}: a step of"
+    f" {phase.num_rows} rows for {len(target.devices)} devices; takes minutes,"
+    " and up to half an hour for a large model",
+    file=sys.stderr,
+    flush=True,
+  )
   try:
     compiled = steps.compile_step(config, target.devices)
   except steps.TooLargeError as error:
@@ -124,8 +143,8 @@ def largest_batch(config: config_lib.RunConfig, target: steps.Target) -> int:
     for axis, size in _mesh_shape(config, target.devices).items()
     if axis != "tensor"
   )
-  rows = phase.num_minibatches * (phase.micro_batch_size or 1)
-  # Every device has whole groups, and micro-batches divide.
+  rows = phase.num_minibatches * math.lcm(phase.micro_batch_size or 1, shards)
+  # Every device has whole groups, and minibatches and micro-batches divide.
   unit = math.lcm(shards, rows // math.gcd(rows, phase.group_size))
 
   def fits(num_prompts: int) -> bool:
@@ -133,8 +152,12 @@ def largest_batch(config: config_lib.RunConfig, target: steps.Target) -> int:
     try:
       steps.compile_step(changed, target.devices)
     except steps.TooLargeError:
-      return False
-    return True
+      found = False
+    else:
+      found = True
+    said = "fit" if found else "do not fit"
+    print(f"{num_prompts} prompts {said}", file=sys.stderr, flush=True)
+    return found
 
   low, high = 0, 0
   tried = max(phase.num_prompts // unit, 1) * unit
@@ -191,7 +214,8 @@ def table(results: dict[str, Any]) -> str:
     f"mesh {mesh}",
     f"{ranges.counted(results['num_prompts'], 'prompt')} x"
     f" {ranges.counted(results['group_size'], 'completion')},"
-    f" micro-batches of {results['micro_batch_size'] or 'all'} rows",
+    f" micro-batches of {results['micro_batch_size']} rows",
+    *textwrap.wrap(results["update"], 80, subsequent_indent="  "),
     f"{results['date']}, jax {results['jax']}, libtpu {results['libtpu']}",
   ]
   if not results["fits"]:
@@ -239,6 +263,12 @@ def table(results: dict[str, Any]) -> str:
       lines += textwrap.wrap(
         f"  {name:<14}{kinds}", 80, subsequent_indent=" " * 16
       )
+  update = results["phases"].get("update", {"collectives": {}})
+  if reduced := update["collectives"].get("all-reduce"):
+    lines.append(
+      f"the update has {results['micro_batches']:,} micro-batches, and"
+      f" {reduced / results['micro_batches']:.0f} all-reduces for each"
+    )
   loop = results["in_token_loop"]
   lines += [
     "",
@@ -300,11 +330,17 @@ def main(argv: Sequence[str]) -> int:
     from experiments.pods import ranking  # Which reports on each mesh.
 
     given_args = [x for x in sys.argv[1:] if x.startswith("--config")]
-    return ranking.main(report, config, target, given_args)
+    return ranking.main(report, config, target, given_args, _PRICE.value)
   results = report(_name(flags.FLAGS), config, target)
   if _LARGEST.value:
     results["largest_batch"] = largest_batch(config, target)
-  print(table(results))
+  print(*(table(results), *steps.cost(results, _PRICE.value)), sep="\n")
+  room = of.chip.hbm // target.devices_per_chip
+  where = config, len(devices), _SLICES.value, room
+  if results["fits"]:
+    print(*advice.faster_lines(advice.faster(*where)), sep="\n")
+  else:
+    print(*advice.lines(advice.changes(*where)), sep="\n")
   if _SAVE.value:
     write(pathlib.Path(_SAVE.value), results)
   return 0 if results["fits"] else 1

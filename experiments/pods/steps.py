@@ -29,6 +29,7 @@ from grpo_jax.learning import stages
 from grpo_jax.rewards import combine
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import (
+  console,
   drivers,
   judges,
   mixtures,
@@ -417,10 +418,12 @@ def compile_described(
     TooLargeError: The compiler says that it does not fit.
   """
   start = time.perf_counter()
-  lowered = step.program.lower(*step.arguments)
+  with console.waiting("tracing the step"):
+    lowered = step.program.lower(*step.arguments)
   middle = time.perf_counter()
   try:
-    program = lowered.compile(compiler_options=options)
+    with console.waiting("compiling the step"):
+      program = lowered.compile(compiler_options=options)
   except jax.errors.JaxRuntimeError as error:
     if "RESOURCE_EXHAUSTED" not in str(error):
       raise
@@ -584,3 +587,14 @@ def of_program(compiled: Compiled, target: Target) -> dict[str, Any]:
     "loops_without_bound": [loop.op_name for loop in analysis.unresolved],
     "kernels_without_cost": analysis.kernels,
   }
+
+
+def cost(results: dict[str, Any], price: float | None) -> list[str]:
+  """What a step costs at least, as a line; nothing without a price."""
+  if price is None or not results["fits"]:
+    return []
+  step = results["at_least_s"] / 3600 * results["chips"] * price
+  return [
+    f"a step costs at least {step:.3g}, 1,000 steps {1000 * step:.3g}"
+    f" ({results['chips']} chips, {price:g} an hour each)"
+  ]

@@ -204,6 +204,8 @@ def test_the_report_fits_a_terminal_and_a_file(compiled, target):
     "num_prompts": config.section("rl").num_prompts,
     "group_size": config.section("rl").group_size,
     "micro_batch_size": config.section("rl").micro_batch_size,
+    "micro_batches": 2,
+    "update": "update of rl: in words.",
     "hbm_of_chip": target.slice.chip.hbm,
     "fits": True,
     **steps.of_program(compiled, target),

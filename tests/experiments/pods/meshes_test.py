@@ -26,6 +26,8 @@ def test_a_mesh_has_one_spelling():
   )
   assert meshes.spelled({}) == "data:1"
   assert meshes.arguments("fsdp:2") == ["--config.mesh.fsdp=2"]
+  with pytest.raises(ValueError, match=r"--mesh=auto: experiments.pods.report"):
+    meshes.parse("auto")
   for wrong in ("fsdp=16", "fsdp:0", "fsdp:x", "model:2"):
     with pytest.raises(ValueError, match="is no axis; needed is NAME:SIZE"):
       meshes.parse(wrong)
@@ -62,6 +64,8 @@ def made_report(name, config, target):
   return {
     "fits": True,
     "at_least_s": at_least,
+    "chips": 4,
+    "update": "update of rl: in words.",
     "hbm": {"total": 2**30 * mesh.fsdp},
     "phases": {"decode": {"seconds": seconds, "at_least_s": at_least}},
   }
@@ -74,7 +78,7 @@ def test_meshes_are_ranked_and_the_command_is_printed(
   of = steps.Target(chips.parse("v5e-4"), 1, [None] * 4)
   rows = ranking.rank(made_report, config, of)
   given = ["--config=pods", "--config.rl.steps=5"]
-  verdict, _, *table = ranking.lines(rows, config, of, given)
+  verdict, _, *table = ranking.lines(rows, config, of, given, price=3.6)
   assert verdict.startswith("verdict: take --mesh=data:2,tensor:2 on v5e-4: a ")
   assert "at least 0.5 s, with 1.00 of 16.00 GiB" in verdict
   assert table[0].split()[:3] == ["data:2,tensor:2", "0.5", "1.00"]
@@ -85,6 +89,11 @@ def test_meshes_are_ranked_and_the_command_is_printed(
     " --workdir=gs://BUCKET/NAME --config=pods -- --config.rl.steps=5"
   )
   assert "Used 17.00G of 16.00G hbm." in "\n".join(table)
+  assert (
+    "a step costs at least 0.002, 1,000 steps 2 (4 chips, 3.6 an hour each)"
+    in table
+  )
+  assert "update of rl: in words." in table
   assert "data:4: Used 17.00G" in capsys.readouterr().err
 
 
@@ -114,6 +123,40 @@ def test_what_to_change_is_tried_alone_and_then_together(config, monkeypatch):
   hopeless = advice.changes(config, 1, 1, 1)
   assert {change.needed for change in hopeless} == {404, 208}
   assert "take more chips" in advice.lines(hopeless)[-1]
+
+
+def test_a_run_with_room_is_told_what_makes_it_faster(config, monkeypatch):
+  """The largest micro-batch that fits, and what is computed or drawn once."""
+
+  def needed(config, mesh) -> int:
+    del mesh
+    return config.section("rl").micro_batch_size
+
+  monkeypatch.setattr(advice, "needed", needed)
+  config = config.with_section(
+    "rl",
+    num_prompts=24,
+    group_size=4,
+    num_minibatches=1,
+    micro_batch_size=1,
+  )
+  config = dataclasses.replace(
+    config,
+    mesh=type(config.mesh)(fsdp=4),
+    model=dataclasses.replace(config.model, remat="full"),
+    sampling=dataclasses.replace(config.sampling, lanes=4),
+  )
+  found = advice.faster(config, 4, 1, 40)
+  assert [change.flags for change in found] == [
+    "--config.rl.micro_batch_size=32",
+    "--config.model.remat=none",
+    "--config.sampling.lanes=96",
+  ]
+  assert "of a gradient step: 3, not 24;" in found[0].why
+  # Already as large as it may be.
+  config = config.with_section("rl", micro_batch_size=96)
+  found = advice.faster(config, 4, 1, 95)
+  assert advice.faster_lines(found) == []
 
 
 @pytest.mark.parametrize("tensor", [1, 2])

@@ -48,7 +48,9 @@ def made(compiled) -> dict:
     "mesh": {"data": 1, "fsdp": 4, "expert": 1, "tensor": 1},
     "num_prompts": run.section("rl").num_prompts,
     "group_size": run.section("rl").group_size,
-    "micro_batch_size": run.section("rl").micro_batch_size,
+    "micro_batch_size": 8,
+    "micro_batches": 2,
+    "update": "update of rl: in words.",
     "hbm_of_chip": of.slice.chip.hbm,
     "fits": True,
     **steps.of_program(compiled, of),
@@ -124,6 +126,12 @@ def test_the_largest_batch_is_searched_for_within_a_quarter(monkeypatch):
   )
   assert report.largest_batch(config, target()) == 96
   assert tried == [12, 24, 48, 96, 192, 144, 120]
+  tried.clear()
+  # One row of each device: two minibatches take two prompts.
+  config = resolved(
+    num_prompts=8, group_size=4, num_minibatches=2, micro_batch_size=2
+  )
+  assert report.largest_batch(config, target()) == 96
 
 
 def test_the_mesh_of_the_command_line_replaces_that_of_the_config():
