@@ -5,7 +5,7 @@
         --config.model.checkpoint=path/of/checkpoint \
         --config.data.train_path=prompts.jsonl \
         --config.rewards.functions="('my_rewards:brevity',)"
-    python -m experiments.export --workdir=runs/mine --out=exported/mine
+    python -m experiments.export --workdir=runs/mine --out=runs/exported/mine
 
 A checkpoint is a folder as save_pretrained writes it, or a name on the hub;
 docs/checkpoints.md says which; --config.model.revision=COMMIT pins one there,

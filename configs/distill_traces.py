@@ -8,7 +8,7 @@ The student is half as wide. It imitates the completions that the third phase of
 the teacher has kept; verifiers are asked at its evaluation only. Expected, over
 512 held-out words sampled at temperature 1: right answers 0.99, and the thought
 in one language, after a minute on 2 CPU cores (one seed). Other completions, as
-experiments.generate writes them: --config.sft.demonstrations=kept.jsonl. A
+experiments.generate writes them: --config.sft.demonstrations=runs/kept.jsonl. A
 model with other tokens reads their texts.
 """
 

@@ -1,8 +1,8 @@
 """Preferences that come with the data: DPO, or a reward model, on pairs.
 
-    python scripts/make_pairs.py --output=pairs.jsonl
+    python scripts/make_pairs.py --output=runs/pairs.jsonl
     python -m experiments.train --config=configs/pairs.py --workdir=runs/pairs \
-        --config.data.train_path=pairs.jsonl
+        --config.data.train_path=runs/pairs.jsonl
 
 Each line has `prompt`, `chosen` and `rejected`, as text or as lists of messages
 (`data/formats.py`). The made file has small sums: chosen is a thought with an
@@ -29,7 +29,7 @@ def get_config(algorithm: str = "dpo"):
 
   config.data.source = "jsonl"
   config.data.format = "pairs"
-  config.data.train_path = "pairs.jsonl"
+  config.data.train_path = "runs/pairs.jsonl"
   config.data.rejected_share = 0.5
   config.data.tokenizer = "gsm8k"
   config.data.max_prompt_len = 16

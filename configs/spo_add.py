@@ -9,9 +9,9 @@ the policy has moved since; the algorithm takes their share for the baseline
 (docs/schedules.md). Counts may begin with completions that were drawn before:
 
     python -m experiments.generate --workdir=runs/base --prompts=train \
-        --num_prompts=512 --num_samples=8 --out=samples.jsonl
+        --num_prompts=512 --num_samples=8 --out=runs/samples.jsonl
 
-and --config.rl.schedule.samples=samples.jsonl.
+and --config.rl.schedule.samples=runs/samples.jsonl.
 """
 
 from configs import curriculum

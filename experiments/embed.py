@@ -1,10 +1,10 @@
 r"""Clusters prompts by what a policy makes of them, from easy to hard ones.
 
     python -m experiments.embed --workdir=runs/base --num_prompts=2048 \
-        --out=clusters.npz
+        --out=runs/clusters.npz
     python -m experiments.embed --checkpoint=path/of/checkpoint \
         --config=configs/checkpoint.py \
-        --config.data.train_path=prompts.jsonl --out=clusters.npz
+        --config.data.train_path=prompts.jsonl --out=runs/clusters.npz
 
 The policy is that of a run, or a Hugging Face checkpoint with a config that
 says what its data are. Of each training prompt the mean final hidden state is
@@ -13,7 +13,8 @@ of its reference solution, in nats per token, is its difficulty. That solution
 is what supervised phases would imitate: the data's, or the trace of a task's
 teacher. A schedule draws by the file:
 
-    --config.rl.schedule.name=ads --config.rl.schedule.clusters=clusters.npz
+    --config.rl.schedule.name=ads \
+        --config.rl.schedule.clusters=runs/clusters.npz
 
 It knows which records it is about, and is refused with others: the run has the
 same data, and of a task the same seed.

@@ -1,10 +1,11 @@
-"""Evaluates a policy on held-out prompts, or on files of prompts.
+r"""Evaluates a policy on held-out prompts, or on files of prompts.
 
     python -m experiments.evaluate --workdir=runs/quickstart
     python -m experiments.evaluate --workdir=runs/mine \
         --data=math=math.jsonl --data=logic=logic.jsonl
     python -m experiments.evaluate --checkpoint=path/of/checkpoint \
-        --config=configs/checkpoint.py --data=math=math.jsonl --out=base.json
+        --config=configs/checkpoint.py --data=math=math.jsonl \
+        --out=runs/base.json
 
 The policy is that of a run, or a Hugging Face checkpoint with a config that
 says what its data, rewards and lengths are. Prints greedy accuracy with its

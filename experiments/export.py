@@ -1,6 +1,6 @@
 """Writes a trained policy as a Hugging Face checkpoint.
 
-    python -m experiments.export --workdir=runs/qwen --out=exported/qwen
+    python -m experiments.export --workdir=runs/qwen --out=runs/exported/qwen
 
 The run must have started from a checkpoint (config.model.checkpoint), whose
 configuration and tokenizer files are copied beside the weights, so that

@@ -1,11 +1,12 @@
 r"""Completes many prompts, and writes the completions; or keeps right ones.
 
     python -m experiments.generate --workdir=runs/mine \
-        --prompts=prompts.jsonl --out=completions.jsonl --num_samples=4
+        --prompts=prompts.jsonl --out=runs/completions.jsonl --num_samples=4
     python -m experiments.generate --workdir=runs/mine --prompts=train \
-        --num_prompts=10000 --num_samples=16 --keep=2 --out=kept.jsonl
+        --num_prompts=10000 --num_samples=16 --keep=2 --out=runs/kept.jsonl
     python -m experiments.generate --checkpoint=path/of/checkpoint \
-        --config=configs/checkpoint.py --prompts=prompts.txt --out=base.jsonl
+        --config=configs/checkpoint.py --prompts=prompts.txt \
+        --out=runs/base.jsonl
 
 The policy is that of a run, or a Hugging Face checkpoint with a config that
 says what its data, rewards and lengths are. Prompts come from a file: JSON
@@ -17,7 +18,7 @@ With --keep=M this is rejection sampling: of each prompt at most M completions
 that are right and came to an end, one for each answer (--distinct), the
 shortest first (--order). A supervised phase imitates them:
 
-    --config.sft.demonstrations=kept.jsonl
+    --config.sft.demonstrations=runs/kept.jsonl
 
 A line of the file is a completion, in the order of the prompts. Started again
 after a kill, the same command goes on, and the file ends with the same bytes,

@@ -2,7 +2,7 @@
 
     python -m experiments.interference --workdir=runs/mixture
     python -m experiments.interference --workdir=runs/mixture --step=100 \
-        --num_prompts=256 --out=interference.json
+        --num_prompts=256 --out=runs/interference.json
 
 A table of cosines between the gradients of the run's objective on prompts of
 one domain each; grpo_jax/training/interference.py says what is compared. Below

@@ -4,7 +4,7 @@
         --config.data.train_path=prompts.jsonl
     python -m experiments.lint --config=configs/jsonl.py \
         --config.data.train_path=prompts.jsonl \
-        --workdir=runs/mine --out=quarantine.json
+        --workdir=runs/mine --out=runs/quarantine.json
 
 Copies and near-copies of prompts, too few prompts for the size of a step, one
 prompt that is most of the data, one prompt with two labels, attributes that

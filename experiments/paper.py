@@ -1,7 +1,7 @@
 r"""Every number, table and figure of the project, and the appendix of a paper.
 
     python -m experiments.paper
-    python -m experiments.paper --only=flips --records --csv=records.csv
+    python -m experiments.paper --only=flips --records --csv=runs/records.csv
 
 lists experiments with their records, pages and figures: config hash, commit,
 date, minutes, and what is stale (`papers/origin.py` says what that means).

@@ -100,7 +100,7 @@ def places(
   if _has_content(log):
     found.append(
       f"traces: python -m experiments.traces --workdir={folder}"
-      " --out=traces.html"
+      f" --out={folder}/traces.html"
     )
   if _has_content(samples):
     found.append(f"samples: {samples}")

@@ -1,6 +1,6 @@
 """Writes a file of preferences: small sums, well-formed and not.
 
-    python scripts/make_pairs.py --output=pairs.jsonl
+    python scripts/make_pairs.py --output=runs/pairs.jsonl
 
 The same options give the same file.
 """
@@ -31,7 +31,9 @@ def main(argv):
   del argv
   rng = random.Random(_SEED.value)
   lines = [json.dumps(pair(rng)) + "\n" for _ in range(_NUM.value)]
-  pathlib.Path(_OUTPUT.value).write_text("".join(lines), encoding="utf-8")
+  path = pathlib.Path(_OUTPUT.value)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text("".join(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

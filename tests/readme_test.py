@@ -1,5 +1,6 @@
 """What the documents say: files, targets, settings, and the example, run."""
 
+import ast
 import dataclasses
 import importlib.metadata
 import importlib.util
@@ -192,19 +193,61 @@ def test_the_table_has_every_extra():
   assert named == set(known)
 
 
+def _left_in_the_checkout(text: str, ignored: list[str]) -> list[str]:
+  """Files that commands write into the checkout, and git would list."""
+  flags = "appendix|completions|csv|directory|exports|json|out|output|root|save"
+  written = re.findall(rf"--(?:{flags}|text|workdir)=([^\s`,\"')]+)", text)
+  written += re.findall(r"(?m)^ *python .* > (\S+)$", text)
+  return [
+    path
+    for path in written
+    if not path.startswith((*ignored, "gs:", "/", "$", "…"))
+    and not re.match(r"[A-Z_]+\b", path)  # FILE, DIR, NAME.
+    and not (_ROOT / path).exists()  # A page or figure that is committed.
+  ]
+
+
+def test_commands_leave_the_checkout_as_it_was():
+  """A run would record changes, and a launcher would refuse them."""
+  ignored = [
+    line
+    for line in _read(".gitignore").split()
+    if line.endswith("/") and line[0] not in "*."
+  ]
+  text = "python x --out=traces.html --workdir=runs/a > b.log"
+  assert _left_in_the_checkout(text, ignored) == ["traces.html", "b.log"]
+  commands = {
+    document: "\n".join(block for _, block in _FENCE.findall(_read(document)))
+    for document in (*_DOCUMENTS, "benchmarks/cpu.md")
+  }
+  for folder in ("configs", "experiments", "scripts"):
+    for path in (_ROOT / folder).rglob("*.py"):
+      docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+      commands[str(path)] = "\n".join(
+        re.findall(r"(?m)^    .*$", inspect.cleandoc(docstring))
+      )
+  left = {
+    name: found
+    for name, text in commands.items()
+    if (found := _left_in_the_checkout(text, ignored))
+  }
+  assert left == {}
+
+
 @pytest.mark.slow
 def test_the_example_runs_and_its_reward_rises(tmp_path):
   _, example = _FENCE.findall(_read("docs/guides/reward.md"))[0]
   (lines,) = re.findall(r"reward in (\d+) lines", _read("README.md"))
   assert example.count("\n") <= int(lines)
-  (tmp_path / "configs").symlink_to(_ROOT / "configs")
+  checkout = tmp_path / "checkout"
+  checkout.mkdir()
   python = tmp_path / "bin" / "python"  # The one that runs this test.
   python.parent.mkdir()
   python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
   python.chmod(0o755)
   result = subprocess.run(
     ["bash", "-e", "-c", example],
-    cwd=tmp_path,
+    cwd=checkout,
     env=os.environ
     | {
       "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
@@ -217,7 +260,9 @@ def test_the_example_runs_and_its_reward_rises(tmp_path):
     check=False,
   )
   assert result.returncode == 0, result.stdout
-  lines = metrics_log.read_lines(tmp_path / "runs" / "mine" / "metrics.jsonl")
+  assert not [*checkout.iterdir()]
+  workdir = tmp_path / "greetings" / "runs" / "mine"
+  lines = metrics_log.read_lines(workdir / "metrics.jsonl")
   steps = [line for line in lines if "reward/brevity" in line]
   assert len(steps) == 40
   for line in steps:

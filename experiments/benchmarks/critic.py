@@ -1,6 +1,6 @@
 r"""What a critic costs: PPO beside GRPO at equal samples.
 
-    python -m experiments.benchmarks.critic --preset=S --json=critic.json
+    python -m experiments.benchmarks.critic --preset=S --json=runs/critic.json
 
 The fused step of `experiments.benchmarks.step` with as many completions for
 each algorithm: GRPO draws groups of them, PPO one for each prompt, so its

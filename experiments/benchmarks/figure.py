@@ -1,6 +1,6 @@
 """Draws the results of `step.py`: where the time goes, and lengths.
 
-    python -m experiments.benchmarks.figure --output=figure.png \
+    python -m experiments.benchmarks.figure --output=runs/figure.png \
         --results=T.json,S.json,fixed.json,geometric.json,lognormal.json
 
 On the left the parts of the step of each file, which is called by its name; on

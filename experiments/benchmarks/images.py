@@ -1,6 +1,6 @@
 r"""What images cost: a step with and without them, of as many tokens.
 
-    python -m experiments.benchmarks.images --preset=S --json=images.json
+    python -m experiments.benchmarks.images --preset=S --json=runs/images.json
 
 The fused step of `experiments.benchmarks.step`, with the model and the lengths
 of its preset. Half of the tokens of a prompt hold the place of an image, each

@@ -3,7 +3,7 @@ r"""Time and memory of a whole training step and of its parts, beside floors.
     python -m experiments.benchmarks.step --preset=S
     python -m experiments.benchmarks.step --preset=S --mode=split
     python -m experiments.benchmarks.step --preset=S --completion_len=256 \
-        --length_distribution=geometric --json=geometric.json
+        --length_distribution=geometric --json=runs/geometric.json
 
 One GRPO step of a random Qwen2-shaped transformer (biases on queries, keys and
 values, SwiGLU, tied head): sampling, verifier, one AdamW update, no KL, by the

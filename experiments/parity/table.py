@@ -1,9 +1,12 @@
 r"""A table of how far checkpoints are from what transformers computes.
 
-    python scripts/make_tiny_checkpoints.py --output=ck --variants --bfloat16
-    python -m experiments.parity.table --checkpoints=ck --exports=ck_exported
-    python scripts/make_tiny_checkpoints.py --reference_of ck_exported/*
-    python -m experiments.parity.table --checkpoints=ck --exports=ck_exported
+    python scripts/make_tiny_checkpoints.py --output=runs/ck --variants \
+        --bfloat16
+    python -m experiments.parity.table --checkpoints=runs/ck \
+        --exports=runs/ck_exported
+    python scripts/make_tiny_checkpoints.py --reference_of runs/ck_exported/*
+    python -m experiments.parity.table --checkpoints=runs/ck \
+        --exports=runs/ck_exported
 
 The first and third need torch and transformers. Each folder of `ck` has a
 checkpoint with a reference.npz of left-padded rows. A row of the table has the

@@ -4,7 +4,7 @@ r"""Compares what training steps cost with what is recorded of them.
     python -m experiments.pods.recorded --programs=quickstart,ppo
     python -m experiments.pods.recorded --record            # all, anew
     python -m experiments.pods.recorded --record --programs=pod
-    python -m experiments.pods.recorded --programs=quickstart --text=before
+    python -m experiments.pods.recorded --programs=quickstart --text=runs/before
 
 `CASES` has the programs, benchmarks/costs.json what was recorded: operations
 of matrix products, bytes of memory that are read and written, what is sent by

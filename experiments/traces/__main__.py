@@ -1,7 +1,9 @@
-"""Shows what a run wrote: one page for a browser, or text.
+r"""Shows what a run wrote: one page for a browser, or text.
 
-    python -m experiments.traces --workdir=runs/quickstart --out=traces.html
-    python -m experiments.traces --workdir=runs/a --other=runs/b --out=ab.html
+    python -m experiments.traces --workdir=runs/quickstart \
+        --out=runs/traces.html
+    python -m experiments.traces --workdir=runs/a --other=runs/b \
+        --out=runs/ab.html
     python -m experiments.traces --workdir=runs/quickstart --text \
         --filter=wrong-rewarded --filter=cut-off --search=answer
 
@@ -11,7 +13,6 @@ in it. `--text` prints the completions that pass all filters, 80 columns wide.
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Sequence
 
 from absl import flags
@@ -26,7 +27,7 @@ _WORKDIR = flags.DEFINE_string(
 _OTHER = flags.DEFINE_string(
   "other", None, "Folder of a run that the first is compared with."
 )
-_OUT = flags.DEFINE_string("out", None, "The page to write, as traces.html.")
+_OUT = flags.DEFINE_string("out", None, "The page to write, local or gs://.")
 _MEGABYTES = flags.DEFINE_float("megabytes", 5.0, "Of the page, at most.", 0.1)
 _TEXT = flags.DEFINE_bool("text", False, "Print text; no page is needed then.")
 _FILTER = flags.DEFINE_multi_enum(
@@ -55,9 +56,10 @@ def main(argv: Sequence[str]) -> int:
   del argv
   if not _TEXT.value and not _OUT.value:
     raise ValueError(
-      "traces: neither --out nor --text was given; pass --out=traces.html for a"
-      " page, or --text to print."
+      "traces: neither --out nor --text was given; pass --out=runs/traces.html"
+      " for a page, or --text to print."
     )
+  out = flags_lib.file_to_write("out", _OUT.value)
   folders = [x for x in (_WORKDIR.value, _OTHER.value) if x]
   runs = [source.read(folder) for folder in folders]
   if _TEXT.value:
@@ -73,8 +75,7 @@ def main(argv: Sequence[str]) -> int:
     for run in runs:
       for line in terminal.lines(run, question, _LIMIT.value):
         print(line)
-  if _OUT.value:
-    out = pathlib.Path(_OUT.value)
+  if out is not None:
     content = page.write(runs, int(_MEGABYTES.value * 1e6)).encode()
     paths.write(out, content)
     number = sum(len(run.groups) for run in runs)

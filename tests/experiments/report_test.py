@@ -66,7 +66,7 @@ def test_what_can_be_opened_after_a_run_is_listed(tmp_path):
   (workdir / "traces.jsonl.gz").write_bytes(b"x")
   assert report.places(workdir, None, tensorboard=False)[0] == (
     f"traces: python -m experiments.traces --workdir='{workdir}'"
-    " --out=traces.html"
+    f" --out='{workdir}'/traces.html"
   )
 
 

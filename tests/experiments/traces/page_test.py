@@ -261,7 +261,7 @@ def test_the_command_writes_a_page_of_two_runs_and_prints(tmp_path):
 def test_the_command_says_what_is_missing(tmp_path):
   examples.write(tmp_path / "mine")
   for arguments, text in (
-    ([f"--workdir={tmp_path / 'mine'}"], "--out=traces.html"),
+    ([f"--workdir={tmp_path / 'mine'}"], "--out=runs/traces.html"),
     ([f"--workdir={tmp_path}", "--text"], "no metrics.jsonl"),
   ):
     status, _, errors = command.run("traces", *arguments)
