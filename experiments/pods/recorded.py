@@ -111,14 +111,17 @@ _PROGRAMS = flags.DEFINE_list("programs", list(CASES), "Which of them.")
 _TEXT = flags.DEFINE_string("text", "", "Folder for the texts of jax.export.")
 
 
-def pod_config(num_slices: int = 1, **phase: Any) -> config_lib.RunConfig:
-  """A small model on slices of four chips: GRPO with a reference.
+def pod_config(
+  num_slices: int = 1, algorithm: str = "grpo", **phase: Any
+) -> config_lib.RunConfig:
+  """A small model on slices of four chips, with a reference.
 
   Args:
     num_slices: Each has as many prompts.
+    algorithm: One with a KL term.
     **phase: Settings of `config.rl`.
   """
-  config = config_lib.default_config("grpo")
+  config = config_lib.default_config(algorithm)
   config.phases = ("rl",)
   config.data.max_prompt_len = PROMPT
   config.sampling.max_new_tokens = NEW
