@@ -2509,6 +2509,13 @@ MUTATIONS = [
     "tests/training/phases_test.py -k a_phase_between_leaves",
   ),
   Mutation(
+    "Micro-batches are rounded down to a row of each device.",
+    "grpo_jax/training/phases.py",
+    "rows * num_shards >= micro",
+    "rows * num_shards > 0",
+    "tests/training/phases_test.py -k equal_parts",
+  ),
+  Mutation(
     "Given completions are trained at the temperature of sampling.",
     "grpo_jax/training/phases.py",
     "config.sampling.temperature if phase.plays else 1.0",
