@@ -280,7 +280,7 @@ class Models:
     found["policy"] = self._policy()
     found["algorithm"] = self._scalars()
     if (critic := self.critic()) is not None:
-      found["critic"] = self._of_critic("critic", critic, self.config.critic)
+      found["critic"] = self._critic(critic)
     if (critic := self.reward_model()) is not None:
       found["reward"] = self._reward(critic)
     if (model := self.outside.get(readers.MEMBER)) is not None:
@@ -390,6 +390,13 @@ class Models:
       else None,
     )
 
+  def _critic(self, critic: Critic) -> Member:
+    # It alone says values of states: numbers of a reward model are rewards.
+    return dataclasses.replace(
+      self._of_critic("critic", critic, self.config.critic),
+      fields=members.value_fields if "values" in self.required else None,
+    )
+
   def _of_critic(self, name: str, critic: Critic, settings: Any) -> Member:
     def start(before):
       if name in before:
@@ -400,7 +407,6 @@ class Models:
     return Member(
       start=start,
       view=functools.partial(members.critic_view, critic, name),
-      fields=members.value_fields if "values" in self.required else None,
       scope="values",
       optimizer=optimizers.of_model(
         settings.optimizer, num_updates, self.config.seed, name

@@ -10,6 +10,8 @@ import pytest
 
 from grpo_jax.learning import metrics, stages, update
 from grpo_jax.models import critic as critic_lib
+from grpo_jax.training import config as config_lib
+from grpo_jax.training import phases, reward_settings
 from grpo_jax.types import Scored
 from tests.references import ppo as reference
 from tests.training import tiny
@@ -264,6 +266,27 @@ def test_a_phase_between_keeps_the_critic_and_its_moments():
   after, _, _ = _fused(between)(entered, tiny.make_prompts())
   _same(after.members["critic"], state.members["critic"])
   assert _changed(entered.params["policy"], after.params["policy"])
+
+
+def test_a_reward_model_beside_a_critic_says_no_values():
+  parts = tiny.make_parts("ppo")
+  functions = ("accuracy", "reward_model")
+  rewards = reward_settings.RewardsConfig(
+    functions=functions, weights=(1.0, 1.0), correct="accuracy"
+  )
+  made = phases.Models(
+    config_lib.RunConfig(rewards=rewards),
+    *(config_lib.PhaseConfig(kind="rl", steps=1), parts.policy),
+    *(parts.algorithm, parts.config, parts.plan),
+  )
+  parts = dataclasses.replace(parts, members=made.members())
+  scores = _with_head(
+    tiny.make_state(tiny.make_parts("bradley_terry")), "reward"
+  )
+  state = stages.enter_phase(scores, parts, 1)
+  prepare = jax.jit(functools.partial(stages.prepare, parts=parts))
+  batch = prepare(state, tiny.ragged_batch(parts), jax.random.key(2))
+  assert not batch.values.any()  # The head of the critic starts at 0.
 
 
 # --- metrics -----------------------------------------------------------------
