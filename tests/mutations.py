@@ -1183,6 +1183,43 @@ MUTATIONS = [
     " gradient_equal_the_reference[vapo-0]",
   ),
   Mutation(
+    "Completions that ended go on with a value, too.",
+    "grpo_jax/algorithms/ppo.py",
+    "beyond = masked.select(batch.final_value, ~batch.terminated)",
+    "beyond = batch.final_value",
+    "tests/algorithms/reference_test.py -k cut_off_goes_on",
+  ),
+  Mutation(
+    "Every context of a rollout that was cut off goes on with its own value.",
+    "grpo_jax/ops/returns.py",
+    "following = jnp.where(trace_ends, beyond, following)",
+    "following = jnp.where(row_ends, beyond, following)",
+    "tests/algorithms/contexts_test.py -k options_of_contexts_are_those",
+  ),
+  Mutation(
+    "The final value is that of the last trained token.",
+    "grpo_jax/learning/members.py",
+    "asked = dataclasses.replace(asked, mask=asked.completion_mask & is_run)",
+    "asked = dataclasses.replace(asked, mask=asked.mask & is_run)",
+    "tests/learning/critic_test.py -k final_value_is_that",
+  ),
+  Mutation(
+    "The final value is that before the last token.",
+    "grpo_jax/learning/members.py",
+    "final = jnp.take_along_axis(values, length, axis=1)[:, 0]",
+    "final = jnp.take_along_axis(values, length - 1, axis=1)[:, 0]",
+    "tests/learning/critic_test.py -k final_value_is_that",
+  ),
+  Mutation(
+    "A reward model beside a critic says the values.",
+    "grpo_jax/training/phases.py",
+    'found["reward"] = self._reward(critic)',
+    'found["reward"] = dataclasses.replace(\n'
+    "        self._reward(critic), fields=members.value_fields\n"
+    "      )",
+    "tests/learning/critic_test.py -k says_no_values",
+  ),
+  Mutation(
     "SAO compares with the policy at the start of the update.",
     "grpo_jax/algorithms/sao.py",
     "policy.logp, batch.behavior_logp, batch.mask",

@@ -316,6 +316,10 @@ class CriticConfig(CommonConfig):
     reward: What a context is paid at its last trained token there: "terminal",
       the rollout's R wherever `boundary` says so; or "split", R / K each, K
       the contexts of the rollout (slime).
+    bootstrap_cut: Take the critic's value of the state after the last token of
+      a completion that the budget of tokens cut off for what would follow,
+      γ V, in advantages and targets alike; False: 0, as after an end. An
+      episode that its environment ends has ended, also by a limit of turns.
     whiten: Standardise advantages over all tokens of the batch that the policy
       wrote in scored rows.
     value_clip: The critic's error is not made smaller by moving a value further
@@ -329,6 +333,7 @@ class CriticConfig(CommonConfig):
   length_adaptive_unit: str = "trace"
   boundary: str = "outcome"
   reward: str = "terminal"
+  bootstrap_cut: bool = False
   whiten: bool = True
   value_clip: float = 0.2
 
@@ -344,6 +349,12 @@ class CriticConfig(CommonConfig):
     ):
       if getattr(self, name) not in known:
         self.complain(name, f"is unknown; choose one of {', '.join(known)}")
+    if self.bootstrap_cut and self.overlong_filter:
+      self.complain(
+        "bootstrap_cut",
+        "is about completions that are cut off, and overlong_filter=True trains"
+        " none of them; set one of the two False",
+      )
 
   @property
   def scale_free(self) -> bool:
@@ -352,7 +363,8 @@ class CriticConfig(CommonConfig):
   def for_pretraining(self) -> CriticConfig:
     """And on the returns themselves, and without a clip.
 
-    Where contexts end with the value of the next one, the return goes on.
+    Where contexts end with the value of the next one, the return goes on. It
+    does not beyond a budget: there `bootstrap_cut` stays as it is.
 
     Source: VC-PPO, arXiv:2503.01491, Section 3.2.
     """
@@ -482,6 +494,7 @@ def needs(algorithm: Algorithm, config: CommonConfig) -> frozenset[str]:
     or bool(config.opd_domain_weights),
     "kept_ids": config.keep_sampling_mask,
     "routing": config.keep_routing,
+    "final_value": isinstance(config, CriticConfig) and config.bootstrap_cut,
     "router": config.balance_coef > 0 or config.router_bias_step > 0,
   }
   names = set(algorithm.needs) | {name for name, on in reads.items() if on}

@@ -9,6 +9,9 @@ A is Â, whitened over all tokens; R̂ = Â(λ_critic) + V_old is the critic's
 target. Defaults are those of TRL's experimental PPO: KL in the reward, and λ =
 λ_critic = 0.95. `dual_clip` = 3 is verl's default.
 
+`bootstrap_cut` takes a value of the critic for V beyond the last token of a
+completion that was cut off; it is 0 by default, as in TRL.
+
 Where contexts are compacted, R_i is that of the rollout, `boundary` says what
 the end of a context means, and `reward` whether each is paid R_i or its share.
 `length_adaptive_alpha` counts all tokens of a rollout, or those of a context
@@ -41,6 +44,9 @@ class PPOConfig(ClipConfig, CriticConfig):
 
 
 def _generalized(config: CriticConfig, batch: TrainBatch, lam):
+  beyond = None  # [B]
+  if config.bootstrap_cut:
+    beyond = masked.select(batch.final_value, ~batch.terminated)
   if batch.trace_id is not None:
     return returns_lib.subtrace_advantages(
       batch.token_rewards,
@@ -53,12 +59,13 @@ def _generalized(config: CriticConfig, batch: TrainBatch, lam):
       lam,
       config.boundary,
       config.reward,
+      beyond,
     )
   rewards = batch.token_rewards + returns_lib.outcome_rewards(
     batch.rewards, batch.mask
   )
   return returns_lib.generalized_advantages(
-    rewards, batch.values, batch.mask, config.gamma, lam
+    rewards, batch.values, batch.mask, config.gamma, lam, beyond
   )  # [B, T], [B, T]
 
 

@@ -55,6 +55,7 @@ CONSTANTS = (
   "behavior_entropy",
   "rewards",
   "old_values",
+  "final_value",
   "step_rewards",
   "turn_rewards",
   "greedy_rewards",
@@ -95,6 +96,7 @@ class Case:
   terminated: np.ndarray  # [B] bool
   correct: np.ndarray  # [B] bool
   group_id: np.ndarray  # [B]
+  final_value: np.ndarray  # [B]
 
   def take(self, rows: np.ndarray) -> Case:
     """The case with only these rows, in this order."""
@@ -139,6 +141,7 @@ def make_case(seed: int = 0, spread: float = 0.3, dtype=np.float32) -> Case:
     terminated=LENGTHS < BUDGET,
     correct=rng.random(shape[0]) < 0.5,
     group_id=GROUPS.copy(),
+    final_value=np.linspace(-1.0, 2.0, shape[0]),
   )
   case.behavior_logp = case.old_logp + 0.1 * rng.normal(size=shape)
   # Σ π² is at least the square of the drawn token's π.
@@ -239,6 +242,7 @@ def prepared(
       "ref_topk_logp"
     ],
     "values": case.old_values,
+    "final_value": case.final_value,
     "key": key,
   }
   for name, need in needs_of(TrainBatch).items():

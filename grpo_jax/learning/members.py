@@ -59,6 +59,8 @@ class Member:
       looked up here.
     fields: What it says of a batch before the update; None: nothing.
     domain: Of whose rows it is asked, by number; None: of all.
+    to_the_end: Whether it reads rows up to the last token that exists, and not
+      only to the last one that is trained.
     scope: Names this pass in profiles and reports.
     optimizer: Over its trained leaves; None in phases that do not train it.
     schedule: (gradient step) -> learning rate, of the same.
@@ -75,6 +77,7 @@ class Member:
   view: Callable[[Params], View] | None = None
   fields: Fields | None = None
   domain: int | None = None
+  to_the_end: bool = False
   scope: str = ""
   optimizer: optax.GradientTransformation | None = None
   schedule: Callable[[jax.Array], jax.Array] | None = None
@@ -107,6 +110,9 @@ def with_fields(
   if member.domain is not None:  # Rows without trained tokens are not run.
     own = batch.domain == member.domain
     asked = dataclasses.replace(batch, mask=batch.mask & own[:, None])
+  if member.to_the_end:
+    is_run = asked.mask.any(axis=1, keepdims=True)
+    asked = dataclasses.replace(asked, mask=asked.completion_mask & is_run)
   with jax.named_scope(member.scope):
     found = passes.fields(
       plan,
@@ -247,6 +253,23 @@ def value_fields(view: View, part, prefix) -> dict[str, Any]:
   """What a critic expects before the update."""
   h, _ = view.trunk.hidden(part, prefix)
   return {"values": view.head(h)}
+
+
+def values_to_the_end(view: View, part, prefix) -> dict[str, Any]:
+  """And of the state after the last token, which needs a slot more.
+
+  Recorded experts are not taken: the last token has none.
+  """
+  longer = {
+    name: jnp.pad(x, [(0, 0), (0, 1)] + [(0, 0)] * (x.ndim - 2))
+    for name in ("tokens", "completion_mask", "mix_ids", "mix_weights")
+    if (x := getattr(part, name)) is not None
+  }
+  h, _ = view.trunk.hidden(dataclasses.replace(part, **longer), prefix)
+  values = view.head(h)  # [rows, slots + 1]
+  length = part.completion_mask.sum(axis=1, keepdims=True)
+  final = jnp.take_along_axis(values, length, axis=1)[:, 0]
+  return {"values": values[:, :-1], "final_value": final}
 
 
 def enter(

@@ -105,7 +105,8 @@ def fields(
     plan: The plan of the update.
     trunk: What is run.
     batch: B rows.
-    outputs: (micro-batch, its prefix) -> arrays [rows, slots, ...] by name.
+    outputs: (micro-batch, its prefix) -> arrays [rows, slots, ...] or [rows]
+      by name.
     couples_group: Whether groups stay together.
   """
   num_slots = batch.mask.shape[1]
@@ -126,7 +127,7 @@ def fields(
 
   shape = *rows.length.shape, num_slots
   found = jax.tree.map(
-    lambda x: jnp.zeros((*shape, *x.shape[2:]), x.dtype),
+    lambda x: jnp.zeros((*shape[: x.ndim + 1], *x.shape[2:]), x.dtype),
     jax.eval_shape(of_rows, local),
   )
   found = micro_batches.sweep(plan, local, rows, write, found)

@@ -203,6 +203,7 @@ def subtrace_advantages(
   lam: float | jax.Array,  # [] or [B]
   boundary: str = "outcome",
   reward: str = "terminal",
+  bootstrap_value: jax.Array | None = None,  # [B]
 ) -> tuple[jax.Array, jax.Array]:  # [B, T], [B, T]
   """Generalised advantages of rollouts that were compacted into several rows.
 
@@ -238,6 +239,8 @@ def subtrace_advantages(
     lam: λ in [0, 1].
     boundary: One of `BOUNDARIES`.
     reward: One of `REWARDS`.
+    bootstrap_value: V⁺ at the last trained token of a rollout that was cut off,
+      of the row that this token is in; 0 of others. None: 0.
 
   Returns:
     Advantages, and the targets of the critic: A + V, with the A before the
@@ -281,7 +284,11 @@ def subtrace_advantages(
     num_rows = jnp.where(is_same, mask.any(axis=-1), 0).sum(axis=-1)  # K
     paid, pays = paid / jnp.maximum(num_rows, 1), row_ends
   rewards += masked.select(paid[:, None], pays)
-  errors = rewards + gamma * masked.select(successors, ~ends) - values
+  following = masked.select(successors, ~ends)
+  if bootstrap_value is not None:
+    beyond = bootstrap_value.astype(values.dtype)[:, None]
+    following = jnp.where(trace_ends, beyond, following)
+  errors = rewards + gamma * following - values
   decay = jnp.where(mask, jnp.where(cuts, 0.0, discount), 1.0)
   advantages = unflat(
     recurrence(flat(masked.select(errors, mask)), flat(decay))

@@ -358,6 +358,21 @@ TABLE = (
     "set config.algorithm.overlong_cache=0",
   ),
   Row(
+    "cut contexts that stand alone",
+    "compaction",
+    "each context is paid the outcome of its rollout there and nothing beyond,"
+    " so that what follows a cut would reach the last context alone",
+    "set config.algorithm.boundary='chain', 'bootstrap' or"
+    " 'compaction_rl_bootstrap', or config.algorithm.bootstrap_cut=False",
+  ),
+  Row(
+    "final values of a shared trunk",
+    "kept routing",
+    "nobody has recorded which experts a last token takes",
+    "set config.critic.trunk='own', config.algorithm.keep_routing=False or"
+    " config.algorithm.bootstrap_cut=False",
+  ),
+  Row(
     "reward model",
     "compaction",
     "a reward model, or a judge, reads a completion in one row",

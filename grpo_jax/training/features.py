@@ -207,6 +207,22 @@ FEATURES = {
   "overlong_cache": Feature(
     lambda s: s.objective.overlong_cache > 0, _option("overlong_cache")
   ),
+  "cut contexts that stand alone": Feature(
+    lambda s: (
+      "final_value" in s.required
+      and s.objective.boundary in ("outcome", "compaction_rl")
+    ),
+    lambda s: (
+      f"config.algorithm.bootstrap_cut=True with"
+      f" boundary={s.objective.boundary!r}"
+    ),
+  ),
+  "final values of a shared trunk": Feature(
+    lambda s: "final_value" in s.required and s.config.critic.trunk == "shared",
+    lambda s: (
+      "config.algorithm.bootstrap_cut=True with config.critic.trunk='shared'"
+    ),
+  ),
   "coupled groups": Feature(
     lambda s: s.algorithm.couples_group,
     lambda s: f"algorithm {s.algorithm.name!r}, which couples completions",

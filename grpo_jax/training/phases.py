@@ -392,9 +392,12 @@ class Models:
 
   def _critic(self, critic: Critic) -> Member:
     # It alone says values of states: numbers of a reward model are rewards.
+    to_the_end = "final_value" in self.required
+    fields = members.values_to_the_end if to_the_end else members.value_fields
     return dataclasses.replace(
       self._of_critic("critic", critic, self.config.critic),
-      fields=members.value_fields if "values" in self.required else None,
+      fields=fields if "values" in self.required else None,
+      to_the_end=to_the_end,
     )
 
   def _of_critic(self, name: str, critic: Critic, settings: Any) -> Member:

@@ -636,8 +636,9 @@ class Sampling(Group):
   "float8_e4m3fn"; "model": they are not). Updates and evaluations read them
   as they are; see docs/quantised_sampling.md."""
   uncorrected: bool
-  """Whether what rounded kernels drew may be trained on without a correction
-  (config.algorithm.importance_mode, rejection)."""
+  """Whether completions of rounded kernels, or of earlier parameters
+  (config.rl.staleness, recycle_surplus, replay_size), may be trained on
+  without a correction (config.algorithm.importance_mode, rejection)."""
   mix_rate: float
   """Probability with which the policy reads a blend of like tokens in the
   place of one that it has written; every pass of the update reads the same. 0
@@ -1111,16 +1112,17 @@ class Algorithm(Group):
   """Whether completions without a trained token count where a loss is a mean
   over completions, as in TRL."""
   token_mean_scope: str
-  """Where a loss is a mean over tokens, it is one over all tokens of the
-  "batch"; or the mean over groups of the mean over the tokens of a "group"
-  (DAPO, arXiv:2503.14476, Eq. 8). Tokens are counted in the whole batch,
-  whatever its minibatches."""
+  """Where the policy's loss is a mean over tokens, it is one over all tokens
+  of the "batch"; or the mean over groups of the mean over the tokens of a
+  "group" (DAPO, arXiv:2503.14476, Eq. 8). Trained tokens are counted, in the
+  whole batch, whatever its minibatches."""
   overlong_cache: float
   """Share of the budget over whose end the reward falls by up to 1 (DAPO's
   soft punishment); 0 switches it off. Refused unless `reads_rewards`."""
   overlong_filter: bool
   """Leave completions that hit the budget out of the loss (DAPO, Section
-  3.4); they stay in the group's statistics."""
+  3.4); they stay in all that advantages are made of. Pairs of preferences are
+  made of the others."""
   dynamic_sampling: bool
   """Leave groups whose rewards are all equal out of the loss and of its
   denominators (DAPO, Section 3.2). With config.rl.max_rounds above 1 others
@@ -1160,7 +1162,7 @@ class Algorithm(Group):
   off_policy_threshold: float
   """Leave the policy loss of a completion with a negative advantage out when
   its mean log-prob fell by more than so many nats since it was sampled; 0
-  switches it off."""
+  switches it off. What it keeps is not weighed."""
   keep_sampling_mask: bool
   """Take all log-probs over the tokens that the sampler's filters kept, so
   that sampling and training have the same support."""
@@ -1317,8 +1319,14 @@ class Algorithm(Group):
   """What a context is paid at its last trained token there: "terminal", the
   rollout's R wherever `boundary` says so; or "split", R / K each, K the
   contexts of the rollout (slime)."""
+  bootstrap_cut: bool
+  """Take the critic's value of the state after the last token of a completion
+  that the budget of tokens cut off for what would follow, γ V, in advantages
+  and targets alike; False: 0, as after an end. An episode that its
+  environment ends has ended, also by a limit of turns."""
   whiten: bool
-  """Standardise advantages over all trained tokens of the batch."""
+  """Standardise advantages over all tokens of the batch that the policy wrote
+  in scored rows."""
   value_clip: float
   """The critic's error is not made smaller by moving a value further than
   this from where it was; 0 for no clip."""

@@ -101,6 +101,8 @@ class TrainBatch:
     ref_h: Hidden states of the reference.
     ref_topk_ids, ref_topk_logp: The reference's K likeliest tokens.
     values: A critic's values at the start of the update.
+    final_value: The same of the state after the last token of each row that
+      exists; anything in a row without trained tokens.
     token_rewards: Dense rewards beside `rewards` (a KL penalty); 0 elsewhere.
     advantages: Per row or per token; a constant of the loss.
     returns: What a critic learns to predict.
@@ -213,6 +215,9 @@ class TrainBatch:
   values: jax.Array = _optional(
     "token", "masked", "values", "the critic before the update"
   )  # [B, T] float32
+  final_value: jax.Array = _optional(
+    "row", "wide", "final_value", "the critic before the update"
+  )  # [B] float32
   token_rewards: jax.Array = _optional(
     "token", "masked", "token_rewards", "a KL in the reward (every phase)"
   )  # [B, T] float32

@@ -202,10 +202,12 @@ def test_options_of_contexts_are_those_of_plain_loops(
 
   Advantages are divided by the deviation of rollouts in all their contexts.
   """
+  is_cut = boundary not in ("outcome", "compaction_rl")
   config = algorithms.make_config(
     name,
     boundary=boundary,
     reward=reward,
+    bootstrap_cut=is_cut,
     length_adaptive_unit=unit,
     length_adaptive_alpha=0.4,
     gamma=0.9,
@@ -215,13 +217,16 @@ def test_options_of_contexts_are_those_of_plain_loops(
     advantage_scale=scale,
   )
   split, traces = _in_contexts(cases.make_case())
+  split.final_value += traces.order
   batch = cases.prepared(
     algorithms.get_algorithm(name), config, split, traces=traces
   )
   mask = np.asarray(batch.mask)
+  beyond = np.where(split.terminated, 0, split.final_value) * is_cut
   lams = contexts.lambdas(mask, traces.id, 0.4, unit)
   arrays = (split.rewards, mask, split.old_values, traces.id, traces.order)
   fields = {"gamma": 0.9, "boundary": boundary, "reward": reward}
+  fields["beyond"] = beyond
   expected, _ = contexts.advantages(*arrays, lams=lams, **fields)
   targets = contexts.advantages(*arrays, lams=[0.8] * len(lams), **fields)[1]
   rollouts = traces.is_last & split.valid

@@ -453,6 +453,11 @@ def test_groups_share_alike_whatever_is_left_out_of_them(name, fields):
   [
     ("grpo", {"token_mean_scope": "group"}, "token_mean_scope='group'.*'grpo'"),
     ("dapo", {"count_empty": True}, "count_empty=True of algorithm 'dapo'"),
+    (
+      "ppo",
+      {"bootstrap_cut": True, "overlong_filter": True},
+      "bootstrap_cut=True .*overlong_filter=True trains none",
+    ),
     ("ppo", {"singleton": "raw"}, "singleton='raw' of algorithm 'ppo'.*'zero'"),
     ("dpo", {"singleton": "raw"}, "singleton='raw' is about advantages"),
     ("dapo", {"singleton": "raw"}, "singleton='raw' .*dynamic_sampling=False"),

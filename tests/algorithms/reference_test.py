@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from grpo_jax import algorithms
+from grpo_jax.algorithms.options import CriticConfig
 from grpo_jax.contract import cases
 from grpo_jax.contract import reference as reference_lib
-from tests.references import common
+from tests.references import common, contexts, ppo
 
 NAMES = tuple(algorithms.ALGORITHMS)
 LAM = 0.3  # Of λ-GRPO, so that its weights are not 1.
@@ -78,6 +79,46 @@ def test_other_settings_equal_the_reference(name, more):
 @pytest.mark.parametrize("name", NAMES)
 def test_loss_and_gradient_equal_the_reference(name, seed):
   _compare(name, seed, {})
+
+
+WITH_CRITIC = [
+  name
+  for name in NAMES
+  if issubclass(algorithms.get_algorithm(name).config_class, CriticConfig)
+]
+
+
+@pytest.mark.parametrize("name", WITH_CRITIC)
+def test_what_is_cut_off_goes_on_with_its_final_value(name):
+  fields = {"gamma": 0.9, "whiten": False, "kl_coef": 0.0}
+  algorithm = algorithms.get_algorithm(name)
+  config = algorithms.make_config(name, bootstrap_cut=True, **fields)
+  case = cases.make_case()
+  batch = cases.prepared(algorithm, config, case)
+  lams = [config.lam] * len(case.rewards)
+  if config.length_adaptive_alpha:
+    lams = contexts.lambdas(
+      batch.mask, np.arange(len(lams)), config.length_adaptive_alpha, "context"
+    )
+  beyond = np.where(case.terminated, 0, case.final_value)
+  assert 1 < np.count_nonzero(beyond) < len(lams) - 1
+
+  def estimated(case, lams, beyond):
+    mask = case.mask & case.valid[:, None]
+    arrays = case.rewards, case.valid, mask, case.old_values, None, 0.9
+    return ppo.gae(*arrays, lams, beyond)
+
+  expected = estimated(case, lams, beyond)
+  np.testing.assert_allclose(batch.advantages, expected, 1e-5, 1e-6)
+  targets = estimated(case, [config.lam_critic] * len(lams), beyond)
+  targets += np.where(batch.mask, case.old_values, 0)
+  np.testing.assert_allclose(batch.returns, targets, 1e-5, 1e-6)
+  config = dataclasses.replace(config, bootstrap_cut=False)
+  off = cases.prepared(algorithm, config, case)
+  np.testing.assert_allclose(
+    off.advantages, estimated(case, lams, None), 1e-5, 1e-6
+  )
+  assert off.final_value is None
 
 
 def _compare(name, seed, more):

@@ -10,6 +10,7 @@ import pytest
 
 from grpo_jax.learning import metrics, stages, update
 from grpo_jax.models import critic as critic_lib
+from grpo_jax.ops import returns
 from grpo_jax.training import config as config_lib
 from grpo_jax.training import phases, reward_settings
 from grpo_jax.types import Scored
@@ -139,6 +140,80 @@ def test_gradient_is_that_of_the_squared_error_to_the_reference_targets():
   found = _gradient(parts, state, batch)
   np.testing.assert_allclose(found[1], expected[0], 1e-4)
   _same(found[0], expected[1], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ("trunk", "make_policy"),
+  [("own", tiny.tiny_policy), slow("shared", tiny.tiny_transformer)],
+)
+def test_the_final_value_is_that_of_one_more_token(trunk, make_policy):
+  """Of whole rows, also where micro-batches have few slots."""
+  policy = make_policy()
+  parts = tiny.make_parts(
+    "ppo",
+    policy=policy,
+    critic=critic_lib.make_critic(policy, trunk),
+    fields={"bootstrap_cut": True},
+    lengths=(1, 2),
+  )
+  state = _with_head(tiny.make_state(parts))
+  raw = tiny.ragged_batch(parts)
+  # The last token of rows of several is an observation.
+  length = np.asarray(raw.completion_mask).sum(axis=1)
+  observed = (np.arange(4) == length[:, None] - 1) & (length > 1)[:, None]
+  raw = dataclasses.replace(raw, mask=raw.mask & ~observed)
+  view = parts.members["critic"].view
+
+  @jax.jit
+  def both(state):
+    prepared = stages.prepare(state, raw, jax.random.key(2), parts=parts)
+    seen = view(state.params)
+    slot = ((0, 0), (0, 1))
+    longer = dataclasses.replace(
+      raw,
+      tokens=jnp.pad(raw.tokens, slot),
+      completion_mask=jnp.pad(raw.completion_mask, slot),
+    )
+    return prepared, seen.head(seen.trunk.hidden(longer, None)[0])
+
+  batch, values = jax.device_get(both(state))
+  mask = np.asarray(raw.mask)
+  np.testing.assert_allclose(
+    batch.values[mask], values[:, :-1][mask], 1e-4, 1e-5
+  )
+  is_trained = mask.any(axis=1)
+  final = values[np.arange(16), length]
+  np.testing.assert_allclose(
+    batch.final_value[is_trained], final[is_trained], 1e-4, 1e-5
+  )
+  last = np.asarray(returns.outcome_rewards(jnp.ones(16), mask)) > 0
+  beyond = np.where(raw.terminated, 0, final)
+  np.testing.assert_allclose(
+    batch.returns.sum(axis=1, where=last)[is_trained],
+    (raw.rewards + beyond)[is_trained],
+    1e-4,
+    1e-5,
+  )
+  assert (is_trained & ~np.asarray(raw.terminated)).any()
+
+
+@pytest.mark.slow
+def test_a_step_learns_from_the_final_values_of_what_is_cut_off():
+  ends = {}
+  for is_on in (False, True):
+    parts = tiny.make_parts("ppo", fields={"bootstrap_cut": is_on})
+    state = _with_head(tiny.make_state(parts))
+    after, found, rows = _fused(parts)(state, tiny.make_prompts())
+    ends[is_on] = after.params["critic"], found["truncated"], rows.batch
+  assert 0 < ends[True][1] < 1
+  assert _changed(ends[False][0], ends[True][0])
+  batch = ends[True][2]
+  last = np.asarray(returns.outcome_rewards(jnp.ones(16), batch.mask)) > 0
+  beyond = np.where(batch.terminated, 0, batch.final_value)
+  np.testing.assert_allclose(
+    np.asarray(batch.returns)[last], batch.rewards + beyond, 1e-4, 1e-5
+  )
+  assert np.abs(beyond).max() > 0.1
 
 
 @pytest.mark.slow

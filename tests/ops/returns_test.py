@@ -127,6 +127,24 @@ def test_advantages_are_direct_sums_that_skip_holes(seed, gamma, lam):
   )
 
 
+def test_a_cut_row_is_the_start_of_a_longer_one():
+  """Whose next state has the value V, of which nothing comes as expected."""
+  rewards, values, mask = _random_case(3)
+  mask[:, 0] = True  # Nothing would be before what follows.
+  beyond = np.array([0.7, -0.4, 0.0, 2.0])
+
+  def longer(x, last):
+    return np.concatenate([x, np.full((4, 1), 0) + last[:, None]], axis=1)
+
+  one = (longer(rewards, beyond), longer(values, beyond))
+  whole = longer(mask, np.ones(4, bool)).astype(bool)
+  with jax.enable_x64(True):
+    cut = advantages_of(rewards, values, mask, 0.9, np.full(4, 0.8), beyond)
+    whole = advantages_of(*one, whole, 0.9, np.full(4, 0.8))
+  for x, y in zip(cut, whole, strict=True):
+    np.testing.assert_allclose(x, np.asarray(y)[:, :-1], atol=1e-12)
+
+
 def test_episodes_of_one_row_are_those_of_several():
   rng = np.random.default_rng(7)
   rewards, values = rng.normal(size=(2, 1, 6))

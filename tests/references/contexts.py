@@ -35,6 +35,7 @@ def advantages(
   lams,  # [B]
   boundary: str,
   reward: str = "terminal",
+  beyond=None,  # [B]
 ) -> tuple[np.ndarray, np.ndarray]:  # [B, T], [B, T]
   """Advantages, and the targets of a critic; 0 where masked.
 
@@ -57,6 +58,8 @@ def advantages(
       else:
         paid = float(outcome[i]) if pays_all or is_last else 0.0
       next_value = next_advantage = 0.0
+      if is_last and beyond is not None:  # Of a rollout that was cut off.
+        next_value = float(beyond[i])
       if following is not None and not pays_all:
         next_value = float(values[following])
         if boundary == "chain":

@@ -7,15 +7,19 @@ import numpy as np
 from tests.references import common, more_b
 
 
-def gae(rewards, valid, mask, values, token_rewards, gamma, lam) -> np.ndarray:
+def gae(
+  rewards, valid, mask, values, token_rewards, gamma, lam, beyond=None
+) -> np.ndarray:
   """Â_t = δ_t + γ λ_i Â_{t⁺}, δ_t = r_t + γ V_{t⁺} − V_t; 0 where masked.
 
-  t⁺ is the next trained token; beyond the last one V and Â are 0. The reward
-  of the row is paid at its last trained token. lam is [B].
+  t⁺ is the next trained token; beyond the last one Â is 0, and V is that of
+  `beyond` [B], or 0. The reward of the row is paid at its last trained token.
+  lam is [B].
   """
   out = np.zeros(np.shape(mask))
   for i in range(len(rewards)):
-    next_value = next_advantage = 0.0
+    next_value = 0.0 if beyond is None else float(beyond[i])
+    next_advantage = 0.0
     reward = float(rewards[i]) if valid[i] else 0.0
     for t in reversed(range(len(mask[i]))):
       if not (valid[i] and mask[i][t]):

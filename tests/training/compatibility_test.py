@@ -59,6 +59,14 @@ SWITCHES = {
   "scale of the group": {"objective.advantage_scale": "group"},
   "max_live_groups": {"objective.max_live_groups": 2},
   "overlong_cache": {"objective.overlong_cache": 0.2},
+  "cut contexts that stand alone": {
+    "required": {"final_value": True},
+    "objective.boundary": "outcome",
+  },
+  "final values of a shared trunk": {
+    "required": {"final_value": True},
+    "config.critic.trunk": "shared",
+  },
   "coupled groups": {"algorithm.couples_group": True},
   "whole completions": {"algorithm.whole_completions": True},
   "text in the graph": {"config.rewards.in_graph": True},
@@ -182,6 +190,12 @@ SHOWN = {
   "scale of the group": "config.algorithm.advantage_scale='group'",
   "max_live_groups": "config.algorithm.max_live_groups=2",
   "overlong_cache": "config.algorithm.overlong_cache=0.2",
+  "cut contexts that stand alone": (
+    "config.algorithm.bootstrap_cut=True with boundary='outcome'"
+  ),
+  "final values of a shared trunk": (
+    "config.algorithm.bootstrap_cut=True with config.critic.trunk='shared'"
+  ),
   "coupled groups": "algorithm 'some', which couples completions",
   "whole completions": "algorithm 'some', which reads whole completions",
   "no correction": "algorithm 'some' without a correction",
@@ -255,6 +269,7 @@ def make_setup(*switched):
         steps="",
         schedules={},
       ),
+      critic=_space(trunk="own"),
       reward_model=_reward_model(history_share=0.0, ranked_by=""),
       guards=_space(on=False, canary_every=20, canary_max_kl=0.0),
       environment=_space(compaction=_space(context_len=None)),
@@ -296,6 +311,7 @@ def make_setup(*switched):
       advantage_scale="none",
       max_live_groups=0,
       overlong_cache=0.0,
+      boundary="chain",
       keep_sampling_mask=True,
       keep_routing=False,
       count_empty=False,
