@@ -27,6 +27,9 @@ from grpo_jax.training.serving_requests import (
 # may leave out most of it, and an encoder may read much text as one token.
 _MIN_CHARS = 2**16
 
+# The log-prob of what has no chance, as OpenAI writes it: JSON has no infinity.
+_MIN_LOGP = -9999.0
+
 # (text of a reply) -> what is no call, and calls: (name, arguments as JSON).
 Calls = Callable[[str], tuple[str, Sequence[tuple[str, str]]]]
 
@@ -164,6 +167,7 @@ class Speaker:
         start = len(prompt)
         ids, logps, likeliest = ids[start:], logps[start:], likeliest[start:]
     pieces = self._pieces(ids)
+    logps = [None if x is None else max(x, _MIN_LOGP) for x in logps]
     return list(map(Token, pieces, logps, likeliest))
 
   def _likeliest(

@@ -169,6 +169,7 @@ class Server:
       shutdown_timeout=1.0,
       keepalive_timeout=_IDLE_S,
       lingering_time=1.0,  # For the rest of a body after its refusal.
+      auto_decompress=False,  # A few bytes may be gigabytes.
     )
     await runner.setup()
     try:
@@ -201,6 +202,13 @@ class Server:
     return self._web.json_response(_described(name))
 
   async def _complete(self, request: Any) -> Any:
+    coding = request.headers.get("Content-Encoding", "identity")
+    if coding.lower() != "identity":
+      raise BadRequest(
+        f"Content-Encoding is {coding!r:.80}, and bodies are read as they come;"
+        " send it without compression.",
+        status=415,
+      )
     try:
       raw = await asyncio.wait_for(request.read(), _BODY_S)
       body = await asyncio.to_thread(strict_json.loads, raw)

@@ -191,7 +191,7 @@ def parse(body: Any, is_chat: bool) -> Request:
   if left := sorted(given.keys() - reader.taken - _IGNORED):
     raise BadRequest(
       f"unknown: {', '.join(map(str, left))[:200]}; leave it out.",
-      str(left[0]),
+      str(left[0])[:80],
       "unknown",
     )
   return request

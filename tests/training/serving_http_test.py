@@ -1,6 +1,7 @@
 """The server as its clients see it."""
 
 import concurrent.futures
+import gzip
 import json
 import socket
 import threading
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from grpo_jax.rewards import judge_service
+from grpo_jax.rollout import continued
 from grpo_jax.training import (
   draws,
   serving,
@@ -181,6 +183,26 @@ def test_a_prompt_sent_back_has_the_log_probs_of_its_draw(server, temperature):
   )
 
 
+def test_a_token_without_a_chance_has_a_number(loaded):
+  """JSON has no infinity, and a prompt may have ids that nobody draws."""
+  request = serving_requests.parse(
+    {"prompt": [5, 7], "echo": True, "logprobs": 1}, False
+  )
+  alternatives = continued.Alternatives(
+    ids=np.array([[8], [9]]),
+    top_logp=np.array([[-0.1], [-0.2]], np.float32),
+    logp=np.array([-np.inf, -0.2], np.float32),
+  )
+  one = np.array([-0.2], np.float32)
+  drawn = serving.Drawn([9], one, one, one, False, alternatives)
+  reply = served.speaker_of(loaded).reply(request, [5, 7], drawn, "n", False)
+  answer = serving_requests.answer(request, "n", "m", [[5, 7]], [[reply]])
+  found = answer["choices"][0]["logprobs"]
+  json.dumps(found, allow_nan=False)
+  assert found["token_logprobs"][:2] == [None, -9999.0]
+  assert -9999.0 in found["top_logprobs"][1].values()
+
+
 def test_likely_tokens_of_a_chat(server):
   body = {**ASK, "seed": 3, "logprobs": True, "top_logprobs": 20}
   (choice,) = served.post(server.url + CHAT, body)[1]["choices"]
@@ -347,6 +369,15 @@ def test_a_body_that_never_ends_is_refused(server, monkeypatch):
       said += piece
   assert said.startswith(b"HTTP/1.1 408 ")
   assert b"has not come in 0.1 s" in said
+
+
+def test_compressed_bodies_are_refused(server):
+  headers = {"Content-Encoding": "gzip"}
+  for body in gzip.compress(json.dumps(ASK).encode()), b"neither":
+    request = urllib.request.Request(server.url + CHAT, body, headers)
+    status, answer = served.get(request)
+    assert status == 415
+    assert "Content-Encoding is 'gzip'" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize(
