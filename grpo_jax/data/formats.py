@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ _OF_FORMATS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
   "pairs": (("chosen", "rejected"), ("prompt",)),
 }
 _CALCULATOR = re.compile(r"<<[^>]*>>")
+_SHOWN = 30  # Names of fields in a message.
 # Fields in which rows of other projects have a video.
 _VIDEOS = ("video", "videos")
 # In `extras`: the name of a domain, before it has a number.
@@ -105,17 +106,24 @@ def with_columns(
 
   def converted(raw: Row) -> Record:
     beside = {name: _plain(x) for name, x in raw.items() if name not in read}
-    row = {name: _plain(x) for name, x in raw.items() if name in read}
+    row = {
+      name: x if name in more else _plain(x)  # An image may be bytes.
+      for name, x in raw.items()
+      if name in read
+    }
     is_plain = not (format or fields)
-    if not beside or (is_plain and "prompt" not in row):
+    if is_plain and "prompt" not in row:
       return convert({**row, **beside})
+    written = {**beside, **{k: row[k] for k in row.keys() & {"extras"}}}
     try:
-      json.dumps(beside)
+      json.dumps(written)
     except (TypeError, ValueError) as error:
       raise ValueError(
-        f"found the columns {sorted(beside)}, of which one is nothing that JSON"
-        f" can write ({error}); take it out."
+        f"found the columns {_names(written)}, of which one is nothing that"
+        f" JSON can write ({error}); take it out."
       ) from error
+    if not beside:
+      return convert(row)
     if is_plain:
       inner = row.get("extras") or {}
       return convert({**row, "extras": {**beside, **inner}})
@@ -124,6 +132,13 @@ def with_columns(
     return {**record, "extras": {**beside, **record["extras"]}}
 
   return converted
+
+
+def _names(fields: Iterable[str]) -> str:
+  """Names in a message, of which those of a wide table are not all printed."""
+  found = sorted(fields)
+  more = f" and {len(found) - _SHOWN} more" * (len(found) > _SHOWN)
+  return str([f"{name:.60}" for name in found[:_SHOWN]]) + more
 
 
 def _without_video(
@@ -148,7 +163,7 @@ def _with_images(
   for field in fields:
     if field not in raw:
       raise ValueError(
-        f"found no field {field!r}; the row has {sorted(raw)}. Correct"
+        f"found no field {field!r}; the row has {_names(raw)}. Correct"
         " config.data.images; a row without an image has null there."
       )
     found = raw[field]
@@ -244,7 +259,7 @@ def plain_record(raw: Row) -> Record:
   record: Record = {}
   if "prompt" not in raw:
     raise ValueError(
-      f"found no field 'prompt'; the row has {sorted(raw)}. {_advice(raw)}"
+      f"found no field 'prompt'; the row has {_names(raw)}. {_advice(raw)}"
     )
   for field, (kind, description, default) in _FIELDS.items():
     value = raw.get(field)
@@ -255,7 +270,7 @@ def plain_record(raw: Row) -> Record:
     record[field] = value
   if unknown := raw.keys() - _FIELDS.keys():
     raise ValueError(
-      f"found the fields {sorted(unknown)}; need only {list(_FIELDS)}. Put"
+      f"found the fields {_names(unknown)}; need only {list(_FIELDS)}. Put"
       " what a verifier reads under 'extras'; or name fields in"
       " config.data.fields."
     )
@@ -288,7 +303,7 @@ def mapped_record(fields: Mapping[str, Any], raw: Row) -> Record:
   def found(name: str) -> Any:
     if name not in raw:
       raise ValueError(
-        f"found no field {name!r}; the dataset has {sorted(raw)}. Correct"
+        f"found no field {name!r}; the dataset has {_names(raw)}. Correct"
         " config.data.fields."
       )
     return _plain(raw[name])
@@ -351,7 +366,7 @@ def gsm8k_record(raw: Row) -> Record:
   """
   if not {"question", "answer"} <= raw.keys():
     raise ValueError(
-      f"gsm8k_record: found the fields {sorted(raw)}; need 'question' and"
+      f"gsm8k_record: found the fields {_names(raw)}; need 'question' and"
       " 'answer'."
     )
   question = _text("gsm8k_record", raw, "question")
@@ -408,7 +423,7 @@ def math_record(raw: Row) -> Record:
   """
   if not {"problem", "solution"} <= raw.keys():
     raise ValueError(
-      f"math_record: found the fields {sorted(raw)}; need 'problem' and"
+      f"math_record: found the fields {_names(raw)}; need 'problem' and"
       " 'solution'."
     )
   solution = _text("math_record", raw, "solution").strip()
@@ -490,7 +505,7 @@ def pair_record(raw: Row) -> Record:
   """
   if not {"chosen", "rejected"} <= raw.keys():
     raise ValueError(
-      f"pair_record: found the fields {sorted(raw)}; need 'prompt', 'chosen'"
+      f"pair_record: found the fields {_names(raw)}; need 'prompt', 'chosen'"
       " and 'rejected'."
     )
   chosen, before = _reply(raw, "chosen")

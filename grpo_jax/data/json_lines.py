@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from typing import Any
 
 from grpo_jax.data.formats import Conversion, Record
@@ -35,8 +36,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
   """The object on a line of UTF-8; None if the line is empty.
 
   Raises:
-    ValueError: It is none, or too deep, or has half a surrogate pair, which no
-      tokenizer and no file takes.
+    ValueError: It is none; or as in `check`.
   """
   text = line.decode("utf-8")
   if not text.strip():
@@ -51,14 +51,29 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     raise _too_deep(text) from error
   if not isinstance(raw, dict):
     raise ValueError(f"found {text!r:.60}; need a JSON object.")
+  return check(raw)
+
+
+def check(raw: Any) -> Any:
+  """The value, if it is neither too deep nor has half a surrogate pair.
+
+  Raises:
+    ValueError: It is, or has one, which no tokenizer and no file takes.
+  """
   level: list[Any] = [raw]
-  for _ in range(_MAX_DEPTH):
-    inside = [x.values() if isinstance(x, dict) else x for x in level]
-    level = [x for xs in inside for x in xs if isinstance(x, (dict, list))]
-  if level:
-    raise _too_deep(text)
-  if "\\ud" in text.lower():  # How JSON writes a surrogate.
-    json.dumps(raw, ensure_ascii=False).encode()
+  depth = 0
+  while level:
+    if (depth := depth + 1) > _MAX_DEPTH:
+      raise _too_deep(reprlib.repr(raw))
+    found: dict[int, Any] = {}  # Each once: in memory one may be in itself.
+    for outer in level:
+      inner = [*outer, *outer.values()] if isinstance(outer, dict) else outer
+      for value in inner:
+        if isinstance(value, str):
+          value.encode()
+        elif isinstance(value, (dict, list, tuple)):
+          found[id(value)] = value
+    level = [*found.values()]
   return raw
 
 

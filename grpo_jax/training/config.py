@@ -21,7 +21,7 @@ import ml_collections
 from ml_collections import config_dict
 
 from grpo_jax import algorithms, objects, ranges
-from grpo_jax.training import kinds, seeded, typed
+from grpo_jax.training import kinds, named, seeded, typed
 from grpo_jax.training.environment_settings import EnvironmentConfig
 from grpo_jax.training.guard_settings import GuardsConfig
 from grpo_jax.training.health_settings import HealthConfig
@@ -385,7 +385,10 @@ class _Settings(config_dict.ConfigDict):
   """A ConfigDict that has the names of objects in their place."""
 
   def __setitem__(self, key: str, value: Any) -> None:
-    super().__setitem__(key, objects.named(value))
+    try:
+      super().__setitem__(key, objects.named(value))
+    except TypeError:  # Whose message has the whole value, of any size.
+      raise named.misfit(key, value, self.get_type(key)) from None
 
 
 def _as_config_dict(config: Any, **extra: Any) -> config_dict.ConfigDict:
@@ -466,7 +469,7 @@ def _group(value: Any, where: str) -> Mapping[str, Any]:
   """A value that has settings of its own."""
   if not isinstance(value, (Mapping, config_dict.ConfigDict)):
     raise TypeError(
-      f"{where} got {value!r} ({type(value).__name__}); it is a group of"
+      f"{where} got {value!r:.80} ({type(value).__name__}); it is a group of"
       " settings, each with a name."
     )
   return dict(value.items())
@@ -538,7 +541,7 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if not (hint is float and is_whole):
       raise TypeError(
-        f"{where} got {value!r} ({type(value).__name__}); it needs a"
+        f"{where} got {value!r:.80} ({type(value).__name__}); it needs a"
         f" {hint.__name__}."
       )
   _fits(hint, value, where)

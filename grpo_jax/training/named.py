@@ -16,6 +16,7 @@ import numpy as np
 from ml_collections import config_dict
 
 from grpo_jax import objects
+from grpo_jax.data import json_lines
 
 # Beside the package in a checkout, and where pip has installed both.
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
@@ -223,13 +224,23 @@ def apply(config: config_dict.ConfigDict, given: Mapping[str, Any]) -> None:
       with parent.unlocked():
         parent[last] = config_dict.ConfigDict(dict(value))
       continue
-    parent[last] = _fitting(parent.get_type(last), value, said)
+    parent[last] = _fitting(parent.get_type(last), value, name)
 
 
 def _shown(value: Any) -> str:
   """A value in a message, of which a data set is not all printed."""
   text = repr(value)
   return text if len(text) <= 80 else f"{text[:80]}… ({type(value).__name__})"
+
+
+def misfit(name: str, value: Any, kind: type | None) -> TypeError:
+  """What is said of a value that a setting of this kind does not take."""
+  is_rows = hasattr(value, "__len__") and not isinstance(value, str)
+  hint = ""
+  if name.rpartition(".")[2] in ("train_path", "eval_path") and is_rows:
+    hint = " Records in memory are given as config(FILE, data=ROWS)."
+  needed = _NEEDED.get(kind, "a group of settings, which are set one by one")
+  return TypeError(f"config: {name}={_shown(value)}: needed is {needed}.{hint}")
 
 
 def with_rows(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,6 +252,7 @@ def with_rows(given: Mapping[str, Any]) -> dict[str, Any]:
 
   Raises:
     TypeError: It is something else, or has something else in it.
+    ValueError: A record is too deep, or has half a surrogate pair.
   """
   given = {**given}
   data = given.pop("data", None)
@@ -269,15 +281,20 @@ def _rows(data: Any) -> list[dict[str, Any]]:
   if not rows or wrong:
     found = wrong[0] if wrong else data
     raise TypeError(
-      f"config: data has {_shown(found)} ({type(found).__name__}); needed is a"
+      f"config: data has {found!r:.80} ({type(found).__name__}); needed is a"
       " list of dictionaries, at least one, or a data set of the package"
       " `datasets`. Its columns are named in config.data.format or"
       " config.data.fields."
     )
-  return [dict(row) for row in rows]
+  for number, row in enumerate(rows):
+    try:
+      json_lines.check(row)
+    except ValueError as error:
+      raise ValueError(f"config: data: row {number}: {error}") from error
+  return [{str(name): value for name, value in row.items()} for row in rows]
 
 
-def _fitting(kind: type, value: Any, said: str) -> Any:
+def _fitting(kind: type, value: Any, name: str) -> Any:
   """The value as a setting of this kind takes it.
 
   Raises:
@@ -295,5 +312,5 @@ def _fitting(kind: type, value: Any, said: str) -> Any:
   if isinstance(value, bool) and kind is int:
     fits = False
   if kind in _NEEDED and value is not None and not fits:
-    raise TypeError(f"{said}needed is {_NEEDED[kind]}.")
+    raise misfit(name, value, kind)
   return value

@@ -30,7 +30,7 @@ def one_of(what: str, value: str, known: tuple[str, ...]) -> None:
   """Raises ValueError unless a choice is one of those that there are."""
   if value not in known:
     raise ValueError(
-      f"config: {what} got {value!r}{nearest(value, known)}; choose one of"
+      f"config: {what} got {value!r:.80}{nearest(value, known)}; choose one of"
       f" {', '.join(known)}."
     )
 

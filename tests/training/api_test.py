@@ -8,6 +8,7 @@ import pytest
 
 import grpo_jax
 from grpo_jax import algorithms
+from grpo_jax.data import formats
 from grpo_jax.training import api, config, handle, opening
 
 
@@ -121,13 +122,41 @@ def test_other_data_are_refused(data, message):
     api.config("jsonl", data=data)
 
 
+def _within_itself():
+  found = []
+  found += [found, found]
+  return found
+
+
+def _assigned(made, name, rows):
+  setattr(made.data, name, rows)
+
+
 @pytest.mark.parametrize(
-  "settings", [{"data.train_path": ROWS * 99}, {"nothing": ROWS * 99}]
+  "wrong",
+  [
+    lambda made: api.config("jsonl", **{"data.train_path": ROWS * 99}),
+    lambda made: api.config("jsonl", nothing=ROWS * 99),
+    lambda made: _assigned(made, "train_path", ROWS * 99),
+    lambda made: _assigned(made, "eval_path", {"train": ROWS * 99}),
+    lambda made: _assigned(made, "max_prompt_len", ROWS * 99),
+    lambda made: setattr(made, "data", ROWS * 99),
+    lambda made: made.update({"data": {"train_path": ROWS * 99}}),
+    lambda made: formats.plain_record({f"x{i}": 1 for i in range(9**5)}),
+  ],
 )
-def test_errors_do_not_print_a_data_set(settings):
-  with pytest.raises((TypeError, KeyError)) as caught:
-    api.config("jsonl", **settings)
+def test_errors_do_not_print_a_data_set(wrong):
+  made = api.config("jsonl").copy_and_resolve_references()
+  with pytest.raises((TypeError, KeyError, ValueError)) as caught:
+    wrong(made)
   assert len(str(caught.value)) < 1000
+
+
+def test_rows_in_the_place_of_a_path_are_told_where_they_go():
+  with pytest.raises(
+    TypeError, match=r"needed is a text\. Records .*data=ROWS"
+  ):
+    api.config("jsonl").data.train_path = ROWS
 
 
 @pytest.mark.parametrize(
@@ -138,10 +167,18 @@ def test_errors_do_not_print_a_data_set(settings):
       {"prompt": "a", "x": object()},
       r"row 1: found the columns \['x'\], of wh",
     ),
+    ({"prompt": "a", "extras": {"x": id}}, r"row 1: found .*\['extras'\], of"),
     ({"prompt": "a", "domain": "b"}, r"row 1: found the domain 'b'"),
+    ({"prompt": "a", "x": _within_itself()}, r"row 1: .* at most 64 of them"),
+    ({"prompt": "a", "x": "\ud800"}, r"row 1: .* surrogates not allowed"),
+    ({1: "a", "q": "b"}, r"the row has \['1', 'q'\]"),
   ],
 )
 def test_the_row_that_is_wrong_is_named(row, message):
-  made = api.config("jsonl", data=[{"prompt": "a"}, row], **{"data.format": ""})
-  with pytest.raises(ValueError, match=message):
+  def opened():
+    made = api.config("jsonl", data=[{"prompt": "a"}, row])
+    made.data.format = ""
     opening.open_sources(config.resolve(made).data, 0)
+
+  with pytest.raises(ValueError, match=message):
+    opened()
