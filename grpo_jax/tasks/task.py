@@ -217,7 +217,7 @@ def check(task: Task) -> None:
   def wrong(what: str, needed: str) -> ValueError:
     return ValueError(f"task {task.name!r}: {what}; needed {needed}.")
 
-  def check_ids(what: str, ids: Any) -> None:
+  def check_ids(what: str, ids: Any, most: float = np.inf) -> None:
     is_array = isinstance(ids, np.ndarray) and ids.ndim == 1
     if not is_array or not np.issubdtype(ids.dtype, np.integer):
       raise wrong(
@@ -228,31 +228,62 @@ def check(task: Task) -> None:
         f"{what} has the ids {outside[:4]}",
         f"are ids from 0 to {task.vocab_size - 1}, by Task.vocab_size",
       )
+    if ids.size > most:
+      raise wrong(f"{what} has {ids.size} ids", f"are at most {most}")
 
+  for name in ("vocab_size", "max_prompt_len", "max_completion_len"):
+    size = getattr(task, name)
+    if not isinstance(size, int) or size < 1:
+      raise wrong(f"{name} is {size!r:.60}", "is a whole number from 1 on")
   if not isinstance(task.end_ids, tuple) or not task.end_ids:
     raise wrong(f"end_ids is {task.end_ids!r:.60}", "is a tuple of token ids")
-  for name in ("end_ids", "pad_id", "bos_id"):
-    check_ids(name, np.atleast_1d(getattr(task, name)))
+  for id_ in task.end_ids:
+    check_ids("end_ids", _alone(id_))
+  for name in ("pad_id", "bos_id"):
+    check_ids(name, _alone(getattr(task, name)))
   extras = None
   for draw in {task.example, task.lesson or task.example}:
     for split in SPLITS:
       for number in range(_NUM_CHECKED):
-        made = draw(np.random.default_rng(number), split)
         what = f"problem {number} of the split {split!r}: its"
+        try:
+          made = draw(np.random.default_rng(number), split)
+        except Exception as error:  # Of any kind: it is the user's program.
+          raise wrong(
+            f"{what} example fails with {error} ({type(error).__name__})",
+            "is a tasks.Example",
+          ) from error
         if not isinstance(made, Example):
           raise wrong(f"an example is {_shown(made)}", "is a tasks.Example")
-        check_ids(f"{what} prompt", made.prompt)
+        check_ids(f"{what} prompt", made.prompt, task.max_prompt_len)
+        if not made.prompt.size:
+          raise wrong(f"{what} prompt is empty", "is at least one token")
         if made.completion is not None:
-          check_ids(f"{what} completion", made.completion)
+          check_ids(
+            f"{what} completion", made.completion, task.max_completion_len
+          )
+        if not isinstance(made.extras, Mapping):
+          raise wrong(
+            f"{what} extras are {_shown(made.extras)}", "is a dictionary"
+          )
         if task.solution is not None:
           for field, ids in task.solution(made.extras)._asdict().items():
             check_ids(f"{what} solution's {field}", np.array(ids, np.int64))
         for name, value in made.extras.items():
-          is_plain = isinstance(value, list | tuple | float | int)
-          if is_plain and not isinstance(value, np.generic):
+          is_array = isinstance(value, np.ndarray | np.generic | jax.Array)
+          if not is_array or value.dtype.kind not in "biuf":
             raise wrong(
               f"{what} extras[{name!r}] is {_shown(value)}",
-              "is a NumPy array, of which those of a batch are stacked",
+              "is a NumPy array of numbers, of which those of a batch are"
+              " stacked",
+            )
+          on_device = jax.dtypes.canonicalize_dtype(value.dtype)
+          if value.dtype.kind in "iu" and np.any(
+            np.asarray(value).astype(on_device) != value
+          ):
+            raise wrong(
+              f"{what} extras[{name!r}] is {_shown(value)}",
+              f"are numbers that {on_device} has",
             )
         found = {
           name: (np.shape(value), np.asarray(value).dtype.kind)
@@ -265,13 +296,20 @@ def check(task: Task) -> None:
             f" first problem {extras}",
             "are the same for all, padded where they are shorter",
           )
-        if made.observed is not None and (
-          np.shape(made.observed) != made.completion.shape
-        ):
+        flags, ids = made.observed, made.completion
+        if flags is not None and (ids is None or np.shape(flags) != ids.shape):
+          size = 0 if ids is None else ids.size
           raise wrong(
-            f"{what} observed has the shape {np.shape(made.observed)}",
-            f"is a flag for each of {made.completion.size} tokens",
+            f"{what} observed has the shape {np.shape(flags)}",
+            f"is a flag for each of {size} tokens of the completion",
           )
+
+
+def _alone(id_: Any) -> np.ndarray:  # [1], if it is one
+  try:
+    return np.array([id_])
+  except ValueError:  # Of lists of different lengths.
+    return np.array([id_], object)
 
 
 def _shown(value: Any) -> str:
