@@ -33,6 +33,7 @@ from absl import flags
 
 from experiments import flags as flags_lib
 from experiments import policies, report
+from grpo_jax import ranges
 from grpo_jax.training import (
   console,
   data_sets,
@@ -131,7 +132,8 @@ def main(argv: Sequence[str]) -> int:
 
   source = _WORKDIR.value or str(_CHECKPOINT.value)
   title = source if step is None else f"{source}, step {step}"
-  how = f"{draws.num_samples} samples each at temperature {draws.temperature:g}"
+  how = f"{ranges.counted(draws.num_samples, 'sample')} each"
+  how += f" at temperature {draws.temperature:g}"
   if draws.top_p is not None:
     how += f", top_p {draws.top_p:g}"
   said = {

@@ -198,7 +198,8 @@ class Progress:
 
   def text(self) -> str:
     """A line that says it."""
-    done = f"{self._total - self._left} of {self._total} cells have ended"
+    ended = self._total - self._left
+    done = f"{ended} of {ranges.counted(self._total, 'cell')} done"
     if not self._left:
       return done
     runs = sum(entry["runs"] for entry in self._book)

@@ -239,7 +239,8 @@ def _metric(cell: Cell) -> tuple[float | None, str]:
 def _finish(root: pathlib.Path, cells: Sequence[Cell], stopped: bool) -> int:
   """Prints what is left; returns the exit status."""
   left = [c for c in cells if cells_lib.read_result(c.workdir) is None]
-  print(f"{len(cells) - len(left)} of {len(cells)} cells have ended.")
+  ended = len(cells) - len(left)
+  print(f"{ended} of {ranges.counted(len(cells), 'cell')} done.")
   if stopped:
     print("Stopped by a signal; the same command continues.")
     return 143

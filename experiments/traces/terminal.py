@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from experiments.traces import filters, source
+from grpo_jax import ranges
 from grpo_jax.training import escapes, traces
 
 COLUMNS = 80
@@ -77,7 +78,8 @@ def lines(run: source.Run, question: Question, limit: int) -> Iterator[str]:
   found = matches(run, question)
   number = sum(len(rows) for _, rows in found)
   yield _cut(f"{escapes.escaped(run.name)} ({escapes.escaped(run.algorithm)})")
-  yield _cut(f"{len(found)} groups, {number} completions")
+  groups = ranges.counted(len(found), "group")
+  yield _cut(f"{groups}, {ranges.counted(number, 'completion')}")
   for alarm in run.alarms:
     yield from _wrapped(f"alarm at step {alarm.step}: {alarm.rule}", "")
     yield from _wrapped(alarm.text, "  ")

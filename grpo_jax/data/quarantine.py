@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
+from grpo_jax import ranges
 from grpo_jax.data.sources import Record, Source
 
 
@@ -73,8 +74,8 @@ class Without:
     self._kept = [i for i in range(len(source)) if key(source[i]) not in names]
     if not self._kept:
       raise ValueError(
-        f"config.data.quarantine={path}: all {len(source)} records are in it;"
-        " none is left to train on."
+        f"config.data.quarantine={path}: of"
+        f" {ranges.counted(len(source), 'record')} none is left to train on."
       )
 
   def __len__(self) -> int:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import jax
 import ml_collections
 
+from grpo_jax import ranges
 from grpo_jax.data import demonstrations, pipeline, sources
 from grpo_jax.training import draws, evaluation, hosts, metrics_log, paths, runs
 from grpo_jax.training.data_sets import Draws
@@ -91,7 +92,8 @@ def check_prompts(
   """
   if not 1 <= num_prompts <= len(source):
     raise ValueError(
-      f"num_prompts={num_prompts}: the source has {len(source)} prompts."
+      f"num_prompts={num_prompts}: the source has"
+      f" {ranges.counted(len(source), 'prompt')}."
     )
   if loaded.config.data.is_made_of_ids:
     return  # They fit, and there may be a million.
@@ -100,8 +102,8 @@ def check_prompts(
     size = loaded.problem.encoder.prompt(source[number]).size
     if size > limit:
       raise ValueError(
-        f"prompt {number} has {size} tokens, and there is room for {limit};"
-        " raise max_prompt_len, or take the prompt out."
+        f"prompt {number} has {ranges.counted(size, 'token')}, and there"
+        f" is room for {limit}; raise max_prompt_len, or take the prompt out."
       )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from grpo_jax import ranges
 from grpo_jax.training import metrics_log, paths
 from grpo_jax.training.settings import nearest
 
@@ -61,7 +62,8 @@ class History(Mapping[str, np.ndarray]):
     return name in self._names
 
   def __repr__(self) -> str:
-    return f"History({len(self.steps)} lines of {len(self)} metrics)"
+    lines = ranges.counted(len(self.steps), "line")
+    return f"History({lines} of {ranges.counted(len(self), 'metric')})"
 
   def points(self, name: str) -> tuple[np.ndarray, np.ndarray]:
     """The steps at which there is a number, and the numbers, each [M]."""

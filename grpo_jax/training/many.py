@@ -34,6 +34,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from grpo_jax import ranges
 from grpo_jax.data import pipeline
 from grpo_jax.learning import stages
 from grpo_jax.training import (
@@ -222,7 +223,8 @@ def _train_together(
   alone = sharding.make_mesh(1)
   order = "at once" if side_by_side else "one after another"
   print(
-    f"{len(settings)} runs as one program on {mesh.size} device(s), the"
+    f"{ranges.counted(len(settings), 'run')} as one program on"
+    f" {ranges.counted(mesh.size, 'device')}, the"
     f" {len(settings) // mesh.size} of a device {order}"
   )
   with contextlib.ExitStack() as stack:

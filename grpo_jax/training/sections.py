@@ -395,7 +395,7 @@ class PhaseConfig:
         "  num_prompts × group_size = num_minibatches × (a whole number of)"
         " × micro_batch_size\n"
         f"  {self.num_prompts} × {self.group_size} = {rows} rows;"
-        f" {self.num_minibatches} minibatches of"
+        f" num_minibatches {self.num_minibatches}, each of"
         f" {rows / self.num_minibatches:g} rows; micro-batches of"
         f" {micro if micro is not None else 'automatic'} rows.\n"
         f"Change config.{name}.group_size, num_minibatches or"

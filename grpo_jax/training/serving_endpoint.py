@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from grpo_jax import ranges
 from grpo_jax.data.encoder import Encoder
 from grpo_jax.rewards import call_formats
 from grpo_jax.training import conversations, serving, serving_requests
@@ -264,7 +265,8 @@ class Completions:
     num_prompts = 1 if is_chat else len(request.prompts)
     if num_prompts * request.num_samples > self._sampler.max_waiting:
       raise BadRequest(
-        f"n={request.num_samples} completions of {num_prompts} prompts are"
+        f"n={request.num_samples} for each of"
+        f" {ranges.counted(num_prompts, 'prompt')} makes"
         f" {num_prompts * request.num_samples}, and the server takes"
         f" {self._sampler.max_waiting} at most (--max_waiting); send several"
         " requests.",

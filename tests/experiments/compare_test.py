@@ -22,9 +22,9 @@ def test_two_variants_are_one_program_and_the_second_start_trains_nothing(
   )
   status, out, err = command.run("compare", *arguments)
   assert status == 0, err
-  assert "0 of 4 cells have ended; no estimate before the first" in out
+  assert "0 of 4 cells done; no estimate before the first" in out
   assert "program 1 of 1, 4 runs: grpo on sort, grpo:clip_high=0.4 on" in out
-  assert "4 of 4 cells have ended" in out
+  assert "4 of 4 cells done" in out
   tables = tmp_path / "root/tables"
   assert {path.name for path in tables.iterdir()} == {
     *("compare.md", "compare.tex", "runs.csv", "tasks.csv", "aggregates.csv"),
@@ -38,5 +38,5 @@ def test_two_variants_are_one_program_and_the_second_start_trains_nothing(
   assert book["runs"] == 4
   status, out, err = command.run("compare", *arguments)
   assert status == 0, err
-  assert "4 of 4 cells have ended" in out
+  assert "4 of 4 cells done" in out
   assert "program" not in out

@@ -100,12 +100,12 @@ def digest(directory: pathlib.Path) -> dict[str, str]:
       tiny(rl__group_size=3, rl__num_minibatches=5),
       ValueError,
       r"(?s)config\.rl: .*num_prompts × group_size = num_minibatches × .*"
-      r"4 × 3 = 12 rows; 5 minibatches.*Change config\.rl\.group_size",
+      r"4 × 3 = 12 rows; num_minibatches 5.*Change config\.rl\.group_size",
     ),
     (
       tiny(rl__micro_batch_size=3),
       ValueError,
-      r"(?s)4 × 4 = 16 rows; 2 minibatches of 8 rows; micro-batches of 3",
+      r"(?s)4 × 4 = 16 rows; num_minibatches 2, each of 8 rows;",
     ),
     (tiny(sft__group_size=2), ValueError, r"sft\.group_size=2: .*set it to 1"),
     (tiny(model__num_heads=3), ValueError, r"16 does not split into 3 heads"),

@@ -14,7 +14,7 @@ def test_eight_runs_on_eight_devices_are_those_on_one(tmp_path, capsys):
     config.mesh.data = jax.device_count()
   workdirs = [tmp_path / str(seed) for seed in range(8)]
   results = many.train(configs, workdirs)
-  assert "8 runs as one program on 8 device(s)" in capsys.readouterr().out
+  assert "8 runs as one program on 8 devices" in capsys.readouterr().out
   for seed in (0, 5):
     config = many_test.make_config(seed=seed)  # On one device.
     alone = tmp_path / f"alone{seed}"

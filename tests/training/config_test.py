@@ -434,11 +434,11 @@ def test_algorithm_config_takes_fields_and_refuses_others():
   [
     (
       {"num_prompts": 4, "group_size": 3, "num_minibatches": 5},
-      "4 × 3 = 12 rows; 5 minibatches of 2.4 rows; micro-batches of automatic",
+      "4 × 3 = 12 rows; num_minibatches 5, each of 2.4 rows;",
     ),
     (
       {"num_prompts": 4, "group_size": 4, "micro_batch_size": 3},
-      "4 × 4 = 16 rows; 1 minibatches of 16 rows; micro-batches of 3 rows",
+      "4 × 4 = 16 rows; num_minibatches 1, each of 16 rows;",
     ),
     (
       {"num_prompts": 4, "group_size": 4, "micro_batch_size": 32},

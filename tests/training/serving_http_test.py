@@ -311,7 +311,7 @@ def test_a_reply_with_calls_says_so(loaded):
       "/v1/completions",
       {"prompt": ["ab"] * 20, "n": 128},
       400,
-      "are 2560, and the server takes 1024 at most",
+      "makes 2560, and the server takes 1024 at most",
     ),
     ("/v1/completions", {"prompt": "x" * 2**17}, 400, "of 131072 characters"),
     (

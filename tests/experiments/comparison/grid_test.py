@@ -60,12 +60,12 @@ def test_mistakes_are_found_before_anything_runs(tmp_path):
 
 def test_the_rest_is_estimated_from_what_has_ended(tmp_path):
   progress = grid.Progress(tmp_path, 10, 8)
-  assert "2 of 10 cells have ended; no estimate before" in progress.text()
+  assert "2 of 10 cells done; no estimate before" in progress.text()
   progress.ended(2, 60.0)
-  assert progress.text() == "4 of 10 cells have ended; about 3 min left"
+  assert progress.text() == "4 of 10 cells done; about 3 min left"
   # Another start knows it too.
   again = grid.Progress(tmp_path, 10, 2)
-  assert again.text() == "8 of 10 cells have ended; about 60 s left"
+  assert again.text() == "8 of 10 cells done; about 60 s left"
   again.ended(2, 30.0)
-  assert again.text() == "10 of 10 cells have ended"
+  assert again.text() == "10 of 10 cells done"
   assert [grid.duration(x) for x in (7200, 5)] == ["2.0 h", "5 s"]

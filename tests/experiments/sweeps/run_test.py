@@ -107,7 +107,7 @@ def test_what_failed_is_tried_again_and_what_ended_is_not(cwd):
     assert f"[1/1] FAILED, exit status 2: {BAD[14:]}" in out
     assert f"The end of root/{BAD}/log.txt:\n" in out
     assert "is nan" in out
-    assert "1 of 2 cells have ended." in out
+    assert "1 of 2 cells done." in out
     assert_fits_but_paths(out, err)
     log = (root / BAD / "log.txt").read_text()
     assert log.count("error: phase sft, step ") == attempt
@@ -170,7 +170,7 @@ def test_a_sweep_that_was_stopped_continues_to_the_same_bytes(cwd):
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate()
   assert process.returncode == 143, err
-  assert "0 of 1 cells have ended.\nStopped by a signal" in out
+  assert "0 of 1 cell done.\nStopped by a signal" in out
   assert "stopped by SIGTERM after step" in logs(root)["base"]
 
   status, out, err = command.run("sweeps.run", *COMMON, *many_steps, cwd=cwd)
