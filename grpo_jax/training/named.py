@@ -233,7 +233,7 @@ def _shown(value: Any) -> str:
   return text if len(text) <= 80 else f"{text[:80]}… ({type(value).__name__})"
 
 
-def misfit(name: str, value: Any, kind: type | None) -> TypeError:
+def misfit(name: str, value: Any, kind: type) -> TypeError:
   """What is said of a value that a setting of this kind does not take."""
   is_rows = hasattr(value, "__len__") and not isinstance(value, str)
   hint = ""
