@@ -1,8 +1,8 @@
 r"""Writes benchmarks/recipes.md: how devices share the update of each recipe.
 
     python -m experiments.pods.recipes          # what is missing, and the page
-    python -m experiments.pods.recipes --only=  # the page alone
-    python -m experiments.pods.recipes --only=128x8-8-16  # one size anew
+    python -m experiments.pods.recipes --sizes=  # the page alone
+    python -m experiments.pods.recipes --sizes=128x8-8-16  # one size anew
 
 Rows of a device and micro-batches are those of the published sizes. What the
 update sends, and how long it takes at least, are of a toy with two layers in
@@ -41,7 +41,7 @@ NAMES = sorted(
   if path.stem != "models"
 )
 CHIPS = 16, 64
-_ONLY = flags.DEFINE_list("only", None, "Sizes to compile; default: missing.")
+_SIZES = flags.DEFINE_list("sizes", None, "Sizes to compile; default: missing.")
 
 _HEADING = """\
 # Updates of the recipes on 16 and 64 chips
@@ -209,11 +209,11 @@ def main(argv: Sequence[str]) -> int:
   jax.config.update("jax_platforms", "cpu")
   jax.config.update("jax_enable_compilation_cache", False)
   found, sizes = records(), _sizes()
-  asked = _ONLY.value
+  asked = _SIZES.value
   for size in [x for x in sizes if x not in found] if asked is None else asked:
     if size not in sizes:
       raise ValueError(
-        f"--only: there is no size {size!r}; there are {', '.join(sizes)}."
+        f"--sizes: there is no size {size!r}; there are {', '.join(sizes)}."
       )
     print(f"{size} ...", flush=True)
     found[size] = _compiled(*sizes[size])

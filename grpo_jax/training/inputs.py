@@ -160,7 +160,7 @@ def _files(value: str) -> Iterator[paths.Path]:
     is_file, is_folder = path.is_file(), path.is_dir()
   except (ValueError, OSError, ImportError):
     return
-  if is_file:
+  if is_file and re.search(r"[/.]", value):  # Other texts are names.
     yield path
   elif is_folder and value:
     yield from _of_folder(path)

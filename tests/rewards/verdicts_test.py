@@ -89,8 +89,8 @@ def test_of_a_text_that_is_cut_the_last_word_is_not_known():
     ({"yes": 1.0, "YES": 0.0}, "", "differ in more than their case"),
     ({" yes": 1.0}, "", "without white space"),
     ({"já": 1.0}, "", "ASCII"),
-    ({"yes": math.nan}, "", "finite number"),
-    ({"yes": "1"}, "", "finite number"),
+    ({"yes": math.nan}, "", "a number up to 1e15 in size"),
+    ({"yes": "1"}, "", "a number up to 1e15 in size"),
     (YES_NO, " so", "white space around"),
   ],
 )
