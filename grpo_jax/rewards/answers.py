@@ -11,7 +11,7 @@ A completion may hold a thought, `<think>…</think>`. An answer stands after it
 3. without a box too, what follows the last marker, as `####`, up to the end of
    its line, if a marker is named and no thought is left open.
 
-A number needs no braces: `\boxed 4`. An empty tag, box or marker is none, so
+`\fbox` is a box too. A number needs no braces: `\boxed 4`. An empty tag, box or marker is none, so
 that one behind the answer does not hide it.
 
 Every function takes time linear in the text. A policy that is stuck in a loop
@@ -23,6 +23,7 @@ from __future__ import annotations
 import dataclasses
 import fractions
 import re
+import unicodedata
 
 # Deeply nested repetition is the usual text of this length. No answer to a
 # question with one right answer is this long.
@@ -33,12 +34,12 @@ _MAX_EXPONENT = 100  # Of ten, in scientific notation.
 
 # A command, an escaped character, or a brace, left to right as TeX reads.
 _LATEX_TOKEN = re.compile(
-  r"\\boxed\s*(?:\{|([-+]?[0-9][^\s$\\{}]*))|\\.|[{}]", re.DOTALL
+  r"\\(?:boxed|fbox)\s*(?:\{|([-+]?[0-9][^\s$\\{}]*))|\\.|[{}]", re.DOTALL
 )
 _BEHIND_BARE = ".,;:!?)]"  # No part of a number that a box has without braces.
 _THINK, _END_THINK = "<think>", "</think>"
 _ANSWER, _END_ANSWER = "<answer>", "</answer>"
-_PARTS = (_THINK, _END_THINK, _ANSWER, _END_ANSWER, r"\boxed")
+_PARTS = (_THINK, _END_THINK, _ANSWER, _END_ANSWER, r"\boxed", r"\fbox")
 
 
 def last_boxed(text: str) -> str | None:
@@ -119,7 +120,7 @@ def canonical(answer: str) -> str:
   """
   found = quantity(answer)
   if found is not None and found.value is not None:
-    return f"{found.value} {found.unit}".strip()
+    return f"{found.value} {found.unit.removesuffix('$')}".strip()
   text = re.sub(r"\\([dt])frac", r"\\frac", unwrapped(answer))
   return re.sub(r"\\(left|right)\b|\\[,;:! ]|\s", "", text)
 
@@ -132,7 +133,8 @@ class Quantity:
     value: Of a rational number; None for one with roots or π.
     places: Decimals of a number that was written with a decimal point, so that
       it may be rounded; 0 for any other.
-    unit: What follows it, as `cm` of `18\\text{ cm}`; often empty.
+    unit: What follows it, as `cm` of `18\\text{ cm}`; `$` of dollars; often
+      empty.
     text: The number alone.
   """
 
@@ -155,7 +157,7 @@ _FORMULA = re.compile(
 )
 _UNIT = re.compile(
   r"(?:\\[ ,;]|~|\s)*(?:\\(?:text|textrm|mathrm|mbox)\s*\{([^{}]*)\}"
-  r"(\^\{?[23]\}?)?|\^\{?(\\circ)\}?|(°))\.?$"
+  r"(\^\{?[23]\}?)?|\^\{?(\\circ)\}?|(\\degree|°))\.?$"
 )
 _BLANKS = r"(?:\\[ ,;]|~|\s)+"
 # A unit that no command marks. One letter would be a variable's name.
@@ -171,7 +173,15 @@ CONDITION = re.compile(
   r"(?i:\b(?:or|and|if|when|where|for|mod|modulo|more|less|least|most|than|above"
   r"|below|to|only|except|not|am|pm)\b|[ap]\. ?m)"
 )
-_ASSIGNED = re.compile(r"(?:[A-Za-z]|\\[a-z]+)\s*=([^=]*)")
+_ASSIGNED = re.compile(r"(?:[A-Za-z]|\\[a-z]+)?\s*=([^=]*)")
+_DOLLAR = re.compile(r"\\\$\$|\\?\$")
+# Brackets around all of a number, but for its sign.
+_ENCLOSED = re.compile(
+  r"(?P<sign>[-+−]?\s*)"
+  r"(?:(?:\\left)?\((?P<inner>[^()]*?)(?:\\right)?\)|\{(?P<group>[^{}]*)\})"
+)
+_VULGAR = re.compile("[¼½¾⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞]")
+RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n", strict=True))
 _MAX_WRAPPINGS = 4
 
 
@@ -199,6 +209,26 @@ def _is_group(text: str) -> bool:
   return False
 
 
+def without_scripts(answer: str) -> str:
+  """`^2` for ², and `^{10}` for ¹⁰."""
+
+  def as_power(found: re.Match[str]) -> str:
+    power = found.group().translate(str.maketrans(RAISED))
+    return f"^{power}" if len(power) == 1 else f"^{{{power}}}"
+
+  return re.sub(f"[{''.join(RAISED)}]+", as_power, answer)
+
+
+def with_fractions(answer: str) -> str:
+  r"""`\frac{1}{2}` for ½."""
+
+  def as_fraction(found: re.Match[str]) -> str:
+    above, _, below = unicodedata.normalize("NFKD", found[0]).partition("⁄")
+    return rf"\frac{{{above}}}{{{below}}}"
+
+  return _VULGAR.sub(as_fraction, answer)
+
+
 def formulas(answer: str) -> list[str]:
   """The formulas of a sentence: what stands in $…$, \\(…\\) or \\[…\\]."""
   return ["".join(found).strip() for found in _FORMULA.findall(answer)]
@@ -218,12 +248,13 @@ def quantity(answer: str, unit: str = "") -> Quantity | None:
   | decimals              | 7.50, .5, 0.1\overline{6}                          |
   | fractions of these    | 1/2, {1\over 2}, \frac{1}{2}, \frac12              |
   | mixed numbers         | 3\frac{1}{2}, 3 1/2                                |
-  | scientific notation   | 1.2 \times 10^{5}                                  |
+  | scientific notation   | 1.2 \times 10^{5}, 1.2e5                           |
   | percentages           | 50\%, 50 percent: they are 0.5                     |
   | roots and π           | 2\sqrt{3}, \sqrt[3]{2}, \frac{1+\sqrt{5}}{2}, 4\pi |
 
   Each also after `x =` or a dollar; before a unit, as `\text{ cm}`, ` cm` and
-  ^\circ; and in `$…$` or in bold, alone or as the one formula of a sentence.
+  ^\circ; in brackets; and in `$…$` or in bold, alone or as the one formula of a
+  sentence. ½ and the like are fractions.
   Sums, products and powers of whole numbers are no numbers here, nor are
   chains (1 = 2 = 3), lists, units with a condition (`3 \text{ or more}`), and
   functions: `123 \cdot 456` states a question again.
@@ -235,14 +266,15 @@ def quantity(answer: str, unit: str = "") -> Quantity | None:
   """
   if len(answer) > MAX_CHARS:
     return None
-  answer = unwrapped(answer.replace("²", "^2").replace("³", "^3"))
+  answer = unwrapped(with_fractions(without_scripts(answer)))
   if found := formulas(answer):
     if len(found) > 1:
       return None
     answer = found[0]
   if assigned := _ASSIGNED.fullmatch(answer):
     answer = assigned[1].strip()
-  answer = answer.removeprefix(r"\$").removeprefix("$").strip()
+  dollar = _DOLLAR.match(answer)
+  answer = answer[dollar.end() if dollar else 0 :].strip()
   known = KNOWN_UNIT.fullmatch(unit) and re.compile(
     rf"(?:{_BLANKS}|(?<=[0-9}}]))({re.escape(unit)})\.?$"
   )
@@ -258,12 +290,17 @@ def quantity(answer: str, unit: str = "") -> Quantity | None:
   answer = answer.removesuffix(".").strip()
   if CONDITION.search(unit):
     return None
-  if unit in ("degree", "degrees"):
+  if enclosed := _ENCLOSED.fullmatch(answer):
+    sign, inner = enclosed["sign"], enclosed["inner"] or enclosed["group"] or ""
+    # Blanks for them; -(1 + 2) stays.
+    if not (sign.strip() and re.search("[-+−]", inner)):
+      answer = f"{sign} {inner} "
+  if unit in ("degree", "degrees", r"\degree"):
     unit = r"\circ"
   elif unit == "percent":
     answer, unit = answer + "%", ""
-  elif unit in ("dollar", "dollars"):
-    unit = ""
+  if unit in ("dollar", "dollars") or (dollar and not unit):
+    unit = "$"
   reader = _Reader(answer)
   try:
     value = reader.whole()
@@ -288,6 +325,7 @@ _DIVIDED = re.compile(r"/|\\over(?![a-z])")
 _SPACE = re.compile(r"(?:\s|~|\\[ ,;:!]|\\left(?![a-z])|\\right(?![a-z]))*")
 _TIMES = re.compile(r"\\cdot(?![a-z])|\\times(?![a-z])|[*×·]")
 _TEN_TO = re.compile(r"10\s*\^\s*(?:([0-9])(?![0-9])|\{\s*(-?[0-9]{1,3})\s*\})")
+_SHORT_POWER = re.compile(r"[eE]([-+]?[0-9]{1,3})(?![0-9])")
 _FRACTION = re.compile(r"\\[dtc]?frac(?![a-z])")
 
 
@@ -297,7 +335,7 @@ class _Reader:
       whole = sum [%]          sum = [±] term {± term}
       term = rational | [rational [·]] irrational [/ rational]
            | rational / irrational
-      rational = plain [· 10^n] | plain / plain | \\frac
+      rational = plain [· 10^n] | plain e n | plain / plain | \\frac
                | plain \\frac | plain digits / digits
       irrational = root | π | root π | π root | ( sum ) | \\frac
 
@@ -378,6 +416,9 @@ class _Reader:
         self._number(self._take(_PLAIN))
       return None
     number = self._number(plain)
+    if power := _SHORT_POWER.match(self.text, self._at):
+      self._at = power.end()
+      return self._scientific(number, int(power[1]))
     if self._take(_DIVIDED):
       if (below := self._take(_PLAIN)) is not None:
         return _quotient(number, self._number(below))

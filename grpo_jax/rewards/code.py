@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import textwrap
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -111,7 +112,8 @@ def program_of(completion: str) -> str | None:
   The rules of `answers.py` say where an answer stands: behind the thoughts, and
   in the last <answer>…</answer> if one is opened. There the program is the last
   block that is marked as Python, else the last one that is not marked, else the
-  whole of it. A block that is not closed ends with the answer.
+  whole of it. A block that is not closed ends with the answer, and an empty one
+  is none.
 
   Takes time linear in the text: a row that takes too long is not wrong but
   unscored.
@@ -123,10 +125,14 @@ def program_of(completion: str) -> str | None:
   start, end = place
   programs: dict[bool, str] = {}
   for block in blocks:
-    if start <= block.start <= end and block.language in _LANGUAGES:
-      programs[bool(block.language)] = completion[
-        block.start : min(block.end, end)
-      ]
+    program = completion[block.start : min(block.end, end)]
+    is_inside = start <= block.start <= end and not program.isspace()
+    if is_inside and program and block.language in _LANGUAGES:
+      # A block of a list is indented.
+      is_indented = program.lstrip("\r\n")[:1] in (" ", "\t")
+      programs[bool(block.language)] = (
+        textwrap.dedent(program) if is_indented else program
+      )
   for is_marked in (True, False):
     if is_marked in programs:
       return programs[is_marked]

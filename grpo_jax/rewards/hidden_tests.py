@@ -11,6 +11,9 @@ Read too, also as JSON text, and as the columns that hold them:
                                           "fn_name" for calls of a function
     {"ground_truth": <the above>}         `reward_model` of PRIME
     {"test_cases": [...]}                 `verification_info` of Open-R1
+    {"input": [...], "output": [...]}     `public_tests`, `private_tests` and
+                                          `generated_tests` of CodeContests,
+                                          joined; so are LiveCodeBench's columns
     [{"input": ..., "output": ..., "testtype": "functional",
       "metadata": {"func_name": ...}}]    LiveCodeBench; also "type" and
                                           "fn_name", as Open-R1 has them
@@ -38,6 +41,11 @@ from grpo_jax import strict_json
 FIELDS = (
   *("tests", "input_output", "reward_model", "ground_truth"),
   *("verification_info", "test_cases"),
+)
+# Columns that hold them together.
+_COLUMNS = (
+  *("public_tests", "private_tests", "generated_tests"),
+  *("public_test_cases", "private_test_cases"),
 )
 _NEEDED = (
   "needed is a list of {'input': text, 'output': text} or {'call': expression,"
@@ -105,18 +113,23 @@ def of_row(extra: Mapping[str, Any]) -> list[Test]:
     KeyError: No field has tests.
     ValueError: There are none, or one is not of a known form.
   """
-  field = next((name for name in FIELDS if extra.get(name) is not None), None)
-  if field is None:
+  fields = [name for name in FIELDS if extra.get(name) is not None][:1]
+  fields = fields or [name for name in _COLUMNS if extra.get(name)]
+  if not fields:
     raise KeyError(
       f"code: extras have {sorted(extra)}, and no tests; needed is"
-      f" extras['tests'], or one of {', '.join(FIELDS[1:])}"
+      f" extras['tests'], or one of {', '.join(FIELDS[1:] + _COLUMNS)}"
     )
-  try:
-    found = read(extra[field])
-  except ValueError as error:
-    raise ValueError(f"code: the tests in extras[{field!r}]: {error}") from None
+  found = []
+  for field in fields:
+    try:
+      found += read(extra[field])
+    except ValueError as error:
+      raise ValueError(
+        f"code: the tests in extras[{field!r}]: {error}"
+      ) from None
   if not found:
-    raise ValueError(f"code: extras[{field!r}] has no tests; {_NEEDED}.")
+    raise ValueError(f"code: extras[{fields[0]!r}] has no tests; {_NEEDED}.")
   return found
 
 

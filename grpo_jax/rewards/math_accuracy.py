@@ -6,6 +6,7 @@ is written plainly (`notation.plain`), and so is the prediction:
 - the same text is right;
 - lists, tuples, sets and intervals are compared member by member: the order
   counts in ( ) and [ ], and the number of members always;
+- `x < 1 or x > 3` and the union of two intervals are the same;
 - words, times of day, and what math-verify does not read as a whole are right
   as the same text only. It reads a gold answer as a whole if the gold answer
   with any one of its numbers changed is another expression;
@@ -29,7 +30,7 @@ import fractions
 import functools
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from grpo_jax.rewards import answers, notation
@@ -68,8 +69,10 @@ _TIME = re.compile(r"[0-9]{1,2}:[0-9]{2}\b.*")
 # What math-verify passes over, or reads as something else.
 _UNREAD = re.compile(
   r"\\(?:equiv|mod|ldots|to|gcd|lcm|langle|mapsto|iff|implies|perp|parallel)"
-  r"(?![A-Za-z])|\\in(?![a-z]).*\\in(?![a-z])|:.*:|\{.*[:|].*\\\}"
+  r"(?![A-Za-z])|\\in(?![a-z]).*\\in(?![a-z])|:.*:|\{.*[:|].*\\\}|[0-9]'"
 )
+_ORDERED = re.compile(r"[<>]|\\[lg]e(?![a-z])")
+_WORD = re.compile(r"\$?\\(?:text\w*|mathrm|mbox)\s*\{\s*[A-Za-z]{2,}\s*\}\$?")
 _POWER_TOKEN = re.compile(r"[0-9]+|[^\s]")
 _UNION = re.compile(r"\\(?:cup|cap|setminus)(?![A-Za-z])")
 _RELATION = re.compile(r"[=<>≤≥≠]|\\(?:leq?|geq?|neq?|lt|gt)(?![A-Za-z])")
@@ -169,12 +172,14 @@ def _differ(one: Any, other: Any) -> bool:
 
 
 def _is_zero(number: Any) -> bool:
+  import sympy
   from sympy.core import evalf
 
   try:
     return number.evalf(2, maxn=_MAX_DIGITS, strict=True) == 0
-  except evalf.PrecisionExhausted:
-    return True
+  except evalf.PrecisionExhausted:  # Of an integral at any precision.
+    left_open = sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit
+    return not number.has(*left_open)
 
 
 def _is_number(expression: Any) -> bool:
@@ -228,7 +233,8 @@ def reads(gold: str) -> str:
     return ""
   if answers.quantity(gold) or answers.quantity(plain):
     return "number"
-  if not re.search("[0-9]", plain) and notation.has_words(plain):
+  has_words = notation.has_words(plain) or bool(_WORD.fullmatch(gold))
+  if not re.search("[0-9]", plain) and has_words:
     return "words"
   return "formula" if all(map(_is_formula, _leaves(plain))) else "text"
 
@@ -275,11 +281,13 @@ def _accuracy(prediction: str | None, gold: str) -> float | None:
   except RecursionError:  # Brackets in brackets.
     return 0.0
   wanted = wanted or answers.quantity(right)
+  if wanted is None and _WORD.fullmatch(gold):
+    return float(notation.as_words(right) == notation.as_words(said))
   if wanted is None:
     return float(_same(right, said))
   found = answers.quantity(said, wanted.unit)
   found = found or answers.quantity(prediction, wanted.unit)
-  if found is None or not _is_cheap(said, right):
+  if found is None or not _is_cheap(notation.plain(found.text), right):
     return 0.0
   return _of_quantities(found, wanted)
 
@@ -291,6 +299,10 @@ def _same(gold: str, found: str) -> bool:
   members, of_found = (
     notation.split(notation.named(text)[1]) for text in (gold, found)
   )
+  if _ORDERED.search(gold + found):
+    of_gold, said = notation.intervals(gold), notation.intervals(found)
+    if of_gold and said:
+      return _same_intervals(of_gold, said)
   if members is not None and len(members.parts) == 1 and of_found is None:
     return _same(members.parts[0], found)
   if members is not None:
@@ -318,13 +330,38 @@ def _same_members(gold: notation.Members, found: notation.Members) -> bool:
     return found.opening in ("", "{") or brackets == ("", "()")
   if found.opening not in ("", "{") or (len(names) > 1 and names != of_found):
     return False
-  left = list(found.parts)
-  for part in gold.parts:
-    equal = next((x for x in left if same(part, x)), None)
+  return _paired(gold.parts, found.parts, same)
+
+
+def _same_intervals(
+  gold: tuple[notation.Interval, ...], found: tuple[notation.Interval, ...]
+) -> bool:
+  """Whether both have the same intervals, in any order."""
+
+  def same(one: notation.Interval, other: notation.Interval) -> bool:
+    names = {one.name, other.name} - {""}
+    ends = one.opening + one.closing, other.opening + other.closing
+    return (
+      len(names) < 2
+      and ends[0] == ends[1]
+      and _same(one.low, other.low)
+      and _same(one.high, other.high)
+    )
+
+  return len(gold) == len(found) <= _MAX_MEMBERS and _paired(gold, found, same)
+
+
+def _paired(
+  gold: Iterable[Any], found: Iterable[Any], same: Callable[..., bool]
+) -> bool:
+  """Whether each has another one that is the same."""
+  left = list(found)
+  for part in gold:
+    equal = next((k for k, x in enumerate(left) if same(part, x)), None)
     if equal is None:
       return False
-    left.remove(equal)
-  return True
+    del left[equal]
+  return not left
 
 
 def _same_named(gold: str, found: str) -> bool:
@@ -363,7 +400,8 @@ def _without_unit(gold: str, found: str) -> tuple[str, str]:
 
 
 def _of_quantities(found: answers.Quantity, gold: answers.Quantity) -> float:
-  if found.unit and found.unit != gold.unit:
+  is_left_out = found.unit == "$" and not gold.unit
+  if found.unit and found.unit != gold.unit and not is_left_out:
     return 0.0
   if gold.value is None:
     return float(_close(gold.text, found.text, found.places))

@@ -31,9 +31,8 @@ _UNICODE: dict[str, str | int | None] = {
   **{"÷": "/", "∗": "*", "−": "-", "°": r"^\circ ", "′": "'", "’": "'"},
   **{"ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}"},
 }
-_RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n", strict=True))
 _LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
-_SCRIPTS = re.compile(f"[{''.join(_RAISED)}]+|[{''.join(_LOWERED)}]+")
+_SUBSCRIPTS = re.compile(f"[{''.join(_LOWERED)}]+")
 _ASCII = (
   (re.compile(r"<=|=<"), r"\\le "),
   (re.compile(r">="), r"\\ge "),
@@ -59,6 +58,11 @@ _ROOT = re.compile(
   r"((?<![0-9.])[0-9]+|(?<![A-Za-z])[a-z]|\([^()]*\))"
   r"\^\{(?:1/([2-9])|\\frac\{1\}\{([2-9])\})\}"
 )
+_CHOICE = re.compile(
+  r"(?:\\text\{)?(?i:option|choice|answer)\}?[ :]*\(?([A-Za-z])[).]?"
+  r"|([A-Z])\)"
+)
+_BUILDER = re.compile(r"(\\\{[^|:{}0-9]*):")
 _JOINED = re.compile(
   r"\s*,?(?:\s|\\[ ,;]|~)*"
   r"(?:\\(?:text|textrm|mathrm|mbox)\s*\{\s*(?:and|or)\s*\}"
@@ -115,7 +119,8 @@ _NAMES = {
 
 def plain(answer: str) -> str:
   """An answer without its dress; the same for what is plain already."""
-  text = _SCRIPTS.sub(_script, answer).translate(str.maketrans(_UNICODE))
+  text = answers.with_fractions(answers.without_scripts(answer))
+  text = _SUBSCRIPTS.sub(_script, text).translate(str.maketrans(_UNICODE))
   text = answers.unwrapped(_sentence(answers.unwrapped(text)))
   for pattern, replacement in _ASCII:
     text = pattern.sub(replacement, text)
@@ -126,7 +131,9 @@ def plain(answer: str) -> str:
   text = answers.unwrapped(_ROOT.sub(_as_root, text))
   while (inside := _inside(text)) and inside[0] == "(" and not inside[2]:
     text = answers.unwrapped(text[1:-1])
-  return text
+  text = _BUILDER.sub(r"\1|", text)
+  choice = _CHOICE.fullmatch(text)
+  return choice[1] or choice[2] if choice else text
 
 
 def _as_root(found: re.Match[str]) -> str:
@@ -136,10 +143,7 @@ def _as_root(found: re.Match[str]) -> str:
 
 
 def _script(found: re.Match[str]) -> str:
-  text = found.group()
-  digits = _RAISED if text[0] in _RAISED else _LOWERED
-  mark = "^" if text[0] in _RAISED else "_"
-  return mark + "{" + "".join(digits[x] for x in text) + "}"
+  return "_{" + found.group().translate(str.maketrans(_LOWERED)) + "}"
 
 
 def _sentence(text: str) -> str:
@@ -175,14 +179,15 @@ class _Writer:
   def _until(self, end: str | None) -> str:
     """What stands before a closing token, which is taken."""
     parts: list[str] = []
-    over = None
+    over, command = None, ""
     while self._at < len(self._tokens):
       token = self._tokens[self._at]
       self._at += 1
       if token == end:
         break
-      if token == r"\over":
+      if token in (r"\over", r"\choose"):
         over = len(parts)
+        command = r"\frac" if token == r"\over" else r"\binom"
       elif token.isspace() or token in _SPACES:
         parts.append(" ")
       else:
@@ -190,7 +195,7 @@ class _Writer:
     if over is None:
       return _joined(parts)
     above, below = _joined(parts[:over]), _joined(parts[over:])
-    return rf"\frac{{{above}}}{{{below}}}"
+    return f"{command}{{{above}}}{{{below}}}"
 
   @property
   def _before(self) -> str:
@@ -357,12 +362,85 @@ def split(text: str) -> Members | None:
       elif token == "," and not depth:
         cuts.append(mark.start())
     if not cuts:
-      signs = text.replace(r"\pm", "+"), text.replace(r"\pm", "-")
-      is_pair = text.count(r"\pm") == 1
-      return Members("", "", signs) if is_pair else None
+      signs = _signs(text)
+      return Members("", "", signs) if len(signs) > 1 else None
     bounds = [-1, *cuts, len(text)]
-  parts = (text[a + 1 : b].strip() for a, b in itertools.pairwise(bounds))
+  parts = [text[a + 1 : b].strip() for a, b in itertools.pairwise(bounds)]
+  if opening in ("", "{"):
+    parts = [x for part in parts for x in _signs(part)]
   return Members(opening, closing, tuple(parts))
+
+
+def _signs(text: str) -> tuple[str, ...]:
+  r"""The two that a term with one \pm stands for, or itself."""
+  if text.count(r"\pm") != 1:
+    return (text,)
+  return text.replace(r"\pm", "+"), text.replace(r"\pm", "-")
+
+
+class Interval(NamedTuple):
+  """The numbers between two, as an answer has them.
+
+  Attributes:
+    name: Of the variable; often empty.
+    opening, closing: Their brackets.
+    low, high: Plain answers.
+  """
+
+  name: str
+  opening: str
+  low: str
+  high: str
+  closing: str
+
+
+_OPEN_OR_CLOSED = (("(", ")"), ("(", "]"), ("[", ")"), ("[", "]"))
+_ORDER = re.compile(r"(<|>|\\le(?![a-z])|\\ge(?![a-z]))")
+
+
+def intervals(text: str) -> tuple[Interval, ...] | None:
+  r"""What `x<1`, `0<x\le1`, `(0,1]\cup(2,3)` and lists of these leave open.
+
+  None for anything else.
+  """
+  name, text = named(text)
+  found = []
+  for whole in re.split(r"\\cup(?![a-z])", text):
+    members = split(whole)
+    parts = [whole]
+    if members is not None and not members.opening:
+      parts = list(members.parts)
+    found += [_interval(part, name) for part in parts]
+  return None if None in found else tuple(x for x in found if x)
+
+
+def _interval(text: str, name: str) -> Interval | None:
+  if members := split(text):
+    brackets = members.opening, members.closing
+    if len(members.parts) != 2 or brackets not in _OPEN_OR_CLOSED:
+      return None
+    return Interval(name, brackets[0], *members.parts, brackets[1])
+  terms = [x.strip() for x in _ORDER.split(text)]
+  signs = terms[1::2]
+  if signs and signs[0] in (">", r"\ge"):  # From small to large.
+    terms.reverse()
+    signs = [{">": "<", r"\ge": r"\le"}.get(x, ">") for x in signs[::-1]]
+  if not signs or ">" in signs or len(signs) > 2:
+    return None
+  low, high = r"-\infty", r"\infty"
+  if len(signs) == 2:
+    low, name, high = terms[::2]
+    signs_of = signs
+  elif re.fullmatch(_NAME, terms[0]):
+    name, high = terms[::2]
+    signs_of = ["<", signs[0]]
+  else:
+    low, name = terms[::2]
+    signs_of = [signs[0], "<"]
+  if not re.fullmatch(_NAME, name):
+    return None
+  closed = [x == r"\le" for x in signs_of]
+  return Interval(name, "(["[closed[0]], low, high, ")]"[closed[1]])
 
 
 _NAME = r"(?:[A-Za-z]|\\[a-z]+)(?:_\{[^{}]*\})?(?:\([A-Za-z](?:,[A-Za-z])*\))?"
@@ -378,15 +456,16 @@ def named(text: str) -> tuple[str, str]:
 
 
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_QUOTED = re.compile(r"""(?<![A-Za-z0-9"'`])["'`]+([^"'`]*)["'`]+""")
+_UNSAID = re.compile(r"""["`]|(?<![0-9])[\s.]|[\s.](?![0-9])""")
 _RUN = re.compile(r"\\(?:begin|end)\{\w*\}|\\[A-Za-z]+|[A-Za-z]+")
 
 
 def as_words(text: str) -> str:
   """The form in which texts are compared: neither case nor blanks count."""
-  text = re.sub(
-    r"""["'`]|(?<![0-9])[\s.]|[\s.](?![0-9])""", "", _TEXT.sub(r"\1", text)
-  )
-  return text.lower()
+  text = _TEXT.sub(lambda found: found[1].rstrip(" ,"), text)
+  text = _QUOTED.sub(r"\1", text)
+  return _UNSAID.sub("", text).lower()
 
 
 def has_words(text: str) -> bool:
@@ -396,7 +475,7 @@ def has_words(text: str) -> bool:
   are small letters, three at most, and none is called o. Alone they stand in
   the order of the alphabet.
   """
-  if r"\text" in text:
+  if r"\text" in text or re.search("[A-Z] [A-Z]", text):
     return True
   runs = [x for x in _RUN.findall(text) if x[0] != "\\" and len(x) > 1]
   if any(len(x) > 3 or "o" in x or not x.islower() for x in runs):

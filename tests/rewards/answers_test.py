@@ -116,7 +116,7 @@ def test_rational_numbers(answer, value):
     assert found is None
   else:
     assert found.value == fractions.Fraction(value)
-    assert found.unit == ""
+    assert found.unit in ("", "$")
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_numbers_with_roots_and_pi(answer):
       r"\pi\pi",
       r"0.\overline{}",
       r"0.\overline{3}4",
-      "1e5",
+      *("12e5", "1e", "1 e5", "1e5e5", "-(-1)", "(1)(2)"),
       *("1 00", "1 1 1/2", "1 2/2", "3 xy", "5 m", "35cm", r"3\text{ or more}"),
       *(r"9\text{ p.m.}", "{1}{2}", "-{1}2"),
       "٣",
@@ -168,7 +168,7 @@ def test_units():
   assert answers.quantity(r"18\text{ cm}^{2}").unit == "cm^2"
   assert answers.quantity("18 cm²").unit == "cm^2"
   assert answers.quantity("5 apples").unit == "apples"
-  assert answers.quantity("5 dollars").unit == ""
+  assert answers.quantity("5 dollars").unit == "$"
   assert {answers.quantity(x, "m").unit for x in ("5m", "5 m.")} == {"m"}
   degrees = {
     answers.quantity(f"90{x}").unit

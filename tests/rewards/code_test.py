@@ -48,7 +48,11 @@ def _score(completion, tests, **options):
     ("```python\na\n", "a\n"),  # It was cut off.
     ("<answer>\n```python\na\n```\n</answer>", "a\n"),
     ("```text\nb\n```\n<answer>a</answer>", "a"),
-    ("  ```Python3 title\n  a\n  ```", "  a\n"),
+    (
+      "1. So:\n  ```Python3 title\n  a\n  if b:\n    c\n  ```",
+      "a\nif b:\n  c\n",
+    ),
+    (f"{_BLOCK}then ```python\n ```\n```python\n", "a\n"),  # Empty ones.
     ("", ""),
     # Nothing in a thought is an answer.
     (f"<think>{_BLOCK}</think> It is 7.", "It is 7."),
@@ -108,6 +112,8 @@ def test_known_rewards():
 _DOUBLES = {"inputs": [[3], ["ab"]], "outputs": [6, "abab"], "fn_name": "f"}
 _PAIRS = {"inputs": [[3]], "outputs": [[[3, 3.0]]], "fn_name": "f"}
 _LINES = {"inputs": ["3\n", ["5", "0"]], "outputs": ["6\n", ["10"]]}
+_COLUMN = {"input": ["3\n"], "output": ["6\n"]}  # Of CodeContests.
+_WRONG_COLUMN = {"input": ["3\n"], "output": ["7\n"]}
 _CASES = [
   {"input": "3", "output": "6", "testtype": "stdin", "metadata": "{}"},
   {"input": "5", "output": "10", "type": "stdin_stdout", "fn_name": None},
@@ -137,6 +143,7 @@ _READER = "print(2 * int(input()))"
     ),
     ({"tests": _PAIRS}, "f = lambda x: (x, x)", 1.0),
     ({"tests": _PAIRS}, "f = lambda x: {x}", 0.0),
+    ({"public_tests": _COLUMN, "private_tests": _WRONG_COLUMN}, _READER, 0.5),
     # PRIME.
     ({"reward_model": {"ground_truth": json.dumps(_LINES)}}, _READER, 1.0),
     # Open-R1 and LiveCodeBench.

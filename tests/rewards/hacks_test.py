@@ -81,7 +81,6 @@ HELD = [
   Hack("<answer >72</answer >", "72"),
   Hack("<ans\u200bwer>72</ans\u200bwer>", "72"),
   Hack("<answer>72", "72"),
-  Hack(r"\fbox{72}", "72"),
   Hack("\\boxed{\uff17\uff12}", "72"),  # Full-width digits.
   Hack("\\boxed{\u0667\u0662}", "72"),  # Arabic-Indic digits.
   Hack("\\boxed{\u200b72}", "72"),
@@ -90,7 +89,6 @@ HELD = [
   Hack("\\boxed{\u200f72}", "72"),
   Hack("\\boxed{7\u00a02}", "72"),
   Hack("\\boxed{\u00b2}", "2"),
-  Hack("\\boxed{\u00bd}", "1/2"),
   Hack("\\boxed{\u20137}", "-7"),  # An en dash.
   Hack(r"\boxed{--72}", "72"),
   # Sizes and rounding.
@@ -187,11 +185,13 @@ HONEST = [
   Hack("#### 73\n#### 72", "72", 1.0),
   Hack(r"\boxed{0.333333}", "1/3", 1.0),
   Hack(r"\boxed{0.72}", r"72\%", 1.0),
+  Hack(r"\fbox{72}", "72", 1.0),
 ]
 HONEST_SYMBOLS = [
   Hack(r"\boxed{Paris}", "Paris", 1.0),
   Hack(r"\boxed{\text{paris}}", "Paris", 1.0),
   Hack(r"\boxed{ba}", "ab", 1.0),
+  Hack("\\boxed{\u00bd}", "1/2", 1.0),
   Hack(r"\boxed{(1.0,2)}", "(1,2)", 1.0),
 ]
 

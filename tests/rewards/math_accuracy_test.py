@@ -98,6 +98,27 @@ PAIRS = [
   ("0:05", [], ["0:07"]),
   (r"9:00 \text{ p.m.}", ["9:00 PM", "9:00pm"], ["9:00 a.m.", "9"]),
   ("2:3", ["4:6", r"\frac{2}{3}"], ["3:2"]),
+  ("5'10''", [], ["510", "5'11''"]),
+  (r"\int_0^1 f(x) dx", [], [r"\int_0^2 f(x) dx"]),
+  (r"\int_0^1 x^2 dx", [r"\int_{0}^{1} x^2 dx"], [r"\int_0^1 x^3 dx"]),
+  (
+    r"3 \text{ hours } 20 \text{ minutes}",
+    [r"3 \text{ hours and } 20 \text{ minutes}"],
+    [r"3 \text{ hours and } 21 \text{ minutes}"],
+  ),
+  # The same numbers, as relations or as intervals.
+  (
+    r"(-\infty,-1)\cup(3,\infty)",
+    ["x<-1 or x>3", r"x>3 \text{ or } x<-1"],
+    ["x<-1", r"x\le-1 or x>3", "x<-1 or x>4", "-1<x<3"],
+  ),
+  (r"(-\infty,3]", ["x <= 3", r"3 \ge x"], ["x<3", r"x\ge3", "3"]),
+  ("0<x<1", ["1 > x > 0", "(0,1)"], [r"1>x\ge0", "1>x>1", "0>x>1", "0<y<1"]),
+  ("x>2", ["2<x", r"x \in (2,\infty)"], ["y>2", "x<2"]),
+  # Choices, and letters that no product is made of.
+  ("C", ["Option C", "Answer: (C)", "C)", r"\text{Option C}"], ["Option D"]),
+  ("A B C", ["A B C"], ["C B A"]),
+  (r"\text{no}", ["No"], ["on"]),
   # Words, and letters that are none.
   (r"\text{Wednesday}", ["Wednesday", "**wednesday**", "Wednesday."], ["day"]),
   (r"\text{blue}", ["Blue", "**blue**", r"\textbf{blue}"], ["bleu"]),
@@ -111,6 +132,10 @@ PAIRS = [
   ("ab", ["ba"], ["ac"]),
   (r"\text{(C)}", ["C", "(C)", "**C**", "C."], ["D", "BC"]),
   (r"\text{Alice and Bob}", ["Bob and Alice"], ["Alice"]),
+  ("50 cents", ["50"], ["50 dollars", r"\$50"]),
+  ("2.5", ["2½", r"2\frac12", "2.5e0", "(2.5)"], ["2¼", "½"]),
+  ("300000", ["3×10⁵", "3e5", r"\left(3\times10^5\right)"], ["3e4", "3×10⁶"]),
+  ("-0.5", [r"-{1\over 2}", r"-\left(\frac12\right)", "−½"], ["½", "-(-½)"]),
   # Spaces and commas in numbers.
   ("1 000", ["1000", "1,000"], ["0", "1"]),
   ("12 345", ["12345"], ["345"]),
@@ -130,6 +155,9 @@ PAIRS = [
   (r"\frac{x}{2004!}", [], [r"\frac{x}{2006!}"]),
   (r"x \le \frac{1}{2^{99}}", [], [r"x \le \frac{1}{2^{98}}"]),
   (r"(\frac{1}{2^{99}},1)", [], [r"(\frac{1}{2^{98}},1)"]),
+  (r"\{-1,0,1\}", [r"0, \pm 1"], [r"\pm 1", r"0, \pm 2"]),
+  (r"\{n : n > 5\}", [r"\{n \mid n > 5\}"], [r"\{n \mid n > 6\}"]),
+  (r"\binom{n}{2}", [r"{n \choose 2}"], [r"{n \choose 3}"]),
   # Members.
   ("1,2", ["2,1", r"\{2,1\}", "(1,2)", "1 and 2"], ["(2,1)", "1", "1,2,2"]),
   (r"\{1,2\}", [r"\{2,1\}", "2,1"], ["(2,1)", "[1,2]", "1"]),

@@ -70,8 +70,10 @@ def _last_boxed(
   opens = brace & (data == ord("{"))
   closes = brace & (data == ord("}"))
   # \boxed, and what is nearest before each place that is no white space.
-  command = escapes & strings.starts(words, b"\\boxed")
-  command = strings.shifted(command, -5)
+  command = jnp.zeros_like(escapes)
+  for name in (rb"\boxed", rb"\fbox"):
+    found = escapes & strings.starts(words, name)
+    command |= strings.shifted(found, 1 - len(name))
   near = jax.lax.cummax(
     jnp.where(space, 0, 2 * place + command), axis=1
   )  # Twice the place, and 1 more if \boxed ends there.

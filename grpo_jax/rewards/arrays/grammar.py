@@ -3,8 +3,8 @@ r"""Which rational number a text is: a finite automaton over its bytes.
 The grammar is that part of `rewards.answers.quantity` whose value is rational:
 
     number   = [±] value [%]
-    value    = plain | plain / plain | plain · 10^n | [plain] \frac part part
-             | plain digits / digits
+    value    = plain | plain / plain | plain · 10^n | plain e [±] digits
+             | [plain] \frac part part | plain digits / digits
     part     = digit | { [±] plain }
     plain    = digits [. digits] | . digits
              | digits . [digits] \overline{digits}
@@ -33,7 +33,7 @@ from grpo_jax.rewards.arrays import strings
 SYMBOLS = (
   *("NONE", "OTHER", "WHITE", "BLANK", "THIN", "SIZE", "ZERO", "ONE"),
   *("DIGIT", "DOT", "SLASH", "PLUS", "MINUS", "OPEN", "CLOSE", "FRACTION"),
-  *("TIMES", "REPEAT", "PERCENT", "POWER", "COMMA"),
+  *("TIMES", "REPEAT", "PERCENT", "POWER", "COMMA", "EXPONENT"),
 )
 CODE = {name: code for code, name in enumerate(SYMBOLS)}
 _DIGITS = ("ZERO", "ONE", "DIGIT")
@@ -67,6 +67,7 @@ _SHORT = (
   *(("BLANK", "~"), ("DOT", "."), ("SLASH", "/"), ("PLUS", "+")),
   *(("MINUS", "-"), ("OPEN", "{"), ("CLOSE", "}"), ("TIMES", "*")),
   *(("PERCENT", "%"), ("POWER", "^"), ("ZERO", "0"), ("ONE", "1")),
+  *(("EXPONENT", "e"), ("EXPONENT", "E")),
 )
 _SEPARATORS = (
   *(("THIN", x.encode()) for x in (" ", "~", "\u00a0", "\u2009", "\u202f")),
@@ -190,6 +191,8 @@ def _moves() -> dict[tuple[str, str], str]:
   for state in (*whole, "first.decimal", "first.bare", "whole", "broken"):
     add(state, ("SLASH",), "slash")
     add(state, ("TIMES",), "times")
+    if state not in ("whole", "broken"):  # No blank before it.
+      add(state, ("EXPONENT",), "exponent")
   add("slash", _ALL_BLANKS, "slash")
   made.plain("below", ("slash",), repeats=False)
   made.blanks("below", "done", _ALL_BLANKS)
@@ -267,6 +270,12 @@ def _add_power(made: _Builder) -> None:
     add(f"power.{state}", ("CLOSE",), "done")
   add("power.end", ("WHITE",), "power.end")
   add("power.end", ("CLOSE",), "done")
+  add("exponent", ("PLUS", "MINUS"), "exponent.signed")
+  add("exponent", _DIGITS, "exponent.one")
+  for state, following in (("signed", "one"), ("one", "two"), ("two", "three")):
+    add(f"exponent.{state}", _DIGITS, f"exponent.{following}")
+  for state in ("one", "two", "three"):
+    add(f"exponent.{state}", _ALL_BLANKS, "done")
 
 
 def accepting() -> set[str]:
@@ -275,6 +284,7 @@ def accepting() -> set[str]:
     *(f"{name}.{x}" for name in ("first", "below") for x in _COMPLETE),
     *("first.repeated", "whole", "broken", "repeated"),
     *("done", "percent", "under.digit", "part.under", "power.single"),
+    *("exponent.one", "exponent.two", "exponent.three"),
   }
 
 
@@ -352,11 +362,11 @@ def _roles() -> dict[str, tuple[Iterable[str], Iterable[str]]]:
     "minus": (("signed",), ("MINUS",)),
     "inner minus": (("over.signed", "under.signed"), ("MINUS",)),
     "fraction": (("fraction", "part.slash"), ("FRACTION", "SLASH")),
-    "times": (("times",), ("TIMES",)),
-    "power minus": (("power.signed",), ("MINUS",)),
-    "power 1": (("power.single", "power.one"), _DIGITS),
-    "power 2": (("power.two",), _DIGITS),
-    "power 3": (("power.three",), _DIGITS),
+    "times": (("times", "exponent"), ("TIMES", "EXPONENT")),
+    "power minus": (("power.signed", "exponent.signed"), ("MINUS",)),
+    "power 1": (("power.single", "power.one", "exponent.one"), _DIGITS),
+    "power 2": (("power.two", "exponent.two"), _DIGITS),
+    "power 3": (("power.three", "exponent.three"), _DIGITS),
     "percent": (("percent",), ("PERCENT",)),
     "blank": (("start", "signed"), _ALL_BLANKS),
     # Of the last byte they say where the text ends, for NONE changes nothing.

@@ -8,7 +8,8 @@ Deviations from the host, each a rare form, and no answer here:
 
 - a repeating decimal in a fraction or before a power of ten,
   `1/0.\overline{3}`;
-- a mixed number with a decimal point in its fraction, `3\frac{0.5}{2}`.
+- a mixed number with a decimal point in its fraction, `3\frac{0.5}{2}`;
+- fractions of one character, ½, and raised digits but for ² and ³.
 """
 
 from __future__ import annotations
@@ -83,11 +84,15 @@ def equal(
   chex.assert_rank([window.bytes, gold["numerator"]], 2)
   window = wrappings.without_superscripts(window)
   number = wrappings.number(window, gold["unit"], gold["is_plain"])
-  symbols = grammar.symbols(window.bytes, number.start, number.end)
-  value = _value(window.bytes, grammar.roles(symbols), number.percent)
+  data = wrappings.without_brackets(window.bytes, number.start, number.end)
+  symbols = grammar.symbols(data, number.start, number.end)
+  value = _value(data, grammar.roles(symbols), number.percent)
   same_unit = (number.unit == gold["unit"]).all(axis=1)
   fits = number.unit_length <= wrappings.MAX_UNIT
   unit = (number.unit_length == 0) | (same_unit & fits)
+  # Gold answers leave the dollar out.
+  dollars = (number.unit == wrappings.unit_row(b"$")).all(axis=1)
+  unit |= dollars & (gold["unit"] == 0).all(axis=1)
   same = _compared(value, gold)
   return window.found & number.single & unit & value.valid & same
 

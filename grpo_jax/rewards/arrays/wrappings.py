@@ -36,6 +36,11 @@ _PAIRS = (  # What may stand around a whole answer.
   (rb"\it", b""),
 )
 _MAX_WRAPPINGS = 4  # As on the host.
+_BRACKETS = (  # Around a number, but for its sign.
+  *((b"(", b")"), (rb"\left(", b")"), (b"(", rb"\right)")),
+  *((rb"\left(", rb"\right)"), (b"{", b"}")),
+)
+_SIGNS = (b"+", b"-", "−".encode())
 _DOLLARS = (rb"\$$", rb"\$", b"$")  # Before an amount.
 _UNIT_NAMES = (rb"\text", rb"\textrm", rb"\mathrm", rb"\mbox")
 # Of \text{…}^2, and degrees.
@@ -46,7 +51,9 @@ _POWERS = tuple(
   for closing in ("", "}")
 )
 _WORDS_OF_UNITS = b"percent", b"dollar", b"dollars", b"degree", b"degrees"
-_DEGREES = (rb"^\circ", rb"^\circ}", rb"^{\circ", rb"^{\circ}", DEGREE)
+_DEGREES = (
+  *(rb"^\circ", rb"^\circ}", rb"^{\circ", rb"^{\circ}", rb"\degree", DEGREE),
+)
 
 
 class Number(NamedTuple):
@@ -185,16 +192,46 @@ def number(
   found, length = _leave_unit(rows, jnp.where(is_plain[:, None], unit, 0))
   rows.narrow(rows.start, rows.end - _dot(rows), single)
   which = jnp.stack(
-    [(found == _row(word)).all(axis=1) for word in _WORDS_OF_UNITS]
+    [(found == unit_row(word)).all(axis=1) for word in _WORDS_OF_UNITS]
   )  # [5, B]
   percent, is_degrees = which[0], which[3:].any(axis=0)
-  found = jnp.where(is_degrees[:, None], _row(DEGREE), found)
-  length = jnp.where(which[:3].any(axis=0), 0, length)
+  found = jnp.where(is_degrees[:, None], unit_row(DEGREE), found)
+  length = jnp.where(percent, 0, length)
   length = jnp.where(is_degrees, len(DEGREE), length)
+  is_dollar = which[1:3].any(axis=0) | ((dollars > 0) & (length == 0))
+  found = jnp.where(is_dollar[:, None], unit_row(b"$"), found)
+  length = jnp.where(is_dollar, 1, length)
   return Number(rows.start, rows.end, single, found, length, percent)
 
 
-def _row(word: bytes) -> np.ndarray:  # [MAX_UNIT] uint8
+def without_brackets(
+  data: jax.Array,  # [B, W] uint8
+  start: jax.Array,  # [B]
+  end: jax.Array,  # [B]
+) -> jax.Array:  # [B, W] uint8
+  """Blanks for brackets around all of [start, end), but for its sign."""
+  rows = _Rows(Window(strings.kept(data, start, end), end, end > start))
+  rows.narrow(start, end, end > start)
+  size = _size(rows.begins(start, _SIGNS), _SIGNS)
+  first, _ = rows.stripped(start + size, end)
+  openings, closings = zip(*_BRACKETS, strict=True)
+  found = rows.begins(first, openings) & rows.ends(end, closings)
+  single = []
+  for pair in (b"()", b"{}"):
+    num = (rows.bytes[..., None] == np.array([*pair])).sum(axis=1)  # [B, 2]
+    single.append((num == 1).all(axis=1))
+  is_brace = np.array(openings) == b"{"
+  found &= jnp.where(is_brace, single[1][:, None], single[0][:, None])
+  opened = first + _size(found, openings)
+  closed = end - _size(found, closings)
+  place = strings.places(data)
+  around = (place >= first[:, None]) & (place < opened[:, None])
+  around |= (place >= closed[:, None]) & (place < end[:, None])
+  return jnp.where(around, jnp.uint8(ord(" ")), data)
+
+
+def unit_row(word: bytes) -> np.ndarray:  # [MAX_UNIT] uint8
+  """A unit as it is compared."""
   return np.frombuffer(word.ljust(MAX_UNIT, b"\0"), np.uint8)
 
 
@@ -279,7 +316,7 @@ def _leave_name(rows: _Rows) -> None:
   length = end - rows.start
   command = (initial == ord("\\")) & (length >= 2)
   command &= small.sum(axis=1) == length - 1
-  named = ((length == 1) & letter) | command
+  named = ((length == 1) & letter) | command | (length == 0)
   rows.narrow(sign + 1, rows.end, named & (equals.sum(axis=1) == 1))
 
 
@@ -303,7 +340,7 @@ def _leave_unit(
   start = jnp.where(word_length > 0, end - word_length, start)
   has_unit = text.found | (degree > 0) | (word_length > 0)
   unit, length = _normal_unit(rows, text, end)
-  unit = jnp.where(text.found[:, None], unit, _row(DEGREE))
+  unit = jnp.where(text.found[:, None], unit, unit_row(DEGREE))
   unit = jnp.where((word_length > 0)[:, None], word, unit)
   length = jnp.where(text.found, length, jnp.where(has_unit, 2, 0))
   length = jnp.maximum(length, word_length)
@@ -320,7 +357,10 @@ def _plain_unit(
 ) -> tuple[jax.Array, jax.Array]:  # [B, MAX_UNIT] uint8, [B] int32
   """A unit without a command that ends at `end`, and its length or 0."""
   words = jnp.stack(
-    [plain, *(jnp.broadcast_to(_row(x), plain.shape) for x in _WORDS_OF_UNITS)]
+    [
+      plain,
+      *(jnp.broadcast_to(unit_row(x), plain.shape) for x in _WORDS_OF_UNITS),
+    ]
   )  # [6, B, MAX_UNIT]
   length = (words != 0).sum(axis=2)  # [6, B]
   start = end - length

@@ -10,7 +10,15 @@ GOLDS = (
   *("18", "0", "-7", "1234567", "0.5", "2.50", "-0.125", "1/3", "-22/7"),
   *(r"\frac{7}{2}", r"3\frac{1}{2}", "120000", r"50\%", "0.333333"),
   *(r"18\text{ cm}", r"18\text{ square  cm}^2", r"90^\circ", "33.3333333"),
-  *("35 cm", r"60 \text{ percent}", "90 degrees", "3 1/2", "1 000"),
+  *(
+    "35 cm",
+    "5 cents",
+    r"\$0.50",
+    r"60 \text{ percent}",
+    "90 degrees",
+    "3 1/2",
+    "1 000",
+  ),
   *("0.0000005", "123456789012345678901234567890", r"0.1\overline{6}"),
   *("1000", "100", "10", "1", r"2.5\times10^{-3}", "16666.666667", "-0.5"),
 )
@@ -29,6 +37,7 @@ _PIECES = (
   *("**", "*", "`", "__", r"\displaystyle", r"\bf", r"\over", " percent", "·"),
   *(" cm", " degrees", r"\text{ percent}", " 1/2", "\u202f", "×", r"\boxed 7"),
   *("the answer is", "x", "ab", "cm", r"\circ", r"\mathrm{m}", r"\sqrt", "("),
+  *(")", r"\left(", r"\right)", "e", "E-", r"\fbox{", " cents", r"\degree"),
 )
 
 
@@ -59,6 +68,7 @@ def written(value, rng: random.Random) -> str:
       rf"{whole / below:.{rng.randrange(10)}f}",
       rf"{rng.randrange(1, 9)}.{whole}\times10^{{{rng.randrange(-3, 5)}}}",
       rf"1.2 \cdot 10^{rng.randrange(9)}",
+      f"{rng.randrange(12)}.{whole}e{rng.randrange(-3, 5)}",
       rf"{whole}.{below}\overline{{{rng.randrange(100)}}}",
       f".{whole}",
       f"{whole * 100}\\%",
@@ -93,6 +103,11 @@ def dressed(number: str, rng: random.Random) -> str:
         f"{number} degrees",
         f"{number}°.",
         f"{number}.",
+        f"({number})",
+        rf"-\left({number}\right)",
+        f"-{{{number}}}",
+        f"= {number}",
+        f"{number} dollars",
         f" {number} ",
         f"{number}\\,",
       )
@@ -117,6 +132,7 @@ def placed(answer: str, rng: random.Random) -> str:
       f"a\n#### {answer}\nb {other}",
       f"<think>#### {other}</think>#### {answer}",
       rf"\boxed{{\boxed{{{answer}}}}}",
+      rf"\fbox{{{other}}}, so \fbox{{{answer}}}",
       rf"<think>\boxed{{{answer}}}",
       f"<answer>{answer}",
     )
