@@ -11,8 +11,8 @@ A completion may hold a thought, `<think>…</think>`. An answer stands after it
 3. without a box too, what follows the last marker, as `####`, up to the end of
    its line, if a marker is named and no thought is left open.
 
-`\fbox` is a box too. A number needs no braces: `\boxed 4`. An empty tag, box or marker is none, so
-that one behind the answer does not hide it.
+`\fbox` is a box too. A number needs no braces: `\boxed 4`. An empty tag, box or
+marker is none, so that one behind the answer does not hide it.
 
 Every function takes time linear in the text. A policy that is stuck in a loop
 writes a tag ten thousand times.
@@ -181,7 +181,9 @@ _ENCLOSED = re.compile(
   r"(?:(?:\\left)?\((?P<inner>[^()]*?)(?:\\right)?\)|\{(?P<group>[^{}]*)\})"
 )
 _VULGAR = re.compile("[¼½¾⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞]")
-RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n", strict=True))
+RAISED: dict[str, str | int | None] = dict(
+  zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n", strict=True)
+)
 _MAX_WRAPPINGS = 4
 
 

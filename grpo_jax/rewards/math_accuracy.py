@@ -71,7 +71,7 @@ _UNREAD = re.compile(
   r"\\(?:equiv|mod|ldots|to|gcd|lcm|langle|mapsto|iff|implies|perp|parallel)"
   r"(?![A-Za-z])|\\in(?![a-z]).*\\in(?![a-z])|:.*:|\{.*[:|].*\\\}|[0-9]'"
 )
-_ORDERED = re.compile(r"[<>]|\\[lg]e(?![a-z])")
+_ORDERED = re.compile(r"[<>]|\\[lg]e(?![a-z])|\\mathbb\{R\}")
 _WORD = re.compile(r"\$?\\(?:text\w*|mathrm|mbox)\s*\{\s*[A-Za-z]{2,}\s*\}\$?")
 _POWER_TOKEN = re.compile(r"[0-9]+|[^\s]")
 _UNION = re.compile(r"\\(?:cup|cap|setminus)(?![A-Za-z])")

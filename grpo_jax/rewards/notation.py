@@ -31,7 +31,9 @@ _UNICODE: dict[str, str | int | None] = {
   **{"÷": "/", "∗": "*", "−": "-", "°": r"^\circ ", "′": "'", "’": "'"},
   **{"ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}"},
 }
-_LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
+_LOWERED: dict[str, str | int | None] = dict(
+  zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True)
+)
 _SUBSCRIPTS = re.compile(f"[{''.join(_LOWERED)}]+")
 _ASCII = (
   (re.compile(r"<=|=<"), r"\\le "),
@@ -420,6 +422,8 @@ def _interval(text: str, name: str) -> Interval | None:
     if len(members.parts) != 2 or brackets not in _OPEN_OR_CLOSED:
       return None
     return Interval(name, brackets[0], *members.parts, brackets[1])
+  if text == r"\mathbb{R}":
+    return Interval(name, "(", r"-\infty", r"\infty", ")")
   terms = [x.strip() for x in _ORDER.split(text)]
   signs = terms[1::2]
   if signs and signs[0] in (">", r"\ge"):  # From small to large.

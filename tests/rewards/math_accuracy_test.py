@@ -114,6 +114,7 @@ PAIRS = [
   ),
   (r"(-\infty,3]", ["x <= 3", r"3 \ge x"], ["x<3", r"x\ge3", "3"]),
   ("0<x<1", ["1 > x > 0", "(0,1)"], [r"1>x\ge0", "1>x>1", "0>x>1", "0<y<1"]),
+  (r"(-\infty,\infty)", [r"\mathbb{R}", "x ∈ ℝ"], [r"\mathbb{Q}", "(0,1)"]),
   ("x>2", ["2<x", r"x \in (2,\infty)"], ["y>2", "x<2"]),
   # Choices, and letters that no product is made of.
   ("C", ["Option C", "Answer: (C)", "C)", r"\text{Option C}"], ["Option D"]),
