@@ -153,7 +153,10 @@ def plain_number(value: Any) -> float:
   )
   if is_complex or isinstance(plain, str) or not hasattr(plain, "__float__"):
     raise TypeError(f"{value!r:.60} ({type(value).__name__}) is no number")
-  return float(plain)
+  try:
+    return float(plain)
+  except OverflowError:
+    raise ValueError(f"{value!r:.60} is beyond the numbers") from None
 
 
 class Channel:

@@ -142,7 +142,13 @@ def test_numbers_of_functions(value, number):
   "value",
   [
     *("1.0", b"1", 1j, None, [1.0]),
-    *(np.str_("1"), np.bytes_(b"1"), np.complex64(1), np.complex128(1)),
+    *(
+      np.str_("1"),
+      np.bytes_(b"1"),
+      np.complex64(1),
+      np.complex128(1),
+      10**400,
+    ),
     *(np.clongdouble(1), np.array("1"), np.array(1j), np.zeros(2)),
     np.datetime64("2020-01-01"),
     np.timedelta64(1, "s"),
