@@ -177,7 +177,7 @@ def make_problem(config: config_lib.RunConfig) -> problem_lib.Problem:
     image_shapes=_image_shapes(config),
     max_prompt_len=config.data.max_prompt_len,
     max_new_tokens=config.sampling.max_new_tokens,
-    judge=verifiers.judge(config, judges.OnHost(scorer), "", domains),
+    judge=verifiers.judge(config, judges.OnHost(scorer), None, domains),
     truncate_completions=True,
     components=frozenset(verifiers.of_text(config)),
     domains=domains,
@@ -215,7 +215,9 @@ def _prompts(problem: problem_lib.Problem, num_prompts: int):
       tokens=jax.ShapeDtypeStruct(shape, jnp.int32),
       mask=jax.ShapeDtypeStruct(shape, jnp.bool),
       ids=jax.ShapeDtypeStruct(shape[:1], jnp.int32),
-      extras={},
+      extras={"domain": jax.ShapeDtypeStruct(shape[:1], jnp.int32)}
+      if problem.domains
+      else {},
       images=jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((num_prompts, *x.shape), x.dtype),
         problem.image_shapes,
