@@ -27,7 +27,7 @@ def test_two_variants_are_one_program_and_the_second_start_trains_nothing(
   assert "4 of 4 cells done" in out
   tables = tmp_path / "root/tables"
   assert {path.name for path in tables.iterdir()} == {
-    *("compare.md", "compare.tex", "runs.csv", "tasks.csv", "aggregates.csv"),
+    *("compare.md", "compare.tex", "runs.csv", "tasks.csv"),
     *("improvement.csv", "differences.csv", "curves.svg", "aggregates.svg"),
     *("profiles.svg", "improvement.svg"),
   }
