@@ -118,7 +118,7 @@ def check_parts(
     sizes: Axis of the mesh -> devices.
 
   Returns:
-    What could not be looked at, in sentences.
+    Sentences about what could not be checked.
 
   Raises:
     ValueError: The trainer would refuse it; with its words.
@@ -158,7 +158,7 @@ def problem_of(config: config_lib.RunConfig) -> problem_lib.Problem:
   if served_settings.is_served(config.data.environment):
     environment = served_problem.environment(config, problem.tokenizer)
     return dataclasses.replace(problem, host_environment=environment)
-  # What only a tokenizer could say does not count.
+  # Settings that only a tokenizer could check are left out.
   plain = {"template": "{prompt}", "chat_options": {}}
   data = dataclasses.replace(config.data, **plain)
   turns = dataclasses.replace(

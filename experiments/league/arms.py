@@ -100,7 +100,7 @@ LEFT_OUT = {
   ),
   "compare the turns of an episode, and here is one turn": ("gagpo", "gigpo"),
 }
-# What the table has got since the league was run.
+# Algorithms that came into the table after the runs of the league.
 _KNOWN = {*ENTRIES, *itertools.chain(*LEFT_OUT.values())}
 if _LATER := [x for x in algorithms.ALGORITHMS if x not in _KNOWN]:
   LEFT_OUT["came after its runs"] = (*_LATER,)

@@ -1,4 +1,4 @@
-"""What to change when a run does not fit, or when it has room to be faster.
+"""Advises changes of a run that does not fit, or has room to be faster.
 
 Each change is tried on the report of memory itself (`held.table`), so what is
 said of a change is what the report would say after it.
@@ -44,7 +44,7 @@ def needed(config: _Config, mesh: AbstractMesh) -> int:
 def changes(
   config: _Config, num_devices: int, num_slices: int, room: int
 ) -> list[Change]:
-  """What would make a run smaller, one after another, until it fits.
+  """Changes that make a run smaller, one after another, until it fits.
 
   Each change is tried alone; those that are not enough are then tried together,
   in the order of what they cost a run.
@@ -195,7 +195,7 @@ def _rows_of_device(config: _Config, shards: int) -> tuple[int, list[int]]:
 def faster(
   config: _Config, num_devices: int, num_slices: int, room: int
 ) -> list[Change]:
-  """What would make a step of a run that fits shorter, each change alone.
+  """Changes that shorten a step of a run that fits, each one alone.
 
   Args:
     config: Of the run.
@@ -257,7 +257,7 @@ def _with_lanes(config: _Config, lanes: int) -> _Config:
 
 
 def faster_lines(found: list[Change]) -> list[str]:
-  """What would make a step shorter, in words; nothing where nothing would."""
+  """Sentences about changes that shorten a step; empty if there are none."""
   if not found:
     return []
   return ["What makes a step shorter; GiB of a device afterwards:"] + [

@@ -157,7 +157,7 @@ def _sizes() -> dict[str, tuple[config_lib.PhaseConfig, int]]:
 def _compiled(
   phase: config_lib.PhaseConfig, num_chips: int
 ) -> dict[str, float]:
-  """What the updates of a step of a toy send, and the least time of them."""
+  """Bytes that the updates of a toy's step send, and their least time."""
   config = recorded.pod_config(
     algorithm="reinforce_pp",  # Groups may have any size.
     num_prompts=phase.num_prompts,
