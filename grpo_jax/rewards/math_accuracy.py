@@ -532,7 +532,7 @@ def math_accuracy(
 
   Raises:
     KeyError: An element of `extras` has no "answer".
-    TimeoutError: math-verify took more than 2 s. Deviation from the common
+    TimeoutError: math-verify took more than 6 s. Deviation from the common
       practice of scoring 0: how long it takes depends on the load of the
       machine, and a verifier that failed must not be taken for a wrong answer.
       An evaluation tries again, and then does take it for wrong.
