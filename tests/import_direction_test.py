@@ -3,8 +3,8 @@
     types ← ops ← algorithms ← learning ← training ← configs ← experiments
 
 `models`, `rollout`, `rewards`, `tasks` and `data` know `types` and `ops` only;
-`models` also `ranges`, `rewards` also `strict_json`, and `rewards` and `data`
-also `gym` and `images`, which know nothing.
+`models` and `data` also `ranges`, `rewards` also `strict_json`, and `rewards`
+and `data` also `gym` and `images`, which know nothing.
 What is named by import path is loaded by `objects`, which knows only `digests`.
 `learning`, the compiled half, knows `rollout` and `algorithms` beside them. No
 modules, and no folders, import each other in a circle, wherever in a file the
@@ -39,7 +39,7 @@ _BELOW = {
   "rollout": {"types", "ops"},
   "rewards": {"types", "ops", "gym", "images", "objects", "strict_json"},
   "tasks": {"types", "ops", "objects"},
-  "data": {"types", "ops", "gym", "images"},
+  "data": {"types", "ops", "gym", "images", "ranges"},
 }
 _BELOW["contract"] = {"types", "ops", "algorithms"}
 _BELOW["learning"] = {"types", "ops", "algorithms", "rollout"}
